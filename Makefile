@@ -1,0 +1,157 @@
+# weft: `make demo` and `make test` do everything; `make help` lists the rest.
+#
+# Sources are found by folder: src/MODULE/*.c once, src/MODULE/cpu/*.c once per variant (src/base/variant.h).
+# BUILD and SAN make side builds:  make BUILD=build/asan SAN=address,undefined test
+
+BUILD ?= build
+SAN ?=
+PREFIX ?= /usr/local
+DESTDIR ?=
+PYTHON ?= /usr/bin/python3
+VERSION := $(shell sed -n 's/^\#define WF_VERSION "\(.*\)"/\1/p' include/weft/base.h)
+
+CC ?= gcc
+OPT ?= -O2
+WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wno-psabi
+CFLAGS += -std=gnu11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread
+CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc
+LDLIBS += -ljansson -lz -lm -pthread
+KERNEL_FLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
+ifneq ($(SAN),)
+CFLAGS += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
+LDFLAGS += -fsanitize=$(SAN)
+endif
+
+# variant = instruction set and type
+ifeq ($(shell uname -m),x86_64)
+VARIANTS := avx512_f32 avx2_f32 base_f32 base_f64
+else
+VARIANTS := base_f32 base_f64
+endif
+flags_avx512_f32 := -DWF_REAL=float -DWF_LANES=16 -march=x86-64-v4 -mprefer-vector-width=512
+flags_avx2_f32 := -DWF_REAL=float -DWF_LANES=8 -march=x86-64-v3
+flags_base_f32 := -DWF_REAL=float -DWF_LANES=4
+flags_base_f64 := -DWF_REAL=double -DWF_LANES=2 -DWF_REAL_IS_DOUBLE
+
+MODULES := base tensor nn graph data zoo align models flow eval report
+LIB_SRC := $(wildcard $(MODULES:%=src/%/*.c))
+CPU_SRC := $(wildcard $(MODULES:%=src/%/cpu/*.c))
+CLI_SRC := $(wildcard src/cli/*.c)
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach v,$(VARIANTS),$(CPU_SRC:%.c=$(BUILD)/%.$(v).o))
+CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
+TEST_SRC := $(wildcard tests/unit/test_*.c tests/prop/test_*.c)
+TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZERS := $(FUZZ_SRC:%.c=$(BUILD)/%)
+
+all: $(BUILD)/weft $(BUILD)/libweft.a $(BUILD)/libweft.so
+
+help:
+	@echo "make            the program $(BUILD)/weft, libweft.a, libweft.so"
+	@echo "make demo       train, sample and judge networks in minutes; leaves runs/demo/report.html"
+	@echo "make test       unit, property and command-line tests"
+	@echo "make test-oracle  comparisons with PyTorch, SciPy and scikit-learn"
+	@echo "make check      layering of includes, formatting, warnings of gcc and clang"
+	@echo "make check-full sanitizers, fuzz smoke, long property tests, the report in a browser"
+	@echo "make bench      speed beside PyTorch in one run"
+	@echo "make install    PREFIX=$(PREFIX)"
+
+# --- packages: each target asks only for its own -------------------------------------------------
+need-lib:
+	@tools/need.sh gcc zlib1g-dev libjansson-dev
+need-test: need-lib
+	@tools/need.sh libcmocka-dev
+need-oracle: need-lib
+	@tools/need.sh python3-torch python3-scipy python3-sklearn
+need-check:
+	@tools/need.sh clang clang-format
+need-browser:
+	@tools/need.sh chromium
+.PHONY: all help demo test test-oracle test-programs check check-full bench install clean format \
+        need-lib need-test need-oracle need-check need-browser fuzz-smoke layering
+
+# --- the library and the program ----------------------------------------------------------------
+$(LIB_OBJ) $(CLI_OBJ): | need-lib
+
+$(BUILD)/src/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+define variant_rule
+$(BUILD)/src/%.$(1).o: src/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(KERNEL_FLAGS) -DWF_VARIANT=$(1) $$(flags_$(1)) -MMD -MP -c $$< -o $$@
+endef
+$(foreach v,$(VARIANTS),$(eval $(call variant_rule,$(v))))
+
+$(BUILD)/libweft.a: $(LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/libweft.so: $(LIB_OBJ)
+	$(CC) -shared -Wl,-soname,libweft.so.0 $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/weft: $(CLI_OBJ) $(BUILD)/libweft.a
+	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+# --- tests --------------------------------------------------------------------------------------
+$(TESTS): | need-test
+$(BUILD)/tests/%: tests/%.c $(BUILD)/libweft.a $(wildcard tests/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP -Wno-missing-prototypes $< $(BUILD)/libweft.a $(LDFLAGS) -lcmocka $(LDLIBS) -o $@
+
+test-programs: $(TESTS)
+
+test: all $(TESTS)
+	@BUILD=$(BUILD) tests/run.sh
+
+test-oracle: all need-oracle
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/oracle/run.sh
+
+$(BUILD)/tests/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(BUILD)/libweft.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-missing-prototypes $< tests/fuzz/driver.c $(BUILD)/libweft.a $(LDFLAGS) $(LDLIBS) -o $@
+
+fuzz-smoke: $(FUZZERS)
+	@for f in $(FUZZERS); do echo "fuzz $$f"; $$f tests/golden || exit 1; done
+
+layering:
+	@tools/layering.py
+
+check: need-check layering
+	@clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+	@$(MAKE) --no-print-directory BUILD=build/gcc-strict CFLAGS=-Werror CC=gcc all
+	@$(MAKE) --no-print-directory BUILD=build/clang-strict CFLAGS=-Werror CC=clang all
+
+check-full: need-test need-browser
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory BUILD=build/asan SAN=address,undefined OPT=-O1 test fuzz-smoke
+	@$(MAKE) --no-print-directory BUILD=build/tsan SAN=thread OPT=-O1 test
+	@WEFT_LONG_TESTS=1 $(MAKE) --no-print-directory test
+	@tests/browser.sh
+
+format:
+	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+
+# --- use ----------------------------------------------------------------------------------------
+demo: $(BUILD)/weft
+	@$(BUILD)/weft demo
+
+bench: $(BUILD)/weft need-oracle
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) bench/run.sh
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/weft $(DESTDIR)$(PREFIX)/share/weft/recipes
+	install -m 755 $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(BUILD)/libweft.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(BUILD)/libweft.so $(DESTDIR)$(PREFIX)/lib/libweft.so.$(VERSION)
+	ln -sf libweft.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libweft.so.0
+	ln -sf libweft.so.0 $(DESTDIR)$(PREFIX)/lib/libweft.so
+	install -m 644 include/weft/* $(DESTDIR)$(PREFIX)/include/weft/
+	install -m 644 recipes/*.conf $(DESTDIR)$(PREFIX)/share/weft/recipes/
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/weft.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/weft.pc
+
+clean:
+	rm -rf build
+
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:%=%.d)

@@ -1,0 +1,54 @@
+/* weft/data.h: labelled data sets: built in, or read from IDX, CSV, TSV or ARFF, plain or gzip. */
+#ifndef WEFT_DATA_H
+#define WEFT_DATA_H
+
+#include "weft/base.h"
+
+typedef enum wf_scale {
+    WF_SCALE_STANDARD,
+    WF_SCALE_UNIT,
+    WF_SCALE_NONE
+} wf_scale; /* UNIT: bytes / 255 */
+
+typedef struct wf_data_desc {
+    const char *name; /* "spirals", "moons", "digits" (built in), or a name to show */
+    const char *
+        path; /* table, or IDX images; NULL for built-in sets. Relative paths are looked up under `root` */
+    const char *labels;    /* IDX labels; NULL otherwise */
+    const char *test_path; /* separate test part (IDX images or table); NULL: stratified split */
+    const char *test_labels;
+    const char
+        *root; /* folder of data sets; NULL: the environment's WEFT_DATA, else the working folder */
+    const char *format; /* "auto" (by name), "idx", "csv", "tsv", "arff" */
+    const char *target; /* label column; NULL: the last one */
+    const char *
+        categorical; /* CSV/TSV: comma-separated column names that are categories; NULL: none. Never guessed */
+    const char *drop;     /* comma-separated columns left out */
+    wf_scale scale;       /* of numeric columns, fitted on the training part */
+    double test_fraction; /* 0.2 */
+    uint64_t seed;        /* of built-in sets and of the split */
+    size_t rows;          /* built-in sets: examples in all; 0: the set's default */
+    double noise;         /* built-in sets: jitter; negative: the set's default */
+} wf_data_desc;
+WF_API wf_data_desc wf_data_desc_default(void);
+
+typedef struct wf_dataset {
+    char name[64];
+    size_t n_train, n_test;
+    int inputs, classes;
+    float *x_train, *x_test; /* (n, inputs), row-major */
+    int32_t *y_train, *y_test;
+    char **class_names; /* [classes] */
+    char **input_names; /* [inputs]: "age", "color=red" */
+    char *
+        preparation; /* JSON: columns, levels, imputed values, mean and std: all that was fitted on the training part */
+    char fingerprint[65]; /* hex digest over both parts as they stand */
+} wf_dataset;
+
+WF_API wf_status wf_dataset_open(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out);
+WF_API void wf_dataset_free(wf_dataset *data);
+
+/* Names of the built-in sets, NULL-terminated. */
+WF_API const char *const *wf_data_builtin(void);
+
+#endif

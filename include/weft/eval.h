@@ -1,0 +1,69 @@
+/* weft/eval.h: accuracy, ROC AUC, error-IoU, matched cosine, JWS, novelty (paper, appendix B). */
+#ifndef WEFT_EVAL_H
+#define WEFT_EVAL_H
+
+#include "weft/align.h"
+#include "weft/zoo.h"
+
+typedef enum wf_score { WF_SCORE_ACCURACY, WF_SCORE_AUC } wf_score;
+
+typedef struct wf_eval_desc {
+    wf_score score;
+    size_t cloud; /* reference queries: min(1,000, N) */
+    int subsets;  /* B = 100 */
+    int sweeps;   /* 5 */
+    uint64_t seed;
+    bool cache; /* keep the reference cloud beside the collection, in PATH.cloud.safetensors */
+} wf_eval_desc;
+WF_API wf_eval_desc wf_eval_desc_default(void);
+
+/* The reference side of every comparison: collection, its scores and error masks on `data`, its cloud and scales. */
+typedef struct wf_reference wf_reference;
+/* data NULL: no labelled data; then scores and IoU are absent and JWS is not defined. */
+WF_API wf_status wf_reference_open(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *data,
+                                   const wf_eval_desc *desc, wf_reference **out);
+WF_API void wf_reference_free(wf_reference *reference);
+
+/* One line of the table. Values that are not defined are NaN. */
+typedef struct wf_eval_row {
+    char name[64];
+    size_t n;
+    double accuracy_mean, accuracy_std, iou_mean, iou_std, wcs_mean, wcs_std;
+    double jws, jws_std;          /* std over the B subsets */
+    double jws_raw, jws_no_sqrt3; /* ablations: no coordinate scaling; no division by sqrt 3 */
+    double diversity_iou_mean, diversity_iou_std, diversity_wcs_mean,
+        diversity_wcs_std; /* leave-one-out among themselves */
+} wf_eval_row;
+
+/* Scores of single networks, for plots and the audit. Arrays of n; free with wf_points_free. */
+typedef struct wf_points {
+    size_t n;
+    float *accuracy, *iou, *wcs;            /* accuracy and iou NULL without data */
+    uint32_t *nearest_wcs, *nearest_iou;    /* index of that training network */
+    float *wcs_percentile, *iou_percentile; /* place among the reference's values, 0..100 */
+} wf_points;
+WF_API void wf_points_free(wf_points *points);
+
+/* The collection itself: accuracy and IoU over all of it, WCS over the cloud, all leave-one-out. points: the cloud's. */
+WF_API wf_status wf_eval_reference(wf_ctx *ctx, const wf_reference *reference, wf_eval_row *row,
+                                   wf_points *points);
+/* Networks (n, n_params). points may be NULL. */
+WF_API wf_status wf_eval_networks(wf_ctx *ctx, const wf_reference *reference, const char *name,
+                                  const float *weights, size_t n, wf_eval_row *row,
+                                  wf_points *points);
+/* Scales d_k and what was cut ("cloud of 600: the collection has no more"), "" if nothing. */
+WF_API void wf_reference_scales(const wf_reference *reference, double scales[3]);
+WF_API const char *wf_reference_notes(const wf_reference *reference);
+
+/* Pieces, public because others compute with them. */
+/* Logits to predictions to score and error bits (bit r%8 of byte r/8). errors (n, (n_test+7)/8) and scores (n) may be NULL. */
+WF_API wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *weights,
+                                   size_t n, const wf_dataset *data, wf_score score, float *scores,
+                                   uint8_t *errors);
+WF_API double wf_roc_auc(const float *score, const int32_t *positive,
+                         size_t n); /* ties count one half; NaN with one class */
+WF_API double wf_error_iou(const uint8_t *a, const uint8_t *b, size_t bytes); /* empty union: 0 */
+/* Exact W2 between two equal-sized clouds of points (m, 3). */
+WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, int m, double *out);
+
+#endif

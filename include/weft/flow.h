@@ -1,0 +1,115 @@
+/* weft/flow.h: train a flow on collections, sample networks from it.
+ *
+ *     wf_source source = {zoo, NULL};
+ *     wf_fit_desc fit = wf_fit_desc_default();
+ *     wf_flow *flow;
+ *     wf_flow_fit(ctx, &source, 1, &field, &fit, "flow.safetensors", &flow);
+ *     wf_flow_sample(ctx, flow, wf_zoo_graph(zoo), NULL, 100, &sample, weights, &stats); */
+#ifndef WEFT_FLOW_H
+#define WEFT_FLOW_H
+
+#include "weft/field.h"
+#include "weft/zoo.h"
+
+typedef struct wf_flow wf_flow;
+
+/* A collection and the condition of its networks (K numbers; NULL without conditions). */
+typedef struct wf_source {
+    const wf_zoo *zoo;
+    const float *cond;
+} wf_source;
+
+typedef enum wf_optimizer {
+    WF_OPT_ADAMW,
+    WF_OPT_MUON
+} wf_optimizer; /* MUON: blocks' matrices; AdamW on the rest */
+typedef enum wf_coupling { WF_COUPLING_INDEPENDENT, WF_COUPLING_MATCHED } wf_coupling;
+
+typedef struct wf_fit_desc {
+    /* objective */
+    bool
+        precondition; /* v = (2t-1)/a w + F(w/sqrt a, t)/sqrt a, a = t^2 + (1-t)^2; needs normalise */
+    bool normalise;   /* parameter-group normalisation */
+    wf_coupling coupling;
+    int match_sweeps;  /* 2 */
+    double source_std; /* 1 */
+    double path_noise; /* 0 */
+    double cond_drop;  /* probability of the learned null */
+    /* optimiser */
+    wf_optimizer optimizer;
+    double lr, weight_decay, beta1, beta2, eps;
+    double muon_lr, muon_momentum; /* 0.02, 0.95 */
+    double clip;                   /* global norm; 0: none */
+    double ema;                    /* 0.999; 0: none. Early on min(ema, (1+n)/(10+n)) */
+    size_t warmup;                 /* updates, linear */
+    bool cosine;                   /* else constant */
+    size_t schedule_updates;       /* the schedule's own horizon; 0: updates */
+    double min_lr;
+    /* run */
+    size_t updates, batch;
+    size_t limit; /* use only the first `limit` networks of each collection; 0: all */
+    uint64_t seed;
+    double save_seconds; /* a checkpoint at least this often: 60 */
+    size_t log_every;    /* a JSON line in `path`.log.jsonl every so many updates: 20 */
+} wf_fit_desc;
+WF_API wf_fit_desc wf_fit_desc_default(void); /* our recipe: muon, preconditioned, matched */
+WF_API wf_fit_desc wf_fit_desc_paper(void);   /* AdamW, plain, independent */
+
+/* Trains until desc->updates; a checkpoint at `path` of the same configuration is continued, bit for bit.
+ * On WF_ERR_INTERRUPTED and WF_ERR_DIVERGED the last good checkpoint is kept at `path`. out may be NULL. */
+WF_API wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_sources,
+                             const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
+                             wf_flow **out);
+WF_API wf_status wf_flow_open(wf_ctx *ctx, const char *path, wf_flow **out);
+WF_API void wf_flow_free(wf_flow *flow);
+WF_API const wf_field_desc *wf_flow_field(const wf_flow *flow);
+WF_API size_t wf_flow_updates(const wf_flow *flow); /* done so far */
+WF_API const char *wf_flow_meta(const wf_flow *flow, const char *key);
+
+typedef enum wf_solver {
+    WF_SOLVER_EULER,
+    WF_SOLVER_HEUN,
+    WF_SOLVER_RK4,
+    WF_SOLVER_DOPRI5
+} wf_solver;
+
+typedef struct wf_sample_desc {
+    wf_solver solver;
+    int steps;                 /* fixed-step solvers: 100 */
+    double rtol, atol;         /* dopri5: 1e-5 */
+    double min_step, max_step; /* 1e-7, 1 */
+    size_t max_evaluations;    /* per network: 20,000 */
+    double refine_t;           /* t*: 0.75 */
+    int refine_cycles;         /* 0 */
+    bool refine_matched;       /* fresh noise matched to the current network */
+    double guidance;           /* v_null + g (v_cond - v_null); 1: plain */
+    size_t batch;              /* networks at a time; 0: chosen */
+    uint64_t seed;
+    size_t first; /* index of the first network: network k is the same whatever the call */
+} wf_sample_desc;
+WF_API wf_sample_desc wf_sample_desc_default(void);
+
+typedef struct wf_sample_stats {
+    double evaluations;        /* mean field evaluations a network */
+    size_t accepted, rejected; /* dopri5 steps over all networks */
+    double seconds;
+} wf_sample_stats;
+
+/* weights (n, n_params of graph), already back on their own scale. graph may have widths never seen; the group
+ * normalisation is taken by block index. cond: K numbers, the same for all n. direct (may be NULL): the networks
+ * before refinement. stats may be NULL. */
+WF_API wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph,
+                                const float *cond, size_t n, const wf_sample_desc *desc,
+                                float *weights, float *direct, wf_sample_stats *stats);
+
+/* Control generators: what a generated network must beat. Each writes weights (n, n_params). */
+WF_API wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64_t seed,
+                                   float *weights);
+/* Training networks plus sigma * N(0,1) in group-normalised space. */
+WF_API wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma, size_t n,
+                                    uint64_t seed, float *weights);
+/* Means of pairs, of unmatched or of Re-Basin-matched networks. */
+WF_API wf_status wf_control_average(wf_ctx *ctx, const wf_zoo *zoo, bool matched, size_t n,
+                                    uint64_t seed, float *weights);
+
+#endif

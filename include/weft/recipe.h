@@ -1,0 +1,41 @@
+/* weft/recipe.h: recipes: sections of `key = value  # why`, read strictly.
+ *
+ *     [zoo]
+ *     arch = 64-16-8-10    # one line, one setting
+ *
+ * A reader asks for the keys it knows and then calls wf_recipe_finish, which refuses every key nobody asked for,
+ * with its line and the nearest known name. Values keep inner spaces; '#' starts a comment at the line's start or behind a space; a
+ * quoted value ("...") may hold '#'. Duplicate keys and sections are refused. Overrides ("zoo.count=10") replace or add values. */
+#ifndef WEFT_RECIPE_H
+#define WEFT_RECIPE_H
+
+#include "weft/base.h"
+
+typedef struct wf_recipe wf_recipe;
+WF_API wf_status wf_recipe_open(wf_ctx *ctx, const char *path, wf_recipe **out);
+WF_API wf_status wf_recipe_parse(wf_ctx *ctx, const char *label, const char *text, size_t size,
+                                 wf_recipe **out);
+WF_API void wf_recipe_free(wf_recipe *recipe);
+WF_API wf_status wf_recipe_override(wf_ctx *ctx, wf_recipe *recipe,
+                                    const char *assignment); /* "section.key=value" */
+WF_API bool wf_recipe_has(const wf_recipe *recipe, const char *section, const char *key);
+WF_API bool wf_recipe_has_section(const wf_recipe *recipe, const char *section);
+
+/* Each sets *value and marks the key as known; an absent key leaves *value as it is (the default). A malformed or
+ * out-of-range value fails with file, line, what was found and what is allowed. */
+WF_API wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *section,
+                                  const char *key, const char **value);
+WF_API wf_status wf_recipe_double(wf_ctx *ctx, wf_recipe *recipe, const char *section,
+                                  const char *key, double low, double high, double *value);
+WF_API wf_status wf_recipe_int(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
+                               int64_t low, int64_t high, int64_t *value);
+WF_API wf_status wf_recipe_bool(wf_ctx *ctx, wf_recipe *recipe, const char *section,
+                                const char *key, bool *value); /* yes|no */
+/* names: NULL-terminated; *value becomes the index. */
+WF_API wf_status wf_recipe_choice(wf_ctx *ctx, wf_recipe *recipe, const char *section,
+                                  const char *key, const char *const *names, int *value);
+WF_API wf_status wf_recipe_finish(wf_ctx *ctx, const wf_recipe *recipe);
+/* The recipe with all overrides, as text that reads back to the same; free() it. */
+WF_API char *wf_recipe_text(const wf_recipe *recipe);
+
+#endif

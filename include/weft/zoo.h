@@ -1,0 +1,82 @@
+/* weft/zoo.h: collections of trained networks of one architecture, one safetensors file each.
+ *
+ * File: tensors "layers.0.weight" [M,out,in], "layers.0.bias" [M,out] ... as torch.func.stack_module_state
+ * names them; "weft.seed" [M] I64, "weft.lr" [M] F32, "weft.epochs" [M] I32 where known; for each test set S
+ * "weft.score.S" [M] F32 and "weft.errors.S" [M, ceil(n/8)] U8 (bit r of byte r/8: example r is wrong).
+ * __metadata__: "weft.arch", "weft.activation", "weft.recipe", "weft.data" (fingerprint), "weft.preparation",
+ * "weft.seed" ... docs/formats.md has them all. */
+#ifndef WEFT_ZOO_H
+#define WEFT_ZOO_H
+
+#include "weft/data.h"
+#include "weft/graph.h"
+
+typedef struct wf_zoo wf_zoo; /* an open collection; memory-mapped, read-only */
+
+WF_API wf_status wf_zoo_open(wf_ctx *ctx, const char *path, wf_zoo **out);
+WF_API void wf_zoo_free(wf_zoo *zoo);
+WF_API const wf_graph *wf_zoo_graph(const wf_zoo *zoo);
+WF_API size_t wf_zoo_count(const wf_zoo *zoo);
+WF_API const char *wf_zoo_path(const wf_zoo *zoo);
+WF_API void wf_zoo_get(const wf_zoo *zoo, size_t index,
+                       float *w); /* flat parameters of one network */
+/* Networks first .. first+count-1 as a (count, n_params) matrix; free(*out). */
+WF_API wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count,
+                             float **out);
+WF_API const char *wf_zoo_meta(const wf_zoo *zoo, const char *key); /* NULL when absent */
+WF_API const float *
+wf_zoo_scores(const wf_zoo *zoo,
+              const char *test); /* [M]; test NULL: the first; NULL when absent */
+WF_API const uint8_t *wf_zoo_errors(const wf_zoo *zoo, const char *test, size_t *bytes_each);
+WF_API const int64_t *wf_zoo_seeds(const wf_zoo *zoo); /* NULL when absent */
+
+/* What a writer needs besides the weights; any pointer may be NULL. */
+typedef struct wf_zoo_extra {
+    const int64_t *seeds;
+    const float *lr;
+    const int32_t *epochs;
+    int n_tests;
+    const char *test_names[8];
+    const float *scores[8];
+    const uint8_t *errors[8];
+    size_t error_bytes[8];
+    int n_meta;
+    const char *meta[32][2]; /* key, value */
+} wf_zoo_extra;
+/* weights (count, n_params). Atomic: the file appears whole or not at all. */
+WF_API wf_status wf_zoo_write(wf_ctx *ctx, const char *path, const wf_graph *graph,
+                              const float *weights, size_t count, const wf_zoo_extra *extra);
+
+typedef enum wf_zoo_optimizer { WF_ZOO_ADAM, WF_ZOO_SGD } wf_zoo_optimizer;
+
+typedef struct wf_zoo_desc {
+    size_t count; /* networks */
+    size_t first; /* index of the first one: network i is the same whatever the shard */
+    uint64_t seed;
+    wf_zoo_optimizer optimizer;
+    double lr, lr_max; /* log-uniform in [lr, lr_max] where lr_max > lr, else fixed */
+    int epochs, epochs_max;
+    int batch;       /* the last, smaller batch of an epoch is used, as PyTorch's loader does */
+    double momentum; /* SGD */
+    bool nesterov;
+    double weight_decay; /* added to the gradient, as torch.optim.Adam and SGD do */
+    double beta1, beta2, eps;
+    bool cosine; /* to zero over the network's own updates; else constant */
+    double label_smoothing;
+    const char *test_name; /* NULL: the data set's name */
+    size_t shard;          /* networks per resumable piece; 0: chosen */
+} wf_zoo_desc;
+WF_API wf_zoo_desc wf_zoo_desc_default(void); /* Adam 1e-3, batch 128, 25 epochs, 1000 networks */
+
+/* Train networks first .. first+count-1 and write them to `path`. Finished shards lie in `path`.parts/ until the end:
+ * a broken call goes on where it stopped. A diverged network is reported, left out of the file and counted in *diverged (may be NULL). */
+WF_API wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
+                              const wf_zoo_desc *desc, const char *path, size_t *diverged);
+
+/* Train `count` networks in memory from given initial weights (count, n_params), replaced by the trained ones; used by tests and controls. */
+WF_API wf_status wf_zoo_train_from(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
+                                   const wf_zoo_desc *desc, float *weights);
+/* PyTorch's default initial weights of network `index`. */
+WF_API void wf_zoo_init(const wf_graph *graph, uint64_t seed, uint32_t index, float *w);
+
+#endif

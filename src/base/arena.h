@@ -1,0 +1,34 @@
+/* arena: memory that is freed all at once.
+ *
+ *   | object | redzone | object | redzone | ...      objects start at multiples of 64 bytes;
+ *   under AddressSanitizer the redzones and everything not handed out are poisoned.
+ *
+ * Three lifetimes, one arena each: model (parameters, moments), step (tape, activations: reset,
+ * not freed), call (scratch). After its first step an arena has grown to its size: reset and the
+ * next step's requests touch no allocator. */
+#ifndef WF_BASE_ARENA_H
+#define WF_BASE_ARENA_H
+
+#include "base/status.h"
+
+typedef struct wf_arena {
+    struct wf_arena_block *first, *current;
+    size_t used; /* in the current block */
+} wf_arena;
+
+/* A zero-initialised wf_arena is empty and valid. Not zeroed memory unless asked; NULL when out of memory. */
+void *wf_arena_alloc(wf_arena *arena, size_t bytes);
+void *wf_arena_zalloc(wf_arena *arena, size_t bytes);
+void wf_arena_reset(wf_arena *arena); /* keeps the blocks */
+void wf_arena_free(wf_arena *arena);
+size_t wf_arena_capacity(const wf_arena *arena);
+
+/* Return to an earlier point: everything allocated since is given back. */
+typedef struct wf_arena_mark {
+    struct wf_arena_block *block;
+    size_t used;
+} wf_arena_mark;
+wf_arena_mark wf_arena_here(const wf_arena *arena);
+void wf_arena_rewind(wf_arena *arena, wf_arena_mark mark);
+
+#endif

@@ -1,0 +1,270 @@
+/* ctx: the context: last error, progress, interruption and the worker threads. */
+#include "base/pool.h"
+#include "base/status.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { max_threads = 256, spins_before_sleep = 4000, report_interval_ms = 200 };
+
+/* The pool. A round is published by storing its function and raising `round`; workers draw chunks
+ * from `next` and the last one to leave lowers `busy` to zero. Workers spin a little before they
+ * sleep because a training step is hundreds of rounds a few microseconds apart. */
+struct wf_ctx {
+    char error[1024];
+    atomic_bool interrupted;
+    wf_ctx_desc desc;
+    int threads;
+
+    pthread_t worker[max_threads];
+    int started; /* workers running; the caller is one more */
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    atomic_uint round;
+    atomic_bool quit;
+    atomic_int busy;
+    atomic_size_t next;
+    atomic_int sleepers;
+    wf_chunk_fn *fn;
+    void *arg;
+    size_t chunks;
+};
+
+typedef struct worker_start {
+    wf_ctx *ctx;
+    int index;
+} worker_start;
+
+static void cpu_relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void draw_chunks(wf_ctx *ctx, int worker) {
+    for (;;) {
+        size_t chunk = atomic_fetch_add_explicit(&ctx->next, 1, memory_order_relaxed);
+        if (chunk >= ctx->chunks) return;
+        ctx->fn(ctx->arg, chunk, worker);
+    }
+}
+
+static void *worker_main(void *start_) {
+    worker_start start = *(worker_start *)start_;
+    free(start_);
+    wf_ctx *ctx = start.ctx;
+    unsigned seen = 0;
+    for (;;) {
+        int spins = 0;
+        while (atomic_load_explicit(&ctx->round, memory_order_acquire) == seen) {
+            if (++spins < spins_before_sleep) {
+                cpu_relax();
+                continue;
+            }
+            pthread_mutex_lock(&ctx->lock);
+            atomic_fetch_add(&ctx->sleepers, 1);
+            while (atomic_load(&ctx->round) == seen) pthread_cond_wait(&ctx->wake, &ctx->lock);
+            atomic_fetch_sub(&ctx->sleepers, 1);
+            pthread_mutex_unlock(&ctx->lock);
+        }
+        seen = atomic_load_explicit(&ctx->round, memory_order_acquire);
+        if (atomic_load(&ctx->quit)) return NULL;
+        draw_chunks(ctx, start.index);
+        atomic_fetch_sub_explicit(&ctx->busy, 1, memory_order_release);
+    }
+}
+
+static void publish_round(wf_ctx *ctx) {
+    atomic_fetch_add(&ctx->round, 1);
+    if (atomic_load(&ctx->sleepers) > 0) {
+        pthread_mutex_lock(&ctx->lock);
+        pthread_cond_broadcast(&ctx->wake);
+        pthread_mutex_unlock(&ctx->lock);
+    }
+}
+
+void wf_parallel(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg) {
+    if (ctx == NULL || ctx->started == 0 || chunks < 2) {
+        for (size_t chunk = 0; chunk < chunks; chunk++) fn(arg, chunk, 0);
+        return;
+    }
+    ctx->fn = fn;
+    ctx->arg = arg;
+    ctx->chunks = chunks;
+    atomic_store_explicit(&ctx->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&ctx->busy, ctx->started, memory_order_relaxed);
+    publish_round(ctx);
+    draw_chunks(ctx, 0);
+    int spins = 0;
+    while (atomic_load_explicit(&ctx->busy, memory_order_acquire) > 0) {
+        if (++spins < spins_before_sleep) cpu_relax();
+        else sched_yield();
+    }
+}
+
+static void stop_workers(wf_ctx *ctx) {
+    if (ctx->started == 0) return;
+    atomic_store(&ctx->quit, true);
+    publish_round(ctx);
+    for (int i = 0; i < ctx->started; i++) pthread_join(ctx->worker[i], NULL);
+    ctx->started = 0;
+}
+
+wf_status wf_ctx_create(const wf_ctx_desc *desc, wf_ctx **out) {
+    *out = NULL;
+    wf_ctx *ctx = calloc(1, sizeof *ctx);
+    if (ctx == NULL) return WF_ERR_MEMORY;
+    if (desc != NULL) ctx->desc = *desc;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    ctx->threads = ctx->desc.threads > 0 ? ctx->desc.threads : cores > 0 ? (int)cores : 1;
+    if (ctx->threads > max_threads) ctx->threads = max_threads;
+    pthread_mutex_init(&ctx->lock, NULL);
+    pthread_cond_init(&ctx->wake, NULL);
+    for (int i = 1; i < ctx->threads; i++) {
+        worker_start *start = malloc(sizeof *start);
+        if (start == NULL) break;
+        *start = (worker_start){ctx, i};
+        if (pthread_create(&ctx->worker[ctx->started], NULL, worker_main, start) != 0) {
+            free(start);
+            break;
+        }
+        ctx->started++;
+    }
+    ctx->threads = ctx->started + 1;
+    *out = ctx;
+    return WF_OK;
+}
+
+void wf_ctx_free(wf_ctx *ctx) {
+    if (ctx == NULL) return;
+    stop_workers(ctx);
+    pthread_cond_destroy(&ctx->wake);
+    pthread_mutex_destroy(&ctx->lock);
+    free(ctx);
+}
+
+int wf_ctx_threads(const wf_ctx *ctx) { return ctx == NULL ? 1 : ctx->threads; }
+
+const char *wf_last_error(const wf_ctx *ctx) { return ctx == NULL ? "" : ctx->error; }
+
+void wf_interrupt(wf_ctx *ctx) { atomic_store(&ctx->interrupted, true); }
+
+bool wf_interrupted(const wf_ctx *ctx) { return ctx != NULL && atomic_load(&ctx->interrupted); }
+
+const char *wf_status_name(wf_status status) {
+    switch (status) {
+#define X(name, value, exit_code, sentence)                                                        \
+    case WF_##name:                                                                                \
+        return sentence;
+#include "weft/errors.def"
+#undef X
+    }
+    return "unknown status";
+}
+
+int wf_status_exit_code(wf_status status) {
+    switch (status) {
+#define X(name, value, exit_code, sentence)                                                        \
+    case WF_##name:                                                                                \
+        return exit_code;
+#include "weft/errors.def"
+#undef X
+    }
+    return 1;
+}
+
+wf_status wf_fail(wf_ctx *ctx, wf_status status, const char *format, ...) {
+    if (ctx == NULL) return status;
+    /* An argument may be the old sentence, so the new one is made beside it. */
+    char sentence[sizeof ctx->error];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    memcpy(ctx->error, sentence, sizeof sentence);
+    return status;
+}
+
+wf_status wf_fail_errno(wf_ctx *ctx, wf_status status, const char *format, ...) {
+    int code = errno;
+    if (code == ENOMEM) status = WF_ERR_MEMORY;
+    if (code == ENOSPC || code == EDQUOT) status = WF_ERR_DISK;
+    if (ctx == NULL) return status;
+    char sentence[768];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    return wf_fail(ctx, status, "%s: %s", sentence, strerror(code));
+}
+
+void wf_warn(wf_ctx *ctx, const char *format, ...) {
+    if (ctx == NULL || ctx->desc.warn == NULL) return;
+    char sentence[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    ctx->desc.warn(ctx->desc.user, sentence);
+}
+
+wf_status wf_alloc(wf_ctx *ctx, size_t count, size_t size, const char *what, void *out_pointer) {
+    void *memory = NULL;
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX - 64)
+        return wf_fail(ctx, WF_ERR_MEMORY, "%s: %zu items of %zu bytes do not fit in memory", what,
+                       count, size);
+    bytes = (bytes + 63) / 64 * 64;
+    if (bytes == 0) bytes = 64;
+    memory = aligned_alloc(64, bytes);
+    if (memory == NULL)
+        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory (%zu bytes)", what, bytes);
+    memset(memory, 0, bytes);
+    memcpy(out_pointer, &memory, sizeof memory);
+    return WF_OK;
+}
+
+double wf_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+wf_meter wf_meter_start(wf_ctx *ctx, const char *stage, const char *unit, double total) {
+    double now = wf_seconds();
+    return (wf_meter){ctx, stage, unit, total, now, now};
+}
+
+static void report(wf_meter *meter, double done, bool last, const char *format, va_list args) {
+    const wf_ctx *ctx = meter->ctx;
+    if (ctx == NULL || ctx->desc.progress == NULL) return;
+    double now = wf_seconds();
+    if (!last && now - meter->last_report < 1e-3 * report_interval_ms) return;
+    meter->last_report = now;
+    char detail[256] = "";
+    if (format != NULL) vsnprintf(detail, sizeof detail, format, args);
+    wf_progress progress = {meter->stage, meter->unit,        detail, done,
+                            meter->total, now - meter->start, last};
+    ctx->desc.progress(ctx->desc.user, &progress);
+}
+
+void wf_meter_update(wf_meter *meter, double done, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    report(meter, done, false, format, args);
+    va_end(args);
+}
+
+void wf_meter_end(wf_meter *meter, double done, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    report(meter, done, true, format, args);
+    va_end(args);
+}

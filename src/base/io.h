@@ -1,0 +1,48 @@
+/* io: whole files in, whole files out. */
+#ifndef WF_BASE_IO_H
+#define WF_BASE_IO_H
+
+#include "base/status.h"
+
+#include <stdio.h>
+
+/* A read-only mapping; an empty file maps to size 0. Sentences name the path. */
+typedef struct wf_map {
+    const uint8_t *data;
+    size_t size;
+} wf_map;
+wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out);
+void wf_map_close(wf_map *map);
+
+/* Durable replacement: written to a sibling, fsync, rename, fsync of the folder. Until commit the old file stands;
+ * abort (or a killed process) leaves at most a sibling named ".NAME.tmp.PID", which the next writer of NAME removes. */
+typedef struct wf_writer {
+    FILE *file;
+    char path[4096], temporary[4096];
+} wf_writer;
+wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out);
+wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, size_t count);
+wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer);
+void wf_writer_abort(wf_writer *writer); /* harmless after commit */
+
+wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes, size_t count);
+/* The whole of a file, NUL-terminated behind its end, gunzipped when it is gzip; at most `limit` bytes. free(*out). */
+wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out, size_t *size);
+wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its parents */
+bool wf_file_exists(const char *path);
+
+/* JSON lines, appended; each line whole. A line is one object, built by the caller with jansson. */
+struct json_t;
+wf_status wf_jsonl_append(wf_ctx *ctx, const char *path, const struct json_t *object);
+/* SHA-256 as 64 hex digits. */
+void wf_sha256_hex(const void *bytes, size_t count, char out[65]);
+typedef struct wf_sha256 {
+    uint32_t state[8];
+    uint64_t bytes;
+    uint8_t block[64];
+} wf_sha256;
+void wf_sha256_start(wf_sha256 *hash);
+void wf_sha256_add(wf_sha256 *hash, const void *bytes, size_t count);
+void wf_sha256_end(wf_sha256 *hash, char out[65]);
+
+#endif

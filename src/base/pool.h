@@ -1,0 +1,16 @@
+/* pool: run a function over fixed chunks on all threads of a context.
+ * The cut into chunks is the caller's and never depends on the thread count; each chunk writes its
+ * own output, and sums over chunks are made afterwards in chunk order. So results have the same
+ * bits for any number of threads. */
+#ifndef WF_BASE_POOL_H
+#define WF_BASE_POOL_H
+
+#include "base/status.h"
+
+/* worker is in 0 .. wf_ctx_threads(ctx)-1: an index for scratch memory, nothing else. */
+typedef void wf_chunk_fn(void *arg, size_t chunk, int worker);
+
+/* Returns when all chunks are done. ctx NULL runs them here, in order. Not reentrant: a chunk must not call it. */
+void wf_parallel(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg);
+
+#endif

@@ -1,0 +1,57 @@
+/* safetensors: strict reader and writer.
+ * File: u64 little-endian header size, JSON header, data. All rules are enforced when reading: header at most
+ * 100 MB, starts with '{', UTF-8, no duplicate key, known dtypes, shape product checked against the offsets, no
+ * overlap, no hole, the data ends where the file ends. */
+#ifndef WF_BASE_SAFETENSORS_H
+#define WF_BASE_SAFETENSORS_H
+
+#include "base/io.h"
+
+typedef enum wf_st_dtype {
+    WF_ST_BOOL,
+    WF_ST_U8,
+    WF_ST_I8,
+    WF_ST_I16,
+    WF_ST_U16,
+    WF_ST_F16,
+    WF_ST_BF16,
+    WF_ST_I32,
+    WF_ST_U32,
+    WF_ST_F32,
+    WF_ST_F64,
+    WF_ST_I64,
+    WF_ST_U64
+} wf_st_dtype;
+enum { WF_ST_MAX_RANK = 8 };
+
+typedef struct wf_st_tensor {
+    const char *name;
+    wf_st_dtype dtype;
+    int rank;
+    size_t shape[WF_ST_MAX_RANK];
+    size_t count, bytes;
+    const void *data; /* into the mapping when read; the caller's when written. May be unaligned */
+} wf_st_tensor;
+
+typedef struct wf_st_file wf_st_file;
+wf_status wf_st_open(wf_ctx *ctx, const char *path, wf_st_file **out);
+/* The same over bytes in memory (fuzzing, tests); borrowed. */
+wf_status wf_st_parse(wf_ctx *ctx, const char *label, const void *bytes, size_t size,
+                      wf_st_file **out);
+void wf_st_close(wf_st_file *file);
+size_t wf_st_count(const wf_st_file *file);
+const wf_st_tensor *wf_st_at(const wf_st_file *file, size_t index);       /* in file order */
+const wf_st_tensor *wf_st_find(const wf_st_file *file, const char *name); /* NULL when absent */
+const char *wf_st_meta(const wf_st_file *file, const char *key);          /* NULL when absent */
+size_t wf_st_meta_count(const wf_st_file *file);
+void wf_st_meta_at(const wf_st_file *file, size_t index, const char **key, const char **value);
+size_t wf_st_dtype_size(wf_st_dtype dtype);
+const char *wf_st_dtype_name(wf_st_dtype dtype);
+/* Any float dtype to float (F16, BF16, F32, F64); other dtypes fail. out has tensor->count floats. */
+wf_status wf_st_to_float(wf_ctx *ctx, const wf_st_tensor *tensor, float *out);
+
+/* Atomic and durable. data pointers are borrowed. meta: n_meta pairs (key, value). */
+wf_status wf_st_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
+                      const char *const (*meta)[2], size_t n_meta);
+
+#endif

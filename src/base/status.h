@@ -1,0 +1,50 @@
+/* status: how the library reports failure. See errors.def for the codes.
+ *
+ *     if (n == 0) return wf_fail(ctx, WF_ERR_INPUT, "%s: no rows; the file is empty", path);
+ *     WF_TRY(wf_read(ctx, ...));            forwards a failure
+ *     WF_TRY_GOTO(wf_read(ctx, ...), done); sets the local `status` and jumps */
+#ifndef WF_BASE_STATUS_H
+#define WF_BASE_STATUS_H
+
+#include "weft/base.h"
+
+/* Records a printf-style sentence in ctx (which may be NULL) and returns `status`. */
+wf_status wf_fail(wf_ctx *ctx, wf_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The same with ": <strerror(errno)>" behind it; ENOMEM becomes WF_ERR_MEMORY, ENOSPC and EDQUOT WF_ERR_DISK. */
+wf_status wf_fail_errno(wf_ctx *ctx, wf_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* A sentence the caller should see though the call goes on. */
+void wf_warn(wf_ctx *ctx, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#define WF_TRY(call)                                                                               \
+    do {                                                                                           \
+        wf_status wf_try_status_ = (call);                                                         \
+        if (wf_try_status_ != WF_OK) return wf_try_status_;                                        \
+    } while (0)
+
+#define WF_TRY_GOTO(call, label)                                                                   \
+    do {                                                                                           \
+        status = (call);                                                                           \
+        if (status != WF_OK) goto label;                                                           \
+    } while (0)
+
+/* Zeroed memory, 64-byte aligned; count * size is checked. On failure the sentence names `what`. Free with free(). */
+wf_status wf_alloc(wf_ctx *ctx, size_t count, size_t size, const char *what, void *out_pointer);
+
+/* Report progress from a long loop; cheap to call, forwards a few times a second. */
+typedef struct wf_meter {
+    wf_ctx *ctx;
+    const char *stage, *unit;
+    double total, start, last_report;
+} wf_meter;
+wf_meter wf_meter_start(wf_ctx *ctx, const char *stage, const char *unit, double total);
+void wf_meter_update(wf_meter *meter, double done, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void wf_meter_end(wf_meter *meter, double done, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+double wf_seconds(void); /* monotonic clock */
+
+#endif

@@ -1,0 +1,31 @@
+/* build_info: what this build has, one "name: value" a line. */
+#include "base/isa.h"
+#include "weft/base.h"
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <zlib.h>
+
+static char text[512];
+
+static void compose(void) {
+    snprintf(text, sizeof text,
+             "compiler: %s\n"
+             "instruction set: %s (WEFT_ISA=base|avx2|avx512 lowers it)\n"
+             "cuda: no\n"
+             "zlib: %s\n"
+             "jansson: %s\n",
+#if defined(__clang__)
+             __VERSION__,
+#else
+             "gcc " __VERSION__,
+#endif
+             wf_isa_name(wf_isa()), zlibVersion(), JANSSON_VERSION);
+}
+
+const char *wf_build_info(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, compose);
+    return text;
+}

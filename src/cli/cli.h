@@ -1,0 +1,123 @@
+/* cli: what the parts of the program share: the option tables, the parsed command line, and how a
+ * command reports failure.
+ *
+ * One table of options per command feeds the parser, `--help` and docs/commands.md. A command is a
+ * function that returns a wf_status; its sentence is in app->sentence when the program noticed the
+ * fault itself, else in the library's context. main() prints it and turns the status into the exit code. */
+#ifndef WF_CLI_H
+#define WF_CLI_H
+
+#include "weft/base.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+typedef enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_INT, CLI_REAL, CLI_LIST } cli_kind;
+
+typedef struct cli_option {
+    const char *name; /* without the dashes; NULL ends a table */
+    char letter;      /* '-o', or 0 */
+    cli_kind kind;
+    const char *value;    /* what stands for the value in the help: "N" */
+    const char *fallback; /* the default as text; NULL: none */
+    const char *help;
+    double low, high; /* allowed numbers */
+} cli_option;
+
+typedef struct cli_app cli_app;
+
+typedef struct cli_example {
+    const char *command, *what;
+} cli_example;
+
+typedef struct cli_command {
+    const char *name;      /* "zoo train" */
+    const char *arguments; /* "RECIPE", as the help shows them */
+    int least, most;       /* how many arguments */
+    const char *summary;   /* one line */
+    const char *details;   /* a paragraph for --help */
+    const cli_option *options;
+    cli_example examples[4];
+    wf_status (*run)(cli_app *app);
+} cli_command;
+
+enum { CLI_MAX_OPTIONS = 32, CLI_MAX_LIST = 64, CLI_MAX_ARGUMENTS = 8 };
+
+typedef struct cli_progress {
+    bool terminal, quiet;
+    bool line_open;    /* a line that the next report rewrites */
+    double last_plain; /* seconds into the stage of the last plain line */
+    char stage[64];    /* whose plain lines these are */
+} cli_progress;
+
+struct cli_app {
+    wf_ctx *ctx;
+    const cli_command *command;
+    const char *value[CLI_MAX_OPTIONS]; /* by place in the command's table, then the global one */
+    const char *list[CLI_MAX_LIST];     /* values of the repeatable option, in order */
+    int n_list;
+    const char *argument[CLI_MAX_ARGUMENTS];
+    int n_arguments;
+    bool help;
+    bool json, quiet;
+    cli_progress progress;
+    char sentence[1024];
+};
+
+/* The commands, ended by a NULL name, and the options every command has. */
+extern const cli_command cli_commands[];
+extern const cli_option cli_global_options[];
+
+/* Fill app from the words behind the command's name. */
+wf_status cli_parse(cli_app *app, int count, char **words);
+
+/* Values of options by name. The name must be in the table: anything else is a programming mistake. */
+bool cli_given(const cli_app *app, const char *name);
+bool cli_flag(const cli_app *app, const char *name);
+const char *cli_text(const cli_app *app,
+                     const char *name); /* NULL when neither given nor defaulted */
+int64_t cli_int(const cli_app *app, const char *name);
+double cli_real(const cli_app *app, const char *name);
+
+/* The name of `names` (count of them) nearest to `word`, or NULL when none is near. */
+const char *cli_nearest(const char *word, const char *const *names, int count);
+
+/* Help: of the program, of one command or a group of them ("zoo"), and all of it as Markdown. */
+void cli_help_program(FILE *file);
+void cli_help_command(FILE *file, const cli_command *command);
+bool cli_help_group(FILE *file, const char *group); /* false when there is none of that name */
+void cli_help_markdown(FILE *file);
+const cli_command *cli_find_command(int count, char **words, int *used);
+
+/* Record a printf-style sentence and return `status`. */
+wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#define CLI_TRY(call)                                                                              \
+    do {                                                                                           \
+        wf_status cli_try_status_ = (call);                                                        \
+        if (cli_try_status_ != WF_OK) return cli_try_status_;                                      \
+    } while (0)
+#define CLI_TRY_GOTO(call, label)                                                                  \
+    do {                                                                                           \
+        status = (call);                                                                           \
+        if (status != WF_OK) goto label;                                                           \
+    } while (0)
+
+/* Progress and warnings of the library, and lines of the program's own, on stderr. */
+void cli_progress_report(void *app, const wf_progress *progress);
+void cli_progress_warn(void *app, const char *sentence);
+void cli_progress_clear(cli_app *app); /* before anything else is printed on stderr */
+void cli_say(cli_app *app, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* "3.2 s", "4 min 05 s", "2 h 10 min". */
+void cli_duration(double seconds, char out[32]);
+
+/* Print on stdout and free. NULL is out of memory. */
+wf_status cli_print_json(cli_app *app, json_t *json);
+json_t *cli_json_number(double value); /* null when it is not finite */
+
+/* The commands. */
+wf_status cli_version(cli_app *app);
+wf_status cli_help(cli_app *app);
+
+#endif

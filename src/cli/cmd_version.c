@@ -1,0 +1,59 @@
+/* version, help: what this program is and what it can do. */
+#include "cli/cli.h"
+
+#include <math.h>
+#include <string.h>
+
+wf_status cli_print_json(cli_app *app, json_t *json) {
+    if (json == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    int failed = json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
+    json_decref(json);
+    if (failed || putchar('\n') == EOF)
+        return cli_fail(app, WF_ERR_DISK, "standard output could not be written");
+    return WF_OK;
+}
+
+json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+/* "name: value" lines to an object. */
+static json_t *build_object(void) {
+    json_t *object = json_pack("{s:s}", "version", WF_VERSION);
+    for (const char *line = wf_build_info(); object != NULL && *line != '\0';) {
+        size_t length = strcspn(line, "\n"), name = strcspn(line, ":\n");
+        if (name < length) {
+            char key[64];
+            snprintf(key, sizeof key, "%.*s", (int)name, line);
+            const char *value = line + name + 1 + strspn(line + name + 1, " ");
+            json_object_set_new(object, key, json_stringn(value, (size_t)(line + length - value)));
+        }
+        line += length + (line[length] == '\n');
+    }
+    return object;
+}
+
+wf_status cli_version(cli_app *app) {
+    if (app->json) return cli_print_json(app, build_object());
+    printf("weft %s\n%s", WF_VERSION, wf_build_info());
+    return WF_OK;
+}
+
+wf_status cli_help(cli_app *app) {
+    if (cli_flag(app, "markdown")) {
+        cli_help_markdown(stdout);
+        return WF_OK;
+    }
+    if (app->n_arguments == 0) {
+        cli_help_program(stdout);
+        return WF_OK;
+    }
+    int used;
+    const cli_command *command = cli_find_command(app->n_arguments, (char **)app->argument, &used);
+    if (command != NULL && used == app->n_arguments) {
+        cli_help_command(stdout, command);
+        return WF_OK;
+    }
+    if (app->n_arguments == 1 && cli_help_group(stdout, app->argument[0])) return WF_OK;
+    return cli_fail(app, WF_ERR_USAGE, "there is no command %s%s%s; weft help lists them all",
+                    app->argument[0], app->n_arguments > 1 ? " " : "",
+                    app->n_arguments > 1 ? app->argument[1] : "");
+}

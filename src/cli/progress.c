@@ -1,0 +1,87 @@
+/* progress: one line on stderr for the running stage: how much is done, at what rate, how long to go.
+ * On a terminal the line is rewritten in place; elsewhere a plain line appears every five seconds. */
+#include "cli/cli.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+static const double plain_interval = 5;
+
+void cli_duration(double seconds, char out[32]) {
+    if (seconds < 0) seconds = 0;
+    if (seconds < 9.95) snprintf(out, 32, "%.1f s", seconds);
+    else if (seconds < 99.5) snprintf(out, 32, "%.0f s", seconds);
+    else if (seconds < 5970)
+        snprintf(out, 32, "%d min %02d s", (int)(seconds + 0.5) / 60, (int)(seconds + 0.5) % 60);
+    else snprintf(out, 32, "%d h %02d min", (int)(seconds / 3600), (int)(seconds / 60) % 60);
+}
+
+static void write_line(const wf_progress *progress, char *line, size_t size) {
+    double rate = progress->seconds > 0 ? progress->done / progress->seconds : 0;
+    char took[32], rest[32] = "", counted[64];
+    cli_duration(progress->seconds, took);
+    if (progress->total > 0)
+        snprintf(counted, sizeof counted, "%.0f of %.0f %s (%.0f %%)", progress->done,
+                 progress->total, progress->unit, 100 * progress->done / progress->total);
+    else snprintf(counted, sizeof counted, "%.0f %s", progress->done, progress->unit);
+    if (!progress->last && progress->total > 0 && rate > 0) {
+        char left[32];
+        cli_duration((progress->total - progress->done) / rate, left);
+        snprintf(rest, sizeof rest, "%.20s left", left);
+    }
+    const char *separator = progress->detail[0] != '\0' ? ", " : "";
+    if (progress->last)
+        snprintf(line, size, "%s: %.0f %s in %s, %.4g/s%s%s", progress->stage, progress->done,
+                 progress->unit, took, rate, separator, progress->detail);
+    else
+        snprintf(line, size, "%s: %s, %.4g/s%s%s%s%s", progress->stage, counted, rate,
+                 rest[0] != '\0' ? ", " : "", rest, separator, progress->detail);
+}
+
+static bool plain_due(cli_progress *state, const wf_progress *progress) {
+    if (strncmp(state->stage, progress->stage, sizeof state->stage - 1) != 0 ||
+        progress->seconds < state->last_plain) {
+        snprintf(state->stage, sizeof state->stage, "%s", progress->stage);
+        state->last_plain = 0;
+    }
+    if (!progress->last && progress->seconds - state->last_plain < plain_interval) return false;
+    state->last_plain = progress->last ? 0 : progress->seconds;
+    return true;
+}
+
+void cli_progress_report(void *app_, const wf_progress *progress) {
+    cli_app *app = app_;
+    cli_progress *state = &app->progress;
+    if (state->quiet) return;
+    char line[512];
+    write_line(progress, line, sizeof line);
+    if (state->terminal) {
+        fprintf(stderr, "\r\033[K%.158s%s", line, progress->last ? "\n" : "");
+        state->line_open = !progress->last;
+    } else if (plain_due(state, progress)) {
+        fprintf(stderr, "%s\n", line);
+    }
+    fflush(stderr);
+}
+
+void cli_progress_clear(cli_app *app) {
+    if (app->progress.line_open) fputs("\r\033[K", stderr);
+    app->progress.line_open = false;
+}
+
+void cli_progress_warn(void *app_, const char *sentence) {
+    cli_app *app = app_;
+    cli_progress_clear(app);
+    fprintf(stderr, "weft: warning: %s\n", sentence);
+}
+
+void cli_say(cli_app *app, const char *format, ...) {
+    if (app->quiet) return;
+    cli_progress_clear(app);
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    fflush(stderr);
+}

@@ -1,0 +1,33 @@
+# What every command-line test sources: the program, a scratch folder, and checks that print ok/not ok lines.
+weft=${BUILD:-build}/weft
+case $weft in /*) ;; *) weft=$PWD/$weft ;; esac
+root=$PWD
+scratch=$(mktemp -d) || exit 1
+trap 'chmod -R u+w "$scratch" 2>/dev/null; rm -rf "$scratch"' EXIT
+failures=0
+
+pass() { echo "ok $1"; }
+fail() {
+    echo "not ok $1: $2"
+    failures=$((failures + 1))
+}
+# check NAME CONDITION...: the condition is a command.
+check() {
+    name=$1
+    shift
+    if "$@" >"$scratch/check.out" 2>&1; then pass "$name"; else fail "$name" "$*: $(tail -n 3 "$scratch/check.out")"; fi
+}
+# expect NAME CODE WORDS COMMAND...: the exit code, and WORDS on stderr (or stdout).
+expect() {
+    name=$1 code=$2 words=$3
+    shift 3
+    "$@" >"$scratch/out" 2>"$scratch/err"
+    got=$?
+    if [ "$got" -ne "$code" ]; then
+        fail "$name" "exit code $got, not $code, from: $*: $(tail -n 2 "$scratch/err")"
+    elif ! grep -qF -e "$words" "$scratch/err" "$scratch/out"; then
+        fail "$name" "\"$words\" is not in: $(tail -n 3 "$scratch/err")"
+    else pass "$name"; fi
+}
+is_json() { python3 -m json.tool "$1" >/dev/null; }
+finish() { [ "$failures" -eq 0 ]; }

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Help, versions, options and exit codes of the program.
+. tests/cli/lib.sh
+
+expect version 0 "weft 0." "$weft" version
+expect version-option 0 "weft 0." "$weft" --version
+"$weft" version --json >"$scratch/version.json"
+check version-json is_json "$scratch/version.json"
+
+expect no-command 2 "usage: weft COMMAND" "$weft"
+expect unknown-command 2 "did you mean weft version" "$weft" vresion
+expect unknown-option 2 "did you mean --json" "$weft" version --jsno
+expect far-option 2 "unknown option --zzzzzzzz" "$weft" version --zzzzzzzz
+expect value-missing 2 "--threads needs a value" "$weft" version --threads
+expect value-not-number 2 "--threads needs a whole number" "$weft" version --threads=two
+expect value-out-of-range 2 "allowed is 0 to 256" "$weft" version --threads 9999
+expect flag-with-value 2 "takes no value" "$weft" version --json=1
+expect argument-too-many 2 "one argument too many" "$weft" version extra
+expect help-unknown 2 "there is no command nonsense" "$weft" help nonsense
+expect stdout-full 4 "standard output could not be written" sh -c "\"$weft\" version >/dev/full"
+
+# Every command has help with two examples or more, through both ways of asking.
+"$weft" help --markdown | sed -n 's/^## weft //p' >"$scratch/names"
+while read -r name; do
+    # shellcheck disable=SC2086
+    "$weft" help $name >"$scratch/by-help" && "$weft" $name --help >"$scratch/by-option"
+    check "help $name" cmp "$scratch/by-help" "$scratch/by-option"
+    check "examples $name" test "$(sed '1,/^examples:/d' "$scratch/by-help" | grep -c '^  weft ')" -ge 2
+done <"$scratch/names"
+[ -s "$scratch/names" ] || fail "command list" "weft help --markdown lists no command"
+
+"$weft" help --markdown >"$scratch/commands.md"
+check "docs/commands.md is current (weft help --markdown > docs/commands.md)" cmp "$scratch/commands.md" docs/commands.md
+finish

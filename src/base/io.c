@@ -1,0 +1,410 @@
+/* io: whole files in (mapped, or read and gunzipped), whole files out (atomic and durable).
+ *
+ * I1  A file under its own name is always whole: bytes go to ".NAME.tmp.PID", reach the disk, and
+ *     only then take the name.
+ * I2  A living writer holds a lock (flock) on its sibling. A sibling that nobody has locked belongs
+ *     to a dead process and is removed by the next writer of NAME. Process numbers alone would not
+ *     do: containers start at the same ones again and again. */
+#include "base/io.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out) {
+    static const uint8_t nothing[1];
+    *out = (wf_map){nothing, 0};
+    /* O_NONBLOCK: a pipe without a writer must be refused below, not waited for. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be opened", path);
+    struct stat info;
+    wf_status status = WF_OK;
+    if (fstat(fd, &info) != 0) {
+        status = wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be examined", path);
+    } else if (!S_ISREG(info.st_mode)) {
+        status = wf_fail(ctx, WF_ERR_INPUT, "%s: is %s; a plain file is needed", path,
+                         S_ISDIR(info.st_mode) ? "a folder" : "a pipe or device");
+    } else if ((uintmax_t)info.st_size > SIZE_MAX / 2) {
+        status = wf_fail(ctx, WF_ERR_INPUT, "%s: %jd bytes are too many for this machine", path,
+                         (intmax_t)info.st_size);
+    } else if (info.st_size > 0) {
+        size_t size = (size_t)info.st_size;
+        void *data = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED)
+            status = wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be mapped", path);
+        else *out = (wf_map){data, size};
+    }
+    close(fd);
+    return status;
+}
+
+void wf_map_close(wf_map *map) {
+    if (map->size > 0) munmap((void *)(uintptr_t)map->data, map->size);
+    *map = (wf_map){NULL, 0};
+}
+
+/* A growing buffer that never holds more than limit + 1 bytes (one more shows that there is more),
+ * and a NUL behind them. */
+typedef struct wf_buffer {
+    const char *path;
+    char *bytes;
+    size_t size, capacity, limit;
+} wf_buffer;
+
+static wf_status buffer_room(wf_ctx *ctx, wf_buffer *buffer) {
+    if (buffer->size > buffer->limit)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: holds more than %zu bytes, the most allowed here",
+                       buffer->path, buffer->limit);
+    if (buffer->size < buffer->capacity) return WF_OK;
+    size_t capacity = buffer->capacity == 0 ? 16384 : 2 * buffer->capacity;
+    if (capacity > buffer->limit) capacity = buffer->limit + 1;
+    char *bytes = realloc(buffer->bytes, capacity + 1);
+    if (bytes == NULL)
+        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory (%zu bytes)", buffer->path,
+                       capacity + 1);
+    buffer->bytes = bytes;
+    buffer->capacity = capacity;
+    return WF_OK;
+}
+
+static wf_status read_some(wf_ctx *ctx, const char *path, int fd, void *to, size_t room,
+                           size_t *count) {
+    *count = 0;
+    if (room > 1 << 30) room = 1 << 30;
+    ssize_t got;
+    do got = read(fd, to, room);
+    while (got < 0 && errno == EINTR);
+    if (got < 0) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", path);
+    *count = (size_t)got;
+    return WF_OK;
+}
+
+static wf_status read_plain(wf_ctx *ctx, int fd, wf_buffer *buffer) {
+    for (;;) {
+        WF_TRY(buffer_room(ctx, buffer));
+        size_t count = 0;
+        WF_TRY(read_some(ctx, buffer->path, fd, buffer->bytes + buffer->size,
+                         buffer->capacity - buffer->size, &count));
+        if (count == 0) return WF_OK;
+        buffer->size += count;
+    }
+}
+
+enum { packed_bytes = 65536 };
+
+/* Everything zlib makes of its current input goes to the buffer. *member_over: no member is open. */
+static wf_status inflate_input(wf_ctx *ctx, z_stream *stream, wf_buffer *buffer,
+                               bool *member_over) {
+    while (stream->avail_in > 0 || (!*member_over && stream->avail_out == 0)) {
+        if (*member_over) {
+            if (inflateReset(stream) != Z_OK)
+                return wf_fail(ctx, WF_ERR_INPUT, "%s: zlib refused to go on", buffer->path);
+            *member_over = false;
+        }
+        WF_TRY(buffer_room(ctx, buffer));
+        size_t room = buffer->capacity - buffer->size;
+        if (room > packed_bytes) room = packed_bytes;
+        stream->next_out = (Bytef *)buffer->bytes + buffer->size;
+        stream->avail_out = (uInt)room;
+        int result = inflate(stream, Z_NO_FLUSH);
+        buffer->size += room - stream->avail_out;
+        if (result == Z_STREAM_END) *member_over = true;
+        else if (result == Z_MEM_ERROR)
+            return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory in zlib", buffer->path);
+        else if (result == Z_BUF_ERROR) break; /* needs more input */
+        else if (result != Z_OK)
+            return wf_fail(ctx, WF_ERR_INPUT, "%s: damaged gzip data near unpacked byte %zu: %s",
+                           buffer->path, buffer->size,
+                           stream->msg != NULL ? stream->msg : "not understood");
+    }
+    return WF_OK;
+}
+
+/* Members behind one another are one file, as gunzip has it; bytes that are no member are damage. */
+static wf_status read_gzip(wf_ctx *ctx, int fd, uint8_t *packed, size_t count, wf_buffer *buffer) {
+    z_stream stream = {0};
+    if (inflateInit2(&stream, 16 + MAX_WBITS) != Z_OK)
+        return wf_fail(ctx, WF_ERR_MEMORY, "%s: zlib cannot start", buffer->path);
+    bool member_over = false;
+    wf_status status = WF_OK;
+    stream.avail_out = 1;
+    while (count > 0) {
+        stream.next_in = packed;
+        stream.avail_in = (uInt)count;
+        WF_TRY_GOTO(inflate_input(ctx, &stream, buffer, &member_over), done);
+        WF_TRY_GOTO(read_some(ctx, buffer->path, fd, packed, packed_bytes, &count), done);
+    }
+    if (!member_over)
+        status =
+            wf_fail(ctx, WF_ERR_INPUT,
+                    "%s: the gzip data ends in the middle; the file is cut short", buffer->path);
+    else status = buffer_room(ctx, buffer);
+done:
+    inflateEnd(&stream);
+    return status;
+}
+
+static wf_status read_stream(wf_ctx *ctx, int fd, wf_buffer *buffer) {
+    uint8_t *packed;
+    WF_TRY(wf_alloc(ctx, packed_bytes, 1, buffer->path, &packed));
+    size_t count = 0, more = 1;
+    wf_status status = WF_OK;
+    while (count < 2 && more > 0) { /* the mark of gzip; a pipe may bring it byte by byte */
+        WF_TRY_GOTO(read_some(ctx, buffer->path, fd, packed + count, packed_bytes - count, &more),
+                    done);
+        count += more;
+    }
+    if (count >= 2 && packed[0] == 0x1f && packed[1] == 0x8b) {
+        status = read_gzip(ctx, fd, packed, count, buffer);
+        goto done;
+    }
+    for (size_t taken = 0; taken < count;) {
+        WF_TRY_GOTO(buffer_room(ctx, buffer), done);
+        size_t take = buffer->capacity - buffer->size;
+        if (take > count - taken) take = count - taken;
+        memcpy(buffer->bytes + buffer->size, packed + taken, take);
+        buffer->size += take;
+        taken += take;
+    }
+    status = read_plain(ctx, fd, buffer);
+done:
+    free(packed);
+    return status;
+}
+
+wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out, size_t *size) {
+    *out = NULL;
+    *size = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be opened", path);
+    wf_buffer buffer = {.path = path, .limit = limit < SIZE_MAX / 4 ? limit : SIZE_MAX / 4};
+    wf_status status = read_stream(ctx, fd, &buffer);
+    close(fd);
+    if (status != WF_OK) {
+        free(buffer.bytes);
+        return status;
+    }
+    buffer.bytes[buffer.size] = '\0';
+    *out = buffer.bytes;
+    *size = buffer.size;
+    return WF_OK;
+}
+
+bool wf_file_exists(const char *path) { return access(path, F_OK) == 0; }
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+/* Cuts "a/b/name" into folder "a/b" and "name"; the folder of "name" is ".". */
+static const char *split_path(const char *path, char folder[4096]) {
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL) {
+        strcpy(folder, ".");
+        return path;
+    }
+    size_t length = slash == path ? 1 : (size_t)(slash - path);
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    return slash + 1;
+}
+
+/* Some file systems cannot sync a folder and say EINVAL: then there is nothing to be done. */
+static bool sync_folder(const char *folder) {
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return errno == EACCES;
+    bool done = fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
+    int code = errno;
+    close(fd);
+    errno = code;
+    return done;
+}
+
+static bool is_sibling(const char *entry, const char *name) {
+    size_t length = strlen(name);
+    if (entry[0] != '.' || strncmp(entry + 1, name, length) != 0) return false;
+    const char *rest = entry + 1 + length;
+    if (strncmp(rest, ".tmp.", 5) != 0 || rest[5] == '\0') return false;
+    return rest[5 + strspn(rest + 5, "0123456789")] == '\0';
+}
+
+/* Invariant I2. Removes nothing it cannot lock. */
+static void remove_dead_siblings(const char *folder, const char *name) {
+    DIR *entries = opendir(folder);
+    if (entries == NULL) return;
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
+        if (!is_sibling(entry->d_name, name)) continue;
+        int fd =
+            openat(dirfd(entries), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (fd < 0) continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(entries), entry->d_name, 0);
+        close(fd);
+    }
+    closedir(entries);
+}
+
+/* A locked new sibling. Between creation and lock another writer may take it for dead and remove it;
+ * the link count shows that, and the next attempt makes a new one. */
+static int create_sibling(const char *temporary, mode_t mode) {
+    for (int attempt = 0; attempt < 100; attempt++) {
+        int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd < 0) return -1;
+        int locked;
+        do locked = flock(fd, LOCK_EX);
+        while (locked != 0 && errno == EINTR);
+        struct stat info;
+        if (fstat(fd, &info) == 0 && info.st_nlink > 0) {
+            if (mode != 0 && fchmod(fd, mode) != 0) errno = 0; /* the usual mode will do */
+            return fd;
+        }
+        close(fd);
+    }
+    errno = EBUSY;
+    return -1;
+}
+
+/* Where the bytes go. A link is followed, so that it survives; a device or pipe is written in place. */
+static wf_status find_target(wf_ctx *ctx, const char *path, wf_writer *writer, mode_t *mode) {
+    *mode = 0;
+    size_t length = strlen(path);
+    if (length == 0 || path[length - 1] == '/')
+        return wf_fail(ctx, WF_ERR_USAGE, "\"%s\" does not name a file", path);
+    if (length >= sizeof writer->path - 32)
+        return wf_fail(ctx, WF_ERR_USAGE, "%.60s...: the path is too long", path);
+    strcpy(writer->path, path);
+    struct stat info;
+    if (stat(path, &info) != 0) {
+        if (errno == ENOENT) return WF_OK;
+        return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
+    }
+    if (S_ISDIR(info.st_mode))
+        return wf_fail(ctx, WF_ERR_DISK, "%s: is a folder; give a file name", path);
+    if (access(path, W_OK) != 0)
+        return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
+    if (!S_ISREG(info.st_mode)) {
+        writer->path[0] = '\0';
+        return WF_OK;
+    }
+    *mode = info.st_mode & 0777;
+    char *real = realpath(path, NULL);
+    if (real == NULL) return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be resolved", path);
+    length = strlen(real);
+    if (length < sizeof writer->path - 32) memcpy(writer->path, real, length + 1);
+    free(real);
+    return WF_OK;
+}
+
+wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out) {
+    out->file = NULL;
+    out->path[0] = out->temporary[0] = '\0';
+    mode_t mode;
+    WF_TRY(find_target(ctx, path, out, &mode));
+    int fd;
+    if (out->path[0] == '\0') {
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+    } else {
+        char folder[4096];
+        const char *name = split_path(out->path, folder);
+        remove_dead_siblings(folder, name);
+        snprintf(out->temporary, sizeof out->temporary, "%.*s.%s.tmp.%ld", (int)(name - out->path),
+                 out->path, name, (long)getpid());
+        fd = create_sibling(out->temporary, mode);
+        if (fd < 0 && errno == EEXIST)
+            return wf_fail(ctx, WF_ERR_DISK, "%s: is being written by another call", path);
+    }
+    if (fd < 0) return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
+    out->file = fdopen(fd, "wb");
+    if (out->file != NULL) return WF_OK;
+    wf_status status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
+    if (out->temporary[0] != '\0') unlink(out->temporary);
+    close(fd);
+    return status;
+}
+
+static const char *writer_name(const wf_writer *writer) {
+    return writer->path[0] != '\0' ? writer->path : "the device";
+}
+
+wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, size_t count) {
+    if (count == 0 || fwrite(bytes, 1, count, writer->file) == count) return WF_OK;
+    return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", writer_name(writer));
+}
+
+wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer) {
+    bool in_place = writer->temporary[0] == '\0';
+    bool written = fflush(writer->file) == 0 && !ferror(writer->file);
+    if (!written && errno == 0) errno = EIO;
+    if (written && !in_place)
+        written = fsync(fileno(writer->file)) == 0 && rename(writer->temporary, writer->path) == 0;
+    if (!written) {
+        wf_status status =
+            wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", writer_name(writer));
+        wf_writer_abort(writer);
+        return status;
+    }
+    bool closed = fclose(writer->file) == 0; /* the lock ends here, behind the rename */
+    writer->file = NULL;
+    if (!closed && in_place)
+        return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", writer_name(writer));
+    if (in_place) return WF_OK;
+    char folder[4096];
+    split_path(writer->path, folder);
+    if (!sync_folder(folder))
+        return wf_fail_errno(ctx, WF_ERR_DISK, "%s: its folder cannot be synced", writer->path);
+    return WF_OK;
+}
+
+void wf_writer_abort(wf_writer *writer) {
+    if (writer->file == NULL) return;
+    if (writer->temporary[0] != '\0') unlink(writer->temporary);
+    fclose(writer->file);
+    writer->file = NULL;
+}
+
+wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes, size_t count) {
+    wf_writer writer;
+    WF_TRY(wf_writer_open(ctx, path, &writer));
+    wf_status status = wf_writer_write(ctx, &writer, bytes, count);
+    if (status == WF_OK) status = wf_writer_commit(ctx, &writer);
+    else wf_writer_abort(&writer);
+    return status;
+}
+
+static wf_status make_one_folder(wf_ctx *ctx, const char *path) {
+    if (mkdir(path, 0777) == 0) {
+        char parent[4096];
+        split_path(path, parent);
+        sync_folder(parent); /* as well as it can: a folder that is lost will be made again */
+        return WF_OK;
+    }
+    int code = errno;
+    struct stat info;
+    if (stat(path, &info) == 0) {
+        if (S_ISDIR(info.st_mode)) return WF_OK;
+        return wf_fail(ctx, WF_ERR_DISK, "%s: is a file where a folder is needed", path);
+    }
+    errno = code;
+    return wf_fail_errno(ctx, WF_ERR_DISK, "%s: the folder cannot be made", path);
+}
+
+wf_status wf_make_folder(wf_ctx *ctx, const char *path) {
+    char part[4096];
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof part)
+        return wf_fail(ctx, WF_ERR_USAGE, "\"%.60s\" does not name a folder", path);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] != '/' && path[i] != '\0') continue;
+        if (path[i - 1] == '/') continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        WF_TRY(make_one_folder(ctx, part));
+    }
+    return WF_OK;
+}

@@ -1,0 +1,225 @@
+#include "nn/optim.h"
+
+#include "base/isa.h"
+#include "base/pool.h"
+#include "nn/optim_kernels.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { chunk_floats = 8192 };
+
+/* A chunk of AdamW's, or one matrix of Muon's (rows > 0). Muon's come first: they are the larger pieces of work. */
+typedef struct piece {
+    size_t offset, count;
+    int rows, cols;
+    bool decay;
+} piece;
+
+struct wf_optim {
+    wf_optim_desc desc;
+    wf_optim_kernels kernels;
+    size_t params;
+    float *first, *second, *ema;
+    piece *pieces;
+    size_t n_pieces;
+    float *scratch; /* (threads, scratch_each) */
+    size_t scratch_each;
+    int threads;
+    double *partial; /* [chunks] sums of squares */
+    size_t n_partial;
+};
+
+/* What the chunks of one pass share. */
+typedef struct pass {
+    const wf_optim *optim;
+    const float *grad;
+    float *params;
+    wf_adamw_args adamw;
+    wf_muon_args muon;
+    double weight_decay, adamw_rate, muon_rate;
+} pass;
+
+size_t wf_muon_scratch(int rows, int cols) {
+    int tall = rows >= cols ? rows : cols, thin = rows >= cols ? cols : rows;
+    size_t n = ((size_t)tall + WF_MUON_PAD_LONG - 1) / WF_MUON_PAD_LONG * WF_MUON_PAD_LONG;
+    size_t r = ((size_t)thin + WF_MUON_PAD_SHORT - 1) / WF_MUON_PAD_SHORT * WF_MUON_PAD_SHORT;
+    return 2 * n * r + 2 * r * r;
+}
+
+static bool is_muon(const wf_optim *optim, const wf_optim_tensor *tensor) {
+    return optim->desc.muon && tensor->matrix;
+}
+
+static size_t tensor_count(const wf_optim_tensor *tensor) {
+    return (size_t)tensor->rows * (size_t)tensor->cols;
+}
+
+/* Appends AdamW's chunks of one run of parameters; with pieces NULL only counts them. */
+static size_t cut_run(piece *pieces, size_t at, size_t offset, size_t count, bool decay) {
+    for (size_t done = 0; done < count; done += chunk_floats, at++) {
+        size_t part = count - done < chunk_floats ? count - done : chunk_floats;
+        if (pieces != NULL) pieces[at] = (piece){offset + done, part, 0, 0, decay};
+    }
+    return at;
+}
+
+/* Matrices one by one, then runs of AdamW tensors of equal decay in chunks. Depends on the tensors alone. */
+static size_t cut_pieces(const wf_optim *optim, const wf_optim_tensor *tensors, int n,
+                         piece *pieces) {
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        if (!is_muon(optim, &tensors[i])) continue;
+        if (pieces != NULL)
+            pieces[at] = (piece){tensors[i].offset, tensor_count(&tensors[i]), tensors[i].rows,
+                                 tensors[i].cols, tensors[i].decay};
+        at++;
+    }
+    size_t run = 0, length = 0;
+    bool decay = false;
+    for (int i = 0; i < n; i++) {
+        bool adamw = !is_muon(optim, &tensors[i]);
+        if (length > 0 && (!adamw || tensors[i].decay != decay)) {
+            at = cut_run(pieces, at, run, length, decay);
+            length = 0;
+        }
+        if (!adamw) continue;
+        if (length == 0) run = tensors[i].offset, decay = tensors[i].decay;
+        length += tensor_count(&tensors[i]);
+    }
+    return cut_run(pieces, at, run, length, decay);
+}
+
+static void check_layout(const wf_optim_tensor *tensors, int n, size_t params) {
+    size_t next = 0;
+    for (int i = 0; i < n; i++) {
+        assert(tensors[i].offset == next && tensors[i].rows > 0 && tensors[i].cols > 0);
+        next += tensor_count(&tensors[i]);
+    }
+    assert(next == params);
+    (void)next, (void)params;
+}
+
+wf_status wf_optim_create(wf_ctx *ctx, const wf_optim_desc *desc, const wf_optim_tensor *tensors,
+                          int n_tensors, size_t params, wf_optim **out) {
+    *out = NULL;
+    check_layout(tensors, n_tensors, params);
+    wf_optim *optim;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *optim, "optimiser", &optim));
+    optim->desc = *desc;
+    optim->kernels = WF_PICK_F32(wf_optim_kernels);
+    optim->params = params;
+    optim->threads = wf_ctx_threads(ctx);
+    for (int i = 0; i < n_tensors; i++) {
+        if (!is_muon(optim, &tensors[i])) continue;
+        size_t need = wf_muon_scratch(tensors[i].rows, tensors[i].cols);
+        if (need > optim->scratch_each) optim->scratch_each = need;
+    }
+    optim->scratch_each = (optim->scratch_each + 15) / 16 * 16; /* every thread's part is aligned */
+    optim->n_partial = (params + chunk_floats - 1) / chunk_floats;
+    optim->n_pieces = cut_pieces(optim, tensors, n_tensors, NULL);
+    const char *what = "optimiser state";
+    wf_status status;
+    WF_TRY_GOTO(wf_alloc(ctx, params, sizeof(float), what, &optim->first), fail);
+    WF_TRY_GOTO(wf_alloc(ctx, params, sizeof(float), what, &optim->second), fail);
+    if (desc->ema > 0) WF_TRY_GOTO(wf_alloc(ctx, params, sizeof(float), what, &optim->ema), fail);
+    WF_TRY_GOTO(wf_alloc(ctx, optim->n_pieces, sizeof(piece), what, &optim->pieces), fail);
+    WF_TRY_GOTO(wf_alloc(ctx, optim->scratch_each * (size_t)optim->threads, sizeof(float), what,
+                         &optim->scratch),
+                fail);
+    WF_TRY_GOTO(wf_alloc(ctx, optim->n_partial, sizeof(double), what, &optim->partial), fail);
+    cut_pieces(optim, tensors, n_tensors, optim->pieces);
+    *out = optim;
+    return WF_OK;
+fail:
+    wf_optim_free(optim);
+    return status;
+}
+
+void wf_optim_free(wf_optim *optim) {
+    if (optim == NULL) return;
+    free(optim->first);
+    free(optim->second);
+    free(optim->ema);
+    free(optim->pieces);
+    free(optim->scratch);
+    free(optim->partial);
+    free(optim);
+}
+
+float *wf_optim_first(wf_optim *optim) { return optim->first; }
+float *wf_optim_second(wf_optim *optim) { return optim->second; }
+float *wf_optim_ema(wf_optim *optim) { return optim->ema; }
+
+static void norm_chunk(void *arg, size_t chunk, int worker) {
+    const pass *p = arg;
+    (void)worker;
+    size_t start = chunk * chunk_floats, left = p->optim->params - start;
+    p->optim->partial[chunk] =
+        p->optim->kernels.sum_squares(p->grad + start, left < chunk_floats ? left : chunk_floats);
+}
+
+double wf_optim_norm(wf_ctx *ctx, const wf_optim *optim, const float *grad) {
+    pass p = {.optim = optim, .grad = grad};
+    wf_parallel(ctx, optim->n_partial, norm_chunk, &p);
+    double sum = 0;
+    for (size_t i = 0; i < optim->n_partial; i++) sum += optim->partial[i];
+    return sqrt(sum);
+}
+
+static void step_piece(void *arg, size_t chunk, int worker) {
+    const pass *p = arg;
+    const wf_optim *optim = p->optim;
+    const piece *work = &optim->pieces[chunk];
+    size_t at = work->offset;
+    float *ema = optim->ema == NULL ? NULL : optim->ema + at;
+    double decay = work->decay ? p->weight_decay : 0;
+    if (work->rows == 0) {
+        wf_adamw_args args = p->adamw;
+        args.keep = 1 - p->adamw_rate * decay;
+        optim->kernels.adamw(p->params + at, p->grad + at, optim->first + at, optim->second + at,
+                              ema, work->count, &args);
+        return;
+    }
+    wf_muon_args args = p->muon;
+    args.rate = p->muon_rate * sqrt(fmax(1, (double)work->rows / work->cols));
+    args.keep = 1 - p->muon_rate * decay;
+    optim->kernels.muon(p->params + at, p->grad + at, optim->first + at, ema, work->rows,
+                         work->cols, &args, optim->scratch + (size_t)worker * optim->scratch_each);
+}
+
+double wf_ema_decay(double ema, size_t update) {
+    double early = (1.0 + (double)update) / (10.0 + (double)update);
+    return fmin(ema, early);
+}
+
+void wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
+                   const float *grad, float *params) {
+    assert(wf_ctx_threads(ctx) <= optim->threads);
+    const wf_optim_desc *desc = &optim->desc;
+    /* As torch.nn.utils.clip_grad_norm_ has it. */
+    double scale = desc->clip > 0 ? fmin(1, desc->clip / (norm + 1e-6)) : 1;
+    double ema = wf_ema_decay(desc->ema, update), n = (double)update + 1;
+    double rate = desc->lr * factor;
+    pass p = {.optim = optim,
+              .grad = grad,
+              .params = params,
+              .adamw = {desc->beta1, desc->beta2, desc->eps, rate, 1, 1 - pow(desc->beta1, n),
+                        1 - pow(desc->beta2, n), scale, ema},
+              .muon = {desc->muon_momentum, 0, 1, scale, ema},
+              .weight_decay = desc->weight_decay,
+              .adamw_rate = rate,
+              .muon_rate = desc->muon_lr * factor};
+    wf_parallel(ctx, optim->n_pieces, step_piece, &p);
+}
+
+double wf_schedule_factor(const wf_schedule *schedule, size_t update) {
+    if (update < schedule->warmup) return ((double)update + 1) / (double)schedule->warmup;
+    if (!schedule->cosine || schedule->horizon <= schedule->warmup) return 1;
+    double share =
+        (double)(update - schedule->warmup) / (double)(schedule->horizon - schedule->warmup);
+    double low = schedule->min_ratio;
+    return low + (1 - low) * 0.5 * (1 + cos(3.14159265358979323846 * fmin(share, 1)));
+}

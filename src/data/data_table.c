@@ -1,0 +1,271 @@
+/* data_table: reading columns as numbers or categories, and naming places in sentences. */
+#include "data/data_table.h"
+
+#include <ctype.h>
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void wf__table_free(wf_table *table) {
+    free(table->text);
+    wf_arena_free(&table->arena);
+    *table = (wf_table){0};
+}
+
+char *wf__arena_format(wf_arena *arena, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    char *text = length < 0 ? NULL : wf_arena_alloc(arena, (size_t)length + 1);
+    if (text == NULL) return NULL;
+    va_start(args, format);
+    vsnprintf(text, (size_t)length + 1, format, args);
+    va_end(args);
+    return text;
+}
+
+size_t wf__table_find(const wf_table *table, const char *name, size_t length) {
+    for (size_t c = 0; c < table->columns; c++) {
+        const char *candidate = table->column[c].name;
+        if (strlen(candidate) == length && memcmp(candidate, name, length) == 0) return c;
+    }
+    return table->columns;
+}
+
+void wf__table_place(const wf_table *table, size_t row, size_t column, char *out, size_t size) {
+    if (table->line != NULL)
+        snprintf(out, size, "%s:%u: column %zu (%s)", table->label, table->line[row], column + 1,
+                 table->column[column].name);
+    else
+        snprintf(out, size, "%s: row %zu, column %zu (%s)", table->label, row, column + 1,
+                 table->column[column].name);
+}
+
+void wf__table_names(const wf_table *table, char *out, size_t size) {
+    size_t used = 0;
+    out[0] = 0;
+    for (size_t c = 0; c < table->columns; c++) {
+        const char *name = table->column[c].name;
+        size_t need = strlen(name) + (c > 0 ? 2 : 0);
+        if (used + need + sizeof ", ..." > size) {
+            snprintf(out + used, size - used, ", ...");
+            return;
+        }
+        used += (size_t)snprintf(out + used, size - used, "%s%s", c > 0 ? ", " : "", name);
+    }
+}
+
+/* strtod follows the program's locale; files do not. */
+static locale_t c_locale;
+static void make_c_locale(void) { c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
+
+bool wf__parse_number(const char *text, double *out) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_c_locale);
+    while (isspace((unsigned char)*text)) text++;
+    size_t length = strlen(text);
+    while (length > 0 && isspace((unsigned char)text[length - 1])) length--;
+    if (length == 0 || strspn(text, "0123456789+-.eE") < length) return false;
+    char *end;
+    *out = c_locale == (locale_t)0 ? strtod(text, &end) : strtod_l(text, &end, c_locale);
+    return end == text + length && isfinite(*out);
+}
+
+static const char *cell(const wf_table *table, size_t row, size_t column) {
+    return table->cells[row * table->columns + column];
+}
+
+wf_status wf__table_numbers(wf_ctx *ctx, const wf_table *table, size_t column, double *out) {
+    const wf_column *from = &table->column[column];
+    if (from->values != NULL) {
+        memcpy(out, from->values, table->rows * sizeof *out);
+        return WF_OK;
+    }
+    if (from->bytes != NULL) {
+        for (size_t r = 0; r < table->rows; r++) out[r] = from->bytes[r * from->stride];
+        return WF_OK;
+    }
+    for (size_t r = 0; r < table->rows; r++) {
+        const char *text = cell(table, r, column);
+        if (text == NULL) {
+            out[r] = NAN;
+            continue;
+        }
+        if (wf__parse_number(text, &out[r])) continue;
+        char place[512];
+        wf__table_place(table, r, column, place, sizeof place);
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: '%.40s' is not a number; write ? for a missing value, or name the "
+                       "column under categorical if it holds categories",
+                       place, text);
+    }
+    return WF_OK;
+}
+
+static int compare_text(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+typedef struct numbered {
+    double value;
+    const char *text;
+} numbered;
+
+static int compare_numbered(const void *a_, const void *b_) {
+    const numbered *a = a_, *b = b_;
+    if (a->value != b->value) return a->value < b->value ? -1 : 1;
+    return strcmp(a->text, b->text);
+}
+
+/* A cell as text, whatever the storage: bytes and values become decimals. NULL: missing or no memory (then *failed). */
+static const char *cell_text(const wf_table *table, size_t row, size_t column, wf_arena *arena,
+                             bool *failed) {
+    const wf_column *from = &table->column[column];
+    if (from->values == NULL && from->bytes == NULL) return cell(table, row, column);
+    double value =
+        from->values != NULL ? from->values[row] : (double)from->bytes[row * from->stride];
+    if (isnan(value)) return NULL;
+    const char *text = wf__arena_format(arena, "%.17g", value);
+    if (text == NULL) *failed = true;
+    return text;
+}
+
+static size_t drop_repeats(const char **sorted, size_t count) {
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if (kept == 0 || strcmp(sorted[kept - 1], sorted[i]) != 0) sorted[kept++] = sorted[i];
+    return kept;
+}
+
+/* The distinct texts of a column, sorted by bytes, appended to `found` (room for all rows), which has `count` already. */
+static wf_status distinct_texts(wf_ctx *ctx, const wf_table *table, size_t column, wf_arena *arena,
+                                const char **found, size_t *count) {
+    const wf_column *from = &table->column[column];
+    if (from->bytes != NULL) { /* at most 256 texts, not one for each row */
+        bool seen[256] = {false};
+        for (size_t r = 0; r < table->rows; r++) seen[from->bytes[r * from->stride]] = true;
+        for (int byte = 0; byte < 256; byte++) {
+            if (!seen[byte]) continue;
+            const char *text = wf__arena_format(arena, "%d", byte);
+            if (text == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "levels: out of memory");
+            found[(*count)++] = text;
+        }
+    } else {
+        bool failed = false;
+        for (size_t r = 0; r < table->rows; r++) {
+            const char *text = cell_text(table, r, column, arena, &failed);
+            if (failed) return wf_fail(ctx, WF_ERR_MEMORY, "levels: out of memory");
+            if (text != NULL) found[(*count)++] = text;
+        }
+    }
+    qsort(found, *count, sizeof *found, compare_text);
+    *count = drop_repeats(found, *count);
+    return WF_OK;
+}
+
+/* Bytewise-sorted levels into the order of numbers, when all of them are numbers. */
+static wf_status order_by_number(wf_ctx *ctx, const char **levels, size_t count) {
+    numbered *pairs;
+    WF_TRY(wf_alloc(ctx, count, sizeof *pairs, "levels", &pairs));
+    bool all = true;
+    for (size_t i = 0; i < count && all; i++) {
+        pairs[i].text = levels[i];
+        all = wf__parse_number(levels[i], &pairs[i].value);
+    }
+    if (all) {
+        qsort(pairs, count, sizeof *pairs, compare_numbered);
+        for (size_t i = 0; i < count; i++) levels[i] = pairs[i].text;
+    }
+    free(pairs);
+    return WF_OK;
+}
+
+static bool contains(const char *const *sorted, size_t count, const char *text) {
+    return bsearch(&text, sorted, count, sizeof *sorted, compare_text) != NULL;
+}
+
+wf_status wf__table_levels(wf_ctx *ctx, const wf_table *table, size_t column, const wf_table *more,
+                           wf_arena *arena, const char ***levels, size_t *count) {
+    const wf_column *from = &table->column[column];
+    size_t rows = table->rows + (more != NULL ? more->rows : 0);
+    const char **found;
+    wf_status status = WF_OK;
+    WF_TRY(wf_alloc(ctx, rows > 256 ? rows : 256, sizeof *found, "levels", &found));
+    size_t n = 0;
+    WF_TRY_GOTO(distinct_texts(ctx, table, column, arena, found, &n), done);
+    if (more != NULL) {
+        size_t other = wf__table_find(more, from->name, strlen(from->name));
+        if (other < more->columns)
+            WF_TRY_GOTO(distinct_texts(ctx, more, other, arena, found, &n), done);
+    }
+    const char **kept =
+        wf_arena_alloc(arena, (from->n_levels > n ? from->n_levels : n) * sizeof *kept);
+    if (kept == NULL) {
+        status = wf_fail(ctx, WF_ERR_MEMORY, "levels: out of memory");
+        goto done;
+    }
+    *count = 0;
+    if (from->declared == WF_DECLARED_NOMINAL) {
+        for (size_t i = 0; i < from->n_levels; i++)
+            if (contains(found, n, from->levels[i])) kept[(*count)++] = from->levels[i];
+    } else {
+        memcpy(kept, found, n * sizeof *kept);
+        *count = n;
+        status = order_by_number(ctx, kept, n);
+    }
+    *levels = kept;
+done:
+    free(found);
+    return status;
+}
+
+typedef struct coded {
+    const char *text;
+    int32_t code;
+} coded;
+
+static int compare_coded(const void *a, const void *b) {
+    return strcmp(((const coded *)a)->text, ((const coded *)b)->text);
+}
+
+static wf_status unknown_level(wf_ctx *ctx, const wf_table *table, size_t row, size_t column,
+                               const char *text, const char *const *levels, size_t count) {
+    char place[512], known[256];
+    size_t used = 0;
+    known[0] = 0;
+    for (size_t i = 0; i < count && used < sizeof known - 1; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
+                                 levels[i]);
+    wf__table_place(table, row, column, place, sizeof place);
+    return wf_fail(ctx, WF_ERR_INPUT, "%s: '%.40s' is not one of its levels (%s%s)", place, text,
+                   known, used >= sizeof known - 1 ? " ..." : "");
+}
+
+wf_status wf__table_codes(wf_ctx *ctx, const wf_table *table, size_t column,
+                          const char *const *levels, size_t count, int32_t *out) {
+    coded *sorted;
+    WF_TRY(wf_alloc(ctx, count, sizeof *sorted, "levels", &sorted));
+    for (size_t i = 0; i < count; i++) sorted[i] = (coded){levels[i], (int32_t)i};
+    qsort(sorted, count, sizeof *sorted, compare_coded);
+    wf_arena scratch = {0};
+    wf_status status = WF_OK;
+    for (size_t r = 0; r < table->rows && status == WF_OK; r++) {
+        bool failed = false;
+        coded key = {cell_text(table, r, column, &scratch, &failed), 0};
+        out[r] = -1;
+        if (failed) status = wf_fail(ctx, WF_ERR_MEMORY, "levels: out of memory");
+        if (key.text == NULL) continue;
+        const coded *hit = bsearch(&key, sorted, count, sizeof *sorted, compare_coded);
+        if (hit != NULL) out[r] = hit->code;
+        else status = unknown_level(ctx, table, r, column, key.text, levels, count);
+        wf_arena_reset(&scratch);
+    }
+    wf_arena_free(&scratch);
+    free(sorted);
+    return status;
+}

@@ -1,0 +1,95 @@
+/* data_table: a table as it was read or generated, before anything is fitted.
+ *
+ * A table has `rows` rows and `columns` columns; column `target` holds the labels. A column is stored in one of three ways:
+ *   text    cells (rows, columns) of the table, row-major; NULL is a missing cell
+ *   values  rows doubles, NaN is missing           (built-in sets)
+ *   bytes   one byte every `stride`, none missing  (IDX)
+ * What a text cell means is decided when a column is used: wf__table_numbers reads numbers, wf__table_levels and
+ * wf__table_codes read categories. Everything lives in the table's arena, but for the text it was cut from. */
+#ifndef WF_DATA_TABLE_H
+#define WF_DATA_TABLE_H
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "weft/data.h"
+
+typedef enum wf_declared {
+    WF_DECLARED_NOTHING, /* CSV, TSV: numbers unless the caller says categories */
+    WF_DECLARED_NUMERIC,
+    WF_DECLARED_NOMINAL,
+    WF_DECLARED_OTHER /* string, date, relational: only to be dropped */
+} wf_declared;
+
+typedef struct wf_column {
+    const char *name;
+    wf_declared declared;
+    const char **levels; /* declared levels, in declared order; NULL unless nominal */
+    size_t n_levels;
+    const double *values; /* NULL unless stored so */
+    const uint8_t *bytes; /* NULL unless stored so */
+    size_t stride;
+} wf_column;
+
+typedef struct wf_table {
+    const char *label; /* for sentences: the path, or the built-in's name */
+    size_t rows, columns, target;
+    wf_column *column;
+    const char **cells;   /* (rows, columns); NULL when no column is text */
+    const uint32_t *line; /* [rows] of the file; NULL when there are none */
+    char *text;           /* the file's bytes, cut into cells; freed with the table */
+    wf_arena arena;
+} wf_table;
+
+/* The largest number of cells a text table may have. */
+#define WF_TABLE_MAX_CELLS ((size_t)1 << 28)
+
+void wf__table_free(wf_table *table); /* a zeroed table is fine */
+
+/* Index of the column with this name, or table->columns. */
+size_t wf__table_find(const wf_table *table, const char *name, size_t length);
+
+/* The column's numbers, NaN where missing. A cell that is no number fails with its place. out: [rows]. */
+wf_status wf__table_numbers(wf_ctx *ctx, const wf_table *table, size_t column, double *out);
+
+/* The levels that occur in the column of `table` or of `more` (which may be NULL; its column is found by name): declared
+ * order if declared, else by value if all are numbers, else by bytes. Allocated in `arena`. */
+wf_status wf__table_levels(wf_ctx *ctx, const wf_table *table, size_t column, const wf_table *more,
+                           wf_arena *arena, const char ***levels, size_t *count);
+
+/* Each row's place in `levels`, -1 where missing. A level that is not among them fails with its place. out: [rows]. */
+wf_status wf__table_codes(wf_ctx *ctx, const wf_table *table, size_t column,
+                          const char *const *levels, size_t count, int32_t *out);
+
+/* "file.csv:17: column 3 (age)" */
+void wf__table_place(const wf_table *table, size_t row, size_t column, char *out, size_t size);
+/* The names of all columns, quoted, cut with "..." when they do not fit. */
+void wf__table_names(const wf_table *table, char *out, size_t size);
+
+/* A number in C syntax without hexadecimal, infinity or NaN, whatever the locale; spaces around it allowed. */
+bool wf__parse_number(const char *text, double *out);
+
+/* Strings copied into an arena; NULL when out of memory. */
+char *wf__arena_format(wf_arena *arena, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Readers; `label` and `text` (size bytes and a NUL behind them) become the table's. On failure *out is to be freed too. */
+wf_status wf__table_from_delimited(wf_ctx *ctx, const char *label, char *text, size_t size,
+                                   char delimiter, wf_table *out);
+wf_status wf__table_from_arff(wf_ctx *ctx, const char *label, char *text, size_t size,
+                              wf_table *out);
+/* images and labels: files of unsigned bytes; labels_label names the second in sentences. `labels` is borrowed. */
+wf_status wf__table_from_idx(wf_ctx *ctx, const char *label, char *images, size_t images_size,
+                             const char *labels_label, const char *labels, size_t labels_size,
+                             wf_table *out);
+
+/* Finds, reads and parses one file (with its IDX labels, or NULL) as desc's root and format say. On failure *out is to be freed too. */
+wf_status wf__table_load(wf_ctx *ctx, const wf_data_desc *desc, const char *path,
+                         const char *labels, wf_table *out);
+
+/* Built-in sets: name is one of wf_data_builtin(). rows 0 and negative noise: the set's defaults. */
+wf_status wf__table_builtin(wf_ctx *ctx, const char *name, uint64_t seed, size_t rows, double noise,
+                            wf_table *out);
+/* Draws digit `digit` for row `row`: 64 values in [0, 1], row-major from the top left. */
+void wf__draw_digit(uint64_t seed, uint32_t row, int digit, double noise, double pixel[64]);
+
+#endif

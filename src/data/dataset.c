@@ -1,0 +1,234 @@
+/* dataset: wf_dataset_open: find, read or generate, split, fit, apply, fingerprint. */
+#include "base/io.h"
+#include "data/prepare.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+wf_data_desc wf_data_desc_default(void) {
+    return (wf_data_desc){
+        .format = "auto", .scale = WF_SCALE_STANDARD, .test_fraction = 0.2, .noise = -1};
+}
+
+void wf_dataset_free(wf_dataset *data) {
+    if (data == NULL) return;
+    for (int k = 0; data->class_names != NULL && k < data->classes; k++) free(data->class_names[k]);
+    for (int i = 0; data->input_names != NULL && i < data->inputs; i++) free(data->input_names[i]);
+    free(data->class_names);
+    free(data->input_names);
+    free(data->x_train);
+    free(data->x_test);
+    free(data->y_train);
+    free(data->y_test);
+    free(data->preparation);
+    free(data);
+}
+
+/* What is alive while a data set is being made. */
+typedef struct opening {
+    wf_table table, test;
+    bool has_test;
+    wf_preparation preparation;
+    int32_t *labels;
+    bool *in_test;
+    uint32_t *train_rows, *test_rows;
+} opening;
+
+static void opening_free(opening *open) {
+    wf__table_free(&open->table);
+    wf__table_free(&open->test);
+    wf__preparation_free(&open->preparation);
+    free(open->labels);
+    free(open->in_test);
+    free(open->train_rows);
+    free(open->test_rows);
+}
+
+static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *desc) {
+    if (desc->path == NULL && desc->name == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "data: neither a path nor the name of a built-in set (spirals, moons, "
+                       "digits) is given");
+    if (desc->test_path == NULL && !(desc->test_fraction > 0 && desc->test_fraction < 1))
+        return wf_fail(ctx, WF_ERR_USAGE, "data: test_fraction is %g; it must lie between 0 and 1",
+                       desc->test_fraction);
+    if (desc->path == NULL && desc->test_path != NULL)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "data: a test path is given, but no path; a built-in set splits itself");
+    if (!(desc->noise < 1e6))
+        return wf_fail(ctx, WF_ERR_USAGE, "data: noise is %g; it must be a small number",
+                       desc->noise);
+    return WF_OK;
+}
+
+static wf_status load_tables(wf_ctx *ctx, const wf_data_desc *desc, opening *open) {
+    if (desc->path == NULL)
+        return wf__table_builtin(ctx, desc->name, desc->seed, desc->rows, desc->noise,
+                                 &open->table);
+    WF_TRY(wf__table_load(ctx, desc, desc->path, desc->labels, &open->table));
+    open->has_test = desc->test_path != NULL;
+    if (!open->has_test) return WF_OK;
+    WF_TRY(wf__table_load(ctx, desc, desc->test_path, desc->test_labels, &open->test));
+    if (open->test.rows == 0)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: no rows behind the header", open->test.label);
+    return WF_OK;
+}
+
+static wf_status all_rows(wf_ctx *ctx, size_t count, uint32_t **rows) {
+    WF_TRY(wf_alloc(ctx, count, sizeof **rows, "rows", rows));
+    for (size_t r = 0; r < count; r++) (*rows)[r] = (uint32_t)r;
+    return WF_OK;
+}
+
+static wf_status check_labels(wf_ctx *ctx, const opening *open) {
+    const wf_table *table = &open->table;
+    const wf_preparation *preparation = &open->preparation;
+    size_t *count;
+    WF_TRY(wf_alloc(ctx, preparation->n_classes, sizeof *count, "classes", &count));
+    wf_status status = WF_OK;
+    for (size_t r = 0; r < table->rows && status == WF_OK; r++) {
+        if (open->labels[r] >= 0) {
+            count[open->labels[r]]++;
+            continue;
+        }
+        char place[512];
+        wf__table_place(table, r, table->target, place, sizeof place);
+        status = wf_fail(ctx, WF_ERR_INPUT, "%s: the label is missing; take the row out", place);
+    }
+    for (size_t k = 0; k < preparation->n_classes && status == WF_OK; k++)
+        if (count[k] < 2)
+            status = wf_fail(ctx, WF_ERR_INPUT,
+                             "%s: class '%s' of column '%s' has one row only, but a split into "
+                             "training and test part needs two of each class",
+                             table->label, preparation->classes[k], preparation->target);
+    free(count);
+    return status;
+}
+
+/* Rows of both parts, each in the order of the table. */
+static wf_status split_rows(wf_ctx *ctx, const wf_data_desc *desc, opening *open,
+                            wf_dataset *data) {
+    const wf_table *table = &open->table;
+    const wf_preparation *preparation = &open->preparation;
+    if (open->has_test) {
+        data->n_train = table->rows;
+        data->n_test = open->test.rows;
+        WF_TRY(all_rows(ctx, data->n_train, &open->train_rows));
+        return all_rows(ctx, data->n_test, &open->test_rows);
+    }
+    WF_TRY(wf_alloc(ctx, table->rows, sizeof *open->labels, "labels", &open->labels));
+    WF_TRY(wf_alloc(ctx, table->rows, sizeof *open->in_test, "split", &open->in_test));
+    WF_TRY(wf_alloc(ctx, table->rows, sizeof(uint32_t), "rows", &open->train_rows));
+    WF_TRY(wf_alloc(ctx, table->rows, sizeof(uint32_t), "rows", &open->test_rows));
+    WF_TRY(wf__table_codes(ctx, table, table->target, preparation->classes, preparation->n_classes,
+                           open->labels));
+    WF_TRY(check_labels(ctx, open));
+    WF_TRY(wf__split(ctx, open->labels, table->rows, preparation->n_classes, desc->test_fraction,
+                     desc->seed, open->in_test));
+    for (size_t r = 0; r < table->rows; r++) {
+        if (open->in_test[r]) open->test_rows[data->n_test++] = (uint32_t)r;
+        else open->train_rows[data->n_train++] = (uint32_t)r;
+    }
+    if (data->n_test == 0)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: a test fraction of %g leaves no test row of %zu rows; raise it",
+                       table->label, desc->test_fraction, table->rows);
+    return WF_OK;
+}
+
+static wf_status make_part(wf_ctx *ctx, const opening *open, const wf_table *table,
+                           const uint32_t *rows, size_t count, float **x, int32_t **y) {
+    WF_TRY(wf_alloc(ctx, count, open->preparation.inputs * sizeof **x, "inputs", x));
+    WF_TRY(wf_alloc(ctx, count, sizeof **y, "labels", y));
+    return wf__prepare_rows(ctx, &open->preparation, table, rows, count, *x, *y);
+}
+
+static char *copy_format(const char *format, const char *a, const char *b) {
+    char *text = NULL;
+    return asprintf(&text, format, a, b) < 0 ? NULL : text;
+}
+
+static wf_status copy_names(wf_ctx *ctx, const wf_preparation *preparation, wf_dataset *data) {
+    WF_TRY(wf_alloc(ctx, preparation->n_classes, sizeof(char *), "names", &data->class_names));
+    WF_TRY(wf_alloc(ctx, preparation->inputs, sizeof(char *), "names", &data->input_names));
+    bool fine = true;
+    for (size_t k = 0; k < preparation->n_classes; k++)
+        fine &= (data->class_names[k] = strdup(preparation->classes[k])) != NULL;
+    size_t input = 0;
+    for (size_t c = 0; c < preparation->columns; c++) {
+        const wf_prepared_column *column = &preparation->column[c];
+        for (size_t k = 0; k < column->n_levels; k++)
+            fine &= (data->input_names[input++] =
+                         copy_format("%s=%s", column->name, column->levels[k])) != NULL;
+        if (!column->categorical)
+            fine &= (data->input_names[input++] = strdup(column->name)) != NULL;
+    }
+    return fine ? WF_OK : wf_fail(ctx, WF_ERR_MEMORY, "names: out of memory");
+}
+
+/* The name to show: as given, else the file's without folder and endings. */
+static void set_name(const wf_data_desc *desc, wf_dataset *data) {
+    const char *from = desc->name;
+    size_t length;
+    if (from != NULL && from[0] != 0) length = strlen(from);
+    else {
+        const char *slash = strrchr(desc->path, '/');
+        from = slash == NULL ? desc->path : slash + 1;
+        length = strcspn(from, ".");
+    }
+    if (length >= sizeof data->name) length = sizeof data->name - 1;
+    memcpy(data->name, from, length);
+    data->name[length] = 0;
+}
+
+static void take_fingerprint(wf_dataset *data) {
+    wf_sha256 hash;
+    uint64_t shape[4] = {data->n_train, data->n_test, (uint64_t)data->inputs,
+                         (uint64_t)data->classes};
+    size_t row = (size_t)data->inputs * sizeof(float);
+    wf_sha256_start(&hash);
+    wf_sha256_add(&hash, shape, sizeof shape);
+    wf_sha256_add(&hash, data->x_train, data->n_train * row);
+    wf_sha256_add(&hash, data->y_train, data->n_train * sizeof *data->y_train);
+    wf_sha256_add(&hash, data->x_test, data->n_test * row);
+    wf_sha256_add(&hash, data->y_test, data->n_test * sizeof *data->y_test);
+    wf_sha256_end(&hash, data->fingerprint);
+}
+
+static wf_status make_dataset(wf_ctx *ctx, const wf_data_desc *desc, opening *open,
+                              wf_dataset *data) {
+    WF_TRY(check_desc(ctx, desc));
+    WF_TRY(load_tables(ctx, desc, open));
+    WF_TRY(wf__prepare_roles(ctx, desc, &open->table, open->has_test ? &open->test : NULL,
+                             &open->preparation));
+    set_name(desc, data);
+    WF_TRY(split_rows(ctx, desc, open, data));
+    WF_TRY(wf__prepare_fit(ctx, &open->preparation, &open->table, open->train_rows, data->n_train));
+    data->inputs = (int)open->preparation.inputs;
+    data->classes = (int)open->preparation.n_classes;
+    data->preparation = wf__preparation_write(ctx, &open->preparation);
+    if (data->preparation == NULL) return WF_ERR_INPUT;
+    WF_TRY(copy_names(ctx, &open->preparation, data));
+    const wf_table *test = open->has_test ? &open->test : &open->table;
+    WF_TRY(make_part(ctx, open, &open->table, open->train_rows, data->n_train, &data->x_train,
+                     &data->y_train));
+    WF_TRY(make_part(ctx, open, test, open->test_rows, data->n_test, &data->x_test, &data->y_test));
+    take_fingerprint(data);
+    return WF_OK;
+}
+
+wf_status wf_dataset_open(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out) {
+    *out = NULL;
+    opening open = {0};
+    wf_dataset *data;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *data, "data", &data));
+    wf_status status = make_dataset(ctx, desc, &open, data);
+    opening_free(&open);
+    if (status != WF_OK) {
+        wf_dataset_free(data);
+        return status;
+    }
+    *out = data;
+    return WF_OK;
+}

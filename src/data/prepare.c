@@ -1,0 +1,393 @@
+/* prepare: choosing, fitting and applying (see prepare.h). */
+#include "data/prepare.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void wf__preparation_free(wf_preparation *preparation) {
+    wf_arena_free(&preparation->arena);
+    *preparation = (wf_preparation){0};
+}
+
+/* --- roles ------------------------------------------------------------------------------------- */
+
+typedef enum role { ROLE_INPUT, ROLE_CATEGORY, ROLE_DROPPED } role;
+
+static wf_status no_such_column(wf_ctx *ctx, const wf_table *table, const char *key,
+                                const char *name, size_t length) {
+    char names[600];
+    wf__table_names(table, names, sizeof names);
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s: %s names '%.*s', but there is no such column; the columns are: %s",
+                   table->label, key, (int)(length > 80 ? 80 : length), name, names);
+}
+
+/* Marks each column of a comma-separated list. Spaces round a name are not part of it; a name with a comma is "quoted". */
+static wf_status mark_listed(wf_ctx *ctx, const wf_table *table, const char *key, const char *list,
+                             role mark, role *roles) {
+    const char *at = list == NULL ? "" : list;
+    while (*at != 0) {
+        while (*at == ' ' || *at == '\t' || *at == ',') at++;
+        if (*at == 0) break;
+        bool quoted = *at == '"';
+        at += quoted;
+        size_t length = strcspn(at, quoted ? "\"" : ",");
+        const char *name = at;
+        at += length;
+        if (quoted && *at == '"') at++;
+        while (!quoted && length > 0 && (name[length - 1] == ' ' || name[length - 1] == '\t'))
+            length--;
+        size_t column = wf__table_find(table, name, length);
+        if (column == table->columns) return no_such_column(ctx, table, key, name, length);
+        if (roles[column] == ROLE_DROPPED && mark == ROLE_CATEGORY)
+            return wf_fail(ctx, WF_ERR_INPUT,
+                           "%s: column '%s' is named under categorical and under drop; take it out "
+                           "of one of them",
+                           table->label, table->column[column].name);
+        roles[column] = mark;
+    }
+    return WF_OK;
+}
+
+static wf_status find_target(wf_ctx *ctx, const wf_table *table, const char *name, size_t *out) {
+    *out = table->target;
+    if (name == NULL || name[0] == 0) return WF_OK;
+    *out = wf__table_find(table, name, strlen(name));
+    if (*out == table->columns) return no_such_column(ctx, table, "target", name, strlen(name));
+    return WF_OK;
+}
+
+static wf_status add_column(wf_ctx *ctx, const wf_table *table, size_t column, role as,
+                            const wf_table *test, wf_preparation *out) {
+    const wf_column *from = &table->column[column];
+    if (from->declared == WF_DECLARED_OTHER)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: column '%s' is declared as a string, date or relation, which is no "
+                       "input; name it under drop",
+                       table->label, from->name);
+    wf_prepared_column *to = &out->column[out->columns++];
+    *to = (wf_prepared_column){.name = from->name, .std = 1};
+    to->categorical = as == ROLE_CATEGORY || from->declared == WF_DECLARED_NOMINAL;
+    if (!to->categorical) {
+        out->inputs++;
+        return WF_OK;
+    }
+    WF_TRY(wf__table_levels(ctx, table, column, test, &out->arena, &to->levels, &to->n_levels));
+    if (to->n_levels == 0)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: column '%s' is missing in every row; name it under drop", table->label,
+                       from->name);
+    out->inputs += to->n_levels;
+    return WF_OK;
+}
+
+static wf_status choose_classes(wf_ctx *ctx, const wf_table *table, wf_preparation *out) {
+    const wf_column *target = &table->column[table->target];
+    out->target = target->name;
+    WF_TRY(wf__table_levels(ctx, table, table->target, NULL, &out->arena, &out->classes,
+                            &out->n_classes));
+    if (out->n_classes == 0)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: the label column '%s' is missing in every row",
+                       table->label, target->name);
+    if (out->n_classes == 1)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: the label column '%s' has one class only, '%s'; nothing can be learnt",
+                       table->label, target->name, out->classes[0]);
+    if (2 * out->n_classes > table->rows && out->n_classes > 20)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: the label column '%s' has %zu classes in %zu rows; name the right one "
+                       "under target",
+                       table->label, target->name, out->n_classes, table->rows);
+    return WF_OK;
+}
+
+wf_status wf__prepare_roles(wf_ctx *ctx, const wf_data_desc *desc, wf_table *table,
+                            const wf_table *test, wf_preparation *out) {
+    out->scale = desc->scale;
+    if (table->rows == 0)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: no rows behind the header", table->label);
+    WF_TRY(find_target(ctx, table, desc->target, &table->target));
+    out->column = wf_arena_zalloc(&out->arena, table->columns * sizeof *out->column);
+    role *roles = wf_arena_zalloc(&out->arena, table->columns * sizeof *roles);
+    if (out->column == NULL || roles == NULL)
+        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", table->label);
+    WF_TRY(mark_listed(ctx, table, "drop", desc->drop, ROLE_DROPPED, roles));
+    WF_TRY(mark_listed(ctx, table, "categorical", desc->categorical, ROLE_CATEGORY, roles));
+    if (roles[table->target] == ROLE_DROPPED)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: the label column '%s' is named under drop; name another one under "
+                       "target",
+                       table->label, table->column[table->target].name);
+    WF_TRY(choose_classes(ctx, table, out));
+    for (size_t c = 0; c < table->columns; c++)
+        if (c != table->target && roles[c] != ROLE_DROPPED)
+            WF_TRY(add_column(ctx, table, c, roles[c], test, out));
+    if (out->inputs == 0)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: no input column beside the label '%s'; is the separator right, or is "
+                       "too much dropped?",
+                       table->label, out->target);
+    if (out->inputs > INT32_MAX)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: %zu inputs are too many", table->label, out->inputs);
+    return WF_OK;
+}
+
+/* --- fitting ----------------------------------------------------------------------------------- */
+
+/* The k-th smallest of n values (Hoare's selection); reorders them. */
+static double select_kth(double *values, size_t n, size_t k) {
+    size_t low = 0, high = n - 1;
+    while (low < high) {
+        double pivot = values[low + (high - low) / 2];
+        size_t i = low, j = high;
+        for (;;) {
+            while (values[i] < pivot) i++;
+            while (pivot < values[j]) j--;
+            if (i >= j) break;
+            double kept = values[i];
+            values[i++] = values[j];
+            values[j--] = kept;
+        }
+        if (k <= j) high = j;
+        else low = j + 1;
+    }
+    return values[k];
+}
+
+static double median(double *values, size_t n) {
+    double upper = select_kth(values, n, n / 2);
+    if (n % 2 == 1) return upper;
+    double lower = values[0]; /* selection left the smaller half in front */
+    for (size_t i = 1; i < n / 2; i++)
+        if (values[i] > lower) lower = values[i];
+    return lower + (upper - lower) / 2;
+}
+
+/* Mean and population deviation of the imputed values of the rows; a constant column keeps deviation 1. */
+static bool fit_scale(wf_prepared_column *column, const double *all, const uint32_t *rows,
+                      size_t n_rows) {
+    double sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
+    for (size_t i = 0; i < n_rows; i++) {
+        double x = isnan(all[rows[i]]) ? column->impute : all[rows[i]];
+        sum += x;
+        low = fmin(low, x);
+        high = fmax(high, x);
+    }
+    bool constant = low == high;
+    column->mean = constant ? low : sum / (double)n_rows;
+    column->std = 1;
+    if (constant) return true;
+    for (size_t i = 0; i < n_rows; i++) {
+        double x = isnan(all[rows[i]]) ? column->impute : all[rows[i]];
+        squares += (x - column->mean) * (x - column->mean);
+    }
+    column->std = sqrt(squares / (double)n_rows);
+    /* The square may underflow, or overflow: then the range stands in for the deviation. */
+    if (!(column->std > 0) || !isfinite(column->std)) column->std = high / 2 - low / 2;
+    return false;
+}
+
+typedef struct fit_scratch {
+    double *all, *present; /* [table rows] */
+    int32_t *codes;
+} fit_scratch;
+
+static wf_status fit_numeric(wf_ctx *ctx, wf_preparation *preparation, wf_prepared_column *column,
+                             const wf_table *table, size_t source, const uint32_t *rows,
+                             size_t n_rows, fit_scratch *scratch, bool *constant) {
+    WF_TRY(wf__table_numbers(ctx, table, source, scratch->all));
+    size_t present = 0, anywhere = 0;
+    for (size_t r = 0; r < table->rows; r++) anywhere += !isnan(scratch->all[r]);
+    for (size_t i = 0; i < n_rows; i++)
+        if (!isnan(scratch->all[rows[i]])) scratch->present[present++] = scratch->all[rows[i]];
+    if (anywhere == 0)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: column '%s' is missing in every row; name it under drop", table->label,
+                       column->name);
+    if (present == 0)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: column '%s' is missing in every training row, its %zu values all fell "
+                       "to the test part; name it under drop, or take another seed",
+                       table->label, column->name, anywhere);
+    column->impute = median(scratch->present, present);
+    column->mean = 0;
+    column->std = preparation->scale == WF_SCALE_UNIT ? 255 : 1;
+    if (preparation->scale == WF_SCALE_STANDARD)
+        *constant = fit_scale(column, scratch->all, rows, n_rows);
+    return WF_OK;
+}
+
+static wf_status fit_categorical(wf_ctx *ctx, wf_prepared_column *column, const wf_table *table,
+                                 size_t source, const uint32_t *rows, size_t n_rows,
+                                 fit_scratch *scratch) {
+    WF_TRY(wf__table_codes(ctx, table, source, column->levels, column->n_levels, scratch->codes));
+    size_t *count;
+    WF_TRY(wf_alloc(ctx, column->n_levels, sizeof *count, "levels", &count));
+    for (size_t i = 0; i < n_rows; i++)
+        if (scratch->codes[rows[i]] >= 0) count[scratch->codes[rows[i]]]++;
+    column->impute_level = 0;
+    for (size_t k = 1; k < column->n_levels; k++)
+        if (count[k] > count[column->impute_level]) column->impute_level = k;
+    bool none = count[column->impute_level] == 0;
+    free(count);
+    if (none)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: column '%s' is missing in every training row; name it under drop, or "
+                       "take another seed",
+                       table->label, column->name);
+    return WF_OK;
+}
+
+static wf_status source_column(wf_ctx *ctx, const wf_table *table, const char *name, size_t *out) {
+    *out = wf__table_find(table, name, strlen(name));
+    if (*out == table->columns)
+        return no_such_column(ctx, table, "the preparation", name, strlen(name));
+    return WF_OK;
+}
+
+static wf_status fit_columns(wf_ctx *ctx, wf_preparation *preparation, const wf_table *table,
+                             const uint32_t *rows, size_t n_rows, fit_scratch *scratch) {
+    size_t constants = 0;
+    const char *first = NULL;
+    for (size_t c = 0; c < preparation->columns; c++) {
+        wf_prepared_column *column = &preparation->column[c];
+        size_t source;
+        WF_TRY(source_column(ctx, table, column->name, &source));
+        bool constant = column->categorical && column->n_levels == 1;
+        if (column->categorical)
+            WF_TRY(fit_categorical(ctx, column, table, source, rows, n_rows, scratch));
+        else
+            WF_TRY(fit_numeric(ctx, preparation, column, table, source, rows, n_rows, scratch,
+                               &constant));
+        /* The border of an image is constant and nobody's mistake. */
+        if (constant && table->column[source].bytes == NULL && constants++ == 0)
+            first = column->name;
+    }
+    if (constants > 0)
+        wf_warn(ctx,
+                "%s: %zu of %zu columns are constant in the training part (the first: '%s') and "
+                "tell nothing; name them under drop to save their inputs",
+                table->label, constants, preparation->columns, first);
+    return WF_OK;
+}
+
+wf_status wf__prepare_fit(wf_ctx *ctx, wf_preparation *preparation, const wf_table *table,
+                          const uint32_t *rows, size_t n_rows) {
+    fit_scratch scratch = {0};
+    wf_status status;
+    WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(double), "columns", &scratch.all), done);
+    WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(double), "columns", &scratch.present), done);
+    WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(int32_t), "columns", &scratch.codes), done);
+    status = fit_columns(ctx, preparation, table, rows, n_rows, &scratch);
+done:
+    free(scratch.codes);
+    free(scratch.present);
+    free(scratch.all);
+    return status;
+}
+
+/* --- applying ---------------------------------------------------------------------------------- */
+
+static wf_status apply_numeric(wf_ctx *ctx, const wf_preparation *preparation,
+                               const wf_prepared_column *column, const wf_table *table,
+                               size_t source, const uint32_t *rows, size_t n_rows, double *all,
+                               float *x) {
+    WF_TRY(wf__table_numbers(ctx, table, source, all));
+    for (size_t i = 0; i < n_rows; i++) {
+        double value = isnan(all[rows[i]]) ? column->impute : all[rows[i]];
+        float scaled = (float)((value - column->mean) / column->std);
+        x[i * preparation->inputs] = scaled;
+        if (isfinite(scaled)) continue;
+        char place[512];
+        wf__table_place(table, rows[i], source, place, sizeof place);
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: %g is too large for a 32-bit number", place, value);
+    }
+    return WF_OK;
+}
+
+static wf_status apply_categorical(wf_ctx *ctx, const wf_preparation *preparation,
+                                   const wf_prepared_column *column, const wf_table *table,
+                                   size_t source, const uint32_t *rows, size_t n_rows,
+                                   int32_t *codes, float *x) {
+    WF_TRY(wf__table_codes(ctx, table, source, column->levels, column->n_levels, codes));
+    for (size_t i = 0; i < n_rows; i++) {
+        float *one_hot = x + i * preparation->inputs;
+        size_t level = codes[rows[i]] < 0 ? column->impute_level : (size_t)codes[rows[i]];
+        for (size_t k = 0; k < column->n_levels; k++) one_hot[k] = k == level ? 1.0f : 0.0f;
+    }
+    return WF_OK;
+}
+
+static wf_status apply_labels(wf_ctx *ctx, const wf_preparation *preparation, const wf_table *table,
+                              const uint32_t *rows, size_t n_rows, int32_t *codes, int32_t *y) {
+    size_t source;
+    WF_TRY(source_column(ctx, table, preparation->target, &source));
+    WF_TRY(
+        wf__table_codes(ctx, table, source, preparation->classes, preparation->n_classes, codes));
+    for (size_t i = 0; i < n_rows; i++) {
+        y[i] = codes[rows[i]];
+        if (y[i] >= 0) continue;
+        char place[512];
+        wf__table_place(table, rows[i], source, place, sizeof place);
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: the label is missing; take the row out", place);
+    }
+    return WF_OK;
+}
+
+wf_status wf__prepare_rows(wf_ctx *ctx, const wf_preparation *preparation, const wf_table *table,
+                           const uint32_t *rows, size_t n_rows, float *x, int32_t *y) {
+    double *all = NULL;
+    int32_t *codes = NULL;
+    wf_status status;
+    WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof *all, "columns", &all), done);
+    WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof *codes, "columns", &codes), done);
+    size_t input = 0;
+    for (size_t c = 0; c < preparation->columns; c++) {
+        const wf_prepared_column *column = &preparation->column[c];
+        size_t source;
+        WF_TRY_GOTO(source_column(ctx, table, column->name, &source), done);
+        if (column->categorical)
+            WF_TRY_GOTO(apply_categorical(ctx, preparation, column, table, source, rows, n_rows,
+                                          codes, x + input),
+                        done);
+        else
+            WF_TRY_GOTO(apply_numeric(ctx, preparation, column, table, source, rows, n_rows, all,
+                                      x + input),
+                        done);
+        input += column->categorical ? column->n_levels : 1;
+    }
+    status = apply_labels(ctx, preparation, table, rows, n_rows, codes, y);
+done:
+    free(codes);
+    free(all);
+    return status;
+}
+
+wf_status wf__prepare_apply(wf_ctx *ctx, const char *json, const wf_table *table, float **x,
+                            int32_t **y, size_t *inputs) {
+    wf_preparation preparation = {0};
+    uint32_t *rows = NULL;
+    wf_status status;
+    *x = NULL;
+    *y = NULL;
+    WF_TRY_GOTO(wf__preparation_read(ctx, json, &preparation), failed);
+    *inputs = preparation.inputs;
+    WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof *rows, "rows", &rows), failed);
+    for (size_t r = 0; r < table->rows; r++) rows[r] = (uint32_t)r;
+    WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(float) * preparation.inputs, "inputs", x),
+                failed);
+    WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(int32_t), "labels", y), failed);
+    WF_TRY_GOTO(wf__prepare_rows(ctx, &preparation, table, rows, table->rows, *x, *y), failed);
+    free(rows);
+    wf__preparation_free(&preparation);
+    return WF_OK;
+failed:
+    free(*x);
+    free(*y);
+    *x = NULL;
+    *y = NULL;
+    free(rows);
+    wf__preparation_free(&preparation);
+    return status;
+}

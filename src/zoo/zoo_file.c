@@ -1,0 +1,419 @@
+/* zoo_file: a collection of M networks of one architecture, one safetensors file.
+ *
+ *   layers.0.weight [M,out,in]  layers.0.bias [M,out] ...    F32, one tensor per block of the graph
+ *   weft.seed [M] I64   weft.lr [M] F32   weft.epochs [M] I32        where known
+ *   weft.score.S [M] F32   weft.errors.S [M,bytes] U8                for each test set S
+ *   __metadata__: weft.format "collection 1", weft.arch, weft.activation, and what the writer adds
+ *
+ * I1  In memory a network is flat, block after block; in the file each block is stacked over networks.
+ * I2  An open collection was checked whole: every block is there, F32, and has the shape that
+ *     weft.arch says; a tensor that is neither a block nor named weft.* is refused.
+ * I3  Weights and error masks stay in the mapping; the small typed columns are copied, because
+ *     tensors in a file may be unaligned. */
+#include "zoo/zoo_file.h"
+
+#include "base/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { max_tests = 8, n_own_meta = 3, max_extra_tensors = 3 + 2 * max_tests };
+static const char format_name[] = "collection 1";
+static const char score_prefix[] = "weft.score.";
+static const char errors_prefix[] = "weft.errors.";
+
+typedef struct test_set {
+    char *name;
+    float *scores;         /* [M]; NULL when absent */
+    const uint8_t *errors; /* [M, bytes] in the mapping; NULL when absent */
+    size_t error_bytes;
+} test_set;
+
+struct wf_zoo {
+    char *path;
+    wf_st_file *file;
+    wf_graph *graph;
+    size_t count;
+    const uint8_t **blocks; /* [n_blocks], stacked, in the mapping */
+    int64_t *seeds;
+    float *rates;
+    int32_t *epochs;
+    int n_tests;
+    test_set tests[max_tests];
+};
+
+/* --- shapes ------------------------------------------------------------------------------------ */
+
+/* [M,out,in] of a weight, [M,out] of a bias; kernels carry their coefficients last. */
+static wf_st_tensor block_tensor(const wf_graph *graph, const wf_block *block, size_t count) {
+    wf_st_tensor tensor = {.name = block->name, .dtype = WF_ST_F32, .rank = 2};
+    tensor.shape[0] = count;
+    tensor.shape[1] = (size_t)graph->groups[block->dst].n;
+    if (block->kind == WF_BLOCK_WEIGHT)
+        tensor.shape[tensor.rank++] = (size_t)graph->groups[block->src].n;
+    if (block->coef > 1) tensor.shape[tensor.rank++] = (size_t)block->coef;
+    tensor.count = count * block->count;
+    tensor.bytes = tensor.count * sizeof(float);
+    return tensor;
+}
+
+static bool same_shape(const wf_st_tensor *a, const wf_st_tensor *b) {
+    if (a->rank != b->rank) return false;
+    for (int i = 0; i < a->rank; i++)
+        if (a->shape[i] != b->shape[i]) return false;
+    return true;
+}
+
+static const char *shape_text(const wf_st_tensor *tensor, char *out, size_t size) {
+    size_t used = (size_t)snprintf(out, size, "[");
+    for (int i = 0; i < tensor->rank && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, i ? ",%zu" : "%zu", tensor->shape[i]);
+    if (used < size) snprintf(out + used, size - used, "]");
+    return out;
+}
+
+/* --- reading ----------------------------------------------------------------------------------- */
+
+static wf_status read_graph(wf_ctx *ctx, wf_zoo *zoo) {
+    const char *format = wf_st_meta(zoo->file, "weft.format");
+    const char *arch = wf_st_meta(zoo->file, "weft.arch");
+    const char *activation = wf_st_meta(zoo->file, "weft.activation");
+    if (format != NULL && strcmp(format, format_name) != 0)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: weft.format is \"%s\", a collection has \"%s\"",
+                       zoo->path, format, format_name);
+    if (arch == NULL || activation == NULL)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: not a collection: __metadata__ has no %s; bring other files in with "
+                       "weft zoo import",
+                       zoo->path, arch == NULL ? "weft.arch" : "weft.activation");
+    wf_status status = wf_graph_parse(ctx, arch, activation, 0, &zoo->graph);
+    if (status == WF_ERR_MEMORY) return status;
+    if (status != WF_OK)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: weft.arch \"%s\" with weft.activation \"%s\": %s",
+                       zoo->path, arch, activation, wf_last_error(ctx));
+    return WF_OK;
+}
+
+static wf_status read_blocks(wf_ctx *ctx, wf_zoo *zoo) {
+    const wf_graph *graph = zoo->graph;
+    WF_TRY(wf_alloc(ctx, (size_t)graph->n_blocks, sizeof *zoo->blocks, "collection blocks",
+                    &zoo->blocks));
+    for (int b = 0; b < graph->n_blocks; b++) {
+        const wf_block *block = &graph->blocks[b];
+        const wf_st_tensor *tensor = wf_st_find(zoo->file, block->name);
+        if (tensor == NULL)
+            return wf_fail(ctx, WF_ERR_INPUT, "%s: %s needs a tensor \"%s\", which is missing",
+                           zoo->path, graph->text, block->name);
+        if (b == 0 && tensor->rank > 0) zoo->count = tensor->shape[0];
+        wf_st_tensor expected = block_tensor(graph, block, zoo->count);
+        char have[160], want[160];
+        if (tensor->dtype != WF_ST_F32 || !same_shape(tensor, &expected))
+            return wf_fail(ctx, WF_ERR_SHAPE,
+                           "%s: \"%s\" is %s %s, %s with %zu networks needs F32 %s", zoo->path,
+                           block->name, wf_st_dtype_name(tensor->dtype),
+                           shape_text(tensor, have, sizeof have), graph->text, zoo->count,
+                           shape_text(&expected, want, sizeof want));
+        zoo->blocks[b] = tensor->data;
+    }
+    if (zoo->count == 0)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: the collection has no networks", zoo->path);
+    return WF_OK;
+}
+
+/* Copies a column [M] of the given type; absent is fine. */
+static wf_status read_column(wf_ctx *ctx, const wf_zoo *zoo, const char *name, wf_st_dtype dtype,
+                             void *out_pointer) {
+    const wf_st_tensor *tensor = wf_st_find(zoo->file, name);
+    if (tensor == NULL) return WF_OK;
+    char have[160];
+    if (tensor->dtype != dtype || tensor->rank != 1 || tensor->shape[0] != zoo->count)
+        return wf_fail(ctx, WF_ERR_SHAPE, "%s: \"%s\" is %s %s, expected %s [%zu]", zoo->path, name,
+                       wf_st_dtype_name(tensor->dtype), shape_text(tensor, have, sizeof have),
+                       wf_st_dtype_name(dtype), zoo->count);
+    void *copy;
+    WF_TRY(wf_alloc(ctx, zoo->count, wf_st_dtype_size(dtype), name, &copy));
+    memcpy(copy, tensor->data, tensor->bytes);
+    memcpy(out_pointer, &copy, sizeof copy);
+    return WF_OK;
+}
+
+/* The entry of test set `name`, made when it is new. */
+static wf_status test_entry(wf_ctx *ctx, wf_zoo *zoo, const char *name, test_set **out) {
+    for (int t = 0; t < zoo->n_tests; t++) {
+        *out = &zoo->tests[t];
+        if (strcmp(zoo->tests[t].name, name) == 0) return WF_OK;
+    }
+    if (zoo->n_tests == max_tests)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: more than %d test sets", zoo->path, max_tests);
+    char *copy = strdup(name);
+    if (copy == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", zoo->path);
+    *out = &zoo->tests[zoo->n_tests++];
+    (*out)->name = copy;
+    return WF_OK;
+}
+
+static wf_status read_tests(wf_ctx *ctx, wf_zoo *zoo) {
+    for (size_t i = 0; i < wf_st_count(zoo->file); i++) {
+        const wf_st_tensor *tensor = wf_st_at(zoo->file, i);
+        test_set *test;
+        if (strncmp(tensor->name, score_prefix, strlen(score_prefix)) == 0) {
+            WF_TRY(test_entry(ctx, zoo, tensor->name + strlen(score_prefix), &test));
+            WF_TRY(read_column(ctx, zoo, tensor->name, WF_ST_F32, &test->scores));
+        } else if (strncmp(tensor->name, errors_prefix, strlen(errors_prefix)) == 0) {
+            WF_TRY(test_entry(ctx, zoo, tensor->name + strlen(errors_prefix), &test));
+            char have[160];
+            if (tensor->dtype != WF_ST_U8 || tensor->rank != 2 || tensor->shape[0] != zoo->count)
+                return wf_fail(ctx, WF_ERR_SHAPE, "%s: \"%s\" is %s %s, expected U8 [%zu,bytes]",
+                               zoo->path, tensor->name, wf_st_dtype_name(tensor->dtype),
+                               shape_text(tensor, have, sizeof have), zoo->count);
+            test->errors = tensor->data;
+            test->error_bytes = tensor->shape[1];
+        }
+    }
+    return WF_OK;
+}
+
+static wf_status refuse_strangers(wf_ctx *ctx, const wf_zoo *zoo) {
+    for (size_t i = 0; i < wf_st_count(zoo->file); i++) {
+        const char *name = wf_st_at(zoo->file, i)->name;
+        bool known = strncmp(name, "weft.", 5) == 0;
+        for (int b = 0; b < zoo->graph->n_blocks && !known; b++)
+            known = strcmp(name, zoo->graph->blocks[b].name) == 0;
+        if (!known)
+            return wf_fail(ctx, WF_ERR_INPUT, "%s: tensor \"%s\" does not belong to %s", zoo->path,
+                           name, zoo->graph->text);
+    }
+    return WF_OK;
+}
+
+static wf_status read_collection(wf_ctx *ctx, wf_zoo *zoo) {
+    WF_TRY(wf_st_open(ctx, zoo->path, &zoo->file));
+    WF_TRY(read_graph(ctx, zoo));
+    WF_TRY(read_blocks(ctx, zoo));
+    WF_TRY(refuse_strangers(ctx, zoo));
+    WF_TRY(read_column(ctx, zoo, "weft.seed", WF_ST_I64, &zoo->seeds));
+    WF_TRY(read_column(ctx, zoo, "weft.lr", WF_ST_F32, &zoo->rates));
+    WF_TRY(read_column(ctx, zoo, "weft.epochs", WF_ST_I32, &zoo->epochs));
+    return read_tests(ctx, zoo);
+}
+
+wf_status wf_zoo_open(wf_ctx *ctx, const char *path, wf_zoo **out) {
+    *out = NULL;
+    wf_zoo *zoo = calloc(1, sizeof *zoo);
+    if (zoo != NULL) zoo->path = strdup(path);
+    if (zoo == NULL || zoo->path == NULL) {
+        wf_zoo_free(zoo);
+        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    }
+    wf_status status = read_collection(ctx, zoo);
+    if (status != WF_OK) {
+        wf_zoo_free(zoo);
+        return status;
+    }
+    *out = zoo;
+    return WF_OK;
+}
+
+void wf_zoo_free(wf_zoo *zoo) {
+    if (zoo == NULL) return;
+    for (int t = 0; t < zoo->n_tests; t++) {
+        free(zoo->tests[t].name);
+        free(zoo->tests[t].scores);
+    }
+    free(zoo->epochs);
+    free(zoo->rates);
+    free(zoo->seeds);
+    free(zoo->blocks);
+    wf_graph_free(zoo->graph);
+    if (zoo->file != NULL) wf_st_close(zoo->file);
+    free(zoo->path);
+    free(zoo);
+}
+
+const wf_graph *wf_zoo_graph(const wf_zoo *zoo) { return zoo->graph; }
+size_t wf_zoo_count(const wf_zoo *zoo) { return zoo->count; }
+const char *wf_zoo_path(const wf_zoo *zoo) { return zoo->path; }
+const char *wf_zoo_meta(const wf_zoo *zoo, const char *key) { return wf_st_meta(zoo->file, key); }
+const int64_t *wf_zoo_seeds(const wf_zoo *zoo) { return zoo->seeds; }
+const float *wf_zoo_rates(const wf_zoo *zoo) { return zoo->rates; }
+const int32_t *wf_zoo_epochs(const wf_zoo *zoo) { return zoo->epochs; }
+
+static const test_set *find_test(const wf_zoo *zoo, const char *name) {
+    for (int t = 0; t < zoo->n_tests; t++)
+        if (name == NULL || strcmp(zoo->tests[t].name, name) == 0) return &zoo->tests[t];
+    return NULL;
+}
+
+const float *wf_zoo_scores(const wf_zoo *zoo, const char *test) {
+    const test_set *found = find_test(zoo, test);
+    return found == NULL ? NULL : found->scores;
+}
+
+const uint8_t *wf_zoo_errors(const wf_zoo *zoo, const char *test, size_t *bytes_each) {
+    const test_set *found = find_test(zoo, test);
+    *bytes_each = found == NULL ? 0 : found->error_bytes;
+    return found == NULL ? NULL : found->errors;
+}
+
+void wf_zoo_get(const wf_zoo *zoo, size_t index, float *w) {
+    for (int b = 0; b < zoo->graph->n_blocks; b++) {
+        const wf_block *block = &zoo->graph->blocks[b];
+        size_t bytes = block->count * sizeof(float);
+        memcpy(w + block->offset, zoo->blocks[b] + index * bytes, bytes);
+    }
+}
+
+wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count, float **out) {
+    *out = NULL;
+    if (first > zoo->count || count > zoo->count - first)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "%s: networks %zu to %zu were asked for, the collection has %zu", zoo->path,
+                       first, first + count, zoo->count);
+    size_t n_params = zoo->graph->n_params;
+    float *weights;
+    WF_TRY(wf_alloc(ctx, count, n_params * sizeof(float), "weights of a collection", &weights));
+    for (size_t i = 0; i < count; i++) wf_zoo_get(zoo, first + i, weights + i * n_params);
+    *out = weights;
+    return WF_OK;
+}
+
+/* --- writing ----------------------------------------------------------------------------------- */
+
+static size_t add_column(wf_st_tensor *tensors, size_t n, const char *name, wf_st_dtype dtype,
+                         size_t count, const void *data) {
+    if (data == NULL) return n;
+    tensors[n] = (wf_st_tensor){.name = name,
+                                .dtype = dtype,
+                                .rank = 1,
+                                .shape = {count},
+                                .count = count,
+                                .bytes = count * wf_st_dtype_size(dtype),
+                                .data = data};
+    return n + 1;
+}
+
+/* Names are kept in `names`, which outlives the write. */
+static size_t add_tests(wf_st_tensor *tensors, size_t n, char (*names)[2][128], size_t count,
+                        const wf_zoo_extra *extra) {
+    for (int t = 0; t < extra->n_tests; t++) {
+        char *score = names[t][0], *errors = names[t][1];
+        snprintf(score, sizeof names[t][0], "%s%s", score_prefix, extra->test_names[t]);
+        snprintf(errors, sizeof names[t][1], "%s%s", errors_prefix, extra->test_names[t]);
+        n = add_column(tensors, n, score, WF_ST_F32, count, extra->scores[t]);
+        if (extra->errors[t] == NULL) continue;
+        size_t bytes = extra->error_bytes[t];
+        n = add_column(tensors, n, errors, WF_ST_U8, count * bytes, extra->errors[t]);
+        tensors[n - 1].rank = 2;
+        tensors[n - 1].shape[0] = count;
+        tensors[n - 1].shape[1] = bytes;
+    }
+    return n;
+}
+
+static bool is_own_key(const char *key) {
+    return strcmp(key, "weft.format") == 0 || strcmp(key, "weft.arch") == 0 ||
+           strcmp(key, "weft.activation") == 0;
+}
+
+/* The keys that describe the graph are ours: a caller may hand on all metadata of another file. */
+static size_t gather_meta(const wf_graph *graph, const wf_zoo_extra *extra, const char *meta[][2]) {
+    const char *own[n_own_meta][2] = {{"weft.format", format_name},
+                                      {"weft.arch", graph->text},
+                                      {"weft.activation", wf_activation_name(graph->activation)}};
+    memcpy(meta, own, sizeof own);
+    size_t n = n_own_meta;
+    for (int i = 0; i < extra->n_meta; i++) {
+        if (extra->meta[i][1] == NULL || is_own_key(extra->meta[i][0])) continue;
+        meta[n][0] = extra->meta[i][0];
+        meta[n][1] = extra->meta[i][1];
+        n++;
+    }
+    return n;
+}
+
+static wf_status check_extra(wf_ctx *ctx, const char *path, size_t count,
+                             const wf_zoo_extra *extra) {
+    if (count == 0)
+        return wf_fail(ctx, WF_ERR_USAGE, "%s: a collection needs at least one network", path);
+    if (extra->n_tests < 0 || extra->n_tests > max_tests || extra->n_meta < 0 ||
+        extra->n_meta > (int)(sizeof extra->meta / sizeof extra->meta[0]))
+        return wf_fail(ctx, WF_ERR_USAGE, "%s: %d test sets and %d metadata keys do not fit", path,
+                       extra->n_tests, extra->n_meta);
+    for (int t = 0; t < extra->n_tests; t++) {
+        if (extra->test_names[t] == NULL || extra->test_names[t][0] == 0 ||
+            strlen(extra->test_names[t]) > 100)
+            return wf_fail(ctx, WF_ERR_USAGE, "%s: test set %d needs a name of 1 to 100 characters",
+                           path, t);
+        if (extra->errors[t] != NULL && extra->error_bytes[t] == 0)
+            return wf_fail(ctx, WF_ERR_USAGE, "%s: the error masks of %s have no bytes", path,
+                           extra->test_names[t]);
+    }
+    return WF_OK;
+}
+
+/* Stacks the networks block by block (I1): block b starts at stacked + count * offset. */
+static wf_status stack_networks(wf_ctx *ctx, const wf_graph *graph, wf_zoo_source *source,
+                                void *user, size_t count, float *stacked) {
+    float *w;
+    WF_TRY(wf_alloc(ctx, graph->n_params, sizeof *w, "one network", &w));
+    for (size_t i = 0; i < count; i++) {
+        source(user, i, w);
+        for (int b = 0; b < graph->n_blocks; b++) {
+            const wf_block *block = &graph->blocks[b];
+            memcpy(stacked + count * block->offset + i * block->count, w + block->offset,
+                   block->count * sizeof *w);
+        }
+    }
+    free(w);
+    return WF_OK;
+}
+
+wf_status wf_zoo_write_from(wf_ctx *ctx, const char *path, const wf_graph *graph,
+                            wf_zoo_source *source, void *user, size_t count,
+                            const wf_zoo_extra *extra) {
+    static const wf_zoo_extra none;
+    if (extra == NULL) extra = &none;
+    WF_TRY(check_extra(ctx, path, count, extra));
+    wf_status status = WF_OK;
+    float *stacked = NULL;
+    wf_st_tensor *tensors = NULL;
+    WF_TRY_GOTO(wf_alloc(ctx, count, graph->n_params * sizeof(float), "collection", &stacked),
+                done);
+    WF_TRY_GOTO(wf_alloc(ctx, (size_t)graph->n_blocks + max_extra_tensors, sizeof *tensors,
+                         "collection header", &tensors),
+                done);
+    WF_TRY_GOTO(stack_networks(ctx, graph, source, user, count, stacked), done);
+    size_t n = 0;
+    for (int b = 0; b < graph->n_blocks; b++) {
+        tensors[n] = block_tensor(graph, &graph->blocks[b], count);
+        tensors[n++].data = stacked + count * graph->blocks[b].offset;
+    }
+    n = add_column(tensors, n, "weft.seed", WF_ST_I64, count, extra->seeds);
+    n = add_column(tensors, n, "weft.lr", WF_ST_F32, count, extra->lr);
+    n = add_column(tensors, n, "weft.epochs", WF_ST_I32, count, extra->epochs);
+    char names[max_tests][2][128];
+    n = add_tests(tensors, n, names, count, extra);
+    const char *meta[n_own_meta + sizeof extra->meta / sizeof extra->meta[0]][2];
+    size_t n_meta = gather_meta(graph, extra, meta);
+    status = wf_st_write(ctx, path, tensors, n, (const char *const(*)[2])meta, n_meta);
+done:
+    free(tensors);
+    free(stacked);
+    return status;
+}
+
+typedef struct matrix_source {
+    const float *weights;
+    size_t n_params;
+} matrix_source;
+
+static void matrix_row(void *user, size_t index, float *w) {
+    const matrix_source *matrix = user;
+    memcpy(w, matrix->weights + index * matrix->n_params, matrix->n_params * sizeof *w);
+}
+
+wf_status wf_zoo_write(wf_ctx *ctx, const char *path, const wf_graph *graph, const float *weights,
+                       size_t count, const wf_zoo_extra *extra) {
+    matrix_source matrix = {weights, graph->n_params};
+    return wf_zoo_write_from(ctx, path, graph, matrix_row, &matrix, count, extra);
+}

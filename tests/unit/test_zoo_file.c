@@ -1,0 +1,232 @@
+/* A collection file: what is written comes back; what does not fit its description is refused. */
+#include "wf_test.h"
+
+#include "base/safetensors.h"
+#include "weft/zoo.h"
+
+#include <unistd.h>
+
+static char path[256];
+static wf_ctx *ctx;
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/weft_test_zoo_file.%d.safetensors", (int)getpid());
+    ctx = test_ctx();
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    unlink(path);
+    wf_ctx_free(ctx);
+    return 0;
+}
+
+static wf_graph *graph_of(const char *arch, const char *activation) {
+    wf_graph *graph;
+    assert_ok(ctx, wf_graph_parse(ctx, arch, activation, 0, &graph));
+    return graph;
+}
+
+/* Entry j of network i is 1000 i + j. */
+static float *numbered(const wf_graph *graph, size_t count) {
+    float *weights = malloc(count * graph->n_params * sizeof *weights);
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < graph->n_params; j++)
+            weights[i * graph->n_params + j] = (float)(1000 * i + j);
+    return weights;
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    enum { count = 5 };
+    wf_graph *graph = graph_of("3-4!-2", "tanh"); /* 12 weights, no bias, 8 weights, 2 biases */
+    assert_int_equal(graph->n_params, 22);
+    float *weights = numbered(graph, count);
+    int64_t seeds[count] = {4, 5, 6, 7, INT64_MIN};
+    float lr[count] = {1, 2, 3, 4, 5},
+          scores[2][count] = {{.1f, .2f, .3f, .4f, .5f}, {1, 1, 0, 0, 1}};
+    int32_t epochs[count] = {9, 8, 7, 6, 5};
+    uint8_t errors[count][3];
+    for (int i = 0; i < count * 3; i++) errors[i / 3][i % 3] = (uint8_t)(11 * i);
+    wf_zoo_extra extra = {
+        .seeds = seeds,
+        .lr = lr,
+        .epochs = epochs,
+        .n_tests = 2,
+        .test_names = {"moons", "other set"},
+        .scores = {scores[0], scores[1]},
+        .errors = {&errors[0][0], NULL},
+        .error_bytes = {3, 0},
+        .n_meta = 3,
+        .meta = {{"weft.data", "abc"}, {"weft.arch", "1-1"}, {"weft.none", NULL}}};
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, count, &extra));
+
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    assert_int_equal(wf_zoo_count(zoo), count);
+    assert_true(wf_graph_equal(wf_zoo_graph(zoo), graph));
+    assert_string_equal(wf_zoo_path(zoo), path);
+    float w[22];
+    for (size_t i = 0; i < count; i++) {
+        wf_zoo_get(zoo, i, w);
+        assert_memory_equal(w, weights + i * 22, sizeof w);
+    }
+    float *some;
+    assert_ok(ctx, wf_zoo_load(ctx, zoo, 2, 3, &some));
+    assert_memory_equal(some, weights + 2 * 22, 3 * sizeof w);
+    free(some);
+    assert_fails(ctx, wf_zoo_load(ctx, zoo, 3, 3, &some), WF_ERR_USAGE, "has 5");
+    assert_memory_equal(wf_zoo_seeds(zoo), seeds, sizeof seeds);
+    assert_memory_equal(wf_zoo_scores(zoo, "moons"), scores[0], sizeof scores[0]);
+    assert_memory_equal(wf_zoo_scores(zoo, "other set"), scores[1], sizeof scores[1]);
+    assert_non_null(wf_zoo_scores(zoo, NULL));
+    assert_null(wf_zoo_scores(zoo, "unknown"));
+    size_t bytes;
+    assert_memory_equal(wf_zoo_errors(zoo, "moons", &bytes), errors, sizeof errors);
+    assert_int_equal(bytes, 3);
+    assert_null(wf_zoo_errors(zoo, "other set", &bytes));
+    assert_string_equal(wf_zoo_meta(zoo, "weft.data"), "abc");
+    assert_string_equal(wf_zoo_meta(zoo, "weft.arch"), "3-4!-2");
+    assert_string_equal(wf_zoo_meta(zoo, "weft.activation"), "tanh");
+    assert_null(wf_zoo_meta(zoo, "weft.none"));
+    wf_zoo_free(zoo);
+    free(weights);
+    wf_graph_free(graph);
+}
+
+/* The file is what torch.func.stack_module_state would hold: stacked tensors with these shapes. */
+static void test_layout(void **state) {
+    (void)state;
+    wf_graph *graph = graph_of("3-4-2", "relu");
+    float *weights = numbered(graph, 2);
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, 2, NULL));
+    wf_st_file *file;
+    assert_ok(ctx, wf_st_open(ctx, path, &file));
+    const wf_st_tensor *tensor = wf_st_find(file, "layers.1.weight");
+    assert_non_null(tensor);
+    assert_int_equal(tensor->rank, 3);
+    assert_int_equal(tensor->shape[0], 2);
+    assert_int_equal(tensor->shape[1], 2);
+    assert_int_equal(tensor->shape[2], 4);
+    float value; /* network 1, unit 1, input 2: behind 12 + 4 parameters of the first layer */
+    memcpy(&value, (const char *)tensor->data + (8 + 4 + 2) * sizeof value, sizeof value);
+    assert_close(value, 1000 + 16 + 4 + 2, 0);
+    tensor = wf_st_find(file, "layers.0.bias");
+    assert_non_null(tensor);
+    assert_int_equal(tensor->rank, 2);
+    assert_int_equal(tensor->shape[1], 4);
+    wf_st_close(file);
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    assert_null(wf_zoo_seeds(zoo));
+    assert_null(wf_zoo_scores(zoo, NULL));
+    wf_zoo_free(zoo);
+    free(weights);
+    wf_graph_free(graph);
+}
+
+static float numbers[64];
+
+static wf_st_tensor tensor_of(const char *name, wf_st_dtype dtype, int rank, size_t a, size_t b,
+                              size_t c) {
+    wf_st_tensor tensor = {
+        .name = name, .dtype = dtype, .rank = rank, .shape = {a, b, c}, .data = numbers};
+    tensor.count = a * (rank > 1 ? b : 1) * (rank > 2 ? c : 1);
+    tensor.bytes = tensor.count * wf_st_dtype_size(dtype);
+    return tensor;
+}
+
+/* A file of 2-3 networks with bias, changed in one place, must be refused with these words. */
+static void refused(const wf_st_tensor *tensors, size_t n, const char *arch, const char *activation,
+                    wf_status status, const char *words) {
+    const char *meta[2][2];
+    size_t n_meta = 0;
+    if (arch != NULL) meta[n_meta][0] = "weft.arch", meta[n_meta++][1] = arch;
+    if (activation != NULL) meta[n_meta][0] = "weft.activation", meta[n_meta++][1] = activation;
+    assert_ok(ctx, wf_st_write(ctx, path, tensors, n, (const char *const(*)[2])meta, n_meta));
+    wf_zoo *zoo = (wf_zoo *)1;
+    assert_fails(ctx, wf_zoo_open(ctx, path, &zoo), status, words);
+    assert_null(zoo);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    wf_st_tensor good[3] = {tensor_of("layers.0.weight", WF_ST_F32, 3, 4, 3, 2),
+                            tensor_of("layers.0.bias", WF_ST_F32, 2, 4, 3, 0),
+                            tensor_of("weft.seed", WF_ST_I64, 1, 4, 0, 0)};
+    const char *meta[2][2] = {{"weft.arch", "2-3"}, {"weft.activation", "relu"}};
+    assert_ok(ctx, wf_st_write(ctx, path, good, 3, (const char *const(*)[2])meta, 2));
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    wf_zoo_free(zoo);
+
+    refused(good, 3, NULL, "relu", WF_ERR_INPUT, "no weft.arch");
+    refused(good, 3, "2-3", NULL, WF_ERR_INPUT, "no weft.activation");
+    refused(good, 3, "2-x", "relu", WF_ERR_INPUT, "2-x");
+    refused(good, 3, "2-3", "softplus", WF_ERR_INPUT, "softplus");
+    refused(good, 3, "2-4", "relu", WF_ERR_SHAPE, "layers.0.weight");
+    refused(good, 3, "2-3-3", "relu", WF_ERR_INPUT, "layers.1.weight");
+    refused(good, 3, "2-3!", "relu", WF_ERR_INPUT, "layers.0.bias");
+    refused(good, 1, "2-3", "relu", WF_ERR_INPUT, "layers.0.bias");
+    wf_st_tensor bad[3];
+    struct {
+        int which;
+        wf_st_tensor with;
+        wf_status status;
+        const char *words;
+    } change[] = {
+        {0, tensor_of("layers.0.weight", WF_ST_F16, 3, 4, 3, 2), WF_ERR_SHAPE, "F16"},
+        {0, tensor_of("layers.0.weight", WF_ST_F32, 3, 4, 2, 3), WF_ERR_SHAPE, "[4,2,3]"},
+        {1, tensor_of("layers.0.bias", WF_ST_F32, 2, 5, 3, 0), WF_ERR_SHAPE, "[5,3]"},
+        {1, tensor_of("layers.0.bias", WF_ST_F32, 1, 12, 0, 0), WF_ERR_SHAPE, "[12]"},
+        {2, tensor_of("weft.seed", WF_ST_I64, 1, 3, 0, 0), WF_ERR_SHAPE, "weft.seed"},
+        {2, tensor_of("weft.seed", WF_ST_F32, 1, 4, 0, 0), WF_ERR_SHAPE, "weft.seed"},
+        {2, tensor_of("weft.score.a", WF_ST_F32, 1, 5, 0, 0), WF_ERR_SHAPE, "weft.score.a"},
+        {2, tensor_of("weft.errors.a", WF_ST_U8, 1, 4, 0, 0), WF_ERR_SHAPE, "weft.errors.a"},
+        {2, tensor_of("stranger", WF_ST_F32, 1, 4, 0, 0), WF_ERR_INPUT, "stranger"},
+    };
+    for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
+        memcpy(bad, good, sizeof bad);
+        bad[change[i].which] = change[i].with;
+        refused(bad, 3, "2-3", "relu", change[i].status, change[i].words);
+    }
+    wf_st_tensor empty[2] = {tensor_of("layers.0.weight", WF_ST_F32, 3, 0, 3, 2),
+                             tensor_of("layers.0.bias", WF_ST_F32, 2, 0, 3, 0)};
+    refused(empty, 2, "2-3", "relu", WF_ERR_INPUT, "no networks");
+    unlink(path);
+    assert_fails(ctx, wf_zoo_open(ctx, path, &zoo), WF_ERR_INPUT, path);
+}
+
+/* A write that fails leaves the old collection as it was. */
+static void test_failed_write(void **state) {
+    (void)state;
+    wf_graph *graph = graph_of("2-3", "relu");
+    float *weights = numbered(graph, 2);
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, 2, NULL));
+    assert_fails(ctx, wf_zoo_write(ctx, path, graph, weights, 0, NULL), WF_ERR_USAGE,
+                 "at least one");
+    wf_zoo_extra nameless = {.n_tests = 1, .test_names = {""}};
+    assert_fails(ctx, wf_zoo_write(ctx, path, graph, weights, 2, &nameless), WF_ERR_USAGE, "name");
+    wf_zoo_extra crowded = {.n_tests = 9};
+    assert_fails(ctx, wf_zoo_write(ctx, path, graph, weights, 2, &crowded), WF_ERR_USAGE, "9 test");
+    assert_int_not_equal(
+        wf_zoo_write(ctx, "/nonexistent_folder/zoo.safetensors", graph, weights, 2, NULL), WF_OK);
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    assert_int_equal(wf_zoo_count(zoo), 2);
+    wf_zoo_free(zoo);
+    free(weights);
+    wf_graph_free(graph);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_layout, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_failed_write, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

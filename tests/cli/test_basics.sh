@@ -21,11 +21,11 @@ expect stdout-full 4 "standard output could not be written" sh -c "\"$weft\" ver
 
 # Every command has help with two examples or more, through both ways of asking.
 "$weft" help --markdown | sed -n 's/^## weft //p' >"$scratch/names"
-while read -r name; do
+while read -r words; do
     # shellcheck disable=SC2086
-    "$weft" help $name >"$scratch/by-help" && "$weft" $name --help >"$scratch/by-option"
-    check "help $name" cmp "$scratch/by-help" "$scratch/by-option"
-    check "examples $name" test "$(sed '1,/^examples:/d' "$scratch/by-help" | grep -c '^  weft ')" -ge 2
+    "$weft" help $words >"$scratch/by-help" && "$weft" $words --help >"$scratch/by-option"
+    check "help $words" cmp "$scratch/by-help" "$scratch/by-option"
+    check "examples $words" test "$(sed '1,/^examples:/d' "$scratch/by-help" | grep -c '^  weft ')" -ge 2
 done <"$scratch/names"
 [ -s "$scratch/names" ] || fail "command list" "weft help --markdown lists no command"
 

@@ -1,0 +1,62 @@
+/* weft/report.h: one self-contained HTML page about a run: table, plots, decision regions, audit.
+ *
+ *     wf_report_desc desc = wf_report_desc_default();
+ *     desc.title = "demo"; desc.entries = entries; desc.n_entries = n; ...
+ *     wf_report_write(ctx, &desc, "report.html");
+ *
+ * The page refers to nothing outside itself and needs no script. */
+#ifndef WEFT_REPORT_H
+#define WEFT_REPORT_H
+
+#include "weft/eval.h"
+
+typedef enum wf_report_role {
+    WF_REPORT_REFERENCE, /* the collection itself */
+    WF_REPORT_HELD_OUT,  /* networks trained like it, not in it */
+    WF_REPORT_GENERATED,
+    WF_REPORT_CONTROL
+} wf_report_role;
+
+/* A line of the table and, where there are any, its networks in the plots. */
+typedef struct wf_report_entry {
+    wf_report_role role;
+    const wf_eval_row *row;
+    const wf_points *points; /* NULL: only in the table */
+} wf_report_entry;
+
+typedef struct wf_report_fact {
+    const char *label, *value;
+} wf_report_fact;
+
+/* Everything is borrowed for the call. A part whose input is NULL is left out of the page. */
+typedef struct wf_report_desc {
+    const char *title;
+    const char *summary; /* one sentence under the title */
+    wf_score score;      /* what accuracy columns hold */
+    const wf_report_entry *entries;
+    int n_entries;
+    double scales[3];     /* of accuracy, IoU, WCS in JWS; 0: not shown */
+    const char *notes;    /* what was cut; NULL or "" */
+    const char *log_path; /* JSON lines with "update" and "loss"; a missing file is no fault */
+    const wf_graph *graph;
+    const float *trained; /* (n_trained, n_params), for histograms and decision regions */
+    size_t n_trained;
+    const float *generated; /* (n_generated, n_params), of the entry `generated_name` */
+    size_t n_generated;
+    const char *generated_name;
+    const wf_dataset *data; /* with two inputs: a wall of decision regions */
+    int wall;               /* networks on each side of it: 24 */
+    const char *recipe;     /* its text */
+    const wf_report_fact *facts;
+    int n_facts;
+} wf_report_desc;
+WF_API wf_report_desc wf_report_desc_default(void);
+
+/* Atomic: the page appears whole or not at all.
+ * Returns WF_OK, WF_ERR_MEMORY, WF_ERR_DISK or, for an unreadable log, WF_ERR_INPUT. */
+WF_API wf_status wf_report_write(wf_ctx *ctx, const wf_report_desc *desc, const char *path);
+
+/* Most of these networks are nearer to a training network than 99 % of the training networks are to each other. */
+WF_API bool wf_report_is_copy(const wf_points *points);
+
+#endif

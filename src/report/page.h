@@ -24,12 +24,19 @@ bool wf__png_encode(const uint8_t *rgb, int width, int height, uint8_t **out, si
 
 /* A plot: a frame with axes that maps values to places. Shapes are drawn between begin and end. */
 typedef struct wf__plot {
-    double width, height;              /* of the whole drawing */
-    double left, right, top, bottom;   /* margins */
+    double width, height;            /* of the whole drawing */
+    double left, right, top, bottom; /* margins */
     double x_low, x_high, y_low, y_high;
 } wf__plot;
 
-typedef enum wf__mark { WF_MARK_DOT, WF_MARK_SQUARE, WF_MARK_TRIANGLE, WF_MARK_DIAMOND, WF_MARK_CROSS, WF_MARK_RING } wf__mark;
+typedef enum wf__mark {
+    WF_MARK_DOT,
+    WF_MARK_SQUARE,
+    WF_MARK_TRIANGLE,
+    WF_MARK_DIAMOND,
+    WF_MARK_CROSS,
+    WF_MARK_RING
+} wf__mark;
 
 /* Widens to round numbers and keeps single values visible. */
 void wf__plot_range(const double *values, size_t n, double *low, double *high);

@@ -47,8 +47,9 @@ static void draw_x_ticks(wf__page *page, const wf__plot *plot) {
     for (long k = (long)ceil(plot->x_low / step - 1e-9); k <= last; k++) {
         double x = wf__plot_x(plot, (double)k * step);
         wf__page_add(page, "<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>", x, plot->top, base);
-        wf__page_add(page, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.*f</text>",
-                     x, base + 16, tick_decimals(step), (double)k * step + 0.0);
+        wf__page_add(
+            page, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.*f</text>",
+            x, base + 16, tick_decimals(step), (double)k * step + 0.0);
     }
 }
 
@@ -59,7 +60,8 @@ static void draw_y_ticks(wf__page *page, const wf__plot *plot) {
         double y = wf__plot_y(plot, (double)k * step);
         wf__page_add(page, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", plot->left, y,
                      plot->width - plot->right);
-        wf__page_add(page, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.*f</text>",
+        wf__page_add(page,
+                     "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.*f</text>",
                      plot->left - 6, y + 4, tick_decimals(step), (double)k * step + 0.0);
     }
 }
@@ -77,13 +79,15 @@ void wf__plot_begin(wf__page *page, const wf__plot *plot, const char *x_label, c
     wf__page_add(page, "<path class=\"frame\" d=\"M%.1f %.1fV%.1fH%.1f\"/>", plot->left, plot->top,
                  plot->height - plot->bottom, plot->width - plot->right);
     if (x_label != NULL) {
-        wf__page_add(page, "<text class=\"axis\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">", middle_x,
-                     plot->height - 6);
+        wf__page_add(page, "<text class=\"axis\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">",
+                     middle_x, plot->height - 6);
         wf__page_escaped(page, x_label);
         wf__page_add(page, "</text>");
     }
     if (y_label != NULL) {
-        wf__page_add(page, "<text class=\"axis\" transform=\"translate(13 %.1f) rotate(-90)\" text-anchor=\"middle\">",
+        wf__page_add(page,
+                     "<text class=\"axis\" transform=\"translate(13 %.1f) rotate(-90)\" "
+                     "text-anchor=\"middle\">",
                      middle_y);
         wf__page_escaped(page, y_label);
         wf__page_add(page, "</text>");
@@ -96,21 +100,24 @@ void wf__plot_mark(wf__page *page, wf__mark mark, double x, double y, double siz
     double r = size;
     switch (mark) {
     case WF_MARK_DOT:
-    case WF_MARK_RING: wf__page_add(page, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>", x, y, r); break;
+    case WF_MARK_RING:
+        wf__page_add(page, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>", x, y, r);
+        break;
     case WF_MARK_SQUARE:
-        wf__page_add(page, "<path d=\"M%.1f %.1fh%.1fv%.1fh%.1fz\"/>", x - r, y - r, 2 * r, 2 * r, -2 * r);
+        wf__page_add(page, "<path d=\"M%.1f %.1fh%.1fv%.1fh%.1fz\"/>", x - r, y - r, 2 * r, 2 * r,
+                     -2 * r);
         break;
     case WF_MARK_TRIANGLE:
-        wf__page_add(page, "<path d=\"M%.1f %.1fl%.1f %.1fh%.1fz\"/>", x, y - 1.15 * r, 1.1 * r, 2 * r,
-                     -2.2 * r);
+        wf__page_add(page, "<path d=\"M%.1f %.1fl%.1f %.1fh%.1fz\"/>", x, y - 1.15 * r, 1.1 * r,
+                     2 * r, -2.2 * r);
         break;
     case WF_MARK_DIAMOND:
-        wf__page_add(page, "<path d=\"M%.1f %.1fl%.1f %.1fl%.1f %.1fl%.1f %.1fz\"/>", x, y - 1.3 * r,
-                     1.3 * r, 1.3 * r, -1.3 * r, 1.3 * r, -1.3 * r, -1.3 * r);
+        wf__page_add(page, "<path d=\"M%.1f %.1fl%.1f %.1fl%.1f %.1fl%.1f %.1fz\"/>", x,
+                     y - 1.3 * r, 1.3 * r, 1.3 * r, -1.3 * r, 1.3 * r, -1.3 * r, -1.3 * r);
         break;
     case WF_MARK_CROSS:
-        wf__page_add(page, "<path class=\"stroke\" d=\"M%.1f %.1fl%.1f %.1fm0 %.1fl%.1f %.1f\"/>", x - r,
-                     y - r, 2 * r, 2 * r, -2 * r, -2 * r, 2 * r);
+        wf__page_add(page, "<path class=\"stroke\" d=\"M%.1f %.1fl%.1f %.1fm0 %.1fl%.1f %.1f\"/>",
+                     x - r, y - r, 2 * r, 2 * r, -2 * r, -2 * r, 2 * r);
         break;
     }
 }

@@ -1,0 +1,206 @@
+/* report_curves: the loss of the flow over its updates, and weight histograms by parameter group. */
+#include "base/io.h"
+#include "report/page.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { log_limit = 256 << 20, drawn_points = 600, bins = 48 };
+
+typedef struct curve {
+    double *x, *y, *smooth;
+    size_t n;
+} curve;
+
+static void curve_free(curve *c) {
+    free(c->x);
+    free(c->y);
+    free(c->smooth);
+}
+
+static size_t count_lines(const char *text) {
+    size_t lines = 1;
+    for (; *text != '\0'; text++) lines += *text == '\n';
+    return lines;
+}
+
+/* Lines that are no objects with "update" and "loss" are passed over: a log may hold other events, and its
+ * last line may be cut. */
+static wf_status read_curve(wf_ctx *ctx, const char *path, curve *out) {
+    char *text;
+    size_t size;
+    WF_TRY(wf_read_file(ctx, path, log_limit, &text, &size));
+    size_t lines = count_lines(text);
+    wf_status status = wf_alloc(ctx, lines, sizeof(double), "loss curve", &out->x);
+    if (status == WF_OK) status = wf_alloc(ctx, lines, sizeof(double), "loss curve", &out->y);
+    if (status == WF_OK) status = wf_alloc(ctx, lines, sizeof(double), "loss curve", &out->smooth);
+    for (char *line = text; status == WF_OK && *line != '\0';) {
+        size_t length = strcspn(line, "\n");
+        json_t *object = json_loadb(line, length, 0, NULL);
+        const json_t *update = json_object_get(object, "update"),
+                     *loss = json_object_get(object, "loss");
+        if (json_is_number(update) && json_is_number(loss)) {
+            out->x[out->n] = json_number_value(update);
+            out->y[out->n++] = json_number_value(loss);
+        }
+        json_decref(object);
+        line += length + (line[length] == '\n');
+    }
+    free(text);
+    return status;
+}
+
+/* Means over runs of neighbours, so that a long log stays a light drawing; then a centred running mean of those. */
+static void thin_and_smooth(curve *c) {
+    size_t run = (c->n + drawn_points - 1) / drawn_points, n = 0;
+    for (size_t i = 0; i < c->n; i += run, n++) {
+        size_t end = i + run < c->n ? i + run : c->n;
+        double sum = 0;
+        for (size_t k = i; k < end; k++) sum += c->y[k];
+        c->x[n] = c->x[end - 1];
+        c->y[n] = sum / (double)(end - i);
+    }
+    c->n = n;
+    size_t reach = n / 40 + 1;
+    for (size_t i = 0; i < n; i++) {
+        size_t from = i > reach ? i - reach : 0, to = i + reach < n ? i + reach : n - 1;
+        double sum = 0;
+        for (size_t k = from; k <= to; k++) sum += c->y[k];
+        c->smooth[i] = sum / (double)(to - from + 1);
+    }
+}
+
+/* The first updates would set the scale: the axis ends at the 98th percentile of the rest. */
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double upper_bound_of(const curve *c, double *scratch) {
+    memcpy(scratch, c->y, c->n * sizeof *scratch);
+    qsort(scratch, c->n, sizeof *scratch, by_value);
+    return scratch[(size_t)(0.98 * (double)(c->n - 1))];
+}
+
+static void draw_curve(wf__page *page, curve *c, double *scratch) {
+    wf__plot plot = {980, 280, 60, 14, 12, 40, c->x[0], c->x[c->n - 1], 0, 1};
+    wf__plot_range(c->y, c->n, &plot.y_low, &plot.y_high);
+    double bound = upper_bound_of(c, scratch);
+    if (bound > plot.y_low) plot.y_high = bound + 0.05 * (bound - plot.y_low);
+    if (plot.x_high <= plot.x_low) plot.x_high = plot.x_low + 1;
+    for (size_t i = 0; i < c->n; i++) {
+        c->y[i] = fmin(c->y[i], plot.y_high);
+        c->smooth[i] = fmin(c->smooth[i], plot.y_high);
+    }
+    wf__page_add(page, "<section><h2>Training the flow</h2><figure>");
+    wf__plot_begin(page, &plot, "updates", "loss", "Loss of the flow over its updates");
+    wf__plot_path(page, &plot, "curve-raw", c->x, c->y, c->n);
+    wf__plot_path(page, &plot, "curve", c->x, c->smooth, c->n);
+    wf__plot_end(page);
+    wf__page_add(
+        page,
+        "</figure><p class=\"note\">Pale: as logged, dark: running mean. The loss does not go to "
+        "zero: from the middle of its path a network cannot tell which of many it comes "
+        "from.</p></section>\n");
+}
+
+wf_status wf__report_loss(wf_ctx *ctx, wf__page *page, const wf_report_desc *desc) {
+    if (desc->log_path == NULL || !wf_file_exists(desc->log_path)) return WF_OK;
+    curve c = {0};
+    wf_status status = read_curve(ctx, desc->log_path, &c);
+    if (status == WF_OK && c.n >= 2) {
+        thin_and_smooth(&c);
+        double *scratch;
+        status = wf_alloc(ctx, c.n, sizeof *scratch, "loss curve", &scratch);
+        if (status == WF_OK) {
+            draw_curve(page, &c, scratch);
+            free(scratch);
+        }
+    }
+    curve_free(&c);
+    return status;
+}
+
+/* Densities of one block over all networks, in `bins` equal steps from low to high. */
+static void histogram(const float *weights, size_t n, size_t n_params, const wf_block *block,
+                      double low, double high, double density[bins]) {
+    memset(density, 0, bins * sizeof *density);
+    double total = (double)(n * block->count), scale = bins / (high - low);
+    for (size_t i = 0; i < n; i++) {
+        const float *w = weights + i * n_params + block->offset;
+        for (size_t k = 0; k < block->count; k++) {
+            double place = (w[k] - low) * scale;
+            if (place >= 0 && place < bins) density[(int)place] += scale / total;
+        }
+    }
+}
+
+/* Mean plus and minus four deviations of the trained values: a stray value does not flatten the rest. */
+static void histogram_range(const wf_report_desc *desc, const wf_block *block, double *low,
+                            double *high) {
+    double sum = 0, squares = 0, count = 0;
+    for (size_t i = 0; i < desc->n_trained; i++) {
+        const float *w = desc->trained + i * desc->graph->n_params + block->offset;
+        for (size_t k = 0; k < block->count; k++) {
+            sum += w[k];
+            squares += (double)w[k] * w[k];
+            count++;
+        }
+    }
+    double mean = sum / count, std = sqrt(fmax(0, squares / count - mean * mean));
+    if (!(std > 0)) std = 1;
+    *low = mean - 4 * std;
+    *high = mean + 4 * std;
+}
+
+/* The outline of a histogram as a closed or open path of steps. */
+static void draw_steps(wf__page *page, const wf__plot *plot, const char *class_name,
+                       const double density[bins]) {
+    double step = (plot->x_high - plot->x_low) / bins;
+    wf__page_add(page, "<path class=\"%s\" d=\"M%.1f %.1f", class_name,
+                 wf__plot_x(plot, plot->x_low), wf__plot_y(plot, 0));
+    for (int i = 0; i < bins; i++)
+        wf__page_add(page, "V%.1fH%.1f", wf__plot_y(plot, density[i]),
+                     wf__plot_x(plot, plot->x_low + (i + 1) * step));
+    wf__page_add(page, "V%.1f\"/>", wf__plot_y(plot, 0));
+}
+
+static void histogram_figure(wf__page *page, const wf_report_desc *desc, const wf_block *block) {
+    wf__plot plot = {310, 170, 10, 10, 8, 24, 0, 1, 0, 1};
+    double trained[bins], generated[bins], most = 0;
+    histogram_range(desc, block, &plot.x_low, &plot.x_high);
+    histogram(desc->trained, desc->n_trained, desc->graph->n_params, block, plot.x_low, plot.x_high,
+              trained);
+    histogram(desc->generated, desc->n_generated, desc->graph->n_params, block, plot.x_low,
+              plot.x_high, generated);
+    for (int i = 0; i < bins; i++) most = fmax(most, fmax(trained[i], generated[i]));
+    plot.y_high = most > 0 ? 1.05 * most : 1;
+    wf__page_add(page, "<figure><figcaption><code>");
+    wf__page_escaped(page, block->name);
+    wf__page_add(page, "</code> <small>%zu a network</small></figcaption>", block->count);
+    wf__plot_begin(page, &plot, NULL, NULL, block->name);
+    draw_steps(page, &plot, "hist-trained", trained);
+    draw_steps(page, &plot, "hist-generated", generated);
+    wf__plot_end(page);
+    wf__page_add(page, "</figure>");
+}
+
+void wf__report_histograms(wf__page *page, const wf_report_desc *desc) {
+    if (desc->graph == NULL || desc->trained == NULL || desc->generated == NULL ||
+        desc->n_trained == 0 || desc->n_generated == 0)
+        return;
+    wf__page_add(
+        page,
+        "<section><h2>Weights by parameter group</h2><p class=\"legend\"><span><svg class=\"key\" "
+        "viewBox=\"0 0 12 12\"><path class=\"hist-trained\" d=\"M1 1h10v10h-10z\"/></svg>trained"
+        "</span> <span><svg class=\"key\" viewBox=\"0 0 12 12\"><path class=\"hist-generated\" "
+        "d=\"M1 6h10\"/></svg>");
+    wf__page_escaped(page, desc->generated_name != NULL ? desc->generated_name : "generated");
+    wf__page_add(page, "</span></p><div class=\"grid3\">");
+    for (int i = 0; i < desc->graph->n_blocks; i++)
+        histogram_figure(page, desc, &desc->graph->blocks[i]);
+    wf__page_add(page, "</div></section>\n");
+}

@@ -1,0 +1,314 @@
+/* The report: escaping, self-containment, the PNG encoder against zlib's own inflate, marked copies, missing
+ * parts. WEFT_TEST_REPORT=FILE keeps the page of the full test, to look at it. */
+#include "wf_test.h"
+
+#include "base/io.h"
+#include "report/page.h"
+#include "weft/rng.h"
+
+#include <unistd.h>
+#include <zlib.h>
+
+enum { n_points = 120, n_networks = 30 };
+
+static wf_ctx *ctx;
+static char folder[] = "/tmp/weft-report-XXXXXX";
+
+static int set_up(void **state) {
+    (void)state;
+    ctx = test_ctx();
+    return mkdtemp(folder) == NULL ? -1 : 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    int failed = system(command);
+    wf_ctx_free(ctx);
+    return failed;
+}
+
+static wf_points make_points(uint32_t which, size_t n, double accuracy, double iou, double wcs,
+                             double spread, double percentile) {
+    wf_points points = {.n = n};
+    points.accuracy = calloc(n, sizeof(float));
+    points.iou = calloc(n, sizeof(float));
+    points.wcs = calloc(n, sizeof(float));
+    points.nearest_wcs = calloc(n, sizeof(uint32_t));
+    points.nearest_iou = calloc(n, sizeof(uint32_t));
+    points.wcs_percentile = calloc(n, sizeof(float));
+    points.iou_percentile = calloc(n, sizeof(float));
+    wf_rng rng = wf_rng_at(7, which, WF_RNG_TEST, 0);
+    for (size_t i = 0; i < n; i++) {
+        float common = wf_rng_uniform(&rng) - 0.5f;
+        points.accuracy[i] = (float)(accuracy + spread * (common + 0.4 * wf_rng_uniform(&rng)));
+        points.iou[i] = (float)(iou + 2 * spread * (common + 0.5 * wf_rng_uniform(&rng)));
+        points.wcs[i] = (float)(wcs + 0.5 * spread * (wf_rng_uniform(&rng) - 0.5));
+        points.nearest_wcs[i] = wf_rng_below(&rng, 600);
+        points.nearest_iou[i] = wf_rng_below(&rng, 600);
+        points.wcs_percentile[i] = (float)(percentile * wf_rng_uniform(&rng));
+        points.iou_percentile[i] = 100 * wf_rng_uniform(&rng);
+    }
+    return points;
+}
+
+static void free_points(wf_points *points) {
+    free(points->accuracy);
+    free(points->iou);
+    free(points->wcs);
+    free(points->nearest_wcs);
+    free(points->nearest_iou);
+    free(points->wcs_percentile);
+    free(points->iou_percentile);
+}
+
+static wf_eval_row make_row(const char *name, double accuracy, double wcs, double jws) {
+    wf_eval_row row = {.n = 100,
+                       .accuracy_mean = accuracy,
+                       .accuracy_std = 0.012,
+                       .iou_mean = 0.51,
+                       .iou_std = 0.04,
+                       .wcs_mean = wcs,
+                       .wcs_std = 0.01,
+                       .jws = jws,
+                       .jws_std = 0.002,
+                       .jws_raw = jws,
+                       .jws_no_sqrt3 = jws,
+                       .diversity_iou_mean = 0.4,
+                       .diversity_iou_std = 0.02,
+                       .diversity_wcs_mean = wcs,
+                       .diversity_wcs_std = 0.02};
+    snprintf(row.name, sizeof row.name, "%s", name);
+    return row;
+}
+
+static char *read_page(const char *path) {
+    char *text;
+    size_t size;
+    assert_ok(ctx, wf_read_file(ctx, path, 64 << 20, &text, &size));
+    assert_int_equal(size, strlen(text));
+    return text;
+}
+
+/* Three spirals in the plane. */
+static void make_data(wf_dataset *data, float *x, int32_t *y, size_t n) {
+    wf_rng rng = wf_rng_at(3, 0, WF_RNG_TEST, 0);
+    for (size_t i = 0; i < n; i++) {
+        double r = 0.1 + 1.4 * wf_rng_uniform(&rng), angle = 2.2 * r + 2.0944 * (double)(i % 3);
+        x[2 * i] = (float)(r * cos(angle) + 0.1 * wf_rng_uniform(&rng));
+        x[2 * i + 1] = (float)(r * sin(angle) + 0.1 * wf_rng_uniform(&rng));
+        y[i] = (int32_t)(i % 3);
+    }
+    *data = (wf_dataset){.n_train = n, .inputs = 2, .classes = 3, .x_train = x, .y_train = y};
+}
+
+static void write_log(const char *path) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    wf_rng rng = wf_rng_at(5, 0, WF_RNG_TEST, 0);
+    for (int update = 20; update <= 3500; update += 20)
+        fprintf(file, "{\"update\": %d, \"loss\": %.4f, \"lr\": 0.002}\n", update,
+                0.55 + 0.9 * exp(-update / 500.0) + 0.04 * wf_rng_uniform(&rng));
+    fputs("{\"update\": 3520, \"lo", file); /* cut by a crash */
+    fclose(file);
+}
+
+static void full_page(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        wf_report_role role;
+        double accuracy, iou, wcs, jws, spread, percentile;
+    } kind[] = {{"reference", WF_REPORT_REFERENCE, .92, .52, .905, 1, .05, 100},
+                {"held-out", WF_REPORT_HELD_OUT, .92, .52, .904, .984, .05, 100},
+                {"random", WF_REPORT_CONTROL, .33, .06, .61, .31, .05, 1},
+                {"perturbation-0.05", WF_REPORT_CONTROL, .91, .83, .996, .71, .03, 0},
+                {"average", WF_REPORT_CONTROL, .55, .12, .75, .52, .1, 5},
+                {"gmn", WF_REPORT_GENERATED, .90, .49, .897, .911, .06, 90},
+                {"gmn-refined", WF_REPORT_GENERATED, .915, .51, .903, .949, .05, 95}};
+    enum { kinds = sizeof kind / sizeof kind[0] };
+    wf_eval_row rows[kinds];
+    wf_points points[kinds];
+    wf_report_entry entries[kinds];
+    for (int i = 0; i < kinds; i++) {
+        rows[i] = make_row(kind[i].name, kind[i].accuracy, kind[i].wcs, kind[i].jws);
+        points[i] = make_points((uint32_t)i, n_points, kind[i].accuracy, kind[i].iou, kind[i].wcs,
+                                kind[i].spread, kind[i].percentile);
+        entries[i] = (wf_report_entry){kind[i].role, &rows[i], &points[i]};
+    }
+    for (size_t i = 0; i < n_points; i++) points[3].wcs_percentile[i] = 100;
+
+    wf_graph *graph;
+    assert_ok(ctx, wf_graph_parse(ctx, "2-16-3", "relu", 0, &graph));
+    float *weights = calloc(2 * n_networks * graph->n_params, sizeof(float));
+    wf_rng rng = wf_rng_at(1, 0, WF_RNG_TEST, 0);
+    for (size_t i = 0; i < 2 * n_networks * graph->n_params; i++)
+        weights[i] = 2.4f * (wf_rng_uniform(&rng) + wf_rng_uniform(&rng) - 1.0f);
+    enum { examples = 600 };
+    float x[2 * examples];
+    int32_t y[examples];
+    wf_dataset data;
+    make_data(&data, x, y, examples);
+    char log_path[64], path[64];
+    snprintf(log_path, sizeof log_path, "%s/log.jsonl", folder);
+    snprintf(path, sizeof path, "%s/full.html", folder);
+    write_log(log_path);
+
+    wf_report_desc desc = wf_report_desc_default();
+    desc.title = "demo <script>alert(1)</script> & \"friends\"";
+    desc.summary =
+        "A flow fitted to 600 networks of 2-16-3 on spirals, and 100 networks sampled from it.";
+    desc.entries = entries;
+    desc.n_entries = kinds;
+    desc.scales[0] = 0.89, desc.scales[1] = 0.67, desc.scales[2] = 0.63;
+    desc.notes = "cloud of 600: the collection has no more";
+    desc.log_path = log_path;
+    desc.graph = graph;
+    desc.trained = weights;
+    desc.n_trained = n_networks;
+    desc.generated = weights + n_networks * graph->n_params;
+    desc.n_generated = n_networks;
+    desc.generated_name = "gmn-refined";
+    desc.data = &data;
+    desc.recipe = "[zoo]\narch = 2-16-3  # <small> & quick\n";
+    wf_report_fact facts[] = {{"collection", "600 networks of 2-16-3"},
+                              {"flow", "lean 32 x 3, 3,500 updates"}};
+    desc.facts = facts;
+    desc.n_facts = 2;
+    assert_ok(ctx, wf_report_write(ctx, &desc, path));
+    const char *keep = getenv("WEFT_TEST_REPORT");
+    if (keep != NULL) assert_ok(ctx, wf_report_write(ctx, &desc, keep));
+
+    char *page = read_page(path);
+    assert_null(strstr(page, "<script"));
+    assert_non_null(
+        strstr(page, "demo &lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;friends&quot;"));
+    assert_non_null(strstr(page, "# &lt;small&gt; &amp; quick"));
+    assert_null(strstr(page, "http"));
+    assert_null(strstr(page, "nan"));
+    assert_non_null(strstr(page, "0.949"));
+    assert_non_null(strstr(page, "layers.1.bias"));
+    assert_non_null(strstr(page, "class=\"curve\""));
+    assert_non_null(strstr(page, "cloud of 600"));
+    size_t pictures = 0, marks = 0;
+    for (const char *at = page; (at = strstr(at, "src=\"data:image/png;base64,")) != NULL; at++)
+        pictures++;
+    assert_int_equal(pictures, 2 * 24);
+    for (const char *at = page; (at = strstr(at, "<em class=\"copies\"")) != NULL; at++) marks++;
+    assert_int_equal(marks, 1);
+    assert_non_null(strstr(strstr(page, "perturbation-0.05"), "copies"));
+    free(page);
+    free(weights);
+    wf_graph_free(graph);
+    for (int i = 0; i < kinds; i++) free_points(&points[i]);
+}
+
+/* Without labelled data there are no scores, no IoU, no JWS: dashes, and no plot. */
+static void unlabelled_page(void **state) {
+    (void)state;
+    wf_eval_row row = {.n = 3, .wcs_mean = 0.75, .wcs_std = 0.01};
+    snprintf(row.name, sizeof row.name, "gmn<b>");
+    row.accuracy_mean = row.accuracy_std = row.iou_mean = row.iou_std = row.jws = row.jws_std = NAN;
+    row.diversity_iou_mean = row.diversity_iou_std = row.diversity_wcs_mean =
+        row.diversity_wcs_std = NAN;
+    wf_report_entry entry = {WF_REPORT_GENERATED, &row, NULL};
+    wf_report_desc desc = wf_report_desc_default();
+    desc.title = "no labels";
+    desc.entries = &entry;
+    desc.n_entries = 1;
+    char missing[64], path[64];
+    snprintf(missing, sizeof missing, "%s/absent.jsonl", folder);
+    snprintf(path, sizeof path, "%s/plain.html", folder);
+    desc.log_path = missing;
+    assert_ok(ctx, wf_report_write(ctx, &desc, path));
+    char *page = read_page(path);
+    assert_non_null(strstr(page, "gmn&lt;b&gt;"));
+    assert_non_null(strstr(page, "&ndash;"));
+    assert_null(strstr(page, "nan"));
+    assert_null(strstr(page, "Every network as a point"));
+    assert_null(strstr(page, "Training the flow"));
+    free(page);
+
+    snprintf(path, sizeof path, "%s/no-such-folder/x.html", folder);
+    assert_int_not_equal(wf_report_write(ctx, &desc, path), WF_OK);
+}
+
+static uint32_t read_u32(const uint8_t *at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+/* Decodes the file by the PNG rules and compares every byte. */
+static void png_round_trip(void **state) {
+    (void)state;
+    enum { width = 13, height = 7 };
+    uint8_t rgb[height * width * 3], raw[height * (3 * width + 1)];
+    wf_rng rng = wf_rng_at(2, 0, WF_RNG_TEST, 0);
+    for (size_t i = 0; i < sizeof rgb; i++) rgb[i] = (uint8_t)wf_rng_below(&rng, 256);
+    uint8_t *file;
+    size_t size;
+    assert_true(wf__png_encode(rgb, width, height, &file, &size));
+    assert_memory_equal(file, "\x89PNG\r\n\x1a\n", 8);
+    bool ended = false;
+    uLongf unpacked = 0;
+    for (size_t at = 8; at < size;) {
+        uint32_t length = read_u32(file + at);
+        assert_true(at + 12 + length <= size);
+        assert_int_equal(read_u32(file + at + 8 + length), crc32(0, file + at + 4, length + 4));
+        if (memcmp(file + at + 4, "IHDR", 4) == 0) {
+            assert_int_equal(read_u32(file + at + 8), width);
+            assert_int_equal(read_u32(file + at + 12), height);
+            assert_memory_equal(file + at + 16, "\x08\x02\0\0\0", 5);
+        }
+        if (memcmp(file + at + 4, "IDAT", 4) == 0) {
+            unpacked = sizeof raw;
+            assert_int_equal(uncompress(raw, &unpacked, file + at + 8, length), Z_OK);
+        }
+        ended = memcmp(file + at + 4, "IEND", 4) == 0;
+        at += 12 + length;
+    }
+    assert_true(ended);
+    assert_int_equal(unpacked, sizeof raw);
+    for (int row = 0; row < height; row++) {
+        const uint8_t *line = raw + row * (3 * width + 1);
+        assert_int_equal(line[0], 1);
+        uint8_t left[3] = {0, 0, 0};
+        for (int i = 0; i < 3 * width; i++) {
+            left[i % 3] = (uint8_t)(left[i % 3] + line[1 + i]);
+            assert_int_equal(left[i % 3], rgb[row * 3 * width + i]);
+        }
+    }
+    free(file);
+}
+
+static void base64_known_answers(void **state) {
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foobar", "Zm9vYmFy"}};
+    for (int i = 0; i < 5; i++) {
+        wf__page page = {0};
+        wf__page_base64(&page, (const uint8_t *)pairs[i][0], strlen(pairs[i][0]));
+        assert_string_equal(page.text == NULL ? "" : page.text, pairs[i][1]);
+        wf__page_free(&page);
+    }
+}
+
+/* A copy: more than half of the networks at the 99th percentile or above. */
+static void copies_are_told(void **state) {
+    (void)state;
+    float percentile[4] = {99, 100, 98.9f, 10};
+    wf_points points = {.n = 4, .wcs_percentile = percentile};
+    assert_false(wf_report_is_copy(&points));
+    percentile[2] = 99;
+    assert_true(wf_report_is_copy(&points));
+    assert_false(wf_report_is_copy(NULL));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(full_page),       cmocka_unit_test(unlabelled_page),
+        cmocka_unit_test(png_round_trip),  cmocka_unit_test(base64_known_answers),
+        cmocka_unit_test(copies_are_told),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

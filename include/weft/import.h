@@ -1,0 +1,103 @@
+/* weft/import.h: your own networks in, one network out, and what a collection looks like.
+ *
+ *     wf_import_desc desc = wf_import_desc_default();
+ *     desc.activation = "relu";                                files do not say it
+ *     wf_import_result result;
+ *     wf_zoo_import(ctx, "checkpoints/", &desc, "mine", &result);     mine.safetensors
+ *     puts(result.collections[0].path);
+ *     wf_import_result_free(&result);
+ *
+ * Fully connected networks only: matrices [out,in] that chain, with or without biases. Normalisation layers, running
+ * statistics and convolution kernels are refused by name. docs/import.md has the rules. */
+#ifndef WEFT_IMPORT_H
+#define WEFT_IMPORT_H
+
+#include "weft/zoo.h"
+
+typedef struct wf_import_desc {
+    const char *activation; /* of the hidden layers, as wf_graph_parse names them; required */
+    const char *
+        layers; /* comma-separated names of the layers in order ("fc1,fc2,out"); NULL: found by name and shape */
+    const char
+        *name; /* kept in the collection's metadata as "weft.name"; NULL: the source's name */
+} wf_import_desc;
+WF_API wf_import_desc wf_import_desc_default(void);
+
+/* One file written: all networks of one architecture. */
+typedef struct wf_import_collection {
+    char *path;
+    char arch[256];
+    size_t count;
+    size_t non_finite; /* networks with an infinite value or NaN; they are kept */
+} wf_import_collection;
+
+typedef struct wf_import_result {
+    size_t files, networks, non_finite;
+    int n_collections;
+    wf_import_collection *collections;
+} wf_import_result;
+WF_API void wf_import_result_free(wf_import_result *result); /* what it holds, not itself */
+
+/* Turn networks saved by PyTorch into collections.
+ * source  a safetensors or torch.save file of stacked tensors, as torch.func.stack_module_state has them ("0.weight" [M,out,in]);
+ *         the same with one plain state_dict; or a folder of state_dict files, all .safetensors or all .pt/.pth, in natural
+ *         order of their names. torch.save files are zip containers (torch 1.6 and later); no code in them is ever run.
+ * out     the collection to write: OUT.safetensors (".safetensors" may be given). Networks of several architectures become
+ *         OUT-64-16-8-10.safetensors, OUT-64-32-10.safetensors ...
+ * result  may be NULL; free with wf_import_result_free().
+ * Nothing is written unless every network can be read. Metadata "weft.sources" is a JSON list: the file of each network. */
+WF_API wf_status wf_zoo_import(wf_ctx *ctx, const char *source, const wf_import_desc *desc,
+                               const char *out, wf_import_result *result);
+
+/* Write network `index` as a plain state_dict in a safetensors file.
+ * names  comma-separated names of the layers; NULL: "layers.0", "layers.1" ... Tensors are NAME.weight and NAME.bias. */
+WF_API wf_status wf_zoo_export(wf_ctx *ctx, const wf_zoo *zoo, size_t index, const char *path,
+                               const char *names);
+
+/* Scores of all networks on one test set. */
+typedef struct wf_zoo_score_info {
+    char name[64];
+    double mean, std, min, max; /* std with divisor n; NaN scores are left out */
+} wf_zoo_score_info;
+
+/* How the networks stand to their neighbours by index, judged by cosines of flat weight vectors (medians over at most
+ * 2,000 pairs). With `near` over pairs (i, i+1) and `far` over pairs that are not neighbours:
+ *   near <= 0.5                        independent, as far as weights can tell
+ *   1 - near < (1 - far) / 2           one or more training trajectories, saved step by step
+ *   otherwise                          a common start, or networks that were aligned with each other */
+typedef enum wf_zoo_kinship {
+    WF_ZOO_INDEPENDENT,
+    WF_ZOO_TRAJECTORY,
+    WF_ZOO_RELATED
+} wf_zoo_kinship;
+
+typedef struct wf_zoo_duplicate {
+    size_t index, earlier; /* network `index` equals network `earlier` */
+    bool permuted;         /* after relabelling hidden units, not bit by bit */
+} wf_zoo_duplicate;
+
+typedef struct wf_zoo_summary {
+    char arch[256], activation[16];
+    size_t count, parameters;
+    int n_tests;
+    wf_zoo_score_info tests[8];
+    size_t duplicates; /* networks that equal an earlier one, bit by bit */
+    size_t
+        permuted_duplicates; /* networks that equal an earlier one up to the order of hidden units */
+    wf_zoo_duplicate examples[8]; /* the first of both kinds, by index */
+    int n_examples;
+    size_t hidden_units; /* of all networks together */
+    size_t dead_units; /* of these: cannot change the output, whatever the input (docs/import.md) */
+    size_t dead_networks;     /* networks with at least one */
+    size_t non_finite_values; /* infinite or NaN parameters */
+    size_t non_finite_networks;
+    size_t first_non_finite; /* index, when there is one */
+    double near, far;        /* median cosines; NaN with fewer than four finite networks */
+    wf_zoo_kinship kinship;
+    char warning[512]; /* one sentence when the networks are not independent, else "" */
+} wf_zoo_summary;
+
+/* Everything that can be said of a collection without its data set. */
+WF_API wf_status wf_zoo_info(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out);
+
+#endif

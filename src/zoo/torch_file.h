@@ -1,0 +1,22 @@
+/* torch_file: the tensors of one torch.save file (zip container, torch 1.6 and later), in the order of their dictionary.
+ * The file holds a dictionary of tensors, or a dictionary in which exactly one value is such a dictionary
+ * ({"state_dict": {...}, "epoch": 3}). Tensors come out contiguous, whatever their strides were. */
+#ifndef WF_ZOO_TORCH_FILE_H
+#define WF_ZOO_TORCH_FILE_H
+
+#include "base/safetensors.h"
+
+typedef struct wf_torch_file wf_torch_file;
+
+wf_status wf_torch_open(wf_ctx *ctx, const char *path, wf_torch_file **out);
+/* The same over bytes in memory (fuzzing, tests); borrowed. */
+wf_status wf_torch_parse(wf_ctx *ctx, const char *label, const void *bytes, size_t size,
+                         wf_torch_file **out);
+void wf_torch_close(wf_torch_file *file);
+size_t wf_torch_count(const wf_torch_file *file);
+const wf_st_tensor *wf_torch_at(const wf_torch_file *file, size_t index);
+
+/* Does it look like the work of torch.save, this container or the one before it? */
+bool wf_torch_recognise(const void *bytes, size_t size);
+
+#endif

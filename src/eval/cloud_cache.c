@@ -1,0 +1,169 @@
+/* cloud_cache: the reference's scores beside its collection, in PATH.cloud.safetensors.
+ *
+ *   cloud.index U32 [m]   cloud.wcs F32 [m]   cloud.wcs_nearest U32 [m]
+ *   score F32 [N]   errors U64 [N, words]   iou F32 [N]   iou_nearest U32 [N]      with labelled data
+ *   __metadata__  weft.cloud    what the values were computed from: digest of all weights, the architecture, the data
+ *                               set's fingerprint and the settings that matter
+ *                 weft.digest   digest of the tensors as they stand, so that a damaged file is noticed
+ * A file with another key is stale and replaced silently; a damaged one is replaced with a warning. */
+#include "base/pool.h"
+#include "base/safetensors.h"
+#include "eval/reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { cache_version = 1, networks_in_a_chunk = 256, max_tensors = 7 };
+
+typedef struct digest_call {
+    const float *weights;
+    size_t n, params;
+    uint64_t *digest; /* [n] */
+} digest_call;
+
+/* Murmur's finaliser: every input bit reaches every output bit. */
+static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+    x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+    return x ^ (x >> 33);
+}
+
+static void digest_chunk(void *call_, size_t chunk, int worker) {
+    (void)worker;
+    const digest_call *call = call_;
+    size_t end = (chunk + 1) * networks_in_a_chunk;
+    for (size_t i = chunk * networks_in_a_chunk; i < end && i < call->n; i++) {
+        uint64_t state = 0;
+        for (size_t p = 0; p < call->params; p++) {
+            uint32_t bits;
+            memcpy(&bits, call->weights + i * call->params + p, sizeof bits);
+            state = (state ^ bits) * 0x9e3779b97f4a7c15u;
+            state ^= state >> 29;
+        }
+        call->digest[i] = mix(state);
+    }
+}
+
+static wf_status cache_key(wf_ctx *ctx, const wf_reference *ref, char out[65]) {
+    const wf_graph *graph = wf_zoo_graph(ref->zoo);
+    digest_call call = {ref->weights, ref->n, graph->n_params, NULL};
+    WF_TRY(wf_alloc(ctx, ref->n, sizeof *call.digest, "cloud cache", &call.digest));
+    wf_parallel(ctx, (ref->n + networks_in_a_chunk - 1) / networks_in_a_chunk, digest_chunk, &call);
+    wf_sha256 hash;
+    wf_sha256_start(&hash);
+    wf_sha256_add(&hash, call.digest, ref->n * sizeof *call.digest);
+    free(call.digest);
+    char text[1024];
+    int length = snprintf(text, sizeof text, "%d %s %s %s score %d cloud %zu sweeps %d seed %llu",
+                          cache_version, graph->text, wf_activation_name(graph->activation),
+                          ref->data == NULL ? "none" : ref->data->fingerprint, (int)ref->desc.score,
+                          ref->m, ref->desc.sweeps, (unsigned long long)ref->desc.seed);
+    wf_sha256_add(&hash, text, (size_t)length);
+    wf_sha256_end(&hash, out);
+    return WF_OK;
+}
+
+/* The cache's tensors as views of the reference's arrays; count returned. */
+static size_t cache_tensors(const wf_reference *ref, wf_st_tensor out[max_tensors]) {
+    const wf_st_tensor all[max_tensors] = {
+        {.name = "cloud.index",
+         .dtype = WF_ST_U32,
+         .rank = 1,
+         .shape = {ref->m},
+         .data = ref->cloud},
+        {.name = "cloud.wcs", .dtype = WF_ST_F32, .rank = 1, .shape = {ref->m}, .data = ref->wcs},
+        {.name = "cloud.wcs_nearest",
+         .dtype = WF_ST_U32,
+         .rank = 1,
+         .shape = {ref->m},
+         .data = ref->wcs_nearest},
+        {.name = "score", .dtype = WF_ST_F32, .rank = 1, .shape = {ref->n}, .data = ref->score},
+        {.name = "errors",
+         .dtype = WF_ST_U64,
+         .rank = 2,
+         .shape = {ref->n, ref->words},
+         .data = ref->errors},
+        {.name = "iou", .dtype = WF_ST_F32, .rank = 1, .shape = {ref->n}, .data = ref->iou},
+        {.name = "iou_nearest",
+         .dtype = WF_ST_U32,
+         .rank = 1,
+         .shape = {ref->n},
+         .data = ref->iou_nearest},
+    };
+    size_t count = ref->data == NULL ? 3 : max_tensors;
+    for (size_t i = 0; i < count; i++) {
+        out[i] = all[i];
+        out[i].count = 1;
+        for (int d = 0; d < all[i].rank; d++) out[i].count *= all[i].shape[d];
+        out[i].bytes = out[i].count * wf_st_dtype_size(all[i].dtype);
+    }
+    return count;
+}
+
+static void tensors_digest(const wf_st_tensor *tensors, size_t count, char out[65]) {
+    wf_sha256 hash;
+    wf_sha256_start(&hash);
+    for (size_t i = 0; i < count; i++) wf_sha256_add(&hash, tensors[i].data, tensors[i].bytes);
+    wf_sha256_end(&hash, out);
+}
+
+void wf__cloud_path(const wf_reference *reference, char out[4096]) {
+    const char *zoo = wf_zoo_path(reference->zoo);
+    int length = zoo == NULL ? -1 : snprintf(out, 4096, "%s.cloud.safetensors", zoo);
+    if (length < 0 || length >= 4096) out[0] = 0;
+}
+
+/* NULL, or what is wrong with the file. Values are copied over the reference's arrays only when all is well. */
+static const char *take_tensors(const wf_st_file *file, const wf_reference *ref) {
+    wf_st_tensor expected[max_tensors], found[max_tensors];
+    size_t count = cache_tensors(ref, expected);
+    if (wf_st_count(file) != count) return "it holds other tensors";
+    for (size_t i = 0; i < count; i++) {
+        const wf_st_tensor *tensor = wf_st_find(file, expected[i].name);
+        if (tensor == NULL) return "a tensor is missing";
+        if (tensor->dtype != expected[i].dtype || tensor->bytes != expected[i].bytes)
+            return "a tensor has another shape";
+        found[i] = *tensor;
+    }
+    char digest[65];
+    tensors_digest(found, count, digest);
+    const char *stored = wf_st_meta(file, "weft.digest");
+    if (stored == NULL || strcmp(stored, digest) != 0)
+        return "its values do not match their digest";
+    if (memcmp(found[0].data, ref->cloud, found[0].bytes) != 0) return "it lists other networks";
+    for (size_t i = 1; i < count; i++)
+        memcpy((void *)(uintptr_t)expected[i].data, found[i].data, found[i].bytes);
+    return NULL;
+}
+
+bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference) {
+    char path[4096], key[65];
+    wf__cloud_path(reference, path);
+    if (path[0] == 0 || !wf_file_exists(path)) return false;
+    if (cache_key(ctx, reference, key) != WF_OK) return false;
+    wf_st_file *file = NULL;
+    if (wf_st_open(ctx, path, &file) != WF_OK) {
+        wf_warn(ctx, "%s; the reference is computed again", wf_last_error(ctx));
+        return false;
+    }
+    const char *stored = wf_st_meta(file, "weft.cloud"), *fault = "";
+    if (stored == NULL) fault = "it has no key";
+    else if (strcmp(stored, key) == 0) fault = take_tensors(file, reference);
+    if (fault != NULL && fault[0] != 0)
+        wf_warn(ctx, "%s is damaged (%s); the reference is computed again", path, fault);
+    wf_st_close(file);
+    return fault == NULL;
+}
+
+void wf__cloud_write(wf_ctx *ctx, const wf_reference *reference) {
+    char path[4096], key[65], digest[65];
+    wf__cloud_path(reference, path);
+    if (path[0] == 0 || cache_key(ctx, reference, key) != WF_OK) return;
+    wf_st_tensor tensors[max_tensors];
+    size_t count = cache_tensors(reference, tensors);
+    tensors_digest(tensors, count, digest);
+    const char *const meta[2][2] = {{"weft.cloud", key}, {"weft.digest", digest}};
+    if (wf_st_write(ctx, path, tensors, count, meta, 2) != WF_OK)
+        wf_warn(ctx, "the reference cloud is not kept: %s", wf_last_error(ctx));
+}

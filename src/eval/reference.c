@@ -1,0 +1,214 @@
+/* reference: the collection's own scores (paper, appendix B.2 and B.4).
+ *
+ * Task score and max IoU of all N networks, WCS of a cloud of m = min(1000, N) drawn uniformly, each leave-one-out:
+ * a network is compared with the whole collection but itself. The scale of coordinate k is
+ *     d_k = max(mu_k, 1 - mu_k),   mu_k the mean over the cloud.
+ * The cloud is the beginning of the shuffle of stream (seed, 0, WF_RNG_CLOUD, 0). */
+#include "eval/reference.h"
+
+#include "base/random.h"
+#include "eval/iou.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+wf_eval_desc wf_eval_desc_default(void) {
+    return (wf_eval_desc){.score = WF_SCORE_ACCURACY,
+                          .cloud = 1000,
+                          .subsets = 100,
+                          .sweeps = 5,
+                          .seed = 0,
+                          .cache = true};
+}
+
+void wf_reference_free(wf_reference *reference) {
+    if (reference == NULL) return;
+    free(reference->weights);
+    free(reference->score);
+    free(reference->errors);
+    free(reference->iou);
+    free(reference->iou_nearest);
+    free(reference->cloud);
+    free(reference->wcs);
+    free(reference->wcs_nearest);
+    free(reference);
+}
+
+void wf_reference_scales(const wf_reference *reference, double scales[3]) {
+    memcpy(scales, reference->scales, sizeof reference->scales);
+}
+
+const char *wf_reference_notes(const wf_reference *reference) { return reference->notes; }
+
+static wf_status check_desc(wf_ctx *ctx, const wf_zoo *zoo, const wf_eval_desc *desc) {
+    if (desc->cloud < 1 || desc->cloud > UINT32_MAX)
+        return wf_fail(ctx, WF_ERR_USAGE, "evaluation: a cloud of %zu networks; give 1 or more",
+                       desc->cloud);
+    if (desc->subsets < 1 || desc->subsets > 1000000)
+        return wf_fail(ctx, WF_ERR_USAGE, "evaluation: %d subsets; give 1 to 1000000",
+                       desc->subsets);
+    if (desc->sweeps < 1)
+        return wf_fail(ctx, WF_ERR_USAGE, "evaluation: %d sweeps; give 1 or more", desc->sweeps);
+    if (wf_zoo_count(zoo) < 2)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: %zu network; leave-one-out comparison needs two or more",
+                       wf_zoo_path(zoo), wf_zoo_count(zoo));
+    return WF_OK;
+}
+
+static wf_status allocate(wf_ctx *ctx, wf_reference *ref) {
+    WF_TRY(wf_alloc(ctx, ref->n, sizeof(uint32_t), "reference cloud", &ref->cloud));
+    WF_TRY(wf_alloc(ctx, ref->m, sizeof(float), "reference cloud", &ref->wcs));
+    WF_TRY(wf_alloc(ctx, ref->m, sizeof(uint32_t), "reference cloud", &ref->wcs_nearest));
+    if (ref->data == NULL) return WF_OK;
+    WF_TRY(wf_alloc(ctx, ref->n, sizeof(float), "reference scores", &ref->score));
+    WF_TRY(wf_alloc(ctx, ref->n * ref->words, sizeof(uint64_t), "reference errors", &ref->errors));
+    WF_TRY(wf_alloc(ctx, ref->n, sizeof(float), "reference scores", &ref->iou));
+    return wf_alloc(ctx, ref->n, sizeof(uint32_t), "reference scores", &ref->iou_nearest);
+}
+
+static void draw_cloud(wf_reference *ref) {
+    wf_rng rng = wf_rng_at(ref->desc.seed, 0, WF_RNG_CLOUD, 0);
+    wf_rng_shuffle(&rng, ref->cloud, (uint32_t)ref->n);
+}
+
+/* The masks stored in the collection count only when they were made on these very examples. */
+static const uint8_t *stored_errors(const wf_reference *ref) {
+    const char *fingerprint = wf_zoo_meta(ref->zoo, "weft.data");
+    size_t bytes = 0;
+    if (fingerprint == NULL || strcmp(fingerprint, ref->data->fingerprint) != 0) return NULL;
+    const uint8_t *errors = wf_zoo_errors(ref->zoo, ref->data->name, &bytes);
+    return bytes == (ref->data->n_test + 7) / 8 ? errors : NULL;
+}
+
+static void accuracy_from_errors(wf_reference *ref, const uint8_t *errors, size_t bytes) {
+    for (size_t i = 0; i < ref->n; i++) {
+        size_t wrong = 0;
+        for (size_t k = 0; k < bytes; k++)
+            wrong += (size_t)__builtin_popcount(errors[i * bytes + k]);
+        ref->score[i] = (float)(1.0 - (double)wrong / (double)ref->data->n_test);
+    }
+}
+
+static wf_status test_collection(wf_ctx *ctx, wf_reference *ref) {
+    size_t bytes = (ref->data->n_test + 7) / 8;
+    const uint8_t *stored = stored_errors(ref);
+    uint8_t *errors = NULL;
+    wf_status status = WF_OK;
+    if (stored != NULL && ref->desc.score == WF_SCORE_ACCURACY) {
+        accuracy_from_errors(ref, stored, bytes);
+    } else {
+        WF_TRY(wf_alloc(ctx, ref->n, bytes, "error masks", &errors));
+        WF_TRY_GOTO(wf_score_networks(ctx, wf_zoo_graph(ref->zoo), ref->weights, ref->n, ref->data,
+                                      ref->desc.score, ref->score, errors),
+                    done);
+        stored = errors;
+    }
+    for (size_t i = 0; i < ref->n; i++)
+        memcpy(ref->errors + i * ref->words, stored + i * bytes, bytes);
+done:
+    free(errors);
+    return status;
+}
+
+static wf_status compare_errors(wf_ctx *ctx, wf_reference *ref) {
+    int64_t *self = NULL;
+    WF_TRY(wf_alloc(ctx, ref->n, sizeof *self, "error masks", &self));
+    for (size_t i = 0; i < ref->n; i++) self[i] = (int64_t)i;
+    wf_status status = wf__iou_max(ctx, ref->errors, ref->n, ref->errors, ref->n, ref->words, self,
+                                   ref->iou, ref->iou_nearest);
+    free(self);
+    return status;
+}
+
+static wf_status match_cloud(wf_ctx *ctx, wf_reference *ref) {
+    const wf_graph *graph = wf_zoo_graph(ref->zoo);
+    size_t params = graph->n_params;
+    float *queries = NULL;
+    int64_t *self = NULL;
+    wf_status status = WF_OK;
+    WF_TRY_GOTO(wf_alloc(ctx, ref->m, params * sizeof *queries, "reference cloud", &queries), done);
+    WF_TRY_GOTO(wf_alloc(ctx, ref->m, sizeof *self, "reference cloud", &self), done);
+    for (size_t i = 0; i < ref->m; i++) {
+        self[i] = ref->cloud[i];
+        memcpy(queries + i * params, ref->weights + ref->cloud[i] * params,
+               params * sizeof *queries);
+    }
+    wf_match_desc match = wf_match_desc_default();
+    match.sweeps = ref->desc.sweeps;
+    match.seed = ref->desc.seed;
+    status = wf_wcs_max(ctx, graph, queries, ref->m, ref->weights, ref->n, self, &match, ref->wcs,
+                        ref->wcs_nearest);
+done:
+    free(queries);
+    free(self);
+    return status;
+}
+
+static void set_scales(wf_reference *ref) {
+    double sum[3] = {ref->data == NULL ? NAN : 0, ref->data == NULL ? NAN : 0, 0};
+    for (size_t i = 0; i < ref->m; i++) {
+        if (ref->data != NULL) {
+            sum[0] += (double)ref->score[ref->cloud[i]];
+            sum[1] += (double)ref->iou[ref->cloud[i]];
+        }
+        sum[2] += (double)ref->wcs[i];
+    }
+    for (int k = 0; k < 3; k++) {
+        double mean = sum[k] / (double)ref->m;
+        ref->scales[k] = mean > 1 - mean ? mean : 1 - mean;
+    }
+}
+
+static void set_notes(wf_reference *ref) {
+    size_t used = 0;
+    ref->notes[0] = 0;
+    if (ref->m < ref->desc.cloud)
+        used = (size_t)snprintf(ref->notes, sizeof ref->notes,
+                                "cloud of %zu instead of %zu: the collection has no more", ref->m,
+                                ref->desc.cloud);
+    if (ref->data == NULL)
+        snprintf(ref->notes + used, sizeof ref->notes - used,
+                 "%sno labelled data: only WCS and diversity are defined", used > 0 ? "; " : "");
+}
+
+static wf_status compute(wf_ctx *ctx, wf_reference *ref) {
+    if (ref->data != NULL) {
+        WF_TRY(test_collection(ctx, ref));
+        WF_TRY(compare_errors(ctx, ref));
+    }
+    return match_cloud(ctx, ref);
+}
+
+wf_status wf_reference_open(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *data,
+                            const wf_eval_desc *desc, wf_reference **out) {
+    *out = NULL;
+    wf_eval_desc defaults = wf_eval_desc_default();
+    if (desc == NULL) desc = &defaults;
+    WF_TRY(check_desc(ctx, zoo, desc));
+    wf_reference *ref = NULL;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *ref, "reference", &ref));
+    ref->zoo = zoo;
+    ref->data = data;
+    ref->desc = *desc;
+    ref->n = wf_zoo_count(zoo);
+    ref->m = desc->cloud < ref->n ? desc->cloud : ref->n;
+    ref->words = data == NULL ? 0 : wf__mask_words((data->n_test + 7) / 8);
+    wf_status status = WF_OK;
+    WF_TRY_GOTO(allocate(ctx, ref), failed);
+    WF_TRY_GOTO(wf_zoo_load(ctx, zoo, 0, ref->n, &ref->weights), failed);
+    draw_cloud(ref);
+    if (!desc->cache || !wf__cloud_read(ctx, ref)) {
+        WF_TRY_GOTO(compute(ctx, ref), failed);
+        if (desc->cache) wf__cloud_write(ctx, ref);
+    }
+    set_scales(ref);
+    set_notes(ref);
+    *out = ref;
+    return WF_OK;
+failed:
+    wf_reference_free(ref);
+    return status;
+}

@@ -1,0 +1,34 @@
+/* reference: the reference side of every comparison, and its cache. */
+#ifndef WF_EVAL_REFERENCE_H
+#define WF_EVAL_REFERENCE_H
+
+#include "base/status.h"
+#include "weft/eval.h"
+
+/* N networks of P parameters, a cloud of m of them, masks of `words` words. Without labelled data score, errors, iou and
+ * iou_nearest are NULL. */
+struct wf_reference {
+    const wf_zoo *zoo;      /* borrowed */
+    const wf_dataset *data; /* borrowed; NULL: none */
+    wf_eval_desc desc;
+    size_t n, m, words;
+    float *weights;        /* (N, P) */
+    float *score;          /* [N] accuracy or ROC AUC */
+    uint64_t *errors;      /* (N, words) */
+    float *iou;            /* [N] leave-one-out */
+    uint32_t *iou_nearest; /* [N] */
+    uint32_t *cloud;       /* [m] which networks */
+    float *wcs;            /* [m] leave-one-out */
+    uint32_t *wcs_nearest; /* [m] */
+    double scales[3];
+    char notes[512];
+};
+
+/* Where the cache of a collection lies; "" when the name is too long. */
+void wf__cloud_path(const wf_reference *reference, char out[4096]);
+/* Fills score, errors, iou, wcs and their neighbours; false when there is no usable cache. reference->cloud is set. */
+bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference);
+/* A cache that cannot be written is a warning, not a failure. */
+void wf__cloud_write(wf_ctx *ctx, const wf_reference *reference);
+
+#endif

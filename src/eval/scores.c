@@ -1,0 +1,223 @@
+/* scores: task performance and error masks of networks on a test set (paper, appendix B.1).
+ *
+ * The test inputs are laid out once as tiles (inputs, 64 examples); a network runs over all tiles on one thread, so its
+ * logits do not depend on its neighbours or on the thread count. The prediction is the first largest logit; a prediction
+ * from logits that are not numbers is wrong. */
+#include "base/pool.h"
+#include "eval/eval_kernel.h"
+#include "weft/eval.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { tile = WF_SCORE_TILE, networks_in_a_round = 64 };
+
+typedef struct score_call {
+    const wf_graph *graph;
+    const wf_dataset *data;
+    wf_eval_kernel kernel;
+    const float *weights;
+    wf_score score;
+    float *scores;
+    uint8_t *errors;
+    size_t tiles, first;
+    float *inputs; /* (tiles, inputs, tile) */
+    size_t *place; /* [n_groups] of a group's values in the scratch */
+    float *
+        scratch; /* scratch_floats per worker: values of the groups, then margins of all examples */
+    size_t scratch_floats, value_floats;
+} score_call;
+
+static void lay_out_inputs(const wf_dataset *data, float *out) {
+    for (size_t row = 0; row < data->n_test; row++) {
+        const float *x = data->x_test + row * (size_t)data->inputs;
+        float *place = out + row / tile * tile * (size_t)data->inputs + row % tile;
+        for (int j = 0; j < data->inputs; j++) place[(size_t)j * tile] = x[j];
+    }
+}
+
+/* Logits (outputs, tile) of one tile; groups are visited in layer order, so sources are ready before use. */
+static const float *forward_tile(const score_call *call, const float *w, const float *x,
+                                 float *scratch) {
+    const wf_graph *graph = call->graph;
+    const float *logits = scratch;
+    for (int layer = 1; layer <= graph->n_layers; layer++)
+        for (int g = 0; g < graph->n_groups; g++) {
+            const wf_group *group = &graph->groups[g];
+            if (group->layer != layer || group->kind == WF_GROUP_BIAS) continue;
+            float *y = scratch + call->place[g];
+            memset(y, 0, (size_t)group->n * tile * sizeof *y);
+            for (int b = 0; b < graph->n_blocks; b++) {
+                const wf_block *block = &graph->blocks[b];
+                if (block->dst != g) continue;
+                const wf_group *src = &graph->groups[block->src];
+                const float *values =
+                    src->kind == WF_GROUP_INPUT ? x : scratch + call->place[block->src];
+                call->kernel.affine(w + block->offset, (size_t)group->n, (size_t)src->n, values, y);
+            }
+            if (group->kind == WF_GROUP_HIDDEN)
+                call->kernel.activate(graph->activation, y, (size_t)group->n * tile);
+            else logits = y;
+        }
+    return logits;
+}
+
+static bool is_wrong(const float *logits, int outputs, int32_t label) {
+    int best = 0;
+    for (int i = 1; i < outputs; i++)
+        if (logits[(size_t)i * tile] > logits[(size_t)best * tile]) best = i;
+    return best != label || isnan(logits[(size_t)best * tile]);
+}
+
+static void score_network(void *call_, size_t chunk, int worker) {
+    const score_call *call = call_;
+    const wf_dataset *data = call->data;
+    size_t index = call->first + chunk, bytes = (data->n_test + 7) / 8, wrong = 0;
+    const float *w = call->weights + index * call->graph->n_params;
+    float *scratch = call->scratch + (size_t)worker * call->scratch_floats;
+    float *margin = scratch + call->value_floats;
+    uint8_t *mask = call->errors == NULL ? NULL : call->errors + index * bytes;
+    if (mask != NULL) memset(mask, 0, bytes);
+    for (size_t t = 0; t < call->tiles; t++) {
+        const float *x = call->inputs + t * tile * (size_t)data->inputs;
+        const float *logits = forward_tile(call, w, x, scratch);
+        for (size_t k = 0; k < tile && t * tile + k < data->n_test; k++) {
+            size_t row = t * tile + k;
+            bool bad = is_wrong(logits + k, call->graph->outputs, data->y_test[row]);
+            wrong += bad;
+            if (mask != NULL && bad) mask[row / 8] |= (uint8_t)(1u << row % 8);
+            if (call->score == WF_SCORE_AUC) margin[row] = logits[tile + k] - logits[k];
+        }
+    }
+    if (call->scores == NULL) return;
+    call->scores[index] = call->score == WF_SCORE_AUC
+                              ? (float)wf_roc_auc(margin, data->y_test, data->n_test)
+                              : (float)(1.0 - (double)wrong / (double)data->n_test);
+}
+
+static wf_status check_fit(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
+                           wf_score score) {
+    if (graph->inputs != data->inputs || graph->outputs != data->classes)
+        return wf_fail(
+            ctx, WF_ERR_SHAPE,
+            "networks %s: %d inputs and %d outputs, but data set %s has %d inputs and %d classes",
+            graph->text, graph->inputs, graph->outputs, data->name, data->inputs, data->classes);
+    if (data->n_test == 0)
+        return wf_fail(ctx, WF_ERR_INPUT, "data set %s has no test examples; raise test_fraction",
+                       data->name);
+    if (score == WF_SCORE_AUC && data->classes != 2)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "ROC AUC needs two classes, data set %s has %d; use accuracy", data->name,
+                       data->classes);
+    for (int b = 0; b < graph->n_blocks; b++)
+        if (graph->blocks[b].coef != 1)
+            return wf_fail(ctx, WF_ERR_UNSUPPORTED, "forward pass: %s is not a plain matrix",
+                           graph->blocks[b].name);
+    return WF_OK;
+}
+
+/* A bias node is a source whose value is 1 for every example. */
+static void set_bias_values(const score_call *call, int workers) {
+    for (int worker = 0; worker < workers; worker++)
+        for (int g = 0; g < call->graph->n_groups; g++) {
+            if (call->graph->groups[g].kind != WF_GROUP_BIAS) continue;
+            float *one = call->scratch + (size_t)worker * call->scratch_floats + call->place[g];
+            for (int k = 0; k < tile; k++) one[k] = 1;
+        }
+}
+
+static wf_status score_call_open(wf_ctx *ctx, score_call *call) {
+    const wf_graph *graph = call->graph;
+    int workers = wf_ctx_threads(ctx);
+    WF_TRY(
+        wf_alloc(ctx, (size_t)graph->n_groups, sizeof *call->place, "forward pass", &call->place));
+    size_t nodes = 0;
+    for (int g = 0; g < graph->n_groups; g++) {
+        call->place[g] = nodes * tile;
+        if (graph->groups[g].kind != WF_GROUP_INPUT) nodes += (size_t)graph->groups[g].n;
+    }
+    call->tiles = (call->data->n_test + tile - 1) / tile;
+    call->value_floats = nodes * tile;
+    call->scratch_floats = call->value_floats + call->tiles * tile;
+    WF_TRY(wf_alloc(ctx, call->scratch_floats * (size_t)workers, sizeof(float), "forward pass",
+                    &call->scratch));
+    set_bias_values(call, workers);
+    WF_TRY(wf_alloc(ctx, call->tiles * tile * (size_t)call->data->inputs, sizeof(float),
+                    "test inputs", &call->inputs));
+    lay_out_inputs(call->data, call->inputs);
+    return WF_OK;
+}
+
+wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
+                            const wf_dataset *data, wf_score score, float *scores,
+                            uint8_t *errors) {
+    WF_TRY(check_fit(ctx, graph, data, score));
+    score_call call = {.graph = graph,
+                       .data = data,
+                       .kernel = WF_PICK_F32(wf__eval_kernel),
+                       .weights = weights,
+                       .score = score,
+                       .scores = scores,
+                       .errors = errors};
+    wf_status status = WF_OK;
+    WF_TRY_GOTO(score_call_open(ctx, &call), done);
+    wf_meter meter = wf_meter_start(ctx, "testing networks", "networks", (double)n);
+    while (call.first < n) {
+        if (wf_interrupted(ctx)) {
+            status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while testing networks");
+            goto done;
+        }
+        size_t count = n - call.first < networks_in_a_round ? n - call.first : networks_in_a_round;
+        wf_parallel(ctx, count, score_network, &call);
+        call.first += count;
+        wf_meter_update(&meter, (double)call.first, NULL);
+    }
+    wf_meter_end(&meter, (double)n, NULL);
+done:
+    free(call.place);
+    free(call.scratch);
+    free(call.inputs);
+    return status;
+}
+
+typedef struct ranked {
+    float score;
+    int32_t positive;
+} ranked;
+
+static int by_score(const void *a_, const void *b_) {
+    const ranked *a = a_, *b = b_;
+    return (a->score > b->score) - (a->score < b->score);
+}
+
+/* The share of (positive, negative) pairs in which the positive one scores higher, from rank sums; equal scores share
+ * their mean rank. */
+double wf_roc_auc(const float *score, const int32_t *positive, size_t n) {
+    ranked *order = malloc((n + 1) * sizeof *order);
+    if (order == NULL) return NAN;
+    size_t positives = 0;
+    bool ordered = true;
+    for (size_t i = 0; i < n; i++) {
+        order[i] = (ranked){score[i], positive[i] == 1};
+        positives += order[i].positive == 1;
+        ordered &= !isnan(score[i]);
+    }
+    size_t negatives = n - positives;
+    if (positives == 0 || negatives == 0 || !ordered) {
+        free(order);
+        return NAN;
+    }
+    qsort(order, n, sizeof *order, by_score);
+    double rank_sum = 0;
+    for (size_t i = 0; i < n;) {
+        size_t end = i, tied = 0;
+        for (; end < n && order[end].score == order[i].score; end++)
+            tied += order[end].positive == 1;
+        rank_sum += (double)tied * 0.5 * (double)(i + 1 + end);
+        i = end;
+    }
+    free(order);
+    double p = (double)positives;
+    return (rank_sum - 0.5 * p * (p + 1)) / (p * (double)negatives);
+}

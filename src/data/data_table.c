@@ -1,4 +1,5 @@
 /* data_table: reading columns as numbers or categories, and naming places in sentences. */
+#include "base/utf8.h"
 #include "data/data_table.h"
 
 #include <ctype.h>
@@ -11,6 +12,8 @@
 #include <string.h>
 
 void wf__table_free(wf_table *table) {
+    free(table->cells);
+    free(table->line);
     free(table->text);
     wf_arena_free(&table->arena);
     *table = (wf_table){0};
@@ -29,12 +32,67 @@ char *wf__arena_format(wf_arena *arena, const char *format, ...) {
     return text;
 }
 
-size_t wf__table_find(const wf_table *table, const char *name, size_t length) {
-    for (size_t c = 0; c < table->columns; c++) {
+size_t wf__table_find(const wf_table *table, const char *name, size_t length, size_t hint) {
+    for (size_t i = 0; i < table->columns; i++) {
+        size_t c = (hint + i) % table->columns;
         const char *candidate = table->column[c].name;
-        if (strlen(candidate) == length && memcmp(candidate, name, length) == 0) return c;
+        if (strncmp(candidate, name, length) == 0 && candidate[length] == 0) return c;
     }
     return table->columns;
+}
+
+wf_status wf__table_add_row(wf_ctx *ctx, wf_table *table, size_t line, const char ***cells) {
+    if (table->rows == table->capacity) {
+        size_t limit = WF_TABLE_MAX_CELLS / table->columns;
+        if (table->rows >= limit)
+            return wf_fail(ctx, WF_ERR_INPUT,
+                           "%s: more than %zu rows of %zu columns are too many; use a part of it",
+                           table->label, limit, table->columns);
+        size_t capacity = table->capacity == 0 ? 64 : 2 * table->capacity;
+        if (capacity > limit) capacity = limit;
+        void *grown = realloc(table->cells, capacity * table->columns * sizeof *table->cells);
+        if (grown != NULL) table->cells = grown;
+        void *lines = realloc(table->line, capacity * sizeof *table->line);
+        if (lines != NULL) table->line = lines;
+        if (grown == NULL || lines == NULL)
+            return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for %zu rows", table->label,
+                           capacity);
+        table->capacity = capacity;
+    }
+    *cells = table->cells + table->rows * table->columns;
+    for (size_t c = 0; c < table->columns; c++) (*cells)[c] = NULL;
+    table->line[table->rows++] = line < UINT32_MAX ? (uint32_t)line : UINT32_MAX;
+    return WF_OK;
+}
+
+wf_status wf__check_text(wf_ctx *ctx, const char *label, const char *text, size_t size) {
+    const char *nul = memchr(text, 0, size);
+    size_t bad = nul != NULL ? (size_t)(nul - text) : wf_utf8_check(text, size);
+    if (bad == size) return WF_OK;
+    size_t line = 1;
+    for (size_t i = 0; i < bad; i++) line += text[i] == '\n';
+    return wf_fail(ctx, WF_ERR_INPUT, "%s:%zu: %s", label, line,
+                   nul != NULL ? "a NUL byte; this is not a text file"
+                               : "a byte that is not UTF-8; convert the file (iconv -t UTF-8)");
+}
+
+static int compare_text(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+wf_status wf__table_check_names(wf_ctx *ctx, const wf_table *table) {
+    const char **names;
+    WF_TRY(wf_alloc(ctx, table->columns, sizeof *names, "columns", &names));
+    for (size_t c = 0; c < table->columns; c++) names[c] = table->column[c].name;
+    qsort(names, table->columns, sizeof *names, compare_text);
+    wf_status status = WF_OK;
+    for (size_t c = 1; c < table->columns && status == WF_OK; c++)
+        if (strcmp(names[c - 1], names[c]) == 0)
+            status =
+                wf_fail(ctx, WF_ERR_INPUT, "%s: two columns are named '%.80s'; rename one of them",
+                        table->label, names[c]);
+    free(names);
+    return status;
 }
 
 void wf__table_place(const wf_table *table, size_t row, size_t column, char *out, size_t size) {
@@ -105,10 +163,6 @@ wf_status wf__table_numbers(wf_ctx *ctx, const wf_table *table, size_t column, d
                        place, text);
     }
     return WF_OK;
-}
-
-static int compare_text(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 typedef struct numbered {
@@ -199,7 +253,7 @@ wf_status wf__table_levels(wf_ctx *ctx, const wf_table *table, size_t column, co
     size_t n = 0;
     WF_TRY_GOTO(distinct_texts(ctx, table, column, arena, found, &n), done);
     if (more != NULL) {
-        size_t other = wf__table_find(more, from->name, strlen(from->name));
+        size_t other = wf__table_find(more, from->name, strlen(from->name), column);
         if (other < more->columns)
             WF_TRY_GOTO(distinct_texts(ctx, more, other, arena, found, &n), done);
     }

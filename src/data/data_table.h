@@ -5,7 +5,7 @@
  *   values  rows doubles, NaN is missing           (built-in sets)
  *   bytes   one byte every `stride`, none missing  (IDX)
  * What a text cell means is decided when a column is used: wf__table_numbers reads numbers, wf__table_levels and
- * wf__table_codes read categories. Everything lives in the table's arena, but for the text it was cut from. */
+ * wf__table_codes read categories. A text cell points into the file's bytes, which the reader cuts up in place. */
 #ifndef WF_DATA_TABLE_H
 #define WF_DATA_TABLE_H
 
@@ -34,10 +34,11 @@ typedef struct wf_table {
     const char *label; /* for sentences: the path, or the built-in's name */
     size_t rows, columns, target;
     wf_column *column;
-    const char **cells;   /* (rows, columns); NULL when no column is text */
-    const uint32_t *line; /* [rows] of the file; NULL when there are none */
-    char *text;           /* the file's bytes, cut into cells; freed with the table */
-    wf_arena arena;
+    const char **cells; /* (rows, columns); NULL when no column is text */
+    uint32_t *line;     /* [rows] of the file; NULL when no column is text */
+    size_t capacity;    /* rows that fit before cells and line must grow */
+    char *text;         /* the file's bytes */
+    wf_arena arena;     /* names, levels and stored columns */
 } wf_table;
 
 /* The largest number of cells a text table may have. */
@@ -45,8 +46,15 @@ typedef struct wf_table {
 
 void wf__table_free(wf_table *table); /* a zeroed table is fine */
 
-/* Index of the column with this name, or table->columns. */
-size_t wf__table_find(const wf_table *table, const char *name, size_t length);
+/* Index of the column with this name, or table->columns. Looks first at column `hint`, then at those behind it, then at the others. */
+size_t wf__table_find(const wf_table *table, const char *name, size_t length, size_t hint);
+
+/* One more text row, from line `line` of the file; *cells (columns of them) are missing until set. */
+wf_status wf__table_add_row(wf_ctx *ctx, wf_table *table, size_t line, const char ***cells);
+/* Refuses text that is not UTF-8 or holds a NUL byte, naming the line. */
+wf_status wf__check_text(wf_ctx *ctx, const char *label, const char *text, size_t size);
+/* Refuses two columns of one name. */
+wf_status wf__table_check_names(wf_ctx *ctx, const wf_table *table);
 
 /* The column's numbers, NaN where missing. A cell that is no number fails with its place. out: [rows]. */
 wf_status wf__table_numbers(wf_ctx *ctx, const wf_table *table, size_t column, double *out);
@@ -68,11 +76,12 @@ void wf__table_names(const wf_table *table, char *out, size_t size);
 /* A number in C syntax without hexadecimal, infinity or NaN, whatever the locale; spaces around it allowed. */
 bool wf__parse_number(const char *text, double *out);
 
-/* Strings copied into an arena; NULL when out of memory. */
+/* A string made in an arena; NULL when out of memory. */
 char *wf__arena_format(wf_arena *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Readers; `label` and `text` (size bytes and a NUL behind them) become the table's. On failure *out is to be freed too. */
+/* Readers into a zeroed table. `text` (size bytes and a NUL behind them) becomes the table's; `label` is borrowed and must outlive it.
+ * On failure *out is to be freed too. */
 wf_status wf__table_from_delimited(wf_ctx *ctx, const char *label, char *text, size_t size,
                                    char delimiter, wf_table *out);
 wf_status wf__table_from_arff(wf_ctx *ctx, const char *label, char *text, size_t size,

@@ -1,8 +1,101 @@
-/* load_table: from a path to a table: where it lies, which format it has. */
+/* load_table: from a path to a table: where the file lies, which format it has. */
+#include "base/io.h"
 #include "data/data_table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define LARGEST_FILE ((size_t)4 << 30)
+
+typedef enum format { FORMAT_IDX, FORMAT_CSV, FORMAT_TSV, FORMAT_ARFF } format;
+
+/* Relative paths: under desc->root if there is one, else under WEFT_DATA if the file is there, else from the working folder. */
+static wf_status find_file(wf_ctx *ctx, const wf_data_desc *desc, const char *path, wf_arena *arena,
+                           const char **out) {
+    const char *folder = desc->root != NULL ? desc->root : getenv("WEFT_DATA");
+    bool under = path[0] != '/' && folder != NULL && folder[0] != 0;
+    *out = wf__arena_format(arena, "%s%s%s", under ? folder : "", under ? "/" : "", path);
+    if (*out == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    if (wf_file_exists(*out)) return WF_OK;
+    if (under && desc->root == NULL && wf_file_exists(path)) {
+        *out = wf__arena_format(arena, "%s", path);
+        return *out != NULL ? WF_OK : wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    }
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s: there is no such file%s; data sets are looked up under the folder that "
+                   "WEFT_DATA names, then in the working folder",
+                   *out, under && desc->root == NULL ? ", nor in the working folder" : "");
+}
+
+static bool ends_with(const char *text, size_t length, const char *ending) {
+    size_t n = strlen(ending);
+    return length >= n && strncasecmp(text + length - n, ending, n) == 0;
+}
+
+static wf_status choose_format(wf_ctx *ctx, const wf_data_desc *desc, const char *path,
+                               format *out) {
+    static const char *const names[] = {"idx", "csv", "tsv", "arff"};
+    bool automatic = desc->format == NULL || strcmp(desc->format, "auto") == 0;
+    for (int k = 0; !automatic && k < 4; k++)
+        if (strcmp(desc->format, names[k]) == 0) {
+            *out = (format)k;
+            return WF_OK;
+        }
+    if (!automatic)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "data: format is '%s'; it must be auto, idx, csv, tsv or arff",
+                       desc->format);
+    size_t length = strlen(path);
+    if (ends_with(path, length, ".gz")) length -= 3;
+    if (ends_with(path, length, ".csv")) *out = FORMAT_CSV;
+    else if (ends_with(path, length, ".tsv") || ends_with(path, length, ".tab")) *out = FORMAT_TSV;
+    else if (ends_with(path, length, ".arff")) *out = FORMAT_ARFF;
+    else if (ends_with(path, length, ".idx") || ends_with(path, length, "-ubyte"))
+        *out = FORMAT_IDX;
+    else
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "%s: its name does not tell the format (.csv, .tsv, .arff, .idx or -ubyte, "
+                       "with or without .gz); say format = idx, csv, tsv or arff",
+                       path);
+    return WF_OK;
+}
+
+static wf_status load_idx(wf_ctx *ctx, const wf_data_desc *desc, const char *images,
+                          const char *labels, wf_table *out) {
+    const char *labels_path;
+    char *image_bytes, *label_bytes;
+    size_t image_size, label_size;
+    if (labels == NULL || labels[0] == 0)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "%s: an IDX file holds no labels; name the file that does under labels",
+                       images);
+    WF_TRY(find_file(ctx, desc, labels, &out->arena, &labels_path));
+    WF_TRY(wf_read_file(ctx, labels_path, LARGEST_FILE, &label_bytes, &label_size));
+    wf_status status = wf_read_file(ctx, images, LARGEST_FILE, &image_bytes, &image_size);
+    if (status == WF_OK)
+        status = wf__table_from_idx(ctx, images, image_bytes, image_size, labels_path, label_bytes,
+                                    label_size, out);
+    free(label_bytes);
+    return status;
+}
 
 wf_status wf__table_load(wf_ctx *ctx, const wf_data_desc *desc, const char *path,
                          const char *labels, wf_table *out) {
-    (void)desc, (void)labels, (void)out;
-    return wf_fail(ctx, WF_ERR_UNSUPPORTED, "%s: files are read from the next commit on", path);
+    const char *found;
+    format how = FORMAT_CSV;
+    char *bytes;
+    size_t size;
+    WF_TRY(choose_format(ctx, desc, path, &how));
+    WF_TRY(find_file(ctx, desc, path, &out->arena, &found));
+    if (how == FORMAT_IDX) return load_idx(ctx, desc, found, labels, out);
+    if (labels != NULL && labels[0] != 0)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "%s: a separate file of labels goes with IDX only; name the label column "
+                       "under target",
+                       found);
+    WF_TRY(wf_read_file(ctx, found, LARGEST_FILE, &bytes, &size));
+    if (how == FORMAT_ARFF) return wf__table_from_arff(ctx, found, bytes, size, out);
+    return wf__table_from_delimited(ctx, found, bytes, size, how == FORMAT_TSV ? '\t' : ',', out);
 }

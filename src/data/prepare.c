@@ -38,7 +38,7 @@ static wf_status mark_listed(wf_ctx *ctx, const wf_table *table, const char *key
         if (quoted && *at == '"') at++;
         while (!quoted && length > 0 && (name[length - 1] == ' ' || name[length - 1] == '\t'))
             length--;
-        size_t column = wf__table_find(table, name, length);
+        size_t column = wf__table_find(table, name, length, 0);
         if (column == table->columns) return no_such_column(ctx, table, key, name, length);
         if (roles[column] == ROLE_DROPPED && mark == ROLE_CATEGORY)
             return wf_fail(ctx, WF_ERR_INPUT,
@@ -53,7 +53,7 @@ static wf_status mark_listed(wf_ctx *ctx, const wf_table *table, const char *key
 static wf_status find_target(wf_ctx *ctx, const wf_table *table, const char *name, size_t *out) {
     *out = table->target;
     if (name == NULL || name[0] == 0) return WF_OK;
-    *out = wf__table_find(table, name, strlen(name));
+    *out = wf__table_find(table, name, strlen(name), 0);
     if (*out == table->columns) return no_such_column(ctx, table, "target", name, strlen(name));
     return WF_OK;
 }
@@ -239,20 +239,20 @@ static wf_status fit_categorical(wf_ctx *ctx, wf_prepared_column *column, const 
     return WF_OK;
 }
 
-static wf_status source_column(wf_ctx *ctx, const wf_table *table, const char *name, size_t *out) {
-    *out = wf__table_find(table, name, strlen(name));
-    if (*out == table->columns)
+/* Columns come in the same order as a rule: the search goes on behind *at, where the last one was found. */
+static wf_status source_column(wf_ctx *ctx, const wf_table *table, const char *name, size_t *at) {
+    *at = wf__table_find(table, name, strlen(name), *at + 1);
+    if (*at == table->columns)
         return no_such_column(ctx, table, "the preparation", name, strlen(name));
     return WF_OK;
 }
 
 static wf_status fit_columns(wf_ctx *ctx, wf_preparation *preparation, const wf_table *table,
                              const uint32_t *rows, size_t n_rows, fit_scratch *scratch) {
-    size_t constants = 0;
+    size_t constants = 0, source = table->columns - 1;
     const char *first = NULL;
     for (size_t c = 0; c < preparation->columns; c++) {
         wf_prepared_column *column = &preparation->column[c];
-        size_t source;
         WF_TRY(source_column(ctx, table, column->name, &source));
         bool constant = column->categorical && column->n_levels == 1;
         if (column->categorical)
@@ -321,7 +321,7 @@ static wf_status apply_categorical(wf_ctx *ctx, const wf_preparation *preparatio
 
 static wf_status apply_labels(wf_ctx *ctx, const wf_preparation *preparation, const wf_table *table,
                               const uint32_t *rows, size_t n_rows, int32_t *codes, int32_t *y) {
-    size_t source;
+    size_t source = table->columns - 1;
     WF_TRY(source_column(ctx, table, preparation->target, &source));
     WF_TRY(
         wf__table_codes(ctx, table, source, preparation->classes, preparation->n_classes, codes));
@@ -342,10 +342,9 @@ wf_status wf__prepare_rows(wf_ctx *ctx, const wf_preparation *preparation, const
     wf_status status;
     WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof *all, "columns", &all), done);
     WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof *codes, "columns", &codes), done);
-    size_t input = 0;
+    size_t input = 0, source = table->columns - 1;
     for (size_t c = 0; c < preparation->columns; c++) {
         const wf_prepared_column *column = &preparation->column[c];
-        size_t source;
         WF_TRY_GOTO(source_column(ctx, table, column->name, &source), done);
         if (column->categorical)
             WF_TRY_GOTO(apply_categorical(ctx, preparation, column, table, source, rows, n_rows,

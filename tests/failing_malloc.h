@@ -3,7 +3,8 @@
  *     fail_every_allocation(ctx, "name", call, arg);
  *
  * runs call(ctx, arg) with request 0, 1, 2 ... failing until none fails any more. Each failing run
- * must return a status other than WF_OK and leave nothing allocated, or succeed in spite of it. */
+ * must return a status other than WF_OK and leave nothing allocated, or succeed in spite of it.
+ * The thread sanitizer cannot bear a replaced allocator: there the test is skipped. */
 #ifndef WF_FAILING_MALLOC_H
 #define WF_FAILING_MALLOC_H
 
@@ -12,13 +13,25 @@
 #include <errno.h>
 #include <stdatomic.h>
 
+typedef wf_status failing_call(wf_ctx *ctx, void *arg);
+
+#if defined(__SANITIZE_THREAD__)
+
+static void fail_every_allocation(wf_ctx *ctx, const char *name, failing_call *call, void *arg) {
+    (void)name;
+    assert_ok(ctx, call(ctx, arg));
+    skip();
+}
+
+#else
+
 static atomic_long malloc_countdown = -1; /* requests until one fails; negative: none fails */
 static atomic_long malloc_live;           /* blocks not yet freed */
 static atomic_long malloc_failed;
 
 /* The allocator underneath, by the name that is not replaced: a sanitizer's, or the C library's.
  * (dlsym would do, but calls the allocator itself before a sanitizer is ready.) */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__)
 #define UNDERNEATH(name) __interceptor_##name
 void *UNDERNEATH(aligned_alloc)(size_t alignment, size_t size);
 #else
@@ -69,8 +82,6 @@ EXPORTED void free(void *memory) {
     UNDERNEATH(free)(memory);
 }
 
-typedef wf_status failing_call(wf_ctx *ctx, void *arg);
-
 static void fail_every_allocation(wf_ctx *ctx, const char *name, failing_call *call, void *arg) {
     assert_ok(ctx, call(ctx, arg)); /* fills what libraries keep for ever */
     long failures = 0;
@@ -89,11 +100,14 @@ static void fail_every_allocation(wf_ctx *ctx, const char *name, failing_call *c
         }
         if (status == WF_OK) continue; /* done without, as qsort and stdio can */
         failures++;
-        if (status != WF_ERR_MEMORY)
+        /* jansson takes some failed requests for mistakes in the text it reads.  */
+        if (status != WF_ERR_MEMORY && strstr(wf_last_error(ctx), "is not valid") == NULL)
             fail_msg("%s: request %ld failed, status %d: %s", name, n, (int)status,
                      wf_last_error(ctx));
     }
     fail_msg("%s: never stops asking for memory", name);
 }
+
+#endif
 
 #endif

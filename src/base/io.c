@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -293,11 +294,11 @@ static wf_status find_target(wf_ctx *ctx, const char *path, wf_writer *writer, m
         return WF_OK;
     }
     *mode = info.st_mode & 0777;
-    char *real = realpath(path, NULL);
-    if (real == NULL) return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be resolved", path);
+    char real[PATH_MAX];
+    if (realpath(path, real) == NULL)
+        return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be resolved", path);
     length = strlen(real);
     if (length < sizeof writer->path - 32) memcpy(writer->path, real, length + 1);
-    free(real);
     return WF_OK;
 }
 

@@ -1,0 +1,531 @@
+/* zoo_kernels: one small network trained from its first update to its last, and judged.
+ *
+ * Per update and chunk of at most WF_ZOO_CHUNK examples e (row pointers into the data, no copy):
+ *   h0 = x      z_l = h_{l-1} W_l' + b_l      h_l = act(z_l)      last layer: logits
+ *   d_L = (softmax(z_L) - target) / batch      target = (1 - s) one-hot + s / classes
+ *   dW_l' (+)= h_{l-1}' d_l      db_l (+)= sum_e d_l      d_{l-1} = (d_l W_l) * act'(z_{l-1})
+ * then Adam or SGD over all parameters at once.
+ *
+ * Layout: W_l transposed (in, stride), the bias as one more row, stride = out rounded up to whole vectors;
+ * parameters, gradient and moments of all layers in one array each. d_l overwrites h_l.
+ * I1  Padding lanes hold zero weights and zero gradients, and are never read as a unit.
+ * I2  All sums run in a fixed order: the bits depend on the network's own data and on nothing else. */
+#include "zoo/zoo_engine.h"
+
+#include "zoo/cpu/zoo_tiles.h"
+#include "weft/rng.h"
+
+#include <stdlib.h>
+
+enum { word_blocks = 256 }; /* Philox blocks made at once */
+
+typedef struct layer_state {
+    int in, out;
+    bool bias;
+    size_t stride;     /* of out */
+    size_t stride_in;  /* of in */
+    real *weight;      /* (in + 1, stride): transposed; the last row is the bias */
+    real *gradient;    /* the same */
+    real *plain;       /* (out, stride_in): not transposed; of layers behind the first */
+    real *output;      /* (chunk, stride): activations, then their gradient */
+    real *slope;       /* (chunk, stride): act'; NULL for relu and identity */
+    const real **rows; /* [chunk]: input of each example */
+} layer_state;
+
+typedef struct network {
+    const wf_zoo_plan *plan;
+    int n_layers;
+    layer_state layers[WF_MAX_BLOCKS];
+    const real **output_rows; /* [chunk] of the last layer */
+    size_t n_reals;           /* parameters with their padding */
+    real *weight, *gradient, *first_moment, *second_moment;
+    real *zeros;             /* [widest stride] */
+    real *columns;           /* (classes, lanes) */
+    uint32_t *words, *order; /* [4 * word_blocks], [n_train] */
+} network;
+
+/* --- memory ------------------------------------------------------------------------------------ */
+
+typedef struct carver {
+    char *base; /* NULL: only counts */
+    size_t used;
+} carver;
+
+static void *carve(carver *from, size_t count, size_t size) {
+    void *piece = from->base == NULL ? NULL : from->base + from->used;
+    from->used += (count * size + 63) / 64 * 64;
+    return piece;
+}
+
+static size_t padded(int n) { return ((size_t)n + WF_LANES - 1) / WF_LANES * WF_LANES; }
+
+static void carve_layer(carver *from, network *net, int l) {
+    layer_state *layer = &net->layers[l];
+    const wf_activation activation = net->plan->chain->activation;
+    bool hidden = l + 1 < net->n_layers;
+    layer->output = carve(from, WF_ZOO_CHUNK * layer->stride, sizeof(real));
+    if (hidden && activation != WF_ACT_RELU && activation != WF_ACT_IDENTITY)
+        layer->slope = carve(from, WF_ZOO_CHUNK * layer->stride, sizeof(real));
+    if (l > 0) layer->plain = carve(from, (size_t)layer->out * layer->stride_in, sizeof(real));
+    layer->rows = carve(from, WF_ZOO_CHUNK, sizeof *layer->rows);
+}
+
+/* Gives every array of `net` its place behind base; with base NULL only counts. Returns the bytes. */
+static size_t lay_out(const wf_zoo_plan *plan, void *base, network *net) {
+    *net = (network){.plan = plan, .n_layers = plan->chain->n_layers};
+    carver from = {base, 0};
+    size_t widest = 0;
+    for (int l = 0; l < net->n_layers; l++) {
+        const wf_zoo_layer *shape = &plan->chain->layers[l];
+        layer_state *layer = &net->layers[l];
+        layer->in = shape->in;
+        layer->out = shape->out;
+        layer->bias = shape->bias;
+        layer->stride = padded(shape->out);
+        layer->stride_in = padded(shape->in);
+        net->n_reals += ((size_t)shape->in + 1) * layer->stride;
+        if (layer->stride > widest) widest = layer->stride;
+        carve_layer(&from, net, l);
+    }
+    net->weight = carve(&from, net->n_reals, sizeof(real));
+    net->gradient = carve(&from, net->n_reals, sizeof(real));
+    net->first_moment = carve(&from, net->n_reals, sizeof(real));
+    net->second_moment = carve(&from, net->n_reals, sizeof(real));
+    net->zeros = carve(&from, widest, sizeof(real));
+    net->columns =
+        carve(&from, (size_t)net->layers[net->n_layers - 1].out * WF_LANES, sizeof(real));
+    net->output_rows = carve(&from, WF_ZOO_CHUNK, sizeof *net->output_rows);
+    net->words = carve(&from, 4 * word_blocks, sizeof *net->words);
+    net->order = carve(&from, plan->train.n, sizeof *net->order);
+    return from.used;
+}
+
+static void clear(real *values, size_t n) {
+    for (size_t i = 0; i < n; i++) values[i] = 0;
+}
+
+/* Row pointers of all layers but the first, which change with the examples. */
+static void point_rows(network *net) {
+    for (int l = 0; l < net->n_layers; l++) {
+        const layer_state *layer = &net->layers[l];
+        const real **rows = l + 1 < net->n_layers ? net->layers[l + 1].rows : net->output_rows;
+        for (size_t e = 0; e < WF_ZOO_CHUNK; e++) rows[e] = layer->output + e * layer->stride;
+    }
+}
+
+static void network_start(network *net, const wf_zoo_plan *plan, const real *w, void *scratch) {
+    lay_out(plan, scratch, net);
+    clear(net->weight, net->n_reals);
+    clear(net->gradient, net->n_reals);
+    clear(net->first_moment, net->n_reals);
+    clear(net->second_moment, net->n_reals);
+    size_t at = 0;
+    for (int l = 0; l < net->n_layers; l++) {
+        layer_state *layer = &net->layers[l];
+        const wf_zoo_layer *shape = &plan->chain->layers[l];
+        layer->weight = net->weight + at;
+        layer->gradient = net->gradient + at;
+        size_t in = (size_t)layer->in, stride = layer->stride;
+        at += (in + 1) * stride;
+        clear(net->zeros, stride);
+        if (layer->plain != NULL) clear(layer->plain, (size_t)layer->out * layer->stride_in);
+        for (size_t u = 0; u < (size_t)layer->out; u++) {
+            for (size_t i = 0; i < in; i++)
+                layer->weight[i * stride + u] = w[shape->weight_offset + u * in + i];
+            if (layer->bias) layer->weight[in * stride + u] = w[shape->bias_offset + u];
+        }
+    }
+    point_rows(net);
+}
+
+static void network_export(const network *net, real *w) {
+    for (int l = 0; l < net->n_layers; l++) {
+        const layer_state *layer = &net->layers[l];
+        const wf_zoo_layer *shape = &net->plan->chain->layers[l];
+        size_t in = (size_t)layer->in, stride = layer->stride;
+        for (size_t u = 0; u < (size_t)layer->out; u++) {
+            for (size_t i = 0; i < in; i++)
+                w[shape->weight_offset + u * in + i] = layer->weight[i * stride + u];
+            if (layer->bias) w[shape->bias_offset + u] = layer->weight[in * stride + u];
+        }
+    }
+}
+
+/* --- random order ------------------------------------------------------------------------------ */
+
+/* The words of stream (seed, network, WF_RNG_SHUFFLE, epoch) in order, many blocks at a time so
+ * that the compiler computes them in vectors. Word w of block b lies at words[w * word_blocks + b]. */
+typedef struct word_stream {
+    uint64_t seed;
+    uint32_t network, epoch, block, next;
+    uint32_t *words;
+} word_stream;
+
+static void refill(word_stream *stream) {
+    uint32_t *words = stream->words;
+    const uint32_t first = stream->block, epoch = stream->epoch, network_index = stream->network;
+    const uint64_t seed = stream->seed;
+    for (uint32_t b = 0; b < word_blocks; b++) {
+        const uint32_t counter[4] = {first + b, epoch, network_index, WF_RNG_SHUFFLE};
+        uint32_t out[4];
+        wf_philox(counter, seed, out);
+        words[b] = out[0];
+        words[word_blocks + b] = out[1];
+        words[2 * word_blocks + b] = out[2];
+        words[3 * word_blocks + b] = out[3];
+    }
+    stream->block += word_blocks;
+    stream->next = 0;
+}
+
+static inline uint32_t next_word(word_stream *stream) {
+    if (stream->next == 4 * word_blocks) refill(stream);
+    uint32_t i = stream->next++;
+    return stream->words[(i & 3) * word_blocks + (i >> 2)];
+}
+
+/* wf_rng_below on these words; the division is left out where its result cannot matter. */
+static inline uint32_t below(word_stream *stream, uint32_t n) {
+    uint64_t product = (uint64_t)next_word(stream) * n;
+    if ((uint32_t)product < n) {
+        uint32_t floor = (0u - n) % n;
+        while ((uint32_t)product < floor) product = (uint64_t)next_word(stream) * n;
+    }
+    return (uint32_t)(product >> 32);
+}
+
+/* The permutation that wf_rng_shuffle draws. */
+static void shuffle_examples(network *net, uint32_t index, uint32_t epoch) {
+    word_stream stream = {net->plan->desc->seed, index, epoch, 0, 4 * word_blocks, net->words};
+    uint32_t *order = net->order, n = (uint32_t)net->plan->train.n;
+    for (uint32_t i = 0; i < n; i++) order[i] = i;
+    for (uint32_t i = n; i > 1; i--) {
+        uint32_t j = below(&stream, i), kept = order[i - 1];
+        order[i - 1] = order[j];
+        order[j] = kept;
+    }
+}
+
+/* --- forward ----------------------------------------------------------------------------------- */
+
+#ifdef WF_REAL_IS_DOUBLE
+/* Phi(x) and exp(-x^2/2). */
+static inline void normal_parts(real x, real *cdf, real *bell) {
+    *bell = exp(-0.5 * x * x);
+    *cdf = 0.5 * erfc(-x * 0.70710678118654752440);
+}
+#else
+/* Abramowitz and Stegun 7.1.26: |error| of Phi <= 7.5e-8, and the exponential is needed anyway. */
+static inline void normal_parts(real x, real *cdf, real *bell) {
+    float size = fabsf(x) * 0.70710678f;
+    float t = 1.0f / (1.0f + 0.3275911f * size);
+    float p = 1.061405429f;
+    p = p * t - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    *bell = wf_expf(-size * size);
+    float tail = 0.5f * p * t * *bell;
+    *cdf = x < 0 ? tail : 1.0f - tail;
+}
+#endif
+
+/* z -> act(z) in place, with its derivative beside it. */
+static void activate(wf_activation activation, real *z, real *slope, size_t n) {
+    switch (activation) {
+    case WF_ACT_TANH:
+        for (size_t i = 0; i < n; i++) {
+            z[i] = r_tanh(z[i]);
+            slope[i] = 1 - z[i] * z[i];
+        }
+        break;
+    case WF_ACT_SIGMOID:
+        for (size_t i = 0; i < n; i++) {
+            z[i] = 1 / (1 + r_exp(-z[i]));
+            slope[i] = z[i] * (1 - z[i]);
+        }
+        break;
+    case WF_ACT_SILU:
+        for (size_t i = 0; i < n; i++) {
+            real gate = 1 / (1 + r_exp(-z[i])), y = z[i] * gate;
+            slope[i] = gate + y * (1 - gate);
+            z[i] = y;
+        }
+        break;
+    case WF_ACT_GELU:
+        for (size_t i = 0; i < n; i++) {
+            real cdf, bell;
+            normal_parts(z[i], &cdf, &bell);
+            slope[i] = cdf + z[i] * bell * (real)0.39894228040143267794;
+            z[i] = z[i] * cdf;
+        }
+        break;
+    default: break;
+    }
+}
+
+/* Logits of `rows` examples whose inputs layers[0].rows points at. */
+static void forward(network *net, int rows) {
+    const wf_activation activation = net->plan->chain->activation;
+    for (int l = 0; l < net->n_layers; l++) {
+        layer_state *layer = &net->layers[l];
+        bool hidden = l + 1 < net->n_layers;
+        rows_product product = {.a = layer->rows,
+                                .rows = rows,
+                                .depth = layer->in,
+                                .b = layer->weight,
+                                .stride = layer->stride,
+                                .init = layer->weight + (size_t)layer->in * layer->stride,
+                                .gate = layer->output,
+                                .out = layer->output,
+                                .finish = hidden && activation == WF_ACT_RELU ? finish_relu
+                                                                              : finish_plain};
+        rows_product_run(&product);
+        if (layer->slope != NULL)
+            activate(activation, layer->output, layer->slope, (size_t)rows * layer->stride);
+    }
+}
+
+/* --- loss -------------------------------------------------------------------------------------- */
+
+/* exp(z - max) and its sum, for the examples in the lanes of columns (classes, lanes). */
+static vreal exponentials(real *columns, int classes) {
+    vreal largest = load(columns), total = {0};
+    for (int c = 1; c < classes; c++) {
+        vreal z = load(columns + (size_t)c * WF_LANES);
+        largest = larger(z, largest);
+    }
+    for (int c = 0; c < classes; c++)
+        store(columns + (size_t)c * WF_LANES, load(columns + (size_t)c * WF_LANES) - largest);
+    size_t n = (size_t)classes * WF_LANES;
+    for (size_t i = 0; i < n; i++) columns[i] = r_exp(columns[i]);
+    for (int c = 0; c < classes; c++) total += load(columns + (size_t)c * WF_LANES);
+    return total;
+}
+
+/* Logits (rows, stride) -> gradient of the mean cross-entropy; `scale` is 1/batch. */
+static void loss_gradient(network *net, const int32_t *labels, int rows, real scale) {
+    const layer_state *last = &net->layers[net->n_layers - 1];
+    const size_t stride = last->stride;
+    const int classes = last->out;
+    const real smoothing = (real)net->plan->desc->label_smoothing;
+    const real off = smoothing / (real)classes, on = 1 - smoothing;
+    real *columns = net->columns;
+    for (int first = 0; first < rows; first += WF_LANES) {
+        int lanes = rows - first < WF_LANES ? rows - first : WF_LANES;
+        real *z = last->output + (size_t)first * stride;
+        if (lanes < WF_LANES) clear(columns, (size_t)classes * WF_LANES);
+        for (int r = 0; r < lanes; r++)
+            for (int c = 0; c < classes; c++)
+                columns[c * WF_LANES + r] = z[(size_t)r * stride + (size_t)c];
+        vreal factor = scale / exponentials(columns, classes);
+        for (int c = 0; c < classes; c++)
+            store(columns + (size_t)c * WF_LANES,
+                  load(columns + (size_t)c * WF_LANES) * factor - off * scale);
+        for (int r = 0; r < lanes; r++) {
+            real *d = z + (size_t)r * stride;
+            for (int c = 0; c < classes; c++) d[c] = columns[c * WF_LANES + r];
+            d[labels[first + r]] -= on * scale;
+        }
+    }
+}
+
+/* --- backward ---------------------------------------------------------------------------------- */
+
+/* sum[u] (+)= sum over rows of d[e][u]: four partial sums, added in order. */
+static void column_sums(const real *d, int rows, size_t stride, real *sum, bool add) {
+    for (size_t column = 0; column < stride; column += WF_LANES) {
+        vreal part[4] = {{0}, {0}, {0}, {0}};
+        const real *at = d + column;
+        int e = 0;
+        for (; e + 4 <= rows; e += 4, at += 4 * stride) {
+            part[0] += load(at);
+            part[1] += load(at + stride);
+            part[2] += load(at + 2 * stride);
+            part[3] += load(at + 3 * stride);
+        }
+        for (; e < rows; e++, at += stride) part[0] += load(at);
+        vreal total = (part[0] + part[1]) + (part[2] + part[3]);
+        store(sum + column, add ? load(sum + column) + total : total);
+    }
+}
+
+/* From the gradient of the logits to that of all parameters; `add` to what earlier chunks gave. */
+static void backward(network *net, int rows, bool add) {
+    const wf_activation activation = net->plan->chain->activation;
+    for (int l = net->n_layers - 1; l >= 0; l--) {
+        layer_state *layer = &net->layers[l];
+        const real *const *delta_rows =
+            l + 1 < net->n_layers ? net->layers[l + 1].rows : net->output_rows;
+        outer_product weights = {layer->rows,     rows, layer->in, layer->output, layer->stride,
+                                 layer->gradient, add};
+        outer_product_run(&weights);
+        if (layer->bias)
+            column_sums(layer->output, rows, layer->stride,
+                        layer->gradient + (size_t)layer->in * layer->stride, add);
+        if (l == 0) continue;
+        layer_state *before = &net->layers[l - 1];
+        rows_product inputs = {.a = delta_rows,
+                               .rows = rows,
+                               .depth = layer->out,
+                               .b = layer->plain,
+                               .stride = layer->stride_in,
+                               .init = net->zeros,
+                               .gate = activation == WF_ACT_RELU ? before->output : before->slope,
+                               .out = before->output,
+                               .finish = activation == WF_ACT_RELU       ? finish_gate
+                                         : activation == WF_ACT_IDENTITY ? finish_plain
+                                                                         : finish_multiply};
+        if (inputs.gate == NULL) inputs.gate = before->output;
+        rows_product_run(&inputs);
+    }
+}
+
+/* W_l itself beside its transpose, for d_{l-1}. */
+static void refresh_plain(network *net) {
+    for (int l = 1; l < net->n_layers; l++) {
+        layer_state *layer = &net->layers[l];
+        for (int i = 0; i < layer->in; i++) {
+            const real *from = layer->weight + (size_t)i * layer->stride;
+            for (int u = 0; u < layer->out; u++)
+                layer->plain[(size_t)u * layer->stride_in + (size_t)i] = from[u];
+        }
+    }
+}
+
+/* Gradient of the mean loss over examples order[0 .. batch-1]. */
+static void batch_gradient(network *net, const uint32_t *order, int batch) {
+    const wf_zoo_examples *train = &net->plan->train;
+    const real *x = train->x;
+    const size_t inputs = (size_t)net->layers[0].in;
+    const real scale = 1 / (real)batch;
+    refresh_plain(net);
+    for (int first = 0; first < batch; first += WF_ZOO_CHUNK) {
+        int rows = batch - first < WF_ZOO_CHUNK ? batch - first : WF_ZOO_CHUNK;
+        int32_t labels[WF_ZOO_CHUNK];
+        for (int e = 0; e < rows; e++) {
+            net->layers[0].rows[e] = x + order[first + e] * inputs;
+            labels[e] = train->y[order[first + e]];
+        }
+        forward(net, rows);
+        loss_gradient(net, labels, rows, scale);
+        backward(net, rows, first > 0);
+    }
+}
+
+/* --- optimisers, with the semantics of torch.optim ---------------------------------------------- */
+
+typedef struct schedule {
+    double lr;
+    uint64_t updates, done; /* K in all, k so far */
+    double power1, power2;  /* beta^k */
+} schedule;
+
+/* lr_k = lr/2 (1 + cos(pi k / K)) for update k = 0 .. K-1, or lr. */
+static double next_rate(const wf_zoo_desc *desc, schedule *plan) {
+    double k = (double)plan->done++;
+    if (!desc->cosine) return plan->lr;
+    return 0.5 * plan->lr * (1 + cos(3.14159265358979323846 * k / (double)plan->updates));
+}
+
+/* w -= rate * m / (root * sqrt(v) + eps), the bias corrections folded into rate and root. */
+static void adam_update(network *net, schedule *plan) {
+    const wf_zoo_desc *desc = net->plan->desc;
+    double lr = next_rate(desc, plan);
+    plan->power1 *= desc->beta1;
+    plan->power2 *= desc->beta2;
+    const real rate = (real)(lr / (1 - plan->power1));
+    const real root = (real)(1 / sqrt(1 - plan->power2));
+    const real beta1 = (real)desc->beta1, rest1 = (real)(1 - desc->beta1);
+    const real beta2 = (real)desc->beta2, rest2 = (real)(1 - desc->beta2);
+    const real eps = (real)desc->eps, decay = (real)desc->weight_decay;
+    real *restrict w = net->weight, *restrict m = net->first_moment,
+                   *restrict v = net->second_moment;
+    const real *restrict gradient = net->gradient;
+    for (size_t i = 0; i < net->n_reals; i++) {
+        real g = gradient[i] + decay * w[i];
+        m[i] = beta1 * m[i] + rest1 * g;
+        v[i] = beta2 * v[i] + rest2 * g * g;
+        w[i] -= rate * m[i] / (root * r_sqrt(v[i]) + eps);
+    }
+}
+
+static void sgd_update(network *net, schedule *plan) {
+    const wf_zoo_desc *desc = net->plan->desc;
+    const real rate = (real)next_rate(desc, plan);
+    const real momentum = (real)desc->momentum, decay = (real)desc->weight_decay;
+    const real ahead = desc->nesterov ? momentum : 0, now = desc->nesterov ? 1 : 0;
+    const real kept = desc->nesterov ? ahead : 1;
+    real *restrict w = net->weight, *restrict m = net->first_moment;
+    const real *restrict gradient = net->gradient;
+    for (size_t i = 0; i < net->n_reals; i++) {
+        real g = gradient[i] + decay * w[i];
+        m[i] = momentum * m[i] + g;
+        w[i] -= rate * (now * g + kept * m[i]);
+    }
+}
+
+/* --- what the driver calls --------------------------------------------------------------------- */
+
+static bool all_finite(const real *values, size_t n) {
+    real sum = 0;
+    for (size_t i = 0; i < n; i++) sum += values[i] * 0;
+    return sum == 0;
+}
+
+static size_t scratch_bytes(const wf_zoo_plan *plan) {
+    network net;
+    return lay_out(plan, NULL, &net);
+}
+
+static bool train(const wf_zoo_plan *plan, const wf_zoo_task *task, void *w, void *scratch) {
+    const wf_zoo_desc *desc = plan->desc;
+    size_t n = plan->train.n, batch = (size_t)desc->batch;
+    network net;
+    network_start(&net, plan, w, scratch);
+    schedule rates = {task->lr, (uint64_t)task->epochs * ((n + batch - 1) / batch), 0, 1, 1};
+    bool finite = true;
+    for (int epoch = 0; epoch < task->epochs && finite; epoch++) {
+        shuffle_examples(&net, task->index, (uint32_t)epoch);
+        for (size_t first = 0; first < n; first += batch) {
+            size_t rows = n - first < batch ? n - first : batch;
+            batch_gradient(&net, net.order + first, (int)rows);
+            if (desc->optimizer == WF_ZOO_ADAM) adam_update(&net, &rates);
+            else sgd_update(&net, &rates);
+        }
+        finite = all_finite(net.weight, net.n_reals);
+    }
+    network_export(&net, w);
+    return finite;
+}
+
+/* The most likely class; of equal ones the first. */
+static int predicted(const real *logits, int classes) {
+    int best = 0;
+    for (int c = 1; c < classes; c++)
+        if (logits[c] > logits[best]) best = c;
+    return best;
+}
+
+static size_t judge(const wf_zoo_plan *plan, const void *w, uint8_t *errors, void *scratch) {
+    network net;
+    network_start(&net, plan, w, scratch);
+    const layer_state *last = &net.layers[net.n_layers - 1];
+    const real *x = plan->test.x;
+    size_t inputs = (size_t)net.layers[0].in, n = plan->test.n, wrong = 0;
+    for (size_t byte = 0; byte < (n + 7) / 8; byte++) errors[byte] = 0;
+    for (size_t first = 0; first < n; first += WF_ZOO_CHUNK) {
+        size_t rows = n - first < WF_ZOO_CHUNK ? n - first : WF_ZOO_CHUNK;
+        for (size_t e = 0; e < rows; e++) net.layers[0].rows[e] = x + (first + e) * inputs;
+        forward(&net, (int)rows);
+        for (size_t e = 0; e < rows; e++) {
+            size_t at = first + e;
+            if (predicted(last->output + e * last->stride, last->out) == plan->test.y[at]) continue;
+            errors[at / 8] |= (uint8_t)(1u << at % 8);
+            wrong++;
+        }
+    }
+    return wrong;
+}
+
+const wf_zoo_kernels WF_FN(wf_zoo_kernels) = {sizeof(real), scratch_bytes, train, judge};

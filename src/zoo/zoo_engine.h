@@ -1,0 +1,104 @@
+/* zoo_engine: what the driver (zoo_train.c) and the kernels (cpu/zoo_kernels.c) share.
+ *
+ * One network is trained from its first update to its last by one thread, so nothing about it
+ * depends on its neighbours, the batch of networks, the shard or the number of threads. */
+#ifndef WF_ZOO_ENGINE_H
+#define WF_ZOO_ENGINE_H
+
+#include "base/status.h"
+#include "weft/zoo.h"
+
+/* Layer l of a chain computes z = W h + b, W (out, in) at weight_offset of the flat vector. */
+typedef struct wf_zoo_layer {
+    int in, out;
+    bool bias;
+    size_t weight_offset, bias_offset;
+} wf_zoo_layer;
+
+typedef struct wf_zoo_chain {
+    int n_layers;
+    wf_zoo_layer layers[WF_MAX_BLOCKS]; /* first to last */
+    wf_activation activation;
+    size_t n_params;
+} wf_zoo_chain;
+
+/* Labelled examples; x (n, inputs) in the type of the kernel. */
+typedef struct wf_zoo_examples {
+    const void *x;
+    const int32_t *y;
+    size_t n;
+} wf_zoo_examples;
+
+/* The same for every network of a collection. Only the optimiser's numbers of `desc` are used. */
+typedef struct wf_zoo_plan {
+    const wf_zoo_chain *chain;
+    const wf_zoo_desc *desc;
+    wf_zoo_examples train, test;
+} wf_zoo_plan;
+
+/* One network's own settings. */
+typedef struct wf_zoo_task {
+    uint32_t index; /* address of its random numbers */
+    double lr;
+    int epochs;
+} wf_zoo_task;
+
+/* Kernels of one instruction set and type. w is flat, in graph order, in the type of the kernel; scratch has
+ * scratch_bytes, starts at a multiple of 64, and needs no preparation. */
+typedef struct wf_zoo_kernels {
+    size_t real_size;
+    size_t (*scratch_bytes)(const wf_zoo_plan *plan);
+    /* Trains w in place; false when a weight is no longer finite. */
+    bool (*train)(const wf_zoo_plan *plan, const wf_zoo_task *task, void *w, void *scratch);
+    /* Bit r of errors (ceil(n/8) bytes, all written) is set where test example r is wrong; returns how many are. */
+    size_t (*judge)(const wf_zoo_plan *plan, const void *w, uint8_t *errors, void *scratch);
+} wf_zoo_kernels;
+
+extern const wf_zoo_kernels wf_zoo_kernels_base_f32, wf_zoo_kernels_base_f64;
+#if defined(__x86_64__)
+extern const wf_zoo_kernels wf_zoo_kernels_avx2_f32, wf_zoo_kernels_avx512_f32;
+#endif
+
+/* The layers of a graph that is one chain of dense layers; anything else is WF_ERR_UNSUPPORTED. */
+wf_status wf_zoo_chain_build(wf_ctx *ctx, const wf_graph *graph, wf_zoo_chain *out);
+
+/* Learning rate and epochs of network `index`. */
+wf_zoo_task wf_zoo_task_of(const wf_zoo_desc *desc, uint32_t index);
+
+/* Refuses settings and data that cannot be trained on, and fills the plan. x is data's own, in float. */
+wf_status wf_zoo_plan_build(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
+                            const wf_zoo_desc *desc, wf_zoo_chain *chain, wf_zoo_plan *out);
+
+typedef enum wf_zoo_state { WF_ZOO_WAITING, WF_ZOO_TRAINED, WF_ZOO_DIVERGED } wf_zoo_state;
+
+/* A piece of work: networks index[0 .. count-1]. Arrays are the caller's. */
+typedef struct wf_zoo_piece {
+    const wf_graph *graph;
+    size_t count;
+    const uint32_t *index;
+    void *weights;      /* (count, n_params) in the type of the kernels: initial, then trained */
+    bool fresh;         /* start from wf_zoo_init instead (float only) */
+    uint8_t *state;     /* [count] wf_zoo_state */
+    float *scores;      /* [count] accuracy; NULL: do not judge */
+    uint8_t *errors;    /* (count, error_bytes) */
+    size_t error_bytes; /* ceil(test.n / 8) */
+    wf_meter *meter;    /* may be NULL */
+    size_t done_before; /* networks the meter has already counted */
+} wf_zoo_piece;
+
+/* Trains every network whose state is WF_ZOO_WAITING, one per thread at a time. After an interruption returns WF_ERR_INTERRUPTED;
+ * networks that had begun are finished, the others are still waiting. */
+wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_kernels *kernels,
+                           const wf_zoo_piece *piece);
+
+/* Kernels for this machine. */
+const wf_zoo_kernels *wf_zoo_kernels_pick(void);
+
+/* wf_zoo_train_from in double; for tests. */
+wf_status wf_zoo_train_from_f64(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
+                                const wf_zoo_desc *desc, double *weights);
+
+/* Examples a call of the kernels works on at once; a larger batch is summed piece by piece. */
+enum { WF_ZOO_CHUNK = 64 };
+
+#endif

@@ -1,0 +1,187 @@
+/* zoo_train: checks of what is asked for, and a piece of work spread over the threads of a context.
+ * A network is one chunk of the pool: one thread carries it from its first update to its last. */
+#include "zoo/zoo_engine.h"
+
+#include "base/isa.h"
+#include "base/pool.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+const wf_zoo_kernels *wf_zoo_kernels_pick(void) { return WF_PICK_F32(&wf_zoo_kernels); }
+
+/* --- checks ------------------------------------------------------------------------------------ */
+
+static bool within(double value, double low, double high) { return value >= low && value <= high; }
+
+static wf_status check_desc(wf_ctx *ctx, const wf_zoo_desc *desc) {
+    const double huge = 1e30;
+    if (desc->count == 0)
+        return wf_fail(ctx, WF_ERR_USAGE, "zoo: a collection needs at least one network");
+    if (desc->first > UINT32_MAX || desc->count > (size_t)UINT32_MAX + 1 - desc->first)
+        return wf_fail(ctx, WF_ERR_USAGE, "zoo: indices %zu + %zu go beyond 2^32", desc->first,
+                       desc->count);
+    if (desc->batch < 1 || desc->epochs < 1)
+        return wf_fail(ctx, WF_ERR_USAGE, "zoo: batch %d and epochs %d must be at least 1",
+                       desc->batch, desc->epochs);
+    if (!(desc->lr > 0) || desc->lr > huge || !within(desc->lr_max, 0, huge))
+        return wf_fail(ctx, WF_ERR_USAGE, "zoo: learning rates %g to %g must be positive numbers",
+                       desc->lr, desc->lr_max);
+    if (!within(desc->label_smoothing, 0, 1))
+        return wf_fail(ctx, WF_ERR_USAGE, "zoo: label smoothing %g must be from 0 to 1",
+                       desc->label_smoothing);
+    if (!within(desc->weight_decay, 0, huge))
+        return wf_fail(ctx, WF_ERR_USAGE, "zoo: weight decay %g must not be negative",
+                       desc->weight_decay);
+    if (desc->optimizer == WF_ZOO_ADAM &&
+        (!within(desc->beta1, 0, 1 - 1e-12) || !within(desc->beta2, 0, 1 - 1e-12) ||
+         !within(desc->eps, 1e-30, huge)))
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "zoo: Adam needs betas from 0 to below 1 and a positive eps, not %g, %g, %g",
+                       desc->beta1, desc->beta2, desc->eps);
+    if (desc->optimizer == WF_ZOO_SGD &&
+        (!within(desc->momentum, 0, huge) || (desc->nesterov && desc->momentum == 0)))
+        return wf_fail(ctx, WF_ERR_USAGE, "zoo: %smomentum %g does not work",
+                       desc->nesterov ? "Nesterov " : "", desc->momentum);
+    return WF_OK;
+}
+
+static wf_status check_labels(wf_ctx *ctx, const wf_dataset *data, const char *part,
+                              const int32_t *labels, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (labels[i] < 0 || labels[i] >= data->classes)
+            return wf_fail(ctx, WF_ERR_INPUT, "%s: label %d of %s example %zu is outside 0 to %d",
+                           data->name, (int)labels[i], part, i, data->classes - 1);
+    return WF_OK;
+}
+
+static wf_status check_data(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data) {
+    if (data->inputs != graph->inputs || data->classes != graph->outputs)
+        return wf_fail(
+            ctx, WF_ERR_SHAPE,
+            "data set %s has %d inputs and %d classes, the network %s takes %d and gives "
+            "%d; change its first or last width",
+            data->name, data->inputs, data->classes, graph->text, graph->inputs, graph->outputs);
+    if (data->n_train == 0 || data->n_train > UINT32_MAX)
+        return wf_fail(ctx, WF_ERR_INPUT, "data set %s has %zu training examples", data->name,
+                       data->n_train);
+    WF_TRY(check_labels(ctx, data, "training", data->y_train, data->n_train));
+    return check_labels(ctx, data, "test", data->y_test, data->n_test);
+}
+
+wf_status wf_zoo_plan_build(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
+                            const wf_zoo_desc *desc, wf_zoo_chain *chain, wf_zoo_plan *out) {
+    WF_TRY(check_desc(ctx, desc));
+    WF_TRY(check_data(ctx, graph, data));
+    WF_TRY(wf_zoo_chain_build(ctx, graph, chain));
+    *out = (wf_zoo_plan){.chain = chain,
+                         .desc = desc,
+                         .train = {data->x_train, data->y_train, data->n_train},
+                         .test = {data->x_test, data->y_test, data->n_test}};
+    return WF_OK;
+}
+
+/* --- a piece of work --------------------------------------------------------------------------- */
+
+typedef struct piece_run {
+    wf_ctx *ctx;
+    const wf_zoo_plan *plan;
+    const wf_zoo_kernels *kernels;
+    const wf_zoo_piece *piece;
+    char *scratch; /* one part for each worker */
+    size_t scratch_bytes;
+    atomic_size_t done;
+} piece_run;
+
+static void train_network(void *run_, size_t i, int worker) {
+    piece_run *run = run_;
+    const wf_zoo_piece *piece = run->piece;
+    if (piece->state[i] != WF_ZOO_WAITING || wf_interrupted(run->ctx)) return;
+    size_t n_params = run->plan->chain->n_params;
+    void *w = (char *)piece->weights + i * n_params * run->kernels->real_size;
+    void *scratch = run->scratch + (size_t)worker * run->scratch_bytes;
+    if (piece->fresh) wf_zoo_init(piece->graph, run->plan->desc->seed, piece->index[i], w);
+    wf_zoo_task task = wf_zoo_task_of(run->plan->desc, piece->index[i]);
+    bool finite = run->kernels->train(run->plan, &task, w, scratch);
+    if (finite && piece->scores != NULL) {
+        size_t wrong =
+            run->kernels->judge(run->plan, w, piece->errors + i * piece->error_bytes, scratch);
+        piece->scores[i] = (float)(1 - (double)wrong / (double)run->plan->test.n);
+    }
+    piece->state[i] = finite ? WF_ZOO_TRAINED : WF_ZOO_DIVERGED;
+    size_t done = atomic_fetch_add(&run->done, 1) + 1;
+    /* Worker 0 is the thread that made the call, the only one that may report. */
+    if (worker == 0 && piece->meter != NULL)
+        wf_meter_update(piece->meter, (double)(piece->done_before + done), NULL);
+}
+
+wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_kernels *kernels,
+                           const wf_zoo_piece *piece) {
+    piece_run run = {.ctx = ctx, .plan = plan, .kernels = kernels, .piece = piece};
+    run.scratch_bytes = kernels->scratch_bytes(plan);
+    WF_TRY(wf_alloc(ctx, (size_t)wf_ctx_threads(ctx), run.scratch_bytes, "training of networks",
+                    &run.scratch));
+    wf_parallel(ctx, piece->count, train_network, &run);
+    free(run.scratch);
+    for (size_t i = 0; i < piece->count; i++)
+        if (piece->state[i] == WF_ZOO_WAITING)
+            return wf_fail(ctx, WF_ERR_INTERRUPTED, "training of networks was interrupted");
+    return WF_OK;
+}
+
+/* --- from given weights, in memory ------------------------------------------------------------- */
+
+static wf_status train_in_place(wf_ctx *ctx, const wf_graph *graph, const wf_zoo_plan *plan,
+                                const wf_zoo_kernels *kernels, void *weights) {
+    size_t count = plan->desc->count, diverged = 0;
+    uint32_t *index = NULL;
+    uint8_t *state = NULL;
+    wf_status status;
+    WF_TRY_GOTO(wf_alloc(ctx, count, sizeof *index, "network indices", &index), done);
+    WF_TRY_GOTO(wf_alloc(ctx, count, sizeof *state, "network states", &state), done);
+    for (size_t i = 0; i < count; i++) index[i] = (uint32_t)(plan->desc->first + i);
+    wf_meter meter = wf_meter_start(ctx, "training networks", "networks", (double)count);
+    wf_zoo_piece piece = {.graph = graph,
+                          .count = count,
+                          .index = index,
+                          .weights = weights,
+                          .state = state,
+                          .meter = &meter};
+    status = wf_zoo_piece_run(ctx, plan, kernels, &piece);
+    for (size_t i = 0; i < count; i++) diverged += state[i] == WF_ZOO_DIVERGED;
+    wf_meter_end(&meter, (double)count, NULL);
+    if (status == WF_OK && diverged > 0)
+        status = wf_fail(ctx, WF_ERR_DIVERGED,
+                         "%zu of %zu networks diverged: their weights are not finite; lower the "
+                         "learning rate",
+                         diverged, count);
+done:
+    free(state);
+    free(index);
+    return status;
+}
+
+wf_status wf_zoo_train_from(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
+                            const wf_zoo_desc *desc, float *weights) {
+    wf_zoo_chain chain;
+    wf_zoo_plan plan;
+    WF_TRY(wf_zoo_plan_build(ctx, graph, data, desc, &chain, &plan));
+    return train_in_place(ctx, graph, &plan, wf_zoo_kernels_pick(), weights);
+}
+
+wf_status wf_zoo_train_from_f64(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
+                                const wf_zoo_desc *desc, double *weights) {
+    wf_zoo_chain chain;
+    wf_zoo_plan plan;
+    WF_TRY(wf_zoo_plan_build(ctx, graph, data, desc, &chain, &plan));
+    size_t n = data->n_train * (size_t)data->inputs;
+    double *x;
+    WF_TRY(wf_alloc(ctx, n, sizeof *x, "training inputs", &x));
+    for (size_t i = 0; i < n; i++) x[i] = data->x_train[i];
+    plan.train.x = x;
+    wf_status status = train_in_place(ctx, graph, &plan, &wf_zoo_kernels_base_f64, weights);
+    free(x);
+    return status;
+}

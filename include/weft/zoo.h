@@ -1,7 +1,8 @@
 /* weft/zoo.h: collections of trained networks of one architecture, one safetensors file each.
  *
  * File: tensors "layers.0.weight" [M,out,in], "layers.0.bias" [M,out] ... as torch.func.stack_module_state
- * names them; "weft.seed" [M] I64, "weft.lr" [M] F32, "weft.epochs" [M] I32 where known; for each test set S
+ * names them; "weft.seed" [M] I64 (the network's index under the collection's seed), "weft.lr" [M] F32,
+ * "weft.epochs" [M] I32 where known; for each test set S
  * "weft.score.S" [M] F32 and "weft.errors.S" [M, ceil(n/8)] U8 (bit r of byte r/8: example r is wrong).
  * __metadata__: "weft.arch", "weft.activation", "weft.recipe", "weft.data" (fingerprint), "weft.preparation",
  * "weft.seed" ... docs/formats.md has them all. */
@@ -61,7 +62,7 @@ typedef struct wf_zoo_desc {
     bool nesterov;
     double weight_decay; /* added to the gradient, as torch.optim.Adam and SGD do */
     double beta1, beta2, eps;
-    bool cosine; /* to zero over the network's own updates; else constant */
+    bool cosine; /* update k of the network's own K: lr/2 (1 + cos(pi k / K)); else constant */
     double label_smoothing;
     const char *test_name; /* NULL: the data set's name */
     size_t shard;          /* networks per resumable piece; 0: chosen */
@@ -73,7 +74,8 @@ WF_API wf_zoo_desc wf_zoo_desc_default(void); /* Adam 1e-3, batch 128, 25 epochs
 WF_API wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                               const wf_zoo_desc *desc, const char *path, size_t *diverged);
 
-/* Train `count` networks in memory from given initial weights (count, n_params), replaced by the trained ones; used by tests and controls. */
+/* Train `count` networks in memory from given initial weights (count, n_params), replaced by the trained ones; used by tests and controls.
+ * WF_ERR_DIVERGED when some are not finite at the end; the others are as good as ever. */
 WF_API wf_status wf_zoo_train_from(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                                    const wf_zoo_desc *desc, float *weights);
 /* PyTorch's default initial weights of network `index`. */

@@ -1,0 +1,760 @@
+/* The zoo engine: against plain loops in double, under relabelling of hidden units, and the same
+ * bits for any number of threads, any shard, after an interruption and after kill -9. */
+#include "wf_test.h"
+
+#include "base/random.h"
+#include "weft/zoo.h"
+#include "zoo/zoo_engine.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char root[64];
+
+static wf_ctx *ctx_of(int threads) {
+    wf_ctx *ctx = NULL;
+    if (wf_ctx_create(&(wf_ctx_desc){.threads = threads}, &ctx) != WF_OK) abort();
+    return ctx;
+}
+
+static wf_graph *graph_of(wf_ctx *ctx, const char *arch, const char *activation) {
+    wf_graph *graph;
+    assert_ok(ctx, wf_graph_parse(ctx, arch, activation, 0, &graph));
+    return graph;
+}
+
+/* Gaussian clusters, one a class, that overlap. */
+static wf_dataset *data_of(int inputs, int classes, size_t n_train, size_t n_test) {
+    wf_dataset *data = calloc(1, sizeof *data);
+    strcpy(data->name, "clusters");
+    data->inputs = inputs;
+    data->classes = classes;
+    data->n_train = n_train;
+    data->n_test = n_test;
+    size_t n = n_train + n_test, width = (size_t)inputs;
+    float *x = malloc(n * width * sizeof *x);
+    int32_t *y = malloc(n * sizeof *y);
+    wf_rng noise = wf_rng_at(7, 0, WF_RNG_TEST, 0), centre = wf_rng_at(7, 0, WF_RNG_TEST, 1);
+    float *centres = malloc((size_t)classes * width * sizeof *centres);
+    wf_rng_normals(&centre, centres, (size_t)classes * width);
+    wf_rng_normals(&noise, x, n * width);
+    for (size_t i = 0; i < n; i++) {
+        y[i] = (int32_t)(i % (size_t)classes);
+        for (size_t j = 0; j < width; j++) x[i * width + j] += centres[(size_t)y[i] * width + j];
+    }
+    free(centres);
+    data->x_train = x;
+    data->y_train = y;
+    data->x_test = x + n_train * width;
+    data->y_test = y + n_train;
+    return data;
+}
+
+static void data_free(wf_dataset *data) {
+    free(data->x_train);
+    free(data->y_train);
+    free(data);
+}
+
+/* --- plain loops in double ---------------------------------------------------------------------- */
+
+static double plain_act(wf_activation kind, double z, double *slope) {
+    double s = 1 / (1 + exp(-z)), cdf = 0.5 * (1 + erf(z / sqrt(2)));
+    switch (kind) {
+    case WF_ACT_RELU: *slope = z > 0; return z > 0 ? z : 0;
+    case WF_ACT_TANH: *slope = 1 - tanh(z) * tanh(z); return tanh(z);
+    case WF_ACT_GELU: *slope = cdf + z * exp(-z * z / 2) / sqrt(2 * acos(-1)); return z * cdf;
+    case WF_ACT_SILU: *slope = s + z * s * (1 - s); return z * s;
+    case WF_ACT_SIGMOID: *slope = s * (1 - s); return s;
+    default: *slope = 1; return z;
+    }
+}
+
+enum { plain_width = 64, plain_layers = 8 };
+
+/* Offset of layer l's block of a kind in the flat vector, or -1. */
+static long offset_of(const wf_graph *graph, int l, wf_block_kind kind) {
+    for (int b = 0; b < graph->n_blocks; b++)
+        if (graph->blocks[b].layer == l && graph->blocks[b].kind == kind)
+            return (long)graph->blocks[b].offset;
+    return -1;
+}
+
+/* Adds the gradient of one example's loss / batch. Groups 0 .. n_layers are the layers of a chain. */
+static void plain_gradient(const wf_graph *graph, const double *w, const float *x, int label,
+                           double smoothing, double batch, double *g) {
+    double h[plain_layers + 1][plain_width], slope[plain_layers + 1][plain_width];
+    double d[plain_width], before[plain_width];
+    int last = graph->n_layers, classes = graph->outputs;
+    for (int j = 0; j < graph->inputs; j++) h[0][j] = x[j];
+    for (int l = 0; l < last; l++) {
+        int in = graph->groups[l].n, out = graph->groups[l + 1].n;
+        long weight = offset_of(graph, l, WF_BLOCK_WEIGHT),
+             bias = offset_of(graph, l, WF_BLOCK_BIAS);
+        for (int i = 0; i < out; i++) {
+            double z = bias < 0 ? 0 : w[bias + i];
+            for (int j = 0; j < in; j++) z += w[weight + i * in + j] * h[l][j];
+            wf_activation kind = l + 1 < last ? graph->activation : WF_ACT_IDENTITY;
+            h[l + 1][i] = plain_act(kind, z, &slope[l + 1][i]);
+        }
+    }
+    double total = 0;
+    for (int c = 0; c < classes; c++) total += exp(h[last][c]);
+    for (int c = 0; c < classes; c++)
+        d[c] = (exp(h[last][c]) / total - smoothing / classes - (c == label ? 1 - smoothing : 0)) /
+               batch;
+    for (int l = last - 1; l >= 0; l--) {
+        int in = graph->groups[l].n, out = graph->groups[l + 1].n;
+        long weight = offset_of(graph, l, WF_BLOCK_WEIGHT),
+             bias = offset_of(graph, l, WF_BLOCK_BIAS);
+        for (int j = 0; j < in; j++) before[j] = 0;
+        for (int i = 0; i < out; i++) {
+            if (bias >= 0) g[bias + i] += d[i];
+            for (int j = 0; j < in; j++) {
+                g[weight + i * in + j] += d[i] * h[l][j];
+                before[j] += d[i] * w[weight + i * in + j];
+            }
+        }
+        for (int j = 0; l > 0 && j < in; j++) d[j] = before[j] * slope[l][j];
+    }
+}
+
+static void plain_train(const wf_graph *graph, const wf_dataset *data, const wf_zoo_desc *desc,
+                        uint32_t index, double lr, int epochs, double *w) {
+    size_t n = graph->n_params, batch = (size_t)desc->batch, updates = 0;
+    size_t all = (size_t)epochs * ((data->n_train + batch - 1) / batch);
+    double *g = calloc(3 * n, sizeof *g), *m = g + n, *v = m + n;
+    uint32_t *order = malloc(data->n_train * sizeof *order);
+    for (int epoch = 0; epoch < epochs; epoch++) {
+        wf_rng rng = wf_rng_at(desc->seed, index, WF_RNG_SHUFFLE, (uint32_t)epoch);
+        wf_rng_shuffle(&rng, order, (uint32_t)data->n_train);
+        for (size_t first = 0; first < data->n_train; first += batch, updates++) {
+            size_t rows = data->n_train - first < batch ? data->n_train - first : batch;
+            for (size_t i = 0; i < n; i++) g[i] = desc->weight_decay * w[i];
+            for (size_t e = 0; e < rows; e++) {
+                uint32_t at = order[first + e];
+                plain_gradient(graph, w, data->x_train + at * (size_t)data->inputs,
+                               data->y_train[at], desc->label_smoothing, (double)rows, g);
+            }
+            double k = (double)updates;
+            double rate = desc->cosine ? lr / 2 * (1 + cos(acos(-1) * k / (double)all)) : lr;
+            for (size_t i = 0; i < n; i++) {
+                if (desc->optimizer == WF_ZOO_ADAM) {
+                    m[i] = desc->beta1 * m[i] + (1 - desc->beta1) * g[i];
+                    v[i] = desc->beta2 * v[i] + (1 - desc->beta2) * g[i] * g[i];
+                    double mhat = m[i] / (1 - pow(desc->beta1, k + 1));
+                    double vhat = v[i] / (1 - pow(desc->beta2, k + 1));
+                    w[i] -= rate * mhat / (sqrt(vhat) + desc->eps);
+                } else {
+                    m[i] = desc->momentum * m[i] + g[i];
+                    w[i] -= rate * (desc->nesterov ? g[i] + desc->momentum * m[i] : m[i]);
+                }
+            }
+        }
+    }
+    free(order);
+    free(g);
+}
+
+typedef struct training_case {
+    const char *arch, *activation;
+    wf_zoo_optimizer optimizer;
+    double momentum, decay, smoothing;
+    bool nesterov, cosine;
+    int batch;
+} training_case;
+
+static const training_case cases[] = {
+    {"5-16-8-4", "relu", WF_ZOO_ADAM, 0, 0, 0, false, false, 32},
+    {"5-7-4", "tanh", WF_ZOO_ADAM, 0, 0.01, 0.1, false, true, 16},
+    {"5-33!-17-4", "gelu", WF_ZOO_SGD, 0, 0, 0, false, false, 7},
+    {"5-9-1-4!", "silu", WF_ZOO_SGD, 0.9, 0.001, 0.2, true, true, 100},
+    {"5-50-4", "sigmoid", WF_ZOO_SGD, 0.8, 0, 0, false, false, 150},
+    {"5-6-6-6-4", "identity", WF_ZOO_ADAM, 0, 0, 0.05, false, true, 1},
+    {"5-4", "relu", WF_ZOO_ADAM, 0, 0.1, 0, false, false, 64},
+    {"5-16!-20!-4!", "relu", WF_ZOO_SGD, 0, 0, 0, false, false, 64},
+};
+enum { n_cases = sizeof cases / sizeof *cases, n_examples = 150 };
+
+static wf_zoo_desc desc_of(const training_case *c, int epochs) {
+    wf_zoo_desc desc = wf_zoo_desc_default();
+    desc.count = 1;
+    desc.seed = 11;
+    desc.optimizer = c->optimizer;
+    desc.lr = desc.lr_max = c->optimizer == WF_ZOO_ADAM ? 5e-3 : 5e-2;
+    desc.epochs = desc.epochs_max = epochs;
+    desc.batch = c->batch;
+    desc.momentum = c->momentum;
+    desc.nesterov = c->nesterov;
+    desc.weight_decay = c->decay;
+    desc.cosine = c->cosine;
+    desc.label_smoothing = c->smoothing;
+    return desc;
+}
+
+static double difference(const double *a, const double *b, size_t n) {
+    double sum = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) sum += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
+    return sqrt(sum / norm);
+}
+
+static void start_weights(const wf_graph *graph, float *w, double *w64) {
+    wf_zoo_init(graph, 3, 0, w);
+    for (size_t i = 0; i < graph->n_params; i++) w64[i] = w[i];
+}
+
+static void test_against_plain_loops(void **state) {
+    (void)state;
+    wf_ctx *ctx = ctx_of(1);
+    wf_dataset *data = data_of(5, 4, n_examples, 0);
+    for (int c = 0; c < n_cases; c++) {
+        wf_graph *graph = graph_of(ctx, cases[c].arch, cases[c].activation);
+        wf_zoo_desc desc = desc_of(&cases[c], 3);
+        desc.first = 40 + (size_t)c;
+        size_t n = graph->n_params;
+        float *w = malloc(n * sizeof *w);
+        double *start = malloc(4 * n * sizeof *start), *plain = start + n, *engine = plain + n,
+               *single = engine + n;
+        start_weights(graph, w, start);
+        memcpy(plain, start, n * sizeof *plain);
+        memcpy(engine, start, n * sizeof *engine);
+        plain_train(graph, data, &desc, (uint32_t)desc.first, desc.lr, desc.epochs, plain);
+        assert_ok(ctx, wf_zoo_train_from_f64(ctx, graph, data, &desc, engine));
+        assert_ok(ctx, wf_zoo_train_from(ctx, graph, data, &desc, w));
+        for (size_t i = 0; i < n; i++) single[i] = w[i];
+        assert_true(difference(start, plain, n) > 1e-2); /* it did learn */
+        assert_close(difference(engine, plain, n), 0, 1e-10);
+        assert_close(difference(single, plain, n), 0, 1e-4);
+        free(start);
+        free(w);
+        wf_graph_free(graph);
+    }
+    data_free(data);
+    wf_ctx_free(ctx);
+}
+
+/* --- relabelling: train(P w) = P train(w) ------------------------------------------------------- */
+
+/* where[i]: the place in the flat vector that entry i moves to. */
+static void random_relabelling(const wf_graph *graph, uint32_t index, uint32_t *where) {
+    size_t n = graph->n_params;
+    uint32_t *perm = malloc((wf_graph_perm_size(graph) + 1) * sizeof *perm);
+    for (int o = 0; o < graph->n_orbits; o++) {
+        wf_rng rng = wf_rng_at(5, index, WF_RNG_TEST, (uint32_t)o);
+        size_t end =
+            o + 1 < graph->n_orbits ? wf_graph_perm_start(graph, o + 1) : wf_graph_perm_size(graph);
+        size_t first = wf_graph_perm_start(graph, o);
+        wf_rng_shuffle(&rng, perm + first, (uint32_t)(end - first));
+    }
+    float *numbers = malloc(2 * n * sizeof *numbers), *moved = numbers + n;
+    for (size_t i = 0; i < n; i++) numbers[i] = (float)i;
+    wf_graph_permute(graph, perm, numbers, moved);
+    for (size_t i = 0; i < n; i++) where[(size_t)moved[i]] = (uint32_t)i;
+    free(numbers);
+    free(perm);
+}
+
+static void test_relabelling(void **state) {
+    (void)state;
+    wf_ctx *ctx = ctx_of(1);
+    wf_dataset *data = data_of(5, 4, n_examples, 0);
+    for (int c = 0; c < n_cases; c++) {
+        wf_graph *graph = graph_of(ctx, cases[c].arch, cases[c].activation);
+        wf_zoo_desc desc = desc_of(&cases[c], 3);
+        size_t n = graph->n_params, moved = 0;
+        uint32_t *where = malloc(n * sizeof *where);
+        random_relabelling(graph, (uint32_t)c, where);
+        float *w = malloc(2 * n * sizeof *w), *pw = w + n;
+        double *w64 = malloc(4 * n * sizeof *w64), *pw64 = w64 + n, *a = pw64 + n, *b = a + n;
+        start_weights(graph, w, w64);
+        for (size_t i = 0; i < n; i++) {
+            pw[where[i]] = w[i];
+            pw64[where[i]] = w64[i];
+            moved += where[i] != i;
+        }
+        assert_true(graph->n_orbits == 0 || moved > 0);
+        assert_ok(ctx, wf_zoo_train_from_f64(ctx, graph, data, &desc, w64));
+        assert_ok(ctx, wf_zoo_train_from_f64(ctx, graph, data, &desc, pw64));
+        for (size_t i = 0; i < n; i++) a[where[i]] = w64[i];
+        assert_close(difference(pw64, a, n), 0, 1e-10);
+        assert_ok(ctx, wf_zoo_train_from(ctx, graph, data, &desc, w));
+        assert_ok(ctx, wf_zoo_train_from(ctx, graph, data, &desc, pw));
+        for (size_t i = 0; i < n; i++) a[where[i]] = w[i], b[i] = pw[i];
+        assert_close(difference(b, a, n), 0, 1e-4);
+        free(w64);
+        free(w);
+        free(where);
+        wf_graph_free(graph);
+    }
+    data_free(data);
+    wf_ctx_free(ctx);
+}
+
+/* --- the same bits whatever the threads, the shards and the interruptions ------------------------ */
+
+typedef struct shared {
+    wf_graph *graph;
+    wf_dataset *data;
+    wf_zoo_desc desc;
+    char path[128], parts[160];
+} shared;
+
+static void shared_start(shared *s, const char *name) {
+    wf_ctx *ctx = ctx_of(1);
+    s->graph = graph_of(ctx, "6-12-5", "relu");
+    wf_ctx_free(ctx);
+    s->data = data_of(6, 5, 203, 61);
+    s->desc = wf_zoo_desc_default();
+    s->desc.count = 23;
+    s->desc.first = 100;
+    s->desc.batch = 32;
+    s->desc.epochs = 2;
+    s->desc.epochs_max = 6;
+    s->desc.lr = 1e-3;
+    s->desc.lr_max = 1e-2;
+    snprintf(s->path, sizeof s->path, "%s/%s.safetensors", root, name);
+    snprintf(s->parts, sizeof s->parts, "%s.parts", s->path);
+}
+
+static void shared_end(shared *s) {
+    data_free(s->data);
+    wf_graph_free(s->graph);
+}
+
+static wf_status train_with(wf_ctx *ctx, const shared *s, size_t shard) {
+    wf_zoo_desc desc = s->desc;
+    desc.shard = shard;
+    return wf_zoo_train(ctx, s->graph, s->data, &desc, s->path, NULL);
+}
+
+static char *file_bytes(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) fail_msg("%s is missing", path);
+    fseek(file, 0, SEEK_END);
+    *size = (size_t)ftell(file);
+    rewind(file);
+    char *bytes = malloc(*size);
+    assert_int_equal(fread(bytes, 1, *size, file), *size);
+    fclose(file);
+    return bytes;
+}
+
+static void assert_same_file(const char *path, const char *expected, size_t expected_size) {
+    size_t size;
+    char *bytes = file_bytes(path, &size);
+    assert_int_equal(size, expected_size);
+    assert_memory_equal(bytes, expected, size);
+    free(bytes);
+}
+
+static size_t entries_in(const char *folder) {
+    DIR *dir = opendir(folder);
+    if (dir == NULL) return 0;
+    size_t n = 0;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        n += strstr(entry->d_name, ".safetensors") != NULL && entry->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+/* The collection in one piece on one thread: what every other way must equal, byte for byte. */
+static char *reference_bytes(shared *s, size_t *size) {
+    wf_ctx *ctx = ctx_of(1);
+    assert_ok(ctx, train_with(ctx, s, 0));
+    assert_int_equal(access(s->parts, F_OK), -1);
+    wf_ctx_free(ctx);
+    char *bytes = file_bytes(s->path, size);
+    unlink(s->path);
+    return bytes;
+}
+
+static void test_threads_and_shards(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "threads");
+    size_t size;
+    char *expected = reference_bytes(&s, &size);
+    for (int threads = 1; threads <= 3; threads++)
+        for (size_t shard = 1; shard <= 7; shard += 3) {
+            wf_ctx *ctx = ctx_of(threads);
+            assert_ok(ctx, train_with(ctx, &s, shard));
+            assert_same_file(s.path, expected, size);
+            wf_ctx_free(ctx);
+        }
+    free(expected);
+    shared_end(&s);
+}
+
+/* Network 107 is the same network in a collection of its own. */
+static void test_index_is_all(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "index");
+    wf_ctx *ctx = ctx_of(2);
+    assert_ok(ctx, train_with(ctx, &s, 0));
+    wf_zoo *zoo, *one;
+    assert_ok(ctx, wf_zoo_open(ctx, s.path, &zoo));
+    s.desc.first = 107;
+    s.desc.count = 1;
+    strcat(s.path, ".one");
+    assert_ok(ctx, train_with(ctx, &s, 0));
+    assert_ok(ctx, wf_zoo_open(ctx, s.path, &one));
+    size_t n = s.graph->n_params;
+    float *a = malloc(3 * n * sizeof *a), *b = a + n, *c = b + n;
+    wf_zoo_get(zoo, 7, a);
+    wf_zoo_get(one, 0, b);
+    assert_memory_equal(a, b, n * sizeof *a);
+    assert_int_equal(wf_zoo_seeds(one)[0], 107);
+    /* and the same from its initial weights in memory */
+    wf_zoo_init(s.graph, s.desc.seed, 107, c);
+    assert_memory_not_equal(a, c, n * sizeof *a);
+    assert_ok(ctx, wf_zoo_train_from(ctx, s.graph, s.data, &s.desc, c));
+    assert_memory_equal(a, c, n * sizeof *a);
+    free(a);
+    wf_zoo_free(one);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+    shared_end(&s);
+}
+
+/* Calls wf_interrupt as soon as the first part lies on disk. */
+typedef struct stopper {
+    wf_ctx *ctx;
+    const char *parts;
+} stopper;
+
+static void *stop_soon(void *stop_) {
+    stopper *stop = stop_;
+    while (entries_in(stop->parts) == 0) usleep(100);
+    wf_interrupt(stop->ctx);
+    return NULL;
+}
+
+/* Leaves an unfinished collection of s->desc.count networks behind. */
+static void train_interrupted(const shared *s, int threads, size_t shard) {
+    stopper stop = {ctx_of(threads), s->parts};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, stop_soon, &stop), 0);
+    assert_fails(stop.ctx, train_with(stop.ctx, s, shard), WF_ERR_INTERRUPTED, "networks trained");
+    pthread_join(thread, NULL);
+    wf_ctx_free(stop.ctx);
+    assert_int_equal(access(s->path, F_OK), -1);
+    assert_true(entries_in(s->parts) > 0);
+}
+
+static void test_interruption(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "interrupted");
+    s.desc.count = 400;
+    s.desc.epochs = s.desc.epochs_max = 20;
+    size_t size;
+    char *expected = reference_bytes(&s, &size);
+    train_interrupted(&s, 2, 20);
+    wf_ctx *ctx = ctx_of(1);
+    assert_ok(ctx, train_with(ctx, &s, 33));
+    assert_same_file(s.path, expected, size);
+    assert_int_equal(access(s.parts, F_OK), -1);
+    wf_ctx_free(ctx);
+    free(expected);
+    shared_end(&s);
+}
+
+static void test_killed(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "killed");
+    s.desc.count = 60;
+    size_t size;
+    char *expected = reference_bytes(&s, &size);
+    for (size_t parts = 1; parts <= 20; parts += 6) {
+        pid_t child = fork();
+        if (child == 0) {
+            wf_ctx *ctx = ctx_of(2);
+            train_with(ctx, &s, 1);
+            _exit(0);
+        }
+        assert_true(child > 0);
+        int code = 0;
+        while (entries_in(s.parts) < parts && waitpid(child, &code, WNOHANG) == 0) usleep(200);
+        kill(child, SIGKILL);
+        waitpid(child, &code, 0);
+    }
+    wf_ctx *ctx = ctx_of(2);
+    assert_ok(ctx, train_with(ctx, &s, 0));
+    assert_same_file(s.path, expected, size);
+    assert_int_equal(access(s.parts, F_OK), -1);
+    wf_ctx_free(ctx);
+    free(expected);
+    shared_end(&s);
+}
+
+/* --- divergence, scores, refusals ----------------------------------------------------------------- */
+
+static void count_warning(void *user, const char *sentence) {
+    if (strstr(sentence, "diverged") != NULL) ++*(int *)user;
+}
+
+static void test_divergence(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "diverged");
+    s.desc.optimizer = WF_ZOO_SGD;
+    s.desc.lr = 1e-3;
+    s.desc.lr_max = 1e25;
+    s.desc.count = 24;
+    int warnings = 0;
+    wf_ctx *ctx = NULL;
+    assert_int_equal(
+        wf_ctx_create(&(wf_ctx_desc){.threads = 2, .warn = count_warning, .user = &warnings}, &ctx),
+        WF_OK);
+    size_t diverged = 99, n = s.graph->n_params, next = 0;
+    assert_ok(ctx, wf_zoo_train(ctx, s.graph, s.data, &s.desc, s.path, &diverged));
+    assert_true(diverged > 0 && diverged < 24 && warnings > 0);
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, s.path, &zoo));
+    assert_int_equal(wf_zoo_count(zoo), 24 - diverged);
+    /* each network by itself: the finite ones are in the file, bit for bit and in order */
+    float *alone = malloc(2 * n * sizeof *alone), *stored = alone + n;
+    for (size_t i = 0; i < 24; i++) {
+        wf_zoo_desc desc = s.desc;
+        desc.first += i;
+        desc.count = 1;
+        wf_zoo_init(s.graph, desc.seed, (uint32_t)desc.first, alone);
+        wf_status status = wf_zoo_train_from(ctx, s.graph, s.data, &desc, alone);
+        if (status == WF_ERR_DIVERGED) continue;
+        assert_int_equal(status, WF_OK);
+        assert_int_equal(wf_zoo_seeds(zoo)[next], desc.first);
+        wf_zoo_get(zoo, next++, stored);
+        assert_memory_equal(alone, stored, n * sizeof *alone);
+    }
+    assert_int_equal(next, wf_zoo_count(zoo));
+    wf_zoo_free(zoo);
+    s.desc.lr = s.desc.lr_max = 1e25;
+    unlink(s.path);
+    assert_fails(ctx, train_with(ctx, &s, 0), WF_ERR_DIVERGED, "all 24 networks");
+    assert_int_equal(access(s.path, F_OK), -1);
+    assert_int_equal(access(s.parts, F_OK), -1);
+    free(alone);
+    wf_ctx_free(ctx);
+    shared_end(&s);
+}
+
+static void test_scores(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "scores");
+    wf_ctx *ctx = ctx_of(2);
+    assert_ok(ctx, train_with(ctx, &s, 5));
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, s.path, &zoo));
+    size_t bytes, n_test = s.data->n_test, total_wrong = 0;
+    const uint8_t *errors = wf_zoo_errors(zoo, "clusters", &bytes);
+    assert_non_null(errors);
+    assert_int_equal(bytes, (n_test + 7) / 8);
+    float *w = malloc(s.graph->n_params * sizeof *w), *logits = malloc(n_test * 5 * sizeof *logits);
+    for (size_t i = 0; i < wf_zoo_count(zoo); i++) {
+        wf_zoo_get(zoo, i, w);
+        assert_ok(ctx, wf_graph_forward(ctx, s.graph, w, s.data->x_test, n_test, logits));
+        size_t wrong = 0;
+        for (size_t r = 0; r < 8 * bytes; r++) {
+            bool bit = errors[i * bytes + r / 8] >> r % 8 & 1;
+            int best = 0;
+            for (int c = 1; r < n_test && c < 5; c++)
+                if (logits[r * 5 + (size_t)c] > logits[r * 5 + (size_t)best]) best = c;
+            assert_int_equal(bit, r < n_test && best != s.data->y_test[r]);
+            wrong += bit;
+        }
+        assert_close(wf_zoo_scores(zoo, NULL)[i], 1 - (double)wrong / (double)n_test, 1e-6);
+        total_wrong += wrong;
+    }
+    double error_rate = (double)total_wrong / (double)(n_test * wf_zoo_count(zoo));
+    assert_true(error_rate > 0.01 && error_rate < 0.5); /* chance is 0.8 */
+    assert_non_null(wf_zoo_meta(zoo, "weft.recipe"));
+    assert_int_equal(strlen(wf_zoo_meta(zoo, "weft.data")), 64);
+    free(logits);
+    free(w);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+    shared_end(&s);
+}
+
+static void test_other_settings_refused(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "settings");
+    s.desc.count = 400;
+    s.desc.epochs = s.desc.epochs_max = 20;
+    train_interrupted(&s, 1, 1);
+    wf_ctx *ctx = ctx_of(1);
+    size_t parts = entries_in(s.parts);
+    s.desc.lr = 2e-3;
+    assert_fails(ctx, train_with(ctx, &s, 0), WF_ERR_INPUT, "delete the folder");
+    assert_non_null(strstr(wf_last_error(ctx), "lr = "));
+    s.desc.lr = 1e-3;
+    s.data->x_test[0] += 1;
+    assert_fails(ctx, train_with(ctx, &s, 0), WF_ERR_INPUT, "data = ");
+    s.data->x_test[0] -= 1;
+    assert_int_equal(entries_in(s.parts), parts);
+    assert_ok(ctx, train_with(ctx, &s, 0));
+    /* a damaged part is named, and goes away by deleting it */
+    unlink(s.path);
+    assert_int_equal(mkdir(s.parts, 0777), 0);
+    char damaged[256];
+    snprintf(damaged, sizeof damaged, "%s/0000000100.safetensors", s.parts);
+    FILE *file = fopen(damaged, "w");
+    fputs("nonsense", file);
+    fclose(file);
+    assert_int_not_equal(train_with(ctx, &s, 0), WF_OK);
+    assert_non_null(strstr(wf_last_error(ctx), damaged));
+    unlink(damaged);
+    s.desc.count = 3;
+    assert_ok(ctx, train_with(ctx, &s, 0));
+    wf_ctx_free(ctx);
+    shared_end(&s);
+}
+
+static void test_bad_requests(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "bad");
+    wf_ctx *ctx = ctx_of(1);
+    const wf_zoo_desc good = s.desc;
+#define REFUSED(change, status, words)                                                             \
+    do {                                                                                           \
+        s.desc = good;                                                                             \
+        change;                                                                                    \
+        assert_fails(ctx, train_with(ctx, &s, 0), status, words);                                  \
+    } while (0)
+    REFUSED(s.desc.count = 0, WF_ERR_USAGE, "at least one");
+    REFUSED(s.desc.first = (size_t)UINT32_MAX, WF_ERR_USAGE, "2^32");
+    REFUSED(s.desc.batch = 0, WF_ERR_USAGE, "batch 0");
+    REFUSED(s.desc.epochs = 0, WF_ERR_USAGE, "epochs 0");
+    REFUSED(s.desc.lr = 0, WF_ERR_USAGE, "learning rates");
+    REFUSED(s.desc.lr = NAN, WF_ERR_USAGE, "learning rates");
+    REFUSED(s.desc.label_smoothing = 1.5, WF_ERR_USAGE, "smoothing");
+    REFUSED(s.desc.weight_decay = -1, WF_ERR_USAGE, "decay");
+    REFUSED(s.desc.beta2 = 1, WF_ERR_USAGE, "Adam");
+    REFUSED(s.desc.eps = 0, WF_ERR_USAGE, "eps");
+    REFUSED((s.desc.optimizer = WF_ZOO_SGD, s.desc.nesterov = true), WF_ERR_USAGE, "Nesterov");
+    s.desc = good;
+    s.data->y_train[5] = 5;
+    assert_fails(ctx, train_with(ctx, &s, 0), WF_ERR_INPUT, "label 5 of training example 5");
+    s.data->y_train[5] = 0;
+    s.data->inputs = 7;
+    assert_fails(ctx, train_with(ctx, &s, 0), WF_ERR_SHAPE, "7 inputs");
+    s.data->inputs = 6;
+    s.graph->blocks[0].coef = 9;
+    assert_fails(ctx, train_with(ctx, &s, 0), WF_ERR_UNSUPPORTED, "kernels");
+    s.graph->blocks[0].coef = 1;
+    s.graph->blocks[2].src = 0;
+    assert_fails(ctx, train_with(ctx, &s, 0), WF_ERR_UNSUPPORTED, "follow");
+    s.graph->blocks[2].src = 1;
+    s.data->n_test = 0; /* no test set: a collection without scores */
+    assert_ok(ctx, train_with(ctx, &s, 0));
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, s.path, &zoo));
+    assert_null(wf_zoo_scores(zoo, NULL));
+    wf_zoo_free(zoo);
+    snprintf(s.path, sizeof s.path, "/proc/nowhere/zoo.safetensors");
+    assert_int_not_equal(train_with(ctx, &s, 0), WF_OK);
+    wf_ctx_free(ctx);
+    shared_end(&s);
+}
+
+/* --- initial weights and hyperparameters ----------------------------------------------------------- */
+
+static void test_init(void **state) {
+    (void)state;
+    wf_ctx *ctx = ctx_of(1);
+    wf_graph *graph = graph_of(ctx, "25-40-9", "relu");
+    enum { count = 200 };
+    float *w = malloc(2 * graph->n_params * sizeof *w), *again = w + graph->n_params;
+    double sum[4] = {0}, squares[4] = {0}, largest[4] = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        wf_zoo_init(graph, 1, i, w);
+        for (int b = 0; b < 4; b++)
+            for (size_t j = 0; j < graph->blocks[b].count; j++) {
+                double value = w[graph->blocks[b].offset + j];
+                sum[b] += value;
+                squares[b] += value * value;
+                largest[b] = fmax(largest[b], fabs(value));
+            }
+    }
+    for (int b = 0; b < 4; b++) {
+        double n = (double)(count * graph->blocks[b].count), bound = b < 2 ? 1 / 5.0 : 1 / sqrt(40);
+        assert_true(largest[b] <= bound + 1e-7 && largest[b] > 0.99 * bound);
+        assert_close(sum[b] / n, 0, 5 * bound / sqrt(3 * n));
+        /* variance of x^2 for a uniform variable: 4/45 bound^4 */
+        assert_close(squares[b] / n, bound * bound / 3, 5 * bound * bound * sqrt(4 / 45.0 / n));
+    }
+    wf_zoo_init(graph, 1, count - 1, again);
+    assert_memory_equal(w, again, graph->n_params * sizeof *w);
+    wf_zoo_init(graph, 2, count - 1, again);
+    assert_memory_not_equal(w, again, graph->n_params * sizeof *w);
+    free(w);
+    wf_graph_free(graph);
+    wf_ctx_free(ctx);
+}
+
+static void test_hyperparameters(void **state) {
+    (void)state;
+    wf_zoo_desc desc = wf_zoo_desc_default();
+    wf_zoo_task fixed = wf_zoo_task_of(&desc, 5);
+    assert_close(fixed.lr, 1e-3, 0);
+    assert_int_equal(fixed.epochs, 25);
+    desc.lr = 3e-4;
+    desc.lr_max = 3e-3;
+    desc.epochs = 15;
+    desc.epochs_max = 40;
+    enum { count = 5000 };
+    int seen[41] = {0};
+    double sum = 0, squares = 0, low = log(3e-4), range = log(10);
+    for (uint32_t i = 0; i < count; i++) {
+        wf_zoo_task task = wf_zoo_task_of(&desc, i);
+        assert_true(task.lr >= 3e-4 && task.lr <= 3e-3);
+        assert_true(task.epochs >= 15 && task.epochs <= 40);
+        double u = (log(task.lr) - low) / range;
+        sum += u;
+        squares += u * u;
+        seen[task.epochs]++;
+    }
+    assert_close(sum / count, 0.5, 5 / sqrt(12.0 * count));
+    assert_close(squares / count, 1 / 3.0, 5 * sqrt(4 / 45.0 / count));
+    for (int e = 15; e <= 40; e++) assert_close(seen[e], count / 26.0, 5 * sqrt(count / 26.0));
+}
+
+static int start(void **state) {
+    (void)state;
+    snprintf(root, sizeof root, "/tmp/weft_test_zoo_train.XXXXXX");
+    return mkdtemp(root) == NULL ? -1 : 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    return system(command);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_plain_loops),
+        cmocka_unit_test(test_relabelling),
+        cmocka_unit_test(test_killed), /* forks: before any other test leaves threads behind */
+        cmocka_unit_test(test_threads_and_shards),
+        cmocka_unit_test(test_index_is_all),
+        cmocka_unit_test(test_interruption),
+        cmocka_unit_test(test_divergence),
+        cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_other_settings_refused),
+        cmocka_unit_test(test_bad_requests),
+        cmocka_unit_test(test_init),
+        cmocka_unit_test(test_hyperparameters),
+    };
+    return cmocka_run_group_tests(tests, start, end);
+}

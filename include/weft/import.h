@@ -45,7 +45,8 @@ WF_API void wf_import_result_free(wf_import_result *result); /* what it holds, n
  * out     the collection to write: OUT.safetensors (".safetensors" may be given). Networks of several architectures become
  *         OUT-64-16-8-10.safetensors, OUT-64-32-10.safetensors ...
  * result  may be NULL; free with wf_import_result_free().
- * Nothing is written unless every network can be read. Metadata "weft.sources" is a JSON list: the file of each network. */
+ * Nothing is written unless every network can be read. Metadata "weft.sources" is a JSON list:
+ *         the file of each network, or the one file where networks came stacked. */
 WF_API wf_status wf_zoo_import(wf_ctx *ctx, const char *source, const wf_import_desc *desc,
                                const char *out, wf_import_result *result);
 

@@ -1,0 +1,388 @@
+/* zoo_import: files of other programs to collections (weft/import.h).
+ *
+ *   source -> files, in natural order -> tensors -> chain of layers -> flat weights, grouped by architecture
+ *
+ * All networks are read before anything is written. Flat weights of each group lie in one growing matrix. */
+#include "weft/import.h"
+#include "base/safetensors.h"
+#include "zoo/torch_file.h"
+#include "zoo/zoo_import_layers.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char extension[] = ".safetensors";
+
+/* Networks of one architecture. */
+typedef struct group {
+    wf_graph *graph;
+    float *weights; /* (count, n_params) */
+    size_t count, capacity, non_finite;
+    json_t *sources; /* file of each network; of a stacked file, that one */
+    char first_non_finite[256];
+} group;
+
+typedef struct importer {
+    wf_ctx *ctx;
+    const wf_import_desc *desc;
+    group *groups;
+    size_t n_groups, files;
+} importer;
+
+/* Tensors of one file, whatever its format. */
+typedef struct source {
+    wf_st_file *st;
+    wf_torch_file *torch;
+    const wf_st_tensor **tensors;
+    size_t n;
+} source;
+
+wf_import_desc wf_import_desc_default(void) { return (wf_import_desc){0}; }
+
+void wf_import_result_free(wf_import_result *result) {
+    for (int i = 0; i < result->n_collections; i++) free(result->collections[i].path);
+    free(result->collections);
+    *result = (wf_import_result){0};
+}
+
+static bool ends_with(const char *text, const char *tail) {
+    size_t length = strlen(text), tail_length = strlen(tail);
+    return length >= tail_length && strcmp(text + length - tail_length, tail) == 0;
+}
+
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+/* --- one file --------------------------------------------------------------------------------- */
+
+static void close_source(source *s) {
+    free(s->tensors);
+    if (s->st != NULL) wf_st_close(s->st);
+    wf_torch_close(s->torch);
+}
+
+static wf_status looks_like_torch(wf_ctx *ctx, const char *path, bool *out) {
+    wf_map map = {0};
+    WF_TRY(wf_map_open(ctx, path, &map));
+    *out = wf_torch_recognise(map.data, map.size);
+    wf_map_close(&map);
+    return WF_OK;
+}
+
+static wf_status open_tensors(wf_ctx *ctx, const char *path, source *s) {
+    bool torch = ends_with(path, ".pt") || ends_with(path, ".pth");
+    if (!torch && !ends_with(path, extension)) WF_TRY(looks_like_torch(ctx, path, &torch));
+    WF_TRY(torch ? wf_torch_open(ctx, path, &s->torch) : wf_st_open(ctx, path, &s->st));
+    if (s->st != NULL && wf_st_meta(s->st, "weft.format") != NULL)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: already a file of weft (%s), use it as it is", path,
+                       wf_st_meta(s->st, "weft.format"));
+    s->n = torch ? wf_torch_count(s->torch) : wf_st_count(s->st);
+    WF_TRY(wf_alloc(ctx, s->n, sizeof *s->tensors, path, &s->tensors));
+    for (size_t i = 0; i < s->n; i++)
+        s->tensors[i] = torch ? wf_torch_at(s->torch, i) : wf_st_at(s->st, i);
+    return WF_OK;
+}
+
+static wf_status find_group(importer *imp, const char *label, const char *arch, group **out) {
+    wf_graph *graph = NULL;
+    wf_status status = wf_graph_parse(imp->ctx, arch, imp->desc->activation, 0, &graph);
+    if (status == WF_ERR_MEMORY) return status;
+    if (status != WF_OK)
+        return wf_fail(imp->ctx, WF_ERR_INPUT, "%s: %s", label, wf_last_error(imp->ctx));
+    for (size_t i = 0; i < imp->n_groups; i++) {
+        *out = &imp->groups[i];
+        if (strcmp((*out)->graph->text, graph->text) == 0) {
+            wf_graph_free(graph);
+            return WF_OK;
+        }
+    }
+    group *moved = realloc(imp->groups, (imp->n_groups + 1) * sizeof *moved);
+    json_t *sources = json_array();
+    if (moved != NULL) imp->groups = moved;
+    if (moved == NULL || sources == NULL) {
+        wf_graph_free(graph);
+        json_decref(sources);
+        return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", label);
+    }
+    *out = &imp->groups[imp->n_groups++];
+    **out = (group){.graph = graph, .sources = sources};
+    return WF_OK;
+}
+
+static wf_status reserve(importer *imp, group *g, size_t more) {
+    size_t wanted, bytes;
+    if (__builtin_add_overflow(g->count, more, &wanted))
+        return wf_fail(imp->ctx, WF_ERR_MEMORY, "more networks than memory can hold");
+    if (wanted <= g->capacity) return WF_OK;
+    size_t larger = wanted + (g->count > 0 ? wanted / 2 : 0);
+    float *moved = NULL;
+    if (!__builtin_mul_overflow(larger, g->graph->n_params * sizeof *moved, &bytes))
+        moved = realloc(g->weights, bytes);
+    if (moved == NULL)
+        return wf_fail(imp->ctx, WF_ERR_MEMORY, "%zu networks of %s do not fit in memory", larger,
+                       g->graph->text);
+    g->weights = moved;
+    g->capacity = larger;
+    return WF_OK;
+}
+
+/* Copies network m's part of a (stacked) tensor, widened to float. */
+static wf_status copy_part(wf_ctx *ctx, const wf_st_tensor *tensor, size_t networks, size_t m,
+                           float *out) {
+    wf_st_tensor part = *tensor;
+    part.count = tensor->count / networks;
+    part.bytes = tensor->bytes / networks;
+    part.data = (const uint8_t *)tensor->data + m * part.bytes;
+    if (networks > 1) part.shape[0] = 1;
+    return wf_st_to_float(ctx, &part, out);
+}
+
+static wf_status copy_network(wf_ctx *ctx, const wf_import_chain *chain, size_t m, float *w) {
+    for (int l = 0; l < chain->n; l++) {
+        const wf_st_tensor *parts[2] = {chain->layers[l].weight, chain->layers[l].bias};
+        for (int k = 0; k < 2 && parts[k] != NULL; k++) {
+            WF_TRY(copy_part(ctx, parts[k], chain->networks, m, w));
+            w += parts[k]->count / chain->networks;
+        }
+    }
+    return WF_OK;
+}
+
+static bool is_finite(const float *w, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(w[i])) return false;
+    return true;
+}
+
+/* File names are bytes, JSON is UTF-8: what is not becomes '?'. */
+static json_t *json_name(const char *name) {
+    json_t *text = json_string(name);
+    if (text != NULL) return text;
+    char *copy = strdup(name);
+    for (char *p = copy; p != NULL && *p != 0; p++)
+        if ((unsigned char)*p >= 128) *p = '?';
+    text = copy ? json_string(copy) : NULL;
+    free(copy);
+    return text;
+}
+
+static wf_status add_networks(importer *imp, const char *path, const wf_import_chain *chain) {
+    group *g = NULL;
+    WF_TRY(find_group(imp, path, chain->arch, &g));
+    WF_TRY(reserve(imp, g, chain->networks));
+    if (json_array_append_new(g->sources, json_name(base_name(path))) != 0)
+        return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    for (size_t m = 0; m < chain->networks; m++) {
+        float *w = g->weights + g->count * g->graph->n_params;
+        WF_TRY(copy_network(imp->ctx, chain, m, w));
+        if (!is_finite(w, g->graph->n_params) && g->non_finite++ == 0)
+            snprintf(g->first_non_finite, sizeof g->first_non_finite, "network %zu, %s", g->count,
+                     base_name(path));
+        g->count++;
+    }
+    return WF_OK;
+}
+
+static wf_status add_file(importer *imp, const char *path, bool stackable) {
+    source s = {0};
+    wf_import_chain chain;
+    wf_status status = open_tensors(imp->ctx, path, &s);
+    if (status == WF_OK)
+        status =
+            wf_import_resolve(imp->ctx, path, s.tensors, s.n, imp->desc->layers, stackable, &chain);
+    if (status == WF_OK) status = add_networks(imp, path, &chain);
+    if (status == WF_OK) imp->files++;
+    close_source(&s);
+    return status;
+}
+
+/* --- a folder --------------------------------------------------------------------------------- */
+
+typedef struct name_list {
+    char **names;
+    size_t n;
+} name_list;
+
+static void free_names(name_list *list) {
+    for (size_t i = 0; i < list->n; i++) free(list->names[i]);
+    free(list->names);
+}
+
+static bool is_network_file(const char *name) {
+    return name[0] != '.' &&
+           (ends_with(name, extension) || ends_with(name, ".pt") || ends_with(name, ".pth"));
+}
+
+static int by_natural_name(const void *a, const void *b) {
+    return wf_natural_order(*(char *const *)a, *(char *const *)b, NULL);
+}
+
+static wf_status add_name(wf_ctx *ctx, const char *folder, const char *name, name_list *list) {
+    char **moved = realloc(list->names, (list->n + 1) * sizeof *moved);
+    if (moved != NULL) list->names = moved;
+    size_t length = strlen(folder) + strlen(name) + 2;
+    char *path = moved ? malloc(length) : NULL;
+    if (path == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", folder);
+    snprintf(path, length, "%s%s%s", folder, ends_with(folder, "/") ? "" : "/", name);
+    list->names[list->n++] = path;
+    return WF_OK;
+}
+
+static wf_status list_folder(wf_ctx *ctx, const char *folder, name_list *list) {
+    DIR *dir = opendir(folder);
+    if (dir == NULL) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", folder);
+    wf_status status = WF_OK;
+    for (struct dirent *entry; status == WF_OK && (entry = readdir(dir)) != NULL;)
+        if (is_network_file(entry->d_name)) status = add_name(ctx, folder, entry->d_name, list);
+    closedir(dir);
+    WF_TRY(status);
+    if (list->n == 0)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: no .safetensors, .pt or .pth files in this folder (subfolders are not "
+                       "searched)",
+                       folder);
+    qsort(list->names, list->n, sizeof *list->names, by_natural_name);
+    for (size_t i = 1; i < list->n; i++)
+        if (ends_with(list->names[i], extension) != ends_with(list->names[0], extension))
+            return wf_fail(ctx, WF_ERR_INPUT,
+                           "%s: both safetensors and torch files ('%s', '%s'), perhaps the same "
+                           "networks twice; keep one kind",
+                           folder, base_name(list->names[0]), base_name(list->names[i]));
+    return WF_OK;
+}
+
+static wf_status add_folder(importer *imp, const char *folder) {
+    name_list list = {0};
+    wf_status status = list_folder(imp->ctx, folder, &list);
+    wf_meter meter = wf_meter_start(imp->ctx, "reading networks", "files", (double)list.n);
+    for (size_t i = 0; i < list.n && status == WF_OK; i++) {
+        if (wf_interrupted(imp->ctx))
+            status = wf_fail(imp->ctx, WF_ERR_INTERRUPTED,
+                             "interrupted after %zu of %zu files; nothing was written", i, list.n);
+        else status = add_file(imp, list.names[i], false);
+        wf_meter_update(&meter, (double)(i + 1), NULL);
+    }
+    wf_meter_end(&meter, (double)imp->files, NULL);
+    free_names(&list);
+    return status;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+/* OUT.safetensors, or OUT-64-16-10.safetensors where there are several; a layer without bias shows as "16nobias". */
+static char *output_path(const char *out, const char *arch) {
+    size_t length = strlen(out) - (ends_with(out, extension) ? strlen(extension) : 0);
+    size_t size = length + sizeof extension + (arch ? strlen(arch) * sizeof "nobias" + 1 : 0) + 1;
+    char *path = malloc(size);
+    if (path == NULL) return NULL;
+    memcpy(path, out, length);
+    if (arch != NULL) path[length++] = '-';
+    for (; arch != NULL && *arch != 0; arch++) {
+        if (*arch != '!') path[length++] = *arch;
+        else length += (size_t)snprintf(path + length, size - length, "nobias");
+    }
+    memcpy(path + length, extension, sizeof extension);
+    return path;
+}
+
+static wf_status write_group(importer *imp, group *g, const char *path, const char *from) {
+    char *sources = json_dumps(g->sources, JSON_COMPACT);
+    if (sources == NULL) return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    wf_zoo_extra extra = {0};
+    const char *name = imp->desc->name ? imp->desc->name : from;
+    extra.meta[0][0] = "weft.sources", extra.meta[0][1] = sources;
+    extra.meta[1][0] = "weft.name", extra.meta[1][1] = name;
+    extra.n_meta = 2;
+    wf_status status = wf_zoo_write(imp->ctx, path, g->graph, g->weights, g->count, &extra);
+    free(sources);
+    if (status == WF_OK && g->non_finite > 0)
+        wf_warn(
+            imp->ctx,
+            "%s: %zu of %zu networks have infinite values or NaN (the first: %s); they are kept",
+            path, g->non_finite, g->count, g->first_non_finite);
+    return status;
+}
+
+static wf_status write_groups(importer *imp, const char *from, const char *out,
+                              wf_import_result *result) {
+    WF_TRY(wf_alloc(imp->ctx, imp->n_groups, sizeof *result->collections, "import",
+                    &result->collections));
+    result->files = imp->files;
+    for (size_t i = 0; i < imp->n_groups; i++) {
+        group *g = &imp->groups[i];
+        wf_import_collection *made = &result->collections[i];
+        made->path = output_path(out, imp->n_groups > 1 ? g->graph->text : NULL);
+        if (made->path == NULL) return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", out);
+        result->n_collections++;
+        snprintf(made->arch, sizeof made->arch, "%s", g->graph->text);
+        made->count = g->count;
+        made->non_finite = g->non_finite;
+        result->networks += g->count;
+        result->non_finite += g->non_finite;
+        WF_TRY(write_group(imp, g, made->path, from));
+    }
+    return WF_OK;
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+static wf_status check_desc(wf_ctx *ctx, const wf_import_desc *desc) {
+    if (desc == NULL || desc->activation == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "import: the activation of the hidden layers is needed (files do not say "
+                       "it), for example --activation relu");
+    wf_graph *probe = NULL;
+    WF_TRY(wf_graph_parse(ctx, "1-1", desc->activation, 0, &probe));
+    wf_graph_free(probe);
+    return WF_OK;
+}
+
+static void free_importer(importer *imp) {
+    for (size_t i = 0; i < imp->n_groups; i++) {
+        wf_graph_free(imp->groups[i].graph);
+        free(imp->groups[i].weights);
+        json_decref(imp->groups[i].sources);
+    }
+    free(imp->groups);
+}
+
+/* The last component of a path that may end in slashes. */
+static wf_status source_name(wf_ctx *ctx, const char *path, char **out) {
+    *out = strdup(path);
+    if (*out == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    size_t length = strlen(*out);
+    while (length > 1 && (*out)[length - 1] == '/') (*out)[--length] = 0;
+    const char *name = base_name(*out);
+    memmove(*out, name, strlen(name) + 1);
+    for (char *p = *out; *p != 0; p++)
+        if ((unsigned char)*p >= 128) *p = '?'; /* metadata is UTF-8, a path need not be */
+    return WF_OK;
+}
+
+wf_status wf_zoo_import(wf_ctx *ctx, const char *path, const wf_import_desc *desc, const char *out,
+                        wf_import_result *result) {
+    wf_import_result local = {0};
+    if (result != NULL) *result = local;
+    WF_TRY(check_desc(ctx, desc));
+    struct stat status_of;
+    if (stat(path, &status_of) != 0)
+        return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", path);
+    importer imp = {.ctx = ctx, .desc = desc};
+    char *from = NULL;
+    wf_status status = source_name(ctx, path, &from);
+    if (status == WF_OK)
+        status = S_ISDIR(status_of.st_mode) ? add_folder(&imp, path) : add_file(&imp, path, true);
+    if (status == WF_OK) status = write_groups(&imp, from, out, &local);
+    if (status == WF_OK && result != NULL) *result = local;
+    else wf_import_result_free(&local);
+    free(from);
+    free_importer(&imp);
+    return status;
+}

@@ -1,0 +1,36 @@
+/* zoo_import_layers: which tensors of a state_dict are the layers of a fully connected network, and in which order.
+ *
+ * Weights are the matrices [out,in], biases the vectors [out]. Two weights are ordered by name where their names first
+ * differ in a number (fc2 before fc10, blocks.0.out before blocks.1.in); shapes must chain: each `in` is the `out` before
+ * it. If exactly one order obeys both, that is the network. Anything left over, or a choice, is an error that lists the
+ * tensors: nothing is guessed. */
+#ifndef WF_ZOO_IMPORT_LAYERS_H
+#define WF_ZOO_IMPORT_LAYERS_H
+
+#include "base/safetensors.h"
+
+enum { WF_IMPORT_MAX_LAYERS = 32 };
+
+typedef struct wf_import_layer {
+    const wf_st_tensor *weight, *bias; /* bias NULL: the layer has none */
+} wf_import_layer;
+
+typedef struct wf_import_chain {
+    int n;
+    wf_import_layer layers[WF_IMPORT_MAX_LAYERS];
+    size_t networks; /* of a stacked file; 1 otherwise */
+    char arch[512];  /* "64-16!-10", for wf_graph_parse */
+} wf_import_chain;
+
+/* Order of names with numbers compared as numbers. *by_number (may be NULL): the names first differ in a number. */
+int wf_natural_order(const char *a, const char *b, bool *by_number);
+
+/* The next of comma-separated names, without spaces round it; NULL after the last. Writes into the text. */
+char *wf_next_name(char **rest);
+
+/* layers: comma-separated names in order, or NULL. stackable: matrices of rank 3 mean M stacked networks.
+ * The chain points to the given tensors. */
+wf_status wf_import_resolve(wf_ctx *ctx, const char *label, const wf_st_tensor *const *tensors,
+                            size_t n, const char *layers, bool stackable, wf_import_chain *out);
+
+#endif

@@ -7,9 +7,8 @@
 #define WF_MODELS_FIELD_H
 
 #include "graph/batch.h"
+#include "tensor/tensor.h" /* wf_dtype */
 #include "weft/field.h"
-
-typedef enum wf_dtype { WF_F32, WF_F64 } wf_dtype;
 
 /* One parameter tensor of the field. */
 typedef struct wf_field_tensor {

@@ -1,0 +1,267 @@
+/* gmn_field: the GMN velocity field behind models/field.h: cuts a batch into parts, packs the weights once for all of
+ * them, runs the parts on the pool, adds their gradients in part order. */
+#include "base/pool.h"
+#include "base/random.h"
+#include "models/gmn_part.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { most_parts = 16, parts_of_large_fields = 8, large_field = 4000000, reduce_span = 16384 };
+static const double fourier_std = 3.0;
+
+struct wf_field {
+    gmn_layout layout;
+    wf_dtype dtype;
+    size_t size; /* of a real */
+    size_t *panel_offset;
+    void *panels, *fourier;
+    gmn_part parts[most_parts];
+    int n_parts;
+    int grads;  /* parts whose partial gradient is allocated */
+    bool ready; /* a forward with keep stands */
+    gmn_inputs inputs;
+};
+
+static void fill_normals(const wf_field *field, void *out, size_t count, wf_rng rng, double std) {
+    for (size_t i = 0; i < count; i++) {
+        float deviate;
+        wf_rng_normals_from(&rng, i, &deviate, 1);
+        if (field->dtype == WF_F64) ((double *)out)[i] = std * deviate;
+        else ((float *)out)[i] = (float)(std * deviate);
+    }
+}
+
+wf_status wf_field_create(wf_ctx *ctx, const wf_field_desc *desc, wf_dtype dtype, wf_field **out) {
+    *out = NULL;
+    wf_field *field;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *field, "a velocity field", &field));
+    wf_status status;
+    WF_TRY_GOTO(wf__gmn_layout_create(ctx, desc, &field->layout), bad);
+    field->dtype = dtype;
+    field->size = dtype == WF_F64 ? sizeof(double) : sizeof(float);
+    size_t total = 0;
+    WF_TRY_GOTO(wf_alloc(ctx, (size_t)field->layout.count, sizeof *field->panel_offset,
+                         "the field's panels", &field->panel_offset),
+                bad);
+    for (int i = 0; i < field->layout.count; i++) {
+        const wf_field_tensor *tensor = &field->layout.tensors[i];
+        field->panel_offset[i] = total;
+        if (tensor->cols > 1)
+            total += wf_panel_size(tensor->rows, tensor->cols) +
+                     wf_panel_size(tensor->cols, tensor->rows);
+    }
+    WF_TRY_GOTO(wf_alloc(ctx, total, field->size, "the field's packed weights", &field->panels),
+                bad);
+    if (desc->encoder == WF_ENCODER_FOURIER) {
+        size_t count = wf__gmn_fourier_size(desc);
+        WF_TRY_GOTO(wf_alloc(ctx, count, field->size, "Fourier features", &field->fourier), bad);
+        fill_normals(field, field->fourier, count, wf_rng_at(desc->seed, 0, WF_RNG_FOURIER, 0),
+                     fourier_std);
+    }
+    *out = field;
+    return WF_OK;
+bad:
+    wf_field_free(field);
+    return status;
+}
+
+void wf_field_free(wf_field *field) {
+    if (field == NULL) return;
+    for (int i = 0; i < most_parts; i++) {
+        wf_tape_free(&field->parts[i].tape);
+        free(field->parts[i].grad);
+    }
+    wf__gmn_layout_free(&field->layout);
+    free(field->panel_offset);
+    free(field->panels);
+    free(field->fourier);
+    free(field);
+}
+
+size_t wf_field_params(const wf_field *field) { return field->layout.params; }
+
+const wf_field_tensor *wf_field_tensors(const wf_field *field, int *count) {
+    *count = field->layout.count;
+    return field->layout.tensors;
+}
+
+void wf_field_init(const wf_field *field, uint64_t seed, void *params) {
+    for (int i = 0; i < field->layout.count; i++) {
+        const wf_field_tensor *tensor = &field->layout.tensors[i];
+        size_t count = (size_t)tensor->rows * (size_t)tensor->cols;
+        void *out = (char *)params + tensor->offset * field->size;
+        wf_rng rng = wf_rng_at(seed, (uint32_t)i, WF_RNG_FIELD_INIT, 0);
+        double spread = field->layout.spread[i];
+        if (field->layout.start[i] == GMN_START_NORMAL) {
+            fill_normals(field, out, count, rng, spread);
+            continue;
+        }
+        for (size_t k = 0; k < count; k++) {
+            double value = field->layout.start[i] == GMN_START_ZERO
+                               ? 0
+                               : spread * (2 * (double)wf_rng_uniform(&rng) - 1);
+            if (field->dtype == WF_F64) ((double *)out)[k] = value;
+            else ((float *)out)[k] = (float)value;
+        }
+    }
+}
+
+/* --- checks of a batch --------------------------------------------------------------------------- */
+static wf_status check_batch(wf_ctx *ctx, const wf_field *field, const wf_batch *batch,
+                             const void *cond) {
+    const wf_field_desc *desc = &field->layout.desc;
+    if (batch->n_graphs < 1) return wf_fail(ctx, WF_ERR_SHAPE, "field: a batch without networks");
+    if (batch->n_params > INT32_MAX || batch->n_edges > INT32_MAX / 4)
+        return wf_fail(ctx, WF_ERR_SHAPE,
+                       "field: %zu parameters in one batch are too many; use smaller batches",
+                       batch->n_params);
+    for (size_t b = 0; b < batch->n_blocks; b++)
+        if (batch->blocks[b].coef != 1 && batch->blocks[b].coef != desc->max_coef)
+            return wf_fail(ctx, WF_ERR_SHAPE,
+                           "field: edges of %d coefficients; this field has codes for 1 and %d",
+                           batch->blocks[b].coef, desc->max_coef);
+    for (int f = 0; f < batch->n_folds; f++) {
+        int row = batch->folds[f].n_src + (batch->folds[f].has_bias ? 1 : 0);
+        if (row > desc->fold_rows)
+            return wf_fail(ctx, WF_ERR_SHAPE,
+                           "field: a folded row has %d parameters, this field's has %d; set "
+                           "fold_rows or do not fold",
+                           row, desc->fold_rows);
+    }
+    for (int r = 0; r < batch->n_node_roles; r++)
+        if (batch->node_roles[r].type < 0 || batch->node_roles[r].type >= GMN_NODE_TYPES)
+            return wf_fail(ctx, WF_ERR_SHAPE, "field: node type %d, there are %d",
+                           batch->node_roles[r].type, GMN_NODE_TYPES);
+    for (int r = 0; r < batch->n_edge_roles; r++)
+        if (batch->edge_roles[r].type < 0 || batch->edge_roles[r].type >= GMN_EDGE_TYPES)
+            return wf_fail(ctx, WF_ERR_SHAPE, "field: edge type %d, there are %d",
+                           batch->edge_roles[r].type, GMN_EDGE_TYPES);
+    if (desc->cond != WF_COND_NONE && cond == NULL)
+        return wf_fail(ctx, WF_ERR_SHAPE, "field: it takes a condition of %d values, none given",
+                       desc->cond_size);
+    return WF_OK;
+}
+
+/* --- parts --------------------------------------------------------------------------------------- */
+/* Contiguous graphs of about equal work, by the batch alone. */
+static void cut(wf_field *field, const wf_batch *batch) {
+    int parts = field->layout.params > large_field ? parts_of_large_fields : most_parts;
+    if (parts > batch->n_graphs) parts = batch->n_graphs;
+    double total = (double)batch->n_edges + 4 * (double)batch->n_nodes;
+    int graph = 0;
+    for (int p = 0; p < parts; p++) {
+        gmn_part *part = &field->parts[p];
+        part->first_graph = graph;
+        int least = graph + 1, most = batch->n_graphs - (parts - 1 - p);
+        graph = least;
+        while (graph < most &&
+               (double)batch->edge_start[graph] + 4 * (double)batch->node_start[graph] <
+                   total * (p + 1) / parts)
+            graph++;
+        part->last_graph = graph;
+    }
+    field->parts[parts - 1].last_graph = batch->n_graphs;
+    field->n_parts = parts;
+}
+
+static void pack_chunk(void *arg, size_t chunk, int worker) {
+    (void)worker;
+    wf_field *field = arg;
+    const gmn_inputs *in = &field->inputs;
+    const wf_field_tensor *tensor = &field->layout.tensors[chunk];
+    if (tensor->cols == 1) return;
+    char *panels = (char *)field->panels + field->panel_offset[chunk] * field->size;
+    char *panels_t = panels + wf_panel_size(tensor->rows, tensor->cols) * field->size;
+    in->backend->pack((const char *)in->params + tensor->offset * field->size, tensor->rows,
+                      tensor->cols, in->keep ? panels : NULL, panels_t);
+}
+
+static void forward_chunk(void *arg, size_t chunk, int worker) {
+    (void)worker;
+    wf_field *field = arg;
+    wf__gmn_part_forward(&field->parts[chunk], &field->inputs);
+}
+
+static wf_status check_parts(wf_ctx *ctx, const wf_field *field) {
+    for (int p = 0; p < field->n_parts; p++)
+        if (field->parts[p].tape.failed)
+            return wf_fail(ctx, WF_ERR_MEMORY,
+                           "field: no memory for the activations of the batch; use smaller batches "
+                           "or a smaller field");
+    return WF_OK;
+}
+
+wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, const wf_batch *batch,
+                           const void *w, const void *t, const void *cond, const uint8_t *drop,
+                           bool keep, void *v) {
+    field->ready = false;
+    WF_TRY(check_batch(ctx, field, batch, cond));
+    cut(field, batch);
+    for (; keep && field->grads < field->n_parts; field->grads++)
+        WF_TRY(wf_alloc(ctx, field->layout.params, field->size, "partial gradients",
+                        &field->parts[field->grads].grad));
+    field->inputs = (gmn_inputs){.layout = &field->layout,
+                                 .backend = wf_backend_cpu(field->dtype),
+                                 .dtype = field->dtype,
+                                 .params = params,
+                                 .panel_offset = field->panel_offset,
+                                 .panels = field->panels,
+                                 .fourier = field->fourier,
+                                 .batch = batch,
+                                 .w = w,
+                                 .t = t,
+                                 .cond = cond,
+                                 .drop = drop,
+                                 .keep = keep,
+                                 .v = v};
+    wf_parallel(ctx, (size_t)field->layout.count, pack_chunk, field);
+    wf_parallel(ctx, (size_t)field->n_parts, forward_chunk, field);
+    WF_TRY(check_parts(ctx, field));
+    field->ready = keep;
+    return WF_OK;
+}
+
+/* --- backward ------------------------------------------------------------------------------------ */
+typedef struct backward_work {
+    wf_field *field;
+    const void *dv;
+    void *grad, *dw;
+} backward_work;
+
+static void backward_chunk(void *arg, size_t chunk, int worker) {
+    (void)worker;
+    backward_work *work = arg;
+    wf__gmn_part_backward(&work->field->parts[chunk], &work->field->inputs, work->dv, work->dw);
+}
+
+#define REDUCE(type)                                                                               \
+    do {                                                                                           \
+        type *out = (type *)work->grad + first;                                                    \
+        memcpy(out, (const type *)work->field->parts[0].grad + first, count * sizeof(type));       \
+        for (int p = 1; p < work->field->n_parts; p++) {                                           \
+            const type *partial = (const type *)work->field->parts[p].grad + first;                \
+            for (size_t i = 0; i < count; i++) out[i] += partial[i];                               \
+        }                                                                                          \
+    } while (0)
+
+static void reduce_chunk(void *arg, size_t chunk, int worker) {
+    (void)worker;
+    backward_work *work = arg;
+    size_t first = chunk * reduce_span, count = work->field->layout.params - first;
+    if (count > reduce_span) count = reduce_span;
+    if (work->field->dtype == WF_F64) REDUCE(double);
+    else REDUCE(float);
+}
+
+wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad, void *dw) {
+    if (!field->ready)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "field: backward without a forward that keeps activations");
+    field->ready = false;
+    backward_work work = {field, dv, grad, dw};
+    wf_parallel(ctx, (size_t)field->n_parts, backward_chunk, &work);
+    WF_TRY(check_parts(ctx, field));
+    wf_parallel(ctx, (field->layout.params + reduce_span - 1) / reduce_span, reduce_chunk, &work);
+    return WF_OK;
+}

@@ -1,0 +1,301 @@
+/* gmn_layout: the list of parameters. Counts are pinned by tests/unit/test_field.c. */
+#include "models/gmn_layout.h"
+
+#include "base/random.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { widest = 8192, most_blocks = 256, tensors_outside = 64, tensors_per_block = 40 };
+
+wf_field_desc wf_field_desc_default(void) {
+    return (wf_field_desc){.layout = WF_LAYOUT_LEAN,
+                           .node = 64,
+                           .edge = 64,
+                           .time = 64,
+                           .blocks = 8,
+                           .messages = WF_MESSAGES_SUM,
+                           .encoder = WF_ENCODER_SINE,
+                           .activation = WF_FIELD_ACT_DEFAULT,
+                           .cond = WF_COND_NONE,
+                           .max_coef = 1};
+}
+
+gmn_columns wf__gmn_columns(const wf_field_desc *desc) {
+    int parts = desc->layout == WF_LAYOUT_LEAN ? 3 : 2;
+    gmn_columns columns = {.edge = parts * desc->node};
+    columns.global = columns.edge + parts * desc->edge;
+    columns.width = columns.global + parts * desc->edge;
+    return columns;
+}
+
+static wf_status check_width(wf_ctx *ctx, const char *name, int value, int least, int most) {
+    if (value >= least && value <= most) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT, "field: %s is %d; it must be from %d to %d", name, value,
+                   least, most);
+}
+
+static wf_status check(wf_ctx *ctx, const wf_field_desc *desc) {
+    WF_TRY(check_width(ctx, "node width", desc->node, 1, widest));
+    WF_TRY(check_width(ctx, "edge width", desc->edge, 1, widest));
+    WF_TRY(check_width(ctx, "time width", desc->time, 2, widest));
+    WF_TRY(check_width(ctx, "blocks", desc->blocks, 1, most_blocks));
+    WF_TRY(check_width(ctx, "fold_rows", desc->fold_rows, 0, 1 << 20));
+    WF_TRY(check_width(ctx, "max_coef", desc->max_coef, 1, 1024));
+    if (desc->time % 2 != 0)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "field: time width is %d; it must be even (cosines, then sines)",
+                       desc->time);
+    if (desc->encoder == WF_ENCODER_FOURIER && desc->edge % 2 != 0)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "field: edge width is %d; Fourier features need an even one", desc->edge);
+    if (desc->cond == WF_COND_NONE && desc->cond_size != 0)
+        return wf_fail(ctx, WF_ERR_INPUT, "field: %d condition values but no condition code",
+                       desc->cond_size);
+    if (desc->cond != WF_COND_NONE)
+        WF_TRY(check_width(ctx, "condition size", desc->cond_size, 1, widest));
+    return WF_OK;
+}
+
+typedef struct builder {
+    gmn_layout *layout;
+    char prefix[32]; /* "blocks.3." */
+} builder;
+
+static int add(builder *b, const char *name, int rows, int cols, gmn_start start, double spread) {
+    gmn_layout *layout = b->layout;
+    int index = layout->count++;
+    wf_field_tensor *tensor = &layout->tensors[index];
+    snprintf(tensor->name, sizeof tensor->name, "%s%s", b->prefix, name);
+    tensor->offset = layout->params;
+    tensor->rows = rows;
+    tensor->cols = cols;
+    layout->params += (size_t)rows * (size_t)cols;
+    layout->start[index] = start;
+    layout->spread[index] = spread;
+    return index;
+}
+
+/* An affine layer from operands of these widths; suffixes name them, NULL when there is one. start: of the weights;
+ * the bias is zero where they are, else uniform like PyTorch's. muon: a matrix of the blocks. */
+typedef struct affine_desc {
+    const char *name;
+    int out;
+    int in[4];
+    const char *suffix[4];
+    bool zero, matrix, no_bias;
+} affine_desc;
+
+static gmn_affine add_affine(builder *b, affine_desc desc) {
+    gmn_affine affine = {{-1, -1, -1, -1}, -1};
+    int fan_in = desc.in[0] + desc.in[1] + desc.in[2] + desc.in[3];
+    double bound = 1 / sqrt((double)fan_in);
+    gmn_start start = desc.zero ? GMN_START_ZERO : GMN_START_UNIFORM;
+    char name[48];
+    for (int k = 0; k < 4 && desc.in[k] > 0; k++) {
+        const char *suffix = desc.suffix[k];
+        snprintf(name, sizeof name, "%s.weight%s%s", desc.name, suffix ? "_" : "",
+                 suffix ? suffix : "");
+        affine.weight[k] = add(b, name, desc.out, desc.in[k], start, bound);
+        b->layout->tensors[affine.weight[k]].matrix = desc.matrix;
+        b->layout->tensors[affine.weight[k]].decay = true;
+    }
+    if (desc.no_bias) return affine;
+    snprintf(name, sizeof name, "%s.bias", desc.name);
+    affine.bias = add(b, name, desc.out, 1, start, bound);
+    return affine;
+}
+
+/* sin(a x + b): slopes are standard normal, so that codes vary over the scale of normalised weights; phases uniform. */
+static gmn_affine add_sine(builder *b, const char *name, int out, int in, bool linear) {
+    gmn_affine affine = {{-1, -1, -1, -1}, -1};
+    char full[48];
+    snprintf(full, sizeof full, "%s.weight", name);
+    affine.weight[0] = add(b, full, out, in, GMN_START_NORMAL, 1 / sqrt((double)in));
+    snprintf(full, sizeof full, "%s.bias", name);
+    affine.bias = add(b, full, out, 1, GMN_START_UNIFORM, linear ? 1 : 3.141592653589793);
+    return affine;
+}
+
+static void add_conditions(builder *b, const wf_field_desc *d) {
+    gmn_layout *l = b->layout;
+    l->cond_null = -1;
+    if (d->cond == WF_COND_NONE) return;
+    l->cond[0] =
+        add_affine(b, (affine_desc){.name = "cond.0", .out = d->time, .in = {d->cond_size}});
+    if (d->cond == WF_COND_MLP) {
+        l->cond[1] =
+            add_affine(b, (affine_desc){.name = "cond.2", .out = d->time, .in = {d->time}});
+        l->fuse = add_affine(b, (affine_desc){.name = "fuse",
+                                              .out = d->time,
+                                              .in = {d->time, d->time},
+                                              .suffix = {"time", "cond"}});
+    }
+    l->cond_null = add(b, "cond.null", d->time, 1, GMN_START_NORMAL, 0.02);
+}
+
+/* Tables start about as large as a sine. */
+static void add_encoders(builder *b, const wf_field_desc *d) {
+    gmn_layout *l = b->layout;
+    int dn = d->node, de = d->edge;
+    l->node_layer = add_sine(b, "node_encoder.layer", dn, 1, false);
+    l->node_order = add_sine(b, "node_encoder.order", dn, 1, false);
+    l->node_type = add(b, "node_encoder.type", GMN_NODE_TYPES, dn, GMN_START_NORMAL, 0.5);
+    l->node_projection = add_affine(b, (affine_desc){.name = "node_encoder.projection",
+                                                     .out = dn,
+                                                     .in = {dn, dn, dn},
+                                                     .suffix = {"layer", "order", "type"}});
+    if (d->encoder != WF_ENCODER_FOURIER) {
+        bool linear = d->encoder == WF_ENCODER_SCALAR;
+        l->edge_value = add_sine(b, "edge_encoder.value", de, 1, linear);
+        if (d->max_coef > 1)
+            l->edge_kernel = add_sine(b, "edge_encoder.kernel", de, d->max_coef, linear);
+        l->edge_layer = add_sine(b, "edge_encoder.layer", de, 1, false);
+        l->edge_position = add_sine(b, "edge_encoder.position", de, GMN_POSITION, false);
+    }
+    l->edge_type = add(b, "edge_encoder.type", GMN_EDGE_TYPES, de, GMN_START_NORMAL, 0.5);
+    l->edge_projection =
+        add_affine(b, (affine_desc){.name = "edge_encoder.projection",
+                                    .out = de,
+                                    .in = {de, de, de, de},
+                                    .suffix = {"value", "layer", "type", "position"}});
+    l->global_start = add(b, "global_start", de, 1, GMN_START_NORMAL, 1);
+    if (d->fold_rows > 0)
+        l->fold_encoder =
+            add_affine(b, (affine_desc){.name = "fold_encoder", .out = dn, .in = {d->fold_rows}});
+}
+
+static gmn_affine add_matrix(builder *b, const char *name, int out, int in, bool zero) {
+    return add_affine(
+        b, (affine_desc){.name = name, .out = out, .in = {in}, .zero = zero, .matrix = true});
+}
+
+static void add_lean_block(builder *b, const wf_field_desc *d, gmn_block_layout *k) {
+    int dn = d->node, de = d->edge, dg = d->edge;
+    k->edge[0] = add_affine(b, (affine_desc){.name = "edge.0",
+                                             .out = 2 * dn + 2 * de,
+                                             .in = {de, dn, dn, dg},
+                                             .suffix = {"e", "d", "s", "u"},
+                                             .matrix = true});
+    k->edge[1] = add_matrix(b, "edge.2", de, 2 * de, true);
+    affine_desc message = {.out = dn, .in = {2 * dn}, .matrix = true, .no_bias = true};
+    message.name = "msg.forward";
+    k->forward = add_affine(b, message).weight[0];
+    message.name = "msg.backward";
+    k->backward = add_affine(b, message).weight[0];
+    k->node[0] = add_affine(b, (affine_desc){.name = "node.0",
+                                             .out = 2 * dn,
+                                             .in = {dn, dn, dn, dg},
+                                             .suffix = {"h", "f", "b", "u"},
+                                             .matrix = true});
+    k->node[1] = add_matrix(b, "node.2", dn, 2 * dn, true);
+    k->global[0] = add_affine(b, (affine_desc){.name = "global.0",
+                                               .out = 2 * dg,
+                                               .in = {dn, de, dg},
+                                               .suffix = {"h", "e", "u"},
+                                               .matrix = true});
+    k->global[1] = add_matrix(b, "global.2", dg, 2 * dg, true);
+}
+
+static void add_lstar_block(builder *b, const wf_field_desc *d, gmn_block_layout *k) {
+    int dn = d->node, de = d->edge, dg = d->edge;
+    k->msg[0] = add_affine(b, (affine_desc){.name = "msg.0",
+                                            .out = 2 * dn,
+                                            .in = {de, dn, dn, dg},
+                                            .suffix = {"e", "i", "j", "u"},
+                                            .matrix = true});
+    k->msg[1] = add_matrix(b, "msg.2", 2 * dn, 2 * dn, false);
+    k->msg[2] = add_matrix(b, "msg.4", dn, 2 * dn, false);
+    k->edge[0] = add_affine(b, (affine_desc){.name = "edge.0",
+                                             .out = 2 * de,
+                                             .in = {de, dn, dn, dg},
+                                             .suffix = {"e", "i", "j", "u"},
+                                             .matrix = true});
+    k->edge[1] = add_matrix(b, "edge.2", 2 * de, 2 * de, false);
+    k->edge[2] = add_matrix(b, "edge.4", de, 2 * de, true);
+    k->node[0] = add_affine(b, (affine_desc){.name = "node.0",
+                                             .out = 2 * dn,
+                                             .in = {dn, dn, dg},
+                                             .suffix = {"h", "m", "u"},
+                                             .matrix = true});
+    k->node[1] = add_matrix(b, "node.2", 2 * dn, 2 * dn, false);
+    k->node[2] = add_matrix(b, "node.4", dn, 2 * dn, true);
+    k->global[0] = add_affine(b, (affine_desc){.name = "global.0",
+                                               .out = 2 * dg,
+                                               .in = {dn, de, dg},
+                                               .suffix = {"h", "e", "u"},
+                                               .matrix = true});
+    k->global[1] = add_matrix(b, "global.2", 2 * dg, 2 * dg, false);
+    k->global[2] = add_matrix(b, "global.4", dg, 2 * dg, true);
+}
+
+static void add_block(builder *b, const wf_field_desc *d, int index) {
+    gmn_block_layout *block = &b->layout->blocks[index];
+    snprintf(b->prefix, sizeof b->prefix, "blocks.%d.", index);
+    block->adaln = add_affine(
+        b, (affine_desc){
+               .name = "adaln", .out = wf__gmn_columns(d).width, .in = {d->time}, .zero = true});
+    if (d->layout == WF_LAYOUT_LEAN) add_lean_block(b, d, block);
+    else add_lstar_block(b, d, block);
+    if (d->messages == WF_MESSAGES_ATTENTION)
+        block->logit = add_affine(b, (affine_desc){.name = "logit", .out = 1, .in = {d->node}});
+    b->prefix[0] = '\0';
+}
+
+static void add_readout(builder *b, const char *first, const char *second, int de, int coef,
+                        gmn_affine out[2]) {
+    out[0] = add_affine(b, (affine_desc){.name = first, .out = de, .in = {de}});
+    out[1] = add_affine(b, (affine_desc){.name = second, .out = coef, .in = {de}, .zero = true});
+}
+
+wf_status wf__gmn_layout_create(wf_ctx *ctx, const wf_field_desc *desc, gmn_layout *out) {
+    *out = (gmn_layout){.desc = *desc};
+    WF_TRY(check(ctx, desc));
+    size_t most = tensors_outside + (size_t)desc->blocks * tensors_per_block;
+    wf_status status;
+    WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *out->tensors, "the field's tensors", &out->tensors),
+                bad);
+    WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *out->start, "the field's tensors", &out->start), bad);
+    WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *out->spread, "the field's tensors", &out->spread), bad);
+    WF_TRY_GOTO(wf_alloc(ctx, (size_t)desc->blocks, sizeof *out->blocks, "the field's blocks",
+                         &out->blocks),
+                bad);
+    builder b = {.layout = out};
+    int time = desc->time;
+    out->time[0] = add_affine(&b, (affine_desc){.name = "time.0", .out = time, .in = {time}});
+    out->time[1] = add_affine(&b, (affine_desc){.name = "time.2", .out = time, .in = {time}});
+    add_conditions(&b, desc);
+    add_encoders(&b, desc);
+    for (int k = 0; k < desc->blocks; k++) add_block(&b, desc, k);
+    add_readout(&b, "readout.0", "readout.2", desc->edge, 1, out->readout);
+    if (desc->max_coef > 1)
+        add_readout(&b, "kernel_readout.0", "kernel_readout.2", desc->edge, desc->max_coef,
+                    out->kernel_readout);
+    if (desc->fold_rows > 0)
+        out->fold_decoder = add_affine(&b, (affine_desc){.name = "fold_decoder",
+                                                         .out = desc->fold_rows,
+                                                         .in = {desc->node},
+                                                         .zero = true});
+    return WF_OK;
+bad:
+    wf__gmn_layout_free(out);
+    return status;
+}
+
+void wf__gmn_layout_free(gmn_layout *layout) {
+    free(layout->tensors);
+    free(layout->start);
+    free(layout->spread);
+    free(layout->blocks);
+    *layout = (gmn_layout){.count = 0};
+}
+
+wf_status wf_field_count(wf_ctx *ctx, const wf_field_desc *desc, size_t *out) {
+    gmn_layout layout;
+    WF_TRY(wf__gmn_layout_create(ctx, desc, &layout));
+    *out = layout.params;
+    wf__gmn_layout_free(&layout);
+    return WF_OK;
+}

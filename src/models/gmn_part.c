@@ -1,0 +1,524 @@
+/* gmn_part: the network itself, as operations on one tape. docs/method.md has the formulas in the same order. */
+#include "models/gmn_part.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct network {
+    gmn_part *part;
+    const gmn_inputs *in;
+    const gmn_layout *layout;
+    const wf_field_desc *desc;
+    wf_tape *tape;
+    const wf_part *view;
+    const uint32_t *identity; /* 0, 1, 2 ...: graph rows to graph rows */
+    wf_unit unit;
+    size_t size;              /* of a real */
+    const void *presence;     /* [N] 1 where a node has messages, else 0: the bias behind a mean */
+    wf_tensor *h, *e, *u, *s; /* streams, and SiLU of the time and condition embedding */
+} network;
+
+static const void *at(const network *n, const void *base, size_t index) {
+    return (const char *)base + index * n->size;
+}
+static void *at_mut(const network *n, void *base, size_t index) {
+    return (char *)base + index * n->size;
+}
+static void put(const network *n, void *base, size_t index, double value) {
+    if (n->in->dtype == WF_F64) ((double *)base)[index] = value;
+    else ((float *)base)[index] = (float)value;
+}
+static double get(const network *n, const void *base, size_t index) {
+    return n->in->dtype == WF_F64 ? ((const double *)base)[index] : ((const float *)base)[index];
+}
+
+/* --- parameters as tensors ---------------------------------------------------------------------- */
+static wf_tensor *shaped(network *n, int index, int rows, int cols) {
+    if (index < 0) return NULL;
+    const wf_field_tensor *info = &n->layout->tensors[index];
+    assert((size_t)rows * (size_t)cols == (size_t)info->rows * (size_t)info->cols);
+    const void *data = at(n, n->in->params, info->offset);
+    void *grad = n->in->keep ? at_mut(n, n->part->grad, info->offset) : NULL;
+    const void *panels = at(n, n->in->panels, n->in->panel_offset[index]);
+    const void *panels_t = at(n, panels, wf_panel_size(info->rows, info->cols));
+    return wf_tape_weight(n->tape, data, grad, rows, cols, panels, panels_t);
+}
+static wf_tensor *weight(network *n, int index) {
+    if (index < 0) return NULL;
+    return shaped(n, index, n->layout->tensors[index].rows, n->layout->tensors[index].cols);
+}
+static wf_tensor *row_vector(network *n, int index) {
+    return shaped(n, index, 1, n->layout->tensors[index].rows * n->layout->tensors[index].cols);
+}
+
+static wf_tensor *affine(network *n, const gmn_affine *a, wf_tensor *x) {
+    return wf_linear(n->tape, &(wf_linear_desc){.x = {x},
+                                                .weight = {weight(n, a->weight[0])},
+                                                .bias = weight(n, a->bias)});
+}
+static wf_tensor *product(network *n, int index, wf_tensor *x) {
+    return wf_linear(n->tape, &(wf_linear_desc){.x = {x}, .weight = {weight(n, index)}});
+}
+static wf_tensor *unit(network *n, wf_tensor *x) { return wf_activation_op(n->tape, x, n->unit); }
+
+/* --- indices of the part ------------------------------------------------------------------------ */
+static uint32_t *local_starts(network *n, const size_t *start, int first, int count) {
+    uint32_t *out = wf_tape_alloc(n->tape, ((size_t)count + 1) * sizeof *out);
+    for (int i = 0; out != NULL && i <= count; i++)
+        out[i] = (uint32_t)(start[first + i] - start[first]);
+    return out;
+}
+
+static void build_edges(network *n, const wf_batch *batch, wf_part *view) {
+    size_t bytes = (size_t)view->n_edges * sizeof(uint32_t);
+    uint32_t *dst = wf_tape_alloc(n->tape, bytes), *src = wf_tape_alloc(n->tape, bytes);
+    uint32_t *graph = wf_tape_alloc(n->tape, bytes), *role = wf_tape_alloc(n->tape, bytes);
+    if (n->tape->failed) return;
+    uint32_t first_graph = (uint32_t)n->part->first_graph;
+    (void)batch;
+    for (int b = 0; b < view->n_blocks; b++) {
+        const wf_batch_block *block = &view->blocks[b];
+        size_t edge = block->edge0 - view->first_edge;
+        for (int i = 0; i < block->n_dst; i++)
+            for (int j = 0; j < block->n_src; j++, edge++) {
+                dst[edge] = (uint32_t)(block->dst0 - view->first_node) + (uint32_t)i;
+                src[edge] = (uint32_t)(block->src0 - view->first_node) + (uint32_t)j;
+                graph[edge] = (uint32_t)block->graph - first_graph;
+                role[edge] = (uint32_t)block->role;
+            }
+    }
+    view->edge_dst = dst;
+    view->edge_src = src;
+    view->edge_graph = graph;
+    view->edge_role = role;
+}
+
+static void build_nodes(network *n, const wf_batch *batch, wf_part *view) {
+    size_t nodes = (size_t)view->n_nodes;
+    uint32_t *graph = wf_tape_alloc(n->tape, nodes * sizeof *graph);
+    void *degree = wf_tape_alloc(n->tape, nodes * n->size);
+    void *presence = wf_tape_alloc(n->tape, nodes * n->size);
+    uint32_t *fold_node = wf_tape_alloc(n->tape, (size_t)view->n_fold_rows * sizeof *fold_node);
+    uint32_t *identity = wf_tape_alloc(n->tape, (size_t)view->n_graphs * sizeof *identity);
+    if (n->tape->failed) return;
+    for (size_t i = 0; i < nodes; i++) {
+        graph[i] = batch->node_graph[view->first_node + i] - (uint32_t)n->part->first_graph;
+        put(n, degree, i, batch->degree[view->first_node + i]);
+        put(n, presence, i, batch->degree[view->first_node + i] > 0 ? 1 : 0);
+    }
+    for (int f = 0, row = 0; f < view->n_folds; f++)
+        for (int i = 0; i < view->folds[f].n_dst; i++)
+            fold_node[row++] = (uint32_t)(view->folds[f].dst0 - view->first_node) + (uint32_t)i;
+    for (int g = 0; g < view->n_graphs; g++) identity[g] = (uint32_t)g;
+    view->node_graph = graph;
+    view->node_role = batch->node_role + view->first_node;
+    view->degree = degree;
+    view->fold_node = fold_node;
+    n->presence = presence;
+    n->identity = identity;
+}
+
+static void build_view(network *n) {
+    const wf_batch *batch = n->in->batch;
+    int first = n->part->first_graph, last = n->part->last_graph;
+    wf_part *view = &n->part->view;
+    *view = (wf_part){.n_graphs = last - first,
+                      .n_nodes = (int)(batch->node_start[last] - batch->node_start[first]),
+                      .n_edges = (int)(batch->edge_start[last] - batch->edge_start[first]),
+                      .n_params = batch->param_start[last] - batch->param_start[first],
+                      .blocks = batch->blocks + batch->block_start[first],
+                      .n_blocks = (int)(batch->block_start[last] - batch->block_start[first]),
+                      .first_node = batch->node_start[first],
+                      .first_edge = batch->edge_start[first],
+                      .first_param = batch->param_start[first]};
+    for (int f = 0; f < batch->n_folds; f++) {
+        if (batch->folds[f].graph < first || batch->folds[f].graph >= last) continue;
+        if (view->n_folds++ == 0) view->folds = &batch->folds[f];
+        view->n_fold_rows += batch->folds[f].n_dst;
+    }
+    view->node_start = local_starts(n, batch->node_start, first, view->n_graphs);
+    view->edge_start = local_starts(n, batch->edge_start, first, view->n_graphs);
+    build_nodes(n, batch, view);
+    build_edges(n, batch, view);
+    n->view = view;
+}
+
+/* --- embeddings of time and condition ------------------------------------------------------------ */
+/* A padded copy of caller's rows. */
+static wf_tensor *copied(network *n, const void *rows, int count, int cols) {
+    wf_tensor *x = wf_tape_tensor(n->tape, count, cols, false);
+    if (x == NULL) return NULL;
+    memset(x->data, 0, (size_t)count * (size_t)x->ld * n->size);
+    for (int r = 0; r < count; r++)
+        memcpy(at_mut(n, x->data, (size_t)r * (size_t)x->ld), at(n, rows, (size_t)r * (size_t)cols),
+               (size_t)cols * n->size);
+    return x;
+}
+
+static wf_tensor *embed_condition(network *n) {
+    const gmn_layout *layout = n->layout;
+    int size = n->desc->cond_size, first = n->part->first_graph;
+    const void *rows = at(n, n->in->cond, (size_t)first * (size_t)size);
+    wf_tensor *code = affine(n, &layout->cond[0], copied(n, rows, n->view->n_graphs, size));
+    if (n->desc->cond == WF_COND_MLP) {
+        code = wf_activation_op(n->tape, code, WF_UNIT_SILU);
+        code = affine(n, &layout->cond[1], code);
+    }
+    const uint8_t *drop = n->in->drop == NULL ? NULL : n->in->drop + first;
+    return wf_null_rows(n->tape, code, row_vector(n, layout->cond_null), drop);
+}
+
+static void embed_time(network *n) {
+    const gmn_layout *layout = n->layout;
+    const void *rows = at(n, n->in->t, (size_t)n->part->first_graph);
+    wf_tensor *t = copied(n, rows, n->view->n_graphs, 1);
+    wf_tensor *z = affine(n, &layout->time[0], wf_time_features(n->tape, t, n->desc->time));
+    z = affine(n, &layout->time[1], wf_activation_op(n->tape, z, WF_UNIT_SILU));
+    if (n->desc->cond == WF_COND_LINEAR) {
+        z = wf_residual(n->tape, z, embed_condition(n), NULL, 0, NULL);
+    } else if (n->desc->cond == WF_COND_MLP) {
+        const gmn_affine *fuse = &layout->fuse;
+        wf_tensor *code = embed_condition(n);
+        z = wf_linear(n->tape, &(wf_linear_desc){.x = {z, code},
+                                                 .weight = {weight(n, fuse->weight[0]),
+                                                            weight(n, fuse->weight[1])},
+                                                 .bias = weight(n, fuse->bias)});
+    }
+    n->s = wf_activation_op(n->tape, z, WF_UNIT_SILU);
+}
+
+/* --- encoders ------------------------------------------------------------------------------------ */
+/* sin(a x + b) of a few integers per role. */
+static wf_tensor *sine_code(network *n, const gmn_affine *a, wf_tensor *x) {
+    return wf_activation_op(n->tape, affine(n, a, x), WF_UNIT_SINE);
+}
+
+static wf_tensor *blank(network *n, int rows, int cols) {
+    wf_tensor *x = wf_tape_tensor(n->tape, rows, cols, false);
+    if (x != NULL) memset(x->data, 0, (size_t)rows * (size_t)x->ld * n->size);
+    return x;
+}
+
+static void encode_nodes(network *n) {
+    const wf_batch *batch = n->in->batch;
+    const gmn_layout *layout = n->layout;
+    int roles = batch->n_node_roles;
+    wf_tensor *layer = blank(n, roles, 1), *order = blank(n, roles, 1);
+    uint32_t *type = wf_tape_alloc(n->tape, (size_t)roles * sizeof *type);
+    if (n->tape->failed) return;
+    for (int r = 0; r < roles; r++) {
+        put(n, layer->data, (size_t)r * (size_t)layer->ld, batch->node_roles[r].layer);
+        put(n, order->data, (size_t)r * (size_t)order->ld, batch->node_roles[r].order);
+        type[r] = (uint32_t)batch->node_roles[r].type;
+    }
+    const gmn_affine *projection = &layout->node_projection;
+    wf_linear_desc desc = {.x = {sine_code(n, &layout->node_layer, layer),
+                                 sine_code(n, &layout->node_order, order),
+                                 wf_gather(n->tape, weight(n, layout->node_type), roles, type)},
+                           .bias = weight(n, projection->bias)};
+    for (int k = 0; k < 3; k++) desc.weight[k] = weight(n, projection->weight[k]);
+    wf_tensor *codes = wf_linear(n->tape, &desc);
+    n->h = wf_gather(n->tape, codes, n->view->n_nodes, n->view->node_role);
+    if (n->view->n_fold_rows == 0) return;
+    n->part->fold_rows = wf_fold_pack(n->tape, n->view, n->part->w, n->desc->fold_rows);
+    wf_tensor *fold = affine(n, &layout->fold_encoder, n->part->fold_rows);
+    n->h = wf_insert(n->tape, n->h, fold, n->view->fold_node);
+}
+
+/* Offsets of the frozen frequencies, in rows of de/2. */
+enum { fourier_value = 0, fourier_layer = 1, fourier_position = 2, fourier_kernel = 5 };
+size_t wf__gmn_fourier_size(const wf_field_desc *desc) {
+    return (size_t)(desc->edge / 2) * (size_t)(fourier_kernel + desc->max_coef);
+}
+
+/* [sin(2 pi f.x), cos(2 pi f.x)] of the rows of x. */
+static wf_tensor *fourier_code(network *n, int first, wf_tensor *x) {
+    int half = n->desc->edge / 2;
+    wf_tensor *y = blank(n, x->rows, n->desc->edge);
+    for (int r = 0; y != NULL && r < x->rows; r++)
+        for (int i = 0; i < half; i++) {
+            double turns = 0;
+            for (int k = 0; k < x->cols; k++)
+                turns += get(n, x->data, (size_t)r * (size_t)x->ld + (size_t)k) *
+                         get(n, n->in->fourier,
+                             (size_t)(first * half) + (size_t)i * (size_t)x->cols + (size_t)k);
+            double phase = 2 * 3.141592653589793 * (turns - floor(turns));
+            put(n, y->data, (size_t)r * (size_t)y->ld + (size_t)i, sin(phase));
+            put(n, y->data, (size_t)r * (size_t)y->ld + (size_t)(half + i), cos(phase));
+        }
+    return y;
+}
+
+/* What the parameters of an edge contribute: (E, de). */
+static wf_tensor *encode_values(network *n) {
+    const gmn_layout *layout = n->layout;
+    int half = n->desc->edge / 2, coef = n->desc->max_coef;
+    wf_edge_features_desc desc = {.width = n->desc->edge, .w = n->part->w};
+    if (n->desc->encoder == WF_ENCODER_FOURIER) {
+        desc.code = WF_CODE_FOURIER;
+        desc.a = wf_tape_view(n->tape, (void *)n->in->fourier, NULL, half, 1);
+        desc.kernel_a =
+            wf_tape_view(n->tape, (void *)at(n, n->in->fourier, (size_t)(fourier_kernel * half)),
+                         NULL, half, coef);
+    } else {
+        desc.code = n->desc->encoder == WF_ENCODER_SINE ? WF_CODE_SINE : WF_CODE_LINEAR;
+        desc.a = weight(n, layout->edge_value.weight[0]);
+        desc.b = weight(n, layout->edge_value.bias);
+        if (coef > 1) {
+            desc.kernel_a = weight(n, layout->edge_kernel.weight[0]);
+            desc.kernel_b = weight(n, layout->edge_kernel.bias);
+        }
+    }
+    return wf_edge_features(n->tape, n->view, &desc);
+}
+
+/* An edge of a kernel carries all its coefficients, so its position in the kernel is "none": -1. */
+static void encode_edges(network *n) {
+    const wf_batch *batch = n->in->batch;
+    const gmn_layout *layout = n->layout;
+    int roles = batch->n_edge_roles;
+    wf_tensor *layer = blank(n, roles, 1), *position = blank(n, roles, GMN_POSITION);
+    uint32_t *type = wf_tape_alloc(n->tape, (size_t)roles * sizeof *type);
+    if (n->tape->failed) return;
+    for (int r = 0; r < roles; r++) {
+        put(n, layer->data, (size_t)r * (size_t)layer->ld, batch->edge_roles[r].layer);
+        for (int k = 0; k < GMN_POSITION; k++)
+            put(n, position->data, (size_t)(r * position->ld + k), -1);
+        type[r] = (uint32_t)batch->edge_roles[r].type;
+    }
+    bool fourier = n->desc->encoder == WF_ENCODER_FOURIER;
+    const gmn_affine *projection = &layout->edge_projection;
+    wf_linear_desc roles_desc = {
+        .x = {fourier ? fourier_code(n, fourier_layer, layer)
+                      : sine_code(n, &layout->edge_layer, layer),
+              wf_gather(n->tape, weight(n, layout->edge_type), roles, type),
+              fourier ? fourier_code(n, fourier_position, position)
+                      : sine_code(n, &layout->edge_position, position)},
+        .bias = weight(n, projection->bias)};
+    for (int k = 0; k < 3; k++) roles_desc.weight[k] = weight(n, projection->weight[k + 1]);
+    wf_tensor *codes = wf_linear(n->tape, &roles_desc);
+    n->e = wf_linear(n->tape, &(wf_linear_desc){.x = {encode_values(n)},
+                                                .weight = {weight(n, projection->weight[0])},
+                                                .table = codes,
+                                                .map = n->view->edge_role});
+}
+
+/* --- blocks -------------------------------------------------------------------------------------- */
+typedef struct block_state {
+    const gmn_block_layout *layout;
+    gmn_columns columns;
+    wf_tensor *modulation, *hb, *ub;
+    wf_tensor *mean_e; /* (B, de) of the modulated edges */
+    bool last;
+} block_state;
+
+static wf_sum sum_mode(const network *n) {
+    if (n->desc->messages == WF_MESSAGES_MEAN) return WF_SUM_MEAN;
+    return n->desc->messages == WF_MESSAGES_ATTENTION ? WF_SUM_ATTENTION : WF_SUM_PLAIN;
+}
+
+/* A first affine over (edge, i, j, global) as two tables of the nodes; the first holds global part and bias. */
+static void node_tables(network *n, const block_state *b, const gmn_affine *first,
+                        wf_tensor **table_i, wf_tensor **table_j) {
+    wf_tensor *global =
+        wf_linear(n->tape, &(wf_linear_desc){.x = {b->ub},
+                                             .weight = {weight(n, first->weight[3])},
+                                             .bias = weight(n, first->bias)});
+    *table_i = wf_linear(n->tape, &(wf_linear_desc){.x = {b->hb},
+                                                    .weight = {weight(n, first->weight[1])},
+                                                    .table = global,
+                                                    .map = n->view->node_graph});
+    *table_j = product(n, first->weight[2], b->hb);
+}
+
+/* The rest of a branch behind its first affine. */
+static wf_tensor *branch_tail(network *n, const gmn_affine *layers, int count, wf_tensor *x) {
+    for (int k = 1; k < count; k++) x = affine(n, &layers[k], unit(n, x));
+    return x;
+}
+
+/* h += MLP(hb, messages, ub); `incoming` has one (lstar) or two (lean) operands. */
+static void update_nodes(network *n, const block_state *b, wf_tensor *const incoming[2],
+                         bool lean) {
+    const gmn_affine *first = &b->layout->node[0];
+    int global_operand = lean ? 3 : 2;
+    wf_tensor *global =
+        wf_linear(n->tape, &(wf_linear_desc){.x = {b->ub},
+                                             .weight = {weight(n, first->weight[global_operand])},
+                                             .bias = weight(n, first->bias)});
+    wf_linear_desc desc = {
+        .x = {b->hb, incoming[0], incoming[1]}, .table = global, .map = n->view->node_graph};
+    for (int k = 0; k < global_operand; k++) desc.weight[k] = weight(n, first->weight[k]);
+    wf_tensor *x = branch_tail(n, b->layout->node, lean ? 2 : 3, wf_linear(n->tape, &desc));
+    n->h = wf_residual(n->tape, n->h, x, lean ? b->modulation : NULL,
+                       b->columns.node + 2 * n->desc->node, n->view->node_graph);
+}
+
+static void update_global(network *n, const block_state *b, bool lean) {
+    const gmn_affine *first = &b->layout->global[0];
+    wf_tensor *mean_h = wf_mean_op(n->tape, b->hb, n->view->n_graphs, n->view->node_start);
+    wf_linear_desc desc = {.x = {mean_h, b->mean_e, b->ub}, .bias = weight(n, first->bias)};
+    for (int k = 0; k < 3; k++) desc.weight[k] = weight(n, first->weight[k]);
+    wf_tensor *x = branch_tail(n, b->layout->global, lean ? 2 : 3, wf_linear(n->tape, &desc));
+    n->u = wf_residual(n->tape, n->u, x, lean ? b->modulation : NULL,
+                       b->columns.global + 2 * n->desc->edge, n->identity);
+}
+
+/* Nobody reads the last block's nodes but the decoder of folded rows. */
+static bool nodes_wanted(const network *n, const block_state *b) {
+    return !b->last || n->view->n_fold_rows > 0;
+}
+
+static void lean_block(network *n, block_state *b) {
+    const gmn_block_layout *k = b->layout;
+    bool attention = n->desc->messages == WF_MESSAGES_ATTENTION, nodes = nodes_wanted(n, b);
+    wf_tensor *forward = weight(n, k->forward), *backward = weight(n, k->backward);
+    wf_lean_desc desc = {.e = n->e,
+                         .modulation = b->modulation,
+                         .w1 = weight(n, k->edge[0].weight[0]),
+                         .w2 = weight(n, k->edge[1].weight[0]),
+                         .c2 = weight(n, k->edge[1].bias),
+                         .column = b->columns.edge,
+                         .messages = 2 * n->desc->node,
+                         .unit = n->unit,
+                         .sum = sum_mode(n),
+                         .sums = nodes};
+    node_tables(n, b, &k->edge[0], &desc.ad, &desc.as);
+    if (attention && nodes) {
+        wf_tensor *a = row_vector(n, k->logit.weight[0]);
+        desc.vf = wf_logit(n->tape, a, forward);
+        desc.vb = wf_logit(n->tape, a, backward);
+    }
+    if (n->tape->failed) return;
+    wf_lean_out out = wf_lean_edges(n->tape, n->view, &desc);
+    n->e = out.e;
+    b->mean_e = out.mean;
+    if (nodes) {
+        wf_tensor *incoming[2] = {
+            wf_linear(n->tape, &(wf_linear_desc){.x = {out.to_dst}, .weight = {forward}}),
+            wf_linear(n->tape, &(wf_linear_desc){.x = {out.to_src}, .weight = {backward}})};
+        update_nodes(n, b, incoming, true);
+    }
+    if (!b->last) update_global(n, b, true);
+}
+
+static void lstar_block(network *n, block_state *b) {
+    const gmn_block_layout *k = b->layout;
+    if (nodes_wanted(n, b)) {
+        wf_tensor *m3 = weight(n, k->msg[2].weight[0]);
+        wf_lstar_messages_desc desc = {.e = n->e,
+                                       .modulation = b->modulation,
+                                       .me = weight(n, k->msg[0].weight[0]),
+                                       .m2 = weight(n, k->msg[1].weight[0]),
+                                       .b2 = weight(n, k->msg[1].bias),
+                                       .column = b->columns.edge,
+                                       .unit = n->unit,
+                                       .sum = sum_mode(n)};
+        node_tables(n, b, &k->msg[0], &desc.ai, &desc.aj);
+        if (desc.sum == WF_SUM_ATTENTION)
+            desc.v = wf_logit(n->tape, row_vector(n, k->logit.weight[0]), m3);
+        if (n->tape->failed) return;
+        wf_lstar_messages_out out = wf_lstar_messages(n->tape, n->view, &desc);
+        b->mean_e = out.mean;
+        /* The last affine of the message MLP stands behind the sum: its bias once per message. */
+        wf_tensor *message =
+            wf_linear(n->tape, &(wf_linear_desc){.x = {out.sum},
+                                                 .weight = {m3},
+                                                 .bias = weight(n, k->msg[2].bias),
+                                                 .scale = desc.sum == WF_SUM_PLAIN ? n->view->degree
+                                                                                   : n->presence});
+        update_nodes(n, b, (wf_tensor *[2]){message, NULL}, false);
+    }
+    wf_lstar_edges_desc desc = {.e = n->e,
+                                .modulation = b->modulation,
+                                .ee = weight(n, k->edge[0].weight[0]),
+                                .e2 = weight(n, k->edge[1].weight[0]),
+                                .c2 = weight(n, k->edge[1].bias),
+                                .e3 = weight(n, k->edge[2].weight[0]),
+                                .c3 = weight(n, k->edge[2].bias),
+                                .column = b->columns.edge,
+                                .unit = n->unit};
+    node_tables(n, b, &k->edge[0], &desc.ci, &desc.cj);
+    if (n->tape->failed) return;
+    n->e = wf_lstar_edges(n->tape, n->view, &desc);
+    if (!b->last) update_global(n, b, false);
+}
+
+static void run_block(network *n, int index) {
+    block_state b = {.layout = &n->layout->blocks[index],
+                     .columns = wf__gmn_columns(n->desc),
+                     .last = index + 1 == n->desc->blocks};
+    b.modulation = affine(n, &b.layout->adaln, n->s);
+    b.hb = wf_norm_op(n->tape, n->h, b.modulation, b.columns.node, n->view->node_graph);
+    b.ub = wf_norm_op(n->tape, n->u, b.modulation, b.columns.global, n->identity);
+    if (n->desc->layout == WF_LAYOUT_LEAN) lean_block(n, &b);
+    else lstar_block(n, &b);
+}
+
+/* --- readout ------------------------------------------------------------------------------------- */
+static wf_tensor *readout(network *n, const gmn_affine layers[2], wf_tensor *x) {
+    return affine(n, &layers[1], unit(n, affine(n, &layers[0], x)));
+}
+
+static void read_out(network *n) {
+    const gmn_layout *layout = n->layout;
+    bool single = false, kernel = false;
+    for (int b = 0; b < n->view->n_blocks; b++)
+        *(n->view->blocks[b].coef == 1 ? &single : &kernel) = true;
+    wf_tensor *x = wf_norm_op(n->tape, n->e, NULL, 0, NULL);
+    wf_tensor *singles = single ? readout(n, layout->readout, x) : NULL;
+    wf_tensor *kernels = kernel ? readout(n, layout->kernel_readout, x) : NULL;
+    wf_tensor *fold = NULL;
+    if (n->view->n_fold_rows > 0) {
+        fold = wf_gather(n->tape, n->h, n->view->n_fold_rows, n->view->fold_node);
+        fold = affine(n, &layout->fold_decoder, wf_norm_op(n->tape, fold, NULL, 0, NULL));
+    }
+    wf_velocity(n->tape, n->view, singles, kernels, fold, n->part->v);
+}
+
+void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
+    network n = {.part = part,
+                 .in = in,
+                 .layout = in->layout,
+                 .desc = &in->layout->desc,
+                 .tape = &part->tape,
+                 .size = in->dtype == WF_F64 ? sizeof(double) : sizeof(float)};
+    bool gelu = n.desc->activation == WF_FIELD_ACT_GELU ||
+                (n.desc->activation == WF_FIELD_ACT_DEFAULT && n.desc->layout == WF_LAYOUT_LEAN);
+    n.unit = gelu ? WF_UNIT_GELU : WF_UNIT_SILU;
+    wf_tape_start(&part->tape, in->backend, in->dtype, in->keep);
+    build_view(&n);
+    if (part->tape.failed) return;
+    size_t first = part->view.first_param;
+    int params = (int)part->view.n_params;
+    part->fold_rows = NULL;
+    part->w = wf_tape_view(&part->tape, (void *)at(&n, in->w, first), NULL, params, 1);
+    part->v = wf_tape_view(&part->tape, at_mut(&n, in->v, first), NULL, params, 1);
+    if (part->tape.failed) return;
+    part->w->wants = in->keep; /* whether it is really wanted is known when backward is called */
+    embed_time(&n);
+    n.u = wf_gather(&part->tape, row_vector(&n, n.layout->global_start), part->view.n_graphs, NULL);
+    encode_nodes(&n);
+    encode_edges(&n);
+    for (int k = 0; k < n.desc->blocks && !part->tape.failed; k++) {
+        wf_arena_mark mark = wf_arena_here(&part->tape.arena);
+        run_block(&n, k);
+        if (!in->keep) wf_arena_rewind(&part->tape.arena, mark);
+    }
+    if (!part->tape.failed) read_out(&n);
+}
+
+void wf__gmn_part_backward(gmn_part *part, const gmn_inputs *in, const void *dv, void *dw) {
+    size_t size = in->dtype == WF_F64 ? sizeof(double) : sizeof(float);
+    size_t first = part->view.first_param * size;
+    memset(part->grad, 0, in->layout->params * size);
+    part->w->wants = dw != NULL;
+    if (part->fold_rows != NULL) part->fold_rows->wants = dw != NULL;
+    part->w->grad = dw == NULL ? NULL : (char *)dw + first;
+    part->w->grad_set = dw != NULL;
+    if (dw != NULL) memset(part->w->grad, 0, part->view.n_params * size);
+    part->v->grad = (char *)dv + first; /* read only */
+    part->v->grad_set = true;
+    wf_tape_backward(&part->tape);
+}

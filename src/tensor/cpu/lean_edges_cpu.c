@@ -1,0 +1,254 @@
+/* lean_edges_cpu: the edges of a lean block, fused. Formulas: wf_lean_edges in tensor/tape.h.
+ *
+ *   eb (E, de)   x = [m | z] (E, M + 2de)   F = to_dst, R = to_src (N, M)
+ * Multiply-adds an edge at equal widths d: forward 6 d^2; backward 4 (x again) + 2 (dz) + 2 (dw2) + 4 (deb) + 4 (dw1).
+ * The gate's gradient needs no second product with w2: with P_g = sum over a graph's edges of de' z',
+ *   dw2 = sum_g (1 + gate_g) P_g (rows scaled)     dgate_g[k] = w2[k].P_g[k] + c2[k] sum de'[k] */
+#include "tensor/cpu/edge_tile.h"
+
+typedef struct lean {
+    const wf_op *op;
+    const wf_tensor *e, *modulation, *ad, *as, *w1, *w2, *c2, *vf, *vb;
+    const wf_tensor *out, *mean, *to_dst, *to_src;
+    int de, hidden, messages, ldx;
+    const real *degree;
+    node_softmax softmax;
+    edge_tile tile;
+    real *x, *o; /* (tile, ldx), (tile, e->ld) */
+} lean;
+
+static bool lean_start(lean *l, const wf_op *op, wf_arena *arena) {
+    *l = (lean){.op = op,
+                .e = op->in[0],
+                .modulation = op->in[1],
+                .ad = op->in[2],
+                .as = op->in[3],
+                .w1 = op->in[4],
+                .w2 = op->in[5],
+                .c2 = op->in[6],
+                .vf = op->in[7],
+                .vb = op->in[8],
+                .out = op->out[0],
+                .mean = op->out[1],
+                .to_dst = op->out[2],
+                .to_src = op->out[3],
+                .degree = op->part->degree};
+    l->de = l->e->cols;
+    l->hidden = l->w1->rows;
+    l->messages = l->hidden - 2 * l->de;
+    /* z begins at column M; a product into it writes whole vectors, which must end inside the row. */
+    l->ldx = wf_pad(l->messages + wf_pad(2 * l->de));
+    if (l->to_dst != NULL) l->softmax = softmax_view(op);
+    l->x = scratch(arena, (size_t)tile_rows * (size_t)l->ldx);
+    l->o = scratch(arena, (size_t)tile_rows * (size_t)l->e->ld);
+    return l->x != NULL && l->o != NULL && tile_start(&l->tile, op, arena);
+}
+
+static const real *gate_row(const lean *l, int row) {
+    return row_of(l->modulation, l->op->part->edge_graph[l->tile.first + row]) + l->op->column +
+           2 * l->de;
+}
+
+/* x = [m | z] of the tile; slope: its derivative, or NULL. */
+static void lean_hidden(lean *l, real *slope) {
+    const edge_tile *tile = &l->tile;
+    gemm_packed(l->x, l->ldx, tile->eb, l->e->ld, l->w1->panels_t, tile->rows, l->de, l->hidden,
+                false);
+    tile_unit(l->op->unit, &(tile_unit_args){.in = l->x,
+                                             .out = l->x,
+                                             .slope = slope,
+                                             .ld = l->ldx,
+                                             .rows = tile->rows,
+                                             .cols = l->hidden,
+                                             .a = l->ad,
+                                             .index_a = l->op->part->edge_dst + tile->first,
+                                             .b = l->as,
+                                             .index_b = l->op->part->edge_src + tile->first});
+}
+
+static void lean_attend(lean *l, uint32_t node, const wf_tensor *v, const wf_tensor *to,
+                        const real *m) {
+    real rescale,
+        weight = softmax_add(l->softmax, node, row_dot(v->data, m, l->messages), &rescale);
+    if (rescale != 1) {
+        row_scale(row_of(l->to_dst, node), rescale, l->messages);
+        row_scale(row_of(l->to_src, node), rescale, l->messages);
+    }
+    row_add_scaled(row_of(to, node), weight, m, l->messages);
+}
+
+static void lean_sums(lean *l) {
+    const uint32_t *dst = l->op->part->edge_dst + l->tile.first;
+    const uint32_t *src = l->op->part->edge_src + l->tile.first;
+    for (int r = 0; r < l->tile.rows; r++) {
+        const real *m = l->x + (size_t)r * l->ldx;
+        if (l->op->mode == WF_SUM_ATTENTION) {
+            lean_attend(l, dst[r], l->vf, l->to_dst, m);
+            lean_attend(l, src[r], l->vb, l->to_src, m);
+        } else {
+            row_add(row_of(l->to_dst, dst[r]), m, l->messages);
+            row_add(row_of(l->to_src, src[r]), m, l->messages);
+        }
+    }
+}
+
+/* What turns sums into means or softmax averages; also the factor of their gradients in the plain cases. */
+static real node_factor(const lean *l, int node) {
+    if (l->op->mode == WF_SUM_ATTENTION)
+        return l->softmax.total[node] > 0 ? 1 / l->softmax.total[node] : 0;
+    if (l->op->mode == WF_SUM_MEAN) return l->degree[node] > 0 ? 1 / l->degree[node] : 0;
+    return 1;
+}
+
+bool WF_FN(wf_lean_edges_forward)(const wf_op *op, wf_arena *arena) {
+    lean l;
+    if (!lean_start(&l, op, arena)) return false;
+    memset(l.mean->data, 0, (size_t)l.mean->rows * (size_t)l.mean->ld * sizeof(real));
+    if (l.to_dst != NULL) {
+        size_t bytes = (size_t)l.to_dst->rows * (size_t)l.to_dst->ld * sizeof(real);
+        memset(l.to_dst->data, 0, bytes);
+        memset(l.to_src->data, 0, bytes);
+        if (op->mode == WF_SUM_ATTENTION) softmax_start(l.softmax, op->part->n_nodes);
+    }
+    const real *c2 = l.c2->data;
+    while (tile_next(&l.tile)) {
+        tile_mean(&l.tile, l.mean);
+        lean_hidden(&l, NULL);
+        if (l.to_dst != NULL) lean_sums(&l);
+        gemm_packed(l.o, l.e->ld, l.x + l.messages, l.ldx, l.w2->panels_t, l.tile.rows, 2 * l.de,
+                    l.de, false);
+        for (int r = 0; r < l.tile.rows; r++) {
+            const real *in = row_of(l.e, l.tile.first + r), *gate = gate_row(&l, r);
+            const real *o = l.o + (size_t)r * l.e->ld;
+            real *out = row_of(l.out, l.tile.first + r);
+            for (int c = 0; c < l.de; c++) out[c] = in[c] + (1 + gate[c]) * (o[c] + c2[c]);
+            for (int c = l.de; c < l.e->ld; c++) out[c] = 0;
+        }
+    }
+    for (int n = 0; l.to_dst != NULL && op->mode != WF_SUM_PLAIN && n < l.to_dst->rows; n++) {
+        row_scale(row_of(l.to_dst, n), node_factor(&l, n), l.messages);
+        row_scale(row_of(l.to_src, n), node_factor(&l, n), l.messages);
+    }
+    return true;
+}
+
+/* What backward carries from tile to tile. */
+typedef struct lean_gradient {
+    real *slope, *dx, *outer, *de_sum; /* (tile, ldx) twice, P_g (de, ldp), (de) */
+    real *factor, *along;              /* [N] of node_factor, of dF.F + dR.R */
+    int ldp;
+} lean_gradient;
+
+/* A graph's edges are all in `outer`: its share of dw2, dc2 and the gate's gradient. */
+static void lean_flush(const lean *l, lean_gradient *b, uint32_t graph) {
+    const real *gate = row_of(l->modulation, graph) + l->op->column + 2 * l->de;
+    for (int k = 0; k < l->de; k++) {
+        const real *outer = b->outer + (size_t)k * b->ldp;
+        if (wanted(l->w2)) row_add_scaled(grad_row(l->w2, k), 1 + gate[k], outer, 2 * l->de);
+        if (wanted(l->c2)) ((real *)l->c2->grad)[k] += (1 + gate[k]) * b->de_sum[k];
+        if (wanted(l->modulation))
+            grad_row(l->modulation, graph)[l->op->column + 2 * l->de + k] +=
+                row_dot(row_of(l->w2, k), outer, 2 * l->de) +
+                ((const real *)l->c2->data)[k] * b->de_sum[k];
+    }
+    memset(b->outer, 0, (size_t)l->de * (size_t)b->ldp * sizeof(real));
+    memset(b->de_sum, 0, (size_t)l->de * sizeof(real));
+}
+
+static void lean_outer(const lean *l, lean_gradient *b) {
+    const uint32_t *graph = l->op->part->edge_graph + l->tile.first;
+    const uint32_t *edge_start = l->op->part->edge_start;
+    for (int r = 0; r < l->tile.rows;) {
+        int end = (int)edge_start[graph[r] + 1] - l->tile.first;
+        int stop = end < l->tile.rows ? end : l->tile.rows;
+        const real *de = grad_row(l->out, (size_t)(l->tile.first + r));
+        gemm_transposed(b->outer, b->ldp, de, l->e->ld, l->x + (size_t)r * l->ldx + l->messages,
+                        l->ldx, l->de, stop - r, 2 * l->de);
+        column_sums(b->de_sum, de, stop - r, l->de, l->e->ld);
+        if (stop == end) lean_flush(l, b, graph[r]);
+        r = stop;
+    }
+}
+
+/* dm += this direction's share of the gradient of a message, through its softmax weight. */
+static void lean_attend_backward(const lean *l, const lean_gradient *b, uint32_t node,
+                                 const wf_tensor *v, const wf_tensor *to, const real *m, real *dm) {
+    const real *dto = grad_row(to, node);
+    real weight = softmax_weight(l->softmax, node, row_dot(v->data, m, l->messages));
+    real dlogit = weight * (row_dot(dto, m, l->messages) - b->along[node]);
+    row_add_scaled(dm, weight, dto, l->messages);
+    row_add_scaled(dm, dlogit, v->data, l->messages);
+    if (wanted(v)) row_add_scaled(v->grad, dlogit, m, l->messages);
+}
+
+/* dx = [dm | dz] * slope; dz stands in dx already. */
+static void lean_dx(const lean *l, const lean_gradient *b) {
+    const uint32_t *dst = l->op->part->edge_dst + l->tile.first;
+    const uint32_t *src = l->op->part->edge_src + l->tile.first;
+    for (int r = 0; r < l->tile.rows; r++) {
+        real *restrict dx = b->dx + (size_t)r * l->ldx;
+        const real *restrict slope = b->slope + (size_t)r * l->ldx;
+        if (l->to_dst == NULL) {
+            memset(dx, 0, (size_t)l->messages * sizeof(real));
+        } else if (l->op->mode == WF_SUM_ATTENTION) {
+            const real *m = l->x + (size_t)r * l->ldx;
+            memset(dx, 0, (size_t)l->messages * sizeof(real));
+            lean_attend_backward(l, b, dst[r], l->vf, l->to_dst, m, dx);
+            lean_attend_backward(l, b, src[r], l->vb, l->to_src, m, dx);
+        } else {
+            const real *restrict df = grad_row(l->to_dst, dst[r]);
+            const real *restrict dr = grad_row(l->to_src, src[r]);
+            real ff = b->factor[dst[r]], fr = b->factor[src[r]];
+            for (int c = 0; c < l->messages; c++) dx[c] = ff * df[c] + fr * dr[c];
+        }
+        for (int c = 0; c < l->hidden; c++) dx[c] *= slope[c];
+    }
+}
+
+static bool lean_gradient_start(const lean *l, lean_gradient *b, wf_arena *arena) {
+    int nodes = l->op->part->n_nodes;
+    b->ldp = wf_pad(2 * l->de);
+    b->slope = scratch(arena, (size_t)tile_rows * (size_t)l->ldx);
+    b->dx = scratch(arena, (size_t)tile_rows * (size_t)l->ldx);
+    b->outer = zeroed_scratch(arena, (size_t)l->de * (size_t)b->ldp);
+    b->de_sum = zeroed_scratch(arena, (size_t)l->de);
+    b->factor = scratch(arena, (size_t)nodes);
+    b->along = scratch(arena, (size_t)nodes);
+    if (!b->slope || !b->dx || !b->outer || !b->de_sum || !b->factor || !b->along) return false;
+    for (int n = 0; n < nodes && l->to_dst != NULL; n++) {
+        b->factor[n] = node_factor(l, n);
+        b->along[n] = row_dot(grad_row(l->to_dst, n), row_of(l->to_dst, n), l->messages) +
+                      row_dot(grad_row(l->to_src, n), row_of(l->to_src, n), l->messages);
+    }
+    return true;
+}
+
+bool WF_FN(wf_lean_edges_backward)(const wf_op *op, wf_arena *arena) {
+    lean l;
+    lean_gradient b;
+    if (!lean_start(&l, op, arena) || !lean_gradient_start(&l, &b, arena)) return false;
+    const uint32_t *dst = op->part->edge_dst, *src = op->part->edge_src;
+    while (tile_next(&l.tile)) {
+        int rows = l.tile.rows, first = l.tile.first;
+        lean_hidden(&l, b.slope);
+        lean_outer(&l, &b);
+        for (int r = 0; r < rows; r++) {
+            const real *de = grad_row(l.out, first + r), *gate = gate_row(&l, r);
+            real *o = l.o + (size_t)r * l.e->ld;
+            for (int c = 0; c < l.de; c++) o[c] = (1 + gate[c]) * de[c];
+        }
+        gemm_packed(b.dx + l.messages, l.ldx, l.o, l.e->ld, l.w2->panels, rows, l.de, 2 * l.de,
+                    false);
+        lean_dx(&l, &b);
+        for (int r = 0; r < rows; r++) {
+            const real *dx = b.dx + (size_t)r * l.ldx;
+            if (wanted(l.ad)) row_add(grad_row(l.ad, dst[first + r]), dx, l.hidden);
+            if (wanted(l.as)) row_add(grad_row(l.as, src[first + r]), dx, l.hidden);
+        }
+        if (wanted(l.w1) && !weight_gradient(l.w1, b.dx, l.ldx, l.tile.eb, l.e->ld, rows, arena))
+            return false;
+        gemm_packed(l.o, l.e->ld, b.dx, l.ldx, l.w1->panels, rows, l.hidden, l.de, false);
+        tile_norm_backward(&l.tile, l.mean, l.o, l.out->grad);
+    }
+    return true;
+}

@@ -1,0 +1,311 @@
+/* tape: constructors of all operations, and the walk backwards. Type and backend are seen only as sizes and tables. */
+#include "tensor/tape.h"
+
+#include <assert.h>
+#include <string.h>
+
+void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, bool keep) {
+    wf_arena_reset(&tape->arena);
+    tape->backend = backend;
+    tape->size = dtype == WF_F64 ? sizeof(double) : sizeof(float);
+    tape->keep = keep;
+    tape->failed = false;
+    tape->last = NULL;
+}
+
+void wf_tape_free(wf_tape *tape) { wf_arena_free(&tape->arena); }
+
+void *wf_tape_alloc(wf_tape *tape, size_t bytes) {
+    void *memory = tape->failed ? NULL : wf_arena_alloc(&tape->arena, bytes);
+    if (memory == NULL) tape->failed = true;
+    return memory;
+}
+
+static wf_tensor *tensor_shell(wf_tape *tape, int rows, int cols, int ld, bool wants) {
+    wf_tensor *tensor = wf_tape_alloc(tape, sizeof *tensor);
+    if (tensor == NULL) return NULL;
+    *tensor = (wf_tensor){.rows = rows, .cols = cols, .ld = ld, .wants = wants && tape->keep};
+    return tensor;
+}
+
+/* Kernels read and write whole vectors: one vector of slack behind the last row. */
+static size_t tensor_bytes(const wf_tape *tape, const wf_tensor *tensor) {
+    return ((size_t)tensor->rows * (size_t)tensor->ld + WF_PAD) * tape->size;
+}
+
+wf_tensor *wf_tape_tensor(wf_tape *tape, int rows, int cols, bool wants) {
+    wf_tensor *tensor = tensor_shell(tape, rows, cols, wf_pad(cols), wants);
+    if (tensor == NULL) return NULL;
+    tensor->data = wf_tape_alloc(tape, tensor_bytes(tape, tensor));
+    return tensor->data == NULL ? NULL : tensor;
+}
+
+wf_tensor *wf_tape_view(wf_tape *tape, void *data, void *grad, int rows, int cols) {
+    wf_tensor *tensor = tensor_shell(tape, rows, cols, cols, grad != NULL);
+    if (tensor == NULL) return NULL;
+    tensor->data = data;
+    tensor->grad = grad;
+    tensor->grad_set = grad != NULL;
+    return tensor;
+}
+
+wf_tensor *wf_tape_weight(wf_tape *tape, const void *data, void *grad, int rows, int cols,
+                          const void *panels, const void *panels_t) {
+    wf_tensor *tensor = wf_tape_view(tape, (void *)data, grad, rows, cols);
+    if (tensor == NULL) return NULL;
+    if (panels == NULL && cols > 1) {
+        void *own = wf_tape_alloc(tape, wf_panel_size(rows, cols) * tape->size);
+        void *own_t = wf_tape_alloc(tape, wf_panel_size(cols, rows) * tape->size);
+        if (own == NULL || own_t == NULL) return NULL;
+        tape->backend->pack(data, rows, cols, own, own_t);
+        panels = own;
+        panels_t = own_t;
+    }
+    tensor->panels = panels;
+    tensor->panels_t = panels_t;
+    return tensor;
+}
+
+static wf_tensor *gradient_root(wf_tensor *tensor) {
+    return tensor->shares != NULL ? tensor->shares : tensor;
+}
+
+/* The gradient buffer exists and holds zeros or what was added so far. */
+static bool gradient_ready(wf_tape *tape, wf_tensor *tensor) {
+    wf_tensor *root = gradient_root(tensor);
+    if (root->grad == NULL) root->grad = wf_tape_alloc(tape, tensor_bytes(tape, root));
+    if (root->grad == NULL) return false;
+    if (!root->grad_set) memset(root->grad, 0, tensor_bytes(tape, root));
+    root->grad_set = true;
+    tensor->grad = root->grad;
+    return true;
+}
+
+void *wf_tape_grad(wf_tape *tape, wf_tensor *tensor) {
+    return gradient_ready(tape, tensor) ? tensor->grad : NULL;
+}
+
+bool wf_tape_backward(wf_tape *tape) {
+    for (wf_op *op = tape->last; op != NULL && !tape->failed; op = op->previous) {
+        bool reached = false;
+        for (int i = 0; i < WF_OP_OUTPUTS; i++)
+            if (op->out[i] != NULL) reached |= gradient_root(op->out[i])->grad_set;
+        if (!reached) continue;
+        for (int i = 0; i < WF_OP_OUTPUTS; i++)
+            if (op->out[i] != NULL && !gradient_ready(tape, op->out[i])) return false;
+        for (int i = 0; i < WF_OP_INPUTS; i++)
+            if (op->in[i] != NULL && op->in[i]->wants && !gradient_ready(tape, op->in[i]))
+                return false;
+        wf_arena_mark mark = wf_arena_here(&tape->arena);
+        if (!tape->backend->backward[op->kind](op, &tape->arena)) tape->failed = true;
+        wf_arena_rewind(&tape->arena, mark);
+    }
+    return !tape->failed;
+}
+
+/* Runs an operation whose outputs stand, and records it when some input wants a gradient. */
+static void run(wf_tape *tape, wf_op *op) {
+    if (tape->failed) return;
+    wf_arena_mark mark = wf_arena_here(&tape->arena);
+    if (!tape->backend->forward[op->kind](op, &tape->arena)) tape->failed = true;
+    wf_arena_rewind(&tape->arena, mark);
+    if (!tape->keep || tape->failed) return;
+    wf_op *record = wf_tape_alloc(tape, sizeof *record);
+    if (record == NULL) return;
+    *record = *op;
+    record->previous = tape->last;
+    tape->last = record;
+}
+
+static bool any_wants(const wf_op *op) {
+    for (int i = 0; i < WF_OP_INPUTS; i++)
+        if (op->in[i] != NULL && op->in[i]->wants) return true;
+    return false;
+}
+
+static wf_tensor *output(wf_tape *tape, const wf_op *op, int rows, int cols) {
+    return wf_tape_tensor(tape, rows, cols, any_wants(op));
+}
+
+/* The output of a residual operation: in place when nothing is kept, else new data with the stream's gradient. */
+static wf_tensor *continued(wf_tape *tape, const wf_op *op, wf_tensor *stream) {
+    if (!tape->keep) return stream;
+    wf_tensor *tensor = output(tape, op, stream->rows, stream->cols);
+    if (tensor != NULL) tensor->shares = gradient_root(stream);
+    return tensor;
+}
+
+wf_tensor *wf_linear(wf_tape *tape, const wf_linear_desc *desc) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_linear, .scale = desc->scale, .map = desc->map};
+    for (int k = 0; k < 4; k++) {
+        op.in[2 * k] = desc->x[k];
+        op.in[2 * k + 1] = desc->weight[k];
+        assert(desc->x[k] == NULL ||
+               (desc->x[k]->cols == desc->weight[k]->cols && desc->x[k]->rows == desc->x[0]->rows &&
+                desc->weight[k]->rows == desc->weight[0]->rows));
+    }
+    op.in[8] = desc->bias;
+    op.in[9] = desc->table;
+    op.out[0] = output(tape, &op, desc->x[0]->rows, desc->weight[0]->rows);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_activation_op(wf_tape *tape, wf_tensor *x, wf_unit unit) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_activation, .in = {x}, .unit = (int)unit};
+    op.out[0] = output(tape, &op, x->rows, x->cols);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_norm_op(wf_tape *tape, wf_tensor *x, wf_tensor *modulation, int column,
+                      const uint32_t *map) {
+    if (tape->failed) return NULL;
+    assert(modulation == NULL || column + 2 * x->cols <= modulation->cols);
+    wf_op op = {.kind = WF_OP_norm, .in = {x, modulation}, .column = column, .map = map};
+    op.out[0] = output(tape, &op, x->rows, x->cols);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_residual(wf_tape *tape, wf_tensor *x, wf_tensor *r, wf_tensor *modulation, int column,
+                       const uint32_t *map) {
+    if (tape->failed) return NULL;
+    assert(x->rows == r->rows && x->cols == r->cols);
+    wf_op op = {.kind = WF_OP_residual, .in = {x, r, modulation}, .column = column, .map = map};
+    op.out[0] = continued(tape, &op, x);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_mean_op(wf_tape *tape, wf_tensor *x, int graphs, const uint32_t *start) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_mean, .in = {x}, .start = start};
+    op.out[0] = output(tape, &op, graphs, x->cols);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_gather(wf_tape *tape, wf_tensor *table, int rows, const uint32_t *map) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_gather, .in = {table}, .map = map};
+    op.out[0] = output(tape, &op, rows, table->cols);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_insert(wf_tape *tape, wf_tensor *x, wf_tensor *rows, const uint32_t *map) {
+    if (tape->failed) return NULL;
+    assert(x->cols == rows->cols);
+    wf_op op = {.kind = WF_OP_insert, .in = {x, rows}, .map = map};
+    op.out[0] = continued(tape, &op, x);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_time_features(wf_tape *tape, wf_tensor *t, int width) {
+    if (tape->failed) return NULL;
+    assert(width % 2 == 0);
+    wf_op op = {.kind = WF_OP_time_features, .in = {t}};
+    op.out[0] = output(tape, &op, t->rows, width);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_null_rows(wf_tape *tape, wf_tensor *x, wf_tensor *null, const uint8_t *flags) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_null_rows, .in = {x, null}, .flags = flags};
+    op.out[0] = output(tape, &op, x->rows, x->cols);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_logit(wf_tape *tape, wf_tensor *a, wf_tensor *m) {
+    if (tape->failed) return NULL;
+    assert(a->cols == m->rows);
+    wf_op op = {.kind = WF_OP_logit, .in = {a, m}};
+    op.out[0] = output(tape, &op, 1, m->cols);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_edge_features(wf_tape *tape, const wf_part *part, const wf_edge_features_desc *desc) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_edge_features,
+                .in = {desc->w, desc->a, desc->b, desc->kernel_a, desc->kernel_b},
+                .mode = (int)desc->code,
+                .part = part};
+    op.out[0] = output(tape, &op, part->n_edges, desc->width);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_fold_pack(wf_tape *tape, const wf_part *part, wf_tensor *w, int columns) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_fold_pack, .in = {w}, .part = part};
+    op.out[0] = output(tape, &op, part->n_fold_rows, columns);
+    run(tape, &op);
+    return op.out[0];
+}
+
+void wf_velocity(wf_tape *tape, const wf_part *part, wf_tensor *single, wf_tensor *kernel,
+                 wf_tensor *fold, wf_tensor *v) {
+    if (tape->failed) return;
+    wf_op op = {.kind = WF_OP_velocity, .in = {single, kernel, fold}, .out = {v}, .part = part};
+    run(tape, &op);
+}
+
+wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc *desc) {
+    wf_lean_out out = {NULL, NULL, NULL, NULL};
+    if (tape->failed) return out;
+    wf_op op = {.kind = WF_OP_lean_edges,
+                .in = {desc->e, desc->modulation, desc->ad, desc->as, desc->w1, desc->w2, desc->c2,
+                       desc->vf, desc->vb},
+                .mode = (int)desc->sum,
+                .unit = (int)desc->unit,
+                .column = desc->column,
+                .part = part};
+    assert(desc->w1->rows == desc->messages + 2 * desc->e->cols);
+    out.e = op.out[0] = continued(tape, &op, desc->e);
+    out.mean = op.out[1] = output(tape, &op, part->n_graphs, desc->e->cols);
+    if (desc->sums) {
+        out.to_dst = op.out[2] = output(tape, &op, part->n_nodes, desc->messages);
+        out.to_src = op.out[3] = output(tape, &op, part->n_nodes, desc->messages);
+        op.saved = wf_tape_alloc(tape, 2 * (size_t)part->n_nodes * tape->size);
+    }
+    run(tape, &op);
+    return out;
+}
+
+wf_lstar_messages_out wf_lstar_messages(wf_tape *tape, const wf_part *part,
+                                        const wf_lstar_messages_desc *desc) {
+    wf_lstar_messages_out out = {NULL, NULL};
+    if (tape->failed) return out;
+    wf_op op = {.kind = WF_OP_lstar_messages,
+                .in = {desc->e, desc->modulation, desc->ai, desc->aj, desc->me, desc->m2, desc->b2,
+                       desc->v},
+                .mode = (int)desc->sum,
+                .unit = (int)desc->unit,
+                .column = desc->column,
+                .part = part};
+    out.sum = op.out[0] = output(tape, &op, part->n_nodes, desc->m2->rows);
+    out.mean = op.out[1] = output(tape, &op, part->n_graphs, desc->e->cols);
+    op.saved = wf_tape_alloc(tape, 2 * (size_t)part->n_nodes * tape->size);
+    run(tape, &op);
+    return out;
+}
+
+wf_tensor *wf_lstar_edges(wf_tape *tape, const wf_part *part, const wf_lstar_edges_desc *desc) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_lstar_edges,
+                .in = {desc->e, desc->modulation, desc->ci, desc->cj, desc->ee, desc->e2, desc->c2,
+                       desc->e3, desc->c3},
+                .unit = (int)desc->unit,
+                .column = desc->column,
+                .part = part};
+    op.out[0] = continued(tape, &op, desc->e);
+    run(tape, &op);
+    return op.out[0];
+}

@@ -1,0 +1,127 @@
+/* tape: records whole-layer operations as they run, and walks them backwards.
+ *
+ *     wf_tape_start(&tape, dtype, true);
+ *     wf_tensor *y = wf_linear(&tape, &(wf_linear_desc){.x = {h}, .weight = {W}, .bias = b});
+ *     wf_tape_grad(&tape, y)[...] = dy;  wf_tape_backward(&tape);
+ *
+ * Everything lives in the tape's arena: start resets it, so that after the first step nothing is
+ * allocated. Out of memory is sticky: constructors then return NULL and do nothing, and
+ * wf_tape_status() says so; check it once at the end.
+ * Without `keep` nothing is recorded, residual operations work in place, and the caller may rewind
+ * the arena between layers. */
+#ifndef WF_TENSOR_TAPE_H
+#define WF_TENSOR_TAPE_H
+
+#include "tensor/tensor.h"
+
+typedef struct wf_tape {
+    const wf_backend *backend;
+    wf_arena arena;
+    wf_op *last;
+    size_t size; /* of a real */
+    bool keep, failed;
+} wf_tape;
+
+void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, bool keep);
+void wf_tape_free(wf_tape *tape);
+/* Uninitialised memory of the tape's; NULL after or on failure. */
+void *wf_tape_alloc(wf_tape *tape, size_t bytes);
+wf_tensor *wf_tape_tensor(wf_tape *tape, int rows, int cols, bool wants);
+/* A view of caller's memory without padding; grad NULL: none wanted. */
+wf_tensor *wf_tape_view(wf_tape *tape, void *data, void *grad, int rows, int cols);
+/* A weight matrix or vector: a view, packed here unless panels are given. */
+wf_tensor *wf_tape_weight(wf_tape *tape, const void *data, void *grad, int rows, int cols,
+                          const void *panels, const void *panels_t);
+/* Zeroed gradient of a tensor, to be filled before backward. */
+void *wf_tape_grad(wf_tape *tape, wf_tensor *tensor);
+bool wf_tape_backward(wf_tape *tape); /* false: out of memory */
+
+/* y (R, out) = sum_k x_k (R, in_k) W_k' + scale[r] * bias + table[map[r]].  Absent parts are NULL; scale NULL means 1. */
+typedef struct wf_linear_desc {
+    wf_tensor *x[4], *weight[4];
+    wf_tensor *bias;
+    const void *scale;
+    wf_tensor *table;
+    const uint32_t *map;
+} wf_linear_desc;
+wf_tensor *wf_linear(wf_tape *tape, const wf_linear_desc *desc);
+
+wf_tensor *wf_activation_op(wf_tape *tape, wf_tensor *x, wf_unit unit);
+
+/* y = LN(x) * (1 + scale[g]) + shift[g], g = map[row]; shift and scale are columns column.., column + D.. of
+ * modulation (B, .). modulation NULL: y = LN(x). eps 1e-6, no affine. */
+wf_tensor *wf_norm_op(wf_tape *tape, wf_tensor *x, wf_tensor *modulation, int column,
+                      const uint32_t *map);
+
+/* y = x + (1 + gate[g]) * r, gate in columns column.. of modulation; modulation NULL: y = x + r. Continues x. */
+wf_tensor *wf_residual(wf_tape *tape, wf_tensor *x, wf_tensor *r, wf_tensor *modulation, int column,
+                       const uint32_t *map);
+
+/* (N, D) -> (B, D): mean over each graph's rows start[b] .. start[b+1]-1; zero for none. */
+wf_tensor *wf_mean_op(wf_tape *tape, wf_tensor *x, int graphs, const uint32_t *start);
+/* y[r] = table[map[r]], r < rows; map NULL: row 0 everywhere. */
+wf_tensor *wf_gather(wf_tape *tape, wf_tensor *table, int rows, const uint32_t *map);
+/* y = x, y[map[r]] += rows[r]; no row twice. Continues x. */
+wf_tensor *wf_insert(wf_tape *tape, wf_tensor *x, wf_tensor *rows, const uint32_t *map);
+/* t (B, 1) -> (B, width): cos then sin of 1000 t * 10000^(-i/(width/2)). */
+wf_tensor *wf_time_features(wf_tape *tape, wf_tensor *t, int width);
+/* y[b] = flags[b] ? null : x[b]; null (1, D). */
+wf_tensor *wf_null_rows(wf_tape *tape, wf_tensor *x, wf_tensor *null, const uint8_t *flags);
+/* (1, H) = a (1, D) M (D, H): the attention logit a.(M y) as a vector against y. */
+wf_tensor *wf_logit(wf_tape *tape, wf_tensor *a, wf_tensor *m);
+
+/* Code of the parameters of each edge, w (P) -> (E, D). A (D, 1), b (D) for single values; kernel_A (D, c), kernel_b (D)
+ * for edges of c coefficients (NULL when there are none). Fourier: A (D/2, .), no bias. */
+typedef struct wf_edge_features_desc {
+    wf_value_code code;
+    int width;
+    wf_tensor *w, *a, *b, *kernel_a, *kernel_b;
+} wf_edge_features_desc;
+wf_tensor *wf_edge_features(wf_tape *tape, const wf_part *part, const wf_edge_features_desc *desc);
+/* w (P) -> (fold rows, columns): weights of a row, then its bias. A shorter row is followed by zeros. */
+wf_tensor *wf_fold_pack(wf_tape *tape, const wf_part *part, wf_tensor *w, int columns);
+/* v (P) from edge readouts (E, 1) and (E, c) and fold rows, each NULL when there are none. v is the caller's. */
+void wf_velocity(wf_tape *tape, const wf_part *part, wf_tensor *single, wf_tensor *kernel,
+                 wf_tensor *fold, wf_tensor *v);
+
+/* Edges of a lean block. e (E, de), modulation (B, .): shift, scale, gate at column; ad, as (N, 2mo + 2de) with bias
+ * and global part in ad; w1 (2mo + 2de, de), w2 (de, 2de), c2 (de); vf, vb (1, 2mo): attention, else NULL.
+ *   eb = LN(e) modulated     [m | z] = unit(w1 eb + ad[dst] + as[src])
+ *   e' = e + (1 + gate) * (w2 z + c2)    to_dst = sum m over edges in, to_src = sum m over edges out    mean = mean eb
+ * sums = false: to_dst and to_src are not wanted (last block). */
+typedef struct wf_lean_desc {
+    wf_tensor *e, *modulation, *ad, *as, *w1, *w2, *c2, *vf, *vb;
+    int column, messages;
+    wf_unit unit;
+    wf_sum sum;
+    bool sums;
+} wf_lean_desc;
+typedef struct wf_lean_out {
+    wf_tensor *e, *to_dst, *to_src, *mean;
+} wf_lean_out;
+wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc *desc);
+
+/* Messages of an lstar block, both directions through one MLP whose last affine stands behind the sum.
+ *   x1 = me eb + ai[receiver] + aj[sender]   y2 = unit(m2 unit(x1) + b2)   S (N, H) = sum y2 over all messages entering
+ * mean (B, de) = mean eb. v (1, H): attention, else NULL. */
+typedef struct wf_lstar_messages_desc {
+    wf_tensor *e, *modulation, *ai, *aj, *me, *m2, *b2, *v;
+    int column;
+    wf_unit unit;
+    wf_sum sum;
+} wf_lstar_messages_desc;
+typedef struct wf_lstar_messages_out {
+    wf_tensor *sum, *mean;
+} wf_lstar_messages_out;
+wf_lstar_messages_out wf_lstar_messages(wf_tape *tape, const wf_part *part,
+                                        const wf_lstar_messages_desc *desc);
+
+/* Edge update of an lstar block: e' = e + e3 unit(e2 unit(ee eb + ci[dst] + cj[src]) + c2) + c3. Continues e. */
+typedef struct wf_lstar_edges_desc {
+    wf_tensor *e, *modulation, *ci, *cj, *ee, *e2, *c2, *e3, *c3;
+    int column;
+    wf_unit unit;
+} wf_lstar_edges_desc;
+wf_tensor *wf_lstar_edges(wf_tape *tape, const wf_part *part, const wf_lstar_edges_desc *desc);
+
+#endif

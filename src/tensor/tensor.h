@@ -1,0 +1,97 @@
+/* tensor: matrices with padded rows, and the record of one operation.
+ *
+ * Letters used everywhere: B networks (graphs), N nodes, E edges, P parameters of the networks, D width.
+ * A tensor is (rows, cols) with rows `ld` apart, ld a multiple of 16 reals, so kernels work in whole
+ * vectors. Invariants
+ *   T1  columns cols..ld-1 of data are zero (of grad: too)
+ *   T2  the flat vectors w, v (P) and parameters of the field are the caller's: ld = cols, no padding
+ *   T3  a tensor made by a residual operation shares its gradient with the stream it continues */
+#ifndef WF_TENSOR_TENSOR_H
+#define WF_TENSOR_TENSOR_H
+
+#include "base/arena.h"
+#include "tensor/ragged.h"
+
+typedef enum wf_dtype { WF_F32, WF_F64 } wf_dtype;
+
+enum { WF_PAD = 16 };
+static inline int wf_pad(int cols) { return (cols + WF_PAD - 1) / WF_PAD * WF_PAD; }
+
+typedef struct wf_tensor {
+    int rows, cols, ld;
+    void *data;
+    void *grad;               /* NULL: no gradient wanted, or not yet allocated */
+    bool wants;               /* a gradient is wanted */
+    bool grad_set;            /* grad holds something */
+    struct wf_tensor *shares; /* T3: whose grad this is */
+    /* Weights (out, in) as the kernels read them: y = x W' reads panels_t, dx = dy W reads panels. */
+    const void *panels, *panels_t;
+} wf_tensor;
+
+typedef enum wf_unit { WF_UNIT_SILU, WF_UNIT_GELU, WF_UNIT_SINE } wf_unit; /* GELU: tanh form */
+typedef enum wf_value_code {
+    WF_CODE_SINE,    /* sin(A x + b) */
+    WF_CODE_FOURIER, /* [sin(2 pi A x), cos(2 pi A x)], A frozen */
+    WF_CODE_LINEAR   /* A x + b */
+} wf_value_code;
+typedef enum wf_sum { WF_SUM_PLAIN, WF_SUM_MEAN, WF_SUM_ATTENTION } wf_sum;
+
+/* The graphs one tape works on, contiguous ones of a batch; indices are local to them. */
+typedef struct wf_part {
+    int n_graphs, n_nodes, n_edges, n_fold_rows;
+    size_t n_params;
+    const uint32_t *node_graph, *node_role; /* [n_nodes] */
+    const uint32_t *edge_dst, *edge_src, *edge_graph,
+        *edge_role;                          /* [n_edges], blocks dense, dst-major */
+    const uint32_t *node_start, *edge_start; /* [n_graphs + 1] */
+    const uint32_t *fold_node;               /* [n_fold_rows] */
+    const wf_batch_block *blocks;            /* as in the batch: subtract the next three */
+    const wf_batch_fold *folds;
+    int n_blocks, n_folds;
+    size_t first_node, first_edge, first_param;
+    const void *degree; /* [n_nodes] of the tape's type */
+} wf_part;
+
+typedef enum wf_op_kind {
+#define X(name, tolerance) WF_OP_##name,
+#include "tensor/ops.def"
+#undef X
+    WF_OP_COUNT
+} wf_op_kind;
+
+enum { WF_OP_INPUTS = 12, WF_OP_OUTPUTS = 4 };
+
+/* One recorded operation: everything a kernel needs. The constructors of tape.h say which input is which. */
+typedef struct wf_op {
+    wf_op_kind kind;
+    wf_tensor *in[WF_OP_INPUTS];
+    wf_tensor *out[WF_OP_OUTPUTS];
+    int mode;            /* a wf_unit, wf_value_code ... */
+    int unit;            /* activation inside a fused operation */
+    int column;          /* first column of the modulation (B, .) that belongs to this operation */
+    const uint32_t *map; /* row -> row of another tensor */
+    const uint32_t *start; /* first row of each graph */
+    const uint8_t *flags;
+    const void *scale; /* per row, of the tape's type */
+    const wf_part *part;
+    void *saved; /* what backward needs beyond inputs and outputs; kept by the tape */
+    struct wf_op *previous;
+} wf_op;
+
+/* A backend: one forward and one backward per operation. Kernels take scratch from `arena` and return false when it
+ * is out of memory. backward adds to the gradients of those inputs that want one; they are never uninitialised. */
+typedef struct wf_backend {
+    const char *name;
+    bool (*forward[WF_OP_COUNT])(const wf_op *op, wf_arena *arena);
+    bool (*backward[WF_OP_COUNT])(const wf_op *op, wf_arena *arena);
+    /* W (rows, cols) to panels [wf_panel_size(rows, cols)] and panels_t [wf_panel_size(cols, rows)] */
+    void (*pack)(const void *weight, int rows, int cols, void *panels, void *panels_t);
+} wf_backend;
+static inline size_t wf_panel_size(int k, int n) { return (size_t)k * (size_t)wf_pad(n); }
+
+/* The CPU backend of this machine (see base/isa.h). */
+const wf_backend *wf_backend_cpu(wf_dtype dtype);
+const char *wf_op_name(wf_op_kind kind);
+double wf_op_tolerance(wf_op_kind kind);
+
+#endif

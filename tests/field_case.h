@@ -1,0 +1,120 @@
+/* field_case: a velocity field over a batch of described networks with random values in ALL parameters, for tests. */
+#ifndef WF_FIELD_CASE_H
+#define WF_FIELD_CASE_H
+
+#include "base/arena.h"
+#include "base/random.h"
+#include "graph/batch.h"
+#include "models/field.h"
+#include "wf_test.h"
+
+enum { case_most = 64 };
+
+typedef struct field_case {
+    wf_ctx *ctx;
+    wf_arena arena;
+    wf_field_desc desc;
+    wf_dtype dtype;
+    wf_graph *graphs[case_most];
+    int n;
+    wf_batch batch;
+    wf_field *field;
+    void *params, *w, *t, *cond, *v, *dv, *grad, *dw;
+    uint8_t drop[case_most];
+} field_case;
+
+static inline size_t case_size(const field_case *c) { return c->dtype == WF_F64 ? 8 : 4; }
+static inline double case_get(const field_case *c, const void *x, size_t i) {
+    return c->dtype == WF_F64 ? ((const double *)x)[i] : ((const float *)x)[i];
+}
+static inline void case_put(const field_case *c, void *x, size_t i, double value) {
+    if (c->dtype == WF_F64) ((double *)x)[i] = value;
+    else ((float *)x)[i] = (float)value;
+}
+
+/* Deviates are the same for both types. */
+static inline void *case_random(const field_case *c, size_t count, uint32_t stream, double std) {
+    void *out = calloc(count + 1, case_size(c));
+    wf_rng rng = wf_rng_at(11, stream, WF_RNG_TEST, 0);
+    for (size_t i = 0; i < count; i++) {
+        float x;
+        wf_rng_normals_from(&rng, i, &x, 1);
+        case_put(c, out, i, (float)(std * x));
+    }
+    return out;
+}
+
+/* The field's parameters, scaled by fan-in so that activations stay of order one. */
+static inline void case_random_params(field_case *c) {
+    int count;
+    const wf_field_tensor *tensors = wf_field_tensors(c->field, &count);
+    c->params = case_random(c, wf_field_params(c->field), 1, 1);
+    for (int k = 0; k < count; k++) {
+        double scale = tensors[k].cols > 1 ? 1 / sqrt(tensors[k].cols) : 0.3;
+        for (size_t i = 0; i < (size_t)tensors[k].rows * (size_t)tensors[k].cols; i++) {
+            size_t at = tensors[k].offset + i;
+            case_put(c, c->params, at, (float)(scale * case_get(c, c->params, at)));
+        }
+    }
+}
+
+/* archs: NULL-terminated; a leading '*' folds the first layer. */
+static inline field_case case_open(wf_field_desc desc, wf_dtype dtype, const char *const *archs) {
+    field_case c = {.ctx = test_ctx(), .desc = desc, .dtype = dtype};
+    for (; archs[c.n] != NULL; c.n++) {
+        bool fold = archs[c.n][0] == '*';
+        assert_ok(c.ctx, wf_graph_parse(c.ctx, archs[c.n] + fold, "relu",
+                                        fold ? WF_GRAPH_FOLD_INPUT : 0, &c.graphs[c.n]));
+    }
+    assert_ok(c.ctx,
+              wf_batch_build(c.ctx, &c.arena, (const wf_graph *const *)c.graphs, c.n, &c.batch));
+    assert_ok(c.ctx, wf_field_create(c.ctx, &desc, dtype, &c.field));
+    case_random_params(&c);
+    size_t params = wf_field_params(c.field), p = c.batch.n_params;
+    c.w = case_random(&c, p, 2, 1);
+    c.dv = case_random(&c, p, 3, 1);
+    c.cond = case_random(&c, (size_t)c.n * (size_t)(desc.cond_size + 1), 4, 1);
+    c.t = calloc((size_t)c.n, case_size(&c));
+    for (int i = 0; i < c.n; i++) {
+        case_put(&c, c.t, (size_t)i, (float)((i + 0.37) / c.n));
+        c.drop[i] = i % 3 == 1;
+    }
+    c.v = calloc(p, case_size(&c));
+    c.dw = calloc(p, case_size(&c));
+    c.grad = calloc(params, case_size(&c));
+    return c;
+}
+
+static inline void case_forward(field_case *c, bool keep) {
+    assert_ok(c->ctx, wf_field_forward(c->ctx, c->field, c->params, &c->batch, c->w, c->t,
+                                       c->desc.cond == WF_COND_NONE ? NULL : c->cond,
+                                       c->desc.cond == WF_COND_NONE ? NULL : c->drop, keep, c->v));
+}
+static inline void case_backward(field_case *c) {
+    assert_ok(c->ctx, wf_field_backward(c->ctx, c->field, c->dv, c->grad, c->dw));
+}
+/* sum dv * v */
+static inline double case_loss(field_case *c) {
+    case_forward(c, false);
+    double sum = 0;
+    for (size_t i = 0; i < c->batch.n_params; i++)
+        sum += case_get(c, c->v, i) * case_get(c, c->dv, i);
+    return sum;
+}
+
+static inline double case_norm(const field_case *c, const void *x, size_t count) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += case_get(c, x, i) * case_get(c, x, i);
+    return sqrt(sum);
+}
+
+static inline void case_close(field_case *c) {
+    for (int i = 0; i < c->n; i++) wf_graph_free(c->graphs[i]);
+    wf_field_free(c->field);
+    wf_arena_free(&c->arena);
+    void *all[] = {c->params, c->w, c->t, c->cond, c->v, c->dv, c->grad, c->dw};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    wf_ctx_free(c->ctx);
+}
+
+#endif

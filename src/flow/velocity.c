@@ -1,0 +1,37 @@
+#include "flow/velocity.h"
+
+static void gmn_init(const void *self, uint64_t seed, float *params) {
+    wf_field_init(self, seed, params);
+}
+
+static wf_status gmn_forward(wf_ctx *ctx, void *self, const float *params, const wf_batch *batch,
+                             const float *w, const float *t, const float *cond, const uint8_t *drop,
+                             bool keep, float *v) {
+    return wf_field_forward(ctx, self, params, batch, w, t, cond, drop, keep, v);
+}
+
+static wf_status gmn_backward(wf_ctx *ctx, void *self, const float *dv, float *grad) {
+    return wf_field_backward(ctx, self, dv, grad, NULL);
+}
+
+static void gmn_free(void *self) { wf_field_free(self); }
+
+wf_status wf_velocity_gmn(wf_ctx *ctx, void *arg, const wf_field_desc *desc, wf_velocity *out) {
+    (void)arg;
+    wf_field *field;
+    WF_TRY(wf_field_create(ctx, desc, WF_F32, &field));
+    *out = (wf_velocity){.self = field,
+                         .params = wf_field_params(field),
+                         .equivariant = true,
+                         .init = gmn_init,
+                         .forward = gmn_forward,
+                         .backward = gmn_backward,
+                         .free = gmn_free};
+    out->tensors = wf_field_tensors(field, &out->n_tensors);
+    return WF_OK;
+}
+
+void wf_velocity_free(wf_velocity *velocity) {
+    if (velocity->free != NULL) velocity->free(velocity->self);
+    *velocity = (wf_velocity){0};
+}

@@ -299,10 +299,6 @@ fail:
     return status;
 }
 
-wf_status wf_flow_open(wf_ctx *ctx, const char *path, wf_flow **out) {
-    return wf_flow_open_with(ctx, path, wf_velocity_gmn, NULL, out);
-}
-
 void wf_flow_free(wf_flow *flow) {
     if (flow == NULL) return;
     wf_velocity_free(&flow->velocity);

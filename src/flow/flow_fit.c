@@ -304,11 +304,3 @@ wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,
     if (status == WF_OK && out != NULL) status = wf_flow_open_with(ctx, path, maker, arg, out);
     return status;
 }
-
-wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_sources,
-                      const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
-                      wf_flow **out) {
-    wf_field_desc defaults = wf_field_desc_default();
-    return wf_flow_fit_with(ctx, sources, n_sources, field == NULL ? &defaults : field, desc, path,
-                            wf_velocity_gmn, NULL, out);
-}

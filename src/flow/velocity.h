@@ -29,6 +29,9 @@ typedef wf_status wf_velocity_maker(wf_ctx *ctx, void *arg, const wf_field_desc 
 
 /* The graph metanetwork of `desc`; arg is not used. */
 wf_velocity_maker wf_velocity_gmn;
-void wf_velocity_free(wf_velocity *velocity);
+static inline void wf_velocity_free(wf_velocity *velocity) {
+    if (velocity->free != NULL) velocity->free(velocity->self);
+    *velocity = (wf_velocity){0};
+}
 
 #endif

@@ -1,4 +1,5 @@
-#include "flow/velocity.h"
+/* flow_gmn: the flow whose velocity is the graph metanetwork of models/field.h. */
+#include "flow/flow_fit.h"
 
 static void gmn_init(const void *self, uint64_t seed, float *params) {
     wf_field_init(self, seed, params);
@@ -31,7 +32,14 @@ wf_status wf_velocity_gmn(wf_ctx *ctx, void *arg, const wf_field_desc *desc, wf_
     return WF_OK;
 }
 
-void wf_velocity_free(wf_velocity *velocity) {
-    if (velocity->free != NULL) velocity->free(velocity->self);
-    *velocity = (wf_velocity){0};
+wf_status wf_flow_open(wf_ctx *ctx, const char *path, wf_flow **out) {
+    return wf_flow_open_with(ctx, path, wf_velocity_gmn, NULL, out);
+}
+
+wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_sources,
+                      const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
+                      wf_flow **out) {
+    wf_field_desc defaults = wf_field_desc_default();
+    return wf_flow_fit_with(ctx, sources, n_sources, field == NULL ? &defaults : field, desc, path,
+                            wf_velocity_gmn, NULL, out);
 }

@@ -2,7 +2,6 @@
 
 #include "base/pool.h"
 #include "base/random.h"
-#include "weft/align.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -230,6 +229,20 @@ static wf_status draw_alloc(wf_ctx *ctx, wf_draw *draw) {
     return wf_alloc(ctx, batch, sizeof(uint32_t), what, &draw->order);
 }
 
+/* One matcher for each architecture that has hidden units. */
+static wf_status open_matchers(wf_ctx *ctx, wf_draw *draw, const wf_fit_desc *desc) {
+    const wf_stocks *stocks = draw->stocks;
+    wf_match_desc match = wf_match_desc_default();
+    match.sweeps = desc->match_sweeps;
+    match.seed = desc->seed;
+    WF_TRY(wf_alloc(ctx, (size_t)stocks->n_stocks, sizeof *draw->matchers, "matching",
+                    &draw->matchers));
+    for (int s = 0; s < stocks->n_stocks; s++)
+        if (stocks->stocks[s].graph->n_orbits > 0)
+            WF_TRY(wf__matcher_open(ctx, stocks->stocks[s].graph, &match, &draw->matchers[s]));
+    return WF_OK;
+}
+
 wf_status wf_draw_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *desc,
                          wf_draw *out) {
     *out = (wf_draw){.stocks = stocks,
@@ -237,10 +250,11 @@ wf_status wf_draw_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc
                      .seed = desc->seed,
                      .source_std = desc->source_std,
                      .cond_drop = desc->cond_drop,
-                     .match_sweeps = desc->coupling == WF_COUPLING_MATCHED ? desc->match_sweeps : 0,
                      .shape_fixed = stocks->n_stocks == 1};
     out->flow.shape = &out->shape;
     wf_status status = draw_alloc(ctx, out);
+    if (status == WF_OK && desc->coupling == WF_COUPLING_MATCHED)
+        status = open_matchers(ctx, out, desc);
     if (status == WF_OK && out->shape_fixed) {
         for (int b = 0; b < out->batch; b++) out->graphs[b] = stocks->stocks[0].graph;
         status = wf_batch_build(ctx, &out->shape_arena, out->graphs, out->batch, &out->shape);
@@ -250,10 +264,12 @@ wf_status wf_draw_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc
 }
 
 void wf_draw_free(wf_draw *draw) {
+    for (int s = 0; draw->matchers != NULL && s < draw->stocks->n_stocks; s++)
+        wf__matcher_close(draw->matchers[s]);
     wf_flow_batch *flow = &draw->flow;
-    void *memory[] = {flow->w0,     flow->w1,     flow->wt,      flow->x,    flow->f,
-                      flow->t,      flow->scale,  flow->loss,    flow->cond, flow->drop,
-                      draw->graphs, draw->source, draw->network, draw->order};
+    void *memory[] = {flow->w0,     flow->w1,     flow->wt,      flow->x,     flow->f,
+                      flow->t,      flow->scale,  flow->loss,    flow->cond,  flow->drop,
+                      draw->graphs, draw->source, draw->network, draw->order, draw->matchers};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
     wf_arena_free(&draw->shape_arena);
     *draw = (wf_draw){0};
@@ -273,6 +289,10 @@ static void choose_networks(wf_draw *draw, uint32_t update) {
     for (int s = 0; s < stocks->n_stocks; s++)
         for (int b = 0; b < draw->batch; b++)
             if (stocks->sources[draw->source[b]].stock == s) draw->order[place++] = (uint32_t)b;
+}
+
+static int place_stock(const wf_draw *draw, int place) {
+    return draw->stocks->sources[draw->source[draw->order[place]]].stock;
 }
 
 typedef struct fill_call {
@@ -307,16 +327,13 @@ static void fill_place(void *arg, size_t place, int worker) {
 
 /* The noise of every run of one architecture, its hidden units permuted to match their targets. */
 static wf_status match_noise(wf_ctx *ctx, wf_draw *draw) {
-    wf_match_desc desc = wf_match_desc_default();
-    desc.sweeps = draw->match_sweeps;
-    desc.seed = draw->seed;
     for (int from = 0, to; from < draw->batch; from = to) {
-        const wf_graph *graph = draw->graphs[from];
-        for (to = from + 1; to < draw->batch && draw->graphs[to] == graph;) to++;
-        if (graph->n_orbits == 0) continue;
+        int stock = place_stock(draw, from);
+        for (to = from + 1; to < draw->batch && place_stock(draw, to) == stock;) to++;
+        if (draw->matchers[stock] == NULL) continue;
         size_t start = draw->shape.param_start[from];
-        WF_TRY(wf_match_pairs(ctx, graph, draw->flow.w1 + start, draw->flow.w0 + start,
-                              (size_t)(to - from), &desc));
+        WF_TRY(wf__matcher_run(ctx, draw->matchers[stock], draw->flow.w1 + start, 1,
+                               draw->flow.w0 + start, (size_t)(to - from)));
     }
     return WF_OK;
 }
@@ -325,13 +342,11 @@ wf_status wf_draw_batch(wf_ctx *ctx, wf_draw *draw, size_t update) {
     choose_networks(draw, (uint32_t)update);
     if (!draw->shape_fixed) {
         for (int b = 0; b < draw->batch; b++)
-            draw->graphs[b] =
-                draw->stocks->stocks[draw->stocks->sources[draw->source[draw->order[b]]].stock]
-                    .graph;
+            draw->graphs[b] = draw->stocks->stocks[place_stock(draw, b)].graph;
         wf_arena_reset(&draw->shape_arena);
         WF_TRY(wf_batch_build(ctx, &draw->shape_arena, draw->graphs, draw->batch, &draw->shape));
     }
     fill_call call = {draw, (uint32_t)update};
     wf_parallel(ctx, (size_t)draw->batch, fill_place, &call);
-    return draw->match_sweeps > 0 ? match_noise(ctx, draw) : WF_OK;
+    return draw->matchers != NULL ? match_noise(ctx, draw) : WF_OK;
 }

@@ -7,6 +7,7 @@
 #ifndef WF_FLOW_STOCK_H
 #define WF_FLOW_STOCK_H
 
+#include "align/matcher.h"
 #include "flow/objective.h"
 #include "weft/flow.h"
 
@@ -45,7 +46,7 @@ typedef struct wf_draw {
     int batch;
     uint64_t seed;
     double source_std, cond_drop;
-    int match_sweeps; /* 0: independent coupling */
+    wf_matcher **matchers; /* (n_stocks); NULL with the independent coupling */
     wf_flow_batch flow;
     wf_batch shape;
     wf_arena shape_arena; /* the shape, made anew for every update when there are several stocks */

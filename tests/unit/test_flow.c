@@ -487,7 +487,6 @@ static void updates_allocate_nothing(void **state) {
         long counted[2];
         for (int longer = 0; longer < 2; longer++) {
             wf_fit_desc desc = quick_fit();
-            desc.coupling = WF_COUPLING_INDEPENDENT;
             desc.updates = longer ? 90 : 30;
             toy_orders orders = {0};
             char name[32];

@@ -22,6 +22,13 @@ CFLAGS += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 LDFLAGS += -fsanitize=$(SAN)
 endif
 
+# CUDA: built when nvcc is there (NVCC= leaves it out); each cuda/ folder has an absent.c for builds without it.
+ifeq ($(SAN),)
+NVCC ?= $(shell command -v nvcc 2>/dev/null)
+endif
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a \
+              -Xcompiler -fPIC,-Wall,-fvisibility=hidden
+
 # variant = instruction set and type
 ifeq ($(shell uname -m),x86_64)
 VARIANTS := avx512_f32 avx2_f32 base_f32 base_f64
@@ -38,6 +45,12 @@ LIB_SRC := $(wildcard $(MODULES:%=src/%/*.c))
 CPU_SRC := $(wildcard $(MODULES:%=src/%/cpu/*.c))
 CLI_SRC := $(wildcard src/cli/*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach v,$(VARIANTS),$(CPU_SRC:%.c=$(BUILD)/%.$(v).o))
+ifneq ($(NVCC),)
+LIB_OBJ += $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard $(MODULES:%=src/%/cuda/*.cu)))
+LDLIBS += -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
+else
+LIB_OBJ += $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(MODULES:%=src/%/cuda/*_absent.c)))
+endif
 CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(wildcard tests/unit/test_*.c tests/prop/test_*.c)
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
@@ -68,7 +81,7 @@ need-check:
 need-browser:
 	@tools/need.sh chromium
 .PHONY: all help demo test test-oracle test-programs check check-full bench install clean format \
-        need-lib need-test need-oracle need-check need-browser fuzz-smoke layering
+        need-lib need-test need-oracle need-check need-browser fuzz-smoke layering formatting test-threads
 
 # --- the library and the program ----------------------------------------------------------------
 $(LIB_OBJ) $(CLI_OBJ): | need-lib
@@ -83,6 +96,10 @@ $(BUILD)/src/%.$(1).o: src/%.c
 	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(KERNEL_FLAGS) -DWF_VARIANT=$(1) $$(flags_$(1)) -MMD -MP -c $$< -o $$@
 endef
 $(foreach v,$(VARIANTS),$(eval $(call variant_rule,$(v))))
+
+$(BUILD)/src/%.cu.o: src/%.cu
+	@mkdir -p $(@D)
+	$(NVCC) $(CPPFLAGS) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@
 
 $(BUILD)/libweft.a: $(LIB_OBJ)
 	@rm -f $@
@@ -118,8 +135,16 @@ fuzz-smoke: $(FUZZERS)
 layering:
 	@tools/layering.py
 
-check: need-check layering
+formatting: need-check
 	@clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+
+# Programs that use threads; the rest would only be slower under the thread sanitizer.
+THREAD_TESTS := $(wildcard tests/unit/test_pool.c tests/unit/test_match.c tests/unit/test_flow.c tests/unit/test_field.c \
+                  tests/prop/test_zoo_train.c)
+test-threads: $(THREAD_TESTS:%.c=$(BUILD)/%)
+	@for test in $^; do echo "$$test"; $$test >$(BUILD)/thread.log 2>&1 || { tail -n 40 $(BUILD)/thread.log; exit 1; }; done
+
+check: need-check layering formatting
 	@$(MAKE) --no-print-directory BUILD=build/gcc-strict CFLAGS=-Werror CC=gcc all
 	@$(MAKE) --no-print-directory BUILD=build/clang-strict CFLAGS=-Werror CC=clang all
 

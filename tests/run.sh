@@ -13,7 +13,7 @@ for test in $(cd tests && ls unit/test_*.c prop/test_*.c cli/test_*.sh 2>/dev/nu
     code=$?
     ok=$(grep -c '^\[       OK \]\|^ok ' "$log")
     bad=$(grep -c '^\[  FAILED  \] [a-z]\|^not ok ' "$log")
-    skip=$(grep -c '^\[  SKIPPED \] [a-z]\|^skip ' "$log")
+    skip=$(grep '^\[  SKIPPED \] [a-z]\|^skip ' "$log" | sort -u | wc -l)
     passed=$((passed + ok)) skipped=$((skipped + skip))
     if [ $code -ne 0 ]; then
         [ "$bad" -eq 0 ] && bad=1

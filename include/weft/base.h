@@ -42,8 +42,12 @@ typedef struct wf_progress {
     bool last;          /* the stage has ended */
 } wf_progress;
 
+/* AUTO takes the GPU when this build and this machine have one. */
+typedef enum wf_device { WF_DEVICE_CPU, WF_DEVICE_CUDA, WF_DEVICE_AUTO } wf_device;
+
 typedef struct wf_ctx_desc {
     int threads;                                       /* 0: as many as there are cores */
+    wf_device device;                                  /* where the heavy work runs */
     void (*progress)(void *user, const wf_progress *); /* NULL: silent */
     void (*warn)(void *user, const char *sentence);    /* NULL: dropped */
     void *user;

@@ -1,4 +1,5 @@
 /* ctx: the context: last error, progress, interruption and the worker threads. */
+#include "base/cuda/device.h"
 #include "base/pool.h"
 #include "base/status.h"
 
@@ -203,6 +204,15 @@ wf_status wf_fail_errno(wf_ctx *ctx, wf_status status, const char *format, ...) 
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
     return wf_fail(ctx, status, "%s: %s", sentence, strerror(code));
+}
+
+wf_status wf_use_cuda(wf_ctx *ctx, bool *out) {
+    wf_device device = ctx == NULL ? WF_DEVICE_CPU : ctx->desc.device;
+    *out = device != WF_DEVICE_CPU && wf_cuda_available();
+    if (device == WF_DEVICE_CUDA && !*out)
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s; use --device cpu or auto",
+                       wf_cuda_description());
+    return WF_OK;
 }
 
 void wf_warn(wf_ctx *ctx, const char *format, ...) {

@@ -19,6 +19,9 @@ wf_status wf_fail_errno(wf_ctx *ctx, wf_status status, const char *format, ...)
 /* A sentence the caller should see though the call goes on. */
 void wf_warn(wf_ctx *ctx, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Whether this call is to run on the GPU; fails when one was asked for and there is none. */
+wf_status wf_use_cuda(wf_ctx *ctx, bool *out);
+
 #define WF_TRY(call)                                                                               \
     do {                                                                                           \
         wf_status wf_try_status_ = (call);                                                         \

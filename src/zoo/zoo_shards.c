@@ -21,7 +21,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { max_path = 4096, max_recipe = 4096, largest_shard = 1024, named_divergences = 10 };
+enum {
+    max_path = 4096,
+    max_recipe = 4096,
+    largest_shard = 1024,
+    gpu_shard = 16384, /* a second or so, and many times what runs at once */
+    named_divergences = 10
+};
 static const double shard_flops = 1e12; /* about ten seconds of one core */
 static const char part_ending[] = ".safetensors";
 
@@ -352,8 +358,9 @@ static wf_status train_shard(wf_ctx *ctx, collection *all, shard_buffers *buffer
 }
 
 /* Small enough that little is lost with a killed process, large enough to keep the threads busy. */
-static size_t shard_size(const collection *all, int threads) {
+static size_t shard_size(const collection *all, int threads, bool cuda) {
     if (all->desc->shard > 0) return all->desc->shard;
+    if (cuda) return gpu_shard;
     double epochs = fmax(all->desc->epochs, all->desc->epochs_max);
     double flops = 6.0 * (double)all->graph->n_params * epochs * (double)all->data->n_train;
     double size = fmin(shard_flops / flops, largest_shard);
@@ -369,7 +376,9 @@ static size_t count_trained(const collection *all) {
 static wf_status train_missing(wf_ctx *ctx, collection *all) {
     size_t total = all->desc->count, trained = count_trained(all);
     if (trained == total) return WF_OK;
-    size_t capacity = shard_size(all, wf_ctx_threads(ctx));
+    bool cuda;
+    WF_TRY(wf_use_cuda(ctx, &cuda));
+    size_t capacity = shard_size(all, wf_ctx_threads(ctx), cuda);
     if (capacity > total - trained) capacity = total - trained;
     shard_buffers buffers;
     wf_status status = buffers_alloc(ctx, all, capacity, &buffers);

@@ -1,5 +1,6 @@
 /* zoo_train: checks of what is asked for, and a piece of work spread over the threads of a context.
  * A network is one chunk of the pool: one thread carries it from its first update to its last. */
+#include "zoo/cuda/zoo_cuda.h"
 #include "zoo/zoo_engine.h"
 
 #include "base/isa.h"
@@ -119,6 +120,9 @@ static void train_network(void *run_, size_t i, int worker) {
 
 wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_kernels *kernels,
                            const wf_zoo_piece *piece) {
+    bool cuda;
+    WF_TRY(wf_use_cuda(ctx, &cuda));
+    if (cuda && kernels->real_size == sizeof(float)) return wf_zoo_cuda_run(ctx, plan, piece);
     piece_run run = {.ctx = ctx, .plan = plan, .kernels = kernels, .piece = piece};
     run.scratch_bytes = kernels->scratch_bytes(plan);
     WF_TRY(wf_alloc(ctx, (size_t)wf_ctx_threads(ctx), run.scratch_bytes, "training of networks",

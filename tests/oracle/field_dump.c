@@ -1,0 +1,98 @@
+/* field_dump: runs a velocity field on numbers from a file, for tests/oracle/test_gmn.py, which compiles it.
+ *     field_dump layout node edge time blocks messages encoder activation cond cond_size fold_rows dtype IN OUT ARCH...
+ * IN: params, w, t, cond, drop, dv as reals (dtype 0 float, 1 double). OUT: v, grad, dw, then the 5 * edge / 2
+ * frozen Fourier frequencies as doubles, drawn here from their documented address. IN "-": prints the tensors' names,
+ * rows and columns instead. A leading '*' folds an ARCH. */
+#include "base/random.h"
+#include "graph/batch.h"
+#include "models/field.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int die(wf_ctx *ctx, const char *what) {
+    fprintf(stderr, "field_dump: %s: %s\n", what, wf_last_error(ctx));
+    return 1;
+}
+
+static char *read_reals(FILE *file, size_t count, size_t size) {
+    char *out = calloc(count + 1, size);
+    if (out == NULL || fread(out, size, count, file) != count) {
+        fprintf(stderr, "field_dump: the input is too short\n");
+        exit(1);
+    }
+    return out;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 16) return 2;
+    int value[12];
+    for (int i = 0; i < 12; i++) value[i] = atoi(argv[1 + i]);
+    wf_field_desc desc = wf_field_desc_default();
+    desc.layout = (wf_layout)value[0];
+    desc.node = value[1], desc.edge = value[2], desc.time = value[3], desc.blocks = value[4];
+    desc.messages = (wf_messages)value[5];
+    desc.encoder = (wf_encoder)value[6];
+    desc.activation = (wf_field_act)value[7];
+    desc.cond = (wf_cond_kind)value[8];
+    desc.cond_size = value[9];
+    desc.fold_rows = value[10];
+    wf_dtype dtype = value[11] ? WF_F64 : WF_F32;
+    size_t size = value[11] ? 8 : 4;
+    wf_ctx *ctx;
+    if (wf_ctx_create(&(wf_ctx_desc){.threads = 2}, &ctx) != WF_OK) return 1;
+    wf_field *field;
+    if (wf_field_create(ctx, &desc, dtype, &field) != WF_OK) return die(ctx, "create");
+    if (strcmp(argv[13], "-") == 0) {
+        int count;
+        const wf_field_tensor *tensors = wf_field_tensors(field, &count);
+        for (int i = 0; i < count; i++)
+            printf("%s %d %d\n", tensors[i].name, tensors[i].rows, tensors[i].cols);
+        return 0;
+    }
+    wf_graph *graphs[64];
+    int n = argc - 15;
+    for (int i = 0; i < n && i < 64; i++) {
+        bool fold = argv[15 + i][0] == '*';
+        if (wf_graph_parse(ctx, argv[15 + i] + fold, "relu", fold ? WF_GRAPH_FOLD_INPUT : 0,
+                           &graphs[i]) != WF_OK)
+            return die(ctx, argv[15 + i]);
+    }
+    wf_arena arena = {NULL, NULL, 0};
+    wf_batch batch;
+    if (wf_batch_build(ctx, &arena, (const wf_graph *const *)graphs, n, &batch) != WF_OK)
+        return die(ctx, "batch");
+    FILE *in = fopen(argv[13], "rb");
+    if (in == NULL) return 1;
+    size_t params = wf_field_params(field);
+    char *theta = read_reals(in, params, size), *w = read_reals(in, batch.n_params, size);
+    char *t = read_reals(in, (size_t)n, size);
+    char *cond = read_reals(in, (size_t)n * (size_t)desc.cond_size, size);
+    char *drop = read_reals(in, (size_t)n, size), *dv = read_reals(in, batch.n_params, size);
+    fclose(in);
+    uint8_t flags[64];
+    for (int i = 0; i < n; i++)
+        flags[i] = size == 8 ? ((double *)drop)[i] != 0 : ((float *)drop)[i] != 0;
+    char *v = calloc(batch.n_params, size), *grad = calloc(params, size);
+    char *dw = calloc(batch.n_params, size);
+    if (v == NULL || grad == NULL || dw == NULL) return 1;
+    bool conditional = desc.cond != WF_COND_NONE;
+    if (wf_field_forward(ctx, field, theta, &batch, w, t, conditional ? cond : NULL,
+                         conditional ? flags : NULL, true, v) != WF_OK)
+        return die(ctx, "forward");
+    if (wf_field_backward(ctx, field, dv, grad, dw) != WF_OK) return die(ctx, "backward");
+    FILE *out = fopen(argv[14], "wb");
+    if (out == NULL) return 1;
+    bool written = fwrite(v, size, batch.n_params, out) == batch.n_params &&
+                   fwrite(grad, size, params, out) == params &&
+                   fwrite(dw, size, batch.n_params, out) == batch.n_params;
+    wf_rng rng = wf_rng_at(desc.seed, 0, WF_RNG_FOURIER, 0);
+    for (size_t i = 0; i < 5 * (size_t)(desc.edge / 2); i++) {
+        float deviate;
+        wf_rng_normals_from(&rng, i, &deviate, 1);
+        double frequency = size == 8 ? 3.0 * deviate : (float)(3.0 * deviate);
+        written = written && fwrite(&frequency, sizeof frequency, 1, out) == 1;
+    }
+    return fclose(out) == 0 && written ? 0 : 1;
+}

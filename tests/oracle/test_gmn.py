@@ -1,0 +1,355 @@
+#!/usr/bin/env python3
+"""The GMN velocity field against an independent PyTorch implementation in textbook form.
+
+Here every MLP takes the concatenation of its inputs, every edge is handled one by one through index lists, gradients
+come from autograd, and nothing is factorised. Compared with the library: velocity, gradient of every parameter tensor by
+name, gradient by the weights, and three AdamW steps; random values in ALL parameters.
+double: 1e-8 by norm per tensor, float: 1e-3.
+"""
+import math, os, pathlib, subprocess, sys, tempfile
+import numpy as np
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("BUILD", "build")
+LEAN, LSTAR = 0, 1
+SUM, MEAN, ATTENTION = 0, 1, 2
+SINE, FOURIER, SCALAR = 0, 1, 2
+DEFAULT, SILU, GELU = 0, 1, 2
+NONE, LINEAR, MLP = 0, 1, 2
+
+
+def build_dump(folder):
+    out = folder / "field_dump"
+    command = [os.environ.get("CC", "gcc"), "-std=gnu11", "-O1", "-D_GNU_SOURCE", f"-I{ROOT}/include", f"-I{ROOT}/src",
+               str(ROOT / "tests/oracle/field_dump.c"), str(BUILD / "libweft.a"), "-ljansson", "-lz", "-lm", "-pthread",
+               *os.environ.get("LDFLAGS", "").split(), "-o", str(out)]
+    subprocess.run(command, check=True)
+    return out
+
+
+# --- the graph of a network, written from its description alone -------------------------------------------------------
+def graph_of(arch):
+    """Nodes (layer, order, type), edges (dst, src, layer, type, parameter), folded rows (node, parameters)."""
+    fold = arch.startswith("*")
+    words = arch.lstrip("*").split("-")
+    bias = [not word.endswith("!") for word in words[1:]]
+    widths = [int(word.rstrip("!")) for word in words]
+    layers = len(widths) - 1
+    nodes, first = [], []
+    for l, width in enumerate(widths):
+        first.append(len(nodes))
+        if l == 0 and fold:
+            continue
+        kind = 0 if l == 0 else 2 if l == layers else 1
+        nodes += [(l, i if kind != 1 else -1, kind) for i in range(width)]
+    bias_node = {}
+    for l in range(layers):
+        if bias[l] and not (l == 0 and fold):
+            bias_node[l] = len(nodes)
+            nodes.append((l + 1, -1, 3))
+    edges, folds, parameter = [], [], 0
+    for l in range(layers):
+        n_in, n_out = widths[l], widths[l + 1]
+        weight = parameter
+        parameter += n_in * n_out
+        if l == 0 and fold:
+            rows = [list(range(weight + i * n_in, weight + (i + 1) * n_in)) for i in range(n_out)]
+            if bias[0]:
+                for i in range(n_out):
+                    rows[i].append(parameter + i)
+            folds = [(first[1] + i, rows[i]) for i in range(n_out)]
+        else:
+            for i in range(n_out):
+                for j in range(n_in):
+                    edges.append((first[l + 1] + i, first[l] + j, l, 0, weight + i * n_in + j))
+            if bias[l]:
+                for i in range(n_out):
+                    edges.append((first[l + 1] + i, bias_node[l], l, 1, parameter + i))
+        if bias[l]:
+            parameter += n_out
+    return nodes, edges, folds, parameter
+
+
+# --- the network ---------------------------------------------------------------------------------------------------
+def norm(x):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=1e-6)
+
+
+class Field:
+    def __init__(self, config, tensors, frequencies):
+        self.c, self.p = config, tensors
+        half = config["edge"] // 2
+        self.frequencies = dict(value=frequencies[:half, None], layer=frequencies[half : 2 * half, None],
+                                position=frequencies[2 * half :].reshape(half, 3))
+        gelu = config["activation"] == GELU or (config["activation"] == DEFAULT and config["layout"] == LEAN)
+        self.act = (lambda x: torch.nn.functional.gelu(x, approximate="tanh")) if gelu else torch.nn.functional.silu
+
+    def vector(self, name):
+        return self.p[name].reshape(-1)
+
+    def affine(self, name, x, parts=None):
+        """parts: suffixes of the operands, in the order of the concatenation x."""
+        weight = self.p[name + ".weight"] if parts is None else torch.cat([self.p[f"{name}.weight_{s}"] for s in parts], 1)
+        return x @ weight.T + self.vector(name + ".bias")
+
+    def time(self, t, cond, drop):
+        half = self.c["time"] // 2
+        frequency = torch.exp(-math.log(10000.0) * torch.arange(half, dtype=torch.float64) / half)
+        phase = 1000.0 * t.double()[:, None] * frequency
+        features = torch.cat([torch.cos(phase), torch.sin(phase)], 1).to(t.dtype)
+        silu = torch.nn.functional.silu
+        z = self.affine("time.2", silu(self.affine("time.0", features)))
+        if self.c["cond"] != NONE:
+            code = self.affine("cond.0", cond)
+            if self.c["cond"] == MLP:
+                code = self.affine("cond.2", silu(code))
+            code = torch.where(drop[:, None], self.vector("cond.null")[None, :], code)
+            if self.c["cond"] == LINEAR:
+                z = z + code
+            else:
+                z = self.affine("fuse", torch.cat([z, code], 1), ["time", "cond"])
+        return silu(z)
+
+    def sine(self, name, x):
+        return torch.sin(self.affine(name, x))
+
+    def edge_code(self, name, x):
+        if self.c["encoder"] == FOURIER:
+            phase = 2 * math.pi * (x.double() @ self.frequencies[name].T)
+            return torch.cat([torch.sin(phase), torch.cos(phase)], 1).to(x.dtype)
+        code = self.affine("edge_encoder." + name, x)
+        return code if self.c["encoder"] == SCALAR and name == "value" else torch.sin(code)
+
+    def forward_one(self, graph, w, s):
+        """Velocity of one network."""
+        nodes, edges, folds, count = graph
+        c, p, dtype = self.c, self.p, w.dtype
+        dn, de = c["node"], c["edge"]
+        role = torch.tensor(nodes, dtype=torch.long)
+        h = self.affine("node_encoder.projection",
+                        torch.cat([self.sine("node_encoder.layer", role[:, :1].to(dtype)),
+                                   self.sine("node_encoder.order", role[:, 1:2].to(dtype)),
+                                   p["node_encoder.type"][role[:, 2]]], 1), ["layer", "order", "type"])
+        edge = torch.tensor(edges, dtype=torch.long).reshape(-1, 5)
+        dst, src, where = edge[:, 0], edge[:, 1], edge[:, 4]
+        position = torch.full((len(edges), 3), -1.0, dtype=dtype)
+        e = self.affine("edge_encoder.projection",
+                        torch.cat([self.edge_code("value", w[where][:, None]),
+                                   self.edge_code("layer", edge[:, 2:3].to(dtype)), p["edge_encoder.type"][edge[:, 3]],
+                                   self.edge_code("position", position)], 1),
+                        ["value", "layer", "type", "position"])
+        u = self.vector("global_start")
+        if folds:
+            at = torch.tensor([node for node, _ in folds])
+            rows = torch.tensor([row for _, row in folds])
+            h = h.index_add(0, at, self.affine("fold_encoder", w[rows]))
+        for k in range(c["blocks"]):
+            h, e, u = self.block(f"blocks.{k}.", h, e, u, s, dst, src)
+        v = torch.zeros_like(w)
+        y = self.affine("readout.2", self.act(self.affine("readout.0", norm(e))))[:, 0]
+        v = v.index_add(0, where, y)
+        if folds:
+            v = v.index_add(0, rows.reshape(-1), self.affine("fold_decoder", norm(h[at])).reshape(-1))
+        return v
+
+    def block(self, b, h, e, u, s, dst, src):
+        c = self.c
+        dn, de = c["node"], c["edge"]
+        lean = c["layout"] == LEAN
+        modulation = self.affine(b + "adaln", s)
+        widths = [d for width in (dn, de, de) for d in [width] * (3 if lean else 2)]
+        parts = torch.split(modulation, widths)
+        step = 3 if lean else 2
+        hb = norm(h) * (1 + parts[1]) + parts[0]
+        eb = norm(e) * (1 + parts[step + 1]) + parts[step]
+        ub = norm(u) * (1 + parts[2 * step + 1]) + parts[2 * step]
+        gates = [1 + parts[i * step + 2] for i in range(3)] if lean else [1, 1, 1]
+        nodes, many = h.shape[0], eb.shape[0]
+        every = lambda rows: ub.expand(rows, -1)
+        # messages entering nodes: (receiver, message in the space the sum is taken in, message)
+        if lean:
+            x = self.act(self.affine(b + "edge.0", torch.cat([eb, hb[dst], hb[src], every(many)], 1), ["e", "d", "s", "u"]))
+            m, z = x[:, : 2 * dn], x[:, 2 * dn :]
+            e_new = e + gates[1] * self.affine(b + "edge.2", z)
+            to_dst = m @ self.p[b + "msg.forward.weight"].T
+            to_src = m @ self.p[b + "msg.backward.weight"].T
+            weights = self.weights(b, torch.cat([to_dst, to_src]), torch.cat([dst, src]), nodes)
+            zero = torch.zeros(nodes, dn, dtype=h.dtype)
+            incoming = [zero.index_add(0, dst, weights[:many, None] * to_dst),
+                        zero.index_add(0, src, weights[many:, None] * to_src)]
+            x = torch.cat([hb, *incoming, every(nodes)], 1)
+            x = self.affine(b + "node.2", self.act(self.affine(b + "node.0", x, ["h", "f", "b", "u"])))
+        else:
+            def mlp(name, x, parts):
+                x = self.act(self.affine(b + name + ".0", x, parts))
+                return self.affine(b + name + ".4", self.act(self.affine(b + name + ".2", x)))
+            receiver, sender = torch.cat([dst, src]), torch.cat([src, dst])
+            message = mlp("msg", torch.cat([torch.cat([eb, eb]), hb[receiver], hb[sender], every(2 * many)], 1),
+                          ["e", "i", "j", "u"])
+            weights = self.weights(b, message, receiver, nodes)
+            total = torch.zeros(nodes, dn, dtype=h.dtype).index_add(0, receiver, weights[:, None] * message)
+            e_new = e + mlp("edge", torch.cat([eb, hb[dst], hb[src], every(many)], 1), ["e", "i", "j", "u"])
+            x = mlp("node", torch.cat([hb, total, every(nodes)], 1), ["h", "m", "u"])
+        h_new = h + gates[0] * x
+        mean_e = eb.mean(0) if many else torch.zeros(de, dtype=h.dtype)
+        g = self.act(self.affine(b + "global.0", torch.cat([hb.mean(0), mean_e, ub]), ["h", "e", "u"]))
+        g = self.affine(b + "global.2", g) if lean else self.affine(b + "global.4", self.act(self.affine(b + "global.2", g)))
+        return h_new, e_new, u + gates[2] * g
+
+    def weights(self, b, message, receiver, nodes):
+        """What each message counts at its receiver."""
+        if self.c["messages"] == SUM:
+            return torch.ones(len(receiver), dtype=message.dtype)
+        if self.c["messages"] == MEAN:
+            degree = torch.bincount(receiver, minlength=nodes)
+            return 1 / degree[receiver].to(message.dtype)
+        logit = self.affine(b + "logit", message)[:, 0]
+        weights = torch.empty_like(logit)
+        for node in range(nodes):
+            at = torch.nonzero(receiver == node)[:, 0]
+            weights = weights.index_put((at,), torch.softmax(logit[at], 0))
+        return weights
+
+
+# --- comparison ----------------------------------------------------------------------------------------------------
+class Case:
+    def __init__(self, dump, folder, config, archs):
+        self.dump, self.folder, self.config, self.archs = dump, folder, config, archs
+        keys = "layout node edge time blocks messages encoder activation cond cond_size fold_rows".split()
+        self.arguments = [str(config[key]) for key in keys]
+        text = subprocess.run([str(dump), *self.arguments, "1", "-", "-", "1-1"], check=True, capture_output=True, text=True).stdout
+        self.shapes = [(name, int(rows), int(cols)) for name, rows, cols in (line.split() for line in text.splitlines())]
+        self.graphs = [graph_of(arch) for arch in archs]
+
+    def library(self, arrays, dtype):
+        """v, grad, dw of the library for params, w, t, cond, drop, dv."""
+        source, sink = self.folder / "in.bin", self.folder / "out.bin"
+        np.concatenate([np.asarray(a, dtype).reshape(-1) for a in arrays]).tofile(source)
+        subprocess.run([str(self.dump), *self.arguments, "1" if dtype == np.float64 else "0", str(source), str(sink),
+                        *self.archs], check=True)
+        raw, many, params = sink.read_bytes(), len(arrays[1]), len(arrays[0])
+        out = np.frombuffer(raw, dtype, 2 * many + params)
+        self.frequencies = torch.tensor(np.frombuffer(raw, np.float64, offset=out.nbytes).copy())
+        return out[:many], out[many : many + params], out[many + params :]
+
+    def split(self, flat):
+        out, at = {}, 0
+        for name, rows, cols in self.shapes:
+            out[name] = flat[at : at + rows * cols].reshape(rows, cols)
+            at += rows * cols
+        assert at == len(flat)
+        return out
+
+    def oracle(self, params, w, t, cond, drop, dv):
+        params.requires_grad_(True)
+        w.requires_grad_(True)
+        params.grad = w.grad = None
+        field = Field(self.config, self.split(params), self.frequencies)
+        s = field.time(t, cond, drop)
+        v, at = [], 0
+        for k, graph in enumerate(self.graphs):
+            v.append(field.forward_one(graph, w[at : at + graph[3]], s[k]))
+            at += graph[3]
+        v = torch.cat(v)
+        (v * dv).sum().backward()
+        return v.detach()
+
+
+def difference(a, b):
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    return np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-300) if np.linalg.norm(b) > 0 else np.linalg.norm(a)
+
+
+def run_case(label, case, dtype, tolerance):
+    rng = np.random.default_rng(5)
+    numbers = [rng.standard_normal((rows, cols)) * (0.3 if cols == 1 else cols ** -0.5) for _, rows, cols in case.shapes]
+    params = np.concatenate([x.reshape(-1) for x in numbers]).astype(np.float32)
+    many = sum(graph[3] for graph in case.graphs)
+    w, dv = rng.standard_normal(many).astype(np.float32), rng.standard_normal(many).astype(np.float32)
+    t = rng.random(len(case.archs)).astype(np.float32)
+    cond = rng.standard_normal((len(case.archs), case.config["cond_size"])).astype(np.float32)
+    drop = np.arange(len(case.archs)) % 3 == 1
+    torch_type = torch.float64 if dtype == np.float64 else torch.float32
+    as_torch = lambda x: torch.tensor(np.asarray(x, dtype), dtype=torch_type)
+    theirs = torch.nn.Parameter(as_torch(params))
+    ours = torch.nn.Parameter(as_torch(params))
+    # Adam's first step is the sign of a gradient: eps lies above rounding noise, or noise would be compared by its sign.
+    make = lambda p: torch.optim.AdamW([p], lr=1e-2, betas=(0.9, 0.95), weight_decay=0.01, eps=1e-4)
+    optimizers = make(theirs), make(ours)
+    worst = ("", 0.0)
+
+    def check(name, a, b):
+        nonlocal worst
+        value = difference(a, b)
+        worst = max(worst, (name, value), key=lambda pair: pair[1])
+        if not value <= tolerance:
+            raise AssertionError(f"{name}: {value:.3g} > {tolerance:g}")
+
+    for step in range(4):  # the first forward, then one behind each of three AdamW steps
+        w_torch = as_torch(w)
+        v, grad, dw = case.library([ours.detach().numpy(), w, t, cond, drop, dv], dtype)
+        v_theirs = case.oracle(theirs, w_torch, as_torch(t), as_torch(cond), torch.tensor(drop), as_torch(dv))
+        assert np.linalg.norm(v_theirs) > 1e-2, "the velocity is zero"
+        check(f"step {step}: v", v, v_theirs)
+        check(f"step {step}: dw", dw, w_torch.grad)
+        gradients = case.split(theirs.grad.numpy())
+        whole = np.linalg.norm(theirs.grad.numpy())
+        for name, value in case.split(grad).items():
+            if name.endswith("logit.bias"):  # cancels in the softmax: rounding only
+                assert np.linalg.norm(value) <= tolerance * whole, name
+                continue
+            check(f"step {step}: gradient of {name}", value, gradients[name])
+        if step == 3:
+            break
+        ours.grad = torch.tensor(grad.copy())
+        for optimizer in optimizers:
+            optimizer.step()
+        moved = case.split(theirs.detach().numpy())
+        for name, value in case.split(ours.detach().numpy()).items():
+            if not name.endswith("logit.bias"):
+                check(f"step {step}: {name}", value, moved[name])
+    print(f"ok gmn {label} {np.dtype(dtype).name} (worst {worst[1]:.1e}, {worst[0]})")
+
+
+def config(layout, **changes):
+    base = dict(layout=layout, node=6, edge=10, time=8, blocks=2, messages=SUM, encoder=SINE, activation=DEFAULT, cond=NONE,
+                cond_size=0, fold_rows=0)
+    return {**base, **changes}
+
+
+MIXED = ["3-4-2", "2-3-3-2", "5-2", "4-3!-2", "2-16-3"]
+FOLDED = ["*5-4-3", "*5-3-2-2", "*5-6-3"]
+CASES = [
+    ("sum", dict(), MIXED),
+    ("equal widths", dict(node=16, edge=16, time=16, blocks=3), MIXED),
+    ("mean", dict(messages=MEAN, encoder=SCALAR), MIXED),
+    ("attention, linear condition", dict(messages=ATTENTION, cond=LINEAR, cond_size=3), MIXED),
+    ("attention, mlp condition, gelu", dict(messages=ATTENTION, cond=MLP, cond_size=1, activation=GELU), MIXED),
+    ("fourier", dict(encoder=FOURIER), MIXED),
+    ("folded, silu", dict(fold_rows=6, activation=SILU), FOLDED),
+    ("folded attention", dict(fold_rows=6, messages=ATTENTION), FOLDED),
+]
+
+
+def main():
+    torch.set_num_threads(1)
+    failed = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        dump = build_dump(folder)
+        for layout in (LEAN, LSTAR):
+            for label, changes, archs in CASES:
+                case = Case(dump, folder, config(layout, **changes), archs)
+                for dtype, tolerance in ((np.float64, 1e-8), (np.float32, 1e-3)):
+                    text = f"{'lstar' if layout else 'lean'} {label}"
+                    try:
+                        run_case(text, case, dtype, tolerance)
+                    except AssertionError as error:
+                        failed += 1
+                        print(f"not ok gmn {text} {np.dtype(dtype).name}: {error}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

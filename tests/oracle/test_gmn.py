@@ -275,7 +275,7 @@ def run_case(label, case, dtype, tolerance):
     theirs = torch.nn.Parameter(as_torch(params))
     ours = torch.nn.Parameter(as_torch(params))
     # Adam's first step is the sign of a gradient: eps lies above rounding noise, or noise would be compared by its sign.
-    make = lambda p: torch.optim.AdamW([p], lr=1e-2, betas=(0.9, 0.95), weight_decay=0.01, eps=1e-4)
+    make = lambda p: torch.optim.AdamW([p], lr=3e-3, betas=(0.9, 0.95), weight_decay=0.01, eps=1e-4)
     optimizers = make(theirs), make(ours)
     worst = ("", 0.0)
 

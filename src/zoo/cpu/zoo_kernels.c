@@ -40,7 +40,7 @@ typedef struct network {
     size_t n_reals;           /* parameters with their padding */
     real *weight, *gradient, *first_moment, *second_moment;
     real *zeros;             /* [widest stride] */
-    real *columns;           /* (classes, lanes) */
+    real *columns;           /* (last stride, lanes) */
     uint32_t *words, *order; /* [4 * word_blocks], [n_train] */
 } network;
 
@@ -57,7 +57,7 @@ static void *carve(carver *from, size_t count, size_t size) {
     return piece;
 }
 
-static size_t padded(int n) { return ((size_t)n + WF_LANES - 1) / WF_LANES * WF_LANES; }
+static size_t padded(int n) { return ((size_t)n + tile_grain - 1) / tile_grain * tile_grain; }
 
 static void carve_layer(carver *from, network *net, int l) {
     layer_state *layer = &net->layers[l];
@@ -92,8 +92,7 @@ static size_t lay_out(const wf_zoo_plan *plan, void *base, network *net) {
     net->first_moment = carve(&from, net->n_reals, sizeof(real));
     net->second_moment = carve(&from, net->n_reals, sizeof(real));
     net->zeros = carve(&from, widest, sizeof(real));
-    net->columns =
-        carve(&from, (size_t)net->layers[net->n_layers - 1].out * WF_LANES, sizeof(real));
+    net->columns = carve(&from, net->layers[net->n_layers - 1].stride * WF_LANES, sizeof(real));
     net->output_rows = carve(&from, WF_ZOO_CHUNK, sizeof *net->output_rows);
     net->words = carve(&from, 4 * word_blocks, sizeof *net->words);
     net->order = carve(&from, plan->train.n, sizeof *net->order);
@@ -288,67 +287,59 @@ static void forward(network *net, int rows) {
 
 /* --- loss -------------------------------------------------------------------------------------- */
 
+/* Logits z (lanes, stride) -> columns (classes, lanes), whole squares first. */
+static void lanes_from_rows(const real *z, size_t stride, int classes, real *columns) {
+    size_t c = 0;
+    for (; c + WF_LANES <= stride; c += WF_LANES)
+        transpose(z + c, stride, columns + c * WF_LANES, WF_LANES);
+    for (; c < (size_t)classes; c++)
+        for (size_t r = 0; r < WF_LANES; r++) columns[c * WF_LANES + r] = z[r * stride + c];
+}
+
+/* And back; padding of z that is not in a whole square keeps its zeros. */
+static void rows_from_lanes(const real *columns, int classes, real *z, size_t stride) {
+    size_t c = 0;
+    for (; c + WF_LANES <= stride; c += WF_LANES)
+        transpose(columns + c * WF_LANES, WF_LANES, z + c, stride);
+    for (; c < (size_t)classes; c++)
+        for (size_t r = 0; r < WF_LANES; r++) z[r * stride + c] = columns[c * WF_LANES + r];
+}
+
 /* exp(z - max) and its sum, for the examples in the lanes of columns (classes, lanes). */
 static vreal exponentials(real *columns, int classes) {
     vreal largest = load(columns), total = {0};
-    for (int c = 1; c < classes; c++) {
-        vreal z = load(columns + (size_t)c * WF_LANES);
-        largest = larger(z, largest);
-    }
+    for (int c = 1; c < classes; c++) largest = larger(load(columns + c * WF_LANES), largest);
     for (int c = 0; c < classes; c++)
-        store(columns + (size_t)c * WF_LANES, load(columns + (size_t)c * WF_LANES) - largest);
-    size_t n = (size_t)classes * WF_LANES;
+        store(columns + c * WF_LANES, load(columns + c * WF_LANES) - largest);
+    const size_t n = (size_t)classes * WF_LANES;
     for (size_t i = 0; i < n; i++) columns[i] = r_exp(columns[i]);
-    for (int c = 0; c < classes; c++) total += load(columns + (size_t)c * WF_LANES);
+    for (int c = 0; c < classes; c++) total += load(columns + c * WF_LANES);
     return total;
 }
 
-/* Logits (rows, stride) -> gradient of the mean cross-entropy; `scale` is 1/batch. */
+/* Logits (rows, stride) -> gradient of the mean cross-entropy; `scale` is 1/batch. Examples are brought into the
+ * lanes, WF_LANES at a time; lanes behind the last example hold leftovers that nobody reads. */
 static void loss_gradient(network *net, const int32_t *labels, int rows, real scale) {
     const layer_state *last = &net->layers[net->n_layers - 1];
     const size_t stride = last->stride;
     const int classes = last->out;
     const real smoothing = (real)net->plan->desc->label_smoothing;
-    const real off = smoothing / (real)classes, on = 1 - smoothing;
+    const real off = scale * smoothing / (real)classes, on = scale * (1 - smoothing);
     real *columns = net->columns;
     for (int first = 0; first < rows; first += WF_LANES) {
-        int lanes = rows - first < WF_LANES ? rows - first : WF_LANES;
         real *z = last->output + (size_t)first * stride;
-        if (lanes < WF_LANES) clear(columns, (size_t)classes * WF_LANES);
-        for (int r = 0; r < lanes; r++)
-            for (int c = 0; c < classes; c++)
-                columns[c * WF_LANES + r] = z[(size_t)r * stride + (size_t)c];
+        lanes_from_rows(z, stride, classes, columns);
         vreal factor = scale / exponentials(columns, classes);
         for (int c = 0; c < classes; c++)
-            store(columns + (size_t)c * WF_LANES,
-                  load(columns + (size_t)c * WF_LANES) * factor - off * scale);
-        for (int r = 0; r < lanes; r++) {
-            real *d = z + (size_t)r * stride;
-            for (int c = 0; c < classes; c++) d[c] = columns[c * WF_LANES + r];
-            d[labels[first + r]] -= on * scale;
-        }
+            store(columns + c * WF_LANES, load(columns + c * WF_LANES) * factor - off);
+        clear(columns + classes * WF_LANES, (stride - (size_t)classes) * WF_LANES);
+        rows_from_lanes(columns, classes, z, stride);
+        for (int r = 0; r < WF_LANES && first + r < rows; r++)
+            z[(size_t)r * stride + (size_t)labels[first + r]] -= on;
     }
 }
 
 /* --- backward ---------------------------------------------------------------------------------- */
-
-/* sum[u] (+)= sum over rows of d[e][u]: four partial sums, added in order. */
-static void column_sums(const real *d, int rows, size_t stride, real *sum, bool add) {
-    for (size_t column = 0; column < stride; column += WF_LANES) {
-        vreal part[4] = {{0}, {0}, {0}, {0}};
-        const real *at = d + column;
-        int e = 0;
-        for (; e + 4 <= rows; e += 4, at += 4 * stride) {
-            part[0] += load(at);
-            part[1] += load(at + stride);
-            part[2] += load(at + 2 * stride);
-            part[3] += load(at + 3 * stride);
-        }
-        for (; e < rows; e++, at += stride) part[0] += load(at);
-        vreal total = (part[0] + part[1]) + (part[2] + part[3]);
-        store(sum + column, add ? load(sum + column) + total : total);
-    }
-}
 
 /* From the gradient of the logits to that of all parameters; `add` to what earlier chunks gave. */
 static void backward(network *net, int rows, bool add) {

@@ -25,24 +25,22 @@ void wf_dataset_free(wf_dataset *data) {
     free(data);
 }
 
-/* What is alive while a data set is being made. */
-typedef struct opening {
-    wf_table table, test;
-    bool has_test;
+/* What is alive while a data set is being made of tables. */
+typedef struct making {
+    wf_table *table;
+    const wf_table *test; /* NULL: split */
     wf_preparation preparation;
     int32_t *labels;
     bool *in_test;
     uint32_t *train_rows, *test_rows;
-} opening;
+} making;
 
-static void opening_free(opening *open) {
-    wf__table_free(&open->table);
-    wf__table_free(&open->test);
-    wf__preparation_free(&open->preparation);
-    free(open->labels);
-    free(open->in_test);
-    free(open->train_rows);
-    free(open->test_rows);
+static void making_free(making *from) {
+    wf__preparation_free(&from->preparation);
+    free(from->labels);
+    free(from->in_test);
+    free(from->train_rows);
+    free(from->test_rows);
 }
 
 static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *desc) {
@@ -62,34 +60,21 @@ static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *desc) {
     return WF_OK;
 }
 
-static wf_status load_tables(wf_ctx *ctx, const wf_data_desc *desc, opening *open) {
-    if (desc->path == NULL)
-        return wf__table_builtin(ctx, desc->name, desc->seed, desc->rows, desc->noise,
-                                 &open->table);
-    WF_TRY(wf__table_load(ctx, desc, desc->path, desc->labels, &open->table));
-    open->has_test = desc->test_path != NULL;
-    if (!open->has_test) return WF_OK;
-    WF_TRY(wf__table_load(ctx, desc, desc->test_path, desc->test_labels, &open->test));
-    if (open->test.rows == 0)
-        return wf_fail(ctx, WF_ERR_INPUT, "%s: no rows behind the header", open->test.label);
-    return WF_OK;
-}
-
 static wf_status all_rows(wf_ctx *ctx, size_t count, uint32_t **rows) {
     WF_TRY(wf_alloc(ctx, count, sizeof **rows, "rows", rows));
     for (size_t r = 0; r < count; r++) (*rows)[r] = (uint32_t)r;
     return WF_OK;
 }
 
-static wf_status check_labels(wf_ctx *ctx, const opening *open) {
-    const wf_table *table = &open->table;
-    const wf_preparation *preparation = &open->preparation;
+static wf_status check_labels(wf_ctx *ctx, const making *from) {
+    const wf_table *table = from->table;
+    const wf_preparation *preparation = &from->preparation;
     size_t *count;
     WF_TRY(wf_alloc(ctx, preparation->n_classes, sizeof *count, "classes", &count));
     wf_status status = WF_OK;
     for (size_t r = 0; r < table->rows && status == WF_OK; r++) {
-        if (open->labels[r] >= 0) {
-            count[open->labels[r]]++;
+        if (from->labels[r] >= 0) {
+            count[from->labels[r]]++;
             continue;
         }
         char place[512];
@@ -107,28 +92,27 @@ static wf_status check_labels(wf_ctx *ctx, const opening *open) {
 }
 
 /* Rows of both parts, each in the order of the table. */
-static wf_status split_rows(wf_ctx *ctx, const wf_data_desc *desc, opening *open,
-                            wf_dataset *data) {
-    const wf_table *table = &open->table;
-    const wf_preparation *preparation = &open->preparation;
-    if (open->has_test) {
+static wf_status split_rows(wf_ctx *ctx, const wf_data_desc *desc, making *from, wf_dataset *data) {
+    const wf_table *table = from->table;
+    const wf_preparation *preparation = &from->preparation;
+    if (from->test != NULL) {
         data->n_train = table->rows;
-        data->n_test = open->test.rows;
-        WF_TRY(all_rows(ctx, data->n_train, &open->train_rows));
-        return all_rows(ctx, data->n_test, &open->test_rows);
+        data->n_test = from->test->rows;
+        WF_TRY(all_rows(ctx, data->n_train, &from->train_rows));
+        return all_rows(ctx, data->n_test, &from->test_rows);
     }
-    WF_TRY(wf_alloc(ctx, table->rows, sizeof *open->labels, "labels", &open->labels));
-    WF_TRY(wf_alloc(ctx, table->rows, sizeof *open->in_test, "split", &open->in_test));
-    WF_TRY(wf_alloc(ctx, table->rows, sizeof(uint32_t), "rows", &open->train_rows));
-    WF_TRY(wf_alloc(ctx, table->rows, sizeof(uint32_t), "rows", &open->test_rows));
+    WF_TRY(wf_alloc(ctx, table->rows, sizeof *from->labels, "labels", &from->labels));
+    WF_TRY(wf_alloc(ctx, table->rows, sizeof *from->in_test, "split", &from->in_test));
+    WF_TRY(wf_alloc(ctx, table->rows, sizeof(uint32_t), "rows", &from->train_rows));
+    WF_TRY(wf_alloc(ctx, table->rows, sizeof(uint32_t), "rows", &from->test_rows));
     WF_TRY(wf__table_codes(ctx, table, table->target, preparation->classes, preparation->n_classes,
-                           open->labels));
-    WF_TRY(check_labels(ctx, open));
-    WF_TRY(wf__split(ctx, open->labels, table->rows, preparation->n_classes, desc->test_fraction,
-                     desc->seed, open->in_test));
+                           from->labels));
+    WF_TRY(check_labels(ctx, from));
+    WF_TRY(wf__split(ctx, from->labels, table->rows, preparation->n_classes, desc->test_fraction,
+                     desc->seed, from->in_test));
     for (size_t r = 0; r < table->rows; r++) {
-        if (open->in_test[r]) open->test_rows[data->n_test++] = (uint32_t)r;
-        else open->train_rows[data->n_train++] = (uint32_t)r;
+        if (from->in_test[r]) from->test_rows[data->n_test++] = (uint32_t)r;
+        else from->train_rows[data->n_train++] = (uint32_t)r;
     }
     if (data->n_test == 0)
         return wf_fail(ctx, WF_ERR_INPUT,
@@ -137,11 +121,11 @@ static wf_status split_rows(wf_ctx *ctx, const wf_data_desc *desc, opening *open
     return WF_OK;
 }
 
-static wf_status make_part(wf_ctx *ctx, const opening *open, const wf_table *table,
+static wf_status make_part(wf_ctx *ctx, const making *from, const wf_table *table,
                            const uint32_t *rows, size_t count, float **x, int32_t **y) {
-    WF_TRY(wf_alloc(ctx, count, open->preparation.inputs * sizeof **x, "inputs", x));
+    WF_TRY(wf_alloc(ctx, count, from->preparation.inputs * sizeof **x, "inputs", x));
     WF_TRY(wf_alloc(ctx, count, sizeof **y, "labels", y));
-    return wf__prepare_rows(ctx, &open->preparation, table, rows, count, *x, *y);
+    return wf__prepare_rows(ctx, &from->preparation, table, rows, count, *x, *y);
 }
 
 static char *copy_format(const char *format, const char *a, const char *b) {
@@ -196,39 +180,53 @@ static void take_fingerprint(wf_dataset *data) {
     wf_sha256_end(&hash, data->fingerprint);
 }
 
-static wf_status make_dataset(wf_ctx *ctx, const wf_data_desc *desc, opening *open,
+static wf_status make_dataset(wf_ctx *ctx, const wf_data_desc *desc, making *from,
                               wf_dataset *data) {
-    WF_TRY(check_desc(ctx, desc));
-    WF_TRY(load_tables(ctx, desc, open));
-    WF_TRY(wf__prepare_roles(ctx, desc, &open->table, open->has_test ? &open->test : NULL,
-                             &open->preparation));
+    WF_TRY(wf__prepare_roles(ctx, desc, from->table, from->test, &from->preparation));
     set_name(desc, data);
-    WF_TRY(split_rows(ctx, desc, open, data));
-    WF_TRY(wf__prepare_fit(ctx, &open->preparation, &open->table, open->train_rows, data->n_train));
-    data->inputs = (int)open->preparation.inputs;
-    data->classes = (int)open->preparation.n_classes;
-    data->preparation = wf__preparation_write(ctx, &open->preparation);
-    if (data->preparation == NULL) return WF_ERR_INPUT;
-    WF_TRY(copy_names(ctx, &open->preparation, data));
-    const wf_table *test = open->has_test ? &open->test : &open->table;
-    WF_TRY(make_part(ctx, open, &open->table, open->train_rows, data->n_train, &data->x_train,
+    WF_TRY(split_rows(ctx, desc, from, data));
+    WF_TRY(wf__prepare_fit(ctx, &from->preparation, from->table, from->train_rows, data->n_train));
+    data->inputs = (int)from->preparation.inputs;
+    data->classes = (int)from->preparation.n_classes;
+    data->preparation = wf__preparation_write(&from->preparation);
+    if (data->preparation == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "preparation: out of memory");
+    WF_TRY(copy_names(ctx, &from->preparation, data));
+    WF_TRY(make_part(ctx, from, from->table, from->train_rows, data->n_train, &data->x_train,
                      &data->y_train));
-    WF_TRY(make_part(ctx, open, test, open->test_rows, data->n_test, &data->x_test, &data->y_test));
+    WF_TRY(make_part(ctx, from, from->test != NULL ? from->test : from->table, from->test_rows,
+                     data->n_test, &data->x_test, &data->y_test));
     take_fingerprint(data);
     return WF_OK;
 }
 
-wf_status wf_dataset_open(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out) {
+wf_status wf__dataset_from_tables(wf_ctx *ctx, const wf_data_desc *desc, wf_table *table,
+                                  const wf_table *test, wf_dataset **out) {
     *out = NULL;
-    opening open = {0};
+    making from = {.table = table, .test = test};
     wf_dataset *data;
     WF_TRY(wf_alloc(ctx, 1, sizeof *data, "data", &data));
-    wf_status status = make_dataset(ctx, desc, &open, data);
-    opening_free(&open);
-    if (status != WF_OK) {
-        wf_dataset_free(data);
-        return status;
-    }
-    *out = data;
-    return WF_OK;
+    wf_status status = make_dataset(ctx, desc, &from, data);
+    making_free(&from);
+    if (status == WF_OK) *out = data;
+    else wf_dataset_free(data);
+    return status;
+}
+
+wf_status wf_dataset_open(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out) {
+    *out = NULL;
+    wf_table table = {0}, test = {0};
+    wf_status status;
+    WF_TRY(check_desc(ctx, desc));
+    if (desc->path == NULL)
+        WF_TRY_GOTO(wf__table_builtin(ctx, desc->name, desc->seed, desc->rows, desc->noise, &table),
+                    done);
+    else WF_TRY_GOTO(wf__table_load(ctx, desc, desc->path, desc->labels, &table), done);
+    if (desc->test_path != NULL)
+        WF_TRY_GOTO(wf__table_load(ctx, desc, desc->test_path, desc->test_labels, &test), done);
+    status =
+        wf__dataset_from_tables(ctx, desc, &table, desc->test_path != NULL ? &test : NULL, out);
+done:
+    wf__table_free(&table);
+    wf__table_free(&test);
+    return status;
 }

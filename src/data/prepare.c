@@ -78,6 +78,12 @@ static wf_status add_column(wf_ctx *ctx, const wf_table *table, size_t column, r
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: column '%s' is missing in every row; name it under drop", table->label,
                        from->name);
+    /* An identifier by mistake would make a network, and a memory, of a million inputs. */
+    if (to->n_levels > 100 && 2 * to->n_levels > table->rows)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: the categorical column '%s' has %zu levels in %zu rows; is it an "
+                       "identifier? Name it under drop",
+                       table->label, from->name, to->n_levels, table->rows);
     out->inputs += to->n_levels;
     return WF_OK;
 }

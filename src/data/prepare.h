@@ -40,13 +40,17 @@ wf_status wf__prepare_fit(wf_ctx *ctx, wf_preparation *preparation, const wf_tab
 wf_status wf__prepare_rows(wf_ctx *ctx, const wf_preparation *preparation, const wf_table *table,
                            const uint32_t *rows, size_t n_rows, float *x, int32_t *y);
 
-/* JSON, to be freed; NULL when a name or level is not UTF-8 (which ctx says) or out of memory. */
-char *wf__preparation_write(wf_ctx *ctx, const wf_preparation *preparation);
+/* JSON, to be freed; NULL when out of memory (names and levels must be UTF-8, which the readers see to). */
+char *wf__preparation_write(const wf_preparation *preparation);
 wf_status wf__preparation_read(wf_ctx *ctx, const char *json, wf_preparation *out);
 
 /* A frozen preparation on all rows of another table. *x (table->rows, *inputs) and *y are to be freed. */
 wf_status wf__prepare_apply(wf_ctx *ctx, const char *json, const wf_table *table, float **x,
                             int32_t **y, size_t *inputs);
+
+/* The data set of a table that is split, or of two tables. Both are borrowed; desc's path is used for the name alone. */
+wf_status wf__dataset_from_tables(wf_ctx *ctx, const wf_data_desc *desc, wf_table *table,
+                                  const wf_table *test, wf_dataset **out);
 
 /* Stratified split: in_test[r] for each row. Class c (n_c rows) gives its share n_c * fraction to the test part, rounded by largest
  * remainder (ties: first class) so that round(rows * fraction) rows are drawn in all, but never its last row. Which ones: the

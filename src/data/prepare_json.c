@@ -31,30 +31,18 @@ static json_t *write_column(const wf_prepared_column *column) {
                      column->levels[column->impute_level]);
 }
 
-char *wf__preparation_write(wf_ctx *ctx, const wf_preparation *preparation) {
+char *wf__preparation_write(const wf_preparation *preparation) {
     json_t *columns = json_array();
-    for (size_t c = 0; c < preparation->columns; c++) {
-        const wf_prepared_column *column = &preparation->column[c];
-        if (json_array_append_new(columns, write_column(column)) == 0) continue;
-        json_decref(columns);
-        wf_fail(ctx, WF_ERR_INPUT,
-                "column '%s': its name or a level is not UTF-8; convert the file (iconv -t UTF-8)",
-                column->name);
-        return NULL;
-    }
+    for (size_t c = 0; c < preparation->columns; c++)
+        if (json_array_append_new(columns, write_column(&preparation->column[c])) != 0) {
+            json_decref(columns);
+            return NULL;
+        }
     json_t *root =
         json_pack("{s:s, s:s, s:s, s:o, s:o}", "format", format_name, "scale",
                   scale_names[preparation->scale], "target", preparation->target, "classes",
                   write_strings(preparation->classes, preparation->n_classes), "columns", columns);
-    if (root == NULL) {
-        wf_fail(ctx, WF_ERR_INPUT,
-                "label column '%s': its name or a class is not UTF-8; convert the file (iconv -t "
-                "UTF-8)",
-                preparation->target);
-        return NULL;
-    }
-    char *text = json_dumps(root, JSON_REAL_PRECISION(17) | JSON_COMPACT);
-    if (text == NULL) wf_fail(ctx, WF_ERR_MEMORY, "preparation: out of memory");
+    char *text = root == NULL ? NULL : json_dumps(root, JSON_REAL_PRECISION(17) | JSON_COMPACT);
     json_decref(root);
     return text;
 }

@@ -131,7 +131,7 @@ static void frozen_preparation_applies_to_other_tables(void **state) {
     /* A preparation reads back to the same text. */
     wf_preparation read;
     assert_ok(ctx, wf__preparation_read(ctx, data->preparation, &read));
-    char *again = wf__preparation_write(ctx, &read);
+    char *again = wf__preparation_write(&read);
     assert_string_equal(again, data->preparation);
     free(again);
     wf__preparation_free(&read);
@@ -231,6 +231,10 @@ static void bad_tables_are_refused(void **state) {
     char many[2000] = "a,b\n";
     for (int r = 0; r < 100; r++) snprintf(many + strlen(many), 32, "%d,%d.5\n", r, r);
     refuse(ctx, "t.csv", many, &plain, "100 classes in 100 rows");
+    with = plain, with.categorical = "a", with.target = "b";
+    char labelled[4000] = "a,b\n";
+    for (int r = 0; r < 101; r++) snprintf(labelled + strlen(labelled), 32, "%d,%d\n", r, r % 2);
+    refuse(ctx, "t.csv", labelled, &with, "'a' has 101 levels in 101 rows; is it an identifier");
 #undef ROWS
     wf_ctx_free(ctx);
 }

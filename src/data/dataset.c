@@ -128,27 +128,28 @@ static wf_status make_part(wf_ctx *ctx, const making *from, const wf_table *tabl
     return wf__prepare_rows(ctx, &from->preparation, table, rows, count, *x, *y);
 }
 
-static char *copy_format(const char *format, const char *a, const char *b) {
-    char *text = NULL;
-    return asprintf(&text, format, a, b) < 0 ? NULL : text;
+/* "column", or "column=level". */
+static wf_status copy_name(wf_ctx *ctx, const char *column, const char *level, char **out) {
+    size_t size = strlen(column) + 1 + (level != NULL ? strlen(level) + 1 : 0);
+    WF_TRY(wf_alloc(ctx, size, 1, "names", out));
+    snprintf(*out, size, "%s%s%s", column, level != NULL ? "=" : "", level != NULL ? level : "");
+    return WF_OK;
 }
 
 static wf_status copy_names(wf_ctx *ctx, const wf_preparation *preparation, wf_dataset *data) {
     WF_TRY(wf_alloc(ctx, preparation->n_classes, sizeof(char *), "names", &data->class_names));
     WF_TRY(wf_alloc(ctx, preparation->inputs, sizeof(char *), "names", &data->input_names));
-    bool fine = true;
     for (size_t k = 0; k < preparation->n_classes; k++)
-        fine &= (data->class_names[k] = strdup(preparation->classes[k])) != NULL;
+        WF_TRY(copy_name(ctx, preparation->classes[k], NULL, &data->class_names[k]));
     size_t input = 0;
     for (size_t c = 0; c < preparation->columns; c++) {
         const wf_prepared_column *column = &preparation->column[c];
         for (size_t k = 0; k < column->n_levels; k++)
-            fine &= (data->input_names[input++] =
-                         copy_format("%s=%s", column->name, column->levels[k])) != NULL;
+            WF_TRY(copy_name(ctx, column->name, column->levels[k], &data->input_names[input++]));
         if (!column->categorical)
-            fine &= (data->input_names[input++] = strdup(column->name)) != NULL;
+            WF_TRY(copy_name(ctx, column->name, NULL, &data->input_names[input++]));
     }
-    return fine ? WF_OK : wf_fail(ctx, WF_ERR_MEMORY, "names: out of memory");
+    return WF_OK;
 }
 
 /* The name to show: as given, else the file's without folder and endings. */

@@ -1,0 +1,22 @@
+"""Builds flow_internals.c against $BUILD/libweft.a and gives its functions to the oracles."""
+import ctypes as C
+import os
+import subprocess
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+
+
+def library():
+    source = os.path.join(ROOT, "tests/oracle/flow_internals.c")
+    target = os.path.join(BUILD, "tests/oracle/flow_internals.so")
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-fPIC", "-shared", "-D_GNU_SOURCE",
+                    "-I" + ROOT + "/include", "-I" + ROOT + "/src", source, BUILD + "/libweft.a",
+                    "-ljansson", "-lz", "-lm", "-pthread", "-o", target], check=True)
+    return C.CDLL(target)
+
+
+def report(name, good, detail=""):
+    print(("ok " if good else "not ok ") + name + (" " + detail if detail else ""))
+    return good

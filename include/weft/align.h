@@ -2,7 +2,7 @@
 #ifndef WEFT_ALIGN_H
 #define WEFT_ALIGN_H
 
-#include "weft/graph.h"
+#include "weft/zoo.h"
 
 /* The permutation that maximises sum_r score[r*n + match[r]]; exact. n >= 1. */
 WF_API wf_status wf_assign_max(wf_ctx *ctx, int n, const double *score, uint32_t *match);
@@ -30,5 +30,11 @@ WF_API wf_status wf_wcs_max(wf_ctx *ctx, const wf_graph *graph, const float *que
 /* Permute each b[k] (count, n_params) in place so that it matches a[k]: the matched coupling. In parallel. */
 WF_API wf_status wf_match_pairs(wf_ctx *ctx, const wf_graph *graph, const float *a, float *b,
                                 size_t count, const wf_match_desc *desc);
+
+/* Write the collection `zoo` to `path` with every network relabelled to match network `reference`. Indices, all other tensors
+ * (seeds, scores, masks: relabelling changes no function) and the metadata are kept; "weft.aligned" says how it was done.
+ * desc NULL means the defaults. `path` may be the collection's own. */
+WF_API wf_status wf_align_zoo(wf_ctx *ctx, const wf_zoo *zoo, size_t reference,
+                              const wf_match_desc *desc, const char *path);
 
 #endif

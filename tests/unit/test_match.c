@@ -1,6 +1,8 @@
 /* Weight matching: permuted copies are found, one hidden layer is exact, and bad input is refused. */
 #include "wf_test.h"
 
+#include <unistd.h>
+
 #include "base/random.h"
 #include "weft/align.h"
 
@@ -167,6 +169,60 @@ static void pairs_equal_plain_loop(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* Indices, seeds and metadata stay, every network computes what it did, and none is further from the reference. */
+static void aligns_a_collection(void **state) {
+    (void)state;
+    enum { count = 11, chosen = 4 };
+    wf_ctx *ctx = test_ctx();
+    char folder[] = "/tmp/weft-align-XXXXXX", path[64], aligned_path[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/zoo.safetensors", folder);
+    snprintf(aligned_path, sizeof aligned_path, "%s/aligned.safetensors", folder);
+    wf_graph *graph;
+    assert_ok(ctx, wf_graph_parse(ctx, "5-9-7-2", "relu", 0, &graph));
+    size_t n = graph->n_params;
+    float weights[count * 200], x[3 * 5], before[6], after[6], w[200];
+    assert_true(n <= 200);
+    int64_t seeds[count];
+    wf_rng rng = wf_rng_at(7, 0, WF_RNG_TEST, 0), inputs = wf_rng_at(7, 1, WF_RNG_TEST, 0);
+    wf_rng_normals(&rng, weights, count * n);
+    wf_rng_normals(&inputs, x, 15);
+    for (int i = 0; i < count; i++) seeds[i] = 100 - i;
+    wf_zoo_extra extra = {.seeds = seeds, .n_meta = 1, .meta = {{"weft.recipe", "[zoo]"}}};
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, count, &extra));
+    wf_zoo *zoo, *aligned;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    assert_fails(ctx, wf_align_zoo(ctx, zoo, count, NULL, aligned_path), WF_ERR_USAGE, "0 to 10");
+    assert_ok(ctx, wf_align_zoo(ctx, zoo, chosen, NULL, aligned_path));
+    assert_ok(ctx, wf_zoo_open(ctx, aligned_path, &aligned));
+    assert_int_equal(wf_zoo_count(aligned), count);
+    assert_memory_equal(wf_zoo_seeds(aligned), seeds, sizeof seeds);
+    assert_string_equal(wf_zoo_meta(aligned, "weft.recipe"), "[zoo]");
+    assert_non_null(strstr(wf_zoo_meta(aligned, "weft.aligned"), "network 4"));
+    const float *target = weights + chosen * n;
+    for (size_t i = 0; i < count; i++) {
+        const float *original = weights + i * n;
+        wf_zoo_get(aligned, i, w);
+        assert_ok(ctx, wf_graph_forward(ctx, graph, original, x, 3, before));
+        assert_ok(ctx, wf_graph_forward(ctx, graph, w, x, 3, after));
+        for (int k = 0; k < 6; k++) assert_close(after[k], before[k], 1e-4);
+        double dot = dot_product(target, w, n), expected;
+        uint32_t perm[16];
+        assert_ok(ctx, wf_match(ctx, graph, target, original, NULL, perm, &expected, NULL));
+        assert_close(dot, expected, 1e-4);
+        if (i == chosen) assert_memory_equal(w, target, n * sizeof *w);
+    }
+    wf_zoo_free(aligned);
+    assert_ok(ctx, wf_align_zoo(ctx, zoo, 0, NULL, path)); /* onto itself */
+    wf_zoo_free(zoo);
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    assert_non_null(strstr(wf_zoo_meta(zoo, "weft.aligned"), "network 0"));
+    wf_zoo_free(zoo);
+    unlink(path), unlink(aligned_path), rmdir(folder);
+    wf_graph_free(graph);
+    wf_ctx_free(ctx);
+}
+
 static void refuses_bad_input(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -195,7 +251,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_permuted_copies),     cmocka_unit_test(dot_belongs_to_perm),
         cmocka_unit_test(one_hidden_layer_is_exact), cmocka_unit_test(value_is_invariant),
-        cmocka_unit_test(pairs_equal_plain_loop),    cmocka_unit_test(refuses_bad_input),
+        cmocka_unit_test(pairs_equal_plain_loop),    cmocka_unit_test(aligns_a_collection),
+        cmocka_unit_test(refuses_bad_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

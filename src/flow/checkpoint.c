@@ -1,0 +1,315 @@
+#include "flow/checkpoint.h"
+
+#include "base/isa.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { name_bytes = 96 };
+
+/* --- writing ------------------------------------------------------------------------------------ */
+
+wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *config) {
+    char key[name_bytes];
+    WF_TRY(wf_meta_add(ctx, config, "stocks", "%d", stocks->n_stocks));
+    for (int s = 0; s < stocks->n_stocks; s++) {
+        const wf_graph *graph = stocks->stocks[s].graph;
+        bool folded = false;
+        for (int b = 0; b < graph->n_blocks; b++) folded = folded || graph->blocks[b].folded;
+        snprintf(key, sizeof key, "arch.%d", s);
+        WF_TRY(wf_meta_add(ctx, config, key, "%s", graph->text));
+        snprintf(key, sizeof key, "arch.%d.activation", s);
+        WF_TRY(wf_meta_add(ctx, config, key, "%s", wf_activation_name(graph->activation)));
+        snprintf(key, sizeof key, "arch.%d.fold", s);
+        WF_TRY(wf_meta_add(ctx, config, key, folded ? "yes" : "no"));
+    }
+    WF_TRY(wf_meta_add(ctx, config, "sources", "%d", stocks->n_sources));
+    for (int i = 0; i < stocks->n_sources; i++) {
+        const wf_stock_source *source = &stocks->sources[i];
+        snprintf(key, sizeof key, "source.%d.arch", i);
+        WF_TRY(wf_meta_add(ctx, config, key, "%d", source->stock));
+        snprintf(key, sizeof key, "source.%d.count", i);
+        WF_TRY(wf_meta_add(ctx, config, key, "%zu", source->count));
+        snprintf(key, sizeof key, "source.%d.hash", i);
+        WF_TRY(wf_meta_add(ctx, config, key, "%016llx", (unsigned long long)source->hash));
+        snprintf(key, sizeof key, "source.%d.path", i);
+        WF_TRY(wf_meta_add(ctx, config, key, "%s", source->path));
+    }
+    return WF_OK;
+}
+
+static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_fit_state *state) {
+    WF_TRY(wf_meta_add(ctx, meta, "weft.kind", "flow"));
+    WF_TRY(wf_meta_add(ctx, meta, "weft.version", "%s", WF_VERSION));
+    WF_TRY(wf_meta_add(ctx, meta, "isa", "%s", wf_isa_name(wf_isa())));
+    WF_TRY(wf_meta_add(ctx, meta, "step", "%zu", state->step));
+    WF_TRY(wf_meta_add(ctx, meta, "seconds", "%.17g", state->seconds));
+    WF_TRY(wf_meta_add(ctx, meta, "window.loss", "%.17g", state->window_loss));
+    return wf_meta_add(ctx, meta, "window.updates", "%zu", state->window_count);
+}
+
+/* Tensors being collected for wf_st_write; names[i] holds the name of tensors[i]. */
+typedef struct tensor_list {
+    wf_st_tensor *tensors;
+    char (*names)[name_bytes];
+    size_t n;
+} tensor_list;
+
+static void list_add(tensor_list *list, const char *name, size_t rows, size_t cols,
+                     const void *data) {
+    char *kept = list->names[list->n];
+    snprintf(kept, name_bytes, "%s", name);
+    wf_st_tensor *tensor = &list->tensors[list->n++];
+    *tensor = (wf_st_tensor){.name = kept,
+                             .dtype = WF_ST_F32,
+                             .rank = cols > 0 ? 2 : 1,
+                             .shape = {rows, cols},
+                             .count = cols > 0 ? rows * cols : rows,
+                             .data = data};
+    tensor->bytes = tensor->count * sizeof(float);
+}
+
+/* A bias or vector has one dimension, as PyTorch stores it. */
+static void list_add_field(tensor_list *list, const char *prefix, const wf_velocity *velocity,
+                           const float *flat) {
+    for (int i = 0; i < velocity->n_tensors; i++) {
+        const wf_field_tensor *t = &velocity->tensors[i];
+        char name[name_bytes];
+        snprintf(name, sizeof name, "%s.%s", prefix, t->name);
+        list_add(list, name, (size_t)t->rows, t->cols > 1 ? (size_t)t->cols : 0, flat + t->offset);
+    }
+}
+
+static void list_add_stocks(tensor_list *list, const wf_stocks *stocks) {
+    char name[name_bytes];
+    for (int s = 0; s < stocks->n_stocks; s++) {
+        const wf_norm *norm = &stocks->stocks[s].norm;
+        if (norm->n == 0) continue;
+        snprintf(name, sizeof name, "norm.%d.mean", s);
+        list_add(list, name, (size_t)norm->n, 0, norm->mean);
+        snprintf(name, sizeof name, "norm.%d.std", s);
+        list_add(list, name, (size_t)norm->n, 0, norm->std);
+    }
+    if (stocks->cond != NULL)
+        list_add(list, "cond", (size_t)stocks->n_sources, (size_t)stocks->cond_size, stocks->cond);
+}
+
+static wf_status write_file(wf_ctx *ctx, const char *path, const tensor_list *list,
+                            const wf_meta *config, const wf_meta *run) {
+    size_t n = config->n + run->n;
+    const char *(*pairs)[2];
+    WF_TRY(wf_alloc(ctx, n, sizeof *pairs, "checkpoint", &pairs));
+    for (size_t i = 0; i < n; i++) {
+        char **from = i < config->n ? config->pairs[i] : run->pairs[i - config->n];
+        pairs[i][0] = from[0];
+        pairs[i][1] = from[1];
+    }
+    wf_status status =
+        wf_st_write(ctx, path, list->tensors, list->n, (const char *const(*)[2])pairs, n);
+    free(pairs);
+    return status;
+}
+
+wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
+                             const wf_stocks *stocks, const wf_meta *config,
+                             const wf_fit_state *state, const wf_fit_arrays *arrays) {
+    size_t most = 2 * (size_t)velocity->n_tensors + 2 * (size_t)stocks->n_stocks + 3;
+    tensor_list list = {0};
+    wf_meta run = {0};
+    wf_status status;
+    WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *list.tensors, "checkpoint", &list.tensors), done);
+    WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *list.names, "checkpoint", &list.names), done);
+    list_add_field(&list, "weights", velocity, arrays->weights);
+    if (arrays->ema != NULL) list_add_field(&list, "ema", velocity, arrays->ema);
+    list_add(&list, "optim.first", velocity->params, 0, arrays->first);
+    list_add(&list, "optim.second", velocity->params, 0, arrays->second);
+    list_add_stocks(&list, stocks);
+    WF_TRY_GOTO(put_state(ctx, &run, state), done);
+    status = write_file(ctx, path, &list, config, &run);
+done:
+    wf_meta_free(&run);
+    free(list.tensors);
+    free(list.names);
+    return status;
+}
+
+/* --- reading ------------------------------------------------------------------------------------ */
+
+static wf_status read_tensor(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                             const char *name, size_t count, float *out) {
+    const wf_st_tensor *tensor = wf_st_find(file, name);
+    if (tensor == NULL)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the tensor \"%s\"", path, name);
+    if (tensor->dtype != WF_ST_F32 || tensor->count != count)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: tensor \"%s\" has %zu values of type %s, expected %zu of type F32",
+                       path, name, tensor->count, wf_st_dtype_name(tensor->dtype), count);
+    memcpy(out, tensor->data, count * sizeof *out);
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(out[i]))
+            return wf_fail(ctx, WF_ERR_INPUT, "%s: tensor \"%s\" has values that are not finite",
+                           path, name);
+    return WF_OK;
+}
+
+static wf_status read_field(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                            const char *prefix, const wf_velocity *velocity, float *flat) {
+    for (int i = 0; i < velocity->n_tensors; i++) {
+        const wf_field_tensor *t = &velocity->tensors[i];
+        char name[name_bytes];
+        snprintf(name, sizeof name, "%s.%s", prefix, t->name);
+        WF_TRY(read_tensor(ctx, path, file, name, (size_t)t->rows * (size_t)t->cols,
+                           flat + t->offset));
+    }
+    return WF_OK;
+}
+
+/* A number of the metadata in [0, high]. */
+static wf_status read_number(wf_ctx *ctx, const char *path, const wf_st_file *file, const char *key,
+                             double high, double *out) {
+    const char *text = wf_st_meta(file, key);
+    char *end = NULL;
+    if (text != NULL) *out = strtod(text, &end);
+    if (text != NULL && end != text && *end == '\0' && *out >= 0 && *out <= high) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT, "%s: metadata \"%s\" is %.40s; expected 0 to %g", path, key,
+                   text == NULL ? "missing" : text, high);
+}
+
+static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                            wf_fit_state *state) {
+    double step, window;
+    WF_TRY(read_number(ctx, path, file, "step", 4294967295.0, &step));
+    WF_TRY(read_number(ctx, path, file, "seconds", 1e12, &state->seconds));
+    WF_TRY(read_number(ctx, path, file, "window.loss", 1e300, &state->window_loss));
+    WF_TRY(read_number(ctx, path, file, "window.updates", 4294967295.0, &window));
+    state->step = (size_t)step;
+    state->window_count = (size_t)window;
+    return WF_OK;
+}
+
+static wf_status check_kind(wf_ctx *ctx, const char *path, const wf_st_file *file) {
+    const char *kind = wf_st_meta(file, "weft.kind");
+    if (kind != NULL && strcmp(kind, "flow") == 0) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s: not a flow (\"weft.kind\" is %.40s); `weft train` makes one", path,
+                   kind == NULL ? "missing" : kind);
+}
+
+wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
+                               const wf_meta *config, wf_fit_state *state, wf_fit_arrays *arrays) {
+    wf_st_file *file;
+    WF_TRY(wf_st_open(ctx, path, &file));
+    wf_status status;
+    WF_TRY_GOTO(check_kind(ctx, path, file), done);
+    WF_TRY_GOTO(wf_config_compare(ctx, path, file, config), done);
+    WF_TRY_GOTO(read_state(ctx, path, file, state), done);
+    WF_TRY_GOTO(read_field(ctx, path, file, "weights", velocity, arrays->weights), done);
+    if (arrays->ema != NULL)
+        WF_TRY_GOTO(read_field(ctx, path, file, "ema", velocity, arrays->ema), done);
+    WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.first", velocity->params, arrays->first), done);
+    WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.second", velocity->params, arrays->second),
+                done);
+    const char *isa = wf_st_meta(file, "isa");
+    if (isa != NULL && strcmp(isa, wf_isa_name(wf_isa())) != 0)
+        wf_warn(ctx, "%s: begun with %s kernels and continued with %s: not bit for bit", path, isa,
+                wf_isa_name(wf_isa()));
+done:
+    wf_st_close(file);
+    return status;
+}
+
+/* --- a flow to sample from ---------------------------------------------------------------------- */
+
+static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
+                            bool normalise, wf_stock *stock) {
+    char key[name_bytes];
+    snprintf(key, sizeof key, "arch.%d", s);
+    const char *arch = wf_st_meta(file, key);
+    snprintf(key, sizeof key, "arch.%d.activation", s);
+    const char *activation = wf_st_meta(file, key);
+    snprintf(key, sizeof key, "arch.%d.fold", s);
+    const char *fold = wf_st_meta(file, key);
+    if (arch == NULL || activation == NULL || fold == NULL)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the description of architecture %d",
+                       path, s);
+    unsigned flags = strcmp(fold, "yes") == 0 ? WF_GRAPH_FOLD_INPUT : 0;
+    WF_TRY(wf_graph_parse(ctx, arch, activation, flags, &stock->graph));
+    if (!normalise) return WF_OK;
+    stock->norm.n = stock->graph->n_blocks;
+    size_t n = (size_t)stock->norm.n;
+    if (n > WF_MAX_BLOCKS)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: architecture %d has more than %d blocks", path, s,
+                       WF_MAX_BLOCKS);
+    snprintf(key, sizeof key, "norm.%d.mean", s);
+    WF_TRY(read_tensor(ctx, path, file, key, n, stock->norm.mean));
+    snprintf(key, sizeof key, "norm.%d.std", s);
+    return read_tensor(ctx, path, file, key, n, stock->norm.std);
+}
+
+static wf_status read_stocks(wf_ctx *ctx, const char *path, wf_flow *flow) {
+    wf_stocks *stocks = &flow->stocks;
+    double n_stocks, n_sources;
+    WF_TRY(read_number(ctx, path, flow->file, "stocks", 1e6, &n_stocks));
+    WF_TRY(read_number(ctx, path, flow->file, "sources", 1e6, &n_sources));
+    WF_TRY(wf_alloc(ctx, (size_t)n_stocks, sizeof *stocks->stocks, "flow", &stocks->stocks));
+    stocks->n_stocks = (int)n_stocks;
+    for (int s = 0; s < stocks->n_stocks; s++)
+        WF_TRY(read_stock(ctx, path, flow->file, s, flow->fit.normalise, &stocks->stocks[s]));
+    WF_TRY(wf_alloc(ctx, (size_t)n_sources, sizeof *stocks->sources, "flow", &stocks->sources));
+    stocks->n_sources = (int)n_sources;
+    for (int i = 0; i < stocks->n_sources; i++) {
+        char key[name_bytes];
+        double arch, count;
+        snprintf(key, sizeof key, "source.%d.arch", i);
+        WF_TRY(read_number(ctx, path, flow->file, key, n_stocks - 1, &arch));
+        snprintf(key, sizeof key, "source.%d.count", i);
+        WF_TRY(read_number(ctx, path, flow->file, key, 4294967295.0, &count));
+        stocks->sources[i].stock = (int)arch;
+        stocks->sources[i].count = (size_t)count;
+    }
+    if (flow->field.cond == WF_COND_NONE) return WF_OK;
+    stocks->cond_size = flow->field.cond_size;
+    size_t numbers = (size_t)n_sources * (size_t)stocks->cond_size;
+    WF_TRY(wf_alloc(ctx, numbers, sizeof(float), "flow", &stocks->cond));
+    return read_tensor(ctx, path, flow->file, "cond", numbers, stocks->cond);
+}
+
+wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, wf_velocity_maker *maker, void *arg,
+                            wf_flow **out) {
+    *out = NULL;
+    wf_flow *flow;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *flow, "flow", &flow));
+    wf_status status;
+    WF_TRY_GOTO(wf_st_open(ctx, path, &flow->file), fail);
+    WF_TRY_GOTO(check_kind(ctx, path, flow->file), fail);
+    WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, &flow->field, &flow->fit), fail);
+    WF_TRY_GOTO(read_state(ctx, path, flow->file, &flow->state), fail);
+    WF_TRY_GOTO(read_stocks(ctx, path, flow), fail);
+    WF_TRY_GOTO(maker(ctx, arg, &flow->field, &flow->velocity), fail);
+    WF_TRY_GOTO(wf_alloc(ctx, flow->velocity.params, sizeof(float), "flow", &flow->params), fail);
+    WF_TRY_GOTO(read_field(ctx, path, flow->file, flow->fit.ema > 0 ? "ema" : "weights",
+                           &flow->velocity, flow->params),
+                fail);
+    *out = flow;
+    return WF_OK;
+fail:
+    wf_flow_free(flow);
+    return status;
+}
+
+void wf_flow_free(wf_flow *flow) {
+    if (flow == NULL) return;
+    wf_velocity_free(&flow->velocity);
+    wf_stocks_free(&flow->stocks);
+    wf_st_close(flow->file);
+    free(flow->params);
+    free(flow);
+}
+
+const wf_field_desc *wf_flow_field(const wf_flow *flow) { return &flow->field; }
+size_t wf_flow_updates(const wf_flow *flow) { return flow->state.step; }
+const char *wf_flow_meta(const wf_flow *flow, const char *key) {
+    return wf_st_meta(flow->file, key);
+}

@@ -1,0 +1,48 @@
+/* checkpoint: a flow in one safetensors file, to go on training from and to sample from.
+ *
+ * Tensors: "weights.NAME" and, with EMA, "ema.NAME" for every tensor of the field; "optim.first",
+ * "optim.second" (flat); "norm.S.mean", "norm.S.std" of stock S (one number per block); "cond"
+ * (sources, K). Metadata: the configuration (flow_config.h), "weft.kind" = "flow", "arch.S",
+ * "source.I.*", and the state of the run: "step", "seconds", "window.loss", "window.updates".
+ * Sampling reads the EMA where there is one. docs/flow.md has the list. */
+#ifndef WF_FLOW_CHECKPOINT_H
+#define WF_FLOW_CHECKPOINT_H
+
+#include "flow/flow_config.h"
+#include "flow/stock.h"
+
+/* Where a run stands. */
+typedef struct wf_fit_state {
+    size_t step;         /* updates done */
+    double seconds;      /* of training, over all pieces of the run */
+    double window_loss;  /* sum of losses since the last line of the log */
+    size_t window_count; /* updates in it */
+} wf_fit_state;
+
+/* The flat arrays of a run, (params) each; ema NULL without EMA. */
+typedef struct wf_fit_arrays {
+    float *weights, *ema, *first, *second;
+} wf_fit_arrays;
+
+/* config: wf_config_put and wf_checkpoint_sources. */
+wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *config);
+wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
+                             const wf_stocks *stocks, const wf_meta *config,
+                             const wf_fit_state *state, const wf_fit_arrays *arrays);
+/* Refuses a file of another configuration. */
+wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
+                               const wf_meta *config, wf_fit_state *state, wf_fit_arrays *arrays);
+
+struct wf_flow {
+    wf_st_file *file;
+    wf_field_desc field;
+    wf_fit_desc fit;
+    wf_fit_state state;
+    wf_stocks stocks; /* without weights */
+    wf_velocity velocity;
+    float *params; /* EMA where there is one */
+};
+wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, wf_velocity_maker *maker, void *arg,
+                            wf_flow **out);
+
+#endif

@@ -1,0 +1,109 @@
+/* flow_control: generators that know nothing of the distribution. A generated network must beat them.
+ *
+ * Which training networks: a shuffle of the collection from stream (seed, round, WF_RNG_CONTROL, 1), gone
+ * through without repeats until it is used up, then the next round's. Noise of network k: stream
+ * (seed, k, WF_RNG_CONTROL, 2). */
+#include "base/random.h"
+#include "base/status.h"
+#include "weft/align.h"
+#include "weft/flow.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { step_seed = 0, step_order = 1, step_noise = 2 };
+
+wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64_t seed,
+                            float *weights) {
+    if (n > UINT32_MAX) return wf_fail(ctx, WF_ERR_USAGE, "at most %u networks", UINT32_MAX);
+    /* A seed of their own: with the collection's these would be where its training began. */
+    wf_rng rng = wf_rng_at(seed, 0, WF_RNG_CONTROL, step_seed);
+    uint64_t high = wf_rng_u32(&rng), own = high << 32 | wf_rng_u32(&rng);
+    for (size_t k = 0; k < n; k++)
+        wf_zoo_init(graph, own, (uint32_t)k, weights + k * graph->n_params);
+    return WF_OK;
+}
+
+/* picks[0 .. n-1]: places in the collection, in rounds of whole tuples of `tuple` different networks. */
+static wf_status pick_networks(wf_ctx *ctx, const wf_zoo *zoo, size_t tuple, size_t n,
+                               uint64_t seed, uint32_t **picks) {
+    size_t count = wf_zoo_count(zoo);
+    *picks = NULL;
+    if (count < tuple || count > UINT32_MAX)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: %zu networks; this control needs %zu or more",
+                       wf_zoo_path(zoo), count, tuple);
+    uint32_t *order;
+    WF_TRY(wf_alloc(ctx, count, sizeof *order, "control", &order));
+    wf_status status = wf_alloc(ctx, n, sizeof **picks, "control", picks);
+    size_t round_size = count / tuple * tuple;
+    for (size_t i = 0; status == WF_OK && i < n; i++) {
+        if (i % round_size == 0) {
+            wf_rng rng = wf_rng_at(seed, (uint32_t)(i / round_size), WF_RNG_CONTROL, step_order);
+            wf_rng_shuffle(&rng, order, (uint32_t)count);
+        }
+        (*picks)[i] = order[i % round_size];
+    }
+    free(order);
+    return status;
+}
+
+static wf_status fit_norm(wf_ctx *ctx, const wf_zoo *zoo, wf_norm *norm) {
+    float *all;
+    WF_TRY(wf_zoo_load(ctx, zoo, 0, wf_zoo_count(zoo), &all));
+    wf_status status = wf_norm_fit(ctx, wf_zoo_graph(zoo), all, wf_zoo_count(zoo), norm);
+    free(all);
+    return status;
+}
+
+wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma, size_t n, uint64_t seed,
+                             float *weights) {
+    if (!(sigma >= 0) || !isfinite(sigma))
+        return wf_fail(ctx, WF_ERR_USAGE, "sigma of the perturbation is %g; give 0 or more", sigma);
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    size_t p = graph->n_params;
+    uint32_t *picks = NULL;
+    float *noise = NULL;
+    wf_norm norm;
+    wf_status status;
+    WF_TRY_GOTO(pick_networks(ctx, zoo, 1, n, seed, &picks), done);
+    WF_TRY_GOTO(fit_norm(ctx, zoo, &norm), done);
+    WF_TRY_GOTO(wf_alloc(ctx, p, sizeof *noise, "control", &noise), done);
+    for (size_t k = 0; k < n; k++) {
+        float *w = weights + k * p;
+        wf_rng rng = wf_rng_at(seed, (uint32_t)k, WF_RNG_CONTROL, step_noise);
+        wf_rng_normals(&rng, noise, p);
+        wf_zoo_get(zoo, picks[k], w);
+        wf_norm_apply(&norm, graph, w, w);
+        for (size_t i = 0; i < p; i++) w[i] += (float)sigma * noise[i];
+        wf_norm_invert(&norm, graph, w, w);
+    }
+done:
+    free(picks);
+    free(noise);
+    return status;
+}
+
+wf_status wf_control_average(wf_ctx *ctx, const wf_zoo *zoo, bool matched, size_t n, uint64_t seed,
+                             float *weights) {
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    size_t p = graph->n_params;
+    uint32_t *picks = NULL;
+    float *partners = NULL;
+    wf_status status;
+    WF_TRY_GOTO(pick_networks(ctx, zoo, 2, 2 * n, seed, &picks), done);
+    WF_TRY_GOTO(wf_alloc(ctx, n * p, sizeof *partners, "control", &partners), done);
+    for (size_t k = 0; k < n; k++) {
+        wf_zoo_get(zoo, picks[2 * k], weights + k * p);
+        wf_zoo_get(zoo, picks[2 * k + 1], partners + k * p);
+    }
+    if (matched && graph->n_orbits > 0) {
+        wf_match_desc match = wf_match_desc_default();
+        match.seed = seed;
+        WF_TRY_GOTO(wf_match_pairs(ctx, graph, weights, partners, n, &match), done);
+    }
+    for (size_t i = 0; i < n * p; i++) weights[i] = 0.5f * (weights[i] + partners[i]);
+done:
+    free(picks);
+    free(partners);
+    return status;
+}

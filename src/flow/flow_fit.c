@@ -1,0 +1,306 @@
+/* flow_fit: the training loop.
+ *
+ * One update: draw a batch (stock.c), interpolate, loss and gradient (objective.c), clip + AdamW/Muon +
+ * EMA (nn/optim.c). Everything is allocated before the loop; the loop itself touches no allocator
+ * except where a checkpoint is written.
+ *
+ * L1  All randomness is addressed by the update's number, so a run that goes on from a checkpoint
+ *     makes the updates the uninterrupted run would have made, bit for bit.
+ * L2  A line of the log is written before a checkpoint that includes its update, and lines beyond the
+ *     checkpoint are cut when a run goes on: no line is missing, none is there twice.
+ * L3  An update is made only when loss and gradient are finite, so what a checkpoint holds is. */
+#include "flow/flow_fit.h"
+
+#include "nn/optim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+wf_fit_desc wf_fit_desc_default(void) {
+    return (wf_fit_desc){.precondition = true,
+                         .normalise = true,
+                         .coupling = WF_COUPLING_MATCHED,
+                         .match_sweeps = 2,
+                         .source_std = 1,
+                         .optimizer = WF_OPT_MUON,
+                         .lr = 2e-3,
+                         .beta1 = 0.9,
+                         .beta2 = 0.999,
+                         .eps = 1e-8,
+                         .muon_lr = 0.02,
+                         .muon_momentum = 0.95,
+                         .clip = 1,
+                         .ema = 0.999,
+                         .cosine = true,
+                         .updates = 10000,
+                         .batch = 64,
+                         .save_seconds = 60,
+                         .log_every = 20};
+}
+
+wf_fit_desc wf_fit_desc_paper(void) {
+    wf_fit_desc desc = wf_fit_desc_default();
+    desc.precondition = false;
+    desc.coupling = WF_COUPLING_INDEPENDENT;
+    desc.optimizer = WF_OPT_ADAMW;
+    desc.lr = 1e-3;
+    desc.cosine = false;
+    desc.updates = 200000;
+    desc.batch = 256;
+    return desc;
+}
+
+typedef struct trainer {
+    wf_ctx *ctx;
+    const char *path;
+    wf_fit_desc desc; /* schedule_updates resolved */
+    wf_path path_form;
+    wf_schedule schedule;
+    wf_stocks stocks;
+    wf_draw draw;
+    wf_velocity velocity;
+    wf_optim *optim;
+    wf_fit_arrays arrays;
+    float *grad;
+    wf_meta config;
+    wf_fit_state state;
+    bool saved; /* a checkpoint of this configuration stands at path */
+    int log;    /* file descriptor; -1 without a log */
+    double started, last_save;
+} trainer;
+
+/* --- the log ------------------------------------------------------------------------------------ */
+
+static wf_status log_name(wf_ctx *ctx, const char *path, char **out) {
+    if (asprintf(out, "%s.log.jsonl", path) >= 0) return WF_OK;
+    *out = NULL;
+    return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+}
+
+/* The log's lines up to update `step`, in place; whatever is not a whole line of ours goes. */
+static size_t keep_lines(char *text, size_t size, size_t step) {
+    static const char opening[] = "{\"update\":";
+    size_t kept = 0;
+    for (size_t at = 0; at < size;) {
+        const char *end = memchr(text + at, '\n', size - at);
+        if (end == NULL) break;
+        size_t length = (size_t)(end - (text + at)) + 1;
+        if (strncmp(text + at, opening, sizeof opening - 1) == 0 &&
+            strtoull(text + at + sizeof opening - 1, NULL, 10) <= step) {
+            memmove(text + kept, text + at, length);
+            kept += length;
+        }
+        at += length;
+    }
+    return kept;
+}
+
+/* Invariant L2. A new run starts with an empty log. */
+static wf_status open_log(trainer *tr) {
+    if (tr->desc.log_every == 0) return WF_OK;
+    char *name, *text = NULL;
+    size_t size = 0;
+    WF_TRY(log_name(tr->ctx, tr->path, &name));
+    wf_status status = WF_OK;
+    if (tr->state.step > 0 && wf_file_exists(name)) {
+        WF_TRY_GOTO(wf_read_file(tr->ctx, name, (size_t)1 << 32, &text, &size), done);
+        size = keep_lines(text, size, tr->state.step);
+    }
+    WF_TRY_GOTO(wf_write_file(tr->ctx, name, text == NULL ? "" : text, size), done);
+    tr->log = open(name, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (tr->log < 0) status = wf_fail_errno(tr->ctx, WF_ERR_DISK, "%s", name);
+done:
+    free(text);
+    free(name);
+    return status;
+}
+
+static double elapsed(const trainer *tr) { return tr->state.seconds + wf_seconds() - tr->started; }
+
+/* One line for the updates since the last one. */
+static wf_status write_line(trainer *tr, double norm, double factor) {
+    if (tr->log < 0 || tr->state.window_count == 0) return WF_OK;
+    char line[256];
+    int length = snprintf(line, sizeof line,
+                          "{\"update\":%zu,\"loss\":%.9g,\"grad_norm\":%.6g,\"lr\":%.9g,"
+                          "\"seconds\":%.3f}\n",
+                          tr->state.step, tr->state.window_loss / (double)tr->state.window_count,
+                          norm, tr->desc.lr * factor, elapsed(tr));
+    tr->state.window_loss = 0;
+    tr->state.window_count = 0;
+    errno = ENOSPC; /* what a short write means */
+    if (write(tr->log, line, (size_t)length) == length) return WF_OK;
+    return wf_fail_errno(tr->ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
+}
+
+/* --- the pieces of a run ------------------------------------------------------------------------ */
+
+static wf_status save(trainer *tr) {
+    if (tr->log >= 0 && fsync(tr->log) != 0)
+        return wf_fail_errno(tr->ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
+    wf_fit_state state = tr->state;
+    state.seconds = elapsed(tr);
+    WF_TRY(wf_checkpoint_save(tr->ctx, tr->path, &tr->velocity, &tr->stocks, &tr->config, &state,
+                              &tr->arrays));
+    tr->saved = true;
+    tr->last_save = wf_seconds();
+    return WF_OK;
+}
+
+static wf_status diverged(const trainer *tr, const char *what, double value) {
+    char kept[160] = "no checkpoint had been written yet";
+    if (tr->saved) snprintf(kept, sizeof kept, "the last checkpoint is kept");
+    return wf_fail(tr->ctx, WF_ERR_DIVERGED,
+                   "%s: training diverged at update %zu: the %s is %g; %s. Lower lr (%g)%s, set "
+                   "clip, or lengthen warmup, and start anew at another path",
+                   tr->path, tr->state.step + 1, what, value, kept, tr->desc.lr,
+                   tr->desc.optimizer == WF_OPT_MUON ? " and muon_lr" : "");
+}
+
+/* One update; *norm and *factor are for the log. */
+static wf_status update(trainer *tr, double *loss, double *norm, double *factor) {
+    size_t step = tr->state.step;
+    WF_TRY(wf_draw_batch(tr->ctx, &tr->draw, step));
+    wf_flow_interpolate(tr->ctx, &tr->path_form, tr->desc.seed, (uint32_t)step, &tr->draw.flow);
+    WF_TRY(
+        wf_flow_loss(tr->ctx, &tr->velocity, tr->arrays.weights, &tr->draw.flow, loss, tr->grad));
+    if (!isfinite(*loss)) return diverged(tr, "loss", *loss);
+    *norm = wf_optim_norm(tr->ctx, tr->optim, tr->grad);
+    if (!isfinite(*norm)) return diverged(tr, "gradient's norm", *norm);
+    *factor = wf_schedule_factor(&tr->schedule, step);
+    wf_optim_step(tr->ctx, tr->optim, step, *factor, *norm, tr->grad, tr->arrays.weights);
+    tr->state.step++;
+    tr->state.window_loss += *loss;
+    tr->state.window_count++;
+    return WF_OK;
+}
+
+static wf_status train(trainer *tr) {
+    const wf_fit_desc *desc = &tr->desc;
+    wf_meter meter = wf_meter_start(tr->ctx, "training the flow", "updates", (double)desc->updates);
+    double loss = NAN, norm = 0, factor = 0, smooth = NAN;
+    while (tr->state.step < desc->updates) {
+        if (wf_interrupted(tr->ctx)) {
+            WF_TRY(save(tr));
+            return wf_fail(
+                tr->ctx, WF_ERR_INTERRUPTED,
+                "%s: interrupted after update %zu; the checkpoint is saved, run the same "
+                "command again to go on",
+                tr->path, tr->state.step);
+        }
+        WF_TRY(update(tr, &loss, &norm, &factor));
+        smooth = isnan(smooth) ? loss : 0.98 * smooth + 0.02 * loss;
+        wf_meter_update(&meter, (double)tr->state.step, "loss %.4f", smooth);
+        bool last = tr->state.step == desc->updates;
+        if (desc->log_every > 0 && (last || tr->state.step % desc->log_every == 0))
+            WF_TRY(write_line(tr, norm, factor));
+        if (last || wf_seconds() - tr->last_save >= desc->save_seconds) WF_TRY(save(tr));
+    }
+    wf_meter_end(&meter, (double)tr->state.step, "loss %.4f", smooth);
+    return WF_OK;
+}
+
+/* --- setting up --------------------------------------------------------------------------------- */
+
+static wf_status make_optimiser(trainer *tr) {
+    const wf_fit_desc *desc = &tr->desc;
+    wf_optim_desc optim = {.lr = desc->lr,
+                           .weight_decay = desc->weight_decay,
+                           .beta1 = desc->beta1,
+                           .beta2 = desc->beta2,
+                           .eps = desc->eps,
+                           .muon = desc->optimizer == WF_OPT_MUON,
+                           .muon_lr = desc->muon_lr,
+                           .muon_momentum = desc->muon_momentum,
+                           .clip = desc->clip,
+                           .ema = desc->ema};
+    int n = tr->velocity.n_tensors;
+    wf_optim_tensor *tensors;
+    WF_TRY(wf_alloc(tr->ctx, (size_t)n, sizeof *tensors, "optimiser", &tensors));
+    for (int i = 0; i < n; i++) {
+        const wf_field_tensor *t = &tr->velocity.tensors[i];
+        tensors[i] = (wf_optim_tensor){t->offset, t->rows, t->cols, t->matrix, t->decay};
+    }
+    wf_status status =
+        wf_optim_create(tr->ctx, &optim, tensors, n, tr->velocity.params, &tr->optim);
+    free(tensors);
+    if (status != WF_OK) return status;
+    tr->arrays.first = wf_optim_first(tr->optim);
+    tr->arrays.second = wf_optim_second(tr->optim);
+    tr->arrays.ema = wf_optim_ema(tr->optim);
+    tr->schedule = (wf_schedule){.warmup = desc->warmup,
+                                 .cosine = desc->cosine,
+                                 .horizon = desc->schedule_updates,
+                                 .min_ratio = desc->min_lr / desc->lr};
+    return WF_OK;
+}
+
+static wf_status start_or_resume(trainer *tr, uint64_t field_seed) {
+    size_t params = tr->velocity.params;
+    if (wf_file_exists(tr->path)) {
+        tr->saved = true;
+        return wf_checkpoint_resume(tr->ctx, tr->path, &tr->velocity, &tr->config, &tr->state,
+                                    &tr->arrays);
+    }
+    tr->velocity.init(tr->velocity.self, field_seed, tr->arrays.weights);
+    if (tr->arrays.ema != NULL) memcpy(tr->arrays.ema, tr->arrays.weights, params * sizeof(float));
+    return WF_OK;
+}
+
+static wf_status set_up(trainer *tr, const wf_source *sources, int n_sources,
+                        const wf_field_desc *field, wf_velocity_maker *maker, void *arg) {
+    wf_ctx *ctx = tr->ctx;
+    const wf_fit_desc *desc = &tr->desc;
+    int cond_size = field->cond == WF_COND_NONE ? 0 : field->cond_size;
+    WF_TRY(wf_fit_check(ctx, desc));
+    WF_TRY(maker(ctx, arg, field, &tr->velocity));
+    if (desc->coupling == WF_COUPLING_MATCHED && !tr->velocity.equivariant)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "the matched coupling needs a permutation-equivariant field; use "
+                       "coupling = independent");
+    WF_TRY(wf_stocks_load(ctx, sources, n_sources, cond_size, desc->limit, desc->normalise,
+                          &tr->stocks));
+    WF_TRY(wf_config_put(ctx, &tr->config, field, desc));
+    WF_TRY(wf_checkpoint_sources(ctx, &tr->stocks, &tr->config));
+    size_t params = tr->velocity.params;
+    WF_TRY(wf_alloc(ctx, params, sizeof(float), "field weights", &tr->arrays.weights));
+    WF_TRY(wf_alloc(ctx, params, sizeof(float), "field gradient", &tr->grad));
+    WF_TRY(make_optimiser(tr));
+    WF_TRY(wf_draw_create(ctx, &tr->stocks, desc, &tr->draw));
+    WF_TRY(start_or_resume(tr, field->seed));
+    tr->started = tr->last_save = wf_seconds();
+    return tr->state.step < desc->updates ? open_log(tr) : WF_OK;
+}
+
+static void trainer_free(trainer *tr) {
+    if (tr->log >= 0) close(tr->log);
+    wf_draw_free(&tr->draw);
+    wf_optim_free(tr->optim);
+    wf_velocity_free(&tr->velocity);
+    wf_stocks_free(&tr->stocks);
+    wf_meta_free(&tr->config);
+    free(tr->arrays.weights);
+    free(tr->grad);
+}
+
+wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,
+                           const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
+                           wf_velocity_maker *maker, void *arg, wf_flow **out) {
+    if (out != NULL) *out = NULL;
+    trainer tr = {.ctx = ctx, .path = path, .log = -1};
+    tr.desc = desc == NULL ? wf_fit_desc_default() : *desc;
+    /* The horizon is part of the configuration, the number of updates is not. */
+    if (!tr.desc.cosine) tr.desc.schedule_updates = 0;
+    else if (tr.desc.schedule_updates == 0) tr.desc.schedule_updates = tr.desc.updates;
+    tr.path_form = (wf_path){tr.desc.precondition, tr.desc.source_std, tr.desc.path_noise};
+    wf_status status = set_up(&tr, sources, n_sources, field, maker, arg);
+    if (status == WF_OK) status = train(&tr);
+    trainer_free(&tr);
+    if (status == WF_OK && out != NULL) status = wf_flow_open_with(ctx, path, maker, arg, out);
+    return status;
+}

@@ -1,0 +1,311 @@
+/* flow_sample: networks from a flow.
+ *
+ * Network k starts at noise of stream (seed, k, WF_RNG_SAMPLE) in normalised space, is integrated from t = 0
+ * to 1, then refined: each cycle moves it back to t*, w <- t* w + (1 - t*) s eps with fresh eps of stream
+ * (seed, k, WF_RNG_REFINE, cycle), and integrates again. Guided velocity: null + g (conditional - null).
+ * A network depends on its index alone, never on the batch or the call it is made in. */
+#include "base/random.h"
+#include "flow/checkpoint.h"
+#include "flow/ode.h"
+#include "weft/align.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    batch_at_most = 256,
+    batch_bytes = 256 << 20, /* activations the field may keep for one batch */
+    copies_of_edges = 6      /* roughly what a block of it holds of the edges' features */
+};
+
+wf_sample_desc wf_sample_desc_default(void) {
+    return (wf_sample_desc){.solver = WF_SOLVER_DOPRI5,
+                            .steps = 100,
+                            .rtol = 1e-5,
+                            .atol = 1e-5,
+                            .min_step = 1e-7,
+                            .max_step = 1,
+                            .max_evaluations = 20000,
+                            .refine_t = 0.75,
+                            .refine_matched = true,
+                            .guidance = 1};
+}
+
+typedef struct sampler {
+    wf_ctx *ctx;
+    wf_flow *flow;
+    const wf_graph *graph;
+    const wf_norm *norm;
+    const wf_sample_desc *desc;
+    wf_path path;
+    bool want_cond, want_null; /* which velocities the guided one needs */
+    wf_batch shape;            /* of `batch` networks; its first m are a batch of m */
+    int batch;
+    int folds_each;
+    float *x, *t, *f, *f_null;
+    float *cond; /* (batch, K), or NULL */
+    uint8_t *drop;
+    double *y;   /* (batch, n_params) */
+    float *flat; /* (2, batch, n_params): networks and noise in float, for matching and output */
+    wf_arena arena;
+    wf_ode_stats stats;
+    wf_meter meter;
+} sampler;
+
+/* The first m networks of the sampler's batch, all of one architecture, are a batch themselves. */
+static wf_batch batch_of_first(const sampler *s, int m) {
+    wf_batch view = s->shape;
+    view.n_graphs = m;
+    view.n_nodes = view.node_start[m];
+    view.n_edges = view.edge_start[m];
+    view.n_params = view.param_start[m];
+    view.n_blocks = view.block_start[m];
+    view.n_folds = s->folds_each * m;
+    return view;
+}
+
+static wf_status run_field(sampler *s, const wf_batch *shape, bool null, float *out) {
+    const wf_velocity *velocity = &s->flow->velocity;
+    return velocity->forward(s->ctx, velocity->self, s->flow->params, shape, s->x, s->t, s->cond,
+                             null ? s->drop : NULL, false, out);
+}
+
+/* dy (n, n_params) = velocity of n networks. */
+static wf_status velocity_fn(void *arg, int n, const int *which, const double *t, const double *y,
+                             double *dy) {
+    sampler *s = arg;
+    (void)which;
+    size_t p = s->graph->n_params;
+    wf_batch shape = batch_of_first(s, n);
+    for (int r = 0; r < n; r++) {
+        float in = wf_path_at(&s->path, t[r]).in;
+        s->t[r] = (float)t[r];
+        for (size_t i = (size_t)r * p; i < (size_t)(r + 1) * p; i++) s->x[i] = in * (float)y[i];
+    }
+    if (s->want_cond) WF_TRY(run_field(s, &shape, false, s->f));
+    if (s->want_null) WF_TRY(run_field(s, &shape, true, s->want_cond ? s->f_null : s->f));
+    if (s->want_cond && s->want_null) {
+        float g = (float)s->desc->guidance;
+        for (size_t i = 0; i < (size_t)n * p; i++)
+            s->f[i] = s->f_null[i] + g * (s->f[i] - s->f_null[i]);
+    }
+    for (int r = 0; r < n; r++) {
+        wf_path_scales scale = wf_path_at(&s->path, t[r]);
+        for (size_t i = (size_t)r * p; i < (size_t)(r + 1) * p; i++)
+            dy[i] = (double)scale.skip * y[i] + (double)(scale.out * s->f[i]);
+    }
+    return WF_OK;
+}
+
+/* --- setting up --------------------------------------------------------------------------------- */
+
+static wf_status check_condition(wf_ctx *ctx, const sampler *s, const float *cond) {
+    bool has = s->flow->field.cond != WF_COND_NONE, null = s->flow->fit.cond_drop > 0;
+    if (!has && cond != NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "a condition is given, but the flow has none");
+    if (!has && s->desc->guidance != 1)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "guidance is %g, but the flow has no conditions; leave it at 1",
+                       s->desc->guidance);
+    if (s->want_null && !null)
+        return wf_fail(
+            ctx, WF_ERR_USAGE,
+            "%s needs the flow's null condition, which was never trained (cond_drop = 0)",
+            cond == NULL ? "sampling without a condition" : "guidance other than 1");
+    for (int k = 0; cond != NULL && k < s->flow->field.cond_size; k++)
+        if (!isfinite(cond[k]))
+            return wf_fail(ctx, WF_ERR_USAGE, "number %d of the condition is not finite", k);
+    return WF_OK;
+}
+
+static wf_status choose_norm(wf_ctx *ctx, sampler *s, const float *cond) {
+    static const wf_norm identity = {0};
+    s->norm = &identity;
+    if (!s->flow->fit.normalise) return WF_OK;
+    const wf_stock *stock = wf_stocks_match(&s->flow->stocks, s->graph, cond);
+    if (stock == NULL)
+        return wf_fail(
+            ctx, WF_ERR_UNSUPPORTED,
+            "%s: the flow was fitted to networks with other layers (%s ...), so there is "
+            "no normalisation for its blocks; keep the number of layers and biases",
+            s->graph->text, s->flow->stocks.stocks[0].graph->text);
+    s->norm = &stock->norm;
+    return WF_OK;
+}
+
+static int choose_batch(const sampler *s, size_t n) {
+    size_t batch = s->desc->batch;
+    if (batch == 0) {
+        size_t each = s->graph->n_params * (size_t)s->flow->field.edge * sizeof(float);
+        batch = (size_t)batch_bytes / (each * copies_of_edges + 1);
+        if (batch > batch_at_most) batch = batch_at_most;
+        if (batch < 1) batch = 1;
+    }
+    if (batch > n) batch = n;
+    return batch > 1 << 20 ? 1 << 20 : (int)batch;
+}
+
+static wf_status sampler_alloc(sampler *s, const float *cond) {
+    wf_ctx *ctx = s->ctx;
+    size_t rows = (size_t)s->batch, all = rows * s->graph->n_params;
+    size_t k = (size_t)s->flow->field.cond_size;
+    const char *what = "sampling";
+    const wf_graph **graphs;
+    WF_TRY(wf_alloc(ctx, rows, sizeof *graphs, what, &graphs));
+    for (size_t r = 0; r < rows; r++) graphs[r] = s->graph;
+    wf_status status = wf_batch_build(ctx, &s->arena, graphs, s->batch, &s->shape);
+    free(graphs);
+    if (status != WF_OK) return status;
+    s->folds_each = s->shape.n_folds / s->batch;
+    WF_TRY(wf_alloc(ctx, all, sizeof(float), what, &s->x));
+    WF_TRY(wf_alloc(ctx, all, sizeof(float), what, &s->f));
+    WF_TRY(wf_alloc(ctx, rows, sizeof(float), what, &s->t));
+    WF_TRY(wf_alloc(ctx, all, sizeof(double), what, &s->y));
+    WF_TRY(wf_alloc(ctx, 2 * all, sizeof(float), what, &s->flat));
+    if (s->want_cond && s->want_null) WF_TRY(wf_alloc(ctx, all, sizeof(float), what, &s->f_null));
+    if (s->flow->field.cond == WF_COND_NONE) return WF_OK;
+    WF_TRY(wf_alloc(ctx, rows * k, sizeof(float), what, &s->cond));
+    WF_TRY(wf_alloc(ctx, rows, 1, what, &s->drop));
+    memset(s->drop, 1, rows);
+    for (size_t r = 0; cond != NULL && r < rows; r++)
+        memcpy(s->cond + r * k, cond, k * sizeof(float));
+    return WF_OK;
+}
+
+static void sampler_free(sampler *s) {
+    void *memory[] = {s->x, s->f, s->f_null, s->t, s->y, s->flat, s->cond, s->drop};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
+    wf_arena_free(&s->arena);
+}
+
+/* --- one batch ---------------------------------------------------------------------------------- */
+
+/* How much of a network's work is its first integration. */
+static double direct_share(const wf_sample_desc *desc) {
+    return 1 / (1 + desc->refine_cycles * (1 - desc->refine_t));
+}
+
+static wf_status integrate(sampler *s, size_t first, int n, double from, double done,
+                           double share) {
+    const wf_sample_desc *desc = s->desc;
+    /* Fixed steps keep their size: from t* there are fewer of them. */
+    int steps = (int)ceil(desc->steps * (1 - from) - 1e-9);
+    wf_ode_desc ode = {.solver = desc->solver,
+                       .steps = steps < 1 ? 1 : steps,
+                       .rtol = desc->rtol,
+                       .atol = desc->atol,
+                       .min_step = desc->min_step,
+                       .max_step = desc->max_step,
+                       .max_evaluations = desc->max_evaluations};
+    wf_ode_problem problem = {.systems = n,
+                              .dim = s->graph->n_params,
+                              .t0 = from,
+                              .t1 = 1,
+                              .fn = velocity_fn,
+                              .arg = s,
+                              .label = "network",
+                              .first = first,
+                              .meter = &s->meter,
+                              .meter_done = done,
+                              .meter_share = share};
+    return wf_ode_solve(s->ctx, &s->arena, &problem, &ode, s->y, &s->stats);
+}
+
+static void draw_noise(const sampler *s, size_t first, int n, wf_purpose purpose, uint32_t step,
+                       float *out) {
+    size_t p = s->graph->n_params;
+    for (int r = 0; r < n; r++) {
+        wf_rng rng = wf_rng_at(s->desc->seed, (uint32_t)(first + (size_t)r), purpose, step);
+        wf_rng_normals(&rng, out + (size_t)r * p, p);
+    }
+    for (size_t i = 0; i < (size_t)n * p; i++) out[i] *= (float)s->path.source_std;
+}
+
+/* Back on the networks' own scale. */
+static void write_networks(sampler *s, int n, float *out) {
+    size_t p = s->graph->n_params;
+    for (size_t i = 0; i < (size_t)n * p; i++) s->flat[i] = (float)s->y[i];
+    for (int r = 0; r < n; r++)
+        wf_norm_invert(s->norm, s->graph, s->flat + (size_t)r * p, out + (size_t)r * p);
+}
+
+static wf_status corrupt(sampler *s, size_t first, int n, uint32_t cycle) {
+    size_t all = (size_t)n * s->graph->n_params;
+    float *w = s->flat, *eps = s->flat + (size_t)s->batch * s->graph->n_params;
+    for (size_t i = 0; i < all; i++) w[i] = (float)s->y[i];
+    draw_noise(s, first, n, WF_RNG_REFINE, cycle, eps);
+    bool may_match = s->flow->velocity.equivariant && s->graph->n_orbits > 0;
+    if (s->desc->refine_matched && may_match) {
+        wf_match_desc match = wf_match_desc_default();
+        match.sweeps = s->flow->fit.match_sweeps;
+        match.seed = s->flow->fit.seed;
+        WF_TRY(wf_match_pairs(s->ctx, s->graph, w, eps, (size_t)n, &match));
+    }
+    double t = s->desc->refine_t;
+    for (size_t i = 0; i < all; i++) s->y[i] = t * s->y[i] + (1 - t) * (double)eps[i];
+    return WF_OK;
+}
+
+/* Networks first .. first+n-1; `done` of all networks were made before. */
+static wf_status sample_batch(sampler *s, size_t first, int n, size_t done, float *weights,
+                              float *direct) {
+    size_t all = (size_t)n * s->graph->n_params;
+    double share = direct_share(s->desc);
+    draw_noise(s, first, n, WF_RNG_SAMPLE, 0, s->flat);
+    for (size_t i = 0; i < all; i++) s->y[i] = (double)s->flat[i];
+    WF_TRY(integrate(s, first, n, 0, (double)done, share));
+    if (direct != NULL) write_networks(s, n, direct);
+    double cycle_share = share * (1 - s->desc->refine_t);
+    for (int cycle = 0; cycle < s->desc->refine_cycles; cycle++) {
+        WF_TRY(corrupt(s, first, n, (uint32_t)cycle));
+        WF_TRY(integrate(s, first, n, s->desc->refine_t,
+                         (double)done + n * (share + cycle * cycle_share), cycle_share));
+    }
+    write_networks(s, n, weights);
+    return WF_OK;
+}
+
+static wf_status sample_all(sampler *s, size_t n, float *weights, float *direct) {
+    size_t p = s->graph->n_params;
+    for (size_t done = 0; done < n;) {
+        int part = n - done < (size_t)s->batch ? (int)(n - done) : s->batch;
+        WF_TRY(sample_batch(s, s->desc->first + done, part, done, weights + done * p,
+                            direct == NULL ? NULL : direct + done * p));
+        done += (size_t)part;
+    }
+    return WF_OK;
+}
+
+wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const float *cond,
+                         size_t n, const wf_sample_desc *desc, float *weights, float *direct,
+                         wf_sample_stats *stats) {
+    wf_sample_desc defaults = wf_sample_desc_default();
+    if (desc == NULL) desc = &defaults;
+    if (stats != NULL) *stats = (wf_sample_stats){0};
+    WF_TRY(wf_sample_check(ctx, desc));
+    if (n > UINT32_MAX - (desc->first < UINT32_MAX ? desc->first : UINT32_MAX))
+        return wf_fail(ctx, WF_ERR_USAGE, "network indices end at %u", UINT32_MAX);
+    if (n == 0) return WF_OK;
+    double g = desc->guidance, started = wf_seconds();
+    sampler s = {.ctx = ctx,
+                 .flow = flow,
+                 .graph = graph,
+                 .desc = desc,
+                 .path = {flow->fit.precondition, flow->fit.source_std, flow->fit.path_noise}};
+    bool conditional = flow->field.cond != WF_COND_NONE;
+    s.want_cond = !conditional || (cond != NULL && g != 0);
+    s.want_null = conditional && (cond == NULL || g != 1);
+    WF_TRY(check_condition(ctx, &s, cond));
+    s.batch = choose_batch(&s, n);
+    s.meter = wf_meter_start(ctx, "sampling networks", "networks", (double)n);
+    wf_status status = choose_norm(ctx, &s, cond);
+    if (status == WF_OK) status = sampler_alloc(&s, cond);
+    if (status == WF_OK) status = sample_all(&s, n, weights, direct);
+    if (status == WF_OK) wf_meter_end(&s.meter, (double)n, "%s", "");
+    if (stats != NULL)
+        *stats = (wf_sample_stats){(double)s.stats.evaluations / (double)n, s.stats.accepted,
+                                   s.stats.rejected, wf_seconds() - started};
+    sampler_free(&s);
+    return status;
+}

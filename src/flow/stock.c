@@ -1,0 +1,352 @@
+#include "flow/stock.h"
+
+#include "base/pool.h"
+#include "base/random.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- loading ------------------------------------------------------------------------------------ */
+
+/* A hash that tells collections apart; not a safeguard against intent. */
+static uint64_t hash_words(uint64_t hash, const float *values, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, &values[i], sizeof word);
+        hash = (hash ^ word) * 0x100000001B3u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+static size_t used_networks(const wf_source *source, size_t limit) {
+    size_t count = wf_zoo_count(source->zoo);
+    return limit > 0 && limit < count ? limit : count;
+}
+
+/* Same parameters and the same description for the field. */
+static bool same_architecture(const wf_graph *a, const wf_graph *b) {
+    if (!wf_graph_equal(a, b)) return false;
+    for (int i = 0; i < a->n_blocks; i++)
+        if (a->blocks[i].folded != b->blocks[i].folded) return false;
+    return true;
+}
+
+static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
+                               size_t limit) {
+    if (n < 1) return wf_fail(ctx, WF_ERR_USAGE, "no collection to train on; give at least one");
+    for (int i = 0; i < n; i++) {
+        const char *path = wf_zoo_path(sources[i].zoo);
+        size_t count = wf_zoo_count(sources[i].zoo);
+        if (count == 0)
+            return wf_fail(ctx, WF_ERR_INPUT, "%s: the collection has no networks", path);
+        if (count > UINT32_MAX)
+            return wf_fail(ctx, WF_ERR_UNSUPPORTED, "%s: more than %u networks; set a limit", path,
+                           UINT32_MAX);
+        if (limit > count)
+            wf_warn(ctx, "%s: %zu networks asked for, the collection has %zu", path, limit, count);
+        if ((sources[i].cond != NULL) != (cond_size > 0))
+            return wf_fail(ctx, WF_ERR_USAGE,
+                           cond_size > 0 ? "%s: no condition, but the field expects %d numbers"
+                                         : "%s: a condition, but the field has none (%d numbers)",
+                           path, cond_size);
+    }
+    return WF_OK;
+}
+
+/* Counts and clones: every source gets its stock and its range there. */
+static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n, size_t limit,
+                                wf_stocks *out) {
+    for (int i = 0; i < n; i++) {
+        const wf_graph *graph = wf_zoo_graph(sources[i].zoo);
+        int stock = 0;
+        while (stock < out->n_stocks && !same_architecture(out->stocks[stock].graph, graph))
+            stock++;
+        if (stock == out->n_stocks) {
+            WF_TRY(wf_graph_clone(ctx, graph, &out->stocks[stock].graph));
+            out->n_stocks++;
+        }
+        wf_stock_source *source = &out->sources[i];
+        source->stock = stock;
+        source->first = out->stocks[stock].count;
+        source->count = used_networks(&sources[i], limit);
+        out->stocks[stock].count += source->count;
+        source->path = strdup(wf_zoo_path(sources[i].zoo));
+        if (source->path == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "sources: out of memory");
+    }
+    return WF_OK;
+}
+
+static wf_status load_source(wf_ctx *ctx, const wf_source *from, wf_stock_source *source,
+                             wf_stock *stock) {
+    size_t n = stock->graph->n_params;
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (size_t k = 0; k < source->count; k++) {
+        float *w = stock->weights + (source->first + k) * n;
+        wf_zoo_get(from->zoo, k, w);
+        for (size_t i = 0; i < n; i++)
+            if (!isfinite(w[i]))
+                return wf_fail(ctx, WF_ERR_INPUT,
+                               "%s: network %zu has values that are not finite; leave it out",
+                               source->path, k);
+        hash = hash_words(hash, w, n);
+    }
+    source->hash = hash;
+    return WF_OK;
+}
+
+static wf_status normalise_stock(wf_ctx *ctx, wf_stock *stock) {
+    WF_TRY(wf_norm_fit(ctx, stock->graph, stock->weights, stock->count, &stock->norm));
+    size_t n = stock->graph->n_params;
+    for (size_t k = 0; k < stock->count; k++) {
+        float *w = stock->weights + k * n;
+        wf_norm_apply(&stock->norm, stock->graph, w, w);
+    }
+    return WF_OK;
+}
+
+static wf_status load_all(wf_ctx *ctx, const wf_source *sources, size_t limit, bool normalise,
+                          wf_stocks *out) {
+    WF_TRY(assign_sources(ctx, sources, out->n_sources, limit, out));
+    for (int s = 0; s < out->n_stocks; s++) {
+        wf_stock *stock = &out->stocks[s];
+        WF_TRY(wf_alloc(ctx, stock->count * stock->graph->n_params, sizeof(float),
+                        "networks to train on", &stock->weights));
+    }
+    for (int i = 0; i < out->n_sources; i++) {
+        wf_stock_source *source = &out->sources[i];
+        WF_TRY(load_source(ctx, &sources[i], source, &out->stocks[source->stock]));
+        if (out->cond == NULL) continue;
+        float *cond = out->cond + (size_t)i * (size_t)out->cond_size;
+        memcpy(cond, sources[i].cond, (size_t)out->cond_size * sizeof *cond);
+        source->hash = hash_words(source->hash, cond, (size_t)out->cond_size);
+    }
+    for (int s = 0; normalise && s < out->n_stocks; s++)
+        WF_TRY(normalise_stock(ctx, &out->stocks[s]));
+    return WF_OK;
+}
+
+wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources, int cond_size,
+                         size_t limit, bool normalise, wf_stocks *out) {
+    *out = (wf_stocks){.n_sources = n_sources, .cond_size = cond_size};
+    WF_TRY(check_sources(ctx, sources, n_sources, cond_size, limit));
+    size_t n = (size_t)n_sources;
+    wf_status status;
+    WF_TRY_GOTO(wf_alloc(ctx, n, sizeof *out->stocks, "stocks", &out->stocks), fail);
+    WF_TRY_GOTO(wf_alloc(ctx, n, sizeof *out->sources, "sources", &out->sources), fail);
+    if (cond_size > 0)
+        WF_TRY_GOTO(wf_alloc(ctx, n * (size_t)cond_size, sizeof(float), "conditions", &out->cond),
+                    fail);
+    WF_TRY_GOTO(load_all(ctx, sources, limit, normalise, out), fail);
+    return WF_OK;
+fail:
+    wf_stocks_free(out);
+    return status;
+}
+
+void wf_stocks_free(wf_stocks *stocks) {
+    for (int s = 0; stocks->stocks != NULL && s < stocks->n_stocks; s++) {
+        wf_graph_free(stocks->stocks[s].graph);
+        free(stocks->stocks[s].weights);
+    }
+    for (int i = 0; stocks->sources != NULL && i < stocks->n_sources; i++)
+        free(stocks->sources[i].path);
+    free(stocks->stocks);
+    free(stocks->sources);
+    free(stocks->cond);
+    *stocks = (wf_stocks){0};
+}
+
+/* --- which normalisation ------------------------------------------------------------------------ */
+
+static bool same_blocks(const wf_graph *a, const wf_graph *b) {
+    if (a->n_blocks != b->n_blocks) return false;
+    for (int i = 0; i < a->n_blocks; i++)
+        if (a->blocks[i].kind != b->blocks[i].kind || a->blocks[i].coef != b->blocks[i].coef)
+            return false;
+    return true;
+}
+
+static double condition_distance(const wf_stocks *stocks, int source, const float *cond) {
+    if (cond == NULL || stocks->cond == NULL) return 0;
+    double sum = 0;
+    for (int k = 0; k < stocks->cond_size; k++) {
+        double d = (double)cond[k] -
+                   (double)stocks->cond[(size_t)source * (size_t)stocks->cond_size + (size_t)k];
+        sum += d * d;
+    }
+    return sum;
+}
+
+const wf_stock *wf_stocks_match(const wf_stocks *stocks, const wf_graph *graph, const float *cond) {
+    const wf_stock *best = NULL;
+    int best_rank = 0;
+    double best_distance = 0;
+    for (int i = 0; i < stocks->n_sources; i++) {
+        const wf_stock *stock = &stocks->stocks[stocks->sources[i].stock];
+        if (!same_blocks(stock->graph, graph)) continue;
+        bool ends =
+            stock->graph->inputs == graph->inputs && stock->graph->outputs == graph->outputs;
+        int rank = wf_graph_equal(stock->graph, graph) ? 3 : ends ? 2 : 1;
+        double distance = condition_distance(stocks, i, cond);
+        if (rank < best_rank || (rank == best_rank && distance >= best_distance)) continue;
+        best = stock;
+        best_rank = rank;
+        best_distance = distance;
+    }
+    return best;
+}
+
+/* --- drawing ------------------------------------------------------------------------------------ */
+
+static size_t largest_network(const wf_stocks *stocks) {
+    size_t largest = 0;
+    for (int s = 0; s < stocks->n_stocks; s++)
+        if (stocks->stocks[s].graph->n_params > largest)
+            largest = stocks->stocks[s].graph->n_params;
+    return largest;
+}
+
+static wf_status draw_alloc(wf_ctx *ctx, wf_draw *draw) {
+    size_t batch = (size_t)draw->batch, cond = (size_t)draw->stocks->cond_size;
+    size_t all = batch * largest_network(draw->stocks);
+    const char *what = "training batch";
+    wf_flow_batch *flow = &draw->flow;
+    float **arrays[] = {&flow->w0, &flow->w1, &flow->wt, &flow->x, &flow->f};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        WF_TRY(wf_alloc(ctx, all, sizeof(float), what, arrays[i]));
+    WF_TRY(wf_alloc(ctx, batch, sizeof(float), what, &flow->t));
+    WF_TRY(wf_alloc(ctx, batch, sizeof *flow->scale, what, &flow->scale));
+    WF_TRY(wf_alloc(ctx, batch, sizeof(double), what, &flow->loss));
+    if (cond > 0) {
+        WF_TRY(wf_alloc(ctx, batch * cond, sizeof(float), what, &flow->cond));
+        WF_TRY(wf_alloc(ctx, batch, 1, what, &flow->drop));
+    }
+    WF_TRY(wf_alloc(ctx, batch, sizeof *draw->graphs, what, &draw->graphs));
+    WF_TRY(wf_alloc(ctx, batch, sizeof(uint32_t), what, &draw->source));
+    WF_TRY(wf_alloc(ctx, batch, sizeof(uint32_t), what, &draw->network));
+    return wf_alloc(ctx, batch, sizeof(uint32_t), what, &draw->order);
+}
+
+/* One matcher for each architecture that has hidden units. */
+static wf_status open_matchers(wf_ctx *ctx, wf_draw *draw, const wf_fit_desc *desc) {
+    const wf_stocks *stocks = draw->stocks;
+    wf_match_desc match = wf_match_desc_default();
+    match.sweeps = desc->match_sweeps;
+    match.seed = desc->seed;
+    WF_TRY(wf_alloc(ctx, (size_t)stocks->n_stocks, sizeof *draw->matchers, "matching",
+                    &draw->matchers));
+    for (int s = 0; s < stocks->n_stocks; s++)
+        if (stocks->stocks[s].graph->n_orbits > 0)
+            WF_TRY(wf__matcher_open(ctx, stocks->stocks[s].graph, &match, &draw->matchers[s]));
+    return WF_OK;
+}
+
+wf_status wf_draw_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *desc,
+                         wf_draw *out) {
+    *out = (wf_draw){.stocks = stocks,
+                     .batch = (int)desc->batch,
+                     .seed = desc->seed,
+                     .source_std = desc->source_std,
+                     .cond_drop = desc->cond_drop,
+                     .shape_fixed = stocks->n_stocks == 1};
+    out->flow.shape = &out->shape;
+    wf_status status = draw_alloc(ctx, out);
+    if (status == WF_OK && desc->coupling == WF_COUPLING_MATCHED)
+        status = open_matchers(ctx, out, desc);
+    if (status == WF_OK && out->shape_fixed) {
+        for (int b = 0; b < out->batch; b++) out->graphs[b] = stocks->stocks[0].graph;
+        status = wf_batch_build(ctx, &out->shape_arena, out->graphs, out->batch, &out->shape);
+    }
+    if (status != WF_OK) wf_draw_free(out);
+    return status;
+}
+
+void wf_draw_free(wf_draw *draw) {
+    for (int s = 0; draw->matchers != NULL && s < draw->stocks->n_stocks; s++)
+        wf__matcher_close(draw->matchers[s]);
+    wf_flow_batch *flow = &draw->flow;
+    void *memory[] = {flow->w0,     flow->w1,     flow->wt,      flow->x,     flow->f,
+                      flow->t,      flow->scale,  flow->loss,    flow->cond,  flow->drop,
+                      draw->graphs, draw->source, draw->network, draw->order, draw->matchers};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
+    wf_arena_free(&draw->shape_arena);
+    *draw = (wf_draw){0};
+}
+
+/* Draws source and network for every place, then orders the places by stock, keeping the order of draws within one. */
+static void choose_networks(wf_draw *draw, uint32_t update) {
+    const wf_stocks *stocks = draw->stocks;
+    for (int b = 0; b < draw->batch; b++) {
+        wf_rng rng = wf_rng_at(draw->seed, (uint32_t)b, WF_RNG_BATCH, update);
+        uint32_t source =
+            stocks->n_sources > 1 ? wf_rng_below(&rng, (uint32_t)stocks->n_sources) : 0;
+        draw->source[b] = source;
+        draw->network[b] = wf_rng_below(&rng, (uint32_t)stocks->sources[source].count);
+    }
+    int place = 0;
+    for (int s = 0; s < stocks->n_stocks; s++)
+        for (int b = 0; b < draw->batch; b++)
+            if (stocks->sources[draw->source[b]].stock == s) draw->order[place++] = (uint32_t)b;
+}
+
+static int place_stock(const wf_draw *draw, int place) {
+    return draw->stocks->sources[draw->source[draw->order[place]]].stock;
+}
+
+typedef struct fill_call {
+    wf_draw *draw;
+    uint32_t update;
+} fill_call;
+
+static void fill_place(void *arg, size_t place, int worker) {
+    const fill_call *call = arg;
+    (void)worker;
+    wf_draw *draw = call->draw;
+    const wf_stocks *stocks = draw->stocks;
+    wf_flow_batch *flow = &draw->flow;
+    uint32_t drawn = draw->order[place], source = draw->source[drawn], b = (uint32_t)place;
+    const wf_stock_source *from = &stocks->sources[source];
+    const wf_stock *stock = &stocks->stocks[from->stock];
+    size_t n = stock->graph->n_params, start = draw->shape.param_start[place];
+    memcpy(flow->w1 + start, stock->weights + (from->first + draw->network[drawn]) * n,
+           n * sizeof(float));
+    wf_rng rng = wf_rng_at(draw->seed, b, WF_RNG_NOISE, call->update);
+    wf_rng_normals(&rng, flow->w0 + start, n);
+    if (draw->source_std != 1)
+        for (size_t i = start; i < start + n; i++) flow->w0[i] *= (float)draw->source_std;
+    rng = wf_rng_at(draw->seed, b, WF_RNG_TIME, call->update);
+    flow->t[place] = wf_rng_uniform(&rng);
+    if (flow->cond == NULL) return;
+    size_t k = (size_t)stocks->cond_size;
+    memcpy(flow->cond + place * k, stocks->cond + source * k, k * sizeof(float));
+    rng = wf_rng_at(draw->seed, b, WF_RNG_DROP, call->update);
+    flow->drop[place] = wf_rng_uniform(&rng) < draw->cond_drop;
+}
+
+/* The noise of every run of one architecture, its hidden units permuted to match their targets. */
+static wf_status match_noise(wf_ctx *ctx, wf_draw *draw) {
+    for (int from = 0, to; from < draw->batch; from = to) {
+        int stock = place_stock(draw, from);
+        for (to = from + 1; to < draw->batch && place_stock(draw, to) == stock;) to++;
+        if (draw->matchers[stock] == NULL) continue;
+        size_t start = draw->shape.param_start[from];
+        WF_TRY(wf__matcher_run(ctx, draw->matchers[stock], draw->flow.w1 + start, 1,
+                               draw->flow.w0 + start, (size_t)(to - from)));
+    }
+    return WF_OK;
+}
+
+wf_status wf_draw_batch(wf_ctx *ctx, wf_draw *draw, size_t update) {
+    choose_networks(draw, (uint32_t)update);
+    if (!draw->shape_fixed) {
+        for (int b = 0; b < draw->batch; b++)
+            draw->graphs[b] = draw->stocks->stocks[place_stock(draw, b)].graph;
+        wf_arena_reset(&draw->shape_arena);
+        WF_TRY(wf_batch_build(ctx, &draw->shape_arena, draw->graphs, draw->batch, &draw->shape));
+    }
+    fill_call call = {draw, (uint32_t)update};
+    wf_parallel(ctx, (size_t)draw->batch, fill_place, &call);
+    return draw->matchers != NULL ? match_noise(ctx, draw) : WF_OK;
+}

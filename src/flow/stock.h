@@ -1,0 +1,64 @@
+/* stock: the networks a flow is fitted to, in normalised space, and how a batch is drawn from them.
+ *
+ * Collections of one architecture lie in one stock and share its group normalisation, fitted over all of
+ * their used networks; a collection is a source: a range of a stock and a condition. A batch draws, for each
+ * place, a source and one of its networks, both uniformly, from stream (seed, place, WF_RNG_BATCH, update);
+ * the places are then ordered by stock, so that networks of one architecture lie side by side. */
+#ifndef WF_FLOW_STOCK_H
+#define WF_FLOW_STOCK_H
+
+#include "align/matcher.h"
+#include "flow/objective.h"
+#include "weft/flow.h"
+
+typedef struct wf_stock {
+    wf_graph *graph; /* owned */
+    wf_norm norm;    /* n = 0 without normalisation */
+    size_t count;
+    float *weights; /* (count, n_params), normalised; NULL in a flow that only samples */
+} wf_stock;
+
+typedef struct wf_stock_source {
+    int stock;
+    size_t first, count;
+    char *path;    /* of the collection */
+    uint64_t hash; /* of its used networks and its condition */
+} wf_stock_source;
+
+typedef struct wf_stocks {
+    int n_stocks, n_sources, cond_size;
+    wf_stock *stocks;
+    wf_stock_source *sources;
+    float *cond; /* (n_sources, cond_size); NULL without conditions */
+} wf_stocks;
+
+wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources, int cond_size,
+                         size_t limit, bool normalise, wf_stocks *out);
+void wf_stocks_free(wf_stocks *stocks);
+
+/* The stock whose normalisation serves `graph`: the same architecture, else one with the same kinds of blocks, preferring
+ * equal inputs and outputs, then the nearest condition (cond may be NULL). NULL when no stock has such blocks. */
+const wf_stock *wf_stocks_match(const wf_stocks *stocks, const wf_graph *graph, const float *cond);
+
+/* The buffers of a training batch and the stream addresses that fill them. */
+typedef struct wf_draw {
+    const wf_stocks *stocks;
+    int batch;
+    uint64_t seed;
+    double source_std, cond_drop;
+    wf_matcher **matchers; /* (n_stocks); NULL with the independent coupling */
+    wf_flow_batch flow;
+    wf_batch shape;
+    wf_arena shape_arena; /* the shape, made anew for every update when there are several stocks */
+    bool shape_fixed;
+    const wf_graph **graphs; /* (batch) */
+    uint32_t *source, *network, *order;
+} wf_draw;
+
+wf_status wf_draw_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *desc,
+                         wf_draw *out);
+void wf_draw_free(wf_draw *draw);
+/* Fills draw->flow: w0, w1, t, cond, drop of update `update`. */
+wf_status wf_draw_batch(wf_ctx *ctx, wf_draw *draw, size_t update);
+
+#endif

@@ -1,0 +1,853 @@
+/* Objective, trainer, checkpoints, sampling and controls around a toy velocity with known derivatives. */
+#include "wf_test.h"
+#include "toy_velocity.h"
+
+#include "flow/flow_fit.h"
+#include "weft/align.h"
+
+#include <unistd.h>
+
+/* Calls of the allocator, counted where nothing else has taken it over. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COUNTS_ALLOCATIONS 0
+#else
+#define COUNTS_ALLOCATIONS 1
+static long allocations;
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+void *__libc_memalign(size_t, size_t);
+void *malloc(size_t n) { return __atomic_add_fetch(&allocations, 1, 0), __libc_malloc(n); }
+void *calloc(size_t n, size_t m) {
+    return __atomic_add_fetch(&allocations, 1, 0), __libc_calloc(n, m);
+}
+void *realloc(void *p, size_t n) {
+    return __atomic_add_fetch(&allocations, 1, 0), __libc_realloc(p, n);
+}
+void *aligned_alloc(size_t a, size_t n) {
+    return __atomic_add_fetch(&allocations, 1, 0), __libc_memalign(a, n);
+}
+#endif
+
+static char folder[] = "/tmp/weft_flow_XXXXXX";
+
+static const char *file_name(const char *name) {
+    static char text[4][256];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(text[turn], sizeof text[turn], "%s/%s", folder, name);
+    return text[turn];
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int drop_folder(void **state) {
+    (void)state;
+    char command[300];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+/* A collection whose blocks have means and spreads of their own. */
+static wf_zoo *make_zoo(wf_ctx *ctx, const char *arch, size_t count, uint32_t salt) {
+    wf_graph *graph;
+    assert_ok(ctx, wf_graph_parse(ctx, arch, "relu", 0, &graph));
+    float *weights = calloc(count * graph->n_params, sizeof *weights);
+    for (size_t k = 0; k < count; k++) {
+        float *w = weights + k * graph->n_params;
+        wf_rng rng = wf_rng_at(77, (uint32_t)k, WF_RNG_TEST, salt);
+        wf_rng_normals(&rng, w, graph->n_params);
+        for (int b = 0; b < graph->n_blocks; b++)
+            for (size_t i = 0; i < graph->blocks[b].count; i++) {
+                float *x = &w[graph->blocks[b].offset + i];
+                *x = (float)b + (0.5f + (float)b) * *x;
+            }
+    }
+    char name[64];
+    snprintf(name, sizeof name, "zoo_%s_%zu_%u.safetensors", arch, count, salt);
+    const char *path = file_name(name);
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, count, NULL));
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    free(weights);
+    wf_graph_free(graph);
+    return zoo;
+}
+
+static wf_fit_desc quick_fit(void) {
+    wf_fit_desc fit = wf_fit_desc_default();
+    fit.updates = 60;
+    fit.batch = 8;
+    fit.log_every = 7;
+    fit.ema = 0.9;
+    fit.lr = 0.01;
+    fit.save_seconds = 1e9;
+    return fit;
+}
+
+static wf_field_desc plain_field(int cond_size) {
+    wf_field_desc field = {.layout = WF_LAYOUT_LEAN,
+                           .node = 8,
+                           .edge = 8,
+                           .time = 8,
+                           .blocks = 1,
+                           .max_coef = 1,
+                           .seed = 3};
+    field.cond = cond_size > 0 ? WF_COND_LINEAR : WF_COND_NONE;
+    field.cond_size = cond_size;
+    return field;
+}
+
+/* --- objective ---------------------------------------------------------------------------------- */
+
+/* The preconditioning is what linear regression of u = w1 - w0 on w_t gives for Gaussians. */
+static void scales_are_the_gaussian_answer(void **state) {
+    (void)state;
+    for (double s = 0.5; s < 2; s += 0.5)
+        for (double q = 0; q < 0.3; q += 0.1)
+            for (double t = 0; t <= 1; t += 0.125) {
+                wf_path path = {true, s, q};
+                wf_path_scales scale = wf_path_at(&path, t);
+                double variance = (1 - t) * (1 - t) * s * s + t * t + q * q;
+                double covariance = t - (1 - t) * s * s;
+                double rest = 1 + s * s - covariance * covariance / variance;
+                assert_close(scale.in * scale.in, 1 / variance, 1e-6 / variance);
+                assert_close(scale.skip, covariance / variance, 1e-6);
+                assert_close(scale.out, sqrt(rest), 1e-5);
+            }
+    wf_path path = {true, 1, 0};
+    wf_path_scales half = wf_path_at(&path, 0.25);
+    double a = 0.25 * 0.25 + 0.75 * 0.75; /* design section 3, written out */
+    assert_close(half.skip, (2 * 0.25 - 1) / a, 1e-7);
+    assert_close(half.out, 1 / sqrt(a), 1e-7);
+    path.precondition = false;
+    wf_path_scales plain = wf_path_at(&path, 0.25);
+    assert_true(plain.in == 1 && plain.skip == 0 && plain.out == 1);
+}
+
+/* A ragged batch of two architectures with buffers of its own. */
+typedef struct fixture {
+    wf_graph *graphs[2];
+    const wf_graph *list[3];
+    wf_arena arena;
+    wf_batch shape;
+    wf_flow_batch flow;
+    wf_velocity velocity;
+    toy_orders orders;
+    float params[toy_params], grad[toy_params];
+    float *memory[5];
+    float t[3];
+    wf_path_scales scale[3];
+    double loss[3];
+} fixture;
+
+static void fixture_make(wf_ctx *ctx, fixture *x) {
+    *x = (fixture){.t = {0.2f, 0.9f, 0.5f}};
+    assert_ok(ctx, wf_graph_parse(ctx, "3-4-2", "tanh", 0, &x->graphs[0]));
+    assert_ok(ctx, wf_graph_parse(ctx, "2-5-6-2", "tanh", 0, &x->graphs[1]));
+    x->list[0] = x->list[2] = x->graphs[0];
+    x->list[1] = x->graphs[1];
+    assert_ok(ctx, wf_batch_build(ctx, &x->arena, x->list, 3, &x->shape));
+    for (int i = 0; i < 5; i++) {
+        x->memory[i] = calloc(x->shape.n_params, sizeof(float));
+        wf_rng rng = wf_rng_at(9, (uint32_t)i, WF_RNG_TEST, 1);
+        wf_rng_normals(&rng, x->memory[i], x->shape.n_params);
+    }
+    x->flow = (wf_flow_batch){.shape = &x->shape,
+                              .w0 = x->memory[0],
+                              .w1 = x->memory[1],
+                              .t = x->t,
+                              .wt = x->memory[2],
+                              .x = x->memory[3],
+                              .f = x->memory[4],
+                              .scale = x->scale,
+                              .loss = x->loss};
+    wf_field_desc field = plain_field(0);
+    assert_ok(ctx, toy_make(ctx, &x->orders, &field, &x->velocity));
+    toy_init(x->velocity.self, 4, x->params);
+}
+
+static void fixture_free(fixture *x) {
+    for (int i = 0; i < 5; i++) free(x->memory[i]);
+    wf_velocity_free(&x->velocity);
+    wf_graph_free(x->graphs[0]);
+    wf_graph_free(x->graphs[1]);
+    wf_arena_free(&x->arena);
+}
+
+static double fixture_loss(wf_ctx *ctx, fixture *x, const wf_path *path, float *grad) {
+    double loss;
+    wf_flow_interpolate(ctx, path, 1, 2, &x->flow);
+    assert_ok(ctx, wf_flow_loss(ctx, &x->velocity, x->params, &x->flow, &loss, grad));
+    return loss;
+}
+
+static void loss_is_the_mean_of_means(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    fixture x;
+    fixture_make(ctx, &x);
+    wf_path path = {false, 1, 0};
+    double loss = fixture_loss(ctx, &x, &path, NULL), expected = 0;
+    float *wt = calloc(x.shape.n_params, sizeof *wt), *v = calloc(x.shape.n_params, sizeof *v);
+    for (int g = 0; g < 3; g++)
+        for (size_t i = x.shape.param_start[g]; i < x.shape.param_start[g + 1]; i++)
+            wt[i] = (1 - x.t[g]) * x.flow.w0[i] + x.t[g] * x.flow.w1[i];
+    assert_ok(ctx,
+              toy_forward(ctx, x.velocity.self, x.params, &x.shape, wt, x.t, NULL, NULL, false, v));
+    for (int g = 0; g < 3; g++) {
+        double sum = 0;
+        for (size_t i = x.shape.param_start[g]; i < x.shape.param_start[g + 1]; i++)
+            sum += pow(v[i] - ((double)x.flow.w1[i] - x.flow.w0[i]), 2);
+        expected += sum / (double)x.list[g]->n_params / 3;
+    }
+    assert_close(loss, expected, 1e-5 * expected);
+    free(wt);
+    free(v);
+    fixture_free(&x);
+    wf_ctx_free(ctx);
+}
+
+/* With F = 0 the preconditioned velocity is the skip term alone. */
+static void preconditioned_loss_has_its_skip(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    fixture x;
+    fixture_make(ctx, &x);
+    memset(x.params, 0, sizeof x.params);
+    wf_path path = {true, 1, 0};
+    double loss = fixture_loss(ctx, &x, &path, NULL), expected = 0;
+    for (int g = 0; g < 3; g++) {
+        double t = x.t[g], a = t * t + (1 - t) * (1 - t), sum = 0;
+        for (size_t i = x.shape.param_start[g]; i < x.shape.param_start[g + 1]; i++) {
+            double wt = (1 - t) * x.flow.w0[i] + t * x.flow.w1[i];
+            sum += pow((2 * t - 1) / a * wt - ((double)x.flow.w1[i] - x.flow.w0[i]), 2);
+        }
+        expected += sum / (double)x.list[g]->n_params / 3;
+    }
+    assert_close(loss, expected, 1e-5 * expected);
+    fixture_free(&x);
+    wf_ctx_free(ctx);
+}
+
+static void gradient_agrees_with_differences(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    fixture x;
+    fixture_make(ctx, &x);
+    const wf_path paths[] = {
+        {false, 1, 0}, {true, 1, 0}, {true, 1.5, 0}, {true, 0.7, 0.2}, {false, 2, 0.1}};
+    for (size_t k = 0; k < sizeof paths / sizeof *paths; k++) {
+        fixture_loss(ctx, &x, &paths[k], x.grad);
+        for (int i = 0; i < toy_params; i++) {
+            float kept = x.params[i], h = 0.0625f;
+            x.params[i] = kept + h;
+            double up = fixture_loss(ctx, &x, &paths[k], NULL);
+            x.params[i] = kept - h;
+            double down = fixture_loss(ctx, &x, &paths[k], NULL);
+            x.params[i] = kept;
+            /* The loss is quadratic in each parameter: the difference is exact but for rounding. */
+            assert_close(x.grad[i], (up - down) / (2 * h), 2e-5 * (1 + fabs(x.grad[i])));
+        }
+    }
+    fixture_free(&x);
+    wf_ctx_free(ctx);
+}
+
+/* --- trainer ------------------------------------------------------------------------------------ */
+
+static wf_status fit(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
+                     const wf_fit_desc *desc, const char *path, toy_orders *orders) {
+    wf_field_desc field = plain_field(cond_size);
+    return wf_flow_fit_with(ctx, sources, n, &field, desc, path, toy_make, orders, NULL);
+}
+
+/* Every tensor of two checkpoints, byte for byte. */
+static void assert_same_tensors(wf_ctx *ctx, const char *a, const char *b) {
+    wf_st_file *x, *y;
+    assert_ok(ctx, wf_st_open(ctx, a, &x));
+    assert_ok(ctx, wf_st_open(ctx, b, &y));
+    assert_int_equal(wf_st_count(x), wf_st_count(y));
+    for (size_t i = 0; i < wf_st_count(x); i++) {
+        const wf_st_tensor *t = wf_st_at(x, i), *u = wf_st_find(y, t->name);
+        assert_non_null(u);
+        assert_int_equal(t->bytes, u->bytes);
+        if (memcmp(t->data, u->data, t->bytes) != 0) fail_msg("tensor %s differs", t->name);
+    }
+    assert_string_equal(wf_st_meta(x, "step"), wf_st_meta(y, "step"));
+    wf_st_close(x);
+    wf_st_close(y);
+}
+
+static char *read_text(wf_ctx *ctx, const char *path) {
+    char *text;
+    size_t size;
+    assert_ok(ctx, wf_read_file(ctx, path, 1 << 20, &text, &size));
+    return text;
+}
+
+/* Updates and losses of a log must agree; seconds may differ. */
+static void assert_same_log(wf_ctx *ctx, const char *a, const char *b) {
+    char name[2][300];
+    snprintf(name[0], sizeof name[0], "%s.log.jsonl", a);
+    snprintf(name[1], sizeof name[1], "%s.log.jsonl", b);
+    char *x = read_text(ctx, name[0]), *y = read_text(ctx, name[1]), *p = x, *q = y;
+    while (*p != '\0' && *q != '\0') {
+        char *p_end = strstr(p, ",\"seconds\""), *q_end = strstr(q, ",\"seconds\"");
+        assert_non_null(p_end);
+        assert_non_null(q_end);
+        *p_end = *q_end = '\0';
+        assert_string_equal(p, q);
+        p = strchr(p_end + 1, '\n') + 1;
+        q = strchr(q_end + 1, '\n') + 1;
+    }
+    assert_true(*p == '\0' && *q == '\0');
+    free(x);
+    free(y);
+}
+
+static double mean_loss(wf_ctx *ctx, const char *path, size_t from, size_t to) {
+    char name[300];
+    snprintf(name, sizeof name, "%s.log.jsonl", path);
+    char *text = read_text(ctx, name), *line = text;
+    double sum = 0;
+    int n = 0;
+    while (line != NULL && *line != '\0') {
+        unsigned long long at;
+        double loss;
+        assert_int_equal(sscanf(line, "{\"update\":%llu,\"loss\":%lf", &at, &loss), 2);
+        if (at > from && at <= to) sum += loss, n++;
+        line = strchr(line, '\n');
+        if (line != NULL) line++;
+    }
+    free(text);
+    assert_true(n > 0);
+    return sum / n;
+}
+
+static void training_reduces_the_loss(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 2, 0); /* two networks */
+    wf_source source = {zoo, NULL};
+    for (int variant = 0; variant < 4; variant++) {
+        wf_fit_desc desc = quick_fit();
+        desc.updates = 600;
+        desc.optimizer = variant & 1 ? WF_OPT_MUON : WF_OPT_ADAMW;
+        desc.precondition = desc.normalise = variant & 2;
+        desc.coupling = variant & 2 ? WF_COUPLING_MATCHED : WF_COUPLING_INDEPENDENT;
+        char name[32];
+        snprintf(name, sizeof name, "reduce_%d", variant);
+        const char *path = file_name(name);
+        toy_orders orders = {0};
+        assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders));
+        assert_int_equal(orders.calls, 600);
+        double early = mean_loss(ctx, path, 0, 50), late = mean_loss(ctx, path, 500, 600);
+        if (!(late < 0.85 * early))
+            fail_msg("variant %d: loss from %g to %g", variant, early, late);
+    }
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+static void resumed_run_is_the_uninterrupted_one(void **state) {
+    (void)state;
+    for (int ragged = 0; ragged < 2; ragged++) {
+        wf_ctx *ctx = test_ctx();
+        wf_zoo *zoos[2] = {make_zoo(ctx, "2-3-2", 20, 0), make_zoo(ctx, "3-4-2-2", 10, 1)};
+        float cond[2][1] = {{0.5f}, {-1}};
+        wf_source sources[2] = {{zoos[0], ragged ? cond[0] : NULL}, {zoos[1], cond[1]}};
+        int n = ragged ? 2 : 1, cond_size = ragged;
+        wf_fit_desc desc = quick_fit();
+        desc.cond_drop = 0.3;
+        desc.path_noise = 0.1;
+        desc.warmup = 10;
+        const char *whole = file_name(ragged ? "whole_ragged" : "whole");
+        toy_orders orders = {0};
+        assert_ok(ctx, fit(ctx, sources, n, cond_size, &desc, whole, &orders));
+        /* Interrupted three times, each piece with another number of threads. */
+        const char *pieces = file_name(ragged ? "pieces_ragged" : "pieces");
+        for (int piece = 0; piece < 4; piece++) {
+            wf_ctx_desc threads = {.threads = 1 + piece};
+            wf_ctx *own;
+            assert_int_equal(wf_ctx_create(&threads, &own), WF_OK);
+            orders = (toy_orders){.interrupt_at = piece < 3 ? 10 + piece : 0};
+            wf_status status = fit(own, sources, n, cond_size, &desc, pieces, &orders);
+            assert_int_equal(status, piece < 3 ? WF_ERR_INTERRUPTED : WF_OK);
+            if (piece < 3) assert_non_null(strstr(wf_last_error(own), "interrupted after update"));
+            wf_ctx_free(own);
+        }
+        assert_same_tensors(ctx, whole, pieces);
+        assert_same_log(ctx, whole, pieces);
+        /* A finished run is not run again. */
+        orders = (toy_orders){0};
+        assert_ok(ctx, fit(ctx, sources, n, cond_size, &desc, pieces, &orders));
+        assert_int_equal(orders.calls, 0);
+        assert_same_log(ctx, whole, pieces);
+        wf_zoo_free(zoos[0]);
+        wf_zoo_free(zoos[1]);
+        wf_ctx_free(ctx);
+    }
+}
+
+/* A process killed after a checkpoint leaves log lines beyond it, perhaps half a line. */
+static void log_lines_beyond_the_checkpoint_go(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
+    wf_source source = {zoo, NULL};
+    wf_fit_desc desc = quick_fit();
+    const char *whole = file_name("log_whole"), *killed = file_name("log_killed");
+    toy_orders orders = {0};
+    assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, whole, &orders));
+    wf_ctx *own = test_ctx();
+    orders = (toy_orders){.interrupt_at = 16};
+    assert_int_equal(fit(own, &source, 1, 0, &desc, killed, &orders), WF_ERR_INTERRUPTED);
+    wf_ctx_free(own);
+    char name[300];
+    snprintf(name, sizeof name, "%s.log.jsonl", killed);
+    FILE *log = fopen(name, "a");
+    fprintf(log, "{\"update\":21,\"loss\":1,\"seconds\":1}\n{\"update\":28,\"lo");
+    fclose(log);
+    orders = (toy_orders){0};
+    assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, killed, &orders));
+    assert_same_log(ctx, whole, killed);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+static void another_configuration_is_refused(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0), *other = make_zoo(ctx, "2-3-2", 20, 5);
+    wf_source source = {zoo, NULL}, swapped = {other, NULL};
+    const char *path = file_name("config");
+    wf_fit_desc desc = quick_fit();
+    toy_orders orders = {0};
+    assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders));
+    char *before = read_text(ctx, path);
+    wf_fit_desc changed = desc;
+    changed.lr = 0.02;
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &changed, path, &orders), WF_ERR_USAGE, "fit.lr");
+    changed = desc;
+    changed.updates = 70; /* the cosine's horizon follows */
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &changed, path, &orders), WF_ERR_USAGE,
+                 "fit.schedule_updates is 60, this run's is 70");
+    changed.schedule_updates = 60; /* with the old horizon the run is only longer */
+    assert_fails(ctx, fit(ctx, &swapped, 1, 0, &changed, path, &orders), WF_ERR_USAGE,
+                 "source.0.hash");
+    char *after = read_text(ctx, path);
+    assert_string_equal(before, after);
+    assert_ok(ctx, fit(ctx, &source, 1, 0, &changed, path, &orders));
+    assert_int_equal(orders.calls, 70);
+    assert_ok(ctx, wf_write_file(ctx, path, "no", 2));
+    assert_int_equal(fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_INPUT);
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, wf_zoo_path(zoo), &orders), WF_ERR_INPUT,
+                 "not a flow");
+    free(before);
+    free(after);
+    wf_zoo_free(zoo);
+    wf_zoo_free(other);
+    wf_ctx_free(ctx);
+}
+
+static void divergence_keeps_the_last_checkpoint(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
+    wf_source source = {zoo, NULL};
+    wf_fit_desc desc = quick_fit();
+    const char *path = file_name("diverged");
+    toy_orders orders = {.nan_at = 5};
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_DIVERGED,
+                 "diverged at update 5: the loss is nan; no checkpoint had been written yet");
+    assert_false(wf_file_exists(path));
+    desc.save_seconds = 0;
+    orders = (toy_orders){.nan_at = 5};
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_DIVERGED,
+                 "the last checkpoint is kept");
+    wf_flow *flow;
+    assert_ok(ctx, wf_flow_open_with(ctx, path, toy_make, &orders, &flow));
+    assert_int_equal(wf_flow_updates(flow), 4);
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+static void updates_allocate_nothing(void **state) {
+    (void)state;
+#if COUNTS_ALLOCATIONS
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoos[2] = {make_zoo(ctx, "2-3-2", 20, 0), make_zoo(ctx, "3-4-2-2", 10, 1)};
+    wf_source sources[2] = {{zoos[0], NULL}, {zoos[1], NULL}};
+    for (int ragged = 0; ragged < 2; ragged++) {
+        long counted[2];
+        for (int longer = 0; longer < 2; longer++) {
+            wf_fit_desc desc = quick_fit();
+            desc.updates = longer ? 90 : 30;
+            toy_orders orders = {0};
+            char name[32];
+            snprintf(name, sizeof name, "alloc_%d_%d", ragged, longer);
+            const char *path = file_name(name);
+            allocations = 0;
+            assert_ok(ctx, fit(ctx, sources, ragged ? 2 : 1, 0, &desc, path, &orders));
+            counted[longer] = allocations;
+        }
+        assert_int_equal(counted[0], counted[1]);
+    }
+    wf_zoo_free(zoos[0]);
+    wf_zoo_free(zoos[1]);
+    wf_ctx_free(ctx);
+#else
+    skip();
+#endif
+}
+
+static void bad_settings_are_refused(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 5, 0);
+    float cond[1] = {1};
+    wf_source source = {zoo, NULL}, conditional = {zoo, cond};
+    toy_orders orders = {0};
+    const char *path = file_name("bad");
+    wf_fit_desc good = quick_fit(), desc = good;
+    desc.normalise = false;
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_USAGE, "normalise");
+    desc = good, desc.lr = NAN;
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_USAGE, "lr is nan");
+    desc = good, desc.beta2 = 1;
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_USAGE, "beta2");
+    desc = good, desc.batch = 0;
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_USAGE, "batch");
+    desc = good, desc.min_lr = 1;
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_USAGE, "min_lr");
+    assert_fails(ctx, fit(ctx, &source, 0, 0, &good, path, &orders), WF_ERR_USAGE, "collection");
+    assert_fails(ctx, fit(ctx, &source, 1, 1, &good, path, &orders), WF_ERR_USAGE, "no condition");
+    assert_fails(ctx, fit(ctx, &conditional, 1, 0, &good, path, &orders), WF_ERR_USAGE,
+                 "a condition");
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &good, "/nonexistent/flow", &orders), WF_ERR_DISK,
+                 "/nonexistent");
+    assert_false(wf_file_exists(path));
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+/* --- sampling ----------------------------------------------------------------------------------- */
+
+static wf_flow *fitted(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
+                       const wf_fit_desc *desc, const char *name, toy_orders *orders) {
+    wf_field_desc field = plain_field(cond_size);
+    wf_flow *flow;
+    assert_ok(ctx, wf_flow_fit_with(ctx, sources, n, &field, desc, file_name(name), toy_make,
+                                    orders, &flow));
+    *orders = (toy_orders){0};
+    return flow;
+}
+
+static void networks_do_not_depend_on_batching(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-6-5-2", 30, 0);
+    wf_source source = {zoo, NULL};
+    wf_fit_desc fit_desc = quick_fit();
+    toy_orders orders = {0};
+    wf_flow *flow = fitted(ctx, &source, 1, 0, &fit_desc, "batching", &orders);
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    size_t p = graph->n_params, n = 11;
+    float *all = calloc(n * p, 4), *direct = calloc(n * p, 4), *part = calloc(n * p, 4);
+    for (int solver = WF_SOLVER_EULER; solver <= WF_SOLVER_DOPRI5; solver++) {
+        wf_sample_desc desc = wf_sample_desc_default();
+        desc.solver = (wf_solver)solver;
+        desc.steps = 12;
+        desc.refine_cycles = 2;
+        desc.seed = 8;
+        wf_sample_stats stats;
+        assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, n, &desc, all, direct, &stats));
+        assert_true(memcmp(all, direct, n * p * sizeof *all) != 0);
+        if (solver != WF_SOLVER_DOPRI5) {
+            int stages = solver == WF_SOLVER_EULER ? 1 : solver == WF_SOLVER_HEUN ? 2 : 4;
+            assert_close(stats.evaluations, (12 + 3 + 3) * stages, 0);
+        } else {
+            assert_true(stats.accepted > 0 && stats.evaluations > 6);
+        }
+        desc.batch = 3;
+        assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, n, &desc, part, NULL, NULL));
+        assert_memory_equal(all, part, n * p * sizeof *all);
+        for (size_t k = 0; k < n; k += 4) {
+            desc.first = k;
+            assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, 1, &desc, part, NULL, NULL));
+            assert_memory_equal(all + k * p, part, p * sizeof *all);
+        }
+        desc.first = 0;
+        desc.refine_cycles = 0;
+        assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, n, &desc, part, NULL, NULL));
+        assert_memory_equal(direct, part, n * p * sizeof *all);
+    }
+    free(all);
+    free(direct);
+    free(part);
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+/* With F = 0 and preconditioning the flow is exact for unit Gaussians, so w(1) = w(0): the direct sample is its noise
+ * on the scale of the collection, at any width. */
+static void exact_flow_returns_its_noise(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-6-2", 50, 0);
+    wf_source source = {zoo, NULL};
+    wf_fit_desc fit_desc = quick_fit();
+    toy_orders orders = {0};
+    wf_flow *flow = fitted(ctx, &source, 1, 0, &fit_desc, "exact", &orders);
+    memset(flow->params, 0, toy_params * sizeof(float));
+    wf_graph *wide;
+    assert_ok(ctx, wf_graph_parse(ctx, "2-9-2", "relu", 0, &wide));
+    float *load;
+    assert_ok(ctx, wf_zoo_load(ctx, zoo, 0, 50, &load));
+    wf_norm norm;
+    assert_ok(ctx, wf_norm_fit(ctx, wf_zoo_graph(zoo), load, 50, &norm));
+    size_t p = wide->n_params;
+    float *w = calloc(3 * p, 4), *noise = calloc(p, 4);
+    wf_sample_desc desc = wf_sample_desc_default();
+    desc.seed = 12;
+    desc.rtol = desc.atol = 1e-8;
+    assert_ok(ctx, wf_flow_sample(ctx, flow, wide, NULL, 3, &desc, w, NULL, NULL));
+    for (uint32_t k = 0; k < 3; k++) {
+        wf_rng rng = wf_rng_at(12, k, WF_RNG_SAMPLE, 0);
+        wf_rng_normals(&rng, noise, p);
+        for (int b = 0; b < wide->n_blocks; b++)
+            for (size_t i = 0; i < wide->blocks[b].count; i++) {
+                size_t at = wide->blocks[b].offset + i;
+                assert_close(w[k * p + at], norm.mean[b] + norm.std[b] * noise[at], 2e-5);
+            }
+    }
+    wf_graph *deep;
+    assert_ok(ctx, wf_graph_parse(ctx, "2-9-9-2", "relu", 0, &deep));
+    assert_fails(ctx, wf_flow_sample(ctx, flow, deep, NULL, 1, &desc, w, NULL, NULL),
+                 WF_ERR_UNSUPPORTED, "2-9-9-2");
+    free(load);
+    free(w);
+    free(noise);
+    wf_graph_free(wide);
+    wf_graph_free(deep);
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+static void normalisation_is_per_architecture(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    /* The first and third share an architecture, hence a stock and its normalisation. */
+    wf_zoo *zoos[3] = {make_zoo(ctx, "2-3-2", 10, 0), make_zoo(ctx, "2-3-3", 6, 1),
+                       make_zoo(ctx, "2-3-2", 4, 2)};
+    wf_source sources[3] = {{zoos[0], NULL}, {zoos[1], NULL}, {zoos[2], NULL}};
+    wf_stocks stocks;
+    assert_ok(ctx, wf_stocks_load(ctx, sources, 3, 0, 5, true, &stocks));
+    assert_int_equal(stocks.n_stocks, 2);
+    assert_int_equal(stocks.stocks[0].count, 9); /* limit 5, and all 4 */
+    assert_int_equal(stocks.stocks[1].count, 5);
+    assert_int_equal(stocks.sources[2].first, 5);
+    for (int s = 0; s < 2; s++) {
+        const wf_stock *stock = &stocks.stocks[s];
+        for (int b = 0; b < stock->graph->n_blocks; b++) {
+            double sum = 0, squares = 0;
+            size_t n = stock->count * stock->graph->blocks[b].count;
+            for (size_t k = 0; k < stock->count; k++)
+                for (size_t i = 0; i < stock->graph->blocks[b].count; i++) {
+                    double x = stock->weights[k * stock->graph->n_params +
+                                              stock->graph->blocks[b].offset + i];
+                    sum += x;
+                    squares += x * x;
+                }
+            assert_close(sum / (double)n, 0, 1e-5);
+            assert_close(squares / (double)n, 1, 0.1);
+        }
+    }
+    wf_graph *wide;
+    assert_ok(ctx, wf_graph_parse(ctx, "2-8-3", "relu", 0, &wide));
+    assert_ptr_equal(wf_stocks_match(&stocks, wide, NULL), &stocks.stocks[1]);
+    assert_ptr_equal(wf_stocks_match(&stocks, wf_zoo_graph(zoos[2]), NULL), &stocks.stocks[0]);
+    wf_graph_free(wide);
+    wf_stocks_free(&stocks);
+    assert_ok(ctx, wf_stocks_load(ctx, sources, 1, 0, 0, false, &stocks));
+    float w[64];
+    wf_zoo_get(zoos[0], 7, w);
+    size_t p = stocks.stocks[0].graph->n_params;
+    assert_memory_equal(stocks.stocks[0].weights + 7 * p, w, p * sizeof *w);
+    wf_stocks_free(&stocks);
+    for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
+    wf_ctx_free(ctx);
+}
+
+static void guidance_mixes_two_velocities(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 10, 0);
+    float cond[1] = {2};
+    wf_source source = {zoo, cond};
+    wf_fit_desc fit_desc = quick_fit();
+    fit_desc.cond_drop = 0.2;
+    toy_orders orders = {0};
+    wf_flow *flow = fitted(ctx, &source, 1, 1, &fit_desc, "guided", &orders);
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    size_t p = graph->n_params;
+    float w[4][64];
+    wf_sample_desc desc = wf_sample_desc_default();
+    desc.solver = WF_SOLVER_EULER;
+    desc.steps = 1; /* one step from t = 0: linear in the velocity */
+    for (int g = 0; g < 3; g++) {
+        desc.guidance = g;
+        orders = (toy_orders){0};
+        assert_ok(ctx, wf_flow_sample(ctx, flow, graph, cond, 1, &desc, w[g], NULL, NULL));
+        assert_int_equal(orders.conditional, g != 0);
+        assert_int_equal(orders.null, g != 1);
+    }
+    assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, 1, &desc, w[3], NULL, NULL));
+    assert_memory_equal(w[0], w[3], p * sizeof(float)); /* no condition is the null */
+    assert_true(memcmp(w[0], w[1], p * sizeof(float)) != 0);
+    for (size_t i = 0; i < p; i++)
+        assert_close(w[2][i], w[0][i] + 2 * (w[1][i] - w[0][i]), 1e-4 * (1 + fabs(w[2][i])));
+    float bad[1] = {NAN};
+    assert_fails(ctx, wf_flow_sample(ctx, flow, graph, bad, 1, &desc, w[0], NULL, NULL),
+                 WF_ERR_USAGE, "not finite");
+    wf_flow_free(flow);
+    fit_desc.cond_drop = 0;
+    flow = fitted(ctx, &source, 1, 1, &fit_desc, "unguided", &orders);
+    assert_fails(ctx, wf_flow_sample(ctx, flow, graph, cond, 1, &desc, w[0], NULL, NULL),
+                 WF_ERR_USAGE, "never trained");
+    assert_fails(ctx, wf_flow_sample(ctx, flow, graph, NULL, 1, &desc, w[0], NULL, NULL),
+                 WF_ERR_USAGE, "without a condition");
+    desc.guidance = 1;
+    desc.refine_cycles = 1;
+    desc.refine_t = 1;
+    assert_fails(ctx, wf_flow_sample(ctx, flow, graph, cond, 1, &desc, w[0], NULL, NULL),
+                 WF_ERR_USAGE, "refine_t");
+    desc.refine_cycles = 0;
+    orders = (toy_orders){.nan_at = 1};
+    desc.first = 40;
+    assert_fails(ctx, wf_flow_sample(ctx, flow, graph, cond, 1, &desc, w[0], NULL, NULL),
+                 WF_ERR_DIVERGED, "network 40");
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+/* --- controls ----------------------------------------------------------------------------------- */
+
+static double distance(const float *a, const float *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+    return sqrt(sum);
+}
+
+static void perturbations_are_near_different_networks(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    enum { count = 12 };
+    wf_zoo *zoo = make_zoo(ctx, "2-6-2", count, 0);
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    size_t p = graph->n_params;
+    float *load, *w = calloc(2 * count * p, 4), *x = calloc(p, 4), *y = calloc(p, 4);
+    assert_ok(ctx, wf_zoo_load(ctx, zoo, 0, count, &load));
+    wf_norm norm;
+    assert_ok(ctx, wf_norm_fit(ctx, graph, load, count, &norm));
+    assert_ok(ctx, wf_control_perturb(ctx, zoo, 0.1, 2 * count, 4, w));
+    int used[2][count] = {{0}};
+    double squares = 0;
+    for (size_t k = 0; k < 2 * count; k++) {
+        size_t nearest = 0;
+        for (size_t j = 1; j < count; j++)
+            if (distance(w + k * p, load + j * p, p) < distance(w + k * p, load + nearest * p, p))
+                nearest = j;
+        used[k / count][nearest]++;
+        wf_norm_apply(&norm, graph, w + k * p, x);
+        wf_norm_apply(&norm, graph, load + nearest * p, y);
+        squares += pow(distance(x, y, p), 2);
+    }
+    for (int j = 0; j < count; j++) /* without replacement while possible, then again */
+        assert_true(used[0][j] == 1 && used[1][j] == 1);
+    assert_close(sqrt(squares / (double)(2 * count * p)), 0.1, 0.005);
+    assert_ok(ctx, wf_control_perturb(ctx, zoo, 0, 1, 4, x));
+    for (size_t i = 0; i < p; i++) y[i] = x[i];
+    assert_fails(ctx, wf_control_perturb(ctx, zoo, NAN, 1, 4, x), WF_ERR_USAGE, "sigma");
+    free(load);
+    free(w);
+    free(x);
+    free(y);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+/* A collection of relabelled copies of one network: matched averages give it back, unmatched ones do not. */
+static void matched_averages_undo_relabelling(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    enum { count = 8 };
+    wf_graph *graph;
+    assert_ok(ctx, wf_graph_parse(ctx, "3-7-2", "relu", 0, &graph));
+    size_t p = graph->n_params;
+    float *weights = calloc(count * p, 4), *w = calloc(count * p, 4), *b = calloc(p, 4);
+    wf_rng rng = wf_rng_at(1, 0, WF_RNG_TEST, 3);
+    wf_rng_normals(&rng, weights, p);
+    for (size_t k = 1; k < count; k++) {
+        uint32_t perm[7];
+        wf_rng shuffle = wf_rng_at(1, (uint32_t)k, WF_RNG_TEST, 4);
+        wf_rng_shuffle(&shuffle, perm, 7);
+        wf_graph_permute(graph, perm, weights, weights + k * p);
+    }
+    const char *path = file_name("copies.safetensors");
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, count, NULL));
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    assert_ok(ctx, wf_control_average(ctx, zoo, true, 6, 2, w));
+    for (size_t k = 0; k < 6; k++) {
+        double nearest = 1e9;
+        for (size_t j = 0; j < count; j++)
+            nearest = fmin(nearest, distance(w + k * p, weights + j * p, p));
+        assert_close(nearest, 0, 1e-5);
+    }
+    assert_ok(ctx, wf_control_average(ctx, zoo, false, 6, 2, w));
+    double largest = 0;
+    for (size_t k = 0; k < 6; k++) largest = fmax(largest, distance(w + k * p, weights, p));
+    assert_true(largest > 0.5);
+    wf_zoo_free(zoo);
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, 1, NULL));
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    assert_fails(ctx, wf_control_average(ctx, zoo, true, 1, 2, w), WF_ERR_INPUT, "needs 2");
+    free(weights);
+    free(w);
+    free(b);
+    wf_zoo_free(zoo);
+    wf_graph_free(graph);
+    wf_ctx_free(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scales_are_the_gaussian_answer),
+        cmocka_unit_test(loss_is_the_mean_of_means),
+        cmocka_unit_test(preconditioned_loss_has_its_skip),
+        cmocka_unit_test(gradient_agrees_with_differences),
+        cmocka_unit_test(training_reduces_the_loss),
+        cmocka_unit_test(resumed_run_is_the_uninterrupted_one),
+        cmocka_unit_test(log_lines_beyond_the_checkpoint_go),
+        cmocka_unit_test(another_configuration_is_refused),
+        cmocka_unit_test(divergence_keeps_the_last_checkpoint),
+        cmocka_unit_test(updates_allocate_nothing),
+        cmocka_unit_test(bad_settings_are_refused),
+        cmocka_unit_test(networks_do_not_depend_on_batching),
+        cmocka_unit_test(exact_flow_returns_its_noise),
+        cmocka_unit_test(normalisation_is_per_architecture),
+        cmocka_unit_test(guidance_mixes_two_velocities),
+        cmocka_unit_test(perturbations_are_near_different_networks),
+        cmocka_unit_test(matched_averages_undo_relabelling),
+    };
+    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+}

@@ -38,6 +38,7 @@ void *wf_arena_alloc(wf_arena *arena, size_t bytes) {
                 arena->current == NULL ? smallest_block : 2 * arena->current->capacity;
             if (capacity < need) capacity = need;
             next = block_create(capacity);
+            if (next == NULL && capacity > need) next = block_create(need); /* memory is short */
             if (next == NULL) return NULL;
             if (arena->current == NULL) arena->first = next;
             else arena->current->next = next;

@@ -2,9 +2,13 @@
 #include "base/cuda/device.h"
 #include "base/pool.h"
 #include "base/status.h"
+#include "base/utf8.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,9 +19,14 @@
 
 enum { max_threads = 256, spins_before_sleep = 4000, report_interval_ms = 200 };
 
-/* The pool. A round is published by storing its function and raising `round`; workers draw chunks
- * from `next` and the last one to leave lowers `busy` to zero. Workers spin a little before they
- * sleep because a training step is hundreds of rounds a few microseconds apart. */
+/* The pool. `round` is odd while a round is open. The caller opens it, draws chunks itself, and
+ * closes it when none is left; workers that wake in time enter (`inside`), draw and leave. So a round
+ * waits for the workers that took part, never for one that the system has not scheduled yet.
+ * A worker raises `inside` and then looks at `round`; the caller closes `round` and then looks at
+ * `inside`: in the one order of all these operations, either the worker sees the round closed and
+ * touches nothing, or the caller sees the worker and waits.
+ * Workers spin a little before they sleep because a training step is hundreds of rounds a few
+ * microseconds apart. */
 struct wf_ctx {
     char error[1024];
     atomic_bool interrupted;
@@ -30,9 +39,10 @@ struct wf_ctx {
     pthread_cond_t wake;
     atomic_uint round;
     atomic_bool quit;
-    atomic_int busy;
+    atomic_int inside;
     atomic_size_t next;
     atomic_int sleepers;
+    atomic_bool running; /* catches a chunk that starts a round of its own */
     wf_chunk_fn *fn;
     void *arg;
     size_t chunks;
@@ -57,32 +67,39 @@ static void draw_chunks(wf_ctx *ctx, int worker) {
     }
 }
 
+static bool is_new_round(wf_ctx *ctx, unsigned seen) {
+    unsigned round = atomic_load(&ctx->round);
+    return round != seen && (round & 1) != 0;
+}
+
 static void *worker_main(void *start_) {
     worker_start start = *(worker_start *)start_;
     free(start_);
     wf_ctx *ctx = start.ctx;
     unsigned seen = 0;
     for (;;) {
-        int spins = 0;
-        while (atomic_load_explicit(&ctx->round, memory_order_acquire) == seen) {
-            if (++spins < spins_before_sleep) {
-                cpu_relax();
-                continue;
-            }
+        for (int spins = 0; spins < spins_before_sleep && !is_new_round(ctx, seen); spins++)
+            cpu_relax();
+        if (!is_new_round(ctx, seen)) {
             pthread_mutex_lock(&ctx->lock);
             atomic_fetch_add(&ctx->sleepers, 1);
-            while (atomic_load(&ctx->round) == seen) pthread_cond_wait(&ctx->wake, &ctx->lock);
+            while (!is_new_round(ctx, seen)) pthread_cond_wait(&ctx->wake, &ctx->lock);
             atomic_fetch_sub(&ctx->sleepers, 1);
             pthread_mutex_unlock(&ctx->lock);
         }
-        seen = atomic_load_explicit(&ctx->round, memory_order_acquire);
+        atomic_fetch_add(&ctx->inside, 1);
+        unsigned round = atomic_load(&ctx->round);
+        if (round & 1) {
+            seen = round;
+            draw_chunks(ctx, start.index);
+        }
+        atomic_fetch_sub(&ctx->inside, 1);
+        /* Asked last: the round just seen may be the one that means the end; it has no chunks. */
         if (atomic_load(&ctx->quit)) return NULL;
-        draw_chunks(ctx, start.index);
-        atomic_fetch_sub_explicit(&ctx->busy, 1, memory_order_release);
     }
 }
 
-static void publish_round(wf_ctx *ctx) {
+static void open_round(wf_ctx *ctx) {
     atomic_fetch_add(&ctx->round, 1);
     if (atomic_load(&ctx->sleepers) > 0) {
         pthread_mutex_lock(&ctx->lock);
@@ -96,38 +113,45 @@ void wf_parallel(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg) {
         for (size_t chunk = 0; chunk < chunks; chunk++) fn(arg, chunk, 0);
         return;
     }
+    bool nested = atomic_exchange_explicit(&ctx->running, true, memory_order_relaxed);
+    assert(!nested);
+    (void)nested;
     ctx->fn = fn;
     ctx->arg = arg;
     ctx->chunks = chunks;
     atomic_store_explicit(&ctx->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&ctx->busy, ctx->started, memory_order_relaxed);
-    publish_round(ctx);
+    open_round(ctx);
     draw_chunks(ctx, 0);
+    atomic_fetch_add(&ctx->round, 1);
     int spins = 0;
-    while (atomic_load_explicit(&ctx->busy, memory_order_acquire) > 0) {
+    while (atomic_load(&ctx->inside) > 0) {
         if (++spins < spins_before_sleep) cpu_relax();
         else sched_yield();
     }
+    atomic_store_explicit(&ctx->running, false, memory_order_relaxed);
 }
 
 static void stop_workers(wf_ctx *ctx) {
     if (ctx->started == 0) return;
     atomic_store(&ctx->quit, true);
-    publish_round(ctx);
+    open_round(ctx);
     for (int i = 0; i < ctx->started; i++) pthread_join(ctx->worker[i], NULL);
     ctx->started = 0;
 }
 
-wf_status wf_ctx_create(const wf_ctx_desc *desc, wf_ctx **out) {
-    *out = NULL;
-    wf_ctx *ctx = calloc(1, sizeof *ctx);
-    if (ctx == NULL) return WF_ERR_MEMORY;
-    if (desc != NULL) ctx->desc = *desc;
+/* The cores this process may use, which a container or taskset can make fewer than the machine has. */
+static int usable_cores(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    ctx->threads = ctx->desc.threads > 0 ? ctx->desc.threads : cores > 0 ? (int)cores : 1;
-    if (ctx->threads > max_threads) ctx->threads = max_threads;
-    pthread_mutex_init(&ctx->lock, NULL);
-    pthread_cond_init(&ctx->wake, NULL);
+    return cores > 0 ? (int)cores : 1;
+}
+
+/* As many as the system gives. Signals are left to the caller's threads. */
+static void start_workers(wf_ctx *ctx) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < ctx->threads; i++) {
         worker_start *start = malloc(sizeof *start);
         if (start == NULL) break;
@@ -138,7 +162,20 @@ wf_status wf_ctx_create(const wf_ctx_desc *desc, wf_ctx **out) {
         }
         ctx->started++;
     }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     ctx->threads = ctx->started + 1;
+}
+
+wf_status wf_ctx_create(const wf_ctx_desc *desc, wf_ctx **out) {
+    *out = NULL;
+    wf_ctx *ctx = calloc(1, sizeof *ctx);
+    if (ctx == NULL) return WF_ERR_MEMORY;
+    if (desc != NULL) ctx->desc = *desc;
+    ctx->threads = ctx->desc.threads > 0 ? ctx->desc.threads : usable_cores();
+    if (ctx->threads > max_threads) ctx->threads = max_threads;
+    pthread_mutex_init(&ctx->lock, NULL);
+    pthread_cond_init(&ctx->wake, NULL);
+    start_workers(ctx);
     *out = ctx;
     return WF_OK;
 }
@@ -155,7 +192,9 @@ int wf_ctx_threads(const wf_ctx *ctx) { return ctx == NULL ? 1 : ctx->threads; }
 
 const char *wf_last_error(const wf_ctx *ctx) { return ctx == NULL ? "" : ctx->error; }
 
-void wf_interrupt(wf_ctx *ctx) { atomic_store(&ctx->interrupted, true); }
+void wf_interrupt(wf_ctx *ctx) {
+    if (ctx != NULL) atomic_store(&ctx->interrupted, true);
+}
 
 bool wf_interrupted(const wf_ctx *ctx) { return ctx != NULL && atomic_load(&ctx->interrupted); }
 
@@ -181,6 +220,23 @@ int wf_status_exit_code(wf_status status) {
     return 1;
 }
 
+/* Names in a sentence may come from a hostile file: what is not UTF-8 or would steer a terminal
+ * becomes '?', so that the sentence can be printed and put into JSON. */
+static void make_printable(char *sentence) {
+    size_t left = strlen(sentence);
+    for (char *at = sentence; left > 0;) {
+        size_t step = wf_utf8_step(at, left);
+        bool control = step == 1 && ((unsigned char)*at < 32 || *at == 127) && *at != '\n';
+        control |= step == 2 && (unsigned char)at[0] == 0xc2 && (unsigned char)at[1] < 0xa0;
+        if (step == 0 || control) {
+            *at = '?';
+            step = 1;
+        }
+        at += step;
+        left -= step;
+    }
+}
+
 wf_status wf_fail(wf_ctx *ctx, wf_status status, const char *format, ...) {
     if (ctx == NULL) return status;
     /* An argument may be the old sentence, so the new one is made beside it. */
@@ -189,6 +245,7 @@ wf_status wf_fail(wf_ctx *ctx, wf_status status, const char *format, ...) {
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
+    make_printable(sentence);
     memcpy(ctx->error, sentence, sizeof sentence);
     return status;
 }
@@ -222,6 +279,7 @@ void wf_warn(wf_ctx *ctx, const char *format, ...) {
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
+    make_printable(sentence);
     ctx->desc.warn(ctx->desc.user, sentence);
 }
 

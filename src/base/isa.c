@@ -10,10 +10,13 @@ static void choose(void) {
     wf_isa_id best = WF_ISA_BASE;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) best = WF_ISA_AVX2;
+    /* What x86-64-v3 and v4 let the compiler use; no processor has these without the rest. */
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
+        best = WF_ISA_AVX2;
     if (best == WF_ISA_AVX2 && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
+        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         best = WF_ISA_AVX512;
 #endif
     const char *wish = getenv("WEFT_ISA");

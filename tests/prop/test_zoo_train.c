@@ -176,6 +176,7 @@ static const training_case cases[] = {
     {"5-50-4", "sigmoid", WF_ZOO_SGD, 0.8, 0, 0, false, false, 150},
     {"5-6-6-6-4", "identity", WF_ZOO_ADAM, 0, 0, 0.05, false, true, 1},
     {"5-4", "relu", WF_ZOO_ADAM, 0, 0.1, 0, false, false, 64},
+    {"5-64-4", "relu", WF_ZOO_ADAM, 0, 0, 0, false, false, 64},
     {"5-16!-20!-4!", "relu", WF_ZOO_SGD, 0, 0, 0, false, false, 64},
 };
 enum { n_cases = sizeof cases / sizeof *cases, n_examples = 150 };
@@ -233,6 +234,26 @@ static void test_against_plain_loops(void **state) {
         free(w);
         wf_graph_free(graph);
     }
+    data_free(data);
+    wf_ctx_free(ctx);
+}
+
+/* An epoch longer than the engine draws random words at a time, against the same loops. */
+static void test_long_epoch(void **state) {
+    (void)state;
+    wf_ctx *ctx = ctx_of(1);
+    wf_dataset *data = data_of(3, 2, 2600, 0);
+    wf_graph *graph = graph_of(ctx, "3-4-2", "tanh");
+    wf_zoo_desc desc = desc_of(&cases[1], 2);
+    float w[26];
+    double plain[26], engine[26];
+    assert_int_equal(graph->n_params, 26);
+    start_weights(graph, w, plain);
+    memcpy(engine, plain, sizeof plain);
+    plain_train(graph, data, &desc, 0, desc.lr, desc.epochs, plain);
+    assert_ok(ctx, wf_zoo_train_from_f64(ctx, graph, data, &desc, engine));
+    assert_close(difference(engine, plain, 26), 0, 1e-10);
+    wf_graph_free(graph);
     data_free(data);
     wf_ctx_free(ctx);
 }
@@ -744,6 +765,7 @@ static int end(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_plain_loops),
+        cmocka_unit_test(test_long_epoch),
         cmocka_unit_test(test_relabelling),
         cmocka_unit_test(test_killed), /* forks: before any other test leaves threads behind */
         cmocka_unit_test(test_threads_and_shards),

@@ -1,0 +1,85 @@
+/* The collection reader: any file is opened or refused; what is opened can be used. */
+#include "driver.h"
+
+#include "weft/zoo.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Headers of collections of two networks; fuzz_seed puts their size before and data behind them. */
+static const struct {
+    const char *header;
+    size_t data;
+} seeds[] = {
+    {"{\"__metadata__\":{\"weft.arch\":\"2-3\",\"weft.activation\":\"relu\"},"
+     "\"layers.0.weight\":{\"dtype\":\"F32\",\"shape\":[2,3,2],\"data_offsets\":[0,48]},"
+     "\"layers.0.bias\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[48,72]}}",
+     72},
+    {"{\"__metadata__\":{\"weft.arch\":\"1-2!-1!\",\"weft.activation\":\"tanh\",\"weft.format\":"
+     "\"collection 1\"},"
+     "\"layers.0.weight\":{\"dtype\":\"F32\",\"shape\":[2,2,1],\"data_offsets\":[0,16]},"
+     "\"layers.1.weight\":{\"dtype\":\"F32\",\"shape\":[2,1,2],\"data_offsets\":[16,32]},"
+     "\"weft.seed\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[32,48]},"
+     "\"weft.score.t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[48,56]},"
+     "\"weft.errors.t\":{\"dtype\":\"U8\",\"shape\":[2,3],\"data_offsets\":[56,62]}}",
+     62},
+};
+
+const char *fuzz_seed(size_t index, size_t *size) {
+    static char bytes[2048];
+    if (index >= sizeof seeds / sizeof *seeds) return NULL;
+    uint64_t length = strlen(seeds[index].header);
+    memcpy(bytes, &length, 8);
+    memcpy(bytes + 8, seeds[index].header, length);
+    memset(bytes + 8 + length, 63, seeds[index].data);
+    *size = 8 + length + seeds[index].data;
+    return bytes;
+}
+
+static void use_collection(const wf_zoo *zoo) {
+    size_t count = wf_zoo_count(zoo), n = wf_zoo_graph(zoo)->n_params, bytes;
+    float *w = NULL, sum = 0;
+    if (count == 0 || wf_zoo_load(NULL, zoo, 0, count, &w) != WF_OK) abort();
+    for (size_t i = 0; i < count * n; i++) sum += w[i];
+    free(w);
+    const float *scores = wf_zoo_scores(zoo, NULL);
+    const uint8_t *errors = wf_zoo_errors(zoo, NULL, &bytes);
+    const int64_t *seed = wf_zoo_seeds(zoo);
+    for (size_t i = 0; i < count; i++) {
+        sum += scores != NULL ? scores[i] : 0;
+        sum += seed != NULL ? (float)seed[i] : 0;
+        for (size_t b = 0; errors != NULL && b < bytes; b++) sum += errors[i * bytes + b];
+    }
+    static volatile float sink; /* so that the reads are made */
+    sink = sum;
+    (void)sink;
+}
+
+static void open_bytes(const uint8_t *data, size_t size) {
+    int fd = memfd_create("fuzz", 0);
+    if (fd < 0) return;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    wf_zoo *zoo = NULL;
+    if (write(fd, data, size) == (ssize_t)size && wf_zoo_open(NULL, path, &zoo) == WF_OK)
+        use_collection(zoo);
+    wf_zoo_free(zoo);
+    close(fd);
+}
+
+/* Once as they are, and once with a header size that fits, so that more mutations reach our rules. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    open_bytes(data, size);
+    const uint8_t *brace = size > 8 ? memrchr(data + 8, '}', size - 8) : NULL;
+    uint8_t *repaired = brace != NULL ? malloc(size) : NULL;
+    if (repaired == NULL) return 0;
+    uint64_t header = (uint64_t)(brace - data) + 1 - 8;
+    memcpy(repaired, data, size);
+    memcpy(repaired, &header, 8);
+    open_bytes(repaired, size);
+    free(repaired);
+    return 0;
+}

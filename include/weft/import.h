@@ -62,10 +62,11 @@ typedef struct wf_zoo_score_info {
 } wf_zoo_score_info;
 
 /* How the networks stand to their neighbours by index, judged by cosines of flat weight vectors (medians over at most
- * 2,000 pairs). With `near` over pairs (i, i+1) and `far` over pairs that are not neighbours:
+ * 2,000 pairs). With `near` over pairs (i, i+1) and `far` over pairs half the collection apart:
  *   near <= 0.5                        independent, as far as weights can tell
  *   1 - near < (1 - far) / 2           one or more training trajectories, saved step by step
- *   otherwise                          a common start, or networks that were aligned with each other */
+ *   otherwise                          a common start, or networks that were aligned with each other
+ * Networks without hidden layers are always called independent: similar weights are their nature. */
 typedef enum wf_zoo_kinship {
     WF_ZOO_INDEPENDENT,
     WF_ZOO_TRAJECTORY,
@@ -82,9 +83,8 @@ typedef struct wf_zoo_summary {
     size_t count, parameters;
     int n_tests;
     wf_zoo_score_info tests[8];
-    size_t duplicates; /* networks that equal an earlier one, bit by bit */
-    size_t
-        permuted_duplicates; /* networks that equal an earlier one up to the order of hidden units */
+    size_t duplicates;            /* networks that equal an earlier one, bit by bit */
+    size_t permuted_duplicates;   /* that equal an earlier one up to the order of hidden units */
     wf_zoo_duplicate examples[8]; /* the first of both kinds, by index */
     int n_examples;
     size_t hidden_units; /* of all networks together */

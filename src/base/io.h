@@ -1,8 +1,9 @@
-/* io: whole files in, whole files out. */
+/* io: whole files in, whole files out; what the program may use of it is in weft/file.h. */
 #ifndef WF_BASE_IO_H
 #define WF_BASE_IO_H
 
 #include "base/status.h"
+#include "weft/file.h"
 
 #include <stdio.h>
 
@@ -25,17 +26,10 @@ wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, siz
 wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer);
 void wf_writer_abort(wf_writer *writer); /* harmless after commit */
 
-wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes, size_t count);
-/* The whole of a file, NUL-terminated behind its end, gunzipped when it is gzip; at most `limit` bytes. free(*out). */
-wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out, size_t *size);
-wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its parents */
-bool wf_file_exists(const char *path);
-
 /* JSON lines, appended; each line whole. A line is one object, built by the caller with jansson. */
 struct json_t;
 wf_status wf_jsonl_append(wf_ctx *ctx, const char *path, const struct json_t *object);
-/* SHA-256 as 64 hex digits. */
-void wf_sha256_hex(const void *bytes, size_t count, char out[65]);
+/* SHA-256 piece by piece. */
 typedef struct wf_sha256 {
     uint32_t state[8];
     uint64_t bytes;

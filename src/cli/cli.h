@@ -116,8 +116,4 @@ void cli_duration(double seconds, char out[32]);
 wf_status cli_print_json(cli_app *app, json_t *json);
 json_t *cli_json_number(double value); /* null when it is not finite */
 
-/* The commands. */
-wf_status cli_version(cli_app *app);
-wf_status cli_help(cli_app *app);
-
 #endif

@@ -1,5 +1,6 @@
 /* version, help: what this program is and what it can do. */
-#include "cli/cli.h"
+#include "cli/commands.h"
+#include "cli/recipe_schema.h"
 
 #include <math.h>
 #include <string.h>
@@ -40,10 +41,15 @@ wf_status cli_version(cli_app *app) {
 wf_status cli_help(cli_app *app) {
     if (cli_flag(app, "markdown")) {
         cli_help_markdown(stdout);
+        cli_recipe_markdown(stdout);
         return WF_OK;
     }
     if (app->n_arguments == 0) {
         cli_help_program(stdout);
+        return WF_OK;
+    }
+    if (app->n_arguments == 1 && strcmp(app->argument[0], "recipe") == 0) {
+        cli_recipe_help(stdout);
         return WF_OK;
     }
     int used;

@@ -1,43 +1,185 @@
 /* commands: the one table that parser, help and docs/commands.md are made from. */
-#include "cli/cli.h"
+#include "cli/commands.h"
 
-#include <math.h>
+/* clang-format off */
+#define END {NULL, 0, CLI_FLAG, NULL, NULL, NULL, 0, 0}
+#define FLAG(name, letter, help) {name, letter, CLI_FLAG, NULL, NULL, help, 0, 0}
+#define TEXT(name, letter, value, fallback, help) {name, letter, CLI_TEXT, value, fallback, help, 0, 0}
+#define SET {"set", 0, CLI_LIST, "SECTION.KEY=VALUE", NULL, "Replace a value of the recipe; may be given often.", 0, 0}
 
 const cli_option cli_global_options[] = {
-    {"json", 0, CLI_FLAG, NULL, NULL, "Print the result as JSON on stdout.", 0, 0},
-    {"seed", 0, CLI_INT, "N", NULL, "Seed of all that is drawn at random; replaces the recipe's.",
-     0, 9e18},
-    {"threads", 0, CLI_INT, "N", "0",
-     "Worker threads; 0: one per core. Results do not depend on it.", 0, 256},
-    {"quiet", 'q', CLI_FLAG, NULL, NULL, "No progress lines.", 0, 0},
-    {"help", 'h', CLI_FLAG, NULL, NULL, "Show the help of a command.", 0, 0},
-    {NULL, 0, CLI_FLAG, NULL, NULL, NULL, 0, 0},
+    FLAG("json", 0, "Print the result as JSON on stdout."),
+    {"seed", 0, CLI_INT, "N", NULL, "Seed of all that is drawn at random, in place of the recipe's.", 0, 9007199254740992.0},
+    {"threads", 0, CLI_INT, "N", "0", "Worker threads; 0: one per core. Results do not depend on it.", 0, 256},
+    FLAG("quiet", 'q', "No progress lines."),
+    FLAG("help", 'h', "Show the help of a command."),
+    END,
 };
 
-/* --markdown is for tools/ and tests; it is the hidden option of the program. */
+static const cli_option zoo_train_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The collection to write. Finished shards lie in FILE.parts until the end."),
+    {"first", 0, CLI_INT, "N", NULL, "Index of the first network, in place of the recipe's.", 0, 4e9},
+    {"count", 'n', CLI_INT, "N", NULL, "Networks, in place of the recipe's.", 1, 1e9},
+    SET, END,
+};
+static const cli_option zoo_import_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The collection to write; several architectures become FILE-ARCH.safetensors each."),
+    TEXT("activation", 'a', "NAME", NULL, "Activation of the hidden layers: relu, tanh, gelu, silu, sigmoid or identity. Files do not hold it."),
+    TEXT("layers", 0, "A,B,C", NULL, "Names of the layers in order, where names and shapes leave a doubt."),
+    TEXT("name", 0, "NAME", NULL, "Name kept in the collection; without it the source's."),
+    END,
+};
+static const cli_option zoo_export_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The safetensors file to write."),
+    {"index", 'i', CLI_INT, "N", "0", "Which network, counted from 0.", 0, 4e9},
+    TEXT("names", 0, "A,B,C", NULL, "Names of the layers in the state_dict; without it layers.0, layers.1 ..."),
+    END,
+};
+static const cli_option train_options[] = {
+    TEXT("zoo", 'z', "FILE[,FILE...]", NULL, "The collections to fit, of any architectures."),
+    TEXT("cond", 0, "\"C;C;...\"", NULL, "With model.cond: the condition of each collection, numbers joined by commas."),
+    TEXT("out", 'o', "FILE", NULL, "The flow to write; also its checkpoint. The log is FILE.log.jsonl."),
+    SET, END,
+};
+static const cli_option sample_options[] = {
+    {"count", 'n', CLI_INT, "N", "100", "Networks to generate.", 1, 1e9},
+    TEXT("out", 'o', "FILE", NULL, "The collection to write."),
+    TEXT("direct", 0, "FILE", NULL, "With --refine: also the same networks before refinement."),
+    TEXT("arch", 0, "WIDTHS", NULL, "Architecture, as 64-16-8-10; without it that of the first collection."),
+    TEXT("activation", 0, "NAME", NULL, "Of the hidden layers; without it the collection's."),
+    {"width", 0, CLI_REAL, "X", NULL, "Hidden widths times X, rounded half up.", 1e-6, 1000},
+    TEXT("cond", 0, "C", NULL, "Condition: numbers joined by commas."),
+    {"guidance", 0, CLI_REAL, "G", "1", "With a condition: 0 ignores it, 1 is plain, more is stronger.", -1000, 1000},
+    TEXT("solver", 0, "NAME", "dopri5", "euler, heun, rk4 or dopri5."),
+    {"steps", 0, CLI_INT, "N", "100", "Of euler, heun and rk4.", 1, 1e6},
+    {"tolerance", 0, CLI_REAL, "X", "1e-5", "Of dopri5, relative and absolute.", 1e-12, 1},
+    TEXT("refine", 0, "T,K", NULL, "Noise back to time T and flow again, K times; as 0.75,10."),
+    {"first", 0, CLI_INT, "N", "0", "Index of the first network: network k is the same whatever the call.", 0, 4e9},
+    END,
+};
+static const cli_option eval_options[] = {
+    TEXT("zoo", 'z', "FILE", NULL, "The collection to judge against."),
+    TEXT("nets", 0, "FILE", NULL, "The networks to judge."),
+    TEXT("data", 'd', "DATA", NULL, "A built-in set, or a recipe with a [data] section. Without it WCS and diversity only."),
+    TEXT("name", 0, "NAME", "networks", "Name of the row."),
+    TEXT("score", 0, "NAME", "accuracy", "accuracy or auc (of the second class of two)."),
+    {"cloud", 0, CLI_INT, "N", "1000", "Networks of the reference cloud, at most.", 2, 1e9},
+    {"subsets", 0, CLI_INT, "N", "100", "Subsets of the cloud that JWS is averaged over.", 1, 1e5},
+    {"sweeps", 0, CLI_INT, "N", "5", "Of the matching in WCS.", 1, 1000},
+    FLAG("no-cache", 0, "Do not keep the reference cloud beside the collection."),
+    SET, END,
+};
+static const cli_option align_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The aligned collection; indices stay."),
+    {"reference", 0, CLI_INT, "N", "0", "The network that all others are matched to.", 0, 4e9},
+    {"sweeps", 0, CLI_INT, "N", "100", "At most.", 1, 1e6},
+    {"restarts", 0, CLI_INT, "N", "0", "Further runs from random orders; the best is kept.", 0, 1e6},
+    END,
+};
+static const cli_option report_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "Where the page goes; without it RUN/report.html."),
+    SET, END,
+};
+static const cli_option run_options[] = {
+    TEXT("out", 'o', "FOLDER", NULL, "Where everything goes; without it runs/NAME."),
+    FLAG("redo", 0, "Replace results of other settings in that folder."),
+    SET, END,
+};
+static const cli_option demo_options[] = {
+    TEXT("out", 'o', "FOLDER", "runs/demo", "Where everything goes."),
+    SET, END,
+};
+static const cli_option recipe_options[] = {SET, END};
+/* For docs and tests: the one option that the program's help need not explain. */
 static const cli_option help_options[] = {
-    {"markdown", 0, CLI_FLAG, NULL, NULL, "Print docs/commands.md.", 0, 0},
-    {NULL, 0, CLI_FLAG, NULL, NULL, NULL, 0, 0},
+    FLAG("markdown", 0, "Print docs/commands.md."),
+    END,
 };
 
 const cli_command cli_commands[] = {
-    {"version",
-     "",
-     0,
-     0,
-     "What this program is and what it was built with.",
-     "Prints the version, the instruction set in use and the optional parts of this build.",
+    {"demo", "", 0, 0, "All of it in minutes, with nothing to download.",
+     "Trains a small collection on built-in data, fits a flow to it, draws 100 new networks, judges them beside "
+     "held-out networks and controls, and writes a page with plots. It is weft run of a recipe inside the program.",
+     demo_options,
+     {{"weft demo", "leaves runs/demo/report.html"},
+      {"weft demo -o /tmp/demo --set train.updates=500", "a shorter flow, elsewhere"}}, cli_demo},
+    {"run", "RECIPE", 1, 1, "Everything a recipe describes, resumable.",
+     "Collection, held-out networks, training, sampling, evaluation, report. Finished stages with the same settings "
+     "are skipped, a broken one goes on where it stopped, and results of other settings are refused unless --redo is "
+     "given. The recipe with all defaults filled in is written beside the results.",
+     run_options,
+     {{"weft run recipes/digits.conf", "leaves runs/digits"},
+      {"weft run recipes/karhunen.conf --set zoo.count=2000 -o runs/k2000", "a variant in its own folder"},
+      {"weft run recipes/digits.conf --redo", "replace what is there"}}, cli_run},
+    {"zoo train", "RECIPE", 1, 1, "Train a collection of independent networks.",
+     "Trains the networks that [zoo] describes on the data of [data]. Network i is the same whatever the shard, the "
+     "thread count or a restart; a broken call goes on where it stopped.",
+     zoo_train_options,
+     {{"weft zoo train recipes/digits.conf -o digits.safetensors", "the recipe's collection"},
+      {"weft zoo train recipes/digits.conf -o part2.safetensors --first 2000 -n 500", "the next 500 networks"}}, cli_zoo_train},
+    {"zoo import", "SOURCE", 1, 1, "Bring in networks saved by PyTorch.",
+     "SOURCE is a stacked safetensors file (torch.func.stack_module_state), or a folder of state_dict files, "
+     ".safetensors or .pt. No code in them is ever run. Mixed architectures become one collection each.",
+     zoo_import_options,
+     {{"weft zoo import checkpoints/ -a relu -o mine.safetensors", "a folder of state_dicts"},
+      {"weft zoo import stack.safetensors -a tanh --layers fc1,fc2,out -o mine.safetensors", "with the layers named"}}, cli_zoo_import},
+    {"zoo export", "COLLECTION", 1, 1, "One network as a plain PyTorch state_dict.",
+     "Writes network --index of a collection, trained or generated, as a safetensors state_dict.",
+     zoo_export_options,
+     {{"weft zoo export nets.safetensors -i 3 -o net3.safetensors", "layers.0.weight, layers.0.bias ..."},
+      {"weft zoo export nets.safetensors --names fc1,fc2 -o net.safetensors", "with names of your own"}}, cli_zoo_export},
+    {"zoo info", "COLLECTION", 1, 1, "What a collection looks like.",
+     "Architecture, number, spread of scores, duplicates, dead units, values that are not finite, and a warning when "
+     "the networks look like one training trajectory.",
      NULL,
-     {{"weft version", "version and build"}, {"weft version --json", "the same for programs"}},
-     cli_version},
-    {"help",
-     "[COMMAND]",
-     0,
-     2,
-     "Help on a command.",
-     "Lists the commands, or shows one command's options and examples.",
-     help_options,
-     {{"weft help", "all commands"}, {"weft help zoo train", "one of them"}},
-     cli_help},
+     {{"weft zoo info digits.safetensors", "for people"}, {"weft zoo info digits.safetensors --json", "for programs"}}, cli_zoo_info},
+    {"train", "RECIPE", 1, 1, "Fit a flow to collections.",
+     "Trains the velocity field of [model] with the settings of [train]. A checkpoint at the output file with the same "
+     "settings is continued, bit for bit.",
+     train_options,
+     {{"weft train recipes/digits.conf --zoo digits.safetensors -o flow.safetensors", "one collection"},
+      {"weft train acs.conf --zoo ca.safetensors,pr.safetensors --cond \"0;1\" -o flow.safetensors", "two domains"}}, cli_train},
+    {"sample", "FLOW", 1, 1, "Generate networks, of any width.",
+     "Draws networks from a trained flow and writes them as a collection that eval, align and zoo export take.",
+     sample_options,
+     {{"weft sample flow.safetensors -n 100 -o nets.safetensors", "100 networks"},
+      {"weft sample flow.safetensors -o nets.safetensors --refine 0.75,10", "refined"},
+      {"weft sample flow.safetensors -o wide.safetensors --width 1.5", "at widths never trained on"},
+      {"weft sample flow.safetensors -o mid.safetensors --cond 0.5 --guidance 4", "between two domains"}}, cli_sample},
+    {"eval", "", 0, 0, "Judge networks against a collection.",
+     "Accuracy, largest error-IoU, matched cosine (WCS), joint similarity (JWS) with its spread and ablations, diversity, "
+     "and how near each network comes to a trained one.",
+     eval_options,
+     {{"weft eval --zoo zoo.safetensors --nets nets.safetensors --data digits", "one row"},
+      {"weft eval --zoo zoo.safetensors --nets nets.safetensors --data recipes/karhunen.conf --json", "for programs"},
+      {"weft eval --zoo zoo.safetensors --nets nets.safetensors", "without labelled data"}}, cli_eval},
+    {"align", "COLLECTION", 1, 1, "Git Re-Basin: relabel hidden units to match one network.",
+     "Matches every network of the collection to one of them. What the networks compute does not change, nor do indices.",
+     align_options,
+     {{"weft align zoo.safetensors -o aligned.safetensors", "to network 0"},
+      {"weft align zoo.safetensors --reference 7 --restarts 3 -o aligned.safetensors", "more thoroughly"}}, cli_align},
+    {"report", "RUN", 1, 1, "The page about a run, written again.",
+     "Makes the HTML page from the files that weft run left in the folder RUN.",
+     report_options,
+     {{"weft report runs/demo", "writes runs/demo/report.html"},
+      {"weft report runs/demo -o demo.html --set report.wall=60", "elsewhere, with a larger wall"}}, cli_report},
+    {"data list", "", 0, 0, "The built-in data sets.",
+     "Lists the data sets that need no file, and where files of recipes are looked up.", NULL,
+     {{"weft data list", "for people"}, {"weft data list --json", "for programs"}}, cli_data_list},
+    {"data info", "DATA", 1, 1, "What a data set looks like.",
+     "DATA is a built-in set or a recipe with a [data] section.", recipe_options,
+     {{"weft data info spirals", "a built-in set"},
+      {"weft data info recipes/karhunen.conf --json", "the data of a recipe"}}, cli_data_info},
+    {"model info", "RECIPE", 1, 1, "How large the velocity field is.",
+     "Counts the parameters of [model] for the networks of [zoo], without building anything.", recipe_options,
+     {{"weft model info recipes/karhunen-paper.conf", "1,958,017 parameters"},
+      {"weft model info recipes/digits.conf --set model.layout=lstar --json", "for programs"}}, cli_model_info},
+    {"version", "", 0, 0, "What this program is and what it was built with.",
+     "Prints the version, the instruction set in use and the optional parts of this build.", NULL,
+     {{"weft version", "version and build"}, {"weft version --json", "the same for programs"}}, cli_version},
+    {"help", "[COMMAND]", 0, 2, "Help on a command, or on recipes.",
+     "Lists the commands, shows one command's options and examples, or (help recipe) all keys of a recipe.", help_options,
+     {{"weft help zoo train", "one command"}, {"weft help recipe", "what a recipe may say"}}, cli_help},
     {NULL, NULL, 0, 0, NULL, NULL, NULL, {{NULL, NULL}}, NULL},
 };
+/* clang-format on */

@@ -1,0 +1,17 @@
+/* weft/file.h: whole files in, whole files out, durably. */
+#ifndef WEFT_FILE_H
+#define WEFT_FILE_H
+
+#include "weft/base.h"
+
+/* Written to a sibling, fsync, rename, fsync of the folder: the file appears whole or not at all. */
+WF_API wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes, size_t count);
+/* The whole of a file, NUL-terminated behind its end, gunzipped when it is gzip; at most `limit` bytes. free(*out). */
+WF_API wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out,
+                              size_t *size);
+WF_API wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its parents */
+WF_API bool wf_file_exists(const char *path);
+/* SHA-256 as 64 hex digits. */
+WF_API void wf_sha256_hex(const void *bytes, size_t count, char out[65]);
+
+#endif

@@ -1,0 +1,144 @@
+/* eval, align: networks against a collection; a collection against one of its own. */
+#include "cli/commands.h"
+#include "cli/pipeline.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static wf_status read_eval_options(cli_app *app, wf_eval_desc *desc) {
+    static const char *const scores[] = {"accuracy", "auc", NULL};
+    *desc = wf_eval_desc_default();
+    int score;
+    CLI_TRY(cli_choice(app, "score", cli_text(app, "score"), scores, &score));
+    desc->score = (wf_score)score;
+    if (cli_given(app, "cloud")) desc->cloud = (size_t)cli_int(app, "cloud");
+    if (cli_given(app, "subsets")) desc->subsets = (int)cli_int(app, "subsets");
+    if (cli_given(app, "sweeps")) desc->sweeps = (int)cli_int(app, "sweeps");
+    if (cli_given(app, "seed")) desc->seed = (uint64_t)cli_int(app, "seed");
+    desc->cache = !cli_flag(app, "no-cache");
+    return WF_OK;
+}
+
+static wf_status print_row(cli_app *app, const wf_reference *reference, const wf_eval_row *row,
+                           const wf_points *points, wf_score score) {
+    if (app->json) {
+        double scales[3];
+        wf_reference_scales(reference, scales);
+        json_t *json = cli_row_to_json(row);
+        json_object_set_new(json, "novelty", cli_novelty_to_json(points));
+        json_object_set_new(json, "scales",
+                            json_pack("[o,o,o]", cli_json_number(scales[0]),
+                                      cli_json_number(scales[1]), cli_json_number(scales[2])));
+        json_object_set_new(json, "notes", json_string(wf_reference_notes(reference)));
+        return cli_print_json(app, json);
+    }
+    bool copies = wf_report_is_copy(points);
+    cli_print_rows(row, 1, score == WF_SCORE_AUC, &copies);
+    const char *notes = wf_reference_notes(reference);
+    if (notes[0] != '\0') printf("note: %s\n", notes);
+    return WF_OK;
+}
+
+typedef struct comparison {
+    wf_zoo *zoo, *nets;
+    wf_dataset *data;
+    wf_reference *reference;
+    float *weights;
+} comparison;
+
+static wf_status compare(cli_app *app, comparison *c) {
+    wf_ctx *ctx = app->ctx;
+    wf_eval_desc desc;
+    wf_eval_row row;
+    wf_points points;
+    CLI_TRY(read_eval_options(app, &desc));
+    CLI_TRY(wf_zoo_open(ctx, cli_text(app, "zoo"), &c->zoo));
+    CLI_TRY(wf_zoo_open(ctx, cli_text(app, "nets"), &c->nets));
+    if (!wf_graph_equal(wf_zoo_graph(c->zoo), wf_zoo_graph(c->nets)))
+        return cli_fail(app, WF_ERR_SHAPE,
+                        "%s has networks of %s, %s of %s: they cannot be compared",
+                        cli_text(app, "zoo"), wf_zoo_graph(c->zoo)->text, cli_text(app, "nets"),
+                        wf_zoo_graph(c->nets)->text);
+    if (cli_given(app, "data")) CLI_TRY(cli_dataset_named(app, cli_text(app, "data"), &c->data));
+    CLI_TRY(wf_zoo_load(ctx, c->nets, 0, wf_zoo_count(c->nets), &c->weights));
+    CLI_TRY(wf_reference_open(ctx, c->zoo, c->data, &desc, &c->reference));
+    CLI_TRY(wf_eval_networks(ctx, c->reference, cli_text(app, "name"), c->weights,
+                             wf_zoo_count(c->nets), &row, &points));
+    wf_status status = print_row(app, c->reference, &row, &points, desc.score);
+    wf_points_free(&points);
+    return status;
+}
+
+wf_status cli_eval(cli_app *app) {
+    if (cli_text(app, "zoo") == NULL || cli_text(app, "nets") == NULL)
+        return cli_fail(app, WF_ERR_USAGE, "weft eval needs --zoo FILE and --nets FILE");
+    comparison c = {0};
+    wf_status status = compare(app, &c);
+    free(c.weights);
+    wf_reference_free(c.reference);
+    wf_dataset_free(c.data);
+    wf_zoo_free(c.nets);
+    wf_zoo_free(c.zoo);
+    return status;
+}
+
+/* --- align -------------------------------------------------------------------------------------- */
+
+/* Mean cosine of all networks to network `to`, as they stand. */
+static wf_status mean_cosine(cli_app *app, const char *path, size_t to, double *out) {
+    wf_zoo *zoo;
+    float *weights = NULL;
+    CLI_TRY(wf_zoo_open(app->ctx, path, &zoo));
+    size_t each = wf_zoo_graph(zoo)->n_params, total = wf_zoo_count(zoo);
+    wf_status status = wf_zoo_load(app->ctx, zoo, 0, total, &weights);
+    double sum = 0;
+    for (size_t i = 0; status == WF_OK && i < total; i++) {
+        const float *a = weights + to * each, *b = weights + i * each;
+        double ab = 0, aa = 0, bb = 0;
+        for (size_t k = 0; k < each; k++) {
+            ab += (double)a[k] * b[k];
+            aa += (double)a[k] * a[k];
+            bb += (double)b[k] * b[k];
+        }
+        if (i != to && aa > 0 && bb > 0) sum += ab / sqrt(aa * bb);
+    }
+    *out = total > 1 ? sum / (double)(total - 1) : 1;
+    free(weights);
+    wf_zoo_free(zoo);
+    return status;
+}
+
+static wf_status align_collection(cli_app *app, const wf_zoo *zoo) {
+    const char *out = cli_text(app, "out");
+    size_t to = (size_t)cli_int(app, "reference");
+    if (to >= wf_zoo_count(zoo))
+        return cli_fail(app, WF_ERR_USAGE,
+                        "--reference is %zu, but there are %zu networks, counted from 0", to,
+                        wf_zoo_count(zoo));
+    wf_match_desc desc = wf_match_desc_default();
+    desc.sweeps = (int)cli_int(app, "sweeps");
+    desc.restarts = (int)cli_int(app, "restarts");
+    if (cli_given(app, "seed")) desc.seed = (uint64_t)cli_int(app, "seed");
+    double before, after;
+    CLI_TRY(mean_cosine(app, app->argument[0], to, &before));
+    CLI_TRY(wf_align_zoo(app->ctx, zoo, to, &desc, out));
+    CLI_TRY(mean_cosine(app, out, to, &after));
+    if (app->json)
+        return cli_print_json(app,
+                              json_pack("{s:s, s:I, s:I, s:f, s:f}", "path", out, "count",
+                                        (json_int_t)wf_zoo_count(zoo), "reference", (json_int_t)to,
+                                        "cosine_before", before, "cosine_after", after));
+    printf("%s: %zu networks aligned to network %zu; mean cosine to it %.3f before, %.3f after\n",
+           out, wf_zoo_count(zoo), to, before, after);
+    return WF_OK;
+}
+
+wf_status cli_align(cli_app *app) {
+    if (cli_text(app, "out") == NULL)
+        return cli_fail(app, WF_ERR_USAGE, "say where the aligned collection goes: -o FILE");
+    wf_zoo *zoo;
+    CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
+    wf_status status = align_collection(app, zoo);
+    wf_zoo_free(zoo);
+    return status;
+}

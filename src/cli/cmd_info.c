@@ -1,0 +1,115 @@
+/* data list, data info, model info: what there is and how large it is. */
+#include "cli/commands.h"
+#include "cli/files.h"
+#include "cli/recipe_schema.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+wf_status cli_data_list(cli_app *app) {
+    const char *root = getenv("WEFT_DATA");
+    if (app->json) {
+        json_t *names = json_array();
+        for (const char *const *name = wf_data_builtin(); *name != NULL; name++)
+            json_array_append_new(names, json_string(*name));
+        return cli_print_json(
+            app, json_pack("{s:o, s:s}", "builtin", names, "folder", root != NULL ? root : "."));
+    }
+    puts("built in:");
+    for (const char *const *name = wf_data_builtin(); *name != NULL; name++)
+        printf("  %s\n", *name);
+    printf("files of recipes are looked up under %s%s\n",
+           root != NULL ? root : "the working folder",
+           root != NULL ? " (WEFT_DATA)" : "; WEFT_DATA names another");
+    return WF_OK;
+}
+
+static json_t *classes_to_json(const wf_dataset *data, const size_t *counts) {
+    json_t *list = json_array();
+    for (int c = 0; c < data->classes; c++)
+        json_array_append_new(list, json_pack("{s:s, s:I}", "name", data->class_names[c], "count",
+                                              (json_int_t)counts[c]));
+    return list;
+}
+
+static json_t *inputs_to_json(const wf_dataset *data) {
+    json_t *list = json_array();
+    for (int i = 0; i < data->inputs; i++)
+        json_array_append_new(list, json_string(data->input_names[i]));
+    return list;
+}
+
+static void print_dataset(const wf_dataset *data, const size_t *counts) {
+    printf("%s\n  examples     %zu to train, %zu to test\n  inputs       %d\n  classes      %d:",
+           data->name, data->n_train, data->n_test, data->inputs, data->classes);
+    for (int c = 0; c < data->classes && c < 12; c++)
+        printf(" %s (%zu)", data->class_names[c], counts[c]);
+    printf("%s\n  fingerprint  %.16s\n", data->classes > 12 ? " ..." : "", data->fingerprint);
+}
+
+wf_status cli_data_info(cli_app *app) {
+    wf_dataset *data;
+    CLI_TRY(cli_dataset_named(app, app->argument[0], &data));
+    wf_status status = WF_OK;
+    size_t *counts = calloc((size_t)data->classes, sizeof *counts);
+    if (counts == NULL) status = cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    else {
+        for (size_t i = 0; i < data->n_train; i++) counts[data->y_train[i]]++;
+        for (size_t i = 0; i < data->n_test; i++) counts[data->y_test[i]]++;
+        if (app->json)
+            status = cli_print_json(
+                app, json_pack("{s:s, s:I, s:I, s:o, s:o, s:s}", "name", data->name, "train",
+                               (json_int_t)data->n_train, "test", (json_int_t)data->n_test,
+                               "inputs", inputs_to_json(data), "classes",
+                               classes_to_json(data, counts), "fingerprint", data->fingerprint));
+        else print_dataset(data, counts);
+    }
+    free(counts);
+    wf_dataset_free(data);
+    return status;
+}
+
+static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_graph *graph) {
+    wf_field_desc field;
+    size_t parameters;
+    CLI_TRY(cli_recipe_field(app, recipe, graph, &field));
+    CLI_TRY(wf_field_count(app->ctx, &field, &parameters));
+    const char *layout = field.layout == WF_LAYOUT_LEAN ? "lean" : "lstar";
+    size_t nodes = 0, edges = 0, folded = 0;
+    for (int i = 0; i < graph->n_groups; i++) nodes += (size_t)graph->groups[i].n;
+    if (recipe->fold) nodes -= (size_t)field.fold_rows; /* inputs and the first bias node carry nothing */
+    for (int i = 0; i < graph->n_blocks; i++) {
+        bool on_nodes = recipe->fold && graph->blocks[i].layer == 0;
+        if (on_nodes) folded += graph->blocks[i].count;
+        else edges += graph->blocks[i].count;
+    }
+    if (app->json)
+        return cli_print_json(
+            app,
+            json_pack("{s:I, s:s, s:i, s:i, s:i, s:i, s:s, s:I, s:I, s:I, s:I}", "parameters",
+                      (json_int_t)parameters, "layout", layout, "node", field.node, "edge",
+                      field.edge, "time", field.time, "blocks", field.blocks, "arch", graph->text,
+                      "network_parameters", (json_int_t)graph->n_params, "nodes", (json_int_t)nodes,
+                      "edges", (json_int_t)edges, "folded", (json_int_t)folded));
+    char count[32], each[32];
+    cli_count(parameters, count);
+    cli_count(graph->n_params, each);
+    printf("velocity field  %s %d/%d/%d x %d: %s parameters\n", layout, field.node, field.edge,
+           field.time, field.blocks, count);
+    printf("networks        %s: %s parameters as a graph of %zu nodes and %zu edges", graph->text,
+           each, nodes, edges);
+    if (folded > 0) printf(", %zu on nodes", folded);
+    puts("");
+    return WF_OK;
+}
+
+wf_status cli_model_info(cli_app *app) {
+    cli_recipe recipe;
+    wf_graph *graph = NULL;
+    wf_status status = cli_recipe_open(app, app->argument[0], &recipe);
+    if (status == WF_OK) status = cli_recipe_graph(app, &recipe, NULL, &graph);
+    if (status == WF_OK) status = model_info(app, &recipe, graph);
+    wf_graph_free(graph);
+    cli_recipe_free(&recipe);
+    return status;
+}

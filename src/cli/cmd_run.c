@@ -1,0 +1,328 @@
+/* run, demo: everything a recipe describes, stage after stage. A finished stage with the same settings is
+ * skipped, a broken one goes on where it stopped, and results of other settings are never overwritten
+ * unless --redo says so. */
+#include "cli/commands.h"
+#include "cli/pipeline.h"
+#include "cli/stages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run {
+    cli_app *app;
+    cli_recipe recipe;
+    cli_run_paths paths;
+    cli_stages stages;
+    wf_dataset *data;
+    wf_graph *graph;
+} run;
+
+wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *folder,
+                            cli_run_paths *out) {
+    const struct {
+        const char *name;
+        char *path;
+    } files[] = {
+        {"zoo.safetensors", out->zoo},   {"held-out.safetensors", out->held_out},
+        {"flow.safetensors", out->flow}, {"flow.safetensors.log.jsonl", out->log},
+        {"nets.safetensors", out->nets}, {"nets-direct.safetensors", out->direct},
+        {"eval.json", out->eval},        {"points.json", out->points},
+        {"report.html", out->report},    {"recipe.conf", out->recipe},
+    };
+    snprintf(out->folder, sizeof out->folder, "%s", folder);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        CLI_TRY(cli_path(app, folder, files[i].name, files[i].path));
+    if (recipe->zoo_path != NULL) {
+        snprintf(out->zoo, sizeof out->zoo, "%s", recipe->zoo_path);
+        snprintf(out->held_out, sizeof out->held_out, "%s",
+                 recipe->held_out_path != NULL ? recipe->held_out_path : "");
+    }
+    return WF_OK;
+}
+
+/* --- the stages ---------------------------------------------------------------------------------- */
+
+static wf_status train_zoo(run *r, size_t first, size_t count, const char *path) {
+    wf_zoo_desc desc = r->recipe.zoo;
+    desc.first = first;
+    desc.count = count;
+    size_t diverged = 0;
+    CLI_TRY(wf_zoo_train(r->app->ctx, r->graph, r->data, &desc, path, &diverged));
+    if (diverged > 0) cli_say(r->app, "%zu networks diverged and were left out", diverged);
+    return WF_OK;
+}
+
+static wf_status stage_collection(run *r) {
+    const cli_recipe *recipe = &r->recipe;
+    if (recipe->zoo_path == NULL)
+        return train_zoo(r, recipe->zoo.first, recipe->zoo.count, r->paths.zoo);
+    wf_zoo *zoo; /* a given collection: only looked at */
+    CLI_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
+    wf_zoo_free(zoo);
+    return WF_OK;
+}
+
+static wf_status stage_held_out(run *r) {
+    const cli_recipe *recipe = &r->recipe;
+    if (recipe->zoo_path != NULL || recipe->held_out == 0) return WF_OK;
+    return train_zoo(r, recipe->zoo.first + recipe->zoo.count, recipe->held_out, r->paths.held_out);
+}
+
+static wf_status stage_training(run *r) {
+    wf_zoo *zoo;
+    wf_field_desc field;
+    CLI_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
+    wf_status status = cli_recipe_field(r->app, &r->recipe, wf_zoo_graph(zoo), &field);
+    if (status == WF_OK && field.cond != WF_COND_NONE)
+        status =
+            cli_fail(r->app, WF_ERR_UNSUPPORTED,
+                     "weft run has one collection and no conditions; set model.cond = none, or use "
+                     "weft train with several collections");
+    wf_source source = {zoo, NULL};
+    if (status == WF_OK)
+        status = wf_flow_fit(r->app->ctx, &source, 1, &field, &r->recipe.fit, r->paths.flow, NULL);
+    wf_zoo_free(zoo);
+    return status;
+}
+
+static wf_status stage_sampling(run *r) {
+    wf_zoo *zoo;
+    wf_flow *flow = NULL;
+    CLI_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
+    wf_status status = wf_flow_open(r->app->ctx, r->paths.flow, &flow);
+    if (status == WF_OK) {
+        bool refined = r->recipe.sample.refine_cycles > 0;
+        cli_generate what = {.flow = flow,
+                             .flow_path = r->paths.flow,
+                             .graph = wf_zoo_graph(zoo),
+                             .n = r->recipe.sample_count,
+                             .sample = r->recipe.sample,
+                             .path = r->paths.nets,
+                             .direct_path = refined ? r->paths.direct : NULL};
+        status = cli_generate_networks(r->app, &what, NULL);
+    }
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    return status;
+}
+
+static wf_status stage_evaluation(run *r) {
+    return cli_evaluate_run(r->app, &r->recipe, &r->paths, r->data);
+}
+
+static double total_seconds(const run *r) {
+    double sum = 0;
+    for (int stage = 0; stage < CLI_STAGES; stage++)
+        sum += cli_stages_seconds(&r->stages, (cli_stage)stage);
+    return sum;
+}
+
+static wf_status stage_report(run *r) {
+    return cli_report_run(r->app, &r->recipe, &r->paths, r->data, total_seconds(r),
+                          r->paths.report);
+}
+
+typedef struct stage_work {
+    wf_status (*run)(run *r);
+    size_t
+        outputs[3]; /* offsets in cli_run_paths, of what it leaves; ended by 0, which is `folder` */
+} stage_work;
+
+#define FILE_AT(member) offsetof(cli_run_paths, member)
+static const stage_work work[CLI_STAGES] = {
+    [CLI_STAGE_COLLECTION] = {stage_collection, {FILE_AT(zoo)}},
+    [CLI_STAGE_HELD_OUT] = {stage_held_out, {FILE_AT(held_out)}},
+    [CLI_STAGE_TRAINING] = {stage_training, {FILE_AT(flow), FILE_AT(log)}},
+    [CLI_STAGE_SAMPLING] = {stage_sampling, {FILE_AT(nets), FILE_AT(direct)}},
+    [CLI_STAGE_EVALUATION] = {stage_evaluation, {FILE_AT(eval), FILE_AT(points)}},
+    [CLI_STAGE_REPORT] = {stage_report, {FILE_AT(report)}},
+};
+
+static const char *output_path(const run *r, cli_stage stage, int which) {
+    return (const char *)&r->paths + work[stage].outputs[which];
+}
+
+/* --- skipping, redoing --------------------------------------------------------------------------- */
+
+/* Collections that the recipe names are the user's: never removed. */
+static bool is_given(const run *r, cli_stage stage) {
+    return r->recipe.zoo_path != NULL &&
+           (stage == CLI_STAGE_COLLECTION || stage == CLI_STAGE_HELD_OUT);
+}
+
+static wf_status remove_outputs(run *r, cli_stage stage) {
+    if (is_given(r, stage)) return WF_OK;
+    for (int i = 0; i < 3 && work[stage].outputs[i] != 0; i++) {
+        char beside[CLI_PATH + 32];
+        const char *path = output_path(r, stage, i);
+        CLI_TRY(cli_remove(r->app, path));
+        static const char *const ending[] = {".parts", ".cloud.safetensors"};
+        for (int k = 0; k < 2; k++) {
+            snprintf(beside, sizeof beside, "%s%s", path, ending[k]);
+            CLI_TRY(cli_remove(r->app, beside));
+        }
+    }
+    return WF_OK;
+}
+
+static wf_status redo_from(run *r, cli_stage changed, const char *what) {
+    cli_say(r->app, "%s; %s and what stands on it are done again", what, cli_stage_name(changed));
+    for (int stage = 0; stage < CLI_STAGES; stage++)
+        if (stage == (int)changed || cli_stage_depends((cli_stage)stage, changed))
+            CLI_TRY(remove_outputs(r, (cli_stage)stage));
+    return cli_stages_forget(r->app, &r->stages, changed);
+}
+
+/* Settings that changed since the results in the folder: refuse, or with redo start those stages over. The page
+ * itself is made of results and may always be written again. */
+static wf_status settle_changes(run *r, bool redo) {
+    for (;;) {
+        char what[600];
+        cli_stage changed = cli_stages_changed(&r->stages, what, sizeof what);
+        if (changed == CLI_STAGES) return WF_OK;
+        if (!redo && changed != CLI_STAGE_REPORT)
+            return cli_fail(
+                r->app, WF_ERR_USAGE,
+                "%s holds results of another recipe (%s): %s. Give another --out, or --redo to "
+                "replace them",
+                r->paths.folder, cli_stage_name(changed), what);
+        CLI_TRY(redo_from(r, changed, what));
+    }
+}
+
+/* Is everything a finished stage leaves still there? The direct networks exist only with refinement. */
+static bool outputs_exist(const run *r, cli_stage stage) {
+    if (stage == CLI_STAGE_HELD_OUT && (r->recipe.held_out == 0 || r->recipe.zoo_path != NULL))
+        return true;
+    if (!wf_file_exists(output_path(r, stage, 0))) return false;
+    if (stage == CLI_STAGE_EVALUATION) return wf_file_exists(r->paths.points);
+    if (stage == CLI_STAGE_SAMPLING && r->recipe.sample.refine_cycles > 0)
+        return wf_file_exists(r->paths.direct);
+    return true;
+}
+
+static wf_status run_stage(run *r, cli_stage stage) {
+    cli_app *app = r->app;
+    if (cli_stages_finished(&r->stages, stage) && outputs_exist(r, stage)) {
+        cli_say(app, "%s: done before", cli_stage_name(stage));
+        return WF_OK;
+    }
+    if (wf_interrupted(app->ctx))
+        return cli_fail(app, WF_ERR_INTERRUPTED,
+                        "stopped before %s; the same command goes on from here",
+                        cli_stage_name(stage));
+    CLI_TRY(cli_stages_begin(app, &r->stages, stage));
+    double start = cli_seconds();
+    wf_status status = work[stage].run(r);
+    double seconds = cli_seconds() - start;
+    if (status != WF_OK) {
+        /* The first fault is the one to tell. */
+        if (app->sentence[0] == '\0')
+            cli_fail(app, status, "%s%s", wf_last_error(app->ctx),
+                     status == WF_ERR_INTERRUPTED ? "; the same command goes on from here" : "");
+        char sentence[sizeof app->sentence];
+        memcpy(sentence, app->sentence, sizeof sentence);
+        cli_stages_end(app, &r->stages, stage, seconds, false);
+        memcpy(app->sentence, sentence, sizeof sentence);
+        return status;
+    }
+    char took[32];
+    cli_duration(seconds, took);
+    cli_say(app, "%s: %s", cli_stage_name(stage), took);
+    return cli_stages_end(app, &r->stages, stage, seconds, true);
+}
+
+static wf_status write_resolved(run *r) {
+    char *text = cli_recipe_resolved(&r->recipe);
+    if (text == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
+    wf_status status = wf_write_file(r->app->ctx, r->paths.recipe, text, strlen(text));
+    free(text);
+    return status;
+}
+
+static wf_status open_inputs(run *r) {
+    const cli_recipe *recipe = &r->recipe;
+    bool given = recipe->zoo_path != NULL;
+    if (!given || wf_recipe_has_section(recipe->source, "data"))
+        CLI_TRY(cli_recipe_dataset(r->app, recipe, &r->data));
+    if (!given) CLI_TRY(cli_recipe_graph(r->app, recipe, r->data, &r->graph));
+    return WF_OK;
+}
+
+static wf_status run_all(run *r, const char *folder, bool redo) {
+    cli_app *app = r->app;
+    CLI_TRY(cli_run_paths_set(app, &r->recipe, folder, &r->paths));
+    CLI_TRY(open_inputs(r));
+    CLI_TRY(wf_make_folder(app->ctx, folder));
+    CLI_TRY(cli_stages_open(app, folder, &r->recipe, r->data != NULL ? r->data->fingerprint : "",
+                            &r->stages));
+    CLI_TRY(settle_changes(r, redo));
+    CLI_TRY(write_resolved(r));
+    for (int stage = 0; stage < CLI_STAGES; stage++) CLI_TRY(run_stage(r, (cli_stage)stage));
+    CLI_TRY(cli_print_eval(app, r->paths.eval, r->recipe.eval.score == WF_SCORE_AUC));
+    if (!app->json) {
+        char took[32];
+        cli_duration(total_seconds(r), took);
+        printf("\n%s in all. The page with plots: %s\n", took, r->paths.report);
+    }
+    return WF_OK;
+}
+
+static wf_status run_recipe(cli_app *app, wf_status opened, run *r, bool redo) {
+    wf_status status = opened;
+    if (status == WF_OK) {
+        char folder[CLI_PATH];
+        const char *out = cli_text(app, "out");
+        if (out != NULL) snprintf(folder, sizeof folder, "%s", out);
+        else snprintf(folder, sizeof folder, "runs/%s", r->recipe.name);
+        status = run_all(r, folder, redo);
+    }
+    cli_stages_free(&r->stages);
+    wf_dataset_free(r->data);
+    wf_graph_free(r->graph);
+    cli_recipe_free(&r->recipe);
+    free(r);
+    return status;
+}
+
+wf_status cli_run(cli_app *app) {
+    run *r = calloc(1, sizeof *r);
+    if (r == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    r->app = app;
+    wf_status opened = cli_recipe_open(app, app->argument[0], &r->recipe);
+    return run_recipe(app, opened, r, cli_flag(app, "redo"));
+}
+
+/* The demo's folder is its own, so a newer demo replaces an older one's results. */
+wf_status cli_demo(cli_app *app) {
+    run *r = calloc(1, sizeof *r);
+    if (r == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    r->app = app;
+    return run_recipe(app, cli_recipe_builtin(app, &r->recipe), r, true);
+}
+
+wf_status cli_report(cli_app *app) {
+    cli_recipe recipe;
+    wf_dataset *data = NULL;
+    cli_run_paths *paths = calloc(1, sizeof *paths);
+    char source[CLI_PATH];
+    wf_status status = paths == NULL ? cli_fail(app, WF_ERR_MEMORY, "out of memory")
+                                     : cli_path(app, app->argument[0], "recipe.conf", source);
+    recipe = (cli_recipe){0};
+    if (status == WF_OK && !wf_file_exists(source))
+        status = cli_fail(app, WF_ERR_INPUT, "%s is no folder of weft run: it has no recipe.conf",
+                          app->argument[0]);
+    if (status == WF_OK) status = cli_recipe_open(app, source, &recipe);
+    if (status == WF_OK) status = cli_run_paths_set(app, &recipe, app->argument[0], paths);
+    if (status == WF_OK && wf_recipe_has_section(recipe.source, "data"))
+        status = cli_recipe_dataset(app, &recipe, &data);
+    if (status == WF_OK) {
+        const char *out = cli_text(app, "out");
+        status = cli_report_run(app, &recipe, paths, data, 0, out != NULL ? out : paths->report);
+        if (status == WF_OK) printf("%s\n", out != NULL ? out : paths->report);
+    }
+    wf_dataset_free(data);
+    cli_recipe_free(&recipe);
+    free(paths);
+    return status;
+}

@@ -1,0 +1,106 @@
+/* zoo train, import, export: collections in and out. */
+#include "cli/commands.h"
+#include "cli/files.h"
+#include "cli/recipe_schema.h"
+#include "weft/import.h"
+
+#include <stdlib.h>
+
+static wf_status train_collection(cli_app *app, cli_recipe *recipe, wf_dataset **data,
+                                  wf_graph **graph) {
+    const char *out = cli_text(app, "out");
+    CLI_TRY(cli_recipe_open(app, app->argument[0], recipe));
+    if (cli_given(app, "first")) recipe->zoo.first = (size_t)cli_int(app, "first");
+    if (cli_given(app, "count")) recipe->zoo.count = (size_t)cli_int(app, "count");
+    CLI_TRY(cli_recipe_dataset(app, recipe, data));
+    CLI_TRY(cli_recipe_graph(app, recipe, *data, graph));
+    size_t diverged = 0;
+    double start = cli_seconds();
+    CLI_TRY(wf_zoo_train(app->ctx, *graph, *data, &recipe->zoo, out, &diverged));
+    double seconds = cli_seconds() - start;
+    if (app->json)
+        return cli_print_json(app, json_pack("{s:s, s:s, s:I, s:I, s:I, s:f}", "path", out, "arch",
+                                             (*graph)->text, "first", (json_int_t)recipe->zoo.first,
+                                             "count", (json_int_t)(recipe->zoo.count - diverged),
+                                             "diverged", (json_int_t)diverged, "seconds", seconds));
+    printf("%s: %zu networks of %s", out, recipe->zoo.count - diverged, (*graph)->text);
+    if (diverged > 0) printf(" (%zu diverged and were left out)", diverged);
+    puts("");
+    return WF_OK;
+}
+
+wf_status cli_zoo_train(cli_app *app) {
+    cli_recipe recipe = {0};
+    wf_dataset *data = NULL;
+    wf_graph *graph = NULL;
+    if (cli_text(app, "out") == NULL)
+        return cli_fail(app, WF_ERR_USAGE, "say where the collection goes: -o FILE");
+    wf_status status = train_collection(app, &recipe, &data, &graph);
+    wf_graph_free(graph);
+    wf_dataset_free(data);
+    cli_recipe_free(&recipe);
+    return status;
+}
+
+static json_t *import_to_json(const wf_import_result *result) {
+    json_t *list = json_array();
+    for (int i = 0; i < result->n_collections; i++) {
+        const wf_import_collection *one = &result->collections[i];
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I}", "path", one->path, "arch",
+                                              one->arch, "count", (json_int_t)one->count,
+                                              "non_finite", (json_int_t)one->non_finite));
+    }
+    return json_pack("{s:I, s:I, s:o}", "files", (json_int_t)result->files, "networks",
+                     (json_int_t)result->networks, "collections", list);
+}
+
+wf_status cli_zoo_import(cli_app *app) {
+    const char *out = cli_text(app, "out"), *activation = cli_text(app, "activation");
+    if (out == NULL) return cli_fail(app, WF_ERR_USAGE, "say where the collection goes: -o FILE");
+    if (activation == NULL)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "say the activation of the hidden layers, which files do not hold: "
+                        "--activation relu");
+    wf_import_desc desc = wf_import_desc_default();
+    desc.activation = activation;
+    desc.layers = cli_text(app, "layers");
+    desc.name = cli_text(app, "name");
+    wf_import_result result;
+    CLI_TRY(wf_zoo_import(app->ctx, app->argument[0], &desc, out, &result));
+    wf_status status = WF_OK;
+    if (app->json) status = cli_print_json(app, import_to_json(&result));
+    else
+        for (int i = 0; i < result.n_collections; i++) {
+            const wf_import_collection *one = &result.collections[i];
+            printf("%s: %zu networks of %s", one->path, one->count, one->arch);
+            if (one->non_finite > 0)
+                printf(", %zu with values that are not finite", one->non_finite);
+            puts("");
+        }
+    wf_import_result_free(&result);
+    return status;
+}
+
+wf_status cli_zoo_export(cli_app *app) {
+    const char *out = cli_text(app, "out");
+    size_t index = (size_t)cli_int(app, "index");
+    if (out == NULL) return cli_fail(app, WF_ERR_USAGE, "say where the network goes: -o FILE");
+    wf_zoo *zoo;
+    CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
+    wf_status status = WF_OK;
+    if (index >= wf_zoo_count(zoo))
+        status =
+            cli_fail(app, WF_ERR_USAGE, "--index is %zu, but %s has %zu networks, counted from 0",
+                     index, app->argument[0], wf_zoo_count(zoo));
+    if (status == WF_OK) status = wf_zoo_export(app->ctx, zoo, index, out, cli_text(app, "names"));
+    if (status == WF_OK && app->json)
+        status = cli_print_json(app, json_pack("{s:s, s:I, s:s, s:s}", "path", out, "index",
+                                               (json_int_t)index, "arch", wf_zoo_graph(zoo)->text,
+                                               "activation",
+                                               wf_activation_name(wf_zoo_graph(zoo)->activation)));
+    else if (status == WF_OK)
+        printf("%s: network %zu of %s, a state_dict of %s\n", out, index, app->argument[0],
+               wf_zoo_graph(zoo)->text);
+    wf_zoo_free(zoo);
+    return status;
+}

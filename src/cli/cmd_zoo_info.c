@@ -1,0 +1,74 @@
+/* zoo info: what a collection looks like. */
+#include "cli/commands.h"
+#include "cli/files.h"
+#include "weft/import.h"
+
+#include <math.h>
+
+static const char *kinship_name(wf_zoo_kinship kinship) {
+    static const char *const names[] = {"independent", "trajectory", "related"};
+    return names[kinship];
+}
+
+static json_t *summary_to_json(const char *path, const wf_zoo_summary *s) {
+    json_t *tests = json_array(), *examples = json_array();
+    for (int i = 0; i < s->n_tests; i++) {
+        const wf_zoo_score_info *t = &s->tests[i];
+        json_array_append_new(
+            tests, json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", t->name, "mean",
+                             cli_json_number(t->mean), "std", cli_json_number(t->std), "min",
+                             cli_json_number(t->min), "max", cli_json_number(t->max)));
+    }
+    for (int i = 0; i < s->n_examples; i++)
+        json_array_append_new(examples, json_pack("{s:I, s:I, s:b}", "index",
+                                                  (json_int_t)s->examples[i].index, "earlier",
+                                                  (json_int_t)s->examples[i].earlier, "permuted",
+                                                  (int)s->examples[i].permuted));
+    return json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:s, "
+        "s:s}",
+        "path", path, "arch", s->arch, "activation", s->activation, "count", (json_int_t)s->count,
+        "parameters", (json_int_t)s->parameters, "tests", tests, "duplicates",
+        (json_int_t)s->duplicates, "permuted_duplicates", (json_int_t)s->permuted_duplicates,
+        "duplicate_examples", examples, "hidden_units", (json_int_t)s->hidden_units, "dead_units",
+        (json_int_t)s->dead_units, "dead_networks", (json_int_t)s->dead_networks,
+        "non_finite_values", (json_int_t)s->non_finite_values, "non_finite_networks",
+        (json_int_t)s->non_finite_networks, "near", cli_json_number(s->near), "far",
+        cli_json_number(s->far), "kinship", kinship_name(s->kinship), "warning", s->warning);
+}
+
+static void print_summary(const char *path, const wf_zoo_summary *s) {
+    char count[32], parameters[32];
+    cli_count(s->count, count);
+    cli_count(s->parameters, parameters);
+    printf("%s\n  networks       %s of %s (%s), %s parameters each\n", path, count, s->arch,
+           s->activation, parameters);
+    for (int i = 0; i < s->n_tests; i++)
+        printf("  score          %s: %.4f \u00b1 %.4f, from %.4f to %.4f\n", s->tests[i].name,
+               s->tests[i].mean, s->tests[i].std, s->tests[i].min, s->tests[i].max);
+    printf("  duplicates     %zu, and %zu more up to the order of hidden units\n", s->duplicates,
+           s->permuted_duplicates);
+    for (int i = 0; i < s->n_examples; i++)
+        printf("                 network %zu equals %zu%s\n", s->examples[i].index,
+               s->examples[i].earlier, s->examples[i].permuted ? " relabelled" : "");
+    printf("  dead units     %zu of %zu, in %zu networks\n", s->dead_units, s->hidden_units,
+           s->dead_networks);
+    printf("  not finite     %zu values in %zu networks\n", s->non_finite_values,
+           s->non_finite_networks);
+    if (isfinite(s->near))
+        printf("  relationship   %s (median cosine: neighbours %.3f, others %.3f)\n",
+               kinship_name(s->kinship), s->near, s->far);
+    if (s->warning[0] != '\0') printf("  warning: %s\n", s->warning);
+}
+
+wf_status cli_zoo_info(cli_app *app) {
+    wf_zoo *zoo;
+    wf_zoo_summary summary;
+    CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
+    wf_status status = wf_zoo_info(app->ctx, zoo, &summary);
+    if (status == WF_OK && app->json)
+        status = cli_print_json(app, summary_to_json(app->argument[0], &summary));
+    else if (status == WF_OK) print_summary(app->argument[0], &summary);
+    wf_zoo_free(zoo);
+    return status;
+}

@@ -1,0 +1,67 @@
+/* files: paths, removal and JSON files. */
+#include "cli/files.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { json_limit = 256 << 20 };
+
+wf_status cli_path(cli_app *app, const char *folder, const char *name, char out[CLI_PATH]) {
+    int length = snprintf(out, CLI_PATH, "%s/%s", folder, name);
+    if (length < 0 || length >= CLI_PATH)
+        return cli_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", folder);
+    return WF_OK;
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk) {
+    (void)info;
+    (void)kind;
+    (void)walk;
+    return remove(path);
+}
+
+wf_status cli_remove(cli_app *app, const char *path) {
+    if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
+        return cli_fail(app, WF_ERR_DISK, "%s cannot be removed: %s", path, strerror(errno));
+    return WF_OK;
+}
+
+double cli_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void cli_count(size_t count, char out[32]) {
+    char digits[24];
+    int n = snprintf(digits, sizeof digits, "%zu", count), used = 0;
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0) out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = '\0';
+}
+
+wf_status cli_json_read(cli_app *app, const char *path, json_t **out) {
+    char *text;
+    size_t size;
+    *out = NULL;
+    CLI_TRY(wf_read_file(app->ctx, path, json_limit, &text, &size));
+    json_error_t error;
+    *out = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+    free(text);
+    if (*out == NULL)
+        return cli_fail(app, WF_ERR_INPUT, "%s, line %d: %s", path, error.line, error.text);
+    return WF_OK;
+}
+
+wf_status cli_json_write(cli_app *app, const char *path, const json_t *json) {
+    char *text = json == NULL ? NULL : json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(10));
+    if (text == NULL) return cli_fail(app, WF_ERR_MEMORY, "%s: out of memory", path);
+    wf_status status = wf_write_file(app->ctx, path, text, strlen(text));
+    free(text);
+    return status;
+}

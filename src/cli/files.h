@@ -1,0 +1,39 @@
+/* files: small things the commands do with files, JSON and rows of the table. */
+#ifndef WF_CLI_FILES_H
+#define WF_CLI_FILES_H
+
+#include "cli/cli.h"
+#include "weft/eval.h"
+#include "weft/file.h"
+
+enum { CLI_PATH = 4096 };
+
+/* FOLDER/NAME; fails when it is too long. */
+wf_status cli_path(cli_app *app, const char *folder, const char *name, char out[CLI_PATH]);
+/* A file, or a folder with all in it; what is not there is removed already. */
+wf_status cli_remove(cli_app *app, const char *path);
+double cli_seconds(void);                   /* monotonic clock */
+void cli_count(size_t count, char out[32]); /* "1,958,017" */
+
+/* "1,0,0.5" to numbers; `option` is named in faults. */
+wf_status cli_numbers(cli_app *app, const char *option, const char *text, float *out, int most,
+                      int *count);
+/* The place of `text` in `names` (ended by NULL). */
+wf_status cli_choice(cli_app *app, const char *option, const char *text, const char *const *names,
+                     int *out);
+
+wf_status cli_json_read(cli_app *app, const char *path, json_t **out);
+wf_status cli_json_write(cli_app *app, const char *path, const json_t *json);
+
+/* Rows and points to JSON and back. Values that are not defined are null. */
+json_t *cli_row_to_json(const wf_eval_row *row);
+bool cli_row_from_json(const json_t *json, wf_eval_row *row);
+json_t *cli_points_to_json(const char *name, const wf_points *points);
+bool cli_points_from_json(const json_t *json, wf_points *points);
+void cli_points_release(wf_points *points); /* of cli_points_from_json */
+json_t *cli_novelty_to_json(const wf_points *points);
+
+/* The table on stdout; auc names the score's column, copies (may be NULL) marks rows. */
+void cli_print_rows(const wf_eval_row *rows, int count, bool auc, const bool *copies);
+
+#endif

@@ -1,0 +1,38 @@
+/* numbers: lists of numbers on the command line. */
+#include "cli/files.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+wf_status cli_numbers(cli_app *app, const char *option, const char *text, float *out, int most,
+                      int *count) {
+    *count = 0;
+    for (const char *at = text;;) {
+        char *end;
+        double value = strtod(at, &end);
+        if (end == at || !isfinite(value) || (*end != ',' && *end != '\0'))
+            return cli_fail(app, WF_ERR_USAGE, "--%s needs numbers joined by commas, not \"%s\"",
+                            option, text);
+        if (*count == most)
+            return cli_fail(app, WF_ERR_USAGE, "--%s has more than %d numbers", option, most);
+        out[(*count)++] = (float)value;
+        if (*end == '\0') return WF_OK;
+        at = end + 1;
+    }
+}
+
+wf_status cli_choice(cli_app *app, const char *option, const char *text, const char *const *names,
+                     int *out) {
+    char all[128] = "";
+    size_t used = 0;
+    for (int i = 0; names[i] != NULL; i++) {
+        if (strcmp(names[i], text) == 0) {
+            *out = i;
+            return WF_OK;
+        }
+        used +=
+            (size_t)snprintf(all + used, sizeof all - used, "%s%s", i > 0 ? ", " : "", names[i]);
+    }
+    return cli_fail(app, WF_ERR_USAGE, "--%s is \"%s\"; allowed is %s", option, text, all);
+}

@@ -1,0 +1,44 @@
+/* pipeline: the work of the stages, shared by `weft run` and the single commands. */
+#ifndef WF_CLI_PIPELINE_H
+#define WF_CLI_PIPELINE_H
+
+#include "cli/files.h"
+#include "cli/recipe_schema.h"
+#include "weft/flow.h"
+#include "weft/report.h"
+
+/* Generate n networks of `graph` from the flow at flow_path and write them as a collection. direct_path (may be
+ * NULL): also the same networks before refinement. cond: NULL without conditions. stats may be NULL. */
+typedef struct cli_generate {
+    wf_flow *flow;
+    const char *flow_path;
+    const wf_graph *graph;
+    const float *cond;
+    size_t n;
+    wf_sample_desc sample;
+    const char *path, *direct_path;
+} cli_generate;
+wf_status cli_generate_networks(cli_app *app, const cli_generate *what, wf_sample_stats *stats);
+
+/* The files of a run. */
+typedef struct cli_run_paths {
+    char folder[CLI_PATH], zoo[CLI_PATH], held_out[CLI_PATH], flow[CLI_PATH], log[CLI_PATH],
+        nets[CLI_PATH], direct[CLI_PATH], eval[CLI_PATH], points[CLI_PATH], report[CLI_PATH],
+        recipe[CLI_PATH];
+} cli_run_paths;
+/* With [zoo] path the collections are those of the recipe. */
+wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *folder,
+                            cli_run_paths *out);
+
+/* Judge the run's networks beside held-out ones and controls; writes eval.json and points.json. data may be NULL. */
+wf_status cli_evaluate_run(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
+                           const wf_dataset *data);
+
+/* The page about a run, from its files. data may be NULL; seconds of all stages together, 0: not known. */
+wf_status cli_report_run(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
+                         const wf_dataset *data, double seconds, const char *out_path);
+
+/* The table of an eval.json on stdout. */
+wf_status cli_print_eval(cli_app *app, const char *path, bool auc);
+
+#endif

@@ -1,0 +1,221 @@
+/* report_run: gathers the files of a run and hands them to the report. */
+#include "cli/pipeline.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { max_entries = 32, max_facts = 10, weights_shown = 400 };
+
+typedef struct gathered {
+    json_t *eval, *points;
+    wf_eval_row rows[max_entries];
+    wf_points clouds[max_entries];
+    bool has_cloud[max_entries];
+    wf_report_entry entries[max_entries];
+    int n;
+    wf_zoo *zoo, *nets;
+    float *trained, *generated;
+    char fact_text[max_facts][160];
+    wf_report_fact facts[max_facts];
+    int n_facts;
+    char title[128], summary[600];
+    char *recipe_text;
+} gathered;
+
+static wf_report_role role_of(const char *name) {
+    if (strcmp(name, "reference") == 0) return WF_REPORT_REFERENCE;
+    if (strcmp(name, "held-out") == 0) return WF_REPORT_HELD_OUT;
+    return strncmp(name, "gmn", 3) == 0 ? WF_REPORT_GENERATED : WF_REPORT_CONTROL;
+}
+
+static const json_t *points_named(const json_t *points, const char *name) {
+    size_t i;
+    const json_t *cloud;
+    json_array_foreach(json_object_get(points, "points"), i, cloud) {
+        const char *have = json_string_value(json_object_get(cloud, "name"));
+        if (have != NULL && strcmp(have, name) == 0) return cloud;
+    }
+    return NULL;
+}
+
+static wf_status gather_rows(cli_app *app, const cli_run_paths *paths, gathered *g) {
+    CLI_TRY(cli_json_read(app, paths->eval, &g->eval));
+    CLI_TRY(cli_json_read(app, paths->points, &g->points));
+    size_t i;
+    const json_t *row;
+    json_array_foreach(json_object_get(g->eval, "rows"), i, row) {
+        if (g->n == max_entries || !cli_row_from_json(row, &g->rows[g->n]))
+            return cli_fail(app, WF_ERR_INPUT, "%s: row %zu is not one of weft eval", paths->eval,
+                            i);
+        const char *name = g->rows[g->n].name;
+        const json_t *cloud = points_named(g->points, name);
+        if (cloud != NULL) {
+            if (!cli_points_from_json(cloud, &g->clouds[g->n]))
+                return cli_fail(app, WF_ERR_INPUT, "%s: the points of %s are damaged",
+                                paths->points, name);
+            g->has_cloud[g->n] = true;
+        }
+        g->entries[g->n] = (wf_report_entry){role_of(name), &g->rows[g->n],
+                                             g->has_cloud[g->n] ? &g->clouds[g->n] : NULL};
+        g->n++;
+    }
+    if (g->n == 0) return cli_fail(app, WF_ERR_INPUT, "%s has no rows", paths->eval);
+    return WF_OK;
+}
+
+static wf_status gather_weights(cli_app *app, const cli_run_paths *paths, gathered *g,
+                                wf_report_desc *desc) {
+    CLI_TRY(wf_zoo_open(app->ctx, paths->zoo, &g->zoo));
+    CLI_TRY(wf_zoo_open(app->ctx, paths->nets, &g->nets));
+    desc->graph = wf_zoo_graph(g->zoo);
+    desc->n_trained = wf_zoo_count(g->zoo) < weights_shown ? wf_zoo_count(g->zoo) : weights_shown;
+    desc->n_generated =
+        wf_zoo_count(g->nets) < weights_shown ? wf_zoo_count(g->nets) : weights_shown;
+    CLI_TRY(wf_zoo_load(app->ctx, g->zoo, 0, desc->n_trained, &g->trained));
+    CLI_TRY(wf_zoo_load(app->ctx, g->nets, 0, desc->n_generated, &g->generated));
+    desc->trained = g->trained;
+    desc->generated = g->generated;
+    return WF_OK;
+}
+
+static void add_fact(gathered *g, const char *label, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void add_fact(gathered *g, const char *label, const char *format, ...) {
+    if (g->n_facts == max_facts) return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(g->fact_text[g->n_facts], sizeof g->fact_text[0], format, args);
+    va_end(args);
+    g->facts[g->n_facts] = (wf_report_fact){label, g->fact_text[g->n_facts]};
+    g->n_facts++;
+}
+
+static void flow_facts(cli_app *app, const cli_recipe *recipe, gathered *g) {
+    const wf_field_desc *field = &recipe->field;
+    wf_field_desc counted;
+    size_t parameters = 0;
+    char count[32], updates[32];
+    if (cli_recipe_field(app, recipe, wf_zoo_graph(g->zoo), &counted) == WF_OK &&
+        wf_field_count(app->ctx, &counted, &parameters) == WF_OK) {
+        cli_count(parameters, count);
+        add_fact(g, "velocity field", "%s %d/%d/%d \u00d7 %d, %s parameters",
+                 field->layout == WF_LAYOUT_LEAN ? "lean" : "lstar", field->node, field->edge,
+                 field->time, field->blocks, count);
+    }
+    cli_count(recipe->fit.updates, updates);
+    add_fact(g, "training", "%s updates of %zu, %s%s%s", updates, recipe->fit.batch,
+             recipe->fit.optimizer == WF_OPT_MUON ? "Muon" : "AdamW",
+             recipe->fit.precondition ? ", preconditioned" : "",
+             recipe->fit.coupling == WF_COUPLING_MATCHED ? ", matched noise" : "");
+}
+
+static void sampling_facts(const cli_recipe *recipe, gathered *g) {
+    const char *solver = wf_zoo_meta(g->nets, "weft.sample.solver");
+    const char *evaluations = wf_zoo_meta(g->nets, "weft.sample.evaluations");
+    char refine[64] = "";
+    if (recipe->sample.refine_cycles > 0)
+        snprintf(refine, sizeof refine, ", refined %d times from t = %g",
+                 recipe->sample.refine_cycles, recipe->sample.refine_t);
+    add_fact(g, "sampling", "%s%s%s%s%s", solver != NULL ? solver : "", refine,
+             evaluations != NULL ? ", " : "", evaluations != NULL ? evaluations : "",
+             evaluations != NULL ? " evaluations a network" : "");
+}
+
+static void gather_facts(cli_app *app, const cli_recipe *recipe, const wf_dataset *data,
+                         double seconds, gathered *g) {
+    const wf_graph *graph = wf_zoo_graph(g->zoo);
+    char count[32], parameters[32], rows[32], tests[32], took[32];
+    cli_count(wf_zoo_count(g->zoo), count);
+    cli_count(graph->n_params, parameters);
+    if (data != NULL) {
+        cli_count(data->n_train, rows);
+        cli_count(data->n_test, tests);
+        add_fact(g, "data", "%s: %s training and %s test examples, %d inputs, %d classes",
+                 data->name, rows, tests, data->inputs, data->classes);
+    }
+    add_fact(g, "collection", "%s networks of %s, %s parameters each", count, graph->text,
+             parameters);
+    flow_facts(app, recipe, g);
+    sampling_facts(recipe, g);
+    if (seconds > 0) {
+        cli_duration(seconds, took);
+        add_fact(g, "time", "%s in all, %d threads", took, wf_ctx_threads(app->ctx));
+    }
+    snprintf(g->title, sizeof g->title, "weft: %s",
+             recipe->title != NULL ? recipe->title : recipe->name);
+    snprintf(
+        g->summary, sizeof g->summary,
+        "A permutation-equivariant flow was fitted to %s trained networks of %s%s%s, and %zu new "
+        "networks were drawn from it. Are they as good as trained ones, and are they new?",
+        count, graph->text, data != NULL ? " on " : "", data != NULL ? data->name : "",
+        wf_zoo_count(g->nets));
+}
+
+static void gathered_free(gathered *g) {
+    json_decref(g->eval);
+    json_decref(g->points);
+    for (int i = 0; i < max_entries; i++)
+        if (g->has_cloud[i]) cli_points_release(&g->clouds[i]);
+    free(g->trained);
+    free(g->generated);
+    free(g->recipe_text);
+    wf_zoo_free(g->zoo);
+    wf_zoo_free(g->nets);
+    free(g);
+}
+
+static wf_status write_page(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
+                            const wf_dataset *data, double seconds, gathered *g,
+                            const char *out_path) {
+    wf_report_desc desc = wf_report_desc_default();
+    CLI_TRY(gather_rows(app, paths, g));
+    CLI_TRY(gather_weights(app, paths, g, &desc));
+    gather_facts(app, recipe, data, seconds, g);
+    g->recipe_text = wf_recipe_text(recipe->source);
+    const json_t *scales = json_object_get(g->eval, "scales");
+    for (size_t i = 0; i < 3; i++) desc.scales[i] = json_number_value(json_array_get(scales, i));
+    desc.title = g->title;
+    desc.summary = g->summary;
+    desc.score = recipe->eval.score;
+    desc.entries = g->entries;
+    desc.n_entries = g->n;
+    desc.notes = json_string_value(json_object_get(g->eval, "notes"));
+    desc.log_path = paths->log;
+    desc.generated_name = recipe->sample.refine_cycles > 0 ? "gmn-refined" : "gmn";
+    desc.data = data;
+    desc.wall = recipe->wall;
+    desc.recipe = g->recipe_text;
+    desc.facts = g->facts;
+    desc.n_facts = g->n_facts;
+    return wf_report_write(app->ctx, &desc, out_path);
+}
+
+wf_status cli_report_run(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
+                         const wf_dataset *data, double seconds, const char *out_path) {
+    gathered *g = calloc(1, sizeof *g);
+    if (g == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    wf_status status = write_page(app, recipe, paths, data, seconds, g, out_path);
+    gathered_free(g);
+    return status;
+}
+
+wf_status cli_print_eval(cli_app *app, const char *path, bool auc) {
+    json_t *eval;
+    CLI_TRY(cli_json_read(app, path, &eval));
+    if (app->json) return cli_print_json(app, eval);
+    wf_eval_row rows[max_entries];
+    bool copies[max_entries];
+    int n = 0;
+    size_t i;
+    const json_t *row;
+    json_array_foreach(json_object_get(eval, "rows"), i, row) {
+        if (n == max_entries || !cli_row_from_json(row, &rows[n])) continue;
+        copies[n++] = json_is_true(json_object_get(row, "copies"));
+    }
+    cli_print_rows(rows, n, auc, copies);
+    const char *notes = json_string_value(json_object_get(eval, "notes"));
+    if (notes != NULL && notes[0] != '\0') printf("note: %s\n", notes);
+    json_decref(eval);
+    return WF_OK;
+}

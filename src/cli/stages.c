@@ -1,0 +1,139 @@
+/* stages: what is done, and whether it was done with today's settings.
+ *
+ *   collection -+- held-out ----------+
+ *               +- training - sampling +- evaluation - report
+ *
+ * A stage's digest covers its own settings and the digests of the stages it stands on, so a finished stage is
+ * skipped only when everything below it is unchanged too. Seconds add up over the pieces of a broken stage. */
+#include "cli/stages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[CLI_STAGES] = {"collection", "held-out",   "training",
+                                              "sampling",   "evaluation", "report"};
+
+const char *cli_stage_name(cli_stage stage) { return names[stage]; }
+
+bool cli_stage_depends(cli_stage stage, cli_stage on) {
+    static const unsigned below[CLI_STAGES] = {
+        [CLI_STAGE_COLLECTION] = 0,
+        [CLI_STAGE_HELD_OUT] = 1u << CLI_STAGE_COLLECTION,
+        [CLI_STAGE_TRAINING] = 1u << CLI_STAGE_COLLECTION,
+        [CLI_STAGE_SAMPLING] = 1u << CLI_STAGE_COLLECTION | 1u << CLI_STAGE_TRAINING,
+        [CLI_STAGE_EVALUATION] = (1u << CLI_STAGE_EVALUATION) - 1,
+        [CLI_STAGE_REPORT] = (1u << CLI_STAGE_REPORT) - 1,
+    };
+    return (below[stage] >> on & 1) != 0;
+}
+
+static wf_status set_digest(cli_app *app, cli_stages *stages, cli_stage stage) {
+    char *text = json_dumps(stages->config[stage], JSON_COMPACT | JSON_SORT_KEYS);
+    if (text == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    size_t size = strlen(text) + CLI_STAGES * 65 + 1;
+    char *all = malloc(size);
+    if (all == NULL) {
+        free(text);
+        return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    }
+    size_t used = (size_t)snprintf(all, size, "%s", text);
+    for (int below = 0; below < (int)stage; below++)
+        if (cli_stage_depends(stage, (cli_stage)below))
+            used += (size_t)snprintf(all + used, size - used, "%s", stages->digest[below]);
+    wf_sha256_hex(all, used, stages->digest[stage]);
+    free(text);
+    free(all);
+    return WF_OK;
+}
+
+wf_status cli_stages_open(cli_app *app, const char *folder, const cli_recipe *recipe,
+                          const char *fingerprint, cli_stages *out) {
+    *out = (cli_stages){0};
+    CLI_TRY(cli_path(app, folder, "stage.json", out->path));
+    for (int stage = 0; stage < CLI_STAGES; stage++) {
+        out->config[stage] = cli_recipe_stage(recipe, (cli_stage)stage);
+        if (stage == CLI_STAGE_COLLECTION)
+            json_object_set_new(out->config[stage], "data.fingerprint", json_string(fingerprint));
+        CLI_TRY(set_digest(app, out, (cli_stage)stage));
+    }
+    if (wf_file_exists(out->path)) CLI_TRY(cli_json_read(app, out->path, &out->record));
+    if (out->record == NULL) out->record = json_object();
+    if (!json_is_object(out->record))
+        return cli_fail(app, WF_ERR_INPUT, "%s is damaged; remove it to run all stages again",
+                        out->path);
+    return WF_OK;
+}
+
+void cli_stages_free(cli_stages *stages) {
+    json_decref(stages->record);
+    for (int stage = 0; stage < CLI_STAGES; stage++) json_decref(stages->config[stage]);
+    *stages = (cli_stages){0};
+}
+
+static json_t *entry_of(const cli_stages *stages, cli_stage stage) {
+    return json_object_get(stages->record, names[stage]);
+}
+
+/* Appends "key was A, now B" for keys that differ; false when none does. */
+static bool describe_changes(const json_t *then, json_t *now, char *what, size_t size) {
+    const char *key;
+    json_t *value;
+    size_t used = 0;
+    what[0] = '\0';
+    json_object_foreach(now, key, value) {
+        const char *was = json_string_value(json_object_get(then, key));
+        if (was != NULL && strcmp(was, json_string_value(value)) == 0) continue;
+        used += (size_t)snprintf(
+            what + used, size - used, "%s%s was %s, now %s", used > 0 ? "; " : "", key,
+            was == NULL || was[0] == '\0' ? "not set" : was,
+            json_string_value(value)[0] == '\0' ? "not set" : json_string_value(value));
+        if (used + 1 >= size) break;
+    }
+    return used > 0;
+}
+
+cli_stage cli_stages_changed(const cli_stages *stages, char *what, size_t size) {
+    for (int stage = 0; stage < CLI_STAGES; stage++) {
+        const json_t *then = json_object_get(entry_of(stages, (cli_stage)stage), "config");
+        if (then != NULL && describe_changes(then, stages->config[stage], what, size))
+            return (cli_stage)stage;
+    }
+    return CLI_STAGES;
+}
+
+bool cli_stages_finished(const cli_stages *stages, cli_stage stage) {
+    const json_t *entry = entry_of(stages, stage);
+    const char *digest = json_string_value(json_object_get(entry, "digest"));
+    return json_is_true(json_object_get(entry, "finished")) && digest != NULL &&
+           strcmp(digest, stages->digest[stage]) == 0;
+}
+
+double cli_stages_seconds(const cli_stages *stages, cli_stage stage) {
+    return json_number_value(json_object_get(entry_of(stages, stage), "seconds"));
+}
+
+static wf_status put(cli_app *app, cli_stages *stages, cli_stage stage, bool finished,
+                     double seconds) {
+    json_t *entry =
+        json_pack("{s:b, s:s, s:f, s:O}", "finished", finished, "digest", stages->digest[stage],
+                  "seconds", seconds, "config", stages->config[stage]);
+    if (entry == NULL || json_object_set_new(stages->record, names[stage], entry) != 0)
+        return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    return cli_json_write(app, stages->path, stages->record);
+}
+
+wf_status cli_stages_begin(cli_app *app, cli_stages *stages, cli_stage stage) {
+    return put(app, stages, stage, false, cli_stages_seconds(stages, stage));
+}
+
+wf_status cli_stages_end(cli_app *app, cli_stages *stages, cli_stage stage, double seconds,
+                         bool finished) {
+    return put(app, stages, stage, finished, seconds + cli_stages_seconds(stages, stage));
+}
+
+wf_status cli_stages_forget(cli_app *app, cli_stages *stages, cli_stage stage) {
+    for (int other = 0; other < CLI_STAGES; other++)
+        if (other == (int)stage || cli_stage_depends((cli_stage)other, stage))
+            json_object_del(stages->record, names[other]);
+    return cli_json_write(app, stages->path, stages->record);
+}

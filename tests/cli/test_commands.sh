@@ -1,0 +1,77 @@
+#!/bin/sh
+# The single commands, one after another on a tiny collection.
+. tests/cli/lib.sh
+recipe=$root/tests/cli/tiny.conf
+cd "$scratch" || exit 1
+
+value() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"; }
+
+"$weft" zoo train "$recipe" -o zoo.safetensors --json -q >zoo.json
+check zoo-train-json is_json zoo.json
+check zoo-train-count test "$(value zoo.json count)" = 40
+check zoo-train-two "$weft" zoo train "$recipe" -o two.safetensors --first 40 -n 5 -q --threads 1
+check zoo-train-shard "$weft" zoo train "$recipe" -o part.safetensors --first 10 -n 5 -q
+"$weft" zoo export zoo.safetensors -i 12 -o a.safetensors -q >/dev/null
+"$weft" zoo export part.safetensors -i 2 -o b.safetensors -q >/dev/null
+check "network 12 is the same in any shard" cmp a.safetensors b.safetensors
+expect zoo-export-range 2 "40 networks" "$weft" zoo export zoo.safetensors -i 40 -o c.safetensors
+"$weft" zoo info zoo.safetensors --json >info.json
+check zoo-info-json is_json info.json
+check zoo-info-count test "$(value info.json count)" = 40
+check zoo-info-duplicates test "$(value info.json duplicates)" = 0
+mkdir folder
+for i in 0 1 2; do "$weft" zoo export zoo.safetensors -i $i -o folder/net$i.safetensors >/dev/null; done
+"$weft" zoo import folder -a relu -o mine.safetensors --json >import.json
+check zoo-import-json is_json import.json
+check zoo-import-networks test "$(value import.json networks)" = 3
+"$weft" zoo export mine.safetensors -i 1 -o d.safetensors >/dev/null
+"$weft" eval --zoo zoo.safetensors --nets mine.safetensors --json -q --no-cache >copies.json
+check "imported copies have WCS 1" python3 -c 'import json; assert json.load(open("copies.json"))["wcs_mean"] > 0.9999'
+
+"$weft" train "$recipe" --zoo zoo.safetensors -o flow.safetensors --json -q >train.json
+check train-json is_json train.json
+check train-updates test "$(value train.json updates)" = 40
+check "resolved recipe beside the flow" "$weft" model info flow.safetensors.recipe.conf
+check sample "$weft" sample flow.safetensors -n 6 -o nets.safetensors --solver euler --steps 4 -q
+"$weft" sample flow.safetensors -n 6 -o refined.safetensors --direct direct.safetensors --solver heun --steps 3 \
+    --refine 0.5,2 --json -q >sample.json
+check sample-json is_json sample.json
+"$weft" sample flow.safetensors -n 2 --first 4 -o late.safetensors --solver euler --steps 4 -q >/dev/null
+"$weft" zoo export nets.safetensors -i 5 -o e.safetensors >/dev/null
+"$weft" zoo export late.safetensors -i 1 -o f.safetensors >/dev/null
+check "generated network 5 is the same whatever the call" cmp e.safetensors f.safetensors
+"$weft" sample flow.safetensors -n 2 -o wide.safetensors --width 1.5 --solver euler --steps 3 --json -q >wide.json
+check sample-width test "$(value wide.json arch)" = 2-9-3
+check sample-arch "$weft" sample flow.safetensors -n 2 -o other.safetensors --arch 2-5-3 --solver euler --steps 3 -q
+expect sample-depth 2 "keep the number of layers" "$weft" sample flow.safetensors -n 2 -o x.safetensors --arch 2-5-4-3
+expect sample-bad-refine 2 "T,K" "$weft" sample flow.safetensors -o x.safetensors --refine 2,3
+expect sample-bad-solver 2 "dopri5" "$weft" sample flow.safetensors -o x.safetensors --solver magic
+expect sample-cond 2 "without conditions" "$weft" sample flow.safetensors -o x.safetensors --cond 1
+
+"$weft" eval --zoo zoo.safetensors --nets nets.safetensors --data "$recipe" --json -q >row.json
+check eval-json is_json row.json
+check eval-keys python3 -c '
+import json
+row = json.load(open("row.json"))
+for key in "name n accuracy_mean accuracy_std iou_mean iou_std wcs_mean wcs_std jws jws_std".split():
+    assert key in row, key
+assert row["n"] == 6 and 0 < row["jws"] <= 1 and 0 <= row["accuracy_mean"] <= 1'
+"$weft" eval --zoo zoo.safetensors --nets nets.safetensors --json -q >unlabelled.json
+check eval-unlabelled python3 -c '
+import json
+row = json.load(open("unlabelled.json"))
+assert row["jws"] is None and row["accuracy_mean"] is None and 0 < row["wcs_mean"] <= 1'
+expect eval-shapes 3 "2-9-3" "$weft" eval --zoo zoo.safetensors --nets wide.safetensors
+expect eval-table 0 "JWS" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors --data "$recipe" -q
+
+"$weft" align zoo.safetensors -o aligned.safetensors --json -q >align.json
+check align-json is_json align.json
+check "alignment brings networks closer" python3 -c '
+import json; a = json.load(open("align.json")); assert a["cosine_after"] > a["cosine_before"] + 0.01'
+"$weft" eval --zoo zoo.safetensors --nets aligned.safetensors --data "$recipe" --json -q >aligned.json
+check "aligned networks are the same networks" python3 -c '
+import json; row = json.load(open("aligned.json")); assert row["wcs_mean"] > 0.9999 and row["iou_mean"] > 0.9999, row'
+"$weft" zoo info aligned.safetensors --json >aligned-info.json
+check "scores go along" python3 -c '
+import json; a, b = json.load(open("info.json")), json.load(open("aligned-info.json")); assert a["tests"] == b["tests"] != []'
+finish

@@ -1,0 +1,65 @@
+#!/bin/sh
+# Recipes and files that are wrong, and everything that only looks.
+. tests/cli/lib.sh
+
+recipe() { printf '%s\n' "$@" >"$scratch/r.conf"; }
+
+recipe '[data]' 'name = spirals' '[zoo]' 'arch = 2-4-3' 'cuont = 7'
+expect unknown-key 3 "r.conf" "$weft" model info "$scratch/r.conf"
+expect unknown-key-line 3 "5" "$weft" model info "$scratch/r.conf"
+expect unknown-key-nearest 3 "count" "$weft" model info "$scratch/r.conf"
+recipe '[zoo]' 'arch = 2-4-3' '[modle]' 'node = 8'
+expect unknown-section 3 "modle" "$weft" model info "$scratch/r.conf"
+recipe '[zoo]' 'arch = 2-4-3' 'count = 5' 'count = 6'
+expect duplicate-key 3 "count" "$weft" model info "$scratch/r.conf"
+recipe '[zoo]' 'arch = 2-4-3' '[train]' 'lr = fast'
+expect bad-number 3 "lr" "$weft" model info "$scratch/r.conf"
+recipe '[zoo]' 'arch = 2-4-3' '[sample]' 'solver = magic'
+expect bad-choice 3 "dopri5" "$weft" model info "$scratch/r.conf"
+recipe '[zoo]' 'arch = 2-0-3'
+expect width-zero 2 "2-0-3" "$weft" model info "$scratch/r.conf"
+recipe '[zoo]' 'count = 3'
+expect no-arch 3 "zoo.arch" "$weft" model info "$scratch/r.conf"
+recipe '[zoo]' 'arch = 2-4-3' '[model]' 'cond = mlp'
+expect cond-without-size 2 "cond_size" "$weft" model info "$scratch/r.conf"
+recipe '[data]' 'name = spirals' '[zoo]' 'arch = 5-4-3'
+expect arch-against-data 3 "2 inputs and 3 classes" "$weft" zoo train "$scratch/r.conf" -o "$scratch/z"
+recipe '[zoo]' 'arch = 2-4-3'
+expect no-data 3 "[data]" "$weft" zoo train "$scratch/r.conf" -o "$scratch/z"
+expect bad-override 2 "train.updates" "$weft" model info tests/cli/tiny.conf --set train.updates=0
+expect unknown-override 2 "train.nonsense" "$weft" model info tests/cli/tiny.conf --set train.nonsense=1
+
+expect missing-recipe 3 "nowhere.conf" "$weft" run nowhere.conf
+expect missing-collection 3 "nowhere.safetensors" "$weft" zoo info nowhere.safetensors
+expect missing-flow 3 "nowhere.safetensors" "$weft" sample nowhere.safetensors -o "$scratch/x"
+expect missing-run 3 "nowhere" "$weft" report nowhere
+expect missing-import 3 "nowhere" "$weft" zoo import nowhere -a relu -o "$scratch/x"
+printf 'not a collection' >"$scratch/junk"
+expect junk-collection 3 "junk" "$weft" zoo info "$scratch/junk"
+expect junk-flow 3 "junk" "$weft" sample "$scratch/junk" -o "$scratch/x"
+: >"$scratch/empty"
+expect empty-collection 3 "empty" "$weft" align "$scratch/empty" -o "$scratch/x"
+expect folder-as-file 3 "$scratch" "$weft" zoo info "$scratch"
+expect zoo-train-no-out 2 "-o FILE" "$weft" zoo train tests/cli/tiny.conf
+expect sample-no-out 2 "-o FILE" "$weft" sample "$scratch/junk"
+expect eval-no-files 2 "--zoo FILE" "$weft" eval
+expect import-no-activation 2 "--activation" "$weft" zoo import "$scratch" -o "$scratch/x"
+expect train-no-zoo 2 "--zoo FILE" "$weft" train tests/cli/tiny.conf -o "$scratch/x"
+
+# What only looks: sizes that are known, and JSON that parses.
+parameters() { "$weft" model info "$1" --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["parameters"])'; }
+check "lstar karhunen has 1,958,017 parameters" test "$(parameters recipes/karhunen-paper.conf)" = 1958017
+check "lstar mnist has 8,000,914 parameters" test "$(parameters recipes/mnist-paper.conf)" = 8000914
+for conf in recipes/*.conf; do
+    "$weft" model info "$conf" --json >"$scratch/model.json" 2>"$scratch/err"
+    check "reads $conf" is_json "$scratch/model.json"
+done
+expect help-recipe 0 "[train]" "$weft" help recipe
+"$weft" data list --json >"$scratch/list.json"
+check data-list-json is_json "$scratch/list.json"
+for set in spirals moons digits; do
+    "$weft" data info $set --json >"$scratch/data.json"
+    check "data-info-json $set" is_json "$scratch/data.json"
+done
+check data-info-recipe "$weft" data info tests/cli/tiny.conf
+finish

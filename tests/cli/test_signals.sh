@@ -1,0 +1,51 @@
+#!/bin/sh
+# SIGINT and SIGTERM in the middle of training: saved, exit 130 and 143, and the same networks in the end.
+. tests/cli/lib.sh
+recipe=$root/tests/cli/tiny.conf
+mkdir "$scratch/whole" "$scratch/broken"
+long="--set train.updates=1500 --set train.batch=32 --set eval.controls=no"
+
+# wait_for COMMAND...: until it holds, at most 30 s.
+wait_for() {
+    tries=0
+    until "$@" 2>/dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || return 1
+        sleep 0.1
+    done
+}
+# interrupt SIGNAL CODE: start the run, wait until the flow is being trained, send the signal.
+interrupt() {
+    # shellcheck disable=SC2086
+    "$weft" run "$recipe" $long 2>err >out &
+    pid=$!
+    wait_for grep -q '"training"' runs/tiny/stage.json || fail "interrupt $1" "training did not begin"
+    sleep "$3"
+    kill -"$1" $pid
+    wait $pid
+    code=$?
+    check "SIG$1 exits $2" test $code -eq "$2"
+    check "SIG$1 says how to go on" grep -q "the same command goes on" err
+}
+cd "$scratch/broken" || exit 1
+interrupt INT 130 0.4
+check "checkpoint after SIGINT" test -s runs/tiny/flow.safetensors
+interrupt TERM 143 0.3
+# shellcheck disable=SC2086
+expect "goes on to the end" 0 "gmn-refined" "$weft" run "$recipe" $long
+check "collection was not made again" grep -q "collection: done before" "$scratch/err"
+cd "$scratch/whole" || exit 1
+# shellcheck disable=SC2086
+"$weft" run "$recipe" $long -q >/dev/null
+cd "$scratch" || exit 1
+check "broken and whole runs end in the same networks" cmp broken/runs/tiny/nets.safetensors whole/runs/tiny/nets.safetensors
+check "and the same table" cmp broken/runs/tiny/eval.json whole/runs/tiny/eval.json
+
+# A signal before there is any work to save.
+"$weft" run "$recipe" --out "$scratch/early" --set zoo.count=200000 --set zoo.epochs=400 -q 2>err >/dev/null &
+pid=$!
+wait_for test -s early/stage.json
+kill -INT $pid
+wait $pid
+check "SIGINT in the collection exits 130" test $? -eq 130
+finish

@@ -1,10 +1,18 @@
 """Builds flow_internals.c against $BUILD/libweft.a and gives its functions to the oracles."""
 import ctypes as C
 import os
+import shutil
 import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+
+
+def cuda_libraries():
+    """The library holds CUDA code exactly when the Makefile found nvcc."""
+    nvcc = os.environ.get("NVCC", shutil.which("nvcc"))
+    return ["-L" + os.path.join(os.path.dirname(nvcc), "../lib64"), "-lcudart_static", "-ldl", "-lrt",
+            "-lstdc++"] if nvcc else []
 
 
 def library():
@@ -13,7 +21,7 @@ def library():
     os.makedirs(os.path.dirname(target), exist_ok=True)
     subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-fPIC", "-shared", "-D_GNU_SOURCE",
                     "-I" + ROOT + "/include", "-I" + ROOT + "/src", source, BUILD + "/libweft.a",
-                    "-ljansson", "-lz", "-lm", "-pthread", "-o", target], check=True)
+                    "-ljansson", "-lz", "-lm", "-pthread", *cuda_libraries(), "-o", target], check=True)
     return C.CDLL(target)
 
 

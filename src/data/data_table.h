@@ -70,7 +70,7 @@ wf_status wf__table_codes(wf_ctx *ctx, const wf_table *table, size_t column,
 
 /* "file.csv:17: column 3 (age)" */
 void wf__table_place(const wf_table *table, size_t row, size_t column, char *out, size_t size);
-/* The names of all columns, quoted, cut with "..." when they do not fit. */
+/* The names of all columns with commas between, cut with "..." when they do not fit. */
 void wf__table_names(const wf_table *table, char *out, size_t size);
 
 /* A number in C syntax without hexadecimal, infinity or NaN, whatever the locale; spaces around it allowed. */

@@ -15,15 +15,34 @@ enum { alignment = 64, smallest_block = 1 << 20 };
 struct wf_arena_block {
     struct wf_arena_block *next;
     size_t capacity;
-    _Alignas(64) unsigned char bytes[];
+    unsigned char *bytes;
 };
 
-static struct wf_arena_block *block_create(size_t capacity) {
-    struct wf_arena_block *block = aligned_alloc(alignment, sizeof *block + capacity);
+static void *host_take(size_t bytes) { return aligned_alloc(alignment, bytes); }
+
+static const wf_arena_source host = {host_take, free};
+
+static const wf_arena_source *source_of(const wf_arena *arena) {
+    return arena->source != NULL ? arena->source : &host;
+}
+
+static void poison(const wf_arena *arena, void *memory, size_t bytes) {
+    if (arena->source == NULL) ASAN_POISON_MEMORY_REGION(memory, bytes);
+}
+
+static void unpoison(const wf_arena *arena, void *memory, size_t bytes) {
+    if (arena->source == NULL) ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
+}
+
+static struct wf_arena_block *block_create(const wf_arena *arena, size_t capacity) {
+    struct wf_arena_block *block = malloc(sizeof *block);
     if (block == NULL) return NULL;
-    block->next = NULL;
-    block->capacity = capacity;
-    ASAN_POISON_MEMORY_REGION(block->bytes, capacity);
+    *block = (struct wf_arena_block){NULL, capacity, source_of(arena)->take(capacity)};
+    if (block->bytes == NULL) {
+        free(block);
+        return NULL;
+    }
+    poison(arena, block->bytes, capacity);
     return block;
 }
 
@@ -37,8 +56,9 @@ void *wf_arena_alloc(wf_arena *arena, size_t bytes) {
             size_t capacity =
                 arena->current == NULL ? smallest_block : 2 * arena->current->capacity;
             if (capacity < need) capacity = need;
-            next = block_create(capacity);
-            if (next == NULL && capacity > need) next = block_create(need); /* memory is short */
+            next = block_create(arena, capacity);
+            if (next == NULL && capacity > need)
+                next = block_create(arena, need); /* memory is short */
             if (next == NULL) return NULL;
             if (arena->current == NULL) arena->first = next;
             else arena->current->next = next;
@@ -48,7 +68,7 @@ void *wf_arena_alloc(wf_arena *arena, size_t bytes) {
     }
     void *object = arena->current->bytes + arena->used;
     arena->used += need;
-    ASAN_UNPOISON_MEMORY_REGION(object, bytes);
+    unpoison(arena, object, bytes);
     return object;
 }
 
@@ -67,7 +87,7 @@ void wf_arena_rewind(wf_arena *arena, wf_arena_mark mark) {
     for (struct wf_arena_block *block = mark.block == NULL ? arena->first : mark.block;
          block != NULL; block = block->next) {
         size_t keep = block == mark.block ? mark.used : 0;
-        ASAN_POISON_MEMORY_REGION(block->bytes + keep, block->capacity - keep);
+        poison(arena, block->bytes + keep, block->capacity - keep);
         if (block == arena->current) break;
     }
     arena->current = mark.block;
@@ -79,10 +99,11 @@ void wf_arena_reset(wf_arena *arena) { wf_arena_rewind(arena, (wf_arena_mark){NU
 void wf_arena_free(wf_arena *arena) {
     for (struct wf_arena_block *block = arena->first, *next; block != NULL; block = next) {
         next = block->next;
-        ASAN_UNPOISON_MEMORY_REGION(block->bytes, block->capacity);
+        unpoison(arena, block->bytes, block->capacity);
+        source_of(arena)->give(block->bytes);
         free(block);
     }
-    *arena = (wf_arena){NULL, NULL, 0};
+    *arena = (wf_arena){.source = arena->source};
 }
 
 size_t wf_arena_capacity(const wf_arena *arena) {

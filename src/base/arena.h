@@ -11,15 +11,22 @@
 
 #include "base/status.h"
 
+/* Where blocks come from: a GPU's memory, for example. take returns NULL when there is none left. */
+typedef struct wf_arena_source {
+    void *(*take)(size_t bytes);
+    void (*give)(void *memory);
+} wf_arena_source;
+
 typedef struct wf_arena {
     struct wf_arena_block *first, *current;
-    size_t used; /* in the current block */
+    size_t used;                   /* in the current block */
+    const wf_arena_source *source; /* NULL: host memory */
 } wf_arena;
 
 /* A zero-initialised wf_arena is empty and valid. Not zeroed memory unless asked; NULL when out of memory. */
 void *wf_arena_alloc(wf_arena *arena, size_t bytes);
-void *wf_arena_zalloc(wf_arena *arena, size_t bytes);
-void wf_arena_reset(wf_arena *arena); /* keeps the blocks */
+void *wf_arena_zalloc(wf_arena *arena, size_t bytes); /* host memory only */
+void wf_arena_reset(wf_arena *arena);                 /* keeps the blocks */
 void wf_arena_free(wf_arena *arena);
 size_t wf_arena_capacity(const wf_arena *arena);
 

@@ -64,19 +64,19 @@ static wf_tensor *unit(network *n, wf_tensor *x) { return wf_activation_op(n->ta
 
 /* --- indices of the part ------------------------------------------------------------------------ */
 static uint32_t *local_starts(network *n, const size_t *start, int first, int count) {
-    uint32_t *out = wf_tape_alloc(n->tape, ((size_t)count + 1) * sizeof *out);
+    size_t bytes = ((size_t)count + 1) * sizeof(uint32_t);
+    uint32_t *out = wf_tape_host(n->tape, bytes);
     for (int i = 0; out != NULL && i <= count; i++)
         out[i] = (uint32_t)(start[first + i] - start[first]);
-    return out;
+    return wf_tape_upload(n->tape, out, bytes);
 }
 
-static void build_edges(network *n, const wf_batch *batch, wf_part *view) {
+static void build_edges(network *n, wf_part *view) {
     size_t bytes = (size_t)view->n_edges * sizeof(uint32_t);
-    uint32_t *dst = wf_tape_alloc(n->tape, bytes), *src = wf_tape_alloc(n->tape, bytes);
-    uint32_t *graph = wf_tape_alloc(n->tape, bytes), *role = wf_tape_alloc(n->tape, bytes);
+    uint32_t *dst = wf_tape_host(n->tape, bytes), *src = wf_tape_host(n->tape, bytes);
+    uint32_t *graph = wf_tape_host(n->tape, bytes), *role = wf_tape_host(n->tape, bytes);
     if (n->tape->failed) return;
     uint32_t first_graph = (uint32_t)n->part->first_graph;
-    (void)batch;
     for (int b = 0; b < view->n_blocks; b++) {
         const wf_batch_block *block = &view->blocks[b];
         size_t edge = block->edge0 - view->first_edge;
@@ -88,19 +88,21 @@ static void build_edges(network *n, const wf_batch *batch, wf_part *view) {
                 role[edge] = (uint32_t)block->role;
             }
     }
-    view->edge_dst = dst;
-    view->edge_src = src;
-    view->edge_graph = graph;
-    view->edge_role = role;
+    view->edge_dst = wf_tape_upload(n->tape, dst, bytes);
+    view->edge_src = wf_tape_upload(n->tape, src, bytes);
+    view->edge_graph = wf_tape_upload(n->tape, graph, bytes);
+    view->edge_role = wf_tape_upload(n->tape, role, bytes);
 }
 
 static void build_nodes(network *n, const wf_batch *batch, wf_part *view) {
     size_t nodes = (size_t)view->n_nodes;
-    uint32_t *graph = wf_tape_alloc(n->tape, nodes * sizeof *graph);
-    void *degree = wf_tape_alloc(n->tape, nodes * n->size);
-    void *presence = wf_tape_alloc(n->tape, nodes * n->size);
-    uint32_t *fold_node = wf_tape_alloc(n->tape, (size_t)view->n_fold_rows * sizeof *fold_node);
-    uint32_t *identity = wf_tape_alloc(n->tape, (size_t)view->n_graphs * sizeof *identity);
+    size_t indices = nodes * sizeof(uint32_t), reals = nodes * n->size;
+    size_t folds = (size_t)view->n_fold_rows * sizeof(uint32_t);
+    size_t graphs = (size_t)view->n_graphs * sizeof(uint32_t);
+    uint32_t *graph = wf_tape_host(n->tape, indices);
+    void *degree = wf_tape_host(n->tape, reals), *presence = wf_tape_host(n->tape, reals);
+    uint32_t *fold_node = wf_tape_host(n->tape, folds);
+    uint32_t *identity = wf_tape_host(n->tape, graphs);
     if (n->tape->failed) return;
     for (size_t i = 0; i < nodes; i++) {
         graph[i] = batch->node_graph[view->first_node + i] - (uint32_t)n->part->first_graph;
@@ -111,12 +113,16 @@ static void build_nodes(network *n, const wf_batch *batch, wf_part *view) {
         for (int i = 0; i < view->folds[f].n_dst; i++)
             fold_node[row++] = (uint32_t)(view->folds[f].dst0 - view->first_node) + (uint32_t)i;
     for (int g = 0; g < view->n_graphs; g++) identity[g] = (uint32_t)g;
-    view->node_graph = graph;
-    view->node_role = batch->node_role + view->first_node;
-    view->degree = degree;
-    view->fold_node = fold_node;
-    n->presence = presence;
-    n->identity = identity;
+    view->node_graph = wf_tape_upload(n->tape, graph, indices);
+    view->node_role = wf_tape_upload(n->tape, batch->node_role + view->first_node, indices);
+    view->degree = wf_tape_upload(n->tape, degree, reals);
+    view->fold_node = wf_tape_upload(n->tape, fold_node, folds);
+    n->presence = wf_tape_upload(n->tape, presence, reals);
+    n->identity = wf_tape_upload(n->tape, identity, graphs);
+}
+
+static const wf_batch_block *part_blocks(const network *n) {
+    return n->in->batch->blocks + n->in->batch->block_start[n->part->first_graph];
 }
 
 static void build_view(network *n) {
@@ -127,7 +133,7 @@ static void build_view(network *n) {
                       .n_nodes = (int)(batch->node_start[last] - batch->node_start[first]),
                       .n_edges = (int)(batch->edge_start[last] - batch->edge_start[first]),
                       .n_params = batch->param_start[last] - batch->param_start[first],
-                      .blocks = batch->blocks + batch->block_start[first],
+                      .blocks = part_blocks(n),
                       .n_blocks = (int)(batch->block_start[last] - batch->block_start[first]),
                       .first_node = batch->node_start[first],
                       .first_edge = batch->edge_start[first],
@@ -140,17 +146,22 @@ static void build_view(network *n) {
     view->node_start = local_starts(n, batch->node_start, first, view->n_graphs);
     view->edge_start = local_starts(n, batch->edge_start, first, view->n_graphs);
     build_nodes(n, batch, view);
-    build_edges(n, batch, view);
+    build_edges(n, view);
+    view->blocks =
+        wf_tape_upload(n->tape, view->blocks, (size_t)view->n_blocks * sizeof *view->blocks);
+    if (view->n_folds > 0)
+        view->folds =
+            wf_tape_upload(n->tape, view->folds, (size_t)view->n_folds * sizeof *view->folds);
     n->view = view;
 }
 
 /* --- embeddings of time and condition ------------------------------------------------------------ */
-/* A padded copy of caller's rows. */
-static wf_tensor *copied(network *n, const void *rows, int count, int cols) {
-    wf_tensor *x = wf_tape_tensor(n->tape, count, cols, false);
-    if (x == NULL) return NULL;
-    memset(x->data, 0, (size_t)count * (size_t)x->ld * n->size);
-    for (int r = 0; r < count; r++)
+/* Caller's rows, which have no padding (T2). Host kernels need it; a backend with its own memory reads them as they are. */
+static wf_tensor *given(network *n, const void *rows, int count, int cols) {
+    if (n->tape->backend->memory != NULL)
+        return wf_tape_view(n->tape, (void *)rows, NULL, count, cols);
+    wf_tensor *x = wf_tape_blank(n->tape, count, cols);
+    for (int r = 0; x != NULL && r < count; r++)
         memcpy(at_mut(n, x->data, (size_t)r * (size_t)x->ld), at(n, rows, (size_t)r * (size_t)cols),
                (size_t)cols * n->size);
     return x;
@@ -160,7 +171,7 @@ static wf_tensor *embed_condition(network *n) {
     const gmn_layout *layout = n->layout;
     int size = n->desc->cond_size, first = n->part->first_graph;
     const void *rows = at(n, n->in->cond, (size_t)first * (size_t)size);
-    wf_tensor *code = affine(n, &layout->cond[0], copied(n, rows, n->view->n_graphs, size));
+    wf_tensor *code = affine(n, &layout->cond[0], given(n, rows, n->view->n_graphs, size));
     if (n->desc->cond == WF_COND_MLP) {
         code = wf_activation_op(n->tape, code, WF_UNIT_SILU);
         code = affine(n, &layout->cond[1], code);
@@ -171,8 +182,7 @@ static wf_tensor *embed_condition(network *n) {
 
 static void embed_time(network *n) {
     const gmn_layout *layout = n->layout;
-    const void *rows = at(n, n->in->t, (size_t)n->part->first_graph);
-    wf_tensor *t = copied(n, rows, n->view->n_graphs, 1);
+    wf_tensor *t = given(n, at(n, n->in->t, (size_t)n->part->first_graph), n->view->n_graphs, 1);
     wf_tensor *z = affine(n, &layout->time[0], wf_time_features(n->tape, t, n->desc->time));
     z = affine(n, &layout->time[1], wf_activation_op(n->tape, z, WF_UNIT_SILU));
     if (n->desc->cond == WF_COND_LINEAR) {
@@ -194,27 +204,23 @@ static wf_tensor *sine_code(network *n, const gmn_affine *a, wf_tensor *x) {
     return wf_activation_op(n->tape, affine(n, a, x), WF_UNIT_SINE);
 }
 
-static wf_tensor *blank(network *n, int rows, int cols) {
-    wf_tensor *x = wf_tape_tensor(n->tape, rows, cols, false);
-    if (x != NULL) memset(x->data, 0, (size_t)rows * (size_t)x->ld * n->size);
-    return x;
-}
-
 static void encode_nodes(network *n) {
     const wf_batch *batch = n->in->batch;
     const gmn_layout *layout = n->layout;
     int roles = batch->n_node_roles;
-    wf_tensor *layer = blank(n, roles, 1), *order = blank(n, roles, 1);
-    uint32_t *type = wf_tape_alloc(n->tape, (size_t)roles * sizeof *type);
+    wf_tensor *layer = wf_tape_blank(n->tape, roles, 1), *order = wf_tape_blank(n->tape, roles, 1);
+    size_t bytes = (size_t)roles * sizeof(uint32_t);
+    uint32_t *type = wf_tape_host(n->tape, bytes);
     if (n->tape->failed) return;
     for (int r = 0; r < roles; r++) {
         put(n, layer->data, (size_t)r * (size_t)layer->ld, batch->node_roles[r].layer);
         put(n, order->data, (size_t)r * (size_t)order->ld, batch->node_roles[r].order);
         type[r] = (uint32_t)batch->node_roles[r].type;
     }
+    type = wf_tape_upload(n->tape, type, bytes);
     const gmn_affine *projection = &layout->node_projection;
-    wf_linear_desc desc = {.x = {sine_code(n, &layout->node_layer, layer),
-                                 sine_code(n, &layout->node_order, order),
+    wf_linear_desc desc = {.x = {sine_code(n, &layout->node_layer, wf_tape_filled(n->tape, layer)),
+                                 sine_code(n, &layout->node_order, wf_tape_filled(n->tape, order)),
                                  wf_gather(n->tape, weight(n, layout->node_type), roles, type)},
                            .bias = weight(n, projection->bias)};
     for (int k = 0; k < 3; k++) desc.weight[k] = weight(n, projection->weight[k]);
@@ -235,7 +241,7 @@ size_t wf__gmn_fourier_size(const wf_field_desc *desc) {
 /* [sin(2 pi f.x), cos(2 pi f.x)] of the rows of x. */
 static wf_tensor *fourier_code(network *n, int first, wf_tensor *x) {
     int half = n->desc->edge / 2;
-    wf_tensor *y = blank(n, x->rows, n->desc->edge);
+    wf_tensor *y = wf_tape_blank(n->tape, x->rows, n->desc->edge);
     for (int r = 0; y != NULL && r < x->rows; r++)
         for (int i = 0; i < half; i++) {
             double turns = 0;
@@ -247,7 +253,7 @@ static wf_tensor *fourier_code(network *n, int first, wf_tensor *x) {
             put(n, y->data, (size_t)r * (size_t)y->ld + (size_t)i, sin(phase));
             put(n, y->data, (size_t)r * (size_t)y->ld + (size_t)(half + i), cos(phase));
         }
-    return y;
+    return wf_tape_filled(n->tape, y);
 }
 
 /* What the parameters of an edge contribute: (E, de). */
@@ -257,10 +263,12 @@ static wf_tensor *encode_values(network *n) {
     wf_edge_features_desc desc = {.width = n->desc->edge, .w = n->part->w};
     if (n->desc->encoder == WF_ENCODER_FOURIER) {
         desc.code = WF_CODE_FOURIER;
-        desc.a = wf_tape_view(n->tape, (void *)n->in->fourier, NULL, half, 1);
-        desc.kernel_a =
-            wf_tape_view(n->tape, (void *)at(n, n->in->fourier, (size_t)(fourier_kernel * half)),
-                         NULL, half, coef);
+        void *frequencies =
+            wf_tape_upload(n->tape, n->in->fourier, wf__gmn_fourier_size(n->desc) * n->size);
+        if (frequencies == NULL) return NULL;
+        desc.a = wf_tape_view(n->tape, frequencies, NULL, half, 1);
+        desc.kernel_a = wf_tape_view(
+            n->tape, at_mut(n, frequencies, (size_t)(fourier_kernel * half)), NULL, half, coef);
     } else {
         desc.code = n->desc->encoder == WF_ENCODER_SINE ? WF_CODE_SINE : WF_CODE_LINEAR;
         desc.a = weight(n, layout->edge_value.weight[0]);
@@ -278,8 +286,10 @@ static void encode_edges(network *n) {
     const wf_batch *batch = n->in->batch;
     const gmn_layout *layout = n->layout;
     int roles = batch->n_edge_roles;
-    wf_tensor *layer = blank(n, roles, 1), *position = blank(n, roles, GMN_POSITION);
-    uint32_t *type = wf_tape_alloc(n->tape, (size_t)roles * sizeof *type);
+    wf_tensor *layer = wf_tape_blank(n->tape, roles, 1),
+              *position = wf_tape_blank(n->tape, roles, GMN_POSITION);
+    size_t bytes = (size_t)roles * sizeof(uint32_t);
+    uint32_t *type = wf_tape_host(n->tape, bytes);
     if (n->tape->failed) return;
     for (int r = 0; r < roles; r++) {
         put(n, layer->data, (size_t)r * (size_t)layer->ld, batch->edge_roles[r].layer);
@@ -287,14 +297,15 @@ static void encode_edges(network *n) {
             put(n, position->data, (size_t)(r * position->ld + k), -1);
         type[r] = (uint32_t)batch->edge_roles[r].type;
     }
+    type = wf_tape_upload(n->tape, type, bytes);
     bool fourier = n->desc->encoder == WF_ENCODER_FOURIER;
     const gmn_affine *projection = &layout->edge_projection;
     wf_linear_desc roles_desc = {
         .x = {fourier ? fourier_code(n, fourier_layer, layer)
-                      : sine_code(n, &layout->edge_layer, layer),
+                      : sine_code(n, &layout->edge_layer, wf_tape_filled(n->tape, layer)),
               wf_gather(n->tape, weight(n, layout->edge_type), roles, type),
               fourier ? fourier_code(n, fourier_position, position)
-                      : sine_code(n, &layout->edge_position, position)},
+                      : sine_code(n, &layout->edge_position, wf_tape_filled(n->tape, position))},
         .bias = weight(n, projection->bias)};
     for (int k = 0; k < 3; k++) roles_desc.weight[k] = weight(n, projection->weight[k + 1]);
     wf_tensor *codes = wf_linear(n->tape, &roles_desc);
@@ -464,8 +475,8 @@ static wf_tensor *readout(network *n, const gmn_affine layers[2], wf_tensor *x) 
 static void read_out(network *n) {
     const gmn_layout *layout = n->layout;
     bool single = false, kernel = false;
-    for (int b = 0; b < n->view->n_blocks; b++)
-        *(n->view->blocks[b].coef == 1 ? &single : &kernel) = true;
+    const wf_batch_block *blocks = part_blocks(n); /* the view's may lie in a backend's memory */
+    for (int b = 0; b < n->view->n_blocks; b++) *(blocks[b].coef == 1 ? &single : &kernel) = true;
     wf_tensor *x = wf_norm_op(n->tape, n->e, NULL, 0, NULL);
     wf_tensor *singles = single ? readout(n, layout->readout, x) : NULL;
     wf_tensor *kernels = kernel ? readout(n, layout->kernel_readout, x) : NULL;
@@ -502,9 +513,9 @@ void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
     encode_nodes(&n);
     encode_edges(&n);
     for (int k = 0; k < n.desc->blocks && !part->tape.failed; k++) {
-        wf_arena_mark mark = wf_arena_here(&part->tape.arena);
+        wf_tape_mark mark = wf_tape_here(&part->tape);
         run_block(&n, k);
-        if (!in->keep) wf_arena_rewind(&part->tape.arena, mark);
+        if (!in->keep) wf_tape_rewind(&part->tape, mark);
     }
     if (!part->tape.failed) read_out(&n);
 }
@@ -512,12 +523,12 @@ void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
 void wf__gmn_part_backward(gmn_part *part, const gmn_inputs *in, const void *dv, void *dw) {
     size_t size = in->dtype == WF_F64 ? sizeof(double) : sizeof(float);
     size_t first = part->view.first_param * size;
-    memset(part->grad, 0, in->layout->params * size);
+    wf_tape_zero(&part->tape, part->grad, in->layout->params * size);
     part->w->wants = dw != NULL;
     if (part->fold_rows != NULL) part->fold_rows->wants = dw != NULL;
     part->w->grad = dw == NULL ? NULL : (char *)dw + first;
     part->w->grad_set = dw != NULL;
-    if (dw != NULL) memset(part->w->grad, 0, part->view.n_params * size);
+    if (dw != NULL) wf_tape_zero(&part->tape, part->w->grad, part->view.n_params * size);
     part->v->grad = (char *)dv + first; /* read only */
     part->v->grad_set = true;
     wf_tape_backward(&part->tape);

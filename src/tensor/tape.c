@@ -6,6 +6,8 @@
 
 void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, bool keep) {
     wf_arena_reset(&tape->arena);
+    wf_arena_reset(&tape->records);
+    tape->arena.source = backend->memory;
     tape->backend = backend;
     tape->size = dtype == WF_F64 ? sizeof(double) : sizeof(float);
     tape->keep = keep;
@@ -13,16 +15,44 @@ void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, boo
     tape->last = NULL;
 }
 
-void wf_tape_free(wf_tape *tape) { wf_arena_free(&tape->arena); }
+void wf_tape_free(wf_tape *tape) {
+    wf_arena_free(&tape->arena);
+    wf_arena_free(&tape->records);
+}
 
-void *wf_tape_alloc(wf_tape *tape, size_t bytes) {
-    void *memory = tape->failed ? NULL : wf_arena_alloc(&tape->arena, bytes);
+static void *take(wf_tape *tape, wf_arena *arena, size_t bytes) {
+    void *memory = tape->failed ? NULL : wf_arena_alloc(arena, bytes);
     if (memory == NULL) tape->failed = true;
     return memory;
 }
 
+void *wf_tape_alloc(wf_tape *tape, size_t bytes) { return take(tape, &tape->arena, bytes); }
+
+void *wf_tape_host(wf_tape *tape, size_t bytes) { return take(tape, &tape->records, bytes); }
+
+void *wf_tape_upload(wf_tape *tape, const void *host, size_t bytes) {
+    if (tape->backend->upload == NULL || tape->failed) return (void *)host;
+    void *memory = wf_tape_alloc(tape, bytes);
+    if (memory != NULL) tape->backend->upload(memory, host, bytes);
+    return memory;
+}
+
+void wf_tape_zero(const wf_tape *tape, void *data, size_t bytes) {
+    if (tape->backend->zero != NULL) tape->backend->zero(data, bytes);
+    else memset(data, 0, bytes);
+}
+
+wf_tape_mark wf_tape_here(const wf_tape *tape) {
+    return (wf_tape_mark){wf_arena_here(&tape->arena), wf_arena_here(&tape->records)};
+}
+
+void wf_tape_rewind(wf_tape *tape, wf_tape_mark mark) {
+    wf_arena_rewind(&tape->arena, mark.data);
+    wf_arena_rewind(&tape->records, mark.records);
+}
+
 static wf_tensor *tensor_shell(wf_tape *tape, int rows, int cols, int ld, bool wants) {
-    wf_tensor *tensor = wf_tape_alloc(tape, sizeof *tensor);
+    wf_tensor *tensor = wf_tape_host(tape, sizeof *tensor);
     if (tensor == NULL) return NULL;
     *tensor = (wf_tensor){.rows = rows, .cols = cols, .ld = ld, .wants = wants && tape->keep};
     return tensor;
@@ -38,6 +68,21 @@ wf_tensor *wf_tape_tensor(wf_tape *tape, int rows, int cols, bool wants) {
     if (tensor == NULL) return NULL;
     tensor->data = wf_tape_alloc(tape, tensor_bytes(tape, tensor));
     return tensor->data == NULL ? NULL : tensor;
+}
+
+wf_tensor *wf_tape_blank(wf_tape *tape, int rows, int cols) {
+    wf_tensor *tensor = tensor_shell(tape, rows, cols, wf_pad(cols), false);
+    if (tensor == NULL) return NULL;
+    tensor->data = wf_tape_host(tape, tensor_bytes(tape, tensor));
+    if (tensor->data == NULL) return NULL;
+    memset(tensor->data, 0, tensor_bytes(tape, tensor));
+    return tensor;
+}
+
+wf_tensor *wf_tape_filled(wf_tape *tape, wf_tensor *tensor) {
+    if (tensor != NULL)
+        tensor->data = wf_tape_upload(tape, tensor->data, tensor_bytes(tape, tensor));
+    return tensor;
 }
 
 wf_tensor *wf_tape_view(wf_tape *tape, void *data, void *grad, int rows, int cols) {
@@ -75,7 +120,7 @@ static bool gradient_ready(wf_tape *tape, wf_tensor *tensor) {
     wf_tensor *root = gradient_root(tensor);
     if (root->grad == NULL) root->grad = wf_tape_alloc(tape, tensor_bytes(tape, root));
     if (root->grad == NULL) return false;
-    if (!root->grad_set) memset(root->grad, 0, tensor_bytes(tape, root));
+    if (!root->grad_set) wf_tape_zero(tape, root->grad, tensor_bytes(tape, root));
     root->grad_set = true;
     tensor->grad = root->grad;
     return true;
@@ -110,7 +155,7 @@ static void run(wf_tape *tape, wf_op *op) {
     if (!tape->backend->forward[op->kind](op, &tape->arena)) tape->failed = true;
     wf_arena_rewind(&tape->arena, mark);
     if (!tape->keep || tape->failed) return;
-    wf_op *record = wf_tape_alloc(tape, sizeof *record);
+    wf_op *record = wf_tape_host(tape, sizeof *record);
     if (record == NULL) return;
     *record = *op;
     record->previous = tape->last;

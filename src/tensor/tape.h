@@ -4,8 +4,8 @@
  *     wf_tensor *y = wf_linear(&tape, &(wf_linear_desc){.x = {h}, .weight = {W}, .bias = b});
  *     wf_tape_grad(&tape, y)[...] = dy;  wf_tape_backward(&tape);
  *
- * Everything lives in the tape's arena: start resets it, so that after the first step nothing is
- * allocated. Out of memory is sticky: constructors then return NULL and do nothing, and
+ * Everything lives in the tape's arenas: start resets them, so that after the first step nothing is
+ * allocated. Data lies in the backend's memory, the records of operations in the host's. Out of memory is sticky: constructors then return NULL and do nothing, and
  * wf_tape_status() says so; check it once at the end.
  * Without `keep` nothing is recorded, residual operations work in place, and the caller may rewind
  * the arena between layers. */
@@ -16,7 +16,7 @@
 
 typedef struct wf_tape {
     const wf_backend *backend;
-    wf_arena arena;
+    wf_arena arena, records; /* data; tensors and operations */
     wf_op *last;
     size_t size; /* of a real */
     bool keep, failed;
@@ -24,8 +24,21 @@ typedef struct wf_tape {
 
 void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, bool keep);
 void wf_tape_free(wf_tape *tape);
-/* Uninitialised memory of the tape's; NULL after or on failure. */
+/* Uninitialised memory of the backend's; NULL after or on failure. */
 void *wf_tape_alloc(wf_tape *tape, size_t bytes);
+/* The same of the host's, and its content in the backend's memory (the same place when that is the host's). */
+void *wf_tape_host(wf_tape *tape, size_t bytes);
+void *wf_tape_upload(wf_tape *tape, const void *host, size_t bytes);
+void wf_tape_zero(const wf_tape *tape, void *data, size_t bytes);
+/* Gives back what was allocated since. */
+typedef struct wf_tape_mark {
+    wf_arena_mark data, records;
+} wf_tape_mark;
+wf_tape_mark wf_tape_here(const wf_tape *tape);
+void wf_tape_rewind(wf_tape *tape, wf_tape_mark mark);
+/* A tensor to be filled by the host, all zero; wf_tape_filled hands it to the backend. */
+wf_tensor *wf_tape_blank(wf_tape *tape, int rows, int cols);
+wf_tensor *wf_tape_filled(wf_tape *tape, wf_tensor *tensor);
 wf_tensor *wf_tape_tensor(wf_tape *tape, int rows, int cols, bool wants);
 /* A view of caller's memory without padding; grad NULL: none wanted. */
 wf_tensor *wf_tape_view(wf_tape *tape, void *data, void *grad, int rows, int cols);

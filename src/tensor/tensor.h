@@ -86,6 +86,10 @@ typedef struct wf_backend {
     bool (*backward[WF_OP_COUNT])(const wf_op *op, wf_arena *arena);
     /* W (rows, cols) to panels [wf_panel_size(rows, cols)] and panels_t [wf_panel_size(cols, rows)] */
     void (*pack)(const void *weight, int rows, int cols, void *panels, void *panels_t);
+    /* A backend with memory of its own; all NULL: host memory. */
+    const wf_arena_source *memory;
+    void (*zero)(void *data, size_t bytes);
+    void (*upload)(void *to, const void *from, size_t bytes);
 } wf_backend;
 static inline size_t wf_panel_size(int k, int n) { return (size_t)k * (size_t)wf_pad(n); }
 

@@ -101,6 +101,8 @@ $(BUILD)/src/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(CPPFLAGS) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@
 
+$(BUILD)/src/cli/demo_recipe.o: recipes/demo.conf # which the assembler takes in
+
 $(BUILD)/libweft.a: $(LIB_OBJ)
 	@rm -f $@
 	$(AR) rcs $@ $^

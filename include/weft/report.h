@@ -22,6 +22,7 @@ typedef struct wf_report_entry {
     wf_report_role role;
     const wf_eval_row *row;
     const wf_points *points; /* NULL: only in the table */
+    bool copies;             /* marked as copies; with points it is found out, too */
 } wf_report_entry;
 
 typedef struct wf_report_fact {

@@ -11,7 +11,7 @@ enum { max_rows = 16 };
 typedef struct judged {
     wf_eval_row row;
     wf_points points;
-    bool has_points;
+    bool has_points, copies;
 } judged;
 
 typedef struct evaluation {
@@ -28,6 +28,7 @@ static wf_status judge(evaluation *e, const char *name, const float *weights, si
     CLI_TRY(
         wf_eval_networks(e->app->ctx, e->reference, name, weights, n, &next->row, &next->points));
     next->has_points = true;
+    next->copies = wf_report_is_copy(&next->points);
     e->n_rows++;
     return WF_OK;
 }
@@ -59,6 +60,7 @@ static void add_best_perturbation(evaluation *e, int first) {
         if (e->rows[i].row.jws > e->rows[best].row.jws) best = i;
     judged *next = &e->rows[e->n_rows++];
     next->row = e->rows[best].row;
+    next->copies = e->rows[best].copies;
     snprintf(next->row.name, sizeof next->row.name, "perturbation");
 }
 
@@ -105,8 +107,7 @@ static json_t *results(const evaluation *e, const wf_dataset *data) {
     json_t *rows = json_array(), *novelty = json_object();
     for (int i = 0; i < e->n_rows; i++) {
         json_t *row = cli_row_to_json(&e->rows[i].row);
-        if (e->rows[i].has_points)
-            json_object_set_new(row, "copies", json_boolean(wf_report_is_copy(&e->rows[i].points)));
+        json_object_set_new(row, "copies", json_boolean(e->rows[i].copies));
         json_array_append_new(rows, row);
         if (strncmp(e->rows[i].row.name, "gmn", 3) == 0)
             json_object_set_new(novelty, e->rows[i].row.name,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 static const double plain_interval = 5;
+static const double worth_telling = 1; /* stages that end sooner leave no line */
 
 void cli_duration(double seconds, char out[32]) {
     if (seconds < 0) seconds = 0;
@@ -44,8 +45,9 @@ static bool plain_due(cli_progress *state, const wf_progress *progress) {
         snprintf(state->stage, sizeof state->stage, "%s", progress->stage);
         state->last_plain = 0;
     }
-    if (!progress->last && progress->seconds - state->last_plain < plain_interval) return false;
-    state->last_plain = progress->last ? 0 : progress->seconds;
+    if (progress->last) return progress->seconds >= worth_telling;
+    if (progress->seconds - state->last_plain < plain_interval) return false;
+    state->last_plain = progress->seconds;
     return true;
 }
 
@@ -56,7 +58,8 @@ void cli_progress_report(void *app_, const wf_progress *progress) {
     char line[512];
     write_line(progress, line, sizeof line);
     if (state->terminal) {
-        fprintf(stderr, "\r\033[K%.158s%s", line, progress->last ? "\n" : "");
+        bool keep = progress->last && progress->seconds >= worth_telling;
+        fprintf(stderr, "\r\033[K%.158s%s", progress->last && !keep ? "" : line, keep ? "\n" : "");
         state->line_open = !progress->last;
     } else if (plain_due(state, progress)) {
         fprintf(stderr, "%s\n", line);

@@ -57,7 +57,8 @@ static wf_status gather_rows(cli_app *app, const cli_run_paths *paths, gathered 
             g->has_cloud[g->n] = true;
         }
         g->entries[g->n] = (wf_report_entry){role_of(name), &g->rows[g->n],
-                                             g->has_cloud[g->n] ? &g->clouds[g->n] : NULL};
+                                             g->has_cloud[g->n] ? &g->clouds[g->n] : NULL,
+                                             json_is_true(json_object_get(row, "copies"))};
         g->n++;
     }
     if (g->n == 0) return cli_fail(app, WF_ERR_INPUT, "%s has no rows", paths->eval);

@@ -150,7 +150,7 @@ static void table_row(wf__page *page, const wf_report_desc *desc, int index, boo
     if (entry->points != NULL) wf__plot_mark(page, style.mark, 6, 6, 3.6);
     wf__page_add(page, "</g></svg>");
     wf__page_escaped(page, row->name);
-    if (wf_report_is_copy(entry->points))
+    if (entry->copies || wf_report_is_copy(entry->points))
         wf__page_add(page,
                      " <em class=\"copies\" title=\"most are nearer to a trained network than "
                      "99 %% of the trained networks are to each other\">copies</em>");

@@ -135,7 +135,7 @@ static void full_page(void **state) {
         rows[i] = make_row(kind[i].name, kind[i].accuracy, kind[i].wcs, kind[i].jws);
         points[i] = make_points((uint32_t)i, n_points, kind[i].accuracy, kind[i].iou, kind[i].wcs,
                                 kind[i].spread, kind[i].percentile);
-        entries[i] = (wf_report_entry){kind[i].role, &rows[i], &points[i]};
+        entries[i] = (wf_report_entry){kind[i].role, &rows[i], &points[i], false};
     }
     for (size_t i = 0; i < n_points; i++) points[3].wcs_percentile[i] = 100;
 
@@ -212,7 +212,7 @@ static void unlabelled_page(void **state) {
     row.accuracy_mean = row.accuracy_std = row.iou_mean = row.iou_std = row.jws = row.jws_std = NAN;
     row.diversity_iou_mean = row.diversity_iou_std = row.diversity_wcs_mean =
         row.diversity_wcs_std = NAN;
-    wf_report_entry entry = {WF_REPORT_GENERATED, &row, NULL};
+    wf_report_entry entry = {WF_REPORT_GENERATED, &row, NULL, true};
     wf_report_desc desc = wf_report_desc_default();
     desc.title = "no labels";
     desc.entries = &entry;
@@ -227,6 +227,7 @@ static void unlabelled_page(void **state) {
     assert_non_null(strstr(page, "&ndash;"));
     assert_null(strstr(page, "nan"));
     assert_null(strstr(page, "Every network as a point"));
+    assert_non_null(strstr(page, "<em class=\"copies\""));
     assert_null(strstr(page, "Training the flow"));
     free(page);
 

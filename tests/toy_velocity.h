@@ -131,6 +131,10 @@ static inline wf_status toy_make(wf_ctx *ctx, void *arg, const wf_field_desc *de
     x->orders = arg;
     x->cond_size = desc->cond_size;
     x->copy_w = malloc(toy_most * sizeof *x->copy_w);
+    if (x->copy_w == NULL) {
+        free(x);
+        return wf_fail(ctx, WF_ERR_MEMORY, "toy: out of memory");
+    }
     x->tensors[0] = (wf_field_tensor){"table", 0, toy_rows, toy_cols, true, true};
     x->tensors[1] = (wf_field_tensor){"bias", toy_rows * toy_cols, toy_rows, 1, false, false};
     *out = (wf_velocity){.self = x,

@@ -1,6 +1,7 @@
 #include "flow/checkpoint.h"
 
 #include "base/isa.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,6 +11,17 @@
 enum { name_bytes = 96 };
 
 /* --- writing ------------------------------------------------------------------------------------ */
+
+/* A path as text: bytes that are not UTF-8, which a header may not hold, become '?'. */
+static wf_status put_path(wf_ctx *ctx, wf_meta *meta, const char *key, const char *path) {
+    char *text = strdup(path);
+    if (text == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    size_t size = strlen(text);
+    for (size_t bad; (bad = wf_utf8_check(text, size)) < size;) text[bad] = '?';
+    wf_status status = wf_meta_add(ctx, meta, key, "%s", text);
+    free(text);
+    return status;
+}
 
 wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *config) {
     char key[name_bytes];
@@ -35,7 +47,7 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *c
         snprintf(key, sizeof key, "source.%d.hash", i);
         WF_TRY(wf_meta_add(ctx, config, key, "%016llx", (unsigned long long)source->hash));
         snprintf(key, sizeof key, "source.%d.path", i);
-        WF_TRY(wf_meta_add(ctx, config, key, "%s", source->path));
+        WF_TRY(put_path(ctx, config, key, source->path));
     }
     return WF_OK;
 }

@@ -8,7 +8,8 @@
  *     makes the updates the uninterrupted run would have made, bit for bit.
  * L2  A line of the log is written before a checkpoint that includes its update, and lines beyond the
  *     checkpoint are cut when a run goes on: no line is missing, none is there twice.
- * L3  An update is made only when loss and gradient are finite, so what a checkpoint holds is. */
+ * L3  What a checkpoint holds is finite: an update is made only when loss and gradient are, and weights and
+ *     moments are looked at before they replace an earlier checkpoint. */
 #include "flow/flow_fit.h"
 
 #include "nn/optim.h"
@@ -140,7 +141,34 @@ static wf_status write_line(trainer *tr, double norm, double factor) {
 
 /* --- the pieces of a run ------------------------------------------------------------------------ */
 
+static bool all_finite(const float *x, size_t n) {
+    float sum = 0; /* 0 * x is NaN exactly when x is not finite */
+    for (size_t i = 0; x != NULL && i < n; i++) sum += 0 * x[i];
+    return sum == 0;
+}
+
+static wf_status diverged(const trainer *tr, const char *what, double value) {
+    const char *kept =
+        tr->saved ? "the last checkpoint is kept" : "no checkpoint had been written yet";
+    return wf_fail(tr->ctx, WF_ERR_DIVERGED,
+                   "%s: training diverged at update %zu: the %s is %g; %s. Lower lr (%g)%s, set "
+                   "clip, or lengthen warmup, and start anew at another path",
+                   tr->path, tr->state.step + 1, what, value, kept, tr->desc.lr,
+                   tr->desc.optimizer == WF_OPT_MUON ? " and muon_lr" : "");
+}
+
+/* Invariant L3: a finite gradient can still make an update overflow. */
+static wf_status check_arrays(const trainer *tr) {
+    const wf_fit_arrays *a = &tr->arrays;
+    size_t n = tr->velocity.params;
+    if (all_finite(a->weights, n) && all_finite(a->ema, n) && all_finite(a->first, n) &&
+        all_finite(a->second, n))
+        return WF_OK;
+    return diverged(tr, "largest weight or moment", INFINITY);
+}
+
 static wf_status save(trainer *tr) {
+    WF_TRY(check_arrays(tr));
     if (tr->log >= 0 && fsync(tr->log) != 0)
         return wf_fail_errno(tr->ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
     wf_fit_state state = tr->state;
@@ -150,16 +178,6 @@ static wf_status save(trainer *tr) {
     tr->saved = true;
     tr->last_save = wf_seconds();
     return WF_OK;
-}
-
-static wf_status diverged(const trainer *tr, const char *what, double value) {
-    char kept[160] = "no checkpoint had been written yet";
-    if (tr->saved) snprintf(kept, sizeof kept, "the last checkpoint is kept");
-    return wf_fail(tr->ctx, WF_ERR_DIVERGED,
-                   "%s: training diverged at update %zu: the %s is %g; %s. Lower lr (%g)%s, set "
-                   "clip, or lengthen warmup, and start anew at another path",
-                   tr->path, tr->state.step + 1, what, value, kept, tr->desc.lr,
-                   tr->desc.optimizer == WF_OPT_MUON ? " and muon_lr" : "");
 }
 
 /* One update; *norm and *factor are for the log. */

@@ -5,6 +5,7 @@
 #include "flow/flow_fit.h"
 #include "weft/align.h"
 
+#include <jansson.h>
 #include <unistd.h>
 
 /* Calls of the allocator, counted where nothing else has taken it over. */
@@ -12,21 +13,19 @@
 #define COUNTS_ALLOCATIONS 0
 #else
 #define COUNTS_ALLOCATIONS 1
-static long allocations;
+static long allocations, fail_at; /* fail_at: the allocation that fails, counted from 1; 0: none */
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
-void *malloc(size_t n) { return __atomic_add_fetch(&allocations, 1, 0), __libc_malloc(n); }
-void *calloc(size_t n, size_t m) {
-    return __atomic_add_fetch(&allocations, 1, 0), __libc_calloc(n, m);
-}
-void *realloc(void *p, size_t n) {
-    return __atomic_add_fetch(&allocations, 1, 0), __libc_realloc(p, n);
-}
-void *aligned_alloc(size_t a, size_t n) {
-    return __atomic_add_fetch(&allocations, 1, 0), __libc_memalign(a, n);
-}
+/* Seen by the C library too. */
+#pragma GCC visibility push(default)
+static int refused(void) { return __atomic_add_fetch(&allocations, 1, 0) == fail_at; }
+void *malloc(size_t n) { return refused() ? NULL : __libc_malloc(n); }
+void *calloc(size_t n, size_t m) { return refused() ? NULL : __libc_calloc(n, m); }
+void *realloc(void *p, size_t n) { return refused() ? NULL : __libc_realloc(p, n); }
+void *aligned_alloc(size_t a, size_t n) { return refused() ? NULL : __libc_memalign(a, n); }
+#pragma GCC visibility pop
 #endif
 
 static char folder[] = "/tmp/weft_flow_XXXXXX";
@@ -506,6 +505,56 @@ static void updates_allocate_nothing(void **state) {
 #endif
 }
 
+/* Whichever allocation of training and sampling fails, the call says so, and what it calls good is. jansson is spared:
+ * its lexer does not survive the lack of memory. */
+static void failed_allocations_are_reported(void **state) {
+    (void)state;
+#if COUNTS_ALLOCATIONS
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 4, 0);
+    wf_source source = {zoo, NULL};
+    wf_fit_desc desc = quick_fit();
+    desc.updates = 2;
+    desc.batch = 2;
+    wf_sample_desc sample = wf_sample_desc_default();
+    sample.refine_cycles = 1;
+    const char *path = file_name("failing");
+    json_set_alloc_funcs(__libc_malloc, free);
+    wf_status status = WF_OK;
+    long failures = 0;
+    /* Some are not missed (a stream's buffer), so the end is where a run makes fewer of them. */
+    for (long at = 1, made = 0; made + 1 >= at; at++) {
+        wf_field_desc field = plain_field(0);
+        toy_orders orders = {0};
+        wf_flow *flow = NULL;
+        float w[2 * 32];
+        remove(path);
+        allocations = 0;
+        fail_at = at;
+        status = wf_flow_fit_with(ctx, &source, 1, &field, &desc, path, toy_make, &orders, &flow);
+        if (status == WF_OK)
+            status = wf_flow_sample(ctx, flow, wf_zoo_graph(zoo), NULL, 2, &sample, w, NULL, NULL);
+        made = allocations;
+        fail_at = 0;
+        wf_flow_free(flow);
+        failures += status != WF_OK;
+        if (status != WF_OK) assert_true(strlen(wf_last_error(ctx)) > 0);
+        if (status == WF_OK) {
+            assert_ok(ctx, wf_flow_open_with(ctx, path, toy_make, &orders, &flow));
+            assert_int_equal(wf_flow_updates(flow), 2);
+            wf_flow_free(flow);
+        }
+    }
+    assert_ok(ctx, status);
+    json_set_alloc_funcs(malloc, free);
+    if (failures < 100) fail_msg("only %ld failures", failures);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+#else
+    skip();
+#endif
+}
+
 static void bad_settings_are_refused(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -841,6 +890,7 @@ int main(void) {
         cmocka_unit_test(another_configuration_is_refused),
         cmocka_unit_test(divergence_keeps_the_last_checkpoint),
         cmocka_unit_test(updates_allocate_nothing),
+        cmocka_unit_test(failed_allocations_are_reported),
         cmocka_unit_test(bad_settings_are_refused),
         cmocka_unit_test(networks_do_not_depend_on_batching),
         cmocka_unit_test(exact_flow_returns_its_noise),

@@ -7,7 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { most_parts = 16, parts_of_large_fields = 8, large_field = 4000000, reduce_span = 16384 };
+enum {
+    least_edges = 800,
+    most_parts = 16,
+    parts_of_large_fields = 8,
+    large_field = 4000000,
+    reduce_span = 16384
+};
 static const double fourier_std = 3.0;
 
 struct wf_field {
@@ -32,6 +38,9 @@ static void fill_normals(const wf_field *field, void *out, size_t count, wf_rng 
     }
 }
 
+/* Whether kernels read a tensor as a matrix: all but biases and vectors. */
+static bool packed(const wf_field_tensor *tensor) { return tensor->cols > 1 || tensor->decay; }
+
 wf_status wf_field_create(wf_ctx *ctx, const wf_field_desc *desc, wf_dtype dtype, wf_field **out) {
     *out = NULL;
     wf_field *field;
@@ -47,7 +56,7 @@ wf_status wf_field_create(wf_ctx *ctx, const wf_field_desc *desc, wf_dtype dtype
     for (int i = 0; i < field->layout.count; i++) {
         const wf_field_tensor *tensor = &field->layout.tensors[i];
         field->panel_offset[i] = total;
-        if (tensor->cols > 1)
+        if (packed(tensor))
             total += wf_panel_size(tensor->rows, tensor->cols) +
                      wf_panel_size(tensor->cols, tensor->rows);
     }
@@ -148,6 +157,9 @@ static wf_status check_batch(wf_ctx *ctx, const wf_field *field, const wf_batch 
 static void cut(wf_field *field, const wf_batch *batch) {
     int parts = field->layout.params > large_field ? parts_of_large_fields : most_parts;
     if (parts > batch->n_graphs) parts = batch->n_graphs;
+    /* Each part has a gradient to clear and to add: no more parts than work for them. */
+    if ((size_t)parts > batch->n_edges / least_edges + 1)
+        parts = (int)(batch->n_edges / least_edges) + 1;
     double total = (double)batch->n_edges + 4 * (double)batch->n_nodes;
     int graph = 0;
     for (int p = 0; p < parts; p++) {
@@ -170,7 +182,7 @@ static void pack_chunk(void *arg, size_t chunk, int worker) {
     wf_field *field = arg;
     const gmn_inputs *in = &field->inputs;
     const wf_field_tensor *tensor = &field->layout.tensors[chunk];
-    if (tensor->cols == 1) return;
+    if (!packed(tensor)) return;
     char *panels = (char *)field->panels + field->panel_offset[chunk] * field->size;
     char *panels_t = panels + wf_panel_size(tensor->rows, tensor->cols) * field->size;
     in->backend->pack((const char *)in->params + tensor->offset * field->size, tensor->rows,

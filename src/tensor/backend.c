@@ -1,5 +1,4 @@
 /* backend: names of the operations, and the choice of the CPU backend. */
-#include "base/isa.h"
 #include "tensor/tensor.h"
 
 extern const wf_backend wf_backend_table_base_f32, wf_backend_table_base_f64;
@@ -7,9 +6,18 @@ extern const wf_backend wf_backend_table_base_f32, wf_backend_table_base_f64;
 extern const wf_backend wf_backend_table_avx512_f32, wf_backend_table_avx2_f32;
 #endif
 
+const wf_backend *wf_backend_cpu_at(wf_isa_id isa) {
+#if defined(__x86_64__)
+    if (isa == WF_ISA_AVX512) return &wf_backend_table_avx512_f32;
+    if (isa == WF_ISA_AVX2) return &wf_backend_table_avx2_f32;
+#else
+    (void)isa;
+#endif
+    return &wf_backend_table_base_f32;
+}
+
 const wf_backend *wf_backend_cpu(wf_dtype dtype) {
-    if (dtype == WF_F64) return &wf_backend_table_base_f64;
-    return WF_PICK_F32(&wf_backend_table);
+    return dtype == WF_F64 ? &wf_backend_table_base_f64 : wf_backend_cpu_at(wf_isa());
 }
 
 const char *wf_op_name(wf_op_kind kind) {

@@ -98,7 +98,7 @@ wf_tensor *wf_tape_weight(wf_tape *tape, const void *data, void *grad, int rows,
                           const void *panels, const void *panels_t) {
     wf_tensor *tensor = wf_tape_view(tape, (void *)data, grad, rows, cols);
     if (tensor == NULL) return NULL;
-    if (panels == NULL && cols > 1) {
+    if (panels == NULL) {
         void *own = wf_tape_alloc(tape, wf_panel_size(rows, cols) * tape->size);
         void *own_t = wf_tape_alloc(tape, wf_panel_size(cols, rows) * tape->size);
         if (own == NULL || own_t == NULL) return NULL;

@@ -10,6 +10,7 @@
 #define WF_TENSOR_TENSOR_H
 
 #include "base/arena.h"
+#include "base/isa.h"
 #include "tensor/ragged.h"
 
 typedef enum wf_dtype { WF_F32, WF_F64 } wf_dtype;
@@ -93,8 +94,9 @@ typedef struct wf_backend {
 } wf_backend;
 static inline size_t wf_panel_size(int k, int n) { return (size_t)k * (size_t)wf_pad(n); }
 
-/* The CPU backend of this machine (see base/isa.h). */
+/* The CPU backend of this machine (see base/isa.h), and the float one of an instruction set that it has. */
 const wf_backend *wf_backend_cpu(wf_dtype dtype);
+const wf_backend *wf_backend_cpu_at(wf_isa_id isa);
 const char *wf_op_name(wf_op_kind kind);
 double wf_op_tolerance(wf_op_kind kind);
 

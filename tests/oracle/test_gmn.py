@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("BUILD", "build")
 LEAN, LSTAR = 0, 1
 SUM, MEAN, ATTENTION = 0, 1, 2
 SINE, FOURIER, SCALAR = 0, 1, 2
@@ -19,13 +18,11 @@ DEFAULT, SILU, GELU = 0, 1, 2
 NONE, LINEAR, MLP = 0, 1, 2
 
 
-def build_dump(folder):
-    out = folder / "field_dump"
-    command = [os.environ.get("CC", "gcc"), "-std=gnu11", "-O1", "-D_GNU_SOURCE", f"-I{ROOT}/include", f"-I{ROOT}/src",
-               str(ROOT / "tests/oracle/field_dump.c"), str(BUILD / "libweft.a"), "-ljansson", "-lz", "-lm", "-pthread",
-               *os.environ.get("LDFLAGS", "").split(), "-o", str(out)]
-    subprocess.run(command, check=True)
-    return out
+def build_dump():
+    """Compiled by the Makefile's rule for test programs: it knows what the library was linked with."""
+    target = f"{os.environ.get('BUILD', 'build')}/tests/oracle/field_dump"
+    subprocess.run(["make", "-s", target], cwd=ROOT, check=True)
+    return ROOT / target
 
 
 # --- the graph of a network, written from its description alone -------------------------------------------------------
@@ -337,7 +334,7 @@ def main():
     failed = 0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        dump = build_dump(folder)
+        dump = build_dump()
         for layout in (LEAN, LSTAR):
             for label, changes, archs in CASES:
                 case = Case(dump, folder, config(layout, **changes), archs)

@@ -273,7 +273,7 @@ static void test_threads_and_keep(void **state) {
         desc.node = desc.edge = 32;
         void *v = NULL, *grad = NULL;
         for (int threads = 1; threads <= 5; threads += 2) {
-            char text[8];
+            char text[16];
             snprintf(text, sizeof text, "%d", threads);
             setenv("WEFT_TEST_THREADS", text, 1);
             field_case c = case_open(desc, WF_F32, archs);

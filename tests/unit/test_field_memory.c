@@ -31,6 +31,7 @@ int posix_memalign(void **out, size_t alignment, size_t size) {
 }
 #endif
 
+#if own_allocator
 static const char *const archs[] = {"2-16-3", "5-9-4", "2-16-3", "3-3-3-3", NULL};
 
 static wf_field_desc described(int layout) {
@@ -42,6 +43,7 @@ static wf_field_desc described(int layout) {
     desc.messages = WF_MESSAGES_ATTENTION;
     return desc;
 }
+#endif
 
 static void test_no_allocation(void **state) {
     (void)state;

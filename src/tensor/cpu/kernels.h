@@ -28,10 +28,19 @@ static inline real *zeroed_scratch(wf_arena *arena, size_t count) {
     return wf_arena_zalloc(arena, (count + WF_PAD) * sizeof(real));
 }
 
+/* Halves are added until one lane is left: a short tree, where adding lane by lane would wait for every add. */
 static inline real vector_sum(vreal v) {
-    real sum = 0;
-    for (int lane = 0; lane < WF_LANES; lane++) sum += v[lane];
-    return sum;
+#if WF_LANES == 16
+    v += __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+#elif WF_LANES == 8
+    v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
+    v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
+#elif WF_LANES == 4
+    v += __builtin_shufflevector(v, v, 2, 3, 0, 1);
+#endif
+    return v[0] + v[1];
 }
 
 static inline real row_sum(const real *x, int n) {

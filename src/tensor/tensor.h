@@ -75,7 +75,7 @@ typedef struct wf_op {
     const uint8_t *flags;
     const void *scale; /* per row, of the tape's type */
     const wf_part *part;
-    void *saved; /* what backward needs beyond inputs and outputs; kept by the tape */
+    void *saved; /* what backward needs beyond inputs and outputs */
     struct wf_op *previous;
 } wf_op;
 

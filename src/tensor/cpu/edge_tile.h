@@ -110,7 +110,7 @@ static inline __attribute__((always_inline)) void unit_row(const int unit, const
 typedef struct tile_unit_args {
     const real *in;
     real *out, *slope;
-    int ld, rows, cols;
+    int ld, rows, first, cols; /* columns first .. cols-1 */
     const wf_tensor *a, *b;
     const uint32_t *index_a, *index_b;
 } tile_unit_args;
@@ -118,11 +118,11 @@ typedef struct tile_unit_args {
 static inline __attribute__((always_inline)) void tile_unit_of(const int unit,
                                                                const tile_unit_args *t) {
     for (int r = 0; r < t->rows; r++) {
-        size_t at = (size_t)r * (size_t)t->ld;
-        const real *a = row_of(t->a, t->index_a == NULL ? 0 : t->index_a[r]);
-        const real *b = t->b == NULL ? NULL : row_of(t->b, t->index_b[r]);
+        size_t at = (size_t)r * (size_t)t->ld + (size_t)t->first;
+        const real *a = row_of(t->a, t->index_a == NULL ? 0 : t->index_a[r]) + t->first;
+        const real *b = t->b == NULL ? NULL : row_of(t->b, t->index_b[r]) + t->first;
         unit_row(unit, t->in + at, t->out + at, t->slope == NULL ? NULL : t->slope + at, a, b,
-                 t->cols);
+                 t->cols - t->first);
     }
 }
 static inline void tile_unit(int unit, const tile_unit_args *args) {

@@ -18,7 +18,8 @@ typedef struct gemm_args {
     const real *a;
     ptrdiff_t a_row, a_k; /* strides of A */
     const real *b;
-    ptrdiff_t b_k, b_panel; /* strides of B: one k, one panel */
+    ptrdiff_t b_k, b_panel; /* strides of B: one k, one panel; b_k 0: the panel's width */
+    int b_first;            /* rows of B to pass over */
     int m, k, n;
     bool add;
 } gemm_args;
@@ -74,14 +75,22 @@ void WF_FN(wf_gemm)(const gemm_args *args);
 /* B as packed by wf_backend.pack: panel after panel, each [k][its width]. */
 static inline void gemm_packed(real *c, int ldc, const real *a, int lda, const void *panels, int m,
                                int k, int n, bool add) {
-    gemm_args args = {c, ldc, a, lda, 1, panels, 0, (ptrdiff_t)gemm_panel * k, m, k, n, add};
+    gemm_args args = {c, ldc, a, lda, 1, panels, 0, (ptrdiff_t)gemm_panel * k, 0, m, k, n, add};
+    WF_FN(wf_gemm)(&args);
+}
+
+/* The same with the rows first .. k-1 of a packed B (k, n) only; A has k - first columns. */
+static inline void gemm_packed_from(real *c, int ldc, const real *a, int lda, const void *panels,
+                                    int first, int m, int k, int n) {
+    gemm_args args = {c,     ldc, a,         lda, 1,    panels, 0, (ptrdiff_t)gemm_panel * k,
+                      first, m,   k - first, n,   false};
     WF_FN(wf_gemm)(&args);
 }
 
 /* C (m, n) += A' B for A (k, m), B (k, n) row-major: gradients of weights. */
 static inline void gemm_transposed(real *c, int ldc, const real *a, int lda, const real *b, int ldb,
                                    int m, int k, int n) {
-    gemm_args args = {c, ldc, a, 1, lda, b, ldb, gemm_panel, m, k, n, true};
+    gemm_args args = {c, ldc, a, 1, lda, b, ldb, gemm_panel, 0, m, k, n, true};
     WF_FN(wf_gemm)(&args);
 }
 

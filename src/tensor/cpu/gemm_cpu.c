@@ -6,8 +6,8 @@ void WF_FN(wf_gemm)(const gemm_args *args) {
     for (int column = 0, panel = 0; column < width; column += gemm_panel, panel++) {
         int vectors = (width - column) / WF_LANES;
         if (vectors > gemm_vectors) vectors = gemm_vectors;
-        const real *b = args->b + panel * args->b_panel;
         ptrdiff_t b_k = args->b_k != 0 ? args->b_k : vectors * WF_LANES;
+        const real *b = args->b + panel * args->b_panel + args->b_first * b_k;
         real *c = args->c + column;
         switch (vectors) {
         case 1: gemm_strip(args, c, b, b_k, 1); break;

@@ -84,7 +84,8 @@ static inline __attribute__((always_inline)) real sigmoid(real x) { return 1 / (
 static inline __attribute__((always_inline)) real unit_value(const int unit, real x) {
     if (unit == WF_UNIT_SINE) return r_sin(x);
     if (unit == WF_UNIT_SILU) return x * sigmoid(x);
-    return x * sigmoid(x * (gelu_slope + gelu_cubic * x * x));
+    real square = x * x;
+    return x * sigmoid(x * (gelu_slope + gelu_cubic * square));
 }
 
 static inline __attribute__((always_inline)) real unit_slope(const int unit, real x, real *value) {
@@ -123,12 +124,14 @@ static inline void norm_row_backward(real *restrict dx, const real *restrict g,
     for (int i = 0; i < cols; i++) dx[i] += rho * (g[i] - mean - hat[i] * along);
 }
 
-/* Gradient of a weight (m, n): weight->grad += A' B. The caller's array has no padding, so odd widths pass by scratch. */
-static inline bool weight_gradient(const wf_tensor *weight, const real *a, int lda, const real *b,
-                                   int ldb, int k, wf_arena *arena) {
-    int m = weight->rows, n = weight->cols;
+/* Gradient of the rows first.. of a weight (m, n): weight->grad += A' B, A (k, m - first). The caller's array has no
+ * padding, so odd widths pass by scratch. */
+static inline bool weight_gradient_from(const wf_tensor *weight, int first, const real *a, int lda,
+                                        const real *b, int ldb, int k, wf_arena *arena) {
+    int m = weight->rows - first, n = weight->cols;
+    real *grad = grad_row(weight, (size_t)first);
     if (n % WF_PAD == 0) {
-        gemm_transposed(weight->grad, n, a, lda, b, ldb, m, k, n);
+        gemm_transposed(grad, n, a, lda, b, ldb, m, k, n);
         return true;
     }
     wf_arena_mark mark = wf_arena_here(arena);
@@ -136,10 +139,13 @@ static inline bool weight_gradient(const wf_tensor *weight, const real *a, int l
     real *sum = zeroed_scratch(arena, (size_t)m * (size_t)width);
     if (sum == NULL) return false;
     gemm_transposed(sum, width, a, lda, b, ldb, m, k, n);
-    for (int i = 0; i < m; i++)
-        row_add((real *)weight->grad + (size_t)i * n, sum + (size_t)i * width, n);
+    for (int i = 0; i < m; i++) row_add(grad + (size_t)i * n, sum + (size_t)i * width, n);
     wf_arena_rewind(arena, mark);
     return true;
+}
+static inline bool weight_gradient(const wf_tensor *weight, const real *a, int lda, const real *b,
+                                   int ldb, int k, wf_arena *arena) {
+    return weight_gradient_from(weight, 0, a, lda, b, ldb, k, arena);
 }
 
 #endif

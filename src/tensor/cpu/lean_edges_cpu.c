@@ -1,7 +1,8 @@
 /* lean_edges_cpu: the edges of a lean block, fused. Formulas: wf_lean_edges in tensor/tape.h.
  *
  *   eb (E, de)   x = [m | z] (E, M + 2de)   F = to_dst, R = to_src (N, M)
- * Multiply-adds an edge at equal widths d: forward 6 d^2; backward 4 (x again) + 2 (dz) + 2 (dw2) + 4 (deb) + 4 (dw1).
+ * Multiply-adds an edge at equal widths d: forward 6 d^2; backward 4 (x again) + 2 (dz) + 2 (dw2) + 4 (deb)
+ * + 4 (dw1). A last block, whose messages nobody wants, does without the m half.
  * The gate's gradient needs no second product with w2: with P_g = sum over a graph's edges of de' z',
  *   dw2 = sum_g (1 + gate_g) P_g (rows scaled)     dgate_g[k] = w2[k].P_g[k] + c2[k] sum de'[k] */
 #include "tensor/cpu/edge_tile.h"
@@ -11,6 +12,7 @@ typedef struct lean {
     const wf_tensor *e, *modulation, *ad, *as, *w1, *w2, *c2, *vf, *vb;
     const wf_tensor *out, *mean, *to_dst, *to_src;
     int de, hidden, messages, ldx;
+    int first; /* columns of x before it are not computed: messages that nobody wants */
     const real *degree;
     node_softmax softmax;
     edge_tile tile;
@@ -38,6 +40,8 @@ static bool lean_start(lean *l, const wf_op *op, wf_arena *arena) {
     l->messages = l->hidden - 2 * l->de;
     /* z begins at column M; a product into it writes whole vectors, which must end inside the row. */
     l->ldx = wf_pad(l->messages + wf_pad(2 * l->de));
+    /* Whole panels can be left out. */
+    if (l->to_dst == NULL && l->messages % gemm_panel == 0) l->first = l->messages;
     if (l->to_dst != NULL) l->softmax = softmax_view(op);
     l->x = scratch(arena, (size_t)tile_rows * (size_t)l->ldx);
     l->o = scratch(arena, (size_t)tile_rows * (size_t)l->e->ld);
@@ -52,13 +56,15 @@ static const real *gate_row(const lean *l, int row) {
 /* x = [m | z] of the tile; slope: its derivative, or NULL. */
 static void lean_hidden(lean *l, real *slope) {
     const edge_tile *tile = &l->tile;
-    gemm_packed(l->x, l->ldx, tile->eb, l->e->ld, l->w1->panels_t, tile->rows, l->de, l->hidden,
-                false);
+    gemm_packed(l->x + l->first, l->ldx, tile->eb, l->e->ld,
+                (const real *)l->w1->panels_t + (size_t)l->first * (size_t)l->de, tile->rows, l->de,
+                l->hidden - l->first, false);
     tile_unit(l->op->unit, &(tile_unit_args){.in = l->x,
                                              .out = l->x,
                                              .slope = slope,
                                              .ld = l->ldx,
                                              .rows = tile->rows,
+                                             .first = l->first,
                                              .cols = l->hidden,
                                              .a = l->ad,
                                              .index_a = l->op->part->edge_dst + tile->first,
@@ -189,7 +195,7 @@ static void lean_dx(const lean *l, const lean_gradient *b) {
         real *restrict dx = b->dx + (size_t)r * l->ldx;
         const real *restrict slope = b->slope + (size_t)r * l->ldx;
         if (l->to_dst == NULL) {
-            memset(dx, 0, (size_t)l->messages * sizeof(real));
+            memset(dx + l->first, 0, (size_t)(l->messages - l->first) * sizeof(real));
         } else if (l->op->mode == WF_SUM_ATTENTION) {
             const real *m = l->x + (size_t)r * l->ldx;
             memset(dx, 0, (size_t)l->messages * sizeof(real));
@@ -201,7 +207,7 @@ static void lean_dx(const lean *l, const lean_gradient *b) {
             real ff = b->factor[dst[r]], fr = b->factor[src[r]];
             for (int c = 0; c < l->messages; c++) dx[c] = ff * df[c] + fr * dr[c];
         }
-        for (int c = 0; c < l->hidden; c++) dx[c] *= slope[c];
+        for (int c = l->first; c < l->hidden; c++) dx[c] *= slope[c];
     }
 }
 
@@ -241,13 +247,16 @@ bool WF_FN(wf_lean_edges_backward)(const wf_op *op, wf_arena *arena) {
                     false);
         lean_dx(&l, &b);
         for (int r = 0; r < rows; r++) {
-            const real *dx = b.dx + (size_t)r * l.ldx;
-            if (wanted(l.ad)) row_add(grad_row(l.ad, dst[first + r]), dx, l.hidden);
-            if (wanted(l.as)) row_add(grad_row(l.as, src[first + r]), dx, l.hidden);
+            const real *dx = b.dx + (size_t)r * l.ldx + l.first;
+            int count = l.hidden - l.first;
+            if (wanted(l.ad)) row_add(grad_row(l.ad, dst[first + r]) + l.first, dx, count);
+            if (wanted(l.as)) row_add(grad_row(l.as, src[first + r]) + l.first, dx, count);
         }
-        if (wanted(l.w1) && !weight_gradient(l.w1, b.dx, l.ldx, l.tile.eb, l.e->ld, rows, arena))
+        if (wanted(l.w1) && !weight_gradient_from(l.w1, l.first, b.dx + l.first, l.ldx, l.tile.eb,
+                                                  l.e->ld, rows, arena))
             return false;
-        gemm_packed(l.o, l.e->ld, b.dx, l.ldx, l.w1->panels, rows, l.hidden, l.de, false);
+        gemm_packed_from(l.o, l.e->ld, b.dx + l.first, l.ldx, l.w1->panels, l.first, rows, l.hidden,
+                         l.de);
         tile_norm_backward(&l.tile, l.mean, l.o, l.out->grad);
     }
     return true;

@@ -14,8 +14,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { subsets_in_a_round = 16 };
+/* Neighbouring subsets share most of their cloud points, whose prices are a good start for the next assignment. They are
+ * handed on within a fixed chunk only, so that results do not depend on the thread count. */
+enum { subsets_in_a_chunk = 5, chunks_in_a_round = 8 };
 
 /* -|a_i - b_j|^2 for all pairs. */
 static void closeness(const double *a, const double *b, size_t n, double *score) {
@@ -45,9 +48,12 @@ static void transport_close(transport *t) {
     free(t->scratch);
 }
 
-static double wasserstein2(transport *t, const double *a, const double *b, size_t n) {
+/* price NULL: no warm start. */
+static double wasserstein2(transport *t, const double *a, const double *b, size_t n,
+                           double *price) {
     closeness(a, b, n, t->score);
-    double gain = wf__assign((int)n, t->score, t->match, t->scratch);
+    double gain = price == NULL ? wf__assign((int)n, t->score, t->match, t->scratch)
+                                : wf__assign_warm((int)n, t->score, price, t->match, t->scratch);
     return sqrt(fmax(0, -gain) / (double)n);
 }
 
@@ -61,20 +67,22 @@ wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, int m, 
                            i / 3);
     transport t = {0};
     wf_status status = transport_open(ctx, (size_t)m, &t);
-    if (status == WF_OK) *out = wasserstein2(&t, a, b, (size_t)m);
+    if (status == WF_OK) *out = wasserstein2(&t, a, b, (size_t)m, NULL);
     transport_close(&t);
     return status;
 }
 
 typedef struct jws_worker {
     transport transport;
-    uint32_t *order;
-    double *points, *cloud; /* (size, 3): this subset, scaled or not */
+    uint32_t *order, *chosen; /* of the cloud, of the networks */
+    double *points, *cloud;   /* (size, 3): this subset, scaled or not */
+    double *price;            /* [size] of the subset's cloud points */
+    double *known;            /* (2, m) last price of every cloud point, scaled and raw */
 } jws_worker;
 
 typedef struct jws_call {
     const double *points, *cloud;
-    size_t n, m, size, first;
+    size_t n, m, size, subsets, first; /* first: chunk of this round */
     double scales[3];
     uint64_t seed;
     jws_worker *workers;
@@ -88,41 +96,55 @@ static void gather(const double *points, const uint32_t *order, size_t size, con
         for (int k = 0; k < 3; k++) out[3 * i + k] = points[3 * order[i] + k] / scales[k];
 }
 
-static void subset_distance(void *call_, size_t chunk, int index) {
-    const jws_call *call = call_;
-    jws_worker *worker = &call->workers[index];
-    const double ones[3] = {1, 1, 1};
-    size_t b = call->first + chunk;
-    for (int variant = 0; variant < 2; variant++) {
-        const double *scales = variant == 0 ? call->scales : ones;
-        wf_rng reference = wf_rng_at(call->seed, 0, WF_RNG_JWS, (uint32_t)b);
-        wf_rng_shuffle(&reference, worker->order, (uint32_t)call->m);
-        gather(call->cloud, worker->order, call->size, scales, worker->cloud);
-        if (call->n > call->m) {
-            wf_rng generated = wf_rng_at(call->seed, 1, WF_RNG_JWS, (uint32_t)b);
-            wf_rng_shuffle(&generated, worker->order, (uint32_t)call->n);
-        } else {
-            for (size_t i = 0; i < call->n; i++) worker->order[i] = (uint32_t)i;
-        }
-        gather(call->points, worker->order, call->size, scales, worker->points);
-        double distance =
-            wasserstein2(&worker->transport, worker->points, worker->cloud, call->size);
-        (variant == 0 ? call->scaled : call->raw)[b] = distance;
+static double subset_distance(const jws_call *call, jws_worker *worker, const double scales[3],
+                              double *known) {
+    gather(call->cloud, worker->order, call->size, scales, worker->cloud);
+    gather(call->points, worker->chosen, call->size, scales, worker->points);
+    for (size_t i = 0; i < call->size; i++) worker->price[i] = known[worker->order[i]];
+    double distance =
+        wasserstein2(&worker->transport, worker->points, worker->cloud, call->size, worker->price);
+    for (size_t i = 0; i < call->size; i++) known[worker->order[i]] = worker->price[i];
+    return distance;
+}
+
+static void draw_subset(const jws_call *call, size_t b, jws_worker *worker) {
+    wf_rng reference = wf_rng_at(call->seed, 0, WF_RNG_JWS, (uint32_t)b);
+    wf_rng_shuffle(&reference, worker->order, (uint32_t)call->m);
+    if (call->n > call->m) {
+        wf_rng generated = wf_rng_at(call->seed, 1, WF_RNG_JWS, (uint32_t)b);
+        wf_rng_shuffle(&generated, worker->chosen, (uint32_t)call->n);
+    } else {
+        for (size_t i = 0; i < call->n; i++) worker->chosen[i] = (uint32_t)i;
     }
 }
 
-static wf_status jws_open(wf_ctx *ctx, jws_call *call, int subsets) {
-    WF_TRY(wf_alloc(ctx, 2 * (size_t)subsets, sizeof(double), "JWS", &call->scaled));
-    call->raw = call->scaled + subsets;
-    size_t longest = call->n > call->m ? call->n : call->m;
+static void subset_chunk(void *call_, size_t chunk, int index) {
+    const jws_call *call = call_;
+    jws_worker *worker = &call->workers[index];
+    const double ones[3] = {1, 1, 1};
+    size_t b = (call->first + chunk) * subsets_in_a_chunk, end = b + subsets_in_a_chunk;
+    memset(worker->known, 0, 2 * call->m * sizeof *worker->known);
+    for (; b < end && b < call->subsets; b++) {
+        draw_subset(call, b, worker);
+        call->scaled[b] = subset_distance(call, worker, call->scales, worker->known);
+        call->raw[b] = subset_distance(call, worker, ones, worker->known + call->m);
+    }
+}
+
+static wf_status jws_open(wf_ctx *ctx, jws_call *call) {
+    WF_TRY(wf_alloc(ctx, 2 * call->subsets, sizeof(double), "JWS", &call->scaled));
+    call->raw = call->scaled + call->subsets;
     int threads = wf_ctx_threads(ctx);
     WF_TRY(wf_alloc(ctx, (size_t)threads, sizeof *call->workers, "JWS", &call->workers));
     for (int i = 0; i < threads; i++) {
         jws_worker *worker = &call->workers[i];
         WF_TRY(transport_open(ctx, call->size, &worker->transport));
-        WF_TRY(wf_alloc(ctx, longest, sizeof(uint32_t), "JWS", &worker->order));
-        WF_TRY(wf_alloc(ctx, 6 * call->size, sizeof(double), "JWS", &worker->points));
+        WF_TRY(wf_alloc(ctx, call->m + call->n, sizeof(uint32_t), "JWS", &worker->order));
+        worker->chosen = worker->order + call->m;
+        WF_TRY(wf_alloc(ctx, 7 * call->size + 2 * call->m, sizeof(double), "JWS", &worker->points));
         worker->cloud = worker->points + 3 * call->size;
+        worker->price = worker->cloud + 3 * call->size;
+        worker->known = worker->price + call->size;
     }
     return WF_OK;
 }
@@ -137,13 +159,13 @@ static void jws_close(jws_call *call, int threads) {
     free(call->scaled);
 }
 
-static wf_jws summary(const jws_call *call, int subsets) {
-    double scaled = 0, raw = 0, squares = 0;
-    for (int b = 0; b < subsets; b++) {
+static wf_jws summary(const jws_call *call) {
+    double scaled = 0, raw = 0, squares = 0, subsets = (double)call->subsets;
+    for (size_t b = 0; b < call->subsets; b++) {
         scaled += call->scaled[b] / subsets;
         raw += call->raw[b] / subsets;
     }
-    for (int b = 0; b < subsets; b++)
+    for (size_t b = 0; b < call->subsets; b++)
         squares += (call->scaled[b] - scaled) * (call->scaled[b] - scaled) / subsets;
     return (wf_jws){.full = fmax(0, 1 - scaled / sqrt(3)),
                     .spread = sqrt(squares / 3),
@@ -153,29 +175,32 @@ static wf_jws summary(const jws_call *call, int subsets) {
 
 wf_status wf__jws(wf_ctx *ctx, const double *points, size_t n, const double *cloud, size_t m,
                   const double scales[3], int subsets, uint64_t seed, wf_jws *out) {
+    /* As many networks as the cloud has: every subset is the whole cloud, and all distances are equal. */
     jws_call call = {.points = points,
                      .cloud = cloud,
                      .n = n,
                      .m = m,
                      .size = n < m ? n : m,
+                     .subsets = n == m ? 1 : (size_t)subsets,
                      .scales = {scales[0], scales[1], scales[2]},
                      .seed = seed};
+    size_t chunks = (call.subsets + subsets_in_a_chunk - 1) / subsets_in_a_chunk;
     wf_status status = WF_OK;
-    WF_TRY_GOTO(jws_open(ctx, &call, subsets), done);
-    wf_meter meter = wf_meter_start(ctx, "comparing clouds", "subsets", subsets);
-    while (call.first < (size_t)subsets) {
-        size_t left = (size_t)subsets - call.first;
-        size_t count = left < subsets_in_a_round ? left : subsets_in_a_round;
-        wf_parallel(ctx, count, subset_distance, &call);
+    WF_TRY_GOTO(jws_open(ctx, &call), done);
+    wf_meter meter = wf_meter_start(ctx, "comparing clouds", "subsets", (double)call.subsets);
+    while (call.first < chunks) {
+        size_t left = chunks - call.first,
+               count = left < chunks_in_a_round ? left : chunks_in_a_round;
+        wf_parallel(ctx, count, subset_chunk, &call);
         call.first += count;
-        wf_meter_update(&meter, (double)call.first, NULL);
+        wf_meter_update(&meter, (double)(call.first * subsets_in_a_chunk), NULL);
         if (wf_interrupted(ctx)) {
             status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while comparing clouds");
             goto done;
         }
     }
-    wf_meter_end(&meter, subsets, NULL);
-    *out = summary(&call, subsets);
+    wf_meter_end(&meter, (double)call.subsets, NULL);
+    *out = summary(&call);
 done:
     jws_close(&call, wf_ctx_threads(ctx));
     return status;

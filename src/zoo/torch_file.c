@@ -289,15 +289,12 @@ static wf_status parse(wf_ctx *ctx, wf_torch_file *file, const void *bytes, size
 }
 
 static wf_status create(wf_ctx *ctx, const char *label, wf_torch_file **out) {
-    wf_torch_file *file = NULL;
-    WF_TRY(wf_alloc(ctx, 1, sizeof *file, label, &file));
-    file->label = strdup(label);
-    if (file->label == NULL) {
-        free(file);
-        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", label);
-    }
-    *out = file;
-    return WF_OK;
+    WF_TRY(wf_alloc(ctx, 1, sizeof **out, label, out));
+    size_t size = strlen(label) + 1;
+    wf_status status = wf_alloc(ctx, size, 1, label, &(*out)->label);
+    if (status != WF_OK) free(*out);
+    else memcpy((*out)->label, label, size);
+    return status;
 }
 
 wf_status wf_torch_parse(wf_ctx *ctx, const char *label, const void *bytes, size_t size,

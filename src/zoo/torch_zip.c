@@ -227,47 +227,46 @@ size_t wf_zip_find(const wf_zip *zip, const char *name, size_t length) {
 
 static uInt piece(size_t left) { return left < UINT_MAX ? (uInt)left : UINT_MAX; }
 
-/* True when the whole of `in` unpacks to exactly out_size bytes. */
-static bool unpack(const uint8_t *in, size_t in_size, uint8_t *out, size_t out_size) {
+/* The whole of `in` must unpack to exactly out_size bytes. */
+static wf_status unpack(wf_ctx *ctx, const wf_zip *zip, const uint8_t *in, size_t in_size,
+                        uint8_t *out, size_t out_size) {
     z_stream stream = {0};
-    if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) return false;
+    if (inflateInit2(&stream, -MAX_WBITS) != Z_OK)
+        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for unpacking", zip->label);
     stream.next_in = (Bytef *)(uintptr_t)in; /* zlib reads it only */
     stream.next_out = out;
     int code = Z_OK;
     do {
-        size_t in_left = in_size - (size_t)(stream.next_in - in);
-        size_t out_left = out_size - (size_t)(stream.next_out - out);
-        stream.avail_in = piece(in_left);
-        stream.avail_out = piece(out_left);
+        stream.avail_in = piece(in_size - (size_t)(stream.next_in - in));
+        stream.avail_out = piece(out_size - (size_t)(stream.next_out - out));
         code = inflate(&stream, Z_NO_FLUSH);
     } while (code == Z_OK);
     bool whole =
         code == Z_STREAM_END && stream.next_in == in + in_size && stream.next_out == out + out_size;
     inflateEnd(&stream);
-    return whole;
+    if (code == Z_MEM_ERROR)
+        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for unpacking", zip->label);
+    return whole ? WF_OK : broken(ctx, zip, "an entry does not unpack to its stated size");
 }
 
 wf_status wf_zip_read(wf_ctx *ctx, const wf_zip *zip, size_t index, const uint8_t **data,
                       void **owned) {
     const wf_zip_entry *entry = &zip->entries[index];
-    *owned = NULL;
-    *data = zip->bytes + entry->data;
+    const uint8_t *contents = zip->bytes + entry->data;
+    uint8_t *unpacked = NULL;
+    wf_status status = WF_OK;
     if (entry->deflated) {
-        uint8_t *unpacked = NULL;
         WF_TRY(wf_alloc(ctx, entry->size, 1, zip->label, &unpacked));
-        *owned = unpacked;
-        bool whole = unpack(*data, entry->packed, unpacked, entry->size);
-        *data = unpacked;
-        if (!whole) {
-            free(unpacked);
-            *owned = NULL;
-            return broken(ctx, zip, "an entry does not unpack to its stated size");
-        }
+        status = unpack(ctx, zip, contents, entry->packed, unpacked, entry->size);
+        contents = unpacked;
     }
-    if (crc32_z(0, *data, entry->size) != entry->crc) {
-        free(*owned);
-        *owned = NULL;
-        return broken(ctx, zip, "an entry's checksum is wrong");
+    if (status == WF_OK && crc32_z(0, contents, entry->size) != entry->crc)
+        status = broken(ctx, zip, "an entry's checksum is wrong");
+    if (status != WF_OK) {
+        free(unpacked);
+        return status;
     }
+    *data = contents;
+    *owned = unpacked;
     return WF_OK;
 }

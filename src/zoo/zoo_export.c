@@ -17,8 +17,7 @@ typedef struct exporter {
 } exporter;
 
 static wf_status split_names(exporter *e, const char *names) {
-    e->names = strdup(names);
-    if (e->names == NULL) return wf_fail(e->ctx, WF_ERR_MEMORY, "export: out of memory");
+    WF_TRY(wf_copy_names(e->ctx, names, &e->names));
     int n = 0;
     for (char *rest = e->names, *name; (name = wf_next_name(&rest)) != NULL; n++) {
         if (n >= e->graph->n_layers) continue; /* counted for the sentence below */

@@ -161,33 +161,57 @@ static bool is_finite(const float *w, size_t n) {
     return true;
 }
 
-/* File names are bytes, JSON is UTF-8: what is not becomes '?'. */
-static json_t *json_name(const char *name) {
-    json_t *text = json_string(name);
-    if (text != NULL) return text;
-    char *copy = strdup(name);
-    for (char *p = copy; p != NULL && *p != 0; p++)
-        if ((unsigned char)*p >= 128) *p = '?';
-    text = copy ? json_string(copy) : NULL;
-    free(copy);
-    return text;
+/* File names are bytes, metadata is UTF-8: what may not be becomes '?'. */
+static void make_ascii(char *text) {
+    for (; *text != 0; text++)
+        if ((unsigned char)*text >= 128) *text = '?';
 }
 
+static wf_status note_source(importer *imp, group *g, const char *path) {
+    json_t *text = json_string(base_name(path));
+    if (text == NULL) {
+        char *copy = NULL;
+        WF_TRY(wf_copy_names(imp->ctx, base_name(path), &copy));
+        make_ascii(copy);
+        text = json_string(copy);
+        free(copy);
+    }
+    if (json_array_append_new(g->sources, text) != 0)
+        return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    return WF_OK;
+}
+
+static wf_status add_network(importer *imp, group *g, const char *path,
+                             const wf_import_chain *chain, size_t m) {
+    float *w = g->weights + g->count * g->graph->n_params;
+    WF_TRY(copy_network(imp->ctx, chain, m, w));
+    if (!is_finite(w, g->graph->n_params) && g->non_finite++ == 0)
+        snprintf(g->first_non_finite, sizeof g->first_non_finite, "network %zu, %s", g->count,
+                 base_name(path));
+    g->count++;
+    return WF_OK;
+}
+
+/* One network, or all of a stacked file. */
 static wf_status add_networks(importer *imp, const char *path, const wf_import_chain *chain) {
     group *g = NULL;
     WF_TRY(find_group(imp, path, chain->arch, &g));
     WF_TRY(reserve(imp, g, chain->networks));
-    if (json_array_append_new(g->sources, json_name(base_name(path))) != 0)
-        return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", path);
-    for (size_t m = 0; m < chain->networks; m++) {
-        float *w = g->weights + g->count * g->graph->n_params;
-        WF_TRY(copy_network(imp->ctx, chain, m, w));
-        if (!is_finite(w, g->graph->n_params) && g->non_finite++ == 0)
-            snprintf(g->first_non_finite, sizeof g->first_non_finite, "network %zu, %s", g->count,
-                     base_name(path));
-        g->count++;
+    WF_TRY(note_source(imp, g, path));
+    if (chain->networks == 1) return add_network(imp, g, path, chain, 0);
+    wf_status status = WF_OK;
+    wf_meter meter =
+        wf_meter_start(imp->ctx, "reading networks", "networks", (double)chain->networks);
+    for (size_t m = 0; m < chain->networks && status == WF_OK; m++) {
+        if (wf_interrupted(imp->ctx))
+            status = wf_fail(imp->ctx, WF_ERR_INTERRUPTED,
+                             "interrupted after %zu of %zu networks; nothing was written", m,
+                             chain->networks);
+        else status = add_network(imp, g, path, chain, m);
+        wf_meter_update(&meter, (double)(m + 1), NULL);
     }
-    return WF_OK;
+    wf_meter_end(&meter, (double)g->count, NULL);
+    return status;
 }
 
 static wf_status add_file(importer *imp, const char *path, bool stackable) {
@@ -355,14 +379,12 @@ static void free_importer(importer *imp) {
 
 /* The last component of a path that may end in slashes. */
 static wf_status source_name(wf_ctx *ctx, const char *path, char **out) {
-    *out = strdup(path);
-    if (*out == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    WF_TRY(wf_copy_names(ctx, path, out));
     size_t length = strlen(*out);
     while (length > 1 && (*out)[length - 1] == '/') (*out)[--length] = 0;
     const char *name = base_name(*out);
     memmove(*out, name, strlen(name) + 1);
-    for (char *p = *out; *p != 0; p++)
-        if ((unsigned char)*p >= 128) *p = '?'; /* metadata is UTF-8, a path need not be */
+    make_ascii(*out);
     return WF_OK;
 }
 

@@ -64,6 +64,13 @@ int wf_natural_order(const char *a, const char *b, bool *by_number) {
     return strcmp(a_start, b_start); /* "01" and "1": equal numbers, but not the same name */
 }
 
+wf_status wf_copy_names(wf_ctx *ctx, const char *text, char **out) {
+    size_t size = strlen(text) + 1;
+    WF_TRY(wf_alloc(ctx, size, 1, "names", out));
+    memcpy(*out, text, size);
+    return WF_OK;
+}
+
 char *wf_next_name(char **rest) {
     char *name = strsep(rest, ",");
     if (name == NULL) return NULL;

@@ -1,5 +1,5 @@
 /* Import and export: which tensors are the layers, all three kinds of source, refusals, and the way back out. */
-#include "wf_test.h"
+#include "failing_malloc.h"
 #include "torch_writer.h"
 #include "base/safetensors.h"
 #include "weft/import.h"
@@ -507,13 +507,66 @@ static void exports(void **state) {
                      "[\"net.safetensors\"]");
 }
 
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static wf_status import_again(wf_ctx *c, void *source) {
+    wf_import_desc desc = {.activation = "relu", .layers = "0,2"};
+    wf_import_result result;
+    char from[256];
+    snprintf(from, sizeof from, "%s/%s", folder, (const char *)source);
+    wf_status status = wf_zoo_import(c, from, &desc, in_folder("memory"), &result);
+    wf_import_result_free(&result);
+    return status;
+}
+
+static wf_status look_and_export(wf_ctx *c, void *zoo) {
+    wf_zoo_summary info;
+    wf_status status = wf_zoo_info(c, zoo, &info);
+    if (status == WF_OK) assert_int_equal(info.duplicates + info.permuted_duplicates, 2);
+    if (status == WF_OK) status = wf_zoo_export(c, zoo, 0, in_folder("one-net.safetensors"), "a,b");
+    return status;
+}
+
+static void short_of_memory(void **state) {
+    (void)state;
+    fail_every_allocation(ctx, "torch folder", import_again, "nets-pt");
+    fail_every_allocation(ctx, "safetensors folder", import_again, "nets-safetensors");
+    wf_graph *graph =
+        NULL; /* network 1 = network 0, network 2 = the same with two units exchanged */
+    assert_ok(ctx, wf_graph_parse(ctx, "1-2-1!", "relu", 0, &graph));
+    const float w[3 * 6] = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 2, 1, 4, 3, 6, 5};
+    assert_ok(ctx, wf_zoo_write(ctx, in_folder("pairs.safetensors"), graph, w, 3, NULL));
+    wf_graph_free(graph);
+    wf_zoo *zoo = NULL;
+    assert_ok(ctx, wf_zoo_open(ctx, in_folder("pairs.safetensors"), &zoo));
+    fail_every_allocation(ctx, "info and export", look_and_export, zoo);
+    wf_zoo_free(zoo);
+}
+
+static void interrupted(void **state) {
+    (void)state;
+    wf_ctx *stopped = test_ctx();
+    wf_import_desc desc = {.activation = "relu"};
+    wf_interrupt(stopped);
+    assert_fails(
+        stopped,
+        wf_zoo_import(stopped, in_folder("stacked.safetensors"), &desc, in_folder("cut"), NULL),
+        WF_ERR_INTERRUPTED, "after 0 of 3 networks");
+    assert_fails(stopped,
+                 wf_zoo_import(stopped, in_folder("nets-pt"), &desc, in_folder("cut"), NULL),
+                 WF_ERR_INTERRUPTED, "after 0 of 5 files");
+    assert_false(wf_file_exists(in_folder("cut.safetensors")));
+    wf_ctx_free(stopped);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(natural_order),    cmocka_unit_test(good_networks),
         cmocka_unit_test(refused_networks), cmocka_unit_test(many_orders_end),
         cmocka_unit_test(folders),          cmocka_unit_test(stacked_and_widened),
         cmocka_unit_test(bad_sources),      cmocka_unit_test(single_files),
-        cmocka_unit_test(exports),
+        cmocka_unit_test(exports),          cmocka_unit_test(interrupted),
+        cmocka_unit_test(short_of_memory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -258,6 +258,7 @@ wf_status wf_eval_networks(wf_ctx *ctx, const wf_reference *reference, const cha
         set.points = (wf_points){0};
     }
 done:
+    if (status == WF_ERR_INPUT) wf_fail(ctx, status, "%s: %s", name, wf_last_error(ctx));
     wf_points_free(&set.points);
     wf_points_free(&cloud);
     free(set.errors);

@@ -209,6 +209,8 @@ wf_status wf_reference_open(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *da
     *out = ref;
     return WF_OK;
 failed:
+    if (status == WF_ERR_INPUT)
+        wf_fail(ctx, status, "%s: %s", wf_zoo_path(zoo), wf_last_error(ctx));
     wf_reference_free(ref);
     return status;
 }

@@ -452,7 +452,7 @@ static void refuses_bad_input(void **state) {
                  WF_ERR_INPUT, "no networks");
     f->fresh[1] = NAN;
     assert_fails(f->ctx, wf_eval_networks(f->ctx, reference, "bad", f->fresh, 1, &row, NULL),
-                 WF_ERR_INPUT, "not finite");
+                 WF_ERR_INPUT, "bad: matching: query network 0");
     f->fresh[1] = 0;
     wf_reference_free(reference);
     desc.subsets = 0;
@@ -482,6 +482,25 @@ static void refuses_bad_input(void **state) {
     unlink(path);
 }
 
+/* An interrupted call says so and leaves no cache behind. */
+static void can_be_interrupted(void **state) {
+    fixture *f = *state;
+    wf_reference *reference;
+    wf_ctx *ctx = test_ctx();
+    float best[n_new];
+    unlink(f->cache);
+    wf_interrupt(ctx);
+    assert_fails(ctx, wf_reference_open(ctx, f->zoo, f->data, NULL, &reference), WF_ERR_INTERRUPTED,
+                 "interrupted");
+    assert_null(reference);
+    assert_int_equal(access(f->cache, F_OK), -1);
+    assert_fails(
+        ctx,
+        wf_wcs_max(ctx, f->graph, f->fresh, n_new, f->weights, n_networks, NULL, NULL, best, NULL),
+        WF_ERR_INTERRUPTED, "interrupted");
+    wf_ctx_free(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_equal_plain_forward),
@@ -496,6 +515,7 @@ int main(void) {
         cmocka_unit_test(stored_masks_are_used),
         cmocka_unit_test(more_networks_than_the_cloud),
         cmocka_unit_test(refuses_bad_input),
+        cmocka_unit_test(can_be_interrupted),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
 }

@@ -180,14 +180,14 @@ static void step_piece(void *arg, size_t chunk, int worker) {
         wf_adamw_args args = p->adamw;
         args.keep = 1 - p->adamw_rate * decay;
         optim->kernels.adamw(p->params + at, p->grad + at, optim->first + at, optim->second + at,
-                              ema, work->count, &args);
+                             ema, work->count, &args);
         return;
     }
     wf_muon_args args = p->muon;
     args.rate = p->muon_rate * sqrt(fmax(1, (double)work->rows / work->cols));
     args.keep = 1 - p->muon_rate * decay;
     optim->kernels.muon(p->params + at, p->grad + at, optim->first + at, ema, work->rows,
-                         work->cols, &args, optim->scratch + (size_t)worker * optim->scratch_each);
+                        work->cols, &args, optim->scratch + (size_t)worker * optim->scratch_each);
 }
 
 double wf_ema_decay(double ema, size_t update) {

@@ -1,0 +1,308 @@
+/* Sampling, guidance, normalisation of sampled networks, and the controls, around a toy velocity. */
+#include "wf_test.h"
+#include "flow_fixture.h"
+
+/* --- sampling ----------------------------------------------------------------------------------- */
+
+static wf_flow *fitted(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
+                       const wf_fit_desc *desc, const char *name, toy_orders *orders) {
+    wf_field_desc field = plain_field(cond_size);
+    wf_flow *flow;
+    assert_ok(ctx, wf_flow_fit_with(ctx, sources, n, &field, desc, file_name(name), toy_make,
+                                    orders, &flow));
+    *orders = (toy_orders){0};
+    return flow;
+}
+
+static void networks_do_not_depend_on_batching(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-6-5-2", 30, 0);
+    wf_source source = {zoo, NULL};
+    wf_fit_desc fit_desc = quick_fit();
+    toy_orders orders = {0};
+    wf_flow *flow = fitted(ctx, &source, 1, 0, &fit_desc, "batching", &orders);
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    size_t p = graph->n_params, n = 11;
+    float *all = calloc(n * p, 4), *direct = calloc(n * p, 4), *part = calloc(n * p, 4);
+    for (int solver = WF_SOLVER_EULER; solver <= WF_SOLVER_DOPRI5; solver++) {
+        wf_sample_desc desc = wf_sample_desc_default();
+        desc.solver = (wf_solver)solver;
+        desc.steps = 12;
+        desc.refine_cycles = 2;
+        desc.seed = 8;
+        wf_sample_stats stats;
+        assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, n, &desc, all, direct, &stats));
+        assert_true(memcmp(all, direct, n * p * sizeof *all) != 0);
+        if (solver != WF_SOLVER_DOPRI5) {
+            int stages = solver == WF_SOLVER_EULER ? 1 : solver == WF_SOLVER_HEUN ? 2 : 4;
+            assert_close(stats.evaluations, (12 + 3 + 3) * stages, 0);
+        } else {
+            assert_true(stats.accepted > 0 && stats.evaluations > 6);
+        }
+        desc.batch = 3;
+        assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, n, &desc, part, NULL, NULL));
+        assert_memory_equal(all, part, n * p * sizeof *all);
+        for (size_t k = 0; k < n; k += 4) {
+            desc.first = k;
+            assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, 1, &desc, part, NULL, NULL));
+            assert_memory_equal(all + k * p, part, p * sizeof *all);
+        }
+        desc.first = 0;
+        desc.refine_cycles = 0;
+        assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, n, &desc, part, NULL, NULL));
+        assert_memory_equal(direct, part, n * p * sizeof *all);
+    }
+    free(all);
+    free(direct);
+    free(part);
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+/* With F = 0 and preconditioning the flow is exact for unit Gaussians, so w(1) = w(0): the direct sample is its noise
+ * on the scale of the collection, at any width. */
+static void exact_flow_returns_its_noise(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-6-2", 50, 0);
+    wf_source source = {zoo, NULL};
+    wf_fit_desc fit_desc = quick_fit();
+    toy_orders orders = {0};
+    wf_flow *flow = fitted(ctx, &source, 1, 0, &fit_desc, "exact", &orders);
+    memset(flow->params, 0, toy_params * sizeof(float));
+    wf_graph *wide;
+    assert_ok(ctx, wf_graph_parse(ctx, "2-9-2", "relu", 0, &wide));
+    float *load;
+    assert_ok(ctx, wf_zoo_load(ctx, zoo, 0, 50, &load));
+    wf_norm norm;
+    assert_ok(ctx, wf_norm_fit(ctx, wf_zoo_graph(zoo), load, 50, &norm));
+    size_t p = wide->n_params;
+    float *w = calloc(3 * p, 4), *noise = calloc(p, 4);
+    wf_sample_desc desc = wf_sample_desc_default();
+    desc.seed = 12;
+    desc.rtol = desc.atol = 1e-8;
+    assert_ok(ctx, wf_flow_sample(ctx, flow, wide, NULL, 3, &desc, w, NULL, NULL));
+    for (uint32_t k = 0; k < 3; k++) {
+        wf_rng rng = wf_rng_at(12, k, WF_RNG_SAMPLE, 0);
+        wf_rng_normals(&rng, noise, p);
+        for (int b = 0; b < wide->n_blocks; b++)
+            for (size_t i = 0; i < wide->blocks[b].count; i++) {
+                size_t at = wide->blocks[b].offset + i;
+                assert_close(w[k * p + at], norm.mean[b] + norm.std[b] * noise[at], 2e-5);
+            }
+    }
+    wf_graph *deep;
+    assert_ok(ctx, wf_graph_parse(ctx, "2-9-9-2", "relu", 0, &deep));
+    assert_fails(ctx, wf_flow_sample(ctx, flow, deep, NULL, 1, &desc, w, NULL, NULL),
+                 WF_ERR_UNSUPPORTED, "2-9-9-2");
+    free(load);
+    free(w);
+    free(noise);
+    wf_graph_free(wide);
+    wf_graph_free(deep);
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+static void normalisation_is_per_architecture(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    /* The first and third share an architecture, hence a stock and its normalisation. */
+    wf_zoo *zoos[3] = {make_zoo(ctx, "2-3-2", 10, 0), make_zoo(ctx, "2-3-3", 6, 1),
+                       make_zoo(ctx, "2-3-2", 4, 2)};
+    wf_source sources[3] = {{zoos[0], NULL}, {zoos[1], NULL}, {zoos[2], NULL}};
+    wf_stocks stocks;
+    assert_ok(ctx, wf_stocks_load(ctx, sources, 3, 0, 5, true, &stocks));
+    assert_int_equal(stocks.n_stocks, 2);
+    assert_int_equal(stocks.stocks[0].count, 9); /* limit 5, and all 4 */
+    assert_int_equal(stocks.stocks[1].count, 5);
+    assert_int_equal(stocks.sources[2].first, 5);
+    for (int s = 0; s < 2; s++) {
+        const wf_stock *stock = &stocks.stocks[s];
+        for (int b = 0; b < stock->graph->n_blocks; b++) {
+            double sum = 0, squares = 0;
+            size_t n = stock->count * stock->graph->blocks[b].count;
+            for (size_t k = 0; k < stock->count; k++)
+                for (size_t i = 0; i < stock->graph->blocks[b].count; i++) {
+                    double x = stock->weights[k * stock->graph->n_params +
+                                              stock->graph->blocks[b].offset + i];
+                    sum += x;
+                    squares += x * x;
+                }
+            assert_close(sum / (double)n, 0, 1e-5);
+            assert_close(squares / (double)n, 1, 0.1);
+        }
+    }
+    wf_graph *wide;
+    assert_ok(ctx, wf_graph_parse(ctx, "2-8-3", "relu", 0, &wide));
+    assert_ptr_equal(wf_stocks_match(&stocks, wide, NULL), &stocks.stocks[1]);
+    assert_ptr_equal(wf_stocks_match(&stocks, wf_zoo_graph(zoos[2]), NULL), &stocks.stocks[0]);
+    wf_graph_free(wide);
+    wf_stocks_free(&stocks);
+    assert_ok(ctx, wf_stocks_load(ctx, sources, 1, 0, 0, false, &stocks));
+    float w[64];
+    wf_zoo_get(zoos[0], 7, w);
+    size_t p = stocks.stocks[0].graph->n_params;
+    assert_memory_equal(stocks.stocks[0].weights + 7 * p, w, p * sizeof *w);
+    wf_stocks_free(&stocks);
+    for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
+    wf_ctx_free(ctx);
+}
+
+static void guidance_mixes_two_velocities(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 10, 0);
+    float cond[1] = {2};
+    wf_source source = {zoo, cond};
+    wf_fit_desc fit_desc = quick_fit();
+    fit_desc.cond_drop = 0.2;
+    toy_orders orders = {0};
+    wf_flow *flow = fitted(ctx, &source, 1, 1, &fit_desc, "guided", &orders);
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    size_t p = graph->n_params;
+    float w[4][64];
+    wf_sample_desc desc = wf_sample_desc_default();
+    desc.solver = WF_SOLVER_EULER;
+    desc.steps = 1; /* one step from t = 0: linear in the velocity */
+    for (int g = 0; g < 3; g++) {
+        desc.guidance = g;
+        orders = (toy_orders){0};
+        assert_ok(ctx, wf_flow_sample(ctx, flow, graph, cond, 1, &desc, w[g], NULL, NULL));
+        assert_int_equal(orders.conditional, g != 0);
+        assert_int_equal(orders.null, g != 1);
+    }
+    assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, 1, &desc, w[3], NULL, NULL));
+    assert_memory_equal(w[0], w[3], p * sizeof(float)); /* no condition is the null */
+    assert_true(memcmp(w[0], w[1], p * sizeof(float)) != 0);
+    for (size_t i = 0; i < p; i++)
+        assert_close(w[2][i], w[0][i] + 2 * (w[1][i] - w[0][i]), 1e-4 * (1 + fabs(w[2][i])));
+    float bad[1] = {NAN};
+    assert_fails(ctx, wf_flow_sample(ctx, flow, graph, bad, 1, &desc, w[0], NULL, NULL),
+                 WF_ERR_USAGE, "not finite");
+    wf_flow_free(flow);
+    fit_desc.cond_drop = 0;
+    flow = fitted(ctx, &source, 1, 1, &fit_desc, "unguided", &orders);
+    assert_fails(ctx, wf_flow_sample(ctx, flow, graph, cond, 1, &desc, w[0], NULL, NULL),
+                 WF_ERR_USAGE, "never trained");
+    assert_fails(ctx, wf_flow_sample(ctx, flow, graph, NULL, 1, &desc, w[0], NULL, NULL),
+                 WF_ERR_USAGE, "without a condition");
+    desc.guidance = 1;
+    desc.refine_cycles = 1;
+    desc.refine_t = 1;
+    assert_fails(ctx, wf_flow_sample(ctx, flow, graph, cond, 1, &desc, w[0], NULL, NULL),
+                 WF_ERR_USAGE, "refine_t");
+    desc.refine_cycles = 0;
+    orders = (toy_orders){.nan_at = 1};
+    desc.first = 40;
+    assert_fails(ctx, wf_flow_sample(ctx, flow, graph, cond, 1, &desc, w[0], NULL, NULL),
+                 WF_ERR_DIVERGED, "network 40");
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+/* --- controls ----------------------------------------------------------------------------------- */
+
+static double distance(const float *a, const float *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+    return sqrt(sum);
+}
+
+static void perturbations_are_near_different_networks(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    enum { count = 12 };
+    wf_zoo *zoo = make_zoo(ctx, "2-6-2", count, 0);
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    size_t p = graph->n_params;
+    float *load, *w = calloc(2 * count * p, 4), *x = calloc(p, 4), *y = calloc(p, 4);
+    assert_ok(ctx, wf_zoo_load(ctx, zoo, 0, count, &load));
+    wf_norm norm;
+    assert_ok(ctx, wf_norm_fit(ctx, graph, load, count, &norm));
+    assert_ok(ctx, wf_control_perturb(ctx, zoo, 0.1, 2 * count, 4, w));
+    int used[2][count] = {{0}};
+    double squares = 0;
+    for (size_t k = 0; k < 2 * count; k++) {
+        size_t nearest = 0;
+        for (size_t j = 1; j < count; j++)
+            if (distance(w + k * p, load + j * p, p) < distance(w + k * p, load + nearest * p, p))
+                nearest = j;
+        used[k / count][nearest]++;
+        wf_norm_apply(&norm, graph, w + k * p, x);
+        wf_norm_apply(&norm, graph, load + nearest * p, y);
+        squares += pow(distance(x, y, p), 2);
+    }
+    for (int j = 0; j < count; j++) /* without replacement while possible, then again */
+        assert_true(used[0][j] == 1 && used[1][j] == 1);
+    assert_close(sqrt(squares / (double)(2 * count * p)), 0.1, 0.005);
+    assert_ok(ctx, wf_control_perturb(ctx, zoo, 0, 1, 4, x));
+    for (size_t i = 0; i < p; i++) y[i] = x[i];
+    assert_fails(ctx, wf_control_perturb(ctx, zoo, NAN, 1, 4, x), WF_ERR_USAGE, "sigma");
+    free(load);
+    free(w);
+    free(x);
+    free(y);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+/* A collection of relabelled copies of one network: matched averages give it back, unmatched ones do not. */
+static void matched_averages_undo_relabelling(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    enum { count = 8 };
+    wf_graph *graph;
+    assert_ok(ctx, wf_graph_parse(ctx, "3-7-2", "relu", 0, &graph));
+    size_t p = graph->n_params;
+    float *weights = calloc(count * p, 4), *w = calloc(count * p, 4), *b = calloc(p, 4);
+    wf_rng rng = wf_rng_at(1, 0, WF_RNG_TEST, 3);
+    wf_rng_normals(&rng, weights, p);
+    for (size_t k = 1; k < count; k++) {
+        uint32_t perm[7];
+        wf_rng shuffle = wf_rng_at(1, (uint32_t)k, WF_RNG_TEST, 4);
+        wf_rng_shuffle(&shuffle, perm, 7);
+        wf_graph_permute(graph, perm, weights, weights + k * p);
+    }
+    const char *path = file_name("copies.safetensors");
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, count, NULL));
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    assert_ok(ctx, wf_control_average(ctx, zoo, true, 6, 2, w));
+    for (size_t k = 0; k < 6; k++) {
+        double nearest = 1e9;
+        for (size_t j = 0; j < count; j++)
+            nearest = fmin(nearest, distance(w + k * p, weights + j * p, p));
+        assert_close(nearest, 0, 1e-5);
+    }
+    assert_ok(ctx, wf_control_average(ctx, zoo, false, 6, 2, w));
+    double largest = 0;
+    for (size_t k = 0; k < 6; k++) largest = fmax(largest, distance(w + k * p, weights, p));
+    assert_true(largest > 0.5);
+    wf_zoo_free(zoo);
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, 1, NULL));
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    assert_fails(ctx, wf_control_average(ctx, zoo, true, 1, 2, w), WF_ERR_INPUT, "needs 2");
+    free(weights);
+    free(w);
+    free(b);
+    wf_zoo_free(zoo);
+    wf_graph_free(graph);
+    wf_ctx_free(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(networks_do_not_depend_on_batching),
+        cmocka_unit_test(exact_flow_returns_its_noise),
+        cmocka_unit_test(normalisation_is_per_architecture),
+        cmocka_unit_test(guidance_mixes_two_velocities),
+        cmocka_unit_test(perturbations_are_near_different_networks),
+        cmocka_unit_test(matched_averages_undo_relabelling),
+    };
+    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+}

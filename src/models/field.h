@@ -38,5 +38,7 @@ wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, con
                            bool keep, void *v);
 /* After a forward with keep: grad (params) = d(sum dv*v)/d(params), overwritten. dw (P, may be NULL): gradient by w. */
 wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad, void *dw);
+/* Floating-point operations of the matrix products of the last step (forward with keep, and backward). */
+double wf_field_flops(const wf_field *field);
 
 #endif

@@ -277,3 +277,9 @@ wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *
     wf_parallel(ctx, (field->layout.params + reduce_span - 1) / reduce_span, reduce_chunk, &work);
     return WF_OK;
 }
+
+double wf_field_flops(const wf_field *field) {
+    double sum = 0;
+    for (int p = 0; p < field->n_parts; p++) sum += wf_tape_flops(&field->parts[p].tape);
+    return sum;
+}

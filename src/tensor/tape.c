@@ -148,6 +148,35 @@ bool wf_tape_backward(wf_tape *tape) {
     return !tape->failed;
 }
 
+/* Multiply-adds a row costs, forward and backward: a product counts once forward, twice backward, and once more where
+ * backward computes it again. */
+static double op_products(const wf_op *op) {
+    double sum = 0, edges = op->part != NULL ? (double)op->part->n_edges : 0;
+    wf_tensor *const *in = op->in;
+    switch (op->kind) {
+    case WF_OP_linear:
+        for (int k = 0; k < 4 && in[2 * k] != NULL; k++)
+            sum += (in[2 * k]->wants ? 3.0 : 2.0) * in[2 * k]->cols * in[2 * k + 1]->rows;
+        return sum * op->out[0]->rows;
+    case WF_OP_lean_edges: {
+        double messages = op->out[2] != NULL ? in[4]->rows : 2.0 * in[0]->cols;
+        return edges * (4.0 * messages * in[0]->cols + 3.0 * in[5]->rows * in[5]->cols);
+    }
+    case WF_OP_lstar_messages:
+        return edges * 4.0 * (in[4]->rows * (double)in[4]->cols + 2.0 * in[5]->rows * in[5]->cols);
+    case WF_OP_lstar_edges:
+        return edges * (4.0 * in[4]->rows * in[4]->cols + 4.0 * in[5]->rows * in[5]->cols +
+                        3.0 * in[7]->rows * in[7]->cols);
+    default: return 0;
+    }
+}
+
+double wf_tape_flops(const wf_tape *tape) {
+    double sum = 0;
+    for (const wf_op *op = tape->last; op != NULL; op = op->previous) sum += 2 * op_products(op);
+    return sum;
+}
+
 /* Runs an operation whose outputs stand, and records it when some input wants a gradient. */
 static void run(wf_tape *tape, wf_op *op) {
     if (tape->failed) return;

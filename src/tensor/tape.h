@@ -48,6 +48,8 @@ wf_tensor *wf_tape_weight(wf_tape *tape, const void *data, void *grad, int rows,
 /* Zeroed gradient of a tensor, to be filled before backward. */
 void *wf_tape_grad(wf_tape *tape, wf_tensor *tensor);
 bool wf_tape_backward(wf_tape *tape); /* false: out of memory */
+/* Floating-point operations of the matrix products that forward and backward of the recorded operations execute. */
+double wf_tape_flops(const wf_tape *tape);
 
 /* y (R, out) = sum_k x_k (R, in_k) W_k' + scale[r] * bias + table[map[r]].  Absent parts are NULL; scale NULL means 1. */
 typedef struct wf_linear_desc {

@@ -87,6 +87,8 @@ typedef struct wf_backend {
     bool (*backward[WF_OP_COUNT])(const wf_op *op, wf_arena *arena);
     /* W (rows, cols) to panels [wf_panel_size(rows, cols)] and panels_t [wf_panel_size(cols, rows)] */
     void (*pack)(const void *weight, int rows, int cols, void *panels, void *panels_t);
+    /* Multiply-adds on registers alone; returns how many floating-point operations were done. NULL: not measured. */
+    double (*fma_rounds)(size_t rounds);
     /* A backend with memory of its own; all NULL: host memory. */
     const wf_arena_source *memory;
     void (*zero)(void *data, size_t bytes);

@@ -1,5 +1,6 @@
 /* The GMN velocity field as a whole: counts, gradients, equivariance, batches, memory, threads. */
 #include "field_case.h"
+#include "weft/bench.h"
 
 static wf_field_desc small(wf_layout layout) {
     wf_field_desc desc = wf_field_desc_default();
@@ -413,6 +414,26 @@ static void test_bad_input(void **state) {
     case_close(&c);
 }
 
+/* --- bench -------------------------------------------------------------------------------------- */
+static void test_bench(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_field_desc desc = small(WF_LAYOUT_LEAN);
+    desc.node = desc.edge = 16, desc.time = 16;
+    wf_bench_field_result result;
+    assert_ok(ctx, wf_bench_field(ctx, &desc, "2-16-3", 8, 3, &result));
+    assert_true(result.step_best > 0 && result.step_best <= result.step_median);
+    assert_true(result.sample > 0 && result.gigaflops > 0);
+    size_t count;
+    assert_ok(ctx, wf_field_count(ctx, &desc, &count));
+    assert_int_equal(result.params, count);
+    assert_true(wf_bench_fma_peak(ctx) > 0.1);
+    assert_fails(ctx, wf_bench_field(ctx, &desc, "2-16-3", 0, 3, &result), WF_ERR_USAGE,
+                 "0 networks");
+    assert_fails(ctx, wf_bench_field(ctx, &desc, "x", 1, 3, &result), WF_ERR_USAGE, "x");
+    wf_ctx_free(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts),
@@ -425,6 +446,7 @@ int main(void) {
         cmocka_unit_test(test_null_condition),
         cmocka_unit_test(test_init),
         cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_bench),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

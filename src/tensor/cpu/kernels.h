@@ -12,6 +12,8 @@
 #include "tensor/ops.def"
 #undef X
 
+double WF_FN(wf_fma_rounds)(size_t rounds);
+
 static inline real *row_of(const wf_tensor *tensor, size_t row) {
     return (real *)tensor->data + row * (size_t)tensor->ld;
 }

@@ -22,4 +22,5 @@ const wf_backend WF_FN(wf_backend_table) = {
 #undef X
         },
     .pack = WF_FN(wf_pack),
+    .fma_rounds = WF_FN(wf_fma_rounds),
 };

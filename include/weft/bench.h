@@ -1,0 +1,24 @@
+/* weft/bench.h: measured speed of parts of the library, for `weft bench`. */
+#ifndef WEFT_BENCH_H
+#define WEFT_BENCH_H
+
+#include "weft/field.h"
+
+typedef struct wf_bench_field_result {
+    size_t params;                 /* of the field */
+    double forward, backward;      /* seconds per batch, best of the repeats */
+    double sample;                 /* a forward that keeps nothing, seconds per batch, best */
+    double step_best, step_median; /* forward + backward, seconds per network */
+    double
+        gigaflops; /* multiply-adds of the matrix products executed, recomputation included, best step */
+} wf_bench_field_result;
+
+/* One training step of a field (random weights in all parameters) on `batch` networks of architecture `arch`, with the
+ * context's threads. A first run is not counted. */
+WF_API wf_status wf_bench_field(wf_ctx *ctx, const wf_field_desc *desc, const char *arch, int batch,
+                                int repeats, wf_bench_field_result *out);
+
+/* Single-precision multiply-adds that all threads of the context reach together on registers alone, in GFLOP/s. */
+WF_API double wf_bench_fma_peak(wf_ctx *ctx);
+
+#endif

@@ -1,0 +1,124 @@
+/* bench_field: how fast a training step of a field is here, and how fast this machine multiplies. */
+#include "weft/bench.h"
+
+#include "base/pool.h"
+#include "base/random.h"
+#include "models/field.h"
+
+#include <stdlib.h>
+
+enum { peak_rounds = 1 << 21, peak_repeats = 5, most_repeats = 1000 };
+
+static void peak_chunk(void *arg, size_t chunk, int worker) {
+    (void)worker;
+    double *flops = arg;
+    flops[chunk] = wf_backend_cpu(WF_F32)->fma_rounds(peak_rounds);
+}
+
+double wf_bench_fma_peak(wf_ctx *ctx) {
+    enum { most_threads = 256 };
+    double flops[most_threads], best = 0;
+    int threads = wf_ctx_threads(ctx);
+    if (threads > most_threads) threads = most_threads;
+    for (int r = 0; r < peak_repeats; r++) {
+        double start = wf_seconds(), sum = 0;
+        wf_parallel(ctx, (size_t)threads, peak_chunk, flops);
+        double seconds = wf_seconds() - start;
+        for (int t = 0; t < threads; t++) sum += flops[t];
+        if (sum / seconds > best) best = sum / seconds;
+    }
+    return best * 1e-9;
+}
+
+typedef struct bench {
+    wf_graph *graph;
+    wf_arena arena;
+    wf_batch batch;
+    wf_field *field;
+    float *params, *w, *t, *cond, *v, *dv, *grad;
+    double *steps;
+} bench;
+
+static void bench_free(bench *b) {
+    wf_graph_free(b->graph);
+    wf_arena_free(&b->arena);
+    wf_field_free(b->field);
+    float *arrays[] = {b->params, b->w, b->t, b->cond, b->v, b->dv, b->grad};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
+    free(b->steps);
+}
+
+static wf_status bench_open(wf_ctx *ctx, const wf_field_desc *desc, const char *arch, int n,
+                            int repeats, bench *b) {
+    WF_TRY(wf_graph_parse(ctx, arch, "relu", desc->fold_rows > 0 ? WF_GRAPH_FOLD_INPUT : 0,
+                          &b->graph));
+    const wf_graph **graphs = wf_arena_alloc(&b->arena, (size_t)n * sizeof *graphs);
+    if (graphs == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "bench: no memory for %d networks", n);
+    for (int i = 0; i < n; i++) graphs[i] = b->graph;
+    WF_TRY(wf_batch_build(ctx, &b->arena, graphs, n, &b->batch));
+    WF_TRY(wf_field_create(ctx, desc, WF_F32, &b->field));
+    size_t params = wf_field_params(b->field), many = b->batch.n_params, nets = (size_t)n;
+    WF_TRY(wf_alloc(ctx, params, sizeof(float), "parameters", &b->params));
+    WF_TRY(wf_alloc(ctx, params, sizeof(float), "gradients", &b->grad));
+    WF_TRY(wf_alloc(ctx, many, sizeof(float), "networks", &b->w));
+    WF_TRY(wf_alloc(ctx, many, sizeof(float), "velocities", &b->v));
+    WF_TRY(wf_alloc(ctx, many, sizeof(float), "velocities", &b->dv));
+    WF_TRY(wf_alloc(ctx, nets, sizeof(float), "times", &b->t));
+    WF_TRY(
+        wf_alloc(ctx, nets * (size_t)(desc->cond_size + 1), sizeof(float), "conditions", &b->cond));
+    WF_TRY(wf_alloc(ctx, (size_t)repeats, sizeof(double), "timings", &b->steps));
+    wf_field_init(b->field, 1, b->params);
+    for (size_t i = 0; i < params; i++) b->params[i] += 1e-3f * (float)(i % 17); /* no zero start */
+    wf_rng rng = wf_rng_at(1, 0, WF_RNG_NOISE, 0);
+    wf_rng_normals(&rng, b->w, many);
+    for (size_t i = 0; i < many; i++) b->dv[i] = 1e-3f;
+    for (int i = 0; i < n; i++) b->t[i] = ((float)i + 0.5f) / (float)n;
+    return WF_OK;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static wf_status bench_run(wf_ctx *ctx, bench *b, bool conditional, int repeats,
+                           wf_bench_field_result *out) {
+    const float *cond = conditional ? b->cond : NULL;
+    for (int r = -1; r < repeats; r++) {
+        if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "bench: interrupted");
+        double start = wf_seconds();
+        WF_TRY(wf_field_forward(ctx, b->field, b->params, &b->batch, b->w, b->t, cond, NULL, false,
+                                b->v));
+        double sampled = wf_seconds();
+        WF_TRY(wf_field_forward(ctx, b->field, b->params, &b->batch, b->w, b->t, cond, NULL, true,
+                                b->v));
+        double middle = wf_seconds();
+        WF_TRY(wf_field_backward(ctx, b->field, b->dv, b->grad, NULL));
+        double end = wf_seconds();
+        if (r < 0) continue;
+        b->steps[r] = end - sampled;
+        if (r == 0 || sampled - start < out->sample) out->sample = sampled - start;
+        if (r == 0 || middle - sampled < out->forward) out->forward = middle - sampled;
+        if (r == 0 || end - middle < out->backward) out->backward = end - middle;
+    }
+    qsort(b->steps, (size_t)repeats, sizeof *b->steps, ascending);
+    double nets = (double)b->batch.n_graphs;
+    out->params = wf_field_params(b->field);
+    out->step_best = b->steps[0] / nets;
+    out->step_median = b->steps[repeats / 2] / nets;
+    out->gigaflops = wf_field_flops(b->field) / b->steps[0] * 1e-9;
+    return WF_OK;
+}
+
+wf_status wf_bench_field(wf_ctx *ctx, const wf_field_desc *desc, const char *arch, int batch,
+                         int repeats, wf_bench_field_result *out) {
+    *out = (wf_bench_field_result){.params = 0};
+    if (batch < 1 || repeats < 1 || repeats > most_repeats)
+        return wf_fail(ctx, WF_ERR_USAGE, "bench: %d networks, %d repeats; take 1 to %d repeats",
+                       batch, repeats, most_repeats);
+    bench b = {.graph = NULL};
+    wf_status status = bench_open(ctx, desc, arch, batch, repeats, &b);
+    if (status == WF_OK) status = bench_run(ctx, &b, desc->cond != WF_COND_NONE, repeats, out);
+    bench_free(&b);
+    return status;
+}

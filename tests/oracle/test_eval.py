@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import roc_auc_score
 
-from test_zoo import ZooDesc, below, check, graph, philox_words, read_safetensors
+from test_zoo import ZooDesc, below, check, graph, philox_words, read_safetensors, run_tests
 from weft_data import Dataset, ctx as CTX, lib as LIB
 
 MATCH, CLOUD, JWS = 13, 14, 15  # purposes of weft/rng.h
@@ -277,16 +277,7 @@ def main():
              ("table on moons, accuracy", lambda: compare_table("moons", "2-8-6-2", 600, ACCURACY), 1e-6),
              ("table on moons, ROC AUC", lambda: compare_table("moons", "2-16-2", 600, AUC), 1e-6),
              ("table on digits", lambda: compare_table("digits", "64-16-8-10", 800, ACCURACY), 1e-6)]
-    failed = 0
-    for name, run, tolerance in tests:
-        try:
-            error = run()
-            good = error <= tolerance
-        except (AssertionError, RuntimeError) as reason:
-            error, good = reason, False
-        print(f"{'ok' if good else 'not ok'} {name}: {error if isinstance(error, Exception) else f'{error:.1e}'}")
-        failed += not good
-    return 1 if failed else 0
+    return run_tests(tests)
 
 
 if __name__ == "__main__":

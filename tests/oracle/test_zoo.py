@@ -216,12 +216,9 @@ def compare_collection():
     return 0.0
 
 
-def main():
-    torch.set_num_threads(1)
+def run_tests(tests):
+    """Runs (name, function that returns an error, tolerance) and prints a line for each; 1 when one is not ok."""
     failed = 0
-    tests = [("zoo " + a + " " + act + " " + ",".join(f"{k}={v}" for k, v in s.items()),
-              lambda a=a, act=act, s=s: compare_training(a, act, s), 1e-4) for a, act, s in CASES]
-    tests.append(("zoo collection file, scores and error masks", compare_collection, 0.0))
     for name, run, tolerance in tests:
         try:
             error = run()
@@ -231,6 +228,14 @@ def main():
         print(f"{'ok' if good else 'not ok'} {name}: {error if isinstance(error, Exception) else f'{error:.1e}'}")
         failed += not good
     return 1 if failed else 0
+
+
+def main():
+    torch.set_num_threads(1)
+    tests = [("zoo " + a + " " + act + " " + ",".join(f"{k}={v}" for k, v in s.items()),
+              lambda a=a, act=act, s=s: compare_training(a, act, s), 1e-4) for a, act, s in CASES]
+    tests.append(("zoo collection file, scores and error masks", compare_collection, 0.0))
+    return run_tests(tests)
 
 
 if __name__ == "__main__":

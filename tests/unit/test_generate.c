@@ -107,6 +107,58 @@ static void exact_flow_returns_its_noise(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* One Euler step of the sampler from t = 0 is w0 + v(w0, 0) with the v that training compares to its target. */
+static void sampler_and_objective_agree(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-6-3", 20, 0);
+    wf_source source = {zoo, NULL};
+    for (int precondition = 0; precondition < 2; precondition++) {
+        wf_fit_desc fit_desc = quick_fit();
+        fit_desc.precondition = precondition;
+        fit_desc.source_std = 1.3;
+        toy_orders orders = {0};
+        wf_flow *flow =
+            fitted(ctx, &source, 1, 0, &fit_desc, precondition ? "agree_p" : "agree", &orders);
+        wf_stocks stocks;
+        assert_ok(ctx, wf_stocks_load(ctx, &source, 1, 0, 0, true, &stocks));
+        wf_draw draw;
+        fit_desc.batch = 1;
+        fit_desc.coupling = WF_COUPLING_INDEPENDENT;
+        assert_ok(ctx, wf_draw_create(ctx, &stocks, &fit_desc, &draw));
+        assert_ok(ctx, wf_draw_batch(ctx, &draw, 0));
+        const wf_graph *graph = wf_zoo_graph(zoo);
+        size_t p = graph->n_params;
+        wf_rng rng = wf_rng_at(6, 2, WF_RNG_SAMPLE, 0);
+        wf_rng_normals(&rng, draw.flow.w0, p);
+        for (size_t i = 0; i < p; i++) draw.flow.w0[i] *= 1.3f;
+        draw.flow.t[0] = 0;
+        wf_path path = {precondition, 1.3, 0};
+        double loss;
+        wf_flow_interpolate(ctx, &path, 1, 1, &draw.flow);
+        assert_ok(ctx, wf_flow_loss(ctx, &flow->velocity, flow->params, &draw.flow, &loss, NULL));
+        float expected[64], w[64], squares = 0;
+        for (size_t i = 0; i < p; i++) {
+            expected[i] = draw.flow.w0[i] + draw.flow.f[i];
+            squares += draw.flow.f[i] * draw.flow.f[i];
+        }
+        assert_true(squares > 0.1f);
+        wf_norm_invert(&stocks.stocks[0].norm, graph, expected, expected);
+        wf_sample_desc desc = wf_sample_desc_default();
+        desc.solver = WF_SOLVER_EULER;
+        desc.steps = 1;
+        desc.seed = 6;
+        desc.first = 2;
+        assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, 1, &desc, w, NULL, NULL));
+        assert_close(relative_difference(w, expected, p), 0, 1e-6);
+        wf_draw_free(&draw);
+        wf_stocks_free(&stocks);
+        wf_flow_free(flow);
+    }
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
 static void normalisation_is_per_architecture(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -299,6 +351,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(networks_do_not_depend_on_batching),
         cmocka_unit_test(exact_flow_returns_its_noise),
+        cmocka_unit_test(sampler_and_objective_agree),
         cmocka_unit_test(normalisation_is_per_architecture),
         cmocka_unit_test(guidance_mixes_two_velocities),
         cmocka_unit_test(perturbations_are_near_different_networks),

@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
                            &graphs[i]) != WF_OK)
             return die(ctx, argv[15 + i]);
     }
-    wf_arena arena = {NULL, NULL, 0};
+    wf_arena arena = {.first = NULL};
     wf_batch batch;
     if (wf_batch_build(ctx, &arena, (const wf_graph *const *)graphs, n, &batch) != WF_OK)
         return die(ctx, "batch");

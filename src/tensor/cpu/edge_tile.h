@@ -163,6 +163,14 @@ static inline real softmax_add(node_softmax softmax, uint32_t node, real logit, 
 static inline real softmax_weight(node_softmax softmax, uint32_t node, real logit) {
     return r_exp(logit - softmax.max[node]) / softmax.total[node];
 }
+/* What turns a node's sum into a mean or a softmax average: the factor of the sum and, for plain sums and means, of its
+ * gradient. */
+static inline real sum_factor(const wf_op *op, node_softmax softmax, int node) {
+    real divisor = 1;
+    if (op->mode == WF_SUM_ATTENTION) divisor = softmax.total[node];
+    if (op->mode == WF_SUM_MEAN) divisor = ((const real *)op->part->degree)[node];
+    return divisor > 0 ? 1 / divisor : 0;
+}
 static inline void row_scale(real *x, real factor, int n) {
     for (int i = 0; i < n; i++) x[i] *= factor;
 }

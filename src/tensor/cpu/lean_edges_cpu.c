@@ -13,7 +13,6 @@ typedef struct lean {
     const wf_tensor *out, *mean, *to_dst, *to_src;
     int de, hidden, messages, ldx;
     int first; /* columns of x before it are not computed: messages that nobody wants */
-    const real *degree;
     node_softmax softmax;
     edge_tile tile;
     real *x, *o; /* (tile, ldx), (tile, e->ld) */
@@ -33,8 +32,7 @@ static bool lean_start(lean *l, const wf_op *op, wf_arena *arena) {
                 .out = op->out[0],
                 .mean = op->out[1],
                 .to_dst = op->out[2],
-                .to_src = op->out[3],
-                .degree = op->part->degree};
+                .to_src = op->out[3]};
     l->de = l->e->cols;
     l->hidden = l->w1->rows;
     l->messages = l->hidden - 2 * l->de;
@@ -98,14 +96,6 @@ static void lean_sums(lean *l) {
     }
 }
 
-/* What turns sums into means or softmax averages; also the factor of their gradients in the plain cases. */
-static real node_factor(const lean *l, int node) {
-    if (l->op->mode == WF_SUM_ATTENTION)
-        return l->softmax.total[node] > 0 ? 1 / l->softmax.total[node] : 0;
-    if (l->op->mode == WF_SUM_MEAN) return l->degree[node] > 0 ? 1 / l->degree[node] : 0;
-    return 1;
-}
-
 bool WF_FN(wf_lean_edges_forward)(const wf_op *op, wf_arena *arena) {
     lean l;
     if (!lean_start(&l, op, arena)) return false;
@@ -132,8 +122,8 @@ bool WF_FN(wf_lean_edges_forward)(const wf_op *op, wf_arena *arena) {
         }
     }
     for (int n = 0; l.to_dst != NULL && op->mode != WF_SUM_PLAIN && n < l.to_dst->rows; n++) {
-        row_scale(row_of(l.to_dst, n), node_factor(&l, n), l.messages);
-        row_scale(row_of(l.to_src, n), node_factor(&l, n), l.messages);
+        row_scale(row_of(l.to_dst, n), sum_factor(op, l.softmax, n), l.messages);
+        row_scale(row_of(l.to_src, n), sum_factor(op, l.softmax, n), l.messages);
     }
     return true;
 }
@@ -141,7 +131,7 @@ bool WF_FN(wf_lean_edges_forward)(const wf_op *op, wf_arena *arena) {
 /* What backward carries from tile to tile. */
 typedef struct lean_gradient {
     real *slope, *dx, *outer, *de_sum; /* (tile, ldx) twice, P_g (de, ldp), (de) */
-    real *factor, *along;              /* [N] of node_factor, of dF.F + dR.R */
+    real *factor, *along;              /* [N] of sum_factor, of dF.F + dR.R */
     int ldp;
 } lean_gradient;
 
@@ -222,7 +212,7 @@ static bool lean_gradient_start(const lean *l, lean_gradient *b, wf_arena *arena
     b->along = scratch(arena, (size_t)nodes);
     if (!b->slope || !b->dx || !b->outer || !b->de_sum || !b->factor || !b->along) return false;
     for (int n = 0; n < nodes && l->to_dst != NULL; n++) {
-        b->factor[n] = node_factor(l, n);
+        b->factor[n] = sum_factor(l->op, l->softmax, n);
         b->along[n] = row_dot(grad_row(l->to_dst, n), row_of(l->to_dst, n), l->messages) +
                       row_dot(grad_row(l->to_src, n), row_of(l->to_src, n), l->messages);
     }

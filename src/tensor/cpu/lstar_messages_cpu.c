@@ -9,7 +9,6 @@ typedef struct message_mlp {
     const wf_op *op;
     const wf_tensor *e, *ai, *aj, *me, *m2, *b2, *v, *sum, *mean;
     int de, hidden, ldh;
-    const real *degree;
     node_softmax softmax;
     edge_tile tile;
     real *p, *y1, *y2; /* (tile, ldh) */
@@ -26,7 +25,6 @@ static bool messages_start(message_mlp *l, const wf_op *op, wf_arena *arena) {
                        .v = op->in[7],
                        .sum = op->out[0],
                        .mean = op->out[1],
-                       .degree = op->part->degree,
                        .softmax = softmax_view(op)};
     l->de = l->e->cols;
     l->hidden = l->me->rows;
@@ -87,13 +85,6 @@ static void message_sums(message_mlp *l, bool to_dst) {
     }
 }
 
-static real sum_factor(const message_mlp *l, int node) {
-    if (l->op->mode == WF_SUM_ATTENTION)
-        return l->softmax.total[node] > 0 ? 1 / l->softmax.total[node] : 0;
-    if (l->op->mode == WF_SUM_MEAN) return l->degree[node] > 0 ? 1 / l->degree[node] : 0;
-    return 1;
-}
-
 bool WF_FN(wf_lstar_messages_forward)(const wf_op *op, wf_arena *arena) {
     message_mlp l;
     if (!messages_start(&l, op, arena)) return false;
@@ -109,7 +100,7 @@ bool WF_FN(wf_lstar_messages_forward)(const wf_op *op, wf_arena *arena) {
         message_sums(&l, false);
     }
     for (int n = 0; op->mode != WF_SUM_PLAIN && n < l.sum->rows; n++)
-        row_scale(row_of(l.sum, n), sum_factor(&l, n), l.hidden);
+        row_scale(row_of(l.sum, n), sum_factor(op, l.softmax, n), l.hidden);
     return true;
 }
 
@@ -131,7 +122,7 @@ static bool message_gradient_start(const message_mlp *l, message_gradient *b, wf
     if (!b->slope1 || !b->slope2 || !b->dx2 || !b->dp || !b->deb || !b->factor || !b->along)
         return false;
     for (size_t n = 0; n < nodes; n++) {
-        b->factor[n] = sum_factor(l, (int)n);
+        b->factor[n] = sum_factor(l->op, l->softmax, (int)n);
         b->along[n] = row_dot(grad_row(l->sum, n), row_of(l->sum, n), l->hidden);
     }
     return true;

@@ -45,30 +45,48 @@ static inline real vector_sum(vreal v) {
     return v[0] + v[1];
 }
 
+static inline vreal load(const real *x) { return *(const vreal_u *)x; }
+static inline void store(real *x, vreal v) { *(vreal_u *)x = v; }
+
+/* Rows are short: loops over whole vectors written as such, then what is left, have no set-up to pay for. */
+#define each_vector(i, n) for (int i = 0; i < (n) / WF_LANES * WF_LANES; i += WF_LANES)
+#define each_rest(i, n) for (int i = (n) / WF_LANES * WF_LANES; i < (n); i++)
+
 static inline real row_sum(const real *x, int n) {
     vreal acc = {0};
-    int i = 0;
-    for (; i + WF_LANES <= n; i += WF_LANES) acc += *(const vreal_u *)(x + i);
+    each_vector(i, n) acc += load(x + i);
     real sum = vector_sum(acc);
-    for (; i < n; i++) sum += x[i];
+    each_rest(i, n) sum += x[i];
     return sum;
 }
 
 static inline real row_dot(const real *x, const real *y, int n) {
     vreal acc = {0};
-    int i = 0;
-    for (; i + WF_LANES <= n; i += WF_LANES)
-        acc += *(const vreal_u *)(x + i) * *(const vreal_u *)(y + i);
+    each_vector(i, n) acc += load(x + i) * load(y + i);
     real sum = vector_sum(acc);
-    for (; i < n; i++) sum += x[i] * y[i];
+    each_rest(i, n) sum += x[i] * y[i];
     return sum;
 }
 
-static inline void row_add(real *restrict out, const real *restrict x, int n) {
-    for (int i = 0; i < n; i++) out[i] += x[i];
+static inline void row_add(real *out, const real *x, int n) {
+    each_vector(i, n) store(out + i, load(out + i) + load(x + i));
+    each_rest(i, n) out[i] += x[i];
 }
-static inline void row_add_scaled(real *restrict out, real factor, const real *restrict x, int n) {
-    for (int i = 0; i < n; i++) out[i] += factor * x[i];
+static inline void row_add_scaled(real *out, real factor, const real *x, int n) {
+    each_vector(i, n) store(out + i, load(out + i) + factor * load(x + i));
+    each_rest(i, n) out[i] += factor * x[i];
+}
+/* x added to two rows in one pass. */
+static inline void row_add_both(real *first, real *second, const real *x, int n) {
+    each_vector(i, n) {
+        vreal v = load(x + i);
+        store(first + i, load(first + i) + v);
+        store(second + i, load(second + i) + v);
+    }
+    each_rest(i, n) {
+        first[i] += x[i];
+        second[i] += x[i];
+    }
 }
 
 /* out += the sum of rows of x, top to bottom. */
@@ -109,21 +127,33 @@ static inline __attribute__((always_inline)) real unit_slope(const int unit, rea
 #define norm_eps ((real)1e-6)
 
 /* hat = (x - mean) * rho, padding zero; returns rho. */
-static inline real norm_row(const real *restrict x, int cols, int ld, real *restrict hat) {
+static inline real norm_row(const real *x, int cols, int ld, real *hat) {
     real mean = row_sum(x, cols) / (real)cols;
-    for (int i = 0; i < cols; i++) hat[i] = x[i] - mean;
-    real rho = 1 / r_sqrt(row_dot(hat, hat, cols) / (real)cols + norm_eps);
-    for (int i = 0; i < cols; i++) hat[i] *= rho;
+    vreal square = {0};
+    each_vector(i, cols) {
+        vreal centred = load(x + i) - mean;
+        store(hat + i, centred);
+        square += centred * centred;
+    }
+    real sum = vector_sum(square);
+    each_rest(i, cols) {
+        hat[i] = x[i] - mean;
+        sum += hat[i] * hat[i];
+    }
+    real rho = 1 / r_sqrt(sum / (real)cols + norm_eps);
+    each_vector(i, cols) store(hat + i, load(hat + i) * rho);
+    each_rest(i, cols) hat[i] *= rho;
     for (int i = cols; i < ld; i++) hat[i] = 0;
     return rho;
 }
 
 /* dx += rho * (g - mean(g) - hat * mean(g * hat)), g the gradient by hat. */
-static inline void norm_row_backward(real *restrict dx, const real *restrict g,
-                                     const real *restrict hat, real rho, int cols) {
+static inline void norm_row_backward(real *dx, const real *g, const real *hat, real rho, int cols) {
     real mean = row_sum(g, cols) / (real)cols;
     real along = row_dot(g, hat, cols) / (real)cols;
-    for (int i = 0; i < cols; i++) dx[i] += rho * (g[i] - mean - hat[i] * along);
+    each_vector(i, cols)
+        store(dx + i, load(dx + i) + rho * (load(g + i) - mean - load(hat + i) * along));
+    each_rest(i, cols) dx[i] += rho * (g[i] - mean - hat[i] * along);
 }
 
 /* Gradient of the rows first.. of a weight (m, n): weight->grad += A' B, A (k, m - first). The caller's array has no

@@ -14,7 +14,7 @@ typedef struct message_mlp {
     real *p, *y1, *y2; /* (tile, ldh) */
 } message_mlp;
 
-static bool messages_start(message_mlp *l, const wf_op *op, wf_arena *arena) {
+static bool messages_start(message_mlp *l, const wf_op *op, bool backward, wf_arena *arena) {
     *l = (message_mlp){.op = op,
                        .e = op->in[0],
                        .ai = op->in[2],
@@ -33,7 +33,8 @@ static bool messages_start(message_mlp *l, const wf_op *op, wf_arena *arena) {
     l->p = scratch(arena, count);
     l->y1 = scratch(arena, count);
     l->y2 = scratch(arena, count);
-    return l->p != NULL && l->y1 != NULL && l->y2 != NULL && tile_start(&l->tile, op, arena);
+    return l->p != NULL && l->y1 != NULL && l->y2 != NULL &&
+           tile_start(&l->tile, op, false, backward, arena);
 }
 
 /* Receivers and senders of the tile's messages in one of the two directions. */
@@ -87,7 +88,7 @@ static void message_sums(message_mlp *l, bool to_dst) {
 
 bool WF_FN(wf_lstar_messages_forward)(const wf_op *op, wf_arena *arena) {
     message_mlp l;
-    if (!messages_start(&l, op, arena)) return false;
+    if (!messages_start(&l, op, false, arena)) return false;
     memset(l.mean->data, 0, (size_t)l.mean->rows * (size_t)l.mean->ld * sizeof(real));
     memset(l.sum->data, 0, (size_t)l.sum->rows * (size_t)l.sum->ld * sizeof(real));
     if (op->mode == WF_SUM_ATTENTION) softmax_start(l.softmax, op->part->n_nodes);
@@ -174,7 +175,8 @@ static bool message_backward(message_mlp *l, const message_gradient *b, bool to_
 bool WF_FN(wf_lstar_messages_backward)(const wf_op *op, wf_arena *arena) {
     message_mlp l;
     message_gradient b;
-    if (!messages_start(&l, op, arena) || !message_gradient_start(&l, &b, arena)) return false;
+    if (!messages_start(&l, op, true, arena) || !message_gradient_start(&l, &b, arena))
+        return false;
     while (tile_next(&l.tile)) {
         message_product(&l);
         if (!message_backward(&l, &b, true, true, arena)) return false;
@@ -185,5 +187,6 @@ bool WF_FN(wf_lstar_messages_backward)(const wf_op *op, wf_arena *arena) {
         gemm_packed(b.deb, l.e->ld, b.dp, l.ldh, l.me->panels, l.tile.rows, l.hidden, l.de, false);
         tile_norm_backward(&l.tile, l.mean, b.deb, l.e->wants ? l.e->grad : NULL);
     }
+    tile_finish_backward(&l.tile, op);
     return true;
 }

@@ -122,20 +122,23 @@ static inline void tile_finish_backward(const edge_tile *tile, const wf_op *op) 
 }
 
 /* out = unit(in + a + b) over cols, b NULL: none; slope = unit'(in + a + b), NULL: not wanted. in may be out. */
-static inline __attribute__((always_inline)) void unit_row(const int unit, const real *in,
-                                                           real *out, real *restrict slope,
-                                                           const real *restrict a,
-                                                           const real *restrict b, int cols) {
-    if (slope == NULL && b == NULL) {
-        for (int c = 0; c < cols; c++) out[c] = unit_value(unit, in[c] + a[c]);
-    } else if (slope == NULL) {
-        for (int c = 0; c < cols; c++) out[c] = unit_value(unit, in[c] + a[c] + b[c]);
-    } else {
-        for (int c = 0; c < cols; c++) {
-            real x = in[c] + a[c] + (b == NULL ? 0 : b[c]);
-            slope[c] = unit_slope(unit, x, &out[c]);
-        }
+static inline __attribute__((always_inline)) void unit_row(const int unit, const bool sloped,
+                                                           const bool two, const real *in,
+                                                           real *out, real *slope, const real *a,
+                                                           const real *b, int cols) {
+    vreal change = {0};
+    each_vector(c, cols) {
+        vreal x = load(in + c) + load(a + c);
+        if (two) x += load(b + c);
+        store(out + c, unit_vector(unit, sloped, x, &change));
+        if (sloped) store(slope + c, change);
     }
+    int done = cols / WF_LANES * WF_LANES, rest = cols - done;
+    if (rest == 0) return;
+    vreal x = load_some(in + done, rest) + load_some(a + done, rest);
+    if (two) x += load_some(b + done, rest);
+    store_some(out + done, unit_vector(unit, sloped, x, &change), rest);
+    if (sloped) store_some(slope + done, change, rest);
 }
 
 /* A hidden layer's unit over a tile of rows `ld` apart: tables a and b by index, index NULL: row 0 (a bias). */
@@ -147,19 +150,26 @@ typedef struct tile_unit_args {
     const uint32_t *index_a, *index_b;
 } tile_unit_args;
 
-static inline __attribute__((always_inline)) void tile_unit_of(const int unit,
-                                                               const tile_unit_args *t) {
+static inline __attribute__((always_inline)) void
+tile_unit_of(const int unit, const bool sloped, const bool two, const tile_unit_args *t) {
     for (int r = 0; r < t->rows; r++) {
         size_t at = (size_t)r * (size_t)t->ld + (size_t)t->first;
         const real *a = row_of(t->a, t->index_a == NULL ? 0 : t->index_a[r]) + t->first;
-        const real *b = t->b == NULL ? NULL : row_of(t->b, t->index_b[r]) + t->first;
-        unit_row(unit, t->in + at, t->out + at, t->slope == NULL ? NULL : t->slope + at, a, b,
+        const real *b = two ? row_of(t->b, t->index_b[r]) + t->first : NULL;
+        unit_row(unit, sloped, two, t->in + at, t->out + at, sloped ? t->slope + at : NULL, a, b,
                  t->cols - t->first);
     }
 }
+static inline __attribute__((always_inline)) void tile_unit_kind(const int unit,
+                                                                 const tile_unit_args *t) {
+    if (t->slope == NULL && t->b == NULL) tile_unit_of(unit, false, false, t);
+    else if (t->slope == NULL) tile_unit_of(unit, false, true, t);
+    else if (t->b == NULL) tile_unit_of(unit, true, false, t);
+    else tile_unit_of(unit, true, true, t);
+}
 static inline void tile_unit(int unit, const tile_unit_args *args) {
-    if (unit == WF_UNIT_SILU) tile_unit_of(WF_UNIT_SILU, args);
-    else tile_unit_of(WF_UNIT_GELU, args);
+    if (unit == WF_UNIT_SILU) tile_unit_kind(WF_UNIT_SILU, args);
+    else tile_unit_kind(WF_UNIT_GELU, args);
 }
 
 /* Softmax weights over all messages entering a node, in one pass: running maximum and sum of exponentials per node.

@@ -3,6 +3,7 @@
 #define WF_TENSOR_CPU_KERNELS_H
 
 #include "tensor/cpu/gemm.h"
+#include "tensor/cpu/unit.h"
 
 #include <string.h>
 
@@ -95,34 +96,13 @@ static inline void column_sums(real *restrict out, const real *restrict x, int r
     for (int r = 0; r < rows; r++) row_add(out, x + (size_t)r * ld, cols);
 }
 
-/* tanh-GELU is x * sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), SiLU x * sigmoid(x): one exponential each. */
-#define gelu_slope ((real)1.5957691216057308)
-#define gelu_cubic ((real)0.07135481627260025)
-
-static inline __attribute__((always_inline)) real sigmoid(real x) { return 1 / (1 + r_exp(-x)); }
-
-static inline __attribute__((always_inline)) real unit_value(const int unit, real x) {
-    if (unit == WF_UNIT_SINE) return r_sin(x);
-    if (unit == WF_UNIT_SILU) return x * sigmoid(x);
-    real square = x * x;
-    return x * sigmoid(x * (gelu_slope + gelu_cubic * square));
+/* The first n lanes of a vector that ends inside. */
+static inline vreal load_some(const real *x, int n) {
+    vreal v = {0};
+    memcpy(&v, x, (size_t)n * sizeof(real));
+    return v;
 }
-
-static inline __attribute__((always_inline)) real unit_slope(const int unit, real x, real *value) {
-    if (unit == WF_UNIT_SINE) {
-        *value = r_sin(x);
-        return r_cos(x);
-    }
-    if (unit == WF_UNIT_SILU) {
-        real s = sigmoid(x);
-        *value = x * s;
-        return s + x * s * (1 - s);
-    }
-    real square = x * x;
-    real s = sigmoid(x * (gelu_slope + gelu_cubic * square));
-    *value = x * s;
-    return s + x * s * (1 - s) * (gelu_slope + 3 * gelu_cubic * square);
-}
+static inline void store_some(real *x, vreal v, int n) { memcpy(x, &v, (size_t)n * sizeof(real)); }
 
 #define norm_eps ((real)1e-6)
 

@@ -76,12 +76,14 @@ need-test: need-lib
 	@tools/need.sh libcmocka-dev
 need-oracle: need-lib
 	@tools/need.sh python3-torch python3-scipy python3-sklearn
+need-bench: need-oracle # without OpenBLAS PyTorch multiplies with the reference BLAS, and losing to that says nothing
+	@tools/need.sh libopenblas0-pthread
 need-check:
 	@tools/need.sh clang clang-format
 need-browser:
 	@tools/need.sh chromium
 .PHONY: all help demo test test-oracle test-programs check check-full bench install clean format \
-        need-lib need-test need-oracle need-check need-browser fuzz-smoke layering formatting test-threads
+        need-lib need-test need-oracle need-bench need-check need-browser fuzz-smoke layering formatting test-threads
 
 # --- the library and the program ----------------------------------------------------------------
 $(LIB_OBJ) $(CLI_OBJ): | need-lib
@@ -164,7 +166,7 @@ format:
 demo: $(BUILD)/weft
 	@$(BUILD)/weft demo
 
-bench: $(BUILD)/weft need-oracle
+bench: $(BUILD)/weft need-bench
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) bench/run.sh
 
 install: all

@@ -45,9 +45,11 @@ enum { CLI_MAX_OPTIONS = 32, CLI_MAX_LIST = 64, CLI_MAX_ARGUMENTS = 8 };
 
 typedef struct cli_progress {
     bool terminal, quiet;
-    bool line_open;    /* a line that the next report rewrites */
-    double last_plain; /* seconds into the stage of the last plain line */
-    char stage[64];    /* whose plain lines these are */
+    bool line_open; /* a line that the next report rewrites */
+    char stage[64]; /* the running stage ... */
+    double first_done,
+        first_seconds; /* ... its first report: a resumed stage does not begin at 0 ... */
+    double last_plain; /* ... and when its last plain line was written */
 } cli_progress;
 
 struct cli_app {

@@ -17,8 +17,17 @@ void cli_duration(double seconds, char out[32]) {
     else snprintf(out, 32, "%d h %02d min", (int)(seconds / 3600), (int)(seconds / 60) % 60);
 }
 
-static void write_line(const wf_progress *progress, char *line, size_t size) {
-    double rate = progress->seconds > 0 ? progress->done / progress->seconds : 0;
+/* Since the first report, so that what an earlier call had done does not count. */
+static double rate_of(const cli_progress *state, const wf_progress *progress) {
+    double done = progress->done - state->first_done;
+    double seconds = progress->seconds - state->first_seconds;
+    if (done > 0 && seconds > 0) return done / seconds;
+    return progress->seconds > 0 ? progress->done / progress->seconds : 0;
+}
+
+static void write_line(const cli_progress *state, const wf_progress *progress, char *line,
+                       size_t size) {
+    double rate = rate_of(state, progress);
     char took[32], rest[32] = "", counted[64];
     cli_duration(progress->seconds, took);
     if (progress->total > 0)
@@ -39,12 +48,17 @@ static void write_line(const wf_progress *progress, char *line, size_t size) {
                  rest[0] != '\0' ? ", " : "", rest, separator, progress->detail);
 }
 
+static void note_stage(cli_progress *state, const wf_progress *progress) {
+    bool same = strncmp(state->stage, progress->stage, sizeof state->stage - 1) == 0;
+    if (same && progress->seconds >= state->first_seconds && progress->done >= state->first_done)
+        return;
+    snprintf(state->stage, sizeof state->stage, "%s", progress->stage);
+    state->first_done = progress->done;
+    state->first_seconds = progress->seconds;
+    state->last_plain = 0;
+}
+
 static bool plain_due(cli_progress *state, const wf_progress *progress) {
-    if (strncmp(state->stage, progress->stage, sizeof state->stage - 1) != 0 ||
-        progress->seconds < state->last_plain) {
-        snprintf(state->stage, sizeof state->stage, "%s", progress->stage);
-        state->last_plain = 0;
-    }
     if (progress->last) return progress->seconds >= worth_telling;
     if (progress->seconds - state->last_plain < plain_interval) return false;
     state->last_plain = progress->seconds;
@@ -56,7 +70,8 @@ void cli_progress_report(void *app_, const wf_progress *progress) {
     cli_progress *state = &app->progress;
     if (state->quiet) return;
     char line[512];
-    write_line(progress, line, sizeof line);
+    note_stage(state, progress);
+    write_line(state, progress, line, sizeof line);
     if (state->terminal) {
         bool keep = progress->last && progress->seconds >= worth_telling;
         fprintf(stderr, "\r\033[K%.158s%s", progress->last && !keep ? "" : line, keep ? "\n" : "");
@@ -64,6 +79,7 @@ void cli_progress_report(void *app_, const wf_progress *progress) {
     } else if (plain_due(state, progress)) {
         fprintf(stderr, "%s\n", line);
     }
+    if (progress->last) state->stage[0] = '\0';
     fflush(stderr);
 }
 

@@ -62,4 +62,7 @@ for set in spirals moons digits; do
     check "data-info-json $set" is_json "$scratch/data.json"
 done
 check data-info-recipe "$weft" data info tests/cli/tiny.conf
+"$weft" bench --only wcs --seconds 0.05 --json -q >"$scratch/bench.json"
+check bench-json is_json "$scratch/bench.json"
+expect bench-unknown 2 "lstar" "$weft" bench --only speed
 finish

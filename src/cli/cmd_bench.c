@@ -1,0 +1,202 @@
+/* bench: how fast this machine trains networks, matches them and trains flows, beside its peak.
+ *
+ * Networks are of 64-16-8-10 (1,266 parameters): karhunen's where WEFT_DATA has it, else the built-in digits cut to the
+ * same size. The best of several runs counts, because others may use the machine. */
+#include "cli/commands.h"
+#include "cli/files.h"
+#include "weft/bench.h"
+#include "weft/data.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char bench_arch[] = "64-16-8-10";
+enum { step_batch = 16, first_networks = 256, max_results = 16 };
+
+typedef struct result {
+    char name[32], unit[32], note[96];
+    double value;
+} result;
+
+typedef struct bench {
+    cli_app *app;
+    char folder[64];
+    wf_dataset *data;
+    wf_graph *graph;
+    wf_zoo *zoo;
+    double seconds; /* for each measurement */
+    double peak;    /* GFLOP/s of all threads */
+    result results[max_results];
+    int n;
+} bench;
+
+static void add_result(bench *b, const char *name, double value, const char *unit,
+                       const char *format, ...) __attribute__((format(printf, 5, 6)));
+static void add_result(bench *b, const char *name, double value, const char *unit,
+                       const char *format, ...) {
+    result *r = &b->results[b->n++];
+    snprintf(r->name, sizeof r->name, "%s", name);
+    snprintf(r->unit, sizeof r->unit, "%s", unit);
+    r->value = value;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(r->note, sizeof r->note, format, args);
+    va_end(args);
+}
+
+static wf_status open_data(bench *b) {
+    wf_data_desc desc = wf_data_desc_default();
+    desc.name = "karhunen";
+    desc.path = "mfeat/mfeat-karhunen.arff.gz";
+    if (getenv("WEFT_DATA") == NULL || wf_dataset_open(b->app->ctx, &desc, &b->data) != WF_OK) {
+        desc = wf_data_desc_default();
+        desc.name = "digits";
+        desc.rows = 2000;
+        CLI_TRY(wf_dataset_open(b->app->ctx, &desc, &b->data));
+    }
+    return wf_graph_parse(b->app->ctx, bench_arch, "relu", 0, &b->graph);
+}
+
+static void measure_peak(bench *b) {
+    int threads = wf_ctx_threads(b->app->ctx);
+    double begin = cli_seconds();
+    do b->peak = fmax(b->peak, wf_bench_fma_peak(b->app->ctx));
+    while (cli_seconds() - begin < fmin(b->seconds, 2));
+    add_result(b, "peak", b->peak / threads, "GFLOP/s a core",
+               "multiply-adds in registers, %d threads together", threads);
+}
+
+/* --- collections --------------------------------------------------------------------------------- */
+
+static wf_status train_networks(bench *b, size_t count, double *seconds) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/zoo-%zu.safetensors", b->folder, count);
+    wf_zoo_desc desc = wf_zoo_desc_default();
+    desc.count = count;
+    wf_zoo_free(b->zoo);
+    b->zoo = NULL;
+    double start = cli_seconds();
+    CLI_TRY(wf_zoo_train(b->app->ctx, b->graph, b->data, &desc, path, NULL));
+    *seconds = cli_seconds() - start;
+    return wf_zoo_open(b->app->ctx, path, &b->zoo);
+}
+
+static wf_status measure_zoo(bench *b) {
+    double seconds;
+    CLI_TRY(train_networks(b, first_networks, &seconds));
+    size_t count = (size_t)(b->seconds * first_networks / seconds);
+    if (count <= first_networks) count = first_networks + 1;
+    CLI_TRY(train_networks(b, count, &seconds));
+    add_result(b, "zoo", (double)count / seconds, "networks/s",
+               "%zu networks on %s, 25 epochs, batch 128, %d threads", count, b->data->name,
+               wf_ctx_threads(b->app->ctx));
+    return WF_OK;
+}
+
+static wf_status need_zoo(bench *b) {
+    double seconds;
+    return b->zoo != NULL ? WF_OK : train_networks(b, first_networks, &seconds);
+}
+
+/* --- matching ------------------------------------------------------------------------------------ */
+
+static wf_status measure_wcs(bench *b) {
+    CLI_TRY(need_zoo(b));
+    size_t n = wf_zoo_count(b->zoo) < 1000 ? wf_zoo_count(b->zoo) : 1000, queries = 8;
+    float *weights = NULL;
+    float best[1000];
+    wf_match_desc desc = wf_match_desc_default();
+    desc.sweeps = 5;
+    CLI_TRY(wf_zoo_load(b->app->ctx, b->zoo, 0, n, &weights));
+    double rate = 0, begin = cli_seconds();
+    wf_status status = WF_OK;
+    while (status == WF_OK && cli_seconds() - begin < b->seconds) {
+        double start = cli_seconds();
+        status = wf_wcs_max(b->app->ctx, b->graph, weights, queries, weights, n, NULL, &desc, best,
+                            NULL);
+        double took = cli_seconds() - start;
+        rate = fmax(rate, (double)(queries * n) / took);
+        if (took < 0.2 && 2 * queries <= n) queries *= 2;
+    }
+    free(weights);
+    if (status != WF_OK) return status;
+    int threads = wf_ctx_threads(b->app->ctx);
+    add_result(b, "wcs", rate / threads, "pairs/s a core",
+               "five sweeps, trained networks, %d threads", threads);
+    return WF_OK;
+}
+
+/* --- training steps ------------------------------------------------------------------------------ */
+
+static wf_status measure_step(bench *b, wf_layout layout) {
+    wf_field_desc field = wf_field_desc_default();
+    field.layout = layout;
+    wf_bench_field_result got;
+    CLI_TRY(wf_bench_field(b->app->ctx, &field, bench_arch, step_batch, 1, &got));
+    int repeats = (int)fmin(1000, b->seconds / (got.step_best * step_batch)) + 2;
+    CLI_TRY(wf_bench_field(b->app->ctx, &field, bench_arch, step_batch, repeats, &got));
+    add_result(b, layout == WF_LAYOUT_LEAN ? "lean" : "lstar", 1e3 * got.step_best, "ms a network",
+               "64 x 8, batch %d, median %.3g ms, %.0f GFLOP/s, %.0f %% of peak", step_batch,
+               1e3 * got.step_median, got.gigaflops, 100 * got.gigaflops / b->peak);
+    return WF_OK;
+}
+
+/* --- all of it ----------------------------------------------------------------------------------- */
+
+static wf_status print_results(bench *b) {
+    if (!b->app->json) {
+        for (int i = 0; i < b->n; i++)
+            printf("%-8s %12.6g %-16s %s\n", b->results[i].name, b->results[i].value,
+                   b->results[i].unit, b->results[i].note);
+        return WF_OK;
+    }
+    json_t *list = json_array();
+    for (int i = 0; i < b->n; i++)
+        json_array_append_new(list, json_pack("{s:s, s:o, s:s, s:s}", "name", b->results[i].name,
+                                              "value", cli_json_number(b->results[i].value), "unit",
+                                              b->results[i].unit, "note", b->results[i].note));
+    return cli_print_json(b->app, json_pack("{s:s, s:i, s:s, s:o}", "version", WF_VERSION,
+                                            "threads", wf_ctx_threads(b->app->ctx), "build",
+                                            wf_build_info(), "results", list));
+}
+
+static bool wanted(const bench *b, const char *name) {
+    const char *only = cli_text(b->app, "only");
+    return only == NULL || strcmp(only, name) == 0;
+}
+
+static wf_status measure_all(bench *b) {
+    static const char *const names[] = {"peak", "zoo", "wcs", "lstar", "lean", NULL};
+    int place;
+    if (cli_given(b->app, "only"))
+        CLI_TRY(cli_choice(b->app, "only", cli_text(b->app, "only"), names, &place));
+    measure_peak(b);
+    CLI_TRY(open_data(b));
+    if (wanted(b, "zoo")) CLI_TRY(measure_zoo(b));
+    if (wanted(b, "wcs")) CLI_TRY(measure_wcs(b));
+    if (wanted(b, "lstar")) CLI_TRY(measure_step(b, WF_LAYOUT_LSTAR));
+    if (wanted(b, "lean")) CLI_TRY(measure_step(b, WF_LAYOUT_LEAN));
+    return print_results(b);
+}
+
+wf_status cli_bench(cli_app *app) {
+    bench *b = calloc(1, sizeof *b);
+    if (b == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    *b = (bench){
+        .app = app, .seconds = cli_real(app, "seconds"), .folder = "/tmp/weft-bench-XXXXXX"};
+    wf_status status;
+    if (mkdtemp(b->folder) == NULL)
+        status = cli_fail(app, WF_ERR_DISK, "no folder for the measurements can be made in /tmp");
+    else {
+        status = measure_all(b);
+        wf_zoo_free(b->zoo);
+        cli_remove(app, b->folder);
+    }
+    wf_graph_free(b->graph);
+    wf_dataset_free(b->data);
+    free(b);
+    return status;
+}

@@ -226,7 +226,7 @@ static void make_printable(char *sentence) {
     size_t left = strlen(sentence);
     for (char *at = sentence; left > 0;) {
         size_t step = wf_utf8_step(at, left);
-        bool control = step == 1 && ((unsigned char)*at < 32 || *at == 127) && *at != '\n';
+        bool control = step == 1 && ((unsigned char)*at < 32 || *at == 127);
         control |= step == 2 && (unsigned char)at[0] == 0xc2 && (unsigned char)at[1] < 0xa0;
         if (step == 0 || control) {
             *at = '?';

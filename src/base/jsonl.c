@@ -70,21 +70,23 @@ static bool append(int fd, const char *text, size_t length) {
     return false;
 }
 
+/* json_dumps would do, but writes on where a request for memory failed and drops what did not fit;
+ * with a buffer of ours there is no such request. */
 wf_status wf_jsonl_append(wf_ctx *ctx, const char *path, const struct json_t *object) {
-    char *line = json_dumps(object, JSON_COMPACT);
-    if (line == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for a line", path);
-    size_t length = strlen(line);
+    size_t length = json_dumpb(object, NULL, 0, JSON_COMPACT);
+    if (length == 0) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for a line", path);
     char *text; /* newline, line, newline: the first is for a file that lacks its last one */
-    wf_status status = wf_alloc(ctx, length + 3, 1, path, &text);
-    if (status == WF_OK) {
-        text[0] = text[length + 1] = '\n';
-        memcpy(text + 1, line, length);
+    WF_TRY(wf_alloc(ctx, length + 2, 1, path, &text));
+    text[0] = text[length + 1] = '\n';
+    wf_status status = WF_OK;
+    if (json_dumpb(object, text + 1, length, JSON_COMPACT) != length) {
+        status = wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for a line", path);
+    } else {
         int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0 || !append(fd, text, length + 2))
             status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
         if (fd >= 0) close(fd);
-        free(text);
     }
-    free(line);
+    free(text);
     return status;
 }

@@ -491,6 +491,43 @@ static void json_lines(void **state) {
     json_decref(object);
 }
 
+/* Whatever request fails, the log holds whole lines only. */
+static wf_status log_once(wf_ctx *with, void *path) {
+    json_t *object = json_object(); /* made without the failing requests */
+    long countdown = 0;
+#if !defined(__SANITIZE_THREAD__)
+    countdown = atomic_exchange(&malloc_countdown, -1);
+#endif
+    for (int i = 0; i < 40; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "a long key %d", i);
+        json_object_set_new(object, key, json_integer(i));
+    }
+#if !defined(__SANITIZE_THREAD__)
+    atomic_store(&malloc_countdown, countdown);
+#endif
+    (void)countdown;
+    wf_status status = object == NULL ? WF_ERR_MEMORY : wf_jsonl_append(with, path, object);
+    json_decref(object);
+    return status;
+}
+
+static void logging_survives_lack_of_memory(void **state) {
+    (void)state;
+    char path[256], *text;
+    size_t size;
+    snprintf(path, sizeof path, "%s", in_folder("thin_log"));
+    fail_every_allocation(ctx, "log", log_once, path);
+    assert_ok(ctx, wf_read_file(ctx, path, 1 << 20, &text, &size));
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        json_t *object = json_loads(line, 0, NULL);
+        assert_non_null(object);
+        assert_int_equal(json_object_size(object), 40);
+        json_decref(object);
+    }
+    free(text);
+}
+
 static int log_often(void) {
     json_t *object = json_pack("{s:i, s:s}", "process", (int)getpid(), "text",
                                "a line that is long enough to be cut if it could be cut");
@@ -626,6 +663,7 @@ int main(void) {
         cmocka_unit_test(writers_do_not_meet),
         cmocka_unit_test(folders),
         cmocka_unit_test(json_lines),
+        cmocka_unit_test(logging_survives_lack_of_memory),
         cmocka_unit_test(processes_share_a_log),
         cmocka_unit_test(sha256),
         cmocka_unit_test(utf8),

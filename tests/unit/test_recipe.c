@@ -368,6 +368,8 @@ static wf_status use_recipe(wf_ctx *with, void *path) {
     if (status == WF_OK) status = wf_recipe_finish(with, recipe);
     char *whole = status == WF_OK ? wf_recipe_text(recipe) : NULL;
     if (status == WF_OK && whole == NULL) status = WF_ERR_MEMORY;
+    if (whole != NULL && strcmp(whole, "[a]\nb = 2\nc = q\n\n[new]\nkey = x\n") != 0)
+        status = WF_ERR_FAILED; /* a part of it would be worse than nothing */
     free(whole);
     wf_recipe_free(recipe);
     return status;

@@ -26,7 +26,7 @@ static void round_trip(void **state) {
         {.name = "nothing", .dtype = WF_ST_F32, .rank = 3, .shape = {4, 0, 2}},
         {.name = "scale \"\xc3\xa9\"", .dtype = WF_ST_F64, .rank = 0, .data = scale},
     };
-    const char *meta[][2] = {{"format", "weft"}, {"", "line one\nline \"two\""}};
+    const char *meta[][2] = {{"format", "weft"}, {"", "line one\nline \"two\" \x01\x7f\\/\t"}};
     const char *path = in_folder("round.safetensors");
     assert_ok(ctx, wf_st_write(ctx, path, tensors, 4, meta, 2));
     wf_st_file *file;
@@ -51,7 +51,7 @@ static void round_trip(void **state) {
     assert_int_equal(wf_st_find(file, "nothing")->bytes, 0);
     assert_null(wf_st_find(file, "absent"));
     assert_int_equal(wf_st_meta_count(file), 2);
-    assert_string_equal(wf_st_meta(file, ""), "line one\nline \"two\"");
+    assert_string_equal(wf_st_meta(file, ""), "line one\nline \"two\" \x01\x7f\\/\t");
     assert_string_equal(wf_st_meta(file, "format"), "weft");
     assert_null(wf_st_meta(file, "absent"));
     wf_st_close(file);
@@ -109,7 +109,7 @@ static void writer_refuses(void **state) {
     assert_ok(ctx, wf_st_write(ctx, path, &good, 1, NULL, 0));
     wf_st_tensor pair[2] = {good, good};
     assert_fails(ctx, wf_st_write(ctx, path, pair, 2, NULL, 0), WF_ERR_INPUT,
-                 "two tensors are named \"a\"");
+                 "duplicate tensor \"a\"");
     static const char *const bad_names[] = {"", "__metadata__", "\xff", "a\xc3"};
     for (size_t i = 0; i < sizeof bad_names / sizeof *bad_names; i++) {
         pair[1].name = bad_names[i];
@@ -120,7 +120,8 @@ static void writer_refuses(void **state) {
         .name = "b", .dtype = WF_ST_F32, .rank = 2, .shape = {SIZE_MAX / 2, 4}, .data = x};
     assert_fails(ctx, wf_st_write(ctx, path, pair, 2, NULL, 0), WF_ERR_SHAPE, "too large");
     const char *twice[][2] = {{"k", "1"}, {"k", "2"}}, *broken[][2] = {{"k", "\xff"}};
-    assert_fails(ctx, wf_st_write(ctx, path, &good, 1, twice, 2), WF_ERR_INPUT, "given twice");
+    assert_fails(ctx, wf_st_write(ctx, path, &good, 1, twice, 2), WF_ERR_INPUT,
+                 "duplicate metadata key \"k\"");
     assert_fails(ctx, wf_st_write(ctx, path, &good, 1, broken, 1), WF_ERR_INPUT, "not UTF-8");
     assert_fails(ctx, wf_st_write(ctx, in_folder("no/such/x"), &good, 1, NULL, 0), WF_ERR_DISK,
                  "No such file");
@@ -220,20 +221,30 @@ static const header_case header_cases[] = {
     {"{'t':1}", 0, 0, "not valid"},
     {"{t:1}", 0, 0, "not valid"},
     {"{\"t\" 1}", 0, 0, "not valid"},
-    {"{\"t\":}", 0, 0, "not valid"},
-    {"{\"t\":1,}", 0, 0, "not valid"},
+    {"{\"t\":}", 0, 0, "its entry is not an object"},
+    {"{\"t\":1,}", 0, 0, "its entry is not an object"},
     {"{\"__metadata__\":{\"a\":\"b\"},}", 0, 0, "not valid"},
     {"{\"__metadata__\":{\"a\":\"b}}", 0, 0, "not valid"},
     {"{\"__metadata__\":{\"a\":\"\n\"}}", 0, 0, "not valid"},
     {"{/* c */}", 0, 0, "not valid"},
-    {"{\"t\":NaN}", 0, 0, "not valid"},
-    {"{\"t\":01}", 0, 0, "not valid"},
-    {"{\"t\":1e999}", 0, 0, "not valid"},
+    {"{\"t\":NaN}", 0, 0, "its entry is not an object"},
+    {T("U8", "[01]", "[0,1]"), 0, 1, "shape[0] is not a whole number"},
+    {T("U8", "[1e999]", "[0,1]"), 0, 1, "shape[0] is not a whole number"},
     {"{\"\\u0000\":" ENTRY("I8", "[1]", "[0,1]") "}", 0, 1, "not valid"},
     {"{\"a\0b\":" ENTRY("I8", "[1]", "[0,1]") "}", 55, 1, "not valid"},
     {"{\"__metadata__\":{\"a\":\"\\u0000\"}}", 0, 0, "not valid"},
     {"{\"__metadata__\":{\"a\":\"\\ud800\"}}", 0, 0, "not valid"},
     {"{\"__metadata__\":{\"a\":\"\\x\"}}", 0, 0, "not valid"},
+    {"{\"__metadata__\":{\"a\":\"\\udc00\"}}", 0, 0, "half of a surrogate pair"},
+    {"{\"__metadata__\":{\"a\":\"\\ud83d\\u0041\"}}", 0, 0, "half of a surrogate pair"},
+    {"{\"__metadata__\":{\"a\":\"\\ud83d\\n\"}}", 0, 0, "half of a surrogate pair"},
+    {"{\"__metadata__\":{\"a\":\"\\u12g4\"}}", 0, 0, "four hexadecimal digits"},
+    {"{\"__metadata__\":{\"a\":\"\\u12", 0, 0, "four hexadecimal digits"},
+    {"{\"__metadata__\":{\"a\":\"\\", 0, 0, "unknown escape"},
+    {"{\"__metadata__\":{\"a\":\"b", 0, 0, "a string without end"},
+    {"{\"__metadata__\":{\"a\"", 0, 0, "':' expected"},
+    {"{\"__metadata__\":{\"a\":\"b\" \"c\":\"d\"}}", 0, 0, "',' expected"},
+    {"{\"__metadata__\":{\"a\":\"\x1f\"}}", 0, 0, "control character"},
     /* UTF-8 */
     {"{\"__metadata__\":{\"a\":\"\xff\"}}", 0, 0, "not UTF-8 at byte 30"},
     {"{\"__metadata__\":{\"a\":\"\xc0\xaf\"}}", 0, 0, "not UTF-8"},
@@ -269,10 +280,11 @@ static const header_case header_cases[] = {
     {"{\"t\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 0, 1, "shape is missing"},
     {"{\"t\":{\"dtype\":\"U8\",\"shape\":[1]}}", 0, 1, "data_offsets is missing"},
     {"{\"t\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 0, 1,
-     "4 fields; dtype, shape and data_offsets are all there is"},
-    {"{\"t\":{\"Dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 0, 1, "dtype is missing"},
+     "unknown field \"x\"; dtype, shape and data_offsets are all there is"},
+    {"{\"t\":{\"Dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 0, 1,
+     "unknown field \"Dtype\""},
     {"{\"t\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offset\":[0,1]}}", 0, 1,
-     "data_offsets is missing"},
+     "unknown field \"data_offset\""},
     /* dtype */
     {T("F33", "[1]", "[0,4]"), 0, 4, "dtype \"F33\" is not supported; BOOL"},
     {T("f32", "[1]", "[0,4]"), 0, 4, "dtype \"f32\" is not supported"},
@@ -293,9 +305,15 @@ static const header_case header_cases[] = {
     {T("U8", "[true]", "[0,1]"), 0, 1, "shape[0] is not a whole number"},
     {T("U8", "[null]", "[0,1]"), 0, 1, "shape[0] is not a whole number"},
     {T("U8", "[[1]]", "[0,1]"), 0, 1, "shape[0] is not a whole number"},
-    {T("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 0, 1, "9 dimensions; at most 8"},
-    {T("U8", "[9223372036854775808]", "[0,1]"), 0, 1, "not valid"},
-    {T("U8", "[99999999999999999999999]", "[0,1]"), 0, 1, "not valid"},
+    {T("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 0, 1, "more than 8 dimensions"},
+    {T("U8", "[9223372036854775808]", "[0,1]"), 0, 1, "data_offsets give 1"},
+    {T("U8", "[18446744073709551616]", "[0,1]"), 0, 1, "shape[0] is not a whole number"},
+    {T("U8", "[99999999999999999999999]", "[0,1]"), 0, 1, "shape[0] is not a whole number"},
+    {T("U8", "[1,]", "[0,1]"), 0, 1, "shape[1] is not a whole number"},
+    {T("U8", "[1 1]", "[0,1]"), 0, 1, "',' expected"},
+    {T("U8", "[,1]", "[0,1]"), 0, 1, "shape[0] is not a whole number"},
+    {T("U8", "[+1]", "[0,1]"), 0, 1, "shape[0] is not a whole number"},
+    {T("U8", "[0x1]", "[0,1]"), 0, 1, "',' expected"},
     {T("U8", "[4294967296,4294967296]", "[0,0]"), 0, 0, "the product of its shape overflows"},
     {T("U8", "[4294967296,4294967297]", "[0,0]"), 0, 0, "the product of its shape overflows"},
     {T("U8", "[9223372036854775807,9223372036854775807,0]", "[0,0]"), 0, 0, "overflows"},
@@ -315,7 +333,9 @@ static const header_case header_cases[] = {
     {T("U8", "[1]", "[0,1e0]"), 0, 1, "data_offsets is not two whole numbers"},
     {T("U8", "[1]", "[-1,0]"), 0, 1, "data_offsets is not two whole numbers"},
     {T("U8", "[1]", "[0,\"1\"]"), 0, 1, "data_offsets is not two whole numbers"},
-    {T("U8", "[1]", "[0,18446744073709551615]"), 0, 1, "not valid"},
+    {T("U8", "[1]", "[0,18446744073709551615]"), 0, 1, "the file holds 1 bytes of data"},
+    {T("U8", "[1]", "[0,18446744073709551616]"), 0, 1, "data_offsets is not two whole numbers"},
+    {T("U8", "[1]", "[0,1"), 0, 1, "data_offsets is not two whole numbers"},
     {T("U8", "[1]", "[0,9223372036854775807]"), 0, 1, "the file holds 1 bytes of data"},
     {T("U8", "[1]", "[1,0]"), 0, 1, "its data end at 0, before they begin at 1"},
     {T("U8", "[2]", "[0,2]"), 0, 1, "its data end at 2, but the file holds 1"},
@@ -376,8 +396,8 @@ static void header_sizes(void **state) {
         {1, "a header of 1 bytes holds no JSON object"},
         {2, "not valid"},
         {sizeof header - 2, "not valid"},
-        {sizeof header, "not valid"}, /* takes a byte of the data */
-        {sizeof header + 7, "not valid"},
+        {sizeof header, "but the file holds 7 bytes of data"}, /* takes a byte of the data */
+        {sizeof header + 7, "but the file holds 0 bytes of data"},
         {sizeof header + 8, "but only 62 follow; the file is cut short"},
         {100000000, "but only 62 follow"},
         {100000001, "a header of 100000001 bytes; the format allows 100000000"},
@@ -395,6 +415,31 @@ static void header_sizes(void **state) {
                      cases[i].words);
         free(made.bytes);
     }
+}
+
+/* Every escape of JSON, and white space everywhere. */
+static void strings_are_decoded(void **state) {
+    (void)state;
+    static const char header[] =
+        "{ \"__metadata__\" :\t{ \"\\u00e9\\\"\\\\\\/\" : "
+        "\"\\b\\f\\n\\r\\t\\u20aC\\ud83d\\uDE00/\" }"
+        "\r\n, \"a\\u0062\" : { \"shape\" : [ 1 , 2 ] , \"\\u0064type\" : \"\\u00468\\u005f\" , "
+        "\"data_offsets\" : [ 0 , 2 ] } }";
+    char text[sizeof header];
+    memcpy(text, header, sizeof header);
+    char *dtype = strstr(text, "\\u00468\\u005f");
+    memcpy(dtype, "\\u00558       ", 13); /* "U8" and the white space that is left over */
+    dtype[7] = '"';
+    dtype[13] = ' ';
+    image made = make_image(text, sizeof text - 1, 2);
+    wf_st_file *file;
+    assert_ok(ctx, wf_st_parse(ctx, "x.st", made.bytes, made.size, &file));
+    assert_string_equal(wf_st_meta(file, "\xc3\xa9\"\\/"),
+                        "\b\f\n\r\t\xe2\x82\xac\xf0\x9f\x98\x80/");
+    assert_non_null(wf_st_find(file, "ab"));
+    assert_int_equal(wf_st_find(file, "ab")->shape[1], 2);
+    wf_st_close(file);
+    free(made.bytes);
 }
 
 /* Cut at every byte, and one byte too long. The copy ends where the file does, so that a sanitizer
@@ -427,7 +472,7 @@ static void deep_and_wide(void **state) {
         image made = make_image(text, used, 0);
         wf_st_file *file;
         assert_fails(ctx, wf_st_parse(ctx, "x.st", made.bytes, made.size, &file), WF_ERR_INPUT,
-                     "not valid");
+                     kind == 0 ? "its entry is not an object" : "unknown field \"a\"");
         free(made.bytes);
     }
     size_t used = 0;
@@ -561,6 +606,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),
         cmocka_unit_test(golden),
+        cmocka_unit_test(strings_are_decoded),
         cmocka_unit_test(writer_is_deterministic),
         cmocka_unit_test(writer_refuses),
         cmocka_unit_test(headers),

@@ -14,24 +14,54 @@ enum { tile_rows = 96 };
 
 typedef struct edge_tile {
     const wf_part *part;
-    const wf_tensor *e, *modulation;
-    int column;
+    const wf_tensor *e;
     int first, rows; /* edges first .. first+rows-1 */
     real *hat, *eb;  /* (tile_rows, e->ld) */
     real rho[tile_rows];
+    /* Modulation of the edges, (graphs, e->ld) each with padding zero: shift, 1 + scale, and lean's 1 + gate */
+    real *shift, *scale, *gate;
+    real *dshift, *dscale; /* its gradient so far; NULL in forward */
+    real *share;           /* [graphs] 1 / edges */
 } edge_tile;
 
-static inline bool tile_start(edge_tile *tile, const wf_op *op, wf_arena *arena) {
-    tile->part = op->part;
-    tile->e = op->in[0];
-    tile->modulation = op->in[1];
-    tile->column = op->column;
-    size_t count = (size_t)tile_rows * (size_t)tile->e->ld;
+/* Columns of the modulation as padded rows, plus `add`. */
+static inline real *padded_columns(const wf_op *op, int column, real add, wf_arena *arena) {
+    const wf_tensor *e = op->in[0], *modulation = op->in[1];
+    real *out = zeroed_scratch(arena, (size_t)modulation->rows * (size_t)e->ld);
+    for (int g = 0; out != NULL && g < modulation->rows; g++)
+        for (int c = 0; c < e->cols; c++)
+            out[(size_t)g * e->ld + c] = add + row_of(modulation, g)[op->column + column + c];
+    return out;
+}
+
+static inline bool tile_start(edge_tile *tile, const wf_op *op, bool gated, bool backward,
+                              wf_arena *arena) {
+    const wf_part *part = op->part;
+    const wf_tensor *e = op->in[0];
+    size_t count = (size_t)tile_rows * (size_t)e->ld, all = (size_t)part->n_graphs * (size_t)e->ld;
+    *tile = (edge_tile){.part = part, .e = e, .first = -tile_rows};
     tile->hat = scratch(arena, count);
     tile->eb = scratch(arena, count);
-    tile->first = -tile_rows;
-    tile->rows = 0;
-    return tile->hat != NULL && tile->eb != NULL;
+    tile->share = scratch(arena, (size_t)part->n_graphs);
+    tile->shift = padded_columns(op, 0, 0, arena);
+    tile->scale = padded_columns(op, e->cols, 1, arena);
+    if (gated) tile->gate = padded_columns(op, 2 * e->cols, 1, arena);
+    if (backward) {
+        tile->dshift = zeroed_scratch(arena, all);
+        tile->dscale = zeroed_scratch(arena, all);
+    }
+    if (!tile->hat || !tile->eb || !tile->share || !tile->shift || !tile->scale ||
+        (gated && !tile->gate) || (backward && (!tile->dshift || !tile->dscale)))
+        return false;
+    for (int g = 0; g < part->n_graphs; g++) {
+        uint32_t edges = part->edge_start[g + 1] - part->edge_start[g];
+        tile->share[g] = edges > 0 ? 1 / (real)edges : 0;
+    }
+    return true;
+}
+
+static inline size_t tile_graph_row(const edge_tile *tile, int row) {
+    return (size_t)tile->part->edge_graph[tile->first + row] * (size_t)tile->e->ld;
 }
 
 /* eb = LN(e) * (1 + scale) + shift of the next tile; false behind the last. */
@@ -40,15 +70,13 @@ static inline bool tile_next(edge_tile *tile) {
     int left = tile->part->n_edges - tile->first;
     if (left <= 0) return false;
     tile->rows = left < tile_rows ? left : tile_rows;
-    int cols = tile->e->cols, ld = tile->e->ld;
+    int ld = tile->e->ld;
     for (int r = 0; r < tile->rows; r++) {
-        int edge = tile->first + r;
-        real *restrict hat = tile->hat + (size_t)r * ld, *restrict eb = tile->eb + (size_t)r * ld;
-        tile->rho[r] = norm_row(row_of(tile->e, edge), cols, ld, hat);
-        const real *shift = row_of(tile->modulation, tile->part->edge_graph[edge]) + tile->column;
-        const real *scale = shift + cols;
-        for (int c = 0; c < cols; c++) eb[c] = hat[c] * (1 + scale[c]) + shift[c];
-        for (int c = cols; c < ld; c++) eb[c] = 0;
+        real *hat = tile->hat + (size_t)r * ld, *eb = tile->eb + (size_t)r * ld;
+        const real *shift = tile->shift + tile_graph_row(tile, r);
+        const real *scale = tile->scale + tile_graph_row(tile, r);
+        tile->rho[r] = norm_row(row_of(tile->e, tile->first + r), tile->e->cols, ld, hat);
+        each_vector(c, ld) store(eb + c, load(hat + c) * load(scale + c) + load(shift + c));
     }
     return true;
 }
@@ -56,54 +84,61 @@ static inline bool tile_next(edge_tile *tile) {
 /* mean (B, de) += eb / edges of the graph. */
 static inline void tile_mean(const edge_tile *tile, const wf_tensor *mean) {
     const uint32_t *graph = tile->part->edge_graph + tile->first;
-    const uint32_t *start = tile->part->edge_start;
-    for (int r = 0; r < tile->rows; r++) {
-        real share = 1 / (real)(start[graph[r] + 1] - start[graph[r]]);
-        row_add_scaled(row_of(mean, graph[r]), share, tile->eb + (size_t)r * tile->e->ld, mean->ld);
-    }
+    for (int r = 0; r < tile->rows; r++)
+        row_add_scaled(row_of(mean, graph[r]), tile->share[graph[r]],
+                       tile->eb + (size_t)r * tile->e->ld, mean->ld);
 }
 
-/* deb (tile) is complete but for the mean's share: adds the gradients of modulation and of
- * e (de NULL: not wanted). */
+/* deb (tile) is complete but for the mean's share: adds to the gradients of modulation and of e (de NULL: not wanted). */
 static inline void tile_norm_backward(const edge_tile *tile, const wf_tensor *mean, real *deb,
                                       real *de) {
-    const wf_tensor *modulation = tile->modulation;
     const uint32_t *graph = tile->part->edge_graph + tile->first;
-    const uint32_t *start = tile->part->edge_start;
     int cols = tile->e->cols, ld = tile->e->ld;
     for (int r = 0; r < tile->rows; r++) {
-        real *restrict g = deb + (size_t)r * ld;
-        const real *restrict hat = tile->hat + (size_t)r * ld;
-        if (mean != NULL)
-            row_add_scaled(g, 1 / (real)(start[graph[r] + 1] - start[graph[r]]),
-                           grad_row(mean, graph[r]), cols);
-        if (wanted(modulation)) {
-            real *restrict dshift = grad_row(modulation, graph[r]) + tile->column;
-            for (int c = 0; c < cols; c++) dshift[c] += g[c];
-            for (int c = 0; c < cols; c++) dshift[cols + c] += g[c] * hat[c];
+        real *g = deb + (size_t)r * ld;
+        const real *hat = tile->hat + (size_t)r * ld;
+        size_t row = tile_graph_row(tile, r);
+        if (mean != NULL) row_add_scaled(g, tile->share[graph[r]], grad_row(mean, graph[r]), ld);
+        each_vector(c, ld) {
+            vreal v = load(g + c);
+            store(tile->dshift + row + c, load(tile->dshift + row + c) + v);
+            store(tile->dscale + row + c, load(tile->dscale + row + c) + v * load(hat + c));
+            store(g + c, v * load(tile->scale + row + c));
         }
-        const real *restrict scale = row_of(modulation, graph[r]) + tile->column + cols;
-        for (int c = 0; c < cols; c++) g[c] *= 1 + scale[c];
         if (de != NULL)
             norm_row_backward(de + (size_t)(tile->first + r) * ld, g, hat, tile->rho[r], cols);
     }
 }
 
-/* out = unit(in + a + b) over cols, b NULL: none; slope = unit'(in + a + b), NULL: not wanted. in may be out. */
-static inline __attribute__((always_inline)) void unit_row(const int unit, const real *in,
-                                                           real *out, real *restrict slope,
-                                                           const real *restrict a,
-                                                           const real *restrict b, int cols) {
-    if (slope == NULL && b == NULL) {
-        for (int c = 0; c < cols; c++) out[c] = unit_value(unit, in[c] + a[c]);
-    } else if (slope == NULL) {
-        for (int c = 0; c < cols; c++) out[c] = unit_value(unit, in[c] + a[c] + b[c]);
-    } else {
-        for (int c = 0; c < cols; c++) {
-            real x = in[c] + a[c] + (b == NULL ? 0 : b[c]);
-            slope[c] = unit_slope(unit, x, &out[c]);
-        }
+/* Behind the last tile: the gradients of shift and scale. */
+static inline void tile_finish_backward(const edge_tile *tile, const wf_op *op) {
+    const wf_tensor *modulation = op->in[1];
+    int cols = tile->e->cols;
+    for (int g = 0; wanted(modulation) && g < modulation->rows; g++) {
+        real *grad = grad_row(modulation, g) + op->column;
+        row_add(grad, tile->dshift + (size_t)g * tile->e->ld, cols);
+        row_add(grad + cols, tile->dscale + (size_t)g * tile->e->ld, cols);
     }
+}
+
+/* out = unit(in + a + b) over cols, b NULL: none; slope = unit'(in + a + b), NULL: not wanted. in may be out. */
+static inline __attribute__((always_inline)) void unit_row(const int unit, const bool sloped,
+                                                           const bool two, const real *in,
+                                                           real *out, real *slope, const real *a,
+                                                           const real *b, int cols) {
+    vreal change = {0};
+    each_vector(c, cols) {
+        vreal x = load(in + c) + load(a + c);
+        if (two) x += load(b + c);
+        store(out + c, unit_vector(unit, sloped, x, &change));
+        if (sloped) store(slope + c, change);
+    }
+    int done = cols / WF_LANES * WF_LANES, rest = cols - done;
+    if (rest == 0) return;
+    vreal x = load_some(in + done, rest) + load_some(a + done, rest);
+    if (two) x += load_some(b + done, rest);
+    store_some(out + done, unit_vector(unit, sloped, x, &change), rest);
+    if (sloped) store_some(slope + done, change, rest);
 }
 
 /* A hidden layer's unit over a tile of rows `ld` apart: tables a and b by index, index NULL: row 0 (a bias). */
@@ -115,19 +150,26 @@ typedef struct tile_unit_args {
     const uint32_t *index_a, *index_b;
 } tile_unit_args;
 
-static inline __attribute__((always_inline)) void tile_unit_of(const int unit,
-                                                               const tile_unit_args *t) {
+static inline __attribute__((always_inline)) void
+tile_unit_of(const int unit, const bool sloped, const bool two, const tile_unit_args *t) {
     for (int r = 0; r < t->rows; r++) {
         size_t at = (size_t)r * (size_t)t->ld + (size_t)t->first;
         const real *a = row_of(t->a, t->index_a == NULL ? 0 : t->index_a[r]) + t->first;
-        const real *b = t->b == NULL ? NULL : row_of(t->b, t->index_b[r]) + t->first;
-        unit_row(unit, t->in + at, t->out + at, t->slope == NULL ? NULL : t->slope + at, a, b,
+        const real *b = two ? row_of(t->b, t->index_b[r]) + t->first : NULL;
+        unit_row(unit, sloped, two, t->in + at, t->out + at, sloped ? t->slope + at : NULL, a, b,
                  t->cols - t->first);
     }
 }
+static inline __attribute__((always_inline)) void tile_unit_kind(const int unit,
+                                                                 const tile_unit_args *t) {
+    if (t->slope == NULL && t->b == NULL) tile_unit_of(unit, false, false, t);
+    else if (t->slope == NULL) tile_unit_of(unit, false, true, t);
+    else if (t->b == NULL) tile_unit_of(unit, true, false, t);
+    else tile_unit_of(unit, true, true, t);
+}
 static inline void tile_unit(int unit, const tile_unit_args *args) {
-    if (unit == WF_UNIT_SILU) tile_unit_of(WF_UNIT_SILU, args);
-    else tile_unit_of(WF_UNIT_GELU, args);
+    if (unit == WF_UNIT_SILU) tile_unit_kind(WF_UNIT_SILU, args);
+    else tile_unit_kind(WF_UNIT_GELU, args);
 }
 
 /* Softmax weights over all messages entering a node, in one pass: running maximum and sum of exponentials per node.
@@ -163,8 +205,17 @@ static inline real softmax_add(node_softmax softmax, uint32_t node, real logit, 
 static inline real softmax_weight(node_softmax softmax, uint32_t node, real logit) {
     return r_exp(logit - softmax.max[node]) / softmax.total[node];
 }
+/* What turns a node's sum into a mean or a softmax average: the factor of the sum and, for plain sums and means, of its
+ * gradient. */
+static inline real sum_factor(const wf_op *op, node_softmax softmax, int node) {
+    real divisor = 1;
+    if (op->mode == WF_SUM_ATTENTION) divisor = softmax.total[node];
+    if (op->mode == WF_SUM_MEAN) divisor = ((const real *)op->part->degree)[node];
+    return divisor > 0 ? 1 / divisor : 0;
+}
 static inline void row_scale(real *x, real factor, int n) {
-    for (int i = 0; i < n; i++) x[i] *= factor;
+    each_vector(i, n) store(x + i, load(x + i) * factor);
+    each_rest(i, n) x[i] *= factor;
 }
 
 #endif

@@ -3,6 +3,7 @@
 #define WF_TENSOR_CPU_KERNELS_H
 
 #include "tensor/cpu/gemm.h"
+#include "tensor/cpu/unit.h"
 
 #include <string.h>
 
@@ -45,30 +46,48 @@ static inline real vector_sum(vreal v) {
     return v[0] + v[1];
 }
 
+static inline vreal load(const real *x) { return *(const vreal_u *)x; }
+static inline void store(real *x, vreal v) { *(vreal_u *)x = v; }
+
+/* Rows are short: loops over whole vectors written as such, then what is left, have no set-up to pay for. */
+#define each_vector(i, n) for (int i = 0; i < (n) / WF_LANES * WF_LANES; i += WF_LANES)
+#define each_rest(i, n) for (int i = (n) / WF_LANES * WF_LANES; i < (n); i++)
+
 static inline real row_sum(const real *x, int n) {
     vreal acc = {0};
-    int i = 0;
-    for (; i + WF_LANES <= n; i += WF_LANES) acc += *(const vreal_u *)(x + i);
+    each_vector(i, n) acc += load(x + i);
     real sum = vector_sum(acc);
-    for (; i < n; i++) sum += x[i];
+    each_rest(i, n) sum += x[i];
     return sum;
 }
 
 static inline real row_dot(const real *x, const real *y, int n) {
     vreal acc = {0};
-    int i = 0;
-    for (; i + WF_LANES <= n; i += WF_LANES)
-        acc += *(const vreal_u *)(x + i) * *(const vreal_u *)(y + i);
+    each_vector(i, n) acc += load(x + i) * load(y + i);
     real sum = vector_sum(acc);
-    for (; i < n; i++) sum += x[i] * y[i];
+    each_rest(i, n) sum += x[i] * y[i];
     return sum;
 }
 
-static inline void row_add(real *restrict out, const real *restrict x, int n) {
-    for (int i = 0; i < n; i++) out[i] += x[i];
+static inline void row_add(real *out, const real *x, int n) {
+    each_vector(i, n) store(out + i, load(out + i) + load(x + i));
+    each_rest(i, n) out[i] += x[i];
 }
-static inline void row_add_scaled(real *restrict out, real factor, const real *restrict x, int n) {
-    for (int i = 0; i < n; i++) out[i] += factor * x[i];
+static inline void row_add_scaled(real *out, real factor, const real *x, int n) {
+    each_vector(i, n) store(out + i, load(out + i) + factor * load(x + i));
+    each_rest(i, n) out[i] += factor * x[i];
+}
+/* x added to two rows in one pass. */
+static inline void row_add_both(real *first, real *second, const real *x, int n) {
+    each_vector(i, n) {
+        vreal v = load(x + i);
+        store(first + i, load(first + i) + v);
+        store(second + i, load(second + i) + v);
+    }
+    each_rest(i, n) {
+        first[i] += x[i];
+        second[i] += x[i];
+    }
 }
 
 /* out += the sum of rows of x, top to bottom. */
@@ -77,53 +96,44 @@ static inline void column_sums(real *restrict out, const real *restrict x, int r
     for (int r = 0; r < rows; r++) row_add(out, x + (size_t)r * ld, cols);
 }
 
-/* tanh-GELU is x * sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), SiLU x * sigmoid(x): one exponential each. */
-#define gelu_slope ((real)1.5957691216057308)
-#define gelu_cubic ((real)0.07135481627260025)
-
-static inline __attribute__((always_inline)) real sigmoid(real x) { return 1 / (1 + r_exp(-x)); }
-
-static inline __attribute__((always_inline)) real unit_value(const int unit, real x) {
-    if (unit == WF_UNIT_SINE) return r_sin(x);
-    if (unit == WF_UNIT_SILU) return x * sigmoid(x);
-    real square = x * x;
-    return x * sigmoid(x * (gelu_slope + gelu_cubic * square));
+/* The first n lanes of a vector that ends inside. */
+static inline vreal load_some(const real *x, int n) {
+    vreal v = {0};
+    memcpy(&v, x, (size_t)n * sizeof(real));
+    return v;
 }
-
-static inline __attribute__((always_inline)) real unit_slope(const int unit, real x, real *value) {
-    if (unit == WF_UNIT_SINE) {
-        *value = r_sin(x);
-        return r_cos(x);
-    }
-    if (unit == WF_UNIT_SILU) {
-        real s = sigmoid(x);
-        *value = x * s;
-        return s + x * s * (1 - s);
-    }
-    real square = x * x;
-    real s = sigmoid(x * (gelu_slope + gelu_cubic * square));
-    *value = x * s;
-    return s + x * s * (1 - s) * (gelu_slope + 3 * gelu_cubic * square);
-}
+static inline void store_some(real *x, vreal v, int n) { memcpy(x, &v, (size_t)n * sizeof(real)); }
 
 #define norm_eps ((real)1e-6)
 
 /* hat = (x - mean) * rho, padding zero; returns rho. */
-static inline real norm_row(const real *restrict x, int cols, int ld, real *restrict hat) {
+static inline real norm_row(const real *x, int cols, int ld, real *hat) {
     real mean = row_sum(x, cols) / (real)cols;
-    for (int i = 0; i < cols; i++) hat[i] = x[i] - mean;
-    real rho = 1 / r_sqrt(row_dot(hat, hat, cols) / (real)cols + norm_eps);
-    for (int i = 0; i < cols; i++) hat[i] *= rho;
+    vreal square = {0};
+    each_vector(i, cols) {
+        vreal centred = load(x + i) - mean;
+        store(hat + i, centred);
+        square += centred * centred;
+    }
+    real sum = vector_sum(square);
+    each_rest(i, cols) {
+        hat[i] = x[i] - mean;
+        sum += hat[i] * hat[i];
+    }
+    real rho = 1 / r_sqrt(sum / (real)cols + norm_eps);
+    each_vector(i, cols) store(hat + i, load(hat + i) * rho);
+    each_rest(i, cols) hat[i] *= rho;
     for (int i = cols; i < ld; i++) hat[i] = 0;
     return rho;
 }
 
 /* dx += rho * (g - mean(g) - hat * mean(g * hat)), g the gradient by hat. */
-static inline void norm_row_backward(real *restrict dx, const real *restrict g,
-                                     const real *restrict hat, real rho, int cols) {
+static inline void norm_row_backward(real *dx, const real *g, const real *hat, real rho, int cols) {
     real mean = row_sum(g, cols) / (real)cols;
     real along = row_dot(g, hat, cols) / (real)cols;
-    for (int i = 0; i < cols; i++) dx[i] += rho * (g[i] - mean - hat[i] * along);
+    each_vector(i, cols)
+        store(dx + i, load(dx + i) + rho * (load(g + i) - mean - load(hat + i) * along));
+    each_rest(i, cols) dx[i] += rho * (g[i] - mean - hat[i] * along);
 }
 
 /* Gradient of the rows first.. of a weight (m, n): weight->grad += A' B, A (k, m - first). The caller's array has no

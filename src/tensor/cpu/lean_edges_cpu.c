@@ -13,13 +13,12 @@ typedef struct lean {
     const wf_tensor *out, *mean, *to_dst, *to_src;
     int de, hidden, messages, ldx;
     int first; /* columns of x before it are not computed: messages that nobody wants */
-    const real *degree;
     node_softmax softmax;
     edge_tile tile;
     real *x, *o; /* (tile, ldx), (tile, e->ld) */
 } lean;
 
-static bool lean_start(lean *l, const wf_op *op, wf_arena *arena) {
+static bool lean_start(lean *l, const wf_op *op, bool backward, wf_arena *arena) {
     *l = (lean){.op = op,
                 .e = op->in[0],
                 .modulation = op->in[1],
@@ -33,8 +32,7 @@ static bool lean_start(lean *l, const wf_op *op, wf_arena *arena) {
                 .out = op->out[0],
                 .mean = op->out[1],
                 .to_dst = op->out[2],
-                .to_src = op->out[3],
-                .degree = op->part->degree};
+                .to_src = op->out[3]};
     l->de = l->e->cols;
     l->hidden = l->w1->rows;
     l->messages = l->hidden - 2 * l->de;
@@ -45,12 +43,7 @@ static bool lean_start(lean *l, const wf_op *op, wf_arena *arena) {
     if (l->to_dst != NULL) l->softmax = softmax_view(op);
     l->x = scratch(arena, (size_t)tile_rows * (size_t)l->ldx);
     l->o = scratch(arena, (size_t)tile_rows * (size_t)l->e->ld);
-    return l->x != NULL && l->o != NULL && tile_start(&l->tile, op, arena);
-}
-
-static const real *gate_row(const lean *l, int row) {
-    return row_of(l->modulation, l->op->part->edge_graph[l->tile.first + row]) + l->op->column +
-           2 * l->de;
+    return l->x != NULL && l->o != NULL && tile_start(&l->tile, op, true, backward, arena);
 }
 
 /* x = [m | z] of the tile; slope: its derivative, or NULL. */
@@ -92,23 +85,14 @@ static void lean_sums(lean *l) {
             lean_attend(l, dst[r], l->vf, l->to_dst, m);
             lean_attend(l, src[r], l->vb, l->to_src, m);
         } else {
-            row_add(row_of(l->to_dst, dst[r]), m, l->messages);
-            row_add(row_of(l->to_src, src[r]), m, l->messages);
+            row_add_both(row_of(l->to_dst, dst[r]), row_of(l->to_src, src[r]), m, l->messages);
         }
     }
 }
 
-/* What turns sums into means or softmax averages; also the factor of their gradients in the plain cases. */
-static real node_factor(const lean *l, int node) {
-    if (l->op->mode == WF_SUM_ATTENTION)
-        return l->softmax.total[node] > 0 ? 1 / l->softmax.total[node] : 0;
-    if (l->op->mode == WF_SUM_MEAN) return l->degree[node] > 0 ? 1 / l->degree[node] : 0;
-    return 1;
-}
-
 bool WF_FN(wf_lean_edges_forward)(const wf_op *op, wf_arena *arena) {
     lean l;
-    if (!lean_start(&l, op, arena)) return false;
+    if (!lean_start(&l, op, false, arena)) return false;
     memset(l.mean->data, 0, (size_t)l.mean->rows * (size_t)l.mean->ld * sizeof(real));
     if (l.to_dst != NULL) {
         size_t bytes = (size_t)l.to_dst->rows * (size_t)l.to_dst->ld * sizeof(real);
@@ -116,7 +100,9 @@ bool WF_FN(wf_lean_edges_forward)(const wf_op *op, wf_arena *arena) {
         memset(l.to_src->data, 0, bytes);
         if (op->mode == WF_SUM_ATTENTION) softmax_start(l.softmax, op->part->n_nodes);
     }
-    const real *c2 = l.c2->data;
+    real *c2 = zeroed_scratch(arena, (size_t)l.e->ld);
+    if (c2 == NULL) return false;
+    memcpy(c2, l.c2->data, (size_t)l.de * sizeof(real));
     while (tile_next(&l.tile)) {
         tile_mean(&l.tile, l.mean);
         lean_hidden(&l, NULL);
@@ -124,16 +110,16 @@ bool WF_FN(wf_lean_edges_forward)(const wf_op *op, wf_arena *arena) {
         gemm_packed(l.o, l.e->ld, l.x + l.messages, l.ldx, l.w2->panels_t, l.tile.rows, 2 * l.de,
                     l.de, false);
         for (int r = 0; r < l.tile.rows; r++) {
-            const real *in = row_of(l.e, l.tile.first + r), *gate = gate_row(&l, r);
-            const real *o = l.o + (size_t)r * l.e->ld;
+            const real *in = row_of(l.e, l.tile.first + r), *o = l.o + (size_t)r * l.e->ld;
+            const real *gate = l.tile.gate + tile_graph_row(&l.tile, r);
             real *out = row_of(l.out, l.tile.first + r);
-            for (int c = 0; c < l.de; c++) out[c] = in[c] + (1 + gate[c]) * (o[c] + c2[c]);
-            for (int c = l.de; c < l.e->ld; c++) out[c] = 0;
+            each_vector(c, l.e->ld)
+                store(out + c, load(in + c) + load(gate + c) * (load(o + c) + load(c2 + c)));
         }
     }
     for (int n = 0; l.to_dst != NULL && op->mode != WF_SUM_PLAIN && n < l.to_dst->rows; n++) {
-        row_scale(row_of(l.to_dst, n), node_factor(&l, n), l.messages);
-        row_scale(row_of(l.to_src, n), node_factor(&l, n), l.messages);
+        row_scale(row_of(l.to_dst, n), sum_factor(op, l.softmax, n), l.messages);
+        row_scale(row_of(l.to_src, n), sum_factor(op, l.softmax, n), l.messages);
     }
     return true;
 }
@@ -141,17 +127,18 @@ bool WF_FN(wf_lean_edges_forward)(const wf_op *op, wf_arena *arena) {
 /* What backward carries from tile to tile. */
 typedef struct lean_gradient {
     real *slope, *dx, *outer, *de_sum; /* (tile, ldx) twice, P_g (de, ldp), (de) */
-    real *factor, *along;              /* [N] of node_factor, of dF.F + dR.R */
+    real *factor, *along;              /* [N] of sum_factor, of dF.F + dR.R */
+    real *dad, *das;                   /* gradients of the tables */
     int ldp;
 } lean_gradient;
 
 /* A graph's edges are all in `outer`: its share of dw2, dc2 and the gate's gradient. */
 static void lean_flush(const lean *l, lean_gradient *b, uint32_t graph) {
-    const real *gate = row_of(l->modulation, graph) + l->op->column + 2 * l->de;
+    const real *gate = l->tile.gate + (size_t)graph * l->e->ld;
     for (int k = 0; k < l->de; k++) {
         const real *outer = b->outer + (size_t)k * b->ldp;
-        if (wanted(l->w2)) row_add_scaled(grad_row(l->w2, k), 1 + gate[k], outer, 2 * l->de);
-        if (wanted(l->c2)) ((real *)l->c2->grad)[k] += (1 + gate[k]) * b->de_sum[k];
+        if (wanted(l->w2)) row_add_scaled(grad_row(l->w2, k), gate[k], outer, 2 * l->de);
+        if (wanted(l->c2)) ((real *)l->c2->grad)[k] += gate[k] * b->de_sum[k];
         if (wanted(l->modulation))
             grad_row(l->modulation, graph)[l->op->column + 2 * l->de + k] +=
                 row_dot(row_of(l->w2, k), outer, 2 * l->de) +
@@ -187,32 +174,47 @@ static void lean_attend_backward(const lean *l, const lean_gradient *b, uint32_t
     if (wanted(v)) row_add_scaled(v->grad, dlogit, m, l->messages);
 }
 
-/* dx = [dm | dz] * slope; dz stands in dx already. */
+/* dm of a row, into dx. */
+static void lean_dm(const lean *l, const lean_gradient *b, int r, real *dx) {
+    uint32_t dst = l->op->part->edge_dst[l->tile.first + r];
+    uint32_t src = l->op->part->edge_src[l->tile.first + r];
+    if (l->to_dst == NULL) {
+        memset(dx + l->first, 0, (size_t)(l->messages - l->first) * sizeof(real));
+    } else if (l->op->mode == WF_SUM_ATTENTION) {
+        const real *m = l->x + (size_t)r * l->ldx;
+        memset(dx, 0, (size_t)l->messages * sizeof(real));
+        lean_attend_backward(l, b, dst, l->vf, l->to_dst, m, dx);
+        lean_attend_backward(l, b, src, l->vb, l->to_src, m, dx);
+    } else {
+        const real *df = grad_row(l->to_dst, dst), *dr = grad_row(l->to_src, src);
+        real ff = b->factor[dst], fr = b->factor[src];
+        each_vector(c, l->messages) store(dx + c, ff * load(df + c) + fr * load(dr + c));
+        each_rest(c, l->messages) dx[c] = ff * df[c] + fr * dr[c];
+    }
+}
+
+/* dx = [dm | dz] * slope, also added to the gradients of both tables; dz stands in dx already. */
 static void lean_dx(const lean *l, const lean_gradient *b) {
     const uint32_t *dst = l->op->part->edge_dst + l->tile.first;
     const uint32_t *src = l->op->part->edge_src + l->tile.first;
+    int count = l->hidden - l->first;
     for (int r = 0; r < l->tile.rows; r++) {
-        real *restrict dx = b->dx + (size_t)r * l->ldx;
-        const real *restrict slope = b->slope + (size_t)r * l->ldx;
-        if (l->to_dst == NULL) {
-            memset(dx + l->first, 0, (size_t)(l->messages - l->first) * sizeof(real));
-        } else if (l->op->mode == WF_SUM_ATTENTION) {
-            const real *m = l->x + (size_t)r * l->ldx;
-            memset(dx, 0, (size_t)l->messages * sizeof(real));
-            lean_attend_backward(l, b, dst[r], l->vf, l->to_dst, m, dx);
-            lean_attend_backward(l, b, src[r], l->vb, l->to_src, m, dx);
-        } else {
-            const real *restrict df = grad_row(l->to_dst, dst[r]);
-            const real *restrict dr = grad_row(l->to_src, src[r]);
-            real ff = b->factor[dst[r]], fr = b->factor[src[r]];
-            for (int c = 0; c < l->messages; c++) dx[c] = ff * df[c] + fr * dr[c];
-        }
-        for (int c = l->first; c < l->hidden; c++) dx[c] *= slope[c];
+        real *row = b->dx + (size_t)r * l->ldx, *dx = row + l->first;
+        const real *slope = b->slope + (size_t)r * l->ldx + l->first;
+        lean_dm(l, b, r, row);
+        each_vector(c, count) store(dx + c, load(dx + c) * load(slope + c));
+        each_rest(c, count) dx[c] *= slope[c];
+        real *to_dst = b->dad + (size_t)dst[r] * l->ad->ld + l->first;
+        real *to_src = b->das + (size_t)src[r] * l->as->ld + l->first;
+        row_add_both(to_dst, to_src, dx, count);
     }
 }
 
 static bool lean_gradient_start(const lean *l, lean_gradient *b, wf_arena *arena) {
     int nodes = l->op->part->n_nodes;
+    size_t table = (size_t)nodes * (size_t)l->ad->ld;
+    b->dad = wanted(l->ad) ? l->ad->grad : scratch(arena, table);
+    b->das = wanted(l->as) ? l->as->grad : scratch(arena, table);
     b->ldp = wf_pad(2 * l->de);
     b->slope = scratch(arena, (size_t)tile_rows * (size_t)l->ldx);
     b->dx = scratch(arena, (size_t)tile_rows * (size_t)l->ldx);
@@ -220,9 +222,11 @@ static bool lean_gradient_start(const lean *l, lean_gradient *b, wf_arena *arena
     b->de_sum = zeroed_scratch(arena, (size_t)l->de);
     b->factor = scratch(arena, (size_t)nodes);
     b->along = scratch(arena, (size_t)nodes);
-    if (!b->slope || !b->dx || !b->outer || !b->de_sum || !b->factor || !b->along) return false;
+    if (!b->slope || !b->dx || !b->outer || !b->de_sum || !b->factor || !b->along || !b->dad ||
+        !b->das)
+        return false;
     for (int n = 0; n < nodes && l->to_dst != NULL; n++) {
-        b->factor[n] = node_factor(l, n);
+        b->factor[n] = sum_factor(l->op, l->softmax, n);
         b->along[n] = row_dot(grad_row(l->to_dst, n), row_of(l->to_dst, n), l->messages) +
                       row_dot(grad_row(l->to_src, n), row_of(l->to_src, n), l->messages);
     }
@@ -232,26 +236,20 @@ static bool lean_gradient_start(const lean *l, lean_gradient *b, wf_arena *arena
 bool WF_FN(wf_lean_edges_backward)(const wf_op *op, wf_arena *arena) {
     lean l;
     lean_gradient b;
-    if (!lean_start(&l, op, arena) || !lean_gradient_start(&l, &b, arena)) return false;
-    const uint32_t *dst = op->part->edge_dst, *src = op->part->edge_src;
+    if (!lean_start(&l, op, true, arena) || !lean_gradient_start(&l, &b, arena)) return false;
     while (tile_next(&l.tile)) {
         int rows = l.tile.rows, first = l.tile.first;
         lean_hidden(&l, b.slope);
         lean_outer(&l, &b);
         for (int r = 0; r < rows; r++) {
-            const real *de = grad_row(l.out, first + r), *gate = gate_row(&l, r);
+            const real *de = grad_row(l.out, first + r);
+            const real *gate = l.tile.gate + tile_graph_row(&l.tile, r);
             real *o = l.o + (size_t)r * l.e->ld;
-            for (int c = 0; c < l.de; c++) o[c] = (1 + gate[c]) * de[c];
+            each_vector(c, l.e->ld) store(o + c, load(gate + c) * load(de + c));
         }
         gemm_packed(b.dx + l.messages, l.ldx, l.o, l.e->ld, l.w2->panels, rows, l.de, 2 * l.de,
                     false);
         lean_dx(&l, &b);
-        for (int r = 0; r < rows; r++) {
-            const real *dx = b.dx + (size_t)r * l.ldx + l.first;
-            int count = l.hidden - l.first;
-            if (wanted(l.ad)) row_add(grad_row(l.ad, dst[first + r]) + l.first, dx, count);
-            if (wanted(l.as)) row_add(grad_row(l.as, src[first + r]) + l.first, dx, count);
-        }
         if (wanted(l.w1) && !weight_gradient_from(l.w1, l.first, b.dx + l.first, l.ldx, l.tile.eb,
                                                   l.e->ld, rows, arena))
             return false;
@@ -259,5 +257,6 @@ bool WF_FN(wf_lean_edges_backward)(const wf_op *op, wf_arena *arena) {
                          l.de);
         tile_norm_backward(&l.tile, l.mean, l.o, l.out->grad);
     }
+    tile_finish_backward(&l.tile, op);
     return true;
 }

@@ -12,7 +12,7 @@ typedef struct edge_mlp {
     real *z1, *z2, *o; /* (tile, ldh) twice, (tile, e->ld) */
 } edge_mlp;
 
-static bool mlp_start(edge_mlp *l, const wf_op *op, wf_arena *arena) {
+static bool mlp_start(edge_mlp *l, const wf_op *op, bool backward, wf_arena *arena) {
     *l = (edge_mlp){.op = op,
                     .e = op->in[0],
                     .ci = op->in[2],
@@ -30,7 +30,8 @@ static bool mlp_start(edge_mlp *l, const wf_op *op, wf_arena *arena) {
     l->z1 = scratch(arena, count);
     l->z2 = scratch(arena, count);
     l->o = scratch(arena, (size_t)tile_rows * (size_t)l->e->ld);
-    return l->z1 != NULL && l->z2 != NULL && l->o != NULL && tile_start(&l->tile, op, arena);
+    return l->z1 != NULL && l->z2 != NULL && l->o != NULL &&
+           tile_start(&l->tile, op, false, backward, arena);
 }
 
 static void mlp_hidden(edge_mlp *l, real *slope1, real *slope2) {
@@ -59,7 +60,7 @@ static void mlp_hidden(edge_mlp *l, real *slope1, real *slope2) {
 
 bool WF_FN(wf_lstar_edges_forward)(const wf_op *op, wf_arena *arena) {
     edge_mlp l;
-    if (!mlp_start(&l, op, arena)) return false;
+    if (!mlp_start(&l, op, false, arena)) return false;
     const real *c3 = l.c3->data;
     while (tile_next(&l.tile)) {
         mlp_hidden(&l, NULL, NULL);
@@ -80,7 +81,7 @@ static void times(real *restrict x, const real *restrict slope, size_t count) {
 
 bool WF_FN(wf_lstar_edges_backward)(const wf_op *op, wf_arena *arena) {
     edge_mlp l;
-    if (!mlp_start(&l, op, arena)) return false;
+    if (!mlp_start(&l, op, true, arena)) return false;
     size_t count = (size_t)tile_rows * (size_t)l.ldh;
     real *slope1 = scratch(arena, count), *slope2 = scratch(arena, count);
     real *dq = scratch(arena, count);
@@ -114,5 +115,6 @@ bool WF_FN(wf_lstar_edges_backward)(const wf_op *op, wf_arena *arena) {
         gemm_packed(l.o, lde, l.z2, l.ldh, l.ee->panels, rows, l.hidden, l.de, false);
         tile_norm_backward(&l.tile, NULL, l.o, l.out->grad);
     }
+    tile_finish_backward(&l.tile, op);
     return true;
 }

@@ -9,13 +9,12 @@ typedef struct message_mlp {
     const wf_op *op;
     const wf_tensor *e, *ai, *aj, *me, *m2, *b2, *v, *sum, *mean;
     int de, hidden, ldh;
-    const real *degree;
     node_softmax softmax;
     edge_tile tile;
     real *p, *y1, *y2; /* (tile, ldh) */
 } message_mlp;
 
-static bool messages_start(message_mlp *l, const wf_op *op, wf_arena *arena) {
+static bool messages_start(message_mlp *l, const wf_op *op, bool backward, wf_arena *arena) {
     *l = (message_mlp){.op = op,
                        .e = op->in[0],
                        .ai = op->in[2],
@@ -26,7 +25,6 @@ static bool messages_start(message_mlp *l, const wf_op *op, wf_arena *arena) {
                        .v = op->in[7],
                        .sum = op->out[0],
                        .mean = op->out[1],
-                       .degree = op->part->degree,
                        .softmax = softmax_view(op)};
     l->de = l->e->cols;
     l->hidden = l->me->rows;
@@ -35,7 +33,8 @@ static bool messages_start(message_mlp *l, const wf_op *op, wf_arena *arena) {
     l->p = scratch(arena, count);
     l->y1 = scratch(arena, count);
     l->y2 = scratch(arena, count);
-    return l->p != NULL && l->y1 != NULL && l->y2 != NULL && tile_start(&l->tile, op, arena);
+    return l->p != NULL && l->y1 != NULL && l->y2 != NULL &&
+           tile_start(&l->tile, op, false, backward, arena);
 }
 
 /* Receivers and senders of the tile's messages in one of the two directions. */
@@ -87,16 +86,9 @@ static void message_sums(message_mlp *l, bool to_dst) {
     }
 }
 
-static real sum_factor(const message_mlp *l, int node) {
-    if (l->op->mode == WF_SUM_ATTENTION)
-        return l->softmax.total[node] > 0 ? 1 / l->softmax.total[node] : 0;
-    if (l->op->mode == WF_SUM_MEAN) return l->degree[node] > 0 ? 1 / l->degree[node] : 0;
-    return 1;
-}
-
 bool WF_FN(wf_lstar_messages_forward)(const wf_op *op, wf_arena *arena) {
     message_mlp l;
-    if (!messages_start(&l, op, arena)) return false;
+    if (!messages_start(&l, op, false, arena)) return false;
     memset(l.mean->data, 0, (size_t)l.mean->rows * (size_t)l.mean->ld * sizeof(real));
     memset(l.sum->data, 0, (size_t)l.sum->rows * (size_t)l.sum->ld * sizeof(real));
     if (op->mode == WF_SUM_ATTENTION) softmax_start(l.softmax, op->part->n_nodes);
@@ -109,7 +101,7 @@ bool WF_FN(wf_lstar_messages_forward)(const wf_op *op, wf_arena *arena) {
         message_sums(&l, false);
     }
     for (int n = 0; op->mode != WF_SUM_PLAIN && n < l.sum->rows; n++)
-        row_scale(row_of(l.sum, n), sum_factor(&l, n), l.hidden);
+        row_scale(row_of(l.sum, n), sum_factor(op, l.softmax, n), l.hidden);
     return true;
 }
 
@@ -131,7 +123,7 @@ static bool message_gradient_start(const message_mlp *l, message_gradient *b, wf
     if (!b->slope1 || !b->slope2 || !b->dx2 || !b->dp || !b->deb || !b->factor || !b->along)
         return false;
     for (size_t n = 0; n < nodes; n++) {
-        b->factor[n] = sum_factor(l, (int)n);
+        b->factor[n] = sum_factor(l->op, l->softmax, (int)n);
         b->along[n] = row_dot(grad_row(l->sum, n), row_of(l->sum, n), l->hidden);
     }
     return true;
@@ -183,7 +175,8 @@ static bool message_backward(message_mlp *l, const message_gradient *b, bool to_
 bool WF_FN(wf_lstar_messages_backward)(const wf_op *op, wf_arena *arena) {
     message_mlp l;
     message_gradient b;
-    if (!messages_start(&l, op, arena) || !message_gradient_start(&l, &b, arena)) return false;
+    if (!messages_start(&l, op, true, arena) || !message_gradient_start(&l, &b, arena))
+        return false;
     while (tile_next(&l.tile)) {
         message_product(&l);
         if (!message_backward(&l, &b, true, true, arena)) return false;
@@ -194,5 +187,6 @@ bool WF_FN(wf_lstar_messages_backward)(const wf_op *op, wf_arena *arena) {
         gemm_packed(b.deb, l.e->ld, b.dp, l.ldh, l.me->panels, l.tile.rows, l.hidden, l.de, false);
         tile_norm_backward(&l.tile, l.mean, b.deb, l.e->wants ? l.e->grad : NULL);
     }
+    tile_finish_backward(&l.tile, op);
     return true;
 }

@@ -57,42 +57,43 @@ bool WF_FN(wf_linear_backward)(const wf_op *op, wf_arena *arena) {
     return true;
 }
 
-static inline __attribute__((always_inline)) void
-unit_forward(const int unit, const real *restrict x, real *restrict y, size_t count) {
-    for (size_t i = 0; i < count; i++) y[i] = unit_value(unit, x[i]);
+/* Rows have whole vectors (T1), and both units are zero at zero. */
+static inline __attribute__((always_inline)) void unit_forward(const int unit, const real *x,
+                                                               real *y, size_t count) {
+    for (size_t i = 0; i < count; i += WF_LANES)
+        store(y + i, unit_vector(unit, false, load(x + i), NULL));
 }
 
-static inline __attribute__((always_inline)) void unit_backward(const int unit,
-                                                                const real *restrict x,
-                                                                const real *restrict dy,
-                                                                real *restrict dx, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        real value;
-        dx[i] += dy[i] * unit_slope(unit, x[i], &value);
+static inline __attribute__((always_inline)) void
+unit_backward(const int unit, const real *x, const real *dy, real *dx, size_t count) {
+    for (size_t i = 0; i < count; i += WF_LANES) {
+        vreal slope;
+        unit_vector(unit, true, load(x + i), &slope);
+        store(dx + i, load(dx + i) + load(dy + i) * slope);
     }
 }
 
 bool WF_FN(wf_activation_forward)(const wf_op *op, wf_arena *arena) {
     (void)arena;
-    const wf_tensor *x = op->in[0], *y = op->out[0];
-    size_t count = (size_t)x->rows * (size_t)x->ld;
-    switch (op->unit) {
-    case WF_UNIT_SINE: unit_forward(WF_UNIT_SINE, x->data, y->data, count); break;
-    case WF_UNIT_SILU: unit_forward(WF_UNIT_SILU, x->data, y->data, count); break;
-    default: unit_forward(WF_UNIT_GELU, x->data, y->data, count); break;
-    }
+    const real *restrict x = op->in[0]->data;
+    real *restrict y = op->out[0]->data;
+    size_t count = (size_t)op->in[0]->rows * (size_t)op->in[0]->ld;
+    if (op->unit == WF_UNIT_SINE)
+        for (size_t i = 0; i < count; i++) y[i] = r_sin(x[i]);
+    else if (op->unit == WF_UNIT_SILU) unit_forward(WF_UNIT_SILU, x, y, count);
+    else unit_forward(WF_UNIT_GELU, x, y, count);
     return true;
 }
 
 bool WF_FN(wf_activation_backward)(const wf_op *op, wf_arena *arena) {
     (void)arena;
-    const wf_tensor *x = op->in[0], *y = op->out[0];
-    size_t count = (size_t)x->rows * (size_t)x->ld;
-    switch (op->unit) {
-    case WF_UNIT_SINE: unit_backward(WF_UNIT_SINE, x->data, y->grad, x->grad, count); break;
-    case WF_UNIT_SILU: unit_backward(WF_UNIT_SILU, x->data, y->grad, x->grad, count); break;
-    default: unit_backward(WF_UNIT_GELU, x->data, y->grad, x->grad, count); break;
-    }
+    const real *restrict x = op->in[0]->data, *restrict dy = op->out[0]->grad;
+    real *restrict dx = op->in[0]->grad;
+    size_t count = (size_t)op->in[0]->rows * (size_t)op->in[0]->ld;
+    if (op->unit == WF_UNIT_SINE)
+        for (size_t i = 0; i < count; i++) dx[i] += dy[i] * r_cos(x[i]);
+    else if (op->unit == WF_UNIT_SILU) unit_backward(WF_UNIT_SILU, x, dy, dx, count);
+    else unit_backward(WF_UNIT_GELU, x, dy, dx, count);
     return true;
 }
 

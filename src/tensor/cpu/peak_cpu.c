@@ -10,11 +10,9 @@ double WF_FN(wf_fma_rounds)(size_t rounds) {
     for (int i = 0; i < chains; i++) sum[i] = addend * (real)i;
     for (size_t r = 0; r < rounds; r++)
 #pragma GCC unroll 16
-        for (int i = 0; i < chains; i++) {
-            sum[i] = sum[i] * factor + addend;
-            __asm__ volatile("" : "+x"(sum[i])); /* not to be folded into one */
-        }
+        for (int i = 0; i < chains; i++) sum[i] = sum[i] * factor + addend;
     real total = 0;
+#pragma GCC unroll 16
     for (int i = 0; i < chains; i++) total += vector_sum(sum[i]);
     /* The value is used, so that the loop stays. */
     return 2.0 * chains * WF_LANES * (double)rounds + (total == (real)12345 ? 1 : 0);

@@ -1,0 +1,71 @@
+/* backend_cuda: streams, memory, and the table of operations. */
+#include "base/cuda/device.h"
+#include "tensor/cuda/steps_cuda.cuh"
+
+namespace {
+
+cudaStream_t work, side;
+
+void *device_take(size_t bytes) {
+    void *memory = NULL;
+    if (cudaMalloc(&memory, bytes) == cudaSuccess) return memory;
+    cudaGetLastError(); /* out of memory is the caller's to report */
+    return NULL;
+}
+
+void device_give(void *memory) { cudaFree(memory); }
+
+void device_zero(void *data, size_t bytes) { cudaMemsetAsync(data, 0, bytes, work); }
+
+void device_upload(void *to, const void *from, size_t bytes) {
+    cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, side);
+    cudaStreamSynchronize(side);
+}
+
+/* Weights are read where they lie. */
+void pack_nothing(const void *, int, int, void *, void *) {}
+
+bool streams_ready() {
+    if (work != NULL) return true;
+    return wf_cuda_available() &&
+           cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking) == cudaSuccess &&
+           cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking) == cudaSuccess;
+}
+
+const wf_arena_source device_memory = {device_take, device_give};
+
+} // namespace
+
+namespace wf_gpu {
+cudaStream_t stream() { return work; }
+} // namespace wf_gpu
+
+extern "C" const wf_backend *wf_backend_cuda(void) {
+    static const wf_backend table = {
+        "cuda f32",
+        {
+#define X(name, tolerance) wf_gpu::name##_forward,
+#include "tensor/ops.def"
+#undef X
+        },
+        {
+#define X(name, tolerance) wf_gpu::name##_backward,
+#include "tensor/ops.def"
+#undef X
+        },
+        pack_nothing,
+        NULL, /* the rate of multiply-adds is not measured */
+        &device_memory,
+        device_zero,
+        device_upload,
+    };
+    return streams_ready() ? &table : NULL;
+}
+
+extern "C" void *wf_cuda_stream(void) { return work; }
+
+extern "C" bool wf_cuda_download(void *to, const void *from, size_t bytes) {
+    if (bytes > 0 && cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, work) != cudaSuccess)
+        return false;
+    return cudaStreamSynchronize(work) == cudaSuccess;
+}

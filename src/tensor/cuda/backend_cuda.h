@@ -1,0 +1,31 @@
+/* backend_cuda: the operation table on a GPU, in float with accurate functions, any widths.
+ *
+ * All kernels go to one stream and nothing waits for it, so that a tape's forward and backward can be captured as a
+ * CUDA graph (relaxed mode). Invariants
+ *   C1  sums run in an order fixed by shapes and tables alone; no atomics: the same bits every run
+ *   C2  a graph's values do not depend on its place in the batch nor on its neighbours
+ *   C3  columns behind a tensor's last are written as zeros (T1), never read
+ *   C4  uploads go through a stream of their own, at once: in a captured graph they are done before it ever runs. So no
+ *       upload may follow, on its tape, an operation whose forward takes scratch (edge features, means, the edges of
+ *       blocks, the velocity do): the scratch that a replay writes could be the uploaded memory
+ * One thread at a time may use the backend. Weights are read as they lie: packing does nothing. */
+#ifndef WF_TENSOR_CUDA_BACKEND_CUDA_H
+#define WF_TENSOR_CUDA_BACKEND_CUDA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "tensor/tensor.h"
+
+/* NULL: no GPU here, or a build without CUDA. */
+const wf_backend *wf_backend_cuda(void);
+/* The cudaStream_t of all kernels; wf_backend_cuda() has been called. */
+void *wf_cuda_stream(void);
+/* Waits for the stream and copies out (0 bytes: only waits); false: the GPU reports a failure. */
+bool wf_cuda_download(void *to, const void *from, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,277 @@
+/* gemm_cuda: matrix products in float on the ordinary cores.
+ *
+ *   block   a tile (BM, BN) of the output; k in steps of 8 through two buffers of shared memory, the next step's
+ *           elements on their way into registers while this one's are multiplied
+ *   thread  TM x TN outputs in groups of 4 x 4: per k, (TM + TN) / 4 loads of 16 bytes for TM * TN multiply-adds
+ * Both operands lie in shared memory as [k][.], so the three forms differ only in how a tile is fetched. An element's sum
+ * runs over k in order in every tile shape, so a row's bits do not depend on its neighbours (C2). What becomes of the sum
+ * (bias, tables, unit, gate) is done on the registers.
+ * Weight gradients have few outputs and many rows: the rows are cut into chunks, by shape alone, and the chunks' partial
+ * sums are added in order.
+ * Limit: 2 FLOP x 128 lanes a clock on each SM, 67 TFLOP/s on an H200 (data sheet). Bytes: each operand once per tile. */
+#include "tensor/cuda/steps_cuda.cuh"
+
+namespace wf_gpu {
+namespace {
+
+enum { step_k = 8, skew = 4, most_parts = 512 };
+
+__device__ inline void fetch4(const float *from, int left, bool aligned, float (&v)[4]) {
+    if (aligned && left >= 4) {
+        float4 x = *(const float4 *)from;
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = i < left ? from[i] : 0;
+    }
+}
+__device__ inline void put4(float *to, const float (&v)[4]) {
+    *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
+}
+
+/* --- what becomes of 4 neighbouring sums; columns n .. are zero -------------------------------------------- */
+__device__ inline void finish(const into_linear &to, int row, int col, int n, float (&x)[4]) {
+    float *c = to.c + (size_t)row * to.ldc + col;
+    float scale = to.scale == NULL ? 1 : to.scale[row];
+    const float *table = to.table == NULL ? NULL : to.table + (size_t)to.map[row] * to.ld_table;
+    float before[4];
+    if (to.add) fetch4(c, 4, true, before);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (to.add) x[i] += before[i];
+        if (to.bias != NULL && col + i < n) x[i] += scale * to.bias[col + i];
+        if (table != NULL && col + i < n) x[i] += table[col + i];
+        if (col + i >= n) x[i] = 0;
+    }
+    put4(c, x);
+}
+
+__device__ inline void finish(const into_unit &to, int row, int col, int n, float (&x)[4]) {
+    size_t at = (size_t)row * to.ld + col;
+    const float *a = to.a + (to.index_a == NULL ? 0 : (size_t)to.index_a[row] * to.lda);
+    const float *b = to.b == NULL ? NULL : to.b + (size_t)to.index_b[row] * to.ldb;
+    float slope[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (col + i < n) {
+            x[i] =
+                smooth_unit(to.unit, x[i] + a[col + i] + (b == NULL ? 0 : b[col + i]), &slope[i]);
+        } else {
+            x[i] = slope[i] = 0;
+        }
+    }
+    put4(to.y + at, x);
+    if (to.slope != NULL) put4(to.slope + at, slope);
+}
+
+__device__ inline void finish(const into_residual &to, int row, int col, int n, float (&x)[4]) {
+    size_t at = (size_t)row * to.ld + col;
+    const float *gate = to.gate == NULL ? NULL : to.gate + (size_t)to.graph[row] * to.ld_gate + col;
+    float in[4];
+    fetch4(to.in + at, 4, true, in);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        x[i] =
+            col + i < n ? in[i] + (gate == NULL ? 1 : 1 + gate[i]) * (x[i] + to.bias[col + i]) : 0;
+    put4(to.out + at, x);
+}
+
+__device__ inline void finish(const into_product &to, int row, int col, int n, float (&x)[4]) {
+    float *c = to.c + (size_t)row * to.ldc + col;
+    float before[4];
+    fetch4(c, 4, true, before);
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = col + i < n ? x[i] * before[i] : 0;
+    put4(c, x);
+}
+
+/* A chunk's partial sums, (chunk, m, ld). */
+struct into_chunk {
+    float *c;
+    int ld, m;
+};
+__device__ inline void finish(const into_chunk &to, int row, int col, int, float (&x)[4]) {
+    put4(to.c + ((size_t)blockIdx.z * to.m + row) * to.ld + col, x);
+}
+
+/* --- tiles ------------------------------------------------------------------------------------------------- */
+/* A tile of `width` rows of a matrix whose k runs along its rows (inner) or down its columns. */
+template <int width, int threads, bool inner> struct tile {
+    enum { loads = width * step_k / 4 / threads };
+    float held[loads][4];
+
+    __device__ void fetch(const float *from, int ld, int first, int count, int k, int k_end,
+                          bool aligned) {
+#pragma unroll
+        for (int i = 0; i < loads; i++) {
+            int at = (int)threadIdx.x + i * threads;
+            int row, left;
+            const float *source;
+            if (inner) {
+                int kk = k + at % (step_k / 4) * 4;
+                row = first + at / (step_k / 4);
+                left = row < count ? k_end - kk : 0;
+                source = from + (size_t)row * ld + kk;
+            } else {
+                int kk = k + at / (width / 4);
+                row = first + at % (width / 4) * 4;
+                left = kk < k_end ? count - row : 0;
+                source = from + (size_t)kk * ld + row;
+            }
+            fetch4(source, left, aligned, held[i]);
+        }
+    }
+    __device__ void store(float (*to)[width + skew]) const {
+#pragma unroll
+        for (int i = 0; i < loads; i++) {
+            int at = (int)threadIdx.x + i * threads;
+            if (inner) {
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    to[at % (step_k / 4) * 4 + j][at / (step_k / 4)] = held[i][j];
+            } else {
+                put4(&to[at / (width / 4)][at % (width / 4) * 4], held[i]);
+            }
+        }
+    }
+};
+
+template <int BM, int BN, int TM, int TN, bool a_inner, bool b_inner, class To>
+__global__ void __launch_bounds__(BM / TM * BN / TN, 512 / (BM / TM * BN / TN))
+    gemm_kernel(operands o, To to, int chunk, bool a_aligned, bool b_aligned) {
+    enum { threads = BM / TM * BN / TN };
+    __shared__ __align__(16) float as[2][step_k][BM + skew], bs[2][step_k][BN + skew];
+    int first_m = (int)blockIdx.x * BM, first_n = (int)blockIdx.y * BN;
+    int k = (int)blockIdx.z * chunk, k_end = min(o.k, k + chunk);
+    int across = (int)threadIdx.x % (BN / TN), down = (int)threadIdx.x / (BN / TN);
+    tile<BM, threads, a_inner> a;
+    tile<BN, threads, b_inner> b;
+    float sum[TM][TN] = {};
+    a.fetch(o.a, o.lda, first_m, o.m, k, k_end, a_aligned);
+    b.fetch(o.b, o.ldb, first_n, o.n, k, k_end, b_aligned);
+    a.store(as[0]);
+    b.store(bs[0]);
+    __syncthreads();
+    for (int buffer = 0; k < k_end; buffer ^= 1) {
+        k += step_k;
+        if (k < k_end) {
+            a.fetch(o.a, o.lda, first_m, o.m, k, k_end, a_aligned);
+            b.fetch(o.b, o.ldb, first_n, o.n, k, k_end, b_aligned);
+        }
+#pragma unroll
+        for (int kk = 0; kk < step_k; kk++) {
+            float x[TM], y[TN];
+#pragma unroll
+            for (int i = 0; i < TM; i += 4)
+                *(float4 *)&x[i] =
+                    *(const float4 *)&as[buffer][kk][i / 4 * (BM / TM * 4) + down * 4];
+#pragma unroll
+            for (int j = 0; j < TN; j += 4)
+                *(float4 *)&y[j] =
+                    *(const float4 *)&bs[buffer][kk][j / 4 * (BN / TN * 4) + across * 4];
+#pragma unroll
+            for (int i = 0; i < TM; i++)
+#pragma unroll
+                for (int j = 0; j < TN; j++) sum[i][j] = fmaf(x[i], y[j], sum[i][j]);
+        }
+        if (k < k_end) {
+            a.store(as[buffer ^ 1]);
+            b.store(bs[buffer ^ 1]);
+        }
+        __syncthreads();
+    }
+    int width = (o.n + WF_PAD - 1) / WF_PAD * WF_PAD;
+#pragma unroll
+    for (int i = 0; i < TM; i++) {
+        int row = first_m + i / 4 * (BM / TM * 4) + down * 4 + i % 4;
+#pragma unroll
+        for (int j = 0; j < TN; j += 4) {
+            int col = first_n + j / 4 * (BN / TN * 4) + across * 4;
+            float x[4] = {sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]};
+            if (row < o.m && col < width) finish(to, row, col, o.n, x);
+        }
+    }
+}
+
+bool aligned(const float *data, int ld) { return ((uintptr_t)data % 16 == 0) && ld % 4 == 0; }
+
+template <int BM, int BN, int TM, int TN, bool a_inner, bool b_inner, class To>
+void launch(const operands &o, const To &to, int chunk, int chunks) {
+    dim3 grid(blocks_for((size_t)o.m, BM), blocks_for((size_t)o.n, BN), (unsigned)chunks);
+    gemm_kernel<BM, BN, TM, TN, a_inner, b_inner, To><<<grid, BM / TM * BN / TN, 0, stream()>>>(
+        o, to, chunk, aligned(o.a, o.lda), aligned(o.b, o.ldb));
+}
+
+/* The largest tile that still gives every SM something to do. */
+enum tile_shape { tile_small, tile_narrow, tile_wide };
+tile_shape shape_for(int m, int n, int chunks) {
+    size_t tiles = (size_t)blocks_for((size_t)m, 128) * blocks_for((size_t)n, 128) * (size_t)chunks;
+    if (n > 64 && tiles >= 256) return tile_wide;
+    return 2 * tiles >= 128 && m >= 64 ? tile_narrow : tile_small;
+}
+
+template <bool a_inner, bool b_inner, class To>
+void multiply(const operands &o, const To &to, int chunk, int chunks) {
+    if (o.m <= 0 || o.n <= 0) return;
+    switch (shape_for(o.m, o.n, chunks)) {
+    case tile_wide: launch<128, 128, 8, 8, a_inner, b_inner>(o, to, chunk, chunks); break;
+    case tile_narrow: launch<128, 64, 8, 8, a_inner, b_inner>(o, to, chunk, chunks); break;
+    default: launch<32, 32, 4, 4, a_inner, b_inner>(o, to, chunk, chunks);
+    }
+}
+
+/* 32 neighbouring outputs a block; 8 warps add an eighth of the chunks each, then the eighths in order. */
+__global__ void add_chunks(float *w, const float *partial, int m, int n, int ld, int chunks) {
+    __shared__ float shares[8][32];
+    int col = (int)(blockIdx.x * 32 + threadIdx.x), row = (int)blockIdx.y;
+    int each = (chunks + 7) / 8, first = (int)threadIdx.y * each, last = min(first + each, chunks);
+    float sum = 0;
+    if (col < n)
+#pragma unroll 4
+        for (int s = first; s < last; s++) sum += partial[((size_t)s * m + row) * ld + col];
+    shares[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || col >= n) return;
+    for (int s = 1; s < 8; s++) sum += shares[s][threadIdx.x];
+    w[(size_t)row * n + col] += sum;
+}
+
+} // namespace
+
+void forward_product(const operands &o, const into_linear &to) {
+    multiply<true, true>(o, to, o.k, 1);
+}
+void forward_product(const operands &o, const into_unit &to) {
+    multiply<true, true>(o, to, o.k, 1);
+}
+void forward_product(const operands &o, const into_residual &to) {
+    multiply<true, true>(o, to, o.k, 1);
+}
+void input_product(const operands &o, const into_linear &to) {
+    multiply<true, false>(o, to, o.k, 1);
+}
+void input_product(const operands &o, const into_product &to) {
+    multiply<true, false>(o, to, o.k, 1);
+}
+
+bool weight_product(float *w, const float *a, int lda, const float *b, int ldb, int rows, int m,
+                    int n, wf_arena *arena) {
+    if (rows == 0) return true;
+    /* Chunks of 256 to 4,096 rows, so many that about 512 tiles result. */
+    size_t tiles = (size_t)blocks_for((size_t)m, 128) * blocks_for((size_t)n, 128);
+    size_t chunk = (size_t)rows * tiles / most_parts / 256 * 256;
+    if (chunk < 256) chunk = 256;
+    if (chunk > 4096) chunk = 4096;
+    int chunks = (int)blocks_for((size_t)rows, chunk), ld = wf_pad(n);
+    wf_arena_mark mark = wf_arena_here(arena);
+    float *partial = scratch(arena, (size_t)chunks * (size_t)m * (size_t)ld);
+    if (partial == NULL) return false;
+    multiply<false, false>(operands{a, lda, b, ldb, m, n, rows}, into_chunk{partial, ld, m},
+                           (int)chunk, chunks);
+    add_chunks<<<dim3(blocks_for((size_t)n, 32), (unsigned)m), dim3(32, 8), 0, stream()>>>(
+        w, partial, m, n, ld, chunks);
+    wf_arena_rewind(arena, mark);
+    return true;
+}
+
+} // namespace wf_gpu

@@ -1,0 +1,89 @@
+/* sums_cuda: bounds of mapped targets, the last stage of row sums, and the sums that most operations need. */
+#include "tensor/cuda/sums_cuda.cuh"
+
+#include <limits.h>
+
+namespace wf_gpu {
+namespace {
+
+__global__ void bounds_kernel(const uint32_t *map, int rows, int *bounds) {
+    __shared__ int low[threads_each], high[threads_each];
+    uint32_t target = blockIdx.x;
+    int first = INT_MAX, last = 0;
+    for (int row = (int)threadIdx.x; row < rows; row += threads_each)
+        if (map == NULL || map[row] == target) {
+            first = min(first, row);
+            last = row + 1;
+        }
+    low[threadIdx.x] = first;
+    high[threadIdx.x] = last;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int i = 1; i < threads_each; i++) {
+        first = min(first, low[i]);
+        last = max(last, high[i]);
+    }
+    bounds[2 * target] = last == 0 ? 0 : first;
+    bounds[2 * target + 1] = last;
+}
+
+/* A block for a target and 32 columns; 8 warps add an eighth of the spans each. */
+__global__ void add_spans_kernel(row_ranges ranges, int cols, const float *partial, int ld,
+                                 sum_target to) {
+    __shared__ float shares[span_warps][32];
+    int t = (int)blockIdx.x, col = (int)(blockIdx.y * 32 + threadIdx.x);
+    int rows = ranges.last(t) - ranges.first(t), spans = (rows + span_rows - 1) / span_rows;
+    int each_warp = (spans + span_warps - 1) / span_warps;
+    int first = (int)threadIdx.y * each_warp, last = min(spans, first + each_warp);
+    size_t slot = (size_t)ranges.slot(t);
+    float sum = 0;
+    if (col < cols)
+#pragma unroll 4
+        for (int s = first; s < last; s++) sum += partial[(slot + (size_t)s) * ld + col];
+    shares[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || col >= cols) return;
+    for (int w = 1; w < span_warps; w++) sum += shares[w][threadIdx.x];
+    if (to.mean && rows > 0) sum /= (float)rows;
+    float *out = to.data + (size_t)t * to.ld + col;
+    *out = to.set ? sum : *out + sum;
+}
+
+struct product_value {
+    const float *x, *y, *factor;
+    int ld;
+    __device__ float operator()(int row, int col) const {
+        size_t at = (size_t)row * ld + col;
+        float value = y == NULL ? x[at] : x[at] * y[at];
+        return factor == NULL ? value : factor[row] * value;
+    }
+};
+
+} // namespace
+
+void find_bounds(const uint32_t *map, int rows, int targets, int *bounds) {
+    bounds_kernel<<<(unsigned)targets, threads_each, 0, stream()>>>(map, rows, bounds);
+}
+
+void add_spans(const row_ranges &ranges, int cols, const float *partial, int ld,
+               const sum_target &to) {
+    dim3 grid((unsigned)ranges.targets, blocks_for((size_t)cols, 32));
+    add_spans_kernel<<<grid, dim3(32, span_warps), 0, stream()>>>(ranges, cols, partial, ld, to);
+}
+
+bool sum_rows(const float *x, const float *y, const float *factor, int ld, int rows, int cols,
+              const sum_target &to, wf_arena *arena) {
+    return sum_values_mapped(product_value{x, y, factor, ld}, rows, cols, NULL, 1, to, arena);
+}
+
+bool sum_ranges(const float *x, const float *y, int ld, int rows, int cols, const uint32_t *start,
+                int targets, const sum_target &to, wf_arena *arena) {
+    return sum_values_ranges(product_value{x, y, NULL, ld}, rows, cols, start, targets, to, arena);
+}
+
+bool sum_mapped(const float *x, const float *y, int ld, int rows, int cols, const uint32_t *map,
+                int targets, const sum_target &to, wf_arena *arena) {
+    return sum_values_mapped(product_value{x, y, NULL, ld}, rows, cols, map, targets, to, arena);
+}
+
+} // namespace wf_gpu

@@ -1,0 +1,127 @@
+/* Walks tensor/ops.def on the GPU: outputs and gradients against the CPU's in double and in float, at odd widths and
+ * group sizes, with outputs and scratch poisoned beforehand, and twice for the same bits. */
+#include "base/cuda/device.h"
+#include "ops_case.h"
+
+enum { scratch_bytes = 4 << 20 };
+
+static void poison(setup *s, void *data, size_t bytes) {
+    unsigned char *nans = malloc(bytes);
+    memset(nans, 0xff, bytes);
+    copy_in(s, data, nans, bytes);
+    free(nans);
+}
+
+/* Everything the arena hands out next is NaN. */
+static void poison_scratch(setup *s) {
+    wf_arena_mark mark = wf_arena_here(&s->tape.arena);
+    for (int k = 0; k < 4; k++) {
+        void *memory = wf_arena_alloc(&s->tape.arena, scratch_bytes);
+        assert_non_null(memory);
+        poison(s, memory, scratch_bytes);
+    }
+    wf_arena_rewind(&s->tape.arena, mark);
+}
+
+/* Forward once more over poisoned outputs, then backward. */
+static void run_case(setup *s) {
+    const wf_op *op = s->tape.last;
+    for (int i = 0; i < WF_OP_OUTPUTS; i++)
+        if (op->out[i] != NULL)
+            poison(s, op->out[i]->data,
+                   (size_t)op->out[i]->rows * (size_t)op->out[i]->ld * s->tape.size);
+    poison_scratch(s);
+    wf_arena_mark mark = wf_arena_here(&s->tape.arena);
+    assert_true(s->tape.backend->forward[op->kind](op, &s->tape.arena));
+    wf_arena_rewind(&s->tape.arena, mark);
+    size_t count;
+    free(seed_gradients(s, &count));
+    poison_scratch(s);
+    assert_true(wf_tape_backward(&s->tape));
+}
+
+static void compare(const setup *s, const setup *other, const wf_tensor *a, const wf_tensor *b,
+                    bool gradient, double tolerance) {
+    size_t n = (size_t)a->rows * (size_t)a->ld;
+    double *x = copy_out(s, gradient ? a->grad : a->data, n);
+    double *y = copy_out(other, gradient ? b->grad : b->data, n), difference = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        difference += (x[i] - y[i]) * (x[i] - y[i]);
+        norm += y[i] * y[i];
+    }
+    double error = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+    /* A gradient that is zero but for rounding has no relative error. */
+    bool tiny = difference < 1e-11 * (double)n && norm < 1e-6 * (double)n;
+    if (!(tolerance == 0 ? difference == 0 : error <= tolerance || tiny))
+        fail_msg("%s size %d group %d variant %d: %s differs from %s by %.3g > %.3g",
+                 wf_op_name(s->tape.last->kind), s->size, s->group, s->variant,
+                 gradient ? "a gradient" : "an output", other->tape.backend->name, error,
+                 tolerance);
+    free(x);
+    free(y);
+}
+
+/* Outputs within `output`, gradients within `gradient`; zeros: equal bits. */
+static void compare_all(const setup *s, const setup *other, double output, double gradient) {
+    for (int i = 0; i < WF_OP_OUTPUTS; i++)
+        if (s->tape.last->out[i] != NULL)
+            compare(s, other, s->tape.last->out[i], other->tape.last->out[i], false, output);
+    for (int i = 0; i < s->n_inputs; i++)
+        if (s->input[i]->wants) compare(s, other, s->input[i], other->input[i], true, gradient);
+}
+
+static void check_case(wf_op_kind kind, int size, int group, int variant) {
+    setup cpu, gpu, again;
+    start(&gpu, wf_backend_cuda(), WF_F32, kind, size, group, variant);
+    run_case(&gpu);
+    start(&again, wf_backend_cuda(), WF_F32, kind, size, group, variant);
+    run_case(&again);
+    compare_all(&gpu, &again, 0, 0);
+    wf_tape_free(&again.tape);
+    for (int dtype = 0; dtype < 2; dtype++) {
+        wf_dtype type = dtype ? WF_F64 : WF_F32;
+        start(&cpu, wf_backend_cpu(type), type, kind, size, group, variant);
+        size_t count;
+        free(seed_gradients(&cpu, &count));
+        assert_true(wf_tape_backward(&cpu.tape));
+        /* The CPU's float kernels have an error of their own. */
+        double own = dtype ? 0 : wf_op_tolerance(kind);
+        compare_all(&gpu, &cpu, 1e-5 + own, 1e-4 + own);
+        wf_tape_free(&cpu.tape);
+    }
+    wf_tape_free(&gpu.tape);
+}
+
+/* (width, group): every tile of the products, several spans of the sums. WEFT_CUDA_SMALL leaves out the last, for tools
+ * that slow the program down. */
+static const int shapes[][2] = {{1, 1},  {3, 3},  {7, 7},    {9, 9},   {33, 33},  {5, 1},   {32, 3},
+                                {48, 7}, {64, 9}, {100, 33}, {130, 5}, {64, 700}, {36, 701}};
+
+static void test_against_cpu(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    assert_non_null(wf_backend_cuda());
+    bool small = getenv("WEFT_CUDA_SMALL") != NULL;
+    for (int kind = 0; kind < WF_OP_COUNT; kind++)
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+            if (small && (shapes[k][1] > 100 || k % 3 != 0)) continue;
+            for (int variant = 0; variant < variants_of((wf_op_kind)kind); variant++)
+                check_case((wf_op_kind)kind, shapes[k][0], shapes[k][1], variant);
+        }
+}
+
+static void test_absent(void **state) {
+    (void)state;
+    if (wf_cuda_available()) skip();
+    assert_null(wf_backend_cuda());
+    char byte;
+    assert_false(wf_cuda_download(&byte, &byte, 1));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_cpu),
+        cmocka_unit_test(test_absent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -2,6 +2,7 @@
  * them, runs the parts on the pool, adds their gradients in part order. */
 #include "base/pool.h"
 #include "base/random.h"
+#include "models/cuda/gmn_cuda.h"
 #include "models/gmn_part.h"
 
 #include <stdlib.h>
@@ -24,9 +25,11 @@ struct wf_field {
     void *panels, *fourier;
     gmn_part parts[most_parts];
     int n_parts;
-    int grads;  /* parts whose partial gradient is allocated */
-    bool ready; /* a forward with keep stands */
+    int grads;   /* parts whose partial gradient is allocated */
+    bool ready;  /* a forward with keep stands */
+    bool on_gpu; /* where it was */
     gmn_inputs inputs;
+    gmn_cuda_cache gpu;
 };
 
 static void fill_normals(const wf_field *field, void *out, size_t count, wf_rng rng, double std) {
@@ -81,6 +84,7 @@ void wf_field_free(wf_field *field) {
         wf_tape_free(&field->parts[i].tape);
         free(field->parts[i].grad);
     }
+    wf__gmn_cuda_cache_free(&field->gpu);
     wf__gmn_layout_free(&field->layout);
     free(field->panel_offset);
     free(field->panels);
@@ -208,7 +212,18 @@ wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, con
                            const void *w, const void *t, const void *cond, const uint8_t *drop,
                            bool keep, void *v) {
     field->ready = false;
+    field->on_gpu = false;
     WF_TRY(check_batch(ctx, field, batch, cond));
+    if (field->dtype == WF_F32) WF_TRY(wf_use_cuda(ctx, &field->on_gpu));
+    if (field->on_gpu) {
+        gmn_cuda_desc desc = {
+            .layout = &field->layout, .fourier = field->fourier, .batch = batch, .keep = keep};
+        gmn_cuda_arrays arrays = {
+            .params = params, .w = w, .t = t, .cond = cond, .drop = drop, .v = v};
+        WF_TRY(wf__gmn_cuda_field_forward(ctx, &field->gpu, &desc, &arrays));
+        field->ready = keep;
+        return WF_OK;
+    }
     cut(field, batch);
     for (; keep && field->grads < field->n_parts; field->grads++)
         WF_TRY(wf_alloc(ctx, field->layout.params, field->size, "partial gradients",
@@ -271,6 +286,7 @@ wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *
         return wf_fail(ctx, WF_ERR_USAGE,
                        "field: backward without a forward that keeps activations");
     field->ready = false;
+    if (field->on_gpu) return wf__gmn_cuda_field_backward(ctx, &field->gpu, dv, grad, dw);
     backward_work work = {field, dv, grad, dw};
     wf_parallel(ctx, (size_t)field->n_parts, backward_chunk, &work);
     WF_TRY(check_parts(ctx, field));

@@ -1,0 +1,307 @@
+/* gmn_cuda: records a batch's operations on the CUDA backend and captures them.
+ *
+ * Creating a program runs forward and backward once as they are, which lets the arena grow and the kernels load, then
+ * records them again under capture: the same requests in the same order, so the same addresses. */
+#include <pthread.h>
+#include <stdlib.h>
+
+extern "C" {
+#include "base/cuda/device.h"
+#include "models/cuda/gmn_cuda.h"
+#include "models/gmn_part.h"
+#include "tensor/cuda/backend_cuda.h"
+}
+
+struct gmn_cuda {
+    gmn_part part;
+    gmn_cuda_buffers buffers;
+    wf_arena own; /* buffers that are not borrowed */
+    size_t n_params, n_values, n_graphs, n_cond;
+    cudaGraphExec_t forward, backward;
+};
+
+namespace {
+
+/* Stream and arena growth are shared by all threads' programs. */
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+struct locked {
+    locked() { pthread_mutex_lock(&lock); }
+    ~locked() { pthread_mutex_unlock(&lock); }
+};
+
+cudaStream_t stream() { return (cudaStream_t)wf_cuda_stream(); }
+
+/* --- buffers ------------------------------------------------------------------------------------------------- */
+bool own_buffer(gmn_cuda *program, size_t bytes, const void *borrowed, void *place) {
+    void *memory = (void *)borrowed;
+    if (memory == NULL) {
+        memory = wf_arena_alloc(&program->own, bytes + 16);
+        if (memory == NULL || cudaMemsetAsync(memory, 0, bytes + 16, stream()) != cudaSuccess)
+            return false;
+    }
+    *(void **)place = memory;
+    return true;
+}
+
+bool make_buffers(gmn_cuda *program, const gmn_cuda_desc *desc) {
+    const gmn_cuda_buffers *given = &desc->borrowed;
+    gmn_cuda_buffers *own = &program->buffers;
+    size_t real = sizeof(float), params = program->n_params * real;
+    size_t values = program->n_values * real, graphs = program->n_graphs * real;
+    bool ok = own_buffer(program, params, given->params, &own->params) &&
+              own_buffer(program, values, given->w, &own->w) &&
+              own_buffer(program, graphs, given->t, &own->t) &&
+              own_buffer(program, program->n_cond * real, given->cond, &own->cond) &&
+              own_buffer(program, program->n_graphs, given->drop, &own->drop) &&
+              own_buffer(program, values, given->v, &own->v);
+    if (ok && desc->keep)
+        ok = own_buffer(program, values, given->dv, &own->dv) &&
+             own_buffer(program, params, given->grad, &own->grad);
+    if (ok && desc->keep && desc->want_dw) ok = own_buffer(program, values, given->dw, &own->dw);
+    return ok;
+}
+
+/* --- recording ----------------------------------------------------------------------------------------------- */
+wf_status recorded(wf_ctx *ctx, const gmn_cuda *program) {
+    cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess && error != cudaErrorMemoryAllocation)
+        return wf_fail(ctx, WF_ERR_FAILED, "field on the GPU: %s", cudaGetErrorString(error));
+    if (program->part.tape.failed || error != cudaSuccess)
+        return wf_fail(ctx, WF_ERR_MEMORY,
+                       "field: no GPU memory for the activations of the batch; use smaller batches "
+                       "or a smaller field");
+    return WF_OK;
+}
+
+typedef void record_fn(gmn_cuda *program, const gmn_inputs *in);
+
+void record_forward(gmn_cuda *program, const gmn_inputs *in) {
+    wf__gmn_part_forward(&program->part, in);
+}
+void record_backward(gmn_cuda *program, const gmn_inputs *in) {
+    wf__gmn_part_backward(&program->part, in, program->buffers.dv, program->buffers.dw);
+}
+
+wf_status capture(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in, record_fn *record,
+                  cudaGraphExec_t *out) {
+    cudaGraph_t graph = NULL;
+    WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
+    record(program, in);
+    cudaError_t error = cudaStreamEndCapture(stream(), &graph);
+    wf_status status = recorded(ctx, program);
+    if (status == WF_OK && error == cudaSuccess) error = cudaGraphInstantiate(out, graph, 0);
+    if (graph != NULL) cudaGraphDestroy(graph);
+    if (status == WF_OK && error != cudaSuccess)
+        status =
+            wf_fail(ctx, WF_ERR_FAILED, "field on the GPU: capture: %s", cudaGetErrorString(error));
+    return status;
+}
+
+wf_status record_all(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in) {
+    record_forward(program, in);
+    WF_TRY(recorded(ctx, program));
+    if (in->keep) {
+        record_backward(program, in);
+        WF_TRY(recorded(ctx, program));
+    }
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream())); /* before the tables are uploaded again */
+    WF_TRY(capture(ctx, program, in, record_forward, &program->forward));
+    if (in->keep) WF_TRY(capture(ctx, program, in, record_backward, &program->backward));
+    return WF_OK;
+}
+
+wf_status build(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda *program) {
+    const wf_backend *backend = wf_backend_cuda();
+    if (backend == NULL)
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
+    const wf_batch *batch = desc->batch;
+    program->own.source = backend->memory;
+    program->n_params = desc->layout->params;
+    program->n_values = batch->n_params;
+    program->n_graphs = (size_t)batch->n_graphs;
+    program->n_cond = program->n_graphs * (size_t)desc->layout->desc.cond_size;
+    if (!make_buffers(program, desc))
+        return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters and the batch");
+    size_t *no_panels;
+    WF_TRY(wf_alloc(ctx, (size_t)desc->layout->count, sizeof *no_panels, "places of panels",
+                    &no_panels));
+    gmn_inputs in = {};
+    in.layout = desc->layout;
+    in.backend = backend;
+    in.dtype = WF_F32;
+    in.params = program->buffers.params;
+    in.panel_offset = no_panels;
+    in.panels = program->buffers.params; /* not NULL: nothing is packed */
+    in.fourier = desc->fourier;
+    in.batch = batch;
+    in.w = program->buffers.w;
+    in.t = program->buffers.t;
+    in.cond = program->buffers.cond;
+    in.drop = program->buffers.drop;
+    in.keep = desc->keep;
+    in.v = program->buffers.v;
+    program->part.first_graph = 0;
+    program->part.last_graph = batch->n_graphs;
+    program->part.grad = program->buffers.grad;
+    wf_status status = record_all(ctx, program, &in);
+    free(no_panels);
+    return status;
+}
+
+void destroy(gmn_cuda *program) {
+    if (program == NULL) return;
+    if (stream() != NULL) cudaStreamSynchronize(stream());
+    if (program->forward != NULL) cudaGraphExecDestroy(program->forward);
+    if (program->backward != NULL) cudaGraphExecDestroy(program->backward);
+    wf_tape_free(&program->part.tape);
+    wf_arena_free(&program->own);
+    free(program);
+}
+
+wf_status create(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda **out) {
+    gmn_cuda *program;
+    *out = NULL;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *program, "a velocity field on the GPU", &program));
+    wf_status status = build(ctx, desc, program);
+    if (status == WF_OK) *out = program;
+    else destroy(program);
+    return status;
+}
+
+wf_status wait(wf_ctx *ctx) {
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
+    return WF_OK;
+}
+
+/* --- fingerprint of a batch ------------------------------------------------------------------------------------ */
+/* FNV-1a over numbers; structures are not hashed as bytes, for they have padding. */
+void mix(uint64_t *hash, uint64_t value) { *hash = (*hash ^ value) * 1099511628211u; }
+
+uint64_t fingerprint(const wf_batch *batch) {
+    uint64_t hash = 14695981039346656037u;
+    mix(&hash, (uint64_t)batch->n_graphs);
+    mix(&hash, batch->n_nodes);
+    mix(&hash, batch->n_edges);
+    mix(&hash, batch->n_params);
+    for (size_t b = 0; b < batch->n_blocks; b++) {
+        const wf_batch_block *k = &batch->blocks[b];
+        const size_t values[] = {(size_t)k->graph, (size_t)k->n_src, (size_t)k->n_dst,
+                                 (size_t)k->coef,  k->src0,          k->dst0,
+                                 k->edge0,         k->param0,        (size_t)k->role};
+        for (size_t value : values) mix(&hash, value);
+    }
+    for (int f = 0; f < batch->n_folds; f++) {
+        const wf_batch_fold *k = &batch->folds[f];
+        const size_t values[] = {(size_t)k->graph, (size_t)k->n_dst, (size_t)k->n_src, k->has_bias,
+                                 k->dst0,          k->weight0,       k->bias0};
+        for (size_t value : values) mix(&hash, value);
+    }
+    for (int r = 0; r < batch->n_node_roles; r++) {
+        mix(&hash, (uint64_t)batch->node_roles[r].layer);
+        mix(&hash, (uint64_t)batch->node_roles[r].order);
+        mix(&hash, (uint64_t)batch->node_roles[r].type);
+    }
+    for (int r = 0; r < batch->n_edge_roles; r++) {
+        mix(&hash, (uint64_t)batch->edge_roles[r].layer);
+        mix(&hash, (uint64_t)batch->edge_roles[r].type);
+    }
+    for (size_t n = 0; n < batch->n_nodes; n++) mix(&hash, batch->node_role[n]);
+    return hash;
+}
+
+wf_status copy(wf_ctx *ctx, void *to, const void *from, size_t bytes) {
+    if (bytes > 0) WF_CUDA_TRY(ctx, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()));
+    return WF_OK;
+}
+
+wf_status replay(wf_ctx *ctx, cudaGraphExec_t graph) {
+    WF_CUDA_TRY(ctx, cudaGraphLaunch(graph, stream()));
+    return WF_OK;
+}
+
+} // namespace
+
+/* --- a program --------------------------------------------------------------------------------------------------- */
+extern "C" wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda **out) {
+    locked guard;
+    return create(ctx, desc, out);
+}
+
+extern "C" void wf__gmn_cuda_free(gmn_cuda *program) {
+    locked guard;
+    destroy(program);
+}
+
+extern "C" const gmn_cuda_buffers *wf__gmn_cuda_buffers(const gmn_cuda *program) {
+    return &program->buffers;
+}
+
+extern "C" size_t wf__gmn_cuda_bytes(const gmn_cuda *program) {
+    return wf_arena_capacity(&program->part.tape.arena) + wf_arena_capacity(&program->own);
+}
+
+extern "C" wf_status wf__gmn_cuda_forward(wf_ctx *ctx, gmn_cuda *program) {
+    locked guard;
+    return replay(ctx, program->forward);
+}
+
+extern "C" wf_status wf__gmn_cuda_backward(wf_ctx *ctx, gmn_cuda *program) {
+    locked guard;
+    return replay(ctx, program->backward);
+}
+
+extern "C" wf_status wf__gmn_cuda_wait(wf_ctx *ctx) {
+    locked guard;
+    return wait(ctx);
+}
+
+/* --- host arrays ------------------------------------------------------------------------------------------------- */
+extern "C" void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache) {
+    locked guard;
+    for (int k = 0; k < 2; k++) {
+        destroy(cache->program[k]);
+        cache->program[k] = NULL;
+    }
+}
+
+extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cache,
+                                                const gmn_cuda_desc *desc,
+                                                const gmn_cuda_arrays *arrays) {
+    locked guard;
+    int which = desc->keep ? 1 : 0;
+    uint64_t print = fingerprint(desc->batch);
+    if (cache->program[which] == NULL || cache->print[which] != print) {
+        destroy(cache->program[which]);
+        cache->program[which] = NULL;
+        gmn_cuda_desc own = *desc;
+        own.want_dw = desc->keep;
+        own.borrowed = gmn_cuda_buffers{};
+        WF_TRY(create(ctx, &own, &cache->program[which]));
+        cache->print[which] = print;
+    }
+    gmn_cuda *program = cache->program[which];
+    const gmn_cuda_buffers *to = &program->buffers;
+    size_t real = sizeof(float);
+    WF_TRY(copy(ctx, to->params, arrays->params, program->n_params * real));
+    WF_TRY(copy(ctx, to->w, arrays->w, program->n_values * real));
+    WF_TRY(copy(ctx, to->t, arrays->t, program->n_graphs * real));
+    if (arrays->cond != NULL) WF_TRY(copy(ctx, to->cond, arrays->cond, program->n_cond * real));
+    if (arrays->drop != NULL) WF_TRY(copy(ctx, to->drop, arrays->drop, program->n_graphs));
+    else WF_CUDA_TRY(ctx, cudaMemsetAsync(to->drop, 0, program->n_graphs, stream()));
+    WF_TRY(replay(ctx, program->forward));
+    WF_TRY(copy(ctx, arrays->v, to->v, program->n_values * real));
+    return wait(ctx);
+}
+
+extern "C" wf_status wf__gmn_cuda_field_backward(wf_ctx *ctx, gmn_cuda_cache *cache,
+                                                 const float *dv, float *grad, float *dw) {
+    locked guard;
+    gmn_cuda *program = cache->program[1];
+    const gmn_cuda_buffers *at = &program->buffers;
+    size_t real = sizeof(float);
+    WF_TRY(copy(ctx, at->dv, dv, program->n_values * real));
+    WF_TRY(replay(ctx, program->backward));
+    WF_TRY(copy(ctx, grad, at->grad, program->n_params * real));
+    if (dw != NULL) WF_TRY(copy(ctx, dw, at->dw, program->n_values * real));
+    return wait(ctx);
+}

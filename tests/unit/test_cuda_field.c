@@ -1,0 +1,225 @@
+/* The GMN velocity field on the GPU against the CPU's: velocities, gradients, equivariance, equal bits, training. */
+#include "base/cuda/device.h"
+#include "field_case.h"
+
+/* The same case, its calls sent to the GPU. */
+static field_case gpu_case(wf_field_desc desc, const char *const *archs) {
+    field_case c = case_open(desc, WF_F32, archs);
+    wf_ctx_free(c.ctx);
+    wf_ctx_desc ctx_desc = {.threads = 2, .device = WF_DEVICE_CUDA};
+    if (wf_ctx_create(&ctx_desc, &c.ctx) != WF_OK) abort();
+    memset(c.v, 0xff, c.batch.n_params * sizeof(float));
+    memset(c.dw, 0xff, c.batch.n_params * sizeof(float));
+    memset(c.grad, 0xff, wf_field_params(c.field) * sizeof(float));
+    return c;
+}
+
+static double difference(const field_case *a, const void *x, const field_case *b, const void *y,
+                         size_t n) {
+    double sum = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        double p = case_get(a, x, i), q = case_get(b, y, i);
+        sum += (p - q) * (p - q);
+        norm += q * q;
+    }
+    return sqrt(sum / norm);
+}
+
+/* Each tensor's gradient beside the norm of the largest, so that one that is almost zero cannot fail alone. */
+static void check_gradients(const field_case *gpu, const field_case *cpu, double limit) {
+    int count;
+    const wf_field_tensor *tensors = wf_field_tensors(cpu->field, &count);
+    double all = case_norm(cpu, cpu->grad, wf_field_params(cpu->field));
+    for (int k = 0; k < count; k++) {
+        double sum = 0, norm = 0;
+        for (size_t i = 0; i < (size_t)tensors[k].rows * (size_t)tensors[k].cols; i++) {
+            double p = case_get(gpu, gpu->grad, tensors[k].offset + i);
+            double q = case_get(cpu, cpu->grad, tensors[k].offset + i);
+            sum += (p - q) * (p - q);
+            norm += q * q;
+        }
+        if (!(sqrt(sum) <= limit * (sqrt(norm) + 1e-2 * all)))
+            fail_msg("layout %d, messages %d: gradient of %s: off by %.3g of %.3g, all %.3g",
+                     cpu->desc.layout, cpu->desc.messages, tensors[k].name, sqrt(sum), sqrt(norm),
+                     all);
+    }
+}
+
+static void check_field(wf_field_desc desc, const char *const *archs, wf_dtype reference) {
+    field_case gpu = gpu_case(desc, archs), cpu = case_open(desc, reference, archs);
+    case_forward(&cpu, true);
+    case_backward(&cpu);
+    case_forward(&gpu, true);
+    case_backward(&gpu);
+    size_t n = gpu.batch.n_params;
+    double v = difference(&gpu, gpu.v, &cpu, cpu.v, n);
+    double dw = difference(&gpu, gpu.dw, &cpu, cpu.dw, n);
+    if (!(v <= 1e-5 && dw <= 1e-4))
+        fail_msg("layout %d, messages %d, encoder %d: velocity differs by %.3g, dw by %.3g",
+                 desc.layout, desc.messages, desc.encoder, v, dw);
+    check_gradients(&gpu, &cpu, 1e-4);
+    /* Without keep, and once more: the same bits. */
+    float *first = malloc(n * sizeof *first);
+    memcpy(first, gpu.v, n * sizeof *first);
+    for (int keep = 0; keep < 2; keep++) {
+        memset(gpu.v, 0xff, n * sizeof(float));
+        case_forward(&gpu, keep);
+        assert_memory_equal(first, gpu.v, n * sizeof *first);
+    }
+    free(first);
+    case_close(&gpu);
+    case_close(&cpu);
+}
+
+static wf_field_desc small(int layout, int messages) {
+    wf_field_desc desc = wf_field_desc_default();
+    desc.layout = (wf_layout)layout;
+    desc.messages = (wf_messages)messages;
+    desc.node = 20, desc.edge = 34, desc.time = 10, desc.blocks = 3;
+    return desc;
+}
+
+static const char *const mixed[] = {"3-4-2",   "2-33-3-2", "5-2",   "3-4-2", "4-3!-2",
+                                    "9-7-3-2", "1-1-1",    "7-9-5", NULL};
+static const char *const folded[] = {"*5-4-3", "*5-3-2-2", "*5-6-3", "*5-9-33-2", NULL};
+
+static void test_against_cpu(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    for (int layout = 0; layout < 2; layout++)
+        for (int messages = 0; messages < 3; messages++) {
+            wf_field_desc desc = small(layout, messages);
+            desc.encoder = (wf_encoder)messages;
+            check_field(desc, mixed, WF_F64);
+            desc.cond = messages == 1 ? WF_COND_LINEAR : WF_COND_MLP;
+            desc.cond_size = 3;
+            desc.fold_rows = 6;
+            desc.activation = layout ? WF_FIELD_ACT_GELU : WF_FIELD_ACT_SILU;
+            check_field(desc, folded, WF_F64);
+        }
+}
+
+/* Rows enough for the largest tiles, several chunks and spans. */
+static void test_large(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    if (getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    const char *archs[41] = {NULL}, *folds[25] = {NULL};
+    for (int k = 0; k < 40; k++) archs[k] = k % 7 == 3 ? "64-24-10" : "64-16-8-10";
+    for (int k = 0; k < 24; k++) folds[k] = "*784-32-32-10";
+    for (int layout = 0; layout < 2; layout++) {
+        wf_field_desc desc = wf_field_desc_default();
+        desc.layout = (wf_layout)layout;
+        desc.blocks = 2;
+        check_field(desc, archs, WF_F32);
+        desc.messages = WF_MESSAGES_MEAN;
+        desc.node = 100, desc.edge = 128, desc.fold_rows = 785;
+        check_field(desc, folds, WF_F32);
+    }
+}
+
+static void test_equivariance(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    for (int layout = 0; layout < 2; layout++)
+        for (int messages = 0; messages < 3; messages++) {
+            wf_field_desc desc = small(layout, messages);
+            field_case c = gpu_case(desc, mixed);
+            double error = equivariance_error(&c, 50, true);
+            if (!(error <= 1e-5)) fail_msg("layout %d, messages %d: %.3g", layout, messages, error);
+            case_close(&c);
+        }
+}
+
+/* A fresh field gives the bits of the first; a network's do not depend on its neighbours; batches may alternate. */
+static void test_equal_bits(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    for (int layout = 0; layout < 2; layout++)
+        for (int messages = 0; messages < 3; messages++) {
+            wf_field_desc desc = small(layout, messages);
+            field_case all = gpu_case(desc, mixed), again = gpu_case(desc, mixed);
+            case_forward(&all, true);
+            case_backward(&all);
+            for (int round = 0; round < 2; round++) { /* first run, then a replay */
+                case_forward(&again, true);
+                case_backward(&again);
+                assert_memory_equal(all.grad, again.grad, wf_field_params(all.field) * 4);
+                assert_memory_equal(all.dw, again.dw, all.batch.n_params * 4);
+            }
+            for (int k = 0; k < all.n; k++) {
+                const char *one[] = {mixed[k], NULL};
+                field_case alone = gpu_case(desc, one);
+                size_t start = all.batch.param_start[k], n = alone.batch.n_params;
+                memcpy(alone.w, (float *)all.w + start, n * 4);
+                memcpy(alone.dv, (float *)all.dv + start, n * 4);
+                memcpy(alone.t, (float *)all.t + k, 4);
+                /* the other case's field, which then has to change its batch */
+                assert_ok(alone.ctx,
+                          wf_field_forward(alone.ctx, again.field, again.params, &alone.batch,
+                                           alone.w, alone.t, NULL, NULL, true, alone.v));
+                assert_ok(alone.ctx, wf_field_backward(alone.ctx, again.field, alone.dv, alone.grad,
+                                                       alone.dw));
+                assert_memory_equal(alone.v, (float *)all.v + start, n * 4);
+                assert_memory_equal(alone.dw, (float *)all.dw + start, n * 4);
+                case_close(&alone);
+            }
+            case_close(&all);
+            case_close(&again);
+        }
+}
+
+/* Twenty steps down the gradient of |v - target|^2 / 2, on both sides. */
+static void test_training(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    for (int layout = 0; layout < 2; layout++) {
+        wf_field_desc desc = small(layout, 0);
+        field_case sides[2] = {gpu_case(desc, mixed), case_open(desc, WF_F32, mixed)};
+        double loss[2][20];
+        for (int side = 0; side < 2; side++) {
+            field_case *c = &sides[side];
+            float *v = c->v, *target = calloc(c->batch.n_params, 4), *dv = c->dv;
+            memcpy(target, dv, c->batch.n_params * 4);
+            for (int step = 0; step < 20; step++) {
+                case_forward(c, true);
+                loss[side][step] = 0;
+                for (size_t i = 0; i < c->batch.n_params; i++) {
+                    dv[i] = v[i] - target[i];
+                    loss[side][step] += 0.5 * dv[i] * dv[i];
+                }
+                case_backward(c);
+                double norm = case_norm(c, c->grad, wf_field_params(c->field));
+                for (size_t i = 0; i < wf_field_params(c->field); i++)
+                    ((float *)c->params)[i] -= (float)(0.1 / norm) * ((float *)c->grad)[i];
+            }
+            free(target);
+        }
+        for (int step = 0; step < 20; step++)
+            assert_close(loss[0][step], loss[1][step], 1e-3 * loss[1][step]);
+        assert_true(loss[0][19] < 0.9 * loss[0][0]);
+        case_close(&sides[0]);
+        case_close(&sides[1]);
+    }
+}
+
+/* A device that is asked for and absent is said so. */
+static void test_absent(void **state) {
+    (void)state;
+    if (wf_cuda_available()) skip();
+    field_case c = gpu_case(small(0, 0), mixed);
+    assert_fails(
+        c.ctx,
+        wf_field_forward(c.ctx, c.field, c.params, &c.batch, c.w, c.t, NULL, NULL, false, c.v),
+        WF_ERR_UNSUPPORTED, "device cuda");
+    case_close(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_cpu),  cmocka_unit_test(test_large),
+        cmocka_unit_test(test_equivariance), cmocka_unit_test(test_equal_bits),
+        cmocka_unit_test(test_training),     cmocka_unit_test(test_absent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,128 @@
+/* cuda_step: time and memory of a training step and of a velocity on the GPU, replayed as CUDA graphs.
+ *
+ *     cuda_step               all cases of the table, and the velocity of 100 networks
+ *     cuda_step CASE LAYOUT   one of karhunen, mnist with lean or lstar, created and run once: for a profiler */
+#include "base/arena.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "graph/batch.h"
+#include "models/cuda/gmn_cuda.h"
+#include "models/field.h"
+#include "models/gmn_part.h"
+#include "tensor/cuda/backend_cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { repeats = 20, rounds = 3 };
+
+static void check(wf_ctx *ctx, wf_status status) {
+    if (status == WF_OK) return;
+    fprintf(stderr, "cuda_step: %s\n", wf_last_error(ctx));
+    exit(1);
+}
+
+static wf_field_desc field_of(const char *name, wf_layout layout) {
+    wf_field_desc desc = wf_field_desc_default();
+    desc.layout = layout;
+    if (strcmp(name, "mnist") == 0) {
+        desc.node = desc.edge = desc.time = 128;
+        desc.fold_rows = 785;
+    }
+    return desc;
+}
+
+typedef struct step_case {
+    gmn_layout layout;
+    wf_arena arena;
+    wf_graph *graph;
+    wf_batch batch;
+    gmn_cuda *program;
+} step_case;
+
+static void open_case(wf_ctx *ctx, const char *name, wf_layout layout, int n, bool keep,
+                      step_case *c) {
+    bool mnist = strcmp(name, "mnist") == 0;
+    wf_field_desc desc = field_of(name, layout);
+    *c = (step_case){.graph = NULL};
+    check(ctx, wf_graph_parse(ctx, mnist ? "784-32-32-10" : "64-16-8-10", "relu",
+                              mnist ? WF_GRAPH_FOLD_INPUT : 0, &c->graph));
+    const wf_graph **graphs = calloc((size_t)n, sizeof *graphs);
+    for (int i = 0; i < n; i++) graphs[i] = c->graph;
+    check(ctx, wf_batch_build(ctx, &c->arena, graphs, n, &c->batch));
+    free(graphs);
+    check(ctx, wf__gmn_layout_create(ctx, &desc, &c->layout));
+    gmn_cuda_desc program = {.layout = &c->layout, .batch = &c->batch, .keep = keep};
+    check(ctx, wf__gmn_cuda_create(ctx, &program, &c->program));
+    /* Random numbers of about the right size in all parameters: zeros would be faster than real data. */
+    const gmn_cuda_buffers *to = wf__gmn_cuda_buffers(c->program);
+    size_t count = c->layout.params > c->batch.n_params ? c->layout.params : c->batch.n_params;
+    float *numbers = malloc(count * sizeof *numbers);
+    wf_rng rng = wf_rng_at(1, 0, WF_RNG_TEST, 0);
+    wf_rng_normals(&rng, numbers, count);
+    const wf_backend *gpu = wf_backend_cuda();
+    gpu->upload(to->w, numbers, c->batch.n_params * sizeof *numbers);
+    if (keep) gpu->upload(to->dv, numbers, c->batch.n_params * sizeof *numbers);
+    for (size_t i = 0; i < c->layout.params; i++) numbers[i] *= 0.1f;
+    gpu->upload(to->params, numbers, c->layout.params * sizeof *numbers);
+    free(numbers);
+}
+
+static void close_case(step_case *c) {
+    wf__gmn_cuda_free(c->program);
+    wf__gmn_layout_free(&c->layout);
+    wf_arena_free(&c->arena);
+    wf_graph_free(c->graph);
+}
+
+/* Best of the rounds, seconds a run. */
+static double time_of(wf_ctx *ctx, step_case *c, bool forward, bool backward) {
+    double best = 1e30;
+    for (int round = -1; round < rounds; round++) {
+        check(ctx, wf__gmn_cuda_wait(ctx));
+        double start = wf_seconds();
+        for (int r = 0; r < repeats; r++) {
+            if (forward) check(ctx, wf__gmn_cuda_forward(ctx, c->program));
+            if (backward) check(ctx, wf__gmn_cuda_backward(ctx, c->program));
+        }
+        check(ctx, wf__gmn_cuda_wait(ctx));
+        double seconds = (wf_seconds() - start) / repeats;
+        if (round >= 0 && seconds < best) best = seconds;
+    }
+    return best;
+}
+
+static void run_case(wf_ctx *ctx, const char *name, wf_layout layout) {
+    step_case c;
+    double start = wf_seconds();
+    open_case(ctx, name, layout, 256, true, &c);
+    double made = wf_seconds() - start;
+    double forward = time_of(ctx, &c, true, false), step = time_of(ctx, &c, true, true);
+    double bytes = (double)wf__gmn_cuda_bytes(c.program);
+    close_case(&c);
+    open_case(ctx, name, layout, 100, false, &c);
+    double velocity = time_of(ctx, &c, true, false);
+    close_case(&c);
+    printf("%-9s %-6s %8.2f %8.2f %8.2f %8.2f %10.2f %8.0f\n", name,
+           layout == WF_LAYOUT_LEAN ? "lean" : "lstar", forward * 1e3, (step - forward) * 1e3,
+           step * 1e3, bytes / (1 << 30), velocity * 1e3, made * 1e3);
+}
+
+int main(int argc, char **argv) {
+    wf_ctx_desc desc = {.threads = 2, .device = WF_DEVICE_CUDA};
+    wf_ctx *ctx;
+    if (wf_ctx_create(&desc, &ctx) != WF_OK) return 1;
+    if (argc == 3) {
+        step_case c;
+        open_case(ctx, argv[1], strcmp(argv[2], "lean") ? WF_LAYOUT_LSTAR : WF_LAYOUT_LEAN, 256,
+                  true, &c);
+        close_case(&c);
+    } else {
+        printf("fp32, B = 256; ms       forward backward     step      GiB  v of 100  make\n");
+        const char *const names[] = {"karhunen", "mnist"};
+        for (int k = 0; k < 4; k++) run_case(ctx, names[k / 2], (wf_layout)(k % 2));
+    }
+    wf_ctx_free(ctx);
+    return 0;
+}

@@ -1,4 +1,5 @@
 /* build_info: what this build has, one "name: value" a line. */
+#include "base/cuda/device.h"
 #include "base/isa.h"
 #include "weft/base.h"
 
@@ -13,7 +14,7 @@ static void compose(void) {
     snprintf(text, sizeof text,
              "compiler: %s\n"
              "instruction set: %s (WEFT_ISA=base|avx2|avx512 lowers it)\n"
-             "cuda: no\n"
+             "cuda: %s\n"
              "zlib: %s\n"
              "jansson: %s\n",
 #if defined(__clang__)
@@ -21,7 +22,7 @@ static void compose(void) {
 #else
              "gcc " __VERSION__,
 #endif
-             wf_isa_name(wf_isa()), zlibVersion(), JANSSON_VERSION);
+             wf_isa_name(wf_isa()), wf_cuda_description(), zlibVersion(), JANSSON_VERSION);
 }
 
 const char *wf_build_info(void) {

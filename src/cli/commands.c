@@ -11,6 +11,7 @@ const cli_option cli_global_options[] = {
     FLAG("json", 0, "Print the result as JSON on stdout."),
     {"seed", 0, CLI_INT, "N", NULL, "Seed of all that is drawn at random, in place of the recipe's.", 0, 9007199254740992.0},
     {"threads", 0, CLI_INT, "N", "0", "Worker threads; 0: one per core. Results do not depend on it.", 0, 256},
+    TEXT("device", 0, "NAME", "cpu", "Where the heavy work runs: cpu, cuda or auto (cuda where there is one)."),
     FLAG("quiet", 'q', "No progress lines."),
     FLAG("help", 'h', "Show the help of a command."),
     END,

@@ -2,7 +2,7 @@
  *
  * main finds the command, reads its options, makes the context and runs it. SIGINT and SIGTERM ask the
  * running call to finish its step and save; a second one ends the program at once. */
-#include "cli/cli.h"
+#include "cli/files.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -77,13 +77,18 @@ static int fail(cli_app *app, wf_status status) {
 }
 
 static int run_command(cli_app *app) {
+    static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
+    int device;
+    wf_status status = cli_choice(app, "device", cli_text(app, "device"), devices, &device);
+    if (status != WF_OK) return fail(app, status);
     wf_ctx_desc desc = {.threads = (int)cli_int(app, "threads"),
+                        .device = (wf_device)device,
                         .progress = cli_progress_report,
                         .warn = cli_progress_warn,
                         .user = app};
     app->progress.terminal = isatty(STDERR_FILENO) == 1;
     app->progress.quiet = app->quiet;
-    wf_status status = wf_ctx_create(&desc, &app->ctx);
+    status = wf_ctx_create(&desc, &app->ctx);
     if (status != WF_OK) return fail(app, status);
     interrupted_ctx = app->ctx;
     status = app->command->run(app);

@@ -15,6 +15,7 @@ expect value-missing 2 "--threads needs a value" "$weft" version --threads
 expect value-not-number 2 "--threads needs a whole number" "$weft" version --threads=two
 expect value-out-of-range 2 "allowed is 0 to 256" "$weft" version --threads 9999
 expect flag-with-value 2 "takes no value" "$weft" version --json=1
+expect bad-device 2 "allowed is cpu, cuda, auto" "$weft" version --device tpu
 expect argument-too-many 2 "one argument too many" "$weft" version extra
 expect help-unknown 2 "there is no command nonsense" "$weft" help nonsense
 expect stdout-full 4 "standard output could not be written" sh -c "\"$weft\" version >/dev/full"

@@ -38,8 +38,9 @@ static bool lean_start(lean *l, const wf_op *op, bool backward, wf_arena *arena)
     l->messages = l->hidden - 2 * l->de;
     /* z begins at column M; a product into it writes whole vectors, which must end inside the row. */
     l->ldx = wf_pad(l->messages + wf_pad(2 * l->de));
-    /* Whole panels can be left out. */
-    if (l->to_dst == NULL && l->messages % gemm_panel == 0) l->first = l->messages;
+    /* Whole panels can be left out, where what remains is padded as before. */
+    if (l->to_dst == NULL && l->messages % gemm_panel == 0 && l->messages % WF_PAD == 0)
+        l->first = l->messages;
     if (l->to_dst != NULL) l->softmax = softmax_view(op);
     l->x = scratch(arena, (size_t)tile_rows * (size_t)l->ldx);
     l->o = scratch(arena, (size_t)tile_rows * (size_t)l->e->ld);

@@ -6,23 +6,29 @@
 namespace wf_gpu {
 namespace {
 
-__global__ void bounds_kernel(const uint32_t *map, int rows, int *bounds) {
-    __shared__ int low[threads_each], high[threads_each];
+enum { bound_threads = 1024 };
+
+__global__ void __launch_bounds__(bound_threads)
+    bounds_kernel(const uint32_t *map, int rows, int *bounds) {
+    __shared__ int low[32], high[32];
     uint32_t target = blockIdx.x;
     int first = INT_MAX, last = 0;
-    for (int row = (int)threadIdx.x; row < rows; row += threads_each)
-        if (map == NULL || map[row] == target) {
+    for (int row = (int)threadIdx.x; row < rows; row += bound_threads)
+        if (map[row] == target) {
             first = min(first, row);
             last = row + 1;
         }
-    low[threadIdx.x] = first;
-    high[threadIdx.x] = last;
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    for (int i = 1; i < threads_each; i++) {
-        first = min(first, low[i]);
-        last = max(last, high[i]);
+    first = __reduce_min_sync(0xffffffffu, first);
+    last = __reduce_max_sync(0xffffffffu, last);
+    if (threadIdx.x % 32 == 0) {
+        low[threadIdx.x / 32] = first;
+        high[threadIdx.x / 32] = last;
     }
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    first = __reduce_min_sync(0xffffffffu, low[threadIdx.x]);
+    last = __reduce_max_sync(0xffffffffu, high[threadIdx.x]);
+    if (threadIdx.x != 0) return;
     bounds[2 * target] = last == 0 ? 0 : first;
     bounds[2 * target + 1] = last;
 }
@@ -62,7 +68,7 @@ struct product_value {
 } // namespace
 
 void find_bounds(const uint32_t *map, int rows, int targets, int *bounds) {
-    bounds_kernel<<<(unsigned)targets, threads_each, 0, stream()>>>(map, rows, bounds);
+    bounds_kernel<<<(unsigned)targets, bound_threads, 0, stream()>>>(map, rows, bounds);
 }
 
 void add_spans(const row_ranges &ranges, int cols, const float *partial, int ld,

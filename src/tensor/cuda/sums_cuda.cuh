@@ -13,15 +13,19 @@ namespace wf_gpu {
 
 enum { span_rows = 1024, span_warps = 8 };
 
-/* Where targets' rows are. starts NULL: bounds [2 * targets] and a map; map NULL: every row in the bounds. */
+/* Where targets' rows are: between starts, or those of a map within bounds [2 * targets], or all rows of the one target
+ * there is. */
 struct row_ranges {
     const uint32_t *starts, *map;
     const int *bounds;
     int targets, spans; /* most spans of a target */
+    int rows;
 
-    __device__ int first(int t) const { return starts != NULL ? (int)starts[t] : bounds[2 * t]; }
+    __device__ int first(int t) const {
+        return starts != NULL ? (int)starts[t] : map != NULL ? bounds[2 * t] : 0;
+    }
     __device__ int last(int t) const {
-        return starts != NULL ? (int)starts[t + 1] : bounds[2 * t + 1];
+        return starts != NULL ? (int)starts[t + 1] : map != NULL ? bounds[2 * t + 1] : rows;
     }
     /* Ranges do not overlap, so the slots of their partial sums lie close; mapped targets have `spans` each. */
     __device__ int slot(int t) const {
@@ -71,7 +75,7 @@ __global__ void __launch_bounds__(32 * span_warps)
 /* Declared in steps_cuda.cuh's terms: adds the partial sums of each target's spans. */
 void add_spans(const row_ranges &ranges, int cols, const float *partial, int ld,
                const sum_target &to);
-/* bounds[2t], bounds[2t+1] around the rows with map[r] == t; map NULL: all rows, one target. */
+/* bounds[2t], bounds[2t+1] around the rows with map[r] == t. */
 void find_bounds(const uint32_t *map, int rows, int targets, int *bounds);
 
 template <class V>
@@ -91,10 +95,11 @@ bool sum_values(V value, row_ranges ranges, int slots, int cols, const sum_targe
 template <class V>
 bool sum_values_ranges(V value, int rows, int cols, const uint32_t *start, int targets,
                        const sum_target &to, wf_arena *arena) {
-    row_ranges ranges = {start, NULL, NULL, targets, 0};
+    row_ranges ranges = {start, NULL, NULL, targets, 0, rows};
     return targets == 0 || sum_values(value, ranges, rows / span_rows + targets, cols, to, arena);
 }
 
+/* map NULL: all rows, one target. */
 template <class V>
 bool sum_values_mapped(V value, int rows, int cols, const uint32_t *map, int targets,
                        const sum_target &to, wf_arena *arena) {
@@ -102,9 +107,9 @@ bool sum_values_mapped(V value, int rows, int cols, const uint32_t *map, int tar
     wf_arena_mark mark = wf_arena_here(arena);
     int *bounds = (int *)wf_arena_alloc(arena, 2 * (size_t)targets * sizeof(int));
     if (bounds == NULL) return false;
-    find_bounds(map, rows, targets, bounds);
+    if (map != NULL) find_bounds(map, rows, targets, bounds);
     int spans = (rows + span_rows - 1) / span_rows;
-    row_ranges ranges = {NULL, map, bounds, targets, spans};
+    row_ranges ranges = {NULL, map, bounds, targets, spans, rows};
     bool done = sum_values(value, ranges, spans * targets, cols, to, arena);
     wf_arena_rewind(arena, mark);
     return done;

@@ -110,15 +110,8 @@ static wf_status stage_evaluation(run *r) {
     return cli_evaluate_run(r->app, &r->recipe, &r->paths, r->data);
 }
 
-static double total_seconds(const run *r) {
-    double sum = 0;
-    for (int stage = 0; stage < CLI_STAGES; stage++)
-        sum += cli_stages_seconds(&r->stages, (cli_stage)stage);
-    return sum;
-}
-
 static wf_status stage_report(run *r) {
-    return cli_report_run(r->app, &r->recipe, &r->paths, r->data, total_seconds(r),
+    return cli_report_run(r->app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages),
                           r->paths.report);
 }
 
@@ -262,67 +255,76 @@ static wf_status run_all(run *r, const char *folder, bool redo) {
     CLI_TRY(cli_print_eval(app, r->paths.eval, r->recipe.eval.score == WF_SCORE_AUC));
     if (!app->json) {
         char took[32];
-        cli_duration(total_seconds(r), took);
+        cli_duration(cli_stages_total(&r->stages), took);
         printf("\n%s in all. The page with plots: %s\n", took, r->paths.report);
     }
     return WF_OK;
 }
 
-static wf_status run_recipe(cli_app *app, wf_status opened, run *r, bool redo) {
-    wf_status status = opened;
-    if (status == WF_OK) {
-        char folder[CLI_PATH];
-        const char *out = cli_text(app, "out");
-        if (out != NULL) snprintf(folder, sizeof folder, "%s", out);
-        else snprintf(folder, sizeof folder, "runs/%s", r->recipe.name);
-        status = run_all(r, folder, redo);
-    }
+static wf_status run_create(cli_app *app, run **out) {
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    (*out)->app = app;
+    return WF_OK;
+}
+
+static void run_free(run *r) {
     cli_stages_free(&r->stages);
     wf_dataset_free(r->data);
     wf_graph_free(r->graph);
     cli_recipe_free(&r->recipe);
     free(r);
-    return status;
 }
 
 wf_status cli_run(cli_app *app) {
-    run *r = calloc(1, sizeof *r);
-    if (r == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
-    r->app = app;
-    wf_status opened = cli_recipe_open(app, app->argument[0], &r->recipe);
-    return run_recipe(app, opened, r, cli_flag(app, "redo"));
+    run *r;
+    CLI_TRY(run_create(app, &r));
+    wf_status status = cli_recipe_open(app, app->argument[0], &r->recipe);
+    if (status == WF_OK) {
+        char folder[CLI_PATH];
+        const char *out = cli_text(app, "out");
+        if (out != NULL) snprintf(folder, sizeof folder, "%s", out);
+        else snprintf(folder, sizeof folder, "runs/%s", r->recipe.name);
+        status = run_all(r, folder, cli_flag(app, "redo"));
+    }
+    run_free(r);
+    return status;
 }
 
 /* The demo's folder is its own, so a newer demo replaces an older one's results. */
 wf_status cli_demo(cli_app *app) {
-    run *r = calloc(1, sizeof *r);
-    if (r == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
-    r->app = app;
-    return run_recipe(app, cli_recipe_builtin(app, &r->recipe), r, true);
+    run *r;
+    CLI_TRY(run_create(app, &r));
+    wf_status status = cli_recipe_builtin(app, &r->recipe);
+    if (status == WF_OK) status = run_all(r, cli_text(app, "out"), true);
+    run_free(r);
+    return status;
+}
+
+/* The page again, from a folder of an earlier run: r->recipe is the resolved one that lies there. */
+static wf_status report_again(run *r, const char *folder) {
+    cli_app *app = r->app;
+    char source[CLI_PATH];
+    CLI_TRY(cli_path(app, folder, "recipe.conf", source));
+    if (!wf_file_exists(source))
+        return cli_fail(app, WF_ERR_INPUT, "%s is no folder of weft run: it has no recipe.conf",
+                        folder);
+    CLI_TRY(cli_recipe_open(app, source, &r->recipe));
+    CLI_TRY(cli_run_paths_set(app, &r->recipe, folder, &r->paths));
+    if (wf_recipe_has_section(r->recipe.source, "data"))
+        CLI_TRY(cli_recipe_dataset(app, &r->recipe, &r->data));
+    CLI_TRY(cli_stages_open(app, folder, &r->recipe, "", &r->stages));
+    const char *out = cli_text(app, "out") != NULL ? cli_text(app, "out") : r->paths.report;
+    CLI_TRY(cli_report_run(app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages), out));
+    if (app->json) return cli_print_json(app, json_pack("{s:s}", "path", out));
+    puts(out);
+    return WF_OK;
 }
 
 wf_status cli_report(cli_app *app) {
-    cli_recipe recipe;
-    wf_dataset *data = NULL;
-    cli_run_paths *paths = calloc(1, sizeof *paths);
-    char source[CLI_PATH];
-    wf_status status = paths == NULL ? cli_fail(app, WF_ERR_MEMORY, "out of memory")
-                                     : cli_path(app, app->argument[0], "recipe.conf", source);
-    recipe = (cli_recipe){0};
-    if (status == WF_OK && !wf_file_exists(source))
-        status = cli_fail(app, WF_ERR_INPUT, "%s is no folder of weft run: it has no recipe.conf",
-                          app->argument[0]);
-    if (status == WF_OK) status = cli_recipe_open(app, source, &recipe);
-    if (status == WF_OK) status = cli_run_paths_set(app, &recipe, app->argument[0], paths);
-    if (status == WF_OK && wf_recipe_has_section(recipe.source, "data"))
-        status = cli_recipe_dataset(app, &recipe, &data);
-    if (status == WF_OK) {
-        const char *out = cli_text(app, "out");
-        status = cli_report_run(app, &recipe, paths, data, 0, out != NULL ? out : paths->report);
-        if (status == WF_OK) printf("%s\n", out != NULL ? out : paths->report);
-    }
-    wf_dataset_free(data);
-    cli_recipe_free(&recipe);
-    free(paths);
+    run *r;
+    CLI_TRY(run_create(app, &r));
+    wf_status status = report_again(r, app->argument[0]);
+    run_free(r);
     return status;
 }

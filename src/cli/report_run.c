@@ -143,8 +143,9 @@ static void gather_facts(cli_app *app, const cli_recipe *recipe, const wf_datase
         cli_duration(seconds, took);
         add_fact(g, "time", "%s in all, %d threads", took, wf_ctx_threads(app->ctx));
     }
-    snprintf(g->title, sizeof g->title, "weft: %s",
-             recipe->title != NULL ? recipe->title : recipe->name);
+    const char *name = json_string_value(json_object_get(g->eval, "recipe"));
+    if (recipe->title != NULL) name = recipe->title;
+    snprintf(g->title, sizeof g->title, "weft: %s", name != NULL ? name : recipe->name);
     snprintf(
         g->summary, sizeof g->summary,
         "A permutation-equivariant flow was fitted to %s trained networks of %s%s%s, and %zu new "

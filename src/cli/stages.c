@@ -112,6 +112,13 @@ double cli_stages_seconds(const cli_stages *stages, cli_stage stage) {
     return json_number_value(json_object_get(entry_of(stages, stage), "seconds"));
 }
 
+double cli_stages_total(const cli_stages *stages) {
+    double sum = 0;
+    for (int stage = 0; stage < CLI_STAGES; stage++)
+        sum += cli_stages_seconds(stages, (cli_stage)stage);
+    return sum;
+}
+
 static wf_status put(cli_app *app, cli_stages *stages, cli_stage stage, bool finished,
                      double seconds) {
     json_t *entry =

@@ -25,6 +25,7 @@ void cli_stages_free(cli_stages *stages);
 cli_stage cli_stages_changed(const cli_stages *stages, char *what, size_t size);
 bool cli_stages_finished(const cli_stages *stages, cli_stage stage);
 double cli_stages_seconds(const cli_stages *stages, cli_stage stage);
+double cli_stages_total(const cli_stages *stages); /* seconds of all stages together */
 
 /* Each writes the file. forget drops a stage and all that stand on it. */
 wf_status cli_stages_begin(cli_app *app, cli_stages *stages, cli_stage stage);

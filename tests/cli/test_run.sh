@@ -43,6 +43,9 @@ expect run-report-key 0 "report: " "$weft" run "$recipe" --set train.lr=0.005 --
 check report-title grep -q "weft: Hello" runs/tiny/report.html
 expect report-again 0 "again.html" "$weft" report runs/tiny -o again.html
 check report-again-whole grep -q "</html>" again.html
+"$weft" report before -o named.html --json >report.json
+check report-json is_json report.json
+check "the page keeps the recipe's name" grep -q "<h1>weft: tiny</h1>" named.html
 
 mkdir one && (cd one && "$weft" run "$recipe" --threads 1 -q >/dev/null)
 check "one thread, same networks" cmp before/nets.safetensors one/runs/tiny/nets.safetensors

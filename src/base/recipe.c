@@ -7,14 +7,13 @@
  *     also when an override replaces them. */
 #include "weft/recipe.h"
 #include "base/arena.h"
+#include "base/c_locale.h"
 #include "base/io.h"
 #include "base/utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <locale.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -434,22 +433,12 @@ static bool is_decimal(const char *text, bool whole) {
     return *text == '\0';
 }
 
-static locale_t c_locale;
-static void make_c_locale(void) { c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
-
-/* strtod with a point, whatever the caller's locale has. */
-static double decimal_value(const char *text) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_c_locale);
-    return c_locale != (locale_t)0 ? strtod_l(text, NULL, c_locale) : strtod(text, NULL);
-}
-
 wf_status wf_recipe_double(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
                            double low, double high, double *value) {
     const setting *one;
     WF_TRY(ask(ctx, recipe, section, key, &one));
     if (one == NULL) return WF_OK;
-    double number = is_decimal(one->value, false) ? decimal_value(one->value) : NAN;
+    double number = is_decimal(one->value, false) ? wf_c_strtod(one->value, NULL) : NAN;
     if (isfinite(number) && number >= low && number <= high) {
         *value = number;
         return WF_OK;

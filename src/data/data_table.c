@@ -1,11 +1,10 @@
 /* data_table: reading columns as numbers or categories, and naming places in sentences. */
+#include "base/c_locale.h"
 #include "base/utf8.h"
 #include "data/data_table.h"
 
 #include <ctype.h>
-#include <locale.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,14 +19,15 @@ void wf__table_free(wf_table *table) {
 }
 
 char *wf__arena_format(wf_arena *arena, const char *format, ...) {
-    va_list args;
+    va_list args, again;
     va_start(args, format);
+    va_copy(again, args);
+    locale_t before = wf_c_locale_enter(); /* a class or level named by a number is kept in files */
     int length = vsnprintf(NULL, 0, format, args);
-    va_end(args);
     char *text = length < 0 ? NULL : wf_arena_alloc(arena, (size_t)length + 1);
-    if (text == NULL) return NULL;
-    va_start(args, format);
-    vsnprintf(text, (size_t)length + 1, format, args);
+    if (text != NULL) vsnprintf(text, (size_t)length + 1, format, again);
+    wf_c_locale_leave(before);
+    va_end(again);
     va_end(args);
     return text;
 }
@@ -118,19 +118,13 @@ void wf__table_names(const wf_table *table, char *out, size_t size) {
     }
 }
 
-/* strtod follows the program's locale; files do not. */
-static locale_t c_locale;
-static void make_c_locale(void) { c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
-
 bool wf__parse_number(const char *text, double *out) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_c_locale);
     while (isspace((unsigned char)*text)) text++;
     size_t length = strlen(text);
     while (length > 0 && isspace((unsigned char)text[length - 1])) length--;
     if (length == 0 || strspn(text, "0123456789+-.eE") < length) return false;
     char *end;
-    *out = c_locale == (locale_t)0 ? strtod(text, &end) : strtod_l(text, &end, c_locale);
+    *out = wf_c_strtod(text, &end);
     return end == text + length && isfinite(*out);
 }
 

@@ -1,6 +1,8 @@
 /* page: the growing text of the report. */
 #include "report/page.h"
 
+#include "base/c_locale.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,12 +35,14 @@ void wf__page_add(wf__page *page, const char *format, ...) {
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
+    locale_t before = wf_c_locale_enter(); /* SVG and CSS know no decimal comma */
     int length = vsnprintf(NULL, 0, format, args);
     va_end(args);
     if (length > 0 && reserve(page, (size_t)length)) {
         vsnprintf(page->text + page->size, (size_t)length + 1, format, again);
         page->size += (size_t)length;
     }
+    wf_c_locale_leave(before);
     va_end(again);
 }
 

@@ -10,6 +10,7 @@
  * I3  A diverged network lies in its part with weights that are not finite, which is how the merge knows it. */
 #include "zoo/zoo_engine.h"
 
+#include "base/c_locale.h"
 #include "base/io.h"
 #include "zoo/zoo_file.h"
 
@@ -78,6 +79,7 @@ static void fingerprint_of(const wf_dataset *data, char out[65]) {
 static void write_recipe(collection *all) {
     const wf_zoo_desc *desc = all->desc;
     char optimizer[256];
+    locale_t before = wf_c_locale_enter();
     if (desc->optimizer == WF_ZOO_ADAM)
         snprintf(optimizer, sizeof optimizer,
                  "optimizer = adam\nbeta1 = %.17g\nbeta2 = %.17g\neps = %.17g\n", desc->beta1,
@@ -94,6 +96,7 @@ static void write_recipe(collection *all) {
              desc->epochs_max > desc->epochs ? desc->epochs_max : desc->epochs, desc->batch,
              desc->weight_decay, desc->cosine ? "cosine" : "constant", desc->label_smoothing,
              all->test_name, all->fingerprint);
+    wf_c_locale_leave(before);
 }
 
 /* The first line in which two recipes differ, for the sentence that refuses one of them. */

@@ -1,6 +1,7 @@
 /* The zoo engine: against plain loops in double, under relabelling of hidden units, and the same
  * bits for any number of threads, any shard, after an interruption and after kill -9. */
 #include "wf_test.h"
+#include "comma_locale.h"
 
 #include "base/random.h"
 #include "weft/zoo.h"
@@ -411,6 +412,25 @@ static void test_threads_and_shards(void **state) {
 }
 
 /* Network 107 is the same network in a collection of its own. */
+/* A host program with a decimal comma makes the same file, weft.recipe included. */
+static void test_locale(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "locale");
+    size_t size;
+    char *expected = reference_bytes(&s, &size);
+    wf_ctx *ctx = ctx_of(1);
+    bool comma = comma_locale_begin();
+    wf_status status = train_with(ctx, &s, 0);
+    comma_locale_end();
+    assert_int_equal(status, WF_OK);
+    assert_same_file(s.path, expected, size);
+    free(expected);
+    wf_ctx_free(ctx);
+    shared_end(&s);
+    if (!comma) skip(); /* no localedef here */
+}
+
 static void test_index_is_all(void **state) {
     (void)state;
     shared s;
@@ -769,6 +789,7 @@ int main(void) {
         cmocka_unit_test(test_relabelling),
         cmocka_unit_test(test_killed), /* forks: before any other test leaves threads behind */
         cmocka_unit_test(test_threads_and_shards),
+        cmocka_unit_test(test_locale),
         cmocka_unit_test(test_index_is_all),
         cmocka_unit_test(test_interruption),
         cmocka_unit_test(test_divergence),

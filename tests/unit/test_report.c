@@ -1,6 +1,7 @@
 /* The report: escaping, self-containment, the PNG encoder against zlib's own inflate, marked copies, missing
  * parts. WEFT_TEST_REPORT=FILE keeps the page of the full test, to look at it. */
 #include "wf_test.h"
+#include "comma_locale.h"
 
 #include "base/io.h"
 #include "report/page.h"
@@ -305,11 +306,23 @@ static void copies_are_told(void **state) {
     assert_false(wf_report_is_copy(NULL));
 }
 
+/* SVG has no decimal comma, whatever the host program's locale. */
+static void numbers_ignore_the_locale(void **state) {
+    (void)state;
+    wf__page page = {0};
+    bool comma = comma_locale_begin();
+    wf__page_add(&page, "%.1f %s", 2.5, "x");
+    comma_locale_end();
+    assert_string_equal(page.text, "2.5 x");
+    wf__page_free(&page);
+    if (!comma) skip(); /* no localedef here */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_page),       cmocka_unit_test(unlabelled_page),
         cmocka_unit_test(png_round_trip),  cmocka_unit_test(base64_known_answers),
-        cmocka_unit_test(copies_are_told),
+        cmocka_unit_test(copies_are_told), cmocka_unit_test(numbers_ignore_the_locale),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

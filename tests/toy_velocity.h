@@ -124,8 +124,9 @@ static void toy_free(void *self) {
 }
 
 /* A wf_velocity_maker; arg is a toy_orders. */
-static inline wf_status toy_make(wf_ctx *ctx, void *arg, const wf_field_desc *desc,
+static inline wf_status toy_make(wf_ctx *ctx, void *arg, const wf_field_desc *desc, size_t params,
                                  wf_velocity *out) {
+    assert_true(params == 0 || params == toy_params);
     toy *x;
     WF_TRY(wf_alloc(ctx, 1, sizeof *x, "toy", &x));
     x->orders = arg;

@@ -1,5 +1,6 @@
 #include "flow/checkpoint.h"
 
+#include "base/c_locale.h"
 #include "base/isa.h"
 #include "base/utf8.h"
 
@@ -149,8 +150,8 @@ done:
 
 /* --- reading ------------------------------------------------------------------------------------ */
 
-static wf_status read_tensor(wf_ctx *ctx, const char *path, const wf_st_file *file,
-                             const char *name, size_t count, float *out) {
+static wf_status check_tensor(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                              const char *name, size_t count) {
     const wf_st_tensor *tensor = wf_st_find(file, name);
     if (tensor == NULL)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the tensor \"%s\"", path, name);
@@ -158,7 +159,13 @@ static wf_status read_tensor(wf_ctx *ctx, const char *path, const wf_st_file *fi
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: tensor \"%s\" has %zu values of type %s, expected %zu of type F32",
                        path, name, tensor->count, wf_st_dtype_name(tensor->dtype), count);
-    memcpy(out, tensor->data, count * sizeof *out);
+    return WF_OK;
+}
+
+static wf_status read_tensor(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                             const char *name, size_t count, float *out) {
+    WF_TRY(check_tensor(ctx, path, file, name, count));
+    memcpy(out, wf_st_find(file, name)->data, count * sizeof *out);
     for (size_t i = 0; i < count; i++)
         if (!isfinite(out[i]))
             return wf_fail(ctx, WF_ERR_INPUT, "%s: tensor \"%s\" has values that are not finite",
@@ -178,24 +185,24 @@ static wf_status read_field(wf_ctx *ctx, const char *path, const wf_st_file *fil
     return WF_OK;
 }
 
-/* A number of the metadata in [0, high]. */
+/* A number of the metadata in [low, high]. */
 static wf_status read_number(wf_ctx *ctx, const char *path, const wf_st_file *file, const char *key,
-                             double high, double *out) {
+                             double low, double high, double *out) {
     const char *text = wf_st_meta(file, key);
     char *end = NULL;
-    if (text != NULL) *out = strtod(text, &end);
-    if (text != NULL && end != text && *end == '\0' && *out >= 0 && *out <= high) return WF_OK;
-    return wf_fail(ctx, WF_ERR_INPUT, "%s: metadata \"%s\" is %.40s; expected 0 to %g", path, key,
-                   text == NULL ? "missing" : text, high);
+    if (text != NULL) *out = wf_c_strtod(text, &end);
+    if (text != NULL && end != text && *end == '\0' && *out >= low && *out <= high) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT, "%s: metadata \"%s\" is %.40s; expected %g to %g", path, key,
+                   text == NULL ? "missing" : text, low, high);
 }
 
 static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *file,
                             wf_fit_state *state) {
     double step, window;
-    WF_TRY(read_number(ctx, path, file, "step", 4294967295.0, &step));
-    WF_TRY(read_number(ctx, path, file, "seconds", 1e12, &state->seconds));
-    WF_TRY(read_number(ctx, path, file, "window.loss", 1e300, &state->window_loss));
-    WF_TRY(read_number(ctx, path, file, "window.updates", 4294967295.0, &window));
+    WF_TRY(read_number(ctx, path, file, "step", 0, 4294967295.0, &step));
+    WF_TRY(read_number(ctx, path, file, "seconds", 0, 1e12, &state->seconds));
+    WF_TRY(read_number(ctx, path, file, "window.loss", 0, 1e300, &state->window_loss));
+    WF_TRY(read_number(ctx, path, file, "window.updates", 0, 4294967295.0, &window));
     state->step = (size_t)step;
     state->window_count = (size_t)window;
     return WF_OK;
@@ -234,6 +241,27 @@ done:
 
 /* --- a flow to sample from ---------------------------------------------------------------------- */
 
+/* What is a wrong setting in a call is a damaged file when it was read from one. */
+static wf_status blame_file(wf_ctx *ctx, const char *path, wf_status status) {
+    if (status == WF_OK || status == WF_ERR_MEMORY) return status;
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s: %s; the file is damaged or of another version: train the flow again", path,
+                   wf_last_error(ctx));
+}
+
+/* The field the file describes, and its parameters. */
+static wf_status read_velocity(wf_ctx *ctx, const char *path, wf_velocity_maker *maker, void *arg,
+                               wf_flow *flow) {
+    const wf_st_tensor *flat = wf_st_find(flow->file, "optim.first");
+    size_t stored = flat == NULL ? 0 : flat->count;
+    if (stored == 0)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the tensor \"optim.first\"", path);
+    WF_TRY(blame_file(ctx, path, maker(ctx, arg, &flow->field, stored, &flow->velocity)));
+    WF_TRY(wf_alloc(ctx, flow->velocity.params, sizeof(float), "flow", &flow->params));
+    return read_field(ctx, path, flow->file, flow->fit.ema > 0 ? "ema" : "weights", &flow->velocity,
+                      flow->params);
+}
+
 static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
                             bool normalise, wf_stock *stock) {
     char key[name_bytes];
@@ -247,7 +275,7 @@ static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *fil
         return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the description of architecture %d",
                        path, s);
     unsigned flags = strcmp(fold, "yes") == 0 ? WF_GRAPH_FOLD_INPUT : 0;
-    WF_TRY(wf_graph_parse(ctx, arch, activation, flags, &stock->graph));
+    WF_TRY(blame_file(ctx, path, wf_graph_parse(ctx, arch, activation, flags, &stock->graph)));
     if (!normalise) return WF_OK;
     stock->norm.n = stock->graph->n_blocks;
     size_t n = (size_t)stock->norm.n;
@@ -262,9 +290,9 @@ static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *fil
 
 static wf_status read_stocks(wf_ctx *ctx, const char *path, wf_flow *flow) {
     wf_stocks *stocks = &flow->stocks;
-    double n_stocks, n_sources;
-    WF_TRY(read_number(ctx, path, flow->file, "stocks", 1e6, &n_stocks));
-    WF_TRY(read_number(ctx, path, flow->file, "sources", 1e6, &n_sources));
+    double n_stocks, n_sources, most = (double)wf_st_meta_count(flow->file); /* each has entries */
+    WF_TRY(read_number(ctx, path, flow->file, "stocks", 1, most, &n_stocks));
+    WF_TRY(read_number(ctx, path, flow->file, "sources", 1, most, &n_sources));
     WF_TRY(wf_alloc(ctx, (size_t)n_stocks, sizeof *stocks->stocks, "flow", &stocks->stocks));
     stocks->n_stocks = (int)n_stocks;
     for (int s = 0; s < stocks->n_stocks; s++)
@@ -275,15 +303,16 @@ static wf_status read_stocks(wf_ctx *ctx, const char *path, wf_flow *flow) {
         char key[name_bytes];
         double arch, count;
         snprintf(key, sizeof key, "source.%d.arch", i);
-        WF_TRY(read_number(ctx, path, flow->file, key, n_stocks - 1, &arch));
+        WF_TRY(read_number(ctx, path, flow->file, key, 0, n_stocks - 1, &arch));
         snprintf(key, sizeof key, "source.%d.count", i);
-        WF_TRY(read_number(ctx, path, flow->file, key, 4294967295.0, &count));
+        WF_TRY(read_number(ctx, path, flow->file, key, 0, 4294967295.0, &count));
         stocks->sources[i].stock = (int)arch;
         stocks->sources[i].count = (size_t)count;
     }
     if (flow->field.cond == WF_COND_NONE) return WF_OK;
     stocks->cond_size = flow->field.cond_size;
     size_t numbers = (size_t)n_sources * (size_t)stocks->cond_size;
+    WF_TRY(check_tensor(ctx, path, flow->file, "cond", numbers));
     WF_TRY(wf_alloc(ctx, numbers, sizeof(float), "flow", &stocks->cond));
     return read_tensor(ctx, path, flow->file, "cond", numbers, stocks->cond);
 }
@@ -297,13 +326,10 @@ wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, wf_velocity_maker *ma
     WF_TRY_GOTO(wf_st_open(ctx, path, &flow->file), fail);
     WF_TRY_GOTO(check_kind(ctx, path, flow->file), fail);
     WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, &flow->field, &flow->fit), fail);
+    WF_TRY_GOTO(blame_file(ctx, path, wf_fit_check(ctx, &flow->fit)), fail);
     WF_TRY_GOTO(read_state(ctx, path, flow->file, &flow->state), fail);
     WF_TRY_GOTO(read_stocks(ctx, path, flow), fail);
-    WF_TRY_GOTO(maker(ctx, arg, &flow->field, &flow->velocity), fail);
-    WF_TRY_GOTO(wf_alloc(ctx, flow->velocity.params, sizeof(float), "flow", &flow->params), fail);
-    WF_TRY_GOTO(read_field(ctx, path, flow->file, flow->fit.ema > 0 ? "ema" : "weights",
-                           &flow->velocity, flow->params),
-                fail);
+    WF_TRY_GOTO(read_velocity(ctx, path, maker, arg, flow), fail);
     *out = flow;
     return WF_OK;
 fail:

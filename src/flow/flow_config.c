@@ -1,5 +1,7 @@
 #include "flow/flow_config.h"
 
+#include "base/c_locale.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -20,7 +22,9 @@ wf_status wf_meta_add(wf_ctx *ctx, wf_meta *meta, const char *key, const char *f
     char *value = NULL;
     va_list args;
     va_start(args, format);
+    locale_t before = wf_c_locale_enter();
     int length = vasprintf(&value, format, args);
+    wf_c_locale_leave(before);
     va_end(args);
     char *name = strdup(key);
     if (length < 0 || name == NULL) {
@@ -149,7 +153,7 @@ static bool parse(const char *text, const setting *s, void *at) {
     errno = 0;
     bool digit = text[0] >= '0' && text[0] <= '9';
     switch (s->kind) {
-    case KIND_DOUBLE: *(double *)at = strtod(text, &end); break;
+    case KIND_DOUBLE: *(double *)at = wf_c_strtod(text, &end); break;
     case KIND_SIZE:
         if (!digit) return false;
         *(size_t *)at = (size_t)strtoull(text, &end, 10);

@@ -12,6 +12,7 @@
  *     moments are looked at before they replace an earlier checkpoint. */
 #include "flow/flow_fit.h"
 
+#include "base/c_locale.h"
 #include "nn/optim.h"
 
 #include <errno.h>
@@ -127,11 +128,13 @@ static double elapsed(const trainer *tr) { return tr->state.seconds + wf_seconds
 static wf_status write_line(trainer *tr, double norm, double factor) {
     if (tr->log < 0 || tr->state.window_count == 0) return WF_OK;
     char line[256];
+    locale_t before = wf_c_locale_enter();
     int length = snprintf(line, sizeof line,
                           "{\"update\":%zu,\"loss\":%.9g,\"grad_norm\":%.6g,\"lr\":%.9g,"
                           "\"seconds\":%.3f}\n",
                           tr->state.step, tr->state.window_loss / (double)tr->state.window_count,
                           norm, tr->desc.lr * factor, elapsed(tr));
+    wf_c_locale_leave(before);
     tr->state.window_loss = 0;
     tr->state.window_count = 0;
     errno = ENOSPC; /* what a short write means */
@@ -276,7 +279,7 @@ static wf_status set_up(trainer *tr, const wf_source *sources, int n_sources,
     const wf_fit_desc *desc = &tr->desc;
     int cond_size = field->cond == WF_COND_NONE ? 0 : field->cond_size;
     WF_TRY(wf_fit_check(ctx, desc));
-    WF_TRY(maker(ctx, arg, field, &tr->velocity));
+    WF_TRY(maker(ctx, arg, field, 0, &tr->velocity));
     if (desc->coupling == WF_COUPLING_MATCHED && !tr->velocity.equivariant)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "the matched coupling needs a permutation-equivariant field; use "

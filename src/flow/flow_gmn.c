@@ -17,8 +17,19 @@ static wf_status gmn_backward(wf_ctx *ctx, void *self, const float *dv, float *g
 
 static void gmn_free(void *self) { wf_field_free(self); }
 
-wf_status wf_velocity_gmn(wf_ctx *ctx, void *arg, const wf_field_desc *desc, wf_velocity *out) {
+static wf_status check_params(wf_ctx *ctx, const wf_field_desc *desc, size_t params) {
+    size_t needed;
+    WF_TRY(wf_field_count(ctx, desc, &needed));
+    if (needed == params) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "the field it describes has %zu parameters, the file stores %zu", needed,
+                   params);
+}
+
+wf_status wf_velocity_gmn(wf_ctx *ctx, void *arg, const wf_field_desc *desc, size_t params,
+                          wf_velocity *out) {
     (void)arg;
+    if (params > 0) WF_TRY(check_params(ctx, desc, params));
     wf_field *field;
     WF_TRY(wf_field_create(ctx, desc, WF_F32, &field));
     *out = (wf_velocity){.self = field,

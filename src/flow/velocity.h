@@ -23,9 +23,10 @@ typedef struct wf_velocity {
     void (*free)(void *self);
 } wf_velocity;
 
-/* Makes the network of a description; `arg` is the caller's. */
+/* Makes the network of a description; `arg` is the caller's. params: how many parameters it must have, as a file
+ * says, or 0. A maker compares before it allocates anything of that size: a file may lie about its widths. */
 typedef wf_status wf_velocity_maker(wf_ctx *ctx, void *arg, const wf_field_desc *desc,
-                                    wf_velocity *out);
+                                    size_t params, wf_velocity *out);
 
 /* The graph metanetwork of `desc`; arg is not used. */
 wf_velocity_maker wf_velocity_gmn;

@@ -67,7 +67,7 @@ static void pair_make(wf_ctx *ctx, pair *x, const char *arch, const wf_field_des
     assert_ok(ctx, wf_graph_parse(ctx, arch, "relu", 0, &x->graph));
     const wf_graph *graphs[2] = {x->graph, x->graph};
     assert_ok(ctx, wf_batch_build(ctx, &x->arena, graphs, 2, &x->shape));
-    assert_ok(ctx, wf_velocity_gmn(ctx, NULL, field, &x->velocity));
+    assert_ok(ctx, wf_velocity_gmn(ctx, NULL, field, 0, &x->velocity));
     size_t n = x->shape.n_params;
     x->params = calloc(x->velocity.params, sizeof(float));
     x->grad = calloc(x->velocity.params, sizeof(float));

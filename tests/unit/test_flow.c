@@ -89,7 +89,7 @@ static void fixture_make(wf_ctx *ctx, fixture *x) {
                               .scale = x->scale,
                               .loss = x->loss};
     wf_field_desc field = plain_field(0);
-    assert_ok(ctx, toy_make(ctx, &x->orders, &field, &x->velocity));
+    assert_ok(ctx, toy_make(ctx, &x->orders, &field, 0, &x->velocity));
     toy_init(x->velocity.self, 4, x->params);
 }
 

@@ -1,0 +1,130 @@
+/* Files of flows that were damaged or lie, and files under another locale. */
+#include "wf_test.h"
+#include "comma_locale.h"
+#include "flow_fixture.h"
+
+static wf_ctx *ctx;
+
+static int start(void **state) {
+    ctx = test_ctx();
+    return make_folder(state);
+}
+
+static int stop(void **state) {
+    wf_ctx_free(ctx);
+    return drop_folder(state);
+}
+
+static wf_status train(const char *path, int cond_size, wf_velocity_maker *maker) {
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 4, 0);
+    const float cond[] = {1, 0};
+    wf_source source = {zoo, cond_size > 0 ? cond : NULL};
+    wf_field_desc field = plain_field(cond_size);
+    wf_fit_desc desc = quick_fit();
+    desc.updates = 2;
+    desc.batch = 2;
+    desc.log_every = 1;
+    toy_orders orders = {0};
+    wf_status status = wf_flow_fit_with(ctx, &source, 1, &field, &desc, path, maker, &orders, NULL);
+    wf_zoo_free(zoo);
+    return status;
+}
+
+/* The flow of one real training, with one entry of its metadata changed. */
+static const char *with_meta(const char *from, const char *key, const char *value) {
+    const char *path = file_name("changed.safetensors");
+    wf_st_file *file;
+    assert_ok(ctx, wf_st_open(ctx, from, &file));
+    size_t n = wf_st_count(file), n_meta = wf_st_meta_count(file);
+    wf_st_tensor *tensors = calloc(n, sizeof *tensors);
+    const char *(*meta)[2] = calloc(n_meta, sizeof *meta);
+    bool found = false;
+    for (size_t i = 0; i < n; i++) tensors[i] = *wf_st_at(file, i);
+    for (size_t i = 0; i < n_meta; i++) {
+        wf_st_meta_at(file, i, &meta[i][0], &meta[i][1]);
+        if (strcmp(meta[i][0], key) != 0) continue;
+        meta[i][1] = value;
+        found = true;
+    }
+    assert_true(found);
+    assert_ok(ctx, wf_st_write(ctx, path, tensors, n, (const char *const(*)[2])meta, n_meta));
+    free(tensors);
+    free(meta);
+    wf_st_close(file);
+    return path;
+}
+
+static void lies_are_refused(void **state) {
+    (void)state;
+    static const struct lie {
+        const char *key, *value, *words;
+    } lies[] = {
+        {"stocks", "0", "\"stocks\" is 0; expected 1"},
+        {"sources", "0", "\"sources\" is 0; expected 1"},
+        {"stocks", "1000000", "\"stocks\" is 1000000; expected 1"},
+        {"fit.source_std", "nan", "source_std is nan"},
+        {"fit.path_noise", "-1", "path_noise is -1"},
+        {"fit.updates", "0", "updates is 0"},
+        {"arch.0", "2-0-2", "expected a width"},
+        {"field.node", "1000000", "train the flow again"},
+        {"field.node", "4096", "parameters, the file stores"},
+        {"field.blocks", "200", "parameters, the file stores"},
+        {"field.cond_size", "1000000000", "\"cond\" has 2 values of type F32, expected 1000000000"},
+        {"field.cond_size", "-3", "\"cond\" has 2 values"},
+    };
+    char good[256];
+    snprintf(good, sizeof good, "%s", file_name("good.safetensors"));
+    assert_ok(ctx, train(good, 2, wf_velocity_gmn));
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        wf_flow *flow;
+        const char *path = with_meta(good, lies[i].key, lies[i].value);
+        assert_fails(ctx, wf_flow_open(ctx, path, &flow), WF_ERR_INPUT, lies[i].words);
+        assert_null(flow);
+    }
+}
+
+/* Bytes of a file; "" when it cannot be read. */
+static char *text_of(const char *path) {
+    char *text = NULL;
+    size_t size;
+    return wf_read_file(ctx, path, 1 << 20, &text, &size) == WF_OK ? text : strdup("");
+}
+
+/* A host program with a decimal comma writes and reads the same files. */
+static void files_ignore_the_locale(void **state) {
+    (void)state;
+    char plain[256], comma[256];
+    snprintf(plain, sizeof plain, "%s", file_name("plain.safetensors"));
+    snprintf(comma, sizeof comma, "%s", file_name("comma.safetensors"));
+    toy_orders orders = {0};
+    wf_flow *flow = NULL;
+    assert_ok(ctx, train(plain, 0, toy_make));
+    bool made = comma_locale_begin();
+    wf_status opened = wf_flow_open_with(ctx, plain, toy_make, &orders, &flow);
+    double seen = flow == NULL ? 0 : flow->fit.ema;
+    wf_flow_free(flow);
+    wf_status trained = train(comma, 0, toy_make);
+    comma_locale_end();
+    assert_int_equal(opened, WF_OK);
+    assert_int_equal(trained, WF_OK);
+    assert_true(seen == 0.9);
+    wf_st_file *file;
+    assert_ok(ctx, wf_st_open(ctx, comma, &file));
+    assert_string_equal(wf_st_meta(file, "fit.source_std"), "1");
+    assert_null(strchr(wf_st_meta(file, "fit.lr"), ','));
+    assert_null(strchr(wf_st_meta(file, "seconds"), ','));
+    assert_non_null(strchr(wf_st_meta(file, "seconds"), '.'));
+    wf_st_close(file);
+    char *log = text_of(file_name("comma.safetensors.log.jsonl"));
+    assert_non_null(strstr(log, "\"lr\":0."));
+    free(log);
+    if (!made) skip(); /* no localedef here */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lies_are_refused),
+        cmocka_unit_test(files_ignore_the_locale),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}

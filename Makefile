@@ -73,7 +73,7 @@ help:
 need-lib:
 	@tools/need.sh gcc zlib1g-dev libjansson-dev
 need-test: need-lib
-	@tools/need.sh libcmocka-dev
+	@tools/need.sh libcmocka-dev python3
 need-oracle: need-lib
 	@tools/need.sh python3-torch python3-scipy python3-sklearn
 need-bench: need-oracle # without OpenBLAS PyTorch multiplies with the reference BLAS, and losing to that says nothing

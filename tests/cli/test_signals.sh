@@ -3,7 +3,7 @@
 . tests/cli/lib.sh
 recipe=$root/tests/cli/tiny.conf
 mkdir "$scratch/whole" "$scratch/broken"
-long="--set train.updates=1500 --set train.batch=32 --set eval.controls=no"
+long="--set train.updates=4000 --set train.batch=32 --set eval.controls=no"
 
 # wait_for COMMAND...: until it holds, at most 30 s.
 wait_for() {
@@ -40,6 +40,19 @@ cd "$scratch/whole" || exit 1
 cd "$scratch" || exit 1
 check "broken and whole runs end in the same networks" cmp broken/runs/tiny/nets.safetensors whole/runs/tiny/nets.safetensors
 check "and the same table" cmp broken/runs/tiny/eval.json whole/runs/tiny/eval.json
+
+# Killed outright: nothing half-written is taken for a result, and the end is the same.
+mkdir killed && cd killed || exit 1
+# shellcheck disable=SC2086
+"$weft" run "$recipe" $long --set train.save_seconds=0.2 -q 2>/dev/null >/dev/null &
+pid=$!
+wait_for test -s runs/tiny/flow.safetensors
+kill -KILL $pid
+wait $pid 2>/dev/null
+# shellcheck disable=SC2086
+expect "goes on after SIGKILL" 0 "gmn-refined" "$weft" run "$recipe" $long
+cd "$scratch" || exit 1
+check "killed and whole runs end in the same networks" cmp killed/runs/tiny/nets.safetensors whole/runs/tiny/nets.safetensors
 
 # A signal before there is any work to save.
 "$weft" run "$recipe" --out "$scratch/early" --set zoo.count=200000 --set zoo.epochs=400 -q 2>err >/dev/null &

@@ -4,6 +4,8 @@
 
 #include "weft/zoo.h"
 
+WF_BEGIN_C
+
 /* The permutation that maximises sum_r score[r*n + match[r]]; exact. n >= 1. */
 WF_API wf_status wf_assign_max(wf_ctx *ctx, int n, const double *score, uint32_t *match);
 
@@ -36,5 +38,7 @@ WF_API wf_status wf_match_pairs(wf_ctx *ctx, const wf_graph *graph, const float 
  * desc NULL means the defaults. `path` may be the collection's own. */
 WF_API wf_status wf_align_zoo(wf_ctx *ctx, const wf_zoo *zoo, size_t reference,
                               const wf_match_desc *desc, const char *path);
+
+WF_END_C
 
 #endif

@@ -22,6 +22,17 @@
 #define WF_API
 #endif
 
+/* C linkage for programs in C++. */
+#ifdef __cplusplus
+#define WF_BEGIN_C extern "C" {
+#define WF_END_C }
+#else
+#define WF_BEGIN_C
+#define WF_END_C
+#endif
+
+WF_BEGIN_C
+
 #define WF_VERSION "0.1.0"
 
 typedef enum wf_status {
@@ -69,5 +80,7 @@ WF_API bool wf_interrupted(const wf_ctx *ctx);
 
 /* What this build has, one "name: value" a line. */
 WF_API const char *wf_build_info(void);
+
+WF_END_C
 
 #endif

@@ -4,6 +4,8 @@
 
 #include "weft/field.h"
 
+WF_BEGIN_C
+
 typedef struct wf_bench_field_result {
     size_t params;                 /* of the field */
     double forward, backward;      /* seconds per batch, best of the repeats */
@@ -20,5 +22,7 @@ WF_API wf_status wf_bench_field(wf_ctx *ctx, const wf_field_desc *desc, const ch
 
 /* Single-precision multiply-adds that all threads of the context reach together on registers alone, in GFLOP/s. */
 WF_API double wf_bench_fma_peak(wf_ctx *ctx);
+
+WF_END_C
 
 #endif

@@ -4,6 +4,8 @@
 
 #include "weft/base.h"
 
+WF_BEGIN_C
+
 typedef enum wf_scale {
     WF_SCALE_STANDARD,
     WF_SCALE_UNIT,
@@ -50,5 +52,7 @@ WF_API void wf_dataset_free(wf_dataset *data);
 
 /* Names of the built-in sets, NULL-terminated. */
 WF_API const char *const *wf_data_builtin(void);
+
+WF_END_C
 
 #endif

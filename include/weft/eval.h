@@ -5,6 +5,8 @@
 #include "weft/align.h"
 #include "weft/zoo.h"
 
+WF_BEGIN_C
+
 typedef enum wf_score { WF_SCORE_ACCURACY, WF_SCORE_AUC } wf_score;
 
 typedef struct wf_eval_desc {
@@ -65,5 +67,7 @@ WF_API double wf_roc_auc(const float *score, const int32_t *positive,
 WF_API double wf_error_iou(const uint8_t *a, const uint8_t *b, size_t bytes); /* empty union: 0 */
 /* Exact W2 between two equal-sized clouds of points (m, 3). */
 WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, int m, double *out);
+
+WF_END_C
 
 #endif

@@ -4,6 +4,8 @@
 
 #include "weft/graph.h"
 
+WF_BEGIN_C
+
 typedef enum wf_layout { WF_LAYOUT_LEAN, WF_LAYOUT_LSTAR } wf_layout;
 typedef enum wf_messages { WF_MESSAGES_SUM, WF_MESSAGES_MEAN, WF_MESSAGES_ATTENTION } wf_messages;
 typedef enum wf_encoder {
@@ -39,5 +41,7 @@ WF_API wf_field_desc wf_field_desc_default(void); /* lean, 64/64/64 x 8, sum, si
 
 /* Trainable parameters, without building anything. */
 WF_API wf_status wf_field_count(wf_ctx *ctx, const wf_field_desc *desc, size_t *out);
+
+WF_END_C
 
 #endif

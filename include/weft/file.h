@@ -4,6 +4,8 @@
 
 #include "weft/base.h"
 
+WF_BEGIN_C
+
 /* Written to a sibling, fsync, rename, fsync of the folder: the file appears whole or not at all. */
 WF_API wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes, size_t count);
 /* The whole of a file, NUL-terminated behind its end, gunzipped when it is gzip; at most `limit` bytes. free(*out). */
@@ -13,5 +15,7 @@ WF_API wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its pare
 WF_API bool wf_file_exists(const char *path);
 /* SHA-256 as 64 hex digits. */
 WF_API void wf_sha256_hex(const void *bytes, size_t count, char out[65]);
+
+WF_END_C
 
 #endif

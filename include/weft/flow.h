@@ -11,6 +11,8 @@
 #include "weft/field.h"
 #include "weft/zoo.h"
 
+WF_BEGIN_C
+
 typedef struct wf_flow wf_flow;
 
 /* A collection and the condition of its networks (K numbers; NULL without conditions). */
@@ -111,5 +113,7 @@ WF_API wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma
 /* Means of pairs, of unmatched or of Re-Basin-matched networks. */
 WF_API wf_status wf_control_average(wf_ctx *ctx, const wf_zoo *zoo, bool matched, size_t n,
                                     uint64_t seed, float *weights);
+
+WF_END_C
 
 #endif

@@ -11,6 +11,8 @@
 
 #include "weft/base.h"
 
+WF_BEGIN_C
+
 typedef enum wf_group_kind {
     WF_GROUP_INPUT,
     WF_GROUP_HIDDEN,
@@ -101,5 +103,7 @@ WF_API wf_status wf_norm_fit(wf_ctx *ctx, const wf_graph *graph, const float *we
 WF_API void wf_norm_apply(const wf_norm *norm, const wf_graph *graph, const float *in,
                           float *out); /* (w - mean) / std */
 WF_API void wf_norm_invert(const wf_norm *norm, const wf_graph *graph, const float *in, float *out);
+
+WF_END_C
 
 #endif

@@ -14,6 +14,8 @@
 
 #include "weft/zoo.h"
 
+WF_BEGIN_C
+
 typedef struct wf_import_desc {
     const char *activation; /* of the hidden layers, as wf_graph_parse names them; required */
     const char *
@@ -100,5 +102,7 @@ typedef struct wf_zoo_summary {
 
 /* Everything that can be said of a collection without its data set. */
 WF_API wf_status wf_zoo_info(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out);
+
+WF_END_C
 
 #endif

@@ -11,6 +11,8 @@
 
 #include "weft/base.h"
 
+WF_BEGIN_C
+
 typedef struct wf_recipe wf_recipe;
 WF_API wf_status wf_recipe_open(wf_ctx *ctx, const char *path, wf_recipe **out);
 WF_API wf_status wf_recipe_parse(wf_ctx *ctx, const char *label, const char *text, size_t size,
@@ -37,5 +39,7 @@ WF_API wf_status wf_recipe_choice(wf_ctx *ctx, wf_recipe *recipe, const char *se
 WF_API wf_status wf_recipe_finish(wf_ctx *ctx, const wf_recipe *recipe);
 /* The recipe with all overrides, as text that reads back to the same; free() it. */
 WF_API char *wf_recipe_text(const wf_recipe *recipe);
+
+WF_END_C
 
 #endif

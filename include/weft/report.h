@@ -10,6 +10,8 @@
 
 #include "weft/eval.h"
 
+WF_BEGIN_C
+
 typedef enum wf_report_role {
     WF_REPORT_REFERENCE, /* the collection itself */
     WF_REPORT_HELD_OUT,  /* networks trained like it, not in it */
@@ -59,5 +61,7 @@ WF_API wf_status wf_report_write(wf_ctx *ctx, const wf_report_desc *desc, const 
 
 /* Most of these networks are nearer to a training network than 99 % of the training networks are to each other. */
 WF_API bool wf_report_is_copy(const wf_points *points);
+
+WF_END_C
 
 #endif

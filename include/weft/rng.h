@@ -85,7 +85,7 @@ static inline WF_HD uint32_t wf_rng_u32(wf_rng *rng) {
 
 /* In [0, 1): 24 bits, exact in float. */
 static inline WF_HD float wf_rng_uniform(wf_rng *rng) {
-    return (float)(wf_rng_u32(rng) >> 8) * 0x1p-24f;
+    return (float)(wf_rng_u32(rng) >> 8) * (1.0f / 16777216); /* 2^-24 */
 }
 
 /* In [0, n), n > 0, without bias (multiply and reject). */

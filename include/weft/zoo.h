@@ -12,6 +12,8 @@
 #include "weft/data.h"
 #include "weft/graph.h"
 
+WF_BEGIN_C
+
 typedef struct wf_zoo wf_zoo; /* an open collection; memory-mapped, read-only */
 
 WF_API wf_status wf_zoo_open(wf_ctx *ctx, const char *path, wf_zoo **out);
@@ -80,5 +82,7 @@ WF_API wf_status wf_zoo_train_from(wf_ctx *ctx, const wf_graph *graph, const wf_
                                    const wf_zoo_desc *desc, float *weights);
 /* PyTorch's default initial weights of network `index`. */
 WF_API void wf_zoo_init(const wf_graph *graph, uint64_t seed, uint32_t index, float *w);
+
+WF_END_C
 
 #endif

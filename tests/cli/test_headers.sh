@@ -1,0 +1,42 @@
+#!/bin/sh
+# Every public header compiles alone as C11 and as C++, weft.h has them all, and a C++ program links.
+. tests/cli/lib.sh
+strict="-Iinclude -Wall -Wextra -Werror -fsyntax-only"
+have_cxx=yes
+command -v c++ >/dev/null || have_cxx=no
+
+for header in include/weft/*.h; do
+    file=${header#include/}
+    echo "#include \"$file\"" >"$scratch/alone.c"
+    cp "$scratch/alone.c" "$scratch/alone.cc"
+    # shellcheck disable=SC2086
+    check "$file alone in C11" cc -std=c11 -pedantic $strict "$scratch/alone.c"
+    # shellcheck disable=SC2086
+    [ $have_cxx = no ] || check "$file alone in C++" c++ -std=c++11 $strict "$scratch/alone.cc"
+    [ "$file" = weft/weft.h ] || check "weft.h has $file" grep -qF "\"$file\"" include/weft/weft.h
+done
+
+cat >"$scratch/program.cc" <<'END'
+#include "weft/weft.h"
+int main() {
+    wf_ctx *ctx;
+    if (wf_ctx_create(nullptr, &ctx) != WF_OK) return 1;
+    wf_zoo *zoo;
+    wf_flow *flow;
+    bool refused = wf_zoo_open(ctx, "/nowhere", &zoo) != WF_OK && wf_flow_open(ctx, "/nowhere", &flow) != WF_OK;
+    wf_ctx_free(ctx);
+    return refused ? 0 : 1;
+}
+END
+library=$(dirname "$weft")
+# A sanitizer's library wants the same sanitizer in the program.
+if [ $have_cxx = no ]; then
+    echo "skip C++: there is no c++"
+elif nm "$library/libweft.so" 2>/dev/null | grep -q '__[at]san_init'; then
+    echo "skip C++ program: a sanitizer's build"
+else
+    check "a C++ program links" c++ -std=c++11 -Iinclude "$scratch/program.cc" -o "$scratch/program" "$library/libweft.so"
+    ln -s "$library/libweft.so" "$scratch/libweft.so.0" # its name in programs
+    check "a C++ program runs" env LD_LIBRARY_PATH="$scratch" "$scratch/program"
+fi
+finish

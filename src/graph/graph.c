@@ -209,6 +209,19 @@ static const uint32_t *group_perm(const wf_graph *graph, const uint32_t *perm, i
     return orbit < 0 ? NULL : perm + wf_graph_perm_start(graph, orbit);
 }
 
+/* One row of a block; without places for its sources (to_src NULL) they stay where they are. */
+static void permute_row(const uint32_t *to_src, size_t n_src, size_t coef, const float *in,
+                        float *out, bool inverse) {
+    if (to_src == NULL) {
+        memcpy(out, in, n_src * coef * sizeof *out);
+        return;
+    }
+    for (size_t j = 0; j < n_src; j++) {
+        size_t from = inverse ? to_src[j] : j, to = inverse ? j : to_src[j];
+        for (size_t c = 0; c < coef; c++) out[to * coef + c] = in[from * coef + c];
+    }
+}
+
 static void permute(const wf_graph *graph, const uint32_t *perm, const float *in, float *out,
                     bool inverse) {
     assert(in != out);
@@ -218,15 +231,13 @@ static void permute(const wf_graph *graph, const uint32_t *perm, const float *in
         const uint32_t *to_src = group_perm(graph, perm, block->src);
         size_t n_dst = (size_t)graph->groups[block->dst].n,
                n_src = (size_t)graph->groups[block->src].n;
-        size_t coef = (size_t)block->coef;
-        for (size_t i = 0; i < n_dst; i++)
-            for (size_t j = 0; j < n_src; j++) {
-                size_t from = block->offset + (i * n_src + j) * coef;
-                size_t place = (to_dst ? to_dst[i] : i) * n_src + (to_src ? to_src[j] : j);
-                size_t to = block->offset + place * coef;
-                if (inverse) memcpy(out + from, in + to, coef * sizeof *out);
-                else memcpy(out + to, in + from, coef * sizeof *out);
-            }
+        size_t coef = (size_t)block->coef, row = n_src * coef;
+        for (size_t i = 0; i < n_dst; i++) {
+            size_t place = to_dst ? to_dst[i] : i;
+            size_t from = inverse ? place : i, to = inverse ? i : place;
+            permute_row(to_src, n_src, coef, in + block->offset + from * row,
+                        out + block->offset + to * row, inverse);
+        }
     }
 }
 

@@ -88,6 +88,26 @@ static void random_perm(const wf_graph *g, uint64_t seed, uint32_t *perm) {
     }
 }
 
+/* Entry (i, j) of a block goes to (place of i, place of j), where places of fixed groups are their own. */
+static void permutation_moves_entries(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_graph *g = parse(ctx, "2-3-2-2", "relu", 0);
+    const uint32_t perm[] = {2, 0, 1, /* second layer */ 1, 0};
+    float w[64], moved[64], back[64];
+    for (size_t i = 0; i < g->n_params; i++) w[i] = (float)i;
+    wf_graph_permute(g, perm, w, moved);
+    wf_graph_permute_inverse(g, perm, moved, back);
+    assert_memory_equal(w, back, g->n_params * sizeof *w);
+    /* layers.0 weight (3,2) and bias (3), layers.1 weight (2,3) and bias (2), layers.2 weight (2,2) and bias (2) */
+    const float expected[] = {2,  3,  4, 5,       0,  1,       /**/ 7, 8,  6,  /**/ 13, 14, 12,
+                              10, 11, 9, /**/ 16, 15, /**/ 18, 17,     20, 19, /**/ 21, 22};
+    assert_int_equal(g->n_params, sizeof expected / sizeof *expected);
+    for (size_t i = 0; i < g->n_params; i++) assert_true(moved[i] == expected[i]);
+    wf_graph_free(g);
+    wf_ctx_free(ctx);
+}
+
 /* The forward pass against a plain loop in double, and its invariance under relabelling. */
 static void forward_and_permutation(void **state) {
     (void)state;
@@ -240,6 +260,7 @@ int main(void) {
         cmocka_unit_test(layout_is_that_of_a_state_dict),
         cmocka_unit_test(bad_descriptions),
         cmocka_unit_test(width_is_rounded_half_up),
+        cmocka_unit_test(permutation_moves_entries),
         cmocka_unit_test(forward_and_permutation),
         cmocka_unit_test(normalisation),
         cmocka_unit_test(ragged_batches),

@@ -5,7 +5,8 @@
  *              {"name": "sex", "levels": ["female", "male"], "impute": "male"}]} */
 #include "data/prepare.h"
 
-#include <jansson.h>
+#include "base/json_text.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -42,7 +43,7 @@ char *wf__preparation_write(const wf_preparation *preparation) {
         json_pack("{s:s, s:s, s:s, s:o, s:o}", "format", format_name, "scale",
                   scale_names[preparation->scale], "target", preparation->target, "classes",
                   write_strings(preparation->classes, preparation->n_classes), "columns", columns);
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_REAL_PRECISION(17) | JSON_COMPACT);
+    char *text = root == NULL ? NULL : wf_json_text(root, JSON_REAL_PRECISION(17) | JSON_COMPACT);
     json_decref(root);
     return text;
 }

@@ -4,13 +4,13 @@
  *
  * All networks are read before anything is written. Flat weights of each group lie in one growing matrix. */
 #include "weft/import.h"
+#include "base/json_text.h"
 #include "base/safetensors.h"
 #include "zoo/torch_file.h"
 #include "zoo/zoo_import_layers.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,7 +317,7 @@ static char *output_path(const char *out, const char *arch) {
 }
 
 static wf_status write_group(importer *imp, group *g, const char *path, const char *from) {
-    char *sources = json_dumps(g->sources, JSON_COMPACT);
+    char *sources = wf_json_text(g->sources, JSON_COMPACT);
     if (sources == NULL) return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", path);
     wf_zoo_extra extra = {0};
     const char *name = imp->desc->name ? imp->desc->name : from;

@@ -1,6 +1,7 @@
 /* Files in and out: gzip, limits, replacement that never loses the old file, JSON lines, SHA-256. */
 #include "failing_malloc.h"
 #include "base/io.h"
+#include "base/json_text.h"
 #include "base/utf8.h"
 
 #include <dirent.h>
@@ -512,6 +513,24 @@ static wf_status log_once(wf_ctx *with, void *path) {
     return status;
 }
 
+/* The text of a long array, or nothing. */
+static wf_status text_once(wf_ctx *with, void *array) {
+    (void)with;
+    char *text = wf_json_text(array, JSON_COMPACT);
+    if (text == NULL) return WF_ERR_MEMORY;
+    bool whole = strlen(text) == 2 + 4 * 1000 - 1 && strncmp(text, "[555,555,", 9) == 0;
+    free(text);
+    return whole ? WF_OK : WF_ERR_INPUT;
+}
+
+static void json_text_is_whole_or_nothing(void **state) {
+    (void)state;
+    json_t *array = json_array();
+    for (int i = 0; i < 1000; i++) json_array_append_new(array, json_integer(555));
+    fail_every_allocation(ctx, "JSON text", text_once, array);
+    json_decref(array);
+}
+
 static void logging_survives_lack_of_memory(void **state) {
     (void)state;
     char path[256], *text;
@@ -664,6 +683,7 @@ int main(void) {
         cmocka_unit_test(folders),
         cmocka_unit_test(json_lines),
         cmocka_unit_test(logging_survives_lack_of_memory),
+        cmocka_unit_test(json_text_is_whole_or_nothing),
         cmocka_unit_test(processes_share_a_log),
         cmocka_unit_test(sha256),
         cmocka_unit_test(utf8),

@@ -1,5 +1,5 @@
 /* A collection file: what is written comes back; what does not fit its description is refused. */
-#include "wf_test.h"
+#include "failing_malloc.h"
 
 #include "base/safetensors.h"
 #include "weft/zoo.h"
@@ -221,12 +221,35 @@ static void test_failed_write(void **state) {
     wf_graph_free(graph);
 }
 
+static wf_status open_and_close(wf_ctx *caller, void *file) {
+    wf_zoo *zoo;
+    wf_status status = wf_zoo_open(caller, file, &zoo);
+    wf_zoo_free(zoo);
+    return status;
+}
+
+/* Without memory the file is not called wrong. */
+static void test_no_memory(void **state) {
+    (void)state;
+    wf_graph *graph = graph_of("2-3", "relu");
+    float *weights = numbered(graph, 2);
+    float scores[2] = {0.5f, 0.25f};
+    wf_zoo_extra extra = {.n_tests = 1, .test_names = {"test"}, .scores = {scores}};
+    extra.meta[0][0] = "weft.name", extra.meta[0][1] = "small";
+    extra.n_meta = 1;
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, 2, &extra));
+    free(weights);
+    wf_graph_free(graph);
+    fail_every_allocation(ctx, "collection", open_and_close, path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
         cmocka_unit_test_setup_teardown(test_layout, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_write, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_memory, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

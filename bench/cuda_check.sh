@@ -45,11 +45,13 @@ for check in $checks; do
     case $check in
     tests)
         for test in test_cuda_ops test_cuda_field test_zoo_cuda; do run "$test" "$gpu/$test"; done ;;
-    memcheck | racecheck)
-        run "$check test_cuda_ops" env WEFT_CUDA_SMALL=1 compute-sanitizer --tool $check \
-            --error-exitcode 9 "$gpu/test_cuda_ops"
-        [ $check = racecheck ] || run "$check test_cuda_field" env WEFT_CUDA_SMALL=1 \
-            compute-sanitizer --tool $check --error-exitcode 9 "$gpu/test_cuda_field" ;;
+    memcheck)
+        for test in test_cuda_ops test_cuda_field; do
+            run "memcheck $test" env WEFT_CUDA_SMALL=3 compute-sanitizer --error-exitcode 9 "$gpu/$test"
+        done ;;
+    racecheck) # two shapes only: it follows every access to shared memory
+        run "racecheck test_cuda_ops" env WEFT_CUDA_SMALL=6 compute-sanitizer --tool racecheck \
+            --error-exitcode 9 "$gpu/test_cuda_ops" ;;
     times) "$gpu/cuda_step" || status=1 ;;
     profile) # time per kernel of one step
         for layout in lean lstar; do

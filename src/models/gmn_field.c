@@ -295,6 +295,7 @@ wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *
 }
 
 double wf_field_flops(const wf_field *field) {
+    if (field->on_gpu) return wf__gmn_cuda_cache_flops(&field->gpu);
     double sum = 0;
     for (int p = 0; p < field->n_parts; p++) sum += wf_tape_flops(&field->parts[p].tape);
     return sum;

@@ -191,7 +191,7 @@ static void test_training(void **state) {
                 case_backward(c);
                 double norm = case_norm(c, c->grad, wf_field_params(c->field));
                 for (size_t i = 0; i < wf_field_params(c->field); i++)
-                    ((float *)c->params)[i] -= (float)(0.1 / norm) * ((float *)c->grad)[i];
+                    ((float *)c->params)[i] -= (float)(0.01 / norm) * ((float *)c->grad)[i];
             }
             free(target);
         }

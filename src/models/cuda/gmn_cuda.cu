@@ -264,6 +264,11 @@ extern "C" void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache) {
     }
 }
 
+extern "C" double wf__gmn_cuda_cache_flops(const gmn_cuda_cache *cache) {
+    const gmn_cuda *program = cache->program[1];
+    return program == NULL ? 0 : wf_tape_flops(&program->part.tape);
+}
+
 extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cache,
                                                 const gmn_cuda_desc *desc,
                                                 const gmn_cuda_arrays *arrays) {

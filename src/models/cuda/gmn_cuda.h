@@ -51,6 +51,7 @@ typedef struct gmn_cuda_cache {
     uint64_t print[2];
 } gmn_cuda_cache;
 void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache);
+double wf__gmn_cuda_cache_flops(const gmn_cuda_cache *cache); /* of a step; 0: none recorded */
 
 typedef struct gmn_cuda_arrays {
     const float *params, *w, *t, *cond; /* cond, drop: may be NULL */

@@ -37,6 +37,11 @@ wf_status wf__gmn_cuda_wait(wf_ctx *ctx) { return absent(ctx); }
 
 void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache) { (void)cache; }
 
+double wf__gmn_cuda_cache_flops(const gmn_cuda_cache *cache) {
+    (void)cache;
+    return 0;
+}
+
 wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cache, const gmn_cuda_desc *desc,
                                      const gmn_cuda_arrays *arrays) {
     (void)cache, (void)desc, (void)arrays;

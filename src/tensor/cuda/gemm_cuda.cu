@@ -8,57 +8,76 @@
  * (bias, tables, unit, gate) is done on the registers.
  * Weight gradients have few outputs and many rows: the rows are cut into chunks, by shape alone, and the chunks' partial
  * sums are added in order.
- * Limit: 2 FLOP x 128 lanes a clock on each SM, 67 TFLOP/s on an H200 (data sheet). Bytes: each operand once per tile. */
+ * Limit: 2 FLOP x 128 lanes a clock on each SM, 67 TFLOP/s on an H200 (data sheet). Bytes: each operand once per tile.
+ * Measured, H200, ncu, 324,096 rows, n = 128, unit and tables behind it: about 31 TFLOP/s at k = 128, 21 at k = 64. What
+ * holds it back: waits for the next step's loads, with 12 to 16 warps on an SM, and the epilogue at so small a k. */
 #include "tensor/cuda/steps_cuda.cuh"
 
 namespace wf_gpu {
 namespace {
 
-enum { step_k = 8, skew = 4, most_parts = 512 };
+enum { skew = 4, most_parts = 512 };
 
-__device__ inline void fetch4(const float *from, int left, bool aligned, float (&v)[4]) {
-    if (aligned && left >= 4) {
-        float4 x = *(const float4 *)from;
+/* Four neighbours, of which `left` are there. whole: either all of them, aligned, or none. */
+template <bool whole> __device__ inline void fetch4(const float *from, int left, float (&v)[4]) {
+    if (whole) {
+        float4 x = make_float4(0, 0, 0, 0);
+        if (left > 0) x = *(const float4 *)from;
         v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
     } else {
 #pragma unroll
         for (int i = 0; i < 4; i++) v[i] = i < left ? from[i] : 0;
     }
 }
+/* Of an output, which is aligned and padded and may have just been written. */
+__device__ inline void take4(const float *from, float (&v)[4]) {
+    float4 x = *(const float4 *)from;
+    v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+}
 __device__ inline void put4(float *to, const float (&v)[4]) {
     *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
+}
+/* Of a table: 16 bytes at once where they lie so. */
+__device__ inline void look4(const float *from, int left, float (&v)[4]) {
+    if (((uintptr_t)from & 15) == 0 && left >= 4) fetch4<true>(from, left, v);
+    else fetch4<false>(from, left, v);
 }
 
 /* --- what becomes of 4 neighbouring sums; columns n .. are zero -------------------------------------------- */
 __device__ inline void finish(const into_linear &to, int row, int col, int n, float (&x)[4]) {
     float *c = to.c + (size_t)row * to.ldc + col;
-    float scale = to.scale == NULL ? 1 : to.scale[row];
-    const float *table = to.table == NULL ? NULL : to.table + (size_t)to.map[row] * to.ld_table;
-    float before[4];
-    if (to.add) fetch4(c, 4, true, before);
+    float more[4];
+    if (to.add) {
+        take4(c, more);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (to.add) x[i] += before[i];
-        if (to.bias != NULL && col + i < n) x[i] += scale * to.bias[col + i];
-        if (table != NULL && col + i < n) x[i] += table[col + i];
-        if (col + i >= n) x[i] = 0;
+        for (int i = 0; i < 4; i++) x[i] += more[i];
     }
+    if (to.bias != NULL) {
+        float scale = to.scale == NULL ? 1 : __ldg(to.scale + row);
+        look4(to.bias + col, n - col, more);
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] += scale * more[i];
+    }
+    if (to.table != NULL) {
+        look4(to.table + (size_t)__ldg(to.map + row) * to.ld_table + col, n - col, more);
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] += more[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = col + i < n ? x[i] : 0;
     put4(c, x);
 }
 
 __device__ inline void finish(const into_unit &to, int row, int col, int n, float (&x)[4]) {
     size_t at = (size_t)row * to.ld + col;
-    const float *a = to.a + (to.index_a == NULL ? 0 : (size_t)to.index_a[row] * to.lda);
-    const float *b = to.b == NULL ? NULL : to.b + (size_t)to.index_b[row] * to.ldb;
-    float slope[4];
+    float a[4], b[4] = {}, slope[4];
+    look4(to.a + (to.index_a == NULL ? 0 : (size_t)__ldg(to.index_a + row) * to.lda) + col, n - col,
+          a);
+    if (to.b != NULL) look4(to.b + (size_t)__ldg(to.index_b + row) * to.ldb + col, n - col, b);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if (col + i < n) {
-            x[i] =
-                smooth_unit(to.unit, x[i] + a[col + i] + (b == NULL ? 0 : b[col + i]), &slope[i]);
-        } else {
-            x[i] = slope[i] = 0;
-        }
+        x[i] = smooth_unit(to.unit, x[i] + a[i] + b[i], &slope[i]);
+        if (col + i >= n) x[i] = slope[i] = 0;
     }
     put4(to.y + at, x);
     if (to.slope != NULL) put4(to.slope + at, slope);
@@ -66,20 +85,20 @@ __device__ inline void finish(const into_unit &to, int row, int col, int n, floa
 
 __device__ inline void finish(const into_residual &to, int row, int col, int n, float (&x)[4]) {
     size_t at = (size_t)row * to.ld + col;
-    const float *gate = to.gate == NULL ? NULL : to.gate + (size_t)to.graph[row] * to.ld_gate + col;
-    float in[4];
-    fetch4(to.in + at, 4, true, in);
+    float in[4], bias[4], gate[4] = {};
+    take4(to.in + at, in);
+    look4(to.bias + col, n - col, bias);
+    if (to.gate != NULL)
+        look4(to.gate + (size_t)__ldg(to.graph + row) * to.ld_gate + col, n - col, gate);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        x[i] =
-            col + i < n ? in[i] + (gate == NULL ? 1 : 1 + gate[i]) * (x[i] + to.bias[col + i]) : 0;
+    for (int i = 0; i < 4; i++) x[i] = col + i < n ? in[i] + (1 + gate[i]) * (x[i] + bias[i]) : 0;
     put4(to.out + at, x);
 }
 
 __device__ inline void finish(const into_product &to, int row, int col, int n, float (&x)[4]) {
     float *c = to.c + (size_t)row * to.ldc + col;
     float before[4];
-    fetch4(c, 4, true, before);
+    take4(c, before);
 #pragma unroll
     for (int i = 0; i < 4; i++) x[i] = col + i < n ? x[i] * before[i] : 0;
     put4(c, x);
@@ -96,20 +115,19 @@ __device__ inline void finish(const into_chunk &to, int row, int col, int, float
 
 /* --- tiles ------------------------------------------------------------------------------------------------- */
 /* A tile of `width` rows of a matrix whose k runs along its rows (inner) or down its columns. */
-template <int width, int threads, bool inner> struct tile {
-    enum { loads = width * step_k / 4 / threads };
+template <int width, int BK, int threads, bool inner, bool whole> struct tile {
+    enum { loads = width * BK / 4 / threads };
     float held[loads][4];
 
-    __device__ void fetch(const float *from, int ld, int first, int count, int k, int k_end,
-                          bool aligned) {
+    __device__ void fetch(const float *from, int ld, int first, int count, int k, int k_end) {
 #pragma unroll
         for (int i = 0; i < loads; i++) {
             int at = (int)threadIdx.x + i * threads;
             int row, left;
             const float *source;
             if (inner) {
-                int kk = k + at % (step_k / 4) * 4;
-                row = first + at / (step_k / 4);
+                int kk = k + at % (BK / 4) * 4;
+                row = first + at / (BK / 4);
                 left = row < count ? k_end - kk : 0;
                 source = from + (size_t)row * ld + kk;
             } else {
@@ -118,7 +136,7 @@ template <int width, int threads, bool inner> struct tile {
                 left = kk < k_end ? count - row : 0;
                 source = from + (size_t)kk * ld + row;
             }
-            fetch4(source, left, aligned, held[i]);
+            fetch4<whole>(source, left, held[i]);
         }
     }
     __device__ void store(float (*to)[width + skew]) const {
@@ -127,8 +145,7 @@ template <int width, int threads, bool inner> struct tile {
             int at = (int)threadIdx.x + i * threads;
             if (inner) {
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    to[at % (step_k / 4) * 4 + j][at / (step_k / 4)] = held[i][j];
+                for (int j = 0; j < 4; j++) to[at % (BK / 4) * 4 + j][at / (BK / 4)] = held[i][j];
             } else {
                 put4(&to[at / (width / 4)][at % (width / 4) * 4], held[i]);
             }
@@ -136,30 +153,30 @@ template <int width, int threads, bool inner> struct tile {
     }
 };
 
-template <int BM, int BN, int TM, int TN, bool a_inner, bool b_inner, class To>
+template <int BM, int BN, int BK, int TM, int TN, bool a_inner, bool b_inner, bool whole, class To>
 __global__ void __launch_bounds__(BM / TM * BN / TN, 512 / (BM / TM * BN / TN))
-    gemm_kernel(operands o, To to, int chunk, bool a_aligned, bool b_aligned) {
+    gemm_kernel(operands o, To to, int chunk) {
     enum { threads = BM / TM * BN / TN };
-    __shared__ __align__(16) float as[2][step_k][BM + skew], bs[2][step_k][BN + skew];
+    __shared__ __align__(16) float as[2][BK][BM + skew], bs[2][BK][BN + skew];
     int first_m = (int)blockIdx.x * BM, first_n = (int)blockIdx.y * BN;
     int k = (int)blockIdx.z * chunk, k_end = min(o.k, k + chunk);
     int across = (int)threadIdx.x % (BN / TN), down = (int)threadIdx.x / (BN / TN);
-    tile<BM, threads, a_inner> a;
-    tile<BN, threads, b_inner> b;
+    tile<BM, BK, threads, a_inner, whole> a;
+    tile<BN, BK, threads, b_inner, whole> b;
     float sum[TM][TN] = {};
-    a.fetch(o.a, o.lda, first_m, o.m, k, k_end, a_aligned);
-    b.fetch(o.b, o.ldb, first_n, o.n, k, k_end, b_aligned);
+    a.fetch(o.a, o.lda, first_m, o.m, k, k_end);
+    b.fetch(o.b, o.ldb, first_n, o.n, k, k_end);
     a.store(as[0]);
     b.store(bs[0]);
     __syncthreads();
     for (int buffer = 0; k < k_end; buffer ^= 1) {
-        k += step_k;
+        k += BK;
         if (k < k_end) {
-            a.fetch(o.a, o.lda, first_m, o.m, k, k_end, a_aligned);
-            b.fetch(o.b, o.ldb, first_n, o.n, k, k_end, b_aligned);
+            a.fetch(o.a, o.lda, first_m, o.m, k, k_end);
+            b.fetch(o.b, o.ldb, first_n, o.n, k, k_end);
         }
 #pragma unroll
-        for (int kk = 0; kk < step_k; kk++) {
+        for (int kk = 0; kk < BK; kk++) {
             float x[TM], y[TN];
 #pragma unroll
             for (int i = 0; i < TM; i += 4)
@@ -193,31 +210,32 @@ __global__ void __launch_bounds__(BM / TM * BN / TN, 512 / (BM / TM * BN / TN))
     }
 }
 
-bool aligned(const float *data, int ld) { return ((uintptr_t)data % 16 == 0) && ld % 4 == 0; }
-
-template <int BM, int BN, int TM, int TN, bool a_inner, bool b_inner, class To>
+template <int BM, int BN, int BK, int TM, int TN, bool a_inner, bool b_inner, bool whole, class To>
 void launch(const operands &o, const To &to, int chunk, int chunks) {
     dim3 grid(blocks_for((size_t)o.m, BM), blocks_for((size_t)o.n, BN), (unsigned)chunks);
-    gemm_kernel<BM, BN, TM, TN, a_inner, b_inner, To><<<grid, BM / TM * BN / TN, 0, stream()>>>(
-        o, to, chunk, aligned(o.a, o.lda), aligned(o.b, o.ldb));
+    gemm_kernel<BM, BN, BK, TM, TN, a_inner, b_inner, whole, To>
+        <<<grid, BM / TM * BN / TN, 0, stream()>>>(o, to, chunk);
+}
+
+/* Four neighbours of an operand are all there and aligned, or none is. */
+bool in_fours(const float *data, int ld, int along) {
+    return (uintptr_t)data % 16 == 0 && ld % 4 == 0 && along % 4 == 0;
 }
 
 /* The largest tile that still gives every SM something to do. */
-enum tile_shape { tile_small, tile_narrow, tile_wide };
-tile_shape shape_for(int m, int n, int chunks) {
-    size_t tiles = (size_t)blocks_for((size_t)m, 128) * blocks_for((size_t)n, 128) * (size_t)chunks;
-    if (n > 64 && tiles >= 256) return tile_wide;
-    return 2 * tiles >= 128 && m >= 64 ? tile_narrow : tile_small;
-}
-
 template <bool a_inner, bool b_inner, class To>
 void multiply(const operands &o, const To &to, int chunk, int chunks) {
     if (o.m <= 0 || o.n <= 0) return;
-    switch (shape_for(o.m, o.n, chunks)) {
-    case tile_wide: launch<128, 128, 8, 8, a_inner, b_inner>(o, to, chunk, chunks); break;
-    case tile_narrow: launch<128, 64, 8, 8, a_inner, b_inner>(o, to, chunk, chunks); break;
-    default: launch<32, 32, 4, 4, a_inner, b_inner>(o, to, chunk, chunks);
-    }
+    bool whole =
+        in_fours(o.a, o.lda, a_inner ? o.k : o.m) && in_fours(o.b, o.ldb, b_inner ? o.k : o.n);
+    size_t tiles =
+        (size_t)blocks_for((size_t)o.m, 128) * blocks_for((size_t)o.n, 128) * (size_t)chunks;
+    if (tiles < 64 || o.m < 64)
+        launch<32, 32, 32, 4, 4, a_inner, b_inner, false>(o, to, chunk, chunks);
+    else if (!whole) launch<128, 64, 8, 8, 8, a_inner, b_inner, false>(o, to, chunk, chunks);
+    else if (o.n <= 64 || tiles < 256)
+        launch<128, 64, 8, 8, 8, a_inner, b_inner, true>(o, to, chunk, chunks);
+    else launch<128, 128, 8, 8, 8, a_inner, b_inner, true>(o, to, chunk, chunks);
 }
 
 /* 32 neighbouring outputs a block; 8 warps add an eighth of the chunks each, then the eighths in order. */
@@ -266,8 +284,12 @@ bool weight_product(float *w, const float *a, int lda, const float *b, int ldb, 
     wf_arena_mark mark = wf_arena_here(arena);
     float *partial = scratch(arena, (size_t)chunks * (size_t)m * (size_t)ld);
     if (partial == NULL) return false;
-    multiply<false, false>(operands{a, lda, b, ldb, m, n, rows}, into_chunk{partial, ld, m},
-                           (int)chunk, chunks);
+    operands o = {a, lda, b, ldb, m, n, rows};
+    into_chunk to = {partial, ld, m};
+    if (m <= 64 && n > 64 && in_fours(a, lda, m) && in_fours(b, ldb, n))
+        /* half of a tile of 128 rows would be idle */
+        launch<64, 128, 8, 8, 8, false, false, true>(o, to, (int)chunk, chunks);
+    else multiply<false, false>(o, to, (int)chunk, chunks);
     add_chunks<<<dim3(blocks_for((size_t)n, 32), (unsigned)m), dim3(32, 8), 0, stream()>>>(
         w, partial, m, n, ld, chunks);
     wf_arena_rewind(arena, mark);

@@ -119,12 +119,12 @@ bool lean_pull(const lean &l, const float *m, float *slope, wf_arena *arena) {
             pulls[k].weight = weight;
             pulls[k].dlogit = dlogit;
             pulls[k].v = data_of(v[k]);
-            if (wanted(v[k]) && !sum_rows(m, NULL, dlogit, l.ldm, l.edges, l.messages,
+            if (wanted(v[k]) && !sum_rows(m, dlogit, l.ldm, l.edges, l.messages,
                                           sum_target{grad_of(v[k]), 0, false, false}, arena))
                 return false;
         }
     }
-    pull_messages(slope, l.edges, l.messages, l.ldm, pulls, 2, l.to_dst->ld);
+    pull_messages(slope, l.edges, l.ldm, pulls, 2, l.to_dst->ld);
     return true;
 }
 
@@ -159,8 +159,8 @@ bool lean_update_backward(const lean &l, float *z, float *slope, float *o, wf_ar
     if (wanted(l.w2) &&
         !weight_product(grad_of(l.w2), o, ld, z, l.ldz, l.edges, l.de, 2 * l.de, arena))
         return false;
-    if (wanted(l.c2) && !sum_rows(o, NULL, NULL, ld, l.edges, l.de,
-                                  sum_target{grad_of(l.c2), 0, false, false}, arena))
+    if (wanted(l.c2) &&
+        !sum_rows(o, NULL, ld, l.edges, l.de, sum_target{grad_of(l.c2), 0, false, false}, arena))
         return false;
     input_product(input_operands(o, ld, l.edges, l.w2), into_product{slope, l.ldz});
     return true;

@@ -111,16 +111,16 @@ bool message_backward(const messages &l, const message_gradient &b, bool to_dst,
         p.weight = b.weight;
         p.dlogit = b.dlogit;
         p.v = data_of(l.v);
-        if (wanted(l.v) && !sum_rows(b.y2, NULL, b.dlogit, l.ld, l.edges, l.hidden,
+        if (wanted(l.v) && !sum_rows(b.y2, b.dlogit, l.ld, l.edges, l.hidden,
                                      sum_target{grad_of(l.v), 0, false, false}, arena))
             return false;
     }
     float *dx2 = b.slope2, *dx1 = b.slope1;
-    pull_messages(dx2, l.edges, l.hidden, l.ld, &p, 1, l.sum->ld);
+    pull_messages(dx2, l.edges, l.ld, &p, 1, l.sum->ld);
     if (wanted(l.m2) &&
         !weight_product(grad_of(l.m2), dx2, l.ld, b.y1, l.ld, l.edges, l.hidden, l.hidden, arena))
         return false;
-    if (wanted(l.b2) && !sum_rows(dx2, NULL, NULL, l.ld, l.edges, l.hidden,
+    if (wanted(l.b2) && !sum_rows(dx2, NULL, l.ld, l.edges, l.hidden,
                                   sum_target{grad_of(l.b2), 0, false, false}, arena))
         return false;
     input_product(input_operands(dx2, l.ld, l.edges, l.m2), into_product{dx1, l.ld});
@@ -189,7 +189,7 @@ bool affine_gradient(const wf_tensor *w, const wf_tensor *bias, const float *dy,
                      const float *x, int ldx, int edges, wf_arena *arena) {
     if (wanted(w) && !weight_product(grad_of(w), dy, ldy, x, ldx, edges, w->rows, w->cols, arena))
         return false;
-    return !wanted(bias) || sum_rows(dy, NULL, NULL, ldy, edges, w->rows,
+    return !wanted(bias) || sum_rows(dy, NULL, ldy, edges, w->rows,
                                      sum_target{grad_of(bias), 0, false, false}, arena);
 }
 

@@ -39,7 +39,7 @@ bool linear_backward(const wf_op *op, wf_arena *arena) {
                                               y->rows, y->cols, x->cols, arena))
             return false;
     }
-    if (wanted(bias) && !sum_rows(dy, NULL, (const float *)op->scale, y->ld, y->rows, y->cols,
+    if (wanted(bias) && !sum_rows(dy, (const float *)op->scale, y->ld, y->rows, y->cols,
                                   sum_target{grad_of(bias), 0, false, false}, arena))
         return false;
     if (wanted(table) && !sum_mapped(dy, NULL, y->ld, y->rows, y->cols, op->map, table->rows,

@@ -10,39 +10,89 @@
 namespace wf_gpu {
 namespace {
 
+struct float_quad {
+    float x[4];
+};
+__device__ inline float_quad load(const float *from) {
+    float4 v = *(const float4 *)from;
+    return float_quad{{v.x, v.y, v.z, v.w}};
+}
+__device__ inline void store(float *to, const float_quad &v) {
+    *(float4 *)to = make_float4(v.x[0], v.x[1], v.x[2], v.x[3]);
+}
+
 /* --- layer norm -------------------------------------------------------------------------------------------- */
+/* Rows of up to 128 columns stay in registers, 4 a lane; longer ones are read again. */
+enum { held_columns = 4 };
+
 struct norm_row {
     norm_step s;
-    __device__ void operator()(int row, int lane) const {
+    __device__ void write(int row, int c, float hat, const float *shift) const {
+        float y = shift == NULL ? hat : hat * (1 + shift[s.cols + c]) + shift[c];
+        if (s.hat != NULL) s.hat[(size_t)row * s.ld + c] = hat;
+        if (s.y != NULL) s.y[(size_t)row * s.ld + c] = y;
+    }
+    template <bool held> __device__ void run(int row, int lane) const {
         const float *x = s.x + (size_t)row * s.ld;
-        float sum = 0, square = 0;
-        for (int c = lane; c < s.cols; c += 32) sum += x[c];
+        float v[held_columns], sum = 0, square = 0;
+        if (held) {
+#pragma unroll
+            for (int i = 0; i < held_columns; i++) {
+                v[i] = lane + 32 * i < s.cols ? x[lane + 32 * i] : 0;
+                sum += v[i];
+            }
+        } else {
+            for (int c = lane; c < s.cols; c += 32) sum += x[c];
+        }
         float mean = warp_sum(sum) / (float)s.cols;
-        for (int c = lane; c < s.cols; c += 32) square += (x[c] - mean) * (x[c] - mean);
+        if (held) {
+#pragma unroll
+            for (int i = 0; i < held_columns; i++) {
+                v[i] = lane + 32 * i < s.cols ? v[i] - mean : 0;
+                square += v[i] * v[i];
+            }
+        } else {
+            for (int c = lane; c < s.cols; c += 32) square += (x[c] - mean) * (x[c] - mean);
+        }
         float rho = 1 / sqrtf(warp_sum(square) / (float)s.cols + 1e-6f);
         if (s.rho != NULL && lane == 0) s.rho[row] = rho;
         const float *shift =
             s.modulation == NULL ? NULL : s.modulation + (size_t)s.map[row] * s.ld_modulation;
-        for (int c = lane; c < s.ld; c += 32) {
-            float hat = c < s.cols ? (x[c] - mean) * rho : 0, y = hat;
-            if (shift != NULL && c < s.cols) y = hat * (1 + shift[s.cols + c]) + shift[c];
-            if (s.hat != NULL) s.hat[(size_t)row * s.ld + c] = hat;
-            if (s.y != NULL) s.y[(size_t)row * s.ld + c] = y;
+        if (held) {
+#pragma unroll
+            for (int i = 0; i < held_columns; i++)
+                if (lane + 32 * i < s.cols) write(row, lane + 32 * i, v[i] * rho, shift);
+        } else {
+            for (int c = lane; c < s.cols; c += 32) write(row, c, (x[c] - mean) * rho, shift);
         }
+        for (int c = s.cols + lane; c < s.ld; c += 32) {
+            if (s.hat != NULL) s.hat[(size_t)row * s.ld + c] = 0;
+            if (s.y != NULL) s.y[(size_t)row * s.ld + c] = 0;
+        }
+    }
+    __device__ void operator()(int row, int lane) const {
+        if (s.cols <= 32 * held_columns) run<true>(row, lane);
+        else run<false>(row, lane);
     }
 };
 
 struct norm_back_row {
     norm_back_step s;
-    __device__ float gradient(int row, int c, const float *share, float part,
-                              const float *scale) const {
-        float dy = s.dy[(size_t)row * s.ld + c];
-        if (share != NULL) dy += part * share[c];
-        return scale == NULL ? dy : dy * (1 + scale[c]);
+    /* The gradient by hat of one element; dy with its share of the mean's. */
+    __device__ float gradient(int row, int c, const float *share, float part, const float *scale,
+                              float *dy) const {
+        *dy = s.dy[(size_t)row * s.ld + c];
+        if (share != NULL) *dy += part * share[c];
+        return scale == NULL ? *dy : *dy * (1 + scale[c]);
     }
-    __device__ void operator()(int row, int lane) const {
+    __device__ void write(int row, int c, float dx, float dy, bool shared) const {
+        if (s.dx != NULL) s.dx[(size_t)row * s.ld_dx + c] += dx;
+        if (shared) s.dy[(size_t)row * s.ld + c] = dy;
+    }
+    template <bool held> __device__ void run(int row, int lane) const {
         const float *hat = s.hat + (size_t)row * s.ld, *share = NULL, *scale = NULL;
-        float part = 0, sum = 0, dot = 0;
+        float part = 0, sum = 0, dot = 0, rho = s.rho[row];
+        float g[held_columns], h[held_columns], dy[held_columns];
         if (s.modulation != NULL)
             scale = s.modulation + (size_t)s.map[row] * s.ld_modulation + s.cols;
         if (s.mean_grad != NULL) {
@@ -50,18 +100,40 @@ struct norm_back_row {
             share = s.mean_grad + (size_t)graph * s.ld_mean;
             part = 1 / (float)(s.start[graph + 1] - s.start[graph]);
         }
-        for (int c = lane; c < s.cols; c += 32) {
-            float g = gradient(row, c, share, part, scale);
-            sum += g;
-            dot += g * hat[c];
+        if (held) {
+#pragma unroll
+            for (int i = 0; i < held_columns; i++) {
+                int c = lane + 32 * i;
+                bool there = c < s.cols;
+                g[i] = there ? gradient(row, c, share, part, scale, &dy[i]) : 0;
+                h[i] = there ? hat[c] : 0;
+                sum += g[i];
+                dot += g[i] * h[i];
+            }
+        } else {
+            for (int c = lane; c < s.cols; c += 32) {
+                float value = gradient(row, c, share, part, scale, &dy[0]);
+                sum += value;
+                dot += value * hat[c];
+            }
         }
         float mean = warp_sum(sum) / (float)s.cols, along = warp_sum(dot) / (float)s.cols;
-        for (int c = lane; c < s.cols; c += 32) {
-            if (s.dx != NULL)
-                s.dx[(size_t)row * s.ld_dx + c] +=
-                    s.rho[row] * (gradient(row, c, share, part, scale) - mean - hat[c] * along);
-            if (share != NULL) s.dy[(size_t)row * s.ld + c] += part * share[c];
+        if (held) {
+#pragma unroll
+            for (int i = 0; i < held_columns; i++)
+                if (lane + 32 * i < s.cols)
+                    write(row, lane + 32 * i, rho * (g[i] - mean - h[i] * along), dy[i],
+                          share != NULL);
+        } else {
+            for (int c = lane; c < s.cols; c += 32) {
+                float value = gradient(row, c, share, part, scale, &dy[0]);
+                write(row, c, rho * (value - mean - hat[c] * along), dy[0], share != NULL);
+            }
         }
+    }
+    __device__ void operator()(int row, int lane) const {
+        if (s.cols <= 32 * held_columns) run<true>(row, lane);
+        else run<false>(row, lane);
     }
 };
 
@@ -112,10 +184,6 @@ template <class F> __device__ void walk_node(const block_table &table, int node,
             f.out(edge_rows{table.edge(b) + j, block.n_dst, block.n_src});
     }
 }
-
-struct float_quad {
-    float x[4];
-};
 
 struct node_gather {
     const float *in_values, *out_values, *weight_in, *weight_out;
@@ -255,39 +323,54 @@ struct row_product {
 };
 
 /* --- passes ------------------------------------------------------------------------------------------------ */
+/* Four columns a thread: tables, messages and their gradients are tensors of the tape or scratch, aligned and padded. */
 struct table_unit {
     const float *p;
     int cols;
     into_unit to;
-    __device__ void operator()(int row, int col) const {
+    __device__ void operator()(int row, int quad) const {
+        int col = 4 * quad;
         size_t at = (size_t)row * to.ld + col;
-        float value = 0, slope = 0;
-        if (col < cols) {
-            float x = p[at] + to.a[(size_t)to.index_a[row] * to.lda + col] +
-                      to.b[(size_t)to.index_b[row] * to.ldb + col];
-            value = smooth_unit(to.unit, x, &slope);
+        float_quad x = load(p + at), slope;
+        float_quad a = load(to.a + (size_t)to.index_a[row] * to.lda + col);
+        float_quad b = load(to.b + (size_t)to.index_b[row] * to.ldb + col);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x.x[i] = smooth_unit(to.unit, x.x[i] + a.x[i] + b.x[i], &slope.x[i]);
+            if (col + i >= cols) x.x[i] = slope.x[i] = 0;
         }
-        to.y[at] = value;
-        if (to.slope != NULL) to.slope[at] = slope;
+        store(to.y + at, x);
+        if (to.slope != NULL) store(to.slope + at, slope);
     }
 };
 
-struct pull_row {
+template <int count> struct pull_row {
     float *slope;
-    int cols, ld, count, ld_dsum;
-    pull pulls[2];
-    __device__ void operator()(int row, int col) const {
-        float sum = 0;
-        for (int k = 0; k < count && col < cols; k++) {
-            const pull &p = pulls[k];
-            uint32_t node = p.receiver[row];
-            float weight = 1;
-            if (p.weight != NULL) weight = p.weight[row];
-            else if (p.degree != NULL) weight = p.degree[node] > 0 ? 1 / p.degree[node] : 0;
-            sum += weight * p.dsum[(size_t)node * ld_dsum + col];
-            if (p.dlogit != NULL) sum += p.dlogit[row] * p.v[col];
-        }
-        slope[(size_t)row * ld + col] *= sum;
+    int ld, ld_dsum;
+    pull first, second;
+
+    __device__ static void add_share(const pull &p, int row, int col, int ld_dsum,
+                                     float_quad &sum) {
+        uint32_t node = p.receiver[row];
+        float weight = 1;
+        if (p.weight != NULL) weight = p.weight[row];
+        else if (p.degree != NULL) weight = p.degree[node] > 0 ? 1 / p.degree[node] : 0;
+        float_quad d = load(p.dsum + (size_t)node * ld_dsum + col);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum.x[i] += weight * d.x[i];
+        if (p.dlogit == NULL) return;
+        float_quad v = load(p.v + col);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum.x[i] += p.dlogit[row] * v.x[i];
+    }
+    __device__ void operator()(int row, int quad) const {
+        float *at = slope + (size_t)row * ld + 4 * quad;
+        float_quad sum = {}, s = load(at);
+        add_share(first, row, 4 * quad, ld_dsum, sum);
+        if (count > 1) add_share(second, row, 4 * quad, ld_dsum, sum);
+#pragma unroll
+        for (int i = 0; i < 4; i++) s.x[i] *= sum.x[i];
+        store(at, s);
     }
 };
 
@@ -320,7 +403,7 @@ void norm_rows(const norm_step &step) { each_warp(norm_row{step}, step.rows); }
 void norm_rows_backward(const norm_back_step &step) { each_warp(norm_back_row{step}, step.rows); }
 
 void table_units(const float *p, int rows, int cols, const into_unit &to) {
-    each(table_unit{p, cols, to}, rows, to.ld);
+    each(table_unit{p, cols, to}, rows, to.ld / 4);
 }
 
 void node_sums(const node_sum_step &step) {
@@ -349,11 +432,10 @@ void row_products(const float *a, const float *b, int ld, int rows, int cols, fl
     each_warp(row_product{a, b, ld, cols, along, add}, rows);
 }
 
-void pull_messages(float *slope, int rows, int cols, int ld, const pull *pulls, int count,
-                   int ld_dsum) {
-    pull_row f = {slope, cols, ld, count, ld_dsum, {}};
-    for (int k = 0; k < count; k++) f.pulls[k] = pulls[k];
-    each(f, rows, ld);
+void pull_messages(float *slope, int rows, int ld, const pull *pulls, int count, int ld_dsum) {
+    /* Slopes and the tensors' padding are zero there (T1), and stay so. */
+    if (count == 1) each(pull_row<1>{slope, ld, ld_dsum, pulls[0], pulls[0]}, rows, ld / 4);
+    else each(pull_row<2>{slope, ld, ld_dsum, pulls[0], pulls[1]}, rows, ld / 4);
 }
 
 void gate_rows(const float *x, float *out, int rows, int cols, int ld, const float *gate,

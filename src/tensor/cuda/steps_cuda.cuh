@@ -98,10 +98,10 @@ struct sum_target {
     bool set;  /* overwrite; else add */
     bool mean; /* divide by the number of rows */
 };
-/* target[0] from all rows of factor[r] * x[r] * y[r]; factor and y may be NULL. */
-bool sum_rows(const float *x, const float *y, const float *factor, int ld, int rows, int cols,
-              const sum_target &to, wf_arena *arena);
-/* target[t] from the rows start[t] .. start[t+1]-1 of x * y. */
+/* target[0] from all rows of factor[r] * x[r]; factor may be NULL. */
+bool sum_rows(const float *x, const float *factor, int ld, int rows, int cols, const sum_target &to,
+              wf_arena *arena);
+/* target[t] from the rows start[t] .. start[t+1]-1 of x * y; y may be NULL. */
 bool sum_ranges(const float *x, const float *y, int ld, int rows, int cols, const uint32_t *start,
                 int targets, const sum_target &to, wf_arena *arena);
 /* target[t] from the rows with map[r] == t; y may be NULL. */
@@ -178,8 +178,7 @@ struct pull {
     const uint32_t *receiver;
     const float *weight, *dlogit, *v, *degree;
 };
-void pull_messages(float *slope, int rows, int cols, int ld, const pull *pulls, int count,
-                   int ld_dsum);
+void pull_messages(float *slope, int rows, int ld, const pull *pulls, int count, int ld_dsum);
 
 /* out = (1 + gate[graph[r]]) * x */
 void gate_rows(const float *x, float *out, int rows, int cols, int ld, const float *gate,
@@ -195,17 +194,19 @@ inline unsigned blocks_for(size_t count, size_t each) {
     return (unsigned)((count + each - 1) / each);
 }
 
-/* f(row, col) for all of (rows, cols), neighbours along a row. */
+/* f(row, col) for all of (rows, cols), neighbouring threads along a row. */
 template <class F> __global__ void each_kernel(F f, int rows, int cols) {
-    size_t at = (size_t)blockIdx.x * threads_each + threadIdx.x;
-    int row = (int)(at / (size_t)cols);
-    if (row < rows) f(row, (int)(at - (size_t)row * (size_t)cols));
+    int row = (int)(blockIdx.x * blockDim.y + threadIdx.y);
+    int col = (int)(blockIdx.y * blockDim.x + threadIdx.x);
+    if (row < rows && col < cols) f(row, col);
 }
 template <class F> void each(F f, int rows, int cols) {
-    if (rows > 0 && cols > 0)
-        each_kernel<F>
-            <<<blocks_for((size_t)rows * (size_t)cols, threads_each), threads_each, 0, stream()>>>(
-                f, rows, cols);
+    if (rows <= 0 || cols <= 0) return;
+    unsigned across = 1;
+    while (across < (unsigned)cols && across < threads_each) across *= 2;
+    dim3 block(across, threads_each / across);
+    dim3 grid(blocks_for((size_t)rows, block.y), blocks_for((size_t)cols, across));
+    each_kernel<F><<<grid, block, 0, stream()>>>(f, rows, cols);
 }
 
 /* f(row, lane) with a warp for every row. */
@@ -241,7 +242,7 @@ __device__ inline float smooth_unit(int unit, float x, float *slope) {
     bool gelu = unit == WF_UNIT_GELU;
     float inner = gelu ? x * (linear + cubic * square) : x;
     float inner_slope = gelu ? linear + 3 * cubic * square : 1;
-    float s = 1 / (1 + expf(-inner));
+    float s = __fdividef(1, 1 + expf(-inner)); /* within 2 ulp; 0 behind overflow */
     *slope = s + x * s * (1 - s) * inner_slope;
     return x * s;
 }

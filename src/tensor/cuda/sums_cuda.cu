@@ -55,13 +55,25 @@ __global__ void add_spans_kernel(row_ranges ranges, int cols, const float *parti
     *out = to.set ? sum : *out + sum;
 }
 
+/* A kernel for each kind: a test inside the loop would keep its loads from running ahead. */
+struct row_value {
+    const float *x;
+    int ld;
+    __device__ float operator()(int row, int col) const { return x[(size_t)row * ld + col]; }
+};
 struct product_value {
-    const float *x, *y, *factor;
+    const float *x, *y;
     int ld;
     __device__ float operator()(int row, int col) const {
         size_t at = (size_t)row * ld + col;
-        float value = y == NULL ? x[at] : x[at] * y[at];
-        return factor == NULL ? value : factor[row] * value;
+        return x[at] * y[at];
+    }
+};
+struct scaled_value {
+    const float *x, *factor;
+    int ld;
+    __device__ float operator()(int row, int col) const {
+        return factor[row] * x[(size_t)row * ld + col];
     }
 };
 
@@ -77,19 +89,23 @@ void add_spans(const row_ranges &ranges, int cols, const float *partial, int ld,
     add_spans_kernel<<<grid, dim3(32, span_warps), 0, stream()>>>(ranges, cols, partial, ld, to);
 }
 
-bool sum_rows(const float *x, const float *y, const float *factor, int ld, int rows, int cols,
-              const sum_target &to, wf_arena *arena) {
-    return sum_values_mapped(product_value{x, y, factor, ld}, rows, cols, NULL, 1, to, arena);
+bool sum_rows(const float *x, const float *factor, int ld, int rows, int cols, const sum_target &to,
+              wf_arena *arena) {
+    if (factor == NULL) return sum_values_mapped(row_value{x, ld}, rows, cols, NULL, 1, to, arena);
+    return sum_values_mapped(scaled_value{x, factor, ld}, rows, cols, NULL, 1, to, arena);
 }
 
 bool sum_ranges(const float *x, const float *y, int ld, int rows, int cols, const uint32_t *start,
                 int targets, const sum_target &to, wf_arena *arena) {
-    return sum_values_ranges(product_value{x, y, NULL, ld}, rows, cols, start, targets, to, arena);
+    if (y == NULL)
+        return sum_values_ranges(row_value{x, ld}, rows, cols, start, targets, to, arena);
+    return sum_values_ranges(product_value{x, y, ld}, rows, cols, start, targets, to, arena);
 }
 
 bool sum_mapped(const float *x, const float *y, int ld, int rows, int cols, const uint32_t *map,
                 int targets, const sum_target &to, wf_arena *arena) {
-    return sum_values_mapped(product_value{x, y, NULL, ld}, rows, cols, map, targets, to, arena);
+    if (y == NULL) return sum_values_mapped(row_value{x, ld}, rows, cols, map, targets, to, arena);
+    return sum_values_mapped(product_value{x, y, ld}, rows, cols, map, targets, to, arena);
 }
 
 } // namespace wf_gpu

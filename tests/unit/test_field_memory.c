@@ -6,9 +6,10 @@
 #else
 #define own_allocator 1
 
-/* The program's allocator: glibc's, counted, and refusing when told to. */
+/* The program's allocator: glibc's, counted; when limited it refuses all behind the first `allowed`. */
 static size_t allocations;
-static long allowed = -1;
+static long allowed;
+static bool limited, refused;
 
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t count, size_t size);
@@ -17,7 +18,10 @@ void *__libc_memalign(size_t alignment, size_t size);
 
 static bool refuse(void) {
     __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
-    return allowed >= 0 && __atomic_fetch_sub(&allowed, 1, __ATOMIC_RELAXED) <= 0;
+    if (!__atomic_load_n(&limited, __ATOMIC_RELAXED)) return false;
+    if (__atomic_fetch_sub(&allowed, 1, __ATOMIC_RELAXED) > 0) return false;
+    __atomic_store_n(&refused, true, __ATOMIC_RELAXED);
+    return true;
 }
 void *malloc(size_t size) { return refuse() ? NULL : __libc_malloc(size); }
 void *calloc(size_t count, size_t size) { return refuse() ? NULL : __libc_calloc(count, size); }
@@ -67,7 +71,7 @@ static void test_no_allocation(void **state) {
 #endif
 }
 
-/* The N-th allocation fails, for all N: a status with a sentence, and the field works afterwards. */
+/* The N-th allocation and all behind it fail, for all N: a status with a sentence, and the field works afterwards. */
 static void test_out_of_memory(void **state) {
     (void)state;
 #if own_allocator
@@ -76,14 +80,16 @@ static void test_out_of_memory(void **state) {
         assert_true(n < 1000);
         field_case c = case_open(described((int)(n % 2)), WF_F32, archs);
         wf_field *field = NULL;
-        __atomic_store_n(&allowed, n, __ATOMIC_RELAXED);
+        __atomic_store_n(&allowed, n - 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&refused, false, __ATOMIC_RELAXED);
+        __atomic_store_n(&limited, true, __ATOMIC_RELAXED);
         wf_status status = wf_field_create(c.ctx, &c.desc, WF_F32, &field);
         if (status == WF_OK)
             status =
                 wf_field_forward(c.ctx, field, c.params, &c.batch, c.w, c.t, NULL, NULL, true, c.v);
         if (status == WF_OK) status = wf_field_backward(c.ctx, field, c.dv, c.grad, c.dw);
-        finished = __atomic_load_n(&allowed, __ATOMIC_RELAXED) >= 0;
-        __atomic_store_n(&allowed, -1, __ATOMIC_RELAXED);
+        __atomic_store_n(&limited, false, __ATOMIC_RELAXED);
+        finished = !__atomic_load_n(&refused, __ATOMIC_RELAXED);
         if (!finished) {
             assert_int_equal(status, WF_ERR_MEMORY);
             assert_true(strlen(wf_last_error(c.ctx)) > 10);

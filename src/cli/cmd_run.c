@@ -261,6 +261,26 @@ static wf_status run_all(run *r, const char *folder, bool redo) {
     return WF_OK;
 }
 
+/* A fault in a file that the run itself made: say how it is mended. */
+static wf_status add_remedy(run *r, wf_status status) {
+    cli_app *app = r->app;
+    if (status != WF_ERR_INPUT && status != WF_ERR_SHAPE) return status;
+    char sentence[sizeof app->sentence];
+    snprintf(sentence, sizeof sentence, "%s",
+             app->sentence[0] != '\0' ? app->sentence : wf_last_error(app->ctx));
+    for (int stage = 0; stage < CLI_STAGES; stage++)
+        for (int i = 0; i < 3 && work[stage].outputs[i] != 0; i++) {
+            const char *path = output_path(r, (cli_stage)stage, i);
+            size_t length = strlen(path);
+            bool named = length > 0 && strncmp(sentence, path, length) == 0 &&
+                         strchr(":, ", sentence[length]) != NULL;
+            if (named && !is_given(r, (cli_stage)stage) && wf_file_exists(path))
+                return cli_fail(app, status, "%s. Remove %s, and weft run makes it again", sentence,
+                                path);
+        }
+    return status;
+}
+
 static wf_status run_create(cli_app *app, run **out) {
     *out = calloc(1, sizeof **out);
     if (*out == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
@@ -268,12 +288,14 @@ static wf_status run_create(cli_app *app, run **out) {
     return WF_OK;
 }
 
-static void run_free(run *r) {
+static wf_status run_end(run *r, wf_status status) {
+    status = add_remedy(r, status);
     cli_stages_free(&r->stages);
     wf_dataset_free(r->data);
     wf_graph_free(r->graph);
     cli_recipe_free(&r->recipe);
     free(r);
+    return status;
 }
 
 wf_status cli_run(cli_app *app) {
@@ -287,8 +309,7 @@ wf_status cli_run(cli_app *app) {
         else snprintf(folder, sizeof folder, "runs/%s", r->recipe.name);
         status = run_all(r, folder, cli_flag(app, "redo"));
     }
-    run_free(r);
-    return status;
+    return run_end(r, status);
 }
 
 /* The demo's folder is its own, so a newer demo replaces an older one's results. */
@@ -297,8 +318,7 @@ wf_status cli_demo(cli_app *app) {
     CLI_TRY(run_create(app, &r));
     wf_status status = cli_recipe_builtin(app, &r->recipe);
     if (status == WF_OK) status = run_all(r, cli_text(app, "out"), true);
-    run_free(r);
-    return status;
+    return run_end(r, status);
 }
 
 /* The page again, from a folder of an earlier run: r->recipe is the resolved one that lies there. */
@@ -325,6 +345,5 @@ wf_status cli_report(cli_app *app) {
     run *r;
     CLI_TRY(run_create(app, &r));
     wf_status status = report_again(r, app->argument[0]);
-    run_free(r);
-    return status;
+    return run_end(r, status);
 }

@@ -1,17 +1,20 @@
 /* version, help: what this program is and what it can do. */
 #include "cli/commands.h"
+#include "cli/files.h"
 #include "cli/recipe_schema.h"
 
 #include <math.h>
 #include <string.h>
 
 wf_status cli_print_json(cli_app *app, json_t *json) {
-    if (json == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
-    int failed = json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
+    wf_status status = cli_json_complete(app, "JSON", json);
+    if (status == WF_OK) {
+        json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
+        putchar('\n'); /* main looks whether standard output took it all */
+        status = cli_json_complete(app, "JSON", json);
+    }
     json_decref(json);
-    if (failed || putchar('\n') == EOF)
-        return cli_fail(app, WF_ERR_DISK, "standard output could not be written");
-    return WF_OK;
+    return status;
 }
 
 json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <ftw.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -45,6 +46,24 @@ void cli_count(size_t count, char out[32]) {
     out[used] = '\0';
 }
 
+static atomic_bool lacked_memory;
+
+void *cli_json_malloc(size_t size) {
+    void *memory = malloc(size);
+    if (memory == NULL) lacked_memory = true;
+    return memory;
+}
+
+void cli_json_watch(void) { json_set_alloc_funcs(cli_json_malloc, free); }
+
+wf_status cli_json_complete(cli_app *app, const char *what, const json_t *json) {
+    if (lacked_memory) return cli_fail(app, WF_ERR_MEMORY, "%s: out of memory", what);
+    if (json == NULL)
+        return cli_fail(app, WF_ERR_INPUT, "%s: a name in it is not UTF-8, which JSON demands",
+                        what);
+    return WF_OK;
+}
+
 wf_status cli_json_read(cli_app *app, const char *path, json_t **out) {
     char *text;
     size_t size;
@@ -53,15 +72,19 @@ wf_status cli_json_read(cli_app *app, const char *path, json_t **out) {
     json_error_t error;
     *out = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
     free(text);
-    if (*out == NULL)
+    if (*out == NULL && !lacked_memory)
         return cli_fail(app, WF_ERR_INPUT, "%s, line %d: %s", path, error.line, error.text);
-    return WF_OK;
+    wf_status status = cli_json_complete(app, path, *out);
+    if (status == WF_OK) return WF_OK;
+    json_decref(*out);
+    *out = NULL;
+    return status;
 }
 
 wf_status cli_json_write(cli_app *app, const char *path, const json_t *json) {
     char *text = json == NULL ? NULL : json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(10));
-    if (text == NULL) return cli_fail(app, WF_ERR_MEMORY, "%s: out of memory", path);
-    wf_status status = wf_write_file(app->ctx, path, text, strlen(text));
+    wf_status status = cli_json_complete(app, path, text == NULL ? NULL : json);
+    if (status == WF_OK) status = wf_write_file(app->ctx, path, text, strlen(text));
     free(text);
     return status;
 }

@@ -22,6 +22,13 @@ wf_status cli_numbers(cli_app *app, const char *option, const char *text, float 
 wf_status cli_choice(cli_app *app, const char *option, const char *text, const char *const *names,
                      int *out);
 
+/* jansson's calls need no check one by one: after cli_json_watch every request for memory that failed, here or in
+ * cli_json_malloc, is remembered, and what was built since may be incomplete. Reading, writing and printing
+ * refuse then with WF_ERR_MEMORY; cli_json_complete asks the same of a value used otherwise (NULL: not made). */
+void cli_json_watch(void);
+void *cli_json_malloc(size_t size); /* free() it */
+wf_status cli_json_complete(cli_app *app, const char *what, const json_t *json);
+
 wf_status cli_json_read(cli_app *app, const char *path, json_t **out);
 wf_status cli_json_write(cli_app *app, const char *path, const json_t *json);
 

@@ -4,6 +4,7 @@
  * running call to finish its step and save; a second one ends the program at once. */
 #include "cli/files.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,9 @@ static void catch_signals(void) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write that fails, not a death in mid-file */
+    /* A closed pipe and a file at its size limit are writes that fail, not a death in mid-file. */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 /* Does command->name equal the first words? */
@@ -76,6 +79,22 @@ static int fail(cli_app *app, wf_status status) {
     return wf_status_exit_code(status);
 }
 
+/* Has what reads our output gone (`weft zoo info | head`)? */
+static bool reader_left(void) {
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
+/* The exit code, once all is said. A reader who left has what it wanted: no complaint, and the code a shell knows. */
+static int finish(cli_app *app, wf_status status) {
+    bool unwritten = fflush(stdout) != 0 || ferror(stdout);
+    if (status == WF_OK && unwritten) {
+        if (reader_left()) return 128 + SIGPIPE;
+        status = cli_fail(app, WF_ERR_DISK, "standard output could not be written");
+    }
+    return status == WF_OK ? 0 : fail(app, status);
+}
+
 static int run_command(cli_app *app) {
     static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
     int device;
@@ -91,11 +110,8 @@ static int run_command(cli_app *app) {
     status = wf_ctx_create(&desc, &app->ctx);
     if (status != WF_OK) return fail(app, status);
     interrupted_ctx = app->ctx;
-    status = app->command->run(app);
     /* Work that ended well in spite of a late signal has ended well: nothing was cut. */
-    if (status == WF_OK && (fflush(stdout) != 0 || ferror(stdout)))
-        status = cli_fail(app, WF_ERR_DISK, "standard output could not be written");
-    int code = status == WF_OK ? 0 : fail(app, status);
+    int code = finish(app, app->command->run(app));
     interrupted_ctx = NULL;
     wf_ctx_free(app->ctx);
     return code;
@@ -103,6 +119,7 @@ static int run_command(cli_app *app) {
 
 int main(int argc, char **argv) {
     catch_signals();
+    cli_json_watch();
     if (argc < 2) {
         cli_help_program(stderr);
         return 2;
@@ -121,7 +138,7 @@ int main(int argc, char **argv) {
     if (status != WF_OK) return fail(&app, status);
     if (app.help) {
         cli_help_command(stdout, app.command);
-        return 0;
+        return finish(&app, WF_OK);
     }
     return run_command(&app);
 }

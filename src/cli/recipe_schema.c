@@ -300,7 +300,8 @@ char *cli_recipe_resolved(const cli_recipe *recipe) {
         fprintf(stream, "%s = %s%s%s\n", keys[i].name, quoted ? "\"" : "", value,
                 quoted ? "\"" : "");
     }
-    if (fclose(stream) != 0) {
+    bool failed = ferror(stream) != 0; /* no memory */
+    if (fclose(stream) != 0 || failed) {
         free(text);
         return NULL;
     }

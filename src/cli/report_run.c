@@ -51,7 +51,9 @@ static wf_status gather_rows(cli_app *app, const cli_run_paths *paths, gathered 
         const char *name = g->rows[g->n].name;
         const json_t *cloud = points_named(g->points, name);
         if (cloud != NULL) {
-            if (!cli_points_from_json(cloud, &g->clouds[g->n]))
+            bool read = cli_points_from_json(cloud, &g->clouds[g->n]);
+            CLI_TRY(cli_json_complete(app, paths->points, cloud));
+            if (!read)
                 return cli_fail(app, WF_ERR_INPUT, "%s: the points of %s are damaged",
                                 paths->points, name);
             g->has_cloud[g->n] = true;
@@ -61,7 +63,7 @@ static wf_status gather_rows(cli_app *app, const cli_run_paths *paths, gathered 
                                              json_is_true(json_object_get(row, "copies"))};
         g->n++;
     }
-    if (g->n == 0) return cli_fail(app, WF_ERR_INPUT, "%s has no rows", paths->eval);
+    if (g->n == 0) return cli_fail(app, WF_ERR_INPUT, "%s: it has no rows", paths->eval);
     return WF_OK;
 }
 

@@ -91,7 +91,7 @@ json_t *cli_points_to_json(const char *name, const wf_points *points) {
 
 static bool read_array(const json_t *list, bool index, size_t n, void **out) {
     if (!json_is_array(list) || json_array_size(list) != n) return false;
-    void *array = calloc(n + 1, 4);
+    void *array = cli_json_malloc((n + 1) * 4);
     if (array == NULL) return false;
     for (size_t i = 0; i < n; i++) {
         const json_t *value = json_array_get(list, i);
@@ -130,7 +130,7 @@ static int by_value(const void *a, const void *b) {
 
 /* Median of the percentiles, how many lie at 99 or above, and the largest value. */
 static json_t *audit_of(const float *values, const float *percentiles, size_t n) {
-    float *sorted = malloc((n + 1) * sizeof *sorted);
+    float *sorted = cli_json_malloc((n + 1) * sizeof *sorted);
     if (sorted == NULL) return NULL;
     memcpy(sorted, percentiles, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, by_value);

@@ -29,7 +29,11 @@ bool cli_stage_depends(cli_stage stage, cli_stage on) {
 
 static wf_status set_digest(cli_app *app, cli_stages *stages, cli_stage stage) {
     char *text = json_dumps(stages->config[stage], JSON_COMPACT | JSON_SORT_KEYS);
-    if (text == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    wf_status status = cli_json_complete(app, stages->path, stages->config[stage]);
+    if (status != WF_OK || text == NULL) {
+        free(text);
+        return status != WF_OK ? status : cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    }
     size_t size = strlen(text) + CLI_STAGES * 65 + 1;
     char *all = malloc(size);
     if (all == NULL) {
@@ -56,12 +60,14 @@ wf_status cli_stages_open(cli_app *app, const char *folder, const cli_recipe *re
             json_object_set_new(out->config[stage], "data.fingerprint", json_string(fingerprint));
         CLI_TRY(set_digest(app, out, (cli_stage)stage));
     }
-    if (wf_file_exists(out->path)) CLI_TRY(cli_json_read(app, out->path, &out->record));
-    if (out->record == NULL) out->record = json_object();
-    if (!json_is_object(out->record))
+    wf_status status = WF_OK;
+    if (wf_file_exists(out->path)) status = cli_json_read(app, out->path, &out->record);
+    else out->record = json_object();
+    if (status == WF_OK) status = cli_json_complete(app, out->path, out->record);
+    if (status == WF_ERR_INPUT || (status == WF_OK && !json_is_object(out->record)))
         return cli_fail(app, WF_ERR_INPUT, "%s is damaged; remove it to run all stages again",
                         out->path);
-    return WF_OK;
+    return status;
 }
 
 void cli_stages_free(cli_stages *stages) {

@@ -100,7 +100,7 @@ void cli_help_program(FILE *file) {
     fputs(
         "\n\"weft help COMMAND\" has options and examples. Start with: weft demo\n"
         "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 bad input file, 4 out of memory or disk,\n"
-        "130 and 143 stopped by a signal.\n",
+        "130 and 143 stopped by a signal, 141 what read the output has gone.\n",
         file);
 }
 
@@ -145,7 +145,7 @@ void cli_help_markdown(FILE *file) {
           "wrong usage, "
           "3 bad input file, 4 out of memory or disk, 130 and 143 stopped by a signal (what was "
           "done is saved, "
-          "and the same command goes on from there).\n\n",
+          "and the same command goes on from there), 141 what read the output has gone.\n\n",
           file);
     fputs("Options of every command:\n\n", file);
     markdown_options(file, cli_global_options);

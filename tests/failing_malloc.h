@@ -82,6 +82,13 @@ EXPORTED void *aligned_alloc(size_t alignment, size_t size) {
     return request_fails() ? NULL : counted(UNDERNEATH(aligned_alloc)(alignment, size));
 }
 
+/* A sanitizer's would take its memory elsewhere. */
+EXPORTED char *strdup(const char *text) {
+    size_t size = strlen(text) + 1;
+    char *copy = malloc(size);
+    return copy == NULL ? NULL : memcpy(copy, text, size);
+}
+
 EXPORTED void free(void *memory) {
     if (memory != NULL) atomic_fetch_sub(&malloc_live, 1);
     UNDERNEATH(free)(memory);

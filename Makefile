@@ -13,7 +13,7 @@ VERSION := $(shell sed -n 's/^\#define WF_VERSION "\(.*\)"/\1/p' include/weft/ba
 CC ?= gcc
 OPT ?= -O2
 WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wno-psabi
-CFLAGS += -std=gnu11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread
+CFLAGS += -std=gnu11 $(OPT) -g $(WARN) $(WERROR) -fPIC -fvisibility=hidden -ffp-contract=off -pthread
 CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc
 LDLIBS += -ljansson -lz -lm -pthread
 KERNEL_FLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
@@ -149,8 +149,8 @@ test-threads: $(THREAD_TESTS:%.c=$(BUILD)/%)
 	@for test in $^; do echo "$$test"; $$test >$(BUILD)/thread.log 2>&1 || { tail -n 40 $(BUILD)/thread.log; exit 1; }; done
 
 check: need-check layering formatting
-	@$(MAKE) --no-print-directory BUILD=build/gcc-strict CFLAGS=-Werror CC=gcc all
-	@$(MAKE) --no-print-directory BUILD=build/clang-strict CFLAGS=-Werror CC=clang all
+	@$(MAKE) --no-print-directory BUILD=build/gcc-strict WERROR=-Werror CC=gcc all
+	@$(MAKE) --no-print-directory BUILD=build/clang-strict WERROR=-Werror CC=clang all
 
 check-full: need-test need-browser
 	@$(MAKE) --no-print-directory check
@@ -178,7 +178,7 @@ install: all
 	ln -sf libweft.so.0 $(DESTDIR)$(PREFIX)/lib/libweft.so
 	install -m 644 include/weft/* $(DESTDIR)$(PREFIX)/include/weft/
 	install -m 644 recipes/*.conf $(DESTDIR)$(PREFIX)/share/weft/recipes/
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/weft.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/weft.pc
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS@|$(LDLIBS)|' tools/weft.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/weft.pc
 
 clean:
 	rm -rf build

@@ -25,6 +25,8 @@ typedef enum wf_optimizer {
     WF_OPT_ADAMW,
     WF_OPT_MUON
 } wf_optimizer; /* MUON: blocks' matrices; AdamW on the rest */
+typedef enum wf_time_law { WF_TIME_UNIFORM, WF_TIME_LOGIT_NORMAL } wf_time_law;
+typedef enum wf_kept { WF_KEPT_EMA, WF_KEPT_FINAL, WF_KEPT_BEST } wf_kept;
 typedef enum wf_coupling { WF_COUPLING_INDEPENDENT, WF_COUPLING_MATCHED } wf_coupling;
 
 typedef struct wf_fit_desc {
@@ -33,19 +35,23 @@ typedef struct wf_fit_desc {
         precondition; /* v = (2t-1)/a w + F(w/sqrt a, t)/sqrt a, a = t^2 + (1-t)^2; needs normalise */
     bool normalise;   /* parameter-group normalisation */
     wf_coupling coupling;
-    int match_sweeps;  /* 2 */
-    double source_std; /* 1 */
-    double path_noise; /* 0 */
-    double cond_drop;  /* probability of the learned null */
+    int match_sweeps;     /* 2 */
+    double source_std;    /* 1 */
+    double path_noise;    /* 0 */
+    size_t noise_table;   /* w0 is one of so many vectors drawn once; 0: fresh every time */
+    wf_time_law time_law; /* LOGIT_NORMAL: t = sigmoid of a normal deviate */
+    double cond_drop;     /* probability of the learned null */
     /* optimiser */
     wf_optimizer optimizer;
     double lr, weight_decay, beta1, beta2, eps;
     double muon_lr, muon_momentum; /* 0.02, 0.95 */
     double clip;                   /* global norm; 0: none */
     double ema;                    /* 0.999; 0: none. Early on min(ema, (1+n)/(10+n)) */
-    size_t warmup;                 /* updates, linear */
-    bool cosine;                   /* else constant */
-    size_t schedule_updates;       /* the schedule's own horizon; 0: updates */
+    wf_kept kept;  /* what samplers use: EMA where there is one, the last weights, or those with the
+                     lowest loss on a single batch */
+    size_t warmup; /* updates, linear */
+    bool cosine;   /* else constant */
+    size_t schedule_updates; /* the schedule's own horizon; 0: updates */
     double min_lr;
     /* run */
     size_t updates, batch;

@@ -60,6 +60,7 @@ static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_fit_state *state
     WF_TRY(wf_meta_add(ctx, meta, "step", "%zu", state->step));
     WF_TRY(wf_meta_add(ctx, meta, "seconds", "%.17g", state->seconds));
     WF_TRY(wf_meta_add(ctx, meta, "window.loss", "%.17g", state->window_loss));
+    WF_TRY(wf_meta_add(ctx, meta, "best.loss", "%.17g", state->best_loss));
     return wf_meta_add(ctx, meta, "window.updates", "%zu", state->window_count);
 }
 
@@ -128,7 +129,7 @@ static wf_status write_file(wf_ctx *ctx, const char *path, const tensor_list *li
 wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
                              const wf_stocks *stocks, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays) {
-    size_t most = 2 * (size_t)velocity->n_tensors + 2 * (size_t)stocks->n_stocks + 3;
+    size_t most = 3 * (size_t)velocity->n_tensors + 2 * (size_t)stocks->n_stocks + 3;
     tensor_list list = {0};
     wf_meta run = {0};
     wf_status status;
@@ -136,6 +137,7 @@ wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_velocity *v
     WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *list.names, "checkpoint", &list.names), done);
     list_add_field(&list, "weights", velocity, arrays->weights);
     if (arrays->ema != NULL) list_add_field(&list, "ema", velocity, arrays->ema);
+    if (arrays->best != NULL) list_add_field(&list, "best", velocity, arrays->best);
     list_add(&list, "optim.first", velocity->params, 0, arrays->first);
     list_add(&list, "optim.second", velocity->params, 0, arrays->second);
     list_add_stocks(&list, stocks);
@@ -202,6 +204,7 @@ static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *fil
     WF_TRY(read_number(ctx, path, file, "step", 0, 4294967295.0, &step));
     WF_TRY(read_number(ctx, path, file, "seconds", 0, 1e12, &state->seconds));
     WF_TRY(read_number(ctx, path, file, "window.loss", 0, 1e300, &state->window_loss));
+    WF_TRY(read_number(ctx, path, file, "best.loss", 0, 1e300, &state->best_loss));
     WF_TRY(read_number(ctx, path, file, "window.updates", 0, 4294967295.0, &window));
     state->step = (size_t)step;
     state->window_count = (size_t)window;
@@ -227,6 +230,8 @@ wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_velocity 
     WF_TRY_GOTO(read_field(ctx, path, file, "weights", velocity, arrays->weights), done);
     if (arrays->ema != NULL)
         WF_TRY_GOTO(read_field(ctx, path, file, "ema", velocity, arrays->ema), done);
+    if (arrays->best != NULL)
+        WF_TRY_GOTO(read_field(ctx, path, file, "best", velocity, arrays->best), done);
     WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.first", velocity->params, arrays->first), done);
     WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.second", velocity->params, arrays->second),
                 done);
@@ -258,8 +263,10 @@ static wf_status read_velocity(wf_ctx *ctx, const char *path, wf_velocity_maker 
         return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the tensor \"optim.first\"", path);
     WF_TRY(blame_file(ctx, path, maker(ctx, arg, &flow->field, stored, &flow->velocity)));
     WF_TRY(wf_alloc(ctx, flow->velocity.params, sizeof(float), "flow", &flow->params));
-    return read_field(ctx, path, flow->file, flow->fit.ema > 0 ? "ema" : "weights", &flow->velocity,
-                      flow->params);
+    const char *kept = flow->fit.kept == WF_KEPT_BEST                       ? "best"
+                       : flow->fit.kept == WF_KEPT_EMA && flow->fit.ema > 0 ? "ema"
+                                                                            : "weights";
+    return read_field(ctx, path, flow->file, kept, &flow->velocity, flow->params);
 }
 
 static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,

@@ -1,10 +1,10 @@
 /* checkpoint: a flow in one safetensors file, to go on training from and to sample from.
  *
- * Tensors: "weights.NAME" and, with EMA, "ema.NAME" for every tensor of the field; "optim.first",
+ * Tensors: "weights.NAME" and, where there are such, "ema.NAME", "best.NAME" for every tensor of the field; "optim.first",
  * "optim.second" (flat); "norm.S.mean", "norm.S.std" of stock S (one number per block); "cond"
  * (sources, K). Metadata: the configuration (flow_config.h), "weft.kind" = "flow", "arch.S",
- * "source.I.*", and the state of the run: "step", "seconds", "window.loss", "window.updates".
- * Sampling reads the EMA where there is one. docs/flow.md has the list. */
+ * "source.I.*", and the state of the run: "step", "seconds", "window.loss", "window.updates", "best.loss".
+ * Sampling reads what `kept` says: the EMA where there is one, the last or the best weights. docs/flow.md has the list. */
 #ifndef WF_FLOW_CHECKPOINT_H
 #define WF_FLOW_CHECKPOINT_H
 
@@ -17,11 +17,12 @@ typedef struct wf_fit_state {
     double seconds;      /* of training, over all pieces of the run */
     double window_loss;  /* sum of losses since the last line of the log */
     size_t window_count; /* updates in it */
+    double best_loss;    /* lowest loss of a single batch; 1e300 before the first */
 } wf_fit_state;
 
-/* The flat arrays of a run, (params) each; ema NULL without EMA. */
+/* The flat arrays of a run, (params) each; ema NULL without EMA, best NULL unless it is what is kept. */
 typedef struct wf_fit_arrays {
-    float *weights, *ema, *first, *second;
+    float *weights, *ema, *best, *first, *second;
 } wf_fit_arrays;
 
 /* config: wf_config_put and wf_checkpoint_sources. */
@@ -40,7 +41,7 @@ struct wf_flow {
     wf_fit_state state;
     wf_stocks stocks; /* without weights */
     wf_velocity velocity;
-    float *params; /* EMA where there is one */
+    float *params; /* those that are kept */
 };
 wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, wf_velocity_maker *maker, void *arg,
                             wf_flow **out);

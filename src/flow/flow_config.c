@@ -65,6 +65,8 @@ static const char *const encoders[] = {"sine", "fourier", "scalar", NULL};
 static const char *const activations[] = {"default", "silu", "gelu", NULL};
 static const char *const conditions[] = {"none", "linear", "mlp", NULL};
 static const char *const optimizers[] = {"adamw", "muon", NULL};
+static const char *const time_laws[] = {"uniform", "logit-normal", NULL};
+static const char *const kept[] = {"ema", "final", "best", NULL};
 static const char *const couplings[] = {"independent", "matched", NULL};
 
 #define FIELD(member, kind, names)                                                                 \
@@ -91,6 +93,8 @@ static const setting settings[] = {
     FIT(match_sweeps, KIND_INT, NULL),
     FIT(source_std, KIND_DOUBLE, NULL),
     FIT(path_noise, KIND_DOUBLE, NULL),
+    FIT(noise_table, KIND_SIZE, NULL),
+    FIT(time_law, KIND_NAME, time_laws),
     FIT(cond_drop, KIND_DOUBLE, NULL),
     FIT(optimizer, KIND_NAME, optimizers),
     FIT(lr, KIND_DOUBLE, NULL),
@@ -102,6 +106,7 @@ static const setting settings[] = {
     FIT(muon_momentum, KIND_DOUBLE, NULL),
     FIT(clip, KIND_DOUBLE, NULL),
     FIT(ema, KIND_DOUBLE, NULL),
+    FIT(kept, KIND_NAME, kept),
     FIT(warmup, KIND_SIZE, NULL),
     FIT(cosine, KIND_BOOL, NULL),
     FIT(schedule_updates, KIND_SIZE, NULL),
@@ -246,6 +251,7 @@ wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit) {
         {"match_sweeps", fit->match_sweeps, 1, 1000, false, false},
         {"source_std", fit->source_std, 0, 1e3, true, false},
         {"path_noise", fit->path_noise, 0, 1e3, false, false},
+        {"noise_table", (double)fit->noise_table, 0, 4294967295.0, false, false},
         {"cond_drop", fit->cond_drop, 0, 1, false, false},
         {"lr", fit->lr, 0, 1e3, true, false},
         {"weight_decay", fit->weight_decay, 0, 1e3, false, false},

@@ -193,6 +193,10 @@ static wf_status update(trainer *tr, double *loss, double *norm, double *factor)
     if (!isfinite(*loss)) return diverged(tr, "loss", *loss);
     *norm = wf_optim_norm(tr->ctx, tr->optim, tr->grad);
     if (!isfinite(*norm)) return diverged(tr, "gradient's norm", *norm);
+    if (tr->arrays.best != NULL && *loss < tr->state.best_loss) {
+        tr->state.best_loss = *loss;
+        memcpy(tr->arrays.best, tr->arrays.weights, tr->velocity.params * sizeof(float));
+    }
     *factor = wf_schedule_factor(&tr->schedule, step);
     wf_optim_step(tr->ctx, tr->optim, step, *factor, *norm, tr->grad, tr->arrays.weights);
     tr->state.step++;
@@ -270,6 +274,8 @@ static wf_status start_or_resume(trainer *tr, uint64_t field_seed) {
     }
     tr->velocity.init(tr->velocity.self, field_seed, tr->arrays.weights);
     if (tr->arrays.ema != NULL) memcpy(tr->arrays.ema, tr->arrays.weights, params * sizeof(float));
+    if (tr->arrays.best != NULL)
+        memcpy(tr->arrays.best, tr->arrays.weights, params * sizeof(float));
     return WF_OK;
 }
 
@@ -291,6 +297,8 @@ static wf_status set_up(trainer *tr, const wf_source *sources, int n_sources,
     size_t params = tr->velocity.params;
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field weights", &tr->arrays.weights));
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field gradient", &tr->grad));
+    if (desc->kept == WF_KEPT_BEST)
+        WF_TRY(wf_alloc(ctx, params, sizeof(float), "best weights", &tr->arrays.best));
     WF_TRY(make_optimiser(tr));
     WF_TRY(wf_draw_create(ctx, &tr->stocks, desc, &tr->draw));
     WF_TRY(start_or_resume(tr, field->seed));
@@ -306,6 +314,7 @@ static void trainer_free(trainer *tr) {
     wf_stocks_free(&tr->stocks);
     wf_meta_free(&tr->config);
     free(tr->arrays.weights);
+    free(tr->arrays.best);
     free(tr->grad);
 }
 
@@ -313,7 +322,7 @@ wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,
                            const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
                            wf_velocity_maker *maker, void *arg, wf_flow **out) {
     if (out != NULL) *out = NULL;
-    trainer tr = {.ctx = ctx, .path = path, .log = -1};
+    trainer tr = {.ctx = ctx, .path = path, .log = -1, .state = {.best_loss = 1e300}};
     tr.desc = desc == NULL ? wf_fit_desc_default() : *desc;
     /* The horizon is part of the configuration, the number of updates is not. */
     if (!tr.desc.cosine) tr.desc.schedule_updates = 0;

@@ -250,6 +250,8 @@ wf_status wf_draw_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc
                      .seed = desc->seed,
                      .source_std = desc->source_std,
                      .cond_drop = desc->cond_drop,
+                     .noise_table = (uint32_t)desc->noise_table,
+                     .time_law = desc->time_law,
                      .shape_fixed = stocks->n_stocks == 1};
     out->flow.shape = &out->shape;
     wf_status status = draw_alloc(ctx, out);
@@ -300,6 +302,24 @@ typedef struct fill_call {
     uint32_t update;
 } fill_call;
 
+static float draw_time(const wf_draw *draw, wf_rng *rng) {
+    if (draw->time_law == WF_TIME_UNIFORM) return wf_rng_uniform(rng);
+    uint32_t a = wf_rng_u32(rng), b = wf_rng_u32(rng);
+    float deviate, other;
+    wf_box_muller(a, b, &deviate, &other);
+    return 1 / (1 + wf_expf(-deviate));
+}
+
+/* Vector k of a fixed table lies behind all updates, at (seed, k, WF_RNG_NOISE, last step): it needs no memory. */
+static void draw_noise(const wf_draw *draw, wf_rng *choice, uint32_t place, uint32_t update,
+                       float *out, size_t n) {
+    wf_rng rng = wf_rng_at(draw->seed, place, WF_RNG_NOISE, update);
+    if (draw->noise_table > 0)
+        rng = wf_rng_at(draw->seed, wf_rng_below(choice, draw->noise_table), WF_RNG_NOISE,
+                        UINT32_MAX);
+    wf_rng_normals(&rng, out, n);
+}
+
 static void fill_place(void *arg, size_t place, int worker) {
     const fill_call *call = arg;
     (void)worker;
@@ -312,12 +332,11 @@ static void fill_place(void *arg, size_t place, int worker) {
     size_t n = stock->graph->n_params, start = draw->shape.param_start[place];
     memcpy(flow->w1 + start, stock->weights + (from->first + draw->network[drawn]) * n,
            n * sizeof(float));
-    wf_rng rng = wf_rng_at(draw->seed, b, WF_RNG_NOISE, call->update);
-    wf_rng_normals(&rng, flow->w0 + start, n);
+    wf_rng rng = wf_rng_at(draw->seed, b, WF_RNG_TIME, call->update);
+    flow->t[place] = draw_time(draw, &rng);
+    draw_noise(draw, &rng, b, call->update, flow->w0 + start, n);
     if (draw->source_std != 1)
         for (size_t i = start; i < start + n; i++) flow->w0[i] *= (float)draw->source_std;
-    rng = wf_rng_at(draw->seed, b, WF_RNG_TIME, call->update);
-    flow->t[place] = wf_rng_uniform(&rng);
     if (flow->cond == NULL) return;
     size_t k = (size_t)stocks->cond_size;
     memcpy(flow->cond + place * k, stocks->cond + source * k, k * sizeof(float));

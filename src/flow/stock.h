@@ -46,6 +46,8 @@ typedef struct wf_draw {
     int batch;
     uint64_t seed;
     double source_std, cond_drop;
+    uint32_t noise_table;
+    wf_time_law time_law;
     wf_matcher **matchers; /* (n_stocks); NULL with the independent coupling */
     wf_flow_batch flow;
     wf_batch shape;

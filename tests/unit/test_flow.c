@@ -288,6 +288,7 @@ static void resumed_run_is_the_uninterrupted_one(void **state) {
         desc.cond_drop = 0.3;
         desc.path_noise = 0.1;
         desc.warmup = 10;
+        desc.kept = ragged ? WF_KEPT_BEST : WF_KEPT_EMA;
         const char *whole = file_name(ragged ? "whole_ragged" : "whole");
         toy_orders orders = {0};
         assert_ok(ctx, fit(ctx, sources, n, cond_size, &desc, whole, &orders));

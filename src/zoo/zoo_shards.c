@@ -30,6 +30,7 @@ enum {
     named_divergences = 10
 };
 static const double shard_flops = 1e12; /* about ten seconds of one core */
+static const double gpu_speed = 100;    /* times that */
 static const char part_ending[] = ".safetensors";
 
 typedef struct part_list {
@@ -363,10 +364,10 @@ static wf_status train_shard(wf_ctx *ctx, collection *all, shard_buffers *buffer
 /* Small enough that little is lost with a killed process, large enough to keep the threads busy. */
 static size_t shard_size(const collection *all, int threads, bool cuda) {
     if (all->desc->shard > 0) return all->desc->shard;
-    if (cuda) return gpu_shard;
     double epochs = fmax(all->desc->epochs, all->desc->epochs_max);
     double flops = 6.0 * (double)all->graph->n_params * epochs * (double)all->data->n_train;
-    double size = fmin(shard_flops / flops, largest_shard);
+    double size = cuda ? fmin(gpu_speed * shard_flops / flops, gpu_shard)
+                       : fmin(shard_flops / flops, largest_shard);
     return size > 2 * threads ? (size_t)size : 2 * (size_t)threads;
 }
 

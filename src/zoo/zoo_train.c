@@ -122,7 +122,11 @@ wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_ke
                            const wf_zoo_piece *piece) {
     bool cuda;
     WF_TRY(wf_use_cuda(ctx, &cuda));
-    if (cuda && kernels->real_size == sizeof(float)) return wf_zoo_cuda_run(ctx, plan, piece);
+    if (cuda && kernels->real_size == sizeof(float)) {
+        wf_status status = wf_zoo_cuda_run(ctx, plan, piece);
+        if (status != WF_ERR_UNSUPPORTED) return status;
+        wf_warn(ctx, "%s; these networks are trained on the CPU", wf_last_error(ctx));
+    }
     piece_run run = {.ctx = ctx, .plan = plan, .kernels = kernels, .piece = piece};
     run.scratch_bytes = kernels->scratch_bytes(plan);
     WF_TRY(wf_alloc(ctx, (size_t)wf_ctx_threads(ctx), run.scratch_bytes, "training of networks",

@@ -589,8 +589,7 @@ wf_status train(wf_ctx *ctx, const wf_zoo_plan *host, gathered &networks, bool j
     const wf_zoo_chain *chain = host->chain;
     const wf_zoo_desc *desc = host->desc;
     if (chain->n_layers > max_layers)
-        return wf_fail(ctx, WF_ERR_UNSUPPORTED,
-                       "device cuda: more than %d layers; use --device cpu", max_layers);
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: more than %d layers", max_layers);
     gpu_plan plan = {};
     plan.n_layers = chain->n_layers;
     plan.activation = chain->activation;
@@ -607,8 +606,7 @@ wf_status train(wf_ctx *ctx, const wf_zoo_plan *host, gathered &networks, bool j
     if (!choose_rows(&plan, chain, true) || !choose_rows(&judge, chain, false))
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
                        "device cuda: a network of %zu parameters does not fit on chip with its "
-                       "optimiser's state; "
-                       "use --device cpu",
+                       "optimiser's state",
                        chain->n_params);
     gpu_memory memory = {};
     wf_status status = run_waves(ctx, host, plan, judge, networks, &memory);

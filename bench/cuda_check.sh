@@ -4,7 +4,7 @@
 #     bench/cuda_check.sh build     compile what it runs into $BUILD/gpu (needs nvcc, the test libraries)
 #     bench/cuda_check.sh           run from there; needs the folder and a GPU only, so it may be carried elsewhere
 #
-# The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck times profile".
+# The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck times torch profile".
 set -u
 build=${BUILD:-build}
 gpu=$build/gpu
@@ -53,6 +53,18 @@ for check in $checks; do
         run "racecheck test_cuda_ops" env WEFT_CUDA_SMALL=6 compute-sanitizer --tool racecheck \
             --error-exitcode 9 "$gpu/test_cuda_ops" ;;
     times) "$gpu/cuda_step" || status=1 ;;
+    torch) # the same steps in PyTorch, bf16; the first round only fills the compiler's cache, all cases side by side
+        cases="karhunen_lean karhunen_lstar mnist_lean mnist_lstar"
+        for case in $cases; do
+            python3 bench/torch_step.py "${case#*_}" 0 4 cuda "${case%_*}" compile >/dev/null 2>&1 &
+        done
+        wait
+        for case in $cases; do
+            for mode in eager compile; do
+                python3 bench/torch_step.py "${case#*_}" 2 16 cuda "${case%_*}" $mode 2>"$gpu/log" ||
+                    { tail -n 5 "$gpu/log"; status=1; }
+            done
+        done ;;
     profile) # time per kernel of one step
         for layout in lean lstar; do
             note "kernels of a step, karhunen $layout (ms, launches)"

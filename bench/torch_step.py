@@ -1,16 +1,24 @@
 #!/usr/bin/env python3
-"""One training step of the velocity field in eager PyTorch, milliseconds a network: both layouts, 64 x 8 on 64-16-8-10.
+"""One training step of the velocity field in PyTorch: both layouts, 64 x 8 on karhunen's 64-16-8-10, or 128 x 8 on MNIST's
+784-32-32-10 with the first layer folded into its hidden nodes.
 
 The textbook form: every MLP takes the concatenation of its inputs, messages are computed edge by edge in both directions
 and added up at their receivers; gathering and summing are broadcasts and sums over dense blocks, which is much faster in
 PyTorch than index lists. Networks of a batch are stacked: (B, E, d). Forward, backward, clipping, AdamW.
-  torch_step.py LAYOUT SECONDS THREADS"""
+  torch_step.py LAYOUT SECONDS THREADS                     this machine's cores, fp32, eager, milliseconds a network
+  torch_step.py LAYOUT SECONDS THREADS cuda CASE MODE      the GPU, bf16 autocast, batches of 256, CASE karhunen or mnist, MODE
+                                                           eager or compile: milliseconds a step, and of a velocity of 100 networks"""
 import json, math, sys, time
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-WIDTHS, D, BLOCKS, BATCH = [64, 16, 8, 10], 64, 8, 16
+LAYOUT, SECONDS, THREADS = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+DEVICE, CASE, MODE = sys.argv[4:7] if len(sys.argv) > 4 else ("cpu", "karhunen", "eager")
+GPU = DEVICE == "cuda"
+BATCH, BLOCKS = 256 if GPU else 16, 8
+# Widths of the groups that have nodes; a folded input layer has none: each node of the first group carries FOLD parameters.
+WIDTHS, D, FOLD = ([64, 16, 8, 10], 64, 0) if CASE == "karhunen" else ([32, 32, 10], 128, 785)
 
 
 def graph():
@@ -18,7 +26,7 @@ def graph():
     groups, nodes = [], []
     for l, width in enumerate(WIDTHS):
         groups.append(slice(len(nodes), len(nodes) + width))
-        kind = 0 if l == 0 else 2 if l == len(WIDTHS) - 1 else 1
+        kind = 0 if l == 0 and not FOLD else 2 if l == len(WIDTHS) - 1 else 1
         nodes += [(l, i if kind != 1 else -1, kind) for i in range(width)]
     blocks, edges = [], []
     for l in range(len(WIDTHS) - 1):
@@ -26,10 +34,11 @@ def graph():
         nodes.append((l + 1, -1, 3))
         blocks += [(l + 1, l), (l + 1, len(groups) - 1)]
         edges += [(l, 0)] * (WIDTHS[l] * WIDTHS[l + 1]) + [(l, 1)] * WIDTHS[l + 1]
-    return torch.tensor(nodes), torch.tensor(edges), groups, blocks
+    return torch.tensor(nodes, device=DEVICE), torch.tensor(edges, device=DEVICE), groups, blocks
 
 
 NODES, EDGES, GROUPS, BLOCK_LIST = graph()
+VALUES = len(EDGES) + WIDTHS[0] * FOLD  # parameters of a network
 
 
 def sizes(block):
@@ -124,46 +133,76 @@ class Field(nn.Module):
         self.start = nn.Parameter(torch.randn(D) * 0.02)
         self.blocks = nn.ModuleList(Block(lean) for _ in range(BLOCKS))
         self.readout = mlp(TanhGELU if lean else nn.SiLU, D, D, 1)
+        if FOLD:
+            self.fold_in, self.fold_out = nn.Linear(FOLD, D), nn.Linear(D, FOLD)
 
     def forward(self, w, t):
         half = D // 2
-        phase = 1000 * t[:, None] * torch.exp(-math.log(1e4) * torch.arange(half) / half)
+        phase = 1000 * t[:, None] * torch.exp(-math.log(1e4) * torch.arange(half, device=DEVICE) / half)
         s = F.silu(self.time(torch.cat([phase.cos(), phase.sin()], -1)))
         nodes, edges = NODES, EDGES
+        w, rows = w[:, :len(edges)], w[:, len(edges):].unflatten(1, (WIDTHS[0], FOLD)) if FOLD else None
         h = self.node_projection(torch.cat([self.layer(nodes[:, :1].float()).sin(), self.order(nodes[:, 1:2].float()).sin(),
                                             self.kind(nodes[:, 2])], -1)).expand(len(w), -1, -1)
+        if FOLD:
+            h = torch.cat([h[:, :WIDTHS[0]] + self.fold_in(rows), h[:, WIDTHS[0]:]], 1)
         roles = torch.cat([self.elayer(edges[:, :1].float()).sin(), self.ekind(edges[:, 1]),
-                           self.position(-torch.ones(len(edges), 3)).sin()], -1)
+                           self.position(-torch.ones(len(edges), 3, device=DEVICE)).sin()], -1)
         e = self.edge_projection(torch.cat([self.value(w[..., None]).sin(), roles.expand(len(w), -1, -1)], -1))
         u = self.start.expand(len(w), 1, -1)
         for block in self.blocks:
             h, e, u = block(h, e, u, s)
-        return self.readout(norm(e))[..., 0]
+        v = self.readout(norm(e))[..., 0]
+        return torch.cat([v, self.fold_out(norm(h[:, :WIDTHS[0]])).flatten(1)], 1) if FOLD else v
 
 
-layout, seconds, threads = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-torch.set_num_threads(threads)
+torch.set_num_threads(THREADS)
 torch.manual_seed(1)
-field = Field(layout == "lean")
-optimizer = torch.optim.AdamW(field.parameters(), 1e-3)
-data = torch.randn(256, len(EDGES))
+field = Field(LAYOUT == "lean").to(DEVICE)
+run = torch.compile(field) if MODE == "compile" else field
+optimizer = torch.optim.AdamW(field.parameters(), 1e-3, **({"fused": True} if GPU else {}))
+data = torch.randn(256, VALUES, device=DEVICE)
+
+
+def velocity(w, t):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=GPU):
+        return run(w, t)
 
 
 def step():
-    w1, w0, t = data[torch.randint(256, (BATCH,))], torch.randn(BATCH, len(EDGES)), torch.rand(BATCH)
-    loss = (field((1 - t[:, None]) * w0 + t[:, None] * w1, t) - (w1 - w0)).square().mean()
+    w1, w0 = data[torch.randint(256, (BATCH,), device=DEVICE)], torch.randn(BATCH, VALUES, device=DEVICE)
+    t = torch.rand(BATCH, device=DEVICE)
+    loss = (velocity((1 - t[:, None]) * w0 + t[:, None] * w1, t).float() - (w1 - w0)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(field.parameters(), 1.0)
     optimizer.step()
-    return loss.item()
 
 
-step()
-times, begin = [], time.perf_counter()
-while len(times) < 3 or time.perf_counter() - begin < seconds:
-    start = time.perf_counter()
-    step()
-    times.append(time.perf_counter() - start)
-print(json.dumps({"name": layout, "value": 1e3 * min(times) / BATCH, "unit": "ms a network",
-                  "note": f"eager, textbook form, {sum(p.numel() for p in field.parameters()):,} parameters"}))
+@torch.no_grad()
+def sample():
+    velocity(data[:100], torch.full((100,), 0.5, device=DEVICE))
+
+
+def best(action):
+    """Milliseconds, best of the runs that fit into SECONDS; two more before."""
+    wait = torch.cuda.synchronize if GPU else lambda: None
+    times, begin = [], None
+    for _ in range(2):
+        action()
+    wait()
+    begin = time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - begin < SECONDS:
+        start = time.perf_counter()
+        action()
+        wait()
+        times.append(time.perf_counter() - start)
+    return 1e3 * min(times)
+
+
+count = f"{sum(p.numel() for p in field.parameters()):,} parameters"
+if GPU:
+    took, peak = best(step), torch.cuda.max_memory_allocated() / 2**30
+    print(json.dumps({"name": f"{CASE} {LAYOUT}", "mode": MODE, "step": took, "GiB": peak, "velocity": best(sample), "note": count}))
+else:
+    print(json.dumps({"name": LAYOUT, "value": best(step) / BATCH, "unit": "ms a network", "note": f"eager, textbook form, {count}"}))

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { chunk_floats = 8192 };
+enum { chunk_reals = 8192 };
 
 /* A chunk of AdamW's, or one matrix of Muon's (rows > 0). Muon's come first: they are the larger pieces of work. */
 typedef struct piece {
@@ -21,11 +21,11 @@ typedef struct piece {
 struct wf_optim {
     wf_optim_desc desc;
     wf_optim_kernels kernels;
-    size_t params;
-    float *first, *second, *ema;
+    size_t params, size; /* size: of a real */
+    void *first, *second, *ema;
     piece *pieces;
     size_t n_pieces;
-    float *scratch; /* (threads, scratch_each) */
+    void *scratch; /* (threads, scratch_each) */
     size_t scratch_each;
     int threads;
     double *partial; /* [chunks] sums of squares */
@@ -35,8 +35,8 @@ struct wf_optim {
 /* What the chunks of one pass share. */
 typedef struct pass {
     const wf_optim *optim;
-    const float *grad;
-    float *params;
+    const void *grad;
+    void *params;
     wf_adamw_args adamw;
     wf_muon_args muon;
     double weight_decay, adamw_rate, muon_rate;
@@ -59,8 +59,8 @@ static size_t tensor_count(const wf_optim_tensor *tensor) {
 
 /* Appends AdamW's chunks of one run of parameters; with pieces NULL only counts them. */
 static size_t cut_run(piece *pieces, size_t at, size_t offset, size_t count, bool decay) {
-    for (size_t done = 0; done < count; done += chunk_floats, at++) {
-        size_t part = count - done < chunk_floats ? count - done : chunk_floats;
+    for (size_t done = 0; done < count; done += chunk_reals, at++) {
+        size_t part = count - done < chunk_reals ? count - done : chunk_reals;
         if (pieces != NULL) pieces[at] = (piece){offset + done, part, 0, 0, decay};
     }
     return at;
@@ -109,7 +109,9 @@ wf_status wf_optim_create(wf_ctx *ctx, const wf_optim_desc *desc, const wf_optim
     wf_optim *optim;
     WF_TRY(wf_alloc(ctx, 1, sizeof *optim, "optimiser", &optim));
     optim->desc = *desc;
-    optim->kernels = WF_PICK_F32(wf_optim_kernels);
+    bool twice = desc->dtype == WF_F64;
+    optim->kernels = twice ? wf_optim_kernels_base_f64 : WF_PICK_F32(wf_optim_kernels);
+    optim->size = twice ? sizeof(double) : sizeof(float);
     optim->params = params;
     optim->threads = wf_ctx_threads(ctx);
     for (int i = 0; i < n_tensors; i++) {
@@ -118,15 +120,15 @@ wf_status wf_optim_create(wf_ctx *ctx, const wf_optim_desc *desc, const wf_optim
         if (need > optim->scratch_each) optim->scratch_each = need;
     }
     optim->scratch_each = (optim->scratch_each + 15) / 16 * 16; /* every thread's part is aligned */
-    optim->n_partial = (params + chunk_floats - 1) / chunk_floats;
+    optim->n_partial = (params + chunk_reals - 1) / chunk_reals;
     optim->n_pieces = cut_pieces(optim, tensors, n_tensors, NULL);
     const char *what = "optimiser state";
     wf_status status;
-    WF_TRY_GOTO(wf_alloc(ctx, params, sizeof(float), what, &optim->first), fail);
-    WF_TRY_GOTO(wf_alloc(ctx, params, sizeof(float), what, &optim->second), fail);
-    if (desc->ema > 0) WF_TRY_GOTO(wf_alloc(ctx, params, sizeof(float), what, &optim->ema), fail);
+    WF_TRY_GOTO(wf_alloc(ctx, params, optim->size, what, &optim->first), fail);
+    WF_TRY_GOTO(wf_alloc(ctx, params, optim->size, what, &optim->second), fail);
+    if (desc->ema > 0) WF_TRY_GOTO(wf_alloc(ctx, params, optim->size, what, &optim->ema), fail);
     WF_TRY_GOTO(wf_alloc(ctx, optim->n_pieces, sizeof(piece), what, &optim->pieces), fail);
-    WF_TRY_GOTO(wf_alloc(ctx, optim->scratch_each * (size_t)optim->threads, sizeof(float), what,
+    WF_TRY_GOTO(wf_alloc(ctx, optim->scratch_each * (size_t)optim->threads, optim->size, what,
                          &optim->scratch),
                 fail);
     WF_TRY_GOTO(wf_alloc(ctx, optim->n_partial, sizeof(double), what, &optim->partial), fail);
@@ -149,19 +151,20 @@ void wf_optim_free(wf_optim *optim) {
     free(optim);
 }
 
-float *wf_optim_first(wf_optim *optim) { return optim->first; }
-float *wf_optim_second(wf_optim *optim) { return optim->second; }
-float *wf_optim_ema(wf_optim *optim) { return optim->ema; }
+void *wf_optim_first(wf_optim *optim) { return optim->first; }
+void *wf_optim_second(wf_optim *optim) { return optim->second; }
+void *wf_optim_ema(wf_optim *optim) { return optim->ema; }
 
 static void norm_chunk(void *arg, size_t chunk, int worker) {
     const pass *p = arg;
     (void)worker;
-    size_t start = chunk * chunk_floats, left = p->optim->params - start;
-    p->optim->partial[chunk] =
-        p->optim->kernels.sum_squares(p->grad + start, left < chunk_floats ? left : chunk_floats);
+    const wf_optim *optim = p->optim;
+    size_t start = chunk * chunk_reals, left = optim->params - start;
+    optim->partial[chunk] = optim->kernels.sum_squares((const char *)p->grad + start * optim->size,
+                                                       left < chunk_reals ? left : chunk_reals);
 }
 
-double wf_optim_norm(wf_ctx *ctx, const wf_optim *optim, const float *grad) {
+double wf_optim_norm(wf_ctx *ctx, const wf_optim *optim, const void *grad) {
     pass p = {.optim = optim, .grad = grad};
     wf_parallel(ctx, optim->n_partial, norm_chunk, &p);
     double sum = 0;
@@ -169,25 +172,31 @@ double wf_optim_norm(wf_ctx *ctx, const wf_optim *optim, const float *grad) {
     return sqrt(sum);
 }
 
+static void *real_at(const wf_optim *optim, void *array, size_t index) {
+    return (char *)array + index * optim->size;
+}
+
 static void step_piece(void *arg, size_t chunk, int worker) {
     const pass *p = arg;
     const wf_optim *optim = p->optim;
     const piece *work = &optim->pieces[chunk];
-    size_t at = work->offset;
-    float *ema = optim->ema == NULL ? NULL : optim->ema + at;
+    void *params = real_at(optim, p->params, work->offset);
+    const void *grad = (const char *)p->grad + work->offset * optim->size;
+    void *first = real_at(optim, optim->first, work->offset);
+    void *second = real_at(optim, optim->second, work->offset);
+    void *ema = optim->ema == NULL ? NULL : real_at(optim, optim->ema, work->offset);
     double decay = work->decay ? p->weight_decay : 0;
     if (work->rows == 0) {
         wf_adamw_args args = p->adamw;
         args.keep = 1 - p->adamw_rate * decay;
-        optim->kernels.adamw(p->params + at, p->grad + at, optim->first + at, optim->second + at,
-                             ema, work->count, &args);
+        optim->kernels.adamw(params, grad, first, second, ema, work->count, &args);
         return;
     }
     wf_muon_args args = p->muon;
     args.rate = p->muon_rate * sqrt(fmax(1, (double)work->rows / work->cols));
     args.keep = 1 - p->muon_rate * decay;
-    optim->kernels.muon(p->params + at, p->grad + at, optim->first + at, ema, work->rows,
-                        work->cols, &args, optim->scratch + (size_t)worker * optim->scratch_each);
+    optim->kernels.muon(params, grad, first, ema, work->rows, work->cols, &args,
+                        real_at(optim, optim->scratch, (size_t)worker * optim->scratch_each));
 }
 
 double wf_ema_decay(double ema, size_t update) {
@@ -196,7 +205,7 @@ double wf_ema_decay(double ema, size_t update) {
 }
 
 void wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
-                   const float *grad, float *params) {
+                   const void *grad, void *params) {
     assert(wf_ctx_threads(ctx) <= optim->threads);
     const wf_optim_desc *desc = &optim->desc;
     /* As torch.nn.utils.clip_grad_norm_ has it. */

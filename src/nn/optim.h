@@ -3,11 +3,12 @@
  * Parameters, gradient, moments and EMA are arrays of one layout, described by a list of tensors.
  * AdamW is torch.optim.AdamW. With Muon the tensors flagged `matrix` move along their
  * orthogonalised Nesterov momentum (nn/cpu/optim_cpu.c) by muon_lr * sqrt(max(1, rows/cols)), all
- * others by AdamW. The same bits come out for any number of threads; nothing is allocated in a step. */
+ * others by AdamW. All arrays are float or double. The same bits come out for any number of threads; nothing is allocated in a step. */
 #ifndef WF_NN_OPTIM_H
 #define WF_NN_OPTIM_H
 
 #include "base/status.h"
+#include "tensor/tensor.h" /* wf_dtype */
 
 typedef struct wf_optim_tensor {
     size_t offset;
@@ -20,8 +21,9 @@ typedef struct wf_optim_desc {
     double lr, weight_decay, beta1, beta2, eps;
     bool muon;
     double muon_lr, muon_momentum;
-    double clip; /* global norm; 0: none */
-    double ema;  /* 0: none */
+    double clip;    /* global norm; 0: none */
+    double ema;     /* 0: none */
+    wf_dtype dtype; /* of parameters, gradient and state; WF_F64 for comparisons */
 } wf_optim_desc;
 
 typedef struct wf_optim wf_optim;
@@ -31,18 +33,18 @@ wf_status wf_optim_create(wf_ctx *ctx, const wf_optim_desc *desc, const wf_optim
                           int n_tensors, size_t params, wf_optim **out);
 void wf_optim_free(wf_optim *optim);
 
-/* State for checkpoints: (params) floats each. `first` is AdamW's first moment, or Muon's momentum;
+/* State for checkpoints: (params) reals each. `first` is AdamW's first moment, or Muon's momentum;
  * ema is NULL without EMA. The caller sets ema to the initial parameters. */
-float *wf_optim_first(wf_optim *optim);
-float *wf_optim_second(wf_optim *optim);
-float *wf_optim_ema(wf_optim *optim);
+void *wf_optim_first(wf_optim *optim);
+void *wf_optim_second(wf_optim *optim);
+void *wf_optim_ema(wf_optim *optim);
 
 /* Global 2-norm of the gradient; not finite when the gradient is not. */
-double wf_optim_norm(wf_ctx *ctx, const wf_optim *optim, const float *grad);
+double wf_optim_norm(wf_ctx *ctx, const wf_optim *optim, const void *grad);
 
 /* Update number `update` (0, 1 ...) with both learning rates times `factor`. norm: wf_optim_norm of grad, finite. */
 void wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
-                   const float *grad, float *params);
+                   const void *grad, void *params);
 
 /* EMA decay of update `update`: min(ema, (1+n)/(10+n)) with n the updates made before it. */
 double wf_ema_decay(double ema, size_t update);

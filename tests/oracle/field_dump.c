@@ -1,15 +1,21 @@
-/* field_dump: runs a velocity field on numbers from a file, for tests/oracle/test_gmn.py, which compiles it.
- *     field_dump layout node edge time blocks messages encoder activation cond cond_size fold_rows dtype IN OUT ARCH...
- * IN: params, w, t, cond, drop, dv as reals (dtype 0 float, 1 double). OUT: v, grad, dw, then the 5 * edge / 2
- * frozen Fourier frequencies as doubles, drawn here from their documented address. IN "-": prints the tensors' names,
- * rows and columns instead. A leading '*' folds an ARCH. */
+/* field_dump: runs a velocity field and the library's AdamW on numbers from a file, for tests/oracle/test_gmn.py, which
+ * compiles it.
+ *     field_dump layout node edge time blocks messages encoder activation cond cond_size fold_rows dtype steps eps
+ *                IN OUT ARCH...
+ * IN: params, w, t, cond, drop, dv as reals (dtype 0 float, 1 double). OUT: params, v, grad, dw before the first AdamW
+ * step and behind each of `steps`, then the 5 * edge / 2 frozen Fourier frequencies as doubles, drawn here from their documented
+ * address. The gradient is that of sum dv*v. IN "-": prints the tensors' names, rows, columns and whether they decay
+ * instead. A leading '*' folds an ARCH. */
 #include "base/random.h"
 #include "graph/batch.h"
 #include "models/field.h"
+#include "nn/optim.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { first_arch = 17, most_tensors = 1024 };
 
 static int die(wf_ctx *ctx, const char *what) {
     fprintf(stderr, "field_dump: %s: %s\n", what, wf_last_error(ctx));
@@ -25,10 +31,26 @@ static char *read_reals(FILE *file, size_t count, size_t size) {
     return out;
 }
 
+/* The optimiser a trainer would make, with constants that test_gmn.py has too. */
+static wf_optim *make_adamw(wf_ctx *ctx, const wf_field *field, wf_dtype dtype, double eps) {
+    wf_optim_desc desc = {
+        .lr = 3e-3, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = eps, .dtype = dtype};
+    int n;
+    const wf_field_tensor *from = wf_field_tensors(field, &n);
+    static wf_optim_tensor to[most_tensors];
+    if (n > most_tensors) return NULL;
+    for (int i = 0; i < n; i++)
+        to[i] = (wf_optim_tensor){from[i].offset, from[i].rows, from[i].cols, from[i].matrix,
+                                  from[i].decay};
+    wf_optim *optim;
+    wf_status status = wf_optim_create(ctx, &desc, to, n, wf_field_params(field), &optim);
+    return status == WF_OK ? optim : NULL;
+}
+
 int main(int argc, char **argv) {
-    if (argc < 16) return 2;
-    int value[12];
-    for (int i = 0; i < 12; i++) value[i] = atoi(argv[1 + i]);
+    if (argc <= first_arch) return 2;
+    int value[13];
+    for (int i = 0; i < 13; i++) value[i] = atoi(argv[1 + i]);
     wf_field_desc desc = wf_field_desc_default();
     desc.layout = (wf_layout)value[0];
     desc.node = value[1], desc.edge = value[2], desc.time = value[3], desc.blocks = value[4];
@@ -44,26 +66,28 @@ int main(int argc, char **argv) {
     if (wf_ctx_create(&(wf_ctx_desc){.threads = 2}, &ctx) != WF_OK) return 1;
     wf_field *field;
     if (wf_field_create(ctx, &desc, dtype, &field) != WF_OK) return die(ctx, "create");
-    if (strcmp(argv[13], "-") == 0) {
+    if (strcmp(argv[15], "-") == 0) {
         int count;
         const wf_field_tensor *tensors = wf_field_tensors(field, &count);
         for (int i = 0; i < count; i++)
-            printf("%s %d %d\n", tensors[i].name, tensors[i].rows, tensors[i].cols);
+            printf("%s %d %d %d\n", tensors[i].name, tensors[i].rows, tensors[i].cols,
+                   tensors[i].decay);
         return 0;
     }
     wf_graph *graphs[64];
-    int n = argc - 15;
+    int n = argc - first_arch;
     for (int i = 0; i < n && i < 64; i++) {
-        bool fold = argv[15 + i][0] == '*';
-        if (wf_graph_parse(ctx, argv[15 + i] + fold, "relu", fold ? WF_GRAPH_FOLD_INPUT : 0,
-                           &graphs[i]) != WF_OK)
-            return die(ctx, argv[15 + i]);
+        const char *arch = argv[first_arch + i];
+        bool fold = arch[0] == '*';
+        if (wf_graph_parse(ctx, arch + fold, "relu", fold ? WF_GRAPH_FOLD_INPUT : 0, &graphs[i]) !=
+            WF_OK)
+            return die(ctx, arch);
     }
     wf_arena arena = {.first = NULL};
     wf_batch batch;
     if (wf_batch_build(ctx, &arena, (const wf_graph *const *)graphs, n, &batch) != WF_OK)
         return die(ctx, "batch");
-    FILE *in = fopen(argv[13], "rb");
+    FILE *in = fopen(argv[15], "rb");
     if (in == NULL) return 1;
     size_t params = wf_field_params(field);
     char *theta = read_reals(in, params, size), *w = read_reals(in, batch.n_params, size);
@@ -78,15 +102,23 @@ int main(int argc, char **argv) {
     char *dw = calloc(batch.n_params, size);
     if (v == NULL || grad == NULL || dw == NULL) return 1;
     bool conditional = desc.cond != WF_COND_NONE;
-    if (wf_field_forward(ctx, field, theta, &batch, w, t, conditional ? cond : NULL,
-                         conditional ? flags : NULL, true, v) != WF_OK)
-        return die(ctx, "forward");
-    if (wf_field_backward(ctx, field, dv, grad, dw) != WF_OK) return die(ctx, "backward");
-    FILE *out = fopen(argv[14], "wb");
-    if (out == NULL) return 1;
-    bool written = fwrite(v, size, batch.n_params, out) == batch.n_params &&
-                   fwrite(grad, size, params, out) == params &&
-                   fwrite(dw, size, batch.n_params, out) == batch.n_params;
+    wf_optim *optim = make_adamw(ctx, field, dtype, atof(argv[14]));
+    FILE *out = fopen(argv[16], "wb");
+    if (out == NULL || optim == NULL) return 1;
+    bool written = true;
+    for (int step = 0; step <= value[12]; step++) {
+        if (step > 0)
+            wf_optim_step(ctx, optim, (size_t)step - 1, 1, wf_optim_norm(ctx, optim, grad), grad,
+                          theta);
+        if (wf_field_forward(ctx, field, theta, &batch, w, t, conditional ? cond : NULL,
+                             conditional ? flags : NULL, true, v) != WF_OK)
+            return die(ctx, "forward");
+        if (wf_field_backward(ctx, field, dv, grad, dw) != WF_OK) return die(ctx, "backward");
+        written = written && fwrite(theta, size, params, out) == params &&
+                  fwrite(v, size, batch.n_params, out) == batch.n_params &&
+                  fwrite(grad, size, params, out) == params &&
+                  fwrite(dw, size, batch.n_params, out) == batch.n_params;
+    }
     wf_rng rng = wf_rng_at(desc.seed, 0, WF_RNG_FOURIER, 0);
     for (size_t i = 0; i < 5 * (size_t)(desc.edge / 2); i++) {
         float deviate;

@@ -31,21 +31,23 @@ EXPORT int oracle_ode(int solver, int steps, double tolerance, int systems, size
     return status;
 }
 
-/* `updates` updates of params with gradients grads (updates, params), rates times factors (updates). ema may be NULL. */
+/* `updates` updates of params with gradients grads (updates, params), rates times factors (updates). Arrays are of
+ * desc->dtype; ema may be NULL. */
 EXPORT int oracle_optim(const wf_optim_desc *desc, const wf_optim_tensor *tensors, int n_tensors,
-                        size_t params, int updates, const float *grads, const double *factors,
-                        float *weights, float *ema) {
+                        size_t params, int updates, const void *grads, const double *factors,
+                        void *weights, void *ema) {
     wf_ctx *ctx;
     wf_optim *optim = NULL;
+    size_t size = params * (desc->dtype == WF_F64 ? sizeof(double) : sizeof(float));
     if (wf_ctx_create(NULL, &ctx) != WF_OK) return WF_ERR_MEMORY;
     wf_status status = wf_optim_create(ctx, desc, tensors, n_tensors, params, &optim);
-    if (status == WF_OK && ema != NULL) memcpy(wf_optim_ema(optim), weights, params * sizeof *ema);
+    if (status == WF_OK && ema != NULL) memcpy(wf_optim_ema(optim), weights, size);
     for (int i = 0; status == WF_OK && i < updates; i++) {
-        const float *grad = grads + (size_t)i * params;
+        const void *grad = (const char *)grads + (size_t)i * size;
         wf_optim_step(ctx, optim, (size_t)i, factors[i], wf_optim_norm(ctx, optim, grad), grad,
                       weights);
     }
-    if (status == WF_OK && ema != NULL) memcpy(ema, wf_optim_ema(optim), params * sizeof *ema);
+    if (status == WF_OK && ema != NULL) memcpy(ema, wf_optim_ema(optim), size);
     wf_optim_free(optim);
     wf_ctx_free(ctx);
     return status;

@@ -18,7 +18,7 @@ class Tensor(C.Structure):
 class Desc(C.Structure):
     _fields_ = [("lr", C.c_double), ("weight_decay", C.c_double), ("beta1", C.c_double), ("beta2", C.c_double),
                 ("eps", C.c_double), ("muon", C.c_bool), ("muon_lr", C.c_double), ("muon_momentum", C.c_double),
-                ("clip", C.c_double), ("ema", C.c_double)]
+                ("clip", C.c_double), ("ema", C.c_double), ("dtype", C.c_int)]
 
 
 LIB.oracle_optim.argtypes = [C.POINTER(Desc), C.POINTER(Tensor), C.c_int, C.c_size_t, C.c_int, C.c_void_p, C.c_void_p,
@@ -31,12 +31,13 @@ UPDATES = 30
 
 
 def ours(desc, weights, grads, factors):
+    real = np.float64 if desc.dtype else np.float32
     tensors, offset = (Tensor * len(SHAPES))(), 0
     for i, (rows, cols, matrix, decay) in enumerate(SHAPES):
         tensors[i] = Tensor(offset, rows, cols, matrix, decay)
         offset += rows * cols
-    w = np.concatenate([x.ravel() for x in weights]).astype(np.float32)
-    g = np.stack([np.concatenate([x.ravel() for x in step]) for step in grads]).astype(np.float32)
+    w = np.concatenate([x.ravel() for x in weights]).astype(real)
+    g = np.stack([np.concatenate([x.ravel() for x in step]) for step in grads]).astype(real)
     f = np.asarray(factors, dtype=np.float64)
     ema = np.empty_like(w)
     status = LIB.oracle_optim(C.byref(desc), tensors, len(SHAPES), w.size, len(grads), g.ctypes.data, f.ctypes.data,
@@ -96,15 +97,16 @@ def main():
     good = True
     for muon in (False, True):
         for clip in (0.0, 1.0):
-            desc = Desc(3e-3, 0.05, 0.9, 0.99, 1e-8, muon, 0.02, 0.95, clip, 0.95)
-            w, ema = ours(desc, weights, grads, factors)
-            tw, tema = theirs(desc, weights, grads, factors, torch.float64)
-            # Muon multiplies matrices in float.
-            bound = 1e-5 if muon else 1e-6
-            error = np.linalg.norm(w - tw) / np.linalg.norm(tw)
-            ema_error = np.linalg.norm(ema - tema) / np.linalg.norm(tema)
-            good &= report(f"optim_{'muon' if muon else 'adamw'}_clip{clip:g}", error < bound and ema_error < bound,
-                           f"relative difference {error:.1e}, ema {ema_error:.1e}")
+            # Muon multiplies matrices in the type of the arrays.
+            for dtype, bound in ((0, 1e-5 if muon else 1e-6), (1, 1e-13)):
+                desc = Desc(3e-3, 0.05, 0.9, 0.99, 1e-8, muon, 0.02, 0.95, clip, 0.95, dtype)
+                w, ema = ours(desc, weights, grads, factors)
+                tw, tema = theirs(desc, weights, grads, factors, torch.float64)
+                error = np.linalg.norm(w - tw) / np.linalg.norm(tw)
+                ema_error = np.linalg.norm(ema - tema) / np.linalg.norm(tema)
+                name = f"optim_{'muon' if muon else 'adamw'}_clip{clip:g}_{('float', 'double')[dtype]}"
+                good &= report(name, error < bound and ema_error < bound,
+                               f"relative difference {error:.1e}, ema {ema_error:.1e}")
     return 0 if good else 1
 
 

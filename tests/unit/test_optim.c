@@ -119,7 +119,19 @@ static void plain_muon(plain *s, const float *g, const wf_optim_tensor *t, doubl
     free(o);
 }
 
-static void follow_plain(bool muon, double clip) {
+static double real_of(const void *array, wf_dtype dtype, size_t i) {
+    return dtype == WF_F64 ? ((const double *)array)[i] : ((const float *)array)[i];
+}
+
+/* The floats of `from` as reals of the type. */
+static void as_reals(const float *from, wf_dtype dtype, void *to) {
+    for (size_t i = 0; i < n_params; i++) {
+        if (dtype == WF_F64) ((double *)to)[i] = from[i];
+        else ((float *)to)[i] = from[i];
+    }
+}
+
+static void follow_plain_as(bool muon, double clip, wf_dtype dtype, double tolerance) {
     wf_ctx *ctx = test_ctx();
     wf_optim_desc desc = {.lr = 3e-3,
                           .weight_decay = 0.1,
@@ -130,22 +142,26 @@ static void follow_plain(bool muon, double clip) {
                           .muon_lr = 0.02,
                           .muon_momentum = 0.95,
                           .clip = clip,
-                          .ema = 0.7};
+                          .ema = 0.7,
+                          .dtype = dtype};
     wf_optim *optim;
     assert_ok(ctx, wf_optim_create(ctx, &desc, layout, n_layout, n_params, &optim));
-    float *p = calloc(n_params, sizeof *p), *g = calloc(n_params, sizeof *g);
+    float *g = calloc(n_params, sizeof *g);
+    void *p = calloc(n_params, sizeof(double)), *gradient = calloc(n_params, sizeof(double));
     plain *expected = calloc(1, sizeof *expected);
-    fill(p, n_params, 100, 1);
-    memcpy(wf_optim_ema(optim), p, n_params * sizeof *p);
-    for (size_t i = 0; i < n_params; i++) expected->p[i] = expected->ema[i] = p[i];
+    fill(g, n_params, 100, 1);
+    as_reals(g, dtype, p);
+    as_reals(g, dtype, wf_optim_ema(optim));
+    for (size_t i = 0; i < n_params; i++) expected->p[i] = expected->ema[i] = g[i];
     for (int update = 0; update < 4; update++) {
         fill(g, n_params, (uint32_t)update, 0.01f);
         double norm = 0, factor = 1 - 0.1 * update;
         for (size_t i = 0; i < n_params; i++) norm += (double)g[i] * g[i];
         norm = sqrt(norm);
-        double measured = wf_optim_norm(ctx, optim, g);
+        as_reals(g, dtype, gradient);
+        double measured = wf_optim_norm(ctx, optim, gradient);
         assert_close(measured, norm, 1e-9 * norm);
-        wf_optim_step(ctx, optim, (size_t)update, factor, measured, g, p);
+        wf_optim_step(ctx, optim, (size_t)update, factor, measured, gradient, p);
         double scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1;
         for (int t = 0; t < n_layout; t++) {
             if (muon && layout[t].matrix)
@@ -159,14 +175,20 @@ static void follow_plain(bool muon, double clip) {
             expected->ema[i] = decay * expected->ema[i] + (1 - decay) * expected->p[i];
     }
     for (size_t i = 0; i < n_params; i++) {
-        assert_close(p[i], expected->p[i], 4e-6);
-        assert_close(wf_optim_ema(optim)[i], expected->ema[i], 4e-6);
+        assert_close(real_of(p, dtype, i), expected->p[i], tolerance);
+        assert_close(real_of(wf_optim_ema(optim), dtype, i), expected->ema[i], tolerance);
     }
     wf_optim_free(optim);
     free(p);
     free(g);
+    free(gradient);
     free(expected);
     wf_ctx_free(ctx);
+}
+
+static void follow_plain(bool muon, double clip) {
+    follow_plain_as(muon, clip, WF_F32, 4e-6);
+    follow_plain_as(muon, clip, WF_F64, 1e-12);
 }
 
 static void adamw_follows_its_formula(void **state) { (void)state, follow_plain(false, 0); }

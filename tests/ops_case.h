@@ -5,6 +5,7 @@
 
 #include "base/random.h"
 #include "tensor/cuda/backend_cuda.h"
+#include "tensor/octets.h"
 #include "tensor/tape.h"
 #include "wf_test.h"
 
@@ -126,6 +127,7 @@ static const wf_part *graphs(setup *s, int coef) {
     add_block(s, 1, n, 2, (size_t)(4 + n), (size_t)(4 + 2 * n), coef);
     part->n_graphs = 2;
     part->n_nodes = 6 + 2 * n;
+    if (s->tape.backend->octets) wf_octets_build(&s->tape, part, s->blocks, 0);
     part->blocks = wf_tape_upload(&s->tape, s->blocks, (size_t)part->n_blocks * sizeof *s->blocks);
     uint32_t *dst = indices(s, part->n_edges, 1), *src = indices(s, part->n_edges, 1);
     uint32_t *graph = indices(s, part->n_edges, 1);

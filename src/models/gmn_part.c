@@ -1,6 +1,8 @@
 /* gmn_part: the network itself, as operations on one tape. docs/method.md has the formulas in the same order. */
 #include "models/gmn_part.h"
 
+#include "tensor/octets.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -147,6 +149,7 @@ static void build_view(network *n) {
     view->edge_start = local_starts(n, batch->edge_start, first, view->n_graphs);
     build_nodes(n, batch, view);
     build_edges(n, view);
+    if (n->tape->backend->octets) wf_octets_build(n->tape, view, view->blocks, first);
     view->blocks =
         wf_tape_upload(n->tape, view->blocks, (size_t)view->n_blocks * sizeof *view->blocks);
     if (view->n_folds > 0)

@@ -50,7 +50,8 @@ typedef struct wf_part {
     const wf_batch_fold *folds;
     int n_blocks, n_folds;
     size_t first_node, first_edge, first_param;
-    const void *degree; /* [n_nodes] of the tape's type */
+    const void *degree;             /* [n_nodes] of the tape's type */
+    const struct wf_octets *octets; /* tensor/octets.h; only for backends that ask for them */
 } wf_part;
 
 typedef enum wf_op_kind {
@@ -93,6 +94,7 @@ typedef struct wf_backend {
     const wf_arena_source *memory;
     void (*zero)(void *data, size_t bytes);
     void (*upload)(void *to, const void *from, size_t bytes);
+    bool octets; /* its edge kernels read part->octets */
 } wf_backend;
 static inline size_t wf_panel_size(int k, int n) { return (size_t)k * (size_t)wf_pad(n); }
 

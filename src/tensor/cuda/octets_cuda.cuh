@@ -1,0 +1,39 @@
+/* octets_cuda: adds the slots that edge kernels leave behind (tensor/octets.h), per node and per graph.
+ *
+ *   edge kernel:  octet o -> row o;  run r -> rows n_octets + 8r + 0..7          slots (wf_octets_slots(o), ld)
+ *   node_slot_sums:   to[n] = [to[n] +] sum of n's rows in list order [/ degree]
+ *   graph_run_sums:   to[g] = [to[g] +] sum of the rows of g's runs in order [/ edges]
+ * Rows of padding and of lanes without an edge are not in any list: they may be left unwritten. */
+#ifndef WF_TENSOR_CUDA_OCTETS_CUDA_CUH
+#define WF_TENSOR_CUDA_OCTETS_CUDA_CUH
+
+#include "tensor/cuda/steps_cuda.cuh"
+
+extern "C" {
+#include "tensor/octets.h"
+}
+
+namespace wf_gpu {
+
+/* Which of a node's slots: of edges where it is the destination, the source, or both in this order. */
+enum slot_ends { slots_as_dst = 1, slots_as_src = 2, slots_of_both = 3 };
+
+/* ld, ld_to and the addresses: multiples of 4 reals; cols any. Columns cols .. ld_to-1 are left alone (added to nothing)
+ * unless `set`, which writes zeros there (T1). */
+struct slot_sum_step {
+    const wf_part *part;
+    const float *slots;
+    int ld, cols;
+    int ends;            /* slot_ends; of node sums */
+    const float *degree; /* of node sums: divide by it; NULL: no */
+    bool mean;           /* of graph sums: divide by the graph's edges */
+    float *to;
+    int ld_to;
+    bool set; /* overwrite; else add */
+};
+void node_slot_sums(const slot_sum_step &step);
+/* slots (n_runs, ld) here: one row a run. */
+void graph_run_sums(const slot_sum_step &step);
+
+} // namespace wf_gpu
+#endif

@@ -1,0 +1,64 @@
+/* octets: the edges of a part in groups of eight rows, for kernels that keep an edge's whole way in registers.
+ *
+ * An octet is up to 8 edges that share one end, node b, and run over consecutive nodes a at the other end:
+ *     edge k = row first + k*stride, between nodes a0 + k and b,  k < count
+ * Rows stay where they are. Blocks are dense and dst-major, so octets whose a is the source have stride 1, those whose a
+ * is the destination stride n_src; each block takes the direction that needs fewer octets.
+ *
+ * Two octets are a pair: the same graph, a0 and direction, so both count rows of the same a (the second one may be
+ * padding, count 0; all its other fields are valid, so loads need no test). 16 rows a warp, four warps a tile of 64 rows.
+ * Pairs lie in strands of `steps`; strand 4c + w is warp w of chunk c. Warp w of the warpgroup that works on chunk c takes
+ * at step t
+ *     pair p = (4c + w) * steps + t,   octets 2p and 2p + 1
+ * A run is a stretch of pairs of one strand with equal (graph, a0, count, direction): sums towards a may stay in the
+ * warp from the pair that `begins` to the one that `ends`, where they are stored.
+ *
+ * Sums over edges leave the kernel as slots, rows of one buffer (wf_octets_slots(o), width):
+ *     row o               sum over octet o, towards its b
+ *     row n_octets + 8r+k sum over run r, towards its node a0 + k
+ * slots[slot_start[2n] .. slot_start[2n+1]) are the rows of node n as destination, from there to slot_start[2n+2] those as
+ * source, in increasing order: whoever adds them in that order gets the same bits every time. Sums over a graph's edges
+ * leave as one row per run; runs graph_runs[g] .. graph_runs[g+1] are graph g's.
+ * Everything depends on the blocks alone, not on the device. */
+#ifndef WF_TENSOR_OCTETS_H
+#define WF_TENSOR_OCTETS_H
+
+#include "tensor/tape.h"
+
+enum {
+    WF_OCTET = 8,
+    WF_OCTET_WARPS = 4,
+    /* Chunks a part is cut into when it is large enough: two rounds for 132 multiprocessors with two warpgroups each. */
+    WF_OCTET_CHUNKS = 528
+};
+
+typedef struct wf_octet {
+    int32_t first, stride; /* rows of the edge stream */
+    int32_t a0, b;         /* nodes */
+    int32_t graph;
+    int32_t run;
+    uint8_t count;        /* edges; 0: padding */
+    uint8_t from_a;       /* 1: a is the source and b the destination; 0: the other way round */
+    uint8_t begins, ends; /* the first, the last pair of its run; 0 in padding pairs */
+    float share;          /* 1 / edges of the graph */
+} wf_octet;               /* 32 bytes: two 16-byte loads */
+
+typedef struct wf_octets {
+    int n_octets; /* 8 * steps * n_chunks, padding included */
+    int n_chunks, steps, n_runs;
+    const wf_octet *octets;     /* these four in the backend's memory */
+    const uint32_t *slot_start; /* [2 * n_nodes + 1] */
+    const uint32_t *slots;
+    const uint32_t *graph_runs; /* [n_graphs + 1] */
+} wf_octets;
+
+static inline size_t wf_octets_slots(const wf_octets *octets) {
+    return (size_t)octets->n_octets + (size_t)octets->n_runs * WF_OCTET;
+}
+
+/* Sets part->octets, which lives as long as the tape's records. blocks: the host's copy of part->blocks; n_nodes,
+ * n_graphs, n_blocks and first_* of the part are set. first_graph: what the blocks call the part's first graph.
+ * Failure is the tape's. */
+void wf_octets_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph);
+
+#endif

@@ -1,0 +1,258 @@
+/* Octet tables on the host: every edge once with both ends right, and the sums that kernels and slot lists make of them,
+ * against sums over the edges themselves. */
+#include "tensor/octets.h"
+#include "wf_test.h"
+
+enum { most_blocks = 64 };
+
+typedef struct parts {
+    wf_tape tape;
+    wf_part part;
+    wf_batch_block blocks[most_blocks];
+    int *dst, *src, *graph; /* of every edge */
+} parts;
+
+enum { first_graph = 3, first_edge = 11, first_node = 7 };
+
+static void add_block(parts *p, int graph, int n_src, int n_dst, int src0, int dst0) {
+    wf_part *part = &p->part;
+    assert_true(part->n_blocks < most_blocks);
+    p->blocks[part->n_blocks++] = (wf_batch_block){.graph = first_graph + graph,
+                                                   .n_src = n_src,
+                                                   .n_dst = n_dst,
+                                                   .src0 = (size_t)(first_node + src0),
+                                                   .dst0 = (size_t)(first_node + dst0),
+                                                   .edge0 = (size_t)(first_edge + part->n_edges)};
+    int edges = part->n_edges + n_src * n_dst;
+    p->dst = realloc(p->dst, (size_t)(edges + 1) * sizeof *p->dst);
+    p->src = realloc(p->src, (size_t)(edges + 1) * sizeof *p->src);
+    p->graph = realloc(p->graph, (size_t)(edges + 1) * sizeof *p->graph);
+    for (int i = 0; i < n_dst; i++)
+        for (int j = 0; j < n_src; j++) {
+            p->dst[part->n_edges] = dst0 + i;
+            p->src[part->n_edges] = src0 + j;
+            p->graph[part->n_edges++] = graph;
+        }
+}
+
+/* A chain of layers, each with a bias node behind its units; `folded`: the first layer's weights are no edges. */
+static void add_network(parts *p, const int *widths, int layers, bool folded) {
+    int graph = p->part.n_graphs++, source = p->part.n_nodes;
+    p->part.n_nodes += widths[0];
+    for (int l = 1; l < layers; l++) {
+        int units = p->part.n_nodes, bias = units + widths[l];
+        p->part.n_nodes += widths[l] + 1;
+        if (!folded || l > 1) {
+            add_block(p, graph, widths[l - 1], widths[l], source, units);
+            add_block(p, graph, 1, widths[l], bias, units);
+        }
+        source = units;
+    }
+}
+
+static void open_parts(parts *p) {
+    *p = (parts){.part = {.first_edge = first_edge, .first_node = first_node}};
+    wf_tape_start(&p->tape, wf_backend_cpu(WF_F32), WF_F32, false);
+}
+
+static void close_parts(parts *p) {
+    wf_tape_free(&p->tape);
+    free(p->dst);
+    free(p->src);
+    free(p->graph);
+}
+
+/* Small whole numbers, so that sums are exact in any order. */
+static int value_of(int edge) { return (edge * 37 + 11) % 101 - 50; }
+
+static void check_cover(const parts *p, const wf_octets *o) {
+    int *seen = calloc((size_t)p->part.n_edges + 1, sizeof *seen);
+    int *size = calloc((size_t)p->part.n_graphs + 1, sizeof *size);
+    for (int e = 0; e < p->part.n_edges; e++) size[p->graph[e]]++;
+    for (int k = 0; k < o->n_octets; k++) {
+        const wf_octet *octet = &o->octets[k], *pair = &o->octets[k / 2 * 2];
+        assert_true(octet->count <= WF_OCTET);
+        assert_true(octet->first >= 0 && octet->first < p->part.n_edges);
+        assert_true(octet->a0 >= 0 && octet->a0 < p->part.n_nodes);
+        assert_true(octet->b >= 0 && octet->b < p->part.n_nodes);
+        assert_true(octet->graph >= 0 && octet->graph < p->part.n_graphs);
+        assert_int_equal(octet->a0, pair->a0);
+        assert_int_equal(octet->from_a, pair->from_a);
+        assert_int_equal(octet->graph, pair->graph);
+        assert_int_equal(octet->run, pair->run);
+        assert_true(octet->count == pair->count || octet->count == 0);
+        for (int i = 0; i < octet->count; i++) {
+            int edge = octet->first + i * octet->stride;
+            assert_true(edge >= 0 && edge < p->part.n_edges);
+            seen[edge]++;
+            assert_int_equal(p->graph[edge], octet->graph);
+            assert_int_equal(octet->from_a ? p->src[edge] : p->dst[edge], octet->a0 + i);
+            assert_int_equal(octet->from_a ? p->dst[edge] : p->src[edge], octet->b);
+            assert_true(octet->share == 1 / (float)size[octet->graph]);
+        }
+    }
+    for (int e = 0; e < p->part.n_edges; e++) assert_int_equal(seen[e], 1);
+    free(seen);
+    free(size);
+}
+
+/* What a kernel leaves: sums of octets, of runs towards a, and of runs as a whole. Slots nobody writes stay `unset`. */
+enum { unset = 1 << 28 };
+
+static void leave_slots(const wf_octets *o, int *slots, int *runs) {
+    for (size_t k = 0; k < wf_octets_slots(o); k++) slots[k] = unset;
+    for (int strand = 0; strand < o->n_chunks * WF_OCTET_WARPS; strand++) {
+        int towards_a[WF_OCTET] = {0}, all = 0;
+        bool open = false;
+        for (int t = 0; t < o->steps; t++) {
+            const wf_octet *pair = &o->octets[2 * (strand * o->steps + t)];
+            if (pair->begins) {
+                assert_false(open);
+                open = true;
+                memset(towards_a, 0, sizeof towards_a);
+                all = 0;
+            }
+            for (int k = 0; k < 2; k++) {
+                if (pair[k].count > 0) slots[pair + k - o->octets] = 0;
+                for (int i = 0; i < pair[k].count; i++) {
+                    assert_true(open);
+                    int value = value_of(pair[k].first + i * pair[k].stride);
+                    towards_a[i] += value;
+                    all += value;
+                    slots[pair + k - o->octets] += value;
+                }
+            }
+            if (!pair->ends) continue;
+            assert_true(open);
+            open = false;
+            assert_in_range(pair->run, 0, o->n_runs - 1);
+            for (int i = 0; i < pair->count; i++)
+                slots[o->n_octets + WF_OCTET * pair->run + i] = towards_a[i];
+            runs[pair->run] = all;
+        }
+        assert_false(open);
+    }
+}
+
+static int list_sum(const wf_octets *o, const int *slots, int list) {
+    int sum = 0;
+    for (uint32_t k = o->slot_start[list]; k < o->slot_start[list + 1]; k++) {
+        assert_true(k == o->slot_start[list] || o->slots[k] > o->slots[k - 1]);
+        assert_true(slots[o->slots[k]] != unset);
+        sum += slots[o->slots[k]];
+    }
+    return sum;
+}
+
+static void check_sums(const parts *p, const wf_octets *o) {
+    int nodes = p->part.n_nodes, graphs = p->part.n_graphs;
+    int *slots = malloc((wf_octets_slots(o) + 1) * sizeof *slots);
+    int *runs = malloc((size_t)(o->n_runs + 1) * sizeof *runs);
+    int *want = calloc((size_t)(2 * nodes + graphs), sizeof *want);
+    leave_slots(o, slots, runs);
+    for (int e = 0; e < p->part.n_edges; e++) {
+        want[2 * p->dst[e]] += value_of(e);
+        want[2 * p->src[e] + 1] += value_of(e);
+        want[2 * nodes + p->graph[e]] += value_of(e);
+    }
+    for (int k = 0; k < 2 * nodes; k++) assert_int_equal(list_sum(o, slots, k), want[k]);
+    size_t written = 0;
+    for (size_t k = 0; k < wf_octets_slots(o); k++) written += slots[k] != unset;
+    assert_int_equal(o->slot_start[2 * nodes], written); /* each slot in one list */
+    assert_int_equal(o->graph_runs[0], 0);
+    assert_int_equal(o->graph_runs[graphs], o->n_runs);
+    for (int g = 0; g < graphs; g++) {
+        int sum = 0;
+        for (uint32_t r = o->graph_runs[g]; r < o->graph_runs[g + 1]; r++) sum += runs[r];
+        assert_int_equal(sum, want[2 * nodes + g]);
+    }
+    free(slots);
+    free(runs);
+    free(want);
+}
+
+static const wf_octets *check(parts *p) {
+    wf_octets_build(&p->tape, &p->part, p->blocks, first_graph);
+    assert_false(p->tape.failed);
+    const wf_octets *o = p->part.octets;
+    assert_non_null(o);
+    assert_int_equal(o->n_octets, 2 * WF_OCTET_WARPS * o->steps * o->n_chunks);
+    check_cover(p, o);
+    check_sums(p, o);
+    return o;
+}
+
+static void test_widths(void **state) {
+    (void)state;
+    static const int widths[] = {1, 3, 7, 8, 9, 16, 33};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (size_t j = 0; j < sizeof widths / sizeof *widths; j++) {
+            parts p;
+            open_parts(&p);
+            add_network(&p, (int[]){widths[i], widths[j], 5}, 3, false);
+            check(&p);
+            close_parts(&p);
+        }
+}
+
+static void test_mixed(void **state) {
+    (void)state;
+    parts p;
+    open_parts(&p);
+    add_network(&p, (int[]){64, 16, 8, 10}, 4, false);
+    add_network(&p, (int[]){1, 1, 1}, 3, false);
+    add_network(&p, (int[]){784, 32, 32, 10}, 4, true); /* folded: its first layer has no edges */
+    p.part.n_graphs++;                                  /* a graph without edges */
+    p.part.n_nodes += 2;
+    add_network(&p, (int[]){9, 33, 7, 3}, 4, false);
+    add_network(&p, (int[]){4, 16, 3}, 3, false);
+    check(&p);
+    close_parts(&p);
+}
+
+/* Enough pairs for strands of several steps, cut in the middle of runs and graphs. */
+static void test_long_strands(void **state) {
+    (void)state;
+    parts p;
+    open_parts(&p);
+    for (int k = 0; k < 5; k++) add_network(&p, (int[]){130 + k, 90, 33}, 3, false);
+    const wf_octets *o = check(&p);
+    assert_true(o->steps > 1);
+    assert_true(o->n_chunks <= WF_OCTET_CHUNKS);
+    assert_true(o->n_octets <= p.part.n_edges / WF_OCTET * 11 / 10); /* hardly any padding */
+    close_parts(&p);
+}
+
+/* Rows in use of the networks of the benchmarks: 96 of 100. */
+static void test_packing(void **state) {
+    (void)state;
+    parts p;
+    open_parts(&p);
+    add_network(&p, (int[]){64, 16, 8, 10}, 4, false);
+    check(&p);
+    int pairs = 0;
+    for (int k = 0; k < p.part.octets->n_octets; k += 2)
+        pairs += p.part.octets->octets[k].count > 0;
+    assert_int_equal(pairs, 66 + 9 + 5 + 2);
+    close_parts(&p);
+}
+
+static void test_nothing(void **state) {
+    (void)state;
+    parts p;
+    open_parts(&p);
+    p.part.n_graphs = 2;
+    p.part.n_nodes = 3;
+    const wf_octets *o = check(&p);
+    assert_int_equal(o->n_chunks, 0);
+    close_parts(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_widths),       cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_long_strands), cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

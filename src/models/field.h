@@ -36,6 +36,9 @@ void wf_field_init(const wf_field *field, uint64_t seed, void *params);
 wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, const wf_batch *batch,
                            const void *w, const void *t, const void *cond, const uint8_t *drop,
                            bool keep, void *v);
+/* On a GPU: products of operands rounded to bf16 and fused kernels, about 1e-2 by norm from the float ones; at the start
+ * a field is in float. */
+void wf_field_set_fast(wf_field *field, bool fast);
 /* After a forward with keep: grad (params) = d(sum dv*v)/d(params), overwritten. dw (P, may be NULL): gradient by w. */
 wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad, void *dw);
 /* Floating-point operations of the matrix products of the last step (forward with keep, and backward). */

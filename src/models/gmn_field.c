@@ -28,6 +28,7 @@ struct wf_field {
     int grads;   /* parts whose partial gradient is allocated */
     bool ready;  /* a forward with keep stands */
     bool on_gpu; /* where it was */
+    bool fast;   /* there: bf16 products */
     gmn_inputs inputs;
     gmn_cuda_cache gpu;
 };
@@ -91,6 +92,8 @@ void wf_field_free(wf_field *field) {
     free(field->fourier);
     free(field);
 }
+
+void wf_field_set_fast(wf_field *field, bool fast) { field->fast = fast; }
 
 size_t wf_field_params(const wf_field *field) { return field->layout.params; }
 
@@ -216,8 +219,11 @@ wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, con
     WF_TRY(check_batch(ctx, field, batch, cond));
     if (field->dtype == WF_F32) WF_TRY(wf_use_cuda(ctx, &field->on_gpu));
     if (field->on_gpu) {
-        gmn_cuda_desc desc = {
-            .layout = &field->layout, .fourier = field->fourier, .batch = batch, .keep = keep};
+        gmn_cuda_desc desc = {.layout = &field->layout,
+                              .fourier = field->fourier,
+                              .batch = batch,
+                              .keep = keep,
+                              .fast = field->fast};
         gmn_cuda_arrays arrays = {
             .params = params, .w = w, .t = t, .cond = cond, .drop = drop, .v = v};
         WF_TRY(wf__gmn_cuda_field_forward(ctx, &field->gpu, &desc, &arrays));

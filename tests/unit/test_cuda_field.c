@@ -2,12 +2,21 @@
 #include "base/cuda/device.h"
 #include "field_case.h"
 
+/* How far a backend may be off: float throughout, or products in bf16. */
+typedef struct precision {
+    bool fast;
+    double output, gradient, loss;
+} precision;
+static const precision precisions[] = {{false, 1e-5, 1e-4, 1e-3}, {true, 1e-2, 1e-2, 1e-2}};
+enum { n_precisions = 2 };
+
 /* The same case, its calls sent to the GPU. */
-static field_case gpu_case(wf_field_desc desc, const char *const *archs) {
+static field_case gpu_case(wf_field_desc desc, const char *const *archs, bool fast) {
     field_case c = case_open(desc, WF_F32, archs);
     wf_ctx_free(c.ctx);
     wf_ctx_desc ctx_desc = {.threads = 2, .device = WF_DEVICE_CUDA};
     if (wf_ctx_create(&ctx_desc, &c.ctx) != WF_OK) abort();
+    wf_field_set_fast(c.field, fast);
     memset(c.v, 0xff, c.batch.n_params * sizeof(float));
     memset(c.dw, 0xff, c.batch.n_params * sizeof(float));
     memset(c.grad, 0xff, wf_field_params(c.field) * sizeof(float));
@@ -45,8 +54,9 @@ static void check_gradients(const field_case *gpu, const field_case *cpu, double
     }
 }
 
-static void check_field(wf_field_desc desc, const char *const *archs, wf_dtype reference) {
-    field_case gpu = gpu_case(desc, archs), cpu = case_open(desc, reference, archs);
+static void check_precision(wf_field_desc desc, const char *const *archs, wf_dtype reference,
+                            const precision *p) {
+    field_case gpu = gpu_case(desc, archs, p->fast), cpu = case_open(desc, reference, archs);
     case_forward(&cpu, true);
     case_backward(&cpu);
     case_forward(&gpu, true);
@@ -54,10 +64,10 @@ static void check_field(wf_field_desc desc, const char *const *archs, wf_dtype r
     size_t n = gpu.batch.n_params;
     double v = difference(&gpu, gpu.v, &cpu, cpu.v, n);
     double dw = difference(&gpu, gpu.dw, &cpu, cpu.dw, n);
-    if (!(v <= 1e-5 && dw <= 1e-4))
-        fail_msg("layout %d, messages %d, encoder %d: velocity differs by %.3g, dw by %.3g",
-                 desc.layout, desc.messages, desc.encoder, v, dw);
-    check_gradients(&gpu, &cpu, 1e-4);
+    if (!(v <= p->output && dw <= p->gradient))
+        fail_msg("%s, layout %d, messages %d, encoder %d: velocity differs by %.3g, dw by %.3g",
+                 p->fast ? "bf16" : "float", desc.layout, desc.messages, desc.encoder, v, dw);
+    check_gradients(&gpu, &cpu, p->gradient);
     /* Without keep, and once more: the same bits. */
     float *first = malloc(n * sizeof *first);
     memcpy(first, gpu.v, n * sizeof *first);
@@ -69,6 +79,10 @@ static void check_field(wf_field_desc desc, const char *const *archs, wf_dtype r
     free(first);
     case_close(&gpu);
     case_close(&cpu);
+}
+
+static void check_field(wf_field_desc desc, const char *const *archs, wf_dtype reference) {
+    for (int k = 0; k < n_precisions; k++) check_precision(desc, archs, reference, &precisions[k]);
 }
 
 static wf_field_desc small(int layout, int messages) {
@@ -122,11 +136,13 @@ static void test_equivariance(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip();
     for (int layout = 0; layout < 2; layout++)
-        for (int messages = 0; messages < 3; messages++) {
-            wf_field_desc desc = small(layout, messages);
-            field_case c = gpu_case(desc, mixed);
+        for (int run = 0; run < 3 * n_precisions; run++) {
+            const precision *p = &precisions[run / 3];
+            wf_field_desc desc = small(layout, run % 3);
+            field_case c = gpu_case(desc, mixed, p->fast);
             double error = equivariance_error(&c, 50, true);
-            if (!(error <= 1e-5)) fail_msg("layout %d, messages %d: %.3g", layout, messages, error);
+            if (!(error <= p->output))
+                fail_msg("layout %d, messages %d: %.3g", layout, run % 3, error);
             case_close(&c);
         }
 }
@@ -136,9 +152,10 @@ static void test_equal_bits(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip();
     for (int layout = 0; layout < 2; layout++)
-        for (int messages = 0; messages < 3; messages++) {
-            wf_field_desc desc = small(layout, messages);
-            field_case all = gpu_case(desc, mixed), again = gpu_case(desc, mixed);
+        for (int run = 0; run < 3 * n_precisions; run++) {
+            bool fast = precisions[run / 3].fast;
+            wf_field_desc desc = small(layout, run % 3);
+            field_case all = gpu_case(desc, mixed, fast), again = gpu_case(desc, mixed, fast);
             case_forward(&all, true);
             case_backward(&all);
             for (int round = 0; round < 2; round++) { /* first run, then a replay */
@@ -149,7 +166,7 @@ static void test_equal_bits(void **state) {
             }
             for (int k = 0; k < all.n; k++) {
                 const char *one[] = {mixed[k], NULL};
-                field_case alone = gpu_case(desc, one);
+                field_case alone = gpu_case(desc, one, fast);
                 size_t start = all.batch.param_start[k], n = alone.batch.n_params;
                 memcpy(alone.w, (float *)all.w + start, n * 4);
                 memcpy(alone.dv, (float *)all.dv + start, n * 4);
@@ -173,9 +190,10 @@ static void test_equal_bits(void **state) {
 static void test_training(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip();
-    for (int layout = 0; layout < 2; layout++) {
-        wf_field_desc desc = small(layout, 0);
-        field_case sides[2] = {gpu_case(desc, mixed), case_open(desc, WF_F32, mixed)};
+    for (int run = 0; run < 2 * n_precisions; run++) {
+        const precision *p = &precisions[run / 2];
+        wf_field_desc desc = small(run % 2, 0);
+        field_case sides[2] = {gpu_case(desc, mixed, p->fast), case_open(desc, WF_F32, mixed)};
         double loss[2][20];
         for (int side = 0; side < 2; side++) {
             field_case *c = &sides[side];
@@ -196,7 +214,7 @@ static void test_training(void **state) {
             free(target);
         }
         for (int step = 0; step < 20; step++)
-            assert_close(loss[0][step], loss[1][step], 1e-3 * loss[1][step]);
+            assert_close(loss[0][step], loss[1][step], p->loss * loss[1][step]);
         assert_true(loss[0][19] < 0.9 * loss[0][0]);
         case_close(&sides[0]);
         case_close(&sides[1]);
@@ -207,7 +225,7 @@ static void test_training(void **state) {
 static void test_absent(void **state) {
     (void)state;
     if (wf_cuda_available()) skip();
-    field_case c = gpu_case(small(0, 0), mixed);
+    field_case c = gpu_case(small(0, 0), mixed, false);
     assert_fails(
         c.ctx,
         wf_field_forward(c.ctx, c.field, c.params, &c.batch, c.w, c.t, NULL, NULL, false, c.v),

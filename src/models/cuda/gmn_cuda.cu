@@ -111,7 +111,7 @@ wf_status record_all(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in) {
 }
 
 wf_status build(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda *program) {
-    const wf_backend *backend = wf_backend_cuda();
+    const wf_backend *backend = desc->fast ? wf_backend_cuda_bf16() : wf_backend_cuda();
     if (backend == NULL)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
     const wf_batch *batch = desc->batch;
@@ -275,6 +275,7 @@ extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cac
     locked guard;
     int which = desc->keep ? 1 : 0;
     uint64_t print = fingerprint(desc->batch);
+    mix(&print, desc->fast);
     if (cache->program[which] == NULL || cache->print[which] != print) {
         destroy(cache->program[which]);
         cache->program[which] = NULL;

@@ -24,12 +24,12 @@ typedef struct gmn_cuda_buffers {
 
 /* layout, fourier (host; NULL without) and batch are read while the program is made and not kept. borrowed: buffers that
  * are not NULL are used instead of own ones and must outlive the program; creating it overwrites v, grad and dw, the rest
- * is only read. */
+ * is only read. fast: bf16 products and fused kernels; else float throughout. */
 typedef struct gmn_cuda_desc {
     const gmn_layout *layout;
     const float *fourier;
     const wf_batch *batch;
-    bool keep, want_dw;
+    bool keep, want_dw, fast;
     gmn_cuda_buffers borrowed;
 } gmn_cuda_desc;
 
@@ -45,7 +45,7 @@ wf_status wf__gmn_cuda_backward(wf_ctx *ctx, gmn_cuda *program);
 wf_status wf__gmn_cuda_wait(wf_ctx *ctx);
 
 /* --- the same with the caller's arrays in host memory, for models/field.h ---------------------------------------- */
-/* One program with and one without keep, remade when the batch is another. Zero-initialised: empty. */
+/* One program with and one without keep, remade when the batch or desc->fast is another. Zero-initialised: empty. */
 typedef struct gmn_cuda_cache {
     gmn_cuda *program[2];
     uint64_t print[2];

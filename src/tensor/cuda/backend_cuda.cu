@@ -1,6 +1,6 @@
 /* backend_cuda: streams, memory, and the table of operations. */
 #include "base/cuda/device.h"
-#include "tensor/cuda/steps_cuda.cuh"
+#include "tensor/cuda/fused_cuda.cuh"
 
 namespace {
 
@@ -32,6 +32,18 @@ bool streams_ready() {
            cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking) == cudaSuccess;
 }
 
+/* An operation of the bf16 backend: a kernel of its own, or the steps of the float one with products in bf16. */
+template <wf_gpu::op_run *steps> bool forward_bf16(const wf_op *op, wf_arena *arena) {
+    wf_gpu::op_run *fused = wf_gpu::fused_forward(op);
+    wf_gpu::bf16_products scope;
+    return fused != NULL ? fused(op, arena) : steps(op, arena);
+}
+template <wf_gpu::op_run *steps> bool backward_bf16(const wf_op *op, wf_arena *arena) {
+    wf_gpu::op_run *fused = wf_gpu::fused_backward(op);
+    wf_gpu::bf16_products scope;
+    return fused != NULL ? fused(op, arena) : steps(op, arena);
+}
+
 const wf_arena_source device_memory = {device_take, device_give};
 
 } // namespace
@@ -55,6 +67,28 @@ extern "C" const wf_backend *wf_backend_cuda(void) {
         },
         pack_nothing,
         NULL, /* the rate of multiply-adds is not measured */
+        &device_memory,
+        device_zero,
+        device_upload,
+    };
+    return streams_ready() ? &table : NULL;
+}
+
+extern "C" const wf_backend *wf_backend_cuda_bf16(void) {
+    static const wf_backend table = {
+        "cuda bf16",
+        {
+#define X(name, tolerance) forward_bf16<wf_gpu::name##_forward>,
+#include "tensor/ops.def"
+#undef X
+        },
+        {
+#define X(name, tolerance) backward_bf16<wf_gpu::name##_backward>,
+#include "tensor/ops.def"
+#undef X
+        },
+        pack_nothing,
+        NULL,
         &device_memory,
         device_zero,
         device_upload,

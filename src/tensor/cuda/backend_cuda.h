@@ -1,4 +1,5 @@
-/* backend_cuda: the operation table on a GPU, in float with accurate functions, any widths.
+/* backend_cuda: two operation tables on a GPU, same memory, stream and tensors (float), any widths: one in float with
+ * accurate functions, one whose products round their operands to bf16 and whose edge operations have fused kernels.
  *
  * All kernels go to one stream and nothing waits for it, so that a tape's forward and backward can be captured as a
  * CUDA graph (relaxed mode). Invariants
@@ -20,7 +21,8 @@ extern "C" {
 
 /* NULL: no GPU here, or a build without CUDA. */
 const wf_backend *wf_backend_cuda(void);
-/* The cudaStream_t of all kernels; wf_backend_cuda() has been called. */
+const wf_backend *wf_backend_cuda_bf16(void);
+/* The cudaStream_t of all kernels; a backend has been asked for. */
 void *wf_cuda_stream(void);
 /* Waits for the stream and copies out (0 bytes: only waits); false: the GPU reports a failure. */
 bool wf_cuda_download(void *to, const void *from, size_t bytes);

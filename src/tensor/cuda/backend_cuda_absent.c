@@ -2,6 +2,7 @@
 #include "tensor/cuda/backend_cuda.h"
 
 const wf_backend *wf_backend_cuda(void) { return NULL; }
+const wf_backend *wf_backend_cuda_bf16(void) { return NULL; }
 
 void *wf_cuda_stream(void) { return NULL; }
 

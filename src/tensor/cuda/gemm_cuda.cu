@@ -11,107 +11,12 @@
  * Limit: 2 FLOP x 128 lanes a clock on each SM, 67 TFLOP/s on an H200 (data sheet). Bytes: each operand once per tile.
  * Measured, H200, ncu, 324,096 rows, n = 128, unit and tables behind it: about 31 TFLOP/s at k = 128, 21 at k = 64. What
  * holds it back: waits for the next step's loads, with 12 to 16 warps on an SM, and the epilogue at so small a k. */
-#include "tensor/cuda/steps_cuda.cuh"
+#include "tensor/cuda/gemm_bf16_cuda.cuh"
 
 namespace wf_gpu {
 namespace {
 
 enum { skew = 4, most_parts = 512 };
-
-/* Four neighbours, of which `left` are there. whole: either all of them, aligned, or none. */
-template <bool whole> __device__ inline void fetch4(const float *from, int left, float (&v)[4]) {
-    if (whole) {
-        float4 x = make_float4(0, 0, 0, 0);
-        if (left > 0) x = *(const float4 *)from;
-        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = i < left ? from[i] : 0;
-    }
-}
-/* Of an output, which is aligned and padded and may have just been written. */
-__device__ inline void take4(const float *from, float (&v)[4]) {
-    float4 x = *(const float4 *)from;
-    v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
-}
-__device__ inline void put4(float *to, const float (&v)[4]) {
-    *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
-}
-/* Of a table: 16 bytes at once where they lie so. */
-__device__ inline void look4(const float *from, int left, float (&v)[4]) {
-    if (((uintptr_t)from & 15) == 0 && left >= 4) fetch4<true>(from, left, v);
-    else fetch4<false>(from, left, v);
-}
-
-/* --- what becomes of 4 neighbouring sums; columns n .. are zero -------------------------------------------- */
-__device__ inline void finish(const into_linear &to, int row, int col, int n, float (&x)[4]) {
-    float *c = to.c + (size_t)row * to.ldc + col;
-    float more[4];
-    if (to.add) {
-        take4(c, more);
-#pragma unroll
-        for (int i = 0; i < 4; i++) x[i] += more[i];
-    }
-    if (to.bias != NULL) {
-        float scale = to.scale == NULL ? 1 : __ldg(to.scale + row);
-        look4(to.bias + col, n - col, more);
-#pragma unroll
-        for (int i = 0; i < 4; i++) x[i] += scale * more[i];
-    }
-    if (to.table != NULL) {
-        look4(to.table + (size_t)__ldg(to.map + row) * to.ld_table + col, n - col, more);
-#pragma unroll
-        for (int i = 0; i < 4; i++) x[i] += more[i];
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = col + i < n ? x[i] : 0;
-    put4(c, x);
-}
-
-__device__ inline void finish(const into_unit &to, int row, int col, int n, float (&x)[4]) {
-    size_t at = (size_t)row * to.ld + col;
-    float a[4], b[4] = {}, slope[4];
-    look4(to.a + (to.index_a == NULL ? 0 : (size_t)__ldg(to.index_a + row) * to.lda) + col, n - col,
-          a);
-    if (to.b != NULL) look4(to.b + (size_t)__ldg(to.index_b + row) * to.ldb + col, n - col, b);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        x[i] = smooth_unit(to.unit, x[i] + a[i] + b[i], &slope[i]);
-        if (col + i >= n) x[i] = slope[i] = 0;
-    }
-    put4(to.y + at, x);
-    if (to.slope != NULL) put4(to.slope + at, slope);
-}
-
-__device__ inline void finish(const into_residual &to, int row, int col, int n, float (&x)[4]) {
-    size_t at = (size_t)row * to.ld + col;
-    float in[4], bias[4], gate[4] = {};
-    take4(to.in + at, in);
-    look4(to.bias + col, n - col, bias);
-    if (to.gate != NULL)
-        look4(to.gate + (size_t)__ldg(to.graph + row) * to.ld_gate + col, n - col, gate);
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = col + i < n ? in[i] + (1 + gate[i]) * (x[i] + bias[i]) : 0;
-    put4(to.out + at, x);
-}
-
-__device__ inline void finish(const into_product &to, int row, int col, int n, float (&x)[4]) {
-    float *c = to.c + (size_t)row * to.ldc + col;
-    float before[4];
-    take4(c, before);
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = col + i < n ? x[i] * before[i] : 0;
-    put4(c, x);
-}
-
-/* A chunk's partial sums, (chunk, m, ld). */
-struct into_chunk {
-    float *c;
-    int ld, m;
-};
-__device__ inline void finish(const into_chunk &to, int row, int col, int, float (&x)[4]) {
-    put4(to.c + ((size_t)blockIdx.z * to.m + row) * to.ld + col, x);
-}
 
 /* --- tiles ------------------------------------------------------------------------------------------------- */
 /* A tile of `width` rows of a matrix whose k runs along its rows (inner) or down its columns. */
@@ -217,11 +122,6 @@ void launch(const operands &o, const To &to, int chunk, int chunks) {
         <<<grid, BM / TM * BN / TN, 0, stream()>>>(o, to, chunk);
 }
 
-/* Four neighbours of an operand are all there and aligned, or none is. */
-bool in_fours(const float *data, int ld, int along) {
-    return (uintptr_t)data % 16 == 0 && ld % 4 == 0 && along % 4 == 0;
-}
-
 /* The largest tile that still gives every SM something to do. */
 template <bool a_inner, bool b_inner, class To>
 void multiply(const operands &o, const To &to, int chunk, int chunks) {
@@ -257,19 +157,24 @@ __global__ void add_chunks(float *w, const float *partial, int m, int n, int ld,
 } // namespace
 
 void forward_product(const operands &o, const into_linear &to) {
-    multiply<true, true>(o, to, o.k, 1);
+    if (bf16_products::on) forward_product_bf16(o, to);
+    else multiply<true, true>(o, to, o.k, 1);
 }
 void forward_product(const operands &o, const into_unit &to) {
-    multiply<true, true>(o, to, o.k, 1);
+    if (bf16_products::on) forward_product_bf16(o, to);
+    else multiply<true, true>(o, to, o.k, 1);
 }
 void forward_product(const operands &o, const into_residual &to) {
-    multiply<true, true>(o, to, o.k, 1);
+    if (bf16_products::on) forward_product_bf16(o, to);
+    else multiply<true, true>(o, to, o.k, 1);
 }
 void input_product(const operands &o, const into_linear &to) {
-    multiply<true, false>(o, to, o.k, 1);
+    if (bf16_products::on) input_product_bf16(o, to);
+    else multiply<true, false>(o, to, o.k, 1);
 }
 void input_product(const operands &o, const into_product &to) {
-    multiply<true, false>(o, to, o.k, 1);
+    if (bf16_products::on) input_product_bf16(o, to);
+    else multiply<true, false>(o, to, o.k, 1);
 }
 
 bool weight_product(float *w, const float *a, int lda, const float *b, int ldb, int rows, int m,
@@ -286,7 +191,8 @@ bool weight_product(float *w, const float *a, int lda, const float *b, int ldb, 
     if (partial == NULL) return false;
     operands o = {a, lda, b, ldb, m, n, rows};
     into_chunk to = {partial, ld, m};
-    if (m <= 64 && n > 64 && in_fours(a, lda, m) && in_fours(b, ldb, n))
+    if (bf16_products::on) weight_chunks_bf16(o, to, (int)chunk, chunks);
+    else if (m <= 64 && n > 64 && in_fours(a, lda, m) && in_fours(b, ldb, n))
         /* half of a tile of 128 rows would be idle */
         launch<64, 128, 8, 8, 8, false, false, true>(o, to, (int)chunk, chunks);
     else multiply<false, false>(o, to, (int)chunk, chunks);

@@ -80,6 +80,14 @@ struct into_product {
     int ldc;
 };
 
+/* While one of these lives, products round their operands to bf16 and use the tensor cores. */
+struct bf16_products {
+    static bool on;
+    bool before;
+    bf16_products() : before(on) { on = true; }
+    ~bf16_products() { on = before; }
+};
+
 /* x = A B' for B (n, k): the forward direction of a weight (n, k). */
 void forward_product(const operands &o, const into_linear &to);
 void forward_product(const operands &o, const into_unit &to);

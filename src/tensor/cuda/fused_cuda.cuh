@@ -1,0 +1,17 @@
+/* fused_cuda: which operations of the bf16 backend have a kernel of their own for their shapes. */
+#ifndef WF_TENSOR_CUDA_FUSED_CUDA_CUH
+#define WF_TENSOR_CUDA_FUSED_CUDA_CUH
+
+#include "tensor/cuda/steps_cuda.cuh"
+
+namespace wf_gpu {
+
+typedef bool op_run(const wf_op *op, wf_arena *arena);
+
+/* NULL: none fits; the operation runs step by step, its products on the tensor cores. The choice depends on widths and
+ * options alone, so that forward and backward make the same one. */
+op_run *fused_forward(const wf_op *op);
+op_run *fused_backward(const wf_op *op);
+
+} // namespace wf_gpu
+#endif

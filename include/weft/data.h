@@ -45,10 +45,26 @@ typedef struct wf_dataset {
     char *
         preparation; /* JSON: columns, levels, imputed values, mean and std: all that was fitted on the training part */
     char fingerprint[65]; /* hex digest over both parts as they stand */
+    char note[256];       /* what a user of the set must know ("regenerated ..."); "" as a rule */
 } wf_dataset;
 
 WF_API wf_status wf_dataset_open(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out);
 WF_API void wf_dataset_free(wf_dataset *data);
+
+/* A table sampled from a Bayesian network learned on another one, as OpenML's BNG sets are. */
+typedef struct wf_bng_desc {
+    size_t rows;     /* 55,296, as BNG(cmc) has */
+    uint64_t seed;   /* 1 */
+    int bins;        /* of a numeric column: 5 */
+    int max_parents; /* of a column, besides the class: 3 */
+    double prior;    /* added to every count: 0.5 */
+} wf_bng_desc;
+WF_API wf_bng_desc wf_bng_desc_default(void);
+/* Learns from the table from->path (with its root, format, target, categorical and drop) and writes an ARFF file whose first
+ * line says that it is regenerated and with which seed; every data set read from it carries that note.
+ * description (may be NULL): JSON of columns, parents, bins and BIC; free() it. desc NULL means the defaults. */
+WF_API wf_status wf_data_bng(wf_ctx *ctx, const wf_data_desc *from, const wf_bng_desc *desc,
+                             const char *path, char **description);
 
 /* Names of the built-in sets, NULL-terminated. */
 WF_API const char *const *wf_data_builtin(void);

@@ -19,8 +19,9 @@ static wf_status read_eval_options(cli_app *app, wf_eval_desc *desc) {
     return WF_OK;
 }
 
-static wf_status print_row(cli_app *app, const wf_reference *reference, const wf_eval_row *row,
-                           const wf_points *points, wf_score score) {
+static wf_status print_row(cli_app *app, const wf_reference *reference, const wf_dataset *data,
+                           const wf_eval_row *row, const wf_points *points, wf_score score) {
+    const char *about = data != NULL ? data->note : "";
     if (app->json) {
         double scales[3];
         wf_reference_scales(reference, scales);
@@ -30,12 +31,14 @@ static wf_status print_row(cli_app *app, const wf_reference *reference, const wf
                             json_pack("[o,o,o]", cli_json_number(scales[0]),
                                       cli_json_number(scales[1]), cli_json_number(scales[2])));
         json_object_set_new(json, "notes", json_string(wf_reference_notes(reference)));
+        json_object_set_new(json, "data_note", json_string(about));
         return cli_print_json(app, json);
     }
     bool copies = wf_report_is_copy(points);
     cli_print_rows(row, 1, score == WF_SCORE_AUC, &copies);
     const char *notes = wf_reference_notes(reference);
     if (notes[0] != '\0') printf("note: %s\n", notes);
+    if (about[0] != '\0') printf("data: %s\n", about);
     return WF_OK;
 }
 
@@ -64,7 +67,7 @@ static wf_status compare(cli_app *app, comparison *c) {
     CLI_TRY(wf_reference_open(ctx, c->zoo, c->data, &desc, &c->reference));
     CLI_TRY(wf_eval_networks(ctx, c->reference, cli_text(app, "name"), c->weights,
                              wf_zoo_count(c->nets), &row, &points));
-    wf_status status = print_row(app, c->reference, &row, &points, desc.score);
+    wf_status status = print_row(app, c->reference, c->data, &row, &points, desc.score);
     wf_points_free(&points);
     return status;
 }

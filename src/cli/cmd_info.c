@@ -45,6 +45,7 @@ static void print_dataset(const wf_dataset *data, const size_t *counts) {
     for (int c = 0; c < data->classes && c < 12; c++)
         printf(" %s (%zu)", data->class_names[c], counts[c]);
     printf("%s\n  fingerprint  %.16s\n", data->classes > 12 ? " ..." : "", data->fingerprint);
+    if (data->note[0] != '\0') printf("  note         %s\n", data->note);
 }
 
 wf_status cli_data_info(cli_app *app) {
@@ -57,11 +58,12 @@ wf_status cli_data_info(cli_app *app) {
         for (size_t i = 0; i < data->n_train; i++) counts[data->y_train[i]]++;
         for (size_t i = 0; i < data->n_test; i++) counts[data->y_test[i]]++;
         if (app->json)
-            status = cli_print_json(
-                app, json_pack("{s:s, s:I, s:I, s:o, s:o, s:s}", "name", data->name, "train",
-                               (json_int_t)data->n_train, "test", (json_int_t)data->n_test,
-                               "inputs", inputs_to_json(data), "classes",
-                               classes_to_json(data, counts), "fingerprint", data->fingerprint));
+            status = cli_print_json(app, json_pack("{s:s, s:I, s:I, s:o, s:o, s:s, s:s}", "name",
+                                                   data->name, "train", (json_int_t)data->n_train,
+                                                   "test", (json_int_t)data->n_test, "inputs",
+                                                   inputs_to_json(data), "classes",
+                                                   classes_to_json(data, counts), "fingerprint",
+                                                   data->fingerprint, "note", data->note));
         else print_dataset(data, counts);
     }
     free(counts);

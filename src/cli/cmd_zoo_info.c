@@ -37,7 +37,7 @@ static json_t *summary_to_json(const char *path, const wf_zoo_summary *s) {
         cli_json_number(s->far), "kinship", kinship_name(s->kinship), "warning", s->warning);
 }
 
-static void print_summary(const char *path, const wf_zoo_summary *s) {
+static void print_summary(const char *path, const char *note, const wf_zoo_summary *s) {
     char count[32], parameters[32];
     cli_count(s->count, count);
     cli_count(s->parameters, parameters);
@@ -46,6 +46,7 @@ static void print_summary(const char *path, const wf_zoo_summary *s) {
     for (int i = 0; i < s->n_tests; i++)
         printf("  score          %s: %.4f \u00b1 %.4f, from %.4f to %.4f\n", s->tests[i].name,
                s->tests[i].mean, s->tests[i].std, s->tests[i].min, s->tests[i].max);
+    if (note != NULL) printf("  data           %s\n", note);
     printf("  duplicates     %zu, and %zu more up to the order of hidden units\n", s->duplicates,
            s->permuted_duplicates);
     for (int i = 0; i < s->n_examples; i++)
@@ -66,9 +67,12 @@ wf_status cli_zoo_info(cli_app *app) {
     wf_zoo_summary summary;
     CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
     wf_status status = wf_zoo_info(app->ctx, zoo, &summary);
-    if (status == WF_OK && app->json)
-        status = cli_print_json(app, summary_to_json(app->argument[0], &summary));
-    else if (status == WF_OK) print_summary(app->argument[0], &summary);
+    const char *note = wf_zoo_meta(zoo, "weft.data.note");
+    if (status == WF_OK && app->json) {
+        json_t *json = summary_to_json(app->argument[0], &summary);
+        json_object_set_new(json, "data_note", json_string(note != NULL ? note : ""));
+        status = cli_print_json(app, json);
+    } else if (status == WF_OK) print_summary(app->argument[0], note, &summary);
     wf_zoo_free(zoo);
     return status;
 }

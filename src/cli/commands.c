@@ -91,6 +91,14 @@ static const cli_option demo_options[] = {
     SET, END,
 };
 static const cli_option recipe_options[] = {SET, END};
+static const cli_option data_bng_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The ARFF table to write."),
+    {"rows", 'n', CLI_INT, "N", "55296", "Rows to sample.", 2, 1e8},
+    {"bins", 0, CLI_INT, "N", "5", "Bins of a numeric column, of nearly equal counts.", 2, 1000},
+    {"parents", 0, CLI_INT, "N", "3", "Parents of a column at most, besides the class.", 0, 64},
+    {"prior", 0, CLI_REAL, "X", "0.5", "Added to every count (Dirichlet).", 1e-9, 1e9},
+    SET, END,
+};
 static const cli_option bench_options[] = {
     TEXT("only", 0, "NAME", NULL, "One measurement: peak, zoo, wcs, lstar or lean."),
     {"seconds", 0, CLI_REAL, "X", "3", "Time for each measurement.", 0.01, 3600},
@@ -176,6 +184,12 @@ const cli_command cli_commands[] = {
      "DATA is a built-in set or a recipe with a [data] section.", recipe_options,
      {{"weft data info spirals", "a built-in set"},
       {"weft data info recipes/karhunen.conf --json", "the data of a recipe"}}, cli_data_info},
+    {"data bng", "TABLE", 1, 1, "A table sampled from a Bayesian network learned on another.",
+     "Learns a Bayesian network (the class is a parent of every column, further edges by hill climbing on BIC) and samples "
+     "rows from it, as OpenML's BNG sets were made. TABLE is a file or a recipe with a [data] section. The file says in its "
+     "first line that it is regenerated and with which seed, and so does everything made from it.", data_bng_options,
+     {{"weft data bng cmc/cmc.arff -o bng-cmc.arff --seed 1", "stands in for BNG(cmc)"},
+      {"weft data bng cmc/cmc.arff -n 1000 -o small.arff --json", "the network, for programs"}}, cli_data_bng},
     {"model info", "RECIPE", 1, 1, "How large the velocity field is.",
      "Counts the parameters of [model] for the networks of [zoo], without building anything.", recipe_options,
      {{"weft model info recipes/karhunen-paper.conf", "1,958,017 parameters"},

@@ -116,12 +116,12 @@ static json_t *results(const evaluation *e, const wf_dataset *data) {
     double scales[3];
     wf_reference_scales(e->reference, scales);
     const wf_graph *graph = wf_zoo_graph(e->zoo);
-    return json_pack("{s:s, s:o, s:[o,o,o], s:s, s:o, s:s, s:s, s:I, s:s}", "recipe",
-                     e->recipe->name, "rows", rows, "scales", cli_json_number(scales[0]),
-                     cli_json_number(scales[1]), cli_json_number(scales[2]), "notes",
-                     wf_reference_notes(e->reference), "novelty", novelty, "data",
-                     data != NULL ? data->name : "", "arch", graph->text, "networks",
-                     (json_int_t)wf_zoo_count(e->zoo), "version", WF_VERSION);
+    return json_pack(
+        "{s:s, s:o, s:[o,o,o], s:s, s:o, s:s, s:s, s:s, s:I, s:s}", "recipe", e->recipe->name,
+        "rows", rows, "scales", cli_json_number(scales[0]), cli_json_number(scales[1]),
+        cli_json_number(scales[2]), "notes", wf_reference_notes(e->reference), "novelty", novelty,
+        "data", data != NULL ? data->name : "", "data_note", data != NULL ? data->note : "", "arch",
+        graph->text, "networks", (json_int_t)wf_zoo_count(e->zoo), "version", WF_VERSION);
 }
 
 static json_t *clouds(const evaluation *e) {

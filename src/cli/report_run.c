@@ -16,7 +16,7 @@ typedef struct gathered {
     int n;
     wf_zoo *zoo, *nets;
     float *trained, *generated;
-    char fact_text[max_facts][160];
+    char fact_text[max_facts][320];
     wf_report_fact facts[max_facts];
     int n_facts;
     char title[128], summary[600];
@@ -136,6 +136,7 @@ static void gather_facts(cli_app *app, const cli_recipe *recipe, const wf_datase
         cli_count(data->n_test, tests);
         add_fact(g, "data", "%s: %s training and %s test examples, %d inputs, %d classes",
                  data->name, rows, tests, data->inputs, data->classes);
+        if (data->note[0] != '\0') add_fact(g, "about the data", "%s", data->note);
     }
     add_fact(g, "collection", "%s networks of %s, %s parameters each", count, graph->text,
              parameters);
@@ -220,6 +221,8 @@ wf_status cli_print_eval(cli_app *app, const char *path, bool auc) {
     cli_print_rows(rows, n, auc, copies);
     const char *notes = json_string_value(json_object_get(eval, "notes"));
     if (notes != NULL && notes[0] != '\0') printf("note: %s\n", notes);
+    const char *about = json_string_value(json_object_get(eval, "data_note"));
+    if (about != NULL && about[0] != '\0') printf("data: %s\n", about);
     json_decref(eval);
     return WF_OK;
 }

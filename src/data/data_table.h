@@ -38,8 +38,12 @@ typedef struct wf_table {
     uint32_t *line;     /* [rows] of the file; NULL when no column is text */
     size_t capacity;    /* rows that fit before cells and line must grow */
     char *text;         /* the file's bytes */
+    const char *note;   /* of the file's first line; NULL: none */
     wf_arena arena;     /* names, levels and stored columns */
 } wf_table;
+
+/* How an ARFF file's first line begins when it carries a note for every user of the table. */
+#define WF_NOTE_MARK "% weft note: "
 
 /* The largest number of cells a text table may have. */
 #define WF_TABLE_MAX_CELLS ((size_t)1 << 28)

@@ -185,6 +185,7 @@ static wf_status make_dataset(wf_ctx *ctx, const wf_data_desc *desc, making *fro
                               wf_dataset *data) {
     WF_TRY(wf__prepare_roles(ctx, desc, from->table, from->test, &from->preparation));
     set_name(desc, data);
+    if (from->table->note != NULL) snprintf(data->note, sizeof data->note, "%s", from->table->note);
     WF_TRY(split_rows(ctx, desc, from, data));
     WF_TRY(wf__prepare_fit(ctx, &from->preparation, from->table, from->train_rows, data->n_train));
     data->inputs = (int)from->preparation.inputs;

@@ -342,6 +342,17 @@ static wf_status take_rows(reader *in) {
     return in->table->rows > 0 ? WF_OK : fail_here(in, "no rows behind @data");
 }
 
+/* The first line may be a comment that goes along with the table. */
+static wf_status take_note(reader *in) {
+    size_t mark = sizeof WF_NOTE_MARK - 1;
+    if ((size_t)(in->end - in->at) < mark || memcmp(in->at, WF_NOTE_MARK, mark) != 0) return WF_OK;
+    const char *start = in->at + mark;
+    size_t length = strcspn(start, "\r\n");
+    in->table->note =
+        wf__arena_format(&in->table->arena, "%.*s", (int)(length < 1000 ? length : 1000), start);
+    return in->table->note != NULL ? WF_OK : out_of_memory(in);
+}
+
 wf_status wf__table_from_arff(wf_ctx *ctx, const char *label, char *text, size_t size,
                               wf_table *out) {
     out->label = label;
@@ -349,6 +360,7 @@ wf_status wf__table_from_arff(wf_ctx *ctx, const char *label, char *text, size_t
     WF_TRY(wf__check_text(ctx, label, text, size));
     reader in = {ctx, label, text, text + size, 1, out, 0};
     if (size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) in.at += 3;
+    WF_TRY(take_note(&in));
     wf_status status = take_header(&in), settled = settle_columns(&in);
     WF_TRY(status);
     WF_TRY(settled);

@@ -266,11 +266,12 @@ static wf_zoo_extra extra_of(const collection *all, const columns *some, const c
                           .scores = {some->scores},
                           .errors = {some->errors},
                           .error_bytes = {all->error_bytes},
-                          .n_meta = 4,
+                          .n_meta = all->data->note[0] != 0 ? 5 : 4,
                           .meta = {{"weft.recipe", all->recipe},
                                    {"weft.data", all->fingerprint},
                                    {"weft.preparation", all->data->preparation},
-                                   {"weft.seed", seed}}};
+                                   {"weft.seed", seed},
+                                   {"weft.data.note", all->data->note}}};
 }
 
 static const char *seed_text(const collection *all, char *out, size_t size) {

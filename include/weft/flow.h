@@ -1,6 +1,6 @@
 /* weft/flow.h: train a flow on collections, sample networks from it.
  *
- *     wf_source source = {zoo, NULL};
+ *     wf_source source = {.zoo = zoo};
  *     wf_fit_desc fit = wf_fit_desc_default();
  *     wf_flow *flow;
  *     wf_flow_fit(ctx, &source, 1, &field, &fit, "flow.safetensors", &flow);
@@ -15,10 +15,12 @@ WF_BEGIN_C
 
 typedef struct wf_flow wf_flow;
 
-/* A collection and the condition of its networks (K numbers; NULL without conditions). */
+/* A collection, the condition of its networks (K numbers; NULL without conditions), and the name to ask for
+ * them by (NULL: none; several collections may share one). */
 typedef struct wf_source {
     const wf_zoo *zoo;
     const float *cond;
+    const char *task;
 } wf_source;
 
 typedef enum wf_optimizer {
@@ -27,6 +29,11 @@ typedef enum wf_optimizer {
 } wf_optimizer; /* MUON: blocks' matrices; AdamW on the rest */
 typedef enum wf_time_law { WF_TIME_UNIFORM, WF_TIME_LOGIT_NORMAL } wf_time_law;
 typedef enum wf_kept { WF_KEPT_EMA, WF_KEPT_FINAL, WF_KEPT_BEST } wf_kept;
+/* Whose mean and standard deviation: those of all collections of an architecture together, or each one's own. */
+typedef enum wf_normalise_by {
+    WF_NORMALISE_BY_ARCHITECTURE,
+    WF_NORMALISE_BY_COLLECTION
+} wf_normalise_by;
 typedef enum wf_coupling { WF_COUPLING_INDEPENDENT, WF_COUPLING_MATCHED } wf_coupling;
 
 typedef struct wf_fit_desc {
@@ -34,6 +41,7 @@ typedef struct wf_fit_desc {
     bool
         precondition; /* v = (2t-1)/a w + F(w/sqrt a, t)/sqrt a, a = t^2 + (1-t)^2; needs normalise */
     bool normalise;   /* parameter-group normalisation */
+    wf_normalise_by normalise_by;
     wf_coupling coupling;
     int match_sweeps;     /* 2 */
     double source_std;    /* 1 */

@@ -26,6 +26,8 @@ WF_API void wf_zoo_get(const wf_zoo *zoo, size_t index,
 /* Networks first .. first+count-1 as a (count, n_params) matrix; free(*out). */
 WF_API wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count,
                              float **out);
+WF_API const char *wf_zoo_test(const wf_zoo *zoo,
+                               int index); /* name of a test set; NULL behind the last */
 WF_API const char *wf_zoo_meta(const wf_zoo *zoo, const char *key); /* NULL when absent */
 WF_API const float *
 wf_zoo_scores(const wf_zoo *zoo,

@@ -78,7 +78,7 @@ static wf_status stage_training(run *r) {
             cli_fail(r->app, WF_ERR_UNSUPPORTED,
                      "weft run has one collection and no conditions; set model.cond = none, or use "
                      "weft train with several collections");
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     if (status == WF_OK)
         status = wf_flow_fit(r->app->ctx, &source, 1, &field, &r->recipe.fit, r->paths.flow, NULL);
     wf_zoo_free(zoo);

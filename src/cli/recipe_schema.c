@@ -111,6 +111,7 @@ static const key_entry keys[] = {
     {"train", "min_lr", KEY_REAL, AT(fit.min_lr), ZERO_UP, NULL, CLI_STAGE_TRAINING, "where the cosine ends"},
     {"train", "precondition", KEY_BOOL, AT(fit.precondition), 0, 0, NULL, CLI_STAGE_TRAINING, "the field learns what a Gaussian does not explain"},
     {"train", "normalise", KEY_BOOL, AT(fit.normalise), 0, 0, NULL, CLI_STAGE_TRAINING, "each parameter group to mean 0 and std 1"},
+    {"train", "normalise_by", KEY_CHOICE, AT(fit.normalise_by), 0, 0, NAMES("architecture", "collection"), CLI_STAGE_TRAINING, "whose mean and std: of all collections of an architecture, or each one's own"},
     {"train", "coupling", KEY_CHOICE, AT(fit.coupling), 0, 0, NAMES("independent", "matched"), CLI_STAGE_TRAINING, "of noise and network; matched: by hidden units"},
     {"train", "match_sweeps", KEY_INT, AT(fit.match_sweeps), 1, 1000, NULL, CLI_STAGE_TRAINING, "of the matched coupling"},
     {"train", "source_std", KEY_REAL, AT(fit.source_std), POSITIVE, NULL, CLI_STAGE_TRAINING, "of the noise"},

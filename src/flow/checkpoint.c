@@ -13,10 +13,10 @@ enum { name_bytes = 96 };
 
 /* --- writing ------------------------------------------------------------------------------------ */
 
-/* A path as text: bytes that are not UTF-8, which a header may not hold, become '?'. */
-static wf_status put_path(wf_ctx *ctx, wf_meta *meta, const char *key, const char *path) {
-    char *text = strdup(path);
-    if (text == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+/* A path or name: bytes that are not UTF-8, which a header may not hold, become '?'. */
+static wf_status put_text(wf_ctx *ctx, wf_meta *meta, const char *key, const char *value) {
+    char *text = strdup(value);
+    if (text == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", value);
     size_t size = strlen(text);
     for (size_t bad; (bad = wf_utf8_check(text, size)) < size;) text[bad] = '?';
     wf_status status = wf_meta_add(ctx, meta, key, "%s", text);
@@ -47,8 +47,15 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *c
         WF_TRY(wf_meta_add(ctx, config, key, "%zu", source->count));
         snprintf(key, sizeof key, "source.%d.hash", i);
         WF_TRY(wf_meta_add(ctx, config, key, "%016llx", (unsigned long long)source->hash));
-        snprintf(key, sizeof key, "source.%d.path", i);
-        WF_TRY(put_path(ctx, config, key, source->path));
+        const char *notes[][2] = {{"path", source->path},
+                                  {"task", source->task},
+                                  {"tests", source->tests},
+                                  {"data", source->data}};
+        for (size_t k = 0; k < sizeof notes / sizeof *notes; k++) {
+            if (notes[k][1][0] == '\0') continue;
+            snprintf(key, sizeof key, "source.%d.%s", i, notes[k][0]);
+            WF_TRY(put_text(ctx, config, key, notes[k][1]));
+        }
     }
     return WF_OK;
 }

@@ -67,6 +67,7 @@ static const char *const conditions[] = {"none", "linear", "mlp", NULL};
 static const char *const optimizers[] = {"adamw", "muon", NULL};
 static const char *const time_laws[] = {"uniform", "logit-normal", NULL};
 static const char *const kept[] = {"ema", "final", "best", NULL};
+static const char *const normalise_by[] = {"architecture", "collection", NULL};
 static const char *const couplings[] = {"independent", "matched", NULL};
 
 #define FIELD(member, kind, names)                                                                 \
@@ -89,6 +90,7 @@ static const setting settings[] = {
     FIELD(seed, KIND_U64, NULL),
     FIT(precondition, KIND_BOOL, NULL),
     FIT(normalise, KIND_BOOL, NULL),
+    FIT(normalise_by, KIND_NAME, normalise_by),
     FIT(coupling, KIND_NAME, couplings),
     FIT(match_sweeps, KIND_INT, NULL),
     FIT(source_std, KIND_DOUBLE, NULL),
@@ -206,8 +208,10 @@ static bool may_change(const char *key) {
                                         "fit.limit"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(key, names[i]) == 0) return true;
-    size_t length = strlen(key);
-    return length > 5 && strcmp(key + length - 5, ".path") == 0;
+    const char *dot =
+        strrchr(key, '.'); /* notes about a source; its hash tells whether it is the same */
+    return dot != NULL &&
+           (strcmp(dot, ".path") == 0 || strcmp(dot, ".tests") == 0 || strcmp(dot, ".data") == 0);
 }
 
 wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *file,

@@ -283,15 +283,13 @@ static wf_status set_up(trainer *tr, const wf_source *sources, int n_sources,
                         const wf_field_desc *field, wf_velocity_maker *maker, void *arg) {
     wf_ctx *ctx = tr->ctx;
     const wf_fit_desc *desc = &tr->desc;
-    int cond_size = field->cond == WF_COND_NONE ? 0 : field->cond_size;
     WF_TRY(wf_fit_check(ctx, desc));
     WF_TRY(maker(ctx, arg, field, 0, &tr->velocity));
     if (desc->coupling == WF_COUPLING_MATCHED && !tr->velocity.equivariant)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "the matched coupling needs a permutation-equivariant field; use "
                        "coupling = independent");
-    WF_TRY(wf_stocks_load(ctx, sources, n_sources, cond_size, desc->limit, desc->normalise,
-                          &tr->stocks));
+    WF_TRY(wf_stocks_load(ctx, sources, n_sources, field, desc, &tr->stocks));
     WF_TRY(wf_config_put(ctx, &tr->config, field, desc));
     WF_TRY(wf_checkpoint_sources(ctx, &tr->stocks, &tr->config));
     size_t params = tr->velocity.params;

@@ -277,9 +277,10 @@ static wf_status sample_all(sampler *s, size_t n, float *weights, float *direct)
     return WF_OK;
 }
 
-wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const float *cond,
-                         size_t n, const wf_sample_desc *desc, float *weights, float *direct,
-                         wf_sample_stats *stats) {
+/* wf_flow_sample with a graph as the field takes it. */
+static wf_status sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const float *cond,
+                        size_t n, const wf_sample_desc *desc, float *weights, float *direct,
+                        wf_sample_stats *stats) {
     wf_sample_desc defaults = wf_sample_desc_default();
     if (desc == NULL) desc = &defaults;
     if (stats != NULL) *stats = (wf_sample_stats){0};
@@ -307,5 +308,15 @@ wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, cons
         *stats = (wf_sample_stats){(double)s.stats.evaluations / (double)n, s.stats.accepted,
                                    s.stats.rejected, wf_seconds() - started};
     sampler_free(&s);
+    return status;
+}
+
+wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const float *cond,
+                         size_t n, const wf_sample_desc *desc, float *weights, float *direct,
+                         wf_sample_stats *stats) {
+    wf_graph *own;
+    WF_TRY(wf_stock_graph(ctx, &flow->field, graph, &own));
+    wf_status status = sample(ctx, flow, own, cond, n, desc, weights, direct, stats);
+    wf_graph_free(own);
     return status;
 }

@@ -25,12 +25,10 @@ static size_t used_networks(const wf_source *source, size_t limit) {
     return limit > 0 && limit < count ? limit : count;
 }
 
-/* Same parameters and the same description for the field. */
-static bool same_architecture(const wf_graph *a, const wf_graph *b) {
-    if (!wf_graph_equal(a, b)) return false;
-    for (int i = 0; i < a->n_blocks; i++)
-        if (a->blocks[i].folded != b->blocks[i].folded) return false;
-    return true;
+wf_status wf_stock_graph(wf_ctx *ctx, const wf_field_desc *field, const wf_graph *graph,
+                         wf_graph **out) {
+    return wf_graph_parse(ctx, graph->text, wf_activation_name(graph->activation),
+                          field->fold_rows > 0 ? WF_GRAPH_FOLD_INPUT : 0, out);
 }
 
 static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
@@ -55,25 +53,49 @@ static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int
     return WF_OK;
 }
 
+/* "moons,spirals"; the caller frees it. NULL when out of memory. */
+static char *test_names(const wf_zoo *zoo) {
+    size_t size = 1;
+    for (int t = 0; wf_zoo_test(zoo, t) != NULL; t++) size += strlen(wf_zoo_test(zoo, t)) + 1;
+    char *text = calloc(size, 1);
+    for (int t = 0; text != NULL && wf_zoo_test(zoo, t) != NULL; t++) {
+        if (t > 0) strcat(text, ",");
+        strcat(text, wf_zoo_test(zoo, t));
+    }
+    return text;
+}
+
+static wf_status name_source(wf_ctx *ctx, const wf_source *from, wf_stock_source *source) {
+    const char *data = wf_zoo_meta(from->zoo, "weft.data");
+    source->path = strdup(wf_zoo_path(from->zoo));
+    source->task = strdup(from->task != NULL ? from->task : "");
+    source->tests = test_names(from->zoo);
+    source->data = strdup(data != NULL ? data : "");
+    if (source->path != NULL && source->task != NULL && source->tests != NULL &&
+        source->data != NULL)
+        return WF_OK;
+    return wf_fail(ctx, WF_ERR_MEMORY, "sources: out of memory");
+}
+
 /* Counts and clones: every source gets its stock and its range there. */
-static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n, size_t limit,
+static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n,
+                                const wf_field_desc *field, const wf_fit_desc *fit,
                                 wf_stocks *out) {
+    bool apart = fit->normalise && fit->normalise_by == WF_NORMALISE_BY_COLLECTION;
     for (int i = 0; i < n; i++) {
         const wf_graph *graph = wf_zoo_graph(sources[i].zoo);
-        int stock = 0;
-        while (stock < out->n_stocks && !same_architecture(out->stocks[stock].graph, graph))
-            stock++;
+        int stock = apart ? out->n_stocks : 0;
+        while (stock < out->n_stocks && !wf_graph_equal(out->stocks[stock].graph, graph)) stock++;
         if (stock == out->n_stocks) {
-            WF_TRY(wf_graph_clone(ctx, graph, &out->stocks[stock].graph));
+            WF_TRY(wf_stock_graph(ctx, field, graph, &out->stocks[stock].graph));
             out->n_stocks++;
         }
         wf_stock_source *source = &out->sources[i];
         source->stock = stock;
         source->first = out->stocks[stock].count;
-        source->count = used_networks(&sources[i], limit);
+        source->count = used_networks(&sources[i], fit->limit);
         out->stocks[stock].count += source->count;
-        source->path = strdup(wf_zoo_path(sources[i].zoo));
-        if (source->path == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "sources: out of memory");
+        WF_TRY(name_source(ctx, &sources[i], source));
     }
     return WF_OK;
 }
@@ -106,9 +128,9 @@ static wf_status normalise_stock(wf_ctx *ctx, wf_stock *stock) {
     return WF_OK;
 }
 
-static wf_status load_all(wf_ctx *ctx, const wf_source *sources, size_t limit, bool normalise,
-                          wf_stocks *out) {
-    WF_TRY(assign_sources(ctx, sources, out->n_sources, limit, out));
+static wf_status load_all(wf_ctx *ctx, const wf_source *sources, const wf_field_desc *field,
+                          const wf_fit_desc *fit, wf_stocks *out) {
+    WF_TRY(assign_sources(ctx, sources, out->n_sources, field, fit, out));
     for (int s = 0; s < out->n_stocks; s++) {
         wf_stock *stock = &out->stocks[s];
         WF_TRY(wf_alloc(ctx, stock->count * stock->graph->n_params, sizeof(float),
@@ -122,15 +144,16 @@ static wf_status load_all(wf_ctx *ctx, const wf_source *sources, size_t limit, b
         memcpy(cond, sources[i].cond, (size_t)out->cond_size * sizeof *cond);
         source->hash = hash_words(source->hash, cond, (size_t)out->cond_size);
     }
-    for (int s = 0; normalise && s < out->n_stocks; s++)
+    for (int s = 0; fit->normalise && s < out->n_stocks; s++)
         WF_TRY(normalise_stock(ctx, &out->stocks[s]));
     return WF_OK;
 }
 
-wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources, int cond_size,
-                         size_t limit, bool normalise, wf_stocks *out) {
+wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
+                         const wf_field_desc *field, const wf_fit_desc *fit, wf_stocks *out) {
+    int cond_size = field->cond == WF_COND_NONE ? 0 : field->cond_size;
     *out = (wf_stocks){.n_sources = n_sources, .cond_size = cond_size};
-    WF_TRY(check_sources(ctx, sources, n_sources, cond_size, limit));
+    WF_TRY(check_sources(ctx, sources, n_sources, cond_size, fit->limit));
     size_t n = (size_t)n_sources;
     wf_status status;
     WF_TRY_GOTO(wf_alloc(ctx, n, sizeof *out->stocks, "stocks", &out->stocks), fail);
@@ -138,7 +161,7 @@ wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources, i
     if (cond_size > 0)
         WF_TRY_GOTO(wf_alloc(ctx, n * (size_t)cond_size, sizeof(float), "conditions", &out->cond),
                     fail);
-    WF_TRY_GOTO(load_all(ctx, sources, limit, normalise, out), fail);
+    WF_TRY_GOTO(load_all(ctx, sources, field, fit, out), fail);
     return WF_OK;
 fail:
     wf_stocks_free(out);
@@ -150,8 +173,13 @@ void wf_stocks_free(wf_stocks *stocks) {
         wf_graph_free(stocks->stocks[s].graph);
         free(stocks->stocks[s].weights);
     }
-    for (int i = 0; stocks->sources != NULL && i < stocks->n_sources; i++)
-        free(stocks->sources[i].path);
+    for (int i = 0; stocks->sources != NULL && i < stocks->n_sources; i++) {
+        wf_stock_source *source = &stocks->sources[i];
+        free(source->path);
+        free(source->task);
+        free(source->tests);
+        free(source->data);
+    }
     free(stocks->stocks);
     free(stocks->sources);
     free(stocks->cond);

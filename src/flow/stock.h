@@ -1,7 +1,8 @@
 /* stock: the networks a flow is fitted to, in normalised space, and how a batch is drawn from them.
  *
  * Collections of one architecture lie in one stock and share its group normalisation, fitted over all of
- * their used networks; a collection is a source: a range of a stock and a condition. A batch draws, for each
+ * their used networks; with normalise_by = collection each has a stock of its own. A collection is a source: a range of
+ * a stock, a condition, and the name of its task. A batch draws, for each
  * place, a source and one of its networks, both uniformly, from stream (seed, place, WF_RNG_BATCH, update);
  * the places are then ordered by stock, so that networks of one architecture lie side by side. */
 #ifndef WF_FLOW_STOCK_H
@@ -22,6 +23,9 @@ typedef struct wf_stock_source {
     int stock;
     size_t first, count;
     char *path;    /* of the collection */
+    char *task;    /* "" without a name */
+    char *tests;   /* names of its test sets, joined by commas */
+    char *data;    /* fingerprint of the data it was trained on; "" where it does not say */
     uint64_t hash; /* of its used networks and its condition */
 } wf_stock_source;
 
@@ -32,9 +36,14 @@ typedef struct wf_stocks {
     float *cond; /* (n_sources, cond_size); NULL without conditions */
 } wf_stocks;
 
-wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources, int cond_size,
-                         size_t limit, bool normalise, wf_stocks *out);
+/* field says how long conditions are and whether first layers are folded; fit has limit and normalisation. */
+wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
+                         const wf_field_desc *field, const wf_fit_desc *fit, wf_stocks *out);
 void wf_stocks_free(wf_stocks *stocks);
+
+/* A copy of `graph` as the field takes it: the first layer on its nodes where the field folds. */
+wf_status wf_stock_graph(wf_ctx *ctx, const wf_field_desc *field, const wf_graph *graph,
+                         wf_graph **out);
 
 /* The stock whose normalisation serves `graph`: the same architecture, else one with the same kinds of blocks, preferring
  * equal inputs and outputs, then the nearest condition (cond may be NULL). NULL when no stock has such blocks. */

@@ -244,6 +244,10 @@ static const test_set *find_test(const wf_zoo *zoo, const char *name) {
     return NULL;
 }
 
+const char *wf_zoo_test(const wf_zoo *zoo, int index) {
+    return index >= 0 && index < zoo->n_tests ? zoo->tests[index].name : NULL;
+}
+
 const float *wf_zoo_scores(const wf_zoo *zoo, const char *test) {
     const test_set *found = find_test(zoo, test);
     return found == NULL ? NULL : found->scores;

@@ -31,7 +31,7 @@ static char *train_seed(size_t *size) {
     if (wf_graph_parse(NULL, arch, "relu", 0, &graph) == WF_OK &&
         wf_zoo_write(NULL, zoo_path, graph, weights[0], 2, NULL) == WF_OK &&
         wf_zoo_open(NULL, zoo_path, &zoo) == WF_OK &&
-        wf_flow_fit(NULL, &(wf_source){zoo, NULL}, 1, &field, &fit, path, NULL) == WF_OK) {
+        wf_flow_fit(NULL, &(wf_source){.zoo = zoo}, 1, &field, &fit, path, NULL) == WF_OK) {
         FILE *file = fopen(path, "rb");
         bytes = malloc(1 << 20);
         *size = file != NULL && bytes != NULL ? fread(bytes, 1, 1 << 20, file) : 0;

@@ -220,10 +220,12 @@ static double ks_distance(float *a, float *b, size_t n) {
 }
 
 static law noise_law(wf_ctx *ctx, wf_zoo *zoo, wf_coupling coupling) {
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     wf_stocks stocks;
-    assert_ok(ctx, wf_stocks_load(ctx, &source, 1, 0, 0, false, &stocks));
+    wf_field_desc field = wf_field_desc_default();
     wf_fit_desc fit = wf_fit_desc_default();
+    fit.normalise = false;
+    assert_ok(ctx, wf_stocks_load(ctx, &source, 1, &field, &fit, &stocks));
     fit.coupling = coupling;
     fit.batch = 64;
     fit.seed = 3;
@@ -327,7 +329,7 @@ static void training_has_the_same_bits(void **state) {
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoos[2] = {relabelled_zoo(ctx, "2-4-2", 20, "bits_a"),
                        relabelled_zoo(ctx, "2-3-5-2", 20, "bits_b")};
-    wf_source sources[2] = {{zoos[0], NULL}, {zoos[1], NULL}};
+    wf_source sources[2] = {{.zoo = zoos[0]}, {.zoo = zoos[1]}};
     wf_field_desc field = small_field(WF_LAYOUT_LEAN);
     wf_fit_desc fit = short_fit();
     fit.updates = 60;
@@ -381,7 +383,7 @@ static void tiny_flow_learns_and_samples(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = relabelled_zoo(ctx, "2-4-2", 2, "tiny");
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     wf_field_desc field = small_field(WF_LAYOUT_LEAN);
     wf_fit_desc fit = short_fit();
     char path[256];

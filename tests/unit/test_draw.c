@@ -16,8 +16,9 @@ static void drawing_open(drawing *d, const wf_fit_desc *desc) {
     *d = (drawing){.ctx = test_ctx()};
     d->zoo = make_zoo(d->ctx, "2-3-2", 6, 0);
     d->params = wf_zoo_graph(d->zoo)->n_params;
-    wf_source source = {d->zoo, NULL};
-    assert_ok(d->ctx, wf_stocks_load(d->ctx, &source, 1, 0, 0, true, &d->stocks));
+    wf_source source = {.zoo = d->zoo};
+    wf_field_desc field = plain_field(0);
+    assert_ok(d->ctx, wf_stocks_load(d->ctx, &source, 1, &field, desc, &d->stocks));
     assert_ok(d->ctx, wf_draw_create(d->ctx, &d->stocks, desc, &d->draw));
 }
 
@@ -83,7 +84,7 @@ static void times_follow_their_law(void **state) {
 
 static wf_status fit_toy(wf_ctx *ctx, const wf_zoo *zoo, const wf_fit_desc *desc, const char *path,
                          wf_flow **out) {
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     wf_field_desc field = plain_field(0);
     toy_orders orders = {0};
     return wf_flow_fit_with(ctx, &source, 1, &field, desc, path, toy_make, &orders, out);

@@ -255,7 +255,7 @@ static void training_reduces_the_loss(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 2, 0); /* two networks */
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     for (int variant = 0; variant < 4; variant++) {
         wf_fit_desc desc = quick_fit();
         desc.updates = 600;
@@ -282,7 +282,8 @@ static void resumed_run_is_the_uninterrupted_one(void **state) {
         wf_ctx *ctx = test_ctx();
         wf_zoo *zoos[2] = {make_zoo(ctx, "2-3-2", 20, 0), make_zoo(ctx, "3-4-2-2", 10, 1)};
         float cond[2][1] = {{0.5f}, {-1}};
-        wf_source sources[2] = {{zoos[0], ragged ? cond[0] : NULL}, {zoos[1], cond[1]}};
+        wf_source sources[2] = {{.zoo = zoos[0], .cond = ragged ? cond[0] : NULL},
+                                {.zoo = zoos[1], .cond = cond[1]}};
         int n = ragged ? 2 : 1, cond_size = ragged;
         wf_fit_desc desc = quick_fit();
         desc.cond_drop = 0.3;
@@ -322,7 +323,7 @@ static void log_lines_beyond_the_checkpoint_go(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     wf_fit_desc desc = quick_fit();
     const char *whole = file_name("log_whole"), *killed = file_name("log_killed");
     toy_orders orders = {0};
@@ -347,7 +348,7 @@ static void another_configuration_is_refused(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0), *other = make_zoo(ctx, "2-3-2", 20, 5);
-    wf_source source = {zoo, NULL}, swapped = {other, NULL};
+    wf_source source = {.zoo = zoo}, swapped = {.zoo = other};
     const char *path = file_name("config");
     wf_fit_desc desc = quick_fit();
     toy_orders orders = {0};
@@ -382,7 +383,7 @@ static void divergence_keeps_the_last_checkpoint(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     wf_fit_desc desc = quick_fit();
     const char *path = file_name("diverged");
     toy_orders orders = {.nan_at = 5};
@@ -406,7 +407,7 @@ static void updates_allocate_nothing(void **state) {
 #if COUNTS_ALLOCATIONS
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoos[2] = {make_zoo(ctx, "2-3-2", 20, 0), make_zoo(ctx, "3-4-2-2", 10, 1)};
-    wf_source sources[2] = {{zoos[0], NULL}, {zoos[1], NULL}};
+    wf_source sources[2] = {{.zoo = zoos[0]}, {.zoo = zoos[1]}};
     for (int ragged = 0; ragged < 2; ragged++) {
         long counted[2];
         for (int longer = 0; longer < 2; longer++) {
@@ -437,7 +438,7 @@ static void failed_allocations_are_reported(void **state) {
 #if COUNTS_ALLOCATIONS
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 4, 0);
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     wf_fit_desc desc = quick_fit();
     desc.updates = 2;
     desc.batch = 2;
@@ -485,7 +486,7 @@ static void bad_settings_are_refused(void **state) {
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 5, 0);
     float cond[1] = {1};
-    wf_source source = {zoo, NULL}, conditional = {zoo, cond};
+    wf_source source = {.zoo = zoo}, conditional = {.zoo = zoo, .cond = cond};
     toy_orders orders = {0};
     const char *path = file_name("bad");
     wf_fit_desc good = quick_fit(), desc = good;

@@ -18,7 +18,7 @@ static int stop(void **state) {
 static wf_status train(const char *path, int cond_size, wf_velocity_maker *maker) {
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 4, 0);
     const float cond[] = {1, 0};
-    wf_source source = {zoo, cond_size > 0 ? cond : NULL};
+    wf_source source = {.zoo = zoo, .cond = cond_size > 0 ? cond : NULL};
     wf_field_desc field = plain_field(cond_size);
     wf_fit_desc desc = quick_fit();
     desc.updates = 2;

@@ -18,7 +18,7 @@ static void networks_do_not_depend_on_batching(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-6-5-2", 30, 0);
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     wf_fit_desc fit_desc = quick_fit();
     toy_orders orders = {0};
     wf_flow *flow = fitted(ctx, &source, 1, 0, &fit_desc, "batching", &orders);
@@ -67,7 +67,7 @@ static void exact_flow_returns_its_noise(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-6-2", 50, 0);
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     wf_fit_desc fit_desc = quick_fit();
     toy_orders orders = {0};
     wf_flow *flow = fitted(ctx, &source, 1, 0, &fit_desc, "exact", &orders);
@@ -112,7 +112,7 @@ static void sampler_and_objective_agree(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-6-3", 20, 0);
-    wf_source source = {zoo, NULL};
+    wf_source source = {.zoo = zoo};
     for (int precondition = 0; precondition < 2; precondition++) {
         wf_fit_desc fit_desc = quick_fit();
         fit_desc.precondition = precondition;
@@ -121,7 +121,8 @@ static void sampler_and_objective_agree(void **state) {
         wf_flow *flow =
             fitted(ctx, &source, 1, 0, &fit_desc, precondition ? "agree_p" : "agree", &orders);
         wf_stocks stocks;
-        assert_ok(ctx, wf_stocks_load(ctx, &source, 1, 0, 0, true, &stocks));
+        wf_field_desc field = plain_field(0);
+        assert_ok(ctx, wf_stocks_load(ctx, &source, 1, &field, &fit_desc, &stocks));
         wf_draw draw;
         fit_desc.batch = 1;
         fit_desc.coupling = WF_COUPLING_INDEPENDENT;
@@ -165,9 +166,12 @@ static void normalisation_is_per_architecture(void **state) {
     /* The first and third share an architecture, hence a stock and its normalisation. */
     wf_zoo *zoos[3] = {make_zoo(ctx, "2-3-2", 10, 0), make_zoo(ctx, "2-3-3", 6, 1),
                        make_zoo(ctx, "2-3-2", 4, 2)};
-    wf_source sources[3] = {{zoos[0], NULL}, {zoos[1], NULL}, {zoos[2], NULL}};
+    wf_source sources[3] = {{.zoo = zoos[0]}, {.zoo = zoos[1]}, {.zoo = zoos[2]}};
     wf_stocks stocks;
-    assert_ok(ctx, wf_stocks_load(ctx, sources, 3, 0, 5, true, &stocks));
+    wf_field_desc field = plain_field(0);
+    wf_fit_desc fit_desc = quick_fit();
+    fit_desc.limit = 5;
+    assert_ok(ctx, wf_stocks_load(ctx, sources, 3, &field, &fit_desc, &stocks));
     assert_int_equal(stocks.n_stocks, 2);
     assert_int_equal(stocks.stocks[0].count, 9); /* limit 5, and all 4 */
     assert_int_equal(stocks.stocks[1].count, 5);
@@ -194,7 +198,9 @@ static void normalisation_is_per_architecture(void **state) {
     assert_ptr_equal(wf_stocks_match(&stocks, wf_zoo_graph(zoos[2]), NULL), &stocks.stocks[0]);
     wf_graph_free(wide);
     wf_stocks_free(&stocks);
-    assert_ok(ctx, wf_stocks_load(ctx, sources, 1, 0, 0, false, &stocks));
+    fit_desc.limit = 0;
+    fit_desc.normalise = false;
+    assert_ok(ctx, wf_stocks_load(ctx, sources, 1, &field, &fit_desc, &stocks));
     float w[64];
     wf_zoo_get(zoos[0], 7, w);
     size_t p = stocks.stocks[0].graph->n_params;
@@ -204,12 +210,93 @@ static void normalisation_is_per_architecture(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* With normalise_by = collection, collections of one architecture keep their own means; a sample takes those of the
+ * nearest condition. An exact flow (F = 0) shows them. */
+static void normalisation_may_be_per_collection(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoos[2] = {make_zoo(ctx, "2-3-2", 40, 0), make_zoo(ctx, "2-3-2", 30, 5)};
+    float cond[2][1] = {{0}, {1}};
+    wf_source sources[2] = {{.zoo = zoos[0], .cond = cond[0]}, {.zoo = zoos[1], .cond = cond[1]}};
+    wf_fit_desc fit_desc = quick_fit();
+    fit_desc.normalise_by = WF_NORMALISE_BY_COLLECTION;
+    toy_orders orders = {0};
+    wf_flow *flow = fitted(ctx, sources, 2, 1, &fit_desc, "apart", &orders);
+    assert_int_equal(flow->stocks.n_stocks, 2);
+    memset(flow->params, 0, toy_params * sizeof(float));
+    const wf_graph *graph = wf_zoo_graph(zoos[0]);
+    size_t p = graph->n_params;
+    wf_sample_desc desc = wf_sample_desc_default();
+    desc.seed = 12;
+    desc.rtol = desc.atol = 1e-8;
+    float noise[64], w[64];
+    wf_rng rng = wf_rng_at(12, 0, WF_RNG_SAMPLE, 0);
+    wf_rng_normals(&rng, noise, p);
+    wf_norm norms[2];
+    for (int i = 0; i < 2; i++) {
+        float *load, near[1] = {i == 0 ? 0.4f : 0.6f};
+        assert_ok(ctx, wf_zoo_load(ctx, zoos[i], 0, wf_zoo_count(zoos[i]), &load));
+        assert_ok(ctx, wf_norm_fit(ctx, graph, load, wf_zoo_count(zoos[i]), &norms[i]));
+        free(load);
+        assert_ok(ctx, wf_flow_sample(ctx, flow, graph, near, 1, &desc, w, NULL, NULL));
+        for (int b = 0; b < graph->n_blocks; b++) {
+            size_t at = graph->blocks[b].offset;
+            assert_close(w[at], norms[i].mean[b] + norms[i].std[b] * noise[at], 2e-5);
+        }
+    }
+    assert_true(fabs((double)norms[0].mean[1] - (double)norms[1].mean[1]) > 1e-3);
+    wf_flow_free(flow);
+    for (int i = 0; i < 2; i++) wf_zoo_free(zoos[i]);
+    wf_ctx_free(ctx);
+}
+
+/* A field with fold_rows is trained on folded graphs, its file says so, and its samples are of that field. */
+static void folded_fields_see_folded_graphs(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "5-4-2", 20, 0);
+    wf_source source = {.zoo = zoo};
+    wf_field_desc field = plain_field(0);
+    field.fold_rows = 6;
+    wf_fit_desc fit_desc = quick_fit();
+    fit_desc.updates = 30;
+    wf_flow *flow;
+    assert_ok(ctx,
+              wf_flow_fit(ctx, &source, 1, &field, &fit_desc, file_name("folded_flow"), &flow));
+    assert_string_equal(wf_flow_meta(flow, "arch.0.fold"), "yes");
+    int count;
+    const wf_field_tensor *tensors = wf_field_tensors(flow->velocity.self, &count);
+    bool trained = false;
+    for (int i = 0; i < count;
+         i++) { /* zero at first: it moves only when folded rows are decoded */
+        if (strcmp(tensors[i].name, "fold_decoder.weight") != 0) continue;
+        for (int k = 0; k < tensors[i].rows * tensors[i].cols; k++)
+            trained = trained || flow->params[tensors[i].offset + (size_t)k] != 0;
+    }
+    assert_true(trained);
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    wf_graph *folded;
+    assert_ok(ctx, wf_graph_parse(ctx, graph->text, "relu", WF_GRAPH_FOLD_INPUT, &folded));
+    wf_sample_desc desc = wf_sample_desc_default();
+    desc.solver = WF_SOLVER_EULER;
+    desc.steps = 3;
+    desc.refine_cycles = 1;
+    float a[64], b[64];
+    assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, 1, &desc, a, NULL, NULL));
+    assert_ok(ctx, wf_flow_sample(ctx, flow, folded, NULL, 1, &desc, b, NULL, NULL));
+    assert_memory_equal(a, b, graph->n_params * sizeof *a);
+    wf_graph_free(folded);
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
 static void guidance_mixes_two_velocities(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 10, 0);
     float cond[1] = {2};
-    wf_source source = {zoo, cond};
+    wf_source source = {.zoo = zoo, .cond = cond};
     wf_fit_desc fit_desc = quick_fit();
     fit_desc.cond_drop = 0.2;
     toy_orders orders = {0};
@@ -353,6 +440,8 @@ int main(void) {
         cmocka_unit_test(exact_flow_returns_its_noise),
         cmocka_unit_test(sampler_and_objective_agree),
         cmocka_unit_test(normalisation_is_per_architecture),
+        cmocka_unit_test(normalisation_may_be_per_collection),
+        cmocka_unit_test(folded_fields_see_folded_graphs),
         cmocka_unit_test(guidance_mixes_two_velocities),
         cmocka_unit_test(perturbations_are_near_different_networks),
         cmocka_unit_test(matched_averages_undo_relabelling),

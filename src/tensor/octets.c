@@ -1,4 +1,7 @@
-/* octets: builds the tables of tensor/octets.h on the host and hands them to the backend. */
+/* octets: builds the tables of tensor/octets.h on the host and hands them to the backend.
+ *
+ * First all octets in the order of graphs, blocks and nodes, with their runs; then the places of runs in strands; then the
+ * lists of slots, which follow the first order. */
 #include "tensor/octets.h"
 
 #include <assert.h>
@@ -9,7 +12,7 @@ typedef struct builder {
     const wf_part *part;
     const wf_batch_block *blocks;
     int first_graph;
-    wf_octet *octets; /* NULL: only counts */
+    wf_octet *octets; /* in order; NULL: only counts */
     int n_octets;
 } builder;
 
@@ -56,6 +59,23 @@ static void put_range(builder *b, const wf_batch_block *block, axis a, int at, f
                           .share = share});
 }
 
+/* Pairs over the same nodes, from octet `first` to the end: padded to whole pairs, cut into runs. */
+static void close_range(builder *b, int first) {
+    if (b->n_octets % 2 != 0) {
+        wf_octet padding = {.count = 0};
+        if (b->octets != NULL) padding = b->octets[b->n_octets - 1];
+        padding.count = 0;
+        put(b, padding);
+    }
+    int pairs = (b->n_octets - first) / 2;
+    for (int p = 0; b->octets != NULL && p < pairs; p++)
+        for (int k = 0; k < 2; k++) {
+            wf_octet *octet = &b->octets[first + 2 * p + k];
+            octet->begins = p % WF_OCTET_RUN == 0;
+            octet->ends = (p + 1) % WF_OCTET_RUN == 0 || p + 1 == pairs;
+        }
+}
+
 /* Blocks of one graph. Those over the same nodes (a layer and its bias) go together, so that their sums do. */
 static void put_graph(builder *b, int first, int last) {
     size_t edges = 0;
@@ -67,14 +87,11 @@ static void put_graph(builder *b, int first, int last) {
         for (int other = first; other < k; other++)
             seen |= same_axis(a, axis_of(&b->blocks[other]));
         for (int at = 0; !seen && at < a.count; at += WF_OCTET) {
+            int start = b->n_octets;
             for (int other = k; other < last; other++)
                 if (same_axis(a, axis_of(&b->blocks[other])))
                     put_range(b, &b->blocks[other], a, at, 1 / (float)edges);
-            if (b->n_octets % 2 == 0) continue;
-            wf_octet padding = {.count = 0};
-            if (b->octets != NULL) padding = b->octets[b->n_octets - 1];
-            padding.count = 0;
-            put(b, padding);
+            close_range(b, start);
         }
     }
 }
@@ -88,39 +105,80 @@ static void put_all(builder *b) {
     }
 }
 
-/* --- runs ------------------------------------------------------------------------------------------------- */
-static bool same_run(const wf_octet *x, const wf_octet *y) {
-    return x->graph == y->graph && x->a0 == y->a0 && x->count == y->count && x->from_a == y->from_a;
-}
+/* --- strands --------------------------------------------------------------------------------------------------- */
+typedef struct run {
+    int pair, length; /* in order */
+    int place;        /* its first pair's in the strands */
+} run;
 
-/* Numbers the runs of the first `pairs` pairs and marks where they begin and end; returns how many. */
-static int mark_runs(wf_octet *octets, int pairs, int steps) {
+static int count_runs(const wf_octet *octets, int pairs) {
     int runs = 0;
-    for (int p = 0; p < pairs; p++) {
-        wf_octet *pair = &octets[2 * p];
-        bool begins = p % steps == 0 || !same_run(pair, pair - 2);
-        bool ends = (p + 1) % steps == 0 || p + 1 == pairs || !same_run(pair, pair + 2);
-        runs += begins;
-        for (int k = 0; k < 2; k++) {
-            pair[k].begins = begins;
-            pair[k].ends = ends;
-            pair[k].run = runs - 1;
-        }
-    }
+    for (int p = 0; p < pairs; p++) runs += octets[2 * p].begins;
     return runs;
 }
 
-/* --- who adds which slots ----------------------------------------------------------------------------------- */
-/* Calls for every slot that holds something: its row, its node, and whether the node is the edges' source. */
+static void list_runs(const wf_octet *octets, int pairs, run *runs) {
+    for (int p = 0; p < pairs; p++) {
+        if (octets[2 * p].begins) *runs++ = (run){.pair = p};
+        runs[-1].length++;
+    }
+}
+
+/* Fills strands of `steps` pairs with the longest runs that still fit, of each length in order; returns how many. */
+static int fill_strands(run *runs, int n_runs, int steps) {
+    int next[WF_OCTET_RUN + 1] = {0}, left = n_runs, strands = 0;
+    for (; left > 0; strands++)
+        for (int used = 0; used < steps && left > 0;) {
+            int length = steps - used < WF_OCTET_RUN ? steps - used : WF_OCTET_RUN;
+            for (; length > 0; length--) {
+                int *at = &next[length];
+                while (*at < n_runs && runs[*at].length != length) ++*at;
+                if (*at < n_runs) break;
+            }
+            if (length == 0) break;
+            runs[next[length]++].place = strands * steps + used;
+            used += length;
+            left--;
+        }
+    return strands;
+}
+
+/* The shortest strands of which there are not more than wanted. */
+static void choose_strands(wf_octets *o, run *runs, int pairs) {
+    int most = WF_OCTET_CHUNKS * WF_OCTET_WARPS, strands;
+    o->steps = (pairs + most - 1) / most;
+    if (o->steps < WF_OCTET_RUN) o->steps = WF_OCTET_RUN;
+    while ((strands = fill_strands(runs, o->n_runs, o->steps)) > most) o->steps++;
+    o->n_chunks = (strands + WF_OCTET_WARPS - 1) / WF_OCTET_WARPS;
+    o->n_octets = 2 * o->steps * WF_OCTET_WARPS * o->n_chunks;
+}
+
+static void place_octets(const wf_octets *o, const run *runs, wf_octet *octets, wf_octet *to) {
+    for (int k = 0; k < o->n_octets; k++) {
+        to[k] = octets[0];
+        to[k].count = to[k].begins = to[k].ends = 0;
+    }
+    for (int r = 0; r < o->n_runs; r++)
+        for (int k = 0; k < 2 * runs[r].length; k++) {
+            octets[2 * runs[r].pair + k].run = r;
+            to[2 * runs[r].place + k] = octets[2 * runs[r].pair + k];
+        }
+}
+
+/* --- who adds which slots --------------------------------------------------------------------------------------- */
+/* Calls for every slot that holds something, in order: its row, its node, whether the node is the edges' source. */
 typedef void slot_fn(void *of, uint32_t row, int node, bool source);
 
-static void each_slot(const wf_octets *o, const wf_octet *octets, slot_fn *visit, void *of) {
-    for (int k = 0; k < o->n_octets; k++)
-        if (octets[k].count > 0) visit(of, (uint32_t)k, octets[k].b, !octets[k].from_a);
-    for (int k = 0; k < o->n_octets; k += 2)
-        for (int i = 0; octets[k].ends && i < octets[k].count; i++)
-            visit(of, (uint32_t)(o->n_octets + WF_OCTET * octets[k].run + i), octets[k].a0 + i,
-                  octets[k].from_a);
+static void each_slot(const wf_octets *o, const run *runs, const wf_octet *octets, slot_fn *visit,
+                      void *of) {
+    for (int r = 0; r < o->n_runs; r++) {
+        const wf_octet *first = &octets[2 * runs[r].pair];
+        for (int k = 0; k < 2 * runs[r].length; k++)
+            if (first[k].count > 0)
+                visit(of, (uint32_t)(2 * runs[r].place + k), first[k].b, !first[k].from_a);
+        for (int i = 0; i < first->count; i++)
+            visit(of, (uint32_t)(o->n_octets + WF_OCTET * r + i), first->a0 + i, first->from_a);
+    }
 }
 
 typedef struct lists {
@@ -138,30 +196,31 @@ static void put_slot(void *of, uint32_t row, int node, bool source) {
     l->rows[l->start[2 * node + source]++] = row;
 }
 
-static void build_lists(wf_tape *tape, wf_octets *o, const wf_octet *octets, int nodes) {
+static void build_lists(wf_tape *tape, wf_octets *o, const run *runs, const wf_octet *octets,
+                        int nodes) {
     size_t n = 2 * (size_t)nodes, start_bytes = (n + 1) * sizeof(uint32_t);
     lists l = {.start = wf_tape_host(tape, start_bytes)};
     if (l.start == NULL) return;
     for (size_t k = 0; k <= n; k++) l.start[k] = 0;
-    each_slot(o, octets, count_slot, &l);
+    each_slot(o, runs, octets, count_slot, &l);
     for (size_t k = 0; k < n; k++) l.start[k + 1] += l.start[k];
     size_t row_bytes = (size_t)l.start[n] * sizeof(uint32_t);
     l.rows = wf_tape_host(tape, row_bytes);
     if (l.rows == NULL) return;
-    each_slot(o, octets, put_slot, &l);
+    each_slot(o, runs, octets, put_slot, &l);
     for (size_t k = n; k > 0; k--) l.start[k] = l.start[k - 1];
     l.start[0] = 0;
     o->slot_start = wf_tape_upload(tape, l.start, start_bytes);
     o->slots = wf_tape_upload(tape, l.rows, row_bytes);
 }
 
-static void build_graph_runs(wf_tape *tape, wf_octets *o, const wf_octet *octets, int graphs) {
+static void build_graph_runs(wf_tape *tape, wf_octets *o, const run *runs, const wf_octet *octets,
+                             int graphs) {
     size_t bytes = ((size_t)graphs + 1) * sizeof(uint32_t);
     uint32_t *start = wf_tape_host(tape, bytes);
     if (start == NULL) return;
     for (int g = 0; g <= graphs; g++) start[g] = 0;
-    for (int k = 0; k < o->n_octets; k += 2)
-        if (octets[k].ends) start[octets[k].graph + 1]++;
+    for (int r = 0; r < o->n_runs; r++) start[octets[2 * runs[r].pair].graph + 1]++;
     for (int g = 0; g < graphs; g++) start[g + 1] += start[g];
     o->graph_runs = wf_tape_upload(tape, start, bytes);
 }
@@ -169,24 +228,22 @@ static void build_graph_runs(wf_tape *tape, wf_octets *o, const wf_octet *octets
 void wf_octets_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph) {
     builder b = {.part = part, .blocks = blocks, .first_graph = first_graph};
     wf_octets *o = wf_tape_host(tape, sizeof *o);
-    if (o == NULL) return;
     put_all(&b);
-    int pairs = b.n_octets / 2, strands = WF_OCTET_CHUNKS * WF_OCTET_WARPS;
-    int steps = pairs > strands ? (pairs + strands - 1) / strands : 1;
-    int chunk = steps * WF_OCTET_WARPS;
-    *o = (wf_octets){.steps = steps, .n_chunks = (pairs + chunk - 1) / chunk};
-    o->n_octets = 2 * chunk * o->n_chunks;
-    size_t bytes = (size_t)o->n_octets * sizeof *b.octets;
-    b.octets = wf_tape_host(tape, bytes);
+    int pairs = b.n_octets / 2;
+    b.octets = wf_tape_host(tape, (size_t)b.n_octets * sizeof *b.octets);
     if (b.octets == NULL) return;
     put_all(&b);
-    for (int k = 2 * pairs; k < o->n_octets; k++) {
-        b.octets[k] = b.octets[2 * pairs - 1];
-        b.octets[k].count = 0;
-    }
-    o->n_runs = mark_runs(b.octets, pairs, steps);
-    build_lists(tape, o, b.octets, part->n_nodes);
-    build_graph_runs(tape, o, b.octets, part->n_graphs);
-    o->octets = wf_tape_upload(tape, b.octets, bytes);
+    *o = (wf_octets){.n_runs = count_runs(b.octets, pairs)};
+    run *runs = wf_tape_host(tape, (size_t)o->n_runs * sizeof *runs);
+    if (runs == NULL) return;
+    list_runs(b.octets, pairs, runs);
+    choose_strands(o, runs, pairs);
+    size_t bytes = (size_t)o->n_octets * sizeof(wf_octet);
+    wf_octet *placed = wf_tape_host(tape, bytes);
+    if (placed == NULL) return;
+    place_octets(o, runs, b.octets, placed);
+    build_lists(tape, o, runs, b.octets, part->n_nodes);
+    build_graph_runs(tape, o, runs, b.octets, part->n_graphs);
+    o->octets = wf_tape_upload(tape, placed, bytes);
     if (!tape->failed) part->octets = o;
 }

@@ -7,19 +7,18 @@
  *
  * Two octets are a pair: the same graph, a0 and direction, so both count rows of the same a (the second one may be
  * padding, count 0; all its other fields are valid, so loads need no test). 16 rows a warp, four warps a tile of 64 rows.
- * Pairs lie in strands of `steps`; strand 4c + w is warp w of chunk c. Warp w of the warpgroup that works on chunk c takes
- * at step t
+ * A run is up to 4 pairs over the same a, cut by the graph alone; it is the unit of sums towards a, which may stay in the
+ * warp from the pair that `begins` to the one that `ends`. Whole runs, as they fit, make strands of `steps` pairs (padding
+ * at the end); strand 4c + w is warp w of chunk c. Warp w of the warpgroup that works on chunk c takes at step t
  *     pair p = (4c + w) * steps + t,   octets 2p and 2p + 1
- * A run is a stretch of pairs of one strand with equal (graph, a0, count, direction): sums towards a may stay in the
- * warp from the pair that `begins` to the one that `ends`, where they are stored.
  *
  * Sums over edges leave the kernel as slots, rows of one buffer (wf_octets_slots(o), width):
- *     row o               sum over octet o, towards its b
- *     row n_octets + 8r+k sum over run r, towards its node a0 + k
+ *     row o                 sum over octet o, towards its b
+ *     row n_octets + 8r+k   sum over run r, towards its node a0 + k
  * slots[slot_start[2n] .. slot_start[2n+1]) are the rows of node n as destination, from there to slot_start[2n+2] those as
- * source, in increasing order: whoever adds them in that order gets the same bits every time. Sums over a graph's edges
- * leave as one row per run; runs graph_runs[g] .. graph_runs[g+1] are graph g's.
- * Everything depends on the blocks alone, not on the device. */
+ * source, in the graph's order. Sums over a graph's edges leave as one row per run; runs graph_runs[g] .. graph_runs[g+1]
+ * are graph g's. Whoever adds in the order of the lists gets the same bits every time, and for a graph the same bits
+ * whatever its neighbours in the batch. Everything depends on the blocks alone, not on the device. */
 #ifndef WF_TENSOR_OCTETS_H
 #define WF_TENSOR_OCTETS_H
 
@@ -28,8 +27,9 @@
 enum {
     WF_OCTET = 8,
     WF_OCTET_WARPS = 4,
-    /* Chunks a part is cut into when it is large enough: two rounds for 132 multiprocessors with two warpgroups each. */
-    WF_OCTET_CHUNKS = 528
+    WF_OCTET_RUN = 4,
+    /* Chunks a part is cut into at most: 132 multiprocessors with two warpgroups each. */
+    WF_OCTET_CHUNKS = 264
 };
 
 typedef struct wf_octet {

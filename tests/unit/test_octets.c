@@ -3,7 +3,7 @@
 #include "tensor/octets.h"
 #include "wf_test.h"
 
-enum { most_blocks = 64 };
+enum { most_blocks = 2048 };
 
 typedef struct parts {
     wf_tape tape;
@@ -137,7 +137,6 @@ static void leave_slots(const wf_octets *o, int *slots, int *runs) {
 static int list_sum(const wf_octets *o, const int *slots, int list) {
     int sum = 0;
     for (uint32_t k = o->slot_start[list]; k < o->slot_start[list + 1]; k++) {
-        assert_true(k == o->slot_start[list] || o->slots[k] > o->slots[k - 1]);
         assert_true(slots[o->slots[k]] != unset);
         sum += slots[o->slots[k]];
     }
@@ -177,6 +176,7 @@ static const wf_octets *check(parts *p) {
     const wf_octets *o = p->part.octets;
     assert_non_null(o);
     assert_int_equal(o->n_octets, 2 * WF_OCTET_WARPS * o->steps * o->n_chunks);
+    assert_true(o->n_chunks <= WF_OCTET_CHUNKS);
     check_cover(p, o);
     check_sums(p, o);
     return o;
@@ -210,31 +210,71 @@ static void test_mixed(void **state) {
     close_parts(&p);
 }
 
-/* Enough pairs for strands of several steps, cut in the middle of runs and graphs. */
+/* Strands of many runs of all lengths. */
 static void test_long_strands(void **state) {
     (void)state;
     parts p;
     open_parts(&p);
-    for (int k = 0; k < 5; k++) add_network(&p, (int[]){130 + k, 90, 33}, 3, false);
+    for (int k = 0; k < 5; k++) add_network(&p, (int[]){330 + k, 90, 33}, 3, false);
     const wf_octets *o = check(&p);
-    assert_true(o->steps > 1);
-    assert_true(o->n_chunks <= WF_OCTET_CHUNKS);
+    assert_true(o->steps > WF_OCTET_RUN);
     assert_true(o->n_octets <= p.part.n_edges / WF_OCTET * 11 / 10); /* hardly any padding */
     close_parts(&p);
 }
 
-/* Rows in use of the networks of the benchmarks: 96 of 100. */
+/* Lists of a graph name the same octets and runs of it in the same order wherever it stands in a batch. */
+static void test_neighbours(void **state) {
+    (void)state;
+    parts alone, batch;
+    const int widths[] = {70, 33, 9, 10};
+    open_parts(&alone);
+    add_network(&alone, widths, 4, false);
+    check(&alone);
+    open_parts(&batch);
+    for (int k = 0; k < 7; k++) add_network(&batch, (int[]){40 + k, 90, 3}, 3, false);
+    int first = batch.part.n_nodes, graph = batch.part.n_graphs, edge = batch.part.n_edges;
+    add_network(&batch, widths, 4, false);
+    check(&batch);
+    const wf_octets *x = alone.part.octets, *y = batch.part.octets;
+    int first_run = (int)y->graph_runs[graph];
+    for (int list = 0; list < 2 * alone.part.n_nodes; list++) {
+        uint32_t at = y->slot_start[2 * first + list], count = x->slot_start[list + 1];
+        assert_int_equal(y->slot_start[2 * first + list + 1] - at, count - x->slot_start[list]);
+        for (uint32_t k = x->slot_start[list]; k < count; k++, at++) {
+            int r = (int)x->slots[k] - x->n_octets, s = (int)y->slots[at] - y->n_octets;
+            assert_int_equal(r >= 0, s >= 0);
+            if (r >= 0) {
+                assert_int_equal(s - r, WF_OCTET * first_run);
+            } else {
+                const wf_octet *p = &x->octets[x->slots[k]], *q = &y->octets[y->slots[at]];
+                assert_int_equal(q->first - p->first, edge);
+                assert_int_equal(q->run - p->run, first_run);
+                assert_int_equal(q->begins, p->begins);
+            }
+        }
+    }
+    close_parts(&alone);
+    close_parts(&batch);
+}
+
+/* Steps of the benchmarks' batches: hardly more than their pairs over all strands. */
 static void test_packing(void **state) {
     (void)state;
-    parts p;
-    open_parts(&p);
-    add_network(&p, (int[]){64, 16, 8, 10}, 4, false);
-    check(&p);
-    int pairs = 0;
-    for (int k = 0; k < p.part.octets->n_octets; k += 2)
-        pairs += p.part.octets->octets[k].count > 0;
-    assert_int_equal(pairs, 66 + 9 + 5 + 2);
-    close_parts(&p);
+    static const struct {
+        int widths[4];
+        bool folded;
+        int copies, steps;
+    } cases[] = {{{64, 16, 8, 10}, false, 256, 20},  /* 82 pairs a network: 19.9 */
+                 {{784, 32, 32, 10}, true, 256, 22}, /* 90: 21.8 */
+                 {{64, 16, 8, 10}, false, 100, 8}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        parts p;
+        open_parts(&p);
+        for (int i = 0; i < cases[k].copies; i++)
+            add_network(&p, cases[k].widths, 4, cases[k].folded);
+        assert_int_equal(check(&p)->steps, cases[k].steps);
+        close_parts(&p);
+    }
 }
 
 static void test_nothing(void **state) {
@@ -251,8 +291,8 @@ static void test_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_widths),       cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_long_strands), cmocka_unit_test(test_packing),
-        cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_long_strands), cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_packing),      cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

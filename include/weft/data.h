@@ -25,12 +25,18 @@ typedef struct wf_data_desc {
     const char *target; /* label column; NULL: the last one */
     const char *
         categorical; /* CSV/TSV: comma-separated column names that are categories; NULL: none. Never guessed */
-    const char *drop;     /* comma-separated columns left out */
+    const char *drop; /* comma-separated columns left out */
+    const char *
+        merge; /* levels renamed before anything is fitted: "RAC1P: 3.0, 4.0 -> 2.0"; ';' between columns */
+    const char *
+        joint; /* comma-separated tables with the same columns: levels, imputation and scaling are fitted on the
+                  training parts of all of them, each split alike. The own path may be among them */
     wf_scale scale;       /* of numeric columns, fitted on the training part */
     double test_fraction; /* 0.2 */
     uint64_t seed;        /* of built-in sets and of the split */
-    size_t rows;          /* built-in sets: examples in all; 0: the set's default */
-    double noise;         /* built-in sets: jitter; negative: the set's default */
+    size_t
+        rows; /* built-in sets: examples in all; 0: the set's default. Files: at most so many, drawn by seed; 0: all */
+    double noise; /* built-in sets: jitter; negative: the set's default */
 } wf_data_desc;
 WF_API wf_data_desc wf_data_desc_default(void);
 

@@ -48,10 +48,12 @@ static const key_entry keys[] = {
     {"data", "target", KEY_TEXT, AT(data.target), 0, 0, NULL, CLI_STAGE_COLLECTION, "label column; without it the last one"},
     {"data", "categorical", KEY_TEXT, AT(data.categorical), 0, 0, NULL, CLI_STAGE_COLLECTION, "CSV and TSV: columns that are categories, joined by commas"},
     {"data", "drop", KEY_TEXT, AT(data.drop), 0, 0, NULL, CLI_STAGE_COLLECTION, "columns left out, joined by commas"},
+    {"data", "merge", KEY_TEXT, AT(data.merge), 0, 0, NULL, CLI_STAGE_COLLECTION, "levels renamed before fitting, as RAC1P: 3.0, 4.0 -> 2.0; a semicolon between columns"},
+    {"data", "joint", KEY_TEXT, AT(data.joint), 0, 0, NULL, CLI_STAGE_COLLECTION, "tables prepared together with this one, joined by commas"},
     {"data", "scale", KEY_CHOICE, AT(data.scale), 0, 0, NAMES("standard", "unit", "none"), CLI_STAGE_COLLECTION, "of numeric columns: mean 0 and std 1, bytes / 255, or as they are"},
     {"data", "test_fraction", KEY_REAL, AT(data.test_fraction), 0.001, 0.999, NULL, CLI_STAGE_COLLECTION, "share of the test part in a split"},
     {"data", "seed", KEY_SEED, AT(data.seed), 0, 0, NULL, CLI_STAGE_COLLECTION, "of built-in sets and of the split"},
-    {"data", "rows", KEY_SIZE, AT(data.rows), 0, 1e9, NULL, CLI_STAGE_COLLECTION, "built-in sets: examples in all; 0: the set's default"},
+    {"data", "rows", KEY_SIZE, AT(data.rows), 0, 1e9, NULL, CLI_STAGE_COLLECTION, "built-in sets: examples in all; files: at most so many, drawn at random; 0: the default, all"},
     {"data", "noise", KEY_REAL, AT(data.noise), ANY, NULL, CLI_STAGE_COLLECTION, "built-in sets: jitter; negative: the set's default"},
 
     {"zoo", "arch", KEY_TEXT, AT(arch), 0, 0, NULL, CLI_STAGE_COLLECTION, "widths joined by '-', as 64-16-8-10; a '!' behind a width: no bias"},

@@ -96,8 +96,11 @@ wf_status wf__table_check_names(wf_ctx *ctx, const wf_table *table) {
 }
 
 void wf__table_place(const wf_table *table, size_t row, size_t column, char *out, size_t size) {
+    const char *label = table->label;
+    for (size_t p = 0; p < table->n_parts && table->part[p].first <= row; p++)
+        label = table->part[p].label;
     if (table->line != NULL)
-        snprintf(out, size, "%s:%u: column %zu (%s)", table->label, table->line[row], column + 1,
+        snprintf(out, size, "%s:%u: column %zu (%s)", label, table->line[row], column + 1,
                  table->column[column].name);
     else
         snprintf(out, size, "%s: row %zu, column %zu (%s)", table->label, row, column + 1,

@@ -30,16 +30,24 @@ typedef struct wf_column {
     size_t stride;
 } wf_column;
 
+/* Rows of one file in a table joined from several. */
+typedef struct wf_table_part {
+    size_t first, rows;
+    const char *label;
+} wf_table_part;
+
 typedef struct wf_table {
     const char *label; /* for sentences: the path, or the built-in's name */
     size_t rows, columns, target;
     wf_column *column;
-    const char **cells; /* (rows, columns); NULL when no column is text */
-    uint32_t *line;     /* [rows] of the file; NULL when no column is text */
-    size_t capacity;    /* rows that fit before cells and line must grow */
-    char *text;         /* the file's bytes */
-    const char *note;   /* of the file's first line; NULL: none */
-    wf_arena arena;     /* names, levels and stored columns */
+    const char **cells;  /* (rows, columns); NULL when no column is text */
+    uint32_t *line;      /* [rows] of the file; NULL when no column is text */
+    size_t capacity;     /* rows that fit before cells and line must grow */
+    char *text;          /* the file's bytes */
+    wf_table_part *part; /* joined tables: where each file's rows are; NULL otherwise */
+    size_t n_parts, own; /* joined tables: how many, and which the data set is about */
+    const char *note;    /* of the file's first line; NULL: none */
+    wf_arena arena;      /* names, levels and stored columns */
 } wf_table;
 
 /* How an ARFF file's first line begins when it carries a note for every user of the table. */

@@ -1,5 +1,6 @@
-/* dataset: wf_dataset_open: find, read or generate, split, fit, apply, fingerprint. */
+/* dataset: wf_dataset_open: find, read or generate, join, split, fit, apply, fingerprint. */
 #include "base/io.h"
+#include "data/data_joint.h"
 #include "data/prepare.h"
 
 #include <stdio.h>
@@ -33,6 +34,8 @@ typedef struct making {
     int32_t *labels;
     bool *in_test;
     uint32_t *train_rows, *test_rows;
+    uint32_t *fit_rows; /* training rows of all files that are prepared together */
+    size_t n_fit;
 } making;
 
 static void making_free(making *from) {
@@ -41,6 +44,7 @@ static void making_free(making *from) {
     free(from->in_test);
     free(from->train_rows);
     free(from->test_rows);
+    free(from->fit_rows);
 }
 
 static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *desc) {
@@ -54,6 +58,15 @@ static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *desc) {
     if (desc->path == NULL && desc->test_path != NULL)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "data: a test path is given, but no path; a built-in set splits itself");
+    bool joint = desc->joint != NULL && desc->joint[0] != 0;
+    bool merge = desc->merge != NULL && desc->merge[0] != 0;
+    if (joint && desc->test_path != NULL)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "data: joint and test_path cannot go together; tables prepared together "
+                       "are split");
+    if (desc->path == NULL && (joint || merge))
+        return wf_fail(ctx, WF_ERR_USAGE, "data: %s goes with a path, not with a built-in set",
+                       joint ? "joint" : "merge");
     if (!(desc->noise < 1e6))
         return wf_fail(ctx, WF_ERR_USAGE, "data: noise is %g; it must be a small number",
                        desc->noise);
@@ -66,13 +79,14 @@ static wf_status all_rows(wf_ctx *ctx, size_t count, uint32_t **rows) {
     return WF_OK;
 }
 
-static wf_status check_labels(wf_ctx *ctx, const making *from) {
+/* Of rows first .. first+rows-1, which are one file's. */
+static wf_status check_labels(wf_ctx *ctx, const making *from, const wf_table_part *part) {
     const wf_table *table = from->table;
     const wf_preparation *preparation = &from->preparation;
     size_t *count;
     WF_TRY(wf_alloc(ctx, preparation->n_classes, sizeof *count, "classes", &count));
     wf_status status = WF_OK;
-    for (size_t r = 0; r < table->rows && status == WF_OK; r++) {
+    for (size_t r = part->first; r < part->first + part->rows && status == WF_OK; r++) {
         if (from->labels[r] >= 0) {
             count[from->labels[r]]++;
             continue;
@@ -84,40 +98,58 @@ static wf_status check_labels(wf_ctx *ctx, const making *from) {
     for (size_t k = 0; k < preparation->n_classes && status == WF_OK; k++)
         if (count[k] < 2)
             status = wf_fail(ctx, WF_ERR_INPUT,
-                             "%s: class '%s' of column '%s' has one row only, but a split into "
-                             "training and test part needs two of each class",
-                             table->label, preparation->classes[k], preparation->target);
+                             "%s: class '%s' of column '%s' has %s, but a split into training and "
+                             "test part needs two of each class",
+                             part->label, preparation->classes[k], preparation->target,
+                             count[k] == 1 ? "one row only" : "no row");
     free(count);
     return status;
+}
+
+/* Two files: all rows of the one train, all rows of the other test. */
+static wf_status take_both(wf_ctx *ctx, making *from, wf_dataset *data) {
+    data->n_train = from->n_fit = from->table->rows;
+    data->n_test = from->test->rows;
+    WF_TRY(all_rows(ctx, data->n_train, &from->train_rows));
+    WF_TRY(all_rows(ctx, data->n_train, &from->fit_rows));
+    return all_rows(ctx, data->n_test, &from->test_rows);
+}
+
+/* Each file is split on its own; what is fitted is fitted on the training rows of all of them. */
+static wf_status split_part(wf_ctx *ctx, const wf_data_desc *desc, making *from,
+                            const wf_table_part *part, bool own, wf_dataset *data) {
+    WF_TRY(check_labels(ctx, from, part));
+    WF_TRY(wf__split(ctx, from->labels + part->first, part->rows, from->preparation.n_classes,
+                     desc->test_fraction, desc->seed, from->in_test + part->first));
+    for (size_t r = part->first; r < part->first + part->rows; r++) {
+        if (!from->in_test[r]) from->fit_rows[from->n_fit++] = (uint32_t)r;
+        if (!own) continue;
+        if (from->in_test[r]) from->test_rows[data->n_test++] = (uint32_t)r;
+        else from->train_rows[data->n_train++] = (uint32_t)r;
+    }
+    return WF_OK;
 }
 
 /* Rows of both parts, each in the order of the table. */
 static wf_status split_rows(wf_ctx *ctx, const wf_data_desc *desc, making *from, wf_dataset *data) {
     const wf_table *table = from->table;
     const wf_preparation *preparation = &from->preparation;
-    if (from->test != NULL) {
-        data->n_train = table->rows;
-        data->n_test = from->test->rows;
-        WF_TRY(all_rows(ctx, data->n_train, &from->train_rows));
-        return all_rows(ctx, data->n_test, &from->test_rows);
-    }
+    if (from->test != NULL) return take_both(ctx, from, data);
     WF_TRY(wf_alloc(ctx, table->rows, sizeof *from->labels, "labels", &from->labels));
     WF_TRY(wf_alloc(ctx, table->rows, sizeof *from->in_test, "split", &from->in_test));
     WF_TRY(wf_alloc(ctx, table->rows, sizeof(uint32_t), "rows", &from->train_rows));
     WF_TRY(wf_alloc(ctx, table->rows, sizeof(uint32_t), "rows", &from->test_rows));
+    WF_TRY(wf_alloc(ctx, table->rows, sizeof(uint32_t), "rows", &from->fit_rows));
     WF_TRY(wf__table_codes(ctx, table, table->target, preparation->classes, preparation->n_classes,
                            from->labels));
-    WF_TRY(check_labels(ctx, from));
-    WF_TRY(wf__split(ctx, from->labels, table->rows, preparation->n_classes, desc->test_fraction,
-                     desc->seed, from->in_test));
-    for (size_t r = 0; r < table->rows; r++) {
-        if (from->in_test[r]) from->test_rows[data->n_test++] = (uint32_t)r;
-        else from->train_rows[data->n_train++] = (uint32_t)r;
-    }
+    wf_table_part whole = {0, table->rows, table->label};
+    if (table->n_parts == 0) WF_TRY(split_part(ctx, desc, from, &whole, true, data));
+    for (size_t p = 0; p < table->n_parts; p++)
+        WF_TRY(split_part(ctx, desc, from, &table->part[p], p == table->own, data));
     if (data->n_test == 0)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: a test fraction of %g leaves no test row of %zu rows; raise it",
-                       table->label, desc->test_fraction, table->rows);
+                       table->label, desc->test_fraction, data->n_train);
     return WF_OK;
 }
 
@@ -187,7 +219,7 @@ static wf_status make_dataset(wf_ctx *ctx, const wf_data_desc *desc, making *fro
     set_name(desc, data);
     if (from->table->note != NULL) snprintf(data->note, sizeof data->note, "%s", from->table->note);
     WF_TRY(split_rows(ctx, desc, from, data));
-    WF_TRY(wf__prepare_fit(ctx, &from->preparation, from->table, from->train_rows, data->n_train));
+    WF_TRY(wf__prepare_fit(ctx, &from->preparation, from->table, from->fit_rows, from->n_fit));
     data->inputs = (int)from->preparation.inputs;
     data->classes = (int)from->preparation.n_classes;
     data->preparation = wf__preparation_write(&from->preparation);
@@ -214,21 +246,88 @@ wf_status wf__dataset_from_tables(wf_ctx *ctx, const wf_data_desc *desc, wf_tabl
     return status;
 }
 
+/* --- files -------------------------------------------------------------------------------------- */
+
+/* The tables of a data set: its own, those prepared together with it, its test file. */
+enum { most_tables = 16 };
+typedef struct tables {
+    const char *path
+        [most_tables]; /* in the order of their names, so that every member of a family is fitted alike */
+    wf_table table[most_tables], test, joined;
+    size_t count, own;
+    wf_arena arena;
+} tables;
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The own path and those of desc->joint, each once. */
+static wf_status list_paths(wf_ctx *ctx, const wf_data_desc *desc, tables *all) {
+    all->path[all->count++] = desc->path;
+    const char *at = desc->joint == NULL ? "" : desc->joint;
+    while (at[strspn(at, " \t,")] != 0) {
+        at += strspn(at, " \t,");
+        size_t length = strcspn(at, ","), used = length;
+        while (used > 0 && (at[used - 1] == ' ' || at[used - 1] == '\t')) used--;
+        const char *path = wf__arena_format(&all->arena, "%.*s", (int)used, at);
+        if (path == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "data: out of memory");
+        at += length;
+        bool listed = false;
+        for (size_t i = 0; i < all->count; i++) listed |= strcmp(all->path[i], path) == 0;
+        if (listed) continue;
+        if (all->count == most_tables)
+            return wf_fail(ctx, WF_ERR_USAGE, "data: joint names more than %d tables",
+                           most_tables - 1);
+        all->path[all->count++] = path;
+    }
+    qsort(all->path, all->count, sizeof *all->path, by_name);
+    for (size_t i = 0; i < all->count; i++)
+        if (strcmp(all->path[i], desc->path) == 0) all->own = i;
+    return WF_OK;
+}
+
+static wf_status load_tables(wf_ctx *ctx, const wf_data_desc *desc, tables *all) {
+    wf_table *list[most_tables + 1];
+    WF_TRY(list_paths(ctx, desc, all));
+    size_t n = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        wf_table *table = list[n++] = &all->table[i];
+        WF_TRY(wf__table_load(ctx, desc, all->path[i], desc->labels, table));
+        WF_TRY(wf__table_thin(ctx, table, desc->rows, desc->seed));
+    }
+    if (desc->test_path != NULL) {
+        list[n++] = &all->test;
+        WF_TRY(wf__table_load(ctx, desc, desc->test_path, desc->test_labels, &all->test));
+    }
+    WF_TRY(wf__table_merge(ctx, desc->merge, list, n));
+    if (all->count == 1) return WF_OK;
+    return wf__table_join(ctx, list, all->count, all->own, &all->joined);
+}
+
+static wf_status open_files(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out) {
+    tables *all;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *all, "data", &all));
+    wf_status status = load_tables(ctx, desc, all);
+    if (status == WF_OK)
+        status = wf__dataset_from_tables(ctx, desc, all->count > 1 ? &all->joined : &all->table[0],
+                                         desc->test_path != NULL ? &all->test : NULL, out);
+    for (size_t i = 0; i < all->count; i++) wf__table_free(&all->table[i]);
+    wf__table_free(&all->joined);
+    wf__table_free(&all->test);
+    wf_arena_free(&all->arena);
+    free(all);
+    return status;
+}
+
 wf_status wf_dataset_open(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out) {
     *out = NULL;
-    wf_table table = {0}, test = {0};
-    wf_status status;
     WF_TRY(check_desc(ctx, desc));
-    if (desc->path == NULL)
-        WF_TRY_GOTO(wf__table_builtin(ctx, desc->name, desc->seed, desc->rows, desc->noise, &table),
-                    done);
-    else WF_TRY_GOTO(wf__table_load(ctx, desc, desc->path, desc->labels, &table), done);
-    if (desc->test_path != NULL)
-        WF_TRY_GOTO(wf__table_load(ctx, desc, desc->test_path, desc->test_labels, &test), done);
-    status =
-        wf__dataset_from_tables(ctx, desc, &table, desc->test_path != NULL ? &test : NULL, out);
-done:
+    if (desc->path != NULL) return open_files(ctx, desc, out);
+    wf_table table = {0};
+    wf_status status =
+        wf__table_builtin(ctx, desc->name, desc->seed, desc->rows, desc->noise, &table);
+    if (status == WF_OK) status = wf__dataset_from_tables(ctx, desc, &table, NULL, out);
     wf__table_free(&table);
-    wf__table_free(&test);
     return status;
 }

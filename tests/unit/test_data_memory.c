@@ -50,6 +50,24 @@ static void delimited(void **state) {
     remove_file("t.csv");
 }
 
+static void joint(void **state) {
+    (void)state;
+    const char text[] = "a,b,c\n1,x,u\n2,y,u\n?,x,v\n4,z,v\n5,z,u\n";
+    const char other[] = "b,c,a\nx,u,1\nw,u,?\nx,v,3\nz,v,4\n";
+    write_file("t.csv", text, sizeof text - 1);
+    write_file("o.csv", other, sizeof other - 1);
+    wf_data_desc desc = wf_data_desc_default();
+    desc.path = "t.csv";
+    desc.joint = "o.csv";
+    desc.categorical = "b";
+    desc.merge = "b: w, z -> x";
+    desc.rows = 4;
+    desc.test_fraction = 0.5;
+    fail_all(&desc);
+    remove_file("t.csv");
+    remove_file("o.csv");
+}
+
 static void arff(void **state) {
     (void)state;
     const char text[] = "@attribute a real\n@attribute 'b' {x,'y',z}\n@attribute c {u,v}\n@data\n"
@@ -99,10 +117,8 @@ static int remove_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(delimited),
-        cmocka_unit_test(arff),
-        cmocka_unit_test(idx),
-        cmocka_unit_test(builtin),
+        cmocka_unit_test(delimited), cmocka_unit_test(joint),   cmocka_unit_test(arff),
+        cmocka_unit_test(idx),       cmocka_unit_test(builtin),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

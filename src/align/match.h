@@ -16,6 +16,10 @@ void wf__match_start(const wf_graph *graph, uint64_t seed, uint32_t restart, uin
 void wf__match_order(const wf_graph *graph, uint64_t seed, uint32_t restart, uint32_t sweep,
                      uint32_t *order);
 
+/* Whether `pairs` pairs are to be matched on the GPU; warns when one was asked for and these networks do not fit there. */
+wf_status wf__match_on_gpu(wf_ctx *ctx, const wf_graph *graph, const wf_match_desc *desc,
+                           double pairs, bool *out);
+
 wf_status wf__match_check(wf_ctx *ctx, const wf_match_desc *desc);
 
 /* Nodes of an orbit. */

@@ -5,6 +5,7 @@
  * not depend on the cut; of equal values the lowest reference counts. */
 #include "align/matcher.h"
 
+#include "align/cuda/match_cuda.h"
 #include "align/match_plan.h"
 #include "base/pool.h"
 
@@ -39,6 +40,33 @@ static double sum_of_squares(const float *w, size_t n) {
 
 /* False also for NaN. */
 static bool usable(double squares) { return squares < largest_square; }
+
+/* --- where ---------------------------------------------------------------------------------------- */
+
+/* What a pair takes one core, roughly: products at 30 GFLOP/s, 15 ns for each entry of a score matrix over the sweeps. */
+static double pair_seconds(const wf_graph *graph) {
+    double flops = 0, entries = 0;
+    for (int o = 0; o < graph->n_orbits; o++) {
+        double n = wf__orbit_size(graph, o);
+        entries += n * n;
+    }
+    for (int block = 0; block < graph->n_blocks; block++)
+        for (int s = 0; s < WF_SIDES; s++) {
+            wf_block_side side = wf__block_side(graph, block, s);
+            if (side.orbit >= 0) flops += 2.0 * side.n * side.n * side.n_other * side.coef;
+        }
+    return flops / 30e9 + entries * 15e-9;
+}
+
+wf_status wf__match_on_gpu(wf_ctx *ctx, const wf_graph *graph, const wf_match_desc *desc,
+                           double pairs, bool *out) {
+    WF_TRY(wf_use_cuda_for(ctx, pairs * pair_seconds(graph), out));
+    if (!*out || wf_match_cuda_fits(graph, desc)) return WF_OK;
+    *out = false;
+    if (graph->n_orbits > 0)
+        wf_warn(ctx, "device cuda: %s is too wide or too deep; matched on the CPU", graph->text);
+    return WF_OK;
+}
 
 /* --- pairs ---------------------------------------------------------------------------------------- */
 
@@ -151,6 +179,12 @@ wf_status wf__matcher_run(wf_ctx *ctx, wf_matcher *matcher, const float *a, size
 
 wf_status wf_match_pairs(wf_ctx *ctx, const wf_graph *graph, const float *a, float *b, size_t count,
                          const wf_match_desc *desc) {
+    wf_match_desc defaults = wf_match_desc_default();
+    if (desc == NULL) desc = &defaults;
+    WF_TRY(wf__match_check(ctx, desc));
+    bool cuda;
+    WF_TRY(wf__match_on_gpu(ctx, graph, desc, (double)count, &cuda));
+    if (cuda) return wf_match_pairs_cuda(ctx, graph, a, 1, b, count, desc);
     wf_matcher *matcher = NULL;
     WF_TRY(wf__matcher_open(ctx, graph, desc, &matcher));
     wf_status status = wf__matcher_run(ctx, matcher, a, 1, b, count);
@@ -343,8 +377,15 @@ wf_status wf_wcs_max(wf_ctx *ctx, const wf_graph *graph, const float *queries, s
     WF_TRY_GOTO(wf_alloc(ctx, nq, sizeof *values, "matching", &values), done);
     WF_TRY_GOTO(wf_alloc(ctx, nq, sizeof *places, "matching", &places), done);
     for (size_t q = 0; q < nq; q++) values[q] = -INFINITY;
-    WF_TRY_GOTO(wcs_open(ctx, &call, graph, desc, round), done);
-    WF_TRY_GOTO(wcs_run(ctx, &call, round, values, places), done);
+    bool cuda;
+    WF_TRY_GOTO(wf__match_on_gpu(ctx, graph, desc, (double)nq * (double)nr, &cuda), done);
+    if (cuda) {
+        WF_TRY_GOTO(wf_wcs_max_cuda(ctx, graph, queries, nq, refs, nr, skip, desc, values, places),
+                    done);
+    } else {
+        WF_TRY_GOTO(wcs_open(ctx, &call, graph, desc, round), done);
+        WF_TRY_GOTO(wcs_run(ctx, &call, round, values, places), done);
+    }
     for (size_t q = 0; q < nq; q++)
         if (values[q] == -INFINITY) values[q] = NAN; /* every reference was left out */
     if (best != NULL) memcpy(best, values, nq * sizeof *best);

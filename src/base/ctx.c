@@ -272,6 +272,16 @@ wf_status wf_use_cuda(wf_ctx *ctx, bool *out) {
     return WF_OK;
 }
 
+/* To create a GPU's context and load the kernels takes this long, once; measured on an H200's host. */
+static const double cuda_start_seconds = 0.5;
+
+wf_status wf_use_cuda_for(wf_ctx *ctx, double core_seconds, bool *out) {
+    bool worth = core_seconds > cuda_start_seconds * wf_ctx_threads(ctx);
+    *out = false;
+    if (ctx != NULL && ctx->desc.device == WF_DEVICE_AUTO && !worth) return WF_OK;
+    return wf_use_cuda(ctx, out);
+}
+
 void wf_warn(wf_ctx *ctx, const char *format, ...) {
     if (ctx == NULL || ctx->desc.warn == NULL) return;
     char sentence[1024];

@@ -21,6 +21,8 @@ void wf_warn(wf_ctx *ctx, const char *format, ...) __attribute__((format(printf,
 
 /* Whether this call is to run on the GPU; fails when one was asked for and there is none. */
 wf_status wf_use_cuda(wf_ctx *ctx, bool *out);
+/* The same for work that would take one CPU core this long: left to choose, small work stays on the CPU. */
+wf_status wf_use_cuda_for(wf_ctx *ctx, double core_seconds, bool *out);
 
 #define WF_TRY(call)                                                                               \
     do {                                                                                           \

@@ -1,0 +1,339 @@
+/* wcs_cuda: the largest matched cosine of queries over references, on the GPU.
+ *
+ *     references come in slabs, queries in tiles; for a tile x slab of pairs
+ *       wcs_scores    fixed scores of orbit o: (depth, queries*n)' x (depth, references*n), one product of matrices
+ *       match_pairs   the sweeps (match_solve.cu), a cosine per pair
+ *       wcs_reduce    the largest cosine of each query so far; of equal ones the lowest reference counts
+ *
+ * wcs_scores: float, one fused multiply-add after another in the order of k, as the CPU kernels sum, so tensor cores are out.
+ * A block computes 128 x 128 scores, a thread 8 x 8 of them, k in steps of 8 through four stages of shared memory filled by
+ * cp.async. 2 FLOP a score and k, 4 bytes a score written; operands are read 1/128 as often. */
+#include "align/cuda/match_gpu.cuh"
+
+extern "C" {
+#include "align/cuda/match_cuda.h"
+}
+
+#include <algorithm>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+namespace {
+
+enum { tile = 128, depth_step = 8, stages = 4, threads = 256, part = 4 };
+enum { most_queries = 1024, most_references = 4096, fewest_references = 64 };
+constexpr size_t slab_bytes = (size_t)512 << 20, score_bytes = (size_t)1 << 30;
+
+__device__ inline void copy_16(float *to, const float *from) {
+    unsigned place = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from));
+}
+
+/* c (M, N) = a' b, a (depth, M), b (depth, N); all padded to whole tiles, depth to whole steps. */
+__global__ void __launch_bounds__(threads, 2)
+    wcs_scores(const float *a, size_t lda, const float *b, size_t ldb, int depth, float *c,
+               size_t ldc) {
+    __shared__ __align__(16) float left[stages][depth_step][tile], right[stages][depth_step][tile];
+    size_t m0 = (size_t)blockIdx.y * tile, n0 = (size_t)blockIdx.x * tile;
+    int row = threadIdx.x / (tile / part), column = threadIdx.x % (tile / part) * part;
+    int tx = threadIdx.x % 16 * part, ty = threadIdx.x / 16 * part;
+    const float *from_a = a + (size_t)row * lda + m0 + column;
+    const float *from_b = b + (size_t)row * ldb + n0 + column;
+    int steps = depth / depth_step;
+    auto load = [&](int step) {
+        if (step < steps) {
+            size_t k = (size_t)step * depth_step;
+            copy_16(&left[step % stages][row][column], from_a + k * lda);
+            copy_16(&right[step % stages][row][column], from_b + k * ldb);
+        }
+        asm volatile("cp.async.commit_group;");
+    };
+    float sum[8][8] = {};
+    for (int step = 0; step < stages - 1; step++) load(step);
+    for (int step = 0; step < steps; step++) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(stages - 2));
+        __syncthreads();
+        load(step + stages - 1);
+        const float(*x)[tile] = left[step % stages], (*y)[tile] = right[step % stages];
+#pragma unroll
+        for (int k = 0; k < depth_step; k++) {
+            float p[8], q[8];
+            *(float4 *)p = *(const float4 *)&x[k][ty];
+            *(float4 *)(p + part) = *(const float4 *)&x[k][tile / 2 + ty];
+            *(float4 *)q = *(const float4 *)&y[k][tx];
+            *(float4 *)(q + part) = *(const float4 *)&y[k][tile / 2 + tx];
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+#pragma unroll
+                for (int j = 0; j < 8; j++) sum[i][j] = fmaf(p[i], q[j], sum[i][j]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        size_t m = m0 + (i < part ? ty + i : tile / 2 + ty + i - part);
+        float *place = c + m * ldc + n0;
+        *(float4 *)(place + tx) = *(float4 *)sum[i];
+        *(float4 *)(place + tile / 2 + tx) = *(float4 *)(sum[i] + part);
+    }
+}
+
+/* out (depth, ld): the fixed part of one orbit, k-major. Tiles of 32 k x 32 columns are turned in shared memory: networks are
+ * read along k, which is how a layer's weights lie. */
+__global__ void pack_fixed(const int2 *terms, int depth, int n, const float *networks, size_t count,
+                           size_t params, float *out, size_t ld) {
+    __shared__ float turned[32][33];
+    size_t first = (size_t)blockIdx.x * 32, columns = count * n;
+    int k0 = (int)blockIdx.y * 32, tx = threadIdx.x % 32, ty = threadIdx.x / 32;
+    for (int i = ty; i < 32; i += (int)blockDim.x / 32) {
+        size_t column = first + i;
+        if (column < columns && k0 + tx < depth) {
+            int2 term = terms[k0 + tx];
+            turned[tx][i] = networks[column / n * params + term.x + (column % n) * (size_t)term.y];
+        }
+    }
+    __syncthreads();
+    for (int k = ty; k < 32 && k0 + k < depth; k += (int)blockDim.x / 32)
+        if (first + tx < columns) out[(size_t)(k0 + k) * ld + first + tx] = turned[k][tx];
+}
+
+/* One block per query; the candidates of a slab come after those of earlier ones. */
+__global__ void wcs_reduce(const float *cosine, int references, uint32_t first, float *best,
+                           uint32_t *which) {
+    __shared__ float values[threads];
+    __shared__ uint32_t places[threads];
+    const float *row = cosine + (size_t)blockIdx.x * references;
+    float value = -INFINITY;
+    uint32_t place = UINT32_MAX;
+    for (int r = threadIdx.x; r < references; r += threads)
+        if (row[r] > value) value = row[r], place = (uint32_t)r;
+    values[threadIdx.x] = value, places[threadIdx.x] = place;
+    for (int step = threads / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x >= step) continue;
+        float other = values[threadIdx.x + step];
+        uint32_t there = places[threadIdx.x + step];
+        bool later = other < values[threadIdx.x] ||
+                     (other == values[threadIdx.x] && there > places[threadIdx.x]);
+        if (!later) values[threadIdx.x] = other, places[threadIdx.x] = there;
+    }
+    if (threadIdx.x != 0 || !(values[0] > best[blockIdx.x])) return;
+    best[blockIdx.x] = values[0];
+    which[blockIdx.x] = first + places[0];
+}
+
+__global__ void fill_best(float *best, uint32_t *which, int count) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < count) best[i] = -INFINITY, which[i] = 0;
+}
+
+/* Networks on the device: as they came, and packed. */
+struct side_memory {
+    size_t most; /* networks */
+    float *raw, *links;
+    double *squares;
+    float *fixed[WF_GPU_ORBITS];
+    size_t ld[WF_GPU_ORBITS];
+};
+
+struct wcs_call {
+    wf_ctx *ctx;
+    wf_gpu_plan plan;
+    const float *queries, *refs;
+    size_t nq, nr;
+    const int64_t *skip;
+    size_t tile_queries;
+    side_memory query, reference;
+    float *scores[WF_GPU_ORBITS];
+    float *cosine; /* (tile_queries, slab) */
+    int64_t *gpu_skip;
+    float *best;
+    uint32_t *which;
+    double *checked; /* host: sums of squares of a slab */
+    wf_meter meter;
+    double done;
+};
+
+size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
+
+size_t padded_depth(const wf_gpu_orbit &orbit) {
+    return round_up(orbit.depth < 1 ? 1 : (size_t)orbit.depth, depth_step);
+}
+
+template <typename T> wf_status take(wf_ctx *ctx, size_t count, T **out) {
+    WF_CUDA_TRY(ctx, cudaMalloc(out, (count + 1) * sizeof(T)));
+    return WF_OK;
+}
+
+/* A tile may begin at any multiple of 4 networks, so whole tiles of columns must lie behind the last one. */
+wf_status side_open(wf_ctx *ctx, const wf_gpu_shape &shape, size_t most, side_memory *side) {
+    side->most = most;
+    WF_TRY(take(ctx, most * shape.n_params, &side->raw));
+    WF_TRY(take(ctx, most * shape.link_floats, &side->links));
+    WF_TRY(take(ctx, most, &side->squares));
+    for (int o = 0; o < shape.n_orbits; o++) {
+        const wf_gpu_orbit &orbit = shape.orbits[o];
+        side->ld[o] = round_up(most * orbit.n, tile) + tile;
+        size_t floats = padded_depth(orbit) * side->ld[o];
+        WF_TRY(take(ctx, floats, &side->fixed[o]));
+        WF_CUDA_TRY(ctx, cudaMemset(side->fixed[o], 0, floats * sizeof(float)));
+    }
+    return WF_OK;
+}
+
+void side_close(side_memory *side) {
+    cudaFree(side->raw);
+    cudaFree(side->links);
+    cudaFree(side->squares);
+    for (float *fixed : side->fixed) cudaFree(fixed);
+}
+
+/* Networks first..first+count of `from` to the device, checked and packed. */
+wf_status side_fill(wcs_call *call, side_memory *side, const float *from, size_t first,
+                    size_t count, const char *what) {
+    wf_ctx *ctx = call->ctx;
+    const wf_gpu_shape &shape = call->plan.shape;
+    size_t params = (size_t)shape.n_params;
+    WF_CUDA_TRY(ctx, cudaMemcpy(side->raw, from + first * params, count * params * sizeof(float),
+                                cudaMemcpyHostToDevice));
+    WF_TRY(wf_gpu_squares(ctx, side->raw, count, params, side->squares, 0));
+    WF_TRY(wf_gpu_pack_links(ctx, shape, side->raw, count, side->links, 0));
+    for (int o = 0; o < shape.n_orbits; o++) {
+        const wf_gpu_orbit &orbit = shape.orbits[o];
+        if (orbit.depth == 0) continue;
+        dim3 grid((unsigned)((count * orbit.n + 31) / 32), (unsigned)(orbit.depth + 31) / 32);
+        pack_fixed<<<grid, 256>>>(shape.terms + orbit.first_term, orbit.depth, orbit.n, side->raw,
+                                  count, params, side->fixed[o], side->ld[o]);
+    }
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    WF_CUDA_TRY(ctx, cudaMemcpy(call->checked, side->squares, count * sizeof(double),
+                                cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < count; i++)
+        if (!wf_gpu_usable(call->checked[i]))
+            return wf_fail(ctx, WF_ERR_INPUT,
+                           "matching: %s network %zu has weights that are not finite or far too "
+                           "large; leave it out",
+                           what, first + i);
+    return WF_OK;
+}
+
+wf_status wcs_open(wcs_call *call, const wf_graph *graph, const wf_match_desc *desc) {
+    wf_ctx *ctx = call->ctx;
+    WF_TRY(wf_gpu_plan_open(ctx, graph, desc, &call->plan));
+    const wf_gpu_shape &shape = call->plan.shape;
+    size_t each = 0, slab = slab_bytes / (graph->n_params * sizeof(float));
+    slab = std::clamp(slab, (size_t)fewest_references, (size_t)most_references);
+    slab = std::min(slab, round_up(call->nr, 4));
+    for (int o = 0; o < shape.n_orbits; o++)
+        each += (size_t)shape.orbits[o].n * (size_t)shape.orbits[o].n * sizeof(float);
+    size_t queries = std::min(round_up(call->nq, 4), (size_t)most_queries);
+    call->tile_queries = score_bytes / (slab * each) / 4 * 4;
+    call->tile_queries = std::clamp(call->tile_queries, (size_t)4, queries);
+    WF_TRY(side_open(ctx, shape, queries, &call->query));
+    WF_TRY(side_open(ctx, shape, slab, &call->reference));
+    for (int o = 0; o < shape.n_orbits; o++) {
+        size_t rows = round_up(call->tile_queries * shape.orbits[o].n, tile);
+        WF_TRY(take(ctx, rows * call->reference.ld[o], &call->scores[o]));
+    }
+    WF_TRY(take(ctx, call->tile_queries * slab, &call->cosine));
+    WF_TRY(take(ctx, queries, &call->gpu_skip));
+    WF_TRY(take(ctx, queries, &call->best));
+    WF_TRY(take(ctx, queries, &call->which));
+    return wf_alloc(ctx, std::max(queries, slab), sizeof(double), "matching", &call->checked);
+}
+
+void wcs_close(wcs_call *call) {
+    side_close(&call->query);
+    side_close(&call->reference);
+    for (float *scores : call->scores) cudaFree(scores);
+    cudaFree(call->cosine);
+    cudaFree(call->gpu_skip);
+    cudaFree(call->best);
+    cudaFree(call->which);
+    free(call->checked);
+    wf_gpu_plan_close(&call->plan);
+}
+
+/* Queries q0..q0+queries of the slab on the device against the references there, whose first is `first`. */
+wf_status wcs_tile(wcs_call *call, size_t q0, size_t queries, size_t first, size_t references) {
+    wf_ctx *ctx = call->ctx;
+    const wf_gpu_shape &shape = call->plan.shape;
+    wf_gpu_job job = {};
+    for (int o = 0; o < shape.n_orbits; o++) {
+        const wf_gpu_orbit &orbit = shape.orbits[o];
+        size_t ld = call->reference.ld[o], n = (size_t)orbit.n;
+        dim3 grid((unsigned)((references * n + tile - 1) / tile),
+                  (unsigned)((queries * n + tile - 1) / tile));
+        wcs_scores<<<grid, threads>>>(call->query.fixed[o] + q0 * n, call->query.ld[o],
+                                      call->reference.fixed[o], ld, (int)padded_depth(orbit),
+                                      call->scores[o], ld);
+        job.scores[o] = wf_gpu_scores{call->scores[o], n * ld, n, ld};
+    }
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    job.query_links = call->query.links + q0 * shape.link_floats;
+    job.query_link_step = (size_t)shape.link_floats;
+    job.reference_links = call->reference.links;
+    job.queries = (int)queries, job.references = (int)references;
+    job.cosine = call->cosine;
+    job.query_squares = call->query.squares + q0;
+    job.reference_squares = call->reference.squares;
+    job.skip = call->skip == NULL ? NULL : call->gpu_skip + q0;
+    job.first_reference = (int64_t)first;
+    WF_TRY(wf_gpu_match(ctx, shape, job, 0));
+    wcs_reduce<<<(unsigned)queries, threads>>>(call->cosine, (int)references, (uint32_t)first,
+                                               call->best + q0, call->which + q0);
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    WF_CUDA_TRY(ctx, cudaDeviceSynchronize());
+    call->done += (double)queries * (double)references;
+    wf_meter_update(&call->meter, call->done, NULL);
+    if (wf_interrupted(ctx))
+        return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while matching networks");
+    return WF_OK;
+}
+
+/* All references for `queries` queries from q0 on; results into best and which. */
+wf_status wcs_slab(wcs_call *call, size_t q0, size_t queries, float *best, uint32_t *which) {
+    wf_ctx *ctx = call->ctx;
+    WF_TRY(side_fill(call, &call->query, call->queries, q0, queries, "query"));
+    if (call->skip != NULL)
+        WF_CUDA_TRY(ctx, cudaMemcpy(call->gpu_skip, call->skip + q0, queries * sizeof(int64_t),
+                                    cudaMemcpyHostToDevice));
+    fill_best<<<(unsigned)(queries + 255) / 256, 256>>>(call->best, call->which, (int)queries);
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    for (size_t first = 0; first < call->nr; first += call->reference.most) {
+        size_t count = std::min(call->reference.most, call->nr - first);
+        WF_TRY(side_fill(call, &call->reference, call->refs, first, count, "reference"));
+        for (size_t q = 0; q < queries; q += call->tile_queries)
+            WF_TRY(wcs_tile(call, q, std::min(call->tile_queries, queries - q), first, count));
+    }
+    WF_CUDA_TRY(ctx,
+                cudaMemcpy(best + q0, call->best, queries * sizeof(float), cudaMemcpyDeviceToHost));
+    WF_CUDA_TRY(ctx, cudaMemcpy(which + q0, call->which, queries * sizeof(uint32_t),
+                                cudaMemcpyDeviceToHost));
+    return WF_OK;
+}
+
+wf_status wcs_run(wcs_call *call, float *best, uint32_t *which) {
+    double pairs = (double)call->nq * (double)call->nr;
+    call->meter = wf_meter_start(call->ctx, "matching networks", "pairs", pairs);
+    for (size_t q = 0; q < call->nq; q += call->query.most)
+        WF_TRY(wcs_slab(call, q, std::min(call->query.most, call->nq - q), best, which));
+    wf_meter_end(&call->meter, pairs, NULL);
+    return WF_OK;
+}
+
+} // namespace
+
+extern "C" wf_status wf_wcs_max_cuda(wf_ctx *ctx, const wf_graph *graph, const float *queries,
+                                     size_t nq, const float *refs, size_t nr, const int64_t *skip,
+                                     const wf_match_desc *desc, float *best, uint32_t *which) {
+    wcs_call call = {};
+    call.ctx = ctx;
+    call.queries = queries, call.refs = refs;
+    call.nq = nq, call.nr = nr;
+    call.skip = skip;
+    wf_status status = wcs_open(&call, graph, desc);
+    if (status == WF_OK) status = wcs_run(&call, best, which);
+    wcs_close(&call);
+    return status;
+}

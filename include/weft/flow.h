@@ -4,7 +4,7 @@
  *     wf_fit_desc fit = wf_fit_desc_default();
  *     wf_flow *flow;
  *     wf_flow_fit(ctx, &source, 1, &field, &fit, "flow.safetensors", &flow);
- *     wf_flow_sample(ctx, flow, wf_zoo_graph(zoo), NULL, 100, &sample, weights, &stats); */
+ *     wf_flow_sample(ctx, flow, wf_zoo_graph(zoo), NULL, 100, &sample, weights, NULL, &stats); */
 #ifndef WEFT_FLOW_H
 #define WEFT_FLOW_H
 
@@ -81,6 +81,27 @@ WF_API void wf_flow_free(wf_flow *flow);
 WF_API const wf_field_desc *wf_flow_field(const wf_flow *flow);
 WF_API size_t wf_flow_updates(const wf_flow *flow); /* done so far */
 WF_API const char *wf_flow_meta(const wf_flow *flow, const char *key);
+
+/* A collection the flow was fitted to. Everything belongs to the flow; texts are "" where nothing is known. */
+typedef struct wf_flow_source {
+    const char *task;
+    const wf_graph *graph;
+    const float *cond; /* K numbers; NULL without conditions */
+    const char *tests; /* names of its test sets, joined by commas */
+    const char *data;  /* fingerprint of the data its networks were trained on */
+    const char *path;
+    size_t count; /* networks used */
+} wf_flow_source;
+WF_API int wf_flow_sources(const wf_flow *flow); /* how many */
+WF_API wf_flow_source wf_flow_source_at(const wf_flow *flow, int index);
+/* The first source of a task; WF_ERR_USAGE lists the tasks there are. */
+WF_API wf_status wf_flow_find_task(wf_ctx *ctx, const wf_flow *flow, const char *task, int *index);
+/* The source whose condition is nearest to `cond`. */
+WF_API int wf_flow_nearest(const wf_flow *flow, const float *cond);
+/* Where a condition lies: at one that was trained on, between such (a convex combination), or beyond them. */
+typedef enum wf_cond_place { WF_COND_TRAINED, WF_COND_BETWEEN, WF_COND_BEYOND } wf_cond_place;
+WF_API wf_status wf_flow_place(wf_ctx *ctx, const wf_flow *flow, const float *cond,
+                               wf_cond_place *out);
 
 typedef enum wf_solver {
     WF_SOLVER_EULER,

@@ -21,6 +21,8 @@ WF_API void wf_recipe_free(wf_recipe *recipe);
 WF_API wf_status wf_recipe_override(wf_ctx *ctx, wf_recipe *recipe,
                                     const char *assignment); /* "section.key=value" */
 WF_API bool wf_recipe_has(const wf_recipe *recipe, const char *section, const char *key);
+WF_API const char *wf_recipe_section(const wf_recipe *recipe,
+                                     int index); /* names in file order; NULL behind the last */
 WF_API bool wf_recipe_has_section(const wf_recipe *recipe, const char *section);
 
 /* Each sets *value and marks the key as known; an absent key leaves *value as it is (the default). A malformed or

@@ -352,6 +352,12 @@ wf_status wf_recipe_override(wf_ctx *ctx, wf_recipe *recipe, const char *assignm
 
 /* --- asking ----------------------------------------------------------------------------------- */
 
+const char *wf_recipe_section(const wf_recipe *recipe, int index) {
+    const recipe_section *s = recipe->sections;
+    while (s != NULL && index-- > 0) s = s->next;
+    return s != NULL ? s->name : NULL;
+}
+
 bool wf_recipe_has_section(const wf_recipe *recipe, const char *name) {
     return find_section(recipe, (piece){name, strlen(name)}) != NULL;
 }

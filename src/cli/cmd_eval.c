@@ -46,8 +46,27 @@ typedef struct comparison {
     wf_zoo *zoo, *nets;
     wf_dataset *data;
     wf_reference *reference;
-    float *weights;
+    float *weights, *scores;
 } comparison;
+
+/* Networks of a shape no collection has: their scores alone. */
+static wf_status score_alone(cli_app *app, comparison *c) {
+    wf_eval_desc desc;
+    CLI_TRY(read_eval_options(app, &desc));
+    CLI_TRY(wf_zoo_open(app->ctx, cli_text(app, "nets"), &c->nets));
+    CLI_TRY(cli_dataset_named(app, cli_text(app, "data"), &c->data));
+    size_t n = wf_zoo_count(c->nets);
+    CLI_TRY(wf_zoo_load(app->ctx, c->nets, 0, n, &c->weights));
+    c->scores = calloc(n + 1, sizeof *c->scores);
+    if (c->scores == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    CLI_TRY(wf_score_networks(app->ctx, wf_zoo_graph(c->nets), c->weights, n, c->data, desc.score,
+                              c->scores, NULL));
+    wf_eval_row row;
+    cli_row_of_scores(cli_text(app, "name"), c->scores, n, &row);
+    if (app->json) return cli_print_json(app, cli_row_to_json(&row));
+    cli_print_rows(&row, 1, desc.score == WF_SCORE_AUC, NULL);
+    return WF_OK;
+}
 
 static wf_status compare(cli_app *app, comparison *c) {
     wf_ctx *ctx = app->ctx;
@@ -73,11 +92,16 @@ static wf_status compare(cli_app *app, comparison *c) {
 }
 
 wf_status cli_eval(cli_app *app) {
-    if (cli_text(app, "zoo") == NULL || cli_text(app, "nets") == NULL)
-        return cli_fail(app, WF_ERR_USAGE, "weft eval needs --zoo FILE and --nets FILE");
+    bool alone = cli_text(app, "zoo") == NULL;
+    if (cli_text(app, "nets") == NULL || (alone && cli_text(app, "data") == NULL))
+        return cli_fail(
+            app, WF_ERR_USAGE,
+            "weft eval needs --nets FILE and --zoo FILE, or --nets FILE and --data DATA "
+            "for the scores alone");
     comparison c = {0};
-    wf_status status = compare(app, &c);
+    wf_status status = alone ? score_alone(app, &c) : compare(app, &c);
     free(c.weights);
+    free(c.scores);
     wf_reference_free(c.reference);
     wf_dataset_free(c.data);
     wf_zoo_free(c.nets);

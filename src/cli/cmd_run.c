@@ -235,6 +235,10 @@ static wf_status write_resolved(run *r) {
 
 static wf_status open_inputs(run *r) {
     const cli_recipe *recipe = &r->recipe;
+    if (recipe->manifest != NULL)
+        return cli_fail(r->app, WF_ERR_UNSUPPORTED,
+                        "weft run has one collection, zoo.manifest several; use weft train, then "
+                        "weft sample --task");
     bool given = recipe->zoo_path != NULL;
     if (!given || wf_recipe_has_section(recipe->source, "data"))
         CLI_TRY(cli_recipe_dataset(r->app, recipe, &r->data));

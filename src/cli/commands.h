@@ -10,6 +10,7 @@ wf_status cli_zoo_train(cli_app *app);
 wf_status cli_zoo_import(cli_app *app);
 wf_status cli_zoo_export(cli_app *app);
 wf_status cli_zoo_info(cli_app *app);
+wf_status cli_flow_info(cli_app *app);
 wf_status cli_train(cli_app *app);
 wf_status cli_sample(cli_app *app);
 wf_status cli_eval(cli_app *app);

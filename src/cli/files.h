@@ -15,9 +15,10 @@ wf_status cli_remove(cli_app *app, const char *path);
 double cli_seconds(void);                   /* monotonic clock */
 void cli_count(size_t count, char out[32]); /* "1,958,017" */
 
-/* "1,0,0.5" to numbers; `option` is named in faults. */
-wf_status cli_numbers(cli_app *app, const char *option, const char *text, float *out, int most,
+/* "1,0,0.5" to numbers; `what` is named in faults. */
+wf_status cli_numbers(cli_app *app, const char *what, const char *text, float *out, int most,
                       int *count);
+json_t *cli_numbers_to_json(const float *numbers, int count);
 /* The place of `text` in `names` (ended by NULL). */
 wf_status cli_choice(cli_app *app, const char *option, const char *text, const char *const *names,
                      int *out);
@@ -33,6 +34,8 @@ wf_status cli_json_read(cli_app *app, const char *path, json_t **out);
 wf_status cli_json_write(cli_app *app, const char *path, const json_t *json);
 
 /* Rows and points to JSON and back. Values that are not defined are null. */
+void cli_row_of_scores(const char *name, const float *scores, size_t n,
+                       wf_eval_row *row); /* all but the score is not defined */
 json_t *cli_row_to_json(const wf_eval_row *row);
 bool cli_row_from_json(const json_t *json, wf_eval_row *row);
 json_t *cli_points_to_json(const char *name, const wf_points *points);

@@ -8,6 +8,45 @@ static const char *solver_name(wf_solver solver) {
     return names[solver];
 }
 
+const char *cli_cond_place(const cli_generate *what) {
+    static const char *const names[] = {"trained", "between", "beyond"};
+    return what->cond == NULL ? "none" : names[what->place];
+}
+
+static void add_meta(wf_zoo_extra *extra, const char *key, const char *value) {
+    if (value == NULL || value[0] == '\0') return;
+    extra->meta[extra->n_meta][0] = key;
+    extra->meta[extra->n_meta++][1] = value;
+}
+
+/* "1,0,0.5" for the file; free() it. */
+static char *numbers_text(const float *numbers, int count) {
+    size_t size = (size_t)count * 16 + 1, used = 0;
+    char *text = calloc(size, 1);
+    for (int i = 0; text != NULL && i < count; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%.9g", i > 0 ? "," : "", numbers[i]);
+    return text;
+}
+
+/* What a flow with conditions was asked for. `cond` keeps the text. */
+static wf_status add_condition(cli_app *app, const cli_generate *what, wf_zoo_extra *extra,
+                               char guidance[32], char **cond) {
+    const wf_field_desc *field = wf_flow_field(what->flow);
+    add_meta(extra, "weft.task", what->task);
+    add_meta(extra, "weft.sample.tests", what->tests);
+    add_meta(extra, "weft.sample.data", what->data);
+    if (field->cond == WF_COND_NONE) return WF_OK;
+    if (what->cond != NULL) {
+        *cond = numbers_text(what->cond, field->cond_size);
+        if (*cond == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    }
+    snprintf(guidance, 32, "%g", what->sample.guidance);
+    add_meta(extra, "weft.sample.cond", *cond);
+    add_meta(extra, "weft.sample.cond_place", cli_cond_place(what));
+    add_meta(extra, "weft.sample.guidance", guidance);
+    return WF_OK;
+}
+
 static wf_status write_networks(cli_app *app, const cli_generate *what, const char *path,
                                 const float *weights, int cycles, const wf_sample_stats *stats) {
     char updates[32], seed[32], evaluations[32], refine[48], first[32];
@@ -24,11 +63,14 @@ static wf_status write_networks(cli_app *app, const cli_generate *what, const ch
                                    {"weft.sample.first", first},
                                    {"weft.sample.solver", solver_name(what->sample.solver)},
                                    {"weft.sample.refine", refine}}};
-    if (cycles > 0 || what->sample.refine_cycles == 0) {
-        extra.meta[extra.n_meta][0] = "weft.sample.evaluations";
-        extra.meta[extra.n_meta++][1] = evaluations;
-    }
-    return wf_zoo_write(app->ctx, path, what->graph, weights, what->n, &extra);
+    if (cycles > 0 || what->sample.refine_cycles == 0)
+        add_meta(&extra, "weft.sample.evaluations", evaluations);
+    char guidance[32], *cond = NULL;
+    wf_status status = add_condition(app, what, &extra, guidance, &cond);
+    if (status == WF_OK)
+        status = wf_zoo_write(app->ctx, path, what->graph, weights, what->n, &extra);
+    free(cond);
+    return status;
 }
 
 wf_status cli_generate_networks(cli_app *app, const cli_generate *what, wf_sample_stats *stats) {

@@ -4,21 +4,31 @@
 
 #include "cli/files.h"
 #include "cli/recipe_schema.h"
+#include "cli/sources.h"
 #include "weft/flow.h"
 #include "weft/report.h"
 
 /* Generate n networks of `graph` from the flow at flow_path and write them as a collection. direct_path (may be
- * NULL): also the same networks before refinement. cond: NULL without conditions. stats may be NULL. */
+ * NULL): also the same networks before refinement. cond: NULL for none. place: where it lies among the trained ones.
+ * task, tests, data (may be NULL): as the flow knows them. stats may be NULL. */
 typedef struct cli_generate {
     wf_flow *flow;
     const char *flow_path;
     const wf_graph *graph;
     const float *cond;
+    wf_cond_place place;
+    const char *task, *tests, *data;
+    bool new_shape; /* not that of any collection */
     size_t n;
     wf_sample_desc sample;
     const char *path, *direct_path;
 } cli_generate;
 wf_status cli_generate_networks(cli_app *app, const cli_generate *what, wf_sample_stats *stats);
+const char *cli_cond_place(const cli_generate *what); /* "none", "trained", "between" or "beyond" */
+
+/* Fit the recipe's field to collections, after cli_sources_condition on it. out may be NULL. */
+wf_status cli_fit_sources(cli_app *app, const cli_recipe *recipe, const cli_sources *sources,
+                          const char *path, wf_flow **out);
 
 /* The files of a run. */
 typedef struct cli_run_paths {

@@ -19,6 +19,7 @@ typedef struct cli_recipe {
     const char *arch, *activation;
     wf_zoo_desc zoo;
     const char *zoo_path, *held_out_path; /* given collections instead of trained ones */
+    const char *manifest;                 /* of such */
     size_t held_out;
     wf_field_desc field;
     bool fold;

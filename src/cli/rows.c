@@ -40,6 +40,17 @@ json_t *cli_row_to_json(const wf_eval_row *row) {
     return json;
 }
 
+void cli_row_of_scores(const char *name, const float *scores, size_t n, wf_eval_row *row) {
+    *row = (wf_eval_row){.n = n};
+    snprintf(row->name, sizeof row->name, "%s", name);
+    for (int i = 0; i < n_members; i++) *(double *)(void *)((char *)row + members[i].offset) = NAN;
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < n; i++) sum += scores[i];
+    for (size_t i = 0; i < n; i++) squares += pow((double)scores[i] - sum / (double)n, 2);
+    row->accuracy_mean = sum / (double)n;
+    row->accuracy_std = sqrt(squares / (double)n);
+}
+
 bool cli_row_from_json(const json_t *json, wf_eval_row *row) {
     *row = (wf_eval_row){0};
     const char *name = json_string_value(json_object_get(json, "name"));

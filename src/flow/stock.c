@@ -196,7 +196,7 @@ static bool same_blocks(const wf_graph *a, const wf_graph *b) {
     return true;
 }
 
-static double condition_distance(const wf_stocks *stocks, int source, const float *cond) {
+double wf_stocks_distance(const wf_stocks *stocks, int source, const float *cond) {
     if (cond == NULL || stocks->cond == NULL) return 0;
     double sum = 0;
     for (int k = 0; k < stocks->cond_size; k++) {
@@ -217,7 +217,7 @@ const wf_stock *wf_stocks_match(const wf_stocks *stocks, const wf_graph *graph, 
         bool ends =
             stock->graph->inputs == graph->inputs && stock->graph->outputs == graph->outputs;
         int rank = wf_graph_equal(stock->graph, graph) ? 3 : ends ? 2 : 1;
-        double distance = condition_distance(stocks, i, cond);
+        double distance = wf_stocks_distance(stocks, i, cond);
         if (rank < best_rank || (rank == best_rank && distance >= best_distance)) continue;
         best = stock;
         best_rank = rank;

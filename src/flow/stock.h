@@ -48,6 +48,8 @@ wf_status wf_stock_graph(wf_ctx *ctx, const wf_field_desc *field, const wf_graph
 /* The stock whose normalisation serves `graph`: the same architecture, else one with the same kinds of blocks, preferring
  * equal inputs and outputs, then the nearest condition (cond may be NULL). NULL when no stock has such blocks. */
 const wf_stock *wf_stocks_match(const wf_stocks *stocks, const wf_graph *graph, const float *cond);
+/* Squared distance of a source's condition from cond; 0 without conditions. */
+double wf_stocks_distance(const wf_stocks *stocks, int source, const float *cond);
 
 /* The buffers of a training batch and the stream addresses that fill them. */
 typedef struct wf_draw {

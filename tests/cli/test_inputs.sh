@@ -43,6 +43,7 @@ expect folder-as-file 3 "$scratch" "$weft" zoo info "$scratch"
 expect zoo-train-no-out 2 "-o FILE" "$weft" zoo train tests/cli/tiny.conf
 expect sample-no-out 2 "-o FILE" "$weft" sample "$scratch/junk"
 expect eval-no-files 2 "--zoo FILE" "$weft" eval
+expect eval-no-data 2 "--data DATA" "$weft" eval --nets x.safetensors
 expect import-no-activation 2 "--activation" "$weft" zoo import "$scratch" -o "$scratch/x"
 expect train-no-zoo 2 "--zoo FILE" "$weft" train tests/cli/tiny.conf -o "$scratch/x"
 

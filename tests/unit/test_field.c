@@ -170,12 +170,14 @@ static void test_equivariance(void **state) {
 }
 
 /* --- batches ------------------------------------------------------------------------------------ */
-/* A network's velocity and gradient by its weights have the same bits whatever stands beside it. */
+/* A network's velocity and gradient by its weights have the same bits whatever stands beside it, and the gradient of the
+ * parameters is the sum of those that the networks have alone. */
 static void check_neighbours(wf_field_desc desc, wf_dtype dtype, const char *const *archs) {
     field_case all = case_open(desc, dtype, archs);
     case_forward(&all, true);
     case_backward(&all);
-    size_t size = case_size(&all);
+    size_t size = case_size(&all), params = wf_field_params(all.field);
+    double *sum = calloc(params, sizeof *sum), gap = 0;
     for (int k = 0; k < all.n; k++) {
         const char *one[] = {archs[k], NULL};
         field_case alone = case_open(desc, dtype, one);
@@ -190,8 +192,12 @@ static void check_neighbours(wf_field_desc desc, wf_dtype dtype, const char *con
         case_backward(&alone);
         assert_memory_equal(alone.v, (char *)all.v + first * size, n * size);
         assert_memory_equal(alone.dw, (char *)all.dw + first * size, n * size);
+        for (size_t i = 0; i < params; i++) sum[i] += case_get(&alone, alone.grad, i);
         case_close(&alone);
     }
+    for (size_t i = 0; i < params; i++) gap += pow(sum[i] - case_get(&all, all.grad, i), 2);
+    assert_close(sqrt(gap) / case_norm(&all, all.grad, params), 0, dtype == WF_F64 ? 1e-13 : 1e-5);
+    free(sum);
     case_close(&all);
 }
 
@@ -209,6 +215,11 @@ static void test_neighbours(void **state) {
             desc.cond_size = 2;
             desc.edge = 33;
             check_neighbours(desc, WF_F32, archs);
+            desc.cond = WF_COND_LINEAR;
+            desc.encoder = WF_ENCODER_FOURIER;
+            desc.activation = WF_FIELD_ACT_GELU;
+            desc.edge = 34;
+            check_neighbours(desc, WF_F64, archs + 12);
         }
 }
 

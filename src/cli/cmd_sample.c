@@ -1,0 +1,208 @@
+/* sample: networks from a flow: of a task it knows, under any condition, of any shape. */
+#include "cli/commands.h"
+#include "cli/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { max_cond = 4096 };
+
+/* What is asked for. */
+typedef struct request {
+    cli_generate what;
+    int source; /* of the flow, that the request is about: of its task, or nearest to its condition */
+    wf_flow_source about;
+    wf_graph *graph;
+    float cond[max_cond];
+} request;
+
+/* --refine T,K */
+static wf_status read_refine(cli_app *app, wf_sample_desc *desc) {
+    const char *text = cli_text(app, "refine");
+    if (text == NULL) return WF_OK;
+    float pair[2];
+    int count;
+    CLI_TRY(cli_numbers(app, "--refine", text, pair, 2, &count));
+    if (count != 2 || !(pair[0] > 0 && pair[0] < 1) || pair[1] < 0 || pair[1] != (int)pair[1])
+        return cli_fail(app, WF_ERR_USAGE,
+                        "--refine is %s; write T,K with 0 < T < 1 and K cycles, as "
+                        "0.75,10",
+                        text);
+    desc->refine_t = strtod(text, NULL);
+    desc->refine_cycles = (int)pair[1];
+    return WF_OK;
+}
+
+static wf_status read_sample_options(cli_app *app, const wf_flow *flow, wf_sample_desc *desc) {
+    static const char *const solvers[] = {"euler", "heun", "rk4", "dopri5", NULL};
+    *desc = wf_sample_desc_default();
+    if (cli_given(app, "solver")) {
+        int solver;
+        CLI_TRY(cli_choice(app, "solver", cli_text(app, "solver"), solvers, &solver));
+        desc->solver = (wf_solver)solver;
+    }
+    if (cli_given(app, "steps")) desc->steps = (int)cli_int(app, "steps");
+    if (cli_given(app, "tolerance")) desc->rtol = desc->atol = cli_real(app, "tolerance");
+    if (cli_given(app, "guidance")) desc->guidance = cli_real(app, "guidance");
+    if (cli_given(app, "seed")) desc->seed = (uint64_t)cli_int(app, "seed");
+    desc->first = (size_t)cli_int(app, "first");
+    /* Noise of refinement is matched where the flow was trained on matched noise. */
+    const char *coupling = wf_flow_meta(flow, "fit.coupling");
+    desc->refine_matched = coupling != NULL && strcmp(coupling, "matched") == 0;
+    return read_refine(app, desc);
+}
+
+/* "letter, banknote ... or": what --task may say, for a fault. */
+static void task_hint(const wf_flow *flow, char *out, size_t size) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; i < wf_flow_sources(flow) && used + 1 < size; i++) {
+        const char *task = wf_flow_source_at(flow, i).task;
+        bool before = task[0] == '\0';
+        for (int k = 0; k < i; k++)
+            before = before || strcmp(wf_flow_source_at(flow, k).task, task) == 0;
+        if (before) continue;
+        used +=
+            (size_t)snprintf(out + used, size - used, "%s%s", used > 0 ? ", " : "--task (", task);
+    }
+    if (used > 0 && used + 1 < size) snprintf(out + used, size - used, ") or ");
+}
+
+/* --cond: numbers, or none for the learned null. */
+static wf_status read_condition(cli_app *app, const wf_flow *flow, request *r) {
+    const wf_field_desc *field = wf_flow_field(flow);
+    const char *text = cli_text(app, "cond");
+    char hint[600];
+    int count = 0;
+    if (text == NULL && field->cond == WF_COND_NONE) return WF_OK;
+    if (field->cond == WF_COND_NONE)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "--cond is given, but the flow was trained without conditions");
+    task_hint(flow, hint, sizeof hint);
+    if (text == NULL)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "the flow has conditions: give %s--cond (%d number%s, or none)", hint,
+                        field->cond_size, field->cond_size == 1 ? "" : "s");
+    if (strcmp(text, "none") == 0) return WF_OK;
+    CLI_TRY(cli_numbers(app, "--cond", text, r->cond, max_cond, &count));
+    if (count != field->cond_size)
+        return cli_fail(app, WF_ERR_USAGE, "--cond has %d number%s, the flow's conditions have %d",
+                        count, count == 1 ? "" : "s", field->cond_size);
+    r->what.cond = r->cond;
+    r->source = wf_flow_nearest(flow, r->cond);
+    return wf_flow_place(app->ctx, flow, r->cond, &r->what.place);
+}
+
+/* --task or --cond. */
+static wf_status choose_source(cli_app *app, const wf_flow *flow, request *r) {
+    const char *task = cli_text(app, "task");
+    if (task == NULL) CLI_TRY(read_condition(app, flow, r));
+    else if (cli_text(app, "cond") != NULL)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "give --task or --cond, not both: a task has its condition");
+    else CLI_TRY(wf_flow_find_task(app->ctx, flow, task, &r->source));
+    r->about = wf_flow_source_at(flow, r->source);
+    if (task == NULL) return WF_OK;
+    r->what.task = task;
+    r->what.cond = r->about.cond;
+    r->what.tests = r->about.tests;
+    r->what.data = r->about.data;
+    return WF_OK;
+}
+
+static wf_status scale_width(cli_app *app, request *r) {
+    if (!cli_given(app, "width")) return WF_OK;
+    if (r->graph->n_orbits == 0)
+        return cli_fail(app, WF_ERR_USAGE, "--width: %s has no hidden layer", r->graph->text);
+    wf_graph *scaled;
+    wf_status status = wf_graph_scale_width(app->ctx, r->graph, cli_real(app, "width"), &scaled);
+    if (status != WF_OK) return status;
+    wf_graph_free(r->graph);
+    r->graph = scaled;
+    return WF_OK;
+}
+
+/* The architecture: --arch, else that of the source; then --width. */
+static wf_status choose_graph(cli_app *app, const wf_flow *flow, request *r) {
+    const char *arch = cli_text(app, "arch"), *activation = cli_text(app, "activation");
+    const wf_graph *like = r->about.graph;
+    CLI_TRY(wf_graph_parse(app->ctx, arch != NULL ? arch : like->text,
+                           activation != NULL ? activation : wf_activation_name(like->activation),
+                           0, &r->graph));
+    if (r->what.task != NULL &&
+        (r->graph->inputs != like->inputs || r->graph->outputs != like->outputs))
+        return cli_fail(app, WF_ERR_USAGE,
+                        "task %s has %d inputs and %d classes, --arch %s has %d and %d: write "
+                        "%d-...-%d",
+                        r->what.task, like->inputs, like->outputs, arch, r->graph->inputs,
+                        r->graph->outputs, like->inputs, like->outputs);
+    CLI_TRY(scale_width(app, r));
+    r->what.new_shape = true;
+    for (int i = 0; i < wf_flow_sources(flow); i++)
+        if (wf_graph_equal(wf_flow_source_at(flow, i).graph, r->graph)) r->what.new_shape = false;
+    r->what.graph = r->graph;
+    return WF_OK;
+}
+
+static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_generate *what,
+                              const wf_sample_stats *stats) {
+    const wf_field_desc *field = wf_flow_field(flow);
+    if (app->json) {
+        json_t *json =
+            json_pack("{s:s, s:I, s:s, s:b, s:f, s:I, s:I, s:f}", "path", what->path, "n",
+                      (json_int_t)what->n, "arch", what->graph->text, "new_shape", what->new_shape,
+                      "evaluations", stats->evaluations, "accepted", (json_int_t)stats->accepted,
+                      "rejected", (json_int_t)stats->rejected, "seconds", stats->seconds);
+        if (json != NULL && what->task != NULL)
+            json_object_set_new(json, "task", json_string(what->task));
+        if (json != NULL && field->cond != WF_COND_NONE) {
+            json_object_set_new(json, "cond",
+                                what->cond != NULL
+                                    ? cli_numbers_to_json(what->cond, field->cond_size)
+                                    : json_null());
+            json_object_set_new(json, "cond_place", json_string(cli_cond_place(what)));
+            json_object_set_new(json, "guidance", cli_json_number(what->sample.guidance));
+        }
+        return cli_print_json(app, json);
+    }
+    printf("%s: %zu networks of %s%s, ", what->path, what->n, what->graph->text,
+           what->new_shape ? " (a shape never trained on)" : "");
+    if (what->task != NULL) printf("task %s, ", what->task);
+    else if (field->cond != WF_COND_NONE)
+        printf("%s, ", what->cond == NULL               ? "no condition"
+                       : what->place == WF_COND_TRAINED ? "a condition trained on"
+                       : what->place == WF_COND_BETWEEN ? "a condition between those trained on"
+                                                        : "a condition beyond those trained on");
+    if (field->cond != WF_COND_NONE && what->cond != NULL && what->sample.guidance != 1)
+        printf("guidance %g, ", what->sample.guidance);
+    printf("%.6g field evaluations each, %.3g s\n", stats->evaluations, stats->seconds);
+    return WF_OK;
+}
+
+static wf_status sample_from(cli_app *app, wf_flow *flow, request *r) {
+    r->what = (cli_generate){.flow = flow,
+                             .flow_path = app->argument[0],
+                             .n = (size_t)cli_int(app, "count"),
+                             .path = cli_text(app, "out"),
+                             .direct_path = cli_text(app, "direct")};
+    CLI_TRY(read_sample_options(app, flow, &r->what.sample));
+    CLI_TRY(choose_source(app, flow, r));
+    CLI_TRY(choose_graph(app, flow, r));
+    wf_sample_stats stats;
+    CLI_TRY(cli_generate_networks(app, &r->what, &stats));
+    return print_result(app, flow, &r->what, &stats);
+}
+
+wf_status cli_sample(cli_app *app) {
+    if (cli_text(app, "out") == NULL)
+        return cli_fail(app, WF_ERR_USAGE, "say where the networks go: -o FILE");
+    request *r = calloc(1, sizeof *r);
+    if (r == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    wf_flow *flow = NULL;
+    wf_status status = wf_flow_open(app->ctx, app->argument[0], &flow);
+    if (status == WF_OK) status = sample_from(app, flow, r);
+    wf_graph_free(r->graph);
+    wf_flow_free(flow);
+    free(r);
+    return status;
+}

@@ -1,0 +1,156 @@
+/* flow_sources: what a flow was fitted to, and where a condition lies among those it was fitted to.
+ *
+ * A condition is between the trained ones when it is a convex combination of them. The nearest such combination is found
+ * by pairwise Frank-Wolfe: x = sum a_i c_i; in each step weight moves from the trained condition that lies
+ * farthest up the gradient of |x - c|^2 to the one farthest down, by the exact line search. It converges linearly on a
+ * polytope, and there are few conditions. */
+#include "flow/checkpoint.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { most_steps = 20000 };
+static const double close_enough =
+    1e-5; /* of the largest distance between trained conditions, or of 1 */
+
+int wf_flow_sources(const wf_flow *flow) { return flow->stocks.n_sources; }
+
+static const char *source_note(const wf_flow *flow, int index, const char *what) {
+    char key[64];
+    snprintf(key, sizeof key, "source.%d.%s", index, what);
+    const char *text = wf_flow_meta(flow, key);
+    return text != NULL ? text : "";
+}
+
+static const float *trained(const wf_stocks *stocks, int source) {
+    return stocks->cond + (size_t)source * (size_t)stocks->cond_size;
+}
+
+wf_flow_source wf_flow_source_at(const wf_flow *flow, int index) {
+    const wf_stocks *stocks = &flow->stocks;
+    return (wf_flow_source){.task = source_note(flow, index, "task"),
+                            .graph = stocks->stocks[stocks->sources[index].stock].graph,
+                            .cond = stocks->cond == NULL ? NULL : trained(stocks, index),
+                            .tests = source_note(flow, index, "tests"),
+                            .data = source_note(flow, index, "data"),
+                            .path = source_note(flow, index, "path"),
+                            .count = stocks->sources[index].count};
+}
+
+/* "a, b, c" without repetitions, as many as fit. */
+static void list_tasks(const wf_flow *flow, char *out, size_t size) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; i < flow->stocks.n_sources && used < size; i++) {
+        const char *task = source_note(flow, i, "task");
+        bool before = task[0] == '\0';
+        for (int k = 0; k < i; k++)
+            before = before || strcmp(source_note(flow, k, "task"), task) == 0;
+        if (before) continue;
+        used += (size_t)snprintf(out + used, size - used, "%s%s", used > 0 ? ", " : "", task);
+    }
+}
+
+wf_status wf_flow_find_task(wf_ctx *ctx, const wf_flow *flow, const char *task, int *index) {
+    for (int i = 0; i < flow->stocks.n_sources; i++)
+        if (task[0] != '\0' && strcmp(source_note(flow, i, "task"), task) == 0) {
+            *index = i;
+            return WF_OK;
+        }
+    char all[800];
+    list_tasks(flow, all, sizeof all);
+    if (all[0] == '\0')
+        return wf_fail(
+            ctx, WF_ERR_USAGE,
+            "task \"%s\": the flow's collections have no task names; a manifest gives them", task);
+    return wf_fail(ctx, WF_ERR_USAGE, "the flow knows no task \"%s\"; it knows %s", task, all);
+}
+
+int wf_flow_nearest(const wf_flow *flow, const float *cond) {
+    int best = 0;
+    for (int i = 1; i < flow->stocks.n_sources; i++)
+        if (wf_stocks_distance(&flow->stocks, i, cond) <
+            wf_stocks_distance(&flow->stocks, best, cond))
+            best = i;
+    return best;
+}
+
+/* --- between or beyond -------------------------------------------------------------------------- */
+
+typedef struct hull {
+    const wf_stocks *stocks;
+    int n, k;
+    double *share;    /* (n) a_i */
+    double *residual; /* (k) x - c */
+} hull;
+
+static double slope(const hull *h, int source) {
+    const float *c = trained(h->stocks, source);
+    double sum = 0;
+    for (int j = 0; j < h->k; j++) sum += (double)c[j] * h->residual[j];
+    return sum;
+}
+
+/* One step; false when no weight can move to advantage. */
+static bool hull_step(hull *h) {
+    int down = 0, up = -1;
+    double lowest = INFINITY, highest = -INFINITY;
+    for (int i = 0; i < h->n; i++) {
+        double s = slope(h, i);
+        if (s < lowest) lowest = s, down = i;
+        if (h->share[i] > 0 && s > highest) highest = s, up = i;
+    }
+    const float *to = trained(h->stocks, down), *from = trained(h->stocks, up);
+    double along = 0, squares = 0;
+    for (int j = 0; j < h->k; j++) {
+        double d = (double)to[j] - (double)from[j];
+        along -= h->residual[j] * d;
+        squares += d * d;
+    }
+    if (!(along > 0) || !(squares > 0)) return false;
+    double step = fmin(h->share[up], along / squares);
+    h->share[down] += step;
+    h->share[up] = step == h->share[up] ? 0 : h->share[up] - step;
+    for (int j = 0; j < h->k; j++) h->residual[j] += step * ((double)to[j] - (double)from[j]);
+    return true;
+}
+
+static double norm_of(const double *x, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+/* Distance of cond from the convex hull of the trained conditions, to about `enough`. */
+static double distance_from_hull(hull *h, int nearest, const float *cond, double enough) {
+    h->share[nearest] = 1;
+    for (int j = 0; j < h->k; j++)
+        h->residual[j] = (double)trained(h->stocks, nearest)[j] - (double)cond[j];
+    for (int step = 0; step < most_steps && norm_of(h->residual, h->k) > enough; step++)
+        if (!hull_step(h)) break;
+    return norm_of(h->residual, h->k);
+}
+
+wf_status wf_flow_place(wf_ctx *ctx, const wf_flow *flow, const float *cond, wf_cond_place *out) {
+    const wf_stocks *stocks = &flow->stocks;
+    hull h = {.stocks = stocks, .n = stocks->n_sources, .k = stocks->cond_size};
+    if (stocks->cond == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "the flow was trained without conditions");
+    int nearest = wf_flow_nearest(flow, cond);
+    double extent = 0;
+    for (int i = 0; i < h.n; i++)
+        extent = fmax(extent, sqrt(wf_stocks_distance(stocks, i, trained(stocks, 0))));
+    double enough = close_enough * (extent > 0 ? extent : 1);
+    *out = WF_COND_TRAINED;
+    if (sqrt(wf_stocks_distance(stocks, nearest, cond)) <= enough) return WF_OK;
+    WF_TRY(wf_alloc(ctx, (size_t)h.n, sizeof *h.share, "conditions", &h.share));
+    wf_status status = wf_alloc(ctx, (size_t)h.k, sizeof *h.residual, "conditions", &h.residual);
+    if (status == WF_OK)
+        *out = distance_from_hull(&h, nearest, cond, enough) <= enough ? WF_COND_BETWEEN
+                                                                       : WF_COND_BEYOND;
+    free(h.share);
+    free(h.residual);
+    return status;
+}

@@ -51,6 +51,15 @@ LDLIBS += -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
 else
 LIB_OBJ += $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(MODULES:%=src/%/cuda/*_absent.c)))
 endif
+# libcurl: used when pkg-config finds it (CURL= leaves it out); a curl/ folder has an absent.c for builds without it.
+CURL ?= $(shell pkg-config --exists libcurl 2>/dev/null && echo yes)
+ifneq ($(CURL),)
+LIB_OBJ += $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(MODULES:%=src/%/curl/*_curl.c)))
+CPPFLAGS += $(shell pkg-config --cflags libcurl)
+LDLIBS += $(shell pkg-config --libs libcurl)
+else
+LIB_OBJ += $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(MODULES:%=src/%/curl/*_absent.c)))
+endif
 CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(wildcard tests/unit/test_*.c tests/prop/test_*.c)
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)

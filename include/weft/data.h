@@ -72,6 +72,32 @@ WF_API wf_bng_desc wf_bng_desc_default(void);
 WF_API wf_status wf_data_bng(wf_ctx *ctx, const wf_data_desc *from, const wf_bng_desc *desc,
                              const char *path, char **description);
 
+/* Data sets from the network (builds with libcurl; others answer WF_ERR_UNSUPPORTED). */
+typedef struct wf_fetch_desc {
+    const char
+        *folder; /* where files go; NULL: the environment's WEFT_DATA, else the working folder */
+    const char *server; /* NULL: OpenML's, or the Census Bureau's */
+    const char *
+        sha256; /* of the downloaded file, to be insisted on; NULL: what is published (OpenML's MD5) */
+} wf_fetch_desc;
+WF_API wf_fetch_desc wf_fetch_desc_default(void);
+
+typedef struct wf_fetched {
+    char *path; /* of the file: "FOLDER/openml/23-cmc.arff" */
+    char name[128], target[128];
+    char sha256[65];
+    uint64_t bytes, resumed; /* resumed: those that an earlier, broken call had brought */
+    bool cached;             /* it was there already, and is unchanged */
+} wf_fetched;
+WF_API void wf_fetched_free(wf_fetched *fetched);
+
+/* what: an OpenML number or name ("23", "cmc"), "acs:2018:CA" (ACSIncome of a state, filtered as Folktables does), or an
+ * http(s) address. A broken download is resumed by the next call; for a file that is there and unchanged nothing is asked of
+ * the network.
+ * *out is to be freed with wf_fetched_free, also after a failure. */
+WF_API wf_status wf_data_fetch(wf_ctx *ctx, const char *what, const wf_fetch_desc *desc,
+                               wf_fetched *out);
+
 /* Names of the built-in sets, NULL-terminated. */
 WF_API const char *const *wf_data_builtin(void);
 

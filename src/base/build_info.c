@@ -1,5 +1,6 @@
 /* build_info: what this build has, one "name: value" a line. */
 #include "base/cuda/device.h"
+#include "base/curl/download.h"
 #include "base/isa.h"
 #include "weft/base.h"
 
@@ -15,6 +16,7 @@ static void compose(void) {
              "compiler: %s\n"
              "instruction set: %s (WEFT_ISA=base|avx2|avx512 lowers it)\n"
              "cuda: %s\n"
+             "downloads: %s\n"
              "zlib: %s\n"
              "jansson: %s\n",
 #if defined(__clang__)
@@ -22,7 +24,8 @@ static void compose(void) {
 #else
              "gcc " __VERSION__,
 #endif
-             wf_isa_name(wf_isa()), wf_cuda_description(), zlibVersion(), JANSSON_VERSION);
+             wf_isa_name(wf_isa()), wf_cuda_description(), wf_download_description(), zlibVersion(),
+             JANSSON_VERSION);
 }
 
 const char *wf_build_info(void) {

@@ -1,4 +1,4 @@
-/* data bng: data sets that are made rather than found. */
+/* data bng, data fetch: data sets that are made, and data sets from the network. */
 #include "cli/commands.h"
 #include "cli/files.h"
 #include "cli/recipe_schema.h"
@@ -60,5 +60,34 @@ wf_status cli_data_bng(cli_app *app) {
     wf_status status = cli_recipe_open(app, source, &recipe);
     if (status == WF_OK) status = make_bng(app, &recipe.data);
     cli_recipe_free(&recipe);
+    return status;
+}
+
+wf_status cli_data_fetch(cli_app *app) {
+    wf_fetch_desc desc = wf_fetch_desc_default();
+    desc.folder = cli_text(app, "out");
+    desc.server = cli_text(app, "server");
+    desc.sha256 = cli_text(app, "sha256");
+    wf_fetched fetched;
+    wf_status status = wf_data_fetch(app->ctx, app->argument[0], &desc, &fetched);
+    if (status == WF_OK && app->json)
+        status = cli_print_json(
+            app, json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:b}", "path", fetched.path, "name",
+                           fetched.name, "target", fetched.target, "sha256", fetched.sha256,
+                           "bytes", (json_int_t)fetched.bytes, "resumed",
+                           (json_int_t)fetched.resumed, "cached", (int)fetched.cached));
+    else if (status == WF_OK) {
+        char bytes[32], resumed[32];
+        cli_count((size_t)fetched.bytes, bytes);
+        cli_count((size_t)fetched.resumed, resumed);
+        printf("%s: %s, %s bytes%s%s%s\n  sha256 %s\n", fetched.path, fetched.name, bytes,
+               fetched.cached        ? ", there already"
+               : fetched.resumed > 0 ? ", of them "
+                                     : "",
+               !fetched.cached && fetched.resumed > 0 ? resumed : "",
+               !fetched.cached && fetched.resumed > 0 ? " from an earlier call" : "",
+               fetched.sha256);
+    }
+    wf_fetched_free(&fetched);
     return status;
 }

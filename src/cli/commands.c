@@ -101,6 +101,12 @@ static const cli_option data_bng_options[] = {
     {"prior", 0, CLI_REAL, "X", "0.5", "Added to every count (Dirichlet).", 1e-9, 1e9},
     SET, END,
 };
+static const cli_option data_fetch_options[] = {
+    TEXT("out", 'o', "FOLDER", NULL, "Where files go; without it WEFT_DATA, else the working folder."),
+    TEXT("server", 0, "ADDRESS", NULL, "Another server, as a mirror; without it www.openml.org or www2.census.gov."),
+    TEXT("sha256", 0, "DIGEST", NULL, "Of the downloaded file; another one is refused. OpenML's own MD5 is always checked."),
+    END,
+};
 static const cli_option bench_options[] = {
     TEXT("only", 0, "NAME", NULL, "One measurement: peak, zoo, wcs, lstar or lean."),
     {"seconds", 0, CLI_REAL, "X", "3", "Time for each measurement.", 0.01, 3600},
@@ -197,6 +203,13 @@ const cli_command cli_commands[] = {
      "first line that it is regenerated and with which seed, and so does everything made from it.", data_bng_options,
      {{"weft data bng cmc/cmc.arff -o bng-cmc.arff --seed 1", "stands in for BNG(cmc)"},
       {"weft data bng cmc/cmc.arff -n 1000 -o small.arff --json", "the network, for programs"}}, cli_data_bng},
+    {"data fetch", "SET", 1, 1, "Get a data set from OpenML or the American Community Survey.",
+     "SET is an OpenML number or name, acs:YEAR:STATE (ACSIncome: person records filtered as Folktables does), or an http address. "
+     "A broken download goes on where it stopped; a file that is there and unchanged costs no network. Needs a build with "
+     "libcurl (weft version says).", data_fetch_options,
+     {{"weft data fetch 255", "OpenML 255 into openml/255-BNG(cmc).arff"},
+      {"weft data fetch cmc", "the first active version of that name"},
+      {"weft data fetch acs:2018:CA", "California into acs-income/acsincome-2018-CA.csv"}}, cli_data_fetch},
     {"model info", "RECIPE", 1, 1, "How large the velocity field is.",
      "Counts the parameters of [model] for the networks of [zoo], without building anything.", recipe_options,
      {{"weft model info recipes/karhunen-paper.conf", "1,958,017 parameters"},

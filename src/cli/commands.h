@@ -21,6 +21,7 @@ wf_status cli_demo(cli_app *app);
 wf_status cli_data_list(cli_app *app);
 wf_status cli_data_info(cli_app *app);
 wf_status cli_data_bng(cli_app *app);
+wf_status cli_data_fetch(cli_app *app);
 wf_status cli_model_info(cli_app *app);
 wf_status cli_bench(cli_app *app);
 

@@ -14,6 +14,7 @@ typedef struct builder {
     int first_graph;
     wf_octet *octets; /* in order; NULL: only counts */
     int n_octets;
+    int run; /* pairs of a run at most */
 } builder;
 
 /* The nodes a block's octets run over: a contiguous range at one end. */
@@ -71,8 +72,8 @@ static void close_range(builder *b, int first) {
     for (int p = 0; b->octets != NULL && p < pairs; p++)
         for (int k = 0; k < 2; k++) {
             wf_octet *octet = &b->octets[first + 2 * p + k];
-            octet->begins = p % WF_OCTET_RUN == 0;
-            octet->ends = (p + 1) % WF_OCTET_RUN == 0 || p + 1 == pairs;
+            octet->begins = p % b->run == 0;
+            octet->ends = (p + 1) % b->run == 0 || p + 1 == pairs;
         }
 }
 
@@ -105,6 +106,11 @@ static void put_all(builder *b) {
     }
 }
 
+/* How a table is cut: pairs of a run, strands of a chunk, chunks at most, pairs of a strand in whole `unit`s. */
+typedef struct shape {
+    int run, strands, chunks, unit;
+} shape;
+
 /* --- strands --------------------------------------------------------------------------------------------------- */
 typedef struct run {
     int pair, length; /* in order */
@@ -126,10 +132,10 @@ static void list_runs(const wf_octet *octets, int pairs, run *runs) {
 
 /* Fills strands of `steps` pairs with the longest runs that still fit, of each length in order; returns how many. */
 static int fill_strands(run *runs, int n_runs, int steps) {
-    int next[WF_OCTET_RUN + 1] = {0}, left = n_runs, strands = 0;
+    int next[WF_OCTET_LINE_RUN + 1] = {0}, left = n_runs, strands = 0;
     for (; left > 0; strands++)
         for (int used = 0; used < steps && left > 0;) {
-            int length = steps - used < WF_OCTET_RUN ? steps - used : WF_OCTET_RUN;
+            int length = steps - used < WF_OCTET_LINE_RUN ? steps - used : WF_OCTET_LINE_RUN;
             for (; length > 0; length--) {
                 int *at = &next[length];
                 while (*at < n_runs && runs[*at].length != length) ++*at;
@@ -143,14 +149,15 @@ static int fill_strands(run *runs, int n_runs, int steps) {
     return strands;
 }
 
-/* The shortest strands of which there are not more than wanted. */
-static void choose_strands(wf_octets *o, run *runs, int pairs) {
-    int most = WF_OCTET_CHUNKS * WF_OCTET_WARPS, strands;
-    o->steps = (pairs + most - 1) / most;
-    if (o->steps < WF_OCTET_RUN) o->steps = WF_OCTET_RUN;
-    while ((strands = fill_strands(runs, o->n_runs, o->steps)) > most) o->steps++;
-    o->n_chunks = (strands + WF_OCTET_WARPS - 1) / WF_OCTET_WARPS;
-    o->n_octets = 2 * o->steps * WF_OCTET_WARPS * o->n_chunks;
+/* The shortest strands, of whole `unit`s of pairs and not less than a run, of which there are not more than wanted. */
+static void choose_strands(wf_octets *o, const shape *cut, run *runs, int pairs) {
+    int most = cut->chunks * cut->strands, units = (pairs + most - 1) / most / cut->unit;
+    if (units < cut->run / cut->unit) units = cut->run / cut->unit;
+    int strands;
+    while ((strands = fill_strands(runs, o->n_runs, units * cut->unit)) > most) units++;
+    o->steps = units * cut->unit;
+    o->n_chunks = (strands + cut->strands - 1) / cut->strands;
+    o->n_octets = 2 * o->steps * cut->strands * o->n_chunks;
 }
 
 static void place_octets(const wf_octets *o, const run *runs, wf_octet *octets, wf_octet *to) {
@@ -225,25 +232,33 @@ static void build_graph_runs(wf_tape *tape, wf_octets *o, const run *runs, const
     o->graph_runs = wf_tape_upload(tape, start, bytes);
 }
 
-void wf_octets_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph) {
-    builder b = {.part = part, .blocks = blocks, .first_graph = first_graph};
+static const wf_octets *build(wf_tape *tape, const wf_part *part, const wf_batch_block *blocks,
+                              int first_graph, const shape *cut) {
+    builder b = {.part = part, .blocks = blocks, .first_graph = first_graph, .run = cut->run};
     wf_octets *o = wf_tape_host(tape, sizeof *o);
     put_all(&b);
     int pairs = b.n_octets / 2;
     b.octets = wf_tape_host(tape, (size_t)b.n_octets * sizeof *b.octets);
-    if (b.octets == NULL) return;
+    if (b.octets == NULL) return NULL;
     put_all(&b);
     *o = (wf_octets){.n_runs = count_runs(b.octets, pairs)};
     run *runs = wf_tape_host(tape, (size_t)o->n_runs * sizeof *runs);
-    if (runs == NULL) return;
+    if (runs == NULL) return NULL;
     list_runs(b.octets, pairs, runs);
-    choose_strands(o, runs, pairs);
+    choose_strands(o, cut, runs, pairs);
     size_t bytes = (size_t)o->n_octets * sizeof(wf_octet);
     wf_octet *placed = wf_tape_host(tape, bytes);
-    if (placed == NULL) return;
+    if (placed == NULL) return NULL;
     place_octets(o, runs, b.octets, placed);
     build_lists(tape, o, runs, b.octets, part->n_nodes);
     build_graph_runs(tape, o, runs, b.octets, part->n_graphs);
     o->octets = wf_tape_upload(tape, placed, bytes);
-    if (!tape->failed) part->octets = o;
+    return tape->failed ? NULL : o;
+}
+
+void wf_octets_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph) {
+    static const shape strands = {WF_OCTET_RUN, WF_OCTET_WARPS, WF_OCTET_CHUNKS, 1};
+    static const shape lines = {WF_OCTET_LINE_RUN, 1, WF_OCTET_LINES, WF_OCTET_WARPS};
+    part->octets = build(tape, part, blocks, first_graph, &strands);
+    part->lines = build(tape, part, blocks, first_graph, &lines);
 }

@@ -11,6 +11,9 @@
  * warp from the pair that `begins` to the one that `ends`. Whole runs, as they fit, make strands of `steps` pairs (padding
  * at the end); strand 4c + w is warp w of chunk c. Warp w of the warpgroup that works on chunk c takes at step t
  *     pair p = (4c + w) * steps + t,   octets 2p and 2p + 1
+ * That is part->octets. part->lines is the same for kernels whose warpgroup sums towards a as a whole: a chunk is one
+ * strand, steps are whole fours, and at step t of it the warpgroup takes the pairs p = c * steps + 4t + 0..3, one a warp.
+ * Its runs are longer, so there are fewer slots.
  *
  * Sums over edges leave the kernel as slots, rows of one buffer (wf_octets_slots(o), width):
  *     row o                 sum over octet o, towards its b
@@ -29,7 +32,10 @@ enum {
     WF_OCTET_WARPS = 4,
     WF_OCTET_RUN = 4,
     /* Chunks a part is cut into at most: 132 multiprocessors with two warpgroups each. */
-    WF_OCTET_CHUNKS = 264
+    WF_OCTET_CHUNKS = 264,
+    /* Of lines: pairs of a run, chunks (four warpgroups a multiprocessor). */
+    WF_OCTET_LINE_RUN = 8,
+    WF_OCTET_LINES = 528
 };
 
 typedef struct wf_octet {
@@ -44,7 +50,7 @@ typedef struct wf_octet {
 } wf_octet;               /* 32 bytes: two 16-byte loads */
 
 typedef struct wf_octets {
-    int n_octets; /* 8 * steps * n_chunks, padding included */
+    int n_octets; /* 2 * steps * strands, padding included */
     int n_chunks, steps, n_runs;
     const wf_octet *octets;     /* these four in the backend's memory */
     const uint32_t *slot_start; /* [2 * n_nodes + 1] */
@@ -56,7 +62,7 @@ static inline size_t wf_octets_slots(const wf_octets *octets) {
     return (size_t)octets->n_octets + (size_t)octets->n_runs * WF_OCTET;
 }
 
-/* Sets part->octets, which lives as long as the tape's records. blocks: the host's copy of part->blocks; n_nodes,
+/* Sets part->octets and part->lines, which live as long as the tape's records. blocks: the host's copy of part->blocks; n_nodes,
  * n_graphs, n_blocks and first_* of the part are set. first_graph: what the blocks call the part's first graph.
  * Failure is the tape's. */
 void wf_octets_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph);

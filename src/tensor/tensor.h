@@ -50,8 +50,9 @@ typedef struct wf_part {
     const wf_batch_fold *folds;
     int n_blocks, n_folds;
     size_t first_node, first_edge, first_param;
-    const void *degree;             /* [n_nodes] of the tape's type */
-    const struct wf_octets *octets; /* tensor/octets.h; only for backends that ask for them */
+    const void *degree; /* [n_nodes] of the tape's type */
+    const struct wf_octets *octets,
+        *lines; /* tensor/octets.h; only for backends that ask for them */
 } wf_part;
 
 typedef enum wf_op_kind {

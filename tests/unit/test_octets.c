@@ -101,7 +101,7 @@ enum { unset = 1 << 28 };
 
 static void leave_slots(const wf_octets *o, int *slots, int *runs) {
     for (size_t k = 0; k < wf_octets_slots(o); k++) slots[k] = unset;
-    for (int strand = 0; strand < o->n_chunks * WF_OCTET_WARPS; strand++) {
+    for (int strand = 0; strand < o->n_octets / 2 / o->steps; strand++) {
         int towards_a[WF_OCTET] = {0}, all = 0;
         bool open = false;
         for (int t = 0; t < o->steps; t++) {
@@ -179,6 +179,13 @@ static const wf_octets *check(parts *p) {
     assert_true(o->n_chunks <= WF_OCTET_CHUNKS);
     check_cover(p, o);
     check_sums(p, o);
+    const wf_octets *lines = p->part.lines;
+    assert_non_null(lines);
+    assert_int_equal(lines->n_octets, 2 * lines->steps * lines->n_chunks);
+    assert_int_equal(lines->steps % WF_OCTET_WARPS, 0);
+    assert_true(lines->n_chunks <= WF_OCTET_LINES);
+    check_cover(p, lines);
+    check_sums(p, lines);
     return o;
 }
 

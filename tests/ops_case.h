@@ -262,24 +262,27 @@ static void build_velocity(setup *s) {
 
 /* Variants 0..5: the three sums with either unit; 6: a last block, whose sums nobody wants; 7: the same with 64 messages,
  * whole panels that are left out. */
+/* Variants from 8 on have the alignment and the widths that fused kernels ask for. */
 static void build_lean_edges(setup *s) {
     const wf_part *part = graphs(s, 1);
+    bool aligned = s->variant >= 8;
     int de = s->size, messages = s->variant > 6 ? 64 : 2 * (s->size % 5 + 1);
+    if (aligned && s->variant < 12) messages = 2 * de;
     int hidden = messages + 2 * de;
-    wf_lean_desc desc = {.column = 1, .messages = messages};
+    wf_lean_desc desc = {.column = aligned ? 4 : 1, .messages = messages};
     desc.sum = (wf_sum)(s->variant % 3);
-    desc.unit = s->variant < 3 ? WF_UNIT_GELU : WF_UNIT_SILU;
-    desc.sums = s->variant < 6;
+    desc.unit = s->variant % 8 < 3 ? WF_UNIT_GELU : WF_UNIT_SILU;
+    desc.sums = aligned ? s->variant != 10 : s->variant < 6;
     desc.e = rows(s, part->n_edges, de);
-    desc.modulation = rows(s, 2, 3 * de + 2);
+    desc.modulation = rows(s, 2, 3 * de + 5);
     desc.ad = rows(s, part->n_nodes, hidden);
     desc.as = rows(s, part->n_nodes, hidden);
     desc.w1 = flat(s, hidden, de);
     desc.w2 = flat(s, de, 2 * de);
     desc.c2 = flat(s, de, 1);
     if (desc.sum == WF_SUM_ATTENTION) {
-        desc.vf = rows(s, 1, messages);
-        desc.vb = rows(s, 1, messages);
+        desc.vf = aligned ? flat(s, 1, messages) : rows(s, 1, messages);
+        desc.vb = aligned ? flat(s, 1, messages) : rows(s, 1, messages);
     }
     wf_lean_edges(&s->tape, part, &desc);
 }
@@ -323,7 +326,7 @@ static build_fn *const builders[] = {
 };
 static int variants_of(wf_op_kind kind) {
     switch (kind) {
-    case WF_OP_lean_edges: return 8;
+    case WF_OP_lean_edges: return 14;
     case WF_OP_lstar_messages: return 6;
     case WF_OP_linear:
     case WF_OP_activation:

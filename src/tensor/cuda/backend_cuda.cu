@@ -92,6 +92,7 @@ extern "C" const wf_backend *wf_backend_cuda_bf16(void) {
         &device_memory,
         device_zero,
         device_upload,
+        true, /* octets */
     };
     return streams_ready() ? &table : NULL;
 }

@@ -448,20 +448,19 @@ __device__ inline void outer_mma(float (&acc)[Tiles][4], const panel &dy, int ro
     }
 }
 
-/* Sums of the rows of two octets (rows row0 .. row0 + 15 of a 64-row panel), 8 Tiles positions from n0 on, as a product
- * with a matrix of zeros and ones: acc[.][0..1] += sum over the two of row g (towards node a0 + g), and acc[.][2..3] =
- * the sum of the first octet where g = 0, of the second where g = 1 (towards their b's), zero elsewhere. Values are those
- * of the panel, in bf16; sums in fp32. Columns as everywhere: of tiles 2j and 2j+1 a lane's are 16j + 4c .. 4c+3. */
+/* Sums of the rows of pair `pair` of octets (rows row0 .. row0 + 15 of a 64-row panel), 8 Tiles positions from n0 on, as a
+ * product with a matrix of zeros and ones: acc[.][0..1] += rows g of both octets (towards node a0 + g), and acc[.][2..3] +=
+ * the sum over octet g of the tile, if it is one of the two (towards its b). Values are those of the panel, in bf16; sums
+ * in fp32. Columns as everywhere: of tiles 2j and 2j+1 a lane's are 16j + 4c .. 4c+3. */
 template <int Tiles>
-__device__ inline void octet_mma(float (&acc)[Tiles][4], const panel &rows, int row0, int n0) {
+__device__ inline void octet_mma(float (&acc)[Tiles][4], const panel &rows, int row0, int n0,
+                                 int pair) {
     const uint32_t ones = 0x3f803f80u, low = 0x00003f80u, high = 0x3f800000u;
     int g = (int)(threadIdx.x % 32) / 4, c = (int)(threadIdx.x % 4);
     uint32_t own = g / 2 != c ? 0u : g % 2 ? high : low; /* k = g */
-    uint32_t a[4] = {own, g == 0 ? ones : 0u, own, g == 1 ? ones : 0u};
-#pragma unroll
-    for (int t = 0; t < Tiles; t++) acc[t][2] = acc[t][3] = 0;
+    uint32_t a[4] = {own, g == 2 * pair ? ones : 0u, own, g == 2 * pair + 1 ? ones : 0u};
     warp_row<Tiles, true>(
-        acc, a, [&](int pair) { return backward_address(rows, row0, n0 / 8 + 2 * pair); });
+        acc, a, [&](int sixteen) { return backward_address(rows, row0, n0 / 8 + 2 * sixteen); });
 }
 
 /* --- activations -------------------------------------------------------------------------------------------------- */

@@ -87,17 +87,19 @@ dim3 sums_grid(int rows, int cols) {
 void node_slot_sums(const slot_sum_step &step) {
     const wf_part *part = step.part;
     if (part->n_nodes == 0) return;
+    const wf_octets *of = step.of != NULL ? step.of : part->octets;
     int cols = step.set ? step.ld_to : step.cols;
     node_sums_kernel<<<sums_grid(part->n_nodes, cols), threads_each, 0, stream()>>>(
-        step, part->octets->slot_start, part->octets->slots, part->n_nodes);
+        step, of->slot_start, of->slots, part->n_nodes);
 }
 
 void graph_run_sums(const slot_sum_step &step) {
     const wf_part *part = step.part;
     if (part->n_graphs == 0) return;
+    const wf_octets *of = step.of != NULL ? step.of : part->octets;
     int cols = step.set ? step.ld_to : step.cols;
     graph_sums_kernel<<<sums_grid(part->n_graphs, cols), threads_each, 0, stream()>>>(
-        step, part->octets->graph_runs, part->edge_start, part->n_graphs);
+        step, of->graph_runs, part->edge_start, part->n_graphs);
 }
 
 } // namespace wf_gpu

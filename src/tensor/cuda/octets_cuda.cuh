@@ -29,7 +29,8 @@ struct slot_sum_step {
     bool mean;           /* of graph sums: divide by the graph's edges */
     float *to;
     int ld_to;
-    bool set; /* overwrite; else add */
+    bool set;            /* overwrite; else add */
+    const wf_octets *of; /* whose slots; NULL: part->octets */
 };
 void node_slot_sums(const slot_sum_step &step);
 /* slots (n_runs, ld) here: one row a run. */

@@ -1,0 +1,201 @@
+/* lean_fused_cuda: what the fused kernels of a lean block's edges share. Formulas: wf_lean_edges in tensor/tape.h.
+ *
+ * A warpgroup takes tiles of 64 rows, four pairs of octets (tensor/octets.h, part->lines), and keeps an edge's way in
+ * registers in the layout of mma.cuh: a lane has rows g and g + 8 of its warp, one of either octet, so both have the same
+ * node a; and of every 16 columns the four from 4c on. Lanes without an edge repeat a row that exists: their values are
+ * finite, and masked before they are summed.
+ * Sums towards nodes are products with zeros and ones (octet_mma) over a strip of 64 hidden columns in shared memory; the
+ * sum towards a goes on over the pairs of a run, in order, whatever tiles they fall into. */
+#ifndef WF_TENSOR_CUDA_LEAN_FUSED_CUDA_CUH
+#define WF_TENSOR_CUDA_LEAN_FUSED_CUDA_CUH
+
+#include "tensor/cuda/mma.cuh"
+#include "tensor/cuda/octets_cuda.cuh"
+
+namespace wf_gpu {
+
+/* Runs of the bf16 backend; false: out of scratch. */
+bool lean_fused_forward(const wf_op *op, wf_arena *arena);
+bool lean_fused_backward(const wf_op *op, wf_arena *arena);
+/* Whether their templates cover the operation's widths and options. */
+bool lean_fused_fits(const wf_op *op);
+
+namespace lean {
+
+/* The widths of an operation and where its operands lie. */
+struct lean_fused {
+    const wf_octet *octets;
+    int n_octets, n_chunks, tiles; /* tiles of a chunk */
+    const float *e;
+    float *out;              /* forward: e'; backward: its gradient, which becomes that of e */
+    const float *modulation; /* of a graph: shift, scale, gate, each D wide */
+    int ld_modulation;
+    const float *ad, *as; /* (N, ld_table) */
+    int ld_table;
+    const float *w1, *w2, *c2; /* without padding */
+    int messages;              /* M; 0: not wanted */
+    int skipped;  /* columns of the tables and rows of w1 before the first that is used */
+    float *slots; /* forward: (slots, M); backward: (slots, M + 2D) */
+    float *
+        run_sums; /* forward: (runs, D) of eb; backward: (runs, 3D) of deb, deb * e^, de' * (w2 z + c2) */
+};
+
+/* Of an operation; slots and run_sums are still to be had. messages: all of them, or 0. */
+lean_fused lean_operands(const wf_op *op, int messages);
+int processor_count();
+
+/* A warp's pair of octets: the two rows of a lane and their nodes. */
+struct lane_rows {
+    int row[2];
+    bool there[2];
+    int a, b[2], graph;
+    bool from_a; /* a is the source */
+};
+
+__device__ inline lane_rows rows_of_pair(const wf_octet *octets, int pair, bool inside) {
+    const int4 *from = (const int4 *)(octets + 2 * pair);
+    int g = (int)(threadIdx.x % 32) / 4;
+    lane_rows r;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int4 place = __ldg(from + 2 * k), rest = __ldg(from + 2 * k + 1);
+        int count = rest.z & 0xff, at = g < count ? g : 0;
+        r.row[k] = place.x + at * place.y;
+        r.there[k] = inside && g < count;
+        r.b[k] = place.w;
+        if (k == 0) {
+            r.a = place.z + at;
+            r.graph = rest.x;
+            r.from_a = (rest.z >> 8 & 0xff) != 0;
+        }
+    }
+    return r;
+}
+
+__device__ inline float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* Sums over the 8 lanes of equal c, each lane keeping an eighth: value[k], k < N/8, is then the sum of the lane's former
+ * value[first_kept<N>() + k]. */
+template <int Half, int Bit, int N> __device__ inline void halve(float (&value)[N]) {
+    bool upper = ((int)threadIdx.x & Bit) != 0;
+#pragma unroll
+    for (int k = 0; k < Half; k++) {
+        float send = upper ? value[k] : value[k + Half];
+        float keep = upper ? value[k + Half] : value[k];
+        value[k] = keep + __shfl_xor_sync(0xffffffffu, send, Bit);
+    }
+}
+template <int N> __device__ inline void column_sums(float (&value)[N]) {
+    halve<N / 2, 16>(value);
+    halve<N / 4, 8>(value);
+    halve<N / 8, 4>(value);
+}
+template <int N> __device__ inline int first_kept() {
+    int lane = (int)(threadIdx.x % 32);
+    return (lane >> 4 & 1) * (N / 2) + (lane >> 3 & 1) * (N / 4) + (lane >> 2 & 1) * (N / 8);
+}
+
+/* --- a row tile's layer norm ----------------------------------------------------------------------------------- */
+/* D / 16 sixteens of a lane's row, four columns each. */
+template <int D> __device__ inline void load_row(float4 (&v)[D / 16], const float *row) {
+#pragma unroll
+    for (int j = 0; j < D / 16; j++) v[j] = *(const float4 *)(row + 16 * j);
+}
+
+template <int D>
+__device__ inline void normalise(float4 (&v)[D / 16], float *mean_of, float *rho_of) {
+    float sum = 0, square = 0;
+#pragma unroll
+    for (int j = 0; j < D / 16; j++) sum += v[j].x + v[j].y + (v[j].z + v[j].w);
+    float mean = quad_sum(sum) / D;
+#pragma unroll
+    for (int j = 0; j < D / 16; j++) {
+        v[j] = make_float4(v[j].x - mean, v[j].y - mean, v[j].z - mean, v[j].w - mean);
+        square += v[j].x * v[j].x + v[j].y * v[j].y + (v[j].z * v[j].z + v[j].w * v[j].w);
+    }
+    float rho = rsqrtf(quad_sum(square) / D + 1e-6f);
+#pragma unroll
+    for (int j = 0; j < D / 16; j++)
+        v[j] = make_float4(v[j].x * rho, v[j].y * rho, v[j].z * rho, v[j].w * rho);
+    *mean_of = mean;
+    *rho_of = rho;
+}
+
+__device__ inline float4 modulated(const float4 &hat, const float4 &scale, const float4 &shift) {
+    return make_float4(hat.x * (1 + scale.x) + shift.x, hat.y * (1 + scale.y) + shift.y,
+                       hat.z * (1 + scale.z) + shift.z, hat.w * (1 + scale.w) + shift.w);
+}
+__device__ inline float4 plus(const float4 &x, const float4 &y) {
+    return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+}
+__device__ inline float4 masked(bool there, const float4 &x) {
+    return there ? x : make_float4(0, 0, 0, 0);
+}
+
+/* --- tables ------------------------------------------------------------------------------------------------------ */
+/* acc (rows, 64) = table of a + table of b: what the hidden product is added to. Both point at the lane's first column;
+ * columns sixteen apart. */
+template <int Tiles>
+__device__ inline void load_tables(float (&acc)[Tiles][4], const float *of_a, const float *of_b0,
+                                   const float *of_b1) {
+#pragma unroll
+    for (int j = 0; j < Tiles / 2; j++) {
+        float4 a = __ldg((const float4 *)(of_a + 16 * j));
+        float4 x = plus(a, __ldg((const float4 *)(of_b0 + 16 * j)));
+        float4 y = plus(a, __ldg((const float4 *)(of_b1 + 16 * j)));
+        acc[2 * j][0] = x.x, acc[2 * j][1] = x.y, acc[2 * j + 1][0] = x.z, acc[2 * j + 1][1] = x.w;
+        acc[2 * j][2] = y.x, acc[2 * j][3] = y.y, acc[2 * j + 1][2] = y.z, acc[2 * j + 1][3] = y.w;
+    }
+}
+
+/* --- sums towards nodes --------------------------------------------------------------------------------------------- */
+/* The flags of a tile's four pairs, bit by bit, and their runs. */
+struct tile_runs {
+    uint32_t begins, ends,
+        there; /* bit k: pair k; there: its octets 2k and 2k+1 as bits 2k, 2k+1 */
+    int run[4];
+};
+
+__device__ inline tile_runs runs_of_tile(const wf_octet *octets, int pair) {
+    tile_runs t = {0, 0, 0, {0, 0, 0, 0}};
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        int4 first = __ldg((const int4 *)(octets + 2 * (pair + k)) + 1);
+        int4 second = __ldg((const int4 *)(octets + 2 * (pair + k)) + 3);
+        t.begins |= (uint32_t)((first.z >> 16 & 1) << k);
+        t.ends |= (uint32_t)((first.z >> 24 & 1) << k);
+        t.there |= (uint32_t)((first.z & 0xff) != 0) << 2 * k;
+        t.there |= (uint32_t)((second.z & 0xff) != 0) << (2 * k + 1);
+        t.run[k] = first.y;
+    }
+    return t;
+}
+
+/* Sixteen columns of a tile: rows by octet go to slots at once, rows towards a when their run ends. `carried` is the
+ * lane's sum of a run that began in an earlier tile. `slots` points at the lane's first column of row 0. */
+__device__ inline void sum_tile(const mma::panel &tile, int n0, const tile_runs &t, int octet0,
+                                int n_octets, float *slots, int ld, float4 *carried) {
+    int g = (int)(threadIdx.x % 32) / 4;
+    float acc[2][4];
+    acc[0][0] = carried->x, acc[0][1] = carried->y, acc[1][0] = carried->z, acc[1][1] = carried->w;
+    acc[0][2] = acc[0][3] = acc[1][2] = acc[1][3] = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        if (t.begins >> k & 1) acc[0][0] = acc[0][1] = acc[1][0] = acc[1][1] = 0;
+        mma::octet_mma(acc, tile, 16 * k, n0, k);
+        if (t.ends >> k & 1)
+            *(float4 *)(slots + (size_t)(n_octets + WF_OCTET * t.run[k] + g) * ld) =
+                make_float4(acc[0][0], acc[0][1], acc[1][0], acc[1][1]);
+    }
+    if (t.there >> g & 1)
+        *(float4 *)(slots + (size_t)(octet0 + g) * ld) =
+            make_float4(acc[0][2], acc[0][3], acc[1][2], acc[1][3]);
+    *carried = make_float4(acc[0][0], acc[0][1], acc[1][0], acc[1][1]);
+}
+
+} // namespace lean
+} // namespace wf_gpu
+#endif

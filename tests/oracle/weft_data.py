@@ -12,7 +12,8 @@ class Desc(C.Structure):
     _fields_ = [
         ("name", C.c_char_p), ("path", C.c_char_p), ("labels", C.c_char_p), ("test_path", C.c_char_p),
         ("test_labels", C.c_char_p), ("root", C.c_char_p), ("format", C.c_char_p), ("target", C.c_char_p),
-        ("categorical", C.c_char_p), ("drop", C.c_char_p), ("scale", C.c_int), ("test_fraction", C.c_double),
+        ("categorical", C.c_char_p), ("drop", C.c_char_p),
+        ("merge", C.c_char_p), ("joint", C.c_char_p), ("scale", C.c_int), ("test_fraction", C.c_double),
         ("seed", C.c_uint64), ("rows", C.c_size_t), ("noise", C.c_double)]
 
 
@@ -21,7 +22,8 @@ class Dataset(C.Structure):
         ("name", C.c_char * 64), ("n_train", C.c_size_t), ("n_test", C.c_size_t), ("inputs", C.c_int),
         ("classes", C.c_int), ("x_train", C.POINTER(C.c_float)), ("x_test", C.POINTER(C.c_float)),
         ("y_train", C.POINTER(C.c_int32)), ("y_test", C.POINTER(C.c_int32)), ("class_names", C.POINTER(C.c_char_p)),
-        ("input_names", C.POINTER(C.c_char_p)), ("preparation", C.c_char_p), ("fingerprint", C.c_char * 65)]
+        ("input_names", C.POINTER(C.c_char_p)), ("preparation", C.c_char_p), ("fingerprint", C.c_char * 65),
+        ("note", C.c_char * 256)]
 
 
 lib.wf_data_desc_default.restype = Desc

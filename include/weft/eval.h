@@ -62,11 +62,45 @@ WF_API const char *wf_reference_notes(const wf_reference *reference);
 WF_API wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *weights,
                                    size_t n, const wf_dataset *data, wf_score score, float *scores,
                                    uint8_t *errors);
+/* Logits (n, n_test, outputs) of networks on the test part, and scores of logits, whatever they come from. */
+WF_API wf_status wf_logits(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
+                           const wf_dataset *data, float *logits);
+WF_API wf_status wf_score_logits(wf_ctx *ctx, const float *logits, size_t n, const wf_dataset *data,
+                                 wf_score score, float *scores, uint8_t *errors);
 WF_API double wf_roc_auc(const float *score, const int32_t *positive,
                          size_t n); /* ties count one half; NaN with one class */
 WF_API double wf_error_iou(const uint8_t *a, const uint8_t *b, size_t bytes); /* empty union: 0 */
 /* Exact W2 between two equal-sized clouds of points (m, 3). */
 WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, int m, double *out);
+
+/* --- between two collections --------------------------------------------------------------------- */
+
+/* What one can do with pairs of networks (a_k, b_k) of two collections without a generator, at alpha = 0, 1/steps ... 1:
+ * averaged weights (1 - alpha) a + alpha P b, P from so many Re-Basin sweeps of b towards a (0: as they are), and the ensemble
+ * of both, whose logits are (1 - alpha) logits(a) + alpha logits(b). The ensemble is an oracle: it runs two networks. */
+typedef struct wf_mix_desc {
+    wf_score score;
+    size_t pairs;  /* 50 */
+    int steps;     /* 10 */
+    int n_sweeps;  /* 4 */
+    int sweeps[8]; /* 0, 1, 5, 50 */
+    bool ensemble; /* true */
+    uint64_t seed; /* of the pairs: shuffles of both collections */
+} wf_mix_desc;
+WF_API wf_mix_desc wf_mix_desc_default(void); /* ROC AUC */
+
+typedef struct wf_mix {
+    int curves, points, n_data; /* points = steps + 1 */
+    char (*name)[32];           /* [curves]: "average", "average-5", "ensemble" */
+    double *alpha;              /* [points] */
+    double *mean, *std; /* (curves, points, n_data): over the pairs; std divides by their number */
+} wf_mix;
+/* Collections of one architecture; data: n_data sets, each a test set of its own. *out is to be freed with wf_mix_free, also
+ * after a failure. */
+WF_API wf_status wf_eval_mix(wf_ctx *ctx, const wf_zoo *a, const wf_zoo *b,
+                             const wf_dataset *const *data, int n_data, const wf_mix_desc *desc,
+                             wf_mix *out);
+WF_API void wf_mix_free(wf_mix *mix);
 
 WF_END_C
 

@@ -149,6 +149,11 @@ WF_API wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma
 WF_API wf_status wf_control_average(wf_ctx *ctx, const wf_zoo *zoo, bool matched, size_t n,
                                     uint64_t seed, float *weights);
 
+/* Pairs of networks of two collections of one architecture, drawn without repeats until one is used up: from, to
+ * (n, n_params), each `to` matched to its `from` with so many sweeps (0: left as it is). */
+WF_API wf_status wf_control_pairs(wf_ctx *ctx, const wf_zoo *a, const wf_zoo *b, int sweeps,
+                                  size_t n, uint64_t seed, float *from, float *to);
+
 WF_END_C
 
 #endif

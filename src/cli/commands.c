@@ -72,6 +72,15 @@ static const cli_option eval_options[] = {
     FLAG("no-cache", 0, "Do not keep the reference cloud beside the collection."),
     SET, END,
 };
+static const cli_option mix_options[] = {
+    TEXT("zoo", 'z', "A,B", NULL, "The two collections, of one architecture."),
+    TEXT("data", 'd', "SET[,SET...]", NULL, "Test sets: built-in ones, or recipes with a [data] section."),
+    {"pairs", 'n', CLI_INT, "N", "50", "Pairs of networks, one of each collection.", 1, 1e6},
+    {"steps", 0, CLI_INT, "N", "10", "Alpha goes from 0 to 1 in so many steps.", 1, 1000},
+    TEXT("sweeps", 0, "N,N,...", "0,1,5,50", "Re-Basin sweeps before averaging, a curve each; 0: none."),
+    TEXT("score", 0, "NAME", "auc", "accuracy or auc (of the second class of two)."),
+    SET, END,
+};
 static const cli_option align_options[] = {
     TEXT("out", 'o', "FILE", NULL, "The aligned collection; indices stay."),
     {"reference", 0, CLI_INT, "N", "0", "The network that all others are matched to.", 0, 4e9},
@@ -180,6 +189,12 @@ const cli_command cli_commands[] = {
       {"weft eval --zoo zoo.safetensors --nets nets.safetensors --data recipes/karhunen.conf --json", "for programs"},
       {"weft eval --zoo zoo.safetensors --nets nets.safetensors", "without labelled data"},
       {"weft eval --nets wide.safetensors --data digits", "accuracy alone: no collection has that width"}}, cli_eval},
+    {"mix", "", 0, 0, "Averaged weights and ensembles of two collections.",
+     "What can be had between two collections without a generator: means of the weights of pairs, as they are and after weight matching, "
+     "and ensembles of pairs (means of logits), from all of the first to all of the second.",
+     mix_options,
+     {{"weft mix --zoo ca.safetensors,pr.safetensors --data ca.conf,pr.conf", "ROC AUC on both test sets"},
+      {"weft mix --zoo a.safetensors,b.safetensors --data digits --score accuracy --json", "for programs"}}, cli_mix},
     {"align", "COLLECTION", 1, 1, "Git Re-Basin: relabel hidden units to match one network.",
      "Matches every network of the collection to one of them. What the networks compute does not change, nor do indices.",
      align_options,

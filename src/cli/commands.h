@@ -14,6 +14,7 @@ wf_status cli_flow_info(cli_app *app);
 wf_status cli_train(cli_app *app);
 wf_status cli_sample(cli_app *app);
 wf_status cli_eval(cli_app *app);
+wf_status cli_mix(cli_app *app);
 wf_status cli_align(cli_app *app);
 wf_status cli_report(cli_app *app);
 wf_status cli_run(cli_app *app);

@@ -21,6 +21,7 @@ typedef struct score_call {
     wf_score score;
     float *scores;
     uint8_t *errors;
+    float *logits; /* (n, n_test, outputs), or NULL */
     size_t tiles, first;
     float *inputs; /* (tiles, inputs, tile) */
     size_t *place; /* [n_groups] of a group's values in the scratch */
@@ -63,11 +64,12 @@ static const float *forward_tile(const score_call *call, const float *w, const f
     return logits;
 }
 
-static bool is_wrong(const float *logits, int outputs, int32_t label) {
+/* Logits stand `step` apart. */
+static bool is_wrong(const float *logits, int outputs, size_t step, int32_t label) {
     int best = 0;
     for (int i = 1; i < outputs; i++)
-        if (logits[(size_t)i * tile] > logits[(size_t)best * tile]) best = i;
-    return best != label || isnan(logits[(size_t)best * tile]);
+        if (logits[(size_t)i * step] > logits[(size_t)best * step]) best = i;
+    return best != label || isnan(logits[(size_t)best * step]);
 }
 
 static void score_network(void *call_, size_t chunk, int worker) {
@@ -84,16 +86,30 @@ static void score_network(void *call_, size_t chunk, int worker) {
         const float *logits = forward_tile(call, w, x, scratch);
         for (size_t k = 0; k < tile && t * tile + k < data->n_test; k++) {
             size_t row = t * tile + k;
-            bool bad = is_wrong(logits + k, call->graph->outputs, data->y_test[row]);
+            bool bad = is_wrong(logits + k, call->graph->outputs, tile, data->y_test[row]);
             wrong += bad;
             if (mask != NULL && bad) mask[row / 8] |= (uint8_t)(1u << row % 8);
             if (call->score == WF_SCORE_AUC) margin[row] = logits[tile + k] - logits[k];
+            size_t outputs = (size_t)call->graph->outputs;
+            for (size_t i = 0; call->logits != NULL && i < outputs; i++)
+                call->logits[(index * data->n_test + row) * outputs + i] = logits[i * tile + k];
         }
     }
     if (call->scores == NULL) return;
     call->scores[index] = call->score == WF_SCORE_AUC
                               ? (float)wf_roc_auc(margin, data->y_test, data->n_test)
                               : (float)(1.0 - (double)wrong / (double)data->n_test);
+}
+
+static wf_status check_data(wf_ctx *ctx, const wf_dataset *data, wf_score score) {
+    if (data->n_test == 0)
+        return wf_fail(ctx, WF_ERR_INPUT, "data set %s has no test examples; raise test_fraction",
+                       data->name);
+    if (score == WF_SCORE_AUC && data->classes != 2)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "ROC AUC needs two classes, data set %s has %d; use accuracy", data->name,
+                       data->classes);
+    return WF_OK;
 }
 
 static wf_status check_fit(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
@@ -103,13 +119,7 @@ static wf_status check_fit(wf_ctx *ctx, const wf_graph *graph, const wf_dataset 
             ctx, WF_ERR_SHAPE,
             "networks %s: %d inputs and %d outputs, but data set %s has %d inputs and %d classes",
             graph->text, graph->inputs, graph->outputs, data->name, data->inputs, data->classes);
-    if (data->n_test == 0)
-        return wf_fail(ctx, WF_ERR_INPUT, "data set %s has no test examples; raise test_fraction",
-                       data->name);
-    if (score == WF_SCORE_AUC && data->classes != 2)
-        return wf_fail(ctx, WF_ERR_USAGE,
-                       "ROC AUC needs two classes, data set %s has %d; use accuracy", data->name,
-                       data->classes);
+    WF_TRY(check_data(ctx, data, score));
     for (int b = 0; b < graph->n_blocks; b++)
         if (graph->blocks[b].coef != 1)
             return wf_fail(ctx, WF_ERR_UNSUPPORTED, "forward pass: %s is not a plain matrix",
@@ -149,17 +159,9 @@ static wf_status score_call_open(wf_ctx *ctx, score_call *call) {
     return WF_OK;
 }
 
-wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
-                            const wf_dataset *data, wf_score score, float *scores,
-                            uint8_t *errors) {
-    WF_TRY(check_fit(ctx, graph, data, score));
-    score_call call = {.graph = graph,
-                       .data = data,
-                       .kernel = WF_PICK_F32(wf__eval_kernel),
-                       .weights = weights,
-                       .score = score,
-                       .scores = scores,
-                       .errors = errors};
+static wf_status run_networks(wf_ctx *ctx, score_call call, size_t n) {
+    WF_TRY(check_fit(ctx, call.graph, call.data, call.score));
+    call.kernel = WF_PICK_F32(wf__eval_kernel);
     wf_status status = WF_OK;
     WF_TRY_GOTO(score_call_open(ctx, &call), done);
     wf_meter meter = wf_meter_start(ctx, "testing networks", "networks", (double)n);
@@ -179,6 +181,48 @@ done:
     free(call.scratch);
     free(call.inputs);
     return status;
+}
+
+wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
+                            const wf_dataset *data, wf_score score, float *scores,
+                            uint8_t *errors) {
+    score_call call = {.graph = graph,
+                       .data = data,
+                       .weights = weights,
+                       .score = score,
+                       .scores = scores,
+                       .errors = errors};
+    return run_networks(ctx, call, n);
+}
+
+wf_status wf_logits(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
+                    const wf_dataset *data, float *logits) {
+    score_call call = {.graph = graph, .data = data, .weights = weights, .logits = logits};
+    return run_networks(ctx, call, n);
+}
+
+wf_status wf_score_logits(wf_ctx *ctx, const float *logits, size_t n, const wf_dataset *data,
+                          wf_score score, float *scores, uint8_t *errors) {
+    size_t outputs = (size_t)data->classes, rows = data->n_test, bytes = (rows + 7) / 8;
+    WF_TRY(check_data(ctx, data, score));
+    float *margin;
+    WF_TRY(wf_alloc(ctx, rows, sizeof *margin, "scores", &margin));
+    for (size_t i = 0; i < n; i++) {
+        size_t wrong = 0;
+        if (errors != NULL) memset(errors + i * bytes, 0, bytes);
+        for (size_t r = 0; r < rows; r++) {
+            const float *row = logits + (i * rows + r) * outputs;
+            bool bad = is_wrong(row, data->classes, 1, data->y_test[r]);
+            wrong += bad;
+            if (errors != NULL && bad) errors[i * bytes + r / 8] |= (uint8_t)(1u << r % 8);
+            if (score == WF_SCORE_AUC) margin[r] = row[1] - row[0];
+        }
+        if (scores != NULL)
+            scores[i] = score == WF_SCORE_AUC ? (float)wf_roc_auc(margin, data->y_test, rows)
+                                              : (float)(1.0 - (double)wrong / (double)rows);
+    }
+    free(margin);
+    return WF_OK;
 }
 
 typedef struct ranked {

@@ -2,7 +2,7 @@
  *
  * Which training networks: a shuffle of the collection from stream (seed, round, WF_RNG_CONTROL, 1), gone
  * through without repeats until it is used up, then the next round's. Noise of network k: stream
- * (seed, k, WF_RNG_CONTROL, 2). */
+ * (seed, k, WF_RNG_CONTROL, 2). The second collection of pairs is shuffled by stream (seed, round, WF_RNG_CONTROL, 3). */
 #include "base/random.h"
 #include "base/status.h"
 #include "weft/align.h"
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { step_seed = 0, step_order = 1, step_noise = 2 };
+enum { step_seed = 0, step_order = 1, step_noise = 2, step_second = 3 };
 
 wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64_t seed,
                             float *weights) {
@@ -24,9 +24,10 @@ wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64
     return WF_OK;
 }
 
-/* picks[0 .. n-1]: places in the collection, in rounds of whole tuples of `tuple` different networks. */
+/* picks[0 .. n-1]: places in the collection, in rounds of whole tuples of `tuple` different networks. step: of the shuffle's
+ * stream. */
 static wf_status pick_networks(wf_ctx *ctx, const wf_zoo *zoo, size_t tuple, size_t n,
-                               uint64_t seed, uint32_t **picks) {
+                               uint64_t seed, uint32_t step, uint32_t **picks) {
     size_t count = wf_zoo_count(zoo);
     *picks = NULL;
     if (count < tuple || count > UINT32_MAX)
@@ -38,7 +39,7 @@ static wf_status pick_networks(wf_ctx *ctx, const wf_zoo *zoo, size_t tuple, siz
     size_t round_size = count / tuple * tuple;
     for (size_t i = 0; status == WF_OK && i < n; i++) {
         if (i % round_size == 0) {
-            wf_rng rng = wf_rng_at(seed, (uint32_t)(i / round_size), WF_RNG_CONTROL, step_order);
+            wf_rng rng = wf_rng_at(seed, (uint32_t)(i / round_size), WF_RNG_CONTROL, step);
             wf_rng_shuffle(&rng, order, (uint32_t)count);
         }
         (*picks)[i] = order[i % round_size];
@@ -65,7 +66,7 @@ wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma, size_
     float *noise = NULL;
     wf_norm norm;
     wf_status status;
-    WF_TRY_GOTO(pick_networks(ctx, zoo, 1, n, seed, &picks), done);
+    WF_TRY_GOTO(pick_networks(ctx, zoo, 1, n, seed, step_order, &picks), done);
     WF_TRY_GOTO(fit_norm(ctx, zoo, &norm), done);
     WF_TRY_GOTO(wf_alloc(ctx, p, sizeof *noise, "control", &noise), done);
     for (size_t k = 0; k < n; k++) {
@@ -90,7 +91,7 @@ wf_status wf_control_average(wf_ctx *ctx, const wf_zoo *zoo, bool matched, size_
     uint32_t *picks = NULL;
     float *partners = NULL;
     wf_status status;
-    WF_TRY_GOTO(pick_networks(ctx, zoo, 2, 2 * n, seed, &picks), done);
+    WF_TRY_GOTO(pick_networks(ctx, zoo, 2, 2 * n, seed, step_order, &picks), done);
     WF_TRY_GOTO(wf_alloc(ctx, n * p, sizeof *partners, "control", &partners), done);
     for (size_t k = 0; k < n; k++) {
         wf_zoo_get(zoo, picks[2 * k], weights + k * p);
@@ -105,5 +106,34 @@ wf_status wf_control_average(wf_ctx *ctx, const wf_zoo *zoo, bool matched, size_
 done:
     free(picks);
     free(partners);
+    return status;
+}
+
+wf_status wf_control_pairs(wf_ctx *ctx, const wf_zoo *a, const wf_zoo *b, int sweeps, size_t n,
+                           uint64_t seed, float *from, float *to) {
+    const wf_graph *graph = wf_zoo_graph(a);
+    size_t p = graph->n_params;
+    if (!wf_graph_equal(graph, wf_zoo_graph(b)))
+        return wf_fail(ctx, WF_ERR_SHAPE,
+                       "%s has networks of %s, %s of %s; pairs need one architecture",
+                       wf_zoo_path(a), graph->text, wf_zoo_path(b), wf_zoo_graph(b)->text);
+    if (sweeps < 0) return wf_fail(ctx, WF_ERR_USAGE, "%d sweeps; give 0 or more", sweeps);
+    uint32_t *first = NULL, *second = NULL;
+    wf_status status;
+    WF_TRY_GOTO(pick_networks(ctx, a, 1, n, seed, step_order, &first), done);
+    WF_TRY_GOTO(pick_networks(ctx, b, 1, n, seed, step_second, &second), done);
+    for (size_t k = 0; k < n; k++) {
+        wf_zoo_get(a, first[k], from + k * p);
+        wf_zoo_get(b, second[k], to + k * p);
+    }
+    if (sweeps > 0 && graph->n_orbits > 0) {
+        wf_match_desc match = wf_match_desc_default();
+        match.seed = seed;
+        match.sweeps = sweeps;
+        WF_TRY_GOTO(wf_match_pairs(ctx, graph, from, to, n, &match), done);
+    }
+done:
+    free(first);
+    free(second);
     return status;
 }

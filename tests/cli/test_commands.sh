@@ -74,4 +74,18 @@ import json; row = json.load(open("aligned.json")); assert row["wcs_mean"] > 0.9
 "$weft" zoo info aligned.safetensors --json >aligned-info.json
 check "scores go along" python3 -c '
 import json; a, b = json.load(open("info.json")), json.load(open("aligned-info.json")); assert a["tests"] == b["tests"] != []'
+
+"$weft" zoo train "$recipe" -o other.safetensors --seed 9 -n 12 -q >/dev/null
+"$weft" mix --zoo zoo.safetensors,other.safetensors --data "$recipe",spirals --pairs 6 --steps 2 --sweeps 0,5 --score accuracy --json -q >mix.json
+check mix-json python3 -c '
+import json
+mix = json.load(open("mix.json"))
+assert [c["name"] for c in mix["curves"]] == ["average", "average-5", "ensemble"] and len(mix["data"]) == 2
+ends = [[c["points"][k]["mean"] for c in mix["curves"]] for k in (0, 2)]
+assert all(abs(x - y) < 1e-6 for end in ends for m in end for x, y in zip(m, end[0])), ends
+assert [p["alpha"] for p in mix["curves"][0]["points"]] == [0, 0.5, 1]'
+expect mix-auc-classes 2 "two classes" "$weft" mix --zoo zoo.safetensors,other.safetensors --data "$recipe" -q
+expect mix-one-zoo 2 "give two" "$weft" mix --zoo zoo.safetensors --data "$recipe" --score accuracy -q
+expect mix-sweeps 2 "whole numbers" "$weft" mix --zoo zoo.safetensors,other.safetensors --data "$recipe" --sweeps 0.5 --score accuracy -q
+expect mix-shapes 3 "one architecture" "$weft" mix --zoo zoo.safetensors,wide.safetensors --data "$recipe" --score accuracy -q
 finish

@@ -82,7 +82,7 @@ class Net:
         return x
 
 
-def matched_cosine(a, b, sweeps, seed):
+def match_units(a, b, sweeps, seed):
     """Git Re-Basin weight matching: b's unit p[l][r] stands at place r of hidden layer l."""
     hidden = len(a.W) - 1
     p = [np.arange(len(a.b[l])) for l in range(hidden)]
@@ -98,6 +98,11 @@ def matched_cosine(a, b, sweeps, seed):
                 p[l], gained = columns, True
         if not gained:
             break
+    return p
+
+
+def matched_cosine(a, b, sweeps, seed):
+    hidden, p = len(a.W) - 1, match_units(a, b, sweeps, seed)
     dot = norm_a = norm_b = 0.0
     for l in range(hidden + 1):
         W, bias = b.W[l], b.b[l]

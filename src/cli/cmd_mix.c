@@ -1,0 +1,127 @@
+/* mix: baselines between two collections. */
+#include "cli/commands.h"
+#include "cli/files.h"
+#include "cli/mixes.h"
+#include "cli/recipe_schema.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { most_sets = 8 };
+
+typedef struct mix_inputs {
+    wf_zoo *zoo[2];
+    wf_dataset *data[most_sets];
+    int n_data;
+} mix_inputs;
+
+json_t *cli_mix_to_json(const wf_mix *mix, const wf_dataset *const *data) {
+    json_t *curves = json_array(), *names = json_array();
+    for (int s = 0; s < mix->n_data; s++) json_array_append_new(names, json_string(data[s]->name));
+    for (int c = 0; c < mix->curves; c++) {
+        json_t *points = json_array();
+        for (int k = 0; k < mix->points; k++) {
+            json_t *mean = json_array(), *std = json_array();
+            size_t place = ((size_t)c * (size_t)mix->points + (size_t)k) * (size_t)mix->n_data;
+            for (int s = 0; s < mix->n_data; s++) {
+                json_array_append_new(mean, cli_json_number(mix->mean[place + (size_t)s]));
+                json_array_append_new(std, cli_json_number(mix->std[place + (size_t)s]));
+            }
+            json_array_append_new(points, json_pack("{s:f, s:o, s:o}", "alpha", mix->alpha[k],
+                                                    "mean", mean, "std", std));
+        }
+        json_array_append_new(curves,
+                              json_pack("{s:s, s:o}", "name", mix->name[c], "points", points));
+    }
+    return json_pack("{s:o, s:o}", "data", names, "curves", curves);
+}
+
+static void print_mix(const wf_mix *mix, const wf_dataset *const *data) {
+    printf("%-14s alpha", "");
+    for (int s = 0; s < mix->n_data; s++) printf("  %-16.16s", data[s]->name);
+    puts("");
+    for (int c = 0; c < mix->curves; c++)
+        for (int k = 0; k < mix->points; k++) {
+            size_t place = ((size_t)c * (size_t)mix->points + (size_t)k) * (size_t)mix->n_data;
+            printf("%-14s %5.2f", k == 0 ? mix->name[c] : "", mix->alpha[k]);
+            for (int s = 0; s < mix->n_data; s++)
+                printf("  %.4f \u00b1 %.4f ", mix->mean[place + (size_t)s],
+                       mix->std[place + (size_t)s]);
+            puts("");
+        }
+}
+
+/* Each part of "A,B,C" through `take`. */
+static wf_status each_part(cli_app *app, const char *list, mix_inputs *in,
+                           wf_status (*take)(cli_app *, const char *, mix_inputs *)) {
+    char *text = strdup(list), *rest = text;
+    if (text == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    wf_status status = WF_OK;
+    for (char *part; status == WF_OK && (part = strsep(&rest, ",")) != NULL;)
+        status = take(app, part, in);
+    free(text);
+    return status;
+}
+
+static wf_status take_zoo(cli_app *app, const char *path, mix_inputs *in) {
+    int n = in->zoo[0] == NULL ? 0 : 1;
+    if (in->zoo[1] != NULL)
+        return cli_fail(app, WF_ERR_USAGE, "--zoo names more than two collections");
+    return wf_zoo_open(app->ctx, path, &in->zoo[n]);
+}
+
+static wf_status take_data(cli_app *app, const char *name, mix_inputs *in) {
+    if (in->n_data == most_sets)
+        return cli_fail(app, WF_ERR_USAGE, "--data names more than %d sets", most_sets);
+    CLI_TRY(cli_dataset_named(app, name, &in->data[in->n_data]));
+    in->n_data++;
+    return WF_OK;
+}
+
+static wf_status read_mix_options(cli_app *app, wf_mix_desc *desc) {
+    static const char *const scores[] = {"accuracy", "auc", NULL};
+    float sweeps[8];
+    int score;
+    *desc = wf_mix_desc_default();
+    CLI_TRY(cli_choice(app, "score", cli_text(app, "score"), scores, &score));
+    desc->score = (wf_score)score;
+    desc->pairs = (size_t)cli_int(app, "pairs");
+    desc->steps = (int)cli_int(app, "steps");
+    if (cli_given(app, "seed")) desc->seed = (uint64_t)cli_int(app, "seed");
+    CLI_TRY(cli_numbers(app, "--sweeps", cli_text(app, "sweeps"), sweeps, 8, &desc->n_sweeps));
+    for (int i = 0; i < desc->n_sweeps && i < 8; i++) {
+        desc->sweeps[i] = (int)sweeps[i];
+        if (sweeps[i] < 0 || sweeps[i] > 1e6f || sweeps[i] != (float)desc->sweeps[i])
+            return cli_fail(app, WF_ERR_USAGE,
+                            "--sweeps is %s; write whole numbers from 0, as 0,1,5,50",
+                            cli_text(app, "sweeps"));
+    }
+    return WF_OK;
+}
+
+static wf_status mix_two(cli_app *app, mix_inputs *in, wf_mix *mix) {
+    wf_mix_desc desc;
+    CLI_TRY(read_mix_options(app, &desc));
+    CLI_TRY(each_part(app, cli_text(app, "zoo"), in, take_zoo));
+    if (in->zoo[1] == NULL)
+        return cli_fail(app, WF_ERR_USAGE, "--zoo names one collection; give two, as A,B");
+    CLI_TRY(each_part(app, cli_text(app, "data"), in, take_data));
+    const wf_dataset *const *data = (const wf_dataset *const *)in->data;
+    CLI_TRY(wf_eval_mix(app->ctx, in->zoo[0], in->zoo[1], data, in->n_data, &desc, mix));
+    if (app->json) return cli_print_json(app, cli_mix_to_json(mix, data));
+    print_mix(mix, data);
+    return WF_OK;
+}
+
+wf_status cli_mix(cli_app *app) {
+    if (cli_text(app, "zoo") == NULL || cli_text(app, "data") == NULL)
+        return cli_fail(app, WF_ERR_USAGE, "weft mix needs --zoo A,B and --data SET[,SET...]");
+    mix_inputs in = {0};
+    wf_mix mix = {0};
+    wf_status status = mix_two(app, &in, &mix);
+    wf_mix_free(&mix);
+    for (int i = 0; i < in.n_data; i++) wf_dataset_free(in.data[i]);
+    wf_zoo_free(in.zoo[0]);
+    wf_zoo_free(in.zoo[1]);
+    return status;
+}

@@ -31,6 +31,13 @@ typedef struct wf_report_fact {
     const char *label, *value;
 } wf_report_fact;
 
+/* One task at one width: networks trained for it, and generated ones. NaN where nothing is known. */
+typedef struct wf_report_task {
+    const char *name, *arch;
+    double width; /* factor of the hidden widths */
+    double trained, trained_std, generated, generated_std, jws;
+} wf_report_task;
+
 /* Everything is borrowed for the call. A part whose input is NULL is left out of the page. */
 typedef struct wf_report_desc {
     const char *title;
@@ -52,6 +59,8 @@ typedef struct wf_report_desc {
     const char *recipe;     /* its text */
     const wf_report_fact *facts;
     int n_facts;
+    const wf_report_task *tasks; /* a flow of many tasks: bars by width, and a table */
+    int n_tasks;
 } wf_report_desc;
 WF_API wf_report_desc wf_report_desc_default(void);
 

@@ -37,7 +37,7 @@ wf_status cli_fit_sources(cli_app *app, const cli_recipe *recipe, const cli_sour
     wf_field_desc field = recipe->field;
     int rows = 0;
     for (int i = 0; i < s->n; i++) { /* a folded row is as long as the longest */
-        CLI_TRY(cli_recipe_field(app, recipe, wf_zoo_graph(s->zoos[i]), &field));
+        CLI_TRY(cli_recipe_field(app, recipe, wf_zoo_graph(s->list[i].zoo), &field));
         if (field.fold_rows > rows) rows = field.fold_rows;
     }
     field.fold_rows = rows;
@@ -49,6 +49,7 @@ static wf_status fit(cli_app *app, cli_recipe *recipe, cli_sources *s) {
     wf_flow *flow;
     CLI_TRY(cli_recipe_open(app, app->argument[0], recipe));
     CLI_TRY(open_sources(app, recipe, s));
+    CLI_TRY(cli_sources_open(app, s));
     CLI_TRY(cli_sources_condition(app, s, &recipe->field));
     CLI_TRY(write_recipe_beside(app, recipe, out));
     double start = cli_seconds();

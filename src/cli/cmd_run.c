@@ -2,20 +2,12 @@
  * skipped, a broken one goes on where it stopped, and results of other settings are never overwritten
  * unless --redo says so. */
 #include "cli/commands.h"
-#include "cli/pipeline.h"
-#include "cli/stages.h"
+#include "cli/run.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct run {
-    cli_app *app;
-    cli_recipe recipe;
-    cli_run_paths paths;
-    cli_stages stages;
-    wf_dataset *data;
-    wf_graph *graph;
-} run;
+typedef cli_job run;
 
 wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *folder,
                             cli_run_paths *out) {
@@ -32,6 +24,12 @@ wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *
     snprintf(out->folder, sizeof out->folder, "%s", folder);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         CLI_TRY(cli_path(app, folder, files[i].name, files[i].path));
+    if (recipe->manifest != NULL) { /* folders with a file for each collection */
+        char *folders[] = {out->zoo, out->held_out, out->nets, out->direct};
+        static const char *const names[] = {"zoos", "scratch", "nets", "nets-direct"};
+        for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+            CLI_TRY(cli_path(app, folder, names[i], folders[i]));
+    }
     if (recipe->zoo_path != NULL) {
         snprintf(out->zoo, sizeof out->zoo, "%s", recipe->zoo_path);
         snprintf(out->held_out, sizeof out->held_out, "%s",
@@ -54,6 +52,7 @@ static wf_status train_zoo(run *r, size_t first, size_t count, const char *path)
 
 static wf_status stage_collection(run *r) {
     const cli_recipe *recipe = &r->recipe;
+    if (r->tasks != NULL) return cli_tasks_collection(r);
     if (recipe->zoo_path == NULL)
         return train_zoo(r, recipe->zoo.first, recipe->zoo.count, r->paths.zoo);
     wf_zoo *zoo; /* a given collection: only looked at */
@@ -64,6 +63,7 @@ static wf_status stage_collection(run *r) {
 
 static wf_status stage_held_out(run *r) {
     const cli_recipe *recipe = &r->recipe;
+    if (r->tasks != NULL) return cli_tasks_held_out(r);
     if (recipe->zoo_path != NULL || recipe->held_out == 0) return WF_OK;
     return train_zoo(r, recipe->zoo.first + recipe->zoo.count, recipe->held_out, r->paths.held_out);
 }
@@ -71,13 +71,14 @@ static wf_status stage_held_out(run *r) {
 static wf_status stage_training(run *r) {
     wf_zoo *zoo;
     wf_field_desc field;
+    if (r->tasks != NULL) return cli_tasks_training(r);
     CLI_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
     wf_status status = cli_recipe_field(r->app, &r->recipe, wf_zoo_graph(zoo), &field);
     if (status == WF_OK && field.cond != WF_COND_NONE)
-        status =
-            cli_fail(r->app, WF_ERR_UNSUPPORTED,
-                     "weft run has one collection and no conditions; set model.cond = none, or use "
-                     "weft train with several collections");
+        status = cli_fail(
+            r->app, WF_ERR_UNSUPPORTED,
+            "one collection needs no conditions; set model.cond = none, or write a manifest "
+            "of several");
     wf_source source = {.zoo = zoo};
     if (status == WF_OK)
         status = wf_flow_fit(r->app->ctx, &source, 1, &field, &r->recipe.fit, r->paths.flow, NULL);
@@ -88,6 +89,7 @@ static wf_status stage_training(run *r) {
 static wf_status stage_sampling(run *r) {
     wf_zoo *zoo;
     wf_flow *flow = NULL;
+    if (r->tasks != NULL) return cli_tasks_sampling(r);
     CLI_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
     wf_status status = wf_flow_open(r->app->ctx, r->paths.flow, &flow);
     if (status == WF_OK) {
@@ -107,10 +109,12 @@ static wf_status stage_sampling(run *r) {
 }
 
 static wf_status stage_evaluation(run *r) {
+    if (r->tasks != NULL) return cli_tasks_evaluation(r);
     return cli_evaluate_run(r->app, &r->recipe, &r->paths, r->data);
 }
 
 static wf_status stage_report(run *r) {
+    if (r->tasks != NULL) return cli_tasks_report(r, r->paths.report);
     return cli_report_run(r->app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages),
                           r->paths.report);
 }
@@ -185,6 +189,7 @@ static wf_status settle_changes(run *r, bool redo) {
 
 /* Is everything a finished stage leaves still there? The direct networks exist only with refinement. */
 static bool outputs_exist(const run *r, cli_stage stage) {
+    if (r->tasks != NULL && stage != CLI_STAGE_REPORT) return cli_tasks_outputs_exist(r, stage);
     if (stage == CLI_STAGE_HELD_OUT && (r->recipe.held_out == 0 || r->recipe.zoo_path != NULL))
         return true;
     if (!wf_file_exists(output_path(r, stage, 0))) return false;
@@ -235,11 +240,17 @@ static wf_status write_resolved(run *r) {
 
 static wf_status open_inputs(run *r) {
     const cli_recipe *recipe = &r->recipe;
-    if (recipe->manifest != NULL)
-        return cli_fail(r->app, WF_ERR_UNSUPPORTED,
-                        "weft run has one collection, zoo.manifest several; use weft train, then "
-                        "weft sample --task");
     bool given = recipe->zoo_path != NULL;
+    if (recipe->manifest != NULL && (given || recipe->arch != NULL))
+        return cli_fail(r->app, WF_ERR_USAGE,
+                        "zoo.manifest names the collections; leave zoo.%s out",
+                        given ? "path" : "arch");
+    if (recipe->manifest != NULL) return cli_tasks_open(r);
+    if (recipe->widths != NULL)
+        return cli_fail(
+            r->app, WF_ERR_USAGE,
+            "sample.widths belongs to zoo.manifest; weft sample --width does it for one "
+            "collection");
     if (!given || wf_recipe_has_section(recipe->source, "data"))
         CLI_TRY(cli_recipe_dataset(r->app, recipe, &r->data));
     if (!given) CLI_TRY(cli_recipe_graph(r->app, recipe, r->data, &r->graph));
@@ -251,12 +262,15 @@ static wf_status run_all(run *r, const char *folder, bool redo) {
     CLI_TRY(cli_run_paths_set(app, &r->recipe, folder, &r->paths));
     CLI_TRY(open_inputs(r));
     CLI_TRY(wf_make_folder(app->ctx, folder));
-    CLI_TRY(cli_stages_open(app, folder, &r->recipe, r->data != NULL ? r->data->fingerprint : "",
-                            &r->stages));
+    const char *fingerprint = r->tasks != NULL  ? r->tasks->fingerprint
+                              : r->data != NULL ? r->data->fingerprint
+                                                : "";
+    CLI_TRY(cli_stages_open(app, folder, &r->recipe, fingerprint, &r->stages));
     CLI_TRY(settle_changes(r, redo));
     CLI_TRY(write_resolved(r));
     for (int stage = 0; stage < CLI_STAGES; stage++) CLI_TRY(run_stage(r, (cli_stage)stage));
-    CLI_TRY(cli_print_eval(app, r->paths.eval, r->recipe.eval.score == WF_SCORE_AUC));
+    if (r->tasks != NULL) CLI_TRY(cli_tasks_print(r));
+    else CLI_TRY(cli_print_eval(app, r->paths.eval, r->recipe.eval.score == WF_SCORE_AUC));
     if (!app->json) {
         char took[32];
         cli_duration(cli_stages_total(&r->stages), took);
@@ -295,6 +309,7 @@ static wf_status run_create(cli_app *app, run **out) {
 static wf_status run_end(run *r, wf_status status) {
     status = add_remedy(r, status);
     cli_stages_free(&r->stages);
+    cli_tasks_free(r->tasks);
     wf_dataset_free(r->data);
     wf_graph_free(r->graph);
     cli_recipe_free(&r->recipe);
@@ -335,11 +350,15 @@ static wf_status report_again(run *r, const char *folder) {
                         folder);
     CLI_TRY(cli_recipe_open(app, source, &r->recipe));
     CLI_TRY(cli_run_paths_set(app, &r->recipe, folder, &r->paths));
-    if (wf_recipe_has_section(r->recipe.source, "data"))
+    bool many = r->recipe.manifest != NULL;
+    if (!many && wf_recipe_has_section(r->recipe.source, "data"))
         CLI_TRY(cli_recipe_dataset(app, &r->recipe, &r->data));
     CLI_TRY(cli_stages_open(app, folder, &r->recipe, "", &r->stages));
     const char *out = cli_text(app, "out") != NULL ? cli_text(app, "out") : r->paths.report;
-    CLI_TRY(cli_report_run(app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages), out));
+    if (many) CLI_TRY(cli_tasks_report(r, out));
+    else
+        CLI_TRY(
+            cli_report_run(app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages), out));
     if (app->json) return cli_print_json(app, json_pack("{s:s}", "path", out));
     puts(out);
     return WF_OK;

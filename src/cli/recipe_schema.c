@@ -127,6 +127,7 @@ static const key_entry keys[] = {
     {"train", "log_every", KEY_SIZE, AT(fit.log_every), COUNT, NULL, CLI_STAGE_NONE, "updates between lines of the log"},
 
     {"sample", "count", KEY_SIZE, AT(sample_count), COUNT, NULL, CLI_STAGE_SAMPLING, "networks to generate; controls too"},
+    {"sample", "widths", KEY_TEXT, AT(widths), 0, 0, NULL, CLI_STAGE_SAMPLING, "with zoo.manifest: hidden widths times these, as 0.5,1,1.5; also of networks trained alike"},
     {"sample", "solver", KEY_CHOICE, AT(sample.solver), 0, 0, NAMES("euler", "heun", "rk4", "dopri5"), CLI_STAGE_SAMPLING, "of the flow's equation"},
     {"sample", "steps", KEY_INT, AT(sample.steps), 1, 1e6, NULL, CLI_STAGE_SAMPLING, "of euler, heun and rk4"},
     {"sample", "rtol", KEY_REAL, AT(sample.rtol), POSITIVE, NULL, CLI_STAGE_SAMPLING, "dopri5: relative tolerance"},

@@ -26,6 +26,7 @@ typedef struct cli_recipe {
     wf_fit_desc fit;
     wf_sample_desc sample;
     size_t sample_count;
+    const char *widths; /* factors, joined by commas */
     wf_eval_desc eval;
     bool controls;
     const char *title;

@@ -8,37 +8,34 @@ enum { max_sources = 1024 };
 static wf_status no_memory(cli_app *app) { return cli_fail(app, WF_ERR_MEMORY, "out of memory"); }
 
 static wf_status allocate(cli_app *app, int n, cli_sources *s) {
-    size_t count = (size_t)n;
-    s->list = calloc(count, sizeof *s->list);
-    s->zoos = calloc(count, sizeof *s->zoos);
-    s->label = calloc(count, sizeof *s->label);
-    s->cond_text = calloc(count, sizeof *s->cond_text);
-    s->data = calloc(count, sizeof *s->data);
-    s->data_path = calloc(count, sizeof *s->data_path);
-    bool all = s->list != NULL && s->zoos != NULL && s->label != NULL && s->cond_text != NULL &&
-               s->data != NULL && s->data_path != NULL;
-    return all ? WF_OK : no_memory(app);
+    s->list = calloc((size_t)n, sizeof *s->list);
+    s->text = calloc((size_t)n, sizeof *s->text);
+    s->n = s->list != NULL && s->text != NULL ? n : 0;
+    return s->n == n ? WF_OK : no_memory(app);
 }
 
 void cli_sources_free(cli_sources *s) {
-    for (int i = 0; i < s->n; i++) wf_zoo_free(s->zoos[i]);
+    for (int i = 0; i < s->n; i++) wf_zoo_free((wf_zoo *)(uintptr_t)s->list[i].zoo);
     free(s->list);
-    free(s->zoos);
-    free(s->label);
-    free(s->cond_text);
-    free(s->data);
-    free(s->data_path);
+    free(s->text);
     free(s->cond);
-    free(s->zoo_text);
+    free(s->zoos);
     free(s->conds);
     wf_recipe_free(s->manifest);
     *s = (cli_sources){0};
 }
 
-static wf_status open_zoo(cli_app *app, cli_sources *s, const char *path) {
-    CLI_TRY(wf_zoo_open(app->ctx, path, &s->zoos[s->n]));
-    s->list[s->n].zoo = s->zoos[s->n];
-    s->n++;
+wf_status cli_sources_open(cli_app *app, cli_sources *s) {
+    for (int i = 0; i < s->n; i++) {
+        if (s->text[i].zoo[0] == '\0')
+            return cli_fail(app, WF_ERR_INPUT,
+                            "[%s] has a recipe, but no collection yet: weft run makes it; or write "
+                            "zoo = FILE",
+                            s->text[i].label);
+        wf_zoo *zoo;
+        CLI_TRY(wf_zoo_open(app->ctx, s->text[i].zoo, &zoo));
+        s->list[i].zoo = zoo;
+    }
     return WF_OK;
 }
 
@@ -50,6 +47,13 @@ static int count_parts(const char *text, char separator) {
     return n;
 }
 
+static wf_status put_path(cli_app *app, const char *folder, int length, const char *path,
+                          char out[CLI_PATH]) {
+    if (path[0] == '/') length = 0;
+    if (snprintf(out, CLI_PATH, "%.*s%s", length, folder, path) < CLI_PATH) return WF_OK;
+    return cli_fail(app, WF_ERR_INPUT, "%.60s...: the path is too long", path);
+}
+
 wf_status cli_sources_list(cli_app *app, const char *zoo, const char *cond, cli_sources *s) {
     *s = (cli_sources){0};
     int n = count_parts(zoo, ',');
@@ -59,27 +63,19 @@ wf_status cli_sources_list(cli_app *app, const char *zoo, const char *cond, cli_
         return cli_fail(app, WF_ERR_USAGE, "%d conditions for %d collections",
                         count_parts(cond, ';'), n);
     CLI_TRY(allocate(app, n, s));
-    s->zoo_text = strdup(zoo);
+    s->zoos = strdup(zoo);
     s->conds = strdup(cond != NULL ? cond : "");
-    if (s->zoo_text == NULL || s->conds == NULL) return no_memory(app);
-    char *rest = s->zoo_text, *conds = s->conds;
-    while (rest != NULL) {
-        s->label[s->n] = strsep(&rest, ",");
-        if (cond != NULL) s->cond_text[s->n] = strsep(&conds, ";");
-        CLI_TRY(open_zoo(app, s, s->label[s->n]));
+    if (s->zoos == NULL || s->conds == NULL) return no_memory(app);
+    char *rest = s->zoos, *conds = s->conds;
+    for (int i = 0; i < n; i++) {
+        s->text[i].label = strsep(&rest, ",");
+        if (cond != NULL) s->text[i].cond = strsep(&conds, ";");
+        CLI_TRY(put_path(app, "", 0, s->text[i].label, s->text[i].zoo));
     }
     return WF_OK;
 }
 
 /* --- a manifest --------------------------------------------------------------------------------- */
-
-/* A path of the manifest: as it is when absolute, else in the manifest's folder. */
-static wf_status beside(cli_app *app, const char *manifest, const char *path, char out[CLI_PATH]) {
-    const char *slash = strrchr(manifest, '/');
-    int folder = path[0] == '/' || slash == NULL ? 0 : (int)(slash - manifest) + 1;
-    if (snprintf(out, CLI_PATH, "%.*s%s", folder, manifest, path) < CLI_PATH) return WF_OK;
-    return cli_fail(app, WF_ERR_INPUT, "%s: a path in it is too long", manifest);
-}
 
 static bool is_builtin(const char *name) {
     for (const char *const *builtin = wf_data_builtin(); *builtin != NULL; builtin++)
@@ -87,29 +83,37 @@ static bool is_builtin(const char *name) {
     return false;
 }
 
-static wf_status read_section(cli_app *app, const char *path, const char *section, cli_sources *s) {
-    const char *zoo = NULL, *cond = NULL, *task = section, *data = NULL;
-    CLI_TRY(wf_recipe_string(app->ctx, s->manifest, section, "zoo", &zoo));
-    CLI_TRY(wf_recipe_string(app->ctx, s->manifest, section, "cond", &cond));
-    CLI_TRY(wf_recipe_string(app->ctx, s->manifest, section, "task", &task));
-    CLI_TRY(wf_recipe_string(app->ctx, s->manifest, section, "data", &data));
-    if (zoo == NULL)
-        return cli_fail(app, WF_ERR_INPUT, "%s: [%s] names no collection; write zoo = FILE", path,
+static wf_status read_section(cli_app *app, const char *path, const char *section, cli_sources *s,
+                              int i) {
+    const char *zoo = NULL, *recipe = NULL, *data = NULL, *task = section;
+    cli_source_text *text = &s->text[i];
+    const struct {
+        const char *key, **value;
+    } keys[] = {{"zoo", &zoo},
+                {"recipe", &recipe},
+                {"data", &data},
+                {"task", &task},
+                {"cond", &text->cond}};
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+        CLI_TRY(wf_recipe_string(app->ctx, s->manifest, section, keys[k].key, keys[k].value));
+    if ((zoo == NULL) == (recipe == NULL))
+        return cli_fail(app, WF_ERR_INPUT,
+                        "%s: [%s] names %s; write zoo = FILE, or recipe = FILE to have it made",
+                        path, section,
+                        zoo == NULL ? "no collection" : "a collection and a recipe for one");
+    if (recipe != NULL && data != NULL)
+        return cli_fail(app, WF_ERR_INPUT, "%s: [%s] has a recipe, which says the data", path,
                         section);
     if (task[0] == '\0')
         return cli_fail(app, WF_ERR_INPUT, "%s: [%s] has an empty task", path, section);
-    int i = s->n;
-    s->label[i] = section;
-    s->cond_text[i] = cond;
+    text->label = section;
     s->list[i].task = task;
-    if (data != NULL) {
-        s->data[i] = s->data_path[i];
-        if (is_builtin(data)) snprintf(s->data_path[i], CLI_PATH, "%s", data);
-        else CLI_TRY(beside(app, path, data, s->data_path[i]));
-    }
-    char file[CLI_PATH];
-    CLI_TRY(beside(app, path, zoo, file));
-    return open_zoo(app, s, file);
+    const char *slash = strrchr(path, '/');
+    int folder = slash == NULL ? 0 : (int)(slash - path) + 1;
+    if (zoo != NULL) CLI_TRY(put_path(app, path, folder, zoo, text->zoo));
+    if (recipe != NULL) CLI_TRY(put_path(app, path, folder, recipe, text->recipe));
+    if (data != NULL) CLI_TRY(put_path(app, path, is_builtin(data) ? 0 : folder, data, text->data));
+    return WF_OK;
 }
 
 wf_status cli_sources_manifest(cli_app *app, const char *path, cli_sources *s) {
@@ -124,7 +128,7 @@ wf_status cli_sources_manifest(cli_app *app, const char *path, cli_sources *s) {
         return cli_fail(app, WF_ERR_INPUT, "%s: more than %d collections", path, max_sources);
     CLI_TRY(allocate(app, n, s));
     for (int i = 0; i < n; i++)
-        CLI_TRY(read_section(app, path, wf_recipe_section(s->manifest, i), s));
+        CLI_TRY(read_section(app, path, wf_recipe_section(s->manifest, i), s, i));
     return wf_recipe_finish(app->ctx, s->manifest);
 }
 
@@ -151,34 +155,34 @@ static wf_status check_size(cli_app *app, wf_field_desc *field, const char *labe
 
 /* Every collection has its numbers, or none of them has any. */
 static wf_status check_given(cli_app *app, const cli_sources *s, bool *given) {
-    *given = s->cond_text[0] != NULL;
+    *given = s->text[0].cond != NULL;
     for (int i = 1; i < s->n; i++)
-        if ((s->cond_text[i] != NULL) != *given)
+        if ((s->text[i].cond != NULL) != *given)
             return cli_fail(app, WF_ERR_INPUT,
                             "[%s] has a condition, [%s] has none; give all of them one, or none",
-                            s->label[*given ? 0 : i], s->label[*given ? i : 0]);
+                            s->text[*given ? 0 : i].label, s->text[*given ? i : 0].label);
     return WF_OK;
 }
 
 static wf_status read_numbers(cli_app *app, cli_sources *s, wf_field_desc *field) {
-    int size = field->cond_size != 0 ? field->cond_size : count_parts(s->cond_text[0], ',');
+    int size = field->cond_size != 0 ? field->cond_size : count_parts(s->text[0].cond, ',');
     for (int i = 0; i < s->n; i++)
-        CLI_TRY(check_size(app, field, s->label[i], count_parts(s->cond_text[i], ',')));
+        CLI_TRY(check_size(app, field, s->text[i].label, count_parts(s->text[i].cond, ',')));
     s->cond = calloc((size_t)s->n, (size_t)size * sizeof *s->cond);
     if (s->cond == NULL) return no_memory(app);
     for (int i = 0; i < s->n; i++) {
         char what[200];
         int count;
         float *at = s->cond + (size_t)i * (size_t)size;
-        snprintf(what, sizeof what, "the condition of %.150s", s->label[i]);
-        CLI_TRY(cli_numbers(app, what, s->cond_text[i], at, size, &count));
+        snprintf(what, sizeof what, "the condition of %.150s", s->text[i].label);
+        CLI_TRY(cli_numbers(app, what, s->text[i].cond, at, size, &count));
         s->list[i].cond = at;
         for (int k = 0; s->manifest != NULL && k < i; k++)
             if (strcmp(s->list[k].task, s->list[i].task) == 0 &&
                 memcmp(s->list[k].cond, at, (size_t)size * sizeof *at) != 0)
                 return cli_fail(app, WF_ERR_INPUT,
                                 "[%s] and [%s] are of one task, %s, but have different conditions",
-                                s->label[k], s->label[i], s->list[i].task);
+                                s->text[k].label, s->text[i].label, s->list[i].task);
     }
     return WF_OK;
 }

@@ -3,10 +3,11 @@
  * A manifest is a text like a recipe, one section for each collection:
  *
  *     [letter]                       # the name of its task
- *     zoo = letter.safetensors       # the collection, looked up beside the manifest
+ *     zoo = letter.safetensors       # the collection, looked up beside the manifest ...
+ *     recipe = letter.conf           # ... or the recipe whose [data] and [zoo] weft run makes it with
+ *     data = letter.conf             # with zoo: what weft run judges it on, a built-in set or a recipe's [data]
  *     cond = 1,0                     # its condition; without any, tasks are numbered: 1,0,0  0,1,0 ...
- *     task = letter                  # another name than the section's; collections may share a task
- *     data = letter.conf             # what weft run judges it on: a built-in set, or a recipe with a [data] section */
+ *     task = letter                  # another name than the section's; collections may share a task */
 #ifndef WF_CLI_SOURCES_H
 #define WF_CLI_SOURCES_H
 
@@ -14,22 +15,27 @@
 #include "weft/flow.h"
 #include "weft/recipe.h"
 
+/* What is said of a collection. */
+typedef struct cli_source_text {
+    const char *label; /* what faults call it: a section, or a path */
+    const char *cond;  /* NULL: none */
+    char zoo[CLI_PATH], recipe[CLI_PATH], data[CLI_PATH]; /* "" where not given */
+} cli_source_text;
+
 typedef struct cli_sources {
     int n;
-    wf_source *list;         /* [n] */
-    wf_zoo **zoos;           /* [n] */
-    const char **label;      /* [n] what faults call it: a section, or a path */
-    const char **cond_text;  /* [n] as given; NULL where none is */
-    const char **data;       /* [n] data sets a manifest names; NULL where none is */
-    char (*data_path)[4096]; /* [n] where `data` points when it is a file beside the manifest */
-    float *cond;             /* (n, K) */
-    wf_recipe *manifest;     /* owns the texts, or ... */
-    char *zoo_text, *conds;  /* ... these do */
+    wf_source *list;       /* [n] */
+    cli_source_text *text; /* [n] */
+    float *cond;           /* (n, K) */
+    wf_recipe *manifest;   /* owns the texts, or ... */
+    char *zoos, *conds;    /* ... these do */
 } cli_sources;
 
 /* --zoo "A,B" and --cond "0;1"; cond may be NULL. Free with cli_sources_free, also after a failure. */
 wf_status cli_sources_list(cli_app *app, const char *zoo, const char *cond, cli_sources *out);
 wf_status cli_sources_manifest(cli_app *app, const char *path, cli_sources *out);
+/* Opens the collections: list[i].zoo. */
+wf_status cli_sources_open(cli_app *app, cli_sources *sources);
 void cli_sources_free(cli_sources *sources);
 
 /* Reads the conditions into list[i].cond for a field of this description, whose cond_size is checked, or set when it

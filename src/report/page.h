@@ -61,6 +61,7 @@ wf__style wf__style_of(const wf_report_desc *desc, int entry);
 /* The parts of the page, in its order; each leaves itself out when it has nothing to show. */
 void wf__report_glance(wf__page *page, const wf_report_desc *desc);
 void wf__report_table(wf__page *page, const wf_report_desc *desc);
+void wf__report_tasks(wf__page *page, const wf_report_desc *desc);
 void wf__report_scatter(wf__page *page, const wf_report_desc *desc);
 wf_status wf__report_wall(wf_ctx *ctx, wf__page *page, const wf_report_desc *desc);
 wf_status wf__report_loss(wf_ctx *ctx, wf__page *page, const wf_report_desc *desc);

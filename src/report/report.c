@@ -123,6 +123,7 @@ wf_status wf_report_write(wf_ctx *ctx, const wf_report_desc *desc, const char *p
     page_head(&page, desc);
     wf__report_glance(&page, desc);
     wf__report_table(&page, desc);
+    wf__report_tasks(&page, desc);
     wf__report_scatter(&page, desc);
     wf_status status = wf__report_wall(ctx, &page, desc);
     if (status == WF_OK) status = wf__report_loss(ctx, &page, desc);

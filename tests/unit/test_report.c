@@ -295,6 +295,38 @@ static void base64_known_answers(void **state) {
     }
 }
 
+/* A flow of many tasks: one picture a width, one line a task; names are escaped, what is not known is a dash. */
+static void page_of_tasks(void **state) {
+    (void)state;
+    const wf_report_task tasks[] = {{"a<b", "2-4-2", 0.5, 0.9, 0.01, 0.85, 0.02, NAN},
+                                    {"a<b", "2-8-2", 1, 0.91, 0.01, 0.9, 0.02, 0.9512},
+                                    {"bare", "3-8-2", 1, NAN, NAN, NAN, NAN, 0.5}};
+    wf_report_desc desc = wf_report_desc_default();
+    desc.tasks = tasks;
+    desc.n_tasks = 3;
+    desc.summary = "";
+    wf__page page = {0};
+    wf__report_tasks(&page, &desc);
+    assert_false(page.failed);
+    assert_non_null(strstr(page.text, "Hidden widths times 0.5"));
+    assert_non_null(strstr(page.text, "Hidden widths times 1:"));
+    assert_null(strstr(page.text, "a<b"));
+    assert_non_null(strstr(page.text, "a&lt;b"));
+    assert_non_null(strstr(page.text, ">-5.00<"));
+    assert_non_null(strstr(page.text, "85.00 <small>&plusmn;&thinsp;2.00</small>"));
+    assert_non_null(strstr(page.text, "<td>0.951</td>"));
+    assert_non_null(strstr(page.text, "<td>&ndash;</td>"));
+    assert_null(strstr(page.text, "nan"));
+    size_t bars = 0;
+    for (const char *at = page.text; (at = strstr(at, "<rect")) != NULL; at++) bars++;
+    assert_int_equal(bars, 4);
+    wf__page_free(&page);
+    desc.n_tasks = 0;
+    wf__report_tasks(&page, &desc);
+    assert_null(page.text);
+    wf__page_free(&page);
+}
+
 /* A copy: more than half of the networks at the 99th percentile or above. */
 static void copies_are_told(void **state) {
     (void)state;
@@ -320,9 +352,13 @@ static void numbers_ignore_the_locale(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(full_page),       cmocka_unit_test(unlabelled_page),
-        cmocka_unit_test(png_round_trip),  cmocka_unit_test(base64_known_answers),
-        cmocka_unit_test(copies_are_told), cmocka_unit_test(numbers_ignore_the_locale),
+        cmocka_unit_test(full_page),
+        cmocka_unit_test(unlabelled_page),
+        cmocka_unit_test(png_round_trip),
+        cmocka_unit_test(base64_known_answers),
+        cmocka_unit_test(page_of_tasks),
+        cmocka_unit_test(copies_are_told),
+        cmocka_unit_test(numbers_ignore_the_locale),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

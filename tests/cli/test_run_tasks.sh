@@ -1,0 +1,83 @@
+#!/bin/sh
+# weft run with a manifest: collections made from recipes, one flow, networks of every task and width, table and page.
+. tests/cli/lib.sh
+cd "$scratch" || exit 1
+mkdir recipes
+for set in moons spirals; do
+    arch=2-5-2
+    [ $set = spirals ] && arch=2-7-3
+    printf '[data]\nname = %s\nrows = 200\n[zoo]\narch = %s\ncount = 30\nheld_out = 6\nepochs = 4\nbatch = 32\n' $set $arch >recipes/$set.conf
+done
+cat >recipes/all.manifest <<'END'
+[moons]
+recipe = moons.conf
+[spirals]
+recipe = spirals.conf
+END
+cat >all.conf <<'END'
+[zoo]
+manifest = recipes/all.manifest
+[model]
+node = 8
+edge = 8
+time = 8
+blocks = 1
+cond = linear
+[train]
+updates = 20
+batch = 8
+cond_drop = 0.1
+[sample]
+count = 5
+widths = 0.5,1
+solver = euler
+steps = 3
+refine_cycles = 1
+[eval]
+subsets = 4
+END
+expect run 0 "mean gap at width 0.5 over 2 collections" "$weft" run all.conf
+check run-page grep -q "hidden widths times 0.5" runs/all/report.html
+check run-rows python3 -c '
+import json
+eval = json.load(open("runs/all/eval.json"))
+rows = {(r["collection"], r["width"], r["name"]): r for r in eval["rows"]}
+for task, arch, half in (("moons", "2-5-2", "2-3-2"), ("spirals", "2-7-3", "2-4-3")):
+    assert rows[task, 1, "reference"]["n"] == 30 and rows[task, 1, "scratch"]["n"] == 6
+    assert rows[task, 1, "gmn-refined"]["arch"] == arch and rows[task, 1, "gmn-refined"]["jws"] > 0
+    assert rows[task, 0.5, "scratch"]["arch"] == half and rows[task, 0.5, "gmn"]["jws"] is None
+    assert 0 <= rows[task, 0.5, "gmn-refined"]["accuracy_mean"] <= 1
+gap = sum(rows[t, 1, "gmn-refined"]["accuracy_mean"] - rows[t, 1, "reference"]["accuracy_mean"] for t in ("moons", "spirals")) / 2
+assert abs(eval["gaps"][1]["gap"] - gap) < 1e-9 and eval["gaps"][1]["collections"] == 2'
+check "its networks are collections" "$weft" zoo export runs/all/nets/moons-x0.5.safetensors -i 1 -o net.safetensors
+expect run-again 0 "training: done before" "$weft" run all.conf
+cp -r runs/all before
+rm runs/all/nets/spirals-x1.safetensors runs/all/zoos/moons.safetensors
+expect run-mends 0 "held-out: done before" "$weft" run all.conf
+check "a lost collection comes back" cmp before/zoos/moons.safetensors runs/all/zoos/moons.safetensors
+check "lost networks come back the same" cmp before/nets/spirals-x1.safetensors runs/all/nets/spirals-x1.safetensors
+check "the rows stay" cmp before/eval.json runs/all/eval.json
+expect run-width 2 "sample.widths was 0.5,1, now 2" "$weft" run all.conf --set sample.widths=2
+expect run-width-redo 0 "mean gap" "$weft" run all.conf --set sample.widths=2 --redo
+check "the collections are kept" cmp before/zoos/moons.safetensors runs/all/zoos/moons.safetensors
+expect report-again 0 "again.html" "$weft" report runs/all -o again.html
+expect run-json 0 '"gaps"' "$weft" run all.conf --set sample.widths=2 --json -q
+
+# Given collections, one of them without labelled data.
+printf '[moons]\nzoo = before/zoos/moons.safetensors\ndata = recipes/moons.conf\n[spirals]\nzoo = before/zoos/spirals.safetensors\n' >given.manifest
+sed -e 's/^manifest.*/manifest = given.manifest/' -e 's/^refine_cycles.*//' all.conf >given.conf
+expect run-given 0 "mean gap at width 1 over 1 collections" "$weft" run given.conf
+check "given collections stand" test -s before/zoos/moons.safetensors -a -s before/zoos/spirals.safetensors
+
+expect train-from-recipes 3 "weft run makes it" "$weft" train all.conf -o flow.safetensors
+expect widths-wrong 2 "different factors above 0" "$weft" run all.conf -o x --set sample.widths=1,1
+expect widths-words 2 "sample.widths needs numbers" "$weft" run all.conf -o x --set sample.widths=wide
+expect widths-alone 2 "belongs to zoo.manifest" "$weft" run recipes/moons.conf -o x --set sample.widths=1
+expect manifest-and-arch 2 "leave zoo.arch out" "$weft" run all.conf -o x --set zoo.arch=2-3-2
+printf '[a]\nrecipe = recipes/moons.conf\nzoo = before/zoos/moons.safetensors\n' >bad.manifest
+expect both-ways 3 "a collection and a recipe" "$weft" run all.conf -o x --set zoo.manifest=bad.manifest
+printf '[a]\nrecipe = nowhere.conf\n' >bad.manifest
+expect lost-recipe 3 "nowhere.conf" "$weft" run all.conf -o x --set zoo.manifest=bad.manifest
+printf '[a]\nrecipe = recipes/moons.conf\ndata = moons\n' >bad.manifest
+expect data-twice 3 "which says the data" "$weft" run all.conf -o x --set zoo.manifest=bad.manifest
+finish

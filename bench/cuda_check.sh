@@ -67,9 +67,9 @@ for check in $checks; do
         done ;;
     profile) # time per kernel of one step
         for layout in lean lstar; do
-            note "kernels of a step, karhunen $layout (ms, launches)"
+            note "kernels of a step, karhunen $layout bf16 (ms, launches)"
             ncu --clock-control none --metrics gpu__time_duration.sum --csv "$gpu/cuda_step" \
-                karhunen $layout 2>/dev/null | python3 -c '
+                karhunen $layout bf16 2>/dev/null | python3 -c '
 import csv, sys, collections
 rows = list(csv.reader(line for line in sys.stdin if line.startswith("\"")))
 head, sums = rows[0], collections.Counter()

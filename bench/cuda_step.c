@@ -1,7 +1,8 @@
 /* cuda_step: time and memory of a training step and of a velocity on the GPU, replayed as CUDA graphs.
  *
- *     cuda_step               all cases of the table, and the velocity of 100 networks
- *     cuda_step CASE LAYOUT   one of karhunen, mnist with lean or lstar, created and run once: for a profiler */
+ *     cuda_step                          all cases in both precisions, and the velocity of 100 networks
+ *     cuda_step CASE LAYOUT PRECISION    one of karhunen, mnist with lean or lstar in fp32 or bf16, created and run once:
+ *                                        for a profiler */
 #include "base/arena.h"
 #include "base/random.h"
 #include "base/status.h"
@@ -41,7 +42,7 @@ typedef struct step_case {
     gmn_cuda *program;
 } step_case;
 
-static void open_case(wf_ctx *ctx, const char *name, wf_layout layout, int n, bool keep,
+static void open_case(wf_ctx *ctx, const char *name, wf_layout layout, bool fast, int n, bool keep,
                       step_case *c) {
     bool mnist = strcmp(name, "mnist") == 0;
     wf_field_desc desc = field_of(name, layout);
@@ -53,7 +54,7 @@ static void open_case(wf_ctx *ctx, const char *name, wf_layout layout, int n, bo
     check(ctx, wf_batch_build(ctx, &c->arena, graphs, n, &c->batch));
     free(graphs);
     check(ctx, wf__gmn_layout_create(ctx, &desc, &c->layout));
-    gmn_cuda_desc program = {.layout = &c->layout, .batch = &c->batch, .keep = keep};
+    gmn_cuda_desc program = {.layout = &c->layout, .batch = &c->batch, .keep = keep, .fast = fast};
     check(ctx, wf__gmn_cuda_create(ctx, &program, &c->program));
     /* Random numbers of about the right size in all parameters: zeros would be faster than real data. */
     const gmn_cuda_buffers *to = wf__gmn_cuda_buffers(c->program);
@@ -93,35 +94,35 @@ static double time_of(wf_ctx *ctx, step_case *c, bool forward, bool backward) {
     return best;
 }
 
-static void run_case(wf_ctx *ctx, const char *name, wf_layout layout) {
+static void run_case(wf_ctx *ctx, const char *name, wf_layout layout, bool fast) {
     step_case c;
     double start = wf_seconds();
-    open_case(ctx, name, layout, 256, true, &c);
+    open_case(ctx, name, layout, fast, 256, true, &c);
     double made = wf_seconds() - start;
     double forward = time_of(ctx, &c, true, false), step = time_of(ctx, &c, true, true);
     double bytes = (double)wf__gmn_cuda_bytes(c.program);
     close_case(&c);
-    open_case(ctx, name, layout, 100, false, &c);
+    open_case(ctx, name, layout, fast, 100, false, &c);
     double velocity = time_of(ctx, &c, true, false);
     close_case(&c);
-    printf("%-9s %-6s %8.2f %8.2f %8.2f %8.2f %10.2f %8.0f\n", name,
-           layout == WF_LAYOUT_LEAN ? "lean" : "lstar", forward * 1e3, (step - forward) * 1e3,
-           step * 1e3, bytes / (1 << 30), velocity * 1e3, made * 1e3);
+    printf("%-9s %-6s %-5s %8.2f %8.2f %8.2f %8.2f %10.2f %8.0f\n", name,
+           layout == WF_LAYOUT_LEAN ? "lean" : "lstar", fast ? "bf16" : "fp32", forward * 1e3,
+           (step - forward) * 1e3, step * 1e3, bytes / (1 << 30), velocity * 1e3, made * 1e3);
 }
 
 int main(int argc, char **argv) {
     wf_ctx_desc desc = {.threads = 2, .device = WF_DEVICE_CUDA};
     wf_ctx *ctx;
     if (wf_ctx_create(&desc, &ctx) != WF_OK) return 1;
-    if (argc == 3) {
+    if (argc == 4) {
         step_case c;
-        open_case(ctx, argv[1], strcmp(argv[2], "lean") ? WF_LAYOUT_LSTAR : WF_LAYOUT_LEAN, 256,
-                  true, &c);
+        wf_layout layout = strcmp(argv[2], "lean") ? WF_LAYOUT_LSTAR : WF_LAYOUT_LEAN;
+        open_case(ctx, argv[1], layout, strcmp(argv[3], "bf16") == 0, 256, true, &c);
         close_case(&c);
     } else {
-        printf("fp32, B = 256; ms       forward backward     step      GiB  v of 100  make\n");
+        printf("B = 256; ms              forward backward     step      GiB  v of 100     make\n");
         const char *const names[] = {"karhunen", "mnist"};
-        for (int k = 0; k < 4; k++) run_case(ctx, names[k / 2], (wf_layout)(k % 2));
+        for (int k = 0; k < 8; k++) run_case(ctx, names[k / 2 % 2], (wf_layout)(k % 2), k < 4);
     }
     wf_ctx_free(ctx);
     return 0;

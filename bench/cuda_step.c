@@ -120,6 +120,7 @@ int main(int argc, char **argv) {
         open_case(ctx, argv[1], layout, strcmp(argv[3], "bf16") == 0, 256, true, &c);
         close_case(&c);
     } else {
+        setvbuf(stdout, NULL, _IOLBF, 0);
         printf("B = 256; ms              forward backward     step      GiB  v of 100     make\n");
         const char *const names[] = {"karhunen", "mnist"};
         for (int k = 0; k < 8; k++) run_case(ctx, names[k / 2 % 2], (wf_layout)(k % 2), k < 4);

@@ -323,7 +323,8 @@ typedef struct block_state {
     const gmn_block_layout *layout;
     gmn_columns columns;
     wf_tensor *modulation, *hb, *ub;
-    wf_tensor *mean_e; /* (B, de) of the modulated edges */
+    wf_tensor *node_graph, *edge_graph, *msg_graph; /* graphs' parts of first affines, (B, .) */
+    wf_tensor *mean_e;                              /* (B, de) of the modulated edges */
     bool last;
 } block_state;
 
@@ -332,16 +333,20 @@ static wf_sum sum_mode(const network *n) {
     return n->desc->messages == WF_MESSAGES_ATTENTION ? WF_SUM_ATTENTION : WF_SUM_PLAIN;
 }
 
-/* A first affine over (edge, i, j, global) as two tables of the nodes; the first holds global part and bias. */
-static void node_tables(network *n, const block_state *b, const gmn_affine *first,
+/* What the graph contributes to a first affine, with its bias: (B, width). */
+static wf_tensor *graph_table(network *n, const block_state *b, const gmn_affine *first,
+                              int operand) {
+    return wf_linear(n->tape, &(wf_linear_desc){.x = {b->ub},
+                                                .weight = {weight(n, first->weight[operand])},
+                                                .bias = weight(n, first->bias)});
+}
+
+/* A first affine over (edge, i, j, global) as two tables of the nodes; the first holds the graph's part. */
+static void node_tables(network *n, const block_state *b, const gmn_affine *first, wf_tensor *graph,
                         wf_tensor **table_i, wf_tensor **table_j) {
-    wf_tensor *global =
-        wf_linear(n->tape, &(wf_linear_desc){.x = {b->ub},
-                                             .weight = {weight(n, first->weight[3])},
-                                             .bias = weight(n, first->bias)});
     *table_i = wf_linear(n->tape, &(wf_linear_desc){.x = {b->hb},
                                                     .weight = {weight(n, first->weight[1])},
-                                                    .table = global,
+                                                    .table = graph,
                                                     .map = n->view->node_graph});
     *table_j = product(n, first->weight[2], b->hb);
 }
@@ -356,14 +361,9 @@ static wf_tensor *branch_tail(network *n, const gmn_affine *layers, int count, w
 static void update_nodes(network *n, const block_state *b, wf_tensor *const incoming[2],
                          bool lean) {
     const gmn_affine *first = &b->layout->node[0];
-    int global_operand = lean ? 3 : 2;
-    wf_tensor *global =
-        wf_linear(n->tape, &(wf_linear_desc){.x = {b->ub},
-                                             .weight = {weight(n, first->weight[global_operand])},
-                                             .bias = weight(n, first->bias)});
     wf_linear_desc desc = {
-        .x = {b->hb, incoming[0], incoming[1]}, .table = global, .map = n->view->node_graph};
-    for (int k = 0; k < global_operand; k++) desc.weight[k] = weight(n, first->weight[k]);
+        .x = {b->hb, incoming[0], incoming[1]}, .table = b->node_graph, .map = n->view->node_graph};
+    for (int k = 0; k < (lean ? 3 : 2); k++) desc.weight[k] = weight(n, first->weight[k]);
     wf_tensor *x = branch_tail(n, b->layout->node, lean ? 2 : 3, wf_linear(n->tape, &desc));
     n->h = wf_residual(n->tape, n->h, x, lean ? b->modulation : NULL,
                        b->columns.node + 2 * n->desc->node, n->view->node_graph);
@@ -398,7 +398,7 @@ static void lean_block(network *n, block_state *b) {
                          .unit = n->unit,
                          .sum = sum_mode(n),
                          .sums = nodes};
-    node_tables(n, b, &k->edge[0], &desc.ad, &desc.as);
+    node_tables(n, b, &k->edge[0], b->edge_graph, &desc.ad, &desc.as);
     if (attention && nodes) {
         wf_tensor *a = row_vector(n, k->logit.weight[0]);
         desc.vf = wf_logit(n->tape, a, forward);
@@ -417,11 +417,28 @@ static void lean_block(network *n, block_state *b) {
     if (!b->last) update_global(n, b, true);
 }
 
+/* Messages of an lstar block into the nodes. */
+static void lstar_messages(network *n, block_state *b, wf_lstar_messages_desc *desc) {
+    const gmn_block_layout *k = b->layout;
+    wf_tensor *m3 = weight(n, k->msg[2].weight[0]);
+    if (desc->sum == WF_SUM_ATTENTION)
+        desc->v = wf_logit(n->tape, row_vector(n, k->logit.weight[0]), m3);
+    if (n->tape->failed) return;
+    wf_lstar_messages_out out = wf_lstar_messages(n->tape, n->view, desc);
+    b->mean_e = out.mean;
+    /* The last affine of the message MLP stands behind the sum: its bias once per message. */
+    wf_tensor *message =
+        wf_linear(n->tape, &(wf_linear_desc){.x = {out.sum},
+                                             .weight = {m3},
+                                             .bias = weight(n, k->msg[2].bias),
+                                             .scale = desc->sum == WF_SUM_PLAIN ? n->view->degree
+                                                                                : n->presence});
+    update_nodes(n, b, (wf_tensor *[2]){message, NULL}, false);
+}
+
 static void lstar_block(network *n, block_state *b) {
     const gmn_block_layout *k = b->layout;
-    if (nodes_wanted(n, b)) {
-        wf_tensor *m3 = weight(n, k->msg[2].weight[0]);
-        wf_lstar_messages_desc desc = {.e = n->e,
+    wf_lstar_messages_desc messages = {.e = n->e,
                                        .modulation = b->modulation,
                                        .me = weight(n, k->msg[0].weight[0]),
                                        .m2 = weight(n, k->msg[1].weight[0]),
@@ -429,44 +446,46 @@ static void lstar_block(network *n, block_state *b) {
                                        .column = b->columns.edge,
                                        .unit = n->unit,
                                        .sum = sum_mode(n)};
-        node_tables(n, b, &k->msg[0], &desc.ai, &desc.aj);
-        if (desc.sum == WF_SUM_ATTENTION)
-            desc.v = wf_logit(n->tape, row_vector(n, k->logit.weight[0]), m3);
-        if (n->tape->failed) return;
-        wf_lstar_messages_out out = wf_lstar_messages(n->tape, n->view, &desc);
-        b->mean_e = out.mean;
-        /* The last affine of the message MLP stands behind the sum: its bias once per message. */
-        wf_tensor *message =
-            wf_linear(n->tape, &(wf_linear_desc){.x = {out.sum},
-                                                 .weight = {m3},
-                                                 .bias = weight(n, k->msg[2].bias),
-                                                 .scale = desc.sum == WF_SUM_PLAIN ? n->view->degree
-                                                                                   : n->presence});
-        update_nodes(n, b, (wf_tensor *[2]){message, NULL}, false);
-    }
-    wf_lstar_edges_desc desc = {.e = n->e,
-                                .modulation = b->modulation,
-                                .ee = weight(n, k->edge[0].weight[0]),
-                                .e2 = weight(n, k->edge[1].weight[0]),
-                                .c2 = weight(n, k->edge[1].bias),
-                                .e3 = weight(n, k->edge[2].weight[0]),
-                                .c3 = weight(n, k->edge[2].bias),
-                                .column = b->columns.edge,
-                                .unit = n->unit};
-    node_tables(n, b, &k->edge[0], &desc.ci, &desc.cj);
+    wf_lstar_edges_desc edges = {.e = n->e,
+                                 .modulation = b->modulation,
+                                 .ee = weight(n, k->edge[0].weight[0]),
+                                 .e2 = weight(n, k->edge[1].weight[0]),
+                                 .c2 = weight(n, k->edge[1].bias),
+                                 .e3 = weight(n, k->edge[2].weight[0]),
+                                 .c3 = weight(n, k->edge[2].bias),
+                                 .column = b->columns.edge,
+                                 .unit = n->unit};
+    /* All tables of the nodes in one row of operations, which a backend may run as one. */
+    bool nodes = nodes_wanted(n, b);
+    if (nodes) node_tables(n, b, &k->msg[0], b->msg_graph, &messages.ai, &messages.aj);
+    node_tables(n, b, &k->edge[0], b->edge_graph, &edges.ci, &edges.cj);
+    if (nodes) lstar_messages(n, b, &messages);
     if (n->tape->failed) return;
-    n->e = wf_lstar_edges(n->tape, n->view, &desc);
+    n->e = wf_lstar_edges(n->tape, n->view, &edges);
     if (!b->last) update_global(n, b, false);
 }
 
-static void run_block(network *n, int index) {
+/* Shifts, scales and gates of all blocks. */
+static wf_tensor **modulations(network *n) {
+    int blocks = n->desc->blocks;
+    wf_tensor **out = wf_tape_host(n->tape, (size_t)blocks * sizeof *out);
+    for (int k = 0; out != NULL && k < blocks; k++)
+        out[k] = affine(n, &n->layout->blocks[k].adaln, n->s);
+    return out;
+}
+
+static void run_block(network *n, int index, wf_tensor *modulation) {
     block_state b = {.layout = &n->layout->blocks[index],
                      .columns = wf__gmn_columns(n->desc),
+                     .modulation = modulation,
                      .last = index + 1 == n->desc->blocks};
-    b.modulation = affine(n, &b.layout->adaln, n->s);
-    b.hb = wf_norm_op(n->tape, n->h, b.modulation, b.columns.node, n->view->node_graph);
+    bool lean = n->desc->layout == WF_LAYOUT_LEAN, nodes = nodes_wanted(n, &b);
     b.ub = wf_norm_op(n->tape, n->u, b.modulation, b.columns.global, n->identity);
-    if (n->desc->layout == WF_LAYOUT_LEAN) lean_block(n, &b);
+    if (nodes) b.node_graph = graph_table(n, &b, &b.layout->node[0], lean ? 3 : 2);
+    if (nodes && !lean) b.msg_graph = graph_table(n, &b, &b.layout->msg[0], 3);
+    b.edge_graph = graph_table(n, &b, &b.layout->edge[0], 3);
+    b.hb = wf_norm_op(n->tape, n->h, b.modulation, b.columns.node, n->view->node_graph);
+    if (lean) lean_block(n, &b);
     else lstar_block(n, &b);
 }
 
@@ -515,9 +534,10 @@ void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
     n.u = wf_gather(&part->tape, row_vector(&n, n.layout->global_start), part->view.n_graphs, NULL);
     encode_nodes(&n);
     encode_edges(&n);
+    wf_tensor **modulation = modulations(&n);
     for (int k = 0; k < n.desc->blocks && !part->tape.failed; k++) {
         wf_tape_mark mark = wf_tape_here(&part->tape);
-        run_block(&n, k);
+        run_block(&n, k, modulation[k]);
         if (!in->keep) wf_tape_rewind(&part->tape, mark);
     }
     if (!part->tape.failed) read_out(&n);

@@ -2,12 +2,13 @@
 #include "base/cuda/device.h"
 #include "field_case.h"
 
-/* How far a backend may be off: float throughout, or products in bf16. */
+/* How far a backend may be off: float throughout, or products in bf16, whose operations are each within 1e-2 (test_cuda_ops)
+ * and add up through the blocks. */
 typedef struct precision {
     bool fast;
     double output, gradient, loss;
 } precision;
-static const precision precisions[] = {{false, 1e-5, 1e-4, 1e-3}, {true, 1e-2, 1e-2, 1e-2}};
+static const precision precisions[] = {{false, 1e-5, 1e-4, 1e-3}, {true, 2e-2, 4e-2, 2e-2}};
 enum { n_precisions = 2 };
 
 /* The same case, its calls sent to the GPU. */

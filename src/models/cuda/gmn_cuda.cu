@@ -11,6 +11,9 @@ extern "C" {
 #include "models/gmn_part.h"
 #include "tensor/cuda/backend_cuda.h"
 }
+#include "tensor/cuda/chain_cuda.cuh"
+
+#include <vector>
 
 struct gmn_cuda {
     gmn_part part;
@@ -18,6 +21,8 @@ struct gmn_cuda {
     wf_arena own; /* buffers that are not borrowed */
     size_t n_params, n_values, n_graphs, n_cond;
     cudaGraphExec_t forward, backward;
+    wf_gpu::pack_job *packs; /* fast: weights to bf16, device memory */
+    int n_packs;
 };
 
 namespace {
@@ -61,6 +66,36 @@ bool make_buffers(gmn_cuda *program, const gmn_cuda_desc *desc) {
     return ok;
 }
 
+/* Copies of all weights in bf16: their places in floats, their memory, and the list of what is to be copied. */
+bool make_panels(gmn_cuda *program, const gmn_layout *layout, const wf_backend *backend,
+                 size_t *offsets, float **panels) {
+    size_t total = 0;
+    for (int i = 0; i < layout->count; i++) {
+        offsets[i] = total; /* rows are whole sixteens of two bytes */
+        total += (size_t)layout->tensors[i].rows * (size_t)wf_pad(layout->tensors[i].cols) / 2;
+    }
+    *panels = (float *)wf_arena_alloc(&program->own, total * sizeof(float));
+    std::vector<wf_gpu::pack_job> jobs;
+    for (int i = 0; i < layout->count; i++) {
+        const wf_field_tensor *tensor = &layout->tensors[i];
+        for (int row = 0; row < tensor->rows; row += wf_gpu::pack_rows) {
+            int rows = tensor->rows - row < wf_gpu::pack_rows ? tensor->rows - row
+                                                              : (int)wf_gpu::pack_rows;
+            jobs.push_back(wf_gpu::pack_job{program->buffers.params + tensor->offset +
+                                                (size_t)row * (size_t)tensor->cols,
+                                            (__nv_bfloat16 *)(*panels + offsets[i]) +
+                                                (size_t)row * (size_t)wf_pad(tensor->cols),
+                                            rows, tensor->cols});
+        }
+    }
+    size_t bytes = jobs.size() * sizeof jobs[0];
+    program->packs = (wf_gpu::pack_job *)wf_arena_alloc(&program->own, bytes);
+    if (*panels == NULL || program->packs == NULL) return false;
+    backend->upload(program->packs, jobs.data(), bytes);
+    program->n_packs = (int)jobs.size();
+    return true;
+}
+
 /* --- recording ----------------------------------------------------------------------------------------------- */
 wf_status recorded(wf_ctx *ctx, const gmn_cuda *program) {
     cudaError_t error = cudaGetLastError();
@@ -76,10 +111,15 @@ wf_status recorded(wf_ctx *ctx, const gmn_cuda *program) {
 typedef void record_fn(gmn_cuda *program, const gmn_inputs *in);
 
 void record_forward(gmn_cuda *program, const gmn_inputs *in) {
+    wf_gpu::chain_pack_all(program->packs, program->n_packs);
     wf__gmn_part_forward(&program->part, in);
+    if (program->part.tape.failed) wf_cuda_discard();
+    else wf_cuda_finish();
 }
 void record_backward(gmn_cuda *program, const gmn_inputs *in) {
     wf__gmn_part_backward(&program->part, in, program->buffers.dv, program->buffers.dw);
+    if (program->part.tape.failed) wf_cuda_discard();
+    else wf_cuda_finish();
 }
 
 wf_status capture(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in, record_fn *record,
@@ -122,16 +162,21 @@ wf_status build(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda *program) {
     program->n_cond = program->n_graphs * (size_t)desc->layout->desc.cond_size;
     if (!make_buffers(program, desc))
         return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters and the batch");
-    size_t *no_panels;
-    WF_TRY(wf_alloc(ctx, (size_t)desc->layout->count, sizeof *no_panels, "places of panels",
-                    &no_panels));
+    size_t *offsets;
+    float *panels = program->buffers.params; /* not NULL: nothing is packed */
+    WF_TRY(
+        wf_alloc(ctx, (size_t)desc->layout->count, sizeof *offsets, "places of panels", &offsets));
+    if (desc->fast && !make_panels(program, desc->layout, backend, offsets, &panels)) {
+        free(offsets);
+        return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters in bf16");
+    }
     gmn_inputs in = {};
     in.layout = desc->layout;
     in.backend = backend;
     in.dtype = WF_F32;
     in.params = program->buffers.params;
-    in.panel_offset = no_panels;
-    in.panels = program->buffers.params; /* not NULL: nothing is packed */
+    in.panel_offset = offsets;
+    in.panels = panels;
     in.fourier = desc->fourier;
     in.batch = batch;
     in.w = program->buffers.w;
@@ -144,7 +189,7 @@ wf_status build(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda *program) {
     program->part.last_graph = batch->n_graphs;
     program->part.grad = program->buffers.grad;
     wf_status status = record_all(ctx, program, &in);
-    free(no_panels);
+    free(offsets);
     return status;
 }
 
@@ -237,7 +282,8 @@ extern "C" const gmn_cuda_buffers *wf__gmn_cuda_buffers(const gmn_cuda *program)
 }
 
 extern "C" size_t wf__gmn_cuda_bytes(const gmn_cuda *program) {
-    return wf_arena_capacity(&program->part.tape.arena) + wf_arena_capacity(&program->own);
+    return wf_arena_capacity(&program->part.tape.arena) + wf_arena_capacity(&program->own) +
+           (program->packs != NULL ? wf_cuda_shared_bytes() : 0);
 }
 
 extern "C" wf_status wf__gmn_cuda_forward(wf_ctx *ctx, gmn_cuda *program) {

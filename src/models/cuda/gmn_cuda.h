@@ -37,7 +37,7 @@ typedef struct gmn_cuda_desc {
 wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda **out);
 void wf__gmn_cuda_free(gmn_cuda *program); /* waits for the stream; accepts NULL */
 const gmn_cuda_buffers *wf__gmn_cuda_buffers(const gmn_cuda *program);
-size_t wf__gmn_cuda_bytes(const gmn_cuda *program); /* device memory it holds */
+size_t wf__gmn_cuda_bytes(const gmn_cuda *program); /* device memory it holds or shares */
 /* Enqueue v = velocity; then grad (and dw) from dv, for a program with keep. */
 wf_status wf__gmn_cuda_forward(wf_ctx *ctx, gmn_cuda *program);
 wf_status wf__gmn_cuda_backward(wf_ctx *ctx, gmn_cuda *program);

@@ -1,6 +1,8 @@
 /* backend_cuda: streams, memory, and the table of operations. */
 #include "base/cuda/device.h"
+#include "tensor/cuda/chain_cuda.cuh"
 #include "tensor/cuda/fused_cuda.cuh"
+#include "tensor/cuda/queue_cuda.cuh"
 
 namespace {
 
@@ -32,16 +34,21 @@ bool streams_ready() {
            cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking) == cudaSuccess;
 }
 
-/* An operation of the bf16 backend: a kernel of its own, or the steps of the float one with products in bf16. */
-template <wf_gpu::op_run *steps> bool forward_bf16(const wf_op *op, wf_arena *arena) {
-    wf_gpu::op_run *fused = wf_gpu::fused_forward(op);
+/* An operation of the bf16 backend: queued, or a kernel of its own, or the steps of the float one with products in bf16. */
+using wf_gpu::op_run;
+template <op_run *steps, bool backward> bool run_bf16(const wf_op *op, wf_arena *arena) {
     wf_gpu::bf16_products scope;
+    wf_gpu::queue_answer answer = backward ? wf_gpu::queue_backward(op) : wf_gpu::queue_forward(op);
+    if (answer != wf_gpu::queue_declined)
+        return answer == wf_gpu::queue_taken && wf_gpu::launched();
+    wf_gpu::queue_before(op, backward);
+    op_run *fused = backward ? wf_gpu::fused_backward(op) : wf_gpu::fused_forward(op);
     return fused != NULL ? fused(op, arena) : steps(op, arena);
 }
-template <wf_gpu::op_run *steps> bool backward_bf16(const wf_op *op, wf_arena *arena) {
-    wf_gpu::op_run *fused = wf_gpu::fused_backward(op);
-    wf_gpu::bf16_products scope;
-    return fused != NULL ? fused(op, arena) : steps(op, arena);
+
+void pack_bf16(const void *weight, int rows, int cols, void *panels, void *) {
+    wf_gpu::chain_pack(
+        wf_gpu::pack_job{(const float *)weight, (__nv_bfloat16 *)panels, rows, cols});
 }
 
 const wf_arena_source device_memory = {device_take, device_give};
@@ -50,6 +57,7 @@ const wf_arena_source device_memory = {device_take, device_give};
 
 namespace wf_gpu {
 cudaStream_t stream() { return work; }
+const wf_arena_source *device_source() { return &device_memory; }
 } // namespace wf_gpu
 
 extern "C" const wf_backend *wf_backend_cuda(void) {
@@ -78,19 +86,19 @@ extern "C" const wf_backend *wf_backend_cuda_bf16(void) {
     static const wf_backend table = {
         "cuda bf16",
         {
-#define X(name, tolerance) forward_bf16<wf_gpu::name##_forward>,
+#define X(name, tolerance) run_bf16<wf_gpu::name##_forward, false>,
 #include "tensor/ops.def"
 #undef X
         },
         {
-#define X(name, tolerance) backward_bf16<wf_gpu::name##_backward>,
+#define X(name, tolerance) run_bf16<wf_gpu::name##_backward, true>,
 #include "tensor/ops.def"
 #undef X
         },
-        pack_nothing,
+        pack_bf16,
         NULL,
         &device_memory,
-        device_zero,
+        wf_gpu::queue_zero,
         device_upload,
         true, /* octets */
     };
@@ -99,7 +107,12 @@ extern "C" const wf_backend *wf_backend_cuda_bf16(void) {
 
 extern "C" void *wf_cuda_stream(void) { return work; }
 
+extern "C" void wf_cuda_finish(void) { wf_gpu::queue_finish(); }
+extern "C" void wf_cuda_discard(void) { wf_gpu::queue_discard(); }
+extern "C" size_t wf_cuda_shared_bytes(void) { return wf_gpu::queue_bytes(); }
+
 extern "C" bool wf_cuda_download(void *to, const void *from, size_t bytes) {
+    wf_gpu::queue_finish();
     if (bytes > 0 && cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, work) != cudaSuccess)
         return false;
     return cudaStreamSynchronize(work) == cudaSuccess;

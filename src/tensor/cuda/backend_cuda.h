@@ -9,7 +9,8 @@
  *   C4  uploads go through a stream of their own, at once: in a captured graph they are done before it ever runs. So no
  *       upload may follow, on its tape, an operation whose forward takes scratch (edge features, means, the edges of
  *       blocks, the velocity do): the scratch that a replay writes could be the uploaded memory
- * One thread at a time may use the backend. Weights are read as they lie: packing does nothing. */
+ * One thread at a time may use the backend. The float one reads weights as they lie: packing does nothing; panels of the
+ * bf16 one are copies (rows, columns padded to 16) in bf16. */
 #ifndef WF_TENSOR_CUDA_BACKEND_CUDA_H
 #define WF_TENSOR_CUDA_BACKEND_CUDA_H
 
@@ -24,6 +25,11 @@ const wf_backend *wf_backend_cuda(void);
 const wf_backend *wf_backend_cuda_bf16(void);
 /* The cudaStream_t of all kernels; a backend has been asked for. */
 void *wf_cuda_stream(void);
+/* The bf16 backend gathers operations: launch all that wait, or drop them when the tape has failed. Before anything else
+ * reads what a tape wrote, and before a capture ends. Its bytes of device memory beside the tapes'. */
+void wf_cuda_finish(void);
+void wf_cuda_discard(void);
+size_t wf_cuda_shared_bytes(void);
 /* Waits for the stream and copies out (0 bytes: only waits); false: the GPU reports a failure. */
 bool wf_cuda_download(void *to, const void *from, size_t bytes);
 

@@ -10,109 +10,14 @@
  * their accumulators, so that each has four neighbouring sums for the epilogue, which is that of the float products.
  * Bytes: each operand once per tile. Limit: the tensor cores' bf16 rate (788 TFLOP/s measured on an H200) or, at the widths
  * of the fields (k <= 256), the float traffic. */
+#include "tensor/cuda/fragments_cuda.cuh"
 #include "tensor/cuda/gemm_bf16_cuda.cuh"
-
-#include <cuda_bf16.h>
 
 namespace wf_gpu {
 
 bool bf16_products::on = false;
 
 namespace {
-
-enum { BK = 32, padding = 8 /* bf16: 16 bytes */ };
-
-__device__ inline uint32_t pair(float low, float high) {
-    __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
-    return *(uint32_t *)&two;
-}
-
-template <bool transposed>
-__device__ inline void load_matrices(uint32_t (&to)[4], const __nv_bfloat16 *from) {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(from);
-    if (transposed)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(at));
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(at));
-}
-
-__device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
-                                    uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* `width` rows of a matrix times BK of k, which runs along its rows (inner) or down its columns. */
-template <int width, int threads, bool inner, bool whole> struct tile {
-    enum {
-        loads = width * BK / 4 / threads,
-        pitch = (inner ? BK : width) + padding,
-        size = (inner ? width : BK) * pitch
-    };
-    float held[loads][4];
-
-    __device__ void fetch(const float *from, int ld, int first, int count, int k, int k_end) {
-#pragma unroll
-        for (int i = 0; i < loads; i++) {
-            int at = (int)threadIdx.x + i * threads;
-            int row, left;
-            const float *source;
-            if (inner) {
-                int kk = k + at % (BK / 4) * 4;
-                row = first + at / (BK / 4);
-                left = row < count ? k_end - kk : 0;
-                source = from + (size_t)row * ld + kk;
-            } else {
-                int kk = k + at / (width / 4);
-                row = first + at % (width / 4) * 4;
-                left = kk < k_end ? count - row : 0;
-                source = from + (size_t)kk * ld + row;
-            }
-            fetch4<whole>(source, left, held[i]);
-        }
-    }
-    __device__ void store(__nv_bfloat16 *to) const {
-#pragma unroll
-        for (int i = 0; i < loads; i++) {
-            int at = (int)threadIdx.x + i * threads, across = (inner ? BK : width) / 4;
-            *(uint2 *)(to + at / across * pitch + at % across * 4) =
-                make_uint2(pair(held[i][0], held[i][1]), pair(held[i][2], held[i][3]));
-        }
-    }
-    /* Operand A of rows row .. row + 15: (row, k), (row + 8, k), (row, k + 8), (row + 8, k + 8). */
-    __device__ static void read_a(uint32_t (&to)[4], const __nv_bfloat16 *from, int row, int k,
-                                  int lane) {
-        if (inner) load_matrices<false>(to, from + (row + lane % 16) * pitch + k + lane / 16 * 8);
-        else
-            load_matrices<true>(to, from + (k + lane / 16 * 8 + lane % 8) * pitch + row +
-                                        lane / 8 % 2 * 8);
-    }
-    /* Operands B of columns row .. row + 7 and row + 8 .. row + 15, two registers each. */
-    __device__ static void read_b(uint32_t (&to)[4], const __nv_bfloat16 *from, int row, int k,
-                                  int lane) {
-        if (inner)
-            load_matrices<false>(to, from + (row + lane / 16 * 8 + lane % 8) * pitch + k +
-                                         lane / 8 % 2 * 8);
-        else load_matrices<true>(to, from + (k + lane % 16) * pitch + row + lane / 16 * 8);
-    }
-};
-
-/* The accumulators of an 16 x 8 tile, two neighbours of rows g and g + 8, g = lane / 4, as four neighbours of one row:
- * even lanes have row g, odd ones g + 8. */
-__device__ inline void gather_row(const float (&sum)[4], int lane, float (&x)[4]) {
-    bool odd = lane & 1;
-    float give0 = odd ? sum[0] : sum[2], give1 = odd ? sum[1] : sum[3];
-    float got0 = __shfl_xor_sync(0xffffffffu, give0, 1);
-    float got1 = __shfl_xor_sync(0xffffffffu, give1, 1);
-    x[0] = odd ? got0 : sum[0], x[1] = odd ? got1 : sum[1];
-    x[2] = odd ? sum[2] : got0, x[3] = odd ? sum[3] : got1;
-}
 
 template <int BM, int BN, int WM, int WN, bool a_inner, bool b_inner, bool whole, class To>
 __global__ void __launch_bounds__(BM / WM * BN / WN * 32)
@@ -134,13 +39,13 @@ __global__ void __launch_bounds__(BM / WM * BN / WN * 32)
     b.store(bs[0]);
     __syncthreads();
     for (int buffer = 0; k < k_end; buffer ^= 1) {
-        k += BK;
+        k += tile_k;
         if (k < k_end) {
             a.fetch(o.a, o.lda, first_m, o.m, k, k_end);
             b.fetch(o.b, o.ldb, first_n, o.n, k, k_end);
         }
 #pragma unroll
-        for (int kk = 0; kk < BK; kk += 16) {
+        for (int kk = 0; kk < tile_k; kk += 16) {
             uint32_t x[MT][4], y[NT / 2][4];
 #pragma unroll
             for (int i = 0; i < MT; i++) tile_a::read_a(x[i], as[buffer], down + 16 * i, kk, lane);

@@ -19,6 +19,7 @@ namespace wf_gpu {
 #undef X
 
 cudaStream_t stream();
+const wf_arena_source *device_source();
 
 /* True when nothing has gone wrong so far. */
 inline bool launched() { return cudaPeekAtLastError() == cudaSuccess; }

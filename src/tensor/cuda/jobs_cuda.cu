@@ -1,0 +1,207 @@
+/* jobs_cuda: weight gradients and sums towards tables, many in one launch.
+ *
+ * Weight gradients: a block takes a tile of 64 x 64 outputs and a chunk of 2,048 rows, 32 at a time, rounded to bf16 on the
+ * way into shared memory; four warps of 32 x 32 by mma.sync. Blocks of a job's first columns add up the bias in float.
+ * Chunks' partial sums are added in order by a second launch (C1).
+ * Sums: a block takes a target and 64 columns; 16 groups of 16 lanes take every 16th of its rows, and their sums are added in
+ * order, so that a target's bits depend on its own rows alone (C2). Bound by bandwidth. */
+#include "tensor/cuda/jobs_cuda.cuh"
+#include "tensor/cuda/fragments_cuda.cuh"
+
+namespace wf_gpu {
+namespace {
+
+/* The job of a block or item: the last that begins at or before it. */
+template <class Jobs, class First> __device__ int job_of(const Jobs &jobs, First first, int at) {
+    int k = 0;
+    while (k + 1 < jobs.count && first(jobs.job[k + 1]) <= at) k++;
+    return k;
+}
+
+enum { side = 64, weight_threads = 128 };
+typedef tile<side, weight_threads, false, true> weight_tile;
+
+/* A lane's four columns of dy, over the rows it fetched. */
+__device__ inline void add_bias(const weight_job &job, const weight_tile &dy, int row, int end,
+                                float (&sum)[4]) {
+#pragma unroll
+    for (int i = 0; i < weight_tile::loads; i++) {
+        int r = row + (int)(threadIdx.x + i * weight_threads) / (side / 4);
+        float scale = job.scale != NULL && r < end ? job.scale[r] : 1;
+#pragma unroll
+        for (int c = 0; c < 4; c++) sum[c] += scale * dy.held[i][c];
+    }
+}
+
+__global__ void __launch_bounds__(weight_threads)
+    weight_kernel(const __grid_constant__ weight_jobs jobs) {
+    __shared__ __align__(16) __nv_bfloat16 as[2][weight_tile::size], bs[2][weight_tile::size];
+    int at = (int)blockIdx.x;
+    const weight_job &job = jobs.job[job_of(
+        jobs, [](const weight_job &j) { return j.first_block; }, at)];
+    at -= job.first_block;
+    int tiles = job.tiles_m * job.tiles_n, chunk = at / tiles;
+    int first_m = at % tiles / job.tiles_n * side, first_n = at % tiles % job.tiles_n * side;
+    int row = chunk * weight_rows, end = min(job.rows, row + weight_rows);
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    int down = warp % 2 * 32, across = warp / 2 * 32;
+    bool biased = job.bias != NULL && first_n == 0;
+    float sum[2][4][4] = {}, bias[4] = {};
+    weight_tile a, b;
+    a.fetch(job.dy, job.ldy, first_m, job.m, row, end);
+    b.fetch(job.x, job.ldx, first_n, job.n, row, end);
+    for (int buffer = 0; row < end; buffer ^= 1) {
+        if (biased) add_bias(job, a, row, end, bias);
+        a.store(as[buffer]);
+        b.store(bs[buffer]);
+        __syncthreads();
+        row += tile_k;
+        if (row < end) {
+            a.fetch(job.dy, job.ldy, first_m, job.m, row, end);
+            b.fetch(job.x, job.ldx, first_n, job.n, row, end);
+        }
+#pragma unroll
+        for (int kk = 0; kk < tile_k; kk += 16) {
+            uint32_t x[2][4], y[2][4];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                weight_tile::read_a(x[i], as[buffer], down + 16 * i, kk, lane);
+                weight_tile::read_b(y[i], bs[buffer], across + 16 * i, kk, lane);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    multiply_add(sum[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
+        }
+    }
+    int ld = whole16(job.n);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int m = first_m + down + 16 * i + lane / 4 + lane % 2 * 8;
+            int n = first_n + across + 8 * j + lane % 4 / 2 * 4;
+            float x[4];
+            gather_row(sum[i][j], lane, x);
+            if (job.weight != NULL && m < job.m && n < ld)
+                put4(job.partial + ((size_t)chunk * job.m + m) * ld + n, x);
+        }
+    if (!biased) return;
+    __syncthreads();
+    float(*shares)[side] = (float(*)[side])as; /* 8 groups of rows */
+    int group = (int)threadIdx.x / (side / 4), quad = (int)threadIdx.x % (side / 4);
+#pragma unroll
+    for (int c = 0; c < 4; c++) shares[group][4 * quad + c] = bias[c];
+    __syncthreads();
+    int m = first_m + (int)threadIdx.x;
+    if (threadIdx.x >= side || m >= job.m) return;
+    float total = 0;
+    for (int k = 0; k < weight_threads / (side / 4); k++) total += shares[k][threadIdx.x];
+    job.bias_partial[(size_t)chunk * job.m + m] = total;
+}
+
+__global__ void weight_add_kernel(const __grid_constant__ weight_jobs jobs, int items) {
+    int at = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (at >= items) return;
+    const weight_job &job = jobs.job[job_of(
+        jobs, [](const weight_job &j) { return j.first_item; }, at)];
+    at -= job.first_item;
+    int weights = job.weight != NULL ? job.m * job.n : 0, ld = whole16(job.n);
+    bool bias = at >= weights;
+    const float *from = bias ? job.bias_partial + (at - weights)
+                             : job.partial + (size_t)(at / job.n) * ld + at % job.n;
+    size_t step = bias ? (size_t)job.m : (size_t)job.m * ld;
+    float sum = 0;
+#pragma unroll 8
+    for (int k = 0; k < job.chunks; k++) sum += from[(size_t)k * step];
+    if (bias) job.bias[at - weights] += sum;
+    else job.weight[at] += sum;
+}
+
+enum { sum_groups = 16, sum_lanes = 16 };
+
+__global__ void __launch_bounds__(sum_groups *sum_lanes)
+    sum_kernel(const __grid_constant__ sum_jobs jobs) {
+    __shared__ float shares[sum_groups][4 * sum_lanes];
+    int at = (int)blockIdx.x;
+    const sum_job &job = jobs.job[job_of(
+        jobs, [](const sum_job &j) { return j.first_block; }, at)];
+    at -= job.first_block;
+    int t = at / job.tiles, lane = (int)threadIdx.x % sum_lanes;
+    int group = (int)threadIdx.x / sum_lanes, col = at % job.tiles * 4 * sum_lanes + 4 * lane;
+    int first = job.start != NULL ? (int)job.start[t] : job.map != NULL ? job.bounds[2 * t] : 0;
+    int last = job.start != NULL ? (int)job.start[t + 1]
+               : job.map != NULL ? job.bounds[2 * t + 1]
+                                 : job.rows;
+    float sum[4] = {};
+    if (col < job.cols) {
+#pragma unroll 4
+        for (int row = first + group; row < last; row += sum_groups) {
+            float x[4], y[4];
+            if (job.map != NULL && job.map[row] != (uint32_t)t) continue;
+            take4(job.x + (size_t)row * job.ldx + col, x);
+            if (job.y != NULL) {
+                take4(job.y + (size_t)row * job.ldy + col, y);
+                float mean = 0, rho = 1;
+                if (job.stats != NULL) {
+                    mean = job.stats[2 * (size_t)row];
+                    rho = job.stats[2 * (size_t)row + 1];
+                }
+#pragma unroll
+                for (int c = 0; c < 4; c++) x[c] *= (y[c] - mean) * rho;
+            }
+#pragma unroll
+            for (int c = 0; c < 4; c++) sum[c] += x[c];
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++) shares[group][4 * lane + c] = sum[c];
+    __syncthreads();
+    col = at % job.tiles * 4 * sum_lanes + (int)threadIdx.x;
+    int width = job.to.set ? whole16(job.cols) : job.cols; /* a whole tensor: its padding too */
+    if (threadIdx.x >= 4 * sum_lanes || col >= width) return;
+    float total = 0;
+    for (int k = 0; k < sum_groups; k++) total += shares[k][threadIdx.x];
+    if (job.to.mean && last > first) total /= (float)(last - first);
+    if (col >= job.cols) total = 0;
+    float *out = job.to.data + (size_t)t * job.to.ld + col;
+    *out = job.to.set ? total : *out + total;
+}
+
+} // namespace
+
+size_t weight_job_scratch(weight_job *job) {
+    job->chunks = (int)blocks_for((size_t)job->rows, weight_rows);
+    job->tiles_m = (int)blocks_for((size_t)job->m, side);
+    job->tiles_n = job->weight == NULL ? 1 : (int)blocks_for((size_t)job->n, side);
+    return (size_t)job->chunks * (size_t)job->m * (size_t)(wf_pad(job->n) + 1);
+}
+
+void run_weight_jobs(weight_jobs *jobs) {
+    int blocks = 0, items = 0;
+    for (int k = 0; k < jobs->count; k++) {
+        weight_job *job = &jobs->job[k];
+        job->first_block = blocks;
+        job->first_item = items;
+        blocks += job->chunks * job->tiles_m * job->tiles_n;
+        items += (job->weight != NULL ? job->m * job->n : 0) + (job->bias != NULL ? job->m : 0);
+    }
+    if (blocks == 0) return;
+    weight_kernel<<<(unsigned)blocks, weight_threads, 0, stream()>>>(*jobs);
+    weight_add_kernel<<<blocks_for((size_t)items, threads_each), threads_each, 0, stream()>>>(
+        *jobs, items);
+}
+
+void run_sum_jobs(sum_jobs *jobs) {
+    int blocks = 0;
+    for (int k = 0; k < jobs->count; k++) {
+        sum_job *job = &jobs->job[k];
+        job->tiles = (int)blocks_for((size_t)job->cols, 4 * sum_lanes);
+        job->first_block = blocks;
+        blocks += job->tiles * job->targets;
+    }
+    if (blocks > 0) sum_kernel<<<(unsigned)blocks, sum_groups * sum_lanes, 0, stream()>>>(*jobs);
+}
+
+} // namespace wf_gpu

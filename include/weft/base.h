@@ -68,6 +68,9 @@ typedef struct wf_ctx_desc {
 WF_API wf_status wf_ctx_create(const wf_ctx_desc *desc, wf_ctx **out);
 WF_API void wf_ctx_free(wf_ctx *ctx);
 WF_API int wf_ctx_threads(const wf_ctx *ctx);
+/* Where the parts of an evaluation have run so far: "matching cuda, errors cpu"; "" when there was nothing to choose. Valid
+ * until the next call. */
+WF_API const char *wf_ctx_devices(wf_ctx *ctx);
 
 /* The sentence of the last failure: what, where, how to mend it. Valid until the next call. */
 WF_API const char *wf_last_error(const wf_ctx *ctx);

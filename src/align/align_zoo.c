@@ -1,4 +1,5 @@
 /* align_zoo: a collection whose networks all match one of them (Git Re-Basin as preprocessing). */
+#include "align/cuda/match_cuda.h"
 #include "align/matcher.h"
 #include "base/safetensors.h"
 
@@ -8,8 +9,23 @@
 
 enum { networks_in_a_round = 256 };
 
+static wf_status match_all_on_gpu(wf_ctx *ctx, const wf_graph *graph, const wf_match_desc *desc,
+                                  const float *target, float *weights, size_t count) {
+    wf_meter meter = wf_meter_start(ctx, "aligning networks", "networks", (double)count);
+    wf_status status = wf_match_pairs_cuda(ctx, graph, target, 0, weights, count, desc);
+    if (status == WF_ERR_INPUT)
+        return wf_fail(ctx, status, "aligning: %s; leave that network out", wf_last_error(ctx));
+    WF_TRY(status);
+    wf_meter_end(&meter, (double)count, NULL);
+    return WF_OK;
+}
+
 static wf_status match_all(wf_ctx *ctx, const wf_graph *graph, const wf_match_desc *desc,
                            const float *target, float *weights, size_t count) {
+    bool cuda;
+    WF_TRY(wf__match_check(ctx, desc));
+    WF_TRY(wf__match_on_gpu(ctx, graph, desc, (double)count, &cuda));
+    if (cuda) return match_all_on_gpu(ctx, graph, desc, target, weights, count);
     wf_matcher *matcher = NULL;
     WF_TRY(wf__matcher_open(ctx, graph, desc, &matcher));
     wf_meter meter = wf_meter_start(ctx, "aligning networks", "networks", (double)count);

@@ -61,10 +61,13 @@ static double pair_seconds(const wf_graph *graph) {
 wf_status wf__match_on_gpu(wf_ctx *ctx, const wf_graph *graph, const wf_match_desc *desc,
                            double pairs, bool *out) {
     WF_TRY(wf_use_cuda_for(ctx, pairs * pair_seconds(graph), out));
-    if (!*out || wf_match_cuda_fits(graph, desc)) return WF_OK;
-    *out = false;
-    if (graph->n_orbits > 0)
-        wf_warn(ctx, "device cuda: %s is too wide or too deep; matched on the CPU", graph->text);
+    if (*out && !wf_match_cuda_fits(graph, desc)) {
+        *out = false;
+        if (graph->n_orbits > 0)
+            wf_warn(ctx, "device cuda: %s is too wide or too deep; matched on the CPU",
+                    graph->text);
+    }
+    wf_note_device(ctx, "matching", *out);
     return WF_OK;
 }
 

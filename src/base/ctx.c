@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { max_threads = 256, spins_before_sleep = 4000, report_interval_ms = 200 };
+enum { max_threads = 256, spins_before_sleep = 4000, report_interval_ms = 200, most_parts = 8 };
 
 /* The pool. `round` is odd while a round is open. The caller opens it, draws chunks itself, and
  * closes it when none is left; workers that wake in time enter (`inside`), draw and leave. So a round
@@ -46,6 +46,10 @@ struct wf_ctx {
     wf_chunk_fn *fn;
     void *arg;
     size_t chunks;
+
+    char part[most_parts][16]; /* parts of the work that had a choice of device */
+    bool on_cpu[most_parts], on_cuda[most_parts];
+    char devices[32 * most_parts];
 };
 
 typedef struct worker_start {
@@ -272,14 +276,36 @@ wf_status wf_use_cuda(wf_ctx *ctx, bool *out) {
     return WF_OK;
 }
 
-/* To create a GPU's context and load the kernels takes this long, once; measured on an H200's host. */
-static const double cuda_start_seconds = 0.5;
+/* The GPU's context and kernels take 0.2 s, once, measured beside an H200; elsewhere it may be more. */
+static const double cuda_start_seconds = 0.25;
 
 wf_status wf_use_cuda_for(wf_ctx *ctx, double core_seconds, bool *out) {
     bool worth = core_seconds > cuda_start_seconds * wf_ctx_threads(ctx);
     *out = false;
-    if (ctx != NULL && ctx->desc.device == WF_DEVICE_AUTO && !worth) return WF_OK;
+    if (ctx == NULL || (ctx->desc.device == WF_DEVICE_AUTO && !worth)) return WF_OK;
     return wf_use_cuda(ctx, out);
+}
+
+void wf_note_device(wf_ctx *ctx, const char *part, bool cuda) {
+    if (ctx == NULL) return;
+    int i = 0;
+    while (i < most_parts && ctx->part[i][0] != '\0' && strcmp(ctx->part[i], part) != 0) i++;
+    if (i == most_parts) return;
+    snprintf(ctx->part[i], sizeof ctx->part[i], "%s", part);
+    ctx->on_cpu[i] |= !cuda;
+    ctx->on_cuda[i] |= cuda;
+}
+
+const char *wf_ctx_devices(wf_ctx *ctx) {
+    size_t used = 0;
+    ctx->devices[0] = '\0';
+    for (int i = 0; i < most_parts && ctx->part[i][0] != '\0'; i++)
+        used += (size_t)snprintf(ctx->devices + used, sizeof ctx->devices - used, "%s%s %s",
+                                 i > 0 ? ", " : "", ctx->part[i],
+                                 !ctx->on_cuda[i]  ? "cpu"
+                                 : !ctx->on_cpu[i] ? "cuda"
+                                                   : "cpu and cuda");
+    return ctx->devices;
 }
 
 void wf_warn(wf_ctx *ctx, const char *format, ...) {

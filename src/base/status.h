@@ -23,6 +23,8 @@ void wf_warn(wf_ctx *ctx, const char *format, ...) __attribute__((format(printf,
 wf_status wf_use_cuda(wf_ctx *ctx, bool *out);
 /* The same for work that would take one CPU core this long: left to choose, small work stays on the CPU. */
 wf_status wf_use_cuda_for(wf_ctx *ctx, double core_seconds, bool *out);
+/* Notes for wf_ctx_devices where a part of the work ("matching") runs. */
+void wf_note_device(wf_ctx *ctx, const char *part, bool cuda);
 
 #define WF_TRY(call)                                                                               \
     do {                                                                                           \

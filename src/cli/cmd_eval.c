@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static wf_status read_eval_options(cli_app *app, wf_eval_desc *desc) {
     static const char *const scores[] = {"accuracy", "auc", NULL};
@@ -31,6 +32,7 @@ static wf_status print_row(cli_app *app, const wf_reference *reference, const wf
                             json_pack("[o,o,o]", cli_json_number(scales[0]),
                                       cli_json_number(scales[1]), cli_json_number(scales[2])));
         json_object_set_new(json, "notes", json_string(wf_reference_notes(reference)));
+        json_object_set_new(json, "devices", json_string(wf_ctx_devices(app->ctx)));
         json_object_set_new(json, "data_note", json_string(about));
         return cli_print_json(app, json);
     }
@@ -38,6 +40,8 @@ static wf_status print_row(cli_app *app, const wf_reference *reference, const wf
     cli_print_rows(row, 1, score == WF_SCORE_AUC, &copies);
     const char *notes = wf_reference_notes(reference);
     if (notes[0] != '\0') printf("note: %s\n", notes);
+    if (strcmp(cli_text(app, "device"), "cpu") != 0)
+        printf("note: where it ran: %s\n", wf_ctx_devices(app->ctx));
     if (about[0] != '\0') printf("data: %s\n", about);
     return WF_OK;
 }

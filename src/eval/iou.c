@@ -4,6 +4,7 @@
 #include "eval/iou.h"
 
 #include "base/pool.h"
+#include "eval/cuda/eval_cuda.h"
 #include "eval/eval_kernel.h"
 
 #include <stdlib.h>
@@ -71,6 +72,12 @@ static void query_chunk(void *call_, size_t chunk, int worker) {
 
 wf_status wf__iou_max(wf_ctx *ctx, const uint64_t *queries, size_t nq, const uint64_t *refs,
                       size_t nr, size_t words, const int64_t *skip, float *best, uint32_t *which) {
+    bool cuda;
+    /* What a pair takes one core: 3 ns, and one more a word. */
+    double seconds = (double)nq * (double)nr * (3e-9 + 1e-9 * (double)words);
+    WF_TRY(wf_use_cuda_for(ctx, seconds, &cuda));
+    wf_note_device(ctx, "errors", cuda);
+    if (cuda) return wf_iou_max_cuda(ctx, queries, nq, refs, nr, words, skip, best, which);
     iou_call call = {
         WF_PICK_F32(wf__eval_kernel), queries, refs, nq, nr, words, 0, skip, NULL, best, which};
     WF_TRY(wf_alloc(ctx, nr, sizeof *call.size, "error masks", &call.size));

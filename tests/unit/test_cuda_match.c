@@ -186,6 +186,29 @@ static void same_as_plain(void **state) {
     wf_ctx_free(gpu);
 }
 
+/* All to one network, as wf_align_zoo asks; more pairs than a round holds. */
+static void all_to_one(void **state) {
+    (void)state;
+    if (!wf_cuda_available() || getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    wf_ctx *cpu = device_ctx(WF_DEVICE_CPU), *gpu = device_ctx(WF_DEVICE_CUDA);
+    wf_graph *graph;
+    assert_ok(cpu, wf_graph_parse(cpu, "2-9-4-3", "relu", 0, &graph));
+    size_t count = 4100, params = graph->n_params;
+    float *a = make_networks(graph, 1, GAUSSIAN, 1), *b = make_networks(graph, count, GAUSSIAN, 2);
+    float *one_by_one = malloc(count * params * sizeof *b), *targets = malloc(count * params * 4);
+    memcpy(one_by_one, b, count * params * sizeof *b);
+    for (size_t i = 0; i < count; i++) memcpy(targets + i * params, a, params * sizeof *a);
+    assert_ok(gpu, wf_match_pairs_cuda(gpu, graph, a, 0, b, count, NULL));
+    assert_ok(cpu, wf_match_pairs(cpu, graph, targets, one_by_one, count, NULL));
+    size_t different = 0;
+    for (size_t i = 0; i < count; i++)
+        different += memcmp(b + i * params, one_by_one + i * params, params * sizeof *b) != 0;
+    assert_true(different <= count / 1000);
+    free(a), free(b), free(one_by_one), free(targets);
+    wf_graph_free(graph);
+    wf_ctx_free(cpu), wf_ctx_free(gpu);
+}
+
 static void bad_networks(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip();
@@ -248,7 +271,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_as_cpu),   cmocka_unit_test(many_tiles),
         cmocka_unit_test(same_as_plain), cmocka_unit_test(bad_networks),
-        cmocka_unit_test(too_wide),      cmocka_unit_test(absent),
+        cmocka_unit_test(all_to_one),    cmocka_unit_test(too_wide),
+        cmocka_unit_test(absent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

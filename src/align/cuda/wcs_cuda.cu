@@ -1,14 +1,11 @@
 /* wcs_cuda: the largest matched cosine of queries over references, on the GPU.
  *
  *     references come in slabs, queries in tiles; for a tile x slab of pairs
- *       wcs_scores    fixed scores of orbit o: (depth, queries*n)' x (depth, references*n), one product of matrices
+ *       product       fixed scores of orbit o: (depth, queries*n)' x (depth, references*n), match_product.cu
  *       match_pairs   the sweeps (match_solve.cu), a cosine per pair
- *       wcs_reduce    the largest cosine of each query so far; of equal ones the lowest reference counts
- *
- * wcs_scores: float, one fused multiply-add after another in the order of k, as the CPU kernels sum, so tensor cores are out.
- * A block computes 128 x 128 scores, a thread 8 x 8 of them, k in steps of 8 through four stages of shared memory filled by
- * cp.async. 2 FLOP a score and k, 4 bytes a score written; operands are read 1/128 as often. */
+ *       wcs_reduce    the largest cosine of each query so far; of equal ones the lowest reference counts */
 #include "align/cuda/match_gpu.cuh"
+#include "align/cuda/match_product.cuh"
 
 extern "C" {
 #include "align/cuda/match_cuda.h"
@@ -21,81 +18,9 @@ extern "C" {
 
 namespace {
 
-enum { tile = 128, depth_step = 8, stages = 4, threads = 256, part = 4 };
+enum { tile = WF_GPU_TILE, threads = 256 };
 enum { most_queries = 1024, most_references = 4096, fewest_references = 64 };
 constexpr size_t slab_bytes = (size_t)512 << 20, score_bytes = (size_t)1 << 30;
-
-__device__ inline void copy_16(float *to, const float *from) {
-    unsigned place = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from));
-}
-
-/* c (M, N) = a' b, a (depth, M), b (depth, N); all padded to whole tiles, depth to whole steps. */
-__global__ void __launch_bounds__(threads, 2)
-    wcs_scores(const float *a, size_t lda, const float *b, size_t ldb, int depth, float *c,
-               size_t ldc) {
-    __shared__ __align__(16) float left[stages][depth_step][tile], right[stages][depth_step][tile];
-    size_t m0 = (size_t)blockIdx.y * tile, n0 = (size_t)blockIdx.x * tile;
-    int row = threadIdx.x / (tile / part), column = threadIdx.x % (tile / part) * part;
-    int tx = threadIdx.x % 16 * part, ty = threadIdx.x / 16 * part;
-    const float *from_a = a + (size_t)row * lda + m0 + column;
-    const float *from_b = b + (size_t)row * ldb + n0 + column;
-    int steps = depth / depth_step;
-    auto load = [&](int step) {
-        if (step < steps) {
-            size_t k = (size_t)step * depth_step;
-            copy_16(&left[step % stages][row][column], from_a + k * lda);
-            copy_16(&right[step % stages][row][column], from_b + k * ldb);
-        }
-        asm volatile("cp.async.commit_group;");
-    };
-    float sum[8][8] = {};
-    for (int step = 0; step < stages - 1; step++) load(step);
-    for (int step = 0; step < steps; step++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(stages - 2));
-        __syncthreads();
-        load(step + stages - 1);
-        const float(*x)[tile] = left[step % stages], (*y)[tile] = right[step % stages];
-#pragma unroll
-        for (int k = 0; k < depth_step; k++) {
-            float p[8], q[8];
-            *(float4 *)p = *(const float4 *)&x[k][ty];
-            *(float4 *)(p + part) = *(const float4 *)&x[k][tile / 2 + ty];
-            *(float4 *)q = *(const float4 *)&y[k][tx];
-            *(float4 *)(q + part) = *(const float4 *)&y[k][tile / 2 + tx];
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-#pragma unroll
-                for (int j = 0; j < 8; j++) sum[i][j] = fmaf(p[i], q[j], sum[i][j]);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        size_t m = m0 + (i < part ? ty + i : tile / 2 + ty + i - part);
-        float *place = c + m * ldc + n0;
-        *(float4 *)(place + tx) = *(float4 *)sum[i];
-        *(float4 *)(place + tile / 2 + tx) = *(float4 *)(sum[i] + part);
-    }
-}
-
-/* out (depth, ld): the fixed part of one orbit, k-major. Tiles of 32 k x 32 columns are turned in shared memory: networks are
- * read along k, which is how a layer's weights lie. */
-__global__ void pack_fixed(const int2 *terms, int depth, int n, const float *networks, size_t count,
-                           size_t params, float *out, size_t ld) {
-    __shared__ float turned[32][33];
-    size_t first = (size_t)blockIdx.x * 32, columns = count * n;
-    int k0 = (int)blockIdx.y * 32, tx = threadIdx.x % 32, ty = threadIdx.x / 32;
-    for (int i = ty; i < 32; i += (int)blockDim.x / 32) {
-        size_t column = first + i;
-        if (column < columns && k0 + tx < depth) {
-            int2 term = terms[k0 + tx];
-            turned[tx][i] = networks[column / n * params + term.x + (column % n) * (size_t)term.y];
-        }
-    }
-    __syncthreads();
-    for (int k = ty; k < 32 && k0 + k < depth; k += (int)blockDim.x / 32)
-        if (first + tx < columns) out[(size_t)(k0 + k) * ld + first + tx] = turned[k][tx];
-}
 
 /* One block per query; the candidates of a slab come after those of earlier ones. */
 __global__ void wcs_reduce(const float *cosine, int references, uint32_t first, float *best,
@@ -157,7 +82,7 @@ struct wcs_call {
 size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
 size_t padded_depth(const wf_gpu_orbit &orbit) {
-    return round_up(orbit.depth < 1 ? 1 : (size_t)orbit.depth, depth_step);
+    return round_up(orbit.depth < 1 ? 1 : (size_t)orbit.depth, WF_GPU_STEP);
 }
 
 template <typename T> wf_status take(wf_ctx *ctx, size_t count, T **out) {
@@ -200,12 +125,9 @@ wf_status side_fill(wcs_call *call, side_memory *side, const float *from, size_t
     WF_TRY(wf_gpu_pack_links(ctx, shape, side->raw, count, side->links, 0));
     for (int o = 0; o < shape.n_orbits; o++) {
         const wf_gpu_orbit &orbit = shape.orbits[o];
-        if (orbit.depth == 0) continue;
-        dim3 grid((unsigned)((count * orbit.n + 31) / 32), (unsigned)(orbit.depth + 31) / 32);
-        pack_fixed<<<grid, 256>>>(shape.terms + orbit.first_term, orbit.depth, orbit.n, side->raw,
-                                  count, params, side->fixed[o], side->ld[o]);
+        WF_TRY(wf_gpu_pack(ctx, shape.terms + orbit.first_term, orbit.depth, orbit.n, side->raw,
+                           count, params, side->fixed[o], side->ld[o], 0));
     }
-    WF_CUDA_TRY(ctx, cudaGetLastError());
     WF_CUDA_TRY(ctx, cudaMemcpy(call->checked, side->squares, count * sizeof(double),
                                 cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < count; i++)
@@ -262,11 +184,9 @@ wf_status wcs_tile(wcs_call *call, size_t q0, size_t queries, size_t first, size
     for (int o = 0; o < shape.n_orbits; o++) {
         const wf_gpu_orbit &orbit = shape.orbits[o];
         size_t ld = call->reference.ld[o], n = (size_t)orbit.n;
-        dim3 grid((unsigned)((references * n + tile - 1) / tile),
-                  (unsigned)((queries * n + tile - 1) / tile));
-        wcs_scores<<<grid, threads>>>(call->query.fixed[o] + q0 * n, call->query.ld[o],
-                                      call->reference.fixed[o], ld, (int)padded_depth(orbit),
-                                      call->scores[o], ld);
+        WF_TRY(wf_gpu_product(ctx, call->query.fixed[o] + q0 * n, call->query.ld[o],
+                              call->reference.fixed[o], ld, (int)padded_depth(orbit),
+                              call->scores[o], ld, queries * n, references * n, 0));
         job.scores[o] = wf_gpu_scores{call->scores[o], n * ld, n, ld};
     }
     WF_CUDA_TRY(ctx, cudaGetLastError());

@@ -15,9 +15,8 @@ if [ "${1:-run}" = build ]; then
     nvcc=${NVCC:-$(command -v nvcc)}
     jansson=$(grep -q ljansson Makefile && echo -l:libjansson.a)
     link="-L$(dirname "$nvcc")/../lib64 -lcudart_static -l:libz.a -lm -lpthread -ldl -lrt -lstdc++"
-    flags="-std=gnu11 -O2 -g -D_GNU_SOURCE -Iinclude -Isrc -Itests"
-    for source in tests/unit/test_cuda_ops.c tests/unit/test_cuda_field.c tests/unit/test_zoo_cuda.c \
-                  bench/cuda_step.c; do
+    flags="-std=gnu11 -O2 -g -D_GNU_SOURCE -Iinclude -Isrc -Itests -I$(dirname "$nvcc")/../include"
+    for source in tests/unit/test_cuda_*.c tests/unit/test_zoo_cuda.c bench/cuda_*.c; do
         name=$(basename "$source" .c)
         case $name in test_*) cmocka=-lcmocka ;; *) cmocka= ;; esac
         ${CC:-gcc} $flags "$source" "$build/libweft.a" $cmocka $link $jansson \
@@ -44,14 +43,16 @@ run() { # name, then the command; its output is shown when it fails
 for check in $checks; do
     case $check in
     tests)
-        for test in test_cuda_ops test_cuda_field test_zoo_cuda; do run "$test" "$gpu/$test"; done ;;
+        for test in "$gpu"/test_*; do run "$(basename "$test")" "$test"; done ;;
     memcheck)
-        for test in test_cuda_ops test_cuda_field; do
+        for test in test_cuda_ops test_cuda_field test_cuda_match test_cuda_eval; do
             run "memcheck $test" env WEFT_CUDA_SMALL=3 compute-sanitizer --error-exitcode 9 "$gpu/$test"
         done ;;
     racecheck) # two shapes only: it follows every access to shared memory
-        run "racecheck test_cuda_ops" env WEFT_CUDA_SMALL=6 compute-sanitizer --tool racecheck \
-            --error-exitcode 9 "$gpu/test_cuda_ops" ;;
+        for test in test_cuda_ops test_cuda_match test_cuda_eval; do
+            run "racecheck $test" env WEFT_CUDA_SMALL=6 compute-sanitizer --tool racecheck \
+                --error-exitcode 9 "$gpu/$test"
+        done ;;
     times) "$gpu/cuda_step" || status=1 ;;
     torch) # the same steps in PyTorch, bf16; the first round only fills the compiler's cache, all cases side by side
         cases="karhunen_lean karhunen_lstar mnist_lean mnist_lstar"

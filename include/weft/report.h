@@ -31,12 +31,34 @@ typedef struct wf_report_fact {
     const char *label, *value;
 } wf_report_fact;
 
-/* One task at one width: networks trained for it, and generated ones. NaN where nothing is known. */
+/* One task at one width: networks trained for it, and generated ones. NaN where nothing is known. Rows of one task stand together. */
 typedef struct wf_report_task {
     const char *name, *arch;
     double width; /* factor of the hidden widths */
     double trained, trained_std, generated, generated_std, jws;
+    double paper_trained, paper_generated; /* what a paper has there; 0: nothing */
+    const char *note;                      /* of the task's data; NULL or "" */
 } wf_report_task;
+
+/* Networks as points in the plane of their scores on two domains. */
+typedef struct wf_report_cloud {
+    const char *name;
+    bool trained; /* a collection; else generated under `cond` */
+    double cond;
+    const float *x, *y; /* [n] scores on the first and on the second domain */
+    size_t n;
+} wf_report_cloud;
+
+/* A flow between two domains. */
+typedef struct wf_report_domains {
+    const char *x_name, *y_name; /* of the domains */
+    double x_cond, y_cond;       /* their conditions */
+    const wf_report_cloud *clouds;
+    int n_clouds;
+    const wf_mix *mix; /* baselines on both domains; NULL: none */
+    int n_jws;         /* JWS of generated networks against both collections, over the condition */
+    const double *jws_cond, *jws_x, *jws_y;
+} wf_report_domains;
 
 /* Everything is borrowed for the call. A part whose input is NULL is left out of the page. */
 typedef struct wf_report_desc {
@@ -61,6 +83,8 @@ typedef struct wf_report_desc {
     int n_facts;
     const wf_report_task *tasks; /* a flow of many tasks: bars by width, and a table */
     int n_tasks;
+    const wf_report_domains
+        *domains; /* the plane of two domains, JWS against the condition; NULL: none */
 } wf_report_desc;
 WF_API wf_report_desc wf_report_desc_default(void);
 

@@ -87,6 +87,11 @@ static const char style_sheet[] =
     "font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,\"DejaVu Sans Mono\",monospace}"
     "footer{margin:44px 0 0;color:var(--soft);font-size:13px;border-top:1px solid "
     "var(--line);padding-top:12px}\n"
+    ".whisker{stroke:var(--ink);stroke-width:1.1;fill:none}"
+    ".paper{stroke:var(--held);stroke-width:2;fill:none}"
+    ".line{fill:none;stroke-width:1.8}.dashed{stroke-dasharray:5 4}"
+    "tr.mean th,tr.mean td{font-weight:600}tr.first th,tr.first td{border-top:2px solid "
+    "var(--line)}\n"
     "@media print{body{background:#fff}section{break-inside:avoid}}\n";
 
 wf_report_desc wf_report_desc_default(void) {
@@ -124,6 +129,7 @@ wf_status wf_report_write(wf_ctx *ctx, const wf_report_desc *desc, const char *p
     wf__report_glance(&page, desc);
     wf__report_table(&page, desc);
     wf__report_tasks(&page, desc);
+    wf__report_domains(&page, desc);
     wf__report_scatter(&page, desc);
     wf_status status = wf__report_wall(ctx, &page, desc);
     if (status == WF_OK) status = wf__report_loss(ctx, &page, desc);

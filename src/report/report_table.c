@@ -31,15 +31,14 @@ const wf_report_entry *wf__report_subject(const wf_report_desc *desc) {
     return found;
 }
 
-/* A number with `decimals`, or a dash where it is not defined. */
-static void add_number(wf__page *page, double value, int decimals) {
+void wf__page_number(wf__page *page, double value, int decimals) {
     if (isfinite(value)) wf__page_add(page, "%.*f", decimals, value);
     else wf__page_add(page, "&ndash;");
 }
 
-static void add_spread(wf__page *page, double mean, double std, int decimals) {
+void wf__page_spread(wf__page *page, double mean, double std, int decimals) {
     wf__page_add(page, "<td class=\"num\">");
-    add_number(page, mean, decimals);
+    wf__page_number(page, mean, decimals);
     if (isfinite(mean) && isfinite(std))
         wf__page_add(page, " <small>&plusmn;&thinsp;%.*f</small>", decimals, std);
     wf__page_add(page, "</td>");
@@ -59,7 +58,7 @@ static void begin_tile(wf__page *page, const char *label) {
 static void tile_jws(wf__page *page, const wf_report_desc *desc, const wf_report_entry *subject) {
     if (!isfinite(subject->row->jws)) return;
     begin_tile(page, "Joint similarity (JWS)");
-    add_number(page, subject->row->jws, 3);
+    wf__page_number(page, subject->row->jws, 3);
     wf__page_add(page, "</b><small>1 is the trained networks&#39; own distribution");
     const wf_report_entry *held = wf__report_role(desc, WF_REPORT_HELD_OUT);
     if (held != NULL) wf__page_add(page, "; held-out networks reach %.3f", held->row->jws);
@@ -85,7 +84,7 @@ static void tile_novelty(wf__page *page, const wf_report_desc *desc,
                          const wf_report_entry *subject) {
     if (!isfinite(subject->row->wcs_mean)) return;
     begin_tile(page, "Nearest trained network (WCS)");
-    add_number(page, subject->row->wcs_mean, 3);
+    wf__page_number(page, subject->row->wcs_mean, 3);
     const wf_report_entry *reference = wf__report_role(desc, WF_REPORT_REFERENCE);
     wf__page_add(page, "</b><small>");
     if (reference != NULL)
@@ -156,20 +155,21 @@ static void table_row(wf__page *page, const wf_report_desc *desc, int index, boo
                      "99 %% of the trained networks are to each other\">copies</em>");
     wf__page_add(page, "</th><td class=\"num\">%zu</td>", row->n);
     double factor = score_factor(desc);
-    add_spread(page, factor * row->accuracy_mean, factor * row->accuracy_std, score_decimals(desc));
-    add_spread(page, row->iou_mean, row->iou_std, 3);
-    add_spread(page, row->wcs_mean, row->wcs_std, 3);
+    wf__page_spread(page, factor * row->accuracy_mean, factor * row->accuracy_std,
+                    score_decimals(desc));
+    wf__page_spread(page, row->iou_mean, row->iou_std, 3);
+    wf__page_spread(page, row->wcs_mean, row->wcs_std, 3);
     wf__page_add(page, "<td class=\"num jws\">");
     if (isfinite(row->jws))
         wf__page_add(page, "<span class=\"bar\"><i style=\"width:%.1f%%\"></i></span>",
                      100 * fmin(1, fmax(0, row->jws)));
-    add_number(page, row->jws, 3);
+    wf__page_number(page, row->jws, 3);
     if (isfinite(row->jws) && isfinite(row->jws_std))
         wf__page_add(page, " <small>&plusmn;&thinsp;%.3f</small>", row->jws_std);
     wf__page_add(page, "</td>");
     if (diversity) {
-        add_spread(page, row->diversity_iou_mean, row->diversity_iou_std, 3);
-        add_spread(page, row->diversity_wcs_mean, row->diversity_wcs_std, 3);
+        wf__page_spread(page, row->diversity_iou_mean, row->diversity_iou_std, 3);
+        wf__page_spread(page, row->diversity_wcs_mean, row->diversity_wcs_std, 3);
     }
     wf__page_add(page, "</tr>\n");
 }

@@ -53,7 +53,7 @@ static void draw_x_ticks(wf__page *page, const wf__plot *plot) {
     }
 }
 
-static void draw_y_ticks(wf__page *page, const wf__plot *plot) {
+void wf__plot_y_axis(wf__page *page, const wf__plot *plot) {
     double step = tick_step(plot->y_high - plot->y_low, plot->height < 200 ? 3 : 5);
     long last = (long)floor(plot->y_high / step + 1e-9);
     for (long k = (long)ceil(plot->y_low / step - 1e-9); k <= last; k++) {
@@ -75,7 +75,7 @@ void wf__plot_begin(wf__page *page, const wf__plot *plot, const char *x_label, c
     wf__page_escaped(page, description);
     wf__page_add(page, "\">");
     draw_x_ticks(page, plot);
-    if (y_label != NULL) draw_y_ticks(page, plot);
+    if (y_label != NULL) wf__plot_y_axis(page, plot);
     wf__page_add(page, "<path class=\"frame\" d=\"M%.1f %.1fV%.1fH%.1f\"/>", plot->left, plot->top,
                  plot->height - plot->bottom, plot->width - plot->right);
     if (x_label != NULL) {

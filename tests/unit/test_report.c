@@ -295,21 +295,32 @@ static void base64_known_answers(void **state) {
     }
 }
 
-/* A flow of many tasks: one picture a width, one line a task; names are escaped, what is not known is a dash. */
+static size_t count_of(const char *text, const char *piece) {
+    size_t count = 0;
+    for (; (text = strstr(text, piece)) != NULL; text++) count++;
+    return count;
+}
+
+/* A flow of many tasks: a picture a task, bars and a line for each width, means over tasks; names are escaped, what is not known is
+ * a dash. */
 static void page_of_tasks(void **state) {
     (void)state;
-    const wf_report_task tasks[] = {{"a<b", "2-4-2", 0.5, 0.9, 0.01, 0.85, 0.02, NAN},
-                                    {"a<b", "2-8-2", 1, 0.91, 0.01, 0.9, 0.02, 0.9512},
-                                    {"bare", "3-8-2", 1, NAN, NAN, NAN, NAN, 0.5}};
+    const wf_report_task tasks[] = {
+        {"a<b", "2-4-2", 0.5, 0.9, 0.01, 0.85, 0.02, NAN, 0.91, 0.88, "made & up"},
+        {"a<b", "2-8-2", 1, 0.91, 0.01, 0.9, 0.02, 0.9512, 0.92, 0.93, "made & up"},
+        {"bare", "3-8-2", 1, NAN, NAN, NAN, NAN, 0.5, 0, 0, NULL},
+        {"other", "4-8-2", 1, 0.71, 0.01, 0.74, 0.02, NAN, 0, 0, ""}};
     wf_report_desc desc = wf_report_desc_default();
     desc.tasks = tasks;
-    desc.n_tasks = 3;
+    desc.n_tasks = 4;
     desc.summary = "";
     wf__page page = {0};
     wf__report_tasks(&page, &desc);
     assert_false(page.failed);
-    assert_non_null(strstr(page.text, "Hidden widths times 0.5"));
-    assert_non_null(strstr(page.text, "Hidden widths times 1:"));
+    assert_int_equal(count_of(page.text, "<figure>"), 3);
+    assert_int_equal(count_of(page.text, "<rect"), 6);
+    assert_int_equal(count_of(page.text, "class=\"whisker\""), 6);
+    assert_int_equal(count_of(page.text, "class=\"paper\" d=\"M"), 5); /* and one in the legend */
     assert_null(strstr(page.text, "a<b"));
     assert_non_null(strstr(page.text, "a&lt;b"));
     assert_non_null(strstr(page.text, ">-5.00<"));
@@ -317,14 +328,72 @@ static void page_of_tasks(void **state) {
     assert_non_null(strstr(page.text, "<td>0.951</td>"));
     assert_non_null(strstr(page.text, "<td>&ndash;</td>"));
     assert_null(strstr(page.text, "nan"));
-    size_t bars = 0;
-    for (const char *at = page.text; (at = strstr(at, "<rect")) != NULL; at++) bars++;
-    assert_int_equal(bars, 4);
+    /* Width 0.5: one task, -5.00, the paper -3.00. Width 1: two tasks, (-1 + 3) / 2, and no paper for both of them. */
+    assert_non_null(strstr(page.text, "times 0.5</span><b>-5.00</b><small>mean of 1 task: 85.00 "
+                                      "against 90.00&thinsp;%; the paper has -3.00</small>"));
+    assert_non_null(strstr(page.text, "times 1</span><b>+1.00</b><small>mean of 2 tasks: 82.00 "
+                                      "against 81.00&thinsp;%</small>"));
+    assert_int_equal(count_of(page.text, "made &amp; up."), 1);
     wf__page_free(&page);
     desc.n_tasks = 0;
     wf__report_tasks(&page, &desc);
     assert_null(page.text);
     wf__page_free(&page);
+}
+
+/* Two domains: collections, networks at the ends and between, one curve of averages and one of ensembles, JWS over c. */
+static void page_of_domains(void **state) {
+    (void)state;
+    const float x[] = {0.9f, 0.8f, 0.85f, 0.88f}, y[] = {0.7f, 0.92f, 0.84f, 0.86f};
+    const wf_report_cloud clouds[] = {{"CA & more", true, 0, x, y, 4},
+                                      {"c = 0", false, 0, x, y, 2},
+                                      {"c = 0.5", false, 0.5, x + 2, y + 2, 2}};
+    char names[2][32] = {"average-5", "ensemble"};
+    double alpha[] = {0, 0.5, 1},
+           mean[] = {0.9, 0.7, 0.4, 0.45, 0.7, 0.9, 0.9, 0.7, 0.87, 0.85, 0.7, 0.9};
+    double std[12] = {0}, cond[] = {0, 0.5, 1}, jws_x[] = {0.97, 0.7, 0.4},
+           jws_y[] = {0.5, 0.8, 0.98};
+    wf_mix mix = {2, 3, 2, names, alpha, mean, std};
+    wf_report_domains domains = {.x_name = "CA & more",
+                                 .y_name = "PR",
+                                 .x_cond = 0,
+                                 .y_cond = 1,
+                                 .clouds = clouds,
+                                 .n_clouds = 3,
+                                 .mix = &mix,
+                                 .n_jws = 3,
+                                 .jws_cond = cond,
+                                 .jws_x = jws_x,
+                                 .jws_y = jws_y};
+    wf_report_desc desc = wf_report_desc_default();
+    desc.score = WF_SCORE_AUC;
+    desc.domains = &domains;
+    wf__page page = {0};
+    wf__report_domains(&page, &desc);
+    assert_false(page.failed);
+    assert_int_equal(count_of(page.text, "<figure>"), 4); /* ends, between, close; JWS */
+    assert_null(strstr(page.text, "CA & more"));
+    assert_non_null(strstr(page.text, "ROC AUC on CA &amp; more"));
+    assert_null(strstr(page.text, "nan"));
+    assert_null(strstr(page.text, "inf"));
+    /* c = 0.5 lies half way between the colours of the domains, and its row has the JWS of c = 0.5. */
+    assert_non_null(strstr(page.text, "var(--subject) 50%,var(--held)"));
+    assert_non_null(strstr(page.text, "<td>0.700</td><td>0.800</td>"));
+    assert_non_null(strstr(page.text, "0.8650 <small>&plusmn;&thinsp;0.0150</small>"));
+    /* The best place of the ensemble is the middle, that of the averages an end. */
+    assert_non_null(strstr(page.text, "ensemble, alpha = 0.5"));
+    assert_non_null(strstr(page.text, "average-5, alpha = 0<"));
+    wf__page_free(&page);
+    domains.mix = NULL;
+    domains.n_jws = 0;
+    domains.n_clouds = 0;
+    wf__report_domains(&page, &desc); /* nothing to show is no fault */
+    assert_false(page.failed);
+    assert_null(strstr(page.text, "nan"));
+    wf__page_free(&page);
+    desc.domains = NULL;
+    wf__report_domains(&page, &desc);
+    assert_null(page.text);
 }
 
 /* A copy: more than half of the networks at the 99th percentile or above. */
@@ -352,13 +421,10 @@ static void numbers_ignore_the_locale(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(full_page),
-        cmocka_unit_test(unlabelled_page),
-        cmocka_unit_test(png_round_trip),
-        cmocka_unit_test(base64_known_answers),
-        cmocka_unit_test(page_of_tasks),
-        cmocka_unit_test(copies_are_told),
-        cmocka_unit_test(numbers_ignore_the_locale),
+        cmocka_unit_test(full_page),       cmocka_unit_test(unlabelled_page),
+        cmocka_unit_test(png_round_trip),  cmocka_unit_test(base64_known_answers),
+        cmocka_unit_test(page_of_tasks),   cmocka_unit_test(page_of_domains),
+        cmocka_unit_test(copies_are_told), cmocka_unit_test(numbers_ignore_the_locale),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

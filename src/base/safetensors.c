@@ -13,9 +13,13 @@
 #include "base/utf8.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "safetensors data are little-endian and used in place"
@@ -331,4 +335,98 @@ done:
     free(header.bytes);
     free(order);
     return status;
+}
+
+/* --- piece by piece ---------------------------------------------------------------------------- */
+
+struct wf_st_stream {
+    wf_writer writer;
+    int file;      /* the writer's, for reading as well */
+    size_t *start; /* of each tensor in the file, in the caller's order */
+};
+
+static wf_status stream_start(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors,
+                              const wf_st_tensor *const *order, size_t n, const header_text *header,
+                              wf_st_stream *stream) {
+    uint64_t size = header->size;
+    struct stat info; /* a pipe must not be opened and closed again: its reader would see an end */
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "%s: is no plain file", path);
+    WF_TRY(wf_writer_open(ctx, path, &stream->writer));
+    WF_TRY(wf_writer_write(ctx, &stream->writer, &size, 8));
+    WF_TRY(wf_writer_write(ctx, &stream->writer, header->bytes, header->size));
+    size_t at = 8 + header->size;
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes;
+        WF_TRY(tensor_bytes(ctx, path, order[i], &bytes));
+        stream->start[order[i] - tensors] = at;
+        at += bytes;
+    }
+    stream->file = open(stream->writer.temporary, O_RDWR | O_CLOEXEC);
+    if (stream->file < 0 || fflush(stream->writer.file) != 0 ||
+        ftruncate(stream->file, (off_t)at) != 0)
+        return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
+    return WF_OK;
+}
+
+wf_status wf_st_stream_open(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
+                            const char *const (*meta)[2], size_t n_meta, wf_st_stream **out) {
+    const wf_st_tensor **order = NULL;
+    header_text header = {0};
+    wf_st_stream *stream = NULL;
+    wf_status status;
+    *out = NULL;
+    if (n > 0)
+        WF_TRY(wf__st_check_unique(ctx, path, &tensors[0].name, sizeof *tensors, n, "tensor"));
+    WF_TRY_GOTO(wf_alloc(ctx, 1, sizeof *stream, path, &stream), done);
+    stream->file = -1;
+    WF_TRY_GOTO(wf_alloc(ctx, n + 1, sizeof *stream->start, path, &stream->start), done);
+    WF_TRY_GOTO(wf_alloc(ctx, n + 1, sizeof *order, path, &order), done);
+    for (size_t i = 0; i < n; i++) order[i] = &tensors[i];
+    if (n > 1) qsort(order, n, sizeof *order, by_item_and_name);
+    WF_TRY_GOTO(make_header(ctx, path, order, n, meta, n_meta, &header), done);
+    status = stream_start(ctx, path, tensors, order, n, &header, stream);
+done:
+    free(header.bytes);
+    free(order);
+    if (status == WF_OK) *out = stream;
+    else wf_st_stream_abort(stream);
+    return status;
+}
+
+int wf_st_stream_put(const wf_st_stream *stream, size_t i, size_t at, const void *bytes,
+                     size_t count) {
+    for (size_t done = 0; done < count;) {
+        ssize_t n = pwrite(stream->file, (const char *)bytes + done, count - done,
+                           (off_t)(stream->start[i] + at + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? errno : EIO;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int wf_st_stream_get(const wf_st_stream *stream, size_t i, size_t at, void *bytes, size_t count) {
+    for (size_t done = 0; done < count;) {
+        ssize_t n = pread(stream->file, (char *)bytes + done, count - done,
+                          (off_t)(stream->start[i] + at + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? errno : EIO;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+wf_status wf_st_stream_commit(wf_ctx *ctx, wf_st_stream *stream) {
+    wf_status status = wf_writer_commit(ctx, &stream->writer);
+    wf_st_stream_abort(stream);
+    return status;
+}
+
+void wf_st_stream_abort(wf_st_stream *stream) {
+    if (stream == NULL) return;
+    wf_writer_abort(&stream->writer);
+    if (stream->file >= 0) close(stream->file);
+    free(stream->start);
+    free(stream);
 }

@@ -54,4 +54,16 @@ wf_status wf_st_to_float(wf_ctx *ctx, const wf_st_tensor *tensor, float *out);
 wf_status wf_st_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
                       const char *const (*meta)[2], size_t n_meta);
 
+/* The same piece by piece: the shapes are known, the data comes in any order. tensors[i].data is not looked at.
+ * Nothing stands at `path` before commit. A path that is no plain file (a pipe) is WF_ERR_UNSUPPORTED. */
+typedef struct wf_st_stream wf_st_stream;
+wf_status wf_st_stream_open(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
+                            const char *const (*meta)[2], size_t n_meta, wf_st_stream **out);
+/* `count` bytes at byte `at` of tensor i. Any thread may call them, also side by side; the result is 0 or an errno. */
+int wf_st_stream_put(const wf_st_stream *stream, size_t i, size_t at, const void *bytes,
+                     size_t count);
+int wf_st_stream_get(const wf_st_stream *stream, size_t i, size_t at, void *bytes, size_t count);
+wf_status wf_st_stream_commit(wf_ctx *ctx, wf_st_stream *stream); /* frees it, also on failure */
+void wf_st_stream_abort(wf_st_stream *stream);                    /* NULL is fine */
+
 #endif

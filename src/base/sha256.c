@@ -1,7 +1,13 @@
-/* sha256: the hash of FIPS 180-4, for fingerprints of data and recipes. */
+/* sha256: the hash of FIPS 180-4, for fingerprints of data and recipes.
+ * With the processor's own instructions where it has them: a data set of 200 MB is hashed before each use of it. */
 #include "base/io.h"
 
 #include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 /* First 32 bits of the fractional parts of the cube roots of the first 64 primes. */
 // clang-format off
@@ -44,6 +50,62 @@ static void compress(uint32_t state[8], const uint8_t block[64]) {
     state[4] += e, state[5] += f, state[6] += g, state[7] += h;
 }
 
+static void compress_plain(uint32_t state[8], const uint8_t *bytes, size_t blocks) {
+    for (size_t b = 0; b < blocks; b++) compress(state, bytes + 64 * b);
+}
+
+#if defined(__x86_64__)
+static bool has_sha(void) {
+    unsigned a, b, c, d;
+    return __builtin_cpu_supports("sse4.1") && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+           (b >> 29 & 1);
+}
+
+/* The instructions keep the state as (a, b, e, f) and (c, d, g, h), highest lane first, and do two rounds each.
+ * w[i % 4] holds words 4i .. 4i+3 of the schedule; those of i - 4 .. i - 1 give the next. */
+__attribute__((target("sha,sse4.1"))) static void
+compress_sha(uint32_t state[8], const uint8_t *bytes, size_t blocks) {
+    const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    __m128i badc = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xB1);
+    __m128i hgfe = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1B);
+    __m128i abef = _mm_alignr_epi8(badc, hgfe, 8), cdgh = _mm_blend_epi16(hgfe, badc, 0xF0);
+    for (; blocks > 0; blocks--, bytes += 64) {
+        const __m128i abef_before = abef, cdgh_before = cdgh;
+        __m128i w[4];
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) {
+            if (i < 4) {
+                w[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(bytes + 16 * i)),
+                                        big_endian);
+            } else {
+                __m128i last = w[(i + 3) % 4];
+                __m128i next = _mm_add_epi32(_mm_sha256msg1_epu32(w[i % 4], w[(i + 1) % 4]),
+                                             _mm_alignr_epi8(last, w[(i + 2) % 4], 4));
+                w[i % 4] = _mm_sha256msg2_epu32(next, last);
+            }
+            __m128i add =
+                _mm_add_epi32(w[i % 4], _mm_loadu_si128((const __m128i *)(round_constant + 4 * i)));
+            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, add);
+            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(add, 0x0E));
+        }
+        abef = _mm_add_epi32(abef, abef_before);
+        cdgh = _mm_add_epi32(cdgh, cdgh_before);
+    }
+    __m128i feba = _mm_shuffle_epi32(abef, 0x1B), dchg = _mm_shuffle_epi32(cdgh, 0xB1);
+    _mm_storeu_si128((__m128i *)state, _mm_blend_epi16(feba, dchg, 0xF0));
+    _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
+}
+
+static void compress_blocks(uint32_t state[8], const uint8_t *bytes, size_t blocks) {
+    if (has_sha()) compress_sha(state, bytes, blocks);
+    else compress_plain(state, bytes, blocks);
+}
+#else
+static void compress_blocks(uint32_t state[8], const uint8_t *bytes, size_t blocks) {
+    compress_plain(state, bytes, blocks);
+}
+#endif
+
 void wf_sha256_start(wf_sha256 *hash) {
     *hash = (wf_sha256){.state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f,
                                   0x9b05688c, 0x1f83d9ab, 0x5be0cd19}};
@@ -55,10 +117,11 @@ void wf_sha256_add(wf_sha256 *hash, const void *bytes, size_t count) {
         size_t filled = hash->bytes % 64;
         size_t take = 64 - filled < count ? 64 - filled : count;
         if (take == 64) {
-            compress(hash->state, from);
+            take = count / 64 * 64;
+            compress_blocks(hash->state, from, take / 64);
         } else {
             memcpy(hash->block + filled, from, take);
-            if (filled + take == 64) compress(hash->state, hash->block);
+            if (filled + take == 64) compress_blocks(hash->state, hash->block, 1);
         }
         hash->bytes += take;
         from += take;

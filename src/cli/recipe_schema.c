@@ -77,6 +77,7 @@ static const key_entry keys[] = {
     {"zoo", "schedule", KEY_SWITCH, AT(zoo.cosine), 0, 0, NAMES("constant", "cosine"), CLI_STAGE_COLLECTION, "learning rate over the network's own updates"},
     {"zoo", "label_smoothing", KEY_REAL, AT(zoo.label_smoothing), 0, 1, NULL, CLI_STAGE_COLLECTION, "of the cross-entropy"},
     {"zoo", "shard", KEY_SIZE, AT(zoo.shard), 0, 1e9, NULL, CLI_STAGE_NONE, "networks per resumable piece; 0: chosen"},
+    {"zoo", "precision", KEY_SWITCH, AT(zoo.fp32), 0, 0, NAMES("mixed", "fp32"), CLI_STAGE_NONE, "on a GPU: tensor cores with bf16 hi + lo where they serve, or fp32 throughout"},
     {"zoo", "path", KEY_TEXT, AT(zoo_path), 0, 0, NULL, CLI_STAGE_COLLECTION, "a collection of your own instead of a trained one"},
     {"zoo", "manifest", KEY_TEXT, AT(manifest), 0, 0, NULL, CLI_STAGE_COLLECTION, "several collections of your own, with tasks and conditions (docs/flow.md)"},
     {"zoo", "held_out_path", KEY_TEXT, AT(held_out_path), 0, 0, NULL, CLI_STAGE_HELD_OUT, "with path: a collection for the held-out row"},

@@ -84,6 +84,10 @@ typedef struct wf_zoo_piece {
     size_t error_bytes; /* ceil(test.n / 8) */
     wf_meter *meter;    /* may be NULL */
     size_t done_before; /* networks the meter has already counted */
+    /* Called by the thread that runs the piece: everything before place `end` is done, nothing behind it is touched
+     * by another thread. NULL: not told. On the CPU networks end in no order, so only the end of the piece is told. */
+    void (*finished)(void *user, size_t end);
+    void *user;
 } wf_zoo_piece;
 
 /* Trains every network whose state is WF_ZOO_WAITING, one per thread at a time. After an interruption returns WF_ERR_INTERRUPTED;

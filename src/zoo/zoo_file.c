@@ -14,6 +14,7 @@
 
 #include "base/safetensors.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -372,6 +373,32 @@ static wf_status stack_networks(wf_ctx *ctx, const wf_graph *graph, wf_zoo_sourc
     return WF_OK;
 }
 
+/* All tensors of a collection, the blocks first; block b's data are at stacked + count * offset. */
+typedef struct collection_tensors {
+    size_t n, n_meta;
+    wf_st_tensor *tensors;
+    char names[max_tests][2][128];
+    const char *meta[n_own_meta + sizeof((wf_zoo_extra *)0)->meta / sizeof(const char *[2])][2];
+} collection_tensors;
+
+static wf_status describe(wf_ctx *ctx, const wf_graph *graph, const float *stacked, size_t count,
+                          const wf_zoo_extra *extra, collection_tensors *out) {
+    WF_TRY(wf_alloc(ctx, (size_t)graph->n_blocks + max_extra_tensors, sizeof *out->tensors,
+                    "collection header", &out->tensors));
+    size_t n = 0;
+    for (int b = 0; b < graph->n_blocks; b++) {
+        out->tensors[n] = block_tensor(graph, &graph->blocks[b], count);
+        if (stacked != NULL) out->tensors[n].data = stacked + count * graph->blocks[b].offset;
+        n++;
+    }
+    n = add_column(out->tensors, n, "weft.seed", WF_ST_I64, count, extra->seeds);
+    n = add_column(out->tensors, n, "weft.lr", WF_ST_F32, count, extra->lr);
+    n = add_column(out->tensors, n, "weft.epochs", WF_ST_I32, count, extra->epochs);
+    out->n = add_tests(out->tensors, n, out->names, count, extra);
+    out->n_meta = gather_meta(graph, extra, out->meta);
+    return WF_OK;
+}
+
 wf_status wf_zoo_write_from(wf_ctx *ctx, const char *path, const wf_graph *graph,
                             wf_zoo_source *source, void *user, size_t count,
                             const wf_zoo_extra *extra) {
@@ -380,30 +407,105 @@ wf_status wf_zoo_write_from(wf_ctx *ctx, const char *path, const wf_graph *graph
     WF_TRY(check_extra(ctx, path, count, extra));
     wf_status status = WF_OK;
     float *stacked = NULL;
-    wf_st_tensor *tensors = NULL;
+    collection_tensors all = {0};
     WF_TRY_GOTO(wf_alloc(ctx, count, graph->n_params * sizeof(float), "collection", &stacked),
                 done);
-    WF_TRY_GOTO(wf_alloc(ctx, (size_t)graph->n_blocks + max_extra_tensors, sizeof *tensors,
-                         "collection header", &tensors),
-                done);
     WF_TRY_GOTO(stack_networks(ctx, graph, source, user, count, stacked), done);
-    size_t n = 0;
-    for (int b = 0; b < graph->n_blocks; b++) {
-        tensors[n] = block_tensor(graph, &graph->blocks[b], count);
-        tensors[n++].data = stacked + count * graph->blocks[b].offset;
-    }
-    n = add_column(tensors, n, "weft.seed", WF_ST_I64, count, extra->seeds);
-    n = add_column(tensors, n, "weft.lr", WF_ST_F32, count, extra->lr);
-    n = add_column(tensors, n, "weft.epochs", WF_ST_I32, count, extra->epochs);
-    char names[max_tests][2][128];
-    n = add_tests(tensors, n, names, count, extra);
-    const char *meta[n_own_meta + sizeof extra->meta / sizeof extra->meta[0]][2];
-    size_t n_meta = gather_meta(graph, extra, meta);
-    status = wf_st_write(ctx, path, tensors, n, (const char *const(*)[2])meta, n_meta);
+    WF_TRY_GOTO(describe(ctx, graph, stacked, count, extra, &all), done);
+    status =
+        wf_st_write(ctx, path, all.tensors, all.n, (const char *const(*)[2])all.meta, all.n_meta);
 done:
-    free(tensors);
+    free(all.tensors);
     free(stacked);
     return status;
+}
+
+/* --- writing network by network ---------------------------------------------------------------- */
+
+enum { staged_bytes = 1 << 20 };
+
+struct wf_zoo_stream {
+    const wf_graph *graph;
+    size_t count;
+    char *path;
+    wf_st_stream *file;
+};
+
+wf_status wf_zoo_stream_open(wf_ctx *ctx, const char *path, const wf_graph *graph, size_t count,
+                             const wf_zoo_extra *extra, wf_zoo_stream **out) {
+    *out = NULL;
+    WF_TRY(check_extra(ctx, path, count, extra));
+    wf_zoo_stream *stream;
+    collection_tensors all = {0};
+    WF_TRY(wf_alloc(ctx, 1, sizeof *stream, path, &stream));
+    *stream = (wf_zoo_stream){graph, count, strdup(path), NULL};
+    wf_status status = stream->path != NULL
+                           ? describe(ctx, graph, NULL, count, extra, &all)
+                           : wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    if (status == WF_OK)
+        status = wf_st_stream_open(ctx, path, all.tensors, all.n, (const char *const(*)[2])all.meta,
+                                   all.n_meta, &stream->file);
+    free(all.tensors);
+    if (status == WF_OK) *out = stream;
+    else wf_zoo_stream_abort(stream);
+    return status;
+}
+
+/* Block by block, many networks staged side by side: a system call for each would cost more than the copy. */
+int wf_zoo_stream_put(const wf_zoo_stream *stream, size_t first, size_t count,
+                      const float *weights) {
+    const wf_graph *graph = stream->graph;
+    char *staged = malloc(staged_bytes);
+    int failed = staged == NULL ? ENOMEM : 0;
+    for (int b = 0; b < graph->n_blocks && !failed; b++) {
+        const wf_block *block = &graph->blocks[b];
+        size_t bytes = block->count * sizeof(float);
+        size_t at_once = bytes < staged_bytes ? staged_bytes / bytes : 1;
+        for (size_t i = 0; i < count && !failed; i += at_once) {
+            size_t n = count - i < at_once ? count - i : at_once;
+            const float *from = weights + i * graph->n_params + block->offset;
+            for (size_t k = 0; k < n && n > 1; k++)
+                memcpy(staged + k * bytes, from + k * graph->n_params, bytes);
+            failed = wf_st_stream_put(stream->file, (size_t)b, (first + i) * bytes,
+                                      n > 1 ? (const void *)staged : from, n * bytes);
+        }
+    }
+    free(staged);
+    return failed;
+}
+
+int wf_zoo_stream_get(const wf_zoo_stream *stream, size_t index, float *w) {
+    int failed = 0;
+    for (int b = 0; b < stream->graph->n_blocks && !failed; b++) {
+        const wf_block *block = &stream->graph->blocks[b];
+        size_t bytes = block->count * sizeof(float);
+        failed = wf_st_stream_get(stream->file, (size_t)b, index * bytes, w + block->offset, bytes);
+    }
+    return failed;
+}
+
+wf_status wf_zoo_stream_commit(wf_ctx *ctx, wf_zoo_stream *stream, const wf_zoo_extra *extra) {
+    collection_tensors all = {0};
+    wf_status status = describe(ctx, stream->graph, NULL, stream->count, extra, &all);
+    for (size_t i = (size_t)stream->graph->n_blocks; i < all.n && status == WF_OK; i++) {
+        errno = wf_st_stream_put(stream->file, i, 0, all.tensors[i].data, all.tensors[i].bytes);
+        if (errno != 0)
+            status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", stream->path);
+    }
+    free(all.tensors);
+    if (status == WF_OK) {
+        status = wf_st_stream_commit(ctx, stream->file);
+        stream->file = NULL;
+    }
+    wf_zoo_stream_abort(stream);
+    return status;
+}
+
+void wf_zoo_stream_abort(wf_zoo_stream *stream) {
+    if (stream == NULL) return;
+    wf_st_stream_abort(stream->file);
+    free(stream->path);
+    free(stream);
 }
 
 typedef struct matrix_source {

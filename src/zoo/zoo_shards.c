@@ -5,6 +5,10 @@
  *
  * A part carries its networks' indices (weft.seed) and the settings they were trained with
  * (weft.recipe); a call first takes up every part it finds, then trains the missing networks, then merges.
+ *
+ * A call that finds no parts and was not told a shard's size writes the networks straight to their places in PATH's temporary
+ * sibling, beside the training of the next ones (zoo_file.h, wf_zoo_stream). Every few seconds, and when it is interrupted or
+ * fails, it saves what no part holds yet as a part; when nothing diverged the sibling becomes PATH and nothing is copied.
  * I1  A network is the same in whatever part it was trained, so parts of any size may be mixed.
  * I2  Parts of other settings are refused, never mixed in, never deleted.
  * I3  A diverged network lies in its part with weights that are not finite, which is how the merge knows it. */
@@ -18,6 +22,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,10 +32,13 @@ enum {
     max_recipe = 4096,
     largest_shard = 1024,
     gpu_shard = 16384, /* a second or so, and many times what runs at once */
-    named_divergences = 10
+    named_divergences = 10,
+    in_stream = -2 /* place.part: in the growing file alone */
 };
-static const double shard_flops = 1e12; /* about ten seconds of one core */
-static const double gpu_speed = 100;    /* times that */
+static const double most_unsaved = 5; /* seconds of work that a killed process may lose */
+static const double stream_bytes = 2147483648.0; /* of weights in memory at once */
+static const double shard_flops = 1e12;          /* about ten seconds of one core */
+static const double gpu_speed = 100;             /* times that */
 static const char part_ending[] = ".safetensors";
 
 typedef struct part_list {
@@ -38,11 +46,20 @@ typedef struct part_list {
     wf_zoo **parts;
 } part_list;
 
-/* Where network first + i lies; part -1: not trained yet. */
+/* Where network first + i lies; part -1: not trained yet, in_stream: in the growing file, slot i. */
 typedef struct place {
     int32_t part;
     uint32_t slot;
 } place;
+
+/* Columns of some networks, in the order of the file. */
+typedef struct columns {
+    int64_t *index;
+    float *lr;
+    int32_t *epochs;
+    float *scores;
+    uint8_t *errors; /* (count, error_bytes) */
+} columns;
 
 typedef struct collection {
     const wf_graph *graph;
@@ -57,6 +74,10 @@ typedef struct collection {
     size_t error_bytes;
     part_list list;
     place *places; /* [count] */
+    /* while the file grows; else NULL and empty */
+    wf_zoo_stream *stream;
+    columns extra;  /* [count] */
+    uint8_t *state; /* [count] wf_zoo_state */
 } collection;
 
 /* --- settings as text ------------------------------------------------------------------------- */
@@ -228,15 +249,6 @@ static void remove_parts(wf_ctx *ctx, const collection *all) {
 
 /* --- what goes with the weights ---------------------------------------------------------------- */
 
-/* Columns of some networks, in the order of the file. */
-typedef struct columns {
-    int64_t *index;
-    float *lr;
-    int32_t *epochs;
-    float *scores;
-    uint8_t *errors; /* (count, error_bytes) */
-} columns;
-
 static void columns_free(columns *some) {
     free(some->index);
     free(some->lr);
@@ -374,11 +386,11 @@ static size_t shard_size(const collection *all, int threads, bool cuda) {
 
 static size_t count_trained(const collection *all) {
     size_t trained = 0;
-    for (size_t i = 0; i < all->desc->count; i++) trained += all->places[i].part >= 0;
+    for (size_t i = 0; i < all->desc->count; i++) trained += all->places[i].part != -1;
     return trained;
 }
 
-static wf_status train_missing(wf_ctx *ctx, collection *all) {
+static wf_status train_parts(wf_ctx *ctx, collection *all) {
     size_t total = all->desc->count, trained = count_trained(all);
     if (trained == total) return WF_OK;
     bool cuda;
@@ -401,6 +413,238 @@ static wf_status train_missing(wf_ctx *ctx, collection *all) {
     }
     wf_meter_end(&meter, (double)(count_trained(all) - trained), NULL);
     buffers_free(&buffers);
+    return status;
+}
+
+/* --- the growing file --------------------------------------------------------------------------- */
+
+/* Some networks on their way into the file; one thread at a time writes them. */
+typedef struct hand {
+    const collection *all;
+    const float *weights; /* of the piece */
+    size_t piece_first;   /* its place in the collection */
+    size_t handed;        /* networks of it that were given to the thread, or are in the file */
+    size_t first, count;  /* what the thread writes now */
+    bool running;
+    pthread_t thread;
+    int failed; /* an errno */
+} hand;
+
+static void *write_networks(void *hand_) {
+    hand *h = hand_;
+    int failed = wf_zoo_stream_put(h->all->stream, h->piece_first + h->first, h->count,
+                                   h->weights + h->first * h->all->graph->n_params);
+    if (failed) h->failed = failed;
+    return NULL;
+}
+
+static void hand_wait(hand *h) {
+    if (h->running) pthread_join(h->thread, NULL);
+    h->running = false;
+}
+
+/* All networks of the piece before `end` are done. */
+static void hand_over(void *hand_, size_t end) {
+    hand *h = hand_;
+    hand_wait(h);
+    h->first = h->handed;
+    h->count = end - h->handed;
+    h->handed = end;
+    h->running = pthread_create(&h->thread, NULL, write_networks, h) == 0;
+    if (!h->running) write_networks(h);
+}
+
+/* What a piece has finished, when it ended before its end: networks on the CPU finish in no order. */
+static void hand_finished(hand *h, const uint8_t *state, size_t count) {
+    hand_wait(h);
+    for (size_t i = h->handed; i < count; i++) {
+        if (state[i] == WF_ZOO_WAITING) continue;
+        h->first = i;
+        h->count = 1;
+        write_networks(h);
+    }
+}
+
+typedef struct unsaved {
+    const collection *all;
+    const size_t *list;
+    int failed; /* an errno */
+} unsaved;
+
+static void unsaved_network(void *unsaved_, size_t i, float *w) {
+    unsaved *some = unsaved_;
+    int failed = wf_zoo_stream_get(some->all->stream, some->list[i], w);
+    if (failed) some->failed = failed;
+}
+
+static void copy_columns(const collection *all, const size_t *list, size_t count, columns *out) {
+    size_t bytes = all->error_bytes;
+    for (size_t k = 0; k < count; k++) {
+        size_t i = list[k];
+        out->index[k] = all->extra.index[i];
+        out->lr[k] = all->extra.lr[i];
+        out->epochs[k] = all->extra.epochs[i];
+        out->scores[k] = all->extra.scores[i];
+        if (bytes > 0) memcpy(out->errors + k * bytes, all->extra.errors + i * bytes, bytes);
+    }
+}
+
+/* Writes the networks that are in the growing file alone as a part. */
+static wf_status save_unsaved(wf_ctx *ctx, collection *all) {
+    size_t *list, count = 0;
+    WF_TRY(wf_alloc(ctx, all->desc->count, sizeof *list, "network indices", &list));
+    for (size_t i = 0; i < all->desc->count; i++)
+        if (all->places[i].part == in_stream) list[count++] = i;
+    columns some = {0};
+    unsaved source = {all, list, 0};
+    wf_status status = WF_OK;
+    char name[64], path[max_path], seed[32];
+    if (count == 0) goto done;
+    WF_TRY_GOTO(columns_alloc(ctx, count, all->error_bytes, &some), done);
+    copy_columns(all, list, count, &some);
+    snprintf(name, sizeof name, "%010" PRId64 "%s", some.index[0], part_ending);
+    WF_TRY_GOTO(join_path(ctx, path, all->folder, "/", name), done);
+    wf_zoo_extra extra = extra_of(all, &some, seed_text(all, seed, sizeof seed));
+    WF_TRY_GOTO(wf_zoo_write_from(ctx, path, all->graph, unsaved_network, &source, count, &extra),
+                done);
+    if (source.failed) {
+        unlink(path);
+        errno = source.failed;
+        status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be read back", all->path);
+    } else status = take_part(ctx, all, path);
+done:
+    columns_free(&some);
+    free(list);
+    return status;
+}
+
+/* Networks next .. next+count-1 into the file. */
+static wf_status train_piece(wf_ctx *ctx, collection *all, size_t next, size_t count,
+                             const uint32_t *index, float *weights, hand *h, wf_meter *meter) {
+    hand_wait(h);
+    *h = (hand){.all = all, .weights = weights, .piece_first = next, .failed = h->failed};
+    bool tested = all->error_bytes > 0;
+    wf_zoo_piece piece = {.graph = all->graph,
+                          .count = count,
+                          .index = index + next,
+                          .weights = weights,
+                          .fresh = true,
+                          .state = all->state + next,
+                          .scores = tested ? all->extra.scores + next : NULL,
+                          .errors = all->extra.errors + next * all->error_bytes,
+                          .error_bytes = all->error_bytes,
+                          .meter = meter,
+                          .done_before = next,
+                          .finished = hand_over,
+                          .user = h};
+    wf_status status = wf_zoo_piece_run(ctx, &all->plan, wf_zoo_kernels_pick(), &piece);
+    if (status != WF_OK) hand_finished(h, piece.state, count);
+    for (size_t i = 0; i < count; i++)
+        if (piece.state[i] != WF_ZOO_WAITING)
+            all->places[next + i] = (place){in_stream, (uint32_t)(next + i)};
+    return status;
+}
+
+/* All networks, in pieces; two buffers take turns, because one is still being written from. */
+static wf_status train_pieces(wf_ctx *ctx, collection *all, size_t capacity, const uint32_t *index,
+                              float *const weights[2], wf_meter *meter) {
+    size_t total = all->desc->count;
+    hand h = {0};
+    double saved = wf_seconds();
+    wf_status status = WF_OK;
+    int turn = 0;
+    for (size_t next = 0; next < total && status == WF_OK; next += capacity, turn ^= 1) {
+        size_t count = total - next < capacity ? total - next : capacity;
+        status = train_piece(ctx, all, next, count, index, weights[turn], &h, meter);
+        if (status != WF_OK || next + count == total || wf_seconds() - saved < most_unsaved)
+            continue;
+        hand_wait(&h);
+        if (h.failed == 0) status = save_unsaved(ctx, all);
+        saved = wf_seconds();
+    }
+    hand_wait(&h);
+    if (h.failed != 0) {
+        errno = h.failed;
+        return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", all->path);
+    }
+    if (status == WF_OK) return WF_OK;
+    char sentence[512]; /* of what went wrong first */
+    snprintf(sentence, sizeof sentence, "%s", wf_last_error(ctx));
+    wf_status kept = save_unsaved(ctx, all);
+    return kept == WF_OK ? wf_fail(ctx, status, "%s", sentence) : kept;
+}
+
+static wf_status train_streamed(wf_ctx *ctx, collection *all, bool cuda) {
+    size_t total = all->desc->count, row = all->graph->n_params * sizeof(float);
+    size_t capacity = shard_size(all, wf_ctx_threads(ctx), false);
+    if (cuda) capacity = (size_t)fmax(stream_bytes / (double)row, 1);
+    if (capacity > total) capacity = total;
+    uint32_t *index = NULL;
+    float *weights[2] = {NULL, NULL};
+    wf_status status = wf_alloc(ctx, total, sizeof *index, "network indices", &index);
+    for (int i = 0; i < (capacity < total ? 2 : 1) && status == WF_OK; i++) {
+        weights[i] =
+            malloc(capacity * row); /* not cleared: a gigabyte that is about to be written */
+        if (weights[i] == NULL)
+            status = wf_fail(ctx, WF_ERR_MEMORY, "weights of a shard: out of memory (%zu bytes)",
+                             capacity * row);
+    }
+    if (status == WF_OK) {
+        for (size_t i = 0; i < total; i++) index[i] = (uint32_t)(all->desc->first + i);
+        wf_meter meter = wf_meter_start(ctx, "training networks", "networks", (double)total);
+        status = train_pieces(ctx, all, capacity, index, weights, &meter);
+        wf_meter_end(&meter, (double)count_trained(all), NULL);
+    }
+    free(index);
+    free(weights[0]);
+    free(weights[1]);
+    return status;
+}
+
+/* Opens the growing file; leaves all->stream NULL where there can be none. */
+static wf_status stream_start(wf_ctx *ctx, collection *all) {
+    size_t total = all->desc->count;
+    WF_TRY(columns_alloc(ctx, total, all->error_bytes, &all->extra));
+    WF_TRY(wf_alloc(ctx, total, sizeof *all->state, "network states", &all->state));
+    for (size_t i = 0; i < total; i++) {
+        wf_zoo_task task = wf_zoo_task_of(all->desc, (uint32_t)(all->desc->first + i));
+        all->extra.index[i] = task.index;
+        all->extra.lr[i] = (float)task.lr;
+        all->extra.epochs[i] = task.epochs;
+    }
+    char seed[32];
+    wf_zoo_extra extra = extra_of(all, &all->extra, seed_text(all, seed, sizeof seed));
+    wf_status status = wf_zoo_stream_open(ctx, all->path, all->graph, total, &extra, &all->stream);
+    return status == WF_ERR_UNSUPPORTED ? WF_OK : status;
+}
+
+/* The growing file becomes the collection when it is whole; else its networks become parts. */
+static wf_status stream_end(wf_ctx *ctx, collection *all) {
+    for (size_t i = 0; i < all->desc->count; i++)
+        if (all->state[i] != WF_ZOO_TRAINED) return save_unsaved(ctx, all);
+    char seed[32];
+    wf_zoo_extra extra = extra_of(all, &all->extra, seed_text(all, seed, sizeof seed));
+    wf_status status = wf_zoo_stream_commit(ctx, all->stream, &extra);
+    all->stream = NULL;
+    if (status == WF_OK) remove_parts(ctx, all);
+    return status;
+}
+
+/* *merged: the file stands already. */
+static wf_status train_missing(wf_ctx *ctx, collection *all, bool *merged) {
+    size_t total = all->desc->count;
+    *merged = false;
+    if (count_trained(all) == total) return WF_OK;
+    bool cuda;
+    WF_TRY(wf_use_cuda(ctx, &cuda));
+    if (all->desc->shard == 0 && all->list.count == 0) WF_TRY(stream_start(ctx, all));
+    wf_status status = all->stream != NULL ? train_streamed(ctx, all, cuda) : train_parts(ctx, all);
+    if (status == WF_OK && all->stream != NULL) {
+        status = stream_end(ctx, all);
+        *merged = status == WF_OK && all->stream == NULL;
+    }
+    wf_zoo_stream_abort(all->stream);
+    all->stream = NULL;
     if (status == WF_ERR_INTERRUPTED)
         return wf_fail(ctx, status,
                        "interrupted with %zu of %zu networks trained; the same command goes on "
@@ -509,11 +753,14 @@ wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *dat
     all->desc = desc;
     all->path = path;
     wf_status status = collection_start(ctx, all);
-    if (status == WF_OK) status = train_missing(ctx, all);
-    if (status == WF_OK) status = merge(ctx, all, &dropped);
+    bool merged = false;
+    if (status == WF_OK) status = train_missing(ctx, all, &merged);
+    if (status == WF_OK && !merged) status = merge(ctx, all, &dropped);
     for (size_t p = 0; p < all->list.count; p++) wf_zoo_free(all->list.parts[p]);
     free(all->list.parts);
     free(all->places);
+    free(all->state);
+    columns_free(&all->extra);
     free(all);
     if (diverged != NULL) *diverged = dropped;
     return status;

@@ -136,6 +136,7 @@ wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_ke
     for (size_t i = 0; i < piece->count; i++)
         if (piece->state[i] == WF_ZOO_WAITING)
             return wf_fail(ctx, WF_ERR_INTERRUPTED, "training of networks was interrupted");
+    if (piece->finished != NULL) piece->finished(piece->user, piece->count);
     return WF_OK;
 }
 

@@ -36,7 +36,7 @@ typedef struct sampler {
     wf_ctx *ctx;
     wf_flow *flow;
     const wf_graph *graph;
-    const wf_norm *norm;
+    wf_norm norm;
     const wf_sample_desc *desc;
     wf_path path;
     bool want_cond, want_null; /* which velocities the guided one needs */
@@ -120,8 +120,7 @@ static wf_status check_condition(wf_ctx *ctx, const sampler *s, const float *con
 }
 
 static wf_status choose_norm(wf_ctx *ctx, sampler *s, const float *cond) {
-    static const wf_norm identity = {0};
-    s->norm = &identity;
+    s->norm = (wf_norm){0};
     if (!s->flow->fit.normalise) return WF_OK;
     const wf_stock *stock = wf_stocks_match(&s->flow->stocks, s->graph, cond);
     if (stock == NULL)
@@ -130,7 +129,7 @@ static wf_status choose_norm(wf_ctx *ctx, sampler *s, const float *cond) {
             "%s: the flow was fitted to networks with other layers (%s ...), so there is "
             "no normalisation for its blocks; keep the number of layers and biases",
             s->graph->text, s->flow->stocks.stocks[0].graph->text);
-    s->norm = &stock->norm;
+    s->norm = wf_stock_norm(stock, s->graph);
     return WF_OK;
 }
 
@@ -227,7 +226,7 @@ static void write_networks(sampler *s, int n, float *out) {
     size_t p = s->graph->n_params;
     for (size_t i = 0; i < (size_t)n * p; i++) s->flat[i] = (float)s->y[i];
     for (int r = 0; r < n; r++)
-        wf_norm_invert(s->norm, s->graph, s->flat + (size_t)r * p, out + (size_t)r * p);
+        wf_norm_invert(&s->norm, s->graph, s->flat + (size_t)r * p, out + (size_t)r * p);
 }
 
 static wf_status corrupt(sampler *s, size_t first, int n, uint32_t cycle) {

@@ -226,6 +226,27 @@ const wf_stock *wf_stocks_match(const wf_stocks *stocks, const wf_graph *graph, 
     return best;
 }
 
+/* Units that feed the layer of a block; a bias belongs to the layer's weights. */
+static int fan_in(const wf_graph *graph, int block) {
+    for (int b = 0; b < graph->n_blocks; b++)
+        if (graph->blocks[b].layer == graph->blocks[block].layer &&
+            graph->blocks[b].kind == WF_BLOCK_WEIGHT)
+            return graph->groups[graph->blocks[b].src].n;
+    return 1;
+}
+
+wf_norm wf_stock_norm(const wf_stock *stock, const wf_graph *graph) {
+    wf_norm norm = stock->norm;
+    for (int b = 0; b < norm.n; b++) {
+        int seen = fan_in(stock->graph, b), wanted = fan_in(graph, b);
+        if (seen == wanted) continue;
+        float scale = (float)sqrt((double)seen / (double)wanted);
+        norm.mean[b] *= scale;
+        norm.std[b] *= scale;
+    }
+    return norm;
+}
+
 /* --- drawing ------------------------------------------------------------------------------------ */
 
 static size_t largest_network(const wf_stocks *stocks) {

@@ -48,6 +48,9 @@ wf_status wf_stock_graph(wf_ctx *ctx, const wf_field_desc *field, const wf_graph
 /* The stock whose normalisation serves `graph`: the same architecture, else one with the same kinds of blocks, preferring
  * equal inputs and outputs, then the nearest condition (cond may be NULL). NULL when no stock has such blocks. */
 const wf_stock *wf_stocks_match(const wf_stocks *stocks, const wf_graph *graph, const float *cond);
+/* The stock's normalisation for networks of `graph`, which has blocks of the same kinds. Where the fan-in of a layer
+ * differs, mean and standard deviation go with 1/sqrt(fan-in), as initial weights do and trained ones nearly. */
+wf_norm wf_stock_norm(const wf_stock *stock, const wf_graph *graph);
 /* Squared distance of a source's condition from cond; 0 without conditions. */
 double wf_stocks_distance(const wf_stocks *stocks, int source, const float *cond);
 

@@ -286,28 +286,35 @@ static void build_lean_edges(setup *s) {
     }
     wf_lean_edges(&s->tape, part, &desc);
 }
+/* Widths in whole sixteens take shapes and places that fused kernels know. */
+static bool round_size(const setup *s) { return s->size % 16 == 0; }
+
 static void build_lstar_messages(setup *s) {
     const wf_part *part = graphs(s, 1);
-    int de = s->size, hidden = 2 * (s->size % 5 + 1);
-    wf_lstar_messages_desc desc = {.column = 1};
+    int de = s->size, hidden = round_size(s) ? 2 * s->size : 2 * (s->size % 5 + 1);
+    wf_lstar_messages_desc desc = {.column = round_size(s) ? 4 : 1};
     desc.sum = (wf_sum)(s->variant % 3);
     desc.unit = s->variant < 3 ? WF_UNIT_SILU : WF_UNIT_GELU;
     desc.e = rows(s, part->n_edges, de);
-    desc.modulation = rows(s, 2, 2 * de + 2);
+    desc.modulation = rows(s, 2, 2 * de + 5);
     desc.ai = rows(s, part->n_nodes, hidden);
     desc.aj = rows(s, part->n_nodes, hidden);
     desc.me = flat(s, hidden, de);
     desc.m2 = flat(s, hidden, hidden);
     desc.b2 = flat(s, hidden, 1);
-    if (desc.sum == WF_SUM_ATTENTION) desc.v = rows(s, 1, hidden);
+    if (desc.sum == WF_SUM_ATTENTION) {
+        desc.v = rows(s, 1, hidden);
+        fill(s, desc.v, desc.v->data, sqrt(hidden)); /* logits of order 1 */
+    }
     wf_lstar_messages(&s->tape, part, &desc);
 }
 static void build_lstar_edges(setup *s) {
     const wf_part *part = graphs(s, 1);
     int de = s->size, hidden = 2 * de;
-    wf_lstar_edges_desc desc = {.column = 1, .unit = s->variant ? WF_UNIT_GELU : WF_UNIT_SILU};
+    wf_lstar_edges_desc desc = {.column = round_size(s) ? 4 : 1,
+                                .unit = s->variant ? WF_UNIT_GELU : WF_UNIT_SILU};
     desc.e = rows(s, part->n_edges, de);
-    desc.modulation = rows(s, 2, 2 * de + 2);
+    desc.modulation = rows(s, 2, 2 * de + 5);
     desc.ci = rows(s, part->n_nodes, hidden);
     desc.cj = rows(s, part->n_nodes, hidden);
     desc.ee = flat(s, hidden, de);

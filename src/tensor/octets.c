@@ -130,33 +130,48 @@ static void list_runs(const wf_octet *octets, int pairs, run *runs) {
     }
 }
 
-/* Fills strands of `steps` pairs with the longest runs that still fit, of each length in order; returns how many. */
-static int fill_strands(run *runs, int n_runs, int steps) {
-    int next[WF_OCTET_LINE_RUN + 1] = {0}, left = n_runs, strands = 0;
-    for (; left > 0; strands++)
-        for (int used = 0; used < steps && left > 0;) {
-            int length = steps - used < WF_OCTET_LINE_RUN ? steps - used : WF_OCTET_LINE_RUN;
-            for (; length > 0; length--) {
-                int *at = &next[length];
-                while (*at < n_runs && runs[*at].length != length) ++*at;
-                if (*at < n_runs) break;
-            }
-            if (length == 0) break;
-            runs[next[length]++].place = strands * steps + used;
-            used += length;
-            left--;
-        }
-    return strands;
+/* The longest run of at most `room` pairs that has no place yet, of each length in order; n_runs: none. */
+static int next_run(const run *runs, int n_runs, int next[WF_OCTET_LINE_RUN + 1], int room) {
+    for (int length = room < WF_OCTET_LINE_RUN ? room : WF_OCTET_LINE_RUN; length > 0; length--) {
+        int *at = &next[length];
+        while (*at < n_runs && runs[*at].length != length) ++*at;
+        if (*at < n_runs) return (*at)++;
+    }
+    return n_runs;
 }
 
-/* The shortest strands, of whole `unit`s of pairs and not less than a run, of which there are not more than wanted. */
+/* Fills chunks with runs, dealt to their strands in turn, so that warps read the rows of the same nodes at the same time;
+ * returns how many chunks. */
+static int fill_chunks(run *runs, int n_runs, int strands, int steps) {
+    int next[WF_OCTET_LINE_RUN + 1] = {0}, left = n_runs, chunks = 0;
+    for (; left > 0; chunks++) {
+        int used[WF_OCTET_WARPS] = {0};
+        for (;;) {
+            int strand = 0;
+            for (int k = 1; k < strands; k++)
+                if (used[k] < used[strand]) strand = k;
+            if (used[strand] >= steps) break;
+            int r = next_run(runs, n_runs, next, steps - used[strand]);
+            if (r == n_runs) {
+                used[strand] = steps;
+            } else {
+                runs[r].place = (chunks * strands + strand) * steps + used[strand];
+                used[strand] += runs[r].length;
+                left--;
+            }
+        }
+    }
+    return chunks;
+}
+
+/* The shortest strands, of whole `unit`s of pairs and not less than a run, that do not make more chunks than wanted. */
 static void choose_strands(wf_octets *o, const shape *cut, run *runs, int pairs) {
     int most = cut->chunks * cut->strands, units = (pairs + most - 1) / most / cut->unit;
     if (units < cut->run / cut->unit) units = cut->run / cut->unit;
-    int strands;
-    while ((strands = fill_strands(runs, o->n_runs, units * cut->unit)) > most) units++;
+    while ((o->n_chunks = fill_chunks(runs, o->n_runs, cut->strands, units * cut->unit)) >
+           cut->chunks)
+        units++;
     o->steps = units * cut->unit;
-    o->n_chunks = (strands + cut->strands - 1) / cut->strands;
     o->n_octets = 2 * o->steps * cut->strands * o->n_chunks;
 }
 

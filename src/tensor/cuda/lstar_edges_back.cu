@@ -1,0 +1,332 @@
+/* lstar_edges_back: backward of the edge update of an lstar block.
+ *
+ *   tile (64 edges, a warpgroup):
+ *     dz2 = E3' de'                           pieces of 64 columns, into the lane's stash
+ *     z1 = s(q1), s'(q1)                      as forward; the slope goes to the stash
+ *     dq2 = dz2 * s'(E2 z1 + c2)              z2 leaves as an image
+ *     dq1 = (E2' dq2) * s'(q1)                sums towards both ends: dCi, dCj
+ *     deb = Ee' dq1, then backward through the norm: de, sums of deb and deb * hat per run
+ * Operands of the weight gradients leave as images (outer_cuda.cuh): eb, de', z1, z2, dq1, dq2; rows without an edge are
+ * zero in de' and so in dq2 and dq1. E3 is streamed where forward streams it.
+ * An edge costs 2 (3 D H + 2 H H) FLOP here, 2 (2 D H + H H) in the outer products, 2 H special functions; bytes: 8 H + 4 D
+ * of images, H of slots, 16 D of e and de. */
+#include "tensor/cuda/lstar_back.cuh"
+#include "tensor/cuda/lstar_fused.cuh"
+#include "tensor/cuda/lstar_stream.cuh"
+
+namespace wf_gpu {
+namespace {
+
+struct edge_back_step {
+    const wf_octet *octets;
+    int steps, chunks, n_octets;
+    const float *e, *modulation, *ci, *cj, *ee, *e2, *c2, *e3;
+    int ld_e, ld_modulation, ld_table, ld_ee, ld_e2, ld_e3;
+    const unsigned char *e3_image;
+    unsigned char *eb, *de_image, *z1, *z2, *dq1, *dq2; /* images */
+    uint4 *stash;                                       /* (chunks, 2 * H / 16, 128) */
+    float *slots;                                       /* (wf_octets_slots, H) */
+    float *runs;                                        /* (runs, 2 D) */
+    float *de;
+};
+
+template <int D, int H> __host__ __device__ constexpr size_t edge_back_bytes() {
+    return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + last_bytes<D, H>() + H * sizeof(float);
+}
+
+/* de' of a pair's rows in bf16, zero where there is no edge. */
+template <int D>
+__device__ inline void load_gradient(const float *de, int ld, const octet::pair &p,
+                                     mma::fragment (&to)[D / 16]) {
+    int c = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int j = 0; j < D / 16; j++) {
+        float4 x[2];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            x[k] = *(const float4 *)(de + (size_t)p.row[k] * ld + 16 * j + 4 * c);
+            if (p.live[k] == 0) x[k] = float4{0, 0, 0, 0};
+        }
+        to[j] = mma::fragment_of(x[0], x[1]);
+    }
+}
+
+/* dz2 = E3' de' into the stash. */
+template <int D, int H, bool Wide>
+__device__ inline void last_layer_back(const edge_back_step &s, const mma::panel &e3, int group,
+                                       const mma::fragment (&de)[D / 16], uint4 *stash) {
+    constexpr int pieces = H / octet::piece, groups16 = octet::piece_groups;
+    auto keep = [&](const octet::piece_acc &acc, int k) {
+#pragma unroll
+        for (int j = 0; j < groups16; j++)
+            stash[(groups16 * k + j) * octet::group_threads] =
+                bits_of(mma::fragment_of(acc[2 * j], acc[2 * j + 1]));
+    };
+    if constexpr (streamed<D, H>()) {
+#pragma unroll 1
+        for (int k = 0; k < pieces; k++) {
+            octet::piece_acc acc;
+            await_strip(1 + group);
+            mma::begin<Wide>();
+            mma::backward_mma<Wide>(acc, de, e3, 0, 0, true);
+            mma::finish<Wide>();
+            mma::settle(acc);
+            mma::group_barrier(1 + group);
+            if (k + 1 < pieces)
+                start_strip<D>(e3.base, s.e3_image + (k + 1) * mma::panel_bytes(D, 64));
+            keep(acc, k);
+        }
+    } else {
+        octet::in_pieces<Wide, pieces>(
+            [&](octet::piece_acc &acc, int k) {
+                mma::backward_mma<Wide>(acc, de, e3, 0, octet::piece * k, true);
+            },
+            [](int) {}, [](octet::piece_acc &, int) {}, keep);
+    }
+}
+
+template <int D, int H, bool Wide>
+__device__ inline void update_back(const edge_back_step &s, const octet::pair &p, int pair_index,
+                                   int tile, const mma::panel &ee, const mma::panel &e2,
+                                   const float *c2, uint4 *stash) {
+    constexpr int pieces = H / octet::piece, groups16 = octet::piece_groups;
+    constexpr size_t tile_bytes = (size_t)(H / 64) * image_strip_bytes;
+    uint4 *slopes = stash + H / 16 * octet::group_threads;
+    mma::fragment dq2[H / 16];
+    {
+        mma::fragment z1[H / 16];
+        {
+            mma::fragment eb[D / 16];
+            octet::load_operand<D>(s.e, s.ld_e, s.modulation, s.ld_modulation, p, eb, NULL);
+            store_tile<D>(s.eb, tile, eb);
+            const float *table_a = p.from_a ? s.cj : s.ci, *table_b = p.from_a ? s.ci : s.cj;
+            unsigned char *image = s.z1 + (size_t)tile * tile_bytes;
+            octet::held_tables tables;
+            octet::in_pieces<Wide, pieces>(
+                [&](octet::piece_acc &acc, int k) {
+                    mma::forward_mma<Wide>(acc, eb, ee, octet::piece * k, 0, true);
+                },
+                [&](int k) {
+                    octet::hold_tables(&tables, table_a, table_b, s.ld_table, octet::piece * k, p);
+                },
+                [&](octet::piece_acc &acc, int) { octet::add_tables(acc, tables); },
+                [&](octet::piece_acc &acc, int k) {
+                    units_and_slopes(acc, k, z1 + groups16 * k, image, slopes);
+                });
+        }
+        unsigned char *z2_image = s.z2 + (size_t)tile * tile_bytes;
+        unsigned char *dq2_image = s.dq2 + (size_t)tile * tile_bytes;
+        uint4 dz2[groups16];
+        octet::in_pieces<Wide, pieces>(
+            [&](octet::piece_acc &acc, int k) {
+                octet::load_bias(acc, c2 + octet::piece * k);
+                mma::begin<Wide>();
+                mma::forward_mma<Wide>(acc, z1, e2, octet::piece * k, 0, false);
+            },
+            [&](int k) {
+#pragma unroll
+                for (int j = 0; j < groups16; j++)
+                    dz2[j] = stash[(groups16 * k + j) * octet::group_threads];
+            },
+            [&](octet::piece_acc &acc, int k) {
+                mma::fragment z2[groups16];
+#pragma unroll
+                for (int j = 0; j < groups16; j++) {
+                    octet::piece_acc slope;
+#pragma unroll
+                    for (int t = 0; t < 2; t++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            acc[2 * j + t][i] =
+                                mma::fast_unit<false>(acc[2 * j + t][i], &slope[2 * j + t][i]);
+                    z2[j] = mma::fragment_of(acc[2 * j], acc[2 * j + 1]);
+                    scale_by(slope, j, dz2[j]);
+                    dq2[groups16 * k + j] = mma::fragment_of(slope[2 * j], slope[2 * j + 1]);
+                }
+#pragma unroll
+                for (int j = 0; j < groups16; j += 2) {
+                    int i = (groups16 * k + j) / 2;
+                    store_image(z2_image, i, z2[j], z2[j + 1]);
+                    store_image(dq2_image, i, dq2[groups16 * k + j], dq2[groups16 * k + j + 1]);
+                }
+            },
+            [](octet::piece_acc &, int) {});
+    }
+    unsigned char *image = s.dq1 + (size_t)tile * tile_bytes;
+    octet::held_sums before;
+    uint4 slope[groups16];
+    octet::in_pieces<Wide, pieces>(
+        [&](octet::piece_acc &acc, int k) {
+            mma::backward_mma<Wide>(acc, dq2, e2, 0, octet::piece * k, true);
+        },
+        [&](int k) {
+            octet::hold_sums(&before, s.slots, H, s.n_octets, octet::piece * k, p);
+#pragma unroll
+            for (int j = 0; j < groups16; j++)
+                slope[j] = slopes[(groups16 * k + j) * octet::group_threads];
+        },
+        [&](octet::piece_acc &acc, int k) {
+#pragma unroll
+            for (int j = 0; j < groups16; j++) scale_by(acc, j, slope[j]);
+            octet::add_towards_a(acc, before, p, s.slots, H, s.n_octets, octet::piece * k);
+        },
+        [&](octet::piece_acc &acc, int k) {
+#pragma unroll
+            for (int j = 0; j < groups16; j += 2)
+                store_image(image, (groups16 * k + j) / 2,
+                            mma::fragment_of(acc[2 * j], acc[2 * j + 1]),
+                            mma::fragment_of(acc[2 * j + 2], acc[2 * j + 3]));
+            octet::store_towards_b(acc, p, s.slots, H, pair_index, octet::piece * k);
+        });
+}
+
+template <int D, int H, bool Wide>
+__global__ void __launch_bounds__(edge_groups *octet::group_threads, 1)
+    edges_back_kernel(edge_back_step s) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    constexpr bool stream_last = streamed<D, H>();
+    int group = (int)threadIdx.x / octet::group_threads;
+    mma::panel ee = {mma::shared_address(shared), H};
+    mma::panel e2 = {ee.base + (uint32_t)mma::panel_bytes(H, D), H};
+    mma::panel e3 = {e2.base + (uint32_t)mma::panel_bytes(H, H), D};
+    float *c2 = (float *)(shared + edge_back_bytes<D, H>() - H * sizeof(float));
+    mma::stage_panel(ee, 0, s.ee, s.ld_ee, H, D);
+    mma::stage_panel(e2, 0, s.e2, s.ld_e2, H, H);
+    if (stream_last) e3.base += (uint32_t)(group * mma::panel_bytes(D, mma::strip_columns));
+    else mma::stage_panel(e3, 0, s.e3, s.ld_e3, D, H);
+    for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) c2[i] = s.c2[i];
+    __syncthreads();
+    int chunk = (int)blockIdx.x * edge_groups + group;
+    int warp = (int)threadIdx.x % octet::group_threads / 32;
+    if (chunk >= s.chunks) return;
+    uint4 *stash = s.stash + (size_t)chunk * (H / 8) * octet::group_threads +
+                   threadIdx.x % octet::group_threads;
+    octet::run_sums<D> sums;
+    if (stream_last) start_strip<D>(e3.base, s.e3_image);
+#pragma unroll 1
+    for (int t = 0; t < s.steps; t++) {
+        int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t, tile = chunk * s.steps + t;
+        octet::pair p = octet::load_pair(s.octets, index);
+        if (t + 1 < s.steps) {
+            octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
+            octet::fetch_pair<D>(s.octets, index + 1, s.de, s.ld_e);
+        }
+        {
+            mma::fragment de[D / 16];
+            load_gradient<D>(s.de, s.ld_e, p, de);
+            store_tile<D>(s.de_image, tile, de);
+            last_layer_back<D, H, Wide>(s, e3, group, de, stash);
+        }
+        if (stream_last) start_strip<D>(e3.base, s.e3_image);
+        update_back<D, H, Wide>(s, p, index, tile, ee, e2, c2, stash);
+        float deb[D / 8][4];
+        {
+            mma::fragment dq1[H / 16];
+            load_tile<H>(s.dq1, tile, dq1);
+            mma::begin<Wide>();
+            mma::backward_mma<Wide>(deb, dq1, ee, 0, 0, true);
+            mma::finish<Wide>();
+        }
+        mma::settle(deb);
+        octet::norm_backward<D>(deb, s.e, s.ld_e, s.modulation, s.ld_modulation, NULL, 0, p, &sums,
+                                s.runs, s.de);
+    }
+    if (stream_last) asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
+template <int D, int H, bool Wide> bool launch_back(const edge_back_step &s) {
+    size_t bytes = edge_back_bytes<D, H>();
+    if (cudaFuncSetAttribute(edges_back_kernel<D, H, Wide>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)bytes) != cudaSuccess)
+        return false;
+    unsigned blocks = blocks_for((size_t)s.chunks, edge_groups);
+    edges_back_kernel<D, H, Wide>
+        <<<blocks, edge_groups * octet::group_threads, bytes, stream()>>>(s);
+    return true;
+}
+
+/* Scratch of the kernel; false: none left. */
+template <int D, int H>
+bool take_scratch(edge_back_step *s, const wf_octets *o, int tiles, wf_arena *arena) {
+    unsigned char **wide[] = {&s->z1, &s->z2, &s->dq1, &s->dq2},
+                  **narrow[] = {&s->eb, &s->de_image};
+    for (unsigned char **image : wide)
+        if ((*image = (unsigned char *)wf_arena_alloc(arena, image_bytes(tiles, H))) == NULL)
+            return false;
+    for (unsigned char **image : narrow)
+        if ((*image = (unsigned char *)wf_arena_alloc(arena, image_bytes(tiles, D))) == NULL)
+            return false;
+    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)o->n_chunks * (H / 8) * octet::group_threads *
+                                                  sizeof(uint4));
+    s->slots = scratch(arena, wf_octets_slots(o) * H);
+    s->runs = scratch(arena, (size_t)o->n_runs * 2 * D);
+    return s->stash != NULL && s->slots != NULL && s->runs != NULL;
+}
+
+template <int D, int H> bool edges_backward(const wf_op *op, wf_arena *arena) {
+    const wf_part *part = op->part;
+    const wf_octets *o = part->octets;
+    const wf_tensor *e = op->in[0], *modulation = op->in[1], *ci = op->in[2], *cj = op->in[3],
+                    *ee = op->in[4], *e2 = op->in[5], *c2 = op->in[6], *e3 = op->in[7],
+                    *c3 = op->in[8];
+    edge_back_step s = {};
+    s.octets = o->octets;
+    s.steps = o->steps;
+    s.chunks = o->n_chunks;
+    s.n_octets = o->n_octets;
+    s.e = data_of(e);
+    s.modulation = data_of(modulation) + op->column;
+    s.ci = data_of(ci);
+    s.cj = data_of(cj);
+    s.ee = data_of(ee);
+    s.e2 = data_of(e2);
+    s.c2 = data_of(c2);
+    s.e3 = data_of(e3);
+    s.ld_e = e->ld;
+    s.ld_modulation = modulation->ld;
+    s.ld_table = ci->ld;
+    s.ld_ee = ee->ld;
+    s.ld_e2 = e2->ld;
+    s.ld_e3 = e3->ld;
+    s.de = grad_of(op->out[0]);
+    if (o->n_chunks == 0) return true;
+    int tiles = o->n_chunks * o->steps;
+    if (!take_scratch<D, H>(&s, o, tiles, arena)) return false;
+    if (streamed<D, H>()) {
+        unsigned char *image = (unsigned char *)wf_arena_alloc(arena, mma::panel_bytes(D, H));
+        if (image == NULL) return false;
+        panel_image(s.e3, s.ld_e3, D, H, image);
+        s.e3_image = image;
+    }
+    if (!(wide_products() ? launch_back<D, H, true>(s) : launch_back<D, H, false>(s))) return false;
+    slot_sum_step nodes = {part, s.slots, H, H, slots_as_dst, NULL, false, NULL, ci->ld, false};
+    nodes.to = wanted_grad(ci);
+    if (nodes.to != NULL) node_slot_sums(nodes);
+    nodes.ends = slots_as_src;
+    nodes.to = wanted_grad(cj);
+    if (nodes.to != NULL) node_slot_sums(nodes);
+    if (wanted(modulation))
+        graph_run_sums(slot_sum_step{part, s.runs, 2 * D, 2 * D, 0, NULL, false,
+                                     grad_of(modulation) + op->column, modulation->ld, false});
+    outer_product products[3] = {
+        {{s.de_image, NULL}, {s.z2, NULL}, 1, D, H, wanted_grad(e3), wanted_grad(c3), e3->ld},
+        {{s.dq2, NULL}, {s.z1, NULL}, 1, H, H, wanted_grad(e2), wanted_grad(c2), e2->ld},
+        {{s.dq1, NULL}, {s.eb, NULL}, 1, H, D, wanted_grad(ee), NULL, ee->ld}};
+    return outer_products(products, 3, tiles, arena) && launched();
+}
+
+} // namespace
+
+op_run *lstar_edges_fused_backward(const wf_op *op) {
+    if (lstar_edges_fused_forward(op) == NULL) return NULL;
+    int d = op->in[0]->cols, h = op->in[4]->rows;
+#define SHAPE(D, H)                                                                                \
+    if (d == D && h == H) return edges_backward<D, H>;
+    SHAPE(64, 128)
+    SHAPE(128, 256)
+#undef SHAPE
+    return NULL;
+}
+
+} // namespace wf_gpu

@@ -1,0 +1,226 @@
+/* lstar_edges_fused: the edge update of an lstar block in one kernel. Formula: wf_lstar_edges in tensor/tape.h.
+ *
+ *   tile (64 edges, a warpgroup):  eb = LN(e) modulated                      bf16 fragments
+ *                                  z1 = s(Ee eb + Ci[dst] + Cj[src])         pieces of 64 columns, two in flight
+ *                                  z2 = s(E2 z1 + c2)                        pieces of 64 columns
+ *                                  e' = e + c3 + E3 z2                       fp32, 16 bytes a lane
+ * Weights stay in shared memory as bf16 panels. At D = 128 they take 256 KB: there E3 comes from L2 as it is needed, a
+ * strip of 64 columns (16 KB) at a time into a buffer of the warpgroup's own, the first one while z1 and z2 are computed.
+ * An edge costs 2 (2 D H + H H) FLOP, 2 H special functions, 8 D bytes (12 D: e is read again for the residual). */
+#include "tensor/cuda/lstar_fused.cuh"
+#include "tensor/cuda/lstar_stream.cuh"
+
+namespace wf_gpu {
+namespace {
+
+struct edge_step {
+    const wf_octet *octets;
+    int steps, chunks;
+    const float *e, *modulation, *ci, *cj, *ee, *e2, *c2, *e3, *c3;
+    int ld_e, ld_modulation, ld_table, ld_ee, ld_e2, ld_e3;
+    const unsigned char *image; /* of E3 as a panel; only where it is streamed */
+    float *out;
+};
+
+template <int D, int H> __host__ __device__ constexpr size_t edge_bytes() {
+    return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + last_bytes<D, H>() +
+           (H + D) * sizeof(float);
+}
+
+/* --- the image of E3 ---------------------------------------------------------------------------------------- */
+__global__ void image_kernel(const float *w, int ld, int rows, int cols, unsigned char *to) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), units = cols / 8;
+    if (i >= rows * units) return;
+    int row = i / units, unit = i % units;
+    const float *from = w + (size_t)mma::column_of(row) * ld + unit / 2 * 16 + unit % 2 * 2;
+    mma::panel at = {0, rows};
+    *(uint4 *)(to + at.at(row, unit)) =
+        uint4{mma::pack(from[0], from[1]), mma::pack(from[4], from[5]), mma::pack(from[8], from[9]),
+              mma::pack(from[12], from[13])};
+}
+
+/* --- the kernel --------------------------------------------------------------------------------------------- */
+/* acc = e + c3 of a pair's rows, columns n0 .. */
+template <int Tiles>
+__device__ inline void load_residual(float (&acc)[Tiles][4], const float *e, int ld,
+                                     const float *c3, const octet::pair &p) {
+    int c = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int j = 0; j < Tiles / 2; j++) {
+        float4 bias = *(const float4 *)(c3 + 16 * j + 4 * c);
+        float4 x = octet::load4(e + (size_t)p.row[0] * ld + 16 * j + 4 * c);
+        float4 y = octet::load4(e + (size_t)p.row[1] * ld + 16 * j + 4 * c);
+        acc[2 * j][0] = x.x + bias.x;
+        acc[2 * j][1] = x.y + bias.y;
+        acc[2 * j][2] = y.x + bias.x;
+        acc[2 * j][3] = y.y + bias.y;
+        acc[2 * j + 1][0] = x.z + bias.z;
+        acc[2 * j + 1][1] = x.w + bias.w;
+        acc[2 * j + 1][2] = y.z + bias.z;
+        acc[2 * j + 1][3] = y.w + bias.w;
+    }
+}
+
+template <int Tiles>
+__device__ inline void store_rows(const float (&acc)[Tiles][4], float *out, int ld,
+                                  const octet::pair &p) {
+    int c = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        if (p.live[k] == 0) continue;
+        float *to = out + (size_t)p.row[k] * ld + 4 * c;
+#pragma unroll
+        for (int j = 0; j < Tiles / 2; j++)
+            *(float4 *)(to + 16 * j) = float4{acc[2 * j][2 * k], acc[2 * j][2 * k + 1],
+                                              acc[2 * j + 1][2 * k], acc[2 * j + 1][2 * k + 1]};
+    }
+}
+
+template <int D, int H, bool Wide>
+__global__ void __launch_bounds__(edge_groups *octet::group_threads, 1) edges_kernel(edge_step s) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    constexpr bool stream_last = streamed<D, H>();
+    int group = (int)threadIdx.x / octet::group_threads;
+    mma::panel ee = {mma::shared_address(shared), H};
+    mma::panel e2 = {ee.base + (uint32_t)mma::panel_bytes(H, D), H};
+    mma::panel e3 = {e2.base + (uint32_t)mma::panel_bytes(H, H), D};
+    float *c2 = (float *)(shared + edge_bytes<D, H>() - (H + D) * sizeof(float)), *c3 = c2 + H;
+    mma::stage_panel(ee, 0, s.ee, s.ld_ee, H, D);
+    mma::stage_panel(e2, 0, s.e2, s.ld_e2, H, H);
+    if (stream_last) e3.base += (uint32_t)(group * mma::panel_bytes(D, mma::strip_columns));
+    else mma::stage_panel(e3, 0, s.e3, s.ld_e3, D, H);
+    for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) c2[i] = s.c2[i];
+    for (int i = (int)threadIdx.x; i < D; i += (int)blockDim.x) c3[i] = s.c3[i];
+    __syncthreads();
+    int chunk = (int)blockIdx.x * edge_groups + group;
+    int warp = (int)threadIdx.x % octet::group_threads / 32;
+    if (chunk >= s.chunks) return;
+#pragma unroll 1
+    for (int t = 0; t < s.steps; t++) {
+        int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
+        octet::pair p = octet::load_pair(s.octets, index);
+        if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
+        if (stream_last) start_strip<D>(e3.base, s.image);
+        mma::fragment z2[H / 16];
+        {
+            mma::fragment z1[H / 16];
+            {
+                mma::fragment eb[D / 16];
+                octet::load_operand<D>(s.e, s.ld_e, s.modulation, s.ld_modulation, p, eb, NULL);
+                const float *table_a = p.from_a ? s.cj : s.ci, *table_b = p.from_a ? s.ci : s.cj;
+                octet::held_tables tables;
+                octet::in_pieces<Wide, H / octet::piece>(
+                    [&](octet::piece_acc &acc, int k) {
+                        mma::forward_mma<Wide>(acc, eb, ee, octet::piece * k, 0, true);
+                    },
+                    [&](int k) {
+                        octet::hold_tables(&tables, table_a, table_b, s.ld_table, octet::piece * k,
+                                           p);
+                    },
+                    [&](octet::piece_acc &acc, int) { octet::add_tables(acc, tables); },
+                    [&](octet::piece_acc &acc, int k) {
+                        octet::into_fragments(acc, z1 + octet::piece_groups * k);
+                    });
+            }
+            octet::in_pieces<Wide, H / octet::piece>(
+                [&](octet::piece_acc &acc, int k) {
+                    octet::load_bias(acc, c2 + octet::piece * k);
+                    mma::begin<Wide>();
+                    mma::forward_mma<Wide>(acc, z1, e2, octet::piece * k, 0, false);
+                },
+                [](int) {}, [](octet::piece_acc &, int) {},
+                [&](octet::piece_acc &acc, int k) {
+                    octet::into_fragments(acc, z2 + octet::piece_groups * k);
+                });
+        }
+        float acc[D / 8][4];
+        load_residual(acc, s.e, s.ld_e, c3, p);
+        if (stream_last) {
+            constexpr int strips = H / mma::strip_columns, each = mma::strip_columns / 16;
+#pragma unroll
+            for (int k = 0; k < strips; k++) {
+                await_strip(1 + group);
+                mma::begin<Wide>();
+                mma::forward_mma<Wide>(acc, *(const mma::fragment(*)[each])(z2 + each * k), e3, 0,
+                                       0, false);
+                mma::finish<Wide>();
+                mma::group_barrier(1 + group);
+                if (k + 1 < strips)
+                    start_strip<D>(e3.base, s.image + (k + 1) * mma::panel_bytes(D, 64));
+            }
+        } else {
+            mma::begin<Wide>();
+            mma::forward_mma<Wide>(acc, z2, e3, 0, 0, false);
+            mma::finish<Wide>();
+        }
+        mma::settle(acc);
+        store_rows(acc, s.out, s.ld_e, p);
+    }
+}
+
+template <int D, int H, bool Wide> bool launch_edges(const edge_step &s) {
+    size_t bytes = edge_bytes<D, H>();
+    if (cudaFuncSetAttribute(edges_kernel<D, H, Wide>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)bytes) != cudaSuccess)
+        return false;
+    unsigned blocks = blocks_for((size_t)s.chunks, edge_groups);
+    edges_kernel<D, H, Wide><<<blocks, edge_groups * octet::group_threads, bytes, stream()>>>(s);
+    return true;
+}
+
+template <int D, int H> bool edges_forward(const wf_op *op, wf_arena *arena) {
+    const wf_octets *o = op->part->octets;
+    const wf_tensor *e = op->in[0], *modulation = op->in[1], *ci = op->in[2], *ee = op->in[4],
+                    *e2 = op->in[5], *e3 = op->in[7];
+    unsigned char *image = NULL;
+    if (streamed<D, H>()) {
+        image = (unsigned char *)wf_arena_alloc(arena, mma::panel_bytes(D, H));
+        if (image == NULL) return false;
+        panel_image(data_of(e3), e3->ld, D, H, image);
+    }
+    edge_step s = {o->octets,
+                   o->steps,
+                   o->n_chunks,
+                   data_of(e),
+                   data_of(modulation) + op->column,
+                   data_of(ci),
+                   data_of(op->in[3]),
+                   data_of(ee),
+                   data_of(e2),
+                   data_of(op->in[6]),
+                   data_of(e3),
+                   data_of(op->in[8]),
+                   e->ld,
+                   modulation->ld,
+                   ci->ld,
+                   ee->ld,
+                   e2->ld,
+                   e3->ld,
+                   image,
+                   data_of(op->out[0])};
+    if (s.chunks > 0 &&
+        !(wide_products() ? launch_edges<D, H, true>(s) : launch_edges<D, H, false>(s)))
+        return false;
+    return launched();
+}
+
+} // namespace
+
+void panel_image(const float *w, int ld, int rows, int cols, unsigned char *to) {
+    image_kernel<<<blocks_for((size_t)(rows * cols / 8), threads_each), threads_each, 0,
+                   stream()>>>(w, ld, rows, cols, to);
+}
+
+op_run *lstar_edges_fused_forward(const wf_op *op) {
+    if (op->unit != WF_UNIT_SILU || !whole_vectors(op)) return NULL;
+    int d = op->in[0]->cols, h = op->in[4]->rows;
+#define SHAPE(D, H)                                                                                \
+    if (d == D && h == H)                                                                          \
+        return shared_memory_fits(edge_bytes<D, H>()) ? edges_forward<D, H> : NULL;
+    SHAPE(64, 128)
+    SHAPE(128, 256)
+#undef SHAPE
+    return NULL;
+}
+
+} // namespace wf_gpu

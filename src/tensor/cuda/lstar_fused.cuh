@@ -1,0 +1,26 @@
+/* lstar_fused: the edge operations of an lstar block in kernels of their own (see lstar_messages_fused.cu,
+ * lstar_edges_fused.cu and those of their backward), for the bf16 backend. */
+#ifndef WF_TENSOR_CUDA_LSTAR_FUSED_CUH
+#define WF_TENSOR_CUDA_LSTAR_FUSED_CUH
+
+#include "tensor/cuda/fused_cuda.cuh"
+
+namespace wf_gpu {
+
+/* NULL: no kernel for these widths and options. */
+op_run *lstar_messages_fused_forward(const wf_op *op);
+op_run *lstar_messages_fused_backward(const wf_op *op);
+op_run *lstar_edges_fused_forward(const wf_op *op);
+op_run *lstar_edges_fused_backward(const wf_op *op);
+
+/* Kernels read rows of tables and modulation 16 bytes at a time. */
+inline bool whole_vectors(const wf_op *op) { return op->column % 4 == 0 && op->in[1]->ld % 4 == 0; }
+
+/* Whether a block may have so much shared memory, and enough for the weight gradients of backward. */
+bool shared_memory_fits(size_t bytes);
+
+/* The tensor cores' wide products, or mma.sync (also where there is nothing else): the environment's WEFT_MMA=sync. */
+bool wide_products();
+
+} // namespace wf_gpu
+#endif

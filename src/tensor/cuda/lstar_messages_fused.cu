@@ -1,0 +1,182 @@
+/* lstar_messages_fused: the messages of an lstar block in one kernel. Formulas: wf_lstar_messages in tensor/tape.h.
+ *
+ *   tile (64 edges, a warpgroup):  eb = LN(e) modulated                              bf16 fragments, D / 16 x 4 registers
+ *     towards a, then towards b:   x1 = Me eb + Ai[receiver] + Aj[sender]            pieces of 64 columns, two in flight
+ *                                  y1 = s(x1)                                        fragments of the next product
+ *                                  y2 = s(M2 y1 + b2)                                pieces of 64 columns
+ *     sums of y2: towards a in the run's slots, towards b by a butterfly into the octet's slot; sum of eb per run
+ * Me and M2 stay in shared memory as bf16 panels. Two warpgroups a CTA, one chunk of octets each, one CTA for each
+ * multiprocessor: while one multiplies the other one is busy with special functions.
+ * An edge costs 8 D H + 8 H H / ... multiply-adds: 2 (2 D H + 2 H H) FLOP forward with Me eb computed for either direction,
+ * 4 H special functions, 4 D bytes of e, about H bytes of slots. */
+#include "tensor/cuda/lstar_fused.cuh"
+#include "tensor/cuda/octet_tile.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+namespace wf_gpu {
+
+bool wide_products() {
+    const char *choice = getenv("WEFT_MMA");
+    return choice == NULL || strcmp(choice, "sync") != 0;
+}
+
+bool shared_memory_fits(size_t bytes) {
+    int device = 0, most = 0;
+    const size_t outer = 144 << 10;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+               cudaSuccess &&
+           (size_t)most >= (bytes > outer ? bytes : outer);
+}
+
+namespace {
+
+enum { groups = 2 };
+
+struct message_step {
+    const wf_octet *octets;
+    int steps, chunks, n_octets;
+    const float *e, *modulation, *ai, *aj, *me, *m2, *b2;
+    int ld_e, ld_modulation, ld_table, ld_me, ld_m2;
+    float *slots; /* (wf_octets_slots, H) */
+    float *means; /* (runs, D): sums of eb */
+};
+
+template <int D, int H> __host__ __device__ constexpr size_t message_bytes() {
+    return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + H * sizeof(float);
+}
+
+/* One direction of a tile. */
+template <int D, int H, bool Wide>
+__device__ inline void message(const message_step &s, const octet::pair &p, int pair_index,
+                               bool to_a, const mma::fragment (&eb)[D / 16], const mma::panel &me,
+                               const mma::panel &m2, const float *b2) {
+    constexpr int pieces = H / octet::piece;
+    const float *table_a = to_a ? s.ai : s.aj, *table_b = to_a ? s.aj : s.ai;
+    mma::fragment y1[H / 16];
+    octet::held_tables tables;
+    octet::in_pieces<Wide, pieces>(
+        [&](octet::piece_acc &acc, int k) {
+            mma::forward_mma<Wide>(acc, eb, me, octet::piece * k, 0, true);
+        },
+        [&](int k) {
+            octet::hold_tables(&tables, table_a, table_b, s.ld_table, octet::piece * k, p);
+        },
+        [&](octet::piece_acc &acc, int) { octet::add_tables(acc, tables); },
+        [&](octet::piece_acc &acc, int k) {
+            octet::into_fragments(acc, y1 + octet::piece_groups * k);
+        });
+    octet::held_sums before;
+    octet::in_pieces<Wide, pieces>(
+        [&](octet::piece_acc &acc, int k) {
+            octet::load_bias(acc, b2 + octet::piece * k);
+            mma::begin<Wide>();
+            mma::forward_mma<Wide>(acc, y1, m2, octet::piece * k, 0, false);
+        },
+        [](int) {}, [](octet::piece_acc &, int) {},
+        [&](octet::piece_acc &acc, int k) {
+            if (to_a) octet::hold_sums(&before, s.slots, H, s.n_octets, octet::piece * k, p);
+            octet::apply_silu(acc);
+            if (to_a)
+                octet::add_towards_a(acc, before, p, s.slots, H, s.n_octets, octet::piece * k);
+            else octet::store_towards_b(acc, p, s.slots, H, pair_index, octet::piece * k);
+        });
+}
+
+template <int D, int H, bool Wide>
+__global__ void __launch_bounds__(groups *octet::group_threads, 1) messages_kernel(message_step s) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    mma::panel me = {mma::shared_address(shared), H};
+    mma::panel m2 = {me.base + (uint32_t)mma::panel_bytes(H, D), H};
+    float *b2 = (float *)(shared + mma::panel_bytes(H, D) + mma::panel_bytes(H, H));
+    mma::stage_panel(me, 0, s.me, s.ld_me, H, D);
+    mma::stage_panel(m2, 0, s.m2, s.ld_m2, H, H);
+    for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
+    __syncthreads();
+    int chunk = (int)blockIdx.x * groups + (int)threadIdx.x / octet::group_threads;
+    int warp = (int)threadIdx.x % octet::group_threads / 32;
+    if (chunk >= s.chunks) return;
+    float eb_sum[D / 32];
+#pragma unroll 1
+    for (int t = 0; t < s.steps; t++) {
+        int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
+        octet::pair p = octet::load_pair(s.octets, index);
+        if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
+        mma::fragment eb[D / 16];
+        {
+            float sums[D / 4];
+            octet::load_operand<D>(s.e, s.ld_e, s.modulation, s.ld_modulation, p, eb, sums);
+            octet::sum_over_rows(sums);
+#pragma unroll
+            for (int i = 0; i < D / 32; i++) eb_sum[i] = p.begins ? sums[i] : eb_sum[i] + sums[i];
+            if (p.ends) octet::store_summed<D / 4>(s.means + (size_t)p.run * D, eb_sum);
+        }
+#pragma unroll 1
+        for (int way = 0; way < 2; way++)
+            message<D, H, Wide>(s, p, index, way == 0, eb, me, m2, b2);
+    }
+}
+
+template <int D, int H, bool Wide> bool launch_messages(const message_step &s) {
+    size_t bytes = message_bytes<D, H>();
+    if (cudaFuncSetAttribute(messages_kernel<D, H, Wide>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)bytes) != cudaSuccess)
+        return false;
+    unsigned blocks = blocks_for((size_t)s.chunks, groups);
+    messages_kernel<D, H, Wide><<<blocks, groups * octet::group_threads, bytes, stream()>>>(s);
+    return true;
+}
+
+template <int D, int H> bool messages_forward(const wf_op *op, wf_arena *arena) {
+    const wf_part *part = op->part;
+    const wf_octets *o = part->octets;
+    const wf_tensor *e = op->in[0], *modulation = op->in[1], *ai = op->in[2], *me = op->in[4],
+                    *m2 = op->in[5], *sum = op->out[0], *mean = op->out[1];
+    message_step s = {o->octets,
+                      o->steps,
+                      o->n_chunks,
+                      o->n_octets,
+                      data_of(e),
+                      data_of(modulation) + op->column,
+                      data_of(ai),
+                      data_of(op->in[3]),
+                      data_of(me),
+                      data_of(m2),
+                      data_of(op->in[6]),
+                      e->ld,
+                      modulation->ld,
+                      ai->ld,
+                      me->ld,
+                      m2->ld,
+                      scratch(arena, wf_octets_slots(o) * H),
+                      scratch(arena, (size_t)o->n_runs * D)};
+    if (s.slots == NULL || s.means == NULL) return false;
+    if (s.chunks > 0 &&
+        !(wide_products() ? launch_messages<D, H, true>(s) : launch_messages<D, H, false>(s)))
+        return false;
+    const float *degree = op->mode == WF_SUM_MEAN ? (const float *)part->degree : NULL;
+    node_slot_sums(slot_sum_step{part, s.slots, H, H, slots_of_both, degree, false, data_of(sum),
+                                 sum->ld, true});
+    graph_run_sums(
+        slot_sum_step{part, s.means, D, D, 0, NULL, true, data_of(mean), mean->ld, true});
+    return launched();
+}
+
+} // namespace
+
+op_run *lstar_messages_fused_forward(const wf_op *op) {
+    if (op->unit != WF_UNIT_SILU || op->mode == WF_SUM_ATTENTION || !whole_vectors(op)) return NULL;
+    int d = op->in[0]->cols, h = op->in[4]->rows;
+#define SHAPE(D, H)                                                                                \
+    if (d == D && h == H)                                                                          \
+        return shared_memory_fits(message_bytes<D, H>()) ? messages_forward<D, H> : NULL;
+    SHAPE(64, 128)
+    SHAPE(128, 256)
+#undef SHAPE
+    return NULL;
+}
+
+} // namespace wf_gpu

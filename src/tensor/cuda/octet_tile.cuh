@@ -1,0 +1,437 @@
+/* octet_tile: a warp's 16 rows of a tile of octets (tensor/octets.h) in the layout of mma.cuh: lane = 4g + c holds, of every
+ * 16 columns, columns 4c .. 4c+3 of rows g (first octet of the pair) and g + 8 (second octet). Row g of both octets ends at
+ * node a = a0 + g.
+ *
+ * Lanes without an edge work on the octet's first edge, so everything they compute is finite; what they contribute to a sum
+ * is masked. */
+#ifndef WF_TENSOR_CUDA_OCTET_TILE_CUH
+#define WF_TENSOR_CUDA_OCTET_TILE_CUH
+
+#include "tensor/cuda/mma.cuh"
+#include "tensor/cuda/octets_cuda.cuh"
+
+namespace wf_gpu {
+namespace octet {
+
+enum { group_threads = WF_OCTET_WARPS * 32 }; /* a warpgroup */
+
+/* What a lane knows of its pair. */
+struct pair {
+    int row[2];    /* of the edge stream */
+    float live[2]; /* 1: there is an edge, 0: none */
+    int a, b[2];   /* nodes */
+    int graph, run;
+    bool from_a;             /* a is the source */
+    bool begins, ends, real; /* real: not a whole pair of padding */
+    float share;             /* 1 / edges of the graph */
+};
+
+/* The same for all lanes but row, live and a. */
+__device__ inline pair load_pair(const wf_octet *octets, int p) {
+    const int4 *from = (const int4 *)(octets + 2 * p);
+    int4 place = __ldg(from), about = __ldg(from + 1);
+    int4 other_place = __ldg(from + 2), other_about = __ldg(from + 3);
+    int g = (int)(threadIdx.x % 32 / 4);
+    int count = about.z & 255, other_count = other_about.z & 255;
+    pair out;
+    out.live[0] = g < count ? 1.0f : 0.0f;
+    out.live[1] = g < other_count ? 1.0f : 0.0f;
+    out.row[0] = place.x + (g < count ? g * place.y : 0);
+    out.row[1] = other_place.x + (g < other_count ? g * other_place.y : 0);
+    out.a = place.z + (g < count ? g : 0);
+    out.b[0] = place.w;
+    out.b[1] = other_place.w;
+    out.graph = about.x;
+    out.run = about.y;
+    out.from_a = (about.z >> 8 & 255) != 0;
+    out.begins = (about.z >> 16 & 255) != 0;
+    out.ends = (about.z >> 24 & 255) != 0;
+    out.real = count > 0;
+    out.share = __int_as_float(about.w);
+    return out;
+}
+
+__device__ inline float4 load4(const float *p) { return __ldg((const float4 *)p); }
+/* The same, issued where it stands: for what is needed a while later. */
+__device__ inline float4 load4_ahead(const float *p) {
+    float4 x;
+    asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "l"(p));
+    return x;
+}
+/* Of memory that this kernel writes. */
+__device__ inline float4 load4_own(const float *p) {
+    float4 x;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "l"(p)
+                 : "memory");
+    return x;
+}
+__device__ inline void fetch_to_l2(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+/* The edge rows of a pair on their way from memory to L2. */
+template <int D>
+__device__ inline void fetch_pair(const wf_octet *octets, int p, const float *e, int ld) {
+    int lane = (int)(threadIdx.x % 32), k = lane % 8;
+    const int4 *from = (const int4 *)(octets + 2 * p + lane / 8 % 2);
+    int4 place = __ldg(from);
+    int count = __ldg(&from[1].z) & 255;
+    const float *row = e + (size_t)(place.x + (k < count ? k * place.y : 0)) * ld;
+#pragma unroll
+    for (int line = lane / 16; line < D / 32; line += 2) fetch_to_l2(row + 32 * line);
+}
+
+/* Over the four lanes of a row. */
+__device__ inline float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* Rows of the edge stream, normalised: hat = (e - mean) * rho, two passes. */
+template <int D> struct normed_rows {
+    float4 hat[2][D / 16];
+    float rho[2];
+};
+
+template <int D>
+__device__ inline void load_normed(const float *e, int ld, const pair &p, normed_rows<D> *out) {
+    int c = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int j = 0; j < D / 16; j++)
+            out->hat[k][j] = load4(e + (size_t)p.row[k] * ld + 16 * j + 4 * c);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        float sum = 0, square = 0;
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            float4 x = out->hat[k][j];
+            sum += x.x + x.y + (x.z + x.w);
+        }
+        float mean = quad_sum(sum) * (1.0f / D);
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            float4 x = out->hat[k][j];
+            x = float4{x.x - mean, x.y - mean, x.z - mean, x.w - mean};
+            square += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+            out->hat[k][j] = x;
+        }
+        float rho = rsqrtf(quad_sum(square) * (1.0f / D) + 1e-6f);
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            float4 x = out->hat[k][j];
+            out->hat[k][j] = float4{x.x * rho, x.y * rho, x.z * rho, x.w * rho};
+        }
+        out->rho[k] = rho;
+    }
+}
+
+/* x * (1 + scale) + shift */
+__device__ inline float4 modulated(const float4 &x, const float4 &shift, const float4 &scale) {
+    return float4{x.x + x.x * scale.x + shift.x, x.y + x.y * scale.y + shift.y,
+                  x.z + x.z * scale.z + shift.z, x.w + x.w * scale.w + shift.w};
+}
+
+/* The operand eb of a pair's rows; `modulation`: shift and scale of the first graph, ld apart. Sums (with mask) of both
+ * rows go to `sums` when it is not NULL: D / 4 values, [4j + k] is column 16j + 4c + k. */
+template <int D>
+__device__ inline void load_operand(const float *e, int ld, const float *modulation,
+                                    int ld_modulation, const pair &p, mma::fragment (&out)[D / 16],
+                                    float *sums) {
+    int c = (int)(threadIdx.x % 4);
+    normed_rows<D> rows;
+    load_normed<D>(e, ld, p, &rows);
+    const float *shift = modulation + (size_t)p.graph * ld_modulation + 4 * c;
+#pragma unroll
+    for (int j = 0; j < D / 16; j++) {
+        float4 low = load4(shift + 16 * j), high = load4(shift + D + 16 * j);
+        float4 x = modulated(rows.hat[0][j], low, high), y = modulated(rows.hat[1][j], low, high);
+        out[j] = mma::fragment_of(x, y);
+        if (sums == NULL) continue;
+        sums[4 * j] = p.live[0] * x.x + p.live[1] * y.x;
+        sums[4 * j + 1] = p.live[0] * x.y + p.live[1] * y.y;
+        sums[4 * j + 2] = p.live[0] * x.z + p.live[1] * y.z;
+        sums[4 * j + 3] = p.live[0] * x.w + p.live[1] * y.w;
+    }
+}
+
+/* --- a product in pieces of 64 columns --------------------------------------------------------------------------- */
+enum { piece = 64, piece_tiles = piece / 8, piece_groups = piece / 16 };
+typedef float piece_acc[piece_tiles][4];
+
+/* Two pieces are in flight. issue(acc, k) starts piece k; load(k) fetches what it is combined with; take(acc, k) combines;
+ * use(acc, k) does the rest, during which the loads of piece k + 1 and its product run. */
+template <bool Wide, int Pieces, class Issue, class Load, class Take, class Use>
+__device__ inline void in_pieces(Issue issue, Load load, Take take, Use use) {
+    piece_acc acc[2];
+    load(0);
+    mma::begin<Wide>();
+    issue(acc[0], 0);
+    mma::commit<Wide>();
+#pragma unroll
+    for (int k = 0; k < Pieces; k++) {
+        if (k + 1 < Pieces) {
+            mma::begin<Wide>();
+            issue(acc[(k + 1) % 2], k + 1);
+            mma::commit<Wide>();
+            mma::wait<Wide, 1>();
+        } else {
+            mma::wait<Wide, 0>();
+        }
+        mma::settle(acc[k % 2]);
+        take(acc[k % 2], k);
+        if (k + 1 < Pieces) load(k + 1);
+        use(acc[k % 2], k);
+    }
+}
+
+/* Rows of node tables for a piece: of a, and of both b. */
+struct held_tables {
+    float4 a[piece_groups], b[2][piece_groups];
+};
+__device__ inline void hold_tables(held_tables *to, const float *table_a, const float *table_b,
+                                   int ld, int n0, const pair &p) {
+    int c = (int)(threadIdx.x % 4);
+    const float *a = table_a + (size_t)p.a * ld + n0 + 4 * c;
+    const float *b = table_b + (size_t)p.b[0] * ld + n0 + 4 * c;
+    const float *d = table_b + (size_t)p.b[1] * ld + n0 + 4 * c;
+#pragma unroll
+    for (int j = 0; j < piece_groups; j++) {
+        to->a[j] = load4_ahead(a + 16 * j);
+        to->b[0][j] = load4_ahead(b + 16 * j);
+        to->b[1][j] = load4_ahead(d + 16 * j);
+    }
+}
+/* acc += table_a[a] + table_b[b] */
+__device__ inline void add_tables(piece_acc &acc, const held_tables &t) {
+#pragma unroll
+    for (int j = 0; j < piece_groups; j++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            acc[2 * j][2 * k] += t.a[j].x + t.b[k][j].x;
+            acc[2 * j][2 * k + 1] += t.a[j].y + t.b[k][j].y;
+            acc[2 * j + 1][2 * k] += t.a[j].z + t.b[k][j].z;
+            acc[2 * j + 1][2 * k + 1] += t.a[j].w + t.b[k][j].w;
+        }
+}
+
+/* Rows of one node table for a piece, for rows g and g + 8. */
+struct held_rows {
+    float4 of[2][piece_groups];
+};
+__device__ inline void hold_rows(held_rows *to, const float *upper, const float *lower) {
+    int c = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int j = 0; j < piece_groups; j++) {
+        to->of[0][j] = load4_ahead(upper + 16 * j + 4 * c);
+        to->of[1][j] = load4_ahead(lower + 16 * j + 4 * c);
+    }
+}
+
+/* acc = x, y: a lane's four columns of group j of either row. */
+template <int Tiles>
+__device__ inline void put4(float (&acc)[Tiles][4], int j, const float4 &x, const float4 &y) {
+    acc[2 * j][0] = x.x;
+    acc[2 * j][1] = x.y;
+    acc[2 * j + 1][0] = x.z;
+    acc[2 * j + 1][1] = x.w;
+    acc[2 * j][2] = y.x;
+    acc[2 * j][3] = y.y;
+    acc[2 * j + 1][2] = y.z;
+    acc[2 * j + 1][3] = y.w;
+}
+template <int Tiles> __device__ inline float4 get4(const float (&acc)[Tiles][4], int j, int k) {
+    return float4{acc[2 * j][2 * k], acc[2 * j][2 * k + 1], acc[2 * j + 1][2 * k],
+                  acc[2 * j + 1][2 * k + 1]};
+}
+
+/* acc = bias in every row; `bias` (in any memory) from column n0 on. */
+template <int Tiles> __device__ inline void load_bias(float (&acc)[Tiles][4], const float *bias) {
+    int c = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int j = 0; j < Tiles / 2; j++) {
+        float4 x = *(const float4 *)(bias + 16 * j + 4 * c);
+        acc[2 * j][0] = acc[2 * j][2] = x.x;
+        acc[2 * j][1] = acc[2 * j][3] = x.y;
+        acc[2 * j + 1][0] = acc[2 * j + 1][2] = x.z;
+        acc[2 * j + 1][1] = acc[2 * j + 1][3] = x.w;
+    }
+}
+
+template <int Tiles> __device__ inline void apply_silu(float (&acc)[Tiles][4]) {
+#pragma unroll
+    for (int t = 0; t < Tiles; t++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) acc[t][k] = mma::fast_unit<false>(acc[t][k]);
+}
+/* y = SiLU(acc), as the fragments of the next product. */
+template <int Tiles>
+__device__ inline void into_fragments(float (&acc)[Tiles][4], mma::fragment *to) {
+    apply_silu(acc);
+#pragma unroll
+    for (int t = 0; t < Tiles; t += 2) to[t / 2] = mma::fragment_of(acc[t], acc[t + 1]);
+}
+
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+/* Sums over the eight g of a lane's Values values, by a butterfly that halves them: lane (g, c) is left with values
+ * g * Values/8 + i in x[i]. A fixed tree. */
+template <int Step, int Left, int Values> __device__ inline void halve_rows(float (&x)[Values]) {
+    bool upper = (threadIdx.x & (4 * Step)) != 0;
+#pragma unroll
+    for (int i = 0; i < Left; i++) {
+        float send = upper ? x[i] : x[i + Left], keep = upper ? x[i + Left] : x[i];
+        x[i] = keep + __shfl_xor_sync(0xffffffffu, send, 4 * Step);
+    }
+}
+template <int Values> __device__ inline void sum_over_rows(float (&x)[Values]) {
+    halve_rows<4, Values / 2>(x);
+    halve_rows<2, Values / 4>(x);
+    halve_rows<1, Values / 8>(x);
+}
+/* The column of value i that sum_over_rows leaves. */
+template <int Values> __device__ inline int summed_column(int i) {
+    int lane = (int)(threadIdx.x % 32), value = lane / 4 * (Values / 8) + i;
+    return value / 4 * 16 + lane % 4 * 4 + value % 4;
+}
+template <int Values> __device__ inline void store_summed(float *to, const float *x) {
+    float *at = to + summed_column<Values>(0);
+    static_assert(Values == 8 || Values == 16 || Values == 32, "one stretch of columns a lane");
+    if constexpr (Values == 32) {
+        *(float4 *)at = float4{x[0], x[1], x[2], x[3]};
+    } else if constexpr (Values == 16) {
+        *(float2 *)at = float2{x[0], x[1]};
+    } else {
+        at[0] = x[0];
+    }
+}
+
+/* One octet's rows of acc, as values in column order. */
+template <int Tiles>
+__device__ inline void octet_values(const float (&acc)[Tiles][4], int which, float live,
+                                    float (&out)[2 * Tiles]) {
+#pragma unroll
+    for (int t = 0; t < Tiles; t++) {
+        out[2 * t] = live * acc[t][2 * which];
+        out[2 * t + 1] = live * acc[t][2 * which + 1];
+    }
+}
+
+/* Sums towards b: rows 2p and 2p + 1 of the slots, columns n0 .. */
+template <int Tiles>
+__device__ inline void store_towards_b(const float (&acc)[Tiles][4], const pair &p, float *slots,
+                                       int ld, int pair_index, int n0) {
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        float x[2 * Tiles];
+        octet_values(acc, k, p.live[k], x);
+        sum_over_rows(x);
+        store_summed<2 * Tiles>(slots + (size_t)(2 * pair_index + k) * ld + n0, x);
+    }
+}
+
+/* Sums towards a: row g of the run's slots, added up in memory by the one lane that owns the columns. What is there
+ * already is fetched ahead. */
+struct held_sums {
+    float4 of[piece_groups];
+};
+__device__ inline float *slot_towards_a(float *slots, int ld, int n_octets, int n0, const pair &p) {
+    int lane = (int)(threadIdx.x % 32);
+    return slots + (size_t)(n_octets + WF_OCTET * p.run + lane / 4) * ld + n0 + lane % 4 * 4;
+}
+__device__ inline void hold_sums(held_sums *to, float *slots, int ld, int n_octets, int n0,
+                                 const pair &p) {
+    const float *from = slot_towards_a(slots, ld, n_octets, n0, p);
+#pragma unroll
+    for (int j = 0; j < piece_groups; j++)
+        to->of[j] = p.begins || !p.real ? float4{0, 0, 0, 0} : load4_own(from + 16 * j);
+}
+__device__ inline void add_towards_a(const piece_acc &acc, const held_sums &before, const pair &p,
+                                     float *slots, int ld, int n_octets, int n0) {
+    if (!p.real) return;
+    float *to = slot_towards_a(slots, ld, n_octets, n0, p);
+#pragma unroll
+    for (int j = 0; j < piece_groups; j++) {
+        float4 was = before.of[j], x = get4(acc, j, 0), y = get4(acc, j, 1);
+        *(float4 *)(to + 16 * j) = float4{was.x + (p.live[0] * x.x + p.live[1] * y.x),
+                                          was.y + (p.live[0] * x.y + p.live[1] * y.y),
+                                          was.z + (p.live[0] * x.z + p.live[1] * y.z),
+                                          was.w + (p.live[0] * x.w + p.live[1] * y.w)};
+    }
+}
+
+/* --- backward through the norm ---------------------------------------------------------------------------------- */
+/* Sums over the rows of a run, per column of D: a lane's share of them. */
+template <int D> struct run_sums { float shift[D / 32], scale[D / 32]; };
+
+/* deb (64, D) is complete but for the mean's share (mean_grad (B, ld_mean), NULL: none): de += the gradient by e, and the
+ * sums of deb and deb * hat over a run go to rows of (runs, 2 D) when it ends. de NULL: not wanted. */
+template <int D>
+__device__ inline void norm_backward(float (&deb)[D / 8][4], const float *e, int ld,
+                                     const float *modulation, int ld_modulation,
+                                     const float *mean_grad, int ld_mean, const pair &p,
+                                     run_sums<D> *sums, float *runs, float *de) {
+    int c = (int)(threadIdx.x % 4);
+    normed_rows<D> rows;
+    load_normed<D>(e, ld, p, &rows);
+    float shift[D / 4], scale[D / 4], total[2] = {0, 0}, along[2] = {0, 0};
+    const float *factors = modulation + (size_t)p.graph * ld_modulation + D + 4 * c;
+#pragma unroll
+    for (int j = 0; j < D / 16; j++) {
+        float4 factor = load4(factors + 16 * j), mean = {0, 0, 0, 0};
+        if (mean_grad != NULL) mean = load4(mean_grad + (size_t)p.graph * ld_mean + 16 * j + 4 * c);
+        float f[4] = {1 + factor.x, 1 + factor.y, 1 + factor.z, 1 + factor.w};
+        float m[4] = {mean.x, mean.y, mean.z, mean.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) shift[4 * j + i] = scale[4 * j + i] = 0;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float4 hat = rows.hat[k][j];
+            float h[4] = {hat.x, hat.y, hat.z, hat.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float *d = &deb[2 * j + i / 2][2 * k + i % 2];
+                float x = p.live[k] * (*d + p.share * m[i]);
+                shift[4 * j + i] += x;
+                scale[4 * j + i] += x * h[i];
+                x *= f[i];
+                total[k] += x;
+                along[k] += x * h[i];
+                *d = x;
+            }
+        }
+    }
+    sum_over_rows(shift);
+    sum_over_rows(scale);
+#pragma unroll
+    for (int i = 0; i < D / 32; i++) {
+        sums->shift[i] = p.begins ? shift[i] : sums->shift[i] + shift[i];
+        sums->scale[i] = p.begins ? scale[i] : sums->scale[i] + scale[i];
+    }
+    if (p.ends) {
+        store_summed<D / 4>(runs + (size_t)p.run * (2 * D), sums->shift);
+        store_summed<D / 4>(runs + (size_t)p.run * (2 * D) + D, sums->scale);
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        float mean = quad_sum(total[k]) * (1.0f / D), slope = quad_sum(along[k]) * (1.0f / D);
+        if (p.live[k] == 0 || de == NULL) continue;
+        float *to = de + (size_t)p.row[k] * ld + 4 * c;
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            float4 hat = rows.hat[k][j], x = get4(deb, j, k), was = *(const float4 *)(to + 16 * j);
+            *(float4 *)(to + 16 * j) = float4{was.x + rows.rho[k] * (x.x - mean - hat.x * slope),
+                                              was.y + rows.rho[k] * (x.y - mean - hat.y * slope),
+                                              was.z + rows.rho[k] * (x.z - mean - hat.z * slope),
+                                              was.w + rows.rho[k] * (x.w - mean - hat.w * slope)};
+        }
+    }
+}
+
+} // namespace octet
+} // namespace wf_gpu
+#endif

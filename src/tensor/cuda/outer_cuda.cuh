@@ -1,0 +1,58 @@
+/* outer_cuda: weight gradients dW += dy' x over the edges, from operands that edge kernels leave in memory in bf16.
+ *
+ * An image is a matrix (64 * tiles, cols) in bf16, tile by tile as a tile lies in shared memory: strips of 64 columns, a
+ * strip 64 rows x 128 bytes, its 16-byte unit u of row r at u ^ (r % 8) (the 128-byte swizzle). Columns within 32 are
+ * ordered so that a lane's fragments of 32 columns are one unit: see image_column. */
+#ifndef WF_TENSOR_CUDA_OUTER_CUDA_CUH
+#define WF_TENSOR_CUDA_OUTER_CUDA_CUH
+
+#include "tensor/cuda/mma.cuh"
+#include "tensor/cuda/steps_cuda.cuh"
+
+namespace wf_gpu {
+
+enum { image_strip_bytes = 64 * 128 };
+
+inline size_t image_bytes(int tiles, int cols) {
+    return (size_t)tiles * (size_t)(cols / 64) * image_strip_bytes;
+}
+/* The column at a place of an image's row. */
+__host__ __device__ constexpr int image_column(int place) {
+    return place / 32 * 32 + place % 8 / 4 * 16 + place % 32 / 8 * 4 + place % 4;
+}
+
+/* dw (m, n) += sum of dy[k]' x[k], db (m) += sums of dy[k]; either may be NULL. m and n: multiples of 64, n at most 256. */
+struct outer_product {
+    const unsigned char *dy[2], *x[2];
+    int images; /* how many of each: 1 or 2 */
+    int m, n;
+    float *dw, *db;
+    int ld; /* of dw */
+};
+enum { most_outer_products = 4 };
+bool outer_products(const outer_product *products, int count, int tiles, wf_arena *arena);
+
+#ifdef __CUDACC__
+/* Where a lane's unit of columns 32i .. 32i+31 lies, for row 16 * warp + g + 8 * k. */
+__device__ inline unsigned char *image_unit(unsigned char *tile, int i, int k) {
+    int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x % 128 / 32) * 16 + lane / 4 + 8 * k;
+    return tile + i / 2 * image_strip_bytes + row * 128 + ((i % 2 * 4 + lane % 4) ^ (row % 8)) * 16;
+}
+/* Fragments 2i and 2i + 1 of a warp's rows. */
+__device__ inline void store_image(unsigned char *tile, int i, const mma::fragment &x,
+                                   const mma::fragment &y) {
+    *(uint4 *)image_unit(tile, i, 0) = uint4{x.r[0], x.r[2], y.r[0], y.r[2]};
+    *(uint4 *)image_unit(tile, i, 1) = uint4{x.r[1], x.r[3], y.r[1], y.r[3]};
+}
+/* What the same lane stored. */
+__device__ inline void load_image(const unsigned char *tile, int i, mma::fragment *x,
+                                  mma::fragment *y) {
+    uint4 upper = *(const uint4 *)image_unit((unsigned char *)tile, i, 0);
+    uint4 lower = *(const uint4 *)image_unit((unsigned char *)tile, i, 1);
+    *x = mma::fragment{{upper.x, lower.x, upper.y, lower.y}};
+    *y = mma::fragment{{upper.z, lower.z, upper.w, lower.w}};
+}
+#endif
+
+} // namespace wf_gpu
+#endif

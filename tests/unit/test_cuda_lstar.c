@@ -1,0 +1,138 @@
+/* The fused kernels of an lstar block on the GPU, with wide products and with mma.sync: outputs and gradients against the
+ * CPU's in double, outputs and scratch poisoned beforehand, twice for the same bits. Group widths around the eight rows of an
+ * octet, two graphs in a tile, a bias block, fewer than eight edges into a node. All cases are tried before the test fails. */
+#include "base/cuda/device.h"
+#include "ops_case.h"
+
+enum { scratch_bytes = 4 << 20, most_shown = 40 };
+static int failures;
+
+static void poison(setup *s, void *data, size_t bytes) {
+    unsigned char *nans = malloc(bytes);
+    memset(nans, 0xff, bytes);
+    copy_in(s, data, nans, bytes);
+    free(nans);
+}
+
+/* Everything the arena hands out next is NaN. */
+static void poison_scratch(setup *s) {
+    wf_arena_mark mark = wf_arena_here(&s->tape.arena);
+    for (int k = 0; k < 8; k++) {
+        void *memory = wf_arena_alloc(&s->tape.arena, scratch_bytes);
+        assert_non_null(memory);
+        poison(s, memory, scratch_bytes);
+    }
+    wf_arena_rewind(&s->tape.arena, mark);
+}
+
+static void run_case(setup *s) {
+    const wf_op *op = s->tape.last;
+    for (int i = 0; i < WF_OP_OUTPUTS; i++)
+        if (op->out[i] != NULL)
+            poison(s, op->out[i]->data,
+                   (size_t)op->out[i]->rows * (size_t)op->out[i]->ld * s->tape.size);
+    poison_scratch(s);
+    wf_arena_mark mark = wf_arena_here(&s->tape.arena);
+    assert_true(s->tape.backend->forward[op->kind](op, &s->tape.arena));
+    wf_arena_rewind(&s->tape.arena, mark);
+    size_t count;
+    free(seed_gradients(s, &count));
+    poison_scratch(s);
+    assert_true(wf_tape_backward(&s->tape));
+}
+
+/* Says where two tensors differ most. */
+static void describe(const setup *s, const char *what, int place, const wf_tensor *a,
+                     const double *x, const double *y, double error) {
+    size_t n = (size_t)a->rows * (size_t)a->ld, worst = 0, bad = 0;
+    size_t nans = 0;
+    for (size_t i = 0; i < n; i++) {
+        nans += isnan(x[i]);
+        bad += !(fabs(x[i] - y[i]) <= 0.05 * (1 + fabs(y[i])));
+        if (!(fabs(x[i] - y[i]) <= fabs(x[worst] - y[worst]))) worst = i;
+    }
+    print_error(
+        "%s size %d group %d variant %d %s: %s %d (%d, %d) off by %.3g; %zu of %zu far off, "
+        "%zu NaN; worst at row %zu column %zu: %.5g, expected %.5g\n",
+        wf_op_name(s->tape.last->kind), s->size, s->group, s->variant,
+        getenv("WEFT_MMA") != NULL ? "sync" : "wide", what, place, a->rows, a->cols, error, bad, n,
+        nans, worst / (size_t)a->ld, worst % (size_t)a->ld, x[worst], y[worst]);
+}
+
+static void compare(const setup *s, const setup *other, int place, bool gradient,
+                    double tolerance) {
+    const wf_tensor *a = gradient ? s->input[place] : s->tape.last->out[place];
+    const wf_tensor *b = gradient ? other->input[place] : other->tape.last->out[place];
+    size_t n = (size_t)a->rows * (size_t)a->ld;
+    double *x = copy_out(s, gradient ? a->grad : a->data, n);
+    double *y = copy_out(other, gradient ? b->grad : b->data, n), difference = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        difference += (x[i] - y[i]) * (x[i] - y[i]);
+        norm += y[i] * y[i];
+    }
+    double error = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+    if (!(tolerance == 0 ? difference == 0 : error <= tolerance) && failures++ < most_shown)
+        describe(s,
+                 tolerance == 0 ? "again, tensor"
+                 : gradient     ? "gradient"
+                                : "output",
+                 place, a, x, y, error);
+    free(x);
+    free(y);
+}
+
+static void compare_all(const setup *s, const setup *other, double tolerance) {
+    for (int i = 0; i < WF_OP_OUTPUTS; i++)
+        if (s->tape.last->out[i] != NULL) compare(s, other, i, false, tolerance);
+    for (int i = 0; i < s->n_inputs; i++)
+        if (s->input[i]->wants) compare(s, other, i, true, tolerance);
+}
+
+static void check_case(wf_op_kind kind, int size, int group, int variant) {
+    setup cpu, gpu, again;
+    start(&gpu, wf_backend_cuda_bf16(), WF_F32, kind, size, group, variant);
+    run_case(&gpu);
+    start(&again, wf_backend_cuda_bf16(), WF_F32, kind, size, group, variant);
+    run_case(&again);
+    compare_all(&gpu, &again, 0);
+    wf_tape_free(&again.tape);
+    start(&cpu, wf_backend_cpu(WF_F64), WF_F64, kind, size, group, variant);
+    size_t count;
+    free(seed_gradients(&cpu, &count));
+    assert_true(wf_tape_backward(&cpu.tape));
+    compare_all(&gpu, &cpu, 1e-2);
+    wf_tape_free(&cpu.tape);
+    wf_tape_free(&gpu.tape);
+}
+
+static void walk(wf_op_kind kind) {
+    if (!wf_cuda_available()) skip();
+    static const int sizes[] = {64, 128}, groups[] = {1, 3, 7, 8, 9, 33, 300};
+    failures = 0;
+    for (int sync = 0; sync < 2; sync++) {
+        if (sync) setenv("WEFT_MMA", "sync", 1);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (size_t k = 0; k < sizeof groups / sizeof *groups; k++)
+                for (int variant = 0; variant < variants_of(kind) / 2; variant++) /* SiLU */
+                    check_case(kind, sizes[i], groups[k], variant);
+        unsetenv("WEFT_MMA");
+    }
+    if (failures > 0) fail_msg("%d tensors are off", failures);
+}
+
+static void test_messages(void **state) {
+    (void)state;
+    walk(WF_OP_lstar_messages);
+}
+static void test_edges(void **state) {
+    (void)state;
+    walk(WF_OP_lstar_edges);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_edges),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

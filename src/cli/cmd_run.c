@@ -38,6 +38,9 @@ wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *
     return WF_OK;
 }
 
+/* A run along conditions instead of over tasks. */
+static bool along(const run *r) { return r->recipe.manifest != NULL && r->recipe.conds != NULL; }
+
 /* --- the stages ---------------------------------------------------------------------------------- */
 
 static wf_status train_zoo(run *r, size_t first, size_t count, const char *path) {
@@ -89,6 +92,7 @@ static wf_status stage_training(run *r) {
 static wf_status stage_sampling(run *r) {
     wf_zoo *zoo;
     wf_flow *flow = NULL;
+    if (along(r)) return cli_domains_sampling(r);
     if (r->tasks != NULL) return cli_tasks_sampling(r);
     CLI_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
     wf_status status = wf_flow_open(r->app->ctx, r->paths.flow, &flow);
@@ -109,11 +113,13 @@ static wf_status stage_sampling(run *r) {
 }
 
 static wf_status stage_evaluation(run *r) {
+    if (along(r)) return cli_domains_evaluation(r);
     if (r->tasks != NULL) return cli_tasks_evaluation(r);
     return cli_evaluate_run(r->app, &r->recipe, &r->paths, r->data);
 }
 
 static wf_status stage_report(run *r) {
+    if (along(r)) return cli_domains_report(r, r->paths.report);
     if (r->tasks != NULL) return cli_tasks_report(r, r->paths.report);
     return cli_report_run(r->app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages),
                           r->paths.report);
@@ -189,6 +195,7 @@ static wf_status settle_changes(run *r, bool redo) {
 
 /* Is everything a finished stage leaves still there? The direct networks exist only with refinement. */
 static bool outputs_exist(const run *r, cli_stage stage) {
+    if (along(r) && stage != CLI_STAGE_REPORT) return cli_domains_outputs_exist(r, stage);
     if (r->tasks != NULL && stage != CLI_STAGE_REPORT) return cli_tasks_outputs_exist(r, stage);
     if (stage == CLI_STAGE_HELD_OUT && (r->recipe.held_out == 0 || r->recipe.zoo_path != NULL))
         return true;
@@ -246,11 +253,10 @@ static wf_status open_inputs(run *r) {
                         "zoo.manifest names the collections; leave zoo.%s out",
                         given ? "path" : "arch");
     if (recipe->manifest != NULL) return cli_tasks_open(r);
-    if (recipe->widths != NULL)
-        return cli_fail(
-            r->app, WF_ERR_USAGE,
-            "sample.widths belongs to zoo.manifest; weft sample --width does it for one "
-            "collection");
+    if (recipe->widths != NULL || recipe->conds != NULL)
+        return cli_fail(r->app, WF_ERR_USAGE,
+                        "sample.%s belongs to zoo.manifest; weft sample does it for one collection",
+                        recipe->widths != NULL ? "widths" : "conds");
     if (!given || wf_recipe_has_section(recipe->source, "data"))
         CLI_TRY(cli_recipe_dataset(r->app, recipe, &r->data));
     if (!given) CLI_TRY(cli_recipe_graph(r->app, recipe, r->data, &r->graph));
@@ -269,7 +275,8 @@ static wf_status run_all(run *r, const char *folder, bool redo) {
     CLI_TRY(settle_changes(r, redo));
     CLI_TRY(write_resolved(r));
     for (int stage = 0; stage < CLI_STAGES; stage++) CLI_TRY(run_stage(r, (cli_stage)stage));
-    if (r->tasks != NULL) CLI_TRY(cli_tasks_print(r));
+    if (along(r)) CLI_TRY(cli_domains_print(r));
+    else if (r->tasks != NULL) CLI_TRY(cli_tasks_print(r));
     else CLI_TRY(cli_print_eval(app, r->paths.eval, r->recipe.eval.score == WF_SCORE_AUC));
     if (!app->json) {
         char took[32];
@@ -355,7 +362,8 @@ static wf_status report_again(run *r, const char *folder) {
         CLI_TRY(cli_recipe_dataset(app, &r->recipe, &r->data));
     CLI_TRY(cli_stages_open(app, folder, &r->recipe, "", &r->stages));
     const char *out = cli_text(app, "out") != NULL ? cli_text(app, "out") : r->paths.report;
-    if (many) CLI_TRY(cli_tasks_report(r, out));
+    if (along(r)) CLI_TRY(cli_domains_report(r, out));
+    else if (many) CLI_TRY(cli_tasks_report(r, out));
     else
         CLI_TRY(
             cli_report_run(app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages), out));

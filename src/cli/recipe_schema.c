@@ -129,6 +129,7 @@ static const key_entry keys[] = {
 
     {"sample", "count", KEY_SIZE, AT(sample_count), COUNT, NULL, CLI_STAGE_SAMPLING, "networks to generate; controls too"},
     {"sample", "widths", KEY_TEXT, AT(widths), 0, 0, NULL, CLI_STAGE_SAMPLING, "with zoo.manifest: hidden widths times these, as 0.5,1,1.5; also of networks trained alike"},
+    {"sample", "conds", KEY_TEXT, AT(conds), 0, 0, NULL, CLI_STAGE_SAMPLING, "with zoo.manifest: networks at these conditions, as 0,0.5,1, judged against every collection"},
     {"sample", "solver", KEY_CHOICE, AT(sample.solver), 0, 0, NAMES("euler", "heun", "rk4", "dopri5"), CLI_STAGE_SAMPLING, "of the flow's equation"},
     {"sample", "steps", KEY_INT, AT(sample.steps), 1, 1e6, NULL, CLI_STAGE_SAMPLING, "of euler, heun and rk4"},
     {"sample", "rtol", KEY_REAL, AT(sample.rtol), POSITIVE, NULL, CLI_STAGE_SAMPLING, "dopri5: relative tolerance"},
@@ -140,6 +141,7 @@ static const key_entry keys[] = {
     {"sample", "refine_cycles", KEY_INT, AT(sample.refine_cycles), 0, 10000, NULL, CLI_STAGE_SAMPLING, "times; 0: no refinement"},
     {"sample", "refine_matched", KEY_BOOL, AT(sample.refine_matched), 0, 0, NULL, CLI_STAGE_SAMPLING, "fresh noise matched to the current network"},
     {"sample", "guidance", KEY_REAL, AT(sample.guidance), ANY, NULL, CLI_STAGE_SAMPLING, "with conditions: 1 is plain"},
+    {"sample", "guidance_between", KEY_REAL, AT(guidance_between), ANY, NULL, CLI_STAGE_SAMPLING, "with conds: at conditions not trained on"},
     {"sample", "batch", KEY_SIZE, AT(sample.batch), 0, 1e6, NULL, CLI_STAGE_NONE, "networks at a time; 0: chosen"},
     {"sample", "seed", KEY_SEED, AT(sample.seed), 0, 0, NULL, CLI_STAGE_SAMPLING, "of the noise, and of the controls"},
 
@@ -168,6 +170,7 @@ static void set_defaults(cli_recipe *recipe) {
     recipe->fit = wf_fit_desc_default();
     recipe->sample = wf_sample_desc_default();
     recipe->sample_count = 100;
+    recipe->guidance_between = 1;
     recipe->eval = wf_eval_desc_default();
     recipe->controls = true;
     recipe->wall = 24;

@@ -27,6 +27,8 @@ typedef struct cli_recipe {
     wf_sample_desc sample;
     size_t sample_count;
     const char *widths; /* factors, joined by commas */
+    const char *conds;  /* numbers, joined by commas */
+    double guidance_between;
     wf_eval_desc eval;
     bool controls;
     const char *title;

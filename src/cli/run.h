@@ -1,14 +1,15 @@
 /* run: a run of a recipe, and the work of its stages where the recipe has a manifest of collections (run_tasks.c).
  *
  * Such a run keeps a file for each collection and width: zoos/LABEL, scratch/LABEL-xW (networks trained alike at that
- * width), nets/LABEL-xW, nets-direct/LABEL-xW. */
+ * width), nets/LABEL-xW, nets-direct/LABEL-xW. With [sample] conds (run_domains.c) it has nets/condC instead, for every
+ * condition. */
 #ifndef WF_CLI_RUN_H
 #define WF_CLI_RUN_H
 
 #include "cli/pipeline.h"
 #include "cli/stages.h"
 
-enum { CLI_MOST_WIDTHS = 16 };
+enum { CLI_MOST_WIDTHS = 16, CLI_MOST_CONDS = 64 };
 
 /* A collection of the manifest in this run. */
 typedef struct cli_task {
@@ -22,6 +23,8 @@ typedef struct cli_tasks {
     cli_task *task; /* [sources.n] */
     float width[CLI_MOST_WIDTHS];
     int n_widths;
+    float cond[CLI_MOST_CONDS]; /* of [sample] conds */
+    int n_conds;
     char fingerprint[65]; /* of the manifest, the recipes and the data */
 } cli_tasks;
 
@@ -49,6 +52,14 @@ wf_status cli_tasks_evaluation(cli_job *run);
 /* From eval.json: the page, and the table on stdout. */
 wf_status cli_tasks_report(cli_job *run, const char *path);
 wf_status cli_tasks_print(cli_job *run);
+
+/* The stages that differ with [sample] conds. */
+wf_status cli_domains_open(cli_job *run); /* after the manifest is read */
+bool cli_domains_outputs_exist(const cli_job *run, cli_stage stage);
+wf_status cli_domains_sampling(cli_job *run);
+wf_status cli_domains_evaluation(cli_job *run);
+wf_status cli_domains_report(cli_job *run, const char *path);
+wf_status cli_domains_print(cli_job *run);
 
 /* FOLDER/LABEL-xW.safetensors; width 0: FOLDER/LABEL.safetensors. */
 wf_status cli_tasks_file(cli_job *run, const char *folder, int source, double width,

@@ -69,6 +69,45 @@ sed -e 's/^manifest.*/manifest = given.manifest/' -e 's/^refine_cycles.*//' all.
 expect run-given 0 "mean gap at width 1 over 1 collections" "$weft" run given.conf
 check "given collections stand" test -s before/zoos/moons.safetensors -a -s before/zoos/spirals.safetensors
 
+# Along a condition, between two collections of one architecture.
+sed -e 's/2-7-3/2-5-2/' -e 's/name = spirals/name = moons\nseed = 4\nnoise = 0.3/' recipes/spirals.conf >recipes/noisy.conf
+printf '[clear]\nrecipe = moons.conf\ncond = 0\n[noisy]\nrecipe = noisy.conf\ncond = 1\n' >recipes/domains.manifest
+sed -e 's/all.manifest/domains.manifest/' -e 's/^widths.*/conds = 0,0.5,1\nguidance = 1.5\nguidance_between = 4/' -e 's/^cond = linear/cond = mlp/' all.conf >domains.conf
+expect run-domains 0 "reference" "$weft" run domains.conf
+check domains-rows python3 -c '
+import json
+eval = json.load(open("runs/domains/eval.json"))
+rows = {(r["on"], r["cond"], r["name"]): r for r in eval["rows"]}
+for on, cond in (("clear", 0), ("noisy", 1)):
+    assert rows[on, cond, "reference"]["n"] == 30 and rows[on, cond, "scratch"]["n"] == 6
+    for c in (0, 0.5, 1):
+        assert rows[on, c, "gmn"]["n"] == 5 and 0 < rows[on, c, "gmn"]["jws"] <= 1
+assert len(rows) == 10
+names = [curve["name"] for curve in eval["mix"]["curves"]]
+assert "ensemble" in names and "average" in names, names
+clouds = json.load(open("runs/domains/points.json"))["clouds"]
+assert [c["trained"] for c in clouds] == [True, True, False, False, False]
+assert all(len(c["scores"]) == 2 and len(c["scores"][0]) == len(c["scores"][1]) for c in clouds)'
+guidance() { python3 -c '
+import json, struct, sys
+file = open(sys.argv[1], "rb")
+meta = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))["__metadata__"]
+print(meta["weft.sample.guidance"], meta["weft.sample.cond_place"])' "$1"; }
+check domains-end test "$(guidance runs/domains/nets/cond0.safetensors)" = "1.5 trained"
+check domains-middle test "$(guidance runs/domains/nets/cond0.5.safetensors)" = "4 between"
+check domains-page grep -q "Similarity to each collection" runs/domains/report.html
+cp -r runs/domains domains-before
+rm runs/domains/nets/cond0.5.safetensors runs/domains/points.json
+expect domains-mend 0 "training: done before" "$weft" run domains.conf
+check "lost networks come back the same" cmp domains-before/nets/cond0.5.safetensors runs/domains/nets/cond0.5.safetensors
+check "and the points" cmp domains-before/points.json runs/domains/points.json
+expect domains-report 0 "again.html" "$weft" report runs/domains -o again.html
+expect domains-json 0 '"mix"' "$weft" run domains.conf --json -q
+sed 's/^widths.*/conds = 0,1/' all.conf >tasks.conf
+expect conds-of-tasks 2 "the conditions have 2" "$weft" run tasks.conf -o x
+expect conds-and-widths 2 "not both" "$weft" run domains.conf -o x --set sample.widths=1
+expect conds-alone 2 "sample.conds belongs to zoo.manifest" "$weft" run recipes/moons.conf -o x --set sample.conds=1
+
 expect train-from-recipes 3 "weft run makes it" "$weft" train all.conf -o flow.safetensors
 expect widths-wrong 2 "different factors above 0" "$weft" run all.conf -o x --set sample.widths=1,1
 expect widths-words 2 "sample.widths needs numbers" "$weft" run all.conf -o x --set sample.widths=wide

@@ -52,6 +52,10 @@ wf_status wf__prepare_apply(wf_ctx *ctx, const char *json, const wf_table *table
 wf_status wf__dataset_from_tables(wf_ctx *ctx, const wf_data_desc *desc, wf_table *table,
                                   const wf_table *test, wf_dataset **out);
 
+/* A table sampled from a Bayesian network of the table from->bng, with from's columns, rows and bng_seed (bng.c). On failure *out is
+ * to be freed too. */
+wf_status wf__table_bng(wf_ctx *ctx, const wf_data_desc *from, wf_table *out);
+
 /* Stratified split: in_test[r] for each row. Class c (n_c rows) gives its share n_c * fraction to the test part, rounded by largest
  * remainder (ties: first class) so that round(rows * fraction) rows are drawn in all, but never its last row. Which ones: the
  * first of a shuffle of the class's rows from the stream (seed, c, WF_RNG_SPLIT, 0). */

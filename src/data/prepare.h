@@ -40,6 +40,13 @@ wf_status wf__prepare_fit(wf_ctx *ctx, wf_preparation *preparation, const wf_tab
 wf_status wf__prepare_rows(wf_ctx *ctx, const wf_preparation *preparation, const wf_table *table,
                            const uint32_t *rows, size_t n_rows, float *x, int32_t *y);
 
+/* The same for tables of bytes, by all threads (prepare_bytes.c); *done false: they do not apply. */
+wf_status wf__prepare_fit_bytes(wf_ctx *ctx, wf_preparation *preparation, const wf_table *table,
+                                const uint32_t *rows, size_t n_rows, bool *done);
+wf_status wf__prepare_rows_bytes(wf_ctx *ctx, const wf_preparation *preparation,
+                                 const wf_table *table, const uint32_t *rows, size_t n_rows,
+                                 float *x, bool *done);
+
 /* JSON, to be freed; NULL when out of memory (names and levels must be UTF-8, which the readers see to). */
 char *wf__preparation_write(const wf_preparation *preparation);
 wf_status wf__preparation_read(wf_ctx *ctx, const char *json, wf_preparation *out);

@@ -2,7 +2,8 @@
  *
  * Float, one fused multiply-add after another in the order of k, as the CPU kernels sum, so tensor cores are out. A block computes
  * 128 x 128 entries, a thread 8 x 8 of them, k in steps of 8 through four stages of shared memory filled by cp.async.
- * 2 FLOP an entry and k, 4 bytes an entry written; operands are read 1/128 as often. */
+ * 2 FLOP an entry and k, 4 bytes an entry written; operands are read 1/128 as often. Measured on an H200: 45.6 TFLOP/s at depth
+ * 792 (68 % of the fp32 rate), 40 at depth 72. */
 #include "align/cuda/match_product.cuh"
 
 namespace {

@@ -10,6 +10,9 @@
  *            comparison and minimum over the lanes; the minimum is redux.sync on floats mapped to ordered integers
  * Two groups of a warp run in lockstep: all branches are of the whole warp, what concerns one group alone is a selection.
  *
+ * Bound by issue. Measured on an H200: 836,000 pairs of trained karhunen networks in 5.85 ms, 3.0 of 4 instructions a clock, 5,400 a
+ * pair; 131,000 MNIST pairs (784-32-32-10) in 8.77 ms, 2.45 a clock, 41,000 a pair.
+ *
  * I1  Same bits as the CPU kernels with fused multiply-add: order of sums, ties (lowest column) and the gain are theirs.
  * I2  Every loop is bounded whatever the weights: a search ends after n steps, and an orbit whose assignment could not be
  *     completed (a score is not a number) keeps its place. */

@@ -2,9 +2,9 @@
  *
  * The first layer of a slab of networks is one product of matrices,
  *     h (networks * n, examples) = W' X,   W (inputs + 1, networks * n) packed k-major,   X (inputs + 1, examples), last row 1
- * (match_product.cu). The other layers are one thread per example and one network per block: the block's weights are read from
- * the caches, the same for all its threads, and the values of a layer lie in shared memory as (units, threads).
- * A warp's votes are 32 bits of the mask. 2 inputs n + ... FLOP and 8 n bytes a network and example. */
+ * (match_product.cu). The other layers are one thread per example and one network per block: weights go through shared memory
+ * eight units at a time, the values of a layer lie there as (units, threads). A warp's votes are 32 bits of the mask.
+ * 2 n inputs + 2 (parameters of the other layers) FLOP and 8 n bytes a network and example, n the first layer's width. */
 #include <cuda_runtime.h>
 #include <stdlib.h>
 
@@ -49,34 +49,43 @@ __device__ inline float activate(wf_activation activation, float x) {
     }
 }
 
-/* y (out, threads) of one layer, eight units at a time. */
-__device__ void run_layer(const layer &at, const float *w, const float *x, float *y) {
+/* y (out, threads) of one layer, eight units at a time: their weights go through shared memory as slab (in, 8). */
+__device__ void run_layer(const layer &at, const float *w, const float *x, float *slab, float *y) {
     for (int i0 = 0; i0 < at.out; i0 += unit_step) {
+        __syncthreads();
+        for (int i = 0; i < unit_step; i++)
+            for (int j = threadIdx.x; j < at.in; j += blockDim.x)
+                slab[j * unit_step + i] =
+                    i0 + i < at.out ? w[at.weight + (size_t)(i0 + i) * at.in + j] : 0;
+        __syncthreads();
         float sum[unit_step] = {};
-        const float *rows = w + at.weight + (size_t)i0 * at.in;
+#pragma unroll 4
         for (int j = 0; j < at.in; j++) {
             float value = x[j * blockDim.x + threadIdx.x];
+            float4 low = ((const float4 *)slab)[2 * j], high = ((const float4 *)slab)[2 * j + 1];
+            const float each[unit_step] = {low.x,  low.y,  low.z,  low.w,
+                                           high.x, high.y, high.z, high.w};
 #pragma unroll
-            for (int i = 0; i < unit_step; i++)
-                if (i0 + i < at.out) sum[i] = fmaf(__ldg(rows + i * at.in + j), value, sum[i]);
+            for (int i = 0; i < unit_step; i++) sum[i] = fmaf(each[i], value, sum[i]);
         }
 #pragma unroll
         for (int i = 0; i < unit_step; i++)
             if (i0 + i < at.out)
                 y[(i0 + i) * blockDim.x + threadIdx.x] =
-                    at.bias < 0 ? sum[i] : sum[i] + __ldg(w + at.bias + i0 + i);
+                    at.bias < 0 ? sum[i] : sum[i] + w[at.bias + i0 + i];
     }
 }
 
 /* Grid (examples, networks). */
 __global__ void __launch_bounds__(most_threads)
     finish_networks(const __grid_constant__ tail_job job) {
-    extern __shared__ float values[]; /* (2, widest, threads) */
+    extern __shared__ __align__(
+        16) float values[]; /* slab (widest, 8), then (2, widest, threads) */
     size_t network = blockIdx.y;
     int example = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     bool real = example < job.examples;
     const float *w = job.weights + network * job.n_params;
-    float *x = values, *y = values + job.widest * blockDim.x;
+    float *x = values + job.widest * unit_step, *y = x + job.widest * blockDim.x;
     int width = job.layers[0].out;
     for (int i = 0; i < width; i++)
         x[i * blockDim.x + threadIdx.x] =
@@ -86,7 +95,7 @@ __global__ void __launch_bounds__(most_threads)
             float *place = x + i * blockDim.x + threadIdx.x;
             *place = activate(job.activation, *place);
         }
-        run_layer(job.layers[l], w, x, y);
+        run_layer(job.layers[l], w, x, values, y);
         width = job.layers[l].out;
         float *swap = x;
         x = y, y = swap;
@@ -108,6 +117,10 @@ __global__ void turn_inputs(const float *x, int examples, int inputs, float *out
     int example = (int)(blockIdx.x * blockDim.x + threadIdx.x), j = (int)blockIdx.y;
     if (example < examples)
         out[(size_t)j * ld + example] = j < inputs ? x[(size_t)example * inputs + j] : 1;
+}
+
+size_t tail_bytes(const tail_job &job, int threads) {
+    return (size_t)job.widest * (2 * (size_t)threads + unit_step) * sizeof(float);
 }
 
 size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
@@ -199,10 +212,9 @@ wf_status score_open(score_call *call, size_t networks) {
     WF_CUDA_TRY(ctx,
                 cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     call->threads = most_threads;
-    size_t bytes = 2 * (size_t)job->widest * sizeof(float);
-    while (call->threads > warp_size && bytes * call->threads > (size_t)most / 2)
+    while (call->threads > warp_size && tail_bytes(*job, call->threads) > (size_t)most / 2)
         call->threads /= 2;
-    if (bytes * call->threads > (size_t)most)
+    if (tail_bytes(*job, call->threads) > (size_t)most)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
                        "device cuda: a layer of %d units is too wide for the GPU", job->widest);
     WF_CUDA_TRY(ctx, cudaFuncSetAttribute(finish_networks,
@@ -242,8 +254,7 @@ wf_status score_slab(score_call *call, const float *weights, size_t count, uint8
                           call->data->n_test, 0));
     dim3 grid((unsigned)((call->data->n_test + call->threads - 1) / call->threads),
               (unsigned)count);
-    size_t shared = 2 * (size_t)job.widest * call->threads * sizeof(float);
-    finish_networks<<<grid, call->threads, shared>>>(job);
+    finish_networks<<<grid, call->threads, tail_bytes(job, call->threads)>>>(job);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     WF_CUDA_TRY(ctx, cudaMemcpy2D(errors, bytes, m->masks, job.words * sizeof(uint32_t), bytes,
                                   count, cudaMemcpyDeviceToHost));

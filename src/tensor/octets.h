@@ -7,7 +7,7 @@
  *
  * Two octets are a pair: the same graph, a0 and direction, so both count rows of the same a (the second one may be
  * padding, count 0; all its other fields are valid, so loads need no test). 16 rows a warp, four warps a tile of 64 rows.
- * A run is up to 4 pairs over the same a, cut by the graph alone; it is the unit of sums towards a, which may stay in the
+ * A run is up to 2 pairs over the same a, cut by the graph alone; it is the unit of sums towards a, which may stay in the
  * warp from the pair that `begins` to the one that `ends`. Whole runs, as they fit, make strands of `steps` pairs (padding
  * at the end), dealt to the warps of a chunk in turn, so that they work on the same nodes a at a time; strand 4c + w is warp w of chunk c. Warp w of the warpgroup that works on chunk c takes at step t
  *     pair p = (4c + w) * steps + t,   octets 2p and 2p + 1
@@ -30,9 +30,9 @@
 enum {
     WF_OCTET = 8,
     WF_OCTET_WARPS = 4,
-    WF_OCTET_RUN = 4,
-    /* Chunks a part is cut into at most: 132 multiprocessors with two warpgroups each. */
-    WF_OCTET_CHUNKS = 264,
+    WF_OCTET_RUN = 2,
+    /* Chunks a part is cut into at most: 132 multiprocessors with four warpgroups each, or two that take two. */
+    WF_OCTET_CHUNKS = 528,
     /* Of lines: pairs of a run, chunks (four warpgroups a multiprocessor). */
     WF_OCTET_LINE_RUN = 8,
     WF_OCTET_LINES = 528

@@ -23,15 +23,25 @@ struct edge_back_step {
     const float *e, *modulation, *ci, *cj, *ee, *e2, *c2, *e3;
     int ld_e, ld_modulation, ld_table, ld_ee, ld_e2, ld_e3;
     const unsigned char *e3_image;
-    unsigned char *eb, *de_image, *z1, *z2, *dq1, *dq2; /* images */
-    uint4 *stash;                                       /* (chunks, 2 * H / 16, 128) */
-    float *slots;                                       /* (wf_octets_slots, H) */
-    float *runs;                                        /* (runs, 2 D) */
+    unsigned char *images; /* of each tile in turn: z1, z2, dq1, dq2, eb, de' */
+    uint4 *stash;          /* (warpgroups, stash_fragments, 128), unless in shared memory */
+    uint16_t *slots;       /* (wf_octets_slots, H) in bf16 */
+    float *runs;           /* (runs, 2 D) */
     float *de;
 };
 
+template <int D, int H> __host__ __device__ constexpr size_t tile_bytes() {
+    return 4 * image_bytes(H) + 2 * image_bytes(D);
+}
 template <int D, int H> __host__ __device__ constexpr size_t edge_back_bytes() {
     return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + last_bytes<D, H>() + H * sizeof(float);
+}
+
+/* dz2 (then dq1), and slopes in bytes. */
+template <int H> __host__ __device__ constexpr int stash_fragments() { return H / 16 + H / 32; }
+
+template <int D, int H> constexpr size_t all_bytes() {
+    return edge_back_bytes<D, H>() + stash_bytes<D>(edge_back_bytes<D, H>(), stash_fragments<H>());
 }
 
 /* de' of a pair's rows in bf16, zero where there is no edge. */
@@ -79,9 +89,10 @@ __device__ inline void last_layer_back(const edge_back_step &s, const mma::panel
     } else {
         octet::in_pieces<Wide, pieces>(
             [&](octet::piece_acc &acc, int k) {
+                mma::begin<Wide>();
                 mma::backward_mma<Wide>(acc, de, e3, 0, octet::piece * k, true);
             },
-            [](int) {}, [](octet::piece_acc &, int) {}, keep);
+            [](int) {}, keep);
     }
 }
 
@@ -90,7 +101,7 @@ __device__ inline void update_back(const edge_back_step &s, const octet::pair &p
                                    int tile, const mma::panel &ee, const mma::panel &e2,
                                    const float *c2, uint4 *stash) {
     constexpr int pieces = H / octet::piece, groups16 = octet::piece_groups;
-    constexpr size_t tile_bytes = (size_t)(H / 64) * image_strip_bytes;
+    unsigned char *images = s.images + tile * tile_bytes<D, H>();
     uint4 *slopes = stash + H / 16 * octet::group_threads;
     mma::fragment dq2[H / 16];
     {
@@ -98,24 +109,24 @@ __device__ inline void update_back(const edge_back_step &s, const octet::pair &p
         {
             mma::fragment eb[D / 16];
             octet::load_operand<D>(s.e, s.ld_e, s.modulation, s.ld_modulation, p, eb, NULL);
-            store_tile<D>(s.eb, tile, eb);
+            store_tile(images + 4 * image_bytes(H), eb);
             const float *table_a = p.from_a ? s.cj : s.ci, *table_b = p.from_a ? s.ci : s.cj;
-            unsigned char *image = s.z1 + (size_t)tile * tile_bytes;
-            octet::held_tables tables;
+            unsigned char *image = images;
             octet::in_pieces<Wide, pieces>(
                 [&](octet::piece_acc &acc, int k) {
-                    mma::forward_mma<Wide>(acc, eb, ee, octet::piece * k, 0, true);
+                    octet::load_tables(acc, table_a, table_b, s.ld_table, octet::piece * k, p);
+                    mma::begin<Wide>();
+                    mma::forward_mma<Wide>(acc, eb, ee, octet::piece * k, 0, false);
                 },
-                [&](int k) {
-                    octet::hold_tables(&tables, table_a, table_b, s.ld_table, octet::piece * k, p);
-                },
-                [&](octet::piece_acc &acc, int) { octet::add_tables(acc, tables); },
+                [](int) {},
                 [&](octet::piece_acc &acc, int k) {
-                    units_and_slopes(acc, k, z1 + groups16 * k, image, slopes);
+                    mma::fragment z[groups16];
+                    units_and_slopes(acc, k, z, image, slopes);
+                    octet::push(z1, z);
                 });
         }
-        unsigned char *z2_image = s.z2 + (size_t)tile * tile_bytes;
-        unsigned char *dq2_image = s.dq2 + (size_t)tile * tile_bytes;
+        unsigned char *z2_image = images + image_bytes(H);
+        unsigned char *dq2_image = images + 3 * image_bytes(H);
         uint4 dz2[groups16];
         octet::in_pieces<Wide, pieces>(
             [&](octet::piece_acc &acc, int k) {
@@ -129,7 +140,7 @@ __device__ inline void update_back(const edge_back_step &s, const octet::pair &p
                     dz2[j] = stash[(groups16 * k + j) * octet::group_threads];
             },
             [&](octet::piece_acc &acc, int k) {
-                mma::fragment z2[groups16];
+                mma::fragment z2[groups16], dq[groups16];
 #pragma unroll
                 for (int j = 0; j < groups16; j++) {
                     octet::piece_acc slope;
@@ -141,47 +152,45 @@ __device__ inline void update_back(const edge_back_step &s, const octet::pair &p
                                 mma::fast_unit<false>(acc[2 * j + t][i], &slope[2 * j + t][i]);
                     z2[j] = mma::fragment_of(acc[2 * j], acc[2 * j + 1]);
                     scale_by(slope, j, dz2[j]);
-                    dq2[groups16 * k + j] = mma::fragment_of(slope[2 * j], slope[2 * j + 1]);
+                    dq[j] = mma::fragment_of(slope[2 * j], slope[2 * j + 1]);
                 }
 #pragma unroll
                 for (int j = 0; j < groups16; j += 2) {
-                    int i = (groups16 * k + j) / 2;
-                    store_image(z2_image, i, z2[j], z2[j + 1]);
-                    store_image(dq2_image, i, dq2[groups16 * k + j], dq2[groups16 * k + j + 1]);
+                    store_image(z2_image, (groups16 * k + j) / 2, z2[j], z2[j + 1]);
+                    store_image(dq2_image, (groups16 * k + j) / 2, dq[j], dq[j + 1]);
                 }
-            },
-            [](octet::piece_acc &, int) {});
+                octet::push(dq2, dq);
+            });
     }
-    unsigned char *image = s.dq1 + (size_t)tile * tile_bytes;
+    unsigned char *image = images + 2 * image_bytes(H);
     octet::held_sums before;
-    uint4 slope[groups16];
+    uint4 slope[2];
     octet::in_pieces<Wide, pieces>(
         [&](octet::piece_acc &acc, int k) {
+            mma::begin<Wide>();
             mma::backward_mma<Wide>(acc, dq2, e2, 0, octet::piece * k, true);
         },
         [&](int k) {
             octet::hold_sums(&before, s.slots, H, s.n_octets, octet::piece * k, p);
-#pragma unroll
-            for (int j = 0; j < groups16; j++)
-                slope[j] = slopes[(groups16 * k + j) * octet::group_threads];
+            slope[0] = slopes[2 * k * octet::group_threads];
+            slope[1] = slopes[(2 * k + 1) * octet::group_threads];
         },
         [&](octet::piece_acc &acc, int k) {
-#pragma unroll
-            for (int j = 0; j < groups16; j++) scale_by(acc, j, slope[j]);
+            scale_by_slopes(acc, slope);
             octet::add_towards_a(acc, before, p, s.slots, H, s.n_octets, octet::piece * k);
-        },
-        [&](octet::piece_acc &acc, int k) {
 #pragma unroll
-            for (int j = 0; j < groups16; j += 2)
-                store_image(image, (groups16 * k + j) / 2,
-                            mma::fragment_of(acc[2 * j], acc[2 * j + 1]),
-                            mma::fragment_of(acc[2 * j + 2], acc[2 * j + 3]));
+            for (int j = 0; j < groups16; j += 2) {
+                mma::fragment x[2] = {mma::fragment_of(acc[2 * j], acc[2 * j + 1]),
+                                      mma::fragment_of(acc[2 * j + 2], acc[2 * j + 3])};
+                store_image(image, (groups16 * k + j) / 2, x[0], x[1]);
+                store_stash(stash + (groups16 * k + j) * octet::group_threads, x); /* dz2's place */
+            }
             octet::store_towards_b(acc, p, s.slots, H, pair_index, octet::piece * k);
         });
 }
 
 template <int D, int H, bool Wide>
-__global__ void __launch_bounds__(edge_groups *octet::group_threads, 1)
+__global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
     edges_back_kernel(edge_back_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     constexpr bool stream_last = streamed<D, H>();
@@ -196,16 +205,20 @@ __global__ void __launch_bounds__(edge_groups *octet::group_threads, 1)
     else mma::stage_panel(e3, 0, s.e3, s.ld_e3, D, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) c2[i] = s.c2[i];
     __syncthreads();
-    int chunk = (int)blockIdx.x * edge_groups + group;
     int warp = (int)threadIdx.x % octet::group_threads / 32;
-    if (chunk >= s.chunks) return;
-    uint4 *stash = s.stash + (size_t)chunk * (H / 8) * octet::group_threads +
-                   threadIdx.x % octet::group_threads;
+    constexpr int aside = stash_fragments<H>();
+    constexpr bool is_shared = stash_is_shared<D>(edge_back_bytes<D, H>(), aside);
+    uint4 *stash = own_stash<D>(is_shared, shared + edge_back_bytes<D, H>(), s.stash, aside);
     octet::run_sums<D> sums;
     if (stream_last) start_strip<D>(e3.base, s.e3_image);
+    int first = (int)blockIdx.x * groups_of<D>() + (int)threadIdx.x / octet::group_threads;
+    int stride = (int)gridDim.x * groups_of<D>(), rounds = (s.chunks + stride - 1) / stride;
 #pragma unroll 1
-    for (int t = 0; t < s.steps; t++) {
-        int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t, tile = chunk * s.steps + t;
+    for (int step = 0; step < rounds * s.steps; step++) {
+        int chunk = first + step / s.steps * stride, t = step % s.steps;
+        if (chunk >= s.chunks) break;
+        int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
+        int tile = chunk * s.steps + t;
         octet::pair p = octet::load_pair(s.octets, index);
         if (t + 1 < s.steps) {
             octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
@@ -214,7 +227,8 @@ __global__ void __launch_bounds__(edge_groups *octet::group_threads, 1)
         {
             mma::fragment de[D / 16];
             load_gradient<D>(s.de, s.ld_e, p, de);
-            store_tile<D>(s.de_image, tile, de);
+            store_tile(s.images + tile * tile_bytes<D, H>() + 4 * image_bytes(H) + image_bytes(D),
+                       de);
             last_layer_back<D, H, Wide>(s, e3, group, de, stash);
         }
         if (stream_last) start_strip<D>(e3.base, s.e3_image);
@@ -222,7 +236,7 @@ __global__ void __launch_bounds__(edge_groups *octet::group_threads, 1)
         float deb[D / 8][4];
         {
             mma::fragment dq1[H / 16];
-            load_tile<H>(s.dq1, tile, dq1);
+            load_stash(stash, dq1);
             mma::begin<Wide>();
             mma::backward_mma<Wide>(deb, dq1, ee, 0, 0, true);
             mma::finish<Wide>();
@@ -235,33 +249,27 @@ __global__ void __launch_bounds__(edge_groups *octet::group_threads, 1)
 }
 
 template <int D, int H, bool Wide> bool launch_back(const edge_back_step &s) {
-    size_t bytes = edge_back_bytes<D, H>();
+    size_t bytes = all_bytes<D, H>();
     if (cudaFuncSetAttribute(edges_back_kernel<D, H, Wide>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes) != cudaSuccess)
         return false;
-    unsigned blocks = blocks_for((size_t)s.chunks, edge_groups);
+    unsigned blocks = most_blocks<D>(s.chunks);
     edges_back_kernel<D, H, Wide>
-        <<<blocks, edge_groups * octet::group_threads, bytes, stream()>>>(s);
+        <<<blocks, groups_of<D>() * octet::group_threads, bytes, stream()>>>(s);
     return true;
 }
 
 /* Scratch of the kernel; false: none left. */
 template <int D, int H>
 bool take_scratch(edge_back_step *s, const wf_octets *o, int tiles, wf_arena *arena) {
-    unsigned char **wide[] = {&s->z1, &s->z2, &s->dq1, &s->dq2},
-                  **narrow[] = {&s->eb, &s->de_image};
-    for (unsigned char **image : wide)
-        if ((*image = (unsigned char *)wf_arena_alloc(arena, image_bytes(tiles, H))) == NULL)
-            return false;
-    for (unsigned char **image : narrow)
-        if ((*image = (unsigned char *)wf_arena_alloc(arena, image_bytes(tiles, D))) == NULL)
-            return false;
-    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)o->n_chunks * (H / 8) * octet::group_threads *
+    s->images = (unsigned char *)wf_arena_alloc(arena, tiles * tile_bytes<D, H>());
+    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)most_blocks<D>(o->n_chunks) * groups_of<D>() *
+                                                  stash_fragments<H>() * octet::group_threads *
                                                   sizeof(uint4));
-    s->slots = scratch(arena, wf_octets_slots(o) * H);
+    s->slots = (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2);
     s->runs = scratch(arena, (size_t)o->n_runs * 2 * D);
-    return s->stash != NULL && s->slots != NULL && s->runs != NULL;
+    return s->images != NULL && s->stash != NULL && s->slots != NULL && s->runs != NULL;
 }
 
 template <int D, int H> bool edges_backward(const wf_op *op, wf_arena *arena) {
@@ -300,20 +308,24 @@ template <int D, int H> bool edges_backward(const wf_op *op, wf_arena *arena) {
         s.e3_image = image;
     }
     if (!(wide_products() ? launch_back<D, H, true>(s) : launch_back<D, H, false>(s))) return false;
-    slot_sum_step nodes = {part, s.slots, H, H, slots_as_dst, NULL, false, NULL, ci->ld, false};
-    nodes.to = wanted_grad(ci);
-    if (nodes.to != NULL) node_slot_sums(nodes);
-    nodes.ends = slots_as_src;
-    nodes.to = wanted_grad(cj);
-    if (nodes.to != NULL) node_slot_sums(nodes);
+    node_half_sums(half_sum_step{
+        part,
+        {{s.slots, wanted_grad(ci), slots_as_dst}, {s.slots, wanted_grad(cj), slots_as_src}},
+        H,
+        ci->ld,
+        NULL,
+        false});
     if (wanted(modulation))
         graph_run_sums(slot_sum_step{part, s.runs, 2 * D, 2 * D, 0, NULL, false,
                                      grad_of(modulation) + op->column, modulation->ld, false});
+    const unsigned char *z1 = s.images, *z2 = z1 + image_bytes(H), *dq1 = z2 + image_bytes(H),
+                        *dq2 = dq1 + image_bytes(H), *eb = dq2 + image_bytes(H),
+                        *de = eb + image_bytes(D);
     outer_product products[3] = {
-        {{s.de_image, NULL}, {s.z2, NULL}, 1, D, H, wanted_grad(e3), wanted_grad(c3), e3->ld},
-        {{s.dq2, NULL}, {s.z1, NULL}, 1, H, H, wanted_grad(e2), wanted_grad(c2), e2->ld},
-        {{s.dq1, NULL}, {s.eb, NULL}, 1, H, D, wanted_grad(ee), NULL, ee->ld}};
-    return outer_products(products, 3, tiles, arena) && launched();
+        {{de, NULL}, {z2, NULL}, 1, D, H, wanted_grad(e3), wanted_grad(c3), e3->ld},
+        {{dq2, NULL}, {z1, NULL}, 1, H, H, wanted_grad(e2), wanted_grad(c2), e2->ld},
+        {{dq1, NULL}, {eb, NULL}, 1, H, D, wanted_grad(ee), NULL, ee->ld}};
+    return outer_products(products, 3, tiles, tile_bytes<D, H>(), arena) && launched();
 }
 
 } // namespace
@@ -322,7 +334,10 @@ op_run *lstar_edges_fused_backward(const wf_op *op) {
     if (lstar_edges_fused_forward(op) == NULL) return NULL;
     int d = op->in[0]->cols, h = op->in[4]->rows;
 #define SHAPE(D, H)                                                                                \
-    if (d == D && h == H) return edges_backward<D, H>;
+    if (d == D && h == H)                                                                          \
+        return shared_memory_fits(all_bytes<D, H>()) && shared_memory_fits(outer_bytes)            \
+                   ? edges_backward<D, H>                                                          \
+                   : NULL;
     SHAPE(64, 128)
     SHAPE(128, 256)
 #undef SHAPE

@@ -77,7 +77,8 @@ __device__ inline void store_rows(const float (&acc)[Tiles][4], float *out, int 
 }
 
 template <int D, int H, bool Wide>
-__global__ void __launch_bounds__(edge_groups *octet::group_threads, 1) edges_kernel(edge_step s) {
+__global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
+    edges_kernel(edge_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     constexpr bool stream_last = streamed<D, H>();
     int group = (int)threadIdx.x / octet::group_threads;
@@ -92,11 +93,13 @@ __global__ void __launch_bounds__(edge_groups *octet::group_threads, 1) edges_ke
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) c2[i] = s.c2[i];
     for (int i = (int)threadIdx.x; i < D; i += (int)blockDim.x) c3[i] = s.c3[i];
     __syncthreads();
-    int chunk = (int)blockIdx.x * edge_groups + group;
     int warp = (int)threadIdx.x % octet::group_threads / 32;
-    if (chunk >= s.chunks) return;
+    int first = (int)blockIdx.x * groups_of<D>() + (int)threadIdx.x / octet::group_threads;
+    int stride = (int)gridDim.x * groups_of<D>(), rounds = (s.chunks + stride - 1) / stride;
 #pragma unroll 1
-    for (int t = 0; t < s.steps; t++) {
+    for (int step = 0; step < rounds * s.steps; step++) {
+        int chunk = first + step / s.steps * stride, t = step % s.steps;
+        if (chunk >= s.chunks) break;
         int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
         octet::pair p = octet::load_pair(s.octets, index);
         if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
@@ -108,29 +111,30 @@ __global__ void __launch_bounds__(edge_groups *octet::group_threads, 1) edges_ke
                 mma::fragment eb[D / 16];
                 octet::load_operand<D>(s.e, s.ld_e, s.modulation, s.ld_modulation, p, eb, NULL);
                 const float *table_a = p.from_a ? s.cj : s.ci, *table_b = p.from_a ? s.ci : s.cj;
-                octet::held_tables tables;
-                octet::in_pieces<Wide, H / octet::piece>(
+                octet::in_pieces<Wide, H / octet::piece, (D > 64 ? 2 : 1)>(
                     [&](octet::piece_acc &acc, int k) {
-                        mma::forward_mma<Wide>(acc, eb, ee, octet::piece * k, 0, true);
+                        octet::load_tables(acc, table_a, table_b, s.ld_table, octet::piece * k, p);
+                        mma::begin<Wide>();
+                        mma::forward_mma<Wide>(acc, eb, ee, octet::piece * k, 0, false);
                     },
-                    [&](int k) {
-                        octet::hold_tables(&tables, table_a, table_b, s.ld_table, octet::piece * k,
-                                           p);
-                    },
-                    [&](octet::piece_acc &acc, int) { octet::add_tables(acc, tables); },
-                    [&](octet::piece_acc &acc, int k) {
-                        octet::into_fragments(acc, z1 + octet::piece_groups * k);
+                    [](int) {},
+                    [&](octet::piece_acc &acc, int) {
+                        mma::fragment z[octet::piece_groups];
+                        octet::into_fragments(acc, z);
+                        octet::push(z1, z);
                     });
             }
-            octet::in_pieces<Wide, H / octet::piece>(
+            octet::in_pieces<Wide, H / octet::piece, (D > 64 ? 2 : 1)>(
                 [&](octet::piece_acc &acc, int k) {
                     octet::load_bias(acc, c2 + octet::piece * k);
                     mma::begin<Wide>();
                     mma::forward_mma<Wide>(acc, z1, e2, octet::piece * k, 0, false);
                 },
-                [](int) {}, [](octet::piece_acc &, int) {},
-                [&](octet::piece_acc &acc, int k) {
-                    octet::into_fragments(acc, z2 + octet::piece_groups * k);
+                [](int) {},
+                [&](octet::piece_acc &acc, int) {
+                    mma::fragment z[octet::piece_groups];
+                    octet::into_fragments(acc, z);
+                    octet::push(z2, z);
                 });
         }
         float acc[D / 8][4];
@@ -163,8 +167,8 @@ template <int D, int H, bool Wide> bool launch_edges(const edge_step &s) {
     if (cudaFuncSetAttribute(edges_kernel<D, H, Wide>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes) != cudaSuccess)
         return false;
-    unsigned blocks = blocks_for((size_t)s.chunks, edge_groups);
-    edges_kernel<D, H, Wide><<<blocks, edge_groups * octet::group_threads, bytes, stream()>>>(s);
+    unsigned blocks = most_blocks<D>(s.chunks);
+    edges_kernel<D, H, Wide><<<blocks, groups_of<D>() * octet::group_threads, bytes, stream()>>>(s);
     return true;
 }
 

@@ -16,7 +16,16 @@ op_run *lstar_edges_fused_backward(const wf_op *op);
 /* Kernels read rows of tables and modulation 16 bytes at a time. */
 inline bool whole_vectors(const wf_op *op) { return op->column % 4 == 0 && op->in[1]->ld % 4 == 0; }
 
-/* Whether a block may have so much shared memory, and enough for the weight gradients of backward. */
+/* Warpgroups of a CTA, one CTA for each multiprocessor: as many as registers allow. */
+template <int D> __host__ __device__ constexpr int groups_of() { return D <= 64 ? 4 : 2; }
+/* CTAs: one wave of an H200. Each warpgroup takes chunks in turn. */
+template <int D> unsigned most_blocks(int chunks) {
+    const int most = 132;
+    int blocks = (chunks + groups_of<D>() - 1) / groups_of<D>();
+    return (unsigned)(blocks < most ? blocks : most);
+}
+
+/* Whether a CTA may have so much shared memory on this device. */
 bool shared_memory_fits(size_t bytes);
 
 /* The tensor cores' wide products, or mma.sync (also where there is nothing else): the environment's WEFT_MMA=sync. */

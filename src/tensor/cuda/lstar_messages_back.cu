@@ -15,50 +15,62 @@
 namespace wf_gpu {
 namespace {
 
-enum { groups = 2 };
-
 struct message_back_step {
     const wf_octet *octets;
     int steps, chunks, n_octets;
     const float *e, *modulation, *ai, *aj, *me, *m2, *b2, *dsum, *degree, *dmean;
     int ld_e, ld_modulation, ld_table, ld_me, ld_m2, ld_sum, ld_mean;
-    unsigned char *eb, *y1[2], *dx2[2], *dp; /* images */
-    uint4 *stash;                            /* (warpgroups, H / 16, 128): slopes */
-    float *slots_i, *slots_j;                /* (wf_octets_slots, H) */
-    float *runs;                             /* (runs, 2 D) */
+    unsigned char *images;       /* of each tile in turn: y1, dx2 of either direction, dp, eb */
+    uint4 *stash;                /* (warpgroups, stash_fragments, 128), unless in shared memory */
+    uint16_t *slots_i, *slots_j; /* (wf_octets_slots, H) in bf16 */
+    float *runs;                 /* (runs, 2 D) */
     float *de;
 };
 
+template <int D, int H> __host__ __device__ constexpr size_t tile_bytes() {
+    return 5 * image_bytes(H) + image_bytes(D);
+}
+template <int D, int H> __host__ __device__ constexpr size_t slope_bytes_each() {
+    return mma::tile_rows * H;
+}
+/* Weights, and the slopes of every warpgroup's tile. */
+template <int D, int H> __host__ __device__ constexpr size_t weight_bytes() {
+    return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + H * sizeof(float) +
+           groups_of<D>() * slope_bytes_each<D, H>();
+}
+/* dx1 of the first direction (then dp), eb. */
+template <int D, int H> __host__ __device__ constexpr int stash_fragments() { return (H + D) / 16; }
 template <int D, int H> __host__ __device__ constexpr size_t back_bytes() {
-    return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + H * sizeof(float);
+    return weight_bytes<D, H>() + stash_bytes<D>(weight_bytes<D, H>(), stash_fragments<D, H>());
 }
 
 /* One direction; `first`: towards a. */
 template <int D, int H, bool Wide>
 __device__ inline void message_back(const message_back_step &s, const octet::pair &p,
                                     int pair_index, int tile, bool first, const mma::panel &me,
-                                    const mma::panel &m2, const float *b2, uint4 *stash) {
+                                    const mma::panel &m2, const float *b2, uint4 *slopes,
+                                    uint4 *stash) {
     constexpr int pieces = H / octet::piece, groups16 = octet::piece_groups;
-    constexpr size_t tile_bytes = (size_t)(H / 64) * image_strip_bytes;
+    unsigned char *images = s.images + tile * tile_bytes<D, H>();
     const float *table_a = first ? s.ai : s.aj, *table_b = first ? s.aj : s.ai;
     mma::fragment dx2[H / 16];
     {
         mma::fragment y1[H / 16];
         {
             mma::fragment eb[D / 16];
-            load_tile<D>(s.eb, tile, eb);
-            unsigned char *image = (first ? s.y1[0] : s.y1[1]) + (size_t)tile * tile_bytes;
-            octet::held_tables tables;
+            load_stash(stash + H / 16 * octet::group_threads, eb);
+            unsigned char *image = images + (first ? 0 : 1) * image_bytes(H);
             octet::in_pieces<Wide, pieces>(
                 [&](octet::piece_acc &acc, int k) {
-                    mma::forward_mma<Wide>(acc, eb, me, octet::piece * k, 0, true);
+                    octet::load_tables(acc, table_a, table_b, s.ld_table, octet::piece * k, p);
+                    mma::begin<Wide>();
+                    mma::forward_mma<Wide>(acc, eb, me, octet::piece * k, 0, false);
                 },
-                [&](int k) {
-                    octet::hold_tables(&tables, table_a, table_b, s.ld_table, octet::piece * k, p);
-                },
-                [&](octet::piece_acc &acc, int) { octet::add_tables(acc, tables); },
+                [](int) {},
                 [&](octet::piece_acc &acc, int k) {
-                    units_and_slopes(acc, k, y1 + groups16 * k, image, stash);
+                    mma::fragment y[groups16];
+                    units_and_slopes(acc, k, y, image, slopes);
+                    octet::push(y1, y);
                 });
         }
         int receiver[2] = {first ? p.a : p.b[0], first ? p.a : p.b[1]};
@@ -68,7 +80,7 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
             factor[k] = s.degree == NULL ? p.live[k] : p.live[k] / __ldg(s.degree + receiver[k]);
         const float *upper = s.dsum + (size_t)receiver[0] * s.ld_sum;
         const float *lower = s.dsum + (size_t)receiver[1] * s.ld_sum;
-        unsigned char *image = (first ? s.dx2[0] : s.dx2[1]) + (size_t)tile * tile_bytes;
+        unsigned char *image = images + (first ? 2 : 3) * image_bytes(H);
         octet::held_rows dsum;
         octet::in_pieces<Wide, pieces>(
             [&](octet::piece_acc &acc, int k) {
@@ -80,6 +92,7 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                 octet::hold_rows(&dsum, upper + octet::piece * k, lower + octet::piece * k);
             },
             [&](octet::piece_acc &acc, int k) {
+                mma::fragment dx[groups16];
 #pragma unroll
                 for (int j = 0; j < groups16; j++) {
                     float slope[2][4];
@@ -96,58 +109,56 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                         slope[1][2 * r] *= factor[r] * d.z;
                         slope[1][2 * r + 1] *= factor[r] * d.w;
                     }
-                    dx2[groups16 * k + j] = mma::fragment_of(slope[0], slope[1]);
+                    dx[j] = mma::fragment_of(slope[0], slope[1]);
                 }
-            },
-            [&](octet::piece_acc &, int k) {
 #pragma unroll
                 for (int j = 0; j < groups16; j += 2)
-                    store_image(image, (groups16 * k + j) / 2, dx2[groups16 * k + j],
-                                dx2[groups16 * k + j + 1]);
+                    store_image(image, (groups16 * k + j) / 2, dx[j], dx[j + 1]);
+                octet::push(dx2, dx);
             });
     }
-    unsigned char *image = s.dp + (size_t)tile * tile_bytes;
-    float *slots_a = first ? s.slots_i : s.slots_j, *slots_b = first ? s.slots_j : s.slots_i;
+    unsigned char *image = images + 4 * image_bytes(H);
+    uint16_t *slots_a = first ? s.slots_i : s.slots_j, *slots_b = first ? s.slots_j : s.slots_i;
     octet::held_sums before;
-    uint4 slope[groups16];
+    uint4 slope[2];
     octet::in_pieces<Wide, pieces>(
         [&](octet::piece_acc &acc, int k) {
+            mma::begin<Wide>();
             mma::backward_mma<Wide>(acc, dx2, m2, 0, octet::piece * k, true);
         },
         [&](int k) {
             octet::hold_sums(&before, slots_a, H, s.n_octets, octet::piece * k, p);
-#pragma unroll
-            for (int j = 0; j < groups16; j++)
-                slope[j] = stash[(groups16 * k + j) * octet::group_threads];
+            slope[0] = slopes[2 * k * octet::group_threads];
+            slope[1] = slopes[(2 * k + 1) * octet::group_threads];
         },
         [&](octet::piece_acc &acc, int k) {
-#pragma unroll
-            for (int j = 0; j < groups16; j++) scale_by(acc, j, slope[j]);
+            scale_by_slopes(acc, slope);
             octet::add_towards_a(acc, before, p, slots_a, H, s.n_octets, octet::piece * k);
-        },
-        [&](octet::piece_acc &acc, int k) {
 #pragma unroll
             for (int j = 0; j < groups16; j += 2) {
                 int i = (groups16 * k + j) / 2;
                 mma::fragment x = mma::fragment_of(acc[2 * j], acc[2 * j + 1]);
                 mma::fragment y = mma::fragment_of(acc[2 * j + 2], acc[2 * j + 3]);
+                uint4 *aside = stash + 2 * i * octet::group_threads;
                 if (!first) {
-                    mma::fragment x_before, y_before;
-                    load_image(image, i, &x_before, &y_before);
-#pragma unroll
-                    for (int r = 0; r < 4; r++) {
-                        x.r[r] = add_pairs(x.r[r], x_before.r[r]);
-                        y.r[r] = add_pairs(y.r[r], y_before.r[r]);
-                    }
+                    uint4 before_x = aside[0], before_y = aside[octet::group_threads];
+                    x = mma::fragment{{add_pairs(x.r[0], before_x.x), add_pairs(x.r[1], before_x.y),
+                                       add_pairs(x.r[2], before_x.z),
+                                       add_pairs(x.r[3], before_x.w)}};
+                    y = mma::fragment{{add_pairs(y.r[0], before_y.x), add_pairs(y.r[1], before_y.y),
+                                       add_pairs(y.r[2], before_y.z),
+                                       add_pairs(y.r[3], before_y.w)}};
+                    store_image(image, i, x, y);
                 }
-                store_image(image, i, x, y);
+                aside[0] = bits_of(x);
+                aside[octet::group_threads] = bits_of(y);
             }
             octet::store_towards_b(acc, p, slots_b, H, pair_index, octet::piece * k);
         });
 }
 
 template <int D, int H, bool Wide>
-__global__ void __launch_bounds__(groups *octet::group_threads, 1)
+__global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
     messages_back_kernel(message_back_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     mma::panel me = {mma::shared_address(shared), H};
@@ -157,29 +168,38 @@ __global__ void __launch_bounds__(groups *octet::group_threads, 1)
     mma::stage_panel(m2, 0, s.m2, s.ld_m2, H, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
     __syncthreads();
-    int chunk = (int)blockIdx.x * groups + (int)threadIdx.x / octet::group_threads;
     int warp = (int)threadIdx.x % octet::group_threads / 32;
-    if (chunk >= s.chunks) return;
-    uint4 *stash = s.stash + (size_t)chunk * (H / 16) * octet::group_threads +
-                   threadIdx.x % octet::group_threads;
+    uint4 *slopes =
+        (uint4 *)(b2 + H) +
+        threadIdx.x / octet::group_threads * (slope_bytes_each<D, H>() / sizeof(uint4)) +
+        threadIdx.x % octet::group_threads;
+    constexpr int aside = stash_fragments<D, H>();
+    constexpr bool is_shared = stash_is_shared<D>(weight_bytes<D, H>(), aside);
+    uint4 *stash = own_stash<D>(is_shared, shared + weight_bytes<D, H>(), s.stash, aside);
     octet::run_sums<D> sums;
+    int first = (int)blockIdx.x * groups_of<D>() + (int)threadIdx.x / octet::group_threads;
+    int stride = (int)gridDim.x * groups_of<D>(), rounds = (s.chunks + stride - 1) / stride;
 #pragma unroll 1
-    for (int t = 0; t < s.steps; t++) {
-        int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t, tile = chunk * s.steps + t;
+    for (int step = 0; step < rounds * s.steps; step++) {
+        int chunk = first + step / s.steps * stride, t = step % s.steps;
+        if (chunk >= s.chunks) break;
+        int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
+        int tile = chunk * s.steps + t;
         octet::pair p = octet::load_pair(s.octets, index);
         if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
         {
             mma::fragment eb[D / 16];
             octet::load_operand<D>(s.e, s.ld_e, s.modulation, s.ld_modulation, p, eb, NULL);
-            store_tile<D>(s.eb, tile, eb);
+            store_tile(s.images + tile * tile_bytes<D, H>() + 5 * image_bytes(H), eb);
+            store_stash(stash + H / 16 * octet::group_threads, eb);
         }
 #pragma unroll 1
         for (int way = 0; way < 2; way++)
-            message_back<D, H, Wide>(s, p, index, tile, way == 0, me, m2, b2, stash);
+            message_back<D, H, Wide>(s, p, index, tile, way == 0, me, m2, b2, slopes, stash);
         float deb[D / 8][4];
         {
             mma::fragment dp[H / 16];
-            load_tile<H>(s.dp, tile, dp);
+            load_stash(stash, dp);
             mma::begin<Wide>();
             mma::backward_mma<Wide>(deb, dp, me, 0, 0, true);
             mma::finish<Wide>();
@@ -196,26 +216,23 @@ template <int D, int H, bool Wide> bool launch_back(const message_back_step &s) 
                              cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes) != cudaSuccess)
         return false;
-    unsigned blocks = blocks_for((size_t)s.chunks, groups);
-    messages_back_kernel<D, H, Wide><<<blocks, groups * octet::group_threads, bytes, stream()>>>(s);
+    unsigned blocks = most_blocks<D>(s.chunks);
+    messages_back_kernel<D, H, Wide>
+        <<<blocks, groups_of<D>() * octet::group_threads, bytes, stream()>>>(s);
     return true;
 }
 
 /* Scratch of the kernel; false: none left. */
 template <int D, int H>
 bool take_scratch(message_back_step *s, const wf_octets *o, int tiles, wf_arena *arena) {
-    unsigned char **images[] = {&s->y1[0], &s->y1[1], &s->dx2[0], &s->dx2[1], &s->dp};
-    for (unsigned char **image : images) {
-        *image = (unsigned char *)wf_arena_alloc(arena, image_bytes(tiles, H));
-        if (*image == NULL) return false;
-    }
-    s->eb = (unsigned char *)wf_arena_alloc(arena, image_bytes(tiles, D));
-    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)o->n_chunks * (H / 16) *
-                                                  octet::group_threads * sizeof(uint4));
-    s->slots_i = scratch(arena, wf_octets_slots(o) * H);
-    s->slots_j = scratch(arena, wf_octets_slots(o) * H);
+    s->images = (unsigned char *)wf_arena_alloc(arena, tiles * tile_bytes<D, H>());
+    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)most_blocks<D>(o->n_chunks) * groups_of<D>() *
+                                                  stash_fragments<D, H>() * octet::group_threads *
+                                                  sizeof(uint4));
+    s->slots_i = (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2);
+    s->slots_j = (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2);
     s->runs = scratch(arena, (size_t)o->n_runs * 2 * D);
-    return s->eb != NULL && s->stash != NULL && s->slots_i != NULL && s->slots_j != NULL &&
+    return s->images != NULL && s->stash != NULL && s->slots_i != NULL && s->slots_j != NULL &&
            s->runs != NULL;
 }
 
@@ -253,26 +270,22 @@ template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena)
     if (!take_scratch<D, H>(&s, o, tiles, arena) ||
         !(wide_products() ? launch_back<D, H, true>(s) : launch_back<D, H, false>(s)))
         return false;
-    slot_sum_step nodes = {part, s.slots_i, H, H, slots_of_both, NULL, false, NULL, ai->ld, false};
-    nodes.to = wanted_grad(ai);
-    if (nodes.to != NULL) node_slot_sums(nodes);
-    nodes.slots = s.slots_j;
-    nodes.to = wanted_grad(aj);
-    if (nodes.to != NULL) node_slot_sums(nodes);
+    node_half_sums(half_sum_step{
+        part,
+        {{s.slots_i, wanted_grad(ai), slots_of_both}, {s.slots_j, wanted_grad(aj), slots_of_both}},
+        H,
+        ai->ld,
+        NULL,
+        false});
     if (wanted(modulation))
         graph_run_sums(slot_sum_step{part, s.runs, 2 * D, 2 * D, 0, NULL, false,
                                      grad_of(modulation) + op->column, modulation->ld, false});
+    const unsigned char *at[6];
+    for (int k = 0; k < 6; k++) at[k] = s.images + k * image_bytes(H);
     outer_product products[2] = {
-        {{s.dx2[0], s.dx2[1]},
-         {s.y1[0], s.y1[1]},
-         2,
-         H,
-         H,
-         wanted_grad(m2),
-         wanted_grad(b2),
-         m2->ld},
-        {{s.dp, NULL}, {s.eb, NULL}, 1, H, D, wanted_grad(me), NULL, me->ld}};
-    return outer_products(products, 2, tiles, arena) && launched();
+        {{at[2], at[3]}, {at[0], at[1]}, 2, H, H, wanted_grad(m2), wanted_grad(b2), m2->ld},
+        {{at[4], NULL}, {at[5], NULL}, 1, H, D, wanted_grad(me), NULL, me->ld}};
+    return outer_products(products, 2, tiles, tile_bytes<D, H>(), arena) && launched();
 }
 
 } // namespace
@@ -281,7 +294,10 @@ op_run *lstar_messages_fused_backward(const wf_op *op) {
     if (lstar_messages_fused_forward(op) == NULL) return NULL;
     int d = op->in[0]->cols, h = op->in[4]->rows;
 #define SHAPE(D, H)                                                                                \
-    if (d == D && h == H) return messages_backward<D, H>;
+    if (d == D && h == H)                                                                          \
+        return shared_memory_fits(back_bytes<D, H>()) && shared_memory_fits(outer_bytes)           \
+                   ? messages_backward<D, H>                                                       \
+                   : NULL;
     SHAPE(64, 128)
     SHAPE(128, 256)
 #undef SHAPE

@@ -24,24 +24,21 @@ bool wide_products() {
 
 bool shared_memory_fits(size_t bytes) {
     int device = 0, most = 0;
-    const size_t outer = 144 << 10;
     return cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
                cudaSuccess &&
-           (size_t)most >= (bytes > outer ? bytes : outer);
+           (size_t)most >= bytes;
 }
 
 namespace {
-
-enum { groups = 2 };
 
 struct message_step {
     const wf_octet *octets;
     int steps, chunks, n_octets;
     const float *e, *modulation, *ai, *aj, *me, *m2, *b2;
     int ld_e, ld_modulation, ld_table, ld_me, ld_m2;
-    float *slots; /* (wf_octets_slots, H) */
-    float *means; /* (runs, D): sums of eb */
+    uint16_t *slots; /* (wf_octets_slots, H) in bf16 */
+    float *means;    /* (runs, D): sums of eb */
 };
 
 template <int D, int H> __host__ __device__ constexpr size_t message_bytes() {
@@ -56,28 +53,29 @@ __device__ inline void message(const message_step &s, const octet::pair &p, int 
     constexpr int pieces = H / octet::piece;
     const float *table_a = to_a ? s.ai : s.aj, *table_b = to_a ? s.aj : s.ai;
     mma::fragment y1[H / 16];
-    octet::held_tables tables;
-    octet::in_pieces<Wide, pieces>(
+    octet::in_pieces<Wide, pieces, (D > 64 ? 2 : 1)>(
         [&](octet::piece_acc &acc, int k) {
-            mma::forward_mma<Wide>(acc, eb, me, octet::piece * k, 0, true);
+            octet::load_tables(acc, table_a, table_b, s.ld_table, octet::piece * k, p);
+            mma::begin<Wide>();
+            mma::forward_mma<Wide>(acc, eb, me, octet::piece * k, 0, false);
         },
-        [&](int k) {
-            octet::hold_tables(&tables, table_a, table_b, s.ld_table, octet::piece * k, p);
-        },
-        [&](octet::piece_acc &acc, int) { octet::add_tables(acc, tables); },
-        [&](octet::piece_acc &acc, int k) {
-            octet::into_fragments(acc, y1 + octet::piece_groups * k);
+        [](int) {},
+        [&](octet::piece_acc &acc, int) {
+            mma::fragment y[octet::piece_groups];
+            octet::into_fragments(acc, y);
+            octet::push(y1, y);
         });
     octet::held_sums before;
-    octet::in_pieces<Wide, pieces>(
+    octet::in_pieces<Wide, pieces, (D > 64 ? 2 : 1)>(
         [&](octet::piece_acc &acc, int k) {
             octet::load_bias(acc, b2 + octet::piece * k);
             mma::begin<Wide>();
             mma::forward_mma<Wide>(acc, y1, m2, octet::piece * k, 0, false);
         },
-        [](int) {}, [](octet::piece_acc &, int) {},
-        [&](octet::piece_acc &acc, int k) {
+        [&](int k) {
             if (to_a) octet::hold_sums(&before, s.slots, H, s.n_octets, octet::piece * k, p);
+        },
+        [&](octet::piece_acc &acc, int k) {
             octet::apply_silu(acc);
             if (to_a)
                 octet::add_towards_a(acc, before, p, s.slots, H, s.n_octets, octet::piece * k);
@@ -86,7 +84,8 @@ __device__ inline void message(const message_step &s, const octet::pair &p, int 
 }
 
 template <int D, int H, bool Wide>
-__global__ void __launch_bounds__(groups *octet::group_threads, 1) messages_kernel(message_step s) {
+__global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
+    messages_kernel(message_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     mma::panel me = {mma::shared_address(shared), H};
     mma::panel m2 = {me.base + (uint32_t)mma::panel_bytes(H, D), H};
@@ -95,12 +94,14 @@ __global__ void __launch_bounds__(groups *octet::group_threads, 1) messages_kern
     mma::stage_panel(m2, 0, s.m2, s.ld_m2, H, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
     __syncthreads();
-    int chunk = (int)blockIdx.x * groups + (int)threadIdx.x / octet::group_threads;
     int warp = (int)threadIdx.x % octet::group_threads / 32;
-    if (chunk >= s.chunks) return;
     float eb_sum[D / 32];
+    int first = (int)blockIdx.x * groups_of<D>() + (int)threadIdx.x / octet::group_threads;
+    int stride = (int)gridDim.x * groups_of<D>(), rounds = (s.chunks + stride - 1) / stride;
 #pragma unroll 1
-    for (int t = 0; t < s.steps; t++) {
+    for (int step = 0; step < rounds * s.steps; step++) {
+        int chunk = first + step / s.steps * stride, t = step % s.steps;
+        if (chunk >= s.chunks) break;
         int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
         octet::pair p = octet::load_pair(s.octets, index);
         if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
@@ -125,8 +126,9 @@ template <int D, int H, bool Wide> bool launch_messages(const message_step &s) {
                              cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes) != cudaSuccess)
         return false;
-    unsigned blocks = blocks_for((size_t)s.chunks, groups);
-    messages_kernel<D, H, Wide><<<blocks, groups * octet::group_threads, bytes, stream()>>>(s);
+    unsigned blocks = most_blocks<D>(s.chunks);
+    messages_kernel<D, H, Wide>
+        <<<blocks, groups_of<D>() * octet::group_threads, bytes, stream()>>>(s);
     return true;
 }
 
@@ -151,15 +153,15 @@ template <int D, int H> bool messages_forward(const wf_op *op, wf_arena *arena) 
                       ai->ld,
                       me->ld,
                       m2->ld,
-                      scratch(arena, wf_octets_slots(o) * H),
+                      (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2),
                       scratch(arena, (size_t)o->n_runs * D)};
     if (s.slots == NULL || s.means == NULL) return false;
     if (s.chunks > 0 &&
         !(wide_products() ? launch_messages<D, H, true>(s) : launch_messages<D, H, false>(s)))
         return false;
     const float *degree = op->mode == WF_SUM_MEAN ? (const float *)part->degree : NULL;
-    node_slot_sums(slot_sum_step{part, s.slots, H, H, slots_of_both, degree, false, data_of(sum),
-                                 sum->ld, true});
+    node_half_sums(half_sum_step{
+        part, {{s.slots, data_of(sum), slots_of_both}, {NULL, NULL, 0}}, H, sum->ld, degree, true});
     graph_run_sums(
         slot_sum_step{part, s.means, D, D, 0, NULL, true, data_of(mean), mean->ld, true});
     return launched();

@@ -3,17 +3,16 @@
 #ifndef WF_TENSOR_CUDA_LSTAR_STREAM_CUH
 #define WF_TENSOR_CUDA_LSTAR_STREAM_CUH
 
+#include "tensor/cuda/lstar_fused.cuh"
 #include "tensor/cuda/octet_tile.cuh"
 
 namespace wf_gpu {
-
-enum { edge_groups = 2 }; /* warpgroups of a CTA */
 
 template <int D, int H> __host__ __device__ constexpr bool streamed() {
     return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + mma::panel_bytes(D, H) > 220 * 1024;
 }
 template <int D, int H> __host__ __device__ constexpr size_t last_bytes() {
-    return streamed<D, H>() ? edge_groups * mma::panel_bytes(D, mma::strip_columns)
+    return streamed<D, H>() ? groups_of<D>() * mma::panel_bytes(D, mma::strip_columns)
                             : mma::panel_bytes(D, H);
 }
 /* The bytes of a panel of w (rows, cols), as stage_panel would write them. */

@@ -60,15 +60,6 @@ __device__ inline float4 load4_ahead(const float *p) {
                  : "l"(p));
     return x;
 }
-/* Of memory that this kernel writes. */
-__device__ inline float4 load4_own(const float *p) {
-    float4 x;
-    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "l"(p)
-                 : "memory");
-    return x;
-}
 __device__ inline void fetch_to_l2(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
@@ -164,60 +155,85 @@ __device__ inline void load_operand(const float *e, int ld, const float *modulat
 enum { piece = 64, piece_tiles = piece / 8, piece_groups = piece / 16 };
 typedef float piece_acc[piece_tiles][4];
 
-/* Two pieces are in flight. issue(acc, k) starts piece k; load(k) fetches what it is combined with; take(acc, k) combines;
- * use(acc, k) does the rest, during which the loads of piece k + 1 and its product run. */
-template <bool Wide, int Pieces, class Issue, class Load, class Take, class Use>
-__device__ inline void in_pieces(Issue issue, Load load, Take take, Use use) {
-    piece_acc acc[2];
-    load(0);
-    mma::begin<Wide>();
-    issue(acc[0], 0);
-    mma::commit<Wide>();
-#pragma unroll
-    for (int k = 0; k < Pieces; k++) {
-        if (k + 1 < Pieces) {
-            mma::begin<Wide>();
-            issue(acc[(k + 1) % 2], k + 1);
+/* Piece after piece in a loop that is not unrolled further than it must: a whole block's code would not fit into the
+ * instruction cache. issue(acc, k) starts piece k, load(k) fetches what it is combined with while it runs, use(acc, k) does
+ * the rest. InFlight 2: the next piece multiplies meanwhile, for twice the accumulators. */
+template <bool Wide, int Pieces, int InFlight = 1, class Issue, class Load, class Use>
+__device__ inline void in_pieces(Issue issue, Load load, Use use) {
+    if constexpr (InFlight == 1) {
+#pragma unroll 1
+        for (int k = 0; k < Pieces; k++) {
+            piece_acc acc;
+            issue(acc, k);
             mma::commit<Wide>();
-            mma::wait<Wide, 1>();
-        } else {
-            mma::wait<Wide, 0>();
+            load(k);
+            mma::wait<Wide>();
+            mma::settle(acc);
+            use(acc, k);
         }
-        mma::settle(acc[k % 2]);
-        take(acc[k % 2], k);
-        if (k + 1 < Pieces) load(k + 1);
-        use(acc[k % 2], k);
+    } else {
+        static_assert(Pieces % 2 == 0, "pieces come in twos");
+        piece_acc even, odd;
+        issue(even, 0);
+        mma::commit<Wide>();
+#pragma unroll 1
+        for (int k = 0; k < Pieces; k += 2) {
+            issue(odd, k + 1);
+            mma::commit<Wide>();
+            load(k);
+            mma::wait<Wide, 1>();
+            mma::settle(even);
+            use(even, k);
+            if (k + 2 < Pieces) {
+                issue(even, k + 2);
+                mma::commit<Wide>();
+                load(k + 1);
+                mma::wait<Wide, 1>();
+            } else {
+                load(k + 1);
+                mma::wait<Wide>();
+            }
+            mma::settle(odd);
+            use(odd, k + 1);
+        }
     }
 }
 
-/* Rows of node tables for a piece: of a, and of both b. */
-struct held_tables {
-    float4 a[piece_groups], b[2][piece_groups];
-};
-__device__ inline void hold_tables(held_tables *to, const float *table_a, const float *table_b,
+/* The fragments of a piece join those of the pieces before. After the last one all lie in order. */
+template <int Fragments>
+__device__ inline void push(mma::fragment (&to)[Fragments],
+                            const mma::fragment (&x)[piece_groups]) {
+#pragma unroll
+    for (int i = 0; i + piece_groups < Fragments; i++) to[i] = to[i + piece_groups];
+#pragma unroll
+    for (int i = 0; i < piece_groups; i++) to[Fragments - piece_groups + i] = x[i];
+}
+
+/* acc = table_a[a] + table_b[b], columns n0 .. of the tables. */
+__device__ inline void load_tables(piece_acc &acc, const float *table_a, const float *table_b,
                                    int ld, int n0, const pair &p) {
     int c = (int)(threadIdx.x % 4);
     const float *a = table_a + (size_t)p.a * ld + n0 + 4 * c;
     const float *b = table_b + (size_t)p.b[0] * ld + n0 + 4 * c;
     const float *d = table_b + (size_t)p.b[1] * ld + n0 + 4 * c;
+    float4 x[piece_groups], y[piece_groups], z[piece_groups];
 #pragma unroll
     for (int j = 0; j < piece_groups; j++) {
-        to->a[j] = load4_ahead(a + 16 * j);
-        to->b[0][j] = load4_ahead(b + 16 * j);
-        to->b[1][j] = load4_ahead(d + 16 * j);
+        x[j] = load4(a + 16 * j);
+        y[j] = load4(b + 16 * j);
+        z[j] = load4(d + 16 * j);
     }
-}
-/* acc += table_a[a] + table_b[b] */
-__device__ inline void add_tables(piece_acc &acc, const held_tables &t) {
 #pragma unroll
-    for (int j = 0; j < piece_groups; j++)
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            acc[2 * j][2 * k] += t.a[j].x + t.b[k][j].x;
-            acc[2 * j][2 * k + 1] += t.a[j].y + t.b[k][j].y;
-            acc[2 * j + 1][2 * k] += t.a[j].z + t.b[k][j].z;
-            acc[2 * j + 1][2 * k + 1] += t.a[j].w + t.b[k][j].w;
-        }
+    for (int j = 0; j < piece_groups; j++) {
+        acc[2 * j][0] = x[j].x + y[j].x;
+        acc[2 * j][1] = x[j].y + y[j].y;
+        acc[2 * j][2] = x[j].x + z[j].x;
+        acc[2 * j][3] = x[j].y + z[j].y;
+        acc[2 * j + 1][0] = x[j].z + y[j].z;
+        acc[2 * j + 1][1] = x[j].w + y[j].w;
+        acc[2 * j + 1][2] = x[j].z + z[j].z;
+        acc[2 * j + 1][3] = x[j].w + z[j].w;
+    }
 }
 
 /* Rows of one node table for a piece, for rows g and g + 8. */
@@ -271,7 +287,7 @@ template <int Tiles> __device__ inline void apply_silu(float (&acc)[Tiles][4]) {
 }
 /* y = SiLU(acc), as the fragments of the next product. */
 template <int Tiles>
-__device__ inline void into_fragments(float (&acc)[Tiles][4], mma::fragment *to) {
+__device__ inline void into_fragments(float (&acc)[Tiles][4], mma::fragment (&to)[Tiles / 2]) {
     apply_silu(acc);
 #pragma unroll
     for (int t = 0; t < Tiles; t += 2) to[t / 2] = mma::fragment_of(acc[t], acc[t + 1]);
@@ -321,46 +337,57 @@ __device__ inline void octet_values(const float (&acc)[Tiles][4], int which, flo
     }
 }
 
-/* Sums towards b: rows 2p and 2p + 1 of the slots, columns n0 .. */
-template <int Tiles>
-__device__ inline void store_towards_b(const float (&acc)[Tiles][4], const pair &p, float *slots,
-                                       int ld, int pair_index, int n0) {
+/* Sums towards b: rows 2p and 2p + 1 of the slots, columns n0 .. Slots are in bf16. */
+__device__ inline void store_towards_b(const piece_acc &acc, const pair &p, uint16_t *slots, int ld,
+                                       int pair_index, int n0) {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        float x[2 * Tiles];
+        float x[2 * piece_tiles];
         octet_values(acc, k, p.live[k], x);
         sum_over_rows(x);
-        store_summed<2 * Tiles>(slots + (size_t)(2 * pair_index + k) * ld + n0, x);
+        uint16_t *to = slots + (size_t)(2 * pair_index + k) * ld + n0;
+        *(uint32_t *)(to + summed_column<2 * piece_tiles>(0)) = mma::pack(x[0], x[1]);
     }
 }
 
 /* Sums towards a: row g of the run's slots, added up in memory by the one lane that owns the columns. What is there
  * already is fetched ahead. */
 struct held_sums {
-    float4 of[piece_groups];
+    uint2 of[piece_groups];
 };
-__device__ inline float *slot_towards_a(float *slots, int ld, int n_octets, int n0, const pair &p) {
+__device__ inline uint16_t *slot_towards_a(uint16_t *slots, int ld, int n_octets, int n0,
+                                           const pair &p) {
     int lane = (int)(threadIdx.x % 32);
     return slots + (size_t)(n_octets + WF_OCTET * p.run + lane / 4) * ld + n0 + lane % 4 * 4;
 }
-__device__ inline void hold_sums(held_sums *to, float *slots, int ld, int n_octets, int n0,
+__device__ inline void hold_sums(held_sums *to, uint16_t *slots, int ld, int n_octets, int n0,
                                  const pair &p) {
-    const float *from = slot_towards_a(slots, ld, n_octets, n0, p);
-#pragma unroll
-    for (int j = 0; j < piece_groups; j++)
-        to->of[j] = p.begins || !p.real ? float4{0, 0, 0, 0} : load4_own(from + 16 * j);
-}
-__device__ inline void add_towards_a(const piece_acc &acc, const held_sums &before, const pair &p,
-                                     float *slots, int ld, int n_octets, int n0) {
-    if (!p.real) return;
-    float *to = slot_towards_a(slots, ld, n_octets, n0, p);
+    const uint16_t *from = slot_towards_a(slots, ld, n_octets, n0, p);
 #pragma unroll
     for (int j = 0; j < piece_groups; j++) {
-        float4 was = before.of[j], x = get4(acc, j, 0), y = get4(acc, j, 1);
-        *(float4 *)(to + 16 * j) = float4{was.x + (p.live[0] * x.x + p.live[1] * y.x),
-                                          was.y + (p.live[0] * x.y + p.live[1] * y.y),
-                                          was.z + (p.live[0] * x.z + p.live[1] * y.z),
-                                          was.w + (p.live[0] * x.w + p.live[1] * y.w)};
+        to->of[j] = uint2{0, 0};
+        if (!p.begins && p.real)
+            asm volatile("ld.global.v2.b32 {%0, %1}, [%2];"
+                         : "=r"(to->of[j].x), "=r"(to->of[j].y)
+                         : "l"(from + 16 * j)
+                         : "memory");
+    }
+}
+__device__ inline float2 halves(uint32_t bits) {
+    return float2{__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
+}
+__device__ inline void add_towards_a(const piece_acc &acc, const held_sums &before, const pair &p,
+                                     uint16_t *slots, int ld, int n_octets, int n0) {
+    if (!p.real) return;
+    uint16_t *to = slot_towards_a(slots, ld, n_octets, n0, p);
+#pragma unroll
+    for (int j = 0; j < piece_groups; j++) {
+        float2 u = halves(before.of[j].x), v = halves(before.of[j].y);
+        float4 x = get4(acc, j, 0), y = get4(acc, j, 1);
+        *(uint2 *)(to + 16 * j) = uint2{mma::pack(u.x + (p.live[0] * x.x + p.live[1] * y.x),
+                                                  u.y + (p.live[0] * x.y + p.live[1] * y.y)),
+                                        mma::pack(v.x + (p.live[0] * x.z + p.live[1] * y.z),
+                                                  v.y + (p.live[0] * x.w + p.live[1] * y.w))};
     }
 }
 
@@ -378,40 +405,47 @@ __device__ inline void norm_backward(float (&deb)[D / 8][4], const float *e, int
     int c = (int)(threadIdx.x % 4);
     normed_rows<D> rows;
     load_normed<D>(e, ld, p, &rows);
-    float shift[D / 4], scale[D / 4], total[2] = {0, 0}, along[2] = {0, 0};
     const float *factors = modulation + (size_t)p.graph * ld_modulation + D + 4 * c;
+    float column[D / 4], total[2] = {0, 0}, along[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < D / 16; j++) {
-        float4 factor = load4(factors + 16 * j), mean = {0, 0, 0, 0};
+        float4 mean = {0, 0, 0, 0};
         if (mean_grad != NULL) mean = load4(mean_grad + (size_t)p.graph * ld_mean + 16 * j + 4 * c);
-        float f[4] = {1 + factor.x, 1 + factor.y, 1 + factor.z, 1 + factor.w};
         float m[4] = {mean.x, mean.y, mean.z, mean.w};
 #pragma unroll
-        for (int i = 0; i < 4; i++) shift[4 * j + i] = scale[4 * j + i] = 0;
+        for (int i = 0; i < 4; i++) {
+            float *d = deb[2 * j + i / 2] + i % 2;
+            d[0] = p.live[0] * (d[0] + p.share * m[i]);
+            d[2] = p.live[1] * (d[2] + p.share * m[i]);
+            column[4 * j + i] = d[0] + d[2];
+        }
+    }
+    sum_over_rows(column);
 #pragma unroll
-        for (int k = 0; k < 2; k++) {
-            float4 hat = rows.hat[k][j];
-            float h[4] = {hat.x, hat.y, hat.z, hat.w};
+    for (int i = 0; i < D / 32; i++)
+        sums->shift[i] = p.begins ? column[i] : sums->shift[i] + column[i];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float *d = &deb[2 * j + i / 2][2 * k + i % 2];
-                float x = p.live[k] * (*d + p.share * m[i]);
-                shift[4 * j + i] += x;
-                scale[4 * j + i] += x * h[i];
-                x *= f[i];
-                total[k] += x;
-                along[k] += x * h[i];
-                *d = x;
+    for (int j = 0; j < D / 16; j++) {
+        float4 factor = load4(factors + 16 * j), upper = rows.hat[0][j], lower = rows.hat[1][j];
+        float f[4] = {1 + factor.x, 1 + factor.y, 1 + factor.z, 1 + factor.w};
+        float h[2][4] = {{upper.x, upper.y, upper.z, upper.w},
+                         {lower.x, lower.y, lower.z, lower.w}};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float *d = deb[2 * j + i / 2] + i % 2;
+            column[4 * j + i] = d[0] * h[0][i] + d[2] * h[1][i];
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                d[2 * k] *= f[i];
+                total[k] += d[2 * k];
+                along[k] += d[2 * k] * h[k][i];
             }
         }
     }
-    sum_over_rows(shift);
-    sum_over_rows(scale);
+    sum_over_rows(column);
 #pragma unroll
-    for (int i = 0; i < D / 32; i++) {
-        sums->shift[i] = p.begins ? shift[i] : sums->shift[i] + shift[i];
-        sums->scale[i] = p.begins ? scale[i] : sums->scale[i] + scale[i];
-    }
+    for (int i = 0; i < D / 32; i++)
+        sums->scale[i] = p.begins ? column[i] : sums->scale[i] + column[i];
     if (p.ends) {
         store_summed<D / 4>(runs + (size_t)p.run * (2 * D), sums->shift);
         store_summed<D / 4>(runs + (size_t)p.run * (2 * D) + D, sums->scale);

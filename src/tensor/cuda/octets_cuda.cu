@@ -77,6 +77,43 @@ __global__ void __launch_bounds__(threads_each)
     put_sum(s, graph, col, sum, count > 0 ? 1 / count : 0);
 }
 
+/* Eight columns a lane; cols / 8 neighbouring lanes share a node. */
+__global__ void __launch_bounds__(threads_each)
+    half_sums_kernel(half_sum_step s, const uint32_t *start, const uint32_t *rows, int nodes) {
+    half_sum_target t = blockIdx.y == 0 ? s.of[0] : s.of[1];
+    int lanes = s.cols / 8, i = (int)(blockIdx.x * threads_each + threadIdx.x);
+    int node = i / lanes, col = i % lanes * 8;
+    if (node >= nodes || t.to == NULL) return;
+    uint32_t first = start[2 * node + (t.ends == slots_as_src)];
+    uint32_t last = start[2 * node + (t.ends == slots_as_dst ? 1 : 2)];
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (uint32_t at = first; at < last; at += ahead) {
+        uint4 x[ahead];
+#pragma unroll
+        for (int k = 0; k < ahead; k++)
+            if (at + k < last)
+                x[k] = *(const uint4 *)(t.slots + (size_t)__ldg(rows + at + k) * s.cols + col);
+#pragma unroll
+        for (int k = 0; k < ahead; k++) {
+            if (at + k >= last) break;
+            uint32_t word[4] = {x[k].x, x[k].y, x[k].z, x[k].w};
+#pragma unroll
+            for (int w = 0; w < 4; w++) {
+                sum[2 * w] += __uint_as_float(word[w] << 16);
+                sum[2 * w + 1] += __uint_as_float(word[w] & 0xffff0000u);
+            }
+        }
+    }
+    float degree = s.degree == NULL ? 1 : s.degree[node], factor = degree > 0 ? 1 / degree : 0;
+    float4 *to = (float4 *)(t.to + (size_t)node * s.ld_to + col);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        float4 was = s.set ? float4{0, 0, 0, 0} : to[k];
+        to[k] = float4{was.x + factor * sum[4 * k], was.y + factor * sum[4 * k + 1],
+                       was.z + factor * sum[4 * k + 2], was.w + factor * sum[4 * k + 3]};
+    }
+}
+
 dim3 sums_grid(int rows, int cols) {
     return dim3(blocks_for((size_t)rows, threads_each / 32),
                 blocks_for((size_t)cols, warp_columns));
@@ -100,6 +137,15 @@ void graph_run_sums(const slot_sum_step &step) {
     int cols = step.set ? step.ld_to : step.cols;
     graph_sums_kernel<<<sums_grid(part->n_graphs, cols), threads_each, 0, stream()>>>(
         step, of->graph_runs, part->edge_start, part->n_graphs);
+}
+
+void node_half_sums(const half_sum_step &step) {
+    const wf_octets *of = step.part->octets;
+    int nodes = step.part->n_nodes;
+    if (nodes == 0) return;
+    dim3 grid(blocks_for((size_t)nodes * (size_t)(step.cols / 8), threads_each),
+              step.of[1].to == NULL ? 1 : 2);
+    half_sums_kernel<<<grid, threads_each, 0, stream()>>>(step, of->slot_start, of->slots, nodes);
 }
 
 } // namespace wf_gpu

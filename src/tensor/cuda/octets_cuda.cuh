@@ -36,5 +36,20 @@ void node_slot_sums(const slot_sum_step &step);
 /* slots (n_runs, ld) here: one row a run. */
 void graph_run_sums(const slot_sum_step &step);
 
+/* The same for slots in bf16, one or two targets in one launch. cols: of the slots, whole eights; to: 16-byte aligned. */
+struct half_sum_target {
+    const uint16_t *slots;
+    float *to; /* NULL: left out */
+    int ends;  /* slot_ends */
+};
+struct half_sum_step {
+    const wf_part *part;
+    half_sum_target of[2];
+    int cols, ld_to;
+    const float *degree; /* divide by it; NULL: no */
+    bool set;            /* overwrite; else add */
+};
+void node_half_sums(const half_sum_step &step);
+
 } // namespace wf_gpu
 #endif

@@ -17,11 +17,13 @@ template <int N> struct outer_shape {
     static constexpr int stages = N > 128 ? 3 : 4;
     static constexpr int stage_bytes = (block_rows / 64 + N / 64) * image_strip_bytes;
     static constexpr int bytes = stages * stage_bytes;
+    static_assert(bytes <= outer_bytes, "as promised");
 };
 
 struct outer_step {
     const unsigned char *dy[2], *x[2];
     int images, m, tiles, shares;
+    size_t tile_bytes;
     float *partial;      /* (shares, m, n) by place */
     float *bias_partial; /* (shares, m) by place, or NULL */
 };
@@ -41,10 +43,9 @@ template <int N>
 __device__ inline void copy_item(const outer_step &s, int item, int first_strip, int strips,
                                  uint32_t to) {
     int tile = item / s.images, image = item % s.images;
-    const unsigned char *dy = (image == 0 ? s.dy[0] : s.dy[1]) +
-                              ((size_t)tile * (size_t)(s.m / 64) + first_strip) * image_strip_bytes;
-    const unsigned char *x =
-        (image == 0 ? s.x[0] : s.x[1]) + (size_t)tile * (N / 64) * image_strip_bytes;
+    const unsigned char *dy =
+        (image == 0 ? s.dy[0] : s.dy[1]) + tile * s.tile_bytes + first_strip * image_strip_bytes;
+    const unsigned char *x = (image == 0 ? s.x[0] : s.x[1]) + tile * s.tile_bytes;
     for (int k = 0; k < strips; k++)
         copy_strip(to + k * image_strip_bytes, dy + (size_t)k * image_strip_bytes);
 #pragma unroll
@@ -167,7 +168,8 @@ template <int N> bool launch_outer(const outer_step &s) {
 
 } // namespace
 
-bool outer_products(const outer_product *products, int count, int tiles, wf_arena *arena) {
+bool outer_products(const outer_product *products, int count, int tiles, size_t tile_bytes,
+                    wf_arena *arena) {
     share_sums sums = {};
     int n_sums = 0, most = 0;
     for (int k = 0; k < count; k++) {
@@ -180,6 +182,7 @@ bool outer_products(const outer_product *products, int count, int tiles, wf_aren
                         p->m,
                         tiles,
                         shares,
+                        tile_bytes,
                         scratch(arena, (size_t)shares * (size_t)p->m * (size_t)p->n),
                         NULL};
         if (p->db != NULL) s.bias_partial = scratch(arena, (size_t)shares * (size_t)p->m);

@@ -13,8 +13,10 @@ namespace wf_gpu {
 
 enum { image_strip_bytes = 64 * 128 };
 
-inline size_t image_bytes(int tiles, int cols) {
-    return (size_t)tiles * (size_t)(cols / 64) * image_strip_bytes;
+/* Of one tile of an image. The images of a tile lie one behind another, so that few pages are written at a time: the
+ * distance of a tile and the next, in all images, is the sum of these. */
+__host__ __device__ constexpr size_t image_bytes(int cols) {
+    return (size_t)(cols / 64) * image_strip_bytes;
 }
 /* The column at a place of an image's row. */
 __host__ __device__ constexpr int image_column(int place) {
@@ -29,8 +31,9 @@ struct outer_product {
     float *dw, *db;
     int ld; /* of dw */
 };
-enum { most_outer_products = 4 };
-bool outer_products(const outer_product *products, int count, int tiles, wf_arena *arena);
+enum { most_outer_products = 4, outer_bytes = 144 << 10 /* of shared memory */ };
+bool outer_products(const outer_product *products, int count, int tiles, size_t tile_bytes,
+                    wf_arena *arena);
 
 #ifdef __CUDACC__
 /* Where a lane's unit of columns 32i .. 32i+31 lies, for row 16 * warp + g + 8 * k. */
@@ -38,19 +41,11 @@ __device__ inline unsigned char *image_unit(unsigned char *tile, int i, int k) {
     int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x % 128 / 32) * 16 + lane / 4 + 8 * k;
     return tile + i / 2 * image_strip_bytes + row * 128 + ((i % 2 * 4 + lane % 4) ^ (row % 8)) * 16;
 }
-/* Fragments 2i and 2i + 1 of a warp's rows. */
+/* Fragments 2i and 2i + 1 of a warp's rows. Nobody reads them before the kernel ends: they should leave L2 first. */
 __device__ inline void store_image(unsigned char *tile, int i, const mma::fragment &x,
                                    const mma::fragment &y) {
-    *(uint4 *)image_unit(tile, i, 0) = uint4{x.r[0], x.r[2], y.r[0], y.r[2]};
-    *(uint4 *)image_unit(tile, i, 1) = uint4{x.r[1], x.r[3], y.r[1], y.r[3]};
-}
-/* What the same lane stored. */
-__device__ inline void load_image(const unsigned char *tile, int i, mma::fragment *x,
-                                  mma::fragment *y) {
-    uint4 upper = *(const uint4 *)image_unit((unsigned char *)tile, i, 0);
-    uint4 lower = *(const uint4 *)image_unit((unsigned char *)tile, i, 1);
-    *x = mma::fragment{{upper.x, lower.x, upper.y, lower.y}};
-    *y = mma::fragment{{upper.z, lower.z, upper.w, lower.w}};
+    __stcs((uint4 *)image_unit(tile, i, 0), uint4{x.r[0], x.r[2], y.r[0], y.r[2]});
+    __stcs((uint4 *)image_unit(tile, i, 1), uint4{x.r[1], x.r[3], y.r[1], y.r[3]});
 }
 #endif
 

@@ -44,20 +44,20 @@ void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32
     wf_parallel(ctx, (size_t)batch->shape->n_graphs, interpolate_network, &call);
 }
 
-/* f becomes v, x becomes dloss/dF. */
+/* f becomes v, wt becomes dloss/dF. x stays: the field's backward reads what its forward was given. */
 static void compare_network(void *arg, size_t b, int worker) {
     wf_flow_batch *batch = arg;
     (void)worker;
     size_t start = batch->shape->param_start[b], n = batch->shape->param_start[b + 1] - start;
-    const float *w0 = batch->w0 + start, *w1 = batch->w1 + start, *wt = batch->wt + start;
-    float *x = batch->x + start, *f = batch->f + start;
+    const float *w0 = batch->w0 + start, *w1 = batch->w1 + start;
+    float *wt = batch->wt + start, *f = batch->f + start;
     wf_path_scales scale = batch->scale[b];
     float slope = (float)(2.0 / ((double)n * batch->shape->n_graphs)) * scale.out;
     double sum = 0;
     for (size_t i = 0; i < n; i++) {
         f[i] = scale.skip * wt[i] + scale.out * f[i];
         float difference = f[i] - (w1[i] - w0[i]);
-        x[i] = slope * difference;
+        wt[i] = slope * difference;
         sum += (double)difference * (double)difference;
     }
     batch->loss[b] = sum / (double)n;
@@ -73,5 +73,5 @@ wf_status wf_flow_loss(wf_ctx *ctx, const wf_velocity *velocity, const float *pa
     for (int b = 0; b < n; b++) sum += batch->loss[b];
     *loss = sum / n;
     if (grad == NULL) return WF_OK;
-    return velocity->backward(ctx, velocity->self, batch->x, grad);
+    return velocity->backward(ctx, velocity->self, batch->wt, grad);
 }

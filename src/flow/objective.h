@@ -29,8 +29,8 @@ typedef struct wf_flow_batch {
     float *w0, *w1, *t;    /* t (n_graphs) */
     float *cond;           /* (n_graphs, K), or NULL */
     uint8_t *drop;         /* (n_graphs), or NULL */
-    float *wt;             /* w_t */
-    float *x;              /* what F sees, then dloss/dF */
+    float *wt;             /* w_t, then dloss/dF */
+    float *x;              /* what F sees */
     float *f;              /* F, then v */
     wf_path_scales *scale; /* (n_graphs) */
     double *loss;          /* (n_graphs) */

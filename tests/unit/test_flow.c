@@ -134,6 +134,54 @@ static void loss_is_the_mean_of_means(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* The gradient with a GMN, along a direction through all its parameters, against differences of the loss. */
+static void the_gradient_is_that_of_the_loss(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    for (int encoder = 0; encoder < 3; encoder++) {
+        fixture x;
+        fixture_make(ctx, &x);
+        wf_field_desc field = plain_field(0);
+        field.encoder = (wf_encoder)encoder;
+        wf_velocity gmn;
+        assert_ok(ctx, wf_velocity_gmn(ctx, NULL, &field, 0, &gmn));
+        size_t n = gmn.params;
+        float *params = calloc(n, 4), *grad = calloc(n, 4), *moved = calloc(n, 4);
+        gmn.init(gmn.self, 5, params);
+        wf_rng rng = wf_rng_at(9, 3, WF_RNG_TEST, 2);
+        wf_rng_normals(&rng, moved, n);
+        for (size_t i = 0; i < n; i++) params[i] += 0.1f * moved[i]; /* readouts start at zero */
+        wf_path path = {true, 1, 0};
+        double loss, value[2];
+        wf_flow_interpolate(ctx, &path, 1, 2, &x.flow);
+        assert_ok(ctx, wf_flow_loss(ctx, &gmn, params, &x.flow, &loss, grad));
+        for (int t = 0; t < gmn.n_tensors; t++) {
+            const wf_field_tensor *info = &gmn.tensors[t];
+            size_t count = (size_t)info->rows * (size_t)info->cols;
+            double along = 0, length = 0;
+            for (size_t i = info->offset; i < info->offset + count; i++)
+                length += (double)grad[i] * grad[i];
+            length = sqrt(length);
+            if (length < 1e-3) continue;
+            for (int side = 0; side < 2; side++) {
+                memcpy(moved, params, n * 4);
+                for (size_t i = info->offset; i < info->offset + count; i++)
+                    moved[i] += (side ? 1 : -1) * 4e-3f * (float)(grad[i] / length);
+                wf_flow_interpolate(ctx, &path, 1, 2, &x.flow);
+                assert_ok(ctx, wf_flow_loss(ctx, &gmn, moved, &x.flow, &value[side], NULL));
+            }
+            along = (value[1] - value[0]) / 8e-3;
+            if (!(fabs(along - length) <= 0.02 * length + 2e-4))
+                fail_msg("encoder %d, %s: slope %.5g along the gradient, its norm is %.5g", encoder,
+                         info->name, along, length);
+        }
+        free(params), free(grad), free(moved);
+        wf_velocity_free(&gmn);
+        fixture_free(&x);
+    }
+    wf_ctx_free(ctx);
+}
+
 /* With F = 0 the preconditioned velocity is the skip term alone. */
 static void preconditioned_loss_has_its_skip(void **state) {
     (void)state;
@@ -515,6 +563,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scales_are_the_gaussian_answer),
         cmocka_unit_test(loss_is_the_mean_of_means),
+        cmocka_unit_test(the_gradient_is_that_of_the_loss),
         cmocka_unit_test(preconditioned_loss_has_its_skip),
         cmocka_unit_test(gradient_agrees_with_differences),
         cmocka_unit_test(training_reduces_the_loss),

@@ -199,11 +199,6 @@ static void step_piece(void *arg, size_t chunk, int worker) {
                         real_at(optim, optim->scratch, (size_t)worker * optim->scratch_each));
 }
 
-double wf_ema_decay(double ema, size_t update) {
-    double early = (1.0 + (double)update) / (10.0 + (double)update);
-    return fmin(ema, early);
-}
-
 void wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
                    const void *grad, void *params) {
     assert(wf_ctx_threads(ctx) <= optim->threads);
@@ -222,13 +217,4 @@ void wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, d
               .adamw_rate = rate,
               .muon_rate = desc->muon_lr * factor};
     wf_parallel(ctx, optim->n_pieces, step_piece, &p);
-}
-
-double wf_schedule_factor(const wf_schedule *schedule, size_t update) {
-    if (update < schedule->warmup) return ((double)update + 1) / (double)schedule->warmup;
-    if (!schedule->cosine || schedule->horizon <= schedule->warmup) return 1;
-    double share =
-        (double)(update - schedule->warmup) / (double)(schedule->horizon - schedule->warmup);
-    double low = schedule->min_ratio;
-    return low + (1 - low) * 0.5 * (1 + cos(3.14159265358979323846 * fmin(share, 1)));
 }

@@ -8,6 +8,7 @@
 #define WF_NN_OPTIM_H
 
 #include "base/status.h"
+#include "base/vmath.h"    /* WF_HD */
 #include "tensor/tensor.h" /* wf_dtype */
 
 typedef struct wf_optim_tensor {
@@ -47,7 +48,9 @@ void wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, d
                    const void *grad, void *params);
 
 /* EMA decay of update `update`: min(ema, (1+n)/(10+n)) with n the updates made before it. */
-double wf_ema_decay(double ema, size_t update);
+static inline WF_HD double wf_ema_decay(double ema, size_t update) {
+    return fmin(ema, (1.0 + (double)update) / (10.0 + (double)update));
+}
 
 typedef struct wf_schedule {
     size_t warmup;    /* updates, linear from 1/warmup */
@@ -56,6 +59,13 @@ typedef struct wf_schedule {
     double min_ratio; /* smallest rate / largest rate */
 } wf_schedule;
 /* Learning rate of update `update` as a share of the full one. */
-double wf_schedule_factor(const wf_schedule *schedule, size_t update);
+static inline WF_HD double wf_schedule_factor(const wf_schedule *schedule, size_t update) {
+    if (update < schedule->warmup) return ((double)update + 1) / (double)schedule->warmup;
+    if (!schedule->cosine || schedule->horizon <= schedule->warmup) return 1;
+    double share =
+        (double)(update - schedule->warmup) / (double)(schedule->horizon - schedule->warmup);
+    double low = schedule->min_ratio;
+    return low + (1 - low) * 0.5 * (1 + cos(3.14159265358979323846 * fmin(share, 1.0)));
+}
 
 #endif

@@ -85,8 +85,10 @@ struct wf_matcher {
     wf_match_kernel kernel;
     int threads;
     matcher_worker *workers;
-    const float *a;
-    float *b;
+    const float *a, *b;
+    float *moved; /* where each b goes relabelled, or NULL and ... */
+    uint32_t *from;
+    size_t stride; /* ... where its relabelling goes */
     size_t a_step, count;
 };
 
@@ -143,7 +145,7 @@ static void match_pair(wf_matcher *matcher, size_t k, matcher_worker *worker) {
     const wf_match_plan *plan = &matcher->plan;
     size_t params = plan->graph->n_params;
     const float *a = matcher->a + k * matcher->a_step * params;
-    float *b = matcher->b + k * params;
+    const float *b = matcher->b + k * params;
     if (!usable(sum_of_squares(a, params)) || !usable(sum_of_squares(b, params))) {
         if (k < worker->bad) worker->bad = k;
         return;
@@ -152,9 +154,14 @@ static void match_pair(wf_matcher *matcher, size_t k, matcher_worker *worker) {
     wf__match_pack_reference(plan, b, worker->reference);
     matcher->kernel.scores(plan, worker->query, worker->reference, 1, worker->scores);
     matcher->kernel.match(plan, worker->query, worker->reference, worker->scores, &worker->work);
+    if (matcher->moved == NULL) {
+        memcpy(matcher->from + k * matcher->stride, worker->work.best_from,
+               (size_t)plan->n_units * sizeof(uint32_t));
+        return;
+    }
     wf__match_to_perm(plan->graph, worker->work.best_from, worker->perm);
     wf_graph_permute(plan->graph, worker->perm, b, worker->permuted);
-    memcpy(b, worker->permuted, params * sizeof *b);
+    memcpy(matcher->moved + k * params, worker->permuted, params * sizeof *b);
 }
 
 static void match_pairs_chunk(void *matcher_, size_t chunk, int worker) {
@@ -163,8 +170,8 @@ static void match_pairs_chunk(void *matcher_, size_t chunk, int worker) {
     for (; k < end && k < matcher->count; k++) match_pair(matcher, k, &matcher->workers[worker]);
 }
 
-wf_status wf__matcher_run(wf_ctx *ctx, wf_matcher *matcher, const float *a, size_t a_step, float *b,
-                          size_t count) {
+static wf_status run(wf_ctx *ctx, wf_matcher *matcher, const float *a, size_t a_step,
+                     const float *b, size_t count) {
     assert(wf_ctx_threads(ctx) <= matcher->threads);
     matcher->a = a;
     matcher->b = b;
@@ -178,6 +185,20 @@ wf_status wf__matcher_run(wf_ctx *ctx, wf_matcher *matcher, const float *a, size
     if (bad == SIZE_MAX) return WF_OK;
     return wf_fail(ctx, WF_ERR_INPUT,
                    "matching: pair %zu has weights that are not finite or far too large", bad);
+}
+
+wf_status wf__matcher_run(wf_ctx *ctx, wf_matcher *matcher, const float *a, size_t a_step, float *b,
+                          size_t count) {
+    matcher->moved = b;
+    return run(ctx, matcher, a, a_step, b, count);
+}
+
+wf_status wf__matcher_find(wf_ctx *ctx, wf_matcher *matcher, const float *a, size_t a_step,
+                           const float *b, size_t count, uint32_t *from, size_t stride) {
+    matcher->moved = NULL;
+    matcher->from = from;
+    matcher->stride = stride;
+    return run(ctx, matcher, a, a_step, b, count);
 }
 
 wf_status wf_match_pairs(wf_ctx *ctx, const wf_graph *graph, const float *a, float *b, size_t count,

@@ -15,5 +15,8 @@ void wf__matcher_close(wf_matcher *matcher);
  * Allocates nothing. */
 wf_status wf__matcher_run(wf_ctx *ctx, wf_matcher *matcher, const float *a, size_t a_step, float *b,
                           size_t count);
+/* The same without touching b: relabelling k as `from` of align/match.h, at from + k * stride. */
+wf_status wf__matcher_find(wf_ctx *ctx, wf_matcher *matcher, const float *a, size_t a_step,
+                           const float *b, size_t count, uint32_t *from, size_t stride);
 
 #endif

@@ -326,20 +326,22 @@ void wf_draw_free(wf_draw *draw) {
     *draw = (wf_draw){0};
 }
 
-/* Draws source and network for every place, then orders the places by stock, keeping the order of draws within one. */
+void wf_draw_order(const wf_stocks *stocks, int batch, size_t update, uint32_t *order) {
+    int place = 0;
+    for (int s = 0; s < stocks->n_stocks; s++)
+        for (int b = 0; b < batch; b++)
+            if (stocks->sources[wf_draw_source(stocks, batch, update, b)].stock == s)
+                order[place++] = (uint32_t)b;
+}
+
 static void choose_networks(wf_draw *draw, uint32_t update) {
     const wf_stocks *stocks = draw->stocks;
     for (int b = 0; b < draw->batch; b++) {
         wf_rng rng = wf_rng_at(draw->seed, (uint32_t)b, WF_RNG_BATCH, update);
-        uint32_t source =
-            stocks->n_sources > 1 ? wf_rng_below(&rng, (uint32_t)stocks->n_sources) : 0;
-        draw->source[b] = source;
-        draw->network[b] = wf_rng_below(&rng, (uint32_t)stocks->sources[source].count);
+        draw->source[b] = wf_draw_source(stocks, draw->batch, update, b);
+        draw->network[b] = wf_rng_below(&rng, (uint32_t)stocks->sources[draw->source[b]].count);
     }
-    int place = 0;
-    for (int s = 0; s < stocks->n_stocks; s++)
-        for (int b = 0; b < draw->batch; b++)
-            if (stocks->sources[draw->source[b]].stock == s) draw->order[place++] = (uint32_t)b;
+    wf_draw_order(stocks, draw->batch, update, draw->order);
 }
 
 static int place_stock(const wf_draw *draw, int place) {
@@ -393,20 +395,25 @@ static void fill_place(void *arg, size_t place, int worker) {
     flow->drop[place] = wf_rng_uniform(&rng) < draw->cond_drop;
 }
 
-/* The noise of every run of one architecture, its hidden units permuted to match their targets. */
-static wf_status match_noise(wf_ctx *ctx, wf_draw *draw) {
-    for (int from = 0, to; from < draw->batch; from = to) {
-        int stock = place_stock(draw, from);
-        for (to = from + 1; to < draw->batch && place_stock(draw, to) == stock;) to++;
-        if (draw->matchers[stock] == NULL) continue;
-        size_t start = draw->shape.param_start[from];
-        WF_TRY(wf__matcher_run(ctx, draw->matchers[stock], draw->flow.w1 + start, 1,
-                               draw->flow.w0 + start, (size_t)(to - from)));
+/* Each run of one architecture: its noise relabelled to match the targets, or (from not NULL) the relabellings alone. */
+static wf_status match_noise(wf_ctx *ctx, wf_draw *draw, uint32_t *from, size_t units) {
+    for (int first = 0, to; first < draw->batch; first = to) {
+        int stock = place_stock(draw, first);
+        for (to = first + 1; to < draw->batch && place_stock(draw, to) == stock;) to++;
+        wf_matcher *matcher = draw->matchers[stock];
+        if (matcher == NULL) continue;
+        size_t start = draw->shape.param_start[first], count = (size_t)(to - first);
+        const float *w1 = draw->flow.w1 + start;
+        float *w0 = draw->flow.w0 + start;
+        if (from == NULL) WF_TRY(wf__matcher_run(ctx, matcher, w1, 1, w0, count));
+        else
+            WF_TRY(wf__matcher_find(ctx, matcher, w1, 1, w0, count, from + (size_t)first * units,
+                                    units));
     }
     return WF_OK;
 }
 
-wf_status wf_draw_batch(wf_ctx *ctx, wf_draw *draw, size_t update) {
+static wf_status fill_batch(wf_ctx *ctx, wf_draw *draw, size_t update) {
     choose_networks(draw, (uint32_t)update);
     if (!draw->shape_fixed) {
         for (int b = 0; b < draw->batch; b++)
@@ -416,5 +423,16 @@ wf_status wf_draw_batch(wf_ctx *ctx, wf_draw *draw, size_t update) {
     }
     fill_call call = {draw, (uint32_t)update};
     wf_parallel(ctx, (size_t)draw->batch, fill_place, &call);
-    return draw->matchers != NULL ? match_noise(ctx, draw) : WF_OK;
+    return WF_OK;
+}
+
+wf_status wf_draw_batch(wf_ctx *ctx, wf_draw *draw, size_t update) {
+    WF_TRY(fill_batch(ctx, draw, update));
+    return draw->matchers != NULL ? match_noise(ctx, draw, NULL, 0) : WF_OK;
+}
+
+wf_status wf_draw_relabellings(wf_ctx *ctx, wf_draw *draw, size_t update, uint32_t *from,
+                               size_t units) {
+    WF_TRY(fill_batch(ctx, draw, update));
+    return match_noise(ctx, draw, from, units);
 }

@@ -2,9 +2,11 @@
  *
  * Collections of one architecture lie in one stock and share its group normalisation, fitted over all of
  * their used networks; with normalise_by = collection each has a stock of its own. A collection is a source: a range of
- * a stock, a condition, and the name of its task. A batch draws, for each
- * place, a source and one of its networks, both uniformly, from stream (seed, place, WF_RNG_BATCH, update);
- * the places are then ordered by stock, so that networks of one architecture lie side by side. */
+ * a stock, a condition, and the name of its task. The places of all
+ * batches, one after another, go through the sources in turn: every source has its equal share, and there are few
+ * different compositions, each of which the GPU records once. Which network of its source a place gets is drawn
+ * uniformly from stream (seed, place, WF_RNG_BATCH, update). The places are then ordered by stock, so that networks of one
+ * architecture lie side by side. */
 #ifndef WF_FLOW_STOCK_H
 #define WF_FLOW_STOCK_H
 
@@ -54,6 +56,14 @@ wf_norm wf_stock_norm(const wf_stock *stock, const wf_graph *graph);
 /* Squared distance of a source's condition from cond; 0 without conditions. */
 double wf_stocks_distance(const wf_stocks *stocks, int source, const float *cond);
 
+/* The source of place b, before ordering. */
+static inline uint32_t wf_draw_source(const wf_stocks *stocks, int batch, size_t update, int b) {
+    return (uint32_t)(((uint64_t)update * (uint64_t)batch + (uint64_t)b) %
+                      (uint64_t)stocks->n_sources);
+}
+/* order[place] = the place before ordering. */
+void wf_draw_order(const wf_stocks *stocks, int batch, size_t update, uint32_t *order);
+
 /* The buffers of a training batch and the stream addresses that fill them. */
 typedef struct wf_draw {
     const wf_stocks *stocks;
@@ -76,5 +86,9 @@ wf_status wf_draw_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc
 void wf_draw_free(wf_draw *draw);
 /* Fills draw->flow: w0, w1, t, cond, drop of update `update`. */
 wf_status wf_draw_batch(wf_ctx *ctx, wf_draw *draw, size_t update);
+/* For the matched coupling: only the relabellings of that update's noise, `from` (batch, units) in the order of places;
+ * units: hidden units of the largest architecture. */
+wf_status wf_draw_relabellings(wf_ctx *ctx, wf_draw *draw, size_t update, uint32_t *from,
+                               size_t units);
 
 #endif

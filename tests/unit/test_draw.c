@@ -1,6 +1,7 @@
-/* What an update draws: fresh and fixed noise, the laws of time; and which weights are kept. */
+/* What an update draws: sources, fresh and fixed noise, the laws of time, matching ahead; and which weights are kept. */
 #include "wf_test.h"
 
+#include "flow/match_ahead.h"
 #include "flow_fixture.h"
 
 typedef struct drawing {
@@ -126,8 +127,100 @@ static void best_weights_had_the_lowest_loss(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* Three collections of two architectures. */
+static void three_sources(wf_ctx *ctx, const wf_fit_desc *desc, wf_zoo *zoos[3], wf_stocks *out) {
+    static const char *const archs[] = {"2-5-2", "2-4-3-2", "2-5-2"};
+    wf_source sources[3];
+    for (int i = 0; i < 3; i++) {
+        zoos[i] = make_zoo(ctx, archs[i], 4 + (size_t)i, (uint32_t)i);
+        sources[i] = (wf_source){.zoo = zoos[i]};
+    }
+    wf_field_desc field = plain_field(0);
+    assert_ok(ctx, wf_stocks_load(ctx, sources, 3, &field, desc, out));
+}
+
+static void sources_take_turns(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_fit_desc desc = quick_fit();
+    wf_zoo *zoos[3];
+    wf_stocks stocks;
+    wf_draw draw;
+    three_sources(ctx, &desc, zoos, &stocks);
+    assert_ok(ctx, wf_draw_create(ctx, &stocks, &desc, &draw));
+    int count[3] = {0};
+    bool seen[3][6] = {{false}};
+    for (size_t update = 0; update < 60; update++) {
+        assert_ok(ctx, wf_draw_batch(ctx, &draw, update));
+        int stock = 0;
+        for (size_t place = 0; place < desc.batch; place++) {
+            uint32_t drawn = draw.order[place], source = draw.source[drawn];
+            assert_true(stocks.sources[source].stock >= stock); /* ordered by architecture */
+            stock = stocks.sources[source].stock;
+            count[source]++;
+            seen[source][draw.network[drawn]] = true;
+        }
+        for (int i = 0; i < 3; i++) assert_true(abs(count[i] - count[0]) <= 1);
+    }
+    assert_true(count[0] == 160 && count[1] == 160 && count[2] == 160);
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 4 + i; k++) assert_true(seen[i][k]);
+    wf_draw_free(&draw);
+    wf_stocks_free(&stocks);
+    for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
+    wf_ctx_free(ctx);
+}
+
+/* Relabellings found ahead, applied to plain noise, are the noise of a matched draw. */
+static void matching_ahead_finds_the_same(void **state) {
+    (void)state;
+    enum { slots = 4, first = 3, end = 17 };
+    wf_ctx *ctx = test_ctx();
+    wf_fit_desc matched = quick_fit(), plain = matched;
+    plain.coupling = WF_COUPLING_INDEPENDENT;
+    wf_zoo *zoos[3];
+    wf_stocks stocks;
+    wf_draw with, without;
+    three_sources(ctx, &matched, zoos, &stocks);
+    assert_ok(ctx, wf_draw_create(ctx, &stocks, &matched, &with));
+    assert_ok(ctx, wf_draw_create(ctx, &stocks, &plain, &without));
+    size_t units = wf_match_units(&stocks);
+    assert_int_equal(units, 7);
+    uint32_t *memory = calloc(slots * matched.batch * units, sizeof *memory);
+    wf_match_ahead *ahead;
+    assert_ok(ctx, wf_match_ahead_start(ctx, &stocks, &matched, first, end, memory, slots, &ahead));
+    for (size_t update = first; update < end; update++) {
+        assert_ok(ctx, wf_match_ahead_wait(ctx, ahead, update));
+        assert_ok(ctx, wf_draw_batch(ctx, &with, update));
+        assert_ok(ctx, wf_draw_batch(ctx, &without, update));
+        for (size_t b = 0; b < matched.batch; b++) {
+            const uint32_t *from = memory + (update % slots * matched.batch + b) * units;
+            const wf_graph *graph = with.graphs[b];
+            size_t start = with.shape.param_start[b];
+            uint32_t perm[7];
+            float moved[64];
+            wf__match_to_perm(graph, from, perm);
+            wf_graph_permute(graph, perm, without.flow.w0 + start, moved);
+            assert_memory_equal(moved, with.flow.w0 + start, graph->n_params * sizeof(float));
+        }
+        wf_match_ahead_release(ahead, update + 1);
+    }
+    wf_match_ahead_stop(ahead);
+    /* Stopped with work left. */
+    assert_ok(ctx, wf_match_ahead_start(ctx, &stocks, &matched, 0, 1000000, memory, slots, &ahead));
+    wf_match_ahead_stop(ahead);
+    free(memory);
+    wf_draw_free(&with);
+    wf_draw_free(&without);
+    wf_stocks_free(&stocks);
+    for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
+    wf_ctx_free(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sources_take_turns),
+        cmocka_unit_test(matching_ahead_finds_the_same),
         cmocka_unit_test(noise_comes_from_its_table),
         cmocka_unit_test(times_follow_their_law),
         cmocka_unit_test(best_weights_had_the_lowest_loss),

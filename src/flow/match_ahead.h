@@ -1,0 +1,24 @@
+/* match_ahead: the relabellings of the matched coupling, found by host threads some updates ahead of the GPU.
+ *
+ * What an update draws depends on its number alone, so a thread with a pool of its own goes through the coming updates
+ * and leaves their relabellings in slots, update u in slot u % slots. */
+#ifndef WF_FLOW_MATCH_AHEAD_H
+#define WF_FLOW_MATCH_AHEAD_H
+
+#include "flow/stock.h"
+
+typedef struct wf_match_ahead wf_match_ahead;
+
+/* relabellings (slots, batch, units), units: wf_match_units. stocks and relabellings are borrowed. first: the first update;
+ * end: one behind the last. */
+wf_status wf_match_ahead_start(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *desc,
+                               size_t first, size_t end, uint32_t *relabellings, size_t slots,
+                               wf_match_ahead **out);
+size_t wf_match_units(const wf_stocks *stocks);
+/* Waits until update `update` is in its slot. */
+wf_status wf_match_ahead_wait(wf_ctx *ctx, wf_match_ahead *ahead, size_t update);
+/* The slots of updates below `update` are free again. */
+void wf_match_ahead_release(wf_match_ahead *ahead, size_t update);
+void wf_match_ahead_stop(wf_match_ahead *ahead); /* accepts NULL */
+
+#endif

@@ -108,6 +108,9 @@ $(BUILD)/src/%.$(1).o: src/%.c
 endef
 $(foreach v,$(VARIANTS),$(eval $(call variant_rule,$(v))))
 
+# Draws and solver states have the same bits as on the CPU, which does not contract either.
+$(BUILD)/src/flow/cuda/%.cu.o: NVCC_FLAGS += -fmad=false
+
 $(BUILD)/src/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(CPPFLAGS) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@

@@ -45,7 +45,7 @@ for check in $checks; do
     tests)
         for test in "$gpu"/test_*; do run "$(basename "$test")" "$test"; done ;;
     memcheck)
-        for test in test_cuda_ops test_cuda_field test_cuda_match test_cuda_eval; do
+        for test in test_cuda_ops test_cuda_field test_cuda_fit test_cuda_sample test_cuda_match test_cuda_eval; do
             run "memcheck $test" env WEFT_CUDA_SMALL=3 compute-sanitizer --error-exitcode 9 "$gpu/$test"
         done ;;
     racecheck) # two shapes only: it follows every access to shared memory
@@ -53,7 +53,9 @@ for check in $checks; do
             run "racecheck $test" env WEFT_CUDA_SMALL=6 compute-sanitizer --tool racecheck \
                 --error-exitcode 9 "$gpu/$test"
         done ;;
-    times) "$gpu/cuda_step" || status=1 ;;
+    times)
+        "$gpu/cuda_step" || status=1
+        "$gpu/cuda_loop" || status=1 ;;
     torch) # the same steps in PyTorch, bf16; the first round only fills the compiler's cache, all cases side by side
         cases="karhunen_lean karhunen_lstar mnist_lean mnist_lstar"
         for case in $cases; do

@@ -34,6 +34,8 @@ typedef enum wf_normalise_by {
     WF_NORMALISE_BY_ARCHITECTURE,
     WF_NORMALISE_BY_COLLECTION
 } wf_normalise_by;
+/* Of the field on a GPU. AUTO: bf16 products with fp32 sums, but fp32 with dopri5. A CPU computes in fp32. */
+typedef enum wf_precision { WF_PRECISION_AUTO, WF_PRECISION_BF16, WF_PRECISION_FP32 } wf_precision;
 typedef enum wf_coupling { WF_COUPLING_INDEPENDENT, WF_COUPLING_MATCHED } wf_coupling;
 
 typedef struct wf_fit_desc {
@@ -65,8 +67,9 @@ typedef struct wf_fit_desc {
     size_t updates, batch;
     size_t limit; /* use only the first `limit` networks of each collection; 0: all */
     uint64_t seed;
-    double save_seconds; /* a checkpoint at least this often: 60 */
-    size_t log_every;    /* a JSON line in `path`.log.jsonl every so many updates: 20 */
+    double save_seconds;    /* a checkpoint at least this often: 60 */
+    size_t log_every;       /* a JSON line in `path`.log.jsonl every so many updates: 20 */
+    wf_precision precision; /* not part of the configuration: a run may go on with another */
 } wf_fit_desc;
 WF_API wf_fit_desc wf_fit_desc_default(void); /* our recipe: muon, preconditioned, matched */
 WF_API wf_fit_desc wf_fit_desc_paper(void);   /* AdamW, plain, independent */
@@ -123,6 +126,7 @@ typedef struct wf_sample_desc {
     size_t batch;              /* networks at a time; 0: chosen */
     uint64_t seed;
     size_t first; /* index of the first network: network k is the same whatever the call */
+    wf_precision precision;
 } wf_sample_desc;
 WF_API wf_sample_desc wf_sample_desc_default(void);
 

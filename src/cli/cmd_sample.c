@@ -45,6 +45,7 @@ static wf_status read_sample_options(cli_app *app, const wf_flow *flow, wf_sampl
     if (cli_given(app, "tolerance")) desc->rtol = desc->atol = cli_real(app, "tolerance");
     if (cli_given(app, "guidance")) desc->guidance = cli_real(app, "guidance");
     if (cli_given(app, "seed")) desc->seed = (uint64_t)cli_int(app, "seed");
+    CLI_TRY(cli_precision(app, &desc->precision));
     desc->first = (size_t)cli_int(app, "first");
     /* Noise of refinement is matched where the flow was trained on matched noise. */
     const char *coupling = wf_flow_meta(flow, "fit.coupling");

@@ -41,6 +41,7 @@ static const cli_option train_options[] = {
     TEXT("cond", 0, "\"C;C;...\"", NULL, "With model.cond: the condition of each collection, numbers joined by commas."),
     TEXT("manifest", 'm', "FILE", NULL, "Collections with their tasks and conditions, in place of --zoo; without either the recipe's zoo.manifest."),
     TEXT("out", 'o', "FILE", NULL, "The flow to write; also its checkpoint. The log is FILE.log.jsonl."),
+    TEXT("precision", 0, "P", NULL, "On a GPU: auto (bf16), bf16 or fp32, in place of the recipe's."),
     SET, END,
 };
 static const cli_option sample_options[] = {
@@ -56,6 +57,7 @@ static const cli_option sample_options[] = {
     TEXT("solver", 0, "NAME", "dopri5", "euler, heun, rk4 or dopri5."),
     {"steps", 0, CLI_INT, "N", "100", "Of euler, heun and rk4.", 1, 1e6},
     {"tolerance", 0, CLI_REAL, "X", "1e-5", "Of dopri5, relative and absolute.", 1e-12, 1},
+    TEXT("precision", 0, "P", "auto", "On a GPU: auto (bf16, but fp32 with dopri5), bf16 or fp32."),
     TEXT("refine", 0, "T,K", NULL, "Noise back to time T and flow again, K times; as 0.75,10."),
     {"first", 0, CLI_INT, "N", "0", "Index of the first network: network k is the same whatever the call.", 0, 4e9},
     END,

@@ -128,6 +128,7 @@ static const key_entry keys[] = {
     {"train", "times", KEY_CHOICE, AT(fit.time_law), 0, 0, NAMES("uniform", "logit-normal"), CLI_STAGE_TRAINING, "how t is drawn"},
     {"train", "cond_drop", KEY_REAL, AT(fit.cond_drop), 0, 1, NULL, CLI_STAGE_TRAINING, "probability that a condition is left out"},
     {"train", "seed", KEY_SEED, AT(fit.seed), 0, 0, NULL, CLI_STAGE_TRAINING, "of batches, noise and times"},
+    {"train", "precision", KEY_CHOICE, AT(fit.precision), 0, 0, NAMES("auto", "bf16", "fp32"), CLI_STAGE_NONE, "on a GPU; auto: bf16"},
     {"train", "save_seconds", KEY_REAL, AT(fit.save_seconds), ZERO_UP, NULL, CLI_STAGE_NONE, "a checkpoint at least this often"},
     {"train", "log_every", KEY_SIZE, AT(fit.log_every), COUNT, NULL, CLI_STAGE_NONE, "updates between lines of the log"},
 
@@ -146,6 +147,7 @@ static const key_entry keys[] = {
     {"sample", "refine_matched", KEY_BOOL, AT(sample.refine_matched), 0, 0, NULL, CLI_STAGE_SAMPLING, "fresh noise matched to the current network"},
     {"sample", "guidance", KEY_REAL, AT(sample.guidance), ANY, NULL, CLI_STAGE_SAMPLING, "with conditions: 1 is plain"},
     {"sample", "guidance_between", KEY_REAL, AT(guidance_between), ANY, NULL, CLI_STAGE_SAMPLING, "with conds: at conditions not trained on"},
+    {"sample", "precision", KEY_CHOICE, AT(sample.precision), 0, 0, NAMES("auto", "bf16", "fp32"), CLI_STAGE_NONE, "on a GPU; auto: bf16, with dopri5 fp32"},
     {"sample", "batch", KEY_SIZE, AT(sample.batch), 0, 1e6, NULL, CLI_STAGE_NONE, "networks at a time; 0: chosen"},
     {"sample", "seed", KEY_SEED, AT(sample.seed), 0, 0, NULL, CLI_STAGE_SAMPLING, "of the noise, and of the controls"},
 

@@ -1,8 +1,8 @@
 #include "flow/checkpoint.h"
 
 #include "base/c_locale.h"
-#include "base/isa.h"
 #include "base/utf8.h"
+#include "flow/cuda/sample_cuda.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *c
 static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_fit_state *state) {
     WF_TRY(wf_meta_add(ctx, meta, "weft.kind", "flow"));
     WF_TRY(wf_meta_add(ctx, meta, "weft.version", "%s", WF_VERSION));
-    WF_TRY(wf_meta_add(ctx, meta, "isa", "%s", wf_isa_name(wf_isa())));
+    WF_TRY(wf_meta_add(ctx, meta, "isa", "%s", state->kernels));
     WF_TRY(wf_meta_add(ctx, meta, "step", "%zu", state->step));
     WF_TRY(wf_meta_add(ctx, meta, "seconds", "%.17g", state->seconds));
     WF_TRY(wf_meta_add(ctx, meta, "window.loss", "%.17g", state->window_loss));
@@ -243,9 +243,9 @@ wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_velocity 
     WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.second", velocity->params, arrays->second),
                 done);
     const char *isa = wf_st_meta(file, "isa");
-    if (isa != NULL && strcmp(isa, wf_isa_name(wf_isa())) != 0)
+    if (isa != NULL && strcmp(isa, state->kernels) != 0)
         wf_warn(ctx, "%s: begun with %s kernels and continued with %s: not bit for bit", path, isa,
-                wf_isa_name(wf_isa()));
+                state->kernels);
 done:
     wf_st_close(file);
     return status;
@@ -353,6 +353,7 @@ fail:
 
 void wf_flow_free(wf_flow *flow) {
     if (flow == NULL) return;
+    wf__sample_cuda_free(flow->gpu);
     wf_velocity_free(&flow->velocity);
     wf_stocks_free(&flow->stocks);
     wf_st_close(flow->file);

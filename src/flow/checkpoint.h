@@ -18,6 +18,7 @@ typedef struct wf_fit_state {
     double window_loss;  /* sum of losses since the last line of the log */
     size_t window_count; /* updates in it */
     double best_loss;    /* lowest loss of a single batch; 1e300 before the first */
+    const char *kernels; /* what it runs on: "avx2", "cuda bf16"; NULL in a flow that was opened */
 } wf_fit_state;
 
 /* The flat arrays of a run, (params) each; ema NULL without EMA, best NULL unless it is what is kept. */
@@ -41,7 +42,8 @@ struct wf_flow {
     wf_fit_state state;
     wf_stocks stocks; /* without weights */
     wf_velocity velocity;
-    float *params; /* those that are kept */
+    float *params;              /* those that are kept */
+    struct wf_sample_cuda *gpu; /* what the last call on a GPU left for the next; NULL: none */
 };
 wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, wf_velocity_maker *maker, void *arg,
                             wf_flow **out);

@@ -293,3 +293,15 @@ wf_status wf_sample_check(wf_ctx *ctx, const wf_sample_desc *desc) {
     const range refine = {"refine_t", desc->refine_t, 0, 1, true, true};
     return desc->refine_cycles > 0 ? check_ranges(ctx, &refine, 1) : WF_OK;
 }
+
+wf_status wf_choose_precision(wf_ctx *ctx, wf_precision asked, bool on_gpu, bool may, bool *fast) {
+    *fast = on_gpu && may && asked != WF_PRECISION_FP32;
+    if (asked != WF_PRECISION_BF16 || *fast) return WF_OK;
+    if (!on_gpu)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "precision is bf16, but this runs on the CPU, which computes in fp32; use "
+                       "device cuda, or precision auto");
+    return wf_fail(ctx, WF_ERR_USAGE,
+                   "precision is bf16, but dopri5 chooses its steps by an error that bf16 would "
+                   "hide; use precision auto or fp32, or a solver of fixed steps");
+}

@@ -28,5 +28,7 @@ wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *fil
 /* Ranges of both descriptions' numbers. WF_ERR_USAGE says which is wrong and what is allowed. */
 wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit);
 wf_status wf_sample_check(wf_ctx *ctx, const wf_sample_desc *desc);
+/* fast: whether the field may round to bf16. may: whether the loop in question could use it. */
+wf_status wf_choose_precision(wf_ctx *ctx, wf_precision asked, bool on_gpu, bool may, bool *fast);
 
 #endif

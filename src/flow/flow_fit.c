@@ -1,4 +1,4 @@
-/* flow_fit: the training loop.
+/* flow_fit: a training run, and its loop on the CPU (fit_loop_gpu.c has the GPU's).
  *
  * One update: draw a batch (stock.c), interpolate, loss and gradient (objective.c), clip + AdamW/Muon +
  * EMA (nn/optim.c). Everything is allocated before the loop; the loop itself touches no allocator
@@ -10,10 +10,10 @@
  *     checkpoint are cut when a run goes on: no line is missing, none is there twice.
  * L3  What a checkpoint holds is finite: an update is made only when loss and gradient are, and weights and
  *     moments are looked at before they replace an earlier checkpoint. */
-#include "flow/flow_fit.h"
+#include "flow/trainer.h"
 
 #include "base/c_locale.h"
-#include "nn/optim.h"
+#include "base/isa.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -57,25 +57,6 @@ wf_fit_desc wf_fit_desc_paper(void) {
     return desc;
 }
 
-typedef struct trainer {
-    wf_ctx *ctx;
-    const char *path;
-    wf_fit_desc desc; /* schedule_updates resolved */
-    wf_path path_form;
-    wf_schedule schedule;
-    wf_stocks stocks;
-    wf_draw draw;
-    wf_velocity velocity;
-    wf_optim *optim;
-    wf_fit_arrays arrays;
-    float *grad;
-    wf_meta config;
-    wf_fit_state state;
-    bool saved; /* a checkpoint of this configuration stands at path */
-    int log;    /* file descriptor; -1 without a log */
-    double started, last_save;
-} trainer;
-
 /* --- the log ------------------------------------------------------------------------------------ */
 
 static wf_status log_name(wf_ctx *ctx, const char *path, char **out) {
@@ -103,7 +84,7 @@ static size_t keep_lines(char *text, size_t size, size_t step) {
 }
 
 /* Invariant L2. A new run starts with an empty log. */
-static wf_status open_log(trainer *tr) {
+static wf_status open_log(wf_trainer *tr) {
     if (tr->desc.log_every == 0) return WF_OK;
     char *name, *text = NULL;
     size_t size = 0;
@@ -122,10 +103,12 @@ done:
     return status;
 }
 
-static double elapsed(const trainer *tr) { return tr->state.seconds + wf_seconds() - tr->started; }
+double wf__trainer_seconds(const wf_trainer *tr) {
+    return tr->state.seconds + wf_seconds() - tr->started;
+}
 
 /* One line for the updates since the last one. */
-static wf_status write_line(trainer *tr, double norm, double factor) {
+static wf_status write_line(wf_trainer *tr, double norm, double factor) {
     if (tr->log < 0 || tr->state.window_count == 0) return WF_OK;
     char line[256];
     locale_t before = wf_c_locale_enter();
@@ -133,13 +116,23 @@ static wf_status write_line(trainer *tr, double norm, double factor) {
                           "{\"update\":%zu,\"loss\":%.9g,\"grad_norm\":%.6g,\"lr\":%.9g,"
                           "\"seconds\":%.3f}\n",
                           tr->state.step, tr->state.window_loss / (double)tr->state.window_count,
-                          norm, tr->desc.lr * factor, elapsed(tr));
+                          norm, tr->desc.lr * factor, wf__trainer_seconds(tr));
     wf_c_locale_leave(before);
     tr->state.window_loss = 0;
     tr->state.window_count = 0;
     errno = ENOSPC; /* what a short write means */
     if (write(tr->log, line, (size_t)length) == length) return WF_OK;
     return wf_fail_errno(tr->ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
+}
+
+wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double factor) {
+    tr->state.step++;
+    tr->state.window_loss += loss;
+    tr->state.window_count++;
+    bool last = tr->state.step == tr->desc.updates;
+    if (tr->desc.log_every > 0 && (last || tr->state.step % tr->desc.log_every == 0))
+        return write_line(tr, norm, factor);
+    return WF_OK;
 }
 
 /* --- the pieces of a run ------------------------------------------------------------------------ */
@@ -150,80 +143,84 @@ static bool all_finite(const float *x, size_t n) {
     return sum == 0;
 }
 
-static wf_status diverged(const trainer *tr, const char *what, double value) {
+wf_status wf__trainer_diverged(const wf_trainer *tr, wf_ctx *ctx, size_t update, const char *what,
+                               double value) {
     const char *kept =
         tr->saved ? "the last checkpoint is kept" : "no checkpoint had been written yet";
-    return wf_fail(tr->ctx, WF_ERR_DIVERGED,
+    return wf_fail(ctx, WF_ERR_DIVERGED,
                    "%s: training diverged at update %zu: the %s is %g; %s. Lower lr (%g)%s, set "
                    "clip, or lengthen warmup, and start anew at another path",
-                   tr->path, tr->state.step + 1, what, value, kept, tr->desc.lr,
+                   tr->path, update, what, value, kept, tr->desc.lr,
                    tr->desc.optimizer == WF_OPT_MUON ? " and muon_lr" : "");
 }
 
 /* Invariant L3: a finite gradient can still make an update overflow. */
-static wf_status check_arrays(const trainer *tr) {
+static wf_status check_arrays(const wf_trainer *tr, wf_ctx *ctx, size_t step) {
     const wf_fit_arrays *a = &tr->arrays;
     size_t n = tr->velocity.params;
     if (all_finite(a->weights, n) && all_finite(a->ema, n) && all_finite(a->first, n) &&
         all_finite(a->second, n))
         return WF_OK;
-    return diverged(tr, "largest weight or moment", INFINITY);
+    return wf__trainer_diverged(tr, ctx, step + 1, "largest weight or moment", INFINITY);
 }
 
-static wf_status save(trainer *tr) {
-    WF_TRY(check_arrays(tr));
+wf_status wf__trainer_store(const wf_trainer *tr, wf_ctx *ctx, const wf_fit_state *state) {
+    WF_TRY(check_arrays(tr, ctx, state->step));
     if (tr->log >= 0 && fsync(tr->log) != 0)
-        return wf_fail_errno(tr->ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
+        return wf_fail_errno(ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
+    return wf_checkpoint_save(ctx, tr->path, &tr->velocity, &tr->stocks, &tr->config, state,
+                              &tr->arrays);
+}
+
+wf_status wf__trainer_interrupted(const wf_trainer *tr) {
+    return wf_fail(tr->ctx, WF_ERR_INTERRUPTED,
+                   "%s: interrupted after update %zu; the checkpoint is saved, run the same "
+                   "command again to go on",
+                   tr->path, tr->state.step);
+}
+
+static wf_status save(wf_trainer *tr) {
     wf_fit_state state = tr->state;
-    state.seconds = elapsed(tr);
-    WF_TRY(wf_checkpoint_save(tr->ctx, tr->path, &tr->velocity, &tr->stocks, &tr->config, &state,
-                              &tr->arrays));
+    state.seconds = wf__trainer_seconds(tr);
+    WF_TRY(wf__trainer_store(tr, tr->ctx, &state));
     tr->saved = true;
     tr->last_save = wf_seconds();
     return WF_OK;
 }
 
-/* One update; *norm and *factor are for the log. */
-static wf_status update(trainer *tr, double *loss, double *norm, double *factor) {
+/* One update. */
+static wf_status update(wf_trainer *tr, double *loss) {
     size_t step = tr->state.step;
     WF_TRY(wf_draw_batch(tr->ctx, &tr->draw, step));
     wf_flow_interpolate(tr->ctx, &tr->path_form, tr->desc.seed, (uint32_t)step, &tr->draw.flow);
     WF_TRY(
         wf_flow_loss(tr->ctx, &tr->velocity, tr->arrays.weights, &tr->draw.flow, loss, tr->grad));
-    if (!isfinite(*loss)) return diverged(tr, "loss", *loss);
-    *norm = wf_optim_norm(tr->ctx, tr->optim, tr->grad);
-    if (!isfinite(*norm)) return diverged(tr, "gradient's norm", *norm);
+    if (!isfinite(*loss)) return wf__trainer_diverged(tr, tr->ctx, step + 1, "loss", *loss);
+    double norm = wf_optim_norm(tr->ctx, tr->optim, tr->grad);
+    if (!isfinite(norm))
+        return wf__trainer_diverged(tr, tr->ctx, step + 1, "gradient's norm", norm);
     if (tr->arrays.best != NULL && *loss < tr->state.best_loss) {
         tr->state.best_loss = *loss;
         memcpy(tr->arrays.best, tr->arrays.weights, tr->velocity.params * sizeof(float));
     }
-    *factor = wf_schedule_factor(&tr->schedule, step);
-    wf_optim_step(tr->ctx, tr->optim, step, *factor, *norm, tr->grad, tr->arrays.weights);
-    tr->state.step++;
-    tr->state.window_loss += *loss;
-    tr->state.window_count++;
-    return WF_OK;
+    double factor = wf_schedule_factor(&tr->schedule, step);
+    wf_optim_step(tr->ctx, tr->optim, step, factor, norm, tr->grad, tr->arrays.weights);
+    return wf__trainer_count(tr, *loss, norm, factor);
 }
 
-static wf_status train(trainer *tr) {
+static wf_status train(wf_trainer *tr) {
     const wf_fit_desc *desc = &tr->desc;
     wf_meter meter = wf_meter_start(tr->ctx, "training the flow", "updates", (double)desc->updates);
-    double loss = NAN, norm = 0, factor = 0, smooth = NAN;
+    double loss = NAN, smooth = NAN;
     while (tr->state.step < desc->updates) {
         if (wf_interrupted(tr->ctx)) {
             WF_TRY(save(tr));
-            return wf_fail(
-                tr->ctx, WF_ERR_INTERRUPTED,
-                "%s: interrupted after update %zu; the checkpoint is saved, run the same "
-                "command again to go on",
-                tr->path, tr->state.step);
+            return wf__trainer_interrupted(tr);
         }
-        WF_TRY(update(tr, &loss, &norm, &factor));
+        WF_TRY(update(tr, &loss));
         smooth = isnan(smooth) ? loss : 0.98 * smooth + 0.02 * loss;
         wf_meter_update(&meter, (double)tr->state.step, "loss %.4f", smooth);
         bool last = tr->state.step == desc->updates;
-        if (desc->log_every > 0 && (last || tr->state.step % desc->log_every == 0))
-            WF_TRY(write_line(tr, norm, factor));
         if (last || wf_seconds() - tr->last_save >= desc->save_seconds) WF_TRY(save(tr));
     }
     wf_meter_end(&meter, (double)tr->state.step, "loss %.4f", smooth);
@@ -232,18 +229,18 @@ static wf_status train(trainer *tr) {
 
 /* --- setting up --------------------------------------------------------------------------------- */
 
-static wf_status make_optimiser(trainer *tr) {
+static wf_status make_optimiser(wf_trainer *tr) {
     const wf_fit_desc *desc = &tr->desc;
-    wf_optim_desc optim = {.lr = desc->lr,
-                           .weight_decay = desc->weight_decay,
-                           .beta1 = desc->beta1,
-                           .beta2 = desc->beta2,
-                           .eps = desc->eps,
-                           .muon = desc->optimizer == WF_OPT_MUON,
-                           .muon_lr = desc->muon_lr,
-                           .muon_momentum = desc->muon_momentum,
-                           .clip = desc->clip,
-                           .ema = desc->ema};
+    tr->optim_desc = (wf_optim_desc){.lr = desc->lr,
+                                     .weight_decay = desc->weight_decay,
+                                     .beta1 = desc->beta1,
+                                     .beta2 = desc->beta2,
+                                     .eps = desc->eps,
+                                     .muon = desc->optimizer == WF_OPT_MUON,
+                                     .muon_lr = desc->muon_lr,
+                                     .muon_momentum = desc->muon_momentum,
+                                     .clip = desc->clip,
+                                     .ema = desc->ema};
     int n = tr->velocity.n_tensors;
     wf_optim_tensor *tensors;
     WF_TRY(wf_alloc(tr->ctx, (size_t)n, sizeof *tensors, "optimiser", &tensors));
@@ -252,7 +249,7 @@ static wf_status make_optimiser(trainer *tr) {
         tensors[i] = (wf_optim_tensor){t->offset, t->rows, t->cols, t->matrix, t->decay};
     }
     wf_status status =
-        wf_optim_create(tr->ctx, &optim, tensors, n, tr->velocity.params, &tr->optim);
+        wf_optim_create(tr->ctx, &tr->optim_desc, tensors, n, tr->velocity.params, &tr->optim);
     free(tensors);
     if (status != WF_OK) return status;
     tr->arrays.first = wf_optim_first(tr->optim);
@@ -265,7 +262,7 @@ static wf_status make_optimiser(trainer *tr) {
     return WF_OK;
 }
 
-static wf_status start_or_resume(trainer *tr, uint64_t field_seed) {
+static wf_status start_or_resume(wf_trainer *tr, uint64_t field_seed) {
     size_t params = tr->velocity.params;
     if (wf_file_exists(tr->path)) {
         tr->saved = true;
@@ -279,7 +276,16 @@ static wf_status start_or_resume(trainer *tr, uint64_t field_seed) {
     return WF_OK;
 }
 
-static wf_status set_up(trainer *tr, const wf_source *sources, int n_sources,
+/* A field that has no program for the GPU is trained on the CPU. */
+static wf_status choose_device(wf_trainer *tr) {
+    WF_TRY(wf_use_cuda(tr->ctx, &tr->on_gpu));
+    if (tr->velocity.field == NULL) tr->on_gpu = false;
+    WF_TRY(wf_choose_precision(tr->ctx, tr->desc.precision, tr->on_gpu, true, &tr->fast));
+    tr->state.kernels = !tr->on_gpu ? wf_isa_name(wf_isa()) : tr->fast ? "cuda bf16" : "cuda fp32";
+    return WF_OK;
+}
+
+static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
                         const wf_field_desc *field, wf_velocity_maker *maker, void *arg) {
     wf_ctx *ctx = tr->ctx;
     const wf_fit_desc *desc = &tr->desc;
@@ -289,6 +295,7 @@ static wf_status set_up(trainer *tr, const wf_source *sources, int n_sources,
         return wf_fail(ctx, WF_ERR_USAGE,
                        "the matched coupling needs a permutation-equivariant field; use "
                        "coupling = independent");
+    WF_TRY(choose_device(tr));
     WF_TRY(wf_stocks_load(ctx, sources, n_sources, field, desc, &tr->stocks));
     WF_TRY(wf_config_put(ctx, &tr->config, field, desc));
     WF_TRY(wf_checkpoint_sources(ctx, &tr->stocks, &tr->config));
@@ -298,13 +305,13 @@ static wf_status set_up(trainer *tr, const wf_source *sources, int n_sources,
     if (desc->kept == WF_KEPT_BEST)
         WF_TRY(wf_alloc(ctx, params, sizeof(float), "best weights", &tr->arrays.best));
     WF_TRY(make_optimiser(tr));
-    WF_TRY(wf_draw_create(ctx, &tr->stocks, desc, &tr->draw));
+    if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->stocks, desc, &tr->draw));
     WF_TRY(start_or_resume(tr, field->seed));
     tr->started = tr->last_save = wf_seconds();
     return tr->state.step < desc->updates ? open_log(tr) : WF_OK;
 }
 
-static void trainer_free(trainer *tr) {
+static void trainer_free(wf_trainer *tr) {
     if (tr->log >= 0) close(tr->log);
     wf_draw_free(&tr->draw);
     wf_optim_free(tr->optim);
@@ -320,14 +327,14 @@ wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,
                            const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
                            wf_velocity_maker *maker, void *arg, wf_flow **out) {
     if (out != NULL) *out = NULL;
-    trainer tr = {.ctx = ctx, .path = path, .log = -1, .state = {.best_loss = 1e300}};
+    wf_trainer tr = {.ctx = ctx, .path = path, .log = -1, .state = {.best_loss = 1e300}};
     tr.desc = desc == NULL ? wf_fit_desc_default() : *desc;
     /* The horizon is part of the configuration, the number of updates is not. */
     if (!tr.desc.cosine) tr.desc.schedule_updates = 0;
     else if (tr.desc.schedule_updates == 0) tr.desc.schedule_updates = tr.desc.updates;
     tr.path_form = (wf_path){tr.desc.precondition, tr.desc.source_std, tr.desc.path_noise};
     wf_status status = set_up(&tr, sources, n_sources, field, maker, arg);
-    if (status == WF_OK) status = train(&tr);
+    if (status == WF_OK) status = tr.on_gpu ? wf__train_gpu(&tr) : train(&tr);
     trainer_free(&tr);
     if (status == WF_OK && out != NULL) status = wf_flow_open_with(ctx, path, maker, arg, out);
     return status;

@@ -33,6 +33,7 @@ wf_status wf_velocity_gmn(wf_ctx *ctx, void *arg, const wf_field_desc *desc, siz
     wf_field *field;
     WF_TRY(wf_field_create(ctx, desc, WF_F32, &field));
     *out = (wf_velocity){.self = field,
+                         .field = field,
                          .params = wf_field_params(field),
                          .equivariant = true,
                          .init = gmn_init,

@@ -6,6 +6,7 @@
  * A network depends on its index alone, never on the batch or the call it is made in. */
 #include "base/random.h"
 #include "flow/checkpoint.h"
+#include "flow/cuda/sample_cuda.h"
 #include "flow/ode.h"
 #include "weft/align.h"
 
@@ -40,13 +41,16 @@ typedef struct sampler {
     const wf_sample_desc *desc;
     wf_path path;
     bool want_cond, want_null; /* which velocities the guided one needs */
-    wf_batch shape;            /* of `batch` networks; its first m are a batch of m */
+    bool on_gpu, fast;
+    wf_sample_cuda *gpu; /* the flow's */
+    wf_batch shape;      /* of `batch` networks; its first m are a batch of m */
     int batch;
     int folds_each;
     float *x, *t, *f, *f_null;
     float *cond; /* (batch, K), or NULL */
     uint8_t *drop;
-    double *y;   /* (batch, n_params) */
+    double *y; /* (batch, n_params); on the GPU: its memory */
+    double *own_y;
     float *flat; /* (2, batch, n_params): networks and noise in float, for matching and output */
     wf_arena arena;
     wf_ode_stats stats;
@@ -135,6 +139,7 @@ static wf_status choose_norm(wf_ctx *ctx, sampler *s, const float *cond) {
 
 static int choose_batch(const sampler *s, size_t n) {
     size_t batch = s->desc->batch;
+    if (batch == 0 && s->on_gpu) batch = batch_at_most;
     if (batch == 0) {
         size_t each = s->graph->n_params * (size_t)s->flow->field.edge * sizeof(float);
         batch = (size_t)batch_bytes / (each * copies_of_edges + 1);
@@ -145,23 +150,27 @@ static int choose_batch(const sampler *s, size_t n) {
     return batch > 1 << 20 ? 1 << 20 : (int)batch;
 }
 
-static wf_status sampler_alloc(sampler *s, const float *cond) {
+static wf_status build_shape(sampler *s) {
+    const wf_graph **graphs;
+    WF_TRY(wf_alloc(s->ctx, (size_t)s->batch, sizeof *graphs, "sampling", &graphs));
+    for (int r = 0; r < s->batch; r++) graphs[r] = s->graph;
+    wf_arena_reset(&s->arena);
+    wf_status status = wf_batch_build(s->ctx, &s->arena, graphs, s->batch, &s->shape);
+    free(graphs);
+    return status;
+}
+
+static wf_status alloc_cpu(sampler *s, const float *cond) {
     wf_ctx *ctx = s->ctx;
     size_t rows = (size_t)s->batch, all = rows * s->graph->n_params;
     size_t k = (size_t)s->flow->field.cond_size;
     const char *what = "sampling";
-    const wf_graph **graphs;
-    WF_TRY(wf_alloc(ctx, rows, sizeof *graphs, what, &graphs));
-    for (size_t r = 0; r < rows; r++) graphs[r] = s->graph;
-    wf_status status = wf_batch_build(ctx, &s->arena, graphs, s->batch, &s->shape);
-    free(graphs);
-    if (status != WF_OK) return status;
     s->folds_each = s->shape.n_folds / s->batch;
     WF_TRY(wf_alloc(ctx, all, sizeof(float), what, &s->x));
     WF_TRY(wf_alloc(ctx, all, sizeof(float), what, &s->f));
     WF_TRY(wf_alloc(ctx, rows, sizeof(float), what, &s->t));
-    WF_TRY(wf_alloc(ctx, all, sizeof(double), what, &s->y));
-    WF_TRY(wf_alloc(ctx, 2 * all, sizeof(float), what, &s->flat));
+    WF_TRY(wf_alloc(ctx, all, sizeof(double), what, &s->own_y));
+    s->y = s->own_y;
     if (s->want_cond && s->want_null) WF_TRY(wf_alloc(ctx, all, sizeof(float), what, &s->f_null));
     if (s->flow->field.cond == WF_COND_NONE) return WF_OK;
     WF_TRY(wf_alloc(ctx, rows * k, sizeof(float), what, &s->cond));
@@ -172,8 +181,53 @@ static wf_status sampler_alloc(sampler *s, const float *cond) {
     return WF_OK;
 }
 
+/* The flow's sampler of the last call where it serves this one too, else a new one. */
+static wf_status open_gpu(sampler *s) {
+    wf_flow *flow = s->flow;
+    if (wf__sample_cuda_serves(flow->gpu, s->graph, s->batch, s->fast)) return WF_OK;
+    wf__sample_cuda_free(flow->gpu);
+    flow->gpu = NULL;
+    WF_TRY(build_shape(s));
+    wf_sample_cuda_desc desc = {.velocity = &flow->velocity,
+                                .params = flow->params,
+                                .graph = s->graph,
+                                .shape = &s->shape,
+                                .batch = s->batch,
+                                .cond_size = flow->field.cond_size,
+                                .fast = s->fast};
+    return wf__sample_cuda_create(s->ctx, &desc, &flow->gpu);
+}
+
+static wf_status alloc_gpu(sampler *s, const float *cond) {
+    wf_status status = open_gpu(s);
+    while (status == WF_ERR_MEMORY && s->desc->batch == 0 && s->batch > 1) {
+        s->batch = (s->batch + 1) / 2;
+        status = open_gpu(s);
+    }
+    if (status != WF_OK) return status;
+    s->gpu = s->flow->gpu;
+    s->y = wf__sample_cuda_states(s->gpu);
+    wf_sample_cuda_call call = {.path = s->path,
+                                .cond = cond,
+                                .want_cond = s->want_cond,
+                                .want_null = s->want_null,
+                                .guidance = (float)s->desc->guidance,
+                                .seed = s->desc->seed};
+    return wf__sample_cuda_begin(s->ctx, s->gpu, &call);
+}
+
+static wf_status sampler_alloc(sampler *s, const float *cond) {
+    if (s->on_gpu) WF_TRY(alloc_gpu(s, cond));
+    else {
+        WF_TRY(build_shape(s));
+        WF_TRY(alloc_cpu(s, cond));
+    }
+    return wf_alloc(s->ctx, 2 * (size_t)s->batch * s->graph->n_params, sizeof(float), "sampling",
+                    &s->flat);
+}
+
 static void sampler_free(sampler *s) {
-    void *memory[] = {s->x, s->f, s->f_null, s->t, s->y, s->flat, s->cond, s->drop};
+    void *memory[] = {s->x, s->f, s->f_null, s->t, s->own_y, s->flat, s->cond, s->drop};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
     wf_arena_free(&s->arena);
 }
@@ -201,8 +255,9 @@ static wf_status integrate(sampler *s, size_t first, int n, double from, double 
                               .dim = s->graph->n_params,
                               .t0 = from,
                               .t1 = 1,
-                              .fn = velocity_fn,
-                              .arg = s,
+                              .fn = s->on_gpu ? wf__sample_cuda_velocity : velocity_fn,
+                              .arg = s->on_gpu ? (void *)s->gpu : (void *)s,
+                              .ops = s->on_gpu ? wf__sample_cuda_ops(s->gpu) : NULL,
                               .label = "network",
                               .first = first,
                               .meter = &s->meter,
@@ -221,27 +276,39 @@ static void draw_noise(const sampler *s, size_t first, int n, wf_purpose purpose
     for (size_t i = 0; i < (size_t)n * p; i++) out[i] *= (float)s->path.source_std;
 }
 
+static wf_status start_states(sampler *s, size_t first, int n) {
+    if (s->on_gpu) return wf__sample_cuda_noise(s->ctx, s->gpu, first, n);
+    draw_noise(s, first, n, WF_RNG_SAMPLE, 0, s->flat);
+    for (size_t i = 0; i < (size_t)n * s->graph->n_params; i++) s->y[i] = (double)s->flat[i];
+    return WF_OK;
+}
+
 /* Back on the networks' own scale. */
-static void write_networks(sampler *s, int n, float *out) {
+static wf_status write_networks(sampler *s, int n, float *out) {
     size_t p = s->graph->n_params;
-    for (size_t i = 0; i < (size_t)n * p; i++) s->flat[i] = (float)s->y[i];
+    if (s->on_gpu) WF_TRY(wf__sample_cuda_fetch(s->ctx, s->gpu, n, s->flat));
+    else
+        for (size_t i = 0; i < (size_t)n * p; i++) s->flat[i] = (float)s->y[i];
     for (int r = 0; r < n; r++)
         wf_norm_invert(&s->norm, s->graph, s->flat + (size_t)r * p, out + (size_t)r * p);
+    return WF_OK;
 }
 
 static wf_status corrupt(sampler *s, size_t first, int n, uint32_t cycle) {
+    wf_match_desc match = wf_match_desc_default();
+    match.sweeps = s->flow->fit.match_sweeps;
+    match.seed = s->flow->fit.seed;
+    double t = s->desc->refine_t;
+    if (s->on_gpu)
+        return wf__sample_cuda_corrupt(s->ctx, s->gpu, first, n, cycle, t,
+                                       s->desc->refine_matched ? &match : NULL);
     size_t all = (size_t)n * s->graph->n_params;
     float *w = s->flat, *eps = s->flat + (size_t)s->batch * s->graph->n_params;
     for (size_t i = 0; i < all; i++) w[i] = (float)s->y[i];
     draw_noise(s, first, n, WF_RNG_REFINE, cycle, eps);
     bool may_match = s->flow->velocity.equivariant && s->graph->n_orbits > 0;
-    if (s->desc->refine_matched && may_match) {
-        wf_match_desc match = wf_match_desc_default();
-        match.sweeps = s->flow->fit.match_sweeps;
-        match.seed = s->flow->fit.seed;
+    if (s->desc->refine_matched && may_match)
         WF_TRY(wf_match_pairs(s->ctx, s->graph, w, eps, (size_t)n, &match));
-    }
-    double t = s->desc->refine_t;
     for (size_t i = 0; i < all; i++) s->y[i] = t * s->y[i] + (1 - t) * (double)eps[i];
     return WF_OK;
 }
@@ -249,20 +316,17 @@ static wf_status corrupt(sampler *s, size_t first, int n, uint32_t cycle) {
 /* Networks first .. first+n-1; `done` of all networks were made before. */
 static wf_status sample_batch(sampler *s, size_t first, int n, size_t done, float *weights,
                               float *direct) {
-    size_t all = (size_t)n * s->graph->n_params;
     double share = direct_share(s->desc);
-    draw_noise(s, first, n, WF_RNG_SAMPLE, 0, s->flat);
-    for (size_t i = 0; i < all; i++) s->y[i] = (double)s->flat[i];
+    WF_TRY(start_states(s, first, n));
     WF_TRY(integrate(s, first, n, 0, (double)done, share));
-    if (direct != NULL) write_networks(s, n, direct);
+    if (direct != NULL) WF_TRY(write_networks(s, n, direct));
     double cycle_share = share * (1 - s->desc->refine_t);
     for (int cycle = 0; cycle < s->desc->refine_cycles; cycle++) {
         WF_TRY(corrupt(s, first, n, (uint32_t)cycle));
         WF_TRY(integrate(s, first, n, s->desc->refine_t,
                          (double)done + n * (share + cycle * cycle_share), cycle_share));
     }
-    write_networks(s, n, weights);
-    return WF_OK;
+    return write_networks(s, n, weights);
 }
 
 static wf_status sample_all(sampler *s, size_t n, float *weights, float *direct) {
@@ -297,6 +361,10 @@ static wf_status sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const
     s.want_cond = !conditional || (cond != NULL && g != 0);
     s.want_null = conditional && (cond == NULL || g != 1);
     WF_TRY(check_condition(ctx, &s, cond));
+    WF_TRY(wf_use_cuda(ctx, &s.on_gpu));
+    if (flow->velocity.field == NULL) s.on_gpu = false;
+    WF_TRY(wf_choose_precision(ctx, desc->precision, s.on_gpu, desc->solver != WF_SOLVER_DOPRI5,
+                               &s.fast));
     s.batch = choose_batch(&s, n);
     s.meter = wf_meter_start(ctx, "sampling networks", "networks", (double)n);
     wf_status status = choose_norm(ctx, &s, cond);

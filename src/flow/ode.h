@@ -25,14 +25,43 @@ const wf_ode_table *wf_ode_table_of(wf_solver solver);
 typedef wf_status wf_ode_fn(void *arg, int n, const int *which, const double *t, const double *y,
                             double *dy);
 
+/* The arithmetic on states, (rows, dim) double each; arrays over rows are in host memory always. NULL in a problem: states
+ * are in host memory. flow/cuda/ode_cuda.h has them on a GPU; f then takes and gives its memory too. */
+typedef struct wf_ode_ops wf_ode_ops;
+struct wf_ode_ops {
+    wf_arena *memory; /* states are taken from here */
+    int check_every;  /* fixed steps between looks at whether states are finite */
+    void *self;       /* the implementation's */
+    /* out = y + h sum_j weight[j] k[j], j < n */
+    wf_status (*combine)(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *y,
+                         double *const *k, const double *weight, int n, const double *h,
+                         double *out);
+    /* out[r] = RMS of x / (atol + rtol |y|) */
+    wf_status (*norms)(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *x,
+                       const double *y, double atol, double rtol, double *out);
+    /* out[r] = RMS of h sum_j weight[j] k[j] / (atol + rtol max(|y|, |next|)); NaN: it or next is not finite */
+    wf_status (*errors)(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *y,
+                        const double *next, double *const *k, const double *weight, int n,
+                        const double *h, double atol, double rtol, double *out);
+    /* x -= y */
+    wf_status (*subtract)(const wf_ode_ops *ops, wf_ctx *ctx, size_t count, double *x,
+                          const double *y);
+    /* The first row that is not finite, or -1. */
+    wf_status (*find_bad)(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *y,
+                          int *out);
+    wf_status (*copy)(const wf_ode_ops *ops, wf_ctx *ctx, double *to, const double *from,
+                      size_t count);
+};
+
 typedef struct wf_ode_problem {
     int systems;
     size_t dim;
     double t0, t1; /* t0 < t1; f is never asked outside of them */
     wf_ode_fn *fn;
     void *arg;
-    const char *label; /* what a system is called in sentences: "network" */
-    size_t first;      /* number of system 0 there */
+    const wf_ode_ops *ops; /* NULL: the CPU's */
+    const char *label;     /* what a system is called in sentences: "network" */
+    size_t first;          /* number of system 0 there */
     /* Progress of the call this solve is a part of; meter may be NULL. */
     struct wf_meter *meter;
     double meter_done, meter_share; /* units before this solve, units a system is worth */

@@ -13,7 +13,8 @@ typedef struct wf_velocity {
     size_t params;
     const wf_field_tensor *tensors; /* tile the flat array in order */
     int n_tensors;
-    bool equivariant; /* under relabelling of hidden units; the matched coupling needs it */
+    const wf_field *field; /* the field behind it, for loops on a GPU; NULL: it has none */
+    bool equivariant;      /* under relabelling of hidden units; the matched coupling needs it */
     void (*init)(const void *self, uint64_t seed, float *params);
     /* As wf_field_forward and wf_field_backward, in float. */
     wf_status (*forward)(wf_ctx *ctx, void *self, const float *params, const wf_batch *batch,

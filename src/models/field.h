@@ -39,8 +39,16 @@ wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, con
 /* On a GPU: products of operands rounded to bf16 and fused kernels, about 1e-2 by norm from the float ones; at the start
  * a field is in float. */
 void wf_field_set_fast(wf_field *field, bool fast);
-/* After a forward with keep: grad (params) = d(sum dv*v)/d(params), overwritten. dw (P, may be NULL): gradient by w. */
+/* After a forward with keep, whose arrays must still hold what they held: grad (params) = d(sum dv*v)/d(params),
+ * overwritten. dw (P, may be NULL): gradient by w. */
 wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad, void *dw);
+/* The field as a program on the GPU (models/cuda/gmn_cuda.h), for loops that stay there: keep, fast and borrowed as
+ * there. WF_F32 fields only. */
+struct gmn_cuda;
+struct gmn_cuda_buffers;
+wf_status wf_field_program(wf_ctx *ctx, const wf_field *field, const wf_batch *batch, bool keep,
+                           bool fast, const struct gmn_cuda_buffers *borrowed,
+                           struct gmn_cuda **out);
 /* Floating-point operations of the matrix products of the last step (forward with keep, and backward). */
 double wf_field_flops(const wf_field *field);
 

@@ -255,6 +255,20 @@ wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, con
     return WF_OK;
 }
 
+wf_status wf_field_program(wf_ctx *ctx, const wf_field *field, const wf_batch *batch, bool keep,
+                           bool fast, const struct gmn_cuda_buffers *borrowed,
+                           struct gmn_cuda **out) {
+    *out = NULL;
+    WF_TRY(check_batch(ctx, field, batch, field)); /* conditions lie in the program's buffers */
+    gmn_cuda_desc desc = {.layout = &field->layout,
+                          .fourier = field->fourier,
+                          .batch = batch,
+                          .keep = keep,
+                          .fast = fast,
+                          .borrowed = *borrowed};
+    return wf__gmn_cuda_create(ctx, &desc, out);
+}
+
 /* --- backward ------------------------------------------------------------------------------------ */
 typedef struct backward_work {
     wf_field *field;

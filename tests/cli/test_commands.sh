@@ -46,6 +46,8 @@ check sample-arch "$weft" sample flow.safetensors -n 2 -o other.safetensors --ar
 expect sample-depth 2 "keep the number of layers" "$weft" sample flow.safetensors -n 2 -o x.safetensors --arch 2-5-4-3
 expect sample-bad-refine 2 "T,K" "$weft" sample flow.safetensors -o x.safetensors --refine 2,3
 expect sample-bad-solver 2 "dopri5" "$weft" sample flow.safetensors -o x.safetensors --solver magic
+expect sample-bad-precision 2 "auto, bf16, fp32" "$weft" sample flow.safetensors -o x.safetensors --precision fp8
+expect sample-bf16-cpu 2 "runs on the CPU" "$weft" sample flow.safetensors -o x.safetensors --precision bf16 --device cpu
 expect sample-cond 2 "without conditions" "$weft" sample flow.safetensors -o x.safetensors --cond 1
 
 "$weft" eval --zoo zoo.safetensors --nets nets.safetensors --data "$recipe" --json -q >row.json

@@ -20,6 +20,7 @@ struct gmn_cuda {
     gmn_cuda_buffers buffers;
     wf_arena own; /* buffers that are not borrowed */
     size_t n_params, n_values, n_graphs, n_cond;
+    cudaGraph_t forward_graph, backward_graph;
     cudaGraphExec_t forward, backward;
     wf_gpu::pack_job *packs; /* fast: weights to bf16, device memory */
     int n_packs;
@@ -123,14 +124,12 @@ void record_backward(gmn_cuda *program, const gmn_inputs *in) {
 }
 
 wf_status capture(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in, record_fn *record,
-                  cudaGraphExec_t *out) {
-    cudaGraph_t graph = NULL;
+                  cudaGraph_t *graph, cudaGraphExec_t *out) {
     WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
     record(program, in);
-    cudaError_t error = cudaStreamEndCapture(stream(), &graph);
+    cudaError_t error = cudaStreamEndCapture(stream(), graph);
     wf_status status = recorded(ctx, program);
-    if (status == WF_OK && error == cudaSuccess) error = cudaGraphInstantiate(out, graph, 0);
-    if (graph != NULL) cudaGraphDestroy(graph);
+    if (status == WF_OK && error == cudaSuccess) error = cudaGraphInstantiate(out, *graph, 0);
     if (status == WF_OK && error != cudaSuccess)
         status =
             wf_fail(ctx, WF_ERR_FAILED, "field on the GPU: capture: %s", cudaGetErrorString(error));
@@ -145,8 +144,10 @@ wf_status record_all(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in) {
         WF_TRY(recorded(ctx, program));
     }
     WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream())); /* before the tables are uploaded again */
-    WF_TRY(capture(ctx, program, in, record_forward, &program->forward));
-    if (in->keep) WF_TRY(capture(ctx, program, in, record_backward, &program->backward));
+    WF_TRY(capture(ctx, program, in, record_forward, &program->forward_graph, &program->forward));
+    if (in->keep)
+        WF_TRY(capture(ctx, program, in, record_backward, &program->backward_graph,
+                       &program->backward));
     return WF_OK;
 }
 
@@ -198,6 +199,8 @@ void destroy(gmn_cuda *program) {
     if (stream() != NULL) cudaStreamSynchronize(stream());
     if (program->forward != NULL) cudaGraphExecDestroy(program->forward);
     if (program->backward != NULL) cudaGraphExecDestroy(program->backward);
+    if (program->forward_graph != NULL) cudaGraphDestroy(program->forward_graph);
+    if (program->backward_graph != NULL) cudaGraphDestroy(program->backward_graph);
     wf_tape_free(&program->part.tape);
     wf_arena_free(&program->own);
     free(program);
@@ -294,6 +297,10 @@ extern "C" wf_status wf__gmn_cuda_forward(wf_ctx *ctx, gmn_cuda *program) {
 extern "C" wf_status wf__gmn_cuda_backward(wf_ctx *ctx, gmn_cuda *program) {
     locked guard;
     return replay(ctx, program->backward);
+}
+
+extern "C" void *wf__gmn_cuda_graph(const gmn_cuda *program, bool backward) {
+    return backward ? program->backward_graph : program->forward_graph;
 }
 
 extern "C" wf_status wf__gmn_cuda_wait(wf_ctx *ctx) {

@@ -41,6 +41,8 @@ size_t wf__gmn_cuda_bytes(const gmn_cuda *program); /* device memory it holds or
 /* Enqueue v = velocity; then grad (and dw) from dv, for a program with keep. */
 wf_status wf__gmn_cuda_forward(wf_ctx *ctx, gmn_cuda *program);
 wf_status wf__gmn_cuda_backward(wf_ctx *ctx, gmn_cuda *program);
+/* The cudaGraph_t behind either, the program's: for a caller who builds a larger graph around it. */
+void *wf__gmn_cuda_graph(const gmn_cuda *program, bool backward);
 /* Waits for the stream; says what went wrong on the GPU. */
 wf_status wf__gmn_cuda_wait(wf_ctx *ctx);
 

@@ -33,6 +33,11 @@ wf_status wf__gmn_cuda_backward(wf_ctx *ctx, gmn_cuda *program) {
     return absent(ctx);
 }
 
+void *wf__gmn_cuda_graph(const gmn_cuda *program, bool backward) {
+    (void)program, (void)backward;
+    return NULL;
+}
+
 wf_status wf__gmn_cuda_wait(wf_ctx *ctx) { return absent(ctx); }
 
 void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache) { (void)cache; }

@@ -1,0 +1,177 @@
+/* cuda_loop: what an update costs on the GPU beside its field: draw, loss, optimiser, matching.
+ *
+ *     cuda_loop [CASE...]      of karhunen-lean karhunen-lstar mnist-lean mnist-lstar; all without
+ *     cuda_loop profile CASE   two updates with Muon and matched noise, for a profiler */
+#include "base/random.h"
+#include "flow/cuda/fit_cuda.h"
+#include "flow/match_ahead.h"
+#include "models/cuda/gmn_cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { batch = 256 };
+static int rounds = 3;
+static size_t repeats = 12;
+
+static void check(wf_ctx *ctx, wf_status status) {
+    if (status == WF_OK) return;
+    fprintf(stderr, "cuda_loop: %s\n", wf_last_error(ctx));
+    exit(1);
+}
+
+/* Networks of normal deviates in place of a collection. */
+static wf_stocks make_stocks(wf_ctx *ctx, bool mnist) {
+    wf_stocks stocks = {.n_stocks = 1, .n_sources = 1};
+    size_t count = mnist ? 500 : 2000;
+    stocks.stocks = calloc(1, sizeof *stocks.stocks);
+    stocks.sources = calloc(1, sizeof *stocks.sources);
+    check(ctx, wf_graph_parse(ctx, mnist ? "784-32-32-10" : "64-16-8-10", "relu",
+                              mnist ? WF_GRAPH_FOLD_INPUT : 0, &stocks.stocks[0].graph));
+    size_t params = stocks.stocks[0].graph->n_params;
+    stocks.stocks[0].count = stocks.sources[0].count = count;
+    stocks.stocks[0].weights = malloc(count * params * sizeof(float));
+    for (size_t k = 0; k < count; k++) {
+        wf_rng rng = wf_rng_at(5, (uint32_t)k, WF_RNG_TEST, 0);
+        wf_rng_normals(&rng, stocks.stocks[0].weights + k * params, params);
+    }
+    return stocks;
+}
+
+static double time_updates(wf_ctx *ctx, const wf_velocity *velocity, const wf_stocks *stocks,
+                           wf_fit_desc fit, bool fast) {
+    size_t params = velocity->params;
+    wf_fit_arrays arrays = {calloc(params, 4), calloc(params, 4), NULL, calloc(params, 4),
+                            calloc(params, 4)};
+    velocity->init(velocity->self, 1, arrays.weights);
+    memcpy(arrays.ema, arrays.weights, params * 4);
+    wf_fit_cuda_desc desc = {.velocity = velocity,
+                             .stocks = stocks,
+                             .fit = &fit,
+                             .path = {fit.precondition, fit.source_std, fit.path_noise},
+                             .optim = {.lr = fit.lr,
+                                       .beta1 = fit.beta1,
+                                       .beta2 = fit.beta2,
+                                       .eps = fit.eps,
+                                       .muon = fit.optimizer == WF_OPT_MUON,
+                                       .muon_lr = fit.muon_lr,
+                                       .muon_momentum = fit.muon_momentum,
+                                       .clip = fit.clip,
+                                       .ema = fit.ema},
+                             .arrays = &arrays,
+                             .best_loss = 1e300,
+                             .fast = fast};
+    wf_fit_cuda *engine;
+    check(ctx, wf__fit_cuda_create(ctx, &desc, &engine));
+    size_t made = 0;
+    double best = 1e30;
+    for (int round = -1; round < rounds; round++) {
+        wf_update_record record;
+        double start = wf_seconds();
+        for (size_t k = 0; k < repeats; k++) check(ctx, wf__fit_cuda_enqueue(ctx, engine));
+        for (size_t k = 0; k < repeats; k++)
+            check(ctx, wf__fit_cuda_record(ctx, engine, made++, &record));
+        double seconds = (wf_seconds() - start) / (double)repeats;
+        if (round >= 0 && seconds < best) best = seconds;
+        if (!record.made) {
+            fprintf(stderr, "cuda_loop: diverged: loss %g, norm %g\n", record.loss, record.norm);
+            exit(1);
+        }
+    }
+    wf__fit_cuda_free(engine);
+    free(arrays.weights), free(arrays.ema), free(arrays.first), free(arrays.second);
+    return best * 1e3;
+}
+
+static double time_field(wf_ctx *ctx, const wf_velocity *velocity, const wf_stocks *stocks,
+                         bool fast) {
+    wf_arena arena = {0};
+    wf_batch shape;
+    const wf_graph *graphs[batch];
+    for (int b = 0; b < batch; b++) graphs[b] = stocks->stocks[0].graph;
+    check(ctx, wf_batch_build(ctx, &arena, graphs, batch, &shape));
+    gmn_cuda *program;
+    gmn_cuda_buffers none = {0};
+    check(ctx, wf_field_program(ctx, velocity->field, &shape, true, fast, &none, &program));
+    double best = 1e30;
+    for (int round = -1; round < rounds; round++) {
+        check(ctx, wf__gmn_cuda_wait(ctx));
+        double start = wf_seconds();
+        for (int k = 0; k < 20; k++) {
+            check(ctx, wf__gmn_cuda_forward(ctx, program));
+            check(ctx, wf__gmn_cuda_backward(ctx, program));
+        }
+        check(ctx, wf__gmn_cuda_wait(ctx));
+        double seconds = (wf_seconds() - start) / 20;
+        if (round >= 0 && seconds < best) best = seconds;
+    }
+    wf__gmn_cuda_free(program);
+    wf_arena_free(&arena);
+    return best * 1e3;
+}
+
+/* Milliseconds a batch of relabellings takes the host's threads. */
+static double time_matching(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *fit) {
+    size_t units = wf_match_units(stocks), updates = 40;
+    uint32_t *memory = calloc(updates * batch * units, sizeof *memory);
+    wf_match_ahead *ahead;
+    double start = wf_seconds();
+    check(ctx, wf_match_ahead_start(ctx, stocks, fit, 0, updates, memory, updates, &ahead));
+    check(ctx, wf_match_ahead_wait(ctx, ahead, updates - 1));
+    double seconds = (wf_seconds() - start) / (double)updates;
+    wf_match_ahead_stop(ahead);
+    free(memory);
+    return seconds * 1e3;
+}
+
+static void run_case(wf_ctx *ctx, const char *name) {
+    bool mnist = strncmp(name, "mnist", 5) == 0, lstar = strstr(name, "lstar") != NULL;
+    wf_field_desc field = wf_field_desc_default();
+    field.layout = lstar ? WF_LAYOUT_LSTAR : WF_LAYOUT_LEAN;
+    if (mnist) field.node = field.edge = field.time = 128, field.fold_rows = 785;
+    wf_velocity velocity;
+    check(ctx, wf_velocity_gmn(ctx, NULL, &field, 0, &velocity));
+    wf_stocks stocks = make_stocks(ctx, mnist);
+    wf_fit_desc fit = wf_fit_desc_default();
+    fit.batch = batch;
+    fit.lr = 1e-4, fit.muon_lr = 1e-3;
+    if (rounds == 0) { /* the profiler's */
+        time_updates(ctx, &velocity, &stocks, fit, true);
+        exit(0);
+    }
+    double updates[4], bare = time_field(ctx, &velocity, &stocks, true);
+    for (int k = 0; k < 4; k++) {
+        fit.optimizer = k / 2 ? WF_OPT_MUON : WF_OPT_ADAMW;
+        fit.coupling = k % 2 ? WF_COUPLING_MATCHED : WF_COUPLING_INDEPENDENT;
+        updates[k] = time_updates(ctx, &velocity, &stocks, fit, true);
+    }
+    fit.coupling = WF_COUPLING_MATCHED;
+    double matching = time_matching(ctx, &stocks, &fit);
+    printf("%-15s %8.3f %8.3f %8.3f %8.3f %8.3f %9.3f %9.0f\n", name, bare, updates[0], updates[1],
+           updates[2], updates[3], matching, batch / matching * 1e3);
+    fflush(stdout);
+    free(stocks.stocks[0].weights);
+    wf_graph_free(stocks.stocks[0].graph);
+    free(stocks.stocks), free(stocks.sources);
+    wf_velocity_free(&velocity);
+}
+
+int main(int argc, char **argv) {
+    static const char *const all[] = {"karhunen-lean", "mnist-lean", "karhunen-lstar",
+                                      "mnist-lstar"};
+    wf_ctx_desc desc = {.device = WF_DEVICE_CUDA};
+    wf_ctx *ctx;
+    if (wf_ctx_create(&desc, &ctx) != WF_OK) return 1;
+    printf("bf16, B = 256, ms     field    adamw +matched     muon +matched  matching   pairs/s "
+           "(%d threads)\n",
+           wf_ctx_threads(ctx));
+    if (argc == 3 && strcmp(argv[1], "profile") == 0) {
+        rounds = 0, repeats = 2;
+        run_case(ctx, argv[2]);
+    }
+    for (int k = 0; k < (argc > 1 ? argc - 1 : 4); k++)
+        run_case(ctx, argc > 1 ? argv[k + 1] : all[k]);
+    wf_ctx_free(ctx);
+    return 0;
+}

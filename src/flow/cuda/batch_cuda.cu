@@ -1,0 +1,234 @@
+/* batch_cuda: one CTA per slice of a network.
+ *
+ * draw      first the noise of the slice, four deviates of a Philox block a thread and turn, into shared memory (a
+ *           relabelled deviate costs a whole block); then, neighbours by neighbours, reads w1 (4 bytes a parameter) and writes
+ *           x, wt, target (12), or w0 and w1 (8)
+ * compare   reads f, wt, target, writes df: 16 bytes a parameter */
+#include "flow/cuda/batch_cuda.cuh"
+
+namespace wf_batch_gpu {
+namespace {
+
+/* What all threads of a CTA know of their network. */
+struct place_info {
+    const float *w1;
+    const relabel *blocks;
+    int n_blocks;
+    uint32_t n, start;
+    uint32_t noise_network, noise_step; /* address of w0 */
+    float t;
+    scales scale;
+};
+
+/* wf_path_at */
+__device__ scales path_at(const batch &b, double t) {
+    if (!b.precondition) return {1, 0, 1};
+    double s2 = b.source_std_exact * b.source_std_exact;
+    double q2 = b.path_noise_exact * b.path_noise_exact;
+    double a = t * t + s2 * (1 - t) * (1 - t) + q2;
+    return {(float)(1 / sqrt(a)), (float)((t - s2 * (1 - t)) / a),
+            (float)sqrt((s2 + (1 + s2) * q2) / a)};
+}
+
+__device__ float draw_time(const batch &b, wf_rng *rng) {
+    if (b.time_law == WF_TIME_UNIFORM) return wf_rng_uniform(rng);
+    uint32_t first = wf_rng_u32(rng), second = wf_rng_u32(rng);
+    float deviate, other;
+    wf_box_muller(first, second, &deviate, &other);
+    return 1 / (1 + wf_expf(-deviate));
+}
+
+__device__ place_info choose(const batch &b, uint32_t place, uint32_t update, uint32_t *chosen) {
+    place_info info;
+    uint32_t drawn = b.drawn[place];
+    uint32_t from =
+        (uint32_t)(((uint64_t)update * (uint64_t)b.networks + drawn) % (uint32_t)b.n_sources);
+    source s = b.sources[from];
+    stock k = b.stocks[s.stock];
+    wf_rng rng = wf_rng_at(b.seed, drawn, WF_RNG_BATCH, update);
+    uint32_t network = wf_rng_below(&rng, s.count);
+    info.w1 = k.weights + ((size_t)s.first + network) * k.params;
+    info.blocks = k.blocks;
+    info.n_blocks = k.n_blocks;
+    info.n = k.params;
+    info.start = b.param_start[place];
+    rng = wf_rng_at(b.seed, place, WF_RNG_TIME, update);
+    info.t = draw_time(b, &rng);
+    info.noise_network = place;
+    info.noise_step = update;
+    if (b.noise_table > 0) {
+        info.noise_network = wf_rng_below(&rng, b.noise_table);
+        info.noise_step = UINT32_MAX;
+    }
+    info.scale = path_at(b, (double)info.t);
+    *chosen = from;
+    return info;
+}
+
+__device__ void four_deviates(uint64_t seed, uint32_t network, uint32_t purpose, uint32_t step,
+                              uint32_t block, float out[4]) {
+    uint32_t counter[4] = {block, step, network, purpose}, word[4];
+    wf_philox(counter, seed, word);
+    wf_box_muller(word[0], word[1], &out[0], &out[1]);
+    wf_box_muller(word[2], word[3], &out[2], &out[3]);
+}
+
+__device__ float deviate(uint64_t seed, uint32_t network, uint32_t purpose, uint32_t step,
+                         uint32_t index) {
+    uint32_t counter[4] = {index / 4, step, network, purpose}, word[4];
+    wf_philox(counter, seed, word);
+    int pair = index % 4 / 2 * 2;
+    float x, y;
+    wf_box_muller(pair ? word[2] : word[0], pair ? word[3] : word[1], &x, &y);
+    return index % 2 ? y : x;
+}
+
+/* The parameter that stands at place i after the relabelling. */
+__device__ uint32_t relabelled(const place_info &info, const uint32_t *from, uint32_t i) {
+    int low = 0, high = info.n_blocks - 1; /* the last block that begins at i or before */
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (info.blocks[middle].offset <= i) low = middle;
+        else high = middle - 1;
+    }
+    relabel k = info.blocks[low];
+    uint32_t edge = (i - k.offset) / (uint32_t)k.coef, rest = (i - k.offset) % (uint32_t)k.coef;
+    uint32_t dst = edge / (uint32_t)k.n_src, src = edge % (uint32_t)k.n_src;
+    if (k.dst >= 0) dst = from[k.dst + dst];
+    if (k.src >= 0) src = from[k.src + src];
+    return k.offset + (dst * (uint32_t)k.n_src + src) * (uint32_t)k.coef + rest;
+}
+
+/* One parameter's interpolation. */
+__device__ void put(const batch &b, uint32_t place, uint32_t update, uint32_t n, uint32_t at,
+                    size_t to, float t, float in, float w0, float w1) {
+    float wt = (1 - t) * w0 + t * w1;
+    if (b.path_noise > 0) wt += b.path_noise * deviate(b.seed, place, WF_RNG_NOISE, update, n + at);
+    b.wt[to] = wt;
+    b.target[to] = w1 - w0;
+    b.x[to] = in * wt;
+}
+
+__global__ void __launch_bounds__(threads) draw_kernel(batch b) {
+    extern __shared__ uint32_t from[]; /* this network's relabelling */
+    __shared__ float
+        noise[slice]; /* w0 of this slice before scaling; the last four may be half meant */
+    __shared__ place_info shared;
+    __shared__ uint32_t chosen;
+    uint32_t place = blockIdx.y, update = *b.update;
+    if (threadIdx.x == 0) shared = choose(b, place, update, &chosen);
+    if (b.relabelling != NULL) {
+        const uint32_t *there =
+            b.relabelling + ((size_t)(update % b.slots) * b.networks + place) * b.units;
+        for (uint32_t u = threadIdx.x; u < b.units; u += threads) from[u] = there[u];
+    }
+    __syncthreads();
+    place_info info = shared;
+    if (blockIdx.x == 0) {
+        if (threadIdx.x == 0) {
+            b.t[place] = info.t;
+            b.scale[place] = info.scale;
+            if (b.cond_size > 0) {
+                wf_rng rng = wf_rng_at(b.seed, place, WF_RNG_DROP, update);
+                b.drop[place] = wf_rng_uniform(&rng) < b.cond_drop;
+            }
+        }
+        for (int k = threadIdx.x; k < b.cond_size; k += threads)
+            b.cond[place * b.cond_size + k] = b.conds[chosen * b.cond_size + k];
+    }
+    uint32_t first = blockIdx.x * slice;
+    if (first >= info.n) return;
+    uint32_t count = min(info.n - first, (uint32_t)slice);
+    if (b.relabelling == NULL) {
+        for (uint32_t i = 4 * threadIdx.x; i < count; i += 4 * threads)
+            four_deviates(b.seed, info.noise_network, WF_RNG_NOISE, info.noise_step,
+                          (first + i) / 4, noise + i);
+    } else {
+        for (uint32_t i = threadIdx.x; i < count; i += threads)
+            noise[i] = deviate(b.seed, info.noise_network, WF_RNG_NOISE, info.noise_step,
+                               relabelled(info, from, first + i));
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < count; i += threads) {
+        uint32_t at = first + i;
+        size_t to = (size_t)info.start + at;
+        float w0 = noise[i], w1 = info.w1[at];
+        if (b.source_std != 1) w0 *= b.source_std;
+        if (b.w0 != NULL) b.w0[to] = w0, b.w1[to] = w1;
+        else put(b, place, update, info.n, at, to, info.t, info.scale.in, w0, w1);
+    }
+}
+
+__global__ void __launch_bounds__(threads) interpolate_kernel(batch b) {
+    uint32_t place = blockIdx.y, update = *b.update, start = b.param_start[place];
+    uint32_t n = b.param_start[place + 1] - start;
+    uint32_t end = min(n, (blockIdx.x + 1) * (uint32_t)slice);
+    float t = b.t[place], in = b.scale[place].in;
+    for (uint32_t i = blockIdx.x * slice + threadIdx.x; i < end; i += threads) {
+        size_t to = (size_t)start + i;
+        put(b, place, update, n, i, to, t, in, b.matched[to], b.w1[to]);
+    }
+}
+
+__device__ double cta_sum(double value) {
+    __shared__ double warp_sum[threads / 32];
+    for (int lane = 16; lane > 0; lane /= 2) value += __shfl_down_sync(~0u, value, lane);
+    if (threadIdx.x % 32 == 0) warp_sum[threadIdx.x / 32] = value;
+    __syncthreads();
+    double sum = 0;
+    for (int k = 0; k < threads / 32; k++) sum += warp_sum[k];
+    return sum;
+}
+
+__global__ void __launch_bounds__(threads) compare_kernel(batch b) {
+    uint32_t place = blockIdx.y, start = b.param_start[place];
+    uint32_t n = b.param_start[place + 1] - start;
+    uint32_t end = min(n, (blockIdx.x + 1) * (uint32_t)slice);
+    scales s = b.scale[place];
+    float slope = (float)(2.0 / ((double)n * b.networks)) * s.out;
+    double sum = 0;
+    for (uint32_t i = blockIdx.x * slice + threadIdx.x; i < end; i += threads) {
+        size_t at = (size_t)start + i;
+        float v = s.skip * b.wt[at] + s.out * b.f[at];
+        float difference = v - b.target[at];
+        b.df[at] = slope * difference;
+        sum += (double)difference * (double)difference;
+    }
+    sum = cta_sum(sum);
+    if (threadIdx.x == 0) b.terms[place * gridDim.x + blockIdx.x] = sum / (double)n / b.networks;
+}
+
+__global__ void __launch_bounds__(threads)
+    normals_kernel(uint64_t seed, uint32_t first, uint32_t purpose, uint32_t step, float std,
+                   float *out, size_t n) {
+    uint32_t row = blockIdx.y, block = blockIdx.x * threads + threadIdx.x;
+    if ((size_t)block * 4 >= n) return;
+    float four[4];
+    four_deviates(seed, first + row, purpose, step, block, four);
+    for (int k = 0; k < 4 && (size_t)block * 4 + k < n; k++)
+        out[row * n + (size_t)block * 4 + k] = four[k] * std;
+}
+
+} // namespace
+
+void draw(const batch &b, cudaStream_t stream) {
+    size_t bytes = b.relabelling != NULL ? b.units * sizeof(uint32_t) : 0;
+    draw_kernel<<<dim3((unsigned)b.slices, (unsigned)b.networks), threads, bytes, stream>>>(b);
+}
+
+void interpolate(const batch &b, cudaStream_t stream) {
+    interpolate_kernel<<<dim3((unsigned)b.slices, (unsigned)b.networks), threads, 0, stream>>>(b);
+}
+
+void compare(const batch &b, cudaStream_t stream) {
+    compare_kernel<<<dim3((unsigned)b.slices, (unsigned)b.networks), threads, 0, stream>>>(b);
+}
+
+void normals(uint64_t seed, uint32_t first, uint32_t purpose, uint32_t step, float std, float *out,
+             size_t rows, size_t n, cudaStream_t stream) {
+    unsigned blocks = (unsigned)((n + 4 * threads - 1) / (4 * threads));
+    normals_kernel<<<dim3(blocks, (unsigned)rows), threads, 0, stream>>>(seed, first, purpose, step,
+                                                                         std, out, n);
+}
+
+} // namespace wf_batch_gpu

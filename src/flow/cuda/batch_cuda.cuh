@@ -1,0 +1,86 @@
+/* batch_cuda: a training batch drawn, and its loss taken, on the GPU.
+ *
+ * The numbers are those of stock.c and objective.c, from the same Philox addresses: these files are compiled without
+ * contraction of multiply and add, as the CPU's are, so draws, noise, times and interpolations have the same bits. Only
+ * the loss is added up in another order.
+ *
+ * slices   a network's parameters in pieces of 2048, one CTA each
+ * place    of a network in the batch, ordered by stock; `drawn` is the number it was drawn with */
+#ifndef WF_FLOW_CUDA_BATCH_CUDA_CUH
+#define WF_FLOW_CUDA_BATCH_CUDA_CUH
+
+extern "C" {
+#include "base/random.h"
+#include "flow/stock.h"
+}
+
+namespace wf_batch_gpu {
+
+enum { slice = 2048, threads = 256 };
+
+/* A parameter block as a relabelling sees it. */
+struct relabel {
+    uint32_t offset, count;
+    int n_src, coef;
+    int dst, src; /* first unit of either end's orbit in a relabelling; -1: nodes that stay */
+};
+
+struct stock {
+    const float *weights; /* device memory, or host memory the device reads */
+    uint32_t params;
+    const relabel *blocks;
+    int n_blocks;
+};
+
+struct source {
+    int stock;
+    uint32_t first, count;
+};
+
+struct scales { /* wf_path_scales */
+    float in, skip, out;
+};
+
+/* Everything lies in device memory unless said otherwise. Arrays over parameters are ragged by place. */
+struct batch {
+    const uint32_t *update;
+    int networks, n_sources, cond_size;
+    uint64_t seed;
+    float source_std, path_noise;
+    double source_std_exact, path_noise_exact, cond_drop;
+    bool precondition;
+    uint32_t noise_table;
+    int time_law;
+    const stock *stocks;
+    const source *sources;
+    const float *conds;          /* (n_sources, cond_size) */
+    const uint32_t *drawn;       /* (networks) */
+    const uint32_t *param_start; /* (networks + 1) */
+    const uint32_t
+        *relabelling; /* host memory: (slots, networks, units); NULL: the coupling is independent */
+    uint32_t slots, units;
+    float *t, *cond;
+    uint8_t *drop;
+    float *w0, *w1,
+        *matched; /* raw noise, networks and matched noise, where the GPU matches; else NULL */
+    float *x, *wt, *target;
+    scales *scale;
+    const float *f;
+    float *df;
+    double *terms; /* (networks, slices): their sum is the loss */
+    int slices;    /* of the largest network */
+};
+
+/* t, cond, drop, scale of the update, then wt, target = w1 - w0 and x; with b.w0 only w0 and w1 ... */
+void draw(const batch &b, cudaStream_t stream);
+/* ... and, after the matching of w0, the rest from w1 and `matched`. */
+void interpolate(const batch &b, cudaStream_t stream);
+/* f -> df and the terms of the loss. */
+void compare(const batch &b, cudaStream_t stream);
+
+/* out (rows, n) = std * deviates of streams (seed, first + row, purpose, step). */
+void normals(uint64_t seed, uint32_t first, uint32_t purpose, uint32_t step, float std, float *out,
+             size_t rows, size_t n, cudaStream_t stream);
+
+} // namespace wf_batch_gpu
+#endif

@@ -1,0 +1,539 @@
+/* fit_cuda: device memory of a run, the graphs of its updates, and what the host does between them. */
+#include "flow/cuda/batch_cuda.cuh"
+
+#include <new>
+#include <stdlib.h>
+#include <string.h>
+#include <vector>
+
+#include "align/cuda/match_cuda.h"
+
+extern "C" {
+#include "base/cuda/device.h"
+#include "flow/cuda/fit_cuda.h"
+#include "flow/match_ahead.h"
+#include "models/cuda/gmn_cuda.h"
+#include "tensor/cuda/backend_cuda.h"
+}
+
+namespace gpu = wf_batch_gpu;
+
+namespace {
+
+enum { slots = 2 * WF_FIT_CUDA_AHEAD };
+
+/* A composition of the batch and the graph of an update with it. */
+struct composition {
+    wf_arena arena;
+    wf_batch shape;
+    std::vector<int> stock; /* of each place */
+    gpu::batch batch;
+    gmn_cuda *program;
+    cudaGraphExec_t update;
+};
+
+struct saved_array {
+    float *live, *kept, *host; /* device, device, host */
+};
+
+cudaStream_t stream() { return (cudaStream_t)wf_cuda_stream(); }
+
+} // namespace
+
+struct wf_fit_cuda {
+    const wf_stocks *stocks;
+    const wf_fit_desc *fit;
+    const wf_velocity *velocity;
+    bool fast;
+    wf_optim_cuda *optim;
+    size_t params;
+    gpu::batch batch; /* what all compositions share */
+    float *v;
+    size_t values; /* bytes of an array over the parameters of a batch, at most */
+    std::vector<composition *> compositions; /* by phase; NULL: not met yet */
+    size_t phase_step;
+    std::vector<void *> memory;            /* on the device */
+    std::vector<void *> registered;        /* host memory pinned here */
+    std::vector<wf_match_cuda *> matchers; /* by stock; NULL: nothing to match */
+    uint32_t *relabellings;                /* host */
+    wf_match_ahead *ahead;
+    std::vector<saved_array> saved;
+    cudaStream_t copying;
+    cudaEvent_t boundary, copied, done[WF_FIT_CUDA_AHEAD];
+    size_t next; /* update to be enqueued */
+    composition *last;
+};
+
+namespace {
+
+/* --- memory -------------------------------------------------------------------------------------------------- */
+wf_status take(wf_ctx *ctx, wf_fit_cuda *fit, size_t bytes, const void *from, void *place) {
+    void *memory = NULL;
+    if (cudaMalloc(&memory, bytes + 16) != cudaSuccess) {
+        cudaGetLastError();
+        return wf_fail(
+            ctx, WF_ERR_MEMORY,
+            "training: no GPU memory (%zu bytes); use smaller batches or a smaller field", bytes);
+    }
+    fit->memory.push_back(memory);
+    memcpy(place, &memory, sizeof memory);
+    if (from != NULL) {
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, stream()));
+        WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
+    }
+    return WF_OK;
+}
+
+template <class T>
+wf_status take_table(wf_ctx *ctx, wf_fit_cuda *fit, const std::vector<T> &from, void *place) {
+    return take(ctx, fit, from.size() * sizeof(T), from.data(), place);
+}
+
+/* Host memory that copies and kernels can reach. */
+wf_status pin(wf_ctx *ctx, wf_fit_cuda *fit, void *memory, size_t bytes) {
+    cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
+    if (error == cudaErrorHostMemoryAlreadyRegistered) {
+        cudaGetLastError();
+        return WF_OK;
+    }
+    WF_CUDA_TRY(ctx, error);
+    fit->registered.push_back(memory);
+    return WF_OK;
+}
+
+/* --- the collections ----------------------------------------------------------------------------------------- */
+std::vector<gpu::relabel> relabel_blocks(const wf_graph *graph) {
+    std::vector<gpu::relabel> out;
+    for (int b = 0; b < graph->n_blocks; b++) {
+        const wf_block *block = &graph->blocks[b];
+        int dst = graph->groups[block->dst].orbit, src = graph->groups[block->src].orbit;
+        out.push_back({(uint32_t)block->offset, (uint32_t)block->count, graph->groups[block->src].n,
+                       block->coef, dst < 0 ? -1 : (int)wf_graph_perm_start(graph, dst),
+                       src < 0 ? -1 : (int)wf_graph_perm_start(graph, src)});
+    }
+    return out;
+}
+
+/* Invariant G1. WEFT_STREAM_COLLECTION=1 leaves collections in host memory, for tests. */
+bool collections_fit(const wf_stocks *stocks) {
+    size_t bytes = 0, left = 0, all = 0;
+    for (int s = 0; s < stocks->n_stocks; s++)
+        bytes += stocks->stocks[s].count * stocks->stocks[s].graph->n_params * sizeof(float);
+    const char *stream_it = getenv("WEFT_STREAM_COLLECTION");
+    if (stream_it != NULL && strcmp(stream_it, "1") == 0) return false;
+    return cudaMemGetInfo(&left, &all) == cudaSuccess && bytes <= left / 2;
+}
+
+wf_status upload_stocks(wf_ctx *ctx, wf_fit_cuda *fit) {
+    const wf_stocks *stocks = fit->stocks;
+    bool resident = collections_fit(stocks);
+    std::vector<gpu::stock> there;
+    for (int s = 0; s < stocks->n_stocks; s++) {
+        const wf_stock *stock = &stocks->stocks[s];
+        gpu::stock k = {};
+        size_t bytes = stock->count * stock->graph->n_params * sizeof(float);
+        if (resident) WF_TRY(take(ctx, fit, bytes, stock->weights, &k.weights));
+        else {
+            WF_TRY(pin(ctx, fit, stock->weights, bytes));
+            k.weights = stock->weights;
+        }
+        k.params = (uint32_t)stock->graph->n_params;
+        std::vector<gpu::relabel> blocks = relabel_blocks(stock->graph);
+        WF_TRY(take_table(ctx, fit, blocks, &k.blocks));
+        k.n_blocks = (int)blocks.size();
+        there.push_back(k);
+    }
+    std::vector<gpu::source> sources;
+    for (int i = 0; i < stocks->n_sources; i++)
+        sources.push_back({stocks->sources[i].stock, (uint32_t)stocks->sources[i].first,
+                           (uint32_t)stocks->sources[i].count});
+    WF_TRY(take_table(ctx, fit, there, &fit->batch.stocks));
+    WF_TRY(take_table(ctx, fit, sources, &fit->batch.sources));
+    if (stocks->cond != NULL)
+        WF_TRY(take(ctx, fit, (size_t)stocks->n_sources * (size_t)stocks->cond_size * sizeof(float),
+                    stocks->cond, &fit->batch.conds));
+    return WF_OK;
+}
+
+/* Buffers of a batch, large enough for every composition. */
+wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
+    gpu::batch *b = &fit->batch;
+    size_t largest = 0;
+    for (int s = 0; s < fit->stocks->n_stocks; s++)
+        if (fit->stocks->stocks[s].graph->n_params > largest)
+            largest = fit->stocks->stocks[s].graph->n_params;
+    size_t networks = (size_t)b->networks, values = networks * largest * sizeof(float);
+    if (networks * largest > INT32_MAX)
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                       "training: %zu networks of %zu parameters are too many for one batch",
+                       networks, largest);
+    fit->values = values;
+    b->slices = (int)((largest + gpu::slice - 1) / gpu::slice);
+    WF_TRY(take(ctx, fit, values, NULL, &b->x));
+    WF_TRY(take(ctx, fit, values, NULL, &b->wt));
+    WF_TRY(take(ctx, fit, values, NULL, &b->target));
+    WF_TRY(take(ctx, fit, values, NULL, &fit->v));
+    WF_TRY(take(ctx, fit, values, NULL, &b->df));
+    b->f = fit->v;
+    WF_TRY(take(ctx, fit, networks * sizeof(float), NULL, &b->t));
+    WF_TRY(take(ctx, fit, networks * sizeof(gpu::scales), NULL, &b->scale));
+    WF_TRY(take(ctx, fit, networks * (size_t)b->cond_size * sizeof(float), NULL, &b->cond));
+    WF_TRY(take(ctx, fit, networks, NULL, &b->drop));
+    /* The field is run once on these while it is recorded: they must be numbers. */
+    for (float *values_of : {b->x, b->df})
+        WF_CUDA_TRY(ctx, cudaMemsetAsync(values_of, 0, values, stream()));
+    WF_CUDA_TRY(ctx, cudaMemsetAsync(b->t, 0, networks * sizeof(float), stream()));
+    WF_CUDA_TRY(ctx, cudaMemsetAsync(b->cond, 0, networks * (size_t)b->cond_size * sizeof(float),
+                                     stream()));
+    WF_CUDA_TRY(ctx, cudaMemsetAsync(b->drop, 0, networks, stream()));
+    return take(ctx, fit, networks * (size_t)b->slices * sizeof(double), NULL, &b->terms);
+}
+
+/* --- compositions --------------------------------------------------------------------------------------------- */
+size_t greatest_divisor(size_t a, size_t b) { return b == 0 ? a : greatest_divisor(b, a % b); }
+
+/* One stock has one composition: sources that differ in their condition only are told apart by the kernel. */
+void count_phases(wf_fit_cuda *fit) {
+    size_t sources = (size_t)fit->stocks->n_sources;
+    fit->phase_step = greatest_divisor((size_t)fit->batch.networks, sources);
+    size_t phases = fit->stocks->n_stocks == 1 ? 1 : sources / fit->phase_step;
+    fit->compositions.assign(phases, (composition *)NULL);
+}
+
+size_t phase_of(const wf_fit_cuda *fit, size_t update) {
+    size_t first = update * (size_t)fit->batch.networks % (size_t)fit->stocks->n_sources;
+    return fit->compositions.size() == 1 ? 0 : first / fit->phase_step;
+}
+
+wf_status build_shape(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition *c) {
+    const wf_stocks *stocks = fit->stocks;
+    int networks = fit->batch.networks;
+    std::vector<uint32_t> order((size_t)networks), start;
+    std::vector<const wf_graph *> graphs;
+    wf_draw_order(stocks, networks, update, order.data());
+    for (uint32_t drawn : order) {
+        uint32_t source = wf_draw_source(stocks, networks, update, (int)drawn);
+        c->stock.push_back(stocks->sources[source].stock);
+        graphs.push_back(stocks->stocks[c->stock.back()].graph);
+    }
+    WF_TRY(wf_batch_build(ctx, &c->arena, graphs.data(), networks, &c->shape));
+    for (int k = 0; k <= networks; k++) start.push_back((uint32_t)c->shape.param_start[k]);
+    c->batch = fit->batch;
+    WF_TRY(take_table(ctx, fit, order, &c->batch.drawn));
+    return take_table(ctx, fit, start, &c->batch.param_start);
+}
+
+/* A graph as one node of the graph being captured. */
+wf_status add_child(wf_ctx *ctx, void *child) {
+    cudaStreamCaptureStatus state;
+    cudaGraph_t graph;
+    const cudaGraphNode_t *behind;
+    size_t n;
+    cudaGraphNode_t node;
+#if CUDART_VERSION >= 13000
+    WF_CUDA_TRY(ctx, cudaStreamGetCaptureInfo(stream(), &state, NULL, &graph, &behind, NULL, &n));
+    WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, (cudaGraph_t)child));
+    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(), &node, NULL, 1,
+                                                         cudaStreamSetCaptureDependencies));
+#else
+    WF_CUDA_TRY(ctx, cudaStreamGetCaptureInfo_v2(stream(), &state, NULL, &graph, &behind, &n));
+    WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, (cudaGraph_t)child));
+    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(), &node, 1,
+                                                         cudaStreamSetCaptureDependencies));
+#endif
+    return WF_OK;
+}
+
+/* Each run of one stock. */
+wf_status record_matching(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
+    int networks = c->batch.networks;
+    for (int first = 0, end; first < networks; first = end) {
+        int stock = c->stock[(size_t)first];
+        for (end = first + 1; end < networks && c->stock[(size_t)end] == stock;) end++;
+        size_t start = c->shape.param_start[first];
+        size_t count = c->shape.param_start[end] - start;
+        float *w0 = c->batch.w0 + start, *w1 = c->batch.w1 + start, *to = c->batch.matched + start;
+        if (fit->matchers[(size_t)stock] != NULL)
+            WF_TRY(wf_match_cuda_run(ctx, fit->matchers[(size_t)stock], w1, 1, w0,
+                                     (size_t)(end - first), to, stream()));
+        else
+            WF_CUDA_TRY(ctx, cudaMemcpyAsync(to, w0, count * sizeof(float),
+                                             cudaMemcpyDeviceToDevice, stream()));
+    }
+    gpu::interpolate(c->batch, stream());
+    return WF_OK;
+}
+
+wf_status record_update(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
+    gpu::draw(c->batch, stream());
+    if (c->batch.w0 != NULL) WF_TRY(record_matching(ctx, fit, c));
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    WF_TRY(add_child(ctx, wf__gmn_cuda_graph(c->program, false)));
+    gpu::compare(c->batch, stream());
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    WF_TRY(add_child(ctx, wf__gmn_cuda_graph(c->program, true)));
+    return wf__optim_cuda_step(ctx, fit->optim, c->batch.terms,
+                               c->batch.networks * c->batch.slices);
+}
+
+wf_status build_composition(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition *c) {
+    WF_TRY(build_shape(ctx, fit, update, c));
+    wf_optim_cuda_arrays arrays = wf__optim_cuda_arrays(fit->optim);
+    gmn_cuda_buffers lent = {};
+    lent.params = arrays.params;
+    lent.grad = arrays.grad;
+    lent.w = fit->batch.x;
+    lent.t = fit->batch.t;
+    lent.cond = fit->batch.cond;
+    lent.drop = fit->batch.drop;
+    lent.v = fit->v;
+    lent.dv = fit->batch.df;
+    WF_TRY(wf_field_program(ctx, fit->velocity->field, &c->shape, true, fit->fast, &lent,
+                            &c->program));
+    WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
+    wf_status status = record_update(ctx, fit, c);
+    cudaGraph_t graph = NULL;
+    cudaError_t error = cudaStreamEndCapture(stream(), &graph);
+    if (status == WF_OK && error == cudaSuccess) error = cudaGraphInstantiate(&c->update, graph, 0);
+    if (graph != NULL) cudaGraphDestroy(graph);
+    if (status == WF_OK && error != cudaSuccess)
+        status = wf_fail(ctx, WF_ERR_FAILED, "training on the GPU: capture: %s",
+                         cudaGetErrorString(error));
+    return status;
+}
+
+wf_status composition_of(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition **out) {
+    composition **place = &fit->compositions[phase_of(fit, update)];
+    *out = *place;
+    if (*place != NULL) return WF_OK;
+    try {
+        *out = *place = new composition();
+        return build_composition(ctx, fit, update, *place);
+    } catch (const std::bad_alloc &) {
+        return wf_fail(ctx, WF_ERR_MEMORY, "training: out of memory");
+    }
+}
+
+void composition_free(composition *c) {
+    if (c == NULL) return;
+    if (c->update != NULL) cudaGraphExecDestroy(c->update);
+    wf__gmn_cuda_free(c->program);
+    wf_arena_free(&c->arena);
+    delete c;
+}
+
+/* --- setting up ------------------------------------------------------------------------------------------------ */
+wf_status make_optimiser(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_cuda_desc *desc) {
+    std::vector<wf_optim_tensor> tensors;
+    for (int i = 0; i < desc->velocity->n_tensors; i++) {
+        const wf_field_tensor *t = &desc->velocity->tensors[i];
+        tensors.push_back({t->offset, t->rows, t->cols, t->matrix, t->decay});
+    }
+    wf_optim_cuda_desc optim = {};
+    optim.optim = desc->optim;
+    optim.schedule = desc->schedule;
+    optim.tensors = tensors.data();
+    optim.n_tensors = desc->velocity->n_tensors;
+    optim.params = fit->params;
+    optim.fast = desc->fast;
+    optim.best = desc->arrays->best != NULL;
+    WF_TRY(wf__optim_cuda_create(ctx, &optim, &fit->optim));
+    return wf__optim_cuda_start(ctx, fit->optim, desc->update, desc->best_loss);
+}
+
+/* The state of the run, up; and room to keep a boundary's state while it is copied out. */
+wf_status upload_state(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_arrays *host) {
+    wf_optim_cuda_arrays live = wf__optim_cuda_arrays(fit->optim);
+    const saved_array all[] = {{live.params, NULL, host->weights},
+                               {live.ema, NULL, host->ema},
+                               {live.best, NULL, host->best},
+                               {live.first, NULL, host->first},
+                               {live.second, NULL, host->second}};
+    size_t bytes = fit->params * sizeof(float);
+    for (saved_array array : all) {
+        if (array.live == NULL) continue;
+        WF_TRY(pin(ctx, fit, array.host, bytes));
+        WF_TRY(take(ctx, fit, bytes, NULL, &array.kept));
+        WF_CUDA_TRY(
+            ctx, cudaMemcpyAsync(array.live, array.host, bytes, cudaMemcpyHostToDevice, stream()));
+        fit->saved.push_back(array);
+    }
+    return WF_OK;
+}
+
+/* Invariant G2. WEFT_MATCH_ON_HOST=1 leaves matching to host threads, for tests and timing. */
+bool matched_on_gpu(const wf_stocks *stocks, const wf_match_desc *desc) {
+    const char *host = getenv("WEFT_MATCH_ON_HOST");
+    if (host != NULL && strcmp(host, "1") == 0) return false;
+    for (int s = 0; s < stocks->n_stocks; s++) {
+        const wf_graph *graph = stocks->stocks[s].graph;
+        if (graph->n_orbits > 0 && !wf_match_cuda_fits(graph, desc)) return false;
+    }
+    return true;
+}
+
+wf_status open_matchers(wf_ctx *ctx, wf_fit_cuda *fit, const wf_match_desc *desc, size_t values) {
+    for (int s = 0; s < fit->stocks->n_stocks; s++) {
+        const wf_graph *graph = fit->stocks->stocks[s].graph;
+        fit->matchers.push_back(NULL);
+        if (graph->n_orbits > 0)
+            WF_TRY(wf_match_cuda_open(ctx, graph, desc, (size_t)fit->batch.networks,
+                                      &fit->matchers.back()));
+    }
+    WF_TRY(take(ctx, fit, values, NULL, &fit->batch.w0));
+    WF_TRY(take(ctx, fit, values, NULL, &fit->batch.w1));
+    return take(ctx, fit, values, NULL, &fit->batch.matched);
+}
+
+wf_status start_matching(wf_ctx *ctx, wf_fit_cuda *fit, size_t update) {
+    wf_match_desc match = wf_match_desc_default();
+    match.sweeps = fit->fit->match_sweeps;
+    match.seed = fit->fit->seed;
+    if (matched_on_gpu(fit->stocks, &match)) return open_matchers(ctx, fit, &match, fit->values);
+    size_t units = wf_match_units(fit->stocks);
+    size_t bytes = (size_t)slots * (size_t)fit->batch.networks * units * sizeof(uint32_t);
+    WF_CUDA_TRY(ctx, cudaHostAlloc((void **)&fit->relabellings, bytes, cudaHostAllocMapped));
+    WF_CUDA_TRY(ctx,
+                cudaHostGetDevicePointer((void **)&fit->batch.relabelling, fit->relabellings, 0));
+    fit->batch.slots = slots;
+    fit->batch.units = (uint32_t)units;
+    return wf_match_ahead_start(ctx, fit->stocks, fit->fit, update, fit->fit->updates,
+                                fit->relabellings, slots, &fit->ahead);
+}
+
+void set_constants(gpu::batch *b, const wf_fit_cuda_desc *desc, const wf_optim_cuda *optim) {
+    const wf_fit_desc *fit = desc->fit;
+    b->update = wf__optim_cuda_update(optim);
+    b->networks = (int)fit->batch;
+    b->n_sources = desc->stocks->n_sources;
+    b->cond_size = desc->stocks->cond_size;
+    b->seed = fit->seed;
+    b->source_std = (float)fit->source_std;
+    b->path_noise = (float)desc->path.path_noise;
+    b->source_std_exact = desc->path.source_std;
+    b->path_noise_exact = desc->path.path_noise;
+    b->cond_drop = fit->cond_drop;
+    b->precondition = desc->path.precondition;
+    b->noise_table = (uint32_t)fit->noise_table;
+    b->time_law = (int)fit->time_law;
+}
+
+wf_status build(wf_ctx *ctx, const wf_fit_cuda_desc *desc, wf_fit_cuda *fit) {
+    if (wf_backend_cuda() == NULL)
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
+    fit->stocks = desc->stocks;
+    fit->fit = desc->fit;
+    fit->velocity = desc->velocity;
+    fit->params = desc->velocity->params;
+    fit->fast = desc->fast;
+    fit->next = desc->update;
+    WF_CUDA_TRY(ctx, cudaStreamCreateWithFlags(&fit->copying, cudaStreamNonBlocking));
+    unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
+    WF_CUDA_TRY(ctx, cudaEventCreateWithFlags(&fit->boundary, flags));
+    WF_CUDA_TRY(ctx, cudaEventCreateWithFlags(&fit->copied, flags));
+    for (cudaEvent_t &event : fit->done) WF_CUDA_TRY(ctx, cudaEventCreateWithFlags(&event, flags));
+    WF_TRY(make_optimiser(ctx, fit, desc));
+    set_constants(&fit->batch, desc, fit->optim);
+    WF_TRY(upload_state(ctx, fit, desc->arrays));
+    WF_TRY(upload_stocks(ctx, fit));
+    WF_TRY(make_buffers(ctx, fit));
+    if (desc->fit->coupling == WF_COUPLING_MATCHED) WF_TRY(start_matching(ctx, fit, desc->update));
+    count_phases(fit);
+    composition *first;
+    return composition_of(ctx, fit, desc->update, &first);
+}
+
+} // namespace
+
+extern "C" wf_status wf__fit_cuda_create(wf_ctx *ctx, const wf_fit_cuda_desc *desc,
+                                         wf_fit_cuda **out) {
+    *out = NULL;
+    wf_fit_cuda *fit = new (std::nothrow) wf_fit_cuda();
+    if (fit == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "training: out of memory");
+    wf_status status;
+    try {
+        status = build(ctx, desc, fit);
+    } catch (const std::bad_alloc &) {
+        status = wf_fail(ctx, WF_ERR_MEMORY, "training: out of memory");
+    }
+    if (status == WF_OK) *out = fit;
+    else wf__fit_cuda_free(fit);
+    return status;
+}
+
+extern "C" void wf__fit_cuda_free(wf_fit_cuda *fit) {
+    if (fit == NULL) return;
+    if (stream() != NULL) cudaStreamSynchronize(stream());
+    if (fit->copying != NULL) cudaStreamSynchronize(fit->copying);
+    wf_match_ahead_stop(fit->ahead);
+    for (composition *c : fit->compositions) composition_free(c);
+    for (wf_match_cuda *matcher : fit->matchers) wf_match_cuda_close(matcher);
+    wf__optim_cuda_free(fit->optim);
+    for (void *memory : fit->registered) cudaHostUnregister(memory);
+    for (void *memory : fit->memory) cudaFree(memory);
+    if (fit->relabellings != NULL) cudaFreeHost(fit->relabellings);
+    for (cudaEvent_t event : fit->done)
+        if (event != NULL) cudaEventDestroy(event);
+    if (fit->boundary != NULL) cudaEventDestroy(fit->boundary);
+    if (fit->copied != NULL) cudaEventDestroy(fit->copied);
+    if (fit->copying != NULL) cudaStreamDestroy(fit->copying);
+    delete fit;
+}
+
+extern "C" wf_status wf__fit_cuda_enqueue(wf_ctx *ctx, wf_fit_cuda *fit) {
+    composition *c;
+    WF_TRY(composition_of(ctx, fit, fit->next, &c));
+    if (fit->ahead != NULL) WF_TRY(wf_match_ahead_wait(ctx, fit->ahead, fit->next));
+    WF_CUDA_TRY(ctx, cudaGraphLaunch(c->update, stream()));
+    WF_CUDA_TRY(ctx, cudaEventRecord(fit->done[fit->next % WF_FIT_CUDA_AHEAD], stream()));
+    fit->last = c;
+    fit->next++;
+    return WF_OK;
+}
+
+extern "C" wf_status wf__fit_cuda_record(wf_ctx *ctx, wf_fit_cuda *fit, size_t update,
+                                         wf_update_record *out) {
+    WF_CUDA_TRY(ctx, cudaEventSynchronize(fit->done[update % WF_FIT_CUDA_AHEAD]));
+    size_t ring;
+    const volatile wf_update_record *record = wf__optim_cuda_records(fit->optim, &ring);
+    record += update % ring;
+    out->loss = record->loss;
+    out->norm = record->norm;
+    out->factor = record->factor;
+    out->update = record->update;
+    out->made = record->made;
+    if (fit->ahead != NULL) wf_match_ahead_release(fit->ahead, update + 1);
+    return WF_OK;
+}
+
+extern "C" wf_status wf__fit_cuda_copy(wf_ctx *ctx, wf_fit_cuda *fit) {
+    size_t bytes = fit->params * sizeof(float);
+    for (const saved_array &array : fit->saved)
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync(array.kept, array.live, bytes, cudaMemcpyDeviceToDevice,
+                                         stream()));
+    WF_CUDA_TRY(ctx, cudaEventRecord(fit->boundary, stream()));
+    WF_CUDA_TRY(ctx, cudaStreamWaitEvent(fit->copying, fit->boundary, 0));
+    for (const saved_array &array : fit->saved)
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync(array.host, array.kept, bytes, cudaMemcpyDeviceToHost,
+                                         fit->copying));
+    WF_CUDA_TRY(ctx, cudaEventRecord(fit->copied, fit->copying));
+    return WF_OK;
+}
+
+extern "C" wf_status wf__fit_cuda_copied(wf_ctx *ctx, wf_fit_cuda *fit, bool wait, bool *out) {
+    if (wait) WF_CUDA_TRY(ctx, cudaEventSynchronize(fit->copied));
+    cudaError_t error = cudaEventQuery(fit->copied);
+    *out = error == cudaSuccess;
+    if (error != cudaErrorNotReady) WF_CUDA_TRY(ctx, error);
+    return WF_OK;
+}
+
+extern "C" wf_status wf__fit_cuda_batch(wf_ctx *ctx, wf_fit_cuda *fit, float *x, float *target,
+                                        float *t) {
+    size_t bytes = fit->last->shape.n_params * sizeof(float);
+    const gpu::batch *b = &fit->last->batch;
+    bool ok = (x == NULL || wf_cuda_download(x, b->x, bytes)) &&
+              (target == NULL || wf_cuda_download(target, b->target, bytes)) &&
+              (t == NULL || wf_cuda_download(t, b->t, (size_t)b->networks * sizeof(float)));
+    return ok ? WF_OK : wf_fail(ctx, WF_ERR_FAILED, "training: the GPU reports a failure");
+}

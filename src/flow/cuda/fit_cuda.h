@@ -1,0 +1,57 @@
+/* fit_cuda: the updates of a training run on the GPU.
+ *
+ * One update is one CUDA graph: draw and interpolate (batch_cuda.cu), the field forward, the loss, the field backward, clip
+ * and optimiser (nn/cuda). The number of the update lies on the device, so the graph is launched again and again without
+ * the host in between. With several architectures there is a graph for each composition of a batch (stock.h).
+ *
+ * G1  The collections lie on the device when they take no more than half of its free memory; else the device reads the
+ *     networks of a batch from host memory.
+ * G2  Noise is matched on the GPU (align/cuda) where all architectures allow it. Else host threads ahead of the GPU find
+ *     relabellings (match_ahead.h), which the drawing kernel reads from host memory.
+ * G3  State is copied out at a boundary between updates, by a stream of its own while later updates run. */
+#ifndef WF_FLOW_CUDA_FIT_CUDA_H
+#define WF_FLOW_CUDA_FIT_CUDA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "flow/checkpoint.h"
+#include "nn/cuda/optim_cuda.h"
+
+typedef struct wf_fit_cuda wf_fit_cuda;
+
+/* All borrowed but the plain values; stocks, arrays and their contents must outlive the object. */
+typedef struct wf_fit_cuda_desc {
+    const wf_velocity *velocity;
+    const wf_stocks *stocks;
+    const wf_fit_desc *fit;
+    wf_path path;
+    wf_optim_desc optim;
+    wf_schedule schedule;
+    const wf_fit_arrays *arrays; /* where the run stands; what is copied out comes back here */
+    size_t update;               /* the next one */
+    double best_loss;
+    bool fast; /* bf16 products and fused kernels */
+} wf_fit_cuda_desc;
+
+enum { WF_FIT_CUDA_AHEAD = 64 }; /* updates that may be under way */
+
+wf_status wf__fit_cuda_create(wf_ctx *ctx, const wf_fit_cuda_desc *desc, wf_fit_cuda **out);
+void wf__fit_cuda_free(wf_fit_cuda *fit); /* waits for the GPU; accepts NULL */
+
+/* Enqueue the next update; waits for its relabellings only. */
+wf_status wf__fit_cuda_enqueue(wf_ctx *ctx, wf_fit_cuda *fit);
+/* Waits for update `update`, which has been enqueued; one call for each, in order. */
+wf_status wf__fit_cuda_record(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, wf_update_record *out);
+/* Begin to copy the state behind the updates enqueued so far to desc->arrays. */
+wf_status wf__fit_cuda_copy(wf_ctx *ctx, wf_fit_cuda *fit);
+/* Whether it is there; wait: waits for it. */
+wf_status wf__fit_cuda_copied(wf_ctx *ctx, wf_fit_cuda *fit, bool wait, bool *out);
+/* The batch of the last update, for tests: x, target (P of its batch), t (batch); each may be NULL. */
+wf_status wf__fit_cuda_batch(wf_ctx *ctx, wf_fit_cuda *fit, float *x, float *target, float *t);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,29 @@
+/* ode_cuda: the arithmetic of flow/ode.h on states in device memory, on wf_cuda_stream(). */
+#ifndef WF_FLOW_CUDA_ODE_CUDA_H
+#define WF_FLOW_CUDA_ODE_CUDA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "flow/ode.h"
+
+/* A way from host arrays over rows to the device that does not wait for the stream: pinned slots, taken in turn. */
+typedef struct wf_row_ring {
+    char *host, *device;
+    size_t bytes; /* of a slot */
+    int turn;
+} wf_row_ring;
+wf_status wf__row_ring_open(wf_ctx *ctx, size_t bytes, wf_row_ring *out);
+void wf__row_ring_close(wf_row_ring *ring);
+/* *out: `bytes` of data on the device, there until the 32nd call from now. */
+wf_status wf__row_ring_up(wf_ctx *ctx, wf_row_ring *ring, const void *data, size_t bytes,
+                          void *out);
+
+/* memory: an arena of the CUDA backend's source. ring: of two numbers for each row, borrowed. */
+wf_ode_ops wf__ode_cuda_ops(wf_arena *memory, wf_row_ring *ring);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,296 @@
+/* sample_cuda: kernels of one pass over (rows, n_params), bandwidth bound, around the field's recorded program. */
+#include "flow/cuda/batch_cuda.cuh"
+
+#include "align/cuda/match_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "base/cuda/device.h"
+#include "flow/cuda/ode_cuda.h"
+#include "flow/cuda/sample_cuda.h"
+#include "models/cuda/gmn_cuda.h"
+#include "tensor/cuda/backend_cuda.h"
+}
+
+namespace {
+
+enum { threads = 256, pieces = 4 * threads };
+
+/* A row's place on its path. */
+struct row_path {
+    float t, in, skip, out;
+};
+
+cudaStream_t stream() { return (cudaStream_t)wf_cuda_stream(); }
+
+dim3 grid_of(int rows, size_t n) {
+    return dim3((unsigned)((n + pieces - 1) / pieces), (unsigned)rows);
+}
+
+/* Index of a thread's k-th number; n or more: none. */
+__device__ size_t number(int k) {
+    return (size_t)blockIdx.x * pieces + (size_t)k * threads + threadIdx.x;
+}
+
+__global__ void __launch_bounds__(threads)
+    prepare(size_t n, const row_path *path, const double *y, float *x, float *t) {
+    size_t row = blockIdx.y;
+    row_path p = path[row];
+    if (blockIdx.x == 0 && threadIdx.x == 0) t[row] = p.t;
+    for (int k = 0; k < pieces / threads; k++) {
+        size_t i = number(k);
+        if (i < n) x[row * n + i] = p.in * (float)y[row * n + i];
+    }
+}
+
+/* dy = skip y + out f; f guided where f_null is not NULL. */
+__global__ void __launch_bounds__(threads)
+    finish(size_t n, const row_path *path, const double *y, const float *f, const float *f_null,
+           float guidance, double *dy) {
+    size_t row = blockIdx.y;
+    row_path p = path[row];
+    for (int k = 0; k < pieces / threads; k++) {
+        size_t i = number(k), at = row * n + i;
+        if (i >= n) return;
+        float value = f[at];
+        if (f_null != NULL) value = f_null[at] + guidance * (value - f_null[at]);
+        dy[at] = (double)p.skip * y[at] + (double)(p.out * value);
+    }
+}
+
+__global__ void __launch_bounds__(threads) to_double(size_t n, const float *x, double *y) {
+    for (int k = 0; k < pieces / threads; k++) {
+        size_t i = number(k), at = blockIdx.y * n + i;
+        if (i < n) y[at] = (double)x[at];
+    }
+}
+
+__global__ void __launch_bounds__(threads) to_float(size_t n, const double *y, float *x) {
+    for (int k = 0; k < pieces / threads; k++) {
+        size_t i = number(k), at = blockIdx.y * n + i;
+        if (i < n) x[at] = (float)y[at];
+    }
+}
+
+__global__ void __launch_bounds__(threads)
+    move_back(size_t n, double t, const float *noise, double *y) {
+    for (int k = 0; k < pieces / threads; k++) {
+        size_t i = number(k), at = blockIdx.y * n + i;
+        if (i < n) y[at] = t * y[at] + (1 - t) * (double)noise[at];
+    }
+}
+
+} // namespace
+
+struct wf_sample_cuda {
+    wf_ctx *ctx; /* of the running call */
+    wf_graph *graph;
+    int batch, cond_size;
+    bool fast, equivariant;
+    size_t n; /* parameters of a network */
+    gmn_cuda *program;
+    const gmn_cuda_buffers *buffers;
+    wf_arena memory; /* the solver's states */
+    wf_ode_ops ops;
+    wf_sample_cuda_call call;
+    wf_row_ring steps, paths;
+    row_path *path_host;
+    double *y;
+    float *f, *flat, *noise, *matched;
+    wf_match_cuda *matcher; /* made when first asked for; a flow has one way of matching */
+    void *own[8];
+    int n_own;
+};
+
+namespace {
+
+wf_status take(wf_ctx *ctx, wf_sample_cuda *s, size_t bytes, void *place) {
+    void *memory = NULL;
+    if (cudaMalloc(&memory, bytes + 16) != cudaSuccess) {
+        cudaGetLastError();
+        return wf_fail(ctx, WF_ERR_MEMORY,
+                       "sampling: no GPU memory (%zu bytes); take fewer networks at a time", bytes);
+    }
+    s->own[s->n_own++] = memory;
+    memcpy(place, &memory, sizeof memory);
+    return WF_OK;
+}
+
+wf_status build(wf_ctx *ctx, const wf_sample_cuda_desc *desc, wf_sample_cuda *s) {
+    const wf_backend *backend = wf_backend_cuda();
+    if (backend == NULL)
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
+    WF_TRY(wf_graph_clone(ctx, desc->graph, &s->graph));
+    s->batch = desc->batch;
+    s->fast = desc->fast;
+    s->equivariant = desc->velocity->equivariant;
+    s->cond_size = desc->cond_size;
+    s->n = desc->graph->n_params;
+    size_t rows = (size_t)s->batch, all = rows * s->n;
+    gmn_cuda_buffers none = {};
+    WF_TRY(wf_field_program(ctx, desc->velocity->field, desc->shape, false, desc->fast, &none,
+                            &s->program));
+    s->buffers = wf__gmn_cuda_buffers(s->program);
+    WF_TRY(take(ctx, s, all * sizeof(double), &s->y));
+    WF_TRY(take(ctx, s, all * sizeof(float), &s->f));
+    WF_TRY(take(ctx, s, all * sizeof(float), &s->flat));
+    WF_TRY(take(ctx, s, all * sizeof(float), &s->noise));
+    WF_TRY(take(ctx, s, all * sizeof(float), &s->matched));
+    WF_TRY(wf__row_ring_open(ctx, 2 * rows * sizeof(double), &s->steps));
+    WF_TRY(wf__row_ring_open(ctx, rows * sizeof(row_path), &s->paths));
+    WF_TRY(wf_alloc(ctx, rows, sizeof *s->path_host, "sampling", &s->path_host));
+    s->memory.source = backend->memory;
+    s->ops = wf__ode_cuda_ops(&s->memory, &s->steps);
+    WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->buffers->params, desc->params,
+                                     desc->velocity->params * sizeof(float), cudaMemcpyHostToDevice,
+                                     stream()));
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
+    return WF_OK;
+}
+
+wf_status draw(wf_ctx *ctx, wf_sample_cuda *s, size_t first, int n, uint32_t purpose, uint32_t step,
+               float *out) {
+    wf_batch_gpu::normals(s->call.seed, (uint32_t)first, purpose, step,
+                          (float)s->call.path.source_std, out, (size_t)n, s->n, stream());
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    return WF_OK;
+}
+
+/* The noise in s->noise relabelled to match the networks in s->flat; *out is where it lies then. */
+wf_status match_noise(wf_ctx *ctx, wf_sample_cuda *s, int n, const wf_match_desc *match,
+                      float **out) {
+    size_t all = (size_t)n * s->n, bytes = all * sizeof(float);
+    if (wf_match_cuda_fits(s->graph, match)) {
+        if (s->matcher == NULL)
+            WF_TRY(wf_match_cuda_open(ctx, s->graph, match, (size_t)s->batch, &s->matcher));
+        *out = s->matched;
+        return wf_match_cuda_run(ctx, s->matcher, s->flat, 1, s->noise, (size_t)n, s->matched,
+                                 stream());
+    }
+    float *host;
+    WF_TRY(wf_alloc(ctx, 2 * all, sizeof *host, "sampling", &host));
+    bool ok =
+        wf_cuda_download(host, s->flat, bytes) && wf_cuda_download(host + all, s->noise, bytes);
+    wf_status status =
+        ok ? WF_OK : wf_fail(ctx, WF_ERR_FAILED, "sampling: the GPU reports a failure");
+    if (ok) status = wf_match_pairs(ctx, s->graph, host, host + all, (size_t)n, match);
+    if (status == WF_OK) wf_backend_cuda()->upload(s->noise, host + all, bytes);
+    free(host);
+    *out = s->noise;
+    return status;
+}
+
+} // namespace
+
+extern "C" wf_status wf__sample_cuda_create(wf_ctx *ctx, const wf_sample_cuda_desc *desc,
+                                            wf_sample_cuda **out) {
+    *out = NULL;
+    wf_sample_cuda *s;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *s, "sampling", &s));
+    wf_status status = build(ctx, desc, s);
+    if (status == WF_OK) *out = s;
+    else wf__sample_cuda_free(s);
+    return status;
+}
+
+extern "C" void wf__sample_cuda_free(wf_sample_cuda *s) {
+    if (s == NULL) return;
+    wf__gmn_cuda_free(s->program);
+    wf_match_cuda_close(s->matcher);
+    for (int i = 0; i < s->n_own; i++) cudaFree(s->own[i]);
+    wf_arena_free(&s->memory);
+    wf_graph_free(s->graph);
+    wf__row_ring_close(&s->steps);
+    wf__row_ring_close(&s->paths);
+    free(s->path_host);
+    free(s);
+}
+
+extern "C" bool wf__sample_cuda_serves(const wf_sample_cuda *s, const wf_graph *graph, int batch,
+                                       bool fast) {
+    return s != NULL && s->batch == batch && s->fast == fast && wf_graph_equal(s->graph, graph);
+}
+
+extern "C" wf_status wf__sample_cuda_begin(wf_ctx *ctx, wf_sample_cuda *s,
+                                           const wf_sample_cuda_call *call) {
+    s->ctx = ctx;
+    s->call = *call;
+    /* Rows that no network has are computed too: from zeros, not from what a former call left. */
+    size_t rows = (size_t)s->batch;
+    WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->w, 0, rows * s->n * sizeof(float), stream()));
+    WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->t, 0, rows * sizeof(float), stream()));
+    for (int r = 0; call->cond != NULL && r < s->batch; r++)
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->buffers->cond + (size_t)r * (size_t)s->cond_size,
+                                         call->cond, (size_t)s->cond_size * sizeof(float),
+                                         cudaMemcpyHostToDevice, stream()));
+    return WF_OK;
+}
+
+extern "C" double *wf__sample_cuda_states(wf_sample_cuda *s) { return s->y; }
+
+extern "C" const wf_ode_ops *wf__sample_cuda_ops(const wf_sample_cuda *s) { return &s->ops; }
+
+extern "C" wf_status wf__sample_cuda_velocity(void *arg, int n, const int *which, const double *t,
+                                              const double *y, double *dy) {
+    wf_sample_cuda *s = (wf_sample_cuda *)arg;
+    wf_ctx *ctx = s->ctx;
+    const wf_sample_cuda_call *call = &s->call;
+    (void)which;
+    for (int r = 0; r < n; r++) {
+        wf_path_scales scale = wf_path_at(&call->path, t[r]);
+        s->path_host[r] = {(float)t[r], scale.in, scale.skip, scale.out};
+    }
+    row_path *path;
+    WF_TRY(wf__row_ring_up(ctx, &s->paths, s->path_host, (size_t)n * sizeof *path, &path));
+    prepare<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, path, y, s->buffers->w,
+                                                        s->buffers->t);
+    const float *f = s->buffers->v, *f_null = NULL;
+    size_t rows = (size_t)s->batch;
+    if (call->want_cond) {
+        WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->drop, 0, rows, stream()));
+        WF_TRY(wf__gmn_cuda_forward(ctx, s->program));
+    }
+    if (call->want_cond && call->want_null) {
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->f, s->buffers->v, (size_t)n * s->n * sizeof(float),
+                                         cudaMemcpyDeviceToDevice, stream()));
+        f = s->f;
+        f_null = s->buffers->v;
+    }
+    if (call->want_null) {
+        WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->drop, 1, rows, stream()));
+        WF_TRY(wf__gmn_cuda_forward(ctx, s->program));
+    }
+    finish<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, path, y, f, f_null, call->guidance,
+                                                       dy);
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    return WF_OK;
+}
+
+extern "C" wf_status wf__sample_cuda_noise(wf_ctx *ctx, wf_sample_cuda *s, size_t first, int n) {
+    WF_TRY(draw(ctx, s, first, n, WF_RNG_SAMPLE, 0, s->noise));
+    to_double<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, s->noise, s->y);
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    return WF_OK;
+}
+
+extern "C" wf_status wf__sample_cuda_corrupt(wf_ctx *ctx, wf_sample_cuda *s, size_t first, int n,
+                                             uint32_t cycle, double t, const wf_match_desc *match) {
+    float *noise = s->noise;
+    WF_TRY(draw(ctx, s, first, n, WF_RNG_REFINE, cycle, noise));
+    if (match != NULL && s->equivariant && s->graph->n_orbits > 0) {
+        to_float<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, s->y, s->flat);
+        WF_TRY(match_noise(ctx, s, n, match, &noise));
+    }
+    move_back<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, t, noise, s->y);
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    return WF_OK;
+}
+
+extern "C" wf_status wf__sample_cuda_fetch(wf_ctx *ctx, wf_sample_cuda *s, int n, float *out) {
+    to_float<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, s->y, s->flat);
+    WF_CUDA_TRY(ctx, cudaGetLastError());
+    if (wf_cuda_download(out, s->flat, (size_t)n * s->n * sizeof(float))) return WF_OK;
+    return wf_fail(ctx, WF_ERR_FAILED, "sampling: the GPU reports a failure");
+}

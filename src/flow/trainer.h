@@ -1,0 +1,46 @@
+/* trainer: what the training loops of the CPU (flow_fit.c) and of the GPU (fit_loop_gpu.c) share: a run and its files. */
+#ifndef WF_FLOW_TRAINER_H
+#define WF_FLOW_TRAINER_H
+
+#include "flow/cuda/fit_cuda.h"
+#include "flow/flow_fit.h"
+#include "nn/optim.h"
+
+typedef struct wf_trainer {
+    wf_ctx *ctx;
+    const char *path;
+    wf_fit_desc desc; /* schedule_updates resolved */
+    wf_path path_form;
+    wf_schedule schedule;
+    wf_optim_desc optim_desc;
+    wf_stocks stocks;
+    wf_draw draw;
+    wf_velocity velocity;
+    wf_optim *optim;
+    wf_fit_arrays arrays;
+    float *grad;
+    wf_meta config;
+    wf_fit_state state;
+    bool on_gpu, fast; /* where updates are made; fast: bf16 */
+    bool saved;        /* a checkpoint of this configuration stands at path */
+    int log;           /* file descriptor; -1 without a log */
+    double started, last_save;
+} wf_trainer;
+
+/* Seconds of training so far, over all pieces of the run. */
+double wf__trainer_seconds(const wf_trainer *tr);
+/* The update behind tr->state.step has been made: counts it and writes its line of the log where one is due. */
+wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double factor);
+/* WF_ERR_DIVERGED with its sentence, in ctx. */
+wf_status wf__trainer_diverged(const wf_trainer *tr, wf_ctx *ctx, size_t update, const char *what,
+                               double value);
+/* Writes tr->arrays as the checkpoint of `state`. Touches nothing of the trainer, so a thread with a context of its own
+ * may call it. */
+wf_status wf__trainer_store(const wf_trainer *tr, wf_ctx *ctx, const wf_fit_state *state);
+/* The sentence of an interruption after the checkpoint has been saved. */
+wf_status wf__trainer_interrupted(const wf_trainer *tr);
+
+/* The loop on the GPU. */
+wf_status wf__train_gpu(wf_trainer *tr);
+
+#endif

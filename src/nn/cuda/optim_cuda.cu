@@ -2,7 +2,7 @@
  *
  *   squares   sum of squares of the gradient, one double per CTA
  *   decide    one CTA: norm and loss from the partial sums, finite or not, scalars of this update, its record, the next number
- *   first     chunks of at most 4096: AdamW with EMA; or, of Muon's matrices, momentum and the start of Newton-Schulz
+ *   first     chunks of at most 1024: AdamW with EMA; or, of Muon's matrices, momentum and the start of Newton-Schulz
  *   (muon_cuda.cu: one launch, or 15)
  *   second    Muon's parameters and EMA
  * AdamW reads 20 bytes a parameter and writes 16, squares reads 4: bandwidth bound. */
@@ -21,7 +21,7 @@ extern "C" {
 
 namespace {
 
-enum { threads = 256, chunk = 4096, square_ctas = 264, ring = 4096 };
+enum { threads = 256, chunk = 1024, square_ctas = 1056, ring = 4096 };
 
 /* What the kernels of one update share, in device memory. */
 struct control {

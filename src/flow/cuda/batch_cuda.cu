@@ -3,7 +3,10 @@
  * draw      first the noise of the slice, four deviates of a Philox block a thread and turn, into shared memory (a
  *           relabelled deviate costs a whole block); then, neighbours by neighbours, reads w1 (4 bytes a parameter) and writes
  *           x, wt, target (12), or w0 and w1 (8)
- * compare   reads f, wt, target, writes df: 16 bytes a parameter */
+ * compare   reads f, wt, target, writes df: 16 bytes a parameter
+ * measured  H200, 256 MNIST networks (6.8 M parameters): draw of w0 and w1 45 us (42 % of 4.3 TB/s), interpolate 44 us (71 %),
+ *           compare 33 us (75 %); 256 karhunen networks: 8.2, 5.5 and 6.1 us
+ * tried     four neighbours a thread without shared memory: draw 79 us */
 #include "flow/cuda/batch_cuda.cuh"
 
 namespace wf_batch_gpu {

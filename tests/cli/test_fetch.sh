@@ -43,7 +43,7 @@ check "a damaged file is replaced" cmp served/toy.arff cache/openml/7-toy_set.ar
 rm -r cache
 expect fetch-name 0 "openml/7-toy_set.arff" fetch "toy set"
 expect fetch-unknown-name 3 "no active data set named 'nothing'" fetch nothing
-expect fetch-unknown-number 1 "412" fetch 99
+expect fetch-unknown-number 3 "no such file or data set (412)" fetch 99
 expect fetch-format 2 "stored as PNG" fetch 10
 expect fetch-md5 3 "0000000000" fetch 9
 check "damaged downloads are thrown away" test ! -e cache/openml/9-damaged.arff.part

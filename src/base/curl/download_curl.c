@@ -154,8 +154,10 @@ static wf_status transfer_fault(const transfer *t, const char *url, CURLcode cod
         return wf_fail(t->ctx, WF_ERR_INTERRUPTED,
                        "interrupted while downloading %s; the same command goes on from there",
                        url);
-    if (code == CURLE_HTTP_RETURNED_ERROR && answer == 404)
-        return wf_fail(t->ctx, WF_ERR_INPUT, "%s: the server has no such file (404)", url);
+    /* OpenML answers 412 where it knows no such data set. */
+    if (code == CURLE_HTTP_RETURNED_ERROR && (answer == 404 || answer == 412))
+        return wf_fail(t->ctx, WF_ERR_INPUT, "%s: the server has no such file or data set (%ld)",
+                       url, answer);
     return wf_fail(t->ctx, WF_ERR_FAILED,
                    "%s: %s; try again when the connection works, the same command goes on from "
                    "what has arrived",

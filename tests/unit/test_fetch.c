@@ -53,7 +53,7 @@ static void md5_is_that_of_the_rfc(void **state) {
 
 static const char header[] = "PWGTP,AGEP,COW,SCHL,MAR,OCCP,POBP,RELP,WKHP,SEX,RAC1P,PINCP\n";
 
-static void put(uint8_t **at, uint32_t value, int bytes) {
+static void put(uint8_t **at, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++) *(*at)++ = (uint8_t)(value >> 8 * i);
 }
 

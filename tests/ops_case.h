@@ -1,4 +1,4 @@
-/* ops_case: one case per operation of tensor/ops.def, on any backend, for tests. An operation without a case here does
+/* ops_case: one case per operation of tensor/ops.def and fused.def, on any backend, for tests. An operation without a case here does
  * not compile. */
 #ifndef WF_OPS_CASE_H
 #define WF_OPS_CASE_H
@@ -325,16 +325,43 @@ static void build_lstar_edges(setup *s) {
     wf_lstar_edges(&s->tape, part, &desc);
 }
 
+/* Widths that fused kernels have, beside the odd ones that are composed. */
+static int codec_width(const setup *s) { return s->size > 100 ? 128 : s->size; }
+static void build_edge_encoder(setup *s) {
+    const wf_part *part = graphs(s, 1);
+    int n = codec_width(s);
+    wf_edge_features_desc desc = {.code = s->variant ? WF_CODE_LINEAR : WF_CODE_SINE, .width = n};
+    desc.w = parameters(s, part);
+    desc.a = flat(s, n, 1);
+    desc.b = flat(s, n, 1);
+    wf_tensor *weight = flat(s, n, n), *table = rows(s, 3, n);
+    uint32_t *role = indices(s, part->n_edges, 1);
+    for (int k = 0; k < part->n_edges; k++) role[k] = (uint32_t)(k / 5 % 3);
+    wf_edge_encoder(&s->tape, part, &desc, weight, table, placed(s, role, part->n_edges));
+}
+static void build_edge_readout(setup *s) {
+    int n = codec_width(s), edges = (s->group > 100 ? 60 : 4) * s->group + 3;
+    wf_edge_readout_desc desc = {.e = rows(s, edges, n),
+                                 .weight = flat(s, n, n),
+                                 .bias = flat(s, n, 1),
+                                 .last_weight = flat(s, 1 + s->variant / 2, n),
+                                 .last_bias = flat(s, 1 + s->variant / 2, 1),
+                                 .unit = s->variant % 2 ? WF_UNIT_SILU : WF_UNIT_GELU};
+    wf_edge_readout(&s->tape, &desc);
+}
+
 typedef void build_fn(setup *s);
 static build_fn *const builders[] = {
 #define X(name, tolerance) build_##name,
 #include "tensor/ops.def"
+#include "tensor/fused.def"
 #undef X
 };
 static int variants_of(wf_op_kind kind) {
     switch (kind) {
     case WF_OP_lean_edges: return 14;
     case WF_OP_lstar_messages: return 6;
+    case WF_OP_edge_readout:
     case WF_OP_linear:
     case WF_OP_activation:
     case WF_OP_gather:
@@ -344,6 +371,7 @@ static int variants_of(wf_op_kind kind) {
     case WF_OP_null_rows:
     case WF_OP_fold_pack:
     case WF_OP_velocity:
+    case WF_OP_edge_encoder:
     case WF_OP_lstar_edges: return 2;
     default: return 1;
     }
@@ -361,6 +389,8 @@ static void start(setup *s, const wf_backend *backend, wf_dtype dtype, wf_op_kin
     builders[kind](s);
     assert_false(s->tape.failed);
     assert_non_null(s->tape.last);
+    if (kind >= WF_OP_edge_encoder)
+        return; /* it may be composed of others: the last one's outputs are its own */
     assert_int_equal(s->tape.last->kind, kind);
     assert_null(s->tape.last->previous);
 }

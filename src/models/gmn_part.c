@@ -259,8 +259,8 @@ static wf_tensor *fourier_code(network *n, int first, wf_tensor *x) {
     return wf_tape_filled(n->tape, y);
 }
 
-/* What the parameters of an edge contribute: (E, de). */
-static wf_tensor *encode_values(network *n) {
+/* The code of an edge's parameters, of width de. */
+static bool value_code(network *n, wf_edge_features_desc *out) {
     const gmn_layout *layout = n->layout;
     int half = n->desc->edge / 2, coef = n->desc->max_coef;
     wf_edge_features_desc desc = {.width = n->desc->edge, .w = n->part->w};
@@ -268,7 +268,7 @@ static wf_tensor *encode_values(network *n) {
         desc.code = WF_CODE_FOURIER;
         void *frequencies =
             wf_tape_upload(n->tape, n->in->fourier, wf__gmn_fourier_size(n->desc) * n->size);
-        if (frequencies == NULL) return NULL;
+        if (frequencies == NULL) return false;
         desc.a = wf_tape_view(n->tape, frequencies, NULL, half, 1);
         desc.kernel_a = wf_tape_view(
             n->tape, at_mut(n, frequencies, (size_t)(fourier_kernel * half)), NULL, half, coef);
@@ -281,7 +281,8 @@ static wf_tensor *encode_values(network *n) {
             desc.kernel_b = weight(n, layout->edge_kernel.bias);
         }
     }
-    return wf_edge_features(n->tape, n->view, &desc);
+    *out = desc;
+    return true;
 }
 
 /* An edge of a kernel carries all its coefficients, so its position in the kernel is "none": -1. */
@@ -312,10 +313,10 @@ static void encode_edges(network *n) {
         .bias = weight(n, projection->bias)};
     for (int k = 0; k < 3; k++) roles_desc.weight[k] = weight(n, projection->weight[k + 1]);
     wf_tensor *codes = wf_linear(n->tape, &roles_desc);
-    n->e = wf_linear(n->tape, &(wf_linear_desc){.x = {encode_values(n)},
-                                                .weight = {weight(n, projection->weight[0])},
-                                                .table = codes,
-                                                .map = n->view->edge_role});
+    wf_edge_features_desc values;
+    if (value_code(n, &values))
+        n->e = wf_edge_encoder(n->tape, n->view, &values, weight(n, projection->weight[0]), codes,
+                               n->view->edge_role);
 }
 
 /* --- blocks -------------------------------------------------------------------------------------- */
@@ -324,7 +325,7 @@ typedef struct block_state {
     gmn_columns columns;
     wf_tensor *modulation, *hb, *ub;
     wf_tensor *node_graph, *edge_graph, *msg_graph; /* graphs' parts of first affines, (B, .) */
-    wf_tensor *mean_e;                              /* (B, de) of the modulated edges */
+    wf_tensor *mean_h, *mean_e;                     /* (B, .) of the modulated nodes and edges */
     bool last;
 } block_state;
 
@@ -371,8 +372,7 @@ static void update_nodes(network *n, const block_state *b, wf_tensor *const inco
 
 static void update_global(network *n, const block_state *b, bool lean) {
     const gmn_affine *first = &b->layout->global[0];
-    wf_tensor *mean_h = wf_mean_op(n->tape, b->hb, n->view->n_graphs, n->view->node_start);
-    wf_linear_desc desc = {.x = {mean_h, b->mean_e, b->ub}, .bias = weight(n, first->bias)};
+    wf_linear_desc desc = {.x = {b->mean_h, b->mean_e, b->ub}, .bias = weight(n, first->bias)};
     for (int k = 0; k < 3; k++) desc.weight[k] = weight(n, first->weight[k]);
     wf_tensor *x = branch_tail(n, b->layout->global, lean ? 2 : 3, wf_linear(n->tape, &desc));
     n->u = wf_residual(n->tape, n->u, x, lean ? b->modulation : NULL,
@@ -485,13 +485,20 @@ static void run_block(network *n, int index, wf_tensor *modulation) {
     if (nodes && !lean) b.msg_graph = graph_table(n, &b, &b.layout->msg[0], 3);
     b.edge_graph = graph_table(n, &b, &b.layout->edge[0], 3);
     b.hb = wf_norm_op(n->tape, n->h, b.modulation, b.columns.node, n->view->node_graph);
+    if (!b.last) b.mean_h = wf_mean_op(n->tape, b.hb, n->view->n_graphs, n->view->node_start);
     if (lean) lean_block(n, &b);
     else lstar_block(n, &b);
 }
 
 /* --- readout ------------------------------------------------------------------------------------- */
-static wf_tensor *readout(network *n, const gmn_affine layers[2], wf_tensor *x) {
-    return affine(n, &layers[1], unit(n, affine(n, &layers[0], x)));
+static wf_tensor *readout(network *n, const gmn_affine layers[2]) {
+    return wf_edge_readout(n->tape,
+                           &(wf_edge_readout_desc){.e = n->e,
+                                                   .weight = weight(n, layers[0].weight[0]),
+                                                   .bias = weight(n, layers[0].bias),
+                                                   .last_weight = weight(n, layers[1].weight[0]),
+                                                   .last_bias = weight(n, layers[1].bias),
+                                                   .unit = n->unit});
 }
 
 static void read_out(network *n) {
@@ -499,9 +506,8 @@ static void read_out(network *n) {
     bool single = false, kernel = false;
     const wf_batch_block *blocks = part_blocks(n); /* the view's may lie in a backend's memory */
     for (int b = 0; b < n->view->n_blocks; b++) *(blocks[b].coef == 1 ? &single : &kernel) = true;
-    wf_tensor *x = wf_norm_op(n->tape, n->e, NULL, 0, NULL);
-    wf_tensor *singles = single ? readout(n, layout->readout, x) : NULL;
-    wf_tensor *kernels = kernel ? readout(n, layout->kernel_readout, x) : NULL;
+    wf_tensor *singles = single ? readout(n, layout->readout) : NULL;
+    wf_tensor *kernels = kernel ? readout(n, layout->kernel_readout) : NULL;
     wf_tensor *fold = NULL;
     if (n->view->n_fold_rows > 0) {
         fold = wf_gather(n->tape, n->h, n->view->n_fold_rows, n->view->fold_node);

@@ -13,6 +13,7 @@ void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, boo
     tape->keep = keep;
     tape->failed = false;
     tape->last = NULL;
+    tape->spares = 0;
 }
 
 void wf_tape_free(wf_tape *tape) {
@@ -115,10 +116,34 @@ static wf_tensor *gradient_root(wf_tensor *tensor) {
     return tensor->shares != NULL ? tensor->shares : tensor;
 }
 
+static void *take_spare(wf_tape *tape, size_t bytes) {
+    for (int k = 0; k < tape->spares - WF_TAPE_YOUNG; k++) {
+        if (tape->spare[k].bytes != bytes) continue;
+        void *data = tape->spare[k].data;
+        tape->spares--;
+        memmove(&tape->spare[k], &tape->spare[k + 1],
+                (size_t)(tape->spares - k) * sizeof tape->spare[0]);
+        return data;
+    }
+    return NULL;
+}
+
+/* Nobody reads it again: a tensor's gradient is read by the operation that made the tensor, and that one is done. */
+static void spare_gradient(wf_tape *tape, wf_tensor *tensor) {
+    if (tensor->shares != NULL || !tensor->grad_own || tape->spares == WF_TAPE_SPARES) return;
+    tape->spare[tape->spares++] = (wf_tape_spare){tensor->grad, tensor_bytes(tape, tensor)};
+    tensor->grad_own = false;
+}
+
 /* The gradient buffer exists and holds zeros or what was added so far. */
 static bool gradient_ready(wf_tape *tape, wf_tensor *tensor) {
     wf_tensor *root = gradient_root(tensor);
-    if (root->grad == NULL) root->grad = wf_tape_alloc(tape, tensor_bytes(tape, root));
+    if (root->grad == NULL) {
+        size_t bytes = tensor_bytes(tape, root);
+        root->grad = take_spare(tape, bytes);
+        if (root->grad == NULL) root->grad = wf_tape_alloc(tape, bytes);
+        root->grad_own = root->grad != NULL;
+    }
     if (root->grad == NULL) return false;
     if (!root->grad_set) wf_tape_zero(tape, root->grad, tensor_bytes(tape, root));
     root->grad_set = true;
@@ -144,6 +169,8 @@ bool wf_tape_backward(wf_tape *tape) {
         wf_arena_mark mark = wf_arena_here(&tape->arena);
         if (!tape->backend->backward[op->kind](op, &tape->arena)) tape->failed = true;
         wf_arena_rewind(&tape->arena, mark);
+        for (int i = 0; i < WF_OP_OUTPUTS; i++)
+            if (op->out[i] != NULL) spare_gradient(tape, op->out[i]);
     }
     return !tape->failed;
 }
@@ -158,6 +185,9 @@ static double op_products(const wf_op *op) {
         for (int k = 0; k < 4 && in[2 * k] != NULL; k++)
             sum += (in[2 * k]->wants ? 3.0 : 2.0) * in[2 * k]->cols * in[2 * k + 1]->rows;
         return sum * op->out[0]->rows;
+    case WF_OP_edge_encoder: return edges * 3.0 * in[3]->rows * in[3]->cols;
+    case WF_OP_edge_readout:
+        return in[0]->rows * (4.0 * in[1]->rows * in[1]->cols + 3.0 * in[3]->cols);
     case WF_OP_lean_edges: {
         double messages = op->out[2] != NULL ? in[4]->rows : 2.0 * in[0]->cols;
         return edges * (4.0 * messages * in[0]->cols + 3.0 * in[5]->rows * in[5]->cols);
@@ -312,6 +342,47 @@ wf_tensor *wf_edge_features(wf_tape *tape, const wf_part *part, const wf_edge_fe
                 .mode = (int)desc->code,
                 .part = part};
     op.out[0] = output(tape, &op, part->n_edges, desc->width);
+    run(tape, &op);
+    return op.out[0];
+}
+
+static bool fuses(const wf_tape *tape, const wf_op *op) {
+    return tape->backend->fuses != NULL && tape->backend->fuses(op);
+}
+
+wf_tensor *wf_edge_encoder(wf_tape *tape, const wf_part *part, const wf_edge_features_desc *desc,
+                           wf_tensor *weight, wf_tensor *table, const uint32_t *map) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_edge_encoder,
+                .in = {desc->w, desc->a, desc->b, weight, table},
+                .mode = (int)desc->code,
+                .map = map,
+                .part = part};
+    if (desc->kernel_a != NULL || !fuses(tape, &op)) {
+        wf_tensor *code = wf_edge_features(tape, part, desc);
+        return wf_linear(
+            tape, &(wf_linear_desc){.x = {code}, .weight = {weight}, .table = table, .map = map});
+    }
+    op.out[0] = output(tape, &op, part->n_edges, weight->rows);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_edge_readout(wf_tape *tape, const wf_edge_readout_desc *desc) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_edge_readout,
+                .in = {desc->e, desc->weight, desc->bias, desc->last_weight, desc->last_bias},
+                .unit = (int)desc->unit};
+    if (!fuses(tape, &op)) {
+        wf_tensor *x = wf_norm_op(tape, desc->e, NULL, 0, NULL);
+        x = wf_linear(tape,
+                      &(wf_linear_desc){.x = {x}, .weight = {desc->weight}, .bias = desc->bias});
+        x = wf_activation_op(tape, x, desc->unit);
+        return wf_linear(
+            tape,
+            &(wf_linear_desc){.x = {x}, .weight = {desc->last_weight}, .bias = desc->last_bias});
+    }
+    op.out[0] = output(tape, &op, desc->e->rows, desc->last_weight->rows);
     run(tape, &op);
     return op.out[0];
 }

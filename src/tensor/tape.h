@@ -14,12 +14,22 @@
 
 #include "tensor/tensor.h"
 
+/* Gradients that backward has done with, oldest first. The youngest are left alone: a backend that puts off weight gradients
+ * may still read them. */
+enum { WF_TAPE_SPARES = 128, WF_TAPE_YOUNG = 24 };
+typedef struct wf_tape_spare {
+    void *data;
+    size_t bytes;
+} wf_tape_spare;
+
 typedef struct wf_tape {
     const wf_backend *backend;
     wf_arena arena, records; /* data; tensors and operations */
     wf_op *last;
     size_t size; /* of a real */
     bool keep, failed;
+    wf_tape_spare spare[WF_TAPE_SPARES];
+    int spares;
 } wf_tape;
 
 void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, bool keep);
@@ -93,6 +103,15 @@ typedef struct wf_edge_features_desc {
     wf_tensor *w, *a, *b, *kernel_a, *kernel_b;
 } wf_edge_features_desc;
 wf_tensor *wf_edge_features(wf_tape *tape, const wf_part *part, const wf_edge_features_desc *desc);
+/* y = linear of these features: (E, out) = weight code + table[map]. */
+wf_tensor *wf_edge_encoder(wf_tape *tape, const wf_part *part, const wf_edge_features_desc *desc,
+                           wf_tensor *weight, wf_tensor *table, const uint32_t *map);
+/* (E, out) = last.weight unit(first.weight LN(e) + first.bias) + last.bias. */
+typedef struct wf_edge_readout_desc {
+    wf_tensor *e, *weight, *bias, *last_weight, *last_bias;
+    wf_unit unit;
+} wf_edge_readout_desc;
+wf_tensor *wf_edge_readout(wf_tape *tape, const wf_edge_readout_desc *desc);
 /* w (P) -> (fold rows, columns): weights of a row, then its bias. A shorter row is followed by zeros. */
 wf_tensor *wf_fold_pack(wf_tape *tape, const wf_part *part, wf_tensor *w, int columns);
 /* v (P) from edge readouts (E, 1) and (E, c) and fold rows, each NULL when there are none. v is the caller's. */

@@ -21,9 +21,10 @@ static inline int wf_pad(int cols) { return (cols + WF_PAD - 1) / WF_PAD * WF_PA
 typedef struct wf_tensor {
     int rows, cols, ld;
     void *data;
-    void *grad;               /* NULL: no gradient wanted, or not yet allocated */
-    bool wants;               /* a gradient is wanted */
-    bool grad_set;            /* grad holds something */
+    void *grad;    /* NULL: no gradient wanted, or not yet allocated */
+    bool wants;    /* a gradient is wanted */
+    bool grad_set; /* grad holds something */
+    bool grad_own; /* grad is the tape's, and may be used again when its operation is done */
     struct wf_tensor *shares; /* T3: whose grad this is */
     /* Weights (out, in) as the kernels read them: y = x W' reads panels_t, dx = dy W reads panels. */
     const void *panels, *panels_t;
@@ -58,6 +59,7 @@ typedef struct wf_part {
 typedef enum wf_op_kind {
 #define X(name, tolerance) WF_OP_##name,
 #include "tensor/ops.def"
+#include "tensor/fused.def"
 #undef X
     WF_OP_COUNT
 } wf_op_kind;
@@ -85,8 +87,11 @@ typedef struct wf_op {
  * is out of memory. backward adds to the gradients of those inputs that want one; they are never uninitialised. */
 typedef struct wf_backend {
     const char *name;
+    /* Operations of fused.def may be NULL. */
     bool (*forward[WF_OP_COUNT])(const wf_op *op, wf_arena *arena);
     bool (*backward[WF_OP_COUNT])(const wf_op *op, wf_arena *arena);
+    /* Whether an operation of fused.def with these inputs has a kernel; NULL: none has. */
+    bool (*fuses)(const wf_op *op);
     /* W (rows, cols) to panels [wf_panel_size(rows, cols)] and panels_t [wf_panel_size(cols, rows)] */
     void (*pack)(const void *weight, int rows, int cols, void *panels, void *panels_t);
     /* Multiply-adds on registers alone; returns how many floating-point operations were done. NULL: not measured. */

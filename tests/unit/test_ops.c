@@ -2,11 +2,17 @@
  * kernels of every instruction set this machine has against the double ones. */
 #include "ops_case.h"
 
-static double loss_of(setup *s, const double *dy) {
-    const wf_op *op = s->tape.last;
+/* All operations up to this one, in order. */
+static void run_again(setup *s, const wf_op *op) {
+    if (op->previous != NULL) run_again(s, op->previous);
     wf_arena_mark mark = wf_arena_here(&s->tape.arena);
     assert_true(s->tape.backend->forward[op->kind](op, &s->tape.arena));
     wf_arena_rewind(&s->tape.arena, mark);
+}
+
+static double loss_of(setup *s, const double *dy) {
+    const wf_op *op = s->tape.last;
+    run_again(s, op);
     double sum = 0;
     for (int i = 0; i < WF_OP_OUTPUTS; i++)
         for (size_t k = 0; op->out[i] && k < (size_t)op->out[i]->rows * (size_t)op->out[i]->ld; k++)

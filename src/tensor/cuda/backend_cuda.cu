@@ -1,12 +1,13 @@
 /* backend_cuda: streams, memory, and the table of operations. */
 #include "base/cuda/device.h"
 #include "tensor/cuda/chain_cuda.cuh"
+#include "tensor/cuda/codec_cuda.cuh"
 #include "tensor/cuda/fused_cuda.cuh"
 #include "tensor/cuda/queue_cuda.cuh"
 
 namespace {
 
-cudaStream_t work, side;
+cudaStream_t work, side, other;
 
 void *device_take(size_t bytes) {
     void *memory = NULL;
@@ -41,9 +42,15 @@ template <op_run *steps, bool backward> bool run_bf16(const wf_op *op, wf_arena 
     wf_gpu::queue_answer answer = backward ? wf_gpu::queue_backward(op) : wf_gpu::queue_forward(op);
     if (answer != wf_gpu::queue_declined)
         return answer == wf_gpu::queue_taken && wf_gpu::launched();
-    wf_gpu::queue_before(op, backward);
+    wf_gpu::queue_before(op, backward, wf_gpu::fused_claims(op));
     op_run *fused = backward ? wf_gpu::fused_backward(op) : wf_gpu::fused_forward(op);
     return fused != NULL ? fused(op, arena) : steps(op, arena);
+}
+
+bool fuses_bf16(const wf_op *op) {
+    return op->kind == WF_OP_edge_encoder   ? wf_gpu::edge_encoder_fits(op)
+           : op->kind == WF_OP_edge_readout ? wf_gpu::edge_readout_fits(op)
+                                            : false;
 }
 
 void pack_bf16(const void *weight, int rows, int cols, void *panels, void *) {
@@ -56,7 +63,8 @@ const wf_arena_source device_memory = {device_take, device_give};
 } // namespace
 
 namespace wf_gpu {
-cudaStream_t stream() { return work; }
+cudaStream_t stream() { return other != NULL ? other : work; }
+void use_stream(cudaStream_t stream) { other = stream; }
 const wf_arena_source *device_source() { return &device_memory; }
 } // namespace wf_gpu
 
@@ -73,6 +81,7 @@ extern "C" const wf_backend *wf_backend_cuda(void) {
 #include "tensor/ops.def"
 #undef X
         },
+        NULL, /* fuses nothing */
         pack_nothing,
         NULL, /* the rate of multiply-adds is not measured */
         &device_memory,
@@ -88,13 +97,16 @@ extern "C" const wf_backend *wf_backend_cuda_bf16(void) {
         {
 #define X(name, tolerance) run_bf16<wf_gpu::name##_forward, false>,
 #include "tensor/ops.def"
+#include "tensor/fused.def"
 #undef X
         },
         {
 #define X(name, tolerance) run_bf16<wf_gpu::name##_backward, true>,
 #include "tensor/ops.def"
+#include "tensor/fused.def"
 #undef X
         },
+        fuses_bf16,
         pack_bf16,
         NULL,
         &device_memory,

@@ -53,6 +53,7 @@ struct chain_step {
     int slot; /* first element of the result's place in shared memory, -1: nowhere */
     int parts, graphs;
     bool transposed, add;
+    bool aligned; /* what is read beside tensors, or x of a load, lies in whole fours */
     chain_part part[chain_parts];
     const float *x, *other, *table, *gate, *bias, *scale;
     float *out, *raw, *stats;
@@ -62,8 +63,8 @@ struct chain_step {
 
 struct chain {
     int rows, count;
-    int slots; /* elements of shared memory for slots, of one tile */
-    bool wide; /* all products are whole tiles of 128 columns */
+    int slots;  /* elements of shared memory for slots, of one tile */
+    bool apart; /* products are of loaded matrices alone: blocks may take one each */
     chain_step step[chain_steps];
 };
 
@@ -73,6 +74,9 @@ __host__ __device__ inline int slot_pitch(int cols) { return (cols + 15) / 16 * 
 /* Elements that all slots together may take, beside the ring of weights. */
 enum { chain_most_slots = 86 * 1024 };
 
+/* Tiles of weights that a product takes, and how many a chain may have. */
+enum { chain_most_tiles = 128 };
+inline int product_tiles(int k, int n) { return (k + 63) / 64 * ((n + 63) / 64); }
 void chain_launch(const chain &c);
 
 /* to (rows, padded to 16) = w (rows, cols), which has no padding. */

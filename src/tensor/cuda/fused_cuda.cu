@@ -25,4 +25,11 @@ op_run *fused_backward(const wf_op *op) {
     }
 }
 
+unsigned fused_claims(const wf_op *op) {
+    switch (op->kind) {
+    case WF_OP_edge_readout: return 1; /* the edges */
+    default: return 0;
+    }
+}
+
 } // namespace wf_gpu

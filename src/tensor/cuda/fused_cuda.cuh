@@ -12,6 +12,9 @@ typedef bool op_run(const wf_op *op, wf_arena *arena);
  * options alone, so that forward and backward make the same one. */
 op_run *fused_forward(const wf_op *op);
 op_run *fused_backward(const wf_op *op);
+/* Of backward: bit i says that the kernel calls queue_claim (queue_cuda.cuh) for input i before it writes its gradient;
+ * the others' are zero or hold something. */
+unsigned fused_claims(const wf_op *op);
 
 } // namespace wf_gpu
 #endif

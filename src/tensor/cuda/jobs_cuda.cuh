@@ -17,7 +17,7 @@ struct weight_job {
     int chunks, tiles_m, tiles_n;
     int first_block, first_item; /* where this job's begin in the launches */
 };
-enum { most_weight_jobs = 32, weight_rows = 2048 };
+enum { most_weight_jobs = 32, weight_rows = 2176 };
 struct weight_jobs {
     int count;
     weight_job job[most_weight_jobs];

@@ -2,40 +2,23 @@
 #include "tensor/cuda/queue_cuda.cuh"
 #include "tensor/cuda/chain_cuda.cuh"
 #include "tensor/cuda/jobs_cuda.cuh"
+#include "tensor/cuda/sides_cuda.cuh"
 #include "tensor/cuda/sums_cuda.cuh"
 
+#include <algorithm>
 #include <vector>
 
 namespace wf_gpu {
 namespace {
 
-/* --- ranges of memory ------------------------------------------------------------------------------------------- */
-struct range {
-    const char *begin, *end;
-};
-bool meet(const range &a, const range &b) { return a.begin < b.end && b.begin < a.end; }
-bool meets(const std::vector<range> &all, const range &r) {
-    for (const range &other : all)
-        if (meet(other, r)) return true;
-    return false;
-}
-range rows_of(const float *data, int rows, int ld) {
-    return range{(const char *)data, (const char *)(data + (size_t)rows * (size_t)ld)};
-}
-/* `cols` of each row, which are `ld` apart */
-range columns_of(const float *data, int rows, int ld, int cols) {
-    if (rows == 0) return range{(const char *)data, (const char *)data};
-    return range{(const char *)data, (const char *)(data + (size_t)(rows - 1) * (size_t)ld + cols)};
-}
-range data_range(const wf_tensor *t) { return rows_of(data_of(t), t->rows, t->ld); }
-range grad_range(const wf_tensor *t) { return rows_of(grad_of(t), t->rows, t->ld); }
-
 /* --- what is waiting -------------------------------------------------------------------------------------------- */
-/* A matrix in shared memory during steps first .. last. */
+/* A matrix in shared memory during steps first .. last. Steps name slots by index until the chain is launched. */
 struct slot {
     const float *matrix;
-    int at, size, first, last;
+    int ld, cols;
+    int size, first, last;
     bool current; /* holds what memory holds */
+    int at;
 };
 
 struct open_chain {
@@ -51,7 +34,7 @@ struct pending_sum {
 };
 struct pending_weight {
     weight_job job;
-    range sources[2];
+    range sources[2], targets[2];
 };
 struct known_bounds {
     const uint32_t *map;
@@ -68,14 +51,125 @@ std::vector<known_bounds> bounds;
 wf_arena
     work_arena; /* of jobs; given back when the queue is finished, and reused in the stream's order */
 
+bool in_whole_rows(const float *data, int ld) { return (uintptr_t)data % 16 == 0 && ld % 16 == 0; }
+bool in_fours(const float *data, int ld) { return (uintptr_t)data % 16 == 0 && ld % 4 == 0; }
+
+/* Places for the slots: largest first, each as low as those it meets in time allow. Returns what they take together. */
+int place_slots(std::vector<slot> &slots) {
+    std::vector<slot *> order;
+    for (slot &s : slots) order.push_back(&s);
+    std::stable_sort(order.begin(), order.end(),
+                     [](const slot *a, const slot *b) { return a->size > b->size; });
+    int all = 0;
+    for (size_t k = 0; k < order.size(); k++) {
+        slot &s = *order[k];
+        s.at = 0;
+        for (bool moved = true; moved;) {
+            moved = false;
+            for (size_t j = 0; j < k; j++) {
+                const slot &o = *order[j];
+                bool at_once = o.first <= s.last && s.first <= o.last;
+                if (at_once && o.at < s.at + s.size && s.at < o.at + o.size) {
+                    s.at = o.at + o.size;
+                    moved = true;
+                }
+            }
+        }
+        if (s.at + s.size > all) all = s.at + s.size;
+    }
+    return all;
+}
+
 /* --- launching -------------------------------------------------------------------------------------------------- */
+bool reads_matrix(const open_chain &chain, const chain_step &s, const float *matrix) {
+    for (int j = 0; j < s.parts; j++)
+        if (chain.slots[(size_t)s.part[j].slot].matrix == matrix) return true;
+    return false;
+}
+
+/* First step of a tail of products that have nothing to do with each other: blocks of few rows may then take one each. */
+int first_apart(const open_chain &chain) {
+    const chain_step *step = chain.c.step;
+    int first = chain.c.count;
+    while (first > 0) {
+        const chain_step &s = step[first - 1];
+        if (s.kind != chain_product || s.slot >= 0 || s.add) break;
+        bool tied = false;
+        for (int k = first; k < chain.c.count; k++)
+            tied |= step[k].out == s.out || reads_matrix(chain, s, step[k].out) ||
+                    reads_matrix(chain, step[k], s.out);
+        if (tied) break;
+        first--;
+    }
+    return first;
+}
+
+/* Slots by place instead of index, and what lies in whole fours. */
+void finish_steps(chain &c, std::vector<slot> &slots) {
+    c.slots = place_slots(slots);
+    for (int k = 0; k < c.count; k++) {
+        chain_step &s = c.step[k];
+        if (s.slot >= 0) s.slot = slots[(size_t)s.slot].at;
+        for (int j = 0; j < s.parts; j++) s.part[j].slot = slots[(size_t)s.part[j].slot].at;
+        s.aligned = s.kind == chain_load
+                        ? in_whole_rows(s.x, s.ldx)
+                        : s.cols % 4 == 0 && in_fours(s.bias, 0) && in_fours(s.table, s.ld_table) &&
+                              in_fours(s.gate, s.ld_gate);
+    }
+}
+
+/* The products from `first` on as a chain of their own, which loads what they multiply. */
+void launch_apart(const open_chain &whole, int first) {
+    open_chain tail = {};
+    tail.c.rows = whole.c.rows;
+    tail.c.apart = true;
+    std::vector<int> loaded(whole.slots.size(), -1);
+    int products = whole.c.count - first;
+    for (int k = first; k < whole.c.count; k++)
+        for (int j = 0; j < whole.c.step[k].parts; j++) {
+            int from = whole.c.step[k].part[j].slot;
+            if (loaded[(size_t)from] >= 0) continue;
+            const slot &source = whole.slots[(size_t)from];
+            loaded[(size_t)from] = (int)tail.slots.size();
+            chain_step &s = tail.c.step[tail.c.count];
+            s.kind = chain_load;
+            s.cols = source.cols;
+            s.x = source.matrix, s.ldx = source.ld;
+            s.slot = loaded[(size_t)from];
+            tail.slots.push_back(source);
+            tail.slots.back().first = tail.c.count++;
+            tail.slots.back().last = chain_steps;
+        }
+    for (int k = 0; k < products; k++) {
+        chain_step &s = tail.c.step[tail.c.count++] = whole.c.step[first + k];
+        for (int j = 0; j < s.parts; j++) s.part[j].slot = loaded[(size_t)s.part[j].slot];
+    }
+    finish_steps(tail.c, tail.slots);
+    chain_launch(tail.c);
+}
+
 void launch_chain(size_t index) {
-    chain c = chains[index].c;
+    enum { fewest_apart = 4 };
+    open_chain whole = chains[index];
     chains.erase(chains.begin() + (long)index);
-    c.wide = true;
-    for (int k = 0; k < c.count; k++)
-        if (c.step[k].kind == chain_product && c.step[k].cols % 128 != 0) c.wide = false;
-    chain_launch(c);
+    int first = first_apart(whole), products = whole.c.count - first;
+    bool apart =
+        chain_tile(whole.c.rows) == 16 && products >= fewest_apart && products + 4 <= chain_steps;
+    open_chain head = whole;
+    if (apart) head.c.count = first;
+    finish_steps(head.c, head.slots);
+    std::vector<range> reads = whole.rows;
+    reads.insert(reads.end(), whole.tables.begin(), whole.tables.end());
+    launch_scope scope(chain_tile(whole.c.rows) == 16 ? for_graphs : on_main, reads, whole.writes);
+    chain_launch(head.c);
+    if (apart) launch_apart(whole, first);
+}
+
+/* Those on a side first: what is launched on the main stream before them would have to be done before them. */
+void launch_chains() {
+    for (size_t k = chains.size(); k-- > 0;)
+        if (chain_tile(chains[k].c.rows) == 16) launch_chain(k);
+    while (!chains.empty()) launch_chain(0);
 }
 
 void launch_writers(const range &r) {
@@ -108,6 +202,13 @@ void launch_sums(std::vector<bool> marked) {
     std::vector<pending_sum> rest, now;
     for (size_t k = 0; k < sums.size(); k++) (marked[k] ? now : rest).push_back(sums[k]);
     sums = rest;
+    if (now.empty()) return;
+    std::vector<range> reads, writes;
+    for (const pending_sum &sum : now) {
+        reads.insert(reads.end(), sum.sources.begin(), sum.sources.end());
+        writes.push_back(sum.target);
+    }
+    launch_scope scope(for_graphs, reads, writes);
     sum_jobs batch = {};
     size_t first = 0;
     for (size_t k = 0; k < now.size(); k++) {
@@ -126,15 +227,17 @@ void launch_sums(std::vector<bool> marked) {
 void launch_weights() {
     std::vector<pending_weight> now;
     now.swap(weights);
-    weight_jobs batch = {};
-    for (const pending_weight &w : now) {
-        for (const range &source : w.sources) launch_writers(source);
-        batch.job[batch.count++] = w.job;
-        if (batch.count == most_weight_jobs) {
-            run_weight_jobs(&batch);
-            batch.count = 0;
+    std::vector<range> reads, writes;
+    for (const pending_weight &w : now)
+        for (int k = 0; k < 2; k++) {
+            launch_writers(w.sources[k]);
+            reads.push_back(w.sources[k]);
+            writes.push_back(w.targets[k]);
         }
-    }
+    if (now.empty()) return;
+    launch_scope scope(for_weights, reads, writes);
+    weight_jobs batch = {};
+    for (const pending_weight &w : now) batch.job[batch.count++] = w.job;
     run_weight_jobs(&batch);
 }
 
@@ -161,6 +264,7 @@ void settle_weights(const range &r) {
 void zero_now(size_t index) {
     range r = zeros[index];
     zeros.erase(zeros.begin() + (long)index);
+    launch_scope scope(on_main, {}, {r});
     cudaMemsetAsync((void *)r.begin, 0, (size_t)(r.end - r.begin), stream());
 }
 void settle_zeros(const range &r) {
@@ -211,9 +315,17 @@ bool depends(const open_chain &chain, const footprint &f, bool same) {
     return false;
 }
 
-/* The open chain of this height, with room for `steps` more and for new slots of `columns` (slot_pitch), and nothing in the
- * way of f. */
-open_chain &join(int rows, int steps, int columns, const footprint &f) {
+int tiles_of(const chain &c) {
+    int tiles = 0;
+    for (int k = 0; k < c.count; k++)
+        for (int p = 0; p < c.step[k].parts; p++)
+            tiles += product_tiles(c.step[k].part[p].k, c.step[k].cols);
+    return tiles;
+}
+
+/* The open chain of this height, with room for `steps` more, for new slots of `columns` (slot_pitch) and for more tiles of
+ * weights, and nothing in the way of f. */
+open_chain &join(int rows, int steps, int columns, int tiles, const footprint &f) {
     int most_used = chain_most_slots - chain_tile(rows) * columns;
     for (const range &r : f.rows) settle_sums(r, false), settle_zeros(r);
     for (const range &r : f.tables) settle_sums(r, false), settle_zeros(r);
@@ -221,7 +333,8 @@ open_chain &join(int rows, int steps, int columns, const footprint &f) {
     for (size_t k = chains.size(); k-- > 0;) {
         bool same = chains[k].c.rows == rows;
         bool full = same && (chains[k].c.count + steps > chain_steps ||
-                             (columns > 0 && chains[k].c.slots > most_used));
+                             (columns > 0 && place_slots(chains[k].slots) > most_used) ||
+                             tiles_of(chains[k].c) + tiles > chain_most_tiles);
         if (full || depends(chains[k], f, same)) launch_chain(k);
     }
     open_chain *found = NULL;
@@ -254,37 +367,11 @@ void written(open_chain &chain, const float *matrix) {
         if (s.matrix == matrix) s.current = false;
 }
 
-bool overlap(const slot &s, int at, int size, int first) {
-    return s.at < at + size && at < s.at + s.size && s.last >= first;
-}
-
-/* A place that is free from step `first` on. */
-int free_place(const open_chain &chain, int size, int first) {
-    int best = -1;
-    for (size_t k = 0; k <= chain.slots.size(); k++) {
-        int at = k == chain.slots.size() ? 0 : chain.slots[k].at + chain.slots[k].size;
-        bool free = true;
-        for (const slot &s : chain.slots) free &= !overlap(s, at, size, first);
-        if (free && (best < 0 || at < best)) best = at;
-    }
-    return best;
-}
-
-/* The matrix as the left operand of the next product: index of its slot. It is there, or the step that wrote it keeps it,
- * or it is loaded. The slot is held until the product has set its last step. */
+/* The matrix as the left operand of the product at step `user`: index of its slot. It is there, or the step that wrote it
+ * keeps it, or it is loaded. */
 size_t operand(open_chain &chain, const float *matrix, int ld, int cols) {
-    enum { held = 1 << 20 };
-    int size = chain_tile(chain.c.rows) * slot_pitch(cols);
-    for (size_t k = chain.slots.size(); k-- > 0;) {
-        slot &s = chain.slots[k];
-        if (s.matrix != matrix || !s.current) continue;
-        bool intact = true;
-        for (const slot &other : chain.slots)
-            if (&other != &s && overlap(other, s.at, s.size, s.last + 1)) intact = false;
-        if (!intact) continue;
-        s.last = held;
-        return k;
-    }
+    for (size_t k = chain.slots.size(); k-- > 0;)
+        if (chain.slots[k].matrix == matrix && chain.slots[k].current) return k;
     int first = chain.c.count;
     for (int k = chain.c.count; k-- > 0;) {
         chain_step &s = chain.c.step[k];
@@ -292,18 +379,16 @@ size_t operand(open_chain &chain, const float *matrix, int ld, int cols) {
         if (s.cols == cols && s.slot < 0) first = k;
         break;
     }
-    int at = free_place(chain, size, first);
-    if (first < chain.c.count) {
-        chain.c.step[first].slot = at;
-    } else {
+    if (first == chain.c.count) {
         chain_step &s = add_step(chain, chain_load, cols);
         s.x = matrix;
         s.ldx = ld;
-        s.slot = at;
     }
-    if (at + size > chain.c.slots) chain.c.slots = at + size;
-    chain.slots.push_back(slot{matrix, at, size, first, held, true});
-    return chain.slots.size() - 1;
+    int index = (int)chain.slots.size();
+    chain.c.step[first].slot = index;
+    int size = chain_tile(chain.c.rows) * slot_pitch(cols);
+    chain.slots.push_back(slot{matrix, ld, cols, size, first, first, true, 0});
+    return (size_t)index;
 }
 
 struct factor {
@@ -326,7 +411,7 @@ chain_step &add_product(open_chain &chain, const factor *factors, int count, boo
         const wf_tensor *w = factors[k].weight;
         chain.slots[held[k]].last = chain.c.count - 1;
         s.part[k] = chain_part{(const __nv_bfloat16 *)w->panels, wf_pad(w->cols), factors[k].k,
-                               chain.slots[held[k]].at};
+                               (int)held[k]};
     }
     return s;
 }
@@ -362,6 +447,7 @@ bool add_sum(sum_job job, const std::vector<range> &sources) {
     if (job.map != NULL && job.rows / job.targets > many_rows && job.stats == NULL) {
         for (const range &r : sources) launch_writers(r);
         settle_sums(target, false);
+        launch_scope scope(on_main, sources, {target});
         return sum_mapped(job.x, job.y, job.ldx, job.rows, job.cols, job.map, job.targets, job.to,
                           &work_arena);
     }
@@ -370,8 +456,6 @@ bool add_sum(sum_job job, const std::vector<range> &sources) {
     sums.push_back(pending_sum{job, sources, target});
     return true;
 }
-
-bool in_whole_rows(const float *data, int ld) { return (uintptr_t)data % 16 == 0 && ld % 16 == 0; }
 
 bool add_weight(const wf_op *op, const wf_tensor *x, const wf_tensor *weight,
                 const wf_tensor *bias) {
@@ -382,12 +466,15 @@ bool add_weight(const wf_op *op, const wf_tensor *x, const wf_tensor *weight,
     job.weight = weight == NULL ? NULL : grad_of(weight);
     job.bias = bias == NULL ? NULL : grad_of(bias);
     job.scale = (const float *)op->scale;
+    range none = {NULL, NULL};
+    range targets[2] = {weight == NULL ? none : grad_range(weight),
+                        bias == NULL ? none : grad_range(bias)};
     settle_zeros(grad_range(y));
-    if (weight != NULL) settle_zeros(grad_range(weight));
-    if (bias != NULL) settle_zeros(grad_range(bias));
+    for (const range &target : targets) settle_zeros(target);
     if (!in_whole_rows(job.x, job.ldx)) {
         launch_writers(grad_range(y));
         launch_writers(data_range(x));
+        launch_scope scope(on_main, {grad_range(y), data_range(x)}, {targets[0], targets[1]});
         if (weight != NULL && !weight_product(job.weight, job.dy, job.ldy, job.x, job.ldx, job.rows,
                                               job.m, job.n, &work_arena))
             return false;
@@ -398,7 +485,8 @@ bool add_weight(const wf_op *op, const wf_tensor *x, const wf_tensor *weight,
     job.partial = scratch(&work_arena, count);
     if (job.partial == NULL) return false;
     job.bias_partial = job.partial + (size_t)job.chunks * (size_t)job.m * (size_t)wf_pad(job.n);
-    weights.push_back(pending_weight{job, {grad_range(y), data_range(x)}});
+    weights.push_back(
+        pending_weight{job, {grad_range(y), data_range(x)}, {targets[0], targets[1]}});
     if (weights.size() == most_weight_jobs) launch_weights();
     return true;
 }
@@ -406,28 +494,31 @@ bool add_weight(const wf_op *op, const wf_tensor *x, const wf_tensor *weight,
 /* --- operations, forward ---------------------------------------------------------------------------------------- */
 /* Left operands of a product are all in shared memory at once: x forward, dy backward. */
 bool linear_fits(const wf_op *op) {
-    int rows = op->out[0]->rows, columns = 0, back = slot_pitch(op->out[0]->cols);
+    int rows = op->out[0]->rows, columns = 0, back = slot_pitch(op->out[0]->cols), tiles = 0;
     for (int k = 0; k < 4 && op->in[2 * k] != NULL; k++) {
         if (op->in[2 * k + 1]->panels == NULL) return false;
         columns += slot_pitch(op->in[2 * k]->cols);
+        tiles += product_tiles(op->in[2 * k]->cols, op->out[0]->cols);
     }
-    return chain_tile(rows) * (columns > back ? columns : back) <= chain_most_slots;
+    return tiles <= chain_most_tiles &&
+           chain_tile(rows) * (columns > back ? columns : back) <= chain_most_slots;
 }
 
 void queue_linear(const wf_op *op) {
     const wf_tensor *y = op->out[0], *bias = op->in[8], *table = op->in[9];
     footprint f;
     factor factors[4];
-    int count = 0, columns = 0;
+    int count = 0, columns = 0, tiles = 0;
     for (; count < 4 && op->in[2 * count] != NULL; count++) {
         const wf_tensor *x = op->in[2 * count];
         f.read(x);
         columns += slot_pitch(x->cols);
+        tiles += product_tiles(x->cols, y->cols);
         factors[count] = factor{data_of(x), x->ld, op->in[2 * count + 1], x->cols};
     }
     f.look(table);
     f.writes.push_back(data_range(y));
-    open_chain &chain = join(y->rows, count + 1, columns, f);
+    open_chain &chain = join(y->rows, count + 1, columns, tiles, f);
     chain_step &s = add_product(chain, factors, count, false, y->cols);
     s.out = data_of(y), s.ld_out = y->ld;
     if (bias != NULL) s.bias = data_of(bias), s.scale = (const float *)op->scale;
@@ -440,7 +531,7 @@ void queue_activation(const wf_op *op) {
     footprint f;
     f.read(x);
     f.writes.push_back(data_range(y));
-    open_chain &chain = join(y->rows, 1, 0, f);
+    open_chain &chain = join(y->rows, 1, 0, 0, f);
     chain_step *last = just_multiplied(chain, data_of(x));
     if (last != NULL) {
         last->after = chain_unit;
@@ -460,7 +551,7 @@ void queue_norm(const wf_op *op) {
     f.read(x);
     f.look(modulation);
     f.writes.push_back(data_range(y));
-    open_chain &chain = join(y->rows, 1, 0, f);
+    open_chain &chain = join(y->rows, 1, 0, 0, f);
     chain_step &s = add_step(chain, chain_norm, x->cols);
     s.x = data_of(x), s.ldx = x->ld;
     if (modulation != NULL)
@@ -476,7 +567,7 @@ void queue_residual(const wf_op *op) {
     f.read(branch);
     f.look(modulation);
     f.writes.push_back(data_range(y));
-    open_chain &chain = join(y->rows, 1, 0, f);
+    open_chain &chain = join(y->rows, 1, 0, 0, f);
     const float *gate = modulation == NULL ? NULL : data_of(modulation) + op->column;
     int ld_gate = modulation == NULL ? 0 : modulation->ld;
     chain_step *last = just_multiplied(chain, data_of(branch));
@@ -525,7 +616,8 @@ bool queue_linear_back(const wf_op *op) {
             footprint f;
             f.rows.push_back(grad_range(y));
             f.writes.push_back(grad_range(x));
-            open_chain &chain = join(y->rows, 2, slot_pitch(y->cols), f);
+            open_chain &chain =
+                join(y->rows, 2, slot_pitch(y->cols), product_tiles(y->cols, x->cols), f);
             bool fresh = claim_zero(grad_range(x));
             factor dy = {grad_of(y), y->ld, weight, y->cols};
             into_gradient(chain, add_product(chain, &dy, 1, true, x->cols), x, fresh);
@@ -549,7 +641,7 @@ void queue_activation_back(const wf_op *op) {
     f.read(x);
     f.rows.push_back(grad_range(y));
     f.writes.push_back(grad_range(x));
-    open_chain &chain = join(y->rows, 1, 0, f);
+    open_chain &chain = join(y->rows, 1, 0, 0, f);
     bool fresh = claim_zero(grad_range(x));
     /* Nobody else reads the gradient of a unit's output, so it need not be stored. */
     chain_step *last = just_multiplied(chain, grad_of(y));
@@ -577,7 +669,7 @@ bool queue_norm_back(const wf_op *op) {
         if (stats == NULL) return false;
         f.writes.push_back(rows_of(stats, x->rows, 2));
     }
-    open_chain &chain = join(y->rows, 1, 0, f);
+    open_chain &chain = join(y->rows, 1, 0, 0, f);
     bool fresh = wanted(x) && claim_zero(grad_range(x));
     chain_step &s = add_step(chain, chain_norm_back, x->cols);
     s.x = grad_of(y), s.ldx = y->ld;
@@ -604,7 +696,7 @@ bool queue_residual_back(const wf_op *op) {
         f.rows.push_back(grad_range(y));
         f.look(modulation);
         f.writes.push_back(grad_range(branch));
-        open_chain &chain = join(y->rows, 1, 0, f);
+        open_chain &chain = join(y->rows, 1, 0, 0, f);
         bool fresh = claim_zero(grad_range(branch));
         chain_step &s = add_step(chain, chain_residual_back, y->cols);
         s.x = grad_of(y), s.ldx = y->ld;
@@ -627,7 +719,7 @@ void queue_mean_back(const wf_op *op) {
     footprint f;
     f.tables.push_back(grad_range(y));
     f.writes.push_back(grad_range(x));
-    open_chain &chain = join(x->rows, 1, 0, f);
+    open_chain &chain = join(x->rows, 1, 0, 0, f);
     bool fresh = claim_zero(grad_range(x));
     chain_step &s = add_step(chain, chain_mean_back, x->cols);
     s.x = grad_of(y), s.ldx = y->ld;
@@ -677,24 +769,30 @@ queue_answer queue_backward(const wf_op *op) {
     }
 }
 
-void queue_before(const wf_op *op, bool backward) {
-    while (!chains.empty()) launch_chain(0);
+bool queue_claim(const wf_tensor *t) { return claim_zero(grad_range(t)); }
+
+void queue_before(const wf_op *op, bool backward, unsigned claims) {
+    launch_chains();
+    std::vector<range> reads, writes;
     for (int i = 0; i < WF_OP_OUTPUTS; i++) {
         const wf_tensor *out = op->out[i];
         if (out == NULL) continue;
         settle_sums(data_range(out), !backward);
         settle_zeros(data_range(out));
         if (!backward) settle_weights(data_range(out));
+        (backward ? reads : writes).push_back(data_range(out));
         if (out->grad == NULL) continue;
         settle_sums(grad_range(out), false);
         settle_zeros(grad_range(out));
+        reads.push_back(grad_range(out));
     }
     for (int i = 0; i < WF_OP_INPUTS; i++) {
         const wf_tensor *in = op->in[i];
         if (in == NULL) continue;
         settle_sums(data_range(in), false);
+        reads.push_back(data_range(in));
         if (!backward || in->grad == NULL) continue;
-        settle_zeros(grad_range(in));
+        if ((claims >> i & 1) == 0) settle_zeros(grad_range(in));
         /* Adding to what a sum will add to may come first; overwriting what it reads may not. */
         for (const pending_sum &s : sums)
             if (meets(s.sources, grad_range(in))) {
@@ -702,7 +800,11 @@ void queue_before(const wf_op *op, bool backward) {
                 break;
             }
         settle_weights(grad_range(in));
+        writes.push_back(grad_range(in));
     }
+    launch_scope scope(on_main, reads, writes);
+    /* Without keep, scratch of the operation may be memory that a chain of graphs still reads. */
+    if (!backward) rejoin(for_graphs);
 }
 
 void queue_zero(void *data, size_t bytes) {
@@ -717,15 +819,17 @@ void queue_zero(void *data, size_t bytes) {
 }
 
 void queue_finish() {
-    while (!chains.empty()) launch_chain(0);
+    launch_chains();
     launch_all_sums();
     launch_weights();
     while (!zeros.empty()) zero_now(zeros.size() - 1);
+    for (int k = 0; k < n_sides; k++) rejoin((side_id)k);
     bounds.clear();
     wf_arena_reset(&work_arena);
 }
 
 void queue_discard() {
+    for (int k = 0; k < n_sides; k++) rejoin((side_id)k);
     chains.clear();
     sums.clear();
     weights.clear();

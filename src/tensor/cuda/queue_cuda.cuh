@@ -19,8 +19,10 @@ namespace wf_gpu {
 enum queue_answer { queue_declined, queue_taken, queue_no_memory };
 queue_answer queue_forward(const wf_op *op);
 queue_answer queue_backward(const wf_op *op);
-/* Launches what an operation that is run at once depends on. */
-void queue_before(const wf_op *op, bool backward);
+/* Launches what an operation that is run at once depends on. Bit i of `claims`: it calls queue_claim for input i. */
+void queue_before(const wf_op *op, bool backward, unsigned claims);
+/* True: the gradient of t would be zero, is not, and must be written as a whole; false: it must be added to. */
+bool queue_claim(const wf_tensor *t);
 void queue_zero(void *data, size_t bytes);
 /* Launches everything. */
 void queue_finish();

@@ -18,7 +18,9 @@ namespace wf_gpu {
 #include "tensor/ops.def"
 #undef X
 
+/* Where launches go: the backend's stream, or another for a while (NULL: the backend's again). */
 cudaStream_t stream();
+void use_stream(cudaStream_t other);
 const wf_arena_source *device_source();
 
 /* True when nothing has gone wrong so far. */

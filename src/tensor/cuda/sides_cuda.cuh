@@ -1,0 +1,46 @@
+/* sides_cuda: ranges of memory, and two streams beside the main one.
+ *
+ * Chains of few rows and sums run on one, weight gradients on the other. Each begins behind what the main stream has so far;
+ * whoever touches what one of them still reads or writes waits for it first. Under capture they become branches of the
+ * graph; all must have been rejoined when it ends. */
+#ifndef WF_TENSOR_CUDA_SIDES_CUDA_CUH
+#define WF_TENSOR_CUDA_SIDES_CUDA_CUH
+
+#include "tensor/cuda/steps_cuda.cuh"
+
+#include <vector>
+
+namespace wf_gpu {
+
+struct range {
+    const char *begin, *end;
+};
+inline bool meet(const range &a, const range &b) { return a.begin < b.end && b.begin < a.end; }
+inline bool meets(const std::vector<range> &all, const range &r) {
+    for (const range &other : all)
+        if (meet(other, r)) return true;
+    return false;
+}
+inline range rows_of(const float *data, int rows, int ld) {
+    return range{(const char *)data, (const char *)(data + (size_t)rows * (size_t)ld)};
+}
+/* `cols` of each row, which are `ld` apart */
+inline range columns_of(const float *data, int rows, int ld, int cols) {
+    if (rows == 0) return range{(const char *)data, (const char *)data};
+    return range{(const char *)data, (const char *)(data + (size_t)(rows - 1) * (size_t)ld + cols)};
+}
+inline range data_range(const wf_tensor *t) { return rows_of(data_of(t), t->rows, t->ld); }
+inline range grad_range(const wf_tensor *t) { return rows_of(grad_of(t), t->rows, t->ld); }
+
+enum side_id { on_main = -1, for_graphs, for_weights, n_sides };
+
+/* While it lives, launches go to a stream on which these reads and writes are in order. */
+struct launch_scope {
+    launch_scope(int where, const std::vector<range> &reads, const std::vector<range> &writes);
+    ~launch_scope() { use_stream(NULL); }
+};
+/* The main stream waits for a side. */
+void rejoin(side_id side);
+
+} // namespace wf_gpu
+#endif

@@ -1,13 +1,20 @@
 /* lean_forward_cuda: the edges of a lean block forward, in one kernel and two sums of its slots.
  *
  *   eb = LN(e) modulated    [m | z] = unit(w1 eb + ad[dst] + as[src])    e' = e + (1 + gate) (w2 z + c2)
- * block   256 threads, two warpgroups; persistent: weights become bf16 panels once, then a warpgroup takes chunks of lines
+ * block   three warpgroups (two at D = 128), one block a multiprocessor: weights become bf16 panels once, then a warpgroup
+ *         takes chunks of lines
  * tile    64 rows: e by 16-byte loads into fragments; hidden columns 64 at a time, accumulators begin as ad + as;
  *         z goes on into w2 from registers, m through shared memory into its sums
  * flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D
  * bytes   e read twice (the second time from L2), e' written: 8D of HBM; tables 4 (M + 2D) (1 + 2/8) of L1 an edge;
- *         slots 4M * (1/8 + 1/16..1/8) written and read */
+ *         slots 4M * (1/8 + 1/16..1/8) written and read
+ * measured on an H200, 256 graphs (ncu, cold L2): 64-16-8-10 at D = 64 0.146 ms a block, 784-32-32-10 folded at D = 128
+ *         0.506 ms; 26 % of the HBM bound (0.038 ms) and 17 % of the tensor cores' (0.088 ms). What binds is latency: 12
+ *         (8) warps, each waiting for tables, product and unit in turn
+ * tried   two blocks of two warpgroups at 128 registers: 0.194 ms, spills that miss L1 */
 #include "tensor/cuda/lean_fused_cuda.cuh"
+
+#include <type_traits>
 
 namespace wf_gpu {
 namespace {
@@ -15,11 +22,12 @@ namespace {
 using namespace lean;
 using namespace mma;
 
-enum { block_threads = 256, groups = 2, strip = 64, strip_tiles = strip / 8, strip_bytes = 8192 };
+enum { strip = 64, strip_tiles = strip / 8, strip_bytes = 8192 };
 
 /* Shared memory, in this order. */
 template <int D> struct layout {
-    int w2, tiles, carried, sums, c2, bytes;
+    static constexpr int groups = D > 64 ? 2 : 3, block_threads = 128 * groups;
+    int w2, tiles, carried, sums, tables, c2, bytes;
     static constexpr int buffers = D > 64 ? 1 : 2;
     static constexpr bool in_tiles = D > 64; /* sums of eb lie where a strip of messages will */
     __host__ __device__ explicit layout(int messages) {
@@ -28,7 +36,8 @@ template <int D> struct layout {
         carried = tiles + groups * buffers * strip_bytes;
         int end = carried + messages / strip * block_threads * 16;
         sums = in_tiles ? tiles : end;
-        c2 = in_tiles ? end : sums + groups * 2 * 4 * D * 4;
+        tables = in_tiles ? end : sums + groups * 2 * 4 * D * 4;
+        c2 = in_tiles ? end : tables + block_threads / 32 * shared_strip_bytes;
         bytes = c2 + D * 4;
     }
 };
@@ -37,6 +46,7 @@ extern __shared__ __align__(1024) unsigned char shared[];
 
 /* One warpgroup's way through its tiles. */
 template <int D, bool Gelu, bool Wide> struct walker {
+    static constexpr int groups = layout<D>::groups, block_threads = layout<D>::block_threads;
     const lean_fused &p;
     layout<D> at;
     panel w1, w2;
@@ -46,12 +56,17 @@ template <int D, bool Gelu, bool Wide> struct walker {
     fragment eb[D / 16];
     float graph_carried;
     int which; /* buffer of the next strip */
+    /* The next strip of the tables; there is no room for it in shared memory beside the widest weights. */
+    std::conditional_t<layout<D>::in_tiles, register_strip, shared_strip> next;
 
     __device__ explicit walker(const lean_fused &args)
         : p(args), at(args.messages), w1{shared_address(shared), args.messages + 2 * D},
           w2{shared_address(shared) + (uint32_t)at.w2, D}, group((int)threadIdx.x / 128),
           warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),
-          thread((int)threadIdx.x % 128), column(4 * (lane % 4)), graph_carried(0), which(0) {}
+          thread((int)threadIdx.x % 128), column(4 * (lane % 4)), graph_carried(0), which(0) {
+        if constexpr (!layout<D>::in_tiles)
+            next.base = shared + at.tables + threadIdx.x / 32 * shared_strip_bytes;
+    }
 
     __device__ void stage() const {
         stage_panel(w1, 0, p.w1 + (size_t)p.skipped * D, D, w1.rows, D);
@@ -109,16 +124,23 @@ template <int D, bool Gelu, bool Wide> struct walker {
         }
     }
 
-    /* x of hidden columns n .. n + 63. */
-    __device__ void hidden(float (&x)[strip_tiles][4], int n) const {
+    /* The tables for hidden columns n .. n + 63. */
+    __device__ void fetch(int n) {
         const float *of_a = rows.from_a ? p.as : p.ad, *of_b = rows.from_a ? p.ad : p.as;
-        int at_column = p.skipped + n + column;
-        load_tables(x, of_a + (size_t)rows.a * p.ld_table + at_column,
-                    of_b + (size_t)rows.b[0] * p.ld_table + at_column,
-                    of_b + (size_t)rows.b[1] * p.ld_table + at_column);
+        int from = p.skipped + n;
+        next.fetch(of_a + (size_t)rows.a * p.ld_table + from,
+                   of_b + (size_t)rows.b[0] * p.ld_table + from,
+                   of_b + (size_t)rows.b[1] * p.ld_table + from);
+    }
+
+    /* x of hidden columns n .. n + 63, whose tables have been fetched. */
+    __device__ void hidden(float (&x)[strip_tiles][4], int n) {
+        next.take(x);
         begin<Wide>();
         forward_mma<Wide>(x, eb, w1, n, 0, false);
-        finish<Wide>();
+        commit<Wide>();
+        if (n + strip < w1.rows) fetch(n + strip);
+        wait<Wide>();
         settle(x);
     }
 
@@ -148,7 +170,7 @@ template <int D, bool Gelu, bool Wide> struct walker {
         }
     }
 
-    __device__ void update() const {
+    __device__ void update() {
         float o[D / 8][4];
 #pragma unroll
         for (int n = 0; n < 2 * D; n += strip) {
@@ -189,15 +211,19 @@ template <int D, bool Gelu, bool Wide> struct walker {
     __device__ void run() {
         int parity = 0;
         for (int chunk = (int)blockIdx.x + (int)gridDim.x * group; chunk < p.n_chunks;
-             chunk += (int)gridDim.x * groups)
-            for (int tile = 0; tile < p.tiles; tile++, parity ^= 1) {
-                int pair = (chunk * p.tiles + tile) * 4;
-                rows = rows_of_pair(p.octets, pair + warp, true);
-                tile_runs t = runs_of_tile(p.octets, pair);
+             chunk += (int)gridDim.x * groups) {
+            int first = chunk * p.steps, last = first + p.steps;
+            lane_rows coming = rows_of_pair(p.octets, first + warp, last);
+            for (int pair = first; pair < last; pair += 4, parity ^= 1) {
+                rows = coming;
+                fetch(0);
+                coming = rows_of_pair(p.octets, pair + 4 + warp, last);
+                tile_runs t = runs_of_tile(p.octets, pair, last);
                 float *sums =
                     (float *)(shared + at.sums) +
                     (layout<D>::in_tiles ? group * strip_bytes / 4 : (group * 2 + parity) * 4 * D);
                 norm(sums);
+                prefetch_rows<D>(p.e, coming.row);
                 if (layout<D>::in_tiles || p.messages == 0) {
                     group_barrier(1 + group);
                     sum_runs(sums, t);
@@ -205,11 +231,12 @@ template <int D, bool Gelu, bool Wide> struct walker {
                 if (p.messages > 0) messages(t, 2 * pair, sums);
                 update();
             }
+        }
     }
 };
 
 template <int D, bool Gelu, bool Wide>
-__global__ void __launch_bounds__(block_threads, D > 64 ? 1 : 2)
+__global__ void __launch_bounds__(layout<D>::block_threads, 1)
     lean_forward_kernel(const __grid_constant__ lean_fused p) {
     walker<D, Gelu, Wide> w(p);
     w.stage();
@@ -222,9 +249,8 @@ template <int D, bool Gelu, bool Wide> bool launch(const lean_fused &p, int proc
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
         cudaSuccess)
         return false;
-    int each = D > 64 ? 1 : 2, blocks = (p.n_chunks + groups - 1) / groups;
-    if (blocks > processors * each) blocks = processors * each;
-    kernel<<<(unsigned)blocks, block_threads, (size_t)bytes, stream()>>>(p);
+    int blocks = p.n_chunks < processors ? p.n_chunks : processors;
+    kernel<<<(unsigned)blocks, layout<D>::block_threads, (size_t)bytes, stream()>>>(p);
     return launched();
 }
 
@@ -241,13 +267,12 @@ int lean::processor_count() {
     return count;
 }
 
-lean_fused lean::lean_operands(const wf_op *op, int messages) {
-    const wf_octets *lines = op->part->lines;
+lean_fused lean::lean_operands(const wf_op *op, const wf_octets *lines, int messages) {
     const wf_tensor *modulation = op->in[1], *w1 = op->in[4];
     return lean_fused{lines->octets,
                       lines->n_octets,
                       lines->n_chunks,
-                      lines->steps / 4,
+                      lines->steps,
                       data_of(op->in[0]),
                       data_of(op->out[0]),
                       data_of(modulation) + op->column,
@@ -260,9 +285,19 @@ lean_fused lean::lean_operands(const wf_op *op, int messages) {
                       data_of(op->in[6]),
                       messages,
                       w1->rows - 2 * op->in[0]->cols - messages,
+                      lines->n_runs,
                       NULL,
                       NULL};
 }
+
+namespace {
+/* The kernels take what a multiprocessor of sm_90 has; others work step by step. */
+bool has_shared_memory() {
+    static int bytes = 0;
+    if (bytes == 0) cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    return bytes >= 227 * 1024;
+}
+} // namespace
 
 bool lean_fused_fits(const wf_op *op) {
     const wf_tensor *e = op->in[0], *modulation = op->in[1], *ad = op->in[2], *w1 = op->in[4];
@@ -270,16 +305,17 @@ bool lean_fused_fits(const wf_op *op) {
     bool widths = de == 32 || de == 64 || de == 128;
     bool aligned = op->column % 4 == 0 && modulation->ld % 4 == 0 && ad->ld % 4 == 0 &&
                    ad->ld == op->in[3]->ld;
-    return widths && aligned && messages % strip == 0 && messages <= 2 * de &&
-           op->mode != WF_SUM_ATTENTION && op->unit != WF_UNIT_SINE && op->part->lines != NULL &&
-           op->part->lines->n_chunks > 0;
+    return has_shared_memory() && widths && aligned &&
+           messages % (de > 64 ? 4 * strip : strip) == 0 && messages <= 2 * de &&
+           op->mode != WF_SUM_ATTENTION && op->unit != WF_UNIT_SINE && op->part->lines[0] != NULL &&
+           op->part->n_edges > 0;
 }
 
 bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
-    const wf_octets *lines = op->part->lines;
+    const wf_octets *lines = op->part->lines[op->in[0]->cols <= 64];
     const wf_tensor *mean = op->out[1], *to[2] = {op->out[2], op->out[3]};
     int de = op->in[0]->cols, messages = to[0] == NULL ? 0 : op->in[4]->rows - 2 * de;
-    lean_fused p = lean_operands(op, messages);
+    lean_fused p = lean_operands(op, lines, messages);
     p.slots = scratch(arena, wf_octets_slots(lines) * (size_t)messages);
     p.run_sums = scratch(arena, (size_t)lines->n_runs * (size_t)de);
     if (p.slots == NULL || p.run_sums == NULL) return false;

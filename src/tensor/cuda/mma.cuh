@@ -125,8 +125,25 @@ __device__ inline fragment fragment_of(const float (&first)[4], const float (&se
                      pack(second[2], second[3])}};
 }
 
+/* Where a lane's part of the 16 x 16 block (rows row0 .., group 0) of a panel begins, as ldmatrix and stmatrix take it: lane l
+ * names row l % 16 of the first (l < 16) or second eight columns. Other groups of the strip are 32 * group away by xor. */
+__device__ inline uint32_t block_address(const panel &of, int row0) {
+    int lane = (int)(threadIdx.x % 32), row = row0 + lane % 16;
+    return of.base + (uint32_t)(row * strip_pitch + (lane / 16 ^ row) % 8 * 16);
+}
+__device__ inline uint32_t block_address(const panel &of, int row0, int group) {
+    return (block_address(of, row0) ^ (uint32_t)(group % 4 * 32)) +
+           (uint32_t)(group / 4 * of.rows * strip_pitch);
+}
+
 /* Sixteen columns `group` of this warp's rows of a 64-row panel; `row0` is 16 times the warp's place. Callers publish(). */
 __device__ inline void store_fragment(const panel &to, int row0, int group, const fragment &f) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     block_address(to, row0, group)),
+                 "r"(f.r[0]), "r"(f.r[1]), "r"(f.r[2]), "r"(f.r[3])
+                 : "memory");
+#else
     int lane = (int)(threadIdx.x % 32), row = row0 + lane / 4;
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -134,6 +151,7 @@ __device__ inline void store_fragment(const panel &to, int row0, int group, cons
                                                      (uint32_t)(lane % 4 * 4)),
                      "r"(f.r[k])
                      : "memory");
+#endif
 }
 
 template <int Tiles> __device__ inline void clear(float (&acc)[Tiles][4]) {
@@ -460,7 +478,7 @@ __device__ inline void octet_mma(float (&acc)[Tiles][4], const panel &rows, int 
     uint32_t own = g / 2 != c ? 0u : g % 2 ? high : low; /* k = g */
     uint32_t a[4] = {own, g == 2 * pair ? ones : 0u, own, g == 2 * pair + 1 ? ones : 0u};
     warp_row<Tiles, true>(
-        acc, a, [&](int sixteen) { return backward_address(rows, row0, n0 / 8 + 2 * sixteen); });
+        acc, a, [&](int sixteen) { return block_address(rows, row0, n0 / 16 + sixteen); });
 }
 
 /* --- activations -------------------------------------------------------------------------------------------------- */

@@ -189,7 +189,8 @@ install: all
 	ln -sf libweft.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libweft.so.0
 	ln -sf libweft.so.0 $(DESTDIR)$(PREFIX)/lib/libweft.so
 	install -m 644 include/weft/* $(DESTDIR)$(PREFIX)/include/weft/
-	install -m 644 recipes/*.conf $(DESTDIR)$(PREFIX)/share/weft/recipes/
+	cd recipes && find . -name '*.conf' -o -name '*.manifest' | while read -r file; do \
+	    install -D -m 644 "$$file" "$(DESTDIR)$(PREFIX)/share/weft/recipes/$$file" || exit 1; done
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS@|$(LDLIBS)|' tools/weft.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/weft.pc
 
 clean:

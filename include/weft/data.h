@@ -37,6 +37,10 @@ typedef struct wf_data_desc {
     size_t
         rows; /* built-in sets: examples in all; 0: the set's default. Files: at most so many, drawn by seed; 0: all */
     double noise; /* built-in sets: jitter; negative: the set's default */
+    const char *
+        bng; /* in place of path: a table of `rows` rows (0: 55,296) is sampled from a Bayesian network learned on this
+                one, as wf_data_bng does, and the set says so in its note */
+    uint64_t bng_seed; /* 1 */
 } wf_data_desc;
 WF_API wf_data_desc wf_data_desc_default(void);
 

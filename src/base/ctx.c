@@ -319,7 +319,8 @@ void wf_warn(wf_ctx *ctx, const char *format, ...) {
     ctx->desc.warn(ctx->desc.user, sentence);
 }
 
-wf_status wf_alloc(wf_ctx *ctx, size_t count, size_t size, const char *what, void *out_pointer) {
+wf_status wf_alloc_raw(wf_ctx *ctx, size_t count, size_t size, const char *what,
+                       void *out_pointer) {
     void *memory = NULL;
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX - 64)
@@ -330,8 +331,15 @@ wf_status wf_alloc(wf_ctx *ctx, size_t count, size_t size, const char *what, voi
     memory = aligned_alloc(64, bytes);
     if (memory == NULL)
         return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory (%zu bytes)", what, bytes);
-    memset(memory, 0, bytes);
     memcpy(out_pointer, &memory, sizeof memory);
+    return WF_OK;
+}
+
+wf_status wf_alloc(wf_ctx *ctx, size_t count, size_t size, const char *what, void *out_pointer) {
+    void *memory;
+    WF_TRY(wf_alloc_raw(ctx, count, size, what, out_pointer));
+    memcpy(&memory, out_pointer, sizeof memory);
+    memset(memory, 0, count * size);
     return WF_OK;
 }
 

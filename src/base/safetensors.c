@@ -339,6 +339,8 @@ done:
 
 /* --- piece by piece ---------------------------------------------------------------------------- */
 
+enum { early_bytes = 1 << 18 };
+
 struct wf_st_stream {
     wf_writer writer;
     int file;      /* the writer's, for reading as well */
@@ -403,6 +405,11 @@ int wf_st_stream_put(const wf_st_stream *stream, size_t i, size_t at, const void
         if (n <= 0) return n < 0 ? errno : EIO;
         done += (size_t)n;
     }
+#ifdef __linux__ /* on its way to the disk already, so that commit has little to wait for */
+    if (count >= early_bytes)
+        sync_file_range(stream->file, (off_t)(stream->start[i] + at), (off_t)count,
+                        SYNC_FILE_RANGE_WRITE);
+#endif
     return 0;
 }
 

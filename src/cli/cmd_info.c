@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/files.h"
 #include "cli/recipe_schema.h"
+#include "cli/sources.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -106,11 +107,33 @@ static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_gra
     return WF_OK;
 }
 
+/* The networks of a manifest's first collection; its conditions size the field. */
+static wf_status manifest_graph(cli_app *app, cli_recipe *recipe, wf_graph **out) {
+    cli_sources sources;
+    cli_recipe first = {0};
+    wf_zoo *zoo = NULL;
+    wf_status status = cli_sources_manifest(app, recipe->manifest, &sources);
+    if (status == WF_OK) status = cli_sources_condition(app, &sources, &recipe->field);
+    if (status == WF_OK && sources.text[0].recipe[0] != '\0') {
+        status = cli_recipe_open(app, sources.text[0].recipe, &first);
+        if (status == WF_OK) status = cli_recipe_graph(app, &first, NULL, out);
+        cli_recipe_free(&first);
+    } else if (status == WF_OK) {
+        status = wf_zoo_open(app->ctx, sources.text[0].zoo, &zoo);
+        if (status == WF_OK) status = wf_graph_scale_width(app->ctx, wf_zoo_graph(zoo), 1, out);
+        wf_zoo_free(zoo);
+    }
+    cli_sources_free(&sources);
+    return status;
+}
+
 wf_status cli_model_info(cli_app *app) {
     cli_recipe recipe;
     wf_graph *graph = NULL;
     wf_status status = cli_recipe_open(app, app->argument[0], &recipe);
-    if (status == WF_OK) status = cli_recipe_graph(app, &recipe, NULL, &graph);
+    if (status == WF_OK)
+        status = recipe.manifest != NULL ? manifest_graph(app, &recipe, &graph)
+                                         : cli_recipe_graph(app, &recipe, NULL, &graph);
     if (status == WF_OK) status = model_info(app, &recipe, graph);
     wf_graph_free(graph);
     cli_recipe_free(&recipe);

@@ -228,7 +228,7 @@ const cli_command cli_commands[] = {
       {"weft data fetch cmc", "the first active version of that name"},
       {"weft data fetch acs:2018:CA", "California into acs-income/acsincome-2018-CA.csv"}}, cli_data_fetch},
     {"model info", "RECIPE", 1, 1, "How large the velocity field is.",
-     "Counts the parameters of [model] for the networks of [zoo], without building anything.", recipe_options,
+     "Counts the parameters of [model] for the networks of [zoo], of a manifest for those of its first collection, without building anything.", recipe_options,
      {{"weft model info recipes/karhunen-paper.conf", "1,958,017 parameters"},
       {"weft model info recipes/digits.conf --set model.layout=lstar --json", "for programs"}}, cli_model_info},
     {"bench", "", 0, 0, "How fast this machine is.",

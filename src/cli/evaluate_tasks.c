@@ -141,18 +141,30 @@ static json_t *mean_gap(const cell *cells, int n, double width) {
 static void add_note(const cli_tasks *t, int source, json_t *notes) {
     const wf_dataset *data = t->task[source].data;
     if (data == NULL || data->note[0] == '\0') return;
-    json_array_append_new(notes, json_sprintf("%s: %s", t->sources.text[source].label, data->note));
+    json_object_set_new(notes, t->sources.text[source].label, json_string(data->note));
+}
+
+/* What the manifest quotes for this cell. */
+static void add_paper(const cli_tasks *t, const cell *c, json_t *list) {
+    double trained, generated;
+    if (!cli_sources_paper(&t->sources, c->source, c->width, &trained, &generated)) return;
+    json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f}", "collection",
+                                          t->sources.text[c->source].label, "width", c->width,
+                                          "trained", trained, "generated", generated));
 }
 
 static wf_status write_results(cli_job *r, const cell *cells, int n) {
     const cli_tasks *t = r->tasks;
-    json_t *rows = json_array(), *gaps = json_array(), *notes = json_array();
+    json_t *rows = json_array(), *gaps = json_array(), *notes = json_object(),
+           *paper = json_array();
     for (int i = 0; i < n; i++) cell_rows(r, &cells[i], rows);
+    for (int i = 0; i < n; i++) add_paper(t, &cells[i], paper);
     for (int w = 0; w < t->n_widths; w++)
         json_array_append_new(gaps, mean_gap(cells, n, t->width[w]));
     for (int i = 0; i < t->sources.n; i++) add_note(t, i, notes);
-    json_t *json = json_pack("{s:s, s:o, s:o, s:o, s:s}", "recipe", r->recipe.name, "rows", rows,
-                             "gaps", gaps, "notes", notes, "version", WF_VERSION);
+    json_t *json =
+        json_pack("{s:s, s:o, s:o, s:o, s:o, s:s}", "recipe", r->recipe.name, "rows", rows, "gaps",
+                  gaps, "paper", paper, "data_notes", notes, "version", WF_VERSION);
     wf_status status = cli_json_write(r->app, r->paths.eval, json);
     json_decref(json);
     return status;

@@ -1,6 +1,8 @@
 /* recipe_schema: the table of recipe keys and the one function that reads it. */
 #include "cli/recipe_schema.h"
 
+#include "weft/file.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stddef.h>
@@ -55,6 +57,8 @@ static const key_entry keys[] = {
     {"data", "seed", KEY_SEED, AT(data.seed), 0, 0, NULL, CLI_STAGE_COLLECTION, "of built-in sets and of the split"},
     {"data", "rows", KEY_SIZE, AT(data.rows), 0, 1e9, NULL, CLI_STAGE_COLLECTION, "built-in sets: examples in all; files: at most so many, drawn at random; 0: the default, all"},
     {"data", "noise", KEY_REAL, AT(data.noise), ANY, NULL, CLI_STAGE_COLLECTION, "built-in sets: jitter; negative: the set's default"},
+    {"data", "bng", KEY_TEXT, AT(data.bng), 0, 0, NULL, CLI_STAGE_COLLECTION, "in place of path: rows (0: 55,296) sampled from a Bayesian network of this table"},
+    {"data", "bng_seed", KEY_SEED, AT(data.bng_seed), 0, 0, NULL, CLI_STAGE_COLLECTION, "of those rows"},
 
     {"zoo", "arch", KEY_TEXT, AT(arch), 0, 0, NULL, CLI_STAGE_COLLECTION, "widths joined by '-', as 64-16-8-10; a '!' behind a width: no bias"},
     {"zoo", "activation", KEY_TEXT, AT(activation), 0, 0, NULL, CLI_STAGE_COLLECTION, "relu, tanh, gelu, silu, sigmoid or identity"},
@@ -246,11 +250,25 @@ static void name_of_path(const char *path, char *name, size_t size) {
     if (dot != NULL && dot != name) *dot = '\0';
 }
 
+/* A manifest that is not where the recipe says is looked up beside the recipe. */
+static wf_status find_manifest(cli_app *app, const char *path, cli_recipe *recipe) {
+    char beside[4096], assignment[4200];
+    const char *slash = strrchr(path, '/'), *manifest = recipe->manifest;
+    if (manifest == NULL || slash == NULL || manifest[0] == '/' || wf_file_exists(manifest))
+        return WF_OK;
+    snprintf(beside, sizeof beside, "%.*s%s", (int)(slash - path) + 1, path, manifest);
+    if (!wf_file_exists(beside)) return WF_OK;
+    snprintf(assignment, sizeof assignment, "zoo.manifest=%s", beside);
+    CLI_TRY(wf_recipe_override(app->ctx, recipe->source, assignment));
+    return wf_recipe_string(app->ctx, recipe->source, "zoo", "manifest", &recipe->manifest);
+}
+
 wf_status cli_recipe_open(cli_app *app, const char *path, cli_recipe *out) {
     *out = (cli_recipe){0};
     CLI_TRY(wf_recipe_open(app->ctx, path, &out->source));
     name_of_path(path, out->name, sizeof out->name);
-    return read_all(app, out);
+    CLI_TRY(read_all(app, out));
+    return find_manifest(app, path, out);
 }
 
 /* recipes/demo.conf, byte for byte. */

@@ -38,6 +38,18 @@ static const json_t *find_row(const json_t *rows, const json_t *like, const char
     return found;
 }
 
+/* The numbers that the manifest quotes for the row's collection and width. */
+static const json_t *find_paper(const json_t *list, const json_t *like) {
+    const json_t *found;
+    size_t i;
+    json_array_foreach(list, i, found) {
+        if (strcmp(text_of(found, "collection"), text_of(like, "collection")) == 0 &&
+            number_of(found, "width") == number_of(like, "width"))
+            return found;
+    }
+    return NULL;
+}
+
 /* One task for every collection and width that was sampled: the last generated row beside the trained one. */
 static wf_status read_board(cli_job *r, board *out) {
     CLI_TRY(cli_json_read(r->app, r->paths.eval, &out->eval));
@@ -48,6 +60,8 @@ static wf_status read_board(cli_job *r, board *out) {
     json_array_foreach(rows, i, row) {
         if (row != find_row(rows, row, "gmn-refined", "gmn")) continue;
         const json_t *trained = find_row(rows, row, "reference", "scratch");
+        const json_t *paper = find_paper(json_object_get(out->eval, "paper"), row);
+        const json_t *notes = json_object_get(out->eval, "data_notes");
         out->tasks[out->n++] = (wf_report_task){.name = text_of(row, "collection"),
                                                 .arch = text_of(row, "arch"),
                                                 .width = number_of(row, "width"),
@@ -55,7 +69,11 @@ static wf_status read_board(cli_job *r, board *out) {
                                                 .trained_std = number_of(trained, "accuracy_std"),
                                                 .generated = number_of(row, "accuracy_mean"),
                                                 .generated_std = number_of(row, "accuracy_std"),
-                                                .jws = number_of(row, "jws")};
+                                                .jws = number_of(row, "jws"),
+                                                .note = text_of(notes, text_of(row, "collection"))};
+        if (paper == NULL) continue;
+        out->tasks[out->n - 1].paper_trained = number_of(paper, "trained");
+        out->tasks[out->n - 1].paper_generated = number_of(paper, "generated");
     }
     return WF_OK;
 }
@@ -81,9 +99,10 @@ static void print_score(double mean, double std, bool auc) {
 static void print_board(const board *b, bool auc) {
     double factor = auc ? 1 : 100;
     int decimals = auc ? 4 : 2;
-    printf("%-20s %6s %-18s %17s %17s %8s %7s\n", "collection", "width", "networks",
+    bool paper = json_array_size(json_object_get(b->eval, "paper")) > 0;
+    printf("%-20s %6s %-18s %17s %17s %8s %7s%s\n", "collection", "width", "networks",
            auc ? "trained, AUC" : "trained, %", auc ? "generated, AUC" : "generated, %", "gap",
-           "JWS");
+           "JWS", paper ? "  paper's gap" : "");
     for (int i = 0; i < b->n; i++) {
         const wf_report_task *task = &b->tasks[i];
         double gap = task->generated - task->trained;
@@ -92,8 +111,11 @@ static void print_board(const board *b, bool auc) {
         print_score(task->generated, task->generated_std, auc);
         if (isfinite(gap)) printf(" %+8.*f", decimals, factor * gap);
         else printf(" %8s", "-");
-        if (isfinite(task->jws)) printf(" %7.3f\n", task->jws);
-        else printf(" %7s\n", "-");
+        if (isfinite(task->jws)) printf(" %7.3f", task->jws);
+        else printf(" %7s", "-");
+        if (task->paper_generated > 0)
+            printf(" %+12.*f", decimals, factor * (task->paper_generated - task->paper_trained));
+        puts("");
     }
     size_t i;
     const json_t *row;
@@ -102,8 +124,10 @@ static void print_board(const board *b, bool auc) {
             printf("mean gap at width %g over %g collections: %+.*f\n", number_of(row, "width"),
                    number_of(row, "collections"), decimals, factor * number_of(row, "gap"));
     }
-    json_array_foreach(json_object_get(b->eval, "notes"), i, row)
-        printf("note: %s\n", json_string_value(row));
+    const char *label;
+    json_t *note;
+    json_object_foreach(json_object_get(b->eval, "data_notes"), label, note)
+        printf("data of %s: %s\n", label, json_string_value(note));
 }
 
 wf_status cli_tasks_print(cli_job *r) {
@@ -139,9 +163,10 @@ static wf_status write_page(cli_job *r, const board *b, const char *path, char *
         "One flow was fitted to %d collections of trained networks, and new networks were drawn "
         "from it for every task and width. Are they as good as trained ones?",
         count_collections(b));
-    snprintf(field, sizeof field, "%s %d/%d/%d \u00d7 %d, %d numbers in a condition",
+    snprintf(field, sizeof field, "%s %d/%d/%d \u00d7 %d, %d number%s in a condition",
              recipe->field.layout == WF_LAYOUT_LEAN ? "lean" : "lstar", recipe->field.node,
-             recipe->field.edge, recipe->field.time, recipe->field.blocks, recipe->field.cond_size);
+             recipe->field.edge, recipe->field.time, recipe->field.blocks, recipe->field.cond_size,
+             recipe->field.cond_size == 1 ? "" : "s");
     cli_count(recipe->fit.updates, updates);
     snprintf(training, sizeof training, "%s updates of %zu, %s", updates, recipe->fit.batch,
              recipe->fit.optimizer == WF_OPT_MUON ? "Muon" : "AdamW");

@@ -41,6 +41,11 @@ static wf_status open_task(cli_job *r, int source) {
     if (text->data[0] != '\0') return cli_dataset_named(r->app, text->data, &task->data);
     if (text->recipe[0] == '\0') return WF_OK;
     CLI_TRY(cli_recipe_open(r->app, text->recipe, &task->recipe));
+    /* How many is the run's to say: the same recipes serve at any scale. */
+    if (wf_recipe_has(r->recipe.source, "zoo", "count"))
+        task->recipe.zoo.count = r->recipe.zoo.count;
+    if (wf_recipe_has(r->recipe.source, "zoo", "held_out"))
+        task->recipe.held_out = r->recipe.held_out;
     CLI_TRY(cli_recipe_dataset(r->app, &task->recipe, &task->data));
     CLI_TRY(cli_recipe_graph(r->app, &task->recipe, task->data, &task->graph));
     return cli_tasks_file(r, r->paths.zoo, source, 0, text->zoo);

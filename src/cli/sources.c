@@ -1,5 +1,6 @@
 #include "cli/sources.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,17 +84,41 @@ static bool is_builtin(const char *name) {
     return false;
 }
 
+/* "0.5: 79.54 54.38, 1: 87.07 73.26": the pair at `width`, NaN when there is none. False when it is written otherwise. */
+static bool read_paper(const char *text, double width, double pair[2]) {
+    pair[0] = pair[1] = NAN;
+    for (;;) {
+        double numbers[3];
+        int used = 0;
+        if (sscanf(text, " %lf : %lf %lf %n", &numbers[0], &numbers[1], &numbers[2], &used) < 3 ||
+            used == 0 || !(numbers[1] > 0 && numbers[1] <= 100) ||
+            !(numbers[2] > 0 && numbers[2] <= 100))
+            return false;
+        if (fabs(numbers[0] - width) < 1e-6) pair[0] = numbers[1], pair[1] = numbers[2];
+        text += used;
+        if (*text == '\0') return true;
+        if (*text++ != ',') return false;
+    }
+}
+
+bool cli_sources_paper(const cli_sources *s, int index, double width, double *trained,
+                       double *generated) {
+    double pair[2];
+    const char *text = s->text[index].paper;
+    if (text == NULL || !read_paper(text, width, pair) || !isfinite(pair[0])) return false;
+    *trained = pair[0] / 100;
+    *generated = pair[1] / 100;
+    return true;
+}
+
 static wf_status read_section(cli_app *app, const char *path, const char *section, cli_sources *s,
                               int i) {
     const char *zoo = NULL, *recipe = NULL, *data = NULL, *task = section;
     cli_source_text *text = &s->text[i];
     const struct {
         const char *key, **value;
-    } keys[] = {{"zoo", &zoo},
-                {"recipe", &recipe},
-                {"data", &data},
-                {"task", &task},
-                {"cond", &text->cond}};
+    } keys[] = {{"zoo", &zoo},   {"recipe", &recipe},   {"data", &data},
+                {"task", &task}, {"cond", &text->cond}, {"paper", &text->paper}};
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         CLI_TRY(wf_recipe_string(app->ctx, s->manifest, section, keys[k].key, keys[k].value));
     if ((zoo == NULL) == (recipe == NULL))
@@ -106,6 +131,12 @@ static wf_status read_section(cli_app *app, const char *path, const char *sectio
                         section);
     if (task[0] == '\0')
         return cli_fail(app, WF_ERR_INPUT, "%s: [%s] has an empty task", path, section);
+    double none[2];
+    if (text->paper != NULL && !read_paper(text->paper, -1, none))
+        return cli_fail(app, WF_ERR_INPUT,
+                        "%s: [%s] has paper = %s; write WIDTH: TRAINED GENERATED, in percent, with "
+                        "commas between widths",
+                        path, section, text->paper);
     text->label = section;
     s->list[i].task = task;
     const char *slash = strrchr(path, '/');

@@ -7,7 +7,8 @@
  *     recipe = letter.conf           # ... or the recipe whose [data] and [zoo] weft run makes it with
  *     data = letter.conf             # with zoo: what weft run judges it on, a built-in set or a recipe's [data]
  *     cond = 1,0                     # its condition; without any, tasks are numbered: 1,0,0  0,1,0 ...
- *     task = letter                  # another name than the section's; collections may share a task */
+ *     task = letter                  # another name than the section's; collections may share a task
+ *     paper = 0.5: 79.54 54.38, 1: 87.07 73.26    # what a paper has at these widths, trained and generated, in percent */
 #ifndef WF_CLI_SOURCES_H
 #define WF_CLI_SOURCES_H
 
@@ -19,6 +20,7 @@
 typedef struct cli_source_text {
     const char *label; /* what faults call it: a section, or a path */
     const char *cond;  /* NULL: none */
+    const char *paper; /* NULL: none */
     char zoo[CLI_PATH], recipe[CLI_PATH], data[CLI_PATH]; /* "" where not given */
 } cli_source_text;
 
@@ -41,6 +43,10 @@ void cli_sources_free(cli_sources *sources);
 /* Reads the conditions into list[i].cond for a field of this description, whose cond_size is checked, or set when it
  * is 0. A manifest without conditions numbers its tasks. */
 wf_status cli_sources_condition(cli_app *app, cli_sources *sources, wf_field_desc *field);
+
+/* What the manifest says a paper has at a width, from 0 to 1; false when it says nothing. */
+bool cli_sources_paper(const cli_sources *sources, int index, double width, double *trained,
+                       double *generated);
 
 /* The number of the source's task, counted in order of appearance; *count: of all tasks. */
 int cli_sources_task(const cli_sources *sources, int index, int *count);

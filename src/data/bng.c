@@ -43,16 +43,14 @@ typedef struct generator {
     int32_t *card;
     wf_bayes_net net;
     wf_arena arena;
-    char note[sizeof((wf_dataset *)0)->note];
+    char relation[128], note[sizeof((wf_dataset *)0)->note];
 } generator;
 
 static wf_status out_of_memory(const generator *g) {
     return wf_fail(g->ctx, WF_ERR_MEMORY, "%s: out of memory", g->table.label);
 }
 
-static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *from, const wf_bng_desc *desc) {
-    if (from->path == NULL)
-        return wf_fail(ctx, WF_ERR_USAGE, "data: the table to learn from has no path");
+static wf_status check_desc(wf_ctx *ctx, const wf_bng_desc *desc) {
     if (desc->rows < 2 || desc->rows > most_rows)
         return wf_fail(ctx, WF_ERR_USAGE, "data: %zu rows to sample; give 2 to %d", desc->rows,
                        most_rows);
@@ -195,11 +193,7 @@ static void put_token(FILE *out, const char *text) {
 
 static void put_header(const generator *g, FILE *out) {
     fprintf(out, "%s%s\n@relation ", WF_NOTE_MARK, g->note);
-    const char *slash = strrchr(g->table.label, '/');
-    const char *base = slash != NULL ? slash + 1 : g->table.label;
-    char name[128];
-    snprintf(name, sizeof name, "BNG(%.*s)", (int)strcspn(base, "."), base);
-    put_token(out, name);
+    put_token(out, g->relation);
     fputc('\n', out);
     for (size_t i = 0; i < g->net.variables; i++) {
         const variable *v = &g->variable[i];
@@ -263,6 +257,26 @@ static wf_status write_table(const generator *g, const char *path) {
     return status;
 }
 
+/* The same text in memory, read as a file would be. */
+static wf_status read_back(const generator *g, wf_table *out) {
+    char *text = NULL;
+    size_t size = 0;
+    const char *label = wf__arena_format(&out->arena, "%s", g->relation);
+    FILE *stream = open_memstream(&text, &size);
+    if (label == NULL || stream == NULL) {
+        if (stream != NULL) fclose(stream);
+        free(text);
+        return out_of_memory(g);
+    }
+    put_header(g, stream);
+    wf_status status = put_rows(g, stream);
+    bool failed = ferror(stream) != 0;
+    if ((fclose(stream) != 0 || failed) && status == WF_OK) status = out_of_memory(g);
+    if (status == WF_OK) return wf__table_from_arff(g->ctx, label, text, size, out);
+    free(text);
+    return status;
+}
+
 /* --- the description ---------------------------------------------------------------------------- */
 
 static json_t *describe_variable(const generator *g, size_t index) {
@@ -295,20 +309,29 @@ static char *describe(const generator *g) {
     return text;
 }
 
-static wf_status generate(generator *g, const wf_data_desc *from, const char *path, char **out) {
-    WF_TRY(wf__table_load(g->ctx, from, from->path, NULL, &g->table));
+/* Everything but the rows. */
+static wf_status learn(generator *g, const wf_data_desc *from, const char *source) {
+    WF_TRY(wf__table_load(g->ctx, from, source, NULL, &g->table));
     WF_TRY(wf__prepare_roles(g->ctx, from, &g->table, NULL, &g->preparation));
     WF_TRY(make_variables(g));
     WF_TRY(wf__bayes_net_learn(g->ctx, &g->net));
     WF_TRY(wf__bayes_net_tables(g->ctx, &g->net, g->desc->prior));
     const char *slash = strrchr(g->table.label, '/');
+    const char *base = slash != NULL ? slash + 1 : g->table.label;
+    snprintf(g->relation, sizeof g->relation, "BNG(%.*s)", (int)strcspn(base, "."), base);
     snprintf(g->note, sizeof g->note,
              "regenerated, not the original: %zu rows sampled by weft from a Bayesian network "
              "learned on %.80s, seed %llu",
-             g->desc->rows, slash != NULL ? slash + 1 : g->table.label,
-             (unsigned long long)g->desc->seed);
-    if (out != NULL && (*out = describe(g)) == NULL) return out_of_memory(g);
-    return write_table(g, path);
+             g->desc->rows, base, (unsigned long long)g->desc->seed);
+    return WF_OK;
+}
+
+static void generator_free(generator *g) {
+    free(g->codes);
+    wf__bayes_net_free(&g->net);
+    wf__preparation_free(&g->preparation);
+    wf__table_free(&g->table);
+    wf_arena_free(&g->arena);
 }
 
 wf_status wf_data_bng(wf_ctx *ctx, const wf_data_desc *from, const wf_bng_desc *desc,
@@ -316,17 +339,30 @@ wf_status wf_data_bng(wf_ctx *ctx, const wf_data_desc *from, const wf_bng_desc *
     wf_bng_desc defaults = wf_bng_desc_default();
     if (desc == NULL) desc = &defaults;
     if (description != NULL) *description = NULL;
-    WF_TRY(check_desc(ctx, from, desc));
+    if (from->path == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "data: the table to learn from has no path");
+    WF_TRY(check_desc(ctx, desc));
     generator g = {.ctx = ctx, .desc = desc};
-    wf_status status = generate(&g, from, path, description);
+    wf_status status = learn(&g, from, from->path);
+    if (status == WF_OK && description != NULL && (*description = describe(&g)) == NULL)
+        status = out_of_memory(&g);
+    if (status == WF_OK) status = write_table(&g, path);
     if (status != WF_OK && description != NULL) {
         free(*description);
         *description = NULL;
     }
-    free(g.codes);
-    wf__bayes_net_free(&g.net);
-    wf__preparation_free(&g.preparation);
-    wf__table_free(&g.table);
-    wf_arena_free(&g.arena);
+    generator_free(&g);
+    return status;
+}
+
+wf_status wf__table_bng(wf_ctx *ctx, const wf_data_desc *from, wf_table *out) {
+    wf_bng_desc desc = wf_bng_desc_default();
+    desc.seed = from->bng_seed;
+    if (from->rows > 0) desc.rows = from->rows;
+    WF_TRY(check_desc(ctx, &desc));
+    generator g = {.ctx = ctx, .desc = &desc};
+    wf_status status = learn(&g, from, from->bng);
+    if (status == WF_OK) status = read_back(&g, out);
+    generator_free(&g);
     return status;
 }

@@ -8,8 +8,11 @@
 #include <string.h>
 
 wf_data_desc wf_data_desc_default(void) {
-    return (wf_data_desc){
-        .format = "auto", .scale = WF_SCALE_STANDARD, .test_fraction = 0.2, .noise = -1};
+    return (wf_data_desc){.format = "auto",
+                          .scale = WF_SCALE_STANDARD,
+                          .test_fraction = 0.2,
+                          .noise = -1,
+                          .bng_seed = 1};
 }
 
 void wf_dataset_free(wf_dataset *data) {
@@ -47,7 +50,22 @@ static void making_free(making *from) {
     free(from->fit_rows);
 }
 
+static wf_status check_bng(wf_ctx *ctx, const wf_data_desc *desc) {
+    const char *const others[][2] = {{"path", desc->path},
+                                     {"test_path", desc->test_path},
+                                     {"labels", desc->labels},
+                                     {"joint", desc->joint},
+                                     {"merge", desc->merge}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i][1] != NULL && others[i][1][0] != 0)
+            return wf_fail(ctx, WF_ERR_USAGE, "data: %s and bng cannot go together", others[i][0]);
+    if (desc->test_fraction > 0 && desc->test_fraction < 1) return WF_OK;
+    return wf_fail(ctx, WF_ERR_USAGE, "data: test_fraction is %g; it must lie between 0 and 1",
+                   desc->test_fraction);
+}
+
 static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *desc) {
+    if (desc->bng != NULL && desc->bng[0] != 0) return check_bng(ctx, desc);
     if (desc->path == NULL && desc->name == NULL)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "data: neither a path nor the name of a built-in set (spirals, moons, "
@@ -320,9 +338,22 @@ static wf_status open_files(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **
     return status;
 }
 
+/* The columns were chosen in the source: the sampled table has no others. */
+static wf_status open_bng(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out) {
+    wf_table table = {0};
+    wf_data_desc rest = *desc;
+    rest.categorical = rest.drop = rest.target = NULL;
+    wf_status status = wf__table_bng(ctx, desc, &table);
+    if (rest.name == NULL) rest.name = table.label;
+    if (status == WF_OK) status = wf__dataset_from_tables(ctx, &rest, &table, NULL, out);
+    wf__table_free(&table);
+    return status;
+}
+
 wf_status wf_dataset_open(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out) {
     *out = NULL;
     WF_TRY(check_desc(ctx, desc));
+    if (desc->bng != NULL && desc->bng[0] != 0) return open_bng(ctx, desc, out);
     if (desc->path != NULL) return open_files(ctx, desc, out);
     wf_table table = {0};
     wf_status status =

@@ -282,6 +282,9 @@ wf_status wf__prepare_fit(wf_ctx *ctx, wf_preparation *preparation, const wf_tab
                           const uint32_t *rows, size_t n_rows) {
     fit_scratch scratch = {0};
     wf_status status;
+    bool done;
+    WF_TRY(wf__prepare_fit_bytes(ctx, preparation, table, rows, n_rows, &done));
+    if (done) return WF_OK;
     WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(double), "columns", &scratch.all), done);
     WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(double), "columns", &scratch.present), done);
     WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(int32_t), "columns", &scratch.codes), done);
@@ -348,8 +351,11 @@ wf_status wf__prepare_rows(wf_ctx *ctx, const wf_preparation *preparation, const
     wf_status status;
     WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof *all, "columns", &all), done);
     WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof *codes, "columns", &codes), done);
+    bool bytes_done;
+    WF_TRY_GOTO(wf__prepare_rows_bytes(ctx, preparation, table, rows, n_rows, x, &bytes_done),
+                done);
     size_t input = 0, source = table->columns - 1;
-    for (size_t c = 0; c < preparation->columns; c++) {
+    for (size_t c = 0; c < preparation->columns && !bytes_done; c++) {
         const wf_prepared_column *column = &preparation->column[c];
         WF_TRY_GOTO(source_column(ctx, table, column->name, &source), done);
         if (column->categorical)

@@ -40,6 +40,13 @@ wf_status wf__prepare_fit(wf_ctx *ctx, wf_preparation *preparation, const wf_tab
 wf_status wf__prepare_rows(wf_ctx *ctx, const wf_preparation *preparation, const wf_table *table,
                            const uint32_t *rows, size_t n_rows, float *x, int32_t *y);
 
+/* The same for tables of bytes, by all threads (prepare_bytes.c); *done false: they do not apply. */
+wf_status wf__prepare_fit_bytes(wf_ctx *ctx, wf_preparation *preparation, const wf_table *table,
+                                const uint32_t *rows, size_t n_rows, bool *done);
+wf_status wf__prepare_rows_bytes(wf_ctx *ctx, const wf_preparation *preparation,
+                                 const wf_table *table, const uint32_t *rows, size_t n_rows,
+                                 float *x, bool *done);
+
 /* JSON, to be freed; NULL when out of memory (names and levels must be UTF-8, which the readers see to). */
 char *wf__preparation_write(const wf_preparation *preparation);
 wf_status wf__preparation_read(wf_ctx *ctx, const char *json, wf_preparation *out);
@@ -51,6 +58,10 @@ wf_status wf__prepare_apply(wf_ctx *ctx, const char *json, const wf_table *table
 /* The data set of a table that is split, or of two tables. Both are borrowed; desc's path is used for the name alone. */
 wf_status wf__dataset_from_tables(wf_ctx *ctx, const wf_data_desc *desc, wf_table *table,
                                   const wf_table *test, wf_dataset **out);
+
+/* A table sampled from a Bayesian network of the table from->bng, with from's columns, rows and bng_seed (bng.c). On failure *out is
+ * to be freed too. */
+wf_status wf__table_bng(wf_ctx *ctx, const wf_data_desc *from, wf_table *out);
 
 /* Stratified split: in_test[r] for each row. Class c (n_c rows) gives its share n_c * fraction to the test part, rounded by largest
  * remainder (ties: first class) so that round(rows * fraction) rows are drawn in all, but never its last row. Which ones: the

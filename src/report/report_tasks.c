@@ -66,7 +66,7 @@ static wf_report_task mean_row(const wf_report_desc *desc, double width, int *ta
 static void glance(wf__page *page, const wf_report_desc *desc) {
     double widths[most_widths], factor = factor_of(desc);
     int count = list_widths(desc, widths), decimals = decimals_of(desc);
-    wf__page_add(page, "<div class=\"tiles\">");
+    wf__page_add(page, "<div class=\"tiles\" style=\"margin:18px 0 0\">");
     for (int i = 0; i < count; i++) {
         int tasks;
         wf_report_task mean = mean_row(desc, widths[i], &tasks);

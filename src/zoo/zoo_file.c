@@ -12,6 +12,7 @@
  *     tensors in a file may be unaligned. */
 #include "zoo/zoo_file.h"
 
+#include "base/pool.h"
 #include "base/safetensors.h"
 
 #include <errno.h>
@@ -268,6 +269,22 @@ void wf_zoo_get(const wf_zoo *zoo, size_t index, float *w) {
     }
 }
 
+typedef struct load_call {
+    const wf_zoo *zoo;
+    size_t first, count;
+    float *weights;
+} load_call;
+
+enum { networks_in_a_chunk = 64 };
+
+static void load_chunk(void *call_, size_t chunk, int worker) {
+    (void)worker;
+    const load_call *call = call_;
+    size_t i = chunk * networks_in_a_chunk, end = i + networks_in_a_chunk;
+    for (; i < end && i < call->count; i++)
+        wf_zoo_get(call->zoo, call->first + i, call->weights + i * call->zoo->graph->n_params);
+}
+
 wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count, float **out) {
     *out = NULL;
     if (first > zoo->count || count > zoo->count - first)
@@ -276,8 +293,9 @@ wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count
                        first, first + count, zoo->count);
     size_t n_params = zoo->graph->n_params;
     float *weights;
-    WF_TRY(wf_alloc(ctx, count, n_params * sizeof(float), "weights of a collection", &weights));
-    for (size_t i = 0; i < count; i++) wf_zoo_get(zoo, first + i, weights + i * n_params);
+    WF_TRY(wf_alloc_raw(ctx, count, n_params * sizeof(float), "weights of a collection", &weights));
+    load_call call = {zoo, first, count, weights};
+    wf_parallel(ctx, (count + networks_in_a_chunk - 1) / networks_in_a_chunk, load_chunk, &call);
     *out = weights;
     return WF_OK;
 }

@@ -57,13 +57,16 @@ import json
 row = json.load(open("row.json"))
 for key in "name n accuracy_mean accuracy_std iou_mean iou_std wcs_mean wcs_std jws jws_std".split():
     assert key in row, key
-assert row["n"] == 6 and 0 < row["jws"] <= 1 and 0 <= row["accuracy_mean"] <= 1'
+assert row["n"] == 6 and 0 < row["jws"] <= 1 and 0 <= row["accuracy_mean"] <= 1
+assert sorted(row["devices"].split(", ")) == ["errors cpu", "matching cpu", "testing cpu"], row["devices"]'
 "$weft" eval --zoo zoo.safetensors --nets nets.safetensors --json -q >unlabelled.json
 check eval-unlabelled python3 -c '
 import json
 row = json.load(open("unlabelled.json"))
 assert row["jws"] is None and row["accuracy_mean"] is None and 0 < row["wcs_mean"] <= 1'
 expect eval-shapes 3 "2-9-3" "$weft" eval --zoo zoo.safetensors --nets wide.safetensors
+expect eval-devices 0 "where it ran: matching cpu" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors \
+    --device auto -q
 expect eval-table 0 "JWS" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors --data "$recipe" -q
 
 "$weft" align zoo.safetensors -o aligned.safetensors --json -q >align.json

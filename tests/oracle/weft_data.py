@@ -14,7 +14,8 @@ class Desc(C.Structure):
         ("test_labels", C.c_char_p), ("root", C.c_char_p), ("format", C.c_char_p), ("target", C.c_char_p),
         ("categorical", C.c_char_p), ("drop", C.c_char_p),
         ("merge", C.c_char_p), ("joint", C.c_char_p), ("scale", C.c_int), ("test_fraction", C.c_double),
-        ("seed", C.c_uint64), ("rows", C.c_size_t), ("noise", C.c_double)]
+        ("seed", C.c_uint64), ("rows", C.c_size_t), ("noise", C.c_double),
+        ("bng", C.c_char_p), ("bng_seed", C.c_uint64)]
 
 
 class Dataset(C.Structure):

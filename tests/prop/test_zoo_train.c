@@ -505,6 +505,53 @@ static void test_interruption(void **state) {
     shared_end(&s);
 }
 
+/* Interrupts a little after the growing file has appeared. */
+typedef struct late_stopper {
+    wf_ctx *ctx;
+    char sibling[192];
+    useconds_t delay;
+} late_stopper;
+
+static void *stop_later(void *stop_) {
+    late_stopper *stop = stop_;
+    while (access(stop->sibling, F_OK) != 0) usleep(100);
+    usleep(stop->delay);
+    wf_interrupt(stop->ctx);
+    return NULL;
+}
+
+/* Without parts on the way: what was finished is saved when the call is interrupted. */
+static void test_interruption_while_growing(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "growing");
+    s.desc.count = 400;
+    s.desc.epochs = s.desc.epochs_max = 20;
+    size_t size, interrupted = 0;
+    char *expected = reference_bytes(&s, &size);
+    for (useconds_t delay = 2000; delay < 100000 && interrupted < 2; delay *= 2) {
+        late_stopper stop = {ctx_of(2), "", delay};
+        snprintf(stop.sibling, sizeof stop.sibling, "%s/.growing.safetensors.tmp.%ld", root,
+                 (long)getpid());
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, stop_later, &stop), 0);
+        wf_status status = train_with(stop.ctx, &s, 0);
+        pthread_join(thread, NULL);
+        assert_int_equal(access(stop.sibling, F_OK), -1);
+        wf_ctx_free(stop.ctx);
+        interrupted += status == WF_ERR_INTERRUPTED && entries_in(s.parts) == 1;
+        wf_ctx *ctx = ctx_of(1);
+        if (status == WF_ERR_INTERRUPTED) assert_ok(ctx, train_with(ctx, &s, 0));
+        wf_ctx_free(ctx);
+        assert_same_file(s.path, expected, size);
+        assert_int_equal(access(s.parts, F_OK), -1);
+        unlink(s.path);
+    }
+    assert_true(interrupted > 0);
+    free(expected);
+    shared_end(&s);
+}
+
 static void test_killed(void **state) {
     (void)state;
     shared s;
@@ -792,6 +839,7 @@ int main(void) {
         cmocka_unit_test(test_locale),
         cmocka_unit_test(test_index_is_all),
         cmocka_unit_test(test_interruption),
+        cmocka_unit_test(test_interruption_while_growing),
         cmocka_unit_test(test_divergence),
         cmocka_unit_test(test_scores),
         cmocka_unit_test(test_other_settings_refused),

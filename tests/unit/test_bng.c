@@ -208,6 +208,18 @@ static void mistakes_are_named(void **state) {
     desc = wf_bng_desc_default();
     assert_fails(ctx, wf_data_bng(ctx, &from, &desc, "/nowhere/x.arff", NULL), WF_ERR_DISK,
                  "/nowhere");
+    wf_data_desc both = wf_data_desc_default();
+    wf_dataset *data;
+    both.bng = source;
+    both.path = source;
+    assert_fails(ctx, wf_dataset_open(ctx, &both, &data), WF_ERR_USAGE, "path and bng");
+    both.path = NULL;
+    both.rows = 300;
+    both.drop = "the size";
+    assert_ok(ctx, wf_dataset_open(ctx, &both, &data));
+    assert_int_equal(data->n_train + data->n_test, 300);
+    assert_int_equal(data->inputs, 3);
+    wf_dataset_free(data);
     from.path = "absent.arff";
     assert_fails(ctx, wf_data_bng(ctx, &from, &desc, "x", NULL), WF_ERR_INPUT, "absent.arff");
 }

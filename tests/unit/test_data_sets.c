@@ -122,6 +122,15 @@ static void regenerated_cmc_stands_in_for_bng(void **state) {
         share[data->y_train[i]] += 1.0 / (double)data->n_train;
     assert_close(share[0], 629 / 1473.0, 0.01);
     assert_close(share[1], 333 / 1473.0, 0.01);
+    /* The same table without a file. */
+    wf_data_desc memory = wf_data_desc_default();
+    wf_dataset *same;
+    memory.bng = "cmc/cmc.arff";
+    assert_ok(ctx, wf_dataset_open(ctx, &memory, &same));
+    assert_string_equal(same->fingerprint, data->fingerprint);
+    assert_string_equal(same->note, data->note);
+    assert_string_equal(same->name, "BNG(cmc)");
+    wf_dataset_free(same);
     unlink(path);
     wf_dataset_free(source);
     wf_dataset_free(data);

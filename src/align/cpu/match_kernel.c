@@ -1,8 +1,8 @@
 /* match_kernel: weight matching of one pair in float, a score row being one or a few vectors.
  *
  * Scores are products of matrices (match_plan.h); the assignment is by shortest augmenting paths as in assign.c, with
- *   I1  prices kept from the orbit's last visit. Any prices are feasible, because a row's profit is its maximum of
- *       score - price, so a warm start costs nothing and most rows find their old column again;
+ *   I1  prices kept from the orbit's last visit, the columns' maxima at its first. Any prices are feasible, because a row's profit is
+ *       its maximum of score - price, so a warm start costs nothing and most rows find their old column again;
  *   I2  an orbit whose neighbours have not moved since its last visit is skipped: its scores, and so its assignment, would be
  *       the same. A sweep in which nothing moves is then the last, exactly as in the plain loop;
  *   I3  padded columns have score -infinity and are never chosen. */
@@ -203,6 +203,7 @@ static void add_links(const wf_match_plan *plan, const wf_match_orbit *orbit, co
 /* One orbit's problem. The vectors are registers where nv is a constant. */
 typedef struct problem {
     int n;
+    bool fresh;         /* the orbit's first visit: the prices are to be made */
     const float *score; /* (n, nv vectors) */
     float *price;       /* nv vectors */
     uint32_t *match;    /* [n] column of a row */
@@ -265,10 +266,24 @@ INLINE void augment(const int nv, const problem *p, uint32_t start, vreal *dista
     }
 }
 
+INLINE void start_prices(int nv, const problem *p) {
+    size_t width = (size_t)nv * WF_LANES;
+    for (int v = 0; v < nv; v++) {
+        vreal top = load(p->score + v * WF_LANES);
+        for (int r = 1; r < p->n; r++) {
+            vreal row = load(p->score + (size_t)r * width + (size_t)v * WF_LANES);
+            top = choose(less(top, row), row, top);
+        }
+        /* Padding, whose maximum is -infinity, keeps price 0. */
+        store(p->price + v * WF_LANES, choose(less(splat(-INFINITY), top), top, splat(0)));
+    }
+}
+
 INLINE void assign(const int nv, const problem *p, vreal *distance, vreal *open, vreal *settled,
                    vint *previous) {
     size_t width = (size_t)nv * WF_LANES;
     int n_free = 0;
+    if (p->fresh) start_prices(nv, p);
     for (size_t j = 0; j < width; j++) p->row_of[j] = -1;
     for (int r = 0; r < p->n; r++) {
         float least;
@@ -311,19 +326,15 @@ static float matched_score(const float *score, size_t width, const uint32_t *mat
 }
 
 /* Whether the orbit moved. */
-static bool improve(const wf_match_plan *plan, const wf_match_orbit *orbit, const float *query,
-                    const float *reference, const float *fixed, wf_match_work *work) {
+static bool improve(const wf_match_plan *plan, const wf_match_orbit *orbit, bool fresh,
+                    const float *query, const float *reference, const float *fixed,
+                    wf_match_work *work) {
     int nv = orbit->padded / WF_LANES, n = orbit->n;
     size_t width = (size_t)orbit->padded;
     add_links(plan, orbit, query, reference, fixed + orbit->score, work);
     mask_padding(nv, n, work->score);
-    problem p = {n,
-                 work->score,
-                 work->price + orbit->price,
-                 work->match,
-                 work->row_of,
-                 work->previous,
-                 work->free_rows};
+    problem p = {n,           fresh,        work->score,    work->price + orbit->price,
+                 work->match, work->row_of, work->previous, work->free_rows};
     if (nv == 1) assign_1(&p);
     else if (nv == 2) assign_2(&p);
     else if (nv == 4) assign_4(&p);
@@ -342,7 +353,6 @@ static void run_sweeps(const wf_match_plan *plan, const float *query, const floa
     size_t orbits = (size_t)plan->n_orbits;
     memcpy(work->from, plan->start + (size_t)restart * (size_t)plan->n_units,
            (size_t)plan->n_units * sizeof *work->from);
-    memset(work->price, 0, (size_t)plan->prices * sizeof *work->price);
     for (int o = 0; o < plan->n_orbits; o++) work->dirty[o] = true;
     for (int sweep = 0; sweep < plan->desc.sweeps; sweep++) {
         const uint32_t *order = work->order;
@@ -356,7 +366,8 @@ static void run_sweeps(const wf_match_plan *plan, const float *query, const floa
             const wf_match_orbit *orbit = &plan->orbits[order[i]];
             if (!work->dirty[order[i]]) continue;
             work->dirty[order[i]] = false;
-            if (!improve(plan, orbit, query, reference, fixed, work)) continue;
+            /* The first sweep visits every orbit, and each is dirty then. */
+            if (!improve(plan, orbit, sweep == 0, query, reference, fixed, work)) continue;
             moved = true;
             for (int l = 0; l < orbit->n_links; l++)
                 work->dirty[plan->links[orbit->first_link + l].other] = true;

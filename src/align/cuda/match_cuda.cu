@@ -14,7 +14,7 @@ extern "C" {
 #include <stdlib.h>
 #include <string.h>
 
-enum { most_orders = 1 << 20, depth_tile = 32, side = 16 /* of a block of threads */ };
+enum { most_orders = 1 << 20, depth_tile = 32, score_threads = 128 };
 
 /* --- tables --------------------------------------------------------------------------------------- */
 
@@ -23,9 +23,11 @@ extern "C" bool wf_match_cuda_fits(const wf_graph *graph, const wf_match_desc *d
         graph->n_params > INT32_MAX)
         return false;
     int links = 0;
-    for (int b = 0; b < graph->n_blocks; b++)
+    for (int b = 0; b < graph->n_blocks; b++) {
         links += 2 * (graph->groups[graph->blocks[b].src].orbit >= 0 &&
                       graph->groups[graph->blocks[b].dst].orbit >= 0);
+        if (graph->blocks[b].coef != 1) return false;
+    }
     if (links > WF_GPU_LINKS) return false;
     for (int o = 0; o < graph->n_orbits; o++)
         if (wf__orbit_size(graph, o) > WF_GPU_WIDEST) return false;
@@ -50,8 +52,7 @@ static void add_side(wf_gpu_shape *shape, int o, const wf_block_side *at, bool c
         wf_gpu_link *link = &shape->links[shape->n_links++];
         *link = wf_gpu_link{};
         link->orbit = o, link->other = at->other_orbit;
-        link->n = orbit->n, link->n8 = orbit->n8, link->coef = at->coef;
-        link->depth = at->n_other * at->coef;
+        link->n = orbit->n, link->n8 = orbit->n8, link->depth = at->n_other;
         link->start = shape->link_floats;
         link->offset = (int)at->offset;
         link->unit_step = (int)at->unit_step, link->other_step = (int)at->other_step;
@@ -60,12 +61,11 @@ static void add_side(wf_gpu_shape *shape, int o, const wf_block_side *at, bool c
         orbit->n_links++;
         return;
     }
-    for (int x = 0; x < at->n_other; x++)
-        for (int c = 0; c < at->coef; c++) {
-            int2 *term = &terms[orbit->first_term + orbit->depth++];
-            term->x = (int)(at->offset + (size_t)x * at->other_step + (size_t)c);
-            term->y = (int)at->unit_step;
-        }
+    for (int x = 0; x < at->n_other; x++) {
+        int2 *term = &terms[orbit->first_term + orbit->depth++];
+        term->x = (int)(at->offset + (size_t)x * at->other_step);
+        term->y = (int)at->unit_step;
+    }
 }
 
 static void fill_shape(const wf_graph *graph, wf_gpu_shape *shape, host_tables *host) {
@@ -179,49 +179,67 @@ struct pair_scores_call {
     float *scores[WF_GPU_ORBITS];
 };
 
-/* Grid (orbits, pairs), 16 x 16 threads, T x T scores a thread. */
-template <int T>
-__global__ void __launch_bounds__(side *side)
+/* Grid (orbits, pairs), 8 x 16 threads, R x C scores a thread: R 16 = C 8 = N, n at most. The next tile is on its way while one is
+ * multiplied. */
+template <int R, int C>
+__global__ void __launch_bounds__(score_threads)
     pair_scores(const __grid_constant__ wf_gpu_shape shape,
                 const __grid_constant__ pair_scores_call call) {
-    __shared__ float left[depth_tile][side * T + 1], right[depth_tile][side * T + 1];
+    enum { N = 16 * R, pitch = N + 4, units_apart = score_threads / depth_tile };
+    enum { each = N / units_apart };
+    __shared__ __align__(16) float left[depth_tile][pitch], right[depth_tile][pitch];
     const wf_gpu_orbit &orbit = shape.orbits[blockIdx.x];
     size_t pair = blockIdx.y;
     const float *a = call.a + pair * call.a_step, *b = call.b + pair * shape.n_params;
-    int tx = threadIdx.x % side, ty = threadIdx.x / side, n = orbit.n;
-    float sum[T][T] = {};
+    int n = orbit.n, k = threadIdx.x % depth_tile, u0 = threadIdx.x / depth_tile;
+    int row = threadIdx.x / 8 * R, column = threadIdx.x % 8 * C;
+    float sum[R][C] = {}, next_a[each], next_b[each];
+    auto fetch = [&](int k0) {
+        bool inside = k0 + k < orbit.depth;
+        int2 term = inside ? shape.terms[orbit.first_term + k0 + k] : int2{0, 0};
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            int u = u0 + i * units_apart;
+            bool real = inside && u < n;
+            next_a[i] = real ? a[term.x + (size_t)u * term.y] : 0;
+            next_b[i] = real ? b[term.x + (size_t)u * term.y] : 0;
+        }
+    };
+    fetch(0);
     for (int k0 = 0; k0 < orbit.depth; k0 += depth_tile) {
-        int some = min((int)depth_tile, orbit.depth - k0);
-        int k = threadIdx.x % depth_tile;
-        if (k < some) {
-            int2 term = shape.terms[orbit.first_term + k0 + k];
-            for (int u = threadIdx.x / depth_tile; u < n; u += side * side / depth_tile) {
-                left[k][u] = a[term.x + (size_t)u * term.y];
-                right[k][u] = b[term.x + (size_t)u * term.y];
-            }
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            left[k][u0 + i * units_apart] = next_a[i];
+            right[k][u0 + i * units_apart] = next_b[i];
         }
         __syncthreads();
-        for (k = 0; k < some; k++)
+        fetch(k0 + depth_tile);
+        int some = min((int)depth_tile, orbit.depth - k0);
+#pragma unroll 4
+        for (int q = 0; q < some; q++) {
+            float x[R], y[C];
 #pragma unroll
-            for (int i = 0; i < T; i++)
+            for (int i = 0; i < R; i++) x[i] = left[q][row + i];
 #pragma unroll
-                for (int j = 0; j < T; j++)
-                    sum[i][j] = fmaf(left[k][ty + side * i], right[k][tx + side * j], sum[i][j]);
+            for (int j = 0; j < C; j++) y[j] = right[q][column + j];
+#pragma unroll
+            for (int i = 0; i < R; i++)
+#pragma unroll
+                for (int j = 0; j < C; j++) sum[i][j] = fmaf(x[i], y[j], sum[i][j]);
+        }
         __syncthreads();
     }
     float *out = call.scores[blockIdx.x] + pair * (size_t)(n * n);
 #pragma unroll
-    for (int i = 0; i < T; i++)
+    for (int i = 0; i < R; i++)
 #pragma unroll
-        for (int j = 0; j < T; j++) {
-            int r = ty + side * i, u = tx + side * j;
-            if (r < n && u < n) out[r * n + u] = sum[i][j];
-        }
+        for (int j = 0; j < C; j++)
+            if (row + i < n && column + j < n) out[(row + i) * n + column + j] = sum[i][j];
 }
 
 struct permute_block {
-    int offset, rows, columns, coef; /* rows: nodes of dst, columns: of src */
-    int row_start, column_start;     /* of the units in `from`; -1: fixed nodes */
+    int offset, rows, columns;   /* rows: nodes of dst, columns: of src */
+    int row_start, column_start; /* of the units in `from`; -1: fixed nodes */
 };
 
 struct permute_call {
@@ -232,20 +250,25 @@ struct permute_call {
     float *out;
 };
 
-/* out[i][j] = in[from(i)][from(j)]. Grid (slices of the parameters, pairs). */
+/* out[i][j] = in[from(i)][from(j)], a warp for a row. Grid (shares of the rows, pairs). */
 __global__ void permute(const __grid_constant__ permute_call call) {
     const float *in = call.in + (size_t)blockIdx.y * call.n_params;
     float *out = call.out + (size_t)blockIdx.y * call.n_params;
     const uint8_t *from = call.from + (size_t)blockIdx.y * call.n_units;
-    int thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
+    int warps = (int)(gridDim.x * blockDim.x) / 32, lane = (int)threadIdx.x % 32;
+    int warp = (int)(blockIdx.x * blockDim.x + threadIdx.x) / 32;
     for (int b = 0; b < call.n_blocks; b++) {
         const permute_block &block = call.blocks[b];
-        int row_floats = block.columns * block.coef;
-        for (int at = thread; at < block.rows * row_floats; at += threads) {
-            int i = at / row_floats, j = at % row_floats / block.coef, c = at % block.coef;
-            if (block.row_start >= 0) i = from[block.row_start + i];
-            if (block.column_start >= 0) j = from[block.column_start + j];
-            out[block.offset + at] = in[block.offset + i * row_floats + j * block.coef + c];
+        for (int i = warp; i < block.rows; i += warps) {
+            int source = block.row_start < 0 ? i : from[block.row_start + i];
+            const float *__restrict__ row = in + block.offset + source * block.columns;
+            float *__restrict__ place = out + block.offset + i * block.columns;
+            if (block.column_start < 0) {
+#pragma unroll 8
+                for (int j = lane; j < block.columns; j += 32) place[j] = __ldg(row + j);
+            } else
+                for (int j = lane; j < block.columns; j += 32)
+                    place[j] = __ldg(row + from[block.column_start + j]);
         }
     }
 }
@@ -278,7 +301,7 @@ static void fill_permute(const wf_graph *graph, permute_call *call) {
         const wf_block *block = &graph->blocks[b];
         const wf_group *dst = &graph->groups[block->dst], *src = &graph->groups[block->src];
         permute_block *out = &call->blocks[b];
-        out->offset = (int)block->offset, out->coef = block->coef;
+        out->offset = (int)block->offset;
         out->rows = dst->n, out->columns = src->n;
         out->row_start = dst->orbit < 0 ? -1 : (int)wf_graph_perm_start(graph, dst->orbit);
         out->column_start = src->orbit < 0 ? -1 : (int)wf_graph_perm_start(graph, src->orbit);
@@ -325,10 +348,9 @@ extern "C" void wf_match_cuda_close(wf_match_cuda *m) {
 static wf_status enqueue_scores(wf_ctx *ctx, const wf_gpu_shape &shape,
                                 const pair_scores_call &call, size_t count, cudaStream_t stream) {
     dim3 grid((unsigned)shape.n_orbits, (unsigned)count);
-    if (shape.widest <= side) pair_scores<1><<<grid, side * side, 0, stream>>>(shape, call);
-    else if (shape.widest <= 2 * side)
-        pair_scores<2><<<grid, side * side, 0, stream>>>(shape, call);
-    else pair_scores<4><<<grid, side * side, 0, stream>>>(shape, call);
+    if (shape.widest <= 16) pair_scores<1, 2><<<grid, score_threads, 0, stream>>>(shape, call);
+    else if (shape.widest <= 32) pair_scores<2, 4><<<grid, score_threads, 0, stream>>>(shape, call);
+    else pair_scores<4, 8><<<grid, score_threads, 0, stream>>>(shape, call);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;
 }
@@ -357,7 +379,7 @@ static wf_status run_round(wf_ctx *ctx, wf_match_cuda *m, const float *a, size_t
     WF_TRY(wf_gpu_match(ctx, shape, job, stream));
     permute_call permutation = m->permute;
     permutation.in = b, permutation.from = m->from, permutation.out = out;
-    dim3 grid((unsigned)(shape.n_params + 2047) / 2048, (unsigned)count);
+    dim3 grid((unsigned)(shape.n_params + 8191) / 8192, (unsigned)count);
     permute<<<grid, 256, 0, stream>>>(permutation);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;

@@ -37,9 +37,9 @@ struct wf_gpu_orbit {
 
 struct wf_gpu_link {
     int orbit, other; /* the orbit it scores, and the one it depends on */
-    int n, n8, coef, depth;
-    int start;  /* in the link record */
-    int offset; /* element (x, c, unit) is w[offset + unit*unit_step + x*other_step + c] */
+    int n, n8, depth; /* units of its orbit, those rounded up, units of the other */
+    int start;        /* in the link record */
+    int offset;       /* element (x, unit) is w[offset + unit*unit_step + x*other_step] */
     int unit_step, other_step;
     int counted; /* of a block's two links the one that enters the dot product */
 };

@@ -1,13 +1,13 @@
 /* match_solve: the sweeps of the weight matching, many pairs at once.
  *
  * A group of 16 lanes (n <= 16) or a warp (n <= 64) matches one pair; a lane owns one or two columns, that is units of the
- * reference. The scores of the orbit being visited lie in shared memory as score[r][column], read by the owner of the column
- * alone but for the gain, so rows are indexed at random without a bank conflict and without a barrier.
+ * reference. The scores of the orbit being visited lie in shared memory as score[r][column]; the odd pitch lets lanes read a row
+ * or a column of it without bank conflicts.
  *   visit    score[r][u] = fixed[r][u] + sum_k L[k][r] R[row(k)][u]: lanes are u, rows eight at a time in registers, L of the
  *            query from shared memory (all pairs of a block have one query), R and fixed from the caches
- *   assign   as in cpu/match_kernel.c, step by step: rows take their best column where it is free, the others are matched by
- *            shortest augmenting paths from the prices of the orbit's last visit. A step is one addition, comparison and minimum
- *            over the lanes; the minimum is redux.sync on floats mapped to ordered integers
+ *   assign   as in cpu/match_kernel.c: a lane scans one row for its best column, the lowest row gets it, the others are matched
+ *            by shortest augmenting paths from the prices of the orbit's last visit. A step of a search is one addition,
+ *            comparison and minimum over the lanes; the minimum is redux.sync on floats mapped to ordered integers
  * Two groups of a warp run in lockstep: all branches are of the whole warp, what concerns one group alone is a selection.
  *
  * Bound by issue. Measured on an H200: 836,000 pairs of trained karhunen networks in 5.85 ms, 3.0 of 4 instructions a clock, 5,400 a
@@ -25,7 +25,8 @@ namespace {
 constexpr unsigned whole_warp = 0xffffffffu;
 enum { warp_size = 32, row_chunk = 8, block_warps = 8, pairs_per_group = 8 };
 
-/* Floats in the order of signed integers; its own inverse. Negative zero has been added away. */
+/* Floats in the order of signed integers; its own inverse. There is no negative zero: a distance is a difference whose first
+ * term, a price, is never one. */
 __device__ inline int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 
 /* G lanes of a warp that match one pair, C columns a lane: column = c * G + lane. */
@@ -51,7 +52,7 @@ template <int G, int C> struct group {
         int key[C], low = INT_MAX;
 #pragma unroll
         for (int c = 0; c < C; c++) {
-            key[c] = ordered(__float_as_int(values[c] + 0.0f));
+            key[c] = ordered(__float_as_int(values[c]));
             low = min(low, key[c]);
         }
         low = least_of(low);
@@ -98,59 +99,55 @@ __device__ inline int first_of(uint64_t set) { return __ffsll((long long)set) - 
 
 /* A pair and its memory. Arrays in shared memory are laid out by lane of the warp, so two groups never meet. */
 template <int G, int C> struct pair_state : group<G, C> {
-    enum { pitch = warp_size * C };
+    enum { units = warp_size * C, pitch = units + 1 };
     const wf_gpu_shape *shape;
     const wf_gpu_job *job;
-    float *score;             /* (widest rounded up to 8, pitch) own lane's column */
-    float *price;             /* (n_orbits, pitch) */
-    uint8_t *from, *best;     /* (n_orbits, pitch) */
+    float *price;             /* (n_orbits, units) */
+    float *score;             /* (widest rounded up to 8, pitch) */
+    int *claim;               /* (units) lowest row that wants the column */
+    uint8_t *from, *best;     /* (n_orbits, units) */
     const float *query_links; /* in shared memory */
     const float *reference_links;
     size_t query, reference; /* numbers within the launch */
 
-    __device__ int slot(int unit) const { /* of unit `unit` of the group's pair */
-        return (unit / G) * warp_size + this->first + unit % G;
-    }
+    /* Place of a unit, or of the lane's own, in arrays of `units`; two columns a lane only where the group is the warp. */
+    __device__ int slot(int unit) const { return this->first + unit; }
     __device__ int own(int c) const { return c * warp_size + this->first + this->lane; }
 
-    __device__ const float *fixed_row(int orbit, int r) const {
+    __device__ const float *fixed_scores(int orbit) const {
         const wf_gpu_scores &s = job->scores[orbit];
-        return s.base + query * s.query_step + reference * s.reference_step + r * s.row_step;
+        return s.base + query * s.query_step + reference * s.reference_step;
     }
 
     /* Eight rows of scores from row r0 on. */
-    __device__ void score_rows(const wf_gpu_orbit &orbit, int o, int r0) {
+    __device__ __forceinline__ void score_rows(const wf_gpu_orbit &orbit, int o, int r0) {
         float sum[row_chunk][C];
+        size_t step = job->scores[o].row_step;
+        const float *fixed = fixed_scores(o) + r0 * step + this->lane;
 #pragma unroll
-        for (int i = 0; i < row_chunk; i++)
+        for (int i = 0; i < row_chunk; i++, fixed += step)
 #pragma unroll
             for (int c = 0; c < C; c++) {
-                int u = c * G + this->lane;
-                bool inside = r0 + i < orbit.n && u < orbit.n;
-                sum[i][c] = inside ? fixed_row(o, r0 + i)[u] : 0;
+                bool inside = r0 + i < orbit.n && c * G + this->lane < orbit.n;
+                sum[i][c] = inside ? fixed[c * G] : 0;
             }
         for (int l = orbit.first_link; l < orbit.first_link + orbit.n_links; l++) {
             const wf_gpu_link &link = shape->links[l];
-            const uint8_t *rows = from + link.other * pitch;
-            int units = link.depth / link.coef;
+            const uint8_t *rows = from + link.other * units + this->first;
+            const float *b = reference_links + link.start + this->lane;
+            const float *a = query_links + link.start + r0;
+            int n8 = link.n8;
 #pragma unroll 4
-            for (int x = 0; x < units; x++) {
-                int row = rows[slot(x)] * link.coef;
-                for (int k = 0; k < link.coef; k++) {
-                    const float *b = reference_links + link.start + (row + k) * link.n8;
-                    const float4 *a = (const float4 *)(query_links + link.start +
-                                                       (x * link.coef + k) * link.n8 + r0);
-                    float4 low = a[0], high = a[1];
-                    float left[row_chunk] = {low.x,  low.y,  low.z,  low.w,
-                                             high.x, high.y, high.z, high.w};
+            for (int x = 0; x < link.depth; x++, a += n8) {
+                float4 low = ((const float4 *)a)[0], high = ((const float4 *)a)[1];
+                float left[row_chunk] = {low.x,  low.y,  low.z,  low.w,
+                                         high.x, high.y, high.z, high.w};
+                const float *row = b + rows[x] * n8;
 #pragma unroll
-                    for (int c = 0; c < C; c++) {
-                        int u = c * G + this->lane;
-                        float right = u < link.n8 ? __ldg(b + u) : 0;
+                for (int c = 0; c < C; c++) {
+                    float right = c * G + this->lane < n8 ? __ldg(row + c * G) : 0;
 #pragma unroll
-                        for (int i = 0; i < row_chunk; i++)
-                            sum[i][c] = fmaf(left[i], right, sum[i][c]);
-                    }
+                    for (int i = 0; i < row_chunk; i++) sum[i][c] = fmaf(left[i], right, sum[i][c]);
                 }
             }
         }
@@ -162,24 +159,62 @@ template <int G, int C> struct pair_state : group<G, C> {
                     c * G + this->lane < orbit.n ? sum[i][c] : -INFINITY;
     }
 
-    /* column_of[row]; false where no assignment was found. `on`: this group takes part. */
-    __device__ bool assign(int n, bool on, float *prices, int *column_of) {
-        typename row_set<C>::type free_rows = 0, taken = 0, one = 1;
-        int row_of[C];
+    /* The prices of an orbit's first visit: the columns' maxima. */
+    __device__ __forceinline__ void start_prices(int n, float *prices) const {
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            float top = score[own(c)];
+            for (int r = 1; r < n; r++) top = fmaxf(top, score[r * pitch + own(c)]);
+            if (c * G + this->lane < n) prices[c] = top;
+        }
+    }
+
+    /* The first column with the best score - price of row r; shown: the prices in shared memory. */
+    __device__ __forceinline__ int best_column(int n, int r, const float *shown) const {
+        const float *row = score + min(r, n - 1) * pitch + this->first;
+        float least = INFINITY;
+        int column = 0;
+        for (int j = 0; j < n; j += 4) {
+            float4 four = *(const float4 *)(shown + this->first + j);
+            float price_of[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float distance = price_of[k] - row[j + k];
+                if (distance < least) {
+                    least = distance;
+                    column = j + k;
+                }
+            }
+        }
+        return column;
+    }
+
+    /* column_of[row]; false where no assignment was found. `on`: this group takes part. shown: the prices in shared memory. */
+    __device__ __forceinline__ bool assign(int n, bool on, float *prices, float *shown,
+                                           int *column_of) {
+        typename row_set<C>::type free_rows = 0;
+        int row_of[C], column[C];
         bool found = true;
 #pragma unroll
-        for (int c = 0; c < C; c++) row_of[c] = column_of[c] = -1;
-#pragma unroll 4
-        for (int r = 0; r < n; r++) {
-            float distance[C], least;
+        for (int c = 0; c < C; c++) {
+            shown[own(c)] = prices[c];
+            claim[own(c)] = INT_MAX;
+        }
+        __syncwarp();
 #pragma unroll
-            for (int c = 0; c < C; c++) distance[c] = prices[c] - score[r * pitch + own(c)];
-            int column = this->place_of_least(distance, &least);
-            bool open = (taken >> column & 1) == 0;
-            if (open) taken |= one << column;
-            else free_rows |= one << r;
-            this->set(row_of, column, r, open);
-            this->set(column_of, r, column, open);
+        for (int c = 0; c < C; c++) {
+            int r = c * G + this->lane;
+            column[c] = best_column(n, r, shown);
+            if (r < n) atomicMin(&claim[slot(column[c])], r);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            int r = c * G + this->lane;
+            bool has = claim[slot(column[c])] == r;
+            column_of[c] = has ? column[c] : -1;
+            row_of[c] = claim[own(c)] == INT_MAX ? -1 : claim[own(c)];
+            free_rows |= (typename row_set<C>::type)this->ballot(r < n && !has) << (c * G);
         }
         if (!on) free_rows = 0;
         while (this->any(free_rows != 0)) {
@@ -192,8 +227,8 @@ template <int G, int C> struct pair_state : group<G, C> {
     }
 
     /* Shortest augmenting path from a free row, then the prices, then the path turned over. */
-    __device__ bool augment(int n, int start, bool active, float *prices, int *row_of,
-                            int *column_of) {
+    __device__ __forceinline__ bool augment(int n, int start, bool active, float *prices,
+                                            int *row_of, int *column_of) {
         float distance[C], open[C], settled[C], profit[C], base, reached = 0;
         int previous[C];
 #pragma unroll
@@ -212,16 +247,18 @@ template <int G, int C> struct pair_state : group<G, C> {
         float gave = this->at(profit, column);
         bool searching = active && owner >= 0;
         for (int step = 0; step < n && this->any(searching); step++) {
-            int row = searching ? owner : 0;
+            /* A warp of one group is in this loop only while it is searching. */
+            bool moving = G == warp_size || searching;
+            int row = moving ? owner : 0;
             base = reached + gave;
 #pragma unroll
             for (int c = 0; c < C; c++) {
-                bool here = searching && column == c * G + this->lane;
+                bool here = moving && column == c * G + this->lane;
                 settled[c] = here ? reached : settled[c];
                 distance[c] = here ? INFINITY : distance[c];
                 open[c] = here ? INFINITY : open[c];
                 float through = (open[c] - score[row * pitch + own(c)]) + base;
-                bool closer = searching && through < distance[c];
+                bool closer = moving && through < distance[c];
                 distance[c] = closer ? through : distance[c];
                 previous[c] = closer ? owner : previous[c];
             }
@@ -229,10 +266,10 @@ template <int G, int C> struct pair_state : group<G, C> {
             int next = this->place_of_least(distance, &least);
             int next_owner = this->at(row_of, next);
             gave = this->at(profit, next);
-            column = searching ? next : column;
-            reached = searching ? least : reached;
-            owner = searching ? next_owner : owner;
-            searching = searching && owner >= 0;
+            column = moving ? next : column;
+            reached = moving ? least : reached;
+            owner = moving ? next_owner : owner;
+            searching = moving && owner >= 0;
         }
         bool found = !searching;
         bool turning = active && found;
@@ -253,7 +290,7 @@ template <int G, int C> struct pair_state : group<G, C> {
     }
 
     /* sum over r of score[r][places[r]], in the order of r. */
-    __device__ float matched(int n, const int *places) {
+    __device__ __forceinline__ float matched(int n, const int *places) {
         float value[C], sum = 0;
 #pragma unroll
         for (int c = 0; c < C; c++) {
@@ -266,20 +303,22 @@ template <int G, int C> struct pair_state : group<G, C> {
     }
 
     /* Whether the orbit moved. */
-    __device__ bool improve(int o, bool on) {
+    __device__ __forceinline__ bool improve(int o, bool on, bool fresh) {
         const wf_gpu_orbit &orbit = shape->orbits[o];
         int n = orbit.n, column_of[C], old[C];
-        float prices[C];
+        float prices[C], *shown = price + o * units;
+        __syncwarp(); /* other lanes have read the last visit's scores and claims */
         for (int r = 0; r < n; r += row_chunk) score_rows(orbit, o, r);
 #pragma unroll
         for (int c = 0; c < C; c++) {
-            prices[c] = price[o * pitch + own(c)];
-            old[c] = from[o * pitch + own(c)];
+            prices[c] = shown[own(c)];
+            old[c] = from[o * units + own(c)];
         }
-        bool found = assign(n, on, prices, column_of), differs = false;
+        if (fresh) start_prices(n, prices);
+        bool found = assign(n, on, prices, shown, column_of), differs = false;
 #pragma unroll
         for (int c = 0; c < C; c++) {
-            if (on) price[o * pitch + own(c)] = prices[c];
+            if (on) shown[own(c)] = prices[c];
             differs |= c * G + this->lane < n && column_of[c] != old[c];
         }
         bool moved = this->ballot(differs) != 0 && on && found;
@@ -291,18 +330,18 @@ template <int G, int C> struct pair_state : group<G, C> {
         moved = moved && (double)gain > shape->tolerance;
 #pragma unroll
         for (int c = 0; c < C; c++)
-            if (moved && c * G + this->lane < n) from[o * pitch + own(c)] = (uint8_t)column_of[c];
+            if (moved && c * G + this->lane < n) from[o * units + own(c)] = (uint8_t)column_of[c];
         __syncwarp();
         return moved;
     }
 
-    __device__ void sweep(int restart, bool alive) {
+    __device__ __forceinline__ void sweep(int restart, bool alive) {
         for (int o = 0; o < shape->n_orbits; o++)
 #pragma unroll
             for (int c = 0; c < C; c++) {
                 int u = c * G + this->lane, at = restart * shape->n_units + shape->orbits[o].start;
-                price[o * pitch + own(c)] = 0;
-                from[o * pitch + own(c)] = u < shape->orbits[o].n ? shape->begin[at + u] : 0;
+                price[o * units + own(c)] = 0;
+                from[o * units + own(c)] = u < shape->orbits[o].n ? shape->begin[at + u] : 0;
             }
         __syncwarp();
         unsigned dirty = ~0u;
@@ -315,7 +354,8 @@ template <int G, int C> struct pair_state : group<G, C> {
                 bool visit = alive && (dirty >> o & 1) != 0;
                 if (!this->any(visit)) continue;
                 if (visit) dirty &= ~(1u << o);
-                bool gained = improve(o, visit);
+                /* The first sweep visits every orbit, and each is dirty then. */
+                bool gained = improve(o, visit, s == 0);
                 moved |= gained;
                 for (int l = 0; l < shape->orbits[o].n_links; l++) {
                     unsigned other = 1u << shape->links[shape->orbits[o].first_link + l].other;
@@ -327,29 +367,30 @@ template <int G, int C> struct pair_state : group<G, C> {
     }
 
     /* <a, P b>. */
-    __device__ double value() {
+    __device__ __forceinline__ double value() {
         double sum = 0;
-        for (int o = 0; o < shape->n_orbits; o++)
+        for (int o = 0; o < shape->n_orbits; o++) {
+            const float *fixed = fixed_scores(o);
 #pragma unroll
             for (int c = 0; c < C; c++) {
                 int r = c * G + this->lane;
                 if (r < shape->orbits[o].n)
-                    sum += (double)fixed_row(o, r)[from[o * pitch + own(c)]];
+                    sum += (double)fixed[r * job->scores[o].row_step + from[o * units + own(c)]];
             }
+        }
         for (int l = 0; l < shape->n_links; l++) {
             const wf_gpu_link &link = shape->links[l];
             if (!link.counted) continue;
-            for (int k = 0; k < link.depth; k++) {
-                int row =
-                    from[link.other * pitch + slot(k / link.coef)] * link.coef + k % link.coef;
-                const float *b = reference_links + link.start + row * link.n8;
-                const float *a = query_links + link.start + k * link.n8;
+            const uint8_t *rows = from + link.other * units + this->first;
 #pragma unroll
-                for (int c = 0; c < C; c++) {
-                    int r = c * G + this->lane;
-                    if (r < link.n)
-                        sum += (double)a[r] * (double)b[from[link.orbit * pitch + own(c)]];
-                }
+            for (int c = 0; c < C; c++) {
+                int r = c * G + this->lane;
+                if (r >= link.n) continue;
+                const float *a = query_links + link.start + r;
+                const float *b = reference_links + link.start + from[link.orbit * units + own(c)];
+#pragma unroll 4
+                for (int x = 0; x < link.depth; x++)
+                    sum += (double)a[x * link.n8] * (double)__ldg(b + rows[x] * link.n8);
             }
         }
         for (int i = this->lane; i < shape->n_rest; i += G)
@@ -358,7 +399,7 @@ template <int G, int C> struct pair_state : group<G, C> {
     }
 
     /* The best matching over all restarts, in `best`; returns its value. */
-    __device__ double run(bool alive) {
+    __device__ __forceinline__ double run(bool alive) {
         double top = 0;
         for (int restart = 0; restart <= shape->restarts; restart++) {
             sweep(restart, alive);
@@ -367,20 +408,20 @@ template <int G, int C> struct pair_state : group<G, C> {
             if (better) top = now;
             for (int o = 0; o < shape->n_orbits; o++)
                 for (int c = 0; c < C; c++)
-                    if (better) best[o * pitch + own(c)] = from[o * pitch + own(c)];
+                    if (better) best[o * units + own(c)] = from[o * units + own(c)];
             __syncwarp();
         }
         return top;
     }
 
-    __device__ void keep(double dot) const {
+    __device__ __forceinline__ void keep(double dot) const {
         if (job->from != NULL)
             for (int o = 0; o < shape->n_orbits; o++)
                 for (int c = 0; c < C; c++) {
                     int u = c * G + this->lane;
                     if (u < shape->orbits[o].n)
                         job->from[query * shape->n_units + shape->orbits[o].start + u] =
-                            best[o * pitch + own(c)];
+                            best[o * units + own(c)];
                 }
         if (job->cosine == NULL || this->lane != 0) return;
         double norms = sqrt(job->query_squares[query]) * sqrt(job->reference_squares[reference]);
@@ -392,11 +433,11 @@ template <int G, int C> struct pair_state : group<G, C> {
     }
 };
 
-/* Bytes of shared memory of a warp, a multiple of 16. */
+/* Bytes of shared memory of a warp, a multiple of 16: prices, scores, claims, matchings. */
 template <int C> __host__ __device__ size_t warp_bytes(const wf_gpu_shape &shape) {
     size_t rows = (size_t)(shape.widest + row_chunk - 1) / row_chunk * row_chunk;
     size_t lanes = (size_t)warp_size * C, orbits = (size_t)shape.n_orbits;
-    return rows * lanes * sizeof(float) + orbits * lanes * (sizeof(float) + 2);
+    return (orbits * lanes + rows * (lanes + 1) + lanes) * sizeof(float) + 2 * orbits * lanes;
 }
 
 __host__ __device__ inline size_t query_bytes(const wf_gpu_shape &shape) {
@@ -406,7 +447,7 @@ __host__ __device__ inline size_t query_bytes(const wf_gpu_shape &shape) {
 /* Grid (strips of references, queries); a strip is pairs_per_group pairs for each group of the block. Pairwise: one warp a
  * block, its first group alone at work. */
 template <int G, int C>
-__global__ void __launch_bounds__(block_warps *warp_size)
+__global__ void __launch_bounds__(block_warps *warp_size, 4)
     match_pairs(const __grid_constant__ wf_gpu_shape shape,
                 const __grid_constant__ wf_gpu_job job) {
     extern __shared__ uint8_t shared[];
@@ -423,11 +464,12 @@ __global__ void __launch_bounds__(block_warps *warp_size)
     pair.job = &job;
     pair.query_links = links;
     pair.query = query;
-    int lanes = warp_size * C;
-    pair.score = (float *)(shared + query_bytes(shape) + warp * warp_bytes<C>(shape));
-    pair.price = pair.score + (shape.widest + row_chunk - 1) / row_chunk * row_chunk * lanes;
-    pair.from = (uint8_t *)(pair.price + shape.n_orbits * lanes);
-    pair.best = pair.from + shape.n_orbits * lanes;
+    int units = warp_size * C, rows = (shape.widest + row_chunk - 1) / row_chunk * row_chunk;
+    pair.price = (float *)(shared + query_bytes(shape) + warp * warp_bytes<C>(shape));
+    pair.score = pair.price + shape.n_orbits * units;
+    pair.claim = (int *)(pair.score + rows * (units + 1));
+    pair.from = (uint8_t *)(pair.claim + units);
+    pair.best = pair.from + shape.n_orbits * units;
     int groups = blockDim.x / G, mine = threadIdx.x / G;
     size_t references = job.references;
     size_t first = (size_t)blockIdx.x * groups * pairs_per_group;
@@ -453,10 +495,10 @@ __global__ void pack_links(const __grid_constant__ wf_gpu_shape shape, const flo
     for (int l = 0; l < shape.n_links; l++) {
         const wf_gpu_link &link = shape.links[l];
         for (int i = threadIdx.x; i < link.depth * link.n8; i += blockDim.x) {
-            int k = i / link.n8, u = i % link.n8, x = k / link.coef, c = k % link.coef;
+            int x = i / link.n8, u = i % link.n8;
             record[link.start + i] =
                 u < link.n
-                    ? w[link.offset + (size_t)u * link.unit_step + (size_t)x * link.other_step + c]
+                    ? w[link.offset + (size_t)u * link.unit_step + (size_t)x * link.other_step]
                     : 0;
         }
     }

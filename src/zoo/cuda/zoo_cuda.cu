@@ -1,7 +1,8 @@
 /* zoo_cuda: a piece of work on the GPU: chooses the kernel, draws what the networks start from, runs them in waves and
  * brings the results back.
  *
- *   zoo_wide   tensor cores, bf16 hi + lo; first layers that hold most of a network, one to eight blocks each
+ *   zoo_chain  tensor cores, bf16 hi + lo; two or three layers of few units behind many inputs, one to eight blocks each
+ *   zoo_wide   the same for any other network whose first layer holds most of it
  *   zoo_block  fp32; any other MLP, and every one when desc.fp32 asks for it
  *
  * Only the inputs, labels and indices go up: initial weights and shuffles are drawn on the device from the addresses that
@@ -13,6 +14,7 @@
 #include <string.h>
 
 #include "zoo/cuda/zoo_block.cuh"
+#include "zoo/cuda/zoo_chain.cuh"
 #include "zoo/cuda/zoo_start.cuh"
 #include "zoo/cuda/zoo_wide.cuh"
 
@@ -28,6 +30,7 @@ namespace {
 
 enum { scan_rows = 256 };
 const size_t wave_bytes = (size_t)4 << 30; /* of shuffles and spilled state on the device */
+const size_t all_bytes = (size_t)16 << 30; /* of shuffles, when all are drawn at once */
 const size_t fewest_waves = 8;             /* so that results are written while others train */
 const size_t least_wave = 512;             /* networks that keep the device busy */
 
@@ -177,13 +180,16 @@ struct engine {
     size_t count; /* networks that wait, at places [count] of the piece */
     size_t *places;
     gpu_task *tasks;
-    bool is_wide;
-    wide_plan wide;
+    bool is_wide, is_chain;
+    wide_plan wide; /* of both */
+    chain_plan chain;
     block_plan block;
     start_plan start;
     gpu_memory memory;
     size_t wave; /* networks of one */
     wave_set sets[2];
+    size_t order_bytes;                 /* of a network */
+    void *orders;                       /* of all networks; NULL: each wave has its own */
     uint32_t *host_broken, *host_wrong; /* [wave] */
     size_t error_bytes;
 };
@@ -217,7 +223,10 @@ wf_status choose_kernel(engine *e) {
     if (mostly_first && usual_eps && !e->host->desc->fp32) {
         e->wide.rest = base;
         WF_TRY(choose_planes(e->ctx, e->host, &e->wide));
-        e->is_wide = wide_choose(&e->wide, can_cluster());
+        e->chain.wide = e->wide;
+        e->is_chain = chain_choose(&e->chain, can_cluster());
+        if (e->is_chain) e->wide = e->chain.wide;
+        e->is_wide = e->is_chain || wide_choose(&e->wide, can_cluster());
     }
     if (e->is_wide) return WF_OK;
     e->block.net = base;
@@ -281,17 +290,42 @@ size_t wave_size(const engine *e, size_t bytes_each) {
     return wave < e->count ? wave : e->count;
 }
 
-wf_status take_set(engine *e, wave_set *set, size_t order_bytes, size_t spill_bytes) {
+/* Shuffles lie at `order`, in two bytes each where that is enough. */
+void point_orders(const engine *e, void *order, uint16_t **order16, uint32_t **order32) {
+    bool narrow = e->host->train.n <= 65536;
+    *order16 = narrow ? (uint16_t *)order : NULL;
+    *order32 = narrow ? NULL : (uint32_t *)order;
+}
+
+/* A long shuffle takes the same time alone as beside ten thousand others, so all are drawn together if they fit. */
+wf_status draw_orders(engine *e) {
+    wf_ctx *ctx = e->ctx;
+    size_t free_bytes = 0, total = 0;
+    WF_CUDA_TRY(ctx, cudaMemGetInfo(&free_bytes, &total));
+    if (e->count * e->order_bytes > all_bytes || e->count * e->order_bytes > free_bytes / 2)
+        return WF_OK;
+    gpu_task *tasks;
+    uint16_t *order16;
+    uint32_t *order32;
+    WF_CUDA_TRY(ctx, take(&e->memory, e->count * e->order_bytes, &e->orders));
+    WF_CUDA_TRY(ctx, take_copy(&e->memory, e->tasks, e->count * sizeof(gpu_task), &tasks));
+    point_orders(e, e->orders, &order16, &order32);
+    WF_CUDA_TRY(ctx, start_orders(e->start, tasks, e->count, order16, order32, 0));
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(0));
+    return WF_OK;
+}
+
+wf_status take_set(engine *e, wave_set *set, size_t spill_bytes) {
     wf_ctx *ctx = e->ctx;
     const gpu_plan *plan = common_plan(e);
     gpu_memory *memory = &e->memory;
     size_t wave = e->wave;
-    void *order;
     WF_CUDA_TRY(ctx, cudaStreamCreateWithFlags(&set->stream, cudaStreamNonBlocking));
-    WF_CUDA_TRY(ctx, take(memory, wave * order_bytes, &order));
-    bool narrow = plan->n_train <= 65536;
-    set->order16 = narrow ? (uint16_t *)order : NULL;
-    set->order32 = narrow ? NULL : (uint32_t *)order;
+    if (e->orders == NULL) {
+        void *order;
+        WF_CUDA_TRY(ctx, take(memory, wave * e->order_bytes, &order));
+        point_orders(e, order, &set->order16, &set->order32);
+    }
     WF_CUDA_TRY(ctx, take(memory, wave * spill_bytes, &set->spill));
     WF_CUDA_TRY(ctx, take(memory, wave * plan->n_params * sizeof(float), &set->flat));
     WF_CUDA_TRY(ctx, take(memory, wave * sizeof(gpu_task), &set->tasks));
@@ -308,12 +342,12 @@ wf_status take_waves(engine *e) {
         if (e->tasks[k].epochs > plan->epochs_max) plan->epochs_max = e->tasks[k].epochs;
     e->start.epochs_max = plan->epochs_max;
     WF_TRY(bring_corrections(e));
-    size_t order_bytes =
-        (size_t)plan->epochs_max * plan->n_train * (plan->n_train <= 65536 ? 2 : 4);
+    e->order_bytes = (size_t)plan->epochs_max * plan->n_train * (plan->n_train <= 65536 ? 2 : 4);
+    WF_TRY(draw_orders(e));
     size_t spill_bytes = e->is_wide ? 0 : sizeof(float) * block_spill(e->block);
-    e->wave = wave_size(e, order_bytes + spill_bytes);
+    e->wave = wave_size(e, (e->orders ? 1 : e->order_bytes) + spill_bytes);
     int sets = e->wave < e->count ? 2 : 1;
-    for (int i = 0; i < sets; i++) WF_TRY(take_set(e, &e->sets[i], order_bytes, spill_bytes));
+    for (int i = 0; i < sets; i++) WF_TRY(take_set(e, &e->sets[i], spill_bytes));
     WF_TRY(wf_alloc(e->ctx, e->wave, sizeof(uint32_t), "networks", &e->host_broken));
     return wf_alloc(e->ctx, e->wave, sizeof(uint32_t), "networks", &e->host_wrong);
 }
@@ -353,12 +387,19 @@ wf_status start_wave(engine *e, wave_set *set) {
     else
         WF_CUDA_TRY(ctx,
                     move_rows(e, set, row, set->flat, e->piece->weights, cudaMemcpyHostToDevice));
-    WF_CUDA_TRY(ctx, start_orders(e->start, set->tasks, n, set->order16, set->order32, stream));
+    if (e->orders != NULL)
+        point_orders(e, (char *)e->orders + set->start * e->order_bytes, &set->order16,
+                     &set->order32);
+    else
+        WF_CUDA_TRY(ctx, start_orders(e->start, set->tasks, n, set->order16, set->order32, stream));
     WF_CUDA_TRY(ctx, cudaMemsetAsync(set->broken, 0, n * sizeof(uint32_t), stream));
     WF_CUDA_TRY(ctx, cudaMemsetAsync(set->wrong, 0, n * sizeof(uint32_t), stream));
     gpu_networks networks = {set->tasks,  set->order16, set->order32, set->flat,
                              set->broken, set->wrong,   set->errors};
-    if (e->is_wide) {
+    if (e->is_chain) {
+        e->chain.wide = e->wide;
+        WF_CUDA_TRY(ctx, chain_launch(e->chain, networks, n, stream));
+    } else if (e->is_wide) {
         WF_CUDA_TRY(ctx, wide_launch(e->wide, networks, n, stream));
     } else {
         e->block.spill = set->spill;

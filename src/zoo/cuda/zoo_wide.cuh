@@ -20,9 +20,9 @@ struct wide_plan {
     float scale;
     /* in shared memory, bytes */
     int x, partial, slots, delta, state, gradients, work, shared_bytes;
-    divisor pieces;  /* columns / 8 */
+    divisor pieces;  /* planes columns / 8 */
     divisor of_rank; /* R / C */
-    /* (planes, n, C columns) */
+    /* (n, C, planes, columns) */
     const __nv_bfloat16 *x_train, *x_test;
 };
 
@@ -32,7 +32,7 @@ bool wide_choose(wide_plan *plan, bool clusters);
 cudaError_t wide_launch(const wide_plan &plan, const gpu_networks &networks, size_t count,
                         cudaStream_t stream);
 
-/* (n, inputs) floats to planes of bf16, each row padded to plan.ranks * plan.columns. */
+/* (n, inputs) floats to (n, C, planes, columns). */
 cudaError_t wide_inputs(const wide_plan &plan, const float *x, size_t n, __nv_bfloat16 *out);
 
 } // namespace zoo_gpu

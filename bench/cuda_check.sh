@@ -1,7 +1,7 @@
 #!/bin/sh
 # The CUDA backend on this machine's GPU: tests, compute-sanitizer, times of a training step.
 #
-#     bench/cuda_check.sh build     compile what it runs into $BUILD/gpu (needs nvcc, the test libraries)
+#     bench/cuda_check.sh build     compile what it runs, and weft, into $BUILD/gpu (needs nvcc, the test libraries)
 #     bench/cuda_check.sh           run from there; needs the folder and a GPU only, so it may be carried elsewhere
 #
 # The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck times torch profile".
@@ -10,7 +10,7 @@ build=${BUILD:-build}
 gpu=$build/gpu
 cd "$(dirname "$0")/.." || exit 1
 if [ "${1:-run}" = build ]; then
-    make BUILD="$build" "$build/libweft.a" || exit 1
+    make BUILD="$build" CURL= "$build/libweft.a" || exit 1
     mkdir -p "$gpu"
     nvcc=${NVCC:-$(command -v nvcc)}
     jansson=$(grep -q ljansson Makefile && echo -l:libjansson.a)
@@ -22,6 +22,8 @@ if [ "${1:-run}" = build ]; then
         ${CC:-gcc} $flags "$source" "$build/libweft.a" $cmocka $link $jansson \
             -Wl,-rpath,'$ORIGIN' -o "$gpu/$name" || exit 1
     done
+    make BUILD="$build" CURL= "$build/weft" || exit 1
+    ${CC:-gcc} "$build"/src/cli/*.o "$build/libweft.a" $link $jansson -o "$gpu/weft" || exit 1
     cp -L "$(${CC:-gcc} -print-file-name=libcmocka.so)" "$gpu/libcmocka.so.0"
     exit 0
 fi

@@ -68,6 +68,8 @@ typedef struct wf_ctx_desc {
 WF_API wf_status wf_ctx_create(const wf_ctx_desc *desc, wf_ctx **out);
 WF_API void wf_ctx_free(wf_ctx *ctx);
 WF_API int wf_ctx_threads(const wf_ctx *ctx);
+/* Whether heavy work is to run on the GPU; fails when one was asked for and there is none. */
+WF_API wf_status wf_use_cuda(wf_ctx *ctx, bool *out);
 /* Where the parts of an evaluation have run so far: "matching cuda, errors cpu"; "" when there was nothing to choose. Valid
  * until the next call. */
 WF_API const char *wf_ctx_devices(wf_ctx *ctx);

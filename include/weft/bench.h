@@ -20,6 +20,19 @@ typedef struct wf_bench_field_result {
 WF_API wf_status wf_bench_field(wf_ctx *ctx, const wf_field_desc *desc, const char *arch, int batch,
                                 int repeats, wf_bench_field_result *out);
 
+typedef struct wf_bench_gpu_result {
+    double forward,
+        step;        /* seconds per batch: forward alone, forward + backward; best of the rounds */
+    double velocity; /* seconds for the velocity of `velocities` networks */
+    size_t bytes;    /* of GPU memory that the step holds */
+} wf_bench_gpu_result;
+
+/* The same on the GPU, replayed from GPU memory as a training loop does it. bf16: products in bf16 and fused kernels, else
+ * float throughout. desc->fold_rows > 0 folds the first layer of arch. WF_ERR_UNSUPPORTED: there is no GPU, or
+ * the field has a Fourier encoder. */
+WF_API wf_status wf_bench_field_gpu(wf_ctx *ctx, const wf_field_desc *desc, const char *arch,
+                                    int batch, int velocities, bool bf16, wf_bench_gpu_result *out);
+
 /* Single-precision multiply-adds that all threads of the context reach together on registers alone, in GFLOP/s. */
 WF_API double wf_bench_fma_peak(wf_ctx *ctx);
 

@@ -19,9 +19,7 @@ wf_status wf_fail_errno(wf_ctx *ctx, wf_status status, const char *format, ...)
 /* A sentence the caller should see though the call goes on. */
 void wf_warn(wf_ctx *ctx, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Whether this call is to run on the GPU; fails when one was asked for and there is none. */
-wf_status wf_use_cuda(wf_ctx *ctx, bool *out);
-/* The same for work that would take one CPU core this long: left to choose, small work stays on the CPU. */
+/* wf_use_cuda for work that would take one CPU core this long: left to choose, small work stays on the CPU. */
 wf_status wf_use_cuda_for(wf_ctx *ctx, double core_seconds, bool *out);
 /* Notes for wf_ctx_devices where a part of the work ("matching") runs. */
 void wf_note_device(wf_ctx *ctx, const char *part, bool cuda);

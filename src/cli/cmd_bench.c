@@ -1,5 +1,6 @@
 /* bench: how fast this machine trains networks, matches them and trains flows, beside its peak.
  *
+ * On a GPU (--device cuda): the same collections and matching there, and the steps of both experiments of the paper, B = 256.
  * Networks are of 64-16-8-10 (1,266 parameters): karhunen's where WEFT_DATA has it, else the built-in digits cut to the
  * same size. The best of several runs counts, because others may use the machine. */
 #include "cli/commands.h"
@@ -14,19 +15,26 @@
 #include <unistd.h>
 
 static const char bench_arch[] = "64-16-8-10";
-enum { step_batch = 16, first_networks = 256, max_results = 16 };
+enum {
+    step_batch = 16,
+    gpu_batch = 256,
+    gpu_velocities = 100,
+    first_networks = 256,
+    max_results = 16
+};
 
 typedef struct result {
-    char name[32], unit[32], note[96];
+    char name[32], unit[32], note[128];
     double value;
 } result;
 
 typedef struct bench {
     cli_app *app;
-    char folder[64];
+    char folder[64], place[32];
     wf_dataset *data;
     wf_graph *graph;
     wf_zoo *zoo;
+    bool gpu;
     double seconds; /* for each measurement */
     double peak;    /* GFLOP/s of all threads */
     result results[max_results];
@@ -84,6 +92,13 @@ static wf_status train_networks(bench *b, size_t count, double *seconds) {
     return wf_zoo_open(b->app->ctx, path, &b->zoo);
 }
 
+/* "the GPU" or "4 threads" */
+static const char *place_of(bench *b) {
+    if (b->gpu) return "the GPU";
+    snprintf(b->place, sizeof b->place, "%d threads", wf_ctx_threads(b->app->ctx));
+    return b->place;
+}
+
 static wf_status measure_zoo(bench *b) {
     double seconds;
     CLI_TRY(train_networks(b, first_networks, &seconds));
@@ -91,8 +106,7 @@ static wf_status measure_zoo(bench *b) {
     if (count <= first_networks) count = first_networks + 1;
     CLI_TRY(train_networks(b, count, &seconds));
     add_result(b, "zoo", (double)count / seconds, "networks/s",
-               "%zu networks on %s, 25 epochs, batch 128, %d threads", count, b->data->name,
-               wf_ctx_threads(b->app->ctx));
+               "%zu networks on %s, 25 epochs, batch 128, %s", count, b->data->name, place_of(b));
     return WF_OK;
 }
 
@@ -123,9 +137,9 @@ static wf_status measure_wcs(bench *b) {
     }
     free(weights);
     if (status != WF_OK) return status;
-    int threads = wf_ctx_threads(b->app->ctx);
-    add_result(b, "wcs", rate / threads, "pairs/s a core",
-               "five sweeps, trained networks, %d threads", threads);
+    int cores = b->gpu ? 1 : wf_ctx_threads(b->app->ctx);
+    add_result(b, "wcs", rate / cores, b->gpu ? "pairs/s" : "pairs/s a core",
+               "five sweeps, trained networks, %s", place_of(b));
     return WF_OK;
 }
 
@@ -144,12 +158,39 @@ static wf_status measure_step(bench *b, wf_layout layout) {
     return WF_OK;
 }
 
+/* One of the paper's experiments: karhunen at 64 x 8, or MNIST at 128 x 8 with its first layer folded. */
+static wf_status measure_gpu_step(bench *b, wf_layout layout, bool mnist, bool bf16) {
+    wf_field_desc field = wf_field_desc_default();
+    field.layout = layout;
+    if (mnist) {
+        field.node = field.edge = field.time = 128;
+        field.fold_rows = 785;
+    }
+    wf_bench_gpu_result got;
+    CLI_TRY(wf_bench_field_gpu(b->app->ctx, &field, mnist ? "784-32-32-10" : bench_arch, gpu_batch,
+                               gpu_velocities, bf16, &got));
+    char name[32];
+    snprintf(name, sizeof name, "%s %s", mnist ? "mnist" : "karhunen",
+             layout == WF_LAYOUT_LEAN ? "lean" : "lstar");
+    add_result(b, name, 1e3 * got.step, "ms a step",
+               "%s, batch %d, forward %.3g ms, %.2f GiB, velocity of %d networks %.3g ms",
+               bf16 ? "bf16" : "fp32", gpu_batch, 1e3 * got.forward, (double)got.bytes / 0x1p30,
+               gpu_velocities, 1e3 * got.velocity);
+    return WF_OK;
+}
+
+static wf_status measure_layout(bench *b, wf_layout layout) {
+    if (!b->gpu) return measure_step(b, layout);
+    for (int k = 0; k < 4; k++) CLI_TRY(measure_gpu_step(b, layout, k % 2 == 1, k < 2));
+    return WF_OK;
+}
+
 /* --- all of it ----------------------------------------------------------------------------------- */
 
 static wf_status print_results(bench *b) {
     if (!b->app->json) {
         for (int i = 0; i < b->n; i++)
-            printf("%-8s %12.6g %-16s %s\n", b->results[i].name, b->results[i].value,
+            printf("%-14s %12.6g %-16s %s\n", b->results[i].name, b->results[i].value,
                    b->results[i].unit, b->results[i].note);
         return WF_OK;
     }
@@ -173,12 +214,13 @@ static wf_status measure_all(bench *b) {
     int place;
     if (cli_given(b->app, "only"))
         CLI_TRY(cli_choice(b->app, "only", cli_text(b->app, "only"), names, &place));
-    measure_peak(b);
+    CLI_TRY(wf_use_cuda(b->app->ctx, &b->gpu));
+    if (!b->gpu) measure_peak(b);
     CLI_TRY(open_data(b));
     if (wanted(b, "zoo")) CLI_TRY(measure_zoo(b));
     if (wanted(b, "wcs")) CLI_TRY(measure_wcs(b));
-    if (wanted(b, "lstar")) CLI_TRY(measure_step(b, WF_LAYOUT_LSTAR));
-    if (wanted(b, "lean")) CLI_TRY(measure_step(b, WF_LAYOUT_LEAN));
+    if (wanted(b, "lstar")) CLI_TRY(measure_layout(b, WF_LAYOUT_LSTAR));
+    if (wanted(b, "lean")) CLI_TRY(measure_layout(b, WF_LAYOUT_LEAN));
     return print_results(b);
 }
 

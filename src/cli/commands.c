@@ -235,7 +235,8 @@ const cli_command cli_commands[] = {
      "Networks trained a second, matchings a second, training steps of both layouts on 64-16-8-10, beside the measured "
      "peak of multiply-adds. make bench runs PyTorch beside it.",
      bench_options,
-     {{"weft bench", "all measurements"}, {"weft bench --only wcs --threads 1 --json", "one of them"}}, cli_bench},
+     {{"weft bench", "all measurements"}, {"weft bench --only wcs --threads 1 --json", "one of them"},
+      {"weft bench --device cuda", "on the GPU: collections, matching, training steps, velocities"}}, cli_bench},
     {"version", "", 0, 0, "What this program is and what it was built with.",
      "Prints the version, the instruction set in use and the optional parts of this build.", NULL,
      {{"weft version", "version and build"}, {"weft version --json", "the same for programs"}}, cli_version},

@@ -1,9 +1,12 @@
 /* bench_field: how fast a training step of a field is here, and how fast this machine multiplies. */
 #include "weft/bench.h"
 
+#include "base/cuda/device.h"
 #include "base/pool.h"
 #include "base/random.h"
+#include "models/cuda/gmn_cuda.h"
 #include "models/field.h"
+#include "tensor/cuda/backend_cuda.h"
 
 #include <stdlib.h>
 
@@ -121,4 +124,89 @@ wf_status wf_bench_field(wf_ctx *ctx, const wf_field_desc *desc, const char *arc
     if (status == WF_OK) status = bench_run(ctx, &b, desc->cond != WF_COND_NONE, repeats, out);
     bench_free(&b);
     return status;
+}
+
+/* --- on the GPU -------------------------------------------------------------------------------------------------- */
+enum { gpu_repeats = 20, gpu_rounds = 3 };
+
+/* One program and numbers of about the right size everywhere: zeros would be faster than real data. */
+static wf_status gpu_open(wf_ctx *ctx, const gmn_layout *layout, const bench *b, bool keep,
+                          bool bf16, gmn_cuda **out) {
+    gmn_cuda_desc desc = {.layout = layout, .batch = &b->batch, .keep = keep, .fast = bf16};
+    WF_TRY(wf__gmn_cuda_create(ctx, &desc, out));
+    const gmn_cuda_buffers *to = wf__gmn_cuda_buffers(*out);
+    const wf_backend *gpu = wf_backend_cuda();
+    gpu->upload(to->params, b->params, layout->params * sizeof(float));
+    gpu->upload(to->w, b->w, b->batch.n_params * sizeof(float));
+    gpu->upload(to->t, b->t, (size_t)b->batch.n_graphs * sizeof(float));
+    if (keep) gpu->upload(to->dv, b->dv, b->batch.n_params * sizeof(float));
+    return WF_OK;
+}
+
+/* Best of the rounds, seconds a run. The first round is not counted. */
+static wf_status gpu_time(wf_ctx *ctx, gmn_cuda *program, bool backward, double *best) {
+    for (int round = -1; round < gpu_rounds; round++) {
+        if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "bench: interrupted");
+        WF_TRY(wf__gmn_cuda_wait(ctx));
+        double start = wf_seconds();
+        for (int r = 0; r < gpu_repeats; r++) {
+            WF_TRY(wf__gmn_cuda_forward(ctx, program));
+            if (backward) WF_TRY(wf__gmn_cuda_backward(ctx, program));
+        }
+        WF_TRY(wf__gmn_cuda_wait(ctx));
+        double seconds = (wf_seconds() - start) / gpu_repeats;
+        if (round <= 0 || seconds < *best) *best = seconds;
+    }
+    return WF_OK;
+}
+
+static wf_status gpu_step(wf_ctx *ctx, const gmn_layout *layout, const bench *b, bool bf16,
+                          wf_bench_gpu_result *out) {
+    gmn_cuda *program;
+    WF_TRY(gpu_open(ctx, layout, b, true, bf16, &program));
+    wf_status status = gpu_time(ctx, program, false, &out->forward);
+    if (status == WF_OK) status = gpu_time(ctx, program, true, &out->step);
+    out->bytes = wf__gmn_cuda_bytes(program);
+    wf__gmn_cuda_free(program);
+    return status;
+}
+
+static wf_status gpu_velocity(wf_ctx *ctx, const gmn_layout *layout, const bench *b, bool bf16,
+                              wf_bench_gpu_result *out) {
+    gmn_cuda *program;
+    WF_TRY(gpu_open(ctx, layout, b, false, bf16, &program));
+    wf_status status = gpu_time(ctx, program, false, &out->velocity);
+    wf__gmn_cuda_free(program);
+    return status;
+}
+
+typedef wf_status gpu_measure(wf_ctx *ctx, const gmn_layout *layout, const bench *b, bool bf16,
+                              wf_bench_gpu_result *out);
+
+static wf_status gpu_case(wf_ctx *ctx, const wf_field_desc *desc, const char *arch, int networks,
+                          gpu_measure *measure, bool bf16, wf_bench_gpu_result *out) {
+    bench b = {.graph = NULL};
+    gmn_layout layout = {.count = 0};
+    wf_status status = bench_open(ctx, desc, arch, networks, 1, &b);
+    if (status == WF_OK) status = wf__gmn_layout_create(ctx, desc, &layout);
+    if (status == WF_OK) status = measure(ctx, &layout, &b, bf16, out);
+    wf__gmn_layout_free(&layout);
+    bench_free(&b);
+    return status;
+}
+
+wf_status wf_bench_field_gpu(wf_ctx *ctx, const wf_field_desc *desc, const char *arch, int batch,
+                             int velocities, bool bf16, wf_bench_gpu_result *out) {
+    *out = (wf_bench_gpu_result){.bytes = 0};
+    if (batch < 1 || velocities < 1)
+        return wf_fail(ctx, WF_ERR_USAGE, "bench: %d and %d networks; at least one of each", batch,
+                       velocities);
+    if (wf_backend_cuda() == NULL)
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "bench: %s", wf_cuda_description());
+    if (desc->encoder == WF_ENCODER_FOURIER)
+        return wf_fail(
+            ctx, WF_ERR_UNSUPPORTED,
+            "bench: no measurement of fields with a Fourier encoder; take sine or linear");
+    WF_TRY(gpu_case(ctx, desc, arch, batch, gpu_step, bf16, out));
+    return gpu_case(ctx, desc, arch, velocities, gpu_velocity, bf16, out);
 }

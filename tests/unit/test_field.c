@@ -2,6 +2,8 @@
 #include "field_case.h"
 #include "weft/bench.h"
 
+#include "tensor/cuda/backend_cuda.h"
+
 static wf_field_desc small(wf_layout layout) {
     wf_field_desc desc = wf_field_desc_default();
     desc.layout = layout;
@@ -390,6 +392,16 @@ static void test_bench(void **state) {
     assert_fails(ctx, wf_bench_field(ctx, &desc, "2-16-3", 0, 3, &result), WF_ERR_USAGE,
                  "0 networks");
     assert_fails(ctx, wf_bench_field(ctx, &desc, "x", 1, 3, &result), WF_ERR_USAGE, "x");
+    wf_bench_gpu_result gpu;
+    assert_fails(ctx, wf_bench_field_gpu(ctx, &desc, "2-16-3", 0, 1, true, &gpu), WF_ERR_USAGE,
+                 "0 and 1");
+    if (wf_backend_cuda() == NULL) {
+        assert_fails(ctx, wf_bench_field_gpu(ctx, &desc, "2-16-3", 8, 4, true, &gpu),
+                     WF_ERR_UNSUPPORTED, "bench: ");
+    } else {
+        assert_ok(ctx, wf_bench_field_gpu(ctx, &desc, "2-16-3", 8, 4, true, &gpu));
+        assert_true(gpu.forward > 0 && gpu.step > gpu.forward && gpu.velocity > 0 && gpu.bytes > 0);
+    }
     wf_ctx_free(ctx);
 }
 

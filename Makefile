@@ -155,7 +155,7 @@ formatting: need-check
 	@clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 # Programs that use threads; the rest would only be slower under the thread sanitizer.
-THREAD_TESTS := $(wildcard tests/unit/test_pool.c tests/unit/test_match.c tests/unit/test_flow.c tests/unit/test_field.c \
+THREAD_TESTS := $(wildcard tests/unit/test_pool.c tests/unit/test_match.c tests/unit/test_draw.c tests/unit/test_flow.c tests/unit/test_field.c \
                   tests/prop/test_zoo_train.c)
 test-threads: $(THREAD_TESTS:%.c=$(BUILD)/%)
 	@for test in $^; do echo "$$test"; $$test >$(BUILD)/thread.log 2>&1 || { tail -n 40 $(BUILD)/thread.log; exit 1; }; done

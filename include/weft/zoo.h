@@ -70,7 +70,8 @@ typedef struct wf_zoo_desc {
     double label_smoothing;
     const char *test_name; /* NULL: the data set's name */
     size_t shard;          /* networks per resumable piece; 0: chosen */
-    bool fp32; /* GPU: every product in fp32 instead of bf16 hi + lo on tensor cores (slower; for checks) */
+    bool
+        fp32; /* GPU: every product in fp32 instead of bf16 hi + lo on tensor cores (slower; for checks) */
 } wf_zoo_desc;
 WF_API wf_zoo_desc wf_zoo_desc_default(void); /* Adam 1e-3, batch 128, 25 epochs, 1000 networks */
 

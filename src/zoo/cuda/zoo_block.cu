@@ -7,6 +7,8 @@
  *
  * Bytes: weights, gradient, moments 16 P, activations and their gradients 8 R sum(widths).
  * FLOPs: karhunen 64-16-8-10, batch 128: 0.66 MFLOP an update; 0.214 GFLOP a network of 25 epochs.
+ * Measured on an H200: 16,384 karhunen networks of 25 epochs in 0.61 s (floor in fp32 0.05 s; barriers and latency, two
+ * blocks an SM); 132 MNIST networks 784-32-32-10 of 5 epochs in 0.56 s (floor 0.06 s), moments and gradient in the L2 cache.
  * I1  Sums run in fixed order; a network's bits depend on nothing but itself. */
 #include "zoo/cuda/zoo_block.cuh"
 

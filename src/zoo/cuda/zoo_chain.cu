@@ -10,6 +10,15 @@
  * takes all examples through the layers behind: that costs no time, and saves a second exchange.
  * The examples of the next batch come by bulk copies (sm_90) or cp.async while the optimiser runs.
  *
+ * FLOPs: MNIST 784-32-32-10, batch 64: 6.9 MFLOP an update, twice that as hi + lo; 10,000 networks 650 TFLOP, 1.2 s at
+ * the 2 SM-cycles that m16n8k16 takes by mma.sync. karhunen 64-16-8-10, batch 128: 0.66 MFLOP, three products each; 50,000
+ * networks 32 TFLOP, 0.06 s. Bytes: 100 KB of x an MNIST update (0.6 TB/s in all), else nothing leaves the chip.
+ * Measured on an H200 (1.98 GHz), cycles an update: MNIST 18,900 on two SMs (products 3,500, exchange 2,600, layers behind
+ * 4,100, dW1 2,500, gradients behind 2,100, copies and Adam 3,600): 10,000 networks in 7.7 s, 16 % of that rate; z and
+ * dW alone reach 45 and 62 % of it, Adam 43 % of the special-function rate. One network fills its SMs' registers, so latency
+ * is not hidden. karhunen 30,100 with four networks on an SM (layers behind 13,100): 50,000 in 0.56 s.
+ * Tried: all gradients behind by one warp that owns no columns, beside dW1 and Adam: no faster.
+ *
  * I1  Sums run in fixed order; a network's bits depend on nothing but itself.
  * I2  Padding columns, units and rows hold zeros in x, w and d, so they stay zero.
  * I3  Ranks may be one step apart: slots of z_1 are used in turn, two of them. */

@@ -106,9 +106,9 @@ static void put_all(builder *b) {
     }
 }
 
-/* How a table is cut: pairs of a run, strands of a chunk, chunks at most, pairs of a strand in whole `unit`s. */
+/* How a table is cut: pairs of a run, strands of a chunk, chunks at most. */
 typedef struct shape {
-    int run, strands, chunks, unit;
+    int run, strands, chunks;
 } shape;
 
 /* --- strands --------------------------------------------------------------------------------------------------- */
@@ -164,14 +164,13 @@ static int fill_chunks(run *runs, int n_runs, int strands, int steps) {
     return chunks;
 }
 
-/* The shortest strands, of whole `unit`s of pairs and not less than a run, that do not make more chunks than wanted. */
+/* The shortest strands that do not make more chunks than wanted. */
 static void choose_strands(wf_octets *o, const shape *cut, run *runs, int pairs) {
-    int most = cut->chunks * cut->strands, units = (pairs + most - 1) / most / cut->unit;
-    if (units < cut->run / cut->unit) units = cut->run / cut->unit;
-    while ((o->n_chunks = fill_chunks(runs, o->n_runs, cut->strands, units * cut->unit)) >
-           cut->chunks)
-        units++;
-    o->steps = units * cut->unit;
+    int most = cut->chunks * cut->strands;
+    o->steps = (pairs + most - 1) / most;
+    if (o->steps < cut->run) o->steps = cut->run;
+    while ((o->n_chunks = fill_chunks(runs, o->n_runs, cut->strands, o->steps)) > cut->chunks)
+        o->steps++;
     o->n_octets = 2 * o->steps * cut->strands * o->n_chunks;
 }
 
@@ -272,8 +271,9 @@ static const wf_octets *build(wf_tape *tape, const wf_part *part, const wf_batch
 }
 
 void wf_octets_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph) {
-    static const shape strands = {WF_OCTET_RUN, WF_OCTET_WARPS, WF_OCTET_CHUNKS, 1};
-    static const shape lines = {WF_OCTET_LINE_RUN, 1, WF_OCTET_LINES, WF_OCTET_WARPS};
+    static const shape strands = {WF_OCTET_RUN, WF_OCTET_WARPS, WF_OCTET_CHUNKS};
+    static const shape lines[2] = {{WF_OCTET_LINE_RUN, 1, WF_OCTET_LINES_OF_2},
+                                   {WF_OCTET_LINE_RUN, 1, WF_OCTET_LINES_OF_3}};
     part->octets = build(tape, part, blocks, first_graph, &strands);
-    part->lines = build(tape, part, blocks, first_graph, &lines);
+    for (int k = 0; k < 2; k++) part->lines[k] = build(tape, part, blocks, first_graph, &lines[k]);
 }

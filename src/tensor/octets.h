@@ -11,9 +11,9 @@
  * warp from the pair that `begins` to the one that `ends`. Whole runs, as they fit, make strands of `steps` pairs (padding
  * at the end), dealt to the warps of a chunk in turn, so that they work on the same nodes a at a time; strand 4c + w is warp w of chunk c. Warp w of the warpgroup that works on chunk c takes at step t
  *     pair p = (4c + w) * steps + t,   octets 2p and 2p + 1
- * That is part->octets. part->lines is the same for kernels whose warpgroup sums towards a as a whole: a chunk is one
- * strand, steps are whole fours, and at step t of it the warpgroup takes the pairs p = c * steps + 4t + 0..3, one a warp.
- * Its runs are longer, so there are fewer slots.
+ * That is part->octets. part->lines are the same for kernels whose warpgroup sums towards a as a whole: a chunk is one
+ * strand, at step t of it the warpgroup takes the pairs p = c * steps + 4t + 0..3, one a warp (behind the strand's last:
+ * none). Runs are longer, so there are fewer slots. lines[0] is cut for two warpgroups a multiprocessor, lines[1] for three.
  *
  * Sums over edges leave the kernel as slots, rows of one buffer (wf_octets_slots(o), width):
  *     row o                 sum over octet o, towards its b
@@ -33,9 +33,10 @@ enum {
     WF_OCTET_RUN = 4,
     /* Chunks a part is cut into at most: 132 multiprocessors with two warpgroups each. */
     WF_OCTET_CHUNKS = 264,
-    /* Of lines: pairs of a run, chunks (four warpgroups a multiprocessor). */
+    /* Of lines: pairs of a run; chunks at most, for two and three warpgroups a multiprocessor. */
     WF_OCTET_LINE_RUN = 8,
-    WF_OCTET_LINES = 528
+    WF_OCTET_LINES_OF_2 = 264,
+    WF_OCTET_LINES_OF_3 = 396
 };
 
 typedef struct wf_octet {

@@ -179,13 +179,14 @@ static const wf_octets *check(parts *p) {
     assert_true(o->n_chunks <= WF_OCTET_CHUNKS);
     check_cover(p, o);
     check_sums(p, o);
-    const wf_octets *lines = p->part.lines;
-    assert_non_null(lines);
-    assert_int_equal(lines->n_octets, 2 * lines->steps * lines->n_chunks);
-    assert_int_equal(lines->steps % WF_OCTET_WARPS, 0);
-    assert_true(lines->n_chunks <= WF_OCTET_LINES);
-    check_cover(p, lines);
-    check_sums(p, lines);
+    for (int k = 0; k < 2; k++) {
+        const wf_octets *lines = p->part.lines[k];
+        assert_non_null(lines);
+        assert_int_equal(lines->n_octets, 2 * lines->steps * lines->n_chunks);
+        assert_true(lines->n_chunks <= (k == 0 ? WF_OCTET_LINES_OF_2 : WF_OCTET_LINES_OF_3));
+        check_cover(p, lines);
+        check_sums(p, lines);
+    }
     return o;
 }
 

@@ -17,8 +17,7 @@ op_run *fused_forward(const wf_op *op) {
 
 op_run *fused_backward(const wf_op *op) {
     switch (op->kind) {
-    case WF_OP_lean_edges:
-        return lean_fused_fits(op) && op->in[0]->cols <= 64 ? lean_fused_backward : NULL;
+    case WF_OP_lean_edges: return lean_fused_fits(op) ? lean_fused_backward : NULL;
     case WF_OP_lstar_messages: return lstar_messages_fused_backward(op);
     case WF_OP_lstar_edges: return lstar_edges_fused_backward(op);
     default: return NULL;

@@ -4,14 +4,16 @@
  *   g = deb (1 + scale)   de = de' + rho (g - mean g - e^ mean(g e^))
  *   dw1 = sum dx eb'   dw2 = sum do z'   tables: sums of dx towards both ends
  *   per graph: sums of deb, deb e^, de' (w2 z + c2); dc2 = sum do
- * block   256 threads, two warpgroups, one block a multiprocessor; a warpgroup takes chunks of lines, both in step
- * tile    64 rows a warpgroup. eb, do, z and dx lie in shared memory as bf16 panels: operands of the next products, and
- *         transposed those of dw1 and dw2. The two warpgroups share these out in units of 64 x 64, three each, whose sums
- *         stay in registers over all tiles (96 a thread); they run while the tile's sums and layer norm are finished.
- *         Hidden columns 64 at a time; deb is added up from registers
- * flops   2 (M (3D) + 2D (6D) ...) an edge: 36 D^2 at M = 2D (x 8, w2 z 4, dz 4, deb 8, dw1 8, dw2 4)
- * bytes   e and de' read (twice, the second time from L2), de written: 12D of HBM; tables as forward, dF and dR 4M (1 + 2/8);
- *         slots 4 (M + 2D) (1/8 + 1/16..1/8) written and read; partial weights once a block */
+ * block   four warpgroups, one block a multiprocessor. Two compute: each takes a chunk of lines, 64 rows at a time, and
+ *         leaves eb, do, z and dx in shared memory as bf16 panels, operands of its next products. Two add up weight
+ *         gradients: dw1 and dw2 are six units of 64 x 64, three a warpgroup, in registers over the block's whole share;
+ *         they also sum dx towards the nodes. A tile goes to and fro by named barriers: full (compute -> sums), empty.
+ * split   Q = 4 (D = 128): a block has a quarter of the messages and of z, so weights, panels and units are those of D = 64.
+ *         Its deb is a quarter of the sum: it leaves as bf16, and norm_kernel adds the four and finishes the rows
+ * flops   36 D^2 an edge at M = 2D (x 8, w2 z 4, dz 4, deb 8, dw1 8, dw2 4)
+ * bytes   e and de' read (twice, the second time from L2), de written: 12D of HBM; tables 4 (M + 2D) (1 + 2/8) of L1, dF and
+ *         dR 4M (1 + 2/8); slots 4 (M + 2D) (1/8 + 1/16..1/8) written and read; Q = 4: e and de' read by four blocks, and
+ *         deb 8D written and read */
 #include "tensor/cuda/lean_fused_cuda.cuh"
 
 namespace wf_gpu {
@@ -21,14 +23,19 @@ using namespace lean;
 using namespace mma;
 
 enum {
-    block_threads = 256,
-    groups = 2,
+    block_threads = 512,
+    groups = 2, /* that compute, and that sum */
     strip = 64,
     strip_tiles = strip / 8,
     strip_bytes = 8192, /* of 64 rows */
     units = 3,          /* of 64 x 64 weight gradients a warpgroup has */
-    kinds = 4           /* sums over runs: deb, deb e^, de' (w2 z + c2), do */
+    all_units = groups * units
 };
+
+/* Named barriers. */
+enum { barrier_group = 1, barrier_full = 3, barrier_empty = 5 };
+__device__ inline void meet(int id) { asm volatile("bar.sync %0, 384;" ::"r"(id) : "memory"); }
+__device__ inline void signal(int id) { asm volatile("bar.arrive %0, 384;" ::"r"(id) : "memory"); }
 
 struct lean_gradient {
     lean_fused f;
@@ -37,160 +44,189 @@ struct lean_gradient {
     const float *degree; /* means: divide by it; NULL: no */
     const float *dmean;
     int ld_dmean;
-    float *partial; /* (blocks, 2 * units, 64 * 64) */
+    int edges;
+    float *partial;      /* (blocks, all_units, 64 * 64) */
+    uint2 *quarter_debs; /* Q > 1: (Q, E, D) in bf16 */
 };
 
-/* Shared memory, in this order; eb .. dx of a warpgroup follow one another. */
-template <int D> struct layout {
-    static constexpr int z_strips = 2 * D / strip;
-    int w2, tiles, each, carried, sums, c2, bytes;
-    __host__ __device__ explicit layout(int hidden) {
-        w2 = (int)panel_bytes(hidden, D);
-        tiles = w2 + (int)panel_bytes(D, 2 * D);
-        each = (2 + z_strips + hidden / strip) * strip_bytes;
-        carried = tiles + groups * each;
-        sums = carried + hidden / strip * block_threads * 16;
-        c2 = sums + 2 * groups * 4 * kinds * D * 4;
-        bytes = c2 + D * 4;
+/* Shared memory, in this order; a warpgroup's panels are strips of eb, do, z, dx. MS: strips of messages of a block. */
+template <int D, int Q, int MS> struct layout {
+    static constexpr int zs = 2 * D / Q; /* columns of z of a block */
+    static constexpr int wide = (D + strip - 1) / strip, z_strips = zs / strip;
+    static constexpr int strips = MS + z_strips, messages = MS * strip, hidden = strips * strip;
+    static constexpr int tile_eb = 0, tile_do = wide, tile_z = 2 * wide,
+                         tile_dx = 2 * wide + z_strips;
+    static constexpr int of_w1 = strips * wide, used_units = of_w1 + wide * z_strips;
+    static_assert(used_units <= all_units, "weight gradients stay in registers");
+    /* Sums over runs: with the whole of deb at hand deb, deb e^; always de' (w2 z + c2), do. */
+    static constexpr int kinds = Q == 1 ? 4 : 2, kind_gate = kinds - 2, kind_do = kinds - 1;
+    static constexpr int w2 = (int)panel_bytes(hidden, D), tiles = w2 + (int)panel_bytes(D, zs),
+                         each = (tile_dx + strips) * strip_bytes, carried = tiles + groups * each,
+                         sums = carried + groups * strips * 128 * 16,
+                         tables = sums + groups * 4 * kinds * D * 4,
+                         c2 = tables + groups * 4 * shared_strip_bytes, bytes = c2 + D * 4;
+    /* Of the block's hidden columns, the first of strip `s` among all. */
+    static __device__ int place(int s, int quarter) {
+        return s < MS ? quarter * messages + s * strip
+                      : Q * messages + quarter * zs + (s - MS) * strip;
     }
 };
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
-template <int D, bool Gelu, bool Wide> struct walker {
+/* What both kinds of warpgroup know. */
+template <int D, int Q, int MS> struct worker {
+    using at = layout<D, Q, MS>;
     const lean_gradient &p;
-    int hidden;
-    layout<D> at;
-    panel w1, w2;
-    int group, warp, lane, thread;
-    int column; /* the lane's first of sixteen */
-    lane_rows rows;
-    int parity;
-    float share;
-    float mean[2], rho[2];
-    float carried[kinds * D / 128];
-    float deb[D / 8][4];
-    float dw[units][strip_tiles][4];
+    int quarter, warp, lane, thread; /* thread of the warpgroup */
+    int column;                      /* the lane's first of sixteen */
+    int place;                       /* of the warpgroup in the block */
 
-    __device__ explicit walker(const lean_gradient &args)
-        : p(args), hidden(args.f.messages + 2 * D),
-          at(hidden), w1{shared_address(shared), hidden}, w2{shared_address(shared) +
-                                                                 (uint32_t)at.w2,
-                                                             D},
-          group((int)threadIdx.x / 128), warp((int)threadIdx.x / 32 % 4),
-          lane((int)threadIdx.x % 32), thread((int)threadIdx.x % 128), column(4 * (lane % 4)),
-          parity(0) {
-#pragma unroll
-        for (int u = 0; u < units; u++) clear(dw[u]);
-#pragma unroll
-        for (int k = 0; k < kinds * D / 128; k++) carried[k] = 0;
+    __device__ explicit worker(const lean_gradient &args) : p(args), quarter((int)blockIdx.x % Q) {
+        refresh();
+    }
+    /* Who I am, again: what is derived from it need not stay in registers from one phase to the next. */
+    __device__ void refresh() {
+        int id;
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(id));
+        warp = id / 32 % 4;
+        lane = id % 32;
+        thread = id % 128;
+        column = 4 * (lane % 4);
+        place = id / 128;
     }
 
-    __device__ void stage() const {
-        stage_panel(w1, 0, p.f.w1 + (size_t)p.f.skipped * D, D, hidden, D);
-        stage_panel(w2, 0, p.f.w2, 2 * D, D, 2 * D);
-        float *c2 = (float *)(shared + at.c2);
-        for (int i = (int)threadIdx.x; i < D; i += block_threads) c2[i] = p.f.c2[i];
-        __syncthreads();
-    }
-
-    /* Panels of a warpgroup: eb, do, then strips of z, strips of dx. */
-    __device__ panel tile(int of_group, int index) const {
+    __device__ panel tile(int group, int index) const {
         return panel{shared_address(shared) +
-                         (uint32_t)(at.tiles + of_group * at.each + index * strip_bytes),
+                         (uint32_t)(at::tiles + group * at::each + index * strip_bytes),
                      tile_rows};
     }
-    enum { tile_eb = 0, tile_do = 1, tile_z = 2, tile_dx = 2 + layout<D>::z_strips };
+    /* Pairs first .. last - 1 of the `round`-th chunk of a compute warpgroup; none behind the last chunk. */
+    __device__ void chunk_of(int round, int group, int *first, int *last) const {
+        int shares = (int)gridDim.x / Q,
+            chunk = (round * shares + (int)blockIdx.x / Q) * groups + group;
+        *first = min(chunk, p.f.n_chunks) * p.f.steps;
+        *last = chunk < p.f.n_chunks ? *first + p.f.steps : *first;
+    }
+    __device__ int rounds() const {
+        int each = (int)gridDim.x / Q * groups;
+        return (p.f.n_chunks + each - 1) / each;
+    }
+};
 
-    /* Of this tile; the next one has the other half. */
+/* --- the warpgroups that compute ---------------------------------------------------------------------------------- */
+template <int D, int Q, int MS, bool Gelu, bool Wide> struct computer : worker<D, Q, MS> {
+    using base = worker<D, Q, MS>;
+    using at = layout<D, Q, MS>;
+    using base::column;
+    using base::lane;
+    using base::p;
+    using base::place;
+    using base::quarter;
+    using base::refresh;
+    using base::thread;
+    using base::tile;
+    using base::warp;
+
+    lane_rows rows;
+    float mean[2], rho[2];
+    float carried[(at::kinds * D + 127) / 128];
+
+    __device__ explicit computer(const lean_gradient &args) : base(args) {}
+
+    /* Weights, and the warp's place for tables. */
+    __device__ panel w1() const { return panel{shared_address(shared), at::hidden}; }
+    __device__ panel w2() const { return panel{shared_address(shared) + (uint32_t)at::w2, D}; }
+    __device__ shared_strip next() const {
+        return shared_strip{shared + at::tables + (place * 4 + warp) * shared_strip_bytes};
+    }
+
     __device__ float *sums() const {
-        return (float *)(shared + at.sums) + (2 * group + parity) * 4 * kinds * D;
+        return (float *)(shared + at::sums) + place * 4 * at::kinds * D;
     }
-
-    /* Sums over the warp's rows of a lane's columns, into shared memory. */
-    __device__ void leave_sums(float (&total)[D / 4], int kind) const {
-        column_sums(total);
-        int first = first_kept<D / 4>();
-#pragma unroll
-        for (int k = 0; k < D / 32; k++) {
-            int f = first + k;
-            sums()[(warp * kinds + kind) * D + f / 4 * 16 + column + f % 4] = total[k];
-        }
-    }
-
+    /* Where the warp's sums of a kind go. */
+    __device__ float *sums_of(int kind) const { return sums() + (warp * at::kinds + kind) * D; }
     /* The sums of runs, after a barrier: a thread has every 128th column of all kinds. */
     __device__ void sum_runs(const tile_runs &t) {
+        float *to = p.f.run_sums + (size_t)quarter * p.f.n_runs * (at::kinds * D);
 #pragma unroll
-        for (int i = 0; i < kinds * D / 128; i++) {
+        for (int i = 0; i < (at::kinds * D + 127) / 128; i++) {
             int col = thread + 128 * i;
+            if (col >= at::kinds * D) break;
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 if (t.begins >> k & 1) carried[i] = 0;
-                carried[i] += sums()[k * kinds * D + col];
-                if (t.ends >> k & 1)
-                    p.f.run_sums[(size_t)t.run[k] * (kinds * D) + col] = carried[i];
+                carried[i] += sums()[k * at::kinds * D + col];
+                if (t.ends >> k & 1) to[(size_t)t.run[k] * (at::kinds * D) + col] = carried[i];
             }
         }
     }
 
-    /* eb and do of the tile as fragments. */
-    __device__ void load(fragment (&eb)[D / 16], fragment (&gated)[D / 16]) {
+    /* eb and do of the tile into their panels, once these are empty. The next tile's rows are on their way to L2. */
+    __device__ void load(int next_upper, int next_lower) {
+        refresh();
+        constexpr bool early = D <= 64; /* room for both streams in registers */
         const float *mod = p.f.modulation + (size_t)rows.graph * p.f.ld_modulation + column;
-        float4 v[2][D / 16];
+        float4 v[2][D / 16], d[2][D / 16];
 #pragma unroll
         for (int k = 0; k < 2; k++) load_row<D>(v[k], p.f.e + (size_t)rows.row[k] * D + column);
+#pragma unroll
+        for (int k = 0; k < 2 && early; k++)
+            load_row<D>(d[k], p.f.out + (size_t)rows.row[k] * D + column);
+        prefetch_rows<D>(p.f.e, next_upper, next_lower);
+        prefetch_rows<D>(p.f.out, next_upper, next_lower);
+        meet(barrier_empty + place);
 #pragma unroll
         for (int k = 0; k < 2; k++) normalise<D>(v[k], &mean[k], &rho[k]);
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
             float4 shift = __ldg((const float4 *)(mod + 16 * j));
             float4 scale = __ldg((const float4 *)(mod + D + 16 * j));
-            eb[j] = fragment_of(modulated(v[0][j], scale, shift), modulated(v[1][j], scale, shift));
+            store_fragment(
+                tile(place, at::tile_eb), 16 * warp, j,
+                fragment_of(modulated(v[0][j], scale, shift), modulated(v[1][j], scale, shift)));
         }
 #pragma unroll
-        for (int k = 0; k < 2; k++) load_row<D>(v[k], p.f.out + (size_t)rows.row[k] * D + column);
-        float total[D / 4];
+        for (int k = 0; k < 2 && !early; k++)
+            load_row<D>(d[k], p.f.out + (size_t)rows.row[k] * D + column);
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
             float4 gate = __ldg((const float4 *)(mod + 2 * D + 16 * j)), none = {0, 0, 0, 0};
-            float4 upper = masked(rows.there[0], modulated(v[0][j], gate, none));
-            float4 lower = masked(rows.there[1], modulated(v[1][j], gate, none));
-            gated[j] = fragment_of(upper, lower);
-            total[4 * j] = upper.x + lower.x, total[4 * j + 1] = upper.y + lower.y;
-            total[4 * j + 2] = upper.z + lower.z, total[4 * j + 3] = upper.w + lower.w;
+            float4 upper = masked(rows.there[0], modulated(d[0][j], gate, none));
+            float4 lower = masked(rows.there[1], modulated(d[1][j], gate, none));
+            store_fragment(tile(place, at::tile_do), 16 * warp, j, fragment_of(upper, lower));
+            sum_columns(plus(upper, lower), sums_of(at::kind_do) + 16 * j);
         }
-        leave_sums(total, 3);
     }
 
-    __device__ void tables(float (&x)[strip_tiles][4], int n) const {
+    /* The tables for strip s; strips of z come first. */
+    __device__ void fetch(int s) {
         const float *of_a = rows.from_a ? p.f.as : p.f.ad, *of_b = rows.from_a ? p.f.ad : p.f.as;
-        int from = p.f.skipped + n + column;
-        load_tables(x, of_a + (size_t)rows.a * p.f.ld_table + from,
-                    of_b + (size_t)rows.b[0] * p.f.ld_table + from,
-                    of_b + (size_t)rows.b[1] * p.f.ld_table + from);
+        int from = p.f.skipped + at::place(s, quarter);
+        next().fetch(of_a + (size_t)rows.a * p.f.ld_table + from,
+                     of_b + (size_t)rows.b[0] * p.f.ld_table + from,
+                     of_b + (size_t)rows.b[1] * p.f.ld_table + from);
     }
 
-    /* dx of hidden columns n .. n + 63 is there: into shared memory, and deb += dx w1. The product runs on. */
-    __device__ void spread(const float (&dx)[strip_tiles][4], int n, bool fresh) {
-        fragment f[strip / 16];
+    __device__ void store_strip(int index, const float (&x)[strip_tiles][4]) const {
 #pragma unroll
-        for (int j = 0; j < strip / 16; j++) {
-            f[j] = fragment_of(dx[2 * j], dx[2 * j + 1]);
-            store_fragment(tile(group, tile_dx + n / strip), 16 * warp, j, f[j]);
-        }
-        begin<Wide>();
-        backward_mma<Wide>(deb, f, w1, n, 0, fresh);
-        commit<Wide>();
+        for (int j = 0; j < strip / 16; j++)
+            store_fragment(tile(place, index), 16 * warp, j, fragment_of(x[2 * j], x[2 * j + 1]));
     }
 
-    __device__ void update_strip(int n, bool fresh) {
+    __device__ void update_strip(int s) {
+        refresh();
         float x[strip_tiles][4], dz[strip_tiles][4];
-        tables(x, p.f.messages + n);
+        next().take(x);
         begin<Wide>();
-        tile_forward_mma<Wide, D / 16>(x, tile(group, tile_eb), 16 * warp, 0, w1, p.f.messages + n,
-                                       0, false);
-        tile_backward_mma<Wide, D / 16>(dz, tile(group, tile_do), 16 * warp, 0, w2, 0, n, true);
-        finish<Wide>();
+        tile_forward_mma<Wide, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(),
+                                       at::messages + s * strip, 0, false);
+        tile_backward_mma<Wide, D / 16>(dz, tile(place, at::tile_do), 16 * warp, 0, w2(), 0,
+                                        s * strip, true);
+        commit<Wide>();
+        if (s + 1 < at::z_strips) fetch(MS + s + 1);
+        else if (MS > 0) fetch(0);
+        wait<Wide>();
         settle(x);
         settle(dz);
 #pragma unroll
@@ -201,86 +237,91 @@ template <int D, bool Gelu, bool Wide> struct walker {
                 x[j][k] = fast_unit<Gelu>(x[j][k], &slope);
                 dz[j][k] *= slope;
             }
-#pragma unroll
-        for (int j = 0; j < strip / 16; j++)
-            store_fragment(tile(group, tile_z + n / strip), 16 * warp, j,
-                           fragment_of(x[2 * j], x[2 * j + 1]));
-        spread(dz, p.f.messages + n, fresh);
+        store_strip(at::tile_z + s, x);
+        store_strip(at::tile_dx + MS + s, dz);
     }
 
-    /* What a node's messages pull by: its row of dto, the lane's first column, and a factor. */
-    __device__ const float *pull(bool as_source, int node, float *factor) const {
-        *factor = p.degree == NULL ? 1 : __fdividef(1, p.degree[node]);
-        return p.dto[as_source] + (size_t)node * p.ld_dto + column;
+    /* By what a node's messages pull. */
+    __device__ float pull(int node) const {
+        return p.degree == NULL ? 1 : __fdividef(1, p.degree[node]);
     }
 
-    __device__ void message_strip(int n) {
-        float x[strip_tiles][4];
-        tables(x, n);
+    __device__ void message_strip(int s) {
+        refresh();
+        float x[strip_tiles][4], dm[strip_tiles][4];
+        next().take(x);
+        const float *of_a = p.dto[rows.from_a] + at::place(s, quarter);
+        const float *of_b = p.dto[!rows.from_a] + at::place(s, quarter);
+        next().fetch(of_a + (size_t)rows.a * p.ld_dto, of_b + (size_t)rows.b[0] * p.ld_dto,
+                     of_b + (size_t)rows.b[1] * p.ld_dto);
         begin<Wide>();
-        tile_forward_mma<Wide, D / 16>(x, tile(group, tile_eb), 16 * warp, 0, w1, n, 0, false);
+        tile_forward_mma<Wide, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(), s * strip,
+                                       0, false);
         finish<Wide>();
         settle(x);
-        float by_a, by[2];
-        const float *da = pull(rows.from_a, rows.a, &by_a) + n;
-        const float *db[2] = {pull(!rows.from_a, rows.b[0], &by[0]) + n,
-                              pull(!rows.from_a, rows.b[1], &by[1]) + n};
+        const float by[2] = {pull(rows.b[0]), pull(rows.b[1])};
+        next().take(dm, pull(rows.a), by, rows.there);
+        if (s + 1 < MS) fetch(s + 1);
 #pragma unroll
-        for (int j = 0; j < strip / 16; j++) {
-            float4 a = __ldg((const float4 *)(da + 16 * j));
-            const float of_a[4] = {a.x * by_a, a.y * by_a, a.z * by_a, a.w * by_a};
+        for (int j = 0; j < strip_tiles; j++)
 #pragma unroll
-            for (int k = 0; k < 2; k++) {
-                float4 b = __ldg((const float4 *)(db[k] + 16 * j));
-                const float of_b[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-                for (int q = 0; q < 4; q++) {
-                    float slope, *value = &x[2 * j + q / 2][2 * k + q % 2];
-                    fast_unit<Gelu>(*value, &slope);
-                    *value = rows.there[k] ? (of_a[q] + by[k] * of_b[q]) * slope : 0;
-                }
+            for (int k = 0; k < 4; k++) {
+                float slope;
+                fast_unit<Gelu>(x[j][k], &slope);
+                dm[j][k] *= slope;
             }
-        }
-        spread(x, n, false);
+        store_strip(at::tile_dx + s, dm);
     }
 
-    /* Sums of de' (w2 z + c2); o = w2 z. */
-    __device__ void gate_sums(const float (&o)[D / 8][4]) const {
-        const float *c2 = (const float *)(shared + at.c2) + column;
-        float total[D / 4];
+    /* Sums of de' (w2 z + c2). */
+    __device__ void gate_sums() const {
+        float o[D / 8][4];
+        begin<Wide>();
+        tile_forward_mma<Wide, at::zs / 16>(o, tile(place, at::tile_z), 16 * warp, 0, w2(), 0, 0,
+                                            true);
+        finish<Wide>();
+        settle(o);
+        const float *c2 = (const float *)(shared + at::c2) + column;
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
-            float4 add = *(const float4 *)(c2 + 16 * j);
-            const float shift[4] = {add.x, add.y, add.z, add.w};
-#pragma unroll
-            for (int q = 0; q < 4; q++) total[4 * j + q] = 0;
+            float4 add = *(const float4 *)(c2 + 16 * j), total = {0, 0, 0, 0};
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                float4 d = *(const float4 *)(p.f.out + (size_t)rows.row[k] * D + column + 16 * j);
-                const float gradient[4] = {d.x, d.y, d.z, d.w};
-#pragma unroll
-                for (int q = 0; q < 4; q++)
-                    if (rows.there[k])
-                        total[4 * j + q] +=
-                            gradient[q] * (o[2 * j + q / 2][2 * k + q % 2] + shift[q]);
+                float4 d =
+                    masked(rows.there[k],
+                           *(const float4 *)(p.f.out + (size_t)rows.row[k] * D + column + 16 * j));
+                total.x += d.x * (o[2 * j][2 * k] + add.x);
+                total.y += d.y * (o[2 * j][2 * k + 1] + add.y);
+                total.z += d.z * (o[2 * j + 1][2 * k] + add.z);
+                total.w += d.w * (o[2 * j + 1][2 * k + 1] + add.w);
             }
+            sum_columns(total, sums_of(at::kind_gate) + 16 * j);
         }
-        leave_sums(total, 2);
+    }
+
+    /* deb of the block's columns. */
+    __device__ void pull_back(float (&deb)[D / 8][4]) const {
+        begin<Wide>();
+#pragma unroll
+        for (int s = 0; s < at::strips; s++)
+            tile_backward_mma<Wide, strip / 16>(deb, tile(place, at::tile_dx + s), 16 * warp, 0,
+                                                w1(), s * strip, 0, s == 0);
+        finish<Wide>();
+        settle(deb);
     }
 
     /* deb is complete but for the mean's share: sums over the graph's edges, and the gradient of e. */
-    __device__ void norm_backward() {
+    __device__ void norm_backward(float (&deb)[D / 8][4]) const {
         const float *mod = p.f.modulation + (size_t)rows.graph * p.f.ld_modulation + column;
         const float *dmean = p.dmean + (size_t)rows.graph * p.ld_dmean + column;
-        float hat[2][D / 4], total[D / 4], product[D / 4], sum[2] = {0, 0}, along[2] = {0, 0};
+        float sum[2] = {0, 0}, along[2] = {0, 0};
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
             float4 of_mean = __ldg((const float4 *)(dmean + 16 * j));
             float4 of_scale = __ldg((const float4 *)(mod + D + 16 * j));
             const float part[4] = {of_mean.x, of_mean.y, of_mean.z, of_mean.w};
             const float scale[4] = {of_scale.x, of_scale.y, of_scale.z, of_scale.w};
-#pragma unroll
-            for (int q = 0; q < 4; q++) total[4 * j + q] = product[4 * j + q] = 0;
+            float total[4] = {0, 0, 0, 0}, product[4] = {0, 0, 0, 0};
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 float4 v = *(const float4 *)(p.f.e + (size_t)rows.row[k] * D + column + 16 * j);
@@ -288,161 +329,227 @@ template <int D, bool Gelu, bool Wide> struct walker {
 #pragma unroll
                 for (int q = 0; q < 4; q++) {
                     float *value = &deb[2 * j + q / 2][2 * k + q % 2];
-                    float h = (e[q] - mean[k]) * rho[k], d = *value + share * part[q];
-                    if (rows.there[k]) {
-                        total[4 * j + q] += d;
-                        product[4 * j + q] += d * h;
-                    }
+                    float h = (e[q] - mean[k]) * rho[k], d = *value + rows.share * part[q];
+                    d = rows.there[k] ? d : 0;
+                    total[q] += d;
+                    product[q] += d * h;
                     d *= 1 + scale[q];
                     sum[k] += d;
                     along[k] += d * h;
-                    hat[k][4 * j + q] = h;
                     *value = d;
                 }
             }
+            sum_columns(make_float4(total[0], total[1], total[2], total[3]), sums_of(0) + 16 * j);
+            sum_columns(make_float4(product[0], product[1], product[2], product[3]),
+                        sums_of(1) + 16 * j);
         }
-        leave_sums(total, 0);
-        leave_sums(product, 1);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             float middle = quad_sum(sum[k]) / D, slant = quad_sum(along[k]) / D;
             if (!rows.there[k]) continue;
-            float *row = p.f.out + (size_t)rows.row[k] * D + column;
+            size_t from = (size_t)rows.row[k] * D + column;
 #pragma unroll
             for (int j = 0; j < D / 16; j++) {
-                float4 d = *(const float4 *)(row + 16 * j);
+                float4 d = *(const float4 *)(p.f.out + from + 16 * j);
+                float4 v = *(const float4 *)(p.f.e + from + 16 * j);
                 const float *first = &deb[2 * j][2 * k], *second = &deb[2 * j + 1][2 * k];
-                const float *h = &hat[k][4 * j];
-                d.x += rho[k] * (first[0] - middle - h[0] * slant);
-                d.y += rho[k] * (first[1] - middle - h[1] * slant);
-                d.z += rho[k] * (second[0] - middle - h[2] * slant);
-                d.w += rho[k] * (second[1] - middle - h[3] * slant);
-                *(float4 *)(row + 16 * j) = d;
+                d.x += rho[k] * (first[0] - middle - (v.x - mean[k]) * rho[k] * slant);
+                d.y += rho[k] * (first[1] - middle - (v.y - mean[k]) * rho[k] * slant);
+                d.z += rho[k] * (second[0] - middle - (v.z - mean[k]) * rho[k] * slant);
+                d.w += rho[k] * (second[1] - middle - (v.w - mean[k]) * rho[k] * slant);
+                *(float4 *)(p.f.out + from + 16 * j) = d;
             }
         }
     }
 
-    /* This warpgroup's units of dw1 and dw2 += those of both tiles; runs on. */
-    __device__ void weight_units() {
-        int of_w1 = hidden / strip;
+    __device__ void leave_quarter(const float (&deb)[D / 8][4]) const {
+        uint2 *to = p.quarter_debs + (size_t)quarter * p.edges * (D / 4) + lane % 4;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            if (!rows.there[k]) continue;
+#pragma unroll
+            for (int j = 0; j < D / 16; j++)
+                to[(size_t)rows.row[k] * (D / 4) + 4 * j] =
+                    make_uint2(pack(deb[2 * j][2 * k], deb[2 * j][2 * k + 1]),
+                               pack(deb[2 * j + 1][2 * k], deb[2 * j + 1][2 * k + 1]));
+        }
+    }
+
+    __device__ void step(int pair, int last) {
+        lane_rows coming = rows_of_pair(p.f.octets, pair + 4 + warp, last);
+        rows = rows_of_pair(p.f.octets, pair + warp, last);
+        fetch(MS);
+        load(coming.row[0], coming.row[1]);
+        publish();
+        group_barrier(barrier_group + place);
+#pragma unroll 1
+        for (int s = 0; s < at::z_strips; s++) update_strip(s);
+#pragma unroll 1
+        for (int s = 0; s < MS; s++) message_strip(s);
+        publish();
+        group_barrier(barrier_group + place);
+        signal(barrier_full + place);
+        refresh();
+        gate_sums();
+        refresh();
+        float deb[D / 8][4];
+        pull_back(deb);
+        if (Q == 1) norm_backward(deb);
+        else leave_quarter(deb);
+        group_barrier(barrier_group + place);
+        refresh();
+        sum_runs(runs_of_tile(p.f.octets, pair, last));
+    }
+
+    __device__ void run() {
+        for (int round = 0; round < base::rounds(); round++) {
+            int first, last;
+            base::chunk_of(round, place, &first, &last);
+#pragma unroll 1
+            for (int pair = first; pair < first + p.f.steps; pair += 4) step(pair, last);
+        }
+    }
+};
+
+/* --- the warpgroups that sum ---------------------------------------------------------------------------------------- */
+template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
+    using base = worker<D, Q, MS>;
+    using at = layout<D, Q, MS>;
+    using base::column;
+    using base::p;
+    using base::place;
+    using base::quarter;
+    using base::refresh;
+    using base::thread;
+    using base::tile;
+    using base::warp;
+
+    float dw[units][strip_tiles][4];
+
+    __device__ int half() const { return place - groups; } /* which of the two */
+
+    __device__ explicit summer(const lean_gradient &args) : base(args) {
+#pragma unroll
+        for (int u = 0; u < units; u++) clear(dw[u]);
+    }
+
+    /* dw1 comes first, by strips of dx, then of eb; behind the last unit that one again, for nothing: a branch would cost
+     * the others their overlap. */
+    __device__ void weight_units(int group) {
+        refresh();
+        const int of_w1 = at::of_w1;
         begin<Wide>();
 #pragma unroll
         for (int u = 0; u < units; u++) {
-            /* Behind the last one: that one again, for nothing; a branch would cost the others their overlap. */
-            int unit = min(group * units + u, of_w1 + layout<D>::z_strips - 1);
-            bool first = unit < of_w1;
-#pragma unroll
-            for (int from = 0; from < groups; from++)
-                outer_mma<Wide>(dw[u], tile(from, first ? tile_dx + unit : tile_do), 16 * warp, 0,
-                                tile(from, first ? tile_eb : tile_z + unit - of_w1), 0, false);
+            int unit = min(half() * units + u, at::used_units - 1);
+            int left = unit < of_w1 ? at::tile_dx + unit / at::wide
+                                    : at::tile_do + (unit - of_w1) / at::z_strips;
+            int right = unit < of_w1 ? at::tile_eb + unit % at::wide
+                                     : at::tile_z + (unit - of_w1) % at::z_strips;
+            outer_mma<Wide>(dw[u], tile(group, left), 16 * warp, 0, tile(group, right), 0, false);
         }
         commit<Wide>();
     }
 
-    __device__ void sum_strips(const tile_runs &t, int octet0) const {
-        for (int n = 0; n < hidden; n += strip) {
+    __device__ void sum_strips(int group, int pair, int last) {
+        refresh();
+        tile_runs t = runs_of_tile(p.f.octets, pair, last);
+        const int ld = Q * at::messages + 2 * D;
+#pragma unroll 1
+        for (int s = half(); s < at::strips; s += groups) {
             float4 *at_lane =
-                (float4 *)(shared + at.carried) + n / strip * block_threads + (int)threadIdx.x;
+                (float4 *)(shared + at::carried) + (group * at::strips + s) * 128 + thread;
             float4 value = *at_lane;
-            sum_tile(tile(group, tile_dx + n / strip), 16 * warp, t, octet0, p.f.n_octets,
-                     p.f.slots + n + 16 * warp + column, hidden, &value);
+            sum_tile(tile(group, at::tile_dx + s), 16 * warp, t, 2 * pair, p.f.n_octets,
+                     p.f.slots + at::place(s, quarter) + 16 * warp + column, ld, &value);
             *at_lane = value;
         }
     }
 
-    __device__ void step(int chunk, int index) {
-        bool inside = chunk < p.f.n_chunks;
-        int pair = ((inside ? chunk : 0) * p.f.tiles + index) * 4;
-        rows = rows_of_pair(p.f.octets, pair + warp, inside);
-        share = p.f.octets[2 * (pair + warp)].share;
-        fragment eb[D / 16], gated[D / 16];
-        load(eb, gated);
-        wait<Wide>();
-        __syncthreads(); /* the weight gradients of the last tiles are done with the panels */
-#pragma unroll
-        for (int j = 0; j < D / 16; j++) {
-            store_fragment(tile(group, tile_eb), 16 * warp, j, eb[j]);
-            store_fragment(tile(group, tile_do), 16 * warp, j, gated[j]);
-        }
-        publish();
-        group_barrier(1 + group);
-#pragma unroll
-        for (int n = 0; n < 2 * D; n += strip) update_strip(n, n == 0);
-#pragma unroll 1
-        for (int n = 0; n < p.f.messages; n += strip) message_strip(n);
-        publish();
-        __syncthreads();
-        float o[D / 8][4];
-        begin<Wide>();
-        for (int s = 0; s < layout<D>::z_strips; s++)
-            tile_forward_mma<Wide, strip / 16>(o, tile(group, tile_z + s), 16 * warp, 0, w2, 0,
-                                               strip * s, s == 0);
-        commit<Wide>();
-        weight_units();
-        tile_runs t = runs_of_tile(p.f.octets, pair);
-        if (!inside) t.begins = t.ends = t.there = 0;
-        sum_strips(t, 2 * pair);
-        wait<Wide, 1>();
-        settle(o);
-        settle(deb);
-        gate_sums(o);
-        norm_backward();
-        group_barrier(1 + group);
-        sum_runs(t);
-        parity ^= 1;
-    }
-
     __device__ void leave_weights() {
-        wait<Wide>();
-        float4 *to = (float4 *)p.partial + (size_t)blockIdx.x * (2 * units * strip_tiles * 128);
+        refresh();
+        float4 *to = (float4 *)p.partial + (size_t)blockIdx.x * (all_units * strip_tiles * 128);
 #pragma unroll
-        for (int u = 0; u < units; u++) {
-            settle(dw[u]);
+        for (int u = 0; u < units; u++)
 #pragma unroll
             for (int j = 0; j < strip_tiles; j++)
-                to[((group * units + u) * strip_tiles + j) * 128 + thread] =
+                to[((half() * units + u) * strip_tiles + j) * 128 + thread] =
                     make_float4(dw[u][j][0], dw[u][j][1], dw[u][j][2], dw[u][j][3]);
-        }
     }
 
     __device__ void run() {
-        for (int first = (int)blockIdx.x; first * groups < p.f.n_chunks; first += (int)gridDim.x)
+        for (int g = 0; g < groups; g++) signal(barrier_empty + g);
+        int rounds = base::rounds();
+        for (int round = 0; round < rounds; round++)
 #pragma unroll 1
-            for (int index = 0; index < p.f.tiles; index++) step(first * groups + group, index);
+            for (int step = 0; step < p.f.steps; step += 4)
+#pragma unroll 1
+                for (int g = 0; g < groups; g++) {
+                    int first, last;
+                    base::chunk_of(round, g, &first, &last);
+                    meet(barrier_full + g);
+                    weight_units(g);
+                    sum_strips(g, first + step, last);
+                    wait<Wide>();
+#pragma unroll
+                    for (int u = 0; u < units; u++) settle(dw[u]);
+                    if (round + 1 < rounds || step + 4 < p.f.steps) signal(barrier_empty + g);
+                }
         leave_weights();
     }
 };
 
-template <int D, bool Gelu, bool Wide>
+template <int D, int Q, int MS, bool Gelu, bool Wide>
 __global__ void __launch_bounds__(block_threads, 1)
     lean_backward_kernel(const __grid_constant__ lean_gradient p) {
-    walker<D, Gelu, Wide> w(p);
-    w.stage();
-    w.run();
+    using at = layout<D, Q, MS>;
+    int quarter = (int)blockIdx.x % Q;
+    panel w1 = {shared_address(shared), at::hidden};
+    panel w2 = {shared_address(shared) + (uint32_t)at::w2, D};
+    size_t m_row = (size_t)(p.f.skipped + quarter * at::messages);
+    size_t z_row = (size_t)(p.f.skipped + Q * at::messages + quarter * at::zs);
+    stage_panel(w1, 0, p.f.w1 + m_row * D, D, at::messages, D);
+    stage_panel(w1, at::messages, p.f.w1 + z_row * D, D, at::zs, D);
+    stage_panel(w2, 0, p.f.w2 + quarter * at::zs, 2 * D, D, at::zs);
+    float *c2 = (float *)(shared + at::c2);
+    for (int i = (int)threadIdx.x; i < D; i += block_threads) c2[i] = quarter == 0 ? p.f.c2[i] : 0;
+    __syncthreads();
+    if (__shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0) < groups) {
+        computer<D, Q, MS, Gelu, Wide> w(p);
+        w.run();
+    } else {
+        summer<D, Q, MS, Wide> w(p);
+        w.run();
+    }
 }
 
 /* Adds the blocks' partial weight gradients in order, by 8 threads an accumulator quadruple. */
 enum { shares = 8, quads = 32 };
-template <int D>
+template <int D, int Q, int MS>
 __global__ void __launch_bounds__(shares *quads)
-    lean_weights_kernel(const float4 *partial, int blocks, int of_w1, float *dw1, float *dw2) {
+    lean_weights_kernel(const float4 *partial, int blocks, float *dw1, float *dw2) {
+    using at = layout<D, Q, MS>;
     __shared__ float4 sums[shares][quads];
+    const int all = all_units * strip_tiles * 128;
     int quad = (int)(blockIdx.x * quads + threadIdx.x), share = (int)threadIdx.y;
-    const int all = 2 * units * strip_tiles * 128;
+    int quarter = (int)blockIdx.y, count = blocks / Q, of_w1 = at::of_w1;
     float4 sum = {0, 0, 0, 0};
-    int each = (blocks + shares - 1) / shares, last = min(blocks, (share + 1) * each);
+    int each = (count + shares - 1) / shares, last = min(count, (share + 1) * each);
 #pragma unroll 4
-    for (int b = share * each; b < last; b++) sum = plus(sum, partial[(size_t)b * all + quad]);
+    for (int b = share * each; b < last; b++)
+        sum = plus(sum, partial[(size_t)(b * Q + quarter) * all + quad]);
     sums[share][threadIdx.x] = sum;
     __syncthreads();
     int unit = quad / (strip_tiles * 128), j = quad / 128 % strip_tiles, thread = quad % 128;
-    if (share > 0 || unit >= of_w1 + layout<D>::z_strips) return;
+    if (share > 0 || unit >= at::used_units) return;
     for (int s = 1; s < shares; s++) sum = plus(sum, sums[s][threadIdx.x]);
     bool first = unit < of_w1;
     int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
     int col = j / 2 * 16 + lane % 4 * 4 + j % 2 * 2;
-    int row0 = first ? unit * strip : 0, col0 = first ? 0 : (unit - of_w1) * strip;
-    int rows = first ? of_w1 * strip : D, ld = first ? D : 2 * D;
+    int v = unit - of_w1;
+    int row0 = first ? at::place(unit / at::wide, quarter) : v / at::z_strips * strip;
+    int col0 = first ? unit % at::wide * strip : quarter * at::zs + v % at::z_strips * strip;
+    int rows = first ? Q * at::messages + 2 * D : D, ld = first ? D : 2 * D;
     float *to = first ? dw1 : dw2;
     const float value[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
@@ -452,62 +559,196 @@ __global__ void __launch_bounds__(shares *quads)
     }
 }
 
-template <int D, bool Gelu>
-bool launch(const lean_gradient &p, int blocks, float *dw1, float *dw2) {
-    int hidden = p.f.messages + 2 * D, bytes = layout<D>(hidden).bytes;
-    auto kernel = lean_backward_kernel<D, Gelu, true>;
+/* --- rows whose deb came in quarters ------------------------------------------------------------------------------- */
+enum { span = 64, span_warps = 8 };
+
+/* Rows of a graph in spans of 64 from its first on: block starts[g] / 64 + g + k is span k of graph g, some are empty. A warp
+ * takes every eighth row, four columns a lane (D = 128). Leaves de and, a row a block, the sums of deb and of deb e^. */
+template <int D, int Q>
+__global__ void __launch_bounds__(32 * span_warps)
+    lean_norm_kernel(const __grid_constant__ lean_gradient p, const uint32_t *starts, int graphs,
+                     float *sums) {
+    static_assert(D == 128, "four columns a lane");
+    __shared__ float4 shares_of[2][span_warps][32];
+    int lane = (int)threadIdx.x, warp = (int)threadIdx.y, block = (int)blockIdx.x;
+    int low = 0, high = graphs;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if ((int)starts[middle] / span + middle <= block) low = middle;
+        else high = middle;
+    }
+    int begin_row = (int)starts[low], end_row = (int)starts[low + 1];
+    int first = begin_row + (block - (begin_row / span + low)) * span,
+        end = min(first + span, end_row);
+    float4 total = {0, 0, 0, 0}, product = {0, 0, 0, 0};
+    if (first < end) {
+        float share = 1 / (float)(end_row - begin_row);
+        float4 scale =
+            *(const float4 *)(p.f.modulation + (size_t)low * p.f.ld_modulation + D + 4 * lane);
+        float4 part = *(const float4 *)(p.dmean + (size_t)low * p.ld_dmean + 4 * lane);
+        for (int row = first + warp; row < end; row += span_warps) {
+            size_t place = (size_t)row * D + 4 * lane;
+            float4 v = *(const float4 *)(p.f.e + place), d = *(const float4 *)(p.f.out + place);
+            float deb[4] = {share * part.x, share * part.y, share * part.z, share * part.w};
+#pragma unroll
+            for (int q = 0; q < Q; q++) {
+                uint2 pair = p.quarter_debs[((size_t)q * p.edges + row) * (D / 4) + lane];
+                deb[0] += __uint_as_float(pair.x << 16);
+                deb[1] += __uint_as_float(pair.x & 0xffff0000u);
+                deb[2] += __uint_as_float(pair.y << 16);
+                deb[3] += __uint_as_float(pair.y & 0xffff0000u);
+            }
+            float mean = warp_sum(v.x + v.y + (v.z + v.w)) / D;
+            float h[4] = {v.x - mean, v.y - mean, v.z - mean, v.w - mean};
+            float rho = rsqrtf(
+                warp_sum(h[0] * h[0] + h[1] * h[1] + (h[2] * h[2] + h[3] * h[3])) / D + 1e-6f);
+            const float by[4] = {1 + scale.x, 1 + scale.y, 1 + scale.z, 1 + scale.w};
+            float g[4], sum = 0, along = 0;
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+                h[q] *= rho;
+                g[q] = deb[q] * by[q];
+                sum += g[q];
+                along += g[q] * h[q];
+            }
+            total = plus(total, make_float4(deb[0], deb[1], deb[2], deb[3]));
+            product = plus(product,
+                           make_float4(deb[0] * h[0], deb[1] * h[1], deb[2] * h[2], deb[3] * h[3]));
+            sum = warp_sum(sum) / D;
+            along = warp_sum(along) / D;
+            *(float4 *)(p.f.out + place) = make_float4(
+                d.x + rho * (g[0] - sum - h[0] * along), d.y + rho * (g[1] - sum - h[1] * along),
+                d.z + rho * (g[2] - sum - h[2] * along), d.w + rho * (g[3] - sum - h[3] * along));
+        }
+    }
+    shares_of[0][warp][lane] = total;
+    shares_of[1][warp][lane] = product;
+    __syncthreads();
+    if (warp >= 2) return;
+    float4 sum = {0, 0, 0, 0};
+    for (int w = 0; w < span_warps; w++) sum = plus(sum, shares_of[warp][w][lane]);
+    *(float4 *)(sums + (size_t)block * (2 * D) + warp * D + 4 * lane) = sum;
+}
+
+/* Adds a graph's spans, and what the quarters left of de' (w2 z + c2), to the gradients of shift, scale and gate: a block a
+ * graph, a thread a column of the three. */
+template <int D, int Q>
+__global__ void __launch_bounds__(3 * D)
+    lean_graph_kernel(const __grid_constant__ lean_gradient p, const uint32_t *starts,
+                      const uint32_t *runs, const float *sums, float *to) {
+    const int kinds = layout<D, Q, 0>::kinds, kind = layout<D, Q, 0>::kind_gate;
+    int graph = (int)blockIdx.x, col = (int)threadIdx.x;
+    float sum = 0;
+    if (col < 2 * D) {
+        int first = (int)starts[graph] / span + graph;
+        int last = (int)starts[graph + 1] / span + graph + 1;
+#pragma unroll 8
+        for (int s = first; s < last; s++) sum += sums[(size_t)s * (2 * D) + col];
+    } else {
+        const float *of = p.f.run_sums + kind * D + col - 2 * D;
+#pragma unroll 4
+        for (uint32_t r = runs[graph]; r < runs[graph + 1]; r++)
+#pragma unroll
+            for (int q = 0; q < Q; q++) sum += of[((size_t)q * p.f.n_runs + r) * (kinds * D)];
+    }
+    to[(size_t)graph * p.f.ld_modulation + col] += sum;
+}
+
+/* --- launches ---------------------------------------------------------------------------------------------------------- */
+/* The edges, and the sum of the blocks' weight gradients. */
+template <int D, int Q, int MS>
+bool launch(const lean_gradient &p, bool gelu, int blocks, float *dw1, float *dw2) {
+    const int bytes = layout<D, Q, MS>::bytes;
+    auto kernel = gelu ? lean_backward_kernel<D, Q, MS, true, true>
+                       : lean_backward_kernel<D, Q, MS, false, true>;
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
         cudaSuccess)
         return false;
     kernel<<<(unsigned)blocks, block_threads, (size_t)bytes, stream()>>>(p);
-    lean_weights_kernel<D>
-        <<<2 * units * strip_tiles * 128 / quads, dim3(quads, shares), 0, stream()>>>(
-            (const float4 *)p.partial, blocks, hidden / strip, dw1, dw2);
+    dim3 grid(all_units * strip_tiles * 128 / quads, Q);
+    lean_weights_kernel<D, Q, MS>
+        <<<grid, dim3(quads, shares), 0, stream()>>>((const float4 *)p.partial, blocks, dw1, dw2);
     return launched();
+}
+
+/* By the number of strips of messages. */
+template <int D, int Q, int MS = 2 * D / Q / strip>
+bool launch_strips(const lean_gradient &p, bool gelu, int blocks, float *dw1, float *dw2) {
+    if (p.f.messages == Q * MS * strip) return launch<D, Q, MS>(p, gelu, blocks, dw1, dw2);
+    if constexpr (MS > 0) return launch_strips<D, Q, MS - 1>(p, gelu, blocks, dw1, dw2);
+    return false;
+}
+
+/* Rows, and sums over graphs. */
+template <int D, int Q> bool finish_rows(const wf_op *op, const lean_gradient &p, wf_arena *arena) {
+    const wf_tensor *modulation = op->in[1];
+    const wf_part *part = op->part;
+    const wf_octets *lines = part->lines[0];
+    const int kinds = layout<D, Q, 0>::kinds;
+    float *to = wanted(modulation) ? grad_of(modulation) + op->column : NULL;
+    if constexpr (Q == 1) {
+        if (to != NULL)
+            graph_run_sums(slot_sum_step{part, p.f.run_sums, kinds * D, 3 * D, 0, NULL, false, to,
+                                         modulation->ld, false, lines});
+    } else {
+        int blocks = part->n_edges / span + part->n_graphs;
+        float *sums = scratch(arena, (size_t)blocks * (2 * D));
+        if (sums == NULL) return false;
+        lean_norm_kernel<D, Q><<<(unsigned)blocks, dim3(32, span_warps), 0, stream()>>>(
+            p, part->edge_start, part->n_graphs, sums);
+        if (to != NULL)
+            lean_graph_kernel<D, Q><<<(unsigned)part->n_graphs, 3 * D, 0, stream()>>>(
+                p, part->edge_start, lines->graph_runs, sums, to);
+    }
+    const wf_tensor *c2 = op->in[6];
+    return !wanted(c2) ||
+           sum_rows(p.f.run_sums + layout<D, Q, 0>::kind_do * D, NULL, kinds * D, lines->n_runs, D,
+                    sum_target{grad_of(c2), 0, false, false}, arena);
+}
+
+template <int D, int Q> bool backward(const wf_op *op, lean_gradient p, wf_arena *arena) {
+    const wf_octets *lines = op->part->lines[0];
+    const wf_tensor *w1 = op->in[4], *w2 = op->in[5], *tables[2] = {op->in[2], op->in[3]};
+    int hidden = p.f.messages + 2 * D, most = processor_count() / Q;
+    int blocks = (lines->n_chunks + groups - 1) / groups;
+    blocks = Q * (blocks < most ? blocks : most);
+    p.f.slots = scratch(arena, wf_octets_slots(lines) * (size_t)hidden);
+    p.f.run_sums =
+        scratch(arena, (size_t)(Q * lines->n_runs) * (size_t)(layout<D, Q, 0>::kinds * D));
+    p.partial = scratch(arena, (size_t)blocks * (all_units * strip * strip));
+    if (p.f.slots == NULL || p.f.run_sums == NULL || p.partial == NULL) return false;
+    if (Q > 1) {
+        p.quarter_debs = (uint2 *)scratch(arena, (size_t)(Q * p.edges) * (D / 2));
+        if (p.quarter_debs == NULL) return false;
+    }
+    if (!launch_strips<D, Q>(p, op->unit == WF_UNIT_GELU, blocks,
+                             wanted(w1) ? grad_of(w1) + (size_t)p.f.skipped * D : NULL,
+                             wanted(w2) ? grad_of(w2) : NULL))
+        return false;
+    end_sums ends = {lines, op->part->n_nodes, p.f.slots,     hidden,
+                     NULL,  {NULL, NULL},      tables[0]->ld, true};
+    for (int k = 0; k < 2; k++)
+        if (wanted(tables[k])) ends.to[k] = grad_of(tables[k]) + p.f.skipped;
+    sum_ends(ends);
+    return finish_rows<D, Q>(op, p, arena) && launched();
 }
 
 } // namespace
 
 bool lean_fused_backward(const wf_op *op, wf_arena *arena) {
-    const wf_octets *lines = op->part->lines;
-    const wf_tensor *e = op->in[0], *modulation = op->in[1], *w1 = op->in[4], *w2 = op->in[5];
-    const wf_tensor *c2 = op->in[6], *tables[2] = {op->in[2], op->in[3]};
     const wf_tensor *mean = op->out[1], *to[2] = {op->out[2], op->out[3]};
-    int de = e->cols, all = w1->rows - 2 * de, messages = to[0] == NULL ? 0 : all;
-    int hidden = messages + 2 * de, blocks = (lines->n_chunks + groups - 1) / groups;
-    if (blocks > processor_count()) blocks = processor_count();
-    lean_gradient p = {lean_operands(op, messages)};
+    int de = op->in[0]->cols, messages = to[0] == NULL ? 0 : op->in[4]->rows - 2 * de;
+    lean_gradient p = {lean_operands(op, op->part->lines[0], messages)};
     p.f.out = grad_of(op->out[0]);
-    p.f.slots = scratch(arena, wf_octets_slots(lines) * (size_t)hidden);
-    p.f.run_sums = scratch(arena, (size_t)lines->n_runs * (size_t)(kinds * de));
-    p.partial = scratch(arena, (size_t)blocks * (2 * units * strip * strip));
-    if (p.f.slots == NULL || p.f.run_sums == NULL || p.partial == NULL) return false;
     for (int k = 0; k < 2 && messages > 0; k++) p.dto[k] = grad_of(to[k]);
     if (messages > 0) p.ld_dto = to[0]->ld;
     if (op->mode == WF_SUM_MEAN) p.degree = (const float *)op->part->degree;
     p.dmean = grad_of(mean);
     p.ld_dmean = mean->ld;
-    float *dw1 = wanted(w1) ? grad_of(w1) + (size_t)p.f.skipped * (size_t)de : NULL;
-    float *dw2 = wanted(w2) ? grad_of(w2) : NULL;
-    bool gelu = op->unit == WF_UNIT_GELU, done;
-    if (de == 32)
-        done =
-            gelu ? launch<32, true>(p, blocks, dw1, dw2) : launch<32, false>(p, blocks, dw1, dw2);
-    else
-        done =
-            gelu ? launch<64, true>(p, blocks, dw1, dw2) : launch<64, false>(p, blocks, dw1, dw2);
-    if (!done) return false;
-    for (int k = 0; k < 2; k++)
-        if (wanted(tables[k]))
-            node_slot_sums(slot_sum_step{
-                op->part, p.f.slots, hidden, hidden, k == 0 ? slots_as_dst : slots_as_src, NULL,
-                false, grad_of(tables[k]) + p.f.skipped, tables[k]->ld, false, lines});
-    if (wanted(modulation))
-        graph_run_sums(slot_sum_step{op->part, p.f.run_sums, kinds * de, 3 * de, 0, NULL, false,
-                                     grad_of(modulation) + op->column, modulation->ld, false,
-                                     lines});
-    return !wanted(c2) || sum_rows(p.f.run_sums + 3 * de, NULL, kinds * de, lines->n_runs, de,
-                                   sum_target{grad_of(c2), 0, false, false}, arena);
+    p.edges = op->part->n_edges;
+    return de == 32   ? backward<32, 1>(op, p, arena)
+           : de == 64 ? backward<64, 1>(op, p, arena)
+                      : backward<128, 4>(op, p, arena);
 }
 
 } // namespace wf_gpu

@@ -1,7 +1,9 @@
-/* lean_forward_cuda: the edges of a lean block forward, in one kernel and two sums of its slots.
+/* lean_forward_cuda: the edges of a lean block forward, in one kernel and the sums of its slots.
  *
  *   eb = LN(e) modulated    [m | z] = unit(w1 eb + ad[dst] + as[src])    e' = e + (1 + gate) (w2 z + c2)
- * block   256 threads, two warpgroups; persistent: weights become bf16 panels once, then a warpgroup takes chunks of lines
+ * block   three warpgroups, one block a multiprocessor: weights become bf16 panels once, then a warpgroup takes chunks of
+ *         lines. At D = 128 one kernel makes the messages and another the update: both halves of the weights together would
+ *         leave no room for more than two warpgroups
  * tile    64 rows: e by 16-byte loads into fragments; hidden columns 64 at a time, accumulators begin as ad + as;
  *         z goes on into w2 from registers, m through shared memory into its sums
  * flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D
@@ -15,55 +17,78 @@ namespace {
 using namespace lean;
 using namespace mma;
 
-enum { block_threads = 256, groups = 2, strip = 64, strip_tiles = strip / 8, strip_bytes = 8192 };
+enum {
+    strip = 64,
+    strip_tiles = strip / 8,
+    strip_bytes = 8192,
+    groups = 3,
+    block_threads = 128 * groups,
+    buffers = 2 /* for strips of messages, used in turn */
+};
 
-/* Shared memory, in this order. */
-template <int D> struct layout {
-    int w2, tiles, carried, sums, c2, bytes;
-    static constexpr int buffers = D > 64 ? 1 : 2;
-    static constexpr bool in_tiles = D > 64; /* sums of eb lie where a strip of messages will */
-    __host__ __device__ explicit layout(int messages) {
-        w2 = (int)panel_bytes(messages + 2 * D, D);
-        tiles = w2 + (int)panel_bytes(D, 2 * D);
-        carried = tiles + groups * buffers * strip_bytes;
-        int end = carried + messages / strip * block_threads * 16;
-        sums = in_tiles ? tiles : end;
-        c2 = in_tiles ? end : sums + groups * 2 * 4 * D * 4;
-        bytes = c2 + D * 4;
-    }
+/* Shared memory, in this order. MS: strips of messages. */
+template <int D, int MS, bool Update> struct layout {
+    static constexpr int messages = MS * strip, hidden = messages + (Update ? 2 * D : 0);
+    static constexpr bool held = D <= 64 || !Update; /* eb in registers, else in a panel */
+    static constexpr int w2 = (int)panel_bytes(hidden, D),
+                         tiles = w2 + (Update ? (int)panel_bytes(D, 2 * D) : 0),
+                         carried = tiles + (MS > 0 ? groups * buffers * strip_bytes : 0),
+                         eb = carried + MS * block_threads * 16, /* a multiple of 1,024 */
+        sums = eb + (held ? 0 : groups * (int)panel_bytes(tile_rows, D)),
+                         tables = sums + groups * 2 * 4 * D * 4,
+                         c2 = tables + block_threads / 32 * shared_strip_bytes, bytes = c2 + D * 4;
 };
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
 /* One warpgroup's way through its tiles. */
-template <int D, bool Gelu, bool Wide> struct walker {
+template <int D, int MS, bool Update, bool Gelu, bool Wide> struct walker {
+    using at = layout<D, MS, Update>;
     const lean_fused &p;
-    layout<D> at;
-    panel w1, w2;
     int group, warp, lane, thread; /* thread of the warpgroup */
     int column;                    /* the lane's first of sixteen */
     lane_rows rows;
-    fragment eb[D / 16];
+    fragment eb[at::held ? D / 16 : 1];
     float graph_carried;
     int which; /* buffer of the next strip */
 
-    __device__ explicit walker(const lean_fused &args)
-        : p(args), at(args.messages), w1{shared_address(shared), args.messages + 2 * D},
-          w2{shared_address(shared) + (uint32_t)at.w2, D}, group((int)threadIdx.x / 128),
-          warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),
-          thread((int)threadIdx.x % 128), column(4 * (lane % 4)), graph_carried(0), which(0) {}
+    __device__ explicit walker(const lean_fused &args) : p(args), graph_carried(0), which(0) {
+        refresh();
+    }
+    /* Who I am, again: what is derived from it need not stay in registers from one phase to the next. */
+    __device__ void refresh() {
+        int id;
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(id));
+        group = id / 128;
+        warp = id / 32 % 4;
+        lane = id % 32;
+        thread = id % 128;
+        column = 4 * (lane % 4);
+    }
+    __device__ panel w1() const { return panel{shared_address(shared), at::hidden}; }
+    __device__ panel w2() const { return panel{shared_address(shared) + (uint32_t)at::w2, D}; }
+    __device__ panel eb_tile() const {
+        return panel{shared_address(shared) +
+                         (uint32_t)(at::eb + group * (int)panel_bytes(tile_rows, D)),
+                     tile_rows};
+    }
+    __device__ shared_strip next() const { /* of the tables */
+        return shared_strip{shared + at::tables + (group * 4 + warp) * shared_strip_bytes};
+    }
 
     __device__ void stage() const {
-        stage_panel(w1, 0, p.w1 + (size_t)p.skipped * D, D, w1.rows, D);
-        stage_panel(w2, 0, p.w2, 2 * D, D, 2 * D);
-        float *c2 = (float *)(shared + at.c2);
-        for (int i = (int)threadIdx.x; i < D; i += block_threads) c2[i] = p.c2[i];
+        stage_panel(w1(), 0, p.w1 + (size_t)p.skipped * D, D, at::hidden, D);
+        float *c2 = (float *)(shared + at::c2);
+        if (Update) {
+            stage_panel(w2(), 0, p.w2, 2 * D, D, 2 * D);
+            for (int i = (int)threadIdx.x; i < D; i += block_threads) c2[i] = p.c2[i];
+        }
         __syncthreads();
     }
 
-    __device__ panel buffer(int which) const {
+    __device__ panel buffer(int index) const {
         return panel{shared_address(shared) +
-                         (uint32_t)(at.tiles + (group * layout<D>::buffers + which) * strip_bytes),
+                         (uint32_t)(at::tiles + (group * buffers + index) * strip_bytes),
                      tile_rows};
     }
 
@@ -76,25 +101,19 @@ template <int D, bool Gelu, bool Wide> struct walker {
         for (int k = 0; k < 2; k++) load_row<D>(v[k], p.e + (size_t)rows.row[k] * D + column);
 #pragma unroll
         for (int k = 0; k < 2; k++) normalise<D>(v[k], &mean, &rho);
-        float total[D / 4];
+        if (!at::held) group_barrier(1 + group); /* the last tile's products are done */
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
             float4 shift = __ldg((const float4 *)(mod + 16 * j));
             float4 scale = __ldg((const float4 *)(mod + D + 16 * j));
             float4 upper = modulated(v[0][j], scale, shift);
             float4 lower = modulated(v[1][j], scale, shift);
-            eb[j] = fragment_of(upper, lower);
-            float4 both = plus(masked(rows.there[0], upper), masked(rows.there[1], lower));
-            total[4 * j] = both.x, total[4 * j + 1] = both.y;
-            total[4 * j + 2] = both.z, total[4 * j + 3] = both.w;
-        }
-        column_sums(total);
-        int first = first_kept<D / 4>();
-        if (layout<D>::in_tiles) group_barrier(1 + group);
-#pragma unroll
-        for (int k = 0; k < D / 32; k++) {
-            int f = first + k;
-            sums[warp * D + f / 4 * 16 + column + f % 4] = total[k];
+            fragment both = fragment_of(upper, lower);
+            if constexpr (at::held) eb[j] = both;
+            else store_fragment(eb_tile(), 16 * warp, j, both);
+            if (Update)
+                sum_columns(plus(masked(rows.there[0], upper), masked(rows.there[1], lower)),
+                            sums + warp * D + 16 * j);
         }
     }
 
@@ -109,26 +128,35 @@ template <int D, bool Gelu, bool Wide> struct walker {
         }
     }
 
-    /* x of hidden columns n .. n + 63. */
-    __device__ void hidden(float (&x)[strip_tiles][4], int n) const {
+    /* The tables for hidden columns n .. n + 63. */
+    __device__ void fetch(int n) {
         const float *of_a = rows.from_a ? p.as : p.ad, *of_b = rows.from_a ? p.ad : p.as;
-        int at_column = p.skipped + n + column;
-        load_tables(x, of_a + (size_t)rows.a * p.ld_table + at_column,
-                    of_b + (size_t)rows.b[0] * p.ld_table + at_column,
-                    of_b + (size_t)rows.b[1] * p.ld_table + at_column);
+        int from = p.skipped + n;
+        next().fetch(of_a + (size_t)rows.a * p.ld_table + from,
+                     of_b + (size_t)rows.b[0] * p.ld_table + from,
+                     of_b + (size_t)rows.b[1] * p.ld_table + from);
+    }
+
+    /* x of hidden columns n .. n + 63, whose tables have been fetched. */
+    __device__ void hidden(float (&x)[strip_tiles][4], int n) {
+        next().take(x);
         begin<Wide>();
-        forward_mma<Wide>(x, eb, w1, n, 0, false);
-        finish<Wide>();
+        if constexpr (at::held) forward_mma<Wide>(x, eb, w1(), n, 0, false);
+        else tile_forward_mma<Wide, D / 16>(x, eb_tile(), 16 * warp, 0, w1(), n, 0, false);
+        commit<Wide>();
+        if (n + strip < at::hidden) fetch(n + strip);
+        wait<Wide>();
         settle(x);
     }
 
     __device__ void messages(const tile_runs &t, int octet0, const float *sums) {
-        for (int n = 0; n < p.messages; n += strip) {
+#pragma unroll 1
+        for (int n = 0; n < at::messages; n += strip) {
+            refresh();
             panel tile = buffer(which);
-            which ^= layout<D>::buffers - 1;
+            which ^= 1;
             float x[strip_tiles][4];
             hidden(x, n);
-            if (layout<D>::buffers == 1) group_barrier(1 + group);
 #pragma unroll
             for (int j = 0; j < strip_tiles; j++)
 #pragma unroll
@@ -138,22 +166,23 @@ template <int D, bool Gelu, bool Wide> struct walker {
             for (int j = 0; j < strip / 16; j++)
                 store_fragment(tile, 16 * warp, j, fragment_of(x[2 * j], x[2 * j + 1]));
             group_barrier(1 + group);
-            if (n == 0 && !layout<D>::in_tiles) sum_runs(sums, t);
+            if (Update && n == 0) sum_runs(sums, t);
             float4 *carried =
-                (float4 *)(shared + at.carried) + n / strip * block_threads + (int)threadIdx.x;
+                (float4 *)(shared + at::carried) + n / strip * block_threads + group * 128 + thread;
             float4 value = *carried;
             sum_tile(tile, 16 * warp, t, octet0, p.n_octets, p.slots + n + 16 * warp + column,
-                     p.messages, &value);
+                     at::messages, &value);
             *carried = value;
         }
     }
 
-    __device__ void update() const {
+    __device__ void update() {
         float o[D / 8][4];
 #pragma unroll
         for (int n = 0; n < 2 * D; n += strip) {
+            refresh();
             float x[strip_tiles][4];
-            hidden(x, p.messages + n);
+            hidden(x, at::messages + n);
             fragment z[strip / 16];
 #pragma unroll
             for (int j = 0; j < strip_tiles; j++)
@@ -162,12 +191,12 @@ template <int D, bool Gelu, bool Wide> struct walker {
 #pragma unroll
             for (int j = 0; j < strip / 16; j++) z[j] = fragment_of(x[2 * j], x[2 * j + 1]);
             begin<Wide>();
-            forward_mma<Wide>(o, z, w2, 0, n, n == 0);
+            forward_mma<Wide>(o, z, w2(), 0, n, n == 0);
             finish<Wide>();
             settle(o);
         }
         const float *gate = p.modulation + (size_t)rows.graph * p.ld_modulation + 2 * D + column;
-        const float *c2 = (const float *)(shared + at.c2) + column;
+        const float *c2 = (const float *)(shared + at::c2) + column;
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
             float4 by = __ldg((const float4 *)(gate + 16 * j));
@@ -189,51 +218,105 @@ template <int D, bool Gelu, bool Wide> struct walker {
     __device__ void run() {
         int parity = 0;
         for (int chunk = (int)blockIdx.x + (int)gridDim.x * group; chunk < p.n_chunks;
-             chunk += (int)gridDim.x * groups)
-            for (int tile = 0; tile < p.tiles; tile++, parity ^= 1) {
-                int pair = (chunk * p.tiles + tile) * 4;
-                rows = rows_of_pair(p.octets, pair + warp, true);
-                tile_runs t = runs_of_tile(p.octets, pair);
-                float *sums =
-                    (float *)(shared + at.sums) +
-                    (layout<D>::in_tiles ? group * strip_bytes / 4 : (group * 2 + parity) * 4 * D);
+             chunk += (int)gridDim.x * groups) {
+            int first = chunk * p.steps, last = first + p.steps;
+            lane_rows coming = rows_of_pair(p.octets, first + warp, last);
+            for (int pair = first; pair < last; pair += 4, parity ^= 1) {
+                refresh();
+                rows = coming;
+                fetch(0);
+                coming = rows_of_pair(p.octets, pair + 4 + warp, last);
+                tile_runs t = runs_of_tile(p.octets, pair, last);
+                float *sums = (float *)(shared + at::sums) + (group * 2 + parity) * 4 * D;
                 norm(sums);
-                if (layout<D>::in_tiles || p.messages == 0) {
+                prefetch_rows<D>(p.e, coming.row[0], coming.row[1]);
+                if (!at::held) publish();
+                if (MS == 0) {
                     group_barrier(1 + group);
                     sum_runs(sums, t);
+                } else {
+                    messages(t, 2 * pair, sums);
                 }
-                if (p.messages > 0) messages(t, 2 * pair, sums);
-                update();
+                if (Update) update();
             }
+        }
     }
 };
 
-template <int D, bool Gelu, bool Wide>
-__global__ void __launch_bounds__(block_threads, D > 64 ? 1 : 2)
+template <int D, int MS, bool Update, bool Gelu, bool Wide>
+__global__ void __launch_bounds__(block_threads, 1)
     lean_forward_kernel(const __grid_constant__ lean_fused p) {
-    walker<D, Gelu, Wide> w(p);
+    walker<D, MS, Update, Gelu, Wide> w(p);
     w.stage();
     w.run();
 }
 
-template <int D, bool Gelu, bool Wide> bool launch(const lean_fused &p, int processors) {
-    int bytes = layout<D>(p.messages).bytes;
-    auto kernel = lean_forward_kernel<D, Gelu, Wide>;
+template <int D, int MS, bool Update> bool launch(const lean_fused &p, bool gelu) {
+    const int bytes = layout<D, MS, Update>::bytes;
+    auto kernel = gelu ? lean_forward_kernel<D, MS, Update, true, true>
+                       : lean_forward_kernel<D, MS, Update, false, true>;
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
         cudaSuccess)
         return false;
-    int each = D > 64 ? 1 : 2, blocks = (p.n_chunks + groups - 1) / groups;
-    if (blocks > processors * each) blocks = processors * each;
+    int blocks = p.n_chunks < processor_count() ? p.n_chunks : processor_count();
     kernel<<<(unsigned)blocks, block_threads, (size_t)bytes, stream()>>>(p);
     return launched();
 }
 
-template <int D> bool launch_unit(const lean_fused &p, int unit, int processors) {
-    return unit == WF_UNIT_GELU ? launch<D, true, true>(p, processors)
-                                : launch<D, false, true>(p, processors);
+/* By the number of strips of messages. */
+template <int D, int MS = 2 * D / strip> bool launch_strips(lean_fused p, bool gelu) {
+    if constexpr (D <= 64) {
+        if (p.messages == MS * strip) return launch<D, MS, true>(p, gelu);
+        if constexpr (MS > 0) return launch_strips<D, MS - 1>(p, gelu);
+        return false;
+    } else {
+        if (p.messages > 0 && !launch<D, MS, false>(p, gelu)) return false;
+        p.skipped += p.messages;
+        return launch<D, 0, true>(p, gelu);
+    }
+}
+
+/* A warp takes one end of a node and 128 columns, four a lane; the list's rows are known to all lanes beforehand, and eight
+ * of them are on their way at a time. */
+__global__ void __launch_bounds__(threads_each)
+    end_sums_kernel(end_sums s, const uint32_t *start, const uint32_t *rows) {
+    int list = (int)(blockIdx.x * (threads_each / 32) + threadIdx.x / 32);
+    int lane = (int)(threadIdx.x % 32), col = (int)(blockIdx.y * 128) + 4 * lane;
+    if (list >= 2 * s.nodes || s.to[list % 2] == NULL) return;
+    uint32_t first = start[list], last = start[list + 1];
+    float4 sum = {0, 0, 0, 0};
+    for (; first < last; first += 32) {
+        uint32_t own = first + lane < last ? rows[first + lane] : 0;
+        int count = min(32, (int)(last - first));
+        for (int i = 0; i < count; i += 8) {
+            float4 x[8];
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                uint32_t row = __shfl_sync(0xffffffffu, own, (i + k) % 32);
+                if (i + k < count && col < s.cols)
+                    x[k] = __ldcs((const float4 *)(s.slots + (size_t)row * s.cols + col));
+            }
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (i + k < count && col < s.cols) sum = plus(sum, x[k]);
+        }
+    }
+    if (col >= s.cols) return;
+    float degree = s.degree == NULL ? 1 : s.degree[list / 2], by = degree > 0 ? 1 / degree : 0;
+    float4 *to = (float4 *)(s.to[list % 2] + (size_t)(list / 2) * s.ld_to + col);
+    sum = scaled(by, sum);
+    *to = s.add ? plus(*to, sum) : sum;
 }
 
 } // namespace
+
+void lean::sum_ends(const end_sums &sums) {
+    if (sums.nodes == 0 || sums.cols == 0) return;
+    dim3 grid(blocks_for(2 * (size_t)sums.nodes, threads_each / 32),
+              blocks_for((size_t)sums.cols, 128));
+    end_sums_kernel<<<grid, threads_each, 0, stream()>>>(sums, sums.lines->slot_start,
+                                                         sums.lines->slots);
+}
 
 int lean::processor_count() {
     static int count = 0;
@@ -241,13 +324,12 @@ int lean::processor_count() {
     return count;
 }
 
-lean_fused lean::lean_operands(const wf_op *op, int messages) {
-    const wf_octets *lines = op->part->lines;
+lean_fused lean::lean_operands(const wf_op *op, const wf_octets *lines, int messages) {
     const wf_tensor *modulation = op->in[1], *w1 = op->in[4];
     return lean_fused{lines->octets,
                       lines->n_octets,
                       lines->n_chunks,
-                      lines->steps / 4,
+                      lines->steps,
                       data_of(op->in[0]),
                       data_of(op->out[0]),
                       data_of(modulation) + op->column,
@@ -260,9 +342,19 @@ lean_fused lean::lean_operands(const wf_op *op, int messages) {
                       data_of(op->in[6]),
                       messages,
                       w1->rows - 2 * op->in[0]->cols - messages,
+                      lines->n_runs,
                       NULL,
                       NULL};
 }
+
+namespace {
+/* The kernels take what a multiprocessor of sm_90 has; others work step by step. */
+bool has_shared_memory() {
+    static int bytes = 0;
+    if (bytes == 0) cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    return bytes >= 227 * 1024;
+}
+} // namespace
 
 bool lean_fused_fits(const wf_op *op) {
     const wf_tensor *e = op->in[0], *modulation = op->in[1], *ad = op->in[2], *w1 = op->in[4];
@@ -270,29 +362,35 @@ bool lean_fused_fits(const wf_op *op) {
     bool widths = de == 32 || de == 64 || de == 128;
     bool aligned = op->column % 4 == 0 && modulation->ld % 4 == 0 && ad->ld % 4 == 0 &&
                    ad->ld == op->in[3]->ld;
-    return widths && aligned && messages % strip == 0 && messages <= 2 * de &&
-           op->mode != WF_SUM_ATTENTION && op->unit != WF_UNIT_SINE && op->part->lines != NULL &&
-           op->part->lines->n_chunks > 0;
+    return has_shared_memory() && widths && aligned &&
+           messages % (de > 64 ? 4 * strip : strip) == 0 && messages <= 2 * de &&
+           op->mode != WF_SUM_ATTENTION && op->unit != WF_UNIT_SINE && op->part->lines[0] != NULL &&
+           op->part->n_edges > 0;
 }
 
 bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
-    const wf_octets *lines = op->part->lines;
+    const wf_octets *lines = op->part->lines[1];
     const wf_tensor *mean = op->out[1], *to[2] = {op->out[2], op->out[3]};
     int de = op->in[0]->cols, messages = to[0] == NULL ? 0 : op->in[4]->rows - 2 * de;
-    lean_fused p = lean_operands(op, messages);
+    lean_fused p = lean_operands(op, lines, messages);
     p.slots = scratch(arena, wf_octets_slots(lines) * (size_t)messages);
     p.run_sums = scratch(arena, (size_t)lines->n_runs * (size_t)de);
     if (p.slots == NULL || p.run_sums == NULL) return false;
-    int processors = processor_count();
-    bool done = de == 32   ? launch_unit<32>(p, op->unit, processors)
-                : de == 64 ? launch_unit<64>(p, op->unit, processors)
-                           : launch_unit<128>(p, op->unit, processors);
+    bool gelu = op->unit == WF_UNIT_GELU;
+    bool done = de == 32   ? launch_strips<32>(p, gelu)
+                : de == 64 ? launch_strips<64>(p, gelu)
+                           : launch_strips<128>(p, gelu);
     if (!done) return false;
     const float *degree = op->mode == WF_SUM_MEAN ? (const float *)op->part->degree : NULL;
-    for (int k = 0; k < 2 && messages > 0; k++)
-        node_slot_sums(slot_sum_step{op->part, p.slots, messages, messages,
-                                     k == 0 ? slots_as_dst : slots_as_src, degree, false,
-                                     data_of(to[k]), to[k]->ld, true, lines});
+    if (messages > 0)
+        sum_ends(end_sums{lines,
+                          op->part->n_nodes,
+                          p.slots,
+                          messages,
+                          degree,
+                          {data_of(to[0]), data_of(to[1])},
+                          to[0]->ld,
+                          false});
     graph_run_sums(slot_sum_step{op->part, p.run_sums, de, de, 0, NULL, true, data_of(mean),
                                  mean->ld, true, lines});
     return launched();

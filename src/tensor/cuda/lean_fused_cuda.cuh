@@ -1,6 +1,6 @@
 /* lean_fused_cuda: what the fused kernels of a lean block's edges share. Formulas: wf_lean_edges in tensor/tape.h.
  *
- * A warpgroup takes tiles of 64 rows, four pairs of octets (tensor/octets.h, part->lines), and keeps an edge's way in
+ * A warpgroup takes tiles of 64 rows, four pairs of octets (tensor/octets.h, lines), and keeps an edge's way in
  * registers in the layout of mma.cuh: a lane has rows g and g + 8 of its warp, one of either octet, so both have the same
  * node a; and of every 16 columns the four from 4c on. Lanes without an edge repeat a row that exists: their values are
  * finite, and masked before they are summed.
@@ -25,7 +25,7 @@ namespace lean {
 /* The widths of an operation and where its operands lie. */
 struct lean_fused {
     const wf_octet *octets;
-    int n_octets, n_chunks, tiles; /* tiles of a chunk */
+    int n_octets, n_chunks, steps; /* pairs of a chunk */
     const float *e;
     float *out;              /* forward: e'; backward: its gradient, which becomes that of e */
     const float *modulation; /* of a graph: shift, scale, gate, each D wide */
@@ -34,15 +34,28 @@ struct lean_fused {
     int ld_table;
     const float *w1, *w2, *c2; /* without padding */
     int messages;              /* M; 0: not wanted */
-    int skipped;  /* columns of the tables and rows of w1 before the first that is used */
-    float *slots; /* forward: (slots, M); backward: (slots, M + 2D) */
-    float *
-        run_sums; /* forward: (runs, D) of eb; backward: (runs, 3D) of deb, deb * e^, de' * (w2 z + c2) */
+    int skipped; /* columns of the tables and rows of w1 before the first that is used */
+    int n_runs;
+    float *slots;    /* forward: (slots, M); backward: (slots, M + 2D) */
+    float *run_sums; /* forward: (runs, D) of eb; backward: see there */
 };
 
 /* Of an operation; slots and run_sums are still to be had. messages: all of them, or 0. */
-lean_fused lean_operands(const wf_op *op, int messages);
+lean_fused lean_operands(const wf_op *op, const wf_octets *lines, int messages);
 int processor_count();
+/* Slots (., cols) of both ends of every node: to[0][n] = [to[0][n] +] those as destination, to[1][n] as source, in the order
+ * of the lists [/ degree]. cols a multiple of 4; a target may be NULL. */
+struct end_sums {
+    const wf_octets *lines;
+    int nodes;
+    const float *slots;
+    int cols;
+    const float *degree;
+    float *to[2];
+    int ld_to;
+    bool add;
+};
+void sum_ends(const end_sums &sums);
 
 /* A warp's pair of octets: the two rows of a lane and their nodes. */
 struct lane_rows {
@@ -50,10 +63,13 @@ struct lane_rows {
     bool there[2];
     int a, b[2], graph;
     bool from_a; /* a is the source */
+    float share; /* 1 / edges of the graph */
 };
 
-__device__ inline lane_rows rows_of_pair(const wf_octet *octets, int pair, bool inside) {
-    const int4 *from = (const int4 *)(octets + 2 * pair);
+/* Behind `last` pairs there are none: the last one's rows, masked. */
+__device__ inline lane_rows rows_of_pair(const wf_octet *octets, int pair, int last) {
+    bool inside = pair < last;
+    const int4 *from = (const int4 *)(octets + 2 * (inside ? pair : last - 1));
     int g = (int)(threadIdx.x % 32) / 4;
     lane_rows r;
 #pragma unroll
@@ -67,6 +83,7 @@ __device__ inline lane_rows rows_of_pair(const wf_octet *octets, int pair, bool 
             r.a = place.z + at;
             r.graph = rest.x;
             r.from_a = (rest.z >> 8 & 0xff) != 0;
+            r.share = __int_as_float(rest.w);
         }
     }
     return r;
@@ -77,25 +94,17 @@ __device__ inline float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* Sums over the 8 lanes of equal c, each lane keeping an eighth: value[k], k < N/8, is then the sum of the lane's former
- * value[first_kept<N>() + k]. */
-template <int Half, int Bit, int N> __device__ inline void halve(float (&value)[N]) {
-    bool upper = ((int)threadIdx.x & Bit) != 0;
-#pragma unroll
-    for (int k = 0; k < Half; k++) {
-        float send = upper ? value[k] : value[k + Half];
-        float keep = upper ? value[k + Half] : value[k];
-        value[k] = keep + __shfl_xor_sync(0xffffffffu, send, Bit);
-    }
-}
-template <int N> __device__ inline void column_sums(float (&value)[N]) {
-    halve<N / 2, 16>(value);
-    halve<N / 4, 8>(value);
-    halve<N / 8, 4>(value);
-}
-template <int N> __device__ inline int first_kept() {
+/* Sums over the 8 lanes of equal c of four columns a lane, from 16 columns' first on, to sums[0 .. 15]. */
+__device__ inline void sum_columns(const float4 &value, float *sums) {
     int lane = (int)(threadIdx.x % 32);
-    return (lane >> 4 & 1) * (N / 2) + (lane >> 3 & 1) * (N / 4) + (lane >> 2 & 1) * (N / 8);
+    bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;
+    float first =
+        (upper ? value.z : value.x) + __shfl_xor_sync(0xffffffffu, upper ? value.x : value.z, 16);
+    float second =
+        (upper ? value.w : value.y) + __shfl_xor_sync(0xffffffffu, upper ? value.y : value.w, 16);
+    float sum = (odd ? second : first) + __shfl_xor_sync(0xffffffffu, odd ? first : second, 8);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 4);
+    if ((lane & 4) == 0) sums[4 * (lane % 4) + 2 * upper + odd] = sum;
 }
 
 /* --- a row tile's layer norm ----------------------------------------------------------------------------------- */
@@ -131,23 +140,97 @@ __device__ inline float4 modulated(const float4 &hat, const float4 &scale, const
 __device__ inline float4 plus(const float4 &x, const float4 &y) {
     return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
 }
+__device__ inline float4 scaled(float by, const float4 &x) {
+    return make_float4(by * x.x, by * x.y, by * x.z, by * x.w);
+}
 __device__ inline float4 masked(bool there, const float4 &x) {
     return there ? x : make_float4(0, 0, 0, 0);
 }
 
 /* --- tables ------------------------------------------------------------------------------------------------------ */
-/* acc (rows, 64) = table of a + table of b: what the hidden product is added to. Both point at the lane's first column;
- * columns sixteen apart. */
-template <int Tiles>
-__device__ inline void load_tables(float (&acc)[Tiles][4], const float *of_a, const float *of_b0,
-                                   const float *of_b1) {
+/* Rows of two tables for a strip of 64 hidden columns, fetched ahead: node a's of one, b's of the other. Each pointer is at
+ * column 0 of the strip. */
+__device__ inline void into(float (&acc)[8][4], int j, const float4 &x, const float4 &y) {
+    acc[2 * j][0] = x.x, acc[2 * j][1] = x.y, acc[2 * j + 1][0] = x.z, acc[2 * j + 1][1] = x.w;
+    acc[2 * j][2] = y.x, acc[2 * j][3] = y.y, acc[2 * j + 1][2] = y.z, acc[2 * j + 1][3] = y.w;
+}
+
+/* In the lane's registers. */
+struct register_strip {
+    float4 a[4], b[2][4];
+    __device__ void fetch(const float *of_a, const float *of_b0, const float *of_b1) {
+        int column = 4 * (int)(threadIdx.x % 4);
 #pragma unroll
-    for (int j = 0; j < Tiles / 2; j++) {
-        float4 a = __ldg((const float4 *)(of_a + 16 * j));
-        float4 x = plus(a, __ldg((const float4 *)(of_b0 + 16 * j)));
-        float4 y = plus(a, __ldg((const float4 *)(of_b1 + 16 * j)));
-        acc[2 * j][0] = x.x, acc[2 * j][1] = x.y, acc[2 * j + 1][0] = x.z, acc[2 * j + 1][1] = x.w;
-        acc[2 * j][2] = y.x, acc[2 * j][3] = y.y, acc[2 * j + 1][2] = y.z, acc[2 * j + 1][3] = y.w;
+        for (int j = 0; j < 4; j++) {
+            a[j] = __ldg((const float4 *)(of_a + column + 16 * j));
+            b[0][j] = __ldg((const float4 *)(of_b0 + column + 16 * j));
+            b[1][j] = __ldg((const float4 *)(of_b1 + column + 16 * j));
+        }
+    }
+    /* acc = a's row + b's row. */
+    __device__ void take(float (&acc)[8][4]) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) into(acc, j, plus(a[j], b[0][j]), plus(a[j], b[1][j]));
+    }
+};
+
+/* In shared memory, by asynchronous copies: a warp's own 2,560 bytes. */
+enum { shared_strip_bytes = 2560 };
+struct shared_strip {
+    unsigned char *base;
+    static __device__ void copy(void *to, const float *from) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(mma::shared_address(to)),
+                     "l"(from)
+                     : "memory");
+    }
+    __device__ void fetch(const float *of_a, const float *of_b0, const float *of_b1) {
+        int lane = (int)(threadIdx.x % 32);
+        __syncwarp(); /* all have taken the last strip */
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            copy(base + 512 * j + 16 * lane, of_a + 4 * (lane % 4) + 16 * j);
+        copy(base + 2048 + 16 * lane, (lane < 16 ? of_b0 : of_b1) + 4 * (lane % 16));
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    __device__ void arrive() const {
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncwarp();
+    }
+    __device__ float4 of_a(int j) const {
+        return *(const float4 *)(base + 512 * j + 16 * (threadIdx.x % 32));
+    }
+    __device__ float4 of_b(int k, int j) const {
+        return *(const float4 *)(base + 2048 + 256 * k + 64 * j + 16 * (threadIdx.x % 4));
+    }
+    __device__ void take(float (&acc)[8][4]) const {
+        arrive();
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            into(acc, j, plus(of_a(j), of_b(0, j)), plus(of_a(j), of_b(1, j)));
+    }
+    /* acc = by_a * a's row + by[k] * b's row, zero where there is no edge. */
+    __device__ void take(float (&acc)[8][4], float by_a, const float (&by)[2],
+                         const bool (&there)[2]) const {
+        arrive();
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float4 a = scaled(by_a, of_a(j));
+            into(acc, j, masked(there[0], plus(a, scaled(by[0], of_b(0, j)))),
+                 masked(there[1], plus(a, scaled(by[1], of_b(1, j)))));
+        }
+    }
+};
+
+/* Rows of the edge stream that the next tile will read, into L2. */
+template <int D> __device__ inline void prefetch_rows(const float *stream, int upper, int lower) {
+    int c = (int)(threadIdx.x % 4);
+    const int lines = D * 4 / 128; /* of a row */
+#pragma unroll
+    for (int k = 0; k < (2 * lines + 3) / 4; k++) {
+        int line = c + 4 * k;
+        if (line < 2 * lines)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(
+                stream + (size_t)(line < lines ? upper : lower) * D + line % lines * 32));
     }
 }
 
@@ -159,10 +242,11 @@ struct tile_runs {
     int run[4];
 };
 
-__device__ inline tile_runs runs_of_tile(const wf_octet *octets, int pair) {
+__device__ inline tile_runs runs_of_tile(const wf_octet *octets, int pair, int last) {
     tile_runs t = {0, 0, 0, {0, 0, 0, 0}};
 #pragma unroll
     for (int k = 0; k < 4; k++) {
+        if (pair + k >= last) continue;
         int4 first = __ldg((const int4 *)(octets + 2 * (pair + k)) + 1);
         int4 second = __ldg((const int4 *)(octets + 2 * (pair + k)) + 3);
         t.begins |= (uint32_t)((first.z >> 16 & 1) << k);

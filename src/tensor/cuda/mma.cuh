@@ -125,8 +125,25 @@ __device__ inline fragment fragment_of(const float (&first)[4], const float (&se
                      pack(second[2], second[3])}};
 }
 
+/* Where a lane's part of the 16 x 16 block (rows row0 .., group 0) of a panel begins, as ldmatrix and stmatrix take it: lane l
+ * names row l % 16 of the first (l < 16) or second eight columns. Other groups of the strip are 32 * group away by xor. */
+__device__ inline uint32_t block_address(const panel &of, int row0) {
+    int lane = (int)(threadIdx.x % 32), row = row0 + lane % 16;
+    return of.base + (uint32_t)(row * strip_pitch + (lane / 16 ^ row) % 8 * 16);
+}
+__device__ inline uint32_t block_address(const panel &of, int row0, int group) {
+    return (block_address(of, row0) ^ (uint32_t)(group % 4 * 32)) +
+           (uint32_t)(group / 4 * of.rows * strip_pitch);
+}
+
 /* Sixteen columns `group` of this warp's rows of a 64-row panel; `row0` is 16 times the warp's place. Callers publish(). */
 __device__ inline void store_fragment(const panel &to, int row0, int group, const fragment &f) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     block_address(to, row0, group)),
+                 "r"(f.r[0]), "r"(f.r[1]), "r"(f.r[2]), "r"(f.r[3])
+                 : "memory");
+#else
     int lane = (int)(threadIdx.x % 32), row = row0 + lane / 4;
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -134,6 +151,7 @@ __device__ inline void store_fragment(const panel &to, int row0, int group, cons
                                                      (uint32_t)(lane % 4 * 4)),
                      "r"(f.r[k])
                      : "memory");
+#endif
 }
 
 template <int Tiles> __device__ inline void clear(float (&acc)[Tiles][4]) {
@@ -202,10 +220,12 @@ __device__ inline void warp_row(float (&acc)[Tiles][4], const uint32_t (&a)[4], 
 
 /* --- wgmma -------------------------------------------------------------------------------------------------------- */
 #if WF_HAS_WGMMA
-/* Descriptor of a panel: start, distance of strips (read when n runs along the strip) and of groups of 8 rows, swizzle. */
-__device__ inline uint64_t descriptor(uint32_t address, int strip_bytes) {
-    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)((strip_bytes & 0x3ffff) >> 4) << 16 |
-           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+/* Descriptor of a panel from `offset` bytes on: start, distance of strips (read when n runs along the strip) and of groups
+ * of 8 rows, swizzle. Addresses have 18 bits, so the offset is added without a carry into the next field. */
+__device__ inline uint64_t descriptor(uint32_t base, int offset, int strip_bytes) {
+    uint32_t low = (base >> 4 | (uint32_t)(strip_bytes >> 4) << 16) + (uint32_t)(offset >> 4);
+    const uint32_t high = 1024 >> 4 | 1u << 30;
+    return (uint64_t)high << 32 | low;
 }
 
 #define WF_ACC4(t) "+f"(acc[t][0]), "+f"(acc[t][1]), "+f"(acc[t][2]), "+f"(acc[t][3])
@@ -289,11 +309,11 @@ __device__ inline void group_row(float (&acc)[All][4], uint64_t a_at, B b_at, in
 
 /* b of x W' from row n and position k; rows of the panel are n. */
 __device__ inline uint64_t forward_descriptor(const panel &w, int n, int k) {
-    return descriptor(w.base + (uint32_t)((k / 64 * w.rows + n) * strip_pitch + k % 64 * 2), 16);
+    return descriptor(w.base, (k / 64 * w.rows + n) * strip_pitch + k % 64 * 2, 16);
 }
 /* b of dy W and of dy' x, a of dy' x: rows of the panel are k, positions n run along its strips. */
 __device__ inline uint64_t backward_descriptor(const panel &w, int k, int n) {
-    return descriptor(w.base + (uint32_t)((n / 64 * w.rows + k) * strip_pitch + n % 64 * 2),
+    return descriptor(w.base, (n / 64 * w.rows + k) * strip_pitch + n % 64 * 2,
                       w.rows * strip_pitch);
 }
 #endif
@@ -460,7 +480,7 @@ __device__ inline void octet_mma(float (&acc)[Tiles][4], const panel &rows, int 
     uint32_t own = g / 2 != c ? 0u : g % 2 ? high : low; /* k = g */
     uint32_t a[4] = {own, g == 2 * pair ? ones : 0u, own, g == 2 * pair + 1 ? ones : 0u};
     warp_row<Tiles, true>(
-        acc, a, [&](int sixteen) { return backward_address(rows, row0, n0 / 8 + 2 * sixteen); });
+        acc, a, [&](int sixteen) { return block_address(rows, row0, n0 / 16 + sixteen); });
 }
 
 /* --- activations -------------------------------------------------------------------------------------------------- */

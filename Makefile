@@ -162,7 +162,7 @@ test-threads: $(THREAD_TESTS:%.c=$(BUILD)/%)
 
 check: need-check layering formatting
 	@$(MAKE) --no-print-directory BUILD=build/gcc-strict WERROR=-Werror CC=gcc all
-	@$(MAKE) --no-print-directory BUILD=build/clang-strict WERROR=-Werror CC=clang all
+	@$(MAKE) --no-print-directory BUILD=build/clang-strict WERROR=-Werror CC=clang NVCC= all # nvcc does not ask clang
 
 check-full: need-test need-browser
 	@$(MAKE) --no-print-directory check

@@ -22,11 +22,12 @@ CFLAGS += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 LDFLAGS += -fsanitize=$(SAN)
 endif
 
-# CUDA: built when nvcc is there (NVCC= leaves it out); each cuda/ folder has an absent.c for builds without it.
+# CUDA: built when nvcc is there (NVCC= leaves it out, CUDA_ARCH=90a builds for that card alone); each cuda/ folder has an absent.c for builds without it.
 ifeq ($(SAN),)
 NVCC ?= $(shell command -v nvcc 2>/dev/null)
 endif
-NVCC_FLAGS := -std=c++17 -O3 -lineinfo -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a \
+CUDA_ARCH ?= 80 90a
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
               -Xcompiler -fPIC,-Wall,-fvisibility=hidden
 
 # variant = instruction set and type

@@ -165,7 +165,8 @@ wf_status cli_sources_manifest(cli_app *app, const char *path, cli_sources *s) {
 
 /* --- conditions --------------------------------------------------------------------------------- */
 
-int cli_sources_task(const cli_sources *s, int index, int *count) {
+/* The number of the source's task, counted in order of appearance; *count: of all tasks. */
+static int task_number(const cli_sources *s, int index, int *count) {
     int found = -1;
     *count = 0;
     for (int i = 0; i < s->n; i++) {
@@ -220,7 +221,7 @@ static wf_status read_numbers(cli_app *app, cli_sources *s, wf_field_desc *field
 
 static wf_status number_tasks(cli_app *app, cli_sources *s, wf_field_desc *field) {
     int tasks;
-    cli_sources_task(s, 0, &tasks);
+    task_number(s, 0, &tasks);
     if (field->cond_size != 0 && field->cond_size != tasks)
         return cli_fail(app, WF_ERR_USAGE,
                         "the manifest has %d tasks, model.cond_size is %d; leave it out, or give "
@@ -231,7 +232,7 @@ static wf_status number_tasks(cli_app *app, cli_sources *s, wf_field_desc *field
     if (s->cond == NULL) return no_memory(app);
     for (int i = 0; i < s->n; i++) {
         float *at = s->cond + (size_t)i * (size_t)tasks;
-        at[cli_sources_task(s, i, &tasks)] = 1;
+        at[task_number(s, i, &tasks)] = 1;
         s->list[i].cond = at;
     }
     return WF_OK;

@@ -48,7 +48,4 @@ wf_status cli_sources_condition(cli_app *app, cli_sources *sources, wf_field_des
 bool cli_sources_paper(const cli_sources *sources, int index, double width, double *trained,
                        double *generated);
 
-/* The number of the source's task, counted in order of appearance; *count: of all tasks. */
-int cli_sources_task(const cli_sources *sources, int index, int *count);
-
 #endif

@@ -9,7 +9,8 @@
  * padding, count 0; all its other fields are valid, so loads need no test). 16 rows a warp, four warps a tile of 64 rows.
  * A run is up to 2 pairs over the same a, cut by the graph alone; it is the unit of sums towards a, which may stay in the
  * warp from the pair that `begins` to the one that `ends`. Whole runs, as they fit, make strands of `steps` pairs (padding
- * at the end), dealt to the warps of a chunk in turn, so that they work on the same nodes a at a time; strand 4c + w is warp w of chunk c. Warp w of the warpgroup that works on chunk c takes at step t
+ * at the end), dealt to the warps of a chunk in turn, so that they work on the same nodes a at a time; strand 4c + w is
+ * warp w of chunk c. Warp w of the warpgroup that works on chunk c takes at step t
  *     pair p = (4c + w) * steps + t,   octets 2p and 2p + 1
  * That is part->octets. part->lines are the same for kernels whose warpgroup sums towards a as a whole: a chunk is one
  * strand, at step t of it the warpgroup takes the pairs p = c * steps + 4t + 0..3, one a warp (behind the strand's last:

@@ -2,44 +2,10 @@
  * CPU's in double, outputs and scratch poisoned beforehand, twice for the same bits. Group widths around the eight rows of an
  * octet, two graphs in a tile, a bias block, fewer than eight edges into a node. All cases are tried before the test fails. */
 #include "base/cuda/device.h"
-#include "ops_case.h"
+#include "poisoned_case.h"
 
-enum { scratch_bytes = 4 << 20, most_shown = 40 };
+enum { most_shown = 40 };
 static int failures;
-
-static void poison(setup *s, void *data, size_t bytes) {
-    unsigned char *nans = malloc(bytes);
-    memset(nans, 0xff, bytes);
-    copy_in(s, data, nans, bytes);
-    free(nans);
-}
-
-/* Everything the arena hands out next is NaN. */
-static void poison_scratch(setup *s) {
-    wf_arena_mark mark = wf_arena_here(&s->tape.arena);
-    for (int k = 0; k < 8; k++) {
-        void *memory = wf_arena_alloc(&s->tape.arena, scratch_bytes);
-        assert_non_null(memory);
-        poison(s, memory, scratch_bytes);
-    }
-    wf_arena_rewind(&s->tape.arena, mark);
-}
-
-static void run_case(setup *s) {
-    const wf_op *op = s->tape.last;
-    for (int i = 0; i < WF_OP_OUTPUTS; i++)
-        if (op->out[i] != NULL)
-            poison(s, op->out[i]->data,
-                   (size_t)op->out[i]->rows * (size_t)op->out[i]->ld * s->tape.size);
-    poison_scratch(s);
-    wf_arena_mark mark = wf_arena_here(&s->tape.arena);
-    assert_true(s->tape.backend->forward[op->kind](op, &s->tape.arena));
-    wf_arena_rewind(&s->tape.arena, mark);
-    size_t count;
-    free(seed_gradients(s, &count));
-    poison_scratch(s);
-    assert_true(wf_tape_backward(&s->tape));
-}
 
 /* Says where two tensors differ most. */
 static void describe(const setup *s, const char *what, int place, const wf_tensor *a,

@@ -1,4 +1,5 @@
-/* epilogue_cuda: what becomes of the sums of a matrix product, on the registers; shared by the float and the bf16 products.
+/* epilogue_cuda: what the float and the bf16 products share: how a thread fetches its part of a tile, and what becomes of the
+ * sums, on the registers.
  *
  * A thread hands over four neighbouring sums of a row at a time, at a column that is a multiple of 4. */
 #ifndef WF_TENSOR_CUDA_EPILOGUE_CUDA_CUH
@@ -19,6 +20,32 @@ template <bool whole> __device__ inline void fetch4(const float *from, int left,
         for (int i = 0; i < 4; i++) v[i] = i < left ? from[i] : 0;
     }
 }
+
+/* This thread's part of a tile of `width` rows first .. below `count`, BK of k from k below k_end: k runs along the rows of `from`
+ * (inner) or down its columns. What lies outside is zero. */
+template <int width, int BK, int threads, bool inner, bool whole, int loads>
+__device__ inline void fetch_tile(float (&held)[loads][4], const float *from, int ld, int first,
+                                  int count, int k, int k_end) {
+#pragma unroll
+    for (int i = 0; i < loads; i++) {
+        int at = (int)threadIdx.x + i * threads;
+        int row, left;
+        const float *source;
+        if (inner) {
+            int kk = k + at % (BK / 4) * 4;
+            row = first + at / (BK / 4);
+            left = row < count ? k_end - kk : 0;
+            source = from + (size_t)row * ld + kk;
+        } else {
+            int kk = k + at / (width / 4);
+            row = first + at % (width / 4) * 4;
+            left = kk < k_end ? count - row : 0;
+            source = from + (size_t)kk * ld + row;
+        }
+        fetch4<whole>(source, left, held[i]);
+    }
+}
+
 /* Of an output, which is aligned and padded and may have just been written. */
 __device__ inline void take4(const float *from, float (&v)[4]) {
     float4 x = *(const float4 *)from;

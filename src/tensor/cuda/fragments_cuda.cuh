@@ -49,24 +49,7 @@ template <int width, int threads, bool inner, bool whole> struct tile {
     float held[loads][4];
 
     __device__ void fetch(const float *from, int ld, int first, int count, int k, int k_end) {
-#pragma unroll
-        for (int i = 0; i < loads; i++) {
-            int at = (int)threadIdx.x + i * threads;
-            int row, left;
-            const float *source;
-            if (inner) {
-                int kk = k + at % (tile_k / 4) * 4;
-                row = first + at / (tile_k / 4);
-                left = row < count ? k_end - kk : 0;
-                source = from + (size_t)row * ld + kk;
-            } else {
-                int kk = k + at / (width / 4);
-                row = first + at % (width / 4) * 4;
-                left = kk < k_end ? count - row : 0;
-                source = from + (size_t)kk * ld + row;
-            }
-            fetch4<whole>(source, left, held[i]);
-        }
+        fetch_tile<width, tile_k, threads, inner, whole>(held, from, ld, first, count, k, k_end);
     }
     __device__ void store(__nv_bfloat16 *to) const {
 #pragma unroll

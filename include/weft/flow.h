@@ -21,6 +21,7 @@ typedef struct wf_source {
     const wf_zoo *zoo;
     const float *cond;
     const char *task;
+    int share; /* places it gets where others get one; 0: one */
 } wf_source;
 
 typedef enum wf_optimizer {
@@ -67,14 +68,16 @@ typedef struct wf_fit_desc {
     size_t updates, batch;
     size_t limit; /* use only the first `limit` networks of each collection; 0: all */
     uint64_t seed;
-    double save_seconds;    /* a checkpoint at least this often: 60 */
-    size_t log_every;       /* a JSON line in `path`.log.jsonl every so many updates: 20 */
-    wf_precision precision; /* not part of the configuration: a run may go on with another */
+    double save_seconds; /* a checkpoint at least this often: 60 */
+    size_t log_every;    /* a JSON line in `path`.log.jsonl every so many updates: 20 */
+    /* not part of the configuration: a run may go on with others */
+    wf_precision precision;
+    double max_seconds; /* of training, all pieces of a run together: then it ends; 0: no limit */
 } wf_fit_desc;
 WF_API wf_fit_desc wf_fit_desc_default(void); /* our recipe: muon, preconditioned, matched */
 WF_API wf_fit_desc wf_fit_desc_paper(void);   /* AdamW, plain, independent */
 
-/* Trains until desc->updates; a checkpoint at `path` of the same configuration is continued, bit for bit.
+/* Trains until desc->updates, or until max_seconds with a warning; a checkpoint at `path` of the same configuration is continued, bit for bit.
  * On WF_ERR_INTERRUPTED and WF_ERR_DIVERGED the last good checkpoint is kept at `path`. out may be NULL. */
 WF_API wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_sources,
                              const wf_field_desc *field, const wf_fit_desc *desc, const char *path,

@@ -131,6 +131,9 @@ static wf_status read_section(cli_app *app, const char *path, const char *sectio
                         section);
     if (task[0] == '\0')
         return cli_fail(app, WF_ERR_INPUT, "%s: [%s] has an empty task", path, section);
+    int64_t share = 1;
+    CLI_TRY(wf_recipe_int(app->ctx, s->manifest, section, "share", 1, 1000, &share));
+    s->list[i].share = (int)share;
     double none[2];
     if (text->paper != NULL && !read_paper(text->paper, -1, none))
         return cli_fail(app, WF_ERR_INPUT,

@@ -8,6 +8,7 @@
  *     data = letter.conf             # with zoo: what weft run judges it on, a built-in set or a recipe's [data]
  *     cond = 1,0                     # its condition; without any, tasks are numbered: 1,0,0  0,1,0 ...
  *     task = letter                  # another name than the section's; collections may share a task
+ *     share = 3                      # places of a batch it gets where others get one
  *     paper = 0.5: 79.54 54.38, 1: 87.07 73.26    # what a paper has at these widths, trained and generated, in percent */
 #ifndef WF_CLI_SOURCES_H
 #define WF_CLI_SOURCES_H

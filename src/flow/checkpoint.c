@@ -45,6 +45,8 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *c
         WF_TRY(wf_meta_add(ctx, config, key, "%d", source->stock));
         snprintf(key, sizeof key, "source.%d.count", i);
         WF_TRY(wf_meta_add(ctx, config, key, "%zu", source->count));
+        snprintf(key, sizeof key, "source.%d.share", i);
+        WF_TRY(wf_meta_add(ctx, config, key, "%d", source->share));
         snprintf(key, sizeof key, "source.%d.hash", i);
         WF_TRY(wf_meta_add(ctx, config, key, "%016llx", (unsigned long long)source->hash));
         const char *notes[][2] = {{"path", source->path},

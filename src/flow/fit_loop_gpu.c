@@ -140,7 +140,7 @@ static wf_status run(gpu_loop *loop) {
     size_t updates = tr->desc.updates;
     wf_meter meter = wf_meter_start(tr->ctx, "training the flow", "updates", (double)updates);
     double loss = NAN, smooth = NAN;
-    while (tr->state.step < updates) {
+    while (tr->state.step < updates && !wf__trainer_late(tr)) {
         if (wf_interrupted(tr->ctx)) {
             WF_TRY(finish(loop));
             return wf__trainer_interrupted(tr);
@@ -155,6 +155,7 @@ static wf_status run(gpu_loop *loop) {
     }
     WF_TRY(finish(loop));
     wf_meter_end(&meter, (double)tr->state.step, "loss %.4f", smooth);
+    if (tr->state.step < updates) wf__trainer_cut(tr);
     return WF_OK;
 }
 

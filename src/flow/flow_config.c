@@ -270,6 +270,7 @@ wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit) {
         {"updates", (double)fit->updates, 1, 4294967295.0, false, false},
         {"batch", (double)fit->batch, 1, 1 << 20, false, false},
         {"save_seconds", fit->save_seconds, 0, HUGE_VAL, false, false},
+        {"max_seconds", fit->max_seconds, 0, HUGE_VAL, false, false},
     };
     WF_TRY(check_ranges(ctx, ranges, sizeof ranges / sizeof *ranges));
     if (fit->precondition && !fit->normalise)

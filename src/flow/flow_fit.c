@@ -107,6 +107,19 @@ double wf__trainer_seconds(const wf_trainer *tr) {
     return tr->state.seconds + wf_seconds() - tr->started;
 }
 
+bool wf__trainer_late(const wf_trainer *tr) {
+    double most = tr->desc.max_seconds;
+    return most > 0 && tr->state.step > 0 && wf__trainer_seconds(tr) >= most;
+}
+
+void wf__trainer_cut(const wf_trainer *tr) {
+    wf_warn(
+        tr->ctx,
+        "%s: max_seconds is over: training ends at update %zu of %zu, its rate at %.0f %% of lr",
+        tr->path, tr->state.step, tr->desc.updates,
+        100 * wf_schedule_factor(&tr->schedule, tr->state.step));
+}
+
 /* One line for the updates since the last one. */
 static wf_status write_line(wf_trainer *tr, double norm, double factor) {
     if (tr->log < 0 || tr->state.window_count == 0) return WF_OK;
@@ -212,7 +225,7 @@ static wf_status train(wf_trainer *tr) {
     const wf_fit_desc *desc = &tr->desc;
     wf_meter meter = wf_meter_start(tr->ctx, "training the flow", "updates", (double)desc->updates);
     double loss = NAN, smooth = NAN;
-    while (tr->state.step < desc->updates) {
+    while (tr->state.step < desc->updates && !wf__trainer_late(tr)) {
         if (wf_interrupted(tr->ctx)) {
             WF_TRY(save(tr));
             return wf__trainer_interrupted(tr);
@@ -224,7 +237,9 @@ static wf_status train(wf_trainer *tr) {
         if (last || wf_seconds() - tr->last_save >= desc->save_seconds) WF_TRY(save(tr));
     }
     wf_meter_end(&meter, (double)tr->state.step, "loss %.4f", smooth);
-    return WF_OK;
+    if (tr->state.step == desc->updates) return WF_OK;
+    wf__trainer_cut(tr);
+    return save(tr);
 }
 
 /* --- setting up --------------------------------------------------------------------------------- */

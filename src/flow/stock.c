@@ -31,6 +31,8 @@ wf_status wf_stock_graph(wf_ctx *ctx, const wf_field_desc *field, const wf_graph
                           field->fold_rows > 0 ? WF_GRAPH_FOLD_INPUT : 0, out);
 }
 
+enum { largest_share = 1000 };
+
 static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
                                size_t limit) {
     if (n < 1) return wf_fail(ctx, WF_ERR_USAGE, "no collection to train on; give at least one");
@@ -49,6 +51,9 @@ static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int
                            cond_size > 0 ? "%s: no condition, but the field expects %d numbers"
                                          : "%s: a condition, but the field has none (%d numbers)",
                            path, cond_size);
+        if (sources[i].share < 0 || sources[i].share > largest_share)
+            return wf_fail(ctx, WF_ERR_USAGE, "%s: a share of %d; it goes from 1 to %d", path,
+                           sources[i].share, largest_share);
     }
     return WF_OK;
 }
@@ -92,6 +97,7 @@ static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n,
         }
         wf_stock_source *source = &out->sources[i];
         source->stock = stock;
+        source->share = sources[i].share > 0 ? sources[i].share : 1;
         source->first = out->stocks[stock].count;
         source->count = used_networks(&sources[i], fit->limit);
         out->stocks[stock].count += source->count;
@@ -128,9 +134,25 @@ static wf_status normalise_stock(wf_ctx *ctx, wf_stock *stock) {
     return WF_OK;
 }
 
+/* Round after round of the sources that still have turns, so that a source's turns lie apart. */
+static wf_status deal_turns(wf_ctx *ctx, wf_stocks *out) {
+    int most = 1, all = 0;
+    for (int i = 0; i < out->n_sources; i++) {
+        all += out->sources[i].share;
+        if (out->sources[i].share > most) most = out->sources[i].share;
+    }
+    if (most == 1) return WF_OK;
+    WF_TRY(wf_alloc(ctx, (size_t)all, sizeof *out->turns, "turns", &out->turns));
+    for (int round = 0; round < most; round++)
+        for (int i = 0; i < out->n_sources; i++)
+            if (out->sources[i].share > round) out->turns[out->n_turns++] = (uint32_t)i;
+    return WF_OK;
+}
+
 static wf_status load_all(wf_ctx *ctx, const wf_source *sources, const wf_field_desc *field,
                           const wf_fit_desc *fit, wf_stocks *out) {
     WF_TRY(assign_sources(ctx, sources, out->n_sources, field, fit, out));
+    WF_TRY(deal_turns(ctx, out));
     for (int s = 0; s < out->n_stocks; s++) {
         wf_stock *stock = &out->stocks[s];
         WF_TRY(wf_alloc(ctx, stock->count * stock->graph->n_params, sizeof(float),
@@ -183,6 +205,7 @@ void wf_stocks_free(wf_stocks *stocks) {
     free(stocks->stocks);
     free(stocks->sources);
     free(stocks->cond);
+    free(stocks->turns);
     *stocks = (wf_stocks){0};
 }
 

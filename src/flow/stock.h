@@ -3,7 +3,7 @@
  * Collections of one architecture lie in one stock and share its group normalisation, fitted over all of
  * their used networks; with normalise_by = collection each has a stock of its own. A collection is a source: a range of
  * a stock, a condition, and the name of its task. The places of all
- * batches, one after another, go through the sources in turn: every source has its equal share, and there are few
+ * batches, one after another, go through the sources in turn, those with a share of s through s turns of a round: there are few
  * different compositions, each of which the GPU records once. Which network of its source a place gets is drawn
  * uniformly from stream (seed, place, WF_RNG_BATCH, update). The places are then ordered by stock, so that networks of one
  * architecture lie side by side. */
@@ -22,7 +22,7 @@ typedef struct wf_stock {
 } wf_stock;
 
 typedef struct wf_stock_source {
-    int stock;
+    int stock, share;
     size_t first, count;
     char *path;    /* of the collection */
     char *task;    /* "" without a name */
@@ -36,6 +36,9 @@ typedef struct wf_stocks {
     wf_stock *stocks;
     wf_stock_source *sources;
     float *cond; /* (n_sources, cond_size); NULL without conditions */
+    uint32_t
+        *turns; /* (n_turns) the source of each turn of a round; NULL: one turn for each source */
+    int n_turns;
 } wf_stocks;
 
 /* field says how long conditions are and whether first layers are folded; fit has limit and normalisation. */
@@ -56,10 +59,16 @@ wf_norm wf_stock_norm(const wf_stock *stock, const wf_graph *graph);
 /* Squared distance of a source's condition from cond; 0 without conditions. */
 double wf_stocks_distance(const wf_stocks *stocks, int source, const float *cond);
 
+static inline int wf_draw_turns(const wf_stocks *stocks) {
+    return stocks->turns != NULL ? stocks->n_turns : stocks->n_sources;
+}
+static inline uint32_t wf_turn_source(const wf_stocks *stocks, uint32_t turn) {
+    return stocks->turns != NULL ? stocks->turns[turn] : turn;
+}
 /* The source of place b, before ordering. */
 static inline uint32_t wf_draw_source(const wf_stocks *stocks, int batch, size_t update, int b) {
-    return (uint32_t)(((uint64_t)update * (uint64_t)batch + (uint64_t)b) %
-                      (uint64_t)stocks->n_sources);
+    uint64_t turn = (uint64_t)update * (uint64_t)batch + (uint64_t)b;
+    return wf_turn_source(stocks, (uint32_t)(turn % (uint64_t)wf_draw_turns(stocks)));
 }
 /* order[place] = the place before ordering. */
 void wf_draw_order(const wf_stocks *stocks, int batch, size_t update, uint32_t *order);

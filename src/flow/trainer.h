@@ -28,6 +28,10 @@ typedef struct wf_trainer {
 } wf_trainer;
 
 /* Seconds of training so far, over all pieces of the run. */
+/* Is max_seconds over? A run makes one update at least. */
+bool wf__trainer_late(const wf_trainer *tr);
+/* The warning of a run that ended so. */
+void wf__trainer_cut(const wf_trainer *tr);
 double wf__trainer_seconds(const wf_trainer *tr);
 /* The update behind tr->state.step has been made: counts it and writes its line of the log where one is due. */
 wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double factor);

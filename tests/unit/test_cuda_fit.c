@@ -45,7 +45,8 @@ static void bench_open(bench *b, int n) {
     for (int i = 0; i < n; i++) {
         b->zoos[i] = make_zoo(b->cpu, archs[i], 11 + (size_t)i, (uint32_t)i);
         b->cond[i][0] = (float)i, b->cond[i][1] = 1 - (float)i;
-        b->sources[i] = (wf_source){.zoo = b->zoos[i], .cond = n > 1 ? b->cond[i] : NULL};
+        b->sources[i] = (wf_source){
+            .zoo = b->zoos[i], .cond = n > 1 ? b->cond[i] : NULL, .share = i == 1 ? 2 : 1};
     }
 }
 

@@ -139,6 +139,34 @@ static void three_sources(wf_ctx *ctx, const wf_fit_desc *desc, wf_zoo *zoos[3],
     assert_ok(ctx, wf_stocks_load(ctx, sources, 3, &field, desc, out));
 }
 
+/* A share of 3 is three turns of a round, which lie apart; batches of 8 cut rounds of 6 anywhere. */
+static void shares_are_turns(void **state) {
+    (void)state;
+    static const uint32_t round[] = {0, 1, 2, 1, 2, 1};
+    wf_ctx *ctx = test_ctx();
+    wf_fit_desc desc = quick_fit();
+    wf_zoo *zoos[3];
+    wf_source sources[3];
+    wf_field_desc field = plain_field(0);
+    wf_stocks stocks;
+    for (int i = 0; i < 3; i++) {
+        zoos[i] = make_zoo(ctx, i == 1 ? "2-4-3-2" : "2-5-2", 4, (uint32_t)i);
+        sources[i] = (wf_source){.zoo = zoos[i], .share = (const int[]){0, 3, 2}[i]};
+    }
+    assert_ok(ctx, wf_stocks_load(ctx, sources, 3, &field, &desc, &stocks));
+    assert_int_equal(wf_draw_turns(&stocks), 6);
+    for (int update = 0; update < 9; update++)
+        for (int b = 0; b < 8; b++)
+            assert_int_equal(wf_draw_source(&stocks, 8, (size_t)update, b),
+                             round[(update * 8 + b) % 6]);
+    wf_stocks_free(&stocks);
+    sources[2].share = -1;
+    assert_int_equal(wf_stocks_load(ctx, sources, 3, &field, &desc, &stocks), WF_ERR_USAGE);
+    assert_non_null(strstr(wf_last_error(ctx), "a share of -1"));
+    for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
+    wf_ctx_free(ctx);
+}
+
 static void sources_take_turns(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -220,6 +248,7 @@ static void matching_ahead_finds_the_same(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sources_take_turns),
+        cmocka_unit_test(shares_are_turns),
         cmocka_unit_test(matching_ahead_finds_the_same),
         cmocka_unit_test(noise_comes_from_its_table),
         cmocka_unit_test(times_follow_their_law),

@@ -366,6 +366,35 @@ static void resumed_run_is_the_uninterrupted_one(void **state) {
     }
 }
 
+/* Out of time at once: one update, which a run without the limit goes on from. */
+static void a_run_ends_by_the_clock(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
+    wf_source source = {.zoo = zoo};
+    wf_fit_desc desc = quick_fit(), limited = desc;
+    limited.max_seconds = 1e-9;
+    const char *whole = file_name("unlimited"), *cut = file_name("cut");
+    toy_orders orders = {0};
+    assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, whole, &orders));
+    orders = (toy_orders){0};
+    for (int again = 0; again < 2; again++)
+        assert_ok(ctx, fit(ctx, &source, 1, 0, &limited, cut, &orders));
+    assert_int_equal(orders.calls, 1);
+    wf_flow *flow;
+    assert_ok(ctx, wf_flow_open_with(ctx, cut, toy_make, &orders, &flow));
+    assert_int_equal(wf_flow_updates(flow), 1);
+    wf_flow_free(flow);
+    assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, cut, &orders));
+    assert_same_tensors(ctx, whole, cut);
+    assert_same_log(ctx, whole, cut);
+    limited.max_seconds = -1;
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &limited, cut, &orders), WF_ERR_USAGE,
+                 "max_seconds is -1");
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
 /* A process killed after a checkpoint leaves log lines beyond it, perhaps half a line. */
 static void log_lines_beyond_the_checkpoint_go(void **state) {
     (void)state;
@@ -568,6 +597,7 @@ int main(void) {
         cmocka_unit_test(gradient_agrees_with_differences),
         cmocka_unit_test(training_reduces_the_loss),
         cmocka_unit_test(resumed_run_is_the_uninterrupted_one),
+        cmocka_unit_test(a_run_ends_by_the_clock),
         cmocka_unit_test(log_lines_beyond_the_checkpoint_go),
         cmocka_unit_test(another_configuration_is_refused),
         cmocka_unit_test(divergence_keeps_the_last_checkpoint),

@@ -45,7 +45,7 @@ __device__ place_info choose(const batch &b, uint32_t place, uint32_t update, ui
     place_info info;
     uint32_t drawn = b.drawn[place];
     uint32_t from =
-        (uint32_t)(((uint64_t)update * (uint64_t)b.networks + drawn) % (uint32_t)b.n_sources);
+        (uint32_t)(((uint64_t)update * (uint64_t)b.networks + drawn) % (uint32_t)b.n_turns);
     source s = b.sources[from];
     stock k = b.stocks[s.stock];
     wf_rng rng = wf_rng_at(b.seed, drawn, WF_RNG_BATCH, update);

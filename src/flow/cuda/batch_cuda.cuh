@@ -44,7 +44,7 @@ struct scales { /* wf_path_scales */
 /* Everything lies in device memory unless said otherwise. Arrays over parameters are ragged by place. */
 struct batch {
     const uint32_t *update;
-    int networks, n_sources, cond_size;
+    int networks, n_turns, cond_size;
     uint64_t seed;
     float source_std, path_noise;
     double source_std_exact, path_noise_exact, cond_drop;
@@ -52,8 +52,8 @@ struct batch {
     uint32_t noise_table;
     int time_law;
     const stock *stocks;
-    const source *sources;
-    const float *conds;          /* (n_sources, cond_size) */
+    const source *sources;       /* (n_turns) of each turn of a round */
+    const float *conds;          /* (n_turns, cond_size) */
     const uint32_t *drawn;       /* (networks) */
     const uint32_t *param_start; /* (networks + 1) */
     const uint32_t

@@ -144,14 +144,18 @@ wf_status upload_stocks(wf_ctx *ctx, wf_fit_cuda *fit) {
         there.push_back(k);
     }
     std::vector<gpu::source> sources;
-    for (int i = 0; i < stocks->n_sources; i++)
+    std::vector<float> conds;
+    size_t size = (size_t)stocks->cond_size;
+    for (int turn = 0; turn < wf_draw_turns(stocks); turn++) {
+        uint32_t i = wf_turn_source(stocks, (uint32_t)turn);
         sources.push_back({stocks->sources[i].stock, (uint32_t)stocks->sources[i].first,
                            (uint32_t)stocks->sources[i].count});
+        if (stocks->cond != NULL)
+            conds.insert(conds.end(), stocks->cond + i * size, stocks->cond + (i + 1) * size);
+    }
     WF_TRY(take_table(ctx, fit, there, &fit->batch.stocks));
     WF_TRY(take_table(ctx, fit, sources, &fit->batch.sources));
-    if (stocks->cond != NULL)
-        WF_TRY(take(ctx, fit, (size_t)stocks->n_sources * (size_t)stocks->cond_size * sizeof(float),
-                    stocks->cond, &fit->batch.conds));
+    if (stocks->cond != NULL) WF_TRY(take_table(ctx, fit, conds, &fit->batch.conds));
     return WF_OK;
 }
 
@@ -194,14 +198,14 @@ size_t greatest_divisor(size_t a, size_t b) { return b == 0 ? a : greatest_divis
 
 /* One stock has one composition: sources that differ in their condition only are told apart by the kernel. */
 void count_phases(wf_fit_cuda *fit) {
-    size_t sources = (size_t)fit->stocks->n_sources;
-    fit->phase_step = greatest_divisor((size_t)fit->batch.networks, sources);
-    size_t phases = fit->stocks->n_stocks == 1 ? 1 : sources / fit->phase_step;
+    size_t turns = (size_t)wf_draw_turns(fit->stocks);
+    fit->phase_step = greatest_divisor((size_t)fit->batch.networks, turns);
+    size_t phases = fit->stocks->n_stocks == 1 ? 1 : turns / fit->phase_step;
     fit->compositions.assign(phases, (composition *)NULL);
 }
 
 size_t phase_of(const wf_fit_cuda *fit, size_t update) {
-    size_t first = update * (size_t)fit->batch.networks % (size_t)fit->stocks->n_sources;
+    size_t first = update * (size_t)fit->batch.networks % (size_t)wf_draw_turns(fit->stocks);
     return fit->compositions.size() == 1 ? 0 : first / fit->phase_step;
 }
 
@@ -405,7 +409,7 @@ void set_constants(gpu::batch *b, const wf_fit_cuda_desc *desc, const wf_optim_c
     const wf_fit_desc *fit = desc->fit;
     b->update = wf__optim_cuda_update(optim);
     b->networks = (int)fit->batch;
-    b->n_sources = desc->stocks->n_sources;
+    b->n_turns = wf_draw_turns(desc->stocks);
     b->cond_size = desc->stocks->cond_size;
     b->seed = fit->seed;
     b->source_std = (float)fit->source_std;

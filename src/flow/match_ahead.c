@@ -3,20 +3,30 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-struct wf_match_ahead {
+enum { most_bytes = 1 << 30 }; /* of all workers' batches */
+
+typedef struct worker {
+    wf_match_ahead *ahead;
     wf_ctx *ctx; /* its own: threads, and the sentence of a failure */
     wf_draw draw;
-    uint32_t *relabellings;
-    size_t slots, units, end;
     pthread_t thread;
     bool running;
+} worker;
+
+struct wf_match_ahead {
+    worker *workers;
+    int n_workers;
+    uint32_t *relabellings;
+    size_t slots, units, end;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under the lock: */
-    size_t done;     /* updates below are in their slots */
+    size_t next;     /* the next update to be taken by a worker */
+    size_t *held;    /* (slots) one more than the update whose relabellings are there; 0: none */
     size_t released; /* slots of updates below are free */
     bool quit;
     wf_status status;
+    const worker *failed;
 };
 
 size_t wf_match_units(const wf_stocks *stocks) {
@@ -29,24 +39,50 @@ size_t wf_match_units(const wf_stocks *stocks) {
 }
 
 static void *run(void *arg) {
-    wf_match_ahead *a = arg;
+    worker *w = arg;
+    wf_match_ahead *a = w->ahead;
     pthread_mutex_lock(&a->lock);
-    while (!a->quit && a->status == WF_OK && a->done < a->end) {
-        if (a->done >= a->released + a->slots) {
+    while (!a->quit && a->status == WF_OK && a->next < a->end) {
+        if (a->next >= a->released + a->slots) {
             pthread_cond_wait(&a->changed, &a->lock);
             continue;
         }
-        size_t update = a->done;
+        size_t update = a->next++;
         pthread_mutex_unlock(&a->lock);
-        uint32_t *slot = a->relabellings + update % a->slots * (size_t)a->draw.batch * a->units;
-        wf_status status = wf_draw_relabellings(a->ctx, &a->draw, update, slot, a->units);
+        uint32_t *slot = a->relabellings + update % a->slots * (size_t)w->draw.batch * a->units;
+        wf_status status = wf_draw_relabellings(w->ctx, &w->draw, update, slot, a->units);
         pthread_mutex_lock(&a->lock);
-        a->status = status;
-        if (status == WF_OK) a->done++;
+        if (status == WF_OK) a->held[update % a->slots] = update + 1;
+        else if (a->status == WF_OK) a->status = status, a->failed = w;
         pthread_cond_broadcast(&a->changed);
     }
     pthread_mutex_unlock(&a->lock);
     return NULL;
+}
+
+/* Threads take updates of their own as long as their batches find room; beyond that they share them. */
+static int count_workers(int threads, const wf_stocks *stocks, size_t batch, size_t slots) {
+    size_t largest = 1, most = (size_t)threads;
+    for (int s = 0; s < stocks->n_stocks; s++)
+        if (stocks->stocks[s].graph->n_params > largest)
+            largest = stocks->stocks[s].graph->n_params;
+    size_t fitting = most_bytes / (WF_DRAW_ARRAYS * sizeof(float) * batch * largest);
+    if (most > fitting) most = fitting;
+    if (most > slots) most = slots;
+    return most < 1 ? 1 : (int)most;
+}
+
+static wf_status start_worker(wf_ctx *ctx, wf_match_ahead *a, const wf_stocks *stocks,
+                              const wf_fit_desc *desc, worker *w) {
+    int threads = wf_ctx_threads(ctx) / a->n_workers;
+    wf_ctx_desc pool = {.threads = threads < 1 ? 1 : threads};
+    w->ahead = a;
+    if (wf_ctx_create(&pool, &w->ctx) != WF_OK)
+        return wf_fail(ctx, WF_ERR_MEMORY, "matching ahead: out of memory");
+    wf_status status = wf_draw_create(w->ctx, stocks, desc, &w->draw);
+    if (status != WF_OK) return wf_fail(ctx, status, "%s", wf_last_error(w->ctx));
+    w->running = pthread_create(&w->thread, NULL, run, w) == 0;
+    return w->running ? WF_OK : wf_fail(ctx, WF_ERR_FAILED, "matching ahead: no thread");
 }
 
 wf_status wf_match_ahead_start(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *desc,
@@ -60,20 +96,16 @@ wf_status wf_match_ahead_start(wf_ctx *ctx, const wf_stocks *stocks, const wf_fi
     a->relabellings = relabellings;
     a->slots = slots;
     a->units = wf_match_units(stocks);
-    a->done = a->released = first;
+    a->next = a->released = first;
     a->end = end;
     /* The thread that feeds the GPU is not among them: it mostly waits. */
-    wf_ctx_desc pool = {.threads = wf_ctx_threads(ctx)};
-    wf_status status = wf_ctx_create(&pool, &a->ctx);
-    if (status != WF_OK) wf_fail(ctx, status, "matching ahead: out of memory");
-    if (status == WF_OK) {
-        status = wf_draw_create(a->ctx, stocks, desc, &a->draw);
-        if (status != WF_OK) wf_fail(ctx, status, "%s", wf_last_error(a->ctx));
-    }
-    if (status == WF_OK) {
-        a->running = pthread_create(&a->thread, NULL, run, a) == 0;
-        if (!a->running) status = wf_fail(ctx, WF_ERR_FAILED, "matching ahead: no thread");
-    }
+    a->n_workers = count_workers(wf_ctx_threads(ctx), stocks, desc->batch, slots);
+    wf_status status = wf_alloc(ctx, slots, sizeof *a->held, "matching ahead", &a->held);
+    if (status == WF_OK)
+        status =
+            wf_alloc(ctx, (size_t)a->n_workers, sizeof *a->workers, "matching ahead", &a->workers);
+    for (int i = 0; status == WF_OK && i < a->n_workers; i++)
+        status = start_worker(ctx, a, stocks, desc, &a->workers[i]);
     if (status == WF_OK) *out = a;
     else wf_match_ahead_stop(a);
     return status;
@@ -81,11 +113,12 @@ wf_status wf_match_ahead_start(wf_ctx *ctx, const wf_stocks *stocks, const wf_fi
 
 wf_status wf_match_ahead_wait(wf_ctx *ctx, wf_match_ahead *a, size_t update) {
     pthread_mutex_lock(&a->lock);
-    while (a->status == WF_OK && a->done <= update) pthread_cond_wait(&a->changed, &a->lock);
-    bool there = a->done > update;
+    const size_t *held = &a->held[update % a->slots];
+    while (a->status == WF_OK && *held != update + 1) pthread_cond_wait(&a->changed, &a->lock);
+    bool there = *held == update + 1;
     wf_status status = a->status;
     pthread_mutex_unlock(&a->lock);
-    return there ? WF_OK : wf_fail(ctx, status, "%s", wf_last_error(a->ctx));
+    return there ? WF_OK : wf_fail(ctx, status, "%s", wf_last_error(a->failed->ctx));
 }
 
 void wf_match_ahead_release(wf_match_ahead *a, size_t update) {
@@ -97,16 +130,19 @@ void wf_match_ahead_release(wf_match_ahead *a, size_t update) {
 
 void wf_match_ahead_stop(wf_match_ahead *a) {
     if (a == NULL) return;
-    if (a->running) {
-        pthread_mutex_lock(&a->lock);
-        a->quit = true;
-        pthread_cond_broadcast(&a->changed);
-        pthread_mutex_unlock(&a->lock);
-        pthread_join(a->thread, NULL);
+    pthread_mutex_lock(&a->lock);
+    a->quit = true;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+    for (int i = 0; a->workers != NULL && i < a->n_workers; i++)
+        if (a->workers[i].running) pthread_join(a->workers[i].thread, NULL);
+    for (int i = 0; a->workers != NULL && i < a->n_workers; i++) {
+        wf_draw_free(&a->workers[i].draw);
+        wf_ctx_free(a->workers[i].ctx);
     }
-    wf_draw_free(&a->draw);
-    wf_ctx_free(a->ctx);
     pthread_cond_destroy(&a->changed);
     pthread_mutex_destroy(&a->lock);
+    free(a->workers);
+    free(a->held);
     free(a);
 }

@@ -1,7 +1,7 @@
 /* match_ahead: the relabellings of the matched coupling, found by host threads some updates ahead of the GPU.
  *
- * What an update draws depends on its number alone, so a thread with a pool of its own goes through the coming updates
- * and leaves their relabellings in slots, update u in slot u % slots. */
+ * What an update draws depends on its number alone, so threads take the coming updates, each its own, and leave their
+ * relabellings in slots, update u in slot u % slots. */
 #ifndef WF_FLOW_MATCH_AHEAD_H
 #define WF_FLOW_MATCH_AHEAD_H
 

@@ -73,6 +73,7 @@ static inline uint32_t wf_draw_source(const wf_stocks *stocks, int batch, size_t
 /* order[place] = the place before ordering. */
 void wf_draw_order(const wf_stocks *stocks, int batch, size_t update, uint32_t *order);
 
+enum { WF_DRAW_ARRAYS = 5 }; /* of a batch's parameters: w0, w1, wt, x, f */
 /* The buffers of a training batch and the stream addresses that fill them. */
 typedef struct wf_draw {
     const wf_stocks *stocks;

@@ -365,10 +365,14 @@ wf_status upload_state(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_arrays *host)
     return WF_OK;
 }
 
-/* Invariant G2. WEFT_MATCH_ON_HOST=1 leaves matching to host threads, for tests and timing. */
-bool matched_on_gpu(const wf_stocks *stocks, const wf_match_desc *desc) {
+/* Invariant G2. WEFT_MATCH_ON_HOST=1 leaves matching to host threads, 0 to the GPU, for tests and timing. */
+bool matched_on_gpu(wf_ctx *ctx, const wf_stocks *stocks, const wf_match_desc *desc) {
+    enum { few_stocks = 4, many_threads = 8 };
     const char *host = getenv("WEFT_MATCH_ON_HOST");
-    if (host != NULL && strcmp(host, "1") == 0) return false;
+    bool chosen = host != NULL && host[0] != '\0';
+    if (chosen ? strcmp(host, "1") == 0
+               : stocks->n_stocks > few_stocks && wf_ctx_threads(ctx) >= many_threads)
+        return false;
     for (int s = 0; s < stocks->n_stocks; s++) {
         const wf_graph *graph = stocks->stocks[s].graph;
         if (graph->n_orbits > 0 && !wf_match_cuda_fits(graph, desc)) return false;
@@ -393,7 +397,8 @@ wf_status start_matching(wf_ctx *ctx, wf_fit_cuda *fit, size_t update) {
     wf_match_desc match = wf_match_desc_default();
     match.sweeps = fit->fit->match_sweeps;
     match.seed = fit->fit->seed;
-    if (matched_on_gpu(fit->stocks, &match)) return open_matchers(ctx, fit, &match, fit->values);
+    if (matched_on_gpu(ctx, fit->stocks, &match))
+        return open_matchers(ctx, fit, &match, fit->values);
     size_t units = wf_match_units(fit->stocks);
     size_t bytes = (size_t)slots * (size_t)fit->batch.networks * units * sizeof(uint32_t);
     WF_CUDA_TRY(ctx, cudaHostAlloc((void **)&fit->relabellings, bytes, cudaHostAllocMapped));

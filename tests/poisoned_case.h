@@ -25,20 +25,20 @@ static void poison_scratch(setup *s) {
     wf_arena_rewind(&s->tape.arena, mark);
 }
 
-/* Forward once more over poisoned outputs, then backward. */
-static void run_case(setup *s) {
+/* Forward once more over poisoned outputs, then backward; scratch poisoned too or as the last user left it. */
+static void run_case(setup *s, bool poisoned) {
     const wf_op *op = s->tape.last;
     for (int i = 0; i < WF_OP_OUTPUTS; i++)
         if (op->out[i] != NULL)
             poison(s, op->out[i]->data,
                    (size_t)op->out[i]->rows * (size_t)op->out[i]->ld * s->tape.size);
-    poison_scratch(s);
+    if (poisoned) poison_scratch(s);
     wf_arena_mark mark = wf_arena_here(&s->tape.arena);
     assert_true(s->tape.backend->forward[op->kind](op, &s->tape.arena));
     wf_arena_rewind(&s->tape.arena, mark);
     size_t count;
     free(seed_gradients(s, &count));
-    poison_scratch(s);
+    if (poisoned) poison_scratch(s);
     assert_true(wf_tape_backward(&s->tape));
 }
 

@@ -1,0 +1,46 @@
+/* dealt_cases: a program's cases dealt to processes, one per core, each with a context of its own on the GPU: most of the
+ * time goes into the reference on the CPU. All processes walk the same list and count; a process checks the cases for which
+ * my_case() says so. Only the first one's passed tests are shown, everybody's failures. */
+#ifndef WF_TESTS_DEALT_CASES_H
+#define WF_TESTS_DEALT_CASES_H
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "wf_test.h"
+
+enum { most_processes = 8 };
+static int process, processes = 1, dealt;
+
+static bool my_case(void) { return dealt++ % processes == process; }
+
+/* Tools that slow the program down (WEFT_CUDA_SMALL) follow one process. */
+static int count_processes(void) {
+    long cores = getenv("WEFT_CUDA_SMALL") != NULL ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 1 ? 1 : cores > most_processes ? most_processes : (int)cores;
+}
+
+/* Runs `group` in every process; the number of failures, or 1 where another process failed. Before the GPU is first asked
+ * for: its state does not outlive a fork. */
+static int deal(int (*group)(void)) {
+    pid_t others[most_processes];
+    processes = count_processes();
+    for (int k = 1; k < processes; k++) {
+        others[k] = fork();
+        if (others[k] < 0) abort();
+        if (others[k] > 0) continue;
+        process = k;
+        if (freopen("/dev/null", "w", stdout) == NULL) _exit(1);
+        _exit(group() != 0);
+    }
+    int failed = group();
+    for (int k = 1; k < processes; k++) {
+        int status;
+        if (waitpid(others[k], &status, 0) < 0 || status == 0) continue;
+        print_error("process %d of %d failed: wait status %d\n", k, processes, status);
+        if (failed == 0) failed = 1;
+    }
+    return failed;
+}
+
+#endif

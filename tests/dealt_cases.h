@@ -20,10 +20,11 @@ static int count_processes(void) {
     return cores < 1 ? 1 : cores > most_processes ? most_processes : (int)cores;
 }
 
-/* Runs `group` in every process; the number of failures, or 1 where another process failed. Before the GPU is first asked
+/* Runs `group`, or its test WEFT_TEST_FILTER, in every process; the number of failures, or 1 where another process failed. Before the GPU is first asked
  * for: its state does not outlive a fork. */
 static int deal(int (*group)(void)) {
     pid_t others[most_processes];
+    cmocka_set_test_filter(getenv("WEFT_TEST_FILTER"));
     processes = count_processes();
     for (int k = 1; k < processes; k++) {
         others[k] = fork();

@@ -4,25 +4,33 @@
 
 #include "ops_case.h"
 
-enum { scratch_bytes = 4 << 20 };
+enum { poison_bytes = 1 << 20, row_values = 4096 };
 
 static void poison(setup *s, void *data, size_t bytes) {
-    static unsigned char nans[scratch_bytes];
+    static unsigned char nans[poison_bytes];
     memset(nans, 0xff, nans[0] == 0xff ? 0 : sizeof nans);
     for (size_t done = 0; done < bytes; done += sizeof nans)
         copy_in(s, (char *)data + done, nans,
                 bytes - done < sizeof nans ? bytes - done : sizeof nans);
 }
 
-/* Everything the arena hands out next is NaN. */
+/* Everything the arena hands out next is NaN, written on the backend: copies of a row, small ones first, so that little
+ * of a block stays behind its last. */
 static void poison_scratch(setup *s) {
-    wf_arena_mark mark = wf_arena_here(&s->tape.arena);
-    for (int k = 0; k < 8; k++) {
-        void *memory = wf_arena_alloc(&s->tape.arena, scratch_bytes);
-        assert_non_null(memory);
-        poison(s, memory, scratch_bytes);
-    }
-    wf_arena_rewind(&s->tape.arena, mark);
+    static const int pieces[][2] = {{16, 1}, {4, 16}, {7, 256}}; /* so many of so many rows */
+    wf_tape_mark mark = wf_tape_here(&s->tape);
+    wf_op *last = s->tape.last;
+    assert_true(wf_cuda_download(NULL, NULL, 0)); /* uploads do not wait for kernels */
+    wf_tensor *row = wf_tape_blank(&s->tape, 1, row_values);
+    assert_non_null(row);
+    memset(row->data, 0xff, row_values * s->tape.size);
+    row = wf_tape_filled(&s->tape, row);
+    for (size_t k = 0; k < sizeof pieces / sizeof *pieces; k++)
+        for (int i = 0; i < pieces[k][0]; i++) wf_gather(&s->tape, row, pieces[k][1], NULL);
+    assert_false(s->tape.failed);
+    assert_true(wf_cuda_download(NULL, NULL, 0));
+    wf_tape_rewind(&s->tape, mark);
+    s->tape.last = last;
 }
 
 /* Forward once more over poisoned outputs, then backward; scratch poisoned too or as the last user left it. */

@@ -34,6 +34,18 @@ static void unpoison(const wf_arena *arena, void *memory, size_t bytes) {
     if (arena->source == NULL) ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
 }
 
+/* WEFT_EXACT_BLOCKS: a block per object, for tools that watch what a device's blocks are used for (compute-sanitizer), as
+ * AddressSanitizer does on the host. */
+static bool exact_blocks(const wf_arena *arena) {
+    return arena->source != NULL && getenv("WEFT_EXACT_BLOCKS") != NULL;
+}
+
+static bool has_room(const wf_arena *arena, size_t need, bool exact) {
+    if (arena->current == NULL) return false;
+    if (exact) return arena->used == 0 && arena->current->capacity == need;
+    return arena->current->capacity - arena->used >= need;
+}
+
 static struct wf_arena_block *block_create(const wf_arena *arena, size_t capacity) {
     struct wf_arena_block *block = malloc(sizeof *block);
     if (block == NULL) return NULL;
@@ -48,14 +60,16 @@ static struct wf_arena_block *block_create(const wf_arena *arena, size_t capacit
 
 void *wf_arena_alloc(wf_arena *arena, size_t bytes) {
     if (bytes > SIZE_MAX / 2) return NULL;
+    bool exact = exact_blocks(arena);
     /* One line of 64 bytes behind each object is the redzone. */
     size_t need = (bytes + alignment - 1) / alignment * alignment + alignment;
-    while (arena->current == NULL || arena->current->capacity - arena->used < need) {
+    if (exact) need = bytes > 0 ? bytes : 1;
+    while (!has_room(arena, need, exact)) {
         struct wf_arena_block *next = arena->current == NULL ? arena->first : arena->current->next;
         if (next == NULL) {
             size_t capacity =
                 arena->current == NULL ? smallest_block : 2 * arena->current->capacity;
-            if (capacity < need) capacity = need;
+            if (capacity < need || exact) capacity = need;
             next = block_create(arena, capacity);
             if (next == NULL && capacity > need)
                 next = block_create(arena, need); /* memory is short */

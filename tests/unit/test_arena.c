@@ -126,6 +126,35 @@ static void neighbours_are_poisoned(void **state) {
 }
 #endif
 
+static size_t taken[8];
+static int n_taken;
+static void *take_noted(size_t bytes) {
+    taken[n_taken++] = bytes;
+    return malloc(bytes);
+}
+
+/* What a tool sees of a device's objects: blocks of their sizes, the same ones after a rewind. */
+static void exact_blocks(void **state) {
+    (void)state;
+    static const wf_arena_source source = {take_noted, free};
+    wf_arena arena = {.source = &source};
+    setenv("WEFT_EXACT_BLOCKS", "1", 1);
+    char *a = wf_arena_alloc(&arena, 100);
+    wf_arena_mark mark = wf_arena_here(&arena);
+    char *b = wf_arena_alloc(&arena, 7), *c = wf_arena_alloc(&arena, 100);
+    wf_arena_rewind(&arena, mark);
+    assert_ptr_equal(wf_arena_alloc(&arena, 7), b);
+    assert_ptr_equal(wf_arena_alloc(&arena, 100), c);
+    wf_arena_rewind(&arena, mark);
+    char *d = wf_arena_alloc(&arena, 50); /* fits b's neighbour, yet gets its own */
+    unsetenv("WEFT_EXACT_BLOCKS");
+    assert_true(a != b && a != c && d != b && d != c);
+    assert_int_equal(n_taken, 4);
+    static const size_t expected[] = {100, 7, 100, 50};
+    assert_memory_equal(taken, expected, sizeof expected);
+    wf_arena_free(&arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(objects_are_apart),
@@ -135,6 +164,7 @@ int main(void) {
 #if defined(__SANITIZE_ADDRESS__)
         cmocka_unit_test(neighbours_are_poisoned),
 #endif
+        cmocka_unit_test(exact_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

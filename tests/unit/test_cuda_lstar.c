@@ -7,6 +7,7 @@
 
 enum { most_shown = 40 };
 static int failures;
+static setup gpu, again; /* keep their memory from case to case */
 
 /* Says where two tensors differ most. */
 static void describe(const setup *s, const char *what, int place, const wf_tensor *a,
@@ -56,20 +57,18 @@ static void compare_all(const setup *s, const setup *other, double tolerance) {
 }
 
 static void check_case(wf_op_kind kind, int size, int group, int variant) {
-    setup cpu, gpu, again;
-    start(&gpu, wf_backend_cuda_bf16(), WF_F32, kind, size, group, variant);
+    setup cpu;
+    start_again(&gpu, wf_backend_cuda_bf16(), WF_F32, kind, size, group, variant);
     run_case(&gpu, true);
-    start(&again, wf_backend_cuda_bf16(), WF_F32, kind, size, group, variant);
+    start_again(&again, wf_backend_cuda_bf16(), WF_F32, kind, size, group, variant);
     run_case(&again, false);
     compare_all(&gpu, &again, 0);
-    wf_tape_free(&again.tape);
     start(&cpu, wf_backend_cpu(WF_F64), WF_F64, kind, size, group, variant);
     size_t count;
     free(seed_gradients(&cpu, &count));
     assert_true(wf_tape_backward(&cpu.tape));
     compare_all(&gpu, &cpu, 1e-2);
     wf_tape_free(&cpu.tape);
-    wf_tape_free(&gpu.tape);
 }
 
 /* WEFT_CUDA_SMALL: one group width, for tools that slow the program down. */
@@ -87,6 +86,8 @@ static void walk(wf_op_kind kind) {
                         check_case(kind, sizes[i], groups[k], variant);
         unsetenv("WEFT_MMA");
     }
+    wf_tape_free(&gpu.tape);
+    wf_tape_free(&again.tape);
     if (failures > 0) fail_msg("%d tensors are off", failures);
 }
 

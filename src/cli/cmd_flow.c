@@ -60,6 +60,7 @@ static wf_status fit(cli_app *app, cli_recipe *recipe, cli_sources *s) {
     CLI_TRY(open_sources(app, recipe, s));
     CLI_TRY(cli_sources_open(app, s));
     CLI_TRY(cli_sources_condition(app, s, &recipe->field));
+    CLI_TRY(cli_sources_shares(app, s, recipe->shares));
     CLI_TRY(write_recipe_beside(app, recipe, out));
     double start = cli_seconds();
     CLI_TRY(cli_fit_sources(app, recipe, s, out, &flow));

@@ -129,6 +129,7 @@ static const key_entry keys[] = {
     {"train", "cond_drop", KEY_REAL, AT(fit.cond_drop), 0, 1, NULL, CLI_STAGE_TRAINING, "probability that a condition is left out"},
     {"train", "seed", KEY_SEED, AT(fit.seed), 0, 0, NULL, CLI_STAGE_TRAINING, "of batches, noise and times"},
     {"train", "precision", KEY_CHOICE, AT(fit.precision), 0, 0, NAMES("auto", "bf16", "fp32"), CLI_STAGE_NONE, "on a GPU; auto: bf16"},
+    {"train", "shares", KEY_TEXT, AT(shares), 0, 0, NULL, CLI_STAGE_TRAINING, "with zoo.manifest: places of a batch that collections get where others get one, as letter: 4, cmc: 2"},
     {"train", "max_seconds", KEY_REAL, AT(fit.max_seconds), ZERO_UP, NULL, CLI_STAGE_TRAINING, "of training: then it ends with a warning, and the run goes on; 0: no limit"},
     {"train", "save_seconds", KEY_REAL, AT(fit.save_seconds), ZERO_UP, NULL, CLI_STAGE_NONE, "a checkpoint at least this often"},
     {"train", "log_every", KEY_SIZE, AT(fit.log_every), COUNT, NULL, CLI_STAGE_NONE, "updates between lines of the log"},

@@ -28,6 +28,7 @@ typedef struct cli_recipe {
     size_t sample_count;
     const char *widths; /* factors, joined by commas */
     const char *conds;  /* numbers, joined by commas */
+    const char *shares; /* as letter: 4, cmc: 2 */
     double guidance_between;
     wf_eval_desc eval;
     bool controls;

@@ -131,9 +131,6 @@ static wf_status read_section(cli_app *app, const char *path, const char *sectio
                         section);
     if (task[0] == '\0')
         return cli_fail(app, WF_ERR_INPUT, "%s: [%s] has an empty task", path, section);
-    int64_t share = 1;
-    CLI_TRY(wf_recipe_int(app->ctx, s->manifest, section, "share", 1, 1000, &share));
-    s->list[i].share = (int)share;
     double none[2];
     if (text->paper != NULL && !read_paper(text->paper, -1, none))
         return cli_fail(app, WF_ERR_INPUT,
@@ -164,6 +161,35 @@ wf_status cli_sources_manifest(cli_app *app, const char *path, cli_sources *s) {
     for (int i = 0; i < n; i++)
         CLI_TRY(read_section(app, path, wf_recipe_section(s->manifest, i), s, i));
     return wf_recipe_finish(app->ctx, s->manifest);
+}
+
+/* --- shares -------------------------------------------------------------------------------------- */
+
+static int find_label(const cli_sources *s, const char *label, int length) {
+    for (int i = 0; i < s->n; i++)
+        if ((int)strlen(s->text[i].label) == length &&
+            strncmp(s->text[i].label, label, (size_t)length) == 0)
+            return i;
+    return -1;
+}
+
+wf_status cli_sources_shares(cli_app *app, cli_sources *s, const char *shares) {
+    for (const char *at = shares; at != NULL;) {
+        int begin = 0, end = 0, used = 0, share = 0;
+        sscanf(at, " %n%*[^ :,]%n : %d %n", &begin, &end, &share, &used);
+        if (used == 0 || share < 1 || share > 1000 || (at[used] != ',' && at[used] != '\0'))
+            return cli_fail(app, WF_ERR_USAGE,
+                            "train.shares is %s; write COLLECTION: PLACES, PLACES from 1 to 1000, "
+                            "with commas between collections",
+                            shares);
+        int i = find_label(s, at + begin, end - begin);
+        if (i < 0)
+            return cli_fail(app, WF_ERR_USAGE, "train.shares names %.*s, which is no collection",
+                            end - begin, at + begin);
+        s->list[i].share = share;
+        at = at[used] == ',' ? at + used + 1 : NULL;
+    }
+    return WF_OK;
 }
 
 /* --- conditions --------------------------------------------------------------------------------- */

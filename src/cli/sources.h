@@ -8,7 +8,6 @@
  *     data = letter.conf             # with zoo: what weft run judges it on, a built-in set or a recipe's [data]
  *     cond = 1,0                     # its condition; without any, tasks are numbered: 1,0,0  0,1,0 ...
  *     task = letter                  # another name than the section's; collections may share a task
- *     share = 3                      # places of a batch it gets where others get one
  *     paper = 0.5: 79.54 54.38, 1: 87.07 73.26    # what a paper has at these widths, trained and generated, in percent */
 #ifndef WF_CLI_SOURCES_H
 #define WF_CLI_SOURCES_H
@@ -44,6 +43,9 @@ void cli_sources_free(cli_sources *sources);
 /* Reads the conditions into list[i].cond for a field of this description, whose cond_size is checked, or set when it
  * is 0. A manifest without conditions numbers its tasks. */
 wf_status cli_sources_condition(cli_app *app, cli_sources *sources, wf_field_desc *field);
+
+/* train.shares, "letter: 4, cmc: 2": places of a batch these collections get where others get one. NULL: all get one. */
+wf_status cli_sources_shares(cli_app *app, cli_sources *sources, const char *shares);
 
 /* What the manifest says a paper has at a width, from 0 to 1; false when it says nothing. */
 bool cli_sources_paper(const cli_sources *sources, int index, double width, double *trained,

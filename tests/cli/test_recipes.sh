@@ -44,8 +44,9 @@ check "the page quotes the paper" grep -q "0.9725" runs/two/report.html
 "$weft" model info recipes/two.conf --json >model.json
 check model-of-a-manifest python3 -c 'import json; m = json.load(open("model.json")); assert m["arch"] == "2-6-2" and m["parameters"] > 0'
 sed 's/^paper.*/paper = 1 98.5/' recipes/two.manifest >recipes/bad.manifest
-sed '/^cond = 0/a share = 0' recipes/two.manifest >recipes/none.manifest
-expect share-wrong 3 "share" "$weft" run recipes/two.conf -o x --set zoo.manifest=recipes/none.manifest
+expect shares 0 "mean gap" "$weft" run recipes/two.conf -o shares --set "train.shares=near: 3, far: 1"
+expect shares-wrong 2 "COLLECTION: PLACES" "$weft" run recipes/two.conf -o x --set "train.shares=near: 0"
+expect shares-unknown 2 "names nigh, which is no collection" "$weft" run recipes/two.conf -o x --set "train.shares=far: 2, nigh: 3"
 expect paper-wrong 3 "WIDTH: TRAINED GENERATED" "$weft" run recipes/two.conf -o x --set zoo.manifest=recipes/bad.manifest
 
 # The repository's own, at toy size.

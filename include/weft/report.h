@@ -60,6 +60,21 @@ typedef struct wf_report_domains {
     const double *jws_cond, *jws_x, *jws_y;
 } wf_report_domains;
 
+/* Rows of several runs over a number in which they differ. */
+typedef struct wf_report_series {
+    const char *name;
+    bool published;  /* numbers of others: dashed, without bands */
+    const double *x; /* [n], rising */
+    const wf_eval_row *rows;
+    int n;
+} wf_report_series;
+
+typedef struct wf_report_sweep {
+    const char *over; /* what x is */
+    const wf_report_series *series;
+    int n_series;
+} wf_report_sweep;
+
 /* Everything is borrowed for the call. A part whose input is NULL is left out of the page. */
 typedef struct wf_report_desc {
     const char *title;
@@ -85,6 +100,8 @@ typedef struct wf_report_desc {
     int n_tasks;
     const wf_report_domains
         *domains; /* the plane of two domains, JWS against the condition; NULL: none */
+    const wf_report_sweep
+        *sweep; /* the page is about several runs; four panels where it has points */
 } wf_report_desc;
 WF_API wf_report_desc wf_report_desc_default(void);
 

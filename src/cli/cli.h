@@ -41,7 +41,7 @@ typedef struct cli_command {
     wf_status (*run)(cli_app *app);
 } cli_command;
 
-enum { CLI_MAX_OPTIONS = 32, CLI_MAX_LIST = 64, CLI_MAX_ARGUMENTS = 8 };
+enum { CLI_MAX_OPTIONS = 32, CLI_MAX_LIST = 64, CLI_MAX_ARGUMENTS = 256 };
 
 typedef struct cli_progress {
     bool terminal, quiet;

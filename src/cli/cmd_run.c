@@ -71,12 +71,27 @@ static wf_status stage_held_out(run *r) {
     return train_zoo(r, recipe->zoo.first + recipe->zoo.count, recipe->held_out, r->paths.held_out);
 }
 
+/* train.path holds networks of the collection's architecture. */
+static wf_status check_train_path(run *r, const wf_zoo *fitted) {
+    wf_zoo *zoo;
+    wf_status status = wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo);
+    if (status != WF_OK) return status;
+    if (!wf_graph_equal(wf_zoo_graph(fitted), wf_zoo_graph(zoo)))
+        status = cli_fail(
+            r->app, WF_ERR_SHAPE, "train.path %s has networks of %s, the collection has %s",
+            r->recipe.train_path, wf_zoo_graph(fitted)->text, wf_zoo_graph(zoo)->text);
+    wf_zoo_free(zoo);
+    return status;
+}
+
 static wf_status stage_training(run *r) {
     wf_zoo *zoo;
     wf_field_desc field;
     if (r->tasks != NULL) return cli_tasks_training(r);
-    CLI_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
-    wf_status status = cli_recipe_field(r->app, &r->recipe, wf_zoo_graph(zoo), &field);
+    bool other = r->recipe.train_path != NULL;
+    CLI_TRY(wf_zoo_open(r->app->ctx, other ? r->recipe.train_path : r->paths.zoo, &zoo));
+    wf_status status = other ? check_train_path(r, zoo) : WF_OK;
+    if (status == WF_OK) status = cli_recipe_field(r->app, &r->recipe, wf_zoo_graph(zoo), &field);
     if (status == WF_OK && field.cond != WF_COND_NONE)
         status = cli_fail(
             r->app, WF_ERR_UNSUPPORTED,
@@ -252,6 +267,9 @@ static wf_status open_inputs(run *r) {
         return cli_fail(r->app, WF_ERR_USAGE,
                         "zoo.manifest names the collections; leave zoo.%s out",
                         given ? "path" : "arch");
+    if (recipe->manifest != NULL && recipe->train_path != NULL)
+        return cli_fail(r->app, WF_ERR_USAGE,
+                        "zoo.manifest names the collections; leave train.path out");
     if (recipe->manifest != NULL) return cli_tasks_open(r);
     if (recipe->widths != NULL || recipe->conds != NULL)
         return cli_fail(r->app, WF_ERR_USAGE,

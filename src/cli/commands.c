@@ -94,6 +94,12 @@ static const cli_option report_options[] = {
     TEXT("out", 'o', "FILE", NULL, "Where the page goes; without it RUN/report.html."),
     SET, END,
 };
+static const cli_option compare_options[] = {
+    TEXT("over", 0, "KEY", NULL, "A setting that is a number, as train.limit: scores are drawn over it."),
+    TEXT("beside", 0, "FILE", NULL, "With --over: published numbers, JSON as bench/paper_karhunen.json."),
+    TEXT("out", 'o', "FILE", NULL, "A page with the table and the plots."),
+    END,
+};
 static const cli_option run_options[] = {
     TEXT("out", 'o', "FOLDER", NULL, "Where everything goes; without it runs/NAME."),
     FLAG("redo", 0, "Replace results of other settings in that folder."),
@@ -207,6 +213,13 @@ const cli_command cli_commands[] = {
      report_options,
      {{"weft report runs/demo", "writes runs/demo/report.html"},
       {"weft report runs/demo -o demo.html --set report.wall=60", "elsewhere, with a larger wall"}}, cli_report},
+    {"compare", "RUN...", 1, CLI_MAX_ARGUMENTS, "Runs side by side.",
+     "The settings in which folders of weft run differ, and the rows of their networks in one table. Runs that have no results yet are "
+     "left out.",
+     compare_options,
+     {{"weft compare runs/adamw runs/muon", "one table"},
+      {"weft compare runs/sweep-* --over train.limit -o sweep.html", "with plots over a setting"},
+      {"weft compare runs/sweep-* --json", "for programs: all rows, settings, seconds"}}, cli_compare},
     {"data list", "", 0, 0, "The built-in data sets.",
      "Lists the data sets that need no file, and where files of recipes are looked up.", NULL,
      {{"weft data list", "for people"}, {"weft data list --json", "for programs"}}, cli_data_list},

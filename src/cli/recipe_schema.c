@@ -101,6 +101,7 @@ static const key_entry keys[] = {
 
     {"train", "updates", KEY_SIZE, AT(fit.updates), COUNT, NULL, CLI_STAGE_TRAINING, "optimizer steps"},
     {"train", "batch", KEY_SIZE, AT(fit.batch), 1, 1e6, NULL, CLI_STAGE_TRAINING, "networks per update"},
+    {"train", "path", KEY_TEXT, AT(train_path), 0, 0, NULL, CLI_STAGE_TRAINING, "fit this collection of the same architecture, an aligned one say; scores stay against [zoo]'s"},
     {"train", "limit", KEY_SIZE, AT(fit.limit), 0, 1e9, NULL, CLI_STAGE_TRAINING, "use only the first so many networks; 0: all"},
     {"train", "optimizer", KEY_CHOICE, AT(fit.optimizer), 0, 0, NAMES("adamw", "muon"), CLI_STAGE_TRAINING, "muon: on the blocks' matrices, adamw on the rest"},
     {"train", "lr", KEY_REAL, AT(fit.lr), POSITIVE, NULL, CLI_STAGE_TRAINING, "learning rate of adamw"},

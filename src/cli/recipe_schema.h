@@ -20,6 +20,7 @@ typedef struct cli_recipe {
     wf_zoo_desc zoo;
     const char *zoo_path, *held_out_path; /* given collections instead of trained ones */
     const char *manifest;                 /* of such */
+    const char *train_path;               /* fitted in place of the collection judged against */
     size_t held_out;
     wf_field_desc field;
     bool fold;

@@ -177,12 +177,15 @@ static void print_spread(double mean, double std, int decimals, int width) {
 }
 
 void cli_print_rows(const wf_eval_row *rows, int count, bool auc, const bool *copies) {
-    printf("%-18s %5s %16s %16s %16s %16s\n", "networks", "n", auc ? "ROC AUC" : "accuracy %",
+    int width = 18;
+    for (int i = 0; i < count; i++)
+        if ((int)strlen(rows[i].name) > width) width = (int)strlen(rows[i].name);
+    printf("%-*s %5s %16s %16s %16s %16s\n", width, "networks", "n", auc ? "ROC AUC" : "accuracy %",
            "error-IoU", "WCS", "JWS");
     double factor = auc ? 1 : 100;
     for (int i = 0; i < count; i++) {
         const wf_eval_row *row = &rows[i];
-        printf("%-18s %5zu ", row->name, row->n);
+        printf("%-*s %5zu ", width, row->name, row->n);
         print_spread(factor * row->accuracy_mean, factor * row->accuracy_std, auc ? 4 : 2, 16);
         print_spread(row->iou_mean, row->iou_std, 3, 17);
         print_spread(row->wcs_mean, row->wcs_std, 3, 17);

@@ -63,6 +63,7 @@ wf__style wf__style_of(const wf_report_desc *desc, int entry);
 
 /* The parts of the page, in its order; each leaves itself out when it has nothing to show. */
 void wf__report_glance(wf__page *page, const wf_report_desc *desc);
+void wf__report_sweep(wf__page *page, const wf_report_desc *desc);
 void wf__report_table(wf__page *page, const wf_report_desc *desc);
 void wf__report_tasks(wf__page *page, const wf_report_desc *desc);
 void wf__report_domains(wf__page *page, const wf_report_desc *desc);

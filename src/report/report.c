@@ -127,6 +127,7 @@ wf_status wf_report_write(wf_ctx *ctx, const wf_report_desc *desc, const char *p
     wf__page page = {0};
     page_head(&page, desc);
     wf__report_glance(&page, desc);
+    wf__report_sweep(&page, desc);
     wf__report_table(&page, desc);
     wf__report_tasks(&page, desc);
     wf__report_domains(&page, desc);

@@ -107,7 +107,7 @@ static void tile_copies(wf__page *page, const wf_report_entry *subject) {
 
 void wf__report_glance(wf__page *page, const wf_report_desc *desc) {
     const wf_report_entry *subject = wf__report_subject(desc);
-    if (subject != NULL) {
+    if (subject != NULL && desc->sweep == NULL) { /* of several runs none is the subject */
         wf__page_add(page, "<div class=\"tiles\">");
         tile_jws(page, desc, subject);
         tile_score(page, desc, subject);

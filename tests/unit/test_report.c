@@ -397,6 +397,45 @@ static void page_of_domains(void **state) {
 }
 
 /* A copy: more than half of the networks at the 99th percentile or above. */
+/* Three decades: 100, 1,000 and 10,000 stand at equal distances, JWS 0.6 in the middle between 0.2 and 1. */
+static void page_of_a_sweep(void **state) {
+    (void)state;
+    const double x[] = {100, 1000, 10000}, few[] = {2, 4};
+    wf_eval_row rows[3], other[2] = {make_row("a", .5, .5, .4), make_row("b", .5, .5, NAN)};
+    for (int i = 0; i < 3; i++) rows[i] = make_row("run", 0.5, 0.5, 0.2 + 0.4 * i);
+    wf_report_series series[] = {{"<direct>", false, x, rows, 3}, {"paper", true, x, other, 2}};
+    wf_report_sweep sweep = {"train.limit & more", series, 2};
+    wf_report_entry entry = {WF_REPORT_GENERATED, &rows[2], NULL, false};
+    wf_report_desc desc = wf_report_desc_default();
+    desc.summary = "";
+    desc.entries = &entry;
+    desc.n_entries = 1;
+    desc.sweep = &sweep;
+    char path[128];
+    snprintf(path, sizeof path, "%s/sweep.html", folder);
+    assert_ok(ctx, wf_report_write(ctx, &desc, path));
+    char *page = read_page(path);
+    assert_non_null(strstr(page, "M69.3 250.8L260.0 136.0L450.7 21.2"));
+    assert_non_null(strstr(page, ">1000</text>"));
+    assert_non_null(strstr(page, "&lt;direct&gt;"));
+    assert_non_null(strstr(page, "train.limit &amp; more"));
+    assert_null(strstr(page, "class=\"tiles\"")); /* no single run is the subject */
+    assert_null(strstr(page, "nan"));
+    free(page);
+    series[0] = (wf_report_series){"direct", false, few, rows, 2}; /* 2 and 4: an even axis */
+    sweep.n_series = 1;
+    assert_ok(ctx, wf_report_write(ctx, &desc, path));
+    page = read_page(path);
+    assert_non_null(strstr(page, ">3.0</text>"));
+    free(page);
+    sweep.n_series = 0; /* runs without a number to stand over: the table alone */
+    assert_ok(ctx, wf_report_write(ctx, &desc, path));
+    page = read_page(path);
+    assert_null(strstr(page, "<figure>"));
+    assert_non_null(strstr(page, "The table"));
+    free(page);
+}
+
 static void copies_are_told(void **state) {
     (void)state;
     float percentile[4] = {99, 100, 98.9f, 10};
@@ -425,6 +464,7 @@ int main(void) {
         cmocka_unit_test(png_round_trip),  cmocka_unit_test(base64_known_answers),
         cmocka_unit_test(page_of_tasks),   cmocka_unit_test(page_of_domains),
         cmocka_unit_test(copies_are_told), cmocka_unit_test(numbers_ignore_the_locale),
+        cmocka_unit_test(page_of_a_sweep),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,0 +1,253 @@
+#!/bin/sh
+# The experiments of docs/results/ on karhunen and MNIST: each a set of `weft run` folders under $OUT, and a table of them.
+#
+#     bench/experiments.sh [EXPERIMENT ...]      without one: all, in this order
+#
+#   sweep            karhunen, nested subsets of 50,000 networks (the first 100 ... 50,000), judged against all of them
+#   mnist            10,000 networks of 784-32-32-10: direct and refined, held-out, all controls
+#   ablations        karhunen: plain AdamW; Muon, preconditioning and matched coupling one by one; all three
+#   alignment        the same flow on the collection as it is and after Git Re-Basin, three seeds each
+#   mnist-ablations  the ablations on MNIST
+#   lstar            the paper's layout and settings at three sizes of the sweep
+#   refinement       schedules of refinement, of the sweep's largest flow
+#   leads            karhunen: single settings beside the recipe's
+#
+# Without BUDGET at full scale: 75,000 updates a run on karhunen, 200,000 on MNIST. With BUDGET=SECONDS for everything asked
+# for, an update is timed and the updates of a run follow from the experiment's share of the time; every run's recipe.conf
+# has them. Then a run begins only while its estimate still fits, and what was left out is said. A finished run is not done
+# again: the same call goes on where an earlier one stopped.
+#
+#   WEFT   the program (build/weft)             DEVICE  cuda or cpu (cuda)       JOBS   runs side by side (1)
+#   OUT    where all goes (runs/experiments)    COUNT   networks drawn (100)     SETTINGS  for every run: "model.node=32 ..."
+#   KARHUNEN, MNIST   networks in the collections (50000, 10000)                 SIZES  of the sweep
+#   MNIST_SOLVER, MNIST_STEPS   of MNIST in place of the recipe's
+set -u
+bench=$(dirname "$0")
+recipes=$bench/../recipes
+weft=${WEFT:-build/weft}
+device=${DEVICE:-cuda}
+out=${OUT:-runs/experiments}
+jobs=${JOBS:-1}
+karhunen=${KARHUNEN:-50000}
+mnist=${MNIST:-10000}
+sizes=${SIZES:-"50000 100 1500 12000 400 6000 25000 200 3000 800"} # the largest first: it matters most
+middle=$((karhunen < 12000 ? karhunen : 12000))                      # where the other experiments on karhunen are made
+export STUDY_BEGAN="${STUDY_BEGAN:-$(date +%s)}"
+
+elapsed() { echo $(($(date +%s) - STUDY_BEGAN)); }
+note() { echo "[$(elapsed) s] $*"; }
+left() { echo $((${BUDGET:-1000000000} - $(elapsed))); }
+
+# One run: NAME ESTIMATE RECIPE [SECTION.KEY=VALUE ...]
+one() {
+    name=$1 estimate=$2 recipe=$3
+    shift 3
+    if [ "$(left)" -lt "$estimate" ]; then
+        note "left out: $name, $estimate s, with $(left) s to go"
+        return
+    fi
+    for setting in sample.count="${COUNT:-100}" "$@" ${SETTINGS:-}; do set -- "$@" --set "$setting"; done
+    while [ "$1" != --set ]; do shift; done
+    begin=$(date +%s)
+    if "$weft" run "$recipes/$recipe" -o "$out/$name" --device "$device" --threads "${THREADS:-0}" -q "$@" \
+        >"$out/$name.txt" 2>&1; then
+        note "$name: $(($(date +%s) - begin)) s"
+    else
+        note "FAILED $name: $(tail -n 1 "$out/$name.txt")"
+    fi
+}
+
+# Runs from stdin, one a line, in that order.
+together() { xargs -P "$jobs" -L 1 "$0" one; }
+
+# The table of runs NAME ..., and their rows for programs.
+table() {
+    name=$1
+    shift
+    "$weft" compare "$@" && "$weft" compare "$@" --json >"$out/$name.json"
+}
+
+# Milliseconds of an update: RECIPE COLLECTION [SECTION.KEY=VALUE ...]; from the log, without its first line.
+milliseconds() {
+    recipe=$1 zoo=$2
+    shift 2
+    for setting in "$@" ${SETTINGS:-} train.updates=80 train.log_every=20; do set -- "$@" --set "$setting"; done
+    while [ "$1" != --set ]; do shift; done
+    "$weft" train "$recipes/$recipe" --zoo "$zoo" -o "$out/timed.safetensors" --device "$device" -q "$@" \
+        >"$out/timed.txt" 2>&1 || tail -n 1 "$out/timed.txt" >&2
+    sed 's/.*"seconds"://; s/[,}].*//' "$out/timed.safetensors.log.jsonl" |
+        awk 'NR == 1 { first = $1 } { last = $1 } END { print (NR > 1 ? 50 * (last - first) / (NR - 1) : 1000) }'
+    rm -f "$out"/timed.safetensors*
+}
+
+# Sets `updates` and `estimate` (seconds of a run): RUNS MS OVERHEAD FULL. `share` of the time left is for these runs.
+plan() {
+    if [ -z "${BUDGET:-}" ]; then updates=$4; else
+        updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v seconds="$(left)" -v share="$share" 'BEGIN {
+            u = int(1000 * (seconds * share / runs - over) / ms / 50) * 50
+            print (u < 50 ? 50 : u > full ? full : u) }')
+    fi
+    estimate=$(awk -v u="$updates" -v ms="$2" -v over="$3" -v jobs="$jobs" 'BEGIN { printf "%.0f", jobs * (u * ms / 1000 + over) }')
+    note "$1 runs of $updates updates, $2 ms each: $estimate s a run"
+}
+
+# --- collections ------------------------------------------------------------------------------------
+
+# RECIPE NAME COUNT: $out/NAME.safetensors, and the 100 networks behind it as held-out ones.
+collection() {
+    [ -f "$out/$2-held-out.safetensors" ] && return
+    begin=$(date +%s)
+    "$weft" zoo train "$recipes/$1" -n "$3" -o "$out/$2.safetensors" --device "$device" -q &&
+        "$weft" zoo train "$recipes/$1" --first "$3" -n 100 -o "$out/$2-held-out.safetensors" --device "$device" -q || exit 1
+    note "collection: $(($(date +%s) - begin)) s"
+}
+need_karhunen() {
+    collection karhunen.conf karhunen "$karhunen"
+    k="zoo.path=$out/karhunen.safetensors zoo.held_out_path=$out/karhunen-held-out.safetensors eval.controls=no"
+    [ -n "${k_ms:-}" ] || k_ms=$(milliseconds karhunen.conf "$out/karhunen.safetensors" train.limit="$middle")
+}
+need_mnist() {
+    collection mnist.conf mnist "$mnist"
+    m="zoo.path=$out/mnist.safetensors zoo.held_out_path=$out/mnist-held-out.safetensors"
+    [ -n "${m_ms:-}" ] || m_ms=$(milliseconds mnist.conf "$out/mnist.safetensors")
+}
+# ablations, alignment and leads vary one run, `base`, so all are made with the updates that fit them together
+need_base() {
+    need_karhunen
+    if [ -z "${base:-}" ]; then
+        runs=1 own=0
+        for experiment in $asked; do
+            case $experiment in ablations) runs=$((runs + 4)) ;; alignment) runs=$((runs + 5)) ;; leads) runs=$((runs + 8)) ;; *) continue ;; esac
+            own=$((own + $(weight "$experiment")))
+        done
+        share=$(awk -v own=$own -v total="$total" 'BEGIN { print own / total }')
+        plan $runs "$k_ms" 3 75000
+        base_updates=$updates
+        base="$estimate karhunen.conf $k train.limit=$middle train.updates=$updates"
+    fi
+    echo "base $base" | together
+}
+
+# --- the experiments: each names its runs, best value first ------------------------------------------
+
+run_sweep() {
+    need_karhunen
+    plan "$(echo "$sizes" | wc -w)" "$k_ms" 3 75000
+    for n in $sizes; do
+        [ "$n" -le "$karhunen" ] && echo "sweep-$n $estimate karhunen.conf $k train.limit=$n train.updates=$updates"
+    done | together
+    table sweep "$out"/sweep-*/ --over train.limit --beside "$bench/paper_karhunen.json" -o "$out/sweep.html"
+    for n in 100 500 1000; do # held-out networks by their number
+        if [ "$(left)" -lt 10 ]; then note "left out: $n held-out networks" && continue; fi
+        "$weft" zoo train "$recipes/karhunen.conf" --first "$karhunen" -n $n -o "$out/held-$n.safetensors" --device "$device" -q >/dev/null &&
+            "$weft" eval --zoo "$out/karhunen.safetensors" --nets "$out/held-$n.safetensors" --data "$recipes/karhunen.conf" \
+                --name held-out --device "$device" -q
+    done
+}
+
+run_lstar() {
+    need_karhunen
+    plan 3 "$(milliseconds karhunen-paper.conf "$out/karhunen.safetensors")" 3 75000
+    for n in "$karhunen" 1500 100; do
+        [ "$n" -le "$karhunen" ] && echo "lstar-$n $estimate karhunen-paper.conf $k train.limit=$n train.updates=$updates"
+    done | together
+    table lstar "$out"/lstar-*/ --over train.limit
+}
+
+run_mnist() {
+    need_mnist
+    plan 1 "$m_ms" 25 200000
+    [ -z "${MNIST_SOLVER:-}" ] || m="$m sample.solver=$MNIST_SOLVER sample.steps=${MNIST_STEPS:-100}"
+    echo "mnist $estimate mnist.conf $m train.updates=$updates" | together
+    table mnist "$out/mnist/" && cat "$out/mnist.txt"
+}
+
+run_alignment() {
+    need_base
+    [ -f "$out/aligned.safetensors" ] || "$weft" align "$out/karhunen.safetensors" -o "$out/aligned.safetensors" --device "$device" -q
+    seeds() { echo "train.seed=$1 model.seed=$1 sample.seed=$1"; }
+    {
+        echo "base-aligned $base train.path=$out/aligned.safetensors"
+        for seed in 1 2; do
+            echo "seed$seed-aligned $base $(seeds $seed) train.path=$out/aligned.safetensors"
+            echo "seed$seed $base $(seeds $seed)"
+        done
+    } | together
+    table alignment "$out/base/" "$out/base-aligned/" "$out"/seed*/
+}
+
+# NAME and the settings of the run with everything: the four others. off: plain AdamW.
+variants() {
+    prefix=$1
+    shift
+    off="train.optimizer=adamw train.precondition=no train.coupling=independent sample.refine_matched=no"
+    echo "$prefix-adamw $* $off"
+    echo "$prefix-muon $* $off train.optimizer=muon"
+    echo "$prefix-preconditioned $* $off train.precondition=yes"
+    echo "$prefix-matched $* $off train.coupling=matched sample.refine_matched=yes"
+}
+run_ablations() {
+    need_base
+    variants only "$base" | together
+    table ablations "$out/base/" "$out"/only-*/
+}
+run_mnist_ablations() {
+    need_mnist
+    plan 5 "$m_ms" 8 200000
+    all="$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50"
+    { echo "mnist-base $all" && variants mnist-only "$all"; } | together
+    table mnist-ablations "$out/mnist-base/" "$out"/mnist-only-*/
+}
+
+run_leads() {
+    need_base
+    {
+        echo "lead-times $base train.times=logit-normal"
+        echo "lead-ema0.9995 $base train.ema=0.9995"
+        echo "lead-ema0.998 $base train.ema=0.998"
+        echo "lead-muon0.04 $base train.muon_lr=0.04"
+        echo "lead-muon0.01 $base train.muon_lr=0.01"
+        echo "lead-lr0.002 $base train.lr=0.002"
+        echo "lead-batch128 $base train.updates=$((2 * base_updates)) train.batch=128"
+        echo "lead-heun $base sample.solver=heun sample.steps=50"
+    } | together
+    table leads "$out/base/" "$out"/lead-*/
+}
+
+run_refinement() {
+    flow=
+    for n in 800 12000 50000; do [ -f "$out/sweep-$n/flow.safetensors" ] && flow=$out/sweep-$n/flow.safetensors; done
+    for schedule in 0.75,20 0.75,5 0.6,10 0.6,20 0.85,10 0.85,20 0.9,40 0.5,10; do
+        if [ -z "$flow" ] || [ "$(left)" -lt 5 ]; then note "left out: refinement $schedule" && continue; fi
+        "$weft" sample "$flow" -n "${COUNT:-100}" --solver euler --steps 100 --refine $schedule -o "$out/refined-$schedule.safetensors" \
+            --device "$device" -q >/dev/null &&
+            "$weft" eval --zoo "$out/karhunen.safetensors" --nets "$out/refined-$schedule.safetensors" \
+                --data "$recipes/karhunen.conf" --name "$schedule" --device "$device" -q
+    done
+}
+
+if [ "${1:-}" = one ]; then
+    shift
+    one "$@"
+    exit 0
+fi
+mkdir -p "$out"
+export THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
+[ $# -gt 0 ] || set -- sweep mnist ablations alignment mnist-ablations lstar refinement leads
+# Weights of the experiments in the time; what one leaves over goes to those behind it.
+weight() {
+    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; mnist-ablations) echo 15 ;; refinement) echo 3 ;; *) echo 9 ;; esac
+}
+while [ $# -gt 0 ]; do
+    asked=$* total=0
+    for experiment in $asked; do total=$((total + $(weight "$experiment"))); done
+    share=$(awk -v own="$(weight "$1")" -v total=$total 'BEGIN { print own / total }')
+    note "== $1"
+    case $1 in
+    sweep | mnist | alignment | ablations | lstar | leads | refinement) "run_$1" ;;
+    mnist-ablations) run_mnist_ablations ;;
+    *) echo "no experiment $1" >&2 && exit 2 ;;
+    esac
+    shift
+done
+note "done"

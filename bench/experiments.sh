@@ -121,7 +121,7 @@ need_base() {
     if [ -z "${base:-}" ]; then
         runs=1 own=0
         for experiment in $asked; do
-            case $experiment in ablations) runs=$((runs + 4)) ;; alignment) runs=$((runs + 7)) ;; leads) runs=$((runs + 8)) ;; *) continue ;; esac
+            case $experiment in ablations) runs=$((runs + 4)) ;; alignment) runs=$((runs + 7)) ;; leads) runs=$((runs + 9)) ;; *) continue ;; esac
             own=$((own + $(weight "$experiment")))
         done
         share=$(awk -v own=$own -v total="$total" 'BEGIN { print own / total }')
@@ -237,7 +237,8 @@ run_leads() {
         echo "lead-muon0.04 $base train.muon_lr=0.04"
         echo "lead-muon0.01 $base train.muon_lr=0.01"
         echo "lead-lr0.002 $base train.lr=0.002"
-        echo "lead-batch128 $base train.updates=$((2 * base_updates)) train.batch=128"
+        echo "lead-batch128 $base train.updates=$((2 * base_updates)) train.batch=128" # as many networks seen
+        echo "lead-batch64 $base train.updates=$((4 * base_updates)) train.batch=64"
         echo "lead-heun $base sample.solver=heun sample.steps=50"
     } | together
     table leads "$out/base/" "$out"/lead-*/

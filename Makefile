@@ -10,6 +10,11 @@ DESTDIR ?=
 PYTHON ?= /usr/bin/python3
 VERSION := $(shell sed -n 's/^\#define WF_VERSION "\(.*\)"/\1/p' include/weft/base.h)
 
+# All cores unless -j says otherwise (nvcc takes minutes); not for several goals, as in `make clean all`.
+ifeq ($(MAKELEVEL:0=)$(word 2,$(MAKECMDGOALS))$(filter -j% j%,$(MAKEFLAGS) $(shell echo "$$MAKEFLAGS")),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
+endif
+
 CC ?= gcc
 OPT ?= -O2
 WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wno-psabi
@@ -168,7 +173,8 @@ check: need-check layering formatting
 check-full: need-test need-browser
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory BUILD=build/asan SAN=address,undefined OPT=-O1 test fuzz-smoke
-	@$(MAKE) --no-print-directory BUILD=build/tsan SAN=thread OPT=-O1 test
+	@$(MAKE) --no-print-directory BUILD=build/tsan SAN=thread OPT=-O1 all test-threads
+	@BUILD=build/tsan tests/cli/test_run.sh
 	@WEFT_LONG_TESTS=1 $(MAKE) --no-print-directory test
 	@tests/browser.sh
 

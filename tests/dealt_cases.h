@@ -14,7 +14,17 @@ static int process, processes = 1, dealt;
 
 static bool my_case(void) { return dealt++ % processes == process; }
 
-/* Tools that slow the program down (WEFT_CUDA_SMALL) follow one process. */
+/* WEFT_CUDA_SHARE=K/N: this is process K of N that somebody else starts, for tools that follow one process. */
+static bool given_share(void) {
+    const char *share = getenv("WEFT_CUDA_SHARE");
+    if (share == NULL) return false;
+    if (sscanf(share, "%d/%d", &process, &processes) == 2 && process >= 0 && processes > process)
+        return true;
+    print_error("WEFT_CUDA_SHARE is K/N with 0 <= K < N, not %s\n", share);
+    exit(2);
+}
+
+/* WEFT_CUDA_SMALL is for such tools too. */
 static int count_processes(void) {
     long cores = getenv("WEFT_CUDA_SMALL") != NULL ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
     return cores < 1 ? 1 : cores > most_processes ? most_processes : (int)cores;
@@ -25,6 +35,7 @@ static int count_processes(void) {
 static int deal(int (*group)(void)) {
     pid_t others[most_processes];
     cmocka_set_test_filter(getenv("WEFT_TEST_FILTER"));
+    if (given_share()) return group();
     processes = count_processes();
     for (int k = 1; k < processes; k++) {
         others[k] = fork();

@@ -36,11 +36,10 @@ static inline void case_put(const field_case *c, void *x, size_t i, double value
 static inline void *case_random(const field_case *c, size_t count, uint32_t stream, double std) {
     void *out = calloc(count + 1, case_size(c));
     wf_rng rng = wf_rng_at(11, stream, WF_RNG_TEST, 0);
-    for (size_t i = 0; i < count; i++) {
-        float x;
-        wf_rng_normals_from(&rng, i, &x, 1);
-        case_put(c, out, i, (float)(std * x));
-    }
+    float *values = malloc((count + 1) * sizeof *values);
+    wf_rng_normals(&rng, values, count);
+    for (size_t i = 0; i < count; i++) case_put(c, out, i, (float)(std * values[i]));
+    free(values);
     return out;
 }
 

@@ -57,13 +57,14 @@ static inline double *copy_out(const setup *s, const void *from, size_t n) {
 static void fill(setup *s, wf_tensor *x, void *data, double scale) {
     size_t total = (size_t)x->rows * (size_t)x->ld;
     void *host = malloc((total + 1) * s->tape.size);
+    float *values = malloc(((size_t)x->cols + 1) * sizeof *values);
     wf_rng rng = wf_rng_at(7, s->stream++, WF_RNG_TEST, (uint32_t)s->size);
-    for (int r = 0; r < x->rows; r++)
-        for (int c = 0; c < x->ld; c++) {
-            float value = 0;
-            if (c < x->cols) wf_rng_normals_from(&rng, (size_t)(r * x->cols + c), &value, 1);
-            put(s, host, (size_t)(r * x->ld + c), (float)(value / scale));
-        }
+    for (int r = 0; r < x->rows; r++) {
+        wf_rng_normals_from(&rng, (size_t)r * (size_t)x->cols, values, (size_t)x->cols);
+        for (int c = 0; c < x->ld; c++)
+            put(s, host, (size_t)(r * x->ld + c), c < x->cols ? (float)(values[c] / scale) : 0);
+    }
+    free(values);
     copy_in(s, data, host, total * s->tape.size);
     free(host);
 }

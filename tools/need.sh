@@ -16,6 +16,8 @@ if ! command -v apt-get >/dev/null 2>&1; then
 fi
 root=
 [ "$(id -u)" = 0 ] || root=sudo
+exec 9<"$0" # targets that make makes side by side install one after the other
+! command -v flock >/dev/null 2>&1 || flock 9
 echo "Installing what weft needs:$missing" >&2
 $root apt-get update -qq >/dev/null
 # shellcheck disable=SC2086

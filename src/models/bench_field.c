@@ -128,6 +128,7 @@ wf_status wf_bench_field(wf_ctx *ctx, const wf_field_desc *desc, const char *arc
 
 /* --- on the GPU -------------------------------------------------------------------------------------------------- */
 enum { gpu_repeats = 20, gpu_rounds = 3 };
+static const double gpu_round_seconds = 0.1;
 
 /* One program and numbers of about the right size everywhere: zeros would be faster than real data. */
 static wf_status gpu_open(wf_ctx *ctx, const gmn_layout *layout, const bench *b, bool keep,
@@ -143,19 +144,32 @@ static wf_status gpu_open(wf_ctx *ctx, const gmn_layout *layout, const bench *b,
     return WF_OK;
 }
 
-/* Best of the rounds, seconds a run. The first round is not counted. */
+/* Seconds a run takes, of `repeats` one after the other. */
+static wf_status gpu_round(wf_ctx *ctx, gmn_cuda *program, bool backward, int repeats,
+                           double *seconds) {
+    if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "bench: interrupted");
+    WF_TRY(wf__gmn_cuda_wait(ctx));
+    double start = wf_seconds();
+    for (int r = 0; r < repeats; r++) {
+        WF_TRY(wf__gmn_cuda_forward(ctx, program));
+        if (backward) WF_TRY(wf__gmn_cuda_backward(ctx, program));
+    }
+    WF_TRY(wf__gmn_cuda_wait(ctx));
+    *seconds = (wf_seconds() - start) / repeats;
+    return WF_OK;
+}
+
+/* Best of the rounds. A first run is not counted, a second says how many make a round: steps take from less than one to
+ * hundreds of milliseconds. */
 static wf_status gpu_time(wf_ctx *ctx, gmn_cuda *program, bool backward, double *best) {
-    for (int round = -1; round < gpu_rounds; round++) {
-        if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "bench: interrupted");
-        WF_TRY(wf__gmn_cuda_wait(ctx));
-        double start = wf_seconds();
-        for (int r = 0; r < gpu_repeats; r++) {
-            WF_TRY(wf__gmn_cuda_forward(ctx, program));
-            if (backward) WF_TRY(wf__gmn_cuda_backward(ctx, program));
-        }
-        WF_TRY(wf__gmn_cuda_wait(ctx));
-        double seconds = (wf_seconds() - start) / gpu_repeats;
-        if (round <= 0 || seconds < *best) *best = seconds;
+    double seconds;
+    WF_TRY(gpu_round(ctx, program, backward, 1, &seconds));
+    WF_TRY(gpu_round(ctx, program, backward, 1, best));
+    double fit = gpu_round_seconds / (*best + 1e-9);
+    int repeats = fit > gpu_repeats ? gpu_repeats : fit < 2 ? 2 : (int)fit;
+    for (int round = 0; round < gpu_rounds; round++) {
+        WF_TRY(gpu_round(ctx, program, backward, repeats, &seconds));
+        if (round == 0 || seconds < *best) *best = seconds;
     }
     return WF_OK;
 }

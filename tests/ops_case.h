@@ -33,14 +33,13 @@ static void put(const setup *s, void *x, size_t i, double value) {
     else ((float *)x)[i] = (float)value;
 }
 
-/* Data may lie in a backend's own memory: these wait for its kernels, then copy. */
+/* Data may lie in a backend's own memory. Copies to it do not wait for kernels: settle() before, where they may be using it. */
+static inline void settle(const setup *s) {
+    if (s->tape.backend->upload != NULL) assert_true(wf_cuda_download(NULL, NULL, 0));
+}
 static inline void copy_in(setup *s, void *to, const void *from, size_t bytes) {
-    if (s->tape.backend->upload == NULL) {
-        memcpy(to, from, bytes);
-    } else {
-        assert_true(wf_cuda_download(NULL, NULL, 0));
-        s->tape.backend->upload(to, from, bytes);
-    }
+    if (s->tape.backend->upload == NULL) memcpy(to, from, bytes);
+    else s->tape.backend->upload(to, from, bytes);
 }
 /* A copy of n values, as doubles; the caller frees it. */
 static inline double *copy_out(const setup *s, const void *from, size_t n) {
@@ -282,8 +281,12 @@ static void build_lean_edges(setup *s) {
     desc.w2 = flat(s, de, 2 * de);
     desc.c2 = flat(s, de, 1);
     if (desc.sum == WF_SUM_ATTENTION) {
-        desc.vf = aligned ? flat(s, 1, messages) : rows(s, 1, messages);
-        desc.vb = aligned ? flat(s, 1, messages) : rows(s, 1, messages);
+        desc.vf = rows(s, 1, messages);
+        desc.vb = rows(s, 1, messages);
+        if (aligned) { /* logits of order 1 */
+            fill(s, desc.vf, desc.vf->data, sqrt(messages));
+            fill(s, desc.vb, desc.vb->data, sqrt(messages));
+        }
     }
     wf_lean_edges(&s->tape, part, &desc);
 }
@@ -379,7 +382,7 @@ static int variants_of(wf_op_kind kind) {
 }
 
 /* --- running a case --------------------------------------------------------------------------------------- */
-/* In the memory of the last case of `s`: taking memory of a GPU is slow. */
+/* In the memory of the last case of `s`, whose kernels are done: taking memory of a GPU is slow. */
 static void start_again(setup *s, const wf_backend *backend, wf_dtype dtype, wf_op_kind kind,
                         int size, int group, int variant) {
     *s = (setup){.tape = s->tape, .dtype = dtype, .size = size, .group = group, .variant = variant};
@@ -407,6 +410,7 @@ static double *seed_gradients(setup *s, size_t *count) {
         wf_tensor *out = op->out[i];
         if (out == NULL) continue;
         void *grad = wf_tape_grad(&s->tape, out);
+        settle(s);
         fill(s, out, grad, 1);
         size_t n = (size_t)out->rows * (size_t)out->ld;
         double *values = copy_out(s, grad, n);

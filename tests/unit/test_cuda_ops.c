@@ -10,11 +10,33 @@ static const double bf16_tolerance = 1e-2;
 static int failures;
 static setup gpu, again; /* keep their memory from case to case */
 
-static void compare(const setup *s, const setup *other, const wf_tensor *a, const wf_tensor *b,
-                    bool gradient, double tolerance) {
+/* What a case computed, as doubles. */
+typedef struct results {
+    double *output[WF_OP_OUTPUTS], *gradient[most_inputs];
+} results;
+
+static double *fetch_tensor(const setup *s, const wf_tensor *tensor, const void *from) {
+    return copy_out(s, from, (size_t)tensor->rows * (size_t)tensor->ld);
+}
+static results fetch(const setup *s) {
+    results r = {{NULL}, {NULL}};
+    for (int i = 0; i < WF_OP_OUTPUTS; i++) {
+        const wf_tensor *out = s->tape.last->out[i];
+        if (out != NULL) r.output[i] = fetch_tensor(s, out, out->data);
+    }
+    for (int i = 0; i < s->n_inputs; i++)
+        if (s->input[i]->wants) r.gradient[i] = fetch_tensor(s, s->input[i], s->input[i]->grad);
+    return r;
+}
+static void drop(results *r) {
+    for (int i = 0; i < WF_OP_OUTPUTS; i++) free(r->output[i]);
+    for (int i = 0; i < most_inputs; i++) free(r->gradient[i]);
+}
+
+static void compare(const setup *s, const char *other, const wf_tensor *a, const double *x,
+                    const double *y, bool gradient, double tolerance) {
     size_t n = (size_t)a->rows * (size_t)a->ld;
-    double *x = copy_out(s, gradient ? a->grad : a->data, n);
-    double *y = copy_out(other, gradient ? b->grad : b->data, n), difference = 0, norm = 0;
+    double difference = 0, norm = 0;
     for (size_t i = 0; i < n; i++) {
         difference += (x[i] - y[i]) * (x[i] - y[i]);
         norm += y[i] * y[i];
@@ -31,42 +53,50 @@ static void compare(const setup *s, const setup *other, const wf_tensor *a, cons
         print_error("%s, %s size %d group %d variant %d: %s (%d, %d) differs from %s by %.3g > "
                     "%.3g of %.3g\n",
                     s->tape.backend->name, wf_op_name(s->tape.last->kind), s->size, s->group,
-                    s->variant, gradient ? "a gradient" : "an output", a->rows, a->cols,
-                    other->tape.backend->name, error, tolerance, sqrt(norm));
-    free(x);
-    free(y);
+                    s->variant, gradient ? "a gradient" : "an output", a->rows, a->cols, other,
+                    error, tolerance, sqrt(norm));
 }
 
 /* Outputs within `output`, gradients within `gradient`; zeros: equal bits. */
-static void compare_all(const setup *s, const setup *other, double output, double gradient) {
+static void compare_all(const setup *s, const results *x, const char *other, const results *y,
+                        double output, double gradient) {
     for (int i = 0; i < WF_OP_OUTPUTS; i++)
-        if (s->tape.last->out[i] != NULL)
-            compare(s, other, s->tape.last->out[i], other->tape.last->out[i], false, output);
+        if (x->output[i] != NULL)
+            compare(s, other, s->tape.last->out[i], x->output[i], y->output[i], false, output);
     for (int i = 0; i < s->n_inputs; i++)
-        if (s->input[i]->wants) compare(s, other, s->input[i], other->input[i], true, gradient);
+        if (x->gradient[i] != NULL)
+            compare(s, other, s->input[i], x->gradient[i], y->gradient[i], true, gradient);
 }
 
 static void check_case(const wf_backend *backend, wf_op_kind kind, int size, int group,
                        int variant) {
-    setup cpu;
     bool fast = backend == wf_backend_cuda_bf16();
     start_again(&gpu, backend, WF_F32, kind, size, group, variant);
     run_case(&gpu, true);
+    results here = fetch(&gpu);
     start_again(&again, backend, WF_F32, kind, size, group, variant);
     run_case(&again, false);
-    compare_all(&gpu, &again, 0, 0);
+    results there = fetch(&again);
+    compare_all(&gpu, &here, "itself", &there, 0, 0);
+    drop(&there);
     for (int dtype = fast; dtype < 2; dtype++) {
         wf_dtype type = dtype ? WF_F64 : WF_F32;
+        setup cpu;
         start(&cpu, wf_backend_cpu(type), type, kind, size, group, variant);
         size_t count;
         free(seed_gradients(&cpu, &count));
         assert_true(wf_tape_backward(&cpu.tape));
+        there = fetch(&cpu);
         /* The CPU's float kernels have an error of their own. */
         double own = dtype ? 0 : wf_op_tolerance(kind);
-        if (fast) compare_all(&gpu, &cpu, bf16_tolerance, bf16_tolerance);
-        else compare_all(&gpu, &cpu, 1e-5 + own, 1e-4 + own);
+        if (fast)
+            compare_all(&gpu, &here, cpu.tape.backend->name, &there, bf16_tolerance,
+                        bf16_tolerance);
+        else compare_all(&gpu, &here, cpu.tape.backend->name, &there, 1e-5 + own, 1e-4 + own);
+        drop(&there);
         wf_tape_free(&cpu.tape);
     }
+    drop(&here);
 }
 
 /* (width, group): every tile of the products, several spans of the sums. WEFT_CUDA_SMALL=N takes every N-th small one, for

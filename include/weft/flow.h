@@ -124,9 +124,10 @@ typedef struct wf_sample_desc {
     size_t max_evaluations;    /* per network: 20,000 */
     double refine_t;           /* t*: 0.75 */
     int refine_cycles;         /* 0 */
-    bool refine_matched;       /* fresh noise matched to the current network */
-    double guidance;           /* v_null + g (v_cond - v_null); 1: plain */
-    size_t batch;              /* networks at a time; 0: chosen */
+    int refine_steps;    /* Euler steps from t* to 1; 0: the solver above, with its step size */
+    bool refine_matched; /* fresh noise matched to the current network */
+    double guidance;     /* v_null + g (v_cond - v_null); 1: plain */
+    size_t batch;        /* networks at a time; 0: chosen */
     uint64_t seed;
     size_t first; /* index of the first network: network k is the same whatever the call */
     wf_precision precision;

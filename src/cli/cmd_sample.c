@@ -16,20 +16,25 @@ typedef struct request {
     float cond[max_cond];
 } request;
 
-/* --refine T,K */
+/* --refine T,K or T,K,S */
 static wf_status read_refine(cli_app *app, wf_sample_desc *desc) {
     const char *text = cli_text(app, "refine");
     if (text == NULL) return WF_OK;
-    float pair[2];
+    float numbers[3] = {0};
     int count;
-    CLI_TRY(cli_numbers(app, "--refine", text, pair, 2, &count));
-    if (count != 2 || !(pair[0] > 0 && pair[0] < 1) || pair[1] < 0 || pair[1] != (int)pair[1])
+    CLI_TRY(cli_numbers(app, "--refine", text, numbers, 3, &count));
+    bool whole = true;
+    for (int i = 1; i < count; i++)
+        whole =
+            whole && numbers[i] >= 0 && numbers[i] < 1e6f && numbers[i] == (float)(int)numbers[i];
+    if (count < 2 || !(numbers[0] > 0 && numbers[0] < 1) || !whole)
         return cli_fail(app, WF_ERR_USAGE,
-                        "--refine is %s; write T,K with 0 < T < 1 and K cycles, as "
-                        "0.75,10",
+                        "--refine is %s; write T,K with 0 < T < 1 and K cycles, as 0.75,10, or "
+                        "T,K,S with S Euler steps a cycle",
                         text);
     desc->refine_t = strtod(text, NULL);
-    desc->refine_cycles = (int)pair[1];
+    desc->refine_cycles = (int)numbers[1];
+    desc->refine_steps = (int)numbers[2];
     return WF_OK;
 }
 

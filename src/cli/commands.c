@@ -58,7 +58,7 @@ static const cli_option sample_options[] = {
     {"steps", 0, CLI_INT, "N", "100", "Of euler, heun and rk4.", 1, 1e6},
     {"tolerance", 0, CLI_REAL, "X", "1e-5", "Of dopri5, relative and absolute.", 1e-12, 1},
     TEXT("precision", 0, "P", "auto", "On a GPU: auto (bf16, but fp32 with dopri5), bf16 or fp32."),
-    TEXT("refine", 0, "T,K", NULL, "Noise back to time T and flow again, K times; as 0.75,10."),
+    TEXT("refine", 0, "T,K[,S]", NULL, "Noise back to time T and flow again, K times, as 0.75,10; with S Euler steps each, as 0.8,30,1."),
     {"first", 0, CLI_INT, "N", "0", "Index of the first network: network k is the same whatever the call.", 0, 4e9},
     END,
 };

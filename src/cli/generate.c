@@ -49,12 +49,14 @@ static wf_status add_condition(cli_app *app, const cli_generate *what, wf_zoo_ex
 
 static wf_status write_networks(cli_app *app, const cli_generate *what, const char *path,
                                 const float *weights, int cycles, const wf_sample_stats *stats) {
-    char updates[32], seed[32], evaluations[32], refine[48], first[32];
+    char updates[32], seed[32], evaluations[32], refine[64], first[32];
     snprintf(updates, sizeof updates, "%zu", wf_flow_updates(what->flow));
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)what->sample.seed);
     snprintf(first, sizeof first, "%zu", what->sample.first);
     snprintf(evaluations, sizeof evaluations, "%.6g", stats->evaluations);
-    snprintf(refine, sizeof refine, "%g,%d", what->sample.refine_t, cycles);
+    int used = snprintf(refine, sizeof refine, "%g,%d", what->sample.refine_t, cycles);
+    if (what->sample.refine_steps > 0)
+        snprintf(refine + used, sizeof refine - (size_t)used, ",%d", what->sample.refine_steps);
     wf_zoo_extra extra = {.n_meta = 7,
                           .meta = {{"weft.generator", "flow"},
                                    {"weft.flow", what->flow_path},

@@ -147,6 +147,7 @@ static const key_entry keys[] = {
     {"sample", "max_evaluations", KEY_SIZE, AT(sample.max_evaluations), COUNT, NULL, CLI_STAGE_SAMPLING, "dopri5: per network"},
     {"sample", "refine_t", KEY_REAL, AT(sample.refine_t), 0, 1, NULL, CLI_STAGE_SAMPLING, "refinement goes back to this time"},
     {"sample", "refine_cycles", KEY_INT, AT(sample.refine_cycles), 0, 10000, NULL, CLI_STAGE_SAMPLING, "times; 0: no refinement"},
+    {"sample", "refine_steps", KEY_INT, AT(sample.refine_steps), 0, 10000, NULL, CLI_STAGE_SAMPLING, "Euler steps of a cycle, 1 is a jump to the end; 0: the solver above with its step size"},
     {"sample", "refine_matched", KEY_BOOL, AT(sample.refine_matched), 0, 0, NULL, CLI_STAGE_SAMPLING, "fresh noise matched to the current network"},
     {"sample", "guidance", KEY_REAL, AT(sample.guidance), ANY, NULL, CLI_STAGE_SAMPLING, "with conditions: 1 is plain"},
     {"sample", "guidance_between", KEY_REAL, AT(guidance_between), ANY, NULL, CLI_STAGE_SAMPLING, "with conds: at conditions not trained on"},

@@ -118,8 +118,9 @@ static void sampling_facts(const cli_recipe *recipe, gathered *g) {
     const char *evaluations = wf_zoo_meta(g->nets, "weft.sample.evaluations");
     char refine[64] = "";
     if (recipe->sample.refine_cycles > 0)
-        snprintf(refine, sizeof refine, ", refined %d times from t = %g",
-                 recipe->sample.refine_cycles, recipe->sample.refine_t);
+        snprintf(refine, sizeof refine, ", refined %d times from t = %g%s",
+                 recipe->sample.refine_cycles, recipe->sample.refine_t,
+                 recipe->sample.refine_steps == 1 ? " in one jump" : "");
     add_fact(g, "sampling", "%s%s%s%s%s", solver != NULL ? solver : "", refine,
              evaluations != NULL ? ", " : "", evaluations != NULL ? evaluations : "",
              evaluations != NULL ? " evaluations a network" : "");

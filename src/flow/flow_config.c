@@ -288,6 +288,7 @@ wf_status wf_sample_check(wf_ctx *ctx, const wf_sample_desc *desc) {
         {"max_step", desc->max_step, desc->min_step, HUGE_VAL, false, false},
         {"max_evaluations", (double)desc->max_evaluations, 1, HUGE_VAL, false, false},
         {"refine_cycles", desc->refine_cycles, 0, 1e6, false, false},
+        {"refine_steps", desc->refine_steps, 0, 1e6, false, false},
         {"guidance", desc->guidance, -1e3, 1e3, false, false},
     };
     WF_TRY(check_ranges(ctx, ranges, sizeof ranges / sizeof *ranges));

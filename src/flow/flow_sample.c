@@ -234,17 +234,24 @@ static void sampler_free(sampler *s) {
 
 /* --- one batch ---------------------------------------------------------------------------------- */
 
-/* How much of a network's work is its first integration. */
-static double direct_share(const wf_sample_desc *desc) {
-    return 1 / (1 + desc->refine_cycles * (1 - desc->refine_t));
+/* How much work a cycle of refinement is, in first integrations; with Euler steps of its own roughly. */
+static double cycle_cost(const wf_sample_desc *desc) {
+    return desc->refine_steps > 0 ? (double)desc->refine_steps / desc->steps : 1 - desc->refine_t;
 }
 
+/* How much of a network's work is its first integration. */
+static double direct_share(const wf_sample_desc *desc) {
+    return 1 / (1 + desc->refine_cycles * cycle_cost(desc));
+}
+
+/* From t = 0, or from t* in a cycle of refinement. */
 static wf_status integrate(sampler *s, size_t first, int n, double from, double done,
                            double share) {
     const wf_sample_desc *desc = s->desc;
+    bool jumps = from > 0 && desc->refine_steps > 0;
     /* Fixed steps keep their size: from t* there are fewer of them. */
-    int steps = (int)ceil(desc->steps * (1 - from) - 1e-9);
-    wf_ode_desc ode = {.solver = desc->solver,
+    int steps = jumps ? desc->refine_steps : (int)ceil(desc->steps * (1 - from) - 1e-9);
+    wf_ode_desc ode = {.solver = jumps ? WF_SOLVER_EULER : desc->solver,
                        .steps = steps < 1 ? 1 : steps,
                        .rtol = desc->rtol,
                        .atol = desc->atol,
@@ -320,7 +327,7 @@ static wf_status sample_batch(sampler *s, size_t first, int n, size_t done, floa
     WF_TRY(start_states(s, first, n));
     WF_TRY(integrate(s, first, n, 0, (double)done, share));
     if (direct != NULL) WF_TRY(write_networks(s, n, direct));
-    double cycle_share = share * (1 - s->desc->refine_t);
+    double cycle_share = share * cycle_cost(s->desc);
     for (int cycle = 0; cycle < s->desc->refine_cycles; cycle++) {
         WF_TRY(corrupt(s, first, n, (uint32_t)cycle));
         WF_TRY(integrate(s, first, n, s->desc->refine_t,

@@ -36,6 +36,9 @@ check sample "$weft" sample flow.safetensors -n 6 -o nets.safetensors --solver e
 "$weft" sample flow.safetensors -n 6 -o refined.safetensors --direct direct.safetensors --solver heun --steps 3 \
     --refine 0.5,2 --json -q >sample.json
 check sample-json is_json sample.json
+"$weft" sample flow.safetensors -n 6 -o jumps.safetensors --solver heun --steps 3 --refine 0.5,4,1 --json -q >jumps.json
+check sample-jumps test "$(value jumps.json evaluations)" = 10.0 # 3 steps of 2, then 4 of 1
+expect sample-bad-jumps 2 "T,K,S" "$weft" sample flow.safetensors -o x.safetensors --refine 0.5,4,1.5
 "$weft" sample flow.safetensors -n 2 --first 4 -o late.safetensors --solver euler --steps 4 -q >/dev/null
 "$weft" zoo export nets.safetensors -i 5 -o e.safetensors >/dev/null
 "$weft" zoo export late.safetensors -i 1 -o f.safetensors >/dev/null

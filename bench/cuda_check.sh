@@ -5,11 +5,13 @@
 #     bench/cuda_check.sh           run from there; needs the folder and a GPU only, so it may be carried elsewhere
 #
 # The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck times torch profile".
+# Tests and sanitizers run side by side, a log each in the folder; LIMIT is the most seconds one of them may take.
 set -u
 build=${BUILD:-build}
 gpu=$build/gpu
 cd "$(dirname "$0")/.." || exit 1
 if [ "${1:-run}" = build ]; then
+    rm -f "$build/libweft.a" # it may hold what uses libcurl
     make BUILD="$build" CURL= "$build/libweft.a" || exit 1
     mkdir -p "$gpu"
     nvcc=${NVCC:-$(command -v nvcc)}
@@ -25,36 +27,83 @@ if [ "${1:-run}" = build ]; then
     make BUILD="$build" CURL= "$build/weft" || exit 1
     ${CC:-gcc} "$build"/src/cli/*.o "$build/libweft.a" $link $jansson -o "$gpu/weft" || exit 1
     cp -L "$(${CC:-gcc} -print-file-name=libcmocka.so)" "$gpu/libcmocka.so.0"
+    rm -f "$build/libweft.a" "$build/weft" # the next make puts libcurl back
     exit 0
 fi
 checks=${CHECKS:-tests memcheck racecheck times}
+limit=${LIMIT:-600} # seconds for one program
 status=0
 note() { echo "$*"; }
-run() { # name, then the command; its output is shown when it fails
+# Programs of one check run side by side: piece NAME COMMAND..., then gather, which shows the output of those that failed.
+pieces=
+piece() {
     name=$1
     shift
-    begin=$(date +%s)
-    if "$@" >"$gpu/log" 2>&1; then
-        note "ok      $name ($(($(date +%s) - begin)) s)"
-    else
-        note "FAILED  $name ($(($(date +%s) - begin)) s)"
-        grep -v '^\[ RUN\|^\[       OK' "$gpu/log" | tail -n 30
+    pieces="$pieces $name"
+    (
+        begin=$(date +%s)
+        timeout -s KILL "$limit" "$@" >"$gpu/$name.log" 2>&1
+        code=$?
+        [ $code -eq 0 ] && word="ok     " || word="FAILED "
+        [ $code -eq 137 ] && word="KILLED " # at its limit
+        echo "$word $name ($(($(date +%s) - begin)) s)" >"$gpu/$name.end"
+    ) &
+}
+gather() {
+    wait
+    for name in $pieces; do
+        cat "$gpu/$name.end"
+        grep -q '^ok' "$gpu/$name.end" && continue
+        grep -v '^\[ RUN\|^\[       OK\|Host Frame' "$gpu/$name.log" | head -n 40
         status=1
-    fi
+    done
+    pieces=
+}
+# sanitize NAME FILTER TEST VARIABLE=VALUE...: one test of a program under the tool, exact blocks so that it sees objects.
+sanitize() {
+    name=$1 filter=$2 program=$3
+    shift 3
+    piece "$check-$name" env WEFT_EXACT_BLOCKS=1 WEFT_TEST_FILTER="$filter" "$@" \
+        compute-sanitizer --tool "$check" --error-exitcode 9 --print-limit 5 "$gpu/$program"
 }
 for check in $checks; do
     case $check in
     tests)
-        for test in "$gpu"/test_*; do run "$(basename "$test")" "$test"; done ;;
+        # in two lots: programs that share the GPU wait for one another's turns
+        for test in cuda_ops cuda_match cuda_eval cuda_optim; do piece test_$test "$gpu/test_$test"; done
+        gather
+        for test in cuda_field cuda_lstar cuda_fit cuda_sample zoo_cuda; do piece test_$test "$gpu/test_$test"; done
+        gather ;;
     memcheck)
-        for test in test_cuda_ops test_cuda_field test_cuda_fit test_cuda_sample test_cuda_match test_cuda_eval; do
-            run "memcheck $test" env WEFT_CUDA_SMALL=3 compute-sanitizer --error-exitcode 9 "$gpu/$test"
-        done ;;
-    racecheck) # two shapes only: it follows every access to shared memory
-        for test in test_cuda_ops test_cuda_match test_cuda_eval; do
-            run "racecheck $test" env WEFT_CUDA_SMALL=6 compute-sanitizer --tool racecheck \
-                --error-exitcode 9 "$gpu/$test"
-        done ;;
+        for op in linear edge_features edge_encoder edge_readout velocity; do
+            sanitize $op '*' test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=$op
+        done
+        sanitize lean-64 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
+        sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges
+        sanitize lstar-messages test_messages test_cuda_lstar WEFT_CUDA_SMALL=1
+        sanitize lstar-edges test_edges test_cuda_lstar WEFT_CUDA_SMALL=1
+        gather
+        sanitize field test_training test_cuda_field WEFT_CUDA_SMALL=1
+        sanitize fit bf16_stays_near test_cuda_fit WEFT_CUDA_SMALL=1
+        sanitize sample networks_do_not_depend_on_the_call test_cuda_sample WEFT_CUDA_SMALL=1
+        sanitize zoo same_networks test_zoo_cuda WEFT_CUDA_SMALL=1
+        sanitize match '*' test_cuda_match WEFT_CUDA_SMALL=3
+        sanitize eval '*' test_cuda_eval WEFT_CUDA_SMALL=3
+        gather ;;
+    racecheck) # a case or two of each kernel: it follows every access to shared memory
+        sanitize lean-64 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=26/28
+        sanitize lean-64-mean test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=22/28
+        sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=23/28
+        sanitize lstar-messages test_messages test_cuda_lstar WEFT_CUDA_SMALL=1 WEFT_CUDA_SHARE=0/6
+        sanitize lstar-edges test_edges test_cuda_lstar WEFT_CUDA_SMALL=1
+        sanitize encoder test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_encoder
+        sanitize readout test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_readout
+        gather
+        sanitize linear test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=linear
+        sanitize zoo same_networks test_zoo_cuda WEFT_CUDA_SMALL=1 WEFT_CUDA_SHARE=0/9
+        sanitize match '*' test_cuda_match WEFT_CUDA_SMALL=6
+        sanitize eval '*' test_cuda_eval WEFT_CUDA_SMALL=6
+        gather ;;
     times)
         "$gpu/cuda_step" || status=1
         "$gpu/cuda_loop" || status=1 ;;

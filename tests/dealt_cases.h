@@ -12,10 +12,12 @@
 enum { most_processes = 8 };
 static int process, processes = 1, dealt;
 
-static bool my_case(void) { return dealt++ % processes == process; }
+static inline bool my_case(void) { return dealt++ % processes == process; }
 
-/* WEFT_CUDA_SHARE=K/N: this is process K of N that somebody else starts, for tools that follow one process. */
-static bool given_share(void) {
+/* WEFT_TEST_FILTER: one test alone. WEFT_CUDA_SHARE=K/N: this is process K of N that somebody else starts, for tools that
+ * follow one process; false: nobody says so. */
+static inline bool take_share(void) {
+    cmocka_set_test_filter(getenv("WEFT_TEST_FILTER"));
     const char *share = getenv("WEFT_CUDA_SHARE");
     if (share == NULL) return false;
     if (sscanf(share, "%d/%d", &process, &processes) == 2 && process >= 0 && processes > process)
@@ -25,17 +27,16 @@ static bool given_share(void) {
 }
 
 /* WEFT_CUDA_SMALL is for such tools too. */
-static int count_processes(void) {
+static inline int count_processes(void) {
     long cores = getenv("WEFT_CUDA_SMALL") != NULL ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
     return cores < 1 ? 1 : cores > most_processes ? most_processes : (int)cores;
 }
 
-/* Runs `group`, or its test WEFT_TEST_FILTER, in every process; the number of failures, or 1 where another process failed. Before the GPU is first asked
+/* Runs `group` in every process; the number of failures, or 1 where another process failed. Before the GPU is first asked
  * for: its state does not outlive a fork. */
-static int deal(int (*group)(void)) {
+static inline int deal(int (*group)(void)) {
     pid_t others[most_processes];
-    cmocka_set_test_filter(getenv("WEFT_TEST_FILTER"));
-    if (given_share()) return group();
+    if (take_share()) return group();
     processes = count_processes();
     for (int k = 1; k < processes; k++) {
         others[k] = fork();

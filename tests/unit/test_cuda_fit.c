@@ -465,7 +465,7 @@ int main(void) {
         cmocka_unit_test(bf16_stays_near),
         cmocka_unit_test(bf16_is_refused_on_the_cpu),
     };
-    cmocka_set_test_filter(
-        getenv("WEFT_TEST_FILTER")); /* one test, where a crash must not hide the rest */
+    /* one test, where a crash must not hide the rest */
+    cmocka_set_test_filter(getenv("WEFT_TEST_FILTER"));
     return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }

@@ -14,10 +14,9 @@
  * bytes   e and de' read (twice, the second time from L2), de written: 12D of HBM; tables 4 (M + 2D) (1 + 2/8) of L1, dF and
  *         dR 4M (1 + 2/8); slots 4 (M + 2D) (1/8 + 1/16..1/8) written and read; Q = 4: e and de' read by four blocks, and
  *         deb 8D written and read
- * measured on an H200, 256 graphs (ncu, cold L2): 64-16-8-10 at D = 64 0.521 ms a block, 784-32-32-10 folded at D = 128
- *         1.72 ms and norm_kernel 0.249; 18 % of the HBM bound with slots and tables (0.094 ms) and 15 % of the tensor
- *         cores' (0.265 ms); norm_kernel 85 % of HBM. What binds is latency: two warps a scheduler, and spilled registers
- *         that miss the small L1
+ * measured on an H200, 256 graphs, by whole steps: 64-16-8-10 at D = 64 0.375 ms a block, 784-32-32-10 folded at D = 128
+ *         1.15 ms and norm_kernel 0.249; 25 % of the HBM bound with slots and tables (0.094 ms) and 23 % of the tensor
+ *         cores' (0.265 ms); norm_kernel 85 % of HBM. What binds is latency: two warps a scheduler
  * tried   two warpgroups that do everything: 0.673 ms, more spills */
 #include "tensor/cuda/lean_fused_cuda.cuh"
 
@@ -85,10 +84,21 @@ template <int D, int Q, int MS> struct worker {
     const lean_gradient &p;
     int quarter, warp, lane, thread; /* thread of the warpgroup */
     int column;                      /* the lane's first of sixteen */
+    int place;                       /* of the warpgroup in the block */
 
-    __device__ explicit worker(const lean_gradient &args)
-        : p(args), quarter((int)blockIdx.x % Q), warp((int)threadIdx.x / 32 % 4),
-          lane((int)threadIdx.x % 32), thread((int)threadIdx.x % 128), column(4 * (lane % 4)) {}
+    __device__ explicit worker(const lean_gradient &args) : p(args), quarter((int)blockIdx.x % Q) {
+        refresh();
+    }
+    /* Who I am, again: what is derived from it need not stay in registers from one phase to the next. */
+    __device__ void refresh() {
+        int id;
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(id));
+        warp = id / 32 % 4;
+        lane = id % 32;
+        thread = id % 128;
+        column = 4 * (lane % 4);
+        place = id / 128;
+    }
 
     __device__ panel tile(int group, int index) const {
         return panel{shared_address(shared) +
@@ -115,39 +125,31 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct computer : worker<D
     using base::column;
     using base::lane;
     using base::p;
+    using base::place;
     using base::quarter;
+    using base::refresh;
     using base::thread;
     using base::tile;
     using base::warp;
 
-    panel w1, w2;
-    int group;
     lane_rows rows;
     float mean[2], rho[2];
     float carried[(at::kinds * D + 127) / 128];
-    shared_strip next;
 
-    __device__ explicit computer(const lean_gradient &args)
-        : base(args), w1{shared_address(shared), at::hidden}, w2{shared_address(shared) +
-                                                                     (uint32_t)at::w2,
-                                                                 D},
-          group((int)threadIdx.x / 128) {
-        next.base = shared + at::tables + threadIdx.x / 32 * shared_strip_bytes;
+    __device__ explicit computer(const lean_gradient &args) : base(args) {}
+
+    /* Weights, and the warp's place for tables. */
+    __device__ panel w1() const { return panel{shared_address(shared), at::hidden}; }
+    __device__ panel w2() const { return panel{shared_address(shared) + (uint32_t)at::w2, D}; }
+    __device__ shared_strip next() const {
+        return shared_strip{shared + at::tables + (place * 4 + warp) * shared_strip_bytes};
     }
 
     __device__ float *sums() const {
-        return (float *)(shared + at::sums) + group * 4 * at::kinds * D;
+        return (float *)(shared + at::sums) + place * 4 * at::kinds * D;
     }
-    /* Sums over the warp's rows of a lane's columns, into shared memory. */
-    __device__ void leave_sums(float (&total)[D / 4], int kind) const {
-        column_sums(total);
-        int first = first_kept<D / 4>();
-#pragma unroll
-        for (int k = 0; k < D / 32; k++) {
-            int f = first + k;
-            sums()[(warp * at::kinds + kind) * D + f / 4 * 16 + column + f % 4] = total[k];
-        }
-    }
+    /* Where the warp's sums of a kind go. */
+    __device__ float *sums_of(int kind) const { return sums() + (warp * at::kinds + kind) * D; }
     /* The sums of runs, after a barrier: a thread has every 128th column of all kinds. */
     __device__ void sum_runs(const tile_runs &t) {
         float *to = p.f.run_sums + (size_t)quarter * p.f.n_runs * (at::kinds * D);
@@ -164,13 +166,20 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct computer : worker<D
         }
     }
 
-    /* eb and do of the tile into their panels, once these are empty. */
-    __device__ void load() {
+    /* eb and do of the tile into their panels, once these are empty. The next tile's rows are on their way to L2. */
+    __device__ void load(int next_upper, int next_lower) {
+        refresh();
+        constexpr bool early = D <= 64; /* room for both streams in registers */
         const float *mod = p.f.modulation + (size_t)rows.graph * p.f.ld_modulation + column;
-        float4 v[2][D / 16];
+        float4 v[2][D / 16], d[2][D / 16];
 #pragma unroll
         for (int k = 0; k < 2; k++) load_row<D>(v[k], p.f.e + (size_t)rows.row[k] * D + column);
-        meet(barrier_empty + group);
+#pragma unroll
+        for (int k = 0; k < 2 && early; k++)
+            load_row<D>(d[k], p.f.out + (size_t)rows.row[k] * D + column);
+        prefetch_rows<D>(p.f.e, next_upper, next_lower);
+        prefetch_rows<D>(p.f.out, next_upper, next_lower);
+        meet(barrier_empty + place);
 #pragma unroll
         for (int k = 0; k < 2; k++) normalise<D>(v[k], &mean[k], &rho[k]);
 #pragma unroll
@@ -178,46 +187,45 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct computer : worker<D
             float4 shift = __ldg((const float4 *)(mod + 16 * j));
             float4 scale = __ldg((const float4 *)(mod + D + 16 * j));
             store_fragment(
-                tile(group, at::tile_eb), 16 * warp, j,
+                tile(place, at::tile_eb), 16 * warp, j,
                 fragment_of(modulated(v[0][j], scale, shift), modulated(v[1][j], scale, shift)));
         }
 #pragma unroll
-        for (int k = 0; k < 2; k++) load_row<D>(v[k], p.f.out + (size_t)rows.row[k] * D + column);
-        float total[D / 4];
+        for (int k = 0; k < 2 && !early; k++)
+            load_row<D>(d[k], p.f.out + (size_t)rows.row[k] * D + column);
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
             float4 gate = __ldg((const float4 *)(mod + 2 * D + 16 * j)), none = {0, 0, 0, 0};
-            float4 upper = masked(rows.there[0], modulated(v[0][j], gate, none));
-            float4 lower = masked(rows.there[1], modulated(v[1][j], gate, none));
-            store_fragment(tile(group, at::tile_do), 16 * warp, j, fragment_of(upper, lower));
-            total[4 * j] = upper.x + lower.x, total[4 * j + 1] = upper.y + lower.y;
-            total[4 * j + 2] = upper.z + lower.z, total[4 * j + 3] = upper.w + lower.w;
+            float4 upper = masked(rows.there[0], modulated(d[0][j], gate, none));
+            float4 lower = masked(rows.there[1], modulated(d[1][j], gate, none));
+            store_fragment(tile(place, at::tile_do), 16 * warp, j, fragment_of(upper, lower));
+            sum_columns(plus(upper, lower), sums_of(at::kind_do) + 16 * j);
         }
-        leave_sums(total, at::kind_do);
     }
 
     /* The tables for strip s; strips of z come first. */
     __device__ void fetch(int s) {
         const float *of_a = rows.from_a ? p.f.as : p.f.ad, *of_b = rows.from_a ? p.f.ad : p.f.as;
         int from = p.f.skipped + at::place(s, quarter);
-        next.fetch(of_a + (size_t)rows.a * p.f.ld_table + from,
-                   of_b + (size_t)rows.b[0] * p.f.ld_table + from,
-                   of_b + (size_t)rows.b[1] * p.f.ld_table + from);
+        next().fetch(of_a + (size_t)rows.a * p.f.ld_table + from,
+                     of_b + (size_t)rows.b[0] * p.f.ld_table + from,
+                     of_b + (size_t)rows.b[1] * p.f.ld_table + from);
     }
 
     __device__ void store_strip(int index, const float (&x)[strip_tiles][4]) const {
 #pragma unroll
         for (int j = 0; j < strip / 16; j++)
-            store_fragment(tile(group, index), 16 * warp, j, fragment_of(x[2 * j], x[2 * j + 1]));
+            store_fragment(tile(place, index), 16 * warp, j, fragment_of(x[2 * j], x[2 * j + 1]));
     }
 
     __device__ void update_strip(int s) {
+        refresh();
         float x[strip_tiles][4], dz[strip_tiles][4];
-        next.take(x);
+        next().take(x);
         begin<Wide>();
-        tile_forward_mma<Wide, D / 16>(x, tile(group, at::tile_eb), 16 * warp, 0, w1,
+        tile_forward_mma<Wide, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(),
                                        at::messages + s * strip, 0, false);
-        tile_backward_mma<Wide, D / 16>(dz, tile(group, at::tile_do), 16 * warp, 0, w2, 0,
+        tile_backward_mma<Wide, D / 16>(dz, tile(place, at::tile_do), 16 * warp, 0, w2(), 0,
                                         s * strip, true);
         commit<Wide>();
         if (s + 1 < at::z_strips) fetch(MS + s + 1);
@@ -237,39 +245,27 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct computer : worker<D
         store_strip(at::tile_dx + MS + s, dz);
     }
 
-    /* What a node's messages pull by: its row of dto, the lane's first column, and a factor. */
-    __device__ const float *pull(bool as_source, int node, float *factor) const {
-        *factor = p.degree == NULL ? 1 : __fdividef(1, p.degree[node]);
-        return p.dto[as_source] + (size_t)node * p.ld_dto + column;
+    /* By what a node's messages pull. */
+    __device__ float pull(int node) const {
+        return p.degree == NULL ? 1 : __fdividef(1, p.degree[node]);
     }
 
     __device__ void message_strip(int s) {
+        refresh();
         float x[strip_tiles][4], dm[strip_tiles][4];
-        next.take(x);
+        next().take(x);
+        const float *of_a = p.dto[rows.from_a] + at::place(s, quarter);
+        const float *of_b = p.dto[!rows.from_a] + at::place(s, quarter);
+        next().fetch(of_a + (size_t)rows.a * p.ld_dto, of_b + (size_t)rows.b[0] * p.ld_dto,
+                     of_b + (size_t)rows.b[1] * p.ld_dto);
         begin<Wide>();
-        tile_forward_mma<Wide, D / 16>(x, tile(group, at::tile_eb), 16 * warp, 0, w1, s * strip, 0,
-                                       false);
-        commit<Wide>();
-        int n = at::place(s, quarter);
-        float by_a, by[2];
-        const float *da = pull(rows.from_a, rows.a, &by_a) + n;
-        const float *db0 = pull(!rows.from_a, rows.b[0], &by[0]) + n;
-        const float *db1 = pull(!rows.from_a, rows.b[1], &by[1]) + n;
-#pragma unroll
-        for (int j = 0; j < strip / 16; j++) {
-            float4 a = __ldg((const float4 *)(da + 16 * j)), none = {0, 0, 0, 0};
-            float4 b0 = __ldg((const float4 *)(db0 + 16 * j));
-            float4 b1 = __ldg((const float4 *)(db1 + 16 * j));
-            a = make_float4(a.x * by_a, a.y * by_a, a.z * by_a, a.w * by_a);
-            float4 upper = make_float4(a.x + by[0] * b0.x, a.y + by[0] * b0.y, a.z + by[0] * b0.z,
-                                       a.w + by[0] * b0.w);
-            float4 lower = make_float4(a.x + by[1] * b1.x, a.y + by[1] * b1.y, a.z + by[1] * b1.z,
-                                       a.w + by[1] * b1.w);
-            into(dm, j, rows.there[0] ? upper : none, rows.there[1] ? lower : none);
-        }
-        if (s + 1 < MS) fetch(s + 1);
-        wait<Wide>();
+        tile_forward_mma<Wide, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(), s * strip,
+                                       0, false);
+        finish<Wide>();
         settle(x);
+        const float by[2] = {pull(rows.b[0]), pull(rows.b[1])};
+        next().take(dm, pull(rows.a), by, rows.there);
+        if (s + 1 < MS) fetch(s + 1);
 #pragma unroll
         for (int j = 0; j < strip_tiles; j++)
 #pragma unroll
@@ -285,30 +281,26 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct computer : worker<D
     __device__ void gate_sums() const {
         float o[D / 8][4];
         begin<Wide>();
-        tile_forward_mma<Wide, at::zs / 16>(o, tile(group, at::tile_z), 16 * warp, 0, w2, 0, 0,
+        tile_forward_mma<Wide, at::zs / 16>(o, tile(place, at::tile_z), 16 * warp, 0, w2(), 0, 0,
                                             true);
         finish<Wide>();
         settle(o);
         const float *c2 = (const float *)(shared + at::c2) + column;
-        float total[D / 4];
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
-            float4 add = *(const float4 *)(c2 + 16 * j);
-            const float shift[4] = {add.x, add.y, add.z, add.w};
-#pragma unroll
-            for (int q = 0; q < 4; q++) total[4 * j + q] = 0;
+            float4 add = *(const float4 *)(c2 + 16 * j), total = {0, 0, 0, 0};
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 float4 d =
                     masked(rows.there[k],
                            *(const float4 *)(p.f.out + (size_t)rows.row[k] * D + column + 16 * j));
-                const float gradient[4] = {d.x, d.y, d.z, d.w};
-#pragma unroll
-                for (int q = 0; q < 4; q++)
-                    total[4 * j + q] += gradient[q] * (o[2 * j + q / 2][2 * k + q % 2] + shift[q]);
+                total.x += d.x * (o[2 * j][2 * k] + add.x);
+                total.y += d.y * (o[2 * j][2 * k + 1] + add.y);
+                total.z += d.z * (o[2 * j + 1][2 * k] + add.z);
+                total.w += d.w * (o[2 * j + 1][2 * k + 1] + add.w);
             }
+            sum_columns(total, sums_of(at::kind_gate) + 16 * j);
         }
-        leave_sums(total, at::kind_gate);
     }
 
     /* deb of the block's columns. */
@@ -316,8 +308,8 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct computer : worker<D
         begin<Wide>();
 #pragma unroll
         for (int s = 0; s < at::strips; s++)
-            tile_backward_mma<Wide, strip / 16>(deb, tile(group, at::tile_dx + s), 16 * warp, 0, w1,
-                                                s * strip, 0, s == 0);
+            tile_backward_mma<Wide, strip / 16>(deb, tile(place, at::tile_dx + s), 16 * warp, 0,
+                                                w1(), s * strip, 0, s == 0);
         finish<Wide>();
         settle(deb);
     }
@@ -326,15 +318,14 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct computer : worker<D
     __device__ void norm_backward(float (&deb)[D / 8][4]) const {
         const float *mod = p.f.modulation + (size_t)rows.graph * p.f.ld_modulation + column;
         const float *dmean = p.dmean + (size_t)rows.graph * p.ld_dmean + column;
-        float total[D / 4], product[D / 4], sum[2] = {0, 0}, along[2] = {0, 0};
+        float sum[2] = {0, 0}, along[2] = {0, 0};
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
             float4 of_mean = __ldg((const float4 *)(dmean + 16 * j));
             float4 of_scale = __ldg((const float4 *)(mod + D + 16 * j));
             const float part[4] = {of_mean.x, of_mean.y, of_mean.z, of_mean.w};
             const float scale[4] = {of_scale.x, of_scale.y, of_scale.z, of_scale.w};
-#pragma unroll
-            for (int q = 0; q < 4; q++) total[4 * j + q] = product[4 * j + q] = 0;
+            float total[4] = {0, 0, 0, 0}, product[4] = {0, 0, 0, 0};
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 float4 v = *(const float4 *)(p.f.e + (size_t)rows.row[k] * D + column + 16 * j);
@@ -344,32 +335,33 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct computer : worker<D
                     float *value = &deb[2 * j + q / 2][2 * k + q % 2];
                     float h = (e[q] - mean[k]) * rho[k], d = *value + rows.share * part[q];
                     d = rows.there[k] ? d : 0;
-                    total[4 * j + q] += d;
-                    product[4 * j + q] += d * h;
+                    total[q] += d;
+                    product[q] += d * h;
                     d *= 1 + scale[q];
                     sum[k] += d;
                     along[k] += d * h;
                     *value = d;
                 }
             }
+            sum_columns(make_float4(total[0], total[1], total[2], total[3]), sums_of(0) + 16 * j);
+            sum_columns(make_float4(product[0], product[1], product[2], product[3]),
+                        sums_of(1) + 16 * j);
         }
-        leave_sums(total, 0);
-        leave_sums(product, 1);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             float middle = quad_sum(sum[k]) / D, slant = quad_sum(along[k]) / D;
             if (!rows.there[k]) continue;
-            size_t place = (size_t)rows.row[k] * D + column;
+            size_t from = (size_t)rows.row[k] * D + column;
 #pragma unroll
             for (int j = 0; j < D / 16; j++) {
-                float4 d = *(const float4 *)(p.f.out + place + 16 * j);
-                float4 v = *(const float4 *)(p.f.e + place + 16 * j);
+                float4 d = *(const float4 *)(p.f.out + from + 16 * j);
+                float4 v = *(const float4 *)(p.f.e + from + 16 * j);
                 const float *first = &deb[2 * j][2 * k], *second = &deb[2 * j + 1][2 * k];
                 d.x += rho[k] * (first[0] - middle - (v.x - mean[k]) * rho[k] * slant);
                 d.y += rho[k] * (first[1] - middle - (v.y - mean[k]) * rho[k] * slant);
                 d.z += rho[k] * (second[0] - middle - (v.z - mean[k]) * rho[k] * slant);
                 d.w += rho[k] * (second[1] - middle - (v.w - mean[k]) * rho[k] * slant);
-                *(float4 *)(p.f.out + place + 16 * j) = d;
+                *(float4 *)(p.f.out + from + 16 * j) = d;
             }
         }
     }
@@ -387,40 +379,38 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct computer : worker<D
         }
     }
 
-    __device__ void step(const lane_rows &coming, int pair, int last) {
-        load();
-        prefetch_rows<D>(p.f.e, coming.row);
-        prefetch_rows<D>(p.f.out, coming.row);
+    __device__ void step(int pair, int last) {
+        lane_rows coming = rows_of_pair(p.f.octets, pair + 4 + warp, last);
+        rows = rows_of_pair(p.f.octets, pair + warp, last);
+        fetch(MS);
+        load(coming.row[0], coming.row[1]);
         publish();
-        group_barrier(barrier_group + group);
+        group_barrier(barrier_group + place);
 #pragma unroll 1
         for (int s = 0; s < at::z_strips; s++) update_strip(s);
 #pragma unroll 1
         for (int s = 0; s < MS; s++) message_strip(s);
         publish();
-        group_barrier(barrier_group + group);
-        signal(barrier_full + group);
+        group_barrier(barrier_group + place);
+        signal(barrier_full + place);
+        refresh();
         gate_sums();
+        refresh();
         float deb[D / 8][4];
         pull_back(deb);
         if (Q == 1) norm_backward(deb);
         else leave_quarter(deb);
-        group_barrier(barrier_group + group);
+        group_barrier(barrier_group + place);
+        refresh();
         sum_runs(runs_of_tile(p.f.octets, pair, last));
     }
 
     __device__ void run() {
         for (int round = 0; round < base::rounds(); round++) {
             int first, last;
-            base::chunk_of(round, group, &first, &last);
-            lane_rows coming = rows_of_pair(p.f.octets, first + warp, last);
+            base::chunk_of(round, place, &first, &last);
 #pragma unroll 1
-            for (int pair = first; pair < first + p.f.steps; pair += 4) {
-                rows = coming;
-                fetch(MS);
-                coming = rows_of_pair(p.f.octets, pair + 4 + warp, last);
-                step(coming, pair, last);
-            }
+            for (int pair = first; pair < first + p.f.steps; pair += 4) step(pair, last);
         }
     }
 };
@@ -431,16 +421,18 @@ template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
     using at = layout<D, Q, MS>;
     using base::column;
     using base::p;
+    using base::place;
     using base::quarter;
+    using base::refresh;
     using base::thread;
     using base::tile;
     using base::warp;
 
-    int half; /* which of the two */
     float dw[units][strip_tiles][4];
 
-    __device__ explicit summer(const lean_gradient &args)
-        : base(args), half((int)threadIdx.x / 128 - groups) {
+    __device__ int half() const { return place - groups; } /* which of the two */
+
+    __device__ explicit summer(const lean_gradient &args) : base(args) {
 #pragma unroll
         for (int u = 0; u < units; u++) clear(dw[u]);
     }
@@ -448,11 +440,12 @@ template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
     /* dw1 comes first, by strips of dx, then of eb; behind the last unit that one again, for nothing: a branch would cost
      * the others their overlap. */
     __device__ void weight_units(int group) {
+        refresh();
         const int of_w1 = at::of_w1;
         begin<Wide>();
 #pragma unroll
         for (int u = 0; u < units; u++) {
-            int unit = min(half * units + u, at::used_units - 1);
+            int unit = min(half() * units + u, at::used_units - 1);
             int left = unit < of_w1 ? at::tile_dx + unit / at::wide
                                     : at::tile_do + (unit - of_w1) / at::z_strips;
             int right = unit < of_w1 ? at::tile_eb + unit % at::wide
@@ -462,11 +455,12 @@ template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
         commit<Wide>();
     }
 
-    __device__ void sum_strips(int group, int pair, int last) const {
+    __device__ void sum_strips(int group, int pair, int last) {
+        refresh();
         tile_runs t = runs_of_tile(p.f.octets, pair, last);
         const int ld = Q * at::messages + 2 * D;
 #pragma unroll 1
-        for (int s = half; s < at::strips; s += groups) {
+        for (int s = half(); s < at::strips; s += groups) {
             float4 *at_lane =
                 (float4 *)(shared + at::carried) + (group * at::strips + s) * 128 + thread;
             float4 value = *at_lane;
@@ -477,12 +471,13 @@ template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
     }
 
     __device__ void leave_weights() {
+        refresh();
         float4 *to = (float4 *)p.partial + (size_t)blockIdx.x * (all_units * strip_tiles * 128);
 #pragma unroll
         for (int u = 0; u < units; u++)
 #pragma unroll
             for (int j = 0; j < strip_tiles; j++)
-                to[((half * units + u) * strip_tiles + j) * 128 + thread] =
+                to[((half() * units + u) * strip_tiles + j) * 128 + thread] =
                     make_float4(dw[u][j][0], dw[u][j][1], dw[u][j][2], dw[u][j][3]);
     }
 

@@ -102,6 +102,19 @@ template <int N> __device__ inline int first_kept() {
     return (lane >> 4 & 1) * (N / 2) + (lane >> 3 & 1) * (N / 4) + (lane >> 2 & 1) * (N / 8);
 }
 
+/* Sums over the 8 lanes of equal c of four columns a lane, from 16 columns' first on, to sums[0 .. 15]. */
+__device__ inline void sum_columns(const float4 &value, float *sums) {
+    int lane = (int)(threadIdx.x % 32);
+    bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;
+    float first =
+        (upper ? value.z : value.x) + __shfl_xor_sync(0xffffffffu, upper ? value.x : value.z, 16);
+    float second =
+        (upper ? value.w : value.y) + __shfl_xor_sync(0xffffffffu, upper ? value.y : value.w, 16);
+    float sum = (odd ? second : first) + __shfl_xor_sync(0xffffffffu, odd ? first : second, 8);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 4);
+    if ((lane & 4) == 0) sums[4 * (lane % 4) + 2 * upper + odd] = sum;
+}
+
 /* --- a row tile's layer norm ----------------------------------------------------------------------------------- */
 /* D / 16 sixteens of a lane's row, four columns each. */
 template <int D> __device__ inline void load_row(float4 (&v)[D / 16], const float *row) {
@@ -134,6 +147,9 @@ __device__ inline float4 modulated(const float4 &hat, const float4 &scale, const
 }
 __device__ inline float4 plus(const float4 &x, const float4 &y) {
     return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+}
+__device__ inline float4 scaled(float by, const float4 &x) {
+    return make_float4(by * x.x, by * x.y, by * x.z, by * x.w);
 }
 __device__ inline float4 masked(bool there, const float4 &x) {
     return there ? x : make_float4(0, 0, 0, 0);
@@ -184,28 +200,49 @@ struct shared_strip {
         copy(base + 2048 + 16 * lane, (lane < 16 ? of_b0 : of_b1) + 4 * (lane % 16));
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
-    __device__ void take(float (&acc)[8][4]) {
-        int lane = (int)(threadIdx.x % 32);
+    __device__ void arrive() const {
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncwarp();
-        const float4 *a = (const float4 *)base + lane, *b = (const float4 *)base + 128 + lane % 4;
+    }
+    __device__ float4 of_a(int j) const {
+        return *(const float4 *)(base + 512 * j + 16 * (threadIdx.x % 32));
+    }
+    __device__ float4 of_b(int k, int j) const {
+        return *(const float4 *)(base + 2048 + 256 * k + 64 * j + 16 * (threadIdx.x % 4));
+    }
+    __device__ void take(float (&acc)[8][4]) const {
+        arrive();
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            into(acc, j, plus(a[32 * j], b[4 * j]), plus(a[32 * j], b[16 + 4 * j]));
+            into(acc, j, plus(of_a(j), of_b(0, j)), plus(of_a(j), of_b(1, j)));
+    }
+    /* acc = by_a * a's row + by[k] * b's row, zero where there is no edge. */
+    __device__ void take(float (&acc)[8][4], float by_a, const float (&by)[2],
+                         const bool (&there)[2]) const {
+        arrive();
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float4 a = scaled(by_a, of_a(j));
+            into(acc, j, masked(there[0], plus(a, scaled(by[0], of_b(0, j)))),
+                 masked(there[1], plus(a, scaled(by[1], of_b(1, j)))));
+        }
     }
 };
 
 /* Rows of the edge stream that the next tile will read, into L2. */
-template <int D> __device__ inline void prefetch_rows(const float *stream, const int (&row)[2]) {
+template <int D> __device__ inline void prefetch_rows(const float *stream, int upper, int lower) {
     int c = (int)(threadIdx.x % 4);
     const int lines = D * 4 / 128; /* of a row */
 #pragma unroll
     for (int k = 0; k < (2 * lines + 3) / 4; k++) {
         int line = c + 4 * k;
         if (line < 2 * lines)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(stream + (size_t)row[line / lines] * D +
-                                                          line % lines * 32));
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(
+                stream + (size_t)(line < lines ? upper : lower) * D + line % lines * 32));
     }
+}
+template <int D> __device__ inline void prefetch_rows(const float *stream, const int (&row)[2]) {
+    prefetch_rows<D>(stream, row[0], row[1]);
 }
 
 /* --- sums towards nodes --------------------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
 #   mnist-ablations  the ablations on MNIST
 #   mnist-alignment  the alignment on MNIST; only when asked for
 #   lstar            the paper's layout and settings at three sizes of the sweep
-#   refinement       schedules of refinement, of the sweep's largest flow
+#   refinement       schedules of refinement, of the sweep's largest flow and of MNIST's
 #   leads            karhunen: single settings beside the recipe's
 #
 # Without BUDGET at full scale: 75,000 updates a run on karhunen, 200,000 on MNIST. With BUDGET=SECONDS for everything asked
@@ -244,23 +244,31 @@ run_leads() {
     table leads "$out/base/" "$out"/lead-*/
 }
 
+# One schedule: COLLECTION RECIPE FLOW T,K[,S]
+schedule() {
+    nets=$out/$1-refined-$4.safetensors
+    if [ "$(left)" -lt 6 ]; then note "left out: $1 refined $4" && return; fi
+    "$weft" sample "$3" -n "${COUNT:-100}" --solver euler --steps 100 --refine "$4" -o "$nets" --device "$device" -q >/dev/null &&
+        "$weft" eval --zoo "$out/$1.safetensors" --nets "$nets" --data "$recipes/$2" --name "$1:$4" --device "$device" -q --json |
+        tr -d '\n' | tr -s ' ' && echo
+}
+schedules() { # COLLECTION RECIPE FLOW
+    for schedule in 0.8,10,1 0.75,10 0.9,30,1 0.8,30,1 0.85,20,1 0.7,20,1 0.8,30,2 0.9,60,1 0.75,20; do echo "$1 $2 $3 $schedule"; done
+}
 run_refinement() {
     flow=
     for n in $(echo "$sizes" | tr ' ' '\n' | sort -n); do
         [ -f "$out/sweep-$n/eval.json" ] && flow=$out/sweep-$n/flow.safetensors
     done
-    for schedule in 0.75,20 0.75,5 0.6,10 0.6,20 0.85,10 0.85,20 0.9,40 0.5,10; do
-        if [ -z "$flow" ] || [ "$(left)" -lt 5 ]; then note "left out: refinement $schedule" && continue; fi
-        "$weft" sample "$flow" -n "${COUNT:-100}" --solver euler --steps 100 --refine $schedule -o "$out/refined-$schedule.safetensors" \
-            --device "$device" -q >/dev/null &&
-            "$weft" eval --zoo "$out/karhunen.safetensors" --nets "$out/refined-$schedule.safetensors" \
-                --data "$recipes/karhunen.conf" --name "$schedule" --device "$device" -q
-    done
+    {
+        [ -z "$flow" ] || schedules karhunen karhunen.conf "$flow"
+        [ ! -f "$out/mnist/eval.json" ] || schedules mnist mnist.conf "$out/mnist/flow.safetensors"
+    } | xargs -P "$jobs" -L 1 "$0" schedule >"$out/refinement.jsonl"
+    sed 's/"diversity_iou.*"diversity_wcs_mean"/"diversity_wcs_mean"/' "$out/refinement.jsonl"
 }
 
-if [ "${1:-}" = one ]; then
-    shift
-    one "$@"
+if [ "${1:-}" = one ] || [ "${1:-}" = schedule ]; then
+    "$@"
     exit 0
 fi
 mkdir -p "$out"

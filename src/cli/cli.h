@@ -64,6 +64,7 @@ struct cli_app {
     bool json, quiet;
     cli_progress progress;
     char sentence[1024];
+    char warned[1024]; /* the last warning */
 };
 
 /* The commands, ended by a NULL name, and the options every command has. */

@@ -90,6 +90,9 @@ void cli_progress_clear(cli_app *app) {
 
 void cli_progress_warn(void *app_, const char *sentence) {
     cli_app *app = app_;
+    if (strcmp(app->warned, sentence) == 0)
+        return; /* every cycle of a refinement may have it to say */
+    snprintf(app->warned, sizeof app->warned, "%s", sentence);
     cli_progress_clear(app);
     fprintf(stderr, "weft: warning: %s\n", sentence);
 }

@@ -95,20 +95,21 @@ __device__ inline void store_stash(uint4 *stash, const mma::fragment (&from)[Fra
 }
 /* Whether `fragments` of every lane fit behind `bytes` of weights. */
 template <int D> __host__ __device__ constexpr bool stash_is_shared(size_t bytes, int fragments) {
-    return bytes + groups_of<D>() * fragments * octet::group_threads * sizeof(uint4) <= 226 * 1024;
+    return bytes + back_groups<D>() * fragments * octet::group_threads * sizeof(uint4) <=
+           226 * 1024;
 }
 template <int D> __host__ __device__ constexpr size_t stash_bytes(size_t bytes, int fragments) {
     return stash_is_shared<D>(bytes, fragments)
-               ? groups_of<D>() * fragments * octet::group_threads * sizeof(uint4)
+               ? back_groups<D>() * fragments * octet::group_threads * sizeof(uint4)
                : 0;
 }
 /* The lane's own; `shared`: where shared memory is left, 16-byte aligned. */
 template <int D>
 __device__ inline uint4 *own_stash(bool is_shared, void *shared, uint4 *global, int fragments) {
     int group = (int)threadIdx.x / octet::group_threads;
-    uint4 *all =
-        is_shared ? (uint4 *)shared
-                  : global + (size_t)blockIdx.x * groups_of<D>() * fragments * octet::group_threads;
+    uint4 *all = is_shared ? (uint4 *)shared
+                           : global + (size_t)blockIdx.x * back_groups<D>() * fragments *
+                                          octet::group_threads;
     return all + (size_t)group * fragments * octet::group_threads +
            threadIdx.x % octet::group_threads;
 }

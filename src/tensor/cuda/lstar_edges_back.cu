@@ -2,14 +2,16 @@
  *
  *   tile (64 edges, a warpgroup):
  *     dz2 = E3' de'                           pieces of 64 columns, into the lane's stash
- *     z1 = s(q1), s'(q1)                      as forward; the slope goes to the stash
+ *     z1 = s(q1), s'(q1)                      as forward; the slope goes to the stash as bytes
  *     dq2 = dz2 * s'(E2 z1 + c2)              z2 leaves as an image
  *     dq1 = (E2' dq2) * s'(q1)                sums towards both ends: dCi, dCj
  *     deb = Ee' dq1, then backward through the norm: de, sums of deb and deb * hat per run
  * Operands of the weight gradients leave as images (outer_cuda.cuh): eb, de', z1, z2, dq1, dq2; rows without an edge are
  * zero in de' and so in dq2 and dq1. E3 is streamed where forward streams it.
- * An edge costs 2 (3 D H + 2 H H) FLOP here, 2 (2 D H + H H) in the outer products, 2 H special functions; bytes: 8 H + 4 D
- * of images, H of slots, 16 D of e and de. */
+ * An edge costs 6 D H + 4 H H FLOP here, 4 D H + 2 H H in the outer products, 2 H special functions; bytes: 8 H + 4 D of
+ * images, 2 H of slots, 20 D of e and de; at D = 128 also 9 H of the stash and 2 H of E3.
+ * Measured on an H200, 256 networks, outer products and sums included: 64-16-8-10 at D 64, H 128 499 us, 117 TFLOP/s (15 %
+ * of 788), 784-32-32-10 folded at 128, 256 1,619 us, 158 TFLOP/s (20 %). Bound by L2 and by the images. */
 #include "tensor/cuda/lstar_back.cuh"
 #include "tensor/cuda/lstar_fused.cuh"
 #include "tensor/cuda/lstar_stream.cuh"
@@ -37,11 +39,17 @@ template <int D, int H> __host__ __device__ constexpr size_t edge_back_bytes() {
     return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + last_bytes<D, H>() + H * sizeof(float);
 }
 
-/* dz2 (then dq1), and slopes in bytes. */
-template <int H> __host__ __device__ constexpr int stash_fragments() { return H / 16 + H / 32; }
+/* dz2 (then dq1), and slopes in bytes; and, where all of it is in shared memory, the normalised rows. */
+template <int D, int H> __host__ __device__ constexpr bool rows_aside() {
+    return stash_is_shared<D>(edge_back_bytes<D, H>(), H / 16 + H / 32 + D / 8);
+}
+template <int D, int H> __host__ __device__ constexpr int stash_fragments() {
+    return H / 16 + H / 32 + (rows_aside<D, H>() ? D / 8 : 0);
+}
 
 template <int D, int H> constexpr size_t all_bytes() {
-    return edge_back_bytes<D, H>() + stash_bytes<D>(edge_back_bytes<D, H>(), stash_fragments<H>());
+    return edge_back_bytes<D, H>() +
+           stash_bytes<D>(edge_back_bytes<D, H>(), stash_fragments<D, H>());
 }
 
 /* de' of a pair's rows in bf16, zero where there is no edge. */
@@ -99,7 +107,7 @@ __device__ inline void last_layer_back(const edge_back_step &s, const mma::panel
 template <int D, int H, bool Wide>
 __device__ inline void update_back(const edge_back_step &s, const octet::pair &p, int pair_index,
                                    int tile, const mma::panel &ee, const mma::panel &e2,
-                                   const float *c2, uint4 *stash) {
+                                   const float *c2, uint4 *stash, float4 *aside, float (&rho)[2]) {
     constexpr int pieces = H / octet::piece, groups16 = octet::piece_groups;
     unsigned char *images = s.images + tile * tile_bytes<D, H>();
     uint4 *slopes = stash + H / 16 * octet::group_threads;
@@ -108,7 +116,12 @@ __device__ inline void update_back(const edge_back_step &s, const octet::pair &p
         mma::fragment z1[H / 16];
         {
             mma::fragment eb[D / 16];
-            octet::load_operand<D>(s.e, s.ld_e, s.modulation, s.ld_modulation, p, eb, NULL);
+            octet::normed_rows<D> rows;
+            octet::load_normed<D>(s.e, s.ld_e, p, &rows);
+            octet::make_operand<D>(rows, s.modulation, s.ld_modulation, p, eb, NULL);
+            if (rows_aside<D, H>()) octet::store_rows_aside<D>(aside, rows);
+            rho[0] = rows.rho[0];
+            rho[1] = rows.rho[1];
             store_tile(images + 4 * image_bytes(H), eb);
             const float *table_a = p.from_a ? s.cj : s.ci, *table_b = p.from_a ? s.ci : s.cj;
             unsigned char *image = images;
@@ -190,7 +203,7 @@ __device__ inline void update_back(const edge_back_step &s, const octet::pair &p
 }
 
 template <int D, int H, bool Wide>
-__global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
+__global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     edges_back_kernel(edge_back_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     constexpr bool stream_last = streamed<D, H>();
@@ -206,13 +219,15 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) c2[i] = s.c2[i];
     __syncthreads();
     int warp = (int)threadIdx.x % octet::group_threads / 32;
-    constexpr int aside = stash_fragments<H>();
-    constexpr bool is_shared = stash_is_shared<D>(edge_back_bytes<D, H>(), aside);
-    uint4 *stash = own_stash<D>(is_shared, shared + edge_back_bytes<D, H>(), s.stash, aside);
+    constexpr int places = stash_fragments<D, H>();
+    constexpr bool is_shared = stash_is_shared<D>(edge_back_bytes<D, H>(), places);
+    uint4 *stash = own_stash<D>(is_shared, shared + edge_back_bytes<D, H>(), s.stash, places);
+    float4 *aside = (float4 *)stash + (H / 16 + H / 32) * octet::group_threads;
+    float rho[2];
     octet::run_sums<D> sums;
     if (stream_last) start_strip<D>(e3.base, s.e3_image);
-    int first = (int)blockIdx.x * groups_of<D>() + (int)threadIdx.x / octet::group_threads;
-    int stride = (int)gridDim.x * groups_of<D>(), rounds = (s.chunks + stride - 1) / stride;
+    int first = (int)blockIdx.x * back_groups<D>() + (int)threadIdx.x / octet::group_threads;
+    int stride = (int)gridDim.x * back_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
 #pragma unroll 1
     for (int step = 0; step < rounds * s.steps; step++) {
         int chunk = first + step / s.steps * stride, t = step % s.steps;
@@ -232,7 +247,7 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
             last_layer_back<D, H, Wide>(s, e3, group, de, stash);
         }
         if (stream_last) start_strip<D>(e3.base, s.e3_image);
-        update_back<D, H, Wide>(s, p, index, tile, ee, e2, c2, stash);
+        update_back<D, H, Wide>(s, p, index, tile, ee, e2, c2, stash, aside, rho);
         float deb[D / 8][4];
         {
             mma::fragment dq1[H / 16];
@@ -242,7 +257,15 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
             mma::finish<Wide>();
         }
         mma::settle(deb);
-        octet::norm_backward<D>(deb, s.e, s.ld_e, s.modulation, s.ld_modulation, NULL, 0, p, &sums,
+        octet::normed_rows<D> rows;
+        if (rows_aside<D, H>()) {
+            octet::load_rows_aside<D>(aside, &rows);
+            rows.rho[0] = rho[0];
+            rows.rho[1] = rho[1];
+        } else {
+            octet::load_normed<D>(s.e, s.ld_e, p, &rows);
+        }
+        octet::norm_backward<D>(deb, rows, s.ld_e, s.modulation, s.ld_modulation, NULL, 0, p, &sums,
                                 s.runs, s.de);
     }
     if (stream_last) asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -254,9 +277,9 @@ template <int D, int H, bool Wide> bool launch_back(const edge_back_step &s) {
                              cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes) != cudaSuccess)
         return false;
-    unsigned blocks = most_blocks<D>(s.chunks);
+    unsigned blocks = most_blocks(s.chunks, back_groups<D>());
     edges_back_kernel<D, H, Wide>
-        <<<blocks, groups_of<D>() * octet::group_threads, bytes, stream()>>>(s);
+        <<<blocks, back_groups<D>() * octet::group_threads, bytes, stream()>>>(s);
     return true;
 }
 
@@ -264,9 +287,9 @@ template <int D, int H, bool Wide> bool launch_back(const edge_back_step &s) {
 template <int D, int H>
 bool take_scratch(edge_back_step *s, const wf_octets *o, int tiles, wf_arena *arena) {
     s->images = (unsigned char *)wf_arena_alloc(arena, tiles * tile_bytes<D, H>());
-    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)most_blocks<D>(o->n_chunks) * groups_of<D>() *
-                                                  stash_fragments<H>() * octet::group_threads *
-                                                  sizeof(uint4));
+    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)most_blocks(o->n_chunks, back_groups<D>()) *
+                                                  back_groups<D>() * stash_fragments<D, H>() *
+                                                  octet::group_threads * sizeof(uint4));
     s->slots = (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2);
     s->runs = scratch(arena, (size_t)o->n_runs * 2 * D);
     return s->images != NULL && s->stash != NULL && s->slots != NULL && s->runs != NULL;

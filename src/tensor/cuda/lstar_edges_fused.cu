@@ -1,12 +1,15 @@
 /* lstar_edges_fused: the edge update of an lstar block in one kernel. Formula: wf_lstar_edges in tensor/tape.h.
  *
  *   tile (64 edges, a warpgroup):  eb = LN(e) modulated                      bf16 fragments
- *                                  z1 = s(Ee eb + Ci[dst] + Cj[src])         pieces of 64 columns, two in flight
+ *                                  z1 = s(Ee eb + Ci[dst] + Cj[src])         pieces of 64 columns
  *                                  z2 = s(E2 z1 + c2)                        pieces of 64 columns
  *                                  e' = e + c3 + E3 z2                       fp32, 16 bytes a lane
  * Weights stay in shared memory as bf16 panels. At D = 128 they take 256 KB: there E3 comes from L2 as it is needed, a
  * strip of 64 columns (16 KB) at a time into a buffer of the warpgroup's own, the first one while z1 and z2 are computed.
- * An edge costs 2 (2 D H + H H) FLOP, 2 H special functions, 8 D bytes (12 D: e is read again for the residual). */
+ * An edge costs 4 D H + 2 H H FLOP, 2 H special functions; bytes: 8 D of e and e' (12 D at D = 128, where it is read again
+ * for the residual), 2.5 H of tables where they miss L1, 2 H of E3 where it is streamed.
+ * Measured on an H200, 256 networks: 64-16-8-10 at D 64, H 128 122 us, 174 TFLOP/s (22 % of 788); 784-32-32-10 folded at
+ * 128, 256 404 us, 230 TFLOP/s (29 %). Loads from L2 hold it back. */
 #include "tensor/cuda/lstar_fused.cuh"
 #include "tensor/cuda/lstar_stream.cuh"
 
@@ -22,9 +25,18 @@ struct edge_step {
     float *out;
 };
 
-template <int D, int H> __host__ __device__ constexpr size_t edge_bytes() {
+template <int D, int H> __host__ __device__ constexpr size_t weight_bytes() {
     return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + last_bytes<D, H>() +
            (H + D) * sizeof(float);
+}
+/* e is kept for the residual where there is room. */
+template <int D, int H> __host__ __device__ constexpr bool rows_aside() {
+    return weight_bytes<D, H>() + forward_groups<D>() * mma::tile_rows * D * sizeof(float) <=
+           226 * 1024;
+}
+template <int D, int H> __host__ __device__ constexpr size_t edge_bytes() {
+    return weight_bytes<D, H>() +
+           (rows_aside<D, H>() ? forward_groups<D>() * mma::tile_rows * D * sizeof(float) : 0);
 }
 
 /* --- the image of E3 ---------------------------------------------------------------------------------------- */
@@ -40,24 +52,21 @@ __global__ void image_kernel(const float *w, int ld, int rows, int cols, unsigne
 }
 
 /* --- the kernel --------------------------------------------------------------------------------------------- */
-/* acc = e + c3 of a pair's rows, columns n0 .. */
-template <int Tiles>
-__device__ inline void load_residual(float (&acc)[Tiles][4], const float *e, int ld,
-                                     const float *c3, const octet::pair &p) {
+/* acc = e + c3 of a pair's rows: from the lane's place aside, or once more from memory. */
+template <int D>
+__device__ inline void load_residual(float (&acc)[D / 8][4], const float *e, int ld,
+                                     const float4 *aside, const float *c3, const octet::pair &p) {
     int c = (int)(threadIdx.x % 4);
 #pragma unroll
-    for (int j = 0; j < Tiles / 2; j++) {
-        float4 bias = *(const float4 *)(c3 + 16 * j + 4 * c);
-        float4 x = octet::load4(e + (size_t)p.row[0] * ld + 16 * j + 4 * c);
-        float4 y = octet::load4(e + (size_t)p.row[1] * ld + 16 * j + 4 * c);
-        acc[2 * j][0] = x.x + bias.x;
-        acc[2 * j][1] = x.y + bias.y;
-        acc[2 * j][2] = y.x + bias.x;
-        acc[2 * j][3] = y.y + bias.y;
-        acc[2 * j + 1][0] = x.z + bias.z;
-        acc[2 * j + 1][1] = x.w + bias.w;
-        acc[2 * j + 1][2] = y.z + bias.z;
-        acc[2 * j + 1][3] = y.w + bias.w;
+    for (int j = 0; j < D / 16; j++) {
+        float4 bias = *(const float4 *)(c3 + 16 * j + 4 * c), x[2];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            if (aside != NULL) x[k] = aside[(k * (D / 16) + j) * octet::group_threads];
+            else x[k] = octet::load4(e + (size_t)p.row[k] * ld + 16 * j + 4 * c);
+            x[k] = float4{x[k].x + bias.x, x[k].y + bias.y, x[k].z + bias.z, x[k].w + bias.w};
+        }
+        octet::put4(acc, j, x[0], x[1]);
     }
 }
 
@@ -77,7 +86,7 @@ __device__ inline void store_rows(const float (&acc)[Tiles][4], float *out, int 
 }
 
 template <int D, int H, bool Wide>
-__global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
+__global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     edges_kernel(edge_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     constexpr bool stream_last = streamed<D, H>();
@@ -85,7 +94,11 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
     mma::panel ee = {mma::shared_address(shared), H};
     mma::panel e2 = {ee.base + (uint32_t)mma::panel_bytes(H, D), H};
     mma::panel e3 = {e2.base + (uint32_t)mma::panel_bytes(H, H), D};
-    float *c2 = (float *)(shared + edge_bytes<D, H>() - (H + D) * sizeof(float)), *c3 = c2 + H;
+    float *c2 = (float *)(shared + weight_bytes<D, H>() - (H + D) * sizeof(float)), *c3 = c2 + H;
+    float4 *aside = NULL;
+    if (rows_aside<D, H>())
+        aside = (float4 *)(shared + weight_bytes<D, H>()) + group * (mma::tile_rows * D / 4) +
+                threadIdx.x % octet::group_threads;
     mma::stage_panel(ee, 0, s.ee, s.ld_ee, H, D);
     mma::stage_panel(e2, 0, s.e2, s.ld_e2, H, H);
     if (stream_last) e3.base += (uint32_t)(group * mma::panel_bytes(D, mma::strip_columns));
@@ -94,8 +107,8 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
     for (int i = (int)threadIdx.x; i < D; i += (int)blockDim.x) c3[i] = s.c3[i];
     __syncthreads();
     int warp = (int)threadIdx.x % octet::group_threads / 32;
-    int first = (int)blockIdx.x * groups_of<D>() + (int)threadIdx.x / octet::group_threads;
-    int stride = (int)gridDim.x * groups_of<D>(), rounds = (s.chunks + stride - 1) / stride;
+    int first = (int)blockIdx.x * forward_groups<D>() + (int)threadIdx.x / octet::group_threads;
+    int stride = (int)gridDim.x * forward_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
 #pragma unroll 1
     for (int step = 0; step < rounds * s.steps; step++) {
         int chunk = first + step / s.steps * stride, t = step % s.steps;
@@ -109,7 +122,9 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
             mma::fragment z1[H / 16];
             {
                 mma::fragment eb[D / 16];
-                octet::load_operand<D>(s.e, s.ld_e, s.modulation, s.ld_modulation, p, eb, NULL);
+                octet::normed_rows<D> rows;
+                octet::load_normed<D>(s.e, s.ld_e, p, &rows, aside);
+                octet::make_operand<D>(rows, s.modulation, s.ld_modulation, p, eb, NULL);
                 const float *table_a = p.from_a ? s.cj : s.ci, *table_b = p.from_a ? s.ci : s.cj;
                 octet::in_pieces<Wide, H / octet::piece, (D > 64 ? 2 : 1)>(
                     [&](octet::piece_acc &acc, int k) {
@@ -138,7 +153,7 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
                 });
         }
         float acc[D / 8][4];
-        load_residual(acc, s.e, s.ld_e, c3, p);
+        load_residual<D>(acc, s.e, s.ld_e, aside, c3, p);
         if (stream_last) {
             constexpr int strips = H / mma::strip_columns, each = mma::strip_columns / 16;
 #pragma unroll
@@ -167,8 +182,9 @@ template <int D, int H, bool Wide> bool launch_edges(const edge_step &s) {
     if (cudaFuncSetAttribute(edges_kernel<D, H, Wide>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes) != cudaSuccess)
         return false;
-    unsigned blocks = most_blocks<D>(s.chunks);
-    edges_kernel<D, H, Wide><<<blocks, groups_of<D>() * octet::group_threads, bytes, stream()>>>(s);
+    unsigned blocks = most_blocks(s.chunks, forward_groups<D>());
+    edges_kernel<D, H, Wide>
+        <<<blocks, forward_groups<D>() * octet::group_threads, bytes, stream()>>>(s);
     return true;
 }
 

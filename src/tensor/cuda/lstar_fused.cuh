@@ -16,12 +16,13 @@ op_run *lstar_edges_fused_backward(const wf_op *op);
 /* Kernels read rows of tables and modulation 16 bytes at a time. */
 inline bool whole_vectors(const wf_op *op) { return op->column % 4 == 0 && op->in[1]->ld % 4 == 0; }
 
-/* Warpgroups of a CTA, one CTA for each multiprocessor: as many as registers allow. */
-template <int D> __host__ __device__ constexpr int groups_of() { return D <= 64 ? 4 : 2; }
+/* Warpgroups of a CTA, one CTA for each multiprocessor: as many as registers allow without spilling much. */
+template <int D> __host__ __device__ constexpr int forward_groups() { return D <= 64 ? 4 : 2; }
+template <int D> __host__ __device__ constexpr int back_groups() { return 2; }
 /* CTAs: one wave of an H200. Each warpgroup takes chunks in turn. */
-template <int D> unsigned most_blocks(int chunks) {
+inline unsigned most_blocks(int chunks, int groups) {
     const int most = 132;
-    int blocks = (chunks + groups_of<D>() - 1) / groups_of<D>();
+    int blocks = (chunks + groups - 1) / groups;
     return (unsigned)(blocks < most ? blocks : most);
 }
 

@@ -1,14 +1,17 @@
 /* lstar_messages_back: backward of the messages of an lstar block. Formulas: kernels of lstar_messages_fused.cu, reversed.
  *
  *   tile (64 edges, a warpgroup), towards a and then towards b:
- *     y1, s'(x1)      as forward; y1 stays in registers, the slope goes to a stash of the lane's own
+ *     y1, s'(x1)      as forward; y1 stays in registers, the slope is put aside as bytes
  *     dx2 = dS[receiver] * s'(M2 y1 + b2)     pieces of 64 columns
  *     dx1 = (M2' dx2) * s'(x1)                sums towards both ends: dAi of the receiver, dAj of the sender
  *   deb = Me' (dx1 of both) + dmean / E, then backward through the norm: de, sums of deb and deb * hat per run
  * Operands of the weight gradients leave as images (outer_cuda.cuh): eb, y1 and dx2 of either direction, dp; rows without
- * an edge are zero in dx2 and dp. What a lane needs again later it reads back from its own part of them.
- * An edge costs 2 (3 D H + 4 H H) FLOP here, 2 (D H + 2 H H) in the outer products, 4 H special functions; bytes: 10 H + 2 D
- * of images, about 4 H of slots and 12 D of e and de. */
+ * an edge are zero in dx2 and dp. What a lane needs again later lies in its stash.
+ * An edge costs 6 D H + 8 H H FLOP here, 2 D H + 4 H H in the outer products, 4 H special functions; bytes: 10 H + 2 D of
+ * images, 4 H of slots, 16 D of e and de, 8 H of tables and dS where they miss L1; at D = 128 also 8 H of the stash.
+ * Measured on an H200, 256 networks, outer products and sums included: 64-16-8-10 at D 64, H 128 634 us, 134 TFLOP/s (17 %
+ * of 788), 784-32-32-10 folded at 128, 256 1,930 us, 193 TFLOP/s (24 %). Bound by L2 (4.4 TB/s with four warpgroups at
+ * D = 64, which spill: 723 us) and by the images' way through memory. */
 #include "tensor/cuda/lstar_back.cuh"
 #include "tensor/cuda/lstar_fused.cuh"
 
@@ -36,10 +39,15 @@ template <int D, int H> __host__ __device__ constexpr size_t slope_bytes_each() 
 /* Weights, and the slopes of every warpgroup's tile. */
 template <int D, int H> __host__ __device__ constexpr size_t weight_bytes() {
     return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + H * sizeof(float) +
-           groups_of<D>() * slope_bytes_each<D, H>();
+           back_groups<D>() * slope_bytes_each<D, H>();
 }
-/* dx1 of the first direction (then dp), eb. */
-template <int D, int H> __host__ __device__ constexpr int stash_fragments() { return (H + D) / 16; }
+/* dx1 of the first direction (then dp), eb; and, where all of it is in shared memory, the normalised rows. */
+template <int D, int H> __host__ __device__ constexpr bool rows_aside() {
+    return stash_is_shared<D>(weight_bytes<D, H>(), (H + D) / 16 + D / 8);
+}
+template <int D, int H> __host__ __device__ constexpr int stash_fragments() {
+    return (H + D) / 16 + (rows_aside<D, H>() ? D / 8 : 0);
+}
 template <int D, int H> __host__ __device__ constexpr size_t back_bytes() {
     return weight_bytes<D, H>() + stash_bytes<D>(weight_bytes<D, H>(), stash_fragments<D, H>());
 }
@@ -158,7 +166,7 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
 }
 
 template <int D, int H, bool Wide>
-__global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
+__global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     messages_back_kernel(message_back_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     mma::panel me = {mma::shared_address(shared), H};
@@ -173,12 +181,14 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
         (uint4 *)(b2 + H) +
         threadIdx.x / octet::group_threads * (slope_bytes_each<D, H>() / sizeof(uint4)) +
         threadIdx.x % octet::group_threads;
-    constexpr int aside = stash_fragments<D, H>();
-    constexpr bool is_shared = stash_is_shared<D>(weight_bytes<D, H>(), aside);
-    uint4 *stash = own_stash<D>(is_shared, shared + weight_bytes<D, H>(), s.stash, aside);
+    constexpr int places = stash_fragments<D, H>();
+    constexpr bool is_shared = stash_is_shared<D>(weight_bytes<D, H>(), places);
+    uint4 *stash = own_stash<D>(is_shared, shared + weight_bytes<D, H>(), s.stash, places);
+    float4 *aside = (float4 *)stash + (H + D) / 16 * octet::group_threads;
+    float rho[2];
     octet::run_sums<D> sums;
-    int first = (int)blockIdx.x * groups_of<D>() + (int)threadIdx.x / octet::group_threads;
-    int stride = (int)gridDim.x * groups_of<D>(), rounds = (s.chunks + stride - 1) / stride;
+    int first = (int)blockIdx.x * back_groups<D>() + (int)threadIdx.x / octet::group_threads;
+    int stride = (int)gridDim.x * back_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
 #pragma unroll 1
     for (int step = 0; step < rounds * s.steps; step++) {
         int chunk = first + step / s.steps * stride, t = step % s.steps;
@@ -189,7 +199,12 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
         if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
         {
             mma::fragment eb[D / 16];
-            octet::load_operand<D>(s.e, s.ld_e, s.modulation, s.ld_modulation, p, eb, NULL);
+            octet::normed_rows<D> rows;
+            octet::load_normed<D>(s.e, s.ld_e, p, &rows);
+            octet::make_operand<D>(rows, s.modulation, s.ld_modulation, p, eb, NULL);
+            if (rows_aside<D, H>()) octet::store_rows_aside<D>(aside, rows);
+            rho[0] = rows.rho[0];
+            rho[1] = rows.rho[1];
             store_tile(s.images + tile * tile_bytes<D, H>() + 5 * image_bytes(H), eb);
             store_stash(stash + H / 16 * octet::group_threads, eb);
         }
@@ -205,8 +220,16 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
             mma::finish<Wide>();
         }
         mma::settle(deb);
-        octet::norm_backward<D>(deb, s.e, s.ld_e, s.modulation, s.ld_modulation, s.dmean, s.ld_mean,
-                                p, &sums, s.runs, s.de);
+        octet::normed_rows<D> rows;
+        if (rows_aside<D, H>()) {
+            octet::load_rows_aside<D>(aside, &rows);
+            rows.rho[0] = rho[0];
+            rows.rho[1] = rho[1];
+        } else {
+            octet::load_normed<D>(s.e, s.ld_e, p, &rows);
+        }
+        octet::norm_backward<D>(deb, rows, s.ld_e, s.modulation, s.ld_modulation, s.dmean,
+                                s.ld_mean, p, &sums, s.runs, s.de);
     }
 }
 
@@ -216,9 +239,9 @@ template <int D, int H, bool Wide> bool launch_back(const message_back_step &s) 
                              cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes) != cudaSuccess)
         return false;
-    unsigned blocks = most_blocks<D>(s.chunks);
+    unsigned blocks = most_blocks(s.chunks, back_groups<D>());
     messages_back_kernel<D, H, Wide>
-        <<<blocks, groups_of<D>() * octet::group_threads, bytes, stream()>>>(s);
+        <<<blocks, back_groups<D>() * octet::group_threads, bytes, stream()>>>(s);
     return true;
 }
 
@@ -226,9 +249,9 @@ template <int D, int H, bool Wide> bool launch_back(const message_back_step &s) 
 template <int D, int H>
 bool take_scratch(message_back_step *s, const wf_octets *o, int tiles, wf_arena *arena) {
     s->images = (unsigned char *)wf_arena_alloc(arena, tiles * tile_bytes<D, H>());
-    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)most_blocks<D>(o->n_chunks) * groups_of<D>() *
-                                                  stash_fragments<D, H>() * octet::group_threads *
-                                                  sizeof(uint4));
+    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)most_blocks(o->n_chunks, back_groups<D>()) *
+                                                  back_groups<D>() * stash_fragments<D, H>() *
+                                                  octet::group_threads * sizeof(uint4));
     s->slots_i = (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2);
     s->slots_j = (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2);
     s->runs = scratch(arena, (size_t)o->n_runs * 2 * D);

@@ -1,14 +1,19 @@
 /* lstar_messages_fused: the messages of an lstar block in one kernel. Formulas: wf_lstar_messages in tensor/tape.h.
  *
  *   tile (64 edges, a warpgroup):  eb = LN(e) modulated                              bf16 fragments, D / 16 x 4 registers
- *     towards a, then towards b:   x1 = Me eb + Ai[receiver] + Aj[sender]            pieces of 64 columns, two in flight
+ *     towards a, then towards b:   x1 = Me eb + Ai[receiver] + Aj[sender]            pieces of 64 columns
  *                                  y1 = s(x1)                                        fragments of the next product
  *                                  y2 = s(M2 y1 + b2)                                pieces of 64 columns
  *     sums of y2: towards a in the run's slots, towards b by a butterfly into the octet's slot; sum of eb per run
- * Me and M2 stay in shared memory as bf16 panels. Two warpgroups a CTA, one chunk of octets each, one CTA for each
- * multiprocessor: while one multiplies the other one is busy with special functions.
- * An edge costs 8 D H + 8 H H / ... multiply-adds: 2 (2 D H + 2 H H) FLOP forward with Me eb computed for either direction,
- * 4 H special functions, 4 D bytes of e, about H bytes of slots. */
+ * Me and M2 stay in shared memory as bf16 panels. One CTA for each multiprocessor, of four warpgroups (D = 64) or two
+ * with two pieces in flight (D = 128), each with chunks of octets of its own: while one multiplies another is busy with
+ * special functions.
+ * An edge costs 4 D H + 4 H H FLOP (Me eb once for either direction), 4 H special functions; bytes from L2: 4 D of e,
+ * 5 H of tables where they miss L1, 2 H of slots.
+ * Measured on an H200, 256 networks, with the sums of slots: 64-16-8-10 at D 64, H 128 165 us, 192 TFLOP/s (24 % of the
+ * 788 that products alone reach; special functions 27 % of theirs); 784-32-32-10 folded at 128, 256 577 us, 242 TFLOP/s
+ * (31 %). Loads from L2 hold it back: warps wait for them most of the time, at 35 to 45 % of L2's rate.
+ * Tried: tables fetched a piece ahead into registers: slower; two warpgroups at D = 64: 205 us. */
 #include "tensor/cuda/lstar_fused.cuh"
 #include "tensor/cuda/octet_tile.cuh"
 
@@ -84,7 +89,7 @@ __device__ inline void message(const message_step &s, const octet::pair &p, int 
 }
 
 template <int D, int H, bool Wide>
-__global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
+__global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     messages_kernel(message_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     mma::panel me = {mma::shared_address(shared), H};
@@ -96,8 +101,8 @@ __global__ void __launch_bounds__(groups_of<D>() * octet::group_threads, 1)
     __syncthreads();
     int warp = (int)threadIdx.x % octet::group_threads / 32;
     float eb_sum[D / 32];
-    int first = (int)blockIdx.x * groups_of<D>() + (int)threadIdx.x / octet::group_threads;
-    int stride = (int)gridDim.x * groups_of<D>(), rounds = (s.chunks + stride - 1) / stride;
+    int first = (int)blockIdx.x * forward_groups<D>() + (int)threadIdx.x / octet::group_threads;
+    int stride = (int)gridDim.x * forward_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
 #pragma unroll 1
     for (int step = 0; step < rounds * s.steps; step++) {
         int chunk = first + step / s.steps * stride, t = step % s.steps;
@@ -126,9 +131,9 @@ template <int D, int H, bool Wide> bool launch_messages(const message_step &s) {
                              cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes) != cudaSuccess)
         return false;
-    unsigned blocks = most_blocks<D>(s.chunks);
+    unsigned blocks = most_blocks(s.chunks, forward_groups<D>());
     messages_kernel<D, H, Wide>
-        <<<blocks, groups_of<D>() * octet::group_threads, bytes, stream()>>>(s);
+        <<<blocks, forward_groups<D>() * octet::group_threads, bytes, stream()>>>(s);
     return true;
 }
 

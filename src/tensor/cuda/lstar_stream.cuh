@@ -12,7 +12,9 @@ template <int D, int H> __host__ __device__ constexpr bool streamed() {
     return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + mma::panel_bytes(D, H) > 220 * 1024;
 }
 template <int D, int H> __host__ __device__ constexpr size_t last_bytes() {
-    return streamed<D, H>() ? groups_of<D>() * mma::panel_bytes(D, mma::strip_columns)
+    static_assert(!streamed<D, H>() || forward_groups<D>() == back_groups<D>(),
+                  "one buffer a warpgroup");
+    return streamed<D, H>() ? back_groups<D>() * mma::panel_bytes(D, mma::strip_columns)
                             : mma::panel_bytes(D, H);
 }
 /* The bytes of a panel of w (rows, cols), as stage_panel would write them. */

@@ -82,20 +82,26 @@ __device__ inline float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* Rows of the edge stream, normalised: hat = (e - mean) * rho, two passes. */
+/* Rows of the edge stream, normalised: hat = (e - mean) * rho, two passes. The rows as they are go to `aside` (D / 8 places
+ * of the lane's, group_threads apart) when it is not NULL. */
 template <int D> struct normed_rows {
     float4 hat[2][D / 16];
     float rho[2];
 };
 
 template <int D>
-__device__ inline void load_normed(const float *e, int ld, const pair &p, normed_rows<D> *out) {
+__device__ inline void load_normed(const float *e, int ld, const pair &p, normed_rows<D> *out,
+                                   float4 *aside = NULL) {
     int c = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int k = 0; k < 2; k++)
 #pragma unroll
         for (int j = 0; j < D / 16; j++)
             out->hat[k][j] = load4(e + (size_t)p.row[k] * ld + 16 * j + 4 * c);
+    if (aside != NULL)
+#pragma unroll
+        for (int i = 0; i < D / 8; i++)
+            aside[i * group_threads] = out->hat[i / (D / 16)][i % (D / 16)];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         float sum = 0, square = 0;
@@ -131,12 +137,10 @@ __device__ inline float4 modulated(const float4 &x, const float4 &shift, const f
 /* The operand eb of a pair's rows; `modulation`: shift and scale of the first graph, ld apart. Sums (with mask) of both
  * rows go to `sums` when it is not NULL: D / 4 values, [4j + k] is column 16j + 4c + k. */
 template <int D>
-__device__ inline void load_operand(const float *e, int ld, const float *modulation,
+__device__ inline void make_operand(const normed_rows<D> &rows, const float *modulation,
                                     int ld_modulation, const pair &p, mma::fragment (&out)[D / 16],
                                     float *sums) {
     int c = (int)(threadIdx.x % 4);
-    normed_rows<D> rows;
-    load_normed<D>(e, ld, p, &rows);
     const float *shift = modulation + (size_t)p.graph * ld_modulation + 4 * c;
 #pragma unroll
     for (int j = 0; j < D / 16; j++) {
@@ -149,6 +153,29 @@ __device__ inline void load_operand(const float *e, int ld, const float *modulat
         sums[4 * j + 2] = p.live[0] * x.z + p.live[1] * y.z;
         sums[4 * j + 3] = p.live[0] * x.w + p.live[1] * y.w;
     }
+}
+
+template <int D>
+__device__ inline void load_operand(const float *e, int ld, const float *modulation,
+                                    int ld_modulation, const pair &p, mma::fragment (&out)[D / 16],
+                                    float *sums) {
+    normed_rows<D> rows;
+    load_normed<D>(e, ld, p, &rows);
+    make_operand<D>(rows, modulation, ld_modulation, p, out, sums);
+}
+
+/* A lane's rows put aside and taken back, 128 lanes side by side: D / 8 places. */
+template <int D> __device__ inline void store_rows_aside(float4 *to, const normed_rows<D> &rows) {
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) to[(k * (D / 16) + j) * group_threads] = rows.hat[k][j];
+}
+template <int D> __device__ inline void load_rows_aside(const float4 *from, normed_rows<D> *rows) {
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) rows->hat[k][j] = from[(k * (D / 16) + j) * group_threads];
 }
 
 /* --- a product in pieces of 64 columns --------------------------------------------------------------------------- */
@@ -398,13 +425,11 @@ template <int D> struct run_sums { float shift[D / 32], scale[D / 32]; };
 /* deb (64, D) is complete but for the mean's share (mean_grad (B, ld_mean), NULL: none): de += the gradient by e, and the
  * sums of deb and deb * hat over a run go to rows of (runs, 2 D) when it ends. de NULL: not wanted. */
 template <int D>
-__device__ inline void norm_backward(float (&deb)[D / 8][4], const float *e, int ld,
+__device__ inline void norm_backward(float (&deb)[D / 8][4], const normed_rows<D> &rows, int ld,
                                      const float *modulation, int ld_modulation,
                                      const float *mean_grad, int ld_mean, const pair &p,
                                      run_sums<D> *sums, float *runs, float *de) {
     int c = (int)(threadIdx.x % 4);
-    normed_rows<D> rows;
-    load_normed<D>(e, ld, p, &rows);
     const float *factors = modulation + (size_t)p.graph * ld_modulation + D + 4 * c;
     float column[D / 4], total[2] = {0, 0}, along[2] = {0, 0};
 #pragma unroll

@@ -82,6 +82,8 @@ void *wf_arena_alloc(wf_arena *arena, size_t bytes) {
     }
     void *object = arena->current->bytes + arena->used;
     arena->used += need;
+    arena->taken += need;
+    if (arena->taken > arena->most) arena->most = arena->taken;
     unpoison(arena, object, bytes);
     return object;
 }
@@ -93,7 +95,7 @@ void *wf_arena_zalloc(wf_arena *arena, size_t bytes) {
 }
 
 wf_arena_mark wf_arena_here(const wf_arena *arena) {
-    return (wf_arena_mark){arena->current, arena->used};
+    return (wf_arena_mark){arena->current, arena->used, arena->taken};
 }
 
 void wf_arena_rewind(wf_arena *arena, wf_arena_mark mark) {
@@ -106,9 +108,10 @@ void wf_arena_rewind(wf_arena *arena, wf_arena_mark mark) {
     }
     arena->current = mark.block;
     arena->used = mark.used;
+    arena->taken = mark.taken;
 }
 
-void wf_arena_reset(wf_arena *arena) { wf_arena_rewind(arena, (wf_arena_mark){NULL, 0}); }
+void wf_arena_reset(wf_arena *arena) { wf_arena_rewind(arena, (wf_arena_mark){NULL, 0, 0}); }
 
 void wf_arena_free(wf_arena *arena) {
     for (struct wf_arena_block *block = arena->first, *next; block != NULL; block = next) {
@@ -118,6 +121,13 @@ void wf_arena_free(wf_arena *arena) {
         free(block);
     }
     *arena = (wf_arena){.source = arena->source};
+}
+
+void wf_arena_tighten(wf_arena *arena) {
+    size_t most = arena->most;
+    wf_arena_free(arena);
+    if (most > 0) arena->first = block_create(arena, most);
+    arena->most = most;
 }
 
 size_t wf_arena_capacity(const wf_arena *arena) {

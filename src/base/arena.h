@@ -20,6 +20,7 @@ typedef struct wf_arena_source {
 typedef struct wf_arena {
     struct wf_arena_block *first, *current;
     size_t used;                   /* in the current block */
+    size_t taken, most;            /* by what is handed out now, and at most since it was empty */
     const wf_arena_source *source; /* NULL: host memory */
 } wf_arena;
 
@@ -29,11 +30,14 @@ void *wf_arena_zalloc(wf_arena *arena, size_t bytes); /* host memory only */
 void wf_arena_reset(wf_arena *arena);                 /* keeps the blocks */
 void wf_arena_free(wf_arena *arena);
 size_t wf_arena_capacity(const wf_arena *arena);
+/* Empties the arena and leaves it one block, just large enough for the most that was handed out at a time: blocks that were
+ * added as they were needed are up to twice as large. Where memory is short there is none, and it grows again. */
+void wf_arena_tighten(wf_arena *arena);
 
 /* Return to an earlier point: everything allocated since is given back. */
 typedef struct wf_arena_mark {
     struct wf_arena_block *block;
-    size_t used;
+    size_t used, taken;
 } wf_arena_mark;
 wf_arena_mark wf_arena_here(const wf_arena *arena);
 void wf_arena_rewind(wf_arena *arena, wf_arena_mark mark);

@@ -89,6 +89,33 @@ static void marks_nest_over_blocks(void **state) {
     wf_arena_free(&arena);
 }
 
+static void tightened_to_what_was_needed(void **state) {
+    (void)state;
+    wf_arena arena = {0};
+    wf_arena_tighten(&arena);
+    assert_int_equal(wf_arena_capacity(&arena), 0);
+    wf_arena_alloc(&arena, 3 << 20);
+    wf_arena_mark mark = wf_arena_here(&arena);
+    wf_arena_alloc(&arena, 5 << 20);
+    wf_arena_rewind(&arena, mark);
+    wf_arena_alloc(&arena, 4 << 20);
+    wf_arena_alloc(&arena, 3 << 20);
+    wf_arena_reset(&arena);
+    wf_arena_tighten(&arena);
+    size_t capacity = wf_arena_capacity(&arena);
+    assert_in_range(capacity, 10 << 20, (10 << 20) + 1000);
+    for (int k = 0; k < 2; k++) { /* the same again fits, a little more does not */
+        char *a = wf_arena_alloc(&arena, 3 << 20), *b = wf_arena_alloc(&arena, 4 << 20);
+        assert_true(b > a && b < a + (4 << 20));
+        memset(wf_arena_alloc(&arena, 3 << 20), 1, 3 << 20);
+        assert_int_equal(wf_arena_capacity(&arena), capacity);
+        if (k == 0) wf_arena_reset(&arena);
+    }
+    wf_arena_alloc(&arena, 10);
+    assert_true(wf_arena_capacity(&arena) > capacity);
+    wf_arena_free(&arena);
+}
+
 static void lack_of_memory_is_survived(void **state) {
     (void)state;
     wf_arena arena = {0};
@@ -160,6 +187,7 @@ int main(void) {
         cmocka_unit_test(objects_are_apart),
         cmocka_unit_test(steps_touch_no_allocator),
         cmocka_unit_test(marks_nest_over_blocks),
+        cmocka_unit_test(tightened_to_what_was_needed),
         cmocka_unit_test(lack_of_memory_is_survived),
 #if defined(__SANITIZE_ADDRESS__)
         cmocka_unit_test(neighbours_are_poisoned),

@@ -1,7 +1,7 @@
 /* gmn_cuda: records a batch's operations on the CUDA backend and captures them.
  *
- * Creating a program runs forward and backward once as they are, which lets the arena grow and the kernels load, then
- * records them again under capture: the same requests in the same order, so the same addresses. */
+ * Creating a program runs forward and backward once as they are, which loads the kernels and shows how much memory they
+ * take; then the arena gets just that, and they are recorded again under capture. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -144,6 +144,7 @@ wf_status record_all(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in) {
         WF_TRY(recorded(ctx, program));
     }
     WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream())); /* before the tables are uploaded again */
+    wf_arena_tighten(&program->part.tape.arena);
     WF_TRY(capture(ctx, program, in, record_forward, &program->forward_graph, &program->forward));
     if (in->keep)
         WF_TRY(capture(ctx, program, in, record_backward, &program->backward_graph,

@@ -10,7 +10,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif
 
-enum { alignment = 64, smallest_block = 1 << 20 };
+enum { alignment = 128, smallest_block = 1 << 20 }; /* 128: a line of a GPU's cache */
 
 struct wf_arena_block {
     struct wf_arena_block *next;
@@ -61,7 +61,7 @@ static struct wf_arena_block *block_create(const wf_arena *arena, size_t capacit
 void *wf_arena_alloc(wf_arena *arena, size_t bytes) {
     if (bytes > SIZE_MAX / 2) return NULL;
     bool exact = exact_blocks(arena);
-    /* One line of 64 bytes behind each object is the redzone. */
+    /* One line behind each object is the redzone. */
     size_t need = (bytes + alignment - 1) / alignment * alignment + alignment;
     if (exact) need = bytes > 0 ? bytes : 1;
     while (!has_room(arena, need, exact)) {

@@ -1,6 +1,6 @@
 /* arena: memory that is freed all at once.
  *
- *   | object | redzone | object | redzone | ...      objects start at multiples of 64 bytes;
+ *   | object | redzone | object | redzone | ...      objects start at multiples of 128 bytes;
  *   under AddressSanitizer the redzones and everything not handed out are poisoned.
  *
  * Three lifetimes, one arena each: model (parameters, moments), step (tape, activations: reset,

@@ -17,7 +17,7 @@ static void objects_are_apart(void **state) {
         size[i] = sizes[(size_t)i * 7 % (sizeof sizes / sizeof *sizes - (i % 50 != 0))];
         object[i] = wf_arena_alloc(&arena, size[i]);
         assert_non_null(object[i]);
-        assert_int_equal((uintptr_t)object[i] % 64, 0);
+        assert_int_equal((uintptr_t)object[i] % 128, 0);
         memset(object[i], i, size[i]);
     }
     for (int i = 0; i < n; i++)

@@ -4,7 +4,7 @@
 #     bench/cuda_check.sh build     compile what it runs, and weft, into $BUILD/gpu (needs nvcc, the test libraries)
 #     bench/cuda_check.sh           run from there; needs the folder and a GPU only, so it may be carried elsewhere
 #
-# The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck times torch profile".
+# The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck synccheck times torch profile".
 # Tests and sanitizers run side by side, a log each in the folder; LIMIT is the most seconds one of them may take.
 set -u
 build=${BUILD:-build}
@@ -90,7 +90,7 @@ for check in $checks; do
         sanitize match '*' test_cuda_match WEFT_CUDA_SMALL=3
         sanitize eval '*' test_cuda_eval WEFT_CUDA_SMALL=3
         gather ;;
-    racecheck) # a case or two of each kernel: it follows every access to shared memory
+    racecheck | synccheck) # a case or two of each kernel: they follow every access to shared memory
         sanitize lean-64 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=26/28
         sanitize lean-64-mean test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=22/28
         sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=23/28

@@ -26,10 +26,9 @@ static inline bool take_share(void) {
     exit(2);
 }
 
-/* WEFT_CUDA_SMALL is for such tools too. */
-static inline int count_processes(void) {
-    long cores = getenv("WEFT_CUDA_SMALL") != NULL ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
-    return cores < 1 ? 1 : cores > most_processes ? most_processes : (int)cores;
+static inline int count_cores(int most) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 1 ? 1 : cores > most ? most : (int)cores;
 }
 
 /* Runs `group` in every process; the number of failures, or 1 where another process failed. Before the GPU is first asked
@@ -37,7 +36,8 @@ static inline int count_processes(void) {
 static inline int deal(int (*group)(void)) {
     pid_t others[most_processes];
     if (take_share()) return group();
-    processes = count_processes();
+    /* WEFT_CUDA_SMALL is for such tools too. */
+    processes = getenv("WEFT_CUDA_SMALL") != NULL ? 1 : count_cores(most_processes);
     for (int k = 1; k < processes; k++) {
         others[k] = fork();
         if (others[k] < 0) abort();

@@ -1,11 +1,13 @@
 /* Walks tensor/ops.def on both backends of the GPU: outputs and gradients against the CPU's in double and (those in float)
  * in float, at odd widths and group sizes, with outputs and scratch poisoned beforehand, and again without for the same bits.
- * All cases are tried before the test fails. */
+ * All cases are tried before the test fails. Threads compute the references ahead: alone they take longer than the GPU. */
+#include <pthread.h>
+
 #include "base/cuda/device.h"
 #include "dealt_cases.h"
 #include "poisoned_case.h"
 
-enum { most_shown = 30 };
+enum { most_shown = 30, most_threads = 15, most_cases = 2000 };
 static const double bf16_tolerance = 1e-2;
 static int failures;
 static setup gpu, again; /* keep their memory from case to case */
@@ -68,33 +70,74 @@ static void compare_all(const setup *s, const results *x, const char *other, con
             compare(s, other, s->input[i], x->gradient[i], y->gradient[i], true, gradient);
 }
 
-static void check_case(const wf_backend *backend, wf_op_kind kind, int size, int group,
-                       int variant) {
-    bool fast = backend == wf_backend_cuda_bf16();
-    start_again(&gpu, backend, WF_F32, kind, size, group, variant);
+typedef struct op_case {
+    wf_op_kind kind;
+    int size, group, variant;
+    results reference[2]; /* in float (for the float backend) and in double */
+    bool ready;
+} op_case;
+
+/* The cases of a walk: threads take them in order, never further than `ahead` beyond the one in use. */
+typedef struct case_list {
+    op_case *cases;
+    int count, taken, used, ahead;
+    bool fast;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+} case_list;
+
+static results compute_reference(const op_case *c, wf_dtype type) {
+    setup cpu;
+    start(&cpu, wf_backend_cpu(type), type, c->kind, c->size, c->group, c->variant);
+    size_t count;
+    free(seed_gradients(&cpu, &count));
+    assert_true(wf_tape_backward(&cpu.tape));
+    results r = fetch(&cpu);
+    wf_tape_free(&cpu.tape);
+    return r;
+}
+
+static void *compute_ahead(void *arg) {
+    case_list *list = arg;
+    pthread_mutex_lock(&list->lock);
+    while (list->taken < list->count) {
+        if (list->taken > list->used + list->ahead) {
+            pthread_cond_wait(&list->changed, &list->lock);
+            continue;
+        }
+        op_case *c = &list->cases[list->taken++];
+        pthread_mutex_unlock(&list->lock);
+        if (!list->fast) c->reference[0] = compute_reference(c, WF_F32);
+        c->reference[1] = compute_reference(c, WF_F64);
+        pthread_mutex_lock(&list->lock);
+        c->ready = true;
+        pthread_cond_broadcast(&list->changed);
+    }
+    pthread_mutex_unlock(&list->lock);
+    return NULL;
+}
+
+static void check_case(const wf_backend *backend, case_list *list, op_case *c) {
+    start_again(&gpu, backend, WF_F32, c->kind, c->size, c->group, c->variant);
     run_case(&gpu, true);
     results here = fetch(&gpu);
-    start_again(&again, backend, WF_F32, kind, size, group, variant);
+    start_again(&again, backend, WF_F32, c->kind, c->size, c->group, c->variant);
     run_case(&again, false);
     results there = fetch(&again);
     compare_all(&gpu, &here, "itself", &there, 0, 0);
     drop(&there);
-    for (int dtype = fast; dtype < 2; dtype++) {
-        wf_dtype type = dtype ? WF_F64 : WF_F32;
-        setup cpu;
-        start(&cpu, wf_backend_cpu(type), type, kind, size, group, variant);
-        size_t count;
-        free(seed_gradients(&cpu, &count));
-        assert_true(wf_tape_backward(&cpu.tape));
-        there = fetch(&cpu);
+    pthread_mutex_lock(&list->lock);
+    while (!c->ready) pthread_cond_wait(&list->changed, &list->lock);
+    list->used++;
+    pthread_cond_broadcast(&list->changed);
+    pthread_mutex_unlock(&list->lock);
+    for (int type = list->fast; type < 2; type++) {
         /* The CPU's float kernels have an error of their own. */
-        double own = dtype ? 0 : wf_op_tolerance(kind);
-        if (fast)
-            compare_all(&gpu, &here, cpu.tape.backend->name, &there, bf16_tolerance,
-                        bf16_tolerance);
-        else compare_all(&gpu, &here, cpu.tape.backend->name, &there, 1e-5 + own, 1e-4 + own);
-        drop(&there);
-        wf_tape_free(&cpu.tape);
+        double own = type == 0 ? wf_op_tolerance(c->kind) : 0;
+        compare_all(&gpu, &here, type == 0 ? "the CPU in float" : "the CPU in double",
+                    &c->reference[type], list->fast ? bf16_tolerance : 1e-5 + own,
+                    list->fast ? bf16_tolerance : 1e-4 + own);
+        drop(&c->reference[type]);
     }
     drop(&here);
 }
@@ -105,10 +148,7 @@ static const int shapes[][2] = {{1, 1},   {3, 3},    {7, 7},    {9, 9},   {33, 3
                                 {5, 1},   {32, 3},   {48, 7},   {64, 9},  {100, 33},
                                 {130, 5}, {64, 700}, {36, 701}, {128, 33}};
 
-static void walk(const wf_backend *backend) {
-    if (!wf_cuda_available()) skip();
-    assert_non_null(backend);
-    failures = 0;
+static void list_cases(case_list *list) {
     const char *small = getenv("WEFT_CUDA_SMALL");
     size_t every = small != NULL && atoi(small) > 0 ? (size_t)atoi(small) : 1;
     const char *only = getenv("WEFT_CUDA_OP");
@@ -116,12 +156,37 @@ static void walk(const wf_backend *backend) {
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
             if (only != NULL && strcmp(only, wf_op_name((wf_op_kind)kind)) != 0) continue;
             if (k % every != 0 || (small != NULL && shapes[k][1] > 100)) continue;
-            for (int variant = 0; variant < variants_of((wf_op_kind)kind); variant++)
-                if (my_case())
-                    check_case(backend, (wf_op_kind)kind, shapes[k][0], shapes[k][1], variant);
+            for (int variant = 0; variant < variants_of((wf_op_kind)kind); variant++) {
+                if (!my_case()) continue;
+                assert_true(list->count < most_cases);
+                list->cases[list->count++] = (op_case){.kind = (wf_op_kind)kind,
+                                                       .size = shapes[k][0],
+                                                       .group = shapes[k][1],
+                                                       .variant = variant};
+            }
         }
+}
+
+static void walk(const wf_backend *backend) {
+    if (!wf_cuda_available()) skip();
+    assert_non_null(backend);
+    assert_non_null(wf_backend_cpu(WF_F32)); /* chosen before threads ask for it */
+    int threads = count_cores(most_threads);
+    case_list list = {.cases = calloc(most_cases, sizeof *list.cases),
+                      .ahead = 2 * threads,
+                      .fast = backend == wf_backend_cuda_bf16(),
+                      .lock = PTHREAD_MUTEX_INITIALIZER,
+                      .changed = PTHREAD_COND_INITIALIZER};
+    pthread_t thread[most_threads];
+    failures = 0;
+    list_cases(&list);
+    for (int k = 0; k < threads; k++)
+        assert_int_equal(pthread_create(&thread[k], NULL, compute_ahead, &list), 0);
+    for (int i = 0; i < list.count; i++) check_case(backend, &list, &list.cases[i]);
+    for (int k = 0; k < threads; k++) pthread_join(thread[k], NULL);
     wf_tape_free(&gpu.tape);
     wf_tape_free(&again.tape);
+    free(list.cases);
     if (failures > 0) fail_msg("%d tensors of %s", failures, backend->name);
 }
 
@@ -143,13 +208,12 @@ static void test_absent(void **state) {
     assert_false(wf_cuda_download(&byte, &byte, 1));
 }
 
-static int run_group(void) {
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_absent),
     };
+    take_share();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-int main(void) { return deal(run_group); }

@@ -3,6 +3,7 @@
 #include "tensor/cuda/chain_cuda.cuh"
 #include "tensor/cuda/codec_cuda.cuh"
 #include "tensor/cuda/fused_cuda.cuh"
+#include "tensor/cuda/outer_cuda.cuh"
 #include "tensor/cuda/queue_cuda.cuh"
 
 namespace {
@@ -43,6 +44,7 @@ template <op_run *steps, bool backward> bool run_bf16(const wf_op *op, wf_arena 
     if (answer != wf_gpu::queue_declined)
         return answer == wf_gpu::queue_taken && wf_gpu::launched();
     wf_gpu::queue_before(op, backward, wf_gpu::fused_claims(op));
+    wf_gpu::await_outer_products();
     op_run *fused = backward ? wf_gpu::fused_backward(op) : wf_gpu::fused_forward(op);
     return fused != NULL ? fused(op, arena) : steps(op, arena);
 }

@@ -32,6 +32,10 @@ __device__ inline uint32_t add_pairs(uint32_t x, uint32_t y) {
     float2 a = octet::halves(x), b = octet::halves(y);
     return mma::pack(a.x + b.x, a.y + b.y);
 }
+__device__ inline void add_fragment(mma::fragment &x, const uint4 &y) {
+    x = mma::fragment{{add_pairs(x.r[0], y.x), add_pairs(x.r[1], y.y), add_pairs(x.r[2], y.z),
+                       add_pairs(x.r[3], y.w)}};
+}
 
 /* Slopes of SiLU lie in (-0.1, 1.1): a byte each, round(212.5 s) + 21, is as good as bf16 there and half as long. */
 __device__ inline uint32_t slope_bytes(const float (&s)[4]) {

@@ -10,8 +10,10 @@
  * zero in de' and so in dq2 and dq1. E3 is streamed where forward streams it.
  * An edge costs 6 D H + 4 H H FLOP here, 4 D H + 2 H H in the outer products, 2 H special functions; bytes: 8 H + 4 D of
  * images, 2 H of slots, 20 D of e and de; at D = 128 also 9 H of the stash and 2 H of E3.
- * Measured on an H200, 256 networks, outer products and sums included: 64-16-8-10 at D 64, H 128 499 us, 117 TFLOP/s (15 %
- * of 788), 784-32-32-10 folded at 128, 256 1,619 us, 158 TFLOP/s (20 %). Bound by L2 and by the images. */
+ * Measured on an H200, 256 networks, this kernel alone: 64-16-8-10 at D 64, H 128 300 us, 124 TFLOP/s (16 % of 788),
+ * 784-32-32-10 folded at 128, 256 1,230 us, 132 TFLOP/s (17 %). A scheduler with its two warps issues in 31 % (19 %) of the
+ * cycles; L2 is at 65 % (63 %) of its rate, most of it images and, at D = 128, the stash.
+ * Tried: three warpgroups at D = 64 (168 registers, shares of neighbouring chunks): backward of a step 10.8 ms, not 10.3. */
 #include "tensor/cuda/lstar_back.cuh"
 #include "tensor/cuda/lstar_fused.cuh"
 #include "tensor/cuda/lstar_stream.cuh"
@@ -39,17 +41,20 @@ template <int D, int H> __host__ __device__ constexpr size_t edge_back_bytes() {
     return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + last_bytes<D, H>() + H * sizeof(float);
 }
 
+template <int D, int H> __host__ __device__ constexpr size_t fixed_bytes() {
+    return edge_back_bytes<D, H>() + table_bytes<D, H>(back_groups<D>());
+}
+
 /* dz2 (then dq1), and slopes in bytes; and, where all of it is in shared memory, the normalised rows. */
 template <int D, int H> __host__ __device__ constexpr bool rows_aside() {
-    return stash_is_shared<D>(edge_back_bytes<D, H>(), H / 16 + H / 32 + D / 8);
+    return stash_is_shared<D>(fixed_bytes<D, H>(), H / 16 + H / 32 + D / 8);
 }
 template <int D, int H> __host__ __device__ constexpr int stash_fragments() {
     return H / 16 + H / 32 + (rows_aside<D, H>() ? D / 8 : 0);
 }
 
 template <int D, int H> constexpr size_t all_bytes() {
-    return edge_back_bytes<D, H>() +
-           stash_bytes<D>(edge_back_bytes<D, H>(), stash_fragments<D, H>());
+    return fixed_bytes<D, H>() + stash_bytes<D>(fixed_bytes<D, H>(), stash_fragments<D, H>());
 }
 
 /* de' of a pair's rows in bf16, zero where there is no edge. */
@@ -104,10 +109,17 @@ __device__ inline void last_layer_back(const edge_back_step &s, const mma::panel
     }
 }
 
+__device__ inline void fetch_tables(const edge_back_step &s, const octet::row_buffer &to,
+                                    const octet::ends &of, int k) {
+    to.fetch(of.from_a ? s.cj : s.ci, of.from_a ? s.ci : s.cj, s.ld_table, octet::piece * k, of);
+}
+
 template <int D, int H, bool Wide>
 __device__ inline void update_back(const edge_back_step &s, const octet::pair &p, int pair_index,
-                                   int tile, const mma::panel &ee, const mma::panel &e2,
-                                   const float *c2, uint4 *stash, float4 *aside, float (&rho)[2]) {
+                                   int tile, const octet::ends &next,
+                                   const octet::row_buffer &tables, uint32_t strip,
+                                   const mma::panel &ee, const mma::panel &e2, const float *c2,
+                                   uint4 *stash, float4 *aside, float (&mean)[2], float (&rho)[2]) {
     constexpr int pieces = H / octet::piece, groups16 = octet::piece_groups;
     unsigned char *images = s.images + tile * tile_bytes<D, H>();
     uint4 *slopes = stash + H / 16 * octet::group_threads;
@@ -120,23 +132,31 @@ __device__ inline void update_back(const edge_back_step &s, const octet::pair &p
             octet::load_normed<D>(s.e, s.ld_e, p, &rows);
             octet::make_operand<D>(rows, s.modulation, s.ld_modulation, p, eb, NULL);
             if (rows_aside<D, H>()) octet::store_rows_aside<D>(aside, rows);
+            mean[0] = rows.mean[0];
+            mean[1] = rows.mean[1];
             rho[0] = rows.rho[0];
             rho[1] = rows.rho[1];
             store_tile(images + 4 * image_bytes(H), eb);
-            const float *table_a = p.from_a ? s.cj : s.ci, *table_b = p.from_a ? s.ci : s.cj;
             unsigned char *image = images;
             octet::in_pieces<Wide, pieces>(
                 [&](octet::piece_acc &acc, int k) {
-                    octet::load_tables(acc, table_a, table_b, s.ld_table, octet::piece * k, p);
+                    tables.take(acc);
                     mma::begin<Wide>();
                     mma::forward_mma<Wide>(acc, eb, ee, octet::piece * k, 0, false);
                 },
-                [](int) {},
+                [&](int k) {
+                    if (k + 1 < pieces) fetch_tables(s, tables, octet::ends_of(p), k + 1);
+                    else if (!streamed<D, H>()) fetch_tables(s, tables, next, 0);
+                },
                 [&](octet::piece_acc &acc, int k) {
                     mma::fragment z[groups16];
                     units_and_slopes(acc, k, z, image, slopes);
                     octet::push(z1, z);
                 });
+        }
+        if (streamed<D, H>()) { /* all warps have their tables, whose place it is */
+            mma::group_barrier(1 + (int)threadIdx.x / octet::group_threads);
+            start_strip<D>(strip, s.e3_image);
         }
         unsigned char *z2_image = images + image_bytes(H);
         unsigned char *dq2_image = images + 3 * image_bytes(H);
@@ -177,6 +197,7 @@ __device__ inline void update_back(const edge_back_step &s, const octet::pair &p
     }
     unsigned char *image = images + 2 * image_bytes(H);
     octet::held_sums before;
+    octet::selection select = octet::selection_of(p);
     uint4 slope[2];
     octet::in_pieces<Wide, pieces>(
         [&](octet::piece_acc &acc, int k) {
@@ -190,15 +211,21 @@ __device__ inline void update_back(const edge_back_step &s, const octet::pair &p
         },
         [&](octet::piece_acc &acc, int k) {
             scale_by_slopes(acc, slope);
-            octet::add_towards_a(acc, before, p, s.slots, H, s.n_octets, octet::piece * k);
 #pragma unroll
             for (int j = 0; j < groups16; j += 2) {
-                mma::fragment x[2] = {mma::fragment_of(acc[2 * j], acc[2 * j + 1]),
-                                      mma::fragment_of(acc[2 * j + 2], acc[2 * j + 3])};
+                mma::fragment x[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    float sum[2][4];
+                    x[i] = mma::fragment_of(acc[2 * (j + i)], acc[2 * (j + i) + 1]);
+                    octet::select_sums(select, x[i], sum);
+                    octet::add_towards_a(sum, j + i, before, p, s.slots, H, s.n_octets,
+                                         octet::piece * k);
+                    octet::store_towards_b(sum, j + i, s.slots, H, pair_index, octet::piece * k);
+                }
                 store_image(image, (groups16 * k + j) / 2, x[0], x[1]);
                 store_stash(stash + (groups16 * k + j) * octet::group_threads, x); /* dz2's place */
             }
-            octet::store_towards_b(acc, p, s.slots, H, pair_index, octet::piece * k);
         });
 }
 
@@ -220,14 +247,19 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     __syncthreads();
     int warp = (int)threadIdx.x % octet::group_threads / 32;
     constexpr int places = stash_fragments<D, H>();
-    constexpr bool is_shared = stash_is_shared<D>(edge_back_bytes<D, H>(), places);
-    uint4 *stash = own_stash<D>(is_shared, shared + edge_back_bytes<D, H>(), s.stash, places);
+    constexpr bool is_shared = stash_is_shared<D>(fixed_bytes<D, H>(), places);
+    uint4 *stash = own_stash<D>(is_shared, shared + fixed_bytes<D, H>(), s.stash, places);
     float4 *aside = (float4 *)stash + (H / 16 + H / 32) * octet::group_threads;
-    float rho[2];
+    float mean[2], rho[2];
     octet::run_sums<D> sums;
     if (stream_last) start_strip<D>(e3.base, s.e3_image);
     int first = (int)blockIdx.x * back_groups<D>() + (int)threadIdx.x / octet::group_threads;
     int stride = (int)gridDim.x * back_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
+    octet::row_buffer tables = table_buffer<D, H>(
+        shared + mma::panel_bytes(H, D) + mma::panel_bytes(H, H), shared + edge_back_bytes<D, H>());
+    if (!stream_last && first < s.chunks)
+        fetch_tables(s, tables,
+                     octet::load_ends(s.octets, (first * WF_OCTET_WARPS + warp) * s.steps), 0);
 #pragma unroll 1
     for (int step = 0; step < rounds * s.steps; step++) {
         int chunk = first + step / s.steps * stride, t = step % s.steps;
@@ -235,6 +267,8 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
         int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
         int tile = chunk * s.steps + t;
         octet::pair p = octet::load_pair(s.octets, index);
+        octet::ends next = octet::load_ends(
+            s.octets, octet::following(index, t, s.steps, chunk, stride, s.chunks));
         if (t + 1 < s.steps) {
             octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
             octet::fetch_pair<D>(s.octets, index + 1, s.de, s.ld_e);
@@ -246,9 +280,12 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
                        de);
             last_layer_back<D, H, Wide>(s, e3, group, de, stash);
         }
-        if (stream_last) start_strip<D>(e3.base, s.e3_image);
-        update_back<D, H, Wide>(s, p, index, tile, ee, e2, c2, stash, aside, rho);
+        if (stream_last) fetch_tables(s, tables, octet::ends_of(p), 0);
+        update_back<D, H, Wide>(s, p, index, tile, next, tables, e3.base, ee, e2, c2, stash, aside,
+                                mean, rho);
         float deb[D / 8][4];
+        octet::held_stream<D> stream;
+        stream.fetch(s.de, s.ld_e, p);
         {
             mma::fragment dq1[H / 16];
             load_stash(stash, dq1);
@@ -258,17 +295,16 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
         }
         mma::settle(deb);
         octet::normed_rows<D> rows;
-        if (rows_aside<D, H>()) {
-            octet::load_rows_aside<D>(aside, &rows);
-            rows.rho[0] = rho[0];
-            rows.rho[1] = rho[1];
-        } else {
-            octet::load_normed<D>(s.e, s.ld_e, p, &rows);
-        }
-        octet::norm_backward<D>(deb, rows, s.ld_e, s.modulation, s.ld_modulation, NULL, 0, p, &sums,
-                                s.runs, s.de);
+        if (rows_aside<D, H>()) octet::load_rows_aside<D>(aside, &rows);
+        auto hat_of = [&](int k, int j) {
+            if constexpr (rows_aside<D, H>()) return rows.hat[k][j];
+            const float *from = s.e + (size_t)p.row[k] * s.ld_e + 4 * (threadIdx.x % 4);
+            return octet::normalised(octet::load4_here(from + 16 * j), mean[k], rho[k]);
+        };
+        octet::norm_backward<D>(deb, hat_of, rho, s.ld_e, s.modulation, s.ld_modulation, NULL, 0, p,
+                                &sums, s.runs, s.de, stream);
     }
-    if (stream_last) asm volatile("cp.async.wait_group 0;" ::: "memory");
+    tables.await();
 }
 
 template <int D, int H, bool Wide> bool launch_back(const edge_back_step &s) {
@@ -348,7 +384,7 @@ template <int D, int H> bool edges_backward(const wf_op *op, wf_arena *arena) {
         {{de, NULL}, {z2, NULL}, 1, D, H, wanted_grad(e3), wanted_grad(c3), e3->ld},
         {{dq2, NULL}, {z1, NULL}, 1, H, H, wanted_grad(e2), wanted_grad(c2), e2->ld},
         {{dq1, NULL}, {eb, NULL}, 1, H, D, wanted_grad(ee), NULL, ee->ld}};
-    return outer_products(products, 3, tiles, tile_bytes<D, H>(), arena) && launched();
+    return outer_products(products, 3, s.images, tiles, tile_bytes<D, H>(), arena) && launched();
 }
 
 } // namespace

@@ -5,11 +5,13 @@
  *                                  z2 = s(E2 z1 + c2)                        pieces of 64 columns
  *                                  e' = e + c3 + E3 z2                       fp32, 16 bytes a lane
  * Weights stay in shared memory as bf16 panels. At D = 128 they take 256 KB: there E3 comes from L2 as it is needed, a
- * strip of 64 columns (16 KB) at a time into a buffer of the warpgroup's own, the first one while z1 and z2 are computed.
+ * strip of 64 columns (16 KB) at a time into a buffer of the warpgroup's own, the first one while z2 is computed.
+ * Rows of the tables come a piece ahead into shared memory, at D = 128 into the place of E3's strips.
  * An edge costs 4 D H + 2 H H FLOP, 2 H special functions; bytes: 8 D of e and e' (12 D at D = 128, where it is read again
  * for the residual), 2.5 H of tables where they miss L1, 2 H of E3 where it is streamed.
- * Measured on an H200, 256 networks: 64-16-8-10 at D 64, H 128 122 us, 174 TFLOP/s (22 % of 788); 784-32-32-10 folded at
- * 128, 256 404 us, 230 TFLOP/s (29 %). Loads from L2 hold it back. */
+ * Measured on an H200, 256 networks: 64-16-8-10 at D 64, H 128 114 us, 186 TFLOP/s (24 % of 788); 784-32-32-10 folded at
+ * 128, 256 346 us, 269 TFLOP/s (34 %). Latency holds it back: at D = 64 a scheduler issues in 35 % of its cycles, half of
+ * the stalls wait for memory (rows of e, records of octets, residual), a fifteenth of the time goes into staging weights. */
 #include "tensor/cuda/lstar_fused.cuh"
 #include "tensor/cuda/lstar_stream.cuh"
 
@@ -31,11 +33,12 @@ template <int D, int H> __host__ __device__ constexpr size_t weight_bytes() {
 }
 /* e is kept for the residual where there is room. */
 template <int D, int H> __host__ __device__ constexpr bool rows_aside() {
-    return weight_bytes<D, H>() + forward_groups<D>() * mma::tile_rows * D * sizeof(float) <=
+    return weight_bytes<D, H>() + table_bytes<D, H>(forward_groups<D>()) +
+               forward_groups<D>() * mma::tile_rows * D * sizeof(float) <=
            226 * 1024;
 }
 template <int D, int H> __host__ __device__ constexpr size_t edge_bytes() {
-    return weight_bytes<D, H>() +
+    return weight_bytes<D, H>() + table_bytes<D, H>(forward_groups<D>()) +
            (rows_aside<D, H>() ? forward_groups<D>() * mma::tile_rows * D * sizeof(float) : 0);
 }
 
@@ -90,6 +93,7 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     edges_kernel(edge_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     constexpr bool stream_last = streamed<D, H>();
+    constexpr int pieces = H / octet::piece;
     int group = (int)threadIdx.x / octet::group_threads;
     mma::panel ee = {mma::shared_address(shared), H};
     mma::panel e2 = {ee.base + (uint32_t)mma::panel_bytes(H, D), H};
@@ -97,8 +101,8 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     float *c2 = (float *)(shared + weight_bytes<D, H>() - (H + D) * sizeof(float)), *c3 = c2 + H;
     float4 *aside = NULL;
     if (rows_aside<D, H>())
-        aside = (float4 *)(shared + weight_bytes<D, H>()) + group * (mma::tile_rows * D / 4) +
-                threadIdx.x % octet::group_threads;
+        aside = (float4 *)(shared + weight_bytes<D, H>() + table_bytes<D, H>(forward_groups<D>())) +
+                group * (mma::tile_rows * D / 4) + threadIdx.x % octet::group_threads;
     mma::stage_panel(ee, 0, s.ee, s.ld_ee, H, D);
     mma::stage_panel(e2, 0, s.e2, s.ld_e2, H, H);
     if (stream_last) e3.base += (uint32_t)(group * mma::panel_bytes(D, mma::strip_columns));
@@ -109,6 +113,14 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     int warp = (int)threadIdx.x % octet::group_threads / 32;
     int first = (int)blockIdx.x * forward_groups<D>() + (int)threadIdx.x / octet::group_threads;
     int stride = (int)gridDim.x * forward_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
+    octet::row_buffer tables = table_buffer<D, H>(
+        shared + mma::panel_bytes(H, D) + mma::panel_bytes(H, H), shared + weight_bytes<D, H>());
+    auto fetch_tables = [&](const octet::ends &of, int k) {
+        tables.fetch(of.from_a ? s.cj : s.ci, of.from_a ? s.ci : s.cj, s.ld_table, octet::piece * k,
+                     of);
+    };
+    if (first < s.chunks)
+        fetch_tables(octet::load_ends(s.octets, (first * WF_OCTET_WARPS + warp) * s.steps), 0);
 #pragma unroll 1
     for (int step = 0; step < rounds * s.steps; step++) {
         int chunk = first + step / s.steps * stride, t = step % s.steps;
@@ -116,7 +128,8 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
         int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
         octet::pair p = octet::load_pair(s.octets, index);
         if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
-        if (stream_last) start_strip<D>(e3.base, s.image);
+        octet::ends next = octet::load_ends(
+            s.octets, octet::following(index, t, s.steps, chunk, stride, s.chunks));
         mma::fragment z2[H / 16];
         {
             mma::fragment z1[H / 16];
@@ -125,21 +138,27 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
                 octet::normed_rows<D> rows;
                 octet::load_normed<D>(s.e, s.ld_e, p, &rows, aside);
                 octet::make_operand<D>(rows, s.modulation, s.ld_modulation, p, eb, NULL);
-                const float *table_a = p.from_a ? s.cj : s.ci, *table_b = p.from_a ? s.ci : s.cj;
-                octet::in_pieces<Wide, H / octet::piece, (D > 64 ? 2 : 1)>(
+                octet::in_pieces<Wide, pieces>(
                     [&](octet::piece_acc &acc, int k) {
-                        octet::load_tables(acc, table_a, table_b, s.ld_table, octet::piece * k, p);
+                        tables.take(acc);
                         mma::begin<Wide>();
                         mma::forward_mma<Wide>(acc, eb, ee, octet::piece * k, 0, false);
                     },
-                    [](int) {},
+                    [&](int k) {
+                        if (k + 1 < pieces) fetch_tables(octet::ends_of(p), k + 1);
+                        else if (!stream_last) fetch_tables(next, 0);
+                    },
                     [&](octet::piece_acc &acc, int) {
                         mma::fragment z[octet::piece_groups];
                         octet::into_fragments(acc, z);
                         octet::push(z1, z);
                     });
             }
-            octet::in_pieces<Wide, H / octet::piece, (D > 64 ? 2 : 1)>(
+            if (stream_last) { /* all warps have their tables, whose place it is */
+                mma::group_barrier(1 + group);
+                start_strip<D>(e3.base, s.image);
+            }
+            octet::in_pieces<Wide, pieces>(
                 [&](octet::piece_acc &acc, int k) {
                     octet::load_bias(acc, c2 + octet::piece * k);
                     mma::begin<Wide>();
@@ -167,6 +186,7 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
                 if (k + 1 < strips)
                     start_strip<D>(e3.base, s.image + (k + 1) * mma::panel_bytes(D, 64));
             }
+            fetch_tables(next, 0);
         } else {
             mma::begin<Wide>();
             mma::forward_mma<Wide>(acc, z2, e3, 0, 0, false);
@@ -175,6 +195,7 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
         mma::settle(acc);
         store_rows(acc, s.out, s.ld_e, p);
     }
+    tables.await();
 }
 
 template <int D, int H, bool Wide> bool launch_edges(const edge_step &s) {

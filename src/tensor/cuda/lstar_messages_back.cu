@@ -9,9 +9,11 @@
  * an edge are zero in dx2 and dp. What a lane needs again later lies in its stash.
  * An edge costs 6 D H + 8 H H FLOP here, 2 D H + 4 H H in the outer products, 4 H special functions; bytes: 10 H + 2 D of
  * images, 4 H of slots, 16 D of e and de, 8 H of tables and dS where they miss L1; at D = 128 also 8 H of the stash.
- * Measured on an H200, 256 networks, outer products and sums included: 64-16-8-10 at D 64, H 128 634 us, 134 TFLOP/s (17 %
- * of 788), 784-32-32-10 folded at 128, 256 1,930 us, 193 TFLOP/s (24 %). Bound by L2 (4.4 TB/s with four warpgroups at
- * D = 64, which spill: 723 us) and by the images' way through memory. */
+ * Measured on an H200, 256 networks, this kernel alone: 64-16-8-10 at D 64, H 128 388 us, 150 TFLOP/s (19 % of 788). A
+ * scheduler with its two warps issues in 41 % of the cycles; L1's data path is at 58 %, L2 at 59 % of its rate. 784-32-32-10
+ * folded at 128, 256: backward of a whole step 35.7 ms.
+ * Tried: four warpgroups at D = 64 spill, and three are slower, see lstar_edges_back.cu; at D = 128 slopes in the stash and
+ * tables ahead instead: 1,720 us, backward of a step 36.3 ms. */
 #include "tensor/cuda/lstar_back.cuh"
 #include "tensor/cuda/lstar_fused.cuh"
 
@@ -33,34 +35,45 @@ struct message_back_step {
 template <int D, int H> __host__ __device__ constexpr size_t tile_bytes() {
     return 5 * image_bytes(H) + image_bytes(D);
 }
-template <int D, int H> __host__ __device__ constexpr size_t slope_bytes_each() {
-    return mma::tile_rows * H;
-}
-/* Weights, and the slopes of every warpgroup's tile. */
+/* Weights, and the warps' buffers of table rows. */
 template <int D, int H> __host__ __device__ constexpr size_t weight_bytes() {
-    return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + H * sizeof(float) +
-           back_groups<D>() * slope_bytes_each<D, H>();
+    return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + H * sizeof(float);
+}
+/* Slopes in bytes are in shared memory; rows of tables come ahead only where both fit. */
+template <int D, int H> __host__ __device__ constexpr bool rows_ahead() { return D <= 64; }
+template <int D, int H> __host__ __device__ constexpr size_t slopes_at() {
+    return weight_bytes<D, H>() +
+           (rows_ahead<D, H>() ? back_groups<D>() * WF_OCTET_WARPS * (size_t)octet::buffer_bytes
+                               : 0);
+}
+template <int D, int H> __host__ __device__ constexpr size_t fixed_bytes() {
+    return slopes_at<D, H>() + back_groups<D>() * (size_t)mma::tile_rows * H;
 }
 /* dx1 of the first direction (then dp), eb; and, where all of it is in shared memory, the normalised rows. */
+template <int D, int H> __host__ __device__ constexpr int stash_rows() { return (H + D) / 16; }
 template <int D, int H> __host__ __device__ constexpr bool rows_aside() {
-    return stash_is_shared<D>(weight_bytes<D, H>(), (H + D) / 16 + D / 8);
+    return stash_is_shared<D>(fixed_bytes<D, H>(), stash_rows<D, H>() + D / 8);
 }
 template <int D, int H> __host__ __device__ constexpr int stash_fragments() {
-    return (H + D) / 16 + (rows_aside<D, H>() ? D / 8 : 0);
+    return stash_rows<D, H>() + (rows_aside<D, H>() ? D / 8 : 0);
 }
 template <int D, int H> __host__ __device__ constexpr size_t back_bytes() {
-    return weight_bytes<D, H>() + stash_bytes<D>(weight_bytes<D, H>(), stash_fragments<D, H>());
+    return fixed_bytes<D, H>() + stash_bytes<D>(fixed_bytes<D, H>(), stash_fragments<D, H>());
 }
 
-/* One direction; `first`: towards a. */
-template <int D, int H, bool Wide>
+/* One direction; `first`: towards a. `next`: of which tables are fetched when this one has its own. */
+template <int D, int H, bool Wide, class Rows>
 __device__ inline void message_back(const message_back_step &s, const octet::pair &p,
-                                    int pair_index, int tile, bool first, const mma::panel &me,
-                                    const mma::panel &m2, const float *b2, uint4 *slopes,
-                                    uint4 *stash) {
+                                    int pair_index, int tile, bool first, const octet::ends &next,
+                                    Rows &rows, const mma::panel &me, const mma::panel &m2,
+                                    const float *b2, uint4 *slopes, uint4 *stash) {
     constexpr int pieces = H / octet::piece, groups16 = octet::piece_groups;
     unsigned char *images = s.images + tile * tile_bytes<D, H>();
     const float *table_a = first ? s.ai : s.aj, *table_b = first ? s.aj : s.ai;
+    auto fetch_sums = [&](int k) {
+        rows.fetch(first ? s.dsum : NULL, first ? NULL : s.dsum, s.ld_sum, octet::piece * k,
+                   octet::ends_of(p));
+    };
     mma::fragment dx2[H / 16];
     {
         mma::fragment y1[H / 16];
@@ -70,11 +83,16 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
             unsigned char *image = images + (first ? 0 : 1) * image_bytes(H);
             octet::in_pieces<Wide, pieces>(
                 [&](octet::piece_acc &acc, int k) {
-                    octet::load_tables(acc, table_a, table_b, s.ld_table, octet::piece * k, p);
+                    rows.take(acc);
                     mma::begin<Wide>();
                     mma::forward_mma<Wide>(acc, eb, me, octet::piece * k, 0, false);
                 },
-                [](int) {},
+                [&](int k) {
+                    if (k + 1 < pieces)
+                        rows.fetch(table_a, table_b, s.ld_table, octet::piece * (k + 1),
+                                   octet::ends_of(p));
+                    else fetch_sums(0);
+                },
                 [&](octet::piece_acc &acc, int k) {
                     mma::fragment y[groups16];
                     units_and_slopes(acc, k, y, image, slopes);
@@ -86,10 +104,19 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
 #pragma unroll
         for (int k = 0; k < 2; k++)
             factor[k] = s.degree == NULL ? p.live[k] : p.live[k] / __ldg(s.degree + receiver[k]);
-        const float *upper = s.dsum + (size_t)receiver[0] * s.ld_sum;
-        const float *lower = s.dsum + (size_t)receiver[1] * s.ld_sum;
         unsigned char *image = images + (first ? 2 : 3) * image_bytes(H);
-        octet::held_rows dsum;
+        float4 dsum[2][groups16];
+        auto take_sums = [&] {
+            rows.await();
+#pragma unroll
+            for (int j = 0; j < groups16; j++)
+#pragma unroll
+                for (int r = 0; r < 2; r++) dsum[r][j] = first ? rows.of_a(j) : rows.of_b(r, j);
+        };
+        auto fetch_next = [&](int k) {
+            if (k + 1 < pieces) fetch_sums(k + 1);
+            else rows.fetch(table_b, table_a, s.ld_table, 0, next);
+        };
         octet::in_pieces<Wide, pieces>(
             [&](octet::piece_acc &acc, int k) {
                 octet::load_bias(acc, b2 + octet::piece * k);
@@ -97,10 +124,16 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                 mma::forward_mma<Wide>(acc, y1, m2, octet::piece * k, 0, false);
             },
             [&](int k) {
-                octet::hold_rows(&dsum, upper + octet::piece * k, lower + octet::piece * k);
+                if (rows_ahead<D, H>()) return;
+                take_sums();
+                fetch_next(k);
             },
             [&](octet::piece_acc &acc, int k) {
                 mma::fragment dx[groups16];
+                if (rows_ahead<D, H>()) {
+                    take_sums();
+                    fetch_next(k);
+                }
 #pragma unroll
                 for (int j = 0; j < groups16; j++) {
                     float slope[2][4];
@@ -111,7 +144,7 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                             mma::fast_unit<false>(acc[2 * j + t][i], &slope[t][i]);
 #pragma unroll
                     for (int r = 0; r < 2; r++) {
-                        float4 d = dsum.of[r][j];
+                        float4 d = dsum[r][j];
                         slope[0][2 * r] *= factor[r] * d.x;
                         slope[0][2 * r + 1] *= factor[r] * d.y;
                         slope[1][2 * r] *= factor[r] * d.z;
@@ -128,7 +161,8 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
     unsigned char *image = images + 4 * image_bytes(H);
     uint16_t *slots_a = first ? s.slots_i : s.slots_j, *slots_b = first ? s.slots_j : s.slots_i;
     octet::held_sums before;
-    uint4 slope[2];
+    octet::selection select = octet::selection_of(p);
+    uint4 slope[2], earlier[groups16];
     octet::in_pieces<Wide, pieces>(
         [&](octet::piece_acc &acc, int k) {
             mma::begin<Wide>();
@@ -138,30 +172,29 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
             octet::hold_sums(&before, slots_a, H, s.n_octets, octet::piece * k, p);
             slope[0] = slopes[2 * k * octet::group_threads];
             slope[1] = slopes[(2 * k + 1) * octet::group_threads];
+            if (!first)
+#pragma unroll
+                for (int j = 0; j < groups16; j++)
+                    earlier[j] = stash[(groups16 * k + j) * octet::group_threads];
         },
         [&](octet::piece_acc &acc, int k) {
             scale_by_slopes(acc, slope);
-            octet::add_towards_a(acc, before, p, slots_a, H, s.n_octets, octet::piece * k);
 #pragma unroll
             for (int j = 0; j < groups16; j += 2) {
-                int i = (groups16 * k + j) / 2;
-                mma::fragment x = mma::fragment_of(acc[2 * j], acc[2 * j + 1]);
-                mma::fragment y = mma::fragment_of(acc[2 * j + 2], acc[2 * j + 3]);
-                uint4 *aside = stash + 2 * i * octet::group_threads;
-                if (!first) {
-                    uint4 before_x = aside[0], before_y = aside[octet::group_threads];
-                    x = mma::fragment{{add_pairs(x.r[0], before_x.x), add_pairs(x.r[1], before_x.y),
-                                       add_pairs(x.r[2], before_x.z),
-                                       add_pairs(x.r[3], before_x.w)}};
-                    y = mma::fragment{{add_pairs(y.r[0], before_y.x), add_pairs(y.r[1], before_y.y),
-                                       add_pairs(y.r[2], before_y.z),
-                                       add_pairs(y.r[3], before_y.w)}};
-                    store_image(image, i, x, y);
+                mma::fragment x[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    float sum[2][4];
+                    x[i] = mma::fragment_of(acc[2 * (j + i)], acc[2 * (j + i) + 1]);
+                    octet::select_sums(select, x[i], sum);
+                    octet::add_towards_a(sum, j + i, before, p, slots_a, H, s.n_octets,
+                                         octet::piece * k);
+                    octet::store_towards_b(sum, j + i, slots_b, H, pair_index, octet::piece * k);
+                    if (!first) add_fragment(x[i], earlier[j + i]);
                 }
-                aside[0] = bits_of(x);
-                aside[octet::group_threads] = bits_of(y);
+                if (!first) store_image(image, (groups16 * k + j) / 2, x[0], x[1]);
+                store_stash(stash + (groups16 * k + j) * octet::group_threads, x);
             }
-            octet::store_towards_b(acc, p, slots_b, H, pair_index, octet::piece * k);
         });
 }
 
@@ -177,18 +210,21 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
     __syncthreads();
     int warp = (int)threadIdx.x % octet::group_threads / 32;
-    uint4 *slopes =
-        (uint4 *)(b2 + H) +
-        threadIdx.x / octet::group_threads * (slope_bytes_each<D, H>() / sizeof(uint4)) +
-        threadIdx.x % octet::group_threads;
     constexpr int places = stash_fragments<D, H>();
-    constexpr bool is_shared = stash_is_shared<D>(weight_bytes<D, H>(), places);
-    uint4 *stash = own_stash<D>(is_shared, shared + weight_bytes<D, H>(), s.stash, places);
-    float4 *aside = (float4 *)stash + (H + D) / 16 * octet::group_threads;
-    float rho[2];
+    constexpr bool is_shared = stash_is_shared<D>(fixed_bytes<D, H>(), places);
+    uint4 *stash = own_stash<D>(is_shared, shared + fixed_bytes<D, H>(), s.stash, places);
+    float4 *aside = (float4 *)stash + stash_rows<D, H>() * octet::group_threads;
+    float mean[2], rho[2];
     octet::run_sums<D> sums;
     int first = (int)blockIdx.x * back_groups<D>() + (int)threadIdx.x / octet::group_threads;
     int stride = (int)gridDim.x * back_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
+    uint4 *slopes = (uint4 *)(shared + slopes_at<D, H>()) +
+                    threadIdx.x / octet::group_threads * (mma::tile_rows * H / sizeof(uint4)) +
+                    threadIdx.x % octet::group_threads;
+    auto ahead = octet::table_rows<rows_ahead<D, H>()>(shared + weight_bytes<D, H>());
+    if (first < s.chunks)
+        ahead.fetch(s.ai, s.aj, s.ld_table, 0,
+                    octet::load_ends(s.octets, (first * WF_OCTET_WARPS + warp) * s.steps));
 #pragma unroll 1
     for (int step = 0; step < rounds * s.steps; step++) {
         int chunk = first + step / s.steps * stride, t = step % s.steps;
@@ -196,6 +232,8 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
         int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
         int tile = chunk * s.steps + t;
         octet::pair p = octet::load_pair(s.octets, index);
+        octet::ends next = octet::load_ends(
+            s.octets, octet::following(index, t, s.steps, chunk, stride, s.chunks));
         if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
         {
             mma::fragment eb[D / 16];
@@ -203,6 +241,8 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
             octet::load_normed<D>(s.e, s.ld_e, p, &rows);
             octet::make_operand<D>(rows, s.modulation, s.ld_modulation, p, eb, NULL);
             if (rows_aside<D, H>()) octet::store_rows_aside<D>(aside, rows);
+            mean[0] = rows.mean[0];
+            mean[1] = rows.mean[1];
             rho[0] = rows.rho[0];
             rho[1] = rows.rho[1];
             store_tile(s.images + tile * tile_bytes<D, H>() + 5 * image_bytes(H), eb);
@@ -210,8 +250,12 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
         }
 #pragma unroll 1
         for (int way = 0; way < 2; way++)
-            message_back<D, H, Wide>(s, p, index, tile, way == 0, me, m2, b2, slopes, stash);
+            message_back<D, H, Wide>(s, p, index, tile, way == 0,
+                                     way == 0 ? octet::ends_of(p) : next, ahead, me, m2, b2, slopes,
+                                     stash);
         float deb[D / 8][4];
+        octet::held_stream<D> stream;
+        stream.fetch(s.de, s.ld_e, p);
         {
             mma::fragment dp[H / 16];
             load_stash(stash, dp);
@@ -221,16 +265,16 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
         }
         mma::settle(deb);
         octet::normed_rows<D> rows;
-        if (rows_aside<D, H>()) {
-            octet::load_rows_aside<D>(aside, &rows);
-            rows.rho[0] = rho[0];
-            rows.rho[1] = rho[1];
-        } else {
-            octet::load_normed<D>(s.e, s.ld_e, p, &rows);
-        }
-        octet::norm_backward<D>(deb, rows, s.ld_e, s.modulation, s.ld_modulation, s.dmean,
-                                s.ld_mean, p, &sums, s.runs, s.de);
+        if (rows_aside<D, H>()) octet::load_rows_aside<D>(aside, &rows);
+        auto hat_of = [&](int k, int j) {
+            if constexpr (rows_aside<D, H>()) return rows.hat[k][j];
+            const float *from = s.e + (size_t)p.row[k] * s.ld_e + 4 * (threadIdx.x % 4);
+            return octet::normalised(octet::load4_here(from + 16 * j), mean[k], rho[k]);
+        };
+        octet::norm_backward<D>(deb, hat_of, rho, s.ld_e, s.modulation, s.ld_modulation, s.dmean,
+                                s.ld_mean, p, &sums, s.runs, s.de, stream);
     }
+    ahead.await();
 }
 
 template <int D, int H, bool Wide> bool launch_back(const message_back_step &s) {
@@ -308,7 +352,7 @@ template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena)
     outer_product products[2] = {
         {{at[2], at[3]}, {at[0], at[1]}, 2, H, H, wanted_grad(m2), wanted_grad(b2), m2->ld},
         {{at[4], NULL}, {at[5], NULL}, 1, H, D, wanted_grad(me), NULL, me->ld}};
-    return outer_products(products, 2, tiles, tile_bytes<D, H>(), arena) && launched();
+    return outer_products(products, 2, s.images, tiles, tile_bytes<D, H>(), arena) && launched();
 }
 
 } // namespace

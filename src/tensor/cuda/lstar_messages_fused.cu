@@ -6,14 +6,15 @@
  *                                  y2 = s(M2 y1 + b2)                                pieces of 64 columns
  *     sums of y2: towards a in the run's slots, towards b by a butterfly into the octet's slot; sum of eb per run
  * Me and M2 stay in shared memory as bf16 panels. One CTA for each multiprocessor, of four warpgroups (D = 64) or two
- * with two pieces in flight (D = 128), each with chunks of octets of its own: while one multiplies another is busy with
- * special functions.
+ * (D = 128), each with chunks of octets of its own: while one multiplies another is busy with special functions. Rows of
+ * the tables come a piece ahead into shared memory; sums over rows are products with zeros and ones.
  * An edge costs 4 D H + 4 H H FLOP (Me eb once for either direction), 4 H special functions; bytes from L2: 4 D of e,
  * 5 H of tables where they miss L1, 2 H of slots.
- * Measured on an H200, 256 networks, with the sums of slots: 64-16-8-10 at D 64, H 128 165 us, 192 TFLOP/s (24 % of the
- * 788 that products alone reach; special functions 27 % of theirs); 784-32-32-10 folded at 128, 256 577 us, 242 TFLOP/s
- * (31 %). Loads from L2 hold it back: warps wait for them most of the time, at 35 to 45 % of L2's rate.
- * Tried: tables fetched a piece ahead into registers: slower; two warpgroups at D = 64: 205 us. */
+ * Measured on an H200, 256 networks of 784-32-32-10 folded at D 128, H 256: 499 us, 280 TFLOP/s (35 % of the 788 that
+ * products alone reach); a scheduler issues in 34 % of its cycles, the rest is latency, of memory and of dependent
+ * instructions. 64-16-8-10 at 64, 128 was 165 us with the sums of slots before rows came ahead.
+ * Tried: tables fetched a piece ahead into registers: slower; two warpgroups at D = 64: 205 us; two pieces in flight at
+ * D = 128: the compiler serialises the products (C7515). */
 #include "tensor/cuda/lstar_fused.cuh"
 #include "tensor/cuda/octet_tile.cuh"
 
@@ -46,32 +47,41 @@ struct message_step {
     float *means;    /* (runs, D): sums of eb */
 };
 
-template <int D, int H> __host__ __device__ constexpr size_t message_bytes() {
+template <int D, int H> __host__ __device__ constexpr size_t weight_bytes() {
     return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + H * sizeof(float);
 }
+template <int D, int H> __host__ __device__ constexpr size_t message_bytes() {
+    return weight_bytes<D, H>() +
+           forward_groups<D>() * WF_OCTET_WARPS * (size_t)octet::buffer_bytes;
+}
 
-/* One direction of a tile. */
+/* One direction of a tile; `next` is the one of which tables are fetched when this one has its own. */
 template <int D, int H, bool Wide>
 __device__ inline void message(const message_step &s, const octet::pair &p, int pair_index,
-                               bool to_a, const mma::fragment (&eb)[D / 16], const mma::panel &me,
+                               bool to_a, const octet::ends &next, const octet::row_buffer &tables,
+                               const mma::fragment (&eb)[D / 16], const mma::panel &me,
                                const mma::panel &m2, const float *b2) {
     constexpr int pieces = H / octet::piece;
-    const float *table_a = to_a ? s.ai : s.aj, *table_b = to_a ? s.aj : s.ai;
     mma::fragment y1[H / 16];
-    octet::in_pieces<Wide, pieces, (D > 64 ? 2 : 1)>(
+    octet::in_pieces<Wide, pieces>(
         [&](octet::piece_acc &acc, int k) {
-            octet::load_tables(acc, table_a, table_b, s.ld_table, octet::piece * k, p);
+            tables.take(acc);
             mma::begin<Wide>();
             mma::forward_mma<Wide>(acc, eb, me, octet::piece * k, 0, false);
         },
-        [](int) {},
+        [&](int k) {
+            bool last = k + 1 == pieces, way = to_a != last;
+            tables.fetch(way ? s.ai : s.aj, way ? s.aj : s.ai, s.ld_table,
+                         last ? 0 : octet::piece * (k + 1), last ? next : octet::ends_of(p));
+        },
         [&](octet::piece_acc &acc, int) {
             mma::fragment y[octet::piece_groups];
             octet::into_fragments(acc, y);
             octet::push(y1, y);
         });
     octet::held_sums before;
-    octet::in_pieces<Wide, pieces, (D > 64 ? 2 : 1)>(
+    octet::selection select = octet::selection_of(p);
+    octet::in_pieces<Wide, pieces>(
         [&](octet::piece_acc &acc, int k) {
             octet::load_bias(acc, b2 + octet::piece * k);
             mma::begin<Wide>();
@@ -81,10 +91,17 @@ __device__ inline void message(const message_step &s, const octet::pair &p, int 
             if (to_a) octet::hold_sums(&before, s.slots, H, s.n_octets, octet::piece * k, p);
         },
         [&](octet::piece_acc &acc, int k) {
-            octet::apply_silu(acc);
-            if (to_a)
-                octet::add_towards_a(acc, before, p, s.slots, H, s.n_octets, octet::piece * k);
-            else octet::store_towards_b(acc, p, s.slots, H, pair_index, octet::piece * k);
+            mma::fragment y[octet::piece_groups];
+            octet::into_fragments(acc, y);
+#pragma unroll
+            for (int j = 0; j < octet::piece_groups; j++) {
+                float sum[2][4];
+                octet::select_sums(select, y[j], sum);
+                if (to_a)
+                    octet::add_towards_a(sum, j, before, p, s.slots, H, s.n_octets,
+                                         octet::piece * k);
+                else octet::store_towards_b(sum, j, s.slots, H, pair_index, octet::piece * k);
+            }
         });
 }
 
@@ -103,12 +120,18 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     float eb_sum[D / 32];
     int first = (int)blockIdx.x * forward_groups<D>() + (int)threadIdx.x / octet::group_threads;
     int stride = (int)gridDim.x * forward_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
+    octet::row_buffer tables = octet::own_buffer(shared + weight_bytes<D, H>());
+    if (first < s.chunks)
+        tables.fetch(s.ai, s.aj, s.ld_table, 0,
+                     octet::load_ends(s.octets, (first * WF_OCTET_WARPS + warp) * s.steps));
 #pragma unroll 1
     for (int step = 0; step < rounds * s.steps; step++) {
         int chunk = first + step / s.steps * stride, t = step % s.steps;
         if (chunk >= s.chunks) break;
         int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
         octet::pair p = octet::load_pair(s.octets, index);
+        octet::ends next = octet::load_ends(
+            s.octets, octet::following(index, t, s.steps, chunk, stride, s.chunks));
         if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
         mma::fragment eb[D / 16];
         {
@@ -121,8 +144,10 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
         }
 #pragma unroll 1
         for (int way = 0; way < 2; way++)
-            message<D, H, Wide>(s, p, index, way == 0, eb, me, m2, b2);
+            message<D, H, Wide>(s, p, index, way == 0, way == 0 ? octet::ends_of(p) : next, tables,
+                                eb, me, m2, b2);
     }
+    tables.await();
 }
 
 template <int D, int H, bool Wide> bool launch_messages(const message_step &s) {

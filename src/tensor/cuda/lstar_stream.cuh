@@ -17,6 +17,21 @@ template <int D, int H> __host__ __device__ constexpr size_t last_bytes() {
     return streamed<D, H>() ? back_groups<D>() * mma::panel_bytes(D, mma::strip_columns)
                             : mma::panel_bytes(D, H);
 }
+/* Where the warps' buffers of table rows are: behind the weights, or in the warpgroup's strip while that is not used. */
+template <int D, int H> __host__ __device__ constexpr size_t table_bytes(int groups) {
+    return streamed<D, H>() ? 0 : (size_t)groups * WF_OCTET_WARPS * octet::buffer_bytes;
+}
+template <int D, int H>
+__device__ inline octet::row_buffer table_buffer(unsigned char *strips, unsigned char *behind) {
+    if constexpr (!streamed<D, H>()) return octet::own_buffer(behind);
+    static_assert(!streamed<D, H>() || WF_OCTET_WARPS * octet::buffer_bytes <=
+                                           mma::panel_bytes(D, mma::strip_columns),
+                  "a strip has room for them");
+    int warp = (int)threadIdx.x / 32;
+    return octet::row_buffer{strips +
+                             warp / WF_OCTET_WARPS * mma::panel_bytes(D, mma::strip_columns) +
+                             warp % WF_OCTET_WARPS * octet::buffer_bytes};
+}
 /* The bytes of a panel of w (rows, cols), as stage_panel would write them. */
 void panel_image(const float *w, int ld, int rows, int cols, unsigned char *to);
 

@@ -19,6 +19,7 @@ enum { group_threads = WF_OCTET_WARPS * 32 }; /* a warpgroup */
 struct pair {
     int row[2];    /* of the edge stream */
     float live[2]; /* 1: there is an edge, 0: none */
+    int counts;    /* edges of the first octet, and of the second times 256 */
     int a, b[2];   /* nodes */
     int graph, run;
     bool from_a;             /* a is the source */
@@ -36,6 +37,7 @@ __device__ inline pair load_pair(const wf_octet *octets, int p) {
     pair out;
     out.live[0] = g < count ? 1.0f : 0.0f;
     out.live[1] = g < other_count ? 1.0f : 0.0f;
+    out.counts = count | other_count << 8;
     out.row[0] = place.x + (g < count ? g * place.y : 0);
     out.row[1] = other_place.x + (g < other_count ? g * other_place.y : 0);
     out.a = place.z + (g < count ? g : 0);
@@ -51,9 +53,30 @@ __device__ inline pair load_pair(const wf_octet *octets, int p) {
     return out;
 }
 
+/* The nodes of a later pair, for what is fetched ahead. */
+struct ends {
+    int a, b[2];
+    bool from_a;
+};
+__device__ inline ends ends_of(const pair &p) { return ends{p.a, {p.b[0], p.b[1]}, p.from_a}; }
+__device__ inline ends load_ends(const wf_octet *octets, int p) {
+    const int4 *from = (const int4 *)(octets + 2 * p);
+    int4 place = __ldg(from);
+    int about = __ldg(&from[1].z), g = (int)(threadIdx.x % 32 / 4);
+    return ends{place.z + (g < (about & 255) ? g : 0),
+                {place.w, __ldg(&from[2].w)},
+                (about >> 8 & 255) != 0};
+}
+
+/* The pair behind step t of a chunk: in it, or in the warpgroup's next chunk; the last one is followed by itself. */
+__device__ inline int following(int index, int t, int steps, int chunk, int stride, int chunks) {
+    if (t + 1 < steps) return index + 1;
+    return chunk + stride < chunks ? index - t + stride * WF_OCTET_WARPS * steps : index;
+}
+
 __device__ inline float4 load4(const float *p) { return __ldg((const float4 *)p); }
-/* The same, issued where it stands: for what is needed a while later. */
-__device__ inline float4 load4_ahead(const float *p) {
+/* The same, issued where it stands: not kept for a second use where registers are short. */
+__device__ inline float4 load4_here(const float *p) {
     float4 x;
     asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
@@ -86,7 +109,7 @@ __device__ inline float quad_sum(float x) {
  * of the lane's, group_threads apart) when it is not NULL. */
 template <int D> struct normed_rows {
     float4 hat[2][D / 16];
-    float rho[2];
+    float mean[2], rho[2];
 };
 
 template <int D>
@@ -124,8 +147,13 @@ __device__ inline void load_normed(const float *e, int ld, const pair &p, normed
             float4 x = out->hat[k][j];
             out->hat[k][j] = float4{x.x * rho, x.y * rho, x.z * rho, x.w * rho};
         }
+        out->mean[k] = mean;
         out->rho[k] = rho;
     }
+}
+
+__device__ inline float4 normalised(const float4 &x, float mean, float rho) {
+    return float4{(x.x - mean) * rho, (x.y - mean) * rho, (x.z - mean) * rho, (x.w - mean) * rho};
 }
 
 /* x * (1 + scale) + shift */
@@ -182,47 +210,19 @@ template <int D> __device__ inline void load_rows_aside(const float4 *from, norm
 enum { piece = 64, piece_tiles = piece / 8, piece_groups = piece / 16 };
 typedef float piece_acc[piece_tiles][4];
 
-/* Piece after piece in a loop that is not unrolled further than it must: a whole block's code would not fit into the
- * instruction cache. issue(acc, k) starts piece k, load(k) fetches what it is combined with while it runs, use(acc, k) does
- * the rest. InFlight 2: the next piece multiplies meanwhile, for twice the accumulators. */
-template <bool Wide, int Pieces, int InFlight = 1, class Issue, class Load, class Use>
+/* Piece after piece in a loop that is not unrolled: a whole block's code would not fit into the instruction cache.
+ * issue(acc, k) starts piece k, load(k) fetches what it is combined with while it runs, use(acc, k) does the rest. */
+template <bool Wide, int Pieces, class Issue, class Load, class Use>
 __device__ inline void in_pieces(Issue issue, Load load, Use use) {
-    if constexpr (InFlight == 1) {
 #pragma unroll 1
-        for (int k = 0; k < Pieces; k++) {
-            piece_acc acc;
-            issue(acc, k);
-            mma::commit<Wide>();
-            load(k);
-            mma::wait<Wide>();
-            mma::settle(acc);
-            use(acc, k);
-        }
-    } else {
-        static_assert(Pieces % 2 == 0, "pieces come in twos");
-        piece_acc even, odd;
-        issue(even, 0);
+    for (int k = 0; k < Pieces; k++) {
+        piece_acc acc;
+        issue(acc, k);
         mma::commit<Wide>();
-#pragma unroll 1
-        for (int k = 0; k < Pieces; k += 2) {
-            issue(odd, k + 1);
-            mma::commit<Wide>();
-            load(k);
-            mma::wait<Wide, 1>();
-            mma::settle(even);
-            use(even, k);
-            if (k + 2 < Pieces) {
-                issue(even, k + 2);
-                mma::commit<Wide>();
-                load(k + 1);
-                mma::wait<Wide, 1>();
-            } else {
-                load(k + 1);
-                mma::wait<Wide>();
-            }
-            mma::settle(odd);
-            use(odd, k + 1);
-        }
+        load(k);
+        mma::wait<Wide>();
+        mma::settle(acc);
+        use(acc, k);
     }
 }
 
@@ -236,44 +236,99 @@ __device__ inline void push(mma::fragment (&to)[Fragments],
     for (int i = 0; i < piece_groups; i++) to[Fragments - piece_groups + i] = x[i];
 }
 
-/* acc = table_a[a] + table_b[b], columns n0 .. of the tables. */
-__device__ inline void load_tables(piece_acc &acc, const float *table_a, const float *table_b,
-                                   int ld, int n0, const pair &p) {
-    int c = (int)(threadIdx.x % 4);
-    const float *a = table_a + (size_t)p.a * ld + n0 + 4 * c;
-    const float *b = table_b + (size_t)p.b[0] * ld + n0 + 4 * c;
-    const float *d = table_b + (size_t)p.b[1] * ld + n0 + 4 * c;
-    float4 x[piece_groups], y[piece_groups], z[piece_groups];
-#pragma unroll
-    for (int j = 0; j < piece_groups; j++) {
-        x[j] = load4(a + 16 * j);
-        y[j] = load4(b + 16 * j);
-        z[j] = load4(d + 16 * j);
-    }
-#pragma unroll
-    for (int j = 0; j < piece_groups; j++) {
-        acc[2 * j][0] = x[j].x + y[j].x;
-        acc[2 * j][1] = x[j].y + y[j].y;
-        acc[2 * j][2] = x[j].x + z[j].x;
-        acc[2 * j][3] = x[j].y + z[j].y;
-        acc[2 * j + 1][0] = x[j].z + y[j].z;
-        acc[2 * j + 1][1] = x[j].w + y[j].w;
-        acc[2 * j + 1][2] = x[j].z + z[j].z;
-        acc[2 * j + 1][3] = x[j].w + z[j].w;
-    }
-}
+/* Rows of node tables for a piece, fetched ahead by asynchronous copies into shared memory: those of the nodes a of a
+ * warp's rows (2 KB) and of the two b (512 bytes). A warp's own. */
+enum { buffer_bytes = 2560, buffer_b = 2048 };
+struct row_buffer {
+    unsigned char *base;
 
-/* Rows of one node table for a piece, for rows g and g + 8. */
-struct held_rows {
-    float4 of[2][piece_groups];
-};
-__device__ inline void hold_rows(held_rows *to, const float *upper, const float *lower) {
-    int c = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int j = 0; j < piece_groups; j++) {
-        to->of[0][j] = load4_ahead(upper + 16 * j + 4 * c);
-        to->of[1][j] = load4_ahead(lower + 16 * j + 4 * c);
+    static __device__ void copy(void *to, const float *from) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(mma::shared_address(to)),
+                     "l"(from)
+                     : "memory");
     }
+    /* Columns n0 .. n0 + 63 of rows of two tables; NULL: none of that kind. */
+    __device__ void fetch(const float *of_a, const float *of_b, int ld, int n0,
+                          const ends &p) const {
+        int lane = (int)(threadIdx.x % 32);
+        __syncwarp(); /* all have taken what was there */
+        if (of_a != NULL) {
+            const float *from = of_a + (size_t)p.a * ld + n0 + 4 * (lane % 4);
+#pragma unroll
+            for (int j = 0; j < piece_groups; j++) copy(base + 512 * j + 16 * lane, from + 16 * j);
+        }
+        if (of_b != NULL)
+            copy(base + buffer_b + 16 * lane,
+                 of_b + (size_t)(lane < 16 ? p.b[0] : p.b[1]) * ld + n0 + 4 * (lane % 16));
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    __device__ void await() const {
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncwarp();
+    }
+    __device__ float4 of_a(int j) const {
+        return *(const float4 *)(base + 512 * j + 16 * (threadIdx.x % 32));
+    }
+    __device__ float4 of_b(int k, int j) const {
+        return *(const float4 *)(base + buffer_b + 256 * k + 64 * j + 16 * (threadIdx.x % 4));
+    }
+    /* acc = a's row + b's row */
+    __device__ void take(piece_acc &acc) const {
+        await();
+#pragma unroll
+        for (int j = 0; j < piece_groups; j++) {
+            float4 a = of_a(j);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                float4 b = of_b(k, j);
+                acc[2 * j][2 * k] = a.x + b.x;
+                acc[2 * j][2 * k + 1] = a.y + b.y;
+                acc[2 * j + 1][2 * k] = a.z + b.z;
+                acc[2 * j + 1][2 * k + 1] = a.w + b.w;
+            }
+        }
+    }
+};
+/* The same without a buffer: rows are loaded when they are taken. */
+struct direct_rows {
+    const float *a, *b[2];
+
+    __device__ void fetch(const float *of_a, const float *of_b, int ld, int n0, const ends &p) {
+        int column = n0 + 4 * (int)(threadIdx.x % 4);
+        a = of_a + (size_t)p.a * ld + column;
+        b[0] = of_b + (size_t)p.b[0] * ld + column;
+        b[1] = of_b + (size_t)p.b[1] * ld + column;
+    }
+    __device__ void await() const {}
+    __device__ float4 of_a(int j) const { return load4(a + 16 * j); }
+    __device__ float4 of_b(int k, int j) const { return load4(b[k] + 16 * j); }
+    __device__ void take(piece_acc &acc) const {
+        float4 x[piece_groups], y[2][piece_groups];
+#pragma unroll
+        for (int j = 0; j < piece_groups; j++) {
+            x[j] = of_a(j);
+            y[0][j] = of_b(0, j);
+            y[1][j] = of_b(1, j);
+        }
+#pragma unroll
+        for (int j = 0; j < piece_groups; j++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                acc[2 * j][2 * k] = x[j].x + y[k][j].x;
+                acc[2 * j][2 * k + 1] = x[j].y + y[k][j].y;
+                acc[2 * j + 1][2 * k] = x[j].z + y[k][j].z;
+                acc[2 * j + 1][2 * k + 1] = x[j].w + y[k][j].w;
+            }
+    }
+};
+
+/* The warp's of a block's buffers. */
+__device__ inline row_buffer own_buffer(void *all) {
+    return row_buffer{(unsigned char *)all + threadIdx.x / 32 * buffer_bytes};
+}
+template <bool Ahead> __device__ inline auto table_rows(void *all) {
+    if constexpr (Ahead) return own_buffer(all);
+    else return direct_rows{};
 }
 
 /* acc = x, y: a lane's four columns of group j of either row. */
@@ -353,28 +408,44 @@ template <int Values> __device__ inline void store_summed(float *to, const float
     }
 }
 
-/* One octet's rows of acc, as values in column order. */
-template <int Tiles>
-__device__ inline void octet_values(const float (&acc)[Tiles][4], int which, float live,
-                                    float (&out)[2 * Tiles]) {
+/* Sums over a pair's rows as a product with zeros and ones, rows in bf16, sums in fp32. Row g of the left matrix takes row g
+ * of both octets (towards node a), row 8 the first octet and row 9 the second one (towards their b); lanes without an edge
+ * are left out. */
+struct selection {
+    uint32_t a[4];
+};
+__device__ inline selection selection_of(const pair &p) {
+    const uint32_t low = 0x00003f80u, high = 0x3f800000u;
+    int g = (int)(threadIdx.x % 32 / 4), c = (int)(threadIdx.x % 4);
+    uint32_t own = g / 2 != c ? 0u : g % 2 ? high : low;
+    selection s;
+    s.a[0] = p.live[0] != 0 ? own : 0u;
+    s.a[2] = p.live[1] != 0 ? own : 0u;
+    int count = p.counts & 255, other = p.counts >> 8;
+    s.a[1] = g != 0 ? 0u : (2 * c < count ? low : 0u) | (2 * c + 1 < count ? high : 0u);
+    s.a[3] = g != 1 ? 0u : (2 * c < other ? low : 0u) | (2 * c + 1 < other ? high : 0u);
+    return s;
+}
+__device__ inline uint32_t transposed(uint32_t x) {
+    uint32_t out;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(x));
+    return out;
+}
+/* Of sixteen columns: sum[.][0..1] towards node a0 + g, sum[.][2..3] of octet g, g < 2; columns as in accumulators. */
+__device__ inline void select_sums(const selection &s, const mma::fragment &x, float (&sum)[2][4]) {
+    mma::clear(sum);
 #pragma unroll
-    for (int t = 0; t < Tiles; t++) {
-        out[2 * t] = live * acc[t][2 * which];
-        out[2 * t + 1] = live * acc[t][2 * which + 1];
-    }
+    for (int t = 0; t < 2; t++)
+        mma::warp_mma(sum[t], s.a, transposed(x.r[2 * t]), transposed(x.r[2 * t + 1]));
 }
 
-/* Sums towards b: rows 2p and 2p + 1 of the slots, columns n0 .. Slots are in bf16. */
-__device__ inline void store_towards_b(const piece_acc &acc, const pair &p, uint16_t *slots, int ld,
+/* Sums towards b: rows 2p and 2p + 1 of the slots, group j of the piece at columns n0 .. Slots are in bf16. */
+__device__ inline void store_towards_b(const float (&sum)[2][4], int j, uint16_t *slots, int ld,
                                        int pair_index, int n0) {
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        float x[2 * piece_tiles];
-        octet_values(acc, k, p.live[k], x);
-        sum_over_rows(x);
-        uint16_t *to = slots + (size_t)(2 * pair_index + k) * ld + n0;
-        *(uint32_t *)(to + summed_column<2 * piece_tiles>(0)) = mma::pack(x[0], x[1]);
-    }
+    int g = (int)(threadIdx.x % 32 / 4), c = (int)(threadIdx.x % 4);
+    if (g < 2)
+        *(uint2 *)(slots + (size_t)(2 * pair_index + g) * ld + n0 + 16 * j + 4 * c) =
+            uint2{mma::pack(sum[0][2], sum[0][3]), mma::pack(sum[1][2], sum[1][3])};
 }
 
 /* Sums towards a: row g of the run's slots, added up in memory by the one lane that owns the columns. What is there
@@ -403,39 +474,52 @@ __device__ inline void hold_sums(held_sums *to, uint16_t *slots, int ld, int n_o
 __device__ inline float2 halves(uint32_t bits) {
     return float2{__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
 }
-__device__ inline void add_towards_a(const piece_acc &acc, const held_sums &before, const pair &p,
-                                     uint16_t *slots, int ld, int n_octets, int n0) {
+__device__ inline void add_towards_a(const float (&sum)[2][4], int j, const held_sums &before,
+                                     const pair &p, uint16_t *slots, int ld, int n_octets, int n0) {
     if (!p.real) return;
-    uint16_t *to = slot_towards_a(slots, ld, n_octets, n0, p);
-#pragma unroll
-    for (int j = 0; j < piece_groups; j++) {
-        float2 u = halves(before.of[j].x), v = halves(before.of[j].y);
-        float4 x = get4(acc, j, 0), y = get4(acc, j, 1);
-        *(uint2 *)(to + 16 * j) = uint2{mma::pack(u.x + (p.live[0] * x.x + p.live[1] * y.x),
-                                                  u.y + (p.live[0] * x.y + p.live[1] * y.y)),
-                                        mma::pack(v.x + (p.live[0] * x.z + p.live[1] * y.z),
-                                                  v.y + (p.live[0] * x.w + p.live[1] * y.w))};
-    }
+    float2 u = halves(before.of[j].x), v = halves(before.of[j].y);
+    *(uint2 *)(slot_towards_a(slots, ld, n_octets, n0, p) + 16 * j) = uint2{
+        mma::pack(u.x + sum[0][0], u.y + sum[0][1]), mma::pack(v.x + sum[1][0], v.y + sum[1][1])};
 }
 
 /* --- backward through the norm ---------------------------------------------------------------------------------- */
 /* Sums over the rows of a run, per column of D: a lane's share of them. */
 template <int D> struct run_sums { float shift[D / 32], scale[D / 32]; };
 
+/* A lane's parts of a pair's rows of de, fetched ahead where registers allow. */
+template <int D> struct held_stream {
+    static constexpr bool held = D <= 64;
+    float4 of[held ? 2 : 1][held ? D / 16 : 1];
+    __device__ void fetch(const float *de, int ld, const pair &p) {
+        if constexpr (held) {
+            if (de == NULL) return;
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+#pragma unroll
+                for (int j = 0; j < D / 16; j++)
+                    of[k][j] =
+                        load4_here(de + (size_t)p.row[k] * ld + 16 * j + 4 * (threadIdx.x % 4));
+        }
+    }
+};
+
 /* deb (64, D) is complete but for the mean's share (mean_grad (B, ld_mean), NULL: none): de += the gradient by e, and the
- * sums of deb and deb * hat over a run go to rows of (runs, 2 D) when it ends. de NULL: not wanted. */
-template <int D>
-__device__ inline void norm_backward(float (&deb)[D / 8][4], const normed_rows<D> &rows, int ld,
-                                     const float *modulation, int ld_modulation,
+ * sums of deb and deb * hat over a run go to rows of (runs, 2 D) when it ends. de NULL: not wanted. hat_of(k, j): a lane's
+ * four values of group j of its k-th row, asked for twice. */
+template <int D, class Hat>
+__device__ inline void norm_backward(float (&deb)[D / 8][4], Hat hat_of, const float (&rho)[2],
+                                     int ld, const float *modulation, int ld_modulation,
                                      const float *mean_grad, int ld_mean, const pair &p,
-                                     run_sums<D> *sums, float *runs, float *de) {
+                                     run_sums<D> *sums, float *runs, float *de,
+                                     const held_stream<D> &stream) {
     int c = (int)(threadIdx.x % 4);
     const float *factors = modulation + (size_t)p.graph * ld_modulation + D + 4 * c;
     float column[D / 4], total[2] = {0, 0}, along[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < D / 16; j++) {
         float4 mean = {0, 0, 0, 0};
-        if (mean_grad != NULL) mean = load4(mean_grad + (size_t)p.graph * ld_mean + 16 * j + 4 * c);
+        if (mean_grad != NULL)
+            mean = load4_here(mean_grad + (size_t)p.graph * ld_mean + 16 * j + 4 * c);
         float m[4] = {mean.x, mean.y, mean.z, mean.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -451,7 +535,7 @@ __device__ inline void norm_backward(float (&deb)[D / 8][4], const normed_rows<D
         sums->shift[i] = p.begins ? column[i] : sums->shift[i] + column[i];
 #pragma unroll
     for (int j = 0; j < D / 16; j++) {
-        float4 factor = load4(factors + 16 * j), upper = rows.hat[0][j], lower = rows.hat[1][j];
+        float4 factor = load4_here(factors + 16 * j), upper = hat_of(0, j), lower = hat_of(1, j);
         float f[4] = {1 + factor.x, 1 + factor.y, 1 + factor.z, 1 + factor.w};
         float h[2][4] = {{upper.x, upper.y, upper.z, upper.w},
                          {lower.x, lower.y, lower.z, lower.w}};
@@ -482,11 +566,13 @@ __device__ inline void norm_backward(float (&deb)[D / 8][4], const normed_rows<D
         float *to = de + (size_t)p.row[k] * ld + 4 * c;
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
-            float4 hat = rows.hat[k][j], x = get4(deb, j, k), was = *(const float4 *)(to + 16 * j);
-            *(float4 *)(to + 16 * j) = float4{was.x + rows.rho[k] * (x.x - mean - hat.x * slope),
-                                              was.y + rows.rho[k] * (x.y - mean - hat.y * slope),
-                                              was.z + rows.rho[k] * (x.z - mean - hat.z * slope),
-                                              was.w + rows.rho[k] * (x.w - mean - hat.w * slope)};
+            float4 hat = hat_of(k, j), x = get4(deb, j, k), was;
+            if constexpr (held_stream<D>::held) was = stream.of[k][j];
+            else was = *(const float4 *)(to + 16 * j);
+            *(float4 *)(to + 16 * j) = float4{was.x + rho[k] * (x.x - mean - hat.x * slope),
+                                              was.y + rho[k] * (x.y - mean - hat.y * slope),
+                                              was.z + rho[k] * (x.z - mean - hat.z * slope),
+                                              was.w + rho[k] * (x.w - mean - hat.w * slope)};
         }
     }
 }

@@ -32,8 +32,11 @@ struct outer_product {
     int ld; /* of dw */
 };
 enum { most_outer_products = 4, outer_bytes = 144 << 10 /* of shared memory */ };
-bool outer_products(const outer_product *products, int count, int tiles, size_t tile_bytes,
-                    wf_arena *arena);
+/* Of images that begin at `images`. They run beside what follows: before scratch is written or an operation runs that does
+ * not say what it writes, await_outer_products. */
+bool outer_products(const outer_product *products, int count, const unsigned char *images,
+                    int tiles, size_t tile_bytes, wf_arena *arena);
+void await_outer_products();
 
 #ifdef __CUDACC__
 /* Where a lane's unit of columns 32i .. 32i+31 lies, for row 16 * warp + g + 8 * k. */

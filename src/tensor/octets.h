@@ -14,7 +14,8 @@
  *     pair p = (4c + w) * steps + t,   octets 2p and 2p + 1
  * That is part->octets. part->lines are the same for kernels whose warpgroup sums towards a as a whole: a chunk is one
  * strand, at step t of it the warpgroup takes the pairs p = c * steps + 4t + 0..3, one a warp (behind the strand's last:
- * none). Runs are longer, so there are fewer slots. lines[0] is cut for two warpgroups a multiprocessor, lines[1] for three.
+ * none). Runs are longer, so there are fewer slots. lines[0] is cut for two warpgroups a multiprocessor.
+ * part->strands are like part->octets, with longer runs, cut for three warpgroups a multiprocessor.
  *
  * Sums over edges leave the kernel as slots, rows of one buffer (wf_octets_slots(o), width):
  *     row o                 sum over octet o, towards its b
@@ -34,10 +35,12 @@ enum {
     WF_OCTET_RUN = 2,
     /* Chunks a part is cut into at most: 132 multiprocessors with four warpgroups each, or two that take two. */
     WF_OCTET_CHUNKS = 528,
-    /* Of lines: pairs of a run; chunks at most, for two and three warpgroups a multiprocessor. */
+    /* Of lines: pairs of a run. Chunks of lines and of strands at most: two and three warpgroups a multiprocessor. */
     WF_OCTET_LINE_RUN = 8,
     WF_OCTET_LINES_OF_2 = 264,
-    WF_OCTET_LINES_OF_3 = 396
+    WF_OCTET_LINES_OF_3 = 396,
+    /* Of strands: pairs of a run. A layer of 64 inputs and a bias, 33 pairs, is 4 * 7 + 5: few strands stay short. */
+    WF_OCTET_STRAND_RUN = 7
 };
 
 typedef struct wf_octet {

@@ -52,8 +52,8 @@ typedef struct wf_part {
     int n_blocks, n_folds;
     size_t first_node, first_edge, first_param;
     const void *degree; /* [n_nodes] of the tape's type */
-    const struct wf_octets *octets,
-        *lines[2]; /* tensor/octets.h; only for backends that ask for them */
+    const struct wf_octets *octets, *lines[1],
+        *strands; /* tensor/octets.h; only for backends that ask for them */
 } wf_part;
 
 typedef enum wf_op_kind {

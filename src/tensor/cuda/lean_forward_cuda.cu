@@ -1,20 +1,24 @@
-/* lean_forward_cuda: the edges of a lean block forward, in one kernel and two sums of its slots.
+/* lean_forward_cuda: the edges of a lean block forward, and the sums of its slots.
  *
  *   eb = LN(e) modulated    [m | z] = unit(w1 eb + ad[dst] + as[src])    e' = e + (1 + gate) (w2 z + c2)
- * block   three warpgroups (two at D = 128), one block a multiprocessor: weights become bf16 panels once, then a warpgroup
- *         takes chunks of lines
- * tile    64 rows: e by 16-byte loads into fragments; hidden columns 64 at a time, accumulators begin as ad + as;
- *         z goes on into w2 from registers, m through shared memory into its sums
- * flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D
- * bytes   e read twice (the second time from L2), e' written: 8D of HBM; tables 4 (M + 2D) (1 + 2/8) of L1 an edge;
- *         slots 4M * (1/8 + 1/16..1/8) written and read
- * measured on an H200, 256 graphs (ncu, cold L2): 64-16-8-10 at D = 64 0.146 ms a block, 784-32-32-10 folded at D = 128
- *         0.506 ms; 26 % of the HBM bound (0.038 ms) and 17 % of the tensor cores' (0.088 ms). What binds is latency: 12
- *         (8) warps, each waiting for tables, product and unit in turn
- * tried   two blocks of two warpgroups at 128 registers: 0.194 ms, spills that miss L1 */
+ * warp    takes a strand (tensor/octets.h) on its own, a pair of octets at a time: 16 rows whose way stays in registers. The
+ *         four warps of a warpgroup share wgmma alone; there is no barrier behind the staging of the weights
+ * tables  node a's eight rows lie in shared memory in bf16 for a whole run, b's two for a pair; x begins as their product
+ *         with a matrix of zeros and halves (mma.sync), and w1 is halved too: the unit works on x / 2
+ * units   in fp16, two at a time; m, z and w2 are fp16 too, finer than bf16 and wide enough behind a unit
+ * sums    products of a matrix of zeros and ones with the transposed fragments of m: towards a carried in shared memory
+ *         over a run, towards b stored, both as slots in bf16; sums of eb over a run likewise, in fp32
+ * D <= 64 one launch; the rows of e come by bulk copies, a pair ahead. D = 128: one launch for the messages, one for z and
+ *         e', whose weights do not fit together
+ * flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D, and D^2 / 2 .. 2 D^2 more for tables and sums
+ * bytes   e read twice (the second time from L2; D = 128: three times), e' written: 8D of HBM; tables 4 (M + 2D) (1/12 +
+ *         1/8); slots 2M (1/8 + 1/12) written and read
+ * measured on an H200, 256 graphs, launch after launch: 64-16-8-10 at D = 64 0.150 ms, with the sums 0.171; 784-32-32-10
+ *         folded at D = 128 with the sums 0.428 ms (the version before: 0.194 and 0.564 ms). 26 % of the HBM bound (0.038
+ *         ms), a third of the issue slots (1,790 instructions a pair and warp): what binds is the length of a warp's chain
+ * tried   four warpgroups of 128 registers, units in fp32: 0.143 ms with 2,310 instructions a pair, and spills; the next
+ *         product under way during the units: no gain */
 #include "tensor/cuda/lean_fused_cuda.cuh"
-
-#include <type_traits>
 
 namespace wf_gpu {
 namespace {
@@ -22,241 +26,617 @@ namespace {
 using namespace lean;
 using namespace mma;
 
-enum { strip = 64, strip_tiles = strip / 8, strip_bytes = 8192 };
+enum { groups = 3, block_warps = WF_OCTET_WARPS * groups, block_threads = 32 * block_warps };
+enum { strip = 64, held_rows = WF_OCTET + 2, pair_rows = 2 * WF_OCTET };
 
-/* Shared memory, in this order. */
-template <int D> struct layout {
-    static constexpr int groups = D > 64 ? 2 : 3, block_threads = 128 * groups;
-    int w2, tiles, carried, sums, tables, c2, bytes;
-    static constexpr int buffers = D > 64 ? 1 : 2;
-    static constexpr bool in_tiles = D > 64; /* sums of eb lie where a strip of messages will */
-    __host__ __device__ explicit layout(int messages) {
-        w2 = (int)panel_bytes(messages + 2 * D, D);
-        tiles = w2 + (int)panel_bytes(D, 2 * D);
-        carried = tiles + groups * buffers * strip_bytes;
-        int end = carried + messages / strip * block_threads * 16;
-        sums = in_tiles ? tiles : end;
-        tables = in_tiles ? end : sums + groups * 2 * 4 * D * 4;
-        c2 = in_tiles ? end : tables + block_threads / 32 * shared_strip_bytes;
-        bytes = c2 + D * 4;
-    }
+/* Shared memory: weights, a row of zeros, c2, a barrier for every warp; then of every warp its table rows (a's, b's), the
+ * modulation of its graph, sums towards a, rows of e. MS: strips of messages; Update: z and e' too. */
+template <int D, int MS, bool Update> struct layout {
+    static constexpr int messages = MS * strip, hidden = messages + (Update ? 2 * D : 0);
+    static constexpr int pitch = 2 * hidden + 16; /* rows of a table in different banks */
+    static constexpr bool copied = D <= 64;       /* rows of e come ahead */
+    static constexpr int w2 = (int)panel_bytes(hidden, D);
+    static constexpr int zeros = w2 + (Update ? (int)panel_bytes(D, 2 * D) : 0);
+    static constexpr int c2 = zeros + pitch, arrival = c2 + D * 4;
+    static constexpr int own = arrival + (block_warps * 8 + 15) / 16 * 16;
+    static constexpr int modulation = held_rows * pitch;
+    static constexpr int carried = modulation + (Update ? 3 * D * 4 : 0);
+    static constexpr int rows = carried + WF_OCTET * messages * 4;
+    static constexpr int each = rows + (copied ? pair_rows * D * 4 : 0);
+    static constexpr int bytes = own + block_warps * each;
 };
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
-/* One warpgroup's way through its tiles. */
-template <int D, bool Gelu, bool Wide> struct walker {
-    static constexpr int groups = layout<D>::groups, block_threads = layout<D>::block_threads;
+/* --- single instructions ------------------------------------------------------------------------------------------ */
+/* Loads where they stand: the compiler would move them to where they are used, or a whole pair's to its beginning. */
+__device__ inline float4 load_shared(uint32_t from) {
+    float4 x;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(from)
+                 : "memory");
+    return x;
+}
+__device__ inline float4 load_global(const float *from) {
+    float4 x;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "l"(from)
+                 : "memory");
+    return x;
+}
+__device__ inline void store_shared(uint32_t to, const float4 &x) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x.x), "f"(x.y), "f"(x.z),
+                 "f"(x.w)
+                 : "memory");
+}
+__device__ inline void store_shared(uint32_t to, uint32_t x) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+__device__ inline void prefetch_line(const float *line) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
+/* Bulk copies and the barrier that counts their bytes. */
+__device__ inline void expect_bytes(uint32_t barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+#endif
+}
+__device__ inline void copy_row(uint32_t to, const float *from, int bytes, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+#else
+    for (int i = 0; i < bytes / 16; i++) store_shared(to + 16 * i, load_global(from + 4 * i));
+#endif
+}
+__device__ inline void await(uint32_t barrier, uint32_t phase) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; "
+                 "@p bra done; bra again; done: }" ::"r"(barrier),
+                 "r"(phase)
+                 : "memory");
+#endif
+}
+
+/* acc = a b: operands in bf16, or in fp16. */
+template <bool Half>
+__device__ inline void fresh_mma(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0,
+                                 uint32_t b1) {
+    if (Half)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                     "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+                     : "=f"(acc[0]), "=f"(acc[1]), "=f"(acc[2]), "=f"(acc[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                     "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+                     : "=f"(acc[0]), "=f"(acc[1]), "=f"(acc[2]), "=f"(acc[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
+/* The 8 x 8 blocks of a fragment transposed: operand b of the product that sums its rows, for columns 0..7 (two) and 8..15. */
+__device__ inline fragment transposed(const fragment &f) {
+    fragment out;
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
+                     : "=r"(out.r[k])
+                     : "r"(f.r[k]));
+    return out;
+}
+
+/* --- products with w2, in fp16 ------------------------------------------------------------------------------------- */
+#if WF_HAS_WGMMA
+#define WF_HALF_MMA(n, list, outs, a0, a1, a2, a3, b, add)                                         \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %" add ", 0; "                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.f16.f16 " list ", {%" a0 ",%" a1   \
+                 ",%" a2 ",%" a3 "}, %" b ", p, 1, 1, 0;}"                                         \
+                 : outs                                                                            \
+                 : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b_at), "r"(added))
+template <int Tiles>
+__device__ inline void half_group_mma(float (&acc)[Tiles][4], const fragment &a, uint64_t b_at,
+                                      int added) {
+    if constexpr (Tiles == 16)
+        WF_HALF_MMA("128", WF_REGS64, WF_ACC64(0), "64", "65", "66", "67", "68", "69");
+    else if constexpr (Tiles == 8)
+        WF_HALF_MMA("64", WF_REGS32, WF_ACC32(0), "32", "33", "34", "35", "36", "37");
+    else WF_HALF_MMA("32", WF_REGS16, WF_ACC16(0), "16", "17", "18", "19", "20", "21");
+}
+#undef WF_HALF_MMA
+#endif
+
+/* As forward_mma of all rows of the panel, whose values are fp16. */
+template <int Tiles, int Steps>
+__device__ inline void half_mma(float (&acc)[Tiles][4], const fragment (&x)[Steps], const panel &w,
+                                int k0, bool fresh) {
+#if WF_HAS_WGMMA
+#pragma unroll
+    for (int s = 0; s < Steps; s++)
+        half_group_mma(acc, x[s], forward_descriptor(w, 0, k0 + 16 * s), !fresh || s > 0);
+#else
+    if (fresh) clear(acc);
+#pragma unroll
+    for (int s = 0; s < Steps; s++)
+#pragma unroll
+        for (int t = 0; t < Tiles; t += 2) {
+            uint32_t b[4];
+            float sum[2][4];
+            load_matrices(b, forward_address(w, 8 * t, k0 / 8 + 2 * s));
+            fresh_mma<true>(sum[0], x[s].r, b[0], b[1]);
+            fresh_mma<true>(sum[1], x[s].r, b[2], b[3]);
+#pragma unroll
+            for (int k = 0; k < 4; k++) acc[t][k] += sum[0][k], acc[t + 1][k] += sum[1][k];
+        }
+#endif
+}
+
+/* --- units ----------------------------------------------------------------------------------------------------------- */
+__device__ inline uint32_t pack_half(float low, float high) {
+    uint32_t out;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+/* Two units, given x / 2 of both: half + half * tanh(inner). */
+template <bool Gelu> __device__ inline uint32_t units_of_halves(float low, float high) {
+    uint32_t half = pack_half(low, high), inner = half, out;
+    if (Gelu) /* x (0.79788 + 0.035677 x^2) */
+        asm("{.reg .b32 s; mul.f16x2 s, %1, %1; fma.rn.f16x2 s, s, %2, %3; mul.f16x2 %0, s, %1;}"
+            : "=r"(inner)
+            : "r"(half), "r"(0x34913491u), "r"(0x3e623e62u));
+    asm("{.reg .b32 t; tanh.approx.f16x2 t, %2; fma.rn.f16x2 %0, %1, t, %1;}"
+        : "=r"(out)
+        : "r"(half), "r"(inner));
+    return out;
+}
+template <bool Gelu, int Groups>
+__device__ inline void into_units(const float (&x)[2 * Groups][4], fragment (&to)[Groups]) {
+#pragma unroll
+    for (int j = 0; j < Groups; j++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            to[j].r[k] =
+                units_of_halves<Gelu>(x[2 * j + k / 2][k % 2 * 2], x[2 * j + k / 2][k % 2 * 2 + 1]);
+}
+
+/* w (rows, Cols) into a panel, by words of two columns: neighbouring threads read neighbours. Halved in bf16, or in fp16. */
+template <int Cols, bool Half>
+__device__ inline void stage_words(const panel &to, const float *w, int rows) {
+    const unsigned words = Cols / 2;
+#pragma unroll 8
+    for (unsigned i = threadIdx.x; i < (unsigned)rows * words; i += block_threads) {
+        int row = (int)(i / words), position = position_of((int)(2 * (i % words)));
+        float low = __ldg(w + 2 * i), high = __ldg(w + 2 * i + 1);
+        store_shared(to.at(position_of(row), position / 8) + (uint32_t)(position % 8 * 2),
+                     Half ? pack_half(low, high) : pack(0.5f * low, 0.5f * high));
+    }
+    publish();
+}
+
+/* A pair of octets as a lane sees it. `record`: lane k has word k of the pair, k < 16. */
+struct pair_of_octets {
+    uint32_t row[2];
+    int count[2], a0, graph, run;
+    bool from_a, begins, ends;
+
+    static __device__ int word(int record, int k) { return __shfl_sync(0xffffffffu, record, k); }
+    static __device__ int load(const wf_octet *octets, int pair) {
+        return __ldg((const int *)(octets + 2 * pair) + threadIdx.x % 16);
+    }
+    __device__ explicit pair_of_octets(int record) {
+        int g = (int)(threadIdx.x % 32 / 4), about = word(record, 6);
+        count[0] = about & 0xff;
+        count[1] = word(record, 14) & 0xff;
+        from_a = (about & 0xff00) != 0;
+        begins = (about & 0xff0000) != 0;
+        ends = (about & 0xff000000) != 0;
+        row[0] = (uint32_t)(word(record, 0) + (g < count[0] ? g : 0) * word(record, 1));
+        row[1] = (uint32_t)(word(record, 8) + (g < count[1] ? g : 0) * word(record, 9));
+        a0 = word(record, 2);
+        graph = word(record, 4);
+        run = word(record, 5);
+    }
+};
+
+/* One warp's way through its strands. */
+template <int D, int MS, bool Update, bool Gelu> struct walker {
+    using at = layout<D, MS, Update>;
+    static constexpr int piece = D > 64 && Update ? 32 : 64; /* hidden columns at a time */
     const lean_fused &p;
-    layout<D> at;
     panel w1, w2;
-    int group, warp, lane, thread; /* thread of the warpgroup */
-    int column;                    /* the lane's first of sixteen */
-    lane_rows rows;
+    int lane, g, c, column; /* column: the lane's first of sixteen */
+    uint32_t own, tables;   /* tables, of ldmatrix: rows of a, then of b, then zeros */
+    uint32_t arrival, phase;
     fragment eb[D / 16];
-    float graph_carried;
-    int which; /* buffer of the next strip */
-    /* The next strip of the tables; there is no room for it in shared memory beside the widest weights. */
-    std::conditional_t<layout<D>::in_tiles, register_strip, shared_strip> next;
+    float mean_carried[D > 64 ? 4 : 2];
+    float4 held[2][2]; /* rows of the next b */
 
     __device__ explicit walker(const lean_fused &args)
-        : p(args), at(args.messages), w1{shared_address(shared), args.messages + 2 * D},
-          w2{shared_address(shared) + (uint32_t)at.w2, D}, group((int)threadIdx.x / 128),
-          warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),
-          thread((int)threadIdx.x % 128), column(4 * (lane % 4)), graph_carried(0), which(0) {
-        if constexpr (!layout<D>::in_tiles)
-            next.base = shared + at.tables + threadIdx.x / 32 * shared_strip_bytes;
+        : p(args), w1{shared_address(shared), at::hidden}, w2{shared_address(shared) +
+                                                                  (uint32_t)at::w2,
+                                                              D},
+          lane((int)(threadIdx.x % 32)), g((int)(threadIdx.x % 32 / 4)), c((int)(threadIdx.x % 4)),
+          column(4 * c), phase(0) {
+        unsigned warp = threadIdx.x / 32, matrix = threadIdx.x % 32 / 8, k = threadIdx.x % 8;
+        own = shared_address(shared) + at::own + warp * at::each;
+        arrival = shared_address(shared) + at::arrival + 8 * warp;
+        tables = matrix % 2 == 0 ? own + k * at::pitch
+                 : k < 2         ? own + (WF_OCTET + k) * at::pitch
+                                 : shared_address(shared) + at::zeros;
+        tables += matrix / 2 * 16;
+#pragma unroll
+        for (float &sum : mean_carried) sum = 0;
     }
 
     __device__ void stage() const {
-        stage_panel(w1, 0, p.w1 + (size_t)p.skipped * D, D, w1.rows, D);
-        stage_panel(w2, 0, p.w2, 2 * D, D, 2 * D);
-        float *c2 = (float *)(shared + at.c2);
-        for (int i = (int)threadIdx.x; i < D; i += block_threads) c2[i] = p.c2[i];
+        stage_words<D, false>(w1, p.w1 + (size_t)p.skipped * D, w1.rows);
+        if (Update) stage_words<2 * D, true>(w2, p.w2, D);
+        for (int i = (int)threadIdx.x; i < at::pitch / 4; i += block_threads)
+            ((uint32_t *)(shared + at::zeros))[i] = 0;
+        for (int i = (int)threadIdx.x; i < D && Update; i += block_threads)
+            ((float *)(shared + at::c2))[i] = p.c2[i];
+#if __CUDA_ARCH__ >= 900
+        if (lane == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(arrival) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+        publish();
         __syncthreads();
     }
 
-    __device__ panel buffer(int which) const {
-        return panel{shared_address(shared) +
-                         (uint32_t)(at.tiles + (group * layout<D>::buffers + which) * strip_bytes),
-                     tile_rows};
+    /* --- tables ---------------------------------------------------------------------------------------------- */
+    /* Four columns of a table row into row `row` of the warp's, by position. */
+    __device__ void put(int row, int col, const float4 &x) const {
+        uint32_t to = own + (uint32_t)(row * at::pitch + col / 16 * 32 + col % 16);
+        store_shared(to, pack(x.x, x.y));
+        store_shared(to + 16, pack(x.z, x.w));
+    }
+    /* A run begins: the rows of its nodes a, its graph's modulation, no sums yet. */
+    __device__ void open_run(const pair_of_octets &o) const {
+        const float *from = (o.from_a ? p.as : p.ad) + p.skipped + 4 * lane;
+        const float *mod = p.modulation + (size_t)o.graph * p.ld_modulation + lane;
+#pragma unroll
+        for (int first = 0; first < at::hidden; first += 128) {
+            if (first + 4 * lane >= at::hidden) continue;
+            float4 x[WF_OCTET];
+#pragma unroll
+            for (int k = 0; k < WF_OCTET; k++)
+                x[k] = load_global(from + (size_t)(o.a0 + (k < o.count[0] ? k : 0)) * p.ld_table +
+                                   first);
+#pragma unroll
+            for (int k = 0; k < WF_OCTET; k++) put(k, first + 4 * lane, x[k]);
+        }
+        if (Update) {
+            float x[3 * D / 32];
+#pragma unroll
+            for (int k = 0; k < 3 * D / 32; k++) x[k] = __ldg(mod + 32 * k);
+#pragma unroll
+            for (int k = 0; k < 3 * D / 32; k++) /* 1 + scale, 1 + gate */
+                store_shared(own + at::modulation + (uint32_t)(4 * lane + 128 * k),
+                             __float_as_uint(k < D / 32 ? x[k] : 1 + x[k]));
+        }
+#pragma unroll
+        for (int k = 0; k < at::messages / 16; k++)
+            store_shared(own + at::carried + (uint32_t)(512 * k + 16 * lane),
+                         make_float4(0, 0, 0, 0));
+    }
+    /* Rows of the two b of a pair: into registers, and from there. */
+    __device__ void fetch_b(int record) {
+        bool from_a = (pair_of_octets::word(record, 6) & 0xff00) != 0;
+        const float *from = (from_a ? p.ad : p.as) + p.skipped + 4 * lane;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const float *row = from + (size_t)pair_of_octets::word(record, 8 * k + 3) * p.ld_table;
+#pragma unroll
+            for (int i = 0; i < (at::hidden + 127) / 128; i++)
+                if (4 * lane + 128 * i < at::hidden) held[k][i] = load_global(row + 128 * i);
+        }
+    }
+    __device__ void put_b() const {
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+#pragma unroll
+            for (int i = 0; i < (at::hidden + 127) / 128; i++)
+                if (4 * lane + 128 * i < at::hidden)
+                    put(WF_OCTET + k, 4 * lane + 128 * i, held[k][i]);
+        __syncwarp();
     }
 
-    /* Normalised edges become fragments, their sums over the warp's rows go to shared memory. */
-    __device__ void norm(float *sums) {
-        const float *mod = p.modulation + (size_t)rows.graph * p.ld_modulation + column;
+    /* x / 2 of hidden columns from n on, under way. */
+    template <int Tiles> __device__ void start(float (&x)[Tiles][4], int n) const {
+        const uint32_t low = 0x00003f00u, high = 0x3f000000u; /* a half */
+        uint32_t mine = g / 2 != c ? 0u : g % 2 ? high : low;
+        uint32_t pick[4] = {mine, mine, c == 0 ? low : 0u, c == 0 ? high : 0u};
+#pragma unroll
+        for (int t = 0; t < Tiles; t += 2) {
+            uint32_t b[4];
+            load_transposed(b, tables + (uint32_t)(2 * n + 16 * t));
+            fresh_mma<false>(x[t], pick, b[0], b[1]);
+            fresh_mma<false>(x[t + 1], pick, b[2], b[3]);
+        }
+        begin<true>();
+        forward_mma<true>(x, eb, w1, n, 0, false);
+        commit<true>();
+    }
+
+    /* --- rows -------------------------------------------------------------------------------------------------- */
+    /* What comes after this pair, on its way: its rows of e, and a new run's tables as far as L2. */
+    __device__ void fetch_next(int record) {
+        int half = lane / 8 % 2, k = lane % 8;
+        int first = pair_of_octets::word(record, 8 * half);
+        int stride = pair_of_octets::word(record, 8 * half + 1);
+        int count = pair_of_octets::word(record, 8 * half + 6) & 0xff;
+        const float *row = p.e + (size_t)(uint32_t)(first + (k < count ? k * stride : 0)) * D;
+        if (at::copied) {
+            if (lane == 0) expect_bytes(arrival, pair_rows * D * 4);
+            __syncwarp();
+            if (lane < pair_rows)
+                copy_row(own + at::rows + (uint32_t)(lane * D * 4), row, D * 4, arrival);
+        } else {
+#pragma unroll
+            for (int i = 0; i < D / 64; i++) prefetch_line(row + lane / 16 * 32 + 64 * i);
+        }
+        int about = pair_of_octets::word(record, 6), a0 = pair_of_octets::word(record, 2);
+        if ((about & 0xff0000) != 0) {
+            const float *from = ((about & 0xff00) != 0 ? p.as : p.ad) + p.skipped;
+            int row_of = lane / 4 < (about & 0xff) ? lane / 4 : 0;
+            from += (size_t)(a0 + row_of) * p.ld_table + lane % 4 * 32;
+#pragma unroll
+            for (int i = 0; i < at::hidden; i += 128)
+                if (i + lane % 4 * 32 < at::hidden) prefetch_line(from + i);
+        }
+    }
+
+    __device__ void norm(const pair_of_octets &o, int next, bool more) {
         float4 v[2][D / 16];
-        float mean, rho;
+        if (at::copied) {
+            await(arrival, phase);
+            phase ^= 1;
+        }
 #pragma unroll
-        for (int k = 0; k < 2; k++) load_row<D>(v[k], p.e + (size_t)rows.row[k] * D + column);
+        for (int k = 0; k < 2; k++)
 #pragma unroll
-        for (int k = 0; k < 2; k++) normalise<D>(v[k], &mean, &rho);
-        float total[D / 4];
+            for (int j = 0; j < D / 16; j++)
+                v[k][j] = at::copied
+                              ? load_shared(own + at::rows +
+                                            (uint32_t)((g + 8 * k) * D * 4 + 16 * c + 64 * j))
+                              : load_global(p.e + (size_t)o.row[k] * D + column + 16 * j);
+        if (o.begins) open_run(o);
+        __syncwarp();
+        float rho[2];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float sum = 0, square = 0;
+#pragma unroll
+            for (int j = 0; j < D / 16; j++) sum += v[k][j].x + v[k][j].y + (v[k][j].z + v[k][j].w);
+            float mean = quad_sum(sum) * (1.0f / D);
+#pragma unroll
+            for (int j = 0; j < D / 16; j++) {
+                float4 x = v[k][j];
+                x = make_float4(x.x - mean, x.y - mean, x.z - mean, x.w - mean);
+                square += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+                v[k][j] = x;
+            }
+            asm("rsqrt.approx.ftz.f32 %0, %1;"
+                : "=f"(rho[k])
+                : "f"(quad_sum(square) * (1.0f / D) + 1e-6f));
+        }
+        if (more) fetch_next(next); /* all lanes have read their rows */
+        const float *mod = p.modulation + (size_t)o.graph * p.ld_modulation + column;
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
-            float4 shift = __ldg((const float4 *)(mod + 16 * j));
-            float4 scale = __ldg((const float4 *)(mod + D + 16 * j));
-            float4 upper = modulated(v[0][j], scale, shift);
-            float4 lower = modulated(v[1][j], scale, shift);
-            eb[j] = fragment_of(upper, lower);
-            float4 both = plus(masked(rows.there[0], upper), masked(rows.there[1], lower));
-            total[4 * j] = both.x, total[4 * j + 1] = both.y;
-            total[4 * j + 2] = both.z, total[4 * j + 3] = both.w;
-        }
-        column_sums(total);
-        int first = first_kept<D / 4>();
-        if (layout<D>::in_tiles) group_barrier(1 + group);
+            float4 shift, scale;
+            if (Update) {
+                uint32_t from = own + at::modulation + (uint32_t)(16 * c + 64 * j);
+                shift = load_shared(from);
+                scale = load_shared(from + D * 4);
+            } else {
+                shift = __ldg((const float4 *)(mod + 16 * j));
+                scale = __ldg((const float4 *)(mod + D + 16 * j));
+                scale = make_float4(1 + scale.x, 1 + scale.y, 1 + scale.z, 1 + scale.w);
+            }
+            float4 y[2];
 #pragma unroll
-        for (int k = 0; k < D / 32; k++) {
-            int f = first + k;
-            sums[warp * D + f / 4 * 16 + column + f % 4] = total[k];
-        }
-    }
-
-    /* After a barrier: the sums of eb over runs, one thread a column. */
-    __device__ void sum_runs(const float *sums, const tile_runs &t) {
-        if (thread >= D) return;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if (t.begins >> k & 1) graph_carried = 0;
-            graph_carried += sums[k * D + thread];
-            if (t.ends >> k & 1) p.run_sums[(size_t)t.run[k] * D + thread] = graph_carried;
+            for (int k = 0; k < 2; k++)
+                y[k] = make_float4(
+                    v[k][j].x * rho[k] * scale.x + shift.x, v[k][j].y * rho[k] * scale.y + shift.y,
+                    v[k][j].z * rho[k] * scale.z + shift.z, v[k][j].w * rho[k] * scale.w + shift.w);
+            eb[j] = fragment_of(y[0], y[1]);
         }
     }
 
-    /* The tables for hidden columns n .. n + 63. */
-    __device__ void fetch(int n) {
-        const float *of_a = rows.from_a ? p.as : p.ad, *of_b = rows.from_a ? p.ad : p.as;
-        int from = p.skipped + n;
-        next.fetch(of_a + (size_t)rows.a * p.ld_table + from,
-                   of_b + (size_t)rows.b[0] * p.ld_table + from,
-                   of_b + (size_t)rows.b[1] * p.ld_table + from);
+    /* Ones where the octet has edges, for the two rows k = 2c, 2c + 1 of a product's operand. */
+    static __device__ uint32_t ones(int c, int count, uint32_t one) {
+        return (2 * c < count ? one : 0u) | (2 * c + 1 < count ? one << 16 : 0u);
     }
 
-    /* x of hidden columns n .. n + 63, whose tables have been fetched. */
-    __device__ void hidden(float (&x)[strip_tiles][4], int n) {
-        next.take(x);
-        begin<Wide>();
-        forward_mma<Wide>(x, eb, w1, n, 0, false);
-        commit<Wide>();
-        if (n + strip < w1.rows) fetch(n + strip);
-        wait<Wide>();
-        settle(x);
-    }
-
-    __device__ void messages(const tile_runs &t, int octet0, const float *sums) {
-        for (int n = 0; n < p.messages; n += strip) {
-            panel tile = buffer(which);
-            which ^= layout<D>::buffers - 1;
-            float x[strip_tiles][4];
-            hidden(x, n);
-            if (layout<D>::buffers == 1) group_barrier(1 + group);
+    /* Sums of eb over a run; lane (g, c) keeps those of tile g of eight columns (and g + 8). */
+    __device__ void sum_means(const pair_of_octets &o) {
+        uint32_t upper = ones(c, o.count[0], 0x3f80u), lower = ones(c, o.count[1], 0x3f80u);
+        uint32_t all[4] = {upper, upper, lower, lower};
 #pragma unroll
-            for (int j = 0; j < strip_tiles; j++)
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    x[j][k] = rows.there[k / 2] ? fast_unit<Gelu>(x[j][k]) : 0;
-#pragma unroll
-            for (int j = 0; j < strip / 16; j++)
-                store_fragment(tile, 16 * warp, j, fragment_of(x[2 * j], x[2 * j + 1]));
-            group_barrier(1 + group);
-            if (n == 0 && !layout<D>::in_tiles) sum_runs(sums, t);
-            float4 *carried =
-                (float4 *)(shared + at.carried) + n / strip * block_threads + (int)threadIdx.x;
-            float4 value = *carried;
-            sum_tile(tile, 16 * warp, t, octet0, p.n_octets, p.slots + n + 16 * warp + column,
-                     p.messages, &value);
-            *carried = value;
-        }
-    }
-
-    __device__ void update() {
-        float o[D / 8][4];
-#pragma unroll
-        for (int n = 0; n < 2 * D; n += strip) {
-            float x[strip_tiles][4];
-            hidden(x, p.messages + n);
-            fragment z[strip / 16];
-#pragma unroll
-            for (int j = 0; j < strip_tiles; j++)
-#pragma unroll
-                for (int k = 0; k < 4; k++) x[j][k] = fast_unit<Gelu>(x[j][k]);
-#pragma unroll
-            for (int j = 0; j < strip / 16; j++) z[j] = fragment_of(x[2 * j], x[2 * j + 1]);
-            begin<Wide>();
-            forward_mma<Wide>(o, z, w2, 0, n, n == 0);
-            finish<Wide>();
-            settle(o);
-        }
-        const float *gate = p.modulation + (size_t)rows.graph * p.ld_modulation + 2 * D + column;
-        const float *c2 = (const float *)(shared + at.c2) + column;
+        for (float &sum : mean_carried) sum = o.begins ? 0 : sum;
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
-            float4 by = __ldg((const float4 *)(gate + 16 * j));
-            float4 add = *(const float4 *)(c2 + 16 * j);
+            fragment b = transposed(eb[j]);
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                if (!rows.there[k]) continue;
-                size_t place = (size_t)rows.row[k] * D + column + 16 * j;
-                float4 in = *(const float4 *)(p.e + place);
-                const float *first = &o[2 * j][2 * k], *second = &o[2 * j + 1][2 * k];
-                *(float4 *)(p.out + place) = make_float4(in.x + (1 + by.x) * (first[0] + add.x),
-                                                         in.y + (1 + by.y) * (first[1] + add.y),
-                                                         in.z + (1 + by.z) * (second[0] + add.z),
-                                                         in.w + (1 + by.w) * (second[1] + add.w));
+                const int t = 2 * j + k;
+                float sum[4];
+                fresh_mma<false>(sum, all, b.r[2 * k], b.r[2 * k + 1]);
+                if (g == t % 8) {
+                    mean_carried[t / 8 * 2] += sum[0];
+                    mean_carried[t / 8 * 2 + 1] += sum[1];
+                }
+            }
+        }
+        if (!o.ends || g >= D / 8) return;
+        float *to = p.run_sums + (size_t)o.run * D + g / 2 * 16 + column + g % 2 * 2;
+#pragma unroll
+        for (int i = 0; i < (D > 64 ? 2 : 1); i++)
+            *(float2 *)(to + 64 * i) = make_float2(mean_carried[2 * i], mean_carried[2 * i + 1]);
+    }
+
+    /* The sums of a strip of messages towards both ends. */
+    __device__ void sum_messages(const fragment (&m)[strip / 16], const pair_of_octets &o, int pair,
+                                 int n) const {
+        uint32_t low = 0x00003c00u, high = 0x3c000000u, one = g / 2 != c ? 0u : g % 2 ? high : low;
+        uint32_t pick[4] = {g < o.count[0] ? one : 0u, g == 0 ? ones(c, o.count[0], 0x3c00u) : 0u,
+                            g < o.count[1] ? one : 0u, g == 1 ? ones(c, o.count[1], 0x3c00u) : 0u};
+        uint32_t carried = own + at::carried + (uint32_t)(16 * lane);
+        uint2 to_b[strip / 16], to_a[strip / 16];
+#pragma unroll
+        for (int j = 0; j < strip / 16; j++) {
+            float4 sum = load_shared(carried + (uint32_t)((n / 16 + j) * 512));
+            float acc[2][4];
+            fragment b = transposed(m[j]);
+            fresh_mma<true>(acc[0], pick, b.r[0], b.r[1]);
+            fresh_mma<true>(acc[1], pick, b.r[2], b.r[3]);
+            sum = make_float4(sum.x + acc[0][0], sum.y + acc[0][1], sum.z + acc[1][0],
+                              sum.w + acc[1][1]);
+            store_shared(carried + (uint32_t)((n / 16 + j) * 512), sum);
+            to_b[j] = make_uint2(pack(acc[0][2], acc[0][3]), pack(acc[1][2], acc[1][3]));
+            to_a[j] = make_uint2(pack(sum.x, sum.y), pack(sum.z, sum.w));
+        }
+        uint16_t *slots = (uint16_t *)p.slots + n + column;
+        if (g < 2 && (g == 0 ? o.count[0] : o.count[1]) > 0) {
+            uint16_t *to = slots + (size_t)(uint32_t)(2 * pair + g) * at::messages;
+#pragma unroll
+            for (int j = 0; j < strip / 16; j++) *(uint2 *)(to + 16 * j) = to_b[j];
+        }
+        if (o.ends) {
+            uint16_t *to =
+                slots + (size_t)(uint32_t)(p.n_octets + WF_OCTET * o.run + g) * at::messages;
+#pragma unroll
+            for (int j = 0; j < strip / 16; j++) *(uint2 *)(to + 16 * j) = to_a[j];
+        }
+    }
+
+    /* All hidden columns of a pair, and the tables of the next. */
+    __device__ void hidden(const pair_of_octets &o, int pair, int next) {
+        const int pieces = at::hidden / piece;
+        float acc[Update ? D / 8 : 1][4];
+        float4 in[2][D / 16];
+        if (!Update) fetch_b(next);
+#pragma unroll(Update ? pieces : 1)
+        for (int s = 0; s < pieces; s++) {
+            const int n = s * piece;
+            float x[piece / 8][4];
+            start(x, n);
+            wait<true>();
+            settle(x);
+            if (Update && s + 1 == pieces) {
+                fetch_b(next);
+                if (at::copied) load_rows(in, o);
+            }
+            fragment y[piece / 16];
+            into_units<Gelu>(x, y);
+            if constexpr (piece == strip)
+                if (n < at::messages) sum_messages(y, o, pair, n);
+            if constexpr (Update)
+                if (n >= at::messages) {
+                    begin<true>();
+                    half_mma(acc, y, w2, n - at::messages, n == at::messages);
+                    commit<true>();
+                }
+        }
+        put_b();
+        if constexpr (Update) {
+            if (!at::copied) load_rows(in, o);
+            wait<true>();
+            settle(acc);
+            leave(acc, in, o);
+        }
+    }
+
+    __device__ void load_rows(float4 (&in)[2][D / 16], const pair_of_octets &o) const {
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+#pragma unroll
+            for (int j = 0; j < D / 16; j++)
+                in[k][j] = load_global(p.e + (size_t)o.row[k] * D + column + 16 * j);
+    }
+    __device__ void leave(const float (&acc)[D / 8][4], const float4 (&in)[2][D / 16],
+                          const pair_of_octets &o) const {
+        uint32_t gate = own + at::modulation + (uint32_t)(2 * D * 4 + 16 * c);
+        uint32_t c2 = shared_address(shared) + at::c2 + (uint32_t)(16 * c);
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            float4 by = load_shared(gate + 64 * j), add = load_shared(c2 + 64 * j);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const float *first = &acc[2 * j][2 * k], *second = &acc[2 * j + 1][2 * k];
+                float4 v = in[k][j];
+                v = make_float4(v.x + by.x * (first[0] + add.x), v.y + by.y * (first[1] + add.y),
+                                v.z + by.z * (second[0] + add.z), v.w + by.w * (second[1] + add.w));
+                if (g < o.count[k]) *(float4 *)(p.out + (size_t)o.row[k] * D + column + 16 * j) = v;
             }
         }
     }
 
     __device__ void run() {
-        int parity = 0;
+        int group = (int)(threadIdx.x / 128), warp = (int)(threadIdx.x / 32 % 4);
         for (int chunk = (int)blockIdx.x + (int)gridDim.x * group; chunk < p.n_chunks;
              chunk += (int)gridDim.x * groups) {
-            int first = chunk * p.steps, last = first + p.steps;
-            lane_rows coming = rows_of_pair(p.octets, first + warp, last);
-            for (int pair = first; pair < last; pair += 4, parity ^= 1) {
-                rows = coming;
-                fetch(0);
-                coming = rows_of_pair(p.octets, pair + 4 + warp, last);
-                tile_runs t = runs_of_tile(p.octets, pair, last);
-                float *sums =
-                    (float *)(shared + at.sums) +
-                    (layout<D>::in_tiles ? group * strip_bytes / 4 : (group * 2 + parity) * 4 * D);
-                norm(sums);
-                prefetch_rows<D>(p.e, coming.row);
-                if (layout<D>::in_tiles || p.messages == 0) {
-                    group_barrier(1 + group);
-                    sum_runs(sums, t);
-                }
-                if (p.messages > 0) messages(t, 2 * pair, sums);
-                update();
+            int first = (chunk * WF_OCTET_WARPS + warp) * p.steps, last = first + p.steps;
+            int next = pair_of_octets::load(p.octets, first);
+            fetch_next(next);
+            fetch_b(next);
+            put_b();
+#pragma unroll 1
+            for (int pair = first; pair < last; pair++) {
+                /* Descriptors are worked out anew: kept, they would fill the registers. */
+                asm volatile("" : "+r"(w1.base), "+r"(w2.base));
+                pair_of_octets now(next);
+                next = pair_of_octets::load(p.octets, min(pair + 1, last - 1));
+                norm(now, next, pair + 1 < last);
+                if (Update) sum_means(now);
+                hidden(now, pair, next);
             }
         }
     }
 };
 
-template <int D, bool Gelu, bool Wide>
-__global__ void __launch_bounds__(layout<D>::block_threads, 1)
+template <int D, int MS, bool Update, bool Gelu>
+__global__ void __launch_bounds__(block_threads, 1)
     lean_forward_kernel(const __grid_constant__ lean_fused p) {
-    walker<D, Gelu, Wide> w(p);
+    walker<D, MS, Update, Gelu> w(p);
     w.stage();
     w.run();
 }
 
-template <int D, bool Gelu, bool Wide> bool launch(const lean_fused &p, int processors) {
-    int bytes = layout<D>(p.messages).bytes;
-    auto kernel = lean_forward_kernel<D, Gelu, Wide>;
+template <int D, int MS, bool Update, bool Gelu> bool launch(const lean_fused &p) {
+    const int bytes = layout<D, MS, Update>::bytes;
+    static_assert(bytes <= 227 * 1024, "what a block may have");
+    auto kernel = lean_forward_kernel<D, MS, Update, Gelu>;
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
         cudaSuccess)
         return false;
-    int blocks = p.n_chunks < processors ? p.n_chunks : processors;
-    kernel<<<(unsigned)blocks, layout<D>::block_threads, (size_t)bytes, stream()>>>(p);
+    int most = processor_count(), blocks = p.n_chunks < most ? p.n_chunks : most;
+    kernel<<<(unsigned)blocks, block_threads, (size_t)bytes, stream()>>>(p);
     return launched();
 }
 
-template <int D> bool launch_unit(const lean_fused &p, int unit, int processors) {
-    return unit == WF_UNIT_GELU ? launch<D, true, true>(p, processors)
-                                : launch<D, false, true>(p, processors);
+/* By the number of strips of messages. */
+template <int D, bool Gelu> bool launch_strips(lean_fused p) {
+    int strips = p.messages / strip;
+    if constexpr (D <= 64) {
+        if (strips == 0) return launch<D, 0, true, Gelu>(p);
+        if (strips == 1) return launch<D, 1, true, Gelu>(p);
+        return D == 64 && launch<D, D / 32, true, Gelu>(p);
+    } else {
+        if (strips > 0 && !launch<D, 4, false, Gelu>(p)) return false;
+        p.skipped += p.messages;
+        return launch<D, 0, true, Gelu>(p);
+    }
+}
+template <int D> bool launch_unit(const lean_fused &p, int unit) {
+    return unit == WF_UNIT_GELU ? launch_strips<D, true>(p) : launch_strips<D, false>(p);
 }
 
 } // namespace
@@ -307,30 +687,37 @@ bool lean_fused_fits(const wf_op *op) {
                    ad->ld == op->in[3]->ld;
     return has_shared_memory() && widths && aligned &&
            messages % (de > 64 ? 4 * strip : strip) == 0 && messages <= 2 * de &&
-           op->mode != WF_SUM_ATTENTION && op->unit != WF_UNIT_SINE && op->part->lines[0] != NULL &&
+           op->mode != WF_SUM_ATTENTION && op->unit != WF_UNIT_SINE && op->part->strands != NULL &&
            op->part->n_edges > 0;
 }
 
 bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
-    const wf_octets *lines = op->part->lines[op->in[0]->cols <= 64];
     const wf_tensor *mean = op->out[1], *to[2] = {op->out[2], op->out[3]};
     int de = op->in[0]->cols, messages = to[0] == NULL ? 0 : op->in[4]->rows - 2 * de;
-    lean_fused p = lean_operands(op, lines, messages);
-    p.slots = scratch(arena, wf_octets_slots(lines) * (size_t)messages);
-    p.run_sums = scratch(arena, (size_t)lines->n_runs * (size_t)de);
+    const wf_octets *strands = op->part->strands;
+    lean_fused p = lean_operands(op, strands, messages);
+    p.slots = scratch(arena, wf_octets_slots(strands) * (size_t)(messages / 2));
+    p.run_sums = scratch(arena, (size_t)strands->n_runs * (size_t)de);
     if (p.slots == NULL || p.run_sums == NULL) return false;
-    int processors = processor_count();
-    bool done = de == 32   ? launch_unit<32>(p, op->unit, processors)
-                : de == 64 ? launch_unit<64>(p, op->unit, processors)
-                           : launch_unit<128>(p, op->unit, processors);
+    bool done = de == 32   ? launch_unit<32>(p, op->unit)
+                : de == 64 ? launch_unit<64>(p, op->unit)
+                           : launch_unit<128>(p, op->unit);
     if (!done) return false;
-    const float *degree = op->mode == WF_SUM_MEAN ? (const float *)op->part->degree : NULL;
-    for (int k = 0; k < 2 && messages > 0; k++)
-        node_slot_sums(slot_sum_step{op->part, p.slots, messages, messages,
-                                     k == 0 ? slots_as_dst : slots_as_src, degree, false,
-                                     data_of(to[k]), to[k]->ld, true, lines});
-    graph_run_sums(slot_sum_step{op->part, p.run_sums, de, de, 0, NULL, true, data_of(mean),
-                                 mean->ld, true, lines});
+    slot_sum_step graph = {op->part, p.run_sums,    de,       de,   0,      NULL,
+                           true,     data_of(mean), mean->ld, true, strands};
+    const uint16_t *slots = (const uint16_t *)p.slots;
+    if (messages == 0) graph_run_sums(graph);
+    else
+        node_half_sums(
+            half_sum_step{
+                op->part,
+                {{slots, data_of(to[0]), slots_as_dst}, {slots, data_of(to[1]), slots_as_src}},
+                messages,
+                to[0]->ld,
+                op->mode == WF_SUM_MEAN ? (const float *)op->part->degree : NULL,
+                true,
+                strands},
+            &graph);
     return launched();
 }
 

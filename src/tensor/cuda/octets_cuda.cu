@@ -1,12 +1,12 @@
-/* octets_cuda: sums of slots. A warp takes a node (a graph) and 128 columns, four a lane, and walks the list in order;
- * rows are loaded eight ahead, so the latency of a list (3 to 20 rows) is paid about once.
- * Bytes: every listed row once, 4 * cols each, which come from L2 when the edge kernel has just left them. */
+/* octets_cuda: sums of slots. A lane takes four columns (eight of slots in bf16) of a node (a graph) and walks the list in
+ * order; rows are loaded eight ahead, so the latency of a list (3 to 20 rows) is paid about once.
+ * Bytes: every listed row once, 4 (2) * cols each, which come from L2 when the edge kernel has just left them. */
 #include "tensor/cuda/octets_cuda.cuh"
 
 namespace wf_gpu {
 namespace {
 
-enum { ahead = 8, lane_columns = 4, warp_columns = 32 * lane_columns };
+enum { ahead = 8, lane_columns = 4, half_columns = 8, graph_threads = 64 };
 
 __device__ inline void add_to(float4 *sum, float4 x) {
     sum->x += x.x;
@@ -34,8 +34,14 @@ __device__ float4 list_sum(const float *slots, int ld, int col, uint32_t first, 
 
 /* Columns from cols on are zeros, or stay. */
 __device__ inline void put_sum(const slot_sum_step &s, int row, int col, float4 sum, float factor) {
-    float value[lane_columns] = {sum.x, sum.y, sum.z, sum.w};
     float *to = s.to + (size_t)row * s.ld_to + col;
+    if (col + lane_columns <= s.cols) {
+        float4 was = s.set ? float4{0, 0, 0, 0} : *(const float4 *)to;
+        *(float4 *)to = float4{was.x + sum.x * factor, was.y + sum.y * factor,
+                               was.z + sum.z * factor, was.w + sum.w * factor};
+        return;
+    }
+    float value[lane_columns] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int k = 0; k < lane_columns; k++) {
         bool inside = col + k < s.cols;
@@ -44,6 +50,10 @@ __device__ inline void put_sum(const slot_sum_step &s, int row, int col, float4 
     }
 }
 
+/* Columns a launch covers: those of the slots, or of the target's padding too. */
+__host__ __device__ inline int lanes_of(const slot_sum_step &s) {
+    return ((s.set ? s.ld_to : s.cols) + lane_columns - 1) / lane_columns;
+}
 /* Slots may be narrower than the target's padding. */
 __device__ inline bool has_columns(const slot_sum_step &s, int col) {
     return col < s.cols && col + lane_columns <= s.ld;
@@ -51,9 +61,9 @@ __device__ inline bool has_columns(const slot_sum_step &s, int col) {
 
 __global__ void __launch_bounds__(threads_each)
     node_sums_kernel(slot_sum_step s, const uint32_t *start, const uint32_t *rows, int nodes) {
-    int node = (int)(blockIdx.x * (threads_each / 32) + threadIdx.x / 32);
-    int col = (int)(blockIdx.y * warp_columns + threadIdx.x % 32 * lane_columns);
-    if (node >= nodes || col >= s.ld_to) return;
+    int lanes = lanes_of(s), i = (int)(blockIdx.x * threads_each + threadIdx.x);
+    int node = i / lanes, col = i % lanes * lane_columns;
+    if (node >= nodes) return;
     uint32_t first = start[2 * node + (s.ends == slots_as_src)];
     uint32_t last = start[2 * node + (s.ends == slots_as_dst ? 1 : 2)];
     float4 sum = {0, 0, 0, 0};
@@ -64,25 +74,34 @@ __global__ void __launch_bounds__(threads_each)
     put_sum(s, node, col, sum, degree > 0 ? 1 / degree : 0);
 }
 
-__global__ void __launch_bounds__(threads_each)
-    graph_sums_kernel(slot_sum_step s, const uint32_t *runs, const uint32_t *edges, int graphs) {
-    int graph = (int)(blockIdx.x * (threads_each / 32) + threadIdx.x / 32);
-    int col = (int)(blockIdx.y * warp_columns + threadIdx.x % 32 * lane_columns);
-    if (graph >= graphs || col >= s.ld_to) return;
+/* Thread i of the sums over graphs. */
+struct graph_lists {
+    const uint32_t *runs, *edges;
+    int graphs;
+};
+__device__ inline void sum_graph(const slot_sum_step &s, const graph_lists &l, int i) {
+    int lanes = lanes_of(s), graph = i / lanes, col = i % lanes * lane_columns;
+    if (graph >= l.graphs) return;
     float4 sum = {0, 0, 0, 0};
     if (has_columns(s, col))
-        sum = list_sum(s.slots, s.ld, col, runs[graph], runs[graph + 1],
+        sum = list_sum(s.slots, s.ld, col, l.runs[graph], l.runs[graph + 1],
                        [](uint32_t at) { return at; });
-    float count = s.mean ? (float)(edges[graph + 1] - edges[graph]) : 1;
+    float count = s.mean ? (float)(l.edges[graph + 1] - l.edges[graph]) : 1;
     put_sum(s, graph, col, sum, count > 0 ? 1 / count : 0);
 }
+__global__ void __launch_bounds__(graph_threads)
+    graph_sums_kernel(slot_sum_step s, graph_lists lists) {
+    sum_graph(s, lists, (int)(blockIdx.x * graph_threads + threadIdx.x));
+}
 
-/* Eight columns a lane; cols / 8 neighbouring lanes share a node. */
+/* Eight columns a lane; cols / 8 neighbouring lanes share a node. Row 2 of the grid: sums over graphs. */
 __global__ void __launch_bounds__(threads_each)
-    half_sums_kernel(half_sum_step s, const uint32_t *start, const uint32_t *rows, int nodes) {
+    half_sums_kernel(half_sum_step s, const uint32_t *start, const uint32_t *rows, int nodes,
+                     slot_sum_step graph, graph_lists lists) {
+    int i = (int)(blockIdx.x * threads_each + threadIdx.x);
+    if (blockIdx.y == 2) return sum_graph(graph, lists, i);
     half_sum_target t = blockIdx.y == 0 ? s.of[0] : s.of[1];
-    int lanes = s.cols / 8, i = (int)(blockIdx.x * threads_each + threadIdx.x);
-    int node = i / lanes, col = i % lanes * 8;
+    int lanes = s.cols / half_columns, node = i / lanes, col = i % lanes * half_columns;
     if (node >= nodes || t.to == NULL) return;
     uint32_t first = start[2 * node + (t.ends == slots_as_src)];
     uint32_t last = start[2 * node + (t.ends == slots_as_dst ? 1 : 2)];
@@ -114,9 +133,12 @@ __global__ void __launch_bounds__(threads_each)
     }
 }
 
-dim3 sums_grid(int rows, int cols) {
-    return dim3(blocks_for((size_t)rows, threads_each / 32),
-                blocks_for((size_t)cols, warp_columns));
+graph_lists lists_of(const slot_sum_step &step) {
+    const wf_octets *of = step.of != NULL ? step.of : step.part->octets;
+    return graph_lists{of->graph_runs, step.part->edge_start, step.part->n_graphs};
+}
+unsigned blocks_of(const slot_sum_step &step, int rows, int threads) {
+    return blocks_for((size_t)rows * (size_t)lanes_of(step), (size_t)threads);
 }
 
 } // namespace
@@ -125,27 +147,32 @@ void node_slot_sums(const slot_sum_step &step) {
     const wf_part *part = step.part;
     if (part->n_nodes == 0) return;
     const wf_octets *of = step.of != NULL ? step.of : part->octets;
-    int cols = step.set ? step.ld_to : step.cols;
-    node_sums_kernel<<<sums_grid(part->n_nodes, cols), threads_each, 0, stream()>>>(
+    node_sums_kernel<<<blocks_of(step, part->n_nodes, threads_each), threads_each, 0, stream()>>>(
         step, of->slot_start, of->slots, part->n_nodes);
 }
 
 void graph_run_sums(const slot_sum_step &step) {
-    const wf_part *part = step.part;
-    if (part->n_graphs == 0) return;
-    const wf_octets *of = step.of != NULL ? step.of : part->octets;
-    int cols = step.set ? step.ld_to : step.cols;
-    graph_sums_kernel<<<sums_grid(part->n_graphs, cols), threads_each, 0, stream()>>>(
-        step, of->graph_runs, part->edge_start, part->n_graphs);
+    int graphs = step.part->n_graphs;
+    if (graphs == 0) return;
+    graph_sums_kernel<<<blocks_of(step, graphs, graph_threads), graph_threads, 0, stream()>>>(
+        step, lists_of(step));
 }
 
-void node_half_sums(const half_sum_step &step) {
-    const wf_octets *of = step.part->octets;
+void node_half_sums(const half_sum_step &step, const slot_sum_step *graph) {
+    const wf_octets *of = step.table != NULL ? step.table : step.part->octets;
     int nodes = step.part->n_nodes;
     if (nodes == 0) return;
-    dim3 grid(blocks_for((size_t)nodes * (size_t)(step.cols / 8), threads_each),
-              step.of[1].to == NULL ? 1 : 2);
-    half_sums_kernel<<<grid, threads_each, 0, stream()>>>(step, of->slot_start, of->slots, nodes);
+    slot_sum_step none = {};
+    graph_lists lists = {};
+    unsigned blocks = blocks_for((size_t)nodes * (size_t)(step.cols / half_columns), threads_each);
+    if (graph != NULL) {
+        lists = lists_of(*graph);
+        unsigned least = blocks_of(*graph, lists.graphs, threads_each);
+        blocks = blocks > least ? blocks : least;
+    }
+    dim3 grid(blocks, graph != NULL ? 3 : step.of[1].to != NULL ? 2 : 1);
+    half_sums_kernel<<<grid, threads_each, 0, stream()>>>(step, of->slot_start, of->slots, nodes,
+                                                          graph != NULL ? *graph : none, lists);
 }
 
 } // namespace wf_gpu

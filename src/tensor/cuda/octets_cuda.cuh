@@ -46,10 +46,12 @@ struct half_sum_step {
     const wf_part *part;
     half_sum_target of[2];
     int cols, ld_to;
-    const float *degree; /* divide by it; NULL: no */
-    bool set;            /* overwrite; else add */
+    const float *degree;    /* divide by it; NULL: no */
+    bool set;               /* overwrite; else add */
+    const wf_octets *table; /* whose slots; NULL: part->octets */
 };
-void node_half_sums(const half_sum_step &step);
+/* graph: sums of runs (graph_run_sums) in the same launch. */
+void node_half_sums(const half_sum_step &step, const slot_sum_step *graph = NULL);
 
 } // namespace wf_gpu
 #endif

@@ -66,6 +66,11 @@ sanitize() {
     piece "$check-$name" env WEFT_EXACT_BLOCKS=1 WEFT_TEST_FILTER="$filter" "$@" \
         compute-sanitizer --tool "$check" --error-exitcode 9 --print-limit 5 "$gpu/$program"
 }
+# Without a GPU most tests are skipped, which is no success here.
+if ! WEFT_TEST_FILTER=test_absent "$gpu/test_cuda_ops" 2>&1 | grep -q SKIPPED; then
+    note "no GPU that this build can use: $("$gpu/weft" version | tail -n 1)"
+    exit 1
+fi
 for check in $checks; do
     case $check in
     tests)

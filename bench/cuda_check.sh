@@ -68,7 +68,7 @@ sanitize() {
 }
 # Without a GPU most tests are skipped, which is no success here.
 if ! WEFT_TEST_FILTER=test_absent "$gpu/test_cuda_ops" 2>&1 | grep -q SKIPPED; then
-    note "no GPU that this build can use: $("$gpu/weft" version | tail -n 1)"
+    note "no GPU that this build can use: $("$gpu/weft" version | grep "^cuda")"
     exit 1
 fi
 for check in $checks; do

@@ -15,7 +15,7 @@
  * That is part->octets. part->lines are the same for kernels whose warpgroup sums towards a as a whole: a chunk is one
  * strand, at step t of it the warpgroup takes the pairs p = c * steps + 4t + 0..3, one a warp (behind the strand's last:
  * none). Runs are longer, so there are fewer slots. lines[0] is cut for two warpgroups a multiprocessor.
- * part->strands are like part->octets, with longer runs, cut for three warpgroups a multiprocessor.
+ * part->strands are like part->octets, with longer runs; [0] is cut for four warpgroups a multiprocessor, [1] for three.
  *
  * Sums over edges leave the kernel as slots, rows of one buffer (wf_octets_slots(o), width):
  *     row o                 sum over octet o, towards its b
@@ -39,8 +39,9 @@ enum {
     WF_OCTET_LINE_RUN = 8,
     WF_OCTET_LINES_OF_2 = 264,
     WF_OCTET_LINES_OF_3 = 396,
-    /* Of strands: pairs of a run. A layer of 64 inputs and a bias, 33 pairs, is 4 * 7 + 5: few strands stay short. */
-    WF_OCTET_STRAND_RUN = 7
+    /* Of strands: pairs of a run, so that few strands stay short: a layer of 64 inputs and a bias is 33 pairs. */
+    WF_OCTET_STRAND_RUN_OF_4 = 5,
+    WF_OCTET_STRAND_RUN_OF_3 = 7
 };
 
 typedef struct wf_octet {

@@ -8,16 +8,16 @@
  * units   in fp16, two at a time; m, z and w2 are fp16 too, finer than bf16 and wide enough behind a unit
  * sums    products of a matrix of zeros and ones with the transposed fragments of m: towards a carried in shared memory
  *         over a run, towards b stored, both as slots in bf16; sums of eb over a run likewise, in fp32
- * D <= 64 one launch; the rows of e come by bulk copies, a pair ahead. D = 128: one launch for the messages, one for z and
- *         e', whose weights do not fit together
+ * D <= 64 one launch of four warpgroups; D = 128: one for the messages, one for z and e', of three each: their weights do
+ *         not fit together
  * flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D, and D^2 / 2 .. 2 D^2 more for tables and sums
  * bytes   e read twice (the second time from L2; D = 128: three times), e' written: 8D of HBM; tables 4 (M + 2D) (1/12 +
  *         1/8); slots 2M (1/8 + 1/12) written and read
- * measured on an H200, 256 graphs, launch after launch: 64-16-8-10 at D = 64 0.150 ms, with the sums 0.171; 784-32-32-10
- *         folded at D = 128 with the sums 0.428 ms (the version before: 0.194 and 0.564 ms). 26 % of the HBM bound (0.038
- *         ms), a third of the issue slots (1,790 instructions a pair and warp): what binds is the length of a warp's chain
- * tried   four warpgroups of 128 registers, units in fp32: 0.143 ms with 2,310 instructions a pair, and spills; the next
- *         product under way during the units: no gain */
+ * measured on an H200, 256 graphs, launch after launch: 64-16-8-10 at D = 64 0.126 ms, with the sums 0.141; 784-32-32-10
+ *         folded at D = 128 0.148 + 0.252 ms, with the sums 0.422. 261 MB of HBM in the first, 48 % of the bandwidth; 34 %
+ *         of the issue slots (37 million warp instructions): what binds is the length of a warp's chain
+ * tried   three warpgroups of 168 registers: 0.150 ms; two, with strips through shared memory: 0.146; units in fp32: 2,310
+ *         instructions a pair, and spills; the next product under way during the units: no gain */
 #include "tensor/cuda/lean_fused_cuda.cuh"
 
 namespace wf_gpu {
@@ -26,24 +26,24 @@ namespace {
 using namespace lean;
 using namespace mma;
 
-enum { groups = 3, block_warps = WF_OCTET_WARPS * groups, block_threads = 32 * block_warps };
-enum { strip = 64, held_rows = WF_OCTET + 2, pair_rows = 2 * WF_OCTET };
+template <int D> struct crew {
+    static constexpr int groups = D > 64 ? 3 : 4, warps = WF_OCTET_WARPS * groups,
+                         threads = 32 * warps;
+};
+enum { strip = 64, piece = 32, held_rows = WF_OCTET + 2 };
 
-/* Shared memory: weights, a row of zeros, c2, a barrier for every warp; then of every warp its table rows (a's, b's), the
- * modulation of its graph, sums towards a, rows of e. MS: strips of messages; Update: z and e' too. */
+/* Shared memory: weights, a row of zeros, c2; then of every warp its table rows (a's, b's), the modulation of its graph, sums
+ * towards a. MS: strips of messages; Update: z and e' too. */
 template <int D, int MS, bool Update> struct layout {
     static constexpr int messages = MS * strip, hidden = messages + (Update ? 2 * D : 0);
     static constexpr int pitch = 2 * hidden + 16; /* rows of a table in different banks */
-    static constexpr bool copied = D <= 64;       /* rows of e come ahead */
     static constexpr int w2 = (int)panel_bytes(hidden, D);
     static constexpr int zeros = w2 + (Update ? (int)panel_bytes(D, 2 * D) : 0);
-    static constexpr int c2 = zeros + pitch, arrival = c2 + D * 4;
-    static constexpr int own = arrival + (block_warps * 8 + 15) / 16 * 16;
+    static constexpr int c2 = zeros + pitch, own = c2 + D * 4;
     static constexpr int modulation = held_rows * pitch;
     static constexpr int carried = modulation + (Update ? 3 * D * 4 : 0);
-    static constexpr int rows = carried + WF_OCTET * messages * 4;
-    static constexpr int each = rows + (copied ? pair_rows * D * 4 : 0);
-    static constexpr int bytes = own + block_warps * each;
+    static constexpr int each = carried + WF_OCTET * messages * 4;
+    static constexpr int bytes = own + crew<D>::warps * each;
 };
 
 extern __shared__ __align__(1024) unsigned char shared[];
@@ -76,33 +76,6 @@ __device__ inline void store_shared(uint32_t to, uint32_t x) {
 }
 __device__ inline void prefetch_line(const float *line) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
-}
-
-/* Bulk copies and the barrier that counts their bytes. */
-__device__ inline void expect_bytes(uint32_t barrier, int bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-#endif
-}
-__device__ inline void copy_row(uint32_t to, const float *from, int bytes, uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-        "[%3];" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-#else
-    for (int i = 0; i < bytes / 16; i++) store_shared(to + 16 * i, load_global(from + 4 * i));
-#endif
-}
-__device__ inline void await(uint32_t barrier, uint32_t phase) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; "
-                 "@p bra done; bra again; done: }" ::"r"(barrier),
-                 "r"(phase)
-                 : "memory");
-#endif
 }
 
 /* acc = a b: operands in bf16, or in fp16. */
@@ -210,7 +183,7 @@ template <int Cols, bool Half>
 __device__ inline void stage_words(const panel &to, const float *w, int rows) {
     const unsigned words = Cols / 2;
 #pragma unroll 8
-    for (unsigned i = threadIdx.x; i < (unsigned)rows * words; i += block_threads) {
+    for (unsigned i = threadIdx.x; i < (unsigned)rows * words; i += (int)blockDim.x) {
         int row = (int)(i / words), position = position_of((int)(2 * (i % words)));
         float low = __ldg(w + 2 * i), high = __ldg(w + 2 * i + 1);
         store_shared(to.at(position_of(row), position / 8) + (uint32_t)(position % 8 * 2),
@@ -247,12 +220,10 @@ struct pair_of_octets {
 /* One warp's way through its strands. */
 template <int D, int MS, bool Update, bool Gelu> struct walker {
     using at = layout<D, MS, Update>;
-    static constexpr int piece = D > 64 && Update ? 32 : 64; /* hidden columns at a time */
     const lean_fused &p;
     panel w1, w2;
     int lane, g, c, column; /* column: the lane's first of sixteen */
     uint32_t own, tables;   /* tables, of ldmatrix: rows of a, then of b, then zeros */
-    uint32_t arrival, phase;
     fragment eb[D / 16];
     float mean_carried[D > 64 ? 4 : 2];
     float4 held[2][2]; /* rows of the next b */
@@ -262,10 +233,9 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
                                                                   (uint32_t)at::w2,
                                                               D},
           lane((int)(threadIdx.x % 32)), g((int)(threadIdx.x % 32 / 4)), c((int)(threadIdx.x % 4)),
-          column(4 * c), phase(0) {
+          column(4 * c) {
         unsigned warp = threadIdx.x / 32, matrix = threadIdx.x % 32 / 8, k = threadIdx.x % 8;
         own = shared_address(shared) + at::own + warp * at::each;
-        arrival = shared_address(shared) + at::arrival + 8 * warp;
         tables = matrix % 2 == 0 ? own + k * at::pitch
                  : k < 2         ? own + (WF_OCTET + k) * at::pitch
                                  : shared_address(shared) + at::zeros;
@@ -277,15 +247,10 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
     __device__ void stage() const {
         stage_words<D, false>(w1, p.w1 + (size_t)p.skipped * D, w1.rows);
         if (Update) stage_words<2 * D, true>(w2, p.w2, D);
-        for (int i = (int)threadIdx.x; i < at::pitch / 4; i += block_threads)
+        for (int i = (int)threadIdx.x; i < at::pitch / 4; i += (int)blockDim.x)
             ((uint32_t *)(shared + at::zeros))[i] = 0;
-        for (int i = (int)threadIdx.x; i < D && Update; i += block_threads)
+        for (int i = (int)threadIdx.x; i < D && Update; i += (int)blockDim.x)
             ((float *)(shared + at::c2))[i] = p.c2[i];
-#if __CUDA_ARCH__ >= 900
-        if (lane == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(arrival) : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-        publish();
         __syncthreads();
     }
 
@@ -365,22 +330,16 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
     }
 
     /* --- rows -------------------------------------------------------------------------------------------------- */
-    /* What comes after this pair, on its way: its rows of e, and a new run's tables as far as L2. */
+    /* What comes after this pair, on its way to L2: its rows of e, and a new run's tables. */
     __device__ void fetch_next(int record) {
         int half = lane / 8 % 2, k = lane % 8;
         int first = pair_of_octets::word(record, 8 * half);
         int stride = pair_of_octets::word(record, 8 * half + 1);
         int count = pair_of_octets::word(record, 8 * half + 6) & 0xff;
         const float *row = p.e + (size_t)(uint32_t)(first + (k < count ? k * stride : 0)) * D;
-        if (at::copied) {
-            if (lane == 0) expect_bytes(arrival, pair_rows * D * 4);
-            __syncwarp();
-            if (lane < pair_rows)
-                copy_row(own + at::rows + (uint32_t)(lane * D * 4), row, D * 4, arrival);
-        } else {
 #pragma unroll
-            for (int i = 0; i < D / 64; i++) prefetch_line(row + lane / 16 * 32 + 64 * i);
-        }
+        for (int i = 0; i < (D + 63) / 64; i++)
+            if (lane / 16 * 32 + 64 * i < D) prefetch_line(row + lane / 16 * 32 + 64 * i);
         int about = pair_of_octets::word(record, 6), a0 = pair_of_octets::word(record, 2);
         if ((about & 0xff0000) != 0) {
             const float *from = ((about & 0xff00) != 0 ? p.as : p.ad) + p.skipped;
@@ -394,18 +353,7 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
 
     __device__ void norm(const pair_of_octets &o, int next, bool more) {
         float4 v[2][D / 16];
-        if (at::copied) {
-            await(arrival, phase);
-            phase ^= 1;
-        }
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-#pragma unroll
-            for (int j = 0; j < D / 16; j++)
-                v[k][j] = at::copied
-                              ? load_shared(own + at::rows +
-                                            (uint32_t)((g + 8 * k) * D * 4 + 16 * c + 64 * j))
-                              : load_global(p.e + (size_t)o.row[k] * D + column + 16 * j);
+        load_rows(v, o);
         if (o.begins) open_run(o);
         __syncwarp();
         float rho[2];
@@ -426,7 +374,7 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
                 : "=f"(rho[k])
                 : "f"(quad_sum(square) * (1.0f / D) + 1e-6f));
         }
-        if (more) fetch_next(next); /* all lanes have read their rows */
+        if (more) fetch_next(next);
         const float *mod = p.modulation + (size_t)o.graph * p.ld_modulation + column;
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
@@ -519,35 +467,37 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
 
     /* All hidden columns of a pair, and the tables of the next. */
     __device__ void hidden(const pair_of_octets &o, int pair, int next) {
-        const int pieces = at::hidden / piece;
-        float acc[Update ? D / 8 : 1][4];
-        float4 in[2][D / 16];
         if (!Update) fetch_b(next);
-#pragma unroll(Update ? pieces : 1)
-        for (int s = 0; s < pieces; s++) {
-            const int n = s * piece;
-            float x[piece / 8][4];
+#pragma unroll 1
+        for (int n = 0; n < at::messages; n += strip) {
+            float x[strip / 8][4];
+            fragment m[strip / 16];
             start(x, n);
             wait<true>();
             settle(x);
-            if (Update && s + 1 == pieces) {
-                fetch_b(next);
-                if (at::copied) load_rows(in, o);
+            into_units<Gelu>(x, m);
+            sum_messages(m, o, pair, n);
+        }
+        float acc[Update ? D / 8 : 1][4];
+        if constexpr (Update) {
+#pragma unroll
+            for (int n = 0; n < 2 * D; n += piece) {
+                float x[piece / 8][4];
+                fragment z[piece / 16];
+                start(x, at::messages + n);
+                wait<true>();
+                settle(x);
+                if (n + piece == 2 * D) fetch_b(next);
+                into_units<Gelu>(x, z);
+                begin<true>();
+                half_mma(acc, z, w2, n, n == 0);
+                commit<true>();
             }
-            fragment y[piece / 16];
-            into_units<Gelu>(x, y);
-            if constexpr (piece == strip)
-                if (n < at::messages) sum_messages(y, o, pair, n);
-            if constexpr (Update)
-                if (n >= at::messages) {
-                    begin<true>();
-                    half_mma(acc, y, w2, n - at::messages, n == at::messages);
-                    commit<true>();
-                }
         }
         put_b();
         if constexpr (Update) {
-            if (!at::copied) load_rows(in, o);
+            float4 in[2][D / 16];
+            load_rows(in, o);
             wait<true>();
             settle(acc);
             leave(acc, in, o);
@@ -582,7 +532,7 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
     __device__ void run() {
         int group = (int)(threadIdx.x / 128), warp = (int)(threadIdx.x / 32 % 4);
         for (int chunk = (int)blockIdx.x + (int)gridDim.x * group; chunk < p.n_chunks;
-             chunk += (int)gridDim.x * groups) {
+             chunk += (int)gridDim.x * crew<D>::groups) {
             int first = (chunk * WF_OCTET_WARPS + warp) * p.steps, last = first + p.steps;
             int next = pair_of_octets::load(p.octets, first);
             fetch_next(next);
@@ -603,7 +553,7 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
 };
 
 template <int D, int MS, bool Update, bool Gelu>
-__global__ void __launch_bounds__(block_threads, 1)
+__global__ void __launch_bounds__(crew<D>::threads, 1)
     lean_forward_kernel(const __grid_constant__ lean_fused p) {
     walker<D, MS, Update, Gelu> w(p);
     w.stage();
@@ -618,7 +568,7 @@ template <int D, int MS, bool Update, bool Gelu> bool launch(const lean_fused &p
         cudaSuccess)
         return false;
     int most = processor_count(), blocks = p.n_chunks < most ? p.n_chunks : most;
-    kernel<<<(unsigned)blocks, block_threads, (size_t)bytes, stream()>>>(p);
+    kernel<<<(unsigned)blocks, crew<D>::threads, (size_t)bytes, stream()>>>(p);
     return launched();
 }
 
@@ -687,14 +637,14 @@ bool lean_fused_fits(const wf_op *op) {
                    ad->ld == op->in[3]->ld;
     return has_shared_memory() && widths && aligned &&
            messages % (de > 64 ? 4 * strip : strip) == 0 && messages <= 2 * de &&
-           op->mode != WF_SUM_ATTENTION && op->unit != WF_UNIT_SINE && op->part->strands != NULL &&
-           op->part->n_edges > 0;
+           op->mode != WF_SUM_ATTENTION && op->unit != WF_UNIT_SINE &&
+           op->part->strands[0] != NULL && op->part->n_edges > 0;
 }
 
 bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *mean = op->out[1], *to[2] = {op->out[2], op->out[3]};
     int de = op->in[0]->cols, messages = to[0] == NULL ? 0 : op->in[4]->rows - 2 * de;
-    const wf_octets *strands = op->part->strands;
+    const wf_octets *strands = op->part->strands[de > 64];
     lean_fused p = lean_operands(op, strands, messages);
     p.slots = scratch(arena, wf_octets_slots(strands) * (size_t)(messages / 2));
     p.run_sums = scratch(arena, (size_t)strands->n_runs * (size_t)de);

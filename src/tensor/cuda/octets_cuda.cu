@@ -6,7 +6,7 @@
 namespace wf_gpu {
 namespace {
 
-enum { ahead = 8, lane_columns = 4, half_columns = 8, graph_threads = 64 };
+enum { ahead = 8, half_ahead = 4, lane_columns = 4, half_columns = 8, graph_threads = 64 };
 
 __device__ inline void add_to(float4 *sum, float4 x) {
     sum->x += x.x;
@@ -94,43 +94,69 @@ __global__ void __launch_bounds__(graph_threads)
     sum_graph(s, lists, (int)(blockIdx.x * graph_threads + threadIdx.x));
 }
 
-/* Eight columns a lane; cols / 8 neighbouring lanes share a node. Row 2 of the grid: sums over graphs. */
-__global__ void __launch_bounds__(threads_each)
-    half_sums_kernel(half_sum_step s, const uint32_t *start, const uint32_t *rows, int nodes,
-                     slot_sum_step graph, graph_lists lists) {
-    int i = (int)(blockIdx.x * threads_each + threadIdx.x);
-    if (blockIdx.y == 2) return sum_graph(graph, lists, i);
-    half_sum_target t = blockIdx.y == 0 ? s.of[0] : s.of[1];
-    int lanes = s.cols / half_columns, node = i / lanes, col = i % lanes * half_columns;
-    if (node >= nodes || t.to == NULL) return;
-    uint32_t first = start[2 * node + (t.ends == slots_as_src)];
-    uint32_t last = start[2 * node + (t.ends == slots_as_dst ? 1 : 2)];
-    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    for (uint32_t at = first; at < last; at += ahead) {
-        uint4 x[ahead];
-#pragma unroll
-        for (int k = 0; k < ahead; k++)
-            if (at + k < last)
-                x[k] = *(const uint4 *)(t.slots + (size_t)__ldg(rows + at + k) * s.cols + col);
-#pragma unroll
-        for (int k = 0; k < ahead; k++) {
-            if (at + k >= last) break;
-            uint32_t word[4] = {x[k].x, x[k].y, x[k].z, x[k].w};
-#pragma unroll
-            for (int w = 0; w < 4; w++) {
-                sum[2 * w] += __uint_as_float(word[w] << 16);
-                sum[2 * w + 1] += __uint_as_float(word[w] & 0xffff0000u);
-            }
-        }
+/* A target's list of a node. */
+struct slot_list {
+    const uint16_t *slots;
+    uint32_t first, count;
+    __device__ slot_list(const half_sum_target &t, const uint32_t *start, int node)
+        : slots(t.slots), first(0), count(0) {
+        if (t.to == NULL) return;
+        first = start[2 * node + (t.ends == slots_as_src)];
+        count = start[2 * node + (t.ends == slots_as_dst ? 1 : 2)] - first;
     }
-    float degree = s.degree == NULL ? 1 : s.degree[node], factor = degree > 0 ? 1 / degree : 0;
-    float4 *to = (float4 *)(t.to + (size_t)node * s.ld_to + col);
+};
+__device__ inline void put_half(const half_sum_step &s, float *target, int node, int col,
+                                const float (&sum)[half_columns], float factor) {
+    if (target == NULL) return;
+    float4 *to = (float4 *)(target + (size_t)node * s.ld_to + col);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         float4 was = s.set ? float4{0, 0, 0, 0} : to[k];
         to[k] = float4{was.x + factor * sum[4 * k], was.y + factor * sum[4 * k + 1],
                        was.z + factor * sum[4 * k + 2], was.w + factor * sum[4 * k + 3]};
     }
+}
+
+/* Eight columns a lane; cols / 8 neighbouring lanes share a node. A lane walks the lists of both targets as one, so that
+ * most nodes wait for slots once. Blocks behind node_blocks: sums over graphs. */
+__global__ void __launch_bounds__(threads_each)
+    half_sums_kernel(half_sum_step s, const uint32_t *start, const uint32_t *rows, int nodes,
+                     unsigned node_blocks, slot_sum_step graph, graph_lists lists) {
+    if (blockIdx.x >= node_blocks)
+        return sum_graph(graph, lists,
+                         (int)((blockIdx.x - node_blocks) * threads_each + threadIdx.x));
+    int i = (int)(blockIdx.x * threads_each + threadIdx.x), lanes = s.cols / half_columns;
+    int node = i / lanes, col = i % lanes * half_columns;
+    if (node >= nodes) return;
+    slot_list one(s.of[0], start, node), two(s.of[1], start, node);
+    float degree = s.degree == NULL ? 1 : s.degree[node], factor = degree > 0 ? 1 / degree : 0;
+    float sum[2][half_columns] = {};
+    uint32_t last = one.count + two.count;
+    for (uint32_t at = 0; at < last; at += half_ahead) {
+        uint4 x[half_ahead];
+#pragma unroll
+        for (int k = 0; k < half_ahead; k++) {
+            if (at + k >= last) continue;
+            bool of_one = at + k < one.count;
+            uint32_t row = __ldg(rows + (of_one ? one.first : two.first - one.count) + at + k);
+            x[k] = *(const uint4 *)((of_one ? one.slots : two.slots) + (size_t)row * s.cols + col);
+        }
+#pragma unroll
+        for (int k = 0; k < half_ahead; k++) {
+            if (at + k >= last) break;
+            const uint32_t word[4] = {x[k].x, x[k].y, x[k].z, x[k].w};
+            bool of_one = at + k < one.count;
+#pragma unroll
+            for (int w = 0; w < half_columns; w++) {
+                float value =
+                    __uint_as_float(w % 2 ? word[w / 2] & 0xffff0000u : word[w / 2] << 16);
+                if (of_one) sum[0][w] += value;
+                else sum[1][w] += value;
+            }
+        }
+    }
+    put_half(s, s.of[0].to, node, col, sum[0], factor);
+    put_half(s, s.of[1].to, node, col, sum[1], factor);
 }
 
 graph_lists lists_of(const slot_sum_step &step) {
@@ -165,14 +191,13 @@ void node_half_sums(const half_sum_step &step, const slot_sum_step *graph) {
     slot_sum_step none = {};
     graph_lists lists = {};
     unsigned blocks = blocks_for((size_t)nodes * (size_t)(step.cols / half_columns), threads_each);
+    unsigned more = 0;
     if (graph != NULL) {
         lists = lists_of(*graph);
-        unsigned least = blocks_of(*graph, lists.graphs, threads_each);
-        blocks = blocks > least ? blocks : least;
+        more = blocks_of(*graph, lists.graphs, threads_each);
     }
-    dim3 grid(blocks, graph != NULL ? 3 : step.of[1].to != NULL ? 2 : 1);
-    half_sums_kernel<<<grid, threads_each, 0, stream()>>>(step, of->slot_start, of->slots, nodes,
-                                                          graph != NULL ? *graph : none, lists);
+    half_sums_kernel<<<blocks + more, threads_each, 0, stream()>>>(
+        step, of->slot_start, of->slots, nodes, blocks, graph != NULL ? *graph : none, lists);
 }
 
 } // namespace wf_gpu

@@ -166,8 +166,9 @@ run_lstar() {
 
 run_mnist() {
     need_mnist
-    plan 1 "$m_ms" 25 200000
-    [ -z "${MNIST_SOLVER:-}" ] || m="$m sample.solver=$MNIST_SOLVER sample.steps=${MNIST_STEPS:-100}"
+    beside=25 # seconds for sampling with the adaptive solver, the controls and the evaluation
+    [ -z "${MNIST_SOLVER:-}" ] || beside=12 m="$m sample.solver=$MNIST_SOLVER sample.steps=${MNIST_STEPS:-100}"
+    plan 1 "$m_ms" $beside 200000
     echo "mnist $estimate mnist.conf $m train.updates=$updates" | together
     table mnist "$out/mnist/" && cat "$out/mnist.txt"
     # Wall clock of 100 networks: the adaptive solver, and fixed steps in bf16, direct and refined.

@@ -5,13 +5,13 @@
 #
 #   sweep            karhunen, nested subsets of 50,000 networks (the first 100 ... 50,000), judged against all of them
 #   mnist            10,000 networks of 784-32-32-10: direct and refined, held-out, all controls
-#   ablations        karhunen: plain AdamW; Muon, preconditioning and matched coupling one by one; all three
+#   ablations        karhunen: plain AdamW; Muon, preconditioning and matched coupling one by one; all; the first and the last
 #   alignment        the same flow on the collection as it is and after Git Re-Basin, three seeds each
 #   mnist-ablations  the ablations on MNIST
 #   mnist-alignment  the alignment on MNIST; only when asked for
 #   lstar            the paper's layout and settings at three sizes of the sweep
-#   refinement       schedules of refinement, of the sweep's largest flow and of MNIST's
-#   leads            karhunen: single settings beside the recipe's
+#   leads            karhunen: single settings beside the recipe's; other batches and widths in the same time
+#   refinement       ways to sample and schedules of refinement, of the best flow on karhunen so far and of MNIST's
 #
 # Without BUDGET at full scale: 75,000 updates a run on karhunen, 200,000 on MNIST. With BUDGET=SECONDS for everything asked
 # for, an update is timed and the updates of a run follow from the experiment's share of the time; every run's recipe.conf
@@ -49,7 +49,7 @@ left() { echo $((${BUDGET:-1000000000} - $(elapsed))); }
 one() {
     name=$1 estimate=$2 recipe=$3
     shift 3
-    if [ "$(left)" -lt "$estimate" ]; then
+    if [ "$(left)" -lt $((estimate + ${RESERVE:-0})) ]; then
         note "left out: $name, $estimate s, with $(left) s to go"
         return
     fi
@@ -74,17 +74,23 @@ table() {
     "$weft" compare "$@" && "$weft" compare "$@" --json >"$out/$name.json"
 }
 
-# Milliseconds of an update: RECIPE COLLECTION [SECTION.KEY=VALUE ...]; from the log, without its first line.
+# Milliseconds of an update when COPIES runs go side by side, divided by their number: COPIES RECIPE COLLECTION
+# [SECTION.KEY=VALUE ...]; from the logs, without their first lines.
 milliseconds() {
-    recipe=$1 zoo=$2
-    shift 2
-    for setting in train.batch="$batch" ${SETTINGS:-} "$@" train.updates=80 train.log_every=20; do set -- "$@" --set "$setting"; done
+    copies=$1 recipe=$2 zoo=$3
+    shift 3
+    for setting in train.batch="$batch" ${SETTINGS:-} "$@" train.updates=60 train.log_every=10; do set -- "$@" --set "$setting"; done
     while [ "$1" != --set ]; do shift; done
-    "$weft" train "$recipes/$recipe" --zoo "$zoo" -o "$out/timed.safetensors" --device "$device" -q "$@" \
-        >"$out/timed.txt" 2>&1 || tail -n 1 "$out/timed.txt" >&2
-    sed 's/.*"seconds"://; s/[,}].*//' "$out/timed.safetensors.log.jsonl" |
-        awk 'NR == 1 { first = $1 } { last = $1 } END { print (NR > 1 ? 50 * (last - first) / (NR - 1) : 1000) }'
-    rm -f "$out"/timed.safetensors*
+    for copy in $(seq "$copies"); do
+        "$weft" train "$recipes/$recipe" --zoo "$zoo" -o "$out/timed-$copy.safetensors" --device "$device" --threads "$THREADS" -q "$@" \
+            >"$out/timed.txt" 2>&1 || tail -n 1 "$out/timed.txt" >&2 &
+    done
+    wait
+    for copy in $(seq "$copies"); do
+        sed 's/.*"seconds"://; s/[,}].*//' "$out/timed-$copy.safetensors.log.jsonl" |
+            awk 'NR == 1 { first = $1 } { last = $1 } END { print (NR > 1 ? 100 * (last - first) / (NR - 1) : 1000) }'
+    done | awk '{ sum += $1 } END { print sum / NR / NR }'
+    rm -f "$out"/timed-*
 }
 
 # Sets `updates` and `estimate` (seconds of a run): RUNS MS OVERHEAD FULL. `share` of the time left is for these runs. What a
@@ -98,7 +104,7 @@ plan() {
     fi
     estimate=$(awk -v u="$updates" -v ms="$2" -v over="$3" -v jobs="$jobs" -v runs="$1" 'BEGIN {
         printf "%.0f", (runs < jobs ? runs : jobs) * u * ms / 1000 + over }')
-    note "$1 runs of $updates updates, $2 ms each: $estimate s a run"
+    note "$1 runs of $updates updates, $2 ms each where runs share the time: $estimate s a run"
 }
 
 # --- collections ------------------------------------------------------------------------------------
@@ -114,20 +120,21 @@ collection() {
 need_karhunen() {
     collection karhunen.conf karhunen "$karhunen"
     k="zoo.path=$out/karhunen.safetensors zoo.held_out_path=$out/karhunen-held-out.safetensors eval.controls=no"
-    [ -n "${k_ms:-}" ] || k_ms=$(milliseconds karhunen.conf "$out/karhunen.safetensors" train.limit="$middle")
+    [ -n "${k_ms:-}" ] || k_ms=$(milliseconds "$jobs" karhunen.conf "$out/karhunen.safetensors" train.limit="$middle")
 }
 need_mnist() {
     collection mnist.conf mnist "$mnist"
     m="zoo.path=$out/mnist.safetensors zoo.held_out_path=$out/mnist-held-out.safetensors"
-    [ -n "${m_ms:-}" ] || m_ms=$(milliseconds mnist.conf "$out/mnist.safetensors")
+    [ -n "${m_ms:-}" ] || m_ms=$(milliseconds 1 mnist.conf "$out/mnist.safetensors")
 }
-# ablations, alignment and leads vary one run, `base`, so all are made with the updates that fit them together
+# ablations, alignment and leads vary one run, `base`, so all are made with the updates that fit them together. Each names it
+# first: it is made once.
 need_base() {
     need_karhunen
     if [ -z "${base:-}" ]; then
         runs=1 own=0
         for experiment in $asked; do
-            case $experiment in ablations) runs=$((runs + 4)) ;; alignment) runs=$((runs + 7)) ;; leads) runs=$((runs + 9)) ;; *) continue ;; esac
+            case $experiment in ablations) runs=$((runs + 5)) ;; alignment) runs=$((runs + 7)) ;; leads) runs=$((runs + 8)) ;; *) continue ;; esac
             own=$((own + $(weight "$experiment")))
         done
         share=$(awk -v own=$own -v total="$total" 'BEGIN { print own / total }')
@@ -135,7 +142,6 @@ need_base() {
         base_updates=$updates
         base="$estimate karhunen.conf $k train.limit=$middle train.updates=$updates"
     fi
-    echo "base $base" | together
 }
 
 # --- the experiments: each names its runs, best value first ------------------------------------------
@@ -157,7 +163,7 @@ run_sweep() {
 
 run_lstar() {
     need_karhunen
-    plan 3 "$(milliseconds karhunen-paper.conf "$out/karhunen.safetensors")" 3 75000
+    plan 3 "$(milliseconds "$jobs" karhunen-paper.conf "$out/karhunen.safetensors")" 3 75000
     for n in "$karhunen" 1500 100; do
         [ "$n" -le "$karhunen" ] && echo "lstar-$n $estimate karhunen-paper.conf $k train.limit=$n train.updates=$updates"
     done | together
@@ -201,7 +207,7 @@ aligned() {
 }
 run_alignment() {
     need_base
-    aligned karhunen base "$base" | together
+    { echo "base $base" && aligned karhunen base "$base"; } | together
     table alignment "$out"/base*/
 }
 run_mnist_alignment() {
@@ -224,7 +230,7 @@ variants() {
 }
 run_ablations() {
     need_base
-    variants only "$base" | together
+    { echo "base $base" && variants only "$base" && echo "only-muon-matched $base train.precondition=no"; } | together
     table ablations "$out/base/" "$out"/only-*/
 }
 run_mnist_ablations() {
@@ -235,43 +241,65 @@ run_mnist_ablations() {
     table mnist-ablations "$out/mnist-base/" "$out"/mnist-only-*/
 }
 
+# Updates that take as long as the base's, each timed alone: SECTION.KEY=VALUE ...
+as_long() {
+    ms=$(milliseconds 1 karhunen.conf "$out/karhunen.safetensors" train.limit="$middle" "$@")
+    awk -v updates="$base_updates" -v base="$alone" -v ms="$ms" 'BEGIN { print int(updates * base / ms) }'
+}
+width() { echo "model.node=$1 model.edge=$1 model.time=$1"; }
 run_leads() {
     need_base
+    alone=$(milliseconds 1 karhunen.conf "$out/karhunen.safetensors" train.limit="$middle")
+    quarter=$((batch / 4)) half=$((batch / 2))
+    # Timed before any of them runs.
+    quarter_updates=$(as_long train.batch=$quarter) half_updates=$(as_long train.batch=$half)
+    # shellcheck disable=SC2046
+    wide_updates=$(as_long $(width 128)) narrow_updates=$(as_long $(width 32))
     {
+        echo "base $base"
+        echo "lead-batch$quarter $base train.batch=$quarter train.updates=$quarter_updates"
+        echo "lead-seed1 $base $(seeds 1)"
         echo "lead-times $base train.times=logit-normal"
-        echo "lead-ema0.9995 $base train.ema=0.9995"
-        echo "lead-ema0.998 $base train.ema=0.998"
-        echo "lead-muon0.04 $base train.muon_lr=0.04"
-        echo "lead-muon0.01 $base train.muon_lr=0.01"
-        echo "lead-lr0.002 $base train.lr=0.002"
-        echo "lead-batch$((4 * batch)) $base train.updates=$((base_updates / 4)) train.batch=$((4 * batch))" # as many networks seen
-        echo "lead-batch$((batch / 2)) $base train.updates=$((2 * base_updates)) train.batch=$((batch / 2))"
-        echo "lead-heun $base sample.solver=heun sample.steps=50"
+        echo "lead-batch$half $base train.batch=$half train.updates=$half_updates"
+        echo "lead-rates-x2 $base train.lr=0.002 train.muon_lr=0.04"
+        echo "lead-width128 $base $(width 128) train.updates=$wide_updates"
+        echo "lead-rates-x0.5 $base train.lr=0.0005 train.muon_lr=0.01"
+        echo "lead-width32 $base $(width 32) train.updates=$narrow_updates"
     } | together
     table leads "$out/base/" "$out"/lead-*/
 }
 
-# One schedule: COLLECTION RECIPE FLOW T,K[,S]
+# One way to sample: COLLECTION RECIPE FLOW EULER-STEPS [T,K[,S]]
 schedule() {
-    nets=$out/$1-refined-$4.safetensors
-    if [ "$(left)" -lt 6 ]; then note "left out: $1 refined $4" && return; fi
-    "$weft" sample "$3" -n "${COUNT:-100}" --solver euler --steps 100 --refine "$4" -o "$nets" --device "$device" -q >/dev/null &&
-        "$weft" eval --zoo "$out/$1.safetensors" --nets "$nets" --data "$recipes/$2" --name "$1:$4" --device "$device" -q --json |
-        tr -d '\n' | tr -s ' ' && echo
+    name=$1:$4${5:+:$5} refine=${5:+--refine $5}
+    if [ "$(left)" -lt 3 ]; then note "left out: $name" >&2 && return; fi
+    # shellcheck disable=SC2086
+    "$weft" sample "$3" -n "${COUNT:-100}" --solver euler --steps "$4" $refine -o "$out/$name.safetensors" --device "$device" -q >/dev/null || return
+    row=$("$weft" eval --zoo "$out/$1.safetensors" --nets "$out/$name.safetensors" --data "$recipes/$2" --name "$name" --device "$device" -q --json)
+    printf '%s\n' "$(echo "$row" | tr -d '\n' | tr -s ' ')" # in one piece: others write to the same file
 }
 schedules() { # COLLECTION RECIPE FLOW
-    for schedule in 0.8,10,1 0.75,10 0.9,30,1 0.8,30,1 0.85,20,1 0.7,20,1 0.8,30,2 0.9,60,1 0.75,20; do echo "$1 $2 $3 $schedule"; done
+    for how in "100 0.8,10,1" "100 0.9,30,1" "100" "10" "100 0.75,10" "100 0.8,30,1" "100 0.9,60,1" "100 0.7,10,1" "100 0.85,20,1" \
+        "100 0.9,10,1" "100 0.6,10,1" "100 0.8,20,2" "10 0.9,30,1" "5" "100 0.95,60,1"; do
+        echo "$1 $2 $3 $how"
+    done
+}
+# The run on karhunen whose direct networks score best.
+best() {
+    for run in "$out"/base/ "$out"/only-*/ "$out"/lead-*/ "$out"/sweep-*/; do
+        [ -f "$run/eval.json" ] || continue
+        echo "$(tr -d '\n ' <"$run/eval.json" | sed 's/.*"name":"gmn",//; s/"jws_std.*//; s/.*"jws"://; s/,.*//') $run"
+    done | sort -rn | head -n 1 | cut -d ' ' -f 2
 }
 run_refinement() {
-    flow=
-    for n in $(echo "$sizes" | tr ' ' '\n' | sort -n); do
-        [ -f "$out/sweep-$n/eval.json" ] && flow=$out/sweep-$n/flow.safetensors
-    done
+    run=$(best)
+    note "of ${run:-no run on karhunen}"
     {
-        [ -z "$flow" ] || schedules karhunen karhunen.conf "$flow"
+        [ -z "$run" ] || schedules karhunen karhunen.conf "${run}flow.safetensors"
         [ ! -f "$out/mnist/eval.json" ] || schedules mnist mnist.conf "$out/mnist/flow.safetensors"
     } | xargs -P "$jobs" -L 1 "$0" schedule >"$out/refinement.jsonl"
-    sed 's/"diversity_iou.*"diversity_wcs_mean"/"diversity_wcs_mean"/' "$out/refinement.jsonl"
+    echo "networks: accuracy, error-IoU, WCS, JWS, WCS within, nearer than 99 % of trained ones"
+    sed 's/.*"name": "\([^"]*\)".*"accuracy_mean": \([0-9.]*\).*"iou_mean": \([0-9.]*\).*"wcs_mean": \([0-9.]*\).*"jws": \([0-9.]*\).*"diversity_wcs_mean": \([0-9.]*\).*"novelty": { "n": [0-9]*, "wcs".*"at_99th_percentile": \([0-9]*\) }, "iou".*/\1 \2 \3 \4 \5 \6 \7/' "$out/refinement.jsonl"
 }
 
 if [ "${1:-}" = one ] || [ "${1:-}" = schedule ]; then
@@ -286,16 +314,17 @@ if [ "$jobs" -gt 1 ] && [ "$device" = cuda ] && command -v nvidia-cuda-mps-contr
     nvidia-cuda-mps-control -d && trap 'echo quit | nvidia-cuda-mps-control >/dev/null' EXIT
 fi
 export THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
-[ $# -gt 0 ] || set -- sweep mnist ablations alignment mnist-ablations lstar refinement leads
+[ $# -gt 0 ] || set -- sweep mnist ablations alignment mnist-ablations lstar leads refinement
 # Weights of the experiments in the time; what one leaves over goes to those behind it.
 weight() {
-    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; mnist-ablations | mnist-alignment) echo 15 ;; refinement) echo 3 ;; *) echo 9 ;; esac
+    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; mnist-ablations | mnist-alignment) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
 }
 while [ $# -gt 0 ]; do
     asked=$* total=0
     for experiment in $asked; do total=$((total + $(weight "$experiment"))); done
     share=$(awk -v own="$(weight "$1")" -v total=$total 'BEGIN { print own / total }')
     note "== $1"
+    case "$asked " in *" refinement "*) export RESERVE=12 ;; *) RESERVE=0 ;; esac # seconds kept for it: it is cheap
     case $1 in
     sweep | mnist | alignment | ablations | lstar | leads | refinement) "run_$1" ;;
     mnist-ablations) run_mnist_ablations ;;

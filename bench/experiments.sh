@@ -93,13 +93,14 @@ milliseconds() {
     rm -f "$out"/timed-*
 }
 
-# Sets `updates` and `estimate` (seconds of a run): RUNS MS OVERHEAD FULL. `share` of the time left is for these runs. What a
-# run does beside its updates overlaps with others, the updates hardly.
+# Sets `updates` and `estimate` (seconds of a run): RUNS MS OVERHEAD FULL. `share` of the time left is for these runs, which go
+# in rounds of $jobs.
 plan() {
     if [ -z "${BUDGET:-}" ]; then updates=$4; else
         updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v seconds="$(left)" -v share="$share" -v jobs="$jobs" 'BEGIN {
             side = runs < jobs ? runs : jobs
-            u = int(1000 * (seconds * share / runs - over / side) / ms / 50) * 50
+            rounds = int((runs + side - 1) / side)
+            u = int(1000 * (seconds * share / rounds - over) / side / ms / 50) * 50
             print (u < 50 ? 50 : u > full ? full : u) }')
     fi
     estimate=$(awk -v u="$updates" -v ms="$2" -v over="$3" -v jobs="$jobs" -v runs="$1" 'BEGIN {
@@ -134,7 +135,7 @@ need_base() {
     if [ -z "${base:-}" ]; then
         runs=1 own=0
         for experiment in $asked; do
-            case $experiment in ablations) runs=$((runs + 5)) ;; alignment) runs=$((runs + 7)) ;; leads) runs=$((runs + 8)) ;; *) continue ;; esac
+            case $experiment in ablations) runs=$((runs + 5)) ;; alignment) runs=$((runs + 7)) ;; leads) runs=$((runs + 6)) ;; *) continue ;; esac
             own=$((own + $(weight "$experiment")))
         done
         share=$(awk -v own=$own -v total="$total" 'BEGIN { print own / total }')
@@ -258,13 +259,13 @@ run_leads() {
     {
         echo "base $base"
         echo "lead-batch$quarter $base train.batch=$quarter train.updates=$quarter_updates"
-        echo "lead-seed1 $base $(seeds 1)"
-        echo "lead-times $base train.times=logit-normal"
-        echo "lead-batch$half $base train.batch=$half train.updates=$half_updates"
         echo "lead-rates-x2 $base train.lr=0.002 train.muon_lr=0.04"
         echo "lead-width128 $base $(width 128) train.updates=$wide_updates"
+        echo "lead-batch$half $base train.batch=$half train.updates=$half_updates"
         echo "lead-rates-x0.5 $base train.lr=0.0005 train.muon_lr=0.01"
         echo "lead-width32 $base $(width 32) train.updates=$narrow_updates"
+        echo "lead-seed1 $base $(seeds 1)" # these two where time is left
+        echo "lead-times $base train.times=logit-normal"
     } | together
     table leads "$out/base/" "$out"/lead-*/
 }

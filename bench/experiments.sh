@@ -97,10 +97,10 @@ milliseconds() {
 # in rounds of $jobs.
 plan() {
     if [ -z "${BUDGET:-}" ]; then updates=$4; else
-        updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v seconds="$(left)" -v share="$share" -v jobs="$jobs" 'BEGIN {
+        updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v seconds="$(($(left) - ${aside:-0}))" -v share="$share" -v jobs="$jobs" 'BEGIN {
             side = runs < jobs ? runs : jobs
             rounds = int((runs + side - 1) / side)
-            u = int(1000 * (seconds * share / rounds - over) / side / ms / 50) * 50
+            u = int(1000 * (0.96 * seconds * share / rounds - over) / side / ms / 50) * 50
             print (u < 50 ? 50 : u > full ? full : u) }')
     fi
     estimate=$(awk -v u="$updates" -v ms="$2" -v over="$3" -v jobs="$jobs" -v runs="$1" 'BEGIN {
@@ -133,13 +133,20 @@ need_mnist() {
 need_base() {
     need_karhunen
     if [ -z "${base:-}" ]; then
-        runs=1 own=0
+        runs=1 own=0 aside=0 # seconds for the leads' timing and for the refinement
         for experiment in $asked; do
-            case $experiment in ablations) runs=$((runs + 5)) ;; alignment) runs=$((runs + 7)) ;; leads) runs=$((runs + 6)) ;; *) continue ;; esac
+            case $experiment in
+            ablations) runs=$((runs + 5)) ;;
+            alignment) runs=$((runs + 7)) ;;
+            leads) runs=$((runs + 6)) aside=$((aside + 8)) ;;
+            refinement) aside=$((aside + RESERVE)) total=$((total - $(weight refinement))) && continue ;;
+            *) continue ;;
+            esac
             own=$((own + $(weight "$experiment")))
         done
         share=$(awk -v own=$own -v total="$total" 'BEGIN { print own / total }')
         plan $runs "$k_ms" 3 75000
+        aside=0
         base_updates=$updates
         base="$estimate karhunen.conf $k train.limit=$middle train.updates=$updates"
     fi

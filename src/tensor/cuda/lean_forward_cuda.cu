@@ -263,6 +263,7 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
     }
     /* A run begins: the rows of its nodes a, its graph's modulation, no sums yet. */
     __device__ void open_run(const pair_of_octets &o) const {
+        __syncwarp(); /* the last run's have been read */
         const float *from = (o.from_a ? p.as : p.ad) + p.skipped + 4 * lane;
         const float *mod = p.modulation + (size_t)o.graph * p.ld_modulation + lane;
 #pragma unroll
@@ -303,6 +304,7 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
         }
     }
     __device__ void put_b() const {
+        __syncwarp(); /* the last pair's have been read */
 #pragma unroll
         for (int k = 0; k < 2; k++)
 #pragma unroll

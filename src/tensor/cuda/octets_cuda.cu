@@ -138,7 +138,8 @@ __global__ void __launch_bounds__(threads_each)
         for (int k = 0; k < half_ahead; k++) {
             if (at + k >= last) continue;
             bool of_one = at + k < one.count;
-            uint32_t row = __ldg(rows + (of_one ? one.first : two.first - one.count) + at + k);
+            uint32_t place = (of_one ? one.first : two.first - one.count) + at + k; /* may wrap */
+            uint32_t row = __ldg(rows + place);
             x[k] = *(const uint4 *)((of_one ? one.slots : two.slots) + (size_t)row * s.cols + col);
         }
 #pragma unroll

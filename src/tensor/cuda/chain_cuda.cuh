@@ -1,8 +1,9 @@
 /* chain_cuda: a chain of steps on the rows of one height, in one launch.
  *
  * Each step's row depends on the same row of what the steps before it gave, and on rows of tables that were finished before
- * the launch. A block takes a tile of rows through all steps. Results lie in float in memory, as the tape wants them; those
- * that a later product of the chain takes as its left operand are kept as bf16 in shared memory too, in a slot.
+ * the launch. A warp takes 16 rows through all steps. Results lie in float in memory, as the tape wants them; those that a
+ * later product of the chain takes as its left operand are kept as bf16 in shared memory too, in a slot. Other left operands
+ * are read from memory by the product itself.
  *
  *   load           slot = x
  *   norm           out = LN(x) modulated: shift and scale at table[map], NULL: plain
@@ -12,7 +13,7 @@
  *   residual       out = x + (1 + table[map]) * other;  table NULL: x + other
  *   residual_back  out (+)= (1 + table[map]) * x
  *   mean_back      out (+)= x[g] / rows of g, for the graph g of the row by `start`
- *   product        v = sum of slots times weights [+ out, when `add`] + scale * bias + table[map], then by `after`:
+ *   product        v = sum of left operands times weights [+ out, when `add`] + scale * bias + table[map], then by `after`:
  *                      chain_load      out = v
  *                      chain_unit      raw = v, out = unit(v)
  *                      chain_residual  raw = v, out = x + (1 + gate[gate_map]) * v
@@ -39,11 +40,13 @@ enum chain_kind {
     chain_product
 };
 
-/* A slot (columns k) times a weight: (n, k) rows of `ld`, or (k, n) when the step is transposed. Copies in bf16 whose rows
- * are padded with zeros to 16. */
+/* A left operand of k columns times a weight: (n, k) rows of `ld`, or (k, n) when the step is transposed. Weights are copies
+ * in bf16 whose rows are padded with zeros to 16. The operand lies in a slot, or, slot < 0, in memory: rows of ldx, whole
+ * sixteens. */
 struct chain_part {
     const __nv_bfloat16 *w;
-    int ld, k, slot;
+    const float *x;
+    int ld, k, slot, ldx;
 };
 
 enum { chain_steps = 14, chain_parts = 4 };
@@ -53,7 +56,7 @@ struct chain_step {
     int slot; /* first element of the result's place in shared memory, -1: nowhere */
     int parts, graphs;
     bool transposed, add;
-    bool aligned; /* what is read beside tensors, or x of a load, lies in whole fours */
+    bool aligned; /* bias, table, gate and x lie in whole fours */
     chain_part part[chain_parts];
     const float *x, *other, *table, *gate, *bias, *scale;
     float *out, *raw, *stats;
@@ -63,20 +66,20 @@ struct chain_step {
 
 struct chain {
     int rows, count;
-    int slots;  /* elements of shared memory for slots, of one tile */
-    bool apart; /* products are of loaded matrices alone: blocks may take one each */
+    int slots;  /* elements of shared memory for the slots of a warp */
+    bool apart; /* products do not depend on each other: blocks may take some columns of one each */
     chain_step step[chain_steps];
 };
 
-/* Rows of a tile; a slot of c columns takes tile * slot_pitch(c) elements. */
-inline int chain_tile(int rows) { return rows <= 2048 ? 16 : 64; }
-__host__ __device__ inline int slot_pitch(int cols) { return (cols + 15) / 16 * 16 + 8; }
-/* Elements that all slots together may take, beside the ring of weights. */
-enum { chain_most_slots = 86 * 1024 };
+/* Rows of a warp. A slot of c columns takes chain_rows * slot_pitch(c) elements: lines of 128 bytes, whose sixteenths of a
+ * row are exchanged so that eight rows of a column lie in different banks. */
+enum { chain_rows = 16 };
+__host__ __device__ inline int slot_pitch(int cols) { return (cols + 63) / 64 * 64; }
+/* Elements that all slots of a warp together may take. */
+enum { chain_most_slots = 56 * 1024 };
+/* Rows of graphs, not of nodes: for such chains time is latency, and other work can go on beside them. */
+inline bool few_rows(int rows) { return rows <= 2048; }
 
-/* Tiles of weights that a product takes, and how many a chain may have. */
-enum { chain_most_tiles = 128 };
-inline int product_tiles(int k, int n) { return (k + 63) / 64 * ((n + 63) / 64); }
 void chain_launch(const chain &c);
 
 /* to (rows, padded to 16) = w (rows, cols), which has no padding. */

@@ -82,8 +82,10 @@ int place_slots(std::vector<slot> &slots) {
 
 /* --- launching -------------------------------------------------------------------------------------------------- */
 bool reads_matrix(const open_chain &chain, const chain_step &s, const float *matrix) {
-    for (int j = 0; j < s.parts; j++)
-        if (chain.slots[(size_t)s.part[j].slot].matrix == matrix) return true;
+    for (int j = 0; j < s.parts; j++) {
+        const chain_part &part = s.part[j];
+        if ((part.slot < 0 ? part.x : chain.slots[(size_t)part.slot].matrix) == matrix) return true;
+    }
     return false;
 }
 
@@ -110,15 +112,14 @@ void finish_steps(chain &c, std::vector<slot> &slots) {
     for (int k = 0; k < c.count; k++) {
         chain_step &s = c.step[k];
         if (s.slot >= 0) s.slot = slots[(size_t)s.slot].at;
-        for (int j = 0; j < s.parts; j++) s.part[j].slot = slots[(size_t)s.part[j].slot].at;
-        s.aligned = s.kind == chain_load
-                        ? in_whole_rows(s.x, s.ldx)
-                        : s.cols % 4 == 0 && in_fours(s.bias, 0) && in_fours(s.table, s.ld_table) &&
-                              in_fours(s.gate, s.ld_gate);
+        for (int j = 0; j < s.parts; j++)
+            if (s.part[j].slot >= 0) s.part[j].slot = slots[(size_t)s.part[j].slot].at;
+        s.aligned = s.cols % 4 == 0 && in_fours(s.bias, 0) && in_fours(s.table, s.ld_table) &&
+                    in_fours(s.gate, s.ld_gate) && in_fours(s.x, s.ldx);
     }
 }
 
-/* The products from `first` on as a chain of their own, which loads what they multiply. */
+/* The products from `first` on as a chain of their own, which reads from memory what they multiply. */
 void launch_apart(const open_chain &whole, int first) {
     open_chain tail = {};
     tail.c.rows = whole.c.rows;
@@ -128,8 +129,9 @@ void launch_apart(const open_chain &whole, int first) {
     for (int k = first; k < whole.c.count; k++)
         for (int j = 0; j < whole.c.step[k].parts; j++) {
             int from = whole.c.step[k].part[j].slot;
-            if (loaded[(size_t)from] >= 0) continue;
+            if (from < 0 || loaded[(size_t)from] >= 0) continue;
             const slot &source = whole.slots[(size_t)from];
+            if (in_whole_rows(source.matrix, source.ld)) continue;
             loaded[(size_t)from] = (int)tail.slots.size();
             chain_step &s = tail.c.step[tail.c.count];
             s.kind = chain_load;
@@ -142,7 +144,13 @@ void launch_apart(const open_chain &whole, int first) {
         }
     for (int k = 0; k < products; k++) {
         chain_step &s = tail.c.step[tail.c.count++] = whole.c.step[first + k];
-        for (int j = 0; j < s.parts; j++) s.part[j].slot = loaded[(size_t)s.part[j].slot];
+        for (int j = 0; j < s.parts; j++) {
+            chain_part &part = s.part[j];
+            if (part.slot < 0) continue;
+            const slot &source = whole.slots[(size_t)part.slot];
+            part.x = source.matrix, part.ldx = source.ld;
+            part.slot = loaded[(size_t)part.slot];
+        }
     }
     finish_steps(tail.c, tail.slots);
     chain_launch(tail.c);
@@ -153,14 +161,13 @@ void launch_chain(size_t index) {
     open_chain whole = chains[index];
     chains.erase(chains.begin() + (long)index);
     int first = first_apart(whole), products = whole.c.count - first;
-    bool apart =
-        chain_tile(whole.c.rows) == 16 && products >= fewest_apart && products + 4 <= chain_steps;
+    bool apart = few_rows(whole.c.rows) && products >= fewest_apart && products + 4 <= chain_steps;
     open_chain head = whole;
     if (apart) head.c.count = first;
     finish_steps(head.c, head.slots);
     std::vector<range> reads = whole.rows;
     reads.insert(reads.end(), whole.tables.begin(), whole.tables.end());
-    launch_scope scope(chain_tile(whole.c.rows) == 16 ? for_graphs : on_main, reads, whole.writes);
+    launch_scope scope(few_rows(whole.c.rows) ? for_graphs : on_main, reads, whole.writes);
     chain_launch(head.c);
     if (apart) launch_apart(whole, first);
 }
@@ -168,7 +175,7 @@ void launch_chain(size_t index) {
 /* Those on a side first: what is launched on the main stream before them would have to be done before them. */
 void launch_chains() {
     for (size_t k = chains.size(); k-- > 0;)
-        if (chain_tile(chains[k].c.rows) == 16) launch_chain(k);
+        if (few_rows(chains[k].c.rows)) launch_chain(k);
     while (!chains.empty()) launch_chain(0);
 }
 
@@ -315,28 +322,24 @@ bool depends(const open_chain &chain, const footprint &f, bool same) {
     return false;
 }
 
-int tiles_of(const chain &c) {
-    int tiles = 0;
-    for (int k = 0; k < c.count; k++)
-        for (int p = 0; p < c.step[k].parts; p++)
-            tiles += product_tiles(c.step[k].part[p].k, c.step[k].cols);
-    return tiles;
-}
-
-/* The open chain of this height, with room for `steps` more, for new slots of `columns` (slot_pitch) and for more tiles of
- * weights, and nothing in the way of f. */
-open_chain &join(int rows, int steps, int columns, int tiles, const footprint &f) {
-    int most_used = chain_most_slots - chain_tile(rows) * columns;
+/* The open chain of this height, with room for `steps` more and for new slots of `columns` (slot_pitch), and nothing in the
+ * way of f. What has to wait for a chain of graphs begins a chain of its own: the steps before it need not wait. */
+open_chain &join(int rows, int steps, int columns, const footprint &f) {
+    int most_used = chain_most_slots - chain_rows * columns;
+    bool waits = false;
     for (const range &r : f.rows) settle_sums(r, false), settle_zeros(r);
     for (const range &r : f.tables) settle_sums(r, false), settle_zeros(r);
     for (const range &r : f.writes) settle_sums(r, true), settle_weights(r);
     for (size_t k = chains.size(); k-- > 0;) {
         bool same = chains[k].c.rows == rows;
         bool full = same && (chains[k].c.count + steps > chain_steps ||
-                             (columns > 0 && place_slots(chains[k].slots) > most_used) ||
-                             tiles_of(chains[k].c) + tiles > chain_most_tiles);
-        if (full || depends(chains[k], f, same)) launch_chain(k);
+                             (columns > 0 && place_slots(chains[k].slots) > most_used));
+        if (!full && !depends(chains[k], f, same)) continue;
+        waits |= !same && few_rows(chains[k].c.rows) && !few_rows(rows);
+        launch_chain(k);
     }
+    for (size_t k = chains.size(); waits && k-- > 0;)
+        if (chains[k].c.rows == rows) launch_chain(k);
     open_chain *found = NULL;
     for (open_chain &chain : chains)
         if (chain.c.rows == rows) found = &chain;
@@ -367,11 +370,11 @@ void written(open_chain &chain, const float *matrix) {
         if (s.matrix == matrix) s.current = false;
 }
 
-/* The matrix as the left operand of the product at step `user`: index of its slot. It is there, or the step that wrote it
- * keeps it, or it is loaded. */
-size_t operand(open_chain &chain, const float *matrix, int ld, int cols) {
+/* The matrix as the left operand of the product that comes next: index of its slot, or -1, when it is read from memory. It
+ * is there, or the step that wrote it keeps it, or it is loaded when it cannot be read by the product, or often. */
+int operand(open_chain &chain, const float *matrix, int ld, int cols, bool often) {
     for (size_t k = chain.slots.size(); k-- > 0;)
-        if (chain.slots[k].matrix == matrix && chain.slots[k].current) return k;
+        if (chain.slots[k].matrix == matrix && chain.slots[k].current) return (int)k;
     int first = chain.c.count;
     for (int k = chain.c.count; k-- > 0;) {
         chain_step &s = chain.c.step[k];
@@ -380,15 +383,16 @@ size_t operand(open_chain &chain, const float *matrix, int ld, int cols) {
         break;
     }
     if (first == chain.c.count) {
+        if (!often && in_whole_rows(matrix, ld)) return -1;
         chain_step &s = add_step(chain, chain_load, cols);
         s.x = matrix;
         s.ldx = ld;
     }
     int index = (int)chain.slots.size();
     chain.c.step[first].slot = index;
-    int size = chain_tile(chain.c.rows) * slot_pitch(cols);
+    int size = chain_rows * slot_pitch(cols);
     chain.slots.push_back(slot{matrix, ld, cols, size, first, first, true, 0});
-    return (size_t)index;
+    return index;
 }
 
 struct factor {
@@ -398,22 +402,31 @@ struct factor {
     int k;
 };
 
+void add_part(open_chain &chain, chain_step &s, const factor &f, int held) {
+    if (held >= 0) chain.slots[(size_t)held].last = chain.c.count - 1;
+    s.part[s.parts++] = chain_part{
+        (const __nv_bfloat16 *)f.weight->panels, f.x, wf_pad(f.weight->cols), f.k, held, f.ld};
+}
+
 /* out = [out +] sum of factors, as a step that is not yet finished. */
 chain_step &add_product(open_chain &chain, const factor *factors, int count, bool transposed,
                         int cols) {
-    size_t held[chain_parts];
+    enum { many_columns = 128 };
+    int held[chain_parts];
     for (int k = 0; k < count; k++)
-        held[k] = operand(chain, factors[k].x, factors[k].ld, factors[k].k);
+        held[k] = operand(chain, factors[k].x, factors[k].ld, factors[k].k, cols > many_columns);
     chain_step &s = add_step(chain, chain_product, cols);
     s.transposed = transposed;
-    s.parts = count;
-    for (int k = 0; k < count; k++) {
-        const wf_tensor *w = factors[k].weight;
-        chain.slots[held[k]].last = chain.c.count - 1;
-        s.part[k] = chain_part{(const __nv_bfloat16 *)w->panels, wf_pad(w->cols), factors[k].k,
-                               (int)held[k]};
-    }
+    for (int k = 0; k < count; k++) add_part(chain, s, factors[k], held[k]);
     return s;
+}
+
+/* The last step, when it is a product backward into this gradient that can take one more part, read from memory. */
+chain_step *adding_up(open_chain &chain, const float *gradient, const factor &f) {
+    if (chain.c.count == 0 || !in_whole_rows(f.x, f.ld)) return NULL;
+    chain_step &s = chain.c.step[chain.c.count - 1];
+    bool plain = s.kind == chain_product && s.transposed && s.after == chain_load && s.slot < 0;
+    return plain && s.out == gradient && s.parts < chain_parts ? &s : NULL;
 }
 
 /* The last step, when it is a product that has just given this matrix and nothing else. */
@@ -494,31 +507,28 @@ bool add_weight(const wf_op *op, const wf_tensor *x, const wf_tensor *weight,
 /* --- operations, forward ---------------------------------------------------------------------------------------- */
 /* Left operands of a product are all in shared memory at once: x forward, dy backward. */
 bool linear_fits(const wf_op *op) {
-    int rows = op->out[0]->rows, columns = 0, back = slot_pitch(op->out[0]->cols), tiles = 0;
+    int columns = 0, back = slot_pitch(op->out[0]->cols);
     for (int k = 0; k < 4 && op->in[2 * k] != NULL; k++) {
         if (op->in[2 * k + 1]->panels == NULL) return false;
         columns += slot_pitch(op->in[2 * k]->cols);
-        tiles += product_tiles(op->in[2 * k]->cols, op->out[0]->cols);
     }
-    return tiles <= chain_most_tiles &&
-           chain_tile(rows) * (columns > back ? columns : back) <= chain_most_slots;
+    return chain_rows * (columns > back ? columns : back) <= chain_most_slots;
 }
 
 void queue_linear(const wf_op *op) {
     const wf_tensor *y = op->out[0], *bias = op->in[8], *table = op->in[9];
     footprint f;
     factor factors[4];
-    int count = 0, columns = 0, tiles = 0;
+    int count = 0, columns = 0;
     for (; count < 4 && op->in[2 * count] != NULL; count++) {
         const wf_tensor *x = op->in[2 * count];
         f.read(x);
         columns += slot_pitch(x->cols);
-        tiles += product_tiles(x->cols, y->cols);
         factors[count] = factor{data_of(x), x->ld, op->in[2 * count + 1], x->cols};
     }
     f.look(table);
     f.writes.push_back(data_range(y));
-    open_chain &chain = join(y->rows, count + 1, columns, tiles, f);
+    open_chain &chain = join(y->rows, count + 1, columns, f);
     chain_step &s = add_product(chain, factors, count, false, y->cols);
     s.out = data_of(y), s.ld_out = y->ld;
     if (bias != NULL) s.bias = data_of(bias), s.scale = (const float *)op->scale;
@@ -531,7 +541,7 @@ void queue_activation(const wf_op *op) {
     footprint f;
     f.read(x);
     f.writes.push_back(data_range(y));
-    open_chain &chain = join(y->rows, 1, 0, 0, f);
+    open_chain &chain = join(y->rows, 1, 0, f);
     chain_step *last = just_multiplied(chain, data_of(x));
     if (last != NULL) {
         last->after = chain_unit;
@@ -551,7 +561,7 @@ void queue_norm(const wf_op *op) {
     f.read(x);
     f.look(modulation);
     f.writes.push_back(data_range(y));
-    open_chain &chain = join(y->rows, 1, 0, 0, f);
+    open_chain &chain = join(y->rows, 1, 0, f);
     chain_step &s = add_step(chain, chain_norm, x->cols);
     s.x = data_of(x), s.ldx = x->ld;
     if (modulation != NULL)
@@ -567,7 +577,7 @@ void queue_residual(const wf_op *op) {
     f.read(branch);
     f.look(modulation);
     f.writes.push_back(data_range(y));
-    open_chain &chain = join(y->rows, 1, 0, 0, f);
+    open_chain &chain = join(y->rows, 1, 0, f);
     const float *gate = modulation == NULL ? NULL : data_of(modulation) + op->column;
     int ld_gate = modulation == NULL ? 0 : modulation->ld;
     chain_step *last = just_multiplied(chain, data_of(branch));
@@ -616,11 +626,15 @@ bool queue_linear_back(const wf_op *op) {
             footprint f;
             f.rows.push_back(grad_range(y));
             f.writes.push_back(grad_range(x));
-            open_chain &chain =
-                join(y->rows, 2, slot_pitch(y->cols), product_tiles(y->cols, x->cols), f);
-            bool fresh = claim_zero(grad_range(x));
+            open_chain &chain = join(y->rows, 2, slot_pitch(y->cols), f);
             factor dy = {grad_of(y), y->ld, weight, y->cols};
-            into_gradient(chain, add_product(chain, &dy, 1, true, x->cols), x, fresh);
+            chain_step *sum = adding_up(chain, grad_of(x), dy);
+            if (sum != NULL) {
+                add_part(chain, *sum, dy, operand(chain, dy.x, dy.ld, dy.k, false));
+            } else {
+                bool fresh = claim_zero(grad_range(x));
+                into_gradient(chain, add_product(chain, &dy, 1, true, x->cols), x, fresh);
+            }
         }
         if ((wanted(weight) || biased) &&
             !add_weight(op, x, wanted(weight) ? weight : NULL, biased ? bias : NULL))
@@ -641,7 +655,7 @@ void queue_activation_back(const wf_op *op) {
     f.read(x);
     f.rows.push_back(grad_range(y));
     f.writes.push_back(grad_range(x));
-    open_chain &chain = join(y->rows, 1, 0, 0, f);
+    open_chain &chain = join(y->rows, 1, 0, f);
     bool fresh = claim_zero(grad_range(x));
     /* Nobody else reads the gradient of a unit's output, so it need not be stored. */
     chain_step *last = just_multiplied(chain, grad_of(y));
@@ -669,7 +683,7 @@ bool queue_norm_back(const wf_op *op) {
         if (stats == NULL) return false;
         f.writes.push_back(rows_of(stats, x->rows, 2));
     }
-    open_chain &chain = join(y->rows, 1, 0, 0, f);
+    open_chain &chain = join(y->rows, 1, 0, f);
     bool fresh = wanted(x) && claim_zero(grad_range(x));
     chain_step &s = add_step(chain, chain_norm_back, x->cols);
     s.x = grad_of(y), s.ldx = y->ld;
@@ -696,7 +710,7 @@ bool queue_residual_back(const wf_op *op) {
         f.rows.push_back(grad_range(y));
         f.look(modulation);
         f.writes.push_back(grad_range(branch));
-        open_chain &chain = join(y->rows, 1, 0, 0, f);
+        open_chain &chain = join(y->rows, 1, 0, f);
         bool fresh = claim_zero(grad_range(branch));
         chain_step &s = add_step(chain, chain_residual_back, y->cols);
         s.x = grad_of(y), s.ldx = y->ld;
@@ -719,7 +733,7 @@ void queue_mean_back(const wf_op *op) {
     footprint f;
     f.tables.push_back(grad_range(y));
     f.writes.push_back(grad_range(x));
-    open_chain &chain = join(x->rows, 1, 0, 0, f);
+    open_chain &chain = join(x->rows, 1, 0, f);
     bool fresh = claim_zero(grad_range(x));
     chain_step &s = add_step(chain, chain_mean_back, x->cols);
     s.x = grad_of(y), s.ldx = y->ld;

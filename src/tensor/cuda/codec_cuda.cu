@@ -2,18 +2,21 @@
  *
  *   encoder   e = W sin(a w + b) + table[role]                   W (D, D), one value w an edge
  *   readout   y = LN(e)   x = W1 y + b1   r = w2 . unit(x) + b2  W1 (D, D), w2 (D)
- * A block keeps the weight in shared memory and takes tiles of edges, 16 rows a warp, in steps of the number of blocks,
- * which is fixed. Nothing but the edge stream, its gradient and one value an edge is in memory; backward computes the rest
- * again. A warp holds 16 rows times D sums of a product, so that sums along a row stay within four lanes. Weight gradients
- * stay in registers over all of a block's tiles, an equal share of the matrix for each warp: operands are tiles [rows][D] in
- * shared memory, read transposed. A block leaves its sums as one share; a second launch adds the shares in order (C1).
- * FLOPs an edge: 2 D^2 forward, 4 D^2 (encoder) or 6 D^2 (readout) backward. Bytes: 4 D forward; backward 4 D (encoder),
- * 8 D and more from the caches (readout).
- * Measured, H200, ncu, 324,096 edges, D = 64: encoder 70 us and 124, readout 41 and 158, shares 8; the bandwidth that binds
- * is used to 28, 16, 47 and 25 %. What holds them back: few loads in flight, the special functions, barriers of each tile. */
+ * A block keeps the weight in shared memory and takes tiles of edges, 16 rows a warp, its share of all tiles in a row; the
+ * number of blocks is fixed. Rows of the next tile are on their way while one is worked on. Nothing but the edge stream, its
+ * gradient and one value an edge is in memory; backward computes the rest again. A warp holds 16 rows times D sums of a
+ * product, so that sums along a row stay within four lanes. Weight gradients stay in registers over all of a block's tiles,
+ * an equal share of the matrix for each warp: operands are tiles [rows][D] in shared memory, read transposed; sums by role
+ * are a product with ones. A block leaves its sums as one share; a second launch adds the shares in order (C1).
+ * FLOPs an edge: 2 D^2 forward, 4 D^2 (encoder) or 6 D^2 (readout) backward. Bytes: 4 D an edge forward; backward 4 D
+ * (encoder), 8 D (readout).
+ * Measured, H200, ncu, 324,096 edges, D = 64, before rows were fetched ahead: encoder 70 us and 128, readout 42 and 162; with
+ * D = 128 204, 448, 108, 368. Bandwidth alone would take 20, 20, 20 and 40 at D = 64. */
 #include "tensor/cuda/codec_cuda.cuh"
 #include "tensor/cuda/fragments_cuda.cuh"
 #include "tensor/cuda/queue_cuda.cuh"
+
+#include <stddef.h>
 
 namespace wf_gpu {
 namespace {
@@ -29,7 +32,11 @@ template <int D> struct shape {
         pitch = D + padding,
         quads = D / 4,
         tiles = D / 8, /* of 8 columns, of a warp's sums */
-        blocks = D > 64 ? 132 : 528,
+        /* for 132 SMs, each with as many as registers or shared memory allow */
+        blocks_each = D > 64 ? 1 : 3, /* backward */
+        blocks = 132 * blocks_each,
+        encoder_blocks = D > 64 ? 264 : 660,
+        readout_blocks = D > 64 ? 132 : 528,
         /* a warp's share of a matrix (D, D) */
         share_m = 32,
         share_n = D * D / warps / share_m,
@@ -40,12 +47,40 @@ template <int D> struct shape {
 template <int D> struct tile_memory {
     typedef shape<D> S;
     bf16 weight[D * S::pitch];
-    bf16 left[S::rows * S::pitch], right[S::rows * S::pitch];
-    float value[S::rows];
-    int param[S::rows], role[S::rows];
     float a[D], b[D], c[D];
+    bf16 left[S::rows * S::pitch], right[S::rows * S::pitch];
+    float raw[S::rows * D]; /* the next tile of a matrix of the edges, on its way */
+    float value[S::rows], rho[S::rows];
+    int param[S::rows], role[S::rows];
     float reduce[S::warps][D];
 };
+/* A block's tiles, all of the same number but for one: in a row, so that what was found for one is near for the next. */
+struct tile_range {
+    int begin, end;
+};
+__device__ inline tile_range share_of(int edges, int rows, int self, int all) {
+    long long tiles = (edges + rows - 1) / rows;
+    return tile_range{(int)(tiles * self / all), (int)(tiles * (self + 1) / all)};
+}
+
+/* This warp's 16 rows of a tile to `raw`, without waiting for them; rows behind the last are zero. */
+template <int D>
+__device__ void fetch_own_rows(tile_memory<D> &m, const float *from, int first, int edges) {
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < D / 8; i++) {
+        int at = lane + 32 * i, row = 16 * warp + at / (D / 4), col = at % (D / 4) * 4;
+        bool there = first + row < edges;
+        uint32_t to = (uint32_t)__cvta_generic_to_shared(m.raw + row * D + col);
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+                     "l"(there ? from + (size_t)(first + row) * D + col : from), "r"(there ? 16 : 0)
+                     : "memory");
+    }
+}
+__device__ inline void own_rows_arrived() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncwarp();
+}
 
 /* --- products --------------------------------------------------------------------------------------------------- */
 template <int D> __device__ void take_weight(bf16 *to, const float *w) {
@@ -203,27 +238,33 @@ __device__ inline float near_zero(float x) {
     return x - 6.283185307179586f * rintf(0.15915494309189535f * x);
 }
 
-/* The parameter of each edge of the tile, its value and its role. */
-template <int D> __device__ void take_values(const encoder &p, int first, tile_memory<D> &m) {
-    for (int r = (int)threadIdx.x; r < shape<D>::rows; r += shape<D>::threads) {
-        int edge = first + r, param = -1, role = 0;
-        float value = 0;
-        if (edge < p.edges) {
-            size_t at = p.first_edge + (size_t)edge;
-            int low = 0, high = p.n_blocks;
-            while (high - low > 1) {
-                int middle = (low + high) / 2;
-                if (p.blocks[middle].edge0 <= at) low = middle;
-                else high = middle;
-            }
-            param = (int)(p.blocks[low].param0 - p.first_param + (at - p.blocks[low].edge0));
-            value = p.w[param];
-            role = (int)p.role[edge];
+/* What belongs to an edge: its parameter, the value, its role. Edges are asked for in rising order, near each other. */
+struct edge_reader {
+    int block, param, role;
+    float value;
+    __device__ edge_reader(const encoder &p, int edge) : block(0), param(-1), role(0), value(0) {
+        size_t at = p.first_edge + (size_t)edge;
+        int high = p.n_blocks;
+        while (high - block > 1) {
+            int middle = (block + high) / 2;
+            if (p.blocks[middle].edge0 <= at) block = middle;
+            else high = middle;
         }
-        m.value[r] = value;
-        m.param[r] = param;
-        m.role[r] = role;
     }
+    __device__ void look(const encoder &p, int edge) {
+        param = -1, role = 0, value = 0;
+        if (edge >= p.edges) return;
+        size_t at = p.first_edge + (size_t)edge;
+        while (block + 1 < p.n_blocks && p.blocks[block + 1].edge0 <= at) block++;
+        param = (int)(p.blocks[block].param0 - p.first_param + (at - p.blocks[block].edge0));
+        value = p.w[param];
+        role = (int)p.role[edge];
+    }
+};
+
+__device__ inline float code_of(const encoder &p, float a, float b, float value) {
+    float x = a * value + b;
+    return p.sine ? __sinf(near_zero(x)) : x;
 }
 
 template <int D> __device__ void code_rows(const encoder &p, tile_memory<D> &m, bf16 *to) {
@@ -232,10 +273,7 @@ template <int D> __device__ void code_rows(const encoder &p, tile_memory<D> &m, 
         int row = at / S::quads, col = at % S::quads * 4;
         float x[4], value = m.value[row];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[i] = m.a[col + i] * value + m.b[col + i];
-            if (p.sine) x[i] = __sinf(near_zero(x[i]));
-        }
+        for (int i = 0; i < 4; i++) x[i] = code_of(p, m.a[col + i], m.b[col + i], value);
         *(uint2 *)(to + row * S::pitch + col) = make_uint2(pair(x[0], x[1]), pair(x[2], x[3]));
     }
 }
@@ -245,6 +283,7 @@ template <int D> __device__ void start_encoder(const encoder &p, tile_memory<D> 
     for (int c = (int)threadIdx.x; c < D; c += shape<D>::threads) m.a[c] = p.a[c], m.b[c] = p.b[c];
 }
 
+/* Warps work alone: a lane computes the codes that are its part of the left operand. */
 template <int D>
 __global__ void __launch_bounds__(shape<D>::threads)
     encoder_kernel(const __grid_constant__ encoder p) {
@@ -252,17 +291,39 @@ __global__ void __launch_bounds__(shape<D>::threads)
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
     start_encoder(p, m);
+    __syncthreads();
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    for (int first = (int)blockIdx.x * S::rows; first < p.edges; first += S::blocks * S::rows) {
-        __syncthreads();
-        take_values(p, first, m);
-        __syncthreads();
-        code_rows(p, m, m.left);
-        __syncthreads();
-        float sum[S::tiles][4];
-        multiply_rows<D, false>(sum, m.left, m.weight);
-        int local = 16 * warp + lane / 4 + lane % 2 * 8, row = first + local;
-        const float *table = p.table + (size_t)m.role[local] * D + lane % 4 / 2 * 4;
+    tile_range range =
+        share_of(p.edges, 16, (int)blockIdx.x * S::warps + warp, (int)gridDim.x * S::warps);
+    edge_reader next(p, min(16 * range.begin + lane % 16, p.edges - 1));
+    next.look(p, 16 * range.begin + lane % 16);
+    const bf16 *b = m.weight + (lane / 16 * 8 + lane % 8) * S::pitch + lane / 8 % 2 * 8;
+    for (int tile = range.begin; tile < range.end; tile++) {
+        float low = __shfl_sync(0xffffffffu, next.value, lane / 4);
+        float high = __shfl_sync(0xffffffffu, next.value, lane / 4 + 8);
+        int local = lane / 4 + lane % 2 * 8, row = 16 * tile + local;
+        int role = __shfl_sync(0xffffffffu, next.role, local);
+        if (tile + 1 < range.end) next.look(p, 16 * (tile + 1) + lane % 16);
+        float sum[S::tiles][4] = {};
+#pragma unroll
+        for (int k = 0; k < D; k += 16) {
+            uint32_t x[4];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int col = k + 8 * half + lane % 4 * 2;
+                float2 a = *(const float2 *)(m.a + col), c = *(const float2 *)(m.b + col);
+                x[2 * half] = pair(code_of(p, a.x, c.x, low), code_of(p, a.y, c.y, low));
+                x[2 * half + 1] = pair(code_of(p, a.x, c.x, high), code_of(p, a.y, c.y, high));
+            }
+#pragma unroll
+            for (int j = 0; j < D / 16; j++) {
+                uint32_t y[4];
+                load_matrices<false>(y, b + 16 * j * S::pitch + k);
+                multiply_add(sum[2 * j], x, y[0], y[1]);
+                multiply_add(sum[2 * j + 1], x, y[2], y[3]);
+            }
+        }
+        const float *table = p.table + (size_t)role * D + lane % 4 / 2 * 4;
         float *out = p.e + (size_t)row * D + lane % 4 / 2 * 4;
 #pragma unroll
         for (int j = 0; j < S::tiles; j++) {
@@ -277,51 +338,74 @@ __global__ void __launch_bounds__(shape<D>::threads)
     }
 }
 
-/* de of the tile to `right`, in bf16; and its sums by role, in float: a thread adds up one column over a group of rows while
- * the role stays, then adds to the role's place. */
-template <int D>
-__device__ void take_gradient(const encoder &p, int first, tile_memory<D> &m, float *by_role) {
-    typedef shape<D> S;
-    enum { groups = S::threads / D, group_rows = S::rows / groups };
-    for (int at = (int)threadIdx.x; at < S::rows * S::quads; at += S::threads) {
-        int row = at / S::quads, col = at % S::quads * 4;
-        float x[4] = {};
-        if (first + row < p.edges) take4(p.de + (size_t)(first + row) * D + col, x);
-        *(uint2 *)(m.right + row * S::pitch + col) = make_uint2(pair(x[0], x[1]), pair(x[2], x[3]));
+/* de of this warp's rows, which have arrived, to `right`, in bf16. */
+template <int D> __device__ void keep_own_rows(tile_memory<D> &m) {
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < D / 8; i++) {
+        int at = lane + 32 * i, row = 16 * warp + at / (D / 4), col = at % (D / 4) * 4;
+        float x[4];
+        take4(m.raw + row * D + col, x);
+        *(uint2 *)(m.right + row * shape<D>::pitch + col) =
+            make_uint2(pair(x[0], x[1]), pair(x[2], x[3]));
     }
-    int col = (int)threadIdx.x % D, group = (int)threadIdx.x / D, row = group * group_rows;
-    int end = min(row + (int)group_rows, p.edges - first);
-    float *mine = by_role + (size_t)group * most_roles * D + col;
-    const float *de = p.de + (size_t)(first + row) * D + col;
-    while (row < end) {
-        int role = m.role[row];
-        float sum = 0;
-#pragma unroll 8
-        for (; row < end && m.role[row] == role; row++, de += D) sum += *de;
-        mine[role * D] += sum;
+}
+
+/* Sums of de by role: the product of a matrix (roles, rows) of ones where the role is a row's, with de. A warp has 16 of the
+ * columns. */
+template <int D> __device__ void multiply_roles(float (&sum)[2][4], const tile_memory<D> &m) {
+    typedef shape<D> S;
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const bf16 *b = m.right + lane % 16 * S::pitch + 16 * warp + lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < S::rows; k += 16) {
+        uint32_t x[4], y[4];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int2 role = *(const int2 *)(m.role + k + 8 * half + lane % 4 * 2);
+            int low = lane / 4, high = lane / 4 + 8;
+            x[2 * half] = pair(role.x == low, role.y == low);
+            x[2 * half + 1] = pair(role.x == high, role.y == high);
+        }
+        load_matrices<true>(y, b + k * S::pitch);
+        multiply_add(sum[0], x, y[0], y[1]);
+        multiply_add(sum[1], x, y[2], y[3]);
     }
 }
 
 template <int D>
-__global__ void __launch_bounds__(shape<D>::threads)
+__global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
     encoder_back_kernel(const __grid_constant__ encoder p) {
     typedef shape<D> S;
-    enum { groups = S::threads / D };
+    static_assert(D / S::warps == 16, "columns of the roles' sums of a warp");
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
-    float *by_role = (float *)(memory + sizeof(tile_memory<D>));
     start_encoder(p, m);
-    for (int at = (int)threadIdx.x; at < groups * most_roles * D; at += S::threads) by_role[at] = 0;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     float weight[2][S::share_n / 8][4] = {}, da[S::tiles][2] = {}, db[S::tiles][2] = {};
-    for (int first = (int)blockIdx.x * S::rows; first < p.edges; first += S::blocks * S::rows) {
+    float roles[2][4] = {};
+    tile_range range = share_of(p.edges, S::rows, (int)blockIdx.x, (int)gridDim.x);
+    int own = 16 * warp + lane % 16; /* row whose values this lane looks up */
+    edge_reader next(p, min(range.begin * S::rows + own, p.edges - 1));
+    next.look(p, range.begin * S::rows + own);
+    fetch_own_rows(m, p.de, range.begin * S::rows, p.edges);
+    for (int tile = range.begin; tile < range.end; tile++) {
+        int first = tile * S::rows, following = first + S::rows;
         __syncthreads();
-        take_values(p, first, m);
+        own_rows_arrived();
+        keep_own_rows(m);
+        if (lane < 16)
+            m.value[own] = next.value, m.param[own] = next.param, m.role[own] = next.role;
+        __syncwarp();
+        if (tile + 1 < range.end) {
+            fetch_own_rows(m, p.de, following, p.edges);
+            next.look(p, following + own);
+        }
         __syncthreads();
         code_rows(p, m, m.left);
-        take_gradient(p, first, m, by_role);
         __syncthreads();
         multiply_columns<D>(weight, m.right, m.left);
+        multiply_roles<D>(roles, m);
         float sum[S::tiles][4];
         multiply_rows<D, true>(sum, m.right, m.weight);
         /* rows g and g + 8; those behind the last have a zero gradient */
@@ -354,11 +438,13 @@ __global__ void __launch_bounds__(shape<D>::threads)
     put_share<D>(share, weight);
     put_columns<D>(share + D * D, da, m);
     put_columns<D>(share + D * D + D, db, m);
-    for (int at = (int)threadIdx.x; at < p.roles * D; at += S::threads) {
-        float x = by_role[at];
-        for (int k = 1; k < groups; k++) x += by_role[k * most_roles * D + at];
-        share[D * D + 2 * D + at] = x;
-    }
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int role = lane / 4 + i / 2 * 8, col = 16 * warp + 8 * j + lane % 4 * 2 + i % 2;
+            if (role < p.roles) share[D * D + 2 * D + role * D + col] = roles[j][i];
+        }
 }
 
 encoder encoder_of(const wf_op *op) {
@@ -392,45 +478,36 @@ struct readout {
     int size; /* of a share: dW1 (D, D), db1, dw2, db2 and 3 of padding */
 };
 
-/* LN of this warp's rows to `left`; mean and 1/deviation of row r to value[r], stats[r]. 8 lanes a row. */
-template <int D>
-__device__ void norm_own_rows(const readout &p, int first, tile_memory<D> &m, float *rho) {
+/* LN of this warp's rows, which have arrived, to `left`; 1/deviation of each to `rho`. 8 lanes a row. */
+template <int D> __device__ void norm_own_rows(tile_memory<D> &m) {
     typedef shape<D> S;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float x[4][D / 32][4];
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        int row = first + 16 * warp + 4 * k + lane / 8;
-#pragma unroll
-        for (int i = 0; i < D / 32; i++) {
-            float4 v = make_float4(0, 0, 0, 0);
-            if (row < p.edges) v = *(const float4 *)(p.e + (size_t)row * D + 32 * i + lane % 8 * 4);
-            x[k][i][0] = v.x, x[k][i][1] = v.y, x[k][i][2] = v.z, x[k][i][3] = v.w;
-        }
-    }
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         int local = 16 * warp + 4 * k + lane / 8;
-        float sum = 0, square = 0;
+        float x[D / 32][4], sum = 0, square = 0;
 #pragma unroll
-        for (int i = 0; i < D / 32; i++) sum += x[k][i][0] + x[k][i][1] + x[k][i][2] + x[k][i][3];
+        for (int i = 0; i < D / 32; i++) {
+            take4(m.raw + local * D + 32 * i + lane % 8 * 4, x[i]);
+            sum += x[i][0] + x[i][1] + x[i][2] + x[i][3];
+        }
         for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
         float mean = sum / D;
 #pragma unroll
         for (int i = 0; i < D / 32; i++)
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                x[k][i][c] -= mean;
-                square += x[k][i][c] * x[k][i][c];
+                x[i][c] -= mean;
+                square += x[i][c] * x[i][c];
             }
         for (int step = 1; step < 8; step *= 2)
             square += __shfl_xor_sync(0xffffffffu, square, step);
         float r = rsqrtf(square / D + 1e-6f);
 #pragma unroll
         for (int i = 0; i < D / 32; i++)
-            *(uint2 *)(m.left + local * S::pitch + 32 * i + lane % 8 * 4) = make_uint2(
-                pair(x[k][i][0] * r, x[k][i][1] * r), pair(x[k][i][2] * r, x[k][i][3] * r));
-        if (lane % 8 == 0) m.value[local] = mean, rho[local] = r;
+            *(uint2 *)(m.left + local * S::pitch + 32 * i + lane % 8 * 4) =
+                make_uint2(pair(x[i][0] * r, x[i][1] * r), pair(x[i][2] * r, x[i][3] * r));
+        if (lane % 8 == 0) m.rho[local] = r;
     }
     __syncwarp();
 }
@@ -458,13 +535,17 @@ __global__ void __launch_bounds__(shape<D>::threads)
     typedef shape<D> S;
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
-    float *rho = (float *)m.param;
     start_readout(p, m);
     __syncthreads();
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     float last_bias = p.last_bias[0];
-    for (int first = (int)blockIdx.x * S::rows; first < p.edges; first += S::blocks * S::rows) {
-        norm_own_rows(p, first, m, rho);
+    tile_range range = share_of(p.edges, S::rows, (int)blockIdx.x, (int)gridDim.x);
+    fetch_own_rows(m, p.e, range.begin * S::rows, p.edges);
+    for (int tile = range.begin; tile < range.end; tile++) {
+        int first = tile * S::rows;
+        own_rows_arrived();
+        norm_own_rows(m);
+        if (tile + 1 < range.end) fetch_own_rows(m, p.e, first + S::rows, p.edges);
         float sum[S::tiles][4], low = 0, high = 0, slope;
         multiply_rows<D, false>(sum, m.left, m.weight);
         __syncwarp();
@@ -492,22 +573,21 @@ __global__ void __launch_bounds__(shape<D>::threads)
 /* dy = dx W1 to the gradient by e; four neighbours of one row a lane, its other lane is two away. */
 template <int D>
 __device__ void norm_back_own_rows(const readout &p, int first, const float (&sum)[D / 8][4],
-                                   const float *mean, const float *rho) {
+                                   const tile_memory<D> &m) {
     typedef shape<D> S;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     int local = 16 * warp + lane / 4 + lane % 2 * 8, row = first + local;
     bool there = row < p.edges;
-    size_t at = (size_t)(there ? row : 0) * D + lane % 4 / 2 * 4;
-    float g[S::tiles][4], total = 0, along = 0, m = mean[local], r = rho[local];
+    const bf16 *y = m.left + local * S::pitch + lane % 4 / 2 * 4;
+    float *out = p.de + (size_t)(there ? row : 0) * D + lane % 4 / 2 * 4;
+    float g[S::tiles][4], total = 0, along = 0, r = m.rho[local];
 #pragma unroll
     for (int j = 0; j < S::tiles; j++) {
-        float e[4];
         gather_row(sum[j], lane, g[j]);
-        take4(p.e + at + 8 * j, e);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             total += g[j][i];
-            along += g[j][i] * (e[i] - m) * r;
+            along += g[j][i] * __bfloat162float(y[8 * j + i]);
         }
     }
     total = (total + __shfl_xor_sync(0xffffffffu, total, 2)) / D;
@@ -515,34 +595,37 @@ __device__ void norm_back_own_rows(const readout &p, int first, const float (&su
     if (!there) return;
 #pragma unroll
     for (int j = 0; j < S::tiles; j++) {
-        float e[4], before[4] = {};
-        take4(p.e + at + 8 * j, e);
-        if (p.add) take4(p.de + at + 8 * j, before);
+        float before[4] = {};
+        if (p.add) take4(out + 8 * j, before);
 #pragma unroll
-        for (int i = 0; i < 4; i++) before[i] += r * (g[j][i] - total - (e[i] - m) * r * along);
-        put4(p.de + at + 8 * j, before);
+        for (int i = 0; i < 4; i++)
+            before[i] += r * (g[j][i] - total - __bfloat162float(y[8 * j + i]) * along);
+        put4(out + 8 * j, before);
     }
 }
 
 template <int D>
-__global__ void __launch_bounds__(shape<D>::threads)
+__global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
     readout_back_kernel(const __grid_constant__ readout p) {
     typedef shape<D> S;
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
-    float *rho = (float *)m.param;
     start_readout(p, m);
     __syncthreads();
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     float weight[2][S::share_n / 8][4] = {}, db[S::tiles][2] = {}, dlast[S::tiles][2] = {};
     float dlast_bias = 0;
-    for (int first = (int)blockIdx.x * S::rows; first < p.edges; first += S::blocks * S::rows) {
-        norm_own_rows(p, first, m, rho);
-        float sum[S::tiles][4];
-        multiply_rows<D, false>(sum, m.left, m.weight);
-        int local = 16 * warp + lane / 4, row = first + local;
+    tile_range range = share_of(p.edges, S::rows, (int)blockIdx.x, (int)gridDim.x);
+    fetch_own_rows(m, p.e, range.begin * S::rows, p.edges);
+    for (int tile = range.begin; tile < range.end; tile++) {
+        int first = tile * S::rows, local = 16 * warp + lane / 4, row = first + local;
         float low = row < p.edges ? p.dout[(size_t)row * p.ld] : 0;
         float high = row + 8 < p.edges ? p.dout[(size_t)(row + 8) * p.ld] : 0;
+        own_rows_arrived();
+        norm_own_rows(m);
+        if (tile + 1 < range.end) fetch_own_rows(m, p.e, first + S::rows, p.edges);
+        float sum[S::tiles][4];
+        multiply_rows<D, false>(sum, m.left, m.weight);
         if (lane % 4 == 0) dlast_bias += low + high;
 #pragma unroll
         for (int j = 0; j < S::tiles; j++) {
@@ -564,7 +647,7 @@ __global__ void __launch_bounds__(shape<D>::threads)
         __syncthreads();
         multiply_columns<D>(weight, m.right, m.left);
         multiply_rows<D, true>(sum, m.right, m.weight);
-        norm_back_own_rows<D>(p, first, sum, m.value, rho);
+        norm_back_own_rows<D>(p, first, sum, m);
         __syncthreads();
     }
     float *share = p.shares + (size_t)blockIdx.x * p.size;
@@ -603,15 +686,14 @@ void launch(void (*kernel)(P), const P &p, int blocks, int threads, size_t bytes
 
 template <int D> void run_encoder(const encoder &p, bool backward) {
     typedef shape<D> S;
-    size_t roles = (size_t)(S::threads / D) * most_roles * D * sizeof(float);
-    if (backward)
-        launch(encoder_back_kernel<D>, p, S::blocks, S::threads, sizeof(tile_memory<D>) + roles);
-    else launch(encoder_kernel<D>, p, S::blocks, S::threads, sizeof(tile_memory<D>));
+    size_t start = offsetof(tile_memory<D>, left); /* forward has no tiles */
+    if (backward) launch(encoder_back_kernel<D>, p, S::blocks, S::threads, sizeof(tile_memory<D>));
+    else launch(encoder_kernel<D>, p, S::encoder_blocks, S::threads, start);
 }
 template <int D> void run_readout(const readout &p, bool backward) {
     typedef shape<D> S;
     if (backward) launch(readout_back_kernel<D>, p, S::blocks, S::threads, sizeof(tile_memory<D>));
-    else launch(readout_kernel<D>, p, S::blocks, S::threads, sizeof(tile_memory<D>));
+    else launch(readout_kernel<D>, p, S::readout_blocks, S::threads, sizeof(tile_memory<D>));
 }
 void run(const encoder &p, int width, bool backward) {
     if (width == 64) run_encoder<64>(p, backward);
@@ -623,7 +705,15 @@ void run(const readout &p, int width, bool backward) {
 }
 int blocks_of(int width) { return width > 64 ? (int)shape<128>::blocks : (int)shape<64>::blocks; }
 
-bool width_fits(int width) { return width == 64 || width == 128; }
+/* Width 128 takes 175 KB of shared memory, which not every card has. */
+bool width_fits(int width) {
+    int device, limit = 0;
+    if (width == 64) return true;
+    return width == 128 && cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+               cudaSuccess &&
+           (size_t)limit >= sizeof(tile_memory<128>);
+}
 bool square(const wf_tensor *weight, int width) {
     return weight->rows == width && weight->cols == width;
 }

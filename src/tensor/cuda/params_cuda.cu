@@ -1,7 +1,7 @@
 /* params_cuda: between flat parameters w, v (P) and features of edges and folded rows. Formulas: tape.h.
  *
- * Which parameters an edge carries is found in the sorted table of blocks, once per operation and edge: places [E] of
- * first parameter and coefficient count. All passes are bound by bandwidth. */
+ * Which parameters an edge carries is found in the sorted table of blocks, once per operation and edge: places of first
+ * parameter and coefficient count. All passes are bound by bandwidth. */
 #include "tensor/cuda/sums_cuda.cuh"
 
 namespace wf_gpu {
@@ -11,12 +11,11 @@ struct edge_place {
     int param, coef;
 };
 
-struct find_place {
+struct place_finder {
     const wf_batch_block *blocks;
     int count;
     size_t first_edge, first_param;
-    edge_place *places;
-    __device__ void operator()(int edge, int) const {
+    __device__ edge_place operator()(int edge) const {
         size_t at = first_edge + (size_t)edge;
         int low = 0, high = count;
         while (high - low > 1) {
@@ -26,16 +25,22 @@ struct find_place {
         }
         const wf_batch_block &block = blocks[low];
         size_t param = block.param0 - first_param + (at - block.edge0) * (size_t)block.coef;
-        places[edge] = edge_place{(int)param, block.coef};
+        return edge_place{(int)param, block.coef};
     }
+};
+place_finder finder_of(const wf_part *part) {
+    return place_finder{part->blocks, part->n_blocks, part->first_edge, part->first_param};
+}
+struct find_place {
+    place_finder find;
+    edge_place *places;
+    __device__ void operator()(int edge, int) const { places[edge] = find(edge); }
 };
 
 edge_place *places_of(const wf_part *part, wf_arena *arena) {
     edge_place *places =
         (edge_place *)wf_arena_alloc(arena, ((size_t)part->n_edges + 1) * sizeof *places);
-    if (places != NULL)
-        each(find_place{part->blocks, part->n_blocks, part->first_edge, part->first_param, places},
-             part->n_edges, 1);
+    if (places != NULL) each(find_place{finder_of(part), places}, part->n_edges, 1);
     return places;
 }
 
@@ -201,16 +206,18 @@ enum fold_mode { fold_take, fold_put, fold_take_add, fold_put_add };
 /* Blocks (fold, .) share the fold's rows; a fold's first row is the sum of the rows before it. */
 __global__ void fold_kernel(const wf_batch_fold *folds, size_t first_param, float *flat,
                             float *rows, int ld, int mode) {
-    __shared__ int before[threads_each];
-    int sum = 0;
-    for (int f = (int)threadIdx.x; f < (int)blockIdx.x; f += threads_each) sum += folds[f].n_dst;
-    before[threadIdx.x] = sum;
-    __syncthreads();
+    __shared__ int before[threads_each / 32];
     int first = 0;
-    for (int i = 0; i < threads_each; i++) first += before[i];
+    for (int f = (int)threadIdx.x; f < (int)blockIdx.x; f += threads_each) first += folds[f].n_dst;
+    first = __reduce_add_sync(0xffffffffu, first);
+    if (threadIdx.x % 32 == 0) before[threadIdx.x / 32] = first;
+    __syncthreads();
+    first = 0;
+    for (int i = 0; i < threads_each / 32; i++) first += before[i];
     const wf_batch_fold fold = folds[blockIdx.x];
     int width = fold.n_src + (fold.has_bias ? 1 : 0);
     for (int i = (int)blockIdx.y; i < fold.n_dst; i += (int)gridDim.y)
+#pragma unroll 4
         for (int c = (int)threadIdx.x; c < width; c += threads_each) {
             size_t place =
                 c < fold.n_src ? fold.weight0 + (size_t)i * fold.n_src + c : fold.bias0 + (size_t)i;
@@ -224,8 +231,9 @@ __global__ void fold_kernel(const wf_batch_fold *folds, size_t first_param, floa
 }
 
 void each_fold(const wf_part *part, float *flat, float *rows, int ld, fold_mode mode) {
+    enum { blocks_a_fold = 16 };
     if (part->n_folds > 0)
-        fold_kernel<<<dim3((unsigned)part->n_folds, 8), threads_each, 0, stream()>>>(
+        fold_kernel<<<dim3((unsigned)part->n_folds, blocks_a_fold), threads_each, 0, stream()>>>(
             part->folds, part->first_param, flat, rows, ld, mode);
 }
 
@@ -233,11 +241,11 @@ void each_fold(const wf_part *part, float *flat, float *rows, int ld, fold_mode 
 struct velocity_edge {
     float *rows[2];
     int ld[2];
-    const edge_place *places;
+    place_finder find;
     float *v;
     const float *dv;
     __device__ void operator()(int edge, int) const {
-        edge_place place = places[edge];
+        edge_place place = find(edge);
         int which = place.coef > 1;
         if (rows[which] == NULL) return;
         float *row = rows[which] + (size_t)edge * ld[which];
@@ -262,10 +270,8 @@ bool fold_pack_backward(const wf_op *op, wf_arena *) {
     return launched();
 }
 
-bool velocity_forward(const wf_op *op, wf_arena *arena) {
-    edge_place *places = places_of(op->part, arena);
-    if (places == NULL) return false;
-    velocity_edge edge = {{NULL, NULL}, {0, 0}, places, data_of(op->out[0]), NULL};
+bool velocity_forward(const wf_op *op, wf_arena *) {
+    velocity_edge edge = {{NULL, NULL}, {0, 0}, finder_of(op->part), data_of(op->out[0]), NULL};
     for (int k = 0; k < 2; k++)
         if (op->in[k] != NULL) edge.rows[k] = data_of(op->in[k]), edge.ld[k] = op->in[k]->ld;
     each(edge, op->part->n_edges, 1);
@@ -274,10 +280,8 @@ bool velocity_forward(const wf_op *op, wf_arena *arena) {
     return launched();
 }
 
-bool velocity_backward(const wf_op *op, wf_arena *arena) {
-    edge_place *places = places_of(op->part, arena);
-    if (places == NULL) return false;
-    velocity_edge edge = {{NULL, NULL}, {0, 0}, places, NULL, grad_of(op->out[0])};
+bool velocity_backward(const wf_op *op, wf_arena *) {
+    velocity_edge edge = {{NULL, NULL}, {0, 0}, finder_of(op->part), NULL, grad_of(op->out[0])};
     for (int k = 0; k < 2; k++)
         if (wanted(op->in[k])) edge.rows[k] = grad_of(op->in[k]), edge.ld[k] = op->in[k]->ld;
     each(edge, op->part->n_edges, 1);

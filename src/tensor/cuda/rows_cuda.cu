@@ -249,8 +249,36 @@ bool gather_forward(const wf_op *op, wf_arena *) {
     return launched();
 }
 
+namespace {
+/* Few rows into a large table: the block of the first row of each target adds up all of them, in order. Who is first is found
+ * out by looking at the whole map: rows^2 reads, from the caches. */
+enum { scatter_threads = 128, scatter_rows = 32768 };
+__global__ void __launch_bounds__(scatter_threads)
+    scatter_kernel(float *to, int ld_to, const float *x, int ld, const uint32_t *map, int rows,
+                   int cols) {
+    int row = (int)blockIdx.x;
+    uint32_t target = map[row];
+    bool earlier = false, later = false;
+    for (int r = (int)threadIdx.x; r < rows; r += scatter_threads)
+        if (map[r] == target) earlier |= r<row, later |= r> row;
+    if (__syncthreads_or(earlier)) return;
+    later = __syncthreads_or(later);
+    for (int col = (int)threadIdx.x; col < cols; col += scatter_threads) {
+        float sum = x[(size_t)row * ld + col];
+        for (int r = row + 1; later && r < rows; r++)
+            if (map[r] == target) sum += x[(size_t)r * ld + col];
+        to[(size_t)target * ld_to + col] += sum;
+    }
+}
+} // namespace
+
 bool gather_backward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *table = op->in[0], *y = op->out[0];
+    if (op->map != NULL && y->rows > 0 && y->rows <= table->rows && y->rows <= scatter_rows) {
+        scatter_kernel<<<(unsigned)y->rows, scatter_threads, 0, stream()>>>(
+            grad_of(table), table->ld, grad_of(y), y->ld, op->map, y->rows, y->cols);
+        return launched();
+    }
     return sum_mapped(grad_of(y), NULL, y->ld, y->rows, y->cols, op->map,
                       op->map == NULL ? 1 : table->rows,
                       sum_target{grad_of(table), table->ld, false, false}, arena) &&

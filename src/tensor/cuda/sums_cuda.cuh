@@ -56,13 +56,17 @@ __global__ void __launch_bounds__(32 * span_warps)
     int row = first + (int)threadIdx.y * (span_rows / span_warps);
     int end = min(last, row + span_rows / span_warps);
     float sum = 0;
-    if (col < cols) {
-        if (ranges.map == NULL) {
+    if (ranges.map == NULL) {
+        if (col < cols)
 #pragma unroll 8
             for (; row < end; row++) sum += value(row, col);
-        } else {
-            for (; row < end; row++)
-                if (ranges.map[row] == (uint32_t)t) sum += value(row, col);
+    } else {
+        /* 32 rows at a time, of which the warp visits those of the target, in order */
+        for (; row < end; row += 32) {
+            int own = row + (int)threadIdx.x;
+            unsigned here = __ballot_sync(0xffffffffu, own < end && ranges.map[own] == (uint32_t)t);
+            for (; here != 0; here &= here - 1)
+                if (col < cols) sum += value(row + __ffs((int)here) - 1, col);
         }
     }
     shares[threadIdx.y][threadIdx.x] = sum;

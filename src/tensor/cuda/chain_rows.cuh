@@ -39,12 +39,14 @@ struct warp_rows {
     }
 };
 
-/* As smooth_unit, by the fast tanh, whose error is below bf16's: x (1 + t) / 2, t = tanh(x (a + b x^2)). */
+/* As smooth_unit, by the fast tanh, whose error is below bf16's: x (1 + t) / 2, t = tanh(x (a + b x^2)). Where tanh is one in
+ * float it has to be exactly one: the slope multiplies what is missing by x^3. */
 __device__ inline float quick_unit(int unit, float x, float *slope) {
     bool gelu = unit == WF_UNIT_GELU;
     float a = gelu ? 0.7978845608028654f : 0.5f, b = gelu ? 0.035677408136300125f : 0.0f;
-    float square = x * x, t;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(x * (a + b * square)));
+    float square = x * x, at = x * (a + b * square), t;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(at));
+    if (fabsf(at) > 9) t = copysignf(1, at);
     float s = 0.5f + 0.5f * t, y = x * s;
     *slope = s + y * (1 - s) * (2 * a + 6 * b * square);
     return y;

@@ -9,9 +9,9 @@
  *            written in whole lines of 128 bytes
  * FLOPs 2 rows k n a product; bytes: weights in bf16 once per block from L2, results in float: 150 MB forward and 180
  * backward a lean block of width 64 with 25,856 nodes, 35 and 42 us of the bandwidth.
- * Measured, H200, ncu, the form before this one (ends of four times the instructions, graphs by single warps): such a block
- * 112 us forward, 104 backward; width 128 with 19,456 nodes 200 and 193; graphs 68 and 61, which is why they have teams.
- * Tiles of 64 rows with a barrier behind every step: 142, 164, 310, 335, graphs 33 and 36. */
+ * Measured, H200, ncu: such a block 100 us forward and 90 backward, 35 and 47 % of the bandwidth; width 128 with 19,456 nodes
+ * 266 and 181; graphs 22 and 30, at width 128 49 and 48. Forward at width 128 slots leave room for fewer than ten warps a block,
+ * so that blocks come in two waves. */
 #include "tensor/cuda/chain_ring.cuh"
 #include "tensor/cuda/chain_rows.cuh"
 

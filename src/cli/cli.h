@@ -101,11 +101,6 @@ wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...)
         wf_status cli_try_status_ = (call);                                                        \
         if (cli_try_status_ != WF_OK) return cli_try_status_;                                      \
     } while (0)
-#define CLI_TRY_GOTO(call, label)                                                                  \
-    do {                                                                                           \
-        status = (call);                                                                           \
-        if (status != WF_OK) goto label;                                                           \
-    } while (0)
 
 /* Progress and warnings of the library, and lines of the program's own, on stderr. */
 void cli_progress_report(void *app, const wf_progress *progress);

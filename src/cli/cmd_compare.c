@@ -245,15 +245,17 @@ static void add_point(comparison *c, double x, const wf_eval_row *row) {
 /* The runs that differ from run `first` in nothing but --over. */
 static wf_status own_series(comparison *c, int first, const char *others, const struct kind *kind) {
     char name[256], theirs[1024];
-    if (row_named(&c->runs[first], kind->row) == NULL) return WF_OK;
+    bool begun =
+        false; /* runs may lack the row: without refinement there is none that is refined */
     snprintf(name, sizeof name, "%.200s%s%s", others, others[0] != '\0' ? ", " : "", kind->name);
-    CLI_TRY(begin_series(c, name, false));
     for (int i = first; i < c->n_runs; i++) {
         wf_eval_row row;
         const json_t *json = row_named(&c->runs[i], kind->row);
         describe(c, &c->runs[i], c->over, theirs, sizeof theirs);
-        if (json != NULL && strcmp(theirs, others) == 0 && cli_row_from_json(json, &row))
-            add_point(c, c->runs[i].at, &row);
+        if (json == NULL || strcmp(theirs, others) != 0 || !cli_row_from_json(json, &row)) continue;
+        if (!begun) CLI_TRY(begin_series(c, name, false));
+        begun = true;
+        add_point(c, c->runs[i].at, &row);
     }
     return WF_OK;
 }
@@ -325,7 +327,7 @@ static json_t *to_json(const comparison *c) {
         for (int stage = 0; stage < CLI_STAGES; stage++)
             json_object_set_new(seconds, cli_stage_name((cli_stage)stage),
                                 cli_json_number(seconds_of(run, (cli_stage)stage)));
-        json_array_append_new(runs, json_pack("{s:s, s:o, s:o, s:O, s:O, s:O}", "run", run->name,
+        json_array_append_new(runs, json_pack("{s:s, s:o, s:o, s:O?, s:O?, s:O?}", "run", run->name,
                                               "settings", settings, "seconds", seconds, "rows",
                                               json_object_get(run->eval, "rows"), "scales",
                                               json_object_get(run->eval, "scales"), "novelty",

@@ -57,6 +57,9 @@ static wf_status fit(cli_app *app, cli_recipe *recipe, cli_sources *s) {
     wf_flow *flow;
     CLI_TRY(cli_recipe_open(app, app->argument[0], recipe));
     if (cli_given(app, "precision")) CLI_TRY(cli_precision(app, &recipe->fit.precision));
+    if (recipe->train_path != NULL)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "train.path belongs to weft run; here --zoo names what is fitted");
     CLI_TRY(open_sources(app, recipe, s));
     CLI_TRY(cli_sources_open(app, s));
     CLI_TRY(cli_sources_condition(app, s, &recipe->field));

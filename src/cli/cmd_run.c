@@ -275,6 +275,8 @@ static wf_status open_inputs(run *r) {
         return cli_fail(r->app, WF_ERR_USAGE,
                         "sample.%s belongs to zoo.manifest; weft sample does it for one collection",
                         recipe->widths != NULL ? "widths" : "conds");
+    if (recipe->shares != NULL)
+        return cli_fail(r->app, WF_ERR_USAGE, "train.shares belongs to zoo.manifest");
     if (!given || wf_recipe_has_section(recipe->source, "data"))
         CLI_TRY(cli_recipe_dataset(r->app, recipe, &r->data));
     if (!given) CLI_TRY(cli_recipe_graph(r->app, recipe, r->data, &r->graph));

@@ -27,11 +27,11 @@ typedef struct wf_trainer {
     double started, last_save;
 } wf_trainer;
 
-/* Seconds of training so far, over all pieces of the run. */
 /* Is max_seconds over? A run makes one update at least. */
 bool wf__trainer_late(const wf_trainer *tr);
 /* The warning of a run that ended so. */
 void wf__trainer_cut(const wf_trainer *tr);
+/* Seconds of training so far, over all pieces of the run. */
 double wf__trainer_seconds(const wf_trainer *tr);
 /* The update behind tr->state.step has been made: counts it and writes its line of the log where one is due. */
 wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double factor);

@@ -30,6 +30,10 @@ mv limit-10 z-10
 expect over 0 "0.625" "$weft" compare limit-* z-10 --over train.limit --beside beside.json -o page.html
 check order sh -c 'grep "direct " out | head -n 1 | grep -q "^z-10"'
 check page sh -c 'grep -q "Over train.limit" page.html && grep -q "others 10" page.html && [ "$(grep -o "<figure>" page.html | wc -l)" = 4 ]'
+# The first run has no refined networks: the others' line is drawn all the same.
+"$weft" run "$recipe" -o cycles-0 --set train.limit=20 --set train.updates=10 --set sample.refine_cycles=0 -q >/dev/null 2>&1
+expect missing-row 0 "cycles-0 direct" "$weft" compare cycles-0 limit-20 --over sample.refine_cycles -o cycles.html
+check missing-row-drawn grep -q ">refined" cycles.html
 mkdir empty
 expect unfinished 0 "empty has no results yet" "$weft" compare limit-20 empty
 
@@ -50,6 +54,8 @@ expect torn 3 "torn/stage.json" "$weft" compare torn
 # matched coupling it would be the same but for rounding.
 "$weft" align limit-40/zoo.safetensors -o aligned.safetensors -q >/dev/null 2>&1
 expect run-aligned 0 "gmn-refined" "$weft" run "$recipe" -o aligned --set train.path=aligned.safetensors --set train.ema=0 --set train.coupling=independent -q
+expect train-path-alone 2 "belongs to weft run" "$weft" train "$recipe" --zoo aligned.safetensors -o f.safetensors --set train.path=aligned.safetensors
+expect shares-alone 2 "belongs to zoo.manifest" "$weft" run "$recipe" -o x --set "train.shares=a: 2"
 "$weft" run "$recipe" -o raw --set train.ema=0 --set train.coupling=independent -q >/dev/null 2>&1
 "$weft" compare raw aligned --json >pair.json
 check train-path python3 -c '

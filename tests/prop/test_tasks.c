@@ -67,7 +67,7 @@ static int open_tasks(void **state) {
         t->data[k] = make_data(k);
         t->zoos[k] = make_task_zoo(t->ctx, k, t->data[k]);
         t->cond[k][k] = 1;
-        t->sources[k] = (wf_source){t->zoos[k], t->cond[k], names[k]};
+        t->sources[k] = (wf_source){.zoo = t->zoos[k], .cond = t->cond[k], .task = names[k]};
     }
     wf_field_desc field = plain_field(n_tasks);
     field.node = field.edge = field.time = 32;

@@ -446,6 +446,13 @@ template <int Sums> void launch(const chain &c) {
 
 } // namespace
 
+/* A block of one warp, or a team's, with the shortest ring. */
+int chain_most_slots() {
+    enum { enough = 56 * 1024, team = 8 };
+    int room = shared_bytes() - fixed_bytes() - team * staged_bytes - shortest_ring * tile_bytes;
+    return room / 2 < enough ? room / 2 : enough;
+}
+
 void chain_launch(const chain &c) {
     if (c.rows == 0 || c.count == 0) return;
     if (few_rows(c.rows)) {

@@ -75,8 +75,8 @@ struct chain {
  * row are exchanged so that eight rows of a column lie in different banks. */
 enum { chain_rows = 16 };
 __host__ __device__ inline int slot_pitch(int cols) { return (cols + 63) / 64 * 64; }
-/* Elements that all slots of a warp together may take. */
-enum { chain_most_slots = 56 * 1024 };
+/* Elements that all slots of a warp together may take on this device. */
+int chain_most_slots();
 /* Rows of graphs, not of nodes: for such chains time is latency, and other work can go on beside them. */
 inline bool few_rows(int rows) { return rows <= 2048; }
 

@@ -1,6 +1,6 @@
 /* lean_fused_cuda: what the fused kernels of a lean block's edges share. Formulas: wf_lean_edges in tensor/tape.h.
  *
- * A warpgroup takes tiles of 64 rows, four pairs of octets (tensor/octets.h, lines), and keeps an edge's way in
+ * Backward a warpgroup takes tiles of 64 rows, four pairs of octets (tensor/octets.h, lines), and keeps an edge's way in
  * registers in the layout of mma.cuh: a lane has rows g and g + 8 of its warp, one of either octet, so both have the same
  * node a; and of every 16 columns the four from 4c on. Lanes without an edge repeat a row that exists: their values are
  * finite, and masked before they are summed.
@@ -36,7 +36,7 @@ struct lean_fused {
     int messages;              /* M; 0: not wanted */
     int skipped; /* columns of the tables and rows of w1 before the first that is used */
     int n_runs;
-    float *slots;    /* forward: (slots, M); backward: (slots, M + 2D) */
+    float *slots;    /* forward: (slots, M) in bf16; backward: (slots, M + 2D) */
     float *run_sums; /* forward: (runs, D) of eb; backward: see there */
 };
 
@@ -79,27 +79,6 @@ __device__ inline lane_rows rows_of_pair(const wf_octet *octets, int pair, int l
 __device__ inline float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
-/* Sums over the 8 lanes of equal c, each lane keeping an eighth: value[k], k < N/8, is then the sum of the lane's former
- * value[first_kept<N>() + k]. */
-template <int Half, int Bit, int N> __device__ inline void halve(float (&value)[N]) {
-    bool upper = ((int)threadIdx.x & Bit) != 0;
-#pragma unroll
-    for (int k = 0; k < Half; k++) {
-        float send = upper ? value[k] : value[k + Half];
-        float keep = upper ? value[k + Half] : value[k];
-        value[k] = keep + __shfl_xor_sync(0xffffffffu, send, Bit);
-    }
-}
-template <int N> __device__ inline void column_sums(float (&value)[N]) {
-    halve<N / 2, 16>(value);
-    halve<N / 4, 8>(value);
-    halve<N / 8, 4>(value);
-}
-template <int N> __device__ inline int first_kept() {
-    int lane = (int)(threadIdx.x % 32);
-    return (lane >> 4 & 1) * (N / 2) + (lane >> 3 & 1) * (N / 4) + (lane >> 2 & 1) * (N / 8);
 }
 
 /* Sums over the 8 lanes of equal c of four columns a lane, from 16 columns' first on, to sums[0 .. 15]. */
@@ -163,25 +142,6 @@ __device__ inline void into(float (&acc)[8][4], int j, const float4 &x, const fl
     acc[2 * j][2] = y.x, acc[2 * j][3] = y.y, acc[2 * j + 1][2] = y.z, acc[2 * j + 1][3] = y.w;
 }
 
-/* In the lane's registers. */
-struct register_strip {
-    float4 a[4], b[2][4];
-    __device__ void fetch(const float *of_a, const float *of_b0, const float *of_b1) {
-        int column = 4 * (int)(threadIdx.x % 4);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            a[j] = __ldg((const float4 *)(of_a + column + 16 * j));
-            b[0][j] = __ldg((const float4 *)(of_b0 + column + 16 * j));
-            b[1][j] = __ldg((const float4 *)(of_b1 + column + 16 * j));
-        }
-    }
-    /* acc = a's row + b's row. */
-    __device__ void take(float (&acc)[8][4]) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) into(acc, j, plus(a[j], b[0][j]), plus(a[j], b[1][j]));
-    }
-};
-
 /* In shared memory, by asynchronous copies: a warp's own 2,560 bytes. */
 enum { shared_strip_bytes = 2560 };
 struct shared_strip {
@@ -240,9 +200,6 @@ template <int D> __device__ inline void prefetch_rows(const float *stream, int u
             asm volatile("prefetch.global.L2 [%0];" ::"l"(
                 stream + (size_t)(line < lines ? upper : lower) * D + line % lines * 32));
     }
-}
-template <int D> __device__ inline void prefetch_rows(const float *stream, const int (&row)[2]) {
-    prefetch_rows<D>(stream, row[0], row[1]);
 }
 
 /* --- sums towards nodes --------------------------------------------------------------------------------------------- */

@@ -325,7 +325,7 @@ bool depends(const open_chain &chain, const footprint &f, bool same) {
 /* The open chain of this height, with room for `steps` more and for new slots of `columns` (slot_pitch), and nothing in the
  * way of f. What has to wait for a chain of graphs begins a chain of its own: the steps before it need not wait. */
 open_chain &join(int rows, int steps, int columns, const footprint &f) {
-    int most_used = chain_most_slots - chain_rows * columns;
+    int most_used = chain_most_slots() - chain_rows * columns;
     bool waits = false;
     for (const range &r : f.rows) settle_sums(r, false), settle_zeros(r);
     for (const range &r : f.tables) settle_sums(r, false), settle_zeros(r);
@@ -505,14 +505,14 @@ bool add_weight(const wf_op *op, const wf_tensor *x, const wf_tensor *weight,
 }
 
 /* --- operations, forward ---------------------------------------------------------------------------------------- */
-/* Left operands of a product are all in shared memory at once: x forward, dy backward. */
+/* Left operands of a product are in shared memory at once, at most: x forward, dy backward. */
 bool linear_fits(const wf_op *op) {
     int columns = 0, back = slot_pitch(op->out[0]->cols);
     for (int k = 0; k < 4 && op->in[2 * k] != NULL; k++) {
         if (op->in[2 * k + 1]->panels == NULL) return false;
         columns += slot_pitch(op->in[2 * k]->cols);
     }
-    return chain_rows * (columns > back ? columns : back) <= chain_most_slots;
+    return chain_rows * (columns > back ? columns : back) <= chain_most_slots();
 }
 
 void queue_linear(const wf_op *op) {

@@ -15,8 +15,10 @@
 #
 # Without BUDGET at full scale: 75,000 updates a run on karhunen, 200,000 on MNIST. With BUDGET=SECONDS for everything asked
 # for, an update is timed and the updates of a run follow from the experiment's share of the time; every run's recipe.conf
-# has them. Then a run begins only while its estimate still fits, and what was left out is said. A finished run is not done
-# again: the same call goes on where an earlier one stopped.
+# has them. Then a run begins only while its estimate still fits, and what was left out is said. A finished run (one with an
+# eval.json) is kept as it is, whatever its settings; an unfinished one is made again where its settings differ. So with BUDGET
+# the runs of two calls may differ in train.updates: give the second another OUT where they are to be compared. The script
+# ends with 1 when a run failed.
 #
 #   WEFT   the program (build/weft)             DEVICE  cuda or cpu (cuda)       JOBS   runs side by side (1)
 #   OUT    where all goes (runs/experiments)    COUNT   networks drawn (100)     SETTINGS  for every run: "model.node=32 ..."
@@ -44,11 +46,17 @@ export STUDY_BEGAN="${STUDY_BEGAN:-$(date +%s)}"
 elapsed() { echo $(($(date +%s) - STUDY_BEGAN)); }
 note() { echo "[$(elapsed) s] $*"; }
 left() { echo $((${BUDGET:-1000000000} - $(elapsed))); }
+stop() { note "$*" >&2 && exit 1; }
+failed() { note "FAILED $*" >&2 && : >"$out/failed"; }
 
 # One run: NAME ESTIMATE RECIPE [SECTION.KEY=VALUE ...]
 one() {
     name=$1 estimate=$2 recipe=$3
     shift 3
+    if [ -f "$out/$name/eval.json" ]; then
+        note "$name: done before"
+        return
+    fi
     if [ "$(left)" -lt $((estimate + ${RESERVE:-0})) ]; then
         note "left out: $name, $estimate s, with $(left) s to go"
         return
@@ -56,16 +64,16 @@ one() {
     for setting in sample.count="${COUNT:-100}" train.batch="$batch" ${SETTINGS:-} "$@"; do set -- "$@" --set "$setting"; done
     while [ "$1" != --set ]; do shift; done
     begin=$(date +%s)
-    if "$weft" run "$recipes/$recipe" -o "$out/$name" --device "$device" --threads "${THREADS:-0}" -q "$@" \
+    if "$weft" run "$recipes/$recipe" -o "$out/$name" --device "$device" --threads "${THREADS:-0}" -q --redo "$@" \
         >"$out/$name.txt" 2>&1; then
         note "$name: $(($(date +%s) - begin)) s"
     else
-        note "FAILED $name: $(tail -n 1 "$out/$name.txt")"
+        failed "$name: $(tail -n 1 "$out/$name.txt")"
     fi
 }
 
 # Runs from stdin, one a line, in that order.
-together() { xargs -P "$jobs" -L 1 "$0" one; }
+together() { xargs -r -P "$jobs" -L 1 "$0" one; }
 
 # The table of runs NAME ..., and their rows for programs.
 table() {
@@ -75,7 +83,7 @@ table() {
 }
 
 # Milliseconds of an update when COPIES runs go side by side, divided by their number: COPIES RECIPE COLLECTION
-# [SECTION.KEY=VALUE ...]; from the logs, without their first lines.
+# [SECTION.KEY=VALUE ...]; from the logs, without their first lines. Nothing where a run failed.
 milliseconds() {
     copies=$1 recipe=$2 zoo=$3
     shift 3
@@ -87,9 +95,10 @@ milliseconds() {
     done
     wait
     for copy in $(seq "$copies"); do
+        [ -f "$out/timed-$copy.safetensors.log.jsonl" ] || continue
         sed 's/.*"seconds"://; s/[,}].*//' "$out/timed-$copy.safetensors.log.jsonl" |
-            awk 'NR == 1 { first = $1 } { last = $1 } END { print (NR > 1 ? 100 * (last - first) / (NR - 1) : 1000) }'
-    done | awk '{ sum += $1 } END { print sum / NR / NR }'
+            awk 'NR == 1 { first = $1 } { last = $1 } END { if (NR > 0) print (NR > 1 ? 100 * (last - first) / (NR - 1) : 1000) }'
+    done | awk -v copies="$copies" '{ sum += $1 } END { if (NR > 0 && NR == copies) print sum / NR / NR }'
     rm -f "$out"/timed-*
 }
 
@@ -122,11 +131,13 @@ need_karhunen() {
     collection karhunen.conf karhunen "$karhunen"
     k="zoo.path=$out/karhunen.safetensors zoo.held_out_path=$out/karhunen-held-out.safetensors eval.controls=no"
     [ -n "${k_ms:-}" ] || k_ms=$(milliseconds "$jobs" karhunen.conf "$out/karhunen.safetensors" train.limit="$middle")
+    [ -n "$k_ms" ] || stop "karhunen: the timed training failed"
 }
 need_mnist() {
     collection mnist.conf mnist "$mnist"
     m="zoo.path=$out/mnist.safetensors zoo.held_out_path=$out/mnist-held-out.safetensors"
     [ -n "${m_ms:-}" ] || m_ms=$(milliseconds 1 mnist.conf "$out/mnist.safetensors")
+    [ -n "$m_ms" ] || stop "mnist: the timed training failed"
 }
 # ablations, alignment and leads vary one run, `base`, so all are made with the updates that fit them together. Each names it
 # first: it is made once.
@@ -171,7 +182,9 @@ run_sweep() {
 
 run_lstar() {
     need_karhunen
-    plan 3 "$(milliseconds "$jobs" karhunen-paper.conf "$out/karhunen.safetensors")" 3 75000
+    lstar_ms=$(milliseconds "$jobs" karhunen-paper.conf "$out/karhunen.safetensors")
+    [ -n "$lstar_ms" ] || stop "lstar: the timed training failed"
+    plan 3 "$lstar_ms" 3 75000
     for n in "$karhunen" 1500 100; do
         [ "$n" -le "$karhunen" ] && echo "lstar-$n $estimate karhunen-paper.conf $k train.limit=$n train.updates=$updates"
     done | together
@@ -252,17 +265,22 @@ run_mnist_ablations() {
 # Updates that take as long as the base's, each timed alone: SECTION.KEY=VALUE ...
 as_long() {
     ms=$(milliseconds 1 karhunen.conf "$out/karhunen.safetensors" train.limit="$middle" "$@")
+    [ -n "$ms" ] || stop "leads: the timed training with $* failed"
     awk -v updates="$base_updates" -v base="$alone" -v ms="$ms" 'BEGIN { print int(updates * base / ms) }'
 }
 width() { echo "model.node=$1 model.edge=$1 model.time=$1"; }
 run_leads() {
     need_base
     alone=$(milliseconds 1 karhunen.conf "$out/karhunen.safetensors" train.limit="$middle")
+    [ -n "$alone" ] || stop "leads: the timed training failed"
     quarter=$((batch / 4)) half=$((batch / 2))
     # Timed before any of them runs.
-    quarter_updates=$(as_long train.batch=$quarter) half_updates=$(as_long train.batch=$half)
+    quarter_updates=$(as_long train.batch=$quarter) || exit 1
+    half_updates=$(as_long train.batch=$half) || exit 1
     # shellcheck disable=SC2046
-    wide_updates=$(as_long $(width 128)) narrow_updates=$(as_long $(width 32))
+    wide_updates=$(as_long $(width 128)) || exit 1
+    # shellcheck disable=SC2046
+    narrow_updates=$(as_long $(width 32)) || exit 1
     {
         echo "base $base"
         echo "lead-batch$quarter $base train.batch=$quarter train.updates=$quarter_updates"
@@ -282,8 +300,13 @@ schedule() {
     name=$1:$4${5:+:$5} refine=${5:+--refine $5}
     if [ "$(left)" -lt 3 ]; then note "left out: $name" >&2 && return; fi
     # shellcheck disable=SC2086
-    "$weft" sample "$3" -n "${COUNT:-100}" --solver euler --steps "$4" $refine -o "$out/$name.safetensors" --device "$device" -q >/dev/null || return
-    row=$("$weft" eval --zoo "$out/$1.safetensors" --nets "$out/$name.safetensors" --data "$recipes/$2" --name "$name" --device "$device" -q --json)
+    if ! "$weft" sample "$3" -n "${COUNT:-100}" --solver euler --steps "$4" $refine -o "$out/$name.safetensors" \
+        --device "$device" -q >/dev/null ||
+        ! row=$("$weft" eval --zoo "$out/$1.safetensors" --nets "$out/$name.safetensors" --data "$recipes/$2" --name "$name" \
+            --device "$device" -q --json); then
+        failed "$name"
+        return
+    fi
     printf '%s\n' "$(echo "$row" | tr -d '\n' | tr -s ' ')" # in one piece: others write to the same file
 }
 schedules() { # COLLECTION RECIPE FLOW
@@ -305,9 +328,12 @@ run_refinement() {
     {
         [ -z "$run" ] || schedules karhunen karhunen.conf "${run}flow.safetensors"
         [ ! -f "$out/mnist/eval.json" ] || schedules mnist mnist.conf "$out/mnist/flow.safetensors"
-    } | xargs -P "$jobs" -L 1 "$0" schedule >"$out/refinement.jsonl"
+    } | xargs -r -P "$jobs" -L 1 "$0" schedule >"$out/refinement.jsonl"
     echo "networks: accuracy, error-IoU, WCS, JWS, WCS within, nearer than 99 % of trained ones"
-    sed 's/.*"name": "\([^"]*\)".*"accuracy_mean": \([0-9.]*\).*"iou_mean": \([0-9.]*\).*"wcs_mean": \([0-9.]*\).*"jws": \([0-9.]*\).*"diversity_wcs_mean": \([0-9.]*\).*"novelty": { "n": [0-9]*, "wcs".*"at_99th_percentile": \([0-9]*\) }, "iou".*/\1 \2 \3 \4 \5 \6 \7/' "$out/refinement.jsonl"
+    number='\([0-9.]*\)'
+    scores='.*"name": "\([^"]*\)".*"accuracy_mean": '$number'.*"iou_mean": '$number'.*"wcs_mean": '$number'.*"jws": '$number
+    near='.*"diversity_wcs_mean": '$number'.*"novelty": { "n": [0-9]*, "wcs".*"at_99th_percentile": '$number' }, "iou".*'
+    sed "s/$scores$near/\1 \2 \3 \4 \5 \6 \7/" "$out/refinement.jsonl"
 }
 
 if [ "${1:-}" = one ] || [ "${1:-}" = schedule ]; then
@@ -315,6 +341,7 @@ if [ "${1:-}" = one ] || [ "${1:-}" = schedule ]; then
     exit 0
 fi
 mkdir -p "$out"
+rm -f "$out/failed"
 if [ "$jobs" -gt 1 ] && [ "$device" = cuda ] && command -v nvidia-cuda-mps-control >/dev/null; then
     CUDA_MPS_PIPE_DIRECTORY=$(cd "$out" && pwd)/mps
     export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY="$CUDA_MPS_PIPE_DIRECTORY"
@@ -342,3 +369,4 @@ while [ $# -gt 0 ]; do
     shift
 done
 note "done"
+[ ! -e "$out/failed" ] || stop "a run failed: see FAILED above"

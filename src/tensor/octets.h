@@ -14,7 +14,7 @@
  *     pair p = (4c + w) * steps + t,   octets 2p and 2p + 1
  * That is part->octets. part->lines are the same for kernels whose warpgroup sums towards a as a whole: a chunk is one
  * strand, at step t of it the warpgroup takes the pairs p = c * steps + 4t + 0..3, one a warp (behind the strand's last:
- * none). Runs are longer, so there are fewer slots. lines[0] is cut for two warpgroups a multiprocessor.
+ * none). Runs are longer, so there are fewer slots. They are cut for two warpgroups a multiprocessor.
  * part->strands are like part->octets, with longer runs; [0] is cut for four warpgroups a multiprocessor, [1] for three.
  *
  * Sums over edges leave the kernel as slots, rows of one buffer (wf_octets_slots(o), width):
@@ -37,8 +37,8 @@ enum {
     WF_OCTET_CHUNKS = 528,
     /* Of lines: pairs of a run. Chunks of lines and of strands at most: two and three warpgroups a multiprocessor. */
     WF_OCTET_LINE_RUN = 8,
-    WF_OCTET_LINES_OF_2 = 264,
-    WF_OCTET_LINES_OF_3 = 396,
+    WF_OCTET_LINES = 264,
+    WF_OCTET_STRANDS_OF_3 = 396,
     /* Of strands: pairs of a run, so that few strands stay short: a layer of 64 inputs and a bias is 33 pairs. */
     WF_OCTET_STRAND_RUN_OF_4 = 5,
     WF_OCTET_STRAND_RUN_OF_3 = 7

@@ -52,7 +52,7 @@ typedef struct wf_part {
     int n_blocks, n_folds;
     size_t first_node, first_edge, first_param;
     const void *degree; /* [n_nodes] of the tape's type */
-    const struct wf_octets *octets, *lines[1],
+    const struct wf_octets *octets, *lines,
         *strands[2]; /* tensor/octets.h; only for backends that ask for them */
 } wf_part;
 

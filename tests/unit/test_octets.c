@@ -179,8 +179,8 @@ static const wf_octets *check(parts *p) {
     assert_true(o->n_chunks <= WF_OCTET_CHUNKS);
     check_cover(p, o);
     check_sums(p, o);
-    const wf_octets *tables[] = {p->part.lines[0], p->part.strands[0], p->part.strands[1]};
-    const int most[] = {WF_OCTET_LINES_OF_2, WF_OCTET_CHUNKS, WF_OCTET_LINES_OF_3};
+    const wf_octets *tables[] = {p->part.lines, p->part.strands[0], p->part.strands[1]};
+    const int most[] = {WF_OCTET_LINES, WF_OCTET_CHUNKS, WF_OCTET_STRANDS_OF_3};
     for (int k = 0; k < 3; k++) {
         const wf_octets *table = tables[k];
         int strands = k == 0 ? 1 : WF_OCTET_WARPS;

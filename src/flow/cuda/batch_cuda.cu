@@ -8,6 +8,7 @@
  *           compare 33 us (75 %); 256 karhunen networks: 8.2, 5.5 and 6.1 us
  * tried     four neighbours a thread without shared memory: draw 79 us */
 #include "flow/cuda/batch_cuda.cuh"
+#include "flow/cuda/cta_sum.cuh"
 
 namespace wf_batch_gpu {
 namespace {
@@ -173,16 +174,6 @@ __global__ void __launch_bounds__(threads) interpolate_kernel(batch b) {
     }
 }
 
-__device__ double cta_sum(double value) {
-    __shared__ double warp_sum[threads / 32];
-    for (int lane = 16; lane > 0; lane /= 2) value += __shfl_down_sync(~0u, value, lane);
-    if (threadIdx.x % 32 == 0) warp_sum[threadIdx.x / 32] = value;
-    __syncthreads();
-    double sum = 0;
-    for (int k = 0; k < threads / 32; k++) sum += warp_sum[k];
-    return sum;
-}
-
 __global__ void __launch_bounds__(threads) compare_kernel(batch b) {
     uint32_t place = blockIdx.y, start = b.param_start[place];
     uint32_t n = b.param_start[place + 1] - start;
@@ -197,7 +188,7 @@ __global__ void __launch_bounds__(threads) compare_kernel(batch b) {
         b.df[at] = slope * difference;
         sum += (double)difference * (double)difference;
     }
-    sum = cta_sum(sum);
+    sum = cta_sum<threads>(sum);
     if (threadIdx.x == 0) b.terms[place * gridDim.x + blockIdx.x] = sum / (double)n / b.networks;
 }
 

@@ -3,6 +3,7 @@
  * combine   one CTA per row and piece of it: reads y and the stages with a weight, writes one array. Bandwidth bound
  * norms, errors, find_bad   one CTA per row; a thread's share and the CTA's tree are added in fixed order
  * What is per row (steps, norms) is host memory: small copies on the same stream, and a wait where a norm is asked for. */
+#include "flow/cuda/cta_sum.cuh"
 #include "flow/cuda/ode_cuda.h"
 
 extern "C" {
@@ -50,16 +51,6 @@ wf_status rows_down(wf_ctx *ctx, const double *device, int rows, double *host) {
     return WF_OK;
 }
 
-__device__ double cta_sum(double value) {
-    __shared__ double warp_sum[threads / 32];
-    for (int lane = 16; lane > 0; lane /= 2) value += __shfl_down_sync(~0u, value, lane);
-    if (threadIdx.x % 32 == 0) warp_sum[threadIdx.x / 32] = value;
-    __syncthreads();
-    double sum = 0;
-    for (int k = 0; k < threads / 32; k++) sum += warp_sum[k];
-    return sum;
-}
-
 __global__ void __launch_bounds__(threads)
     combine_kernel(size_t dim, const double *y, stages s, const double *h, double *out) {
     size_t row = blockIdx.y, start = row * dim, end = (blockIdx.x + 1) * (size_t)piece;
@@ -82,7 +73,7 @@ __global__ void __launch_bounds__(threads)
         double scaled = x[i] / (atol + rtol * fabs(y[i]));
         sum += scaled * scaled;
     }
-    sum = cta_sum(sum);
+    sum = cta_sum<threads>(sum);
     if (threadIdx.x == 0) out[row] = sqrt(sum / (double)dim);
 }
 
@@ -98,7 +89,7 @@ __global__ void __launch_bounds__(threads)
         double scaled = h[row] * error / (atol + rtol * size);
         sum += scaled * scaled + 0 * next[i]; /* not finite when next is not */
     }
-    sum = cta_sum(sum);
+    sum = cta_sum<threads>(sum);
     if (threadIdx.x == 0) out[row] = isfinite(sum) ? sqrt(sum / (double)dim) : NAN;
 }
 
@@ -106,7 +97,7 @@ __global__ void __launch_bounds__(threads) finite_kernel(size_t dim, const doubl
     size_t row = blockIdx.x, start = row * dim;
     double sum = 0;
     for (size_t i = start + threadIdx.x; i < start + dim; i += threads) sum += 0 * y[i];
-    sum = cta_sum(sum);
+    sum = cta_sum<threads>(sum);
     if (threadIdx.x == 0) out[row] = sum;
 }
 

@@ -23,17 +23,6 @@ namespace {
 enum { staged_pitch = 40, staged_columns = 32 };
 
 /* --- products ------------------------------------------------------------------------------------------------ */
-template <bool transposed> __device__ inline void matrices(uint32_t (&to)[4], uint32_t at) {
-    if (transposed)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(at));
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(at));
-}
-
 /* 64 columns of a left operand that lies in memory, on their way to `staged` as bf16: a lane has four of every other row. */
 struct left_reader {
     float4 held[8];
@@ -71,7 +60,7 @@ __device__ inline void multiply_tiles(float (&sum)[Sums][4], uint32_t left, uint
 #pragma unroll 2
     for (int kk = 0; kk < steps; kk++) {
         uint32_t a[4], b[4];
-        matrices<false>(a, left + (uint32_t)(16 * ((2 * kk + lane / 16) ^ turn)));
+        load_matrices<false>(a, left + (uint32_t)(16 * ((2 * kk + lane / 16) ^ turn)));
         uint32_t line =
             own + (uint32_t)(transposed ? kk * 2048 : 16 * ((2 * kk + lane / 8 % 2) ^ turn));
 #pragma unroll
@@ -81,7 +70,7 @@ __device__ inline void multiply_tiles(float (&sum)[Sums][4], uint32_t left, uint
             uint32_t place =
                 (j < 4 ? first : second) + line +
                 (uint32_t)(transposed ? 16 * ((2 * col + lane / 16) ^ turn) : col * 2048);
-            matrices<transposed>(b, place);
+            load_matrices<transposed>(b, place);
             multiply_add(sum[2 * j], a, b[0], b[1]);
             multiply_add(sum[2 * j + 1], a, b[2], b[3]);
         }

@@ -18,9 +18,7 @@ __device__ inline uint32_t pair(float low, float high) {
     return *(uint32_t *)&two;
 }
 
-template <bool transposed>
-__device__ inline void load_matrices(uint32_t (&to)[4], const __nv_bfloat16 *from) {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(from);
+template <bool transposed> __device__ inline void load_matrices(uint32_t (&to)[4], uint32_t at) {
     if (transposed)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                      : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -29,6 +27,11 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const __nv_bfloat16 *fro
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                      : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                      : "r"(at));
+}
+
+template <bool transposed>
+__device__ inline void load_matrices(uint32_t (&to)[4], const __nv_bfloat16 *from) {
+    load_matrices<transposed>(to, (uint32_t)__cvta_generic_to_shared(from));
 }
 
 __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,

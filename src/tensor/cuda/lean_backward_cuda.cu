@@ -687,7 +687,7 @@ bool launch_strips(const lean_gradient &p, bool gelu, int blocks, float *dw1, fl
 template <int D, int Q> bool finish_rows(const wf_op *op, const lean_gradient &p, wf_arena *arena) {
     const wf_tensor *modulation = op->in[1];
     const wf_part *part = op->part;
-    const wf_octets *lines = part->lines[0];
+    const wf_octets *lines = part->lines;
     const int kinds = layout<D, Q, 0>::kinds;
     float *to = wanted(modulation) ? grad_of(modulation) + op->column : NULL;
     if constexpr (Q == 1) {
@@ -711,7 +711,7 @@ template <int D, int Q> bool finish_rows(const wf_op *op, const lean_gradient &p
 }
 
 template <int D, int Q> bool backward(const wf_op *op, lean_gradient p, wf_arena *arena) {
-    const wf_octets *lines = op->part->lines[0];
+    const wf_octets *lines = op->part->lines;
     const wf_tensor *w1 = op->in[4], *w2 = op->in[5], *tables[2] = {op->in[2], op->in[3]};
     int hidden = p.f.messages + 2 * D, most = processor_count() / Q;
     int blocks = (lines->n_chunks + groups - 1) / groups;
@@ -742,7 +742,7 @@ template <int D, int Q> bool backward(const wf_op *op, lean_gradient p, wf_arena
 bool lean_fused_backward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *mean = op->out[1], *to[2] = {op->out[2], op->out[3]};
     int de = op->in[0]->cols, messages = to[0] == NULL ? 0 : op->in[4]->rows - 2 * de;
-    lean_gradient p = {lean_operands(op, op->part->lines[0], messages)};
+    lean_gradient p = {lean_operands(op, op->part->lines, messages)};
     p.f.out = grad_of(op->out[0]);
     for (int k = 0; k < 2 && messages > 0; k++) p.dto[k] = grad_of(to[k]);
     if (messages > 0) p.ld_dto = to[0]->ld;

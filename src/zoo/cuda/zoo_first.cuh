@@ -8,9 +8,14 @@
 #ifndef WF_ZOO_FIRST_CUH
 #define WF_ZOO_FIRST_CUH
 
+#include "tensor/cuda/mma.cuh"
 #include "zoo/cuda/zoo_wide.cuh"
 
 namespace zoo_gpu {
+
+using wf_gpu::mma::load_matrices;
+using wf_gpu::mma::load_transposed;
+using wf_gpu::mma::pack;
 
 enum { group = 32 }; /* examples whose z a warp holds at once */
 
@@ -29,26 +34,6 @@ __device__ inline void mma8(float (&d)[4], const uint32_t (&a)[4], uint32_t b0) 
         "{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(b0));
-}
-
-__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-__device__ inline void load_transposed(uint32_t (&r)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-__device__ inline uint32_t pack(float low, float high) {
-    uint32_t r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
 }
 
 /* Two floats as bf16 pairs whose sum has 16 bits or more. */

@@ -27,12 +27,12 @@ CFLAGS += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 LDFLAGS += -fsanitize=$(SAN)
 endif
 
-# CUDA: built when nvcc is there (NVCC= leaves it out, CUDA_ARCH=90a builds for that card alone); each cuda/ folder has an absent.c for builds without it.
+# CUDA: built when nvcc is there (NVCC= leaves it out, CUDA_ARCH=90a builds for that card alone, 80/90 has later cards run the code of sm_80); each cuda/ folder has an absent.c for builds without it.
 ifeq ($(SAN),)
 NVCC ?= $(shell command -v nvcc 2>/dev/null)
 endif
 CUDA_ARCH ?= 80 90a
-NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(word 1,$(subst /, ,$(a))),code=sm_$(lastword $(subst /, ,$(a)))) \
               -Xcompiler -fPIC,-Wall,-fvisibility=hidden
 
 # variant = instruction set and type

@@ -6,6 +6,7 @@
 #include "weft/zoo.h"
 
 #include <math.h>
+#include <unistd.h>
 
 static wf_ctx *device_ctx(wf_device device) {
     wf_ctx_desc desc = {.threads = 2, .device = device};
@@ -178,7 +179,8 @@ static trained train_both(const char *arch, const char *set, const wf_zoo_desc *
     trained both = {0};
     wf_data_desc built_in = wf_data_desc_default();
     built_in.name = set;
-    char path[64] = "/tmp/weft-test-zoo-cuda.safetensors";
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/weft-test-zoo-cuda-%d.safetensors", (int)getpid());
     for (int d = 0; d < 2; d++) {
         wf_ctx *ctx = device_ctx(d ? WF_DEVICE_CUDA : WF_DEVICE_CPU);
         wf_graph *graph = NULL;

@@ -194,14 +194,6 @@ struct engine {
     size_t error_bytes;
 };
 
-bool can_cluster() {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major >= 9;
-}
-
 wf_status choose_kernel(engine *e) {
     const wf_zoo_chain *chain = e->host->chain;
     if (chain->n_layers > max_layers)

@@ -276,7 +276,8 @@ __device__ inline void layer_gradient(const gpu_layer &layer, const float *input
     bias_gradient(layer, work, rows_used, add, gradient);
 }
 
-/* Logits to their gradient, eight lanes an example. Rows beyond rows_used get zero. Whole warps call. */
+/* Logits to their gradient, eight lanes an example. Rows beyond rows_used get zero. Whole warps call: lanes behind the last
+ * row take part in the shuffles alone. */
 __device__ inline void loss_gradient(const gpu_plan &plan, const int32_t *labels, int rows_used,
                                      int batch, float *work) {
     const gpu_layer &layer = plan.layer[plan.n_layers - 1];
@@ -285,11 +286,12 @@ __device__ inline void loss_gradient(const gpu_plan &plan, const int32_t *labels
           on = (1 - plan.smoothing) * each;
     for (int first = 0; first < plan.rows; first += blockDim.x / 8) {
         int row = first + threadIdx.x / 8;
-        float *z = work + layer.output + min(row, plan.rows - 1) * layer.stride_out;
+        int classes = row < plan.rows ? plan.classes : 0;
+        float *z = work + layer.output + row * layer.stride_out;
         float top = -INFINITY, total = 0;
-        for (int c = lane; c < plan.classes; c += 8) top = fmaxf(top, z[c]);
+        for (int c = lane; c < classes; c += 8) top = fmaxf(top, z[c]);
         for (int d = 1; d < 8; d *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
-        for (int c = lane; c < plan.classes; c += 8) total += expf(z[c] - top);
+        for (int c = lane; c < classes; c += 8) total += expf(z[c] - top);
         for (int d = 1; d < 8; d *= 2) total += __shfl_xor_sync(0xffffffffu, total, d);
         float factor = each / total;
         if (row >= plan.rows) continue;

@@ -346,6 +346,12 @@ void lay_out_wide(wide_plan *plan, const shape &of, int ranks, int rows) {
 
 } // namespace
 
+bool can_cluster() {
+    cudaFuncAttributes made;
+    return cudaFuncGetAttributes(&made, (const void *)split_inputs) == cudaSuccess &&
+           made.ptxVersion >= 90;
+}
+
 bool wide_choose(wide_plan *plan, bool clusters) {
     const gpu_layer &first = plan->rest.layer[0];
     for (const shape &of : shapes) {

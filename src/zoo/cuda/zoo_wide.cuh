@@ -27,6 +27,8 @@ struct wide_plan {
 };
 
 /* Chooses tiles, C and R; false: no shape of this kernel holds such a network. clusters: C > 1 is possible. */
+/* Whether the code that runs here was made for clusters: on a later card it may be that of sm_80. */
+bool can_cluster();
 bool wide_choose(wide_plan *plan, bool clusters);
 
 cudaError_t wide_launch(const wide_plan &plan, const gpu_networks &networks, size_t count,

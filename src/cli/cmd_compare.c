@@ -159,6 +159,15 @@ static void describe(const comparison *c, const compared *run, const char *but, 
     }
 }
 
+/* Whether two runs differ in nothing but --over. */
+static bool alike(const comparison *c, const compared *a, const compared *b) {
+    for (int i = 0; i < c->n_keys; i++)
+        if (strcmp(c->keys[i], c->over) != 0 &&
+            strcmp(setting(a, c->keys[i]), setting(b, c->keys[i])) != 0)
+            return false;
+    return true;
+}
+
 /* --- rows --------------------------------------------------------------------------------------- */
 
 static const json_t *row_named(const compared *run, const char *name) {
@@ -243,16 +252,18 @@ static void add_point(comparison *c, double x, const wf_eval_row *row) {
 }
 
 /* The runs that differ from run `first` in nothing but --over. */
-static wf_status own_series(comparison *c, int first, const char *others, const struct kind *kind) {
-    char name[256], theirs[1024];
+static wf_status own_series(comparison *c, int first, const struct kind *kind) {
+    char name[256], others[201];
     bool begun =
         false; /* runs may lack the row: without refinement there is none that is refined */
-    snprintf(name, sizeof name, "%.200s%s%s", others, others[0] != '\0' ? ", " : "", kind->name);
+    describe(c, &c->runs[first], c->over, others, sizeof others);
+    snprintf(name, sizeof name, "%s%s%s", others, others[0] != '\0' ? ", " : "", kind->name);
     for (int i = first; i < c->n_runs; i++) {
         wf_eval_row row;
         const json_t *json = row_named(&c->runs[i], kind->row);
-        describe(c, &c->runs[i], c->over, theirs, sizeof theirs);
-        if (json == NULL || strcmp(theirs, others) != 0 || !cli_row_from_json(json, &row)) continue;
+        if (json == NULL || !alike(c, &c->runs[first], &c->runs[i]) ||
+            !cli_row_from_json(json, &row))
+            continue;
         if (!begun) CLI_TRY(begin_series(c, name, false));
         begun = true;
         add_point(c, c->runs[i].at, &row);
@@ -297,14 +308,9 @@ static wf_status make_series(comparison *c) {
     c->rows = calloc(room, sizeof *c->rows);
     if (c->x == NULL || c->rows == NULL) return cli_fail(c->app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; i < c->n_runs; i++) {
-        char others[1024], earlier[1024];
         bool seen = false;
-        describe(c, &c->runs[i], c->over, others, sizeof others);
-        for (int k = 0; k < i; k++) {
-            describe(c, &c->runs[k], c->over, earlier, sizeof earlier);
-            seen |= strcmp(earlier, others) == 0;
-        }
-        for (int k = 0; k < most_kinds && !seen; k++) CLI_TRY(own_series(c, i, others, &kinds[k]));
+        for (int k = 0; k < i; k++) seen |= alike(c, &c->runs[i], &c->runs[k]);
+        for (int k = 0; k < most_kinds && !seen; k++) CLI_TRY(own_series(c, i, &kinds[k]));
     }
     return published_series(c);
 }

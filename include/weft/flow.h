@@ -28,7 +28,7 @@ typedef enum wf_optimizer {
     WF_OPT_ADAMW,
     WF_OPT_MUON
 } wf_optimizer; /* MUON: blocks' matrices; AdamW on the rest */
-typedef enum wf_time_law { WF_TIME_UNIFORM, WF_TIME_LOGIT_NORMAL } wf_time_law;
+typedef enum wf_time_law { WF_TIME_UNIFORM, WF_TIME_LOGIT_NORMAL, WF_TIME_LATE } wf_time_law;
 typedef enum wf_kept { WF_KEPT_EMA, WF_KEPT_FINAL, WF_KEPT_BEST } wf_kept;
 /* Whose mean and standard deviation: those of all collections of an architecture together, or each one's own. */
 typedef enum wf_normalise_by {
@@ -50,7 +50,7 @@ typedef struct wf_fit_desc {
     double source_std;    /* 1 */
     double path_noise;    /* 0 */
     size_t noise_table;   /* w0 is one of so many vectors drawn once; 0: fresh every time */
-    wf_time_law time_law; /* LOGIT_NORMAL: t = sigmoid of a normal deviate */
+    wf_time_law time_law; /* LOGIT_NORMAL: t = sigmoid of a normal deviate; LATE: of density 2t */
     double cond_drop;     /* probability of the learned null */
     /* optimiser */
     wf_optimizer optimizer;

@@ -378,6 +378,7 @@ typedef struct fill_call {
 
 static float draw_time(const wf_draw *draw, wf_rng *rng) {
     if (draw->time_law == WF_TIME_UNIFORM) return wf_rng_uniform(rng);
+    if (draw->time_law == WF_TIME_LATE) return fmaxf(wf_rng_uniform(rng), wf_rng_uniform(rng));
     uint32_t a = wf_rng_u32(rng), b = wf_rng_u32(rng);
     float deviate, other;
     wf_box_muller(a, b, &deviate, &other);

@@ -156,6 +156,8 @@ static void draws_have_the_same_bits(void **state) {
     fit.time_law = WF_TIME_LOGIT_NORMAL;
     fit.source_std = 1.5;
     compare_draws(1, fit);
+    fit.time_law = WF_TIME_LATE;
+    compare_draws(1, fit);
     fit = short_fit();
     fit.coupling = WF_COUPLING_INDEPENDENT;
     fit.path_noise = 0.25;

@@ -36,6 +36,7 @@ __device__ scales path_at(const batch &b, double t) {
 
 __device__ float draw_time(const batch &b, wf_rng *rng) {
     if (b.time_law == WF_TIME_UNIFORM) return wf_rng_uniform(rng);
+    if (b.time_law == WF_TIME_LATE) return fmaxf(wf_rng_uniform(rng), wf_rng_uniform(rng));
     uint32_t first = wf_rng_u32(rng), second = wf_rng_u32(rng);
     float deviate, other;
     wf_box_muller(first, second, &deviate, &other);

@@ -1,6 +1,6 @@
 /* cuda_loop: what an update costs on the GPU beside its field: draw, loss, optimiser, matching.
  *
- *     cuda_loop [CASE...]      of karhunen-lean karhunen-lstar mnist-lean mnist-lstar; all without
+ *     cuda_loop [CASE...]      of karhunen-lean karhunen-lstar mnist-lean mnist-lstar; all without. CASE:B: B networks, not 256
  *     cuda_loop profile CASE   two updates with Muon and matched noise, for a profiler */
 #include "base/random.h"
 #include "flow/cuda/fit_cuda.h"
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { batch = 256 };
-static int rounds = 3;
+enum { most_networks = 1024 };
+static int batch, rounds = 3;
 static size_t repeats = 12;
 
 static void check(wf_ctx *ctx, wf_status status) {
@@ -88,7 +88,7 @@ static double time_field(wf_ctx *ctx, const wf_velocity *velocity, const wf_stoc
                          bool fast) {
     wf_arena arena = {0};
     wf_batch shape;
-    const wf_graph *graphs[batch];
+    const wf_graph *graphs[most_networks];
     for (int b = 0; b < batch; b++) graphs[b] = stocks->stocks[0].graph;
     check(ctx, wf_batch_build(ctx, &arena, graphs, batch, &shape));
     gmn_cuda *program;
@@ -114,7 +114,7 @@ static double time_field(wf_ctx *ctx, const wf_velocity *velocity, const wf_stoc
 /* Milliseconds a batch of relabellings takes the host's threads. */
 static double time_matching(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *fit) {
     size_t units = wf_match_units(stocks), updates = 40;
-    uint32_t *memory = calloc(updates * batch * units, sizeof *memory);
+    uint32_t *memory = calloc(updates * (size_t)batch * units, sizeof *memory);
     wf_match_ahead *ahead;
     double start = wf_seconds();
     check(ctx, wf_match_ahead_start(ctx, stocks, fit, 0, updates, memory, updates, &ahead));
@@ -127,6 +127,12 @@ static double time_matching(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_d
 
 static void run_case(wf_ctx *ctx, const char *name) {
     bool mnist = strncmp(name, "mnist", 5) == 0, lstar = strstr(name, "lstar") != NULL;
+    const char *colon = strchr(name, ':');
+    batch = colon == NULL ? 256 : atoi(colon + 1);
+    if (batch < 1 || batch > most_networks) {
+        fprintf(stderr, "cuda_loop: %s: a batch has 1 to %d networks\n", name, most_networks);
+        exit(1);
+    }
     wf_field_desc field = wf_field_desc_default();
     field.layout = lstar ? WF_LAYOUT_LSTAR : WF_LAYOUT_LEAN;
     if (mnist) field.node = field.edge = field.time = 128, field.fold_rows = 785;
@@ -134,7 +140,7 @@ static void run_case(wf_ctx *ctx, const char *name) {
     check(ctx, wf_velocity_gmn(ctx, NULL, &field, 0, &velocity));
     wf_stocks stocks = make_stocks(ctx, mnist);
     wf_fit_desc fit = wf_fit_desc_default();
-    fit.batch = batch;
+    fit.batch = (size_t)batch;
     fit.lr = 1e-4, fit.muon_lr = 1e-3;
     if (rounds == 0) { /* the profiler's */
         time_updates(ctx, &velocity, &stocks, fit, true);
@@ -163,7 +169,7 @@ int main(int argc, char **argv) {
     wf_ctx_desc desc = {.device = WF_DEVICE_CUDA};
     wf_ctx *ctx;
     if (wf_ctx_create(&desc, &ctx) != WF_OK) return 1;
-    printf("bf16, B = 256, ms     field    adamw +matched     muon +matched  matching   pairs/s "
+    printf("bf16, ms              field    adamw +matched     muon +matched  matching   pairs/s "
            "(%d threads)\n",
            wf_ctx_threads(ctx));
     if (argc == 3 && strcmp(argv[1], "profile") == 0) {

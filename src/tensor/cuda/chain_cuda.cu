@@ -77,12 +77,14 @@ __device__ inline void multiply_tiles(float (&sum)[Sums][4], uint32_t left, uint
     }
 }
 
-/* sum = columns n .. of the product, 8 * Sums of them; in a team, those of this warp: 16 * self behind n. */
-template <bool transposed, int Sums>
+/* sum = columns n .. of the product, 8 * Sums of them; in a team, those of this warp: 8 * Sums * self behind n. */
+template <bool transposed, int Sums, int Team>
 __device__ inline void multiply(float (&sum)[Sums][4], const chain_step &s, const warp_rows &v,
                                 weight_ring &ring, int n) {
+    enum { own = 8 * Sums };
     left_reader reader;
-    bool both = Sums != 8 && s.cols - n > tile_side, idle = n + 16 * v.self >= s.cols;
+    bool both = own * Team > tile_side && s.cols - n > tile_side;
+    bool idle = n + own * v.self >= s.cols;
     if (s.part[0].slot < 0) reader.fetch(s.part[0], v, 0);
 #pragma unroll 1
     for (int p = 0, k = 0; p < s.parts;) {
@@ -97,9 +99,10 @@ __device__ inline void multiply(float (&sum)[Sums][4], const chain_step &s, cons
         if (k >= part.k) k = 0, p++;
         if (p < s.parts && s.part[p].slot < 0) reader.fetch(s.part[p], v, k);
         uint32_t first = ring.take(), second = both ? ring.take_next() : first;
-        if (Sums == 2) first = v.self < 4 ? first : second;
-        if (Sums != 2 || !idle)
-            multiply_tiles<transposed>(sum, left, pitch, first, second, both, v.self % 4, steps);
+        if (Team > 1 && own * v.self >= tile_side) first = second;
+        if (Team == 1 || !idle)
+            multiply_tiles<transposed>(sum, left, pitch, first, second, both,
+                                       own * v.self % tile_side / 16, steps);
         ring.give_back();
         if (both) ring.give_back();
     }
@@ -239,30 +242,32 @@ __device__ inline void finish_backward(const chain_step &s, const warp_rows &v, 
     }
 }
 
-/* Sums: eights of columns that a warp adds up at once. More need registers, which leaves room for fewer warps. 2: a team of
- * eight warps shares 16 rows, and 128 columns at a time. */
-template <int Sums> struct shape {
+/* Sums: eights of columns that a warp adds up at once. Team: warps that share 16 rows; together they take `columns` at a time.
+ * Warps of a block, at most, with the one that fetches: 12 have 168 registers each, 16 have 128. A team of eight is for few
+ * rows, one to a block. */
+template <int Sums, int Team> struct shape {
     enum {
-        together = Sums == 2,
-        warps = together     ? 8
-                : Sums == 16 ? 11
-                             : 15,
-        columns = together ? 128 : 8 * Sums
+        columns = 8 * Sums * Team,
+        warps = Team == 8   ? 8
+                : Team == 4 ? 12
+                : Team == 2 ? 14
+                : Sums == 8 ? 15
+                            : 11
     };
 };
 
 /* One function for all products of a direction: the first warp that comes by has to wait for its instructions. */
-template <bool transposed, bool aligned, int Sums>
+template <bool transposed, bool aligned, int Sums, int Team>
 __device__ __forceinline__ void product(const chain_step &s, column_span span, const warp_rows &v,
                                         weight_ring &ring) {
     int lane = lane_here();
 #pragma unroll 1
-    for (int begin = span.begin; begin < span.end; begin += shape<Sums>::columns) {
+    for (int begin = span.begin; begin < span.end; begin += shape<Sums, Team>::columns) {
         float sum[Sums][4] = {};
         product_rows known;
-        int n = begin + 16 * v.self;
+        int n = begin + 8 * Sums * v.self;
         if (!transposed) known.look<aligned>(s, v, n);
-        multiply<transposed>(sum, s, v, ring, begin);
+        multiply<transposed, Sums, Team>(sum, s, v, ring, begin);
         __syncwarp();
 #pragma unroll 1
         for (int chunk = 0; 4 * chunk < Sums && n + staged_columns * chunk < s.cols; chunk++) {
@@ -275,7 +280,7 @@ __device__ __forceinline__ void product(const chain_step &s, column_span span, c
                     *(float2 *)(at + 8 * staged_pitch) = make_float2(sum[k][2], sum[k][3]);
                 }
             __syncwarp();
-            int end = Sums == 2 ? min(s.cols, n + 16) : s.cols;
+            int end = Team > 1 ? min(s.cols, n + 8 * Sums) : s.cols;
             if (transposed) finish_backward(s, v, n, chunk, end);
             else finish_forward<aligned>(s, v, known, n, chunk, end);
             __syncwarp();
@@ -290,8 +295,8 @@ enum {
     staged_bytes = chain_rows * staged_pitch * (int)sizeof(float)
 };
 
-template <int Sums>
-__global__ void __launch_bounds__(32 * (shape<Sums>::warps + 1), 1)
+template <int Sums, int Team>
+__global__ void __launch_bounds__(32 * (shape<Sums, Team>::warps + 1), 1)
     chain_kernel(const __grid_constant__ chain argument, int depth) {
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ chain c; /* read all the time, by indices */
@@ -299,33 +304,33 @@ __global__ void __launch_bounds__(32 * (shape<Sums>::warps + 1), 1)
                       sizeof(uint32_t));
     for (int at = (int)threadIdx.x; at < words; at += (int)blockDim.x)
         ((uint32_t *)&c)[at] = ((const uint32_t *)&argument)[at];
-    const bool together = shape<Sums>::together;
     int warps = (int)blockDim.x / 32 - 1, warp = (int)threadIdx.x / 32;
-    int first = (together ? (int)blockIdx.x : (int)blockIdx.x * warps + warp) * chain_rows;
+    int teams = warps / Team, team = warp / Team;
+    int first = ((int)blockIdx.x * teams + team) * chain_rows;
     weight_ring ring = {shared_place(memory + barrier_bytes), shared_place(memory), depth, 0, 0};
     if (threadIdx.x == 0) {
-        int tiles = (argument.rows + chain_rows - 1) / chain_rows;
-        ring.create(together ? warps : min(warps, tiles - (int)blockIdx.x * warps));
+        int groups = (argument.rows + chain_rows - 1) / chain_rows;
+        ring.create(Team * min(teams, groups - (int)blockIdx.x * teams));
     }
     __syncthreads();
     if (warp == warps) {
-        fetch_all(c, ring, shape<Sums>::columns);
+        fetch_all(c, ring, shape<Sums, Team>::columns);
         return;
     }
     if (first >= c.rows) return;
     uint32_t staged = ring.buffers + (uint32_t)(depth * tile_bytes + warp * staged_bytes);
     uint32_t slots = ring.buffers + (uint32_t)(depth * tile_bytes + warps * staged_bytes) +
-                     (together ? 0 : 2 * (uint32_t)(warp * c.slots));
-    warp_rows v = {first, c.rows, together ? warp : 0, together ? warps : 1, slots, staged};
+                     2 * (uint32_t)(team * c.slots);
+    warp_rows v = {first, c.rows, warp % Team, Team, slots, staged};
     for (int k = 0; k < c.count; k++) {
         const chain_step &s = c.step[k];
         uint32_t at = shared_place(&s);
         switch (s.kind) {
         case chain_product: {
-            column_span span = span_of(c, k, shape<Sums>::columns);
-            if (s.transposed) product<true, true, Sums>(s, span, v, ring);
-            else if (s.aligned) product<false, true, Sums>(s, span, v, ring);
-            else product<false, false, Sums>(s, span, v, ring);
+            column_span span = span_of(c, k, shape<Sums, Team>::columns);
+            if (s.transposed) product<true, true, Sums, Team>(s, span, v, ring);
+            else if (s.aligned) product<false, true, Sums, Team>(s, span, v, ring);
+            else product<false, false, Sums, Team>(s, span, v, ring);
             break;
         }
         case chain_norm:
@@ -340,7 +345,7 @@ __global__ void __launch_bounds__(32 * (shape<Sums>::warps + 1), 1)
             if (s.aligned) element_tile<true>(at, v);
             else element_tile<false>(at, v);
         }
-        if (together) asm volatile("bar.sync 1, %0;" ::"n"(32 * shape<Sums>::warps) : "memory");
+        if (Team > 1) asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(32 * Team) : "memory");
         else __syncwarp();
     }
 }
@@ -397,62 +402,62 @@ void count_tiles(const chain &c, int columns, int *tiles, int *spans) {
  * memory is left to kernels beside this one. */
 enum { shared_ring = 6, shortest_ring = 3 };
 int fixed_bytes() { return barrier_bytes + (int)sizeof(chain) + 1024; }
-int own_bytes(const chain &c) { return staged_bytes + 2 * c.slots; }
-int warp_bytes(const chain &c, bool together, int warps) {
-    return warps * staged_bytes + (together ? 1 : warps) * 2 * c.slots;
-}
+/* Of a team with `team` warps. */
+int team_bytes(const chain &c, int team) { return team * staged_bytes + 2 * c.slots; }
 
-/* Warps of a block, so that as few waves of blocks as possible are all equally long. */
-template <int Sums> int warps_for(const chain &c, int *waves) {
-    int most = (shared_bytes() - fixed_bytes() - shortest_ring * tile_bytes) / own_bytes(c);
-    if (most > shape<Sums>::warps) most = shape<Sums>::warps;
+/* Teams of a block, so that as few waves of blocks as possible are all equally long. */
+template <int Sums, int Team> int teams_for(const chain &c, int *waves) {
+    int most = (shared_bytes() - fixed_bytes() - shortest_ring * tile_bytes) / team_bytes(c, Team);
+    if (most > shape<Sums, Team>::warps / Team) most = shape<Sums, Team>::warps / Team;
     if (most < 1) most = 1;
     size_t groups = blocks_for((size_t)c.rows, chain_rows);
     *waves = (int)blocks_for(groups, (size_t)(most * processors()));
     return (int)blocks_for(groups, (size_t)(*waves * processors()));
 }
 
-template <int Sums> void launch(const chain &c) {
-    const bool together = shape<Sums>::together;
-    int tiles, spans, waves, warps = together ? shape<Sums>::warps : warps_for<Sums>(c, &waves);
-    count_tiles(c, shape<Sums>::columns, &tiles, &spans);
-    int own = warp_bytes(c, together, warps);
+template <int Sums, int Team> void launch(const chain &c) {
+    int tiles, spans, waves, teams = teams_for<Sums, Team>(c, &waves);
+    count_tiles(c, shape<Sums, Team>::columns, &tiles, &spans);
+    int own = teams * team_bytes(c, Team);
     int depth = (shared_bytes() - fixed_bytes() - own) / tile_bytes;
-    int most = together ? (int)most_ring : (int)shared_ring;
+    int most = few_rows(c.rows) ? (int)most_ring : (int)shared_ring;
     if (depth > most) depth = most;
     if (depth > tiles) depth = tiles > 0 ? tiles : 1;
     int bytes = barrier_bytes + depth * tile_bytes + own;
     static int allowed = 40 << 10;
     if (bytes > allowed) {
-        cudaFuncSetAttribute(chain_kernel<Sums>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+        cudaFuncSetAttribute(chain_kernel<Sums, Team>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              bytes);
         allowed = bytes;
     }
-    dim3 grid(blocks_for((size_t)c.rows, (size_t)((together ? 1 : warps) * chain_rows)),
+    dim3 grid(blocks_for((size_t)c.rows, (size_t)(teams * chain_rows)),
               c.apart ? (unsigned)spans : 1);
-    chain_kernel<Sums><<<grid, 32 * (unsigned)(warps + 1), (size_t)bytes, stream()>>>(c, depth);
+    chain_kernel<Sums, Team>
+        <<<grid, 32 * (unsigned)(teams * Team + 1), (size_t)bytes, stream()>>>(c, depth);
 }
 
 } // namespace
 
-/* A block of one warp, or a team's, with the shortest ring. */
+/* A block of one team with the shortest ring. */
 int chain_most_slots() {
     enum { enough = 56 * 1024, team = 8 };
     int room = shared_bytes() - fixed_bytes() - team * staged_bytes - shortest_ring * tile_bytes;
     return room / 2 < enough ? room / 2 : enough;
 }
 
+/* The largest team with which all rows find room at once: with few warps a multiprocessor time is what they wait. */
 void chain_launch(const chain &c) {
     if (c.rows == 0 || c.count == 0) return;
-    if (few_rows(c.rows)) {
-        launch<2>(c);
-        return;
-    }
-    int wide_waves, waves;
-    warps_for<16>(c, &wide_waves);
-    warps_for<8>(c, &waves);
-    if (wide_waves <= waves) launch<16>(c);
-    else launch<8>(c);
+    int fours, twos, wide, waves;
+    teams_for<4, 4>(c, &fours);
+    teams_for<4, 2>(c, &twos);
+    teams_for<16, 1>(c, &wide);
+    teams_for<8, 1>(c, &waves);
+    if (few_rows(c.rows)) launch<2, 8>(c);
+    else if (fours == 1) launch<4, 4>(c);
+    else if (twos == 1) launch<4, 2>(c);
+    else if (wide <= waves) launch<16, 1>(c);
+    else launch<8, 1>(c);
 }
 
 void chain_pack(const pack_job &job) {

@@ -1,8 +1,8 @@
 /* jobs_cuda: weight gradients and sums towards tables, many in one launch.
  *
- * Weight gradients: a block takes a tile of 64 x 64 outputs and a chunk of 2,176 rows (12 of the
- * 101 nodes of 256 networks 64-16-8-10, 9 of the 76 of 784-32-32-10), 32 at a time, rounded to bf16 on the
- * way into shared memory; four warps of 32 x 32 by mma.sync. Blocks of a job's first columns add up the bias in float.
+ * Weight gradients: a block takes a tile of 64 x 64 outputs and a chunk of at most 2,176 rows (12 of the
+ * 101 nodes of 256 networks 64-16-8-10, 9 of the 76 of 784-32-32-10), a twelfth of them where there are fewer: a block's time is
+ * that of its rows. 32 rows at a time, rounded to bf16 on the way into shared memory; four warps of 32 x 32 by mma.sync. Blocks of a job's first columns add up the bias in float.
  * Chunks' partial sums are added in order by a second launch (C1).
  * Sums: a block takes a target and 64 columns; 16 groups of 16 lanes take every 16th of its rows, and their sums are added in
  * order, so that a target's bits depend on its own rows alone (C2). Bound by bandwidth.
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(weight_threads, 4)
     at -= job.first_block;
     int tiles = job.tiles_m * job.tiles_n, chunk = at / tiles;
     int first_m = at % tiles / job.tiles_n * side, first_n = at % tiles % job.tiles_n * side;
-    int row = chunk * weight_rows, end = min(job.rows, row + weight_rows);
+    int row = chunk * job.chunk_rows, end = min(job.rows, row + job.chunk_rows);
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     int down = warp % 2 * 32, across = warp / 2 * 32;
     bool biased = job.bias != NULL && first_n == 0;
@@ -206,7 +206,11 @@ __global__ void __launch_bounds__(sum_groups *sum_lanes)
 } // namespace
 
 size_t weight_job_scratch(weight_job *job) {
-    job->chunks = (int)blocks_for((size_t)job->rows, weight_rows);
+    enum { most_rows = 2176, fewest_rows = 256, usual_chunks = 12 };
+    int rows = (job->rows + usual_chunks - 1) / usual_chunks;
+    rows = (rows + tile_k - 1) / tile_k * tile_k;
+    job->chunk_rows = rows < fewest_rows ? fewest_rows : rows > most_rows ? most_rows : rows;
+    job->chunks = (int)blocks_for((size_t)job->rows, (size_t)job->chunk_rows);
     job->tiles_m = (int)blocks_for((size_t)job->m, side);
     job->tiles_n = job->weight == NULL ? 1 : (int)blocks_for((size_t)job->n, side);
     return (size_t)job->chunks * (size_t)job->m * (size_t)(wf_pad(job->n) + 1);

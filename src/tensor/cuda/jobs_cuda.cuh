@@ -14,10 +14,10 @@ struct weight_job {
     float *weight, *bias;
     const float *scale;
     float *partial, *bias_partial;
-    int chunks, tiles_m, tiles_n;
+    int chunks, chunk_rows, tiles_m, tiles_n;
     int first_block, first_item; /* where this job's begin in the launches */
 };
-enum { most_weight_jobs = 32, weight_rows = 2176 };
+enum { most_weight_jobs = 32 };
 struct weight_jobs {
     int count;
     weight_job job[most_weight_jobs];

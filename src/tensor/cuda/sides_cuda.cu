@@ -4,64 +4,80 @@
 namespace wf_gpu {
 namespace {
 
+/* Launches of one scope, for which the main stream has not waited. */
+struct side_launch {
+    cudaEvent_t done;
+    std::vector<range> reads, writes;
+};
 struct side_stream {
     cudaStream_t stream;
-    cudaEvent_t done;
-    bool busy;
-    std::vector<range> reads, writes;
+    std::vector<side_launch> launches; /* in order */
+    std::vector<cudaEvent_t> spare;    /* events of those that were waited for */
 };
 side_stream sides[n_sides];
 cudaEvent_t forked;
 
-bool sides_ready() {
-    if (forked != NULL) return true;
-    for (side_stream &side : sides)
-        if (cudaStreamCreateWithFlags(&side.stream, cudaStreamNonBlocking) != cudaSuccess ||
-            cudaEventCreateWithFlags(&side.done, cudaEventDisableTiming) != cudaSuccess)
-            return false;
-    return cudaEventCreateWithFlags(&forked, cudaEventDisableTiming) == cudaSuccess;
+bool make_event(cudaEvent_t *event) {
+    return cudaEventCreateWithFlags(event, cudaEventDisableTiming) == cudaSuccess;
 }
 
-void wait_for(side_stream &side, cudaStream_t waiter) {
-    cudaEventRecord(side.done, side.stream);
-    cudaStreamWaitEvent(waiter, side.done, 0);
+bool side_ready(side_stream &side) {
+    if (forked == NULL && !make_event(&forked)) return false;
+    if (side.stream == NULL &&
+        cudaStreamCreateWithFlags(&side.stream, cudaStreamNonBlocking) != cudaSuccess)
+        return false;
+    cudaEvent_t event;
+    if (side.spare.empty()) {
+        if (!make_event(&event)) return false;
+        side.spare.push_back(event);
+    }
+    return true;
 }
 
-bool conflicts(const side_stream &side, const std::vector<range> &reads,
+bool conflicts(const side_launch &launch, const std::vector<range> &reads,
                const std::vector<range> &writes) {
     for (const range &r : reads)
-        if (meets(side.writes, r)) return true;
+        if (meets(launch.writes, r)) return true;
     for (const range &r : writes)
-        if (meets(side.writes, r) || meets(side.reads, r)) return true;
+        if (meets(launch.writes, r) || meets(launch.reads, r)) return true;
     return false;
+}
+
+/* The main stream waits for the first `count` launches; they need not be known any more. */
+void settle(side_stream &side, size_t count) {
+    if (count == 0) return;
+    cudaStreamWaitEvent(stream(), side.launches[count - 1].done, 0);
+    for (size_t k = 0; k < count; k++) side.spare.push_back(side.launches[k].done);
+    side.launches.erase(side.launches.begin(), side.launches.begin() + (long)count);
 }
 
 } // namespace
 
-void rejoin(side_id id) {
-    side_stream &side = sides[id];
-    if (side.busy) wait_for(side, stream());
-    side.busy = false;
-    side.reads.clear();
-    side.writes.clear();
-}
+void rejoin(side_id id) { settle(sides[id], sides[id].launches.size()); }
 
-launch_scope::launch_scope(int where, const std::vector<range> &reads,
-                           const std::vector<range> &writes) {
-    if (where != on_main && !sides_ready()) where = on_main;
+launch_scope::launch_scope(int side, const std::vector<range> &reads,
+                           const std::vector<range> &writes)
+    : where(side) {
+    if (where != on_main && !side_ready(sides[where])) where = on_main;
     for (int k = 0; k < n_sides; k++) {
-        if (k == where || !sides[k].busy || !conflicts(sides[k], reads, writes)) continue;
-        if (where == on_main) rejoin((side_id)k);
-        else wait_for(sides[k], sides[where].stream);
+        size_t count = k == where ? 0 : sides[k].launches.size();
+        while (count > 0 && !conflicts(sides[k].launches[count - 1], reads, writes)) count--;
+        if (count == 0) continue;
+        if (where == on_main) settle(sides[k], count);
+        else cudaStreamWaitEvent(sides[where].stream, sides[k].launches[count - 1].done, 0);
     }
     if (where == on_main) return;
-    side_stream &side = sides[where];
+    side_stream &own = sides[where];
     cudaEventRecord(forked, stream());
-    cudaStreamWaitEvent(side.stream, forked, 0);
-    side.busy = true;
-    side.reads.insert(side.reads.end(), reads.begin(), reads.end());
-    side.writes.insert(side.writes.end(), writes.begin(), writes.end());
-    use_stream(side.stream);
+    cudaStreamWaitEvent(own.stream, forked, 0);
+    own.launches.push_back(side_launch{own.spare.back(), reads, writes});
+    own.spare.pop_back();
+    use_stream(own.stream);
+}
+
+launch_scope::~launch_scope() {
+    use_stream(NULL);
+    if (where != on_main) cudaEventRecord(sides[where].launches.back().done, sides[where].stream);
 }
 
 } // namespace wf_gpu

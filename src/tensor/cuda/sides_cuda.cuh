@@ -1,8 +1,8 @@
 /* sides_cuda: ranges of memory, and two streams beside the main one.
  *
  * Chains of few rows and sums run on one, weight gradients on the other. Each begins behind what the main stream has so far;
- * whoever touches what one of them still reads or writes waits for it first. Under capture they become branches of the
- * graph; all must have been rejoined when it ends. */
+ * whoever touches what a launch on one of them reads or writes waits for that launch, not for those behind it. Under capture they
+ * become branches of the graph; all must have been rejoined when it ends. */
 #ifndef WF_TENSOR_CUDA_SIDES_CUDA_CUH
 #define WF_TENSOR_CUDA_SIDES_CUDA_CUH
 
@@ -36,10 +36,11 @@ enum side_id { on_main = -1, for_graphs, for_weights, n_sides };
 
 /* While it lives, launches go to a stream on which these reads and writes are in order. */
 struct launch_scope {
+    int where;
     launch_scope(int where, const std::vector<range> &reads, const std::vector<range> &writes);
-    ~launch_scope() { use_stream(NULL); }
+    ~launch_scope();
 };
-/* The main stream waits for a side. */
+/* The main stream waits for all of a side. */
 void rejoin(side_id side);
 
 } // namespace wf_gpu

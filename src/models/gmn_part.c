@@ -538,9 +538,9 @@ void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
     part->w->wants = in->keep; /* whether it is really wanted is known when backward is called */
     embed_time(&n);
     n.u = wf_gather(&part->tape, row_vector(&n, n.layout->global_start), part->view.n_graphs, NULL);
+    wf_tensor **modulation = modulations(&n); /* first: a backend may find them beside the rest */
     encode_nodes(&n);
     encode_edges(&n);
-    wf_tensor **modulation = modulations(&n);
     for (int k = 0; k < n.desc->blocks && !part->tape.failed; k++) {
         wf_tape_mark mark = wf_tape_here(&part->tape);
         run_block(&n, k, modulation[k]);

@@ -451,13 +451,22 @@ int *bounds_of(const uint32_t *map, int rows, int targets) {
 void launch_all_sums() { launch_sums(std::vector<bool>(sums.size(), true)); }
 
 /* Few targets of very many rows each are summed at once, in spans. */
-bool add_sum(sum_job job, const std::vector<range> &sources) {
+bool by_spans(const sum_job &job) {
     enum { many_rows = 16384 };
+    return job.map != NULL && job.rows / job.targets > many_rows && job.stats == NULL;
+}
+
+bool add_sum(sum_job job, const std::vector<range> &sources) {
     range target = columns_of(job.to.data, job.targets, job.to.ld, job.cols);
+    for (const pending_sum &sum : sums)
+        if (sum.job.to.set && meet(sum.target, target)) {
+            settle_sums(target, false); /* what it sets must be there first */
+            break;
+        }
     if (!job.to.set) settle_zeros(target);
     for (const range &r : sources) settle_zeros(r);
     launch_writers(target);
-    if (job.map != NULL && job.rows / job.targets > many_rows && job.stats == NULL) {
+    if (by_spans(job)) {
         for (const range &r : sources) launch_writers(r);
         settle_sums(target, false);
         launch_scope scope(on_main, sources, {target});
@@ -645,7 +654,8 @@ bool queue_linear_back(const wf_op *op) {
     sum_job job = {};
     job.x = grad_of(y), job.ldx = y->ld, job.rows = y->rows, job.cols = y->cols;
     job.map = op->map, job.targets = table->rows;
-    job.to = sum_target{grad_of(table), table->ld, false, false};
+    bool fresh = !by_spans(job) && claim_zero(grad_range(table)); /* spans leave padding alone */
+    job.to = sum_target{grad_of(table), table->ld, fresh, false};
     return add_sum(job, {grad_range(y)});
 }
 
@@ -817,8 +827,8 @@ void queue_before(const wf_op *op, bool backward, unsigned claims) {
         writes.push_back(grad_range(in));
     }
     launch_scope scope(on_main, reads, writes);
-    /* Without keep, scratch of the operation may be memory that a chain of graphs still reads. */
-    if (!backward) rejoin(for_graphs);
+    /* Where nothing is kept, scratch of the operation may be memory that a chain of graphs still reads. */
+    if (!backward && !wanted(op->out[0])) rejoin(for_graphs);
 }
 
 void queue_zero(void *data, size_t bytes) {

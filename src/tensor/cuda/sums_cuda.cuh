@@ -61,12 +61,22 @@ __global__ void __launch_bounds__(32 * span_warps)
 #pragma unroll 8
             for (; row < end; row++) sum += value(row, col);
     } else {
-        /* 32 rows at a time, of which the warp visits those of the target, in order */
+        /* 32 rows at a time, of which the warp visits those of the target, in order, four on their way at once */
         for (; row < end; row += 32) {
             int own = row + (int)threadIdx.x;
             unsigned here = __ballot_sync(0xffffffffu, own < end && ranges.map[own] == (uint32_t)t);
-            for (; here != 0; here &= here - 1)
-                if (col < cols) sum += value(row + __ffs((int)here) - 1, col);
+            while (here != 0) {
+                float x[4];
+                bool there[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++, here &= here - 1) {
+                    there[k] = here != 0 && col < cols;
+                    x[k] = there[k] ? value(row + __ffs((int)here) - 1, col) : 0;
+                }
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    if (there[k]) sum += x[k];
+            }
         }
     }
     shares[threadIdx.y][threadIdx.x] = sum;

@@ -43,6 +43,10 @@ template <op_run *steps, bool backward> bool run_bf16(const wf_op *op, wf_arena 
     wf_gpu::queue_answer answer = backward ? wf_gpu::queue_backward(op) : wf_gpu::queue_forward(op);
     if (answer != wf_gpu::queue_declined)
         return answer == wf_gpu::queue_taken && wf_gpu::launched();
+    if (wf_gpu::runs_beside(op, backward)) {
+        wf_gpu::launch_scope beside = wf_gpu::queue_beside(op, backward);
+        return steps(op, arena);
+    }
     wf_gpu::queue_before(op, backward, wf_gpu::fused_claims(op));
     wf_gpu::await_outer_products();
     op_run *fused = backward ? wf_gpu::fused_backward(op) : wf_gpu::fused_forward(op);

@@ -2,7 +2,6 @@
 #include "tensor/cuda/queue_cuda.cuh"
 #include "tensor/cuda/chain_cuda.cuh"
 #include "tensor/cuda/jobs_cuda.cuh"
-#include "tensor/cuda/sides_cuda.cuh"
 #include "tensor/cuda/sums_cuda.cuh"
 
 #include <algorithm>
@@ -167,7 +166,8 @@ void launch_chain(size_t index) {
     finish_steps(head.c, head.slots);
     std::vector<range> reads = whole.rows;
     reads.insert(reads.end(), whole.tables.begin(), whole.tables.end());
-    launch_scope scope(few_rows(whole.c.rows) ? for_graphs : on_main, reads, whole.writes);
+    int where = few_rows(whole.c.rows) ? side_for(reads, whole.writes) : (int)on_main;
+    launch_scope scope(where, reads, whole.writes);
     chain_launch(head.c);
     if (apart) launch_apart(whole, first);
 }
@@ -215,7 +215,7 @@ void launch_sums(std::vector<bool> marked) {
         reads.insert(reads.end(), sum.sources.begin(), sum.sources.end());
         writes.push_back(sum.target);
     }
-    launch_scope scope(for_graphs, reads, writes);
+    launch_scope scope(side_for(reads, writes), reads, writes);
     sum_jobs batch = {};
     size_t first = 0;
     for (size_t k = 0; k < now.size(); k++) {
@@ -751,7 +751,17 @@ void queue_mean_back(const wf_op *op) {
     into_gradient(chain, s, x, fresh);
 }
 
-enum { most_norm_columns = 128 };
+/* Sums towards a table of few rows, like those of others. */
+bool queue_gather_back(const wf_op *op) {
+    const wf_tensor *table = op->in[0], *y = op->out[0];
+    sum_job job = {};
+    job.x = grad_of(y), job.ldx = y->ld, job.rows = y->rows, job.cols = y->cols;
+    job.map = op->map, job.targets = op->map == NULL ? 1 : table->rows;
+    job.to = sum_target{grad_of(table), table->ld, false, false};
+    return add_sum(job, {grad_range(y)});
+}
+
+enum { most_norm_columns = 128, most_gathered = 1024 };
 
 bool taken_up(const wf_op *op) {
     switch (op->kind) {
@@ -782,9 +792,12 @@ queue_answer queue_forward(const wf_op *op) {
 }
 
 queue_answer queue_backward(const wf_op *op) {
-    if (!taken_up(op) || op->out[0]->rows == 0) return queue_declined;
+    bool gathered = op->kind == WF_OP_gather && wanted(op->in[0]) &&
+                    op->in[0]->rows <= most_gathered && few_rows(op->out[0]->rows);
+    if (!(taken_up(op) || gathered) || op->out[0]->rows == 0) return queue_declined;
     work_arena.source = device_source();
     switch (op->kind) {
+    case WF_OP_gather: return answer(queue_gather_back(op));
     case WF_OP_linear: return answer(queue_linear_back(op));
     case WF_OP_activation: return queue_activation_back(op), taken;
     case WF_OP_norm: return answer(queue_norm_back(op));
@@ -794,6 +807,42 @@ queue_answer queue_backward(const wf_op *op) {
 }
 
 bool queue_claim(const wf_tensor *t) { return claim_zero(grad_range(t)); }
+
+bool runs_beside(const wf_op *op, bool backward) {
+    switch (op->kind) {
+    case WF_OP_activation: return true;
+    case WF_OP_time_features:
+    case WF_OP_null_rows:
+    case WF_OP_gather: return !backward;
+    default: return false;
+    }
+}
+
+launch_scope queue_beside(const wf_op *op, bool backward) {
+    std::vector<range> reads, writes;
+    const wf_tensor *out = op->out[0];
+    if (backward) reads.push_back(grad_range(out));
+    else writes.push_back(data_range(out));
+    for (int i = 0; i < WF_OP_INPUTS; i++) {
+        const wf_tensor *in = op->in[i];
+        if (in == NULL) continue;
+        reads.push_back(data_range(in));
+        if (backward && in->grad != NULL) writes.push_back(grad_range(in));
+    }
+    for (size_t k = chains.size(); k-- > 0;) {
+        const open_chain &chain = chains[k];
+        bool tied = false;
+        for (const range &r : reads) tied |= meets(chain.writes, r);
+        for (const range &r : writes)
+            tied |= meets(chain.writes, r) || meets(chain.rows, r) || meets(chain.tables, r);
+        if (tied) launch_chain(k);
+    }
+    for (const range &r : reads) settle_sums(r, false), settle_zeros(r);
+    for (const range &r : writes) settle_sums(r, true), settle_weights(r), settle_zeros(r);
+    /* As in queue_before. */
+    for (int k = for_graphs; !backward && !wanted(out) && k < for_weights; k++) rejoin((side_id)k);
+    return launch_scope(side_for(reads, writes), reads, writes);
+}
 
 void queue_before(const wf_op *op, bool backward, unsigned claims) {
     launch_chains();
@@ -828,7 +877,8 @@ void queue_before(const wf_op *op, bool backward, unsigned claims) {
     }
     launch_scope scope(on_main, reads, writes);
     /* Where nothing is kept, scratch of the operation may be memory that a chain of graphs still reads. */
-    if (!backward && !wanted(op->out[0])) rejoin(for_graphs);
+    for (int k = for_graphs; !backward && !wanted(op->out[0]) && k < for_weights; k++)
+        rejoin((side_id)k);
 }
 
 void queue_zero(void *data, size_t bytes) {

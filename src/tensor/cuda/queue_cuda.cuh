@@ -11,7 +11,7 @@
 #ifndef WF_TENSOR_CUDA_QUEUE_CUDA_CUH
 #define WF_TENSOR_CUDA_QUEUE_CUDA_CUH
 
-#include "tensor/cuda/steps_cuda.cuh"
+#include "tensor/cuda/sides_cuda.cuh"
 
 namespace wf_gpu {
 
@@ -19,6 +19,9 @@ namespace wf_gpu {
 enum queue_answer { queue_declined, queue_taken, queue_no_memory };
 queue_answer queue_forward(const wf_op *op);
 queue_answer queue_backward(const wf_op *op);
+/* An operation that takes no scratch, of the encoders: run it while the scope of queue_beside lives. */
+bool runs_beside(const wf_op *op, bool backward);
+launch_scope queue_beside(const wf_op *op, bool backward);
 /* Launches what an operation that is run at once depends on. Bit i of `claims`: it calls queue_claim for input i. */
 void queue_before(const wf_op *op, bool backward, unsigned claims);
 /* True: the gradient of t would be zero, is not, and must be written as a whole; false: it must be added to. */

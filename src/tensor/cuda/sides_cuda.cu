@@ -1,4 +1,4 @@
-/* sides_cuda: two streams beside the main one. */
+/* sides_cuda: streams beside the main one. */
 #include "tensor/cuda/sides_cuda.cuh"
 
 namespace wf_gpu {
@@ -43,6 +43,14 @@ bool conflicts(const side_launch &launch, const std::vector<range> &reads,
     return false;
 }
 
+/* How many launches up to the last that such launches must not overtake; 0: none. */
+size_t in_the_way(const side_stream &side, const std::vector<range> &reads,
+                  const std::vector<range> &writes) {
+    size_t count = side.launches.size();
+    while (count > 0 && !conflicts(side.launches[count - 1], reads, writes)) count--;
+    return count;
+}
+
 /* The main stream waits for the first `count` launches; they need not be known any more. */
 void settle(side_stream &side, size_t count) {
     if (count == 0) return;
@@ -53,6 +61,15 @@ void settle(side_stream &side, size_t count) {
 
 } // namespace
 
+int side_for(const std::vector<range> &reads, const std::vector<range> &writes) {
+    int idle = for_graphs;
+    for (int k = for_weights; k-- > for_graphs;) {
+        if (in_the_way(sides[k], reads, writes) > 0) return k;
+        if (sides[k].launches.empty()) idle = k;
+    }
+    return idle;
+}
+
 void rejoin(side_id id) { settle(sides[id], sides[id].launches.size()); }
 
 launch_scope::launch_scope(int side, const std::vector<range> &reads,
@@ -60,8 +77,7 @@ launch_scope::launch_scope(int side, const std::vector<range> &reads,
     : where(side) {
     if (where != on_main && !side_ready(sides[where])) where = on_main;
     for (int k = 0; k < n_sides; k++) {
-        size_t count = k == where ? 0 : sides[k].launches.size();
-        while (count > 0 && !conflicts(sides[k].launches[count - 1], reads, writes)) count--;
+        size_t count = k == where ? 0 : in_the_way(sides[k], reads, writes);
         if (count == 0) continue;
         if (where == on_main) settle(sides[k], count);
         else cudaStreamWaitEvent(sides[where].stream, sides[k].launches[count - 1].done, 0);

@@ -1,6 +1,6 @@
-/* sides_cuda: ranges of memory, and two streams beside the main one.
+/* sides_cuda: ranges of memory, and streams beside the main one.
  *
- * Chains of few rows and sums run on one, weight gradients on the other. Each begins behind what the main stream has so far;
+ * Chains of few rows, sums and the codes of roles run on some, weight gradients on the last. Each launch there begins behind what the main stream has so far;
  * whoever touches what a launch on one of them reads or writes waits for that launch, not for those behind it. Under capture they
  * become branches of the graph; all must have been rejoined when it ends. */
 #ifndef WF_TENSOR_CUDA_SIDES_CUDA_CUH
@@ -32,7 +32,7 @@ inline range columns_of(const float *data, int rows, int ld, int cols) {
 inline range data_range(const wf_tensor *t) { return rows_of(data_of(t), t->rows, t->ld); }
 inline range grad_range(const wf_tensor *t) { return rows_of(grad_of(t), t->rows, t->ld); }
 
-enum side_id { on_main = -1, for_graphs, for_weights, n_sides };
+enum side_id { on_main = -1, for_graphs, for_roles, for_others, for_weights, n_sides };
 
 /* While it lives, launches go to a stream on which these reads and writes are in order. */
 struct launch_scope {
@@ -40,6 +40,8 @@ struct launch_scope {
     launch_scope(int where, const std::vector<range> &reads, const std::vector<range> &writes);
     ~launch_scope();
 };
+/* The side but for_weights that such launches would have to wait for, or one that has nothing to do. */
+int side_for(const std::vector<range> &reads, const std::vector<range> &writes);
 /* The main stream waits for all of a side. */
 void rejoin(side_id side);
 

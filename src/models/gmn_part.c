@@ -285,8 +285,8 @@ static bool value_code(network *n, wf_edge_features_desc *out) {
     return true;
 }
 
-/* An edge of a kernel carries all its coefficients, so its position in the kernel is "none": -1. */
-static void encode_edges(network *n) {
+/* Codes of the edges' roles. An edge of a kernel carries all its coefficients, so its position in the kernel is "none": -1. */
+static wf_tensor *encode_roles(network *n) {
     const wf_batch *batch = n->in->batch;
     const gmn_layout *layout = n->layout;
     int roles = batch->n_edge_roles;
@@ -294,7 +294,7 @@ static void encode_edges(network *n) {
               *position = wf_tape_blank(n->tape, roles, GMN_POSITION);
     size_t bytes = (size_t)roles * sizeof(uint32_t);
     uint32_t *type = wf_tape_host(n->tape, bytes);
-    if (n->tape->failed) return;
+    if (n->tape->failed) return NULL;
     for (int r = 0; r < roles; r++) {
         put(n, layer->data, (size_t)r * (size_t)layer->ld, batch->edge_roles[r].layer);
         for (int k = 0; k < GMN_POSITION; k++)
@@ -312,10 +312,14 @@ static void encode_edges(network *n) {
                       : sine_code(n, &layout->edge_position, wf_tape_filled(n->tape, position))},
         .bias = weight(n, projection->bias)};
     for (int k = 0; k < 3; k++) roles_desc.weight[k] = weight(n, projection->weight[k + 1]);
-    wf_tensor *codes = wf_linear(n->tape, &roles_desc);
+    return wf_linear(n->tape, &roles_desc);
+}
+
+static void encode_edges(network *n, wf_tensor *codes) {
     wf_edge_features_desc values;
     if (value_code(n, &values))
-        n->e = wf_edge_encoder(n->tape, n->view, &values, weight(n, projection->weight[0]), codes,
+        n->e = wf_edge_encoder(n->tape, n->view, &values,
+                               weight(n, n->layout->edge_projection.weight[0]), codes,
                                n->view->edge_role);
 }
 
@@ -538,9 +542,9 @@ void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
     part->w->wants = in->keep; /* whether it is really wanted is known when backward is called */
     embed_time(&n);
     n.u = wf_gather(&part->tape, row_vector(&n, n.layout->global_start), part->view.n_graphs, NULL);
-    wf_tensor **modulation = modulations(&n); /* first: a backend may find them beside the rest */
     encode_nodes(&n);
-    encode_edges(&n);
+    wf_tensor *codes = encode_roles(&n), **modulation = modulations(&n);
+    encode_edges(&n, codes); /* last: a backend may find the rest beside it */
     for (int k = 0; k < n.desc->blocks && !part->tape.failed; k++) {
         wf_tape_mark mark = wf_tape_here(&part->tape);
         run_block(&n, k, modulation[k]);

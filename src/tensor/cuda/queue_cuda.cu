@@ -1,6 +1,6 @@
 /* queue_cuda: gathers operations into chains and jobs. */
 #include "tensor/cuda/queue_cuda.cuh"
-#include "tensor/cuda/chain_cuda.cuh"
+#include "tensor/cuda/chain_split.cuh"
 #include "tensor/cuda/jobs_cuda.cuh"
 #include "tensor/cuda/sums_cuda.cuh"
 
@@ -11,21 +11,6 @@ namespace wf_gpu {
 namespace {
 
 /* --- what is waiting -------------------------------------------------------------------------------------------- */
-/* A matrix in shared memory during steps first .. last. Steps name slots by index until the chain is launched. */
-struct slot {
-    const float *matrix;
-    int ld, cols;
-    int size, first, last;
-    bool current; /* holds what memory holds */
-    int at;
-};
-
-struct open_chain {
-    chain c;
-    std::vector<slot> slots;
-    std::vector<range> rows, tables, writes; /* read by row, read across rows, written */
-};
-
 struct pending_sum {
     sum_job job;
     std::vector<range> sources;
@@ -50,126 +35,22 @@ std::vector<known_bounds> bounds;
 wf_arena
     work_arena; /* of jobs; given back when the queue is finished, and reused in the stream's order */
 
-bool in_whole_rows(const float *data, int ld) { return (uintptr_t)data % 16 == 0 && ld % 16 == 0; }
-bool in_fours(const float *data, int ld) { return (uintptr_t)data % 16 == 0 && ld % 4 == 0; }
-
-/* Places for the slots: largest first, each as low as those it meets in time allow. Returns what they take together. */
-int place_slots(std::vector<slot> &slots) {
-    std::vector<slot *> order;
-    for (slot &s : slots) order.push_back(&s);
-    std::stable_sort(order.begin(), order.end(),
-                     [](const slot *a, const slot *b) { return a->size > b->size; });
-    int all = 0;
-    for (size_t k = 0; k < order.size(); k++) {
-        slot &s = *order[k];
-        s.at = 0;
-        for (bool moved = true; moved;) {
-            moved = false;
-            for (size_t j = 0; j < k; j++) {
-                const slot &o = *order[j];
-                bool at_once = o.first <= s.last && s.first <= o.last;
-                if (at_once && o.at < s.at + s.size && s.at < o.at + o.size) {
-                    s.at = o.at + o.size;
-                    moved = true;
-                }
-            }
-        }
-        if (s.at + s.size > all) all = s.at + s.size;
-    }
-    return all;
-}
-
 /* --- launching -------------------------------------------------------------------------------------------------- */
-bool reads_matrix(const open_chain &chain, const chain_step &s, const float *matrix) {
-    for (int j = 0; j < s.parts; j++) {
-        const chain_part &part = s.part[j];
-        if ((part.slot < 0 ? part.x : chain.slots[(size_t)part.slot].matrix) == matrix) return true;
-    }
-    return false;
-}
-
-/* First step of a tail of products that have nothing to do with each other: blocks of few rows may then take one each. */
-int first_apart(const open_chain &chain) {
-    const chain_step *step = chain.c.step;
-    int first = chain.c.count;
-    while (first > 0) {
-        const chain_step &s = step[first - 1];
-        if (s.kind != chain_product || s.slot >= 0 || s.add) break;
-        bool tied = false;
-        for (int k = first; k < chain.c.count; k++)
-            tied |= step[k].out == s.out || reads_matrix(chain, s, step[k].out) ||
-                    reads_matrix(chain, step[k], s.out);
-        if (tied) break;
-        first--;
-    }
-    return first;
-}
-
-/* Slots by place instead of index, and what lies in whole fours. */
-void finish_steps(chain &c, std::vector<slot> &slots) {
-    c.slots = place_slots(slots);
-    for (int k = 0; k < c.count; k++) {
-        chain_step &s = c.step[k];
-        if (s.slot >= 0) s.slot = slots[(size_t)s.slot].at;
-        for (int j = 0; j < s.parts; j++)
-            if (s.part[j].slot >= 0) s.part[j].slot = slots[(size_t)s.part[j].slot].at;
-        s.aligned = s.cols % 4 == 0 && in_fours(s.bias, 0) && in_fours(s.table, s.ld_table) &&
-                    in_fours(s.gate, s.ld_gate) && in_fours(s.x, s.ldx);
-    }
-}
-
-/* The products from `first` on as a chain of their own, which reads from memory what they multiply. */
-void launch_apart(const open_chain &whole, int first) {
-    open_chain tail = {};
-    tail.c.rows = whole.c.rows;
-    tail.c.apart = true;
-    std::vector<int> loaded(whole.slots.size(), -1);
-    int products = whole.c.count - first;
-    for (int k = first; k < whole.c.count; k++)
-        for (int j = 0; j < whole.c.step[k].parts; j++) {
-            int from = whole.c.step[k].part[j].slot;
-            if (from < 0 || loaded[(size_t)from] >= 0) continue;
-            const slot &source = whole.slots[(size_t)from];
-            if (in_whole_rows(source.matrix, source.ld)) continue;
-            loaded[(size_t)from] = (int)tail.slots.size();
-            chain_step &s = tail.c.step[tail.c.count];
-            s.kind = chain_load;
-            s.cols = source.cols;
-            s.x = source.matrix, s.ldx = source.ld;
-            s.slot = loaded[(size_t)from];
-            tail.slots.push_back(source);
-            tail.slots.back().first = tail.c.count++;
-            tail.slots.back().last = chain_steps;
-        }
-    for (int k = 0; k < products; k++) {
-        chain_step &s = tail.c.step[tail.c.count++] = whole.c.step[first + k];
-        for (int j = 0; j < s.parts; j++) {
-            chain_part &part = s.part[j];
-            if (part.slot < 0) continue;
-            const slot &source = whole.slots[(size_t)part.slot];
-            part.x = source.matrix, part.ldx = source.ld;
-            part.slot = loaded[(size_t)part.slot];
-        }
-    }
-    finish_steps(tail.c, tail.slots);
-    chain_launch(tail.c);
-}
-
 void launch_chain(size_t index) {
-    enum { fewest_apart = 4 };
-    open_chain whole = chains[index];
+    open_chain head = chains[index], deep = {}, tail = {};
     chains.erase(chains.begin() + (long)index);
-    int first = first_apart(whole), products = whole.c.count - first;
-    bool apart = few_rows(whole.c.rows) && products >= fewest_apart && products + 4 <= chain_steps;
-    open_chain head = whole;
-    if (apart) head.c.count = first;
-    finish_steps(head.c, head.slots);
-    std::vector<range> reads = whole.rows;
-    reads.insert(reads.end(), whole.tables.begin(), whole.tables.end());
-    int where = few_rows(whole.c.rows) ? side_for(reads, whole.writes) : (int)on_main;
-    launch_scope scope(where, reads, whole.writes);
-    chain_launch(head.c);
-    if (apart) launch_apart(whole, first);
+    std::vector<range> reads = head.rows;
+    reads.insert(reads.end(), head.tables.begin(), head.tables.end());
+    bool few = few_rows(head.c.rows);
+    launch_scope scope(few ? side_for(reads, head.writes) : (int)on_main, reads, head.writes);
+    if (few) {
+        split_deep(head, deep, &work_arena);
+        split_tail(head, tail);
+    }
+    for (open_chain *part : {&deep, &head, &tail}) {
+        finish_steps(*part);
+        chain_launch(part->c);
+    }
 }
 
 /* Those on a side first: what is launched on the main stream before them would have to be done before them. */

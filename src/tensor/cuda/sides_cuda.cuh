@@ -32,7 +32,7 @@ inline range columns_of(const float *data, int rows, int ld, int cols) {
 inline range data_range(const wf_tensor *t) { return rows_of(data_of(t), t->rows, t->ld); }
 inline range grad_range(const wf_tensor *t) { return rows_of(grad_of(t), t->rows, t->ld); }
 
-enum side_id { on_main = -1, for_graphs, for_roles, for_others, for_weights, n_sides };
+enum side_id { on_main = -1, for_graphs, for_weights = 6, n_sides };
 
 /* While it lives, launches go to a stream on which these reads and writes are in order. */
 struct launch_scope {

@@ -33,7 +33,7 @@ bool streams_ready() {
     if (work != NULL) return true;
     return wf_cuda_available() &&
            cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking) == cudaSuccess &&
-           cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking) == cudaSuccess;
+           wf_gpu::make_stream(&work, wf_gpu::stream_is_main);
 }
 
 /* An operation of the bf16 backend: queued, or a kernel of its own, or the steps of the float one with products in bf16. */
@@ -70,6 +70,12 @@ const wf_arena_source device_memory = {device_take, device_give};
 
 namespace wf_gpu {
 cudaStream_t stream() { return other != NULL ? other : work; }
+bool make_stream(cudaStream_t *stream, int priority) {
+    int least = 0, greatest = 0; /* greater ones are smaller numbers */
+    if (cudaDeviceGetStreamPriorityRange(&least, &greatest) != cudaSuccess) return false;
+    int value = least - priority < greatest ? greatest : least - priority;
+    return cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, value) == cudaSuccess;
+}
 void use_stream(cudaStream_t stream) { other = stream; }
 const wf_arena_source *device_source() { return &device_memory; }
 } // namespace wf_gpu

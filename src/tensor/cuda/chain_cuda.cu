@@ -243,13 +243,13 @@ __device__ inline void finish_backward(const chain_step &s, const warp_rows &v, 
 }
 
 /* Sums: eights of columns that a warp adds up at once. Team: warps that share 16 rows; together they take `columns` at a time.
- * Warps of a block, at most, with the one that fetches: 12 have 168 registers each, 16 have 128. A team of eight is for few
- * rows, one to a block. */
+ * Warps of a block, at most: with the one that fetches 12 have 168 registers each, 16 have 128, 17 have 96. A team of eight is
+ * for few rows, one to a block. */
 template <int Sums, int Team> struct shape {
     enum {
         columns = 8 * Sums * Team,
         warps = Team == 8   ? 8
-                : Team == 4 ? 12
+                : Team == 4 ? 16
                 : Team == 2 ? 14
                 : Sums == 8 ? 15
                             : 11
@@ -405,14 +405,18 @@ int fixed_bytes() { return barrier_bytes + (int)sizeof(chain) + 1024; }
 /* Of a team with `team` warps. */
 int team_bytes(const chain &c, int team) { return team * staged_bytes + 2 * c.slots; }
 
-/* Teams of a block, so that as few waves of blocks as possible are all equally long. */
+/* Teams of a block, so that as few waves of blocks as possible are all equally long. Where it costs no wave, room is left for a
+ * chain of graphs beside this one: with 257 rows or more of graphs not all of it. */
 template <int Sums, int Team> int teams_for(const chain &c, int *waves) {
+    enum { for_graph_blocks = 16 };
     int most = (shared_bytes() - fixed_bytes() - shortest_ring * tile_bytes) / team_bytes(c, Team);
     if (most > shape<Sums, Team>::warps / Team) most = shape<Sums, Team>::warps / Team;
     if (most < 1) most = 1;
     size_t groups = blocks_for((size_t)c.rows, chain_rows);
-    *waves = (int)blocks_for(groups, (size_t)(most * processors()));
-    return (int)blocks_for(groups, (size_t)(*waves * processors()));
+    int all = processors(), fewer = all > 2 * for_graph_blocks ? all - for_graph_blocks : all;
+    *waves = (int)blocks_for(groups, (size_t)(most * all));
+    if ((int)blocks_for(groups, (size_t)(most * fewer)) == *waves) all = fewer;
+    return (int)blocks_for(groups, (size_t)(*waves * all));
 }
 
 template <int Sums, int Team> void launch(const chain &c) {

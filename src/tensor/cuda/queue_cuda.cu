@@ -94,6 +94,8 @@ void launch_sums(std::vector<bool> marked) {
     std::vector<range> reads, writes;
     for (const pending_sum &sum : now) {
         reads.insert(reads.end(), sum.sources.begin(), sum.sources.end());
+        if (sum.job.bounds != NULL)
+            reads.push_back(rows_of((const float *)sum.job.bounds, sum.job.targets, 2));
         writes.push_back(sum.target);
     }
     launch_scope scope(side_for(reads, writes), reads, writes);
@@ -324,6 +326,8 @@ int *bounds_of(const uint32_t *map, int rows, int targets) {
         if (k.map == map && k.rows == rows && k.targets == targets) return k.bounds;
     int *found = (int *)wf_arena_alloc(&work_arena, 2 * (size_t)targets * sizeof(int));
     if (found == NULL) return NULL;
+    std::vector<range> written = {rows_of((const float *)found, targets, 2)};
+    launch_scope scope(side_for({}, written), {}, written);
     find_bounds(map, rows, targets, found);
     bounds.push_back(known_bounds{map, rows, targets, found});
     return found;

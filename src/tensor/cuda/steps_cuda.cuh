@@ -22,6 +22,9 @@ namespace wf_gpu {
 cudaStream_t stream();
 void use_stream(cudaStream_t other);
 const wf_arena_source *device_source();
+/* Whose blocks go first where there is room: short work that others wait for, the main stream's, what nobody waits for yet. */
+enum stream_priority { stream_may_wait, stream_is_main, stream_is_short };
+bool make_stream(cudaStream_t *stream, int priority);
 
 /* True when nothing has gone wrong so far. */
 inline bool launched() { return cudaPeekAtLastError() == cudaSuccess; }

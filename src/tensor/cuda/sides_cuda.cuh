@@ -1,8 +1,8 @@
 /* sides_cuda: ranges of memory, and streams beside the main one.
  *
- * Chains of few rows, sums and the codes of roles run on some, weight gradients on the last. Each launch there begins behind what the main stream has so far;
- * whoever touches what a launch on one of them reads or writes waits for that launch, not for those behind it. Under capture they
- * become branches of the graph; all must have been rejoined when it ends. */
+ * Chains of few rows, sums and the codes of roles run on some, weight gradients on the last. Each launch there begins behind what
+ * the main stream has so far; whoever touches what a launch on one of them reads or writes waits for that launch, not for those
+ * behind it. Under capture they become branches of the graph; all must have been rejoined when it ends. */
 #ifndef WF_TENSOR_CUDA_SIDES_CUDA_CUH
 #define WF_TENSOR_CUDA_SIDES_CUDA_CUH
 

@@ -5,6 +5,7 @@
 #include "tensor/cuda/fused_cuda.cuh"
 #include "tensor/cuda/outer_cuda.cuh"
 #include "tensor/cuda/queue_cuda.cuh"
+#include "tensor/cuda/sides_cuda.cuh"
 
 namespace {
 
@@ -43,6 +44,7 @@ template <op_run *steps, bool backward> bool run_bf16(const wf_op *op, wf_arena 
     wf_gpu::queue_answer answer = backward ? wf_gpu::queue_backward(op) : wf_gpu::queue_forward(op);
     if (answer != wf_gpu::queue_declined)
         return answer == wf_gpu::queue_taken && wf_gpu::launched();
+    wf_gpu::rejoin(wf_gpu::for_parts); /* it may work in the last operation's scratch */
     if (wf_gpu::runs_beside(op, backward)) {
         wf_gpu::launch_scope beside = wf_gpu::queue_beside(op, backward);
         return steps(op, arena);

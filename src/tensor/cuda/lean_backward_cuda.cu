@@ -19,6 +19,7 @@
  *         cores' (0.265 ms); norm_kernel 85 % of HBM. What binds is latency: two warps a scheduler
  * tried   two warpgroups that do everything: 0.673 ms, more spills */
 #include "tensor/cuda/lean_fused_cuda.cuh"
+#include "tensor/cuda/sides_cuda.cuh"
 
 namespace wf_gpu {
 namespace {
@@ -465,7 +466,8 @@ template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
                 (float4 *)(shared + at::carried) + (group * at::strips + s) * 128 + thread;
             float4 value = *at_lane;
             sum_tile(tile(group, at::tile_dx + s), 16 * warp, t, 2 * pair, p.f.n_octets,
-                     p.f.slots + at::place(s, quarter) + 16 * warp + column, ld, &value);
+                     (uint16_t *)p.f.slots + at::place(s, quarter) + 16 * warp + column, ld,
+                     &value);
             *at_lane = value;
         }
     }
@@ -527,26 +529,54 @@ __global__ void __launch_bounds__(block_threads, 1)
     }
 }
 
-/* Adds the blocks' partial weight gradients in order, by 8 threads an accumulator quadruple. */
-enum { shares = 8, quads = 32 };
-template <int D, int Q, int MS>
-__global__ void __launch_bounds__(shares *quads)
-    lean_weights_kernel(const float4 *partial, int blocks, float *dw1, float *dw2) {
-    using at = layout<D, Q, MS>;
+/* Adds the blocks' partial weight gradients in order, by 8 threads an accumulator quadruple. Behind them a block adds the runs'
+ * sums of do, (runs, ld), likewise. */
+struct weight_sums {
+    const float4 *partial;
+    int blocks; /* of partial */
+    float *dw1, *dw2;
+    const float *sums_do;
+    int ld, runs;
+    float *dc2; /* all three: NULL, not wanted */
+};
+enum { shares = 8, quads = 32, unit_blocks = all_units * strip_tiles * 128 / quads };
+
+/* Rows of quadruples, each ld from the last, added in order; the thread of share 0 has the sum. */
+__device__ inline float4 share_sum(const float4 *from, size_t ld, int count) {
     __shared__ float4 sums[shares][quads];
-    const int all = all_units * strip_tiles * 128;
-    int quad = (int)(blockIdx.x * quads + threadIdx.x), share = (int)threadIdx.y;
-    int quarter = (int)blockIdx.y, count = blocks / Q, of_w1 = at::of_w1;
+    int share = (int)threadIdx.y, each = (count + shares - 1) / shares;
+    int last = min(count, (share + 1) * each);
     float4 sum = {0, 0, 0, 0};
-    int each = (count + shares - 1) / shares, last = min(count, (share + 1) * each);
-#pragma unroll 4
-    for (int b = share * each; b < last; b++)
-        sum = plus(sum, partial[(size_t)(b * Q + quarter) * all + quad]);
+#pragma unroll 8
+    for (int b = share * each; b < last; b++) sum = plus(sum, from[(size_t)b * ld]);
     sums[share][threadIdx.x] = sum;
     __syncthreads();
+    for (int s = 1; s < shares && share == 0; s++) sum = plus(sum, sums[s][threadIdx.x]);
+    return sum;
+}
+
+template <int D, int Q, int MS>
+__global__ void __launch_bounds__(shares *quads) lean_weights_kernel(weight_sums w) {
+    using at = layout<D, Q, MS>;
+    const int all = all_units * strip_tiles * 128;
+    bool first_thread = threadIdx.y == 0;
+    if (blockIdx.x == unit_blocks) {
+        int col = 4 * (int)threadIdx.x;
+        if (blockIdx.y > 0 || w.dc2 == NULL) return;
+        float4 sum = share_sum((const float4 *)(w.sums_do + (col < D ? col : 0)),
+                               (size_t)(w.ld / 4), w.runs);
+        if (first_thread && col < D) {
+            const float value[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+            for (int k = 0; k < 4; k++) w.dc2[col + k] += value[k];
+        }
+        return;
+    }
+    int quad = (int)(blockIdx.x * quads + threadIdx.x);
+    int quarter = (int)blockIdx.y, of_w1 = at::of_w1;
+    float4 sum = share_sum(w.partial + (size_t)quarter * all + quad, (size_t)Q * all, w.blocks / Q);
     int unit = quad / (strip_tiles * 128), j = quad / 128 % strip_tiles, thread = quad % 128;
-    if (share > 0 || unit >= at::used_units) return;
-    for (int s = 1; s < shares; s++) sum = plus(sum, sums[s][threadIdx.x]);
+    if (!first_thread || unit >= at::used_units) return;
     bool first = unit < of_w1;
     int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
     int col = j / 2 * 16 + lane % 4 * 4 + j % 2 * 2;
@@ -554,7 +584,7 @@ __global__ void __launch_bounds__(shares *quads)
     int row0 = first ? at::place(unit / at::wide, quarter) : v / at::z_strips * strip;
     int col0 = first ? unit % at::wide * strip : quarter * at::zs + v % at::z_strips * strip;
     int rows = first ? Q * at::messages + 2 * D : D, ld = first ? D : 2 * D;
-    float *to = first ? dw1 : dw2;
+    float *to = first ? w.dw1 : w.dw2;
     const float value[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -659,9 +689,7 @@ __global__ void __launch_bounds__(3 * D)
 }
 
 /* --- launches ---------------------------------------------------------------------------------------------------------- */
-/* The edges, and the sum of the blocks' weight gradients. */
-template <int D, int Q, int MS>
-bool launch(const lean_gradient &p, bool gelu, int blocks, float *dw1, float *dw2) {
+template <int D, int Q, int MS> bool launch(const lean_gradient &p, bool gelu, int blocks) {
     const int bytes = layout<D, Q, MS>::bytes;
     auto kernel = gelu ? lean_backward_kernel<D, Q, MS, true, true>
                        : lean_backward_kernel<D, Q, MS, false, true>;
@@ -669,72 +697,83 @@ bool launch(const lean_gradient &p, bool gelu, int blocks, float *dw1, float *dw
         cudaSuccess)
         return false;
     kernel<<<(unsigned)blocks, block_threads, (size_t)bytes, stream()>>>(p);
-    dim3 grid(all_units * strip_tiles * 128 / quads, Q);
-    lean_weights_kernel<D, Q, MS>
-        <<<grid, dim3(quads, shares), 0, stream()>>>((const float4 *)p.partial, blocks, dw1, dw2);
     return launched();
 }
 
 /* By the number of strips of messages. */
 template <int D, int Q, int MS = 2 * D / Q / strip>
-bool launch_strips(const lean_gradient &p, bool gelu, int blocks, float *dw1, float *dw2) {
-    if (p.f.messages == Q * MS * strip) return launch<D, Q, MS>(p, gelu, blocks, dw1, dw2);
-    if constexpr (MS > 0) return launch_strips<D, Q, MS - 1>(p, gelu, blocks, dw1, dw2);
+bool launch_strips(const lean_gradient &p, bool gelu, int blocks) {
+    if (p.f.messages == Q * MS * strip) return launch<D, Q, MS>(p, gelu, blocks);
+    if constexpr (MS > 0) return launch_strips<D, Q, MS - 1>(p, gelu, blocks);
     return false;
 }
+template <int D, int Q, int MS = 2 * D / Q / strip>
+void sum_weights(const weight_sums &w, int messages) {
+    if (messages == Q * MS * strip)
+        lean_weights_kernel<D, Q, MS>
+            <<<dim3(unit_blocks + 1, Q), dim3(quads, shares), 0, stream()>>>(w);
+    else if constexpr (MS > 0) sum_weights<D, Q, MS - 1>(w, messages);
+}
 
-/* Rows, and sums over graphs. */
-template <int D, int Q> bool finish_rows(const wf_op *op, const lean_gradient &p, wf_arena *arena) {
-    const wf_tensor *modulation = op->in[1];
-    const wf_part *part = op->part;
-    const wf_octets *lines = part->lines;
-    const int kinds = layout<D, Q, 0>::kinds;
-    float *to = wanted(modulation) ? grad_of(modulation) + op->column : NULL;
-    if constexpr (Q == 1) {
-        if (to != NULL)
-            graph_run_sums(slot_sum_step{part, p.f.run_sums, kinds * D, 3 * D, 0, NULL, false, to,
-                                         modulation->ld, false, lines});
-    } else {
-        int blocks = part->n_edges / span + part->n_graphs;
-        float *sums = scratch(arena, (size_t)blocks * (2 * D));
-        if (sums == NULL) return false;
-        lean_norm_kernel<D, Q><<<(unsigned)blocks, dim3(32, span_warps), 0, stream()>>>(
-            p, part->edge_start, part->n_graphs, sums);
-        if (to != NULL)
-            lean_graph_kernel<D, Q><<<(unsigned)part->n_graphs, 3 * D, 0, stream()>>>(
-                p, part->edge_start, lines->graph_runs, sums, to);
-    }
-    const wf_tensor *c2 = op->in[6];
-    return !wanted(c2) ||
-           sum_rows(p.f.run_sums + layout<D, Q, 0>::kind_do * D, NULL, kinds * D, lines->n_runs, D,
-                    sum_target{grad_of(c2), 0, false, false}, arena);
+/* The edges' sums towards nodes and, with the whole of deb at hand, graphs. */
+template <int D, int Q> void sum_slots(const wf_op *op, const lean_gradient &p) {
+    const wf_octets *lines = op->part->lines;
+    const wf_tensor *tables[2] = {op->in[2], op->in[3]}, *modulation = op->in[1];
+    const int ld = layout<D, Q, 0>::kinds * D;
+    slot_sum_step graph = {op->part, p.f.run_sums,   ld,    3 * D, 0, NULL, false,
+                           NULL,     modulation->ld, false, lines};
+    bool graphs = Q == 1 && wanted(modulation);
+    if (graphs) graph.to = grad_of(modulation) + op->column;
+    half_sum_step nodes = {op->part, {}, p.f.messages + 2 * D, tables[0]->ld, NULL, false, lines};
+    for (int k = 0; k < 2; k++)
+        nodes.of[k] = {(const uint16_t *)p.f.slots,
+                       wanted(tables[k]) ? grad_of(tables[k]) + p.f.skipped : NULL,
+                       k == 0 ? slots_as_dst : slots_as_src};
+    node_half_sums(nodes, graphs ? &graph : NULL);
 }
 
 template <int D, int Q> bool backward(const wf_op *op, lean_gradient p, wf_arena *arena) {
-    const wf_octets *lines = op->part->lines;
-    const wf_tensor *w1 = op->in[4], *w2 = op->in[5], *tables[2] = {op->in[2], op->in[3]};
+    const wf_part *part = op->part;
+    const wf_octets *lines = part->lines;
+    const wf_tensor *modulation = op->in[1], *w1 = op->in[4], *w2 = op->in[5], *c2 = op->in[6];
     int hidden = p.f.messages + 2 * D, most = processor_count() / Q;
-    int blocks = (lines->n_chunks + groups - 1) / groups;
+    int blocks = (lines->n_chunks + groups - 1) / groups, runs = Q * lines->n_runs;
     blocks = Q * (blocks < most ? blocks : most);
-    p.f.slots = scratch(arena, wf_octets_slots(lines) * (size_t)hidden);
-    p.f.run_sums =
-        scratch(arena, (size_t)(Q * lines->n_runs) * (size_t)(layout<D, Q, 0>::kinds * D));
-    p.partial = scratch(arena, (size_t)blocks * (all_units * strip * strip));
+    const int ld = layout<D, Q, 0>::kinds * D, partial = all_units * strip * strip;
+    p.f.slots = scratch(arena, wf_octets_slots(lines) * (size_t)(hidden / 2));
+    p.f.run_sums = scratch(arena, (size_t)runs * (size_t)ld);
+    p.partial = scratch(arena, (size_t)blocks * (size_t)partial);
     if (p.f.slots == NULL || p.f.run_sums == NULL || p.partial == NULL) return false;
+    std::vector<range> writes,
+        reads = {rows_of(p.f.run_sums, runs, ld), rows_of(p.partial, blocks, partial)};
+    float *spans = NULL;
+    int span_blocks = part->n_edges / span + part->n_graphs;
     if (Q > 1) {
         p.quarter_debs = (uint2 *)scratch(arena, (size_t)(Q * p.edges) * (D / 2));
-        if (p.quarter_debs == NULL) return false;
+        spans = scratch(arena, (size_t)span_blocks * (2 * D));
+        if (p.quarter_debs == NULL || spans == NULL) return false;
+        reads.push_back(rows_of(spans, span_blocks, 2 * D));
     }
-    if (!launch_strips<D, Q>(p, op->unit == WF_UNIT_GELU, blocks,
-                             wanted(w1) ? grad_of(w1) + (size_t)p.f.skipped * D : NULL,
-                             wanted(w2) ? grad_of(w2) : NULL))
-        return false;
-    for (int k = 0; k < 2; k++)
-        if (wanted(tables[k]))
-            node_slot_sums(slot_sum_step{
-                op->part, p.f.slots, hidden, hidden, k == 0 ? slots_as_dst : slots_as_src, NULL,
-                false, grad_of(tables[k]) + p.f.skipped, tables[k]->ld, false, lines});
-    return finish_rows<D, Q>(op, p, arena) && launched();
+    if (!launch_strips<D, Q>(p, op->unit == WF_UNIT_GELU, blocks)) return false;
+    if constexpr (Q > 1)
+        lean_norm_kernel<D, Q><<<(unsigned)span_blocks, dim3(32, span_warps), 0, stream()>>>(
+            p, part->edge_start, part->n_graphs, spans);
+    sum_slots<D, Q>(op, p);
+    /* The rest beside what follows: nobody waits for it. */
+    for (const wf_tensor *t : {w1, w2, c2, Q > 1 ? modulation : NULL})
+        if (wanted(t)) writes.push_back(grad_range(t));
+    launch_scope scope(for_parts, reads, writes);
+    sum_weights<D, Q>(weight_sums{(const float4 *)p.partial, blocks,
+                                  wanted(w1) ? grad_of(w1) + (size_t)p.f.skipped * D : NULL,
+                                  wanted(w2) ? grad_of(w2) : NULL,
+                                  p.f.run_sums + layout<D, Q, 0>::kind_do * D, ld, lines->n_runs,
+                                  wanted(c2) ? grad_of(c2) : NULL},
+                      p.f.messages);
+    if constexpr (Q > 1)
+        if (wanted(modulation))
+            lean_graph_kernel<D, Q><<<(unsigned)part->n_graphs, 3 * D, 0, stream()>>>(
+                p, part->edge_start, lines->graph_runs, spans, grad_of(modulation) + op->column);
+    return launched();
 }
 
 } // namespace

@@ -36,7 +36,7 @@ struct lean_fused {
     int messages;              /* M; 0: not wanted */
     int skipped; /* columns of the tables and rows of w1 before the first that is used */
     int n_runs;
-    float *slots;    /* forward: (slots, M) in bf16; backward: (slots, M + 2D) */
+    float *slots;    /* in bf16; forward: (slots, M), backward: (slots, M + 2D) */
     float *run_sums; /* forward: (runs, D) of eb; backward: see there */
 };
 
@@ -229,7 +229,7 @@ __device__ inline tile_runs runs_of_tile(const wf_octet *octets, int pair, int l
 /* Sixteen columns of a tile: rows by octet go to slots at once, rows towards a when their run ends. `carried` is the
  * lane's sum of a run that began in an earlier tile. `slots` points at the lane's first column of row 0. */
 __device__ inline void sum_tile(const mma::panel &tile, int n0, const tile_runs &t, int octet0,
-                                int n_octets, float *slots, int ld, float4 *carried) {
+                                int n_octets, uint16_t *slots, int ld, float4 *carried) {
     int g = (int)(threadIdx.x % 32) / 4;
     float acc[2][4];
     acc[0][0] = carried->x, acc[0][1] = carried->y, acc[1][0] = carried->z, acc[1][1] = carried->w;
@@ -239,12 +239,12 @@ __device__ inline void sum_tile(const mma::panel &tile, int n0, const tile_runs 
         if (t.begins >> k & 1) acc[0][0] = acc[0][1] = acc[1][0] = acc[1][1] = 0;
         mma::octet_mma(acc, tile, 16 * k, n0, k);
         if (t.ends >> k & 1)
-            *(float4 *)(slots + (size_t)(n_octets + WF_OCTET * t.run[k] + g) * ld) =
-                make_float4(acc[0][0], acc[0][1], acc[1][0], acc[1][1]);
+            *(uint2 *)(slots + (size_t)(n_octets + WF_OCTET * t.run[k] + g) * ld) =
+                make_uint2(mma::pack(acc[0][0], acc[0][1]), mma::pack(acc[1][0], acc[1][1]));
     }
     if (t.there >> g & 1)
-        *(float4 *)(slots + (size_t)(octet0 + g) * ld) =
-            make_float4(acc[0][2], acc[0][3], acc[1][2], acc[1][3]);
+        *(uint2 *)(slots + (size_t)(octet0 + g) * ld) =
+            make_uint2(mma::pack(acc[0][2], acc[0][3]), mma::pack(acc[1][2], acc[1][3]));
     *carried = make_float4(acc[0][0], acc[0][1], acc[1][0], acc[1][1]);
 }
 

@@ -23,7 +23,7 @@ bool make_event(cudaEvent_t *event) {
 
 bool side_ready(side_stream &side) {
     if (forked == NULL && !make_event(&forked)) return false;
-    int priority = &side == &sides[for_weights] ? stream_may_wait : stream_is_short;
+    int priority = &side >= &sides[for_weights] ? stream_may_wait : stream_is_short;
     if (side.stream == NULL && !make_stream(&side.stream, priority)) return false;
     cudaEvent_t event;
     if (side.spare.empty()) {

@@ -1,7 +1,8 @@
 /* sides_cuda: ranges of memory, and streams beside the main one.
  *
- * Chains of few rows, sums and the codes of roles run on some, weight gradients on the last. Each launch there begins behind what
- * the main stream has so far; whoever touches what a launch on one of them reads or writes waits for that launch, not for those
+ * Chains of few rows, sums and the codes of roles run on some, weight gradients on the last but one; on the last what adds up the
+ * parts that an edge kernel left in its scratch, for which the next operation with scratch waits. Each launch there begins behind
+ * what the main stream has so far; whoever touches what a launch on one of them reads or writes waits for that launch, not for those
  * behind it. Under capture they become branches of the graph; all must have been rejoined when it ends. */
 #ifndef WF_TENSOR_CUDA_SIDES_CUDA_CUH
 #define WF_TENSOR_CUDA_SIDES_CUDA_CUH
@@ -32,7 +33,7 @@ inline range columns_of(const float *data, int rows, int ld, int cols) {
 inline range data_range(const wf_tensor *t) { return rows_of(data_of(t), t->rows, t->ld); }
 inline range grad_range(const wf_tensor *t) { return rows_of(grad_of(t), t->rows, t->ld); }
 
-enum side_id { on_main = -1, for_graphs, for_weights = 6, n_sides };
+enum side_id { on_main = -1, for_graphs, for_weights = 6, for_parts, n_sides };
 
 /* While it lives, launches go to a stream on which these reads and writes are in order. */
 struct launch_scope {

@@ -96,11 +96,6 @@ __device__ inline void sum_columns(const float4 &value, float *sums) {
 
 /* --- a row tile's layer norm ----------------------------------------------------------------------------------- */
 /* D / 16 sixteens of a lane's row, four columns each. */
-template <int D> __device__ inline void load_row(float4 (&v)[D / 16], const float *row) {
-#pragma unroll
-    for (int j = 0; j < D / 16; j++) v[j] = *(const float4 *)(row + 16 * j);
-}
-
 template <int D>
 __device__ inline void normalise(float4 (&v)[D / 16], float *mean_of, float *rho_of) {
     float sum = 0, square = 0;
@@ -127,6 +122,9 @@ __device__ inline float4 modulated(const float4 &hat, const float4 &scale, const
 __device__ inline float4 plus(const float4 &x, const float4 &y) {
     return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
 }
+__device__ inline float4 times(const float4 &x, const float4 &y) {
+    return make_float4(x.x * y.x, x.y * y.y, x.z * y.z, x.w * y.w);
+}
 __device__ inline float4 scaled(float by, const float4 &x) {
     return make_float4(by * x.x, by * x.y, by * x.z, by * x.w);
 }
@@ -142,10 +140,11 @@ __device__ inline void into(float (&acc)[8][4], int j, const float4 &x, const fl
     acc[2 * j][2] = y.x, acc[2 * j][3] = y.y, acc[2 * j + 1][2] = y.z, acc[2 * j + 1][3] = y.w;
 }
 
-/* In shared memory, by asynchronous copies: a warp's own 2,560 bytes. */
-enum { shared_strip_bytes = 2560 };
+/* In shared memory, by asynchronous copies: 2,048 bytes of a warp's own for node a's rows, 512 for b's. Every fetch is a group
+ * of copies; take waits until at most `Left` of those behind it are under way. */
+enum { rows_a_bytes = 2048, rows_b_bytes = 512 };
 struct shared_strip {
-    unsigned char *base;
+    unsigned char *base_a, *base_b;
     static __device__ void copy(void *to, const float *from) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(mma::shared_address(to)),
                      "l"(from)
@@ -156,30 +155,29 @@ struct shared_strip {
         __syncwarp(); /* all have taken the last strip */
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            copy(base + 512 * j + 16 * lane, of_a + 4 * (lane % 4) + 16 * j);
-        copy(base + 2048 + 16 * lane, (lane < 16 ? of_b0 : of_b1) + 4 * (lane % 16));
+            copy(base_a + 512 * j + 16 * lane, of_a + 4 * (lane % 4) + 16 * j);
+        copy(base_b + 16 * lane, (lane < 16 ? of_b0 : of_b1) + 4 * (lane % 16));
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
-    __device__ void arrive() const {
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
+    template <int Left> __device__ void arrive() const {
+        asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
         __syncwarp();
     }
     __device__ float4 of_a(int j) const {
-        return *(const float4 *)(base + 512 * j + 16 * (threadIdx.x % 32));
+        return *(const float4 *)(base_a + 512 * j + 16 * (threadIdx.x % 32));
     }
     __device__ float4 of_b(int k, int j) const {
-        return *(const float4 *)(base + 2048 + 256 * k + 64 * j + 16 * (threadIdx.x % 4));
+        return *(const float4 *)(base_b + 256 * k + 64 * j + 16 * (threadIdx.x % 4));
     }
-    __device__ void take(float (&acc)[8][4]) const {
-        arrive();
+    template <int Left> __device__ void take(float (&acc)[8][4]) const {
+        arrive<Left>();
 #pragma unroll
         for (int j = 0; j < 4; j++)
             into(acc, j, plus(of_a(j), of_b(0, j)), plus(of_a(j), of_b(1, j)));
     }
-    /* acc = by_a * a's row + by[k] * b's row, zero where there is no edge. */
-    __device__ void take(float (&acc)[8][4], float by_a, const float (&by)[2],
-                         const bool (&there)[2]) const {
-        arrive();
+    /* acc = by_a * a's row + by[k] * b's row, zero where there is no edge; it has arrived. */
+    __device__ void combine(float (&acc)[8][4], float by_a, const float (&by)[2],
+                            const bool (&there)[2]) const {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             float4 a = scaled(by_a, of_a(j));
@@ -188,6 +186,45 @@ struct shared_strip {
         }
     }
 };
+
+/* Loads where they stand: of the edge stream, which is not to take L1 from the tables, and of what does not change. */
+__device__ inline float4 load_stream(const float *from) {
+    float4 x;
+    asm volatile("ld.global.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "l"(from)
+                 : "memory");
+    return x;
+}
+/* Four sixteens of a row, four columns of each; and all of them. */
+__device__ inline void load_window(float4 *x, const float *from) {
+    asm volatile("ld.global.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%16];\n\t"
+                 "ld.global.L1::no_allocate.v4.f32 {%4, %5, %6, %7}, [%16 + 64];\n\t"
+                 "ld.global.L1::no_allocate.v4.f32 {%8, %9, %10, %11}, [%16 + 128];\n\t"
+                 "ld.global.L1::no_allocate.v4.f32 {%12, %13, %14, %15}, [%16 + 192];"
+                 : "=f"(x[0].x), "=f"(x[0].y), "=f"(x[0].z), "=f"(x[0].w), "=f"(x[1].x),
+                   "=f"(x[1].y), "=f"(x[1].z), "=f"(x[1].w), "=f"(x[2].x), "=f"(x[2].y),
+                   "=f"(x[2].z), "=f"(x[2].w), "=f"(x[3].x), "=f"(x[3].y), "=f"(x[3].z),
+                   "=f"(x[3].w)
+                 : "l"(from)
+                 : "memory");
+}
+template <int Sixteens> __device__ inline void load_row(float4 (&x)[Sixteens], const float *from) {
+    if constexpr (Sixteens % 4 == 0) {
+#pragma unroll
+        for (int j = 0; j < Sixteens; j += 4) load_window(x + j, from + 16 * j);
+    } else {
+#pragma unroll
+        for (int j = 0; j < Sixteens; j++) x[j] = load_stream(from + 16 * j);
+    }
+}
+__device__ inline float4 load_constant(const float *from) {
+    float4 x;
+    asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "l"(from));
+    return x;
+}
 
 /* Rows of the edge stream that the next tile will read, into L2. */
 template <int D> __device__ inline void prefetch_rows(const float *stream, int upper, int lower) {

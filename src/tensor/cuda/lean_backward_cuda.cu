@@ -18,7 +18,7 @@
  * measured on an H200, 256 graphs, 8 blocks: 64-16-8-10 at D = 64 5.12 ms the backward of a step (5.88 before slots in bf16 and
  *         fetching ahead), 784-32-32-10 folded at D = 128 16.09 ms (16.29). The kernel alone, before (ncu): 0.32 ms without
  *         messages at D = 64, 21 % of HBM, 31 % of the issue slots; 1.18 ms at D = 128, 20 % and 37 %. What binds is the chain
- *         of two computing warps a scheduler: half of their time waits for loads, and 14 to 16 B a clock come from L2
+ *         of two computing warps a scheduler: half (D = 128: a third) of their time they waited for loads
  * tried   two warpgroups that do everything: 0.673 ms, more spills; see docs/results/2026-11-15-cuda-bf16.md, third round */
 #include "tensor/cuda/lean_back_ahead.cuh"
 #include "tensor/cuda/lean_back_quarters.cuh"

@@ -1,9 +1,9 @@
 /* chain_cuda: a chain of steps on the rows of one height, in one launch.
  *
  * Each step's row depends on the same row of what the steps before it gave, and on rows of tables that were finished before
- * the launch. A warp, or a team of them, takes 16 rows through all steps. Results lie in float in memory, as the tape wants them; those that a
- * later product of the chain takes as its left operand are kept as bf16 in shared memory too, in a slot. Other left operands
- * are read from memory by the product itself.
+ * the launch. A warp, or a team of them, takes 16 rows through all steps. Results lie in float in memory, as the tape wants them;
+ * those that a later product of the chain takes as its left operand are kept as bf16 in shared memory too, in a slot. Other left
+ * operands are read from memory by the product itself.
  *
  *   load           slot = x
  *   norm           out = LN(x) modulated: shift and scale at table[map], NULL: plain

@@ -2,7 +2,8 @@
  *
  * Weight gradients: a block takes a tile of 64 x 64 outputs and a chunk of at most 2,176 rows (12 of the
  * 101 nodes of 256 networks 64-16-8-10, 9 of the 76 of 784-32-32-10), a twelfth of them where there are fewer: a block's time is
- * that of its rows. 32 rows at a time, rounded to bf16 on the way into shared memory; four warps of 32 x 32 by mma.sync. Blocks of a job's first columns add up the bias in float.
+ * that of its rows. 32 rows at a time, rounded to bf16 on the way into shared memory; four warps of 32 x 32 by mma.sync. Blocks
+ * of a job's first columns add up the bias in float.
  * Chunks' partial sums are added in order by a second launch (C1).
  * Sums: a block takes a target and 64 columns; 16 groups of 16 lanes take every 16th of its rows, and their sums are added in
  * order, so that a target's bits depend on its own rows alone (C2). Bound by bandwidth.

@@ -112,17 +112,15 @@ for check in $checks; do
     times)
         "$gpu/cuda_step" || status=1
         "$gpu/cuda_loop" || status=1 ;;
-    torch) # the same steps in PyTorch, bf16; the first round only fills the compiler's cache, all cases side by side
-        cases="karhunen_lean karhunen_lstar mnist_lean mnist_lstar"
-        for case in $cases; do
-            python3 bench/torch_step.py "${case#*_}" 0 4 cuda "${case%_*}" compile >/dev/null 2>&1 &
-        done
-        wait
-        for case in $cases; do
-            for mode in eager compile; do
-                python3 bench/torch_step.py "${case#*_}" 2 16 cuda "${case%_*}" $mode 2>"$gpu/log" ||
-                    { tail -n 5 "$gpu/log"; status=1; }
+    torch) # the same steps in PyTorch, bf16: the cases of a mode compile side by side and are timed in turn
+        for mode in eager compile; do
+            turns=$(mktemp -d)
+            for case in karhunen_lean karhunen_lstar mnist_lean mnist_lstar; do
+                piece torch_${case}_$mode python3 bench/torch_step.py "${case#*_}" 2 4 cuda "${case%_*}" $mode "$turns" 4
             done
+            gather
+            cat "$gpu"/torch_*_$mode.log
+            rm -r "$turns"
         done ;;
     profile) # time per kernel of one step
         for layout in lean lstar; do

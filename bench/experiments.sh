@@ -106,7 +106,7 @@ milliseconds() {
 # in rounds of $jobs.
 plan() {
     if [ -z "${BUDGET:-}" ]; then updates=$4; else
-        updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v seconds="$(($(left) - ${aside:-0}))" -v share="$share" -v jobs="$jobs" 'BEGIN {
+        updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v seconds="$(($(left) - ${aside:-0} - ${RESERVE:-0}))" -v share="$share" -v jobs="$jobs" 'BEGIN {
             side = runs < jobs ? runs : jobs
             rounds = int((runs + side - 1) / side)
             u = int(1000 * (0.96 * seconds * share / rounds - over) / side / ms / 50) * 50
@@ -144,13 +144,13 @@ need_mnist() {
 need_base() {
     need_karhunen
     if [ -z "${base:-}" ]; then
-        runs=1 own=0 aside=0 # seconds for the leads' timing and for the refinement
+        runs=1 own=0 aside=0 # seconds for the leads' timing
         for experiment in $asked; do
             case $experiment in
             ablations) runs=$((runs + 5)) ;;
             alignment) runs=$((runs + 7)) ;;
             leads) runs=$((runs + 6)) aside=$((aside + 8)) ;;
-            refinement) aside=$((aside + RESERVE)) total=$((total - $(weight refinement))) && continue ;;
+            refinement) total=$((total - $(weight refinement))) && continue ;;
             *) continue ;;
             esac
             own=$((own + $(weight "$experiment")))

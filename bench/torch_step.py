@@ -7,8 +7,9 @@ and added up at their receivers; gathering and summing are broadcasts and sums o
 PyTorch than index lists. Networks of a batch are stacked: (B, E, d). Forward, backward, clipping, AdamW.
   torch_step.py LAYOUT SECONDS THREADS                     this machine's cores, fp32, eager, milliseconds a network
   torch_step.py LAYOUT SECONDS THREADS cuda CASE MODE      the GPU, bf16 autocast, batches of 256, CASE karhunen or mnist, MODE
-                                                           eager or compile: milliseconds a step, and of a velocity of 100 networks"""
-import json, math, sys, time
+                                                           eager or compile: milliseconds a step, and of a velocity of 100 networks
+  ... FOLDER N                                             one of N such programs that compile side by side and are then timed in turn"""
+import atexit, fcntl, json, math, os, sys, time
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 LAYOUT, SECONDS, THREADS = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 DEVICE, CASE, MODE = sys.argv[4:7] if len(sys.argv) > 4 else ("cpu", "karhunen", "eager")
 GPU = DEVICE == "cuda"
+TURNS, PROGRAMS = (sys.argv[7], int(sys.argv[8])) if len(sys.argv) > 8 else (None, 1)
 BATCH, BLOCKS = 256 if GPU else 16, 8
 # Widths of the groups that have nodes; a folded input layer has none: each node of the first group carries FOLD parameters.
 WIDTHS, D, FOLD = ([64, 16, 8, 10], 64, 0) if CASE == "karhunen" else ([32, 32, 10], 128, 785)
@@ -184,10 +186,28 @@ def sample():
     velocity(data[:100], torch.full((100,), 0.5, device=DEVICE))
 
 
+def wait():
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def my_turn():
+    """Returns when all programs have compiled (or died) and no other is being timed; held until this one ends."""
+    ready = lambda: open(os.path.join(TURNS, f"{os.getpid()}.ready"), "w").close()
+    atexit.register(ready)
+    for action in (step, sample) * 2:
+        action()
+    wait()
+    ready()
+    while sum(name.endswith(".ready") for name in os.listdir(TURNS)) < PROGRAMS:
+        time.sleep(0.05)
+    my_turn.lock = open(os.path.join(TURNS, "turn"), "w")
+    fcntl.flock(my_turn.lock, fcntl.LOCK_EX)
+
+
 def best(action):
     """Milliseconds, best of the runs that fit into SECONDS; two more before."""
-    wait = torch.cuda.synchronize if GPU else lambda: None
-    times, begin = [], None
+    times = []
     for _ in range(2):
         action()
     wait()
@@ -200,6 +220,8 @@ def best(action):
     return 1e3 * min(times)
 
 
+if TURNS:
+    my_turn()
 count = f"{sum(p.numel() for p in field.parameters()):,} parameters"
 if GPU:
     took, peak = best(step), torch.cuda.max_memory_allocated() / 2**30

@@ -175,12 +175,12 @@ static gmn_affine add_matrix(builder *b, const char *name, int out, int in, bool
 static void add_lean_block(builder *b, const wf_field_desc *d, gmn_block_layout *k) {
     int dn = d->node, de = d->edge, dg = d->edge;
     k->edge[0] = add_affine(b, (affine_desc){.name = "edge.0",
-                                             .out = 2 * dn + 2 * de,
+                                             .out = 4 * de,
                                              .in = {de, dn, dn, dg},
                                              .suffix = {"e", "d", "s", "u"},
                                              .matrix = true});
     k->edge[1] = add_matrix(b, "edge.2", de, 2 * de, true);
-    affine_desc message = {.out = dn, .in = {2 * dn}, .matrix = true, .no_bias = true};
+    affine_desc message = {.out = dn, .in = {2 * de}, .matrix = true, .no_bias = true};
     message.name = "msg.forward";
     k->forward = add_affine(b, message).weight[0];
     message.name = "msg.backward";

@@ -20,7 +20,7 @@ typedef struct gmn_block_layout {
     gmn_affine
         edge[3]; /* first: edge, dst, src, global. lean: first gives [m | z], second takes z */
     gmn_affine msg[3];     /* lstar; first: edge, receiver, sender, global */
-    int forward, backward; /* lean: messages of the sums towards dst and towards src (dn, 2dn) */
+    int forward, backward; /* lean: messages of the sums towards dst and towards src (dn, 2de) */
     gmn_affine logit;      /* attention */
     gmn_affine node[3];    /* first: node, message (lean: forward, backward), global */
     gmn_affine global[3];  /* first: node mean, edge mean, global */

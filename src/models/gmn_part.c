@@ -398,7 +398,7 @@ static void lean_block(network *n, block_state *b) {
                          .w2 = weight(n, k->edge[1].weight[0]),
                          .c2 = weight(n, k->edge[1].bias),
                          .column = b->columns.edge,
-                         .messages = 2 * n->desc->node,
+                         .messages = 2 * n->desc->edge,
                          .unit = n->unit,
                          .sum = sum_mode(n),
                          .sums = nodes};

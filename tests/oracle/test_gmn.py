@@ -168,7 +168,7 @@ class Field:
         # messages entering nodes: (receiver, message in the space the sum is taken in, message)
         if lean:
             x = self.act(self.affine(b + "edge.0", torch.cat([eb, hb[dst], hb[src], every(many)], 1), ["e", "d", "s", "u"]))
-            m, z = x[:, : 2 * dn], x[:, 2 * dn :]
+            m, z = x[:, : 2 * de], x[:, 2 * de :]
             e_new = e + gates[1] * self.affine(b + "edge.2", z)
             to_dst = m @ self.p[b + "msg.forward.weight"].T
             to_src = m @ self.p[b + "msg.backward.weight"].T

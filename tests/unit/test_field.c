@@ -71,6 +71,14 @@ static void test_lean_count(void **state) {
                    lin(4 * d, 2 * d) + lin(2 * d, d) + lin(3 * d, 2 * d) + lin(2 * d, d);
     assert_int_equal(count_of(desc), outside + 8 * block);
     assert_int_equal(count_of(desc), 1660033);
+    /* A block more, nodes of n beside edges of d: messages have the edges' width. */
+    size_t n = 96;
+    desc.node = 96;
+    block = lin(d, 3 * n + 6 * d) + lin(2 * d + 2 * n, 4 * d) + lin(2 * d, d) + 2 * (2 * d * n) +
+            lin(3 * n + d, 2 * n) + lin(2 * n, n) + lin(n + 2 * d, 2 * d) + lin(2 * d, d);
+    size_t eight = count_of(desc);
+    desc.blocks++;
+    assert_int_equal(count_of(desc), eight + block);
 }
 
 /* --- gradients ---------------------------------------------------------------------------------- */

@@ -18,6 +18,8 @@ enum {
     units = 3,          /* of 64 x 64 weight gradients a warpgroup has */
     all_units = groups * units
 };
+/* Products are a warpgroup's (mma.cuh, Wide): they run on behind the call. */
+constexpr bool group_products = true;
 
 struct lean_gradient {
     lean_fused f;
@@ -169,6 +171,41 @@ template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
         next().fetch(of_a + (size_t)rows.a * p.f.ld_table + from,
                      of_b + (size_t)rows.b[0] * p.f.ld_table + from,
                      of_b + (size_t)rows.b[1] * p.f.ld_table + from);
+    }
+
+    /* --- products, under way when the call returns: wait, then settle --- */
+    /* x of strip s of z, in which the tables stand already, and dz. */
+    __device__ void start_strip(float (&x)[strip_tiles][4], float (&dz)[strip_tiles][4],
+                                int s) const {
+        begin<group_products>();
+        tile_forward_mma<group_products, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(),
+                                                 at::messages + s * strip, 0, false);
+        tile_backward_mma<group_products, D / 16>(dz, tile(place, at::tile_do), 16 * warp, 0, w2(),
+                                                  0, s * strip, true);
+        commit<group_products>();
+    }
+    /* x of strip s of the messages, in which the tables stand already. */
+    __device__ void start_message(float (&x)[strip_tiles][4], int s) const {
+        begin<group_products>();
+        tile_forward_mma<group_products, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(),
+                                                 s * strip, 0, false);
+        commit<group_products>();
+    }
+    /* w2 z. */
+    __device__ void start_update(float (&o)[D / 8][4]) const {
+        begin<group_products>();
+        tile_forward_mma<group_products, at::zs / 16>(o, tile(place, at::tile_z), 16 * warp, 0,
+                                                      w2(), 0, 0, true);
+        commit<group_products>();
+    }
+    /* deb of the block's columns. */
+    __device__ void start_deb(float (&deb)[D / 8][4]) const {
+        begin<group_products>();
+#pragma unroll
+        for (int s = 0; s < at::strips; s++)
+            tile_backward_mma<group_products, strip / 16>(deb, tile(place, at::tile_dx + s),
+                                                          16 * warp, 0, w1(), s * strip, 0, s == 0);
+        commit<group_products>();
     }
 
     __device__ void store_strip(int index, const float (&x)[strip_tiles][4]) const {

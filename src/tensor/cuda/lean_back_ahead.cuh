@@ -40,7 +40,7 @@ __device__ inline void double_units(float low, float high, uint32_t *value, uint
         : "r"(t), "r"(x), "r"(r), "r"(0x3c003c00u));
 }
 
-template <int D, int Q, int MS, bool Gelu, bool Wide> struct ahead_computer : computing<D, Q, MS> {
+template <int D, int Q, int MS, bool Gelu> struct ahead_computer : computing<D, Q, MS> {
     static_assert(Q == 1, "the whole of deb");
     using base = computing<D, Q, MS>;
     using at = layout<D, Q, MS>;
@@ -52,12 +52,14 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct ahead_computer : co
     using base::quarter;
     using base::refresh;
     using base::rows;
+    using base::start_deb;
+    using base::start_message;
+    using base::start_strip;
+    using base::start_update;
     using base::store_strip;
     using base::sum_runs;
     using base::sums_of;
     using base::tile;
-    using base::w1;
-    using base::w2;
     using base::warp;
 
     static constexpr int sixteens = D / 16;
@@ -128,18 +130,13 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct ahead_computer : co
         refresh();
         float x[strip_tiles][4], dz[strip_tiles][4];
         next().template take<0>(x);
-        begin<Wide>();
-        tile_forward_mma<Wide, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(),
-                                       at::messages + s * strip, 0, false);
-        tile_backward_mma<Wide, D / 16>(dz, tile(place, at::tile_do), 16 * warp, 0, w2(), 0,
-                                        s * strip, true);
-        commit<Wide>();
+        start_strip(x, dz, s);
         if (s + 1 < at::z_strips) fetch(MS + s + 1);
         else if (MS > 0) {
             fetch(0);
             fetch_pulls(0);
         }
-        wait<Wide>();
+        wait<group_products>();
         settle(x);
         settle(dz);
 #pragma unroll
@@ -172,15 +169,12 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct ahead_computer : co
         float x[strip_tiles][4], degree[3] = {1, 1, 1}; /* half the pull, as slopes are doubled */
         const int nodes[3] = {rows.a, rows.b[0], rows.b[1]};
         next().template take<1>(x);
-        begin<Wide>();
-        tile_forward_mma<Wide, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(), s * strip,
-                                       0, false);
-        commit<Wide>();
+        start_message(x, s);
         if (s + 1 < MS) fetch(s + 1);
 #pragma unroll
         for (int k = 0; k < 3; k++)
             if (p.degree != NULL) degree[k] = __ldg(p.degree + nodes[k]);
-        wait<Wide>();
+        wait<group_products>();
         settle(x);
         uint32_t slope[strip_tiles][2];
 #pragma unroll
@@ -205,23 +199,6 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct ahead_computer : co
         __syncwarp(); /* all have read where dx goes */
         store_strip(at::tile_dx + s, x);
         if (s + 1 < MS) fetch_pulls(s + 1);
-    }
-
-    /* w2 z, under way. */
-    __device__ void start_update(float (&o)[D / 8][4]) const {
-        begin<Wide>();
-        tile_forward_mma<Wide, at::zs / 16>(o, tile(place, at::tile_z), 16 * warp, 0, w2(), 0, 0,
-                                            true);
-        commit<Wide>();
-    }
-    /* deb of the block's columns, under way. */
-    __device__ void start_deb(float (&deb)[D / 8][4]) const {
-        begin<Wide>();
-#pragma unroll
-        for (int s = 0; s < at::strips; s++)
-            tile_backward_mma<Wide, strip / 16>(deb, tile(place, at::tile_dx + s), 16 * warp, 0,
-                                                w1(), s * strip, 0, s == 0);
-        commit<Wide>();
     }
 
     /* Sums of de' (w2 z + c2). */
@@ -307,13 +284,13 @@ template <int D, int Q, int MS, bool Gelu, bool Wide> struct ahead_computer : co
         for (int k = 0; k < 2; k++) load_row(de[k], row_of(p.f.out, k));
         start_update(o);
         start_deb(deb);
-        wait<Wide, 1>();
+        wait<group_products, 1>();
         settle(o);
         gate_sums(o);
         refresh();
 #pragma unroll
         for (int k = 0; k < 2; k++) load_row(e[k], row_of(p.f.e, k));
-        wait<Wide>();
+        wait<group_products>();
         settle(deb);
         norm_backward(deb);
     }

@@ -8,8 +8,7 @@
 namespace wf_gpu {
 namespace lean {
 
-template <int D, int Q, int MS, bool Gelu, bool Wide>
-struct quarter_computer : computing<D, Q, MS> {
+template <int D, int Q, int MS, bool Gelu> struct quarter_computer : computing<D, Q, MS> {
     static_assert(Q > 1, "deb leaves in quarters");
     using base = computing<D, Q, MS>;
     using at = layout<D, Q, MS>;
@@ -22,12 +21,14 @@ struct quarter_computer : computing<D, Q, MS> {
     using base::quarter;
     using base::refresh;
     using base::rows;
+    using base::start_deb;
+    using base::start_message;
+    using base::start_strip;
+    using base::start_update;
     using base::store_strip;
     using base::sum_runs;
     using base::sums_of;
     using base::tile;
-    using base::w1;
-    using base::w2;
     using base::warp;
 
     __device__ explicit quarter_computer(const lean_gradient &args) : base(args) {}
@@ -75,15 +76,10 @@ struct quarter_computer : computing<D, Q, MS> {
         refresh();
         float x[strip_tiles][4], dz[strip_tiles][4];
         next().template take<0>(x);
-        begin<Wide>();
-        tile_forward_mma<Wide, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(),
-                                       at::messages + s * strip, 0, false);
-        tile_backward_mma<Wide, D / 16>(dz, tile(place, at::tile_do), 16 * warp, 0, w2(), 0,
-                                        s * strip, true);
-        commit<Wide>();
+        start_strip(x, dz, s);
         if (s + 1 < at::z_strips) fetch(MS + s + 1);
         else if (MS > 0) fetch(0);
-        wait<Wide>();
+        wait<group_products>();
         settle(x);
         settle(dz);
 #pragma unroll
@@ -111,10 +107,8 @@ struct quarter_computer : computing<D, Q, MS> {
         const float *of_b = p.dto[!rows.from_a] + at::place(s, quarter);
         next().fetch(of_a + (size_t)rows.a * p.ld_dto, of_b + (size_t)rows.b[0] * p.ld_dto,
                      of_b + (size_t)rows.b[1] * p.ld_dto);
-        begin<Wide>();
-        tile_forward_mma<Wide, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(), s * strip,
-                                       0, false);
-        finish<Wide>();
+        start_message(x, s);
+        wait<group_products>();
         settle(x);
         const float by[2] = {pull(rows.b[0]), pull(rows.b[1])};
         next().template arrive<0>();
@@ -134,10 +128,8 @@ struct quarter_computer : computing<D, Q, MS> {
     /* Sums of de' (w2 z + c2). */
     __device__ void gate_sums() const {
         float o[D / 8][4];
-        begin<Wide>();
-        tile_forward_mma<Wide, at::zs / 16>(o, tile(place, at::tile_z), 16 * warp, 0, w2(), 0, 0,
-                                            true);
-        finish<Wide>();
+        start_update(o);
+        wait<group_products>();
         settle(o);
         const float *c2 = (const float *)(shared + at::c2) + column;
 #pragma unroll
@@ -155,17 +147,6 @@ struct quarter_computer : computing<D, Q, MS> {
             }
             sum_columns(total, sums_of(at::kind_gate) + 16 * j);
         }
-    }
-
-    /* deb of the block's columns. */
-    __device__ void pull_back(float (&deb)[D / 8][4]) const {
-        begin<Wide>();
-#pragma unroll
-        for (int s = 0; s < at::strips; s++)
-            tile_backward_mma<Wide, strip / 16>(deb, tile(place, at::tile_dx + s), 16 * warp, 0,
-                                                w1(), s * strip, 0, s == 0);
-        finish<Wide>();
-        settle(deb);
     }
 
     __device__ void leave_quarter(const float (&deb)[D / 8][4]) const {
@@ -199,7 +180,9 @@ struct quarter_computer : computing<D, Q, MS> {
         gate_sums();
         refresh();
         float deb[D / 8][4];
-        pull_back(deb);
+        start_deb(deb);
+        wait<group_products>();
+        settle(deb);
         leave_quarter(deb);
         group_barrier(barrier_group + place);
         refresh();

@@ -28,12 +28,12 @@ namespace {
 
 using namespace lean;
 
-template <int D, int Q, int MS, bool Gelu, bool Wide>
-using computer = std::conditional_t<layout<D, Q, MS>::ahead, ahead_computer<D, Q, MS, Gelu, Wide>,
-                                    quarter_computer<D, Q, MS, Gelu, Wide>>;
+template <int D, int Q, int MS, bool Gelu>
+using computer = std::conditional_t<layout<D, Q, MS>::ahead, ahead_computer<D, Q, MS, Gelu>,
+                                    quarter_computer<D, Q, MS, Gelu>>;
 
 /* --- the warpgroups that sum ---------------------------------------------------------------------------------------- */
-template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
+template <int D, int Q, int MS> struct summer : worker<D, Q, MS> {
     using base = worker<D, Q, MS>;
     using at = layout<D, Q, MS>;
     using base::column;
@@ -59,7 +59,7 @@ template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
     __device__ void weight_units(int group) {
         refresh();
         const int of_w1 = at::of_w1;
-        begin<Wide>();
+        begin<group_products>();
 #pragma unroll
         for (int u = 0; u < units; u++) {
             int unit = min(half() * units + u, at::used_units - 1);
@@ -67,9 +67,10 @@ template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
                                     : at::tile_do + (unit - of_w1) / at::z_strips;
             int right = unit < of_w1 ? at::tile_eb + unit % at::wide
                                      : at::tile_z + (unit - of_w1) % at::z_strips;
-            outer_mma<Wide>(dw[u], tile(group, left), 16 * warp, 0, tile(group, right), 0, false);
+            outer_mma<group_products>(dw[u], tile(group, left), 16 * warp, 0, tile(group, right), 0,
+                                      false);
         }
-        commit<Wide>();
+        commit<group_products>();
     }
 
     __device__ void sum_strips(int group, int pair, int last) {
@@ -112,7 +113,7 @@ template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
                     meet(barrier_full + g);
                     weight_units(g);
                     sum_strips(g, first + step, last);
-                    wait<Wide>();
+                    wait<group_products>();
 #pragma unroll
                     for (int u = 0; u < units; u++) settle(dw[u]);
                     if (round + 1 < rounds || step + 4 < p.f.steps) signal(barrier_empty + g);
@@ -121,7 +122,7 @@ template <int D, int Q, int MS, bool Wide> struct summer : worker<D, Q, MS> {
     }
 };
 
-template <int D, int Q, int MS, bool Gelu, bool Wide>
+template <int D, int Q, int MS, bool Gelu>
 __global__ void __launch_bounds__(block_threads, 1)
     lean_backward_kernel(const __grid_constant__ lean_gradient p) {
     using at = layout<D, Q, MS>;
@@ -137,10 +138,10 @@ __global__ void __launch_bounds__(block_threads, 1)
     for (int i = (int)threadIdx.x; i < D; i += block_threads) c2[i] = quarter == 0 ? p.f.c2[i] : 0;
     __syncthreads();
     if (__shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0) < groups) {
-        computer<D, Q, MS, Gelu, Wide> w(p);
+        computer<D, Q, MS, Gelu> w(p);
         w.run();
     } else {
-        summer<D, Q, MS, Wide> w(p);
+        summer<D, Q, MS> w(p);
         w.run();
     }
 }
@@ -148,8 +149,8 @@ __global__ void __launch_bounds__(block_threads, 1)
 /* --- launches ---------------------------------------------------------------------------------------------------------- */
 template <int D, int Q, int MS> bool launch(const lean_gradient &p, bool gelu) {
     const int bytes = layout<D, Q, MS>::bytes;
-    auto kernel = gelu ? lean_backward_kernel<D, Q, MS, true, true>
-                       : lean_backward_kernel<D, Q, MS, false, true>;
+    auto kernel =
+        gelu ? lean_backward_kernel<D, Q, MS, true> : lean_backward_kernel<D, Q, MS, false>;
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
         cudaSuccess)
         return false;

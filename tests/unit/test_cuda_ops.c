@@ -199,6 +199,46 @@ static void test_bf16(void **state) {
     walk(wf_backend_cuda_bf16());
 }
 
+/* A table that a long gather reads and an affine map adds, its gradient against sums written out here: the map's comes first and
+ * may set what the gather's is added to. */
+static void check_shared_table(const wf_backend *backend) {
+    enum { targets = 4, width = 18, inputs = 5 };
+    static const int count[2] = {2500, 9};
+    setup s = {.dtype = WF_F32, .size = width};
+    wf_tape_start(&s.tape, backend, WF_F32, true);
+    wf_tensor *table = rows(&s, targets, width), *x = rows(&s, count[1], inputs), *y[2];
+    uint32_t *map[2] = {indices(&s, count[0], targets), indices(&s, count[1], targets)};
+    y[0] = wf_gather(&s.tape, table, count[0], placed(&s, map[0], count[0]));
+    y[1] = wf_linear(&s.tape, &(wf_linear_desc){.x = {x},
+                                                .weight = {flat(&s, width, inputs)},
+                                                .table = table,
+                                                .map = placed(&s, map[1], count[1])});
+    double sum[targets][width] = {{0}};
+    for (int k = 0; k < 2; k++) {
+        void *grad = wf_tape_grad(&s.tape, y[k]);
+        settle(&s);
+        fill(&s, y[k], grad, 1);
+        double *dy = fetch_tensor(&s, y[k], grad);
+        for (int r = 0; r < count[k]; r++)
+            for (int c = 0; c < width; c++) sum[map[k][r]][c] += dy[r * y[k]->ld + c];
+        free(dy);
+    }
+    assert_true(wf_tape_backward(&s.tape));
+    double *got = fetch_tensor(&s, table, table->grad);
+    for (int r = 0; r < targets; r++)
+        for (int c = 0; c < width; c++) assert_close(got[r * table->ld + c], sum[r][c], 1e-3);
+    free(got);
+    wf_tape_free(&s.tape);
+}
+
+static void test_shared_table(void **state) {
+    (void)state;
+    check_shared_table(wf_backend_cpu(WF_F32));
+    if (!wf_cuda_available()) return;
+    check_shared_table(wf_backend_cuda());
+    check_shared_table(wf_backend_cuda_bf16());
+}
+
 static void test_absent(void **state) {
     (void)state;
     if (wf_cuda_available()) skip();
@@ -212,6 +252,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_shared_table),
         cmocka_unit_test(test_absent),
     };
     take_share();

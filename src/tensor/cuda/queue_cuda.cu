@@ -32,8 +32,8 @@ std::vector<pending_sum> sums;
 std::vector<pending_weight> weights;
 std::vector<range> zeros;
 std::vector<known_bounds> bounds;
-wf_arena
-    work_arena; /* of jobs; given back when the queue is finished, and reused in the stream's order */
+/* Of jobs and of the parts of deep sums; given back when the queue is finished, and reused in the stream's order. */
+wf_arena work_arena;
 
 /* --- launching -------------------------------------------------------------------------------------------------- */
 void launch_chain(size_t index) {
@@ -751,9 +751,10 @@ void queue_before(const wf_op *op, bool backward, unsigned claims) {
         reads.push_back(data_range(in));
         if (!backward || in->grad == NULL) continue;
         if ((claims >> i & 1) == 0) settle_zeros(grad_range(in));
-        /* Adding to what a sum will add to may come first; overwriting what it reads may not. */
+        /* Adding to what a sum will add to may come first; adding to what it will set, or overwriting what it reads, may not. */
         for (const pending_sum &s : sums)
-            if (meets(s.sources, grad_range(in))) {
+            if (meets(s.sources, grad_range(in)) ||
+                (s.job.to.set && meet(s.target, grad_range(in)))) {
                 launch_all_sums();
                 break;
             }

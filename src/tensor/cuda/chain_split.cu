@@ -35,11 +35,17 @@ namespace {
 bool in_fours(const float *data, int ld) { return (uintptr_t)data % 16 == 0 && ld % 4 == 0; }
 
 bool reads_matrix(const open_chain &chain, const chain_step &s, const float *matrix) {
+    if (s.x == matrix || s.other == matrix) return true;
     for (int j = 0; j < s.parts; j++) {
         const chain_part &part = s.part[j];
         if ((part.slot < 0 ? part.x : chain.slots[(size_t)part.slot].matrix) == matrix) return true;
     }
     return false;
+}
+
+/* Whether a step reads what another writes. */
+bool reads_result(const open_chain &chain, const chain_step &s, const chain_step &of) {
+    return reads_matrix(chain, s, of.out) || (of.raw != NULL && reads_matrix(chain, s, of.raw));
 }
 
 /* First step of a tail of products that have nothing to do with each other: blocks of few rows may then take one each. */
@@ -51,8 +57,8 @@ int first_apart(const open_chain &chain) {
         if (s.kind != chain_product || s.slot >= 0 || s.add) break;
         bool tied = false;
         for (int k = first; k < chain.c.count; k++)
-            tied |= step[k].out == s.out || reads_matrix(chain, s, step[k].out) ||
-                    reads_matrix(chain, step[k], s.out);
+            tied |= step[k].out == s.out || reads_result(chain, s, step[k]) ||
+                    reads_result(chain, step[k], s);
         if (tied) break;
         first--;
     }

@@ -131,7 +131,7 @@ static void *take_spare(wf_tape *tape, size_t bytes) {
 /* Nobody reads it again: a tensor's gradient is read by the operation that made the tensor, and that one is done. A device runs
  * what concerns graphs beside what concerns nodes: there memory that both use in turn would make one wait for the other. */
 static void spare_gradient(wf_tape *tape, wf_tensor *tensor) {
-    enum { few_rows = 2048 };
+    enum { few_rows = 2048 }; /* what the CUDA queue takes for graphs */
     if (tensor->shares != NULL || !tensor->grad_own || tape->spares == WF_TAPE_SPARES) return;
     if (tape->backend->memory != NULL && tensor->rows <= few_rows) return;
     tape->spare[tape->spares++] = (wf_tape_spare){tensor->grad, tensor_bytes(tape, tensor)};

@@ -225,6 +225,85 @@ static void test_equal_bits(void **state) {
         }
 }
 
+/* Batches with 906 nodes to 19,026, whose rows eight, four, two warps share (on 132 multiprocessors) or none: the first networks
+ * have the same bits in all of them. Width 64: wider, few rows have deep sums, which are rounded in parts. */
+static void test_teams(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    if (getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    static const int counts[] = {3, 20, 40, case_most - 1};
+    for (int layout = 0; layout < 2; layout++) {
+        if (!my_case()) continue;
+        wf_field_desc desc = wf_field_desc_default();
+        desc.layout = (wf_layout)layout;
+        desc.blocks = 2;
+        field_case few = {.n = 0};
+        for (int k = 0; k < 4; k++) {
+            const char *archs[case_most] = {NULL};
+            for (int i = 0; i < counts[k]; i++) archs[i] = "300-1-1";
+            field_case c = gpu_case(desc, archs, true);
+            if (k > 0) {
+                memcpy(c.w, few.w, few.batch.n_params * 4);
+                memcpy(c.dv, few.dv, few.batch.n_params * 4);
+                memcpy(c.t, few.t, (size_t)few.n * 4);
+            }
+            case_forward(&c, true);
+            case_backward(&c);
+            if (k == 0) {
+                few = c;
+                continue;
+            }
+            assert_memory_equal(c.v, few.v, few.batch.n_params * 4);
+            assert_memory_equal(c.dw, few.dw, few.batch.n_params * 4);
+            case_close(&c);
+        }
+        case_close(&few);
+    }
+}
+
+/* Seven modulations of 40 graphs: a tail of products whose columns blocks share, and backward deep sums of four parts and of
+ * three, which other blocks compute before the chain adds them up. */
+static void test_split_chains(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    const char *archs[41] = {NULL};
+    for (int k = 0; k < 40; k++) archs[k] = k % 2 ? "3-4-2" : "2-3-2";
+    wf_field_desc desc = wf_field_desc_default();
+    desc.blocks = 7;
+    check_field(desc, archs, WF_F64);
+}
+
+/* The widths that have kernels of their own, whose sums run beside what follows: a replay, another and a fresh field have the
+ * bits of the first run. */
+static void test_replays(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    if (getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    const char *archs[33] = {NULL};
+    for (int k = 0; k < 32; k++) archs[k] = k % 7 == 3 ? "64-24-10" : "64-16-8-10";
+    for (int run = 0; run < 4; run++) {
+        if (!my_case()) continue;
+        wf_field_desc desc = wf_field_desc_default();
+        desc.layout = (wf_layout)(run % 2);
+        desc.blocks = 3;
+        desc.node = desc.edge = run < 2 ? 64 : 128;
+        field_case first = gpu_case(desc, archs, true), again = gpu_case(desc, archs, true);
+        case_forward(&first, true);
+        case_backward(&first);
+        for (int round = 0; round < 3; round++) {
+            memset(again.grad, 0xff, wf_field_params(again.field) * 4);
+            memset(again.dw, 0xff, again.batch.n_params * 4);
+            case_forward(&again, true);
+            case_backward(&again);
+            assert_memory_equal(first.v, again.v, first.batch.n_params * 4);
+            assert_memory_equal(first.dw, again.dw, first.batch.n_params * 4);
+            assert_memory_equal(first.grad, again.grad, wf_field_params(first.field) * 4);
+        }
+        case_close(&first);
+        case_close(&again);
+    }
+}
+
 /* Twenty steps down the gradient of |v - target|^2 / 2, on both sides. */
 static void test_training(void **state) {
     (void)state;
@@ -277,7 +356,9 @@ static int run_group(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_cpu),  cmocka_unit_test(test_large),
         cmocka_unit_test(test_equivariance), cmocka_unit_test(test_equal_bits),
-        cmocka_unit_test(test_training),     cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_teams),        cmocka_unit_test(test_split_chains),
+        cmocka_unit_test(test_replays),      cmocka_unit_test(test_training),
+        cmocka_unit_test(test_absent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

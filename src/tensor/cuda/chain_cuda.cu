@@ -13,8 +13,8 @@
  * backward a lean block of width 64 with 25,856 nodes, 35 and 42 us of the bandwidth.
  * Measured, H200, ncu: such a block 100 us forward and 90 backward, 35 and 47 % of the bandwidth; width 128 with 19,456 nodes
  * 266 and 181; graphs 22 and 30, at width 128 49 and 48. Forward at width 128 slots leave room for fewer than ten warps a block,
- * so that blocks come in two waves. Of a whole update of 56 networks 64-16-8-10, width 64: 3.24 ms without teams, 3.07 with teams
- * of two, 3.03 with teams of four. */
+ * so that blocks come in two waves. Forward and backward of 56 networks 64-16-8-10, width 64, 8 blocks: 3.18 ms without teams,
+ * 3.02 with teams of two, 2.98 with teams of four. */
 #include "tensor/cuda/chain_ring.cuh"
 #include "tensor/cuda/chain_rows.cuh"
 

@@ -5,12 +5,12 @@
  * those that a later product of the chain takes as its left operand are kept as bf16 in shared memory too, in a slot. Other left
  * operands are read from memory by the product itself.
  *
- *   load           slot = x
+ *   load           out (+)= x; out NULL: for its slot alone
  *   norm           out = LN(x) modulated: shift and scale at table[map], NULL: plain
  *   norm_back      out (+)= the gradient by `other` (the norm's input) of x, the norm's gradient; stats = mean, 1/deviation
  *   unit           out = unit(x)
  *   unit_back      out (+)= x * unit'(other)
- *   residual       out = x + (1 + table[map]) * other;  table NULL: x + other
+ *   residual       out (+)= x + (1 + table[map]) * other;  table NULL: x + other
  *   residual_back  out (+)= (1 + table[map]) * x
  *   mean_back      out (+)= x[g] / rows of g, for the graph g of the row by `start`
  *   product        v = sum of left operands times weights [+ out, when `add`] + scale * bias + table[map], then by `after`:

@@ -35,7 +35,8 @@ int place_slots(std::vector<slot> &slots);
 void finish_steps(open_chain &chain);
 
 /* Of sums of products over many columns, their parts go to `parts`, to be launched before the chain, which then only adds them
- * up, in order. They lie in scratch; without it nothing is split. */
+ * up, in order. They lie in scratch; without it nothing is split. Each part is rounded: the last bits of such a gradient depend
+ * on whether its rows were few. */
 void split_deep(open_chain &chain, open_chain &parts, wf_arena *arena);
 /* A tail of four products or more goes to `tail`, to be launched behind the chain; it reads from memory what they multiply. */
 void split_tail(open_chain &chain, open_chain &tail);

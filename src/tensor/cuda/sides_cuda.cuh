@@ -1,9 +1,10 @@
 /* sides_cuda: ranges of memory, and streams beside the main one.
  *
- * Chains of few rows, sums and the codes of roles run on some, weight gradients on the last but one; on the last what adds up the
- * parts that an edge kernel left in its scratch, for which the next operation with scratch waits. Each launch there begins behind
- * what the main stream has so far; whoever touches what a launch on one of them reads or writes waits for that launch, not for those
- * behind it. Under capture they become branches of the graph; all must have been rejoined when it ends. */
+ * Chains of few rows, sums and the encoders' small operations run on the first, weight gradients on the last but one; on the last
+ * what adds up the parts that an edge kernel left in its scratch. That scratch is given back meanwhile: who takes it as scratch
+ * again waits for the side (run_bf16 in backend_cuda.cu), who gets it as a tensor meets its range. Each launch on a side begins
+ * behind what the main stream has so far; whoever touches what it reads or writes waits for that launch, not for those behind it.
+ * Under capture they become branches of the graph; all must have been rejoined when it ends. */
 #ifndef WF_TENSOR_CUDA_SIDES_CUDA_CUH
 #define WF_TENSOR_CUDA_SIDES_CUDA_CUH
 
@@ -33,15 +34,17 @@ inline range columns_of(const float *data, int rows, int ld, int cols) {
 inline range data_range(const wf_tensor *t) { return rows_of(data_of(t), t->rows, t->ld); }
 inline range grad_range(const wf_tensor *t) { return rows_of(grad_of(t), t->rows, t->ld); }
 
+/* Those before for_weights are alike: side_for chooses among them. */
 enum side_id { on_main = -1, for_graphs, for_weights = 6, for_parts, n_sides };
 
 /* While it lives, launches go to a stream on which these reads and writes are in order. */
 struct launch_scope {
     int where;
     launch_scope(int where, const std::vector<range> &reads, const std::vector<range> &writes);
+    launch_scope(const launch_scope &) = delete;
     ~launch_scope();
 };
-/* The side but for_weights that such launches would have to wait for, or one that has nothing to do. */
+/* The side before for_weights that such launches would have to wait for, or one that has nothing to do. */
 int side_for(const std::vector<range> &reads, const std::vector<range> &writes);
 /* The main stream waits for all of a side. */
 void rejoin(side_id side);

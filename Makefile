@@ -52,11 +52,12 @@ CPU_SRC := $(wildcard $(MODULES:%=src/%/cpu/*.c))
 CLI_SRC := $(wildcard src/cli/*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach v,$(VARIANTS),$(CPU_SRC:%.c=$(BUILD)/%.$(v).o))
 ifneq ($(NVCC),)
-LIB_OBJ += $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard $(MODULES:%=src/%/cuda/*.cu)))
+CUDA_OBJ := $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard $(MODULES:%=src/%/cuda/*.cu)))
 LDLIBS += -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
 else
-LIB_OBJ += $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(MODULES:%=src/%/cuda/*_absent.c)))
+CUDA_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(MODULES:%=src/%/cuda/*_absent.c)))
 endif
+LIB_OBJ += $(CUDA_OBJ)
 # libcurl: used when pkg-config finds it (CURL= leaves it out); a curl/ folder has an absent.c for builds without it.
 CURL ?= $(shell pkg-config --exists libcurl 2>/dev/null && echo yes)
 ifneq ($(CURL),)
@@ -69,6 +70,13 @@ endif
 CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(wildcard tests/unit/test_*.c tests/prop/test_*.c)
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
+# Kernels of these modules run in tests without a GPU; under a sanitizer, which does not know fibers, they do not.
+EMULATED := base tensor models
+EMULATED_OBJ := $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(wildcard $(EMULATED:%=src/%/cuda/*.cu))) $(BUILD)/emulated/emulator.o
+UNEMULATED_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(patsubst %,src/%/cuda/*_absent.c,$(filter-out $(EMULATED),$(MODULES)))))
+ifeq ($(SAN),)
+EMULATED_TESTS := $(addprefix $(BUILD)/emulated/,test_cuda_field test_cuda_lstar test_cuda_ops)
+endif
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZERS := $(FUZZ_SRC:%.c=$(BUILD)/%)
 
@@ -77,7 +85,7 @@ all: $(BUILD)/weft $(BUILD)/libweft.a $(BUILD)/libweft.so
 help:
 	@echo "make            the program $(BUILD)/weft, libweft.a, libweft.so"
 	@echo "make demo       train, sample and judge networks in minutes; leaves runs/demo/report.html"
-	@echo "make test       unit, property and command-line tests"
+	@echo "make test       unit, property and command-line tests; kernels without a GPU"
 	@echo "make test-oracle  comparisons with PyTorch, SciPy and scikit-learn"
 	@echo "make check      layering of includes, formatting, warnings of gcc and clang"
 	@echo "make check-full sanitizers, fuzz smoke, long property tests, the report in a browser"
@@ -88,7 +96,7 @@ help:
 need-lib:
 	@tools/need.sh gcc zlib1g-dev libjansson-dev
 need-test: need-lib
-	@tools/need.sh libcmocka-dev python3
+	@tools/need.sh libcmocka-dev python3 g++
 need-oracle: need-lib
 	@tools/need.sh python3-torch python3-scipy python3-sklearn
 need-bench: need-oracle # without OpenBLAS PyTorch multiplies with the reference BLAS, and losing to that says nothing
@@ -139,9 +147,26 @@ $(BUILD)/tests/%: tests/%.c $(BUILD)/libweft.a $(wildcard tests/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP -Wno-missing-prototypes $< $(BUILD)/libweft.a $(LDFLAGS) -lcmocka $(LDLIBS) -o $@
 
-test-programs: $(TESTS)
+# The .cu files as C++ (tests/emulator): preprocessed, launches and PTX translated, compiled as nvcc has the host's part compiled.
+EMULATED_FLAGS := -std=c++17 -Wall -Wno-unknown-pragmas $(WERROR) -g1
+$(EMULATED_TESTS) $(EMULATED_OBJ) $(UNEMULATED_OBJ): | need-test
+$(BUILD)/emulated/%.o: src/%.cu tests/emulator/translate.py
+	@mkdir -p $(@D)
+	@$(CXX) $(CPPFLAGS) -std=c++17 -D__CUDACC__ -Itests/emulator -include ptx.h -MMD -MP -MF $(@:.o=.d) -MT $@ -E -x c++ $< -o $(@:.o=.cu)
+	@tests/emulator/translate.py <$(@:.o=.cu) >$(@:.o=.ii)
+	$(CXX) $(EMULATED_FLAGS) -O1 -c $(@:.o=.ii) -o $@
 
-test: all $(TESTS)
+$(BUILD)/emulated/emulator.o: tests/emulator/emulator.cpp $(wildcard tests/emulator/*.h)
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) -Wextra -Wshadow -O3 -Itests/emulator -c $< -o $@
+
+$(BUILD)/emulated/test_%: tests/unit/test_%.c $(filter-out $(CUDA_OBJ),$(LIB_OBJ)) $(UNEMULATED_OBJ) $(EMULATED_OBJ) $(wildcard tests/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes $< $(filter %.o,$^) $(LDFLAGS) -lcmocka $(LDLIBS) -lstdc++ -o $@
+
+test-programs: $(TESTS) $(EMULATED_TESTS)
+
+test: all $(TESTS) $(EMULATED_TESTS)
 	@BUILD=$(BUILD) tests/run.sh
 
 test-oracle: all need-oracle
@@ -203,4 +228,4 @@ install: all
 clean:
 	rm -rf build
 
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:%=%.d)
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:%=%.d) $(EMULATED_OBJ:.o=.d) $(UNEMULATED_OBJ:.o=.d)

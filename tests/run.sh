@@ -4,7 +4,7 @@ build=${BUILD:-build}
 passed=0 failed=0 skipped=0
 log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT
-for test in $(cd tests && ls unit/test_*.c prop/test_*.c cli/test_*.sh 2>/dev/null); do
+for test in $(cd tests && ls unit/test_*.c prop/test_*.c cli/test_*.sh emulator/test_*.sh 2>/dev/null); do
     case $test in
         *.c) command="$build/tests/${test%.c}" ;;
         *) command="tests/$test" ;;

@@ -150,6 +150,29 @@ static void test_against_cpu(void **state) {
         }
 }
 
+/* A width that fused kernels have, two networks of different depth. */
+static void test_fused(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    static const char *const two[] = {"2-9-3", "3-17-5-2", NULL};
+    for (int layout = 0; layout < 2; layout++)
+        for (int messages = 0; messages < 3; messages++) {
+            wf_field_desc desc = small(layout, messages);
+            desc.edge = 64, desc.blocks = 2;
+            check_field(desc, two, WF_F64);
+        }
+}
+
+/* Rows of nodes enough for warps that work alone, or in teams. */
+static void test_many_nodes(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    static const char *const wide[] = {"1-2100-1", "2-3-1", NULL};
+    wf_field_desc desc = small(0, 0);
+    desc.node = 70, desc.edge = 8, desc.blocks = 1;
+    check_field(desc, wide, WF_F64);
+}
+
 /* Rows enough for the largest tiles, several chunks and spans. */
 static void test_large(void **state) {
     (void)state;
@@ -354,7 +377,8 @@ static void test_absent(void **state) {
 
 static int run_group(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_cpu),  cmocka_unit_test(test_large),
+        cmocka_unit_test(test_against_cpu),  cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_many_nodes),   cmocka_unit_test(test_large),
         cmocka_unit_test(test_equivariance), cmocka_unit_test(test_equal_bits),
         cmocka_unit_test(test_teams),        cmocka_unit_test(test_split_chains),
         cmocka_unit_test(test_replays),      cmocka_unit_test(test_training),

@@ -144,9 +144,9 @@ static void check_case(const wf_backend *backend, case_list *list, op_case *c) {
 
 /* (width, group): every tile of the products, several spans of the sums. WEFT_CUDA_SMALL=N takes every N-th small one, for
  * tools that slow the program down; WEFT_CUDA_OP=NAME takes one operation. */
-static const int shapes[][2] = {{1, 1},   {3, 3},    {7, 7},    {9, 9},   {33, 33},
-                                {5, 1},   {32, 3},   {48, 7},   {64, 9},  {100, 33},
-                                {130, 5}, {64, 700}, {36, 701}, {128, 33}};
+static const int shapes[][2] = {{1, 1},   {3, 3},    {7, 7},    {9, 9},    {33, 33},
+                                {5, 1},   {32, 3},   {48, 7},   {64, 9},   {100, 33},
+                                {130, 5}, {64, 700}, {36, 701}, {128, 33}, {70, 105}};
 
 static void list_cases(case_list *list) {
     const char *small = getenv("WEFT_CUDA_SMALL");

@@ -1,0 +1,700 @@
+/* emulator: runs grids of threads one block after another, and launches in the order of their streams (cuda_runtime.h).
+ *
+ * A thread is a fiber with a stack of its own. It is entered once by makecontext, then left and resumed by longjmp, which
+ * asks the system for nothing. Threads that wait are not ready; whoever completes what they wait for makes them so. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <map>
+#include <vector>
+
+#include "ptx.h"
+
+/* --- order ------------------------------------------------------------------------------------------------------- */
+namespace {
+
+int setting(const char *name, int otherwise) {
+    const char *text = getenv(name);
+    return text != NULL ? atoi(text) : otherwise;
+}
+
+const uint32_t seed = (uint32_t)setting("WEFT_EMULATOR_SEED", 0);
+uint64_t random_state = seed;
+
+/* Random where the seed is not 0, else 0. */
+inline uint32_t random_below(uint32_t n) {
+    if (seed == 0) return 0;
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((random_state >> 33) * n >> 31);
+}
+template <class T> void shuffle(std::vector<T> &list) {
+    for (size_t k = 0; k < list.size(); k++)
+        std::swap(list[k], list[k + random_below((uint32_t)(list.size() - k))]);
+}
+
+const char *kernel_name = "no kernel";
+
+} // namespace
+
+namespace emulated {
+
+thread *self;
+dim3 block_index, block_size, grid_size;
+alignas(1024) unsigned char dynamic_shared[most_shared];
+
+void fail(const char *format, ...) {
+    va_list list;
+    fprintf(stderr, "emulator: %s", kernel_name);
+    if (self != NULL)
+        fprintf(stderr, ", block (%u, %u, %u) thread (%u, %u)", block_index.x, block_index.y,
+                block_index.z, self->index.x, self->index.y);
+    fprintf(stderr, ": ");
+    va_start(list, format);
+    vfprintf(stderr, format, list);
+    va_end(list);
+    fprintf(stderr, "\n");
+    abort();
+}
+
+} // namespace emulated
+
+/* --- fibers ------------------------------------------------------------------------------------------------------ */
+namespace {
+
+using emulated::meeting;
+using emulated::warp_lanes;
+
+struct copy {
+    void *to;
+    const void *from;
+    int there;
+};
+struct fiber : emulated::thread {
+    int warp;
+    bool entered;
+    ucontext_t start;
+    jmp_buf where;
+    const char *waits; /* for what */
+    std::vector<std::vector<copy>> groups;
+};
+struct warp {
+    uint32_t live, ready, arrived; /* lanes */
+    const char *name;              /* of what those that arrived are in */
+    emulated::finish_fn *finish;
+    int round;
+    meeting meetings[2]; /* who is slow still reads the last one */
+};
+struct barrier {
+    int arrived, count;
+    std::vector<fiber *> waiting;
+};
+
+enum { most_threads = 1024, stack_bytes = 128 << 10, n_barriers = 16, page = 4096 };
+fiber *fibers;
+warp warps[most_threads / warp_lanes];
+barrier barriers[n_barriers];
+std::vector<fiber *> polling; /* an mbarrier */
+int live_threads;
+bool any_value, any_result; /* of __syncthreads_or */
+size_t shared_size;
+jmp_buf home;
+const std::function<void()> *body;
+
+fiber *me() { return (fiber *)emulated::self; }
+
+void wake(fiber *f) { warps[f->warp].ready |= 1u << f->lane; }
+void wake_all(std::vector<fiber *> &list) {
+    for (fiber *f : list) wake(f);
+    list.clear();
+}
+void pause(const char *reason) {
+    fiber *f = me();
+    f->waits = reason;
+    if (_setjmp(f->where) == 0) _longjmp(home, 1);
+}
+
+void complete_warp(warp &w) {
+    if (w.live == 0 || w.arrived != w.live) return;
+    if (w.finish != NULL) w.finish(w.meetings[w.round % 2]);
+    w.round++;
+    w.ready |= w.arrived;
+    w.arrived = 0;
+}
+void complete_barrier(barrier &b) {
+    if (b.arrived < b.count) return;
+    b.arrived = 0;
+    wake_all(b.waiting);
+}
+void complete_block() {
+    barriers[0].count = live_threads;
+    if (live_threads == 0 || barriers[0].arrived < live_threads) return;
+    any_result = any_value;
+    any_value = false;
+    complete_barrier(barriers[0]);
+}
+
+/* A fiber's life: the threads of its place in one block after another. */
+void live() {
+    for (;;) {
+        (*body)();
+        fiber *f = me();
+        warps[f->warp].live &= ~(1u << f->lane);
+        live_threads--;
+        complete_warp(warps[f->warp]);
+        complete_block();
+        pause("the next block");
+    }
+}
+
+void resume(fiber *f) {
+    emulated::self = f;
+    if (_setjmp(home) != 0) return;
+    if (f->entered) _longjmp(f->where, 1);
+    f->entered = true;
+    setcontext(&f->start);
+}
+
+void make_fibers() {
+    fibers = new fiber[most_threads]();
+    char *stacks = (char *)mmap(NULL, (size_t)most_threads * stack_bytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks == MAP_FAILED) emulated::fail("no memory for stacks");
+    for (int k = 0; k < most_threads; k++) {
+        char *stack = stacks + (size_t)k * stack_bytes;
+        mprotect(stack, page, PROT_NONE); /* one that overflows stops here */
+        getcontext(&fibers[k].start);
+        fibers[k].start.uc_stack.ss_sp = stack;
+        fibers[k].start.uc_stack.ss_size = stack_bytes;
+        makecontext(&fibers[k].start, live, 0);
+    }
+}
+
+void start_block(int threads) {
+    if (fibers == NULL) make_fibers();
+    int n_warps = (threads + warp_lanes - 1) / warp_lanes;
+    for (int k = 0; k < n_warps; k++)
+        warps[k].live = warps[k].ready = warps[k].arrived = 0, warps[k].round = 0;
+    for (int k = 0; k < threads; k++) {
+        fiber &f = fibers[k];
+        unsigned x = emulated::block_size.x, y = emulated::block_size.y, at = (unsigned)k;
+        f.index = dim3(at % x, at / x % y, at / x / y);
+        f.lane = k % warp_lanes, f.warp = k / warp_lanes;
+        f.groups.clear();
+        warps[f.warp].live |= 1u << f.lane;
+        wake(&f);
+    }
+    for (barrier &b : barriers) b.arrived = b.count = 0, b.waiting.clear();
+    polling.clear();
+    live_threads = threads;
+    any_value = false;
+    memset(emulated::dynamic_shared, 0xff, shared_size);
+}
+
+/* One of the ready lanes. */
+fiber *pick(warp &w) {
+    uint32_t turn = random_below(warp_lanes);
+    uint32_t turned = turn == 0 ? w.ready : w.ready >> turn | w.ready << (warp_lanes - turn);
+    int lane = (int)((turn + (uint32_t)__builtin_ctz(turned)) % warp_lanes);
+    w.ready &= ~(1u << lane);
+    return &fibers[(&w - warps) * warp_lanes + lane];
+}
+
+void report_hang(int threads) {
+    for (int k = 0; k < threads; k++) {
+        fiber &f = fibers[k];
+        if (warps[f.warp].live >> f.lane & 1) {
+            emulated::self = &f;
+            emulated::fail("waits for ever for %s, and %d threads in all", f.waits, live_threads);
+        }
+    }
+}
+
+/* The first warp of a shuffled order that can goes on as far as it can, so that some are far ahead of others. */
+void run_block(int threads) {
+    enum { keeps_order = 200 };
+    std::vector<warp *> order;
+    for (int k = 0; k * warp_lanes < threads; k++) order.push_back(&warps[k]);
+    start_block(threads);
+    shuffle(order);
+    while (live_threads > 0) {
+        if (random_below(keeps_order) == keeps_order - 1) shuffle(order);
+        auto first = std::find_if(order.begin(), order.end(), [](warp *w) { return w->ready; });
+        if (first == order.end()) report_hang(threads);
+        else resume(pick(**first));
+    }
+    emulated::self = NULL;
+}
+
+} // namespace
+
+namespace emulated {
+
+const meeting &meet(const char *name, finish_fn *finish, const uint32_t *words, int count) {
+    fiber *f = me();
+    warp &w = warps[f->warp];
+    meeting &m = w.meetings[w.round % 2];
+    if (w.arrived == 0) {
+        w.name = name, w.finish = finish;
+        if (w.live != UINT32_MAX) memset(&m.in, 0, sizeof m.in);
+    }
+    if (w.name != name && strcmp(w.name, name) != 0)
+        fail("%s, while other lanes of the warp are in %s", name, w.name);
+    for (int k = 0; k < count; k++) m.in[f->lane][k] = words[k];
+    w.arrived |= 1u << f->lane;
+    if (w.arrived == w.live) {
+        complete_warp(w);
+        w.ready &= ~(1u << f->lane); /* it goes on */
+    } else {
+        pause(name);
+    }
+    return m;
+}
+
+void arrive_at(int id, int count, bool wait) {
+    if (id < 1 || id >= n_barriers) fail("barrier %d", id);
+    barrier &b = barriers[id];
+    if (b.arrived > 0 && b.count != count)
+        fail("%d threads at barrier %d, others said %d", count, id, b.count);
+    b.count = count;
+    b.arrived++;
+    if (wait && b.arrived < count) {
+        b.waiting.push_back(me());
+        pause("a barrier");
+    } else {
+        complete_barrier(b);
+    }
+}
+
+bool sync_threads(bool value) {
+    any_value |= value;
+    barriers[0].arrived++;
+    barriers[0].waiting.push_back(me());
+    complete_block();
+    pause("__syncthreads");
+    return any_result;
+}
+
+void *shared_at(uint32_t address, int bytes) {
+    int64_t offset = (int64_t)address - first_address;
+    if (address % (uint32_t)bytes != 0) fail("%d bytes at %u in shared memory", bytes, address);
+    if (offset >= 0 && offset < most_shared && (size_t)(offset + bytes) > shared_size)
+        fail("byte %lld of %zu of shared memory", (long long)offset, shared_size);
+    return (void *)((uintptr_t)dynamic_shared + (uintptr_t)offset); /* or of another variable */
+}
+
+/* --- grids --------------------------------------------------------------------------------------------------------- */
+static std::map<const void *, size_t> allowed_shared;
+
+void allow_shared(const void *kernel, int bytes) { allowed_shared[kernel] = (size_t)bytes; }
+
+void check_shared(const char *name, const void *kernel, size_t bytes) {
+    enum { always_allowed = 48 << 10 };
+    kernel_name = name;
+    if (bytes > always_allowed && allowed_shared[kernel] < bytes)
+        fail("%zu bytes of shared memory, allowed are %zu", bytes, allowed_shared[kernel]);
+}
+
+void run_grid(const char *name, dim3 grid, dim3 block, size_t bytes,
+              const std::function<void()> &thread) {
+    uint32_t blocks = grid.x * grid.y * grid.z, threads = block.x * block.y * block.z;
+    kernel_name = name;
+    if (blocks == 0 || threads == 0 || threads > most_threads)
+        fail("%u blocks of %u threads", blocks, threads);
+    grid_size = grid, block_size = block;
+    shared_size = bytes;
+    body = &thread;
+    uint32_t first = random_below(blocks), back = random_below(2);
+    for (uint32_t k = 0; k < blocks; k++) {
+        uint32_t at = (first + (back ? blocks - k : k)) % blocks;
+        block_index = dim3(at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y);
+        run_block((int)threads);
+    }
+    kernel_name = "no kernel";
+}
+
+} // namespace emulated
+
+/* --- instructions -------------------------------------------------------------------------------------------------- */
+namespace ptx {
+
+using emulated::fail;
+
+static void carry_out(const std::vector<copy> &group) {
+    for (const copy &c : group) {
+        memcpy(c.to, c.from, (size_t)c.there);
+        memset((char *)c.to + c.there, 0, (size_t)(16 - c.there));
+    }
+}
+/* The last group is open. */
+static std::vector<std::vector<copy>> &groups() {
+    if (me()->groups.empty()) me()->groups.resize(1);
+    return me()->groups;
+}
+
+void cp_async_cg_shared_global(uint32_t to, const void *from, int size, int there) {
+    if (size != 16 || (uintptr_t)from % 16 != 0) fail("a copy of %d bytes from %p", size, from);
+    groups().back().push_back({shared_at(to, 16), from, there});
+}
+void cp_async_commit_group() { groups().emplace_back(); }
+void cp_async_wait_group(int left) {
+    auto &all = groups();
+    while ((int)all.size() > left + 1) {
+        carry_out(all.front());
+        all.erase(all.begin());
+    }
+}
+void cp_async_wait_all() {
+    for (const auto &group : groups()) carry_out(group);
+    groups().clear();
+}
+
+/* In its eight bytes: arrivals that are missing, arrivals of a phase, the phase. */
+struct mbarrier {
+    int16_t missing, count;
+    uint32_t phase;
+};
+static mbarrier *barrier_at(uint32_t address) { return (mbarrier *)shared_at(address, 8); }
+
+void mbarrier_init_shared_b64(uint32_t barrier, int count) {
+    *barrier_at(barrier) = {(int16_t)count, (int16_t)count, 0};
+}
+void mbarrier_arrive_shared_b64(uint64_t &state, uint32_t barrier) {
+    mbarrier *b = barrier_at(barrier);
+    state = b->phase;
+    if (b->missing <= 0) fail("an arrival too many at an mbarrier");
+    if (--b->missing > 0) return;
+    b->missing = b->count;
+    b->phase++;
+    wake_all(polling);
+}
+void mbarrier_test_wait_parity_shared_b64(bool &done, uint32_t barrier, uint32_t parity) {
+    const mbarrier *b = barrier_at(barrier);
+    if ((b->phase & 1) == parity) {
+        polling.push_back(me());
+        pause("an mbarrier");
+    }
+    done = (b->phase & 1) != parity;
+}
+void cp_async_mbarrier_arrive_noinc_shared_b64(uint32_t barrier) {
+    uint64_t state;
+    cp_async_wait_all();
+    mbarrier_arrive_shared_b64(state, barrier);
+}
+
+static uint16_t element(const meeting &m, int matrix, int row, int column) {
+    return ((const uint16_t *)shared_at(m.in[8 * matrix + row][0], 16))[column];
+}
+template <bool turned> static void load_matrices(meeting &m) {
+    for (int lane = 0; lane < warp_lanes; lane++)
+        for (int k = 0; k < 4; k++) {
+            int row = lane / 4, column = lane % 4 * 2;
+            uint16_t low = turned ? element(m, k, column, row) : element(m, k, row, column);
+            uint16_t high =
+                turned ? element(m, k, column + 1, row) : element(m, k, row, column + 1);
+            m.out[lane][k] = (uint32_t)high << 16 | low;
+        }
+}
+void ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t &a, uint32_t &b, uint32_t &c, uint32_t &d,
+                                              uint32_t address) {
+    const auto &out = emulated::meet("ldmatrix", load_matrices<false>, &address, 1).out[laneid()];
+    a = out[0], b = out[1], c = out[2], d = out[3];
+}
+void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t &a, uint32_t &b, uint32_t &c,
+                                                    uint32_t &d, uint32_t address) {
+    const auto &out =
+        emulated::meet("ldmatrix.trans", load_matrices<true>, &address, 1).out[laneid()];
+    a = out[0], b = out[1], c = out[2], d = out[3];
+}
+
+static void turn_matrix(meeting &m) {
+    auto at = [&](int row, int column) {
+        return m.in[4 * row + column / 2][0] >> 16 * (column % 2) & 0xffff;
+    };
+    for (int lane = 0; lane < warp_lanes; lane++)
+        m.out[lane][0] = at(lane % 4 * 2 + 1, lane / 4) << 16 | at(lane % 4 * 2, lane / 4);
+}
+void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t &to, uint32_t x) {
+    to = emulated::meet("movmatrix", turn_matrix, &x, 1).out[laneid()][0];
+}
+
+/* Lane l holds of a (l / 4 and + 8, l % 4 * 2 .. and + 8), of b (l % 4 * 2 .. and + 8, l / 4). */
+template <bool Half> static float value(uint32_t word, int which) {
+    uint32_t bits = word >> 16 * which;
+    return Half ? of_half((uint16_t)bits) : emulated::of_bits<float>(bits << 16);
+}
+template <bool Half> static void multiply(meeting &m) {
+    float a[16][16], b[16][8];
+    for (int lane = 0; lane < warp_lanes; lane++)
+        for (int k = 0; k < 2; k++) {
+            int row = lane / 4, column = lane % 4 * 2 + k;
+            for (int j = 0; j < 4; j++)
+                a[row + j % 2 * 8][column + j / 2 * 8] = value<Half>(m.in[lane][j], k);
+            for (int j = 0; j < 2; j++) b[column + 8 * j][row] = value<Half>(m.in[lane][4 + j], k);
+        }
+    for (int row = 0; row < 16; row++) {
+        float sum[8] = {0};
+        for (int k = 0; k < 16; k++)
+            for (int column = 0; column < 8; column++) sum[column] += a[row][k] * b[k][column];
+        for (int column = 0; column < 8; column++)
+            m.out[row % 8 * 4 + column / 2][row / 8 * 2 + column % 2] =
+                emulated::bits_of(sum[column]);
+    }
+}
+#define EMULATED_MMA_BODY(half)                                                                    \
+    {                                                                                              \
+        const uint32_t words[] = {a0, a1, a2, a3, b0, b1};                                         \
+        const auto &out = emulated::meet("mma", multiply<half>, words, 6).out[laneid()];           \
+        d0 = c0 + emulated::of_bits<float>(out[0]), d1 = c1 + emulated::of_bits<float>(out[1]);    \
+        d2 = c2 + emulated::of_bits<float>(out[2]), d3 = c3 + emulated::of_bits<float>(out[3]);    \
+    }
+// clang-format off
+EMULATED_MMA(bf16) EMULATED_MMA_BODY(false)
+EMULATED_MMA(f16) EMULATED_MMA_BODY(true)
+// clang-format on
+
+} // namespace ptx
+
+/* --- streams ------------------------------------------------------------------------------------------------------- */
+/* Tasks behind others: of the device, in the order in which they were given (places never change, those before `base` are
+ * done), or of a graph. A stream's tips are the tasks its next one has to come after. */
+struct emulated_task {
+    std::function<void()> run;
+    std::vector<size_t> after;
+    cudaStream_t stream;
+    bool done;
+};
+struct emulated_graph {
+    std::vector<emulated_task> tasks;
+    cudaStream_t origin;
+    std::vector<size_t> tips;
+};
+struct emulated_stream {
+    std::vector<size_t> tips;
+    emulated_graph *capture;
+};
+struct emulated_event {
+    std::vector<size_t> tips;
+    emulated_graph *capture;
+};
+
+namespace {
+
+std::vector<emulated_task> pending;
+size_t base;
+std::vector<cudaStream_t> streams;
+std::map<const char *, size_t> device_memory;
+
+bool on_device(const void *p) {
+    auto next = device_memory.upper_bound((const char *)p);
+    if (next == device_memory.begin()) return false;
+    --next;
+    return (const char *)p < next->first + next->second;
+}
+
+bool is_done(size_t task) { return task < base || pending[task - base].done; }
+
+size_t add(cudaStream_t stream, std::vector<size_t> after, std::function<void()> run) {
+    pending.push_back({run, after, stream, false});
+    return base + pending.size() - 1;
+}
+
+/* A task that may run: the first of the streams in a shuffled order, or any. */
+emulated_task &choose(const std::vector<cudaStream_t> &order) {
+    std::vector<emulated_task *> able;
+    for (emulated_task &t : pending)
+        if (!t.done && std::all_of(t.after.begin(), t.after.end(), is_done)) able.push_back(&t);
+    if (random_below(4) == 3) return *able[random_below((uint32_t)able.size())];
+    for (cudaStream_t s : order)
+        for (emulated_task *t : able)
+            if (t->stream == s) return *t;
+    return *able[0];
+}
+
+/* Runs launches until these are done; others may or may not have run then. */
+void settle(const std::vector<size_t> &tasks) {
+    std::vector<cudaStream_t> order = streams;
+    shuffle(order);
+    while (!std::all_of(tasks.begin(), tasks.end(), is_done)) {
+        emulated_task &task = choose(order);
+        task.run();
+        task.done = true;
+        task.run = NULL;
+    }
+    if (std::all_of(pending.begin(), pending.end(), [](auto &t) { return t.done; })) {
+        base += pending.size();
+        pending.clear();
+    }
+}
+void settle_all() {
+    for (cudaStream_t s : streams)
+        if (s->capture == NULL) settle(s->tips);
+}
+
+/* What comes later than both. */
+void join(std::vector<size_t> &tips, const std::vector<size_t> &others) {
+    for (size_t t : others)
+        if (std::find(tips.begin(), tips.end(), t) == tips.end()) tips.push_back(t);
+}
+
+bool all_joined(const emulated_graph &graph) {
+    std::vector<bool> reached(graph.tasks.size());
+    for (size_t t : graph.tips) reached[t] = true;
+    for (size_t k = graph.tasks.size(); k-- > 0;)
+        for (size_t t : graph.tasks[k].after)
+            if (reached[k]) reached[t] = true;
+    return std::find(reached.begin(), reached.end(), false) == reached.end();
+}
+
+} // namespace
+
+void emulated::enqueue(cudaStream_t stream, std::function<void()> task) {
+    if (stream->capture == NULL) {
+        stream->tips = {add(stream, stream->tips, task)};
+    } else {
+        stream->capture->tasks.push_back({task, stream->tips, stream, false});
+        stream->tips = {stream->capture->tasks.size() - 1};
+    }
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
+    *stream = new emulated_stream();
+    streams.push_back(*stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    if (stream->capture != NULL) emulated::fail("cudaStreamSynchronize in a capture");
+    settle(stream->tips);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
+    *event = new emulated_event();
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    event->tips = stream->tips;
+    event->capture = stream->capture;
+    return cudaSuccess;
+}
+/* Waiting for an event of a capture takes the stream into it. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    if (event->capture != NULL && stream->capture == NULL) {
+        stream->capture = event->capture;
+        stream->tips.clear();
+    }
+    if (event->capture != stream->capture) emulated::fail("a capture waits for what is not in it");
+    join(stream->tips, event->tips);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int) {
+    settle(stream->tips);
+    stream->capture = new emulated_graph{{}, stream, {}};
+    stream->tips.clear();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+    *graph = stream->capture;
+    (*graph)->tips = stream->tips;
+    for (cudaStream_t s : streams)
+        if (s->capture == *graph) s->capture = NULL, s->tips.clear();
+    return all_joined(**graph) ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned) {
+    *out = new emulated_graph(*graph);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+    size_t first = base + pending.size();
+    auto placed = [&](std::vector<size_t> places) {
+        for (size_t &t : places) t += first;
+        if (places.empty()) places = stream->tips;
+        return places;
+    };
+    for (const emulated_task &t : graph->tasks)
+        add(t.stream == graph->origin ? stream : t.stream, placed(t.after), t.run);
+    stream->tips = placed(graph->tips);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+    delete graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete graph;
+    return cudaSuccess;
+}
+
+/* --- memory -------------------------------------------------------------------------------------------------------- */
+cudaError_t cudaMalloc(void **memory, size_t bytes) {
+    enum { alignment = 256 };
+    *memory = aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
+    if (*memory == NULL) return cudaErrorMemoryAllocation;
+    memset(*memory, 0xff, bytes);
+    device_memory[(const char *)*memory] = bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void *memory) {
+    settle_all(); /* as the driver does */
+    device_memory.erase((const char *)memory);
+    free(memory);
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+    emulated::enqueue(stream, [=] { memset(to, value, bytes); });
+    return cudaSuccess;
+}
+/* Pageable memory: what goes to the device is read at once, and what comes from it is waited for. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+    bool to_device = on_device(to), from_device = on_device(from);
+    if ((kind == cudaMemcpyHostToDevice && (from_device || !to_device)) ||
+        (kind == cudaMemcpyDeviceToHost && (to_device || !from_device)) ||
+        (kind == cudaMemcpyDeviceToDevice && !(to_device && from_device)))
+        return cudaErrorInvalidValue;
+    if (from_device) {
+        emulated::enqueue(stream, [=] { memmove(to, from, bytes); });
+        if (!to_device) return cudaStreamSynchronize(stream);
+    } else {
+        std::vector<char> kept((const char *)from, (const char *)from + bytes);
+        emulated::enqueue(stream, [=] { memcpy(to, kept.data(), bytes); });
+    }
+    return cudaSuccess;
+}
+
+/* --- the device ---------------------------------------------------------------------------------------------------- */
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
+    *value = attribute == cudaDevAttrMultiProcessorCount ? setting("WEFT_EMULATOR_PROCESSORS", 8)
+                                                         : (int)emulated::most_shared;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
+    snprintf(properties->name, sizeof properties->name, "emulated device");
+    properties->totalGlobalMem = (size_t)1 << 30;
+    return cudaDeviceGetAttribute(&properties->multiProcessorCount, cudaDevAttrMultiProcessorCount,
+                                  device);
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0, *greatest = -5;
+    return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
+const char *cudaGetErrorString(cudaError_t error) {
+    static const char *const texts[] = {"no error", "out of memory", "invalid value",
+                                        "a stream of the capture was not joined"};
+    return texts[error];
+}

@@ -1,0 +1,70 @@
+#!/bin/sh
+# The kernels of the field on the emulated device, against the CPU: a few cases of each, threads and launches in shuffled
+# orders. The programs are those that test a GPU; WEFT_LONG_TESTS=1 takes all their small cases, in more orders.
+programs=${BUILD:-build}/emulated
+if [ "${1:-all}" = one ]; then # one NAME SEED PROGRAM TEST SHARE VARIABLE=VALUE...
+    name=$2 order="WEFT_EMULATOR_SEED=$3" program=$programs/test_cuda_$4
+    cases="WEFT_TEST_FILTER=test_$5 WEFT_CUDA_SHARE=$6"
+    shift 6
+    log=$(mktemp) || exit 1
+    trap 'rm -f "$log"' EXIT
+    # shellcheck disable=SC2086
+    if env $order $cases "$@" "$program" >"$log" 2>&1 && grep -q '^\[       OK' "$log"; then
+        echo "ok $name"
+        exit 0
+    fi
+    # in one piece, for others print too
+    printf '%s\n' "not ok $name (rerun: $order $cases $* $program)" \
+        "$(grep -v '^\[ RUN\|^\[       OK' "$log" | tail -n 20)"
+    exit 1
+fi
+if [ ! -x "$programs/test_cuda_ops" ]; then
+    echo "skip emulated kernels: not built under sanitizers"
+    exit 0
+fi
+
+# The longest first. SHARE picks one case of a test: of fields a folded one and one whose edge kernels are fused, in bf16.
+# Chains of rows: with many processors teams of warps share rows, with few a warp works alone.
+few_cases() {
+    cat <<END
+nodes-in-teams      20 field many_nodes   1/2   WEFT_CUDA_SMALL=1 WEFT_EMULATOR_PROCESSORS=20
+nodes-alone         9  field many_nodes   1/2   WEFT_CUDA_SMALL=1 WEFT_EMULATOR_PROCESSORS=9
+lean-field-1        1  field against_cpu  3/24  WEFT_CUDA_SMALL=1
+lean-field-2        2  field against_cpu  3/24  WEFT_CUDA_SMALL=1
+lstar-field-1       1  field against_cpu  15/24 WEFT_CUDA_SMALL=1
+lstar-field-2       2  field against_cpu  15/24 WEFT_CUDA_SMALL=1
+lean-fused-field-1  1  field fused        1/12  WEFT_CUDA_SMALL=1
+lean-fused-field-2  2  field fused        1/12  WEFT_CUDA_SMALL=1
+lstar-fused-field-1 1  field fused        7/12  WEFT_CUDA_SMALL=1
+lstar-fused-field-2 2  field fused        7/12  WEFT_CUDA_SMALL=1
+float-field         3  field against_cpu  2/24  WEFT_CUDA_SMALL=1
+equivariance        4  field equivariance 3/12  WEFT_CUDA_SMALL=1
+lean-64             1  ops   bf16         26/28 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
+lean-64-mean        2  ops   bf16         22/28 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
+lean-128            3  ops   bf16         23/28 WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges
+lstar-messages      1  lstar messages     0/6   WEFT_CUDA_SMALL=1
+lstar-messages-128  2  lstar messages     4/6   WEFT_CUDA_SMALL=1
+lstar-edges         3  lstar edges        0/2   WEFT_CUDA_SMALL=1
+teams-of-4          5  ops   bf16         43/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=70
+teams-of-2          6  ops   bf16         44/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=50
+wide-warps          7  ops   bf16         42/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=30
+narrow-warps        8  ops   bf16         43/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=20
+teams-of-8          1  ops   bf16         0/1   WEFT_CUDA_SMALL=1 WEFT_CUDA_OP=linear
+encoder             1  ops   bf16         0/1   WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_encoder
+readout             2  ops   bf16         0/1   WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_readout
+END
+    for op in activation norm residual mean gather insert fold_pack edge_features velocity; do
+        echo "$op 5 ops bf16 0/1 WEFT_CUDA_SMALL=4 WEFT_CUDA_OP=$op"
+    done
+}
+all_small() {
+    for seed in 1 2 3 4; do
+        for test in field:against_cpu field:fused field:many_nodes field:equivariance field:equal_bits field:training \
+            lstar:messages lstar:edges ops:float ops:bf16; do
+            for share in 0 1 2 3; do
+                echo "$test-$share-order-$seed $seed ${test%:*} ${test#*:} $share/4 WEFT_CUDA_SMALL=1"
+            done
+        done
+    done
+}
+{ if [ -n "${WEFT_LONG_TESTS:-}" ]; then all_small; else few_cases; fi; } | xargs -L 1 -P "$(nproc)" "$0" one

@@ -96,9 +96,9 @@ for check in $checks; do
         sanitize eval '*' test_cuda_eval WEFT_CUDA_SMALL=3
         gather ;;
     racecheck | synccheck) # a case or two of each kernel: they follow every access to shared memory
-        sanitize lean-64 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=26/28
-        sanitize lean-64-mean test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=22/28
-        sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=23/28
+        sanitize lean-64 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=27/30
+        sanitize lean-64-mean test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=23/30
+        sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=24/30
         sanitize lstar-messages test_messages test_cuda_lstar WEFT_CUDA_SMALL=1 WEFT_CUDA_SHARE=0/6
         sanitize lstar-edges test_edges test_cuda_lstar WEFT_CUDA_SMALL=1
         sanitize encoder test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_encoder

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The kernels of the field on the emulated device, against the CPU: a few cases of each, threads and launches in shuffled
-# orders. The programs are those that test a GPU; WEFT_LONG_TESTS=1 takes all their small cases, in more orders.
+# orders. The programs are those that test a GPU; WEFT_LONG_TESTS=1 takes all their small cases, in the order of
+# WEFT_EMULATOR_SEED.
 programs=${BUILD:-build}/emulated
 if [ "${1:-all}" = one ]; then # one NAME SEED PROGRAM TEST SHARE VARIABLE=VALUE...
     name=$2 order="WEFT_EMULATOR_SEED=$3" program=$programs/test_cuda_$4
@@ -39,9 +40,10 @@ lstar-fused-field-1 1  field fused        7/12  WEFT_CUDA_SMALL=1
 lstar-fused-field-2 2  field fused        7/12  WEFT_CUDA_SMALL=1
 float-field         3  field against_cpu  2/24  WEFT_CUDA_SMALL=1
 equivariance        4  field equivariance 3/12  WEFT_CUDA_SMALL=1
-lean-64             1  ops   bf16         26/28 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
-lean-64-mean        2  ops   bf16         22/28 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
-lean-128            3  ops   bf16         23/28 WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges
+lean-64             1  ops   bf16         27/30 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
+lean-64-mean        2  ops   bf16         23/30 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
+lean-64-saturated   4  ops   bf16         29/30 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
+lean-128            3  ops   bf16         24/30 WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges
 lstar-messages      1  lstar messages     0/6   WEFT_CUDA_SMALL=1
 lstar-messages-128  2  lstar messages     4/6   WEFT_CUDA_SMALL=1
 lstar-edges         3  lstar edges        0/2   WEFT_CUDA_SMALL=1
@@ -50,6 +52,7 @@ teams-of-2          6  ops   bf16         44/45 WEFT_CUDA_OP=linear WEFT_EMULATO
 wide-warps          7  ops   bf16         42/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=30
 narrow-warps        8  ops   bf16         43/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=20
 teams-of-8          1  ops   bf16         0/1   WEFT_CUDA_SMALL=1 WEFT_CUDA_OP=linear
+shared-table        1  ops   shared_table 0/1   WEFT_CUDA_SMALL=1
 encoder             1  ops   bf16         0/1   WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_encoder
 readout             2  ops   bf16         0/1   WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_readout
 END
@@ -58,12 +61,10 @@ END
     done
 }
 all_small() {
-    for seed in 1 2 3 4; do
-        for test in field:against_cpu field:fused field:many_nodes field:equivariance field:equal_bits field:training \
-            lstar:messages lstar:edges ops:float ops:bf16; do
-            for share in 0 1 2 3; do
-                echo "$test-$share-order-$seed $seed ${test%:*} ${test#*:} $share/4 WEFT_CUDA_SMALL=1"
-            done
+    for test in field:against_cpu field:fused field:many_nodes field:split_chains field:equivariance field:equal_bits \
+        field:training lstar:messages lstar:edges ops:float ops:bf16 ops:shared_table; do
+        for share in 0 1 2 3; do
+            echo "$test-$share ${WEFT_EMULATOR_SEED:-1} ${test%:*} ${test#*:} $share/4 WEFT_CUDA_SMALL=1"
         done
     done
 }

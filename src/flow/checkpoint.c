@@ -114,6 +114,15 @@ static void list_add_stocks(tensor_list *list, const wf_stocks *stocks) {
         list_add(list, name, (size_t)norm->n, 0, norm->mean);
         snprintf(name, sizeof name, "norm.%d.std", s);
         list_add(list, name, (size_t)norm->n, 0, norm->std);
+        const wf_principal *principal = &stocks->stocks[s].principal;
+        size_t width = (size_t)principal->width;
+        if (width == 0) continue;
+        snprintf(name, sizeof name, "principal.%d.mean", s);
+        list_add(list, name, width, 0, principal->mean);
+        snprintf(name, sizeof name, "principal.%d.variance", s);
+        list_add(list, name, width, 0, principal->variance);
+        snprintf(name, sizeof name, "principal.%d.axes", s);
+        list_add(list, name, width, width, principal->axes);
     }
     if (stocks->cond != NULL)
         list_add(list, "cond", (size_t)stocks->n_sources, (size_t)stocks->cond_size, stocks->cond);
@@ -138,7 +147,7 @@ static wf_status write_file(wf_ctx *ctx, const char *path, const tensor_list *li
 wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
                              const wf_stocks *stocks, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays) {
-    size_t most = 3 * (size_t)velocity->n_tensors + 2 * (size_t)stocks->n_stocks + 3;
+    size_t most = 3 * (size_t)velocity->n_tensors + 5 * (size_t)stocks->n_stocks + 3;
     tensor_list list = {0};
     wf_meta run = {0};
     wf_status status;
@@ -228,8 +237,35 @@ static wf_status check_kind(wf_ctx *ctx, const char *path, const wf_st_file *fil
                    kind == NULL ? "missing" : kind);
 }
 
+static wf_status read_principal(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
+                                wf_stock *stock) {
+    char key[name_bytes];
+    size_t width = (size_t)wf_principal_width(stock->graph);
+    snprintf(key, sizeof key, "principal.%d.axes", s);
+    WF_TRY(check_tensor(ctx, path, file, key, width * width));
+    wf_principal *principal = &stock->principal;
+    WF_TRY(wf_principal_create(ctx, (int)width, principal));
+    WF_TRY(read_tensor(ctx, path, file, key, width * width, principal->axes));
+    snprintf(key, sizeof key, "principal.%d.mean", s);
+    WF_TRY(read_tensor(ctx, path, file, key, width, principal->mean));
+    snprintf(key, sizeof key, "principal.%d.variance", s);
+    WF_TRY(read_tensor(ctx, path, file, key, width, principal->variance));
+    for (size_t k = 0; k < width; k++)
+        if (!(principal->variance[k] > 0))
+            return wf_fail(ctx, WF_ERR_INPUT,
+                           "%s: tensor \"%s\" has a variance that is not positive", path, key);
+    return WF_OK;
+}
+
+/* Whether the file's flow works along principal axes. */
+static bool has_principal(const wf_st_file *file) {
+    const char *text = wf_st_meta(file, "fit.principal");
+    return text != NULL && strcmp(text, "yes") == 0;
+}
+
 wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
-                               const wf_meta *config, wf_fit_state *state, wf_fit_arrays *arrays) {
+                               const wf_meta *config, wf_stocks *stocks, wf_fit_state *state,
+                               wf_fit_arrays *arrays) {
     wf_st_file *file;
     WF_TRY(wf_st_open(ctx, path, &file));
     wf_status status;
@@ -244,6 +280,8 @@ wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_velocity 
     WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.first", velocity->params, arrays->first), done);
     WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.second", velocity->params, arrays->second),
                 done);
+    for (int s = 0; has_principal(file) && s < stocks->n_stocks; s++)
+        WF_TRY_GOTO(read_principal(ctx, path, file, s, &stocks->stocks[s]), done);
     const char *isa = wf_st_meta(file, "isa");
     if (isa != NULL && strcmp(isa, state->kernels) != 0)
         wf_warn(ctx, "%s: begun with %s kernels and continued with %s: not bit for bit", path, isa,
@@ -301,7 +339,8 @@ static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *fil
     snprintf(key, sizeof key, "norm.%d.mean", s);
     WF_TRY(read_tensor(ctx, path, file, key, n, stock->norm.mean));
     snprintf(key, sizeof key, "norm.%d.std", s);
-    return read_tensor(ctx, path, file, key, n, stock->norm.std);
+    WF_TRY(read_tensor(ctx, path, file, key, n, stock->norm.std));
+    return has_principal(file) ? read_principal(ctx, path, file, s, stock) : WF_OK;
 }
 
 static wf_status read_stocks(wf_ctx *ctx, const char *path, wf_flow *flow) {

@@ -1,7 +1,8 @@
 /* checkpoint: a flow in one safetensors file, to go on training from and to sample from.
  *
  * Tensors: "weights.NAME" and, where there are such, "ema.NAME", "best.NAME" for every tensor of the field; "optim.first",
- * "optim.second" (flat); "norm.S.mean", "norm.S.std" of stock S (one number per block); "cond"
+ * "optim.second" (flat); "norm.S.mean", "norm.S.std" of stock S (one number per block); "principal.S.mean",
+ * "principal.S.variance", "principal.S.axes" of its first layer (one number per input, a row per axis); "cond"
  * (sources, K). Metadata: the configuration (flow_config.h), "weft.kind" = "flow", "arch.S",
  * "source.I.*", and the state of the run: "step", "seconds", "window.loss", "window.updates", "best.loss".
  * Sampling reads what `kept` says: the EMA where there is one, the last or the best weights. docs/flow.md has the list. */
@@ -31,9 +32,10 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *c
 wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
                              const wf_stocks *stocks, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays);
-/* Refuses a file of another configuration. */
+/* Refuses a file of another configuration. stocks get its principal axes. */
 wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
-                               const wf_meta *config, wf_fit_state *state, wf_fit_arrays *arrays);
+                               const wf_meta *config, wf_stocks *stocks, wf_fit_state *state,
+                               wf_fit_arrays *arrays);
 
 struct wf_flow {
     wf_st_file *file;

@@ -89,6 +89,7 @@ static const setting settings[] = {
     FIELD(max_coef, KIND_INT, NULL),
     FIELD(seed, KIND_U64, NULL),
     FIT(precondition, KIND_BOOL, NULL),
+    FIT(principal, KIND_BOOL, NULL),
     FIT(normalise, KIND_BOOL, NULL),
     FIT(normalise_by, KIND_NAME, normalise_by),
     FIT(coupling, KIND_NAME, couplings),
@@ -276,6 +277,9 @@ wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit) {
     if (fit->precondition && !fit->normalise)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "precondition needs normalise: it is exact for weights of unit variance");
+    if (fit->principal && !fit->precondition)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "principal needs precondition, which uses the variances of the axes");
     return WF_OK;
 }
 

@@ -281,8 +281,8 @@ static wf_status start_or_resume(wf_trainer *tr, uint64_t field_seed) {
     size_t params = tr->velocity.params;
     if (wf_file_exists(tr->path)) {
         tr->saved = true;
-        return wf_checkpoint_resume(tr->ctx, tr->path, &tr->velocity, &tr->config, &tr->state,
-                                    &tr->arrays);
+        return wf_checkpoint_resume(tr->ctx, tr->path, &tr->velocity, &tr->config, &tr->stocks,
+                                    &tr->state, &tr->arrays);
     }
     tr->velocity.init(tr->velocity.self, field_seed, tr->arrays.weights);
     if (tr->arrays.ema != NULL) memcpy(tr->arrays.ema, tr->arrays.weights, params * sizeof(float));
@@ -322,6 +322,7 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
     WF_TRY(make_optimiser(tr));
     if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->stocks, desc, &tr->draw));
     WF_TRY(start_or_resume(tr, field->seed));
+    WF_TRY(wf_stocks_turn(ctx, desc, &tr->stocks));
     tr->started = tr->last_save = wf_seconds();
     return tr->state.step < desc->updates ? open_log(tr) : WF_OK;
 }

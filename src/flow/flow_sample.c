@@ -38,6 +38,8 @@ typedef struct sampler {
     wf_flow *flow;
     const wf_graph *graph;
     wf_norm norm;
+    const wf_principal *principal; /* the stock's, or one that does nothing */
+    wf_axes axes;
     const wf_sample_desc *desc;
     wf_path path;
     bool want_cond, want_null; /* which velocities the guided one needs */
@@ -83,9 +85,12 @@ static wf_status velocity_fn(void *arg, int n, const int *which, const double *t
     size_t p = s->graph->n_params;
     wf_batch shape = batch_of_first(s, n);
     for (int r = 0; r < n; r++) {
-        float in = wf_path_at(&s->path, t[r]).in;
+        wf_path_scales scale = wf_path_at(&s->path, 1, t[r]);
+        const double *from = y + (size_t)r * p;
+        float *x = s->x + (size_t)r * p;
         s->t[r] = (float)t[r];
-        for (size_t i = (size_t)r * p; i < (size_t)(r + 1) * p; i++) s->x[i] = in * (float)y[i];
+        for (uint32_t i = 0; i < p; i++)
+            x[i] = wf_axes_at(&s->axes, &s->path, scale, t[r], i).in * (float)from[i];
     }
     if (s->want_cond) WF_TRY(run_field(s, &shape, false, s->f));
     if (s->want_null) WF_TRY(run_field(s, &shape, true, s->want_cond ? s->f_null : s->f));
@@ -95,9 +100,13 @@ static wf_status velocity_fn(void *arg, int n, const int *which, const double *t
             s->f[i] = s->f_null[i] + g * (s->f[i] - s->f_null[i]);
     }
     for (int r = 0; r < n; r++) {
-        wf_path_scales scale = wf_path_at(&s->path, t[r]);
-        for (size_t i = (size_t)r * p; i < (size_t)(r + 1) * p; i++)
-            dy[i] = (double)scale.skip * y[i] + (double)(scale.out * s->f[i]);
+        wf_path_scales others = wf_path_at(&s->path, 1, t[r]);
+        size_t first = (size_t)r * p;
+        for (uint32_t i = 0; i < p; i++) {
+            wf_path_scales scale = wf_axes_at(&s->axes, &s->path, others, t[r], i);
+            dy[first + i] =
+                (double)scale.skip * y[first + i] + (double)(scale.out * s->f[first + i]);
+        }
     }
     return WF_OK;
 }
@@ -124,7 +133,10 @@ static wf_status check_condition(wf_ctx *ctx, const sampler *s, const float *con
 }
 
 static wf_status choose_norm(wf_ctx *ctx, sampler *s, const float *cond) {
+    static const wf_principal none;
     s->norm = (wf_norm){0};
+    s->principal = &none;
+    s->axes = wf_principal_axes(&none, s->graph);
     if (!s->flow->fit.normalise) return WF_OK;
     const wf_stock *stock = wf_stocks_match(&s->flow->stocks, s->graph, cond);
     if (stock == NULL)
@@ -134,6 +146,14 @@ static wf_status choose_norm(wf_ctx *ctx, sampler *s, const float *cond) {
             "no normalisation for its blocks; keep the number of layers and biases",
             s->graph->text, s->flow->stocks.stocks[0].graph->text);
     s->norm = wf_stock_norm(stock, s->graph);
+    if (!s->flow->fit.principal) return WF_OK;
+    if (wf_principal_width(s->graph) != stock->principal.width)
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                       "%s: the flow knows first layers by the principal axes of %d inputs (%s); "
+                       "keep the inputs",
+                       s->graph->text, stock->principal.width, stock->graph->text);
+    s->principal = &stock->principal;
+    s->axes = wf_principal_axes(s->principal, s->graph);
     return WF_OK;
 }
 
@@ -208,6 +228,7 @@ static wf_status alloc_gpu(sampler *s, const float *cond) {
     s->gpu = s->flow->gpu;
     s->y = wf__sample_cuda_states(s->gpu);
     wf_sample_cuda_call call = {.path = s->path,
+                                .axes = s->axes,
                                 .cond = cond,
                                 .want_cond = s->want_cond,
                                 .want_null = s->want_null,
@@ -296,6 +317,7 @@ static wf_status write_networks(sampler *s, int n, float *out) {
     if (s->on_gpu) WF_TRY(wf__sample_cuda_fetch(s->ctx, s->gpu, n, s->flat));
     else
         for (size_t i = 0; i < (size_t)n * p; i++) s->flat[i] = (float)s->y[i];
+    WF_TRY(wf_principal_invert(s->ctx, s->principal, s->graph, s->flat, (size_t)n));
     for (int r = 0; r < n; r++)
         wf_norm_invert(&s->norm, s->graph, s->flat + (size_t)r * p, out + (size_t)r * p);
     return WF_OK;

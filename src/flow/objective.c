@@ -3,14 +3,11 @@
 #include "base/pool.h"
 #include "base/random.h"
 
-#include <math.h>
-
-wf_path_scales wf_path_at(const wf_path *path, double t) {
-    if (!path->precondition) return (wf_path_scales){1, 0, 1};
-    double s2 = path->source_std * path->source_std, q2 = path->path_noise * path->path_noise;
-    double a = t * t + s2 * (1 - t) * (1 - t) + q2;
-    return (wf_path_scales){(float)(1 / sqrt(a)), (float)((t - s2 * (1 - t)) / a),
-                            (float)sqrt((s2 + (1 + s2) * q2) / a)};
+/* Of parameter i of network b. */
+static inline wf_path_scales scales_of(const wf_flow_batch *batch, size_t b, size_t i) {
+    if (batch->axes == NULL) return batch->scale[b];
+    return wf_axes_at(&batch->axes[b], batch->path, batch->scale[b], (double)batch->t[b],
+                      (uint32_t)i);
 }
 
 typedef struct interpolation {
@@ -34,12 +31,13 @@ static void interpolate_network(void *arg, size_t b, int worker) {
         wf_rng_normals_from(&rng, n, x, n);
         for (size_t i = 0; i < n; i++) wt[i] += q * x[i];
     }
-    wf_path_scales scale = batch->scale[b] = wf_path_at(call->path, t);
-    for (size_t i = 0; i < n; i++) x[i] = scale.in * wt[i];
+    batch->scale[b] = wf_path_at(call->path, 1, (double)t);
+    for (size_t i = 0; i < n; i++) x[i] = scales_of(batch, b, i).in * wt[i];
 }
 
 void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32_t update,
                          wf_flow_batch *batch) {
+    batch->path = path;
     interpolation call = {path, seed, update, batch};
     wf_parallel(ctx, (size_t)batch->shape->n_graphs, interpolate_network, &call);
 }
@@ -51,13 +49,13 @@ static void compare_network(void *arg, size_t b, int worker) {
     size_t start = batch->shape->param_start[b], n = batch->shape->param_start[b + 1] - start;
     const float *w0 = batch->w0 + start, *w1 = batch->w1 + start;
     float *wt = batch->wt + start, *f = batch->f + start;
-    wf_path_scales scale = batch->scale[b];
-    float slope = (float)(2.0 / ((double)n * batch->shape->n_graphs)) * scale.out;
+    float slope = (float)(2.0 / ((double)n * batch->shape->n_graphs));
     double sum = 0;
     for (size_t i = 0; i < n; i++) {
+        wf_path_scales scale = scales_of(batch, b, i);
         f[i] = scale.skip * wt[i] + scale.out * f[i];
         float difference = f[i] - (w1[i] - w0[i]);
-        wt[i] = slope * difference;
+        wt[i] = slope * scale.out * difference;
         sum += (double)difference * (double)difference;
     }
     batch->loss[b] = sum / (double)n;

@@ -134,6 +134,18 @@ static wf_status normalise_stock(wf_ctx *ctx, wf_stock *stock) {
     return WF_OK;
 }
 
+wf_status wf_stocks_turn(wf_ctx *ctx, const wf_fit_desc *fit, wf_stocks *stocks) {
+    for (int s = 0; fit->principal && s < stocks->n_stocks; s++) {
+        wf_stock *stock = &stocks->stocks[s];
+        if (stock->principal.width == 0)
+            WF_TRY(wf_principal_fit(ctx, stock->graph, stock->weights, stock->count,
+                                    &stock->principal));
+        WF_TRY(
+            wf_principal_apply(ctx, &stock->principal, stock->graph, stock->weights, stock->count));
+    }
+    return WF_OK;
+}
+
 /* Round after round of the sources that still have turns, so that a source's turns lie apart. */
 static wf_status deal_turns(wf_ctx *ctx, wf_stocks *out) {
     int most = 1, all = 0;
@@ -193,6 +205,7 @@ fail:
 void wf_stocks_free(wf_stocks *stocks) {
     for (int s = 0; stocks->stocks != NULL && s < stocks->n_stocks; s++) {
         wf_graph_free(stocks->stocks[s].graph);
+        wf_principal_free(&stocks->stocks[s].principal);
         free(stocks->stocks[s].weights);
     }
     for (int i = 0; stocks->sources != NULL && i < stocks->n_sources; i++) {
@@ -290,6 +303,7 @@ static wf_status draw_alloc(wf_ctx *ctx, wf_draw *draw) {
         WF_TRY(wf_alloc(ctx, all, sizeof(float), what, arrays[i]));
     WF_TRY(wf_alloc(ctx, batch, sizeof(float), what, &flow->t));
     WF_TRY(wf_alloc(ctx, batch, sizeof *flow->scale, what, &flow->scale));
+    WF_TRY(wf_alloc(ctx, batch, sizeof *flow->axes, what, &flow->axes));
     WF_TRY(wf_alloc(ctx, batch, sizeof(double), what, &flow->loss));
     if (cond > 0) {
         WF_TRY(wf_alloc(ctx, batch * cond, sizeof(float), what, &flow->cond));
@@ -341,9 +355,10 @@ void wf_draw_free(wf_draw *draw) {
     for (int s = 0; draw->matchers != NULL && s < draw->stocks->n_stocks; s++)
         wf__matcher_close(draw->matchers[s]);
     wf_flow_batch *flow = &draw->flow;
-    void *memory[] = {flow->w0,     flow->w1,     flow->wt,      flow->x,     flow->f,
-                      flow->t,      flow->scale,  flow->loss,    flow->cond,  flow->drop,
-                      draw->graphs, draw->source, draw->network, draw->order, draw->matchers};
+    void *memory[] = {flow->w0,     flow->w1,      flow->wt,    flow->x,
+                      flow->f,      flow->t,       flow->scale, flow->loss,
+                      flow->cond,   flow->drop,    flow->axes,  draw->graphs,
+                      draw->source, draw->network, draw->order, draw->matchers};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
     wf_arena_free(&draw->shape_arena);
     *draw = (wf_draw){0};
@@ -409,6 +424,7 @@ static void fill_place(void *arg, size_t place, int worker) {
            n * sizeof(float));
     wf_rng rng = wf_rng_at(draw->seed, b, WF_RNG_TIME, call->update);
     flow->t[place] = draw_time(draw, &rng);
+    flow->axes[place] = wf_principal_axes(&stock->principal, stock->graph);
     draw_noise(draw, &rng, b, call->update, flow->w0 + start, n);
     if (draw->source_std != 1)
         for (size_t i = start; i < start + n; i++) flow->w0[i] *= (float)draw->source_std;

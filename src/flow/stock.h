@@ -12,11 +12,13 @@
 
 #include "align/matcher.h"
 #include "flow/objective.h"
+#include "flow/principal.h"
 #include "weft/flow.h"
 
 typedef struct wf_stock {
-    wf_graph *graph; /* owned */
-    wf_norm norm;    /* n = 0 without normalisation */
+    wf_graph *graph;        /* owned */
+    wf_norm norm;           /* n = 0 without normalisation */
+    wf_principal principal; /* width 0: the first layer's rows are as they are */
     size_t count;
     float *weights; /* (count, n_params), normalised; NULL in a flow that only samples */
 } wf_stock;
@@ -44,6 +46,9 @@ typedef struct wf_stocks {
 /* field says how long conditions are and whether first layers are folded; fit has limit and normalisation. */
 wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
                          const wf_field_desc *field, const wf_fit_desc *fit, wf_stocks *out);
+/* The last part of it, with fit->principal: the networks onto their principal axes. Those that stocks have already are kept: a flow
+ * that is continued must go on in its own, and of axes with nearly equal variances another machine may find others. */
+wf_status wf_stocks_turn(wf_ctx *ctx, const wf_fit_desc *fit, wf_stocks *stocks);
 void wf_stocks_free(wf_stocks *stocks);
 
 /* A copy of `graph` as the field takes it: the first layer on its nodes where the field folds. */

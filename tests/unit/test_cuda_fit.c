@@ -82,6 +82,7 @@ static wf_fit_cuda *open_engine(bench *b, const wf_field_desc *field, const wf_f
     tr->path_form = (wf_path){fit->precondition, fit->source_std, fit->path_noise};
     assert_ok(b->gpu, wf_velocity_gmn(b->gpu, NULL, field, 0, &tr->velocity));
     assert_ok(b->gpu, wf_stocks_load(b->gpu, b->sources, b->n, field, fit, &tr->stocks));
+    assert_ok(b->gpu, wf_stocks_turn(b->gpu, fit, &tr->stocks));
     size_t params = tr->velocity.params;
     float **arrays[] = {&tr->arrays.weights, &tr->arrays.first, &tr->arrays.second,
                         &tr->arrays.ema};
@@ -163,6 +164,8 @@ static void draws_have_the_same_bits(void **state) {
     fit.path_noise = 0.25;
     fit.noise_table = 5;
     compare_draws(3, fit);
+    fit.principal = true;
+    compare_draws(3, fit);
 }
 
 static void matched_draws_have_the_same_bits(void **state) {
@@ -172,6 +175,9 @@ static void matched_draws_have_the_same_bits(void **state) {
         match_on_host(host);
         compare_draws(1, short_fit());
         compare_draws(3, short_fit());
+        wf_fit_desc fit = short_fit();
+        fit.principal = true;
+        compare_draws(1, fit);
     }
     match_on_host(false);
 }
@@ -304,6 +310,8 @@ static void twenty_updates_agree(void **state) {
         fit.cond_drop = 0.3;
         fit.path_noise = 0.1;
         twenty_updates("muon, best, three sources", 3, odd_field((wf_layout)layout, 2), fit);
+        fit.principal = true;
+        twenty_updates("the same along principal axes", 3, odd_field((wf_layout)layout, 2), fit);
     }
 }
 

@@ -96,6 +96,25 @@ static void samplers_agree(void **state) {
     bench_close(&b);
 }
 
+static void samplers_agree_along_principal_axes(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    bench b;
+    wf_fit_desc fit = quick_fit();
+    fit.muon_lr = 0.05;
+    fit.principal = true;
+    fit.source_std = 1.5;
+    bench_train(&b, "3-7-4-2", 0, fit);
+    wf_sample_desc desc = wf_sample_desc_default();
+    desc.rtol = desc.atol = 1e-4;
+    desc.refine_cycles = 2;
+    compare(&b, "dopri5 along principal axes", NULL, desc, 5e-3);
+    desc.solver = WF_SOLVER_EULER;
+    desc.steps = 9;
+    compare(&b, "euler along principal axes", NULL, desc, 5e-3);
+    bench_close(&b);
+}
+
 static void guidance_agrees(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip();
@@ -230,6 +249,7 @@ static void bf16_is_refused_where_it_cannot_apply(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(samplers_agree),
+        cmocka_unit_test(samplers_agree_along_principal_axes),
         cmocka_unit_test(guidance_agrees),
         cmocka_unit_test(wide_networks_are_matched_on_the_host),
         cmocka_unit_test(networks_do_not_depend_on_the_call),

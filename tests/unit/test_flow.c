@@ -29,25 +29,25 @@ void *aligned_alloc(size_t a, size_t n) { return refused() ? NULL : __libc_memal
 /* The preconditioning is what linear regression of u = w1 - w0 on w_t gives for Gaussians. */
 static void scales_are_the_gaussian_answer(void **state) {
     (void)state;
-    for (double s = 0.5; s < 2; s += 0.5)
-        for (double q = 0; q < 0.3; q += 0.1)
-            for (double t = 0; t <= 1; t += 0.125) {
-                wf_path path = {true, s, q};
-                wf_path_scales scale = wf_path_at(&path, t);
-                double variance = (1 - t) * (1 - t) * s * s + t * t + q * q;
-                double covariance = t - (1 - t) * s * s;
-                double rest = 1 + s * s - covariance * covariance / variance;
-                assert_close(scale.in * scale.in, 1 / variance, 1e-6 / variance);
-                assert_close(scale.skip, covariance / variance, 1e-6);
-                assert_close(scale.out, sqrt(rest), 1e-5);
-            }
+    for (int k = 0; k < 3 * 3 * 9 * 3; k++) {
+        double s = 0.5 + k % 3 * 0.5, q = k / 3 % 3 * 0.1, t = k / 9 % 9 * 0.125;
+        double l = k / 81 == 0 ? 1 : k / 81 == 1 ? 0.04 : 30; /* variance of w1 */
+        wf_path path = {true, s, q};
+        wf_path_scales scale = wf_path_at(&path, l, t);
+        double variance = (1 - t) * (1 - t) * s * s + l * t * t + q * q;
+        double covariance = l * t - (1 - t) * s * s;
+        double rest = l + s * s - covariance * covariance / variance;
+        assert_close(scale.in * scale.in, 1 / variance, 1e-6 / variance);
+        assert_close(scale.skip, covariance / variance, 1e-5);
+        assert_close(scale.out, sqrt(rest), 1e-5 * sqrt(l + s * s));
+    }
     wf_path path = {true, 1, 0};
-    wf_path_scales half = wf_path_at(&path, 0.25);
+    wf_path_scales half = wf_path_at(&path, 1, 0.25);
     double a = 0.25 * 0.25 + 0.75 * 0.75; /* design section 3, written out */
     assert_close(half.skip, (2 * 0.25 - 1) / a, 1e-7);
     assert_close(half.out, 1 / sqrt(a), 1e-7);
     path.precondition = false;
-    wf_path_scales plain = wf_path_at(&path, 0.25);
+    wf_path_scales plain = wf_path_at(&path, 1, 0.25);
     assert_true(plain.in == 1 && plain.skip == 0 && plain.out == 1);
 }
 
@@ -338,6 +338,7 @@ static void resumed_run_is_the_uninterrupted_one(void **state) {
         desc.path_noise = 0.1;
         desc.warmup = 10;
         desc.kept = ragged ? WF_KEPT_BEST : WF_KEPT_EMA;
+        desc.principal = ragged;
         const char *whole = file_name(ragged ? "whole_ragged" : "whole");
         toy_orders orders = {0};
         assert_ok(ctx, fit(ctx, sources, n, cond_size, &desc, whole, &orders));
@@ -569,6 +570,8 @@ static void bad_settings_are_refused(void **state) {
     wf_fit_desc good = quick_fit(), desc = good;
     desc.normalise = false;
     assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_USAGE, "normalise");
+    desc = good, desc.principal = true, desc.precondition = false;
+    assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_USAGE, "precondition");
     desc = good, desc.lr = NAN;
     assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_USAGE, "lr is nan");
     desc = good, desc.beta2 = 1;

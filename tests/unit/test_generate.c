@@ -127,16 +127,22 @@ static void sampler_and_objective_agree(void **state) {
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-6-3", 20, 0);
     wf_source source = {.zoo = zoo};
-    for (int precondition = 0; precondition < 2; precondition++) {
+    for (int way = 0; way < 3; way++) { /* plain, preconditioned, along principal axes */
+        bool precondition = way > 0;
         wf_fit_desc fit_desc = quick_fit();
         fit_desc.precondition = precondition;
+        fit_desc.principal = way == 2;
         fit_desc.source_std = 1.3;
         toy_orders orders = {0};
-        wf_flow *flow =
-            fitted(ctx, &source, 1, 0, &fit_desc, precondition ? "agree_p" : "agree", &orders);
+        wf_flow *flow = fitted(ctx, &source, 1, 0, &fit_desc,
+                               way == 0   ? "agree"
+                               : way == 1 ? "agree_p"
+                                          : "agree_a",
+                               &orders);
         wf_stocks stocks;
         wf_field_desc field = plain_field(0);
         assert_ok(ctx, wf_stocks_load(ctx, &source, 1, &field, &fit_desc, &stocks));
+        assert_ok(ctx, wf_stocks_turn(ctx, &fit_desc, &stocks));
         wf_draw draw;
         fit_desc.batch = 1;
         fit_desc.coupling = WF_COUPLING_INDEPENDENT;
@@ -158,6 +164,7 @@ static void sampler_and_objective_agree(void **state) {
             squares += draw.flow.f[i] * draw.flow.f[i];
         }
         assert_true(squares > 0.1f);
+        assert_ok(ctx, wf_principal_invert(ctx, &stocks.stocks[0].principal, graph, expected, 1));
         wf_norm_invert(&stocks.stocks[0].norm, graph, expected, expected);
         wf_sample_desc desc = wf_sample_desc_default();
         desc.solver = WF_SOLVER_EULER;

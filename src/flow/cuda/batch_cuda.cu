@@ -21,18 +21,9 @@ struct place_info {
     uint32_t n, start;
     uint32_t noise_network, noise_step; /* address of w0 */
     float t;
-    scales scale;
+    wf_path_scales scale;
+    wf_axes axes;
 };
-
-/* wf_path_at */
-__device__ scales path_at(const batch &b, double t) {
-    if (!b.precondition) return {1, 0, 1};
-    double s2 = b.source_std_exact * b.source_std_exact;
-    double q2 = b.path_noise_exact * b.path_noise_exact;
-    double a = t * t + s2 * (1 - t) * (1 - t) + q2;
-    return {(float)(1 / sqrt(a)), (float)((t - s2 * (1 - t)) / a),
-            (float)sqrt((s2 + (1 + s2) * q2) / a)};
-}
 
 __device__ float draw_time(const batch &b, wf_rng *rng) {
     if (b.time_law == WF_TIME_UNIFORM) return wf_rng_uniform(rng);
@@ -65,7 +56,8 @@ __device__ place_info choose(const batch &b, uint32_t place, uint32_t update, ui
         info.noise_network = wf_rng_below(&rng, b.noise_table);
         info.noise_step = UINT32_MAX;
     }
-    info.scale = path_at(b, (double)info.t);
+    info.scale = wf_path_at(&b.path, 1, (double)info.t);
+    info.axes = k.axes;
     *chosen = from;
     return info;
 }
@@ -106,12 +98,13 @@ __device__ uint32_t relabelled(const place_info &info, const uint32_t *from, uin
 
 /* One parameter's interpolation. */
 __device__ void put(const batch &b, uint32_t place, uint32_t update, uint32_t n, uint32_t at,
-                    size_t to, float t, float in, float w0, float w1) {
+                    size_t to, float t, wf_path_scales scale, const wf_axes &axes, float w0,
+                    float w1) {
     float wt = (1 - t) * w0 + t * w1;
     if (b.path_noise > 0) wt += b.path_noise * deviate(b.seed, place, WF_RNG_NOISE, update, n + at);
     b.wt[to] = wt;
     b.target[to] = w1 - w0;
-    b.x[to] = in * wt;
+    b.x[to] = wf_axes_at(&axes, &b.path, scale, (double)t, at).in * wt;
 }
 
 __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
@@ -133,6 +126,7 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
         if (threadIdx.x == 0) {
             b.t[place] = info.t;
             b.scale[place] = info.scale;
+            b.axes[place] = info.axes;
             if (b.cond_size > 0) {
                 wf_rng rng = wf_rng_at(b.seed, place, WF_RNG_DROP, update);
                 b.drop[place] = wf_rng_uniform(&rng) < b.cond_drop;
@@ -160,7 +154,7 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
         float w0 = noise[i], w1 = info.w1[at];
         if (b.source_std != 1) w0 *= b.source_std;
         if (b.w0 != NULL) b.w0[to] = w0, b.w1[to] = w1;
-        else put(b, place, update, info.n, at, to, info.t, info.scale.in, w0, w1);
+        else put(b, place, update, info.n, at, to, info.t, info.scale, info.axes, w0, w1);
     }
 }
 
@@ -168,10 +162,12 @@ __global__ void __launch_bounds__(threads) interpolate_kernel(batch b) {
     uint32_t place = blockIdx.y, update = *b.update, start = b.param_start[place];
     uint32_t n = b.param_start[place + 1] - start;
     uint32_t end = min(n, (blockIdx.x + 1) * (uint32_t)slice);
-    float t = b.t[place], in = b.scale[place].in;
+    float t = b.t[place];
+    wf_path_scales scale = b.scale[place];
+    wf_axes axes = b.axes[place];
     for (uint32_t i = blockIdx.x * slice + threadIdx.x; i < end; i += threads) {
         size_t to = (size_t)start + i;
-        put(b, place, update, n, i, to, t, in, b.matched[to], b.w1[to]);
+        put(b, place, update, n, i, to, t, scale, axes, b.matched[to], b.w1[to]);
     }
 }
 
@@ -179,14 +175,17 @@ __global__ void __launch_bounds__(threads) compare_kernel(batch b) {
     uint32_t place = blockIdx.y, start = b.param_start[place];
     uint32_t n = b.param_start[place + 1] - start;
     uint32_t end = min(n, (blockIdx.x + 1) * (uint32_t)slice);
-    scales s = b.scale[place];
-    float slope = (float)(2.0 / ((double)n * b.networks)) * s.out;
+    wf_path_scales others = b.scale[place];
+    wf_axes axes = b.axes[place];
+    double t = (double)b.t[place];
+    float slope = (float)(2.0 / ((double)n * b.networks));
     double sum = 0;
     for (uint32_t i = blockIdx.x * slice + threadIdx.x; i < end; i += threads) {
         size_t at = (size_t)start + i;
+        wf_path_scales s = wf_axes_at(&axes, &b.path, others, t, i);
         float v = s.skip * b.wt[at] + s.out * b.f[at];
         float difference = v - b.target[at];
-        b.df[at] = slope * difference;
+        b.df[at] = slope * s.out * difference;
         sum += (double)difference * (double)difference;
     }
     sum = cta_sum<threads>(sum);

@@ -30,15 +30,12 @@ struct stock {
     uint32_t params;
     const relabel *blocks;
     int n_blocks;
+    wf_axes axes; /* variances in device memory */
 };
 
 struct source {
     int stock;
     uint32_t first, count;
-};
-
-struct scales { /* wf_path_scales */
-    float in, skip, out;
 };
 
 /* Everything lies in device memory unless said otherwise. Arrays over parameters are ragged by place. */
@@ -47,8 +44,8 @@ struct batch {
     int networks, n_turns, cond_size;
     uint64_t seed;
     float source_std, path_noise;
-    double source_std_exact, path_noise_exact, cond_drop;
-    bool precondition;
+    wf_path path; /* both in double */
+    double cond_drop;
     uint32_t noise_table;
     int time_law;
     const stock *stocks;
@@ -64,7 +61,8 @@ struct batch {
     float *w0, *w1,
         *matched; /* raw noise, networks and matched noise, where the GPU matches; else NULL */
     float *x, *wt, *target;
-    scales *scale;
+    wf_path_scales *scale; /* (networks) and */
+    wf_axes *axes;         /* (networks) as in objective.h */
     const float *f;
     float *df;
     double *terms; /* (networks, slices): their sum is the loss */

@@ -141,6 +141,10 @@ wf_status upload_stocks(wf_ctx *ctx, wf_fit_cuda *fit) {
         std::vector<gpu::relabel> blocks = relabel_blocks(stock->graph);
         WF_TRY(take_table(ctx, fit, blocks, &k.blocks));
         k.n_blocks = (int)blocks.size();
+        k.axes = wf_principal_axes(&stock->principal, stock->graph);
+        if (k.axes.count > 0)
+            WF_TRY(take(ctx, fit, k.axes.width * sizeof(float), stock->principal.variance,
+                        &k.axes.variance));
         there.push_back(k);
     }
     std::vector<gpu::source> sources;
@@ -180,7 +184,8 @@ wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
     WF_TRY(take(ctx, fit, values, NULL, &b->df));
     b->f = fit->v;
     WF_TRY(take(ctx, fit, networks * sizeof(float), NULL, &b->t));
-    WF_TRY(take(ctx, fit, networks * sizeof(gpu::scales), NULL, &b->scale));
+    WF_TRY(take(ctx, fit, networks * sizeof *b->scale, NULL, &b->scale));
+    WF_TRY(take(ctx, fit, networks * sizeof *b->axes, NULL, &b->axes));
     WF_TRY(take(ctx, fit, networks * (size_t)b->cond_size * sizeof(float), NULL, &b->cond));
     WF_TRY(take(ctx, fit, networks, NULL, &b->drop));
     /* The field is run once on these while it is recorded: they must be numbers. */
@@ -419,10 +424,8 @@ void set_constants(gpu::batch *b, const wf_fit_cuda_desc *desc, const wf_optim_c
     b->seed = fit->seed;
     b->source_std = (float)fit->source_std;
     b->path_noise = (float)desc->path.path_noise;
-    b->source_std_exact = desc->path.source_std;
-    b->path_noise_exact = desc->path.path_noise;
+    b->path = desc->path;
     b->cond_drop = fit->cond_drop;
-    b->precondition = desc->path.precondition;
     b->noise_table = (uint32_t)fit->noise_table;
     b->time_law = (int)fit->time_law;
 }

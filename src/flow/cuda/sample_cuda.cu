@@ -10,6 +10,7 @@ extern "C" {
 #include "base/cuda/device.h"
 #include "flow/cuda/ode_cuda.h"
 #include "flow/cuda/sample_cuda.h"
+#include "flow/principal.h"
 #include "models/cuda/gmn_cuda.h"
 #include "tensor/cuda/backend_cuda.h"
 }
@@ -18,9 +19,10 @@ namespace {
 
 enum { threads = 256, pieces = 4 * threads };
 
-/* A row's place on its path. */
+/* A row's place on its path; `others` are the scales of what has unit variance. */
 struct row_path {
-    float t, in, skip, out;
+    double t;
+    wf_path_scales others;
 };
 
 cudaStream_t stream() { return (cudaStream_t)wf_cuda_stream(); }
@@ -35,20 +37,23 @@ __device__ size_t number(int k) {
 }
 
 __global__ void __launch_bounds__(threads)
-    prepare(size_t n, const row_path *path, const double *y, float *x, float *t) {
+    prepare(size_t n, wf_path form, wf_axes axes, const row_path *path, const double *y, float *x,
+            float *t) {
     size_t row = blockIdx.y;
     row_path p = path[row];
-    if (blockIdx.x == 0 && threadIdx.x == 0) t[row] = p.t;
+    if (blockIdx.x == 0 && threadIdx.x == 0) t[row] = (float)p.t;
     for (int k = 0; k < pieces / threads; k++) {
         size_t i = number(k);
-        if (i < n) x[row * n + i] = p.in * (float)y[row * n + i];
+        if (i >= n) return;
+        float in = wf_axes_at(&axes, &form, p.others, p.t, (uint32_t)i).in;
+        x[row * n + i] = in * (float)y[row * n + i];
     }
 }
 
 /* dy = skip y + out f; f guided where f_null is not NULL. */
 __global__ void __launch_bounds__(threads)
-    finish(size_t n, const row_path *path, const double *y, const float *f, const float *f_null,
-           float guidance, double *dy) {
+    finish(size_t n, wf_path form, wf_axes axes, const row_path *path, const double *y,
+           const float *f, const float *f_null, float guidance, double *dy) {
     size_t row = blockIdx.y;
     row_path p = path[row];
     for (int k = 0; k < pieces / threads; k++) {
@@ -56,7 +61,8 @@ __global__ void __launch_bounds__(threads)
         if (i >= n) return;
         float value = f[at];
         if (f_null != NULL) value = f_null[at] + guidance * (value - f_null[at]);
-        dy[at] = (double)p.skip * y[at] + (double)(p.out * value);
+        wf_path_scales scale = wf_axes_at(&axes, &form, p.others, p.t, (uint32_t)i);
+        dy[at] = (double)scale.skip * y[at] + (double)(scale.out * value);
     }
 }
 
@@ -99,6 +105,7 @@ struct wf_sample_cuda {
     row_path *path_host;
     double *y;
     float *f, *flat, *noise, *matched;
+    float *variance;        /* of the axes */
     wf_match_cuda *matcher; /* made when first asked for; a flow has one way of matching */
     void *own[8];
     int n_own;
@@ -138,6 +145,7 @@ wf_status build(wf_ctx *ctx, const wf_sample_cuda_desc *desc, wf_sample_cuda *s)
     WF_TRY(take(ctx, s, all * sizeof(float), &s->flat));
     WF_TRY(take(ctx, s, all * sizeof(float), &s->noise));
     WF_TRY(take(ctx, s, all * sizeof(float), &s->matched));
+    WF_TRY(take(ctx, s, (size_t)wf_principal_width(s->graph) * sizeof(float), &s->variance));
     WF_TRY(wf__row_ring_open(ctx, 2 * rows * sizeof(double), &s->steps));
     WF_TRY(wf__row_ring_open(ctx, rows * sizeof(row_path), &s->paths));
     WF_TRY(wf_alloc(ctx, rows, sizeof *s->path_host, "sampling", &s->path_host));
@@ -217,6 +225,11 @@ extern "C" wf_status wf__sample_cuda_begin(wf_ctx *ctx, wf_sample_cuda *s,
                                            const wf_sample_cuda_call *call) {
     s->ctx = ctx;
     s->call = *call;
+    s->call.axes.variance = s->variance;
+    if (call->axes.count > 0)
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->variance, call->axes.variance,
+                                         call->axes.width * sizeof(float), cudaMemcpyHostToDevice,
+                                         stream()));
     /* Rows that no network has are computed too: from zeros, not from what a former call left. */
     size_t rows = (size_t)s->batch;
     WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->w, 0, rows * s->n * sizeof(float), stream()));
@@ -239,13 +252,12 @@ extern "C" wf_status wf__sample_cuda_velocity(void *arg, int n, const int *which
     const wf_sample_cuda_call *call = &s->call;
     (void)which;
     for (int r = 0; r < n; r++) {
-        wf_path_scales scale = wf_path_at(&call->path, t[r]);
-        s->path_host[r] = {(float)t[r], scale.in, scale.skip, scale.out};
+        s->path_host[r] = {t[r], wf_path_at(&call->path, 1, t[r])};
     }
     row_path *path;
     WF_TRY(wf__row_ring_up(ctx, &s->paths, s->path_host, (size_t)n * sizeof *path, &path));
-    prepare<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, path, y, s->buffers->w,
-                                                        s->buffers->t);
+    prepare<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, call->path, call->axes, path, y,
+                                                        s->buffers->w, s->buffers->t);
     const float *f = s->buffers->v, *f_null = NULL;
     size_t rows = (size_t)s->batch;
     if (call->want_cond) {
@@ -262,8 +274,8 @@ extern "C" wf_status wf__sample_cuda_velocity(void *arg, int n, const int *which
         WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->drop, 1, rows, stream()));
         WF_TRY(wf__gmn_cuda_forward(ctx, s->program));
     }
-    finish<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, path, y, f, f_null, call->guidance,
-                                                       dy);
+    finish<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, call->path, call->axes, path, y, f,
+                                                       f_null, call->guidance, dy);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;
 }

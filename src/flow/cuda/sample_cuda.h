@@ -34,6 +34,7 @@ bool wf__sample_cuda_serves(const wf_sample_cuda *sample, const wf_graph *graph,
 /* One call of wf_flow_sample. */
 typedef struct wf_sample_cuda_call {
     wf_path path;
+    wf_axes axes;      /* of the graph's parameters; variances in host memory */
     const float *cond; /* K numbers, host; NULL: none */
     bool want_cond, want_null;
     float guidance;

@@ -178,4 +178,10 @@ static void muon(void *p_, const void *g_, void *m_, void *ema, int rows, int co
     if (ema != NULL) ema_follow(ema, p, (size_t)rows * cols, args->ema);
 }
 
-const wf_optim_kernels WF_FN(wf_optim_kernels) = {sum_squares, adamw, muon, newton_schulz};
+static void plain_product(const wf_product_args *args) {
+    multiply(&(product){args->c, args->left, args->row, args->step, args->right, args->m, args->n,
+                        args->depth, 1, 0, NULL});
+}
+
+const wf_optim_kernels WF_FN(wf_optim_kernels) = {sum_squares, adamw, muon, newton_schulz,
+                                                  plain_product};

@@ -1,0 +1,51 @@
+/* path: where a weight is at time t, and what is known of its velocity before any learning; for C and for CUDA.
+ *
+ *   w_t = (1-t) w0 + t w1 + q z       w0 ~ N(0, s^2)   w1 of variance l   z ~ N(0, 1)       u = w1 - w0
+ * Plain: v = F. Preconditioned: v = skip w_t + out F(in w_t, t), the exact answer for Gaussian weights when F = 0, with inputs and
+ * targets of unit variance left for F. With a = l t^2 + s^2 (1-t)^2 + q^2
+ *   in = 1/sqrt a    skip = (l t - s^2 (1-t)) / a    out = sqrt(l s^2 + (l + s^2) q^2) / sqrt a
+ * which for l = 1, s = 1, q = 0 is v = (2t-1)/a w + F(w/sqrt a, t)/sqrt a. */
+#ifndef WF_FLOW_PATH_H
+#define WF_FLOW_PATH_H
+
+#include "base/vmath.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct wf_path {
+    bool precondition;
+    double source_std, path_noise;
+} wf_path;
+
+typedef struct wf_path_scales {
+    float in, skip, out;
+} wf_path_scales;
+
+static inline WF_HD wf_path_scales wf_path_at(const wf_path *path, double variance, double t) {
+    wf_path_scales plain = {1, 0, 1};
+    if (!path->precondition) return plain;
+    double l = variance, s2 = path->source_std * path->source_std;
+    double q2 = path->path_noise * path->path_noise;
+    double a = l * t * t + s2 * (1 - t) * (1 - t) + q2;
+    wf_path_scales scales = {(float)(1 / sqrt(a)), (float)((l * t - s2 * (1 - t)) / a),
+                             (float)sqrt((l * s2 + (l + s2) * q2) / a)};
+    return scales;
+}
+
+/* Parameters first .. first + count - 1 of a network are rows of `width` numbers along axes of these variances; all
+ * others have unit variance. count 0: there are no such rows. */
+typedef struct wf_axes {
+    uint32_t first, count, width;
+    const float *variance; /* (width) */
+} wf_axes;
+
+/* Of parameter i at time t; `others` are those of unit variance. */
+static inline WF_HD wf_path_scales wf_axes_at(const wf_axes *axes, const wf_path *path,
+                                              wf_path_scales others, double t, uint32_t i) {
+    uint32_t place = i - axes->first;
+    if (place >= axes->count) return others;
+    return wf_path_at(path, (double)axes->variance[place % axes->width], t);
+}
+
+#endif

@@ -1,0 +1,38 @@
+/* principal: the rows of a first layer along their principal axes.
+ *
+ * Unit i's incoming weights of a first layer are a row over the inputs. Inputs keep their places, so all rows of all networks of a
+ * collection are draws of one law, whose covariance C = A' diag(l) A tells most of what a Gaussian can: for images a
+ * few dozen axes carry nearly everything, the rest is what initialisation left. x = A (w - mean) has the same distances and the same
+ * isotropic noise as w, uncorrelated coordinates, and variances l that flow/path.h takes into account. */
+#ifndef WF_FLOW_PRINCIPAL_H
+#define WF_FLOW_PRINCIPAL_H
+
+#include "flow/path.h"
+#include "weft/graph.h"
+
+typedef struct wf_principal {
+    int width; /* numbers in a row; 0: rows stay as they are */
+    float *
+        memory; /* mean and variance (width), axes (width, width): row k is axis k, the largest variance first */
+    float *mean, *variance, *axes;
+} wf_principal;
+
+/* A principal with memory and nothing in it. */
+wf_status wf_principal_create(wf_ctx *ctx, int width, wf_principal *out);
+void wf_principal_free(wf_principal *principal);
+
+/* Of weights (count, n_params). WF_ERR_INPUT where there are too few rows to tell. */
+wf_status wf_principal_fit(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
+                           wf_principal *out);
+/* In place, onto the axes and back. Both do nothing where width is 0. */
+wf_status wf_principal_apply(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
+                             float *weights, size_t count);
+wf_status wf_principal_invert(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
+                              float *weights, size_t count);
+
+/* How long the rows of graph's first layer are. */
+int wf_principal_width(const wf_graph *graph);
+/* Which parameters of a network lie along the axes; the variances are borrowed. */
+wf_axes wf_principal_axes(const wf_principal *principal, const wf_graph *graph);
+
+#endif

@@ -7,7 +7,8 @@
 #   mnist            10,000 networks of 784-32-32-10: direct and refined, held-out, all controls
 #   ablations        karhunen: plain AdamW; Muon, preconditioning and matched coupling one by one; all; the first and the last
 #   alignment        the same flow on the collection as it is and after Git Re-Basin, three seeds each
-#   mnist-ablations  the ablations on MNIST
+#   mnist-ablations  the ablations on MNIST, and all but the principal axes
+#   mnist-leads      MNIST: single settings beside the recipe's
 #   mnist-alignment  the alignment on MNIST; only when asked for
 #   lstar            the paper's layout and settings at three sizes of the sweep
 #   leads            karhunen: single settings beside the recipe's; other batches and widths in the same time
@@ -243,7 +244,7 @@ run_mnist_alignment() {
 variants() {
     prefix=$1
     shift
-    off="train.optimizer=adamw train.precondition=no train.coupling=independent sample.refine_matched=no"
+    off="train.optimizer=adamw train.precondition=no train.principal=no train.coupling=independent sample.refine_matched=no"
     echo "$prefix-adamw $* $off"
     echo "$prefix-muon $* $off train.optimizer=muon"
     echo "$prefix-preconditioned $* $off train.precondition=yes"
@@ -254,12 +255,39 @@ run_ablations() {
     { echo "base $base" && variants only "$base" && echo "only-muon-matched $base train.precondition=no"; } | together
     table ablations "$out/base/" "$out"/only-*/
 }
-run_mnist_ablations() {
+# Runs that vary MNIST's recipe share `mnist-base`, so all are made with the updates that fit them together.
+need_mnist_base() {
     need_mnist
-    plan 5 "$m_ms" 8 200000
-    all="$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50"
-    { echo "mnist-base $all" && variants mnist-only "$all"; } | together
+    if [ -z "${mnist_base:-}" ]; then
+        runs=1 own=0
+        for experiment in $asked; do
+            case $experiment in
+            mnist-ablations) runs=$((runs + 5)) ;;
+            mnist-leads) runs=$((runs + 4)) ;;
+            *) continue ;;
+            esac
+            own=$((own + $(weight "$experiment")))
+        done
+        share=$(awk -v own=$own -v total="$total" 'BEGIN { print own / total }')
+        plan $runs "$m_ms" 8 200000
+        mnist_base="$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50"
+    fi
+}
+run_mnist_ablations() {
+    need_mnist_base
+    { echo "mnist-base $mnist_base" && variants mnist-only "$mnist_base" && echo "mnist-only-without-axes $mnist_base train.principal=no"; } | together
     table mnist-ablations "$out/mnist-base/" "$out"/mnist-only-*/
+}
+run_mnist_leads() {
+    need_mnist_base
+    {
+        echo "mnist-base $mnist_base"
+        echo "mnist-lead-edge64 $mnist_base model.edge=64"
+        echo "mnist-lead-late $mnist_base train.times=late"
+        echo "mnist-lead-rates-x2 $mnist_base train.lr=0.001 train.muon_lr=0.02"
+        echo "mnist-lead-node256 $mnist_base model.node=256 model.edge=64"
+    } | together
+    table mnist-leads "$out/mnist-base/" "$out"/mnist-lead-*/
 }
 
 # Updates that take as long as the base's, each timed alone: SECTION.KEY=VALUE ...
@@ -349,10 +377,10 @@ if [ "$jobs" -gt 1 ] && [ "$device" = cuda ] && command -v nvidia-cuda-mps-contr
     nvidia-cuda-mps-control -d && trap 'echo quit | nvidia-cuda-mps-control >/dev/null' EXIT
 fi
 export THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
-[ $# -gt 0 ] || set -- sweep mnist ablations alignment mnist-ablations lstar leads refinement
+[ $# -gt 0 ] || set -- sweep mnist ablations alignment mnist-ablations mnist-leads lstar leads refinement
 # Weights of the experiments in the time; what one leaves over goes to those behind it.
 weight() {
-    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; mnist-ablations | mnist-alignment) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
+    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; mnist-ablations | mnist-alignment | mnist-leads) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
 }
 while [ $# -gt 0 ]; do
     asked=$* total=0
@@ -363,6 +391,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     sweep | mnist | alignment | ablations | lstar | leads | refinement) "run_$1" ;;
     mnist-ablations) run_mnist_ablations ;;
+    mnist-leads) run_mnist_leads ;;
     mnist-alignment) run_mnist_alignment ;;
     *) echo "no experiment $1" >&2 && exit 2 ;;
     esac

@@ -39,6 +39,8 @@ typedef enum wf_normalise_by {
 typedef enum wf_precision { WF_PRECISION_AUTO, WF_PRECISION_BF16, WF_PRECISION_FP32 } wf_precision;
 typedef enum wf_coupling { WF_COUPLING_INDEPENDENT, WF_COUPLING_MATCHED } wf_coupling;
 
+typedef enum wf_loss_by { WF_LOSS_BY_PARAMETERS, WF_LOSS_BY_LAYERS } wf_loss_by;
+
 typedef struct wf_fit_desc {
     /* objective */
     bool
@@ -52,6 +54,7 @@ typedef struct wf_fit_desc {
     double path_noise;    /* 0 */
     size_t noise_table;   /* w0 is one of so many vectors drawn once; 0: fresh every time */
     wf_time_law time_law; /* LOGIT_NORMAL: t = sigmoid of a normal deviate; LATE: of density 2t */
+    wf_loss_by loss_by;   /* what counts alike in the loss of a network */
     double cond_drop;     /* probability of the learned null */
     /* optimiser */
     wf_optimizer optimizer;

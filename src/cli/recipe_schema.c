@@ -128,6 +128,7 @@ static const key_entry keys[] = {
     {"train", "path_noise", KEY_REAL, AT(fit.path_noise), ZERO_UP, NULL, CLI_STAGE_TRAINING, "added along the path"},
     {"train", "noise_table", KEY_SIZE, AT(fit.noise_table), 0, 4294967295.0, NULL, CLI_STAGE_TRAINING, "noise is one of so many fixed vectors; 0: fresh"},
     {"train", "times", KEY_CHOICE, AT(fit.time_law), 0, 0, NAMES("uniform", "logit-normal", "late"), CLI_STAGE_TRAINING, "how t is drawn"},
+    {"train", "loss_by", KEY_CHOICE, AT(fit.loss_by), 0, 0, NAMES("parameters", "layers"), CLI_STAGE_TRAINING, "what counts alike in the loss of a network"},
     {"train", "cond_drop", KEY_REAL, AT(fit.cond_drop), 0, 1, NULL, CLI_STAGE_TRAINING, "probability that a condition is left out"},
     {"train", "seed", KEY_SEED, AT(fit.seed), 0, 0, NULL, CLI_STAGE_TRAINING, "of batches, noise and times"},
     {"train", "precision", KEY_CHOICE, AT(fit.precision), 0, 0, NAMES("auto", "bf16", "fp32"), CLI_STAGE_NONE, "on a GPU; auto: bf16"},

@@ -68,6 +68,7 @@ static const char *const optimizers[] = {"adamw", "muon", NULL};
 static const char *const time_laws[] = {"uniform", "logit-normal", "late", NULL};
 static const char *const kept[] = {"ema", "final", "best", NULL};
 static const char *const normalise_by[] = {"architecture", "collection", NULL};
+static const char *const loss_by[] = {"parameters", "layers", NULL};
 static const char *const couplings[] = {"independent", "matched", NULL};
 
 #define FIELD(member, kind, names)                                                                 \
@@ -98,6 +99,7 @@ static const setting settings[] = {
     FIT(path_noise, KIND_DOUBLE, NULL),
     FIT(noise_table, KIND_SIZE, NULL),
     FIT(time_law, KIND_NAME, time_laws),
+    FIT(loss_by, KIND_NAME, loss_by),
     FIT(cond_drop, KIND_DOUBLE, NULL),
     FIT(optimizer, KIND_NAME, optimizers),
     FIT(lr, KIND_DOUBLE, NULL),

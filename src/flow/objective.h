@@ -1,13 +1,19 @@
 /* objective: conditional flow matching on a ragged batch (design section 4).
  *
- *   loss = mean over networks of the mean over a network's coordinates of (v(w_t, t) - u)^2
+ *   loss = mean over networks of the mean over a network's coordinates of weight (v(w_t, t) - u)^2
  *
- * with w_t, u and v of flow/path.h. */
+ * with w_t, u and v of flow/path.h. Weights are 1, or such that every layer of a network counts alike. */
 #ifndef WF_FLOW_OBJECTIVE_H
 #define WF_FLOW_OBJECTIVE_H
 
 #include "flow/path.h"
 #include "flow/velocity.h"
+
+/* Parameters up to `end`, from where the last share ended, have this weight in the loss. */
+typedef struct wf_loss_share {
+    uint32_t end;
+    float weight;
+} wf_loss_share;
 
 /* One batch of the objective. Arrays over parameters are (n_params of the batch), ragged by network. */
 typedef struct wf_flow_batch {
@@ -20,8 +26,10 @@ typedef struct wf_flow_batch {
     float *f;              /* F, then v */
     wf_path_scales *scale; /* (n_graphs) of parameters of unit variance */
     wf_axes *axes;         /* (n_graphs) the others; NULL: there are none */
-    double *loss;          /* (n_graphs) */
-    const wf_path *path;   /* wf_flow_interpolate's, borrowed */
+    const wf_loss_share *
+        *shares;         /* (n_graphs) lists that end with the network; NULL: all weights are 1 */
+    double *loss;        /* (n_graphs) */
+    const wf_path *path; /* wf_flow_interpolate's, borrowed */
 } wf_flow_batch;
 
 /* wt, x, scale and path from w0, w1, t. Path noise of network b is behind the noise of stream (seed, b, WF_RNG_NOISE, update). */

@@ -134,6 +134,24 @@ static wf_status normalise_stock(wf_ctx *ctx, wf_stock *stock) {
     return WF_OK;
 }
 
+/* Every parameter weighs 1, or every layer as much as another. */
+static wf_status share_loss(wf_ctx *ctx, wf_loss_by by, wf_stock *stock) {
+    const wf_graph *graph = stock->graph;
+    WF_TRY(
+        wf_alloc(ctx, (size_t)graph->n_blocks, sizeof *stock->shares, "training", &stock->shares));
+    for (int b = 0; b < graph->n_blocks; b++) {
+        size_t layer = 0;
+        for (int other = 0; other < graph->n_blocks; other++)
+            if (graph->blocks[other].layer == graph->blocks[b].layer)
+                layer += graph->blocks[other].count;
+        double alike = (double)graph->n_params / ((double)graph->n_layers * (double)layer);
+        stock->shares[b] =
+            (wf_loss_share){(uint32_t)(graph->blocks[b].offset + graph->blocks[b].count),
+                            by == WF_LOSS_BY_LAYERS ? (float)alike : 1};
+    }
+    return WF_OK;
+}
+
 wf_status wf_stocks_turn(wf_ctx *ctx, const wf_fit_desc *fit, wf_stocks *stocks) {
     for (int s = 0; fit->principal && s < stocks->n_stocks; s++) {
         wf_stock *stock = &stocks->stocks[s];
@@ -169,6 +187,7 @@ static wf_status load_all(wf_ctx *ctx, const wf_source *sources, const wf_field_
         wf_stock *stock = &out->stocks[s];
         WF_TRY(wf_alloc(ctx, stock->count * stock->graph->n_params, sizeof(float),
                         "networks to train on", &stock->weights));
+        WF_TRY(share_loss(ctx, fit->loss_by, stock));
     }
     for (int i = 0; i < out->n_sources; i++) {
         wf_stock_source *source = &out->sources[i];
@@ -206,6 +225,7 @@ void wf_stocks_free(wf_stocks *stocks) {
     for (int s = 0; stocks->stocks != NULL && s < stocks->n_stocks; s++) {
         wf_graph_free(stocks->stocks[s].graph);
         wf_principal_free(&stocks->stocks[s].principal);
+        free(stocks->stocks[s].shares);
         free(stocks->stocks[s].weights);
     }
     for (int i = 0; stocks->sources != NULL && i < stocks->n_sources; i++) {
@@ -304,6 +324,7 @@ static wf_status draw_alloc(wf_ctx *ctx, wf_draw *draw) {
     WF_TRY(wf_alloc(ctx, batch, sizeof(float), what, &flow->t));
     WF_TRY(wf_alloc(ctx, batch, sizeof *flow->scale, what, &flow->scale));
     WF_TRY(wf_alloc(ctx, batch, sizeof *flow->axes, what, &flow->axes));
+    WF_TRY(wf_alloc(ctx, batch, sizeof *flow->shares, what, &flow->shares));
     WF_TRY(wf_alloc(ctx, batch, sizeof(double), what, &flow->loss));
     if (cond > 0) {
         WF_TRY(wf_alloc(ctx, batch * cond, sizeof(float), what, &flow->cond));
@@ -355,10 +376,10 @@ void wf_draw_free(wf_draw *draw) {
     for (int s = 0; draw->matchers != NULL && s < draw->stocks->n_stocks; s++)
         wf__matcher_close(draw->matchers[s]);
     wf_flow_batch *flow = &draw->flow;
-    void *memory[] = {flow->w0,     flow->w1,      flow->wt,    flow->x,
-                      flow->f,      flow->t,       flow->scale, flow->loss,
-                      flow->cond,   flow->drop,    flow->axes,  draw->graphs,
-                      draw->source, draw->network, draw->order, draw->matchers};
+    void *memory[] = {
+        flow->w0,     flow->w1,     flow->wt,      flow->x,     flow->f,       flow->t,
+        flow->scale,  flow->loss,   flow->cond,    flow->drop,  flow->axes,    (void *)flow->shares,
+        draw->graphs, draw->source, draw->network, draw->order, draw->matchers};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
     wf_arena_free(&draw->shape_arena);
     *draw = (wf_draw){0};
@@ -425,6 +446,7 @@ static void fill_place(void *arg, size_t place, int worker) {
     wf_rng rng = wf_rng_at(draw->seed, b, WF_RNG_TIME, call->update);
     flow->t[place] = draw_time(draw, &rng);
     flow->axes[place] = wf_principal_axes(&stock->principal, stock->graph);
+    flow->shares[place] = stock->shares;
     draw_noise(draw, &rng, b, call->update, flow->w0 + start, n);
     if (draw->source_std != 1)
         for (size_t i = start; i < start + n; i++) flow->w0[i] *= (float)draw->source_std;

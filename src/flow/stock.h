@@ -19,6 +19,7 @@ typedef struct wf_stock {
     wf_graph *graph;        /* owned */
     wf_norm norm;           /* n = 0 without normalisation */
     wf_principal principal; /* width 0: the first layer's rows are as they are */
+    wf_loss_share *shares;  /* a list of what its parameters weigh in the loss */
     size_t count;
     float *weights; /* (count, n_params), normalised; NULL in a flow that only samples */
 } wf_stock;

@@ -248,6 +248,27 @@ static void matching_ahead_finds_the_same(void **state) {
     wf_ctx_free(ctx);
 }
 
+static void layers_may_count_alike(void **state) {
+    (void)state;
+    for (int by = 0; by < 2; by++) {
+        wf_fit_desc desc = quick_fit();
+        desc.loss_by = (wf_loss_by)by;
+        drawing d;
+        drawing_open(&d, &desc);
+        assert_ok(d.ctx, wf_draw_batch(d.ctx, &d.draw, 0));
+        /* 2-3-2: layers of 9 and 8 parameters */
+        const wf_loss_share *share = d.draw.flow.shares[5];
+        double sum[2] = {0};
+        for (uint32_t i = 0; i < 17; i++) {
+            while (i >= share->end) share++;
+            sum[i >= 9] += (double)share->weight;
+        }
+        assert_close(sum[0], by ? 8.5 : 9, 1e-5);
+        assert_close(sum[1], by ? 8.5 : 8, 1e-5);
+        drawing_close(&d);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sources_take_turns),
@@ -255,6 +276,7 @@ int main(void) {
         cmocka_unit_test(matching_ahead_finds_the_same),
         cmocka_unit_test(noise_comes_from_its_table),
         cmocka_unit_test(times_follow_their_law),
+        cmocka_unit_test(layers_may_count_alike),
         cmocka_unit_test(best_weights_had_the_lowest_loss),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);

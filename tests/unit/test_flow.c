@@ -128,6 +128,23 @@ static void loss_is_the_mean_of_means(void **state) {
         expected += sum / (double)x.list[g]->n_params / 3;
     }
     assert_close(loss, expected, 1e-5 * expected);
+    /* and with weights of its own: the first three parameters of every network count double, the rest half */
+    wf_loss_share shares[3][2];
+    const wf_loss_share *lists[3] = {shares[0], shares[1], shares[2]};
+    expected = 0;
+    for (int g = 0; g < 3; g++) {
+        size_t start = x.shape.param_start[g], n = x.list[g]->n_params;
+        shares[g][0] = (wf_loss_share){3, 2};
+        shares[g][1] = (wf_loss_share){(uint32_t)n, 0.5f};
+        for (size_t i = 0; i < n; i++)
+            expected +=
+                (i < 3 ? 2 : 0.5) *
+                pow(v[start + i] - ((double)x.flow.w1[start + i] - x.flow.w0[start + i]), 2) /
+                (double)n / 3;
+    }
+    x.flow.shares = lists;
+    assert_close(fixture_loss(ctx, &x, &path, NULL), expected, 1e-5 * expected);
+    x.flow.shares = NULL;
     free(wt);
     free(v);
     fixture_free(&x);
@@ -339,6 +356,7 @@ static void resumed_run_is_the_uninterrupted_one(void **state) {
         desc.warmup = 10;
         desc.kept = ragged ? WF_KEPT_BEST : WF_KEPT_EMA;
         desc.principal = ragged;
+        desc.loss_by = ragged ? WF_LOSS_BY_LAYERS : WF_LOSS_BY_PARAMETERS;
         const char *whole = file_name(ragged ? "whole_ragged" : "whole");
         toy_orders orders = {0};
         assert_ok(ctx, fit(ctx, sources, n, cond_size, &desc, whole, &orders));

@@ -23,6 +23,7 @@ struct place_info {
     float t;
     wf_path_scales scale;
     wf_axes axes;
+    const wf_loss_share *shares;
 };
 
 __device__ float draw_time(const batch &b, wf_rng *rng) {
@@ -58,6 +59,7 @@ __device__ place_info choose(const batch &b, uint32_t place, uint32_t update, ui
     }
     info.scale = wf_path_at(&b.path, 1, (double)info.t);
     info.axes = k.axes;
+    info.shares = k.shares;
     *chosen = from;
     return info;
 }
@@ -127,6 +129,7 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
             b.t[place] = info.t;
             b.scale[place] = info.scale;
             b.axes[place] = info.axes;
+            b.shares[place] = info.shares;
             if (b.cond_size > 0) {
                 wf_rng rng = wf_rng_at(b.seed, place, WF_RNG_DROP, update);
                 b.drop[place] = wf_rng_uniform(&rng) < b.cond_drop;
@@ -177,16 +180,18 @@ __global__ void __launch_bounds__(threads) compare_kernel(batch b) {
     uint32_t end = min(n, (blockIdx.x + 1) * (uint32_t)slice);
     wf_path_scales others = b.scale[place];
     wf_axes axes = b.axes[place];
+    const wf_loss_share *share = b.shares[place];
     double t = (double)b.t[place];
     float slope = (float)(2.0 / ((double)n * b.networks));
     double sum = 0;
     for (uint32_t i = blockIdx.x * slice + threadIdx.x; i < end; i += threads) {
         size_t at = (size_t)start + i;
         wf_path_scales s = wf_axes_at(&axes, &b.path, others, t, i);
+        while (i >= share->end) share++;
         float v = s.skip * b.wt[at] + s.out * b.f[at];
         float difference = v - b.target[at];
-        b.df[at] = slope * s.out * difference;
-        sum += (double)difference * (double)difference;
+        b.df[at] = slope * share->weight * s.out * difference;
+        sum += (double)share->weight * (double)difference * (double)difference;
     }
     sum = cta_sum<threads>(sum);
     if (threadIdx.x == 0) b.terms[place * gridDim.x + blockIdx.x] = sum / (double)n / b.networks;

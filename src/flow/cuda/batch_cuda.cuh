@@ -31,6 +31,7 @@ struct stock {
     const relabel *blocks;
     int n_blocks;
     wf_axes axes; /* variances in device memory */
+    const wf_loss_share *shares;
 };
 
 struct source {
@@ -61,8 +62,9 @@ struct batch {
     float *w0, *w1,
         *matched; /* raw noise, networks and matched noise, where the GPU matches; else NULL */
     float *x, *wt, *target;
-    wf_path_scales *scale; /* (networks) and */
-    wf_axes *axes;         /* (networks) as in objective.h */
+    wf_path_scales *scale;        /* (networks) and */
+    wf_axes *axes;                /* (networks) and */
+    const wf_loss_share **shares; /* (networks) as in objective.h */
     const float *f;
     float *df;
     double *terms; /* (networks, slices): their sum is the loss */

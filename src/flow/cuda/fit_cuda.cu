@@ -141,6 +141,8 @@ wf_status upload_stocks(wf_ctx *ctx, wf_fit_cuda *fit) {
         std::vector<gpu::relabel> blocks = relabel_blocks(stock->graph);
         WF_TRY(take_table(ctx, fit, blocks, &k.blocks));
         k.n_blocks = (int)blocks.size();
+        WF_TRY(take(ctx, fit, (size_t)stock->graph->n_blocks * sizeof *k.shares, stock->shares,
+                    &k.shares));
         k.axes = wf_principal_axes(&stock->principal, stock->graph);
         if (k.axes.count > 0)
             WF_TRY(take(ctx, fit, k.axes.width * sizeof(float), stock->principal.variance,
@@ -186,6 +188,7 @@ wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
     WF_TRY(take(ctx, fit, networks * sizeof(float), NULL, &b->t));
     WF_TRY(take(ctx, fit, networks * sizeof *b->scale, NULL, &b->scale));
     WF_TRY(take(ctx, fit, networks * sizeof *b->axes, NULL, &b->axes));
+    WF_TRY(take(ctx, fit, networks * sizeof *b->shares, NULL, &b->shares));
     WF_TRY(take(ctx, fit, networks * (size_t)b->cond_size * sizeof(float), NULL, &b->cond));
     WF_TRY(take(ctx, fit, networks, NULL, &b->drop));
     /* The field is run once on these while it is recorded: they must be numbers. */

@@ -244,7 +244,7 @@ run_mnist_alignment() {
 variants() {
     prefix=$1
     shift
-    off="train.optimizer=adamw train.precondition=no train.principal=no train.coupling=independent sample.refine_matched=no"
+    off="train.optimizer=adamw train.precondition=no train.principal=no train.loss_by=parameters train.coupling=independent sample.refine_matched=no"
     echo "$prefix-adamw $* $off"
     echo "$prefix-muon $* $off train.optimizer=muon"
     echo "$prefix-preconditioned $* $off train.precondition=yes"
@@ -282,7 +282,7 @@ run_mnist_leads() {
     need_mnist_base
     {
         echo "mnist-base $mnist_base"
-        echo "mnist-lead-layers $mnist_base train.loss_by=layers"
+        echo "mnist-lead-parameters $mnist_base train.loss_by=parameters"
         echo "mnist-lead-edge64 $mnist_base model.edge=64"
         echo "mnist-lead-late $mnist_base train.times=late"
         echo "mnist-lead-rates-x2 $mnist_base train.lr=0.001 train.muon_lr=0.02"

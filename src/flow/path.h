@@ -1,9 +1,10 @@
 /* path: where a weight is at time t, and what is known of its velocity before any learning; for C and for CUDA.
  *
  *   w_t = (1-t) w0 + t w1 + q z       w0 ~ N(0, s^2)   w1 of variance l   z ~ N(0, 1)       u = w1 - w0
- * Plain: v = F. Preconditioned: v = skip w_t + out F(in w_t, t), the exact answer for Gaussian weights when F = 0, with inputs and
- * targets of unit variance left for F. With a = l t^2 + s^2 (1-t)^2 + q^2
- *   in = 1/sqrt a    skip = (l t - s^2 (1-t)) / a    out = sqrt(l s^2 + (l + s^2) q^2) / sqrt a
+ * Plain: v = F. Preconditioned: v = skip w_t + out F(in w_t, t), the exact answer for Gaussian weights when F = 0, with targets of
+ * unit variance left for F. Its inputs have unit variance too, or l where that is less: what hardly varies has little to tell.
+ * With a = l t^2 + s^2 (1-t)^2 + q^2
+ *   in = sqrt(min(l, 1) / a)    skip = (l t - s^2 (1-t)) / a    out = sqrt((l s^2 + (l + s^2) q^2) / a)
  * which for l = 1, s = 1, q = 0 is v = (2t-1)/a w + F(w/sqrt a, t)/sqrt a. */
 #ifndef WF_FLOW_PATH_H
 #define WF_FLOW_PATH_H
@@ -28,7 +29,8 @@ static inline WF_HD wf_path_scales wf_path_at(const wf_path *path, double varian
     double l = variance, s2 = path->source_std * path->source_std;
     double q2 = path->path_noise * path->path_noise;
     double a = l * t * t + s2 * (1 - t) * (1 - t) + q2;
-    wf_path_scales scales = {(float)(1 / sqrt(a)), (float)((l * t - s2 * (1 - t)) / a),
+    double seen = l < 1 ? sqrt(l) : 1;
+    wf_path_scales scales = {(float)(seen / sqrt(a)), (float)((l * t - s2 * (1 - t)) / a),
                              (float)sqrt((l * s2 + (l + s2) * q2) / a)};
     return scales;
 }

@@ -14,9 +14,10 @@ enum { most_inputs = 12, most_blocks = 8 };
 typedef struct setup {
     wf_tape tape;
     wf_dtype dtype;
-    int size;    /* the width under test */
-    int group;   /* units of the graphs' groups */
-    int variant; /* which options the case takes */
+    int size;     /* the width under test */
+    int group;    /* units of the graphs' groups */
+    int variant;  /* which options the case takes */
+    bool rounded; /* inputs and gradients of outputs are numbers of bf16 */
     uint32_t stream;
     wf_tensor *input[most_inputs];
     int n_inputs;
@@ -60,8 +61,10 @@ static void fill(setup *s, wf_tensor *x, void *data, double scale) {
     wf_rng rng = wf_rng_at(7, s->stream++, WF_RNG_TEST, (uint32_t)s->size);
     for (int r = 0; r < x->rows; r++) {
         wf_rng_normals_from(&rng, (size_t)r * (size_t)x->cols, values, (size_t)x->cols);
-        for (int c = 0; c < x->ld; c++)
-            put(s, host, (size_t)(r * x->ld + c), c < x->cols ? (float)(values[c] / scale) : 0);
+        for (int c = 0; c < x->ld; c++) {
+            double value = c < x->cols ? (float)(values[c] / scale) : 0;
+            put(s, host, (size_t)(r * x->ld + c), s->rounded ? round_bf16(value) : value);
+        }
     }
     free(values);
     copy_in(s, data, host, total * s->tape.size);
@@ -387,7 +390,12 @@ static int variants_of(wf_op_kind kind) {
 /* In the memory of the last case of `s`, whose kernels are done: taking memory of a GPU is slow. */
 static void start_again(setup *s, const wf_backend *backend, wf_dtype dtype, wf_op_kind kind,
                         int size, int group, int variant) {
-    *s = (setup){.tape = s->tape, .dtype = dtype, .size = size, .group = group, .variant = variant};
+    *s = (setup){.tape = s->tape,
+                 .dtype = dtype,
+                 .size = size,
+                 .group = group,
+                 .variant = variant,
+                 .rounded = s->rounded};
     wf_tape_start(&s->tape, backend, dtype, true);
     builders[kind](s);
     assert_false(s->tape.failed);
@@ -397,9 +405,9 @@ static void start_again(setup *s, const wf_backend *backend, wf_dtype dtype, wf_
     assert_int_equal(s->tape.last->kind, kind);
     assert_null(s->tape.last->previous);
 }
-static void start(setup *s, const wf_backend *backend, wf_dtype dtype, wf_op_kind kind, int size,
-                  int group, int variant) {
-    s->tape = (wf_tape){0};
+static inline void start(setup *s, const wf_backend *backend, wf_dtype dtype, wf_op_kind kind,
+                         int size, int group, int variant) {
+    *s = (setup){.rounded = false};
     start_again(s, backend, dtype, kind, size, group, variant);
 }
 

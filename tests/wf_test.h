@@ -57,4 +57,11 @@ static inline double relative_difference(const float *a, const float *b, size_t 
     return norm > 0 ? sqrt(difference / norm) : sqrt(difference);
 }
 
+/* The nearest number of bf16: eight bits of the mantissa stay. */
+static inline double round_bf16(double x) {
+    int exponent;
+    double mantissa = frexp(x, &exponent);
+    return ldexp(rint(256 * mantissa), exponent - 8);
+}
+
 #endif

@@ -52,12 +52,8 @@ static double gradient_difference(const field_case *a, const field_case *b,
  * be off where the field magnifies such errors. */
 static field_case rounded_case(const field_case *cpu, const char *const *archs) {
     field_case c = case_open(cpu->desc, cpu->dtype, archs);
-    for (size_t i = 0; i < wf_field_params(c.field); i++) {
-        double x = case_get(&c, c.params, i);
-        int exponent;
-        double mantissa = frexp(x, &exponent); /* eight bits of it stay */
-        case_put(&c, c.params, i, ldexp(rint(256 * mantissa), exponent - 8));
-    }
+    for (size_t i = 0; i < wf_field_params(c.field); i++)
+        case_put(&c, c.params, i, round_bf16(case_get(&c, c.params, i)));
     case_forward(&c, true);
     case_backward(&c);
     return c;

@@ -35,39 +35,61 @@ static void drop(results *r) {
     for (int i = 0; i < most_inputs; i++) free(r->gradient[i]);
 }
 
-static void compare(const setup *s, const char *other, const wf_tensor *a, const double *x,
-                    const double *y, bool gradient, double tolerance) {
+/* What a case is held against. */
+typedef struct comparison {
+    const char *other;
+    const results *values;
+    const results *rounded;  /* values of inputs rounded to bf16; NULL: of no matter */
+    double output, gradient; /* how far off a case may be; zeros: equal bits */
+    bool quiet;
+} comparison;
+
+static double distance(const double *x, const double *y, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (x[i] - y[i]) * (x[i] - y[i]);
+    return sqrt(sum);
+}
+
+/* Whether x is near enough to y; `rounded` may be NULL. */
+static bool compare(const setup *s, const comparison *c, const wf_tensor *a, const double *x,
+                    const double *y, const double *rounded, bool gradient) {
+    /* Inputs, what becomes of them and gradients are rounded to bf16, each as far as the first: together less than twice as far. */
+    enum { roundings = 2 };
     size_t n = (size_t)a->rows * (size_t)a->ld;
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < n; i++) {
-        difference += (x[i] - y[i]) * (x[i] - y[i]);
-        norm += y[i] * y[i];
-    }
+    double tolerance = gradient ? c->gradient : c->output;
+    double difference = distance(x, y, n), norm = 0;
+    for (size_t i = 0; i < n; i++) norm += y[i] * y[i];
+    norm = sqrt(norm);
+    /* A gradient that is zero but for rounding has no relative error. */
+    bool tiny = difference * difference < 1e-11 * (double)n && norm * norm < 1e-6 * (double)n;
     /* Roundings to bf16 average out over many values, not over a few. */
     int values = a->rows * a->cols;
     if (tolerance == bf16_tolerance && values < 128) tolerance *= fmax(2, 1 + 6 / sqrt(values));
     /* One value may be what is left of many that cancel. */
-    if (values == 1 && norm < 1) norm = 1;
-    double error = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
-    /* A gradient that is zero but for rounding has no relative error. */
-    bool tiny = difference < 1e-11 * (double)n && norm < 1e-6 * (double)n;
-    if (!(tolerance == 0 ? difference == 0 : error <= tolerance || tiny) && failures++ < most_shown)
+    if (norm == 0 || (values == 1 && norm < 1)) norm = 1;
+    if (rounded != NULL) tolerance = fmax(tolerance, roundings * distance(rounded, y, n) / norm);
+    if (tolerance == 0 ? difference == 0 : difference <= tolerance * norm || tiny) return true;
+    if (!c->quiet && failures++ < most_shown)
         print_error("%s, %s size %d group %d variant %d: %s (%d, %d) differs from %s by %.3g > "
                     "%.3g of %.3g\n",
                     s->tape.backend->name, wf_op_name(s->tape.last->kind), s->size, s->group,
-                    s->variant, gradient ? "a gradient" : "an output", a->rows, a->cols, other,
-                    error, tolerance, sqrt(norm));
+                    s->variant, gradient ? "a gradient" : "an output", a->rows, a->cols, c->other,
+                    difference / norm, tolerance, norm);
+    return false;
 }
 
-/* Outputs within `output`, gradients within `gradient`; zeros: equal bits. */
-static void compare_all(const setup *s, const results *x, const char *other, const results *y,
-                        double output, double gradient) {
+static bool compare_all(const setup *s, const results *x, const comparison *c) {
+    const results *y = c->values, *rounded = c->rounded;
+    bool near = true;
     for (int i = 0; i < WF_OP_OUTPUTS; i++)
         if (x->output[i] != NULL)
-            compare(s, other, s->tape.last->out[i], x->output[i], y->output[i], false, output);
+            near &= compare(s, c, s->tape.last->out[i], x->output[i], y->output[i],
+                            rounded == NULL ? NULL : rounded->output[i], false);
     for (int i = 0; i < s->n_inputs; i++)
         if (x->gradient[i] != NULL)
-            compare(s, other, s->input[i], x->gradient[i], y->gradient[i], true, gradient);
+            near &= compare(s, c, s->input[i], x->gradient[i], y->gradient[i],
+                            rounded == NULL ? NULL : rounded->gradient[i], true);
+    return near;
 }
 
 typedef struct op_case {
@@ -86,9 +108,9 @@ typedef struct case_list {
     pthread_cond_t changed;
 } case_list;
 
-static results compute_reference(const op_case *c, wf_dtype type) {
-    setup cpu;
-    start(&cpu, wf_backend_cpu(type), type, c->kind, c->size, c->group, c->variant);
+static results compute_reference(const op_case *c, wf_dtype type, bool rounded) {
+    setup cpu = {.rounded = rounded};
+    start_again(&cpu, wf_backend_cpu(type), type, c->kind, c->size, c->group, c->variant);
     size_t count;
     free(seed_gradients(&cpu, &count));
     assert_true(wf_tape_backward(&cpu.tape));
@@ -107,14 +129,45 @@ static void *compute_ahead(void *arg) {
         }
         op_case *c = &list->cases[list->taken++];
         pthread_mutex_unlock(&list->lock);
-        if (!list->fast) c->reference[0] = compute_reference(c, WF_F32);
-        c->reference[1] = compute_reference(c, WF_F64);
+        if (!list->fast) c->reference[0] = compute_reference(c, WF_F32, false);
+        c->reference[1] = compute_reference(c, WF_F64, false);
         pthread_mutex_lock(&list->lock);
         c->ready = true;
         pthread_cond_broadcast(&list->changed);
     }
     pthread_mutex_unlock(&list->lock);
     return NULL;
+}
+
+/* In float, against both of the CPU's. */
+static void check_float(const op_case *c, const results *here) {
+    /* The CPU's float kernels have an error of their own. */
+    double own = wf_op_tolerance(c->kind);
+    compare_all(&gpu, here,
+                &(comparison){.other = "the CPU in float",
+                              .values = &c->reference[0],
+                              .output = 1e-5 + own,
+                              .gradient = 1e-4 + own});
+    compare_all(&gpu, here,
+                &(comparison){.other = "the CPU in double",
+                              .values = &c->reference[1],
+                              .output = 1e-5,
+                              .gradient = 1e-4});
+}
+
+/* A case that is further off than most are is held against how far rounding moves the reference. */
+static void check_bf16(const op_case *c, const results *here) {
+    comparison plain = {.other = "the CPU in double",
+                        .values = &c->reference[1],
+                        .output = bf16_tolerance,
+                        .gradient = bf16_tolerance,
+                        .quiet = true};
+    if (compare_all(&gpu, here, &plain)) return;
+    results rounded = compute_reference(c, WF_F64, true);
+    plain.quiet = false;
+    plain.rounded = &rounded;
+    compare_all(&gpu, here, &plain);
+    drop(&rounded);
 }
 
 static void check_case(const wf_backend *backend, case_list *list, op_case *c) {
@@ -124,21 +177,16 @@ static void check_case(const wf_backend *backend, case_list *list, op_case *c) {
     start_again(&again, backend, WF_F32, c->kind, c->size, c->group, c->variant);
     run_case(&again, false);
     results there = fetch(&again);
-    compare_all(&gpu, &here, "itself", &there, 0, 0);
+    compare_all(&gpu, &here, &(comparison){.other = "itself", .values = &there});
     drop(&there);
     pthread_mutex_lock(&list->lock);
     while (!c->ready) pthread_cond_wait(&list->changed, &list->lock);
     list->used++;
     pthread_cond_broadcast(&list->changed);
     pthread_mutex_unlock(&list->lock);
-    for (int type = list->fast; type < 2; type++) {
-        /* The CPU's float kernels have an error of their own. */
-        double own = type == 0 ? wf_op_tolerance(c->kind) : 0;
-        compare_all(&gpu, &here, type == 0 ? "the CPU in float" : "the CPU in double",
-                    &c->reference[type], list->fast ? bf16_tolerance : 1e-5 + own,
-                    list->fast ? bf16_tolerance : 1e-4 + own);
-        drop(&c->reference[type]);
-    }
+    if (list->fast) check_bf16(c, &here);
+    else check_float(c, &here);
+    for (int type = list->fast; type < 2; type++) drop(&c->reference[type]);
     drop(&here);
 }
 

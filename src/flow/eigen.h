@@ -1,15 +1,19 @@
-/* eigen: the eigenvectors of a symmetric matrix, by rotations.
+/* eigen: the eigenvectors of a symmetric matrix.
  *
- * One-sided Jacobi: pairs of rows are rotated until all rows of J C are orthogonal. As C is symmetric, they then are its
- * eigenvectors times their eigenvalues. A round of a tournament pairs every row with another; its rotations touch different
- * rows and run side by side, so the result does not depend on the number of threads. Some ten sweeps of 6 n^3 operations. */
+ *   C = Q T Q'     Householder reflections make C tridiagonal; their product is Q
+ *   G T G' = L     implicitly shifted QR steps (Wilkinson's shift) make T diagonal: rotations of neighbouring rows
+ *   C = (G Q')' L (G Q')   rows of G Q' are the eigenvectors
+ * after Golub and Van Loan, Matrix Computations, chapter 8. Some 8 n^3 operations. Rows and strips of columns are shared out to
+ * the threads, each computed by one of them, so the result does not depend on their number. */
 #ifndef WF_FLOW_EIGEN_H
 #define WF_FLOW_EIGEN_H
 
 #include "base/status.h"
 
-/* matrix (n, n), symmetric and positive definite, becomes its eigenvectors as rows; values (n) are their eigenvalues, the largest
- * first. */
-wf_status wf_eigen(wf_ctx *ctx, double *matrix, int n, double *values);
+/* matrix (n, n), symmetric, becomes its eigenvectors as rows, each with its largest component positive; values (n) are their
+ * eigenvalues, the largest first, to rounding of the largest. meter may be NULL; else it has come to `done` and this is `share`
+ * of it. */
+wf_status wf_eigen(wf_ctx *ctx, double *matrix, int n, double *values, wf_meter *meter, double done,
+                   double share);
 
 #endif

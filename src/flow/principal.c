@@ -5,17 +5,18 @@
 #include "flow/eigen.h"
 #include "nn/optim_kernels.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     tile_rows = 256,
-    shares = 16,         /* of the rows; constant, so that sums do not depend on threads */
+    strip = 16,          /* columns of the covariance that a thread computes at a time */
+    tiles_at_once = 64,  /* that are turned between two looks at the clock */
     most_rows = 1 << 17, /* looked at */
     rows_per_number = 4, /* that there must be */
-    most_sweeps = 60
 };
-static const double ridge = 1e-6; /* of the mean variance: keeps constant numbers apart */
+static const double ridge = 1e-6; /* of the mean variance: the least that an axis has */
 
 /* --- rows of a collection ------------------------------------------------------------------------------ */
 
@@ -63,109 +64,139 @@ static void fill_tile(const collection_rows *rows, size_t first, size_t n, size_
     }
 }
 
+/* --- what is told of the work --------------------------------------------------------------------- */
+
+/* In 1e9 operations. */
+static double row_work(const collection_rows *rows, size_t n) {
+    return 2e-9 * (double)n * (double)rows->padded * (double)rows->padded;
+}
+static double eigen_work(size_t width) {
+    return 8e-9 * (double)width * (double)width * (double)width;
+}
+static size_t used_rows(size_t total) { return total < most_rows ? total : most_rows; }
+
+double wf_principal_work(const wf_graph *graph, size_t count, bool fit) {
+    collection_rows rows = rows_of(graph, NULL, count);
+    double work = row_work(&rows, rows.total);
+    return fit ? work + row_work(&rows, used_rows(rows.total)) + eigen_work(rows.width) : work;
+}
+
+/* So much more is done; `task` may be NULL. */
+static wf_status go_on(wf_ctx *ctx, wf_principal_task *task, double work) {
+    if (task != NULL) {
+        task->done += work;
+        wf_meter_update(&task->meter, task->done, "%s", "");
+    }
+    if (!wf_interrupted(ctx)) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INTERRUPTED,
+                   "interrupted at the principal axes; run the same command again");
+}
+
+/* --- the axes ------------------------------------------------------------------------------------- */
+
 typedef struct covariance {
     collection_rows rows;
     size_t used;
     const float *mean;
-    double *sums; /* (shares, width), then (shares, padded, padded) */
-    float *tiles; /* (threads, tile_rows, padded) */
-    float *grams; /* (threads, padded, padded) */
+    double *sums; /* (padded, padded) */
+    float *tile;  /* (tile_rows, padded) */
+    float *grams; /* (threads, strip, padded) */
     wf_optim_kernels kernels;
 } covariance;
 
-static void add_rows(void *arg, size_t share, int worker) {
-    const covariance *c = arg;
-    (void)worker;
-    double *sum = c->sums + share * c->rows.width;
-    for (size_t r = share * c->used / shares; r < (share + 1) * c->used / shares; r++) {
+static void find_mean(const covariance *c, float *mean) {
+    size_t w = c->rows.width;
+    for (size_t r = 0; r < c->used; r++) {
         const float *row = row_at(&c->rows, r * c->rows.total / c->used);
-        for (size_t j = 0; j < c->rows.width; j++) sum[j] += (double)row[j];
+        for (size_t j = 0; j < w; j++) c->sums[j] += (double)row[j];
+    }
+    for (size_t j = 0; j < w; j++) {
+        mean[j] = (float)(c->sums[j] / (double)c->used);
+        c->sums[j] = 0;
     }
 }
 
-static void add_products(void *arg, size_t share, int worker) {
+/* Rows of the covariance: columns of the tile times the tile. */
+static void add_strip(void *arg, size_t index, int worker) {
     const covariance *c = arg;
-    size_t p = c->rows.padded, end = (share + 1) * c->used / shares;
-    float *tile = c->tiles + (size_t)worker * tile_rows * p;
-    float *gram = c->grams + (size_t)worker * p * p;
-    double *sum = c->sums + share * p * p;
-    for (size_t r = share * c->used / shares; r < end; r += tile_rows) {
-        fill_tile(&c->rows, r, end - r < tile_rows ? end - r : tile_rows, c->used, c->mean, tile);
-        c->kernels.product(&(wf_product_args){gram, tile, 1, p, tile, p, p, tile_rows});
-        for (size_t i = 0; i < p * p; i++) sum[i] += (double)gram[i];
-    }
+    size_t p = c->rows.padded, first = index * strip;
+    float *gram = c->grams + (size_t)worker * strip * p;
+    c->kernels.product(
+        &(wf_product_args){gram, c->tile + first, 1, p, c->tile, strip, p, tile_rows});
+    for (size_t i = 0; i < strip * p; i++) c->sums[first * p + i] += (double)gram[i];
 }
 
-/* out (width, width) from the shares' sums. */
-static void add_shares(const covariance *c, double *out) {
+/* out (width, width); the least variance that an axis may have. */
+static double finish_covariance(const covariance *c, double *out) {
     size_t w = c->rows.width, p = c->rows.padded;
     double trace = 0;
     for (size_t i = 0; i < w; i++)
         for (size_t j = 0; j < w; j++) {
-            double sum = 0;
-            for (size_t s = 0; s < shares; s++) sum += c->sums[(s * p + i) * p + j];
-            out[i * w + j] = sum / (double)c->used;
+            /* both products of a pair are rounded alike, but for the order of their sums */
+            out[i * w + j] = (c->sums[i * p + j] + c->sums[j * p + i]) / (2 * (double)c->used);
             if (i == j) trace += out[i * w + j];
         }
-    for (size_t i = 0; i < w; i++) out[i * w + i] += ridge * (trace / (double)w) + 1e-12;
+    return ridge * (trace / (double)w) + 1e-12;
 }
 
 static wf_status alloc_covariance(wf_ctx *ctx, covariance *c) {
     size_t p = c->rows.padded, threads = (size_t)wf_ctx_threads(ctx);
     const char *what = "principal axes";
-    WF_TRY(wf_alloc(ctx, shares * p * p, sizeof *c->sums, what, &c->sums));
-    WF_TRY(wf_alloc(ctx, threads * tile_rows * p, sizeof *c->tiles, what, &c->tiles));
-    return wf_alloc(ctx, threads * p * p, sizeof *c->grams, what, &c->grams);
+    WF_TRY(wf_alloc(ctx, p * p, sizeof *c->sums, what, &c->sums));
+    WF_TRY(wf_alloc(ctx, tile_rows * p, sizeof *c->tile, what, &c->tile));
+    return wf_alloc(ctx, threads * strip * p, sizeof *c->grams, what, &c->grams);
 }
 
-static void find_mean(wf_ctx *ctx, covariance *c, float *mean) {
-    size_t w = c->rows.width, p = c->rows.padded;
-    wf_parallel(ctx, shares, add_rows, c);
-    for (size_t j = 0; j < w; j++) {
-        double sum = 0;
-        for (size_t s = 0; s < shares; s++) sum += c->sums[s * w + j];
-        mean[j] = (float)(sum / (double)c->used);
+static wf_status add_products(wf_ctx *ctx, covariance *c, wf_principal_task *task) {
+    for (size_t r = 0; r < c->used; r += tile_rows) {
+        size_t n = c->used - r < tile_rows ? c->used - r : tile_rows;
+        fill_tile(&c->rows, r, n, c->used, c->mean, c->tile);
+        wf_parallel(ctx, c->rows.padded / strip, add_strip, c);
+        WF_TRY(go_on(ctx, task, row_work(&c->rows, n)));
     }
-    memset(c->sums, 0, shares * p * p * sizeof *c->sums);
-    c->mean = mean;
+    return WF_OK;
 }
 
-static wf_status fit(wf_ctx *ctx, covariance *c, wf_principal *out) {
+static wf_status fit(wf_ctx *ctx, covariance *c, wf_principal_task *task, wf_principal *out) {
     size_t w = c->rows.width;
     double *vectors = NULL, *values = NULL;
     wf_status status;
     WF_TRY_GOTO(wf_alloc(ctx, w * w, sizeof *vectors, "principal axes", &vectors), done);
     WF_TRY_GOTO(wf_alloc(ctx, w, sizeof *values, "principal axes", &values), done);
     WF_TRY_GOTO(alloc_covariance(ctx, c), done);
-    find_mean(ctx, c, out->mean);
-    wf_parallel(ctx, shares, add_products, c);
-    add_shares(c, vectors);
-    WF_TRY_GOTO(wf_eigen(ctx, vectors, (int)w, values), done);
-    for (size_t k = 0; k < w; k++) out->variance[k] = (float)values[k];
+    find_mean(c, out->mean);
+    c->mean = out->mean;
+    WF_TRY_GOTO(add_products(ctx, c, task), done);
+    double least = finish_covariance(c, vectors);
+    WF_TRY_GOTO(wf_eigen(ctx, vectors, (int)w, values, task == NULL ? NULL : &task->meter,
+                         task == NULL ? 0 : task->done, eigen_work(w)),
+                done);
+    WF_TRY_GOTO(go_on(ctx, task, eigen_work(w)), done);
+    for (size_t k = 0; k < w; k++) out->variance[k] = (float)fmax(values[k], least);
     for (size_t i = 0; i < w * w; i++) out->axes[i] = (float)vectors[i];
 done:
     free(vectors);
     free(values);
     free(c->sums);
-    free(c->tiles);
+    free(c->tile);
     free(c->grams);
     return status;
 }
 
 wf_status wf_principal_fit(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
-                           wf_principal *out) {
+                           wf_principal_task *task, wf_principal *out) {
     *out = (wf_principal){0};
     int width = wf_principal_width(graph);
     covariance c = {.rows = rows_of(graph, weights, count),
                     .kernels = WF_PICK_F32(wf_optim_kernels)};
-    c.used = c.rows.total < most_rows ? c.rows.total : most_rows;
+    c.used = used_rows(c.rows.total);
     if (c.rows.total < (size_t)rows_per_number * (size_t)width)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "principal axes of %d inputs need %d rows, and %zu networks of %s have %zu; "
                        "use more networks, or principal = no",
                        width, rows_per_number * width, count, graph->text, c.rows.total);
     WF_TRY(wf_principal_create(ctx, width, out));
-    wf_status status = fit(ctx, &c, out);
+    wf_status status = fit(ctx, &c, task, out);
     if (status != WF_OK) wf_principal_free(out);
     return status;
 }
@@ -174,6 +205,7 @@ wf_status wf_principal_fit(wf_ctx *ctx, const wf_graph *graph, const float *weig
 
 typedef struct turning {
     collection_rows rows;
+    size_t first;                 /* row of the first tile */
     const float *before, *behind; /* subtracted before, added behind; NULL: nothing */
     float *matrix;                /* (padded, padded): row times matrix */
     float *tiles;                 /* (threads, 2, tile_rows, padded) */
@@ -182,7 +214,7 @@ typedef struct turning {
 
 static void turn_rows(void *arg, size_t chunk, int worker) {
     const turning *t = arg;
-    size_t p = t->rows.padded, first = chunk * tile_rows;
+    size_t p = t->rows.padded, first = t->first + chunk * tile_rows;
     size_t n = t->rows.total - first < tile_rows ? t->rows.total - first : tile_rows;
     float *tile = t->tiles + (size_t)worker * 2 * tile_rows * p, *turned = tile + tile_rows * p;
     fill_tile(&t->rows, first, n, t->rows.total, t->before, tile);
@@ -195,8 +227,18 @@ static void turn_rows(void *arg, size_t chunk, int worker) {
     }
 }
 
+static wf_status turn_tiles(wf_ctx *ctx, turning *t, wf_principal_task *task) {
+    size_t total = t->rows.total, at_once = (size_t)tiles_at_once * tile_rows;
+    for (t->first = 0; t->first < total; t->first += at_once) {
+        size_t n = total - t->first < at_once ? total - t->first : at_once;
+        wf_parallel(ctx, (n + tile_rows - 1) / tile_rows, turn_rows, t);
+        WF_TRY(go_on(ctx, task, row_work(&t->rows, n)));
+    }
+    return WF_OK;
+}
+
 static wf_status turn(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
-                      float *weights, size_t count, bool back) {
+                      float *weights, size_t count, bool back, wf_principal_task *task) {
     if (principal->width == 0 || count == 0) return WF_OK;
     turning t = {.rows = rows_of(graph, weights, count),
                  .before = back ? NULL : principal->mean,
@@ -211,7 +253,7 @@ static wf_status turn(wf_ctx *ctx, const wf_principal *principal, const wf_graph
     for (size_t k = 0; k < w; k++)
         for (size_t j = 0; j < w; j++)
             t.matrix[back ? k * p + j : j * p + k] = principal->axes[k * w + j];
-    wf_parallel(ctx, (t.rows.total + tile_rows - 1) / tile_rows, turn_rows, &t);
+    status = turn_tiles(ctx, &t, task);
 done:
     free(t.matrix);
     free(t.tiles);
@@ -219,13 +261,13 @@ done:
 }
 
 wf_status wf_principal_apply(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
-                             float *weights, size_t count) {
-    return turn(ctx, principal, graph, weights, count, false);
+                             float *weights, size_t count, wf_principal_task *task) {
+    return turn(ctx, principal, graph, weights, count, false, task);
 }
 
 wf_status wf_principal_invert(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
                               float *weights, size_t count) {
-    return turn(ctx, principal, graph, weights, count, true);
+    return turn(ctx, principal, graph, weights, count, true, NULL);
 }
 
 /* --- the object --------------------------------------------------------------------------------------------- */
@@ -237,8 +279,9 @@ int wf_principal_width(const wf_graph *graph) {
 
 wf_status wf_principal_create(wf_ctx *ctx, int width, wf_principal *out) {
     size_t w = (size_t)width;
-    *out = (wf_principal){.width = width};
+    *out = (wf_principal){0};
     WF_TRY(wf_alloc(ctx, 2 * w + w * w, sizeof(float), "principal axes", &out->memory));
+    out->width = width;
     out->mean = out->memory;
     out->variance = out->mean + w;
     out->axes = out->variance + w;

@@ -7,6 +7,7 @@
 #ifndef WF_FLOW_PRINCIPAL_H
 #define WF_FLOW_PRINCIPAL_H
 
+#include "base/status.h"
 #include "flow/path.h"
 #include "weft/graph.h"
 
@@ -21,12 +22,20 @@ typedef struct wf_principal {
 wf_status wf_principal_create(wf_ctx *ctx, int width, wf_principal *out);
 void wf_principal_free(wf_principal *principal);
 
+/* How far finding axes and turning rows has come, in 1e9 operations. NULL where a task is asked for: nobody wants to know. */
+typedef struct wf_principal_task {
+    wf_meter meter;
+    double done;
+} wf_principal_task;
+/* What it takes to turn so many networks; fit: and to find the axes. */
+double wf_principal_work(const wf_graph *graph, size_t count, bool fit);
+
 /* Of weights (count, n_params). WF_ERR_INPUT where there are too few rows to tell. */
 wf_status wf_principal_fit(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
-                           wf_principal *out);
-/* In place, onto the axes and back. Both do nothing where width is 0. */
+                           wf_principal_task *task, wf_principal *out);
+/* In place, onto the axes and back. Both do nothing where width is 0; interrupted, some rows are turned and some are not. */
 wf_status wf_principal_apply(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
-                             float *weights, size_t count);
+                             float *weights, size_t count, wf_principal_task *task);
 wf_status wf_principal_invert(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
                               float *weights, size_t count);
 

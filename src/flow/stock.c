@@ -153,14 +153,22 @@ static wf_status share_loss(wf_ctx *ctx, wf_loss_by by, wf_stock *stock) {
 }
 
 wf_status wf_stocks_turn(wf_ctx *ctx, const wf_fit_desc *fit, wf_stocks *stocks) {
-    for (int s = 0; fit->principal && s < stocks->n_stocks; s++) {
+    if (!fit->principal) return WF_OK;
+    double all = 0;
+    for (int s = 0; s < stocks->n_stocks; s++) {
+        const wf_stock *stock = &stocks->stocks[s];
+        all += wf_principal_work(stock->graph, stock->count, stock->principal.width == 0);
+    }
+    wf_principal_task task = {.meter = wf_meter_start(ctx, "principal axes", "GFLOP", all)};
+    for (int s = 0; s < stocks->n_stocks; s++) {
         wf_stock *stock = &stocks->stocks[s];
         if (stock->principal.width == 0)
-            WF_TRY(wf_principal_fit(ctx, stock->graph, stock->weights, stock->count,
+            WF_TRY(wf_principal_fit(ctx, stock->graph, stock->weights, stock->count, &task,
                                     &stock->principal));
-        WF_TRY(
-            wf_principal_apply(ctx, &stock->principal, stock->graph, stock->weights, stock->count));
+        WF_TRY(wf_principal_apply(ctx, &stock->principal, stock->graph, stock->weights,
+                                  stock->count, &task));
     }
+    wf_meter_end(&task.meter, task.done, "%s", "");
     return WF_OK;
 }
 

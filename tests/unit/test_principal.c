@@ -15,7 +15,7 @@ static void eigenvectors_are_such(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     double two[4] = {2, 1, 1, 2}, found[2];
-    assert_ok(ctx, wf_eigen(ctx, two, 2, found));
+    assert_ok(ctx, wf_eigen(ctx, two, 2, found, NULL, 0, 0));
     assert_close(found[0], 3, 1e-12);
     assert_close(found[1], 1, 1e-12);
     assert_close(fabs(two[0] - two[1]), 0, 1e-12); /* the axis of 3 is the diagonal */
@@ -34,7 +34,7 @@ static void eigenvectors_are_such(void **state) {
                 for (int r = 0; r < 2 * n; r++)
                     c[i * n + j] += (double)factor[r * n + i] * factor[r * n + j];
         memcpy(v, c, all * 8);
-        assert_ok(ctx, wf_eigen(ctx, v, n, l));
+        assert_ok(ctx, wf_eigen(ctx, v, n, l, NULL, 0, 0));
         for (int i = 0; i < n; i++) {
             if (i > 0) assert_true(l[i] <= l[i - 1]);
             for (int j = 0; j < n; j++) {
@@ -45,6 +45,38 @@ static void eigenvectors_are_such(void **state) {
         free(c), free(v), free(l), free(factor);
     }
     wf_ctx_free(ctx);
+}
+
+/* Equal eigenvalues, none at all, one alone, values of either sign. */
+static void odd_matrices_have_eigenvectors_too(void **state) {
+    (void)state;
+    enum { n = 21 };
+    for (int kind = 0; kind < 5; kind++) {
+        double c[n * n] = {0}, v[n * n], l[n], largest = 1;
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < n; j++) {
+                static const int swaps = n - 1;
+                if (kind == 0) c[i * n + j] = i == j ? 3 : 0;
+                if (kind == 2) c[i * n + j] = (i + 1) * (j + 1); /* of rank one */
+                if (kind == 3) c[i * n + j] = i + j == swaps;    /* 1 and -1 */
+                if (kind == 4) c[i * n + j] = i == j ? 1e-9 * i * i : i + j == 1 ? 1e6 : 0;
+            }
+        memcpy(v, c, sizeof c);
+        wf_ctx *ctx = test_ctx();
+        assert_ok(ctx, wf_eigen(ctx, v, n, l, NULL, 0, 0));
+        for (int i = 0; i < n; i++) largest = fmax(largest, fabs(l[i]));
+        for (int i = 0; i < n; i++) {
+            double most = 0;
+            if (i > 0) assert_true(l[i] <= l[i - 1]);
+            for (int j = 0; j < n; j++) {
+                assert_close(dot(v + i * n, v + j * n, n), i == j, 1e-12);
+                assert_close(dot(c + j * n, v + i * n, n), l[i] * v[i * n + j], 1e-12 * largest);
+                if (fabs(v[i * n + j]) > fabs(most)) most = v[i * n + j];
+            }
+            assert_true(most > 0);
+        }
+        wf_ctx_free(ctx);
+    }
 }
 
 /* --- rows ------------------------------------------------------------------------------------------------ */
@@ -82,13 +114,13 @@ static void rows_lie_along_their_axes(void **state) {
     wf_zoo *zoo = correlated_zoo(ctx, count, &w, &graph);
     size_t p = graph->n_params, rows = 4 * count;
     wf_principal principal;
-    assert_ok(ctx, wf_principal_fit(ctx, graph, w, count, &principal));
+    assert_ok(ctx, wf_principal_fit(ctx, graph, w, count, NULL, &principal));
     assert_int_equal(principal.width, inputs);
     wf_axes axes = wf_principal_axes(&principal, graph);
     assert_true(axes.first == 0 && axes.count == 4 * inputs && axes.width == inputs);
     float *x = calloc(count * p, 4);
     memcpy(x, w, count * p * 4);
-    assert_ok(ctx, wf_principal_apply(ctx, &principal, graph, x, count));
+    assert_ok(ctx, wf_principal_apply(ctx, &principal, graph, x, count, NULL));
     for (int a = 0; a < inputs; a++)
         for (int b = 0; b < inputs; b++) {
             double sum = 0, product = 0;
@@ -115,7 +147,7 @@ static void rows_lie_along_their_axes(void **state) {
                             (p - 4 * inputs) * sizeof(float));
     assert_ok(ctx, wf_principal_invert(ctx, &principal, graph, x, count));
     assert_true(relative_difference(x, w, count * p) < 1e-6);
-    assert_fails(ctx, wf_principal_fit(ctx, graph, w, 18, &principal), WF_ERR_INPUT,
+    assert_fails(ctx, wf_principal_fit(ctx, graph, w, 18, NULL, &principal), WF_ERR_INPUT,
                  "need 76 rows");
     wf_principal_free(&principal);
     free(w), free(x);
@@ -132,13 +164,13 @@ static void threads_change_no_bit(void **state) {
     wf_graph *graph;
     wf_zoo *zoo = correlated_zoo(ctx, 300, &w, &graph);
     wf_principal first;
-    assert_ok(ctx, wf_principal_fit(ctx, graph, w, 300, &first));
+    assert_ok(ctx, wf_principal_fit(ctx, graph, w, 300, NULL, &first));
     for (int threads = 1; threads < 6; threads += 2) {
         wf_ctx_desc desc = {.threads = threads};
         wf_ctx *own;
         assert_int_equal(wf_ctx_create(&desc, &own), WF_OK);
         wf_principal other;
-        assert_ok(own, wf_principal_fit(own, graph, w, 300, &other));
+        assert_ok(own, wf_principal_fit(own, graph, w, 300, NULL, &other));
         assert_memory_equal(first.memory, other.memory, (2 + inputs) * inputs * sizeof(float));
         wf_principal_free(&other);
         wf_ctx_free(own);
@@ -147,6 +179,88 @@ static void threads_change_no_bit(void **state) {
     free(w);
     wf_graph_free(graph);
     wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
+typedef struct told {
+    char stage[32];
+    double done, total;
+    bool last;
+} told;
+
+static void hear(void *user, const wf_progress *progress) {
+    told *t = user;
+    snprintf(t->stage, sizeof t->stage, "%s", progress->stage);
+    t->done = progress->done;
+    t->total = progress->total;
+    t->last = progress->last;
+}
+
+/* One meter for covariance, eigenvectors and rows of all architectures; each of the three can be stopped. */
+static void work_is_told_and_can_be_stopped(void **state) {
+    (void)state;
+    told t = {.last = false};
+    wf_ctx_desc desc = {.threads = 2, .progress = hear, .user = &t};
+    wf_ctx *ctx;
+    assert_int_equal(wf_ctx_create(&desc, &ctx), WF_OK);
+    float *w;
+    wf_graph *graph;
+    wf_zoo *zoo = correlated_zoo(ctx, 100, &w, &graph), *other = make_zoo(ctx, "5-4-2", 40, 0);
+    wf_source sources[] = {{.zoo = zoo}, {.zoo = other}};
+    wf_field_desc field = plain_field(0);
+    wf_fit_desc fit = quick_fit();
+    wf_stocks stocks;
+    assert_ok(ctx, wf_stocks_load(ctx, sources, 2, &field, &fit, &stocks));
+    assert_ok(ctx, wf_stocks_turn(ctx, &fit, &stocks)); /* not asked for */
+    assert_true(stocks.stocks[0].principal.width == 0 && !t.last);
+    fit.principal = true;
+    assert_ok(ctx, wf_stocks_turn(ctx, &fit, &stocks));
+    assert_true(stocks.stocks[0].principal.width == inputs &&
+                stocks.stocks[1].principal.width == 5);
+    assert_string_equal(t.stage, "principal axes");
+    assert_true(t.last && t.total > 0);
+    assert_close(t.done, t.total, 1e-9 * t.total);
+    wf_interrupt(ctx);
+    double matrix[9] = {2, 1, 0, 1, 2, 1, 0, 1, 2}, values[3];
+    wf_principal principal;
+    assert_fails(ctx, wf_eigen(ctx, matrix, 3, values, NULL, 0, 0), WF_ERR_INTERRUPTED, "again");
+    assert_fails(ctx, wf_principal_fit(ctx, graph, w, 100, NULL, &principal), WF_ERR_INTERRUPTED,
+                 "again");
+    assert_null(principal.memory);
+    assert_fails(ctx, wf_principal_apply(ctx, &stocks.stocks[0].principal, graph, w, 100, NULL),
+                 WF_ERR_INTERRUPTED, "again");
+    wf_stocks_free(&stocks);
+    free(w);
+    wf_graph_free(graph);
+    wf_zoo_free(zoo), wf_zoo_free(other);
+    wf_ctx_free(ctx);
+}
+
+/* Inputs whose weights never change, and one law for all of them: variances stay positive, rows come back. */
+static void constant_rows_have_axes(void **state) {
+    (void)state;
+    enum { count = 50, width = 40 };
+    wf_ctx *ctx = test_ctx();
+    wf_graph *graph;
+    assert_ok(ctx, wf_graph_parse(ctx, "40-6!-2", "relu", WF_GRAPH_FOLD_INPUT, &graph));
+    size_t p = graph->n_params;
+    float *w = calloc(count * p, 4), *x = calloc(count * p, 4);
+    for (int kind = 0; kind < 2; kind++) { /* nothing varies; one axis has it all */
+        for (size_t k = 0; k < count; k++)
+            for (size_t i = 0; i < 6 * width; i++)
+                w[k * p + i] = kind * (float)sin((double)(k * 6 + i / width)) * 3 * (float)(i % 2);
+        memcpy(x, w, count * p * 4);
+        wf_principal principal;
+        assert_ok(ctx, wf_principal_fit(ctx, graph, x, count, NULL, &principal));
+        for (int k = 0; k < width; k++) assert_true(principal.variance[k] > 0);
+        if (kind == 1) assert_true(principal.variance[1] < 1e-5f * principal.variance[0]);
+        assert_ok(ctx, wf_principal_apply(ctx, &principal, graph, x, count, NULL));
+        assert_ok(ctx, wf_principal_invert(ctx, &principal, graph, x, count));
+        for (size_t i = 0; i < count * p; i++) assert_close(x[i], w[i], 1e-5);
+        wf_principal_free(&principal);
+    }
+    free(w), free(x);
+    wf_graph_free(graph);
     wf_ctx_free(ctx);
 }
 
@@ -231,8 +345,11 @@ static void continued_runs_keep_their_axes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(eigenvectors_are_such),
+        cmocka_unit_test(odd_matrices_have_eigenvectors_too),
         cmocka_unit_test(rows_lie_along_their_axes),
         cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(work_is_told_and_can_be_stopped),
+        cmocka_unit_test(constant_rows_have_axes),
         cmocka_unit_test(exact_flow_has_the_collections_covariance),
         cmocka_unit_test(continued_runs_keep_their_axes),
     };

@@ -27,6 +27,7 @@ static char *train_seed(size_t *size) {
     field.blocks = 1;
     wf_fit_desc fit = wf_fit_desc_default();
     fit.updates = fit.batch = 1;
+    fit.principal = true;
     char *bytes = NULL;
     if (wf_graph_parse(NULL, arch, "relu", 0, &graph) == WF_OK &&
         wf_zoo_write(NULL, zoo_path, graph, weights[0], 2, NULL) == WF_OK &&

@@ -538,6 +538,7 @@ static void failed_allocations_are_reported(void **state) {
     wf_fit_desc desc = quick_fit();
     desc.updates = 2;
     desc.batch = 2;
+    desc.principal = true;
     wf_sample_desc sample = wf_sample_desc_default();
     sample.refine_cycles = 1;
     const char *path = file_name("failing");

@@ -15,35 +15,60 @@ static int stop(void **state) {
     return drop_folder(state);
 }
 
+static wf_fit_desc train_desc(void) {
+    wf_fit_desc desc = quick_fit();
+    desc.updates = 2;
+    desc.batch = 2;
+    desc.log_every = 1;
+    desc.cosine = false;
+    desc.principal = true;
+    return desc;
+}
+
 static wf_status train(const char *path, int cond_size, wf_velocity_maker *maker) {
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 4, 0);
     const float cond[] = {1, 0};
     wf_source source = {.zoo = zoo, .cond = cond_size > 0 ? cond : NULL};
     wf_field_desc field = plain_field(cond_size);
-    wf_fit_desc desc = quick_fit();
-    desc.updates = 2;
-    desc.batch = 2;
-    desc.log_every = 1;
+    wf_fit_desc desc = train_desc();
     toy_orders orders = {0};
     wf_status status = wf_flow_fit_with(ctx, &source, 1, &field, &desc, path, maker, &orders, NULL);
     wf_zoo_free(zoo);
     return status;
 }
 
-/* The flow of one real training, with one entry of its metadata changed. */
-static const char *with_meta(const char *from, const char *key, const char *value) {
+/* What is changed in the flow of a real training. */
+typedef struct change {
+    const char *key, *value; /* of the metadata; NULL: nothing */
+    const char *tensor;      /* NULL: none */
+    size_t count;            /* of its values; 0: it is left out */
+    const float *values;
+} change;
+
+static const char *changed(const char *from, const change *c) {
     const char *path = file_name("changed.safetensors");
     wf_st_file *file;
     assert_ok(ctx, wf_st_open(ctx, from, &file));
-    size_t n = wf_st_count(file), n_meta = wf_st_meta_count(file);
-    wf_st_tensor *tensors = calloc(n, sizeof *tensors);
+    size_t all = wf_st_count(file), n = 0, n_meta = wf_st_meta_count(file);
+    wf_st_tensor *tensors = calloc(all, sizeof *tensors);
     const char *(*meta)[2] = calloc(n_meta, sizeof *meta);
     bool found = false;
-    for (size_t i = 0; i < n; i++) tensors[i] = *wf_st_at(file, i);
+    for (size_t i = 0; i < all; i++) {
+        tensors[n] = *wf_st_at(file, i);
+        if (c->tensor != NULL && strcmp(tensors[n].name, c->tensor) == 0) {
+            found = true;
+            if (c->count == 0) continue;
+            tensors[n].rank = 1;
+            tensors[n].shape[0] = tensors[n].count = c->count;
+            tensors[n].bytes = c->count * sizeof(float);
+            tensors[n].data = c->values;
+        }
+        n++;
+    }
     for (size_t i = 0; i < n_meta; i++) {
         wf_st_meta_at(file, i, &meta[i][0], &meta[i][1]);
-        if (strcmp(meta[i][0], key) != 0) continue;
-        meta[i][1] = value;
+        if (c->key == NULL || strcmp(meta[i][0], c->key) != 0) continue;
+        meta[i][1] = c->value;
         found = true;
     }
     assert_true(found);
@@ -71,16 +96,89 @@ static void lies_are_refused(void **state) {
         {"field.blocks", "200", "parameters, the file stores"},
         {"field.cond_size", "1000000000", "\"cond\" has 2 values of type F32, expected 1000000000"},
         {"field.cond_size", "-3", "\"cond\" has 2 values"},
+        {"fit.precondition", "no", "principal needs precondition"},
+        {"fit.principal", "maybe", "\"fit.principal\" has the value \"maybe\""},
+        {"fit.loss_by", "units", "\"fit.loss_by\" has the value \"units\""},
+        {"arch.0", "3-3-2", "\"principal.0.axes\" has 4 values of type F32, expected 9"},
+        {"arch.0", "1000000-3-2", "\"principal.0.axes\" has 4 values"},
     };
     char good[256];
     snprintf(good, sizeof good, "%s", file_name("good.safetensors"));
     assert_ok(ctx, train(good, 2, wf_velocity_gmn));
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         wf_flow *flow;
-        const char *path = with_meta(good, lies[i].key, lies[i].value);
+        const char *path = changed(good, &(change){.key = lies[i].key, .value = lies[i].value});
         assert_fails(ctx, wf_flow_open(ctx, path, &flow), WF_ERR_INPUT, lies[i].words);
         assert_null(flow);
     }
+}
+
+static void damaged_axes_are_refused(void **state) {
+    (void)state;
+    static const float nan_axes[] = {1, 0, 0, NAN}, flat[] = {1, 0}, negative[] = {1, -1};
+    static const float infinite[] = {INFINITY, 1}, three[] = {1, 1, 1};
+    static const struct damage {
+        change change;
+        const char *words;
+    } damages[] = {
+        {{.tensor = "principal.0.axes"}, "lacks the tensor \"principal.0.axes\""},
+        {{.tensor = "principal.0.mean"}, "lacks the tensor \"principal.0.mean\""},
+        {{.tensor = "principal.0.variance"}, "lacks the tensor \"principal.0.variance\""},
+        {{.tensor = "principal.0.axes", .count = 3, .values = three}, "has 3 values"},
+        {{.tensor = "principal.0.mean", .count = 3, .values = three}, "has 3 values"},
+        {{.tensor = "principal.0.variance", .count = 3, .values = three}, "has 3 values"},
+        {{.tensor = "principal.0.axes", .count = 4, .values = nan_axes}, "not finite"},
+        {{.tensor = "principal.0.mean", .count = 2, .values = infinite}, "not finite"},
+        {{.tensor = "principal.0.variance", .count = 2, .values = flat}, "not positive"},
+        {{.tensor = "principal.0.variance", .count = 2, .values = negative}, "not positive"},
+    };
+    char good[256];
+    snprintf(good, sizeof good, "%s", file_name("axes.safetensors"));
+    assert_ok(ctx, train(good, 0, toy_make));
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        toy_orders orders = {0};
+        wf_flow *flow;
+        const char *path = changed(good, &damages[i].change);
+        assert_fails(ctx, wf_flow_open_with(ctx, path, toy_make, &orders, &flow), WF_ERR_INPUT,
+                     damages[i].words);
+        assert_null(flow);
+        assert_fails(ctx, train(path, 0, toy_make), WF_ERR_INPUT, damages[i].words); /* resumed */
+    }
+}
+
+/* A run goes on along the axes of its file, not along those that this machine would find. */
+static void resumed_runs_keep_the_axes_of_the_file(void **state) {
+    (void)state;
+    static const float axes[] = {0, 1, 1, 0}, mean[] = {0.5f, -0.5f}, variance[] = {7, 0.125f};
+    static const struct kept {
+        const char *name;
+        const float *values;
+        size_t count;
+    } kept[] = {{"principal.0.axes", axes, 4},
+                {"principal.0.mean", mean, 2},
+                {"principal.0.variance", variance, 2}};
+    char path[256];
+    snprintf(path, sizeof path, "%s", file_name("own_axes.safetensors"));
+    assert_ok(ctx, train(path, 0, toy_make));
+    for (size_t i = 0; i < 3; i++) {
+        change c = {.tensor = kept[i].name, .count = kept[i].count, .values = kept[i].values};
+        assert_int_equal(rename(changed(path, &c), path), 0);
+    }
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 4, 0);
+    wf_source source = {.zoo = zoo};
+    wf_field_desc field = plain_field(0);
+    wf_fit_desc desc = train_desc();
+    desc.updates = 4;
+    toy_orders orders = {0};
+    wf_flow *flow;
+    assert_ok(ctx,
+              wf_flow_fit_with(ctx, &source, 1, &field, &desc, path, toy_make, &orders, &flow));
+    assert_int_equal(wf_flow_updates(flow), 4);
+    for (size_t i = 0; i < 3; i++)
+        assert_memory_equal(wf_st_find(flow->file, kept[i].name)->data, kept[i].values,
+                            kept[i].count * sizeof(float));
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
 }
 
 /* Bytes of a file; "" when it cannot be read. */
@@ -124,6 +222,8 @@ static void files_ignore_the_locale(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lies_are_refused),
+        cmocka_unit_test(damaged_axes_are_refused),
+        cmocka_unit_test(resumed_runs_keep_the_axes_of_the_file),
         cmocka_unit_test(files_ignore_the_locale),
     };
     return cmocka_run_group_tests(tests, start, stop);

@@ -147,6 +147,7 @@ static void rows_lie_along_their_axes(void **state) {
                             (p - 4 * inputs) * sizeof(float));
     assert_ok(ctx, wf_principal_invert(ctx, &principal, graph, x, count));
     assert_true(relative_difference(x, w, count * p) < 1e-6);
+    wf_principal_free(&principal);
     assert_fails(ctx, wf_principal_fit(ctx, graph, w, 18, NULL, &principal), WF_ERR_INPUT,
                  "need 76 rows");
     wf_principal_free(&principal);

@@ -45,7 +45,7 @@ typedef struct wf_fit_desc {
     /* objective */
     bool
         precondition; /* v = (2t-1)/a w + F(w/sqrt a, t)/sqrt a, a = t^2 + (1-t)^2; needs normalise */
-    bool principal;   /* first layers along their principal axes, whose variances the preconditioning knows; needs it */
+    bool principal;   /* with the variances of first layers' principal axes; needs precondition */
     bool normalise;   /* parameter-group normalisation */
     wf_normalise_by normalise_by;
     wf_coupling coupling;

@@ -119,7 +119,7 @@ static const key_entry keys[] = {
     {"train", "schedule_updates", KEY_SIZE, AT(fit.schedule_updates), 0, 1e12, NULL, CLI_STAGE_TRAINING, "horizon of the schedule; 0: updates"},
     {"train", "min_lr", KEY_REAL, AT(fit.min_lr), ZERO_UP, NULL, CLI_STAGE_TRAINING, "where the cosine ends"},
     {"train", "precondition", KEY_BOOL, AT(fit.precondition), 0, 0, NULL, CLI_STAGE_TRAINING, "the field learns what a Gaussian does not explain"},
-    {"train", "principal", KEY_BOOL, AT(fit.principal), 0, 0, NULL, CLI_STAGE_TRAINING, "and what a Gaussian explains follows the principal axes of first layers; most where they are folded"},
+    {"train", "principal", KEY_BOOL, AT(fit.principal), 0, 0, NULL, CLI_STAGE_TRAINING, "a Gaussian with the variances of first layers' principal axes, in place of 1"},
     {"train", "normalise", KEY_BOOL, AT(fit.normalise), 0, 0, NULL, CLI_STAGE_TRAINING, "each parameter group to mean 0 and std 1"},
     {"train", "normalise_by", KEY_CHOICE, AT(fit.normalise_by), 0, 0, NAMES("architecture", "collection"), CLI_STAGE_TRAINING, "whose mean and std: of all collections of an architecture, or each one's own"},
     {"train", "coupling", KEY_CHOICE, AT(fit.coupling), 0, 0, NAMES("independent", "matched"), CLI_STAGE_TRAINING, "of noise and network; matched: by hidden units"},

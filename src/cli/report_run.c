@@ -107,11 +107,12 @@ static void flow_facts(cli_app *app, const cli_recipe *recipe, gathered *g) {
                  field->time, field->blocks, count);
     }
     cli_count(recipe->fit.updates, updates);
-    add_fact(g, "training", "%s updates of %zu, %s%s%s%s", updates, recipe->fit.batch,
+    add_fact(g, "training", "%s updates of %zu, %s%s%s%s%s", updates, recipe->fit.batch,
              recipe->fit.optimizer == WF_OPT_MUON ? "Muon" : "AdamW",
              recipe->fit.precondition ? ", preconditioned" : "",
              recipe->fit.principal ? " along principal axes" : "",
-             recipe->fit.coupling == WF_COUPLING_MATCHED ? ", matched noise" : "");
+             recipe->fit.coupling == WF_COUPLING_MATCHED ? ", matched noise" : "",
+             recipe->fit.loss_by == WF_LOSS_BY_LAYERS ? ", layers count alike" : "");
 }
 
 static void sampling_facts(const cli_recipe *recipe, gathered *g) {

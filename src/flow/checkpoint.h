@@ -2,7 +2,7 @@
  *
  * Tensors: "weights.NAME" and, where there are such, "ema.NAME", "best.NAME" for every tensor of the field; "optim.first",
  * "optim.second" (flat); "norm.S.mean", "norm.S.std" of stock S (one number per block); "principal.S.mean",
- * "principal.S.variance", "principal.S.axes" of its first layer (one number per input, a row per axis); "cond"
+ * "principal.S.variance" (inputs), "principal.S.axes" (inputs, inputs); "cond"
  * (sources, K). Metadata: the configuration (flow_config.h), "weft.kind" = "flow", "arch.S",
  * "source.I.*", and the state of the run: "step", "seconds", "window.loss", "window.updates", "best.loss".
  * Sampling reads what `kept` says: the EMA where there is one, the last or the best weights. docs/flow.md has the list. */

@@ -322,9 +322,10 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
     WF_TRY(make_optimiser(tr));
     if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->stocks, desc, &tr->draw));
     WF_TRY(start_or_resume(tr, field->seed));
-    WF_TRY(wf_stocks_turn(ctx, desc, &tr->stocks));
+    bool finished = tr->state.step >= desc->updates;
+    if (!finished) WF_TRY(wf_stocks_turn(ctx, desc, &tr->stocks));
     tr->started = tr->last_save = wf_seconds();
-    return tr->state.step < desc->updates ? open_log(tr) : WF_OK;
+    return finished ? WF_OK : open_log(tr);
 }
 
 static void trainer_free(wf_trainer *tr) {

@@ -26,13 +26,13 @@ typedef struct wf_flow_batch {
     float *f;              /* F, then v */
     wf_path_scales *scale; /* (n_graphs) of parameters of unit variance */
     wf_axes *axes;         /* (n_graphs) the others; NULL: there are none */
-    const wf_loss_share *
-        *shares;         /* (n_graphs) lists that end with the network; NULL: all weights are 1 */
+    /* (n_graphs) lists that end with the network; NULL: all weights are 1 */
+    const wf_loss_share **shares;
     double *loss;        /* (n_graphs) */
     const wf_path *path; /* wf_flow_interpolate's, borrowed */
 } wf_flow_batch;
 
-/* wt, x, scale and path from w0, w1, t. Path noise of network b is behind the noise of stream (seed, b, WF_RNG_NOISE, update). */
+/* wt, x, scale and path from w0, w1, t. Path noise of network b lies behind the noise of (seed, b, WF_RNG_NOISE, update). */
 void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32_t update,
                          wf_flow_batch *batch);
 

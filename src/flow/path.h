@@ -1,9 +1,9 @@
 /* path: where a weight is at time t, and what is known of its velocity before any learning; for C and for CUDA.
  *
  *   w_t = (1-t) w0 + t w1 + q z       w0 ~ N(0, s^2)   w1 of variance l   z ~ N(0, 1)       u = w1 - w0
- * Plain: v = F. Preconditioned: v = skip w_t + out F(in w_t, t), the exact answer for Gaussian weights when F = 0, with targets of
- * unit variance left for F. Its inputs have unit variance too, or l where that is less: what hardly varies has little to tell.
- * With a = l t^2 + s^2 (1-t)^2 + q^2
+ * Plain: v = F. Preconditioned: v = skip w_t + out F(in w_t, t), the exact answer for Gaussian weights when F = 0, with
+ * targets of unit variance left for F. Its inputs have unit variance too, or l where that is less: what hardly varies has
+ * little to tell. With a = l t^2 + s^2 (1-t)^2 + q^2
  *   in = sqrt(min(l, 1) / a)    skip = (l t - s^2 (1-t)) / a    out = sqrt((l s^2 + (l + s^2) q^2) / a)
  * which for l = 1, s = 1, q = 0 is v = (2t-1)/a w + F(w/sqrt a, t)/sqrt a. */
 #ifndef WF_FLOW_PATH_H

@@ -1,9 +1,9 @@
 /* principal: the rows of a first layer along their principal axes.
  *
- * Unit i's incoming weights of a first layer are a row over the inputs. Inputs keep their places, so all rows of all networks of a
- * collection are draws of one law, whose covariance C = A' diag(l) A tells most of what a Gaussian can: for images a
- * few dozen axes carry nearly everything, the rest is what initialisation left. x = A (w - mean) has the same distances and the same
- * isotropic noise as w, uncorrelated coordinates, and variances l that flow/path.h takes into account. */
+ * A unit's incoming weights in a first layer are a row over the inputs. Inputs keep their places, so all rows of all networks
+ * of a collection are draws of one law, whose covariance C = A' diag(l) A tells what a Gaussian can: for images a few dozen
+ * axes carry nearly everything, the rest is what initialisation left. x = A (w - mean) has the distances and the isotropic
+ * noise of w, uncorrelated coordinates, and variances l that flow/path.h takes into account. */
 #ifndef WF_FLOW_PRINCIPAL_H
 #define WF_FLOW_PRINCIPAL_H
 
@@ -12,10 +12,10 @@
 #include "weft/graph.h"
 
 typedef struct wf_principal {
-    int width; /* numbers in a row; 0: rows stay as they are */
-    float *
-        memory; /* mean and variance (width), axes (width, width): row k is axis k, the largest variance first */
-    float *mean, *variance, *axes;
+    int width;              /* numbers in a row; 0: rows stay as they are */
+    float *mean, *variance; /* (width), variances falling */
+    float *axes;            /* (width, width): row k is axis k */
+    float *memory;          /* of all three */
 } wf_principal;
 
 /* A principal with memory and nothing in it. */

@@ -47,8 +47,8 @@ typedef struct wf_stocks {
 /* field says how long conditions are and whether first layers are folded; fit has limit and normalisation. */
 wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
                          const wf_field_desc *field, const wf_fit_desc *fit, wf_stocks *out);
-/* The last part of it, with fit->principal: the networks onto their principal axes. Those that stocks have already are kept: a flow
- * that is continued must go on in its own, and of axes with nearly equal variances another machine may find others. */
+/* The last part of it, with fit->principal: the networks onto their principal axes. Axes that stocks have are kept: a run that
+ * is continued goes on along its own, and where variances are nearly equal another machine may find others. */
 wf_status wf_stocks_turn(wf_ctx *ctx, const wf_fit_desc *fit, wf_stocks *stocks);
 void wf_stocks_free(wf_stocks *stocks);
 

@@ -47,6 +47,7 @@ lean-128            3  ops   bf16         24/30 WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=
 lstar-messages      1  lstar messages     0/6   WEFT_CUDA_SMALL=1
 lstar-messages-128  2  lstar messages     4/6   WEFT_CUDA_SMALL=1
 lstar-edges         3  lstar edges        0/2   WEFT_CUDA_SMALL=1
+lstar-rounding      1  ops   bf16         88/90 WEFT_CUDA_OP=lstar_messages
 teams-of-4          5  ops   bf16         43/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=70
 teams-of-2          6  ops   bf16         44/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=50
 wide-warps          7  ops   bf16         42/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=30

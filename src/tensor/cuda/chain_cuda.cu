@@ -337,12 +337,9 @@ __global__ void __launch_bounds__(32 * (shape<Sums, Team>::warps + 1), 1)
             break;
         }
         case chain_norm:
-            if (s.aligned) norm_tile<true>(at, v);
-            else norm_tile<false>(at, v);
-            break;
         case chain_norm_back:
-            if (s.aligned) norm_back_tile<true>(at, v);
-            else norm_back_tile<false>(at, v);
+            if (s.aligned) norm_any_width<true>(s, at, v);
+            else norm_any_width<false>(s, at, v);
             break;
         default:
             if (s.aligned) element_tile<true>(at, v);

@@ -49,7 +49,7 @@ struct chain_part {
     int ld, k, slot, ldx;
 };
 
-enum { chain_steps = 14, chain_parts = 4 };
+enum { chain_steps = 14, chain_parts = 4, chain_norm_columns = 512 };
 
 struct chain_step {
     int kind, after, unit, cols;

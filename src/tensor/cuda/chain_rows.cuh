@@ -159,22 +159,27 @@ template <bool aligned> __device__ __noinline__ void element_tile(uint32_t step,
 }
 
 /* --- layer norm ---------------------------------------------------------------------------------------------- */
-/* 8 lanes a row, 4 rows a warp at once; a lane has the quads lane % 8, + 8 ... of up to 128 columns. */
+/* 8, 16 or 32 lanes a row (`Lanes`), as many rows a warp at once as they leave; a lane has four quads of a row, `Lanes` apart:
+ * up to 128, 256 or 512 columns in the same registers. */
 enum { held_quads = 4 };
+static_assert(4 * held_quads * 32 == chain_norm_columns, "a warp holds the widest row");
 
-__device__ inline float sum8(float x) {
-#pragma unroll
-    for (int step = 1; step < 8; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
-struct held_row {
+template <int Lanes> struct held_row {
+    enum { down = 32 / Lanes }; /* rows of a warp at once */
     float v[held_quads][4];
+
+    __device__ static int column(int lane, int i) { return 4 * (lane % Lanes + Lanes * i); }
+    /* Of all lanes of a row. */
+    __device__ static float sum_of(float x) {
+#pragma unroll
+        for (int step = 1; step < Lanes; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+        return x;
+    }
     /* zeros behind the last column */
     __device__ void load(const float *row, int cols, int lane) {
 #pragma unroll
         for (int i = 0; i < held_quads; i++) {
-            int col = 4 * (lane % 8 + 8 * i);
+            int col = column(lane, i);
             float4 x = make_float4(0, 0, 0, 0);
             if (col < cols) x = read4(row + col);
             v[i][0] = x.x, v[i][1] = x.y, v[i][2] = x.z, v[i][3] = x.w;
@@ -184,7 +189,7 @@ struct held_row {
     template <bool aligned> __device__ void look(const float *row, int cols, int lane) {
 #pragma unroll
         for (int i = 0; i < held_quads; i++) {
-            int col = 4 * (lane % 8 + 8 * i);
+            int col = column(lane, i);
             float4 x = make_float4(0, 0, 0, 0);
             if (row != NULL && col < cols) x = table4<aligned>(row + col, cols - col);
             v[i][0] = x.x, v[i][1] = x.y, v[i][2] = x.z, v[i][3] = x.w;
@@ -195,15 +200,15 @@ struct held_row {
         float sum = 0, square = 0, part = __fdividef(1, (float)cols);
 #pragma unroll
         for (int i = 0; i < held_quads; i++) sum += v[i][0] + v[i][1] + v[i][2] + v[i][3];
-        *mean = sum8(sum) * part;
+        *mean = sum_of(sum) * part;
 #pragma unroll
         for (int i = 0; i < held_quads; i++)
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                v[i][c] = 4 * (lane % 8 + 8 * i) + c < cols ? v[i][c] - *mean : 0;
+                v[i][c] = column(lane, i) + c < cols ? v[i][c] - *mean : 0;
                 square += v[i][c] * v[i][c];
             }
-        *rho = rsqrtf(sum8(square) * part + 1e-6f);
+        *rho = rsqrtf(sum_of(square) * part + 1e-6f);
 #pragma unroll
         for (int i = 0; i < held_quads; i++)
 #pragma unroll
@@ -211,23 +216,26 @@ struct held_row {
     }
 };
 
-template <bool aligned> __device__ __noinline__ void norm_tile(uint32_t step, warp_rows v) {
+template <bool aligned, int Lanes>
+__device__ __noinline__ void norm_tile(uint32_t step, warp_rows v) {
+    typedef held_row<Lanes> held;
     const chain_step &s = *shared_at<chain_step>(step);
     int lane = lane_here(), cols = s.cols;
 #pragma unroll 1
-    for (int local = 4 * v.self + lane / 8; local < chain_rows; local += 4 * v.team) {
+    for (int local = held::down * v.self + lane / Lanes; local < chain_rows;
+         local += held::down * v.team) {
         int row = v.row(local);
-        held_row x, shift, scale;
+        held x, shift, scale;
         float mean, rho;
         const float *table =
             s.table == NULL ? NULL : s.table + place_of((int)s.map[row], s.ld_table);
         x.load(s.x + place_of(row, s.ldx), cols, lane);
-        shift.look<aligned>(table, cols, lane);
-        scale.look<aligned>(table == NULL ? NULL : table + cols, cols, lane);
+        shift.template look<aligned>(table, cols, lane);
+        scale.template look<aligned>(table == NULL ? NULL : table + cols, cols, lane);
         x.normalise(cols, lane, &mean, &rho);
 #pragma unroll
         for (int i = 0; i < held_quads; i++) {
-            int col = 4 * (lane % 8 + 8 * i);
+            int col = held::column(lane, i);
             if (col >= whole16(cols)) break;
             float4 y = make_float4(x.v[i][0] * (1 + scale.v[i][0]) + shift.v[i][0],
                                    x.v[i][1] * (1 + scale.v[i][1]) + shift.v[i][1],
@@ -240,21 +248,24 @@ template <bool aligned> __device__ __noinline__ void norm_tile(uint32_t step, wa
 }
 
 /* g = the gradient by the normalised value: x, times 1 + scale. */
-template <bool aligned> __device__ __noinline__ void norm_back_tile(uint32_t step, warp_rows v) {
+template <bool aligned, int Lanes>
+__device__ __noinline__ void norm_back_tile(uint32_t step, warp_rows v) {
+    typedef held_row<Lanes> held;
     const chain_step &s = *shared_at<chain_step>(step);
     int lane = lane_here(), cols = s.cols;
 #pragma unroll 1
-    for (int local = 4 * v.self + lane / 8; local < chain_rows; local += 4 * v.team) {
+    for (int local = held::down * v.self + lane / Lanes; local < chain_rows;
+         local += held::down * v.team) {
         int row = v.row(local);
-        held_row x, g, scale, before;
+        held x, g, scale, before;
         float mean, rho, sum = 0, along = 0, part = __fdividef(1, (float)cols);
         x.load(s.other + place_of(row, s.ld_other), cols, lane);
         g.load(s.x + place_of(row, s.ldx), cols, lane);
         const float *table =
             s.table == NULL ? NULL : s.table + place_of((int)s.map[row], s.ld_table) + cols;
-        scale.look<aligned>(table, cols, lane);
-        before.look<true>(s.add && s.out != NULL ? s.out + place_of(row, s.ld_out) : NULL, cols,
-                          lane);
+        scale.template look<aligned>(table, cols, lane);
+        before.template look<true>(s.add && s.out != NULL ? s.out + place_of(row, s.ld_out) : NULL,
+                                   cols, lane);
         x.normalise(cols, lane, &mean, &rho);
 #pragma unroll
         for (int i = 0; i < held_quads; i++)
@@ -264,15 +275,15 @@ template <bool aligned> __device__ __noinline__ void norm_back_tile(uint32_t ste
                 sum += g.v[i][c];
                 along += g.v[i][c] * x.v[i][c];
             }
-        sum = sum8(sum) * part;
-        along = sum8(along) * part;
+        sum = held::sum_of(sum) * part;
+        along = held::sum_of(along) * part;
         bool there = v.there(local);
-        if (s.stats != NULL && there && lane % 8 == 0)
+        if (s.stats != NULL && there && lane % Lanes == 0)
             *(float2 *)(s.stats + place_of(row, 2)) = make_float2(mean, rho);
         if (s.out == NULL) continue;
 #pragma unroll
         for (int i = 0; i < held_quads; i++) {
-            int col = 4 * (lane % 8 + 8 * i);
+            int col = held::column(lane, i);
             if (col >= whole16(cols)) break;
             float dx[4];
 #pragma unroll
@@ -285,6 +296,22 @@ template <bool aligned> __device__ __noinline__ void norm_back_tile(uint32_t ste
             if (s.slot >= 0) v.keep(s.slot, cols, local, col, y);
         }
     }
+}
+
+/* Of either direction. Widths have functions of their own, so that a chain reads the instructions of its own width alone. */
+template <bool aligned, int Lanes>
+__device__ __forceinline__ void norm_either(const chain_step &s, uint32_t step,
+                                            const warp_rows &v) {
+    if (s.kind == chain_norm) norm_tile<aligned, Lanes>(step, v);
+    else norm_back_tile<aligned, Lanes>(step, v);
+}
+template <bool aligned>
+__device__ __forceinline__ void norm_any_width(const chain_step &s, uint32_t step,
+                                               const warp_rows &v) {
+    enum { of_eight = 8 * 4 * held_quads, of_sixteen = 2 * of_eight };
+    if (s.cols <= of_eight) norm_either<aligned, 8>(s, step, v);
+    else if (s.cols <= of_sixteen) norm_either<aligned, 16>(s, step, v);
+    else norm_either<aligned, 32>(s, step, v);
 }
 
 } // namespace wf_gpu

@@ -14,7 +14,7 @@ struct weight_job {
     float *weight, *bias;
     const float *scale;
     float *partial, *bias_partial;
-    int chunks, chunk_rows, tiles_m, tiles_n;
+    int chunks, chunk_rows, side, tiles_m, tiles_n;
     int first_block, first_item; /* where this job's begin in the launches */
 };
 enum { most_weight_jobs = 32 };

@@ -1,7 +1,9 @@
 /* cuda_loop: what an update costs on the GPU beside its field: draw, loss, optimiser, matching.
  *
- *     cuda_loop [CASE...]      of karhunen-lean karhunen-lstar mnist-lean mnist-lstar; all without. CASE:B: B networks, not 256
- *     cuda_loop profile CASE   two updates with Muon and matched noise, for a profiler */
+ *     cuda_loop [CASE...]        of karhunen-lean karhunen-lstar mnist-lean mnist-lstar; all without
+ *     cuda_loop brief [CASE...]  the field and an update with AdamW alone
+ *     cuda_loop profile CASE     two updates with Muon and matched noise, for a profiler
+ * CASE:B: B networks, not 256; CASE:B:NxE: nodes of width N, edges of width E. */
 #include "base/random.h"
 #include "flow/cuda/fit_cuda.h"
 #include "flow/match_ahead.h"
@@ -13,6 +15,7 @@
 
 enum { most_networks = 1024 };
 static int batch, rounds = 3;
+static bool brief;
 static size_t repeats = 12;
 
 static void check(wf_ctx *ctx, wf_status status) {
@@ -128,14 +131,18 @@ static double time_matching(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_d
 static void run_case(wf_ctx *ctx, const char *name) {
     bool mnist = strncmp(name, "mnist", 5) == 0, lstar = strstr(name, "lstar") != NULL;
     const char *colon = strchr(name, ':');
-    batch = colon == NULL ? 256 : atoi(colon + 1);
+    int node = 0, edge = 0;
+    batch = 256;
+    if (colon != NULL && sscanf(colon, ":%d:%dx%d", &batch, &node, &edge) == 2) batch = 0;
     if (batch < 1 || batch > most_networks) {
-        fprintf(stderr, "cuda_loop: %s: a batch has 1 to %d networks\n", name, most_networks);
+        fprintf(stderr, "cuda_loop: %s: CASE[:B[:NxE]], a batch has 1 to %d networks\n", name,
+                most_networks);
         exit(1);
     }
     wf_field_desc field = wf_field_desc_default();
     field.layout = lstar ? WF_LAYOUT_LSTAR : WF_LAYOUT_LEAN;
     if (mnist) field.node = field.edge = field.time = 128, field.fold_rows = 785;
+    if (edge > 0) field.node = node, field.edge = edge;
     wf_velocity velocity;
     check(ctx, wf_velocity_gmn(ctx, NULL, &field, 0, &velocity));
     wf_stocks stocks = make_stocks(ctx, mnist);
@@ -146,16 +153,19 @@ static void run_case(wf_ctx *ctx, const char *name) {
         time_updates(ctx, &velocity, &stocks, fit, true);
         exit(0);
     }
-    double updates[4], bare = time_field(ctx, &velocity, &stocks, true);
-    for (int k = 0; k < 4; k++) {
+    double updates[4] = {0}, matching = 0, bare = time_field(ctx, &velocity, &stocks, true);
+    for (int k = 0; k < (brief ? 1 : 4); k++) {
         fit.optimizer = k / 2 ? WF_OPT_MUON : WF_OPT_ADAMW;
         fit.coupling = k % 2 ? WF_COUPLING_MATCHED : WF_COUPLING_INDEPENDENT;
         updates[k] = time_updates(ctx, &velocity, &stocks, fit, true);
     }
     fit.coupling = WF_COUPLING_MATCHED;
-    double matching = time_matching(ctx, &stocks, &fit);
-    printf("%-15s %8.3f %8.3f %8.3f %8.3f %8.3f %9.3f %9.0f\n", name, bare, updates[0], updates[1],
-           updates[2], updates[3], matching, batch / matching * 1e3);
+    if (!brief) matching = time_matching(ctx, &stocks, &fit);
+    printf("%-24s %8.3f %8.3f", name, bare, updates[0]);
+    if (!brief)
+        printf(" %8.3f %8.3f %8.3f %9.3f %9.0f", updates[1], updates[2], updates[3], matching,
+               batch / matching * 1e3);
+    printf("\n");
     fflush(stdout);
     free(stocks.stocks[0].weights);
     wf_graph_free(stocks.stocks[0].graph);
@@ -169,15 +179,18 @@ int main(int argc, char **argv) {
     wf_ctx_desc desc = {.device = WF_DEVICE_CUDA};
     wf_ctx *ctx;
     if (wf_ctx_create(&desc, &ctx) != WF_OK) return 1;
-    printf("bf16, ms              field    adamw +matched     muon +matched  matching   pairs/s "
-           "(%d threads)\n",
-           wf_ctx_threads(ctx));
+    int first = 1;
+    brief = argc > 1 && strcmp(argv[1], "brief") == 0;
+    first += brief;
+    if (brief) rounds = 2, repeats = 8;
+    printf("bf16, ms                    field    adamw%s (%d threads)\n",
+           brief ? "" : " +matched     muon +matched  matching   pairs/s", wf_ctx_threads(ctx));
     if (argc == 3 && strcmp(argv[1], "profile") == 0) {
         rounds = 0, repeats = 2;
         run_case(ctx, argv[2]);
     }
-    for (int k = 0; k < (argc > 1 ? argc - 1 : 4); k++)
-        run_case(ctx, argc > 1 ? argv[k + 1] : all[k]);
+    for (int k = first; k < argc; k++) run_case(ctx, argv[k]);
+    for (int k = 0; argc == first && k < 4; k++) run_case(ctx, all[k]);
     wf_ctx_free(ctx);
     return 0;
 }

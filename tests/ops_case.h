@@ -189,9 +189,10 @@ static void build_activation(setup *s) {
     wf_activation_op(&s->tape, rows(s, 5, s->size), (wf_unit)s->variant);
 }
 static void build_norm(setup *s) {
-    wf_tensor *x = rows(s, 6, s->size);
-    wf_tensor *modulation = s->variant ? rows(s, 3, 2 * s->size + 3) : NULL;
-    wf_norm_op(&s->tape, x, modulation, 2, some_indices(s, 6, 3));
+    int count = s->group > 100 ? 21 * s->group : 6, column = s->variant == 2 ? 4 : 2;
+    wf_tensor *x = rows(s, count, s->size);
+    wf_tensor *modulation = s->variant ? rows(s, 3, 2 * s->size + column + 1) : NULL;
+    wf_norm_op(&s->tape, x, modulation, column, some_indices(s, count, 3));
 }
 static void build_residual(setup *s) {
     wf_tensor *x = rows(s, 6, s->size), *branch = rows(s, 6, s->size);
@@ -374,8 +375,8 @@ static int variants_of(wf_op_kind kind) {
     case WF_OP_linear:
     case WF_OP_activation:
     case WF_OP_gather:
-    case WF_OP_edge_features: return 3;
     case WF_OP_norm:
+    case WF_OP_edge_features: return 3;
     case WF_OP_residual:
     case WF_OP_null_rows:
     case WF_OP_fold_pack:

@@ -30,6 +30,12 @@ few_cases() {
     cat <<END
 nodes-in-teams      20 field many_nodes   1/2   WEFT_CUDA_SMALL=1 WEFT_EMULATOR_PROCESSORS=20
 nodes-alone         9  field many_nodes   1/2   WEFT_CUDA_SMALL=1 WEFT_EMULATOR_PROCESSORS=9
+wide-replays        3  field wide_nodes   11/12 WEFT_CUDA_SMALL=1
+wide-nodes-256      2  field wide_nodes   4/12  WEFT_CUDA_SMALL=1
+wide-nodes-192      1  field wide_nodes   1/12  WEFT_CUDA_SMALL=1
+wide-weights        1  ops   wide         2/27  WEFT_EMULATOR_PROCESSORS=70
+wide-norms-in-teams 1  ops   wide         11/27 WEFT_EMULATOR_PROCESSORS=40
+wide-norms-alone    2  ops   wide         19/27 WEFT_EMULATOR_PROCESSORS=11
 lean-field-1        1  field against_cpu  3/24  WEFT_CUDA_SMALL=1
 lean-field-2        2  field against_cpu  3/24  WEFT_CUDA_SMALL=1
 lstar-field-1       1  field against_cpu  15/24 WEFT_CUDA_SMALL=1
@@ -62,8 +68,8 @@ END
     done
 }
 all_small() {
-    for test in field:against_cpu field:fused field:many_nodes field:split_chains field:equivariance field:equal_bits \
-        field:training lstar:messages lstar:edges ops:float ops:bf16 ops:shared_table; do
+    for test in field:against_cpu field:fused field:many_nodes field:split_chains field:wide_nodes field:equivariance \
+        field:equal_bits field:training lstar:messages lstar:edges ops:float ops:bf16 ops:wide ops:shared_table; do
         for share in 0 1 2 3; do
             echo "$test-$share ${WEFT_EMULATOR_SEED:-1} ${test%:*} ${test#*:} $share/4 WEFT_CUDA_SMALL=1"
         done

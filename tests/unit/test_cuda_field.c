@@ -292,8 +292,25 @@ static void test_split_chains(void **state) {
     check_field(desc, archs, WF_F64);
 }
 
-/* The widths that have kernels of their own, whose sums run beside what follows: a replay, another and a fresh field have the
- * bits of the first run. */
+/* A replay, another and a fresh field have the bits of the first run. */
+static void check_replays(wf_field_desc desc, const char *const *archs) {
+    field_case first = gpu_case(desc, archs, true), again = gpu_case(desc, archs, true);
+    case_forward(&first, true);
+    case_backward(&first);
+    for (int round = 0; round < 3; round++) {
+        memset(again.grad, 0xff, wf_field_params(again.field) * 4);
+        memset(again.dw, 0xff, again.batch.n_params * 4);
+        case_forward(&again, true);
+        case_backward(&again);
+        assert_memory_equal(first.v, again.v, first.batch.n_params * 4);
+        assert_memory_equal(first.dw, again.dw, first.batch.n_params * 4);
+        assert_memory_equal(first.grad, again.grad, wf_field_params(first.field) * 4);
+    }
+    case_close(&first);
+    case_close(&again);
+}
+
+/* The widths that have kernels of their own, whose sums run beside what follows. */
 static void test_replays(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip();
@@ -306,20 +323,53 @@ static void test_replays(void **state) {
         desc.layout = (wf_layout)(run % 2);
         desc.blocks = 3;
         desc.node = desc.edge = run < 2 ? 64 : 128;
-        field_case first = gpu_case(desc, archs, true), again = gpu_case(desc, archs, true);
-        case_forward(&first, true);
-        case_backward(&first);
-        for (int round = 0; round < 3; round++) {
-            memset(again.grad, 0xff, wf_field_params(again.field) * 4);
-            memset(again.dw, 0xff, again.batch.n_params * 4);
-            case_forward(&again, true);
-            case_backward(&again);
-            assert_memory_equal(first.v, again.v, first.batch.n_params * 4);
-            assert_memory_equal(first.dw, again.dw, first.batch.n_params * 4);
-            assert_memory_equal(first.grad, again.grad, wf_field_params(first.field) * 4);
-        }
-        case_close(&first);
-        case_close(&again);
+        check_replays(desc, archs);
+    }
+}
+
+/* Nodes wider than edges: of few nodes, and of so many that warps share their rows, or do not. */
+static const struct {
+    int node, edge, time;
+} wide_fields[] = {{192, 64, 128}, {256, 64, 256}, {256, 128, 128}, {384, 32, 64}};
+enum { n_wide_fields = 4 };
+
+static wf_field_desc wide_field(int index) {
+    wf_field_desc desc = wf_field_desc_default();
+    desc.node = wide_fields[index].node;
+    desc.edge = wide_fields[index].edge;
+    desc.time = wide_fields[index].time;
+    desc.blocks = 2;
+    return desc;
+}
+
+static void test_wide_nodes(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    static const char *const two[] = {"*5-4-3", "*5-3-2-2", NULL};
+    for (int k = 0; k < n_wide_fields; k++) {
+        wf_field_desc desc = wide_field(k);
+        desc.blocks = 1, desc.fold_rows = 6;
+        check_field(desc, two, WF_F64);
+        if (my_case()) check_replays(desc, two);
+    }
+}
+
+/* 3,040 nodes, whose rows four warps share, and 19,593 of first layers with means, which magnify roundings little. */
+static void test_many_wide_nodes(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip();
+    if (getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    const char *archs[41] = {NULL}, *more[case_most] = {NULL};
+    for (int k = 0; k < 40; k++) archs[k] = "*784-32-32-10";
+    for (int k = 0; k < case_most - 1; k++) more[k] = "*784-300-10";
+    for (int k = 0; k < n_wide_fields; k++) {
+        wf_field_desc desc = wide_field(k);
+        desc.fold_rows = 785;
+        if (my_case()) check_precision(desc, archs, WF_F32, &precisions[1]);
+        if (my_case()) check_replays(desc, archs);
+        desc.messages = WF_MESSAGES_MEAN;
+        if (desc.time == 256 && my_case()) check_precision(desc, more, WF_F32, &precisions[1]);
+        if (my_case()) check_replays(desc, more);
     }
 }
 
@@ -373,11 +423,12 @@ static void test_absent(void **state) {
 
 static int run_group(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_cpu),  cmocka_unit_test(test_fused),
-        cmocka_unit_test(test_many_nodes),   cmocka_unit_test(test_large),
-        cmocka_unit_test(test_equivariance), cmocka_unit_test(test_equal_bits),
-        cmocka_unit_test(test_teams),        cmocka_unit_test(test_split_chains),
-        cmocka_unit_test(test_replays),      cmocka_unit_test(test_training),
+        cmocka_unit_test(test_against_cpu),     cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_many_nodes),      cmocka_unit_test(test_large),
+        cmocka_unit_test(test_equivariance),    cmocka_unit_test(test_equal_bits),
+        cmocka_unit_test(test_teams),           cmocka_unit_test(test_split_chains),
+        cmocka_unit_test(test_replays),         cmocka_unit_test(test_wide_nodes),
+        cmocka_unit_test(test_many_wide_nodes), cmocka_unit_test(test_training),
         cmocka_unit_test(test_absent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -192,30 +192,45 @@ static void check_case(const wf_backend *backend, case_list *list, op_case *c) {
 
 /* (width, group): every tile of the products, several spans of the sums. WEFT_CUDA_SMALL=N takes every N-th small one, for
  * tools that slow the program down; WEFT_CUDA_OP=NAME takes one operation. */
-static const int shapes[][2] = {{1, 1},   {3, 3},    {7, 7},    {9, 9},    {33, 33},
-                                {5, 1},   {32, 3},   {48, 7},   {64, 9},   {100, 33},
-                                {130, 5}, {64, 700}, {36, 701}, {128, 33}, {70, 105}};
+typedef struct shape {
+    int width, group;
+} shape;
+static const shape shapes[] = {{1, 1},   {3, 3},    {7, 7},    {9, 9},    {33, 33},
+                               {5, 1},   {32, 3},   {48, 7},   {64, 9},   {100, 33},
+                               {130, 5}, {64, 700}, {36, 701}, {128, 33}, {70, 105}};
+/* Rows of norms that 16 lanes share, or a warp, or that are too wide for chains; few of them and many. The first is of weights,
+ * whose gradients have larger tiles where rows are many. */
+static const shape wide_shapes[] = {{97, 105}, {129, 1},   {192, 105}, {256, 105}, {257, 3},
+                                    {384, 2},  {510, 105}, {512, 4},   {513, 4}};
 
-static void list_cases(case_list *list) {
-    const char *small = getenv("WEFT_CUDA_SMALL");
+typedef bool takes_fn(int kind, const shape *of, size_t index);
+static bool takes_all(int kind, const shape *of, size_t index) {
+    const char *small = getenv("WEFT_CUDA_SMALL"), *only = getenv("WEFT_CUDA_OP");
     size_t every = small != NULL && atoi(small) > 0 ? (size_t)atoi(small) : 1;
-    const char *only = getenv("WEFT_CUDA_OP");
+    if (only != NULL && strcmp(only, wf_op_name((wf_op_kind)kind)) != 0) return false;
+    return index % every == 0 && (small == NULL || of->group <= 100);
+}
+static bool takes_wide(int kind, const shape *of, size_t index) {
+    (void)of;
+    return index == 0 ? kind == WF_OP_linear : kind == WF_OP_norm;
+}
+
+static void list_cases(case_list *list, const shape *from, size_t count, takes_fn *takes) {
     for (int kind = 0; kind < WF_OP_COUNT; kind++)
-        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
-            if (only != NULL && strcmp(only, wf_op_name((wf_op_kind)kind)) != 0) continue;
-            if (k % every != 0 || (small != NULL && shapes[k][1] > 100)) continue;
+        for (size_t k = 0; k < count; k++) {
+            if (!takes(kind, &from[k], k)) continue;
             for (int variant = 0; variant < variants_of((wf_op_kind)kind); variant++) {
                 if (!my_case()) continue;
                 assert_true(list->count < most_cases);
                 list->cases[list->count++] = (op_case){.kind = (wf_op_kind)kind,
-                                                       .size = shapes[k][0],
-                                                       .group = shapes[k][1],
+                                                       .size = from[k].width,
+                                                       .group = from[k].group,
                                                        .variant = variant};
             }
         }
 }
 
-static void walk(const wf_backend *backend) {
+static void walk(const wf_backend *backend, const shape *from, size_t count, takes_fn *takes) {
     if (!wf_cuda_available()) skip();
     assert_non_null(backend);
     assert_non_null(wf_backend_cpu(WF_F32)); /* chosen before threads ask for it */
@@ -227,7 +242,7 @@ static void walk(const wf_backend *backend) {
                       .changed = PTHREAD_COND_INITIALIZER};
     pthread_t thread[most_threads];
     failures = 0;
-    list_cases(&list);
+    list_cases(&list, from, count, takes);
     for (int k = 0; k < threads; k++)
         assert_int_equal(pthread_create(&thread[k], NULL, compute_ahead, &list), 0);
     for (int i = 0; i < list.count; i++) check_case(backend, &list, &list.cases[i]);
@@ -240,11 +255,15 @@ static void walk(const wf_backend *backend) {
 
 static void test_float(void **state) {
     (void)state;
-    walk(wf_backend_cuda());
+    walk(wf_backend_cuda(), shapes, sizeof shapes / sizeof *shapes, takes_all);
 }
 static void test_bf16(void **state) {
     (void)state;
-    walk(wf_backend_cuda_bf16());
+    walk(wf_backend_cuda_bf16(), shapes, sizeof shapes / sizeof *shapes, takes_all);
+}
+static void test_wide(void **state) {
+    (void)state;
+    walk(wf_backend_cuda_bf16(), wide_shapes, sizeof wide_shapes / sizeof *wide_shapes, takes_wide);
 }
 
 /* A table that a long gather reads and an affine map adds, its gradient against sums written out here: the map's comes first and
@@ -298,9 +317,8 @@ static void test_absent(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_float),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_shared_table),
+        cmocka_unit_test(test_float),  cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_wide),   cmocka_unit_test(test_shared_table),
         cmocka_unit_test(test_absent),
     };
     take_share();

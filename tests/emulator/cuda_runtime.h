@@ -80,6 +80,7 @@ enum cudaMemcpyKind {
 };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaStreamCaptureModeRelaxed = 2 };
 struct cudaDeviceProp {
     char name[64];
@@ -89,6 +90,22 @@ struct cudaDeviceProp {
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
 typedef struct emulated_graph *cudaGraph_t, *cudaGraphExec_t;
+struct cudaFuncAttributes {
+    int ptxVersion;
+};
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    struct {
+        int programmaticStreamSerializationAllowed;
+    } val;
+};
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
+};
 
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
@@ -120,6 +137,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 /* --- threads ----------------------------------------------------------------------------------------------------- */
+extern dim3 blockDim, gridDim; /* a launch's configuration has members of these names */
 namespace emulated {
 
 struct thread {
@@ -127,11 +145,9 @@ struct thread {
     int lane;
 };
 extern thread *self;
-extern dim3 block_index, block_size, grid_size;
+extern dim3 block_index;
 #define threadIdx (emulated::self->index)
 #define blockIdx emulated::block_index
-#define blockDim emulated::block_size
-#define gridDim emulated::grid_size
 
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -208,6 +224,18 @@ template <class F> uint32_t reduced(const char *name, uint32_t own, uint32_t sta
 
 } // namespace emulated
 
+/* Code of sm_80 has no launches that begin early: attributes are not looked at. */
+template <class... P, class... A>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...),
+                               const A &...arguments) {
+    emulated::launch(__PRETTY_FUNCTION__, config->gridDim, config->blockDim,
+                     config->dynamicSmemBytes, config->stream, kernel)(arguments...);
+    return cudaSuccess;
+}
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *of, const void *) {
+    of->ptxVersion = 80;
+    return cudaSuccess;
+}
 template <class K> cudaError_t cudaFuncSetAttribute(K *kernel, cudaFuncAttribute, int bytes) {
     if (bytes > emulated::most_shared) return cudaErrorInvalidValue;
     emulated::allow_shared((const void *)kernel, bytes);

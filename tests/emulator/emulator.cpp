@@ -38,10 +38,11 @@ const char *kernel_name = "no kernel";
 
 } // namespace
 
+dim3 blockDim, gridDim;
 namespace emulated {
 
 thread *self;
-dim3 block_index, block_size, grid_size;
+dim3 block_index;
 alignas(1024) unsigned char dynamic_shared[most_shared];
 
 void fail(const char *format, ...) {
@@ -178,7 +179,7 @@ void start_block(int threads) {
         warps[k].live = warps[k].ready = warps[k].arrived = 0, warps[k].round = 0;
     for (int k = 0; k < threads; k++) {
         fiber &f = fibers[k];
-        unsigned x = emulated::block_size.x, y = emulated::block_size.y, at = (unsigned)k;
+        unsigned x = blockDim.x, y = blockDim.y, at = (unsigned)k;
         f.index = dim3(at % x, at / x % y, at / x / y);
         f.lane = k % warp_lanes, f.warp = k / warp_lanes;
         f.groups.clear();
@@ -302,7 +303,7 @@ void run_grid(const char *name, dim3 grid, dim3 block, size_t bytes,
     kernel_name = name;
     if (blocks == 0 || threads == 0 || threads > most_threads)
         fail("%u blocks of %u threads", blocks, threads);
-    grid_size = grid, block_size = block;
+    gridDim = grid, blockDim = block;
     shared_size = bytes;
     body = &thread;
     uint32_t first = random_below(blocks), back = random_below(2);

@@ -20,7 +20,7 @@ void *device_take(size_t bytes) {
 
 void device_give(void *memory) { cudaFree(memory); }
 
-void device_zero(void *data, size_t bytes) { cudaMemsetAsync(data, 0, bytes, work); }
+void device_zero(void *data, size_t bytes) { wf_gpu::start_zero(data, bytes); }
 
 void device_upload(void *to, const void *from, size_t bytes) {
     cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, side);

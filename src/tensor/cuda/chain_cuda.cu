@@ -321,6 +321,7 @@ __global__ void __launch_bounds__(32 * (shape<Sums, Team>::warps + 1), 1)
         return;
     }
     if (first >= c.rows) return;
+    follow(); /* weights may be fetched before it: L3 */
     uint32_t staged = ring.buffers + (uint32_t)(depth * tile_bytes + warp * staged_bytes);
     uint32_t slots = ring.buffers + (uint32_t)(depth * tile_bytes + warps * staged_bytes) +
                      2 * (uint32_t)(team * c.slots);
@@ -436,8 +437,8 @@ template <int Sums, int Team> void launch(const chain &c) {
     }
     dim3 grid(blocks_for((size_t)c.rows, (size_t)(teams * chain_rows)),
               c.apart ? (unsigned)spans : 1);
-    chain_kernel<Sums, Team>
-        <<<grid, 32 * (unsigned)(teams * Team + 1), (size_t)bytes, stream()>>>(c, depth);
+    start_kernel(chain_kernel<Sums, Team>, grid, 32 * (unsigned)(teams * Team + 1), (size_t)bytes,
+                 c, depth);
 }
 
 } // namespace
@@ -467,10 +468,12 @@ void chain_launch(const chain &c) {
 void chain_pack(const pack_job &job) {
     if (job.rows > 0)
         pack_kernel<<<blocks_for((size_t)job.rows, pack_rows), threads_each, 0, stream()>>>(job);
+    plain_next();
 }
 
 void chain_pack_all(const pack_job *jobs, int count) {
     if (count > 0) pack_all_kernel<<<(unsigned)count, threads_each, 0, stream()>>>(jobs);
+    plain_next();
 }
 
 } // namespace wf_gpu

@@ -197,6 +197,7 @@ struct share_sums {
 };
 /* 32 neighbours a block; 8 warps add an eighth of the shares each, then the eighths in order. */
 __global__ void add_shares(const __grid_constant__ share_sums s) {
+    follow();
     __shared__ float sums[8][32];
     int at = (int)(blockIdx.x * 32 + threadIdx.x), each = (s.blocks + 7) / 8;
     int first = (int)threadIdx.y * each, last = min(s.blocks, first + each);
@@ -215,7 +216,7 @@ __global__ void add_shares(const __grid_constant__ share_sums s) {
     }
 }
 void launch_add(const share_sums &s) {
-    add_shares<<<blocks_for((size_t)s.size, 32), dim3(32, 8), 0, stream()>>>(s);
+    start_kernel(add_shares, blocks_for((size_t)s.size, 32), dim3(32, 8), 0, s);
 }
 
 /* --- encoder ---------------------------------------------------------------------------------------------------- */
@@ -287,6 +288,7 @@ template <int D> __device__ void start_encoder(const encoder &p, tile_memory<D> 
 template <int D>
 __global__ void __launch_bounds__(shape<D>::threads)
     encoder_kernel(const __grid_constant__ encoder p) {
+    follow();
     typedef shape<D> S;
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
@@ -376,6 +378,7 @@ template <int D> __device__ void multiply_roles(float (&sum)[2][4], const tile_m
 template <int D>
 __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
     encoder_back_kernel(const __grid_constant__ encoder p) {
+    follow();
     typedef shape<D> S;
     static_assert(D / S::warps == 16, "columns of the roles' sums of a warp");
     extern __shared__ __align__(16) unsigned char memory[];
@@ -532,6 +535,7 @@ template <int D> __device__ void start_readout(const readout &p, tile_memory<D> 
 template <int D>
 __global__ void __launch_bounds__(shape<D>::threads)
     readout_kernel(const __grid_constant__ readout p) {
+    follow();
     typedef shape<D> S;
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
@@ -607,6 +611,7 @@ __device__ void norm_back_own_rows(const readout &p, int first, const float (&su
 template <int D>
 __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
     readout_back_kernel(const __grid_constant__ readout p) {
+    follow();
     typedef shape<D> S;
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
@@ -681,7 +686,7 @@ readout readout_of(const wf_op *op) {
 template <class P>
 void launch(void (*kernel)(P), const P &p, int blocks, int threads, size_t bytes) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    kernel<<<(unsigned)blocks, (unsigned)threads, bytes, stream()>>>(p);
+    start_kernel(kernel, (unsigned)blocks, (unsigned)threads, bytes, p);
 }
 
 template <int D> void run_encoder(const encoder &p, bool backward) {

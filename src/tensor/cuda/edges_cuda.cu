@@ -19,7 +19,7 @@ bool normed_start(const wf_op *op, bool backward, wf_arena *arena, normed_edges 
 }
 
 bool normed_mean(const normed_edges &n, const wf_tensor *mean, wf_arena *arena) {
-    cudaMemsetAsync(mean->data, 0, (size_t)mean->rows * (size_t)mean->ld * sizeof(float), stream());
+    start_zero(mean->data, (size_t)mean->rows * (size_t)mean->ld * sizeof(float));
     return sum_ranges(n.eb, NULL, n.e->ld, n.e->rows, n.e->cols, n.part->edge_start, mean->rows,
                       sum_target{data_of(mean), mean->ld, true, true}, arena);
 }

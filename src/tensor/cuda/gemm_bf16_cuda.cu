@@ -22,6 +22,7 @@ namespace {
 template <int BM, int BN, int WM, int WN, bool a_inner, bool b_inner, bool whole, class To>
 __global__ void __launch_bounds__(BM / WM * BN / WN * 32)
     gemm_kernel(operands o, To to, int chunk) {
+    follow();
     enum { threads = BM / WM * BN / WN * 32, MT = WM / 16, NT = WN / 8 };
     typedef tile<BM, threads, a_inner, whole> tile_a;
     typedef tile<BN, threads, b_inner, whole> tile_b;
@@ -81,8 +82,8 @@ __global__ void __launch_bounds__(BM / WM * BN / WN * 32)
 template <int BM, int BN, int WM, int WN, bool a_inner, bool b_inner, bool whole, class To>
 void launch(const operands &o, const To &to, int chunk, int chunks) {
     dim3 grid(blocks_for((size_t)o.m, BM), blocks_for((size_t)o.n, BN), (unsigned)chunks);
-    gemm_kernel<BM, BN, WM, WN, a_inner, b_inner, whole, To>
-        <<<grid, BM / WM * BN / WN * 32, 0, stream()>>>(o, to, chunk);
+    start_kernel(gemm_kernel<BM, BN, WM, WN, a_inner, b_inner, whole, To>, grid,
+                 BM / WM * BN / WN * 32, 0, o, to, chunk);
 }
 
 /* The largest tile that still gives every SM something to do. */

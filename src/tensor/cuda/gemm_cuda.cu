@@ -44,6 +44,7 @@ template <int width, int BK, int threads, bool inner, bool whole> struct tile {
 template <int BM, int BN, int BK, int TM, int TN, bool a_inner, bool b_inner, bool whole, class To>
 __global__ void __launch_bounds__(BM / TM * BN / TN, 512 / (BM / TM * BN / TN))
     gemm_kernel(operands o, To to, int chunk) {
+    follow();
     enum { threads = BM / TM * BN / TN };
     __shared__ __align__(16) float as[2][BK][BM + skew], bs[2][BK][BN + skew];
     int first_m = (int)blockIdx.x * BM, first_n = (int)blockIdx.y * BN;
@@ -101,8 +102,8 @@ __global__ void __launch_bounds__(BM / TM * BN / TN, 512 / (BM / TM * BN / TN))
 template <int BM, int BN, int BK, int TM, int TN, bool a_inner, bool b_inner, bool whole, class To>
 void launch(const operands &o, const To &to, int chunk, int chunks) {
     dim3 grid(blocks_for((size_t)o.m, BM), blocks_for((size_t)o.n, BN), (unsigned)chunks);
-    gemm_kernel<BM, BN, BK, TM, TN, a_inner, b_inner, whole, To>
-        <<<grid, BM / TM * BN / TN, 0, stream()>>>(o, to, chunk);
+    start_kernel(gemm_kernel<BM, BN, BK, TM, TN, a_inner, b_inner, whole, To>, grid,
+                 BM / TM * BN / TN, 0, o, to, chunk);
 }
 
 /* The largest tile that still gives every SM something to do. */
@@ -123,6 +124,7 @@ void multiply(const operands &o, const To &to, int chunk, int chunks) {
 
 /* 32 neighbouring outputs a block; 8 warps add an eighth of the chunks each, then the eighths in order. */
 __global__ void add_chunks(float *w, const float *partial, int m, int n, int ld, int chunks) {
+    follow();
     __shared__ float shares[8][32];
     int col = (int)(blockIdx.x * 32 + threadIdx.x), row = (int)blockIdx.y;
     int each = (chunks + 7) / 8, first = (int)threadIdx.y * each, last = min(first + each, chunks);
@@ -179,8 +181,8 @@ bool weight_product(float *w, const float *a, int lda, const float *b, int ldb, 
         /* half of a tile of 128 rows would be idle */
         launch<64, 128, 8, 8, 8, false, false, true>(o, to, (int)chunk, chunks);
     else multiply<false, false>(o, to, (int)chunk, chunks);
-    add_chunks<<<dim3(blocks_for((size_t)n, 32), (unsigned)m), dim3(32, 8), 0, stream()>>>(
-        w, partial, m, n, ld, chunks);
+    start_kernel(add_chunks, dim3(blocks_for((size_t)n, 32), (unsigned)m), dim3(32, 8), 0, w,
+                 partial, m, n, ld, chunks);
     wf_arena_rewind(arena, mark);
     return true;
 }

@@ -78,6 +78,7 @@ __device__ inline void add_bias(const weight_job &job,
 template <int Side>
 __global__ void __launch_bounds__(weight_shape<Side>::threads, weight_shape<Side>::blocks)
     weight_kernel(const __grid_constant__ weight_jobs jobs) {
+    follow();
     typedef weight_shape<Side> shape;
     typedef typename shape::operand weight_tile;
     __shared__ __align__(16) __nv_bfloat16 as[2][weight_tile::size], bs[2][weight_tile::size];
@@ -152,6 +153,7 @@ __global__ void __launch_bounds__(weight_shape<Side>::threads, weight_shape<Side
 }
 
 __global__ void weight_add_kernel(const __grid_constant__ weight_jobs jobs, int items) {
+    follow();
     int at = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (at >= items) return;
     const weight_job &job = jobs.job[job_of(
@@ -173,6 +175,7 @@ enum { sum_groups = 16, sum_lanes = 16 };
 
 __global__ void __launch_bounds__(sum_groups *sum_lanes)
     sum_kernel(const __grid_constant__ sum_jobs jobs) {
+    follow();
     __shared__ float shares[sum_groups][4 * sum_lanes];
     int at = (int)blockIdx.x;
     const sum_job &job = jobs.job[job_of(
@@ -246,7 +249,7 @@ template <int Side> static void launch_tiles(const weight_jobs &all) {
         blocks += job.chunks * job.tiles_m * job.tiles_n;
     }
     if (blocks > 0)
-        weight_kernel<Side><<<(unsigned)blocks, weight_shape<Side>::threads, 0, stream()>>>(own);
+        start_kernel(weight_kernel<Side>, (unsigned)blocks, weight_shape<Side>::threads, 0, own);
 }
 
 void run_weight_jobs(weight_jobs *jobs) {
@@ -259,8 +262,8 @@ void run_weight_jobs(weight_jobs *jobs) {
     if (items == 0) return;
     launch_tiles<128>(*jobs);
     launch_tiles<64>(*jobs);
-    weight_add_kernel<<<blocks_for((size_t)items, threads_each), threads_each, 0, stream()>>>(
-        *jobs, items);
+    start_kernel(weight_add_kernel, blocks_for((size_t)items, threads_each), threads_each, 0, *jobs,
+                 items);
 }
 
 void run_sum_jobs(sum_jobs *jobs) {
@@ -271,7 +274,7 @@ void run_sum_jobs(sum_jobs *jobs) {
         job->first_block = blocks;
         blocks += job->tiles * job->targets;
     }
-    if (blocks > 0) sum_kernel<<<(unsigned)blocks, sum_groups * sum_lanes, 0, stream()>>>(*jobs);
+    if (blocks > 0) start_kernel(sum_kernel, (unsigned)blocks, sum_groups * sum_lanes, 0, *jobs);
 }
 
 } // namespace wf_gpu

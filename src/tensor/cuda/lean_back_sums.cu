@@ -37,6 +37,7 @@ __device__ inline float4 share_sum(const float4 *from, size_t ld, int count) {
 
 template <int D, int Q, int MS>
 __global__ void __launch_bounds__(shares *quads) lean_weights_kernel(weight_sums w) {
+    follow();
     using at = layout<D, Q, MS>;
     const int all = all_units * strip_tiles * 128;
     bool first_thread = threadIdx.y == 0;
@@ -82,6 +83,7 @@ enum { span = 64, span_warps = 8 };
 template <int D, int Q>
 __global__ void __launch_bounds__(32 * span_warps)
     lean_norm_kernel(const __grid_constant__ lean_gradient p, const uint32_t *starts, int graphs) {
+    follow();
     static_assert(D == 128, "four columns a lane");
     __shared__ float4 shares_of[2][span_warps][32];
     int lane = (int)threadIdx.x, warp = (int)threadIdx.y, block = (int)blockIdx.x;
@@ -150,6 +152,7 @@ template <int D, int Q>
 __global__ void __launch_bounds__(3 * D)
     lean_graph_kernel(const __grid_constant__ lean_gradient p, const uint32_t *starts,
                       const uint32_t *runs, float *to) {
+    follow();
     const int kinds = layout<D, Q, 0>::kinds, kind = layout<D, Q, 0>::kind_gate;
     int graph = (int)blockIdx.x, col = (int)threadIdx.x;
     float sum = 0;
@@ -172,8 +175,8 @@ __global__ void __launch_bounds__(3 * D)
 template <int D, int Q, int MS = 2 * D / Q / strip>
 void sum_weights(const weight_sums &w, int messages) {
     if (messages == Q * MS * strip)
-        lean_weights_kernel<D, Q, MS>
-            <<<dim3(unit_blocks + 1, Q), dim3(quads, shares), 0, stream()>>>(w);
+        start_kernel(lean_weights_kernel<D, Q, MS>, dim3(unit_blocks + 1, Q), dim3(quads, shares),
+                     0, w);
     else if constexpr (MS > 0) sum_weights<D, Q, MS - 1>(w, messages);
 }
 
@@ -202,8 +205,8 @@ template <int D, int Q> void add_up(const wf_op *op, const lean_gradient &p) {
     std::vector<range> writes, reads = {rows_of(p.f.run_sums, Q * lines->n_runs, ld),
                                         rows_of(p.partial, blocks, all_units * strip * strip)};
     if constexpr (Q > 1) {
-        lean_norm_kernel<D, Q><<<(unsigned)lean_spans(part), dim3(32, span_warps), 0, stream()>>>(
-            p, part->edge_start, part->n_graphs);
+        start_kernel(lean_norm_kernel<D, Q>, (unsigned)lean_spans(part), dim3(32, span_warps), 0, p,
+                     part->edge_start, part->n_graphs);
         reads.push_back(rows_of(p.spans, lean_spans(part), 2 * D));
     }
     sum_slots<D, Q>(op, p);
@@ -219,8 +222,8 @@ template <int D, int Q> void add_up(const wf_op *op, const lean_gradient &p) {
                       p.f.messages);
     if constexpr (Q > 1)
         if (wanted(modulation))
-            lean_graph_kernel<D, Q><<<(unsigned)part->n_graphs, 3 * D, 0, stream()>>>(
-                p, part->edge_start, lines->graph_runs, grad_of(modulation) + op->column);
+            start_kernel(lean_graph_kernel<D, Q>, (unsigned)part->n_graphs, 3 * D, 0, p,
+                         part->edge_start, lines->graph_runs, grad_of(modulation) + op->column);
 }
 
 } // namespace

@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(block_threads, 1)
     stage_panel(w2, 0, p.f.w2 + quarter * at::zs, 2 * D, D, at::zs);
     float *c2 = (float *)(shared + at::c2);
     for (int i = (int)threadIdx.x; i < D; i += block_threads) c2[i] = quarter == 0 ? p.f.c2[i] : 0;
+    follow();
     __syncthreads();
     if (__shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0) < groups) {
         computer<D, Q, MS, Gelu> w(p);
@@ -154,7 +155,7 @@ template <int D, int Q, int MS> bool launch(const lean_gradient &p, bool gelu) {
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
         cudaSuccess)
         return false;
-    kernel<<<(unsigned)(Q * p.shares), block_threads, (size_t)bytes, stream()>>>(p);
+    start_kernel(kernel, (unsigned)(Q * p.shares), block_threads, (size_t)bytes, p);
     return launched();
 }
 

@@ -61,8 +61,8 @@ direction towards(const lean &l, bool dst, const float *m, float *weight, float 
 
 bool lean_sums(const lean &l, const float *m, wf_arena *arena) {
     size_t bytes = (size_t)l.to_dst->rows * (size_t)l.to_dst->ld * sizeof(float);
-    cudaMemsetAsync(l.to_dst->data, 0, bytes, stream());
-    cudaMemsetAsync(l.to_src->data, 0, bytes, stream());
+    start_zero(l.to_dst->data, bytes);
+    start_zero(l.to_src->data, bytes);
     float *weights[2] = {NULL, NULL};
     if (l.op->mode == WF_SUM_ATTENTION) {
         for (int k = 0; k < 2; k++) {

@@ -559,6 +559,7 @@ __global__ void __launch_bounds__(crew<D>::threads, 1)
     lean_forward_kernel(const __grid_constant__ lean_fused p) {
     walker<D, MS, Update, Gelu> w(p);
     w.stage();
+    follow();
     w.run();
 }
 
@@ -570,7 +571,7 @@ template <int D, int MS, bool Update, bool Gelu> bool launch(const lean_fused &p
         cudaSuccess)
         return false;
     int most = processor_count(), blocks = p.n_chunks < most ? p.n_chunks : most;
-    kernel<<<(unsigned)blocks, crew<D>::threads, (size_t)bytes, stream()>>>(p);
+    start_kernel(kernel, (unsigned)blocks, crew<D>::threads, (size_t)bytes, p);
     return launched();
 }
 

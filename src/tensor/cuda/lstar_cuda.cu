@@ -72,8 +72,7 @@ bool lstar_messages_forward(const wf_op *op, wf_arena *arena) {
     if (op->mode == WF_SUM_ATTENTION)
         softmax_weights(l.part, message_direction(l, true, y2[0], weight[0], NULL),
                         message_direction(l, false, y2[1], weight[1], NULL), (float *)op->saved);
-    cudaMemsetAsync(l.sum->data, 0, (size_t)l.sum->rows * (size_t)l.sum->ld * sizeof(float),
-                    stream());
+    start_zero(l.sum->data, (size_t)l.sum->rows * (size_t)l.sum->ld * sizeof(float));
     node_sums(node_sum_step{l.part, y2[0], y2[1], l.ld, l.hidden, weight[0], weight[1], l.degree,
                             data_of(l.sum), data_of(l.sum), l.sum->ld, false});
     return launched();
@@ -130,8 +129,7 @@ bool message_backward(const messages &l, const message_gradient &b, bool to_dst,
                     to_dst ? sender : receiver, l.ai->ld);
     size_t count = (size_t)l.edges * (size_t)l.ld;
     if (count == 0) return true;
-    if (first)
-        cudaMemcpyAsync(b.dp, dx1, count * sizeof(float), cudaMemcpyDeviceToDevice, stream());
+    if (first) start_copy(b.dp, dx1, count * sizeof(float));
     else add_rows(b.dp, dx1, count);
     return true;
 }

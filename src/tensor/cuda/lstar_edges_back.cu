@@ -244,6 +244,7 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     if (stream_last) e3.base += (uint32_t)(group * mma::panel_bytes(D, mma::strip_columns));
     else mma::stage_panel(e3, 0, s.e3, s.ld_e3, D, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) c2[i] = s.c2[i];
+    follow();
     __syncthreads();
     int warp = (int)threadIdx.x % octet::group_threads / 32;
     constexpr int places = stash_fragments<D, H>();
@@ -314,8 +315,8 @@ template <int D, int H, bool Wide> bool launch_back(const edge_back_step &s) {
                              (int)bytes) != cudaSuccess)
         return false;
     unsigned blocks = most_blocks(s.chunks, back_groups<D>());
-    edges_back_kernel<D, H, Wide>
-        <<<blocks, back_groups<D>() * octet::group_threads, bytes, stream()>>>(s);
+    start_kernel(edges_back_kernel<D, H, Wide>, blocks, back_groups<D>() * octet::group_threads,
+                 bytes, s);
     return true;
 }
 

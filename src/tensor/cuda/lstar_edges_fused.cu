@@ -44,6 +44,7 @@ template <int D, int H> __host__ __device__ constexpr size_t edge_bytes() {
 
 /* --- the image of E3 ---------------------------------------------------------------------------------------- */
 __global__ void image_kernel(const float *w, int ld, int rows, int cols, unsigned char *to) {
+    follow();
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), units = cols / 8;
     if (i >= rows * units) return;
     int row = i / units, unit = i % units;
@@ -109,6 +110,7 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     else mma::stage_panel(e3, 0, s.e3, s.ld_e3, D, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) c2[i] = s.c2[i];
     for (int i = (int)threadIdx.x; i < D; i += (int)blockDim.x) c3[i] = s.c3[i];
+    follow();
     __syncthreads();
     int warp = (int)threadIdx.x % octet::group_threads / 32;
     int first = (int)blockIdx.x * forward_groups<D>() + (int)threadIdx.x / octet::group_threads;
@@ -204,8 +206,8 @@ template <int D, int H, bool Wide> bool launch_edges(const edge_step &s) {
                              (int)bytes) != cudaSuccess)
         return false;
     unsigned blocks = most_blocks(s.chunks, forward_groups<D>());
-    edges_kernel<D, H, Wide>
-        <<<blocks, forward_groups<D>() * octet::group_threads, bytes, stream()>>>(s);
+    start_kernel(edges_kernel<D, H, Wide>, blocks, forward_groups<D>() * octet::group_threads,
+                 bytes, s);
     return true;
 }
 
@@ -248,8 +250,8 @@ template <int D, int H> bool edges_forward(const wf_op *op, wf_arena *arena) {
 } // namespace
 
 void panel_image(const float *w, int ld, int rows, int cols, unsigned char *to) {
-    image_kernel<<<blocks_for((size_t)(rows * cols / 8), threads_each), threads_each, 0,
-                   stream()>>>(w, ld, rows, cols, to);
+    start_kernel(image_kernel, blocks_for((size_t)(rows * cols / 8), threads_each), threads_each, 0,
+                 w, ld, rows, cols, to);
 }
 
 op_run *lstar_edges_fused_forward(const wf_op *op) {

@@ -208,6 +208,7 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     mma::stage_panel(me, 0, s.me, s.ld_me, H, D);
     mma::stage_panel(m2, 0, s.m2, s.ld_m2, H, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
+    follow();
     __syncthreads();
     int warp = (int)threadIdx.x % octet::group_threads / 32;
     constexpr int places = stash_fragments<D, H>();
@@ -284,8 +285,8 @@ template <int D, int H, bool Wide> bool launch_back(const message_back_step &s) 
                              (int)bytes) != cudaSuccess)
         return false;
     unsigned blocks = most_blocks(s.chunks, back_groups<D>());
-    messages_back_kernel<D, H, Wide>
-        <<<blocks, back_groups<D>() * octet::group_threads, bytes, stream()>>>(s);
+    start_kernel(messages_back_kernel<D, H, Wide>, blocks, back_groups<D>() * octet::group_threads,
+                 bytes, s);
     return true;
 }
 

@@ -61,6 +61,7 @@ __device__ inline bool has_columns(const slot_sum_step &s, int col) {
 
 __global__ void __launch_bounds__(threads_each)
     node_sums_kernel(slot_sum_step s, const uint32_t *start, const uint32_t *rows, int nodes) {
+    follow();
     int lanes = lanes_of(s), i = (int)(blockIdx.x * threads_each + threadIdx.x);
     int node = i / lanes, col = i % lanes * lane_columns;
     if (node >= nodes) return;
@@ -91,6 +92,7 @@ __device__ inline void sum_graph(const slot_sum_step &s, const graph_lists &l, i
 }
 __global__ void __launch_bounds__(graph_threads)
     graph_sums_kernel(slot_sum_step s, graph_lists lists) {
+    follow();
     sum_graph(s, lists, (int)(blockIdx.x * graph_threads + threadIdx.x));
 }
 
@@ -122,6 +124,7 @@ __device__ inline void put_half(const half_sum_step &s, float *target, int node,
 __global__ void __launch_bounds__(threads_each)
     half_sums_kernel(half_sum_step s, const uint32_t *start, const uint32_t *rows, int nodes,
                      unsigned node_blocks, slot_sum_step graph, graph_lists lists) {
+    follow();
     if (blockIdx.x >= node_blocks)
         return sum_graph(graph, lists,
                          (int)((blockIdx.x - node_blocks) * threads_each + threadIdx.x));
@@ -174,15 +177,15 @@ void node_slot_sums(const slot_sum_step &step) {
     const wf_part *part = step.part;
     if (part->n_nodes == 0) return;
     const wf_octets *of = step.of != NULL ? step.of : part->octets;
-    node_sums_kernel<<<blocks_of(step, part->n_nodes, threads_each), threads_each, 0, stream()>>>(
-        step, of->slot_start, of->slots, part->n_nodes);
+    start_kernel(node_sums_kernel, blocks_of(step, part->n_nodes, threads_each), threads_each, 0,
+                 step, of->slot_start, of->slots, part->n_nodes);
 }
 
 void graph_run_sums(const slot_sum_step &step) {
     int graphs = step.part->n_graphs;
     if (graphs == 0) return;
-    graph_sums_kernel<<<blocks_of(step, graphs, graph_threads), graph_threads, 0, stream()>>>(
-        step, lists_of(step));
+    start_kernel(graph_sums_kernel, blocks_of(step, graphs, graph_threads), graph_threads, 0, step,
+                 lists_of(step));
 }
 
 void node_half_sums(const half_sum_step &step, const slot_sum_step *graph) {
@@ -197,8 +200,8 @@ void node_half_sums(const half_sum_step &step, const slot_sum_step *graph) {
         lists = lists_of(*graph);
         more = blocks_of(*graph, lists.graphs, threads_each);
     }
-    half_sums_kernel<<<blocks + more, threads_each, 0, stream()>>>(
-        step, of->slot_start, of->slots, nodes, blocks, graph != NULL ? *graph : none, lists);
+    start_kernel(half_sums_kernel, blocks + more, threads_each, 0, step, of->slot_start, of->slots,
+                 nodes, blocks, graph != NULL ? *graph : none, lists);
 }
 
 } // namespace wf_gpu

@@ -76,6 +76,7 @@ __device__ inline void add_columns(const unsigned char *dy, float2 *sum) {
 
 template <int N, bool Wide>
 __global__ void __launch_bounds__(outer_threads, 1) outer_kernel(outer_step s) {
+    follow();
     extern __shared__ __align__(1024) unsigned char shared[];
     typedef outer_shape<N> shape;
     int blocks_m = (s.m + block_rows - 1) / block_rows;
@@ -150,6 +151,7 @@ struct share_sums {
 };
 
 __global__ void add_shares_kernel(share_sums all) {
+    follow();
     share_sum s = all.of[blockIdx.y];
     int width = s.n == 0 ? 1 : s.n, i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= s.m * width) return;
@@ -165,7 +167,7 @@ template <int N, bool Wide> bool launch_outer(const outer_step &s) {
                              outer_shape<N>::bytes) != cudaSuccess)
         return false;
     unsigned blocks = (unsigned)((s.m + block_rows - 1) / block_rows * s.shares);
-    outer_kernel<N, Wide><<<blocks, outer_threads, outer_shape<N>::bytes, stream()>>>(s);
+    start_kernel(outer_kernel<N, Wide>, blocks, outer_threads, outer_shape<N>::bytes, s);
     return true;
 }
 template <int N> bool launch_outer(const outer_step &s) {
@@ -222,7 +224,7 @@ bool outer_products(const outer_product *products, int count, const unsigned cha
                                                                  : launch_outer<256>(steps[k])))
             return false;
     dim3 grid(blocks_for((size_t)most, threads_each), (unsigned)n_sums);
-    add_shares_kernel<<<grid, threads_each, 0, stream()>>>(sums);
+    start_kernel(add_shares_kernel, grid, threads_each, 0, sums);
     return true;
 }
 

@@ -206,6 +206,7 @@ enum fold_mode { fold_take, fold_put, fold_take_add, fold_put_add };
 /* Blocks (fold, .) share the fold's rows; a fold's first row is the sum of the rows before it. */
 __global__ void fold_kernel(const wf_batch_fold *folds, size_t first_param, float *flat,
                             float *rows, int ld, int mode) {
+    follow();
     __shared__ int before[threads_each / 32];
     int first = 0;
     for (int f = (int)threadIdx.x; f < (int)blockIdx.x; f += threads_each) first += folds[f].n_dst;
@@ -233,8 +234,8 @@ __global__ void fold_kernel(const wf_batch_fold *folds, size_t first_param, floa
 void each_fold(const wf_part *part, float *flat, float *rows, int ld, fold_mode mode) {
     enum { blocks_a_fold = 16 };
     if (part->n_folds > 0)
-        fold_kernel<<<dim3((unsigned)part->n_folds, blocks_a_fold), threads_each, 0, stream()>>>(
-            part->folds, part->first_param, flat, rows, ld, mode);
+        start_kernel(fold_kernel, dim3((unsigned)part->n_folds, blocks_a_fold), threads_each, 0,
+                     part->folds, part->first_param, flat, rows, ld, mode);
 }
 
 /* v[param + k] = readout[edge][k], or the gradients of the readouts += dv */
@@ -259,7 +260,7 @@ struct velocity_edge {
 
 bool fold_pack_forward(const wf_op *op, wf_arena *) {
     const wf_tensor *y = op->out[0];
-    cudaMemsetAsync(y->data, 0, (size_t)y->rows * (size_t)y->ld * sizeof(float), stream());
+    start_zero(y->data, (size_t)y->rows * (size_t)y->ld * sizeof(float));
     each_fold(op->part, data_of(op->in[0]), data_of(y), y->ld, fold_take);
     return launched();
 }

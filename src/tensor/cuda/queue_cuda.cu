@@ -155,7 +155,7 @@ void zero_now(size_t index) {
     range r = zeros[index];
     zeros.erase(zeros.begin() + (long)index);
     launch_scope scope(on_main, {}, {r});
-    cudaMemsetAsync((void *)r.begin, 0, (size_t)(r.end - r.begin), stream());
+    start_zero((void *)r.begin, (size_t)(r.end - r.begin));
 }
 void settle_zeros(const range &r) {
     for (size_t k = zeros.size(); k-- > 0;)
@@ -786,6 +786,7 @@ void queue_finish() {
     for (int k = 0; k < n_sides; k++) rejoin((side_id)k);
     bounds.clear();
     wf_arena_reset(&work_arena);
+    plain_next(); /* what comes next may be another capture */
 }
 
 void queue_discard() {
@@ -796,6 +797,7 @@ void queue_discard() {
     zeros.clear();
     bounds.clear();
     wf_arena_reset(&work_arena);
+    plain_next(); /* what comes next may be another capture */
 }
 
 size_t queue_bytes() { return wf_arena_capacity(&work_arena); }

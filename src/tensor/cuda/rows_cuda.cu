@@ -203,6 +203,7 @@ namespace {
 /* A block for a graph. */
 __global__ void mean_back_kernel(float *dx, const float *dy, int cols, int ld,
                                  const uint32_t *start) {
+    follow();
     uint32_t first = start[blockIdx.x], rows = start[blockIdx.x + 1] - first;
     for (uint32_t at = threadIdx.x; at < rows * (uint32_t)cols; at += blockDim.x) {
         uint32_t row = at / (uint32_t)cols, col = at % (uint32_t)cols;
@@ -237,8 +238,8 @@ struct add_element {
 
 bool mean_backward(const wf_op *op, wf_arena *) {
     const wf_tensor *x = op->in[0], *y = op->out[0];
-    mean_back_kernel<<<(unsigned)y->rows, threads_each, 0, stream()>>>(grad_of(x), grad_of(y),
-                                                                       x->cols, x->ld, op->start);
+    start_kernel(mean_back_kernel, (unsigned)y->rows, threads_each, 0, grad_of(x), grad_of(y),
+                 x->cols, x->ld, op->start);
     return launched();
 }
 
@@ -256,6 +257,7 @@ enum { scatter_threads = 128, scatter_rows = 32768 };
 __global__ void __launch_bounds__(scatter_threads)
     scatter_kernel(float *to, int ld_to, const float *x, int ld, const uint32_t *map, int rows,
                    int cols) {
+    follow();
     int row = (int)blockIdx.x;
     uint32_t target = map[row];
     bool earlier = false, later = false;
@@ -275,8 +277,8 @@ __global__ void __launch_bounds__(scatter_threads)
 bool gather_backward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *table = op->in[0], *y = op->out[0];
     if (op->map != NULL && y->rows > 0 && y->rows <= table->rows && y->rows <= scatter_rows) {
-        scatter_kernel<<<(unsigned)y->rows, scatter_threads, 0, stream()>>>(
-            grad_of(table), table->ld, grad_of(y), y->ld, op->map, y->rows, y->cols);
+        start_kernel(scatter_kernel, (unsigned)y->rows, scatter_threads, 0, grad_of(table),
+                     table->ld, grad_of(y), y->ld, op->map, y->rows, y->cols);
         return launched();
     }
     return sum_mapped(grad_of(y), NULL, y->ld, y->rows, y->cols, op->map,
@@ -288,8 +290,7 @@ bool gather_backward(const wf_op *op, wf_arena *arena) {
 bool insert_forward(const wf_op *op, wf_arena *) {
     const wf_tensor *x = op->in[0], *rows = op->in[1], *y = op->out[0];
     if (y->data != x->data)
-        cudaMemcpyAsync(y->data, x->data, (size_t)x->rows * (size_t)x->ld * sizeof(float),
-                        cudaMemcpyDeviceToDevice, stream());
+        start_copy(y->data, x->data, (size_t)x->rows * (size_t)x->ld * sizeof(float));
     each(add_element{data_of(y), data_of(rows), op->map, NULL, y->ld, rows->ld}, rows->rows,
          rows->cols);
     return launched();

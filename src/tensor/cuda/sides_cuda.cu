@@ -54,6 +54,7 @@ size_t in_the_way(const side_stream &side, const std::vector<range> &reads,
 void settle(side_stream &side, size_t count) {
     if (count == 0) return;
     cudaStreamWaitEvent(stream(), side.launches[count - 1].done, 0);
+    plain_next(stream());
     for (size_t k = 0; k < count; k++) side.spare.push_back(side.launches[k].done);
     side.launches.erase(side.launches.begin(), side.launches.begin() + (long)count);
 }
@@ -85,6 +86,7 @@ launch_scope::launch_scope(int side, const std::vector<range> &reads,
     side_stream &own = sides[where];
     cudaEventRecord(forked, stream());
     cudaStreamWaitEvent(own.stream, forked, 0);
+    plain_next(own.stream);
     own.launches.push_back(side_launch{own.spare.back(), reads, writes});
     own.spare.pop_back();
     use_stream(own.stream);

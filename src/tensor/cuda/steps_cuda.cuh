@@ -9,6 +9,7 @@ extern "C" {
 #include "tensor/cuda/backend_cuda.h"
 #include "tensor/tensor.h"
 }
+#include "tensor/cuda/launch_cuda.cuh"
 
 namespace wf_gpu {
 
@@ -18,9 +19,6 @@ namespace wf_gpu {
 #include "tensor/ops.def"
 #undef X
 
-/* Where launches go: the backend's stream, or another for a while (NULL: the backend's again). */
-cudaStream_t stream();
-void use_stream(cudaStream_t other);
 const wf_arena_source *device_source();
 /* Whose blocks go first where there is room: short work that others wait for, the main stream's, what nobody waits for yet. */
 enum stream_priority { stream_may_wait, stream_is_main, stream_is_short };
@@ -210,6 +208,7 @@ inline unsigned blocks_for(size_t count, size_t each) {
 
 /* f(row, col) for all of (rows, cols), neighbouring threads along a row. */
 template <class F> __global__ void each_kernel(F f, int rows, int cols) {
+    follow();
     int row = (int)(blockIdx.x * blockDim.y + threadIdx.y);
     int col = (int)(blockIdx.y * blockDim.x + threadIdx.x);
     if (row < rows && col < cols) f(row, col);
@@ -220,18 +219,19 @@ template <class F> void each(F f, int rows, int cols) {
     while (across < (unsigned)cols && across < threads_each) across *= 2;
     dim3 block(across, threads_each / across);
     dim3 grid(blocks_for((size_t)rows, block.y), blocks_for((size_t)cols, across));
-    each_kernel<F><<<grid, block, 0, stream()>>>(f, rows, cols);
+    start_kernel(each_kernel<F>, grid, block, 0, f, rows, cols);
 }
 
 /* f(row, lane) with a warp for every row. */
 template <class F> __global__ void warps_kernel(F f, int rows) {
+    follow();
     int row = (int)((size_t)blockIdx.x * (threads_each / 32) + threadIdx.x / 32);
     if (row < rows) f(row, (int)(threadIdx.x % 32));
 }
 template <class F> void each_warp(F f, int rows) {
     if (rows > 0)
-        warps_kernel<F>
-            <<<blocks_for((size_t)rows, threads_each / 32), threads_each, 0, stream()>>>(f, rows);
+        start_kernel(warps_kernel<F>, blocks_for((size_t)rows, threads_each / 32), threads_each, 0,
+                     f, rows);
 }
 
 /* The same tree in every lane: all have the sum. */

@@ -10,6 +10,7 @@ enum { bound_threads = 1024 };
 
 __global__ void __launch_bounds__(bound_threads)
     bounds_kernel(const uint32_t *map, int rows, int *bounds) {
+    follow();
     __shared__ int low[32], high[32];
     uint32_t target = blockIdx.x;
     int first = INT_MAX, last = 0;
@@ -36,6 +37,7 @@ __global__ void __launch_bounds__(bound_threads)
 /* A block for a target and 32 columns; 8 warps add an eighth of the spans each. */
 __global__ void add_spans_kernel(row_ranges ranges, int cols, const float *partial, int ld,
                                  sum_target to) {
+    follow();
     __shared__ float shares[span_warps][32];
     int t = (int)blockIdx.x, col = (int)(blockIdx.y * 32 + threadIdx.x);
     int rows = ranges.last(t) - ranges.first(t), spans = (rows + span_rows - 1) / span_rows;
@@ -80,13 +82,13 @@ struct scaled_value {
 } // namespace
 
 void find_bounds(const uint32_t *map, int rows, int targets, int *bounds) {
-    bounds_kernel<<<(unsigned)targets, bound_threads, 0, stream()>>>(map, rows, bounds);
+    start_kernel(bounds_kernel, (unsigned)targets, bound_threads, 0, map, rows, bounds);
 }
 
 void add_spans(const row_ranges &ranges, int cols, const float *partial, int ld,
                const sum_target &to) {
     dim3 grid((unsigned)ranges.targets, blocks_for((size_t)cols, 32));
-    add_spans_kernel<<<grid, dim3(32, span_warps), 0, stream()>>>(ranges, cols, partial, ld, to);
+    start_kernel(add_spans_kernel, grid, dim3(32, span_warps), 0, ranges, cols, partial, ld, to);
 }
 
 bool sum_rows(const float *x, const float *factor, int ld, int rows, int cols, const sum_target &to,

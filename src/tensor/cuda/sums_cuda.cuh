@@ -47,6 +47,7 @@ struct row_ranges {
 template <class V>
 __global__ void __launch_bounds__(32 * span_warps)
     span_kernel(V value, row_ranges ranges, int cols, float *partial, int ld) {
+    follow();
     __shared__ float shares[span_warps][32];
     int slot = (int)blockIdx.x, t = ranges.target(slot);
     int first = ranges.first(t) + (slot - ranges.slot(t)) * span_rows;
@@ -100,7 +101,7 @@ bool sum_values(V value, row_ranges ranges, int slots, int cols, const sum_targe
     float *partial = scratch(arena, (size_t)slots * (size_t)ld);
     if (partial == NULL) return false;
     dim3 grid((unsigned)slots, blocks_for((size_t)cols, 32));
-    span_kernel<V><<<grid, dim3(32, span_warps), 0, stream()>>>(value, ranges, cols, partial, ld);
+    start_kernel(span_kernel<V>, grid, dim3(32, span_warps), 0, value, ranges, cols, partial, ld);
     add_spans(ranges, cols, partial, ld, to);
     wf_arena_rewind(arena, mark);
     return true;

@@ -3,6 +3,7 @@
 
 #include "tensor/cuda/lean_fused_cuda.cuh"
 #include "tensor/cuda/lstar_fused.cuh"
+#include "tensor/cuda/queue_cuda.cuh"
 
 namespace wf_gpu {
 
@@ -24,8 +25,31 @@ op_run *fused_backward(const wf_op *op) {
     }
 }
 
+namespace {
+/* The whole of the gradients of both tables, inputs 2 and 3, is set by the backward. */
+bool sets_tables(const wf_op *op) {
+    const wf_tensor *e = op->in[0], *first = op->in[2], *second = op->in[3];
+    bool whole = first->ld == first->cols && second->ld == second->cols;
+    switch (op->kind) {
+    case WF_OP_lean_edges: /* without messages their columns stay zero */
+        return whole && lean_fused_fits(op) &&
+               (op->out[2] != NULL || op->in[4]->rows == 2 * e->cols);
+    case WF_OP_lstar_messages:
+    case WF_OP_lstar_edges: return whole && fused_backward(op) != NULL;
+    default: return false;
+    }
+}
+} // namespace
+
+bool sets_table(const wf_op *op, const wf_tensor *table) {
+    return wanted(table) && sets_tables(op) && queue_claim(table);
+}
+
 unsigned fused_claims(const wf_op *op) {
     switch (op->kind) {
+    case WF_OP_lean_edges:
+    case WF_OP_lstar_messages:
+    case WF_OP_lstar_edges: return sets_tables(op) ? 1 << 2 | 1 << 3 : 0;
     case WF_OP_edge_readout: return 1; /* the edges */
     default: return 0;
     }

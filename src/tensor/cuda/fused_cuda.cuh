@@ -15,6 +15,8 @@ op_run *fused_backward(const wf_op *op);
 /* Of backward: bit i says that the kernel calls queue_claim (queue_cuda.cuh) for input i before it writes its gradient;
  * the others' are zero or hold something. */
 unsigned fused_claims(const wf_op *op);
+/* For the kernels of edges, backward: claims the gradient of a table; true: all of it is to be set, false: added to. */
+bool sets_table(const wf_op *op, const wf_tensor *table);
 
 } // namespace wf_gpu
 #endif

@@ -1,6 +1,7 @@
 /* lean_back_sums: adds up what the lean backward's kernel leaves (lean_back.cuh). Slots of both ends and the graphs' sums
  * in one launch; weight gradients on a side. With Q = 4 the rows come first: deb is the sum of four quarters.
  * measured on an H200, 256 graphs (ncu): slots 27 us at D = 64, 43 at D = 128; weights 56 and 70; rows 219 (D = 128) */
+#include "tensor/cuda/fused_cuda.cuh"
 #include "tensor/cuda/lean_back.cuh"
 #include "tensor/cuda/sides_cuda.cuh"
 
@@ -189,11 +190,11 @@ template <int D, int Q> void sum_slots(const wf_op *op, const lean_gradient &p) 
                            NULL,     modulation->ld, false, lines};
     bool graphs = Q == 1 && wanted(modulation);
     if (graphs) graph.to = grad_of(modulation) + op->column;
-    half_sum_step nodes = {op->part, {}, p.f.messages + 2 * D, tables[0]->ld, NULL, false, lines};
+    half_sum_step nodes = {op->part, {}, p.f.messages + 2 * D, tables[0]->ld, NULL, lines};
     for (int k = 0; k < 2; k++)
         nodes.of[k] = {(const uint16_t *)p.f.slots,
                        wanted(tables[k]) ? grad_of(tables[k]) + p.f.skipped : NULL,
-                       k == 0 ? slots_as_dst : slots_as_src};
+                       k == 0 ? slots_as_dst : slots_as_src, sets_table(op, tables[k])};
     node_half_sums(nodes, graphs ? &graph : NULL);
 }
 

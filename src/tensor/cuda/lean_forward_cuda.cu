@@ -662,14 +662,13 @@ bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
     if (messages == 0) graph_run_sums(graph);
     else
         node_half_sums(
-            half_sum_step{
-                op->part,
-                {{slots, data_of(to[0]), slots_as_dst}, {slots, data_of(to[1]), slots_as_src}},
-                messages,
-                to[0]->ld,
-                op->mode == WF_SUM_MEAN ? (const float *)op->part->degree : NULL,
-                true,
-                strands},
+            half_sum_step{op->part,
+                          {{slots, data_of(to[0]), slots_as_dst, true},
+                           {slots, data_of(to[1]), slots_as_src, true}},
+                          messages,
+                          to[0]->ld,
+                          op->mode == WF_SUM_MEAN ? (const float *)op->part->degree : NULL,
+                          strands},
             &graph);
     return launched();
 }

@@ -368,13 +368,12 @@ template <int D, int H> bool edges_backward(const wf_op *op, wf_arena *arena) {
         s.e3_image = image;
     }
     if (!(wide_products() ? launch_back<D, H, true>(s) : launch_back<D, H, false>(s))) return false;
-    node_half_sums(half_sum_step{
-        part,
-        {{s.slots, wanted_grad(ci), slots_as_dst}, {s.slots, wanted_grad(cj), slots_as_src}},
-        H,
-        ci->ld,
-        NULL,
-        false});
+    node_half_sums(half_sum_step{part,
+                                 {{s.slots, wanted_grad(ci), slots_as_dst, sets_table(op, ci)},
+                                  {s.slots, wanted_grad(cj), slots_as_src, sets_table(op, cj)}},
+                                 H,
+                                 ci->ld,
+                                 NULL});
     if (wanted(modulation))
         graph_run_sums(slot_sum_step{part, s.runs, 2 * D, 2 * D, 0, NULL, false,
                                      grad_of(modulation) + op->column, modulation->ld, false});

@@ -338,13 +338,12 @@ template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena)
     if (!take_scratch<D, H>(&s, o, tiles, arena) ||
         !(wide_products() ? launch_back<D, H, true>(s) : launch_back<D, H, false>(s)))
         return false;
-    node_half_sums(half_sum_step{
-        part,
-        {{s.slots_i, wanted_grad(ai), slots_of_both}, {s.slots_j, wanted_grad(aj), slots_of_both}},
-        H,
-        ai->ld,
-        NULL,
-        false});
+    node_half_sums(half_sum_step{part,
+                                 {{s.slots_i, wanted_grad(ai), slots_of_both, sets_table(op, ai)},
+                                  {s.slots_j, wanted_grad(aj), slots_of_both, sets_table(op, aj)}},
+                                 H,
+                                 ai->ld,
+                                 NULL});
     if (wanted(modulation))
         graph_run_sums(slot_sum_step{part, s.runs, 2 * D, 2 * D, 0, NULL, false,
                                      grad_of(modulation) + op->column, modulation->ld, false});

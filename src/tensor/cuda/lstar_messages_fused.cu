@@ -191,8 +191,12 @@ template <int D, int H> bool messages_forward(const wf_op *op, wf_arena *arena) 
         !(wide_products() ? launch_messages<D, H, true>(s) : launch_messages<D, H, false>(s)))
         return false;
     const float *degree = op->mode == WF_SUM_MEAN ? (const float *)part->degree : NULL;
-    node_half_sums(half_sum_step{
-        part, {{s.slots, data_of(sum), slots_of_both}, {NULL, NULL, 0}}, H, sum->ld, degree, true});
+    node_half_sums(
+        half_sum_step{part,
+                      {{s.slots, data_of(sum), slots_of_both, true}, {NULL, NULL, 0, true}},
+                      H,
+                      sum->ld,
+                      degree});
     graph_run_sums(
         slot_sum_step{part, s.means, D, D, 0, NULL, true, data_of(mean), mean->ld, true});
     return launched();

@@ -107,13 +107,13 @@ struct slot_list {
         count = start[2 * node + (t.ends == slots_as_dst ? 1 : 2)] - first;
     }
 };
-__device__ inline void put_half(const half_sum_step &s, float *target, int node, int col,
-                                const float (&sum)[half_columns], float factor) {
-    if (target == NULL) return;
-    float4 *to = (float4 *)(target + (size_t)node * s.ld_to + col);
+__device__ inline void put_half(const half_sum_step &s, const half_sum_target &target, int node,
+                                int col, const float (&sum)[half_columns], float factor) {
+    if (target.to == NULL) return;
+    float4 *to = (float4 *)(target.to + (size_t)node * s.ld_to + col);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        float4 was = s.set ? float4{0, 0, 0, 0} : to[k];
+        float4 was = target.set ? float4{0, 0, 0, 0} : to[k];
         to[k] = float4{was.x + factor * sum[4 * k], was.y + factor * sum[4 * k + 1],
                        was.z + factor * sum[4 * k + 2], was.w + factor * sum[4 * k + 3]};
     }
@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(threads_each)
             }
         }
     }
-    put_half(s, s.of[0].to, node, col, sum[0], factor);
-    put_half(s, s.of[1].to, node, col, sum[1], factor);
+    put_half(s, s.of[0], node, col, sum[0], factor);
+    put_half(s, s.of[1], node, col, sum[1], factor);
 }
 
 graph_lists lists_of(const slot_sum_step &step) {

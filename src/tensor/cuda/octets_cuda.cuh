@@ -41,13 +41,13 @@ struct half_sum_target {
     const uint16_t *slots;
     float *to; /* NULL: left out */
     int ends;  /* slot_ends */
+    bool set;  /* overwrite; else add */
 };
 struct half_sum_step {
     const wf_part *part;
     half_sum_target of[2];
     int cols, ld_to;
     const float *degree;    /* divide by it; NULL: no */
-    bool set;               /* overwrite; else add */
     const wf_octets *table; /* whose slots; NULL: part->octets */
 };
 /* graph: sums of runs (graph_run_sums) in the same launch. */

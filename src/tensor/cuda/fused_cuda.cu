@@ -45,6 +45,12 @@ bool sets_table(const wf_op *op, const wf_tensor *table) {
     return wanted(table) && sets_tables(op) && queue_claim(table);
 }
 
+mma::weight_rows weight_rows_of(const wf_tensor *weight) {
+    bool whole = weight->ld == weight->cols && weight->cols % 16 == 0;
+    return mma::weight_rows{data_of(weight), whole ? (const __nv_bfloat16 *)weight->panels : NULL,
+                            weight->ld};
+}
+
 unsigned fused_claims(const wf_op *op) {
     switch (op->kind) {
     case WF_OP_lean_edges:

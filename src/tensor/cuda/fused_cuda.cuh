@@ -2,6 +2,7 @@
 #ifndef WF_TENSOR_CUDA_FUSED_CUDA_CUH
 #define WF_TENSOR_CUDA_FUSED_CUDA_CUH
 
+#include "tensor/cuda/mma.cuh"
 #include "tensor/cuda/steps_cuda.cuh"
 
 namespace wf_gpu {
@@ -17,6 +18,8 @@ op_run *fused_backward(const wf_op *op);
 unsigned fused_claims(const wf_op *op);
 /* For the kernels of edges, backward: claims the gradient of a table; true: all of it is to be set, false: added to. */
 bool sets_table(const wf_op *op, const wf_tensor *table);
+/* A weight of whole sixteens of columns. */
+mma::weight_rows weight_rows_of(const wf_tensor *weight);
 
 } // namespace wf_gpu
 #endif

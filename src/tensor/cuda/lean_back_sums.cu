@@ -1,7 +1,6 @@
 /* lean_back_sums: adds up what the lean backward's kernel leaves (lean_back.cuh). Slots of both ends and the graphs' sums
  * in one launch; weight gradients on a side. With Q = 4 the rows come first: deb is the sum of four quarters.
  * measured on an H200, 256 graphs (ncu): slots 27 us at D = 64, 43 at D = 128; weights 56 and 70; rows 219 (D = 128) */
-#include "tensor/cuda/fused_cuda.cuh"
 #include "tensor/cuda/lean_back.cuh"
 #include "tensor/cuda/sides_cuda.cuh"
 

@@ -129,11 +129,11 @@ __global__ void __launch_bounds__(block_threads, 1)
     int quarter = (int)blockIdx.x % Q;
     panel w1 = {shared_address(shared), at::hidden};
     panel w2 = {shared_address(shared) + (uint32_t)at::w2, D};
-    size_t m_row = (size_t)(p.f.skipped + quarter * at::messages);
-    size_t z_row = (size_t)(p.f.skipped + Q * at::messages + quarter * at::zs);
-    stage_panel(w1, 0, p.f.w1 + m_row * D, D, at::messages, D);
-    stage_panel(w1, at::messages, p.f.w1 + z_row * D, D, at::zs, D);
-    stage_panel(w2, 0, p.f.w2 + quarter * at::zs, 2 * D, D, at::zs);
+    int m_row = p.f.skipped + quarter * at::messages;
+    int z_row = p.f.skipped + Q * at::messages + quarter * at::zs;
+    stage_panel(w1, 0, p.f.w1.at(m_row, 0), at::messages, D);
+    stage_panel(w1, at::messages, p.f.w1.at(z_row, 0), at::zs, D);
+    stage_panel(w2, 0, p.f.w2.at(0, quarter * at::zs), D, at::zs);
     float *c2 = (float *)(shared + at::c2);
     for (int i = (int)threadIdx.x; i < D; i += block_threads) c2[i] = quarter == 0 ? p.f.c2[i] : 0;
     follow();

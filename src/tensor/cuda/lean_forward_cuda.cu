@@ -178,16 +178,15 @@ __device__ inline void into_units(const float (&x)[2 * Groups][4], fragment (&to
                 units_of_halves<Gelu>(x[2 * j + k / 2][k % 2 * 2], x[2 * j + k / 2][k % 2 * 2 + 1]);
 }
 
-/* w (rows, Cols) into a panel, by words of two columns: neighbouring threads read neighbours. Halved in bf16, or in fp16. */
-template <int Cols, bool Half>
-__device__ inline void stage_words(const panel &to, const float *w, int rows) {
+/* w (rows, Cols) into a panel in fp16, by words of two columns: neighbouring threads read neighbours. */
+template <int Cols> __device__ inline void stage_halves(const panel &to, const float *w, int rows) {
     const unsigned words = Cols / 2;
 #pragma unroll 8
     for (unsigned i = threadIdx.x; i < (unsigned)rows * words; i += (int)blockDim.x) {
         int row = (int)(i / words), position = position_of((int)(2 * (i % words)));
         float low = __ldg(w + 2 * i), high = __ldg(w + 2 * i + 1);
         store_shared(to.at(position_of(row), position / 8) + (uint32_t)(position % 8 * 2),
-                     Half ? pack_half(low, high) : pack(0.5f * low, 0.5f * high));
+                     pack_half(low, high));
     }
     publish();
 }
@@ -245,8 +244,8 @@ template <int D, int MS, bool Update, bool Gelu> struct walker {
     }
 
     __device__ void stage() const {
-        stage_words<D, false>(w1, p.w1 + (size_t)p.skipped * D, w1.rows);
-        if (Update) stage_words<2 * D, true>(w2, p.w2, D);
+        stage_panel<true>(w1, 0, p.w1.at(p.skipped, 0), w1.rows, D);
+        if (Update) stage_halves<2 * D>(w2, p.w2.w, D);
         for (int i = (int)threadIdx.x; i < at::pitch / 4; i += (int)blockDim.x)
             ((uint32_t *)(shared + at::zeros))[i] = 0;
         for (int i = (int)threadIdx.x; i < D && Update; i += (int)blockDim.x)
@@ -613,8 +612,8 @@ lean_fused lean::lean_operands(const wf_op *op, const wf_octets *lines, int mess
                       data_of(op->in[2]),
                       data_of(op->in[3]),
                       op->in[2]->ld,
-                      data_of(w1),
-                      data_of(op->in[5]),
+                      weight_rows_of(w1),
+                      weight_rows_of(op->in[5]),
                       data_of(op->in[6]),
                       messages,
                       w1->rows - 2 * op->in[0]->cols - messages,

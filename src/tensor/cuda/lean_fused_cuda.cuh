@@ -9,6 +9,7 @@
 #ifndef WF_TENSOR_CUDA_LEAN_FUSED_CUDA_CUH
 #define WF_TENSOR_CUDA_LEAN_FUSED_CUDA_CUH
 
+#include "tensor/cuda/fused_cuda.cuh"
 #include "tensor/cuda/mma.cuh"
 #include "tensor/cuda/octets_cuda.cuh"
 
@@ -32,9 +33,10 @@ struct lean_fused {
     int ld_modulation;
     const float *ad, *as; /* (N, ld_table) */
     int ld_table;
-    const float *w1, *w2, *c2; /* without padding */
-    int messages;              /* M; 0: not wanted */
-    int skipped; /* columns of the tables and rows of w1 before the first that is used */
+    mma::weight_rows w1, w2;
+    const float *c2;
+    int messages; /* M; 0: not wanted */
+    int skipped;  /* columns of the tables and rows of w1 before the first that is used */
     int n_runs;
     float *slots;    /* in bf16; forward: (slots, M), backward: (slots, M + 2D) */
     float *run_sums; /* forward: (runs, D) of eb; backward: see there */

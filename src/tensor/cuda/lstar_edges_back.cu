@@ -24,8 +24,9 @@ namespace {
 struct edge_back_step {
     const wf_octet *octets;
     int steps, chunks, n_octets;
-    const float *e, *modulation, *ci, *cj, *ee, *e2, *c2, *e3;
-    int ld_e, ld_modulation, ld_table, ld_ee, ld_e2, ld_e3;
+    const float *e, *modulation, *ci, *cj, *c2;
+    int ld_e, ld_modulation, ld_table;
+    mma::weight_rows ee, e2, e3;
     const unsigned char *e3_image;
     unsigned char *images; /* of each tile in turn: z1, z2, dq1, dq2, eb, de' */
     uint4 *stash;          /* (warpgroups, stash_fragments, 128), unless in shared memory */
@@ -239,10 +240,10 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     mma::panel e2 = {ee.base + (uint32_t)mma::panel_bytes(H, D), H};
     mma::panel e3 = {e2.base + (uint32_t)mma::panel_bytes(H, H), D};
     float *c2 = (float *)(shared + edge_back_bytes<D, H>() - H * sizeof(float));
-    mma::stage_panel(ee, 0, s.ee, s.ld_ee, H, D);
-    mma::stage_panel(e2, 0, s.e2, s.ld_e2, H, H);
+    mma::stage_panel(ee, 0, s.ee, H, D);
+    mma::stage_panel(e2, 0, s.e2, H, H);
     if (stream_last) e3.base += (uint32_t)(group * mma::panel_bytes(D, mma::strip_columns));
-    else mma::stage_panel(e3, 0, s.e3, s.ld_e3, D, H);
+    else mma::stage_panel(e3, 0, s.e3, D, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) c2[i] = s.c2[i];
     follow();
     __syncthreads();
@@ -347,16 +348,13 @@ template <int D, int H> bool edges_backward(const wf_op *op, wf_arena *arena) {
     s.modulation = data_of(modulation) + op->column;
     s.ci = data_of(ci);
     s.cj = data_of(cj);
-    s.ee = data_of(ee);
-    s.e2 = data_of(e2);
+    s.ee = weight_rows_of(ee);
+    s.e2 = weight_rows_of(e2);
     s.c2 = data_of(c2);
-    s.e3 = data_of(e3);
+    s.e3 = weight_rows_of(e3);
     s.ld_e = e->ld;
     s.ld_modulation = modulation->ld;
     s.ld_table = ci->ld;
-    s.ld_ee = ee->ld;
-    s.ld_e2 = e2->ld;
-    s.ld_e3 = e3->ld;
     s.de = grad_of(op->out[0]);
     if (o->n_chunks == 0) return true;
     int tiles = o->n_chunks * o->steps;
@@ -364,7 +362,7 @@ template <int D, int H> bool edges_backward(const wf_op *op, wf_arena *arena) {
     if (streamed<D, H>()) {
         unsigned char *image = (unsigned char *)wf_arena_alloc(arena, mma::panel_bytes(D, H));
         if (image == NULL) return false;
-        panel_image(s.e3, s.ld_e3, D, H, image);
+        panel_image(s.e3.w, s.e3.ld, D, H, image);
         s.e3_image = image;
     }
     if (!(wide_products() ? launch_back<D, H, true>(s) : launch_back<D, H, false>(s))) return false;

@@ -21,8 +21,9 @@ namespace {
 struct edge_step {
     const wf_octet *octets;
     int steps, chunks;
-    const float *e, *modulation, *ci, *cj, *ee, *e2, *c2, *e3, *c3;
-    int ld_e, ld_modulation, ld_table, ld_ee, ld_e2, ld_e3;
+    const float *e, *modulation, *ci, *cj, *c2, *c3;
+    int ld_e, ld_modulation, ld_table;
+    mma::weight_rows ee, e2, e3;
     const unsigned char *image; /* of E3 as a panel; only where it is streamed */
     float *out;
 };
@@ -104,10 +105,10 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     if (rows_aside<D, H>())
         aside = (float4 *)(shared + weight_bytes<D, H>() + table_bytes<D, H>(forward_groups<D>())) +
                 group * (mma::tile_rows * D / 4) + threadIdx.x % octet::group_threads;
-    mma::stage_panel(ee, 0, s.ee, s.ld_ee, H, D);
-    mma::stage_panel(e2, 0, s.e2, s.ld_e2, H, H);
+    mma::stage_panel(ee, 0, s.ee, H, D);
+    mma::stage_panel(e2, 0, s.e2, H, H);
     if (stream_last) e3.base += (uint32_t)(group * mma::panel_bytes(D, mma::strip_columns));
-    else mma::stage_panel(e3, 0, s.e3, s.ld_e3, D, H);
+    else mma::stage_panel(e3, 0, s.e3, D, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) c2[i] = s.c2[i];
     for (int i = (int)threadIdx.x; i < D; i += (int)blockDim.x) c3[i] = s.c3[i];
     follow();
@@ -228,17 +229,14 @@ template <int D, int H> bool edges_forward(const wf_op *op, wf_arena *arena) {
                    data_of(modulation) + op->column,
                    data_of(ci),
                    data_of(op->in[3]),
-                   data_of(ee),
-                   data_of(e2),
                    data_of(op->in[6]),
-                   data_of(e3),
                    data_of(op->in[8]),
                    e->ld,
                    modulation->ld,
                    ci->ld,
-                   ee->ld,
-                   e2->ld,
-                   e3->ld,
+                   weight_rows_of(ee),
+                   weight_rows_of(e2),
+                   weight_rows_of(e3),
                    image,
                    data_of(op->out[0])};
     if (s.chunks > 0 &&

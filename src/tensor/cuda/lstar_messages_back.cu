@@ -23,8 +23,9 @@ namespace {
 struct message_back_step {
     const wf_octet *octets;
     int steps, chunks, n_octets;
-    const float *e, *modulation, *ai, *aj, *me, *m2, *b2, *dsum, *degree, *dmean;
-    int ld_e, ld_modulation, ld_table, ld_me, ld_m2, ld_sum, ld_mean;
+    const float *e, *modulation, *ai, *aj, *b2, *dsum, *degree, *dmean;
+    int ld_e, ld_modulation, ld_table, ld_sum, ld_mean;
+    mma::weight_rows me, m2;
     unsigned char *images;       /* of each tile in turn: y1, dx2 of either direction, dp, eb */
     uint4 *stash;                /* (warpgroups, stash_fragments, 128), unless in shared memory */
     uint16_t *slots_i, *slots_j; /* (wf_octets_slots, H) in bf16 */
@@ -205,8 +206,9 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     mma::panel me = {mma::shared_address(shared), H};
     mma::panel m2 = {me.base + (uint32_t)mma::panel_bytes(H, D), H};
     float *b2 = (float *)(shared + mma::panel_bytes(H, D) + mma::panel_bytes(H, H));
-    mma::stage_panel(me, 0, s.me, s.ld_me, H, D);
-    mma::stage_panel(m2, 0, s.m2, s.ld_m2, H, H);
+    constexpr int batch = D > 64 ? 1 : 4; /* four: 144 bytes of spills more */
+    mma::stage_panel<false, batch>(me, 0, s.me, H, D);
+    mma::stage_panel<false, batch>(m2, 0, s.m2, H, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
     follow();
     __syncthreads();
@@ -319,8 +321,8 @@ template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena)
     s.modulation = data_of(modulation) + op->column;
     s.ai = data_of(ai);
     s.aj = data_of(aj);
-    s.me = data_of(me);
-    s.m2 = data_of(m2);
+    s.me = weight_rows_of(me);
+    s.m2 = weight_rows_of(m2);
     s.b2 = data_of(b2);
     s.dsum = grad_of(sum);
     s.degree = op->mode == WF_SUM_MEAN ? (const float *)part->degree : NULL;
@@ -328,8 +330,6 @@ template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena)
     s.ld_e = e->ld;
     s.ld_modulation = modulation->ld;
     s.ld_table = ai->ld;
-    s.ld_me = me->ld;
-    s.ld_m2 = m2->ld;
     s.ld_sum = sum->ld;
     s.ld_mean = mean->ld;
     s.de = wanted_grad(e);

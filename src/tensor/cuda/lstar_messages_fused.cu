@@ -41,8 +41,9 @@ namespace {
 struct message_step {
     const wf_octet *octets;
     int steps, chunks, n_octets;
-    const float *e, *modulation, *ai, *aj, *me, *m2, *b2;
-    int ld_e, ld_modulation, ld_table, ld_me, ld_m2;
+    const float *e, *modulation, *ai, *aj, *b2;
+    int ld_e, ld_modulation, ld_table;
+    mma::weight_rows me, m2;
     uint16_t *slots; /* (wf_octets_slots, H) in bf16 */
     float *means;    /* (runs, D): sums of eb */
 };
@@ -112,8 +113,8 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     mma::panel me = {mma::shared_address(shared), H};
     mma::panel m2 = {me.base + (uint32_t)mma::panel_bytes(H, D), H};
     float *b2 = (float *)(shared + mma::panel_bytes(H, D) + mma::panel_bytes(H, H));
-    mma::stage_panel(me, 0, s.me, s.ld_me, H, D);
-    mma::stage_panel(m2, 0, s.m2, s.ld_m2, H, H);
+    mma::stage_panel(me, 0, s.me, H, D);
+    mma::stage_panel(m2, 0, s.m2, H, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
     follow();
     __syncthreads();
@@ -176,14 +177,12 @@ template <int D, int H> bool messages_forward(const wf_op *op, wf_arena *arena) 
                       data_of(modulation) + op->column,
                       data_of(ai),
                       data_of(op->in[3]),
-                      data_of(me),
-                      data_of(m2),
                       data_of(op->in[6]),
                       e->ld,
                       modulation->ld,
                       ai->ld,
-                      me->ld,
-                      m2->ld,
+                      weight_rows_of(me),
+                      weight_rows_of(m2),
                       (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2),
                       scratch(arena, (size_t)o->n_runs * D)};
     if (s.slots == NULL || s.means == NULL) return false;

@@ -85,28 +85,68 @@ __device__ inline uint32_t pack(float low, float high) {
     return out;
 }
 
-/* panel rows row0 .. row0 + rows-1 = w (rows, cols) fp32, ld apart; all threads of the block. Rows and columns are whole
- * sixteens. A barrier must follow. */
-__device__ inline void stage_panel(const panel &to, int row0, const float *w, int ld, int rows,
-                                   int cols) {
-    int groups = cols / 16;
-    for (int i = (int)threadIdx.x; i < rows * groups; i += (int)blockDim.x) {
-        int row = i / groups, group = i % groups;
-        const float *from = w + (size_t)column_of(row) * ld + 16 * group;
-        uint32_t even[4], odd[4];
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            even[c] = pack(from[4 * c], from[4 * c + 1]);
-            odd[c] = pack(from[4 * c + 2], from[4 * c + 3]);
-        }
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to.at(row0 + row, 2 * group)),
-                     "r"(even[0]), "r"(even[1]), "r"(even[2]), "r"(even[3])
-                     : "memory");
-        asm volatile(
-            "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to.at(row0 + row, 2 * group + 1)),
-            "r"(odd[0]), "r"(odd[1]), "r"(odd[2]), "r"(odd[3])
-            : "memory");
+/* A weight (out, in) or a part of it: its first element in float and, where there is one, in the copy in bf16, whose rows are
+ * then whole sixteens, 16-byte aligned; rows of both are ld apart. */
+struct weight_rows {
+    const float *w;
+    const __nv_bfloat16 *copy;
+    int ld;
+    __device__ weight_rows at(int row, int col) const {
+        size_t place = (size_t)row * ld + col;
+        return weight_rows{w + place, copy == NULL ? NULL : copy + place, ld};
     }
+    /* 16 columns from col on of a row, in pairs. */
+    template <bool Copied> __device__ void read(int row, int col, uint32_t (&pairs)[8]) const {
+        size_t place = (size_t)row * ld + col;
+        if (Copied) {
+            uint4 x = *(const uint4 *)(copy + place), y = *(const uint4 *)(copy + place + 8);
+            pairs[0] = x.x, pairs[1] = x.y, pairs[2] = x.z, pairs[3] = x.w;
+            pairs[4] = y.x, pairs[5] = y.y, pairs[6] = y.z, pairs[7] = y.w;
+        } else {
+#pragma unroll
+            for (int k = 0; k < 8; k++) pairs[k] = pack(w[place + 2 * k], w[place + 2 * k + 1]);
+        }
+    }
+};
+__device__ inline uint32_t halved(uint32_t pair) {
+    return pack(0.5f * __uint_as_float(pair << 16), 0.5f * __uint_as_float(pair & 0xffff0000u));
+}
+
+/* Of stage_panel: `Batch` sixteens a thread are on their way at once. */
+template <bool Halved, bool Copied, int Batch>
+__device__ inline void stage_rows(const panel &to, int row0, const weight_rows &w, int rows,
+                                  int cols) {
+    int groups = cols / 16, all = rows * groups, step = (int)blockDim.x;
+    for (int first = (int)threadIdx.x; first < all; first += Batch * step) {
+        uint32_t pairs[Batch][8];
+#pragma unroll
+        for (int b = 0; b < Batch; b++) {
+            int i = first + b * step;
+            if (i < all) w.read<Copied>(column_of(i / groups), 16 * (i % groups), pairs[b]);
+        }
+#pragma unroll
+        for (int b = 0; b < Batch; b++) {
+            int i = first + b * step, row = row0 + i / groups, unit = 2 * (i % groups);
+            if (i >= all) continue;
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (Halved) pairs[b][k] = halved(pairs[b][k]);
+            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to.at(row, unit)),
+                         "r"(pairs[b][0]), "r"(pairs[b][2]), "r"(pairs[b][4]), "r"(pairs[b][6])
+                         : "memory");
+            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to.at(row, unit + 1)),
+                         "r"(pairs[b][1]), "r"(pairs[b][3]), "r"(pairs[b][5]), "r"(pairs[b][7])
+                         : "memory");
+        }
+    }
+}
+/* panel rows row0 .. row0 + rows-1 = w (rows, cols), Halved: times a half; all threads of the block. Rows and columns are whole
+ * sixteens. A barrier must follow. Batch: sixteens of the copy that a thread loads at once. */
+template <bool Halved = false, int Batch = 4>
+__device__ inline void stage_panel(const panel &to, int row0, const weight_rows &w, int rows,
+                                   int cols) {
+    if (w.copy != NULL) stage_rows<Halved, true, Batch>(to, row0, w, rows, cols);
+    else stage_rows<Halved, false, 1>(to, row0, w, rows, cols);
     publish();
 }
 

@@ -369,10 +369,13 @@ int shared_bytes() {
 }
 
 __device__ void pack_rows_of(const pack_job &job, int first, int last) {
-    int ld = whole16(job.cols);
-    for (int at = first * ld + (int)threadIdx.x; at < last * ld; at += threads_each) {
-        int row = at / ld, col = at % ld;
-        job.to[at] = __float2bfloat16_rn(col < job.cols ? job.w[(size_t)row * job.cols + col] : 0);
+    int quads = whole16(job.cols) / 4;
+    bool aligned = job.cols % 4 == 0 && (uintptr_t)job.w % 16 == 0;
+    for (int at = first * quads + (int)threadIdx.x; at < last * quads; at += threads_each) {
+        int row = at / quads, col = at % quads * 4, left = job.cols - col;
+        const float *from = job.w + (size_t)row * job.cols + col;
+        float4 x = aligned ? table4<true>(from, left) : table4<false>(from, left);
+        *(uint2 *)(job.to + 4 * (size_t)at) = make_uint2(pair(x.x, x.y), pair(x.z, x.w));
     }
 }
 __global__ void pack_kernel(pack_job job) {

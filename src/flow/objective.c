@@ -11,7 +11,6 @@ static inline wf_path_scales scales_of(const wf_flow_batch *batch, size_t b, siz
 }
 
 typedef struct interpolation {
-    const wf_path *path;
     uint64_t seed;
     uint32_t update;
     wf_flow_batch *batch;
@@ -24,21 +23,21 @@ static void interpolate_network(void *arg, size_t b, int worker) {
     size_t start = batch->shape->param_start[b], n = batch->shape->param_start[b + 1] - start;
     const float *w0 = batch->w0 + start, *w1 = batch->w1 + start;
     float *wt = batch->wt + start, *x = batch->x + start;
-    float t = batch->t[b], q = (float)call->path->path_noise;
+    float t = batch->t[b], q = (float)batch->path->path_noise;
     for (size_t i = 0; i < n; i++) wt[i] = (1 - t) * w0[i] + t * w1[i];
     if (q > 0) {
         wf_rng rng = wf_rng_at(call->seed, (uint32_t)b, WF_RNG_NOISE, call->update);
         wf_rng_normals_from(&rng, n, x, n);
         for (size_t i = 0; i < n; i++) wt[i] += q * x[i];
     }
-    batch->scale[b] = wf_path_at(call->path, 1, (double)t);
+    batch->scale[b] = wf_path_at(batch->path, 1, (double)t);
     for (size_t i = 0; i < n; i++) x[i] = scales_of(batch, b, i).in * wt[i];
 }
 
 void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32_t update,
                          wf_flow_batch *batch) {
     batch->path = path;
-    interpolation call = {path, seed, update, batch};
+    interpolation call = {seed, update, batch};
     wf_parallel(ctx, (size_t)batch->shape->n_graphs, interpolate_network, &call);
 }
 

@@ -121,8 +121,8 @@ static void add_strip(void *arg, size_t index, int worker) {
     const covariance *c = arg;
     size_t p = c->rows.padded, first = index * strip;
     float *gram = c->grams + (size_t)worker * strip * p;
-    c->kernels.product(
-        &(wf_product_args){gram, c->tile + first, 1, p, c->tile, strip, p, tile_rows});
+    c->kernels.multiply(
+        &(wf_product){gram, c->tile + first, 1, p, c->tile, strip, p, tile_rows, 1, 0, NULL});
     for (size_t i = 0; i < strip * p; i++) c->sums[first * p + i] += (double)gram[i];
 }
 
@@ -218,7 +218,7 @@ static void turn_rows(void *arg, size_t chunk, int worker) {
     size_t n = t->rows.total - first < tile_rows ? t->rows.total - first : tile_rows;
     float *tile = t->tiles + (size_t)worker * 2 * tile_rows * p, *turned = tile + tile_rows * p;
     fill_tile(&t->rows, first, n, t->rows.total, t->before, tile);
-    t->kernels.product(&(wf_product_args){turned, tile, p, 1, t->matrix, tile_rows, p, p});
+    t->kernels.multiply(&(wf_product){turned, tile, p, 1, t->matrix, tile_rows, p, p, 1, 0, NULL});
     for (size_t r = 0; r < n; r++) {
         float *row = row_at(&t->rows, first + r);
         const float *from = turned + r * p;

@@ -22,15 +22,17 @@ typedef struct wf_muon_args {
     double grad_scale, ema;
 } wf_muon_args;
 
-/* c (m, n) = left right. Element (i, k) of left is left[i*row + k*step]; right (depth, n) and c are row-major. m is a multiple
- * of 8, n of 16. c overlaps nothing else. */
-typedef struct wf_product_args {
+/* c (m, n) = alpha * left right + beta * d. Element (i, k) of left is left[i*row + k*step]; right (depth, n), c and d are row-major
+ * with n columns. m is a multiple of 8, n of 16; d may be NULL. c overlaps nothing else. */
+typedef struct wf_product {
     void *c;
     const void *left;
     size_t row, step;
     const void *right;
     size_t m, n, depth;
-} wf_product_args;
+    double alpha, beta;
+    const void *d;
+} wf_product;
 
 /* Arrays are of the variant's real type. ema may be NULL. */
 typedef struct wf_optim_kernels {
@@ -42,7 +44,7 @@ typedef struct wf_optim_kernels {
                  const wf_muon_args *args, void *scratch);
     /* out (rows, cols) = the matrix of the five Newton-Schulz steps from x (rows, cols). */
     void (*newton_schulz)(const void *x, void *out, int rows, int cols, void *scratch);
-    void (*product)(const wf_product_args *args);
+    void (*multiply)(const wf_product *product);
 } wf_optim_kernels;
 
 extern const wf_optim_kernels wf_optim_kernels_base_f32, wf_optim_kernels_base_f64;

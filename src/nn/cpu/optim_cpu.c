@@ -55,24 +55,14 @@ static void adamw(void *p_, const void *g_, void *m_, void *v_, void *ema, size_
 static inline vreal load(const real *x) { return *(const vreal_u *)x; }
 static inline void store(real *x, vreal value) { *(vreal_u *)x = value; }
 
-/* c (m, n) = alpha * left right + beta * d. Element (i, k) of left is left[i*row + k*step]; right (depth, n), c and d are
- * row-major with n columns. m is a multiple of tile_rows, n of WF_LANES; d may be NULL. c overlaps nothing else. */
-typedef struct product {
-    real *c;
-    const real *left;
-    size_t row, step;
-    const real *right;
-    size_t m, n, depth;
-    real alpha, beta;
-    const real *d;
-} product;
-
-static inline __attribute__((always_inline)) void product_tile(const product *x, size_t i0,
+static inline __attribute__((always_inline)) void product_tile(const wf_product *x, size_t i0,
                                                                size_t j0, int vectors) {
     vreal sum[tile_rows][2];
     for (int i = 0; i < tile_rows; i++)
         for (int v = 0; v < vectors; v++) sum[i][v] = (vreal){0};
-    const real *left = x->left + i0 * x->row, *right = x->right + j0;
+    const real *left = (const real *)x->left + i0 * x->row, *right = (const real *)x->right + j0;
+    const real *d = x->d;
+    real alpha = (real)x->alpha, beta = (real)x->beta;
     for (size_t k = 0; k < x->depth; k++) {
         vreal b[2];
         for (int v = 0; v < vectors; v++) b[v] = load(right + k * x->n + (size_t)v * WF_LANES);
@@ -84,13 +74,13 @@ static inline __attribute__((always_inline)) void product_tile(const product *x,
     for (int i = 0; i < tile_rows; i++)
         for (int v = 0; v < vectors; v++) {
             size_t place = (i0 + (size_t)i) * x->n + j0 + (size_t)v * WF_LANES;
-            vreal value = x->alpha * sum[i][v];
-            if (x->d != NULL) value += x->beta * load(x->d + place);
-            store(x->c + place, value);
+            vreal value = alpha * sum[i][v];
+            if (d != NULL) value += beta * load(d + place);
+            store((real *)x->c + place, value);
         }
 }
 
-static void multiply(const product *x) {
+static void multiply(const wf_product *x) {
     for (size_t i = 0; i < x->m; i += tile_rows) {
         size_t j = 0;
         for (; j + 2 * WF_LANES <= x->n; j += 2 * WF_LANES) product_tile(x, i, j, 2);
@@ -128,10 +118,9 @@ static void orthogonalise(muon_work *w) {
     real scale = (real)(1 / (sqrt(sum_squares(w->y, w->n * w->r)) + 1e-7));
     for (size_t i = 0; i < w->n * w->r; i++) w->y[i] *= scale;
     for (int step = 0; step < newton_schulz_steps; step++) {
-        product gram = {w->a, w->y, 1, w->r, w->y, w->r, w->r, w->n, 1, 0, NULL};
-        product poly = {w->q, w->a,         w->r,          1,   w->a, w->r, w->r,
-                        w->r, (real)2.0315, (real)-4.7750, w->a};
-        product next = {w->z, w->y, w->r, 1, w->q, w->n, w->r, w->r, 1, (real)3.4445, w->y};
+        wf_product gram = {w->a, w->y, 1, w->r, w->y, w->r, w->r, w->n, 1, 0, NULL};
+        wf_product poly = {w->q, w->a, w->r, 1, w->a, w->r, w->r, w->r, 2.0315, -4.7750, w->a};
+        wf_product next = {w->z, w->y, w->r, 1, w->q, w->n, w->r, w->r, 1, 3.4445, w->y};
         multiply(&gram);
         multiply(&poly);
         multiply(&next);
@@ -178,10 +167,5 @@ static void muon(void *p_, const void *g_, void *m_, void *ema, int rows, int co
     if (ema != NULL) ema_follow(ema, p, (size_t)rows * cols, args->ema);
 }
 
-static void plain_product(const wf_product_args *args) {
-    multiply(&(product){args->c, args->left, args->row, args->step, args->right, args->m, args->n,
-                        args->depth, 1, 0, NULL});
-}
-
 const wf_optim_kernels WF_FN(wf_optim_kernels) = {sum_squares, adamw, muon, newton_schulz,
-                                                  plain_product};
+                                                  multiply};

@@ -218,11 +218,19 @@ static wf_status read_choice(cli_app *app, cli_recipe *recipe, const key_entry *
     return WF_OK;
 }
 
+/* An empty text counts as one that is not there: --set train.shares= takes a recipe's back. */
+static wf_status read_text(cli_app *app, cli_recipe *recipe, const key_entry *key) {
+    const char **at = member(recipe, key), *text = *at;
+    CLI_TRY(wf_recipe_string(app->ctx, recipe->source, key->section, key->name, &text));
+    if (text != NULL && *text != '\0') *at = text;
+    return WF_OK;
+}
+
 static wf_status read_key(cli_app *app, cli_recipe *recipe, const key_entry *key) {
     void *at = member(recipe, key);
     wf_recipe *source = recipe->source;
     switch (key->kind) {
-    case KEY_TEXT: return wf_recipe_string(app->ctx, source, key->section, key->name, at);
+    case KEY_TEXT: return read_text(app, recipe, key);
     case KEY_BOOL: return wf_recipe_bool(app->ctx, source, key->section, key->name, at);
     case KEY_REAL:
         return wf_recipe_double(app->ctx, source, key->section, key->name,

@@ -45,6 +45,8 @@ check "the page quotes the paper" grep -q "0.9725" runs/two/report.html
 check model-of-a-manifest python3 -c 'import json; m = json.load(open("model.json")); assert m["arch"] == "2-6-2" and m["parameters"] > 0'
 sed 's/^paper.*/paper = 1 98.5/' recipes/two.manifest >recipes/bad.manifest
 expect shares 0 "mean gap" "$weft" run recipes/two.conf -o shares --set "train.shares=near: 3, far: 1"
+sed 's/^batch = 8/&\nshares = nigh: 2/' recipes/two.conf >recipes/shared.conf
+expect shares-taken-back 0 "mean gap" "$weft" run recipes/shared.conf -o back --set train.shares= -q
 expect shares-wrong 2 "COLLECTION: PLACES" "$weft" run recipes/two.conf -o x --set "train.shares=near: 0"
 expect shares-unknown 2 "names nigh, which is no collection" "$weft" run recipes/two.conf -o x --set "train.shares=far: 2, nigh: 3"
 expect paper-wrong 3 "WIDTH: TRAINED GENERATED" "$weft" run recipes/two.conf -o x --set zoo.manifest=recipes/bad.manifest

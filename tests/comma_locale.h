@@ -10,14 +10,14 @@
 
 /* False where it cannot be made (no localedef): the caller then skips. */
 static inline bool comma_locale_begin(void) {
-    char folder[] = "/tmp/weft_locale_XXXXXX", command[200];
-    if (mkdtemp(folder) == NULL) return false;
-    setenv("LOCPATH", folder, 1);
+    char place[] = "/tmp/weft_locale_XXXXXX", command[200];
+    if (mkdtemp(place) == NULL) return false;
+    setenv("LOCPATH", place, 1);
     snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 2>/dev/null",
-             folder);
+             place);
     bool comma = system(command) == 0 && setlocale(LC_NUMERIC, "de_DE.UTF-8") != NULL &&
                  strtod("2,5", NULL) == 2.5;
-    snprintf(command, sizeof command, "rm -rf %s", folder);
+    snprintf(command, sizeof command, "rm -rf %s", place);
     return system(command) == 0 && comma;
 }
 

@@ -3,31 +3,8 @@
 #define FLOW_FIXTURE_H
 
 #include "flow/flow_fit.h"
+#include "folder_fixture.h"
 #include "toy_velocity.h"
-
-#include <unistd.h>
-
-static char fixture_folder[] = "/tmp/weft_flow_XXXXXX";
-
-static inline const char *file_name(const char *name) {
-    static char text[4][256];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(text[turn], sizeof text[turn], "%s/%s", fixture_folder, name);
-    return text[turn];
-}
-
-static inline int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(fixture_folder) == NULL;
-}
-
-static inline int drop_folder(void **state) {
-    (void)state;
-    char command[300];
-    snprintf(command, sizeof command, "rm -rf '%s'", fixture_folder);
-    return system(command);
-}
 
 /* A collection whose blocks have means and spreads of their own. */
 static inline wf_zoo *make_zoo(wf_ctx *ctx, const char *arch, size_t count, uint32_t salt) {
@@ -46,7 +23,7 @@ static inline wf_zoo *make_zoo(wf_ctx *ctx, const char *arch, size_t count, uint
     }
     char name[64];
     snprintf(name, sizeof name, "zoo_%s_%zu_%u.safetensors", arch, count, salt);
-    const char *path = file_name(name);
+    const char *path = in_folder(name);
     assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, count, NULL));
     wf_zoo *zoo;
     assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));

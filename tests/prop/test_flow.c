@@ -1,24 +1,10 @@
 /* Properties of the flow around the graph metanetwork itself: symmetry of the loss, law of matched noise, bits. */
-#include "wf_test.h"
+#include "folder_fixture.h"
 
 #include "base/random.h"
 #include "flow/flow_fit.h"
 
 #include <unistd.h>
-
-static char folder[] = "/tmp/weft_flow_prop_XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int drop_folder(void **state) {
-    (void)state;
-    char command[300];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
-}
 
 static void file_name(char out[256], const char *name) {
     snprintf(out, 256, "%s/%s", folder, name);

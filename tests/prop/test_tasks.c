@@ -52,7 +52,7 @@ static wf_zoo *make_task_zoo(wf_ctx *ctx, int task, const wf_dataset *data) {
     desc.epochs = desc.epochs_max = 12;
     desc.batch = 32;
     desc.lr = desc.lr_max = 0.02;
-    const char *path = file_name(names[task]);
+    const char *path = in_folder(names[task]);
     assert_ok(ctx, wf_zoo_train(ctx, graph, data, &desc, path, NULL));
     assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
     wf_graph_free(graph);
@@ -79,7 +79,7 @@ static int open_tasks(void **state) {
     fit.ema = 0.99;
     fit.cond_drop = 0.1;
     assert_ok(t->ctx,
-              wf_flow_fit(t->ctx, t->sources, n_tasks, &field, &fit, file_name("tasks"), &t->flow));
+              wf_flow_fit(t->ctx, t->sources, n_tasks, &field, &fit, in_folder("tasks"), &t->flow));
     *state = t;
     return 0;
 }
@@ -240,7 +240,7 @@ static void weights_as_they_are(void **state) {
     fit.batch = 9;
     wf_flow *flow;
     assert_ok(t->ctx,
-              wf_flow_fit(t->ctx, t->sources, n_tasks, &field, &fit, file_name("paper"), &flow));
+              wf_flow_fit(t->ctx, t->sources, n_tasks, &field, &fit, in_folder("paper"), &flow));
     assert_int_equal(flow->stocks.n_stocks, 2); /* two tasks share a shape */
     wf_graph *deep;
     assert_ok(t->ctx, wf_graph_parse(t->ctx, "1-4-4-3", "relu", 0, &deep));

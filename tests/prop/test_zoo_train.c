@@ -1,6 +1,6 @@
 /* The zoo engine: against plain loops in double, under relabelling of hidden units, and the same
  * bits for any number of threads, any shard, after an interruption and after kill -9. */
-#include "wf_test.h"
+#include "folder_fixture.h"
 #include "comma_locale.h"
 
 #include "base/random.h"
@@ -13,8 +13,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static char root[64];
 
 static wf_ctx *ctx_of(int threads) {
     wf_ctx *ctx = NULL;
@@ -338,7 +336,7 @@ static void shared_start(shared *s, const char *name) {
     s->desc.epochs_max = 6;
     s->desc.lr = 1e-3;
     s->desc.lr_max = 1e-2;
-    snprintf(s->path, sizeof s->path, "%s/%s.safetensors", root, name);
+    snprintf(s->path, sizeof s->path, "%s/%s.safetensors", folder, name);
     snprintf(s->parts, sizeof s->parts, "%s.parts", s->path);
 }
 
@@ -373,8 +371,8 @@ static void assert_same_file(const char *path, const char *expected, size_t expe
     free(bytes);
 }
 
-static size_t entries_in(const char *folder) {
-    DIR *dir = opendir(folder);
+static size_t entries_in(const char *place) {
+    DIR *dir = opendir(place);
     if (dir == NULL) return 0;
     size_t n = 0;
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
@@ -531,7 +529,7 @@ static void test_interruption_while_growing(void **state) {
     char *expected = reference_bytes(&s, &size);
     for (useconds_t delay = 2000; delay < 100000 && interrupted < 2; delay *= 2) {
         late_stopper stop = {ctx_of(2), "", delay};
-        snprintf(stop.sibling, sizeof stop.sibling, "%s/.growing.safetensors.tmp.%ld", root,
+        snprintf(stop.sibling, sizeof stop.sibling, "%s/.growing.safetensors.tmp.%ld", folder,
                  (long)getpid());
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, stop_later, &stop), 0);
@@ -816,19 +814,6 @@ static void test_hyperparameters(void **state) {
     for (int e = 15; e <= 40; e++) assert_close(seen[e], count / 26.0, 5 * sqrt(count / 26.0));
 }
 
-static int start(void **state) {
-    (void)state;
-    snprintf(root, sizeof root, "/tmp/weft_test_zoo_train.XXXXXX");
-    return mkdtemp(root) == NULL ? -1 : 0;
-}
-
-static int end(void **state) {
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    return system(command);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_plain_loops),
@@ -847,5 +832,5 @@ int main(void) {
         cmocka_unit_test(test_init),
         cmocka_unit_test(test_hyperparameters),
     };
-    return cmocka_run_group_tests(tests, start, end);
+    return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }

@@ -1,28 +1,8 @@
 /* Bayesian networks: structure against enumerated scores, draws against the tables, generated files against their source. */
-#include "wf_test.h"
+#include "ctx_fixture.h"
 #include "weft/data.h"
 #include "weft/file.h"
 #include "data/bayes_net.h"
-
-#include <unistd.h>
-
-static wf_ctx *ctx;
-static char folder[] = "/tmp/weft-bng-XXXXXX";
-
-static int set_up(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    int failed = system(command);
-    wf_ctx_free(ctx);
-    return failed;
-}
 
 /* a: three values; b follows a nine times of ten; c is a coin of its own; d = (b + c) mod 2 mostly. */
 enum { n_rows = 1200, n_variables = 4 };

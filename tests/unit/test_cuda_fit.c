@@ -64,13 +64,13 @@ static void match_on_host(bool host) {
 
 static wf_status bench_fit(bench *b, bool gpu, const wf_field_desc *field, const wf_fit_desc *fit,
                            const char *name, wf_flow **out) {
-    return wf_flow_fit(gpu ? b->gpu : b->cpu, b->sources, b->n, field, fit, file_name(name), out);
+    return wf_flow_fit(gpu ? b->gpu : b->cpu, b->sources, b->n, field, fit, in_folder(name), out);
 }
 
 static void remove_run(const char *name) {
     char log[300];
-    snprintf(log, sizeof log, "%s.log.jsonl", file_name(name));
-    remove(file_name(name));
+    snprintf(log, sizeof log, "%s.log.jsonl", in_folder(name));
+    remove(in_folder(name));
     remove(log);
 }
 
@@ -212,7 +212,7 @@ static double log_difference(const char *a, const char *b) {
     char name[300], line[2][300];
     FILE *file[2];
     for (int k = 0; k < 2; k++) {
-        snprintf(name, sizeof name, "%s.log.jsonl", file_name(k ? b : a));
+        snprintf(name, sizeof name, "%s.log.jsonl", in_folder(k ? b : a));
         file[k] = fopen(name, "r");
         assert_non_null(file[k]);
     }
@@ -415,11 +415,11 @@ static void an_interrupted_run_goes_on(void **state) {
     wf_ctx_desc desc = {
         .threads = 2, .device = WF_DEVICE_CUDA, .progress = interrupt_at, .user = &ctx};
     assert_int_equal(wf_ctx_create(&desc, &ctx), WF_OK);
-    wf_status status = wf_flow_fit(ctx, b.sources, b.n, &field, &fit, file_name("stop"), NULL);
+    wf_status status = wf_flow_fit(ctx, b.sources, b.n, &field, &fit, in_folder("stop"), NULL);
     print_message("interrupted run: %s\n", wf_last_error(ctx));
     assert_int_equal(status, WF_ERR_INTERRUPTED);
     wf_flow *stopped, *whole;
-    assert_ok(b.gpu, wf_flow_open(b.gpu, file_name("stop"), &stopped));
+    assert_ok(b.gpu, wf_flow_open(b.gpu, in_folder("stop"), &stopped));
     size_t made = wf_flow_updates(stopped);
     assert_true(made > 0 && made < 3000);
     fit.updates = made;

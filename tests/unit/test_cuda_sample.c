@@ -34,8 +34,8 @@ static void bench_train(bench *b, const char *arch, int cond_size, wf_fit_desc f
         zoos[i] = make_zoo(b->cpu, arch, 9, (uint32_t)i);
         sources[i] = (wf_source){.zoo = zoos[i], .cond = cond_size > 0 ? cond[i] : NULL};
     }
-    remove(file_name("flow"));
-    assert_ok(b->cpu, wf_flow_fit(b->cpu, sources, 2, &field, &fit, file_name("flow"), &b->flow));
+    remove(in_folder("flow"));
+    assert_ok(b->cpu, wf_flow_fit(b->cpu, sources, 2, &field, &fit, in_folder("flow"), &b->flow));
     assert_ok(b->cpu, wf_graph_parse(b->cpu, arch, "relu", 0, &b->graph));
     for (int i = 0; i < 2; i++) wf_zoo_free(zoos[i]);
     float **arrays[] = {&b->here, &b->there, &b->direct_here, &b->direct_there};

@@ -1,13 +1,11 @@
 /* wf_dataset_open on files: preparation against values worked out by hand, refusals, separate test files, frozen preparations. */
-#include "wf_test.h"
+#include "folder_fixture.h"
 #include "data/prepare.h"
 #include "weft/rng.h"
 
-#include <ftw.h>
 #include <unistd.h>
 #include <zlib.h>
 
-static char folder[] = "/tmp/weft_data_XXXXXX";
 static char warning[1024];
 
 static void keep_warning(void *user, const char *sentence) {
@@ -350,21 +348,6 @@ static void medians_agree_with_sorting(void **state) {
     wf_ctx_free(ctx);
 }
 
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk) {
-    (void)info, (void)kind, (void)walk;
-    return remove(path);
-}
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(preparation_by_hand),
@@ -375,5 +358,5 @@ int main(void) {
         cmocka_unit_test(files_are_found_and_told_apart),
         cmocka_unit_test(medians_agree_with_sorting),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }

@@ -1,29 +1,9 @@
 /* Tables prepared together: levels, imputation and scaling of all of them, against values worked out by hand; merged levels;
  * fewer rows; the two ACS domains under WEFT_DATA. */
-#include "wf_test.h"
+#include "ctx_fixture.h"
 #include "weft/data.h"
 #include "weft/file.h"
 #include "weft/graph.h"
-
-#include <unistd.h>
-
-static wf_ctx *ctx;
-static char folder[] = "/tmp/weft-joint-XXXXXX";
-
-static int set_up(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    int failed = system(command);
-    wf_ctx_free(ctx);
-    return failed;
-}
 
 static void write_text(const char *name, const char *text) {
     char path[128];

@@ -1,10 +1,9 @@
 /* Every allocation of the readers and of the preparation fails once: a status, no leak. */
+#include "folder_fixture.h"
 #include "failing_malloc.h"
 #include "data/prepare.h"
 
 #include <unistd.h>
-
-static char folder[] = "/tmp/weft_data_XXXXXX";
 
 static void write_file(const char *name, const void *bytes, size_t size) {
     char path[256];
@@ -103,11 +102,6 @@ static void builtin(void **state) {
     desc.name = "spirals";
     desc.rows = 30;
     fail_all(&desc);
-}
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
 }
 
 static int remove_folder(void **state) {

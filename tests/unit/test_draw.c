@@ -104,7 +104,7 @@ static void best_weights_had_the_lowest_loss(void **state) {
     desc.kept = WF_KEPT_BEST;
     desc.schedule_updates = desc.updates;
     wf_flow *best, *final;
-    const char *path = file_name("best");
+    const char *path = in_folder("best");
     assert_ok(ctx, fit_toy(ctx, zoo, &desc, path, &best));
     char name[300], line[512];
     snprintf(name, sizeof name, "%s.log.jsonl", path);
@@ -121,7 +121,7 @@ static void best_weights_had_the_lowest_loss(void **state) {
     assert_true(at > 1);
     desc.kept = WF_KEPT_FINAL;
     desc.updates = at - 1;
-    assert_ok(ctx, fit_toy(ctx, zoo, &desc, file_name("final"), &final));
+    assert_ok(ctx, fit_toy(ctx, zoo, &desc, in_folder("final"), &final));
     assert_int_equal(best->velocity.params, final->velocity.params);
     assert_memory_equal(best->params, final->params, best->velocity.params * sizeof(float));
     wf_flow_free(best);

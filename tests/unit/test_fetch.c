@@ -1,29 +1,10 @@
 /* What fetching is made of, without a network: MD5 against RFC 1321, the survey's zip whole, cut off and damaged. */
-#include "wf_test.h"
+#include "ctx_fixture.h"
 #include "base/md5.h"
 #include "data/fetch.h"
 #include "weft/file.h"
 
-#include <unistd.h>
 #include <zlib.h>
-
-static wf_ctx *ctx;
-static char folder[] = "/tmp/weft-fetch-XXXXXX";
-
-static int set_up(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    int failed = system(command);
-    wf_ctx_free(ctx);
-    return failed;
-}
 
 static void md5_is_that_of_the_rfc(void **state) {
     (void)state;

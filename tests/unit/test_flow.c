@@ -329,7 +329,7 @@ static void training_reduces_the_loss(void **state) {
         desc.coupling = variant & 2 ? WF_COUPLING_MATCHED : WF_COUPLING_INDEPENDENT;
         char name[32];
         snprintf(name, sizeof name, "reduce_%d", variant);
-        const char *path = file_name(name);
+        const char *path = in_folder(name);
         toy_orders orders = {0};
         assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders));
         assert_int_equal(orders.calls, 600);
@@ -357,11 +357,11 @@ static void resumed_run_is_the_uninterrupted_one(void **state) {
         desc.kept = ragged ? WF_KEPT_BEST : WF_KEPT_EMA;
         desc.principal = ragged;
         desc.loss_by = ragged ? WF_LOSS_BY_LAYERS : WF_LOSS_BY_PARAMETERS;
-        const char *whole = file_name(ragged ? "whole_ragged" : "whole");
+        const char *whole = in_folder(ragged ? "whole_ragged" : "whole");
         toy_orders orders = {0};
         assert_ok(ctx, fit(ctx, sources, n, cond_size, &desc, whole, &orders));
         /* Interrupted three times, each piece with another number of threads. */
-        const char *pieces = file_name(ragged ? "pieces_ragged" : "pieces");
+        const char *pieces = in_folder(ragged ? "pieces_ragged" : "pieces");
         for (int piece = 0; piece < 4; piece++) {
             wf_ctx_desc threads = {.threads = 1 + piece};
             wf_ctx *own;
@@ -393,7 +393,7 @@ static void a_run_ends_by_the_clock(void **state) {
     wf_source source = {.zoo = zoo};
     wf_fit_desc desc = quick_fit(), limited = desc;
     limited.max_seconds = 1e-9;
-    const char *whole = file_name("unlimited"), *cut = file_name("cut");
+    const char *whole = in_folder("unlimited"), *cut = in_folder("cut");
     toy_orders orders = {0};
     assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, whole, &orders));
     orders = (toy_orders){0};
@@ -421,7 +421,7 @@ static void log_lines_beyond_the_checkpoint_go(void **state) {
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
     wf_source source = {.zoo = zoo};
     wf_fit_desc desc = quick_fit();
-    const char *whole = file_name("log_whole"), *killed = file_name("log_killed");
+    const char *whole = in_folder("log_whole"), *killed = in_folder("log_killed");
     toy_orders orders = {0};
     assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, whole, &orders));
     wf_ctx *own = test_ctx();
@@ -445,7 +445,7 @@ static void another_configuration_is_refused(void **state) {
     wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0), *other = make_zoo(ctx, "2-3-2", 20, 5);
     wf_source source = {.zoo = zoo}, swapped = {.zoo = other};
-    const char *path = file_name("config");
+    const char *path = in_folder("config");
     wf_fit_desc desc = quick_fit();
     toy_orders orders = {0};
     assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders));
@@ -481,7 +481,7 @@ static void divergence_keeps_the_last_checkpoint(void **state) {
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
     wf_source source = {.zoo = zoo};
     wf_fit_desc desc = quick_fit();
-    const char *path = file_name("diverged");
+    const char *path = in_folder("diverged");
     toy_orders orders = {.nan_at = 5};
     assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_DIVERGED,
                  "diverged at update 5: the loss is nan; no checkpoint had been written yet");
@@ -512,7 +512,7 @@ static void updates_allocate_nothing(void **state) {
             toy_orders orders = {0};
             char name[32];
             snprintf(name, sizeof name, "alloc_%d_%d", ragged, longer);
-            const char *path = file_name(name);
+            const char *path = in_folder(name);
             allocations = 0;
             assert_ok(ctx, fit(ctx, sources, ragged ? 2 : 1, 0, &desc, path, &orders));
             counted[longer] = allocations;
@@ -541,7 +541,7 @@ static void failed_allocations_are_reported(void **state) {
     desc.principal = true;
     wf_sample_desc sample = wf_sample_desc_default();
     sample.refine_cycles = 1;
-    const char *path = file_name("failing");
+    const char *path = in_folder("failing");
     json_set_alloc_funcs(__libc_malloc, free);
     wf_status status = WF_OK;
     long failures = 0;
@@ -585,7 +585,7 @@ static void bad_settings_are_refused(void **state) {
     float cond[1] = {1};
     wf_source source = {.zoo = zoo}, conditional = {.zoo = zoo, .cond = cond};
     toy_orders orders = {0};
-    const char *path = file_name("bad");
+    const char *path = in_folder("bad");
     wf_fit_desc good = quick_fit(), desc = good;
     desc.normalise = false;
     assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_USAGE, "normalise");

@@ -46,7 +46,7 @@ typedef struct change {
 } change;
 
 static const char *changed(const char *from, const change *c) {
-    const char *path = file_name("changed.safetensors");
+    const char *path = in_folder("changed.safetensors");
     wf_st_file *file;
     assert_ok(ctx, wf_st_open(ctx, from, &file));
     size_t all = wf_st_count(file), n = 0, n_meta = wf_st_meta_count(file);
@@ -103,7 +103,7 @@ static void lies_are_refused(void **state) {
         {"arch.0", "1000000-3-2", "\"principal.0.axes\" has 4 values"},
     };
     char good[256];
-    snprintf(good, sizeof good, "%s", file_name("good.safetensors"));
+    snprintf(good, sizeof good, "%s", in_folder("good.safetensors"));
     assert_ok(ctx, train(good, 2, wf_velocity_gmn));
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         wf_flow *flow;
@@ -133,7 +133,7 @@ static void damaged_axes_are_refused(void **state) {
         {{.tensor = "principal.0.variance", .count = 2, .values = negative}, "not positive"},
     };
     char good[256];
-    snprintf(good, sizeof good, "%s", file_name("axes.safetensors"));
+    snprintf(good, sizeof good, "%s", in_folder("axes.safetensors"));
     assert_ok(ctx, train(good, 0, toy_make));
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
         toy_orders orders = {0};
@@ -158,7 +158,7 @@ static void resumed_runs_keep_the_axes_of_the_file(void **state) {
                 {"principal.0.mean", mean, 2},
                 {"principal.0.variance", variance, 2}};
     char path[256];
-    snprintf(path, sizeof path, "%s", file_name("own_axes.safetensors"));
+    snprintf(path, sizeof path, "%s", in_folder("own_axes.safetensors"));
     assert_ok(ctx, train(path, 0, toy_make));
     for (size_t i = 0; i < 3; i++) {
         change c = {.tensor = kept[i].name, .count = kept[i].count, .values = kept[i].values};
@@ -192,8 +192,8 @@ static char *text_of(const char *path) {
 static void files_ignore_the_locale(void **state) {
     (void)state;
     char plain[256], comma[256];
-    snprintf(plain, sizeof plain, "%s", file_name("plain.safetensors"));
-    snprintf(comma, sizeof comma, "%s", file_name("comma.safetensors"));
+    snprintf(plain, sizeof plain, "%s", in_folder("plain.safetensors"));
+    snprintf(comma, sizeof comma, "%s", in_folder("comma.safetensors"));
     toy_orders orders = {0};
     wf_flow *flow = NULL;
     assert_ok(ctx, train(plain, 0, toy_make));
@@ -213,7 +213,7 @@ static void files_ignore_the_locale(void **state) {
     assert_null(strchr(wf_st_meta(file, "seconds"), ','));
     assert_non_null(strchr(wf_st_meta(file, "seconds"), '.'));
     wf_st_close(file);
-    char *log = text_of(file_name("comma.safetensors.log.jsonl"));
+    char *log = text_of(in_folder("comma.safetensors.log.jsonl"));
     assert_non_null(strstr(log, "\"lr\":0."));
     free(log);
     if (!made) skip(); /* no localedef here */

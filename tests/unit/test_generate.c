@@ -8,7 +8,7 @@ static wf_flow *fitted(wf_ctx *ctx, const wf_source *sources, int n, int cond_si
                        const wf_fit_desc *desc, const char *name, toy_orders *orders) {
     wf_field_desc field = plain_field(cond_size);
     wf_flow *flow;
-    assert_ok(ctx, wf_flow_fit_with(ctx, sources, n, &field, desc, file_name(name), toy_make,
+    assert_ok(ctx, wf_flow_fit_with(ctx, sources, n, &field, desc, in_folder(name), toy_make,
                                     orders, &flow));
     *orders = (toy_orders){0};
     return flow;
@@ -283,7 +283,7 @@ static void folded_fields_see_folded_graphs(void **state) {
     fit_desc.updates = 30;
     wf_flow *flow;
     assert_ok(ctx,
-              wf_flow_fit(ctx, &source, 1, &field, &fit_desc, file_name("folded_flow"), &flow));
+              wf_flow_fit(ctx, &source, 1, &field, &fit_desc, in_folder("folded_flow"), &flow));
     assert_string_equal(wf_flow_meta(flow, "arch.0.fold"), "yes");
     int count;
     const wf_field_tensor *tensors = wf_field_tensors(flow->velocity.self, &count);
@@ -433,7 +433,7 @@ static void matched_averages_undo_relabelling(void **state) {
         wf_rng_shuffle(&shuffle, perm, 7);
         wf_graph_permute(graph, perm, weights, weights + k * p);
     }
-    const char *path = file_name("copies.safetensors");
+    const char *path = in_folder("copies.safetensors");
     assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, count, NULL));
     wf_zoo *zoo;
     assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));

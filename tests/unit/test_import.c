@@ -1,11 +1,11 @@
 /* Import and export: which tensors are the layers, all three kinds of source, refusals, and the way back out. */
+#include "folder_fixture.h"
 #include "failing_malloc.h"
 #include "torch_writer.h"
 #include "base/safetensors.h"
 #include "weft/import.h"
 #include "zoo/zoo_import_layers.h"
 
-#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,32 +16,15 @@ static void keep_warning(void *user, const char *sentence) {
 }
 
 static wf_ctx *ctx;
-static char folder[64];
 
 static int setup(void **state) {
-    (void)state;
     wf_ctx_desc desc = {.threads = 2, .warn = keep_warning};
     if (wf_ctx_create(&desc, &ctx) != WF_OK) return 1;
-    snprintf(folder, sizeof folder, "/tmp/weft-import-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-static int remove_one(const char *path, const struct stat *s, int type, struct FTW *walk) {
-    (void)s, (void)type, (void)walk;
-    return remove(path);
+    return make_folder(state);
 }
 static int teardown(void **state) {
-    (void)state;
     wf_ctx_free(ctx);
-    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-/* A path in the test's folder; four are valid at once. */
-static const char *in_folder(const char *name) {
-    static char paths[4][256];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
+    return drop_folder(state);
 }
 
 /* --- names ------------------------------------------------------------------------------------ */

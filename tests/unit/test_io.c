@@ -1,5 +1,6 @@
 /* Files in and out: gzip, limits, replacement that never loses the old file, JSON lines, SHA-256. */
 #include "failing_malloc.h"
+#include "ctx_fixture.h"
 #include "base/io.h"
 #include "base/json_text.h"
 #include "base/utf8.h"
@@ -11,20 +12,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include <zlib.h>
-
-static wf_ctx *ctx;
-static char folder[64];
-
-/* The path of a file in the test's own folder; four can be in use at a time. */
-static const char *in_folder(const char *name) {
-    static char path[4][256];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-    return path[turn];
-}
 
 static void put(const char *name, const void *bytes, size_t count) {
     FILE *file = fopen(in_folder(name), "wb");
@@ -648,21 +636,6 @@ static void utf8(void **state) {
     assert_int_equal(wf_utf8_step("\xf5\x80\x80\x80", 4), 0);
     assert_int_equal(wf_utf8_check("ab\xc3\xa9\xff", 5), 4);
     assert_int_equal(wf_utf8_check("ab\xc3\xa9", 4), 4);
-}
-
-static int set_up(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    strcpy(folder, "/tmp/weft_io_XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    wf_ctx_free(ctx);
-    char command[300];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
 }
 
 int main(void) {

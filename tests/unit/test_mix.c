@@ -1,6 +1,6 @@
 /* Logits against the plain forward pass; scores of logits against scores of networks; curves between two collections where their
  * values are known: at both ends, for copies, for relabelled copies. tests/oracle/test_mix.py has the rest. */
-#include "wf_test.h"
+#include "folder_fixture.h"
 #include "weft/align.h"
 #include "weft/eval.h"
 #include "weft/flow.h"
@@ -13,7 +13,6 @@ enum { n_networks = 7 };
 static wf_ctx *ctx;
 static wf_dataset *data;
 static wf_graph *graph;
-static char folder[] = "/tmp/weft-mix-XXXXXX";
 static char path_a[64], path_b[64];
 
 static void train(const char *path, uint64_t seed) {
@@ -27,9 +26,8 @@ static void train(const char *path, uint64_t seed) {
 }
 
 static int set_up(void **state) {
-    (void)state;
     ctx = test_ctx();
-    if (mkdtemp(folder) == NULL) return -1;
+    if (make_folder(state) != 0) return -1;
     wf_data_desc desc = wf_data_desc_default();
     desc.name = "moons";
     desc.rows = 300;
@@ -43,14 +41,10 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-    (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    int failed = system(command);
     wf_graph_free(graph);
     wf_dataset_free(data);
     wf_ctx_free(ctx);
-    return failed;
+    return drop_folder(state);
 }
 
 static void logits_are_those_of_the_forward_pass(void **state) {

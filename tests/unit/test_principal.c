@@ -98,7 +98,7 @@ static wf_zoo *correlated_zoo(wf_ctx *ctx, size_t count, float **weights, wf_gra
                 row[j] = 0.2f * (float)j + common + 0.1f * (float)(j % 4) * row[j];
         }
     }
-    const char *path = file_name("correlated.safetensors");
+    const char *path = in_folder("correlated.safetensors");
     assert_ok(ctx, wf_zoo_write(ctx, path, *graph, *weights, count, NULL));
     wf_zoo *zoo;
     assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
@@ -284,7 +284,7 @@ static void exact_flow_has_the_collections_covariance(void **state) {
     wf_field_desc field = plain_field(0);
     toy_orders orders = {0};
     wf_flow *flow;
-    assert_ok(ctx, wf_flow_fit_with(ctx, &source, 1, &field, &fit, file_name("exact"), toy_make,
+    assert_ok(ctx, wf_flow_fit_with(ctx, &source, 1, &field, &fit, in_folder("exact"), toy_make,
                                     &orders, &flow));
     memset(flow->params, 0, toy_params * sizeof(float));
     const wf_stock *stock = &flow->stocks.stocks[0];

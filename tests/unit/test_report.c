@@ -1,34 +1,15 @@
 /* The report: escaping, self-containment, the PNG encoder against zlib's own inflate, marked copies, missing
  * parts. WEFT_TEST_REPORT=FILE keeps the page of the full test, to look at it. */
-#include "wf_test.h"
+#include "ctx_fixture.h"
 #include "comma_locale.h"
 
 #include "base/io.h"
 #include "report/page.h"
 #include "weft/rng.h"
 
-#include <unistd.h>
 #include <zlib.h>
 
 enum { n_points = 120, n_networks = 30 };
-
-static wf_ctx *ctx;
-static char folder[] = "/tmp/weft-report-XXXXXX";
-
-static int set_up(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    int failed = system(command);
-    wf_ctx_free(ctx);
-    return failed;
-}
 
 static wf_points make_points(uint32_t which, size_t n, double accuracy, double iou, double wcs,
                              double spread, double percentile) {

@@ -1,17 +1,7 @@
 /* The safetensors reader and writer: what is legal is read exactly, everything else is refused. */
 #include "failing_malloc.h"
+#include "ctx_fixture.h"
 #include "base/safetensors.h"
-
-#include <unistd.h>
-
-static wf_ctx *ctx;
-static char folder[] = "/tmp/weft_st_XXXXXX";
-
-static const char *in_folder(const char *name) {
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
 
 /* --- writing and reading back ------------------------------------------------------------------ */
 
@@ -586,20 +576,6 @@ static void survives_lack_of_memory(void **state) {
     char command[300];
     snprintf(command, sizeof command, "test -z \"$(ls -A %s | grep tmp)\"", folder);
     assert_int_equal(system(command), 0); /* no sibling is left */
-}
-
-static int set_up(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    return mkdtemp(folder) == NULL;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    wf_ctx_free(ctx);
-    char command[300];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
 }
 
 int main(void) {

@@ -75,7 +75,7 @@ EMULATED := base tensor models
 EMULATED_OBJ := $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(wildcard $(EMULATED:%=src/%/cuda/*.cu))) $(BUILD)/emulated/emulator.o
 UNEMULATED_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(patsubst %,src/%/cuda/*_absent.c,$(filter-out $(EMULATED),$(MODULES)))))
 ifeq ($(SAN),)
-EMULATED_TESTS := $(addprefix $(BUILD)/emulated/,test_cuda_field test_cuda_lstar test_cuda_ops)
+EMULATED_TESTS := $(addprefix $(BUILD)/emulated/,test_cuda_field test_cuda_lstar test_cuda_nodes test_cuda_ops)
 endif
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZERS := $(FUZZ_SRC:%.c=$(BUILD)/%)

@@ -9,7 +9,7 @@
 #include "tensor/tape.h"
 #include "wf_test.h"
 
-enum { most_inputs = 12, most_blocks = 8 };
+enum { most_inputs = 16, most_blocks = 8 };
 
 typedef struct setup {
     wf_tape tape;
@@ -367,7 +367,7 @@ static build_fn *const builders[] = {
 #include "tensor/fused.def"
 #undef X
 };
-static int variants_of(wf_op_kind kind) {
+static inline int variants_of(wf_op_kind kind) {
     switch (kind) {
     case WF_OP_lean_edges: return 15;
     case WF_OP_lstar_messages: return 6;
@@ -413,7 +413,7 @@ static inline void start(setup *s, const wf_backend *backend, wf_dtype dtype, wf
 }
 
 /* Random gradients of all outputs; copies in doubles, for the loss sum dy*y. */
-static double *seed_gradients(setup *s, size_t *count) {
+static inline double *seed_gradients(setup *s, size_t *count) {
     const wf_op *op = s->tape.last;
     double *copy = NULL;
     *count = 0;

@@ -25,17 +25,21 @@ if [ ! -x "$programs/test_cuda_ops" ]; then
 fi
 
 # The longest first. SHARE picks one case of a test: of fields a folded one and one whose edge kernels are fused, in bf16.
-# Chains of rows: with many processors teams of warps share rows, with few a warp works alone.
+# Products of many rows: with many processors in narrow tiles, with few in wide ones.
 few_cases() {
     cat <<END
-nodes-in-teams      20 field many_nodes   1/2   WEFT_CUDA_SMALL=1 WEFT_EMULATOR_PROCESSORS=20
-nodes-alone         9  field many_nodes   1/2   WEFT_CUDA_SMALL=1 WEFT_EMULATOR_PROCESSORS=9
+many-nodes          20 field many_nodes   1/2   WEFT_CUDA_SMALL=1 WEFT_EMULATOR_PROCESSORS=20
+nodes-100-wide      9  nodes block        3/7   WEFT_EMULATOR_PROCESSORS=9
+nodes-100-narrow    2  nodes block        3/7   WEFT_EMULATOR_PROCESSORS=132
+nodes-64            5  nodes block        2/7   WEFT_EMULATOR_PROCESSORS=20
+nodes-32            1  nodes block        1/7   WEFT_EMULATOR_PROCESSORS=9
+nodes-1             3  nodes block        0/7   WEFT_EMULATOR_PROCESSORS=9
 wide-replays        3  field wide_nodes   11/12 WEFT_CUDA_SMALL=1
 wide-nodes-256      2  field wide_nodes   4/12  WEFT_CUDA_SMALL=1
 wide-nodes-192      1  field wide_nodes   1/12  WEFT_CUDA_SMALL=1
 wide-weights        1  ops   wide         2/27  WEFT_EMULATOR_PROCESSORS=70
-wide-norms-in-teams 1  ops   wide         11/27 WEFT_EMULATOR_PROCESSORS=40
-wide-norms-alone    2  ops   wide         19/27 WEFT_EMULATOR_PROCESSORS=11
+wide-norms-1        1  ops   wide         11/27
+wide-norms-2        2  ops   wide         19/27
 lean-field-1        1  field against_cpu  3/24  WEFT_CUDA_SMALL=1
 lean-field-2        2  field against_cpu  3/24  WEFT_CUDA_SMALL=1
 lstar-field-1       1  field against_cpu  15/24 WEFT_CUDA_SMALL=1
@@ -54,11 +58,10 @@ lstar-messages      1  lstar messages     0/6   WEFT_CUDA_SMALL=1
 lstar-messages-128  2  lstar messages     4/6   WEFT_CUDA_SMALL=1
 lstar-edges         3  lstar edges        0/2   WEFT_CUDA_SMALL=1
 lstar-rounding      1  ops   bf16         88/90 WEFT_CUDA_OP=lstar_messages
-teams-of-4          5  ops   bf16         43/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=70
-teams-of-2          6  ops   bf16         44/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=50
-wide-warps          7  ops   bf16         42/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=30
-narrow-warps        8  ops   bf16         43/45 WEFT_CUDA_OP=linear WEFT_EMULATOR_PROCESSORS=20
-teams-of-8          1  ops   bf16         0/1   WEFT_CUDA_SMALL=1 WEFT_CUDA_OP=linear
+many-rows-1         5  ops   bf16         43/45 WEFT_CUDA_OP=linear
+many-rows-2         6  ops   bf16         44/45 WEFT_CUDA_OP=linear
+many-rows-3         7  ops   bf16         42/45 WEFT_CUDA_OP=linear
+few-rows            1  ops   bf16         0/1   WEFT_CUDA_SMALL=1 WEFT_CUDA_OP=linear
 shared-table        1  ops   shared_table 0/1   WEFT_CUDA_SMALL=1
 encoder             1  ops   bf16         0/1   WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_encoder
 readout             2  ops   bf16         0/1   WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_readout
@@ -69,7 +72,7 @@ END
 }
 all_small() {
     for test in field:against_cpu field:fused field:many_nodes field:split_chains field:wide_nodes field:equivariance \
-        field:equal_bits field:training lstar:messages lstar:edges ops:float ops:bf16 ops:wide ops:shared_table; do
+        field:equal_bits field:training nodes:block lstar:messages lstar:edges ops:float ops:bf16 ops:wide ops:shared_table; do
         for share in 0 1 2 3; do
             echo "$test-$share ${WEFT_EMULATOR_SEED:-1} ${test%:*} ${test#*:} $share/4 WEFT_CUDA_SMALL=1"
         done

@@ -159,7 +159,7 @@ static void test_fused(void **state) {
         }
 }
 
-/* Rows of nodes enough for warps that work alone, or in teams. */
+/* Rows of nodes enough for wide products. */
 static void test_many_nodes(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip();
@@ -244,9 +244,9 @@ static void test_equal_bits(void **state) {
         }
 }
 
-/* Batches with 906 nodes to 19,026, whose rows eight, four, two warps share (on 132 multiprocessors) or none: the first networks
+/* Batches with 906 nodes, which go through chains, to 19,026, through wide products in tiles of either width: the first networks
  * have the same bits in all of them. Width 64: wider, few rows have deep sums, which are rounded in parts. */
-static void test_teams(void **state) {
+static void test_row_counts(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip();
     if (getenv("WEFT_CUDA_SMALL") != NULL) skip();
@@ -327,7 +327,7 @@ static void test_replays(void **state) {
     }
 }
 
-/* Nodes wider than edges: of few nodes, and of so many that warps share their rows, or do not. */
+/* Nodes wider than edges: of few nodes, and of many. */
 static const struct {
     int node, edge, time;
 } wide_fields[] = {{192, 64, 128}, {256, 64, 256}, {256, 128, 128}, {384, 32, 64}};
@@ -354,7 +354,7 @@ static void test_wide_nodes(void **state) {
     }
 }
 
-/* 3,040 nodes, whose rows four warps share, and 19,593 of first layers with means, which magnify roundings little. */
+/* 3,040 nodes, and 19,593 of first layers with means, which magnify roundings little. */
 static void test_many_wide_nodes(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip();
@@ -426,7 +426,7 @@ static int run_group(void) {
         cmocka_unit_test(test_against_cpu),     cmocka_unit_test(test_fused),
         cmocka_unit_test(test_many_nodes),      cmocka_unit_test(test_large),
         cmocka_unit_test(test_equivariance),    cmocka_unit_test(test_equal_bits),
-        cmocka_unit_test(test_teams),           cmocka_unit_test(test_split_chains),
+        cmocka_unit_test(test_row_counts),      cmocka_unit_test(test_split_chains),
         cmocka_unit_test(test_replays),         cmocka_unit_test(test_wide_nodes),
         cmocka_unit_test(test_many_wide_nodes), cmocka_unit_test(test_training),
         cmocka_unit_test(test_absent),

@@ -1,9 +1,9 @@
-/* chain_cuda: a chain of steps on the rows of one height, in one launch.
+/* chain_cuda: a chain of steps on the rows of one height.
  *
  * Each step's row depends on the same row of what the steps before it gave, and on rows of tables that were finished before
- * the launch. A warp, or a team of them, takes 16 rows through all steps. Results lie in float in memory, as the tape wants them;
- * those that a later product of the chain takes as its left operand are kept as bf16 in shared memory too, in a slot. Other left
- * operands are read from memory by the product itself.
+ * the launch. Few rows go through all steps in one launch (chain_cuda.cu), many step by step (wide_cuda.cu). Results lie in float
+ * in memory, as the tape wants them. In one launch those that a later product of the chain takes as its left operand are kept
+ * as bf16 in shared memory too, in a slot. Other left operands are read from memory by the product itself.
  *
  *   load           out (+)= x; out NULL: for its slot alone
  *   norm           out = LN(x) modulated: shift and scale at table[map], NULL: plain
@@ -66,20 +66,21 @@ struct chain_step {
 
 struct chain {
     int rows, count;
-    int slots;  /* elements of shared memory for the slots of a warp */
+    int slots;  /* elements of shared memory for the slots */
     bool apart; /* products do not depend on each other: blocks may take some columns of one each */
     chain_step step[chain_steps];
 };
 
-/* Rows of a warp. A slot of c columns takes chain_rows * slot_pitch(c) elements: lines of 128 bytes, whose sixteenths of a
+/* Rows of a team of warps. A slot of c columns takes chain_rows * slot_pitch(c) elements: lines of 128 bytes, whose sixteenths of a
  * row are exchanged so that eight rows of a column lie in different banks. */
 enum { chain_rows = 16 };
 __host__ __device__ inline int slot_pitch(int cols) { return (cols + 63) / 64 * 64; }
-/* Elements that all slots of a warp together may take on this device. */
+/* Elements that all slots together may take on this device. */
 int chain_most_slots();
 /* Rows of graphs, not of nodes: for such chains time is latency, and other work can go on beside them. */
 inline bool few_rows(int rows) { return rows <= 2048; }
 
+/* All steps in one launch. */
 void chain_launch(const chain &c);
 
 /* to (rows, padded to 16) = w (rows, cols), which has no padding. */

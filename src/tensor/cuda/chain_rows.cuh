@@ -1,4 +1,4 @@
-/* chain_rows: the steps of a chain that are no products. A warp takes its 16 rows. */
+/* chain_rows: the steps of a chain that are no products. A warp, or a team of them, takes 16 rows. */
 #ifndef WF_TENSOR_CUDA_CHAIN_ROWS_CUH
 #define WF_TENSOR_CUDA_CHAIN_ROWS_CUH
 
@@ -22,8 +22,8 @@ template <class T> __device__ inline T *shared_at(uint32_t address) {
     return (T *)__cvta_shared_to_generic(address);
 }
 
-/* A warp's rows first .. first + 15, of which those below `rows` are there, its slots and [16][staged_pitch] of floats. Where
- * there are few rows, `team` warps share them and their slots, and this is the one `self`; else they are 1 and 0. */
+/* A warp's rows first .. first + 15, of which those below `rows` are there, its slots and [16][staged_pitch] of floats. `team`
+ * warps may share them and their slots, and this is the one `self`; else they are 1 and 0. */
 struct warp_rows {
     int first, rows, self, team;
     uint32_t slots, staged;
@@ -312,6 +312,18 @@ __device__ __forceinline__ void norm_any_width(const chain_step &s, uint32_t ste
     if (s.cols <= of_eight) norm_either<aligned, 8>(s, step, v);
     else if (s.cols <= of_sixteen) norm_either<aligned, 16>(s, step, v);
     else norm_either<aligned, 32>(s, step, v);
+}
+
+/* A step that is no product; it lies in shared memory. */
+__device__ __forceinline__ void row_step(const chain_step &s, const warp_rows &v) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(&s);
+    if (s.kind == chain_norm || s.kind == chain_norm_back) {
+        if (s.aligned) norm_any_width<true>(s, at, v);
+        else norm_any_width<false>(s, at, v);
+    } else {
+        if (s.aligned) element_tile<true>(at, v);
+        else element_tile<false>(at, v);
+    }
 }
 
 } // namespace wf_gpu

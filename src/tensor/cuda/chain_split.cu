@@ -48,6 +48,11 @@ bool reads_result(const open_chain &chain, const chain_step &s, const chain_step
     return reads_matrix(chain, s, of.out) || (of.raw != NULL && reads_matrix(chain, s, of.raw));
 }
 
+/* Whether it matters which of two products comes first. */
+bool tied(const open_chain &chain, const chain_step &a, const chain_step &b) {
+    return a.out == b.out || reads_result(chain, a, b) || reads_result(chain, b, a);
+}
+
 /* First step of a tail of products that have nothing to do with each other: blocks of few rows may then take one each. */
 int first_apart(const open_chain &chain) {
     const chain_step *step = chain.c.step;
@@ -55,11 +60,9 @@ int first_apart(const open_chain &chain) {
     while (first > 0) {
         const chain_step &s = step[first - 1];
         if (s.kind != chain_product || s.slot >= 0 || s.add) break;
-        bool tied = false;
-        for (int k = first; k < chain.c.count; k++)
-            tied |= step[k].out == s.out || reads_result(chain, s, step[k]) ||
-                    reads_result(chain, step[k], s);
-        if (tied) break;
+        bool bound = false;
+        for (int k = first; k < chain.c.count; k++) bound |= tied(chain, s, step[k]);
+        if (bound) break;
         first--;
     }
     return first;
@@ -79,6 +82,36 @@ bool is_deep(const chain &c, int index) {
             if (c.step[k].out == s.part[p].x) return false;
     }
     return columns >= many_columns;
+}
+
+bool lies_in_fours(const chain_step &s) {
+    return s.cols % 4 == 0 && in_fours(s.bias, 0) && in_fours(s.table, s.ld_table) &&
+           in_fours(s.gate, s.ld_gate) && in_fours(s.x, s.ldx);
+}
+
+/* The step with its left operands in memory, where they lie too; false when a product cannot read one there. */
+bool without_slots(const open_chain &chain, chain_step &s) {
+    s.slot = -1;
+    for (int j = 0; j < s.parts; j++) {
+        chain_part &part = s.part[j];
+        if (part.slot >= 0) {
+            const slot &source = chain.slots[(size_t)part.slot];
+            part.x = source.matrix, part.ldx = source.ld;
+            part.slot = -1;
+        }
+        if (!in_whole_rows(part.x, part.ldx)) return false;
+    }
+    s.aligned = lies_in_fours(s);
+    return true;
+}
+
+/* Whether a step may be launched together with those of c. */
+bool goes_with(const open_chain &chain, const wf_gpu::chain &c, const chain_step &s) {
+    bool product = s.kind == chain_product;
+    if (product != (c.step[0].kind == chain_product)) return false;
+    for (int k = 0; product && k < c.count; k++)
+        if (c.step[k].transposed != s.transposed || tied(chain, c.step[k], s)) return false;
+    return true;
 }
 
 /* Room for `more` steps in place of the one at index; the last of them has its slot. */
@@ -102,8 +135,7 @@ void finish_steps(open_chain &chain) {
         if (s.slot >= 0) s.slot = slots[(size_t)s.slot].at;
         for (int j = 0; j < s.parts; j++)
             if (s.part[j].slot >= 0) s.part[j].slot = slots[(size_t)s.part[j].slot].at;
-        s.aligned = s.cols % 4 == 0 && in_fours(s.bias, 0) && in_fours(s.table, s.ld_table) &&
-                    in_fours(s.gate, s.ld_gate) && in_fours(s.x, s.ldx);
+        s.aligned = lies_in_fours(s);
     }
 }
 
@@ -178,6 +210,21 @@ void split_tail(open_chain &chain, open_chain &tail) {
         }
     }
     chain.c.count = first;
+}
+
+std::vector<chain> split_steps(const open_chain &chain) {
+    std::vector<wf_gpu::chain> all;
+    for (int k = 0; k < chain.c.count; k++) {
+        chain_step s = chain.c.step[k];
+        if (s.kind == chain_load && s.out == NULL) continue; /* for a slot alone */
+        if (!without_slots(chain, s)) return {};
+        if (all.empty() || !goes_with(chain, all.back(), s)) {
+            all.push_back(wf_gpu::chain{});
+            all.back().rows = chain.c.rows;
+        }
+        all.back().step[all.back().count++] = s;
+    }
+    return all;
 }
 
 } // namespace wf_gpu

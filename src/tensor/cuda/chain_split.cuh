@@ -1,5 +1,6 @@
-/* chain_split: chains while they are put together, and what other blocks may take of those of few rows.
+/* chain_split: chains while they are put together, and how they are launched: step by step, or in one or few launches.
  *
+ * Many rows fill the device at every step (wide_cuda.cu), and what a step hands on to the next passes through L2.
  * Few rows are few blocks, and a chain's time is that of one block: its products one behind the other. A tail of products that
  * have nothing to do with each other, and the parts of a deep sum of products, become chains of their own, whose products
  * blocks take one each (`apart`). */
@@ -40,6 +41,10 @@ void finish_steps(open_chain &chain);
 void split_deep(open_chain &chain, open_chain &parts, wf_arena *arena);
 /* A tail of four products or more goes to `tail`, to be launched behind the chain; it reads from memory what they multiply. */
 void split_tail(open_chain &chain, open_chain &tail);
+
+/* A chain of many rows as launches one behind the other, of products that are not tied to each other or of steps between them;
+ * none when a product cannot read its left operand from memory. */
+std::vector<chain> split_steps(const open_chain &chain);
 
 } // namespace wf_gpu
 #endif

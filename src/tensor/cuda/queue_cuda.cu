@@ -3,6 +3,7 @@
 #include "tensor/cuda/chain_split.cuh"
 #include "tensor/cuda/jobs_cuda.cuh"
 #include "tensor/cuda/sums_cuda.cuh"
+#include "tensor/cuda/wide_cuda.cuh"
 
 #include <algorithm>
 #include <vector>
@@ -46,6 +47,12 @@ void launch_chain(size_t index) {
     if (few) {
         split_deep(head, deep, &work_arena);
         split_tail(head, tail);
+    } else {
+        std::vector<chain> steps = split_steps(head);
+        for (const chain &c : steps)
+            if (c.step[0].kind == chain_product) wide_launch(c);
+            else rows_launch(c);
+        if (!steps.empty()) return;
     }
     for (open_chain *part : {&deep, &head, &tail}) {
         finish_steps(*part);

@@ -1,8 +1,9 @@
 /* jobs_cuda: weight gradients and sums towards tables, many in one launch.
  *
  * Weight gradients: a block takes a tile of 64 x 64 outputs, or 128 x 128 of a large weight and many rows, which reads half as
- * much, and a chunk of at most 2,176 rows (12 of the 101 nodes of 256 networks 64-16-8-10, 9 of the 76 of 784-32-32-10), a
- * twelfth of them where there are fewer: a block's time is that of its rows. 32 rows at a time, rounded to bf16 on the way into
+ * much, and a chunk of rows. A block's time is that of its rows, and what chunks leave is written and read again: 4 to 12 chunks,
+ * as many as make 32 blocks of a weight, or more where they would have over 2,176 rows (12 of the 101 nodes of 256 networks
+ * 64-16-8-10). 32 rows at a time, rounded to bf16 on the way into
  * shared memory; warps of 32 x 32, or 32 x 64, by mma.sync. A weight's bits do not depend on the tile. Blocks of a job's first
  * columns add up the bias in float.
  * Chunks' partial sums are added in order by another launch (C1).
@@ -225,16 +226,20 @@ __global__ void __launch_bounds__(sum_groups *sum_lanes)
 } // namespace
 
 size_t weight_job_scratch(weight_job *job) {
-    enum { most_rows = 2176, fewest_rows = 256, usual_chunks = 12 };
+    enum { most_rows = 2176, fewest_rows = 256, most_chunks = 12, fewest_chunks = 4 };
+    enum { enough_blocks = 32 };                /* of a job */
     enum { many_rows = 2048, large_side = 96 }; /* from which on larger tiles pay */
-    int rows = (job->rows + usual_chunks - 1) / usual_chunks;
-    rows = (rows + tile_k - 1) / tile_k * tile_k;
-    job->chunk_rows = rows < fewest_rows ? fewest_rows : rows > most_rows ? most_rows : rows;
-    job->chunks = (int)blocks_for((size_t)job->rows, (size_t)job->chunk_rows);
     bool large = job->rows > many_rows && job->m >= large_side && job->n >= large_side;
     job->side = large ? 128 : 64;
     job->tiles_m = (int)blocks_for((size_t)job->m, (size_t)job->side);
     job->tiles_n = job->weight == NULL ? 1 : (int)blocks_for((size_t)job->n, (size_t)job->side);
+    int chunks = enough_blocks / (job->tiles_m * job->tiles_n);
+    chunks = chunks < fewest_chunks ? fewest_chunks : chunks > most_chunks ? most_chunks : chunks;
+    int needed = (int)blocks_for((size_t)job->rows, most_rows);
+    if (chunks < needed) chunks = needed;
+    int rows = (int)blocks_for((size_t)job->rows, (size_t)(chunks * tile_k)) * tile_k;
+    job->chunk_rows = rows < fewest_rows ? fewest_rows : rows;
+    job->chunks = (int)blocks_for((size_t)job->rows, (size_t)job->chunk_rows);
     return (size_t)job->chunks * (size_t)job->m * (size_t)(wf_pad(job->n) + 1);
 }
 

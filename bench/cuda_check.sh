@@ -75,7 +75,7 @@ for check in $checks; do
     case $check in
     tests)
         # in two lots: programs that share the GPU wait for one another's turns
-        for test in cuda_ops cuda_match cuda_eval cuda_optim; do piece test_$test "$gpu/test_$test"; done
+        for test in cuda_ops cuda_nodes cuda_match cuda_eval cuda_optim; do piece test_$test "$gpu/test_$test"; done
         gather
         for test in cuda_field cuda_lstar cuda_fit cuda_sample zoo_cuda; do piece test_$test "$gpu/test_$test"; done
         gather ;;
@@ -87,6 +87,7 @@ for check in $checks; do
         sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges
         sanitize lstar-messages test_messages test_cuda_lstar WEFT_CUDA_SMALL=1
         sanitize lstar-edges test_edges test_cuda_lstar WEFT_CUDA_SMALL=1
+        sanitize nodes test_block test_cuda_nodes WEFT_CUDA_SHARE=1/7
         gather
         sanitize field test_training test_cuda_field WEFT_CUDA_SMALL=1
         sanitize fit bf16_stays_near test_cuda_fit WEFT_CUDA_SMALL=1
@@ -105,6 +106,7 @@ for check in $checks; do
         sanitize readout test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_readout
         gather
         sanitize linear test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=linear
+        sanitize nodes test_block test_cuda_nodes WEFT_CUDA_SHARE=1/7
         sanitize zoo same_networks test_zoo_cuda WEFT_CUDA_SMALL=1 WEFT_CUDA_SHARE=0/9
         sanitize match '*' test_cuda_match WEFT_CUDA_SMALL=6
         sanitize eval '*' test_cuda_eval WEFT_CUDA_SMALL=6

@@ -53,8 +53,8 @@ static inline double *copy_out(const setup *s, const void *from, size_t n) {
     return out;
 }
 
-/* The same deviates, exact in float, for both types; divided by `scale`. */
-static void fill(setup *s, wf_tensor *x, void *data, double scale) {
+/* The same deviates, exact in float, for both types; divided by `scale`, around `middle`. */
+static void fill_around(setup *s, wf_tensor *x, void *data, double scale, double middle) {
     size_t total = (size_t)x->rows * (size_t)x->ld;
     void *host = malloc((total + 1) * s->tape.size);
     float *values = malloc(((size_t)x->cols + 1) * sizeof *values);
@@ -62,13 +62,16 @@ static void fill(setup *s, wf_tensor *x, void *data, double scale) {
     for (int r = 0; r < x->rows; r++) {
         wf_rng_normals_from(&rng, (size_t)r * (size_t)x->cols, values, (size_t)x->cols);
         for (int c = 0; c < x->ld; c++) {
-            double value = c < x->cols ? (float)(values[c] / scale) : 0;
+            double value = c < x->cols ? (float)(middle + values[c] / scale) : 0;
             put(s, host, (size_t)(r * x->ld + c), s->rounded ? round_bf16(value) : value);
         }
     }
     free(values);
     copy_in(s, data, host, total * s->tape.size);
     free(host);
+}
+static void fill(setup *s, wf_tensor *x, void *data, double scale) {
+    fill_around(s, x, data, scale, 0);
 }
 
 static wf_tensor *keep(setup *s, wf_tensor *x) {
@@ -266,16 +269,18 @@ static void build_velocity(setup *s) {
 
 /* Variants 0..5: the three sums with either unit; 6: a last block, whose sums nobody wants; 7: the same with 64 messages,
  * whole panels that are left out. Variants from 8 on have the alignment and the widths that fused kernels ask for; 14: most
- * units are far from zero, where a tanh that is not quite one would give GELU large slopes. */
+ * units are far from zero, where a tanh that is not quite one would give GELU large slopes. 15 and 16: attention, with 64 messages
+ * and with logits around 40 towards dst and -40 towards src, whose exponentials no float of 16 bits would hold. */
 static void build_lean_edges(setup *s) {
     const wf_part *part = graphs(s, 1);
     bool aligned = s->variant >= 8;
     int de = s->size, messages = s->variant > 6 ? 64 : 2 * (s->size % 5 + 1);
     bool far = s->variant == 14;
-    if (aligned && (s->variant < 12 || far)) messages = 2 * de;
+    bool large = s->variant == 16 && de >= 32; /* few messages would leave one all the weight */
+    if (aligned && (s->variant < 12 || far || s->variant == 16)) messages = 2 * de;
     int hidden = messages + 2 * de;
     wf_lean_desc desc = {.column = aligned ? 4 : 1, .messages = messages};
-    desc.sum = far ? WF_SUM_PLAIN : (wf_sum)(s->variant % 3);
+    desc.sum = far ? WF_SUM_PLAIN : s->variant > 14 ? WF_SUM_ATTENTION : (wf_sum)(s->variant % 3);
     desc.unit = far || s->variant % 8 < 3 ? WF_UNIT_GELU : WF_UNIT_SILU;
     desc.sums = aligned ? s->variant != 10 : s->variant < 6;
     desc.e = rows(s, part->n_edges, de);
@@ -283,15 +288,17 @@ static void build_lean_edges(setup *s) {
     desc.ad = rows(s, part->n_nodes, hidden);
     desc.as = rows(s, part->n_nodes, hidden);
     if (far) fill(s, desc.ad, desc.ad->data, 1.0 / 20);
+    if (large) fill_around(s, desc.ad, desc.ad->data, 1, 3); /* and so are messages */
     desc.w1 = flat(s, hidden, de);
     desc.w2 = flat(s, de, 2 * de);
     desc.c2 = flat(s, de, 1);
     if (desc.sum == WF_SUM_ATTENTION) {
         desc.vf = rows(s, 1, messages);
         desc.vb = rows(s, 1, messages);
-        if (aligned) { /* logits of order 1 */
-            fill(s, desc.vf, desc.vf->data, sqrt(messages));
-            fill(s, desc.vb, desc.vb->data, sqrt(messages));
+        if (aligned) { /* logits of order 1, or around it */
+            double middle = large ? 40.0 / 3 / messages : 0;
+            fill_around(s, desc.vf, desc.vf->data, sqrt(messages), middle);
+            fill_around(s, desc.vb, desc.vb->data, sqrt(messages), -middle);
         }
     }
     wf_lean_edges(&s->tape, part, &desc);
@@ -369,7 +376,7 @@ static build_fn *const builders[] = {
 };
 static inline int variants_of(wf_op_kind kind) {
     switch (kind) {
-    case WF_OP_lean_edges: return 15;
+    case WF_OP_lean_edges: return 17;
     case WF_OP_lstar_messages: return 6;
     case WF_OP_edge_readout:
     case WF_OP_linear:

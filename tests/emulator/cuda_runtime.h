@@ -6,7 +6,7 @@
  *   M1  a thread runs on until it meets others (warp, barrier, mbarrier): what it may not yet read has not been written,
  *       for the order of warps and lanes is shuffled by WEFT_EMULATOR_SEED (0: as they are numbered)
  *   M2  a launch runs when somebody waits for it, in any order that streams and events allow: shuffled by the same seed
- *   M3  an asynchronous copy to shared memory happens when its thread waits for it, not before
+ *   M3  an asynchronous copy to shared memory happens when its thread waits for it, or (by the same seed) at once
  *   M4  memory that nobody has written is NaN: of the device when it is taken, dynamic shared memory for every block
  *   M5  what a GPU would refuse or hang on (too much shared memory, misaligned words, threads that wait for ever, lanes of a
  *       warp in different instructions, a capture whose streams are not joined) ends the program with a sentence

@@ -336,7 +336,9 @@ static std::vector<std::vector<copy>> &groups() {
 
 void cp_async_cg_shared_global(uint32_t to, const void *from, int size, int there) {
     if (size != 16 || (uintptr_t)from % 16 != 0) fail("a copy of %d bytes from %p", size, from);
-    groups().back().push_back({shared_at(to, 16), from, there});
+    copy one = {shared_at(to, 16), from, there};
+    if (random_below(2) != 0) carry_out({one});
+    else groups().back().push_back(one);
 }
 void cp_async_commit_group() { groups().emplace_back(); }
 void cp_async_wait_group(int left) {

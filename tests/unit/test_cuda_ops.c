@@ -103,7 +103,7 @@ typedef struct op_case {
 typedef struct case_list {
     op_case *cases;
     int count, taken, used, ahead;
-    bool fast;
+    bool fast, fused; /* in bf16; by kernels of their own */
     pthread_mutex_t lock;
     pthread_cond_t changed;
 } case_list;
@@ -172,6 +172,7 @@ static void check_bf16(const op_case *c, const results *here) {
 
 static void check_case(const wf_backend *backend, case_list *list, op_case *c) {
     start_again(&gpu, backend, WF_F32, c->kind, c->size, c->group, c->variant);
+    if (list->fused) assert_true(wf_cuda_fuses(gpu.tape.last));
     run_case(&gpu, true);
     results here = fetch(&gpu);
     start_again(&again, backend, WF_F32, c->kind, c->size, c->group, c->variant);
@@ -203,31 +204,40 @@ static const shape shapes[] = {{1, 1},   {3, 3},    {7, 7},    {9, 9},    {33, 3
 static const shape wide_shapes[] = {{97, 105}, {129, 1},   {192, 105}, {256, 105}, {257, 3},
                                     {384, 2},  {510, 105}, {512, 4},   {513, 4}};
 
-typedef bool takes_fn(int kind, const shape *of, size_t index);
-static bool takes_all(int kind, const shape *of, size_t index) {
+/* Attention's fused kernels: groups around the eight rows of an octet, two graphs in a tile, runs that are cut. */
+static const shape attended_shapes[] = {{32, 1},  {32, 7},  {32, 33}, {32, 105}, {64, 1},
+                                        {64, 3},  {64, 7},  {64, 8},  {64, 33},  {64, 300},
+                                        {128, 2}, {128, 3}, {128, 7}, {128, 9},  {128, 105}};
+
+typedef bool takes_fn(int kind, int variant, const shape *of, size_t index);
+static bool takes_all(int kind, int variant, const shape *of, size_t index) {
+    (void)variant;
     const char *small = getenv("WEFT_CUDA_SMALL"), *only = getenv("WEFT_CUDA_OP");
     size_t every = small != NULL && atoi(small) > 0 ? (size_t)atoi(small) : 1;
     if (only != NULL && strcmp(only, wf_op_name((wf_op_kind)kind)) != 0) return false;
     return index % every == 0 && (small == NULL || of->group <= 100);
 }
-static bool takes_wide(int kind, const shape *of, size_t index) {
-    (void)of;
+static bool takes_wide(int kind, int variant, const shape *of, size_t index) {
+    (void)variant, (void)of;
     return index == 0 ? kind == WF_OP_linear : kind == WF_OP_norm;
+}
+static bool takes_attended(int kind, int variant, const shape *of, size_t index) {
+    bool attended =
+        variant == 8 || variant == 11 || variant == 16 || (variant == 15 && of->width < 128);
+    return kind == WF_OP_lean_edges && attended && takes_all(kind, variant, of, index);
 }
 
 static void list_cases(case_list *list, const shape *from, size_t count, takes_fn *takes) {
     for (int kind = 0; kind < WF_OP_COUNT; kind++)
-        for (size_t k = 0; k < count; k++) {
-            if (!takes(kind, &from[k], k)) continue;
+        for (size_t k = 0; k < count; k++)
             for (int variant = 0; variant < variants_of((wf_op_kind)kind); variant++) {
-                if (!my_case()) continue;
+                if (!takes(kind, variant, &from[k], k) || !my_case()) continue;
                 assert_true(list->count < most_cases);
                 list->cases[list->count++] = (op_case){.kind = (wf_op_kind)kind,
                                                        .size = from[k].width,
                                                        .group = from[k].group,
                                                        .variant = variant};
             }
-        }
 }
 
 static void walk(const wf_backend *backend, const shape *from, size_t count, takes_fn *takes) {
@@ -238,6 +248,7 @@ static void walk(const wf_backend *backend, const shape *from, size_t count, tak
     case_list list = {.cases = calloc(most_cases, sizeof *list.cases),
                       .ahead = 2 * threads,
                       .fast = backend == wf_backend_cuda_bf16(),
+                      .fused = takes == takes_attended,
                       .lock = PTHREAD_MUTEX_INITIALIZER,
                       .changed = PTHREAD_COND_INITIALIZER};
     pthread_t thread[most_threads];
@@ -264,6 +275,11 @@ static void test_bf16(void **state) {
 static void test_wide(void **state) {
     (void)state;
     walk(wf_backend_cuda_bf16(), wide_shapes, sizeof wide_shapes / sizeof *wide_shapes, takes_wide);
+}
+static void test_attention(void **state) {
+    (void)state;
+    walk(wf_backend_cuda_bf16(), attended_shapes, sizeof attended_shapes / sizeof *attended_shapes,
+         takes_attended);
 }
 
 /* A table that a long gather reads and an affine map adds, its gradient against sums written out here: the map's comes first and
@@ -317,9 +333,9 @@ static void test_absent(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_float),  cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_wide),   cmocka_unit_test(test_shared_table),
-        cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_float),        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_wide),         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_shared_table), cmocka_unit_test(test_absent),
     };
     take_share();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,6 +136,7 @@ extern "C" void *wf_cuda_stream(void) { return work; }
 extern "C" void wf_cuda_finish(void) { wf_gpu::queue_finish(); }
 extern "C" void wf_cuda_discard(void) { wf_gpu::queue_discard(); }
 extern "C" size_t wf_cuda_shared_bytes(void) { return wf_gpu::queue_bytes(); }
+extern "C" bool wf_cuda_fuses(const wf_op *op) { return wf_gpu::fused_forward(op) != NULL; }
 
 extern "C" bool wf_cuda_download(void *to, const void *from, size_t bytes) {
     wf_gpu::queue_finish();

@@ -30,6 +30,8 @@ void *wf_cuda_stream(void);
 void wf_cuda_finish(void);
 void wf_cuda_discard(void);
 size_t wf_cuda_shared_bytes(void);
+/* Whether the bf16 backend has kernels of its own for the edges of a block of this shape: tests ask, so that they know what ran. */
+bool wf_cuda_fuses(const wf_op *op);
 /* Waits for the stream and copies out (0 bytes: only waits); false: the GPU reports a failure. */
 bool wf_cuda_download(void *to, const void *from, size_t bytes);
 

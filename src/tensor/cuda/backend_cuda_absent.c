@@ -10,6 +10,10 @@ void wf_cuda_finish(void) {}
 void wf_cuda_discard(void) {}
 size_t wf_cuda_shared_bytes(void) { return 0; }
 
+bool wf_cuda_fuses(const wf_op *op) {
+    (void)op;
+    return false;
+}
 bool wf_cuda_download(void *to, const void *from, size_t bytes) {
     (void)to, (void)from, (void)bytes;
     return false;

@@ -29,10 +29,12 @@ struct lean_gradient {
     const float *dmean;
     int ld_dmean;
     int edges;
-    float *partial;      /* (shares, Q, all_units, 64 * 64) */
-    uint2 *quarter_debs; /* Q > 1: (Q, E, D) in bf16 */
-    float *spans;        /* Q > 1: see lean_norm_kernel */
-    int shares;          /* of Q blocks each */
+    float *partial;        /* (shares, Q, all_units, 64 * 64) */
+    uint2 *quarter_debs;   /* Q > 1: (Q, E, D) in bf16 */
+    float *spans;          /* Q > 1: see lean_norm_kernel */
+    int shares;            /* of Q blocks each */
+    const float4 *weights; /* attention: of the edges (lean_attention.cuh) */
+    const float *v[2];     /* and vf, vb */
 };
 
 /* Shared memory, in this order; a warpgroup's panels are strips of eb, do, z, dx. MS: strips of messages of a block. */
@@ -161,6 +163,18 @@ template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
                 carried[i] += sums()[k * at::kinds * D + col];
                 if (t.ends >> k & 1) to[(size_t)t.run[k] * (at::kinds * D) + col] = carried[i];
             }
+        }
+    }
+
+    /* Under attention: vf and vb of the block's messages, behind all else; `times` what the rows' messages pull by, towards
+     * a and b, along vf and vb, nothing where there is no edge. */
+    __device__ const float *vectors() const { return (const float *)(shared + at::bytes); }
+    __device__ void load_weights(float4 (&by)[2], float times) const {
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float4 x = load_constant((const float *)(p.weights + rows.row[k]));
+            x = masked(rows.there[k], scaled(times, x));
+            by[k] = rows.from_a ? make_float4(x.y, x.x, x.z, x.w) : x;
         }
     }
 

@@ -12,13 +12,6 @@ namespace wf_gpu {
 namespace lean {
 
 /* --- units -------------------------------------------------------------------------------------------------------- */
-__device__ inline float2 unpack_half(uint32_t pair) {
-    float2 x;
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
-        : "=f"(x.x), "=f"(x.y)
-        : "r"(pair));
-    return x;
-}
 /* Twice two units, and twice their slopes, in fp16: x + x t and 1 + t + x r (1 - t^2), t = tanh(x p). */
 template <bool Gelu>
 __device__ inline void double_units(float low, float high, uint32_t *value, uint32_t *slope) {
@@ -40,7 +33,8 @@ __device__ inline void double_units(float low, float high, uint32_t *value, uint
         : "r"(t), "r"(x), "r"(r), "r"(0x3c003c00u));
 }
 
-template <int D, int Q, int MS, bool Gelu> struct ahead_computer : computing<D, Q, MS> {
+template <int D, int Q, int MS, bool Gelu, bool Attention>
+struct ahead_computer : computing<D, Q, MS> {
     static_assert(Q == 1, "the whole of deb");
     using base = computing<D, Q, MS>;
     using at = layout<D, Q, MS>;
@@ -167,13 +161,15 @@ template <int D, int Q, int MS, bool Gelu> struct ahead_computer : computing<D, 
     __device__ void message_strip(int s) {
         refresh();
         float x[strip_tiles][4], degree[3] = {1, 1, 1}; /* half the pull, as slopes are doubled */
+        float4 weights[2];
         const int nodes[3] = {rows.a, rows.b[0], rows.b[1]};
         next().template take<1>(x);
         start_message(x, s);
         if (s + 1 < MS) fetch(s + 1);
+        if constexpr (Attention) base::load_weights(weights, 0.5f);
 #pragma unroll
         for (int k = 0; k < 3; k++)
-            if (p.degree != NULL) degree[k] = __ldg(p.degree + nodes[k]);
+            if (!Attention && p.degree != NULL) degree[k] = __ldg(p.degree + nodes[k]);
         wait<group_products>();
         settle(x);
         uint32_t slope[strip_tiles][2];
@@ -186,9 +182,12 @@ template <int D, int Q, int MS, bool Gelu> struct ahead_computer : computing<D, 
             }
         if (s + 1 < MS) pulls(s).template arrive<1>();
         else pulls(s).template arrive<0>();
-        /* By what a node's messages pull. */
-        const float by[2] = {__fdividef(0.5f, degree[1]), __fdividef(0.5f, degree[2])};
-        pulls(s).combine(x, __fdividef(0.5f, degree[0]), by, rows.there);
+        if constexpr (Attention) {
+            pulls(s).attend(x, weights, base::vectors() + s * strip, at::messages);
+        } else { /* by what a node's messages pull */
+            const float by[2] = {__fdividef(0.5f, degree[1]), __fdividef(0.5f, degree[2])};
+            pulls(s).combine(x, __fdividef(0.5f, degree[0]), by, rows.there);
+        }
 #pragma unroll
         for (int j = 0; j < strip_tiles; j++)
 #pragma unroll

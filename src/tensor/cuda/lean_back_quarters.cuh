@@ -8,7 +8,8 @@
 namespace wf_gpu {
 namespace lean {
 
-template <int D, int Q, int MS, bool Gelu> struct quarter_computer : computing<D, Q, MS> {
+template <int D, int Q, int MS, bool Gelu, bool Attention>
+struct quarter_computer : computing<D, Q, MS> {
     static_assert(Q > 1, "deb leaves in quarters");
     using base = computing<D, Q, MS>;
     using at = layout<D, Q, MS>;
@@ -110,9 +111,16 @@ template <int D, int Q, int MS, bool Gelu> struct quarter_computer : computing<D
         start_message(x, s);
         wait<group_products>();
         settle(x);
-        const float by[2] = {pull(rows.b[0]), pull(rows.b[1])};
-        next().template arrive<0>();
-        next().combine(dm, pull(rows.a), by, rows.there);
+        if constexpr (Attention) {
+            float4 weights[2];
+            base::load_weights(weights, 1);
+            next().template arrive<0>();
+            next().attend(dm, weights, base::vectors() + s * strip, at::messages);
+        } else {
+            const float by[2] = {pull(rows.b[0]), pull(rows.b[1])};
+            next().template arrive<0>();
+            next().combine(dm, pull(rows.a), by, rows.there);
+        }
         if (s + 1 < MS) fetch(s + 1);
 #pragma unroll
         for (int j = 0; j < strip_tiles; j++)

@@ -20,6 +20,7 @@
  *         messages at D = 64, 21 % of HBM, 31 % of the issue slots; 1.18 ms at D = 128, 20 % and 37 %. What binds is the chain
  *         of two computing warps a scheduler: half (D = 128: a third) of their time they waited for loads
  * tried   two warpgroups that do everything: 0.673 ms, more spills; see docs/results/2026-11-15-cuda-bf16.md, third round */
+#include "tensor/cuda/lean_attention.cuh"
 #include "tensor/cuda/lean_back_ahead.cuh"
 #include "tensor/cuda/lean_back_quarters.cuh"
 
@@ -28,9 +29,10 @@ namespace {
 
 using namespace lean;
 
-template <int D, int Q, int MS, bool Gelu>
-using computer = std::conditional_t<layout<D, Q, MS>::ahead, ahead_computer<D, Q, MS, Gelu>,
-                                    quarter_computer<D, Q, MS, Gelu>>;
+template <int D, int Q, int MS, bool Gelu, bool Attention>
+using computer =
+    std::conditional_t<layout<D, Q, MS>::ahead, ahead_computer<D, Q, MS, Gelu, Attention>,
+                       quarter_computer<D, Q, MS, Gelu, Attention>>;
 
 /* --- the warpgroups that sum ---------------------------------------------------------------------------------------- */
 template <int D, int Q, int MS> struct summer : worker<D, Q, MS> {
@@ -122,7 +124,7 @@ template <int D, int Q, int MS> struct summer : worker<D, Q, MS> {
     }
 };
 
-template <int D, int Q, int MS, bool Gelu>
+template <int D, int Q, int MS, bool Gelu, bool Attention>
 __global__ void __launch_bounds__(block_threads, 1)
     lean_backward_kernel(const __grid_constant__ lean_gradient p) {
     using at = layout<D, Q, MS>;
@@ -137,9 +139,14 @@ __global__ void __launch_bounds__(block_threads, 1)
     float *c2 = (float *)(shared + at::c2);
     for (int i = (int)threadIdx.x; i < D; i += block_threads) c2[i] = quarter == 0 ? p.f.c2[i] : 0;
     follow();
+    if constexpr (Attention) { /* vf and vb of the block's messages */
+        float *v = (float *)(shared + at::bytes);
+        for (int i = (int)threadIdx.x; i < 2 * at::messages; i += block_threads)
+            v[i] = p.v[i / at::messages][quarter * at::messages + i % at::messages];
+    }
     __syncthreads();
     if (__shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0) < groups) {
-        computer<D, Q, MS, Gelu> w(p);
+        computer<D, Q, MS, Gelu, Attention> w(p);
         w.run();
     } else {
         summer<D, Q, MS> w(p);
@@ -148,15 +155,22 @@ __global__ void __launch_bounds__(block_threads, 1)
 }
 
 /* --- launches ---------------------------------------------------------------------------------------------------------- */
-template <int D, int Q, int MS> bool launch(const lean_gradient &p, bool gelu) {
-    const int bytes = layout<D, Q, MS>::bytes;
-    auto kernel =
-        gelu ? lean_backward_kernel<D, Q, MS, true> : lean_backward_kernel<D, Q, MS, false>;
+template <int D, int Q, int MS, bool Gelu, bool Attention> bool launch(const lean_gradient &p) {
+    const int bytes = layout<D, Q, MS>::bytes +
+                      (Attention ? 2 * layout<D, Q, MS>::messages * (int)sizeof(float) : 0);
+    static_assert(bytes <= 227 * 1024, "what a block may have");
+    auto kernel = lean_backward_kernel<D, Q, MS, Gelu, Attention>;
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
         cudaSuccess)
         return false;
     start_kernel(kernel, (unsigned)(Q * p.shares), block_threads, (size_t)bytes, p);
     return launched();
+}
+template <int D, int Q, int MS> bool launch(const lean_gradient &p, bool gelu) {
+    if constexpr (MS > 0)
+        if (p.weights != NULL)
+            return gelu ? launch<D, Q, MS, true, true>(p) : launch<D, Q, MS, false, true>(p);
+    return gelu ? launch<D, Q, MS, true, false>(p) : launch<D, Q, MS, false, false>(p);
 }
 
 /* By the number of strips of messages. */
@@ -196,6 +210,11 @@ bool lean_fused_backward(const wf_op *op, wf_arena *arena) {
     for (int k = 0; k < 2 && messages > 0; k++) p.dto[k] = grad_of(to[k]);
     if (messages > 0) p.ld_dto = to[0]->ld;
     if (op->mode == WF_SUM_MEAN) p.degree = (const float *)op->part->degree;
+    if (attends(op)) {
+        p.weights = attend_backward(op, arena);
+        if (p.weights == NULL) return false;
+        for (int k = 0; k < 2; k++) p.v[k] = data_of(op->in[7 + k]);
+    }
     p.dmean = grad_of(mean);
     p.ld_dmean = mean->ld;
     p.edges = op->part->n_edges;

@@ -187,6 +187,22 @@ struct shared_strip {
                  masked(there[1], plus(a, scaled(by[1], of_b(1, j)))));
         }
     }
+    /* acc = by.x * a's row + by.y * b's row + by.z * vf + by.w * vb; it has arrived. vf and vb (vb is `ld` behind it) lie in
+     * shared memory. */
+    __device__ void attend(float (&acc)[8][4], const float4 (&by)[2], const float *vf,
+                           int ld) const {
+        const float *v = vf + 4 * (threadIdx.x % 4);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float4 a = of_a(j), f = *(const float4 *)(v + 16 * j), y[2];
+            float4 b = *(const float4 *)(v + ld + 16 * j);
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                y[k] = plus(plus(scaled(by[k].x, a), scaled(by[k].y, of_b(k, j))),
+                            plus(scaled(by[k].z, f), scaled(by[k].w, b)));
+            into(acc, j, y[0], y[1]);
+        }
+    }
 };
 
 /* Loads where they stand: of the edge stream, which is not to take L1 from the tables, and of what does not change. */

@@ -85,6 +85,20 @@ __device__ inline uint32_t pack(float low, float high) {
     return out;
 }
 
+/* The same in fp16, and back. */
+__device__ inline uint32_t pack_half(float low, float high) {
+    uint32_t out;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+__device__ inline float2 unpack_half(uint32_t pair) {
+    float2 x;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+        : "=f"(x.x), "=f"(x.y)
+        : "r"(pair));
+    return x;
+}
+
 /* A weight (out, in) or a part of it: its first element in float and, where there is one, in the copy in bf16, whose rows are
  * then whole sixteens, 16-byte aligned; rows of both are ld apart. */
 struct weight_rows {

@@ -163,6 +163,52 @@ __global__ void __launch_bounds__(threads_each)
     put_half(s, s.of[1], node, col, sum[1], factor);
 }
 
+/* The slots of a node as dst, then as src: one list, walked twice. Blocks behind node_blocks: sums over graphs. */
+__global__ void __launch_bounds__(threads_each)
+    softmax_sums_kernel(softmax_sum_step s, const uint32_t *start, const uint32_t *rows, int nodes,
+                        unsigned node_blocks, slot_sum_step graph, graph_lists lists) {
+    follow();
+    if (blockIdx.x >= node_blocks)
+        return sum_graph(graph, lists,
+                         (int)((blockIdx.x - node_blocks) * threads_each + threadIdx.x));
+    int i = (int)(blockIdx.x * threads_each + threadIdx.x), lanes = s.cols / lane_columns;
+    int node = i / lanes, col = i % lanes * lane_columns;
+    if (node >= nodes) return;
+    uint32_t first = start[2 * node], middle = start[2 * node + 1], last = start[2 * node + 2];
+    float top = -1e30f, total = 0;
+    float4 sum[2] = {};
+#pragma unroll 8
+    for (uint32_t at = first; at < last; at++) top = fmaxf(top, s.tops[__ldg(rows + at)].x);
+    for (uint32_t at = first; at < last; at += ahead) {
+        float4 x[ahead];
+        float2 of[ahead];
+#pragma unroll
+        for (int k = 0; k < ahead; k++) {
+            if (at + k >= last) continue;
+            uint32_t row = __ldg(rows + at + k);
+            x[k] = *(const float4 *)(s.slots + (size_t)row * s.cols + col);
+            of[k] = s.tops[row];
+        }
+#pragma unroll
+        for (int k = 0; k < ahead; k++) {
+            if (at + k >= last) break;
+            float by = __expf(of[k].x - top);
+            total += by * of[k].y;
+            float4 value = {by * x[k].x, by * x[k].y, by * x[k].z, by * x[k].w};
+            if (at + k < middle) add_to(&sum[0], value);
+            else add_to(&sum[1], value);
+        }
+    }
+    float factor = total > 0 ? 1 / total : 0;
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        *(float4 *)(s.to[k] + (size_t)node * s.ld_to + col) =
+            float4{factor * sum[k].x, factor * sum[k].y, factor * sum[k].z, factor * sum[k].w};
+    if (col > 0) return;
+    s.saved[node] = top;
+    s.saved[nodes + node] = total;
+}
+
 graph_lists lists_of(const slot_sum_step &step) {
     const wf_octets *of = step.of != NULL ? step.of : step.part->octets;
     return graph_lists{of->graph_runs, step.part->edge_start, step.part->n_graphs};
@@ -202,6 +248,16 @@ void node_half_sums(const half_sum_step &step, const slot_sum_step *graph) {
     }
     start_kernel(half_sums_kernel, blocks + more, threads_each, 0, step, of->slot_start, of->slots,
                  nodes, blocks, graph != NULL ? *graph : none, lists);
+}
+
+void node_softmax_sums(const softmax_sum_step &step, const slot_sum_step &graph) {
+    int nodes = step.part->n_nodes;
+    if (nodes == 0) return;
+    unsigned blocks = blocks_for((size_t)nodes * (size_t)(step.cols / lane_columns), threads_each);
+    graph_lists lists = lists_of(graph);
+    unsigned more = blocks_of(graph, lists.graphs, threads_each);
+    start_kernel(softmax_sums_kernel, blocks + more, threads_each, 0, step, step.table->slot_start,
+                 step.table->slots, nodes, blocks, graph, lists);
 }
 
 } // namespace wf_gpu

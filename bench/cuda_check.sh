@@ -85,6 +85,8 @@ for check in $checks; do
         done
         sanitize lean-64 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
         sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges
+        sanitize attention-64 test_attention test_cuda_ops WEFT_CUDA_SMALL=8
+        sanitize attention-128 test_attention test_cuda_ops WEFT_CUDA_SMALL=13
         sanitize lstar-messages test_messages test_cuda_lstar WEFT_CUDA_SMALL=1
         sanitize lstar-edges test_edges test_cuda_lstar WEFT_CUDA_SMALL=1
         sanitize nodes test_block test_cuda_nodes WEFT_CUDA_SHARE=1/7
@@ -97,9 +99,11 @@ for check in $checks; do
         sanitize eval '*' test_cuda_eval WEFT_CUDA_SMALL=3
         gather ;;
     racecheck | synccheck) # a case or two of each kernel: they follow every access to shared memory
-        sanitize lean-64 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=27/30
-        sanitize lean-64-mean test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=23/30
-        sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=24/30
+        sanitize lean-64 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=29/34
+        sanitize lean-64-mean test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=30/34
+        sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=26/34
+        sanitize attention-64 test_attention test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_SHARE=4/8
+        sanitize attention-128 test_attention test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_SHARE=4/7
         sanitize lstar-messages test_messages test_cuda_lstar WEFT_CUDA_SMALL=1 WEFT_CUDA_SHARE=0/6
         sanitize lstar-edges test_edges test_cuda_lstar WEFT_CUDA_SMALL=1
         sanitize encoder test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_encoder

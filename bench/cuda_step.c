@@ -1,8 +1,9 @@
 /* cuda_step: time and memory of a training step and of a velocity on the GPU, replayed as CUDA graphs.
  *
- *     cuda_step                          all cases in both precisions, and the velocity of 100 networks
- *     cuda_step CASE LAYOUT PRECISION    one of karhunen, mnist with lean or lstar in fp32 or bf16, created and run once:
- *                                        for a profiler */
+ *     cuda_step                        all cases, and the velocity of 100 networks
+ *     cuda_step CASE KIND PRECISION    one of karhunen, mnist with lean, lstar or attend (lean with attention) in fp32 or bf16,
+ *                                      created and run once: for a profiler
+ *     cuda_step KIND                   this kind alone, in bf16 */
 #include "base/arena.h"
 #include "base/random.h"
 #include "base/status.h"
@@ -24,9 +25,27 @@ static void check(wf_ctx *ctx, wf_status status) {
     exit(1);
 }
 
-static wf_field_desc field_of(const char *name, wf_layout layout) {
+typedef struct kind {
+    const char *name;
+    wf_layout layout;
+    wf_messages messages;
+} kind;
+static const kind kinds[] = {{"lean", WF_LAYOUT_LEAN, WF_MESSAGES_SUM},
+                             {"lstar", WF_LAYOUT_LSTAR, WF_MESSAGES_SUM},
+                             {"attend", WF_LAYOUT_LEAN, WF_MESSAGES_ATTENTION}};
+enum { n_kinds = sizeof kinds / sizeof *kinds };
+
+static const kind *kind_of(const char *name) {
+    for (int k = 0; k < n_kinds; k++)
+        if (strcmp(kinds[k].name, name) == 0) return &kinds[k];
+    fprintf(stderr, "cuda_step: no kind %s\n", name);
+    exit(1);
+}
+
+static wf_field_desc field_of(const char *name, const kind *of) {
     wf_field_desc desc = wf_field_desc_default();
-    desc.layout = layout;
+    desc.layout = of->layout;
+    desc.messages = of->messages;
     if (strcmp(name, "mnist") == 0) {
         desc.node = desc.edge = desc.time = 128;
         desc.fold_rows = 785;
@@ -42,10 +61,10 @@ typedef struct step_case {
     gmn_cuda *program;
 } step_case;
 
-static void open_case(wf_ctx *ctx, const char *name, wf_layout layout, bool fast, int n, bool keep,
+static void open_case(wf_ctx *ctx, const char *name, const kind *of, bool fast, int n, bool keep,
                       step_case *c) {
     bool mnist = strcmp(name, "mnist") == 0;
-    wf_field_desc desc = field_of(name, layout);
+    wf_field_desc desc = field_of(name, of);
     *c = (step_case){.graph = NULL};
     check(ctx, wf_graph_parse(ctx, mnist ? "784-32-32-10" : "64-16-8-10", "relu",
                               mnist ? WF_GRAPH_FOLD_INPUT : 0, &c->graph));
@@ -94,20 +113,20 @@ static double time_of(wf_ctx *ctx, step_case *c, bool forward, bool backward) {
     return best;
 }
 
-static void run_case(wf_ctx *ctx, const char *name, wf_layout layout, bool fast) {
+static void run_case(wf_ctx *ctx, const char *name, const kind *of, bool fast) {
     step_case c;
     double start = wf_seconds();
-    open_case(ctx, name, layout, fast, 256, true, &c);
+    open_case(ctx, name, of, fast, 256, true, &c);
     double made = wf_seconds() - start;
     double forward = time_of(ctx, &c, true, false), step = time_of(ctx, &c, true, true);
     double bytes = (double)wf__gmn_cuda_bytes(c.program);
     close_case(&c);
-    open_case(ctx, name, layout, fast, 100, false, &c);
+    open_case(ctx, name, of, fast, 100, false, &c);
     double velocity = time_of(ctx, &c, true, false);
     close_case(&c);
-    printf("%-9s %-6s %-5s %8.2f %8.2f %8.2f %8.2f %10.2f %8.0f\n", name,
-           layout == WF_LAYOUT_LEAN ? "lean" : "lstar", fast ? "bf16" : "fp32", forward * 1e3,
-           (step - forward) * 1e3, step * 1e3, bytes / (1 << 30), velocity * 1e3, made * 1e3);
+    printf("%-9s %-6s %-5s %8.2f %8.2f %8.2f %8.2f %10.2f %8.0f\n", name, of->name,
+           fast ? "bf16" : "fp32", forward * 1e3, (step - forward) * 1e3, step * 1e3,
+           bytes / (1 << 30), velocity * 1e3, made * 1e3);
 }
 
 int main(int argc, char **argv) {
@@ -116,14 +135,18 @@ int main(int argc, char **argv) {
     if (wf_ctx_create(&desc, &ctx) != WF_OK) return 1;
     if (argc == 4) {
         step_case c;
-        wf_layout layout = strcmp(argv[2], "lean") ? WF_LAYOUT_LSTAR : WF_LAYOUT_LEAN;
-        open_case(ctx, argv[1], layout, strcmp(argv[3], "bf16") == 0, 256, true, &c);
+        open_case(ctx, argv[1], kind_of(argv[2]), strcmp(argv[3], "bf16") == 0, 256, true, &c);
         close_case(&c);
     } else {
         setvbuf(stdout, NULL, _IOLBF, 0);
         printf("B = 256; ms              forward backward     step      GiB  v of 100     make\n");
-        const char *const names[] = {"karhunen", "mnist"};
-        for (int k = 0; k < 8; k++) run_case(ctx, names[k / 2 % 2], (wf_layout)(k % 2), k < 4);
+        const kind *only = argc == 2 ? kind_of(argv[1]) : NULL;
+        for (int k = 0; k < 4 * n_kinds; k++) {
+            const kind *of = &kinds[k % n_kinds];
+            bool fast = k < 2 * n_kinds;
+            if (only != NULL ? of == only && fast : fast || of->messages == WF_MESSAGES_SUM)
+                run_case(ctx, k / n_kinds % 2 ? "mnist" : "karhunen", of, fast);
+        }
     }
     wf_ctx_free(ctx);
     return 0;

@@ -50,10 +50,14 @@ lstar-fused-field-1 1  field fused        7/12  WEFT_CUDA_SMALL=1
 lstar-fused-field-2 2  field fused        7/12  WEFT_CUDA_SMALL=1
 float-field         3  field against_cpu  2/24  WEFT_CUDA_SMALL=1
 equivariance        4  field equivariance 3/12  WEFT_CUDA_SMALL=1
-lean-64             1  ops   bf16         27/30 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
-lean-64-mean        2  ops   bf16         23/30 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
-lean-64-saturated   4  ops   bf16         29/30 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
-lean-128            3  ops   bf16         24/30 WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges
+lean-64             1  ops   bf16         29/34 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
+lean-64-mean        2  ops   bf16         30/34 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
+lean-64-saturated   4  ops   bf16         31/34 WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
+lean-128            3  ops   bf16         26/34 WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges
+attention-32        2  ops   attention    1/7   WEFT_CUDA_SMALL=13
+attention-64        1  ops   attention    4/8   WEFT_CUDA_SMALL=8
+attention-64-logits 3  ops   attention    7/8   WEFT_CUDA_SMALL=8
+attention-128       4  ops   attention    4/7   WEFT_CUDA_SMALL=13
 lstar-messages      1  lstar messages     0/6   WEFT_CUDA_SMALL=1
 lstar-messages-128  2  lstar messages     4/6   WEFT_CUDA_SMALL=1
 lstar-edges         3  lstar edges        0/2   WEFT_CUDA_SMALL=1

@@ -1,7 +1,7 @@
 /* cuda_step: time and memory of a training step and of a velocity on the GPU, replayed as CUDA graphs.
  *
  *     cuda_step                        all cases, and the velocity of 100 networks
- *     cuda_step CASE KIND PRECISION    one of karhunen, mnist with lean, lstar or attend (lean with attention) in fp32 or bf16,
+ *     cuda_step CASE KIND PRECISION    one of karhunen, mnist with lean, lstar or lean+a (lean with attention) in fp32 or bf16,
  *                                      created and run once: for a profiler
  *     cuda_step KIND                   this kind alone, in bf16 */
 #include "base/arena.h"
@@ -32,7 +32,7 @@ typedef struct kind {
 } kind;
 static const kind kinds[] = {{"lean", WF_LAYOUT_LEAN, WF_MESSAGES_SUM},
                              {"lstar", WF_LAYOUT_LSTAR, WF_MESSAGES_SUM},
-                             {"attend", WF_LAYOUT_LEAN, WF_MESSAGES_ATTENTION}};
+                             {"lean+a", WF_LAYOUT_LEAN, WF_MESSAGES_ATTENTION}};
 enum { n_kinds = sizeof kinds / sizeof *kinds };
 
 static const kind *kind_of(const char *name) {

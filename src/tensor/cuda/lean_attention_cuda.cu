@@ -13,8 +13,16 @@
  *         power of two. An edge's alphas and dl go to memory, where lean_backward_cuda.cu finds them. dv: products of dl
  *         (scaled likewise) with m, in which tile t of eight columns has row t alone, so that 64 columns add up in four
  *         registers; carried over all pairs of a warp, then added over warps, then over blocks, in order
- * flops   2 M D an edge each way, and 16 .. 48 M more for logits, sums and dS.m
- * bytes   4D an edge each way, 16 written and read backward; tables, slots as in lean_forward_cuda.cu */
+ * D       as forward: four warpgroups at D <= 64, three at D = 128, where m takes 64 of a lane's 168 registers and some spill
+ * flops   2 M D an edge each way, and as products of 16 rows 48 M forward (logits, sums) and 80 M backward (logits, dS.m, dv)
+ * bytes   4D an edge each way, 16 written and read backward; tables as in lean_forward_cuda.cu; slots 4M (1/8 + 1/12) written and
+ *         read; of a node 16M read and 4M written, of these 2M (1/8 + 1/10) an edge read
+ * measured on an H200, 256 graphs (ncu): 64-16-8-10 at D = 64 61 us forward (134 MB, 46 % of HBM's bandwidth; 44 % of the issue
+ *         slots) and 32 for the sums; 61 backward (43 %, 46 %), 19 before it for the nodes, 9 beside what follows for dv.
+ *         784-32-32-10 folded at D = 128: 159 and 56; 157 and 26. What binds is the length of a warp's chain, as in
+ *         lean_forward_cuda.cu
+ * tried   slots in bf16, in fp16: gradients of vf and vb 1.3 and 1.4 % off where 1 % is allowed (on the emulated device): along
+ *         has the rounding of a node's whole sum, and what it is taken from is hardly larger */
 #include "tensor/cuda/lean_attention.cuh"
 #include "tensor/cuda/lean_walk.cuh"
 #include "tensor/cuda/octet_softmax.cuh"

@@ -4,6 +4,7 @@
  *   g = deb (1 + scale)   de = de' + rho (g - mean g - e^ mean(g e^))
  *   dw1 = sum dx eb'   dw2 = sum do z'   tables: sums of dx towards both ends
  *   per graph: sums of deb, deb e^, de' (w2 z + c2); dc2 = sum do
+ *   attention: dm = alpha_f dF[dst] + alpha_b dR[src] + dl_f vf + dl_b vb, the four numbers of an edge from lean_attention_cuda.cu
  * block   four warpgroups, one block a multiprocessor. Two compute: each takes a chunk of lines, 64 rows at a time, and
  *         leaves eb, do, z and dx in shared memory as bf16 panels, operands of its next products. Two add up weight
  *         gradients: dw1 and dw2 are six units of 64 x 64, three a warpgroup, in registers over the block's whole share;

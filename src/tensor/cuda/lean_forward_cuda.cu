@@ -9,7 +9,7 @@
  * sums    products of a matrix of zeros and ones with the transposed fragments of m: towards a carried in shared memory
  *         over a run, towards b stored, both as slots in bf16; sums of eb over a run likewise, in fp32
  * D <= 64 one launch of four warpgroups; D = 128: one for the messages, one for z and e', of three each: their weights do
- *         not fit together
+ *         not fit together. Under attention the messages are lean_attention_cuda.cu's at all widths
  * flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D, and D^2 / 2 .. 2 D^2 more for tables and sums
  * bytes   e read twice (the second time from L2; D = 128: three times), e' written: 8D of HBM; tables 4 (M + 2D) (1/12 +
  *         1/8); slots 2M (1/8 + 1/12) written and read

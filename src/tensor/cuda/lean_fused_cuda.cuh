@@ -38,7 +38,8 @@ struct lean_fused {
     int messages; /* M; 0: not wanted */
     int skipped;  /* columns of the tables and rows of w1 before the first that is used */
     int n_runs;
-    float *slots;    /* in bf16; forward: (slots, M), backward: (slots, M + 2D) */
+    float *
+        slots; /* in bf16 (attention forward: fp32); forward: (slots, M), backward: (slots, M + 2D) */
     float *run_sums; /* forward: (runs, D) of eb; backward: see there */
 };
 

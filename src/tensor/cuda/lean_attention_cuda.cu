@@ -34,12 +34,6 @@ using namespace lean;
 using namespace lean::walk;
 using namespace softmax;
 
-/* The power of two that a number of these bits, positive, is one to two times; and one over it. */
-__device__ inline float power_below(uint32_t bits) { return __uint_as_float(bits & 0x7f800000u); }
-__device__ inline float power_over(uint32_t bits) {
-    return __uint_as_float(0x7f000000u - (bits & 0x7f800000u));
-}
-
 /* What both directions do. */
 template <int D, int MS, bool Gelu, bool Backward>
 struct attending : walker<D, MS, false, !Backward> {

@@ -14,6 +14,7 @@
  * folded at 128, 256: backward of a whole step 35.7 ms.
  * Tried: four warpgroups at D = 64 spill, and three are slower, see lstar_edges_back.cu; at D = 128 slopes in the stash and
  * tables ahead instead: 1,720 us, backward of a step 36.3 ms. */
+#include "tensor/cuda/lstar_attention.cuh"
 #include "tensor/cuda/lstar_back.cuh"
 #include "tensor/cuda/lstar_fused.cuh"
 
@@ -31,6 +32,10 @@ struct message_back_step {
     uint16_t *slots_i, *slots_j; /* (wf_octets_slots, H) in bf16 */
     float *runs;                 /* (runs, 2 D) */
     float *de;
+    /* Attention: v (H); of nodes the largest logit, 1 / total, along; shares of dv, one a warp, (warps, H). */
+    const float *v;
+    const float4 *nodes;
+    float *shares;
 };
 
 template <int D, int H> __host__ __device__ constexpr size_t tile_bytes() {
@@ -62,12 +67,72 @@ template <int D, int H> __host__ __device__ constexpr size_t back_bytes() {
     return fixed_bytes<D, H>() + stash_bytes<D>(fixed_bytes<D, H>(), stash_fragments<D, H>());
 }
 
+/* Attention: v lies behind everything else. */
+template <int D, int H> __host__ __device__ constexpr size_t attended_back_bytes() {
+    return back_bytes<D, H>() + H * sizeof(float);
+}
+
+/* dv of a warp over all its pairs: of piece k in place k, then of the next in its turn. Lane (g, c) has columns 4c + 2 (g % 2)
+ * and the next one of sixteen g / 2. */
+template <int H, bool Attention> struct vector_sums {
+    static constexpr int pieces = H / octet::piece;
+    float of[Attention ? pieces : 1][2];
+    __device__ vector_sums() {
+#pragma unroll
+        for (auto &sum : of) sum[0] = sum[1] = 0;
+    }
+    /* += `times` dl y of a piece, y and the rows dl of both octets in fp16; the piece behind it comes next. Tile t of eight
+     * columns has row t of the operand alone, so 64 columns add up in two registers (the others stay zero). */
+    __device__ void add(const mma::fragment (&y)[octet::piece_groups], uint32_t upper,
+                        uint32_t lower, float times) {
+        int g = (int)(threadIdx.x % 32 / 4);
+        float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int j = 0; j < octet::piece_groups; j++)
+#pragma unroll
+            for (int t = 0; t < 2; t++) {
+                bool mine = g == 2 * j + t;
+                const uint32_t a[4] = {mine ? upper : 0u, 0u, mine ? lower : 0u, 0u};
+                softmax::half_mma(sum, a, octet::transposed(y[j].r[2 * t]),
+                                  octet::transposed(y[j].r[2 * t + 1]));
+            }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float turned = of[0][i] + times * sum[i];
+#pragma unroll
+            for (int k = 0; k + 1 < pieces; k++) of[k][i] = of[k + 1][i];
+            of[pieces - 1][i] = turned;
+        }
+    }
+    __device__ void leave(float *to) const {
+        int lane = (int)(threadIdx.x % 32), g = lane / 4;
+        to += g / 2 * 16 + lane % 4 * 4 + g % 2 * 2;
+#pragma unroll
+        for (int k = 0; k < pieces; k++)
+            *(float2 *)(to + k * octet::piece) = float2{of[k][0], of[k][1]};
+    }
+};
+
+/* Weights of a lane's rows and gradients of their logits, given dS.y2; none where there is no edge. */
+__device__ inline void attend_rows(const float4 *nodes, const int (&receiver)[2],
+                                   const octet::pair &p, const float (&logit)[2],
+                                   const float (&push)[2], float (&weight)[2], float (&dl)[2]) {
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        float4 at = __ldg(nodes + receiver[k]);
+        bool there = p.live[k] != 0;
+        weight[k] = there ? __expf(logit[k] - at.x) * at.y : 0;
+        dl[k] = weight[k] * (push[k] - at.z);
+    }
+}
+
 /* One direction; `first`: towards a. `next`: of which tables are fetched when this one has its own. */
-template <int D, int H, bool Wide, class Rows>
+template <int D, int H, bool Wide, bool Attention, class Rows>
 __device__ inline void message_back(const message_back_step &s, const octet::pair &p,
                                     int pair_index, int tile, bool first, const octet::ends &next,
                                     Rows &rows, const mma::panel &me, const mma::panel &m2,
-                                    const float *b2, uint4 *slopes, uint4 *stash) {
+                                    const float *b2, const float *v, uint4 *slopes, uint4 *stash,
+                                    vector_sums<H, Attention> *dv) {
     constexpr int pieces = H / octet::piece, groups16 = octet::piece_groups;
     unsigned char *images = s.images + tile * tile_bytes<D, H>();
     const float *table_a = first ? s.ai : s.aj, *table_b = first ? s.aj : s.ai;
@@ -101,10 +166,12 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                 });
         }
         int receiver[2] = {first ? p.a : p.b[0], first ? p.a : p.b[1]};
-        float factor[2];
+        float factor[2], dl[2];
+        if constexpr (!Attention)
 #pragma unroll
-        for (int k = 0; k < 2; k++)
-            factor[k] = s.degree == NULL ? p.live[k] : p.live[k] / __ldg(s.degree + receiver[k]);
+            for (int k = 0; k < 2; k++)
+                factor[k] =
+                    s.degree == NULL ? p.live[k] : p.live[k] / __ldg(s.degree + receiver[k]);
         unsigned char *image = images + (first ? 2 : 3) * image_bytes(H);
         float4 dsum[2][groups16];
         auto take_sums = [&] {
@@ -118,12 +185,44 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
             if (k + 1 < pieces) fetch_sums(k + 1);
             else rows.fetch(table_b, table_a, s.ld_table, 0, next);
         };
+        auto second_layer = [&](octet::piece_acc &acc, int k) {
+            octet::load_bias(acc, b2 + octet::piece * k);
+            mma::begin<Wide>();
+            mma::forward_mma<Wide>(acc, y1, m2, octet::piece * k, 0, false);
+        };
+        uint32_t upper = 0, lower = 0; /* dl of rows 2c, 2c + 1 of either octet, as an operand */
+        float times = 0;               /* what it was divided by */
+        if constexpr (Attention) {
+            float logit[2] = {0, 0}, push[2] = {0, 0};
+            auto again = [&](int k) { fetch_sums(k + 1 < pieces ? k + 1 : 0); };
+            octet::in_pieces<Wide, pieces>(
+                second_layer,
+                [&](int k) {
+                    if (rows_ahead<D, H>()) return;
+                    take_sums();
+                    again(k);
+                },
+                [&](octet::piece_acc &acc, int k) {
+                    mma::fragment y[groups16];
+                    if (rows_ahead<D, H>()) {
+                        take_sums();
+                        again(k);
+                    }
+                    into_halves(acc, y);
+                    add_logits(y, v + octet::piece * k, logit);
+#pragma unroll
+                    for (int j = 0; j < groups16; j++) add_dots(y[j], dsum[0][j], dsum[1][j], push);
+                });
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                logit[k] = octet::quad_sum(logit[k]);
+                push[k] = octet::quad_sum(push[k]);
+            }
+            attend_rows(s.nodes, receiver, p, logit, push, factor, dl);
+            softmax::vector_rows(dl, &upper, &lower, &times);
+        }
         octet::in_pieces<Wide, pieces>(
-            [&](octet::piece_acc &acc, int k) {
-                octet::load_bias(acc, b2 + octet::piece * k);
-                mma::begin<Wide>();
-                mma::forward_mma<Wide>(acc, y1, m2, octet::piece * k, 0, false);
-            },
+            second_layer,
             [&](int k) {
                 if (rows_ahead<D, H>()) return;
                 take_sums();
@@ -135,24 +234,39 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                     take_sums();
                     fetch_next(k);
                 }
+                mma::fragment y[Attention ? groups16 : 1];
 #pragma unroll
                 for (int j = 0; j < groups16; j++) {
                     float slope[2][4];
 #pragma unroll
                     for (int t = 0; t < 2; t++)
 #pragma unroll
-                        for (int i = 0; i < 4; i++)
-                            mma::fast_unit<false>(acc[2 * j + t][i], &slope[t][i]);
+                        for (int i = 0; i < 4; i++) {
+                            float value = mma::fast_unit<false>(acc[2 * j + t][i], &slope[t][i]);
+                            if (Attention) acc[2 * j + t][i] = value;
+                        }
+                    float4 along = {0, 0, 0, 0};
+                    if constexpr (Attention) {
+                        along = *(const float4 *)(v + octet::piece * k + 16 * j +
+                                                  4 * (threadIdx.x % 4));
+                        y[j] = halves_of(acc, j);
+                    }
 #pragma unroll
                     for (int r = 0; r < 2; r++) {
                         float4 d = dsum[r][j];
-                        slope[0][2 * r] *= factor[r] * d.x;
-                        slope[0][2 * r + 1] *= factor[r] * d.y;
-                        slope[1][2 * r] *= factor[r] * d.z;
-                        slope[1][2 * r + 1] *= factor[r] * d.w;
+                        d = float4{factor[r] * d.x, factor[r] * d.y, factor[r] * d.z,
+                                   factor[r] * d.w};
+                        if constexpr (Attention)
+                            d = float4{d.x + dl[r] * along.x, d.y + dl[r] * along.y,
+                                       d.z + dl[r] * along.z, d.w + dl[r] * along.w};
+                        slope[0][2 * r] *= d.x;
+                        slope[0][2 * r + 1] *= d.y;
+                        slope[1][2 * r] *= d.z;
+                        slope[1][2 * r + 1] *= d.w;
                     }
                     dx[j] = mma::fragment_of(slope[0], slope[1]);
                 }
+                if constexpr (Attention) dv->add(y, upper, lower, times);
 #pragma unroll
                 for (int j = 0; j < groups16; j += 2)
                     store_image(image, (groups16 * k + j) / 2, dx[j], dx[j + 1]);
@@ -199,7 +313,7 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
         });
 }
 
-template <int D, int H, bool Wide>
+template <int D, int H, bool Wide, bool Attention>
 __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     messages_back_kernel(message_back_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -211,6 +325,9 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     mma::stage_panel<false, batch>(m2, 0, s.m2, H, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
     follow();
+    float *v = (float *)(shared + back_bytes<D, H>());
+    for (int i = (int)threadIdx.x; Attention && i < H; i += (int)blockDim.x) v[i] = s.v[i];
+    vector_sums<H, Attention> dv;
     __syncthreads();
     int warp = (int)threadIdx.x % octet::group_threads / 32;
     constexpr int places = stash_fragments<D, H>();
@@ -253,9 +370,9 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
         }
 #pragma unroll 1
         for (int way = 0; way < 2; way++)
-            message_back<D, H, Wide>(s, p, index, tile, way == 0,
-                                     way == 0 ? octet::ends_of(p) : next, ahead, me, m2, b2, slopes,
-                                     stash);
+            message_back<D, H, Wide, Attention>(s, p, index, tile, way == 0,
+                                                way == 0 ? octet::ends_of(p) : next, ahead, me, m2,
+                                                b2, v, slopes, stash, &dv);
         float deb[D / 8][4];
         octet::held_stream<D> stream;
         stream.fetch(s.de, s.ld_e, p);
@@ -278,17 +395,50 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
                                 s.ld_mean, p, &sums, s.runs, s.de, stream);
     }
     ahead.await();
+    if constexpr (Attention)
+        dv.leave(s.shares + (size_t)(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * H);
 }
 
-template <int D, int H, bool Wide> bool launch_back(const message_back_step &s) {
-    size_t bytes = back_bytes<D, H>();
-    if (cudaFuncSetAttribute(messages_back_kernel<D, H, Wide>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)bytes) != cudaSuccess)
+template <int D, int H, bool Wide, bool Attention> bool launch_back(const message_back_step &s) {
+    size_t bytes = Attention ? attended_back_bytes<D, H>() : back_bytes<D, H>();
+    auto kernel = messages_back_kernel<D, H, Wide, Attention>;
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) !=
+        cudaSuccess)
         return false;
     unsigned blocks = most_blocks(s.chunks, back_groups<D>());
-    start_kernel(messages_back_kernel<D, H, Wide>, blocks, back_groups<D>() * octet::group_threads,
-                 bytes, s);
+    start_kernel(kernel, blocks, back_groups<D>() * octet::group_threads, bytes, s);
+    return true;
+}
+template <int D, int H, bool Wide> bool launch_back(const message_back_step &s) {
+    return s.v != NULL ? launch_back<D, H, Wide, true>(s) : launch_back<D, H, Wide, false>(s);
+}
+
+/* What the edges need of a node under attention, a warp a node. */
+struct attended_node {
+    const float *saved, *sum, *dsum; /* (2, N), (N, ld) twice */
+    int ld, cols, count;
+    float4 *nodes;
+    __device__ void operator()(int node, int lane) const {
+        float dot = warp_dot(dsum + (size_t)node * ld, sum + (size_t)node * ld, cols, lane);
+        float total = saved[count + node];
+        if (lane == 0) nodes[node] = float4{saved[node], total > 0 ? 1 / total : 0, dot, 0};
+    }
+};
+
+/* v, nodes, shares of dv (`rows` of them); false: no scratch left. */
+template <int D, int H>
+bool start_attention(message_back_step *s, const wf_op *op, int *rows, wf_arena *arena) {
+    const wf_tensor *sum = op->out[0];
+    int nodes = op->part->n_nodes;
+    *rows = (int)most_blocks(s->chunks, back_groups<D>()) * back_groups<D>() * WF_OCTET_WARPS;
+    float4 *of_nodes = (float4 *)scratch(arena, 4 * (size_t)nodes);
+    s->shares = scratch(arena, (size_t)*rows * H);
+    if (of_nodes == NULL || s->shares == NULL) return false;
+    s->v = data_of(op->in[7]);
+    s->nodes = of_nodes;
+    each_warp(attended_node{(const float *)op->saved, data_of(sum), grad_of(sum), sum->ld, H, nodes,
+                            of_nodes},
+              nodes);
     return true;
 }
 
@@ -334,10 +484,13 @@ template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena)
     s.ld_mean = mean->ld;
     s.de = wanted_grad(e);
     if (o->n_chunks == 0) return true;
-    int tiles = o->n_chunks * o->steps;
+    int tiles = o->n_chunks * o->steps, shares = 0;
+    bool attends = op->mode == WF_SUM_ATTENTION;
+    if (attends && !start_attention<D, H>(&s, op, &shares, arena)) return false;
     if (!take_scratch<D, H>(&s, o, tiles, arena) ||
         !(wide_products() ? launch_back<D, H, true>(s) : launch_back<D, H, false>(s)))
         return false;
+    if (attends) softmax::add_vector_shares(s.shares, shares, H, H, op->in[7], NULL);
     node_half_sums(half_sum_step{part,
                                  {{s.slots_i, wanted_grad(ai), slots_of_both, sets_table(op, ai)},
                                   {s.slots_j, wanted_grad(aj), slots_of_both, sets_table(op, aj)}},
@@ -362,7 +515,7 @@ op_run *lstar_messages_fused_backward(const wf_op *op) {
     int d = op->in[0]->cols, h = op->in[4]->rows;
 #define SHAPE(D, H)                                                                                \
     if (d == D && h == H)                                                                          \
-        return shared_memory_fits(back_bytes<D, H>()) && shared_memory_fits(outer_bytes)           \
+        return shared_memory_fits(attended_back_bytes<D, H>()) && shared_memory_fits(outer_bytes)  \
                    ? messages_backward<D, H>                                                       \
                    : NULL;
     SHAPE(64, 128)

@@ -15,6 +15,7 @@
  * instructions. 64-16-8-10 at 64, 128 was 165 us with the sums of slots before rows came ahead.
  * Tried: tables fetched a piece ahead into registers: slower; two warpgroups at D = 64: 205 us; two pieces in flight at
  * D = 128: the compiler serialises the products (C7515). */
+#include "tensor/cuda/lstar_attention.cuh"
 #include "tensor/cuda/lstar_fused.cuh"
 #include "tensor/cuda/octet_tile.cuh"
 
@@ -46,6 +47,10 @@ struct message_step {
     mma::weight_rows me, m2;
     uint16_t *slots; /* (wf_octets_slots, H) in bf16 */
     float *means;    /* (runs, D): sums of eb */
+    /* Attention: v (H), slots in fp32 and what lies beside them (octet_softmax.cuh). */
+    const float *v;
+    float *weighted;
+    float2 *tops;
 };
 
 template <int D, int H> __host__ __device__ constexpr size_t weight_bytes() {
@@ -56,14 +61,20 @@ template <int D, int H> __host__ __device__ constexpr size_t message_bytes() {
            forward_groups<D>() * WF_OCTET_WARPS * (size_t)octet::buffer_bytes;
 }
 
+/* Attention: v, and where the registers are short y2 of a pair. */
+template <int D> __host__ __device__ constexpr bool units_aside() { return D <= 64; }
+template <int D, int H> __host__ __device__ constexpr size_t attended_bytes() {
+    return message_bytes<D, H>() + H * sizeof(float) +
+           (units_aside<D>() ? forward_groups<D>() * WF_OCTET_WARPS * (size_t)(H / 16 * 512) : 0);
+}
+
 /* One direction of a tile; `next` is the one of which tables are fetched when this one has its own. */
 template <int D, int H, bool Wide>
-__device__ inline void message(const message_step &s, const octet::pair &p, int pair_index,
-                               bool to_a, const octet::ends &next, const octet::row_buffer &tables,
-                               const mma::fragment (&eb)[D / 16], const mma::panel &me,
-                               const mma::panel &m2, const float *b2) {
+__device__ inline void first_layer(const message_step &s, const octet::pair &p, bool to_a,
+                                   const octet::ends &next, const octet::row_buffer &tables,
+                                   const mma::fragment (&eb)[D / 16], const mma::panel &me,
+                                   mma::fragment (&y1)[H / 16]) {
     constexpr int pieces = H / octet::piece;
-    mma::fragment y1[H / 16];
     octet::in_pieces<Wide, pieces>(
         [&](octet::piece_acc &acc, int k) {
             tables.take(acc);
@@ -80,6 +91,16 @@ __device__ inline void message(const message_step &s, const octet::pair &p, int 
             octet::into_fragments(acc, y);
             octet::push(y1, y);
         });
+}
+
+template <int D, int H, bool Wide>
+__device__ inline void message(const message_step &s, const octet::pair &p, int pair_index,
+                               bool to_a, const octet::ends &next, const octet::row_buffer &tables,
+                               const mma::fragment (&eb)[D / 16], const mma::panel &me,
+                               const mma::panel &m2, const float *b2) {
+    constexpr int pieces = H / octet::piece;
+    mma::fragment y1[H / 16];
+    first_layer<D, H, Wide>(s, p, to_a, next, tables, eb, me, y1);
     octet::held_sums before;
     octet::selection select = octet::selection_of(p);
     octet::in_pieces<Wide, pieces>(
@@ -106,7 +127,82 @@ __device__ inline void message(const message_step &s, const octet::pair &p, int 
         });
 }
 
+/* Slots of the run's sums so far, sixteen after sixteen; zeros where there are none. */
+template <int H>
+__device__ inline void hold_weighted(float4 (&before)[H / 16], const float *slots,
+                                     const octet::pair &p) {
+#pragma unroll
+    for (int j = 0; j < H / 16; j++) {
+        float4 x = {0, 0, 0, 0};
+        if (!p.begins && p.real)
+            asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                         : "l"(slots + 16 * j)
+                         : "memory");
+        before[j] = x;
+    }
+}
+
+/* One direction under attention: y2 of all pieces first, then sums by weights. */
 template <int D, int H, bool Wide>
+__device__ inline void
+attended_message(const message_step &s, const octet::pair &p, int pair_index, bool to_a,
+                 const octet::ends &next, const octet::row_buffer &tables,
+                 const mma::fragment (&eb)[D / 16], const mma::panel &me, const mma::panel &m2,
+                 const float *b2, const float *v, uint4 *aside, softmax::run_weights *run) {
+    kept_units<H, units_aside<D>()> y2;
+    y2.at = aside;
+    float logit[2] = {0, 0};
+    {
+        mma::fragment y1[H / 16];
+        first_layer<D, H, Wide>(s, p, to_a, next, tables, eb, me, y1);
+        octet::in_pieces<Wide, H / octet::piece>(
+            [&](octet::piece_acc &acc, int k) {
+                octet::load_bias(acc, b2 + octet::piece * k);
+                mma::begin<Wide>();
+                mma::forward_mma<Wide>(acc, y1, m2, octet::piece * k, 0, false);
+            },
+            [&](int) {},
+            [&](octet::piece_acc &acc, int k) {
+                mma::fragment y[octet::piece_groups];
+                into_halves(acc, y);
+                add_logits(y, v + octet::piece * k, logit);
+                y2.put(y, k);
+            });
+    }
+    int g = (int)(threadIdx.x % 32 / 4), c = (int)(threadIdx.x % 4);
+    float *slots = s.weighted + 4 * c;
+    slots += (size_t)(to_a ? s.n_octets + WF_OCTET * p.run + g : 2 * pair_index + g % 2) * H;
+    float4 before[H / 16];
+    if (to_a) hold_weighted<H>(before, slots, p);
+    logit[0] = octet::quad_sum(logit[0]);
+    logit[1] = octet::quad_sum(logit[1]);
+    const bool there[2] = {p.live[0] != 0, p.live[1] != 0};
+    const int count[2] = {p.counts & 255, p.counts >> 8};
+    uint32_t pick[4] = {0, 0, 0, 0};
+    float rescale = 0;
+    if (to_a) rescale = run->join(p.begins, there, logit, &pick[0], &pick[2]);
+    else softmax::octet_weights(there, logit, pair_index, count, s.tops, &pick[1], &pick[3]);
+    if (to_a && p.ends) run->leave(s.tops, s.n_octets, p.run);
+    bool mine = to_a ? p.real : g < 2 && (g == 0 ? count[0] : count[1]) > 0;
+#pragma unroll
+    for (int j = 0; j < H / 16; j++) {
+        mma::fragment y = y2.get(j);
+        float sum[2][4];
+        mma::clear(sum);
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+            softmax::half_mma(sum[t], pick, octet::transposed(y.r[2 * t]),
+                              octet::transposed(y.r[2 * t + 1]));
+        float4 x = before[j];
+        x = to_a ? float4{x.x * rescale + sum[0][0], x.y * rescale + sum[0][1],
+                          x.z * rescale + sum[1][0], x.w * rescale + sum[1][1]}
+                 : float4{sum[0][2], sum[0][3], sum[1][2], sum[1][3]};
+        if (mine) *(float4 *)(slots + 16 * j) = x;
+    }
+}
+
+template <int D, int H, bool Wide, bool Attention>
 __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     messages_kernel(message_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -117,8 +213,11 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     mma::stage_panel(m2, 0, s.m2, H, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
     follow();
+    float *v = (float *)(shared + message_bytes<D, H>());
+    for (int i = (int)threadIdx.x; Attention && i < H; i += (int)blockDim.x) v[i] = s.v[i];
     __syncthreads();
     int warp = (int)threadIdx.x % octet::group_threads / 32;
+    softmax::run_weights run;
     float eb_sum[D / 32];
     int first = (int)blockIdx.x * forward_groups<D>() + (int)threadIdx.x / octet::group_threads;
     int stride = (int)gridDim.x * forward_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
@@ -146,22 +245,31 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
         }
 #pragma unroll 1
         for (int way = 0; way < 2; way++)
-            message<D, H, Wide>(s, p, index, way == 0, way == 0 ? octet::ends_of(p) : next, tables,
-                                eb, me, m2, b2);
+            if constexpr (Attention)
+                attended_message<D, H, Wide>(
+                    s, p, index, way == 0, way == 0 ? octet::ends_of(p) : next, tables, eb, me, m2,
+                    b2, v, (uint4 *)(v + H) + threadIdx.x / 32 * (H / 16 * 32) + threadIdx.x % 32,
+                    &run);
+            else
+                message<D, H, Wide>(s, p, index, way == 0, way == 0 ? octet::ends_of(p) : next,
+                                    tables, eb, me, m2, b2);
     }
     tables.await();
 }
 
-template <int D, int H, bool Wide> bool launch_messages(const message_step &s) {
-    size_t bytes = message_bytes<D, H>();
-    if (cudaFuncSetAttribute(messages_kernel<D, H, Wide>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)bytes) != cudaSuccess)
+template <int D, int H, bool Wide, bool Attention> bool launch_messages(const message_step &s) {
+    size_t bytes = Attention ? attended_bytes<D, H>() : message_bytes<D, H>();
+    auto kernel = messages_kernel<D, H, Wide, Attention>;
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) !=
+        cudaSuccess)
         return false;
     unsigned blocks = most_blocks(s.chunks, forward_groups<D>());
-    start_kernel(messages_kernel<D, H, Wide>, blocks, forward_groups<D>() * octet::group_threads,
-                 bytes, s);
+    start_kernel(kernel, blocks, forward_groups<D>() * octet::group_threads, bytes, s);
     return true;
+}
+template <int D, int H, bool Wide> bool launch_messages(const message_step &s) {
+    return s.v != NULL ? launch_messages<D, H, Wide, true>(s)
+                       : launch_messages<D, H, Wide, false>(s);
 }
 
 template <int D, int H> bool messages_forward(const wf_op *op, wf_arena *arena) {
@@ -183,12 +291,30 @@ template <int D, int H> bool messages_forward(const wf_op *op, wf_arena *arena) 
                       ai->ld,
                       weight_rows_of(me),
                       weight_rows_of(m2),
-                      (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2),
+                      NULL,
                       scratch(arena, (size_t)o->n_runs * D)};
-    if (s.slots == NULL || s.means == NULL) return false;
+    bool attends = op->mode == WF_SUM_ATTENTION;
+    size_t slots = wf_octets_slots(o);
+    if (attends) {
+        s.v = data_of(op->in[7]);
+        s.weighted = scratch(arena, slots * H);
+        s.tops = (float2 *)scratch(arena, 2 * slots);
+    } else {
+        s.slots = (uint16_t *)scratch(arena, slots * H / 2);
+    }
+    if (s.means == NULL || (attends ? s.weighted == NULL || s.tops == NULL : s.slots == NULL))
+        return false;
     if (s.chunks > 0 &&
         !(wide_products() ? launch_messages<D, H, true>(s) : launch_messages<D, H, false>(s)))
         return false;
+    slot_sum_step graph = {part, s.means, D, D, 0, NULL, true, data_of(mean), mean->ld, true};
+    if (attends) {
+        node_softmax_sums(
+            softmax_sum_step{
+                part, s.weighted, s.tops, {data_of(sum), NULL}, H, sum->ld, (float *)op->saved, o},
+            graph);
+        return launched();
+    }
     const float *degree = op->mode == WF_SUM_MEAN ? (const float *)part->degree : NULL;
     node_half_sums(
         half_sum_step{part,
@@ -196,19 +322,18 @@ template <int D, int H> bool messages_forward(const wf_op *op, wf_arena *arena) 
                       H,
                       sum->ld,
                       degree});
-    graph_run_sums(
-        slot_sum_step{part, s.means, D, D, 0, NULL, true, data_of(mean), mean->ld, true});
+    graph_run_sums(graph);
     return launched();
 }
 
 } // namespace
 
 op_run *lstar_messages_fused_forward(const wf_op *op) {
-    if (op->unit != WF_UNIT_SILU || op->mode == WF_SUM_ATTENTION || !whole_vectors(op)) return NULL;
+    if (op->unit != WF_UNIT_SILU || !whole_vectors(op)) return NULL;
     int d = op->in[0]->cols, h = op->in[4]->rows;
 #define SHAPE(D, H)                                                                                \
     if (d == D && h == H)                                                                          \
-        return shared_memory_fits(message_bytes<D, H>()) ? messages_forward<D, H> : NULL;
+        return shared_memory_fits(attended_bytes<D, H>()) ? messages_forward<D, H> : NULL;
     SHAPE(64, 128)
     SHAPE(128, 256)
 #undef SHAPE

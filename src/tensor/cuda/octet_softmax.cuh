@@ -77,7 +77,28 @@ __device__ inline void octet_weights(const bool (&there)[2], const float (&logit
     *second = g == 1 ? both : 0u;
 }
 
+/* The power of two that a number of these bits, positive, is one to two times; and one over it. */
+__device__ inline float power_below(uint32_t bits) { return __uint_as_float(bits & 0x7f800000u); }
+__device__ inline float power_over(uint32_t bits) {
+    return __uint_as_float(0x7f000000u - (bits & 0x7f800000u));
+}
+
 /* --- gradients of the vectors ---------------------------------------------------------------------------------------- */
+/* A lane's dl of its two rows, as rows of an operand in fp16 (of the first octet, of the second), divided by `times`, a power of
+ * two: gradients may be small. */
+__device__ inline void vector_rows(const float (&dl)[2], uint32_t *first, uint32_t *second,
+                                   float *times) {
+    float most = fmaxf(fabsf(dl[0]), fabsf(dl[1]));
+    uint32_t bits = (uint32_t)__reduce_max_sync(0xffffffffu, (int)__float_as_uint(most));
+    float by = power_over(bits);
+    uint32_t word = mma::pack_half(by * dl[0], by * dl[1]);
+    int from = 8 * (int)(threadIdx.x % 4);
+    uint32_t even = __shfl_sync(0xffffffffu, word, from);
+    uint32_t odd = __shfl_sync(0xffffffffu, word, from + 4);
+    *first = __byte_perm(even, odd, 0x5410);
+    *second = __byte_perm(even, odd, 0x7632);
+    *times = power_below(bits);
+}
 /* `to` (split columns) and `behind` (the rest of ld) += rows of shares (rows, ld), in order; NULL: not wanted. On the side
  * stream for_parts. */
 void add_vector_shares(const float *shares, int rows, int ld, int split, const wf_tensor *to,

@@ -200,10 +200,12 @@ __global__ void __launch_bounds__(threads_each)
         }
     }
     float factor = total > 0 ? 1 / total : 0;
+    if (s.to[1] == NULL) add_to(&sum[0], sum[1]);
 #pragma unroll
     for (int k = 0; k < 2; k++)
-        *(float4 *)(s.to[k] + (size_t)node * s.ld_to + col) =
-            float4{factor * sum[k].x, factor * sum[k].y, factor * sum[k].z, factor * sum[k].w};
+        if (s.to[k] != NULL)
+            *(float4 *)(s.to[k] + (size_t)node * s.ld_to + col) =
+                float4{factor * sum[k].x, factor * sum[k].y, factor * sum[k].z, factor * sum[k].w};
     if (col > 0) return;
     s.saved[node] = top;
     s.saved[nodes + node] = total;

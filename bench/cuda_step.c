@@ -1,8 +1,8 @@
 /* cuda_step: time and memory of a training step and of a velocity on the GPU, replayed as CUDA graphs.
  *
  *     cuda_step                        all cases, and the velocity of 100 networks
- *     cuda_step CASE KIND PRECISION    one of karhunen, mnist with lean, lstar or lean+a (lean with attention) in fp32 or bf16,
- *                                      created and run once: for a profiler
+ *     cuda_step CASE KIND PRECISION    one of karhunen, mnist with lean or lstar (+a: with attention) in fp32 or bf16, created and
+ *                                      run once: for a profiler
  *     cuda_step KIND                   this kind alone, in bf16 */
 #include "base/arena.h"
 #include "base/random.h"
@@ -32,7 +32,8 @@ typedef struct kind {
 } kind;
 static const kind kinds[] = {{"lean", WF_LAYOUT_LEAN, WF_MESSAGES_SUM},
                              {"lstar", WF_LAYOUT_LSTAR, WF_MESSAGES_SUM},
-                             {"lean+a", WF_LAYOUT_LEAN, WF_MESSAGES_ATTENTION}};
+                             {"lean+a", WF_LAYOUT_LEAN, WF_MESSAGES_ATTENTION},
+                             {"lstar+a", WF_LAYOUT_LSTAR, WF_MESSAGES_ATTENTION}};
 enum { n_kinds = sizeof kinds / sizeof *kinds };
 
 static const kind *kind_of(const char *name) {
@@ -124,7 +125,7 @@ static void run_case(wf_ctx *ctx, const char *name, const kind *of, bool fast) {
     open_case(ctx, name, of, fast, 100, false, &c);
     double velocity = time_of(ctx, &c, true, false);
     close_case(&c);
-    printf("%-9s %-6s %-5s %8.2f %8.2f %8.2f %8.2f %10.2f %8.0f\n", name, of->name,
+    printf("%-9s %-7s %-5s %8.2f %8.2f %8.2f %8.2f %10.2f %8.0f\n", name, of->name,
            fast ? "bf16" : "fp32", forward * 1e3, (step - forward) * 1e3, step * 1e3,
            bytes / (1 << 30), velocity * 1e3, made * 1e3);
 }
@@ -139,7 +140,7 @@ int main(int argc, char **argv) {
         close_case(&c);
     } else {
         setvbuf(stdout, NULL, _IOLBF, 0);
-        printf("B = 256; ms              forward backward     step      GiB  v of 100     make\n");
+        printf("B = 256; ms               forward backward     step      GiB  v of 100     make\n");
         const kind *only = argc == 2 ? kind_of(argv[1]) : NULL;
         for (int k = 0; k < 4 * n_kinds; k++) {
             const kind *of = &kinds[k % n_kinds];

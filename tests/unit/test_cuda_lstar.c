@@ -59,6 +59,7 @@ static void compare_all(const setup *s, const setup *other, double tolerance) {
 static void check_case(wf_op_kind kind, int size, int group, int variant) {
     setup cpu;
     start_again(&gpu, wf_backend_cuda_bf16(), WF_F32, kind, size, group, variant);
+    assert_true(wf_cuda_fuses(gpu.tape.last));
     run_case(&gpu, true);
     start_again(&again, wf_backend_cuda_bf16(), WF_F32, kind, size, group, variant);
     run_case(&again, false);

@@ -105,6 +105,7 @@ for check in $checks; do
         sanitize attention-64 test_attention test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_SHARE=4/8
         sanitize attention-128 test_attention test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_SHARE=4/7
         sanitize lstar-messages test_messages test_cuda_lstar WEFT_CUDA_SMALL=1 WEFT_CUDA_SHARE=0/6
+        sanitize lstar-attention test_messages test_cuda_lstar WEFT_CUDA_SMALL=1 WEFT_CUDA_SHARE=2/12
         sanitize lstar-edges test_edges test_cuda_lstar WEFT_CUDA_SMALL=1
         sanitize encoder test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_encoder
         sanitize readout test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_readout

@@ -81,21 +81,21 @@ template <int H, bool Attention> struct vector_sums {
 #pragma unroll
         for (auto &sum : of) sum[0] = sum[1] = 0;
     }
-    /* += `times` dl y of a piece, y and the rows dl of both octets in fp16; the piece behind it comes next. Tile t of eight
-     * columns has row t of the operand alone, so 64 columns add up in two registers (the others stay zero). */
-    __device__ void add(const mma::fragment (&y)[octet::piece_groups], uint32_t upper,
-                        uint32_t lower, float times) {
+    /* sum += dl y of sixteen j of a piece, y and the rows dl of both octets in fp16. Tile t of eight columns has row t of the
+     * operand alone, so a piece adds up in sum[0] and sum[1] (the others stay zero). */
+    static __device__ void add(float (&sum)[4], const mma::fragment &y, int j, uint32_t upper,
+                               uint32_t lower) {
         int g = (int)(threadIdx.x % 32 / 4);
-        float sum[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int j = 0; j < octet::piece_groups; j++)
-#pragma unroll
-            for (int t = 0; t < 2; t++) {
-                bool mine = g == 2 * j + t;
-                const uint32_t a[4] = {mine ? upper : 0u, 0u, mine ? lower : 0u, 0u};
-                softmax::half_mma(sum, a, octet::transposed(y[j].r[2 * t]),
-                                  octet::transposed(y[j].r[2 * t + 1]));
-            }
+        for (int t = 0; t < 2; t++) {
+            bool mine = g == 2 * j + t;
+            const uint32_t a[4] = {mine ? upper : 0u, 0u, mine ? lower : 0u, 0u};
+            softmax::half_mma(sum, a, octet::transposed(y.r[2 * t]),
+                              octet::transposed(y.r[2 * t + 1]));
+        }
+    }
+    /* += `times` a piece's sum; the piece behind it comes next. */
+    __device__ void turn(const float (&sum)[4], float times) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float turned = of[0][i] + times * sum[i];
@@ -203,15 +203,19 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                     again(k);
                 },
                 [&](octet::piece_acc &acc, int k) {
-                    mma::fragment y[groups16];
                     if (rows_ahead<D, H>()) {
                         take_sums();
                         again(k);
                     }
-                    into_halves(acc, y);
-                    add_logits(y, v + octet::piece * k, logit);
+                    octet::apply_silu(acc);
 #pragma unroll
-                    for (int j = 0; j < groups16; j++) add_dots(y[j], dsum[0][j], dsum[1][j], push);
+                    for (int j = 0; j < groups16; j++) {
+                        mma::fragment y = halves_of(acc, j);
+                        float4 x = *(const float4 *)(v + octet::piece * k + 16 * j +
+                                                     4 * (threadIdx.x % 4));
+                        add_dots(y, x, x, logit);
+                        add_dots(y, dsum[0][j], dsum[1][j], push);
+                    }
                 });
 #pragma unroll
             for (int k = 0; k < 2; k++) {
@@ -234,7 +238,7 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                     take_sums();
                     fetch_next(k);
                 }
-                mma::fragment y[Attention ? groups16 : 1];
+                float of_vector[4] = {0, 0, 0, 0};
 #pragma unroll
                 for (int j = 0; j < groups16; j++) {
                     float slope[2][4];
@@ -249,7 +253,7 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                     if constexpr (Attention) {
                         along = *(const float4 *)(v + octet::piece * k + 16 * j +
                                                   4 * (threadIdx.x % 4));
-                        y[j] = halves_of(acc, j);
+                        dv->add(of_vector, halves_of(acc, j), j, upper, lower);
                     }
 #pragma unroll
                     for (int r = 0; r < 2; r++) {
@@ -266,7 +270,7 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                     }
                     dx[j] = mma::fragment_of(slope[0], slope[1]);
                 }
-                if constexpr (Attention) dv->add(y, upper, lower, times);
+                if constexpr (Attention) dv->turn(of_vector, times);
 #pragma unroll
                 for (int j = 0; j < groups16; j += 2)
                     store_image(image, (groups16 * k + j) / 2, dx[j], dx[j + 1]);

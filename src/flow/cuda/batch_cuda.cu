@@ -98,15 +98,23 @@ __device__ uint32_t relabelled(const place_info &info, const uint32_t *from, uin
     return k.offset + (dst * (uint32_t)k.n_src + src) * (uint32_t)k.coef + rest;
 }
 
-/* One parameter's interpolation. */
-__device__ void put(const batch &b, uint32_t place, uint32_t update, uint32_t n, uint32_t at,
-                    size_t to, float t, wf_path_scales scale, const wf_axes &axes, float w0,
-                    float w1) {
-    float wt = (1 - t) * w0 + t * w1;
-    if (b.path_noise > 0) wt += b.path_noise * deviate(b.seed, place, WF_RNG_NOISE, update, n + at);
+/* Where a network of the batch is on its path. */
+struct on_path {
+    uint32_t place, update, start, n;
+    float t;
+    wf_path_scales scale;
+    wf_axes axes;
+};
+
+/* The interpolation of its parameter `at`. */
+__device__ void put(const batch &b, const on_path &p, uint32_t at, float w0, float w1) {
+    size_t to = (size_t)p.start + at;
+    float wt = (1 - p.t) * w0 + p.t * w1;
+    if (b.path_noise > 0)
+        wt += b.path_noise * deviate(b.seed, p.place, WF_RNG_NOISE, p.update, p.n + at);
     b.wt[to] = wt;
     b.target[to] = w1 - w0;
-    b.x[to] = wf_axes_at(&axes, &b.path, scale, (double)t, at).in * wt;
+    b.x[to] = wf_axes_at(&p.axes, &b.path, p.scale, (double)p.t, at).in * wt;
 }
 
 __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
@@ -151,13 +159,14 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
                                relabelled(info, from, first + i));
     }
     __syncthreads();
+    on_path here = {place, update, info.start, info.n, info.t, info.scale, info.axes};
     for (uint32_t i = threadIdx.x; i < count; i += threads) {
         uint32_t at = first + i;
         size_t to = (size_t)info.start + at;
         float w0 = noise[i], w1 = info.w1[at];
         if (b.source_std != 1) w0 *= b.source_std;
         if (b.w0 != NULL) b.w0[to] = w0, b.w1[to] = w1;
-        else put(b, place, update, info.n, at, to, info.t, info.scale, info.axes, w0, w1);
+        else put(b, here, at, w0, w1);
     }
 }
 
@@ -165,13 +174,9 @@ __global__ void __launch_bounds__(threads) interpolate_kernel(batch b) {
     uint32_t place = blockIdx.y, update = *b.update, start = b.param_start[place];
     uint32_t n = b.param_start[place + 1] - start;
     uint32_t end = min(n, (blockIdx.x + 1) * (uint32_t)slice);
-    float t = b.t[place];
-    wf_path_scales scale = b.scale[place];
-    wf_axes axes = b.axes[place];
-    for (uint32_t i = blockIdx.x * slice + threadIdx.x; i < end; i += threads) {
-        size_t to = (size_t)start + i;
-        put(b, place, update, n, i, to, t, scale, axes, b.matched[to], b.w1[to]);
-    }
+    on_path here = {place, update, start, n, b.t[place], b.scale[place], b.axes[place]};
+    for (uint32_t i = blockIdx.x * slice + threadIdx.x; i < end; i += threads)
+        put(b, here, i, b.matched[(size_t)start + i], b.w1[(size_t)start + i]);
 }
 
 __global__ void __launch_bounds__(threads) compare_kernel(batch b) {

@@ -51,6 +51,12 @@ bool begins_early(cudaStream_t stream) {
     return false;
 }
 
+int processor_count() {
+    static int count = 0;
+    if (count == 0) cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0);
+    return count;
+}
+
 void start_zero(void *to, size_t bytes) { fill(to, NULL, bytes); }
 void start_copy(void *to, const void *from, size_t bytes) { fill(to, from, bytes); }
 

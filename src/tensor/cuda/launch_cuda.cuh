@@ -34,6 +34,9 @@ void plain_next();
 /* Whether a launch on this stream may begin early; it is made now. */
 bool begins_early(cudaStream_t stream);
 
+/* Multiprocessors of the device. */
+int processor_count();
+
 /* A kernel that calls follow, on stream(). */
 template <class... P, class... A>
 void start_kernel(void (*kernel)(P...), dim3 grid, dim3 block, size_t bytes,

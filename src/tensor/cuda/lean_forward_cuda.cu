@@ -265,12 +265,6 @@ template <int D> bool launch_unit(const lean_fused &p, int unit) {
 
 } // namespace
 
-int lean::processor_count() {
-    static int count = 0;
-    if (count == 0) cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0);
-    return count;
-}
-
 lean_fused lean::lean_operands(const wf_op *op, const wf_octets *lines, int messages) {
     const wf_tensor *modulation = op->in[1], *w1 = op->in[4];
     return lean_fused{lines->octets,

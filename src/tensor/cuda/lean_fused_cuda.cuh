@@ -45,7 +45,6 @@ struct lean_fused {
 
 /* Of an operation; slots and run_sums are still to be had. messages: all of them, or 0. */
 lean_fused lean_operands(const wf_op *op, const wf_octets *lines, int messages);
-int processor_count();
 
 /* A warp's pair of octets: the two rows of a lane and their nodes. */
 struct lane_rows {

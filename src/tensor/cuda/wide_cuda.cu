@@ -225,21 +225,10 @@ template <bool transposed, int Columns> void launch(const chain &c) {
                  across);
 }
 
-int processors() {
-    static const int count = [] {
-        int device, value;
-        bool known =
-            cudaGetDevice(&device) == cudaSuccess &&
-            cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
-        return known ? value : 108;
-    }();
-    return count;
-}
-
 /* Narrow tiles where wide ones would be half empty, or too few for all SMs. */
 bool narrow(const chain &c) {
     int wide = tiles_across(c, 128), down = (int)blocks_for((size_t)c.rows, block_rows);
-    return tiles_across(c, 64) < 2 * wide || down * wide < processors();
+    return tiles_across(c, 64) < 2 * wide || down * wide < processor_count();
 }
 
 /* --- steps that are no products --------------------------------------------------------------------------------- */

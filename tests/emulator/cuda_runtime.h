@@ -91,7 +91,7 @@ typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
 typedef struct emulated_graph *cudaGraph_t, *cudaGraphExec_t;
 struct cudaFuncAttributes {
-    int ptxVersion;
+    int ptxVersion, maxDynamicSharedSizeBytes;
 };
 struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;
@@ -179,6 +179,7 @@ void enqueue(cudaStream_t stream, std::function<void()> task);
 void run_grid(const char *name, dim3 grid, dim3 block, size_t bytes,
               const std::function<void()> &thread);
 void allow_shared(const void *kernel, int bytes);
+int shared_allowed(const void *kernel);
 void check_shared(const char *name, const void *kernel, size_t bytes);
 
 /* kernel<<<grid, block, bytes, stream>>>(arguments), which are copied. */
@@ -232,8 +233,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
                      config->dynamicSmemBytes, config->stream, kernel)(arguments...);
     return cudaSuccess;
 }
-inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *of, const void *) {
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *of, const void *kernel) {
     of->ptxVersion = 80;
+    of->maxDynamicSharedSizeBytes = emulated::shared_allowed(kernel);
     return cudaSuccess;
 }
 template <class K> cudaError_t cudaFuncSetAttribute(K *kernel, cudaFuncAttribute, int bytes) {

@@ -223,11 +223,6 @@ void chain_launch(const chain &c) {
     if (depth > most_ring) depth = most_ring;
     if (depth > tiles) depth = tiles > 0 ? tiles : 1;
     int bytes = barrier_bytes + depth * tile_bytes + own;
-    static int allowed = 40 << 10;
-    if (bytes > allowed) {
-        cudaFuncSetAttribute(chain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-        allowed = bytes;
-    }
     dim3 grid(blocks_for((size_t)c.rows, chain_rows), c.apart ? (unsigned)spans : 1);
     start_kernel(chain_kernel, grid, 32 * (team + 1), (size_t)bytes, c, depth);
 }

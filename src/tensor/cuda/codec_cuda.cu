@@ -683,22 +683,18 @@ readout readout_of(const wf_op *op) {
 }
 
 /* --- launches --------------------------------------------------------------------------------------------------- */
-template <class P>
-void launch(void (*kernel)(P), const P &p, int blocks, int threads, size_t bytes) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    start_kernel(kernel, (unsigned)blocks, (unsigned)threads, bytes, p);
-}
-
 template <int D> void run_encoder(const encoder &p, bool backward) {
     typedef shape<D> S;
     size_t start = offsetof(tile_memory<D>, left); /* forward has no tiles */
-    if (backward) launch(encoder_back_kernel<D>, p, S::blocks, S::threads, sizeof(tile_memory<D>));
-    else launch(encoder_kernel<D>, p, S::encoder_blocks, S::threads, start);
+    if (backward)
+        start_kernel(encoder_back_kernel<D>, S::blocks, S::threads, sizeof(tile_memory<D>), p);
+    else start_kernel(encoder_kernel<D>, S::encoder_blocks, S::threads, start, p);
 }
 template <int D> void run_readout(const readout &p, bool backward) {
     typedef shape<D> S;
-    if (backward) launch(readout_back_kernel<D>, p, S::blocks, S::threads, sizeof(tile_memory<D>));
-    else launch(readout_kernel<D>, p, S::readout_blocks, S::threads, sizeof(tile_memory<D>));
+    if (backward)
+        start_kernel(readout_back_kernel<D>, S::blocks, S::threads, sizeof(tile_memory<D>), p);
+    else start_kernel(readout_kernel<D>, S::readout_blocks, S::threads, sizeof(tile_memory<D>), p);
 }
 void run(const encoder &p, int width, bool backward) {
     if (width == 64) run_encoder<64>(p, backward);

@@ -51,6 +51,13 @@ bool begins_early(cudaStream_t stream) {
     return false;
 }
 
+void allow_shared(const void *kernel, size_t bytes) {
+    cudaFuncAttributes now;
+    if (cudaFuncGetAttributes(&now, kernel) == cudaSuccess &&
+        (size_t)now.maxDynamicSharedSizeBytes < bytes)
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
 int processor_count() {
     static int count = 0;
     if (count == 0) cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0);

@@ -37,6 +37,9 @@ bool begins_early(cudaStream_t stream);
 /* Multiprocessors of the device. */
 int processor_count();
 
+/* Lets a kernel have as much shared memory, if it may not have more already. Where the device has less its launch fails. */
+void allow_shared(const void *kernel, size_t bytes);
+
 /* A kernel that calls follow, on stream(). */
 template <class... P, class... A>
 void start_kernel(void (*kernel)(P...), dim3 grid, dim3 block, size_t bytes,
@@ -51,6 +54,7 @@ void start_kernel(void (*kernel)(P...), dim3 grid, dim3 block, size_t bytes,
     config.stream = stream();
     config.attrs = &early;
     config.numAttrs = begins_early(config.stream) ? 1 : 0;
+    if (bytes > 0) allow_shared((const void *)kernel, bytes);
     cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...);
 }
 

@@ -411,9 +411,6 @@ template <int D, int MS, bool Gelu, bool Backward> bool launch(const lean_attent
     const int bytes = attending<D, MS, Gelu, Backward>::bytes;
     static_assert(bytes <= 227 * 1024, "what a block may have");
     auto kernel = lean_attention_kernel<errand<D, MS, Gelu, Backward>>;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
-        cudaSuccess)
-        return false;
     start_kernel(kernel, (unsigned)blocks_of(q.f), crew<D>::threads, (size_t)bytes, q);
     return launched();
 }

@@ -161,9 +161,6 @@ template <int D, int Q, int MS, bool Gelu, bool Attention> bool launch(const lea
                       (Attention ? 2 * layout<D, Q, MS>::messages * (int)sizeof(float) : 0);
     static_assert(bytes <= 227 * 1024, "what a block may have");
     auto kernel = lean_backward_kernel<D, Q, MS, Gelu, Attention>;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
-        cudaSuccess)
-        return false;
     start_kernel(kernel, (unsigned)(Q * p.shares), block_threads, (size_t)bytes, p);
     return launched();
 }

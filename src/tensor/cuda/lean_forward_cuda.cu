@@ -238,9 +238,6 @@ template <int D, int MS, bool Update, bool Gelu> bool launch(const lean_fused &p
     const int bytes = layout<D, MS, Update>::bytes;
     static_assert(bytes <= 227 * 1024, "what a block may have");
     auto kernel = lean_forward_kernel<D, MS, Update, Gelu>;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
-        cudaSuccess)
-        return false;
     int most = processor_count(), blocks = p.n_chunks < most ? p.n_chunks : most;
     start_kernel(kernel, (unsigned)blocks, crew<D>::threads, (size_t)bytes, p);
     return launched();

@@ -311,10 +311,6 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
 
 template <int D, int H, bool Wide> bool launch_back(const edge_back_step &s) {
     size_t bytes = all_bytes<D, H>();
-    if (cudaFuncSetAttribute(edges_back_kernel<D, H, Wide>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)bytes) != cudaSuccess)
-        return false;
     unsigned blocks = most_blocks(s.chunks, back_groups<D>());
     start_kernel(edges_back_kernel<D, H, Wide>, blocks, back_groups<D>() * octet::group_threads,
                  bytes, s);

@@ -203,9 +203,6 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
 
 template <int D, int H, bool Wide> bool launch_edges(const edge_step &s) {
     size_t bytes = edge_bytes<D, H>();
-    if (cudaFuncSetAttribute(edges_kernel<D, H, Wide>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)bytes) != cudaSuccess)
-        return false;
     unsigned blocks = most_blocks(s.chunks, forward_groups<D>());
     start_kernel(edges_kernel<D, H, Wide>, blocks, forward_groups<D>() * octet::group_threads,
                  bytes, s);

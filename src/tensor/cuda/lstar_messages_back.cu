@@ -406,9 +406,6 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
 template <int D, int H, bool Wide, bool Attention> bool launch_back(const message_back_step &s) {
     size_t bytes = Attention ? attended_back_bytes<D, H>() : back_bytes<D, H>();
     auto kernel = messages_back_kernel<D, H, Wide, Attention>;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) !=
-        cudaSuccess)
-        return false;
     unsigned blocks = most_blocks(s.chunks, back_groups<D>());
     start_kernel(kernel, blocks, back_groups<D>() * octet::group_threads, bytes, s);
     return true;

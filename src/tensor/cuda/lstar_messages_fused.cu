@@ -260,9 +260,6 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
 template <int D, int H, bool Wide, bool Attention> bool launch_messages(const message_step &s) {
     size_t bytes = Attention ? attended_bytes<D, H>() : message_bytes<D, H>();
     auto kernel = messages_kernel<D, H, Wide, Attention>;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) !=
-        cudaSuccess)
-        return false;
     unsigned blocks = most_blocks(s.chunks, forward_groups<D>());
     start_kernel(kernel, blocks, forward_groups<D>() * octet::group_threads, bytes, s);
     return true;

@@ -163,9 +163,6 @@ __global__ void add_shares_kernel(share_sums all) {
 }
 
 template <int N, bool Wide> bool launch_outer(const outer_step &s) {
-    if (cudaFuncSetAttribute(outer_kernel<N, Wide>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             outer_shape<N>::bytes) != cudaSuccess)
-        return false;
     unsigned blocks = (unsigned)((s.m + block_rows - 1) / block_rows * s.shares);
     start_kernel(outer_kernel<N, Wide>, blocks, outer_threads, outer_shape<N>::bytes, s);
     return true;

@@ -216,9 +216,6 @@ int tiles_across(const chain &c, int columns) {
 
 template <bool transposed, int Columns> void launch(const chain &c) {
     enum { bytes = block_shape<Columns>::bytes };
-    static const cudaError_t allowed = cudaFuncSetAttribute(
-        wide_kernel<transposed, Columns>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    (void)allowed; /* a launch that may not have them fails */
     int across = tiles_across(c, Columns);
     unsigned down = blocks_for((size_t)c.rows, block_rows);
     start_kernel(wide_kernel<transposed, Columns>, down * (unsigned)across, block_threads, bytes, c,

@@ -3,7 +3,9 @@
  *     references come in slabs, queries in tiles; for a tile x slab of pairs
  *       product       fixed scores of orbit o: (depth, queries*n)' x (depth, references*n), match_product.cu
  *       match_pairs   the sweeps (match_solve.cu), a cosine per pair
- *       wcs_reduce    the largest cosine of each query so far; of equal ones the lowest reference counts */
+ *       wcs_reduce    the largest cosine of each query so far; of equal ones the lowest reference counts
+ * Measured on an H200 (ncu), 300 against 300 networks 784-32-32-10: products 3.3 ms, match_pairs 6.1 ms, wcs_reduce 4 us (360 KB read:
+ * latency). match_product.cu and match_solve.cu say what binds the two that count. */
 #include "align/cuda/match_gpu.cuh"
 #include "align/cuda/match_product.cuh"
 

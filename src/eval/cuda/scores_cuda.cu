@@ -4,7 +4,9 @@
  *     h (networks * n, examples) = W' X,   W (inputs + 1, networks * n) packed k-major,   X (inputs + 1, examples), last row 1
  * (match_product.cu). The other layers are one thread per example and one network per block: weights go through shared memory
  * eight units at a time, the values of a layer lie there as (units, threads). A warp's votes are 32 bits of the mask.
- * 2 n inputs + 2 (parameters of the other layers) FLOP and 8 n bytes a network and example, n the first layer's width. */
+ * 2 n inputs + 2 (parameters of the other layers) FLOP and 8 n bytes a network and example, n the first layer's width.
+ * Measured on an H200 (ncu), 100 networks 784-32-32-10 on 10,000 examples: the product 1.11 ms (45.6 TFLOP/s, 68 % of fp32's rate),
+ * finish_networks 0.37 ms (7.5 TFLOP/s: weights pass through shared memory for 128 examples at a time), turn_inputs 56 us. */
 #include <cuda_runtime.h>
 #include <stdlib.h>
 

@@ -6,7 +6,8 @@
  *     dx1 = (M2' dx2) * s'(x1)                sums towards both ends: dAi of the receiver, dAj of the sender
  *   deb = Me' (dx1 of both) + dmean / E, then backward through the norm: de, sums of deb and deb * hat per run
  * Attention (lstar_attention.cuh): behind y1 all pieces of y2 once, for the logit and dS.y2 of a row, which give alpha and dl; then
- * dy2 = alpha dS + dl v in place of dS, and dv by products of dl with y2, carried over a warp's pairs. 4 H H FLOP more.
+ * dy2 = alpha dS + dl v in place of dS, and dv by products of dl with y2, carried over a warp's pairs. 4 H H FLOP more. Backward of a whole
+ * step, 256 networks on an H200, 8 blocks: 10.37 ms, sums 9.37 (D = 64); 41.00 and 31.73 (D = 128, where 1,540 bytes spill, not 776).
  * Operands of the weight gradients leave as images (outer_cuda.cuh): eb, y1 and dx2 of either direction, dp; rows without
  * an edge are zero in dx2 and dp. What a lane needs again later lies in its stash.
  * An edge costs 6 D H + 8 H H FLOP here, 2 D H + 4 H H in the outer products, 4 H special functions; bytes: 10 H + 2 D of

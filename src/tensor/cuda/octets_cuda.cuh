@@ -54,8 +54,8 @@ struct half_sum_step {
 void node_half_sums(const half_sum_step &step, const slot_sum_step *graph = NULL);
 
 /* Slots of sums by weights exp(logit - top), in fp32; tops[slot] = (top, the largest logit; the sum of weights). Joins those of a
- * node into sums by softmax weights over all of them: as dst to to[0], as src to to[1] (NULL: to[0] too). saved (2, N): the largest logit, the sum
- * of weights; a node without slots has zeros. cols: whole fours. graph: as above. */
+ * node into sums by softmax weights over all of them: as dst to to[0], as src to to[1] (NULL: to[0] too). saved (2, N): the largest
+ * logit, the sum of weights; a node without slots has zeros. cols: whole fours. graph: as above. */
 struct softmax_sum_step {
     const wf_part *part;
     const float *slots;

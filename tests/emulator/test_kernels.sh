@@ -78,7 +78,8 @@ END
 }
 all_small() {
     for test in field:against_cpu field:fused field:many_nodes field:split_chains field:wide_nodes field:equivariance \
-        field:equal_bits field:training nodes:block lstar:messages lstar:edges ops:float ops:bf16 ops:wide ops:shared_table; do
+        field:equal_bits field:training nodes:block lstar:messages lstar:edges ops:float ops:bf16 ops:attention ops:wide \
+        ops:shared_table; do
         for share in 0 1 2 3; do
             echo "$test-$share ${WEFT_EMULATOR_SEED:-1} ${test%:*} ${test#*:} $share/4 WEFT_CUDA_SMALL=1"
         done

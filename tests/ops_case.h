@@ -306,12 +306,14 @@ static void build_lean_edges(setup *s) {
 /* Widths in whole sixteens take shapes and places that fused kernels know. */
 static bool round_size(const setup *s) { return s->size % 16 == 0; }
 
+/* Variants 0..5: the three sums with either unit; 6: attention with logits around 40 where messages are many (build_lean_edges). */
 static void build_lstar_messages(setup *s) {
     const wf_part *part = graphs(s, 1);
     int de = s->size, hidden = round_size(s) ? 2 * s->size : 2 * (s->size % 5 + 1);
+    bool last = s->variant == 6, large = last && hidden >= 64;
     wf_lstar_messages_desc desc = {.column = round_size(s) ? 4 : 1};
-    desc.sum = (wf_sum)(s->variant % 3);
-    desc.unit = s->variant < 3 ? WF_UNIT_SILU : WF_UNIT_GELU;
+    desc.sum = last ? WF_SUM_ATTENTION : (wf_sum)(s->variant % 3);
+    desc.unit = last || s->variant < 3 ? WF_UNIT_SILU : WF_UNIT_GELU;
     desc.e = rows(s, part->n_edges, de);
     desc.modulation = rows(s, 2, 2 * de + 5);
     desc.ai = rows(s, part->n_nodes, hidden);
@@ -319,9 +321,11 @@ static void build_lstar_messages(setup *s) {
     desc.me = flat(s, hidden, de);
     desc.m2 = flat(s, hidden, hidden);
     desc.b2 = flat(s, hidden, 1);
+    if (large) fill_around(s, desc.b2, desc.b2->data, 1, 3); /* and so are messages */
     if (desc.sum == WF_SUM_ATTENTION) {
         desc.v = rows(s, 1, hidden);
-        fill(s, desc.v, desc.v->data, sqrt(hidden)); /* logits of order 1 */
+        /* logits of order 1, or around 40 */
+        fill_around(s, desc.v, desc.v->data, sqrt(hidden), large ? 40.0 / 3 / hidden : 0);
     }
     wf_lstar_messages(&s->tape, part, &desc);
 }
@@ -377,7 +381,7 @@ static build_fn *const builders[] = {
 static inline int variants_of(wf_op_kind kind) {
     switch (kind) {
     case WF_OP_lean_edges: return 17;
-    case WF_OP_lstar_messages: return 6;
+    case WF_OP_lstar_messages: return 7;
     case WF_OP_edge_readout:
     case WF_OP_linear:
     case WF_OP_activation:

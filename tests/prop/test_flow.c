@@ -6,10 +6,6 @@
 
 #include <unistd.h>
 
-static void file_name(char out[256], const char *name) {
-    snprintf(out, 256, "%s/%s", folder, name);
-}
-
 static void normals(uint32_t network, uint32_t step, float *out, size_t n) {
     wf_rng rng = wf_rng_at(21, network, WF_RNG_TEST, step);
     wf_rng_normals(&rng, out, n);
@@ -169,8 +165,7 @@ static wf_zoo *relabelled_zoo(wf_ctx *ctx, const char *arch, size_t count, const
         random_perm(graph, 100 + (uint32_t)k, perm);
         wf_graph_permute(graph, perm, base, weights + k * p);
     }
-    char path[256];
-    file_name(path, name);
+    const char *path = in_folder(name);
     assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, count, NULL));
     wf_zoo *zoo;
     assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
@@ -319,11 +314,11 @@ static void training_has_the_same_bits(void **state) {
     wf_field_desc field = small_field(WF_LAYOUT_LEAN);
     wf_fit_desc fit = short_fit();
     fit.updates = 60;
-    char path[3][256];
+    const char *path[3];
     for (int run = 0; run < 3; run++) {
         char name[32];
         snprintf(name, sizeof name, "bits_%d", run);
-        file_name(path[run], name);
+        path[run] = in_folder(name);
         wf_ctx_desc desc = {.threads = run == 1 ? 3 : 1};
         wf_ctx *own;
         if (run == 2) { /* stopped, then gone on with another thread count */
@@ -372,8 +367,7 @@ static void tiny_flow_learns_and_samples(void **state) {
     wf_source source = {.zoo = zoo};
     wf_field_desc field = small_field(WF_LAYOUT_LEAN);
     wf_fit_desc fit = short_fit();
-    char path[256];
-    file_name(path, "tiny.flow");
+    const char *path = in_folder("tiny.flow");
     wf_flow *flow;
     assert_ok(ctx, wf_flow_fit(ctx, &source, 1, &field, &fit, path, &flow));
     double early = logged_loss(ctx, path, false), late = logged_loss(ctx, path, true);

@@ -1,10 +1,10 @@
 /* octets_cuda: sums of slots. A lane takes four columns (eight of slots in bf16) of a node (a graph) and walks the list in
  * order; rows are loaded eight ahead, so the latency of a list (3 to 20 rows) is paid about once.
  * Bytes: every listed row once, 4 (2) * cols each, which come from L2 when the edge kernel has just left them.
- * Measured on an H200 (ncu), 256 networks 64-16-8-10: half_sums of 128 columns 17 us, of 256 29 (90 MB, 3.1 TB/s, 72 % of the bandwidth),
- * graph_sums 8.5; 784-32-32-10 folded, 256 and 512 columns: 27 and 47. softmax_sums of 128 columns 31 us (52 MB of HBM; 35 % of the issue
- * slots), of 256 at 784-32-32-10 56. */
+ * Measured on an H200 (ncu), 256 networks 64-16-8-10: half_sums of 128 columns 17 us, of 256 29, graph_sums 8.5; 784-32-32-10 folded,
+ * 256 and 512 columns: 27 and 47. softmax_sums of 128 columns 31 us (52 MB of HBM; 35 % of the issue slots), of 256 at 784-32-32-10 56. */
 #include "tensor/cuda/octets_cuda.cuh"
+#include "tensor/cuda/octet_softmax.cuh"
 
 namespace wf_gpu {
 namespace {
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(threads_each)
     int node = i / lanes, col = i % lanes * lane_columns;
     if (node >= nodes) return;
     uint32_t first = start[2 * node], middle = start[2 * node + 1], last = start[2 * node + 2];
-    float top = -1e30f, total = 0;
+    float top = softmax::lowest, total = 0;
     float4 sum[2] = {};
 #pragma unroll 8
     for (uint32_t at = first; at < last; at++) top = fmaxf(top, s.tops[__ldg(rows + at)].x);

@@ -3,7 +3,7 @@
  * Which parameters an edge carries is found in the sorted table of blocks, once per operation and edge: places of first
  * parameter and coefficient count. All passes are bound by bandwidth and latency.
  * Measured on an H200 (ncu), 256 networks: fold_kernel of 784-32-32-10 (52 MB) 27 us, 1.9 TB/s, 44 % of the bandwidth; velocities of
- * 324,096 edges 17 us, most of it the search for their place. */
+ * 324,096 edges 17 us. */
 #include "tensor/cuda/sums_cuda.cuh"
 
 namespace wf_gpu {

@@ -15,6 +15,7 @@
 #include "weft/recipe.h"
 #include "weft/report.h"
 #include "weft/rng.h"
+#include "weft/settings.h"
 #include "weft/zoo.h"
 
 #endif

@@ -1,6 +1,7 @@
 # weft: `make demo` and `make test` do everything; `make help` lists the rest.
 #
-# Sources are found by folder: src/MODULE/*.c once, src/MODULE/cpu/*.c once per variant (src/base/variant.h).
+# Sources are found by folder: src/MODULE/*.c once, src/MODULE/cpu/*.c once per variant (src/base/variant.h),
+# src/MODULE/cuda/*.cu and src/MODULE/cuda/*/*.cu by nvcc.
 # BUILD and SAN make side builds:  make BUILD=build/asan SAN=address,undefined test
 
 BUILD ?= build
@@ -47,12 +48,14 @@ flags_base_f32 := -DWF_REAL=float -DWF_LANES=4
 flags_base_f64 := -DWF_REAL=double -DWF_LANES=2 -DWF_REAL_IS_DOUBLE
 
 MODULES := base tensor nn graph data zoo align models flow eval report
+# The .cu files of modules: those of cuda/ and of the folders in it.
+cuda_sources = $(wildcard $(1:%=src/%/cuda/*.cu) $(1:%=src/%/cuda/*/*.cu))
 LIB_SRC := $(wildcard $(MODULES:%=src/%/*.c))
 CPU_SRC := $(wildcard $(MODULES:%=src/%/cpu/*.c))
 CLI_SRC := $(wildcard src/cli/*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach v,$(VARIANTS),$(CPU_SRC:%.c=$(BUILD)/%.$(v).o))
 ifneq ($(NVCC),)
-CUDA_OBJ := $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard $(MODULES:%=src/%/cuda/*.cu)))
+CUDA_OBJ := $(patsubst %.cu,$(BUILD)/%.cu.o,$(call cuda_sources,$(MODULES)))
 LDLIBS += -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
 else
 CUDA_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(MODULES:%=src/%/cuda/*_absent.c)))
@@ -72,7 +75,7 @@ TEST_SRC := $(wildcard tests/unit/test_*.c tests/prop/test_*.c)
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # Kernels of these modules run in tests without a GPU; under a sanitizer, which does not know fibers, they do not.
 EMULATED := base tensor models
-EMULATED_OBJ := $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(wildcard $(EMULATED:%=src/%/cuda/*.cu))) $(BUILD)/emulated/emulator.o
+EMULATED_OBJ := $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,$(EMULATED))) $(BUILD)/emulated/emulator.o
 UNEMULATED_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(patsubst %,src/%/cuda/*_absent.c,$(filter-out $(EMULATED),$(MODULES)))))
 ifeq ($(SAN),)
 EMULATED_TESTS := $(addprefix $(BUILD)/emulated/,test_cuda_field test_cuda_lstar test_cuda_nodes test_cuda_ops)

@@ -5,7 +5,7 @@
 
 #include "base/random.h"
 #include "tensor/cuda/backend_cuda.h"
-#include "tensor/octets.h"
+#include "models/edge_bundles.h"
 #include "tensor/tape.h"
 #include "wf_test.h"
 

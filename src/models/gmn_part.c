@@ -1,7 +1,7 @@
 /* gmn_part: the network itself, as operations on one tape. docs/method.md has the formulas in the same order. */
 #include "models/gmn_part.h"
 
-#include "tensor/octets.h"
+#include "models/edge_bundles.h"
 
 #include <assert.h>
 #include <math.h>

@@ -53,7 +53,7 @@ typedef struct wf_part {
     size_t first_node, first_edge, first_param;
     const void *degree; /* [n_nodes] of the tape's type */
     const struct wf_octets *octets, *lines,
-        *strands[2]; /* tensor/octets.h; only for backends that ask for them */
+        *strands[2]; /* models/edge_bundles.h; only for backends that ask for them */
 } wf_part;
 
 typedef enum wf_op_kind {

@@ -1,6 +1,6 @@
 /* Octet tables on the host: every edge once with both ends right, and the sums that kernels and slot lists make of them,
  * against sums over the edges themselves. */
-#include "tensor/octets.h"
+#include "models/edge_bundles.h"
 #include "wf_test.h"
 
 enum { most_blocks = 2048 };

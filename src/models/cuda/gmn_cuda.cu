@@ -11,7 +11,7 @@ extern "C" {
 #include "models/gmn_part.h"
 #include "tensor/cuda/backend_cuda.h"
 }
-#include "tensor/cuda/chain_cuda.cuh"
+#include "tensor/cuda/row_products/row_sequence.cuh"
 
 #include <vector>
 

@@ -13,7 +13,7 @@
  *           (16 GFLOP, 23 %): one wave, and a warp waits for its operands. As 15 launches of products 131 and 290 us */
 #include "nn/cuda/muon_cuda.cuh"
 
-#include "tensor/cuda/mma.cuh"
+#include "tensor/cuda/tensor_cores/mma.cuh"
 
 #include <mma.h>
 

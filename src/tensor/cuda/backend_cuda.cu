@@ -1,11 +1,9 @@
 /* backend_cuda: streams, memory, and the table of operations. */
 #include "base/cuda/device.h"
-#include "tensor/cuda/chain_cuda.cuh"
-#include "tensor/cuda/codec_cuda.cuh"
-#include "tensor/cuda/fused_cuda.cuh"
-#include "tensor/cuda/outer_cuda.cuh"
-#include "tensor/cuda/queue_cuda.cuh"
-#include "tensor/cuda/sides_cuda.cuh"
+#include "tensor/cuda/row_products/row_sequence.cuh"
+#include "tensor/cuda/fused.cuh"
+#include "tensor/cuda/row_products/deferred.cuh"
+#include "tensor/cuda/runtime/side_streams.cuh"
 
 namespace {
 
@@ -50,7 +48,7 @@ template <op_run *steps, bool backward> bool run_bf16(const wf_op *op, wf_arena 
         return steps(op, arena);
     }
     wf_gpu::queue_before(op, backward, wf_gpu::fused_claims(op));
-    wf_gpu::await_outer_products();
+    wf_gpu::rejoin_scratch();
     op_run *fused = backward ? wf_gpu::fused_backward(op) : wf_gpu::fused_forward(op);
     return fused != NULL ? fused(op, arena) : steps(op, arena);
 }

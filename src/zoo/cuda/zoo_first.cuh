@@ -8,7 +8,7 @@
 #ifndef WF_ZOO_FIRST_CUH
 #define WF_ZOO_FIRST_CUH
 
-#include "tensor/cuda/mma.cuh"
+#include "tensor/cuda/tensor_cores/mma.cuh"
 #include "zoo/cuda/zoo_wide.cuh"
 
 namespace zoo_gpu {

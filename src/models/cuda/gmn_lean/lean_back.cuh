@@ -1,0 +1,234 @@
+/* lean_back: what the kernels of the lean backward share; see lean_backward.cu. */
+#ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_CUH
+#define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_CUH
+
+#include "models/cuda/gmn_lean/lean_fused.cuh"
+
+namespace wf_gpu {
+namespace lean {
+
+using namespace mma;
+
+enum {
+    block_threads = 512,
+    groups = 2, /* that compute, and that sum */
+    strip = 64,
+    strip_tiles = strip / 8,
+    strip_bytes = 8192, /* of 64 rows */
+    units = 3,          /* of 64 x 64 weight gradients a warpgroup has */
+    all_units = groups * units
+};
+/* Products are a warpgroup's (mma.cuh, Wide): they run on behind the call. */
+constexpr bool group_products = true;
+
+struct lean_gradient {
+    lean_fused f;
+    const float *dto[2]; /* gradients of the sums towards dst, src */
+    int ld_dto;
+    const float *degree; /* means: divide by it; NULL: no */
+    const float *dmean;
+    int ld_dmean;
+    int edges;
+    float *partial;        /* (shares, Q, all_units, 64 * 64) */
+    uint2 *quarter_debs;   /* Q > 1: (Q, E, D) in bf16 */
+    float *spans;          /* Q > 1: see lean_norm_kernel */
+    int shares;            /* of Q blocks each */
+    const float4 *weights; /* attention: of the edges (lean_attention.cuh) */
+    const float *v[2];     /* and vf, vb */
+};
+
+/* Shared memory, in this order; a warpgroup's panels are strips of eb, do, z, dx. MS: strips of messages of a block. */
+template <int D, int Q, int MS> struct layout {
+    static constexpr bool ahead = D <= 64; /* which of the two ways the computing warpgroups go */
+    static constexpr int zs = 2 * D / Q;   /* columns of z of a block */
+    static constexpr int wide = (D + strip - 1) / strip, z_strips = zs / strip;
+    static constexpr int strips = MS + z_strips, messages = MS * strip, hidden = strips * strip;
+    static constexpr int tile_eb = 0, tile_do = wide, tile_z = 2 * wide,
+                         tile_dx = 2 * wide + z_strips;
+    static constexpr int of_w1 = strips * wide, used_units = of_w1 + wide * z_strips;
+    static_assert(used_units <= all_units, "weight gradients stay in registers");
+    /* Sums over runs: with the whole of deb at hand deb, deb e^; always de' (w2 z + c2), do. */
+    static constexpr int kinds = Q == 1 ? 4 : 2, kind_gate = kinds - 2, kind_do = kinds - 1;
+    static constexpr int w2 = (int)panel_bytes(hidden, D), tiles = w2 + (int)panel_bytes(D, zs),
+                         each = (tile_dx + strips) * strip_bytes, carried = tiles + groups * each,
+                         sums = carried + groups * strips * 128 * 16,
+                         tables = sums + groups * 4 * kinds * D * 4,
+                         pulls = tables + groups * 4 * (rows_a_bytes + rows_b_bytes),
+                         c2 = pulls + (ahead ? groups * 4 * rows_b_bytes : 0), bytes = c2 + D * 4;
+    static_assert(bytes <= 227 * 1024, "what a block may have");
+    /* Of the block's hidden columns, the first of strip `s` among all. */
+    static __device__ int place(int s, int quarter) {
+        return s < MS ? quarter * messages + s * strip
+                      : Q * messages + quarter * zs + (s - MS) * strip;
+    }
+};
+
+/* Adds up what the kernel left: slots and graphs' sums now (with Q = 4 the rows' gradient too), weights beside what follows. */
+void lean_add_up(const wf_op *op, const lean_gradient &p);
+/* Rows of p.spans. */
+int lean_spans(const wf_part *part);
+
+/* Named barriers. */
+enum { barrier_group = 1, barrier_full = 3, barrier_empty = 5 };
+__device__ inline void meet(int id) { asm volatile("bar.sync %0, 384;" ::"r"(id) : "memory"); }
+__device__ inline void signal(int id) { asm volatile("bar.arrive %0, 384;" ::"r"(id) : "memory"); }
+
+extern __shared__ __align__(1024) unsigned char shared[];
+
+/* What both kinds of warpgroup know. */
+template <int D, int Q, int MS> struct worker {
+    using at = layout<D, Q, MS>;
+    const lean_gradient &p;
+    int quarter, warp, lane, thread; /* thread of the warpgroup */
+    int column;                      /* the lane's first of sixteen */
+    int place;                       /* of the warpgroup in the block */
+
+    __device__ explicit worker(const lean_gradient &args)
+        : p(args), quarter((int)blockIdx.x % Q),
+          place(__shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0)) {
+        refresh();
+    }
+    /* Who I am, again: what is derived from it need not stay in registers from one phase to the next. */
+    __device__ void refresh() {
+        int id;
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(id));
+        warp = id / 32 % 4;
+        lane = id % 32;
+        thread = id % 128;
+        column = 4 * (lane % 4);
+        if (!at::ahead) place = id / 128; /* registers are short */
+    }
+
+    __device__ panel tile(int group, int index) const {
+        return panel{shared_address(shared) +
+                         (uint32_t)(at::tiles + group * at::each + index * strip_bytes),
+                     tile_rows};
+    }
+    /* Pairs first .. last - 1 of the `round`-th chunk of a compute warpgroup; none behind the last chunk. */
+    __device__ void chunk_of(int round, int group, int *first, int *last) const {
+        int shares = (int)gridDim.x / Q,
+            chunk = (round * shares + (int)blockIdx.x / Q) * groups + group;
+        *first = min(chunk, p.f.n_chunks) * p.f.steps;
+        *last = chunk < p.f.n_chunks ? *first + p.f.steps : *first;
+    }
+    __device__ int rounds() const {
+        int each = (int)gridDim.x / Q * groups;
+        return (p.f.n_chunks + each - 1) / each;
+    }
+};
+
+/* What both ways to compute have in common. */
+template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
+    using base = worker<D, Q, MS>;
+    using at = layout<D, Q, MS>;
+    using base::column;
+    using base::lane;
+    using base::p;
+    using base::place;
+    using base::quarter;
+    using base::refresh;
+    using base::thread;
+    using base::tile;
+    using base::warp;
+
+    lane_rows rows;
+    float carried[(at::kinds * D + 127) / 128];
+
+    __device__ explicit computing(const lean_gradient &args) : base(args) {}
+
+    /* Weights, and the warp's place for tables. */
+    __device__ panel w1() const { return panel{shared_address(shared), at::hidden}; }
+    __device__ panel w2() const { return panel{shared_address(shared) + (uint32_t)at::w2, D}; }
+    __device__ shared_strip next() const {
+        unsigned char *base =
+            shared + at::tables + (place * 4 + warp) * (rows_a_bytes + rows_b_bytes);
+        return shared_strip{base, base + rows_a_bytes};
+    }
+
+    __device__ float *sums() const {
+        return (float *)(shared + at::sums) + place * 4 * at::kinds * D;
+    }
+    /* Where the warp's sums of a kind go. */
+    __device__ float *sums_of(int kind) const { return sums() + (warp * at::kinds + kind) * D; }
+    /* The sums of runs, after a barrier: a thread has every 128th column of all kinds. */
+    __device__ void sum_runs(const tile_runs &t) {
+        float *to = p.f.run_sums + (size_t)quarter * p.f.n_runs * (at::kinds * D);
+#pragma unroll
+        for (int i = 0; i < (at::kinds * D + 127) / 128; i++) {
+            int col = thread + 128 * i;
+            if (col >= at::kinds * D) break;
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                if (t.begins >> k & 1) carried[i] = 0;
+                carried[i] += sums()[k * at::kinds * D + col];
+                if (t.ends >> k & 1) to[(size_t)t.run[k] * (at::kinds * D) + col] = carried[i];
+            }
+        }
+    }
+
+    /* Under attention: vf and vb of the block's messages, behind all else; `times` what the rows' messages pull by, towards
+     * a and b, along vf and vb, nothing where there is no edge. */
+    __device__ const float *vectors() const { return (const float *)(shared + at::bytes); }
+    __device__ void load_weights(float4 (&by)[2], float times) const {
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float4 x = load_constant((const float *)(p.weights + rows.row[k]));
+            x = masked(rows.there[k], scaled(times, x));
+            by[k] = rows.from_a ? make_float4(x.y, x.x, x.z, x.w) : x;
+        }
+    }
+
+    /* The tables for strip s; strips of z come first. */
+    __device__ void fetch(int s) {
+        const float *of_a = rows.from_a ? p.f.as : p.f.ad, *of_b = rows.from_a ? p.f.ad : p.f.as;
+        int from = p.f.skipped + at::place(s, quarter);
+        next().fetch(of_a + (size_t)rows.a * p.f.ld_table + from,
+                     of_b + (size_t)rows.b[0] * p.f.ld_table + from,
+                     of_b + (size_t)rows.b[1] * p.f.ld_table + from);
+    }
+
+    /* --- products, under way when the call returns: wait, then settle --- */
+    /* x of strip s of z, in which the tables stand already, and dz. */
+    __device__ void start_strip(float (&x)[strip_tiles][4], float (&dz)[strip_tiles][4],
+                                int s) const {
+        begin<group_products>();
+        tile_forward_mma<group_products, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(),
+                                                 at::messages + s * strip, 0, false);
+        tile_backward_mma<group_products, D / 16>(dz, tile(place, at::tile_do), 16 * warp, 0, w2(),
+                                                  0, s * strip, true);
+        commit<group_products>();
+    }
+    /* x of strip s of the messages, in which the tables stand already. */
+    __device__ void start_message(float (&x)[strip_tiles][4], int s) const {
+        begin<group_products>();
+        tile_forward_mma<group_products, D / 16>(x, tile(place, at::tile_eb), 16 * warp, 0, w1(),
+                                                 s * strip, 0, false);
+        commit<group_products>();
+    }
+    /* w2 z. */
+    __device__ void start_update(float (&o)[D / 8][4]) const {
+        begin<group_products>();
+        tile_forward_mma<group_products, at::zs / 16>(o, tile(place, at::tile_z), 16 * warp, 0,
+                                                      w2(), 0, 0, true);
+        commit<group_products>();
+    }
+    /* deb of the block's columns. */
+    __device__ void start_deb(float (&deb)[D / 8][4]) const {
+        begin<group_products>();
+#pragma unroll
+        for (int s = 0; s < at::strips; s++)
+            tile_backward_mma<group_products, strip / 16>(deb, tile(place, at::tile_dx + s),
+                                                          16 * warp, 0, w1(), s * strip, 0, s == 0);
+        commit<group_products>();
+    }
+
+    __device__ void store_strip(int index, const float (&x)[strip_tiles][4]) const {
+#pragma unroll
+        for (int j = 0; j < strip / 16; j++)
+            store_fragment(tile(place, index), 16 * warp, j, fragment_of(x[2 * j], x[2 * j + 1]));
+    }
+};
+
+} // namespace lean
+} // namespace wf_gpu
+#endif

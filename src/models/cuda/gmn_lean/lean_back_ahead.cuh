@@ -1,0 +1,331 @@
+/* lean_back_ahead: the computing warpgroups of the lean backward at D <= 64.
+ *
+ * A tile's rows and first tables are on their way before the last tile's sums are done; tables and the messages' gradients of a
+ * strip during the strip before it, those of the gradients where dx of the strip will go. Units are in fp16, two at a time,
+ * doubled together with their slopes: the panel of z has 2 z, that of do has do / 2. */
+#ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_AHEAD_CUH
+#define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_AHEAD_CUH
+
+#include "models/cuda/gmn_lean/lean_back.cuh"
+
+namespace wf_gpu {
+namespace lean {
+
+/* --- units -------------------------------------------------------------------------------------------------------- */
+/* Twice two units, and twice their slopes, in fp16: x + x t and 1 + t + x r (1 - t^2), t = tanh(x p). */
+template <bool Gelu>
+__device__ inline void double_units(float low, float high, uint32_t *value, uint32_t *slope) {
+    uint32_t x, t, r = 0x38003800u; /* a half */
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    if (Gelu) /* p = 0.79788 + 0.035677 x^2, r = p + 2 * 0.035677 x^2; behind x^2 = 240 tanh is 1 */
+        asm("{.reg .b32 s, p; mul.f16x2 s, %2, %2; min.f16x2 s, s, %3; fma.rn.f16x2 p, s, %4, %5; "
+            "fma.rn.f16x2 %1, s, %6, %5; mul.f16x2 p, p, %2; tanh.approx.f16x2 %0, p;}"
+            : "=r"(t), "=r"(r)
+            : "r"(x), "r"(0x5b805b80u), "r"(0x28912891u), "r"(0x3a623a62u), "r"(0x2eda2edau));
+    else
+        asm("{.reg .b32 p; mul.f16x2 p, %1, %2; tanh.approx.f16x2 %0, p;}"
+            : "=r"(t)
+            : "r"(x), "r"(r));
+    asm("fma.rn.f16x2 %0, %1, %2, %1;" : "=r"(*value) : "r"(x), "r"(t));
+    asm("{.reg .b32 n, u, w; neg.f16x2 n, %1; fma.rn.f16x2 u, n, %1, %4; mul.f16x2 u, u, %2; "
+        "add.f16x2 w, %1, %4; fma.rn.f16x2 %0, u, %3, w;}"
+        : "=r"(*slope)
+        : "r"(t), "r"(x), "r"(r), "r"(0x3c003c00u));
+}
+
+template <int D, int Q, int MS, bool Gelu, bool Attention>
+struct ahead_computer : computing<D, Q, MS> {
+    static_assert(Q == 1, "the whole of deb");
+    using base = computing<D, Q, MS>;
+    using at = layout<D, Q, MS>;
+    using base::column;
+    using base::fetch;
+    using base::next;
+    using base::p;
+    using base::place;
+    using base::quarter;
+    using base::refresh;
+    using base::rows;
+    using base::start_deb;
+    using base::start_message;
+    using base::start_strip;
+    using base::start_update;
+    using base::store_strip;
+    using base::sum_runs;
+    using base::sums_of;
+    using base::tile;
+    using base::warp;
+
+    static constexpr int sixteens = D / 16;
+
+    float4 e[2][sixteens], de[2][sixteens]; /* rows of the streams, on their way */
+    float mean[2], rho[2];
+
+    __device__ explicit ahead_computer(const lean_gradient &args) : base(args) {}
+
+    /* The messages' gradients: rows of a lie where dx of the strip will. */
+    __device__ shared_strip pulls(int s) const {
+        return shared_strip{shared + at::tiles + place * at::each +
+                                (at::tile_dx + s) * strip_bytes + warp * rows_a_bytes,
+                            shared + at::pulls + (place * 4 + warp) * rows_b_bytes};
+    }
+
+    __device__ const float *row_of(const float *stream, int k) const {
+        return stream + (size_t)rows.row[k] * D + column;
+    }
+
+    /* The rows of a tile, what comes first of its tables and its streams, on their way. */
+    __device__ void open(int pair, int last) {
+        refresh();
+        rows = rows_of_pair(p.f.octets, pair + warp, last);
+        fetch(MS);
+#pragma unroll
+        for (int k = 0; k < 2; k++) load_row(e[k], row_of(p.f.e, k));
+#pragma unroll
+        for (int k = 0; k < 2; k++) load_row(de[k], row_of(p.f.out, k));
+    }
+
+    /* eb and do of the tile into their panels, once these are empty. The next tile's rows are on their way to L2. */
+    __device__ void load(int pair, int last) {
+        refresh();
+        lane_rows coming = rows_of_pair(p.f.octets, pair + 4 + warp, last);
+        const float *mod = p.f.modulation + (size_t)rows.graph * p.f.ld_modulation + column;
+        float4 shift[sixteens], scale[sixteens], gate[sixteens];
+#pragma unroll
+        for (int j = 0; j < sixteens; j++) {
+            shift[j] = load_constant(mod + 16 * j);
+            scale[j] = load_constant(mod + D + 16 * j);
+        }
+#pragma unroll
+        for (int k = 0; k < 2; k++) normalise<D>(e[k], &mean[k], &rho[k]);
+        prefetch_rows<D>(p.f.e, coming.row[0], coming.row[1]);
+        prefetch_rows<D>(p.f.out, coming.row[0], coming.row[1]);
+        meet(barrier_empty + place);
+#pragma unroll
+        for (int j = 0; j < sixteens; j++) {
+            gate[j] = load_constant(mod + 2 * D + 16 * j);
+            store_fragment(tile(place, at::tile_eb), 16 * warp, j,
+                           fragment_of(modulated(e[0][j], scale[j], shift[j]),
+                                       modulated(e[1][j], scale[j], shift[j])));
+        }
+#pragma unroll
+        for (int j = 0; j < sixteens; j++) {
+            float4 by = gate[j];
+            by = make_float4(0.5f + 0.5f * by.x, 0.5f + 0.5f * by.y, 0.5f + 0.5f * by.z,
+                             0.5f + 0.5f * by.w);
+            float4 upper = masked(rows.there[0], times(de[0][j], by));
+            float4 lower = masked(rows.there[1], times(de[1][j], by));
+            store_fragment(tile(place, at::tile_do), 16 * warp, j, fragment_of(upper, lower));
+            sum_columns(plus(upper, lower), sums_of(at::kind_do) + 16 * j);
+        }
+    }
+
+    __device__ void update_strip(int s) {
+        refresh();
+        float x[strip_tiles][4], dz[strip_tiles][4];
+        next().template take<0>(x);
+        start_strip(x, dz, s);
+        if (s + 1 < at::z_strips) fetch(MS + s + 1);
+        else if (MS > 0) {
+            fetch(0);
+            fetch_pulls(0);
+        }
+        wait<group_products>();
+        settle(x);
+        settle(dz);
+#pragma unroll
+        for (int j = 0; j < strip / 16; j++) {
+            fragment z;
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float *pair = &x[2 * j + k / 2][k % 2 * 2], *of = &dz[2 * j + k / 2][k % 2 * 2];
+                uint32_t value, slope;
+                double_units<Gelu>(pair[0], pair[1], &value, &slope);
+                float2 both = unpack_half(value), by = unpack_half(slope);
+                z.r[k] = pack(both.x, both.y);
+                of[0] *= by.x, of[1] *= by.y;
+            }
+            store_fragment(tile(place, at::tile_z + s), 16 * warp, j, z);
+        }
+        store_strip(at::tile_dx + MS + s, dz);
+    }
+
+    /* The gradients of both sums of messages for strip s. */
+    __device__ void fetch_pulls(int s) {
+        const float *of_a = p.dto[rows.from_a] + at::place(s, quarter);
+        const float *of_b = p.dto[!rows.from_a] + at::place(s, quarter);
+        pulls(s).fetch(of_a + (size_t)rows.a * p.ld_dto, of_b + (size_t)rows.b[0] * p.ld_dto,
+                       of_b + (size_t)rows.b[1] * p.ld_dto);
+    }
+
+    __device__ void message_strip(int s) {
+        refresh();
+        float x[strip_tiles][4], degree[3] = {1, 1, 1}; /* half the pull, as slopes are doubled */
+        float4 weights[2];
+        const int nodes[3] = {rows.a, rows.b[0], rows.b[1]};
+        next().template take<1>(x);
+        start_message(x, s);
+        if (s + 1 < MS) fetch(s + 1);
+        if constexpr (Attention) base::load_weights(weights, 0.5f);
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            if (!Attention && p.degree != NULL) degree[k] = __ldg(p.degree + nodes[k]);
+        wait<group_products>();
+        settle(x);
+        uint32_t slope[strip_tiles][2];
+#pragma unroll
+        for (int j = 0; j < strip_tiles; j++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                uint32_t value;
+                double_units<Gelu>(x[j][2 * k], x[j][2 * k + 1], &value, &slope[j][k]);
+            }
+        if (s + 1 < MS) pulls(s).template arrive<1>();
+        else pulls(s).template arrive<0>();
+        if constexpr (Attention) {
+            pulls(s).attend(x, weights, base::vectors() + s * strip, at::messages);
+        } else { /* by what a node's messages pull */
+            const float by[2] = {__fdividef(0.5f, degree[1]), __fdividef(0.5f, degree[2])};
+            pulls(s).combine(x, __fdividef(0.5f, degree[0]), by, rows.there);
+        }
+#pragma unroll
+        for (int j = 0; j < strip_tiles; j++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                float2 two = unpack_half(slope[j][k]);
+                x[j][2 * k] *= two.x, x[j][2 * k + 1] *= two.y;
+            }
+        __syncwarp(); /* all have read where dx goes */
+        store_strip(at::tile_dx + s, x);
+        if (s + 1 < MS) fetch_pulls(s + 1);
+    }
+
+    /* Sums of de' (w2 z + c2). */
+    __device__ void gate_sums(const float (&o)[D / 8][4]) const {
+        const float *c2 = (const float *)(shared + at::c2) + column;
+#pragma unroll
+        for (int j = 0; j < sixteens; j++) {
+            float4 add = *(const float4 *)(c2 + 16 * j), total = {0, 0, 0, 0};
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                float4 d = masked(rows.there[k], de[k][j]);
+                total.x += d.x * (0.5f * o[2 * j][2 * k] + add.x);
+                total.y += d.y * (0.5f * o[2 * j][2 * k + 1] + add.y);
+                total.z += d.z * (0.5f * o[2 * j + 1][2 * k] + add.z);
+                total.w += d.w * (0.5f * o[2 * j + 1][2 * k + 1] + add.w);
+            }
+            sum_columns(total, sums_of(at::kind_gate) + 16 * j);
+        }
+    }
+
+    /* deb is complete but for the mean's share: sums over the graph's edges, and the gradient of e. */
+    __device__ void norm_backward(float (&deb)[D / 8][4]) const {
+        const float *mod = p.f.modulation + (size_t)rows.graph * p.f.ld_modulation + column;
+        const float *dmean = p.dmean + (size_t)rows.graph * p.ld_dmean + column;
+        const float share[2] = {rows.there[0] ? rows.share : 0, rows.there[1] ? rows.share : 0};
+        float sum[2] = {0, 0}, along[2] = {0, 0};
+        uint32_t hat[2][sixteens][2]; /* e^ in bf16 */
+#pragma unroll
+        for (int j = 0; j < sixteens; j++) {
+            float4 of_mean = __ldg((const float4 *)(dmean + 16 * j));
+            float4 of_scale = __ldg((const float4 *)(mod + D + 16 * j));
+            const float part[4] = {of_mean.x, of_mean.y, of_mean.z, of_mean.w};
+            const float scale[4] = {of_scale.x, of_scale.y, of_scale.z, of_scale.w};
+            float total[4] = {0, 0, 0, 0}, product[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                float h[4] = {e[k][j].x, e[k][j].y, e[k][j].z, e[k][j].w};
+#pragma unroll
+                for (int q = 0; q < 4; q++) {
+                    float *value = &deb[2 * j + q / 2][2 * k + q % 2];
+                    float d = *value + share[k] * part[q]; /* zero where there is no edge */
+                    h[q] = (h[q] - mean[k]) * rho[k];
+                    total[q] += d;
+                    product[q] += d * h[q];
+                    d *= 1 + scale[q];
+                    sum[k] += d;
+                    along[k] += d * h[q];
+                    *value = d;
+                }
+                hat[k][j][0] = pack(h[0], h[1]);
+                hat[k][j][1] = pack(h[2], h[3]);
+            }
+            sum_columns(make_float4(total[0], total[1], total[2], total[3]), sums_of(0) + 16 * j);
+            sum_columns(make_float4(product[0], product[1], product[2], product[3]),
+                        sums_of(1) + 16 * j);
+        }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float middle = quad_sum(sum[k]) / D, slant = quad_sum(along[k]) / D;
+            middle *= rho[k];
+            slant *= rho[k];
+            if (!rows.there[k]) continue;
+            float *to = p.f.out + (size_t)rows.row[k] * D + column;
+#pragma unroll
+            for (int j = 0; j < sixteens; j++) {
+                float4 d = de[k][j];
+                const float *first = &deb[2 * j][2 * k], *second = &deb[2 * j + 1][2 * k];
+                uint32_t low = hat[k][j][0], high = hat[k][j][1];
+                d.x += rho[k] * first[0] - middle - __uint_as_float(low << 16) * slant;
+                d.y += rho[k] * first[1] - middle - __uint_as_float(low & 0xffff0000u) * slant;
+                d.z += rho[k] * second[0] - middle - __uint_as_float(high << 16) * slant;
+                d.w += rho[k] * second[1] - middle - __uint_as_float(high & 0xffff0000u) * slant;
+                *(float4 *)(to + 16 * j) = d;
+            }
+        }
+    }
+
+    /* The products behind the strips, and what follows from them. */
+    __device__ void finish_rows() {
+        refresh();
+        float o[D / 8][4], deb[D / 8][4];
+#pragma unroll
+        for (int k = 0; k < 2; k++) load_row(de[k], row_of(p.f.out, k));
+        start_update(o);
+        start_deb(deb);
+        wait<group_products, 1>();
+        settle(o);
+        gate_sums(o);
+        refresh();
+#pragma unroll
+        for (int k = 0; k < 2; k++) load_row(e[k], row_of(p.f.e, k));
+        wait<group_products>();
+        settle(deb);
+        norm_backward(deb);
+    }
+
+    /* A tile that has been opened; opens the one behind it, or the last one again: a branch would keep old rows alive. */
+    __device__ void step(int pair, int last) {
+        load(pair, last);
+        publish();
+        group_barrier(barrier_group + place);
+#pragma unroll 1
+        for (int s = 0; s < at::z_strips; s++) update_strip(s);
+#pragma unroll 1
+        for (int s = 0; s < MS; s++) message_strip(s);
+        publish();
+        group_barrier(barrier_group + place);
+        signal(barrier_full + place);
+        finish_rows();
+        tile_runs runs = runs_of_tile(p.f.octets, pair, last);
+        open(pair + 4, last);
+        group_barrier(barrier_group + place);
+        refresh();
+        sum_runs(runs);
+    }
+
+    __device__ void run() {
+        for (int round = 0; round < base::rounds(); round++) {
+            int first, last;
+            base::chunk_of(round, place, &first, &last);
+            open(first, last);
+#pragma unroll 1
+            for (int pair = first; pair < first + p.f.steps; pair += 4) step(pair, last);
+            next().template arrive<0>();
+        }
+    }
+};
+
+} // namespace lean
+} // namespace wf_gpu
+#endif

@@ -1,0 +1,356 @@
+/* lean_forward: the edges of a lean block forward, and the sums of its slots.
+ *
+ *   eb = LN(e) modulated    [m | z] = unit(w1 eb + ad[dst] + as[src])    e' = e + (1 + gate) (w2 z + c2)
+ * warp    takes a strand (models/edge_bundles.h) on its own, a pair of octets at a time: 16 rows whose way stays in registers. The
+ *         four warps of a warpgroup share wgmma alone; there is no barrier behind the staging of the weights
+ * tables  node a's eight rows lie in shared memory in bf16 for a whole run, b's two for a pair; x begins as their product
+ *         with a matrix of zeros and halves (mma.sync), and w1 is halved too: the unit works on x / 2
+ * units   in fp16, two at a time; m, z and w2 are fp16 too, finer than bf16 and wide enough behind a unit
+ * sums    products of a matrix of zeros and ones with the transposed fragments of m: towards a carried in shared memory
+ *         over a run, towards b stored, both as slots in bf16; sums of eb over a run likewise, in fp32
+ * D <= 64 one launch of four warpgroups; D = 128: one for the messages, one for z and e', of three each: their weights do
+ *         not fit together. Under attention the messages are lean_attention.cu's at all widths
+ * flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D, and D^2 / 2 .. 2 D^2 more for tables and sums
+ * bytes   e read twice (the second time from L2; D = 128: three times), e' written: 8D of HBM; tables 4 (M + 2D) (1/12 +
+ *         1/8); slots 2M (1/8 + 1/12) written and read
+ * measured on an H200, 256 graphs, launch after launch: 64-16-8-10 at D = 64 0.126 ms, with the sums 0.141; 784-32-32-10
+ *         folded at D = 128 0.148 + 0.252 ms, with the sums 0.422. 261 MB of HBM in the first, 48 % of the bandwidth; 34 %
+ *         of the issue slots (37 million warp instructions): what binds is the length of a warp's chain
+ * tried   three warpgroups of 168 registers: 0.150 ms; two, with strips through shared memory: 0.146; units in fp32: 2,310
+ *         instructions a pair, and spills; the next product under way during the units: no gain */
+#include "models/cuda/gmn_lean/lean_attention.cuh"
+#include "models/cuda/gmn_lean/lean_walk.cuh"
+
+namespace wf_gpu {
+namespace {
+
+using namespace lean;
+using namespace lean::walk;
+
+/* --- products with w2, in fp16 ------------------------------------------------------------------------------------- */
+#if WF_HAS_WGMMA
+#define WF_HALF_MMA(n, list, outs, a0, a1, a2, a3, b, add)                                         \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %" add ", 0; "                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.f16.f16 " list ", {%" a0 ",%" a1   \
+                 ",%" a2 ",%" a3 "}, %" b ", p, 1, 1, 0;}"                                         \
+                 : outs                                                                            \
+                 : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b_at), "r"(added))
+template <int Tiles>
+__device__ inline void half_group_mma(float (&acc)[Tiles][4], const fragment &a, uint64_t b_at,
+                                      int added) {
+    if constexpr (Tiles == 16)
+        WF_HALF_MMA("128", WF_REGS64, WF_ACC64(0), "64", "65", "66", "67", "68", "69");
+    else if constexpr (Tiles == 8)
+        WF_HALF_MMA("64", WF_REGS32, WF_ACC32(0), "32", "33", "34", "35", "36", "37");
+    else WF_HALF_MMA("32", WF_REGS16, WF_ACC16(0), "16", "17", "18", "19", "20", "21");
+}
+#undef WF_HALF_MMA
+#endif
+
+/* As forward_mma of all rows of the panel, whose values are fp16. */
+template <int Tiles, int Steps>
+__device__ inline void half_mma(float (&acc)[Tiles][4], const fragment (&x)[Steps], const panel &w,
+                                int k0, bool fresh) {
+#if WF_HAS_WGMMA
+#pragma unroll
+    for (int s = 0; s < Steps; s++)
+        half_group_mma(acc, x[s], forward_descriptor(w, 0, k0 + 16 * s), !fresh || s > 0);
+#else
+    if (fresh) clear(acc);
+#pragma unroll
+    for (int s = 0; s < Steps; s++)
+#pragma unroll
+        for (int t = 0; t < Tiles; t += 2) {
+            uint32_t b[4];
+            float sum[2][4];
+            load_matrices(b, forward_address(w, 8 * t, k0 / 8 + 2 * s));
+            fresh_mma<true>(sum[0], x[s].r, b[0], b[1]);
+            fresh_mma<true>(sum[1], x[s].r, b[2], b[3]);
+#pragma unroll
+            for (int k = 0; k < 4; k++) acc[t][k] += sum[0][k], acc[t + 1][k] += sum[1][k];
+        }
+#endif
+}
+
+/* One warp's way. */
+template <int D, int MS, bool Update, bool Gelu> struct forward_walker : walker<D, MS, Update> {
+    using base = walker<D, MS, Update>;
+    using at = layout<D, MS, Update>;
+    using base::c;
+    using base::column;
+    using base::eb;
+    using base::fetch_b;
+    using base::g;
+    using base::lane;
+    using base::load_rows;
+    using base::ones;
+    using base::own;
+    using base::p;
+    using base::put_b;
+    using base::start;
+    using base::w2;
+
+    float mean_carried[D > 64 ? 4 : 2];
+
+    __device__ explicit forward_walker(const lean_fused &args) : base(args) {
+#pragma unroll
+        for (float &sum : mean_carried) sum = 0;
+    }
+
+    /* Sums of eb over a run; lane (g, c) keeps those of tile g of eight columns (and g + 8). */
+    __device__ void sum_means(const pair_of_octets &o) {
+        uint32_t upper = ones(c, o.count[0], 0x3f80u), lower = ones(c, o.count[1], 0x3f80u);
+        uint32_t all[4] = {upper, upper, lower, lower};
+#pragma unroll
+        for (float &sum : mean_carried) sum = o.begins ? 0 : sum;
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            fragment b = transposed(eb[j]);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const int t = 2 * j + k;
+                float sum[4];
+                fresh_mma<false>(sum, all, b.r[2 * k], b.r[2 * k + 1]);
+                if (g == t % 8) {
+                    mean_carried[t / 8 * 2] += sum[0];
+                    mean_carried[t / 8 * 2 + 1] += sum[1];
+                }
+            }
+        }
+        if (!o.ends || g >= D / 8) return;
+        float *to = p.run_sums + (size_t)o.run * D + g / 2 * 16 + column + g % 2 * 2;
+#pragma unroll
+        for (int i = 0; i < (D > 64 ? 2 : 1); i++)
+            *(float2 *)(to + 64 * i) = make_float2(mean_carried[2 * i], mean_carried[2 * i + 1]);
+    }
+
+    /* The sums of a strip of messages towards both ends. */
+    __device__ void sum_messages(const fragment (&m)[strip / 16], const pair_of_octets &o, int pair,
+                                 int n) const {
+        uint32_t low = 0x00003c00u, high = 0x3c000000u, one = g / 2 != c ? 0u : g % 2 ? high : low;
+        uint32_t pick[4] = {g < o.count[0] ? one : 0u, g == 0 ? ones(c, o.count[0], 0x3c00u) : 0u,
+                            g < o.count[1] ? one : 0u, g == 1 ? ones(c, o.count[1], 0x3c00u) : 0u};
+        uint32_t carried = own + at::carried + (uint32_t)(16 * lane);
+        uint2 to_b[strip / 16], to_a[strip / 16];
+#pragma unroll
+        for (int j = 0; j < strip / 16; j++) {
+            float4 sum = load_shared(carried + (uint32_t)((n / 16 + j) * 512));
+            float acc[2][4];
+            fragment b = transposed(m[j]);
+            fresh_mma<true>(acc[0], pick, b.r[0], b.r[1]);
+            fresh_mma<true>(acc[1], pick, b.r[2], b.r[3]);
+            sum = make_float4(sum.x + acc[0][0], sum.y + acc[0][1], sum.z + acc[1][0],
+                              sum.w + acc[1][1]);
+            store_shared(carried + (uint32_t)((n / 16 + j) * 512), sum);
+            to_b[j] = make_uint2(pack(acc[0][2], acc[0][3]), pack(acc[1][2], acc[1][3]));
+            to_a[j] = make_uint2(pack(sum.x, sum.y), pack(sum.z, sum.w));
+        }
+        uint16_t *slots = (uint16_t *)p.slots + n + column;
+        if (g < 2 && (g == 0 ? o.count[0] : o.count[1]) > 0) {
+            uint16_t *to = slots + (size_t)(uint32_t)(2 * pair + g) * at::messages;
+#pragma unroll
+            for (int j = 0; j < strip / 16; j++) *(uint2 *)(to + 16 * j) = to_b[j];
+        }
+        if (o.ends) {
+            uint16_t *to =
+                slots + (size_t)(uint32_t)(p.n_octets + WF_OCTET * o.run + g) * at::messages;
+#pragma unroll
+            for (int j = 0; j < strip / 16; j++) *(uint2 *)(to + 16 * j) = to_a[j];
+        }
+    }
+
+    /* All hidden columns of a pair, and the tables of the next. */
+    __device__ void hidden(const pair_of_octets &o, int pair, int next) {
+        if (!Update) fetch_b(next);
+#pragma unroll 1
+        for (int n = 0; n < at::messages; n += strip) {
+            float x[strip / 8][4];
+            fragment m[strip / 16];
+            start(x, n);
+            wait<true>();
+            settle(x);
+            into_units<Gelu>(x, m);
+            sum_messages(m, o, pair, n);
+        }
+        float acc[Update ? D / 8 : 1][4];
+        if constexpr (Update) {
+#pragma unroll
+            for (int n = 0; n < 2 * D; n += piece) {
+                float x[piece / 8][4];
+                fragment z[piece / 16];
+                start(x, at::messages + n);
+                wait<true>();
+                settle(x);
+                if (n + piece == 2 * D) fetch_b(next);
+                into_units<Gelu>(x, z);
+                begin<true>();
+                half_mma(acc, z, w2, n, n == 0);
+                commit<true>();
+            }
+        }
+        put_b();
+        if constexpr (Update) {
+            float4 in[2][D / 16];
+            load_rows(in, o);
+            wait<true>();
+            settle(acc);
+            leave(acc, in, o);
+        }
+    }
+
+    __device__ void leave(const float (&acc)[D / 8][4], const float4 (&in)[2][D / 16],
+                          const pair_of_octets &o) const {
+        uint32_t gate = own + at::modulation + (uint32_t)(2 * D * 4 + 16 * c);
+        uint32_t c2 = shared_address(shared) + at::c2 + (uint32_t)(16 * c);
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            float4 by = load_shared(gate + 64 * j), add = load_shared(c2 + 64 * j);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const float *first = &acc[2 * j][2 * k], *second = &acc[2 * j + 1][2 * k];
+                float4 v = in[k][j];
+                v = make_float4(v.x + by.x * (first[0] + add.x), v.y + by.y * (first[1] + add.y),
+                                v.z + by.z * (second[0] + add.z), v.w + by.w * (second[1] + add.w));
+                if (g < o.count[k]) *(float4 *)(p.out + (size_t)o.row[k] * D + column + 16 * j) = v;
+            }
+        }
+    }
+
+    __device__ void run() {
+        base::each_pair([](const pair_of_octets &, int) {},
+                        [&](const pair_of_octets &now, int pair, int, int next) {
+                            if (Update) sum_means(now);
+                            hidden(now, pair, next);
+                        });
+    }
+};
+
+template <int D, int MS, bool Update, bool Gelu>
+__global__ void __launch_bounds__(crew<D>::threads, 1)
+    lean_forward_kernel(const __grid_constant__ lean_fused p) {
+    forward_walker<D, MS, Update, Gelu> w(p);
+    w.stage();
+    follow();
+    w.run();
+}
+
+template <int D, int MS, bool Update, bool Gelu> bool launch(const lean_fused &p) {
+    const int bytes = layout<D, MS, Update>::bytes;
+    static_assert(bytes <= 227 * 1024, "what a block may have");
+    auto kernel = lean_forward_kernel<D, MS, Update, Gelu>;
+    int most = processor_count(), blocks = p.n_chunks < most ? p.n_chunks : most;
+    start_kernel(kernel, (unsigned)blocks, crew<D>::threads, (size_t)bytes, p);
+    return launched();
+}
+
+/* By the number of strips of messages. */
+template <int D, bool Gelu> bool launch_strips(lean_fused p) {
+    int strips = p.messages / strip;
+    if constexpr (D <= 64) {
+        if (strips == 0) return launch<D, 0, true, Gelu>(p);
+        if (strips == 1) return launch<D, 1, true, Gelu>(p);
+        return D == 64 && launch<D, D / 32, true, Gelu>(p);
+    } else {
+        if (strips > 0 && !launch<D, 4, false, Gelu>(p)) return false;
+        p.skipped += p.messages;
+        return launch<D, 0, true, Gelu>(p);
+    }
+}
+template <int D> bool launch_unit(const lean_fused &p, int unit) {
+    return unit == WF_UNIT_GELU ? launch_strips<D, true>(p) : launch_strips<D, false>(p);
+}
+
+} // namespace
+
+lean_fused lean::lean_operands(const wf_op *op, const wf_octets *lines, int messages) {
+    const wf_tensor *modulation = op->in[1], *w1 = op->in[4];
+    return lean_fused{lines->octets,
+                      lines->n_octets,
+                      lines->n_chunks,
+                      lines->steps,
+                      data_of(op->in[0]),
+                      data_of(op->out[0]),
+                      data_of(modulation) + op->column,
+                      modulation->ld,
+                      data_of(op->in[2]),
+                      data_of(op->in[3]),
+                      op->in[2]->ld,
+                      weight_rows_of(w1),
+                      weight_rows_of(op->in[5]),
+                      data_of(op->in[6]),
+                      messages,
+                      w1->rows - 2 * op->in[0]->cols - messages,
+                      lines->n_runs,
+                      NULL,
+                      NULL};
+}
+
+namespace {
+/* The kernels take what a multiprocessor of sm_90 has; others work step by step. */
+bool has_shared_memory() {
+    static int bytes = 0;
+    if (bytes == 0) cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    return bytes >= 227 * 1024;
+}
+} // namespace
+
+bool lean_fused_fits(const wf_op *op) {
+    const wf_tensor *e = op->in[0], *modulation = op->in[1], *ad = op->in[2], *w1 = op->in[4];
+    int de = e->cols, messages = w1->rows - 2 * de;
+    bool widths = de == 32 || de == 64 || de == 128;
+    bool aligned = op->column % 4 == 0 && modulation->ld % 4 == 0 && ad->ld % 4 == 0 &&
+                   ad->ld == op->in[3]->ld;
+    return has_shared_memory() && widths && aligned &&
+           messages % (de > 64 ? 4 * strip : strip) == 0 && messages <= 2 * de &&
+           op->unit != WF_UNIT_SINE && op->part->strands[0] != NULL && op->part->n_edges > 0;
+}
+
+bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
+    const wf_tensor *mean = op->out[1], *to[2] = {op->out[2], op->out[3]};
+    int de = op->in[0]->cols, messages = to[0] == NULL ? 0 : op->in[4]->rows - 2 * de;
+    const wf_octets *strands = op->part->strands[de > 64];
+    lean_fused p = lean_operands(op, strands, messages);
+    size_t words = (size_t)(attends(op) ? messages : messages / 2); /* of a slot */
+    p.slots = scratch(arena, wf_octets_slots(strands) * words);
+    p.run_sums = scratch(arena, (size_t)strands->n_runs * (size_t)de);
+    if (p.slots == NULL || p.run_sums == NULL) return false;
+    slot_sum_step graph = {op->part, p.run_sums,    de,       de,   0,      NULL,
+                           true,     data_of(mean), mean->ld, true, strands};
+    const uint16_t *slots = (const uint16_t *)p.slots;
+    lean_attention a = {p};
+    if (attends(op)) {
+        for (int k = 0; k < 2; k++) a.v[k] = data_of(op->in[7 + k]);
+        a.tops = (float2 *)scratch(arena, 2 * wf_octets_slots(strands));
+        if (a.tops == NULL || !attend(op, a)) return false;
+        p.skipped += messages; /* what is left is the update */
+        p.messages = 0;
+    }
+    bool done = de == 32   ? launch_unit<32>(p, op->unit)
+                : de == 64 ? launch_unit<64>(p, op->unit)
+                           : launch_unit<128>(p, op->unit);
+    if (!done) return false;
+    if (messages == 0) graph_run_sums(graph);
+    else if (attends(op))
+        node_softmax_sums(softmax_sum_step{op->part,
+                                           p.slots,
+                                           a.tops,
+                                           {data_of(to[0]), data_of(to[1])},
+                                           messages,
+                                           to[0]->ld,
+                                           (float *)op->saved,
+                                           strands},
+                          graph);
+    else
+        node_half_sums(
+            half_sum_step{op->part,
+                          {{slots, data_of(to[0]), slots_as_dst, true},
+                           {slots, data_of(to[1]), slots_as_src, true}},
+                          messages,
+                          to[0]->ld,
+                          op->mode == WF_SUM_MEAN ? (const float *)op->part->degree : NULL,
+                          strands},
+            &graph);
+    return launched();
+}
+
+} // namespace wf_gpu

@@ -1,0 +1,36 @@
+/* lstar_fused: the edge operations of an lstar block in kernels of their own (see lstar_messages_forward.cu,
+ * lstar_edges_forward.cu and those of their backward), for the bf16 backend. */
+#ifndef WF_MODELS_CUDA_GMN_LSTAR_LSTAR_FUSED_CUH
+#define WF_MODELS_CUDA_GMN_LSTAR_LSTAR_FUSED_CUH
+
+#include "tensor/cuda/fused.cuh"
+
+namespace wf_gpu {
+
+/* NULL: no kernel for these widths and options. */
+op_run *lstar_messages_fused_forward(const wf_op *op);
+op_run *lstar_messages_fused_backward(const wf_op *op);
+op_run *lstar_edges_fused_forward(const wf_op *op);
+op_run *lstar_edges_fused_backward(const wf_op *op);
+
+/* Kernels read rows of tables and modulation 16 bytes at a time. */
+inline bool whole_vectors(const wf_op *op) { return op->column % 4 == 0 && op->in[1]->ld % 4 == 0; }
+
+/* Warpgroups of a CTA, one CTA for each multiprocessor: as many as registers allow without spilling much. */
+template <int D> __host__ __device__ constexpr int forward_groups() { return D <= 64 ? 4 : 2; }
+template <int D> __host__ __device__ constexpr int back_groups() { return 2; }
+/* CTAs: one wave of an H200. Each warpgroup takes chunks in turn. */
+inline unsigned most_blocks(int chunks, int groups) {
+    const int most = 132;
+    int blocks = (chunks + groups - 1) / groups;
+    return (unsigned)(blocks < most ? blocks : most);
+}
+
+/* Whether a CTA may have so much shared memory on this device. */
+bool shared_memory_fits(size_t bytes);
+
+/* The tensor cores' wide products, or mma.sync (also where there is nothing else): the environment's WEFT_MMA=sync. */
+bool wide_products();
+
+} // namespace wf_gpu
+#endif

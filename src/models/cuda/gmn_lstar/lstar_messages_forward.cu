@@ -1,0 +1,344 @@
+/* lstar_messages_forward: the messages of an lstar block in one kernel. Formulas: wf_lstar_messages in tensor/tape.h.
+ *
+ *   tile (64 edges, a warpgroup):  eb = LN(e) modulated                              bf16 fragments, D / 16 x 4 registers
+ *     towards a, then towards b:   x1 = Me eb + Ai[receiver] + Aj[sender]            pieces of 64 columns
+ *                                  y1 = s(x1)                                        fragments of the next product
+ *                                  y2 = s(M2 y1 + b2)                                pieces of 64 columns
+ *     sums of y2: towards a in the run's slots, towards b by a butterfly into the octet's slot; sum of eb per run
+ * Me and M2 stay in shared memory as bf16 panels. One CTA for each multiprocessor, of four warpgroups (D = 64) or two
+ * (D = 128), each with chunks of octets of its own: while one multiplies another is busy with special functions. Rows of
+ * the tables come a piece ahead into shared memory; sums over rows are products with zeros and ones.
+ * Attention: y2 of all pieces first, in fp16 (D = 64: in shared memory, D = 128: in registers), with its logit; then weights
+ * (edge_softmax.cuh) in place of the ones. Slots are in fp32 there, those towards a added up in memory, and joined by
+ * node_softmax_sums. 4 H FLOP more. Forward of a whole step, 256 networks on an H200, 8 blocks: 3.58 ms, sums 3.06 (D = 64); 10.16 and
+ * 8.71 (D = 128).
+ * An edge costs 4 D H + 4 H H FLOP (Me eb once for either direction), 4 H special functions; bytes from L2: 4 D of e,
+ * 5 H of tables where they miss L1, 2 H of slots.
+ * Measured on an H200, 256 networks of 784-32-32-10 folded at D 128, H 256: 499 us, 280 TFLOP/s (35 % of the 788 that
+ * products alone reach); a scheduler issues in 34 % of its cycles, the rest is latency, of memory and of dependent
+ * instructions. 64-16-8-10 at 64, 128 was 165 us with the sums of slots before rows came ahead.
+ * Tried: tables fetched a piece ahead into registers: slower; two warpgroups at D = 64: 205 us; two pieces in flight at
+ * D = 128: the compiler serialises the products (C7515). */
+#include "models/cuda/gmn_lstar/lstar_attention.cuh"
+#include "models/cuda/gmn_lstar/lstar_fused.cuh"
+#include "models/cuda/gmn_edges/warp_tile.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+namespace wf_gpu {
+
+bool wide_products() {
+    const char *choice = getenv("WEFT_MMA");
+    return choice == NULL || strcmp(choice, "sync") != 0;
+}
+
+bool shared_memory_fits(size_t bytes) {
+    int device = 0, most = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+               cudaSuccess &&
+           (size_t)most >= bytes;
+}
+
+namespace {
+
+struct message_step {
+    const wf_octet *octets;
+    int steps, chunks, n_octets;
+    const float *e, *modulation, *ai, *aj, *b2;
+    int ld_e, ld_modulation, ld_table;
+    mma::weight_rows me, m2;
+    uint16_t *slots; /* (wf_octets_slots, H) in bf16 */
+    float *means;    /* (runs, D): sums of eb */
+    /* Attention: v (H), slots in fp32 and what lies beside them (edge_softmax.cuh). */
+    const float *v;
+    float *weighted;
+    float2 *tops;
+};
+
+template <int D, int H> __host__ __device__ constexpr size_t weight_bytes() {
+    return mma::panel_bytes(H, D) + mma::panel_bytes(H, H) + H * sizeof(float);
+}
+template <int D, int H> __host__ __device__ constexpr size_t message_bytes() {
+    return weight_bytes<D, H>() +
+           forward_groups<D>() * WF_OCTET_WARPS * (size_t)octet::buffer_bytes;
+}
+
+/* Attention: v, and where the registers are short y2 of a pair. */
+template <int D> __host__ __device__ constexpr bool units_aside() { return D <= 64; }
+template <int D, int H> __host__ __device__ constexpr size_t attended_bytes() {
+    return message_bytes<D, H>() + H * sizeof(float) +
+           (units_aside<D>() ? forward_groups<D>() * WF_OCTET_WARPS * (size_t)(H / 16 * 512) : 0);
+}
+
+/* One direction of a tile; `next` is the one of which tables are fetched when this one has its own. */
+template <int D, int H, bool Wide>
+__device__ inline void first_layer(const message_step &s, const octet::pair &p, bool to_a,
+                                   const octet::ends &next, const octet::row_buffer &tables,
+                                   const mma::fragment (&eb)[D / 16], const mma::panel &me,
+                                   mma::fragment (&y1)[H / 16]) {
+    constexpr int pieces = H / octet::piece;
+    octet::in_pieces<Wide, pieces>(
+        [&](octet::piece_acc &acc, int k) {
+            tables.take(acc);
+            mma::begin<Wide>();
+            mma::forward_mma<Wide>(acc, eb, me, octet::piece * k, 0, false);
+        },
+        [&](int k) {
+            bool last = k + 1 == pieces, way = to_a != last;
+            tables.fetch(way ? s.ai : s.aj, way ? s.aj : s.ai, s.ld_table,
+                         last ? 0 : octet::piece * (k + 1), last ? next : octet::ends_of(p));
+        },
+        [&](octet::piece_acc &acc, int) {
+            mma::fragment y[octet::piece_groups];
+            octet::into_fragments(acc, y);
+            octet::push(y1, y);
+        });
+}
+
+template <int D, int H, bool Wide>
+__device__ inline void message(const message_step &s, const octet::pair &p, int pair_index,
+                               bool to_a, const octet::ends &next, const octet::row_buffer &tables,
+                               const mma::fragment (&eb)[D / 16], const mma::panel &me,
+                               const mma::panel &m2, const float *b2) {
+    constexpr int pieces = H / octet::piece;
+    mma::fragment y1[H / 16];
+    first_layer<D, H, Wide>(s, p, to_a, next, tables, eb, me, y1);
+    octet::held_sums before;
+    octet::selection select = octet::selection_of(p);
+    octet::in_pieces<Wide, pieces>(
+        [&](octet::piece_acc &acc, int k) {
+            octet::load_bias(acc, b2 + octet::piece * k);
+            mma::begin<Wide>();
+            mma::forward_mma<Wide>(acc, y1, m2, octet::piece * k, 0, false);
+        },
+        [&](int k) {
+            if (to_a) octet::hold_sums(&before, s.slots, H, s.n_octets, octet::piece * k, p);
+        },
+        [&](octet::piece_acc &acc, int k) {
+            mma::fragment y[octet::piece_groups];
+            octet::into_fragments(acc, y);
+#pragma unroll
+            for (int j = 0; j < octet::piece_groups; j++) {
+                float sum[2][4];
+                octet::select_sums(select, y[j], sum);
+                if (to_a)
+                    octet::add_towards_a(sum, j, before, p, s.slots, H, s.n_octets,
+                                         octet::piece * k);
+                else octet::store_towards_b(sum, j, s.slots, H, pair_index, octet::piece * k);
+            }
+        });
+}
+
+/* Slots of the run's sums so far, sixteen after sixteen; zeros where there are none. */
+template <int H>
+__device__ inline void hold_weighted(float4 (&before)[H / 16], const float *slots,
+                                     const octet::pair &p) {
+#pragma unroll
+    for (int j = 0; j < H / 16; j++) {
+        float4 x = {0, 0, 0, 0};
+        if (!p.begins && p.real)
+            asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                         : "l"(slots + 16 * j)
+                         : "memory");
+        before[j] = x;
+    }
+}
+
+/* One direction under attention: y2 of all pieces first, then sums by weights. */
+template <int D, int H, bool Wide>
+__device__ inline void
+attended_message(const message_step &s, const octet::pair &p, int pair_index, bool to_a,
+                 const octet::ends &next, const octet::row_buffer &tables,
+                 const mma::fragment (&eb)[D / 16], const mma::panel &me, const mma::panel &m2,
+                 const float *b2, const float *v, uint4 *aside, softmax::run_weights *run) {
+    kept_units<H, units_aside<D>()> y2;
+    y2.at = aside;
+    float logit[2] = {0, 0};
+    {
+        mma::fragment y1[H / 16];
+        first_layer<D, H, Wide>(s, p, to_a, next, tables, eb, me, y1);
+        octet::in_pieces<Wide, H / octet::piece>(
+            [&](octet::piece_acc &acc, int k) {
+                octet::load_bias(acc, b2 + octet::piece * k);
+                mma::begin<Wide>();
+                mma::forward_mma<Wide>(acc, y1, m2, octet::piece * k, 0, false);
+            },
+            [&](int) {},
+            [&](octet::piece_acc &acc, int k) {
+                mma::fragment y[octet::piece_groups];
+                into_halves(acc, y);
+                add_logits(y, v + octet::piece * k, logit);
+                y2.put(y, k);
+            });
+    }
+    int g = (int)(threadIdx.x % 32 / 4), c = (int)(threadIdx.x % 4);
+    float *slots = s.weighted + 4 * c;
+    slots += (size_t)(to_a ? s.n_octets + WF_OCTET * p.run + g : 2 * pair_index + g % 2) * H;
+    float4 before[H / 16];
+    if (to_a) hold_weighted<H>(before, slots, p);
+    logit[0] = octet::quad_sum(logit[0]);
+    logit[1] = octet::quad_sum(logit[1]);
+    const bool there[2] = {p.live[0] != 0, p.live[1] != 0};
+    const int count[2] = {p.counts & 255, p.counts >> 8};
+    uint32_t pick[4] = {0, 0, 0, 0};
+    float rescale = 0;
+    if (to_a) rescale = run->join(p.begins, there, logit, &pick[0], &pick[2]);
+    else softmax::octet_weights(there, logit, pair_index, count, s.tops, &pick[1], &pick[3]);
+    if (to_a && p.ends) run->leave(s.tops, s.n_octets, p.run);
+    bool mine = to_a ? p.real : g < 2 && (g == 0 ? count[0] : count[1]) > 0;
+#pragma unroll
+    for (int j = 0; j < H / 16; j++) {
+        mma::fragment y = y2.get(j);
+        float sum[2][4];
+        mma::clear(sum);
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+            softmax::half_mma(sum[t], pick, octet::transposed(y.r[2 * t]),
+                              octet::transposed(y.r[2 * t + 1]));
+        float4 x = before[j];
+        x = to_a ? float4{x.x * rescale + sum[0][0], x.y * rescale + sum[0][1],
+                          x.z * rescale + sum[1][0], x.w * rescale + sum[1][1]}
+                 : float4{sum[0][2], sum[0][3], sum[1][2], sum[1][3]};
+        if (mine) *(float4 *)(slots + 16 * j) = x;
+    }
+}
+
+template <int D, int H, bool Wide, bool Attention>
+__global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
+    messages_kernel(message_step s) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    mma::panel me = {mma::shared_address(shared), H};
+    mma::panel m2 = {me.base + (uint32_t)mma::panel_bytes(H, D), H};
+    float *b2 = (float *)(shared + mma::panel_bytes(H, D) + mma::panel_bytes(H, H));
+    mma::stage_panel(me, 0, s.me, H, D);
+    mma::stage_panel(m2, 0, s.m2, H, H);
+    for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
+    follow();
+    float *v = (float *)(shared + message_bytes<D, H>());
+    for (int i = (int)threadIdx.x; Attention && i < H; i += (int)blockDim.x) v[i] = s.v[i];
+    __syncthreads();
+    int warp = (int)threadIdx.x % octet::group_threads / 32;
+    softmax::run_weights run;
+    float eb_sum[D / 32];
+    int first = (int)blockIdx.x * forward_groups<D>() + (int)threadIdx.x / octet::group_threads;
+    int stride = (int)gridDim.x * forward_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
+    octet::row_buffer tables = octet::own_buffer(shared + weight_bytes<D, H>());
+    if (first < s.chunks)
+        tables.fetch(s.ai, s.aj, s.ld_table, 0,
+                     octet::load_ends(s.octets, (first * WF_OCTET_WARPS + warp) * s.steps));
+#pragma unroll 1
+    for (int step = 0; step < rounds * s.steps; step++) {
+        int chunk = first + step / s.steps * stride, t = step % s.steps;
+        if (chunk >= s.chunks) break;
+        int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
+        octet::pair p = octet::load_pair(s.octets, index);
+        octet::ends next = octet::load_ends(
+            s.octets, octet::following(index, t, s.steps, chunk, stride, s.chunks));
+        if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
+        mma::fragment eb[D / 16];
+        {
+            float sums[D / 4];
+            octet::load_operand<D>(s.e, s.ld_e, s.modulation, s.ld_modulation, p, eb, sums);
+            octet::sum_over_rows(sums);
+#pragma unroll
+            for (int i = 0; i < D / 32; i++) eb_sum[i] = p.begins ? sums[i] : eb_sum[i] + sums[i];
+            if (p.ends) octet::store_summed<D / 4>(s.means + (size_t)p.run * D, eb_sum);
+        }
+#pragma unroll 1
+        for (int way = 0; way < 2; way++)
+            if constexpr (Attention)
+                attended_message<D, H, Wide>(
+                    s, p, index, way == 0, way == 0 ? octet::ends_of(p) : next, tables, eb, me, m2,
+                    b2, v, (uint4 *)(v + H) + threadIdx.x / 32 * (H / 16 * 32) + threadIdx.x % 32,
+                    &run);
+            else
+                message<D, H, Wide>(s, p, index, way == 0, way == 0 ? octet::ends_of(p) : next,
+                                    tables, eb, me, m2, b2);
+    }
+    tables.await();
+}
+
+template <int D, int H, bool Wide, bool Attention> bool launch_messages(const message_step &s) {
+    size_t bytes = Attention ? attended_bytes<D, H>() : message_bytes<D, H>();
+    auto kernel = messages_kernel<D, H, Wide, Attention>;
+    unsigned blocks = most_blocks(s.chunks, forward_groups<D>());
+    start_kernel(kernel, blocks, forward_groups<D>() * octet::group_threads, bytes, s);
+    return true;
+}
+template <int D, int H, bool Wide> bool launch_messages(const message_step &s) {
+    return s.v != NULL ? launch_messages<D, H, Wide, true>(s)
+                       : launch_messages<D, H, Wide, false>(s);
+}
+
+template <int D, int H> bool messages_forward(const wf_op *op, wf_arena *arena) {
+    const wf_part *part = op->part;
+    const wf_octets *o = part->octets;
+    const wf_tensor *e = op->in[0], *modulation = op->in[1], *ai = op->in[2], *me = op->in[4],
+                    *m2 = op->in[5], *sum = op->out[0], *mean = op->out[1];
+    message_step s = {o->octets,
+                      o->steps,
+                      o->n_chunks,
+                      o->n_octets,
+                      data_of(e),
+                      data_of(modulation) + op->column,
+                      data_of(ai),
+                      data_of(op->in[3]),
+                      data_of(op->in[6]),
+                      e->ld,
+                      modulation->ld,
+                      ai->ld,
+                      weight_rows_of(me),
+                      weight_rows_of(m2),
+                      NULL,
+                      scratch(arena, (size_t)o->n_runs * D)};
+    bool attends = op->mode == WF_SUM_ATTENTION;
+    size_t slots = wf_octets_slots(o);
+    if (attends) {
+        s.v = data_of(op->in[7]);
+        s.weighted = scratch(arena, slots * H);
+        s.tops = (float2 *)scratch(arena, 2 * slots);
+    } else {
+        s.slots = (uint16_t *)scratch(arena, slots * H / 2);
+    }
+    if (s.means == NULL || (attends ? s.weighted == NULL || s.tops == NULL : s.slots == NULL))
+        return false;
+    if (s.chunks > 0 &&
+        !(wide_products() ? launch_messages<D, H, true>(s) : launch_messages<D, H, false>(s)))
+        return false;
+    slot_sum_step graph = {part, s.means, D, D, 0, NULL, true, data_of(mean), mean->ld, true};
+    if (attends) {
+        node_softmax_sums(
+            softmax_sum_step{
+                part, s.weighted, s.tops, {data_of(sum), NULL}, H, sum->ld, (float *)op->saved, o},
+            graph);
+        return launched();
+    }
+    const float *degree = op->mode == WF_SUM_MEAN ? (const float *)part->degree : NULL;
+    node_half_sums(
+        half_sum_step{part,
+                      {{s.slots, data_of(sum), slots_of_both, true}, {NULL, NULL, 0, true}},
+                      H,
+                      sum->ld,
+                      degree});
+    graph_run_sums(graph);
+    return launched();
+}
+
+} // namespace
+
+op_run *lstar_messages_fused_forward(const wf_op *op) {
+    if (op->unit != WF_UNIT_SILU || !whole_vectors(op)) return NULL;
+    int d = op->in[0]->cols, h = op->in[4]->rows;
+#define SHAPE(D, H)                                                                                \
+    if (d == D && h == H)                                                                          \
+        return shared_memory_fits(attended_bytes<D, H>()) ? messages_forward<D, H> : NULL;
+    SHAPE(64, 128)
+    SHAPE(128, 256)
+#undef SHAPE
+    return NULL;
+}
+
+} // namespace wf_gpu

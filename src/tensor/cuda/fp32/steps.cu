@@ -1,0 +1,450 @@
+/* steps: layer norm, sums over the edges of nodes, softmax over messages, small passes over rows.
+ *
+ * All are bound by bandwidth: a warp reads a row of values, neighbouring lanes neighbouring columns. Sums towards nodes
+ * walk the table of dense blocks: the edges that enter node i of a block are n_src rows behind one another, those that
+ * leave node j are n_src rows apart; the blocks of the node's graph are tried in order (C1). */
+#include "tensor/cuda/fp32/steps.cuh"
+
+#include <math.h>
+
+namespace wf_gpu {
+namespace {
+
+struct float_quad {
+    float x[4];
+};
+__device__ inline float_quad load(const float *from) {
+    float4 v = *(const float4 *)from;
+    return float_quad{{v.x, v.y, v.z, v.w}};
+}
+__device__ inline void store(float *to, const float_quad &v) {
+    *(float4 *)to = make_float4(v.x[0], v.x[1], v.x[2], v.x[3]);
+}
+
+/* --- layer norm -------------------------------------------------------------------------------------------- */
+/* Rows of up to 128 columns stay in registers, 4 a lane; longer ones are read again. */
+enum { held_columns = 4 };
+
+struct norm_row {
+    norm_step s;
+    __device__ void write(int row, int c, float hat, const float *shift) const {
+        float y = shift == NULL ? hat : hat * (1 + shift[s.cols + c]) + shift[c];
+        if (s.hat != NULL) s.hat[(size_t)row * s.ld + c] = hat;
+        if (s.y != NULL) s.y[(size_t)row * s.ld + c] = y;
+    }
+    template <bool held> __device__ void run(int row, int lane) const {
+        const float *x = s.x + (size_t)row * s.ld;
+        float v[held_columns], sum = 0, square = 0;
+        if (held) {
+#pragma unroll
+            for (int i = 0; i < held_columns; i++) {
+                v[i] = lane + 32 * i < s.cols ? x[lane + 32 * i] : 0;
+                sum += v[i];
+            }
+        } else {
+            for (int c = lane; c < s.cols; c += 32) sum += x[c];
+        }
+        float mean = warp_sum(sum) / (float)s.cols;
+        if (held) {
+#pragma unroll
+            for (int i = 0; i < held_columns; i++) {
+                v[i] = lane + 32 * i < s.cols ? v[i] - mean : 0;
+                square += v[i] * v[i];
+            }
+        } else {
+            for (int c = lane; c < s.cols; c += 32) square += (x[c] - mean) * (x[c] - mean);
+        }
+        float rho = 1 / sqrtf(warp_sum(square) / (float)s.cols + 1e-6f);
+        if (s.rho != NULL && lane == 0) s.rho[row] = rho;
+        const float *shift =
+            s.modulation == NULL ? NULL : s.modulation + (size_t)s.map[row] * s.ld_modulation;
+        if (held) {
+#pragma unroll
+            for (int i = 0; i < held_columns; i++)
+                if (lane + 32 * i < s.cols) write(row, lane + 32 * i, v[i] * rho, shift);
+        } else {
+            for (int c = lane; c < s.cols; c += 32) write(row, c, (x[c] - mean) * rho, shift);
+        }
+        for (int c = s.cols + lane; c < s.ld; c += 32) {
+            if (s.hat != NULL) s.hat[(size_t)row * s.ld + c] = 0;
+            if (s.y != NULL) s.y[(size_t)row * s.ld + c] = 0;
+        }
+    }
+    __device__ void operator()(int row, int lane) const {
+        if (s.cols <= 32 * held_columns) run<true>(row, lane);
+        else run<false>(row, lane);
+    }
+};
+
+struct norm_back_row {
+    norm_back_step s;
+    /* The gradient by hat of one element; dy with its share of the mean's. */
+    __device__ float gradient(int row, int c, const float *share, float part, const float *scale,
+                              float *dy) const {
+        *dy = s.dy[(size_t)row * s.ld + c];
+        if (share != NULL) *dy += part * share[c];
+        return scale == NULL ? *dy : *dy * (1 + scale[c]);
+    }
+    __device__ void write(int row, int c, float dx, float dy, bool shared) const {
+        if (s.dx != NULL) s.dx[(size_t)row * s.ld_dx + c] += dx;
+        if (shared) s.dy[(size_t)row * s.ld + c] = dy;
+    }
+    template <bool held> __device__ void run(int row, int lane) const {
+        const float *hat = s.hat + (size_t)row * s.ld, *share = NULL, *scale = NULL;
+        float part = 0, sum = 0, dot = 0, rho = s.rho[row];
+        float g[held_columns], h[held_columns], dy[held_columns];
+        if (s.modulation != NULL)
+            scale = s.modulation + (size_t)s.map[row] * s.ld_modulation + s.cols;
+        if (s.mean_grad != NULL) {
+            uint32_t graph = s.map[row];
+            share = s.mean_grad + (size_t)graph * s.ld_mean;
+            part = 1 / (float)(s.start[graph + 1] - s.start[graph]);
+        }
+        if (held) {
+#pragma unroll
+            for (int i = 0; i < held_columns; i++) {
+                int c = lane + 32 * i;
+                bool there = c < s.cols;
+                g[i] = there ? gradient(row, c, share, part, scale, &dy[i]) : 0;
+                h[i] = there ? hat[c] : 0;
+                sum += g[i];
+                dot += g[i] * h[i];
+            }
+        } else {
+            for (int c = lane; c < s.cols; c += 32) {
+                float value = gradient(row, c, share, part, scale, &dy[0]);
+                sum += value;
+                dot += value * hat[c];
+            }
+        }
+        float mean = warp_sum(sum) / (float)s.cols, along = warp_sum(dot) / (float)s.cols;
+        if (held) {
+#pragma unroll
+            for (int i = 0; i < held_columns; i++)
+                if (lane + 32 * i < s.cols)
+                    write(row, lane + 32 * i, rho * (g[i] - mean - h[i] * along), dy[i],
+                          share != NULL);
+        } else {
+            for (int c = lane; c < s.cols; c += 32) {
+                float value = gradient(row, c, share, part, scale, &dy[0]);
+                write(row, c, rho * (value - mean - hat[c] * along), dy[0], share != NULL);
+            }
+        }
+    }
+    __device__ void operator()(int row, int lane) const {
+        if (s.cols <= 32 * held_columns) run<true>(row, lane);
+        else run<false>(row, lane);
+    }
+};
+
+/* --- edges of a node --------------------------------------------------------------------------------------- */
+/* The blocks of a graph, and where a node stands in them. */
+struct block_table {
+    const wf_batch_block *blocks;
+    int count;
+    size_t first_node, first_edge;
+    const uint32_t *node_graph, *edge_graph;
+
+    __device__ size_t edge(int b) const { return blocks[b].edge0 - first_edge; }
+    /* Graphs count from the part's first. */
+    __device__ int first_graph() const { return blocks[0].graph - (int)edge_graph[edge(0)]; }
+    __device__ int first_block(int graph) const {
+        int low = 0, high = count;
+        while (low < high) {
+            int middle = (low + high) / 2;
+            if (blocks[middle].graph < graph) low = middle + 1;
+            else high = middle;
+        }
+        return low;
+    }
+};
+block_table table_of(const wf_part *part) {
+    return block_table{part->blocks,     part->n_blocks,   part->first_node,
+                       part->first_edge, part->node_graph, part->edge_graph};
+}
+
+/* Rows first, first + stride ... of the edges that enter or leave a node in one block. */
+struct edge_rows {
+    size_t first;
+    int count, stride;
+};
+
+/* f.in(edges) and f.out(edges) for each block of the node's graph that has it at either end. */
+template <class F> __device__ void walk_node(const block_table &table, int node, F &f) {
+    if (table.count == 0) return;
+    int graph = table.first_graph() + (int)table.node_graph[node];
+    size_t place = table.first_node + (size_t)node;
+    for (int b = table.first_block(graph); b < table.count; b++) {
+        const wf_batch_block &block = table.blocks[b];
+        if (block.graph != graph) break;
+        size_t i = place - block.dst0, j = place - block.src0;
+        if (place >= block.dst0 && i < (size_t)block.n_dst)
+            f.in(edge_rows{table.edge(b) + i * (size_t)block.n_src, block.n_src, 1});
+        if (place >= block.src0 && j < (size_t)block.n_src)
+            f.out(edge_rows{table.edge(b) + j, block.n_dst, block.n_src});
+    }
+}
+
+struct node_gather {
+    const float *in_values, *out_values, *weight_in, *weight_out;
+    int ld, col;
+    float_quad in_sum, out_sum;
+
+    __device__ void add(const float *values, const float *weight, const edge_rows &e,
+                        float_quad &sum) const {
+        const float *row = values + e.first * ld + col;
+        size_t step = (size_t)e.stride * ld;
+#pragma unroll 4
+        for (int k = 0; k < e.count; k++) {
+            float4 v = *(const float4 *)(row + (size_t)k * step);
+            float w = weight == NULL ? 1 : weight[e.first + (size_t)k * e.stride];
+            sum.x[0] += w * v.x, sum.x[1] += w * v.y;
+            sum.x[2] += w * v.z, sum.x[3] += w * v.w;
+        }
+    }
+    __device__ void in(const edge_rows &e) {
+        if (in_values != NULL) add(in_values, weight_in, e, in_sum);
+    }
+    __device__ void out(const edge_rows &e) {
+        if (out_values != NULL) add(out_values, weight_out, e, out_sum);
+    }
+};
+
+/* A warp for a node and 128 columns, 4 a lane. */
+struct node_sum_warp {
+    node_sum_step s;
+    block_table table;
+    const float *degree;
+    int tiles;
+
+    __device__ void put(float *to, int node, int col, const float_quad &sum, float factor) const {
+        float *row = to + (size_t)node * s.ld_to;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (col + i < s.cols) row[col + i] = (s.add ? row[col + i] : 0) + factor * sum.x[i];
+    }
+    __device__ void operator()(int item, int lane) const {
+        int node = item / tiles, col = item % tiles * 128 + lane * 4;
+        if (col >= s.cols) return;
+        node_gather gather = {s.in, s.out, s.weight_in, s.weight_out, s.ld, col, {}, {}};
+        walk_node(table, node, gather);
+        float factor = 1;
+        if (degree != NULL) factor = degree[node] > 0 ? 1 / degree[node] : 0;
+        if (s.to_in == s.to_out) {
+            for (int i = 0; i < 4; i++) gather.in_sum.x[i] += gather.out_sum.x[i];
+            put(s.to_in, node, col, gather.in_sum, factor);
+            return;
+        }
+        if (s.to_in != NULL) put(s.to_in, node, col, gather.in_sum, factor);
+        if (s.to_out != NULL) put(s.to_out, node, col, gather.out_sum, factor);
+    }
+};
+
+/* --- softmax over the messages of a node ------------------------------------------------------------------- */
+struct logit_row {
+    direction d;
+    __device__ void operator()(int row, int lane) const {
+        float logit = warp_dot(d.y + (size_t)row * d.ld, d.v, d.cols, lane);
+        if (lane == 0) d.weight[row] = logit;
+    }
+};
+
+struct softmax_scan {
+    const float *logit_in, *logit_out;
+    int lane;
+    bool summing;
+    float max, total; /* of this lane's messages */
+
+    __device__ void scan(const float *logit, const edge_rows &e) {
+        for (int k = lane; k < e.count; k += 32) {
+            float x = logit[e.first + (size_t)k * e.stride];
+            if (summing) total += expf(x - max);
+            else max = fmaxf(max, x);
+        }
+    }
+    __device__ void in(const edge_rows &e) { scan(logit_in, e); }
+    __device__ void out(const edge_rows &e) { scan(logit_out, e); }
+};
+
+struct softmax_node {
+    block_table table;
+    const float *logit_in, *logit_out;
+    float *max, *total;
+    __device__ void operator()(int node, int lane) const {
+        softmax_scan scan = {logit_in, logit_out, lane, false, -INFINITY, 0};
+        walk_node(table, node, scan);
+        scan.max = warp_max(scan.max);
+        scan.summing = true;
+        walk_node(table, node, scan);
+        scan.total = warp_sum(scan.total);
+        if (lane == 0) {
+            max[node] = scan.max;
+            total[node] = scan.total;
+        }
+    }
+};
+
+/* Logit to weight, in place. */
+struct softmax_edge {
+    float *weight;
+    const uint32_t *receiver;
+    const float *max, *total;
+    __device__ void operator()(int row, int) const {
+        uint32_t node = receiver[row];
+        weight[row] = expf(weight[row] - max[node]) / total[node];
+    }
+};
+
+struct softmax_back_row {
+    direction d;
+    const float *max, *total, *dsum, *along;
+    int ld_dsum;
+    __device__ void operator()(int row, int lane) const {
+        const float *y = d.y + (size_t)row * d.ld;
+        uint32_t node = d.receiver[row];
+        float logit = warp_dot(y, d.v, d.cols, lane);
+        float push = warp_dot(y, dsum + (size_t)node * ld_dsum, d.cols, lane);
+        if (lane != 0) return;
+        float weight = expf(logit - max[node]) / total[node];
+        d.weight[row] = weight;
+        d.dlogit[row] = weight * (push - along[node]);
+    }
+};
+
+struct row_product {
+    const float *a, *b;
+    int ld, cols;
+    float *along;
+    bool add;
+    __device__ void operator()(int row, int lane) const {
+        float dot = warp_dot(a + (size_t)row * ld, b + (size_t)row * ld, cols, lane);
+        if (lane == 0) along[row] = dot + (add ? along[row] : 0);
+    }
+};
+
+/* --- passes ------------------------------------------------------------------------------------------------ */
+/* Four columns a thread: tables, messages and their gradients are tensors of the tape or scratch, aligned and padded. */
+struct table_unit {
+    const float *p;
+    int cols;
+    into_unit to;
+    __device__ void operator()(int row, int quad) const {
+        int col = 4 * quad;
+        size_t at = (size_t)row * to.ld + col;
+        float_quad x = load(p + at), slope;
+        float_quad a = load(to.a + (size_t)to.index_a[row] * to.lda + col);
+        float_quad b = load(to.b + (size_t)to.index_b[row] * to.ldb + col);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x.x[i] = smooth_unit(to.unit, x.x[i] + a.x[i] + b.x[i], &slope.x[i]);
+            if (col + i >= cols) x.x[i] = slope.x[i] = 0;
+        }
+        store(to.y + at, x);
+        if (to.slope != NULL) store(to.slope + at, slope);
+    }
+};
+
+template <int count> struct pull_row {
+    float *slope;
+    int ld, ld_dsum;
+    pull first, second;
+
+    __device__ static void add_share(const pull &p, int row, int col, int ld_dsum,
+                                     float_quad &sum) {
+        uint32_t node = p.receiver[row];
+        float weight = 1;
+        if (p.weight != NULL) weight = p.weight[row];
+        else if (p.degree != NULL) weight = p.degree[node] > 0 ? 1 / p.degree[node] : 0;
+        float_quad d = load(p.dsum + (size_t)node * ld_dsum + col);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum.x[i] += weight * d.x[i];
+        if (p.dlogit == NULL) return;
+        float_quad v = load(p.v + col);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum.x[i] += p.dlogit[row] * v.x[i];
+    }
+    __device__ void operator()(int row, int quad) const {
+        float *at = slope + (size_t)row * ld + 4 * quad;
+        float_quad sum = {}, s = load(at);
+        add_share(first, row, 4 * quad, ld_dsum, sum);
+        if (count > 1) add_share(second, row, 4 * quad, ld_dsum, sum);
+#pragma unroll
+        for (int i = 0; i < 4; i++) s.x[i] *= sum.x[i];
+        store(at, s);
+    }
+};
+
+struct gate_row {
+    const float *x;
+    float *out;
+    int cols, ld;
+    const float *gate;
+    int ld_gate;
+    const uint32_t *graph;
+    __device__ void operator()(int row, int col) const {
+        size_t at = (size_t)row * ld + col;
+        out[at] = col < cols ? (1 + gate[(size_t)graph[row] * ld_gate + col]) * x[at] : 0;
+    }
+};
+
+struct add_quad {
+    float4 *out;
+    const float4 *x;
+    __device__ void operator()(int row, int) const {
+        float4 a = out[row], b = x[row];
+        out[row] = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+    }
+};
+
+} // namespace
+
+void norm_rows(const norm_step &step) { each_warp(norm_row{step}, step.rows); }
+
+void norm_rows_backward(const norm_back_step &step) { each_warp(norm_back_row{step}, step.rows); }
+
+void table_units(const float *p, int rows, int cols, const into_unit &to) {
+    each(table_unit{p, cols, to}, rows, to.ld / 4);
+}
+
+void node_sums(const node_sum_step &step) {
+    int tiles = (step.cols + 127) / 128;
+    each_warp(node_sum_warp{step, table_of(step.part), step.degree, tiles},
+              step.part->n_nodes * tiles);
+}
+
+void softmax_weights(const wf_part *part, const direction &in, const direction &out, float *saved) {
+    float *max = saved, *total = saved + part->n_nodes;
+    each_warp(logit_row{in}, part->n_edges);
+    each_warp(logit_row{out}, part->n_edges);
+    each_warp(softmax_node{table_of(part), in.weight, out.weight, max, total}, part->n_nodes);
+    each(softmax_edge{in.weight, in.receiver, max, total}, part->n_edges, 1);
+    each(softmax_edge{out.weight, out.receiver, max, total}, part->n_edges, 1);
+}
+
+void softmax_backward(const wf_part *part, const direction &d, const float *saved,
+                      const float *dsum, int ld_dsum, const float *along) {
+    each_warp(softmax_back_row{d, saved, saved + part->n_nodes, dsum, along, ld_dsum},
+              part->n_edges);
+}
+
+void row_products(const float *a, const float *b, int ld, int rows, int cols, float *along,
+                  bool add) {
+    each_warp(row_product{a, b, ld, cols, along, add}, rows);
+}
+
+void pull_messages(float *slope, int rows, int ld, const pull *pulls, int count, int ld_dsum) {
+    /* Slopes and the tensors' padding are zero there (T1), and stay so. */
+    if (count == 1) each(pull_row<1>{slope, ld, ld_dsum, pulls[0], pulls[0]}, rows, ld / 4);
+    else each(pull_row<2>{slope, ld, ld_dsum, pulls[0], pulls[1]}, rows, ld / 4);
+}
+
+void gate_rows(const float *x, float *out, int rows, int cols, int ld, const float *gate,
+               int ld_gate, const uint32_t *graph) {
+    each(gate_row{x, out, cols, ld, gate, ld_gate, graph}, rows, ld);
+}
+
+void add_rows(float *out, const float *x, size_t count) {
+    each(add_quad{(float4 *)out, (const float4 *)x}, (int)(count / 4), 1);
+}
+
+} // namespace wf_gpu

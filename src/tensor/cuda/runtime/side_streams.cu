@@ -1,0 +1,110 @@
+/* side_streams: streams beside the main one. */
+#include "tensor/cuda/runtime/side_streams.cuh"
+
+namespace wf_gpu {
+namespace {
+
+/* Launches of one scope, for which the main stream has not waited. */
+struct side_launch {
+    cudaEvent_t done;
+    std::vector<range> reads, writes;
+};
+struct side_stream {
+    cudaStream_t stream;
+    std::vector<side_launch> launches; /* in order */
+    std::vector<cudaEvent_t> spare;    /* events of those that were waited for */
+    bool has_scratch;                  /* see lend_scratch */
+};
+side_stream sides[n_sides];
+cudaEvent_t forked;
+
+bool make_event(cudaEvent_t *event) {
+    return cudaEventCreateWithFlags(event, cudaEventDisableTiming) == cudaSuccess;
+}
+
+bool side_ready(side_stream &side) {
+    if (forked == NULL && !make_event(&forked)) return false;
+    int priority = &side >= &sides[for_weights] ? stream_may_wait : stream_is_short;
+    if (side.stream == NULL && !make_stream(&side.stream, priority)) return false;
+    cudaEvent_t event;
+    if (side.spare.empty()) {
+        if (!make_event(&event)) return false;
+        side.spare.push_back(event);
+    }
+    return true;
+}
+
+bool conflicts(const side_launch &launch, const std::vector<range> &reads,
+               const std::vector<range> &writes) {
+    for (const range &r : reads)
+        if (meets(launch.writes, r)) return true;
+    for (const range &r : writes)
+        if (meets(launch.writes, r) || meets(launch.reads, r)) return true;
+    return false;
+}
+
+/* How many launches up to the last that such launches must not overtake; 0: none. */
+size_t in_the_way(const side_stream &side, const std::vector<range> &reads,
+                  const std::vector<range> &writes) {
+    size_t count = side.launches.size();
+    while (count > 0 && !conflicts(side.launches[count - 1], reads, writes)) count--;
+    return count;
+}
+
+/* The main stream waits for the first `count` launches; they need not be known any more. */
+void settle(side_stream &side, size_t count) {
+    if (count == 0) return;
+    cudaStreamWaitEvent(stream(), side.launches[count - 1].done, 0);
+    plain_next(stream());
+    for (size_t k = 0; k < count; k++) side.spare.push_back(side.launches[k].done);
+    side.launches.erase(side.launches.begin(), side.launches.begin() + (long)count);
+}
+
+} // namespace
+
+int side_for(const std::vector<range> &reads, const std::vector<range> &writes) {
+    int idle = for_graphs;
+    for (int k = for_weights; k-- > for_graphs;) {
+        if (in_the_way(sides[k], reads, writes) > 0) return k;
+        if (sides[k].launches.empty()) idle = k;
+    }
+    return idle;
+}
+
+void rejoin(side_id id) { settle(sides[id], sides[id].launches.size()); }
+
+void lend_scratch(side_id id) { sides[id].has_scratch = true; }
+
+void rejoin_scratch() {
+    for (int k = 0; k < n_sides; k++) {
+        if (sides[k].has_scratch) rejoin((side_id)k);
+        sides[k].has_scratch = false;
+    }
+}
+
+launch_scope::launch_scope(int side, const std::vector<range> &reads,
+                           const std::vector<range> &writes)
+    : where(side) {
+    if (where != on_main && !side_ready(sides[where])) where = on_main;
+    for (int k = 0; k < n_sides; k++) {
+        size_t count = k == where ? 0 : in_the_way(sides[k], reads, writes);
+        if (count == 0) continue;
+        if (where == on_main) settle(sides[k], count);
+        else cudaStreamWaitEvent(sides[where].stream, sides[k].launches[count - 1].done, 0);
+    }
+    if (where == on_main) return;
+    side_stream &own = sides[where];
+    cudaEventRecord(forked, stream());
+    cudaStreamWaitEvent(own.stream, forked, 0);
+    plain_next(own.stream);
+    own.launches.push_back(side_launch{own.spare.back(), reads, writes});
+    own.spare.pop_back();
+    use_stream(own.stream);
+}
+
+launch_scope::~launch_scope() {
+    use_stream(NULL);
+    if (where != on_main) cudaEventRecord(sides[where].launches.back().done, sides[where].stream);
+}
+
+} // namespace wf_gpu

@@ -16,6 +16,7 @@
 #include "weft/report.h"
 #include "weft/rng.h"
 #include "weft/settings.h"
+#include "weft/text.h"
 #include "weft/zoo.h"
 
 #endif

@@ -2,7 +2,7 @@
 #include "base/cuda/device.h"
 #include "base/pool.h"
 #include "base/status.h"
-#include "base/utf8.h"
+#include "weft/text.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -224,33 +224,29 @@ int wf_status_exit_code(wf_status status) {
     return 1;
 }
 
-/* Names in a sentence may come from a hostile file: what is not UTF-8 or would steer a terminal
- * becomes '?', so that the sentence can be printed and put into JSON. */
-static void make_printable(char *sentence) {
-    size_t left = strlen(sentence);
-    for (char *at = sentence; left > 0;) {
-        size_t step = wf_utf8_step(at, left);
-        bool control = step == 1 && ((unsigned char)*at < 32 || *at == 127);
-        control |= step == 2 && (unsigned char)at[0] == 0xc2 && (unsigned char)at[1] < 0xa0;
-        if (step == 0 || control) {
-            *at = '?';
-            step = 1;
-        }
-        at += step;
-        left -= step;
+/* Names in a sentence may come from a hostile file. They are shown as wf_text_shown has them, and
+ * newlines and tabs as escapes too: a sentence is one line, fit to be printed and put into JSON.
+ * An argument may be the old sentence, so the new one is made beside it. */
+static void make_sentence(char *out, size_t size, const char *format, va_list args) {
+    char raw[1024];
+    vsnprintf(raw, sizeof raw, format, args);
+    wf_text text = wf_text_start(out, size);
+    const char *at = raw;
+    for (size_t left = strlen(raw); left > 0 && !text.cut;) {
+        char one[8];
+        size_t step = wf_text_shown(at, left, one);
+        if (one[0] == '\n' || one[0] == '\t') wf_text_add(&text, "\\u%04x", (unsigned)one[0]);
+        else wf_text_add(&text, "%s", one);
+        at += step, left -= step;
     }
 }
 
 wf_status wf_fail(wf_ctx *ctx, wf_status status, const char *format, ...) {
     if (ctx == NULL) return status;
-    /* An argument may be the old sentence, so the new one is made beside it. */
-    char sentence[sizeof ctx->error];
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    make_sentence(ctx->error, sizeof ctx->error, format, args);
     va_end(args);
-    make_printable(sentence);
-    memcpy(ctx->error, sentence, sizeof sentence);
     return status;
 }
 
@@ -313,9 +309,8 @@ void wf_warn(wf_ctx *ctx, const char *format, ...) {
     char sentence[1024];
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    make_sentence(sentence, sizeof sentence, format, args);
     va_end(args);
-    make_printable(sentence);
     ctx->desc.warn(ctx->desc.user, sentence);
 }
 

@@ -10,6 +10,7 @@
 #include "weft/base.h"
 
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 typedef enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_INT, CLI_REAL, CLI_LIST } cli_kind;
@@ -110,6 +111,11 @@ void cli_say(cli_app *app, const char *format, ...) __attribute__((format(printf
 /* "3.2 s", "4 min 05 s", "2 h 10 min". */
 void cli_duration(double seconds, char out[32]);
 
+/* Print on stdout, on stderr, on either. The only way to print: what a terminal would act on is shown as an escape. */
+void cli_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void cli_print_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void cli_print_to(FILE *to, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
+bool cli_print_lost(void); /* text was lost for want of memory */
 /* Print on stdout and free. NULL is out of memory. */
 wf_status cli_print_json(cli_app *app, json_t *json);
 json_t *cli_json_number(double value); /* null when it is not finite */

@@ -55,7 +55,7 @@ static void add_result(bench *b, const char *name, double value, const char *uni
     vsnprintf(r->note, sizeof r->note, format, args);
     va_end(args);
     if (b->app->json) return;
-    printf("%-14s %12.6g %-16s %s\n", r->name, r->value, r->unit, r->note);
+    cli_print("%-14s %12.6g %-16s %s\n", r->name, r->value, r->unit, r->note);
     fflush(stdout); /* the next one takes its time */
 }
 

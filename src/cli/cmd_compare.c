@@ -354,12 +354,13 @@ static wf_status print_table(const comparison *c, bool auc) {
     cli_print_rows(rows, c->n_lines, auc, copies);
     free(rows);
     free(copies);
-    puts("");
+    cli_print("\n");
     for (int i = 0; i < c->n_runs; i++) {
         char what[1024], took[32];
         describe(c, &c->runs[i], NULL, what, sizeof what);
         cli_duration(seconds_of(&c->runs[i], CLI_STAGE_TRAINING), took);
-        printf("%s: %s%straining %s\n", c->runs[i].name, what, what[0] != '\0' ? ", " : "", took);
+        cli_print("%s: %s%straining %s\n", c->runs[i].name, what, what[0] != '\0' ? ", " : "",
+                  took);
     }
     return WF_OK;
 }

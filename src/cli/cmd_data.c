@@ -19,14 +19,14 @@ static wf_status print_bng(cli_app *app, const char *path, const char *text) {
         json_object_set_new(json, "path", json_string(path));
         return cli_print_json(app, json);
     }
-    printf("%s: %s\n", path, json_string_value(json_object_get(json, "note")));
+    cli_print("%s: %s\n", path, json_string_value(json_object_get(json, "note")));
     size_t index, k;
     json_t *column, *parent;
     json_array_foreach(json_object_get(json, "columns"), index, column) {
-        printf("  %-28s <-", json_string_value(json_object_get(column, "name")));
+        cli_print("  %-28s <-", json_string_value(json_object_get(column, "name")));
         json_array_foreach(json_object_get(column, "parents"), k, parent)
-            printf("%s %s", k > 0 ? "," : "", json_string_value(parent));
-        puts("");
+            cli_print("%s %s", k > 0 ? "," : "", json_string_value(parent));
+        cli_print("\n");
     }
     json_decref(json);
     return WF_OK;
@@ -80,13 +80,13 @@ wf_status cli_data_fetch(cli_app *app) {
         char bytes[32], resumed[32];
         cli_count((size_t)fetched.bytes, bytes);
         cli_count((size_t)fetched.resumed, resumed);
-        printf("%s: %s, %s bytes%s%s%s\n  sha256 %s\n", fetched.path, fetched.name, bytes,
-               fetched.cached        ? ", there already"
-               : fetched.resumed > 0 ? ", of them "
-                                     : "",
-               !fetched.cached && fetched.resumed > 0 ? resumed : "",
-               !fetched.cached && fetched.resumed > 0 ? " from an earlier call" : "",
-               fetched.sha256);
+        cli_print("%s: %s, %s bytes%s%s%s\n  sha256 %s\n", fetched.path, fetched.name, bytes,
+                  fetched.cached        ? ", there already"
+                  : fetched.resumed > 0 ? ", of them "
+                                        : "",
+                  !fetched.cached && fetched.resumed > 0 ? resumed : "",
+                  !fetched.cached && fetched.resumed > 0 ? " from an earlier call" : "",
+                  fetched.sha256);
     }
     wf_fetched_free(&fetched);
     return status;

@@ -39,10 +39,10 @@ static wf_status print_row(cli_app *app, const wf_reference *reference, const wf
     bool copies = wf_report_is_copy(points);
     cli_print_rows(row, 1, score == WF_SCORE_AUC, &copies);
     const char *notes = wf_reference_notes(reference);
-    if (notes[0] != '\0') printf("note: %s\n", notes);
+    if (notes[0] != '\0') cli_print("note: %s\n", notes);
     if (strcmp(cli_text(app, "device"), "cpu") != 0)
-        printf("note: where it ran: %s\n", wf_ctx_devices(app->ctx));
-    if (about[0] != '\0') printf("data: %s\n", about);
+        cli_print("note: where it ran: %s\n", wf_ctx_devices(app->ctx));
+    if (about[0] != '\0') cli_print("data: %s\n", about);
     return WF_OK;
 }
 
@@ -159,8 +159,9 @@ static wf_status align_collection(cli_app *app, const wf_zoo *zoo) {
                               json_pack("{s:s, s:I, s:I, s:f, s:f}", "path", out, "count",
                                         (json_int_t)wf_zoo_count(zoo), "reference", (json_int_t)to,
                                         "cosine_before", before, "cosine_after", after));
-    printf("%s: %zu networks aligned to network %zu; mean cosine to it %.3f before, %.3f after\n",
-           out, wf_zoo_count(zoo), to, before, after);
+    cli_print(
+        "%s: %zu networks aligned to network %zu; mean cosine to it %.3f before, %.3f after\n", out,
+        wf_zoo_count(zoo), to, before, after);
     return WF_OK;
 }
 

@@ -73,7 +73,7 @@ static wf_status fit(cli_app *app, cli_recipe *recipe, cli_sources *s) {
     if (app->json)
         return cli_print_json(app, json_pack("{s:s, s:I, s:f}", "path", out, "updates",
                                              (json_int_t)updates, "seconds", seconds));
-    printf("%s: a flow after %zu updates\n", out, updates);
+    cli_print("%s: a flow after %zu updates\n", out, updates);
     return WF_OK;
 }
 
@@ -105,13 +105,13 @@ static json_t *source_to_json(const wf_flow *flow, int index) {
 static void print_source(const wf_flow *flow, int index) {
     wf_flow_source source = wf_flow_source_at(flow, index);
     int numbers = source.cond != NULL ? wf_flow_field(flow)->cond_size : 0;
-    printf("  %-20s %-20s %8zu networks", source.task[0] != '\0' ? source.task : "-",
-           source.graph->text, source.count);
-    if (numbers > 8) printf("  a condition of %d numbers", numbers);
-    else if (numbers > 0) printf("  condition ");
+    cli_print("  %-20s %-20s %8zu networks", source.task[0] != '\0' ? source.task : "-",
+              source.graph->text, source.count);
+    if (numbers > 8) cli_print("  a condition of %d numbers", numbers);
+    else if (numbers > 0) cli_print("  condition ");
     for (int k = 0; numbers <= 8 && k < numbers; k++)
-        printf("%s%g", k > 0 ? "," : "", source.cond[k]);
-    printf("%s%s\n", source.tests[0] != '\0' ? "  tested on " : "", source.tests);
+        cli_print("%s%g", k > 0 ? "," : "", source.cond[k]);
+    cli_print("%s%s\n", source.tests[0] != '\0' ? "  tested on " : "", source.tests);
 }
 
 static wf_status print_flow(cli_app *app, const wf_flow *flow) {
@@ -134,13 +134,13 @@ static wf_status print_flow(cli_app *app, const wf_flow *flow) {
     }
     char count[32];
     cli_count(parameters, count);
-    printf("%s\n  field        %s %d/%d/%d x %d: %s parameters after %zu updates\n",
-           app->argument[0], layout, field->node, field->edge, field->time, field->blocks, count,
-           wf_flow_updates(flow));
+    cli_print("%s\n  field        %s %d/%d/%d x %d: %s parameters after %zu updates\n",
+              app->argument[0], layout, field->node, field->edge, field->time, field->blocks, count,
+              wf_flow_updates(flow));
     if (field->cond != WF_COND_NONE)
-        printf("  conditions   %d number%s (%s), left out with probability %g\n", field->cond_size,
-               field->cond_size == 1 ? "" : "s", cond, dropped);
-    puts("fitted to");
+        cli_print("  conditions   %d number%s (%s), left out with probability %g\n",
+                  field->cond_size, field->cond_size == 1 ? "" : "s", cond, dropped);
+    cli_print("fitted to\n");
     for (int i = 0; i < wf_flow_sources(flow); i++) print_source(flow, i);
     return WF_OK;
 }

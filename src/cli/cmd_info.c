@@ -16,12 +16,12 @@ wf_status cli_data_list(cli_app *app) {
         return cli_print_json(
             app, json_pack("{s:o, s:s}", "builtin", names, "folder", root != NULL ? root : "."));
     }
-    puts("built in:");
+    cli_print("built in:\n");
     for (const char *const *name = wf_data_builtin(); *name != NULL; name++)
-        printf("  %s\n", *name);
-    printf("files of recipes are looked up under %s%s\n",
-           root != NULL ? root : "the working folder",
-           root != NULL ? " (WEFT_DATA)" : "; WEFT_DATA names another");
+        cli_print("  %s\n", *name);
+    cli_print("files of recipes are looked up under %s%s\n",
+              root != NULL ? root : "the working folder",
+              root != NULL ? " (WEFT_DATA)" : "; WEFT_DATA names another");
     return WF_OK;
 }
 
@@ -41,12 +41,12 @@ static json_t *inputs_to_json(const wf_dataset *data) {
 }
 
 static void print_dataset(const wf_dataset *data, const size_t *counts) {
-    printf("%s\n  examples     %zu to train, %zu to test\n  inputs       %d\n  classes      %d:",
-           data->name, data->n_train, data->n_test, data->inputs, data->classes);
+    cli_print("%s\n  examples     %zu to train, %zu to test\n  inputs       %d\n  classes      %d:",
+              data->name, data->n_train, data->n_test, data->inputs, data->classes);
     for (int c = 0; c < data->classes && c < 12; c++)
-        printf(" %s (%zu)", data->class_names[c], counts[c]);
-    printf("%s\n  fingerprint  %.16s\n", data->classes > 12 ? " ..." : "", data->fingerprint);
-    if (data->note[0] != '\0') printf("  note         %s\n", data->note);
+        cli_print(" %s (%zu)", data->class_names[c], counts[c]);
+    cli_print("%s\n  fingerprint  %.16s\n", data->classes > 12 ? " ..." : "", data->fingerprint);
+    if (data->note[0] != '\0') cli_print("  note         %s\n", data->note);
 }
 
 wf_status cli_data_info(cli_app *app) {
@@ -98,12 +98,12 @@ static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_gra
     char count[32], each[32];
     cli_count(parameters, count);
     cli_count(graph->n_params, each);
-    printf("velocity field  %s %d/%d/%d x %d: %s parameters\n", layout, field.node, field.edge,
-           field.time, field.blocks, count);
-    printf("networks        %s: %s parameters as a graph of %zu nodes and %zu edges", graph->text,
-           each, nodes, edges);
-    if (folded > 0) printf(", %zu on nodes", folded);
-    puts("");
+    cli_print("velocity field  %s %d/%d/%d x %d: %s parameters\n", layout, field.node, field.edge,
+              field.time, field.blocks, count);
+    cli_print("networks        %s: %s parameters as a graph of %zu nodes and %zu edges",
+              graph->text, each, nodes, edges);
+    if (folded > 0) cli_print(", %zu on nodes", folded);
+    cli_print("\n");
     return WF_OK;
 }
 

@@ -37,17 +37,17 @@ json_t *cli_mix_to_json(const wf_mix *mix, const wf_dataset *const *data) {
 }
 
 static void print_mix(const wf_mix *mix, const wf_dataset *const *data) {
-    printf("%-14s alpha", "");
-    for (int s = 0; s < mix->n_data; s++) printf("  %-16.16s", data[s]->name);
-    puts("");
+    cli_print("%-14s alpha", "");
+    for (int s = 0; s < mix->n_data; s++) cli_print("  %-16.16s", data[s]->name);
+    cli_print("\n");
     for (int c = 0; c < mix->curves; c++)
         for (int k = 0; k < mix->points; k++) {
             size_t place = ((size_t)c * (size_t)mix->points + (size_t)k) * (size_t)mix->n_data;
-            printf("%-14s %5.2f", k == 0 ? mix->name[c] : "", mix->alpha[k]);
+            cli_print("%-14s %5.2f", k == 0 ? mix->name[c] : "", mix->alpha[k]);
             for (int s = 0; s < mix->n_data; s++)
-                printf("  %.4f \u00b1 %.4f ", mix->mean[place + (size_t)s],
-                       mix->std[place + (size_t)s]);
-            puts("");
+                cli_print("  %.4f \u00b1 %.4f ", mix->mean[place + (size_t)s],
+                          mix->std[place + (size_t)s]);
+            cli_print("\n");
         }
 }
 

@@ -301,7 +301,7 @@ static wf_status run_all(run *r, const char *folder, bool redo) {
     if (!app->json) {
         char took[32];
         cli_duration(cli_stages_total(&r->stages), took);
-        printf("\n%s in all. The page with plots: %s\n", took, r->paths.report);
+        cli_print("\n%s in all. The page with plots: %s\n", took, r->paths.report);
     }
     return WF_OK;
 }
@@ -388,7 +388,7 @@ static wf_status report_again(run *r, const char *folder) {
         CLI_TRY(
             cli_report_run(app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages), out));
     if (app->json) return cli_print_json(app, json_pack("{s:s}", "path", out));
-    puts(out);
+    cli_print("%s\n", out);
     return WF_OK;
 }
 

@@ -171,17 +171,17 @@ static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_gener
         }
         return cli_print_json(app, json);
     }
-    printf("%s: %zu networks of %s%s, ", what->path, what->n, what->graph->text,
-           what->new_shape ? " (a shape never trained on)" : "");
-    if (what->task != NULL) printf("task %s, ", what->task);
+    cli_print("%s: %zu networks of %s%s, ", what->path, what->n, what->graph->text,
+              what->new_shape ? " (a shape never trained on)" : "");
+    if (what->task != NULL) cli_print("task %s, ", what->task);
     else if (field->cond != WF_COND_NONE)
-        printf("%s, ", what->cond == NULL               ? "no condition"
-                       : what->place == WF_COND_TRAINED ? "a condition trained on"
-                       : what->place == WF_COND_BETWEEN ? "a condition between those trained on"
-                                                        : "a condition beyond those trained on");
+        cli_print("%s, ", what->cond == NULL               ? "no condition"
+                          : what->place == WF_COND_TRAINED ? "a condition trained on"
+                          : what->place == WF_COND_BETWEEN ? "a condition between those trained on"
+                                                           : "a condition beyond those trained on");
     if (field->cond != WF_COND_NONE && what->cond != NULL && what->sample.guidance != 1)
-        printf("guidance %g, ", what->sample.guidance);
-    printf("%.6g field evaluations each, %.3g s\n", stats->evaluations, stats->seconds);
+        cli_print("guidance %g, ", what->sample.guidance);
+    cli_print("%.6g field evaluations each, %.3g s\n", stats->evaluations, stats->seconds);
     return WF_OK;
 }
 

@@ -4,14 +4,17 @@
 #include "cli/recipe_schema.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 wf_status cli_print_json(cli_app *app, json_t *json) {
     wf_status status = cli_json_complete(app, "JSON", json);
     if (status == WF_OK) {
-        json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
-        putchar('\n'); /* main looks whether standard output took it all */
+        char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
         status = cli_json_complete(app, "JSON", json);
+        /* main looks whether standard output took it all */
+        if (status == WF_OK && text != NULL) cli_print("%s\n", text);
+        free(text);
     }
     json_decref(json);
     return status;
@@ -37,7 +40,7 @@ static json_t *build_object(void) {
 
 wf_status cli_version(cli_app *app) {
     if (app->json) return cli_print_json(app, build_object());
-    printf("weft %s\n%s", WF_VERSION, wf_build_info());
+    cli_print("weft %s\n%s", WF_VERSION, wf_build_info());
     return WF_OK;
 }
 

@@ -23,9 +23,9 @@ static wf_status train_collection(cli_app *app, cli_recipe *recipe, wf_dataset *
                                              (*graph)->text, "first", (json_int_t)recipe->zoo.first,
                                              "count", (json_int_t)(recipe->zoo.count - diverged),
                                              "diverged", (json_int_t)diverged, "seconds", seconds));
-    printf("%s: %zu networks of %s", out, recipe->zoo.count - diverged, (*graph)->text);
-    if (diverged > 0) printf(" (%zu diverged and were left out)", diverged);
-    puts("");
+    cli_print("%s: %zu networks of %s", out, recipe->zoo.count - diverged, (*graph)->text);
+    if (diverged > 0) cli_print(" (%zu diverged and were left out)", diverged);
+    cli_print("\n");
     return WF_OK;
 }
 
@@ -72,10 +72,10 @@ wf_status cli_zoo_import(cli_app *app) {
     else
         for (int i = 0; i < result.n_collections; i++) {
             const wf_import_collection *one = &result.collections[i];
-            printf("%s: %zu networks of %s", one->path, one->count, one->arch);
+            cli_print("%s: %zu networks of %s", one->path, one->count, one->arch);
             if (one->non_finite > 0)
-                printf(", %zu with values that are not finite", one->non_finite);
-            puts("");
+                cli_print(", %zu with values that are not finite", one->non_finite);
+            cli_print("\n");
         }
     wf_import_result_free(&result);
     return status;
@@ -99,8 +99,8 @@ wf_status cli_zoo_export(cli_app *app) {
                                                "activation",
                                                wf_activation_name(wf_zoo_graph(zoo)->activation)));
     else if (status == WF_OK)
-        printf("%s: network %zu of %s, a state_dict of %s\n", out, index, app->argument[0],
-               wf_zoo_graph(zoo)->text);
+        cli_print("%s: network %zu of %s, a state_dict of %s\n", out, index, app->argument[0],
+                  wf_zoo_graph(zoo)->text);
     wf_zoo_free(zoo);
     return status;
 }

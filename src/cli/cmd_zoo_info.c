@@ -41,25 +41,25 @@ static void print_summary(const char *path, const char *note, const wf_zoo_summa
     char count[32], parameters[32];
     cli_count(s->count, count);
     cli_count(s->parameters, parameters);
-    printf("%s\n  networks       %s of %s (%s), %s parameters each\n", path, count, s->arch,
-           s->activation, parameters);
+    cli_print("%s\n  networks       %s of %s (%s), %s parameters each\n", path, count, s->arch,
+              s->activation, parameters);
     for (int i = 0; i < s->n_tests; i++)
-        printf("  score          %s: %.4f \u00b1 %.4f, from %.4f to %.4f\n", s->tests[i].name,
-               s->tests[i].mean, s->tests[i].std, s->tests[i].min, s->tests[i].max);
-    if (note != NULL) printf("  data           %s\n", note);
-    printf("  duplicates     %zu, and %zu more up to the order of hidden units\n", s->duplicates,
-           s->permuted_duplicates);
+        cli_print("  score          %s: %.4f \u00b1 %.4f, from %.4f to %.4f\n", s->tests[i].name,
+                  s->tests[i].mean, s->tests[i].std, s->tests[i].min, s->tests[i].max);
+    if (note != NULL) cli_print("  data           %s\n", note);
+    cli_print("  duplicates     %zu, and %zu more up to the order of hidden units\n", s->duplicates,
+              s->permuted_duplicates);
     for (int i = 0; i < s->n_examples; i++)
-        printf("                 network %zu equals %zu%s\n", s->examples[i].index,
-               s->examples[i].earlier, s->examples[i].permuted ? " relabelled" : "");
-    printf("  dead units     %zu of %zu, in %zu networks\n", s->dead_units, s->hidden_units,
-           s->dead_networks);
-    printf("  not finite     %zu values in %zu networks\n", s->non_finite_values,
-           s->non_finite_networks);
+        cli_print("                 network %zu equals %zu%s\n", s->examples[i].index,
+                  s->examples[i].earlier, s->examples[i].permuted ? " relabelled" : "");
+    cli_print("  dead units     %zu of %zu, in %zu networks\n", s->dead_units, s->hidden_units,
+              s->dead_networks);
+    cli_print("  not finite     %zu values in %zu networks\n", s->non_finite_values,
+              s->non_finite_networks);
     if (isfinite(s->near))
-        printf("  relationship   %s (median cosine: neighbours %.3f, others %.3f)\n",
-               kinship_name(s->kinship), s->near, s->far);
-    if (s->warning[0] != '\0') printf("  warning: %s\n", s->warning);
+        cli_print("  relationship   %s (median cosine: neighbours %.3f, others %.3f)\n",
+                  kinship_name(s->kinship), s->near, s->far);
+    if (s->warning[0] != '\0') cli_print("  warning: %s\n", s->warning);
 }
 
 wf_status cli_zoo_info(cli_app *app) {

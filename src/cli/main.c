@@ -64,8 +64,8 @@ static int unknown_command(int count, char **words) {
     const char *near = cli_nearest(words[0], names, n);
     if (near == NULL) near = cli_nearest(typed, names, n);
     if (near != NULL)
-        fprintf(stderr, "weft: unknown command %s; did you mean weft %s?\n", words[0], near);
-    else fprintf(stderr, "weft: unknown command %s; weft help lists them all\n", words[0]);
+        cli_print_error("weft: unknown command %s; did you mean weft %s?\n", words[0], near);
+    else cli_print_error("weft: unknown command %s; weft help lists them all\n", words[0]);
     return 2;
 }
 
@@ -74,7 +74,7 @@ static int fail(cli_app *app, wf_status status) {
     const char *sentence = app->sentence;
     if (sentence[0] == '\0' && app->ctx != NULL) sentence = wf_last_error(app->ctx);
     if (sentence[0] == '\0') sentence = wf_status_name(status);
-    fprintf(stderr, "weft: %s\n", sentence);
+    cli_print_error("weft: %s\n", sentence);
     if (status == WF_ERR_INTERRUPTED && caught != 0) return 128 + caught;
     return wf_status_exit_code(status);
 }
@@ -87,7 +87,7 @@ static bool reader_left(void) {
 
 /* The exit code, once all is said. A reader who left has what it wanted: no complaint, and the code a shell knows. */
 static int finish(cli_app *app, wf_status status) {
-    bool unwritten = fflush(stdout) != 0 || ferror(stdout);
+    bool unwritten = fflush(stdout) != 0 || ferror(stdout) || cli_print_lost();
     if (status == WF_OK && unwritten) {
         if (reader_left()) return 128 + SIGPIPE;
         status = cli_fail(app, WF_ERR_DISK, "standard output could not be written");

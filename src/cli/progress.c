@@ -74,10 +74,11 @@ void cli_progress_report(void *app_, const wf_progress *progress) {
     write_line(state, progress, line, sizeof line);
     if (state->terminal) {
         bool keep = progress->last && progress->seconds >= worth_telling;
-        fprintf(stderr, "\r\033[K%.158s%s", progress->last && !keep ? "" : line, keep ? "\n" : "");
+        fputs("\r\033[K", stderr);
+        cli_print_error("%.158s%s", progress->last && !keep ? "" : line, keep ? "\n" : "");
         state->line_open = !progress->last;
     } else if (plain_due(state, progress)) {
-        fprintf(stderr, "%s\n", line);
+        cli_print_error("%s\n", line);
     }
     if (progress->last) state->stage[0] = '\0';
     fflush(stderr);
@@ -94,7 +95,7 @@ void cli_progress_warn(void *app_, const char *sentence) {
         return; /* every cycle of a refinement may have it to say */
     snprintf(app->warned, sizeof app->warned, "%s", sentence);
     cli_progress_clear(app);
-    fprintf(stderr, "weft: warning: %s\n", sentence);
+    cli_print_error("weft: warning: %s\n", sentence);
 }
 
 void cli_say(cli_app *app, const char *format, ...) {
@@ -102,8 +103,8 @@ void cli_say(cli_app *app, const char *format, ...) {
     cli_progress_clear(app);
     va_list args;
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    cli_print_to(stderr, format, args);
     va_end(args);
-    fputc('\n', stderr);
+    cli_print_error("\n");
     fflush(stderr);
 }

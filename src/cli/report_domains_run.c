@@ -20,12 +20,12 @@ static const char *text_of(const json_t *json, const char *key) {
 static void print_cell(const json_t *row, bool auc) {
     double factor = auc ? 1 : 100;
     int decimals = auc ? 4 : 2;
-    if (!isfinite(number_of(row, "accuracy_mean"))) printf("  %16s", "-");
+    if (!isfinite(number_of(row, "accuracy_mean"))) cli_print("  %16s", "-");
     else
-        printf("  %7.*f \u00b1 %6.*f", decimals, factor * number_of(row, "accuracy_mean"), decimals,
-               factor * number_of(row, "accuracy_std"));
-    if (isfinite(number_of(row, "jws"))) printf(" %6.3f", number_of(row, "jws"));
-    else printf(" %6s", "-");
+        cli_print("  %7.*f \u00b1 %6.*f", decimals, factor * number_of(row, "accuracy_mean"),
+                  decimals, factor * number_of(row, "accuracy_std"));
+    if (isfinite(number_of(row, "jws"))) cli_print(" %6.3f", number_of(row, "jws"));
+    else cli_print(" %6s", "-");
 }
 
 static const json_t *find_row(const json_t *rows, const char *name, double cond, const char *on) {
@@ -44,24 +44,24 @@ static void print_line(const json_t *rows, const json_t *like, bool auc) {
     size_t i;
     const json_t *row;
     double cond = number_of(like, "cond");
-    printf("%-12s %8g", text_of(like, "name"), cond);
+    cli_print("%-12s %8g", text_of(like, "name"), cond);
     json_array_foreach(rows, i, row) {
         if (strcmp(text_of(row, "name"), "reference") == 0)
             print_cell(find_row(rows, text_of(like, "name"), cond, text_of(row, "on")), auc);
     }
-    puts("");
+    cli_print("\n");
 }
 
 static void print_rows(const json_t *eval, bool auc) {
     static const char *const names[] = {"reference", "scratch", "gmn"};
     const json_t *rows = json_object_get(eval, "rows"), *row, *other;
     size_t i, k;
-    printf("%-12s %8s", "networks", "cond");
+    cli_print("%-12s %8s", "networks", "cond");
     json_array_foreach(rows, i, row) {
         if (strcmp(text_of(row, "name"), "reference") == 0)
-            printf("  %16.16s %6s", text_of(row, "on"), "JWS");
+            cli_print("  %16.16s %6s", text_of(row, "on"), "JWS");
     }
-    puts("");
+    cli_print("\n");
     for (int n = 0; n < 3; n++) json_array_foreach(rows, i, row) {
             bool before = strcmp(text_of(row, "name"), names[n]) != 0;
             json_array_foreach(rows, k, other) {
@@ -81,7 +81,7 @@ wf_status cli_domains_print(cli_job *r) {
     const char *label;
     json_t *note;
     json_object_foreach(json_object_get(eval, "data_notes"), label, note)
-        printf("data of %s: %s\n", label, json_string_value(note));
+        cli_print("data of %s: %s\n", label, json_string_value(note));
     json_decref(eval);
     return WF_OK;
 }

@@ -223,9 +223,9 @@ wf_status cli_print_eval(cli_app *app, const char *path, bool auc) {
     }
     cli_print_rows(rows, n, auc, copies);
     const char *notes = json_string_value(json_object_get(eval, "notes"));
-    if (notes != NULL && notes[0] != '\0') printf("note: %s\n", notes);
+    if (notes != NULL && notes[0] != '\0') cli_print("note: %s\n", notes);
     const char *about = json_string_value(json_object_get(eval, "data_note"));
-    if (about != NULL && about[0] != '\0') printf("data: %s\n", about);
+    if (about != NULL && about[0] != '\0') cli_print("data: %s\n", about);
     json_decref(eval);
     return WF_OK;
 }

@@ -93,41 +93,41 @@ static void print_score(double mean, double std, bool auc) {
         snprintf(text, sizeof text, "%.*f \u00b1 %.*f", decimals, factor * mean, decimals,
                  factor * std);
     /* The sign is two bytes and one column. */
-    printf("%*s%s", 18 - (int)strlen(text) + (isfinite(mean) ? 1 : 0), "", text);
+    cli_print("%*s%s", 18 - (int)strlen(text) + (isfinite(mean) ? 1 : 0), "", text);
 }
 
 static void print_board(const board *b, bool auc) {
     double factor = auc ? 1 : 100;
     int decimals = auc ? 4 : 2;
     bool paper = json_array_size(json_object_get(b->eval, "paper")) > 0;
-    printf("%-20s %6s %-18s %17s %17s %8s %7s%s\n", "collection", "width", "networks",
-           auc ? "trained, AUC" : "trained, %", auc ? "generated, AUC" : "generated, %", "gap",
-           "JWS", paper ? "  paper's gap" : "");
+    cli_print("%-20s %6s %-18s %17s %17s %8s %7s%s\n", "collection", "width", "networks",
+              auc ? "trained, AUC" : "trained, %", auc ? "generated, AUC" : "generated, %", "gap",
+              "JWS", paper ? "  paper's gap" : "");
     for (int i = 0; i < b->n; i++) {
         const wf_report_task *task = &b->tasks[i];
         double gap = task->generated - task->trained;
-        printf("%-20s %6g %-18s", task->name, task->width, task->arch);
+        cli_print("%-20s %6g %-18s", task->name, task->width, task->arch);
         print_score(task->trained, task->trained_std, auc);
         print_score(task->generated, task->generated_std, auc);
-        if (isfinite(gap)) printf(" %+8.*f", decimals, factor * gap);
-        else printf(" %8s", "-");
-        if (isfinite(task->jws)) printf(" %7.3f", task->jws);
-        else printf(" %7s", "-");
+        if (isfinite(gap)) cli_print(" %+8.*f", decimals, factor * gap);
+        else cli_print(" %8s", "-");
+        if (isfinite(task->jws)) cli_print(" %7.3f", task->jws);
+        else cli_print(" %7s", "-");
         if (task->paper_generated > 0)
-            printf(" %+12.*f", decimals, factor * (task->paper_generated - task->paper_trained));
-        puts("");
+            cli_print(" %+12.*f", decimals, factor * (task->paper_generated - task->paper_trained));
+        cli_print("\n");
     }
     size_t i;
     const json_t *row;
     json_array_foreach(json_object_get(b->eval, "gaps"), i, row) {
         if (isfinite(number_of(row, "gap")))
-            printf("mean gap at width %g over %g collections: %+.*f\n", number_of(row, "width"),
-                   number_of(row, "collections"), decimals, factor * number_of(row, "gap"));
+            cli_print("mean gap at width %g over %g collections: %+.*f\n", number_of(row, "width"),
+                      number_of(row, "collections"), decimals, factor * number_of(row, "gap"));
     }
     const char *label;
     json_t *note;
     json_object_foreach(json_object_get(b->eval, "data_notes"), label, note)
-        printf("data of %s: %s\n", label, json_string_value(note));
+        cli_print("data of %s: %s\n", label, json_string_value(note));
 }
 
 wf_status cli_tasks_print(cli_job *r) {

@@ -173,23 +173,23 @@ static void print_spread(double mean, double std, int decimals, int width) {
     else if (isfinite(mean)) snprintf(text, sizeof text, "%.*f", decimals, mean);
     /* The sign is two bytes and one column. */
     int columns = (int)strlen(text) - (strstr(text, "\u00b1") != NULL);
-    printf("%*s%s", width - columns, "", text);
+    cli_print("%*s%s", width - columns, "", text);
 }
 
 void cli_print_rows(const wf_eval_row *rows, int count, bool auc, const bool *copies) {
     int width = 18;
     for (int i = 0; i < count; i++)
         if ((int)strlen(rows[i].name) > width) width = (int)strlen(rows[i].name);
-    printf("%-*s %5s %16s %16s %16s %16s\n", width, "networks", "n", auc ? "ROC AUC" : "accuracy %",
-           "error-IoU", "WCS", "JWS");
+    cli_print("%-*s %5s %16s %16s %16s %16s\n", width, "networks", "n",
+              auc ? "ROC AUC" : "accuracy %", "error-IoU", "WCS", "JWS");
     double factor = auc ? 1 : 100;
     for (int i = 0; i < count; i++) {
         const wf_eval_row *row = &rows[i];
-        printf("%-*s %5zu ", width, row->name, row->n);
+        cli_print("%-*s %5zu ", width, row->name, row->n);
         print_spread(factor * row->accuracy_mean, factor * row->accuracy_std, auc ? 4 : 2, 16);
         print_spread(row->iou_mean, row->iou_std, 3, 17);
         print_spread(row->wcs_mean, row->wcs_std, 3, 17);
         print_spread(row->jws, row->jws_std, 3, 17);
-        puts(copies != NULL && copies[i] ? "   copies" : "");
+        cli_print("%s\n", copies != NULL && copies[i] ? "   copies" : "");
     }
 }

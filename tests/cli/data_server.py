@@ -37,7 +37,8 @@ versions = 0
 
 def description(number, kind, host):
     digest = hashlib.md5(content["toy.arff"]).hexdigest()
-    sets = {"7": ("toy set", "file"), "8": ("breaks", "break"), "9": ("damaged", "file"), "10": ("picture", "file")}
+    sets = {"7": ("toy set", "file"), "8": ("breaks", "break"), "9": ("damaged", "file"), "10": ("picture", "file"),
+            "11": ("clear \x1b[2J\x9b", "file")}
     if number not in sets:
         return None
     name, how = sets[number]

@@ -45,6 +45,8 @@ expect fetch-name 0 "openml/7-toy_set.arff" fetch "toy set"
 expect fetch-unknown-name 3 "no active data set named 'nothing'" fetch nothing
 expect fetch-unknown-number 3 "no such file or data set (412)" fetch 99
 expect fetch-format 2 "stored as PNG" fetch 10
+expect fetch-escape 0 'clear \u001b[2J\u009b, ' fetch 11
+check "no escape reaches the terminal" sh -c '! grep -q "$(printf "\\033")" "$1" "$2"' - out err
 expect fetch-md5 3 "0000000000" fetch 9
 check "damaged downloads are thrown away" test ! -e cache/openml/9-damaged.arff.part
 expect fetch-sha256 3 "was asked for" fetch "$at/file/toy.arff" --sha256 "$(printf '%064d' 1)"

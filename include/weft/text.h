@@ -1,0 +1,35 @@
+/* weft/text.h: text that is built in a buffer of fixed size, and text that is safe to print.
+ *
+ *     char names[128];
+ *     wf_text list = wf_text_start(names, sizeof names);
+ *     for (int i = 0; i < n; i++) wf_text_add(&list, "%s%s", i > 0 ? ", " : "", name[i]);
+ *     if (list.cut) ...                                 names holds as much as fits */
+#ifndef WEFT_TEXT_H
+#define WEFT_TEXT_H
+
+#include "weft/base.h"
+
+WF_BEGIN_C
+
+typedef struct wf_text {
+    char *start;   /* always NUL-terminated */
+    size_t size;   /* of the buffer, with the NUL; at least 1 */
+    size_t length; /* of the text */
+    bool cut;      /* something did not fit; from then on nothing is added */
+} wf_text;
+
+/* The buffer is borrowed; the text begins empty. */
+WF_API wf_text wf_text_start(char *buffer, size_t size);
+/* Adds as much as fits, whole characters of UTF-8. Returns false when the text is cut. */
+WF_API bool wf_text_add(wf_text *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* One character as a terminal may show it, NUL-terminated in `out`: itself, "\u001b" in place of a
+ * control character other than newline and tab, or of one that changes the direction of writing,
+ * "\xff" in place of a byte that is not UTF-8. Returns the bytes of `text` that it stands for; 0
+ * when size is 0. */
+WF_API size_t wf_text_shown(const char *text, size_t size, char out[8]);
+
+WF_END_C
+
+#endif

@@ -140,6 +140,7 @@ $(BUILD)/libweft.a: $(LIB_OBJ)
 
 $(BUILD)/libweft.so: $(LIB_OBJ)
 	$(CC) -shared -Wl,-soname,libweft.so.0 $(LDFLAGS) $^ $(LDLIBS) -o $@
+	@ln -sf libweft.so $(BUILD)/libweft.so.0 # the name that programs look for
 
 $(BUILD)/weft: $(CLI_OBJ) $(BUILD)/libweft.a
 	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@

@@ -12,6 +12,8 @@ WF_API wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes,
 WF_API wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out,
                               size_t *size);
 WF_API wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its parents */
+/* False only when the system says that there is no such file. When it cannot tell (an I/O error, a closed folder) the
+ * answer is true: whoever opens the file then gets the error, and nobody replaces what could not be seen. */
 WF_API bool wf_file_exists(const char *path);
 /* SHA-256 as 64 hex digits. */
 WF_API void wf_sha256_hex(const void *bytes, size_t count, char out[65]);

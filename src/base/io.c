@@ -200,7 +200,10 @@ wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out, 
     return WF_OK;
 }
 
-bool wf_file_exists(const char *path) { return access(path, F_OK) == 0; }
+bool wf_file_exists(const char *path) {
+    if (access(path, F_OK) == 0) return true;
+    return errno != ENOENT && errno != ENOTDIR;
+}
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
@@ -261,7 +264,14 @@ static int create_sibling(const char *temporary, mode_t mode) {
         do locked = flock(fd, LOCK_EX);
         while (locked != 0 && errno == EINTR);
         struct stat info;
-        if (fstat(fd, &info) == 0 && info.st_nlink > 0) {
+        if (fstat(fd, &info) != 0) {
+            int code = errno;
+            unlink(temporary);
+            close(fd);
+            errno = code;
+            return -1;
+        }
+        if (info.st_nlink > 0) {
             if (mode != 0 && fchmod(fd, mode) != 0) errno = 0; /* the usual mode will do */
             return fd;
         }
@@ -269,6 +279,25 @@ static int create_sibling(const char *temporary, mode_t mode) {
     }
     errno = EBUSY;
     return -1;
+}
+
+/* Follows links whose end is not there yet: path becomes the name of the file that is to be made.
+ * realpath follows the others. */
+static wf_status follow_links(wf_ctx *ctx, char path[4096]) {
+    enum { most_links = 40 };
+    for (int links = 0; links < most_links; links++) {
+        char target[4096], folder[4096];
+        ssize_t length = readlink(path, target, sizeof target - 1);
+        if (length < 0) return WF_OK; /* no link, or nothing there */
+        target[length] = '\0';
+        split_path(path, folder);
+        int used = target[0] == '/' ? snprintf(path, 4096, "%s", target)
+                                    : snprintf(path, 4096, "%s/%s", folder, target);
+        if (used < 0 || used >= 4096 - 32 || path[used - 1] == '/')
+            return wf_fail(ctx, WF_ERR_DISK, "%.60s...: is a link to no file name", path);
+    }
+    errno = ELOOP;
+    return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
 }
 
 /* Where the bytes go. A link is followed, so that it survives; a device or pipe is written in place. */
@@ -282,7 +311,7 @@ static wf_status find_target(wf_ctx *ctx, const char *path, wf_writer *writer, m
     strcpy(writer->path, path);
     struct stat info;
     if (stat(path, &info) != 0) {
-        if (errno == ENOENT) return WF_OK;
+        if (errno == ENOENT) return follow_links(ctx, writer->path);
         return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
     }
     if (S_ISDIR(info.st_mode))
@@ -300,6 +329,12 @@ static wf_status find_target(wf_ctx *ctx, const char *path, wf_writer *writer, m
     length = strlen(real);
     if (length < sizeof writer->path - 32) memcpy(writer->path, real, length + 1);
     return WF_OK;
+}
+
+wf_status wf_writer_check(wf_ctx *ctx, const char *path) {
+    wf_writer writer;
+    mode_t mode;
+    return find_target(ctx, path, &writer, &mode);
 }
 
 wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out) {

@@ -22,6 +22,8 @@ typedef struct wf_writer {
     char path[4096], temporary[4096];
 } wf_writer;
 wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out);
+/* Fails where wf_writer_open would because of the path itself: before long work, not behind it. */
+wf_status wf_writer_check(wf_ctx *ctx, const char *path);
 wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, size_t count);
 wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer);
 void wf_writer_abort(wf_writer *writer); /* harmless after commit */

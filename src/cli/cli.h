@@ -97,6 +97,9 @@ const cli_command *cli_find_command(int count, char **words, int *used);
 wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The status of work that the same command goes on with: the sentence of an interruption says so. */
+wf_status cli_resumable(cli_app *app, wf_status status);
+
 #define CLI_TRY(call)                                                                              \
     do {                                                                                           \
         wf_status cli_try_status_ = (call);                                                        \

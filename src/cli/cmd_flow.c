@@ -66,7 +66,7 @@ static wf_status fit(cli_app *app, cli_recipe *recipe, cli_sources *s) {
     CLI_TRY(cli_sources_shares(app, s, recipe->shares));
     CLI_TRY(write_recipe_beside(app, recipe, out));
     double start = cli_seconds();
-    CLI_TRY(cli_fit_sources(app, recipe, s, out, &flow));
+    CLI_TRY(cli_resumable(app, cli_fit_sources(app, recipe, s, out, &flow)));
     double seconds = cli_seconds() - start;
     size_t updates = wf_flow_updates(flow);
     wf_flow_free(flow);

@@ -237,9 +237,8 @@ static wf_status run_stage(run *r, cli_stage stage) {
     double seconds = cli_seconds() - start;
     if (status != WF_OK) {
         /* The first fault is the one to tell. */
-        if (app->sentence[0] == '\0')
-            cli_fail(app, status, "%s%s", wf_last_error(app->ctx),
-                     status == WF_ERR_INTERRUPTED ? "; the same command goes on from here" : "");
+        if (app->sentence[0] == '\0') cli_fail(app, status, "%s", wf_last_error(app->ctx));
+        cli_resumable(app, status);
         char sentence[sizeof app->sentence];
         memcpy(sentence, app->sentence, sizeof sentence);
         cli_stages_end(app, &r->stages, stage, seconds, false);

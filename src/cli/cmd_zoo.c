@@ -16,7 +16,8 @@ static wf_status train_collection(cli_app *app, cli_recipe *recipe, wf_dataset *
     CLI_TRY(cli_recipe_graph(app, recipe, *data, graph));
     size_t diverged = 0;
     double start = cli_seconds();
-    CLI_TRY(wf_zoo_train(app->ctx, *graph, *data, &recipe->zoo, out, &diverged));
+    CLI_TRY(
+        cli_resumable(app, wf_zoo_train(app->ctx, *graph, *data, &recipe->zoo, out, &diverged)));
     double seconds = cli_seconds() - start;
     if (app->json)
         return cli_print_json(app, json_pack("{s:s, s:s, s:I, s:I, s:I, s:f}", "path", out, "arch",

@@ -220,3 +220,9 @@ wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...) {
     memcpy(app->sentence, sentence, sizeof sentence);
     return status;
 }
+
+wf_status cli_resumable(cli_app *app, wf_status status) {
+    if (status != WF_ERR_INTERRUPTED) return status;
+    return cli_fail(app, status, "%s; the same command goes on from here",
+                    app->sentence[0] != '\0' ? app->sentence : wf_last_error(app->ctx));
+}

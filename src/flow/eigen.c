@@ -35,8 +35,7 @@ static double dot(const double *a, const double *b, size_t n) {
 static wf_status go_on(wf_ctx *ctx, decomposition *d, double part) {
     if (d->meter != NULL) wf_meter_update(d->meter, d->done + part * d->share, "%s", "");
     if (!wf_interrupted(ctx)) return WF_OK;
-    return wf_fail(ctx, WF_ERR_INTERRUPTED,
-                   "interrupted at the principal axes; run the same command again");
+    return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted at the principal axes");
 }
 
 /* --- tridiagonal ---------------------------------------------------------------------------------- */

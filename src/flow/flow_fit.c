@@ -187,9 +187,8 @@ wf_status wf__trainer_store(const wf_trainer *tr, wf_ctx *ctx, const wf_fit_stat
 
 wf_status wf__trainer_interrupted(const wf_trainer *tr) {
     return wf_fail(tr->ctx, WF_ERR_INTERRUPTED,
-                   "%s: interrupted after update %zu; the checkpoint is saved, run the same "
-                   "command again to go on",
-                   tr->path, tr->state.step);
+                   "%s: interrupted after update %zu; the checkpoint is saved", tr->path,
+                   tr->state.step);
 }
 
 static wf_status save(wf_trainer *tr) {

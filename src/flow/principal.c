@@ -88,8 +88,7 @@ static wf_status go_on(wf_ctx *ctx, wf_principal_task *task, double work) {
         wf_meter_update(&task->meter, task->done, "%s", "");
     }
     if (!wf_interrupted(ctx)) return WF_OK;
-    return wf_fail(ctx, WF_ERR_INTERRUPTED,
-                   "interrupted at the principal axes; run the same command again");
+    return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted at the principal axes");
 }
 
 /* --- the axes ------------------------------------------------------------------------------------- */

@@ -647,8 +647,7 @@ static wf_status train_missing(wf_ctx *ctx, collection *all, bool *merged) {
     all->stream = NULL;
     if (status == WF_ERR_INTERRUPTED)
         return wf_fail(ctx, status,
-                       "interrupted with %zu of %zu networks trained; the same command goes on "
-                       "from %s",
+                       "interrupted with %zu of %zu networks trained; they are kept in %s",
                        count_trained(all), total, all->folder);
     return status;
 }
@@ -729,6 +728,7 @@ static wf_status merge(wf_ctx *ctx, collection *all, size_t *diverged) {
 
 static wf_status collection_start(wf_ctx *ctx, collection *all) {
     const wf_zoo_desc *desc = all->desc;
+    WF_TRY(wf_writer_check(ctx, all->path));
     WF_TRY(wf_zoo_plan_build(ctx, all->graph, all->data, desc, &all->chain, &all->plan));
     const char *name = desc->test_name != NULL ? desc->test_name : all->data->name;
     if (strlen(name) >= sizeof all->test_name)

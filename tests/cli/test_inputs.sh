@@ -40,6 +40,9 @@ expect junk-flow 3 "junk" "$weft" sample "$scratch/junk" -o "$scratch/x"
 : >"$scratch/empty"
 expect empty-collection 3 "empty" "$weft" align "$scratch/empty" -o "$scratch/x"
 expect folder-as-file 3 "$scratch" "$weft" zoo info "$scratch"
+mkdir "$scratch/folder"
+expect zoo-train-into-folder 4 "is a folder" "$weft" zoo train tests/cli/tiny.conf -o "$scratch/folder"
+check "nothing begun there" test ! -e "$scratch/folder.parts"
 expect zoo-train-no-out 2 "-o FILE" "$weft" zoo train tests/cli/tiny.conf
 expect sample-no-out 2 "-o FILE" "$weft" sample "$scratch/junk"
 expect eval-no-files 2 "--zoo FILE" "$weft" eval

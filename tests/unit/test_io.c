@@ -14,6 +14,21 @@
 #include <sys/wait.h>
 #include <zlib.h>
 
+/* System calls that fail when told to; 0: they do their work. */
+static int access_fails, fstat_fails;
+
+EXPORTED int access(const char *path, int mode) {
+    if (access_fails == 0) return faccessat(AT_FDCWD, path, mode, 0);
+    errno = access_fails;
+    return -1;
+}
+
+EXPORTED int fstat(int fd, struct stat *info) {
+    if (fstat_fails == 0) return fstatat(fd, "", info, AT_EMPTY_PATH);
+    errno = fstat_fails;
+    return -1;
+}
+
 static void put(const char *name, const void *bytes, size_t count) {
     FILE *file = fopen(in_folder(name), "wb");
     assert_non_null(file);
@@ -270,6 +285,48 @@ static void follows_links(void **state) {
     assert_int_equal(lstat(in_folder("link"), &info), 0);
     assert_true(S_ISLNK(info.st_mode));
     assert_int_equal(files_in(in_folder("deep")), 1);
+}
+
+/* A link to a file that is not there yet is written through, not replaced. */
+static void follows_dangling_links(void **state) {
+    (void)state;
+    assert_ok(ctx, wf_make_folder(ctx, in_folder("far")));
+    assert_int_equal(symlink("far/second", in_folder("first")), 0);
+    assert_int_equal(symlink("third", in_folder("far/second")), 0);
+    assert_ok(ctx, wf_write_file(ctx, in_folder("first"), "new", 3));
+    assert_holds("far/third", "new");
+    const char *links[] = {"first", "far/second"};
+    for (int i = 0; i < 2; i++) {
+        struct stat info;
+        assert_int_equal(lstat(in_folder(links[i]), &info), 0);
+        assert_true(S_ISLNK(info.st_mode));
+    }
+    assert_int_equal(symlink("nowhere/file", in_folder("lost")), 0);
+    assert_fails(ctx, wf_write_file(ctx, in_folder("lost"), "x", 1), WF_ERR_DISK, "No such");
+    assert_int_equal(symlink("round", in_folder("round")), 0);
+    assert_fails(ctx, wf_write_file(ctx, in_folder("round"), "x", 1), WF_ERR_DISK, "Too many");
+}
+
+/* What the system cannot say is not taken for "absent". */
+static void unknown_is_not_absent(void **state) {
+    (void)state;
+    put("there", "x", 1);
+    assert_true(wf_file_exists(in_folder("there")));
+    assert_false(wf_file_exists(in_folder("not there")));
+    assert_false(wf_file_exists(in_folder("there/below")));
+    access_fails = EIO;
+    assert_true(wf_file_exists(in_folder("not there")));
+    access_fails = 0;
+}
+
+static void failing_fstat_leaves_nothing(void **state) {
+    (void)state;
+    assert_ok(ctx, wf_make_folder(ctx, in_folder("bare")));
+    fstat_fails = EIO;
+    wf_status status = wf_write_file(ctx, in_folder("bare/file"), "x", 1);
+    fstat_fails = 0;
+    assert_fails(ctx, status, WF_ERR_DISK, "Input/output error");
+    assert_int_equal(files_in(in_folder("bare")), 0);
 }
 
 static void bad_targets(void **state) {
@@ -648,6 +705,9 @@ int main(void) {
         cmocka_unit_test(reading_survives_lack_of_memory),
         cmocka_unit_test(replaces_only_at_commit),
         cmocka_unit_test(follows_links),
+        cmocka_unit_test(follows_dangling_links),
+        cmocka_unit_test(unknown_is_not_absent),
+        cmocka_unit_test(failing_fstat_leaves_nothing),
         cmocka_unit_test(bad_targets),
         cmocka_unit_test(disk_full),
         cmocka_unit_test(no_permission),

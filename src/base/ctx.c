@@ -293,14 +293,12 @@ void wf_note_device(wf_ctx *ctx, const char *part, bool cuda) {
 }
 
 const char *wf_ctx_devices(wf_ctx *ctx) {
-    size_t used = 0;
-    ctx->devices[0] = '\0';
+    wf_text text = wf_text_start(ctx->devices, sizeof ctx->devices);
     for (int i = 0; i < most_parts && ctx->part[i][0] != '\0'; i++)
-        used += (size_t)snprintf(ctx->devices + used, sizeof ctx->devices - used, "%s%s %s",
-                                 i > 0 ? ", " : "", ctx->part[i],
-                                 !ctx->on_cuda[i]  ? "cpu"
-                                 : !ctx->on_cpu[i] ? "cuda"
-                                                   : "cpu and cuda");
+        wf_text_add(&text, "%s%s %s", i > 0 ? ", " : "", ctx->part[i],
+                    !ctx->on_cuda[i]  ? "cpu"
+                    : !ctx->on_cpu[i] ? "cuda"
+                                      : "cpu and cuda");
     return ctx->devices;
 }
 

@@ -6,6 +6,7 @@
  * R3  Everything lives in the recipe's arena: strings handed out stay valid until wf_recipe_free,
  *     also when an override replaces them. */
 #include "weft/recipe.h"
+#include "weft/text.h"
 #include "base/arena.h"
 #include "base/c_locale.h"
 #include "base/io.h"
@@ -135,10 +136,9 @@ static const char *closer(const char *found, const char *best, const char *candi
     return best == NULL || distance < edit_distance(found, best) ? candidate : best;
 }
 
-/* Adds to a list "a, b, c" in `out`, which stays terminated when it is full. */
-static void list_name(char *out, size_t capacity, const char *name) {
-    size_t used = strlen(out);
-    snprintf(out + used, capacity - used, "%s%s", used > 0 ? ", " : "", name);
+/* Adds to a list "a, b, c". */
+static void list_name(wf_text *list, const char *name) {
+    wf_text_add(list, "%s%s", list->length > 0 ? ", " : "", name);
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */
@@ -481,20 +481,18 @@ wf_status wf_recipe_choice(wf_ctx *ctx, wf_recipe *recipe, const char *section, 
     const setting *one;
     WF_TRY(ask(ctx, recipe, section, key, &one));
     if (one == NULL) return WF_OK;
-    char allowed[512] = "";
+    char allowed[512];
+    wf_text list = wf_text_start(allowed, sizeof allowed);
     const char *guess = NULL;
     for (int i = 0; names[i] != NULL; i++) {
         if (strcmp(names[i], one->value) == 0) {
             *value = i;
             return WF_OK;
         }
-        list_name(allowed, sizeof allowed, names[i]);
+        list_name(&list, names[i]);
         guess = closer(one->value, guess, names[i]);
     }
-    if (guess != NULL) {
-        size_t used = strlen(allowed);
-        snprintf(allowed + used, sizeof allowed - used, " (did you mean %s?)", guess);
-    }
+    if (guess != NULL) wf_text_add(&list, " (did you mean %s?)", guess);
     return refuse(ctx, recipe, section, one, allowed);
 }
 
@@ -510,14 +508,15 @@ wf_status wf_recipe_bool(wf_ctx *ctx, wf_recipe *recipe, const char *section, co
 /* --- what nobody asked for -------------------------------------------------------------------- */
 
 static wf_status refuse_section(wf_ctx *ctx, const wf_recipe *recipe, const recipe_section *s) {
-    char place[512], known[400] = "";
+    char place[512], known[400];
+    wf_text list = wf_text_start(known, sizeof known);
     if (s->line == 0) snprintf(place, sizeof place, "an override");
     else snprintf(place, sizeof place, "%.480s:%d", recipe->label, s->line);
     const char *guess = NULL;
     for (const asked *a = recipe->asked; a != NULL; a = a->next) {
         const asked *first = recipe->asked;
         while (strcmp(first->section, a->section) != 0) first = first->next;
-        if (first == a) list_name(known, sizeof known, a->section);
+        if (first == a) list_name(&list, a->section);
         guess = closer(s->name, guess, a->section);
     }
     if (guess != NULL)
@@ -529,13 +528,14 @@ static wf_status refuse_section(wf_ctx *ctx, const wf_recipe *recipe, const reci
 
 static wf_status refuse_key(wf_ctx *ctx, const wf_recipe *recipe, const recipe_section *s,
                             const setting *one) {
-    char place[512], known[400] = "";
+    char place[512], known[400];
+    wf_text list = wf_text_start(known, sizeof known);
     if (one->line == 0) snprintf(place, sizeof place, "override %s.%s", s->name, one->key);
     else snprintf(place, sizeof place, "%.480s:%d", recipe->label, one->line);
     const char *guess = NULL, *elsewhere = NULL;
     for (const asked *a = recipe->asked; a != NULL; a = a->next) {
         if (strcmp(a->section, s->name) == 0) {
-            list_name(known, sizeof known, a->key);
+            list_name(&list, a->key);
             guess = closer(one->key, guess, a->key);
         } else if (strcmp(a->key, one->key) == 0) {
             elsewhere = a->section;

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/pipeline.h"
 #include "cli/stages.h"
+#include "weft/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -150,12 +151,11 @@ static wf_status read_over(comparison *c) {
 /* "train.limit=100 train.seed=1"; without the key `but`. */
 static void describe(const comparison *c, const compared *run, const char *but, char *out,
                      size_t size) {
-    size_t used = 0;
-    out[0] = '\0';
-    for (int i = 0; i < c->n_keys && used + 1 < size; i++) {
+    wf_text text = wf_text_start(out, size);
+    for (int i = 0; i < c->n_keys; i++) {
         if (but != NULL && strcmp(c->keys[i], but) == 0) continue;
-        used += (size_t)snprintf(out + used, size - used, "%s%s=%s", used > 0 ? " " : "",
-                                 c->keys[i], setting(run, c->keys[i]));
+        wf_text_add(&text, "%s%s=%s", text.length > 0 ? " " : "", c->keys[i],
+                    setting(run, c->keys[i]));
     }
 }
 

@@ -1,6 +1,7 @@
 /* sample: networks from a flow: of a task it knows, under any condition, of any shape. */
 #include "cli/commands.h"
 #include "cli/pipeline.h"
+#include "weft/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,18 +61,16 @@ static wf_status read_sample_options(cli_app *app, const wf_flow *flow, wf_sampl
 
 /* "letter, banknote ... or": what --task may say, for a fault. */
 static void task_hint(const wf_flow *flow, char *out, size_t size) {
-    size_t used = 0;
-    out[0] = '\0';
-    for (int i = 0; i < wf_flow_sources(flow) && used + 1 < size; i++) {
+    wf_text hint = wf_text_start(out, size);
+    for (int i = 0; i < wf_flow_sources(flow) && !hint.cut; i++) {
         const char *task = wf_flow_source_at(flow, i).task;
         bool before = task[0] == '\0';
         for (int k = 0; k < i; k++)
             before = before || strcmp(wf_flow_source_at(flow, k).task, task) == 0;
         if (before) continue;
-        used +=
-            (size_t)snprintf(out + used, size - used, "%s%s", used > 0 ? ", " : "--task (", task);
+        wf_text_add(&hint, "%s%s", hint.length > 0 ? ", " : "--task (", task);
     }
-    if (used > 0 && used + 1 < size) snprintf(out + used, size - used, ") or ");
+    if (hint.length > 0) wf_text_add(&hint, ") or ");
 }
 
 /* --cond: numbers, or none for the learned null. */

@@ -1,5 +1,6 @@
 /* generate: networks out of a flow into a collection file that says where they come from. */
 #include "cli/pipeline.h"
+#include "weft/text.h"
 
 #include <stdlib.h>
 
@@ -21,10 +22,11 @@ static void add_meta(wf_zoo_extra *extra, const char *key, const char *value) {
 
 /* "1,0,0.5" for the file; free() it. */
 static char *numbers_text(const float *numbers, int count) {
-    size_t size = (size_t)count * 16 + 1, used = 0;
-    char *text = calloc(size, 1);
-    for (int i = 0; text != NULL && i < count; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%.9g", i > 0 ? "," : "", numbers[i]);
+    size_t size = (size_t)count * 16 + 1; /* "-1.23456789e-38," */
+    char *text = malloc(size);
+    if (text == NULL) return NULL;
+    wf_text list = wf_text_start(text, size);
+    for (int i = 0; i < count; i++) wf_text_add(&list, "%s%.9g", i > 0 ? "," : "", numbers[i]);
     return text;
 }
 
@@ -54,9 +56,9 @@ static wf_status write_networks(cli_app *app, const cli_generate *what, const ch
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)what->sample.seed);
     snprintf(first, sizeof first, "%zu", what->sample.first);
     snprintf(evaluations, sizeof evaluations, "%.6g", stats->evaluations);
-    int used = snprintf(refine, sizeof refine, "%g,%d", what->sample.refine_t, cycles);
-    if (what->sample.refine_steps > 0)
-        snprintf(refine + used, sizeof refine - (size_t)used, ",%d", what->sample.refine_steps);
+    wf_text refinement = wf_text_start(refine, sizeof refine);
+    wf_text_add(&refinement, "%g,%d", what->sample.refine_t, cycles);
+    if (what->sample.refine_steps > 0) wf_text_add(&refinement, ",%d", what->sample.refine_steps);
     wf_zoo_extra extra = {.n_meta = 7,
                           .meta = {{"weft.generator", "flow"},
                                    {"weft.flow", what->flow_path},

@@ -1,5 +1,6 @@
 /* numbers: lists of numbers on the command line. */
 #include "cli/files.h"
+#include "weft/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,15 +31,14 @@ json_t *cli_numbers_to_json(const float *numbers, int count) {
 
 wf_status cli_choice(cli_app *app, const char *option, const char *text, const char *const *names,
                      int *out) {
-    char all[128] = "";
-    size_t used = 0;
+    char all[128];
+    wf_text list = wf_text_start(all, sizeof all);
     for (int i = 0; names[i] != NULL; i++) {
         if (strcmp(names[i], text) == 0) {
             *out = i;
             return WF_OK;
         }
-        used +=
-            (size_t)snprintf(all + used, sizeof all - used, "%s%s", i > 0 ? ", " : "", names[i]);
+        wf_text_add(&list, "%s%s", i > 0 ? ", " : "", names[i]);
     }
     return cli_fail(app, WF_ERR_USAGE, "--%s is \"%s\"; allowed is %s", option, text, all);
 }

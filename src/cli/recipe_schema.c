@@ -2,6 +2,7 @@
 #include "cli/recipe_schema.h"
 
 #include "weft/file.h"
+#include "weft/text.h"
 
 #include <assert.h>
 #include <math.h>
@@ -430,11 +431,9 @@ wf_status cli_dataset_named(cli_app *app, const char *name, wf_dataset **out) {
 }
 
 static void allowed_text(const key_entry *key, char *out, size_t size) {
-    out[0] = '\0';
-    if (key->names == NULL) return;
-    size_t used = 0;
-    for (int i = 0; key->names[i] != NULL && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s%s", i > 0 ? ", " : "", key->names[i]);
+    wf_text list = wf_text_start(out, size);
+    for (int i = 0; key->names != NULL && key->names[i] != NULL; i++)
+        wf_text_add(&list, "%s%s", i > 0 ? ", " : "", key->names[i]);
 }
 
 void cli_recipe_help(FILE *file) {

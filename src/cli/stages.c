@@ -6,6 +6,7 @@
  * A stage's digest covers its own settings and the digests of the stages it stands on, so a finished stage is
  * skipped only when everything below it is unchanged too. Seconds add up over the pieces of a broken stage. */
 #include "cli/stages.h"
+#include "weft/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,11 +41,12 @@ static wf_status set_digest(cli_app *app, cli_stages *stages, cli_stage stage) {
         free(text);
         return cli_fail(app, WF_ERR_MEMORY, "out of memory");
     }
-    size_t used = (size_t)snprintf(all, size, "%s", text);
+    wf_text joined = wf_text_start(all, size);
+    wf_text_add(&joined, "%s", text);
     for (int below = 0; below < (int)stage; below++)
         if (cli_stage_depends(stage, (cli_stage)below))
-            used += (size_t)snprintf(all + used, size - used, "%s", stages->digest[below]);
-    wf_sha256_hex(all, used, stages->digest[stage]);
+            wf_text_add(&joined, "%s", stages->digest[below]);
+    wf_sha256_hex(all, joined.length, stages->digest[stage]);
     free(text);
     free(all);
     return WF_OK;
@@ -84,18 +86,15 @@ static json_t *entry_of(const cli_stages *stages, cli_stage stage) {
 static bool describe_changes(const json_t *then, json_t *now, char *what, size_t size) {
     const char *key;
     json_t *value;
-    size_t used = 0;
-    what[0] = '\0';
+    wf_text changes = wf_text_start(what, size);
     json_object_foreach(now, key, value) {
         const char *was = json_string_value(json_object_get(then, key));
         if (was != NULL && strcmp(was, json_string_value(value)) == 0) continue;
-        used += (size_t)snprintf(
-            what + used, size - used, "%s%s was %s, now %s", used > 0 ? "; " : "", key,
-            was == NULL || was[0] == '\0' ? "not set" : was,
-            json_string_value(value)[0] == '\0' ? "not set" : json_string_value(value));
-        if (used + 1 >= size) break;
+        wf_text_add(&changes, "%s%s was %s, now %s", changes.length > 0 ? "; " : "", key,
+                    was == NULL || was[0] == '\0' ? "not set" : was,
+                    json_string_value(value)[0] == '\0' ? "not set" : json_string_value(value));
     }
-    return used > 0;
+    return changes.length > 0;
 }
 
 cli_stage cli_stages_changed(const cli_stages *stages, char *what, size_t size) {

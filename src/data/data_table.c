@@ -2,6 +2,7 @@
 #include "base/c_locale.h"
 #include "base/utf8.h"
 #include "data/data_table.h"
+#include "weft/text.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -108,16 +109,12 @@ void wf__table_place(const wf_table *table, size_t row, size_t column, char *out
 }
 
 void wf__table_names(const wf_table *table, char *out, size_t size) {
-    size_t used = 0;
-    out[0] = 0;
-    for (size_t c = 0; c < table->columns; c++) {
-        const char *name = table->column[c].name;
-        size_t need = strlen(name) + (c > 0 ? 2 : 0);
-        if (used + need + sizeof ", ..." > size) {
-            snprintf(out + used, size - used, ", ...");
-            return;
-        }
-        used += (size_t)snprintf(out + used, size - used, "%s%s", c > 0 ? ", " : "", name);
+    static const char rest[] = ", ...";
+    wf_text list = wf_text_start(out, size - sizeof rest);
+    for (size_t c = 0; c < table->columns && !list.cut; c++) {
+        size_t before = list.length;
+        if (wf_text_add(&list, "%s%s", c > 0 ? ", " : "", table->column[c].name)) continue;
+        memcpy(out + before, rest, sizeof rest); /* in place of half a name */
     }
 }
 
@@ -287,14 +284,12 @@ static int compare_coded(const void *a, const void *b) {
 static wf_status unknown_level(wf_ctx *ctx, const wf_table *table, size_t row, size_t column,
                                const char *text, const char *const *levels, size_t count) {
     char place[512], known[256];
-    size_t used = 0;
-    known[0] = 0;
-    for (size_t i = 0; i < count && used < sizeof known - 1; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
-                                 levels[i]);
+    wf_text list = wf_text_start(known, sizeof known);
+    for (size_t i = 0; i < count && !list.cut; i++)
+        wf_text_add(&list, "%s%s", i > 0 ? ", " : "", levels[i]);
     wf__table_place(table, row, column, place, sizeof place);
     return wf_fail(ctx, WF_ERR_INPUT, "%s: '%.40s' is not one of its levels (%s%s)", place, text,
-                   known, used >= sizeof known - 1 ? " ..." : "");
+                   known, list.cut ? " ..." : "");
 }
 
 wf_status wf__table_codes(wf_ctx *ctx, const wf_table *table, size_t column,

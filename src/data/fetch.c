@@ -12,6 +12,7 @@
 #include "base/io.h"
 #include "base/json_text.h"
 #include "base/md5.h"
+#include "weft/text.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -50,12 +51,11 @@ static void file_part(const char *name, char *out, size_t size) {
 }
 
 static void escape_url(const char *text, char *out, size_t size) {
-    size_t n = 0;
-    for (; *text != 0 && n + 4 < size; text++) {
+    wf_text url = wf_text_start(out, size);
+    for (; *text != 0; text++) {
         bool plain = isalnum((unsigned char)*text) || strchr("-_.~()", *text) != NULL;
-        n += (size_t)snprintf(out + n, size - n, plain ? "%c" : "%%%02X", (unsigned char)*text);
+        wf_text_add(&url, plain ? "%c" : "%%%02X", (unsigned char)*text);
     }
-    out[n] = 0;
 }
 
 static wf_status ask_json(wf_ctx *ctx, const char *url, json_t **out) {

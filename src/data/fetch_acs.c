@@ -2,10 +2,13 @@
  *
  * The zip is mapped; each CSV member is inflated piece by piece and cut into lines, so that memory does not depend on its size.
  * Folktables applies the same filter and the same order of columns; a missing code is -1 there and here. */
+#include "base/c_locale.h"
 #include "base/io.h"
 #include "data/data_table.h"
 #include "data/fetch.h"
+#include "weft/text.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -15,6 +18,7 @@ enum { AGEP, COW, SCHL, MAR, OCCP, POBP, RELP, WKHP, SEX, RAC1P, PINCP, PWGTP, n
 static const char *const column_names[n_columns] = {
     "AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P", "PINCP", "PWGTP"};
 enum { longest_line = 1 << 20, piece = 1 << 16, most_cells = 4096 };
+static const double largest = 1e9; /* no code, weight or income of the survey is near it */
 
 typedef struct reader {
     wf_ctx *ctx;
@@ -70,21 +74,22 @@ static wf_status take_row(reader *in, char **cells, int count) {
     for (int k = 0; k < n_columns; k++) {
         value[k] = -1;
         given[k] = in->place[k] < count && cells[in->place[k]][0] != 0;
-        if (given[k] && !wf__parse_number(cells[in->place[k]], &value[k]))
-            return wf_fail(in->ctx, WF_ERR_INPUT, "%s: line %zu: %s is '%.20s', not a number",
+        if (given[k] &&
+            (!wf__parse_number(cells[in->place[k]], &value[k]) || fabs(value[k]) > largest))
+            return wf_fail(in->ctx, WF_ERR_INPUT,
+                           "%s: line %zu: %s is '%.20s', no number of the survey; remove the file "
+                           "and fetch again",
                            in->path, in->number, column_names[k], cells[in->place[k]]);
     }
     bool kept = given[AGEP] && value[AGEP] > 16 && given[PINCP] && value[PINCP] > 100 &&
                 given[WKHP] && value[WKHP] > 0 && given[PWGTP] && value[PWGTP] >= 1;
     if (!kept) return WF_OK;
-    char text[512];
-    int used = 0;
-    for (int k = AGEP; k <= RAC1P; k++)
-        used += snprintf(text + used, sizeof text - (size_t)used, "%.1f,", value[k]);
-    used += snprintf(text + used, sizeof text - (size_t)used, "%s\n",
-                     value[PINCP] > 50000 ? "True" : "False");
+    char row[512];
+    wf_text text = wf_text_start(row, sizeof row);
+    for (int k = AGEP; k <= RAC1P; k++) wf_text_add(&text, "%.1f,", value[k]);
+    wf_text_add(&text, "%s\n", value[PINCP] > 50000 ? "True" : "False");
     in->rows++;
-    return wf_writer_write(in->ctx, in->writer, text, (size_t)used);
+    return wf_writer_write(in->ctx, in->writer, row, text.length);
 }
 
 static wf_status take_line(reader *in) {
@@ -198,8 +203,10 @@ wf_status wf__acs_income(wf_ctx *ctx, const char *zip_path, const char *csv_path
     wf_status status = wf_alloc(ctx, longest_line, 1, "unpacking", &in.line);
     if (status == WF_OK) status = wf_writer_open(ctx, csv_path, &writer);
     if (status == WF_OK) {
+        locale_t before = wf_c_locale_enter();
         status = wf_writer_write(ctx, &writer, header, sizeof header - 1);
         if (status == WF_OK) status = take_zip(&in, &map);
+        wf_c_locale_leave(before);
         if (status == WF_OK) status = wf_writer_commit(ctx, &writer);
         wf_writer_abort(&writer);
     }

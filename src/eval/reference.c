@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "eval/iou.h"
+#include "weft/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -163,15 +164,13 @@ static void set_scales(wf_reference *ref) {
 }
 
 static void set_notes(wf_reference *ref) {
-    size_t used = 0;
-    ref->notes[0] = 0;
+    wf_text notes = wf_text_start(ref->notes, sizeof ref->notes);
     if (ref->m < ref->desc.cloud)
-        used = (size_t)snprintf(ref->notes, sizeof ref->notes,
-                                "cloud of %zu instead of %zu: the collection has no more", ref->m,
-                                ref->desc.cloud);
+        wf_text_add(&notes, "cloud of %zu instead of %zu: the collection has no more", ref->m,
+                    ref->desc.cloud);
     if (ref->data == NULL)
-        snprintf(ref->notes + used, sizeof ref->notes - used,
-                 "%sno labelled data: only WCS and diversity are defined", used > 0 ? "; " : "");
+        wf_text_add(&notes, "%sno labelled data: only WCS and diversity are defined",
+                    notes.length > 0 ? "; " : "");
 }
 
 static wf_status compute(wf_ctx *ctx, wf_reference *ref) {

@@ -5,6 +5,7 @@
  * farthest up the gradient of |x - c|^2 to the one farthest down, by the exact line search. It converges linearly on a
  * polytope, and there are few conditions. */
 #include "flow/checkpoint.h"
+#include "weft/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -41,15 +42,14 @@ wf_flow_source wf_flow_source_at(const wf_flow *flow, int index) {
 
 /* "a, b, c" without repetitions, as many as fit. */
 static void list_tasks(const wf_flow *flow, char *out, size_t size) {
-    size_t used = 0;
-    out[0] = '\0';
-    for (int i = 0; i < flow->stocks.n_sources && used < size; i++) {
+    wf_text list = wf_text_start(out, size);
+    for (int i = 0; i < flow->stocks.n_sources && !list.cut; i++) {
         const char *task = source_note(flow, i, "task");
         bool before = task[0] == '\0';
         for (int k = 0; k < i; k++)
             before = before || strcmp(source_note(flow, k, "task"), task) == 0;
         if (before) continue;
-        used += (size_t)snprintf(out + used, size - used, "%s%s", used > 0 ? ", " : "", task);
+        wf_text_add(&list, "%s%s", list.length > 0 ? ", " : "", task);
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/pool.h"
 #include "base/random.h"
+#include "weft/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -62,11 +63,11 @@ static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int
 static char *test_names(const wf_zoo *zoo) {
     size_t size = 1;
     for (int t = 0; wf_zoo_test(zoo, t) != NULL; t++) size += strlen(wf_zoo_test(zoo, t)) + 1;
-    char *text = calloc(size, 1);
-    for (int t = 0; text != NULL && wf_zoo_test(zoo, t) != NULL; t++) {
-        if (t > 0) strcat(text, ",");
-        strcat(text, wf_zoo_test(zoo, t));
-    }
+    char *text = malloc(size);
+    if (text == NULL) return NULL;
+    wf_text list = wf_text_start(text, size);
+    for (int t = 0; wf_zoo_test(zoo, t) != NULL; t++)
+        wf_text_add(&list, "%s%s", t > 0 ? "," : "", wf_zoo_test(zoo, t));
     return text;
 }
 

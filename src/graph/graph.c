@@ -6,6 +6,7 @@
  * node to group l+1. A hidden group is one permutation orbit. */
 #include "base/status.h"
 #include "weft/graph.h"
+#include "weft/text.h"
 
 #include <assert.h>
 #include <math.h>
@@ -128,12 +129,11 @@ static wf_status build_chain(wf_ctx *ctx, const layer_chain *chain, wf_activatio
             (wf_group){.kind = WF_GROUP_BIAS, .n = 1, .layer = l + 1, .orbit = -1};
         add_block(graph, WF_BLOCK_BIAS, graph->n_groups++, l + 1, l, folded);
     }
-    size_t used = 0;
-    for (int l = 0; l <= layers && used < sizeof graph->text; l++)
-        used +=
-            (size_t)snprintf(graph->text + used, sizeof graph->text - used, "%s%d%s", l ? "-" : "",
-                             chain->width[l], l > 0 && !chain->bias[l - 1] ? "!" : "");
-    if (used >= sizeof graph->text) {
+    wf_text text = wf_text_start(graph->text, sizeof graph->text);
+    for (int l = 0; l <= layers; l++)
+        wf_text_add(&text, "%s%d%s", l ? "-" : "", chain->width[l],
+                    l > 0 && !chain->bias[l - 1] ? "!" : "");
+    if (text.cut) {
         wf_graph_free(graph);
         return wf_fail(ctx, WF_ERR_USAGE, "architecture: its text is longer than %zu characters",
                        sizeof graph->text - 1);

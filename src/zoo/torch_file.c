@@ -3,6 +3,7 @@
 #include "zoo/torch_file.h"
 #include "zoo/torch_pickle.h"
 #include "zoo/torch_zip.h"
+#include "weft/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,15 +122,15 @@ static wf_status find_state(wf_ctx *ctx, const wf_torch_file *file, const wf_pic
     *out = top;
     if (tensors_in(top) > 0) return WF_OK;
     size_t found = 0;
-    char keys[256] = "";
+    char keys[256];
+    wf_text list = wf_text_start(keys, sizeof keys);
     for (size_t i = 0; i + 1 < top->n; i += 2) {
         const wf_pickle_value *key = top->items[i], *inner = top->items[i + 1];
         if (inner->kind != WF_PICKLE_DICT || tensors_in(inner) == 0) continue;
         *out = inner;
-        size_t used = strlen(keys);
         if (key->kind == WF_PICKLE_TEXT)
-            snprintf(keys + used, sizeof keys - used, "%s'%.*s'", found ? ", " : "",
-                     (int)(key->n < 40 ? key->n : 40), key->text);
+            wf_text_add(&list, "%s'%.*s'", found ? ", " : "", (int)(key->n < 40 ? key->n : 40),
+                        key->text);
         found++;
     }
     if (found == 1) return WF_OK;

@@ -14,6 +14,7 @@
 
 #include "base/pool.h"
 #include "base/safetensors.h"
+#include "weft/text.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -67,10 +68,10 @@ static bool same_shape(const wf_st_tensor *a, const wf_st_tensor *b) {
 }
 
 static const char *shape_text(const wf_st_tensor *tensor, char *out, size_t size) {
-    size_t used = (size_t)snprintf(out, size, "[");
-    for (int i = 0; i < tensor->rank && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, i ? ",%zu" : "%zu", tensor->shape[i]);
-    if (used < size) snprintf(out + used, size - used, "]");
+    wf_text text = wf_text_start(out, size);
+    wf_text_add(&text, "[");
+    for (int i = 0; i < tensor->rank; i++) wf_text_add(&text, i ? ",%zu" : "%zu", tensor->shape[i]);
+    wf_text_add(&text, "]");
     return out;
 }
 

@@ -8,6 +8,7 @@
 #include "base/safetensors.h"
 #include "zoo/torch_file.h"
 #include "zoo/zoo_import_layers.h"
+#include "weft/text.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -306,13 +307,13 @@ static char *output_path(const char *out, const char *arch) {
     size_t size = length + sizeof extension + (arch ? strlen(arch) * sizeof "nobias" + 1 : 0) + 1;
     char *path = malloc(size);
     if (path == NULL) return NULL;
-    memcpy(path, out, length);
-    if (arch != NULL) path[length++] = '-';
+    wf_text text = wf_text_start(path, size);
+    wf_text_add(&text, "%.*s%s", (int)length, out, arch != NULL ? "-" : "");
     for (; arch != NULL && *arch != 0; arch++) {
-        if (*arch != '!') path[length++] = *arch;
-        else length += (size_t)snprintf(path + length, size - length, "nobias");
+        if (*arch == '!') wf_text_add(&text, "nobias");
+        else wf_text_add(&text, "%c", *arch);
     }
-    memcpy(path + length, extension, sizeof extension);
+    wf_text_add(&text, "%s", extension);
     return path;
 }
 

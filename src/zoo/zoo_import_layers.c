@@ -1,6 +1,7 @@
 /* zoo_import_layers: see the header. */
 #include "zoo/zoo_import_layers.h"
 #include "base/arena.h"
+#include "weft/text.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -136,26 +137,22 @@ static bool is_listed(const item *it, which kind) {
 
 /* "fc1.weight F32 [16,64], ... and 3 more" */
 static const char *list(const resolver *r, which kind, char out[512]) {
-    size_t used = 0, skipped = 0;
-    out[0] = 0;
+    size_t skipped = 0;
+    wf_text all = wf_text_start(out, 480); /* the rest is for the count */
     for (size_t i = 0; i < r->n; i++) {
         const item *it = &r->items[i];
         if (!is_listed(it, kind)) continue;
-        char text[192];
-        size_t length = (size_t)snprintf(text, sizeof text, "%s%.60s %s [", used ? ", " : "",
-                                         it->name, wf_st_dtype_name(it->tensor->dtype));
-        for (int d = 0; d < it->rank && length < 160; d++)
-            length += (size_t)snprintf(text + length, sizeof text - length, d ? ",%zu" : "%zu",
-                                       it->shape[d]);
-        length += (size_t)snprintf(text + length, sizeof text - length, "]");
-        if (skipped > 0 || used + length > 480) {
-            skipped++;
-            continue;
-        }
-        memcpy(out + used, text, length + 1);
-        used += length;
+        char one[192];
+        wf_text text = wf_text_start(one, sizeof one);
+        wf_text_add(&text, "%s%.60s %s [", all.length > 0 ? ", " : "", it->name,
+                    wf_st_dtype_name(it->tensor->dtype));
+        for (int d = 0; d < it->rank; d++) wf_text_add(&text, d ? ",%zu" : "%zu", it->shape[d]);
+        wf_text_add(&text, "]");
+        if (skipped > 0 || text.length >= all.size - all.length) skipped++;
+        else wf_text_add(&all, "%s", one);
     }
-    if (skipped > 0) snprintf(out + used, 512 - used, " and %zu more", skipped);
+    all.size = 512;
+    if (skipped > 0) wf_text_add(&all, " and %zu more", skipped);
     return out;
 }
 
@@ -422,14 +419,13 @@ static wf_status check_rest(resolver *r) {
 /* --- the chain -------------------------------------------------------------------------------- */
 
 static void write_chain(const resolver *r, wf_import_chain *out) {
-    size_t used = (size_t)snprintf(out->arch, sizeof out->arch, "%zu", r->weights[0]->shape[1]);
+    wf_text arch = wf_text_start(out->arch, sizeof out->arch);
+    wf_text_add(&arch, "%zu", r->weights[0]->shape[1]);
     out->n = r->n_weights;
     for (int l = 0; l < out->n; l++) {
         const item *bias = r->biases[l];
         out->layers[l] = (wf_import_layer){r->weights[l]->tensor, bias ? bias->tensor : NULL};
-        if (used < sizeof out->arch)
-            used += (size_t)snprintf(out->arch + used, sizeof out->arch - used, "-%zu%s",
-                                     r->weights[l]->shape[0], bias ? "" : "!");
+        wf_text_add(&arch, "-%zu%s", r->weights[l]->shape[0], bias ? "" : "!");
     }
 }
 

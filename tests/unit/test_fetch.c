@@ -1,4 +1,5 @@
 /* What fetching is made of, without a network: MD5 against RFC 1321, the survey's zip whole, cut off and damaged. */
+#include "comma_locale.h"
 #include "ctx_fixture.h"
 #include "base/md5.h"
 #include "data/fetch.h"
@@ -121,6 +122,24 @@ static void odd_records_are_refused(void **state) {
                  "line 2: AGEP is 'thirty'");
     assert_fails(ctx, convert(zip, make_zip("AGEP,COW\n1,2\n", true, zip), &out), WF_ERR_INPUT,
                  "no column SCHL");
+    /* Printed in full, each of these codes has 301 digits. */
+    snprintf(text, sizeof text,
+             "%s2,30,1e300,1e300,1e300,1e300,1e300,1e300,1e300,1e300,1e300,50001\n", header);
+    assert_fails(ctx, convert(zip, make_zip(text, true, zip), &out), WF_ERR_INPUT,
+                 "line 2: COW is '1e300', no number of the survey");
+}
+
+static void codes_have_a_point_in_any_locale(void **state) {
+    (void)state;
+    static uint8_t zip[16384];
+    char text[1024], *out;
+    snprintf(text, sizeof text, "%s2,30,1,20,1,0050,06,00,40,1,1,50001\n", header);
+    if (!comma_locale_begin()) skip();
+    wf_status status = convert(zip, make_zip(text, true, zip), &out);
+    comma_locale_end();
+    assert_ok(ctx, status);
+    assert_non_null(strstr(out, "30.0,1.0,20.0"));
+    free(out);
 }
 
 static void bad_requests_are_refused_without_a_network(void **state) {
@@ -138,6 +157,7 @@ int main(void) {
         cmocka_unit_test(md5_is_that_of_the_rfc),
         cmocka_unit_test(person_records_become_the_table),
         cmocka_unit_test(odd_records_are_refused),
+        cmocka_unit_test(codes_have_a_point_in_any_locale),
         cmocka_unit_test(bad_requests_are_refused_without_a_network),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -14,6 +14,14 @@
 
 #include "weft/base.h"
 
+/* Ends the test as skipped; tests/run.sh prints the name and `why`, a text in quotes. */
+#undef skip
+#define skip(why)                                                                                  \
+    do {                                                                                           \
+        print_message("reason: %s\n", "" why);                                                     \
+        _skip(__FILE__, __LINE__);                                                                 \
+    } while (0)
+
 /* A context with two threads unless WEFT_TEST_THREADS says otherwise. */
 static inline wf_ctx *test_ctx(void) {
     const char *threads = getenv("WEFT_TEST_THREADS");

@@ -426,7 +426,7 @@ static void test_locale(void **state) {
     free(expected);
     wf_ctx_free(ctx);
     shared_end(&s);
-    if (!comma) skip(); /* no localedef here */
+    if (!comma) skip("no localedef");
 }
 
 static void test_index_is_all(void **state) {

@@ -53,7 +53,7 @@ static void compare_overlaps(wf_ctx *cpu, wf_ctx *gpu, size_t nq, size_t nr, siz
 
 static void overlaps(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     wf_ctx *cpu = device_ctx(WF_DEVICE_CPU), *gpu = device_ctx(WF_DEVICE_CUDA);
     bool small = getenv("WEFT_CUDA_SMALL") != NULL;
     static const size_t words[] = {1, 2, 7, 8, 9, 17};
@@ -114,7 +114,7 @@ static void compare_masks(wf_ctx *cpu, wf_ctx *gpu, const char *arch, const char
 
 static void masks(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     wf_ctx *cpu = device_ctx(WF_DEVICE_CPU), *gpu = device_ctx(WF_DEVICE_CUDA);
     size_t n = getenv("WEFT_CUDA_SMALL") != NULL ? 3 : 41;
     compare_masks(cpu, gpu, "64-16-8-10", "relu", n, 400);
@@ -130,7 +130,7 @@ static void masks(void **state) {
 /* A layer that does not fit on the chip, and ROC AUC, are computed on the CPU. */
 static void left_to_cpu(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     wf_ctx *cpu = device_ctx(WF_DEVICE_CPU), *gpu = device_ctx(WF_DEVICE_CUDA);
     compare_masks(cpu, gpu, "2-4000-2", "relu", 1, 9);
     assert_string_equal(wf_ctx_devices(gpu), "testing cpu");

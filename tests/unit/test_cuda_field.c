@@ -132,7 +132,7 @@ static const char *const folded[] = {"*5-4-3", "*5-3-2-2", "*5-6-3", "*5-9-33-2"
 
 static void test_against_cpu(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     for (int layout = 0; layout < 2; layout++)
         for (int messages = 0; messages < 3; messages++) {
             wf_field_desc desc = small(layout, messages);
@@ -149,7 +149,7 @@ static void test_against_cpu(void **state) {
 /* A width that fused kernels have, two networks of different depth. */
 static void test_fused(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     static const char *const two[] = {"2-9-3", "3-17-5-2", NULL};
     for (int layout = 0; layout < 2; layout++)
         for (int messages = 0; messages < 3; messages++) {
@@ -162,7 +162,7 @@ static void test_fused(void **state) {
 /* Rows of nodes enough for wide products. */
 static void test_many_nodes(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     static const char *const wide[] = {"1-2100-1", "2-3-1", NULL};
     wf_field_desc desc = small(0, 0);
     desc.node = 70, desc.edge = 8, desc.blocks = 1;
@@ -172,8 +172,8 @@ static void test_many_nodes(void **state) {
 /* Rows enough for the largest tiles, several chunks and spans. */
 static void test_large(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
-    if (getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    if (!wf_cuda_available()) skip("no GPU");
+    if (getenv("WEFT_CUDA_SMALL") != NULL) skip("small cases only");
     const char *archs[41] = {NULL}, *folds[25] = {NULL};
     for (int k = 0; k < 40; k++) archs[k] = k % 7 == 3 ? "64-24-10" : "64-16-8-10";
     for (int k = 0; k < 24; k++) folds[k] = "*784-32-32-10";
@@ -190,7 +190,7 @@ static void test_large(void **state) {
 
 static void test_equivariance(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     for (int layout = 0; layout < 2; layout++)
         for (int run = 0; run < 3 * n_precisions; run++) {
             if (!my_case()) continue;
@@ -207,7 +207,7 @@ static void test_equivariance(void **state) {
 /* A fresh field gives the bits of the first; a network's do not depend on its neighbours; batches may alternate. */
 static void test_equal_bits(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     for (int layout = 0; layout < 2; layout++)
         for (int run = 0; run < 3 * n_precisions; run++) {
             if (!my_case()) continue;
@@ -248,8 +248,8 @@ static void test_equal_bits(void **state) {
  * have the same bits in all of them. Width 64: wider, few rows have deep sums, which are rounded in parts. */
 static void test_row_counts(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
-    if (getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    if (!wf_cuda_available()) skip("no GPU");
+    if (getenv("WEFT_CUDA_SMALL") != NULL) skip("small cases only");
     static const int counts[] = {3, 20, 40, case_most - 1};
     for (int layout = 0; layout < 2; layout++) {
         if (!my_case()) continue;
@@ -284,7 +284,7 @@ static void test_row_counts(void **state) {
  * three, which other blocks compute before the chain adds them up. */
 static void test_split_chains(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     const char *archs[41] = {NULL};
     for (int k = 0; k < 40; k++) archs[k] = k % 2 ? "3-4-2" : "2-3-2";
     wf_field_desc desc = wf_field_desc_default();
@@ -313,8 +313,8 @@ static void check_replays(wf_field_desc desc, const char *const *archs) {
 /* The widths that have kernels of their own, whose sums run beside what follows. */
 static void test_replays(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
-    if (getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    if (!wf_cuda_available()) skip("no GPU");
+    if (getenv("WEFT_CUDA_SMALL") != NULL) skip("small cases only");
     const char *archs[33] = {NULL};
     for (int k = 0; k < 32; k++) archs[k] = k % 7 == 3 ? "64-24-10" : "64-16-8-10";
     for (int run = 0; run < 4; run++) {
@@ -344,7 +344,7 @@ static wf_field_desc wide_field(int index) {
 
 static void test_wide_nodes(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     static const char *const two[] = {"*5-4-3", "*5-3-2-2", NULL};
     for (int k = 0; k < n_wide_fields; k++) {
         wf_field_desc desc = wide_field(k);
@@ -357,8 +357,8 @@ static void test_wide_nodes(void **state) {
 /* 3,040 nodes, and 19,593 of first layers with means, which magnify roundings little. */
 static void test_many_wide_nodes(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
-    if (getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    if (!wf_cuda_available()) skip("no GPU");
+    if (getenv("WEFT_CUDA_SMALL") != NULL) skip("small cases only");
     const char *archs[41] = {NULL}, *more[case_most] = {NULL};
     for (int k = 0; k < 40; k++) archs[k] = "*784-32-32-10";
     for (int k = 0; k < case_most - 1; k++) more[k] = "*784-300-10";
@@ -376,7 +376,7 @@ static void test_many_wide_nodes(void **state) {
 /* Twenty steps down the gradient of |v - target|^2 / 2, on both sides. */
 static void test_training(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     for (int run = 0; run < 2 * n_precisions; run++) {
         if (!my_case()) continue;
         const precision *p = &precisions[run / 2];
@@ -412,7 +412,7 @@ static void test_training(void **state) {
 /* A device that is asked for and absent is said so. */
 static void test_absent(void **state) {
     (void)state;
-    if (wf_cuda_available()) skip();
+    if (wf_cuda_available()) skip("there is a GPU");
     field_case c = gpu_case(small(0, 0), mixed, false);
     assert_fails(
         c.ctx,

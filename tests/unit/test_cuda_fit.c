@@ -149,7 +149,7 @@ static void compare_draws(int sources, wf_fit_desc fit) {
 
 static void draws_have_the_same_bits(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     wf_fit_desc fit = short_fit();
     fit.coupling = WF_COUPLING_INDEPENDENT;
     compare_draws(1, fit);
@@ -170,7 +170,7 @@ static void draws_have_the_same_bits(void **state) {
 
 static void matched_draws_have_the_same_bits(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     for (int host = 0; host < 2; host++) {
         match_on_host(host);
         compare_draws(1, short_fit());
@@ -290,7 +290,7 @@ static void twenty_updates(const char *what, int sources, wf_field_desc field, w
 
 static void twenty_updates_agree(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     for (int layout = 0; layout < 2; layout++) {
         wf_field_desc field = odd_field((wf_layout)layout, 0);
         wf_fit_desc fit = short_fit();
@@ -319,7 +319,7 @@ static void twenty_updates_agree(void **state) {
 
 static void reruns_and_resumed_runs_have_the_same_bits(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     for (int fast = 0; fast < 2; fast++) {
         bench b;
         bench_open(&b, 3);
@@ -354,7 +354,7 @@ static void reruns_and_resumed_runs_have_the_same_bits(void **state) {
 /* Eleven updates on one device, the rest on the other: as all of them on the CPU. */
 static void a_run_may_change_device(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     bench_open(&b, 1);
     wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 0);
@@ -379,7 +379,7 @@ static void a_run_may_change_device(void **state) {
 
 static void divergence_is_found(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     bench_open(&b, 1);
     wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 0);
@@ -403,7 +403,7 @@ static void interrupt_at(void *user, const wf_progress *progress) {
 
 static void an_interrupted_run_goes_on(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     bench_open(&b, 1);
     wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 0);
@@ -433,7 +433,7 @@ static void an_interrupted_run_goes_on(void **state) {
 /* bf16: the same run to about the rounding of its products. */
 static void bf16_stays_near(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     bench_open(&b, 1);
     wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 0);

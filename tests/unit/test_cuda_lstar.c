@@ -74,7 +74,7 @@ static void check_case(wf_op_kind kind, int size, int group, int variant) {
 
 /* Variants first .. last - 1. WEFT_CUDA_SMALL: one group width, for tools that slow the program down. */
 static void walk(wf_op_kind kind, int first, int last) {
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     static const int sizes[] = {64, 128}, groups[] = {1, 3, 7, 8, 9, 33, 300};
     bool small = getenv("WEFT_CUDA_SMALL") != NULL;
     failures = 0;

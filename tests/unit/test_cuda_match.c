@@ -122,7 +122,7 @@ static void compare_maxima(setting *s, kind how, size_t nq, size_t nr) {
 
 static void same_as_cpu(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     setting s = {.cpu = device_ctx(WF_DEVICE_CPU), .gpu = device_ctx(WF_DEVICE_CUDA)};
     const char *small = getenv("WEFT_CUDA_SMALL");
     for (int k = 0; k < n_archs; k++) {
@@ -151,7 +151,8 @@ static void same_as_cpu(void **state) {
 /* Several slabs of references and tiles of queries; the CPU's values are those of the plain loop (tests/prop/test_align.c). */
 static void many_tiles(void **state) {
     (void)state;
-    if (!wf_cuda_available() || getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    if (!wf_cuda_available() || getenv("WEFT_CUDA_SMALL") != NULL)
+        skip("no GPU, or small cases only");
     setting s = {.cpu = device_ctx(WF_DEVICE_CPU), .gpu = device_ctx(WF_DEVICE_CUDA)};
     s.desc = wf_match_desc_default();
     s.desc.sweeps = 5;
@@ -166,7 +167,7 @@ static void many_tiles(void **state) {
 /* One pair against the plain loop in double: the value of the permutation that was found. */
 static void same_as_plain(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     wf_ctx *gpu = device_ctx(WF_DEVICE_CUDA);
     for (int k = 0; k < n_archs; k++) {
         wf_graph *graph;
@@ -189,7 +190,8 @@ static void same_as_plain(void **state) {
 /* All to one network, as wf_align_zoo asks; more pairs than a round holds. */
 static void all_to_one(void **state) {
     (void)state;
-    if (!wf_cuda_available() || getenv("WEFT_CUDA_SMALL") != NULL) skip();
+    if (!wf_cuda_available() || getenv("WEFT_CUDA_SMALL") != NULL)
+        skip("no GPU, or small cases only");
     wf_ctx *cpu = device_ctx(WF_DEVICE_CPU), *gpu = device_ctx(WF_DEVICE_CUDA);
     wf_graph *graph;
     assert_ok(cpu, wf_graph_parse(cpu, "2-9-4-3", "relu", 0, &graph));
@@ -211,7 +213,7 @@ static void all_to_one(void **state) {
 
 static void bad_networks(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     wf_ctx *gpu = device_ctx(WF_DEVICE_CUDA);
     wf_graph *graph;
     assert_ok(gpu, wf_graph_parse(gpu, "4-5-3-2", "relu", 0, &graph));
@@ -237,7 +239,7 @@ static void bad_networks(void **state) {
 /* Too wide for the GPU: the CPU takes over, with the same answer. */
 static void too_wide(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     setting s = {.cpu = device_ctx(WF_DEVICE_CPU), .gpu = device_ctx(WF_DEVICE_CUDA)};
     s.desc = wf_match_desc_default();
     s.arch = "3-65-2";
@@ -255,7 +257,7 @@ static void too_wide(void **state) {
 
 static void absent(void **state) {
     (void)state;
-    if (wf_cuda_available()) skip();
+    if (wf_cuda_available()) skip("there is a GPU");
     wf_ctx *ctx = device_ctx(WF_DEVICE_CUDA);
     wf_graph *graph;
     assert_ok(ctx, wf_graph_parse(ctx, "2-3-2", "relu", 0, &graph));

@@ -130,7 +130,7 @@ static void compare_bits(const block *small, const block *large, int index) {
 
 static void test_block(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     assert_non_null(wf_backend_cpu(WF_F64));
     for (int index = 0; index < n_cases; index++) {
         if (!my_case()) continue;

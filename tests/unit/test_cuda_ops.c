@@ -241,7 +241,7 @@ static void list_cases(case_list *list, const shape *from, size_t count, takes_f
 }
 
 static void walk(const wf_backend *backend, const shape *from, size_t count, takes_fn *takes) {
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     assert_non_null(backend);
     assert_non_null(wf_backend_cpu(WF_F32)); /* chosen before threads ask for it */
     int threads = count_cores(most_threads);
@@ -324,7 +324,7 @@ static void test_shared_table(void **state) {
 
 static void test_absent(void **state) {
     (void)state;
-    if (wf_cuda_available()) skip();
+    if (wf_cuda_available()) skip("there is a GPU");
     assert_null(wf_backend_cuda());
     assert_null(wf_backend_cuda_bf16());
     char byte;

@@ -130,7 +130,7 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
 
 static void updates_agree(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     wf_optim_desc desc = {.lr = 1e-2,
                           .beta1 = 0.9,
                           .beta2 = 0.99,

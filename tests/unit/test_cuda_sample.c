@@ -77,7 +77,7 @@ static void compare(bench *b, const char *what, const float *cond, wf_sample_des
 
 static void samplers_agree(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     bench_open(&b, "3-7-4-2", 0);
     static const char *const names[] = {"euler", "heun", "rk4", "dopri5"};
@@ -98,7 +98,7 @@ static void samplers_agree(void **state) {
 
 static void samplers_agree_along_principal_axes(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     wf_fit_desc fit = quick_fit();
     fit.muon_lr = 0.05;
@@ -117,7 +117,7 @@ static void samplers_agree_along_principal_axes(void **state) {
 
 static void guidance_agrees(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     bench_open(&b, "3-4-2", 2);
     const float cond[2] = {0.25f, 0.75f};
@@ -137,7 +137,7 @@ static void guidance_agrees(void **state) {
 /* Wider than the GPU's matching takes. */
 static void wide_networks_are_matched_on_the_host(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     bench_open(&b, "2-70-2", 0);
     wf_sample_desc desc = wf_sample_desc_default();
@@ -151,7 +151,7 @@ static void wide_networks_are_matched_on_the_host(void **state) {
 /* Network k is the same whatever the chunk; another call of the same flow gives the same bits. */
 static void networks_do_not_depend_on_the_call(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     bench_open(&b, "3-7-4-2", 0);
     size_t p = b.graph->n_params;
@@ -179,7 +179,7 @@ static void networks_do_not_depend_on_the_call(void **state) {
  * field's codes of time turn faster than these steps see. */
 static void methods_have_their_order(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     wf_fit_desc fit = quick_fit();
     fit.lr = fit.muon_lr = 1e-12;
@@ -212,7 +212,7 @@ static void methods_have_their_order(void **state) {
 
 static void bf16_stays_near(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     bench b;
     bench_open(&b, "3-7-4-2", 0);
     size_t all = networks * b.graph->n_params;

@@ -168,10 +168,7 @@ static void acs_domains_share_35_inputs(void **state) {
                *pr_path = "acs-income/acsincome-2018-PR_0.csv.gz";
     char full[1024];
     snprintf(full, sizeof full, "%s/%s", root != NULL ? root : "", ca_path);
-    if (root == NULL || !wf_file_exists(full)) {
-        print_message("skip ACS: not under the folder that WEFT_DATA names\n");
-        skip();
-    }
+    if (root == NULL || !wf_file_exists(full)) skip("WEFT_DATA names no folder with acs-income");
     wf_data_desc desc = wf_data_desc_default();
     wf_dataset *ca, *pr;
     desc.categorical = "COW, MAR, RELP, SEX, RAC1P";

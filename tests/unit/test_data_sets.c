@@ -53,7 +53,6 @@ static bool have(const char *path) {
     snprintf(full, sizeof full, "%s/%s", root != NULL ? root : "", path);
     FILE *file = root != NULL ? fopen(full, "rb") : NULL;
     if (file != NULL) fclose(file);
-    else print_message("skip %s: not under the folder that WEFT_DATA names\n", path);
     return file != NULL;
 }
 
@@ -73,7 +72,10 @@ static void tables_have_their_inputs_and_classes(void **state) {
     size_t seen = 0;
     wf_ctx *ctx = test_ctx();
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        if (!have(tables[i].path)) continue;
+        if (!have(tables[i].path)) {
+            print_message("skip %s: not in the folder that WEFT_DATA names\n", tables[i].path);
+            continue;
+        }
         wf_data_desc desc = wf_data_desc_default();
         wf_dataset *data;
         desc.path = tables[i].path;
@@ -91,13 +93,13 @@ static void tables_have_their_inputs_and_classes(void **state) {
         seen++;
     }
     wf_ctx_free(ctx);
-    if (seen == 0) skip();
+    if (seen == 0) skip("WEFT_DATA names no folder with the tables");
 }
 
 /* The twentieth table is not to be had and is made from cmc. */
 static void regenerated_cmc_stands_in_for_bng(void **state) {
     (void)state;
-    if (!have("cmc/cmc.arff")) skip();
+    if (!have("cmc/cmc.arff")) skip("WEFT_DATA names no folder with cmc");
     wf_ctx *ctx = test_ctx();
     char path[] = "/tmp/weft-bng-cmc-XXXXXX.arff";
     int file = mkstemps(path, 5);
@@ -140,7 +142,7 @@ static void regenerated_cmc_stands_in_for_bng(void **state) {
 static void mnist_is_mnist(void **state) {
     (void)state;
     if (!have("mnist/t10k-images-idx3-ubyte.gz") || !have("mnist/train-images-idx3-ubyte.gz"))
-        skip();
+        skip("WEFT_DATA names no folder with MNIST");
     wf_ctx *ctx = test_ctx();
     wf_data_desc desc = wf_data_desc_default();
     desc.name = "mnist";

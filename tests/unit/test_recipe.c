@@ -248,7 +248,7 @@ static void numbers_ignore_the_locale(void **state) {
     assert_int_equal(refused, WF_ERR_INPUT);
     assert_true(real == 2.5);
     wf_recipe_free(recipe);
-    if (!comma) skip(); /* no localedef here */
+    if (!comma) skip("no localedef");
 }
 
 /* --- keys nobody asked for --------------------------------------------------------------------- */

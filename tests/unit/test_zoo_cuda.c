@@ -106,7 +106,7 @@ static size_t differences(const float *a, const float *b, size_t count, size_t n
 
 static void same_networks(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     wf_ctx *cpu = device_ctx(WF_DEVICE_CPU), *gpu = device_ctx(WF_DEVICE_CUDA);
     size_t failed = 0;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -147,7 +147,7 @@ static void same_networks(void **state) {
 /* The same call twice gives the same bits, also when networks are trained in other company. */
 static void same_bits(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     wf_ctx *gpu = device_ctx(WF_DEVICE_CUDA);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c += 4) {
         wf_graph *graph = NULL;
@@ -228,7 +228,7 @@ static void compare_scores(const char *arch, const char *set, bool fp32) {
 
 static void scores_and_masks(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     compare_scores("2-16-3", "spirals", false);
     compare_scores("64-16-10", "digits", true);
     compare_scores("64-16-10", "digits", false);
@@ -238,7 +238,7 @@ static void scores_and_masks(void **state) {
 /* Learning rates from harmless to hopeless: the same networks are left out. */
 static void diverging_networks(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     wf_zoo_desc desc = wf_zoo_desc_default();
     desc.count = 60;
     desc.optimizer = WF_ZOO_SGD;
@@ -270,7 +270,7 @@ static void count_warnings(void *count, const char *sentence) {
 /* What no kernel takes is trained on the CPU, with one warning. */
 static void too_deep_for_the_gpu(void **state) {
     (void)state;
-    if (!wf_cuda_available()) skip();
+    if (!wf_cuda_available()) skip("no GPU");
     int warnings = 0;
     wf_ctx_desc with = {
         .threads = 2, .device = WF_DEVICE_CUDA, .warn = count_warnings, .user = &warnings};
@@ -296,7 +296,7 @@ static void too_deep_for_the_gpu(void **state) {
 
 static void asking_for_a_device_that_is_not_there(void **state) {
     (void)state;
-    if (wf_cuda_available()) skip();
+    if (wf_cuda_available()) skip("there is a GPU");
     wf_ctx *ctx = device_ctx(WF_DEVICE_CUDA);
     wf_graph *graph = NULL;
     assert_ok(ctx, wf_graph_parse(ctx, "7-5-3", "relu", 0, &graph));

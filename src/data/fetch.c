@@ -376,8 +376,10 @@ static wf_status bring(wf_ctx *ctx, const wf_fetch_plan *plan, const wf_fetch_de
     WF_TRY(check_download(ctx, plan, desc, at->part));
     if (plan->year != 0) {
         size_t rows;
-        WF_TRY(wf__acs_income(ctx, at->part, at->path, &rows));
-        unlink(at->part);
+        wf_status status = wf__acs_income(ctx, at->part, at->path, &rows);
+        /* What is not a table of the survey is no beginning of one either. */
+        if (status == WF_OK || status == WF_ERR_INPUT) unlink(at->part);
+        WF_TRY(status);
     } else if (rename(at->part, at->path) != 0)
         return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be renamed", at->part);
     WF_TRY(take_digests(ctx, at->path, out->sha256, md5, &out->bytes));

@@ -1,9 +1,11 @@
 /* fetch_acs: the ACSIncome table of a state, out of the Census Bureau's zip of person records (see fetch.h).
  *
- * The zip is mapped; each CSV member is inflated piece by piece and cut into lines, so that memory does not depend on its size.
+ * Each CSV member is unpacked piece by piece and cut into lines, so that memory does not depend on its size; the table is
+ * kept only when sizes and CRCs of all of them are right.
  * Folktables applies the same filter and the same order of columns; a missing code is -1 there and here. */
 #include "base/c_locale.h"
 #include "base/io.h"
+#include "base/zip.h"
 #include "data/data_table.h"
 #include "data/fetch.h"
 #include "weft/text.h"
@@ -12,12 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <zlib.h>
 
 enum { AGEP, COW, SCHL, MAR, OCCP, POBP, RELP, WKHP, SEX, RAC1P, PINCP, PWGTP, n_columns };
 static const char *const column_names[n_columns] = {
     "AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P", "PINCP", "PWGTP"};
-enum { longest_line = 1 << 20, piece = 1 << 16, most_cells = 4096 };
+enum { longest_line = 1 << 20, most_cells = 4096 };
+/* Tables shrink to a sixth or an eighth; what claims to unpack to more than 32 times (the file and
+ * 2 MiB) is made to keep the reader busy. */
+enum { most_unpacked = 32, least_unpacked = 1 << 21 };
 static const double largest = 1e9; /* no code, weight or income of the survey is near it */
 
 typedef struct reader {
@@ -30,11 +34,8 @@ typedef struct reader {
     size_t length, number, rows;
 } reader;
 
-static uint32_t read_u16(const uint8_t *at) { return (uint32_t)at[0] | (uint32_t)at[1] << 8; }
-static uint32_t read_u32(const uint8_t *at) { return read_u16(at) | read_u16(at + 2) << 16; }
-
 static wf_status damaged(const reader *in, const char *what) {
-    return wf_fail(in->ctx, WF_ERR_INPUT, "%s: %s; remove it and fetch again", in->path, what);
+    return wf_fail(in->ctx, WF_ERR_INPUT, "%s: %s; fetch it again", in->path, what);
 }
 
 /* Cuts the line at its commas; cells lose their quotes. */
@@ -77,8 +78,8 @@ static wf_status take_row(reader *in, char **cells, int count) {
         if (given[k] &&
             (!wf__parse_number(cells[in->place[k]], &value[k]) || fabs(value[k]) > largest))
             return wf_fail(in->ctx, WF_ERR_INPUT,
-                           "%s: line %zu: %s is '%.20s', no number of the survey; remove the file "
-                           "and fetch again",
+                           "%s: line %zu: %s is '%.20s', no number of the survey; fetch it "
+                           "again",
                            in->path, in->number, column_names[k], cells[in->place[k]]);
     }
     bool kept = given[AGEP] && value[AGEP] > 16 && given[PINCP] && value[PINCP] > 100 &&
@@ -117,101 +118,53 @@ static wf_status take_bytes(reader *in, const char *bytes, size_t count) {
     return WF_OK;
 }
 
-/* A deflated or stored member. */
-static wf_status take_member(reader *in, const uint8_t *data, size_t size, bool deflated) {
-    in->in_rows = false;
-    in->length = in->number = 0;
-    wf_status status = WF_OK;
-    if (!deflated) status = take_bytes(in, (const char *)data, size);
-    else {
-        char *out;
-        WF_TRY(wf_alloc(in->ctx, piece, 1, "unpacking", &out));
-        z_stream stream = {.next_in = (Bytef *)(uintptr_t)data, .avail_in = (uInt)size};
-        int code = inflateInit2(&stream, -MAX_WBITS);
-        while (status == WF_OK && code == Z_OK) {
-            stream.next_out = (Bytef *)out;
-            stream.avail_out = piece;
-            code = inflate(&stream, Z_NO_FLUSH);
-            if (code == Z_OK || code == Z_STREAM_END)
-                status = take_bytes(in, out, piece - stream.avail_out);
-            if (status == WF_OK && wf_interrupted(in->ctx))
-                status = wf_fail(in->ctx, WF_ERR_INTERRUPTED, "interrupted while unpacking");
-        }
-        inflateEnd(&stream);
-        free(out);
-        if (status == WF_OK && code != Z_STREAM_END)
-            status = damaged(in, "its packed data end early or are damaged");
+static wf_status take_piece(void *in, const uint8_t *bytes, size_t count) {
+    return take_bytes(in, (const char *)bytes, count);
+}
+
+static bool is_csv(const wf_zip_entry *entry) {
+    return entry->name_length > 4 &&
+           strncasecmp(entry->name + entry->name_length - 4, ".csv", 4) == 0;
+}
+
+static wf_status take_zip(reader *in, const wf_zip *zip) {
+    size_t members = 0, unpacked = 0;
+    for (size_t i = 0; i < zip->n; i++) {
+        if (!is_csv(&zip->entries[i])) continue;
+        unpacked += zip->entries[i].size;
+        if (unpacked / most_unpacked > zip->size + least_unpacked)
+            return damaged(in, "its tables unpack to far more than a survey's do");
+        in->in_rows = false;
+        in->length = in->number = 0;
+        WF_TRY(wf_zip_stream(in->ctx, zip, i, take_piece, in));
+        if (in->length > 0) WF_TRY(take_line(in));
+        members++;
     }
-    if (status == WF_OK && in->length > 0) status = take_line(in);
-    return status;
-}
-
-static bool is_csv(const uint8_t *name, size_t length) {
-    return length > 4 && strncasecmp((const char *)name + length - 4, ".csv", 4) == 0;
-}
-
-/* One entry of the central directory at *at; *at moves behind it. */
-static wf_status take_entry(reader *in, const wf_map *map, size_t *at, size_t *members) {
-    if (*at + 46 > map->size || read_u32(map->data + *at) != 0x02014b50)
-        return damaged(in, "its directory is damaged");
-    const uint8_t *entry = map->data + *at;
-    uint32_t method = read_u16(entry + 10), packed = read_u32(entry + 20);
-    size_t name_length = read_u16(entry + 28), local = read_u32(entry + 42);
-    *at += 46 + name_length + read_u16(entry + 30) + read_u16(entry + 32);
-    if (*at > map->size) return damaged(in, "its directory is damaged");
-    if (!is_csv(entry + 46, name_length)) return WF_OK;
-    if (packed == UINT32_MAX || local == UINT32_MAX || (method != 0 && method != 8))
-        return wf_fail(in->ctx, WF_ERR_UNSUPPORTED, "%s: packed in a way weft does not know",
-                       in->path);
-    if (local + 30 > map->size || read_u32(map->data + local) != 0x04034b50)
-        return damaged(in, "a member is damaged");
-    size_t start = local + 30 + read_u16(map->data + local + 26) + read_u16(map->data + local + 28);
-    if (start > map->size || packed > map->size - start) return damaged(in, "a member is cut off");
-    (*members)++;
-    return take_member(in, map->data + start, packed, method == 8);
-}
-
-/* The end record lies within the last 64 KiB. */
-static wf_status find_directory(const reader *in, const wf_map *map, size_t *start,
-                                size_t *entries) {
-    size_t lowest = map->size > 66000 ? map->size - 66000 : 0;
-    for (size_t at = map->size >= 22 ? map->size - 22 : 0; map->size >= 22; at--) {
-        if (read_u32(map->data + at) == 0x06054b50) {
-            *entries = read_u16(map->data + at + 10);
-            *start = read_u32(map->data + at + 16);
-            return WF_OK;
-        }
-        if (at == lowest) break;
-    }
-    return damaged(in, "it is no zip file, or is cut off");
-}
-
-static wf_status take_zip(reader *in, const wf_map *map) {
-    size_t at = 0, entries = 0, members = 0;
-    WF_TRY(find_directory(in, map, &at, &entries));
-    for (size_t i = 0; i < entries; i++) WF_TRY(take_entry(in, map, &at, &members));
     if (members == 0) return damaged(in, "there is no CSV file in it");
-    return WF_OK;
+    return in->rows > 0 ? WF_OK : damaged(in, "no person in it belongs to ACSIncome");
 }
 
 wf_status wf__acs_income(wf_ctx *ctx, const char *zip_path, const char *csv_path, size_t *rows) {
     static const char header[] = "AGEP,COW,SCHL,MAR,OCCP,POBP,RELP,WKHP,SEX,RAC1P,PINCP\n";
     wf_map map;
+    wf_zip zip = {0};
     wf_writer writer;
     reader in = {.ctx = ctx, .path = zip_path, .writer = &writer};
     WF_TRY(wf_map_open(ctx, zip_path, &map));
     wf_status status = wf_alloc(ctx, longest_line, 1, "unpacking", &in.line);
+    if (status == WF_OK) status = wf_zip_open(ctx, zip_path, map.data, map.size, &zip);
     if (status == WF_OK) status = wf_writer_open(ctx, csv_path, &writer);
     if (status == WF_OK) {
         locale_t before = wf_c_locale_enter();
         status = wf_writer_write(ctx, &writer, header, sizeof header - 1);
-        if (status == WF_OK) status = take_zip(&in, &map);
+        if (status == WF_OK) status = take_zip(&in, &zip);
         wf_c_locale_leave(before);
         if (status == WF_OK) status = wf_writer_commit(ctx, &writer);
         wf_writer_abort(&writer);
     }
     *rows = in.rows;
     free(in.line);
+    wf_zip_close(&zip);
     wf_map_close(&map);
     return status;
 }

@@ -2,7 +2,7 @@
  * NAME/byteorder where torch is recent. The pickle gives views into storages; each storage is read and checked once. */
 #include "zoo/torch_file.h"
 #include "zoo/torch_pickle.h"
-#include "zoo/torch_zip.h"
+#include "base/zip.h"
 #include "weft/text.h"
 
 #include <stdio.h>

@@ -63,7 +63,8 @@ static size_t make_zip(const char *text, bool deflated, uint8_t *out) {
     memcpy(at, data, size), at += size;
     uint32_t directory = (uint32_t)(at - out);
     put(&at, 0x02014b50, 4), put(&at, 20, 4), put(&at, 0, 2), put(&at, method, 2);
-    put(&at, 0, 8), put(&at, (uint32_t)size, 4), put(&at, (uint32_t)strlen(text), 4);
+    put(&at, 0, 4), put(&at, crc32(0, (const Bytef *)text, (uInt)strlen(text)), 4);
+    put(&at, (uint32_t)size, 4), put(&at, (uint32_t)strlen(text), 4);
     put(&at, 5, 4), put(&at, 0, 4), put(&at, 0, 4), put(&at, 0, 2), put(&at, 0, 4);
     memcpy(at, "p.csv", 5), at += 5;
     uint32_t length = (uint32_t)(at - out) - directory;
@@ -94,22 +95,23 @@ static void person_records_become_the_table(void **state) {
              "2,30,1,20,1,0050,06,00,40,1,1,50001\n\n1,17,2,20,1,50,6,1,1,2,9,101");
     for (int deflated = 0; deflated < 2; deflated++) {
         size_t size = make_zip(text, deflated == 1, zip);
+        char *damaged;
         assert_ok(ctx, convert(zip, size, &out));
         assert_string_equal(out, "AGEP,COW,SCHL,MAR,OCCP,POBP,RELP,WKHP,SEX,RAC1P,PINCP\n"
                                  "30.0,1.0,20.0,1.0,50.0,6.0,0.0,40.0,1.0,1.0,True\n"
                                  "17.0,2.0,20.0,1.0,50.0,6.0,1.0,1.0,2.0,9.0,False\n");
-        free(out);
         for (size_t cut = 0; cut < size; cut++) { /* a part of a zip is none */
-            assert_int_not_equal(convert(zip, cut, &out), WF_OK);
-            assert_null(out);
+            assert_int_not_equal(convert(zip, cut, &damaged), WF_OK);
+            assert_null(damaged);
         }
-        for (size_t k = 0; k < size; k++) { /* damage: a status, never a crash */
+        for (size_t k = 0; k < size; k++) { /* one wrong byte: refused, or of no consequence */
             uint8_t kept = zip[k];
             zip[k] ^= 0x55;
-            convert(zip, size, &out);
-            free(out);
+            if (convert(zip, size, &damaged) == WF_OK) assert_string_equal(damaged, out);
+            free(damaged);
             zip[k] = kept;
         }
+        free(out);
     }
 }
 
@@ -122,6 +124,8 @@ static void odd_records_are_refused(void **state) {
                  "line 2: AGEP is 'thirty'");
     assert_fails(ctx, convert(zip, make_zip("AGEP,COW\n1,2\n", true, zip), &out), WF_ERR_INPUT,
                  "no column SCHL");
+    snprintf(text, sizeof text, "%s2,16,1,20,1,50,6,0,40,1,1,50001\n", header);
+    assert_fails(ctx, convert(zip, make_zip(text, true, zip), &out), WF_ERR_INPUT, "no person");
     /* Printed in full, each of these codes has 301 digits. */
     snprintf(text, sizeof text,
              "%s2,30,1e300,1e300,1e300,1e300,1e300,1e300,1e300,1e300,1e300,50001\n", header);

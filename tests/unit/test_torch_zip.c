@@ -3,7 +3,7 @@
 #include "torch_writer.h"
 #include "zoo/torch_file.h"
 #include "zoo/torch_pickle.h"
-#include "zoo/torch_zip.h"
+#include "base/zip.h"
 
 static wf_ctx *ctx;
 

@@ -1,10 +1,10 @@
-/* torch_zip: see the header. Layout of a zip file, from the end backwards:
+/* zip: see the header. Layout of a zip file, from the end backwards:
  *
  *   | local header, name, extra, contents | ... | central directory | zip64 end, locator | end, comment |
  *
  * The end record gives the place of the central directory, whose entries give the local headers; the sizes and the
  * CRC are taken from the central directory alone (torch writes zeros into the local headers). */
-#include "zoo/torch_zip.h"
+#include "base/zip.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -20,7 +20,9 @@ enum {
     comment_max = 65535,
     deflate_ratio = 1032, /* no deflate stream expands further */
     method_stored = 0,
-    method_deflated = 8
+    method_deflated = 8,
+    piece = 1 << 16,
+    most_entries = 1 << 18 /* a file may claim one in every 76 of its bytes */
 };
 static const uint32_t end_signature = 0x06054b50, end64_signature = 0x06064b50;
 static const uint32_t locator_signature = 0x07064b50;
@@ -36,8 +38,8 @@ typedef struct directory {
 } directory;
 
 static wf_status broken(wf_ctx *ctx, const wf_zip *zip, const char *what) {
-    return wf_fail(ctx, WF_ERR_INPUT, "%s: damaged zip file: %s; copy or save it again", zip->label,
-                   what);
+    return wf_fail(ctx, WF_ERR_INPUT, "%s: damaged zip file: %s; copy, save or fetch it again",
+                   zip->label, what);
 }
 
 /* Is [offset, offset + count) inside the first `limit` bytes? */
@@ -91,6 +93,9 @@ static wf_status read_directory(wf_ctx *ctx, const wf_zip *zip, directory *dir) 
         return broken(ctx, zip, "the central directory lies outside the file");
     if (dir->entries > dir->size / central_size)
         return broken(ctx, zip, "the central directory is too small for its entries");
+    if (dir->entries > most_entries)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: a zip file of %llu entries; at most %d are read",
+                       zip->label, (unsigned long long)dir->entries, most_entries);
     return WF_OK;
 }
 
@@ -225,48 +230,100 @@ size_t wf_zip_find(const wf_zip *zip, const char *name, size_t length) {
     return zip->n;
 }
 
-static uInt piece(size_t left) { return left < UINT_MAX ? (uInt)left : UINT_MAX; }
+/* --- contents --------------------------------------------------------------------------------- */
 
-/* The whole of `in` must unpack to exactly out_size bytes. */
-static wf_status unpack(wf_ctx *ctx, const wf_zip *zip, const uint8_t *in, size_t in_size,
-                        uint8_t *out, size_t out_size) {
-    z_stream stream = {0};
-    if (inflateInit2(&stream, -MAX_WBITS) != Z_OK)
-        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for unpacking", zip->label);
-    stream.next_in = (Bytef *)(uintptr_t)in; /* zlib reads it only */
-    stream.next_out = out;
+typedef struct contents {
+    wf_ctx *ctx;
+    const wf_zip *zip;
+    const wf_zip_entry *entry;
+    uint64_t count; /* of bytes so far */
+    uLong crc;
+    wf_zip_take *take;
+    void *user;
+} contents;
+
+static wf_status pass_on(contents *c, const uint8_t *bytes, size_t count) {
+    if (count > c->entry->size - c->count)
+        return broken(c->ctx, c->zip, "an entry does not unpack to its stated size");
+    if (wf_interrupted(c->ctx))
+        return wf_fail(c->ctx, WF_ERR_INTERRUPTED, "%s: interrupted while unpacking",
+                       c->zip->label);
+    c->crc = crc32_z(c->crc, bytes, count);
+    c->count += count;
+    return c->take(c->user, bytes, count);
+}
+
+static wf_status no_memory(const contents *c) {
+    return wf_fail(c->ctx, WF_ERR_MEMORY, "%s: out of memory for unpacking", c->zip->label);
+}
+
+static wf_status unpack(contents *c, uint8_t *out) {
+    const uint8_t *in = c->zip->bytes + c->entry->data, *end = in + c->entry->packed;
+    z_stream stream = {.next_in = (Bytef *)(uintptr_t)in}; /* zlib reads it only */
+    if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) return no_memory(c);
+    wf_status status = WF_OK;
     int code = Z_OK;
-    do {
-        stream.avail_in = piece(in_size - (size_t)(stream.next_in - in));
-        stream.avail_out = piece(out_size - (size_t)(stream.next_out - out));
+    while (status == WF_OK && code == Z_OK) {
+        size_t left = (size_t)(end - stream.next_in);
+        stream.avail_in = left < UINT_MAX ? (uInt)left : UINT_MAX;
+        stream.next_out = out;
+        stream.avail_out = piece;
         code = inflate(&stream, Z_NO_FLUSH);
-    } while (code == Z_OK);
-    bool whole =
-        code == Z_STREAM_END && stream.next_in == in + in_size && stream.next_out == out + out_size;
+        if (code == Z_OK || code == Z_STREAM_END)
+            status = pass_on(c, out, piece - stream.avail_out);
+    }
+    bool whole = code == Z_STREAM_END && stream.next_in == end;
     inflateEnd(&stream);
-    if (code == Z_MEM_ERROR)
-        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for unpacking", zip->label);
-    return whole ? WF_OK : broken(ctx, zip, "an entry does not unpack to its stated size");
+    if (status != WF_OK) return status;
+    if (code == Z_MEM_ERROR) return no_memory(c);
+    return whole ? WF_OK : broken(c->ctx, c->zip, "an entry does not unpack to its stated size");
+}
+
+wf_status wf_zip_stream(wf_ctx *ctx, const wf_zip *zip, size_t index, wf_zip_take *take,
+                        void *user) {
+    contents c = {
+        .ctx = ctx, .zip = zip, .entry = &zip->entries[index], .take = take, .user = user};
+    c.crc = crc32_z(0, NULL, 0);
+    if (!c.entry->deflated) WF_TRY(pass_on(&c, zip->bytes + c.entry->data, c.entry->size));
+    else {
+        uint8_t *out;
+        WF_TRY(wf_alloc_raw(ctx, piece, 1, zip->label, &out));
+        wf_status status = unpack(&c, out);
+        free(out);
+        WF_TRY(status);
+    }
+    if (c.count != c.entry->size)
+        return broken(ctx, zip, "an entry does not unpack to its stated size");
+    if (c.crc != c.entry->crc) return broken(ctx, zip, "an entry's checksum is wrong");
+    return WF_OK;
+}
+
+static wf_status keep(void *at_, const uint8_t *bytes, size_t count) {
+    uint8_t **at = at_;
+    memcpy(*at, bytes, count);
+    *at += count;
+    return WF_OK;
+}
+
+static wf_status look(void *user, const uint8_t *bytes, size_t count) {
+    (void)user, (void)bytes, (void)count;
+    return WF_OK;
 }
 
 wf_status wf_zip_read(wf_ctx *ctx, const wf_zip *zip, size_t index, const uint8_t **data,
                       void **owned) {
     const wf_zip_entry *entry = &zip->entries[index];
-    const uint8_t *contents = zip->bytes + entry->data;
-    uint8_t *unpacked = NULL;
-    wf_status status = WF_OK;
-    if (entry->deflated) {
-        WF_TRY(wf_alloc(ctx, entry->size, 1, zip->label, &unpacked));
-        status = unpack(ctx, zip, contents, entry->packed, unpacked, entry->size);
-        contents = unpacked;
-    }
-    if (status == WF_OK && crc32_z(0, contents, entry->size) != entry->crc)
-        status = broken(ctx, zip, "an entry's checksum is wrong");
+    *data = zip->bytes + entry->data;
+    *owned = NULL;
+    if (!entry->deflated) return wf_zip_stream(ctx, zip, index, look, NULL);
+    uint8_t *unpacked, *at;
+    WF_TRY(wf_alloc_raw(ctx, entry->size, 1, zip->label, &unpacked));
+    at = unpacked;
+    wf_status status = wf_zip_stream(ctx, zip, index, keep, &at);
     if (status != WF_OK) {
         free(unpacked);
         return status;
     }
-    *data = contents;
-    *owned = unpacked;
+    *data = *owned = unpacked;
     return WF_OK;
 }

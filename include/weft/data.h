@@ -2,47 +2,20 @@
 #ifndef WEFT_DATA_H
 #define WEFT_DATA_H
 
-#include "weft/base.h"
+#include "weft/settings.h"
 
 WF_BEGIN_C
 
-typedef enum wf_scale {
-    WF_SCALE_STANDARD,
-    WF_SCALE_UNIT,
-    WF_SCALE_NONE
-} wf_scale; /* UNIT: bytes / 255 */
+#define NAME(constant, text) constant,
+#define ENUM(type, values) typedef enum type { values } type;
+#include "weft/data.def"
 
 typedef struct wf_data_desc {
-    const char *name; /* "spirals", "moons", "digits" (built in), or a name to show */
-    const char *
-        path; /* table, or IDX images; NULL for built-in sets. Relative paths are looked up under `root` */
-    const char *labels;    /* IDX labels; NULL otherwise */
-    const char *test_path; /* separate test part (IDX images or table); NULL: stratified split */
-    const char *test_labels;
-    const char
-        *root; /* folder of data sets; NULL: the environment's WEFT_DATA, else the working folder */
-    const char *format; /* "auto" (by name), "idx", "csv", "tsv", "arff" */
-    const char *target; /* label column; NULL: the last one */
-    const char *
-        categorical; /* CSV/TSV: comma-separated column names that are categories; NULL: none. Never guessed */
-    const char *drop; /* comma-separated columns left out */
-    const char *
-        merge; /* levels renamed before anything is fitted: "RAC1P: 3.0, 4.0 -> 2.0"; ';' between columns */
-    const char *
-        joint; /* comma-separated tables with the same columns: levels, imputation and scaling are fitted on the
-                  training parts of all of them, each split alike. The own path may be among them */
-    wf_scale scale;       /* of numeric columns, fitted on the training part */
-    double test_fraction; /* 0.2 */
-    uint64_t seed;        /* of built-in sets and of the split */
-    size_t
-        rows; /* built-in sets: examples in all; 0: the set's default. Files: at most so many, drawn by seed; 0: all */
-    double noise; /* built-in sets: jitter; negative: the set's default */
-    const char *
-        bng; /* in place of path: a table of `rows` rows (0: 55,296) is sampled from a Bayesian network learned on this
-                one, as wf_data_bng does, and the set says so in its note */
-    uint64_t bng_seed; /* 1 */
+#define SETTING(type, member, ...) WF_MEMBER_##type member;
+#include "weft/data.def"
 } wf_data_desc;
 WF_API wf_data_desc wf_data_desc_default(void);
+WF_API const wf_setting *wf_data_settings(void);
 
 typedef struct wf_dataset {
     char name[64];

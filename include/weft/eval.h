@@ -7,17 +7,16 @@
 
 WF_BEGIN_C
 
-typedef enum wf_score { WF_SCORE_ACCURACY, WF_SCORE_AUC } wf_score;
+#define NAME(constant, text) constant,
+#define ENUM(type, values) typedef enum type { values } type;
+#include "weft/eval.def"
 
 typedef struct wf_eval_desc {
-    wf_score score;
-    size_t cloud; /* reference queries: min(1,000, N) */
-    int subsets;  /* B = 100 */
-    int sweeps;   /* 5 */
-    uint64_t seed;
-    bool cache; /* keep the reference cloud beside the collection, in PATH.cloud.safetensors */
+#define SETTING(type, member, ...) WF_MEMBER_##type member;
+#include "weft/eval.def"
 } wf_eval_desc;
 WF_API wf_eval_desc wf_eval_desc_default(void);
+WF_API const wf_setting *wf_eval_settings(void);
 
 /* The reference side of every comparison: collection, its scores and error masks on `data`, its cloud and scales. */
 typedef struct wf_reference wf_reference;

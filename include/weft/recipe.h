@@ -9,7 +9,7 @@
 #ifndef WEFT_RECIPE_H
 #define WEFT_RECIPE_H
 
-#include "weft/base.h"
+#include "weft/settings.h"
 
 WF_BEGIN_C
 
@@ -20,24 +20,21 @@ WF_API wf_status wf_recipe_parse(wf_ctx *ctx, const char *label, const char *tex
 WF_API void wf_recipe_free(wf_recipe *recipe);
 WF_API wf_status wf_recipe_override(wf_ctx *ctx, wf_recipe *recipe,
                                     const char *assignment); /* "section.key=value" */
+/* The same for names and a value as they are. */
+WF_API wf_status wf_recipe_set(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
+                               const char *value);
 WF_API bool wf_recipe_has(const wf_recipe *recipe, const char *section, const char *key);
 WF_API const char *wf_recipe_section(const wf_recipe *recipe,
                                      int index); /* names in file order; NULL behind the last */
 WF_API bool wf_recipe_has_section(const wf_recipe *recipe, const char *section);
 
-/* Each sets *value and marks the key as known; an absent key leaves *value as it is (the default). A malformed or
- * out-of-range value fails with file, line, what was found and what is allowed. */
+/* Both set values and mark keys as known; an absent key leaves its value as it is (the default). A
+ * malformed or out-of-range value fails with file, line, key, what was found and what is allowed. */
 WF_API wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *section,
                                   const char *key, const char **value);
-WF_API wf_status wf_recipe_double(wf_ctx *ctx, wf_recipe *recipe, const char *section,
-                                  const char *key, double low, double high, double *value);
-WF_API wf_status wf_recipe_int(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
-                               int64_t low, int64_t high, int64_t *value);
-WF_API wf_status wf_recipe_bool(wf_ctx *ctx, wf_recipe *recipe, const char *section,
-                                const char *key, bool *value); /* yes|no */
-/* names: NULL-terminated; *value becomes the index. */
-WF_API wf_status wf_recipe_choice(wf_ctx *ctx, wf_recipe *recipe, const char *section,
-                                  const char *key, const char *const *names, int *value);
+/* Read every setting of a table that the recipe has; absent ones stay as they are. */
+WF_API wf_status wf_recipe_settings(wf_ctx *ctx, wf_recipe *recipe, const wf_setting *rows,
+                                    void *desc);
 WF_API wf_status wf_recipe_finish(wf_ctx *ctx, const wf_recipe *recipe);
 /* The recipe with all overrides, as text that reads back to the same; free() it. */
 WF_API char *wf_recipe_text(const wf_recipe *recipe);

@@ -30,14 +30,16 @@
 
 #include "weft/base.h"
 
+#include <math.h> /* HUGE_VAL */
+
 WF_BEGIN_C
 
 typedef enum wf_setting_type {
-    WF_SETTING_TEXT,   /* const char *; NULL: not set, which "" stands for */
+    WF_SETTING_TEXT,   /* const char *; NULL: not set. Setting "" brings the default back */
     WF_SETTING_BOOL,   /* bool: yes or no */
     WF_SETTING_INT,    /* int */
     WF_SETTING_SIZE,   /* size_t */
-    WF_SETTING_SEED,   /* uint64_t, at most 2^53 */
+    WF_SETTING_SEED,   /* uint64_t, any */
     WF_SETTING_REAL,   /* double, finite */
     WF_SETTING_CHOICE, /* an enum counted from 0: the index in `names` */
     WF_SETTING_SWITCH  /* bool: the index in two `names`; yes and no are read as well */
@@ -60,7 +62,7 @@ typedef enum wf_stage {
 typedef enum wf_in_file { WF_FILE_NONE, WF_FILE_NOTE, WF_FILE_CONFIG } wf_in_file;
 
 typedef struct wf_setting {
-    const char *section, *key; /* of recipes: "train", "lr"; key NULL ends a table */
+    const char *section, *key; /* of recipes: "train", "lr". key "": in no recipe; NULL: the end */
     const char *meta;          /* key in files: "fit.lr" */
     wf_in_file in_file;
     wf_setting_type type;
@@ -85,7 +87,8 @@ WF_API wf_status wf_settings_set(wf_ctx *ctx, const wf_setting *rows, const char
                                  const char *text, void *desc);
 /* Every value within its range, every choice one of its names. WF_ERR_USAGE names the first fault. */
 WF_API wf_status wf_settings_check(wf_ctx *ctx, const wf_setting *rows, const void *desc);
-/* {"lr": 0.001, "optimizer": "muon", ...}; unset texts are null. NULL: out of memory. free() it. */
+/* {"lr": 0.001, "optimizer": "muon", ...}: unset texts are null, numbers above 2^53 are texts.
+ * NULL: out of memory. free() it. */
 WF_API char *wf_settings_json(const wf_setting *rows, const void *desc);
 
 /* The parts of these. Parse answers false and leaves *desc when the text is not allowed. */
@@ -94,6 +97,8 @@ WF_API bool wf_setting_parse(const wf_setting *row, const char *text, void *desc
  * or of the table; "" for a text that is not set. */
 WF_API const char *wf_setting_text(const wf_setting *row, const void *desc,
                                    char buffer[WF_SETTING_BUFFER]);
+/* The value of a setting that a file does not have, as text. */
+WF_API const char *wf_setting_absent(const wf_setting *row);
 WF_API bool wf_setting_equal(const wf_setting *row, const void *a, const void *b);
 /* "a number above 0 and at most 1000", "lean, lstar". */
 WF_API void wf_setting_allowed(const wf_setting *row, char *out, size_t size);
@@ -108,9 +113,9 @@ WF_API const char *wf_nearest_name(const char *word, const char *const *names);
 #define WF_MEMBER_SEED uint64_t
 #define WF_MEMBER_REAL double
 #define WF_MEMBER_CHOICE(type) type
-#define WF_MEMBER_SWITCH(type) bool
+#define WF_MEMBER_SWITCH(no, yes) bool
 
-/* Rows of tables. CHOICE(wf_solver) and SWITCH(wf_solver) take their names from wf_solver_names. */
+/* Rows of tables. CHOICE(wf_solver) takes its names from wf_solver_names. */
 #define WF_ROW_TEXT .type = WF_SETTING_TEXT
 #define WF_ROW_BOOL .type = WF_SETTING_BOOL
 #define WF_ROW_INT .type = WF_SETTING_INT
@@ -118,8 +123,11 @@ WF_API const char *wf_nearest_name(const char *word, const char *const *names);
 #define WF_ROW_SEED .type = WF_SETTING_SEED
 #define WF_ROW_REAL .type = WF_SETTING_REAL
 #define WF_ROW_CHOICE(enumeration) .type = WF_SETTING_CHOICE, .names = enumeration##_names
-#define WF_ROW_SWITCH(enumeration) .type = WF_SETTING_SWITCH, .names = enumeration##_names
+#define WF_ROW_SWITCH(no, yes)                                                                     \
+    .type = WF_SETTING_SWITCH, .names = (const char *const[]) { no, yes, NULL }
 #define WF_RANGE_ANY .low = -HUGE_VAL, .high = HUGE_VAL /* also of what is no number */
+#define WF_RANGE_SEED .low = 0, .high = HUGE_VAL
+#define WF_RANGE_UP(low_) .low = low_, .high = HUGE_VAL
 #define WF_RANGE_FROM(low_, high_) .low = low_, .high = high_
 #define WF_RANGE_ABOVE(low_, high_) .low = low_, .high = high_, .above = true
 #define WF_RANGE_BELOW(low_, high_) .low = low_, .high = high_, .below = true

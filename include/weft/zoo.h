@@ -52,28 +52,16 @@ typedef struct wf_zoo_extra {
 WF_API wf_status wf_zoo_write(wf_ctx *ctx, const char *path, const wf_graph *graph,
                               const float *weights, size_t count, const wf_zoo_extra *extra);
 
-typedef enum wf_zoo_optimizer { WF_ZOO_ADAM, WF_ZOO_SGD } wf_zoo_optimizer;
+#define NAME(constant, text) constant,
+#define ENUM(type, values) typedef enum type { values } type;
+#include "weft/zoo.def"
 
 typedef struct wf_zoo_desc {
-    size_t count; /* networks */
-    size_t first; /* index of the first one: network i is the same whatever the shard */
-    uint64_t seed;
-    wf_zoo_optimizer optimizer;
-    double lr, lr_max; /* log-uniform in [lr, lr_max] where lr_max > lr, else fixed */
-    int epochs, epochs_max;
-    int batch;       /* the last, smaller batch of an epoch is used, as PyTorch's loader does */
-    double momentum; /* SGD */
-    bool nesterov;
-    double weight_decay; /* added to the gradient, as torch.optim.Adam and SGD do */
-    double beta1, beta2, eps;
-    bool cosine; /* update k of the network's own K: lr/2 (1 + cos(pi k / K)); else constant */
-    double label_smoothing;
-    const char *test_name; /* NULL: the data set's name */
-    size_t shard;          /* networks per resumable piece; 0: chosen */
-    bool
-        fp32; /* GPU: every product in fp32 instead of bf16 hi + lo on tensor cores (slower; for checks) */
+#define SETTING(type, member, ...) WF_MEMBER_##type member;
+#include "weft/zoo.def"
 } wf_zoo_desc;
-WF_API wf_zoo_desc wf_zoo_desc_default(void); /* Adam 1e-3, batch 128, 25 epochs, 1000 networks */
+WF_API wf_zoo_desc wf_zoo_desc_default(void);
+WF_API const wf_setting *wf_zoo_settings(void);
 
 /* Train networks first .. first+count-1 and write them to `path`. Finished shards lie in `path`.parts/ until the end:
  * a broken call goes on where it stopped. A diverged network is reported, left out of the file and counted in *diverged (may be NULL). */

@@ -8,13 +8,9 @@
 #include "weft/recipe.h"
 #include "weft/text.h"
 #include "base/arena.h"
-#include "base/c_locale.h"
 #include "base/io.h"
 #include "base/utf8.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,42 +99,6 @@ static setting *find_setting(const recipe_section *s, piece key) {
     for (setting *one = s == NULL ? NULL : s->settings; one != NULL; one = one->next)
         if (equals(one->key, key)) return one;
     return NULL;
-}
-
-/* Edits (change, insert, delete, swap of neighbours) that turn a into b; both at most longest_name. */
-static int edit_distance(const char *a, const char *b) {
-    int rows[3][longest_name + 1];
-    int *before = rows[0], *last = rows[1], *row = rows[2];
-    int n = (int)strlen(b);
-    for (int j = 0; j <= n; j++) last[j] = before[j] = j;
-    for (int i = 1; a[i - 1] != '\0'; i++) {
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
-            if (last[j] + 1 < best) best = last[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-            if (swapped && before[j - 2] + 1 < best) best = before[j - 2] + 1;
-            row[j] = best;
-        }
-        int *free_row = before;
-        before = last, last = row, row = free_row;
-    }
-    return last[n];
-}
-
-/* The better of `best` (NULL at first) and `candidate` as a guess for `found`. */
-static const char *closer(const char *found, const char *best, const char *candidate) {
-    size_t length = strlen(candidate);
-    if (length > longest_name || strlen(found) > longest_name) return best;
-    int distance = edit_distance(found, candidate);
-    if (distance > (int)(length + 2) / 3) return best; /* too far to be a slip */
-    return best == NULL || distance < edit_distance(found, best) ? candidate : best;
-}
-
-/* Adds to a list "a, b, c". */
-static void list_name(wf_text *list, const char *name) {
-    wf_text_add(list, "%s%s", list->length > 0 ? ", " : "", name);
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */
@@ -327,6 +287,17 @@ void wf_recipe_free(wf_recipe *recipe) {
     free(recipe);
 }
 
+/* Replaces or adds a value, as an override does. */
+static wf_status put(wf_ctx *ctx, wf_recipe *recipe, piece name, piece key, const char *value) {
+    recipe_section *s = find_section(recipe, name);
+    if (s == NULL && (s = add_section(recipe, name, 0)) == NULL) return no_memory(ctx, recipe);
+    setting *one = find_setting(s, key);
+    if (one == NULL) return add_setting(ctx, recipe, s, key, value, 0);
+    one->value = value;
+    one->line = 0;
+    return WF_OK;
+}
+
 wf_status wf_recipe_override(wf_ctx *ctx, wf_recipe *recipe, const char *assignment) {
     char where[128];
     snprintf(where, sizeof where, "override \"%.100s\"", assignment);
@@ -341,13 +312,14 @@ wf_status wf_recipe_override(wf_ctx *ctx, wf_recipe *recipe, const char *assignm
                        "%s: letters, digits, _ and - make a section and a key, 64 at most", where);
     const char *value;
     WF_TRY(read_value(ctx, recipe, where, (piece){sign + 1, strlen(sign + 1)}, 0, &value));
-    recipe_section *s = find_section(recipe, name);
-    if (s == NULL && (s = add_section(recipe, name, 0)) == NULL) return no_memory(ctx, recipe);
-    setting *one = find_setting(s, key);
-    if (one == NULL) return add_setting(ctx, recipe, s, key, value, 0);
-    one->value = value;
-    one->line = 0;
-    return WF_OK;
+    return put(ctx, recipe, name, key, value);
+}
+
+wf_status wf_recipe_set(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
+                        const char *value) {
+    const char *kept = keep(recipe, value, strlen(value));
+    if (kept == NULL) return no_memory(ctx, recipe);
+    return put(ctx, recipe, (piece){section, strlen(section)}, (piece){key, strlen(key)}, kept);
 }
 
 /* --- asking ----------------------------------------------------------------------------------- */
@@ -401,14 +373,6 @@ static void describe_place(const wf_recipe *recipe, const char *section, const s
         snprintf(out, 512, "%.300s:%d: [%.64s] %.64s", recipe->label, one->line, section, one->key);
 }
 
-static wf_status refuse(wf_ctx *ctx, const wf_recipe *recipe, const char *section,
-                        const setting *one, const char *allowed) {
-    char place[512];
-    describe_place(recipe, section, one, place);
-    return wf_fail(ctx, fault(one->line), "%s is \"%.80s\"; allowed is %s", place, one->value,
-                   allowed);
-}
-
 wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
                            const char **value) {
     const setting *one;
@@ -417,138 +381,76 @@ wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *section, 
     return WF_OK;
 }
 
-/* Digits as C has them: sign, digits with at most one point, exponent. No hex, inf, nan or spaces. */
-static bool is_decimal(const char *text, bool whole) {
-    if (*text == '+' || *text == '-') text++;
-    size_t digits = strspn(text, "0123456789");
-    text += digits;
-    if (whole) return digits > 0 && *text == '\0';
-    if (*text == '.') {
-        size_t behind = strspn(++text, "0123456789");
-        text += behind;
-        digits += behind;
+wf_status wf_recipe_settings(wf_ctx *ctx, wf_recipe *recipe, const wf_setting *rows, void *desc) {
+    for (; rows->key != NULL; rows++) {
+        const setting *one = NULL;
+        if (*rows->key != '\0') WF_TRY(ask(ctx, recipe, rows->section, rows->key, &one));
+        if (one == NULL || wf_setting_parse(rows, one->value, desc)) continue;
+        char place[512], allowed[512];
+        describe_place(recipe, rows->section, one, place);
+        wf_setting_allowed(rows, allowed, sizeof allowed);
+        const char *near = rows->names == NULL ? NULL : wf_nearest_name(one->value, rows->names);
+        return wf_fail(ctx, fault(one->line), "%s is \"%.80s\"; allowed is %s%s%s%s", place,
+                       one->value, allowed, near != NULL ? " (did you mean " : "",
+                       near != NULL ? near : "", near != NULL ? "?)" : "");
     }
-    if (digits == 0) return false;
-    if (*text == 'e' || *text == 'E') {
-        text++;
-        if (*text == '+' || *text == '-') text++;
-        size_t power = strspn(text, "0123456789");
-        if (power == 0) return false;
-        text += power;
-    }
-    return *text == '\0';
-}
-
-wf_status wf_recipe_double(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
-                           double low, double high, double *value) {
-    const setting *one;
-    WF_TRY(ask(ctx, recipe, section, key, &one));
-    if (one == NULL) return WF_OK;
-    double number = is_decimal(one->value, false) ? wf_c_strtod(one->value, NULL) : NAN;
-    if (isfinite(number) && number >= low && number <= high) {
-        *value = number;
-        return WF_OK;
-    }
-    char allowed[128] = "a number";
-    if (isfinite(low) && isfinite(high))
-        snprintf(allowed, sizeof allowed, "a number from %.15g to %.15g", low, high);
-    else if (isfinite(low)) snprintf(allowed, sizeof allowed, "a number from %.15g up", low);
-    else if (isfinite(high)) snprintf(allowed, sizeof allowed, "a number up to %.15g", high);
-    return refuse(ctx, recipe, section, one, allowed);
-}
-
-wf_status wf_recipe_int(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
-                        int64_t low, int64_t high, int64_t *value) {
-    const setting *one;
-    WF_TRY(ask(ctx, recipe, section, key, &one));
-    if (one == NULL) return WF_OK;
-    errno = 0;
-    intmax_t number = is_decimal(one->value, true) ? strtoimax(one->value, NULL, 10) : 0;
-    if (is_decimal(one->value, true) && errno == 0 && number >= low && number <= high) {
-        *value = number;
-        return WF_OK;
-    }
-    char allowed[128];
-    if (high == INT64_MAX)
-        snprintf(allowed, sizeof allowed, "a whole number from %" PRId64 " up", low);
-    else
-        snprintf(allowed, sizeof allowed, "a whole number from %" PRId64 " to %" PRId64, low, high);
-    return refuse(ctx, recipe, section, one, allowed);
-}
-
-wf_status wf_recipe_choice(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
-                           const char *const *names, int *value) {
-    const setting *one;
-    WF_TRY(ask(ctx, recipe, section, key, &one));
-    if (one == NULL) return WF_OK;
-    char allowed[512];
-    wf_text list = wf_text_start(allowed, sizeof allowed);
-    const char *guess = NULL;
-    for (int i = 0; names[i] != NULL; i++) {
-        if (strcmp(names[i], one->value) == 0) {
-            *value = i;
-            return WF_OK;
-        }
-        list_name(&list, names[i]);
-        guess = closer(one->value, guess, names[i]);
-    }
-    if (guess != NULL) wf_text_add(&list, " (did you mean %s?)", guess);
-    return refuse(ctx, recipe, section, one, allowed);
-}
-
-wf_status wf_recipe_bool(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
-                         bool *value) {
-    static const char *const names[] = {"no", "yes", NULL};
-    int index = *value;
-    WF_TRY(wf_recipe_choice(ctx, recipe, section, key, names, &index));
-    *value = index != 0;
     return WF_OK;
 }
 
 /* --- what nobody asked for -------------------------------------------------------------------- */
 
+enum { most_names = 512 };
+
+/* Names that are known, each once, as a list for wf_nearest_name and as text. */
+typedef struct known_names {
+    const char *list[most_names + 1];
+    int count;
+    char buffer[400];
+    wf_text text;
+} known_names;
+
+static void know(known_names *known, const char *name) {
+    for (int i = 0; i < known->count; i++)
+        if (strcmp(known->list[i], name) == 0) return;
+    if (known->count == most_names) return;
+    if (known->count == 0) known->text = wf_text_start(known->buffer, sizeof known->buffer);
+    wf_text_add(&known->text, "%s%s", known->count > 0 ? ", " : "", name);
+    known->list[known->count++] = name;
+}
+
 static wf_status refuse_section(wf_ctx *ctx, const wf_recipe *recipe, const recipe_section *s) {
-    char place[512], known[400];
-    wf_text list = wf_text_start(known, sizeof known);
+    char place[512];
     if (s->line == 0) snprintf(place, sizeof place, "an override");
     else snprintf(place, sizeof place, "%.480s:%d", recipe->label, s->line);
-    const char *guess = NULL;
-    for (const asked *a = recipe->asked; a != NULL; a = a->next) {
-        const asked *first = recipe->asked;
-        while (strcmp(first->section, a->section) != 0) first = first->next;
-        if (first == a) list_name(&list, a->section);
-        guess = closer(s->name, guess, a->section);
-    }
-    if (guess != NULL)
+    known_names known = {0};
+    for (const asked *a = recipe->asked; a != NULL; a = a->next) know(&known, a->section);
+    const char *near = wf_nearest_name(s->name, known.list);
+    if (near != NULL)
         return wf_fail(ctx, fault(s->line), "%s: unknown section [%s]; did you mean [%s]?", place,
-                       s->name, guess);
+                       s->name, near);
     return wf_fail(ctx, fault(s->line), "%s: unknown section [%s]; known here: %s", place, s->name,
-                   known);
+                   known.buffer);
 }
 
 static wf_status refuse_key(wf_ctx *ctx, const wf_recipe *recipe, const recipe_section *s,
                             const setting *one) {
-    char place[512], known[400];
-    wf_text list = wf_text_start(known, sizeof known);
+    char place[512];
     if (one->line == 0) snprintf(place, sizeof place, "override %s.%s", s->name, one->key);
     else snprintf(place, sizeof place, "%.480s:%d", recipe->label, one->line);
-    const char *guess = NULL, *elsewhere = NULL;
-    for (const asked *a = recipe->asked; a != NULL; a = a->next) {
-        if (strcmp(a->section, s->name) == 0) {
-            list_name(&list, a->key);
-            guess = closer(one->key, guess, a->key);
-        } else if (strcmp(a->key, one->key) == 0) {
-            elsewhere = a->section;
-        }
-    }
+    const char *elsewhere = NULL;
+    known_names known = {0};
+    for (const asked *a = recipe->asked; a != NULL; a = a->next)
+        if (strcmp(a->section, s->name) == 0) know(&known, a->key);
+        else if (strcmp(a->key, one->key) == 0) elsewhere = a->section;
     if (elsewhere != NULL)
         return wf_fail(ctx, fault(one->line), "%s: [%s] has no key \"%s\"; it belongs to [%s]",
                        place, s->name, one->key, elsewhere);
-    if (guess != NULL)
+    const char *near = wf_nearest_name(one->key, known.list);
+    if (near != NULL)
         return wf_fail(ctx, fault(one->line), "%s: [%s] has no key \"%s\"; did you mean \"%s\"?",
-                       place, s->name, one->key, guess);
+                       place, s->name, one->key, near);
     return wf_fail(ctx, fault(one->line), "%s: [%s] has no key \"%s\"; it has %s", place, s->name,
-                   one->key, known);
+                   one->key, known.buffer);
 }
 
 wf_status wf_recipe_finish(wf_ctx *ctx, const wf_recipe *recipe) {

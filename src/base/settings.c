@@ -1,10 +1,12 @@
 /* settings: see weft/settings.h. */
 #include "weft/settings.h"
+#include "weft/text.h"
 #include "base/c_locale.h"
 #include "base/json_text.h"
 #include "base/status.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +14,7 @@
 #include <string.h>
 
 static const char *const no_yes[] = {"no", "yes", NULL};
-static const double most_exact = 9007199254740992.0; /* 2^53: whole numbers up to here are exact */
+static const double most_exact = 9007199254740992.0; /* 2^53: a double holds these exactly */
 
 static void *member(const wf_setting *row, const void *desc) {
     return (char *)(uintptr_t)desc + row->offset;
@@ -102,7 +104,10 @@ bool wf_setting_parse(const wf_setting *row, const char *text, void *desc) {
     void *at = member(row, desc);
     int index;
     switch (row->type) {
-    case WF_SETTING_TEXT: *(const char **)at = *text == '\0' ? NULL : text; return true;
+    case WF_SETTING_TEXT:
+        if (*text == '\0') text = row->text; /* empty takes the default back */
+        *(const char **)at = *text == '\0' ? NULL : text;
+        return true;
     case WF_SETTING_BOOL:
     case WF_SETTING_SWITCH:
         if (!find_name(no_yes, text, &index) &&
@@ -116,15 +121,20 @@ bool wf_setting_parse(const wf_setting *row, const char *text, void *desc) {
         return true;
     default: break;
     }
-    /* Whole numbers go through a double: their ranges end at 2^53. */
     if (!is_decimal(text, row->type != WF_SETTING_REAL)) return false;
+    if (row->type == WF_SETTING_SEED) { /* all 64 bits */
+        errno = 0;
+        uint64_t seed = strtoull(text, NULL, 10);
+        if (*text == '-' || errno != 0) return false;
+        *(uint64_t *)at = seed;
+        return true;
+    }
     double value = wf_c_strtod(text, NULL);
     if (!in_range(row, value)) return false;
     if (row->type == WF_SETTING_REAL) *(double *)at = value;
     else if (fabs(value) > most_exact) return false;
     else if (row->type == WF_SETTING_INT) *(int *)at = (int)value;
-    else if (row->type == WF_SETTING_SIZE) *(size_t *)at = (size_t)value;
-    else *(uint64_t *)at = (uint64_t)value;
+    else *(size_t *)at = (size_t)value;
     return true;
 }
 
@@ -185,6 +195,10 @@ const char *wf_setting_text(const wf_setting *row, const void *desc,
     return buffer;
 }
 
+const char *wf_setting_absent(const wf_setting *row) {
+    return row->before != NULL ? row->before : row->text;
+}
+
 bool wf_setting_equal(const wf_setting *row, const void *a, const void *b) {
     if (row->type != WF_SETTING_TEXT) return memcmp(member(row, a), member(row, b), row->size) == 0;
     char none[WF_SETTING_BUFFER];
@@ -193,10 +207,10 @@ bool wf_setting_equal(const wf_setting *row, const void *a, const void *b) {
 
 void wf_setting_allowed(const wf_setting *row, char *out, size_t size) {
     const char *const *names = row->type == WF_SETTING_BOOL ? no_yes : row->names;
-    size_t used = 0;
+    wf_text text = wf_text_start(out, size);
     if (names != NULL) {
-        for (int i = 0; names[i] != NULL && used < size; i++)
-            used += (size_t)snprintf(out + used, size - used, "%s%s", i > 0 ? ", " : "", names[i]);
+        for (int i = 0; names[i] != NULL; i++)
+            wf_text_add(&text, "%s%s", i > 0 ? ", " : "", names[i]);
         return;
     }
     if (row->type == WF_SETTING_TEXT) {
@@ -259,7 +273,9 @@ wf_status wf_settings_check(wf_ctx *ctx, const wf_setting *rows, const void *des
         if (good) continue;
         char buffer[WF_SETTING_BUFFER], allowed[512];
         wf_setting_allowed(rows, allowed, sizeof allowed);
-        return wf_fail(ctx, WF_ERR_USAGE, "%s.%s is %s; allowed is %s", rows->section, rows->key,
+        bool named = *rows->key != '\0'; /* in recipes */
+        return wf_fail(ctx, WF_ERR_USAGE, "%s%s%s is %s; allowed is %s", named ? rows->section : "",
+                       named ? "." : "", named ? rows->key : rows->meta,
                        wf_setting_text(rows, desc, buffer), allowed);
     }
     return WF_OK;
@@ -273,7 +289,10 @@ static json_t *value_json(const wf_setting *row, const void *desc) {
     case WF_SETTING_REAL: return json_real(number_of(row, desc));
     case WF_SETTING_INT:
     case WF_SETTING_SIZE:
-    case WF_SETTING_SEED: return json_integer((json_int_t)number_of(row, desc));
+    case WF_SETTING_SEED:
+        if (number_of(row, desc) <= most_exact)
+            return json_integer((json_int_t)number_of(row, desc));
+        return json_string(text);
     default: return *text == '\0' ? json_null() : json_string(text);
     }
 }
@@ -282,7 +301,8 @@ char *wf_settings_json(const wf_setting *rows, const void *desc) {
     json_t *object = json_object();
     bool good = object != NULL;
     for (; good && rows->key != NULL; rows++)
-        good = json_object_set_new(object, rows->key, value_json(rows, desc)) == 0;
+        good = *rows->key == '\0' ||
+               json_object_set_new(object, rows->key, value_json(rows, desc)) == 0;
     char *text = good ? wf_json_text(object, JSON_PRESERVE_ORDER) : NULL;
     json_decref(object);
     return text;

@@ -317,7 +317,7 @@ static wf_status make_series(comparison *c) {
 
 /* --- results ------------------------------------------------------------------------------------ */
 
-static double seconds_of(const compared *run, cli_stage stage) {
+static double seconds_of(const compared *run, wf_stage stage) {
     return json_number_value(
         json_object_get(json_object_get(run->stages, cli_stage_name(stage)), "seconds"));
 }
@@ -330,9 +330,9 @@ static json_t *to_json(const comparison *c) {
         json_t *settings = json_object(), *seconds = json_object();
         for (int k = 0; k < c->n_keys; k++)
             json_object_set_new(settings, c->keys[k], json_string(setting(run, c->keys[k])));
-        for (int stage = 0; stage < CLI_STAGES; stage++)
-            json_object_set_new(seconds, cli_stage_name((cli_stage)stage),
-                                cli_json_number(seconds_of(run, (cli_stage)stage)));
+        for (int stage = 0; stage < WF_STAGES; stage++)
+            json_object_set_new(seconds, cli_stage_name((wf_stage)stage),
+                                cli_json_number(seconds_of(run, (wf_stage)stage)));
         json_array_append_new(runs, json_pack("{s:s, s:o, s:o, s:O?, s:O?, s:O?}", "run", run->name,
                                               "settings", settings, "seconds", seconds, "rows",
                                               json_object_get(run->eval, "rows"), "scales",
@@ -358,7 +358,7 @@ static wf_status print_table(const comparison *c, bool auc) {
     for (int i = 0; i < c->n_runs; i++) {
         char what[1024], took[32];
         describe(c, &c->runs[i], NULL, what, sizeof what);
-        cli_duration(seconds_of(&c->runs[i], CLI_STAGE_TRAINING), took);
+        cli_duration(seconds_of(&c->runs[i], WF_STAGE_TRAINING), took);
         cli_print("%s: %s%straining %s\n", c->runs[i].name, what, what[0] != '\0' ? ", " : "",
                   took);
     }

@@ -118,7 +118,7 @@ static wf_status print_flow(cli_app *app, const wf_flow *flow) {
     const wf_field_desc *field = wf_flow_field(flow);
     const char *layout = wf_flow_meta(flow, "field.layout"),
                *cond = wf_flow_meta(flow, "field.cond");
-    double dropped = strtod(wf_flow_meta(flow, "fit.cond_drop"), NULL);
+    double dropped = wf_flow_trained_with(flow)->cond_drop;
     size_t parameters;
     CLI_TRY(wf_field_count(app->ctx, field, &parameters));
     if (app->json) {

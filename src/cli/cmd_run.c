@@ -147,28 +147,28 @@ typedef struct stage_work {
 } stage_work;
 
 #define FILE_AT(member) offsetof(cli_run_paths, member)
-static const stage_work work[CLI_STAGES] = {
-    [CLI_STAGE_COLLECTION] = {stage_collection, {FILE_AT(zoo)}},
-    [CLI_STAGE_HELD_OUT] = {stage_held_out, {FILE_AT(held_out)}},
-    [CLI_STAGE_TRAINING] = {stage_training, {FILE_AT(flow), FILE_AT(log)}},
-    [CLI_STAGE_SAMPLING] = {stage_sampling, {FILE_AT(nets), FILE_AT(direct)}},
-    [CLI_STAGE_EVALUATION] = {stage_evaluation, {FILE_AT(eval), FILE_AT(points)}},
-    [CLI_STAGE_REPORT] = {stage_report, {FILE_AT(report)}},
+static const stage_work work[WF_STAGES] = {
+    [WF_STAGE_COLLECTION] = {stage_collection, {FILE_AT(zoo)}},
+    [WF_STAGE_HELD_OUT] = {stage_held_out, {FILE_AT(held_out)}},
+    [WF_STAGE_TRAINING] = {stage_training, {FILE_AT(flow), FILE_AT(log)}},
+    [WF_STAGE_SAMPLING] = {stage_sampling, {FILE_AT(nets), FILE_AT(direct)}},
+    [WF_STAGE_EVALUATION] = {stage_evaluation, {FILE_AT(eval), FILE_AT(points)}},
+    [WF_STAGE_REPORT] = {stage_report, {FILE_AT(report)}},
 };
 
-static const char *output_path(const run *r, cli_stage stage, int which) {
+static const char *output_path(const run *r, wf_stage stage, int which) {
     return (const char *)&r->paths + work[stage].outputs[which];
 }
 
 /* --- skipping, redoing --------------------------------------------------------------------------- */
 
 /* Collections that the recipe names are the user's: never removed. */
-static bool is_given(const run *r, cli_stage stage) {
+static bool is_given(const run *r, wf_stage stage) {
     return r->recipe.zoo_path != NULL &&
-           (stage == CLI_STAGE_COLLECTION || stage == CLI_STAGE_HELD_OUT);
+           (stage == WF_STAGE_COLLECTION || stage == WF_STAGE_HELD_OUT);
 }
 
-static wf_status remove_outputs(run *r, cli_stage stage) {
+static wf_status remove_outputs(run *r, wf_stage stage) {
     if (is_given(r, stage)) return WF_OK;
     for (int i = 0; i < 3 && work[stage].outputs[i] != 0; i++) {
         char beside[CLI_PATH + 32];
@@ -183,11 +183,11 @@ static wf_status remove_outputs(run *r, cli_stage stage) {
     return WF_OK;
 }
 
-static wf_status redo_from(run *r, cli_stage changed, const char *what) {
+static wf_status redo_from(run *r, wf_stage changed, const char *what) {
     cli_say(r->app, "%s; %s and what stands on it are done again", what, cli_stage_name(changed));
-    for (int stage = 0; stage < CLI_STAGES; stage++)
-        if (stage == (int)changed || cli_stage_depends((cli_stage)stage, changed))
-            CLI_TRY(remove_outputs(r, (cli_stage)stage));
+    for (int stage = 0; stage < WF_STAGES; stage++)
+        if (stage == (int)changed || cli_stage_depends((wf_stage)stage, changed))
+            CLI_TRY(remove_outputs(r, (wf_stage)stage));
     return cli_stages_forget(r->app, &r->stages, changed);
 }
 
@@ -196,9 +196,9 @@ static wf_status redo_from(run *r, cli_stage changed, const char *what) {
 static wf_status settle_changes(run *r, bool redo) {
     for (;;) {
         char what[600];
-        cli_stage changed = cli_stages_changed(&r->stages, what, sizeof what);
-        if (changed == CLI_STAGES) return WF_OK;
-        if (!redo && changed != CLI_STAGE_REPORT)
+        wf_stage changed = cli_stages_changed(&r->stages, what, sizeof what);
+        if (changed == WF_STAGES) return WF_OK;
+        if (!redo && changed != WF_STAGE_REPORT)
             return cli_fail(
                 r->app, WF_ERR_USAGE,
                 "%s holds results of another recipe (%s): %s. Give another --out, or --redo to "
@@ -209,19 +209,19 @@ static wf_status settle_changes(run *r, bool redo) {
 }
 
 /* Is everything a finished stage leaves still there? The direct networks exist only with refinement. */
-static bool outputs_exist(const run *r, cli_stage stage) {
-    if (along(r) && stage != CLI_STAGE_REPORT) return cli_domains_outputs_exist(r, stage);
-    if (r->tasks != NULL && stage != CLI_STAGE_REPORT) return cli_tasks_outputs_exist(r, stage);
-    if (stage == CLI_STAGE_HELD_OUT && (r->recipe.held_out == 0 || r->recipe.zoo_path != NULL))
+static bool outputs_exist(const run *r, wf_stage stage) {
+    if (along(r) && stage != WF_STAGE_REPORT) return cli_domains_outputs_exist(r, stage);
+    if (r->tasks != NULL && stage != WF_STAGE_REPORT) return cli_tasks_outputs_exist(r, stage);
+    if (stage == WF_STAGE_HELD_OUT && (r->recipe.held_out == 0 || r->recipe.zoo_path != NULL))
         return true;
     if (!wf_file_exists(output_path(r, stage, 0))) return false;
-    if (stage == CLI_STAGE_EVALUATION) return wf_file_exists(r->paths.points);
-    if (stage == CLI_STAGE_SAMPLING && r->recipe.sample.refine_cycles > 0)
+    if (stage == WF_STAGE_EVALUATION) return wf_file_exists(r->paths.points);
+    if (stage == WF_STAGE_SAMPLING && r->recipe.sample.refine_cycles > 0)
         return wf_file_exists(r->paths.direct);
     return true;
 }
 
-static wf_status run_stage(run *r, cli_stage stage) {
+static wf_status run_stage(run *r, wf_stage stage) {
     cli_app *app = r->app;
     if (cli_stages_finished(&r->stages, stage) && outputs_exist(r, stage)) {
         cli_say(app, "%s: done before", cli_stage_name(stage));
@@ -293,7 +293,7 @@ static wf_status run_all(run *r, const char *folder, bool redo) {
     CLI_TRY(cli_stages_open(app, folder, &r->recipe, fingerprint, &r->stages));
     CLI_TRY(settle_changes(r, redo));
     CLI_TRY(write_resolved(r));
-    for (int stage = 0; stage < CLI_STAGES; stage++) CLI_TRY(run_stage(r, (cli_stage)stage));
+    for (int stage = 0; stage < WF_STAGES; stage++) CLI_TRY(run_stage(r, (wf_stage)stage));
     if (along(r)) CLI_TRY(cli_domains_print(r));
     else if (r->tasks != NULL) CLI_TRY(cli_tasks_print(r));
     else CLI_TRY(cli_print_eval(app, r->paths.eval, r->recipe.eval.score == WF_SCORE_AUC));
@@ -312,13 +312,13 @@ static wf_status add_remedy(run *r, wf_status status) {
     char sentence[sizeof app->sentence];
     snprintf(sentence, sizeof sentence, "%s",
              app->sentence[0] != '\0' ? app->sentence : wf_last_error(app->ctx));
-    for (int stage = 0; stage < CLI_STAGES; stage++)
+    for (int stage = 0; stage < WF_STAGES; stage++)
         for (int i = 0; i < 3 && work[stage].outputs[i] != 0; i++) {
-            const char *path = output_path(r, (cli_stage)stage, i);
+            const char *path = output_path(r, (wf_stage)stage, i);
             size_t length = strlen(path);
             bool named = length > 0 && strncmp(sentence, path, length) == 0 &&
                          strchr(":, ", sentence[length]) != NULL;
-            if (named && !is_given(r, (cli_stage)stage) && wf_file_exists(path))
+            if (named && !is_given(r, (wf_stage)stage) && wf_file_exists(path))
                 return cli_fail(app, status, "%s. Remove %s, and weft run makes it again", sentence,
                                 path);
         }

@@ -54,8 +54,7 @@ static wf_status read_sample_options(cli_app *app, const wf_flow *flow, wf_sampl
     CLI_TRY(cli_precision(app, &desc->precision));
     desc->first = (size_t)cli_int(app, "first");
     /* Noise of refinement is matched where the flow was trained on matched noise. */
-    const char *coupling = wf_flow_meta(flow, "fit.coupling");
-    desc->refine_matched = coupling != NULL && strcmp(coupling, "matched") == 0;
+    desc->refine_matched = wf_flow_trained_with(flow)->coupling == WF_COUPLING_MATCHED;
     return read_refine(app, desc);
 }
 

@@ -1,5 +1,6 @@
-/* recipe_schema: all keys of a recipe in one table, read into the descs of the public headers.
- * The table also writes the resolved recipe, tells stages apart, and lists itself in the docs. */
+/* recipe_schema: a recipe as the descs of the public headers and a few settings of its own. Tables of
+ * settings (weft/settings.h) read it, write it with all defaults, tell stages apart and list
+ * themselves in help and docs. */
 #ifndef WF_CLI_RECIPE_SCHEMA_H
 #define WF_CLI_RECIPE_SCHEMA_H
 
@@ -11,46 +12,22 @@
 #include "weft/recipe.h"
 #include "weft/zoo.h"
 
-/* A recipe with all its defaults filled in. Strings belong to `source`. */
+/* A recipe with all its defaults filled in. Texts belong to `source`. */
 typedef struct cli_recipe {
     wf_recipe *source;
     char name[64]; /* of the file, without folder and ending */
     wf_data_desc data;
-    const char *arch, *activation;
     wf_zoo_desc zoo;
-    const char *zoo_path, *held_out_path; /* given collections instead of trained ones */
-    const char *manifest;                 /* of such */
-    const char *train_path;               /* fitted in place of the collection judged against */
-    size_t held_out;
     wf_field_desc field;
-    bool fold;
     wf_fit_desc fit;
     wf_sample_desc sample;
-    size_t sample_count;
-    const char *widths; /* factors, joined by commas */
-    const char *conds;  /* numbers, joined by commas */
-    const char *shares; /* as letter: 4, cmc: 2 */
-    double guidance_between;
     wf_eval_desc eval;
-    bool controls;
-    const char *title;
-    int wall;
+#define SETTING(section, type, member, ...) WF_MEMBER_##type member;
+#include "cli/recipe.def"
 } cli_recipe;
 
-/* The stages whose results depend on a key; a key of no stage changes how, not what. */
-typedef enum cli_stage {
-    CLI_STAGE_COLLECTION,
-    CLI_STAGE_HELD_OUT,
-    CLI_STAGE_TRAINING,
-    CLI_STAGE_SAMPLING,
-    CLI_STAGE_EVALUATION,
-    CLI_STAGE_REPORT,
-    CLI_STAGES,
-    CLI_STAGE_NONE = CLI_STAGES
-} cli_stage;
-
-/* Read a recipe file with the command line's --set overrides and --seed. path "demo" without a file of that
- * name is the recipe built into the program. Free with cli_recipe_free, also after a failure. */
+/* Read a recipe file, or the demo's recipe, which is built into the program, with the command line's
+ * --set overrides and --seed. Free with cli_recipe_free, also after a failure. */
 wf_status cli_recipe_open(cli_app *app, const char *path, cli_recipe *out);
 wf_status cli_recipe_builtin(cli_app *app, cli_recipe *out);
 void cli_recipe_free(cli_recipe *recipe);
@@ -58,7 +35,7 @@ void cli_recipe_free(cli_recipe *recipe);
 /* Text with every key and its value; free() it. NULL when out of memory. */
 char *cli_recipe_resolved(const cli_recipe *recipe);
 /* Object of the keys and values (as text) that a stage's result depends on. */
-json_t *cli_recipe_stage(const cli_recipe *recipe, cli_stage stage);
+json_t *cli_recipe_stage(const cli_recipe *recipe, wf_stage stage);
 
 /* Open what the recipe describes. */
 wf_status cli_recipe_dataset(cli_app *app, const cli_recipe *recipe, wf_dataset **out);

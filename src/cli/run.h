@@ -42,7 +42,7 @@ typedef struct cli_job {
 wf_status cli_tasks_open(cli_job *run);
 void cli_tasks_free(cli_tasks *tasks);
 /* Whether all files that a finished stage leaves are there. */
-bool cli_tasks_outputs_exist(const cli_job *run, cli_stage stage);
+bool cli_tasks_outputs_exist(const cli_job *run, wf_stage stage);
 
 wf_status cli_tasks_collection(cli_job *run);
 wf_status cli_tasks_held_out(cli_job *run);
@@ -55,7 +55,7 @@ wf_status cli_tasks_print(cli_job *run);
 
 /* The stages that differ with [sample] conds. */
 wf_status cli_domains_open(cli_job *run); /* after the manifest is read */
-bool cli_domains_outputs_exist(const cli_job *run, cli_stage stage);
+bool cli_domains_outputs_exist(const cli_job *run, wf_stage stage);
 wf_status cli_domains_sampling(cli_job *run);
 wf_status cli_domains_evaluation(cli_job *run);
 wf_status cli_domains_report(cli_job *run, const char *path);

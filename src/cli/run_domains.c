@@ -40,11 +40,11 @@ static wf_status cond_file(cli_job *r, double cond, char out[CLI_PATH]) {
     return cli_path(r->app, r->paths.nets, name, out);
 }
 
-bool cli_domains_outputs_exist(const cli_job *run, cli_stage stage) {
+bool cli_domains_outputs_exist(const cli_job *run, wf_stage stage) {
     cli_job *r = (cli_job *)(uintptr_t)run; /* names of files alone */
-    if (stage == CLI_STAGE_EVALUATION)
+    if (stage == WF_STAGE_EVALUATION)
         return wf_file_exists(r->paths.eval) && wf_file_exists(r->paths.points);
-    if (stage != CLI_STAGE_SAMPLING) return cli_tasks_outputs_exist(run, stage);
+    if (stage != WF_STAGE_SAMPLING) return cli_tasks_outputs_exist(run, stage);
     for (int c = 0; c < r->tasks->n_conds; c++) {
         char path[CLI_PATH];
         if (cond_file(r, r->tasks->cond[c], path) != WF_OK || !wf_file_exists(path)) return false;

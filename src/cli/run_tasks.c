@@ -54,7 +54,7 @@ static wf_status open_task(cli_job *r, int source) {
 /* The settings a collection is made with, as text; free() it. */
 static char *collection_text(const cli_task *task) {
     if (task->recipe.source == NULL) return strdup("");
-    json_t *config = cli_recipe_stage(&task->recipe, CLI_STAGE_COLLECTION);
+    json_t *config = cli_recipe_stage(&task->recipe, WF_STAGE_COLLECTION);
     char *text = json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(config);
     return text;
@@ -224,22 +224,22 @@ wf_status cli_tasks_sampling(cli_job *r) {
     return status;
 }
 
-bool cli_tasks_outputs_exist(const cli_job *run, cli_stage stage) {
+bool cli_tasks_outputs_exist(const cli_job *run, wf_stage stage) {
     cli_job *r = (cli_job *)(uintptr_t)run; /* names of files alone */
     const cli_tasks *t = r->tasks;
     bool all = true;
     for (int i = 0; i < t->sources.n; i++) {
-        if (stage == CLI_STAGE_COLLECTION) all = all && wf_file_exists(t->sources.text[i].zoo);
-        const char *folder = stage == CLI_STAGE_HELD_OUT ? r->paths.held_out : r->paths.nets;
+        if (stage == WF_STAGE_COLLECTION) all = all && wf_file_exists(t->sources.text[i].zoo);
+        const char *folder = stage == WF_STAGE_HELD_OUT ? r->paths.held_out : r->paths.nets;
         bool counts =
-            stage == CLI_STAGE_SAMPLING || (stage == CLI_STAGE_HELD_OUT && has_scratch(r, i));
+            stage == WF_STAGE_SAMPLING || (stage == WF_STAGE_HELD_OUT && has_scratch(r, i));
         for (int w = 0; counts && w < t->n_widths; w++) {
             char path[CLI_PATH];
             all = all && cli_tasks_file(r, folder, i, t->width[w], path) == WF_OK &&
                   wf_file_exists(path);
         }
     }
-    if (stage == CLI_STAGE_TRAINING) return wf_file_exists(r->paths.flow);
-    if (stage == CLI_STAGE_EVALUATION) return wf_file_exists(r->paths.eval);
+    if (stage == WF_STAGE_TRAINING) return wf_file_exists(r->paths.flow);
+    if (stage == WF_STAGE_EVALUATION) return wf_file_exists(r->paths.eval);
     return all;
 }

@@ -11,31 +11,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[CLI_STAGES] = {"collection", "held-out",   "training",
-                                              "sampling",   "evaluation", "report"};
+static const char *const names[WF_STAGES] = {"collection", "held-out",   "training",
+                                             "sampling",   "evaluation", "report"};
 
-const char *cli_stage_name(cli_stage stage) { return names[stage]; }
+const char *cli_stage_name(wf_stage stage) { return names[stage]; }
 
-bool cli_stage_depends(cli_stage stage, cli_stage on) {
-    static const unsigned below[CLI_STAGES] = {
-        [CLI_STAGE_COLLECTION] = 0,
-        [CLI_STAGE_HELD_OUT] = 1u << CLI_STAGE_COLLECTION,
-        [CLI_STAGE_TRAINING] = 1u << CLI_STAGE_COLLECTION,
-        [CLI_STAGE_SAMPLING] = 1u << CLI_STAGE_COLLECTION | 1u << CLI_STAGE_TRAINING,
-        [CLI_STAGE_EVALUATION] = (1u << CLI_STAGE_EVALUATION) - 1,
-        [CLI_STAGE_REPORT] = (1u << CLI_STAGE_REPORT) - 1,
+bool cli_stage_depends(wf_stage stage, wf_stage on) {
+    static const unsigned below[WF_STAGES] = {
+        [WF_STAGE_COLLECTION] = 0,
+        [WF_STAGE_HELD_OUT] = 1u << WF_STAGE_COLLECTION,
+        [WF_STAGE_TRAINING] = 1u << WF_STAGE_COLLECTION,
+        [WF_STAGE_SAMPLING] = 1u << WF_STAGE_COLLECTION | 1u << WF_STAGE_TRAINING,
+        [WF_STAGE_EVALUATION] = (1u << WF_STAGE_EVALUATION) - 1,
+        [WF_STAGE_REPORT] = (1u << WF_STAGE_REPORT) - 1,
     };
     return (below[stage] >> on & 1) != 0;
 }
 
-static wf_status set_digest(cli_app *app, cli_stages *stages, cli_stage stage) {
+static wf_status set_digest(cli_app *app, cli_stages *stages, wf_stage stage) {
     char *text = json_dumps(stages->config[stage], JSON_COMPACT | JSON_SORT_KEYS);
     wf_status status = cli_json_complete(app, stages->path, stages->config[stage]);
     if (status != WF_OK || text == NULL) {
         free(text);
         return status != WF_OK ? status : cli_fail(app, WF_ERR_MEMORY, "out of memory");
     }
-    size_t size = strlen(text) + CLI_STAGES * 65 + 1;
+    size_t size = strlen(text) + WF_STAGES * 65 + 1;
     char *all = malloc(size);
     if (all == NULL) {
         free(text);
@@ -44,7 +44,7 @@ static wf_status set_digest(cli_app *app, cli_stages *stages, cli_stage stage) {
     wf_text joined = wf_text_start(all, size);
     wf_text_add(&joined, "%s", text);
     for (int below = 0; below < (int)stage; below++)
-        if (cli_stage_depends(stage, (cli_stage)below))
+        if (cli_stage_depends(stage, (wf_stage)below))
             wf_text_add(&joined, "%s", stages->digest[below]);
     wf_sha256_hex(all, joined.length, stages->digest[stage]);
     free(text);
@@ -56,11 +56,11 @@ wf_status cli_stages_open(cli_app *app, const char *folder, const cli_recipe *re
                           const char *fingerprint, cli_stages *out) {
     *out = (cli_stages){0};
     CLI_TRY(cli_path(app, folder, "stage.json", out->path));
-    for (int stage = 0; stage < CLI_STAGES; stage++) {
-        out->config[stage] = cli_recipe_stage(recipe, (cli_stage)stage);
-        if (stage == CLI_STAGE_COLLECTION)
+    for (int stage = 0; stage < WF_STAGES; stage++) {
+        out->config[stage] = cli_recipe_stage(recipe, (wf_stage)stage);
+        if (stage == WF_STAGE_COLLECTION)
             json_object_set_new(out->config[stage], "data.fingerprint", json_string(fingerprint));
-        CLI_TRY(set_digest(app, out, (cli_stage)stage));
+        CLI_TRY(set_digest(app, out, (wf_stage)stage));
     }
     wf_status status = WF_OK;
     if (wf_file_exists(out->path)) status = cli_json_read(app, out->path, &out->record);
@@ -74,16 +74,16 @@ wf_status cli_stages_open(cli_app *app, const char *folder, const cli_recipe *re
 
 void cli_stages_free(cli_stages *stages) {
     json_decref(stages->record);
-    for (int stage = 0; stage < CLI_STAGES; stage++) json_decref(stages->config[stage]);
+    for (int stage = 0; stage < WF_STAGES; stage++) json_decref(stages->config[stage]);
     *stages = (cli_stages){0};
 }
 
-static json_t *entry_of(const cli_stages *stages, cli_stage stage) {
+static json_t *entry_of(const cli_stages *stages, wf_stage stage) {
     return json_object_get(stages->record, names[stage]);
 }
 
 /* Appends "key was A, now B" for keys that differ; false when none does. */
-static bool describe_changes(const json_t *then, json_t *now, char *what, size_t size) {
+static bool describe_changes(json_t *then, json_t *now, char *what, size_t size) {
     const char *key;
     json_t *value;
     wf_text changes = wf_text_start(what, size);
@@ -94,37 +94,42 @@ static bool describe_changes(const json_t *then, json_t *now, char *what, size_t
                     was == NULL || was[0] == '\0' ? "not set" : was,
                     json_string_value(value)[0] == '\0' ? "not set" : json_string_value(value));
     }
+    json_object_foreach(then, key, value) {
+        if (json_object_get(now, key) != NULL) continue;
+        wf_text_add(&changes, "%s%s was %s, now not set", changes.length > 0 ? "; " : "", key,
+                    json_string_value(value));
+    }
     return changes.length > 0;
 }
 
-cli_stage cli_stages_changed(const cli_stages *stages, char *what, size_t size) {
-    for (int stage = 0; stage < CLI_STAGES; stage++) {
-        const json_t *then = json_object_get(entry_of(stages, (cli_stage)stage), "config");
+wf_stage cli_stages_changed(const cli_stages *stages, char *what, size_t size) {
+    for (int stage = 0; stage < WF_STAGES; stage++) {
+        json_t *then = json_object_get(entry_of(stages, (wf_stage)stage), "config");
         if (then != NULL && describe_changes(then, stages->config[stage], what, size))
-            return (cli_stage)stage;
+            return (wf_stage)stage;
     }
-    return CLI_STAGES;
+    return WF_STAGES;
 }
 
-bool cli_stages_finished(const cli_stages *stages, cli_stage stage) {
+bool cli_stages_finished(const cli_stages *stages, wf_stage stage) {
     const json_t *entry = entry_of(stages, stage);
     const char *digest = json_string_value(json_object_get(entry, "digest"));
     return json_is_true(json_object_get(entry, "finished")) && digest != NULL &&
            strcmp(digest, stages->digest[stage]) == 0;
 }
 
-double cli_stages_seconds(const cli_stages *stages, cli_stage stage) {
+double cli_stages_seconds(const cli_stages *stages, wf_stage stage) {
     return json_number_value(json_object_get(entry_of(stages, stage), "seconds"));
 }
 
 double cli_stages_total(const cli_stages *stages) {
     double sum = 0;
-    for (int stage = 0; stage < CLI_STAGES; stage++)
-        sum += cli_stages_seconds(stages, (cli_stage)stage);
+    for (int stage = 0; stage < WF_STAGES; stage++)
+        sum += cli_stages_seconds(stages, (wf_stage)stage);
     return sum;
 }
 
-static wf_status put(cli_app *app, cli_stages *stages, cli_stage stage, bool finished,
+static wf_status put(cli_app *app, cli_stages *stages, wf_stage stage, bool finished,
                      double seconds) {
     json_t *entry =
         json_pack("{s:b, s:s, s:f, s:O}", "finished", finished, "digest", stages->digest[stage],
@@ -134,18 +139,18 @@ static wf_status put(cli_app *app, cli_stages *stages, cli_stage stage, bool fin
     return cli_json_write(app, stages->path, stages->record);
 }
 
-wf_status cli_stages_begin(cli_app *app, cli_stages *stages, cli_stage stage) {
+wf_status cli_stages_begin(cli_app *app, cli_stages *stages, wf_stage stage) {
     return put(app, stages, stage, false, cli_stages_seconds(stages, stage));
 }
 
-wf_status cli_stages_end(cli_app *app, cli_stages *stages, cli_stage stage, double seconds,
+wf_status cli_stages_end(cli_app *app, cli_stages *stages, wf_stage stage, double seconds,
                          bool finished) {
     return put(app, stages, stage, finished, seconds + cli_stages_seconds(stages, stage));
 }
 
-wf_status cli_stages_forget(cli_app *app, cli_stages *stages, cli_stage stage) {
-    for (int other = 0; other < CLI_STAGES; other++)
-        if (other == (int)stage || cli_stage_depends((cli_stage)other, stage))
+wf_status cli_stages_forget(cli_app *app, cli_stages *stages, wf_stage stage) {
+    for (int other = 0; other < WF_STAGES; other++)
+        if (other == (int)stage || cli_stage_depends((wf_stage)other, stage))
             json_object_del(stages->record, names[other]);
     return cli_json_write(app, stages->path, stages->record);
 }

@@ -7,12 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NAME(constant, text) text,
+#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
+#include "weft/data.def"
+static const wf_setting data_rows[] = {
+#define SETTING(...) WF_SETTING_ROW(wf_data_desc, "data", "data.", __VA_ARGS__)
+#include "weft/data.def"
+    {0}};
+
+const wf_setting *wf_data_settings(void) { return data_rows; }
+
 wf_data_desc wf_data_desc_default(void) {
-    return (wf_data_desc){.format = "auto",
-                          .scale = WF_SCALE_STANDARD,
-                          .test_fraction = 0.2,
-                          .noise = -1,
-                          .bng_seed = 1};
+    wf_data_desc desc = {0};
+    wf_settings_default(data_rows, &desc);
+    return desc;
 }
 
 void wf_dataset_free(wf_dataset *data) {

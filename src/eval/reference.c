@@ -15,13 +15,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NAME(constant, text) text,
+#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
+#include "weft/eval.def"
+static const wf_setting eval_rows[] = {
+#define SETTING(...) WF_SETTING_ROW(wf_eval_desc, "eval", "eval.", __VA_ARGS__)
+#include "weft/eval.def"
+    {0}};
+
+const wf_setting *wf_eval_settings(void) { return eval_rows; }
+
 wf_eval_desc wf_eval_desc_default(void) {
-    return (wf_eval_desc){.score = WF_SCORE_ACCURACY,
-                          .cloud = 1000,
-                          .subsets = 100,
-                          .sweeps = 5,
-                          .seed = 0,
-                          .cache = true};
+    wf_eval_desc desc = {0};
+    wf_settings_default(eval_rows, &desc);
+    return desc;
 }
 
 void wf_reference_free(wf_reference *reference) {

@@ -380,7 +380,8 @@ wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, wf_velocity_maker *ma
     wf_status status;
     WF_TRY_GOTO(wf_st_open(ctx, path, &flow->file), fail);
     WF_TRY_GOTO(check_kind(ctx, path, flow->file), fail);
-    WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, &flow->field, &flow->fit), fail);
+    WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, wf_field_settings(), &flow->field), fail);
+    WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, wf_fit_settings(), &flow->fit), fail);
     WF_TRY_GOTO(blame_file(ctx, path, wf_fit_check(ctx, &flow->fit)), fail);
     WF_TRY_GOTO(read_state(ctx, path, flow->file, &flow->state), fail);
     WF_TRY_GOTO(read_stocks(ctx, path, flow), fail);
@@ -403,6 +404,7 @@ void wf_flow_free(wf_flow *flow) {
 }
 
 const wf_field_desc *wf_flow_field(const wf_flow *flow) { return &flow->field; }
+const wf_fit_desc *wf_flow_trained_with(const wf_flow *flow) { return &flow->fit; }
 size_t wf_flow_updates(const wf_flow *flow) { return flow->state.step; }
 const char *wf_flow_meta(const wf_flow *flow, const char *key) {
     return wf_st_meta(flow->file, key);

@@ -2,7 +2,6 @@
 
 #include "base/c_locale.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,6 +16,9 @@ wf_status wf_meta_add(wf_ctx *ctx, wf_meta *meta, const char *key, const char *f
         char *(*pairs)[2] = realloc(meta->pairs, capacity * sizeof *pairs);
         if (pairs == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "flow: out of memory");
         meta->pairs = pairs;
+        const wf_setting **rows = realloc(meta->rows, capacity * sizeof *rows);
+        if (rows == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "flow: out of memory");
+        meta->rows = rows;
         meta->capacity = capacity;
     }
     char *value = NULL;
@@ -34,6 +36,7 @@ wf_status wf_meta_add(wf_ctx *ctx, wf_meta *meta, const char *key, const char *f
     }
     meta->pairs[meta->n][0] = name;
     meta->pairs[meta->n][1] = value;
+    meta->rows[meta->n] = NULL;
     meta->n++;
     return WF_OK;
 }
@@ -44,177 +47,122 @@ void wf_meta_free(wf_meta *meta) {
         free(meta->pairs[i][1]);
     }
     free(meta->pairs);
+    free(meta->rows);
     *meta = (wf_meta){0};
 }
 
-/* --- the table of settings ---------------------------------------------------------------------- */
+/* --- the tables --------------------------------------------------------------------------------- */
 
-typedef enum kind { KIND_DOUBLE, KIND_SIZE, KIND_U64, KIND_INT, KIND_BOOL, KIND_NAME } kind;
+#define NAME(constant, text) text,
+#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
+#include "weft/fit.def"
+static const wf_setting fit_rows[] = {
+#define SETTING(...) WF_SETTING_ROW(wf_fit_desc, "train", "fit.", __VA_ARGS__)
+#include "weft/fit.def"
+    {0}};
 
-typedef struct setting {
-    const char *key;
-    kind kind;
-    bool in_fit; /* else in the field's description */
-    size_t offset;
-    const char *const *names; /* KIND_NAME: of an enum's values 0, 1 ..., NULL-terminated */
-} setting;
+const wf_setting *wf_fit_settings(void) { return fit_rows; }
 
-static const char *const layouts[] = {"lean", "lstar", NULL};
-static const char *const messages[] = {"sum", "mean", "attention", NULL};
-static const char *const encoders[] = {"sine", "fourier", "scalar", NULL};
-static const char *const activations[] = {"default", "silu", "gelu", NULL};
-static const char *const conditions[] = {"none", "linear", "mlp", NULL};
-static const char *const optimizers[] = {"adamw", "muon", NULL};
-static const char *const time_laws[] = {"uniform", "logit-normal", "late", NULL};
-static const char *const kept[] = {"ema", "final", "best", NULL};
-static const char *const normalise_by[] = {"architecture", "collection", NULL};
-static const char *const loss_by[] = {"parameters", "layers", NULL};
-static const char *const couplings[] = {"independent", "matched", NULL};
-
-#define FIELD(member, kind, names)                                                                 \
-    { "field." #member, kind, false, offsetof(wf_field_desc, member), names }
-#define FIT(member, kind, names)                                                                   \
-    { "fit." #member, kind, true, offsetof(wf_fit_desc, member), names }
-static const setting settings[] = {
-    FIELD(layout, KIND_NAME, layouts),
-    FIELD(node, KIND_INT, NULL),
-    FIELD(edge, KIND_INT, NULL),
-    FIELD(time, KIND_INT, NULL),
-    FIELD(blocks, KIND_INT, NULL),
-    FIELD(messages, KIND_NAME, messages),
-    FIELD(encoder, KIND_NAME, encoders),
-    FIELD(activation, KIND_NAME, activations),
-    FIELD(cond, KIND_NAME, conditions),
-    FIELD(cond_size, KIND_INT, NULL),
-    FIELD(fold_rows, KIND_INT, NULL),
-    FIELD(max_coef, KIND_INT, NULL),
-    FIELD(seed, KIND_U64, NULL),
-    FIT(precondition, KIND_BOOL, NULL),
-    FIT(principal, KIND_BOOL, NULL),
-    FIT(normalise, KIND_BOOL, NULL),
-    FIT(normalise_by, KIND_NAME, normalise_by),
-    FIT(coupling, KIND_NAME, couplings),
-    FIT(match_sweeps, KIND_INT, NULL),
-    FIT(source_std, KIND_DOUBLE, NULL),
-    FIT(path_noise, KIND_DOUBLE, NULL),
-    FIT(noise_table, KIND_SIZE, NULL),
-    FIT(time_law, KIND_NAME, time_laws),
-    FIT(loss_by, KIND_NAME, loss_by),
-    FIT(cond_drop, KIND_DOUBLE, NULL),
-    FIT(optimizer, KIND_NAME, optimizers),
-    FIT(lr, KIND_DOUBLE, NULL),
-    FIT(weight_decay, KIND_DOUBLE, NULL),
-    FIT(beta1, KIND_DOUBLE, NULL),
-    FIT(beta2, KIND_DOUBLE, NULL),
-    FIT(eps, KIND_DOUBLE, NULL),
-    FIT(muon_lr, KIND_DOUBLE, NULL),
-    FIT(muon_momentum, KIND_DOUBLE, NULL),
-    FIT(clip, KIND_DOUBLE, NULL),
-    FIT(ema, KIND_DOUBLE, NULL),
-    FIT(kept, KIND_NAME, kept),
-    FIT(warmup, KIND_SIZE, NULL),
-    FIT(cosine, KIND_BOOL, NULL),
-    FIT(schedule_updates, KIND_SIZE, NULL),
-    FIT(min_lr, KIND_DOUBLE, NULL),
-    FIT(updates, KIND_SIZE, NULL),
-    FIT(batch, KIND_SIZE, NULL),
-    FIT(limit, KIND_SIZE, NULL),
-    FIT(seed, KIND_U64, NULL),
-    FIT(save_seconds, KIND_DOUBLE, NULL),
-    FIT(log_every, KIND_SIZE, NULL),
-};
-#undef FIELD
-#undef FIT
-enum { n_settings = sizeof settings / sizeof *settings };
-
-static wf_status put(wf_ctx *ctx, wf_meta *meta, const setting *s, const void *at) {
-    switch (s->kind) {
-    case KIND_DOUBLE: return wf_meta_add(ctx, meta, s->key, "%.17g", *(const double *)at);
-    case KIND_SIZE: return wf_meta_add(ctx, meta, s->key, "%zu", *(const size_t *)at);
-    case KIND_U64:
-        return wf_meta_add(ctx, meta, s->key, "%llu", (unsigned long long)*(const uint64_t *)at);
-    case KIND_INT: return wf_meta_add(ctx, meta, s->key, "%d", *(const int *)at);
-    case KIND_BOOL: return wf_meta_add(ctx, meta, s->key, *(const bool *)at ? "yes" : "no");
-    case KIND_NAME: return wf_meta_add(ctx, meta, s->key, "%s", s->names[*(const int *)at]);
-    }
-    return WF_OK;
+wf_fit_desc wf_fit_desc_default(void) {
+    wf_fit_desc desc = {0};
+    wf_settings_default(fit_rows, &desc);
+    return desc;
 }
 
-wf_status wf_config_put(wf_ctx *ctx, wf_meta *meta, const wf_field_desc *field,
-                        const wf_fit_desc *fit) {
-    for (size_t i = 0; i < n_settings; i++) {
-        const char *base = settings[i].in_fit ? (const char *)fit : (const char *)field;
-        WF_TRY(put(ctx, meta, &settings[i], base + settings[i].offset));
-    }
-    return WF_OK;
+wf_fit_desc wf_fit_desc_paper(void) {
+    wf_fit_desc desc = wf_fit_desc_default();
+    desc.precondition = false;
+    desc.coupling = WF_COUPLING_INDEPENDENT;
+    desc.optimizer = WF_OPT_ADAMW;
+    desc.lr = 1e-3;
+    desc.cosine = false;
+    desc.updates = 200000;
+    desc.batch = 256;
+    return desc;
 }
 
-static bool parse_name(const char *text, const char *const *names, int *out) {
-    for (int i = 0; names[i] != NULL; i++)
-        if (strcmp(names[i], text) == 0) {
-            *out = i;
-            return true;
+#define NAME(constant, text) text,
+#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
+#include "weft/sample.def"
+static const wf_setting sample_rows[] = {
+#define SETTING(...) WF_SETTING_ROW(wf_sample_desc, "sample", "sample.", __VA_ARGS__)
+#include "weft/sample.def"
+    {0}};
+
+const wf_setting *wf_sample_settings(void) { return sample_rows; }
+
+wf_sample_desc wf_sample_desc_default(void) {
+    wf_sample_desc desc = {0};
+    wf_settings_default(sample_rows, &desc);
+    return desc;
+}
+
+/* --- in files ------------------------------------------------------------------------------------ */
+
+wf_status wf_config_put(wf_ctx *ctx, wf_meta *meta, const wf_setting *rows, const void *desc) {
+    char buffer[WF_SETTING_BUFFER];
+    for (; rows->key != NULL; rows++)
+        if (rows->in_file != WF_FILE_NONE) {
+            WF_TRY(wf_meta_add(ctx, meta, rows->meta, "%s", wf_setting_text(rows, desc, buffer)));
+            meta->rows[meta->n - 1] = rows;
         }
-    return false;
+    return WF_OK;
 }
 
-static bool parse(const char *text, const setting *s, void *at) {
-    char *end = NULL;
-    errno = 0;
-    bool digit = text[0] >= '0' && text[0] <= '9';
-    switch (s->kind) {
-    case KIND_DOUBLE: *(double *)at = wf_c_strtod(text, &end); break;
-    case KIND_SIZE:
-        if (!digit) return false;
-        *(size_t *)at = (size_t)strtoull(text, &end, 10);
-        break;
-    case KIND_U64:
-        if (!digit) return false;
-        *(uint64_t *)at = strtoull(text, &end, 10);
-        break;
-    case KIND_INT: {
-        long value = strtol(text, &end, 10);
-        if (value < -1000000000L || value > 1000000000L) return false;
-        *(int *)at = (int)value;
-        break;
-    }
-    case KIND_BOOL: {
-        static const char *const names[] = {"no", "yes", NULL};
-        int value;
-        if (!parse_name(text, names, &value)) return false;
-        *(bool *)at = value;
-        return true;
-    }
-    case KIND_NAME: return parse_name(text, s->names, at);
-    }
-    return end != text && *end == '\0' && errno == 0;
+static const wf_setting *find_meta(const wf_setting *rows, const char *key) {
+    for (; rows->key != NULL; rows++)
+        if (strcmp(rows->meta, key) == 0) return rows;
+    return NULL;
 }
 
-wf_status wf_config_get(wf_ctx *ctx, const char *path, const wf_st_file *file, wf_field_desc *field,
-                        wf_fit_desc *fit) {
-    for (size_t i = 0; i < n_settings; i++) {
-        char *base = settings[i].in_fit ? (char *)fit : (char *)field;
-        const char *value = wf_st_meta(file, settings[i].key);
-        if (value == NULL)
-            return wf_fail(ctx, WF_ERR_INPUT,
-                           "%s: not a flow of this version of weft: its metadata lacks \"%s\"",
-                           path, settings[i].key);
-        if (!parse(value, &settings[i], base + settings[i].offset))
-            return wf_fail(ctx, WF_ERR_INPUT, "%s: metadata \"%s\" has the value \"%.40s\"", path,
-                           settings[i].key, value);
+/* A setting that nobody here knows may change what the others mean. */
+static wf_status check_known(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                             const wf_setting *rows) {
+    size_t prefix = strcspn(rows->meta, ".") + 1, n = wf_st_meta_count(file);
+    for (size_t i = 0; i < n; i++) {
+        const char *key, *value;
+        wf_st_meta_at(file, i, &key, &value);
+        if (strncmp(key, rows->meta, prefix) != 0 || find_meta(rows, key) != NULL) continue;
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: its metadata has \"%.60s\", which this version of weft does not know: "
+                       "a newer one wrote it",
+                       path, key);
     }
     return WF_OK;
 }
 
-static bool may_change(const char *key) {
-    static const char *const names[] = {"fit.updates", "fit.save_seconds", "fit.log_every",
-                                        "fit.limit"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(key, names[i]) == 0) return true;
-    const char *dot =
-        strrchr(key, '.'); /* notes about a source; its hash tells whether it is the same */
+wf_status wf_config_get(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                        const wf_setting *rows, void *desc) {
+    WF_TRY(check_known(ctx, path, file, rows));
+    for (; rows->key != NULL; rows++) {
+        const char *text = rows->in_file == WF_FILE_NONE ? NULL : wf_st_meta(file, rows->meta);
+        if (wf_setting_parse(rows, text == NULL ? wf_setting_absent(rows) : text, desc)) continue;
+        char allowed[512];
+        wf_setting_allowed(rows, allowed, sizeof allowed);
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: metadata \"%s\" is \"%.40s\"; allowed is %s", path,
+                       rows->meta, text, allowed);
+    }
+    return WF_OK;
+}
+
+/* Notes about a source; its hash tells whether it is the same. */
+static bool is_note(const char *key) {
+    const char *dot = strrchr(key, '.');
     return dot != NULL &&
            (strcmp(dot, ".path") == 0 || strcmp(dot, ".tests") == 0 || strcmp(dot, ".data") == 0);
+}
+
+/* Do two texts mean the same value? */
+static bool same_value(const wf_setting *row, const char *a, const char *b) {
+    wf_setting alone = *row;
+    alone.offset = 0;
+    union {
+        double number;
+        const char *text;
+        uint64_t whole;
+    } left = {0}, right = {0};
+    return wf_setting_parse(&alone, a, &left) && wf_setting_parse(&alone, b, &right) &&
+           wf_setting_equal(&alone, &left, &right);
 }
 
 wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *file,
@@ -222,7 +170,12 @@ wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *fil
     for (size_t i = 0; i < meta->n; i++) {
         const char *key = meta->pairs[i][0], *ours = meta->pairs[i][1];
         const char *theirs = wf_st_meta(file, key);
-        if (may_change(key) || (theirs != NULL && strcmp(theirs, ours) == 0)) continue;
+        const wf_setting *row = meta->rows[i];
+        if (row == NULL ? is_note(key) : row->in_file == WF_FILE_NOTE) continue;
+        if (row != NULL && theirs == NULL) theirs = wf_setting_absent(row);
+        if (theirs != NULL &&
+            (row == NULL ? strcmp(theirs, ours) == 0 : same_value(row, theirs, ours)))
+            continue;
         return wf_fail(ctx, WF_ERR_USAGE,
                        "%s: a checkpoint of another configuration stands there: its %s is %.60s, "
                        "this run's is %.60s; use the same settings, another path, or remove it",
@@ -231,51 +184,13 @@ wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *fil
     return WF_OK;
 }
 
-/* --- ranges ------------------------------------------------------------------------------------- */
-
-/* One number and what it may be; NaN is never allowed. */
-typedef struct range {
-    const char *name;
-    double value, low, high;
-    bool open_low, open_high; /* the bound itself is not allowed */
-} range;
-
-static wf_status check_ranges(wf_ctx *ctx, const range *ranges, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        const range *r = &ranges[i];
-        bool low = r->open_low ? r->value > r->low : r->value >= r->low;
-        bool high = r->open_high ? r->value < r->high : r->value <= r->high;
-        if (low && high) continue;
-        return wf_fail(ctx, WF_ERR_USAGE, "%s is %g; allowed is %s %g and %s %g", r->name, r->value,
-                       r->open_low ? "above" : "at least", r->low,
-                       r->open_high ? "below" : "at most", r->high);
-    }
-    return WF_OK;
-}
+/* --- checks ------------------------------------------------------------------------------------- */
 
 wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit) {
-    const range ranges[] = {
-        {"match_sweeps", fit->match_sweeps, 1, 1000, false, false},
-        {"source_std", fit->source_std, 0, 1e3, true, false},
-        {"path_noise", fit->path_noise, 0, 1e3, false, false},
-        {"noise_table", (double)fit->noise_table, 0, 4294967295.0, false, false},
-        {"cond_drop", fit->cond_drop, 0, 1, false, false},
-        {"lr", fit->lr, 0, 1e3, true, false},
-        {"weight_decay", fit->weight_decay, 0, 1e3, false, false},
-        {"beta1", fit->beta1, 0, 1, false, true},
-        {"beta2", fit->beta2, 0, 1, false, true},
-        {"eps", fit->eps, 0, 1, true, false},
-        {"muon_lr", fit->muon_lr, 0, 1e3, true, false},
-        {"muon_momentum", fit->muon_momentum, 0, 1, false, true},
-        {"clip", fit->clip, 0, HUGE_VAL, false, false},
-        {"ema", fit->ema, 0, 1, false, true},
-        {"min_lr", fit->min_lr, 0, fit->lr, false, false},
-        {"updates", (double)fit->updates, 1, 4294967295.0, false, false},
-        {"batch", (double)fit->batch, 1, 1 << 20, false, false},
-        {"save_seconds", fit->save_seconds, 0, HUGE_VAL, false, false},
-        {"max_seconds", fit->max_seconds, 0, HUGE_VAL, false, false},
-    };
-    WF_TRY(check_ranges(ctx, ranges, sizeof ranges / sizeof *ranges));
+    WF_TRY(wf_settings_check(ctx, fit_rows, fit));
+    if (fit->min_lr > fit->lr)
+        return wf_fail(ctx, WF_ERR_USAGE, "train.min_lr is %g, above train.lr, which is %g",
+                       fit->min_lr, fit->lr);
     if (fit->precondition && !fit->normalise)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "precondition needs normalise: it is exact for weights of unit variance");
@@ -286,20 +201,16 @@ wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit) {
 }
 
 wf_status wf_sample_check(wf_ctx *ctx, const wf_sample_desc *desc) {
-    const range ranges[] = {
-        {"steps", desc->steps, 1, 1e8, false, false},
-        {"rtol", desc->rtol, 0, 1, false, false},
-        {"atol", desc->atol, 0, 1e6, true, false},
-        {"min_step", desc->min_step, 0, 1, true, false},
-        {"max_step", desc->max_step, desc->min_step, HUGE_VAL, false, false},
-        {"max_evaluations", (double)desc->max_evaluations, 1, HUGE_VAL, false, false},
-        {"refine_cycles", desc->refine_cycles, 0, 1e6, false, false},
-        {"refine_steps", desc->refine_steps, 0, 1e6, false, false},
-        {"guidance", desc->guidance, -1e3, 1e3, false, false},
-    };
-    WF_TRY(check_ranges(ctx, ranges, sizeof ranges / sizeof *ranges));
-    const range refine = {"refine_t", desc->refine_t, 0, 1, true, true};
-    return desc->refine_cycles > 0 ? check_ranges(ctx, &refine, 1) : WF_OK;
+    WF_TRY(wf_settings_check(ctx, sample_rows, desc));
+    if (desc->max_step < desc->min_step)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "sample.max_step is %g, below sample.min_step, which is %g", desc->max_step,
+                       desc->min_step);
+    if (desc->refine_cycles > 0 && (desc->refine_t <= 0 || desc->refine_t >= 1))
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "sample.refine_t is %g; refinement needs a time above 0 and below 1",
+                       desc->refine_t);
+    return WF_OK;
 }
 
 wf_status wf_choose_precision(wf_ctx *ctx, wf_precision asked, bool on_gpu, bool may, bool *fast) {

@@ -1,5 +1,5 @@
-/* flow_config: the configuration of a flow as "key = value" strings in its file.
- * One table lists every setting of wf_field_desc and wf_fit_desc; writing, reading and comparing walk it. */
+/* flow_config: settings as "key = value" strings in the metadata of a file, by the rows of a table
+ * (weft/settings.h), and the checks of wf_fit_desc and wf_sample_desc. */
 #ifndef WF_FLOW_CONFIG_H
 #define WF_FLOW_CONFIG_H
 
@@ -10,22 +10,25 @@
 typedef struct wf_meta {
     size_t n, capacity;
     char *(*pairs)[2];
+    const wf_setting **rows; /* the setting that a pair is; NULL: none */
 } wf_meta;
 wf_status wf_meta_add(wf_ctx *ctx, wf_meta *meta, const char *key, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 void wf_meta_free(wf_meta *meta);
 
-wf_status wf_config_put(wf_ctx *ctx, wf_meta *meta, const wf_field_desc *field,
-                        const wf_fit_desc *fit);
-/* Fails with WF_ERR_INPUT, naming the key, when one is missing or malformed. */
-wf_status wf_config_get(wf_ctx *ctx, const char *path, const wf_st_file *file, wf_field_desc *field,
-                        wf_fit_desc *fit);
-/* Every pair of `meta` must stand in the file with the same value, but for settings that may change between the
- * pieces of one run (updates, save_seconds, log_every, limit, paths). WF_ERR_USAGE names the first that differs. */
+/* The settings of `rows` that files keep. */
+wf_status wf_config_put(wf_ctx *ctx, wf_meta *meta, const wf_setting *rows, const void *desc);
+/* A setting that the file lacks has the value that files without it had. WF_ERR_INPUT: one is
+ * malformed. */
+wf_status wf_config_get(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                        const wf_setting *rows, void *desc);
+/* Every pair of `meta` must stand in the file with the same value, but for notes, which may change
+ * between the pieces of one run (updates, log_every, paths). WF_ERR_USAGE names the first that
+ * differs. */
 wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *file,
                             const wf_meta *meta);
 
-/* Ranges of both descriptions' numbers. WF_ERR_USAGE says which is wrong and what is allowed. */
+/* Ranges, and settings that need each other. WF_ERR_USAGE says what is wrong and what is allowed. */
 wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit);
 wf_status wf_sample_check(wf_ctx *ctx, const wf_sample_desc *desc);
 /* fast: whether the field may round to bf16. may: whether the loop in question could use it. */

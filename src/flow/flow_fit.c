@@ -23,40 +23,6 @@
 #include <string.h>
 #include <unistd.h>
 
-wf_fit_desc wf_fit_desc_default(void) {
-    return (wf_fit_desc){.precondition = true,
-                         .normalise = true,
-                         .coupling = WF_COUPLING_MATCHED,
-                         .match_sweeps = 2,
-                         .source_std = 1,
-                         .optimizer = WF_OPT_MUON,
-                         .lr = 2e-3,
-                         .beta1 = 0.9,
-                         .beta2 = 0.999,
-                         .eps = 1e-8,
-                         .muon_lr = 0.02,
-                         .muon_momentum = 0.95,
-                         .clip = 1,
-                         .ema = 0.999,
-                         .cosine = true,
-                         .updates = 10000,
-                         .batch = 64,
-                         .save_seconds = 60,
-                         .log_every = 20};
-}
-
-wf_fit_desc wf_fit_desc_paper(void) {
-    wf_fit_desc desc = wf_fit_desc_default();
-    desc.precondition = false;
-    desc.coupling = WF_COUPLING_INDEPENDENT;
-    desc.optimizer = WF_OPT_ADAMW;
-    desc.lr = 1e-3;
-    desc.cosine = false;
-    desc.updates = 200000;
-    desc.batch = 256;
-    return desc;
-}
-
 /* --- the log ------------------------------------------------------------------------------------ */
 
 static wf_status log_name(wf_ctx *ctx, const char *path, char **out) {
@@ -311,7 +277,8 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
                        "coupling = independent");
     WF_TRY(choose_device(tr));
     WF_TRY(wf_stocks_load(ctx, sources, n_sources, field, desc, &tr->stocks));
-    WF_TRY(wf_config_put(ctx, &tr->config, field, desc));
+    WF_TRY(wf_config_put(ctx, &tr->config, wf_field_settings(), field));
+    WF_TRY(wf_config_put(ctx, &tr->config, wf_fit_settings(), desc));
     WF_TRY(wf_checkpoint_sources(ctx, &tr->stocks, &tr->config));
     size_t params = tr->velocity.params;
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field weights", &tr->arrays.weights));

@@ -20,19 +20,6 @@ enum {
     copies_of_edges = 6      /* roughly what a block of it holds of the edges' features */
 };
 
-wf_sample_desc wf_sample_desc_default(void) {
-    return (wf_sample_desc){.solver = WF_SOLVER_DOPRI5,
-                            .steps = 100,
-                            .rtol = 1e-5,
-                            .atol = 1e-5,
-                            .min_step = 1e-7,
-                            .max_step = 1,
-                            .max_evaluations = 20000,
-                            .refine_t = 0.75,
-                            .refine_matched = true,
-                            .guidance = 1};
-}
-
 typedef struct sampler {
     wf_ctx *ctx;
     wf_flow *flow;

@@ -10,17 +10,20 @@
 
 enum { widest = 8192, most_blocks = 256, tensors_outside = 64, tensors_per_block = 40 };
 
+#define NAME(constant, text) text,
+#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
+#include "weft/field.def"
+static const wf_setting field_rows[] = {
+#define SETTING(...) WF_SETTING_ROW(wf_field_desc, "model", "field.", __VA_ARGS__)
+#include "weft/field.def"
+    {0}};
+
+const wf_setting *wf_field_settings(void) { return field_rows; }
+
 wf_field_desc wf_field_desc_default(void) {
-    return (wf_field_desc){.layout = WF_LAYOUT_LEAN,
-                           .node = 64,
-                           .edge = 64,
-                           .time = 64,
-                           .blocks = 8,
-                           .messages = WF_MESSAGES_SUM,
-                           .encoder = WF_ENCODER_SINE,
-                           .activation = WF_FIELD_ACT_DEFAULT,
-                           .cond = WF_COND_NONE,
-                           .max_coef = 1};
+    wf_field_desc desc = {0};
+    wf_settings_default(field_rows, &desc);
+    return desc;
 }
 
 gmn_columns wf__gmn_columns(const wf_field_desc *desc) {

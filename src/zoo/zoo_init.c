@@ -8,18 +8,20 @@
 
 #include <math.h>
 
+#define NAME(constant, text) text,
+#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
+#include "weft/zoo.def"
+static const wf_setting zoo_rows[] = {
+#define SETTING(...) WF_SETTING_ROW(wf_zoo_desc, "zoo", "zoo.", __VA_ARGS__)
+#include "weft/zoo.def"
+    {0}};
+
+const wf_setting *wf_zoo_settings(void) { return zoo_rows; }
+
 wf_zoo_desc wf_zoo_desc_default(void) {
-    return (wf_zoo_desc){.count = 1000,
-                         .seed = 1,
-                         .optimizer = WF_ZOO_ADAM,
-                         .lr = 1e-3,
-                         .lr_max = 1e-3,
-                         .epochs = 25,
-                         .epochs_max = 25,
-                         .batch = 128,
-                         .beta1 = 0.9,
-                         .beta2 = 0.999,
-                         .eps = 1e-8};
+    wf_zoo_desc desc = {0};
+    wf_settings_default(zoo_rows, &desc);
+    return desc;
 }
 
 /* Edges that enter one unit of the layer, which is what PyTorch calls fan-in. */

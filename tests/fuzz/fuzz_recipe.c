@@ -1,7 +1,7 @@
 /* The recipe reader: any text is read or refused; what is read survives being written and read again. */
 #include "driver.h"
 
-#include "weft/recipe.h"
+#include "../one_setting.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,17 +23,16 @@ static void ask(wf_recipe *recipe, const char *section, const char *key) {
     static const char *const names[] = {"euler", "heun", NULL};
     const char *text = NULL;
     double real = 0;
-    int64_t whole = 0;
+    int whole = 0;
     bool flag = false;
     int choice = 0;
     if (wf_recipe_string(NULL, recipe, section, key, &text) != WF_OK) abort();
-    if (wf_recipe_double(NULL, recipe, section, key, -1e9, 1e9, &real) == WF_OK && !isfinite(real))
-        abort();
-    if (wf_recipe_int(NULL, recipe, section, key, -5, 700, &whole) == WF_OK &&
+    if (ask_real(NULL, recipe, section, key, -1e9, 1e9, &real) == WF_OK && !isfinite(real)) abort();
+    if (ask_int(NULL, recipe, section, key, -5, 700, &whole) == WF_OK &&
         (whole < -5 || whole > 700))
         abort();
-    wf_recipe_bool(NULL, recipe, section, key, &flag);
-    wf_recipe_choice(NULL, recipe, section, key, names, &choice);
+    ask_bool(NULL, recipe, section, key, &flag);
+    ask_choice(NULL, recipe, section, key, names, &choice);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -39,7 +39,8 @@ static wf_status train(const char *path, int cond_size, wf_velocity_maker *maker
 
 /* What is changed in the flow of a real training. */
 typedef struct change {
-    const char *key, *value; /* of the metadata; NULL: nothing */
+    const char *key, *value; /* of the metadata; key NULL: nothing, value NULL: it is left out */
+    const char *name;        /* the key's new name; NULL: it stays */
     const char *tensor;      /* NULL: none */
     size_t count;            /* of its values; 0: it is left out */
     const float *values;
@@ -65,14 +66,17 @@ static const char *changed(const char *from, const change *c) {
         }
         n++;
     }
+    size_t kept = 0;
     for (size_t i = 0; i < n_meta; i++) {
-        wf_st_meta_at(file, i, &meta[i][0], &meta[i][1]);
-        if (c->key == NULL || strcmp(meta[i][0], c->key) != 0) continue;
-        meta[i][1] = c->value;
-        found = true;
+        wf_st_meta_at(file, i, &meta[kept][0], &meta[kept][1]);
+        bool here = c->key != NULL && strcmp(meta[kept][0], c->key) == 0;
+        found = found || here;
+        if (here && c->name != NULL) meta[kept][0] = c->name;
+        if (here && c->name == NULL) meta[kept][1] = c->value;
+        if (meta[kept][1] != NULL) kept++;
     }
     assert_true(found);
-    assert_ok(ctx, wf_st_write(ctx, path, tensors, n, (const char *const(*)[2])meta, n_meta));
+    assert_ok(ctx, wf_st_write(ctx, path, tensors, n, (const char *const(*)[2])meta, kept));
     free(tensors);
     free(meta);
     wf_st_close(file);
@@ -87,18 +91,22 @@ static void lies_are_refused(void **state) {
         {"stocks", "0", "\"stocks\" is 0; expected 1"},
         {"sources", "0", "\"sources\" is 0; expected 1"},
         {"stocks", "1000000", "\"stocks\" is 1000000; expected 1"},
-        {"fit.source_std", "nan", "source_std is nan"},
-        {"fit.path_noise", "-1", "path_noise is -1"},
-        {"fit.updates", "0", "updates is 0"},
+        {"fit.source_std", "nan",
+         "\"fit.source_std\" is \"nan\"; allowed is a number above 0 and up to 1000"},
+        {"fit.path_noise", "-1", "\"fit.path_noise\" is \"-1\"; allowed"},
+        {"fit.updates", "0", "\"fit.updates\" is \"0\"; allowed"},
         {"arch.0", "2-0-2", "expected a width"},
-        {"field.node", "1000000", "train the flow again"},
+        {"field.node", "1000000",
+         "\"field.node\" is \"1000000\"; allowed is a whole number from 1"},
         {"field.node", "4096", "parameters, the file stores"},
         {"field.blocks", "200", "parameters, the file stores"},
-        {"field.cond_size", "1000000000", "\"cond\" has 2 values of type F32, expected 1000000000"},
-        {"field.cond_size", "-3", "\"cond\" has 2 values"},
+        {"field.cond_size", "8000", "\"cond\" has 2 values of type F32, expected 8000"},
+        {"field.cond_size", "-3", "\"field.cond_size\" is \"-3\"; allowed"},
         {"fit.precondition", "no", "principal needs precondition"},
-        {"fit.principal", "maybe", "\"fit.principal\" has the value \"maybe\""},
-        {"fit.loss_by", "units", "\"fit.loss_by\" has the value \"units\""},
+        {"fit.principal", "maybe", "\"fit.principal\" is \"maybe\"; allowed is no, yes"},
+        {"fit.loss_by", "units", "\"fit.loss_by\" is \"units\"; allowed is parameters, layers"},
+        {"fit.cosine", "sine", "\"fit.cosine\" is \"sine\"; allowed is constant, cosine"},
+        {"weft.kind", NULL, "not a flow"},
         {"arch.0", "3-3-2", "\"principal.0.axes\" has 4 values of type F32, expected 9"},
         {"arch.0", "1000000-3-2", "\"principal.0.axes\" has 4 values"},
     };
@@ -111,6 +119,37 @@ static void lies_are_refused(void **state) {
         assert_fails(ctx, wf_flow_open(ctx, path, &flow), WF_ERR_INPUT, lies[i].words);
         assert_null(flow);
     }
+}
+
+/* A setting that a file lacks has the value of files from before it; one that nobody knows is a
+ * newer version's. */
+static void absent_settings_have_their_old_values(void **state) {
+    (void)state;
+    char old[256];
+    snprintf(old, sizeof old, "%s", in_folder("old.safetensors"));
+    wf_fit_desc desc = train_desc();
+    desc.principal = false;
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 4, 0);
+    wf_source source = {.zoo = zoo};
+    wf_field_desc field = plain_field(0);
+    desc.updates = 1;
+    assert_ok(ctx, wf_flow_fit(ctx, &source, 1, &field, &desc, old, NULL));
+    static const char *const keys[] = {"fit.principal", "fit.loss_by"};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(rename(changed(old, &(change){.key = keys[i]}), old), 0);
+    wf_flow *flow;
+    assert_ok(ctx, wf_flow_open(ctx, old, &flow));
+    assert_false(wf_flow_trained_with(flow)->principal);
+    assert_int_equal(wf_flow_trained_with(flow)->loss_by, WF_LOSS_BY_PARAMETERS);
+    wf_flow_free(flow);
+    desc.updates = 2;
+    assert_ok(ctx, wf_flow_fit(ctx, &source, 1, &field, &desc, old, &flow)); /* goes on */
+    assert_int_equal(wf_flow_updates(flow), 2);
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    const char *newer = changed(old, &(change){.key = "fit.ema", .name = "fit.emu"});
+    assert_fails(ctx, wf_flow_open(ctx, newer, &flow), WF_ERR_INPUT,
+                 "\"fit.emu\", which this version of weft does not know");
 }
 
 static void damaged_axes_are_refused(void **state) {
@@ -222,6 +261,7 @@ static void files_ignore_the_locale(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lies_are_refused),
+        cmocka_unit_test(absent_settings_have_their_old_values),
         cmocka_unit_test(damaged_axes_are_refused),
         cmocka_unit_test(resumed_runs_keep_the_axes_of_the_file),
         cmocka_unit_test(files_ignore_the_locale),

@@ -11,13 +11,13 @@ static const char *const toy_kind_names[] = {"round", "square", NULL};
 /* clang-format off */
 #define TOY_SETTINGS                                                                               \
     SETTING(CHOICE(toy_kind), kind, "kind", "square", ANY, TRAINING, CONFIG, "of toys")            \
-    SETTING(SWITCH(toy_kind), edged, "edge", "round", ANY, TRAINING, CONFIG, "of toys")            \
+    SETTING(SWITCH("round", "square"), edged, "edge", "round", ANY, TRAINING, CONFIG, "of toys")            \
     SETTING(REAL, rate, "lr", "0.1", ABOVE(0, 1), TRAINING, CONFIG, "of learning", .before = "1")  \
     SETTING(REAL, decay, "decay", "0", BELOW(0, 1), TRAINING, CONFIG, "of weights")                \
     SETTING(REAL, shift, "shift", "-0.5", ANY, TRAINING, CONFIG, "of weights")                     \
     SETTING(INT, steps, "steps", "3", FROM(-5, 1e6), NONE, NOTE, "of the toy")                     \
     SETTING(SIZE, count, "count", "7", FROM(1, 1e12), NONE, NONE, "of toys")                       \
-    SETTING(SEED, seed, "seed", "0", FROM(0, 9007199254740992.0), NONE, CONFIG, "of chance")       \
+    SETTING(SEED, seed, "seed", "0", SEED, NONE, CONFIG, "of chance")       \
     SETTING(BOOL, loud, "loud", "yes", ANY, NONE, NONE, "or silent")                               \
     SETTING(TEXT, name, "name", "", ANY, NONE, NONE, "of the toy")
 /* clang-format on */
@@ -65,7 +65,7 @@ static void text_and_back(void **state) {
                                             {"shift", "-1e+30"},
                                             {"steps", "-5"},
                                             {"count", "1000000000000"},
-                                            {"seed", "9007199254740992"},
+                                            {"seed", "18446744073709551615"},
                                             {"loud", "no"},
                                             {"name", "two words"},
                                             {"name", ""}};
@@ -99,7 +99,7 @@ static void says_what_is_allowed(void **state) {
     refuses("shift", "1e999", "allowed is a number");
     refuses("steps", "1.5", "a whole number from -5 to 1000000");
     refuses("count", "0", "a whole number from 1 to 1000000000000");
-    refuses("seed", "-1", "a whole number from 0 to 9007199254740992");
+    refuses("seed", "-1", "a whole number from 0");
     refuses("loud", "on", "no, yes");
     refuses("stesp", "1", "[toy] has no setting \"stesp\"; did you mean \"steps\"?");
     refuses("unlike", "1", "[toy] has no setting \"unlike\"");

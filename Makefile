@@ -47,7 +47,7 @@ flags_avx2_f32 := -DWF_REAL=float -DWF_LANES=8 -march=x86-64-v3
 flags_base_f32 := -DWF_REAL=float -DWF_LANES=4
 flags_base_f64 := -DWF_REAL=double -DWF_LANES=2 -DWF_REAL_IS_DOUBLE
 
-MODULES := base tensor nn graph data zoo align models flow eval report
+MODULES := base tensor nn graph data zoo align models flow generators eval report
 # The .cu files of modules: those of cuda/ and of the folders in it.
 cuda_sources = $(wildcard $(1:%=src/%/cuda/*.cu) $(1:%=src/%/cuda/*/*.cu))
 LIB_SRC := $(wildcard $(MODULES:%=src/%/*.c))

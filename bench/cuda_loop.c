@@ -8,6 +8,7 @@
 #include "flow/cuda/fit_cuda.h"
 #include "flow/match_ahead.h"
 #include "models/cuda/gmn_cuda.h"
+#include "models/field_kinds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,14 +43,14 @@ static wf_stocks make_stocks(wf_ctx *ctx, bool mnist) {
     return stocks;
 }
 
-static double time_updates(wf_ctx *ctx, const wf_velocity *velocity, const wf_stocks *stocks,
+static double time_updates(wf_ctx *ctx, const wf_field *field, const wf_stocks *stocks,
                            wf_fit_desc fit, bool fast) {
-    size_t params = velocity->params;
+    size_t params = field->params;
     wf_fit_arrays arrays = {calloc(params, 4), calloc(params, 4), NULL, calloc(params, 4),
                             calloc(params, 4)};
-    velocity->init(velocity->self, 1, arrays.weights);
+    wf_field_init(field, 1, arrays.weights);
     memcpy(arrays.ema, arrays.weights, params * 4);
-    wf_fit_cuda_desc desc = {.velocity = velocity,
+    wf_fit_cuda_desc desc = {.field = field,
                              .stocks = stocks,
                              .fit = &fit,
                              .path = {fit.precondition, fit.source_std, fit.path_noise},
@@ -87,29 +88,28 @@ static double time_updates(wf_ctx *ctx, const wf_velocity *velocity, const wf_st
     return best * 1e3;
 }
 
-static double time_field(wf_ctx *ctx, const wf_velocity *velocity, const wf_stocks *stocks,
-                         bool fast) {
+static double time_field(wf_ctx *ctx, const wf_field *field, const wf_stocks *stocks, bool fast) {
     wf_arena arena = {0};
     wf_batch shape;
     const wf_graph *graphs[most_networks];
     for (int b = 0; b < batch; b++) graphs[b] = stocks->stocks[0].graph;
     check(ctx, wf_batch_build(ctx, &arena, graphs, batch, &shape));
-    gmn_cuda *program;
-    gmn_cuda_buffers none = {0};
-    check(ctx, wf_field_program(ctx, velocity->field, &shape, true, fast, &none, &program));
+    wf_field_program *program;
+    wf_field_program_desc desc = {.batch = &shape, .keep = true, .fast = fast};
+    check(ctx, wf_field_program_create(ctx, field, &desc, &program));
     double best = 1e30;
     for (int round = -1; round < rounds; round++) {
         check(ctx, wf__gmn_cuda_wait(ctx));
         double start = wf_seconds();
         for (int k = 0; k < 20; k++) {
-            check(ctx, wf__gmn_cuda_forward(ctx, program));
-            check(ctx, wf__gmn_cuda_backward(ctx, program));
+            check(ctx, wf_field_program_forward(ctx, program));
+            check(ctx, wf_field_program_backward(ctx, program));
         }
         check(ctx, wf__gmn_cuda_wait(ctx));
         double seconds = (wf_seconds() - start) / 20;
         if (round >= 0 && seconds < best) best = seconds;
     }
-    wf__gmn_cuda_free(program);
+    wf_field_program_free(program);
     wf_arena_free(&arena);
     return best * 1e3;
 }
@@ -139,25 +139,25 @@ static void run_case(wf_ctx *ctx, const char *name) {
                 most_networks);
         exit(1);
     }
-    wf_field_desc field = wf_field_desc_default();
-    field.layout = lstar ? WF_LAYOUT_LSTAR : WF_LAYOUT_LEAN;
-    if (mnist) field.node = field.edge = field.time = 128, field.fold_rows = 785;
-    if (edge > 0) field.node = node, field.edge = edge;
-    wf_velocity velocity;
-    check(ctx, wf_velocity_gmn(ctx, NULL, &field, 0, &velocity));
+    wf_field_desc desc = wf_field_desc_default();
+    desc.layout = lstar ? WF_LAYOUT_LSTAR : WF_LAYOUT_LEAN;
+    if (mnist) desc.node = desc.edge = desc.time = 128, desc.fold_rows = 785;
+    if (edge > 0) desc.node = node, desc.edge = edge;
+    wf_field *field;
+    check(ctx, wf_field_create(ctx, &wf__field_gmn, &desc, NULL, WF_F32, &field));
     wf_stocks stocks = make_stocks(ctx, mnist);
     wf_fit_desc fit = wf_fit_desc_default();
     fit.batch = (size_t)batch;
     fit.lr = 1e-4, fit.muon_lr = 1e-3;
     if (rounds == 0) { /* the profiler's */
-        time_updates(ctx, &velocity, &stocks, fit, true);
+        time_updates(ctx, field, &stocks, fit, true);
         exit(0);
     }
-    double updates[4] = {0}, matching = 0, bare = time_field(ctx, &velocity, &stocks, true);
+    double updates[4] = {0}, matching = 0, bare = time_field(ctx, field, &stocks, true);
     for (int k = 0; k < (brief ? 1 : 4); k++) {
         fit.optimizer = k / 2 ? WF_OPT_MUON : WF_OPT_ADAMW;
         fit.coupling = k % 2 ? WF_COUPLING_MATCHED : WF_COUPLING_INDEPENDENT;
-        updates[k] = time_updates(ctx, &velocity, &stocks, fit, true);
+        updates[k] = time_updates(ctx, field, &stocks, fit, true);
     }
     fit.coupling = WF_COUPLING_MATCHED;
     if (!brief) matching = time_matching(ctx, &stocks, &fit);
@@ -170,7 +170,7 @@ static void run_case(wf_ctx *ctx, const char *name) {
     free(stocks.stocks[0].weights);
     wf_graph_free(stocks.stocks[0].graph);
     free(stocks.stocks), free(stocks.sources);
-    wf_velocity_free(&velocity);
+    wf_field_free(field);
 }
 
 int main(int argc, char **argv) {

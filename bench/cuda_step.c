@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "graph/batch.h"
 #include "models/cuda/gmn_cuda.h"
+#include "models/field_kinds.h"
 #include "models/field.h"
 #include "models/gmn_part.h"
 #include "tensor/cuda/backend_cuda.h"
@@ -55,11 +56,11 @@ static wf_field_desc field_of(const char *name, const kind *of) {
 }
 
 typedef struct step_case {
-    gmn_layout layout;
+    wf_field *field;
     wf_arena arena;
     wf_graph *graph;
     wf_batch batch;
-    gmn_cuda *program;
+    wf_field_program *program;
 } step_case;
 
 static void open_case(wf_ctx *ctx, const char *name, const kind *of, bool fast, int n, bool keep,
@@ -73,26 +74,26 @@ static void open_case(wf_ctx *ctx, const char *name, const kind *of, bool fast, 
     for (int i = 0; i < n; i++) graphs[i] = c->graph;
     check(ctx, wf_batch_build(ctx, &c->arena, graphs, n, &c->batch));
     free(graphs);
-    check(ctx, wf__gmn_layout_create(ctx, &desc, &c->layout));
-    gmn_cuda_desc program = {.layout = &c->layout, .batch = &c->batch, .keep = keep, .fast = fast};
-    check(ctx, wf__gmn_cuda_create(ctx, &program, &c->program));
+    check(ctx, wf_field_create(ctx, &wf__field_gmn, &desc, NULL, WF_F32, &c->field));
+    wf_field_program_desc program = {.batch = &c->batch, .keep = keep, .fast = fast};
+    check(ctx, wf_field_program_create(ctx, c->field, &program, &c->program));
     /* Random numbers of about the right size in all parameters: zeros would be faster than real data. */
-    const gmn_cuda_buffers *to = wf__gmn_cuda_buffers(c->program);
-    size_t count = c->layout.params > c->batch.n_params ? c->layout.params : c->batch.n_params;
+    const wf_field_buffers *to = &c->program->buffers;
+    size_t count = c->field->params > c->batch.n_params ? c->field->params : c->batch.n_params;
     float *numbers = malloc(count * sizeof *numbers);
     wf_rng rng = wf_rng_at(1, 0, WF_RNG_TEST, 0);
     wf_rng_normals(&rng, numbers, count);
     const wf_backend *gpu = wf_backend_cuda();
     gpu->upload(to->w, numbers, c->batch.n_params * sizeof *numbers);
     if (keep) gpu->upload(to->dv, numbers, c->batch.n_params * sizeof *numbers);
-    for (size_t i = 0; i < c->layout.params; i++) numbers[i] *= 0.1f;
-    gpu->upload(to->params, numbers, c->layout.params * sizeof *numbers);
+    for (size_t i = 0; i < c->field->params; i++) numbers[i] *= 0.1f;
+    gpu->upload(to->params, numbers, c->field->params * sizeof *numbers);
     free(numbers);
 }
 
 static void close_case(step_case *c) {
-    wf__gmn_cuda_free(c->program);
-    wf__gmn_layout_free(&c->layout);
+    wf_field_program_free(c->program);
+    wf_field_free(c->field);
     wf_arena_free(&c->arena);
     wf_graph_free(c->graph);
 }
@@ -104,8 +105,8 @@ static double time_of(wf_ctx *ctx, step_case *c, bool forward, bool backward) {
         check(ctx, wf__gmn_cuda_wait(ctx));
         double start = wf_seconds();
         for (int r = 0; r < repeats; r++) {
-            if (forward) check(ctx, wf__gmn_cuda_forward(ctx, c->program));
-            if (backward) check(ctx, wf__gmn_cuda_backward(ctx, c->program));
+            if (forward) check(ctx, wf_field_program_forward(ctx, c->program));
+            if (backward) check(ctx, wf_field_program_backward(ctx, c->program));
         }
         check(ctx, wf__gmn_cuda_wait(ctx));
         double seconds = (wf_seconds() - start) / repeats;
@@ -120,7 +121,7 @@ static void run_case(wf_ctx *ctx, const char *name, const kind *of, bool fast) {
     open_case(ctx, name, of, fast, 256, true, &c);
     double made = wf_seconds() - start;
     double forward = time_of(ctx, &c, true, false), step = time_of(ctx, &c, true, true);
-    double bytes = (double)wf__gmn_cuda_bytes(c.program);
+    double bytes = (double)c.program->gpu->bytes(c.program);
     close_case(&c);
     open_case(ctx, name, of, fast, 100, false, &c);
     double velocity = time_of(ctx, &c, true, false);

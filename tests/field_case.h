@@ -5,7 +5,7 @@
 #include "base/arena.h"
 #include "base/random.h"
 #include "graph/batch.h"
-#include "models/field.h"
+#include "models/field_kinds.h"
 #include "wf_test.h"
 
 enum { case_most = 64 };
@@ -15,6 +15,7 @@ typedef struct field_case {
     wf_arena arena;
     wf_field_desc desc;
     wf_dtype dtype;
+    bool fast; /* on a GPU: in bf16 */
     wf_graph *graphs[case_most];
     int n;
     wf_batch batch;
@@ -45,9 +46,9 @@ static inline void *case_random(const field_case *c, size_t count, uint32_t stre
 
 /* The field's parameters, scaled by fan-in so that activations stay of order one. */
 static inline void case_random_params(field_case *c) {
-    int count;
-    const wf_field_tensor *tensors = wf_field_tensors(c->field, &count);
-    c->params = case_random(c, wf_field_params(c->field), 1, 1);
+    int count = c->field->n_tensors;
+    const wf_field_tensor *tensors = c->field->tensors;
+    c->params = case_random(c, c->field->params, 1, 1);
     for (int k = 0; k < count; k++) {
         double scale = tensors[k].cols > 1 ? 1 / sqrt(tensors[k].cols) : 0.3;
         for (size_t i = 0; i < (size_t)tensors[k].rows * (size_t)tensors[k].cols; i++) {
@@ -67,9 +68,9 @@ static inline field_case case_open(wf_field_desc desc, wf_dtype dtype, const cha
     }
     assert_ok(c.ctx,
               wf_batch_build(c.ctx, &c.arena, (const wf_graph *const *)c.graphs, c.n, &c.batch));
-    assert_ok(c.ctx, wf_field_create(c.ctx, &desc, dtype, &c.field));
+    assert_ok(c.ctx, wf_field_create(c.ctx, &wf__field_gmn, &desc, NULL, dtype, &c.field));
     case_random_params(&c);
-    size_t params = wf_field_params(c.field), p = c.batch.n_params;
+    size_t params = c.field->params, p = c.batch.n_params;
     c.w = case_random(&c, p, 2, 1);
     c.dv = case_random(&c, p, 3, 1);
     c.cond = case_random(&c, (size_t)c.n * (size_t)(desc.cond_size + 1), 4, 1);
@@ -85,9 +86,10 @@ static inline field_case case_open(wf_field_desc desc, wf_dtype dtype, const cha
 }
 
 static inline void case_forward(field_case *c, bool keep) {
-    assert_ok(c->ctx, wf_field_forward(c->ctx, c->field, c->params, &c->batch, c->w, c->t,
-                                       c->desc.cond == WF_COND_NONE ? NULL : c->cond,
-                                       c->desc.cond == WF_COND_NONE ? NULL : c->drop, keep, c->v));
+    wf_field_input input = {
+        .batch = &c->batch, .w = c->w, .t = c->t, .keep = keep, .fast = c->fast};
+    if (c->field->cond_size > 0) input.cond = c->cond, input.drop = c->drop;
+    assert_ok(c->ctx, wf_field_forward(c->ctx, c->field, c->params, &input, c->v));
 }
 static inline void case_backward(field_case *c) {
     assert_ok(c->ctx, wf_field_backward(c->ctx, c->field, c->dv, c->grad, c->dw));

@@ -1,10 +1,10 @@
-/* What the flow's unit tests share: a folder of their own, collections, and short runs of the toy velocity. */
+/* What the flow's unit tests share: a folder of their own, collections, and short runs of the toy field. */
 #ifndef FLOW_FIXTURE_H
 #define FLOW_FIXTURE_H
 
 #include "flow/flow_fit.h"
 #include "folder_fixture.h"
-#include "toy_velocity.h"
+#include "toy_field.h"
 
 /* A collection whose blocks have means and spreads of their own. */
 static inline wf_zoo *make_zoo(wf_ctx *ctx, const char *arch, size_t count, uint32_t salt) {

@@ -3,7 +3,7 @@
 Also that the program prints through its filter alone."""
 import pathlib, re, sys
 
-ORDER = "base tensor nn graph data zoo align models flow eval report".split()
+ORDER = "base tensor nn graph data zoo align models flow generators eval report".split()
 # What the program prints comes from files of others: only src/cli/print.c, which filters it, writes to a terminal.
 # progress.c adds the escapes that rewrite its line; help.c and recipe_schema.c print the program's own texts to a FILE.
 PRINTS = re.compile(r"\b(v?printf|puts|putchar|json_dumpf)\(|\b(v?fprintf|fputs|fputc|putc|fwrite)\([^;]*\bstd(out|err)\b")

@@ -28,8 +28,7 @@ typedef struct wf_bench_gpu_result {
 } wf_bench_gpu_result;
 
 /* The same on the GPU, replayed from GPU memory as a training loop does it. bf16: products in bf16 and fused kernels, else
- * float throughout. desc->fold_rows > 0 folds the first layer of arch. WF_ERR_UNSUPPORTED: there is no GPU, or
- * the field has a Fourier encoder. */
+ * float throughout. desc->fold_rows > 0 folds the first layer of arch. WF_ERR_UNSUPPORTED: there is no GPU. */
 WF_API wf_status wf_bench_field_gpu(wf_ctx *ctx, const wf_field_desc *desc, const char *arch,
                                     int batch, int velocities, bool bf16, wf_bench_gpu_result *out);
 

@@ -43,7 +43,11 @@ WF_API wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_source
                              wf_flow **out);
 WF_API wf_status wf_flow_open(wf_ctx *ctx, const char *path, wf_flow **out);
 WF_API void wf_flow_free(wf_flow *flow);
-WF_API const wf_field_desc *wf_flow_field(const wf_flow *flow);
+WF_API const char *wf_flow_generator(const wf_flow *flow); /* whose flow it is: "gmn" */
+WF_API int wf_flow_cond_size(const wf_flow *flow);         /* numbers in a condition; 0: none */
+WF_API size_t wf_flow_params(const wf_flow *flow);         /* trainable parameters of its field */
+/* The struct of its generator's settings, wf_field_desc of gmn; and how it was trained. */
+WF_API const void *wf_flow_options(const wf_flow *flow);
 WF_API const wf_fit_desc *wf_flow_trained_with(const wf_flow *flow);
 WF_API size_t wf_flow_updates(const wf_flow *flow); /* done so far */
 WF_API const char *wf_flow_meta(const wf_flow *flow, const char *key);

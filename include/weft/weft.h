@@ -10,6 +10,7 @@
 #include "weft/field.h"
 #include "weft/file.h"
 #include "weft/flow.h"
+#include "weft/generator.h"
 #include "weft/graph.h"
 #include "weft/import.h"
 #include "weft/recipe.h"

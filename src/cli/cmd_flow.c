@@ -98,13 +98,13 @@ static json_t *source_to_json(const wf_flow *flow, int index) {
         (json_int_t)source.count, "tests", source.tests, "data", source.data, "path", source.path);
     if (source.cond != NULL)
         json_object_set_new(json, "cond",
-                            cli_numbers_to_json(source.cond, wf_flow_field(flow)->cond_size));
+                            cli_numbers_to_json(source.cond, wf_flow_cond_size(flow)));
     return json;
 }
 
 static void print_source(const wf_flow *flow, int index) {
     wf_flow_source source = wf_flow_source_at(flow, index);
-    int numbers = source.cond != NULL ? wf_flow_field(flow)->cond_size : 0;
+    int numbers = source.cond != NULL ? wf_flow_cond_size(flow) : 0;
     cli_print("  %-20s %-20s %8zu networks", source.task[0] != '\0' ? source.task : "-",
               source.graph->text, source.count);
     if (numbers > 8) cli_print("  a condition of %d numbers", numbers);
@@ -115,12 +115,11 @@ static void print_source(const wf_flow *flow, int index) {
 }
 
 static wf_status print_flow(cli_app *app, const wf_flow *flow) {
-    const wf_field_desc *field = wf_flow_field(flow);
+    const wf_field_desc *field = wf_flow_options(flow);
     const char *layout = wf_flow_meta(flow, "field.layout"),
                *cond = wf_flow_meta(flow, "field.cond");
     double dropped = wf_flow_trained_with(flow)->cond_drop;
-    size_t parameters;
-    CLI_TRY(wf_field_count(app->ctx, field, &parameters));
+    size_t parameters = wf_flow_params(flow);
     if (app->json) {
         json_t *sources = json_array();
         for (int i = 0; i < wf_flow_sources(flow); i++)

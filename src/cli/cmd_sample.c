@@ -74,24 +74,24 @@ static void task_hint(const wf_flow *flow, char *out, size_t size) {
 
 /* --cond: numbers, or none for the learned null. */
 static wf_status read_condition(cli_app *app, const wf_flow *flow, request *r) {
-    const wf_field_desc *field = wf_flow_field(flow);
+    int cond_size = wf_flow_cond_size(flow);
     const char *text = cli_text(app, "cond");
     char hint[600];
     int count = 0;
-    if (text == NULL && field->cond == WF_COND_NONE) return WF_OK;
-    if (field->cond == WF_COND_NONE)
+    if (text == NULL && cond_size == 0) return WF_OK;
+    if (cond_size == 0)
         return cli_fail(app, WF_ERR_USAGE,
                         "--cond is given, but the flow was trained without conditions");
     task_hint(flow, hint, sizeof hint);
     if (text == NULL)
         return cli_fail(app, WF_ERR_USAGE,
                         "the flow has conditions: give %s--cond (%d number%s, or none)", hint,
-                        field->cond_size, field->cond_size == 1 ? "" : "s");
+                        cond_size, cond_size == 1 ? "" : "s");
     if (strcmp(text, "none") == 0) return WF_OK;
     CLI_TRY(cli_numbers(app, "--cond", text, r->cond, max_cond, &count));
-    if (count != field->cond_size)
+    if (count != cond_size)
         return cli_fail(app, WF_ERR_USAGE, "--cond has %d number%s, the flow's conditions have %d",
-                        count, count == 1 ? "" : "s", field->cond_size);
+                        count, count == 1 ? "" : "s", cond_size);
     r->what.cond = r->cond;
     r->source = wf_flow_nearest(flow, r->cond);
     return wf_flow_place(app->ctx, flow, r->cond, &r->what.place);
@@ -150,7 +150,7 @@ static wf_status choose_graph(cli_app *app, const wf_flow *flow, request *r) {
 
 static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_generate *what,
                               const wf_sample_stats *stats) {
-    const wf_field_desc *field = wf_flow_field(flow);
+    int cond_size = wf_flow_cond_size(flow);
     if (app->json) {
         json_t *json =
             json_pack("{s:s, s:I, s:s, s:b, s:f, s:I, s:I, s:f}", "path", what->path, "n",
@@ -159,11 +159,10 @@ static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_gener
                       "rejected", (json_int_t)stats->rejected, "seconds", stats->seconds);
         if (json != NULL && what->task != NULL)
             json_object_set_new(json, "task", json_string(what->task));
-        if (json != NULL && field->cond != WF_COND_NONE) {
+        if (json != NULL && cond_size > 0) {
             json_object_set_new(json, "cond",
-                                what->cond != NULL
-                                    ? cli_numbers_to_json(what->cond, field->cond_size)
-                                    : json_null());
+                                what->cond != NULL ? cli_numbers_to_json(what->cond, cond_size)
+                                                   : json_null());
             json_object_set_new(json, "cond_place", json_string(cli_cond_place(what)));
             json_object_set_new(json, "guidance", cli_json_number(what->sample.guidance));
         }
@@ -172,12 +171,12 @@ static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_gener
     cli_print("%s: %zu networks of %s%s, ", what->path, what->n, what->graph->text,
               what->new_shape ? " (a shape never trained on)" : "");
     if (what->task != NULL) cli_print("task %s, ", what->task);
-    else if (field->cond != WF_COND_NONE)
+    else if (cond_size > 0)
         cli_print("%s, ", what->cond == NULL               ? "no condition"
                           : what->place == WF_COND_TRAINED ? "a condition trained on"
                           : what->place == WF_COND_BETWEEN ? "a condition between those trained on"
                                                            : "a condition beyond those trained on");
-    if (field->cond != WF_COND_NONE && what->cond != NULL && what->sample.guidance != 1)
+    if (cond_size > 0 && what->cond != NULL && what->sample.guidance != 1)
         cli_print("guidance %g, ", what->sample.guidance);
     cli_print("%.6g field evaluations each, %.3g s\n", stats->evaluations, stats->seconds);
     return WF_OK;

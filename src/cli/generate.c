@@ -33,13 +33,13 @@ static char *numbers_text(const float *numbers, int count) {
 /* What a flow with conditions was asked for. `cond` keeps the text. */
 static wf_status add_condition(cli_app *app, const cli_generate *what, wf_zoo_extra *extra,
                                char guidance[32], char **cond) {
-    const wf_field_desc *field = wf_flow_field(what->flow);
+    int cond_size = wf_flow_cond_size(what->flow);
     add_meta(extra, "weft.task", what->task);
     add_meta(extra, "weft.sample.tests", what->tests);
     add_meta(extra, "weft.sample.data", what->data);
-    if (field->cond == WF_COND_NONE) return WF_OK;
+    if (cond_size == 0) return WF_OK;
     if (what->cond != NULL) {
-        *cond = numbers_text(what->cond, field->cond_size);
+        *cond = numbers_text(what->cond, cond_size);
         if (*cond == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
     }
     snprintf(guidance, 32, "%g", what->sample.guidance);

@@ -62,8 +62,10 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *c
     return WF_OK;
 }
 
-static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_fit_state *state) {
+static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_field *field,
+                           const wf_fit_state *state) {
     WF_TRY(wf_meta_add(ctx, meta, "weft.kind", "flow"));
+    WF_TRY(wf_meta_add(ctx, meta, "weft.generator", "%s", field->kind->name));
     WF_TRY(wf_meta_add(ctx, meta, "weft.version", "%s", WF_VERSION));
     WF_TRY(wf_meta_add(ctx, meta, "isa", "%s", state->kernels));
     WF_TRY(wf_meta_add(ctx, meta, "step", "%zu", state->step));
@@ -95,10 +97,10 @@ static void list_add(tensor_list *list, const char *name, size_t rows, size_t co
 }
 
 /* A bias or vector has one dimension, as PyTorch stores it. */
-static void list_add_field(tensor_list *list, const char *prefix, const wf_velocity *velocity,
+static void list_add_field(tensor_list *list, const char *prefix, const wf_field *field,
                            const float *flat) {
-    for (int i = 0; i < velocity->n_tensors; i++) {
-        const wf_field_tensor *t = &velocity->tensors[i];
+    for (int i = 0; i < field->n_tensors; i++) {
+        const wf_field_tensor *t = &field->tensors[i];
         char name[name_bytes];
         snprintf(name, sizeof name, "%s.%s", prefix, t->name);
         list_add(list, name, (size_t)t->rows, t->cols > 1 ? (size_t)t->cols : 0, flat + t->offset);
@@ -144,22 +146,22 @@ static wf_status write_file(wf_ctx *ctx, const char *path, const tensor_list *li
     return status;
 }
 
-wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
+wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_field *field,
                              const wf_stocks *stocks, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays) {
-    size_t most = 3 * (size_t)velocity->n_tensors + 5 * (size_t)stocks->n_stocks + 3;
+    size_t most = 3 * (size_t)field->n_tensors + 5 * (size_t)stocks->n_stocks + 3;
     tensor_list list = {0};
     wf_meta run = {0};
     wf_status status;
     WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *list.tensors, "checkpoint", &list.tensors), done);
     WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *list.names, "checkpoint", &list.names), done);
-    list_add_field(&list, "weights", velocity, arrays->weights);
-    if (arrays->ema != NULL) list_add_field(&list, "ema", velocity, arrays->ema);
-    if (arrays->best != NULL) list_add_field(&list, "best", velocity, arrays->best);
-    list_add(&list, "optim.first", velocity->params, 0, arrays->first);
-    list_add(&list, "optim.second", velocity->params, 0, arrays->second);
+    list_add_field(&list, "weights", field, arrays->weights);
+    if (arrays->ema != NULL) list_add_field(&list, "ema", field, arrays->ema);
+    if (arrays->best != NULL) list_add_field(&list, "best", field, arrays->best);
+    list_add(&list, "optim.first", field->params, 0, arrays->first);
+    list_add(&list, "optim.second", field->params, 0, arrays->second);
     list_add_stocks(&list, stocks);
-    WF_TRY_GOTO(put_state(ctx, &run, state), done);
+    WF_TRY_GOTO(put_state(ctx, &run, field, state), done);
     status = write_file(ctx, path, &list, config, &run);
 done:
     wf_meta_free(&run);
@@ -194,9 +196,9 @@ static wf_status read_tensor(wf_ctx *ctx, const char *path, const wf_st_file *fi
 }
 
 static wf_status read_field(wf_ctx *ctx, const char *path, const wf_st_file *file,
-                            const char *prefix, const wf_velocity *velocity, float *flat) {
-    for (int i = 0; i < velocity->n_tensors; i++) {
-        const wf_field_tensor *t = &velocity->tensors[i];
+                            const char *prefix, const wf_field *field, float *flat) {
+    for (int i = 0; i < field->n_tensors; i++) {
+        const wf_field_tensor *t = &field->tensors[i];
         char name[name_bytes];
         snprintf(name, sizeof name, "%s.%s", prefix, t->name);
         WF_TRY(read_tensor(ctx, path, file, name, (size_t)t->rows * (size_t)t->cols,
@@ -237,6 +239,21 @@ static wf_status check_kind(wf_ctx *ctx, const char *path, const wf_st_file *fil
                    kind == NULL ? "missing" : kind);
 }
 
+static const char *generator_of(const wf_st_file *file) {
+    const char *name = wf_st_meta(file, "weft.generator");
+    return name != NULL ? name : WF_GENERATOR_DEFAULT; /* version 0.1 had no other */
+}
+
+static wf_status check_generator(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                                 const wf_field_kind *kind) {
+    const char *name = generator_of(file);
+    if (strcmp(name, kind->name) == 0) return WF_OK;
+    return wf_fail(ctx, WF_ERR_USAGE,
+                   "%s: made by the generator %.40s, this run's is %s; use another path, or "
+                   "remove it",
+                   path, name, kind->name);
+}
+
 static wf_status read_principal(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
                                 wf_stock *stock) {
     char key[name_bytes];
@@ -263,23 +280,23 @@ static bool has_principal(const wf_st_file *file) {
     return text != NULL && strcmp(text, "yes") == 0;
 }
 
-wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
+wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *field,
                                const wf_meta *config, wf_stocks *stocks, wf_fit_state *state,
                                wf_fit_arrays *arrays) {
     wf_st_file *file;
     WF_TRY(wf_st_open(ctx, path, &file));
     wf_status status;
     WF_TRY_GOTO(check_kind(ctx, path, file), done);
+    WF_TRY_GOTO(check_generator(ctx, path, file, field->kind), done);
     WF_TRY_GOTO(wf_config_compare(ctx, path, file, config), done);
     WF_TRY_GOTO(read_state(ctx, path, file, state), done);
-    WF_TRY_GOTO(read_field(ctx, path, file, "weights", velocity, arrays->weights), done);
+    WF_TRY_GOTO(read_field(ctx, path, file, "weights", field, arrays->weights), done);
     if (arrays->ema != NULL)
-        WF_TRY_GOTO(read_field(ctx, path, file, "ema", velocity, arrays->ema), done);
+        WF_TRY_GOTO(read_field(ctx, path, file, "ema", field, arrays->ema), done);
     if (arrays->best != NULL)
-        WF_TRY_GOTO(read_field(ctx, path, file, "best", velocity, arrays->best), done);
-    WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.first", velocity->params, arrays->first), done);
-    WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.second", velocity->params, arrays->second),
-                done);
+        WF_TRY_GOTO(read_field(ctx, path, file, "best", field, arrays->best), done);
+    WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.first", field->params, arrays->first), done);
+    WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.second", field->params, arrays->second), done);
     for (int s = 0; has_principal(file) && s < stocks->n_stocks; s++)
         WF_TRY_GOTO(read_principal(ctx, path, file, s, &stocks->stocks[s]), done);
     const char *isa = wf_st_meta(file, "isa");
@@ -301,19 +318,34 @@ static wf_status blame_file(wf_ctx *ctx, const char *path, wf_status status) {
                    wf_last_error(ctx));
 }
 
-/* The field the file describes, and its parameters. */
-static wf_status read_velocity(wf_ctx *ctx, const char *path, wf_velocity_maker *maker, void *arg,
+/* The kind of the file's field. */
+static wf_status find_kind(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                           const wf_field_kind **kind) {
+    if (*kind != NULL) return check_generator(ctx, path, file, *kind);
+    *kind = wf_field_find(generator_of(file));
+    if (*kind != NULL) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s: made by the generator \"%.40s\", which is not known here", path,
+                   generator_of(file));
+}
+
+/* The field that the file describes, and its parameters. */
+static wf_status read_field_of(wf_ctx *ctx, const char *path, const wf_field_kind *kind,
                                wf_flow *flow) {
     const wf_st_tensor *flat = wf_st_find(flow->file, "optim.first");
     size_t stored = flat == NULL ? 0 : flat->count;
     if (stored == 0)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the tensor \"optim.first\"", path);
-    WF_TRY(blame_file(ctx, path, maker(ctx, arg, &flow->field, stored, &flow->velocity)));
-    WF_TRY(wf_alloc(ctx, flow->velocity.params, sizeof(float), "flow", &flow->params));
+    bool any = (kind->traits & WF_GENERATOR_ANY_ARCHITECTURE) != 0;
+    WF_TRY(
+        blame_file(ctx, path,
+                   kind->create(ctx, kind, flow->options, any ? NULL : flow->stocks.stocks[0].graph,
+                                WF_F32, stored, &flow->field)));
+    WF_TRY(wf_alloc(ctx, flow->field->params, sizeof(float), "flow", &flow->params));
     const char *kept = flow->fit.kept == WF_KEPT_BEST                       ? "best"
                        : flow->fit.kept == WF_KEPT_EMA && flow->fit.ema > 0 ? "ema"
                                                                             : "weights";
-    return read_field(ctx, path, flow->file, kept, &flow->velocity, flow->params);
+    return read_field(ctx, path, flow->file, kept, flow->field, flow->params);
 }
 
 static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
@@ -364,15 +396,20 @@ static wf_status read_stocks(wf_ctx *ctx, const char *path, wf_flow *flow) {
         stocks->sources[i].stock = (int)arch;
         stocks->sources[i].count = (size_t)count;
     }
-    if (flow->field.cond == WF_COND_NONE) return WF_OK;
-    stocks->cond_size = flow->field.cond_size;
-    size_t numbers = (size_t)n_sources * (size_t)stocks->cond_size;
+    return WF_OK;
+}
+
+static wf_status read_conditions(wf_ctx *ctx, const char *path, wf_flow *flow) {
+    wf_stocks *stocks = &flow->stocks;
+    stocks->cond_size = flow->field->cond_size;
+    if (stocks->cond_size == 0) return WF_OK;
+    size_t numbers = (size_t)stocks->n_sources * (size_t)stocks->cond_size;
     WF_TRY(check_tensor(ctx, path, flow->file, "cond", numbers));
     WF_TRY(wf_alloc(ctx, numbers, sizeof(float), "flow", &stocks->cond));
     return read_tensor(ctx, path, flow->file, "cond", numbers, stocks->cond);
 }
 
-wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, wf_velocity_maker *maker, void *arg,
+wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, const wf_field_kind *kind,
                             wf_flow **out) {
     *out = NULL;
     wf_flow *flow;
@@ -380,12 +417,15 @@ wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, wf_velocity_maker *ma
     wf_status status;
     WF_TRY_GOTO(wf_st_open(ctx, path, &flow->file), fail);
     WF_TRY_GOTO(check_kind(ctx, path, flow->file), fail);
-    WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, wf_field_settings(), &flow->field), fail);
+    WF_TRY_GOTO(find_kind(ctx, path, flow->file, &kind), fail);
+    WF_TRY_GOTO(wf_alloc(ctx, 1, kind->options_size, "flow", &flow->options), fail);
+    WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, kind->settings(), flow->options), fail);
     WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, wf_fit_settings(), &flow->fit), fail);
     WF_TRY_GOTO(blame_file(ctx, path, wf_fit_check(ctx, &flow->fit)), fail);
     WF_TRY_GOTO(read_state(ctx, path, flow->file, &flow->state), fail);
     WF_TRY_GOTO(read_stocks(ctx, path, flow), fail);
-    WF_TRY_GOTO(read_velocity(ctx, path, maker, arg, flow), fail);
+    WF_TRY_GOTO(read_field_of(ctx, path, kind, flow), fail);
+    WF_TRY_GOTO(read_conditions(ctx, path, flow), fail);
     *out = flow;
     return WF_OK;
 fail:
@@ -393,17 +433,25 @@ fail:
     return status;
 }
 
+wf_status wf_flow_open(wf_ctx *ctx, const char *path, wf_flow **out) {
+    return wf_flow_open_with(ctx, path, NULL, out);
+}
+
 void wf_flow_free(wf_flow *flow) {
     if (flow == NULL) return;
     wf__sample_cuda_free(flow->gpu);
-    wf_velocity_free(&flow->velocity);
+    wf_field_free(flow->field);
     wf_stocks_free(&flow->stocks);
     wf_st_close(flow->file);
+    free(flow->options);
     free(flow->params);
     free(flow);
 }
 
-const wf_field_desc *wf_flow_field(const wf_flow *flow) { return &flow->field; }
+const char *wf_flow_generator(const wf_flow *flow) { return flow->field->kind->name; }
+int wf_flow_cond_size(const wf_flow *flow) { return flow->field->cond_size; }
+size_t wf_flow_params(const wf_flow *flow) { return flow->field->params; }
+const void *wf_flow_options(const wf_flow *flow) { return flow->options; }
 const wf_fit_desc *wf_flow_trained_with(const wf_flow *flow) { return &flow->fit; }
 size_t wf_flow_updates(const wf_flow *flow) { return flow->state.step; }
 const char *wf_flow_meta(const wf_flow *flow, const char *key) {

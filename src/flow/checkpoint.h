@@ -4,7 +4,7 @@
  * "optim.second" (flat); "norm.S.mean", "norm.S.std" of stock S (one number per block); "principal.S.mean",
  * "principal.S.variance" (inputs), "principal.S.axes" (inputs, inputs); "cond"
  * (sources, K). Metadata: the configuration (flow_config.h), "weft.kind" = "flow", "arch.S",
- * "source.I.*", and the state of the run: "step", "seconds", "window.loss", "window.updates", "best.loss".
+ * "source.I.*", "weft.generator" (the field's kind), and the state of the run: "step", "seconds", "window.loss", "window.updates", "best.loss".
  * Sampling reads what `kept` says: the EMA where there is one, the last or the best weights. docs/flow.md has the list. */
 #ifndef WF_FLOW_CHECKPOINT_H
 #define WF_FLOW_CHECKPOINT_H
@@ -29,25 +29,26 @@ typedef struct wf_fit_arrays {
 
 /* config: wf_config_put and wf_checkpoint_sources. */
 wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *config);
-wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
+wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_field *field,
                              const wf_stocks *stocks, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays);
 /* Refuses a file of another configuration. stocks get its principal axes. */
-wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_velocity *velocity,
+wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *field,
                                const wf_meta *config, wf_stocks *stocks, wf_fit_state *state,
                                wf_fit_arrays *arrays);
 
 struct wf_flow {
     wf_st_file *file;
-    wf_field_desc field;
+    void *options; /* of the field's kind */
     wf_fit_desc fit;
     wf_fit_state state;
     wf_stocks stocks; /* without weights */
-    wf_velocity velocity;
+    wf_field *field;
     float *params;              /* those that are kept */
     struct wf_sample_cuda *gpu; /* what the last call on a GPU left for the next; NULL: none */
 };
-wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, wf_velocity_maker *maker, void *arg,
+/* kind NULL: the one that the file names. */
+wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, const wf_field_kind *kind,
                             wf_flow **out);
 
 #endif

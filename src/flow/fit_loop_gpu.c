@@ -162,7 +162,7 @@ static wf_status run(gpu_loop *loop) {
 wf_status wf__train_gpu(wf_trainer *tr) {
     if (tr->state.step >= tr->desc.updates) return WF_OK;
     gpu_loop loop = {.tr = tr, .enqueued = tr->state.step};
-    wf_fit_cuda_desc desc = {.velocity = &tr->velocity,
+    wf_fit_cuda_desc desc = {.field = tr->field,
                              .stocks = &tr->stocks,
                              .fit = &tr->desc,
                              .path = tr->path_form,

@@ -136,7 +136,7 @@ wf_status wf__trainer_diverged(const wf_trainer *tr, wf_ctx *ctx, size_t update,
 /* Invariant L3: a finite gradient can still make an update overflow. */
 static wf_status check_arrays(const wf_trainer *tr, wf_ctx *ctx, size_t step) {
     const wf_fit_arrays *a = &tr->arrays;
-    size_t n = tr->velocity.params;
+    size_t n = tr->field->params;
     if (all_finite(a->weights, n) && all_finite(a->ema, n) && all_finite(a->first, n) &&
         all_finite(a->second, n))
         return WF_OK;
@@ -147,7 +147,7 @@ wf_status wf__trainer_store(const wf_trainer *tr, wf_ctx *ctx, const wf_fit_stat
     WF_TRY(check_arrays(tr, ctx, state->step));
     if (tr->log >= 0 && fsync(tr->log) != 0)
         return wf_fail_errno(ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
-    return wf_checkpoint_save(ctx, tr->path, &tr->velocity, &tr->stocks, &tr->config, state,
+    return wf_checkpoint_save(ctx, tr->path, tr->field, &tr->stocks, &tr->config, state,
                               &tr->arrays);
 }
 
@@ -171,15 +171,14 @@ static wf_status update(wf_trainer *tr, double *loss) {
     size_t step = tr->state.step;
     WF_TRY(wf_draw_batch(tr->ctx, &tr->draw, step));
     wf_flow_interpolate(tr->ctx, &tr->path_form, tr->desc.seed, (uint32_t)step, &tr->draw.flow);
-    WF_TRY(
-        wf_flow_loss(tr->ctx, &tr->velocity, tr->arrays.weights, &tr->draw.flow, loss, tr->grad));
+    WF_TRY(wf_flow_loss(tr->ctx, tr->field, tr->arrays.weights, &tr->draw.flow, loss, tr->grad));
     if (!isfinite(*loss)) return wf__trainer_diverged(tr, tr->ctx, step + 1, "loss", *loss);
     double norm = wf_optim_norm(tr->ctx, tr->optim, tr->grad);
     if (!isfinite(norm))
         return wf__trainer_diverged(tr, tr->ctx, step + 1, "gradient's norm", norm);
     if (tr->arrays.best != NULL && *loss < tr->state.best_loss) {
         tr->state.best_loss = *loss;
-        memcpy(tr->arrays.best, tr->arrays.weights, tr->velocity.params * sizeof(float));
+        memcpy(tr->arrays.best, tr->arrays.weights, tr->field->params * sizeof(float));
     }
     double factor = wf_schedule_factor(&tr->schedule, step);
     wf_optim_step(tr->ctx, tr->optim, step, factor, norm, tr->grad, tr->arrays.weights);
@@ -221,15 +220,15 @@ static wf_status make_optimiser(wf_trainer *tr) {
                                      .muon_momentum = desc->muon_momentum,
                                      .clip = desc->clip,
                                      .ema = desc->ema};
-    int n = tr->velocity.n_tensors;
+    int n = tr->field->n_tensors;
     wf_optim_tensor *tensors;
     WF_TRY(wf_alloc(tr->ctx, (size_t)n, sizeof *tensors, "optimiser", &tensors));
     for (int i = 0; i < n; i++) {
-        const wf_field_tensor *t = &tr->velocity.tensors[i];
+        const wf_field_tensor *t = &tr->field->tensors[i];
         tensors[i] = (wf_optim_tensor){t->offset, t->rows, t->cols, t->matrix, t->decay};
     }
     wf_status status =
-        wf_optim_create(tr->ctx, &tr->optim_desc, tensors, n, tr->velocity.params, &tr->optim);
+        wf_optim_create(tr->ctx, &tr->optim_desc, tensors, n, tr->field->params, &tr->optim);
     free(tensors);
     if (status != WF_OK) return status;
     tr->arrays.first = wf_optim_first(tr->optim);
@@ -242,52 +241,73 @@ static wf_status make_optimiser(wf_trainer *tr) {
     return WF_OK;
 }
 
-static wf_status start_or_resume(wf_trainer *tr, uint64_t field_seed) {
-    size_t params = tr->velocity.params;
+static wf_status start_or_resume(wf_trainer *tr) {
+    size_t params = tr->field->params;
     if (wf_file_exists(tr->path)) {
         tr->saved = true;
-        return wf_checkpoint_resume(tr->ctx, tr->path, &tr->velocity, &tr->config, &tr->stocks,
+        return wf_checkpoint_resume(tr->ctx, tr->path, tr->field, &tr->config, &tr->stocks,
                                     &tr->state, &tr->arrays);
     }
-    tr->velocity.init(tr->velocity.self, field_seed, tr->arrays.weights);
+    wf_field_init(tr->field, tr->field->seed, tr->arrays.weights);
     if (tr->arrays.ema != NULL) memcpy(tr->arrays.ema, tr->arrays.weights, params * sizeof(float));
     if (tr->arrays.best != NULL)
         memcpy(tr->arrays.best, tr->arrays.weights, params * sizeof(float));
     return WF_OK;
 }
 
-/* A field that has no program for the GPU is trained on the CPU. */
+wf_status wf__field_device(wf_ctx *ctx, const wf_field *field, const char *part, bool *on_gpu) {
+    WF_TRY(wf_use_cuda(ctx, on_gpu));
+    if (!*on_gpu) return WF_OK;
+    if (field->kind->gpu == NULL) {
+        wf_warn(ctx, "%s has no program for the GPU: %s runs on the CPU", field->kind->name, part);
+        *on_gpu = false;
+    }
+    wf_note_device(ctx, part, *on_gpu);
+    return WF_OK;
+}
+
 static wf_status choose_device(wf_trainer *tr) {
-    WF_TRY(wf_use_cuda(tr->ctx, &tr->on_gpu));
-    if (tr->velocity.field == NULL) tr->on_gpu = false;
+    WF_TRY(wf__field_device(tr->ctx, tr->field, "fitting", &tr->on_gpu));
     WF_TRY(wf_choose_precision(tr->ctx, tr->desc.precision, tr->on_gpu, true, &tr->fast));
     tr->state.kernels = !tr->on_gpu ? wf_isa_name(wf_isa()) : tr->fast ? "cuda bf16" : "cuda fp32";
     return WF_OK;
 }
 
+/* The one architecture of a field that is made for it; NULL for a field that takes any. */
+static wf_status only_graph(wf_ctx *ctx, const wf_field_kind *kind, const wf_source *sources, int n,
+                            const wf_graph **out) {
+    *out = NULL;
+    if (n < 1) return wf_fail(ctx, WF_ERR_USAGE, "no collection to train on; give at least one");
+    if ((kind->traits & WF_GENERATOR_ANY_ARCHITECTURE) != 0) return WF_OK;
+    *out = wf_zoo_graph(sources[0].zoo);
+    return wf__one_architecture(ctx, kind->name, sources, n);
+}
+
 static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
-                        const wf_field_desc *field, wf_velocity_maker *maker, void *arg) {
+                        const wf_field_kind *kind, const void *options) {
     wf_ctx *ctx = tr->ctx;
     const wf_fit_desc *desc = &tr->desc;
+    const wf_graph *graph;
     WF_TRY(wf_fit_check(ctx, desc));
-    WF_TRY(maker(ctx, arg, field, 0, &tr->velocity));
-    if (desc->coupling == WF_COUPLING_MATCHED && !tr->velocity.equivariant)
+    WF_TRY(only_graph(ctx, kind, sources, n_sources, &graph));
+    WF_TRY(wf_field_create(ctx, kind, options, graph, WF_F32, &tr->field));
+    if (desc->coupling == WF_COUPLING_MATCHED && !wf_field_equivariant(tr->field))
         return wf_fail(ctx, WF_ERR_USAGE,
                        "the matched coupling needs a permutation-equivariant field; use "
                        "coupling = independent");
     WF_TRY(choose_device(tr));
-    WF_TRY(wf_stocks_load(ctx, sources, n_sources, field, desc, &tr->stocks));
-    WF_TRY(wf_config_put(ctx, &tr->config, wf_field_settings(), field));
+    WF_TRY(wf_stocks_load(ctx, sources, n_sources, tr->field, desc, &tr->stocks));
+    WF_TRY(wf_config_put(ctx, &tr->config, kind->settings(), options));
     WF_TRY(wf_config_put(ctx, &tr->config, wf_fit_settings(), desc));
     WF_TRY(wf_checkpoint_sources(ctx, &tr->stocks, &tr->config));
-    size_t params = tr->velocity.params;
+    size_t params = tr->field->params;
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field weights", &tr->arrays.weights));
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field gradient", &tr->grad));
     if (desc->kept == WF_KEPT_BEST)
         WF_TRY(wf_alloc(ctx, params, sizeof(float), "best weights", &tr->arrays.best));
     WF_TRY(make_optimiser(tr));
     if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->stocks, desc, &tr->draw));
-    WF_TRY(start_or_resume(tr, field->seed));
+    WF_TRY(start_or_resume(tr));
     bool finished = tr->state.step >= desc->updates;
     if (!finished) WF_TRY(wf_stocks_turn(ctx, desc, &tr->stocks));
     tr->started = tr->last_save = wf_seconds();
@@ -298,7 +318,7 @@ static void trainer_free(wf_trainer *tr) {
     if (tr->log >= 0) close(tr->log);
     wf_draw_free(&tr->draw);
     wf_optim_free(tr->optim);
-    wf_velocity_free(&tr->velocity);
+    wf_field_free(tr->field);
     wf_stocks_free(&tr->stocks);
     wf_meta_free(&tr->config);
     free(tr->arrays.weights);
@@ -307,8 +327,8 @@ static void trainer_free(wf_trainer *tr) {
 }
 
 wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,
-                           const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
-                           wf_velocity_maker *maker, void *arg, wf_flow **out) {
+                           const wf_field_kind *kind, const void *options, const wf_fit_desc *desc,
+                           const char *path, wf_flow **out) {
     if (out != NULL) *out = NULL;
     wf_trainer tr = {.ctx = ctx, .path = path, .log = -1, .state = {.best_loss = 1e300}};
     tr.desc = desc == NULL ? wf_fit_desc_default() : *desc;
@@ -316,9 +336,17 @@ wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,
     if (!tr.desc.cosine) tr.desc.schedule_updates = 0;
     else if (tr.desc.schedule_updates == 0) tr.desc.schedule_updates = tr.desc.updates;
     tr.path_form = (wf_path){tr.desc.precondition, tr.desc.source_std, tr.desc.path_noise};
-    wf_status status = set_up(&tr, sources, n_sources, field, maker, arg);
+    wf_status status = set_up(&tr, sources, n_sources, kind, options);
     if (status == WF_OK) status = tr.on_gpu ? wf__train_gpu(&tr) : train(&tr);
     trainer_free(&tr);
-    if (status == WF_OK && out != NULL) status = wf_flow_open_with(ctx, path, maker, arg, out);
+    if (status == WF_OK && out != NULL) status = wf_flow_open_with(ctx, path, kind, out);
     return status;
+}
+
+wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_sources,
+                      const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
+                      wf_flow **out) {
+    wf_field_desc defaults = wf_field_desc_default();
+    return wf_flow_fit_with(ctx, sources, n_sources, wf_field_find(WF_GENERATOR_DEFAULT),
+                            field == NULL ? &defaults : field, desc, path, out);
 }

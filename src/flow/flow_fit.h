@@ -1,12 +1,16 @@
-/* flow_fit: the trainer, for any velocity network. */
+/* flow_fit: the trainer, for any field. */
 #ifndef WF_FLOW_FIT_H
 #define WF_FLOW_FIT_H
 
 #include "flow/checkpoint.h"
 
-/* wf_flow_fit with the network that `maker` makes. */
+/* wf_flow_fit with a field of another kind; options is its own struct. */
 wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,
-                           const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
-                           wf_velocity_maker *maker, void *arg, wf_flow **out);
+                           const wf_field_kind *kind, const void *options, const wf_fit_desc *desc,
+                           const char *path, wf_flow **out);
+
+/* Where `part` of the work ("fitting") runs: on the GPU when one is asked for and the field has a
+ * program for it; else on the CPU, with a warning. */
+wf_status wf__field_device(wf_ctx *ctx, const wf_field *field, const char *part, bool *on_gpu);
 
 #endif

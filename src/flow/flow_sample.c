@@ -5,8 +5,8 @@
  * (seed, k, WF_RNG_REFINE, cycle), and integrates again. Guided velocity: null + g (conditional - null).
  * A network depends on its index alone, never on the batch or the call it is made in. */
 #include "base/random.h"
-#include "flow/checkpoint.h"
 #include "flow/cuda/sample_cuda.h"
+#include "flow/flow_fit.h"
 #include "flow/ode.h"
 #include "weft/align.h"
 
@@ -16,8 +16,7 @@
 
 enum {
     batch_at_most = 256,
-    batch_bytes = 256 << 20, /* activations the field may keep for one batch */
-    copies_of_edges = 6      /* roughly what a block of it holds of the edges' features */
+    batch_bytes = 256 << 20 /* activations that the field may hold for one batch */
 };
 
 typedef struct sampler {
@@ -59,9 +58,9 @@ static wf_batch batch_of_first(const sampler *s, int m) {
 }
 
 static wf_status run_field(sampler *s, const wf_batch *shape, bool null, float *out) {
-    const wf_velocity *velocity = &s->flow->velocity;
-    return velocity->forward(s->ctx, velocity->self, s->flow->params, shape, s->x, s->t, s->cond,
-                             null ? s->drop : NULL, false, out);
+    wf_field_input input = {
+        .batch = shape, .w = s->x, .t = s->t, .cond = s->cond, .drop = null ? s->drop : NULL};
+    return wf_field_forward(s->ctx, s->flow->field, s->flow->params, &input, out);
 }
 
 /* dy (n, n_params) = velocity of n networks. */
@@ -101,7 +100,7 @@ static wf_status velocity_fn(void *arg, int n, const int *which, const double *t
 /* --- setting up --------------------------------------------------------------------------------- */
 
 static wf_status check_condition(wf_ctx *ctx, const sampler *s, const float *cond) {
-    bool has = s->flow->field.cond != WF_COND_NONE, null = s->flow->fit.cond_drop > 0;
+    bool has = s->flow->field->cond_size > 0, null = s->flow->fit.cond_drop > 0;
     if (!has && cond != NULL)
         return wf_fail(ctx, WF_ERR_USAGE, "a condition is given, but the flow has none");
     if (!has && s->desc->guidance != 1)
@@ -113,7 +112,7 @@ static wf_status check_condition(wf_ctx *ctx, const sampler *s, const float *con
             ctx, WF_ERR_USAGE,
             "%s needs the flow's null condition, which was never trained (cond_drop = 0)",
             cond == NULL ? "sampling without a condition" : "guidance other than 1");
-    for (int k = 0; cond != NULL && k < s->flow->field.cond_size; k++)
+    for (int k = 0; cond != NULL && k < s->flow->field->cond_size; k++)
         if (!isfinite(cond[k]))
             return wf_fail(ctx, WF_ERR_USAGE, "number %d of the condition is not finite", k);
     return WF_OK;
@@ -148,8 +147,9 @@ static int choose_batch(const sampler *s, size_t n) {
     size_t batch = s->desc->batch;
     if (batch == 0 && s->on_gpu) batch = batch_at_most;
     if (batch == 0) {
-        size_t each = s->graph->n_params * (size_t)s->flow->field.edge * sizeof(float);
-        batch = (size_t)batch_bytes / (each * copies_of_edges + 1);
+        const wf_field *field = s->flow->field;
+        size_t each = field->kind->bytes != NULL ? field->kind->bytes(field, s->graph) : 0;
+        batch = (size_t)batch_bytes / (each + 1);
         if (batch > batch_at_most) batch = batch_at_most;
         if (batch < 1) batch = 1;
     }
@@ -170,7 +170,7 @@ static wf_status build_shape(sampler *s) {
 static wf_status alloc_cpu(sampler *s, const float *cond) {
     wf_ctx *ctx = s->ctx;
     size_t rows = (size_t)s->batch, all = rows * s->graph->n_params;
-    size_t k = (size_t)s->flow->field.cond_size;
+    size_t k = (size_t)s->flow->field->cond_size;
     const char *what = "sampling";
     s->folds_each = s->shape.n_folds / s->batch;
     WF_TRY(wf_alloc(ctx, all, sizeof(float), what, &s->x));
@@ -179,7 +179,7 @@ static wf_status alloc_cpu(sampler *s, const float *cond) {
     WF_TRY(wf_alloc(ctx, all, sizeof(double), what, &s->own_y));
     s->y = s->own_y;
     if (s->want_cond && s->want_null) WF_TRY(wf_alloc(ctx, all, sizeof(float), what, &s->f_null));
-    if (s->flow->field.cond == WF_COND_NONE) return WF_OK;
+    if (k == 0) return WF_OK;
     WF_TRY(wf_alloc(ctx, rows * k, sizeof(float), what, &s->cond));
     WF_TRY(wf_alloc(ctx, rows, 1, what, &s->drop));
     memset(s->drop, 1, rows);
@@ -195,12 +195,12 @@ static wf_status open_gpu(sampler *s) {
     wf__sample_cuda_free(flow->gpu);
     flow->gpu = NULL;
     WF_TRY(build_shape(s));
-    wf_sample_cuda_desc desc = {.velocity = &flow->velocity,
+    wf_sample_cuda_desc desc = {.field = flow->field,
                                 .params = flow->params,
                                 .graph = s->graph,
                                 .shape = &s->shape,
                                 .batch = s->batch,
-                                .cond_size = flow->field.cond_size,
+                                .cond_size = flow->field->cond_size,
                                 .fast = s->fast};
     return wf__sample_cuda_create(s->ctx, &desc, &flow->gpu);
 }
@@ -322,7 +322,7 @@ static wf_status corrupt(sampler *s, size_t first, int n, uint32_t cycle) {
     float *w = s->flat, *eps = s->flat + (size_t)s->batch * s->graph->n_params;
     for (size_t i = 0; i < all; i++) w[i] = (float)s->y[i];
     draw_noise(s, first, n, WF_RNG_REFINE, cycle, eps);
-    bool may_match = s->flow->velocity.equivariant && s->graph->n_orbits > 0;
+    bool may_match = wf_field_equivariant(s->flow->field) && s->graph->n_orbits > 0;
     if (s->desc->refine_matched && may_match)
         WF_TRY(wf_match_pairs(s->ctx, s->graph, w, eps, (size_t)n, &match));
     for (size_t i = 0; i < all; i++) s->y[i] = t * s->y[i] + (1 - t) * (double)eps[i];
@@ -373,12 +373,11 @@ static wf_status sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const
                  .graph = graph,
                  .desc = desc,
                  .path = {flow->fit.precondition, flow->fit.source_std, flow->fit.path_noise}};
-    bool conditional = flow->field.cond != WF_COND_NONE;
+    bool conditional = flow->field->cond_size > 0;
     s.want_cond = !conditional || (cond != NULL && g != 0);
     s.want_null = conditional && (cond == NULL || g != 1);
     WF_TRY(check_condition(ctx, &s, cond));
-    WF_TRY(wf_use_cuda(ctx, &s.on_gpu));
-    if (flow->velocity.field == NULL) s.on_gpu = false;
+    WF_TRY(wf__field_device(ctx, flow->field, "sampling", &s.on_gpu));
     WF_TRY(wf_choose_precision(ctx, desc->precision, s.on_gpu, desc->solver != WF_SOLVER_DOPRI5,
                                &s.fast));
     s.batch = choose_batch(&s, n);
@@ -398,7 +397,7 @@ wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, cons
                          size_t n, const wf_sample_desc *desc, float *weights, float *direct,
                          wf_sample_stats *stats) {
     wf_graph *own;
-    WF_TRY(wf_stock_graph(ctx, &flow->field, graph, &own));
+    WF_TRY(wf_stock_graph(ctx, flow->field, graph, &own));
     wf_status status = sample(ctx, flow, own, cond, n, desc, weights, direct, stats);
     wf_graph_free(own);
     return status;

@@ -37,6 +37,8 @@ static void interpolate_network(void *arg, size_t b, int worker) {
 void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32_t update,
                          wf_flow_batch *batch) {
     batch->path = path;
+    batch->seed = seed;
+    batch->update = update;
     interpolation call = {seed, update, batch};
     wf_parallel(ctx, (size_t)batch->shape->n_graphs, interpolate_network, &call);
 }
@@ -62,15 +64,23 @@ static void compare_network(void *arg, size_t b, int worker) {
     batch->loss[b] = sum / (double)n;
 }
 
-wf_status wf_flow_loss(wf_ctx *ctx, const wf_velocity *velocity, const float *params,
-                       wf_flow_batch *batch, double *loss, float *grad) {
+wf_status wf_flow_loss(wf_ctx *ctx, wf_field *field, const float *params, wf_flow_batch *batch,
+                       double *loss, float *grad) {
     int n = batch->shape->n_graphs;
-    WF_TRY(velocity->forward(ctx, velocity->self, params, batch->shape, batch->x, batch->t,
-                             batch->cond, batch->drop, grad != NULL, batch->f));
+    wf_field_input input = {.batch = batch->shape,
+                            .w = batch->x,
+                            .t = batch->t,
+                            .cond = batch->cond,
+                            .drop = batch->drop,
+                            .keep = grad != NULL,
+                            .training = grad != NULL,
+                            .seed = batch->seed,
+                            .update = batch->update};
+    WF_TRY(wf_field_forward(ctx, field, params, &input, batch->f));
     wf_parallel(ctx, (size_t)n, compare_network, batch);
     double sum = 0;
     for (int b = 0; b < n; b++) sum += batch->loss[b];
     *loss = sum / n;
     if (grad == NULL) return WF_OK;
-    return velocity->backward(ctx, velocity->self, batch->wt, grad);
+    return wf_field_backward(ctx, field, batch->wt, grad, NULL);
 }

@@ -7,7 +7,7 @@
 #define WF_FLOW_OBJECTIVE_H
 
 #include "flow/path.h"
-#include "flow/velocity.h"
+#include "models/field.h"
 
 /* Parameters up to `end`, from where the last share ended, have this weight in the loss. */
 typedef struct wf_loss_share {
@@ -29,7 +29,9 @@ typedef struct wf_flow_batch {
     /* (n_graphs) lists that end with the network; NULL: all weights are 1 */
     const wf_loss_share **shares;
     double *loss;        /* (n_graphs) */
-    const wf_path *path; /* wf_flow_interpolate's, borrowed */
+    const wf_path *path; /* wf_flow_interpolate's, borrowed; and its */
+    uint64_t seed;       /* addresses of random parts */
+    uint32_t update;
 } wf_flow_batch;
 
 /* wt, x, scale and path from w0, w1, t. Path noise of network b lies behind the noise of (seed, b, WF_RNG_NOISE, update). */
@@ -37,7 +39,7 @@ void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32
                          wf_flow_batch *batch);
 
 /* After wf_flow_interpolate. grad (params; NULL: not wanted) = dloss/dparams. */
-wf_status wf_flow_loss(wf_ctx *ctx, const wf_velocity *velocity, const float *params,
-                       wf_flow_batch *batch, double *loss, float *grad);
+wf_status wf_flow_loss(wf_ctx *ctx, wf_field *field, const float *params, wf_flow_batch *batch,
+                       double *loss, float *grad);
 
 #endif

@@ -26,10 +26,21 @@ static size_t used_networks(const wf_source *source, size_t limit) {
     return limit > 0 && limit < count ? limit : count;
 }
 
-wf_status wf_stock_graph(wf_ctx *ctx, const wf_field_desc *field, const wf_graph *graph,
+wf_status wf_stock_graph(wf_ctx *ctx, const wf_field *field, const wf_graph *graph,
                          wf_graph **out) {
     return wf_graph_parse(ctx, graph->text, wf_activation_name(graph->activation),
-                          field->fold_rows > 0 ? WF_GRAPH_FOLD_INPUT : 0, out);
+                          field->folds ? WF_GRAPH_FOLD_INPUT : 0, out);
+}
+
+wf_status wf__one_architecture(wf_ctx *ctx, const char *name, const wf_source *sources, int n) {
+    const wf_graph *first = wf_zoo_graph(sources[0].zoo);
+    for (int i = 1; i < n; i++)
+        if (!wf_graph_equal(first, wf_zoo_graph(sources[i].zoo)))
+            return wf_fail(ctx, WF_ERR_SHAPE,
+                           "%s has networks of %s, %s of %s; %s takes one architecture",
+                           wf_zoo_path(sources[0].zoo), first->text, wf_zoo_path(sources[i].zoo),
+                           wf_zoo_graph(sources[i].zoo)->text, name);
+    return WF_OK;
 }
 
 enum { largest_share = 1000 };
@@ -84,9 +95,8 @@ static wf_status name_source(wf_ctx *ctx, const wf_source *from, wf_stock_source
 }
 
 /* Counts and clones: every source gets its stock and its range there. */
-static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n,
-                                const wf_field_desc *field, const wf_fit_desc *fit,
-                                wf_stocks *out) {
+static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n, const wf_field *field,
+                                const wf_fit_desc *fit, wf_stocks *out) {
     bool apart = fit->normalise && fit->normalise_by == WF_NORMALISE_BY_COLLECTION;
     for (int i = 0; i < n; i++) {
         const wf_graph *graph = wf_zoo_graph(sources[i].zoo);
@@ -188,7 +198,7 @@ static wf_status deal_turns(wf_ctx *ctx, wf_stocks *out) {
     return WF_OK;
 }
 
-static wf_status load_all(wf_ctx *ctx, const wf_source *sources, const wf_field_desc *field,
+static wf_status load_all(wf_ctx *ctx, const wf_source *sources, const wf_field *field,
                           const wf_fit_desc *fit, wf_stocks *out) {
     WF_TRY(assign_sources(ctx, sources, out->n_sources, field, fit, out));
     WF_TRY(deal_turns(ctx, out));
@@ -212,8 +222,8 @@ static wf_status load_all(wf_ctx *ctx, const wf_source *sources, const wf_field_
 }
 
 wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
-                         const wf_field_desc *field, const wf_fit_desc *fit, wf_stocks *out) {
-    int cond_size = field->cond == WF_COND_NONE ? 0 : field->cond_size;
+                         const wf_field *field, const wf_fit_desc *fit, wf_stocks *out) {
+    int cond_size = field->cond_size;
     *out = (wf_stocks){.n_sources = n_sources, .cond_size = cond_size};
     WF_TRY(check_sources(ctx, sources, n_sources, cond_size, fit->limit));
     size_t n = (size_t)n_sources;

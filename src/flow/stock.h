@@ -44,17 +44,20 @@ typedef struct wf_stocks {
     int n_turns;
 } wf_stocks;
 
-/* field says how long conditions are and whether first layers are folded; fit has limit and normalisation. */
+/* field says how long conditions are and whether it takes first layers folded; fit has limit and
+ * normalisation. */
 wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
-                         const wf_field_desc *field, const wf_fit_desc *fit, wf_stocks *out);
+                         const wf_field *field, const wf_fit_desc *fit, wf_stocks *out);
 /* The last part of it, with fit->principal: the networks onto their principal axes. Axes that stocks have are kept: a run that
  * is continued goes on along its own, and where variances are nearly equal another machine may find others. */
 wf_status wf_stocks_turn(wf_ctx *ctx, const wf_fit_desc *fit, wf_stocks *stocks);
 void wf_stocks_free(wf_stocks *stocks);
 
+/* WF_ERR_SHAPE unless all collections have one architecture; `name`: of the generator that needs it. */
+wf_status wf__one_architecture(wf_ctx *ctx, const char *name, const wf_source *sources, int n);
+
 /* A copy of `graph` as the field takes it: the first layer on its nodes where the field folds. */
-wf_status wf_stock_graph(wf_ctx *ctx, const wf_field_desc *field, const wf_graph *graph,
-                         wf_graph **out);
+wf_status wf_stock_graph(wf_ctx *ctx, const wf_field *field, const wf_graph *graph, wf_graph **out);
 
 /* The stock whose normalisation serves `graph`: the same architecture, else one with the same kinds of blocks, preferring
  * equal inputs and outputs, then the nearest condition (cond may be NULL). NULL when no stock has such blocks. */

@@ -15,7 +15,7 @@ typedef struct wf_trainer {
     wf_optim_desc optim_desc;
     wf_stocks stocks;
     wf_draw draw;
-    wf_velocity velocity;
+    wf_field *field;
     wf_optim *optim;
     wf_fit_arrays arrays;
     float *grad;

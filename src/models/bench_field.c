@@ -5,7 +5,7 @@
 #include "base/pool.h"
 #include "base/random.h"
 #include "models/cuda/gmn_cuda.h"
-#include "models/field.h"
+#include "models/field_kinds.h"
 #include "tensor/cuda/backend_cuda.h"
 
 #include <stdlib.h>
@@ -59,8 +59,8 @@ static wf_status bench_open(wf_ctx *ctx, const wf_field_desc *desc, const char *
     if (graphs == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "bench: no memory for %d networks", n);
     for (int i = 0; i < n; i++) graphs[i] = b->graph;
     WF_TRY(wf_batch_build(ctx, &b->arena, graphs, n, &b->batch));
-    WF_TRY(wf_field_create(ctx, desc, WF_F32, &b->field));
-    size_t params = wf_field_params(b->field), many = b->batch.n_params, nets = (size_t)n;
+    WF_TRY(wf_field_create(ctx, &wf__field_gmn, desc, b->graph, WF_F32, &b->field));
+    size_t params = b->field->params, many = b->batch.n_params, nets = (size_t)n;
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "parameters", &b->params));
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "gradients", &b->grad));
     WF_TRY(wf_alloc(ctx, many, sizeof(float), "networks", &b->w));
@@ -86,15 +86,16 @@ static int ascending(const void *a, const void *b) {
 
 static wf_status bench_run(wf_ctx *ctx, bench *b, bool conditional, int repeats,
                            wf_bench_field_result *out) {
-    const float *cond = conditional ? b->cond : NULL;
+    wf_field_input input = {.batch = &b->batch, .w = b->w, .t = b->t};
+    if (conditional) input.cond = b->cond;
     for (int r = -1; r < repeats; r++) {
         if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "bench: interrupted");
         double start = wf_seconds();
-        WF_TRY(wf_field_forward(ctx, b->field, b->params, &b->batch, b->w, b->t, cond, NULL, false,
-                                b->v));
+        input.keep = false;
+        WF_TRY(wf_field_forward(ctx, b->field, b->params, &input, b->v));
         double sampled = wf_seconds();
-        WF_TRY(wf_field_forward(ctx, b->field, b->params, &b->batch, b->w, b->t, cond, NULL, true,
-                                b->v));
+        input.keep = true;
+        WF_TRY(wf_field_forward(ctx, b->field, b->params, &input, b->v));
         double middle = wf_seconds();
         WF_TRY(wf_field_backward(ctx, b->field, b->dv, b->grad, NULL));
         double end = wf_seconds();
@@ -106,10 +107,10 @@ static wf_status bench_run(wf_ctx *ctx, bench *b, bool conditional, int repeats,
     }
     qsort(b->steps, (size_t)repeats, sizeof *b->steps, ascending);
     double nets = (double)b->batch.n_graphs;
-    out->params = wf_field_params(b->field);
+    out->params = b->field->params;
     out->step_best = b->steps[0] / nets;
     out->step_median = b->steps[repeats / 2] / nets;
-    out->gigaflops = wf_field_flops(b->field) / b->steps[0] * 1e-9;
+    out->gigaflops = b->field->kind->flops(b->field) / b->steps[0] * 1e-9;
     return WF_OK;
 }
 
@@ -131,13 +132,13 @@ enum { gpu_repeats = 20, gpu_rounds = 3 };
 static const double gpu_round_seconds = 0.1;
 
 /* One program and numbers of about the right size everywhere: zeros would be faster than real data. */
-static wf_status gpu_open(wf_ctx *ctx, const gmn_layout *layout, const bench *b, bool keep,
-                          bool bf16, gmn_cuda **out) {
-    gmn_cuda_desc desc = {.layout = layout, .batch = &b->batch, .keep = keep, .fast = bf16};
-    WF_TRY(wf__gmn_cuda_create(ctx, &desc, out));
-    const gmn_cuda_buffers *to = wf__gmn_cuda_buffers(*out);
+static wf_status gpu_open(wf_ctx *ctx, const bench *b, bool keep, bool bf16,
+                          wf_field_program **out) {
+    wf_field_program_desc desc = {.batch = &b->batch, .keep = keep, .fast = bf16};
+    WF_TRY(wf_field_program_create(ctx, b->field, &desc, out));
+    const wf_field_buffers *to = &(*out)->buffers;
     const wf_backend *gpu = wf_backend_cuda();
-    gpu->upload(to->params, b->params, layout->params * sizeof(float));
+    gpu->upload(to->params, b->params, b->field->params * sizeof(float));
     gpu->upload(to->w, b->w, b->batch.n_params * sizeof(float));
     gpu->upload(to->t, b->t, (size_t)b->batch.n_graphs * sizeof(float));
     if (keep) gpu->upload(to->dv, b->dv, b->batch.n_params * sizeof(float));
@@ -145,14 +146,14 @@ static wf_status gpu_open(wf_ctx *ctx, const gmn_layout *layout, const bench *b,
 }
 
 /* Seconds a run takes, of `repeats` one after the other. */
-static wf_status gpu_round(wf_ctx *ctx, gmn_cuda *program, bool backward, int repeats,
+static wf_status gpu_round(wf_ctx *ctx, wf_field_program *program, bool backward, int repeats,
                            double *seconds) {
     if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "bench: interrupted");
     WF_TRY(wf__gmn_cuda_wait(ctx));
     double start = wf_seconds();
     for (int r = 0; r < repeats; r++) {
-        WF_TRY(wf__gmn_cuda_forward(ctx, program));
-        if (backward) WF_TRY(wf__gmn_cuda_backward(ctx, program));
+        WF_TRY(wf_field_program_forward(ctx, program));
+        if (backward) WF_TRY(wf_field_program_backward(ctx, program));
     }
     WF_TRY(wf__gmn_cuda_wait(ctx));
     *seconds = (wf_seconds() - start) / repeats;
@@ -161,7 +162,7 @@ static wf_status gpu_round(wf_ctx *ctx, gmn_cuda *program, bool backward, int re
 
 /* Best of the rounds. A first run is not counted, a second says how many make a round: steps take from less than one to
  * hundreds of milliseconds. */
-static wf_status gpu_time(wf_ctx *ctx, gmn_cuda *program, bool backward, double *best) {
+static wf_status gpu_time(wf_ctx *ctx, wf_field_program *program, bool backward, double *best) {
     double seconds;
     WF_TRY(gpu_round(ctx, program, backward, 1, &seconds));
     WF_TRY(gpu_round(ctx, program, backward, 1, best));
@@ -174,37 +175,31 @@ static wf_status gpu_time(wf_ctx *ctx, gmn_cuda *program, bool backward, double 
     return WF_OK;
 }
 
-static wf_status gpu_step(wf_ctx *ctx, const gmn_layout *layout, const bench *b, bool bf16,
-                          wf_bench_gpu_result *out) {
-    gmn_cuda *program;
-    WF_TRY(gpu_open(ctx, layout, b, true, bf16, &program));
+static wf_status gpu_step(wf_ctx *ctx, const bench *b, bool bf16, wf_bench_gpu_result *out) {
+    wf_field_program *program;
+    WF_TRY(gpu_open(ctx, b, true, bf16, &program));
     wf_status status = gpu_time(ctx, program, false, &out->forward);
     if (status == WF_OK) status = gpu_time(ctx, program, true, &out->step);
-    out->bytes = wf__gmn_cuda_bytes(program);
-    wf__gmn_cuda_free(program);
+    out->bytes = program->gpu->bytes(program);
+    wf_field_program_free(program);
     return status;
 }
 
-static wf_status gpu_velocity(wf_ctx *ctx, const gmn_layout *layout, const bench *b, bool bf16,
-                              wf_bench_gpu_result *out) {
-    gmn_cuda *program;
-    WF_TRY(gpu_open(ctx, layout, b, false, bf16, &program));
+static wf_status gpu_velocity(wf_ctx *ctx, const bench *b, bool bf16, wf_bench_gpu_result *out) {
+    wf_field_program *program;
+    WF_TRY(gpu_open(ctx, b, false, bf16, &program));
     wf_status status = gpu_time(ctx, program, false, &out->velocity);
-    wf__gmn_cuda_free(program);
+    wf_field_program_free(program);
     return status;
 }
 
-typedef wf_status gpu_measure(wf_ctx *ctx, const gmn_layout *layout, const bench *b, bool bf16,
-                              wf_bench_gpu_result *out);
+typedef wf_status gpu_measure(wf_ctx *ctx, const bench *b, bool bf16, wf_bench_gpu_result *out);
 
 static wf_status gpu_case(wf_ctx *ctx, const wf_field_desc *desc, const char *arch, int networks,
                           gpu_measure *measure, bool bf16, wf_bench_gpu_result *out) {
     bench b = {.graph = NULL};
-    gmn_layout layout = {.count = 0};
     wf_status status = bench_open(ctx, desc, arch, networks, 1, &b);
-    if (status == WF_OK) status = wf__gmn_layout_create(ctx, desc, &layout);
-    if (status == WF_OK) status = measure(ctx, &layout, &b, bf16, out);
-    wf__gmn_layout_free(&layout);
+    if (status == WF_OK) status = measure(ctx, &b, bf16, out);
     bench_free(&b);
     return status;
 }
@@ -217,10 +212,6 @@ wf_status wf_bench_field_gpu(wf_ctx *ctx, const wf_field_desc *desc, const char 
                        velocities);
     if (wf_backend_cuda() == NULL)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED, "bench: %s", wf_cuda_description());
-    if (desc->encoder == WF_ENCODER_FOURIER)
-        return wf_fail(
-            ctx, WF_ERR_UNSUPPORTED,
-            "bench: no measurement of fields with a Fourier encoder; take sine or linear");
     WF_TRY(gpu_case(ctx, desc, arch, batch, gpu_step, bf16, out));
     return gpu_case(ctx, desc, arch, velocities, gpu_velocity, bf16, out);
 }

@@ -1,55 +1,179 @@
-/* field: what a flow needs of a velocity network: forward and backward over a ragged batch.
+/* field: a velocity network, whichever it is: what a flow asks of it, and the table that it fills.
  *
- * Parameters live in one flat array of the caller's (so optimiser, EMA and checkpoints are plain
- * passes over flat arrays); the field knows the layout. All arrays are float for WF_F32 and double
- * for WF_F64 (gradient checks). */
+ * A kind of field (wf_field_kind) has a name, settings, and functions. A field is an object of a
+ * kind: a struct of its own whose first member is a wf_field. Trainer, samplers, checkpoints and the
+ * loops on a GPU call these tables alone.
+ *
+ * Parameters live in one flat array of the caller's, so that optimiser, EMA and checkpoints are plain
+ * passes over flat arrays; the field knows the layout. Networks come and go in the flat order of
+ * their graph; a field with another order permutes inside. All arrays are float for WF_F32 and double
+ * for WF_F64 (gradient checks). docs/generators.md says how to add a field. */
 #ifndef WF_MODELS_FIELD_H
 #define WF_MODELS_FIELD_H
 
 #include "graph/batch.h"
 #include "tensor/tensor.h" /* wf_dtype */
-#include "weft/field.h"
+#include "weft/generator.h"
 
-/* One parameter tensor of the field. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One parameter tensor of a field. */
 typedef struct wf_field_tensor {
     char name[64];  /* "blocks.3.edge.0.weight" */
     size_t offset;  /* in the flat array */
     int rows, cols; /* a bias or vector: rows = its length, cols = 1 */
-    bool matrix;    /* a matrix of the blocks as split by operand: Muon's; else AdamW's */
+    bool matrix;    /* Muon's where it is used; else AdamW's */
     bool decay;     /* weight decay applies (matrices; not biases, tables, vectors) */
 } wf_field_tensor;
 
-typedef struct wf_field wf_field;
+typedef struct wf_field_kind wf_field_kind;
+typedef struct wf_field_gpu wf_field_gpu;
 
-/* No parameters are made here; wf_field_init writes the initial ones. Free with wf_field_free. */
-wf_status wf_field_create(wf_ctx *ctx, const wf_field_desc *desc, wf_dtype dtype, wf_field **out);
-void wf_field_free(wf_field *field);
-size_t wf_field_params(const wf_field *field);
-/* The tensors in flat order. A textbook affine layer that is split by operand is one tensor per operand
- * ("blocks.0.msg.0.weight_e"), each contiguous; docs/method.md maps them to the textbook names. */
-const wf_field_tensor *wf_field_tensors(const wf_field *field, int *count);
-void wf_field_init(const wf_field *field, uint64_t seed, void *params);
+/* What every field has; a kind's own struct begins with it. */
+typedef struct wf_field {
+    const wf_field_kind *kind;
+    wf_dtype dtype;
+    size_t params;
+    const wf_field_tensor *tensors; /* tile the flat array, in its order */
+    int n_tensors;
+    int cond_size; /* numbers in a condition; 0: none */
+    bool folds;    /* takes first layers on their nodes (WF_GRAPH_FOLD_INPUT) */
+    uint64_t seed; /* of the initial parameters */
+} wf_field;
 
-/* v (P) = velocity of each network of the batch at w (P), t (n_graphs), cond (n_graphs, K; NULL without conditions).
- * drop[b] nonzero replaces condition b by the learned null; NULL: none. keep: record what wf_field_backward needs.
- * Nothing is allocated once a batch of this shape has been seen. */
-wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, const wf_batch *batch,
-                           const void *w, const void *t, const void *cond, const uint8_t *drop,
-                           bool keep, void *v);
-/* On a GPU: products of operands rounded to bf16 and fused kernels, about 1e-2 by norm from the float ones; at the start
- * a field is in float. */
-void wf_field_set_fast(wf_field *field, bool fast);
-/* After a forward with keep, whose arrays must still hold what they held: grad (params) = d(sum dv*v)/d(params),
- * overwritten. dw (P, may be NULL): gradient by w. */
-wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad, void *dw);
-/* The field as a program on the GPU (models/cuda/gmn_cuda.h), for loops that stay there: keep, fast and borrowed as
- * there. WF_F32 fields only. */
-struct gmn_cuda;
-struct gmn_cuda_buffers;
-wf_status wf_field_program(wf_ctx *ctx, const wf_field *field, const wf_batch *batch, bool keep,
-                           bool fast, const struct gmn_cuda_buffers *borrowed,
-                           struct gmn_cuda **out);
-/* Floating-point operations of the matrix products of the last step (forward with keep, and backward). */
-double wf_field_flops(const wf_field *field);
+/* One evaluation. Arrays over parameters are (P) of the batch, ragged by network. */
+typedef struct wf_field_input {
+    const wf_batch *batch;
+    const void *w, *t; /* (P), (n_graphs) */
+    const void *cond;  /* (n_graphs, cond_size); NULL without conditions */
+    const uint8_t
+        *drop;     /* (n_graphs) nonzero: the learned null in place of the condition; or NULL */
+    bool keep;     /* record what backward needs */
+    bool fast;     /* on a GPU: products of operands rounded to bf16 */
+    bool training; /* random parts such as dropout work, drawn from ... */
+    uint64_t seed; /* ... streams of (seed, place in the batch, purpose, update) */
+    uint32_t update;
+} wf_field_input;
 
+struct wf_field_kind {
+    const char *name;  /* of the generator, as recipes and files have it */
+    const char *about; /* one line for people */
+    unsigned traits;   /* wf_generator_trait; REFINES and ON_GPU are added by the flow */
+    const wf_setting *(*settings)(void); /* of the struct `options` */
+    size_t options_size;
+    /* Complete the options from what is fitted: condition size, longest folded row ... May be NULL. */
+    wf_status (*adapt)(wf_ctx *ctx, void *options, const wf_graph *const *graphs, int n_graphs,
+                       int cond_size);
+    /* graph: the only architecture it will meet; NULL: any. params: how many parameters it must
+     * have, as a file says, or 0; compare before allocating that much, a file may lie about widths.
+     * No parameters are made here. */
+    wf_status (*create)(wf_ctx *ctx, const wf_field_kind *kind, const void *options,
+                        const wf_graph *graph, wf_dtype dtype, size_t params, wf_field **out);
+    void (*free)(wf_field *field);
+    void (*init)(const wf_field *field, uint64_t seed, void *params);
+    /* v (P) = velocity of each network. Nothing is allocated once a batch of this shape was seen. */
+    wf_status (*forward)(wf_ctx *ctx, wf_field *field, const void *params,
+                         const wf_field_input *input, void *v);
+    /* After a forward with keep, whose arrays must still hold what they held: grad (params) =
+     * d(sum dv*v)/d(params), overwritten. dw (P, may be NULL): gradient by w. */
+    wf_status (*backward)(wf_ctx *ctx, wf_field *field, const void *dv, void *grad, void *dw);
+    /* Operations of the matrix products of the last forward with keep and its backward; may be NULL. */
+    double (*flops)(const wf_field *field);
+    /* Roughly, bytes that a forward without keep holds for a network of `graph`; may be NULL. */
+    size_t (*bytes)(const wf_field *field, const wf_graph *graph);
+    const wf_field_gpu *gpu; /* NULL: it runs on the CPU alone */
+};
+
+/* The kinds there are, NULL behind the last (models/field_kinds.c). */
+extern const wf_field_kind *const wf__field_kinds[];
+const wf_field_kind *wf_field_find(const char *name); /* NULL: none of that name */
+
+static inline wf_status wf_field_create(wf_ctx *ctx, const wf_field_kind *kind, const void *options,
+                                        const wf_graph *graph, wf_dtype dtype, wf_field **out) {
+    return kind->create(ctx, kind, options, graph, dtype, 0, out);
+}
+static inline void wf_field_free(wf_field *field) {
+    if (field != NULL) field->kind->free(field);
+}
+static inline void wf_field_init(const wf_field *field, uint64_t seed, void *params) {
+    field->kind->init(field, seed, params);
+}
+static inline wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params,
+                                         const wf_field_input *input, void *v) {
+    return field->kind->forward(ctx, field, params, input, v);
+}
+static inline wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad,
+                                          void *dw) {
+    return field->kind->backward(ctx, field, dv, grad, dw);
+}
+/* Equivariant under relabelling of hidden units; the matched coupling needs it. */
+static inline bool wf_field_equivariant(const wf_field *field) {
+    return (field->kind->traits & WF_GENERATOR_EQUIVARIANT) != 0;
+}
+
+/* --- on a GPU ------------------------------------------------------------------------------------
+ * A program is a float field recorded for one batch, at fixed places in device memory, to be run
+ * again and again by loops that stay on the device. A kind's own struct begins with a
+ * wf_field_program. */
+
+/* Device memory. params, grad (params of the field); w, v, dv, dw (P); t (B); cond (B, K); drop (B). */
+typedef struct wf_field_buffers {
+    float *params, *w, *t, *cond;
+    uint8_t *drop;
+    float *v;
+    float *dv, *grad, *dw;  /* with keep only, dw with want_dw only */
+    const uint32_t *update; /* number of the update, for random parts; NULL: not training */
+} wf_field_buffers;
+
+/* batch is read while the program is made and not kept. lent: buffers that are not NULL are used
+ * instead of own ones and must outlive the program; making it overwrites v, grad and dw, the rest is
+ * only read. Own buffers start as zeros. */
+typedef struct wf_field_program_desc {
+    const wf_batch *batch;
+    bool keep, want_dw;
+    bool fast;     /* bf16 products and fused kernels; else float throughout */
+    uint64_t seed; /* of random parts */
+    wf_field_buffers lent;
+} wf_field_program_desc;
+
+typedef struct wf_field_program {
+    const wf_field_gpu *gpu;
+    wf_field_buffers buffers;
+} wf_field_program;
+
+struct wf_field_gpu {
+    /* WF_ERR_MEMORY: the activations do not fit on the GPU. The field must outlive the program. */
+    wf_status (*create)(wf_ctx *ctx, const wf_field *field, const wf_field_program_desc *desc,
+                        wf_field_program **out);
+    /* Enqueue v = velocity; then grad (and dw) from dv, with keep. On the context's stream, which may
+     * be capturing a graph. */
+    wf_status (*forward)(wf_ctx *ctx, wf_field_program *program);
+    wf_status (*backward)(wf_ctx *ctx, wf_field_program *program);
+    size_t (*bytes)(const wf_field_program *program); /* device memory that it holds or shares */
+    void (*free)(wf_field_program *program);          /* waits for the stream */
+};
+
+/* field->kind->gpu must not be NULL. */
+static inline wf_status wf_field_program_create(wf_ctx *ctx, const wf_field *field,
+                                                const wf_field_program_desc *desc,
+                                                wf_field_program **out) {
+    wf_status status = field->kind->gpu->create(ctx, field, desc, out);
+    if (status == WF_OK) (*out)->gpu = field->kind->gpu;
+    return status;
+}
+static inline wf_status wf_field_program_forward(wf_ctx *ctx, wf_field_program *program) {
+    return program->gpu->forward(ctx, program);
+}
+static inline wf_status wf_field_program_backward(wf_ctx *ctx, wf_field_program *program) {
+    return program->gpu->backward(ctx, program);
+}
+static inline void wf_field_program_free(wf_field_program *program) {
+    if (program != NULL) program->gpu->free(program);
+}
+
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,5 +1,5 @@
-/* gmn_field: the GMN velocity field behind models/field.h: cuts a batch into parts, packs the weights once for all of
- * them, runs the parts on the pool, adds their gradients in part order. */
+/* gmn_field: the graph metanetwork behind models/field.h. It cuts a batch into parts, packs the
+ * weights once for all of them, runs the parts on the pool, and adds their gradients in part order. */
 #include "base/pool.h"
 #include "base/random.h"
 #include "models/cuda/gmn_cuda.h"
@@ -17,9 +17,9 @@ enum {
 };
 static const double fourier_std = 3.0;
 
-struct wf_field {
+typedef struct gmn_field {
+    wf_field base;
     gmn_layout layout;
-    wf_dtype dtype;
     size_t size; /* of a real */
     size_t *panel_offset;
     void *panels, *fourier;
@@ -28,16 +28,18 @@ struct wf_field {
     int grads;   /* parts whose partial gradient is allocated */
     bool ready;  /* a forward with keep stands */
     bool on_gpu; /* where it was */
-    bool fast;   /* there: bf16 products */
     gmn_inputs inputs;
     gmn_cuda_cache gpu;
-};
+} gmn_field;
 
-static void fill_normals(const wf_field *field, void *out, size_t count, wf_rng rng, double std) {
+static gmn_field *own(wf_field *field) { return (gmn_field *)field; }
+static const gmn_field *own_const(const wf_field *field) { return (const gmn_field *)field; }
+
+static void fill_normals(const gmn_field *field, void *out, size_t count, wf_rng rng, double std) {
     for (size_t i = 0; i < count; i++) {
         float deviate;
         wf_rng_normals_from(&rng, i, &deviate, 1);
-        if (field->dtype == WF_F64) ((double *)out)[i] = std * deviate;
+        if (field->base.dtype == WF_F64) ((double *)out)[i] = std * deviate;
         else ((float *)out)[i] = (float)(std * deviate);
     }
 }
@@ -45,13 +47,37 @@ static void fill_normals(const wf_field *field, void *out, size_t count, wf_rng 
 /* Whether kernels read a tensor as a matrix: all but biases and vectors. */
 static bool packed(const wf_field_tensor *tensor) { return tensor->cols > 1 || tensor->decay; }
 
-wf_status wf_field_create(wf_ctx *ctx, const wf_field_desc *desc, wf_dtype dtype, wf_field **out) {
+static void gmn_free(wf_field *base);
+
+/* A file may lie about widths: its count is compared before anything of that size is allocated. */
+static wf_status check_params(wf_ctx *ctx, const wf_field_desc *desc, size_t params) {
+    size_t needed;
+    if (params == 0) return WF_OK;
+    WF_TRY(wf_field_count(ctx, desc, &needed));
+    if (needed == params) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "the field it describes has %zu parameters, the file stores %zu", needed,
+                   params);
+}
+
+static wf_status gmn_create(wf_ctx *ctx, const wf_field_kind *kind, const void *options,
+                            const wf_graph *graph, wf_dtype dtype, size_t params, wf_field **out) {
+    const wf_field_desc *desc = options;
+    (void)graph; /* it takes any */
     *out = NULL;
-    wf_field *field;
+    WF_TRY(check_params(ctx, desc, params));
+    gmn_field *field;
     WF_TRY(wf_alloc(ctx, 1, sizeof *field, "a velocity field", &field));
     wf_status status;
     WF_TRY_GOTO(wf__gmn_layout_create(ctx, desc, &field->layout), bad);
-    field->dtype = dtype;
+    field->base = (wf_field){.kind = kind,
+                             .dtype = dtype,
+                             .params = field->layout.params,
+                             .tensors = field->layout.tensors,
+                             .n_tensors = field->layout.count,
+                             .cond_size = desc->cond == WF_COND_NONE ? 0 : desc->cond_size,
+                             .folds = desc->fold_rows > 0,
+                             .seed = desc->seed};
     field->size = dtype == WF_F64 ? sizeof(double) : sizeof(float);
     size_t total = 0;
     WF_TRY_GOTO(wf_alloc(ctx, (size_t)field->layout.count, sizeof *field->panel_offset,
@@ -72,15 +98,15 @@ wf_status wf_field_create(wf_ctx *ctx, const wf_field_desc *desc, wf_dtype dtype
         fill_normals(field, field->fourier, count, wf_rng_at(desc->seed, 0, WF_RNG_FOURIER, 0),
                      fourier_std);
     }
-    *out = field;
+    *out = &field->base;
     return WF_OK;
 bad:
-    wf_field_free(field);
+    gmn_free(&field->base);
     return status;
 }
 
-void wf_field_free(wf_field *field) {
-    if (field == NULL) return;
+static void gmn_free(wf_field *base) {
+    gmn_field *field = own(base);
     for (int i = 0; i < most_parts; i++) {
         wf_tape_free(&field->parts[i].tape);
         free(field->parts[i].grad);
@@ -93,16 +119,8 @@ void wf_field_free(wf_field *field) {
     free(field);
 }
 
-void wf_field_set_fast(wf_field *field, bool fast) { field->fast = fast; }
-
-size_t wf_field_params(const wf_field *field) { return field->layout.params; }
-
-const wf_field_tensor *wf_field_tensors(const wf_field *field, int *count) {
-    *count = field->layout.count;
-    return field->layout.tensors;
-}
-
-void wf_field_init(const wf_field *field, uint64_t seed, void *params) {
+static void gmn_init(const wf_field *base, uint64_t seed, void *params) {
+    const gmn_field *field = own_const(base);
     for (int i = 0; i < field->layout.count; i++) {
         const wf_field_tensor *tensor = &field->layout.tensors[i];
         size_t count = (size_t)tensor->rows * (size_t)tensor->cols;
@@ -117,14 +135,14 @@ void wf_field_init(const wf_field *field, uint64_t seed, void *params) {
             double value = field->layout.start[i] == GMN_START_ZERO
                                ? 0
                                : spread * (2 * (double)wf_rng_uniform(&rng) - 1);
-            if (field->dtype == WF_F64) ((double *)out)[k] = value;
+            if (field->base.dtype == WF_F64) ((double *)out)[k] = value;
             else ((float *)out)[k] = (float)value;
         }
     }
 }
 
 /* --- checks of a batch --------------------------------------------------------------------------- */
-static wf_status check_batch(wf_ctx *ctx, const wf_field *field, const wf_batch *batch,
+static wf_status check_batch(wf_ctx *ctx, const gmn_field *field, const wf_batch *batch,
                              const void *cond) {
     const wf_field_desc *desc = &field->layout.desc;
     if (batch->n_graphs < 1) return wf_fail(ctx, WF_ERR_SHAPE, "field: a batch without networks");
@@ -161,7 +179,7 @@ static wf_status check_batch(wf_ctx *ctx, const wf_field *field, const wf_batch 
 
 /* --- parts --------------------------------------------------------------------------------------- */
 /* Contiguous graphs of about equal work, by the batch alone. */
-static void cut(wf_field *field, const wf_batch *batch) {
+static void cut(gmn_field *field, const wf_batch *batch) {
     int parts = field->layout.params > large_field ? parts_of_large_fields : most_parts;
     if (parts > batch->n_graphs) parts = batch->n_graphs;
     /* Each part has a gradient to clear and to add: no more parts than work for them. */
@@ -186,7 +204,7 @@ static void cut(wf_field *field, const wf_batch *batch) {
 
 static void pack_chunk(void *arg, size_t chunk, int worker) {
     (void)worker;
-    wf_field *field = arg;
+    gmn_field *field = arg;
     const gmn_inputs *in = &field->inputs;
     const wf_field_tensor *tensor = &field->layout.tensors[chunk];
     if (!packed(tensor)) return;
@@ -198,11 +216,11 @@ static void pack_chunk(void *arg, size_t chunk, int worker) {
 
 static void forward_chunk(void *arg, size_t chunk, int worker) {
     (void)worker;
-    wf_field *field = arg;
+    gmn_field *field = arg;
     wf__gmn_part_forward(&field->parts[chunk], &field->inputs);
 }
 
-static wf_status check_parts(wf_ctx *ctx, const wf_field *field) {
+static wf_status check_parts(wf_ctx *ctx, const gmn_field *field) {
     for (int p = 0; p < field->n_parts; p++)
         if (field->parts[p].tape.failed)
             return wf_fail(ctx, WF_ERR_MEMORY,
@@ -211,22 +229,22 @@ static wf_status check_parts(wf_ctx *ctx, const wf_field *field) {
     return WF_OK;
 }
 
-wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, const wf_batch *batch,
-                           const void *w, const void *t, const void *cond, const uint8_t *drop,
-                           bool keep, void *v) {
+static gmn_cuda_desc cuda_desc(const gmn_field *field) {
+    return (gmn_cuda_desc){.layout = &field->layout, .fourier = field->fourier};
+}
+
+static wf_status gmn_forward(wf_ctx *ctx, wf_field *base, const void *params,
+                             const wf_field_input *input, void *v) {
+    gmn_field *field = own(base);
+    const wf_batch *batch = input->batch;
+    bool keep = input->keep;
     field->ready = false;
     field->on_gpu = false;
-    WF_TRY(check_batch(ctx, field, batch, cond));
-    if (field->dtype == WF_F32) WF_TRY(wf_use_cuda(ctx, &field->on_gpu));
+    WF_TRY(check_batch(ctx, field, batch, input->cond));
+    if (field->base.dtype == WF_F32) WF_TRY(wf_use_cuda(ctx, &field->on_gpu));
     if (field->on_gpu) {
-        gmn_cuda_desc desc = {.layout = &field->layout,
-                              .fourier = field->fourier,
-                              .batch = batch,
-                              .keep = keep,
-                              .fast = field->fast};
-        gmn_cuda_arrays arrays = {
-            .params = params, .w = w, .t = t, .cond = cond, .drop = drop, .v = v};
-        WF_TRY(wf__gmn_cuda_field_forward(ctx, &field->gpu, &desc, &arrays));
+        gmn_cuda_desc desc = cuda_desc(field);
+        WF_TRY(wf__gmn_cuda_field_forward(ctx, &field->gpu, &desc, params, input, v));
         field->ready = keep;
         return WF_OK;
     }
@@ -235,17 +253,17 @@ wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, con
         WF_TRY(wf_alloc(ctx, field->layout.params, field->size, "partial gradients",
                         &field->parts[field->grads].grad));
     field->inputs = (gmn_inputs){.layout = &field->layout,
-                                 .backend = wf_backend_cpu(field->dtype),
-                                 .dtype = field->dtype,
+                                 .backend = wf_backend_cpu(field->base.dtype),
+                                 .dtype = field->base.dtype,
                                  .params = params,
                                  .panel_offset = field->panel_offset,
                                  .panels = field->panels,
                                  .fourier = field->fourier,
                                  .batch = batch,
-                                 .w = w,
-                                 .t = t,
-                                 .cond = cond,
-                                 .drop = drop,
+                                 .w = input->w,
+                                 .t = input->t,
+                                 .cond = input->cond,
+                                 .drop = input->drop,
                                  .keep = keep,
                                  .v = v};
     wf_parallel(ctx, (size_t)field->layout.count, pack_chunk, field);
@@ -255,23 +273,19 @@ wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params, con
     return WF_OK;
 }
 
-wf_status wf_field_program(wf_ctx *ctx, const wf_field *field, const wf_batch *batch, bool keep,
-                           bool fast, const struct gmn_cuda_buffers *borrowed,
-                           struct gmn_cuda **out) {
+static wf_status gmn_program(wf_ctx *ctx, const wf_field *base, const wf_field_program_desc *desc,
+                             wf_field_program **out) {
+    const gmn_field *field = own_const(base);
     *out = NULL;
-    WF_TRY(check_batch(ctx, field, batch, field)); /* conditions lie in the program's buffers */
-    gmn_cuda_desc desc = {.layout = &field->layout,
-                          .fourier = field->fourier,
-                          .batch = batch,
-                          .keep = keep,
-                          .fast = fast,
-                          .borrowed = *borrowed};
-    return wf__gmn_cuda_create(ctx, &desc, out);
+    /* Conditions lie in the program's buffers: anything but NULL stands for them here. */
+    WF_TRY(check_batch(ctx, field, desc->batch, field));
+    gmn_cuda_desc own_desc = cuda_desc(field);
+    return wf__gmn_cuda_create(ctx, &own_desc, desc, out);
 }
 
 /* --- backward ------------------------------------------------------------------------------------ */
 typedef struct backward_work {
-    wf_field *field;
+    gmn_field *field;
     const void *dv;
     void *grad, *dw;
 } backward_work;
@@ -297,11 +311,12 @@ static void reduce_chunk(void *arg, size_t chunk, int worker) {
     backward_work *work = arg;
     size_t first = chunk * reduce_span, count = work->field->layout.params - first;
     if (count > reduce_span) count = reduce_span;
-    if (work->field->dtype == WF_F64) REDUCE(double);
+    if (work->field->base.dtype == WF_F64) REDUCE(double);
     else REDUCE(float);
 }
 
-wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad, void *dw) {
+static wf_status gmn_backward(wf_ctx *ctx, wf_field *base, const void *dv, void *grad, void *dw) {
+    gmn_field *field = own(base);
     if (!field->ready)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "field: backward without a forward that keeps activations");
@@ -314,9 +329,40 @@ wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *
     return WF_OK;
 }
 
-double wf_field_flops(const wf_field *field) {
+static double gmn_flops(const wf_field *base) {
+    const gmn_field *field = own_const(base);
     if (field->on_gpu) return wf__gmn_cuda_cache_flops(&field->gpu);
     double sum = 0;
     for (int p = 0; p < field->n_parts; p++) sum += wf_tape_flops(&field->parts[p].tape);
     return sum;
 }
+
+/* --- the table ----------------------------------------------------------------------------------- */
+
+/* Roughly what a block holds of the edges' features. */
+static size_t gmn_bytes(const wf_field *base, const wf_graph *graph) {
+    enum { copies_of_edges = 6 };
+    size_t edge = (size_t)own_const(base)->layout.desc.edge;
+    return graph->n_params * edge * sizeof(float) * copies_of_edges;
+}
+
+static const wf_field_gpu gmn_gpu = {.create = gmn_program,
+                                     .forward = wf__gmn_cuda_forward,
+                                     .backward = wf__gmn_cuda_backward,
+                                     .bytes = wf__gmn_cuda_bytes,
+                                     .free = wf__gmn_cuda_free};
+
+const wf_field_kind wf__field_gmn = {
+    .name = "gmn",
+    .about = "flow whose field is a graph metanetwork: equivariant, any architecture, conditions",
+    .traits = WF_GENERATOR_ANY_ARCHITECTURE | WF_GENERATOR_CONDITIONS | WF_GENERATOR_EQUIVARIANT,
+    .settings = wf_field_settings,
+    .options_size = sizeof(wf_field_desc),
+    .create = gmn_create,
+    .free = gmn_free,
+    .init = gmn_init,
+    .forward = gmn_forward,
+    .backward = gmn_backward,
+    .flops = gmn_flops,
+    .bytes = gmn_bytes,
+    .gpu = &gmn_gpu};

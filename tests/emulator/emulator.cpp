@@ -611,6 +611,39 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
         if (s->capture == *graph) s->capture = NULL, s->tips.clear();
     return all_joined(**graph) ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
 }
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status) {
+    *status = stream->capture != NULL ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus *status,
+                                        unsigned long long *, cudaGraph_t *graph,
+                                        const cudaGraphNode_t **after, size_t *n) {
+    *graph = stream->capture;
+    *after = stream->tips.data();
+    *n = stream->tips.size();
+    return cudaStreamIsCapturing(stream, status);
+}
+cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *after,
+                                                size_t n, unsigned) {
+    stream->tips.assign(after, after + n);
+    return cudaSuccess;
+}
+/* The child's tasks, and one behind them that stands for the node. */
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *node, cudaGraph_t graph,
+                                       const cudaGraphNode_t *after, size_t n, cudaGraph_t child) {
+    std::vector<size_t> before(after, after + n);
+    size_t first = graph->tasks.size();
+    auto placed = [&](std::vector<size_t> places) {
+        for (size_t &t : places) t += first;
+        return places.empty() ? before : places;
+    };
+    for (const emulated_task &t : child->tasks)
+        graph->tasks.push_back(
+            {t.run, placed(t.after), t.stream == child->origin ? graph->origin : t.stream, false});
+    graph->tasks.push_back({[] {}, placed(child->tips), graph->origin, false});
+    *node = graph->tasks.size() - 1;
+    return cudaSuccess;
+}
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned) {
     *out = new emulated_graph(*graph);
     return cudaSuccess;

@@ -58,8 +58,7 @@ static void use_flow(wf_flow *flow) {
     wf_sample_desc desc = wf_sample_desc_default();
     desc.solver = WF_SOLVER_EULER;
     desc.steps = 2;
-    if (wf_flow_field(flow)->cond_size <= 64 &&
-        wf_graph_parse(NULL, arch, "relu", 0, &graph) == WF_OK)
+    if (wf_flow_cond_size(flow) <= 64 && wf_graph_parse(NULL, arch, "relu", 0, &graph) == WF_OK)
         (void)wf_flow_sample(NULL, flow, graph, cond, 1, &desc, w, NULL, NULL);
     wf_graph_free(graph);
 }

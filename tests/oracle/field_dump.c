@@ -8,7 +8,7 @@
  * instead. A leading '*' folds an ARCH. */
 #include "base/random.h"
 #include "graph/batch.h"
-#include "models/field.h"
+#include "models/field_kinds.h"
 #include "nn/optim.h"
 
 #include <stdio.h>
@@ -35,15 +35,15 @@ static char *read_reals(FILE *file, size_t count, size_t size) {
 static wf_optim *make_adamw(wf_ctx *ctx, const wf_field *field, wf_dtype dtype, double eps) {
     wf_optim_desc desc = {
         .lr = 3e-3, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = eps, .dtype = dtype};
-    int n;
-    const wf_field_tensor *from = wf_field_tensors(field, &n);
+    int n = field->n_tensors;
+    const wf_field_tensor *from = field->tensors;
     static wf_optim_tensor to[most_tensors];
     if (n > most_tensors) return NULL;
     for (int i = 0; i < n; i++)
         to[i] = (wf_optim_tensor){from[i].offset, from[i].rows, from[i].cols, from[i].matrix,
                                   from[i].decay};
     wf_optim *optim;
-    wf_status status = wf_optim_create(ctx, &desc, to, n, wf_field_params(field), &optim);
+    wf_status status = wf_optim_create(ctx, &desc, to, n, field->params, &optim);
     return status == WF_OK ? optim : NULL;
 }
 
@@ -65,11 +65,11 @@ int main(int argc, char **argv) {
     wf_ctx *ctx;
     if (wf_ctx_create(&(wf_ctx_desc){.threads = 2}, &ctx) != WF_OK) return 1;
     wf_field *field;
-    if (wf_field_create(ctx, &desc, dtype, &field) != WF_OK) return die(ctx, "create");
+    if (wf_field_create(ctx, &wf__field_gmn, &desc, NULL, dtype, &field) != WF_OK)
+        return die(ctx, "create");
     if (strcmp(argv[15], "-") == 0) {
-        int count;
-        const wf_field_tensor *tensors = wf_field_tensors(field, &count);
-        for (int i = 0; i < count; i++)
+        const wf_field_tensor *tensors = field->tensors;
+        for (int i = 0; i < field->n_tensors; i++)
             printf("%s %d %d %d\n", tensors[i].name, tensors[i].rows, tensors[i].cols,
                    tensors[i].decay);
         return 0;
@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
         return die(ctx, "batch");
     FILE *in = fopen(argv[15], "rb");
     if (in == NULL) return 1;
-    size_t params = wf_field_params(field);
+    size_t params = field->params;
     char *theta = read_reals(in, params, size), *w = read_reals(in, batch.n_params, size);
     char *t = read_reals(in, (size_t)n, size);
     char *cond = read_reals(in, (size_t)n * (size_t)desc.cond_size, size);
@@ -110,9 +110,9 @@ int main(int argc, char **argv) {
         if (step > 0)
             wf_optim_step(ctx, optim, (size_t)step - 1, 1, wf_optim_norm(ctx, optim, grad), grad,
                           theta);
-        if (wf_field_forward(ctx, field, theta, &batch, w, t, conditional ? cond : NULL,
-                             conditional ? flags : NULL, true, v) != WF_OK)
-            return die(ctx, "forward");
+        wf_field_input input = {.batch = &batch, .w = w, .t = t, .keep = true};
+        if (conditional) input.cond = cond, input.drop = flags;
+        if (wf_field_forward(ctx, field, theta, &input, v) != WF_OK) return die(ctx, "forward");
         if (wf_field_backward(ctx, field, dv, grad, dw) != WF_OK) return die(ctx, "backward");
         written = written && fwrite(theta, size, params, out) == params &&
                   fwrite(v, size, batch.n_params, out) == batch.n_params &&

@@ -43,7 +43,7 @@ static void draw(wf_rng *rng, random_case *out) {
 /* The derivative of sum dv*v along a direction, from backward and from central differences. */
 static void check_direction(const random_case *r, uint32_t round) {
     field_case c = case_open(r->desc, WF_F64, r->archs);
-    size_t params = wf_field_params(c.field), n = c.batch.n_params;
+    size_t params = c.field->params, n = c.batch.n_params;
     case_forward(&c, true);
     case_backward(&c);
     double *along = case_random(&c, params, 50, 0.1), *across = case_random(&c, n, 51, 0.1);

@@ -35,7 +35,7 @@ typedef struct pair {
     wf_graph *graph;
     wf_arena arena;
     wf_batch shape;
-    wf_velocity velocity;
+    wf_field *field;
     float *params, *grad;
     float *w0, *w1, *memory;
     float t[2];
@@ -49,12 +49,12 @@ static void pair_make(wf_ctx *ctx, pair *x, const char *arch, const wf_field_des
     assert_ok(ctx, wf_graph_parse(ctx, arch, "relu", 0, &x->graph));
     const wf_graph *graphs[2] = {x->graph, x->graph};
     assert_ok(ctx, wf_batch_build(ctx, &x->arena, graphs, 2, &x->shape));
-    assert_ok(ctx, wf_velocity_gmn(ctx, NULL, field, 0, &x->velocity));
+    assert_ok(ctx, wf_field_create(ctx, wf_field_find("gmn"), field, NULL, WF_F32, &x->field));
     size_t n = x->shape.n_params;
-    x->params = calloc(x->velocity.params, sizeof(float));
-    x->grad = calloc(x->velocity.params, sizeof(float));
-    normals(0, 1, x->params, x->velocity.params); /* all of them, not the zero start */
-    for (size_t i = 0; i < x->velocity.params; i++) x->params[i] *= 0.15f;
+    x->params = calloc(x->field->params, sizeof(float));
+    x->grad = calloc(x->field->params, sizeof(float));
+    normals(0, 1, x->params, x->field->params); /* all of them, not the zero start */
+    for (size_t i = 0; i < x->field->params; i++) x->params[i] *= 0.15f;
     x->memory = calloc(5 * n, sizeof(float));
     x->w0 = x->memory;
     x->w1 = x->memory + n;
@@ -74,7 +74,7 @@ static void pair_free(pair *x) {
     free(x->params);
     free(x->grad);
     free(x->memory);
-    wf_velocity_free(&x->velocity);
+    wf_field_free(x->field);
     wf_graph_free(x->graph);
     wf_arena_free(&x->arena);
 }
@@ -82,7 +82,7 @@ static void pair_free(pair *x) {
 static double pair_loss(wf_ctx *ctx, pair *x, const wf_path *path, float *grad) {
     double loss;
     wf_flow_interpolate(ctx, path, 1, 1, &x->flow);
-    assert_ok(ctx, wf_flow_loss(ctx, &x->velocity, x->params, &x->flow, &loss, grad));
+    assert_ok(ctx, wf_flow_loss(ctx, x->field, x->params, &x->flow, &loss, grad));
     return loss;
 }
 
@@ -97,7 +97,7 @@ static void loss_moves_relabelling_to_the_noise(void **state) {
         pair_make(ctx, &x, "3-7-5-2", &field);
         size_t p = x.graph->n_params;
         float *w0 = malloc(2 * p * 4), *w1 = malloc(2 * p * 4);
-        float *kept = malloc(x.velocity.params * 4);
+        float *kept = malloc(x.field->params * 4);
         memcpy(w0, x.w0, 2 * p * 4);
         memcpy(w1, x.w1, 2 * p * 4);
         uint32_t perm[2][12];
@@ -106,13 +106,13 @@ static void loss_moves_relabelling_to_the_noise(void **state) {
             wf_graph_permute(x.graph, perm[b], w1 + b * p, x.w1 + b * p);
         }
         double right = pair_loss(ctx, &x, &path, x.grad);
-        memcpy(kept, x.grad, x.velocity.params * 4);
+        memcpy(kept, x.grad, x.field->params * 4);
         memcpy(x.w1, w1, 2 * p * 4);
         for (uint32_t b = 0; b < 2; b++)
             wf_graph_permute_inverse(x.graph, perm[b], w0 + b * p, x.w0 + b * p);
         double left = pair_loss(ctx, &x, &path, x.grad);
         assert_close(left, right, 1e-5 * right);
-        assert_close(relative_difference(x.grad, kept, x.velocity.params), 0, 1e-4);
+        assert_close(relative_difference(x.grad, kept, x.field->params), 0, 1e-4);
         memcpy(x.w0, w0, 2 * p * 4); /* and without any relabelling it is another loss */
         assert_true(fabs(pair_loss(ctx, &x, &path, NULL) - right) > 1e-3 * right);
         free(w0);
@@ -134,14 +134,14 @@ static void gradient_is_the_slope(void **state) {
         pair_make(ctx, &x, "3-7-2", &field);
         pair_loss(ctx, &x, &path, x.grad);
         double norm = 0, h = 2e-3;
-        for (size_t i = 0; i < x.velocity.params; i++) norm += (double)x.grad[i] * x.grad[i];
+        for (size_t i = 0; i < x.field->params; i++) norm += (double)x.grad[i] * x.grad[i];
         norm = sqrt(norm);
         assert_true(norm > 1e-3);
-        float *kept = malloc(x.velocity.params * 4);
-        memcpy(kept, x.params, x.velocity.params * 4);
+        float *kept = malloc(x.field->params * 4);
+        memcpy(kept, x.params, x.field->params * 4);
         double side[2];
         for (int s = 0; s < 2; s++) {
-            for (size_t i = 0; i < x.velocity.params; i++)
+            for (size_t i = 0; i < x.field->params; i++)
                 x.params[i] = (float)(kept[i] + (s ? -h : h) * x.grad[i] / norm);
             side[s] = pair_loss(ctx, &x, &path, NULL);
         }
@@ -203,7 +203,7 @@ static double ks_distance(float *a, float *b, size_t n) {
 static law noise_law(wf_ctx *ctx, wf_zoo *zoo, wf_coupling coupling) {
     wf_source source = {.zoo = zoo};
     wf_stocks stocks;
-    wf_field_desc field = wf_field_desc_default();
+    wf_field field = {.cond_size = 0};
     wf_fit_desc fit = wf_fit_desc_default();
     fit.normalise = false;
     assert_ok(ctx, wf_stocks_load(ctx, &source, 1, &field, &fit, &stocks));
@@ -391,7 +391,7 @@ static void tiny_flow_learns_and_samples(void **state) {
     assert_ok(ctx, wf_flow_open(ctx, path, &flow));
     assert_int_equal(wf_flow_updates(flow), fit.updates);
     assert_string_equal(wf_flow_meta(flow, "arch.0"), "2-4-2");
-    assert_int_equal(wf_flow_field(flow)->blocks, 2);
+    assert_int_equal(((const wf_field_desc *)wf_flow_options(flow))->blocks, 2);
     assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, n, &desc, part, NULL, NULL));
     assert_memory_equal(all, part, n * p * 4);
     free(all);

@@ -18,10 +18,10 @@ static field_case gpu_case(wf_field_desc desc, const char *const *archs, bool fa
     wf_ctx_free(c.ctx);
     wf_ctx_desc ctx_desc = {.threads = 2, .device = WF_DEVICE_CUDA};
     if (wf_ctx_create(&ctx_desc, &c.ctx) != WF_OK) abort();
-    wf_field_set_fast(c.field, fast);
+    c.fast = fast;
     memset(c.v, 0xff, c.batch.n_params * sizeof(float));
     memset(c.dw, 0xff, c.batch.n_params * sizeof(float));
-    memset(c.grad, 0xff, wf_field_params(c.field) * sizeof(float));
+    memset(c.grad, 0xff, c.field->params * sizeof(float));
     return c;
 }
 
@@ -52,7 +52,7 @@ static double gradient_difference(const field_case *a, const field_case *b,
  * be off where the field magnifies such errors. */
 static field_case rounded_case(const field_case *cpu, const char *const *archs) {
     field_case c = case_open(cpu->desc, cpu->dtype, archs);
-    for (size_t i = 0; i < wf_field_params(c.field); i++)
+    for (size_t i = 0; i < c.field->params; i++)
         case_put(&c, c.params, i, round_bf16(case_get(&c, c.params, i)));
     case_forward(&c, true);
     case_backward(&c);
@@ -63,9 +63,9 @@ static field_case rounded_case(const field_case *cpu, const char *const *archs) 
 static void check_gradients(const field_case *gpu, const field_case *cpu, const char *const *archs,
                             const precision *p) {
     enum { roundings = 3 }; /* of weights, of what they are multiplied by, and of gradients */
-    int count;
-    const wf_field_tensor *tensors = wf_field_tensors(cpu->field, &count);
-    double all = case_norm(cpu, cpu->grad, wf_field_params(cpu->field));
+    int count = cpu->field->n_tensors;
+    const wf_field_tensor *tensors = cpu->field->tensors;
+    double all = case_norm(cpu, cpu->grad, cpu->field->params);
     field_case rounded = {.ctx = NULL};
     for (int k = 0; k < count; k++) {
         const float *first = (const float *)cpu->grad;
@@ -219,7 +219,7 @@ static void test_equal_bits(void **state) {
             for (int round = 0; round < 2; round++) { /* first run, then a replay */
                 case_forward(&again, true);
                 case_backward(&again);
-                assert_memory_equal(all.grad, again.grad, wf_field_params(all.field) * 4);
+                assert_memory_equal(all.grad, again.grad, all.field->params * 4);
                 assert_memory_equal(all.dw, again.dw, all.batch.n_params * 4);
             }
             for (int k = 0; k < all.n; k++) {
@@ -230,9 +230,13 @@ static void test_equal_bits(void **state) {
                 memcpy(alone.dv, (float *)all.dv + start, n * 4);
                 memcpy(alone.t, (float *)all.t + k, 4);
                 /* the other case's field, which then has to change its batch */
+                wf_field_input input = {.batch = &alone.batch,
+                                        .w = alone.w,
+                                        .t = alone.t,
+                                        .keep = true,
+                                        .fast = again.fast};
                 assert_ok(alone.ctx,
-                          wf_field_forward(alone.ctx, again.field, again.params, &alone.batch,
-                                           alone.w, alone.t, NULL, NULL, true, alone.v));
+                          wf_field_forward(alone.ctx, again.field, again.params, &input, alone.v));
                 assert_ok(alone.ctx, wf_field_backward(alone.ctx, again.field, alone.dv, alone.grad,
                                                        alone.dw));
                 assert_memory_equal(alone.v, (float *)all.v + start, n * 4);
@@ -298,13 +302,13 @@ static void check_replays(wf_field_desc desc, const char *const *archs) {
     case_forward(&first, true);
     case_backward(&first);
     for (int round = 0; round < 3; round++) {
-        memset(again.grad, 0xff, wf_field_params(again.field) * 4);
+        memset(again.grad, 0xff, again.field->params * 4);
         memset(again.dw, 0xff, again.batch.n_params * 4);
         case_forward(&again, true);
         case_backward(&again);
         assert_memory_equal(first.v, again.v, first.batch.n_params * 4);
         assert_memory_equal(first.dw, again.dw, first.batch.n_params * 4);
-        assert_memory_equal(first.grad, again.grad, wf_field_params(first.field) * 4);
+        assert_memory_equal(first.grad, again.grad, first.field->params * 4);
     }
     case_close(&first);
     case_close(&again);
@@ -395,8 +399,8 @@ static void test_training(void **state) {
                     loss[side][step] += 0.5 * dv[i] * dv[i];
                 }
                 case_backward(c);
-                double norm = case_norm(c, c->grad, wf_field_params(c->field));
-                for (size_t i = 0; i < wf_field_params(c->field); i++)
+                double norm = case_norm(c, c->grad, c->field->params);
+                for (size_t i = 0; i < c->field->params; i++)
                     ((float *)c->params)[i] -= (float)(0.01 / norm) * ((float *)c->grad)[i];
             }
             free(target);
@@ -414,10 +418,9 @@ static void test_absent(void **state) {
     (void)state;
     if (wf_cuda_available()) skip("there is a GPU");
     field_case c = gpu_case(small(0, 0), mixed, false);
-    assert_fails(
-        c.ctx,
-        wf_field_forward(c.ctx, c.field, c.params, &c.batch, c.w, c.t, NULL, NULL, false, c.v),
-        WF_ERR_UNSUPPORTED, "device cuda");
+    wf_field_input input = {.batch = &c.batch, .w = c.w, .t = c.t};
+    assert_fails(c.ctx, wf_field_forward(c.ctx, c.field, c.params, &input, c.v), WF_ERR_UNSUPPORTED,
+                 "device cuda");
     case_close(&c);
 }
 

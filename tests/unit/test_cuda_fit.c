@@ -80,16 +80,17 @@ static wf_fit_cuda *open_engine(bench *b, const wf_field_desc *field, const wf_f
                                 wf_trainer *tr) {
     *tr = (wf_trainer){.desc = *fit};
     tr->path_form = (wf_path){fit->precondition, fit->source_std, fit->path_noise};
-    assert_ok(b->gpu, wf_velocity_gmn(b->gpu, NULL, field, 0, &tr->velocity));
-    assert_ok(b->gpu, wf_stocks_load(b->gpu, b->sources, b->n, field, fit, &tr->stocks));
+    assert_ok(b->gpu,
+              wf_field_create(b->gpu, wf_field_find("gmn"), field, NULL, WF_F32, &tr->field));
+    assert_ok(b->gpu, wf_stocks_load(b->gpu, b->sources, b->n, tr->field, fit, &tr->stocks));
     assert_ok(b->gpu, wf_stocks_turn(b->gpu, fit, &tr->stocks));
-    size_t params = tr->velocity.params;
+    size_t params = tr->field->params;
     float **arrays[] = {&tr->arrays.weights, &tr->arrays.first, &tr->arrays.second,
                         &tr->arrays.ema};
     for (int i = 0; i < 4; i++)
         assert_ok(b->gpu, wf_alloc(b->gpu, params, sizeof(float), "test", arrays[i]));
     wf_fit_cuda_desc desc = {
-        .velocity = &tr->velocity,
+        .field = tr->field,
         .stocks = &tr->stocks,
         .fit = &tr->desc,
         .path = tr->path_form,
@@ -104,7 +105,7 @@ static void close_engine(wf_fit_cuda *engine, wf_trainer *tr) {
     wf__fit_cuda_free(engine);
     float *arrays[] = {tr->arrays.weights, tr->arrays.first, tr->arrays.second, tr->arrays.ema};
     for (int i = 0; i < 4; i++) free(arrays[i]);
-    wf_velocity_free(&tr->velocity);
+    wf_field_free(tr->field);
     wf_stocks_free(&tr->stocks);
 }
 
@@ -186,7 +187,7 @@ static void matched_draws_have_the_same_bits(void **state) {
 
 /* Largest relative differences of the kept weights and of both moments of two flow files. */
 static double difference(const wf_flow *a, const wf_flow *b) {
-    double worst = relative_difference(a->params, b->params, a->velocity.params);
+    double worst = relative_difference(a->params, b->params, a->field->params);
     static const char *const names[] = {"optim.first", "optim.second"};
     for (int i = 0; i < 2; i++) {
         const wf_st_tensor *x = wf_st_find(a->file, names[i]), *y = wf_st_find(b->file, names[i]);
@@ -197,7 +198,7 @@ static double difference(const wf_flow *a, const wf_flow *b) {
 }
 
 static bool same_bits(const wf_flow *a, const wf_flow *b) {
-    size_t bytes = a->velocity.params * sizeof(float);
+    size_t bytes = a->field->params * sizeof(float);
     if (memcmp(a->params, b->params, bytes) != 0) return false;
     static const char *const names[] = {"optim.first", "optim.second"};
     for (int i = 0; i < 2; i++)
@@ -248,9 +249,9 @@ static void show_tensors(const wf_flow *a, const wf_flow *b) {
         const float *x = wf_st_find(a->file, names[k])->data;
         const float *y = wf_st_find(b->file, names[k])->data;
         double all = 0;
-        for (size_t i = 0; i < a->velocity.params; i++) all += (double)y[i] * y[i];
-        for (int t = 0; t < a->velocity.n_tensors; t++) {
-            const wf_field_tensor *info = &a->velocity.tensors[t];
+        for (size_t i = 0; i < a->field->params; i++) all += (double)y[i] * y[i];
+        for (int t = 0; t < a->field->n_tensors; t++) {
+            const wf_field_tensor *info = &a->field->tensors[t];
             double off = 0;
             for (size_t i = 0; i < (size_t)info->rows * (size_t)info->cols; i++) {
                 double d = (double)x[info->offset + i] - y[info->offset + i];

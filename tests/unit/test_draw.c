@@ -18,7 +18,7 @@ static void drawing_open(drawing *d, const wf_fit_desc *desc) {
     d->zoo = make_zoo(d->ctx, "2-3-2", 6, 0);
     d->params = wf_zoo_graph(d->zoo)->n_params;
     wf_source source = {.zoo = d->zoo};
-    wf_field_desc field = plain_field(0);
+    wf_field field = {.cond_size = 0};
     assert_ok(d->ctx, wf_stocks_load(d->ctx, &source, 1, &field, desc, &d->stocks));
     assert_ok(d->ctx, wf_draw_create(d->ctx, &d->stocks, desc, &d->draw));
 }
@@ -91,7 +91,7 @@ static wf_status fit_toy(wf_ctx *ctx, const wf_zoo *zoo, const wf_fit_desc *desc
     wf_source source = {.zoo = zoo};
     wf_field_desc field = plain_field(0);
     toy_orders orders = {0};
-    return wf_flow_fit_with(ctx, &source, 1, &field, desc, path, toy_make, &orders, out);
+    return wf_flow_fit_with(ctx, &source, 1, toy_kind(&orders), &field, desc, path, out);
 }
 
 /* The best weights are those a run has that stops just before the update with the lowest loss. */
@@ -122,8 +122,8 @@ static void best_weights_had_the_lowest_loss(void **state) {
     desc.kept = WF_KEPT_FINAL;
     desc.updates = at - 1;
     assert_ok(ctx, fit_toy(ctx, zoo, &desc, in_folder("final"), &final));
-    assert_int_equal(best->velocity.params, final->velocity.params);
-    assert_memory_equal(best->params, final->params, best->velocity.params * sizeof(float));
+    assert_int_equal(best->field->params, final->field->params);
+    assert_memory_equal(best->params, final->params, best->field->params * sizeof(float));
     wf_flow_free(best);
     wf_flow_free(final);
     wf_zoo_free(zoo);
@@ -138,7 +138,7 @@ static void three_sources(wf_ctx *ctx, const wf_fit_desc *desc, wf_zoo *zoos[3],
         zoos[i] = make_zoo(ctx, archs[i], 4 + (size_t)i, (uint32_t)i);
         sources[i] = (wf_source){.zoo = zoos[i]};
     }
-    wf_field_desc field = plain_field(0);
+    wf_field field = {.cond_size = 0};
     assert_ok(ctx, wf_stocks_load(ctx, sources, 3, &field, desc, out));
 }
 
@@ -150,7 +150,7 @@ static void shares_are_turns(void **state) {
     wf_fit_desc desc = quick_fit();
     wf_zoo *zoos[3];
     wf_source sources[3];
-    wf_field_desc field = plain_field(0);
+    wf_field field = {.cond_size = 0};
     wf_stocks stocks;
     for (int i = 0; i < 3; i++) {
         zoos[i] = make_zoo(ctx, i == 1 ? "2-4-3-2" : "2-5-2", 4, (uint32_t)i);

@@ -24,8 +24,8 @@ static size_t count_of(wf_field_desc desc) {
     assert_ok(ctx, wf_field_count(ctx, &desc, &count));
     if (count < 3000000) { /* the large ones are only counted */
         wf_field *field;
-        assert_ok(ctx, wf_field_create(ctx, &desc, WF_F32, &field));
-        assert_int_equal(count, wf_field_params(field));
+        assert_ok(ctx, wf_field_create(ctx, &wf__field_gmn, &desc, NULL, WF_F32, &field));
+        assert_int_equal(count, field->params);
         wf_field_free(field);
     }
     wf_ctx_free(ctx);
@@ -88,8 +88,8 @@ static void check_gradient(wf_field_desc desc, const char *const *archs) {
     case_forward(&c, true);
     case_backward(&c);
     assert_true(case_norm(&c, c.v, c.batch.n_params) > 1e-3);
-    int count;
-    const wf_field_tensor *tensors = wf_field_tensors(c.field, &count);
+    int count = c.field->n_tensors;
+    const wf_field_tensor *tensors = c.field->tensors;
     double *params = c.params, *w = c.w, *grad = c.grad, *dw = c.dw, step = 1e-5;
     for (int k = 0; k <= count; k++) {
         size_t total =
@@ -186,7 +186,7 @@ static void check_neighbours(wf_field_desc desc, wf_dtype dtype, const char *con
     field_case all = case_open(desc, dtype, archs);
     case_forward(&all, true);
     case_backward(&all);
-    size_t size = case_size(&all), params = wf_field_params(all.field);
+    size_t size = case_size(&all), params = all.field->params;
     double *sum = calloc(params, sizeof *sum), gap = 0;
     for (int k = 0; k < all.n; k++) {
         const char *one[] = {archs[k], NULL};
@@ -247,7 +247,7 @@ static void test_threads_and_keep(void **state) {
             snprintf(text, sizeof text, "%d", threads);
             setenv("WEFT_TEST_THREADS", text, 1);
             field_case c = case_open(desc, WF_F32, archs);
-            size_t bytes = c.batch.n_params * 4, grad_bytes = wf_field_params(c.field) * 4;
+            size_t bytes = c.batch.n_params * 4, grad_bytes = c.field->params * 4;
             case_forward(&c, true);
             case_backward(&c);
             if (v == NULL) {
@@ -301,8 +301,8 @@ static void test_init(void **state) {
     /* The zero start of the readout: no velocity yet, but its own gradient is there. */
     assert_true(case_norm(&c, c.v, c.batch.n_params) == 0);
     case_backward(&c);
-    int count;
-    const wf_field_tensor *tensors = wf_field_tensors(c.field, &count);
+    int count = c.field->n_tensors;
+    const wf_field_tensor *tensors = c.field->tensors;
     size_t expected = 0;
     for (int k = 0; k < count; k++) {
         size_t n = (size_t)tensors[k].rows * (size_t)tensors[k].cols;
@@ -319,7 +319,7 @@ static void test_init(void **state) {
             assert_true(case_norm(&c, (float *)c.grad + tensors[k].offset, n) > 0);
         expected += n;
     }
-    assert_int_equal(expected, wf_field_params(c.field));
+    assert_int_equal(expected, c.field->params);
     /* The uniform of a split affine layer has the bound of the whole: 1/sqrt(9 + 7 + 7 + 9). */
     for (int k = 0; k < count; k++)
         if (strcmp(tensors[k].name, "blocks.0.msg.0.weight_i") == 0)
@@ -333,7 +333,8 @@ static void test_init(void **state) {
 static void bad_desc(wf_ctx *ctx, wf_field_desc desc, const char *words) {
     wf_field *field = NULL;
     size_t count;
-    assert_fails(ctx, wf_field_create(ctx, &desc, WF_F32, &field), WF_ERR_INPUT, words);
+    assert_fails(ctx, wf_field_create(ctx, &wf__field_gmn, &desc, NULL, WF_F32, &field),
+                 WF_ERR_INPUT, words);
     assert_null(field);
     assert_fails(ctx, wf_field_count(ctx, &desc, &count), WF_ERR_INPUT, words);
 }
@@ -369,17 +370,17 @@ static void test_bad_input(void **state) {
     case_close(&c);
 
     c = case_open(good, WF_F32, folded);
-    assert_fails(
-        c.ctx,
-        wf_field_forward(c.ctx, c.field, c.params, &c.batch, c.w, c.t, NULL, NULL, false, c.v),
-        WF_ERR_SHAPE, "folded row has 6");
+    assert_fails(c.ctx,
+                 wf_field_forward(c.ctx, c.field, c.params,
+                                  &(wf_field_input){.batch = &c.batch, .w = c.w, .t = c.t}, c.v),
+                 WF_ERR_SHAPE, "folded row has 6");
     case_close(&c);
     desc = good, desc.cond = WF_COND_LINEAR, desc.cond_size = 2;
     c = case_open(desc, WF_F32, mixed);
-    assert_fails(
-        c.ctx,
-        wf_field_forward(c.ctx, c.field, c.params, &c.batch, c.w, c.t, NULL, NULL, false, c.v),
-        WF_ERR_SHAPE, "condition of 2 values");
+    assert_fails(c.ctx,
+                 wf_field_forward(c.ctx, c.field, c.params,
+                                  &(wf_field_input){.batch = &c.batch, .w = c.w, .t = c.t}, c.v),
+                 WF_ERR_SHAPE, "condition of 2 values");
     case_close(&c);
 }
 

@@ -80,13 +80,12 @@ static void test_out_of_memory(void **state) {
         assert_true(n < 1000);
         field_case c = case_open(described((int)(n % 2)), WF_F32, archs);
         wf_field *field = NULL;
+        wf_field_input input = {.batch = &c.batch, .w = c.w, .t = c.t, .keep = true};
         __atomic_store_n(&allowed, n - 1, __ATOMIC_RELAXED);
         __atomic_store_n(&refused, false, __ATOMIC_RELAXED);
         __atomic_store_n(&limited, true, __ATOMIC_RELAXED);
-        wf_status status = wf_field_create(c.ctx, &c.desc, WF_F32, &field);
-        if (status == WF_OK)
-            status =
-                wf_field_forward(c.ctx, field, c.params, &c.batch, c.w, c.t, NULL, NULL, true, c.v);
+        wf_status status = wf_field_create(c.ctx, &wf__field_gmn, &c.desc, NULL, WF_F32, &field);
+        if (status == WF_OK) status = wf_field_forward(c.ctx, field, c.params, &input, c.v);
         if (status == WF_OK) status = wf_field_backward(c.ctx, field, c.dv, c.grad, c.dw);
         __atomic_store_n(&limited, false, __ATOMIC_RELAXED);
         finished = !__atomic_load_n(&refused, __ATOMIC_RELAXED);
@@ -97,8 +96,7 @@ static void test_out_of_memory(void **state) {
             assert_int_equal(status, WF_OK);
         }
         if (field != NULL) {
-            assert_ok(c.ctx, wf_field_forward(c.ctx, field, c.params, &c.batch, c.w, c.t, NULL,
-                                              NULL, true, c.v));
+            assert_ok(c.ctx, wf_field_forward(c.ctx, field, c.params, &input, c.v));
             assert_ok(c.ctx, wf_field_backward(c.ctx, field, c.dv, c.grad, c.dw));
         }
         wf_field_free(field);

@@ -1,6 +1,7 @@
-/* Objective, trainer and checkpoints around a toy velocity with known derivatives. */
+/* Objective, trainer and checkpoints around a toy field with known derivatives. */
 #include "wf_test.h"
 #include "flow_fixture.h"
+#include "models/field_kinds.h"
 
 #include <jansson.h>
 
@@ -58,7 +59,7 @@ typedef struct fixture {
     wf_arena arena;
     wf_batch shape;
     wf_flow_batch flow;
-    wf_velocity velocity;
+    wf_field *field;
     toy_orders orders;
     float params[toy_params], grad[toy_params];
     float *memory[5];
@@ -89,13 +90,13 @@ static void fixture_make(wf_ctx *ctx, fixture *x) {
                               .scale = x->scale,
                               .loss = x->loss};
     wf_field_desc field = plain_field(0);
-    assert_ok(ctx, toy_make(ctx, &x->orders, &field, 0, &x->velocity));
-    toy_init(x->velocity.self, 4, x->params);
+    assert_ok(ctx, wf_field_create(ctx, toy_kind(&x->orders), &field, NULL, WF_F32, &x->field));
+    wf_field_init(x->field, 4, x->params);
 }
 
 static void fixture_free(fixture *x) {
     for (int i = 0; i < 5; i++) free(x->memory[i]);
-    wf_velocity_free(&x->velocity);
+    wf_field_free(x->field);
     wf_graph_free(x->graphs[0]);
     wf_graph_free(x->graphs[1]);
     wf_arena_free(&x->arena);
@@ -104,7 +105,7 @@ static void fixture_free(fixture *x) {
 static double fixture_loss(wf_ctx *ctx, fixture *x, const wf_path *path, float *grad) {
     double loss;
     wf_flow_interpolate(ctx, path, 1, 2, &x->flow);
-    assert_ok(ctx, wf_flow_loss(ctx, &x->velocity, x->params, &x->flow, &loss, grad));
+    assert_ok(ctx, wf_flow_loss(ctx, x->field, x->params, &x->flow, &loss, grad));
     return loss;
 }
 
@@ -119,8 +120,8 @@ static void loss_is_the_mean_of_means(void **state) {
     for (int g = 0; g < 3; g++)
         for (size_t i = x.shape.param_start[g]; i < x.shape.param_start[g + 1]; i++)
             wt[i] = (1 - x.t[g]) * x.flow.w0[i] + x.t[g] * x.flow.w1[i];
-    assert_ok(ctx,
-              toy_forward(ctx, x.velocity.self, x.params, &x.shape, wt, x.t, NULL, NULL, false, v));
+    assert_ok(ctx, wf_field_forward(ctx, x.field, x.params,
+                                    &(wf_field_input){.batch = &x.shape, .w = wt, .t = x.t}, v));
     for (int g = 0; g < 3; g++) {
         double sum = 0;
         for (size_t i = x.shape.param_start[g]; i < x.shape.param_start[g + 1]; i++)
@@ -160,20 +161,20 @@ static void the_gradient_is_that_of_the_loss(void **state) {
         fixture_make(ctx, &x);
         wf_field_desc field = plain_field(0);
         field.encoder = (wf_encoder)encoder;
-        wf_velocity gmn;
-        assert_ok(ctx, wf_velocity_gmn(ctx, NULL, &field, 0, &gmn));
-        size_t n = gmn.params;
+        wf_field *gmn;
+        assert_ok(ctx, wf_field_create(ctx, &wf__field_gmn, &field, NULL, WF_F32, &gmn));
+        size_t n = gmn->params;
         float *params = calloc(n, 4), *grad = calloc(n, 4), *moved = calloc(n, 4);
-        gmn.init(gmn.self, 5, params);
+        wf_field_init(gmn, 5, params);
         wf_rng rng = wf_rng_at(9, 3, WF_RNG_TEST, 2);
         wf_rng_normals(&rng, moved, n);
         for (size_t i = 0; i < n; i++) params[i] += 0.1f * moved[i]; /* readouts start at zero */
         wf_path path = {true, 1, 0};
         double loss, value[2];
         wf_flow_interpolate(ctx, &path, 1, 2, &x.flow);
-        assert_ok(ctx, wf_flow_loss(ctx, &gmn, params, &x.flow, &loss, grad));
-        for (int t = 0; t < gmn.n_tensors; t++) {
-            const wf_field_tensor *info = &gmn.tensors[t];
+        assert_ok(ctx, wf_flow_loss(ctx, gmn, params, &x.flow, &loss, grad));
+        for (int t = 0; t < gmn->n_tensors; t++) {
+            const wf_field_tensor *info = &gmn->tensors[t];
             size_t count = (size_t)info->rows * (size_t)info->cols;
             double along = 0, length = 0;
             for (size_t i = info->offset; i < info->offset + count; i++)
@@ -185,7 +186,7 @@ static void the_gradient_is_that_of_the_loss(void **state) {
                 for (size_t i = info->offset; i < info->offset + count; i++)
                     moved[i] += (side ? 1 : -1) * 4e-3f * (float)(grad[i] / length);
                 wf_flow_interpolate(ctx, &path, 1, 2, &x.flow);
-                assert_ok(ctx, wf_flow_loss(ctx, &gmn, moved, &x.flow, &value[side], NULL));
+                assert_ok(ctx, wf_flow_loss(ctx, gmn, moved, &x.flow, &value[side], NULL));
             }
             along = (value[1] - value[0]) / 8e-3;
             if (!(fabs(along - length) <= 0.02 * length + 2e-4))
@@ -193,7 +194,7 @@ static void the_gradient_is_that_of_the_loss(void **state) {
                          info->name, along, length);
         }
         free(params), free(grad), free(moved);
-        wf_velocity_free(&gmn);
+        wf_field_free(gmn);
         fixture_free(&x);
     }
     wf_ctx_free(ctx);
@@ -250,7 +251,7 @@ static void gradient_agrees_with_differences(void **state) {
 static wf_status fit(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
                      const wf_fit_desc *desc, const char *path, toy_orders *orders) {
     wf_field_desc field = plain_field(cond_size);
-    return wf_flow_fit_with(ctx, sources, n, &field, desc, path, toy_make, orders, NULL);
+    return wf_flow_fit_with(ctx, sources, n, toy_kind(orders), &field, desc, path, NULL);
 }
 
 /* Every tensor of two checkpoints, byte for byte. */
@@ -401,7 +402,7 @@ static void a_run_ends_by_the_clock(void **state) {
         assert_ok(ctx, fit(ctx, &source, 1, 0, &limited, cut, &orders));
     assert_int_equal(orders.calls, 1);
     wf_flow *flow;
-    assert_ok(ctx, wf_flow_open_with(ctx, cut, toy_make, &orders, &flow));
+    assert_ok(ctx, wf_flow_open_with(ctx, cut, toy_kind(&orders), &flow));
     assert_int_equal(wf_flow_updates(flow), 1);
     wf_flow_free(flow);
     assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, cut, &orders));
@@ -491,7 +492,7 @@ static void divergence_keeps_the_last_checkpoint(void **state) {
     assert_fails(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders), WF_ERR_DIVERGED,
                  "the last checkpoint is kept");
     wf_flow *flow;
-    assert_ok(ctx, wf_flow_open_with(ctx, path, toy_make, &orders, &flow));
+    assert_ok(ctx, wf_flow_open_with(ctx, path, toy_kind(&orders), &flow));
     assert_int_equal(wf_flow_updates(flow), 4);
     wf_flow_free(flow);
     wf_zoo_free(zoo);
@@ -554,7 +555,7 @@ static void failed_allocations_are_reported(void **state) {
         remove(path);
         allocations = 0;
         fail_at = at;
-        status = wf_flow_fit_with(ctx, &source, 1, &field, &desc, path, toy_make, &orders, &flow);
+        status = wf_flow_fit_with(ctx, &source, 1, toy_kind(&orders), &field, &desc, path, &flow);
         if (status == WF_OK)
             status = wf_flow_sample(ctx, flow, wf_zoo_graph(zoo), NULL, 2, &sample, w, NULL, NULL);
         made = allocations;
@@ -563,7 +564,7 @@ static void failed_allocations_are_reported(void **state) {
         failures += status != WF_OK;
         if (status != WF_OK) assert_true(strlen(wf_last_error(ctx)) > 0);
         if (status == WF_OK) {
-            assert_ok(ctx, wf_flow_open_with(ctx, path, toy_make, &orders, &flow));
+            assert_ok(ctx, wf_flow_open_with(ctx, path, toy_kind(&orders), &flow));
             assert_int_equal(wf_flow_updates(flow), 2);
             wf_flow_free(flow);
         }

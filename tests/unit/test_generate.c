@@ -1,4 +1,4 @@
-/* Sampling, guidance, normalisation of sampled networks, and the controls, around a toy velocity. */
+/* Sampling, guidance, normalisation of sampled networks, and the controls, around a toy field. */
 #include "wf_test.h"
 #include "flow_fixture.h"
 
@@ -8,8 +8,8 @@ static wf_flow *fitted(wf_ctx *ctx, const wf_source *sources, int n, int cond_si
                        const wf_fit_desc *desc, const char *name, toy_orders *orders) {
     wf_field_desc field = plain_field(cond_size);
     wf_flow *flow;
-    assert_ok(ctx, wf_flow_fit_with(ctx, sources, n, &field, desc, in_folder(name), toy_make,
-                                    orders, &flow));
+    assert_ok(ctx, wf_flow_fit_with(ctx, sources, n, toy_kind(orders), &field, desc,
+                                    in_folder(name), &flow));
     *orders = (toy_orders){0};
     return flow;
 }
@@ -140,7 +140,7 @@ static void sampler_and_objective_agree(void **state) {
                                           : "agree_a",
                                &orders);
         wf_stocks stocks;
-        wf_field_desc field = plain_field(0);
+        wf_field field = {.cond_size = 0};
         assert_ok(ctx, wf_stocks_load(ctx, &source, 1, &field, &fit_desc, &stocks));
         assert_ok(ctx, wf_stocks_turn(ctx, &fit_desc, &stocks));
         wf_draw draw;
@@ -157,7 +157,7 @@ static void sampler_and_objective_agree(void **state) {
         wf_path path = {precondition, 1.3, 0};
         double loss;
         wf_flow_interpolate(ctx, &path, 1, 1, &draw.flow);
-        assert_ok(ctx, wf_flow_loss(ctx, &flow->velocity, flow->params, &draw.flow, &loss, NULL));
+        assert_ok(ctx, wf_flow_loss(ctx, flow->field, flow->params, &draw.flow, &loss, NULL));
         float expected[64], w[64], squares = 0;
         for (size_t i = 0; i < p; i++) {
             expected[i] = draw.flow.w0[i] + draw.flow.f[i];
@@ -189,7 +189,7 @@ static void normalisation_is_per_architecture(void **state) {
                        make_zoo(ctx, "2-3-2", 4, 2)};
     wf_source sources[3] = {{.zoo = zoos[0]}, {.zoo = zoos[1]}, {.zoo = zoos[2]}};
     wf_stocks stocks;
-    wf_field_desc field = plain_field(0);
+    wf_field field = {.cond_size = 0};
     wf_fit_desc fit_desc = quick_fit();
     fit_desc.limit = 5;
     assert_ok(ctx, wf_stocks_load(ctx, sources, 3, &field, &fit_desc, &stocks));
@@ -285,8 +285,8 @@ static void folded_fields_see_folded_graphs(void **state) {
     assert_ok(ctx,
               wf_flow_fit(ctx, &source, 1, &field, &fit_desc, in_folder("folded_flow"), &flow));
     assert_string_equal(wf_flow_meta(flow, "arch.0.fold"), "yes");
-    int count;
-    const wf_field_tensor *tensors = wf_field_tensors(flow->velocity.self, &count);
+    int count = flow->field->n_tensors;
+    const wf_field_tensor *tensors = flow->field->tensors;
     bool trained = false;
     for (int i = 0; i < count;
          i++) { /* zero at first: it moves only when folded rows are decoded */

@@ -208,7 +208,7 @@ static void work_is_told_and_can_be_stopped(void **state) {
     wf_graph *graph;
     wf_zoo *zoo = correlated_zoo(ctx, 100, &w, &graph), *other = make_zoo(ctx, "5-4-2", 40, 0);
     wf_source sources[] = {{.zoo = zoo}, {.zoo = other}};
-    wf_field_desc field = plain_field(0);
+    wf_field field = {.cond_size = 0};
     wf_fit_desc fit = quick_fit();
     wf_stocks stocks;
     assert_ok(ctx, wf_stocks_load(ctx, sources, 2, &field, &fit, &stocks));
@@ -284,8 +284,8 @@ static void exact_flow_has_the_collections_covariance(void **state) {
     wf_field_desc field = plain_field(0);
     toy_orders orders = {0};
     wf_flow *flow;
-    assert_ok(ctx, wf_flow_fit_with(ctx, &source, 1, &field, &fit, in_folder("exact"), toy_make,
-                                    &orders, &flow));
+    assert_ok(ctx, wf_flow_fit_with(ctx, &source, 1, toy_kind(&orders), &field, &fit,
+                                    in_folder("exact"), &flow));
     memset(flow->params, 0, toy_params * sizeof(float));
     const wf_stock *stock = &flow->stocks.stocks[0];
     size_t p = wide->n_params;
@@ -321,7 +321,7 @@ static void continued_runs_keep_their_axes(void **state) {
     wf_graph *graph;
     wf_zoo *zoo = correlated_zoo(ctx, 100, &w, &graph);
     wf_source source = {.zoo = zoo};
-    wf_field_desc field = plain_field(0);
+    wf_field field = {.cond_size = 0};
     wf_fit_desc fit = quick_fit();
     fit.principal = true;
     wf_stocks stocks;

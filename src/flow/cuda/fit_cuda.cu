@@ -12,7 +12,6 @@ extern "C" {
 #include "base/cuda/device.h"
 #include "flow/cuda/fit_cuda.h"
 #include "flow/match_ahead.h"
-#include "models/cuda/gmn_cuda.h"
 #include "tensor/cuda/backend_cuda.h"
 }
 
@@ -28,7 +27,7 @@ struct composition {
     wf_batch shape;
     std::vector<int> stock; /* of each place */
     gpu::batch batch;
-    gmn_cuda *program;
+    wf_field_program *program;
     cudaGraphExec_t update;
 };
 
@@ -43,7 +42,7 @@ cudaStream_t stream() { return (cudaStream_t)wf_cuda_stream(); }
 struct wf_fit_cuda {
     const wf_stocks *stocks;
     const wf_fit_desc *fit;
-    const wf_velocity *velocity;
+    const wf_field *field;
     bool fast;
     wf_optim_cuda *optim;
     size_t params;
@@ -235,27 +234,6 @@ wf_status build_shape(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition 
     return take_table(ctx, fit, start, &c->batch.param_start);
 }
 
-/* A graph as one node of the graph being captured. */
-wf_status add_child(wf_ctx *ctx, void *child) {
-    cudaStreamCaptureStatus state;
-    cudaGraph_t graph;
-    const cudaGraphNode_t *behind;
-    size_t n;
-    cudaGraphNode_t node;
-#if CUDART_VERSION >= 13000
-    WF_CUDA_TRY(ctx, cudaStreamGetCaptureInfo(stream(), &state, NULL, &graph, &behind, NULL, &n));
-    WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, (cudaGraph_t)child));
-    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(), &node, NULL, 1,
-                                                         cudaStreamSetCaptureDependencies));
-#else
-    WF_CUDA_TRY(ctx, cudaStreamGetCaptureInfo_v2(stream(), &state, NULL, &graph, &behind, &n));
-    WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, (cudaGraph_t)child));
-    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(), &node, 1,
-                                                         cudaStreamSetCaptureDependencies));
-#endif
-    return WF_OK;
-}
-
 /* Each run of one stock. */
 wf_status record_matching(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
     int networks = c->batch.networks;
@@ -280,10 +258,10 @@ wf_status record_update(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
     gpu::draw(c->batch, stream());
     if (c->batch.w0 != NULL) WF_TRY(record_matching(ctx, fit, c));
     WF_CUDA_TRY(ctx, cudaGetLastError());
-    WF_TRY(add_child(ctx, wf__gmn_cuda_graph(c->program, false)));
+    WF_TRY(wf_field_program_forward(ctx, c->program));
     gpu::compare(c->batch, stream());
     WF_CUDA_TRY(ctx, cudaGetLastError());
-    WF_TRY(add_child(ctx, wf__gmn_cuda_graph(c->program, true)));
+    WF_TRY(wf_field_program_backward(ctx, c->program));
     return wf__optim_cuda_step(ctx, fit->optim, c->batch.terms,
                                c->batch.networks * c->batch.slices);
 }
@@ -291,17 +269,21 @@ wf_status record_update(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
 wf_status build_composition(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition *c) {
     WF_TRY(build_shape(ctx, fit, update, c));
     wf_optim_cuda_arrays arrays = wf__optim_cuda_arrays(fit->optim);
-    gmn_cuda_buffers lent = {};
-    lent.params = arrays.params;
-    lent.grad = arrays.grad;
-    lent.w = fit->batch.x;
-    lent.t = fit->batch.t;
-    lent.cond = fit->batch.cond;
-    lent.drop = fit->batch.drop;
-    lent.v = fit->v;
-    lent.dv = fit->batch.df;
-    WF_TRY(wf_field_program(ctx, fit->velocity->field, &c->shape, true, fit->fast, &lent,
-                            &c->program));
+    wf_field_program_desc desc = {};
+    desc.batch = &c->shape;
+    desc.keep = true;
+    desc.fast = fit->fast;
+    desc.seed = fit->fit->seed;
+    desc.lent.params = arrays.params;
+    desc.lent.grad = arrays.grad;
+    desc.lent.w = fit->batch.x;
+    desc.lent.t = fit->batch.t;
+    desc.lent.cond = fit->batch.cond;
+    desc.lent.drop = fit->batch.drop;
+    desc.lent.v = fit->v;
+    desc.lent.dv = fit->batch.df;
+    desc.lent.update = fit->batch.update;
+    WF_TRY(wf_field_program_create(ctx, fit->field, &desc, &c->program));
     WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
     wf_status status = record_update(ctx, fit, c);
     cudaGraph_t graph = NULL;
@@ -329,7 +311,7 @@ wf_status composition_of(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, compositi
 void composition_free(composition *c) {
     if (c == NULL) return;
     if (c->update != NULL) cudaGraphExecDestroy(c->update);
-    wf__gmn_cuda_free(c->program);
+    wf_field_program_free(c->program);
     wf_arena_free(&c->arena);
     delete c;
 }
@@ -337,15 +319,15 @@ void composition_free(composition *c) {
 /* --- setting up ------------------------------------------------------------------------------------------------ */
 wf_status make_optimiser(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_cuda_desc *desc) {
     std::vector<wf_optim_tensor> tensors;
-    for (int i = 0; i < desc->velocity->n_tensors; i++) {
-        const wf_field_tensor *t = &desc->velocity->tensors[i];
+    for (int i = 0; i < desc->field->n_tensors; i++) {
+        const wf_field_tensor *t = &desc->field->tensors[i];
         tensors.push_back({t->offset, t->rows, t->cols, t->matrix, t->decay});
     }
     wf_optim_cuda_desc optim = {};
     optim.optim = desc->optim;
     optim.schedule = desc->schedule;
     optim.tensors = tensors.data();
-    optim.n_tensors = desc->velocity->n_tensors;
+    optim.n_tensors = desc->field->n_tensors;
     optim.params = fit->params;
     optim.fast = desc->fast;
     optim.best = desc->arrays->best != NULL;
@@ -438,8 +420,8 @@ wf_status build(wf_ctx *ctx, const wf_fit_cuda_desc *desc, wf_fit_cuda *fit) {
         return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
     fit->stocks = desc->stocks;
     fit->fit = desc->fit;
-    fit->velocity = desc->velocity;
-    fit->params = desc->velocity->params;
+    fit->field = desc->field;
+    fit->params = desc->field->params;
     fit->fast = desc->fast;
     fit->next = desc->update;
     WF_CUDA_TRY(ctx, cudaStreamCreateWithFlags(&fit->copying, cudaStreamNonBlocking));

@@ -25,7 +25,7 @@ typedef struct wf_fit_cuda wf_fit_cuda;
 
 /* All borrowed but the plain values; stocks, arrays and their contents must outlive the object. */
 typedef struct wf_fit_cuda_desc {
-    const wf_velocity *velocity;
+    const wf_field *field;
     const wf_stocks *stocks;
     const wf_fit_desc *fit;
     wf_path path;

@@ -13,7 +13,6 @@ extern "C" {
 #include "flow/cuda/ode_cuda.h"
 #include "flow/cuda/sample_cuda.h"
 #include "flow/principal.h"
-#include "models/cuda/gmn_cuda.h"
 #include "tensor/cuda/backend_cuda.h"
 }
 
@@ -98,9 +97,9 @@ struct wf_sample_cuda {
     int batch, cond_size;
     bool fast, equivariant;
     size_t n; /* parameters of a network */
-    gmn_cuda *program;
-    const gmn_cuda_buffers *buffers;
-    wf_arena memory; /* the solver's states */
+    wf_field_program *program;
+    const wf_field_buffers *buffers; /* of the program */
+    wf_arena memory;                 /* the solver's states */
     wf_ode_ops ops;
     wf_sample_cuda_call call;
     wf_row_ring steps, paths;
@@ -134,14 +133,15 @@ wf_status build(wf_ctx *ctx, const wf_sample_cuda_desc *desc, wf_sample_cuda *s)
     WF_TRY(wf_graph_clone(ctx, desc->graph, &s->graph));
     s->batch = desc->batch;
     s->fast = desc->fast;
-    s->equivariant = desc->velocity->equivariant;
+    s->equivariant = wf_field_equivariant(desc->field);
     s->cond_size = desc->cond_size;
     s->n = desc->graph->n_params;
     size_t rows = (size_t)s->batch, all = rows * s->n;
-    gmn_cuda_buffers none = {};
-    WF_TRY(wf_field_program(ctx, desc->velocity->field, desc->shape, false, desc->fast, &none,
-                            &s->program));
-    s->buffers = wf__gmn_cuda_buffers(s->program);
+    wf_field_program_desc program = {};
+    program.batch = desc->shape;
+    program.fast = desc->fast;
+    WF_TRY(wf_field_program_create(ctx, desc->field, &program, &s->program));
+    s->buffers = &s->program->buffers;
     WF_TRY(take(ctx, s, all * sizeof(double), &s->y));
     WF_TRY(take(ctx, s, all * sizeof(float), &s->f));
     WF_TRY(take(ctx, s, all * sizeof(float), &s->flat));
@@ -154,7 +154,7 @@ wf_status build(wf_ctx *ctx, const wf_sample_cuda_desc *desc, wf_sample_cuda *s)
     s->memory.source = backend->memory;
     s->ops = wf__ode_cuda_ops(&s->memory, &s->steps);
     WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->buffers->params, desc->params,
-                                     desc->velocity->params * sizeof(float), cudaMemcpyHostToDevice,
+                                     desc->field->params * sizeof(float), cudaMemcpyHostToDevice,
                                      stream()));
     WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
     return WF_OK;
@@ -207,7 +207,7 @@ extern "C" wf_status wf__sample_cuda_create(wf_ctx *ctx, const wf_sample_cuda_de
 
 extern "C" void wf__sample_cuda_free(wf_sample_cuda *s) {
     if (s == NULL) return;
-    wf__gmn_cuda_free(s->program);
+    wf_field_program_free(s->program);
     wf_match_cuda_close(s->matcher);
     for (int i = 0; i < s->n_own; i++) cudaFree(s->own[i]);
     wf_arena_free(&s->memory);
@@ -264,7 +264,7 @@ extern "C" wf_status wf__sample_cuda_velocity(void *arg, int n, const int *which
     size_t rows = (size_t)s->batch;
     if (call->want_cond) {
         WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->drop, 0, rows, stream()));
-        WF_TRY(wf__gmn_cuda_forward(ctx, s->program));
+        WF_TRY(wf_field_program_forward(ctx, s->program));
     }
     if (call->want_cond && call->want_null) {
         WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->f, s->buffers->v, (size_t)n * s->n * sizeof(float),
@@ -274,7 +274,7 @@ extern "C" wf_status wf__sample_cuda_velocity(void *arg, int n, const int *which
     }
     if (call->want_null) {
         WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->drop, 1, rows, stream()));
-        WF_TRY(wf__gmn_cuda_forward(ctx, s->program));
+        WF_TRY(wf_field_program_forward(ctx, s->program));
     }
     finish<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, call->path, call->axes, path, y, f,
                                                        f_null, call->guidance, dy);

@@ -16,10 +16,10 @@ extern "C" {
 typedef struct wf_sample_cuda wf_sample_cuda;
 
 typedef struct wf_sample_cuda_desc {
-    const wf_velocity *velocity; /* borrowed */
-    const float *params;         /* host; read while the object is made */
-    const wf_graph *graph;       /* read while the object is made */
-    const wf_batch *shape;       /* of `batch` such networks; likewise */
+    const wf_field *field; /* borrowed; it has a program for the GPU */
+    const float *params;   /* host; read while the object is made */
+    const wf_graph *graph; /* read while the object is made */
+    const wf_batch *shape; /* of `batch` such networks; likewise */
     int batch, cond_size;
     bool fast;
 } wf_sample_cuda_desc;

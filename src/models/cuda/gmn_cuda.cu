@@ -16,8 +16,8 @@ extern "C" {
 #include <vector>
 
 struct gmn_cuda {
+    wf_field_program base;
     gmn_part part;
-    gmn_cuda_buffers buffers;
     wf_arena own; /* buffers that are not borrowed */
     size_t n_params, n_values, n_graphs, n_cond;
     cudaGraph_t forward_graph, backward_graph;
@@ -49,9 +49,9 @@ bool own_buffer(gmn_cuda *program, size_t bytes, const void *borrowed, void *pla
     return true;
 }
 
-bool make_buffers(gmn_cuda *program, const gmn_cuda_desc *desc) {
-    const gmn_cuda_buffers *given = &desc->borrowed;
-    gmn_cuda_buffers *own = &program->buffers;
+bool make_buffers(gmn_cuda *program, const wf_field_program_desc *desc) {
+    const wf_field_buffers *given = &desc->lent;
+    wf_field_buffers *own = &program->base.buffers;
     size_t real = sizeof(float), params = program->n_params * real;
     size_t values = program->n_values * real, graphs = program->n_graphs * real;
     bool ok = own_buffer(program, params, given->params, &own->params) &&
@@ -82,7 +82,7 @@ bool make_panels(gmn_cuda *program, const gmn_layout *layout, const wf_backend *
         for (int row = 0; row < tensor->rows; row += wf_gpu::pack_rows) {
             int rows = tensor->rows - row < wf_gpu::pack_rows ? tensor->rows - row
                                                               : (int)wf_gpu::pack_rows;
-            jobs.push_back(wf_gpu::pack_job{program->buffers.params + tensor->offset +
+            jobs.push_back(wf_gpu::pack_job{program->base.buffers.params + tensor->offset +
                                                 (size_t)row * (size_t)tensor->cols,
                                             (__nv_bfloat16 *)(*panels + offsets[i]) +
                                                 (size_t)row * (size_t)wf_pad(tensor->cols),
@@ -118,7 +118,7 @@ void record_forward(gmn_cuda *program, const gmn_inputs *in) {
     else wf_cuda_finish();
 }
 void record_backward(gmn_cuda *program, const gmn_inputs *in) {
-    wf__gmn_part_backward(&program->part, in, program->buffers.dv, program->buffers.dw);
+    wf__gmn_part_backward(&program->part, in, program->base.buffers.dv, program->base.buffers.dw);
     if (program->part.tape.failed) wf_cuda_discard();
     else wf_cuda_finish();
 }
@@ -152,44 +152,45 @@ wf_status record_all(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in) {
     return WF_OK;
 }
 
-wf_status build(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda *program) {
+wf_status build(wf_ctx *ctx, const gmn_cuda_desc *own, const wf_field_program_desc *desc,
+                gmn_cuda *program) {
     const wf_backend *backend = desc->fast ? wf_backend_cuda_bf16() : wf_backend_cuda();
     if (backend == NULL)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
     const wf_batch *batch = desc->batch;
     program->own.source = backend->memory;
-    program->n_params = desc->layout->params;
+    program->n_params = own->layout->params;
     program->n_values = batch->n_params;
     program->n_graphs = (size_t)batch->n_graphs;
-    program->n_cond = program->n_graphs * (size_t)desc->layout->desc.cond_size;
+    program->n_cond = program->n_graphs * (size_t)own->layout->desc.cond_size;
     if (!make_buffers(program, desc))
         return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters and the batch");
     size_t *offsets;
-    float *panels = program->buffers.params; /* not NULL: nothing is packed */
+    float *panels = program->base.buffers.params; /* not NULL: nothing is packed */
     WF_TRY(
-        wf_alloc(ctx, (size_t)desc->layout->count, sizeof *offsets, "places of panels", &offsets));
-    if (desc->fast && !make_panels(program, desc->layout, backend, offsets, &panels)) {
+        wf_alloc(ctx, (size_t)own->layout->count, sizeof *offsets, "places of panels", &offsets));
+    if (desc->fast && !make_panels(program, own->layout, backend, offsets, &panels)) {
         free(offsets);
         return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters in bf16");
     }
     gmn_inputs in = {};
-    in.layout = desc->layout;
+    in.layout = own->layout;
     in.backend = backend;
     in.dtype = WF_F32;
-    in.params = program->buffers.params;
+    in.params = program->base.buffers.params;
     in.panel_offset = offsets;
     in.panels = panels;
-    in.fourier = desc->fourier;
+    in.fourier = own->fourier;
     in.batch = batch;
-    in.w = program->buffers.w;
-    in.t = program->buffers.t;
-    in.cond = program->buffers.cond;
-    in.drop = program->buffers.drop;
+    in.w = program->base.buffers.w;
+    in.t = program->base.buffers.t;
+    in.cond = program->base.buffers.cond;
+    in.drop = program->base.buffers.drop;
     in.keep = desc->keep;
-    in.v = program->buffers.v;
+    in.v = program->base.buffers.v;
     program->part.first_graph = 0;
     program->part.last_graph = batch->n_graphs;
-    program->part.grad = program->buffers.grad;
+    program->part.grad = program->base.buffers.grad;
     wf_status status = record_all(ctx, program, &in);
     free(offsets);
     return status;
@@ -207,11 +208,12 @@ void destroy(gmn_cuda *program) {
     free(program);
 }
 
-wf_status create(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda **out) {
+wf_status create(wf_ctx *ctx, const gmn_cuda_desc *own, const wf_field_program_desc *desc,
+                 gmn_cuda **out) {
     gmn_cuda *program;
     *out = NULL;
     WF_TRY(wf_alloc(ctx, 1, sizeof *program, "a velocity field on the GPU", &program));
-    wf_status status = build(ctx, desc, program);
+    wf_status status = build(ctx, own, desc, program);
     if (status == WF_OK) *out = program;
     else destroy(program);
     return status;
@@ -263,45 +265,72 @@ wf_status copy(wf_ctx *ctx, void *to, const void *from, size_t bytes) {
     return WF_OK;
 }
 
-wf_status replay(wf_ctx *ctx, cudaGraphExec_t graph) {
-    WF_CUDA_TRY(ctx, cudaGraphLaunch(graph, stream()));
+/* The graph as one node of the graph that the stream is capturing. */
+wf_status add_child(wf_ctx *ctx, cudaGraph_t child) {
+    cudaStreamCaptureStatus state;
+    cudaGraph_t graph;
+    const cudaGraphNode_t *behind;
+    size_t n;
+    cudaGraphNode_t node;
+#if CUDART_VERSION >= 13000
+    WF_CUDA_TRY(ctx, cudaStreamGetCaptureInfo(stream(), &state, NULL, &graph, &behind, NULL, &n));
+    WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, child));
+    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(), &node, NULL, 1,
+                                                         cudaStreamSetCaptureDependencies));
+#else
+    WF_CUDA_TRY(ctx, cudaStreamGetCaptureInfo_v2(stream(), &state, NULL, &graph, &behind, &n));
+    WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, child));
+    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(), &node, 1,
+                                                         cudaStreamSetCaptureDependencies));
+#endif
     return WF_OK;
 }
+
+wf_status replay(wf_ctx *ctx, cudaGraph_t graph, cudaGraphExec_t executable) {
+    cudaStreamCaptureStatus state;
+    WF_CUDA_TRY(ctx, cudaStreamIsCapturing(stream(), &state));
+    if (state == cudaStreamCaptureStatusActive) return add_child(ctx, graph);
+    WF_CUDA_TRY(ctx, cudaGraphLaunch(executable, stream()));
+    return WF_OK;
+}
+
+gmn_cuda *own_program(wf_field_program *program) { return (gmn_cuda *)program; }
 
 } // namespace
 
 /* --- a program --------------------------------------------------------------------------------------------------- */
-extern "C" wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda **out) {
+extern "C" wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *own,
+                                         const wf_field_program_desc *desc,
+                                         wf_field_program **out) {
     locked guard;
-    return create(ctx, desc, out);
+    gmn_cuda *program;
+    *out = NULL;
+    WF_TRY(create(ctx, own, desc, &program));
+    *out = &program->base;
+    return WF_OK;
 }
 
-extern "C" void wf__gmn_cuda_free(gmn_cuda *program) {
+extern "C" void wf__gmn_cuda_free(wf_field_program *program) {
     locked guard;
-    destroy(program);
+    destroy(own_program(program));
 }
 
-extern "C" const gmn_cuda_buffers *wf__gmn_cuda_buffers(const gmn_cuda *program) {
-    return &program->buffers;
-}
-
-extern "C" size_t wf__gmn_cuda_bytes(const gmn_cuda *program) {
+extern "C" size_t wf__gmn_cuda_bytes(const wf_field_program *base) {
+    const gmn_cuda *program = (const gmn_cuda *)base;
     return wf_arena_capacity(&program->part.tape.arena) + wf_arena_capacity(&program->own) +
            (program->packs != NULL ? wf_cuda_shared_bytes() : 0);
 }
 
-extern "C" wf_status wf__gmn_cuda_forward(wf_ctx *ctx, gmn_cuda *program) {
+extern "C" wf_status wf__gmn_cuda_forward(wf_ctx *ctx, wf_field_program *base) {
     locked guard;
-    return replay(ctx, program->forward);
+    gmn_cuda *program = own_program(base);
+    return replay(ctx, program->forward_graph, program->forward);
 }
 
-extern "C" wf_status wf__gmn_cuda_backward(wf_ctx *ctx, gmn_cuda *program) {
+extern "C" wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *base) {
     locked guard;
-    return replay(ctx, program->backward);
-}
-
-extern "C" void *wf__gmn_cuda_graph(const gmn_cuda *program, bool backward) {
-    return backward ? program->backward_graph : program->forward_graph;
+    gmn_cuda *program = own_program(base);
+    return replay(ctx, program->backward_graph, program->backward);
 }
 
 extern "C" wf_status wf__gmn_cuda_wait(wf_ctx *ctx) {
@@ -324,32 +353,33 @@ extern "C" double wf__gmn_cuda_cache_flops(const gmn_cuda_cache *cache) {
 }
 
 extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cache,
-                                                const gmn_cuda_desc *desc,
-                                                const gmn_cuda_arrays *arrays) {
+                                                const gmn_cuda_desc *own, const float *params,
+                                                const wf_field_input *input, float *v) {
     locked guard;
-    int which = desc->keep ? 1 : 0;
-    uint64_t print = fingerprint(desc->batch);
-    mix(&print, desc->fast);
+    int which = input->keep ? 1 : 0;
+    uint64_t print = fingerprint(input->batch);
+    mix(&print, input->fast);
     if (cache->program[which] == NULL || cache->print[which] != print) {
         destroy(cache->program[which]);
         cache->program[which] = NULL;
-        gmn_cuda_desc own = *desc;
-        own.want_dw = desc->keep;
-        own.borrowed = gmn_cuda_buffers{};
-        WF_TRY(create(ctx, &own, &cache->program[which]));
+        wf_field_program_desc desc = {};
+        desc.batch = input->batch;
+        desc.keep = desc.want_dw = input->keep;
+        desc.fast = input->fast;
+        WF_TRY(create(ctx, own, &desc, &cache->program[which]));
         cache->print[which] = print;
     }
     gmn_cuda *program = cache->program[which];
-    const gmn_cuda_buffers *to = &program->buffers;
+    const wf_field_buffers *to = &program->base.buffers;
     size_t real = sizeof(float);
-    WF_TRY(copy(ctx, to->params, arrays->params, program->n_params * real));
-    WF_TRY(copy(ctx, to->w, arrays->w, program->n_values * real));
-    WF_TRY(copy(ctx, to->t, arrays->t, program->n_graphs * real));
-    if (arrays->cond != NULL) WF_TRY(copy(ctx, to->cond, arrays->cond, program->n_cond * real));
-    if (arrays->drop != NULL) WF_TRY(copy(ctx, to->drop, arrays->drop, program->n_graphs));
+    WF_TRY(copy(ctx, to->params, params, program->n_params * real));
+    WF_TRY(copy(ctx, to->w, input->w, program->n_values * real));
+    WF_TRY(copy(ctx, to->t, input->t, program->n_graphs * real));
+    if (input->cond != NULL) WF_TRY(copy(ctx, to->cond, input->cond, program->n_cond * real));
+    if (input->drop != NULL) WF_TRY(copy(ctx, to->drop, input->drop, program->n_graphs));
     else WF_CUDA_TRY(ctx, cudaMemsetAsync(to->drop, 0, program->n_graphs, stream()));
-    WF_TRY(replay(ctx, program->forward));
-    WF_TRY(copy(ctx, arrays->v, to->v, program->n_values * real));
+    WF_TRY(replay(ctx, program->forward_graph, program->forward));
+    WF_TRY(copy(ctx, v, to->v, program->n_values * real));
     return wait(ctx);
 }
 
@@ -357,10 +387,10 @@ extern "C" wf_status wf__gmn_cuda_field_backward(wf_ctx *ctx, gmn_cuda_cache *ca
                                                  const float *dv, float *grad, float *dw) {
     locked guard;
     gmn_cuda *program = cache->program[1];
-    const gmn_cuda_buffers *at = &program->buffers;
+    const wf_field_buffers *at = &program->base.buffers;
     size_t real = sizeof(float);
     WF_TRY(copy(ctx, at->dv, dv, program->n_values * real));
-    WF_TRY(replay(ctx, program->backward));
+    WF_TRY(replay(ctx, program->backward_graph, program->backward));
     WF_TRY(copy(ctx, grad, at->grad, program->n_params * real));
     if (dw != NULL) WF_TRY(copy(ctx, dw, at->dw, program->n_values * real));
     return wait(ctx);

@@ -5,37 +5,28 @@ static wf_status absent(wf_ctx *ctx) {
     return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: this build has no CUDA");
 }
 
-wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *desc, gmn_cuda **out) {
-    (void)desc;
+wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *own,
+                              const wf_field_program_desc *desc, wf_field_program **out) {
+    (void)own, (void)desc;
     *out = NULL;
     return absent(ctx);
 }
 
-void wf__gmn_cuda_free(gmn_cuda *program) { (void)program; }
+void wf__gmn_cuda_free(wf_field_program *program) { (void)program; }
 
-const gmn_cuda_buffers *wf__gmn_cuda_buffers(const gmn_cuda *program) {
-    (void)program;
-    return NULL;
-}
-
-size_t wf__gmn_cuda_bytes(const gmn_cuda *program) {
+size_t wf__gmn_cuda_bytes(const wf_field_program *program) {
     (void)program;
     return 0;
 }
 
-wf_status wf__gmn_cuda_forward(wf_ctx *ctx, gmn_cuda *program) {
+wf_status wf__gmn_cuda_forward(wf_ctx *ctx, wf_field_program *program) {
     (void)program;
     return absent(ctx);
 }
 
-wf_status wf__gmn_cuda_backward(wf_ctx *ctx, gmn_cuda *program) {
+wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *program) {
     (void)program;
     return absent(ctx);
-}
-
-void *wf__gmn_cuda_graph(const gmn_cuda *program, bool backward) {
-    (void)program, (void)backward;
-    return NULL;
 }
 
 wf_status wf__gmn_cuda_wait(wf_ctx *ctx) { return absent(ctx); }
@@ -47,9 +38,9 @@ double wf__gmn_cuda_cache_flops(const gmn_cuda_cache *cache) {
     return 0;
 }
 
-wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cache, const gmn_cuda_desc *desc,
-                                     const gmn_cuda_arrays *arrays) {
-    (void)cache, (void)desc, (void)arrays;
+wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cache, const gmn_cuda_desc *own,
+                                     const float *params, const wf_field_input *input, float *v) {
+    (void)cache, (void)own, (void)params, (void)input, (void)v;
     return absent(ctx);
 }
 

@@ -1,12 +1,13 @@
-/* flow_control: generators that know nothing of the distribution. A generated network must beat them.
+/* controls: generators that know nothing of the distribution. A generated network must beat them.
  *
- * Which training networks: a shuffle of the collection from stream (seed, round, WF_RNG_CONTROL, 1), gone
- * through without repeats until it is used up, then the next round's. Noise of network k: stream
- * (seed, k, WF_RNG_CONTROL, 2). The second collection of pairs is shuffled by stream (seed, round, WF_RNG_CONTROL, 3). */
+ * Which training networks: a shuffle of the collection from stream (seed, round, WF_RNG_CONTROL, 1),
+ * gone through without repeats until it is used up, then the next round's. Noise of network k: stream
+ * (seed, k, WF_RNG_CONTROL, 2). The second collection of pairs is shuffled by stream
+ * (seed, round, WF_RNG_CONTROL, 3). */
 #include "base/random.h"
 #include "base/status.h"
+#include "generators/generators.h"
 #include "weft/align.h"
-#include "weft/flow.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -24,8 +25,8 @@ wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64
     return WF_OK;
 }
 
-/* picks[0 .. n-1]: places in the collection, in rounds of whole tuples of `tuple` different networks. step: of the shuffle's
- * stream. */
+/* picks[0 .. n-1]: places in the collection, in rounds of whole tuples of `tuple` different networks.
+ * step: of the shuffle's stream. */
 static wf_status pick_networks(wf_ctx *ctx, const wf_zoo *zoo, size_t tuple, size_t n,
                                uint64_t seed, uint32_t step, uint32_t **picks) {
     size_t count = wf_zoo_count(zoo);
@@ -137,3 +138,51 @@ done:
     free(second);
     return status;
 }
+
+/* --- as generators ------------------------------------------------------------------------------ */
+
+/* Nothing is learnt: an open control is its collection. */
+static wf_status open_control(wf_ctx *ctx, const wf_generator_kind *kind,
+                              const wf_generator_open_desc *desc, void **self) {
+    (void)ctx, (void)kind;
+    *self = (void *)(uintptr_t)desc->zoo;
+    return WF_OK;
+}
+
+static const wf_graph *graph_of_collection(const void *self) { return wf_zoo_graph(self); }
+
+static wf_status sample_random(wf_ctx *ctx, void *self, const wf_generator_request *request) {
+    (void)self;
+    return wf_control_random(ctx, request->graph, request->n, request->sample->seed,
+                             request->weights);
+}
+
+static wf_status sample_average(wf_ctx *ctx, void *self, const wf_generator_request *request) {
+    return wf_control_average(ctx, self, false, request->n, request->sample->seed,
+                              request->weights);
+}
+
+static wf_status sample_matched(wf_ctx *ctx, void *self, const wf_generator_request *request) {
+    return wf_control_average(ctx, self, true, request->n, request->sample->seed, request->weights);
+}
+
+const wf_generator_kind wf__control_kinds[] = {
+    {.name = "random",
+     .about = "control: fresh initial weights",
+     .traits = WF_GENERATOR_ANY_ARCHITECTURE,
+     .open = open_control,
+     .sample = sample_random},
+    {.name = "average",
+     .about = "control: means of pairs of training networks",
+     .traits = WF_GENERATOR_KEEPS_COLLECTION,
+     .open = open_control,
+     .sample = sample_average,
+     .graph = graph_of_collection},
+    {.name = "average-matched",
+     .about = "control: means of pairs whose hidden units are matched first",
+     .traits = WF_GENERATOR_KEEPS_COLLECTION,
+     .open = open_control,
+     .sample = sample_matched,
+     .graph = graph_of_collection},
+    {.name = NULL},
+};

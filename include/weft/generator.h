@@ -1,0 +1,123 @@
+/* weft/generator.h: everything that makes networks, behind one interface and in one registry.
+ *
+ *     wf_source source = {.zoo = zoo};
+ *     wf_generator_fit_desc fit = {.sources = &source, .n_sources = 1, .path = "flow.safetensors"};
+ *     wf_generator *generator;
+ *     wf_generator_fit(ctx, wf_generator_find("gmn"), &fit);
+ *     wf_generator_open(ctx, &(wf_generator_open_desc){.path = fit.path}, &generator);
+ *     wf_generator_sample(ctx, generator, &(wf_generator_request){.graph = wf_zoo_graph(zoo),
+ *                                                                 .n = 100, .weights = weights});
+ *
+ * A kind of generator is a table: name, settings, traits, fit, open, sample, free. Flows (weft/flow.h)
+ * and the controls, which a generated network must beat, are kinds; a program may register its own.
+ * Then recipes, tables and commands know it by its name. docs/generators.md says how to write one. */
+#ifndef WEFT_GENERATOR_H
+#define WEFT_GENERATOR_H
+
+#include "weft/flow.h"
+
+WF_BEGIN_C
+
+/* The generator of recipes and of flow files that name none. */
+#define WF_GENERATOR_DEFAULT "gmn"
+
+typedef enum wf_generator_trait {
+    WF_GENERATOR_ANY_ARCHITECTURE = 1,  /* fits several architectures, samples ones never seen */
+    WF_GENERATOR_CONDITIONS = 2,        /* tells collections apart by conditions */
+    WF_GENERATOR_EQUIVARIANT = 4,       /* under relabelling of hidden units */
+    WF_GENERATOR_WANTS_ALIGNED = 8,     /* expects a collection that weft align made */
+    WF_GENERATOR_KEEPS_COLLECTION = 16, /* opening it takes the collection again */
+    WF_GENERATOR_ON_GPU = 32, /* fits and samples on a GPU; else on the CPU whatever was asked */
+    WF_GENERATOR_REFINES = 64 /* refines samples: wf_sample_desc's refine_cycles */
+} wf_generator_trait;
+
+typedef struct wf_generator wf_generator; /* one that is open */
+typedef struct wf_generator_kind wf_generator_kind;
+
+/* What is fitted, and how. */
+typedef struct wf_generator_fit_desc {
+    const wf_source *sources; /* collections; borrowed */
+    int n_sources;
+    int cond_size;            /* numbers in each source's condition; 0: none */
+    const void *options;      /* the struct of the kind's settings; NULL: the defaults */
+    const wf_fit_desc *train; /* NULL: the defaults */
+    const char *path; /* the file to write; one of the same settings that broke off is continued */
+} wf_generator_fit_desc;
+
+typedef struct wf_generator_open_desc {
+    const wf_generator_kind *kind; /* NULL: as the file says */
+    const char *path;              /* of a fit; NULL for kinds without fit */
+    const wf_zoo
+        *zoo; /* KEEPS_COLLECTION: borrowed, must outlive the generator; else NULL is fine */
+    const void *options; /* kinds without fit; NULL: the defaults */
+} wf_generator_open_desc;
+
+/* What is asked of a generator. */
+typedef struct wf_generator_request {
+    const wf_graph *graph;
+    const float *cond; /* NULL: none */
+    size_t n;
+    const wf_sample_desc *sample; /* NULL: the defaults. All kinds take seed, first and precision */
+    float *weights;               /* (n, n_params of graph) */
+    float *direct;                /* with REFINES: the networks before refinement; may be NULL */
+    wf_sample_stats *stats;       /* may be NULL */
+} wf_generator_request;
+
+struct wf_generator_kind {
+    const char *name;  /* lower-case letters, digits, '-' inside; no number behind the last '-' */
+    const char *about; /* one line for people */
+    unsigned traits;   /* of wf_generator_trait */
+    const wf_setting *(*settings)(void); /* of the struct `options`; NULL: none */
+    size_t options_size;
+    /* The setting that a number behind the name gives: "sigma" in perturbation-0.25; NULL: none. */
+    const char *parameter;
+    /* Its values in a table that names no rows: "0.05,0.10"; the best of them is the row NAME. */
+    const char *variants;
+    const void *model; /* for the functions below: a flow's field */
+
+    /* NULL: there is nothing to fit. Interrupted, it keeps what it needs to go on at desc->path. */
+    wf_status (*fit)(wf_ctx *ctx, const wf_generator_kind *kind, const wf_generator_fit_desc *desc);
+    wf_status (*open)(wf_ctx *ctx, const wf_generator_kind *kind,
+                      const wf_generator_open_desc *desc, void **self);
+    wf_status (*sample)(wf_ctx *ctx, void *self, const wf_generator_request *request);
+    void (*free)(void *self); /* NULL: nothing to free */
+    /* The architecture it was fitted to, which a fixed one samples; NULL: any, or not known. */
+    const wf_graph *(*graph)(const void *self);
+    wf_flow *(*flow)(void *self); /* of flow generators; NULL for others */
+    /* Trainable parameters for networks of `graph`; may be NULL. */
+    wf_status (*count)(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
+                       const wf_graph *graph, int cond_size, size_t *out);
+};
+
+/* --- the registry --------------------------------------------------------------------------------
+ * Kinds of the library are there from the start. Register others before threads use the registry. */
+
+/* kind is borrowed for the rest of the program. WF_ERR_USAGE: a bad table, or a name that is taken. */
+WF_API wf_status wf_generator_register(wf_ctx *ctx, const wf_generator_kind *kind);
+WF_API int wf_generator_count(void);
+WF_API const wf_generator_kind *wf_generator_at(int index);          /* in order of registration */
+WF_API const wf_generator_kind *wf_generator_find(const char *name); /* NULL: none */
+/* A name that may have its parameter behind it, "perturbation-0.25": the kind, and its options with
+ * that parameter; free(*options), which is NULL for kinds without settings. WF_ERR_USAGE lists names. */
+WF_API wf_status wf_generator_named(wf_ctx *ctx, const char *name, const wf_generator_kind **kind,
+                                    void **options);
+
+/* --- use ----------------------------------------------------------------------------------------- */
+
+/* Says before any work when the collections do not suit the kind: several architectures, conditions,
+ * no alignment. Under a device of cuda a kind that has no program for it warns and runs on the CPU;
+ * wf_ctx_devices says where "fitting" and "sampling" ran. */
+WF_API wf_status wf_generator_fit(wf_ctx *ctx, const wf_generator_kind *kind,
+                                  const wf_generator_fit_desc *desc);
+WF_API wf_status wf_generator_open(wf_ctx *ctx, const wf_generator_open_desc *desc,
+                                   wf_generator **out);
+WF_API wf_status wf_generator_sample(wf_ctx *ctx, wf_generator *generator,
+                                     const wf_generator_request *request);
+WF_API void wf_generator_free(wf_generator *generator); /* accepts NULL */
+WF_API const wf_generator_kind *wf_generator_kind_of(const wf_generator *generator);
+WF_API const wf_graph *wf_generator_graph(const wf_generator *generator); /* NULL: any, not known */
+WF_API wf_flow *wf_generator_flow(wf_generator *generator);               /* NULL: it is no flow */
+
+WF_END_C
+
+#endif

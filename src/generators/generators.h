@@ -1,0 +1,13 @@
+/* generators: the library's own kinds of weft/generator.h. */
+#ifndef WF_GENERATORS_H
+#define WF_GENERATORS_H
+
+#include "weft/generator.h"
+
+/* What a generated network must beat; the list ends with a NULL name. */
+extern const wf_generator_kind wf__control_kinds[];
+
+/* The flow generator of each field (models/field.h), made when first asked for; likewise ended. */
+const wf_generator_kind *wf__flow_kinds(void);
+
+#endif

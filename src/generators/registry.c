@@ -1,0 +1,192 @@
+/* registry: the kinds of generators there are, and what holds for all of them. */
+#include "base/safetensors.h"
+#include "base/status.h"
+#include "flow/stock.h"
+#include "generators/generators.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct wf_generator {
+    const wf_generator_kind *kind;
+    void *self;
+};
+
+/* --- the list ----------------------------------------------------------------------------------- */
+
+enum { most_registered = 256 };
+static const wf_generator_kind *registered[most_registered];
+static int n_registered;
+
+/* Controls, then flows, then what programs registered. */
+const wf_generator_kind *wf_generator_at(int index) {
+    const wf_generator_kind *const own[] = {wf__control_kinds, wf__flow_kinds()};
+    if (index < 0) return NULL;
+    for (int list = 0; list < 2; list++)
+        for (const wf_generator_kind *kind = own[list]; kind->name != NULL; kind++)
+            if (index-- == 0) return kind;
+    return index < n_registered ? registered[index] : NULL;
+}
+
+int wf_generator_count(void) {
+    int n = 0;
+    while (wf_generator_at(n) != NULL) n++;
+    return n;
+}
+
+const wf_generator_kind *wf_generator_find(const char *name) {
+    const wf_generator_kind *kind;
+    for (int i = 0; (kind = wf_generator_at(i)) != NULL; i++)
+        if (strcmp(kind->name, name) == 0) return kind;
+    return NULL;
+}
+
+/* Letters, digits and '-' inside, and no part behind a '-' that reads as a number. */
+static bool good_name(const char *name) {
+    size_t length = strlen(name);
+    if (length == 0 || length > 40 ||
+        strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") < length)
+        return false;
+    for (const char *at = name; (at = strchr(at, '-')) != NULL; at++)
+        if (at[1] == '\0' || at[1] == '-' || (at[1] >= '0' && at[1] <= '9')) return false;
+    return name[0] != '-';
+}
+
+wf_status wf_generator_register(wf_ctx *ctx, const wf_generator_kind *kind) {
+    if (kind->name == NULL || !good_name(kind->name))
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "\"%.60s\" cannot name a generator: take lower-case letters, digits and "
+                       "'-', and no number behind a '-'",
+                       kind->name == NULL ? "" : kind->name);
+    if (kind->about == NULL || kind->open == NULL || kind->sample == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "the generator %s lacks about, open or sample",
+                       kind->name);
+    if (wf_generator_find(kind->name) != NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "there is a generator %s already", kind->name);
+    if (n_registered == most_registered)
+        return wf_fail(ctx, WF_ERR_USAGE, "more than %d generators", most_registered);
+    registered[n_registered++] = kind;
+    return WF_OK;
+}
+
+/* --- use ---------------------------------------------------------------------------------------- */
+
+/* Kinds without a program for the GPU compute on the CPU and say so. Flows do it themselves: their
+ * field decides. Controls have next to nothing to compute. */
+static wf_status say_device(wf_ctx *ctx, const wf_generator_kind *kind, const char *part) {
+    bool cuda;
+    if (kind->fit == NULL || kind->flow != NULL) return WF_OK;
+    WF_TRY(wf_use_cuda(ctx, &cuda));
+    bool on_gpu = (kind->traits & WF_GENERATOR_ON_GPU) != 0;
+    if (!cuda) return WF_OK;
+    if (!on_gpu)
+        wf_warn(ctx, "%s has no program for the GPU: %s runs on the CPU", kind->name, part);
+    wf_note_device(ctx, part, on_gpu);
+    return WF_OK;
+}
+
+static wf_status check_sources(wf_ctx *ctx, const wf_generator_kind *kind,
+                               const wf_generator_fit_desc *desc) {
+    if (desc->n_sources < 1)
+        return wf_fail(ctx, WF_ERR_USAGE, "no collection to fit; give at least one");
+    if ((kind->traits & WF_GENERATOR_ANY_ARCHITECTURE) == 0)
+        WF_TRY(wf__one_architecture(ctx, kind->name, desc->sources, desc->n_sources));
+    if ((kind->traits & WF_GENERATOR_CONDITIONS) == 0 && desc->cond_size > 0)
+        return wf_fail(ctx, WF_ERR_USAGE, "%s takes no conditions", kind->name);
+    for (int i = 0; (kind->traits & WF_GENERATOR_WANTS_ALIGNED) != 0 && i < desc->n_sources; i++)
+        if (wf_zoo_meta(desc->sources[i].zoo, "weft.aligned") == NULL)
+            return wf_fail(
+                ctx, WF_ERR_INPUT,
+                "%s: its networks are not aligned, which %s expects; weft align makes an "
+                "aligned collection",
+                wf_zoo_path(desc->sources[i].zoo), kind->name);
+    return WF_OK;
+}
+
+wf_status wf_generator_fit(wf_ctx *ctx, const wf_generator_kind *kind,
+                           const wf_generator_fit_desc *desc) {
+    if (kind->fit == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "%s has nothing to fit; sample from it", kind->name);
+    WF_TRY(check_sources(ctx, kind, desc));
+    WF_TRY(say_device(ctx, kind, "fitting"));
+    return kind->fit(ctx, kind, desc);
+}
+
+/* The kind that a file names; a flow of version 0.1 names none. */
+static wf_status kind_of_file(wf_ctx *ctx, const char *path, const wf_generator_kind **out) {
+    wf_st_file *file;
+    WF_TRY(wf_st_open(ctx, path, &file));
+    const char *name = wf_st_meta(file, "weft.generator"), *is = wf_st_meta(file, "weft.kind");
+    if (name == NULL && is != NULL && strcmp(is, "flow") == 0) name = WF_GENERATOR_DEFAULT;
+    wf_status status = WF_OK;
+    *out = name == NULL ? NULL : wf_generator_find(name);
+    if (*out == NULL)
+        status =
+            wf_fail(ctx, WF_ERR_INPUT,
+                    name == NULL ? "%s: not a file of a generator; `weft train` makes one%s"
+                                 : "%s: made by the generator \"%.40s\", which is not known here",
+                    path, name == NULL ? "" : name);
+    wf_st_close(file);
+    return status;
+}
+
+wf_status wf_generator_open(wf_ctx *ctx, const wf_generator_open_desc *desc, wf_generator **out) {
+    *out = NULL;
+    wf_generator_open_desc own = *desc;
+    if (own.kind == NULL && own.path == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "say which generator: its kind, or its file");
+    if (own.kind == NULL) WF_TRY(kind_of_file(ctx, own.path, &own.kind));
+    if (own.kind->fit != NULL && own.path == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "%s is fitted: say which file it was fitted into",
+                       own.kind->name);
+    if ((own.kind->traits & WF_GENERATOR_KEEPS_COLLECTION) != 0 && own.zoo == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "%s needs its collection", own.kind->name);
+    wf_generator *generator;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *generator, "generator", &generator));
+    generator->kind = own.kind;
+    wf_status status = own.kind->open(ctx, own.kind, &own, &generator->self);
+    if (status == WF_OK) *out = generator;
+    else free(generator);
+    return status;
+}
+
+wf_status wf_generator_sample(wf_ctx *ctx, wf_generator *generator,
+                              const wf_generator_request *request) {
+    const wf_generator_kind *kind = generator->kind;
+    wf_generator_request own = *request;
+    wf_sample_desc defaults = wf_sample_desc_default();
+    wf_sample_stats stats = {0};
+    if (own.sample == NULL) own.sample = &defaults;
+    if (own.stats == NULL) own.stats = &stats;
+    const wf_graph *fitted = wf_generator_graph(generator);
+    if ((kind->traits & WF_GENERATOR_ANY_ARCHITECTURE) == 0 && fitted != NULL &&
+        !wf_graph_equal(fitted, own.graph))
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "%s makes networks of %s alone, not of %s",
+                       kind->name, fitted->text, own.graph->text);
+    if ((kind->traits & WF_GENERATOR_CONDITIONS) == 0 && own.cond != NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "%s takes no conditions", kind->name);
+    bool refined = own.direct != NULL || own.sample->refine_cycles > 0;
+    if ((kind->traits & WF_GENERATOR_REFINES) == 0 && refined)
+        return wf_fail(ctx, WF_ERR_USAGE, "%s has no refinement; leave refine_cycles at 0",
+                       kind->name);
+    WF_TRY(say_device(ctx, kind, "sampling"));
+    return kind->sample(ctx, generator->self, &own);
+}
+
+void wf_generator_free(wf_generator *generator) {
+    if (generator == NULL) return;
+    if (generator->kind->free != NULL) generator->kind->free(generator->self);
+    free(generator);
+}
+
+const wf_generator_kind *wf_generator_kind_of(const wf_generator *generator) {
+    return generator->kind;
+}
+
+const wf_graph *wf_generator_graph(const wf_generator *generator) {
+    return generator->kind->graph == NULL ? NULL : generator->kind->graph(generator->self);
+}
+
+wf_flow *wf_generator_flow(wf_generator *generator) {
+    return generator->kind->flow == NULL ? NULL : generator->kind->flow(generator->self);
+}

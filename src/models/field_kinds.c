@@ -1,0 +1,11 @@
+#include "models/field_kinds.h"
+
+#include <string.h>
+
+const wf_field_kind *const wf__field_kinds[] = {&wf__field_gmn, NULL};
+
+const wf_field_kind *wf_field_find(const char *name) {
+    for (const wf_field_kind *const *kind = wf__field_kinds; *kind != NULL; kind++)
+        if (strcmp((*kind)->name, name) == 0) return *kind;
+    return NULL;
+}

@@ -1,0 +1,9 @@
+/* field_kinds: the kinds of fields that the library has. */
+#ifndef WF_MODELS_FIELD_KINDS_H
+#define WF_MODELS_FIELD_KINDS_H
+
+#include "models/field.h"
+
+extern const wf_field_kind wf__field_gmn;
+
+#endif

@@ -1,5 +1,9 @@
 /* torch_file: see the header. Archive: NAME/data.pkl, NAME/data/KEY (one per storage, raw little-endian elements),
- * NAME/byteorder where torch is recent. The pickle gives views into storages; each storage is read and checked once. */
+ * NAME/byteorder where torch is recent. The pickle gives views into storages; each storage is read and checked once.
+ *
+ * What torch.save writes is not packed, and its tensors point into the file. Only packed entries, strided views and the
+ * dictionary itself take memory, all of it from one budget that the size of the file sets (spend): a few hundred bytes can
+ * claim gigabytes. */
 #include "zoo/torch_file.h"
 #include "zoo/torch_pickle.h"
 #include "base/zip.h"
@@ -9,8 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies of strided views may add up to this many times the storages: tied weights do, a trap for memory does more. */
-enum { copies_max = 8 };
+/* The budget: twice the file, for one that was packed or transposed as a whole, and what a small file may take. */
+enum { budget_factor = 2, budget_floor = 48 << 20 };
+enum { most_tensors = 1 << 16, longest_name = 1024 };
 
 typedef struct contents {
     const uint8_t *data;
@@ -23,9 +28,9 @@ struct wf_torch_file {
     char *label;
     wf_zip zip;
     wf_arena arena;
-    contents *contents; /* of each zip entry */
-    size_t pickle;      /* entry of data.pkl */
-    size_t storage_bytes, copied_bytes;
+    contents *contents;   /* of each zip entry */
+    size_t pickle;        /* entry of data.pkl */
+    size_t budget, spent; /* bytes */
     wf_st_tensor *tensors;
     size_t n;
 };
@@ -37,9 +42,22 @@ bool wf_torch_recognise(const void *bytes, size_t size) {
                                            memcmp(bytes, legacy_start, sizeof legacy_start) == 0);
 }
 
+static wf_status spend(wf_ctx *ctx, wf_torch_file *file, size_t bytes) {
+    if (bytes > file->budget - file->spent)
+        return wf_fail(
+            ctx, WF_ERR_INPUT,
+            "%s: its tensors take more than %zu MB of memory, far more than the file has; "
+            "save them unpacked and .contiguous()",
+            file->label, file->budget >> 20);
+    file->spent += bytes;
+    return WF_OK;
+}
+
 static wf_status load(wf_ctx *ctx, wf_torch_file *file, size_t entry, contents *out) {
     contents *kept = &file->contents[entry];
     if (!kept->loaded) {
+        if (file->zip.entries[entry].deflated)
+            WF_TRY(spend(ctx, file, file->zip.entries[entry].size));
         WF_TRY(wf_zip_read(ctx, &file->zip, entry, &kept->data, &kept->owned));
         kept->loaded = true;
     }
@@ -105,12 +123,12 @@ static wf_status check_archive(wf_ctx *ctx, wf_torch_file *file, size_t prefix) 
 
 /* --- the dictionary --------------------------------------------------------------------------- */
 
-static size_t tensors_in(const wf_pickle_value *dict) {
-    size_t count = 0;
-    for (size_t i = 0; i + 1 < dict->n; i += 2)
-        count +=
-            dict->items[i]->kind == WF_PICKLE_TEXT && dict->items[i + 1]->kind == WF_PICKLE_TENSOR;
-    return count;
+/* *looked counts the pairs that were looked at. */
+static bool has_tensors(const wf_pickle_value *dict, size_t *looked) {
+    for (size_t i = 0; i + 1 < dict->n; i += 2, (*looked)++)
+        if (dict->items[i]->kind == WF_PICKLE_TEXT && dict->items[i + 1]->kind == WF_PICKLE_TENSOR)
+            return true;
+    return false;
 }
 
 /* The dictionary of tensors: `top` itself or the one value of it that is one. */
@@ -120,19 +138,26 @@ static wf_status find_state(wf_ctx *ctx, const wf_torch_file *file, const wf_pic
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: holds no dictionary of tensors; save model.state_dict()", file->label);
     *out = top;
-    if (tensors_in(top) > 0) return WF_OK;
-    size_t found = 0;
+    size_t found = 0, looked = 0;
+    if (has_tensors(top, &looked)) return WF_OK;
     char keys[256];
     wf_text list = wf_text_start(keys, sizeof keys);
-    for (size_t i = 0; i + 1 < top->n; i += 2) {
+    size_t most =
+        file->zip.entries[file->pickle].size; /* a pair that is in one place has a byte there */
+    for (size_t i = 0; i + 1 < top->n && looked <= most; i += 2) {
         const wf_pickle_value *key = top->items[i], *inner = top->items[i + 1];
-        if (inner->kind != WF_PICKLE_DICT || tensors_in(inner) == 0) continue;
+        if (inner->kind != WF_PICKLE_DICT || !has_tensors(inner, &looked)) continue;
         *out = inner;
         if (key->kind == WF_PICKLE_TEXT)
             wf_text_add(&list, "%s'%.*s'", found ? ", " : "", (int)(key->n < 40 ? key->n : 40),
                         key->text);
         found++;
     }
+    if (looked > most)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: its dictionaries hold one another over and over; save "
+                       "model.state_dict()",
+                       file->label);
     if (found == 1) return WF_OK;
     if (found == 0)
         return wf_fail(ctx, WF_ERR_INPUT,
@@ -172,13 +197,7 @@ static void gather(const wf_pickle_tensor *view, size_t element, const uint8_t *
 
 static wf_status copy_view(wf_ctx *ctx, wf_torch_file *file, const wf_pickle_tensor *view,
                            const uint8_t *from, wf_st_tensor *out) {
-    file->copied_bytes += out->bytes;
-    if (file->copied_bytes / copies_max > file->storage_bytes)
-        return wf_fail(
-            ctx, WF_ERR_INPUT,
-            "%s: strided tensors of '%s' and others repeat their storages over and over; "
-            "save them with .contiguous()",
-            file->label, out->name);
+    WF_TRY(spend(ctx, file, out->bytes));
     uint8_t *copy = wf_arena_alloc(&file->arena, out->bytes);
     if (copy == NULL)
         return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for tensor '%s'", file->label,
@@ -202,10 +221,7 @@ static wf_status find_storage(wf_ctx *ctx, wf_torch_file *file, size_t prefix, c
                        "expected",
                        file->label, name, file->zip.entries[entry].size, storage->count,
                        wf_st_dtype_name(storage->dtype));
-    bool first = !file->contents[entry].loaded;
-    WF_TRY(load(ctx, file, entry, out));
-    if (first) file->storage_bytes += bytes;
-    return WF_OK;
+    return load(ctx, file, entry, out);
 }
 
 static wf_status read_tensor(wf_ctx *ctx, wf_torch_file *file, size_t prefix,
@@ -213,6 +229,9 @@ static wf_status read_tensor(wf_ctx *ctx, wf_torch_file *file, size_t prefix,
                              wf_st_tensor *out) {
     if (key->kind != WF_PICKLE_TEXT || memchr(key->text, 0, key->n) != NULL)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: a tensor's name is no text", file->label);
+    if (key->n > longest_name)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: a tensor's name has %zu bytes; %d are allowed",
+                       file->label, key->n, longest_name);
     char *name = wf_arena_alloc(&file->arena, key->n + 1);
     if (name == NULL)
         return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for a name", file->label);
@@ -263,8 +282,12 @@ static wf_status read_tensors(wf_ctx *ctx, wf_torch_file *file, size_t prefix) {
     const wf_pickle_value *top = NULL, *state = NULL;
     WF_TRY(load(ctx, file, file->pickle, &pickle));
     WF_TRY(wf_pickle_read(ctx, file->label, pickle.data, file->zip.entries[file->pickle].size,
-                          &file->arena, &top));
+                          file->budget - file->spent, &file->arena, &top));
+    WF_TRY(spend(ctx, file, file->arena.taken));
     WF_TRY(find_state(ctx, file, top, &state));
+    if (state->n / 2 > most_tensors)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: %zu tensors; at most %d are read", file->label,
+                       state->n / 2, most_tensors);
     WF_TRY(wf_alloc(ctx, state->n / 2, sizeof *file->tensors, file->label, &file->tensors));
     for (size_t i = 0; i + 1 < state->n; i += 2, file->n++)
         WF_TRY(read_tensor(ctx, file, prefix, state->items[i], state->items[i + 1],
@@ -281,6 +304,7 @@ static wf_status parse(wf_ctx *ctx, wf_torch_file *file, const void *bytes, size
             "%s: written by torch before 1.6 (no zip container), which is not read; load "
             "it in a recent torch and save it again: torch.save(model.state_dict(), path)",
             file->label);
+    file->budget = budget_factor * size + budget_floor;
     WF_TRY(wf_zip_open(ctx, file->label, bytes, size, &file->zip));
     WF_TRY(wf_alloc(ctx, file->zip.n, sizeof *file->contents, file->label, &file->contents));
     size_t prefix = 0;

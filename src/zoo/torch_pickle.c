@@ -1,5 +1,6 @@
 /* torch_pickle: see the header. A stack machine over borrowed bytes: values live in the caller's arena, text points into
- * the pickle, the stack and the memo grow to at most one entry a byte of input. Refusals name the byte. */
+ * the pickle, stack and memo are arrays. What all of them take is compared with the budget before it is allocated: one byte
+ * of input can ask for hundreds. Refusals name the byte. */
 #include "zoo/torch_pickle.h"
 
 #include <stdarg.h>
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { slab_values = 128, max_pickle = 1 << 26 };
+enum { slab_values = 128 };
 
 /* The names that may stand in a GLOBAL, and what they stand for. */
 typedef enum global {
@@ -45,7 +46,8 @@ typedef struct machine {
     const uint8_t *bytes;
     size_t size, at, opcode_at;
     wf_arena *arena;
-    value *slab; /* values not yet handed out */
+    size_t budget, spent; /* bytes */
+    value *slab;          /* values not yet handed out */
     size_t slab_left;
     value **stack;
     size_t n_stack, stack_capacity;
@@ -71,10 +73,29 @@ static wf_status out_of_memory(machine *m) {
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
+static wf_status spend(machine *m, size_t bytes) {
+    if (bytes > m->budget - m->spent)
+        return refuse(m,
+                      "it asks for more than %zu MB of memory, which no dictionary of tensors in a "
+                      "file of this size needs; save model.state_dict() alone",
+                      m->budget >> 20);
+    m->spent += bytes;
+    return WF_OK;
+}
+
+/* From the arena, which also takes room for alignment. */
+static wf_status new_memory(machine *m, size_t bytes, void *out_pointer) {
+    size_t before = m->arena->taken;
+    WF_TRY(spend(m, bytes));
+    void *memory = wf_arena_zalloc(m->arena, bytes);
+    if (memory == NULL) return out_of_memory(m);
+    memcpy(out_pointer, &memory, sizeof memory);
+    return spend(m, m->arena->taken - before - bytes);
+}
+
 static wf_status new_value(machine *m, wf_pickle_kind kind, value **out) {
     if (m->slab_left == 0) {
-        m->slab = wf_arena_zalloc(m->arena, slab_values * sizeof *m->slab);
-        if (m->slab == NULL) return out_of_memory(m);
+        WF_TRY(new_memory(m, slab_values * sizeof *m->slab, &m->slab));
         m->slab_left = slab_values;
     }
     *out = m->slab++;
@@ -87,6 +108,7 @@ static wf_status grow(machine *m, void **array, size_t *capacity, size_t wanted,
     if (wanted <= *capacity) return WF_OK;
     size_t larger = *capacity * 2 > 64 ? *capacity * 2 : 64;
     if (larger < wanted) larger = wanted;
+    WF_TRY(spend(m, (larger - *capacity) * item));
     void *moved = realloc(*array, larger * item);
     if (moved == NULL) return out_of_memory(m);
     memset((char *)moved + *capacity * item, 0, (larger - *capacity) * item);
@@ -99,8 +121,8 @@ static wf_status reserve_items(machine *m, value *container, size_t more) {
     size_t wanted = container->n + more;
     if (wanted <= container->capacity) return WF_OK;
     size_t larger = container->capacity * 2 > wanted ? container->capacity * 2 : wanted;
-    value **moved = wf_arena_alloc(m->arena, larger * sizeof *moved);
-    if (moved == NULL) return out_of_memory(m);
+    value **moved;
+    WF_TRY(new_memory(m, larger * sizeof *moved, &moved));
     if (container->n > 0) memcpy(moved, container->items, container->n * sizeof *moved);
     container->items = moved;
     container->capacity = larger;
@@ -144,7 +166,7 @@ static wf_status pop_mark(machine *m, value ***items, size_t *count) {
     if (m->n_marks == 0) return refuse(m, "there is no mark on the stack");
     size_t height = m->marks[--m->n_marks];
     *count = m->n_stack - height;
-    *items = m->stack + height;
+    *items = *count > 0 ? m->stack + height : NULL;
     m->n_stack = height;
     return WF_OK;
 }
@@ -241,7 +263,7 @@ static wf_status extend_from_mark(machine *m, wf_pickle_kind kind) {
 
 static wf_status memo_put(machine *m, uint64_t index) {
     value *top;
-    /* Writers number the memo from 0, at least one byte each: a larger index is a trap for memory. */
+    /* Writers number the memo from 0, at least one byte each. */
     if (index >= m->size) return refuse(m, "memo index %llu is absurd", (unsigned long long)index);
     WF_TRY(pop(m, &top));
     m->n_stack++;
@@ -344,8 +366,8 @@ static wf_status persistent(machine *m) {
     storage.dtype = (wf_st_dtype)(id->items[1]->integer - global_storage);
     storage.key = id->items[2]->text;
     storage.key_length = id->items[2]->n;
-    wf_pickle_storage *kept = wf_arena_alloc(m->arena, sizeof *kept);
-    if (kept == NULL) return out_of_memory(m);
+    wf_pickle_storage *kept;
+    WF_TRY(new_memory(m, sizeof *kept, &kept));
     *kept = storage;
     WF_TRY(push_new(m, WF_PICKLE_STORAGE, &v));
     v->storage = kept;
@@ -391,8 +413,8 @@ static wf_status rebuild_tensor(machine *m, const value *args) {
     const value *shape = args->items[2], *stride = args->items[3];
     if (shape->n > WF_ST_MAX_RANK || shape->n != stride->n)
         return refuse(m, "a tensor has %zu dimensions and %zu strides", shape->n, stride->n);
-    wf_pickle_tensor *t = wf_arena_zalloc(m->arena, sizeof *t);
-    if (t == NULL) return out_of_memory(m);
+    wf_pickle_tensor *t;
+    WF_TRY(new_memory(m, sizeof *t, &t));
     t->storage = args->items[0]->storage;
     t->rank = (int)shape->n;
     if (!natural(args->items[1], &t->offset) || !read_extents(shape, t->rank, t->shape) ||
@@ -539,13 +561,9 @@ static wf_status run(machine *m, const value **out) {
 }
 
 wf_status wf_pickle_read(wf_ctx *ctx, const char *label, const void *bytes, size_t size,
-                         wf_arena *arena, const wf_pickle_value **out) {
-    machine m = {.ctx = ctx, .label = label, .bytes = bytes, .size = size, .arena = arena};
-    if (size > max_pickle)
-        return wf_fail(ctx, WF_ERR_INPUT,
-                       "%s: data.pkl has %zu bytes, more than any dictionary of tensors needs; "
-                       "save model.state_dict() alone",
-                       label, size);
+                         size_t budget, wf_arena *arena, const wf_pickle_value **out) {
+    machine m = {
+        .ctx = ctx, .label = label, .bytes = bytes, .size = size, .arena = arena, .budget = budget};
     wf_status status = run(&m, out);
     free(m.stack);
     free(m.marks);

@@ -58,8 +58,9 @@ typedef struct wf_pickle_value {
     };
 } wf_pickle_value;
 
-/* bytes and arena must outlive *out. label is the file's name in sentences. */
+/* bytes and arena must outlive *out. label is the file's name in sentences. A pickle that asks for more
+ * than `budget` bytes of memory is refused. */
 wf_status wf_pickle_read(wf_ctx *ctx, const char *label, const void *bytes, size_t size,
-                         wf_arena *arena, const wf_pickle_value **out);
+                         size_t budget, wf_arena *arena, const wf_pickle_value **out);
 
 #endif

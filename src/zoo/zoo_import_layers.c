@@ -85,19 +85,29 @@ static int by_natural_name(const void *a, const void *b) {
     return wf_natural_order(((const item *)a)->name, ((const item *)b)->name, NULL);
 }
 
-static bool drop_prefix(char *name, const char *prefix) {
-    size_t length = strlen(prefix);
-    if (strncmp(name, prefix, length) != 0) return false;
-    memmove(name, name + length, strlen(name + length) + 1);
-    return true;
+static bool begins(const char *text, const char *word) {
+    return strncmp(text, word, strlen(word)) == 0;
 }
 
 /* Takes away what wrappers add: DataParallel's "module." in front, torch.compile's "_orig_mod." wherever a module was
  * compiled. */
 static void strip(char *name) {
-    while (drop_prefix(name, "module.") || drop_prefix(name, "_orig_mod.")) {}
-    for (char *inner; (inner = strstr(name, "._orig_mod.")) != NULL;)
-        drop_prefix(inner, "._orig_mod");
+    static const char parallel[] = "module.", compiled[] = "_orig_mod.";
+    const char *from = name;
+    for (;;) {
+        if (begins(from, parallel)) from += sizeof parallel - 1;
+        else if (begins(from, compiled)) from += sizeof compiled - 1;
+        else break;
+    }
+    for (bool start = false; *from != 0;) { /* start of a component? */
+        if (start && begins(from, compiled)) {
+            from += sizeof compiled - 1;
+            continue;
+        }
+        start = *from == '.';
+        *name++ = *from++;
+    }
+    *name = 0;
 }
 
 /* The length of NAME in NAME.weight or NAME; `tail` (".weight" or ".bias") counts only as a whole component. */

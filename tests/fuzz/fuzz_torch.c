@@ -94,7 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(archive.data);
     wf_arena arena = {0};
     const wf_pickle_value *value;
-    wf_pickle_read(NULL, "fuzz", data, size, &arena, &value);
+    wf_pickle_read(NULL, "fuzz", data, size, 32 << 20, &arena, &value);
     wf_arena_free(&arena);
     return 0;
 }

@@ -487,7 +487,8 @@ static void bad_pickles(void **state) {
         const wf_pickle_value *value = NULL;
         uint8_t *exact = malloc(cases[i].size ? cases[i].size : 1);
         memcpy(exact, cases[i].pickle, cases[i].size);
-        wf_status status = wf_pickle_read(ctx, "bad.pt", exact, cases[i].size, &arena, &value);
+        wf_status status =
+            wf_pickle_read(ctx, "bad.pt", exact, cases[i].size, 32 << 20, &arena, &value);
         if (status != WF_ERR_INPUT || strstr(wf_last_error(ctx), cases[i].words) == NULL)
             fail_msg("case %zu: status %d, \"%s\", expected \"%s\"", i, (int)status,
                      wf_last_error(ctx), cases[i].words);
@@ -568,20 +569,26 @@ static void bad_dictionaries(void **state) {
     }
 }
 
-/* A list in itself, a million nested lists, a memo that doubles itself: read or refused, in little time and memory. */
+/* A list in itself, a hundred thousand nested lists, a memo that doubles itself: read or refused, in little time and memory. */
 static void bombs(void **state) {
     (void)state;
     wf_arena arena = {0};
     const wf_pickle_value *value = NULL;
-    assert_ok(ctx, wf_pickle_read(ctx, "p", "]q\0h\0a.", 7, &arena, &value));
+    /* A tuple of nothing, before there is a stack (for the sanitizers). */
+    assert_ok(ctx, wf_pickle_read(ctx, "p", "(t.", 3, 32 << 20, &arena, &value));
+    wf_arena_free(&arena);
+    assert_ok(ctx, wf_pickle_read(ctx, "p", "]q\0h\0a.", 7, 32 << 20, &arena, &value));
     assert_ptr_equal(value->items[0], value);
     wf_arena_free(&arena);
-    enum { deep = 1000000 };
+    enum { deep = 100000 };
     bytes p = {0};
     for (int i = 0; i < deep; i++) put(&p, "]", 1);
     for (int i = 1; i < deep; i++) put(&p, "a", 1);
     put(&p, ".", 1);
-    assert_ok(ctx, wf_pickle_read(ctx, "p", p.data, p.n, &arena, &value));
+    assert_fails(ctx, wf_pickle_read(ctx, "p", p.data, p.n, 1 << 20, &arena, &value), WF_ERR_INPUT,
+                 "asks for more than 1 MB");
+    wf_arena_free(&arena);
+    assert_ok(ctx, wf_pickle_read(ctx, "p", p.data, p.n, 32 << 20, &arena, &value));
     assert_int_equal(value->n, 1);
     wf_arena_free(&arena);
     p.n = 0;
@@ -597,7 +604,7 @@ static void bombs(void **state) {
         put_string(&p, "0");
     }
     put_string(&p, ".");
-    assert_ok(ctx, wf_pickle_read(ctx, "p", p.data, p.n, &arena, &value));
+    assert_ok(ctx, wf_pickle_read(ctx, "p", p.data, p.n, 32 << 20, &arena, &value));
     wf_arena_free(&arena);
     free(p.data);
 }
@@ -605,7 +612,7 @@ static void bombs(void **state) {
 /* Many strided views of one storage may not multiply its memory without end. */
 static void repeated_views(void **state) {
     (void)state;
-    enum { n = 100, views = 200 };
+    enum { n = 600, views = 200 };
     float *storage = calloc(n * n, sizeof *storage);
     view v = {"FloatStorage", "0", n * n, 0, 2, {n, n}, {1, n}};
     bytes p = {0};
@@ -620,10 +627,51 @@ static void repeated_views(void **state) {
     bytes file = archive(&p, storage, n * n * sizeof *storage, true, false);
     wf_torch_file *torch = NULL;
     assert_fails(ctx, wf_torch_parse(ctx, "t", file.data, file.n, &torch), WF_ERR_INPUT,
-                 "over and over");
+                 "far more than the file has");
     free(file.data);
     free(p.data);
     free(storage);
+}
+
+static void refused(bytes *p, const void *storage, size_t size, const char *words) {
+    bytes file = archive(p, storage, size, true, false);
+    wf_torch_file *torch = NULL;
+    assert_fails(ctx, wf_torch_parse(ctx, "t", file.data, file.n, &torch), WF_ERR_INPUT, words);
+    free(file.data);
+    free(p->data);
+}
+
+/* Small files that ask for much: a name of megabytes, a name used over and over, storages of zeros, dictionaries that hold
+ * the same dictionary over and over. */
+static void small_files_cost_little(void **state) {
+    (void)state;
+    enum { much = 64 << 20, many = 3000 };
+    char *zeros = calloc(much, 1);
+    view v = full_view("0", 1, much / 4, 0);
+    bytes p = {0};
+    put_string(&p, "}");
+    pickle_text(&p, "w");
+    pickle_tensor(&p, &v);
+    put_string(&p, "s.");
+    refused(&p, zeros, much, "far more than the file has");
+    p = (bytes){0};
+    put_string(&p, "}X");
+    put_number(&p, 1 << 20, 4);
+    memset(zeros, 'n', 1 << 20);
+    put(&p, zeros, 1 << 20);
+    v = full_view("0", 1, 6, 0);
+    pickle_tensor(&p, &v);
+    put_string(&p, "s.");
+    refused(&p, six, sizeof six, "a tensor's name has 1048576 bytes");
+    p = (bytes){0};
+    put_string(&p, "}(");
+    for (int i = 0; i < many; i++)
+        put_string(&p, "K\1K\2"); /* numbers to numbers, thousands of them */
+    put_string(&p, "uq\0010}(");
+    for (int i = 0; i < many; i++) put_string(&p, "K\1h\1");
+    put_string(&p, "u.");
+    refused(&p, six, sizeof six, "over and over");
+    free(zeros);
 }
 
 /* Every single byte of a good file changed, and every cut: a status or a success, never a fault (for the sanitizers). */
@@ -661,6 +709,7 @@ int main(void) {
         cmocka_unit_test(bad_dictionaries),
         cmocka_unit_test(bombs),
         cmocka_unit_test(repeated_views),
+        cmocka_unit_test(small_files_cost_little),
         cmocka_unit_test(every_byte),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,7 +1,7 @@
 /* Tables of settings: text to value and back, ranges, defaults, JSON; and a table made from lines. */
 #include "comma_locale.h"
 #include "wf_test.h"
-#include "weft/settings.h"
+#include "cli/recipe_schema.h"
 
 static wf_ctx *ctx;
 
@@ -142,6 +142,70 @@ static void numbers_ignore_the_locale(void **state) {
     if (!comma) skip("no localedef");
 }
 
+/* --- the tables there are ----------------------------------------------------------------------- */
+
+static const wf_setting recipe_rows[] = {
+#define SETTING(section, ...) WF_SETTING_ROW(cli_recipe, section, "", __VA_ARGS__)
+#include "cli/recipe.def"
+    {0}};
+
+static size_t size_of_type(wf_setting_type type) {
+    static const size_t sizes[] = {
+        [WF_SETTING_TEXT] = sizeof(char *),   [WF_SETTING_BOOL] = sizeof(bool),
+        [WF_SETTING_INT] = sizeof(int),       [WF_SETTING_SIZE] = sizeof(size_t),
+        [WF_SETTING_SEED] = sizeof(uint64_t), [WF_SETTING_REAL] = sizeof(double),
+        [WF_SETTING_CHOICE] = sizeof(int),    [WF_SETTING_SWITCH] = sizeof(bool)};
+    return sizes[type];
+}
+
+static void check_row(const wf_setting *row) {
+    union {
+        double number;
+        uint64_t whole;
+        const char *text;
+    } value = {0}, again = {0};
+    wf_setting alone = *row;
+    char buffer[WF_SETTING_BUFFER];
+    alone.offset = 0;
+    if (row->help == NULL || strlen(row->help) < 3 || strchr(row->help, '\n') != NULL)
+        fail_msg("%s has no line of help", row->meta);
+    if (row->size != size_of_type(row->type)) fail_msg("%s has another size", row->meta);
+    bool names = row->type == WF_SETTING_CHOICE || row->type == WF_SETTING_SWITCH;
+    if (names != (row->names != NULL)) fail_msg("%s: names do not fit the type", row->meta);
+    bool number = !names && row->type != WF_SETTING_TEXT && row->type != WF_SETTING_BOOL;
+    if (number && !(row->low < row->high)) fail_msg("%s: an empty range", row->meta);
+    if (row->type == WF_SETTING_INT && (row->low < -2147483648.0 || row->high > 2147483647.0))
+        fail_msg("%s: a range beyond int", row->meta);
+    if (!wf_setting_parse(&alone, row->text, &value)) fail_msg("%s: default", row->meta);
+    if (!wf_setting_parse(&alone, wf_setting_text(&alone, &value, buffer), &again) ||
+        !wf_setting_equal(&alone, &value, &again))
+        fail_msg("%s: its default does not read back", row->meta);
+    if (!wf_setting_parse(&alone, wf_setting_absent(row), &value))
+        fail_msg("%s: before", row->meta);
+}
+
+static void tables_are_sound(void **state) {
+    (void)state;
+    const wf_setting *tables[] = {recipe_rows,         wf_data_settings(), wf_zoo_settings(),
+                                  wf_field_settings(), wf_fit_settings(),  wf_sample_settings(),
+                                  wf_eval_settings()};
+    const wf_setting *all[512];
+    int n = 0;
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        for (const wf_setting *row = tables[t]; row->key != NULL; row++) {
+            check_row(row);
+            for (int i = 0; i < n; i++) {
+                bool same_key = *row->key != '\0' && strcmp(all[i]->key, row->key) == 0 &&
+                                strcmp(all[i]->section, row->section) == 0;
+                if (same_key || strcmp(all[i]->meta, row->meta) == 0)
+                    fail_msg("%s stands there twice", row->meta);
+            }
+            assert_true(n < 512);
+            all[n++] = row;
+        }
+    assert_true(n > 100);
+}
+
 static int set_up(void **state) {
     (void)state;
     ctx = test_ctx();
@@ -159,6 +223,7 @@ int main(void) {
         cmocka_unit_test(rows_hold_all_columns), cmocka_unit_test(text_and_back),
         cmocka_unit_test(says_what_is_allowed),  cmocka_unit_test(checks_values),
         cmocka_unit_test(json_has_every_row),    cmocka_unit_test(numbers_ignore_the_locale),
+        cmocka_unit_test(tables_are_sound),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

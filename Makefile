@@ -1,184 +1,203 @@
 # weft: `make demo` and `make test` do everything; `make help` lists the rest.
 #
-# Sources are found by folder: src/MODULE/*.c once, src/MODULE/cpu/*.c once per variant (src/base/variant.h),
-# src/MODULE/cuda/*.cu and src/MODULE/cuda/*/*.cu by nvcc.
-# BUILD and SAN make side builds:  make BUILD=build/asan SAN=address,undefined test
+# How it works. Sources are found by folder. A module is src/MODULE:
+#   src/MODULE/*.c        compiled once
+#   src/MODULE/cpu/*.c    compiled once per variant (src/base/variant.h): instruction set, type
+#   src/MODULE/cuda/      *.cu with nvcc; without nvcc *_absent.c takes their place
+#   src/MODULE/curl/      *_curl.c with libcurl; without it *_absent.c
+# Objects and programs go to $(BUILD), in folders named as those of the sources. Settings:
+#   V=1                   show whole commands, not "CC file"
+#   BUILD=DIR SAN=LIST    side builds:  make BUILD=build/asan SAN=address,undefined test
+#   NVCC= CURL= CCACHE=   leave CUDA, downloads, the compiler cache out
+#   CUDA_ARCH=90a         that card alone; 80/90 makes code of sm_80 for a later card
 
 BUILD ?= build
-SAN ?=
 PREFIX ?= /usr/local
-DESTDIR ?=
 PYTHON ?= /usr/bin/python3
 VERSION := $(shell sed -n 's/^\#define WF_VERSION "\(.*\)"/\1/p' include/weft/base.h)
 
-# All cores unless -j says otherwise (nvcc takes minutes); not for several goals, as in `make clean all`.
-ifeq ($(MAKELEVEL:0=)$(word 2,$(MAKECMDGOALS))$(filter -j% j%,$(MAKEFLAGS) $(shell echo "$$MAKEFLAGS")),)
+# All cores unless -j says otherwise; not for several goals, as in `make clean all`.
+given := $(filter -j% j%,$(MAKEFLAGS) $(shell echo "$$MAKEFLAGS"))
+ifeq ($(MAKELEVEL:0=)$(word 2,$(MAKECMDGOALS))$(given),)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
+# Begins a recipe line: prints "CC file" in place of the command; make -s prints neither.
+ifneq ($(V),1)
+silent := $(findstring s,$(filter-out --%,$(firstword -$(MAKEFLAGS))))
+quiet = @$(if $(silent),,printf '  %-5s %s\n' $(1) $(2);)
+endif
+
+# --- compilers and flags ------------------------------------------------------------------------
 CC ?= gcc
+CCACHE ?= $(if $(findstring ccache,$(CC) $(CXX)),,$(shell command -v ccache 2>/dev/null))
 OPT ?= -O2
-WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wno-psabi
-CFLAGS += -std=gnu11 $(OPT) -g $(WARN) $(WERROR) -fPIC -fvisibility=hidden -ffp-contract=off -pthread
+WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wundef \
+        -Wvla -Wno-psabi
+CFLAGS += -std=gnu11 $(OPT) -g $(WARN) $(WERROR) -fPIC -fvisibility=hidden -ffp-contract=off \
+          -pthread
 CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc
 LDLIBS += -ljansson -lz -lm -pthread
 KERNEL_FLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 ifneq ($(SAN),)
 CFLAGS += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 LDFLAGS += -fsanitize=$(SAN)
-endif
-
-# CUDA: built when nvcc is there (NVCC= leaves it out, CUDA_ARCH=90a builds for that card alone, 80/90 has later cards run the code of sm_80); each cuda/ folder has an absent.c for builds without it.
-ifeq ($(SAN),)
+else
 NVCC ?= $(shell command -v nvcc 2>/dev/null)
 endif
 CUDA_ARCH ?= 80 90a
-NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(word 1,$(subst /, ,$(a))),code=sm_$(lastword $(subst /, ,$(a)))) \
+gencode = -gencode arch=compute_$(word 1,$(subst /, ,$(1))),code=sm_$(lastword $(subst /, ,$(1)))
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(foreach a,$(CUDA_ARCH),$(call gencode,$(a))) \
               -Xcompiler -fPIC,-Wall,-fvisibility=hidden
 
-# variant = instruction set and type
-ifeq ($(shell uname -m),x86_64)
-VARIANTS := avx512_f32 avx2_f32 base_f32 base_f64
-else
 VARIANTS := base_f32 base_f64
+ifeq ($(shell uname -m),x86_64)
+VARIANTS += avx512_f32 avx2_f32
 endif
 flags_avx512_f32 := -DWF_REAL=float -DWF_LANES=16 -march=x86-64-v4 -mprefer-vector-width=512
 flags_avx2_f32 := -DWF_REAL=float -DWF_LANES=8 -march=x86-64-v3
 flags_base_f32 := -DWF_REAL=float -DWF_LANES=4
 flags_base_f64 := -DWF_REAL=double -DWF_LANES=2 -DWF_REAL_IS_DOUBLE
 
+# --- sources and objects ------------------------------------------------------------------------
 MODULES := base tensor nn graph data zoo align models flow generators eval report
-# The .cu files of modules: those of cuda/ and of the folders in it.
+# objects PATTERN...: of the .c files that match src/MODULE/PATTERN in any module
+objects = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(foreach p,$(1),$(MODULES:%=src/%/$(p)))))
+# cuda_sources MODULE...: the .cu files of cuda/ and of the folders in it
 cuda_sources = $(wildcard $(1:%=src/%/cuda/*.cu) $(1:%=src/%/cuda/*/*.cu))
-LIB_SRC := $(wildcard $(MODULES:%=src/%/*.c))
-CPU_SRC := $(wildcard $(MODULES:%=src/%/cpu/*.c))
-CLI_SRC := $(wildcard src/cli/*.c)
-LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach v,$(VARIANTS),$(CPU_SRC:%.c=$(BUILD)/%.$(v).o))
-ifneq ($(NVCC),)
-CUDA_OBJ := $(patsubst %.cu,$(BUILD)/%.cu.o,$(call cuda_sources,$(MODULES)))
-LDLIBS += -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
-else
-CUDA_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(MODULES:%=src/%/cuda/*_absent.c)))
-endif
-LIB_OBJ += $(CUDA_OBJ)
-# libcurl: used when pkg-config finds it (CURL= leaves it out); a curl/ folder has an absent.c for builds without it.
+
+CPU_OBJ := $(call objects,*.c)
+CPU_OBJ += $(foreach v,$(VARIANTS),$(patsubst %.o,%.$(v).o,$(call objects,cpu/*.c)))
 CURL ?= $(shell pkg-config --exists libcurl 2>/dev/null && echo yes)
 ifneq ($(CURL),)
-LIB_OBJ += $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(MODULES:%=src/%/curl/*_curl.c)))
+CPU_OBJ += $(call objects,curl/*_curl.c)
 CPPFLAGS += $(shell pkg-config --cflags libcurl)
 LDLIBS += $(shell pkg-config --libs libcurl)
 else
-LIB_OBJ += $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(MODULES:%=src/%/curl/*_absent.c)))
+CPU_OBJ += $(call objects,curl/*_absent.c)
 endif
-CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
-TEST_SRC := $(wildcard tests/unit/test_*.c tests/prop/test_*.c)
-TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
-# Kernels of these modules run in tests without a GPU; under a sanitizer, which does not know fibers, they do not.
+ABSENT_OBJ := $(call objects,cuda/*_absent.c)
+ifneq ($(NVCC),)
+CUDA_OBJ := $(patsubst %.cu,$(BUILD)/%.cu.o,$(call cuda_sources,$(MODULES)))
+CUDA_LIBS := -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
+else
+CUDA_OBJ := $(ABSENT_OBJ)
+endif
+LIB_OBJ := $(CPU_OBJ) $(CUDA_OBJ)
+LIBS = $(LDLIBS) $(CUDA_LIBS)
+CLI_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/cli/*.c))
+
+TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c tests/prop/test_*.c))
+FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+# Kernels of these modules run in tests without a GPU. Sanitizers do not know the emulator's fibers.
 EMULATED := base tensor models
-EMULATED_OBJ := $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,$(EMULATED))) $(BUILD)/emulated/emulator.o
-UNEMULATED_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(patsubst %,src/%/cuda/*_absent.c,$(filter-out $(EMULATED),$(MODULES)))))
+EMULATED_OBJ := $(BUILD)/emulated/emulator.o \
+                $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,$(EMULATED)))
+UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%),$(ABSENT_OBJ))
 ifeq ($(SAN),)
-EMULATED_TESTS := $(addprefix $(BUILD)/emulated/,test_cuda_field test_cuda_lstar test_cuda_nodes test_cuda_ops)
+EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,field lstar nodes ops)
 endif
-FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
-FUZZERS := $(FUZZ_SRC:%.c=$(BUILD)/%)
 
-all: $(BUILD)/weft $(BUILD)/libweft.a $(BUILD)/libweft.so
+all: $(BUILD)/weft $(BUILD)/libweft.a $(BUILD)/libweft.so ## the program and the library
 
-help:
-	@echo "make            the program $(BUILD)/weft, libweft.a, libweft.so"
-	@echo "make demo       train, sample and judge networks in minutes; leaves runs/demo/report.html"
-	@echo "make test       unit, property and command-line tests; kernels without a GPU"
-	@echo "make test-oracle  comparisons with PyTorch, SciPy and scikit-learn"
-	@echo "make check      layering of includes, formatting, warnings of gcc and clang"
-	@echo "make check-full sanitizers, fuzz smoke, long property tests, the report in a browser"
-	@echo "make bench      speed beside PyTorch in one run"
-	@echo "make install    PREFIX=$(PREFIX)"
+help: ## this list
+	@sed -n 's/^\([a-z_.-]*\):.*## /make \1\t/p' Makefile | expand -t 30
 
-# --- packages: each target asks only for its own -------------------------------------------------
+# --- packages: each target asks for what it cannot do without, optional ones are never installed --
 need-lib:
-	@tools/need.sh gcc zlib1g-dev libjansson-dev
+	@CC="$(CC)" tools/need.sh gcc zlib1g-dev libjansson-dev
 need-test: need-lib
-	@tools/need.sh libcmocka-dev python3 g++
+	@CC="$(CC)" tools/need.sh libcmocka-dev python3 g++
 need-oracle: need-lib
 	@tools/need.sh python3-torch python3-scipy python3-sklearn
-need-bench: need-oracle # without OpenBLAS PyTorch multiplies with the reference BLAS, and losing to that says nothing
+# With the reference BLAS PyTorch is slow, and being faster than that says nothing.
+need-bench: need-oracle
 	@tools/need.sh libopenblas0-pthread
 need-check:
 	@tools/need.sh clang clang-format
-need-browser:
-	@tools/need.sh chromium
 .PHONY: all help demo test test-oracle test-programs check check-full bench install clean format \
-        need-lib need-test need-oracle need-bench need-check need-browser fuzz-smoke layering formatting test-threads
+        need-lib need-test need-oracle need-bench need-check fuzz-smoke layering formatting \
+        test-threads compile_commands.json
 
 # --- the library and the program ----------------------------------------------------------------
-$(LIB_OBJ) $(CLI_OBJ): | need-lib
+$(LIB_OBJ) $(ABSENT_OBJ) $(CLI_OBJ): | need-lib
 
 $(BUILD)/src/%.o: src/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	$(call quiet,CC,$<)$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 define variant_rule
 $(BUILD)/src/%.$(1).o: src/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(KERNEL_FLAGS) -DWF_VARIANT=$(1) $$(flags_$(1)) -MMD -MP -c $$< -o $$@
+	$$(call quiet,CC,'$$< $(1)')$$(CCACHE) $$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(KERNEL_FLAGS) \
+	    -DWF_VARIANT=$(1) $$(flags_$(1)) -MMD -MP -c $$< -o $$@
 endef
 $(foreach v,$(VARIANTS),$(eval $(call variant_rule,$(v))))
 
 # Draws and solver states have the same bits as on the CPU, which does not contract either.
 $(BUILD)/src/flow/cuda/%.cu.o: NVCC_FLAGS += -fmad=false
 
+# ccache must go by the .d file: what nvcc preprocesses lacks the code under #if __CUDA_ARCH__, and
+# a change there would bring back the old object.
 $(BUILD)/src/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
-	$(NVCC) $(CPPFLAGS) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@
+	$(call quiet,NVCC,$<)$(if $(CCACHE),CCACHE_DEPEND=1) $(CCACHE) $(NVCC) $(CPPFLAGS) $(NVCC_FLAGS) \
+	    -MMD -MF $(@:.o=.d) -c $< -o $@
 
 $(BUILD)/src/cli/demo_recipe.o: recipes/demo.conf # which the assembler takes in
 
 $(BUILD)/libweft.a: $(LIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call quiet,AR,$@)$(AR) rcs $@ $^
 
 $(BUILD)/libweft.so: $(LIB_OBJ)
-	$(CC) -shared -Wl,-soname,libweft.so.0 $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call quiet,LD,$@)$(CC) -shared -Wl,-soname,libweft.so.0 $(LDFLAGS) $^ $(LIBS) -o $@
 	@ln -sf libweft.so $(BUILD)/libweft.so.0 # the name that programs look for
 
 $(BUILD)/weft: $(CLI_OBJ) $(BUILD)/libweft.a
-	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call quiet,LD,$@)$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
+
+# The program without CUDA: what a demo needs, minutes before nvcc is done.
+$(BUILD)/weft-cpu: $(CLI_OBJ) $(CPU_OBJ) $(ABSENT_OBJ)
+	$(call quiet,LD,$@)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 # --- tests --------------------------------------------------------------------------------------
-$(TESTS): | need-test
-$(BUILD)/tests/%: tests/%.c $(BUILD)/libweft.a $(wildcard tests/*.h)
+TEST_FLAGS = $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes $(LDFLAGS)
+$(TESTS) $(EMULATED_TESTS) $(EMULATED_OBJ): | need-test
+TEST_H := $(wildcard tests/*.h)
+$(BUILD)/tests/%: tests/%.c $(BUILD)/libweft.a $(TEST_H)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP -Wno-missing-prototypes $< $(BUILD)/libweft.a $(LDFLAGS) -lcmocka $(LDLIBS) -o $@
+	$(call quiet,TEST,$@)$(CC) $(TEST_FLAGS) -MMD -MP $(filter %.c %.o %.a,$^) -lcmocka $(LIBS) -o $@
 
-# The .cu files as C++ (tests/emulator): preprocessed, launches and PTX translated, compiled as nvcc has the host's part compiled.
+# The .cu files as C++ (tests/emulator): preprocessed, launches and PTX translated, compiled.
 EMULATED_FLAGS := -std=c++17 -Wall -Wno-unknown-pragmas $(WERROR) -g1
-$(EMULATED_TESTS) $(EMULATED_OBJ) $(UNEMULATED_OBJ): | need-test
 $(BUILD)/emulated/%.o: src/%.cu tests/emulator/translate.py
 	@mkdir -p $(@D)
-	@$(CXX) $(CPPFLAGS) -std=c++17 -D__CUDACC__ -Itests/emulator -include ptx.h -MMD -MP -MF $(@:.o=.d) -MT $@ -E -x c++ $< -o $(@:.o=.cu)
-	@tests/emulator/translate.py <$(@:.o=.cu) >$(@:.o=.ii)
-	$(CXX) $(EMULATED_FLAGS) -O1 -c $(@:.o=.ii) -o $@
+	$(call quiet,EMU,$<)$(CXX) $(CPPFLAGS) -std=c++17 -D__CUDACC__ -Itests/emulator -include ptx.h \
+	    -MMD -MP -MF $(@:.o=.d) -MT $@ -E -x c++ $< -o $(@:.o=.cu) && \
+	tests/emulator/translate.py <$(@:.o=.cu) >$(@:.o=.ii) && \
+	$(CCACHE) $(CXX) $(EMULATED_FLAGS) -O1 -c $(@:.o=.ii) -o $@
 
 $(BUILD)/emulated/emulator.o: tests/emulator/emulator.cpp $(wildcard tests/emulator/*.h)
 	@mkdir -p $(@D)
-	$(CXX) $(EMULATED_FLAGS) -Wextra -Wshadow -O3 -Itests/emulator -c $< -o $@
+	$(call quiet,CXX,$<)$(CCACHE) $(CXX) $(EMULATED_FLAGS) -Wextra -Wshadow -O3 -Itests/emulator \
+	    -c $< -o $@
 
-$(BUILD)/emulated/test_%: tests/unit/test_%.c $(filter-out $(CUDA_OBJ),$(LIB_OBJ)) $(UNEMULATED_OBJ) $(EMULATED_OBJ) $(wildcard tests/*.h)
+$(BUILD)/emulated/test_%: tests/unit/test_%.c $(CPU_OBJ) $(UNEMULATED_OBJ) $(EMULATED_OBJ) $(TEST_H)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes $< $(filter %.o,$^) $(LDFLAGS) -lcmocka $(LDLIBS) -lstdc++ -o $@
+	$(call quiet,TEST,$@)$(CC) $(TEST_FLAGS) $(filter %.c %.o %.a,$^) -lcmocka $(LDLIBS) -lstdc++ -o $@
 
 test-programs: $(TESTS) $(EMULATED_TESTS)
 
-test: all $(TESTS) $(EMULATED_TESTS)
+test: all test-programs ## unit, property and command-line tests; kernels without a GPU
 	@BUILD=$(BUILD) tests/run.sh
 
-test-oracle: all need-oracle
+test-oracle: all need-oracle ## comparisons with PyTorch, SciPy and scikit-learn
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/oracle/run.sh
 
 $(BUILD)/tests/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(BUILD)/libweft.a
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-missing-prototypes $< tests/fuzz/driver.c $(BUILD)/libweft.a $(LDFLAGS) $(LDLIBS) -o $@
+	$(call quiet,FUZZ,$@)$(CC) $(TEST_FLAGS) $(filter %.c %.a,$^) $(LIBS) -o $@
 
 fuzz-smoke: $(FUZZERS)
 	@for f in $(FUZZERS); do echo "fuzz $$f"; $$f tests/golden || exit 1; done
@@ -190,46 +209,52 @@ formatting: need-check
 	@clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 # Programs that use threads; the rest would only be slower under the thread sanitizer.
-THREAD_TESTS := $(wildcard tests/unit/test_pool.c tests/unit/test_match.c tests/unit/test_draw.c tests/unit/test_flow.c tests/unit/test_field.c \
-                  tests/prop/test_zoo_train.c)
-test-threads: $(THREAD_TESTS:%.c=$(BUILD)/%)
-	@for test in $^; do echo "$$test"; $$test >$(BUILD)/thread.log 2>&1 || { tail -n 40 $(BUILD)/thread.log; exit 1; }; done
+THREAD_TESTS := unit/test_pool unit/test_match unit/test_draw unit/test_flow unit/test_field \
+                prop/test_zoo_train
+test-threads: $(THREAD_TESTS:%=$(BUILD)/tests/%)
+	@BUILD=$(BUILD) tests/run.sh $(THREAD_TESTS:%=%.c)
 
-check: need-check layering formatting
-	@$(MAKE) --no-print-directory BUILD=build/gcc-strict WERROR=-Werror CC=gcc all
-	@$(MAKE) --no-print-directory BUILD=build/clang-strict WERROR=-Werror CC=clang NVCC= all # nvcc does not ask clang
+again := $(MAKE) --no-print-directory
+check: need-check layering formatting ## layering of includes, formatting, warnings of gcc and clang
+	+@$(again) BUILD=build/gcc-strict WERROR=-Werror CC=gcc all
+	+@$(again) BUILD=build/clang-strict WERROR=-Werror CC=clang NVCC= all # nvcc does not ask clang
 
-check-full: need-test need-browser
-	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory BUILD=build/asan SAN=address,undefined OPT=-O1 test fuzz-smoke
-	@$(MAKE) --no-print-directory BUILD=build/tsan SAN=thread OPT=-O1 all test-threads
+check-full: need-test ## sanitizers, fuzz smoke, long tests, the report in a browser
+	+@$(again) check
+	+@$(again) BUILD=build/asan SAN=address,undefined OPT=-O1 test fuzz-smoke
+	+@$(again) BUILD=build/tsan SAN=thread OPT=-O1 all test-threads
 	@BUILD=build/tsan tests/cli/test_run.sh
-	@WEFT_LONG_TESTS=1 $(MAKE) --no-print-directory test
+	+@WEFT_LONG_TESTS=1 $(again) test
 	@tests/browser.sh
 
-format:
+format: ## run clang-format on all sources
 	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
-# --- use ----------------------------------------------------------------------------------------
-demo: $(BUILD)/weft
-	@$(BUILD)/weft demo
+compile_commands.json: ## how each file is compiled, for editors
+	+@$(again) -Bn V=1 NVCC= CCACHE= all test-programs | tools/compile_commands.py $@
 
-bench: $(BUILD)/weft need-bench
+# --- use ----------------------------------------------------------------------------------------
+demo: $(BUILD)/weft-cpu ## train, sample and judge networks in minutes; leaves runs/demo/report.html
+	@$(BUILD)/weft-cpu demo
+
+bench: $(BUILD)/weft need-bench ## speed beside PyTorch in one run
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) bench/run.sh
 
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/weft $(DESTDIR)$(PREFIX)/share/weft/recipes
-	install -m 755 $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(BUILD)/libweft.a $(DESTDIR)$(PREFIX)/lib/
-	install -m 755 $(BUILD)/libweft.so $(DESTDIR)$(PREFIX)/lib/libweft.so.$(VERSION)
-	ln -sf libweft.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libweft.so.0
-	ln -sf libweft.so.0 $(DESTDIR)$(PREFIX)/lib/libweft.so
-	install -m 644 include/weft/* $(DESTDIR)$(PREFIX)/include/weft/
+to := $(DESTDIR)$(PREFIX)
+install: all ## to PREFIX, /usr/local unless told
+	install -d $(to)/bin $(to)/lib/pkgconfig $(to)/include/weft $(to)/share/weft/recipes
+	install -m 755 $(BUILD)/weft $(to)/bin/
+	install -m 644 $(BUILD)/libweft.a $(to)/lib/
+	install -m 755 $(BUILD)/libweft.so $(to)/lib/libweft.so.$(VERSION)
+	ln -sf libweft.so.$(VERSION) $(to)/lib/libweft.so.0
+	ln -sf libweft.so.0 $(to)/lib/libweft.so
+	install -m 644 include/weft/* $(to)/include/weft/
 	cd recipes && find . -name '*.conf' -o -name '*.manifest' | while read -r file; do \
-	    install -D -m 644 "$$file" "$(DESTDIR)$(PREFIX)/share/weft/recipes/$$file" || exit 1; done
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS@|$(LDLIBS)|' tools/weft.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/weft.pc
+	    install -D -m 644 "$$file" "$(to)/share/weft/recipes/$$file" || exit 1; done
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
+	    -e 's|@LIBS@|$(LIBS)|' tools/weft.pc.in >$(to)/lib/pkgconfig/weft.pc
 
-clean:
+clean: ## remove build/
 	rm -rf build
 
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:%=%.d) $(EMULATED_OBJ:.o=.d) $(UNEMULATED_OBJ:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(ABSENT_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:%=%.d) $(EMULATED_OBJ:.o=.d)

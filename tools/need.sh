@@ -1,27 +1,38 @@
 #!/bin/sh
-# need.sh PACKAGE...: install the Debian packages that are missing, after naming them.
+# need.sh PACKAGE...: installs the Debian packages that are missing, after it has said which.
+# WEFT_INSTALL=no: says so and fails. Without apt: likewise. CC is the compiler whose headers count.
+has_header() { echo "#include <$1>" | ${CC:-gcc} -E -x c - >/dev/null 2>&1; }
+has_package() {
+    command -v dpkg-query >/dev/null 2>&1 || return 0 # elsewhere the one who uses it will say so
+    dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'
+}
 missing=
 for package in "$@"; do
+    # shellcheck disable=SC2086
     case $package in
-        gcc) command -v "${CC:-gcc}" >/dev/null 2>&1 && continue ;;
-        clang|clang-format) command -v "$package" >/dev/null 2>&1 && continue ;;
-        *) command -v dpkg-query >/dev/null 2>&1 || continue ;; # elsewhere the compiler will say what is missing
-    esac
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+        gcc) command -v ${CC:-gcc} >/dev/null 2>&1 ;; # CC may be two words
+        clang | clang-format | g++ | python3) command -v "$package" >/dev/null 2>&1 ;;
+        zlib1g-dev) has_header zlib.h ;;
+        libjansson-dev) has_header jansson.h ;;
+        libxxhash-dev) has_header xxhash.h ;;
+        libcmocka-dev) has_header cmocka.h ;;
+        *) has_package "$package" ;;
+    esac || missing="$missing $package"
 done
 [ -z "$missing" ] && exit 0
-if ! command -v apt-get >/dev/null 2>&1; then
+apt="apt-get"
+[ "$(id -u)" = 0 ] || apt="sudo apt-get"
+command="$apt install -y --no-install-recommends$missing"
+if [ "${WEFT_INSTALL:-yes}" = no ] || ! command -v apt-get >/dev/null 2>&1; then
     echo "weft needs these packages (Debian's names):$missing" >&2
+    ! command -v apt-get >/dev/null 2>&1 || echo "Install them: $command" >&2
     exit 1
 fi
-root=
-[ "$(id -u)" = 0 ] || root=sudo
 exec 9<"$0" # targets that make makes side by side install one after the other
 ! command -v flock >/dev/null 2>&1 || flock 9
-echo "Installing what weft needs:$missing" >&2
-$root apt-get update -qq >/dev/null
-# shellcheck disable=SC2086
-DEBIAN_FRONTEND=noninteractive $root apt-get install -y -qq --no-install-recommends $missing >/dev/null || {
+echo "weft needs:$missing. Installing: $command" >&2
+export DEBIAN_FRONTEND=noninteractive
+if ! { $apt update -qq && $command -qq; } >/dev/null; then
     echo "Could not install:$missing. Install them by hand and run make again." >&2
     exit 1
-}
+fi

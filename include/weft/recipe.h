@@ -35,6 +35,9 @@ WF_API wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *se
 /* Read every setting of a table that the recipe has; absent ones stay as they are. */
 WF_API wf_status wf_recipe_settings(wf_ctx *ctx, wf_recipe *recipe, const wf_setting *rows,
                                     void *desc);
+/* Fails with file, line, key, what was found, and `allowed`: for values that only a caller can judge. */
+WF_API wf_status wf_recipe_refuse(wf_ctx *ctx, const wf_recipe *recipe, const char *section,
+                                  const char *key, const char *allowed);
 WF_API wf_status wf_recipe_finish(wf_ctx *ctx, const wf_recipe *recipe);
 /* The recipe with all overrides, as text that reads back to the same; free() it. */
 WF_API char *wf_recipe_text(const wf_recipe *recipe);

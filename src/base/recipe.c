@@ -365,14 +365,6 @@ static wf_status ask(wf_ctx *ctx, wf_recipe *recipe, const char *section, const 
     return WF_OK;
 }
 
-/* "file:line: [section] key" or, for an override, "override section.key". */
-static void describe_place(const wf_recipe *recipe, const char *section, const setting *one,
-                           char out[512]) {
-    if (one->line == 0) snprintf(out, 512, "override %.64s.%.64s", section, one->key);
-    else
-        snprintf(out, 512, "%.300s:%d: [%.64s] %.64s", recipe->label, one->line, section, one->key);
-}
-
 wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
                            const char **value) {
     const setting *one;
@@ -381,18 +373,32 @@ wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *section, 
     return WF_OK;
 }
 
+wf_status wf_recipe_refuse(wf_ctx *ctx, const wf_recipe *recipe, const char *section,
+                           const char *key, const char *allowed) {
+    const setting *one = look_up(recipe, section, key);
+    if (one == NULL)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: [%s] %s is not set; allowed is %s", recipe->label,
+                       section, key, allowed);
+    char place[512];
+    if (one->line == 0) snprintf(place, sizeof place, "override %.64s.%.64s", section, one->key);
+    else
+        snprintf(place, sizeof place, "%.300s:%d: [%.64s] %.64s", recipe->label, one->line, section,
+                 one->key);
+    return wf_fail(ctx, fault(one->line), "%s is \"%.80s\"; allowed is %s", place, one->value,
+                   allowed);
+}
+
 wf_status wf_recipe_settings(wf_ctx *ctx, wf_recipe *recipe, const wf_setting *rows, void *desc) {
     for (; rows->key != NULL; rows++) {
         const setting *one = NULL;
         if (*rows->key != '\0') WF_TRY(ask(ctx, recipe, rows->section, rows->key, &one));
         if (one == NULL || wf_setting_parse(rows, one->value, desc)) continue;
-        char place[512], allowed[512];
-        describe_place(recipe, rows->section, one, place);
+        char allowed[600];
         wf_setting_allowed(rows, allowed, sizeof allowed);
         const char *near = rows->names == NULL ? NULL : wf_nearest_name(one->value, rows->names);
-        return wf_fail(ctx, fault(one->line), "%s is \"%.80s\"; allowed is %s%s%s%s", place,
-                       one->value, allowed, near != NULL ? " (did you mean " : "",
-                       near != NULL ? near : "", near != NULL ? "?)" : "");
+        wf_text text = {.start = allowed, .size = sizeof allowed, .length = strlen(allowed)};
+        if (near != NULL) wf_text_add(&text, " (did you mean %s?)", near);
+        return wf_recipe_refuse(ctx, recipe, rows->section, rows->key, allowed);
     }
     return WF_OK;
 }

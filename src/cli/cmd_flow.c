@@ -34,7 +34,7 @@ static wf_status open_sources(cli_app *app, const cli_recipe *recipe, cli_source
 
 wf_status cli_fit_sources(cli_app *app, const cli_recipe *recipe, const cli_sources *s,
                           const char *path, wf_flow **out) {
-    wf_field_desc field = recipe->field;
+    wf_field_desc field = *recipe->field;
     int rows = 0;
     for (int i = 0; i < s->n; i++) { /* a folded row is as long as the longest */
         CLI_TRY(cli_recipe_field(app, recipe, wf_zoo_graph(s->list[i].zoo), &field));
@@ -62,7 +62,7 @@ static wf_status fit(cli_app *app, cli_recipe *recipe, cli_sources *s) {
                         "train.path belongs to weft run; here --zoo names what is fitted");
     CLI_TRY(open_sources(app, recipe, s));
     CLI_TRY(cli_sources_open(app, s));
-    CLI_TRY(cli_sources_condition(app, s, &recipe->field));
+    CLI_TRY(cli_sources_condition(app, s, recipe->field));
     CLI_TRY(cli_sources_shares(app, s, recipe->shares));
     CLI_TRY(write_recipe_beside(app, recipe, out));
     double start = cli_seconds();

@@ -80,10 +80,10 @@ static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_gra
     const char *layout = field.layout == WF_LAYOUT_LEAN ? "lean" : "lstar";
     size_t nodes = 0, edges = 0, folded = 0;
     for (int i = 0; i < graph->n_groups; i++) nodes += (size_t)graph->groups[i].n;
-    if (recipe->field.fold)
+    if (recipe->field->fold)
         nodes -= (size_t)field.fold_rows; /* inputs and the first bias node carry nothing */
     for (int i = 0; i < graph->n_blocks; i++) {
-        bool on_nodes = recipe->field.fold && graph->blocks[i].layer == 0;
+        bool on_nodes = recipe->field->fold && graph->blocks[i].layer == 0;
         if (on_nodes) folded += graph->blocks[i].count;
         else edges += graph->blocks[i].count;
     }
@@ -113,7 +113,7 @@ static wf_status manifest_graph(cli_app *app, cli_recipe *recipe, wf_graph **out
     cli_recipe first = {0};
     wf_zoo *zoo = NULL;
     wf_status status = cli_sources_manifest(app, recipe->manifest, &sources);
-    if (status == WF_OK) status = cli_sources_condition(app, &sources, &recipe->field);
+    if (status == WF_OK) status = cli_sources_condition(app, &sources, recipe->field);
     if (status == WF_OK && sources.text[0].recipe[0] != '\0') {
         status = cli_recipe_open(app, sources.text[0].recipe, &first);
         if (status == WF_OK) status = cli_recipe_graph(app, &first, NULL, out);

@@ -2,6 +2,7 @@
 #include "cli/recipe_schema.h"
 
 #include "weft/file.h"
+#include "weft/text.h"
 
 #include <assert.h>
 #include <math.h>
@@ -22,20 +23,36 @@ typedef struct part {
 
 enum { n_parts = 7 };
 
+/* The settings of a kind of generator; one without settings has an empty table. */
+static const wf_setting *model_rows(const wf_generator_kind *kind) {
+    static const wf_setting none = {0};
+    return kind == NULL || kind->settings == NULL ? &none : kind->settings();
+}
+
 static void list_parts(const cli_recipe *recipe, part parts[n_parts]) {
     cli_recipe *r = (cli_recipe *)(uintptr_t)recipe;
     const part all[n_parts] = {{own_rows, r},
                                {wf_data_settings(), &r->data},
                                {wf_zoo_settings(), &r->zoo},
-                               {wf_field_settings(), &r->field},
+                               {model_rows(r->kind), r->model},
                                {wf_fit_settings(), &r->fit},
                                {wf_sample_settings(), &r->sample},
                                {wf_eval_settings(), &r->eval}};
     memcpy(parts, all, sizeof all);
 }
 
-/* Calls `visit` for every setting that recipes have, section by section. */
 typedef void visitor(void *to, const wf_setting *row, const char *value);
+
+/* Calls `visit` for the settings of one section of a table. */
+static void each_row(const wf_setting *row, const void *desc, const char *section, visitor *visit,
+                     void *to) {
+    char buffer[WF_SETTING_BUFFER];
+    for (; row->key != NULL; row++)
+        if (*row->key != '\0' && strcmp(row->section, section) == 0)
+            visit(to, row, wf_setting_text(row, desc, buffer));
+}
+
+/* Calls `visit` for every setting that recipes have, section by section. */
 static void each_setting(const cli_recipe *recipe, visitor *visit, void *to) {
     static const char *const sections[] = {"data",   "zoo",  "model", "train",
                                            "sample", "eval", "report"};
@@ -43,11 +60,7 @@ static void each_setting(const cli_recipe *recipe, visitor *visit, void *to) {
     list_parts(recipe, parts);
     for (size_t s = 0; s < sizeof sections / sizeof *sections; s++)
         for (int p = 0; p < n_parts; p++)
-            for (const wf_setting *row = parts[p].rows; row->key != NULL; row++) {
-                char buffer[WF_SETTING_BUFFER];
-                if (*row->key != '\0' && strcmp(row->section, sections[s]) == 0)
-                    visit(to, row, wf_setting_text(row, parts[p].desc, buffer));
-            }
+            each_row(parts[p].rows, parts[p].desc, sections[s], visit, to);
 }
 
 static void set_defaults(cli_recipe *recipe) {
@@ -56,18 +69,43 @@ static void set_defaults(cli_recipe *recipe) {
     for (int p = 0; p < n_parts; p++) wf_settings_default(parts[p].rows, parts[p].desc);
 }
 
+/* The generator that model.generator names, and its settings. */
+static wf_status choose_generator(cli_app *app, cli_recipe *recipe) {
+    recipe->kind = wf_generator_find(recipe->generator);
+    if (recipe->kind == NULL || recipe->kind->fit == NULL) {
+        char names[400];
+        wf_text list = wf_text_start(names, sizeof names);
+        for (int i = 0; i < wf_generator_count(); i++)
+            if (wf_generator_at(i)->fit != NULL)
+                wf_text_add(&list, "%s%s", list.length > 0 ? ", " : "", wf_generator_at(i)->name);
+        return wf_recipe_refuse(app->ctx, recipe->source, "model", "generator", names);
+    }
+    recipe->model = calloc(1, recipe->kind->options_size + 1);
+    if (recipe->model == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    recipe->field = recipe->model;
+    wf_settings_default(model_rows(recipe->kind), recipe->model);
+    return WF_OK;
+}
+
+/* --seed replaces every seed of the recipe but those of data and evaluation. */
+static void set_seeds(cli_app *app, cli_recipe *recipe) {
+    uint64_t seed = (uint64_t)cli_int(app, "seed");
+    recipe->zoo.seed = recipe->fit.seed = recipe->sample.seed = seed;
+    const wf_setting *row = wf_settings_find(model_rows(recipe->kind), "seed");
+    if (row != NULL) wf_setting_parse(row, cli_text(app, "seed"), recipe->model);
+}
+
 static wf_status read_all(cli_app *app, cli_recipe *recipe) {
     for (int i = 0; i < app->n_list; i++)
         CLI_TRY(wf_recipe_override(app->ctx, recipe->source, app->list[i]));
     set_defaults(recipe);
+    CLI_TRY(wf_recipe_settings(app->ctx, recipe->source, own_rows, recipe));
+    CLI_TRY(choose_generator(app, recipe));
     part parts[n_parts];
     list_parts(recipe, parts);
     for (int p = 0; p < n_parts; p++)
         CLI_TRY(wf_recipe_settings(app->ctx, recipe->source, parts[p].rows, parts[p].desc));
-    if (cli_given(app, "seed")) {
-        uint64_t seed = (uint64_t)cli_int(app, "seed");
-        recipe->zoo.seed = recipe->field.seed = recipe->fit.seed = recipe->sample.seed = seed;
-    }
+    if (cli_given(app, "seed")) set_seeds(app, recipe);
     return wf_recipe_finish(app->ctx, recipe->source);
 }
 
@@ -110,6 +148,7 @@ wf_status cli_recipe_builtin(cli_app *app, cli_recipe *out) {
 
 void cli_recipe_free(cli_recipe *recipe) {
     wf_recipe_free(recipe->source);
+    free(recipe->model);
     *recipe = (cli_recipe){0};
 }
 
@@ -188,7 +227,7 @@ wf_status cli_recipe_graph(cli_app *app, const cli_recipe *recipe, const wf_data
 
 wf_status cli_recipe_field(cli_app *app, const cli_recipe *recipe, const wf_graph *graph,
                            wf_field_desc *out) {
-    *out = recipe->field;
+    *out = *recipe->field;
     if (out->cond == WF_COND_NONE && out->cond_size != 0)
         return cli_fail(app, WF_ERR_USAGE, "model.cond_size is %d, but model.cond is none",
                         out->cond_size);
@@ -240,28 +279,45 @@ static void print_help(void *to, const wf_setting *row, const char *value) {
     fputc('\n', list->file);
 }
 
-void cli_recipe_help(FILE *file) {
+/* Every setting with its default. The keys of [model] are those of one generator after the other. */
+static void each_default(visitor *visit, listing *list, const char *heading) {
     cli_recipe defaults = {0};
     set_defaults(&defaults);
+    each_setting(&defaults, visit, list);
+    for (int i = 0; i < wf_generator_count(); i++) {
+        const wf_generator_kind *kind = wf_generator_at(i);
+        void *model = kind->fit == NULL ? NULL : calloc(1, kind->options_size + 1);
+        if (model == NULL) continue;
+        fprintf(list->file, heading, kind->name, kind->about);
+        list->section = "model";
+        wf_settings_default(model_rows(kind), model);
+        each_row(model_rows(kind), model, "model", visit, list);
+        free(model);
+    }
+}
+
+void cli_recipe_help(FILE *file) {
     fputs("A recipe is a text of sections of \"key = value  # why\". Keys, defaults, meaning:\n",
           file);
-    each_setting(&defaults, print_help, &(listing){file, ""});
+    each_default(print_help, &(listing){file, ""}, "\n[model]  # generator = %s: %s\n");
 }
 
 static void print_row(void *to, const wf_setting *row, const char *value) {
     char allowed[256];
     wf_setting_allowed(row, allowed, sizeof allowed);
-    fprintf(to, "| `%s.%s` | %s | %s | %s |\n", row->section, row->key, value,
+    fprintf(((listing *)to)->file, "| `%s.%s` | %s | %s | %s |\n", row->section, row->key, value,
             row->type == WF_SETTING_TEXT ? "" : allowed, row->help);
 }
 
 void cli_recipe_markdown(FILE *file) {
-    cli_recipe defaults = {0};
-    set_defaults(&defaults);
-    fputs("# Recipes\n\nA recipe is a text of sections of `key = value  # why`; `--set "
-          "section.key=value` replaces a value on the command line, and `--set section.key=` takes "
-          "a text back. Unknown and duplicate keys are refused with their line.\n\n"
-          "| key | default | allowed | meaning |\n| --- | --- | --- | --- |\n",
-          file);
-    each_setting(&defaults, print_row, file);
+    static const char columns[] =
+        "| key | default | allowed | meaning |\n| --- | --- | --- | --- |\n";
+    fprintf(file,
+            "# Recipes\n\nA recipe is a text of sections of `key = value  # why`; `--set "
+            "section.key=value` replaces a value on the command line, and `--set section.key=` "
+            "takes a text back. Unknown and duplicate keys are refused with their line.\n\n%s",
+            columns);
+    char heading[200];
+    snprintf(heading, sizeof heading, "\n## [model] of generator %%s: %%s\n\n%s", columns);
+    each_default(print_row, &(listing){file, ""}, heading);
 }

@@ -8,7 +8,7 @@
 #include "weft/data.h"
 #include "weft/eval.h"
 #include "weft/field.h"
-#include "weft/flow.h"
+#include "weft/generator.h"
 #include "weft/recipe.h"
 #include "weft/zoo.h"
 
@@ -18,7 +18,9 @@ typedef struct cli_recipe {
     char name[64]; /* of the file, without folder and ending */
     wf_data_desc data;
     wf_zoo_desc zoo;
-    wf_field_desc field;
+    const wf_generator_kind *kind; /* of model.generator ... */
+    void *model;                   /* ... and the struct of its settings */
+    wf_field_desc *field;          /* the same of gmn */
     wf_fit_desc fit;
     wf_sample_desc sample;
     wf_eval_desc eval;

@@ -223,8 +223,8 @@ static wf_status write_page(cli_job *r, const plane *p, const char *path, const 
         "asked for networks at conditions between them that it never saw.",
         p->domains.x_name, p->domains.y_name);
     snprintf(field, sizeof field, "%s %d/%d/%d \u00d7 %d",
-             recipe->field.layout == WF_LAYOUT_LEAN ? "lean" : "lstar", recipe->field.node,
-             recipe->field.edge, recipe->field.time, recipe->field.blocks);
+             recipe->field->layout == WF_LAYOUT_LEAN ? "lean" : "lstar", recipe->field->node,
+             recipe->field->edge, recipe->field->time, recipe->field->blocks);
     snprintf(guidance, sizeof guidance, "%g at conditions trained on, %g at others",
              recipe->sample.guidance, recipe->guidance_between);
     const wf_report_fact facts[] = {{"velocity field", field}, {"guidance", guidance}};

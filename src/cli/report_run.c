@@ -95,7 +95,7 @@ static void add_fact(gathered *g, const char *label, const char *format, ...) {
 }
 
 static void flow_facts(cli_app *app, const cli_recipe *recipe, gathered *g) {
-    const wf_field_desc *field = &recipe->field;
+    const wf_field_desc *field = recipe->field;
     wf_field_desc counted;
     size_t parameters = 0;
     char count[32], updates[32];

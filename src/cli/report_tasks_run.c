@@ -164,9 +164,9 @@ static wf_status write_page(cli_job *r, const board *b, const char *path, char *
         "from it for every task and width. Are they as good as trained ones?",
         count_collections(b));
     snprintf(field, sizeof field, "%s %d/%d/%d \u00d7 %d, %d number%s in a condition",
-             recipe->field.layout == WF_LAYOUT_LEAN ? "lean" : "lstar", recipe->field.node,
-             recipe->field.edge, recipe->field.time, recipe->field.blocks, recipe->field.cond_size,
-             recipe->field.cond_size == 1 ? "" : "s");
+             recipe->field->layout == WF_LAYOUT_LEAN ? "lean" : "lstar", recipe->field->node,
+             recipe->field->edge, recipe->field->time, recipe->field->blocks,
+             recipe->field->cond_size, recipe->field->cond_size == 1 ? "" : "s");
     cli_count(recipe->fit.updates, updates);
     snprintf(training, sizeof training, "%s updates of %zu, %s", updates, recipe->fit.batch,
              recipe->fit.optimizer == WF_OPT_MUON ? "Muon" : "AdamW");

@@ -21,12 +21,12 @@ wf_status cli_domains_open(cli_job *r) {
         cli_numbers(r->app, "sample.conds", r->recipe.conds, t->cond, CLI_MOST_CONDS, &t->n_conds));
     if (r->recipe.widths != NULL)
         return cli_fail(r->app, WF_ERR_USAGE, "give sample.widths or sample.conds, not both");
-    if (r->recipe.field.cond == WF_COND_NONE || r->recipe.field.cond_size != 1)
+    if (r->recipe.field->cond == WF_COND_NONE || r->recipe.field->cond_size != 1)
         return cli_fail(
             r->app, WF_ERR_USAGE,
             "sample.conds are single numbers, the conditions have %d; set model.cond and "
             "give each collection cond = NUMBER",
-            r->recipe.field.cond == WF_COND_NONE ? 0 : r->recipe.field.cond_size);
+            r->recipe.field->cond == WF_COND_NONE ? 0 : r->recipe.field->cond_size);
     for (int i = 0; i < t->sources.n; i++)
         if (t->task[i].data == NULL)
             return cli_fail(r->app, WF_ERR_INPUT, "[%s] has no data to judge on; write data = DATA",

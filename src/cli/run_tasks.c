@@ -94,7 +94,7 @@ wf_status cli_tasks_open(cli_job *r) {
     r->tasks->task = calloc((size_t)sources->n, sizeof *r->tasks->task);
     if (r->tasks->task == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; i < sources->n; i++) CLI_TRY(open_task(r, i));
-    CLI_TRY(cli_sources_condition(r->app, sources, &r->recipe.field));
+    CLI_TRY(cli_sources_condition(r->app, sources, r->recipe.field));
     CLI_TRY(cli_sources_shares(r->app, sources, r->recipe.shares));
     if (r->recipe.conds != NULL) CLI_TRY(cli_domains_open(r));
     return take_fingerprint(r);

@@ -67,20 +67,16 @@ static wf_status check_bng(wf_ctx *ctx, const wf_data_desc *desc) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i][1] != NULL && others[i][1][0] != 0)
             return wf_fail(ctx, WF_ERR_USAGE, "data: %s and bng cannot go together", others[i][0]);
-    if (desc->test_fraction > 0 && desc->test_fraction < 1) return WF_OK;
-    return wf_fail(ctx, WF_ERR_USAGE, "data: test_fraction is %g; it must lie between 0 and 1",
-                   desc->test_fraction);
+    return WF_OK;
 }
 
 static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *desc) {
+    WF_TRY(wf_settings_check(ctx, data_rows, desc));
     if (desc->bng != NULL && desc->bng[0] != 0) return check_bng(ctx, desc);
     if (desc->path == NULL && desc->name == NULL)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "data: neither a path nor the name of a built-in set (spirals, moons, "
                        "digits) is given");
-    if (desc->test_path == NULL && !(desc->test_fraction > 0 && desc->test_fraction < 1))
-        return wf_fail(ctx, WF_ERR_USAGE, "data: test_fraction is %g; it must lie between 0 and 1",
-                       desc->test_fraction);
     if (desc->path == NULL && desc->test_path != NULL)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "data: a test path is given, but no path; a built-in set splits itself");
@@ -93,9 +89,6 @@ static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *desc) {
     if (desc->path == NULL && (joint || merge))
         return wf_fail(ctx, WF_ERR_USAGE, "data: %s goes with a path, not with a built-in set",
                        joint ? "joint" : "merge");
-    if (!(desc->noise < 1e6))
-        return wf_fail(ctx, WF_ERR_USAGE, "data: noise is %g; it must be a small number",
-                       desc->noise);
     return WF_OK;
 }
 

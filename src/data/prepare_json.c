@@ -11,7 +11,6 @@
 #include <string.h>
 
 static const char *const format_name = "weft preparation 1";
-static const char *const scale_names[] = {"standard", "unit", "none"};
 
 static json_t *write_strings(const char *const *strings, size_t count) {
     json_t *array = json_array();
@@ -39,9 +38,13 @@ char *wf__preparation_write(const wf_preparation *preparation) {
             json_decref(columns);
             return NULL;
         }
+    char buffer[WF_SETTING_BUFFER];
+    const wf_data_desc desc = {.scale = preparation->scale};
+    const char *scale =
+        wf_setting_text(wf_settings_find(wf_data_settings(), "scale"), &desc, buffer);
     json_t *root =
-        json_pack("{s:s, s:s, s:s, s:o, s:o}", "format", format_name, "scale",
-                  scale_names[preparation->scale], "target", preparation->target, "classes",
+        json_pack("{s:s, s:s, s:s, s:o, s:o}", "format", format_name, "scale", scale, "target",
+                  preparation->target, "classes",
                   write_strings(preparation->classes, preparation->n_classes), "columns", columns);
     char *text = root == NULL ? NULL : wf_json_text(root, JSON_REAL_PRECISION(17) | JSON_COMPACT);
     json_decref(root);
@@ -84,12 +87,11 @@ static bool read_column(const json_t *object, wf_arena *arena, wf_prepared_colum
 }
 
 static bool read_scale(const char *name, wf_scale *out) {
-    for (int k = 0; name != NULL && k < 3; k++)
-        if (strcmp(name, scale_names[k]) == 0) {
-            *out = (wf_scale)k;
-            return true;
-        }
-    return false;
+    wf_data_desc desc;
+    const wf_setting *row = wf_settings_find(wf_data_settings(), "scale");
+    if (name == NULL || !wf_setting_parse(row, name, &desc)) return false;
+    *out = desc.scale;
+    return true;
 }
 
 static bool read_root(const json_t *root, wf_preparation *out) {

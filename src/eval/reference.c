@@ -51,14 +51,7 @@ void wf_reference_scales(const wf_reference *reference, double scales[3]) {
 const char *wf_reference_notes(const wf_reference *reference) { return reference->notes; }
 
 static wf_status check_desc(wf_ctx *ctx, const wf_zoo *zoo, const wf_eval_desc *desc) {
-    if (desc->cloud < 1 || desc->cloud > UINT32_MAX)
-        return wf_fail(ctx, WF_ERR_USAGE, "evaluation: a cloud of %zu networks; give 1 or more",
-                       desc->cloud);
-    if (desc->subsets < 1 || desc->subsets > 1000000)
-        return wf_fail(ctx, WF_ERR_USAGE, "evaluation: %d subsets; give 1 to 1000000",
-                       desc->subsets);
-    if (desc->sweeps < 1)
-        return wf_fail(ctx, WF_ERR_USAGE, "evaluation: %d sweeps; give 1 or more", desc->sweeps);
+    WF_TRY(wf_settings_check(ctx, eval_rows, desc));
     if (wf_zoo_count(zoo) < 2)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: %zu network; leave-one-out comparison needs two or more",

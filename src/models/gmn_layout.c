@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { widest = 8192, most_blocks = 256, tensors_outside = 64, tensors_per_block = 40 };
+enum { tensors_outside = 64, tensors_per_block = 40 };
 
 #define NAME(constant, text) text,
 #define ENUM(type, values) static const char *const type##_names[] = {values NULL};
@@ -34,31 +34,17 @@ gmn_columns wf__gmn_columns(const wf_field_desc *desc) {
     return columns;
 }
 
-static wf_status check_width(wf_ctx *ctx, const char *name, int value, int least, int most) {
-    if (value >= least && value <= most) return WF_OK;
-    return wf_fail(ctx, WF_ERR_INPUT, "field: %s is %d; it must be from %d to %d", name, value,
-                   least, most);
-}
-
 static wf_status check(wf_ctx *ctx, const wf_field_desc *desc) {
-    WF_TRY(check_width(ctx, "node width", desc->node, 1, widest));
-    WF_TRY(check_width(ctx, "edge width", desc->edge, 1, widest));
-    WF_TRY(check_width(ctx, "time width", desc->time, 2, widest));
-    WF_TRY(check_width(ctx, "blocks", desc->blocks, 1, most_blocks));
-    WF_TRY(check_width(ctx, "fold_rows", desc->fold_rows, 0, 1 << 20));
-    WF_TRY(check_width(ctx, "max_coef", desc->max_coef, 1, 1024));
+    WF_TRY(wf_settings_check(ctx, field_rows, desc));
     if (desc->time % 2 != 0)
-        return wf_fail(ctx, WF_ERR_INPUT,
-                       "field: time width is %d; it must be even (cosines, then sines)",
+        return wf_fail(ctx, WF_ERR_USAGE, "model.time is %d; it must be even (cosines, then sines)",
                        desc->time);
     if (desc->encoder == WF_ENCODER_FOURIER && desc->edge % 2 != 0)
-        return wf_fail(ctx, WF_ERR_INPUT,
-                       "field: edge width is %d; Fourier features need an even one", desc->edge);
-    if (desc->cond == WF_COND_NONE && desc->cond_size != 0)
-        return wf_fail(ctx, WF_ERR_INPUT, "field: %d condition values but no condition code",
-                       desc->cond_size);
-    if (desc->cond != WF_COND_NONE)
-        WF_TRY(check_width(ctx, "condition size", desc->cond_size, 1, widest));
+        return wf_fail(ctx, WF_ERR_USAGE, "model.edge is %d; Fourier features need an even one",
+                       desc->edge);
+    if ((desc->cond == WF_COND_NONE) != (desc->cond_size == 0))
+        return wf_fail(ctx, WF_ERR_USAGE, "model.cond_size is %d, but model.cond is %s",
+                       desc->cond_size, wf_cond_kind_names[desc->cond]);
     return WF_OK;
 }
 

@@ -15,37 +15,13 @@ const wf_zoo_kernels *wf_zoo_kernels_pick(void) { return WF_PICK_F32(&wf_zoo_ker
 
 /* --- checks ------------------------------------------------------------------------------------ */
 
-static bool within(double value, double low, double high) { return value >= low && value <= high; }
-
 static wf_status check_desc(wf_ctx *ctx, const wf_zoo_desc *desc) {
-    const double huge = 1e30;
-    if (desc->count == 0)
-        return wf_fail(ctx, WF_ERR_USAGE, "zoo: a collection needs at least one network");
-    if (desc->first > UINT32_MAX || desc->count > (size_t)UINT32_MAX + 1 - desc->first)
+    WF_TRY(wf_settings_check(ctx, wf_zoo_settings(), desc));
+    if (desc->count > (size_t)UINT32_MAX + 1 - desc->first)
         return wf_fail(ctx, WF_ERR_USAGE, "zoo: indices %zu + %zu go beyond 2^32", desc->first,
                        desc->count);
-    if (desc->batch < 1 || desc->epochs < 1)
-        return wf_fail(ctx, WF_ERR_USAGE, "zoo: batch %d and epochs %d must be at least 1",
-                       desc->batch, desc->epochs);
-    if (!(desc->lr > 0) || desc->lr > huge || !within(desc->lr_max, 0, huge))
-        return wf_fail(ctx, WF_ERR_USAGE, "zoo: learning rates %g to %g must be positive numbers",
-                       desc->lr, desc->lr_max);
-    if (!within(desc->label_smoothing, 0, 1))
-        return wf_fail(ctx, WF_ERR_USAGE, "zoo: label smoothing %g must be from 0 to 1",
-                       desc->label_smoothing);
-    if (!within(desc->weight_decay, 0, huge))
-        return wf_fail(ctx, WF_ERR_USAGE, "zoo: weight decay %g must not be negative",
-                       desc->weight_decay);
-    if (desc->optimizer == WF_ZOO_ADAM &&
-        (!within(desc->beta1, 0, 1 - 1e-12) || !within(desc->beta2, 0, 1 - 1e-12) ||
-         !within(desc->eps, 1e-30, huge)))
-        return wf_fail(ctx, WF_ERR_USAGE,
-                       "zoo: Adam needs betas from 0 to below 1 and a positive eps, not %g, %g, %g",
-                       desc->beta1, desc->beta2, desc->eps);
-    if (desc->optimizer == WF_ZOO_SGD &&
-        (!within(desc->momentum, 0, huge) || (desc->nesterov && desc->momentum == 0)))
-        return wf_fail(ctx, WF_ERR_USAGE, "zoo: %smomentum %g does not work",
-                       desc->nesterov ? "Nesterov " : "", desc->momentum);
+    if (desc->optimizer == WF_ZOO_SGD && desc->nesterov && desc->momentum == 0)
+        return wf_fail(ctx, WF_ERR_USAGE, "zoo.nesterov is yes, but zoo.momentum is 0");
     return WF_OK;
 }
 

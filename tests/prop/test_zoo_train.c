@@ -716,17 +716,18 @@ static void test_bad_requests(void **state) {
         change;                                                                                    \
         assert_fails(ctx, train_with(ctx, &s, 0), status, words);                                  \
     } while (0)
-    REFUSED(s.desc.count = 0, WF_ERR_USAGE, "at least one");
+    REFUSED(s.desc.count = 0, WF_ERR_USAGE, "zoo.count is 0");
     REFUSED(s.desc.first = (size_t)UINT32_MAX, WF_ERR_USAGE, "2^32");
-    REFUSED(s.desc.batch = 0, WF_ERR_USAGE, "batch 0");
-    REFUSED(s.desc.epochs = 0, WF_ERR_USAGE, "epochs 0");
-    REFUSED(s.desc.lr = 0, WF_ERR_USAGE, "learning rates");
-    REFUSED(s.desc.lr = NAN, WF_ERR_USAGE, "learning rates");
-    REFUSED(s.desc.label_smoothing = 1.5, WF_ERR_USAGE, "smoothing");
-    REFUSED(s.desc.weight_decay = -1, WF_ERR_USAGE, "decay");
-    REFUSED(s.desc.beta2 = 1, WF_ERR_USAGE, "Adam");
-    REFUSED(s.desc.eps = 0, WF_ERR_USAGE, "eps");
-    REFUSED((s.desc.optimizer = WF_ZOO_SGD, s.desc.nesterov = true), WF_ERR_USAGE, "Nesterov");
+    REFUSED(s.desc.batch = 0, WF_ERR_USAGE, "zoo.batch is 0");
+    REFUSED(s.desc.epochs = 0, WF_ERR_USAGE, "zoo.epochs is 0");
+    REFUSED(s.desc.lr = 0, WF_ERR_USAGE, "zoo.lr is 0; allowed is a number above 0");
+    REFUSED(s.desc.lr = NAN, WF_ERR_USAGE, "zoo.lr is nan");
+    REFUSED(s.desc.label_smoothing = 1.5, WF_ERR_USAGE, "zoo.label_smoothing is 1.5");
+    REFUSED(s.desc.weight_decay = -1, WF_ERR_USAGE, "zoo.weight_decay is -1");
+    REFUSED(s.desc.beta2 = 1, WF_ERR_USAGE, "zoo.beta2 is 1");
+    REFUSED(s.desc.eps = 0, WF_ERR_USAGE, "zoo.eps is 0");
+    REFUSED((s.desc.optimizer = WF_ZOO_SGD, s.desc.nesterov = true), WF_ERR_USAGE,
+            "zoo.nesterov is yes, but zoo.momentum is 0");
     s.desc = good;
     s.data->y_train[5] = 5;
     assert_fails(ctx, train_with(ctx, &s, 0), WF_ERR_INPUT, "label 5 of training example 5");

@@ -334,9 +334,9 @@ static void bad_desc(wf_ctx *ctx, wf_field_desc desc, const char *words) {
     wf_field *field = NULL;
     size_t count;
     assert_fails(ctx, wf_field_create(ctx, &wf__field_gmn, &desc, NULL, WF_F32, &field),
-                 WF_ERR_INPUT, words);
+                 WF_ERR_USAGE, words);
     assert_null(field);
-    assert_fails(ctx, wf_field_count(ctx, &desc, &count), WF_ERR_INPUT, words);
+    assert_fails(ctx, wf_field_count(ctx, &desc, &count), WF_ERR_USAGE, words);
 }
 
 static void test_bad_input(void **state) {
@@ -344,9 +344,9 @@ static void test_bad_input(void **state) {
     wf_ctx *ctx = test_ctx();
     wf_field_desc good = small(WF_LAYOUT_LEAN), desc = good;
     desc.node = 0;
-    bad_desc(ctx, desc, "node width is 0");
+    bad_desc(ctx, desc, "model.node is 0; allowed is a whole number from 1 to 8192");
     desc = good, desc.edge = -3;
-    bad_desc(ctx, desc, "edge width");
+    bad_desc(ctx, desc, "model.edge is -3");
     desc = good, desc.time = 7;
     bad_desc(ctx, desc, "even");
     desc = good, desc.blocks = 0;
@@ -354,11 +354,11 @@ static void test_bad_input(void **state) {
     desc = good, desc.encoder = WF_ENCODER_FOURIER;
     bad_desc(ctx, desc, "Fourier");
     desc = good, desc.cond = WF_COND_LINEAR;
-    bad_desc(ctx, desc, "condition size");
+    bad_desc(ctx, desc, "model.cond_size is 0, but model.cond is linear");
     desc = good, desc.cond_size = 2;
-    bad_desc(ctx, desc, "no condition code");
+    bad_desc(ctx, desc, "model.cond_size is 2, but model.cond is none");
     desc = good, desc.fold_rows = -1;
-    bad_desc(ctx, desc, "fold_rows");
+    bad_desc(ctx, desc, "field.fold_rows is -1");
     wf_ctx_free(ctx);
 
     field_case c = case_open(good, WF_F32, mixed);

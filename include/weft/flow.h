@@ -19,6 +19,7 @@ typedef struct wf_flow wf_flow;
  * them by (NULL: none; several collections may share one). */
 typedef struct wf_source {
     const wf_zoo *zoo;
+    const wf_zoo *held_out; /* networks of the same kind for the validation loss; NULL: none */
     const float *cond;
     const char *task;
     int share; /* places it gets where others get one; 0: one */

@@ -342,9 +342,9 @@ static wf_status read_field_of(wf_ctx *ctx, const char *path, const wf_field_kin
                    kind->create(ctx, kind, flow->options, any ? NULL : flow->stocks.stocks[0].graph,
                                 WF_F32, stored, &flow->field)));
     WF_TRY(wf_alloc(ctx, flow->field->params, sizeof(float), "flow", &flow->params));
-    const char *kept = flow->fit.kept == WF_KEPT_BEST                       ? "best"
-                       : flow->fit.kept == WF_KEPT_EMA && flow->fit.ema > 0 ? "ema"
-                                                                            : "weights";
+    bool best = flow->fit.kept == WF_KEPT_BEST || flow->fit.kept == WF_KEPT_VALIDATION;
+    bool ema = flow->fit.kept == WF_KEPT_EMA && flow->fit.ema > 0;
+    const char *kept = best ? "best" : ema ? "ema" : "weights";
     return read_field(ctx, path, flow->file, kept, flow->field, flow->params);
 }
 

@@ -55,6 +55,7 @@ static void note_boundary(gpu_loop *loop) {
 }
 
 static wf_status begin_writing(gpu_loop *loop) {
+    wf__trainer_fill_best(loop->tr);
     atomic_store(&loop->written, false);
     if (pthread_create(&loop->writer, NULL, write_checkpoint, loop) != 0)
         return wf_fail(loop->tr->ctx, WF_ERR_FAILED, "%s: no thread to write the checkpoint",
@@ -93,9 +94,15 @@ static size_t updates_ahead(const gpu_loop *loop) {
     return fitting < 2 ? 2 : fitting > WF_FIT_CUDA_AHEAD ? WF_FIT_CUDA_AHEAD : (size_t)fitting;
 }
 
+/* Does a validation wait for the updates that are enqueued? Then nothing may follow them yet. */
+static bool validation_waits(const gpu_loop *loop) {
+    return loop->enqueued > loop->tr->state.step &&
+           wf_validation_due(&loop->tr->validation, loop->enqueued, loop->tr->desc.updates);
+}
+
 static wf_status enqueue(gpu_loop *loop) {
     wf_trainer *tr = loop->tr;
-    while (loop->enqueued < tr->desc.updates &&
+    while (loop->enqueued < tr->desc.updates && !validation_waits(loop) &&
            loop->enqueued - tr->state.step < updates_ahead(loop)) {
         WF_TRY(wf__fit_cuda_enqueue(tr->ctx, loop->fit));
         loop->enqueued++;
@@ -114,7 +121,7 @@ static wf_status read_record(gpu_loop *loop, double *loss) {
                                     isfinite(record.loss) ? "gradient's norm" : "loss",
                                     isfinite(record.loss) ? record.norm : record.loss);
     *loss = record.loss;
-    if (tr->arrays.best != NULL && record.loss < tr->state.best_loss)
+    if (tr->desc.kept == WF_KEPT_BEST && record.loss < tr->state.best_loss)
         tr->state.best_loss = record.loss;
     WF_TRY(wf__trainer_count(tr, record.loss, record.norm, record.factor));
     /* While the queue is full, waiting for a record takes as long as an update. */
@@ -123,11 +130,31 @@ static wf_status read_record(gpu_loop *loop, double *loss) {
     return WF_OK;
 }
 
+static wf_status forward_on_gpu(void *arg, int which, wf_flow_batch *batch) {
+    gpu_loop *loop = arg;
+    return wf__fit_cuda_forward(loop->tr->ctx, loop->fit, which, batch);
+}
+
+/* Behind the last update that is enqueued: no checkpoint begins while a validation waits, so none has
+ * this boundary, and the arrays on the host are free. */
+static wf_status validate(gpu_loop *loop) {
+    wf_trainer *tr = loop->tr;
+    if (!wf_validation_due(&tr->validation, tr->state.step, tr->desc.updates)) return WF_OK;
+    WF_TRY(go_on_saving(loop, true));
+    if (tr->desc.kept == WF_KEPT_VALIDATION) {
+        bool there;
+        WF_TRY(wf__fit_cuda_copy(tr->ctx, loop->fit));
+        WF_TRY(wf__fit_cuda_copied(tr->ctx, loop->fit, true, &there));
+    }
+    return wf__trainer_validate(tr, forward_on_gpu, loop);
+}
+
 /* Everything that is enqueued, then a checkpoint of it. */
 static wf_status finish(gpu_loop *loop) {
     double loss;
     while (loop->tr->state.step < loop->enqueued) {
         WF_TRY(read_record(loop, &loss));
+        WF_TRY(validate(loop));
         WF_TRY(go_on_saving(loop, false));
     }
     WF_TRY(go_on_saving(loop, true)); /* one that is still on its way */
@@ -148,13 +175,15 @@ static wf_status run(gpu_loop *loop) {
         WF_TRY(enqueue(loop));
         WF_TRY(read_record(loop, &loss));
         smooth = isnan(smooth) ? loss : 0.98 * smooth + 0.02 * loss;
-        wf_meter_update(&meter, (double)tr->state.step, "loss %.4f", smooth);
+        WF_TRY(validate(loop));
+        wf__trainer_progress(tr, &meter, smooth, false);
         WF_TRY(go_on_saving(loop, false));
-        if (loop->stage == SAVE_NONE && wf_seconds() - tr->last_save >= tr->desc.save_seconds)
+        if (loop->stage == SAVE_NONE && !validation_waits(loop) &&
+            wf_seconds() - tr->last_save >= tr->desc.save_seconds)
             WF_TRY(begin_save(loop));
     }
     WF_TRY(finish(loop));
-    wf_meter_end(&meter, (double)tr->state.step, "loss %.4f", smooth);
+    wf__trainer_progress(tr, &meter, smooth, true);
     if (tr->state.step < updates) wf__trainer_cut(tr);
     return WF_OK;
 }

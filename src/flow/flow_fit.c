@@ -14,6 +14,7 @@
 
 #include "base/c_locale.h"
 #include "base/isa.h"
+#include "weft/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -86,6 +87,12 @@ void wf__trainer_cut(const wf_trainer *tr) {
         100 * wf_schedule_factor(&tr->schedule, tr->state.step));
 }
 
+static wf_status append_log(const wf_trainer *tr, const char *line, size_t length) {
+    errno = ENOSPC; /* what a short write means */
+    if (write(tr->log, line, length) == (ssize_t)length) return WF_OK;
+    return wf_fail_errno(tr->ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
+}
+
 /* One line for the updates since the last one. */
 static wf_status write_line(wf_trainer *tr, double norm, double factor) {
     if (tr->log < 0 || tr->state.window_count == 0) return WF_OK;
@@ -99,9 +106,7 @@ static wf_status write_line(wf_trainer *tr, double norm, double factor) {
     wf_c_locale_leave(before);
     tr->state.window_loss = 0;
     tr->state.window_count = 0;
-    errno = ENOSPC; /* what a short write means */
-    if (write(tr->log, line, (size_t)length) == length) return WF_OK;
-    return wf_fail_errno(tr->ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
+    return append_log(tr, line, (size_t)length);
 }
 
 wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double factor) {
@@ -112,6 +117,26 @@ wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double fac
     if (tr->desc.log_every > 0 && (last || tr->state.step % tr->desc.log_every == 0))
         return write_line(tr, norm, factor);
     return WF_OK;
+}
+
+/* One line for a validation: losses on held-out and on fitted networks, and by source. */
+static wf_status write_validation(wf_trainer *tr) {
+    const wf_validation *v = &tr->validation;
+    if (tr->log < 0) return WF_OK;
+    size_t size = 160 + (size_t)v->n_sources * 24;
+    char *buffer;
+    WF_TRY(wf_alloc(tr->ctx, size, 1, "log", &buffer));
+    wf_text line = wf_text_start(buffer, size);
+    locale_t before = wf_c_locale_enter();
+    wf_text_add(&line, "{\"update\":%zu,\"validation\":%.9g,\"fitted\":%.9g", tr->state.step,
+                v->loss, v->fitted_loss);
+    for (int k = 0; v->n_sources > 1 && k < v->n_sources; k++)
+        wf_text_add(&line, "%s%.6g", k == 0 ? ",\"by_source\":[" : ",", v->by_source[k]);
+    wf_text_add(&line, "%s}\n", v->n_sources > 1 ? "]" : "");
+    wf_c_locale_leave(before);
+    wf_status status = append_log(tr, buffer, strlen(buffer));
+    free(buffer);
+    return status;
 }
 
 /* --- the pieces of a run ------------------------------------------------------------------------ */
@@ -157,7 +182,42 @@ wf_status wf__trainer_interrupted(const wf_trainer *tr) {
                    tr->state.step);
 }
 
+const float *wf__trainer_sampled(const wf_trainer *tr) {
+    return tr->arrays.ema != NULL ? tr->arrays.ema : tr->arrays.weights;
+}
+
+static void keep_sampled(wf_trainer *tr) {
+    memcpy(tr->arrays.best, wf__trainer_sampled(tr), tr->field->params * sizeof(float));
+}
+
+void wf__trainer_fill_best(wf_trainer *tr) {
+    if (tr->desc.kept == WF_KEPT_VALIDATION && tr->state.best_loss >= WF_NO_LOSS) keep_sampled(tr);
+}
+
+wf_status wf__trainer_validate(wf_trainer *tr, wf_validation_forward *forward, void *arg) {
+    WF_TRY(wf_validation_run(tr->ctx, &tr->validation, tr->state.step, forward, arg));
+    double loss = tr->validation.loss;
+    if (!isfinite(loss))
+        return wf__trainer_diverged(tr, tr->ctx, tr->state.step, "validation loss", loss);
+    if (tr->desc.kept == WF_KEPT_VALIDATION && loss < tr->state.best_loss) {
+        tr->state.best_loss = loss;
+        keep_sampled(tr);
+    }
+    return write_validation(tr);
+}
+
+void wf__trainer_progress(const wf_trainer *tr, wf_meter *meter, double smooth, bool end) {
+    char text[80];
+    int length = snprintf(text, sizeof text, "loss %.4f", smooth);
+    if (!isnan(tr->validation.loss))
+        snprintf(text + length, sizeof text - (size_t)length, ", held-out %.4f",
+                 tr->validation.loss);
+    if (end) wf_meter_end(meter, (double)tr->state.step, "%s", text);
+    else wf_meter_update(meter, (double)tr->state.step, "%s", text);
+}
+
 static wf_status save(wf_trainer *tr) {
+    wf__trainer_fill_best(tr);
     wf_fit_state state = tr->state;
     state.seconds = wf__trainer_seconds(tr);
     WF_TRY(wf__trainer_store(tr, tr->ctx, &state));
@@ -176,13 +236,24 @@ static wf_status update(wf_trainer *tr, double *loss) {
     double norm = wf_optim_norm(tr->ctx, tr->optim, tr->grad);
     if (!isfinite(norm))
         return wf__trainer_diverged(tr, tr->ctx, step + 1, "gradient's norm", norm);
-    if (tr->arrays.best != NULL && *loss < tr->state.best_loss) {
+    if (tr->desc.kept == WF_KEPT_BEST && *loss < tr->state.best_loss) {
         tr->state.best_loss = *loss;
         memcpy(tr->arrays.best, tr->arrays.weights, tr->field->params * sizeof(float));
     }
     double factor = wf_schedule_factor(&tr->schedule, step);
     wf_optim_step(tr->ctx, tr->optim, step, factor, norm, tr->grad, tr->arrays.weights);
     return wf__trainer_count(tr, *loss, norm, factor);
+}
+
+static wf_status forward_on_cpu(void *arg, int which, wf_flow_batch *batch) {
+    const wf_trainer *tr = arg;
+    (void)which;
+    wf_field_input input = {.batch = batch->shape,
+                            .w = batch->x,
+                            .t = batch->t,
+                            .cond = batch->cond,
+                            .drop = batch->drop};
+    return wf_field_forward(tr->ctx, tr->field, wf__trainer_sampled(tr), &input, batch->f);
 }
 
 static wf_status train(wf_trainer *tr) {
@@ -196,11 +267,13 @@ static wf_status train(wf_trainer *tr) {
         }
         WF_TRY(update(tr, &loss));
         smooth = isnan(smooth) ? loss : 0.98 * smooth + 0.02 * loss;
-        wf_meter_update(&meter, (double)tr->state.step, "loss %.4f", smooth);
+        if (wf_validation_due(&tr->validation, tr->state.step, desc->updates))
+            WF_TRY(wf__trainer_validate(tr, forward_on_cpu, tr));
+        wf__trainer_progress(tr, &meter, smooth, false);
         bool last = tr->state.step == desc->updates;
         if (last || wf_seconds() - tr->last_save >= desc->save_seconds) WF_TRY(save(tr));
     }
-    wf_meter_end(&meter, (double)tr->state.step, "loss %.4f", smooth);
+    wf__trainer_progress(tr, &meter, smooth, true);
     if (tr->state.step == desc->updates) return WF_OK;
     wf__trainer_cut(tr);
     return save(tr);
@@ -303,13 +376,16 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
     size_t params = tr->field->params;
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field weights", &tr->arrays.weights));
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field gradient", &tr->grad));
-    if (desc->kept == WF_KEPT_BEST)
+    if (desc->kept == WF_KEPT_BEST || desc->kept == WF_KEPT_VALIDATION)
         WF_TRY(wf_alloc(ctx, params, sizeof(float), "best weights", &tr->arrays.best));
     WF_TRY(make_optimiser(tr));
     if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->stocks, desc, &tr->draw));
     WF_TRY(start_or_resume(tr));
     bool finished = tr->state.step >= desc->updates;
-    if (!finished) WF_TRY(wf_stocks_turn(ctx, desc, &tr->stocks));
+    if (!finished) {
+        WF_TRY(wf_stocks_turn(ctx, desc, &tr->stocks));
+        WF_TRY(wf_validation_create(ctx, &tr->stocks, desc, &tr->path_form, &tr->validation));
+    }
     tr->started = tr->last_save = wf_seconds();
     return finished ? WF_OK : open_log(tr);
 }
@@ -317,6 +393,7 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
 static void trainer_free(wf_trainer *tr) {
     if (tr->log >= 0) close(tr->log);
     wf_draw_free(&tr->draw);
+    wf_validation_free(&tr->validation);
     wf_optim_free(tr->optim);
     wf_field_free(tr->field);
     wf_stocks_free(&tr->stocks);
@@ -330,7 +407,11 @@ wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,
                            const wf_field_kind *kind, const void *options, const wf_fit_desc *desc,
                            const char *path, wf_flow **out) {
     if (out != NULL) *out = NULL;
-    wf_trainer tr = {.ctx = ctx, .path = path, .log = -1, .state = {.best_loss = 1e300}};
+    wf_trainer tr = {.ctx = ctx,
+                     .path = path,
+                     .log = -1,
+                     .state = {.best_loss = WF_NO_LOSS},
+                     .validation = {.loss = NAN}};
     tr.desc = desc == NULL ? wf_fit_desc_default() : *desc;
     /* The horizon is part of the configuration, the number of updates is not. */
     if (!tr.desc.cosine) tr.desc.schedule_updates = 0;

@@ -64,9 +64,16 @@ static void compare_network(void *arg, size_t b, int worker) {
     batch->loss[b] = sum / (double)n;
 }
 
+double wf_flow_compare(wf_ctx *ctx, wf_flow_batch *batch) {
+    int n = batch->shape->n_graphs;
+    wf_parallel(ctx, (size_t)n, compare_network, batch);
+    double sum = 0;
+    for (int b = 0; b < n; b++) sum += batch->loss[b];
+    return sum / n;
+}
+
 wf_status wf_flow_loss(wf_ctx *ctx, wf_field *field, const float *params, wf_flow_batch *batch,
                        double *loss, float *grad) {
-    int n = batch->shape->n_graphs;
     wf_field_input input = {.batch = batch->shape,
                             .w = batch->x,
                             .t = batch->t,
@@ -77,10 +84,7 @@ wf_status wf_flow_loss(wf_ctx *ctx, wf_field *field, const float *params, wf_flo
                             .seed = batch->seed,
                             .update = batch->update};
     WF_TRY(wf_field_forward(ctx, field, params, &input, batch->f));
-    wf_parallel(ctx, (size_t)n, compare_network, batch);
-    double sum = 0;
-    for (int b = 0; b < n; b++) sum += batch->loss[b];
-    *loss = sum / n;
+    *loss = wf_flow_compare(ctx, batch);
     if (grad == NULL) return WF_OK;
     return wf_field_backward(ctx, field, batch->wt, grad, NULL);
 }

@@ -38,6 +38,9 @@ typedef struct wf_flow_batch {
 void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32_t update,
                          wf_flow_batch *batch);
 
+/* Where batch->f holds F after wf_flow_interpolate: the loss; f becomes v, wt becomes dloss/dF. */
+double wf_flow_compare(wf_ctx *ctx, wf_flow_batch *batch);
+
 /* After wf_flow_interpolate. grad (params; NULL: not wanted) = dloss/dparams. */
 wf_status wf_flow_loss(wf_ctx *ctx, wf_field *field, const float *params, wf_flow_batch *batch,
                        double *loss, float *grad);

@@ -21,9 +21,14 @@ static uint64_t hash_words(uint64_t hash, const float *values, size_t n) {
     return hash;
 }
 
-static size_t used_networks(const wf_source *source, size_t limit) {
-    size_t count = wf_zoo_count(source->zoo);
-    return limit > 0 && limit < count ? limit : count;
+/* Networks of the collection itself that are kept for validation. */
+static size_t set_aside(const wf_source *source, const wf_fit_desc *fit) {
+    return source->held_out != NULL ? 0 : fit->set_aside;
+}
+
+static size_t used_networks(const wf_source *source, const wf_fit_desc *fit) {
+    size_t count = wf_zoo_count(source->zoo) - set_aside(source, fit);
+    return fit->limit > 0 && fit->limit < count ? fit->limit : count;
 }
 
 wf_status wf_stock_graph(wf_ctx *ctx, const wf_field *field, const wf_graph *graph,
@@ -45,8 +50,23 @@ wf_status wf__one_architecture(wf_ctx *ctx, const char *name, const wf_source *s
 
 enum { largest_share = 1000 };
 
+static wf_status check_held_out(wf_ctx *ctx, const wf_source *source, const wf_fit_desc *fit) {
+    const char *path = wf_zoo_path(source->zoo);
+    size_t count = wf_zoo_count(source->zoo), aside = set_aside(source, fit);
+    if (aside >= count)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "%s: set_aside = %zu leaves none of its %zu networks to train on", path,
+                       aside, count);
+    if (source->held_out == NULL) return WF_OK;
+    const wf_graph *graph = wf_zoo_graph(source->zoo), *other = wf_zoo_graph(source->held_out);
+    if (wf_graph_equal(graph, other)) return WF_OK;
+    return wf_fail(ctx, WF_ERR_SHAPE, "%s has networks of %s, its held-out networks %s are of %s",
+                   path, graph->text, wf_zoo_path(source->held_out), other->text);
+}
+
 static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
-                               size_t limit) {
+                               const wf_fit_desc *fit) {
+    size_t limit = fit->limit;
     if (n < 1) return wf_fail(ctx, WF_ERR_USAGE, "no collection to train on; give at least one");
     for (int i = 0; i < n; i++) {
         const char *path = wf_zoo_path(sources[i].zoo);
@@ -58,6 +78,7 @@ static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int
                            UINT32_MAX);
         if (limit > count)
             wf_warn(ctx, "%s: %zu networks asked for, the collection has %zu", path, limit, count);
+        WF_TRY(check_held_out(ctx, &sources[i], fit));
         if ((sources[i].cond != NULL) != (cond_size > 0))
             return wf_fail(ctx, WF_ERR_USAGE,
                            cond_size > 0 ? "%s: no condition, but the field expects %d numbers"
@@ -110,9 +131,33 @@ static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n, co
         source->stock = stock;
         source->share = sources[i].share > 0 ? sources[i].share : 1;
         source->first = out->stocks[stock].count;
-        source->count = used_networks(&sources[i], fit->limit);
+        source->count = used_networks(&sources[i], fit);
         out->stocks[stock].count += source->count;
         WF_TRY(name_source(ctx, &sources[i], source));
+    }
+    for (int i = 0; i < n; i++) { /* behind all networks that are fitted */
+        wf_stock_source *source = &out->sources[i];
+        wf_stock *stock = &out->stocks[source->stock];
+        source->held_out_first = stock->count + stock->held_out;
+        source->held_out_count = sources[i].held_out != NULL ? wf_zoo_count(sources[i].held_out)
+                                                             : set_aside(&sources[i], fit);
+        stock->held_out += source->held_out_count;
+    }
+    return WF_OK;
+}
+
+/* Networks from .. from + count - 1 of a collection to weights (count, n_params). */
+static wf_status load_networks(wf_ctx *ctx, const wf_zoo *zoo, size_t from, size_t count,
+                               float *weights) {
+    size_t n = wf_zoo_graph(zoo)->n_params;
+    for (size_t k = 0; k < count; k++) {
+        float *w = weights + k * n;
+        wf_zoo_get(zoo, from + k, w);
+        for (size_t i = 0; i < n; i++)
+            if (!isfinite(w[i]))
+                return wf_fail(ctx, WF_ERR_INPUT,
+                               "%s: network %zu has values that are not finite; leave it out",
+                               wf_zoo_path(zoo), from + k);
     }
     return WF_OK;
 }
@@ -120,25 +165,20 @@ static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n, co
 static wf_status load_source(wf_ctx *ctx, const wf_source *from, wf_stock_source *source,
                              wf_stock *stock) {
     size_t n = stock->graph->n_params;
-    uint64_t hash = 0xCBF29CE484222325u;
-    for (size_t k = 0; k < source->count; k++) {
-        float *w = stock->weights + (source->first + k) * n;
-        wf_zoo_get(from->zoo, k, w);
-        for (size_t i = 0; i < n; i++)
-            if (!isfinite(w[i]))
-                return wf_fail(ctx, WF_ERR_INPUT,
-                               "%s: network %zu has values that are not finite; leave it out",
-                               source->path, k);
-        hash = hash_words(hash, w, n);
-    }
-    source->hash = hash;
-    return WF_OK;
+    float *fitted = stock->weights + source->first * n;
+    float *held_out = stock->weights + source->held_out_first * n;
+    WF_TRY(load_networks(ctx, from->zoo, 0, source->count, fitted));
+    source->hash = hash_words(0xCBF29CE484222325u, fitted, source->count * n);
+    bool own = from->held_out == NULL; /* set aside: the last ones of the collection */
+    return load_networks(ctx, own ? from->zoo : from->held_out,
+                         own ? wf_zoo_count(from->zoo) - source->held_out_count : 0,
+                         source->held_out_count, held_out);
 }
 
 static wf_status normalise_stock(wf_ctx *ctx, wf_stock *stock) {
     WF_TRY(wf_norm_fit(ctx, stock->graph, stock->weights, stock->count, &stock->norm));
     size_t n = stock->graph->n_params;
-    for (size_t k = 0; k < stock->count; k++) {
+    for (size_t k = 0; k < stock->count + stock->held_out; k++) {
         float *w = stock->weights + k * n;
         wf_norm_apply(&stock->norm, stock->graph, w, w);
     }
@@ -168,7 +208,8 @@ wf_status wf_stocks_turn(wf_ctx *ctx, const wf_fit_desc *fit, wf_stocks *stocks)
     double all = 0;
     for (int s = 0; s < stocks->n_stocks; s++) {
         const wf_stock *stock = &stocks->stocks[s];
-        all += wf_principal_work(stock->graph, stock->count, stock->principal.width == 0);
+        all += wf_principal_work(stock->graph, stock->count, stock->principal.width == 0) +
+               wf_principal_work(stock->graph, stock->held_out, false);
     }
     wf_principal_task task = {.meter = wf_meter_start(ctx, "principal axes", "GFLOP", all)};
     for (int s = 0; s < stocks->n_stocks; s++) {
@@ -177,7 +218,7 @@ wf_status wf_stocks_turn(wf_ctx *ctx, const wf_fit_desc *fit, wf_stocks *stocks)
             WF_TRY(wf_principal_fit(ctx, stock->graph, stock->weights, stock->count, &task,
                                     &stock->principal));
         WF_TRY(wf_principal_apply(ctx, &stock->principal, stock->graph, stock->weights,
-                                  stock->count, &task));
+                                  stock->count + stock->held_out, &task));
     }
     wf_meter_end(&task.meter, task.done, "%s", "");
     return WF_OK;
@@ -204,8 +245,8 @@ static wf_status load_all(wf_ctx *ctx, const wf_source *sources, const wf_field 
     WF_TRY(deal_turns(ctx, out));
     for (int s = 0; s < out->n_stocks; s++) {
         wf_stock *stock = &out->stocks[s];
-        WF_TRY(wf_alloc(ctx, stock->count * stock->graph->n_params, sizeof(float),
-                        "networks to train on", &stock->weights));
+        WF_TRY(wf_alloc(ctx, (stock->count + stock->held_out) * stock->graph->n_params,
+                        sizeof(float), "networks to train on", &stock->weights));
         WF_TRY(share_loss(ctx, fit->loss_by, stock));
     }
     for (int i = 0; i < out->n_sources; i++) {
@@ -225,7 +266,7 @@ wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
                          const wf_field *field, const wf_fit_desc *fit, wf_stocks *out) {
     int cond_size = field->cond_size;
     *out = (wf_stocks){.n_sources = n_sources, .cond_size = cond_size};
-    WF_TRY(check_sources(ctx, sources, n_sources, cond_size, fit->limit));
+    WF_TRY(check_sources(ctx, sources, n_sources, cond_size, fit));
     size_t n = (size_t)n_sources;
     wf_status status;
     WF_TRY_GOTO(wf_alloc(ctx, n, sizeof *out->stocks, "stocks", &out->stocks), fail);
@@ -404,22 +445,25 @@ void wf_draw_free(wf_draw *draw) {
     *draw = (wf_draw){0};
 }
 
-void wf_draw_order(const wf_stocks *stocks, int batch, size_t update, uint32_t *order) {
+void wf_draw_order(const wf_stocks *stocks, int batch, const uint32_t *source, uint32_t *order) {
     int place = 0;
     for (int s = 0; s < stocks->n_stocks; s++)
         for (int b = 0; b < batch; b++)
-            if (stocks->sources[wf_draw_source(stocks, batch, update, b)].stock == s)
-                order[place++] = (uint32_t)b;
+            if (stocks->sources[source[b]].stock == s) order[place++] = (uint32_t)b;
 }
 
 static void choose_networks(wf_draw *draw, uint32_t update) {
     const wf_stocks *stocks = draw->stocks;
     for (int b = 0; b < draw->batch; b++) {
         wf_rng rng = wf_rng_at(draw->seed, (uint32_t)b, WF_RNG_BATCH, update);
-        draw->source[b] = wf_draw_source(stocks, draw->batch, update, b);
-        draw->network[b] = wf_rng_below(&rng, (uint32_t)stocks->sources[draw->source[b]].count);
+        draw->source[b] = draw->only != NULL ? draw->only[b % draw->n_only]
+                                             : wf_draw_source(stocks, draw->batch, update, b);
+        const wf_stock_source *source = &stocks->sources[draw->source[b]];
+        draw->network[b] = draw->held_out
+                               ? (uint32_t)((size_t)(b / draw->n_only) % source->held_out_count)
+                               : wf_rng_below(&rng, (uint32_t)source->count);
     }
-    wf_draw_order(stocks, draw->batch, update, draw->order);
+    wf_draw_order(stocks, draw->batch, draw->source, draw->order);
 }
 
 static int place_stock(const wf_draw *draw, int place) {
@@ -460,7 +504,8 @@ static void fill_place(void *arg, size_t place, int worker) {
     const wf_stock_source *from = &stocks->sources[source];
     const wf_stock *stock = &stocks->stocks[from->stock];
     size_t n = stock->graph->n_params, start = draw->shape.param_start[place];
-    memcpy(flow->w1 + start, stock->weights + (from->first + draw->network[drawn]) * n,
+    size_t first = draw->held_out ? from->held_out_first : from->first;
+    memcpy(flow->w1 + start, stock->weights + (first + draw->network[drawn]) * n,
            n * sizeof(float));
     wf_rng rng = wf_rng_at(draw->seed, b, WF_RNG_TIME, call->update);
     flow->t[place] = draw_time(draw, &rng);

@@ -20,16 +20,18 @@ typedef struct wf_stock {
     wf_norm norm;           /* n = 0 without normalisation */
     wf_principal principal; /* width 0: the first layer's rows are as they are */
     wf_loss_share *shares;  /* a list of what its parameters weigh in the loss */
-    size_t count;
-    float *weights; /* (count, n_params), normalised; NULL in a flow that only samples */
+    size_t count;           /* networks that are fitted */
+    size_t held_out;        /* networks behind them, for validation alone */
+    float *weights; /* (count + held_out, n_params), normalised; NULL in a flow that only samples */
 } wf_stock;
 
 typedef struct wf_stock_source {
     int stock, share;
-    size_t first, count;
-    char *path;    /* of the collection */
-    char *task;    /* "" without a name */
-    char *tests;   /* names of its test sets, joined by commas */
+    size_t first, count;                   /* its networks in the stock */
+    size_t held_out_first, held_out_count; /* and its held-out ones */
+    char *path;                            /* of the collection */
+    char *task;                            /* "" without a name */
+    char *tests;                           /* names of its test sets, joined by commas */
     char *data;    /* fingerprint of the data it was trained on; "" where it does not say */
     uint64_t hash; /* of its used networks and its condition */
 } wf_stock_source;
@@ -79,8 +81,8 @@ static inline uint32_t wf_draw_source(const wf_stocks *stocks, int batch, size_t
     uint64_t turn = (uint64_t)update * (uint64_t)batch + (uint64_t)b;
     return wf_turn_source(stocks, (uint32_t)(turn % (uint64_t)wf_draw_turns(stocks)));
 }
-/* order[place] = the place before ordering. */
-void wf_draw_order(const wf_stocks *stocks, int batch, size_t update, uint32_t *order);
+/* source: of each place before ordering. order[place] = the place before ordering. */
+void wf_draw_order(const wf_stocks *stocks, int batch, const uint32_t *source, uint32_t *order);
 
 enum { WF_DRAW_ARRAYS = 5 }; /* of a batch's parameters: w0, w1, wt, x, f */
 /* The buffers of a training batch and the stream addresses that fill them. */
@@ -98,6 +100,11 @@ typedef struct wf_draw {
     bool shape_fixed;
     const wf_graph **graphs; /* (batch) */
     uint32_t *source, *network, *order;
+    /* A draw for validation goes round these sources alone, whatever their shares; NULL: it is one
+     * of training batches. held_out: it takes their held-out networks, one after another. */
+    const uint32_t *only;
+    int n_only;
+    bool held_out;
 } wf_draw;
 
 wf_status wf_draw_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *desc,

@@ -61,6 +61,7 @@ struct wf_fit_cuda {
     cudaEvent_t boundary, copied, done[WF_FIT_CUDA_AHEAD];
     size_t next; /* update to be enqueued */
     composition *last;
+    wf_field_program *fixed[2]; /* of the two batches of validation; NULL: not met yet */
 };
 
 namespace {
@@ -219,12 +220,13 @@ size_t phase_of(const wf_fit_cuda *fit, size_t update) {
 wf_status build_shape(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition *c) {
     const wf_stocks *stocks = fit->stocks;
     int networks = fit->batch.networks;
-    std::vector<uint32_t> order((size_t)networks), start;
+    std::vector<uint32_t> source((size_t)networks), order((size_t)networks), start;
     std::vector<const wf_graph *> graphs;
-    wf_draw_order(stocks, networks, update, order.data());
+    for (int b = 0; b < networks; b++)
+        source[(size_t)b] = wf_draw_source(stocks, networks, update, b);
+    wf_draw_order(stocks, networks, source.data(), order.data());
     for (uint32_t drawn : order) {
-        uint32_t source = wf_draw_source(stocks, networks, update, (int)drawn);
-        c->stock.push_back(stocks->sources[source].stock);
+        c->stock.push_back(stocks->sources[source[drawn]].stock);
         graphs.push_back(stocks->stocks[c->stock.back()].graph);
     }
     WF_TRY(wf_batch_build(ctx, &c->arena, graphs.data(), networks, &c->shape));
@@ -330,7 +332,7 @@ wf_status make_optimiser(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_cuda_desc *
     optim.n_tensors = desc->field->n_tensors;
     optim.params = fit->params;
     optim.fast = desc->fast;
-    optim.best = desc->arrays->best != NULL;
+    optim.best = desc->fit->kept == WF_KEPT_BEST;
     WF_TRY(wf__optim_cuda_create(ctx, &optim, &fit->optim));
     return wf__optim_cuda_start(ctx, fit->optim, desc->update, desc->best_loss);
 }
@@ -464,6 +466,7 @@ extern "C" void wf__fit_cuda_free(wf_fit_cuda *fit) {
     if (fit->copying != NULL) cudaStreamSynchronize(fit->copying);
     wf_match_ahead_stop(fit->ahead);
     for (composition *c : fit->compositions) composition_free(c);
+    for (wf_field_program *program : fit->fixed) wf_field_program_free(program);
     for (wf_match_cuda *matcher : fit->matchers) wf_match_cuda_close(matcher);
     wf__optim_cuda_free(fit->optim);
     for (void *memory : fit->registered) cudaHostUnregister(memory);
@@ -523,6 +526,40 @@ extern "C" wf_status wf__fit_cuda_copied(wf_ctx *ctx, wf_fit_cuda *fit, bool wai
     *out = error == cudaSuccess;
     if (error != cudaErrorNotReady) WF_CUDA_TRY(ctx, error);
     return WF_OK;
+}
+
+namespace {
+
+wf_status build_fixed(wf_ctx *ctx, wf_fit_cuda *fit, const wf_flow_batch *batch,
+                      wf_field_program **out) {
+    wf_optim_cuda_arrays arrays = wf__optim_cuda_arrays(fit->optim);
+    wf_field_program_desc desc = {};
+    desc.batch = batch->shape;
+    desc.fast = fit->fast;
+    desc.lent.params = arrays.ema != NULL ? arrays.ema : arrays.params;
+    WF_TRY(wf_field_program_create(ctx, fit->field, &desc, out));
+    const wf_field_buffers *to = &(*out)->buffers;
+    size_t n = (size_t)batch->shape->n_graphs, cond = (size_t)fit->field->cond_size;
+    auto upload = [&](void *there, const void *here, size_t bytes) {
+        return cudaMemcpyAsync(there, here, bytes, cudaMemcpyHostToDevice, stream());
+    };
+    WF_CUDA_TRY(ctx, upload(to->w, batch->x, batch->shape->n_params * sizeof(float)));
+    WF_CUDA_TRY(ctx, upload(to->t, batch->t, n * sizeof(float)));
+    if (cond > 0) WF_CUDA_TRY(ctx, upload(to->cond, batch->cond, n * cond * sizeof(float)));
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
+    return WF_OK;
+}
+
+} // namespace
+
+extern "C" wf_status wf__fit_cuda_forward(wf_ctx *ctx, wf_fit_cuda *fit, int which,
+                                          const wf_flow_batch *batch) {
+    wf_field_program **program = &fit->fixed[which];
+    if (*program == NULL) WF_TRY(build_fixed(ctx, fit, batch, program));
+    WF_TRY(wf_field_program_forward(ctx, *program));
+    if (wf_cuda_download(batch->f, (*program)->buffers.v, batch->shape->n_params * sizeof(float)))
+        return WF_OK;
+    return wf_fail(ctx, WF_ERR_FAILED, "validation: the GPU reports a failure");
 }
 
 extern "C" wf_status wf__fit_cuda_batch(wf_ctx *ctx, wf_fit_cuda *fit, float *x, float *target,

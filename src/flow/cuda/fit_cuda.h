@@ -50,6 +50,10 @@ wf_status wf__fit_cuda_record(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, wf_u
 wf_status wf__fit_cuda_copy(wf_ctx *ctx, wf_fit_cuda *fit);
 /* Whether it is there; wait: waits for it. */
 wf_status wf__fit_cuda_copied(wf_ctx *ctx, wf_fit_cuda *fit, bool wait, bool *out);
+/* F of a fixed batch with the weights that would sample, behind the updates enqueued so far: from
+ * batch->x, t, cond to batch->f. which: 0 or 1, always the same batch for each. */
+wf_status wf__fit_cuda_forward(wf_ctx *ctx, wf_fit_cuda *fit, int which,
+                               const wf_flow_batch *batch);
 /* The batch of the last update, for tests: x, target (P of its batch), t (batch); each may be NULL. */
 wf_status wf__fit_cuda_batch(wf_ctx *ctx, wf_fit_cuda *fit, float *x, float *target, float *t);
 

@@ -33,6 +33,12 @@ wf_status wf__fit_cuda_copied(wf_ctx *ctx, wf_fit_cuda *fit, bool wait, bool *ou
     return absent(ctx);
 }
 
+wf_status wf__fit_cuda_forward(wf_ctx *ctx, wf_fit_cuda *fit, int which,
+                               const wf_flow_batch *batch) {
+    (void)fit, (void)which, (void)batch;
+    return absent(ctx);
+}
+
 wf_status wf__fit_cuda_batch(wf_ctx *ctx, wf_fit_cuda *fit, float *x, float *target, float *t) {
     (void)fit, (void)x, (void)target, (void)t;
     return absent(ctx);

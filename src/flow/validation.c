@@ -1,0 +1,112 @@
+#include "flow/validation.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Noise and times of validation lie at addresses that no update has. */
+static const uint64_t validation_stream = 0x76616C6964617465u;
+
+/* Networks of one of the two batches: forward passes of all validations together take 1 % of those
+ * of training, where an update costs three forward passes. */
+static int networks_of(const wf_fit_desc *desc, const wf_stocks *stocks, int n_sources) {
+    enum { fewest = 16, most = 512, most_floats = 1 << 22 };
+    double training = 3 * (double)desc->updates * (double)desc->batch;
+    double fitting = 0.01 * training / (2 * (double)desc->validations);
+    size_t largest = 1;
+    for (int s = 0; s < stocks->n_stocks; s++)
+        if (stocks->stocks[s].graph->n_params > largest)
+            largest = stocks->stocks[s].graph->n_params;
+    fitting = fmin(fitting, most_floats / (double)largest);
+    return (int)fmin(most, fmax(fmax(fewest, n_sources), fitting));
+}
+
+static wf_status open_batch(wf_ctx *ctx, const wf_validation *v, const wf_stocks *stocks,
+                            const wf_fit_desc *desc, bool held_out, wf_draw *draw) {
+    wf_fit_desc fixed = *desc;
+    fixed.batch = (size_t)networks_of(desc, stocks, v->n_sources);
+    fixed.seed ^= validation_stream;
+    fixed.noise_table = 0;
+    fixed.cond_drop = 0;
+    WF_TRY(wf_draw_create(ctx, stocks, &fixed, draw));
+    draw->only = v->sources;
+    draw->n_only = v->n_sources;
+    draw->held_out = held_out;
+    return wf_draw_batch(ctx, draw, 0);
+}
+
+wf_status wf_validation_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *desc,
+                               const wf_path *path, wf_validation *out) {
+    *out = (wf_validation){.loss = NAN, .fitted_loss = NAN, .path = *path, .lowest = HUGE_VAL};
+    size_t n = (size_t)stocks->n_sources;
+    WF_TRY(wf_alloc(ctx, n, sizeof *out->sources, "validation", &out->sources));
+    for (int i = 0; i < stocks->n_sources; i++)
+        if (stocks->sources[i].held_out_count > 0) out->sources[out->n_sources++] = (uint32_t)i;
+    if (out->n_sources == 0 || desc->validations == 0) {
+        if (desc->kept != WF_KEPT_VALIDATION) return WF_OK;
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "weights = validation needs held-out networks: set zoo.held_out or "
+                       "train.set_aside, and validations above 0");
+    }
+    out->every = desc->updates > desc->validations ? desc->updates / desc->validations : 1;
+    WF_TRY(wf_alloc(ctx, n, sizeof *out->by_source, "validation", &out->by_source));
+    WF_TRY(open_batch(ctx, out, stocks, desc, true, &out->held_out));
+    return open_batch(ctx, out, stocks, desc, false, &out->fitted);
+}
+
+void wf_validation_free(wf_validation *validation) {
+    wf_draw_free(&validation->held_out);
+    wf_draw_free(&validation->fitted);
+    free(validation->sources);
+    free(validation->by_source);
+    *validation = (wf_validation){0};
+}
+
+bool wf_validation_due(const wf_validation *validation, size_t step, size_t updates) {
+    if (validation->every == 0 || step == 0) return false;
+    return step % validation->every == 0 || step == updates;
+}
+
+static void sum_by_source(wf_validation *v) {
+    const wf_draw *draw = &v->held_out;
+    for (int k = 0; k < v->n_sources; k++) {
+        double sum = 0;
+        int count = 0;
+        for (int place = 0; place < draw->batch; place++)
+            if (draw->source[draw->order[place]] == v->sources[k]) {
+                sum += draw->flow.loss[place];
+                count++;
+            }
+        v->by_source[k] = sum / count;
+    }
+}
+
+/* The loss has risen for good when it is a percent above its lowest, and that lies a tenth of the
+ * run's validations back. */
+static void warn_of_gap(wf_ctx *ctx, wf_validation *v, size_t step) {
+    if (v->loss < v->lowest) {
+        v->lowest = v->loss;
+        v->lowest_at = step;
+    }
+    if (v->warned || v->loss < 1.01 * v->lowest || step - v->lowest_at < 10 * v->every) return;
+    v->warned = true;
+    wf_warn(ctx,
+            "the flow memorises: more networks or fewer updates. The loss on held-out networks "
+            "was lowest at update %zu (%.4f) and is %.4f now, on its own networks %.4f",
+            v->lowest_at, v->lowest, v->loss, v->fitted_loss);
+}
+
+wf_status wf_validation_run(wf_ctx *ctx, wf_validation *v, size_t step,
+                            wf_validation_forward *forward, void *arg) {
+    wf_draw *draws[] = {&v->held_out, &v->fitted};
+    double *losses[] = {&v->loss, &v->fitted_loss};
+    for (int which = 0; which < 2; which++) {
+        wf_draw *draw = draws[which];
+        wf_flow_interpolate(ctx, &v->path, draw->seed, 0, &draw->flow);
+        WF_TRY(forward(arg, which, &draw->flow));
+        *losses[which] = wf_flow_compare(ctx, &draw->flow);
+    }
+    sum_by_source(v);
+    warn_of_gap(ctx, v, step);
+    return WF_OK;
+}

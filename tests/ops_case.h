@@ -174,12 +174,14 @@ static const wf_part *graphs(setup *s, int coef) {
 static void build_linear(setup *s) {
     int n = s->size, count = s->group > 100 ? 40 * s->group : 9;
     wf_linear_desc desc = {.x = {rows(s, count, n)}, .weight = {flat(s, n + 2, n)}};
+    if (s->variant > 2) /* read where it lies */
+        desc.weight[0]->panels = desc.weight[0]->panels_t = NULL;
     if (s->variant > 0) {
         desc.x[1] = rows(s, count, 1);
         desc.weight[1] = flat(s, n + 2, 1);
         desc.bias = flat(s, n + 2, 1);
     }
-    if (s->variant > 1) {
+    if (s->variant == 2) {
         void *scale = wf_tape_host(&s->tape, (size_t)count * s->tape.size);
         for (int i = 0; i < count; i++) put(s, scale, (size_t)i, (float)(0.5 + i % 9));
         desc.scale = wf_tape_upload(&s->tape, scale, (size_t)count * s->tape.size);
@@ -188,8 +190,12 @@ static void build_linear(setup *s) {
     }
     wf_linear(&s->tape, &desc);
 }
+/* Away from zero, where some units have a kink. */
 static void build_activation(setup *s) {
-    wf_activation_op(&s->tape, rows(s, 5, s->size), (wf_unit)s->variant);
+    wf_tensor *x = rows(s, 5, s->size);
+    if (s->variant == WF_UNIT_RELU || s->variant == WF_UNIT_LEAKY_RELU)
+        fill_around(s, x, x->data, 8, s->size % 2 ? 1 : -1);
+    wf_activation_op(&s->tape, x, (wf_unit)s->variant);
 }
 static void build_norm(setup *s) {
     int count = s->group > 100 ? 21 * s->group : 6, column = s->variant == 2 ? 4 : 2;
@@ -346,6 +352,63 @@ static void build_lstar_edges(setup *s) {
     wf_lstar_edges(&s->tape, part, &desc);
 }
 
+/* --- sequences ------------------------------------------------------------------------------------------ */
+/* Sequences of so many tokens: more than a block of queries where groups are large. */
+static int case_tokens(const setup *s) { return s->group > 30 ? s->group * 2 - 1 : s->group; }
+
+static void build_layer_norm(setup *s) {
+    wf_tensor *x = rows(s, 7, s->size);
+    wf_layer_norm(&s->tape, x, s->variant > 0 ? flat(s, 1, s->size) : NULL,
+                  s->variant > 1 ? flat(s, 1, s->size) : NULL, 1e-5);
+}
+static void build_gated_residual(setup *s) {
+    wf_tensor *x = rows(s, 6, s->size), *branch = rows(s, 6, s->size);
+    wf_tensor *modulation = rows(s, 3, s->size + 3);
+    wf_gated_residual(&s->tape, x, branch, modulation, 2, some_indices(s, 6, 3));
+}
+/* Variants: one head and more; the last has large logits. */
+static void build_attention(setup *s) {
+    int heads = s->variant + 1, tokens = case_tokens(s);
+    wf_tensor *qkv = rows(s, 2 * tokens, 3 * heads * s->size);
+    if (s->variant == 2) fill(s, qkv, qkv->data, 0.5);
+    wf_attention(&s->tape, qkv, heads, tokens);
+}
+static void build_dropout(setup *s) {
+    wf_dropout_key *key = wf_tape_host(&s->tape, sizeof *key);
+    *key = (wf_dropout_key){.seed = 5, .row = 3, .step = 11};
+    wf_dropout(&s->tape, rows(s, 6, s->size), 0.3, 2, wf_tape_upload(&s->tape, key, sizeof *key));
+}
+static void build_add_table(setup *s) {
+    wf_tensor *x = rows(s, 9, s->size + 3), *table = flat(s, 4, s->size);
+    wf_add_table(&s->tape, x, table, s->variant, some_indices(s, 9, 4));
+}
+static void build_add_column(setup *s) {
+    wf_tensor *x = rows(s, 6, s->size);
+    wf_add_column(&s->tape, x, rows(s, 6, 1));
+}
+static void build_concat(setup *s) {
+    wf_tensor *x[3] = {rows(s, 5, s->size), rows(s, 5, 2), rows(s, 5, s->size + 1)};
+    wf_concat(&s->tape, x, 3);
+}
+/* Three tokens of `size` values; a map in another order, with gaps. */
+static const uint32_t *token_map(setup *s, int columns) {
+    if (s->variant == 0) return NULL;
+    uint32_t *map = indices(s, 3 * s->size, 1);
+    for (int i = 0; i < 3 * s->size; i++) {
+        int from = 3 * s->size - 1 - i;
+        map[i] = from < columns && i % 5 != 2 ? (uint32_t)from : WF_NO_VALUE;
+    }
+    return placed(s, map, 3 * s->size);
+}
+static void build_to_tokens(setup *s) {
+    int columns = 2 * s->size + 1;
+    wf_to_tokens(&s->tape, rows(s, 4, columns), 3, s->size, token_map(s, columns));
+}
+static void build_from_tokens(setup *s) {
+    int columns = 2 * s->size + 1;
+    wf_from_tokens(&s->tape, rows(s, 12, s->size), 3, columns, token_map(s, columns), NULL);
+}
+
 /* Widths that fused kernels have, beside the odd ones that are composed. */
 static int codec_width(const setup *s) { return s->size > 100 ? 128 : s->size; }
 static void build_edge_encoder(setup *s) {
@@ -375,6 +438,7 @@ typedef void build_fn(setup *s);
 static build_fn *const builders[] = {
 #define X(name, tolerance) build_##name,
 #include "tensor/ops.def"
+#include "tensor/layers.def"
 #include "tensor/fused.def"
 #undef X
 };
@@ -382,12 +446,17 @@ static inline int variants_of(wf_op_kind kind) {
     switch (kind) {
     case WF_OP_lean_edges: return 17;
     case WF_OP_lstar_messages: return 7;
+    case WF_OP_activation: return WF_UNIT_COUNT;
+    case WF_OP_linear: return 4;
+    case WF_OP_attention:
+    case WF_OP_layer_norm:
     case WF_OP_edge_readout:
-    case WF_OP_linear:
-    case WF_OP_activation:
     case WF_OP_gather:
     case WF_OP_norm:
     case WF_OP_edge_features: return 3;
+    case WF_OP_add_table:
+    case WF_OP_to_tokens:
+    case WF_OP_from_tokens:
     case WF_OP_residual:
     case WF_OP_null_rows:
     case WF_OP_fold_pack:

@@ -34,6 +34,7 @@ typedef enum wf_purpose {
     WF_RNG_JWS = 15,       /* subsets of the cloud (step = b) */
     WF_RNG_CONTROL = 16,   /* control generators */
     WF_RNG_FOURIER = 17,   /* frozen Fourier features */
+    WF_RNG_DROPOUT = 18,   /* tensor/tensor.h, wf_dropout_key */
     WF_RNG_TEST = 99
 } wf_purpose;
 

@@ -29,12 +29,19 @@ static inline real r_tanh(real x) { return tanh(x); }
 static inline real r_sin(real x) { return sin(x); }
 static inline real r_cos(real x) { return cos(x); }
 static inline real r_sqrt(real x) { return sqrt(x); }
+static inline real r_log(real x) { return log(x); }
+static inline real r_normal_cdf(real x, real *bell) {
+    *bell = exp(-0.5 * x * x);
+    return 0.5 * erfc(-x * 0.7071067811865476);
+}
 #else
 static inline real r_exp(real x) { return wf_expf(x); }
 static inline real r_tanh(real x) { return wf_tanhf(x); }
 static inline real r_sin(real x) { return wf_sinf(x); }
 static inline real r_cos(real x) { return wf_cosf(x); }
 static inline real r_sqrt(real x) { return sqrtf(x); }
+static inline real r_log(real x) { return wf_logf(x); }
+static inline real r_normal_cdf(real x, real *bell) { return wf_normal_cdff(x, bell); }
 #endif
 
 #endif

@@ -3,7 +3,8 @@
  * Straight-line code that compilers turn into vector instructions, and the same operations on the
  * CPU and the GPU. Largest errors against libm are pinned by tests/unit/test_vmath.c:
  *     wf_expf 2 ulp on [-87, 88]   wf_logf 2 ulp   wf_sincos_turnf 1e-7 absolute
- *     wf_tanhf 4 ulp               wf_sinf 2e-7 absolute for |x| <= 1e4 */
+ *     wf_tanhf 4 ulp               wf_sinf 2e-7 absolute for |x| <= 1e4
+ *     wf_normal_cdff 2.5e-7 absolute */
 #ifndef WF_BASE_VMATH_H
 #define WF_BASE_VMATH_H
 
@@ -125,5 +126,23 @@ static inline WF_HD float wf_sincosf_(float x, int shift) {
 }
 static inline WF_HD float wf_sinf(float x) { return wf_sincosf_(x, 0); }
 static inline WF_HD float wf_cosf(float x) { return wf_sincosf_(x, 1); }
+
+/* Phi(x), the probability that a standard normal deviate is below x, and *bell = e^(-x^2/2). For z = |x|, Phi(-z) is the bell times a
+ * polynomial of 1 / (1 + 0.24 z), fitted by least squares to 4e-10. */
+static inline WF_HD float wf_normal_cdff(float x, float *bell) {
+    float z = x < 0 ? -x : x;
+    float t = 1.0f / (1.0f + 0.24f * z);
+    float e = wf_expf(-0.5f * x * x);
+    float p = -0.12512424f;
+    p = p * t + 0.55476957f;
+    p = p * t - 0.64648313f;
+    p = p * t + 0.62605223f;
+    p = p * t - 0.15433868f;
+    p = p * t + 0.15561017f;
+    p = p * t + 0.08951408f;
+    float tail = p * t * e;
+    *bell = e;
+    return x < 0 ? tail : 1.0f - tail;
+}
 
 #endif

@@ -188,6 +188,8 @@ static double op_products(const wf_op *op) {
         for (int k = 0; k < 4 && in[2 * k] != NULL; k++)
             sum += (in[2 * k]->wants ? 3.0 : 2.0) * in[2 * k]->cols * in[2 * k + 1]->rows;
         return sum * op->out[0]->rows;
+    case WF_OP_attention: /* two products, once more the first backward, and four of gradients */
+        return (double)in[0]->rows * op->tokens * op->out[0]->cols * 7;
     case WF_OP_edge_encoder: return edges * 3.0 * in[3]->rows * in[3]->cols;
     case WF_OP_edge_readout:
         return in[0]->rows * (4.0 * in[1]->rows * in[1]->cols + 3.0 * in[3]->cols);
@@ -213,6 +215,7 @@ double wf_tape_flops(const wf_tape *tape) {
 /* Runs an operation whose outputs stand, and records it when some input wants a gradient. */
 static void run(wf_tape *tape, wf_op *op) {
     if (tape->failed) return;
+    op->ctx = tape->ctx;
     wf_arena_mark mark = wf_arena_here(&tape->arena);
     if (!tape->backend->forward[op->kind](op, &tape->arena)) tape->failed = true;
     wf_arena_rewind(&tape->arena, mark);
@@ -454,6 +457,100 @@ wf_tensor *wf_lstar_edges(wf_tape *tape, const wf_part *part, const wf_lstar_edg
                 .column = desc->column,
                 .part = part};
     op.out[0] = continued(tape, &op, desc->e);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_layer_norm(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
+                         double eps) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_layer_norm, .in = {x, weight, bias}, .value = eps};
+    op.out[0] = output(tape, &op, x->rows, x->cols);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_gated_residual(wf_tape *tape, wf_tensor *x, wf_tensor *r, wf_tensor *modulation,
+                             int column, const uint32_t *map) {
+    if (tape->failed) return NULL;
+    assert(x->rows == r->rows && x->cols == r->cols && column + x->cols <= modulation->cols);
+    wf_op op = {
+        .kind = WF_OP_gated_residual, .in = {x, r, modulation}, .column = column, .map = map};
+    op.out[0] = continued(tape, &op, x);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_attention(wf_tape *tape, wf_tensor *qkv, int heads, int tokens) {
+    if (tape->failed) return NULL;
+    assert(qkv->cols % (3 * heads) == 0 && qkv->rows % tokens == 0);
+    wf_op op = {.kind = WF_OP_attention, .in = {qkv}, .heads = heads, .tokens = tokens};
+    op.out[0] = output(tape, &op, qkv->rows, qkv->cols / 3);
+    /* the logarithm of each row's sum of exponentials */
+    op.saved = wf_tape_alloc(tape, (size_t)qkv->rows * (size_t)heads * tape->size);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_dropout(wf_tape *tape, wf_tensor *x, double p, int site, const wf_dropout_key *key) {
+    if (tape->failed || key == NULL) return tape->failed ? NULL : x;
+    assert(p >= 0 && p < 1 && site >= 0 && site < 256);
+    wf_op op = {.kind = WF_OP_dropout, .in = {x}, .value = p, .mode = site, .key = key};
+    op.out[0] = output(tape, &op, x->rows, x->cols);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_add_table(wf_tape *tape, wf_tensor *x, wf_tensor *table, int column,
+                        const uint32_t *map) {
+    if (tape->failed) return NULL;
+    assert(column + table->cols <= x->cols);
+    wf_op op = {.kind = WF_OP_add_table, .in = {x, table}, .column = column, .map = map};
+    op.out[0] = continued(tape, &op, x);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_add_column(wf_tape *tape, wf_tensor *x, wf_tensor *s) {
+    if (tape->failed) return NULL;
+    assert(s->cols == 1 && s->rows == x->rows);
+    wf_op op = {.kind = WF_OP_add_column, .in = {x, s}};
+    op.out[0] = output(tape, &op, x->rows, x->cols);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_concat(wf_tape *tape, wf_tensor *const *x, int count) {
+    if (tape->failed) return NULL;
+    assert(count > 0 && count <= WF_OP_INPUTS);
+    wf_op op = {.kind = WF_OP_concat};
+    int cols = 0;
+    for (int k = 0; k < count; k++) {
+        assert(x[k]->rows == x[0]->rows);
+        op.in[k] = x[k];
+        cols += x[k]->cols;
+    }
+    op.out[0] = output(tape, &op, x[0]->rows, cols);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_to_tokens(wf_tape *tape, wf_tensor *x, int tokens, int width, const uint32_t *map) {
+    if (tape->failed) return NULL;
+    assert(map != NULL || (size_t)tokens * (size_t)width >= (size_t)x->cols);
+    wf_op op = {.kind = WF_OP_to_tokens, .in = {x}, .tokens = tokens, .map = map};
+    op.out[0] = output(tape, &op, x->rows * tokens, width);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_from_tokens(wf_tape *tape, wf_tensor *x, int tokens, int columns, const uint32_t *map,
+                          wf_tensor *out) {
+    if (tape->failed) return NULL;
+    assert(x->rows % tokens == 0);
+    assert(out == NULL || (out->rows == x->rows / tokens && out->cols == columns));
+    wf_op op = {.kind = WF_OP_from_tokens, .in = {x}, .tokens = tokens, .map = map};
+    op.out[0] = out != NULL ? out : output(tape, &op, x->rows / tokens, columns);
     run(tape, &op);
     return op.out[0];
 }

@@ -28,6 +28,8 @@ typedef struct wf_tape {
     wf_op *last;
     size_t size; /* of a real */
     bool keep, failed;
+    wf_ctx *
+        ctx; /* whose threads operations on the CPU may use; NULL: the calling one alone. The caller sets it. */
     wf_tape_spare spare[WF_TAPE_SPARES];
     int spares;
 } wf_tape;
@@ -60,6 +62,9 @@ void *wf_tape_grad(wf_tape *tape, wf_tensor *tensor);
 bool wf_tape_backward(wf_tape *tape); /* false: out of memory */
 /* Floating-point operations of the matrix products that forward and backward of the recorded operations execute. */
 double wf_tape_flops(const wf_tape *tape);
+
+/* The caller's matrix as a weight is a wf_tape_weight, whose panels are read often, or a plain wf_tape_view, which is read where it
+ * lies: right for large weights that change with every step. */
 
 /* y (R, out) = sum_k x_k (R, in_k) W_k' + scale[r] * bias + table[map[r]].  Absent parts are NULL; scale NULL means 1. */
 typedef struct wf_linear_desc {
@@ -157,5 +162,33 @@ typedef struct wf_lstar_edges_desc {
     wf_unit unit;
 } wf_lstar_edges_desc;
 wf_tensor *wf_lstar_edges(wf_tape *tape, const wf_part *part, const wf_lstar_edges_desc *desc);
+
+/* --- sequences: rows are the tokens of B sequences, those of one sequence one after another ------------------- */
+/* y = LN(x) * weight + bias; weight, bias (1, D), either may be NULL. */
+wf_tensor *wf_layer_norm(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
+                         double eps);
+/* y = x + gate[g] * r, g = map[row], gate in columns column.. of modulation (B, .). Continues x. */
+wf_tensor *wf_gated_residual(wf_tape *tape, wf_tensor *x, wf_tensor *r, wf_tensor *modulation,
+                             int column, const uint32_t *map);
+/* Self-attention of `heads` heads without a mask. qkv (B * tokens, 3D): queries, keys, values of D columns each, heads one after
+ * another in them; y (B * tokens, D) = softmax(q k' / sqrt(D / heads)) v in each head. */
+wf_tensor *wf_attention(wf_tape *tape, wf_tensor *qkv, int heads, int tokens);
+/* y = x / (1 - p) where kept, else 0; each value is kept with probability 1 - p. key NULL: y is x. site: 0..255, another one for each
+ * dropout of a model. */
+wf_tensor *wf_dropout(wf_tape *tape, wf_tensor *x, double p, int site, const wf_dropout_key *key);
+/* y = x, y[r][column..] += table[map[r]]: learned positions. Continues x. */
+wf_tensor *wf_add_table(wf_tape *tape, wf_tensor *x, wf_tensor *table, int column,
+                        const uint32_t *map);
+/* y[r][c] = x[r][c] + s[r]; s (R, 1). */
+wf_tensor *wf_add_column(wf_tape *tape, wf_tensor *x, wf_tensor *s);
+/* y = [x0 | x1 | ...], `count` of them (at most WF_OP_INPUTS) with as many rows each. */
+wf_tensor *wf_concat(wf_tape *tape, wf_tensor *const *x, int count);
+/* x (B, D) -> (B * tokens, width): value c of token k is x[map[k * width + c]], zero for WF_NO_VALUE. map NULL: x cut into pieces of
+ * `width` values, zeros behind the last. No column of x is in the map twice. */
+wf_tensor *wf_to_tokens(wf_tape *tape, wf_tensor *x, int tokens, int width, const uint32_t *map);
+/* The other way: x (B * tokens, width) -> (B, columns); a column that no token has is zero. out: a (B, columns) view of the
+ * caller's, or NULL for a new tensor. With one token this copies rows. */
+wf_tensor *wf_from_tokens(wf_tape *tape, wf_tensor *x, int tokens, int columns, const uint32_t *map,
+                          wf_tensor *out);
 
 #endif

@@ -30,7 +30,17 @@ typedef struct wf_tensor {
     const void *panels, *panels_t;
 } wf_tensor;
 
-typedef enum wf_unit { WF_UNIT_SILU, WF_UNIT_GELU, WF_UNIT_SINE } wf_unit; /* GELU: tanh form */
+typedef enum wf_unit {
+    WF_UNIT_SILU,
+    WF_UNIT_GELU, /* tanh form */
+    WF_UNIT_SINE,
+    WF_UNIT_GELU_ERF,
+    WF_UNIT_RELU,
+    WF_UNIT_LEAKY_RELU, /* slope 0.01 below zero */
+    WF_UNIT_ELU,        /* e^x - 1 below zero */
+    WF_UNIT_SOFTPLUS,   /* ln(1 + e^x) */
+    WF_UNIT_COUNT
+} wf_unit;
 typedef enum wf_value_code {
     WF_CODE_SINE,    /* sin(A x + b) */
     WF_CODE_FOURIER, /* [sin(2 pi A x), cos(2 pi A x)], A frozen */
@@ -56,9 +66,27 @@ typedef struct wf_part {
         *strands[2]; /* models/edge_bundles.h; only for backends that ask for them */
 } wf_part;
 
+/* The address of dropout's random numbers (weft/rng.h): the value in row r, column c of dropout number `site` is kept or not by
+ * word c % 4 of block (site << 24) + c / 4 of the stream (seed, row + r, WF_RNG_DROPOUT, step). */
+typedef struct wf_dropout_key {
+    uint64_t seed;
+    uint32_t row, step;
+} wf_dropout_key;
+
+/* Rows are positions of sequences, one after another; columns are channels. Padding is zeros on both sides. */
+typedef struct wf_conv1d_desc {
+    int length; /* positions of an input sequence */
+    int kernel, stride, padding;
+    int output_padding; /* transposed only: further positions at the end */
+} wf_conv1d_desc;
+
+/* An entry of a token map that stands for no value: the token holds zero there. */
+#define WF_NO_VALUE UINT32_MAX
+
 typedef enum wf_op_kind {
 #define X(name, tolerance) WF_OP_##name,
 #include "tensor/ops.def"
+#include "tensor/layers.def"
 #include "tensor/fused.def"
 #undef X
     WF_OP_COUNT
@@ -79,6 +107,12 @@ typedef struct wf_op {
     const uint8_t *flags;
     const void *scale; /* per row, of the tape's type */
     const wf_part *part;
+    int tokens, heads; /* rows of a sequence; heads of attention */
+    double value;      /* eps, probability, temperature */
+    const wf_dropout_key
+        *key; /* in the backend's memory, so that a recorded program can be replayed */
+    wf_conv1d_desc conv;
+    wf_ctx *ctx; /* whose threads the operation may use; NULL: the calling one alone */
     void *saved; /* what backward needs beyond inputs and outputs */
     struct wf_op *previous;
 } wf_op;

@@ -144,11 +144,87 @@ static void test_values(void **state) {
     wf_tape_free(&s.tape);
 }
 
+/* Attention written out, and erf-GELU. */
+static void test_sequence_values(void **state) {
+    (void)state;
+    enum { heads = 2, width = 3, tokens = 3, ld = 32 };
+    setup s;
+    start(&s, wf_backend_cpu(WF_F64), WF_F64, WF_OP_attention, width, tokens, heads - 1);
+    const double *x = s.tape.last->in[0]->data, *y = s.tape.last->out[0]->data;
+    assert_int_equal(s.tape.last->in[0]->ld, ld);
+    for (int r = 0; r < 2 * tokens; r++)
+        for (int h = 0; h < heads; h++) {
+            double p[tokens], sum = 0, out[width] = {0};
+            for (int j = 0; j < tokens; j++) {
+                int other = r / tokens * tokens + j;
+                double dot = 0;
+                for (int c = h * width; c < (h + 1) * width; c++)
+                    dot += x[r * ld + c] * x[other * ld + heads * width + c];
+                sum += p[j] = exp(dot / sqrt(width));
+                for (int c = 0; c < width; c++)
+                    out[c] += p[j] * x[other * ld + (2 * heads + h) * width + c];
+            }
+            for (int c = 0; c < width; c++)
+                assert_close(y[r * s.tape.last->out[0]->ld + h * width + c], out[c] / sum, 1e-13);
+        }
+    wf_tape_free(&s.tape);
+    start(&s, wf_backend_cpu(WF_F64), WF_F64, WF_OP_activation, 33, 33, WF_UNIT_GELU_ERF);
+    for (int i = 0; i < 33; i++) {
+        double value = ((double *)s.tape.last->in[0]->data)[i];
+        assert_close(((double *)s.tape.last->out[0]->data)[i],
+                     0.5 * value * (1 + erf(value / sqrt(2))), 1e-14);
+    }
+    wf_tape_free(&s.tape);
+}
+
+/* A linear layer and its gradients; the weight packed, or read where it lies with the threads of ctx. */
+typedef struct wide_layer {
+    setup s;
+    wf_tensor *x, *weight, *y;
+} wide_layer;
+static void run_wide(wide_layer *w, wf_ctx *ctx, bool plain, int m, int k, int n) {
+    w->s = (setup){.dtype = WF_F32, .size = k};
+    wf_tape_start(&w->s.tape, wf_backend_cpu(WF_F32), WF_F32, true);
+    w->s.tape.ctx = ctx;
+    w->x = rows(&w->s, m, k);
+    w->weight = flat(&w->s, n, k);
+    if (plain) w->weight->panels = w->weight->panels_t = NULL;
+    wf_linear_desc desc = {.x = {w->x}, .weight = {w->weight}, .bias = flat(&w->s, 1, n)};
+    w->y = wf_linear(&w->s.tape, &desc);
+    void *grad = wf_tape_grad(&w->s.tape, w->y);
+    fill(&w->s, w->y, grad, 1);
+    assert_true(wf_tape_backward(&w->s.tape));
+}
+
+/* Blocks and threads do not change a bit of a product. */
+static void test_wide_linear(void **state) {
+    (void)state;
+    static const int shape[][3] = {{5, 700, 301}, {300, 520, 77}, {70, 33, 530}, {97, 257, 97}};
+    wf_ctx *ctx = NULL;
+    assert_int_equal(wf_ctx_create(&(wf_ctx_desc){.threads = 3}, &ctx), WF_OK);
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
+        for (int threads = 0; threads < 2; threads++) {
+            wide_layer packed, plain;
+            int m = shape[i][0], k = shape[i][1], n = shape[i][2];
+            run_wide(&packed, NULL, false, m, k, n);
+            run_wide(&plain, threads ? ctx : NULL, true, m, k, n);
+            size_t bytes = (size_t)m * (size_t)packed.y->ld * sizeof(float);
+            assert_memory_equal(packed.y->data, plain.y->data, bytes);
+            bytes = (size_t)m * (size_t)packed.x->ld * sizeof(float);
+            assert_memory_equal(packed.x->grad, plain.x->grad, bytes);
+            bytes = (size_t)n * (size_t)k * sizeof(float);
+            assert_memory_equal(packed.weight->grad, plain.weight->grad, bytes);
+            wf_tape_free(&packed.s.tape);
+            wf_tape_free(&plain.s.tape);
+        }
+    wf_ctx_free(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_float_kernels),
-        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_gradients),   cmocka_unit_test(test_float_kernels),
+        cmocka_unit_test(test_values),      cmocka_unit_test(test_sequence_values),
+        cmocka_unit_test(test_wide_linear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,12 +50,23 @@ static void sines(void **state) {
     assert_close(worst_turn, 0, 1.2e-7);
 }
 
+static void normal_probability(void **state) {
+    (void)state;
+    double worst = 0;
+    for (float x = -14; x < 14; x += 0.00031f) {
+        float bell;
+        double value = wf_normal_cdff(x, &bell), exact = 0.5 * erfc(-(double)x * M_SQRT1_2);
+        worst = fmax(worst, fabs(value - exact));
+        worst = fmax(worst, fabs(bell - exp(-0.5 * (double)x * (double)x)));
+    }
+    assert_close(worst, 0, 2.5e-7);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exponential),
-        cmocka_unit_test(logarithm),
-        cmocka_unit_test(hyperbolic_tangent),
-        cmocka_unit_test(sines),
+        cmocka_unit_test(exponential),        cmocka_unit_test(logarithm),
+        cmocka_unit_test(hyperbolic_tangent), cmocka_unit_test(sines),
+        cmocka_unit_test(normal_probability),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

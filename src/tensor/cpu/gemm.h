@@ -71,6 +71,8 @@ gemm_strip(const gemm_args *g, real *c, const real *b, ptrdiff_t b_k, const int 
 }
 
 void WF_FN(wf_gemm)(const gemm_args *args);
+/* B (k, n), entry (k, n) at k*row + n*column of b, to panels [wf_panel_size(k, n)]; columns beyond n are zero. */
+void WF_FN(wf_pack_panels)(const real *b, ptrdiff_t row, ptrdiff_t column, int k, int n, real *out);
 
 /* B as packed by wf_backend.pack: panel after panel, each [k][its width]. */
 static inline void gemm_packed(real *c, int ldc, const real *a, int lda, const void *panels, int m,

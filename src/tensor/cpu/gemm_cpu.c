@@ -20,19 +20,19 @@ void WF_FN(wf_gemm)(const gemm_args *args) {
     }
 }
 
-/* B (k, n), entry (k, n) at k*row + n*column of `weight`, to panels; columns beyond n are zero. */
-static void pack_one(const real *weight, ptrdiff_t row, ptrdiff_t column, int k, int n, real *out) {
+void WF_FN(wf_pack_panels)(const real *b, ptrdiff_t row, ptrdiff_t column, int k, int n,
+                           real *out) {
     int width = wf_pad(n);
     for (int first = 0; first < width; first += gemm_panel) {
         int columns = width - first < gemm_panel ? width - first : gemm_panel;
         for (int i = 0; i < k; i++)
             for (int j = 0; j < columns; j++)
-                *out++ = first + j < n ? weight[i * row + (first + j) * column] : 0;
+                *out++ = first + j < n ? b[i * row + (first + j) * column] : 0;
     }
 }
 
 void WF_FN(wf_pack)(const void *weight, int rows, int cols, void *panels, void *panels_t);
 void WF_FN(wf_pack)(const void *weight, int rows, int cols, void *panels, void *panels_t) {
-    if (panels != NULL) pack_one(weight, cols, 1, rows, cols, panels);
-    if (panels_t != NULL) pack_one(weight, 1, cols, cols, rows, panels_t);
+    if (panels != NULL) WF_FN(wf_pack_panels)(weight, cols, 1, rows, cols, panels);
+    if (panels_t != NULL) WF_FN(wf_pack_panels)(weight, 1, cols, cols, rows, panels_t);
 }

@@ -2,6 +2,7 @@
 #ifndef WF_TENSOR_CPU_KERNELS_H
 #define WF_TENSOR_CPU_KERNELS_H
 
+#include "base/pool.h"
 #include "tensor/cpu/gemm.h"
 #include "tensor/cpu/unit.h"
 
@@ -11,6 +12,7 @@
     bool WF_FN(wf_##name##_forward)(const wf_op *op, wf_arena *arena);                             \
     bool WF_FN(wf_##name##_backward)(const wf_op *op, wf_arena *arena);
 #include "tensor/ops.def"
+#include "tensor/layers.def"
 #undef X
 
 double WF_FN(wf_fma_rounds)(size_t rounds);
@@ -107,8 +109,10 @@ static inline void store_some(real *x, vreal v, int n) { memcpy(x, &v, (size_t)n
 #define norm_eps ((real)1e-6)
 
 /* hat = (x - mean) * rho, padding zero; returns rho. */
-static inline real norm_row(const real *x, int cols, int ld, real *hat) {
+static inline real norm_row_by(const real *x, int cols, int ld, real eps, real *hat,
+                               real *mean_out) {
     real mean = row_sum(x, cols) / (real)cols;
+    *mean_out = mean;
     vreal square = {0};
     each_vector(i, cols) {
         vreal centred = load(x + i) - mean;
@@ -120,11 +124,15 @@ static inline real norm_row(const real *x, int cols, int ld, real *hat) {
         hat[i] = x[i] - mean;
         sum += hat[i] * hat[i];
     }
-    real rho = 1 / r_sqrt(sum / (real)cols + norm_eps);
+    real rho = 1 / r_sqrt(sum / (real)cols + eps);
     each_vector(i, cols) store(hat + i, load(hat + i) * rho);
     each_rest(i, cols) hat[i] *= rho;
     for (int i = cols; i < ld; i++) hat[i] = 0;
     return rho;
+}
+static inline real norm_row(const real *x, int cols, int ld, real *hat) {
+    real mean;
+    return norm_row_by(x, cols, ld, norm_eps, hat, &mean);
 }
 
 /* dx += rho * (g - mean(g) - hat * mean(g * hat)), g the gradient by hat. */

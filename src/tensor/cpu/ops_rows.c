@@ -1,9 +1,19 @@
 /* ops_rows: operations on rows of nodes and graphs: linear, units, layer norm, residual, means, gathers. Formulas: tape.h. */
-#include "tensor/cpu/kernels.h"
+#include "tensor/cpu/product.h"
+
+static void add_bias(const wf_op *op, void *more, int first, int last) {
+    (void)more;
+    const wf_tensor *y = op->out[0], *bias = op->in[8], *table = op->in[9];
+    const real *scale = op->scale;
+    for (int r = first; r < last; r++) {
+        real *out = row_of(y, r);
+        if (bias != NULL) row_add_scaled(out, scale == NULL ? 1 : scale[r], bias->data, y->cols);
+        if (table != NULL) row_add(out, row_of(table, op->map[r]), table->ld);
+    }
+}
 
 bool WF_FN(wf_linear_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    const wf_tensor *y = op->out[0], *bias = op->in[8], *table = op->in[9];
+    const wf_tensor *y = op->out[0];
     for (int k = 0; k < 4 && op->in[2 * k] != NULL; k++) {
         const wf_tensor *x = op->in[2 * k], *weight = op->in[2 * k + 1];
         if (weight->cols == 1) {
@@ -13,24 +23,56 @@ bool WF_FN(wf_linear_forward)(const wf_op *op, wf_arena *arena) {
                 if (k == 0) memset(out, 0, (size_t)y->ld * sizeof(real));
                 row_add_scaled(out, row_of(x, r)[0], w, y->cols);
             }
-        } else {
+        } else if (weight->panels_t != NULL) {
             gemm_packed(y->data, y->ld, x->data, x->ld, weight->panels_t, y->rows, x->cols, y->cols,
                         k > 0);
+        } else if (!WF_FN(wf_product_by_weight)(op->ctx, arena, y->data, y->ld, x->data, x->ld,
+                                                weight->data, weight->ld, y->rows, x->cols, y->cols,
+                                                k > 0)) {
+            return false;
         }
     }
-    const real *scale = op->scale;
-    for (int r = 0; r < y->rows; r++) {
-        real *out = row_of(y, r);
-        if (bias != NULL) row_add_scaled(out, scale == NULL ? 1 : scale[r], bias->data, y->cols);
-        if (table != NULL) row_add(out, row_of(table, op->map[r]), y->ld);
-    }
+    if (op->in[8] != NULL || op->in[9] != NULL) over_rows(op, y->rows, y->ld, add_bias, NULL);
     return true;
 }
 
-bool WF_FN(wf_linear_backward)(const wf_op *op, wf_arena *arena) {
+/* Gradients of a weight that is read where it lies, and of its input. */
+static void plain_gradients(const wf_op *op, const wf_tensor *x, const wf_tensor *weight) {
+    const wf_tensor *y = op->out[0];
+    if (wanted(x)) {
+        product_args input = {x->grad,    x->ld,   y->grad, y->ld,   1,   weight->data,
+                              weight->ld, y->rows, y->cols, x->cols, true};
+        WF_FN(wf_product)(op->ctx, &input);
+    }
+    if (wanted(weight)) {
+        product_args own = {weight->grad, weight->ld, y->grad, 1,       y->ld, x->data,
+                            x->ld,        y->cols,    y->rows, x->cols, true};
+        WF_FN(wf_product)(op->ctx, &own);
+    }
+}
+
+/* Gradients of bias and table, columns first .. last-1. */
+static void sum_bias(const wf_op *op, void *more, int first, int last) {
+    (void)more;
     const wf_tensor *y = op->out[0], *bias = op->in[8], *table = op->in[9];
+    const real *scale = op->scale;
+    int width = last - first;
+    for (int r = 0; r < y->rows; r++) {
+        const real *dy = grad_row(y, r) + first;
+        if (wanted(bias))
+            row_add_scaled((real *)bias->grad + first, scale == NULL ? 1 : scale[r], dy, width);
+        if (wanted(table)) row_add(grad_row(table, op->map[r]) + first, dy, width);
+    }
+}
+
+bool WF_FN(wf_linear_backward)(const wf_op *op, wf_arena *arena) {
+    const wf_tensor *y = op->out[0];
     for (int k = 0; k < 4 && op->in[2 * k] != NULL; k++) {
         const wf_tensor *x = op->in[2 * k], *weight = op->in[2 * k + 1];
+        if (weight->cols > 1 && weight->panels == NULL) {
+            plain_gradients(op, x, weight);
+            continue;
+        }
         if (wanted(x)) {
             if (weight->cols == 1) {
                 for (int r = 0; r < y->rows; r++)
@@ -48,12 +90,7 @@ bool WF_FN(wf_linear_backward)(const wf_op *op, wf_arena *arena) {
             return false;
         }
     }
-    const real *scale = op->scale;
-    for (int r = 0; r < y->rows; r++) {
-        if (wanted(bias))
-            row_add_scaled(bias->grad, scale == NULL ? 1 : scale[r], grad_row(y, r), y->cols);
-        if (wanted(table)) row_add(grad_row(table, op->map[r]), grad_row(y, r), y->ld);
-    }
+    if (wanted(op->in[8]) || wanted(op->in[9])) over_columns(op, y->cols, sum_bias, NULL);
     return true;
 }
 
@@ -73,50 +110,122 @@ unit_backward(const int unit, const real *x, const real *dy, real *dx, size_t co
     }
 }
 
+/* The units that are not smooth_unit's: value and slope. */
+static inline __attribute__((always_inline)) real other_unit(const int unit, real x, real *slope) {
+    real bell, value;
+    switch (unit) {
+    case WF_UNIT_SINE: *slope = r_cos(x); return r_sin(x);
+    case WF_UNIT_GELU_ERF:
+        value = r_normal_cdf(x, &bell);
+        *slope = value + x * bell * (real)0.3989422804014327; /* 1 / sqrt(2 pi) */
+        return x * value;
+    case WF_UNIT_RELU: *slope = x > 0; return x > 0 ? x : 0;
+    case WF_UNIT_LEAKY_RELU: *slope = x > 0 ? 1 : (real)0.01; return x * *slope;
+    case WF_UNIT_ELU:
+        value = r_exp(x < 0 ? x : 0);
+        *slope = value;
+        return x > 0 ? x : value - 1;
+    default: /* softplus: max(x, 0) + ln(1 + e^-|x|) */
+        value = r_exp(x < 0 ? x : -x);
+        *slope = (x < 0 ? value : 1) / (1 + value);
+        return (x > 0 ? x : 0) + r_log(1 + value);
+    }
+}
+
+static inline __attribute__((always_inline)) void
+other_forward(const int unit, const real *restrict x, real *restrict y, size_t count) {
+    real slope;
+    for (size_t i = 0; i < count; i++) y[i] = other_unit(unit, x[i], &slope);
+}
+static inline __attribute__((always_inline)) void other_backward(const int unit,
+                                                                 const real *restrict x,
+                                                                 const real *restrict dy,
+                                                                 real *restrict dx, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        real slope;
+        other_unit(unit, x[i], &slope);
+        dx[i] += dy[i] * slope;
+    }
+}
+
+static void activation_rows(const wf_op *op, void *more, int first, int last) {
+    (void)more;
+    const wf_tensor *in = op->in[0], *out = op->out[0];
+    const real *x = row_of(in, first);
+    real *y = row_of(out, first);
+    size_t count = (size_t)(last - first) * (size_t)in->ld;
+    switch (op->unit) {
+    case WF_UNIT_SILU: unit_forward(WF_UNIT_SILU, x, y, count); break;
+    case WF_UNIT_GELU: unit_forward(WF_UNIT_GELU, x, y, count); break;
+    case WF_UNIT_SINE: other_forward(WF_UNIT_SINE, x, y, count); break;
+    case WF_UNIT_GELU_ERF: other_forward(WF_UNIT_GELU_ERF, x, y, count); break;
+    case WF_UNIT_RELU: other_forward(WF_UNIT_RELU, x, y, count); break;
+    case WF_UNIT_LEAKY_RELU: other_forward(WF_UNIT_LEAKY_RELU, x, y, count); break;
+    case WF_UNIT_ELU: other_forward(WF_UNIT_ELU, x, y, count); break;
+    default:
+        other_forward(WF_UNIT_SOFTPLUS, x, y, count);
+        for (int r = first; r < last; r++) /* softplus of the padding is not zero */
+            memset(row_of(out, r) + out->cols, 0, (size_t)(out->ld - out->cols) * sizeof(real));
+    }
+}
+
 bool WF_FN(wf_activation_forward)(const wf_op *op, wf_arena *arena) {
     (void)arena;
-    const real *restrict x = op->in[0]->data;
-    real *restrict y = op->out[0]->data;
-    size_t count = (size_t)op->in[0]->rows * (size_t)op->in[0]->ld;
-    if (op->unit == WF_UNIT_SINE)
-        for (size_t i = 0; i < count; i++) y[i] = r_sin(x[i]);
-    else if (op->unit == WF_UNIT_SILU) unit_forward(WF_UNIT_SILU, x, y, count);
-    else unit_forward(WF_UNIT_GELU, x, y, count);
+    over_rows(op, op->in[0]->rows, op->in[0]->ld, activation_rows, NULL);
     return true;
+}
+
+/* Gradients of the padding are zero. */
+static void activation_back_rows(const wf_op *op, void *more, int first, int last) {
+    (void)more;
+    const wf_tensor *in = op->in[0];
+    const real *x = row_of(in, first), *dy = grad_row(op->out[0], first);
+    real *dx = grad_row(in, first);
+    size_t count = (size_t)(last - first) * (size_t)in->ld;
+    switch (op->unit) {
+    case WF_UNIT_SILU: unit_backward(WF_UNIT_SILU, x, dy, dx, count); break;
+    case WF_UNIT_GELU: unit_backward(WF_UNIT_GELU, x, dy, dx, count); break;
+    case WF_UNIT_SINE: other_backward(WF_UNIT_SINE, x, dy, dx, count); break;
+    case WF_UNIT_GELU_ERF: other_backward(WF_UNIT_GELU_ERF, x, dy, dx, count); break;
+    case WF_UNIT_RELU: other_backward(WF_UNIT_RELU, x, dy, dx, count); break;
+    case WF_UNIT_LEAKY_RELU: other_backward(WF_UNIT_LEAKY_RELU, x, dy, dx, count); break;
+    case WF_UNIT_ELU: other_backward(WF_UNIT_ELU, x, dy, dx, count); break;
+    default: other_backward(WF_UNIT_SOFTPLUS, x, dy, dx, count);
+    }
 }
 
 bool WF_FN(wf_activation_backward)(const wf_op *op, wf_arena *arena) {
     (void)arena;
-    const real *restrict x = op->in[0]->data, *restrict dy = op->out[0]->grad;
-    real *restrict dx = op->in[0]->grad;
-    size_t count = (size_t)op->in[0]->rows * (size_t)op->in[0]->ld;
-    if (op->unit == WF_UNIT_SINE)
-        for (size_t i = 0; i < count; i++) dx[i] += dy[i] * r_cos(x[i]);
-    else if (op->unit == WF_UNIT_SILU) unit_backward(WF_UNIT_SILU, x, dy, dx, count);
-    else unit_backward(WF_UNIT_GELU, x, dy, dx, count);
+    over_rows(op, op->in[0]->rows, op->in[0]->ld, activation_back_rows, NULL);
     return true;
 }
 
-bool WF_FN(wf_norm_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
+static void norm_range(const wf_op *op, void *more, int first, int last) {
+    (void)more;
     const wf_tensor *x = op->in[0], *modulation = op->in[1], *y = op->out[0];
     int cols = x->cols;
-    for (int r = 0; r < x->rows; r++) {
+    for (int r = first; r < last; r++) {
         real *out = row_of(y, r);
         norm_row(row_of(x, r), cols, y->ld, out);
         if (modulation == NULL) continue;
         const real *shift = row_of(modulation, op->map[r]) + op->column, *scale = shift + cols;
         for (int c = 0; c < cols; c++) out[c] = out[c] * (1 + scale[c]) + shift[c];
     }
+}
+
+bool WF_FN(wf_norm_forward)(const wf_op *op, wf_arena *arena) {
+    (void)arena;
+    over_rows(op, op->in[0]->rows, op->in[0]->ld, norm_range, NULL);
     return true;
 }
 
-bool WF_FN(wf_norm_backward)(const wf_op *op, wf_arena *arena) {
+/* Scratch of a row: the normalised row and the gradient by it. */
+static void norm_back_range(const wf_op *op, void *more, int first, int last) {
     const wf_tensor *x = op->in[0], *modulation = op->in[1], *y = op->out[0];
     int cols = x->cols;
-    real *hat = scratch(arena, (size_t)y->ld), *g = scratch(arena, (size_t)y->ld);
-    if (hat == NULL || g == NULL) return false;
-    for (int r = 0; r < x->rows; r++) {
+    for (int r = first; r < last; r++) {
+        real *hat = (real *)more + (op->ctx == NULL ? 0 : (size_t)r * 2 * (size_t)y->ld);
+        real *g = hat + y->ld;
         const real *dy = grad_row(y, r);
         real rho = norm_row(row_of(x, r), cols, y->ld, hat);
         if (modulation != NULL) {
@@ -133,13 +242,23 @@ bool WF_FN(wf_norm_backward)(const wf_op *op, wf_arena *arena) {
         }
         if (wanted(x)) norm_row_backward(grad_row(x, r), g, hat, rho, cols);
     }
+}
+
+bool WF_FN(wf_norm_backward)(const wf_op *op, wf_arena *arena) {
+    const wf_tensor *x = op->in[0], *y = op->out[0];
+    size_t rows = op->ctx == NULL ? 1 : (size_t)x->rows;
+    real *two = scratch(arena, 2 * rows * (size_t)y->ld);
+    if (two == NULL) return false;
+    if (wanted(op->in[1])) over_groups(op, x->rows, x->ld, norm_back_range, two);
+    else over_rows(op, x->rows, x->ld, norm_back_range, two);
     return true;
 }
 
-bool WF_FN(wf_residual_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
+/* y = x + (1 + gate) r, or with plain gates x + gate r. */
+static inline __attribute__((always_inline)) void gated_range(const wf_op *op, const real one,
+                                                              int first, int last) {
     const wf_tensor *x = op->in[0], *branch = op->in[1], *modulation = op->in[2], *y = op->out[0];
-    for (int r = 0; r < x->rows; r++) {
+    for (int r = first; r < last; r++) {
         const real *in = row_of(x, r), *add = row_of(branch, r);
         real *out = row_of(y, r);
         if (modulation == NULL) {
@@ -147,17 +266,16 @@ bool WF_FN(wf_residual_forward)(const wf_op *op, wf_arena *arena) {
             continue;
         }
         const real *gate = row_of(modulation, op->map[r]) + op->column;
-        for (int c = 0; c < x->cols; c++) out[c] = in[c] + (1 + gate[c]) * add[c];
+        for (int c = 0; c < x->cols; c++) out[c] = in[c] + (one + gate[c]) * add[c];
         for (int c = x->cols; c < x->ld; c++) out[c] = 0;
     }
-    return true;
 }
 
 /* The stream's own gradient is the output's (T3): nothing to do for x. */
-bool WF_FN(wf_residual_backward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
+static inline __attribute__((always_inline)) void gated_back_range(const wf_op *op, const real one,
+                                                                   int first, int last) {
     const wf_tensor *branch = op->in[1], *modulation = op->in[2], *y = op->out[0];
-    for (int r = 0; r < y->rows; r++) {
+    for (int r = first; r < last; r++) {
         const real *dy = grad_row(y, r);
         if (modulation == NULL) {
             if (wanted(branch)) row_add(grad_row(branch, r), dy, y->ld);
@@ -167,13 +285,56 @@ bool WF_FN(wf_residual_backward)(const wf_op *op, wf_arena *arena) {
         const real *add = row_of(branch, r);
         if (wanted(branch)) {
             real *dbranch = grad_row(branch, r);
-            for (int c = 0; c < y->cols; c++) dbranch[c] += (1 + gate[c]) * dy[c];
+            for (int c = 0; c < y->cols; c++) dbranch[c] += (one + gate[c]) * dy[c];
         }
         if (wanted(modulation)) {
             real *dgate = grad_row(modulation, op->map[r]) + op->column;
             for (int c = 0; c < y->cols; c++) dgate[c] += dy[c] * add[c];
         }
     }
+}
+
+static void residual_range(const wf_op *op, void *more, int first, int last) {
+    (void)more;
+    gated_range(op, 1, first, last);
+}
+static void residual_back_range(const wf_op *op, void *more, int first, int last) {
+    (void)more;
+    gated_back_range(op, 1, first, last);
+}
+static void gated_residual_range(const wf_op *op, void *more, int first, int last) {
+    (void)more;
+    gated_range(op, 0, first, last);
+}
+static void gated_residual_back_range(const wf_op *op, void *more, int first, int last) {
+    (void)more;
+    gated_back_range(op, 0, first, last);
+}
+
+static void residual_back(const wf_op *op, range_fn *fn) {
+    const wf_tensor *y = op->out[0];
+    if (wanted(op->in[2])) over_groups(op, y->rows, y->ld, fn, NULL);
+    else over_rows(op, y->rows, y->ld, fn, NULL);
+}
+
+bool WF_FN(wf_residual_forward)(const wf_op *op, wf_arena *arena) {
+    (void)arena;
+    over_rows(op, op->in[0]->rows, op->in[0]->ld, residual_range, NULL);
+    return true;
+}
+bool WF_FN(wf_residual_backward)(const wf_op *op, wf_arena *arena) {
+    (void)arena;
+    residual_back(op, residual_back_range);
+    return true;
+}
+bool WF_FN(wf_gated_residual_forward)(const wf_op *op, wf_arena *arena) {
+    (void)arena;
+    over_rows(op, op->in[0]->rows, op->in[0]->ld, gated_residual_range, NULL);
+    return true;
+}
+bool WF_FN(wf_gated_residual_backward)(const wf_op *op, wf_arena *arena) {
+    (void)arena;
+    residual_back(op, gated_residual_back_range);
     return true;
 }
 

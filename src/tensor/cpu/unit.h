@@ -23,6 +23,10 @@ static inline vreal unit_sigmoid(vreal u) {
     for (int lane = 0; lane < WF_LANES; lane++) s[lane] = 1 / (1 + r_exp(-u[lane]));
     return s;
 }
+static inline vreal unit_exp(vreal x) {
+    for (int lane = 0; lane < WF_LANES; lane++) x[lane] = r_exp(x[lane]);
+    return x;
+}
 #else
 typedef int32_t vint __attribute__((vector_size(WF_LANES * sizeof(int32_t))));
 
@@ -52,10 +56,9 @@ static inline vreal unit_clamp(vreal x, real low, real high) {
 static inline vreal unit_reciprocal(vreal x) { return 1 / x; }
 #endif
 
-/* 1 / (1 + e^-u) */
-static inline __attribute__((always_inline)) vreal unit_sigmoid(vreal u) {
+static inline __attribute__((always_inline)) vreal unit_exp(vreal x) {
     const real magic = 12582912.0f;
-    vreal x = unit_clamp(-u, -87.0f, 88.0f);
+    x = unit_clamp(x, -87.0f, 88.0f);
     vreal shifted = x * 1.44269504f + magic;
     vreal k = shifted - magic;
     vreal r = x - k * 0.693359375f;
@@ -66,9 +69,12 @@ static inline __attribute__((always_inline)) vreal unit_sigmoid(vreal u) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     vreal y = p * (r * r) + r + 1.0f;
-    vreal scale = (vreal)(((vint)shifted + 127) << 23);
-    /* At most 2e38, whose reciprocal may be taken as zero. */
-    return unit_reciprocal(1 + y * scale);
+    return y * (vreal)(((vint)shifted + 127) << 23);
+}
+
+/* 1 / (1 + e^-u); the exponential is at most 2e38, whose reciprocal may be taken as zero. */
+static inline __attribute__((always_inline)) vreal unit_sigmoid(vreal u) {
+    return unit_reciprocal(1 + unit_exp(-u));
 }
 #endif
 

@@ -109,12 +109,22 @@ extern "C" const wf_backend *wf_backend_cuda_bf16(void) {
         {
 #define X(name, tolerance) run_bf16<wf_gpu::name##_forward, false>,
 #include "tensor/ops.def"
+#undef X
+#define X(name, tolerance) NULL,
+#include "tensor/layers.def"
+#undef X
+#define X(name, tolerance) run_bf16<wf_gpu::name##_forward, false>,
 #include "tensor/fused.def"
 #undef X
         },
         {
 #define X(name, tolerance) run_bf16<wf_gpu::name##_backward, true>,
 #include "tensor/ops.def"
+#undef X
+#define X(name, tolerance) NULL,
+#include "tensor/layers.def"
+#undef X
+#define X(name, tolerance) run_bf16<wf_gpu::name##_backward, true>,
 #include "tensor/fused.def"
 #undef X
         },

@@ -1,6 +1,7 @@
 /* row_ops: operations on rows of nodes and graphs: linear, units, layer norm, residual, means, gathers. Formulas: tape.h.
  * In bf16 most of them are steps of chains (deferred.cu). Measured on an H200 (ncu) of those that are not: gathering 25,856 rows of 64
  * 9.9 us (6.6 MB written), units of 79 rows 2.4 us, scatter_kernel of 8,192 rows of 128 58 us (each block looks through the whole map). */
+#include "base/vmath.h"
 #include "tensor/cuda/fp32/row_sums.cuh"
 
 namespace wf_gpu {
@@ -52,32 +53,50 @@ bool linear_backward(const wf_op *op, wf_arena *arena) {
 
 /* --- units and layer norm ------------------------------------------------------------------------------------ */
 namespace {
+__device__ float other_unit(int unit, float x, float *slope) {
+    float value, e;
+    switch (unit) {
+    case WF_UNIT_SINE: sincosf(x, &value, slope); return value;
+    case WF_UNIT_GELU_ERF:
+        value = wf_normal_cdff(x, &e);
+        *slope = value + x * e * 0.3989422804014327f; /* 1 / sqrt(2 pi) */
+        return x * value;
+    case WF_UNIT_RELU: *slope = x > 0 ? 1.0f : 0.0f; return fmaxf(x, 0);
+    case WF_UNIT_LEAKY_RELU: *slope = x > 0 ? 1.0f : 0.01f; return x * *slope;
+    case WF_UNIT_ELU: *slope = expf(fminf(x, 0)); return x > 0 ? x : *slope - 1;
+    default: /* softplus: max(x, 0) + ln(1 + e^-|x|) */
+        e = expf(-fabsf(x));
+        *slope = (x < 0 ? e : 1) / (1 + e);
+        return fmaxf(x, 0) + logf(1 + e);
+    }
+}
 struct unit_element {
     int unit;
     const float *x, *dy;
     float *out; /* y, or dx when dy is given */
-    int ld;
+    int cols, ld;
     __device__ void operator()(int row, int col) const {
         size_t at = (size_t)row * ld + col;
         float slope, value;
-        if (unit == WF_UNIT_SINE) sincosf(x[at], &value, &slope);
-        else value = smooth_unit(unit, x[at], &slope);
+        if (unit == WF_UNIT_SILU || unit == WF_UNIT_GELU) value = smooth_unit(unit, x[at], &slope);
+        else value = other_unit(unit, x[at], &slope);
+        if (col >= cols) value = 0; /* softplus of the padding is not */
         if (dy == NULL) out[at] = value;
         else out[at] += dy[at] * slope;
     }
 };
 } // namespace
 
-/* Padding is zero, and so is every unit of it. */
 bool activation_forward(const wf_op *op, wf_arena *) {
     const wf_tensor *x = op->in[0], *y = op->out[0];
-    each(unit_element{op->unit, data_of(x), NULL, data_of(y), x->ld}, x->rows, x->ld);
+    each(unit_element{op->unit, data_of(x), NULL, data_of(y), x->cols, x->ld}, x->rows, x->ld);
     return launched();
 }
 
 bool activation_backward(const wf_op *op, wf_arena *) {
     const wf_tensor *x = op->in[0], *y = op->out[0];
-    each(unit_element{op->unit, data_of(x), grad_of(y), grad_of(x), x->ld}, x->rows, x->ld);
+    each(unit_element{op->unit, data_of(x), grad_of(y), grad_of(x), x->cols, x->ld}, x->rows,
+         x->ld);
     return launched();
 }
 

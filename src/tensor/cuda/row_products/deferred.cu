@@ -658,7 +658,7 @@ enum { most_gathered = 1024 };
 bool taken_up(const wf_op *op) {
     switch (op->kind) {
     case WF_OP_linear: return linear_fits(op);
-    case WF_OP_activation: return op->unit != WF_UNIT_SINE;
+    case WF_OP_activation: return op->unit == WF_UNIT_SILU || op->unit == WF_UNIT_GELU;
     case WF_OP_norm: return op->in[0]->cols <= chain_norm_columns;
     case WF_OP_residual:
     case WF_OP_mean: return true;

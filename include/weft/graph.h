@@ -1,11 +1,14 @@
-/* weft/graph.h: a network described as node groups and dense edge blocks.
+/* weft/graph.h: a network as data: its layers, and the parameter graph that follows from them.
  *
  *     wf_graph *g;
  *     wf_graph_parse(ctx, "64-16-8-10", "relu", 0, &g);       64 inputs, hidden 16 and 8, 10 classes
+ *     wf_graph_parse(ctx, "3x32x32 conv16 pool conv32 pool conv48 gap linear10", "relu", 0, &g);
  *
- * Everything the program knows about an architecture is in this description: flat parameter order
- * (that of a PyTorch state_dict), hidden-unit permutations, positional roles, parameter groups, the
- * forward pass. Nothing else knows what an MLP is. */
+ * A description is a list of layers. Each makes one group of units from one or two earlier groups.
+ * It is written as a C array (wf_graph_build), as JSON (wf_graph_json) or, without residual
+ * connections, as a text. Everything else follows from it: the flat parameter order (that of a
+ * PyTorch state_dict), hidden-unit permutations, positional roles, parameter groups, the forward
+ * pass. Nothing else knows what an MLP is. */
 #ifndef WEFT_GRAPH_H
 #define WEFT_GRAPH_H
 
@@ -13,71 +16,172 @@
 
 WF_BEGIN_C
 
+typedef enum wf_activation {
+    WF_ACT_RELU,
+    WF_ACT_TANH,
+    WF_ACT_GELU, /* with erf, not tanh */
+    WF_ACT_SILU,
+    WF_ACT_SIGMOID,
+    WF_ACT_IDENTITY,
+    WF_ACT_MIXED /* wf_graph.activation of a network whose layers differ */
+} wf_activation;
+
+/* What a layer computes from its input before normalisation, activation and pooling. */
+typedef enum wf_layer_kind {
+    WF_LAYER_LINEAR, /* nn.Linear; an image is flattened first */
+    WF_LAYER_CONV,   /* nn.Conv2d, as cross-correlation, without dilation and groups */
+    WF_LAYER_ADD,    /* the sum of its two inputs: a residual connection */
+    WF_LAYER_PASS    /* its input as it is, for a norm, an activation or a pooling of its own */
+} wf_layer_kind;
+
+/* Norm layers have gamma and beta. The running statistics of a batch norm are buffers: part of the
+ * flat vector, not trained. */
+typedef enum wf_norm_kind {
+    WF_NORM_NONE,
+    WF_NORM_BATCH, /* nn.BatchNorm1d and 2d */
+    WF_NORM_LAYER  /* nn.LayerNorm over all values of a group: (n) or (n, height, width) */
+} wf_norm_kind;
+
+typedef enum wf_pool_kind {
+    WF_POOL_NONE,
+    WF_POOL_MAX,
+    WF_POOL_AVERAGE, /* padding counts as zeros, as in nn.AvgPool2d */
+    WF_POOL_GLOBAL   /* the average over all places */
+} wf_pool_kind;
+
+/* The window of a convolution or a pooling: {height, width} each. */
+typedef struct wf_window {
+    int kernel[2], stride[2], padding[2];
+} wf_window;
+
+/* One layer. Group 0 is the network's input and group l + 1 is made by layers[l]. */
+typedef struct wf_layer {
+    wf_layer_kind op;
+    int from[2];      /* groups it reads; the second only for WF_LAYER_ADD */
+    int in;           /* units it expects of its input; 0: whatever there are */
+    int n;            /* units it makes (channels of a convolution); add and pass: 0 */
+    wf_window window; /* of a convolution */
+    bool bias;        /* linear and convolution */
+    wf_norm_kind norm;
+    double eps; /* of the norm; 0: 1e-5 */
+    wf_activation activation;
+    wf_pool_kind pool;
+    wf_window pool_window; /* of maximum and average */
+    const char *name;      /* NAME.weight, NAME.bias; NULL: "layers.0", "layers.1" ... */
+    const char *norm_name; /* NULL: "layers.0.norm" ... */
+} wf_layer;
+
+/* Units of a layer, or the one node that stands for a vector of parameters. The values of kinds
+ * from WF_GROUP_BIAS on are those of wf_block_kind in the same order. */
 typedef enum wf_group_kind {
     WF_GROUP_INPUT,
     WF_GROUP_HIDDEN,
     WF_GROUP_OUTPUT,
-    WF_GROUP_BIAS
+    WF_GROUP_BIAS,
+    WF_GROUP_GAMMA,
+    WF_GROUP_BETA,
+    WF_GROUP_MEAN,
+    WF_GROUP_VARIANCE
 } wf_group_kind;
-typedef enum wf_block_kind { WF_BLOCK_WEIGHT, WF_BLOCK_BIAS } wf_block_kind;
-typedef enum wf_activation {
-    WF_ACT_RELU,
-    WF_ACT_TANH,
-    WF_ACT_GELU,
-    WF_ACT_SILU,
-    WF_ACT_SIGMOID,
-    WF_ACT_IDENTITY
-} wf_activation;
+
+typedef enum wf_block_kind {
+    WF_BLOCK_WEIGHT, /* matrix or kernels */
+    WF_BLOCK_BIAS,
+    WF_BLOCK_GAMMA,
+    WF_BLOCK_BETA,
+    WF_BLOCK_MEAN, /* running statistics of a batch norm: buffers */
+    WF_BLOCK_VARIANCE
+} wf_block_kind;
 
 typedef struct wf_group {
     wf_group_kind kind;
-    int n;     /* nodes */
-    int layer; /* inputs 0, first hidden 1 ...; a bias node has the layer it feeds */
-    int orbit; /* permutation orbit 0..n_orbits-1, or -1: fixed nodes */
+    int n;                     /* nodes: units, channels */
+    int layer;                 /* 0: input, l + 1: made by or feeding layers[l] */
+    int orbit;                 /* permutation orbit 0..n_orbits-1, or -1: fixed nodes */
+    int units;                 /* the first group with the same units: this one, unless it adds or
+                                   passes on an earlier one */
+    bool image;                /* a unit has height x width values; otherwise one */
+    int height, width;         /* after pooling; 1 x 1 without an image */
+    int sum_height, sum_width; /* before pooling */
 } wf_group;
 
-/* Parameters of one tensor. Entry (i of dst, j of src, k) is w[offset + (i*n_src + j)*coef + k]. */
+/* One tensor of parameters. Entry (i of dst, j of src, k) is w[offset + (i*n_src + j)*coef + k]. */
 typedef struct wf_block {
     wf_block_kind kind;
-    int src, dst;  /* groups; the source of a bias is its bias node */
-    int coef;      /* coefficients an edge carries */
-    int layer;     /* 0-based layer it belongs to */
-    size_t offset; /* in the flat parameter vector */
-    size_t count;  /* n_dst * n_src * coef */
-    bool folded;   /* kept on the dst nodes, not as edges of the metanetwork's graph */
-    char name[32]; /* "layers.0.weight" */
+    int src, dst;     /* groups; the source of a vector is a node of its own */
+    int coef;         /* coefficients an edge carries: entries of a kernel, places of an image */
+    int layer;        /* it belongs to layers[layer] */
+    size_t offset;    /* in the flat parameter vector */
+    size_t count;     /* n_dst * n_src * coef, at least 1 */
+    bool folded;      /* kept on the dst nodes, not as edges of the metanetwork's graph */
+    const char *name; /* "layers.0.weight" */
 } wf_block;
 
 typedef struct wf_graph {
-    int n_groups, n_blocks, n_orbits, n_layers;
-    wf_group *groups; /* inputs, hidden layers, outputs, then bias nodes in layer order */
-    wf_block *blocks; /* flat order: layers.0.weight, layers.0.bias, layers.1.weight ... */
-    size_t n_params;
-    wf_activation activation; /* of hidden groups */
-    int inputs, outputs;
-    char text[256]; /* canonical form, parses back: "64-16-8-10" */
+    int n_layers, n_groups, n_blocks, n_orbits;
+    wf_layer *layers;    /* the description; everything below is derived from it */
+    wf_group *groups;    /* input, one per layer, then the nodes of vectors in flat order */
+    wf_block *blocks;    /* flat order: layer by layer weight, bias, gamma, beta, mean, variance */
+    size_t *orbit_start; /* [n_orbits + 1] first unit of an orbit in a permutation */
+    size_t n_params;     /* length of the flat vector, buffers included */
+    wf_activation activation; /* of all hidden linear and convolution layers, or WF_ACT_MIXED */
+    int inputs, outputs;      /* numbers that go in (channels * height * width) and come out */
+    char *text;  /* for people: "64-16-8-10". Equal texts and activations: equal descriptions */
+    char *names; /* memory of all names */
 } wf_graph;
 
 enum {
-    WF_GRAPH_FOLD_INPUT = 1
-}; /* the first layer's weights and bias sit on the first hidden nodes */
+    WF_GRAPH_FOLD_INPUT = 1 /* weights and bias of a hidden layer that reads the input sit on its
+                               units: no edges and no input nodes in the metanetwork's graph */
+};
 
-/* arch: widths joined by '-', at least two; a '!' behind a width means that this layer has no bias
- * ("64-16!-10"). activation: relu, tanh, gelu (erf), silu, sigmoid, identity. */
-WF_API wf_status wf_graph_parse(wf_ctx *ctx, const char *arch, const char *activation,
+/* A graph from an array of layers, which is copied with its names.
+ * channels, height, width   of an image that goes in; height 0: `channels` plain numbers.
+ * flags                     0 or WF_GRAPH_FOLD_INPUT.
+ * Hidden units of a group form one orbit; groups that are added or passed on share theirs, and
+ * with the input or the output they are fixed. Sizes that do not fit are WF_ERR_SHAPE with a
+ * sentence that names the layer, what was expected and what was found. */
+WF_API wf_status wf_graph_build(wf_ctx *ctx, int channels, int height, int width,
+                                const wf_layer *layers, int n_layers, unsigned flags,
+                                wf_graph **out);
+
+/* A graph from a text. activation: relu, tanh, gelu, silu, sigmoid, identity; it is used for the
+ * hidden linear and convolution layers that name none.
+ *   64-16-8-10        widths; a '!' behind a width means that this layer has no bias: 64-16!-10
+ *   3x32x32 conv16 .. input (64 or 3x32x32), then words: conv16, linear10 (both with '!'), pool,
+ *                     avgpool, gap, flatten, batchnorm, layernorm, pass, or an activation.
+ *                     conv16k5s2p2 has kernel 5, stride 2, padding 2 (default k3 s1, padding k/2),
+ *                     pool3s2p1 likewise (default 2, stride as kernel, no padding).
+ *   {"input": ...     JSON, see wf_graph_json
+ *   net.json          a file with such JSON */
+WF_API wf_status wf_graph_parse(wf_ctx *ctx, const char *text, const char *activation,
                                 unsigned flags, wf_graph **out);
+
+/* The description as JSON: docs/formats.md has its keys. wf_graph_json is free()d by the caller. */
+WF_API wf_status wf_graph_json(wf_ctx *ctx, const wf_graph *graph, char **out);
+WF_API wf_status wf_graph_from_json(wf_ctx *ctx, const char *json, unsigned flags, wf_graph **out);
+
 WF_API wf_status wf_graph_clone(wf_ctx *ctx, const wf_graph *graph, wf_graph **out);
+WF_API wf_status wf_graph_fold(wf_ctx *ctx, const wf_graph *graph, unsigned flags, wf_graph **out);
 WF_API void wf_graph_free(wf_graph *graph);
-WF_API bool
-wf_graph_equal(const wf_graph *a,
-               const wf_graph *b); /* same parameters, same function; folding is ignored */
+/* Same parameters, same function; names and folding are ignored. */
+WF_API bool wf_graph_equal(const wf_graph *a, const wf_graph *b);
 WF_API const char *wf_activation_name(wf_activation activation);
 
-/* Every hidden width times `factor`, rounded half up, at least 1. */
+/* WF_OK when weft can execute and train such networks. Otherwise WF_ERR_UNSUPPORTED, and the
+ * sentence names the layer. */
+WF_API wf_status wf_graph_executable(wf_ctx *ctx, const wf_graph *graph);
+
+/* Shape of a block's tensor in PyTorch: its rank (1 to 4) is returned. */
+WF_API int wf_block_shape(const wf_graph *graph, const wf_block *block, size_t shape[4]);
+/* Running statistics are not trained. */
+static inline bool wf_block_trained(const wf_block *block) { return block->kind < WF_BLOCK_MEAN; }
+
+/* Every hidden width that can move times `factor`, rounded half up, at least 1. */
 WF_API wf_status wf_graph_scale_width(wf_ctx *ctx, const wf_graph *graph, double factor,
                                       wf_graph **out);
 
-/* A relabelling of hidden units: unit u of orbit o moves to place perm[orbit_start(o) + u].
+/* A relabelling of hidden units: unit u of orbit o moves to place perm[orbit_start[o] + u].
  * perm has wf_graph_perm_size entries, orbits one after another. */
 WF_API size_t wf_graph_perm_size(const wf_graph *graph);
 WF_API size_t wf_graph_perm_start(const wf_graph *graph, int orbit);
@@ -90,16 +194,18 @@ WF_API void wf_graph_permute_inverse(const wf_graph *graph, const uint32_t *perm
 WF_API wf_status wf_graph_forward(wf_ctx *ctx, const wf_graph *graph, const float *w,
                                   const float *x, size_t n, float *logits);
 
-/* Mean and standard deviation of each block, pooled over a collection: the parameter-group normalisation. */
-enum { WF_MAX_BLOCKS = 64 };
+/* Mean and standard deviation of each block, pooled over a collection: the parameter-group
+ * normalisation. All zero means the identity. */
 typedef struct wf_norm {
-    int n; /* blocks; 0 means the identity */
-    float mean[WF_MAX_BLOCKS], std[WF_MAX_BLOCKS];
+    int n; /* blocks */
+    float *mean, *std;
 } wf_norm;
 
 /* weights (count, n_params). A block whose entries are all equal gets std 1. */
 WF_API wf_status wf_norm_fit(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
                              wf_norm *out);
+WF_API wf_status wf_norm_create(wf_ctx *ctx, int n, wf_norm *out); /* zeros */
+WF_API void wf_norm_free(wf_norm *norm);                           /* what it holds, not itself */
 WF_API void wf_norm_apply(const wf_norm *norm, const wf_graph *graph, const float *in,
                           float *out); /* (w - mean) / std */
 WF_API void wf_norm_invert(const wf_norm *norm, const wf_graph *graph, const float *in, float *out);

@@ -28,7 +28,7 @@ WF_API wf_import_desc wf_import_desc_default(void);
 /* One file written: all networks of one architecture. */
 typedef struct wf_import_collection {
     char *path;
-    char arch[256];
+    char *arch; /* as wf_graph.text */
     size_t count;
     size_t non_finite; /* networks with an infinite value or NaN; they are kept */
 } wf_import_collection;
@@ -81,7 +81,6 @@ typedef struct wf_zoo_duplicate {
 } wf_zoo_duplicate;
 
 typedef struct wf_zoo_summary {
-    char arch[256], activation[16];
     size_t count, parameters;
     int n_tests;
     wf_zoo_score_info tests[8];

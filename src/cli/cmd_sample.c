@@ -130,9 +130,12 @@ static wf_status scale_width(cli_app *app, request *r) {
 static wf_status choose_graph(cli_app *app, const wf_flow *flow, request *r) {
     const char *arch = cli_text(app, "arch"), *activation = cli_text(app, "activation");
     const wf_graph *like = r->about.graph;
-    CLI_TRY(wf_graph_parse(app->ctx, arch != NULL ? arch : like->text,
-                           activation != NULL ? activation : wf_activation_name(like->activation),
-                           0, &r->graph));
+    if (arch == NULL && activation != NULL)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "--activation goes with --arch: a collection's own networks keep theirs");
+    if (activation == NULL) activation = wf_activation_name(like->activation);
+    CLI_TRY(arch == NULL ? wf_graph_fold(app->ctx, like, 0, &r->graph)
+                         : wf_graph_parse(app->ctx, arch, activation, 0, &r->graph));
     if (r->what.task != NULL &&
         (r->graph->inputs != like->inputs || r->graph->outputs != like->outputs))
         return cli_fail(app, WF_ERR_USAGE,

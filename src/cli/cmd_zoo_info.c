@@ -10,7 +10,7 @@ static const char *kinship_name(wf_zoo_kinship kinship) {
     return names[kinship];
 }
 
-static json_t *summary_to_json(const char *path, const wf_zoo_summary *s) {
+static json_t *summary_to_json(const char *path, const wf_graph *graph, const wf_zoo_summary *s) {
     json_t *tests = json_array(), *examples = json_array();
     for (int i = 0; i < s->n_tests; i++) {
         const wf_zoo_score_info *t = &s->tests[i];
@@ -27,22 +27,23 @@ static json_t *summary_to_json(const char *path, const wf_zoo_summary *s) {
     return json_pack(
         "{s:s, s:s, s:s, s:I, s:I, s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:s, "
         "s:s}",
-        "path", path, "arch", s->arch, "activation", s->activation, "count", (json_int_t)s->count,
-        "parameters", (json_int_t)s->parameters, "tests", tests, "duplicates",
-        (json_int_t)s->duplicates, "permuted_duplicates", (json_int_t)s->permuted_duplicates,
-        "duplicate_examples", examples, "hidden_units", (json_int_t)s->hidden_units, "dead_units",
-        (json_int_t)s->dead_units, "dead_networks", (json_int_t)s->dead_networks,
-        "non_finite_values", (json_int_t)s->non_finite_values, "non_finite_networks",
-        (json_int_t)s->non_finite_networks, "near", cli_json_number(s->near), "far",
-        cli_json_number(s->far), "kinship", kinship_name(s->kinship), "warning", s->warning);
+        "path", path, "arch", graph->text, "activation", wf_activation_name(graph->activation),
+        "count", (json_int_t)s->count, "parameters", (json_int_t)s->parameters, "tests", tests,
+        "duplicates", (json_int_t)s->duplicates, "permuted_duplicates",
+        (json_int_t)s->permuted_duplicates, "duplicate_examples", examples, "hidden_units",
+        (json_int_t)s->hidden_units, "dead_units", (json_int_t)s->dead_units, "dead_networks",
+        (json_int_t)s->dead_networks, "non_finite_values", (json_int_t)s->non_finite_values,
+        "non_finite_networks", (json_int_t)s->non_finite_networks, "near", cli_json_number(s->near),
+        "far", cli_json_number(s->far), "kinship", kinship_name(s->kinship), "warning", s->warning);
 }
 
-static void print_summary(const char *path, const char *note, const wf_zoo_summary *s) {
+static void print_summary(const char *path, const wf_graph *graph, const char *note,
+                          const wf_zoo_summary *s) {
     char count[32], parameters[32];
     cli_count(s->count, count);
     cli_count(s->parameters, parameters);
-    cli_print("%s\n  networks       %s of %s (%s), %s parameters each\n", path, count, s->arch,
-              s->activation, parameters);
+    cli_print("%s\n  networks       %s of %s (%s), %s parameters each\n", path, count, graph->text,
+              wf_activation_name(graph->activation), parameters);
     for (int i = 0; i < s->n_tests; i++)
         cli_print("  score          %s: %.4f \u00b1 %.4f, from %.4f to %.4f\n", s->tests[i].name,
                   s->tests[i].mean, s->tests[i].std, s->tests[i].min, s->tests[i].max);
@@ -69,10 +70,10 @@ wf_status cli_zoo_info(cli_app *app) {
     wf_status status = wf_zoo_info(app->ctx, zoo, &summary);
     const char *note = wf_zoo_meta(zoo, "weft.data.note");
     if (status == WF_OK && app->json) {
-        json_t *json = summary_to_json(app->argument[0], &summary);
+        json_t *json = summary_to_json(app->argument[0], wf_zoo_graph(zoo), &summary);
         json_object_set_new(json, "data_note", json_string(note != NULL ? note : ""));
         status = cli_print_json(app, json);
-    } else if (status == WF_OK) print_summary(app->argument[0], note, &summary);
+    } else if (status == WF_OK) print_summary(app->argument[0], wf_zoo_graph(zoo), note, &summary);
     wf_zoo_free(zoo);
     return status;
 }

@@ -54,11 +54,14 @@ static wf_status cache_key(wf_ctx *ctx, const wf_reference *ref, char out[65]) {
     wf_sha256_start(&hash);
     wf_sha256_add(&hash, call.digest, ref->n * sizeof *call.digest);
     free(call.digest);
-    char text[1024];
-    int length = snprintf(text, sizeof text, "%d %s %s %s score %d cloud %zu sweeps %d seed %llu",
-                          cache_version, graph->text, wf_activation_name(graph->activation),
-                          ref->data == NULL ? "none" : ref->data->fingerprint, (int)ref->desc.score,
-                          ref->m, ref->desc.sweeps, (unsigned long long)ref->desc.seed);
+    char text[256];
+    int length = snprintf(text, sizeof text, "%d ", cache_version);
+    wf_sha256_add(&hash, text, (size_t)length);
+    wf_sha256_add(&hash, graph->text, strlen(graph->text));
+    length = snprintf(text, sizeof text, " %s %s score %d cloud %zu sweeps %d seed %llu",
+                      wf_activation_name(graph->activation),
+                      ref->data == NULL ? "none" : ref->data->fingerprint, (int)ref->desc.score,
+                      ref->m, ref->desc.sweeps, (unsigned long long)ref->desc.seed);
     wf_sha256_add(&hash, text, (size_t)length);
     wf_sha256_end(&hash, out);
     return WF_OK;

@@ -39,30 +39,25 @@ static void lay_out_inputs(const wf_dataset *data, float *out) {
     }
 }
 
-/* Logits (outputs, tile) of one tile; groups are visited in layer order, so sources are ready before use. */
+/* Logits (outputs, tile) of one tile; groups stand in execution order, so sources are ready before use. */
 static const float *forward_tile(const score_call *call, const float *w, const float *x,
                                  float *scratch) {
     const wf_graph *graph = call->graph;
-    const float *logits = scratch;
-    for (int layer = 1; layer <= graph->n_layers; layer++)
-        for (int g = 0; g < graph->n_groups; g++) {
-            const wf_group *group = &graph->groups[g];
-            if (group->layer != layer || group->kind == WF_GROUP_BIAS) continue;
-            float *y = scratch + call->place[g];
-            memset(y, 0, (size_t)group->n * tile * sizeof *y);
-            for (int b = 0; b < graph->n_blocks; b++) {
-                const wf_block *block = &graph->blocks[b];
-                if (block->dst != g) continue;
-                const wf_group *src = &graph->groups[block->src];
-                const float *values =
-                    src->kind == WF_GROUP_INPUT ? x : scratch + call->place[block->src];
-                call->kernel.affine(w + block->offset, (size_t)group->n, (size_t)src->n, values, y);
-            }
-            if (group->kind == WF_GROUP_HIDDEN)
-                call->kernel.activate(graph->activation, y, (size_t)group->n * tile);
-            else logits = y;
+    for (int g = 1; g <= graph->n_layers; g++) {
+        const wf_group *group = &graph->groups[g];
+        float *y = scratch + call->place[g];
+        memset(y, 0, (size_t)group->n * tile * sizeof *y);
+        for (int b = 0; b < graph->n_blocks; b++) {
+            const wf_block *block = &graph->blocks[b];
+            if (block->dst != g) continue;
+            const wf_group *src = &graph->groups[block->src];
+            const float *values =
+                src->kind == WF_GROUP_INPUT ? x : scratch + call->place[block->src];
+            call->kernel.affine(w + block->offset, (size_t)group->n, (size_t)src->n, values, y);
         }
-    return logits;
+        call->kernel.activate(graph->layers[g - 1].activation, y, (size_t)group->n * tile);
+    }
+    return scratch + call->place[graph->n_layers];
 }
 
 /* Logits stand `step` apart. */
@@ -121,11 +116,7 @@ static wf_status check_fit(wf_ctx *ctx, const wf_graph *graph, const wf_dataset 
             "networks %s: %d inputs and %d outputs, but data set %s has %d inputs and %d classes",
             graph->text, graph->inputs, graph->outputs, data->name, data->inputs, data->classes);
     WF_TRY(check_data(ctx, data, score));
-    for (int b = 0; b < graph->n_blocks; b++)
-        if (graph->blocks[b].coef != 1)
-            return wf_fail(ctx, WF_ERR_UNSUPPORTED, "forward pass: %s is not a plain matrix",
-                           graph->blocks[b].name);
-    return WF_OK;
+    return wf_graph_executable(ctx, graph);
 }
 
 /* A bias node is a source whose value is 1 for every example. */

@@ -146,6 +146,20 @@ static wf_status write_file(wf_ctx *ctx, const char *path, const tensor_list *li
     return status;
 }
 
+/* The descriptions stand beside the configuration, so that flows of version 0.1, which have the texts
+ * alone, can be continued. */
+static wf_status put_graphs(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *run) {
+    for (int s = 0; s < stocks->n_stocks; s++) {
+        char key[name_bytes], *json;
+        snprintf(key, sizeof key, "arch.%d.graph", s);
+        WF_TRY(wf_graph_json(ctx, stocks->stocks[s].graph, &json));
+        wf_status status = wf_meta_add(ctx, run, key, "%s", json);
+        free(json);
+        WF_TRY(status);
+    }
+    return WF_OK;
+}
+
 wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_field *field,
                              const wf_stocks *stocks, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays) {
@@ -162,6 +176,7 @@ wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_field *fiel
     list_add(&list, "optim.second", field->params, 0, arrays->second);
     list_add_stocks(&list, stocks);
     WF_TRY_GOTO(put_state(ctx, &run, field, state), done);
+    WF_TRY_GOTO(put_graphs(ctx, stocks, &run), done);
     status = write_file(ctx, path, &list, config, &run);
 done:
     wf_meta_free(&run);
@@ -361,13 +376,14 @@ static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *fil
         return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the description of architecture %d",
                        path, s);
     unsigned flags = strcmp(fold, "yes") == 0 ? WF_GRAPH_FOLD_INPUT : 0;
-    WF_TRY(blame_file(ctx, path, wf_graph_parse(ctx, arch, activation, flags, &stock->graph)));
+    snprintf(key, sizeof key, "arch.%d.graph", s);
+    const char *json = wf_st_meta(file, key); /* version 0.1 had the text alone */
+    WF_TRY(blame_file(ctx, path,
+                      json != NULL ? wf_graph_from_json(ctx, json, flags, &stock->graph)
+                                   : wf_graph_parse(ctx, arch, activation, flags, &stock->graph)));
     if (!normalise) return WF_OK;
-    stock->norm.n = stock->graph->n_blocks;
+    WF_TRY(wf_norm_create(ctx, stock->graph->n_blocks, &stock->norm));
     size_t n = (size_t)stock->norm.n;
-    if (n > WF_MAX_BLOCKS)
-        return wf_fail(ctx, WF_ERR_INPUT, "%s: architecture %d has more than %d blocks", path, s,
-                       WF_MAX_BLOCKS);
     snprintf(key, sizeof key, "norm.%d.mean", s);
     WF_TRY(read_tensor(ctx, path, file, key, n, stock->norm.mean));
     snprintf(key, sizeof key, "norm.%d.std", s);

@@ -131,7 +131,7 @@ static wf_status choose_norm(wf_ctx *ctx, sampler *s, const float *cond) {
             "%s: the flow was fitted to networks with other layers (%s ...), so there is "
             "no normalisation for its blocks; keep the number of layers and biases",
             s->graph->text, s->flow->stocks.stocks[0].graph->text);
-    s->norm = wf_stock_norm(stock, s->graph);
+    WF_TRY(wf_stock_norm(ctx, stock, s->graph, &s->norm));
     if (!s->flow->fit.principal) return WF_OK;
     if (wf_principal_width(s->graph) != stock->principal.width)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
@@ -237,6 +237,7 @@ static wf_status sampler_alloc(sampler *s, const float *cond) {
 static void sampler_free(sampler *s) {
     void *memory[] = {s->x, s->f, s->f_null, s->t, s->own_y, s->flat, s->cond, s->drop};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
+    wf_norm_free(&s->norm);
     wf_arena_free(&s->arena);
 }
 

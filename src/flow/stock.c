@@ -33,8 +33,7 @@ static size_t used_networks(const wf_source *source, const wf_fit_desc *fit) {
 
 wf_status wf_stock_graph(wf_ctx *ctx, const wf_field *field, const wf_graph *graph,
                          wf_graph **out) {
-    return wf_graph_parse(ctx, graph->text, wf_activation_name(graph->activation),
-                          field->folds ? WF_GRAPH_FOLD_INPUT : 0, out);
+    return wf_graph_fold(ctx, graph, field->folds ? WF_GRAPH_FOLD_INPUT : 0, out);
 }
 
 wf_status wf__one_architecture(wf_ctx *ctx, const char *name, const wf_source *sources, int n) {
@@ -188,6 +187,9 @@ static wf_status normalise_stock(wf_ctx *ctx, wf_stock *stock) {
 /* Every parameter weighs 1, or every layer as much as another. */
 static wf_status share_loss(wf_ctx *ctx, wf_loss_by by, wf_stock *stock) {
     const wf_graph *graph = stock->graph;
+    int layers = 0; /* with parameters */
+    for (int b = 0; b < graph->n_blocks; b++)
+        layers += b == 0 || graph->blocks[b].layer != graph->blocks[b - 1].layer;
     WF_TRY(
         wf_alloc(ctx, (size_t)graph->n_blocks, sizeof *stock->shares, "training", &stock->shares));
     for (int b = 0; b < graph->n_blocks; b++) {
@@ -195,7 +197,7 @@ static wf_status share_loss(wf_ctx *ctx, wf_loss_by by, wf_stock *stock) {
         for (int other = 0; other < graph->n_blocks; other++)
             if (graph->blocks[other].layer == graph->blocks[b].layer)
                 layer += graph->blocks[other].count;
-        double alike = (double)graph->n_params / ((double)graph->n_layers * (double)layer);
+        double alike = (double)graph->n_params / ((double)layers * (double)layer);
         stock->shares[b] =
             (wf_loss_share){(uint32_t)(graph->blocks[b].offset + graph->blocks[b].count),
                             by == WF_LOSS_BY_LAYERS ? (float)alike : 1};
@@ -284,6 +286,7 @@ fail:
 void wf_stocks_free(wf_stocks *stocks) {
     for (int s = 0; stocks->stocks != NULL && s < stocks->n_stocks; s++) {
         wf_graph_free(stocks->stocks[s].graph);
+        wf_norm_free(&stocks->stocks[s].norm);
         wf_principal_free(&stocks->stocks[s].principal);
         free(stocks->stocks[s].shares);
         free(stocks->stocks[s].weights);
@@ -342,8 +345,10 @@ const wf_stock *wf_stocks_match(const wf_stocks *stocks, const wf_graph *graph, 
     return best;
 }
 
-/* Units that feed the layer of a block; a bias belongs to the layer's weights. */
+/* Units that feed the layer of a block; a bias belongs to the layer's weights. What a norm layer
+ * has does not depend on them. */
 static int fan_in(const wf_graph *graph, int block) {
+    if (graph->blocks[block].kind > WF_BLOCK_BIAS) return 1;
     for (int b = 0; b < graph->n_blocks; b++)
         if (graph->blocks[b].layer == graph->blocks[block].layer &&
             graph->blocks[b].kind == WF_BLOCK_WEIGHT)
@@ -351,16 +356,15 @@ static int fan_in(const wf_graph *graph, int block) {
     return 1;
 }
 
-wf_norm wf_stock_norm(const wf_stock *stock, const wf_graph *graph) {
-    wf_norm norm = stock->norm;
-    for (int b = 0; b < norm.n; b++) {
+wf_status wf_stock_norm(wf_ctx *ctx, const wf_stock *stock, const wf_graph *graph, wf_norm *out) {
+    WF_TRY(wf_norm_create(ctx, stock->norm.n, out));
+    for (int b = 0; b < out->n; b++) {
         int seen = fan_in(stock->graph, b), wanted = fan_in(graph, b);
-        if (seen == wanted) continue;
-        float scale = (float)sqrt((double)seen / (double)wanted);
-        norm.mean[b] *= scale;
-        norm.std[b] *= scale;
+        float scale = seen == wanted ? 1 : (float)sqrt((double)seen / (double)wanted);
+        out->mean[b] = stock->norm.mean[b] * scale;
+        out->std[b] = stock->norm.std[b] * scale;
     }
-    return norm;
+    return WF_OK;
 }
 
 /* --- drawing ------------------------------------------------------------------------------------ */

@@ -66,7 +66,7 @@ wf_status wf_stock_graph(wf_ctx *ctx, const wf_field *field, const wf_graph *gra
 const wf_stock *wf_stocks_match(const wf_stocks *stocks, const wf_graph *graph, const float *cond);
 /* The stock's normalisation for networks of `graph`, which has blocks of the same kinds. Where the fan-in of a layer
  * differs, mean and standard deviation go with 1/sqrt(fan-in), as initial weights do and trained ones nearly. */
-wf_norm wf_stock_norm(const wf_stock *stock, const wf_graph *graph);
+wf_status wf_stock_norm(wf_ctx *ctx, const wf_stock *stock, const wf_graph *graph, wf_norm *out);
 /* Squared distance of a source's condition from cond; 0 without conditions. */
 double wf_stocks_distance(const wf_stocks *stocks, int source, const float *cond);
 

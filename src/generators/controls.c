@@ -65,7 +65,7 @@ wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma, size_
     size_t p = graph->n_params;
     uint32_t *picks = NULL;
     float *noise = NULL;
-    wf_norm norm;
+    wf_norm norm = {0};
     wf_status status;
     WF_TRY_GOTO(pick_networks(ctx, zoo, 1, n, seed, step_order, &picks), done);
     WF_TRY_GOTO(fit_norm(ctx, zoo, &norm), done);
@@ -80,6 +80,7 @@ wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma, size_
         wf_norm_invert(&norm, graph, w, w);
     }
 done:
+    wf_norm_free(&norm);
     free(picks);
     free(noise);
     return status;

@@ -2,16 +2,17 @@
 
 #include <string.h>
 
-/* Whether the metanetwork's graph has the group's nodes: folded inputs and their bias node have none. */
+/* Whether the metanetwork's graph has nodes of the group's own. Folded inputs and their bias node
+ * have none, nor has a group that adds or passes on an earlier one: it shares that one's nodes. */
 static bool group_present(const wf_graph *graph, int group) {
-    bool touched = false;
+    if (graph->groups[group].units != group) return false;
     for (int b = 0; b < graph->n_blocks; b++) {
         const wf_block *block = &graph->blocks[b];
-        if (block->src != group && block->dst != group) continue;
-        touched = true;
-        if (!block->folded || block->dst == group) return true;
+        if (graph->groups[block->dst].units == group ||
+            (graph->groups[block->src].units == group && !block->folded))
+            return true;
     }
-    return !touched;
+    return false;
 }
 
 /* Index of a role in a growing list of distinct ones. */
@@ -85,15 +86,15 @@ static void copy_graph(wf_batch *batch, int from, int to) {
         batch->param_start[to] + batch->param_start[from + 1] - batch->param_start[from];
 }
 
-static void place_graph(wf_batch *batch, const wf_graph *graph, int index) {
+/* first_node: [n_groups] scratch. */
+static void place_graph(wf_batch *batch, const wf_graph *graph, int index, size_t *first_node) {
     size_t node = batch->node_start[index], edge = batch->edge_start[index];
     size_t param0 = batch->param_start[index];
-    size_t first_node[2 * WF_MAX_BLOCKS + 1];
     for (int g = 0; g < graph->n_groups; g++) {
         const wf_group *group = &graph->groups[g];
-        first_node[g] = node;
+        first_node[g] = group->units == g ? node : first_node[group->units];
         if (!group_present(graph, g)) continue;
-        bool ordered = group->kind == WF_GROUP_INPUT || group->kind == WF_GROUP_OUTPUT;
+        bool ordered = group->orbit < 0 && group->kind < WF_GROUP_BIAS;
         for (int i = 0; i < group->n; i++) {
             wf_node_role role = {group->layer, ordered ? i : -1, (int)group->kind};
             batch->degree[node] = 0;
@@ -107,7 +108,7 @@ static void place_graph(wf_batch *batch, const wf_graph *graph, int index) {
         if (block->folded && block->kind == WF_BLOCK_WEIGHT) {
             batch->folds[batch->n_folds++] = (wf_batch_fold){.graph = index,
                                                              .n_dst = n_dst,
-                                                             .n_src = n_src,
+                                                             .n_src = n_src * block->coef,
                                                              .dst0 = dst0,
                                                              .weight0 = param0 + block->offset};
         } else if (block->folded) {
@@ -145,7 +146,11 @@ static void *array(wf_arena *arena, size_t count, size_t size, bool *failed) {
 wf_status wf_batch_build(wf_ctx *ctx, wf_arena *arena, const wf_graph *const *graphs, int n,
                          wf_batch *out) {
     batch_sizes sizes = {0};
-    for (int k = 0; k < n; k++) count_graph(graphs[k], &sizes);
+    int groups = 0;
+    for (int k = 0; k < n; k++) {
+        count_graph(graphs[k], &sizes);
+        if (graphs[k]->n_groups > groups) groups = graphs[k]->n_groups;
+    }
     size_t starts = (size_t)n + 1;
     bool failed = false;
     *out = (wf_batch){
@@ -166,6 +171,7 @@ wf_status wf_batch_build(wf_ctx *ctx, wf_arena *arena, const wf_graph *const *gr
         .edge_graph = array(arena, sizes.edges, sizeof(uint32_t), &failed),
         .degree = array(arena, sizes.nodes, sizeof(float), &failed),
     };
+    size_t *first_node = array(arena, (size_t)groups, sizeof *first_node, &failed);
     if (failed)
         return wf_fail(ctx, WF_ERR_MEMORY,
                        "batch of %d networks (%zu edges): out of memory; use a smaller batch", n,
@@ -175,7 +181,7 @@ wf_status wf_batch_build(wf_ctx *ctx, wf_arena *arena, const wf_graph *const *gr
         while (same < k && graphs[same] != graphs[k]) same++;
         out->block_start[k] = out->n_blocks;
         if (same < k) copy_graph(out, same, k);
-        else place_graph(out, graphs[k], k);
+        else place_graph(out, graphs[k], k, first_node);
         for (size_t i = out->node_start[k]; i < out->node_start[k + 1]; i++)
             out->node_graph[i] = (uint32_t)k;
         for (size_t i = out->edge_start[k]; i < out->edge_start[k + 1]; i++)

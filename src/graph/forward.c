@@ -1,8 +1,8 @@
-/* forward: the described network's own forward pass, for any acyclic graph of scalar blocks.
+/* forward: the described network's own forward pass.
  *
- * value(dst) = act( sum over blocks into dst of W value(src) ), a bias node's value being 1, no
- * activation on outputs. Groups are visited in layer order, so sources are ready before use.
- * Examples are cut into fixed chunks that run on all threads. */
+ * value(dst) = act( sum over blocks into dst of W value(src) ), a bias node's value being 1.
+ * wf_graph_executable says which descriptions can be executed. Groups are visited in their order,
+ * so sources are ready before use. Examples are cut into fixed chunks that run on all threads. */
 #include "base/pool.h"
 #include "weft/graph.h"
 
@@ -29,7 +29,7 @@ static void activate(wf_activation activation, float *x, size_t n) {
     case WF_ACT_SIGMOID:
         for (size_t i = 0; i < n; i++) x[i] = 1 / (1 + expf(-x[i]));
         break;
-    case WF_ACT_IDENTITY: break;
+    default: break; /* identity */
     }
 }
 
@@ -38,9 +38,8 @@ typedef struct forward_call {
     const float *w, *x;
     float *logits;
     size_t n, scratch_floats;
-    float *
-        scratch; /* scratch_floats per worker: values of all groups but the inputs, (nodes, rows) */
-    size_t *place; /* [n_groups] of a group's values in the scratch */
+    float *scratch; /* scratch_floats per worker: values of all layers' groups, (nodes, rows) */
+    size_t *place;  /* [n_groups] of a group's values in the scratch */
 } forward_call;
 
 /* y (n_dst, rows) += W (n_dst, n_src) x, x given as (rows, n_src) for inputs, (n_src, rows) otherwise. */
@@ -68,47 +67,38 @@ static void forward_chunk(void *call_, size_t chunk, int worker) {
     size_t rows = call->n - first < chunk_rows ? call->n - first : chunk_rows;
     float *scratch = call->scratch + (size_t)worker * call->scratch_floats;
     const float *x = call->x + first * (size_t)graph->inputs;
-    for (int layer = 1; layer <= graph->n_layers; layer++)
-        for (int g = 0; g < graph->n_groups; g++) {
-            const wf_group *group = &graph->groups[g];
-            if (group->layer != layer || group->kind == WF_GROUP_BIAS) continue;
-            float *y = scratch + call->place[g];
-            memset(y, 0, (size_t)group->n * rows * sizeof *y);
-            for (int b = 0; b < graph->n_blocks; b++) {
-                const wf_block *block = &graph->blocks[b];
-                if (block->dst != g) continue;
-                wf_group_kind kind = graph->groups[block->src].kind;
-                bool inputs = kind == WF_GROUP_INPUT;
-                const float *source = inputs                  ? x
-                                      : kind == WF_GROUP_BIAS ? NULL
-                                                              : scratch + call->place[block->src];
-                add_block(block, graph, call->w, source, inputs, rows, y);
-            }
-            if (group->kind == WF_GROUP_HIDDEN) {
-                activate(graph->activation, y, (size_t)group->n * rows);
-            } else {
-                for (size_t r = 0; r < rows; r++)
-                    for (int i = 0; i < group->n; i++)
-                        call->logits[(first + r) * (size_t)group->n + (size_t)i] =
-                            y[(size_t)i * rows + r];
-            }
+    for (int g = 1; g <= graph->n_layers; g++) {
+        const wf_group *group = &graph->groups[g];
+        float *y = scratch + call->place[g];
+        memset(y, 0, (size_t)group->n * rows * sizeof *y);
+        for (int b = 0; b < graph->n_blocks; b++) {
+            const wf_block *block = &graph->blocks[b];
+            if (block->dst != g) continue;
+            wf_group_kind kind = graph->groups[block->src].kind;
+            bool inputs = kind == WF_GROUP_INPUT;
+            const float *source = inputs                  ? x
+                                  : kind == WF_GROUP_BIAS ? NULL
+                                                          : scratch + call->place[block->src];
+            add_block(block, graph, call->w, source, inputs, rows, y);
         }
+        activate(graph->layers[g - 1].activation, y, (size_t)group->n * rows);
+        if (g < graph->n_layers) continue;
+        for (size_t r = 0; r < rows; r++)
+            for (int i = 0; i < group->n; i++)
+                call->logits[(first + r) * (size_t)group->n + (size_t)i] = y[(size_t)i * rows + r];
+    }
 }
 
 wf_status wf_graph_forward(wf_ctx *ctx, const wf_graph *graph, const float *w, const float *x,
                            size_t n, float *logits) {
-    for (int b = 0; b < graph->n_blocks; b++)
-        if (graph->blocks[b].coef != 1)
-            return wf_fail(ctx, WF_ERR_UNSUPPORTED, "forward pass: %s is not a plain matrix",
-                           graph->blocks[b].name);
+    WF_TRY(wf_graph_executable(ctx, graph));
     size_t *place = NULL;
     float *scratch = NULL;
     WF_TRY(wf_alloc(ctx, (size_t)graph->n_groups, sizeof *place, "forward pass", &place));
     size_t nodes = 0;
-    for (int g = 0; g < graph->n_groups; g++) {
+    for (int g = 1; g <= graph->n_layers; g++) {
         place[g] = nodes * chunk_rows;
-        if (graph->groups[g].kind == WF_GROUP_HIDDEN || graph->groups[g].kind == WF_GROUP_OUTPUT)
-            nodes += (size_t)graph->groups[g].n;
+        nodes += (size_t)graph->groups[g].n;
     }
     size_t floats = nodes * chunk_rows;
     wf_status status = wf_alloc(ctx, floats * (size_t)wf_ctx_threads(ctx), sizeof *scratch,

@@ -1,164 +1,529 @@
-/* graph: from "64-16-8-10" to node groups and edge blocks, and what follows from them: permutation
- * action, width change, parameter-group normalisation. See weft/graph.h for the layout.
+/* graph: from a list of layers to groups, blocks and orbits, and what follows from these: equality,
+ * change of width, folding, permutation action. See weft/graph.h for the layout.
  *
- * Groups of an MLP with layers 0..L-1:  inputs, hidden 1..L-1, outputs, then one bias node per layer
- * that has a bias. Blocks: layers.l.weight joins group l to group l+1, layers.l.bias the layer's bias
- * node to group l+1. A hidden group is one permutation orbit. */
-#include "base/status.h"
-#include "weft/graph.h"
-#include "weft/text.h"
+ * I1  Group l + 1 is made by layer l from groups before it, so groups stand in execution order.
+ * I2  Blocks stand in flat order; a layer's blocks follow one another.
+ * I3  Groups of one orbit have the same number of units. */
+#include "graph/describe.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_layers = WF_MAX_BLOCKS / 2, max_width = 1 << 20 };
-
-static const char *const activation_names[] = {"relu", "tanh",    "gelu",
-                                               "silu", "sigmoid", "identity"};
+static const char *const activation_names[] = {"relu",    "tanh",     "gelu", "silu",
+                                               "sigmoid", "identity", "mixed"};
+static const char *const op_names[] = {"linear", "conv", "add", "pass"};
+static const double default_eps = 1e-5;
+static const size_t most_params = (size_t)1 << 40;
 
 const char *wf_activation_name(wf_activation activation) { return activation_names[activation]; }
+const char *wf__op_name(wf_layer_kind op) { return op_names[op]; }
 
-static wf_status parse_activation(wf_ctx *ctx, const char *text, wf_activation *out) {
-    for (int i = 0; i < (int)(sizeof activation_names / sizeof *activation_names); i++)
-        if (strcmp(text, activation_names[i]) == 0) {
+wf_status wf__activation_parse(wf_ctx *ctx, const char *name, wf_activation *out) {
+    for (int i = 0; i < WF_ACT_MIXED; i++)
+        if (strcmp(name, activation_names[i]) == 0) {
             *out = (wf_activation)i;
             return WF_OK;
         }
     return wf_fail(
         ctx, WF_ERR_USAGE,
-        "activation \"%s\" is not known; use relu, tanh, gelu, silu, sigmoid or identity", text);
+        "activation \"%s\" is not known; use relu, tanh, gelu, silu, sigmoid or identity", name);
 }
 
-/* The widths of a chain and which of its layers have a bias. */
-typedef struct layer_chain {
-    int n_layers;
-    int width[max_layers + 1];
-    bool bias[max_layers];
-} layer_chain;
+/* --- layers to groups ----------------------------------------------------------------------------- */
 
-static wf_status parse_chain(wf_ctx *ctx, const char *arch, layer_chain *out) {
-    const char *p = arch;
-    int n = 0;
-    *out = (layer_chain){0};
-    for (;;) {
-        char *end;
-        long width = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : 0;
-        if (width < 1 || width > max_width)
-            return wf_fail(ctx, WF_ERR_USAGE,
-                           "architecture \"%s\": expected a width from 1 to %d at \"%s\"; write "
-                           "widths joined by "
-                           "'-', for example 64-16-8-10",
-                           arch, max_width, p);
-        if (n > max_layers)
-            return wf_fail(ctx, WF_ERR_USAGE, "architecture \"%s\": more than %d layers", arch,
-                           max_layers);
-        out->width[n] = (int)width;
-        bool bias = *end != '!';
-        if (!bias) end++;
-        if (n == 0 && !bias)
-            return wf_fail(ctx, WF_ERR_USAGE,
-                           "architecture \"%s\": the inputs have no bias; '!' stands behind a "
-                           "layer's output width",
-                           arch);
-        if (n > 0) out->bias[n - 1] = bias;
-        n++;
-        if (*end == '\0') break;
-        if (*end != '-')
-            return wf_fail(ctx, WF_ERR_USAGE, "architecture \"%s\": expected '-' at \"%s\"", arch,
-                           end);
-        p = end + 1;
-    }
-    if (n < 2)
-        return wf_fail(
-            ctx, WF_ERR_USAGE,
-            "architecture \"%s\": at least inputs and outputs are needed, for example 64-10", arch);
-    out->n_layers = n - 1;
+/* "architecture: layer 2 (conv "3"): ..." Layers are counted from 1, as groups are. */
+static wf_status refuse(wf_ctx *ctx, const wf_graph *graph, int l, wf_status status,
+                        const char *format, ...) __attribute__((format(printf, 5, 6)));
+static wf_status refuse(wf_ctx *ctx, const wf_graph *graph, int l, wf_status status,
+                        const char *format, ...) {
+    char why[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    const char *name = graph->layers[l].name;
+    return wf_fail(ctx, status, "architecture: layer %d (%s%s%.60s%s): %s", l + 1,
+                   op_names[graph->layers[l].op], name ? " \"" : "", name ? name : "",
+                   name ? "\"" : "", why);
+}
+
+/* What readers of a group see: "16x8x8" or "16". */
+static const char *size_text(const wf_group *group, char out[48]) {
+    if (group->image) snprintf(out, 48, "%dx%dx%d", group->n, group->height, group->width);
+    else snprintf(out, 48, "%d", group->n);
+    return out;
+}
+
+/* Places along one side that a window leaves of `size`. */
+static int places(int size, const wf_window *window, int side) {
+    int room = size + 2 * window->padding[side] - window->kernel[side];
+    return room < 0 ? 0 : room / window->stride[side] + 1;
+}
+
+static wf_status slide(wf_ctx *ctx, const wf_graph *graph, int l, const char *what,
+                       const wf_window *window, int *height, int *width) {
+    for (int side = 0; side < 2; side++)
+        if (window->kernel[side] < 1 || window->kernel[side] > WF_MAX_SIDE ||
+            window->stride[side] < 1 || window->stride[side] > WF_MAX_SIDE ||
+            window->padding[side] < 0 || window->padding[side] > WF_MAX_SIDE)
+            return refuse(ctx, graph, l, WF_ERR_USAGE,
+                          "%s: kernel and stride go from 1 to %d, padding from 0, found %d, %d, %d",
+                          what, WF_MAX_SIDE, window->kernel[side], window->stride[side],
+                          window->padding[side]);
+    int new_height = places(*height, window, 0), new_width = places(*width, window, 1);
+    if (new_height < 1 || new_width < 1)
+        return refuse(ctx, graph, l, WF_ERR_SHAPE,
+                      "%s: a kernel of %dx%d does not fit; expected at most %dx%d, which is its "
+                      "input of %dx%d with padding",
+                      what, window->kernel[0], window->kernel[1], *height + 2 * window->padding[0],
+                      *width + 2 * window->padding[1], *height, *width);
+    if (new_height > WF_MAX_SIDE || new_width > WF_MAX_SIDE)
+        return refuse(ctx, graph, l, WF_ERR_SHAPE, "%s: images of %dx%d, at most %d are possible",
+                      what, new_height, new_width, WF_MAX_SIDE);
+    *height = new_height;
+    *width = new_width;
     return WF_OK;
 }
 
-static void add_block(wf_graph *graph, wf_block_kind kind, int src, int dst, int layer,
-                      bool folded) {
-    wf_block *block = &graph->blocks[graph->n_blocks++];
-    *block = (wf_block){
-        .kind = kind, .src = src, .dst = dst, .coef = 1, .layer = layer, .folded = folded};
-    block->offset = graph->n_params;
-    block->count = (size_t)graph->groups[dst].n * (size_t)graph->groups[src].n;
-    graph->n_params += block->count;
-    snprintf(block->name, sizeof block->name, "layers.%d.%s", layer,
-             kind == WF_BLOCK_WEIGHT ? "weight" : "bias");
+static wf_status pool_group(wf_ctx *ctx, const wf_graph *graph, int l, wf_group *group) {
+    const wf_layer *layer = &graph->layers[l];
+    const wf_window *window = &layer->pool_window;
+    if (layer->pool == WF_POOL_NONE) return WF_OK;
+    if (!group->image)
+        return refuse(ctx, graph, l, WF_ERR_SHAPE,
+                      "expected an image to pool, found %d plain numbers", group->n);
+    if (layer->pool == WF_POOL_GLOBAL) {
+        group->height = group->width = 1;
+        return WF_OK;
+    }
+    for (int side = 0; side < 2; side++)
+        if (window->padding[side] > window->kernel[side] / 2)
+            return refuse(ctx, graph, l, WF_ERR_USAGE,
+                          "pooling: padding %d, expected at most half of the kernel, which is %d",
+                          window->padding[side], window->kernel[side]);
+    return slide(ctx, graph, l, "pooling", window, &group->height, &group->width);
 }
 
-static wf_status build_chain(wf_ctx *ctx, const layer_chain *chain, wf_activation activation,
-                             unsigned flags, wf_graph **out) {
-    wf_graph *graph = NULL;
-    int layers = chain->n_layers;
-    WF_TRY(wf_alloc(ctx, 1, sizeof *graph, "graph", &graph));
-    wf_status status =
-        wf_alloc(ctx, (size_t)(2 * layers + 1), sizeof *graph->groups, "graph", &graph->groups);
-    if (status == WF_OK)
-        status =
-            wf_alloc(ctx, (size_t)(2 * layers), sizeof *graph->blocks, "graph", &graph->blocks);
-    if (status != WF_OK) {
-        wf_graph_free(graph);
-        return status;
-    }
-    graph->n_layers = layers;
-    graph->activation = activation;
-    graph->inputs = chain->width[0];
-    graph->outputs = chain->width[layers];
-    for (int l = 0; l <= layers; l++) {
-        bool hidden = l > 0 && l < layers;
-        graph->groups[graph->n_groups++] = (wf_group){
-            .kind = l == 0   ? WF_GROUP_INPUT
-                    : hidden ? WF_GROUP_HIDDEN
-                             : WF_GROUP_OUTPUT,
-            .n = chain->width[l],
-            .layer = l,
-            .orbit = hidden ? graph->n_orbits++ : -1,
-        };
-    }
-    for (int l = 0; l < layers; l++) {
-        /* Only a layer whose outputs are hidden can be folded onto them. */
-        bool folded = l == 0 && layers > 1 && (flags & WF_GRAPH_FOLD_INPUT) != 0;
-        add_block(graph, WF_BLOCK_WEIGHT, l, l + 1, l, folded);
-        if (!chain->bias[l]) continue;
-        graph->groups[graph->n_groups] =
-            (wf_group){.kind = WF_GROUP_BIAS, .n = 1, .layer = l + 1, .orbit = -1};
-        add_block(graph, WF_BLOCK_BIAS, graph->n_groups++, l + 1, l, folded);
-    }
-    wf_text text = wf_text_start(graph->text, sizeof graph->text);
-    for (int l = 0; l <= layers; l++)
-        wf_text_add(&text, "%s%d%s", l ? "-" : "", chain->width[l],
-                    l > 0 && !chain->bias[l - 1] ? "!" : "");
-    if (text.cut) {
-        wf_graph_free(graph);
-        return wf_fail(ctx, WF_ERR_USAGE, "architecture: its text is longer than %zu characters",
-                       sizeof graph->text - 1);
-    }
-    *out = graph;
+static wf_status check_inputs(wf_ctx *ctx, const wf_graph *graph, int l) {
+    const wf_layer *layer = &graph->layers[l];
+    for (int i = 0; i < (layer->op == WF_LAYER_ADD ? 2 : 1); i++)
+        if (layer->from[i] < 0 || layer->from[i] > l)
+            return refuse(ctx, graph, l, WF_ERR_USAGE,
+                          "it reads layer %d; expected 0 (the input) to %d, a layer before it",
+                          layer->from[i], l);
+    const wf_group *source = &graph->groups[layer->from[0]];
+    if (layer->in != 0 && layer->in != source->n)
+        return refuse(ctx, graph, l, WF_ERR_SHAPE,
+                      "expected %d units to read, found %d, which layer %d makes", layer->in,
+                      source->n, layer->from[0]);
+    if (layer->op != WF_LAYER_ADD) return WF_OK;
+    const wf_group *other = &graph->groups[layer->from[1]];
+    char size[48], other_size[48];
+    if (source->n != other->n || source->image != other->image || source->height != other->height ||
+        source->width != other->width)
+        return refuse(ctx, graph, l, WF_ERR_SHAPE,
+                      "expected two inputs of one size, found %s of layer %d and %s of layer %d",
+                      size_text(source, size), layer->from[0], size_text(other, other_size),
+                      layer->from[1]);
     return WF_OK;
 }
 
-wf_status wf_graph_parse(wf_ctx *ctx, const char *arch, const char *activation, unsigned flags,
-                         wf_graph **out) {
+/* Group l + 1, all but its orbit. */
+static wf_status make_group(wf_ctx *ctx, wf_graph *graph, int l) {
+    wf_layer *layer = &graph->layers[l];
+    WF_TRY(check_inputs(ctx, graph, l));
+    const wf_group *source = &graph->groups[layer->from[0]];
+    wf_group *group = &graph->groups[l + 1];
+    *group = (wf_group){.kind = l + 1 < graph->n_layers ? WF_GROUP_HIDDEN : WF_GROUP_OUTPUT,
+                        .n = source->n,
+                        .layer = l + 1,
+                        .image = source->image,
+                        .height = source->height,
+                        .width = source->width};
+    if (layer->op == WF_LAYER_LINEAR || layer->op == WF_LAYER_CONV) {
+        if (layer->n < 1 || layer->n > WF_MAX_WIDTH)
+            return refuse(ctx, graph, l, WF_ERR_USAGE, "expected 1 to %d units, found %d",
+                          WF_MAX_WIDTH, layer->n);
+        group->n = layer->n;
+    } else if (layer->n != 0 && layer->n != source->n) {
+        return refuse(ctx, graph, l, WF_ERR_SHAPE, "expected %d units, found %d", source->n,
+                      layer->n);
+    }
+    layer->n = group->n;
+    if (layer->op == WF_LAYER_LINEAR) {
+        group->image = false;
+        group->height = group->width = 1;
+    } else if (layer->op == WF_LAYER_CONV) {
+        if (!source->image)
+            return refuse(ctx, graph, l, WF_ERR_SHAPE,
+                          "expected an image as channels x height x width, found %d plain numbers",
+                          source->n);
+        WF_TRY(slide(ctx, graph, l, "convolution", &layer->window, &group->height, &group->width));
+    }
+    group->sum_height = group->height;
+    group->sum_width = group->width;
+    WF_TRY(pool_group(ctx, graph, l, group));
+    if (layer->norm != WF_NORM_NONE && layer->eps == 0) layer->eps = default_eps;
+    if (!(layer->eps >= 0) || !isfinite(layer->eps))
+        return refuse(ctx, graph, l, WF_ERR_USAGE, "eps %g must be a positive number", layer->eps);
+    return WF_OK;
+}
+
+static wf_status check_ends(wf_ctx *ctx, const wf_graph *graph) {
+    int last = graph->n_layers - 1;
+    const wf_group *output = &graph->groups[last + 1];
+    char size[48];
+    if (graph->layers[last].activation != WF_ACT_IDENTITY)
+        return refuse(ctx, graph, last, WF_ERR_USAGE,
+                      "the outputs are logits and have no activation, found %s",
+                      activation_names[graph->layers[last].activation]);
+    if (output->height * output->width != 1)
+        return refuse(ctx, graph, last, WF_ERR_SHAPE,
+                      "expected one value per output, found %s; end with gap or a linear layer",
+                      size_text(output, size));
+    for (int g = 0; g <= last; g++) {
+        bool read = false;
+        for (int l = g; l <= last && !read; l++)
+            read = graph->layers[l].from[0] == g ||
+                   (graph->layers[l].op == WF_LAYER_ADD && graph->layers[l].from[1] == g);
+        if (!read && g == 0)
+            return wf_fail(ctx, WF_ERR_USAGE, "architecture: no layer reads the input");
+        if (!read) return refuse(ctx, graph, g - 1, WF_ERR_USAGE, "no layer reads it");
+    }
+    return WF_OK;
+}
+
+static wf_status make_groups(wf_ctx *ctx, wf_graph *graph, int channels, int height, int width) {
+    if (channels < 1 || channels > WF_MAX_WIDTH || height < 0 || height > WF_MAX_SIDE ||
+        (height > 0 && (width < 1 || width > WF_MAX_SIDE)) ||
+        (double)channels * (height > 0 ? (double)height * width : 1) > INT_MAX)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "architecture: inputs of %d x %d x %d; expected 1 to %d channels of images "
+                       "with sides from 1 to %d",
+                       channels, height, width, WF_MAX_WIDTH, WF_MAX_SIDE);
+    bool image = height > 0;
+    if (!image) height = width = 1;
+    graph->groups[0] = (wf_group){.kind = WF_GROUP_INPUT,
+                                  .n = channels,
+                                  .image = image,
+                                  .height = height,
+                                  .width = width,
+                                  .sum_height = height,
+                                  .sum_width = width};
+    graph->n_groups = graph->n_layers + 1;
+    graph->activation = WF_ACT_IDENTITY;
+    bool first = true;
+    for (int l = 0; l < graph->n_layers; l++) {
+        const wf_layer *layer = &graph->layers[l];
+        WF_TRY(make_group(ctx, graph, l));
+        if (l + 1 == graph->n_layers || layer->op > WF_LAYER_CONV) continue;
+        if (first) graph->activation = layer->activation;
+        else if (layer->activation != graph->activation) graph->activation = WF_ACT_MIXED;
+        first = false;
+    }
+    graph->inputs = channels * height * width;
+    graph->outputs = graph->groups[graph->n_layers].n;
+    return check_ends(ctx, graph);
+}
+
+/* --- orbits --------------------------------------------------------------------------------------- */
+
+static int root_of(const int *parent, int group) {
+    while (parent[group] != group) group = parent[group];
+    return group;
+}
+
+/* Groups that are added or passed on move together; with the input or the output they are fixed.
+ * The root of a set is its lowest group. */
+static wf_status make_orbits(wf_ctx *ctx, wf_graph *graph) {
+    int groups = graph->n_layers + 1, *parent, *orbit;
+    WF_TRY(wf_alloc(ctx, 2 * (size_t)groups, sizeof *parent, "graph", &parent));
+    orbit = parent + groups;
+    for (int g = 0; g < groups; g++) parent[g] = g;
+    for (int l = 0; l < graph->n_layers; l++) {
+        const wf_layer *layer = &graph->layers[l];
+        int inputs = layer->op == WF_LAYER_ADD ? 2 : layer->op == WF_LAYER_PASS ? 1 : 0;
+        for (int i = 0; i < inputs; i++) {
+            int a = root_of(parent, l + 1), b = root_of(parent, layer->from[i]);
+            parent[a > b ? a : b] = a > b ? b : a;
+        }
+    }
+    int fixed[2] = {root_of(parent, 0), root_of(parent, groups - 1)};
+    for (int g = 0; g < groups; g++) {
+        int root = root_of(parent, g);
+        if (root == fixed[0] || root == fixed[1]) orbit[g] = -1;
+        else if (root < g) orbit[g] = orbit[root];
+        else {
+            orbit[g] = graph->n_orbits++;
+            graph->orbit_start[graph->n_orbits] =
+                graph->orbit_start[graph->n_orbits - 1] + (size_t)graph->groups[g].n;
+        }
+        graph->groups[g].orbit = orbit[g];
+        graph->groups[g].units = root;
+    }
+    free(parent);
+    return WF_OK;
+}
+
+/* --- blocks --------------------------------------------------------------------------------------- */
+
+static const char *const tails[] = {"weight", "bias",         "weight",
+                                    "bias",   "running_mean", "running_var"};
+enum { longest_tail = sizeof ".running_mean" };
+
+/* Appends NAME.TAIL, or NAME alone, to the memory of names. */
+static const char *add_name(char **end, const char *name, const char *tail) {
+    char *start = *end;
+    *end += sprintf(start, "%s%s%s", name, tail != NULL && *name != 0 ? "." : "",
+                    tail != NULL ? tail : "") +
+            1;
+    return start;
+}
+
+static wf_status add_block(wf_ctx *ctx, wf_graph *graph, int l, wf_block_kind kind, int coef,
+                           const char *module, char **names) {
+    const wf_layer *layer = &graph->layers[l];
+    int src = layer->from[0];
+    if (kind != WF_BLOCK_WEIGHT) {
+        src = graph->n_groups++;
+        graph->groups[src] = (wf_group){.kind = WF_GROUP_BIAS + (kind - WF_BLOCK_BIAS),
+                                        .n = 1,
+                                        .layer = l + 1,
+                                        .orbit = -1,
+                                        .units = src,
+                                        .height = 1,
+                                        .width = 1,
+                                        .sum_height = 1,
+                                        .sum_width = 1};
+    }
+    size_t count = (size_t)graph->groups[l + 1].n * (size_t)graph->groups[src].n;
+    if (__builtin_mul_overflow(count, (size_t)coef, &count) ||
+        count > most_params - graph->n_params)
+        return refuse(ctx, graph, l, WF_ERR_USAGE, "more than 2^40 parameters up to here");
+    graph->blocks[graph->n_blocks++] = (wf_block){.kind = kind,
+                                                  .src = src,
+                                                  .dst = l + 1,
+                                                  .coef = coef,
+                                                  .layer = l,
+                                                  .offset = graph->n_params,
+                                                  .count = count,
+                                                  .name = add_name(names, module, tails[kind])};
+    graph->n_params += count;
+    return WF_OK;
+}
+
+static wf_status add_blocks(wf_ctx *ctx, wf_graph *graph, int l, char **names) {
+    const wf_layer *layer = &graph->layers[l];
+    const wf_group *source = &graph->groups[layer->from[0]], *group = &graph->groups[l + 1];
+    if (layer->op == WF_LAYER_LINEAR || layer->op == WF_LAYER_CONV) {
+        int coef = layer->op == WF_LAYER_LINEAR ? source->height * source->width
+                                                : layer->window.kernel[0] * layer->window.kernel[1];
+        WF_TRY(add_block(ctx, graph, l, WF_BLOCK_WEIGHT, coef, layer->name, names));
+        if (layer->bias) WF_TRY(add_block(ctx, graph, l, WF_BLOCK_BIAS, 1, layer->name, names));
+    }
+    if (layer->norm == WF_NORM_NONE) return WF_OK;
+    bool batch = layer->norm == WF_NORM_BATCH;
+    int coef = batch ? 1 : group->sum_height * group->sum_width;
+    for (int kind = WF_BLOCK_GAMMA; kind <= (batch ? WF_BLOCK_VARIANCE : WF_BLOCK_BETA); kind++)
+        WF_TRY(add_block(ctx, graph, l, (wf_block_kind)kind, coef, layer->norm_name, names));
+    return WF_OK;
+}
+
+static wf_status check_name(wf_ctx *ctx, const wf_graph *graph, int l, const char *name) {
+    if (name == NULL) return WF_OK;
+    if (strlen(name) > WF_MAX_NAME)
+        return refuse(ctx, graph, l, WF_ERR_USAGE, "a name of more than %d characters",
+                      WF_MAX_NAME);
+    if (strncmp(name, "weft.", 5) == 0)
+        return refuse(ctx, graph, l, WF_ERR_USAGE,
+                      "the name \"%.60s\" begins with \"weft.\", which files keep for themselves",
+                      name);
+    return WF_OK;
+}
+
+/* Copies the layers; unnamed ones get their names, and layers without parameters lose theirs. */
+static wf_status copy_layers(wf_ctx *ctx, wf_graph *graph, const wf_layer *layers, char **end) {
+    size_t size = 1;
+    for (int l = 0; l < graph->n_layers; l++) {
+        graph->layers[l] = layers[l];
+        WF_TRY(check_name(ctx, graph, l, layers[l].name));
+        WF_TRY(check_name(ctx, graph, l, layers[l].norm_name));
+        size_t name = layers[l].name != NULL ? strlen(layers[l].name) : sizeof "layers.9999";
+        size_t norm =
+            layers[l].norm_name != NULL ? strlen(layers[l].norm_name) : sizeof "layers.9999.norm";
+        size += 3 * (name + longest_tail) + 5 * (norm + longest_tail);
+    }
+    WF_TRY(wf_alloc(ctx, size, 1, "graph", &graph->names));
+    *end = graph->names;
+    for (int l = 0; l < graph->n_layers; l++) {
+        wf_layer *layer = &graph->layers[l];
+        char standard[32];
+        snprintf(standard, sizeof standard, "layers.%d", l);
+        bool weighted = layer->op == WF_LAYER_LINEAR || layer->op == WF_LAYER_CONV;
+        layer->bias = layer->bias && weighted;
+        layer->name =
+            weighted ? add_name(end, layer->name != NULL ? layer->name : standard, NULL) : NULL;
+        strcat(standard, ".norm");
+        const char *norm = layer->norm_name != NULL ? layer->norm_name : standard;
+        layer->norm_name = layer->norm != WF_NORM_NONE ? add_name(end, norm, NULL) : NULL;
+    }
+    return WF_OK;
+}
+
+static int by_block_name(const void *a, const void *b) {
+    return strcmp((*(const wf_block *const *)a)->name, (*(const wf_block *const *)b)->name);
+}
+
+static wf_status check_block_names(wf_ctx *ctx, const wf_graph *graph) {
+    const wf_block **sorted;
+    WF_TRY(wf_alloc(ctx, (size_t)graph->n_blocks, sizeof *sorted, "graph", &sorted));
+    for (int b = 0; b < graph->n_blocks; b++) sorted[b] = &graph->blocks[b];
+    qsort(sorted, (size_t)graph->n_blocks, sizeof *sorted, by_block_name);
+    wf_status status = WF_OK;
+    for (int b = 1; b < graph->n_blocks && status == WF_OK; b++)
+        if (strcmp(sorted[b - 1]->name, sorted[b]->name) == 0)
+            status = refuse(ctx, graph, sorted[b]->layer, WF_ERR_USAGE,
+                            "layer %d also has a tensor \"%.60s\"; give each layer a name",
+                            sorted[b - 1]->layer + 1, sorted[b]->name);
+    free(sorted);
+    return status;
+}
+
+static void fold_input(wf_graph *graph) {
+    for (int g = 1; g <= graph->n_layers; g++)
+        if (graph->groups[g].units == 0) return; /* other layers need the input's nodes */
+    for (int b = 0; b < graph->n_blocks; b++) {
+        wf_block *block = &graph->blocks[b];
+        const wf_layer *layer = &graph->layers[block->layer];
+        /* Only a layer whose units are hidden can be folded onto them. */
+        block->folded = layer->op <= WF_LAYER_CONV && layer->from[0] == 0 &&
+                        block->kind <= WF_BLOCK_BIAS &&
+                        graph->groups[block->dst].kind == WF_GROUP_HIDDEN;
+    }
+}
+
+static wf_status build(wf_ctx *ctx, wf_graph *graph, int channels, int height, int width,
+                       const wf_layer *layers, unsigned flags) {
+    size_t n = (size_t)graph->n_layers;
+    char *names;
+    WF_TRY(wf_alloc(ctx, n, sizeof *graph->layers, "graph", &graph->layers));
+    WF_TRY(wf_alloc(ctx, 6 * n + 1, sizeof *graph->groups, "graph", &graph->groups));
+    WF_TRY(wf_alloc(ctx, 6 * n, sizeof *graph->blocks, "graph", &graph->blocks));
+    WF_TRY(wf_alloc(ctx, n + 1, sizeof *graph->orbit_start, "graph", &graph->orbit_start));
+    WF_TRY(copy_layers(ctx, graph, layers, &names));
+    WF_TRY(make_groups(ctx, graph, channels, height, width));
+    WF_TRY(make_orbits(ctx, graph));
+    for (int l = 0; l < graph->n_layers; l++) WF_TRY(add_blocks(ctx, graph, l, &names));
+    if (graph->n_blocks == 0)
+        return wf_fail(ctx, WF_ERR_USAGE, "architecture: no layer has parameters");
+    WF_TRY(check_block_names(ctx, graph));
+    if (flags & WF_GRAPH_FOLD_INPUT) fold_input(graph);
+    return wf__graph_text(ctx, graph, &graph->text);
+}
+
+wf_status wf_graph_build(wf_ctx *ctx, int channels, int height, int width, const wf_layer *layers,
+                         int n_layers, unsigned flags, wf_graph **out) {
     *out = NULL;
-    layer_chain chain;
-    wf_activation act = WF_ACT_RELU;
-    WF_TRY(parse_chain(ctx, arch, &chain));
-    WF_TRY(parse_activation(ctx, activation, &act));
-    return build_chain(ctx, &chain, act, flags, out);
+    if (n_layers < 1 || n_layers > WF_MAX_LAYERS)
+        return wf_fail(ctx, WF_ERR_USAGE, "architecture: expected 1 to %d layers, found %d",
+                       WF_MAX_LAYERS, n_layers);
+    wf_graph *graph = NULL;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *graph, "graph", &graph));
+    graph->n_layers = n_layers;
+    wf_status status = build(ctx, graph, channels, height, width, layers, flags);
+    if (status == WF_OK) *out = graph;
+    else wf_graph_free(graph);
+    return status;
+}
+
+wf_status wf__draft_build(wf_ctx *ctx, const wf_draft *draft, unsigned flags, wf_graph **out) {
+    return wf_graph_build(ctx, draft->channels, draft->height, draft->width, draft->layers,
+                          draft->n, flags, out);
+}
+
+void wf_graph_free(wf_graph *graph) {
+    if (graph == NULL) return;
+    free(graph->layers);
+    free(graph->groups);
+    free(graph->blocks);
+    free(graph->orbit_start);
+    free(graph->text);
+    free(graph->names);
+    free(graph);
+}
+
+/* --- what follows --------------------------------------------------------------------------------- */
+
+static wf_status rebuild(wf_ctx *ctx, const wf_graph *like, const wf_layer *layers, unsigned flags,
+                         wf_graph **out) {
+    const wf_group *input = &like->groups[0];
+    return wf_graph_build(ctx, input->n, input->image ? input->height : 0, input->width, layers,
+                          like->n_layers, flags, out);
 }
 
 static unsigned flags_of(const wf_graph *graph) {
-    return graph->blocks[0].folded ? WF_GRAPH_FOLD_INPUT : 0;
+    for (int b = 0; b < graph->n_blocks; b++)
+        if (graph->blocks[b].folded) return WF_GRAPH_FOLD_INPUT;
+    return 0;
 }
 
 wf_status wf_graph_clone(wf_ctx *ctx, const wf_graph *graph, wf_graph **out) {
-    return wf_graph_parse(ctx, graph->text, wf_activation_name(graph->activation), flags_of(graph),
-                          out);
+    return rebuild(ctx, graph, graph->layers, flags_of(graph), out);
+}
+
+wf_status wf_graph_fold(wf_ctx *ctx, const wf_graph *graph, unsigned flags, wf_graph **out) {
+    return rebuild(ctx, graph, graph->layers, flags, out);
+}
+
+static bool same_window(const wf_window *a, const wf_window *b) {
+    for (int side = 0; side < 2; side++)
+        if (a->kernel[side] != b->kernel[side] || a->stride[side] != b->stride[side] ||
+            a->padding[side] != b->padding[side])
+            return false;
+    return true;
+}
+
+static bool same_layer(const wf_layer *a, const wf_layer *b) {
+    return a->op == b->op && a->from[0] == b->from[0] &&
+           (a->op != WF_LAYER_ADD || a->from[1] == b->from[1]) && a->n == b->n &&
+           (a->op != WF_LAYER_CONV || same_window(&a->window, &b->window)) && a->bias == b->bias &&
+           a->norm == b->norm && (a->norm == WF_NORM_NONE || a->eps == b->eps) &&
+           a->activation == b->activation && a->pool == b->pool &&
+           ((a->pool != WF_POOL_MAX && a->pool != WF_POOL_AVERAGE) ||
+            same_window(&a->pool_window, &b->pool_window));
+}
+
+bool wf_graph_equal(const wf_graph *a, const wf_graph *b) {
+    const wf_group *in_a = &a->groups[0], *in_b = &b->groups[0];
+    if (a->n_layers != b->n_layers || in_a->n != in_b->n || in_a->image != in_b->image ||
+        in_a->height != in_b->height || in_a->width != in_b->width)
+        return false;
+    for (int l = 0; l < a->n_layers; l++)
+        if (!same_layer(&a->layers[l], &b->layers[l])) return false;
+    return true;
+}
+
+wf_status wf_graph_executable(wf_ctx *ctx, const wf_graph *graph) {
+    static const char *const norms[] = {"", "batch norms", "layer norms"};
+    for (int l = 0; l < graph->n_layers; l++) {
+        const wf_layer *layer = &graph->layers[l];
+        const char *what = layer->op == WF_LAYER_CONV            ? "convolutions"
+                           : layer->op == WF_LAYER_ADD           ? "residual connections"
+                           : layer->op == WF_LAYER_PASS          ? "layers without weights"
+                           : layer->norm != WF_NORM_NONE         ? norms[layer->norm]
+                           : layer->pool != WF_POOL_NONE         ? "poolings"
+                           : graph->groups[layer->from[0]].image ? "images that are flattened"
+                                                                 : NULL;
+        if (what != NULL)
+            return refuse(ctx, graph, l, WF_ERR_UNSUPPORTED,
+                          "%s cannot be executed or trained yet, only linear layers", what);
+    }
+    return WF_OK;
 }
 
 wf_status wf_graph_scale_width(wf_ctx *ctx, const wf_graph *graph, double factor, wf_graph **out) {
@@ -166,47 +531,55 @@ wf_status wf_graph_scale_width(wf_ctx *ctx, const wf_graph *graph, double factor
     if (!(factor > 0) || factor > 1024)
         return wf_fail(ctx, WF_ERR_USAGE, "width factor %g: use a number above 0 and at most 1024",
                        factor);
-    layer_chain chain;
-    WF_TRY(parse_chain(ctx, graph->text, &chain));
-    for (int l = 1; l < chain.n_layers; l++) {
-        double width = floor(chain.width[l] * factor + 0.5);
-        if (width > max_width)
-            return wf_fail(
-                ctx, WF_ERR_USAGE,
-                "width factor %g: layer %d would have %.0f units, at most %d are possible", factor,
-                l, width, max_width);
-        chain.width[l] = width < 1 ? 1 : (int)width;
+    wf_layer *layers;
+    WF_TRY(wf_alloc(ctx, (size_t)graph->n_layers, sizeof *layers, "graph", &layers));
+    wf_status status = WF_OK;
+    for (int l = 0; l < graph->n_layers && status == WF_OK; l++) {
+        layers[l] = graph->layers[l];
+        layers[l].in = 0;
+        if (graph->groups[l + 1].orbit < 0) continue;
+        double width = floor(layers[l].n * factor + 0.5);
+        if (width > WF_MAX_WIDTH)
+            status =
+                wf_fail(ctx, WF_ERR_USAGE,
+                        "width factor %g: layer %d would have %.0f units, at most %d are possible",
+                        factor, l + 1, width, WF_MAX_WIDTH);
+        else layers[l].n = width < 1 ? 1 : (int)width;
     }
-    return build_chain(ctx, &chain, graph->activation, flags_of(graph), out);
+    if (status == WF_OK) status = rebuild(ctx, graph, layers, flags_of(graph), out);
+    free(layers);
+    return status;
 }
 
-void wf_graph_free(wf_graph *graph) {
-    if (graph == NULL) return;
-    free(graph->groups);
-    free(graph->blocks);
-    free(graph);
+int wf_block_shape(const wf_graph *graph, const wf_block *block, size_t shape[4]) {
+    const wf_layer *layer = &graph->layers[block->layer];
+    const wf_group *dst = &graph->groups[block->dst];
+    shape[0] = (size_t)dst->n;
+    if (block->kind == WF_BLOCK_WEIGHT) {
+        shape[1] = (size_t)graph->groups[block->src].n;
+        if (layer->op == WF_LAYER_LINEAR) {
+            shape[1] *= (size_t)block->coef;
+            return 2;
+        }
+        shape[2] = (size_t)layer->window.kernel[0];
+        shape[3] = (size_t)layer->window.kernel[1];
+        return 4;
+    }
+    if (block->kind == WF_BLOCK_BIAS || layer->norm != WF_NORM_LAYER || !dst->image) return 1;
+    shape[1] = (size_t)dst->sum_height;
+    shape[2] = (size_t)dst->sum_width;
+    return 3;
 }
 
-bool wf_graph_equal(const wf_graph *a, const wf_graph *b) {
-    return strcmp(a->text, b->text) == 0 && a->activation == b->activation;
-}
+/* --- permutations --------------------------------------------------------------------------------- */
 
-size_t wf_graph_perm_start(const wf_graph *graph, int orbit) {
-    size_t start = 0;
-    for (int g = 0; g < graph->n_groups; g++)
-        if (graph->groups[g].orbit >= 0 && graph->groups[g].orbit < orbit)
-            start += (size_t)graph->groups[g].n;
-    return start;
-}
-
-size_t wf_graph_perm_size(const wf_graph *graph) {
-    return wf_graph_perm_start(graph, graph->n_orbits);
-}
+size_t wf_graph_perm_start(const wf_graph *graph, int orbit) { return graph->orbit_start[orbit]; }
+size_t wf_graph_perm_size(const wf_graph *graph) { return graph->orbit_start[graph->n_orbits]; }
 
 /* Place of node i of a group after the relabelling. */
 static const uint32_t *group_perm(const wf_graph *graph, const uint32_t *perm, int group) {
     int orbit = graph->groups[group].orbit;
-    return orbit < 0 ? NULL : perm + wf_graph_perm_start(graph, orbit);
+    return orbit < 0 ? NULL : perm + graph->orbit_start[orbit];
 }
 
 /* One row of a block; without places for its sources (to_src NULL) they stay where they are. */
@@ -248,52 +621,4 @@ void wf_graph_permute(const wf_graph *graph, const uint32_t *perm, const float *
 void wf_graph_permute_inverse(const wf_graph *graph, const uint32_t *perm, const float *in,
                               float *out) {
     permute(graph, perm, in, out, true);
-}
-
-wf_status wf_norm_fit(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
-                      wf_norm *out) {
-    *out = (wf_norm){0};
-    if (count == 0)
-        return wf_fail(ctx, WF_ERR_SHAPE, "normalisation: the collection has no networks");
-    out->n = graph->n_blocks;
-    for (int b = 0; b < graph->n_blocks; b++) {
-        const wf_block *block = &graph->blocks[b];
-        double sum = 0, squares = 0, total = (double)count * (double)block->count;
-        for (size_t k = 0; k < count; k++) {
-            const float *w = weights + k * graph->n_params + block->offset;
-            for (size_t i = 0; i < block->count; i++) sum += w[i];
-        }
-        double mean = sum / total;
-        for (size_t k = 0; k < count; k++) {
-            const float *w = weights + k * graph->n_params + block->offset;
-            for (size_t i = 0; i < block->count; i++) squares += (w[i] - mean) * (w[i] - mean);
-        }
-        double std = sqrt(squares / total);
-        if (!isfinite(mean) || !isfinite(std))
-            return wf_fail(ctx, WF_ERR_INPUT,
-                           "normalisation: %s holds values that are not finite; `weft zoo info` "
-                           "names the networks",
-                           block->name);
-        out->mean[b] = (float)mean;
-        out->std[b] = std > 0 ? (float)std : 1.0f;
-    }
-    return WF_OK;
-}
-
-void wf_norm_apply(const wf_norm *norm, const wf_graph *graph, const float *in, float *out) {
-    for (int b = 0; b < graph->n_blocks; b++) {
-        const wf_block *block = &graph->blocks[b];
-        float mean = b < norm->n ? norm->mean[b] : 0, std = b < norm->n ? norm->std[b] : 1;
-        for (size_t i = block->offset; i < block->offset + block->count; i++)
-            out[i] = (in[i] - mean) / std;
-    }
-}
-
-void wf_norm_invert(const wf_norm *norm, const wf_graph *graph, const float *in, float *out) {
-    for (int b = 0; b < graph->n_blocks; b++) {
-        const wf_block *block = &graph->blocks[b];
-        float mean = b < norm->n ? norm->mean[b] : 0, std = b < norm->n ? norm->std[b] : 1;
-        for (size_t i = block->offset; i < block->offset + block->count; i++)
-            out[i] = in[i] * std + mean;
-    }
 }

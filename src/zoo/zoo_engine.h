@@ -8,6 +8,8 @@
 #include "base/status.h"
 #include "weft/zoo.h"
 
+enum { WF_ZOO_LAYERS = 64 }; /* of a chain, at most */
+
 /* Layer l of a chain computes z = W h + b, W (out, in) at weight_offset of the flat vector. */
 typedef struct wf_zoo_layer {
     int in, out;
@@ -17,7 +19,7 @@ typedef struct wf_zoo_layer {
 
 typedef struct wf_zoo_chain {
     int n_layers;
-    wf_zoo_layer layers[WF_MAX_BLOCKS]; /* first to last */
+    wf_zoo_layer layers[WF_ZOO_LAYERS]; /* first to last */
     wf_activation activation;
     size_t n_params;
 } wf_zoo_chain;
@@ -59,7 +61,7 @@ extern const wf_zoo_kernels wf_zoo_kernels_base_f32, wf_zoo_kernels_base_f64;
 extern const wf_zoo_kernels wf_zoo_kernels_avx2_f32, wf_zoo_kernels_avx512_f32;
 #endif
 
-/* The layers of a graph that is one chain of dense layers; anything else is WF_ERR_UNSUPPORTED. */
+/* The layers of a graph that can be trained; anything else is WF_ERR_UNSUPPORTED. */
 wf_status wf_zoo_chain_build(wf_ctx *ctx, const wf_graph *graph, wf_zoo_chain *out);
 
 /* Learning rate and epochs of network `index`. */

@@ -8,70 +8,65 @@
 
 typedef struct exporter {
     wf_ctx *ctx;
-    const wf_graph *graph;
-    char *names;                             /* the caller's, cut into layers */
-    const char *layer[WF_IMPORT_MAX_LAYERS]; /* NULL: the blocks' own names */
+    wf_graph *graph; /* of the collection, with the caller's names */
+    wf_layer *layers;
+    char *names, *json;
     float *weights;
     wf_st_tensor *tensors;
-    char (*tensor_names)[256];
 } exporter;
 
-static wf_status split_names(exporter *e, const char *names) {
+/* The description with the caller's names on its linear and convolution layers. */
+static wf_status rename_layers(exporter *e, const char *names) {
+    const wf_graph *graph = e->graph;
     WF_TRY(wf_copy_names(e->ctx, names, &e->names));
-    int n = 0;
+    WF_TRY(wf_alloc(e->ctx, (size_t)graph->n_layers, sizeof *e->layers, "layers", &e->layers));
+    memcpy(e->layers, graph->layers, (size_t)graph->n_layers * sizeof *e->layers);
+    int n = 0, wanted = 0, l = 0;
+    for (int i = 0; i < graph->n_layers; i++) wanted += graph->layers[i].name != NULL;
     for (char *rest = e->names, *name; (name = wf_next_name(&rest)) != NULL; n++) {
-        if (n >= e->graph->n_layers) continue; /* counted for the sentence below */
-        e->layer[n] = name;
+        if (n >= wanted) continue; /* counted for the sentence below */
+        while (e->layers[l].name == NULL) l++;
         if (*name == 0) return wf_fail(e->ctx, WF_ERR_USAGE, "export: a layer's name is empty");
-        for (int i = 0; i < n; i++)
-            if (strcmp(e->layer[i], name) == 0)
-                return wf_fail(e->ctx, WF_ERR_USAGE, "export: layer \"%s\" is named twice", name);
+        for (int i = 0; i < l; i++)
+            if (e->layers[i].name != NULL && strcmp(e->layers[i].name, name) == 0)
+                return wf_fail(e->ctx, WF_ERR_USAGE, "export: layer \"%.80s\" is named twice",
+                               name);
+        e->layers[l++].name = name;
     }
-    if (n != e->graph->n_layers)
-        return wf_fail(e->ctx, WF_ERR_USAGE, "export: %d name%s for the %d layers of %s", n,
-                       n == 1 ? "" : "s", e->graph->n_layers, e->graph->text);
-    return WF_OK;
-}
-
-static wf_status describe_block(exporter *e, int b) {
-    const wf_block *block = &e->graph->blocks[b];
-    wf_st_tensor *tensor = &e->tensors[b];
-    bool weight = block->kind == WF_BLOCK_WEIGHT;
-    if (block->coef != 1)
-        return wf_fail(e->ctx, WF_ERR_UNSUPPORTED,
-                       "export: %s is a convolution kernel, only linear layers can be exported",
-                       block->name);
-    const char *name = block->name;
-    if (e->layer[block->layer] != NULL) {
-        size_t room = sizeof e->tensor_names[b];
-        if ((size_t)snprintf(e->tensor_names[b], room, "%s.%s", e->layer[block->layer],
-                             weight ? "weight" : "bias") >= room)
-            return wf_fail(e->ctx, WF_ERR_USAGE, "export: the name \"%.40s...\" is too long",
-                           e->layer[block->layer]);
-        name = e->tensor_names[b];
-    }
-    *tensor = (wf_st_tensor){.name = name,
-                             .dtype = WF_ST_F32,
-                             .rank = weight ? 2 : 1,
-                             .shape = {(size_t)e->graph->groups[block->dst].n},
-                             .count = block->count,
-                             .bytes = block->count * sizeof(float),
-                             .data = e->weights + block->offset};
-    if (weight) tensor->shape[1] = (size_t)e->graph->groups[block->src].n;
+    if (n != wanted)
+        return wf_fail(e->ctx, WF_ERR_USAGE, "export: %d name%s for the %d layers of %.200s", n,
+                       n == 1 ? "" : "s", wanted, graph->text);
+    const wf_group *input = &graph->groups[0];
+    wf_graph *renamed;
+    WF_TRY(wf_graph_build(e->ctx, input->n, input->image ? input->height : 0, input->width,
+                          e->layers, graph->n_layers, 0, &renamed));
+    wf_graph_free(e->graph);
+    e->graph = renamed;
     return WF_OK;
 }
 
 static wf_status export_network(exporter *e, const wf_zoo *zoo, size_t index, const char *path,
                                 const char *names) {
+    WF_TRY(wf_graph_clone(e->ctx, wf_zoo_graph(zoo), &e->graph));
+    if (names != NULL) WF_TRY(rename_layers(e, names));
     const wf_graph *graph = e->graph;
     size_t blocks = (size_t)graph->n_blocks;
-    if (names != NULL) WF_TRY(split_names(e, names));
     WF_TRY(wf_alloc(e->ctx, graph->n_params, sizeof *e->weights, "network", &e->weights));
     WF_TRY(wf_alloc(e->ctx, blocks, sizeof *e->tensors, "tensors", &e->tensors));
-    WF_TRY(wf_alloc(e->ctx, blocks, sizeof *e->tensor_names, "names", &e->tensor_names));
+    WF_TRY(wf_graph_json(e->ctx, graph, &e->json));
     wf_zoo_get(zoo, index, e->weights);
-    for (int b = 0; b < graph->n_blocks; b++) WF_TRY(describe_block(e, b));
+    for (size_t b = 0; b < blocks; b++) {
+        const wf_block *block = &graph->blocks[b];
+        wf_st_tensor *tensor = &e->tensors[b];
+        *tensor = (wf_st_tensor){.name = block->name,
+                                 .dtype = WF_ST_F32,
+                                 .count = block->count,
+                                 .bytes = block->count * sizeof(float),
+                                 .data = e->weights + block->offset};
+        tensor->rank = wf_block_shape(graph, block, tensor->shape);
+    }
     const char *meta[][2] = {{"format", "pt"}, /* what the safetensors library writes for PyTorch */
+                             {"weft.graph", e->json},
                              {"weft.arch", graph->text},
                              {"weft.activation", wf_activation_name(graph->activation)}};
     return wf_st_write(e->ctx, path, e->tensors, blocks, (const char *const(*)[2])meta,
@@ -83,11 +78,13 @@ wf_status wf_zoo_export(wf_ctx *ctx, const wf_zoo *zoo, size_t index, const char
     if (index >= wf_zoo_count(zoo))
         return wf_fail(ctx, WF_ERR_USAGE, "%s: network %zu was asked for, the last one is %zu",
                        wf_zoo_path(zoo), index, wf_zoo_count(zoo) - 1);
-    exporter e = {.ctx = ctx, .graph = wf_zoo_graph(zoo)};
+    exporter e = {.ctx = ctx};
     wf_status status = export_network(&e, zoo, index, path, names);
+    wf_graph_free(e.graph);
+    free(e.layers);
     free(e.names);
+    free(e.json);
     free(e.weights);
     free(e.tensors);
-    free(e.tensor_names);
     return status;
 }

@@ -3,11 +3,12 @@
  *   layers.0.weight [M,out,in]  layers.0.bias [M,out] ...    F32, one tensor per block of the graph
  *   weft.seed [M] I64   weft.lr [M] F32   weft.epochs [M] I32        where known
  *   weft.score.S [M] F32   weft.errors.S [M,bytes] U8                for each test set S
- *   __metadata__: weft.format "collection 1", weft.arch, weft.activation, and what the writer adds
+ *   __metadata__: weft.format "collection 1", weft.graph (JSON), and what the writer adds; for
+ *                 people and for version 0.1, which had no weft.graph: weft.arch, weft.activation
  *
  * I1  In memory a network is flat, block after block; in the file each block is stacked over networks.
  * I2  An open collection was checked whole: every block is there, F32, and has the shape that
- *     weft.arch says; a tensor that is neither a block nor named weft.* is refused.
+ *     the description says; a tensor that is neither a block nor named weft.* is refused.
  * I3  Weights and error masks stay in the mapping; the small typed columns are copied, because
  *     tensors in a file may be unaligned. */
 #include "zoo/zoo_file.h"
@@ -20,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_tests = 8, n_own_meta = 3, max_extra_tensors = 3 + 2 * max_tests };
+enum { max_tests = 8, n_own_meta = 4, max_extra_tensors = 3 + 2 * max_tests };
 static const char format_name[] = "collection 1";
 static const char score_prefix[] = "weft.score.";
 static const char errors_prefix[] = "weft.errors.";
@@ -47,14 +48,11 @@ struct wf_zoo {
 
 /* --- shapes ------------------------------------------------------------------------------------ */
 
-/* [M,out,in] of a weight, [M,out] of a bias; kernels carry their coefficients last. */
+/* The tensor of PyTorch with the networks in front: [M,out,in], [M,out], [M,out,in,3,3]. */
 static wf_st_tensor block_tensor(const wf_graph *graph, const wf_block *block, size_t count) {
-    wf_st_tensor tensor = {.name = block->name, .dtype = WF_ST_F32, .rank = 2};
+    wf_st_tensor tensor = {.name = block->name, .dtype = WF_ST_F32};
+    tensor.rank = 1 + wf_block_shape(graph, block, tensor.shape + 1);
     tensor.shape[0] = count;
-    tensor.shape[1] = (size_t)graph->groups[block->dst].n;
-    if (block->kind == WF_BLOCK_WEIGHT)
-        tensor.shape[tensor.rank++] = (size_t)graph->groups[block->src].n;
-    if (block->coef > 1) tensor.shape[tensor.rank++] = (size_t)block->coef;
     tensor.count = count * block->count;
     tensor.bytes = tensor.count * sizeof(float);
     return tensor;
@@ -79,22 +77,24 @@ static const char *shape_text(const wf_st_tensor *tensor, char *out, size_t size
 
 static wf_status read_graph(wf_ctx *ctx, wf_zoo *zoo) {
     const char *format = wf_st_meta(zoo->file, "weft.format");
+    const char *json = wf_st_meta(zoo->file, "weft.graph");
     const char *arch = wf_st_meta(zoo->file, "weft.arch");
     const char *activation = wf_st_meta(zoo->file, "weft.activation");
     if (format != NULL && strcmp(format, format_name) != 0)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: weft.format is \"%s\", a collection has \"%s\"",
                        zoo->path, format, format_name);
-    if (arch == NULL || activation == NULL)
+    if (json == NULL && (arch == NULL || activation == NULL))
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: not a collection: __metadata__ has no %s; bring other files in with "
                        "weft zoo import",
                        zoo->path, arch == NULL ? "weft.arch" : "weft.activation");
-    wf_status status = wf_graph_parse(ctx, arch, activation, 0, &zoo->graph);
-    if (status == WF_ERR_MEMORY) return status;
-    if (status != WF_OK)
-        return wf_fail(ctx, WF_ERR_INPUT, "%s: weft.arch \"%s\" with weft.activation \"%s\": %s",
-                       zoo->path, arch, activation, wf_last_error(ctx));
-    return WF_OK;
+    wf_status status = json != NULL ? wf_graph_from_json(ctx, json, 0, &zoo->graph)
+                                    : wf_graph_parse(ctx, arch, activation, 0, &zoo->graph);
+    if (status == WF_OK || status == WF_ERR_MEMORY) return status;
+    if (json != NULL)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: weft.graph: %s", zoo->path, wf_last_error(ctx));
+    return wf_fail(ctx, WF_ERR_INPUT, "%s: weft.arch \"%s\" with weft.activation \"%s\": %s",
+                   zoo->path, arch, activation, wf_last_error(ctx));
 }
 
 static wf_status read_blocks(wf_ctx *ctx, wf_zoo *zoo) {
@@ -335,13 +335,15 @@ static size_t add_tests(wf_st_tensor *tensors, size_t n, char (*names)[2][128], 
 }
 
 static bool is_own_key(const char *key) {
-    return strcmp(key, "weft.format") == 0 || strcmp(key, "weft.arch") == 0 ||
-           strcmp(key, "weft.activation") == 0;
+    return strcmp(key, "weft.format") == 0 || strcmp(key, "weft.graph") == 0 ||
+           strcmp(key, "weft.arch") == 0 || strcmp(key, "weft.activation") == 0;
 }
 
 /* The keys that describe the graph are ours: a caller may hand on all metadata of another file. */
-static size_t gather_meta(const wf_graph *graph, const wf_zoo_extra *extra, const char *meta[][2]) {
+static size_t gather_meta(const wf_graph *graph, const char *json, const wf_zoo_extra *extra,
+                          const char *meta[][2]) {
     const char *own[n_own_meta][2] = {{"weft.format", format_name},
+                                      {"weft.graph", json},
                                       {"weft.arch", graph->text},
                                       {"weft.activation", wf_activation_name(graph->activation)}};
     memcpy(meta, own, sizeof own);
@@ -396,14 +398,21 @@ static wf_status stack_networks(wf_ctx *ctx, const wf_graph *graph, wf_zoo_sourc
 typedef struct collection_tensors {
     size_t n, n_meta;
     wf_st_tensor *tensors;
+    char *json; /* the description */
     char names[max_tests][2][128];
     const char *meta[n_own_meta + sizeof((wf_zoo_extra *)0)->meta / sizeof(const char *[2])][2];
 } collection_tensors;
+
+static void free_tensors(collection_tensors *all) {
+    free(all->tensors);
+    free(all->json);
+}
 
 static wf_status describe(wf_ctx *ctx, const wf_graph *graph, const float *stacked, size_t count,
                           const wf_zoo_extra *extra, collection_tensors *out) {
     WF_TRY(wf_alloc(ctx, (size_t)graph->n_blocks + max_extra_tensors, sizeof *out->tensors,
                     "collection header", &out->tensors));
+    WF_TRY(wf_graph_json(ctx, graph, &out->json));
     size_t n = 0;
     for (int b = 0; b < graph->n_blocks; b++) {
         out->tensors[n] = block_tensor(graph, &graph->blocks[b], count);
@@ -414,7 +423,7 @@ static wf_status describe(wf_ctx *ctx, const wf_graph *graph, const float *stack
     n = add_column(out->tensors, n, "weft.lr", WF_ST_F32, count, extra->lr);
     n = add_column(out->tensors, n, "weft.epochs", WF_ST_I32, count, extra->epochs);
     out->n = add_tests(out->tensors, n, out->names, count, extra);
-    out->n_meta = gather_meta(graph, extra, out->meta);
+    out->n_meta = gather_meta(graph, out->json, extra, out->meta);
     return WF_OK;
 }
 
@@ -434,7 +443,7 @@ wf_status wf_zoo_write_from(wf_ctx *ctx, const char *path, const wf_graph *graph
     status =
         wf_st_write(ctx, path, all.tensors, all.n, (const char *const(*)[2])all.meta, all.n_meta);
 done:
-    free(all.tensors);
+    free_tensors(&all);
     free(stacked);
     return status;
 }
@@ -464,7 +473,7 @@ wf_status wf_zoo_stream_open(wf_ctx *ctx, const char *path, const wf_graph *grap
     if (status == WF_OK)
         status = wf_st_stream_open(ctx, path, all.tensors, all.n, (const char *const(*)[2])all.meta,
                                    all.n_meta, &stream->file);
-    free(all.tensors);
+    free_tensors(&all);
     if (status == WF_OK) *out = stream;
     else wf_zoo_stream_abort(stream);
     return status;
@@ -511,7 +520,7 @@ wf_status wf_zoo_stream_commit(wf_ctx *ctx, wf_zoo_stream *stream, const wf_zoo_
         if (errno != 0)
             status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", stream->path);
     }
-    free(all.tensors);
+    free_tensors(&all);
     if (status == WF_OK) {
         status = wf_st_stream_commit(ctx, stream->file);
         stream->file = NULL;

@@ -6,6 +6,7 @@
 #include "weft/import.h"
 #include "base/json_text.h"
 #include "base/safetensors.h"
+#include "graph/describe.h"
 #include "zoo/torch_file.h"
 #include "zoo/zoo_import_layers.h"
 #include "weft/text.h"
@@ -31,6 +32,7 @@ typedef struct group {
 typedef struct importer {
     wf_ctx *ctx;
     const wf_import_desc *desc;
+    wf_activation activation; /* of the hidden layers */
     group *groups;
     size_t n_groups, files;
 } importer;
@@ -46,7 +48,10 @@ typedef struct source {
 wf_import_desc wf_import_desc_default(void) { return (wf_import_desc){0}; }
 
 void wf_import_result_free(wf_import_result *result) {
-    for (int i = 0; i < result->n_collections; i++) free(result->collections[i].path);
+    for (int i = 0; i < result->n_collections; i++) {
+        free(result->collections[i].path);
+        free(result->collections[i].arch);
+    }
     free(result->collections);
     *result = (wf_import_result){0};
 }
@@ -91,15 +96,27 @@ static wf_status open_tensors(wf_ctx *ctx, const char *path, source *s) {
     return WF_OK;
 }
 
-static wf_status find_group(importer *imp, const char *label, const char *arch, group **out) {
+static wf_status describe(importer *imp, const wf_import_chain *chain, wf_graph **out) {
+    wf_layer layers[WF_IMPORT_MAX_LAYERS];
+    for (int l = 0; l < chain->n; l++)
+        layers[l] = (wf_layer){.op = WF_LAYER_LINEAR,
+                               .from = {l},
+                               .n = chain->layers[l].units,
+                               .bias = chain->layers[l].bias != NULL,
+                               .activation = l + 1 < chain->n ? imp->activation : WF_ACT_IDENTITY};
+    return wf_graph_build(imp->ctx, chain->inputs, 0, 0, layers, chain->n, 0, out);
+}
+
+static wf_status find_group(importer *imp, const char *label, const wf_import_chain *chain,
+                            group **out) {
     wf_graph *graph = NULL;
-    wf_status status = wf_graph_parse(imp->ctx, arch, imp->desc->activation, 0, &graph);
+    wf_status status = describe(imp, chain, &graph);
     if (status == WF_ERR_MEMORY) return status;
     if (status != WF_OK)
         return wf_fail(imp->ctx, WF_ERR_INPUT, "%s: %s", label, wf_last_error(imp->ctx));
     for (size_t i = 0; i < imp->n_groups; i++) {
         *out = &imp->groups[i];
-        if (strcmp((*out)->graph->text, graph->text) == 0) {
+        if (wf_graph_equal((*out)->graph, graph)) {
             wf_graph_free(graph);
             return WF_OK;
         }
@@ -196,7 +213,7 @@ static wf_status add_network(importer *imp, group *g, const char *path,
 /* One network, or all of a stacked file. */
 static wf_status add_networks(importer *imp, const char *path, const wf_import_chain *chain) {
     group *g = NULL;
-    WF_TRY(find_group(imp, path, chain->arch, &g));
+    WF_TRY(find_group(imp, path, chain, &g));
     WF_TRY(reserve(imp, g, chain->networks));
     WF_TRY(note_source(imp, g, path));
     if (chain->networks == 1) return add_network(imp, g, path, chain, 0);
@@ -311,7 +328,7 @@ static char *output_path(const char *out, const char *arch) {
     wf_text_add(&text, "%.*s%s", (int)length, out, arch != NULL ? "-" : "");
     for (; arch != NULL && *arch != 0; arch++) {
         if (*arch == '!') wf_text_add(&text, "nobias");
-        else wf_text_add(&text, "%c", *arch);
+        else wf_text_add(&text, "%c", *arch == ' ' ? '_' : *arch);
     }
     wf_text_add(&text, "%s", extension);
     return path;
@@ -344,9 +361,10 @@ static wf_status write_groups(importer *imp, const char *from, const char *out,
         group *g = &imp->groups[i];
         wf_import_collection *made = &result->collections[i];
         made->path = output_path(out, imp->n_groups > 1 ? g->graph->text : NULL);
-        if (made->path == NULL) return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", out);
+        made->arch = strdup(g->graph->text);
         result->n_collections++;
-        snprintf(made->arch, sizeof made->arch, "%s", g->graph->text);
+        if (made->path == NULL || made->arch == NULL)
+            return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", out);
         made->count = g->count;
         made->non_finite = g->non_finite;
         result->networks += g->count;
@@ -358,15 +376,12 @@ static wf_status write_groups(importer *imp, const char *from, const char *out,
 
 /* --- the call --------------------------------------------------------------------------------- */
 
-static wf_status check_desc(wf_ctx *ctx, const wf_import_desc *desc) {
+static wf_status check_desc(wf_ctx *ctx, const wf_import_desc *desc, wf_activation *activation) {
     if (desc == NULL || desc->activation == NULL)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "import: the activation of the hidden layers is needed (files do not say "
                        "it), for example --activation relu");
-    wf_graph *probe = NULL;
-    WF_TRY(wf_graph_parse(ctx, "1-1", desc->activation, 0, &probe));
-    wf_graph_free(probe);
-    return WF_OK;
+    return wf__activation_parse(ctx, desc->activation, activation);
 }
 
 static void free_importer(importer *imp) {
@@ -393,11 +408,11 @@ wf_status wf_zoo_import(wf_ctx *ctx, const char *path, const wf_import_desc *des
                         wf_import_result *result) {
     wf_import_result local = {0};
     if (result != NULL) *result = local;
-    WF_TRY(check_desc(ctx, desc));
+    importer imp = {.ctx = ctx, .desc = desc};
+    WF_TRY(check_desc(ctx, desc, &imp.activation));
     struct stat status_of;
     if (stat(path, &status_of) != 0)
         return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", path);
-    importer imp = {.ctx = ctx, .desc = desc};
     char *from = NULL;
     wf_status status = source_name(ctx, path, &from);
     if (status == WF_OK)

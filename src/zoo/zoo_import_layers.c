@@ -4,6 +4,7 @@
 #include "weft/text.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -428,14 +429,16 @@ static wf_status check_rest(resolver *r) {
 
 /* --- the chain -------------------------------------------------------------------------------- */
 
+/* A width beyond int is one that no description takes. */
+static int width_of(size_t n) { return n > INT_MAX ? INT_MAX : (int)n; }
+
 static void write_chain(const resolver *r, wf_import_chain *out) {
-    wf_text arch = wf_text_start(out->arch, sizeof out->arch);
-    wf_text_add(&arch, "%zu", r->weights[0]->shape[1]);
     out->n = r->n_weights;
+    out->inputs = width_of(r->weights[0]->shape[1]);
     for (int l = 0; l < out->n; l++) {
         const item *bias = r->biases[l];
-        out->layers[l] = (wf_import_layer){r->weights[l]->tensor, bias ? bias->tensor : NULL};
-        wf_text_add(&arch, "-%zu%s", r->weights[l]->shape[0], bias ? "" : "!");
+        out->layers[l] = (wf_import_layer){r->weights[l]->tensor, bias ? bias->tensor : NULL,
+                                           width_of(r->weights[l]->shape[0])};
     }
 }
 

@@ -13,13 +13,13 @@ enum { WF_IMPORT_MAX_LAYERS = 32 };
 
 typedef struct wf_import_layer {
     const wf_st_tensor *weight, *bias; /* bias NULL: the layer has none */
+    int units;
 } wf_import_layer;
 
 typedef struct wf_import_chain {
-    int n;
+    int inputs, n;
     wf_import_layer layers[WF_IMPORT_MAX_LAYERS];
     size_t networks; /* of a stacked file; 1 otherwise */
-    char arch[512];  /* "64-16!-10", for wf_graph_parse */
 } wf_import_chain;
 
 /* Order of names with numbers compared as numbers. *by_number (may be NULL): the names first differ in a number. */

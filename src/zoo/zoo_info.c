@@ -314,9 +314,6 @@ static wf_status summarise(scan *s, wf_zoo_summary *out) {
 wf_status wf_zoo_info(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out) {
     scan s = {.ctx = ctx, .zoo = zoo, .graph = wf_zoo_graph(zoo), .count = wf_zoo_count(zoo)};
     *out = (wf_zoo_summary){.count = s.count, .parameters = s.graph->n_params};
-    snprintf(out->arch, sizeof out->arch, "%s", s.graph->text);
-    snprintf(out->activation, sizeof out->activation, "%s",
-             wf_activation_name(s.graph->activation));
     wf_status status = summarise(&s, out);
     free_scan(&s);
     return status;

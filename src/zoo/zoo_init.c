@@ -24,23 +24,21 @@ wf_zoo_desc wf_zoo_desc_default(void) {
     return desc;
 }
 
-/* Edges that enter one unit of the layer, which is what PyTorch calls fan-in. */
-static size_t fan_in(const wf_graph *graph, int layer) {
-    size_t sum = 0;
-    for (int b = 0; b < graph->n_blocks; b++) {
-        const wf_block *block = &graph->blocks[b];
-        if (block->kind == WF_BLOCK_WEIGHT && block->layer == layer)
-            sum += (size_t)graph->groups[block->src].n * (size_t)block->coef;
-    }
-    return sum;
-}
-
-/* torch.nn.Linear: kaiming_uniform with a = sqrt 5 is uniform in +-1/sqrt(fan-in), as is the bias. */
+/* torch.nn.Linear and Conv2d: kaiming_uniform with a = sqrt 5 is uniform in +-1/sqrt(fan-in), as is
+ * the bias. Norm layers start as the identity: gamma and variance 1, beta and mean 0. */
 void wf_zoo_init(const wf_graph *graph, uint64_t seed, uint32_t index, float *w) {
+    double fan_in = 1;
     for (int b = 0; b < graph->n_blocks; b++) {
         const wf_block *block = &graph->blocks[b];
-        size_t entering = fan_in(graph, block->layer);
-        float bound = entering > 0 ? (float)(1 / sqrt((double)entering)) : 0.0f;
+        if (block->kind > WF_BLOCK_BIAS) {
+            bool one = block->kind == WF_BLOCK_GAMMA || block->kind == WF_BLOCK_VARIANCE;
+            for (size_t i = 0; i < block->count; i++) w[block->offset + i] = one;
+            continue;
+        }
+        /* A layer's weight stands before its bias. */
+        if (block->kind == WF_BLOCK_WEIGHT)
+            fan_in = (double)graph->groups[block->src].n * block->coef;
+        float bound = (float)(1 / sqrt(fan_in));
         wf_rng rng = wf_rng_at(seed, index, WF_RNG_INIT, (uint32_t)b);
         for (size_t i = 0; i < block->count; i++)
             w[block->offset + i] = bound * (2 * wf_rng_uniform(&rng) - 1);
@@ -60,43 +58,27 @@ wf_zoo_task wf_zoo_task_of(const wf_zoo_desc *desc, uint32_t index) {
     return task;
 }
 
-static wf_status not_a_chain(wf_ctx *ctx, const wf_graph *graph, const char *why) {
-    return wf_fail(ctx, WF_ERR_UNSUPPORTED,
-                   "%s: collections are trained for chains of dense layers only, and %s; train "
-                   "these networks elsewhere and bring them in with weft zoo import",
-                   graph->text, why);
-}
-
-/* The blocks of layer l, which must lead from group `from` to one other group. */
-static wf_status add_layer(wf_ctx *ctx, const wf_graph *graph, int l, int *from,
-                           wf_zoo_layer *layer) {
-    const wf_block *weight = NULL, *bias = NULL;
+/* What can be executed is one chain of linear layers. */
+wf_status wf_zoo_chain_build(wf_ctx *ctx, const wf_graph *graph, wf_zoo_chain *out) {
+    WF_TRY(wf_graph_executable(ctx, graph));
+    if (graph->n_layers > WF_ZOO_LAYERS || graph->activation == WF_ACT_MIXED)
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                       "%.200s: collections are trained for networks of at most %d layers with one "
+                       "activation; train these elsewhere and bring them in with weft zoo import",
+                       graph->text, WF_ZOO_LAYERS);
+    *out = (wf_zoo_chain){
+        .n_layers = graph->n_layers, .activation = graph->activation, .n_params = graph->n_params};
     for (int b = 0; b < graph->n_blocks; b++) {
         const wf_block *block = &graph->blocks[b];
-        if (block->layer != l) continue;
-        const wf_block **place = block->kind == WF_BLOCK_WEIGHT ? &weight : &bias;
-        if (*place != NULL) return not_a_chain(ctx, graph, "one of its layers has several blocks");
-        if (block->coef != 1) return not_a_chain(ctx, graph, "one of its blocks has kernels");
-        *place = block;
+        wf_zoo_layer *layer = &out->layers[block->layer];
+        if (block->kind == WF_BLOCK_WEIGHT) {
+            layer->in = graph->groups[block->src].n;
+            layer->out = graph->groups[block->dst].n;
+            layer->weight_offset = block->offset;
+        } else {
+            layer->bias = true;
+            layer->bias_offset = block->offset;
+        }
     }
-    if (weight == NULL || weight->src != *from || (bias != NULL && bias->dst != weight->dst))
-        return not_a_chain(ctx, graph, "its blocks do not follow one another");
-    *layer = (wf_zoo_layer){graph->groups[weight->src].n, graph->groups[weight->dst].n,
-                            bias != NULL, weight->offset, bias != NULL ? bias->offset : 0};
-    *from = weight->dst;
-    return WF_OK;
-}
-
-wf_status wf_zoo_chain_build(wf_ctx *ctx, const wf_graph *graph, wf_zoo_chain *out) {
-    *out = (wf_zoo_chain){.activation = graph->activation, .n_params = graph->n_params};
-    int group = 0;
-    while (group < graph->n_groups && graph->groups[group].kind != WF_GROUP_INPUT) group++;
-    if (group == graph->n_groups || graph->n_layers < 1 || graph->n_layers > WF_MAX_BLOCKS)
-        return not_a_chain(ctx, graph, "it has no inputs or no layers");
-    for (int l = 0; l < graph->n_layers; l++)
-        WF_TRY(add_layer(ctx, graph, l, &group, &out->layers[l]));
-    if (graph->groups[group].kind != WF_GROUP_OUTPUT)
-        return not_a_chain(ctx, graph, "its last layer does not lead to the outputs");
-    out->n_layers = graph->n_layers;
     return WF_OK;
 }

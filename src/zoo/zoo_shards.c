@@ -98,7 +98,7 @@ static void fingerprint_of(const wf_dataset *data, char out[65]) {
 }
 
 /* All that a network depends on but its index: equal text, equal networks. */
-static void write_recipe(collection *all) {
+static wf_status write_recipe(wf_ctx *ctx, collection *all) {
     const wf_zoo_desc *desc = all->desc;
     char optimizer[256];
     locale_t before = wf_c_locale_enter();
@@ -109,16 +109,22 @@ static void write_recipe(collection *all) {
     else
         snprintf(optimizer, sizeof optimizer, "optimizer = sgd\nmomentum = %.17g\nnesterov = %s\n",
                  desc->momentum, desc->nesterov ? "true" : "false");
-    snprintf(all->recipe, sizeof all->recipe,
-             "arch = %s\nactivation = %s\nseed = %" PRIu64 "\n%s"
-             "lr = %.17g\nlr_max = %.17g\nepochs = %d\nepochs_max = %d\nbatch = %d\n"
-             "weight_decay = %.17g\nschedule = %s\nlabel_smoothing = %.17g\ntest = %s\ndata = %s\n",
-             all->graph->text, wf_activation_name(all->graph->activation), desc->seed, optimizer,
-             desc->lr, fmax(desc->lr, desc->lr_max), desc->epochs,
-             desc->epochs_max > desc->epochs ? desc->epochs_max : desc->epochs, desc->batch,
-             desc->weight_decay, desc->cosine ? "cosine" : "constant", desc->label_smoothing,
-             all->test_name, all->fingerprint);
+    int length = snprintf(
+        all->recipe, sizeof all->recipe,
+        "arch = %s\nactivation = %s\nseed = %" PRIu64 "\n%s"
+        "lr = %.17g\nlr_max = %.17g\nepochs = %d\nepochs_max = %d\nbatch = %d\n"
+        "weight_decay = %.17g\nschedule = %s\nlabel_smoothing = %.17g\ntest = %s\ndata = %s\n",
+        all->graph->text, wf_activation_name(all->graph->activation), desc->seed, optimizer,
+        desc->lr, fmax(desc->lr, desc->lr_max), desc->epochs,
+        desc->epochs_max > desc->epochs ? desc->epochs_max : desc->epochs, desc->batch,
+        desc->weight_decay, desc->cosine ? "cosine" : "constant", desc->label_smoothing,
+        all->test_name, all->fingerprint);
     wf_c_locale_leave(before);
+    return length < max_recipe ? WF_OK
+                               : wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                                         "%.80s...: the text of this architecture is too long for "
+                                         "a collection's recipe",
+                                         all->graph->text);
 }
 
 /* The first line in which two recipes differ, for the sentence that refuses one of them. */
@@ -736,7 +742,7 @@ static wf_status collection_start(wf_ctx *ctx, collection *all) {
     snprintf(all->test_name, sizeof all->test_name, "%s", name[0] != '\0' ? name : "test");
     all->error_bytes = (all->data->n_test + 7) / 8;
     fingerprint_of(all->data, all->fingerprint);
-    write_recipe(all);
+    WF_TRY(write_recipe(ctx, all));
     WF_TRY(join_path(ctx, all->folder, all->path, "", ".parts"));
     WF_TRY(wf_alloc(ctx, desc->count, sizeof *all->places, "places of networks", &all->places));
     for (size_t i = 0; i < desc->count; i++) all->places[i].part = -1;

@@ -30,7 +30,7 @@ class ImportDesc(C.Structure):
 
 
 class Collection(C.Structure):
-    _fields_ = [("path", C.c_char_p), ("arch", C.c_char * 256), ("count", C.c_size_t), ("non_finite", C.c_size_t)]
+    _fields_ = [("path", C.c_char_p), ("arch", C.c_char_p), ("count", C.c_size_t), ("non_finite", C.c_size_t)]
 
 
 class ImportResult(C.Structure):
@@ -48,7 +48,7 @@ class Duplicate(C.Structure):
 
 
 class Summary(C.Structure):
-    _fields_ = [("arch", C.c_char * 256), ("activation", C.c_char * 16), ("count", C.c_size_t),
+    _fields_ = [("count", C.c_size_t),
                 ("parameters", C.c_size_t), ("n_tests", C.c_int), ("tests", Score * 8), ("duplicates", C.c_size_t),
                 ("permuted_duplicates", C.c_size_t), ("examples", Duplicate * 8), ("n_examples", C.c_int),
                 ("hidden_units", C.c_size_t), ("dead_units", C.c_size_t), ("dead_networks", C.c_size_t),

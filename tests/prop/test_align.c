@@ -84,35 +84,30 @@ static void fast_equals_plain_across_chunks(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* A description no parser makes yet: kernels of several coefficients, a skip connection, a block from an orbit to itself,
- * and a block without any hidden end. */
+/* Kernels of several sizes, images that are flattened, norms, residual connections: orbits that
+ * several groups share, and a block from an orbit to itself (layer 2 of the second). */
 static void fast_equals_plain_on_any_description(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
-    wf_group groups[] = {{WF_GROUP_INPUT, 3, 0, -1},
-                         {WF_GROUP_HIDDEN, 6, 1, 0},
-                         {WF_GROUP_HIDDEN, 19, 2, 1},
-                         {WF_GROUP_OUTPUT, 2, 3, -1},
-                         {WF_GROUP_BIAS, 1, 1, -1}};
-    wf_block blocks[] = {{.src = 0, .dst = 1, .coef = 4}, {.src = 4, .dst = 1, .coef = 1},
-                         {.src = 1, .dst = 2, .coef = 3}, {.src = 0, .dst = 2, .coef = 2},
-                         {.src = 2, .dst = 2, .coef = 1}, {.src = 1, .dst = 3, .coef = 1},
-                         {.src = 2, .dst = 3, .coef = 5}, {.src = 0, .dst = 3, .coef = 1}};
-    enum { n_blocks = sizeof blocks / sizeof *blocks };
-    wf_graph graph = {.n_groups = 5,
-                      .n_blocks = n_blocks,
-                      .n_orbits = 2,
-                      .n_layers = 3,
-                      .groups = groups,
-                      .blocks = blocks};
-    for (int b = 0; b < n_blocks; b++) {
-        blocks[b].offset = graph.n_params;
-        blocks[b].count = (size_t)groups[blocks[b].src].n * (size_t)groups[blocks[b].dst].n *
-                          (size_t)blocks[b].coef;
-        graph.n_params += blocks[b].count;
-    }
+    static const char *const described[] = {
+        "3x6x6 conv6 pool conv19k2p0! batchnorm linear9 linear2",
+        "{\"input\":[5],\"layers\":[{\"op\":\"linear\",\"units\":17},"
+        "{\"op\":\"linear\",\"units\":17},{\"op\":\"add\",\"from\":[1,2],"
+        "\"activation\":\"relu\"},{\"op\":\"linear\",\"units\":4},"
+        "{\"op\":\"linear\",\"units\":17},{\"op\":\"add\",\"from\":[3,5]},"
+        "{\"op\":\"linear\",\"units\":3}]}",
+        "{\"input\":[2,5,5],\"layers\":[{\"op\":\"conv\",\"units\":7,\"kernel\":3},"
+        "{\"op\":\"conv\",\"units\":4,\"kernel\":[1,3],\"padding\":[0,1],"
+        "\"norm\":{\"kind\":\"layer\"}},"
+        "{\"op\":\"conv\",\"units\":7,\"kernel\":1},{\"op\":\"add\",\"from\":[1,3],"
+        "\"pool\":{\"kind\":\"global\"}},{\"op\":\"linear\",\"units\":3}]}"};
     wf_match_desc desc = {.sweeps = 4, .tolerance = 1e-12, .restarts = 1};
-    compare(ctx, &graph, &desc, 6, 40);
+    for (size_t i = 0; i < sizeof described / sizeof *described; i++) {
+        wf_graph *graph;
+        assert_ok(ctx, wf_graph_parse(ctx, described[i], "relu", 0, &graph));
+        compare(ctx, graph, &desc, 6, 40);
+        wf_graph_free(graph);
+    }
     wf_ctx_free(ctx);
 }
 

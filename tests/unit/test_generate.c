@@ -107,6 +107,7 @@ static void exact_flow_returns_its_noise(void **state) {
                 assert_close(w[k * p + at], scale * (norm.mean[b] + norm.std[b] * noise[at]), 2e-5);
             }
     }
+    wf_norm_free(&norm);
     wf_graph *deep;
     assert_ok(ctx, wf_graph_parse(ctx, "2-9-9-2", "relu", 0, &deep));
     assert_fails(ctx, wf_flow_sample(ctx, flow, deep, NULL, 1, &desc, w, NULL, NULL),
@@ -267,7 +268,7 @@ static void normalisation_may_be_per_collection(void **state) {
     }
     assert_true(fabs((double)norms[0].mean[1] - (double)norms[1].mean[1]) > 1e-3);
     wf_flow_free(flow);
-    for (int i = 0; i < 2; i++) wf_zoo_free(zoos[i]);
+    for (int i = 0; i < 2; i++) wf_zoo_free(zoos[i]), wf_norm_free(&norms[i]);
     wf_ctx_free(ctx);
 }
 
@@ -408,6 +409,7 @@ static void perturbations_are_near_different_networks(void **state) {
     assert_ok(ctx, wf_control_perturb(ctx, zoo, 0, 1, 4, x));
     for (size_t i = 0; i < p; i++) y[i] = x[i];
     assert_fails(ctx, wf_control_perturb(ctx, zoo, NAN, 1, 4, x), WF_ERR_USAGE, "sigma");
+    wf_norm_free(&norm);
     free(load);
     free(w);
     free(x);

@@ -58,10 +58,324 @@ static void bad_descriptions(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_fails(ctx, wf_graph_parse(ctx, bad[i], "relu", 0, &g), WF_ERR_USAGE, "architecture");
     assert_fails(ctx, wf_graph_parse(ctx, "2-2", "swish", 0, &g), WF_ERR_USAGE, "relu");
-    char deep[512] = "2";
-    for (int i = 0; i < 40; i++) strcat(deep, "-2");
+    char deep[10000] = "2";
+    for (int i = 0; i < 300; i++) strcat(deep, "-2");
+    g = parse(ctx, deep, "relu", 0);
+    assert_int_equal(g->n_blocks, 600);
+    assert_string_equal(g->text, deep);
+    wf_graph_free(g);
+    for (int i = 300; i < 4097; i++) strcat(deep, "-2");
     assert_fails(ctx, wf_graph_parse(ctx, deep, "relu", 0, &g), WF_ERR_USAGE,
-                 "more than 32 layers");
+                 "expected 1 to 4096 layers");
+    wf_ctx_free(ctx);
+}
+
+static const char paper_cnn[] = "3x32x32 conv16 pool conv32 pool conv48 gap linear10";
+
+/* The order, shapes and names of the nn.Sequential. */
+static void layout_of_a_cnn(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_graph *g = parse(ctx, paper_cnn, "relu", 0);
+    assert_int_equal(g->n_params, 19450);
+    assert_int_equal(g->inputs, 3072);
+    assert_int_equal(g->outputs, 10);
+    assert_int_equal(g->n_orbits, 3);
+    assert_string_equal(g->text, paper_cnn);
+    static const struct {
+        const char *name;
+        int rank, coef;
+        size_t shape[4];
+    } expected[] = {{"0.weight", 4, 9, {16, 3, 3, 3}},   {"0.bias", 1, 1, {16}},
+                    {"3.weight", 4, 9, {32, 16, 3, 3}},  {"3.bias", 1, 1, {32}},
+                    {"6.weight", 4, 9, {48, 32, 3, 3}},  {"6.bias", 1, 1, {48}},
+                    {"10.weight", 2, 1, {10, 48, 0, 0}}, {"10.bias", 1, 1, {10}}};
+    assert_int_equal(g->n_blocks, 8);
+    for (int b = 0; b < 8; b++) {
+        size_t shape[4];
+        assert_string_equal(g->blocks[b].name, expected[b].name);
+        assert_int_equal(g->blocks[b].coef, expected[b].coef);
+        assert_int_equal(wf_block_shape(g, &g->blocks[b], shape), expected[b].rank);
+        for (int d = 0; d < expected[b].rank; d++) assert_int_equal(shape[d], expected[b].shape[d]);
+    }
+    assert_int_equal(g->groups[1].sum_height, 32);
+    assert_int_equal(g->groups[1].height, 16);
+    assert_int_equal(g->groups[3].sum_width, 8);
+    assert_int_equal(g->groups[3].width, 1);
+    wf_graph_free(g);
+    /* A linear layer behind an image flattens it; the norms of an image are those of torch. */
+    g = parse(ctx, "2x6x5 conv4k3s2p0! batchnorm tanh pass layernorm linear7! linear3", "relu", 0);
+    static const char *const names[] = {"0.weight",      "1.weight", "1.bias", "1.running_mean",
+                                        "1.running_var", "3.weight", "3.bias", "5.weight",
+                                        "7.weight",      "7.bias"};
+    static const size_t counts[] = {72, 4, 4, 4, 4, 16, 16, 112, 21, 3};
+    assert_int_equal(g->n_blocks, 10);
+    for (int b = 0; b < 10; b++) {
+        assert_string_equal(g->blocks[b].name, names[b]);
+        assert_int_equal(g->blocks[b].count, counts[b]);
+        assert_int_equal(wf_block_trained(&g->blocks[b]), b != 3 && b != 4);
+    }
+    size_t shape[4];
+    assert_int_equal(wf_block_shape(g, &g->blocks[5], shape), 3);
+    assert_int_equal(shape[1] * shape[2], 4);
+    assert_int_equal(wf_block_shape(g, &g->blocks[7], shape), 2);
+    assert_int_equal(shape[1], 16);
+    assert_int_equal(g->activation, WF_ACT_MIXED);
+    wf_graph_free(g);
+    wf_ctx_free(ctx);
+}
+
+/* A ResNet of two basic blocks, the second with a convolution in its shortcut, as torchvision names
+ * them. */
+static const char *const resnet_names[][2] = {{"conv1", "bn1"},
+                                              {"layer1.0.conv1", "layer1.0.bn1"},
+                                              {"layer1.0.conv2", "layer1.0.bn2"},
+                                              {NULL, NULL},
+                                              {"layer2.0.conv1", "layer2.0.bn1"},
+                                              {"layer2.0.conv2", "layer2.0.bn2"},
+                                              {"layer2.0.downsample.0", "layer2.0.downsample.1"},
+                                              {NULL, NULL},
+                                              {"fc", NULL}};
+
+static wf_layer conv_layer(int l, int from, int n, int kernel, int stride, bool relu) {
+    return (wf_layer){.op = WF_LAYER_CONV,
+                      .from = {from},
+                      .n = n,
+                      .window = {{kernel, kernel}, {stride, stride}, {kernel / 2, kernel / 2}},
+                      .norm = WF_NORM_BATCH,
+                      .activation = relu ? WF_ACT_RELU : WF_ACT_IDENTITY,
+                      .name = resnet_names[l][0],
+                      .norm_name = resnet_names[l][1]};
+}
+
+static wf_graph *resnet(wf_ctx *ctx) {
+    const wf_layer layers[] = {
+        conv_layer(0, 0, 4, 3, 1, true),
+        conv_layer(1, 1, 4, 3, 1, true),
+        conv_layer(2, 2, 4, 3, 1, false),
+        {.op = WF_LAYER_ADD, .from = {3, 1}, .activation = WF_ACT_RELU},
+        conv_layer(4, 4, 6, 3, 2, true),
+        conv_layer(5, 5, 6, 3, 1, false),
+        conv_layer(6, 4, 6, 1, 2, false),
+        {.op = WF_LAYER_ADD, .from = {6, 7}, .activation = WF_ACT_RELU, .pool = WF_POOL_GLOBAL},
+        {.op = WF_LAYER_LINEAR,
+         .from = {8},
+         .n = 5,
+         .bias = true,
+         .activation = WF_ACT_IDENTITY,
+         .name = "fc"}};
+    wf_graph *graph = NULL;
+    assert_ok(ctx, wf_graph_build(ctx, 3, 8, 8, layers, 9, 0, &graph));
+    return graph;
+}
+
+static void layout_of_a_resnet(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_graph *g = resnet(ctx), *wide = NULL;
+    assert_int_equal(g->n_blocks, 6 * 5 + 2);
+    assert_string_equal(g->blocks[4].name, "bn1.running_var");
+    assert_string_equal(g->blocks[25].name, "layer2.0.downsample.0.weight");
+    assert_string_equal(g->blocks[31].name, "fc.bias");
+    /* Orbits: the first stream, both inner groups, the second stream. */
+    static const int orbits[] = {-1, 0, 1, 0, 0, 2, 3, 3, 3, -1};
+    static const int units[] = {0, 1, 2, 1, 1, 5, 6, 6, 6, 9};
+    assert_int_equal(g->n_orbits, 4);
+    for (int k = 0; k <= 9; k++) {
+        assert_int_equal(g->groups[k].orbit, orbits[k]);
+        assert_int_equal(g->groups[k].units, units[k]);
+    }
+    assert_int_equal(wf_graph_perm_size(g), 4 + 4 + 6 + 6);
+    assert_int_equal(g->groups[7].height, 4);
+    assert_ok(ctx, wf_graph_scale_width(ctx, g, 1.5, &wide));
+    static const int widths[] = {3, 6, 6, 6, 6, 9, 9, 9, 9, 5};
+    for (int k = 0; k <= 9; k++) assert_int_equal(wide->groups[k].n, widths[k]);
+    assert_false(wf_graph_equal(g, wide));
+    assert_string_not_equal(g->text, wide->text);
+    /* The metanetwork's graph has one set of nodes for each stream. */
+    wf_arena arena = {0};
+    wf_batch batch;
+    const wf_graph *graphs[] = {g};
+    assert_ok(ctx, wf_batch_build(ctx, &arena, graphs, 1, &batch));
+    assert_int_equal(batch.n_nodes, 3 + 4 + 4 + 6 + 6 + 5 + 6 * 4 + 1);
+    wf_arena_free(&arena);
+    wf_graph_free(g), wf_graph_free(wide);
+    wf_ctx_free(ctx);
+}
+
+/* Text or builder -> description -> JSON -> the same description, and the text parses back. */
+static void descriptions_survive_json(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    static const char *const texts[] = {
+        "64-16-8-10",
+        "64-10",
+        "4-3!-2",
+        "64-16!-10!",
+        paper_cnn,
+        "1x8x8 conv4 batchnorm pool3s2p1 linear9 tanh linear2",
+        "1x8x8 conv4 identity pass batchnorm relu avgpool3 conv10k2p0 gap",
+        "7 linear5 layernorm gelu linear4! linear3",
+        "7 linear5 tanh linear4 silu linear3"};
+    for (size_t i = 0; i <= sizeof texts / sizeof *texts; i++) {
+        bool text = i < sizeof texts / sizeof *texts;
+        wf_graph *g = text ? parse(ctx, texts[i], "relu", 0) : resnet(ctx), *again, *clone;
+        char *json, *json_again;
+        assert_ok(ctx, wf_graph_json(ctx, g, &json));
+        assert_ok(ctx, wf_graph_from_json(ctx, json, 0, &again));
+        assert_ok(ctx, wf_graph_json(ctx, again, &json_again));
+        assert_string_equal(json, json_again);
+        assert_string_equal(g->text, again->text);
+        assert_true(wf_graph_equal(g, again));
+        assert_ok(ctx, wf_graph_clone(ctx, g, &clone));
+        assert_true(wf_graph_equal(g, clone));
+        for (int b = 0; b < g->n_blocks; b++) {
+            assert_string_equal(g->blocks[b].name, again->blocks[b].name);
+            assert_string_equal(g->blocks[b].name, clone->blocks[b].name);
+        }
+        wf_graph_free(again), wf_graph_free(clone);
+        if (text) {
+            bool mixed = g->activation == WF_ACT_MIXED;
+            again = parse(ctx, g->text, mixed ? "relu" : wf_activation_name(g->activation), 0);
+            assert_true(wf_graph_equal(g, again));
+            assert_string_equal(g->text, again->text);
+            wf_graph_free(again);
+        }
+        free(json), free(json_again);
+        wf_graph_free(g);
+    }
+    wf_graph *a = parse(ctx, "5-4-3", "relu", 0), *b = parse(ctx, "5 linear4 linear3", "relu", 0),
+             *c = parse(ctx, "5-4-3", "tanh", 0);
+    assert_true(wf_graph_equal(a, b)); /* names are ignored */
+    assert_false(wf_graph_equal(a, c));
+    wf_graph_free(a), wf_graph_free(b), wf_graph_free(c);
+    wf_ctx_free(ctx);
+}
+
+static void bad_words(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    static const struct {
+        const char *text, *sentence;
+        wf_status status;
+    } bad[] = {
+        {"3x8 conv4", "inputs as 64 or 3x32x32", WF_ERR_USAGE},
+        {"3x0x8 conv4", "inputs as 64 or 3x32x32", WF_ERR_USAGE},
+        {"3x8x8 ", "expected 1 to 4096 layers, found 0", WF_ERR_USAGE},
+        {"3x8x8 pool", "conv16, linear10 or pass", WF_ERR_USAGE},
+        {"3x8x8 conv", "a number of units", WF_ERR_USAGE},
+        {"3x8x8 conv4k", "a space at \"k\"", WF_ERR_USAGE},
+        {"3x8x8 conv0 gap", "layer 1 (conv \"0\"): expected 1 to 1048576 units", WF_ERR_USAGE},
+        {"3x8x8 conv4 swish", "an activation at \"swish\"", WF_ERR_USAGE},
+        {"3x8x8 conv4 pool batchnorm linear2", "in this order", WF_ERR_USAGE},
+        {"3x8x8 conv4 flatten conv5 gap", "a linear layer behind flatten", WF_ERR_USAGE},
+        {"3x8x8 conv4 linear2 relu", "the outputs are logits", WF_ERR_USAGE},
+        {"3x8x8 conv4", "expected one value per output, found 4x8x8", WF_ERR_SHAPE},
+        {"3x8x8 conv4 linear5 conv3 gap", "layer 3 (conv \"5\"): expected an image", WF_ERR_SHAPE},
+        {"3x8x8 conv4 linear5 pool linear2", "layer 2 (linear \"3\"): expected an image to pool",
+         WF_ERR_SHAPE},
+        {"3x8x8 conv4k11p1 gap", "a kernel of 11x11 does not fit; expected at most 10x10",
+         WF_ERR_SHAPE},
+        {"3x8x8 conv4 pool pass pool conv3k5p0 gap",
+         "layer 3 (conv \"4\"): convolution: a kernel of 5x5 does not fit; expected at most 2x2",
+         WF_ERR_SHAPE},
+        {"3x8x8 conv4 pool pass pool pass pool pass pool linear3", "pooling: a kernel of 2x2",
+         WF_ERR_SHAPE},
+        {"3x8x8 conv4s0 gap", "stride go from 1", WF_ERR_USAGE},
+        {"3x8x8 conv4 pool2p2 linear2", "at most half of the kernel", WF_ERR_USAGE},
+        {"3x8x8 conv4p99999999999 gap", "a space at \"p99999999999", WF_ERR_USAGE},
+        {"1000000x16000x16000 conv4 gap", "inputs of 1000000 x 16000", WF_ERR_USAGE},
+    };
+    wf_graph *g;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_fails(ctx, wf_graph_parse(ctx, bad[i].text, "relu", 0, &g), bad[i].status,
+                     bad[i].sentence);
+        assert_null(g);
+    }
+    wf_ctx_free(ctx);
+}
+
+static void bad_json(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    static const struct {
+        const char *json, *sentence;
+    } bad[] = {
+        {"{", "line 1"},
+        {"{}", "\"input\" must be [n] or [channels, height, width]"},
+        {"{\"input\":[2]}", "\"layers\" must be a list"},
+        {"{\"input\":[2,0,1],\"layers\":[{}]}", "without zeros"},
+        {"{\"input\":[-2],\"layers\":[{}]}", "a whole number"},
+        {"{\"input\":[2],\"layers\":[{}],\"x\":1}", "top level: unknown key \"x\""},
+        {"{\"input\":[2],\"layers\":[7]}", "layer 1: an object"},
+        {"{\"input\":[2],\"layers\":[{}]}", "layer 1: \"op\" must be linear, conv"},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"attention\"}]}", "one of linear, conv, add, pass"},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"linear\",\"unit\":3}]}", "unknown key \"unit\""},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"linear\"}]}",
+         "expected 1 to 1048576 units, found 0"},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"linear\",\"units\":3,\"in\":4}]}",
+         "expected 4 units to read, found 2"},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"linear\",\"units\":3,\"from\":1}]}",
+         "it reads layer 1; expected 0 (the input) to 0"},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"linear\",\"units\":3},"
+         "{\"op\":\"linear\",\"units\":3,\"from\":0}]}",
+         "layer 1 (linear \"layers.0\"): no layer reads it"},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"linear\",\"units\":3},"
+         "{\"op\":\"add\",\"from\":[0,1]}]}",
+         "layer 2 (add): expected two inputs of one size, found 2 of layer 0 and 3 of layer 1"},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"add\",\"from\":0}]}", "the two layers"},
+        {"{\"input\":[1,4,4],\"layers\":[{\"op\":\"conv\",\"units\":3}]}",
+         "\"kernel\" must be given"},
+        {"{\"input\":[1,4,4],\"layers\":[{\"op\":\"conv\",\"units\":3,"
+         "\"kernel\":[3]}]}",
+         "a number or [height, width]"},
+        {"{\"input\":[1,4,4],\"layers\":[{\"op\":\"conv\",\"units\":3,"
+         "\"kernel\":[3,5]}]}",
+         "a kernel of 3x5 does not fit; expected at most 4x4"},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"linear\",\"units\":3,"
+         "\"norm\":{\"kind\":\"group\"}}]}",
+         "layer 1, norm: \"kind\" must be one of none, batch, layer"},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"linear\",\"units\":3,"
+         "\"name\":\"weft.x\"}]}",
+         "begins with \"weft.\""},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"linear\",\"units\":3,\"name\":\"a\"},"
+         "{\"op\":\"linear\",\"units\":3,\"name\":\"a\"}]}",
+         "also has a tensor \"a."},
+        {"{\"input\":[2],\"layers\":[{\"op\":\"pass\"}]}", "no layer has parameters"},
+    };
+    wf_graph *g;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        wf_status status = wf_graph_from_json(ctx, bad[i].json, 0, &g);
+        assert_true(status == WF_ERR_USAGE || status == WF_ERR_SHAPE);
+        if (strstr(wf_last_error(ctx), bad[i].sentence) == NULL)
+            fail_msg("%s: \"%s\", expected \"%s\"", bad[i].json, wf_last_error(ctx),
+                     bad[i].sentence);
+    }
+    wf_ctx_free(ctx);
+}
+
+/* What cannot be executed yet is refused by its name. */
+static void refused_execution(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    static const char *const texts[][2] = {
+        {paper_cnn, "layer 1 (conv \"0\"): convolutions cannot"},
+        {"4-3-2", NULL},
+        {"1x2x2 linear4 linear2", "layer 1 (linear \"1\"): images"},
+        {"4 linear3 batchnorm linear2", "batch norms"},
+        {"4 linear3 pass tanh linear2", "layer 2 (pass): layers without weights"}};
+    float w[64] = {0}, x[3072] = {0}, y[16];
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        wf_graph *g = parse(ctx, texts[i][0], "relu", 0);
+        if (texts[i][1] == NULL) assert_ok(ctx, wf_graph_forward(ctx, g, w, x, 1, y));
+        else
+            assert_fails(ctx, wf_graph_forward(ctx, g, w, x, 1, y), WF_ERR_UNSUPPORTED,
+                         texts[i][1]);
+        wf_graph_free(g);
+    }
+    wf_graph *g = resnet(ctx);
+    assert_fails(ctx, wf_graph_executable(ctx, g), WF_ERR_UNSUPPORTED, "convolutions");
+    wf_graph_free(g);
     wf_ctx_free(ctx);
 }
 
@@ -197,7 +511,9 @@ static void normalisation(void **state) {
     wf_norm_invert(&norm, g, n, back);
     assert_close(relative_difference(back, w, p), 0, 1e-6);
     w[5] = NAN;
-    assert_fails(ctx, wf_norm_fit(ctx, g, w, count, &norm), WF_ERR_INPUT, "layers.0.weight");
+    wf_norm bad;
+    assert_fails(ctx, wf_norm_fit(ctx, g, w, count, &bad), WF_ERR_INPUT, "layers.0.weight");
+    wf_norm_free(&norm), wf_norm_free(&again), wf_norm_free(&bad);
     free(w), free(n), free(back);
     wf_graph_free(g);
     wf_ctx_free(ctx);
@@ -259,6 +575,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layout_is_that_of_a_state_dict),
         cmocka_unit_test(bad_descriptions),
+        cmocka_unit_test(layout_of_a_cnn),
+        cmocka_unit_test(layout_of_a_resnet),
+        cmocka_unit_test(descriptions_survive_json),
+        cmocka_unit_test(bad_words),
+        cmocka_unit_test(bad_json),
+        cmocka_unit_test(refused_execution),
         cmocka_unit_test(width_is_rounded_half_up),
         cmocka_unit_test(permutation_moves_entries),
         cmocka_unit_test(forward_and_permutation),

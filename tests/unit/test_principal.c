@@ -300,8 +300,10 @@ static void exact_flow_has_the_collections_covariance(void **state) {
         for (size_t i = 0; i < 6 * inputs; i++)
             expected[i] *= sqrtf(stock->principal.variance[i % inputs]);
         assert_ok(ctx, wf_principal_invert(ctx, &stock->principal, wide, expected, 1));
-        wf_norm norm = wf_stock_norm(stock, wide);
+        wf_norm norm;
+        assert_ok(ctx, wf_stock_norm(ctx, stock, wide, &norm));
         wf_norm_invert(&norm, wide, expected, expected);
+        wf_norm_free(&norm);
         assert_true(relative_difference(made + k * p, expected, p) < 2e-5);
     }
     assert_fails(ctx, wf_flow_sample(ctx, flow, other, NULL, 1, &desc, made, NULL, NULL),

@@ -23,7 +23,7 @@ extern "C" {
 enum {
     WF_GPU_ORBITS = 16,
     WF_GPU_LINKS = 2 * WF_GPU_ORBITS,
-    WF_GPU_BLOCKS = WF_MAX_BLOCKS,
+    WF_GPU_BLOCKS = 64,
     WF_GPU_WIDEST = 64
 };
 

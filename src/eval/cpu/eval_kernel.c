@@ -56,7 +56,7 @@ static void activate(wf_activation activation, float *x, size_t count) {
     case WF_ACT_SIGMOID:
         for (size_t i = 0; i < count; i++) x[i] = 1 / (1 + wf_expf(-x[i]));
         break;
-    case WF_ACT_IDENTITY: break;
+    default: break; /* identity */
     }
 }
 

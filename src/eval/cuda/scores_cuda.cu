@@ -129,7 +129,7 @@ size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
 /* The networks as a chain of layers; false when they are not one. */
 bool chain_of(const wf_graph *graph, tail_job *job) {
-    if (graph->n_layers < 1 || graph->n_layers > most_layers) return false;
+    if (graph->n_layers > most_layers || graph->activation == WF_ACT_MIXED) return false;
     job->n_layers = graph->n_layers;
     job->n_params = (int)graph->n_params;
     job->activation = graph->activation;

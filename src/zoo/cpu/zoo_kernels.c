@@ -35,7 +35,7 @@ typedef struct layer_state {
 typedef struct network {
     const wf_zoo_plan *plan;
     int n_layers;
-    layer_state layers[WF_MAX_BLOCKS];
+    layer_state layers[WF_ZOO_LAYERS];
     const real **output_rows; /* [chunk] of the last layer */
     size_t n_reals;           /* parameters with their padding */
     real *weight, *gradient, *first_moment, *second_moment;

@@ -45,15 +45,35 @@ typedef struct wf_zoo_task {
     int epochs;
 } wf_zoo_task;
 
+typedef enum wf_zoo_state { WF_ZOO_WAITING, WF_ZOO_TRAINED, WF_ZOO_DIVERGED } wf_zoo_state;
+
+/* How far the training of one network has come. The weights belong to it but lie elsewhere. Moments are flat, in graph
+ * order, in the type of the kernel; without updates they are not looked at. */
+typedef struct wf_zoo_progress {
+    uint64_t updates; /* made so far */
+    void *first, *second;
+} wf_zoo_progress;
+
+/* Whether a kernel is to pause. It asks behind every update (between: nothing is lost by a pause), and before every chunk of
+ * examples, where what has been computed of the update is lost. */
+typedef struct wf_zoo_watch {
+    bool (*pause)(void *user, bool between);
+    void *user;
+} wf_zoo_watch;
+
 /* Kernels of one instruction set and type. w is flat, in graph order, in the type of the kernel; scratch has
  * scratch_bytes, starts at a multiple of 64, and needs no preparation. */
 typedef struct wf_zoo_kernels {
     size_t real_size;
     size_t (*scratch_bytes)(const wf_zoo_plan *plan);
-    /* Trains w in place; false when a weight is no longer finite. */
-    bool (*train)(const wf_zoo_plan *plan, const wf_zoo_task *task, void *w, void *scratch);
-    /* Bit r of errors (ceil(n/8) bytes, all written) is set where test example r is wrong; returns how many are. */
-    size_t (*judge)(const wf_zoo_plan *plan, const void *w, uint8_t *errors, void *scratch);
+    /* Trains w in place from where `progress` says. WF_ZOO_WAITING after a pause: w and progress say where to go on, with
+     * the same bits; WF_ZOO_DIVERGED when a weight is no longer finite. */
+    wf_zoo_state (*train)(const wf_zoo_plan *plan, const wf_zoo_task *task, void *w,
+                          wf_zoo_progress *progress, const wf_zoo_watch *watch, void *scratch);
+    /* Bit r of errors (ceil(n/8) bytes, all written) is set where test example r is wrong; *wrong: how many are. False
+     * after a pause: not all were judged. */
+    bool (*judge)(const wf_zoo_plan *plan, const void *w, uint8_t *errors, size_t *wrong,
+                  const wf_zoo_watch *watch, void *scratch);
 } wf_zoo_kernels;
 
 extern const wf_zoo_kernels wf_zoo_kernels_base_f32, wf_zoo_kernels_base_f64;
@@ -71,8 +91,6 @@ wf_zoo_task wf_zoo_task_of(const wf_zoo_desc *desc, uint32_t index);
 wf_status wf_zoo_plan_build(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                             const wf_zoo_desc *desc, wf_zoo_chain *chain, wf_zoo_plan *out);
 
-typedef enum wf_zoo_state { WF_ZOO_WAITING, WF_ZOO_TRAINED, WF_ZOO_DIVERGED } wf_zoo_state;
-
 /* A piece of work: networks index[0 .. count-1]. Arrays are the caller's. */
 typedef struct wf_zoo_piece {
     const wf_graph *graph;
@@ -80,20 +98,31 @@ typedef struct wf_zoo_piece {
     const uint32_t *index;
     void *weights;      /* (count, n_params) in the type of the kernels: initial, then trained */
     bool fresh;         /* start from wf_zoo_init instead (float only) */
-    uint8_t *state;     /* [count] wf_zoo_state */
+    uint8_t *state;     /* [count] wf_zoo_state; set last of all that belongs to a network */
     float *scores;      /* [count] accuracy; NULL: do not judge */
     uint8_t *errors;    /* (count, error_bytes) */
     size_t error_bytes; /* ceil(test.n / 8) */
     wf_meter *meter;    /* may be NULL */
     size_t done_before; /* networks the meter has already counted */
+    void *user;         /* of the functions below, each of which may be NULL */
     /* Called by the thread that runs the piece: everything before place `end` is done, nothing behind it is touched
-     * by another thread. NULL: not told. On the CPU networks end in no order, so only the end of the piece is told. */
+     * by another thread. On the CPU networks end in no order, so only the end of the piece is told. */
     void (*finished)(void *user, size_t end);
-    void *user;
+    /* Called often by the thread that runs the piece, while others train: networks whose state is set may be saved.
+     * False: stop, as after an interruption. */
+    bool (*tick)(void *user);
+    /* Network i is not finished, but this far. Called by the thread that trains it every wf_zoo_save_seconds, and when the
+     * piece stops. False: stop. */
+    bool (*keep)(void *user, size_t i, const void *w, const wf_zoo_progress *progress);
+    /* Fills w and progress with what was kept of network i; *found false when there is nothing. False: stop. */
+    bool (*resume)(void *user, size_t i, void *w, wf_zoo_progress *progress, bool *found);
 } wf_zoo_piece;
 
-/* Trains every network whose state is WF_ZOO_WAITING, one per thread at a time. After an interruption returns WF_ERR_INTERRUPTED;
- * networks that had begun are finished, the others are still waiting. */
+/* Seconds of work that a killed process may lose; tests shorten it. */
+extern double wf_zoo_save_seconds;
+
+/* Trains every network whose state is WF_ZOO_WAITING, one per thread at a time. WF_ERR_INTERRUPTED after an interruption, or
+ * when a function of the piece said stop: networks that are not finished are still waiting. */
 wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_kernels *kernels,
                            const wf_zoo_piece *piece);
 

@@ -1,21 +1,24 @@
 /* zoo_shards: a collection trained in resumable pieces.
  *
- *   PATH.parts/0000000512.safetensors ...   finished pieces, each a collection of its own, atomic
- *   PATH                                    all of them, in order of index, when the last is done
+ *   PATH.parts/0000000512.safetensors ...   finished networks, each file a collection of its own, atomic
+ *   PATH.parts/0000000519.started           one network under way: weights, moments, updates made
+ *   PATH                                    all networks, in order of index, when the last is done
  *
- * A part carries its networks' indices (weft.seed) and the settings they were trained with
- * (weft.recipe); a call first takes up every part it finds, then trains the missing networks, then merges.
+ * Both kinds carry the settings of their networks (weft.recipe), a part its networks' indices too (weft.seed). A call first
+ * takes up everything it finds, then trains the missing networks, then merges.
  *
  * A call that finds no parts and was not told a shard's size writes the networks straight to their places in PATH's temporary
- * sibling, beside the training of the next ones (zoo_file.h, wf_zoo_stream). Every few seconds, and when it is interrupted or
- * fails, it saves what no part holds yet as a part; when nothing diverged the sibling becomes PATH and nothing is copied.
+ * sibling, beside the training of the next ones (zoo_file.h, wf_zoo_stream). When nothing diverged the sibling becomes PATH
+ * and nothing is copied.
  * I1  A network is the same in whatever part it was trained, so parts of any size may be mixed.
  * I2  Parts of other settings are refused, never mixed in, never deleted.
- * I3  A diverged network lies in its part with weights that are not finite, which is how the merge knows it. */
+ * I3  A diverged network lies in its part with weights that are not finite, which is how the merge knows it.
+ * I4  Every wf_zoo_save_seconds, and when it is interrupted or fails, a call saves what no part holds yet: finished networks as
+ *     a part, and each thread the network it is training. */
 #include "zoo/zoo_engine.h"
 
 #include "base/c_locale.h"
-#include "base/io.h"
+#include "base/safetensors.h"
 #include "zoo/zoo_file.h"
 
 #include <dirent.h>
@@ -35,11 +38,10 @@ enum {
     named_divergences = 10,
     in_stream = -2 /* place.part: in the growing file alone */
 };
-static const double most_unsaved = 5; /* seconds of work that a killed process may lose */
 static const double stream_bytes = 2147483648.0; /* of weights in memory at once */
 static const double shard_flops = 1e12;          /* about ten seconds of one core */
 static const double gpu_speed = 100;             /* times that */
-static const char part_ending[] = ".safetensors";
+static const char part_ending[] = ".safetensors", started_ending[] = ".started";
 
 typedef struct part_list {
     size_t count, capacity;
@@ -61,6 +63,16 @@ typedef struct columns {
     uint8_t *errors; /* (count, error_bytes) */
 } columns;
 
+/* Networks of a piece on their way into the growing file; one thread at a time writes them. */
+typedef struct hand {
+    size_t handed; /* networks of the piece that were given to the thread, or are in the file */
+    size_t first, count;  /* what the thread writes now, as places in the collection ... */
+    const float *weights; /* ... and their weights */
+    bool running;
+    pthread_t thread;
+    int failed; /* an errno */
+} hand;
+
 typedef struct collection {
     const wf_graph *graph;
     const wf_dataset *data;
@@ -73,11 +85,24 @@ typedef struct collection {
     char fingerprint[65], test_name[101];
     size_t error_bytes;
     part_list list;
-    place *places; /* [count] */
-    /* while the file grows; else NULL and empty */
-    wf_zoo_stream *stream;
-    columns extra;  /* [count] */
-    uint8_t *state; /* [count] wf_zoo_state */
+    place *places;         /* [count] */
+    columns extra;         /* [count], of networks trained by this call */
+    uint8_t *state;        /* [count] wf_zoo_state */
+    uint8_t *started;      /* [count] 1: there is a file of the network under way */
+    wf_zoo_stream *stream; /* while the file grows, else NULL */
+    /* the piece that is being trained: networks piece_first .. piece_first + piece_count - 1 */
+    size_t piece_first, piece_count;
+    const float *piece_weights; /* (piece_count, n_params) */
+    hand hand;
+    size_t done; /* networks trained by this call in earlier pieces */
+    wf_ctx *ctx;
+    double saved; /* when parts were last written */
+    wf_status
+        save_status; /* the first failure of a save while training went on; its sentence is in `sentence` */
+    char sentence[512];
+    /* Threads that save their networks under way take turns. */
+    wf_ctx *keeper;
+    pthread_mutex_t keeping;
 } collection;
 
 /* --- settings as text ------------------------------------------------------------------------- */
@@ -138,9 +163,9 @@ static void first_difference(const char *a, const char *b, char *line_a, char *l
 
 /* --- parts on disk ----------------------------------------------------------------------------- */
 
-static bool is_part(const char *name) {
-    size_t length = strlen(name), ending = strlen(part_ending);
-    return name[0] != '.' && length > ending && strcmp(name + length - ending, part_ending) == 0;
+static bool has_ending(const char *name, const char *ending) {
+    size_t length = strlen(name), end = strlen(ending);
+    return name[0] != '.' && length > end && strcmp(name + length - end, ending) == 0;
 }
 
 static wf_status list_add(wf_ctx *ctx, part_list *list, wf_zoo *part) {
@@ -155,6 +180,16 @@ static wf_status list_add(wf_ctx *ctx, part_list *list, wf_zoo *part) {
     return WF_OK;
 }
 
+static wf_status check_recipe(wf_ctx *ctx, const collection *all, const char *recipe) {
+    if (strcmp(recipe, all->recipe) == 0) return WF_OK;
+    char theirs[128], ours[128];
+    first_difference(recipe, all->recipe, theirs, ours, sizeof ours);
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s holds networks of other settings (\"%s\", asked for is \"%s\"); finish "
+                   "that collection, or delete the folder to start again",
+                   all->folder, theirs, ours);
+}
+
 static wf_status check_part(wf_ctx *ctx, const collection *all, const wf_zoo *part) {
     const char *recipe = wf_zoo_meta(part, "weft.recipe");
     size_t bytes;
@@ -165,14 +200,7 @@ static wf_status check_part(wf_ctx *ctx, const collection *all, const wf_zoo *pa
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: not a part of a collection; delete the folder %s to start again",
                        wf_zoo_path(part), all->folder);
-    if (strcmp(recipe, all->recipe) != 0) {
-        char theirs[128], ours[128];
-        first_difference(recipe, all->recipe, theirs, ours, sizeof ours);
-        return wf_fail(ctx, WF_ERR_INPUT,
-                       "%s holds networks of other settings (\"%s\", asked for is \"%s\"); finish "
-                       "that collection, or delete the folder to start again",
-                       all->folder, theirs, ours);
-    }
+    WF_TRY(check_recipe(ctx, all, recipe));
     if (bytes != all->error_bytes || !wf_graph_equal(wf_zoo_graph(part), all->graph))
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: shapes do not fit its settings; delete the folder %s to start again",
@@ -180,14 +208,17 @@ static wf_status check_part(wf_ctx *ctx, const collection *all, const wf_zoo *pa
     return WF_OK;
 }
 
+static wf_status cannot_take(wf_ctx *ctx, wf_status status) {
+    if (status == WF_ERR_MEMORY) return status;
+    return wf_fail(ctx, status, "%s; delete this file to train its networks again",
+                   wf_last_error(ctx));
+}
+
 /* Opens a part and notes where its networks lie; those outside first .. first+count-1 are left alone. */
 static wf_status take_part(wf_ctx *ctx, collection *all, const char *path) {
     wf_zoo *part;
     wf_status status = wf_zoo_open(ctx, path, &part);
-    if (status == WF_ERR_MEMORY) return status;
-    if (status != WF_OK)
-        return wf_fail(ctx, status, "%s; delete this file to train its networks again",
-                       wf_last_error(ctx));
+    if (status != WF_OK) return cannot_take(ctx, status);
     status = check_part(ctx, all, part);
     if (status == WF_OK) status = list_add(ctx, &all->list, part);
     if (status != WF_OK) {
@@ -199,6 +230,7 @@ static wf_status take_part(wf_ctx *ctx, collection *all, const char *path) {
         int64_t i = indices[slot] - (int64_t)all->desc->first;
         if (i < 0 || (size_t)i >= all->desc->count) continue;
         all->places[i] = (place){(int32_t)all->list.count - 1, (uint32_t)slot};
+        all->state[i] = WF_ZOO_TRAINED;
     }
     return WF_OK;
 }
@@ -210,17 +242,89 @@ static wf_status join_path(wf_ctx *ctx, char *out, const char *a, const char *se
     return WF_OK;
 }
 
-static wf_status take_parts(wf_ctx *ctx, collection *all) {
+/* --- networks under way ------------------------------------------------------------------------- */
+
+static wf_status started_path(wf_ctx *ctx, const collection *all, size_t i, char out[max_path]) {
+    char name[64];
+    snprintf(name, sizeof name, "%010zu%s", all->desc->first + i, started_ending);
+    return join_path(ctx, out, all->folder, "/", name);
+}
+
+static wf_status started_write(wf_ctx *ctx, const collection *all, size_t i, const void *w,
+                               const wf_zoo_progress *progress) {
+    size_t n = all->graph->n_params;
+    char path[max_path], updates[32];
+    WF_TRY(started_path(ctx, all, i, path));
+    snprintf(updates, sizeof updates, "%" PRIu64, progress->updates);
+    const void *data[] = {w, progress->first, progress->second};
+    static const char *const names[] = {"weights", "first", "second"};
+    wf_st_tensor tensors[3];
+    for (int k = 0; k < 3; k++)
+        tensors[k] = (wf_st_tensor){names[k], WF_ST_F32, 1, {n}, n, n * sizeof(float), data[k]};
+    const char *const meta[][2] = {{"weft.format", "network under way 1"},
+                                   {"weft.recipe", all->recipe},
+                                   {"weft.updates", updates}};
+    return wf_st_write(ctx, path, tensors, 3, meta, 3);
+}
+
+/* w and progress NULL: the file is checked only. */
+static wf_status started_read(wf_ctx *ctx, const collection *all, const char *path, void *w,
+                              wf_zoo_progress *progress) {
+    wf_st_file *file;
+    wf_status status = wf_st_open(ctx, path, &file);
+    if (status != WF_OK) return cannot_take(ctx, status);
+    void *out[] = {w, progress != NULL ? progress->first : NULL,
+                   progress != NULL ? progress->second : NULL};
+    static const char *const names[] = {"weights", "first", "second"};
+    const char *recipe = wf_st_meta(file, "weft.recipe"), *text = wf_st_meta(file, "weft.updates");
+    char *end = NULL;
+    uint64_t updates = text != NULL ? strtoull(text, &end, 10) : 0;
+    bool whole = recipe != NULL && updates > 0 && *end == '\0';
+    for (int k = 0; k < 3 && whole; k++) {
+        const wf_st_tensor *tensor = wf_st_find(file, names[k]);
+        whole =
+            tensor != NULL && tensor->dtype == WF_ST_F32 && tensor->count == all->graph->n_params;
+    }
+    if (whole) status = check_recipe(ctx, all, recipe);
+    else status = cannot_take(ctx, wf_fail(ctx, WF_ERR_INPUT, "%s: not a network under way", path));
+    for (int k = 0; k < 3 && status == WF_OK && w != NULL; k++) {
+        const wf_st_tensor *tensor = wf_st_find(file, names[k]);
+        memcpy(out[k], tensor->data, tensor->bytes);
+    }
+    if (progress != NULL) progress->updates = updates;
+    wf_st_close(file);
+    return status;
+}
+
+static void started_remove(wf_ctx *ctx, collection *all, size_t i) {
+    char path[max_path];
+    if (all->started[i] && started_path(ctx, all, i, path) == WF_OK) unlink(path);
+    all->started[i] = 0;
+}
+
+static wf_status take_started(wf_ctx *ctx, collection *all, const char *name, const char *path) {
+    size_t index = strtoull(name, NULL, 10);
+    WF_TRY(started_read(ctx, all, path, NULL, NULL));
+    if (index >= all->desc->first && index - all->desc->first < all->desc->count)
+        all->started[index - all->desc->first] = 1;
+    return WF_OK;
+}
+
+static wf_status take_file(wf_ctx *ctx, collection *all, const char *name) {
+    char path[max_path];
+    bool part = has_ending(name, part_ending), started = has_ending(name, started_ending);
+    if (!part && !started) return WF_OK;
+    WF_TRY(join_path(ctx, path, all->folder, "/", name));
+    return part ? take_part(ctx, all, path) : take_started(ctx, all, name, path);
+}
+
+static wf_status take_files(wf_ctx *ctx, collection *all) {
     WF_TRY(wf_make_folder(ctx, all->folder));
     DIR *folder = opendir(all->folder);
     if (folder == NULL) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s", all->folder);
     wf_status status = WF_OK;
-    char path[max_path];
-    for (struct dirent *entry; status == WF_OK && (entry = readdir(folder)) != NULL;) {
-        if (!is_part(entry->d_name)) continue;
-        status = join_path(ctx, path, all->folder, "/", entry->d_name);
-        if (status == WF_OK) status = take_part(ctx, all, path);
-    }
+    for (struct dirent *entry; status == WF_OK && (entry = readdir(folder)) != NULL;)
+        status = take_file(ctx, all, entry->d_name);
     closedir(folder);
     return status;
 }
@@ -236,7 +340,8 @@ static bool reaches_outside(const collection *all, const wf_zoo *part) {
 }
 
 /* Deletes the merged parts, what a killed writer left of one (".NAME.tmp.PID"), and the folder when it is empty. */
-static void remove_parts(wf_ctx *ctx, const collection *all) {
+static void remove_parts(wf_ctx *ctx, collection *all) {
+    for (size_t i = 0; i < all->desc->count; i++) started_remove(ctx, all, i);
     for (size_t p = 0; p < all->list.count; p++)
         if (!reaches_outside(all, all->list.parts[p])) unlink(wf_zoo_path(all->list.parts[p]));
     DIR *folder = opendir(all->folder);
@@ -297,189 +402,28 @@ static const char *seed_text(const collection *all, char *out, size_t size) {
     return out;
 }
 
-/* --- training ---------------------------------------------------------------------------------- */
+/* --- saving ------------------------------------------------------------------------------------- */
 
-typedef struct shard_buffers {
-    uint32_t *index;
-    float *weights; /* (capacity, n_params) */
-    uint8_t *state;
-    columns extra;
-} shard_buffers;
-
-static void buffers_free(shard_buffers *buffers) {
-    free(buffers->index);
-    free(buffers->weights);
-    free(buffers->state);
-    columns_free(&buffers->extra);
-}
-
-static wf_status buffers_alloc(wf_ctx *ctx, const collection *all, size_t capacity,
-                               shard_buffers *out) {
-    *out = (shard_buffers){0};
-    wf_status status = wf_alloc(ctx, capacity, sizeof *out->index, "network indices", &out->index);
-    if (status == WF_OK)
-        status = wf_alloc(ctx, capacity, all->graph->n_params * sizeof *out->weights,
-                          "weights of a shard", &out->weights);
-    if (status == WF_OK) status = wf_alloc(ctx, capacity, 1, "network states", &out->state);
-    if (status == WF_OK) status = columns_alloc(ctx, capacity, all->error_bytes, &out->extra);
-    return status;
-}
-
-/* Moves the networks that were reached to the front; returns how many. */
-static size_t keep_finished(const collection *all, shard_buffers *buffers, size_t count) {
-    size_t kept = 0, n_params = all->graph->n_params, bytes = all->error_bytes;
-    columns *extra = &buffers->extra;
-    for (size_t i = 0; i < count; i++) {
-        if (buffers->state[i] == WF_ZOO_WAITING) continue;
-        wf_zoo_task task = wf_zoo_task_of(all->desc, buffers->index[i]);
-        extra->index[kept] = buffers->index[i];
-        extra->lr[kept] = (float)task.lr;
-        extra->epochs[kept] = task.epochs;
-        extra->scores[kept] = extra->scores[i];
-        memmove(extra->errors + kept * bytes, extra->errors + i * bytes, bytes);
-        memmove(buffers->weights + kept * n_params, buffers->weights + i * n_params,
-                n_params * sizeof *buffers->weights);
-        kept++;
-    }
-    return kept;
-}
-
-static wf_status write_part(wf_ctx *ctx, collection *all, shard_buffers *buffers, size_t count) {
-    size_t kept = keep_finished(all, buffers, count);
-    if (kept == 0) return WF_OK;
-    char name[64], path[max_path], seed[32];
-    snprintf(name, sizeof name, "%010" PRId64 "%s", buffers->extra.index[0], part_ending);
-    WF_TRY(join_path(ctx, path, all->folder, "/", name));
-    wf_zoo_extra extra = extra_of(all, &buffers->extra, seed_text(all, seed, sizeof seed));
-    WF_TRY(wf_zoo_write(ctx, path, all->graph, buffers->weights, kept, &extra));
-    return take_part(ctx, all, path);
-}
-
-/* Trains the networks in buffers->index and writes what was finished, also when interrupted. */
-static wf_status train_shard(wf_ctx *ctx, collection *all, shard_buffers *buffers, size_t count,
-                             wf_meter *meter, size_t done_before) {
-    memset(buffers->state, WF_ZOO_WAITING, count);
-    memset(buffers->extra.scores, 0, count * sizeof *buffers->extra.scores);
-    memset(buffers->extra.errors, 0, count * all->error_bytes);
-    wf_zoo_piece piece = {.graph = all->graph,
-                          .count = count,
-                          .index = buffers->index,
-                          .weights = buffers->weights,
-                          .fresh = true,
-                          .state = buffers->state,
-                          .scores = all->error_bytes > 0 ? buffers->extra.scores : NULL,
-                          .errors = buffers->extra.errors,
-                          .error_bytes = all->error_bytes,
-                          .meter = meter,
-                          .done_before = done_before};
-    wf_status status = wf_zoo_piece_run(ctx, &all->plan, wf_zoo_kernels_pick(), &piece);
-    if (status == WF_OK || status == WF_ERR_INTERRUPTED) {
-        wf_status written = write_part(ctx, all, buffers, count);
-        if (written != WF_OK) status = written;
-    }
-    return status;
-}
-
-/* Small enough that little is lost with a killed process, large enough to keep the threads busy. */
-static size_t shard_size(const collection *all, int threads, bool cuda) {
-    if (all->desc->shard > 0) return all->desc->shard;
-    double epochs = fmax(all->desc->epochs, all->desc->epochs_max);
-    double flops = 6.0 * (double)all->graph->n_params * epochs * (double)all->data->n_train;
-    double size = cuda ? fmin(gpu_speed * shard_flops / flops, gpu_shard)
-                       : fmin(shard_flops / flops, largest_shard);
-    return size > 2 * threads ? (size_t)size : 2 * (size_t)threads;
-}
-
-static size_t count_trained(const collection *all) {
-    size_t trained = 0;
-    for (size_t i = 0; i < all->desc->count; i++) trained += all->places[i].part != -1;
-    return trained;
-}
-
-static wf_status train_parts(wf_ctx *ctx, collection *all) {
-    size_t total = all->desc->count, trained = count_trained(all);
-    if (trained == total) return WF_OK;
-    bool cuda;
-    WF_TRY(wf_use_cuda(ctx, &cuda));
-    size_t capacity = shard_size(all, wf_ctx_threads(ctx), cuda);
-    if (capacity > total - trained) capacity = total - trained;
-    shard_buffers buffers;
-    wf_status status = buffers_alloc(ctx, all, capacity, &buffers);
-    wf_meter meter =
-        wf_meter_start(ctx, "training networks", "networks", (double)(total - trained));
-    size_t done = 0;
-    for (size_t next = 0; status == WF_OK && next < total;) {
-        size_t count = 0;
-        for (; next < total && count < capacity; next++)
-            if (all->places[next].part < 0)
-                buffers.index[count++] = (uint32_t)(all->desc->first + next);
-        if (count == 0) break;
-        status = train_shard(ctx, all, &buffers, count, &meter, done);
-        done += count;
-    }
-    wf_meter_end(&meter, (double)(count_trained(all) - trained), NULL);
-    buffers_free(&buffers);
-    return status;
-}
-
-/* --- the growing file --------------------------------------------------------------------------- */
-
-/* Some networks on their way into the file; one thread at a time writes them. */
-typedef struct hand {
-    const collection *all;
-    const float *weights; /* of the piece */
-    size_t piece_first;   /* its place in the collection */
-    size_t handed;        /* networks of it that were given to the thread, or are in the file */
-    size_t first, count;  /* what the thread writes now */
-    bool running;
-    pthread_t thread;
-    int failed; /* an errno */
-} hand;
-
-static void *write_networks(void *hand_) {
-    hand *h = hand_;
-    int failed = wf_zoo_stream_put(h->all->stream, h->piece_first + h->first, h->count,
-                                   h->weights + h->first * h->all->graph->n_params);
-    if (failed) h->failed = failed;
-    return NULL;
-}
-
-static void hand_wait(hand *h) {
-    if (h->running) pthread_join(h->thread, NULL);
-    h->running = false;
-}
-
-/* All networks of the piece before `end` are done. */
-static void hand_over(void *hand_, size_t end) {
-    hand *h = hand_;
-    hand_wait(h);
-    h->first = h->handed;
-    h->count = end - h->handed;
-    h->handed = end;
-    h->running = pthread_create(&h->thread, NULL, write_networks, h) == 0;
-    if (!h->running) write_networks(h);
-}
-
-/* What a piece has finished, when it ended before its end: networks on the CPU finish in no order. */
-static void hand_finished(hand *h, const uint8_t *state, size_t count) {
-    hand_wait(h);
-    for (size_t i = h->handed; i < count; i++) {
-        if (state[i] == WF_ZOO_WAITING) continue;
-        h->first = i;
-        h->count = 1;
-        write_networks(h);
-    }
-}
-
+/* Networks that are to be written as a part. */
 typedef struct unsaved {
     const collection *all;
     const size_t *list;
     int failed; /* an errno */
 } unsaved;
 
-static void unsaved_network(void *unsaved_, size_t i, float *w) {
+static bool in_piece(const collection *all, size_t i) {
+    return i >= all->piece_first && i - all->piece_first < all->piece_count;
+}
+
+static void unsaved_network(void *unsaved_, size_t k, float *w) {
     unsaved *some = unsaved_;
-    int failed = wf_zoo_stream_get(some->all->stream, some->list[i], w);
+    const collection *all = some->all;
+    size_t i = some->list[k], n = all->graph->n_params;
+    if (in_piece(all, i)) {
+        memcpy(w, all->piece_weights + (i - all->piece_first) * n, n * sizeof *w);
+        return;
+    }
+    int failed = wf_zoo_stream_get(all->stream, i, w);
     if (failed) some->failed = failed;
 }
 
@@ -495,17 +439,18 @@ static void copy_columns(const collection *all, const size_t *list, size_t count
     }
 }
 
-/* Writes the networks that are in the growing file alone as a part. */
-static wf_status save_unsaved(wf_ctx *ctx, collection *all) {
-    size_t *list, count = 0;
-    WF_TRY(wf_alloc(ctx, all->desc->count, sizeof *list, "network indices", &list));
-    for (size_t i = 0; i < all->desc->count; i++)
-        if (all->places[i].part == in_stream) list[count++] = i;
+/* Finished, and in no part yet. Threads may be finishing others meanwhile. */
+static bool is_unsaved(const collection *all, size_t i) {
+    if (all->places[i].part >= 0) return false;
+    if (!in_piece(all, i)) return all->places[i].part == in_stream;
+    return __atomic_load_n(&all->state[i], __ATOMIC_ACQUIRE) != WF_ZOO_WAITING;
+}
+
+static wf_status write_part(wf_ctx *ctx, collection *all, const size_t *list, size_t count) {
     columns some = {0};
     unsaved source = {all, list, 0};
-    wf_status status = WF_OK;
+    wf_status status;
     char name[64], path[max_path], seed[32];
-    if (count == 0) goto done;
     WF_TRY_GOTO(columns_alloc(ctx, count, all->error_bytes, &some), done);
     copy_columns(all, list, count, &some);
     snprintf(name, sizeof name, "%010" PRId64 "%s", some.index[0], part_ending);
@@ -520,107 +465,96 @@ static wf_status save_unsaved(wf_ctx *ctx, collection *all) {
     } else status = take_part(ctx, all, path);
 done:
     columns_free(&some);
+    return status;
+}
+
+static wf_status save_unsaved(wf_ctx *ctx, collection *all) {
+    size_t *list, count = 0;
+    WF_TRY(wf_alloc(ctx, all->desc->count, sizeof *list, "network indices", &list));
+    for (size_t i = 0; i < all->desc->count; i++)
+        if (is_unsaved(all, i)) list[count++] = i;
+    wf_status status = count > 0 ? write_part(ctx, all, list, count) : WF_OK;
+    for (size_t k = 0; k < count && status == WF_OK; k++) started_remove(ctx, all, list[k]);
+    all->saved = wf_seconds();
     free(list);
     return status;
 }
 
-/* Networks next .. next+count-1 into the file. */
-static wf_status train_piece(wf_ctx *ctx, collection *all, size_t next, size_t count,
-                             const uint32_t *index, float *weights, hand *h, wf_meter *meter) {
-    hand_wait(h);
-    *h = (hand){.all = all, .weights = weights, .piece_first = next, .failed = h->failed};
-    bool tested = all->error_bytes > 0;
-    wf_zoo_piece piece = {.graph = all->graph,
-                          .count = count,
-                          .index = index + next,
-                          .weights = weights,
-                          .fresh = true,
-                          .state = all->state + next,
-                          .scores = tested ? all->extra.scores + next : NULL,
-                          .errors = all->extra.errors + next * all->error_bytes,
-                          .error_bytes = all->error_bytes,
-                          .meter = meter,
-                          .done_before = next,
-                          .finished = hand_over,
-                          .user = h};
-    wf_status status = wf_zoo_piece_run(ctx, &all->plan, wf_zoo_kernels_pick(), &piece);
-    if (status != WF_OK) hand_finished(h, piece.state, count);
-    for (size_t i = 0; i < count; i++)
-        if (piece.state[i] != WF_ZOO_WAITING)
-            all->places[next + i] = (place){in_stream, (uint32_t)(next + i)};
-    return status;
+/* The first failure of a save while training goes on. */
+static void note_failure(collection *all, wf_status status, const wf_ctx *said_by) {
+    if (all->save_status != WF_OK) return;
+    snprintf(all->sentence, sizeof all->sentence, "%s", wf_last_error(said_by));
+    all->save_status = status;
 }
 
-/* All networks, in pieces; two buffers take turns, because one is still being written from. */
-static wf_status train_pieces(wf_ctx *ctx, collection *all, size_t capacity, const uint32_t *index,
-                              float *const weights[2], wf_meter *meter) {
-    size_t total = all->desc->count;
-    hand h = {0};
-    double saved = wf_seconds();
+static bool save_when_due(void *all_) {
+    collection *all = all_;
+    if (wf_seconds() - all->saved < wf_zoo_save_seconds) return true;
+    pthread_mutex_lock(&all->keeping);
+    wf_status status = save_unsaved(all->ctx, all);
+    if (status != WF_OK) note_failure(all, status, all->ctx);
+    pthread_mutex_unlock(&all->keeping);
+    return status == WF_OK;
+}
+
+static bool keep_network(void *all_, size_t i, const void *w, const wf_zoo_progress *progress) {
+    collection *all = all_;
+    pthread_mutex_lock(&all->keeping);
+    wf_status status = started_write(all->keeper, all, all->piece_first + i, w, progress);
+    if (status == WF_OK) all->started[all->piece_first + i] = 1;
+    else note_failure(all, status, all->keeper);
+    pthread_mutex_unlock(&all->keeping);
+    return status == WF_OK;
+}
+
+static bool resume_network(void *all_, size_t i, void *w, wf_zoo_progress *progress, bool *found) {
+    collection *all = all_;
+    char path[max_path];
     wf_status status = WF_OK;
-    int turn = 0;
-    for (size_t next = 0; next < total && status == WF_OK; next += capacity, turn ^= 1) {
-        size_t count = total - next < capacity ? total - next : capacity;
-        status = train_piece(ctx, all, next, count, index, weights[turn], &h, meter);
-        if (status != WF_OK || next + count == total || wf_seconds() - saved < most_unsaved)
-            continue;
-        hand_wait(&h);
-        if (h.failed == 0) status = save_unsaved(ctx, all);
-        saved = wf_seconds();
-    }
-    hand_wait(&h);
-    if (h.failed != 0) {
-        errno = h.failed;
-        return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", all->path);
-    }
-    if (status == WF_OK) return WF_OK;
-    char sentence[512]; /* of what went wrong first */
-    snprintf(sentence, sizeof sentence, "%s", wf_last_error(ctx));
-    wf_status kept = save_unsaved(ctx, all);
-    return kept == WF_OK ? wf_fail(ctx, status, "%s", sentence) : kept;
+    pthread_mutex_lock(&all->keeping);
+    *found = all->started[all->piece_first + i] != 0;
+    if (*found) status = started_path(all->keeper, all, all->piece_first + i, path);
+    if (*found && status == WF_OK) status = started_read(all->keeper, all, path, w, progress);
+    if (status != WF_OK) note_failure(all, status, all->keeper);
+    pthread_mutex_unlock(&all->keeping);
+    return status == WF_OK;
 }
 
-static wf_status train_streamed(wf_ctx *ctx, collection *all, bool cuda) {
-    size_t total = all->desc->count, row = all->graph->n_params * sizeof(float);
-    size_t capacity = shard_size(all, wf_ctx_threads(ctx), false);
-    if (cuda) capacity = (size_t)fmax(stream_bytes / (double)row, 1);
-    if (capacity > total) capacity = total;
-    uint32_t *index = NULL;
-    float *weights[2] = {NULL, NULL};
-    wf_status status = wf_alloc(ctx, total, sizeof *index, "network indices", &index);
-    for (int i = 0; i < (capacity < total ? 2 : 1) && status == WF_OK; i++) {
-        weights[i] =
-            malloc(capacity * row); /* not cleared: a gigabyte that is about to be written */
-        if (weights[i] == NULL)
-            status = wf_fail(ctx, WF_ERR_MEMORY, "weights of a shard: out of memory (%zu bytes)",
-                             capacity * row);
-    }
-    if (status == WF_OK) {
-        for (size_t i = 0; i < total; i++) index[i] = (uint32_t)(all->desc->first + i);
-        wf_meter meter = wf_meter_start(ctx, "training networks", "networks", (double)total);
-        status = train_pieces(ctx, all, capacity, index, weights, &meter);
-        wf_meter_end(&meter, (double)count_trained(all), NULL);
-    }
-    free(index);
-    free(weights[0]);
-    free(weights[1]);
-    return status;
+/* --- the growing file --------------------------------------------------------------------------- */
+
+static void *write_networks(void *all_) {
+    collection *all = all_;
+    hand *h = &all->hand;
+    int failed = wf_zoo_stream_put(all->stream, h->first, h->count, h->weights);
+    if (failed) h->failed = failed;
+    return NULL;
+}
+
+static void hand_wait(hand *h) {
+    if (h->running) pthread_join(h->thread, NULL);
+    h->running = false;
+}
+
+/* All networks of the piece before `end` are done: a thread writes those that it has not been given yet. */
+static void hand_over(void *all_, size_t end) {
+    collection *all = all_;
+    hand *h = &all->hand;
+    if (all->stream == NULL) return;
+    hand_wait(h);
+    h->first = all->piece_first + h->handed;
+    h->count = end - h->handed;
+    h->weights = all->piece_weights + h->handed * all->graph->n_params;
+    h->handed = end;
+    h->running = pthread_create(&h->thread, NULL, write_networks, all) == 0;
+    if (!h->running) write_networks(all);
 }
 
 /* Opens the growing file; leaves all->stream NULL where there can be none. */
 static wf_status stream_start(wf_ctx *ctx, collection *all) {
-    size_t total = all->desc->count;
-    WF_TRY(columns_alloc(ctx, total, all->error_bytes, &all->extra));
-    WF_TRY(wf_alloc(ctx, total, sizeof *all->state, "network states", &all->state));
-    for (size_t i = 0; i < total; i++) {
-        wf_zoo_task task = wf_zoo_task_of(all->desc, (uint32_t)(all->desc->first + i));
-        all->extra.index[i] = task.index;
-        all->extra.lr[i] = (float)task.lr;
-        all->extra.epochs[i] = task.epochs;
-    }
     char seed[32];
     wf_zoo_extra extra = extra_of(all, &all->extra, seed_text(all, seed, sizeof seed));
-    wf_status status = wf_zoo_stream_open(ctx, all->path, all->graph, total, &extra, &all->stream);
+    wf_status status =
+        wf_zoo_stream_open(ctx, all->path, all->graph, all->desc->count, &extra, &all->stream);
     return status == WF_ERR_UNSUPPORTED ? WF_OK : status;
 }
 
@@ -636,6 +570,112 @@ static wf_status stream_end(wf_ctx *ctx, collection *all) {
     return status;
 }
 
+/* --- training ----------------------------------------------------------------------------------- */
+
+/* Networks in memory at a time: enough to keep the threads busy; on a GPU many times what runs at once. */
+static size_t piece_size(const collection *all, int threads, bool cuda) {
+    if (all->desc->shard > 0) return all->desc->shard;
+    if (cuda && all->stream != NULL)
+        return (size_t)fmax(stream_bytes / ((double)all->graph->n_params * sizeof(float)), 1);
+    double epochs = fmax(all->desc->epochs, all->desc->epochs_max);
+    double flops = 6.0 * (double)all->graph->n_params * epochs * (double)all->data->n_train;
+    double size = cuda ? fmin(gpu_speed * shard_flops / flops, gpu_shard)
+                       : fmin(shard_flops / flops, largest_shard);
+    return size > 2 * threads ? (size_t)size : 2 * (size_t)threads;
+}
+
+static size_t count_trained(const collection *all) {
+    size_t trained = 0;
+    for (size_t i = 0; i < all->desc->count; i++) trained += all->places[i].part != -1;
+    return trained;
+}
+
+/* Networks first .. first+count-1, those that are in parts already left out. */
+static wf_status train_piece(wf_ctx *ctx, collection *all, size_t first, size_t count,
+                             const uint32_t *index, float *weights, wf_meter *meter) {
+    hand_wait(&all->hand);
+    all->hand.handed = 0;
+    all->piece_first = first;
+    all->piece_count = count;
+    all->piece_weights = weights;
+    wf_zoo_piece piece = {.graph = all->graph,
+                          .count = count,
+                          .index = index + first,
+                          .weights = weights,
+                          .fresh = true,
+                          .state = all->state + first,
+                          .scores = all->error_bytes > 0 ? all->extra.scores + first : NULL,
+                          .errors = all->extra.errors + first * all->error_bytes,
+                          .error_bytes = all->error_bytes,
+                          .meter = meter,
+                          .done_before = all->done,
+                          .user = all,
+                          .finished = hand_over,
+                          .tick = save_when_due,
+                          .keep = keep_network,
+                          .resume = resume_network};
+    wf_status status = wf_zoo_piece_run(ctx, &all->plan, wf_zoo_kernels_pick(), &piece);
+    if (all->save_status != WF_OK) status = wf_fail(ctx, all->save_status, "%s", all->sentence);
+    if (status == WF_OK && all->stream == NULL) return save_unsaved(ctx, all);
+    if (status == WF_OK) return WF_OK;
+    char sentence[512]; /* of what went wrong first */
+    snprintf(sentence, sizeof sentence, "%s", wf_last_error(ctx));
+    wf_status kept = all->save_status == WF_OK ? save_unsaved(ctx, all) : WF_OK;
+    return kept == WF_OK ? wf_fail(ctx, status, "%s", sentence) : kept;
+}
+
+/* All networks that are missing, in pieces. With a growing file two buffers take turns, because one is still being
+ * written from. */
+static wf_status train_pieces(wf_ctx *ctx, collection *all, size_t capacity, const uint32_t *index,
+                              float *const weights[2], wf_meter *meter) {
+    size_t total = all->desc->count;
+    wf_status status = WF_OK;
+    int turn = 0;
+    for (size_t next = 0; next < total && status == WF_OK;) {
+        if (all->state[next] != WF_ZOO_WAITING) {
+            next++;
+            continue;
+        }
+        size_t count = total - next < capacity ? total - next : capacity, waiting = 0;
+        for (size_t i = next; i < next + count; i++) waiting += all->state[i] == WF_ZOO_WAITING;
+        status = train_piece(ctx, all, next, count, index, weights[turn], meter);
+        for (size_t i = next; i < next + count && status == WF_OK; i++)
+            if (all->places[i].part == -1) all->places[i] = (place){in_stream, (uint32_t)i};
+        if (weights[1] != NULL) turn ^= 1;
+        all->done += waiting;
+        next += count;
+    }
+    hand_wait(&all->hand);
+    all->piece_count = 0;
+    if (status != WF_OK || all->hand.failed == 0) return status;
+    errno = all->hand.failed;
+    return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", all->path);
+}
+
+static wf_status train_with_buffers(wf_ctx *ctx, collection *all, bool cuda) {
+    size_t total = all->desc->count, row = all->graph->n_params * sizeof(float);
+    size_t trained = count_trained(all), capacity = piece_size(all, wf_ctx_threads(ctx), cuda);
+    if (capacity > total) capacity = total;
+    bool two = all->stream != NULL && capacity < total;
+    uint32_t *index = NULL;
+    float *weights[2] = {NULL, NULL};
+    wf_status status = wf_alloc(ctx, total, sizeof *index, "network indices", &index);
+    for (int i = 0; i < (two ? 2 : 1) && status == WF_OK; i++)
+        status = wf_alloc_raw(ctx, capacity, row, "weights of a shard", &weights[i]);
+    if (status == WF_OK) {
+        for (size_t i = 0; i < total; i++) index[i] = (uint32_t)(all->desc->first + i);
+        wf_meter meter =
+            wf_meter_start(ctx, "training networks", "networks", (double)(total - trained));
+        all->saved = wf_seconds();
+        status = train_pieces(ctx, all, capacity, index, weights, &meter);
+        wf_meter_end(&meter, (double)(count_trained(all) - trained), NULL);
+    }
+    free(index);
+    free(weights[0]);
+    free(weights[1]);
+    return status;
+}
+
 /* *merged: the file stands already. */
 static wf_status train_missing(wf_ctx *ctx, collection *all, bool *merged) {
     size_t total = all->desc->count;
@@ -644,7 +684,7 @@ static wf_status train_missing(wf_ctx *ctx, collection *all, bool *merged) {
     bool cuda;
     WF_TRY(wf_use_cuda(ctx, &cuda));
     if (all->desc->shard == 0 && all->list.count == 0) WF_TRY(stream_start(ctx, all));
-    wf_status status = all->stream != NULL ? train_streamed(ctx, all, cuda) : train_parts(ctx, all);
+    wf_status status = train_with_buffers(ctx, all, cuda);
     if (status == WF_OK && all->stream != NULL) {
         status = stream_end(ctx, all);
         *merged = status == WF_OK && all->stream == NULL;
@@ -745,8 +785,19 @@ static wf_status collection_start(wf_ctx *ctx, collection *all) {
     WF_TRY(write_recipe(ctx, all));
     WF_TRY(join_path(ctx, all->folder, all->path, "", ".parts"));
     WF_TRY(wf_alloc(ctx, desc->count, sizeof *all->places, "places of networks", &all->places));
-    for (size_t i = 0; i < desc->count; i++) all->places[i].part = -1;
-    return take_parts(ctx, all);
+    WF_TRY(wf_alloc(ctx, desc->count, 1, "network states", &all->state));
+    WF_TRY(wf_alloc(ctx, desc->count, 1, "network states", &all->started));
+    WF_TRY(columns_alloc(ctx, desc->count, all->error_bytes, &all->extra));
+    for (size_t i = 0; i < desc->count; i++) {
+        wf_zoo_task task = wf_zoo_task_of(desc, (uint32_t)(desc->first + i));
+        all->places[i].part = -1;
+        all->extra.index[i] = task.index;
+        all->extra.lr[i] = (float)task.lr;
+        all->extra.epochs[i] = task.epochs;
+    }
+    if (wf_ctx_create(&(wf_ctx_desc){.threads = 1}, &all->keeper) != WF_OK)
+        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", all->path);
+    return take_files(ctx, all);
 }
 
 wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
@@ -758,6 +809,8 @@ wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *dat
     all->data = data;
     all->desc = desc;
     all->path = path;
+    all->ctx = ctx;
+    pthread_mutex_init(&all->keeping, NULL);
     wf_status status = collection_start(ctx, all);
     bool merged = false;
     if (status == WF_OK) status = train_missing(ctx, all, &merged);
@@ -766,6 +819,9 @@ wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *dat
     free(all->list.parts);
     free(all->places);
     free(all->state);
+    free(all->started);
+    wf_ctx_free(all->keeper);
+    pthread_mutex_destroy(&all->keeping);
     columns_free(&all->extra);
     free(all);
     if (diverged != NULL) *diverged = dropped;

@@ -1,5 +1,6 @@
 /* zoo_train: checks of what is asked for, and a piece of work spread over the threads of a context.
- * A network is one chunk of the pool: one thread carries it from its first update to its last. */
+ * A network is one chunk of the pool: one thread carries it from its first update to its last, pausing now and then to
+ * have it saved. */
 #include "zoo/cuda/zoo_cuda.h"
 #include "zoo/zoo_engine.h"
 
@@ -10,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 const wf_zoo_kernels *wf_zoo_kernels_pick(void) { return WF_PICK_F32(&wf_zoo_kernels); }
 
@@ -62,36 +64,127 @@ wf_status wf_zoo_plan_build(wf_ctx *ctx, const wf_graph *graph, const wf_dataset
 
 /* --- a piece of work --------------------------------------------------------------------------- */
 
+double wf_zoo_save_seconds = 5;
+static const double least_kept =
+    1; /* seconds of training that are worth a file when a piece stops */
+
+/* A thread that trains networks. */
+typedef struct trainee {
+    struct piece_run *run;
+    int worker;
+    double kept; /* when its network was begun or last kept */
+} trainee;
+
 typedef struct piece_run {
     wf_ctx *ctx;
     const wf_zoo_plan *plan;
     const wf_zoo_kernels *kernels;
     const wf_zoo_piece *piece;
-    char *scratch; /* one part for each worker */
-    size_t scratch_bytes;
+    char *scratch, *moments; /* one part for each worker */
+    size_t scratch_bytes, row_bytes;
+    trainee *trainees; /* [workers] */
     atomic_size_t done;
+    atomic_bool stop;
 } piece_run;
+
+/* Asked for before every update, so the clock that costs least: exact to a few milliseconds. */
+static double clock_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static bool stopped(const piece_run *run) {
+    return atomic_load_explicit(&run->stop, memory_order_relaxed) || wf_interrupted(run->ctx);
+}
+
+/* Worker 0 is the thread that made the call, the only one that may report. */
+static void tick(piece_run *run, int worker) {
+    const wf_zoo_piece *piece = run->piece;
+    if (worker == 0 && piece->tick != NULL && !piece->tick(piece->user)) run->stop = true;
+}
+
+static bool pause_now(void *trainee_, bool between) {
+    const trainee *t = trainee_;
+    if (stopped(t->run)) return true;
+    if (!between) return false;
+    tick(t->run, t->worker);
+    return t->run->piece->keep != NULL && clock_seconds() - t->kept >= wf_zoo_save_seconds;
+}
+
+static void keep_network(trainee *t, size_t i, const void *w, const wf_zoo_progress *progress) {
+    const wf_zoo_piece *piece = t->run->piece;
+    double least = fmin(least_kept, wf_zoo_save_seconds);
+    if (piece->keep == NULL || progress->updates == 0 || clock_seconds() - t->kept < least) return;
+    if (!piece->keep(piece->user, i, w, progress)) t->run->stop = true;
+    t->kept = clock_seconds();
+}
+
+/* Trains and judges network i. WF_ZOO_WAITING: the piece was stopped. */
+static wf_zoo_state train_to_end(trainee *t, size_t i, void *w, wf_zoo_progress *progress) {
+    piece_run *run = t->run;
+    const wf_zoo_piece *piece = run->piece;
+    const wf_zoo_watch watch = {pause_now, t};
+    void *scratch = run->scratch + (size_t)t->worker * run->scratch_bytes;
+    wf_zoo_task task = wf_zoo_task_of(run->plan->desc, piece->index[i]);
+    wf_zoo_state state = WF_ZOO_WAITING;
+    while (state == WF_ZOO_WAITING && !stopped(run)) {
+        state = run->kernels->train(run->plan, &task, w, progress, &watch, scratch);
+        if (state == WF_ZOO_WAITING) keep_network(t, i, w, progress);
+    }
+    size_t wrong;
+    if (state != WF_ZOO_TRAINED || piece->scores == NULL) return state;
+    if (!run->kernels->judge(run->plan, w, piece->errors + i * piece->error_bytes, &wrong, &watch,
+                             scratch)) {
+        keep_network(t, i, w, progress);
+        return WF_ZOO_WAITING;
+    }
+    piece->scores[i] = (float)(1 - (double)wrong / (double)run->plan->test.n);
+    return state;
+}
 
 static void train_network(void *run_, size_t i, int worker) {
     piece_run *run = run_;
     const wf_zoo_piece *piece = run->piece;
-    if (piece->state[i] != WF_ZOO_WAITING || wf_interrupted(run->ctx)) return;
-    size_t n_params = run->plan->chain->n_params;
-    void *w = (char *)piece->weights + i * n_params * run->kernels->real_size;
-    void *scratch = run->scratch + (size_t)worker * run->scratch_bytes;
-    if (piece->fresh) wf_zoo_init(piece->graph, run->plan->desc->seed, piece->index[i], w);
-    wf_zoo_task task = wf_zoo_task_of(run->plan->desc, piece->index[i]);
-    bool finite = run->kernels->train(run->plan, &task, w, scratch);
-    if (finite && piece->scores != NULL) {
-        size_t wrong =
-            run->kernels->judge(run->plan, w, piece->errors + i * piece->error_bytes, scratch);
-        piece->scores[i] = (float)(1 - (double)wrong / (double)run->plan->test.n);
+    if (piece->state[i] != WF_ZOO_WAITING || stopped(run)) return;
+    void *w = (char *)piece->weights + i * run->row_bytes;
+    char *moments = run->moments + 2 * (size_t)worker * run->row_bytes;
+    wf_zoo_progress progress = {0, moments, moments + run->row_bytes};
+    bool found = false;
+    if (piece->resume != NULL && !piece->resume(piece->user, i, w, &progress, &found)) {
+        run->stop = true;
+        return;
     }
-    piece->state[i] = finite ? WF_ZOO_TRAINED : WF_ZOO_DIVERGED;
+    if (piece->fresh && !found)
+        wf_zoo_init(piece->graph, run->plan->desc->seed, piece->index[i], w);
+    trainee *t = &run->trainees[worker];
+    *t = (trainee){run, worker, clock_seconds()};
+    wf_zoo_state state = train_to_end(t, i, w, &progress);
+    if (state == WF_ZOO_WAITING) return;
+    /* Behind everything else: whoever sees it sees the network. */
+    __atomic_store_n(&piece->state[i], (uint8_t)state, __ATOMIC_RELEASE);
     size_t done = atomic_fetch_add(&run->done, 1) + 1;
-    /* Worker 0 is the thread that made the call, the only one that may report. */
     if (worker == 0 && piece->meter != NULL)
         wf_meter_update(piece->meter, (double)(piece->done_before + done), NULL);
+    tick(run, worker);
+}
+
+static wf_status run_on_cpu(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_kernels *kernels,
+                            const wf_zoo_piece *piece) {
+    size_t workers = (size_t)wf_ctx_threads(ctx);
+    piece_run run = {.ctx = ctx, .plan = plan, .kernels = kernels, .piece = piece};
+    run.scratch_bytes = kernels->scratch_bytes(plan);
+    run.row_bytes = plan->chain->n_params * kernels->real_size;
+    wf_status status = wf_alloc(ctx, workers, run.scratch_bytes, "training", &run.scratch);
+    if (status == WF_OK)
+        status = wf_alloc_raw(ctx, 2 * workers, run.row_bytes, "training", &run.moments);
+    if (status == WF_OK)
+        status = wf_alloc(ctx, workers, sizeof *run.trainees, "training", &run.trainees);
+    if (status == WF_OK) wf_parallel(ctx, piece->count, train_network, &run);
+    free(run.trainees);
+    free(run.moments);
+    free(run.scratch);
+    return status;
 }
 
 wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_kernels *kernels,
@@ -103,12 +196,7 @@ wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_ke
         if (status != WF_ERR_UNSUPPORTED) return status;
         wf_warn(ctx, "%s; these networks are trained on the CPU", wf_last_error(ctx));
     }
-    piece_run run = {.ctx = ctx, .plan = plan, .kernels = kernels, .piece = piece};
-    run.scratch_bytes = kernels->scratch_bytes(plan);
-    WF_TRY(wf_alloc(ctx, (size_t)wf_ctx_threads(ctx), run.scratch_bytes, "training of networks",
-                    &run.scratch));
-    wf_parallel(ctx, piece->count, train_network, &run);
-    free(run.scratch);
+    WF_TRY(run_on_cpu(ctx, plan, kernels, piece));
     for (size_t i = 0; i < piece->count; i++)
         if (piece->state[i] == WF_ZOO_WAITING)
             return wf_fail(ctx, WF_ERR_INTERRUPTED, "training of networks was interrupted");

@@ -61,4 +61,17 @@ wait_for test -s early/stage.json
 kill -INT $pid
 wait $pid
 check "SIGINT in the collection exits 130" test $? -eq 130
+
+# In the midst of networks that take minutes each. Under load a process may wait for the processor: 10 s, not 2.
+printf '[data]\nname = digits\n[zoo]\narch = 64-1024-1024-10\ncount = 2\nepochs = 2000\n' >large.conf
+"$weft" zoo train large.conf -o large.safetensors -q 2>err >/dev/null &
+pid=$!
+wait_for test -d large.safetensors.parts
+sleep 2
+kill -TERM $pid
+start=$(date +%s)
+wait $pid
+check "SIGTERM inside a large network exits 143" test $? -eq 143
+check "soon" test $(($(date +%s) - start)) -lt 10
+check "and keeps what it has" test -n "$(ls large.safetensors.parts/*.started)"
 finish

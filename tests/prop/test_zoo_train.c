@@ -579,6 +579,103 @@ static void test_killed(void **state) {
     shared_end(&s);
 }
 
+/* Files of networks under way. */
+static size_t started_in(const char *place) {
+    DIR *dir = opendir(place);
+    if (dir == NULL) return 0;
+    size_t n = 0;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        const char *dot = strrchr(entry->d_name, '.');
+        n += entry->d_name[0] != '.' && strcmp(dot, ".started") == 0;
+    }
+    closedir(dir);
+    return n;
+}
+
+/* A pause before every update, each written to a file, changes no bit. */
+static void test_pauses(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "pauses");
+    s.desc.count = 3;
+    for (int sgd = 0; sgd < 2; sgd++) {
+        s.desc.optimizer = sgd ? WF_ZOO_SGD : WF_ZOO_ADAM;
+        s.desc.momentum = 0.9;
+        size_t size;
+        char *expected = reference_bytes(&s, &size);
+        wf_ctx *ctx = ctx_of(2);
+        wf_zoo_save_seconds = 0;
+        wf_status status = train_with(ctx, &s, 0);
+        wf_zoo_save_seconds = 5;
+        assert_ok(ctx, status);
+        assert_same_file(s.path, expected, size);
+        assert_int_equal(access(s.parts, F_OK), -1);
+        unlink(s.path);
+        wf_ctx_free(ctx);
+        free(expected);
+    }
+    shared_end(&s);
+}
+
+static void drop_parts(const char *parts) {
+    char command[192];
+    snprintf(command, sizeof command, "rm -r '%s'", parts);
+    assert_int_equal(system(command), 0);
+}
+
+static void *stop_when_started(void *stop_) {
+    stopper *stop = stop_;
+    while (started_in(stop->parts) == 0) usleep(100);
+    wf_interrupt(stop->ctx);
+    return NULL;
+}
+
+/* Two networks of a minute each, interrupted or killed in the midst of their training: soon over, and nothing lost. */
+static void test_stopped_inside_a_network(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "inside");
+    s.desc.count = 2;
+    s.desc.epochs = s.desc.epochs_max = 20;
+    s.desc.lr_max = 0;
+    wf_ctx *ctx = ctx_of(2);
+    wf_graph_free(s.graph);
+    s.graph = graph_of(ctx, "6-192-160-5", "tanh");
+    size_t size;
+    char *expected = reference_bytes(&s, &size);
+    wf_zoo_save_seconds = 0.02;
+    stopper stop = {ctx_of(2), s.parts};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, stop_when_started, &stop), 0);
+    s.desc.epochs = s.desc.epochs_max = 100000; /* hours, were it not stopped */
+    assert_fails(stop.ctx, train_with(stop.ctx, &s, 0), WF_ERR_INTERRUPTED, "0 of 2 networks");
+    pthread_join(thread, NULL);
+    wf_ctx_free(stop.ctx);
+    assert_true(started_in(s.parts) > 0);
+    s.desc.epochs = s.desc.epochs_max = 20;
+    assert_fails(ctx, train_with(ctx, &s, 0), WF_ERR_INPUT, "epochs = 100000");
+    drop_parts(s.parts);
+    pid_t child = fork();
+    if (child == 0) {
+        train_with(ctx_of(2), &s, 0);
+        _exit(0);
+    }
+    assert_true(child > 0);
+    int code = 0;
+    while (started_in(s.parts) == 0 && waitpid(child, &code, WNOHANG) == 0) usleep(200);
+    kill(child, SIGKILL);
+    waitpid(child, &code, 0);
+    assert_int_equal(started_in(s.parts) > 0, access(s.path, F_OK) != 0);
+    wf_status status = train_with(ctx, &s, 0);
+    wf_zoo_save_seconds = 5;
+    assert_ok(ctx, status);
+    assert_same_file(s.path, expected, size);
+    assert_int_equal(access(s.parts, F_OK), -1);
+    wf_ctx_free(ctx);
+    free(expected);
+    shared_end(&s);
+}
+
 /* --- divergence, scores, refusals ----------------------------------------------------------------- */
 
 static void count_warning(void *user, const char *sentence) {
@@ -828,6 +925,8 @@ int main(void) {
         cmocka_unit_test(test_relabelling),
         cmocka_unit_test(test_killed), /* forks: before any other test leaves threads behind */
         cmocka_unit_test(test_threads_and_shards),
+        cmocka_unit_test(test_pauses),
+        cmocka_unit_test(test_stopped_inside_a_network),
         cmocka_unit_test(test_locale),
         cmocka_unit_test(test_index_is_all),
         cmocka_unit_test(test_interruption),

@@ -112,6 +112,35 @@ static void point_rows(network *net) {
     }
 }
 
+/* Flat parameters or moments, in graph order, into the arrays of all layers. */
+static void import_flat(const network *net, const real *flat, real *to) {
+    for (int l = 0; l < net->n_layers; l++) {
+        const layer_state *layer = &net->layers[l];
+        const wf_zoo_layer *shape = &net->plan->chain->layers[l];
+        size_t in = (size_t)layer->in, stride = layer->stride;
+        for (size_t u = 0; u < (size_t)layer->out; u++) {
+            for (size_t i = 0; i < in; i++)
+                to[i * stride + u] = flat[shape->weight_offset + u * in + i];
+            if (layer->bias) to[in * stride + u] = flat[shape->bias_offset + u];
+        }
+        to += (in + 1) * stride;
+    }
+}
+
+static void export_flat(const network *net, const real *from, real *flat) {
+    for (int l = 0; l < net->n_layers; l++) {
+        const layer_state *layer = &net->layers[l];
+        const wf_zoo_layer *shape = &net->plan->chain->layers[l];
+        size_t in = (size_t)layer->in, stride = layer->stride;
+        for (size_t u = 0; u < (size_t)layer->out; u++) {
+            for (size_t i = 0; i < in; i++)
+                flat[shape->weight_offset + u * in + i] = from[i * stride + u];
+            if (layer->bias) flat[shape->bias_offset + u] = from[in * stride + u];
+        }
+        from += (in + 1) * stride;
+    }
+}
+
 static void network_start(network *net, const wf_zoo_plan *plan, const real *w, void *scratch) {
     lay_out(plan, scratch, net);
     clear(net->weight, net->n_reals);
@@ -121,33 +150,14 @@ static void network_start(network *net, const wf_zoo_plan *plan, const real *w, 
     size_t at = 0;
     for (int l = 0; l < net->n_layers; l++) {
         layer_state *layer = &net->layers[l];
-        const wf_zoo_layer *shape = &plan->chain->layers[l];
         layer->weight = net->weight + at;
         layer->gradient = net->gradient + at;
-        size_t in = (size_t)layer->in, stride = layer->stride;
-        at += (in + 1) * stride;
-        clear(net->zeros, stride);
+        at += ((size_t)layer->in + 1) * layer->stride;
+        clear(net->zeros, layer->stride);
         if (layer->plain != NULL) clear(layer->plain, (size_t)layer->out * layer->stride_in);
-        for (size_t u = 0; u < (size_t)layer->out; u++) {
-            for (size_t i = 0; i < in; i++)
-                layer->weight[i * stride + u] = w[shape->weight_offset + u * in + i];
-            if (layer->bias) layer->weight[in * stride + u] = w[shape->bias_offset + u];
-        }
     }
+    import_flat(net, w, net->weight);
     point_rows(net);
-}
-
-static void network_export(const network *net, real *w) {
-    for (int l = 0; l < net->n_layers; l++) {
-        const layer_state *layer = &net->layers[l];
-        const wf_zoo_layer *shape = &net->plan->chain->layers[l];
-        size_t in = (size_t)layer->in, stride = layer->stride;
-        for (size_t u = 0; u < (size_t)layer->out; u++) {
-            for (size_t i = 0; i < in; i++)
-                w[shape->weight_offset + u * in + i] = layer->weight[i * stride + u];
-            if (layer->bias) w[shape->bias_offset + u] = layer->weight[in * stride + u];
-        }
-    }
 }
 
 /* --- random order ------------------------------------------------------------------------------ */
@@ -384,14 +394,16 @@ static void refresh_plain(network *net) {
     }
 }
 
-/* Gradient of the mean loss over examples order[0 .. batch-1]. */
-static void batch_gradient(network *net, const uint32_t *order, int batch) {
+/* Gradient of the mean loss over examples order[0 .. batch-1]; false after a pause in the midst of them. */
+static bool batch_gradient(network *net, const uint32_t *order, int batch,
+                           const wf_zoo_watch *watch) {
     const wf_zoo_examples *train = &net->plan->train;
     const real *x = train->x;
     const size_t inputs = (size_t)net->layers[0].in;
     const real scale = 1 / (real)batch;
     refresh_plain(net);
     for (int first = 0; first < batch; first += WF_ZOO_CHUNK) {
+        if (watch->pause(watch->user, false)) return false;
         int rows = batch - first < WF_ZOO_CHUNK ? batch - first : WF_ZOO_CHUNK;
         int32_t labels[WF_ZOO_CHUNK];
         for (int e = 0; e < rows; e++) {
@@ -402,6 +414,7 @@ static void batch_gradient(network *net, const uint32_t *order, int batch) {
         loss_gradient(net, labels, rows, scale);
         backward(net, rows, first > 0);
     }
+    return true;
 }
 
 /* --- optimisers, with the semantics of torch.optim ---------------------------------------------- */
@@ -469,25 +482,59 @@ static size_t scratch_bytes(const wf_zoo_plan *plan) {
     return lay_out(plan, NULL, &net);
 }
 
-static bool train(const wf_zoo_plan *plan, const wf_zoo_task *task, void *w, void *scratch) {
-    const wf_zoo_desc *desc = plan->desc;
-    size_t n = plan->train.n, batch = (size_t)desc->batch;
+/* Where an earlier call has paused. beta^k by the multiplications that made it then: the same bits. */
+static void go_on(network *net, const wf_zoo_progress *progress, schedule *rates) {
+    if (progress->updates == 0) return;
+    import_flat(net, progress->first, net->first_moment);
+    import_flat(net, progress->second, net->second_moment);
+    for (; rates->done < progress->updates; rates->done++) {
+        rates->power1 *= net->plan->desc->beta1;
+        rates->power2 *= net->plan->desc->beta2;
+    }
+}
+
+static void stop_here(const network *net, const schedule *rates, wf_zoo_progress *progress) {
+    progress->updates = rates->done;
+    export_flat(net, net->first_moment, progress->first);
+    export_flat(net, net->second_moment, progress->second);
+}
+
+/* The updates of one epoch that are still to be made, one at least unless the call is to stop; false after a pause. */
+static bool train_epoch(network *net, const wf_zoo_task *task, schedule *rates,
+                        const wf_zoo_watch *watch) {
+    const wf_zoo_desc *desc = net->plan->desc;
+    size_t n = net->plan->train.n, batch = (size_t)desc->batch, each = (n + batch - 1) / batch;
+    shuffle_examples(net, task->index, (uint32_t)(rates->done / each));
+    for (size_t first = rates->done % each * batch; first < n; first += batch) {
+        size_t rows = n - first < batch ? n - first : batch;
+        if (!batch_gradient(net, net->order + first, (int)rows, watch)) return false;
+        if (desc->optimizer == WF_ZOO_ADAM) adam_update(net, rates);
+        else sgd_update(net, rates);
+        if (watch->pause(watch->user, true)) return false;
+    }
+    return true;
+}
+
+static wf_zoo_state train(const wf_zoo_plan *plan, const wf_zoo_task *task, void *w,
+                          wf_zoo_progress *progress, const wf_zoo_watch *watch, void *scratch) {
+    size_t n = plan->train.n, batch = (size_t)plan->desc->batch, each = (n + batch - 1) / batch;
     network net;
     network_start(&net, plan, w, scratch);
-    schedule rates = {task->lr, (uint64_t)task->epochs * ((n + batch - 1) / batch), 0, 1, 1};
-    bool finite = true;
-    for (int epoch = 0; epoch < task->epochs && finite; epoch++) {
-        shuffle_examples(&net, task->index, (uint32_t)epoch);
-        for (size_t first = 0; first < n; first += batch) {
-            size_t rows = n - first < batch ? n - first : batch;
-            batch_gradient(&net, net.order + first, (int)rows);
-            if (desc->optimizer == WF_ZOO_ADAM) adam_update(&net, &rates);
-            else sgd_update(&net, &rates);
-        }
-        finite = all_finite(net.weight, net.n_reals);
+    schedule rates = {task->lr, (uint64_t)task->epochs * each, 0, 1, 1};
+    go_on(&net, progress, &rates);
+    bool finite = true, whole = true;
+    while (rates.done < rates.updates && finite && whole) {
+        whole = train_epoch(&net, task, &rates, watch);
+        if (rates.done % each == 0) finite = all_finite(net.weight, net.n_reals);
     }
-    network_export(&net, w);
-    return finite;
+    export_flat(&net, net.weight, w);
+    if (!finite) return WF_ZOO_DIVERGED;
+    if (rates.done < rates.updates) {
+        stop_here(&net, &rates, progress);
+        return WF_ZOO_WAITING;
+    }
+    progress->updates = rates.done;
+    return WF_ZOO_TRAINED;
 }
 
 /* The most likely class; of equal ones the first. */
@@ -498,14 +545,17 @@ static int predicted(const real *logits, int classes) {
     return best;
 }
 
-static size_t judge(const wf_zoo_plan *plan, const void *w, uint8_t *errors, void *scratch) {
+static bool judge(const wf_zoo_plan *plan, const void *w, uint8_t *errors, size_t *wrong,
+                  const wf_zoo_watch *watch, void *scratch) {
     network net;
     network_start(&net, plan, w, scratch);
     const layer_state *last = &net.layers[net.n_layers - 1];
     const real *x = plan->test.x;
-    size_t inputs = (size_t)net.layers[0].in, n = plan->test.n, wrong = 0;
+    size_t inputs = (size_t)net.layers[0].in, n = plan->test.n;
+    *wrong = 0;
     for (size_t byte = 0; byte < (n + 7) / 8; byte++) errors[byte] = 0;
     for (size_t first = 0; first < n; first += WF_ZOO_CHUNK) {
+        if (watch->pause(watch->user, false)) return false;
         size_t rows = n - first < WF_ZOO_CHUNK ? n - first : WF_ZOO_CHUNK;
         for (size_t e = 0; e < rows; e++) net.layers[0].rows[e] = x + (first + e) * inputs;
         forward(&net, (int)rows);
@@ -513,10 +563,10 @@ static size_t judge(const wf_zoo_plan *plan, const void *w, uint8_t *errors, voi
             size_t at = first + e;
             if (predicted(last->output + e * last->stride, last->out) == plan->test.y[at]) continue;
             errors[at / 8] |= (uint8_t)(1u << at % 8);
-            wrong++;
+            ++*wrong;
         }
     }
-    return wrong;
+    return true;
 }
 
 const wf_zoo_kernels WF_FN(wf_zoo_kernels) = {sizeof(real), scratch_bytes, train, judge};

@@ -177,6 +177,7 @@ struct engine {
     wf_ctx *ctx;
     const wf_zoo_plan *host;
     const wf_zoo_piece *piece;
+    bool stop;    /* the piece said so */
     size_t count; /* networks that wait, at places [count] of the piece */
     size_t *places;
     gpu_task *tasks;
@@ -428,6 +429,7 @@ wf_status end_wave(engine *e, wave_set *set) {
     if (piece->meter) wf_meter_update(piece->meter, (double)(piece->done_before + done), NULL);
     /* All up to here is done: waves end in the order they began in. */
     if (piece->finished) piece->finished(piece->user, e->places[done - 1] + 1);
+    if (piece->tick && !piece->tick(piece->user)) e->stop = true;
     return WF_OK;
 }
 
@@ -437,7 +439,7 @@ wf_status run_waves(engine *e) {
     size_t start = 0;
     for (int turn = 0;; turn ^= 1) {
         wave_set *set = &e->sets[turn], *other = &e->sets[turn ^ 1];
-        bool stop = wf_interrupted(e->ctx);
+        bool stop = e->stop || wf_interrupted(e->ctx);
         if (start < e->count && !stop) {
             set->start = start;
             set->n = e->count - start < e->wave ? e->count - start : e->wave;

@@ -27,21 +27,18 @@ static size_t count_lines(const char *text) {
     return lines;
 }
 
-/* Lines that are no objects with "update" and "loss" are passed over: a log may hold other events, and its
- * last line may be cut. */
-static wf_status read_curve(wf_ctx *ctx, const char *path, curve *out) {
-    char *text;
-    size_t size;
-    WF_TRY(wf_read_file(ctx, path, log_limit, &text, &size));
+/* The lines with this key, over their updates. Other lines are passed over: a log holds several kinds,
+ * and its last line may be cut. */
+static wf_status read_curve(wf_ctx *ctx, const char *text, const char *key, curve *out) {
     size_t lines = count_lines(text);
-    wf_status status = wf_alloc(ctx, lines, sizeof(double), "loss curve", &out->x);
-    if (status == WF_OK) status = wf_alloc(ctx, lines, sizeof(double), "loss curve", &out->y);
-    if (status == WF_OK) status = wf_alloc(ctx, lines, sizeof(double), "loss curve", &out->smooth);
-    for (char *line = text; status == WF_OK && *line != '\0';) {
+    double **arrays[] = {&out->x, &out->y, &out->smooth};
+    for (int i = 0; i < 3; i++)
+        WF_TRY(wf_alloc(ctx, lines, sizeof(double), "loss curve", arrays[i]));
+    for (const char *line = text; *line != '\0';) {
         size_t length = strcspn(line, "\n");
         json_t *object = json_loadb(line, length, 0, NULL);
         const json_t *update = json_object_get(object, "update"),
-                     *loss = json_object_get(object, "loss");
+                     *loss = json_object_get(object, key);
         if (json_is_number(update) && json_is_number(loss)) {
             out->x[out->n] = json_number_value(update);
             out->y[out->n++] = json_number_value(loss);
@@ -49,8 +46,7 @@ static wf_status read_curve(wf_ctx *ctx, const char *path, curve *out) {
         json_decref(object);
         line += length + (line[length] == '\n');
     }
-    free(text);
-    return status;
+    return WF_OK;
 }
 
 /* Means over runs of neighbours, so that a long log stays a light drawing; then a centred running mean of those. */
@@ -85,42 +81,100 @@ static double upper_bound_of(const curve *c, double *scratch) {
     return scratch[(size_t)(0.98 * (double)(c->n - 1))];
 }
 
-static void draw_curve(wf__page *page, curve *c, double *scratch) {
+static void clip(double *values, size_t n, double high) {
+    for (size_t i = 0; i < n; i++) values[i] = fmin(values[i], high);
+}
+
+/* What a log holds: the loss of updates, and of validations on held-out and on fitted networks. */
+typedef struct curves {
+    curve training, held_out, fitted;
+} curves;
+
+/* Both validation curves, and the gap between their ends. */
+static void draw_validation(wf__page *page, const wf__plot *plot, const curves *c) {
+    const curve *held_out = &c->held_out, *fitted = &c->fitted;
+    size_t last = held_out->n - 1;
+    double x = wf__plot_x(plot, held_out->x[last]);
+    double high = wf__plot_y(plot, held_out->y[last]), low = wf__plot_y(plot, fitted->y[last]);
+    wf__plot_path(page, plot, "curve-fitted", fitted->x, fitted->y, fitted->n);
+    wf__plot_path(page, plot, "curve-held-out", held_out->x, held_out->y, held_out->n);
+    wf__page_add(page,
+                 "<line class=\"gap\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\">"
+                 "<title>gap</title></line>",
+                 x, high, x, low);
+}
+
+static void explain_validation(wf__page *page, const curves *c) {
+    size_t last = c->held_out.n - 1, lowest = 0;
+    for (size_t i = 1; i <= last; i++)
+        if (c->held_out.y[i] < c->held_out.y[lowest]) lowest = i;
+    double gap = c->held_out.y[last] - c->fitted.y[last];
+    wf__page_add(
+        page,
+        " Blue: on held-out networks, lowest at update %.0f (%.4f), at the end %.4f; green: "
+        "on networks of the collection, with the same noise and times, at the end %.4f. "
+        "The gap of %.4f (%.1f %%) is what the flow has learned by heart.",
+        c->held_out.x[lowest], c->held_out.y[lowest], c->held_out.y[last], c->fitted.y[last], gap,
+        100 * gap / c->fitted.y[last]);
+}
+
+static void draw_curves(wf__page *page, curves *all, double *scratch) {
+    curve *c = &all->training;
+    bool validated = all->held_out.n > 0 && all->fitted.n == all->held_out.n;
     wf__plot plot = {980, 280, 60, 14, 12, 40, c->x[0], c->x[c->n - 1], 0, 1};
     wf__plot_range(c->y, c->n, &plot.y_low, &plot.y_high);
     double bound = upper_bound_of(c, scratch);
     if (bound > plot.y_low) plot.y_high = bound + 0.05 * (bound - plot.y_low);
     if (plot.x_high <= plot.x_low) plot.x_high = plot.x_low + 1;
-    for (size_t i = 0; i < c->n; i++) {
-        c->y[i] = fmin(c->y[i], plot.y_high);
-        c->smooth[i] = fmin(c->smooth[i], plot.y_high);
-    }
+    for (size_t i = 0; validated && i < all->fitted.n; i++)
+        plot.y_low = fmin(plot.y_low, fmin(all->fitted.y[i], all->held_out.y[i]));
+    clip(c->y, c->n, plot.y_high);
+    clip(c->smooth, c->n, plot.y_high);
     wf__page_add(page, "<section><h2>Training the flow</h2><figure>");
     wf__plot_begin(page, &plot, "updates", "loss", "Loss of the flow over its updates");
     wf__plot_path(page, &plot, "curve-raw", c->x, c->y, c->n);
     wf__plot_path(page, &plot, "curve", c->x, c->smooth, c->n);
+    if (validated) {
+        curves drawn = *all; /* the text below gives values that the axis cuts */
+        for (size_t i = 0; i < all->held_out.n; i++) {
+            drawn.held_out.smooth[i] = fmin(all->held_out.y[i], plot.y_high);
+            drawn.fitted.smooth[i] = fmin(all->fitted.y[i], plot.y_high);
+        }
+        drawn.held_out.y = drawn.held_out.smooth;
+        drawn.fitted.y = drawn.fitted.smooth;
+        draw_validation(page, &plot, &drawn);
+    }
     wf__plot_end(page);
     wf__page_add(
         page,
         "</figure><p class=\"note\">Pale: as logged, dark: running mean. The loss does not go to "
-        "zero: from the middle of its path a network cannot tell which of many it comes "
-        "from.</p></section>\n");
+        "zero: from the middle of its path a network cannot tell which of many it comes from.");
+    if (validated) explain_validation(page, all);
+    wf__page_add(page, "</p></section>\n");
 }
 
 wf_status wf__report_loss(wf_ctx *ctx, wf__page *page, const wf_report_desc *desc) {
     if (desc->log_path == NULL || !wf_file_exists(desc->log_path)) return WF_OK;
-    curve c = {0};
-    wf_status status = read_curve(ctx, desc->log_path, &c);
-    if (status == WF_OK && c.n >= 2) {
-        thin_and_smooth(&c);
+    curves c = {0};
+    char *text;
+    size_t size;
+    WF_TRY(wf_read_file(ctx, desc->log_path, log_limit, &text, &size));
+    wf_status status = read_curve(ctx, text, "loss", &c.training);
+    if (status == WF_OK) status = read_curve(ctx, text, "validation", &c.held_out);
+    if (status == WF_OK) status = read_curve(ctx, text, "fitted", &c.fitted);
+    free(text);
+    if (status == WF_OK && c.training.n >= 2) {
+        thin_and_smooth(&c.training);
         double *scratch;
-        status = wf_alloc(ctx, c.n, sizeof *scratch, "loss curve", &scratch);
+        status = wf_alloc(ctx, c.training.n, sizeof *scratch, "loss curve", &scratch);
         if (status == WF_OK) {
-            draw_curve(page, &c, scratch);
+            draw_curves(page, &c, scratch);
             free(scratch);
         }
     }
-    curve_free(&c);
+    curve_free(&c.training);
+    curve_free(&c.held_out);
+    curve_free(&c.fitted);
     return status;
 }
 

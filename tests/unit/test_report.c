@@ -92,6 +92,10 @@ static void write_log(const char *path) {
     for (int update = 20; update <= 3500; update += 20)
         fprintf(file, "{\"update\": %d, \"loss\": %.4f, \"lr\": 0.002}\n", update,
                 0.55 + 0.9 * exp(-update / 500.0) + 0.04 * wf_rng_uniform(&rng));
+    for (int update = 35; update <= 3500; update += 35)
+        fprintf(file, "{\"update\": %d, \"validation\": %.4f, \"fitted\": %.4f}\n", update,
+                0.57 + 0.8 * exp(-update / 400.0) + 1e-5 * update,
+                0.56 + 0.8 * exp(-update / 400.0));
     fputs("{\"update\": 3520, \"lo", file); /* cut by a crash */
     fclose(file);
 }
@@ -172,6 +176,10 @@ static void full_page(void **state) {
     assert_non_null(strstr(page, "0.949"));
     assert_non_null(strstr(page, "layers.1.bias"));
     assert_non_null(strstr(page, "class=\"curve\""));
+    assert_non_null(strstr(page, "class=\"curve-held-out\""));
+    assert_non_null(strstr(page, "class=\"gap\""));
+    assert_non_null(strstr(page, "at the end 0.6051; green"));
+    assert_non_null(strstr(page, "The gap of 0.0450 (8.0 %)"));
     assert_non_null(strstr(page, "cloud of 600"));
     size_t pictures = 0, marks = 0;
     for (const char *at = page; (at = strstr(at, "src=\"data:image/png;base64,")) != NULL; at++)

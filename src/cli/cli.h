@@ -7,13 +7,20 @@
 #ifndef WF_CLI_H
 #define WF_CLI_H
 
-#include "weft/base.h"
+#include "weft/settings.h"
 
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 
-typedef enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_INT, CLI_REAL, CLI_LIST } cli_kind;
+typedef enum cli_kind {
+    CLI_FLAG,
+    CLI_TEXT,
+    CLI_INT,
+    CLI_REAL,
+    CLI_LIST,
+    CLI_SETTING /* a row of a table of settings: the one whose key is the option's name */
+} cli_kind;
 
 typedef struct cli_option {
     const char *name; /* without the dashes; NULL ends a table */
@@ -22,7 +29,8 @@ typedef struct cli_option {
     const char *value;    /* what stands for the value in the help: "N" */
     const char *fallback; /* the default as text; NULL: none */
     const char *help;
-    double low, high; /* allowed numbers */
+    double low, high;                    /* allowed numbers */
+    const wf_setting *(*settings)(void); /* SETTING: the table; help then adds to the row's */
 } cli_option;
 
 typedef struct cli_app cli_app;
@@ -72,8 +80,11 @@ struct cli_app {
 extern const cli_command cli_commands[];
 extern const cli_option cli_global_options[];
 
-/* Fill app from the words behind the command's name. */
+/* Words before the command that are options, with their values. */
+int cli_leading_options(int count, char **words);
+/* Fill app from words before and behind the command's name; then check that all of them are there. */
 wf_status cli_parse(cli_app *app, int count, char **words);
+wf_status cli_parse_end(cli_app *app);
 
 /* Values of options by name. The name must be in the table: anything else is a programming mistake. */
 bool cli_given(const cli_app *app, const char *name);
@@ -83,8 +94,10 @@ const char *cli_text(const cli_app *app,
 int64_t cli_int(const cli_app *app, const char *name);
 double cli_real(const cli_app *app, const char *name);
 
-/* The name of `names` (count of them) nearest to `word`, or NULL when none is near. */
-const char *cli_nearest(const char *word, const char *const *names, int count);
+/* Set what the options of this table say, and --seed where the table has a seed. */
+void cli_settings(const cli_app *app, const wf_setting *rows, void *desc);
+/* The row of an option of kind SETTING. */
+const wf_setting *cli_option_row(const cli_option *option);
 
 /* Help: of the program, of one command or a group of them ("zoo"), and all of it as Markdown. */
 void cli_help_program(FILE *file);
@@ -92,6 +105,8 @@ void cli_help_command(FILE *file, const cli_command *command);
 bool cli_help_group(FILE *file, const char *group); /* false when there is none of that name */
 void cli_help_markdown(FILE *file);
 const cli_command *cli_find_command(int count, char **words, int *used);
+/* "unknown command zoo trian; did you mean weft zoo train?" */
+void cli_unknown_command(int count, const char *const *words, char *out, size_t size);
 
 /* Record a printf-style sentence and return `status`. */
 wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...)

@@ -6,18 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static wf_status read_eval_options(cli_app *app, wf_eval_desc *desc) {
-    static const char *const scores[] = {"accuracy", "auc", NULL};
-    *desc = wf_eval_desc_default();
-    int score;
-    CLI_TRY(cli_choice(app, "score", cli_text(app, "score"), scores, &score));
-    desc->score = (wf_score)score;
-    if (cli_given(app, "cloud")) desc->cloud = (size_t)cli_int(app, "cloud");
-    if (cli_given(app, "subsets")) desc->subsets = (int)cli_int(app, "subsets");
-    if (cli_given(app, "sweeps")) desc->sweeps = (int)cli_int(app, "sweeps");
-    if (cli_given(app, "seed")) desc->seed = (uint64_t)cli_int(app, "seed");
-    desc->cache = !cli_flag(app, "no-cache");
-    return WF_OK;
+static wf_eval_desc read_eval_options(cli_app *app) {
+    wf_eval_desc desc = wf_eval_desc_default();
+    cli_settings(app, wf_eval_settings(), &desc);
+    desc.cache = !cli_flag(app, "no-cache");
+    return desc;
 }
 
 static wf_status print_row(cli_app *app, const wf_reference *reference, const wf_dataset *data,
@@ -55,8 +48,7 @@ typedef struct comparison {
 
 /* Networks of a shape no collection has: their scores alone. */
 static wf_status score_alone(cli_app *app, comparison *c) {
-    wf_eval_desc desc;
-    CLI_TRY(read_eval_options(app, &desc));
+    wf_eval_desc desc = read_eval_options(app);
     CLI_TRY(wf_zoo_open(app->ctx, cli_text(app, "nets"), &c->nets));
     CLI_TRY(cli_dataset_named(app, cli_text(app, "data"), &c->data));
     size_t n = wf_zoo_count(c->nets);
@@ -74,10 +66,9 @@ static wf_status score_alone(cli_app *app, comparison *c) {
 
 static wf_status compare(cli_app *app, comparison *c) {
     wf_ctx *ctx = app->ctx;
-    wf_eval_desc desc;
+    wf_eval_desc desc = read_eval_options(app);
     wf_eval_row row;
     wf_points points;
-    CLI_TRY(read_eval_options(app, &desc));
     CLI_TRY(wf_zoo_open(ctx, cli_text(app, "zoo"), &c->zoo));
     CLI_TRY(wf_zoo_open(ctx, cli_text(app, "nets"), &c->nets));
     if (!wf_graph_equal(wf_zoo_graph(c->zoo), wf_zoo_graph(c->nets)))

@@ -44,19 +44,11 @@ wf_status cli_fit_sources(cli_app *app, const cli_recipe *recipe, const cli_sour
     return wf_flow_fit(app->ctx, s->list, s->n, &field, &recipe->fit, path, out);
 }
 
-wf_status cli_precision(cli_app *app, wf_precision *out) {
-    static const char *const names[] = {"auto", "bf16", "fp32", NULL};
-    int choice;
-    CLI_TRY(cli_choice(app, "precision", cli_text(app, "precision"), names, &choice));
-    *out = (wf_precision)choice;
-    return WF_OK;
-}
-
 static wf_status fit(cli_app *app, cli_recipe *recipe, cli_sources *s) {
     const char *out = cli_text(app, "out");
     wf_flow *flow;
     CLI_TRY(cli_recipe_open(app, app->argument[0], recipe));
-    if (cli_given(app, "precision")) CLI_TRY(cli_precision(app, &recipe->fit.precision));
+    cli_settings(app, wf_fit_settings(), &recipe->fit);
     if (recipe->train_path != NULL)
         return cli_fail(app, WF_ERR_USAGE,
                         "train.path belongs to weft run; here --zoo names what is fitted");

@@ -79,12 +79,11 @@ static wf_status take_data(cli_app *app, const char *name, mix_inputs *in) {
 }
 
 static wf_status read_mix_options(cli_app *app, wf_mix_desc *desc) {
-    static const char *const scores[] = {"accuracy", "auc", NULL};
     float sweeps[8];
-    int score;
     *desc = wf_mix_desc_default();
-    CLI_TRY(cli_choice(app, "score", cli_text(app, "score"), scores, &score));
-    desc->score = (wf_score)score;
+    wf_eval_desc eval = {.score = desc->score};
+    cli_settings(app, wf_eval_settings(), &eval);
+    desc->score = eval.score;
     desc->pairs = (size_t)cli_int(app, "pairs");
     desc->steps = (int)cli_int(app, "steps");
     if (cli_given(app, "seed")) desc->seed = (uint64_t)cli_int(app, "seed");

@@ -40,18 +40,9 @@ static wf_status read_refine(cli_app *app, wf_sample_desc *desc) {
 }
 
 static wf_status read_sample_options(cli_app *app, const wf_flow *flow, wf_sample_desc *desc) {
-    static const char *const solvers[] = {"euler", "heun", "rk4", "dopri5", NULL};
     *desc = wf_sample_desc_default();
-    if (cli_given(app, "solver")) {
-        int solver;
-        CLI_TRY(cli_choice(app, "solver", cli_text(app, "solver"), solvers, &solver));
-        desc->solver = (wf_solver)solver;
-    }
-    if (cli_given(app, "steps")) desc->steps = (int)cli_int(app, "steps");
+    cli_settings(app, wf_sample_settings(), desc);
     if (cli_given(app, "tolerance")) desc->rtol = desc->atol = cli_real(app, "tolerance");
-    if (cli_given(app, "guidance")) desc->guidance = cli_real(app, "guidance");
-    if (cli_given(app, "seed")) desc->seed = (uint64_t)cli_int(app, "seed");
-    CLI_TRY(cli_precision(app, &desc->precision));
     desc->first = (size_t)cli_int(app, "first");
     /* Noise of refinement is matched where the flow was trained on matched noise. */
     desc->refine_matched = wf_flow_trained_with(flow)->coupling == WF_COUPLING_MATCHED;

@@ -65,7 +65,7 @@ wf_status cli_help(cli_app *app) {
         return WF_OK;
     }
     if (app->n_arguments == 1 && cli_help_group(stdout, app->argument[0])) return WF_OK;
-    return cli_fail(app, WF_ERR_USAGE, "there is no command %s%s%s; weft help lists them all",
-                    app->argument[0], app->n_arguments > 1 ? " " : "",
-                    app->n_arguments > 1 ? app->argument[1] : "");
+    char sentence[256];
+    cli_unknown_command(app->n_arguments, app->argument, sentence, sizeof sentence);
+    return cli_fail(app, WF_ERR_USAGE, "%s", sentence);
 }

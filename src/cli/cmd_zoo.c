@@ -10,8 +10,7 @@ static wf_status train_collection(cli_app *app, cli_recipe *recipe, wf_dataset *
                                   wf_graph **graph) {
     const char *out = cli_text(app, "out");
     CLI_TRY(cli_recipe_open(app, app->argument[0], recipe));
-    if (cli_given(app, "first")) recipe->zoo.first = (size_t)cli_int(app, "first");
-    if (cli_given(app, "count")) recipe->zoo.count = (size_t)cli_int(app, "count");
+    cli_settings(app, wf_zoo_settings(), &recipe->zoo);
     CLI_TRY(cli_recipe_dataset(app, recipe, data));
     CLI_TRY(cli_recipe_graph(app, recipe, *data, graph));
     size_t diverged = 0;

@@ -1,26 +1,35 @@
 /* commands: the one table that parser, help and docs/commands.md are made from. */
 #include "cli/commands.h"
 
+#include "weft/eval.h"
+#include "weft/flow.h"
+
 /* clang-format off */
-#define END {NULL, 0, CLI_FLAG, NULL, NULL, NULL, 0, 0}
-#define FLAG(name, letter, help) {name, letter, CLI_FLAG, NULL, NULL, help, 0, 0}
-#define TEXT(name, letter, value, fallback, help) {name, letter, CLI_TEXT, value, fallback, help, 0, 0}
-#define SET {"set", 0, CLI_LIST, "SECTION.KEY=VALUE", NULL, "Replace a value of the recipe; may be given often.", 0, 0}
+#define END {NULL, 0, CLI_FLAG, NULL, NULL, NULL, 0, 0, NULL}
+#define FLAG(name, letter, help) {name, letter, CLI_FLAG, NULL, NULL, help, 0, 0, NULL}
+#define TEXT(name, letter, value, fallback, help) {name, letter, CLI_TEXT, value, fallback, help, 0, 0, NULL}
+#define SET {"set", 0, CLI_LIST, "SECTION.KEY=VALUE", NULL, "Replace a value of the recipe; may be given often.", 0, 0, NULL}
+#define INT(name, letter, fallback, low, high, help) {name, letter, CLI_INT, "N", fallback, help, low, high, NULL}
+#define REAL(name, letter, value, fallback, low, high, help) {name, letter, CLI_REAL, value, fallback, help, low, high, NULL}
+/* Settings of a table; INSTEAD: of a recipe, whose value is the default. */
+#define SETTING(name, letter, value, table) {name, letter, CLI_SETTING, value, NULL, NULL, 0, 0, table}
+#define INSTEAD(name, letter, value, table) {name, letter, CLI_SETTING, value, NULL, "in place of the recipe's", 0, 0, table}
 
 const cli_option cli_global_options[] = {
     FLAG("json", 0, "Print the result as JSON on stdout."),
-    {"seed", 0, CLI_INT, "N", NULL, "Seed of all that is drawn at random, in place of the recipe's.", 0, 9007199254740992.0},
-    {"threads", 0, CLI_INT, "N", "0", "Worker threads; 0: one per core. Results do not depend on it.", 0, 256},
+    INT("seed", 0, NULL, 0, 9007199254740992.0, "Seed of all that is drawn at random, in place of the recipe's."),
+    INT("threads", 0, "0", 0, 256, "Worker threads; 0: one per core. Results do not depend on it."),
     TEXT("device", 0, "NAME", "cpu", "Where the heavy work runs: cpu, cuda or auto (cuda where there is one)."),
     FLAG("quiet", 'q', "No progress lines."),
     FLAG("help", 'h', "Show the help of a command."),
+    FLAG("version", 'V', "Show the version and what this build has."),
     END,
 };
 
 static const cli_option zoo_train_options[] = {
     TEXT("out", 'o', "FILE", NULL, "The collection to write. Finished shards lie in FILE.parts until the end."),
-    {"first", 0, CLI_INT, "N", NULL, "Index of the first network, in place of the recipe's.", 0, 4e9},
-    {"count", 'n', CLI_INT, "N", NULL, "Networks, in place of the recipe's.", 1, 1e9},
+    INSTEAD("first", 0, "N", wf_zoo_settings),
+    INSTEAD("count", 'n', "N", wf_zoo_settings),
     SET, END,
 };
 static const cli_option zoo_import_options[] = {
@@ -32,7 +41,7 @@ static const cli_option zoo_import_options[] = {
 };
 static const cli_option zoo_export_options[] = {
     TEXT("out", 'o', "FILE", NULL, "The safetensors file to write."),
-    {"index", 'i', CLI_INT, "N", "0", "Which network, counted from 0.", 0, 4e9},
+    INT("index", 'i', "0", 0, 4e9, "Which network, counted from 0."),
     TEXT("names", 0, "A,B,C", NULL, "Names of the layers in the state_dict; without it layers.0, layers.1 ..."),
     END,
 };
@@ -41,25 +50,25 @@ static const cli_option train_options[] = {
     TEXT("cond", 0, "\"C;C;...\"", NULL, "With model.cond: the condition of each collection, numbers joined by commas."),
     TEXT("manifest", 'm', "FILE", NULL, "Collections with their tasks and conditions, in place of --zoo; without either the recipe's zoo.manifest."),
     TEXT("out", 'o', "FILE", NULL, "The flow to write; also its checkpoint. The log is FILE.log.jsonl."),
-    TEXT("precision", 0, "P", NULL, "On a GPU: auto (bf16), bf16 or fp32, in place of the recipe's."),
+    INSTEAD("precision", 0, "P", wf_fit_settings),
     SET, END,
 };
 static const cli_option sample_options[] = {
-    {"count", 'n', CLI_INT, "N", "100", "Networks to generate.", 1, 1e9},
+    INT("count", 'n', "100", 1, 1e9, "Networks to generate."),
     TEXT("out", 'o', "FILE", NULL, "The collection to write."),
     TEXT("direct", 0, "FILE", NULL, "With --refine: also the same networks before refinement."),
     TEXT("task", 't', "NAME", NULL, "A task of the flow's manifest: its condition, its architecture."),
     TEXT("arch", 0, "WIDTHS", NULL, "Architecture, as 64-16-8-10; without it that of the task, of the collection nearest to --cond, or of the first."),
     TEXT("activation", 0, "NAME", NULL, "Of the hidden layers; without it the collection's."),
-    {"width", 0, CLI_REAL, "X", NULL, "Hidden widths times X, rounded half up, at least 1.", 1e-6, 1000},
+    REAL("width", 0, "X", NULL, 1e-6, 1000, "Hidden widths times X, rounded half up, at least 1."),
     TEXT("cond", 0, "C", NULL, "Condition: numbers joined by commas, between those trained on, or beyond them; or none."),
-    {"guidance", 0, CLI_REAL, "G", "1", "With a condition: 0 ignores it, 1 is plain, more is stronger.", -1000, 1000},
-    TEXT("solver", 0, "NAME", "dopri5", "euler, heun, rk4 or dopri5."),
-    {"steps", 0, CLI_INT, "N", "100", "Of euler, heun and rk4.", 1, 1e6},
-    {"tolerance", 0, CLI_REAL, "X", "1e-5", "Of dopri5, relative and absolute.", 1e-12, 1},
-    TEXT("precision", 0, "P", "auto", "On a GPU: auto (bf16, but fp32 with dopri5), bf16 or fp32."),
+    SETTING("guidance", 0, "G", wf_sample_settings),
+    SETTING("solver", 0, "NAME", wf_sample_settings),
+    SETTING("steps", 0, "N", wf_sample_settings),
+    REAL("tolerance", 0, "X", "1e-5", 1e-12, 1, "Of dopri5, relative and absolute."),
+    SETTING("precision", 0, "P", wf_sample_settings),
     TEXT("refine", 0, "T,K[,S]", NULL, "Noise back to time T and flow again, K times, as 0.75,10; with S Euler steps each, as 0.8,30,1."),
-    {"first", 0, CLI_INT, "N", "0", "Index of the first network: network k is the same whatever the call.", 0, 4e9},
+    INT("first", 0, "0", 0, 4e9, "Index of the first network: network k is the same whatever the call."),
     END,
 };
 static const cli_option eval_options[] = {
@@ -67,27 +76,27 @@ static const cli_option eval_options[] = {
     TEXT("nets", 0, "FILE", NULL, "The networks to judge."),
     TEXT("data", 'd', "DATA", NULL, "A built-in set, or a recipe with a [data] section. Without it WCS and diversity only."),
     TEXT("name", 0, "NAME", "networks", "Name of the row."),
-    TEXT("score", 0, "NAME", "accuracy", "accuracy or auc (of the second class of two)."),
-    {"cloud", 0, CLI_INT, "N", "1000", "Networks of the reference cloud, at most.", 2, 1e9},
-    {"subsets", 0, CLI_INT, "N", "100", "Subsets of the cloud that JWS is averaged over.", 1, 1e5},
-    {"sweeps", 0, CLI_INT, "N", "5", "Of the matching in WCS.", 1, 1000},
+    SETTING("score", 0, "NAME", wf_eval_settings),
+    SETTING("cloud", 0, "N", wf_eval_settings),
+    SETTING("subsets", 0, "N", wf_eval_settings),
+    SETTING("sweeps", 0, "N", wf_eval_settings),
     FLAG("no-cache", 0, "Do not keep the reference cloud beside the collection."),
     SET, END,
 };
 static const cli_option mix_options[] = {
     TEXT("zoo", 'z', "A,B", NULL, "The two collections, of one architecture."),
     TEXT("data", 'd', "SET[,SET...]", NULL, "Test sets: built-in ones, or recipes with a [data] section."),
-    {"pairs", 'n', CLI_INT, "N", "50", "Pairs of networks, one of each collection.", 1, 1e6},
-    {"steps", 0, CLI_INT, "N", "10", "Alpha goes from 0 to 1 in so many steps.", 1, 1000},
+    INT("pairs", 'n', "50", 1, 1e6, "Pairs of networks, one of each collection."),
+    INT("steps", 0, "10", 1, 1000, "Alpha goes from 0 to 1 in so many steps."),
     TEXT("sweeps", 0, "N,N,...", "0,1,5,50", "Re-Basin sweeps before averaging, a curve each; 0: none."),
-    TEXT("score", 0, "NAME", "auc", "accuracy or auc (of the second class of two)."),
+    {"score", 0, CLI_SETTING, "NAME", "auc", NULL, 0, 0, wf_eval_settings},
     SET, END,
 };
 static const cli_option align_options[] = {
     TEXT("out", 'o', "FILE", NULL, "The aligned collection; indices stay."),
-    {"reference", 0, CLI_INT, "N", "0", "The network that all others are matched to.", 0, 4e9},
-    {"sweeps", 0, CLI_INT, "N", "100", "At most.", 1, 1e6},
-    {"restarts", 0, CLI_INT, "N", "0", "Further runs from random orders; the best is kept.", 0, 1e6},
+    INT("reference", 0, "0", 0, 4e9, "The network that all others are matched to."),
+    INT("sweeps", 0, "100", 1, 1e6, "At most."),
+    INT("restarts", 0, "0", 0, 1e6, "Further runs from random orders; the best is kept."),
     END,
 };
 static const cli_option report_options[] = {
@@ -112,10 +121,10 @@ static const cli_option demo_options[] = {
 static const cli_option recipe_options[] = {SET, END};
 static const cli_option data_bng_options[] = {
     TEXT("out", 'o', "FILE", NULL, "The ARFF table to write."),
-    {"rows", 'n', CLI_INT, "N", "55296", "Rows to sample.", 2, 1e8},
-    {"bins", 0, CLI_INT, "N", "5", "Bins of a numeric column, of nearly equal counts.", 2, 1000},
-    {"parents", 0, CLI_INT, "N", "3", "Parents of a column at most, besides the class.", 0, 64},
-    {"prior", 0, CLI_REAL, "X", "0.5", "Added to every count (Dirichlet).", 1e-9, 1e9},
+    INT("rows", 'n', "55296", 2, 1e8, "Rows to sample."),
+    INT("bins", 0, "5", 2, 1000, "Bins of a numeric column, of nearly equal counts."),
+    INT("parents", 0, "3", 0, 64, "Parents of a column at most, besides the class."),
+    REAL("prior", 0, "X", "0.5", 1e-9, 1e9, "Added to every count (Dirichlet)."),
     SET, END,
 };
 static const cli_option data_fetch_options[] = {
@@ -126,7 +135,7 @@ static const cli_option data_fetch_options[] = {
 };
 static const cli_option bench_options[] = {
     TEXT("only", 0, "NAME", NULL, "One measurement: peak, zoo, wcs, lstar or lean."),
-    {"seconds", 0, CLI_REAL, "X", "3", "Time for each measurement.", 0.01, 3600},
+    REAL("seconds", 0, "X", "3", 0.01, 3600, "Time for each measurement."),
     END,
 };
 /* For docs and tests: the one option that the program's help need not explain. */

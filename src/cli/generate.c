@@ -4,11 +4,6 @@
 
 #include <stdlib.h>
 
-static const char *solver_name(wf_solver solver) {
-    static const char *const names[] = {"euler", "heun", "rk4", "dopri5"};
-    return names[solver];
-}
-
 const char *cli_cond_place(const cli_generate *what) {
     static const char *const names[] = {"trained", "between", "beyond"};
     return what->cond == NULL ? "none" : names[what->place];
@@ -51,7 +46,9 @@ static wf_status add_condition(cli_app *app, const cli_generate *what, wf_zoo_ex
 
 static wf_status write_networks(cli_app *app, const cli_generate *what, const char *path,
                                 const float *weights, int cycles, const wf_sample_stats *stats) {
-    char updates[32], seed[32], evaluations[32], refine[64], first[32];
+    char updates[32], seed[32], evaluations[32], refine[64], first[32], buffer[WF_SETTING_BUFFER];
+    const char *solver =
+        wf_setting_text(wf_settings_find(wf_sample_settings(), "solver"), &what->sample, buffer);
     snprintf(updates, sizeof updates, "%zu", wf_flow_updates(what->flow));
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)what->sample.seed);
     snprintf(first, sizeof first, "%zu", what->sample.first);
@@ -65,7 +62,7 @@ static wf_status write_networks(cli_app *app, const cli_generate *what, const ch
                                    {"weft.flow.updates", updates},
                                    {"weft.sample.seed", seed},
                                    {"weft.sample.first", first},
-                                   {"weft.sample.solver", solver_name(what->sample.solver)},
+                                   {"weft.sample.solver", solver},
                                    {"weft.sample.refine", refine}}};
     if (cycles > 0 || what->sample.refine_cycles == 0)
         add_meta(&extra, "weft.sample.evaluations", evaluations);

@@ -1,6 +1,8 @@
 /* help: everything the tables say, for a terminal and as Markdown (docs/commands.md). */
 #include "cli/cli.h"
+#include "weft/text.h"
 
+#include <ctype.h>
 #include <string.h>
 
 enum { width = 96 };
@@ -31,17 +33,35 @@ static void option_usage(const cli_option *option, char *out, size_t size) {
              option->value != NULL ? option->value : "");
 }
 
-static void option_text(const cli_option *option, char *out, size_t size) {
-    if (option->fallback != NULL)
-        snprintf(out, size, "%s [Default: %s]", option->help, option->fallback);
-    else snprintf(out, size, "%s", option->help);
+/* What it means and, in `fallback`, its default or "". A setting's line is made a sentence: "Of the
+ * matching in WCS.", with the names that a choice has. */
+static void option_text(const cli_option *option, char *out, size_t size, const char **fallback) {
+    *fallback = option->fallback != NULL ? option->fallback : "";
+    wf_text text = wf_text_start(out, size);
+    if (option->kind != CLI_SETTING) {
+        wf_text_add(&text, "%s", option->help);
+        return;
+    }
+    const wf_setting *row = cli_option_row(option);
+    bool more = option->help != NULL;
+    if (!more && option->fallback == NULL) *fallback = row->text;
+    wf_text_add(&text, "%c%s", toupper((unsigned char)row->help[0]), row->help + 1);
+    for (int i = 0; row->names != NULL && row->names[i] != NULL; i++)
+        wf_text_add(&text, "%s%s", i > 0 ? ", " : " (", row->names[i]);
+    wf_text_add(&text, "%s%s%s.", row->names != NULL ? ")" : "", more ? ", " : "",
+                more ? option->help : "");
 }
 
 static void print_options(FILE *file, const cli_option *option) {
     for (; option != NULL && option->name != NULL; option++) {
         char usage[80], text[512];
+        const char *fallback;
         option_usage(option, usage, sizeof usage);
-        option_text(option, text, sizeof text);
+        option_text(option, text, 400, &fallback);
+        if (*fallback != '\0') {
+            size_t used = strlen(text);
+            snprintf(text + used, sizeof text - used, " [Default: %s]", fallback);
+        }
         int column = fprintf(file, "  %-23s ", usage);
         if (column > 26) fprintf(file, "\n%*s", 26, "");
         print_wrapped(file, text, 26, 26);
@@ -114,11 +134,13 @@ static void markdown_escaped(FILE *file, const char *text) {
 static void markdown_options(FILE *file, const cli_option *option) {
     fputs("| option | meaning | default |\n| --- | --- | --- |\n", file);
     for (; option != NULL && option->name != NULL; option++) {
-        char usage[80];
+        char usage[80], text[400];
+        const char *fallback;
         option_usage(option, usage, sizeof usage);
+        option_text(option, text, sizeof text, &fallback);
         fprintf(file, "| `%s` | ", usage);
-        markdown_escaped(file, option->help);
-        fprintf(file, " | %s |\n", option->fallback != NULL ? option->fallback : "");
+        markdown_escaped(file, text);
+        fprintf(file, " | %s |\n", fallback);
     }
     fputc('\n', file);
 }

@@ -3,6 +3,7 @@
  * main finds the command, reads its options, makes the context and runs it. SIGINT and SIGTERM ask the
  * running call to finish its step and save; a second one ends the program at once. */
 #include "cli/files.h"
+#include "weft/text.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -52,20 +53,47 @@ const cli_command *cli_find_command(int count, char **words, int *used) {
     return NULL;
 }
 
-static int unknown_command(int count, char **words) {
-    const char *names[64];
+enum { most_commands = 127, name_size = 32 };
+
+/* The nearest name among the first words of all commands or, of a group, among its second words. */
+static bool nearest_part(const char *group, const char *word, char out[name_size]) {
+    char parts[most_commands][name_size];
+    const char *names[most_commands + 1] = {NULL};
     int n = 0;
-    for (const cli_command *command = cli_commands; command->name != NULL && n < 64; command++)
-        names[n++] = command->name;
-    char typed[128];
-    snprintf(typed, sizeof typed, "%s%s%s", words[0], count > 1 ? " " : "",
-             count > 1 ? words[1] : "");
-    if (cli_help_group(stderr, words[0])) return 2;
-    const char *near = cli_nearest(words[0], names, n);
-    if (near == NULL) near = cli_nearest(typed, names, n);
-    if (near != NULL)
-        cli_print_error("weft: unknown command %s; did you mean weft %s?\n", words[0], near);
-    else cli_print_error("weft: unknown command %s; weft help lists them all\n", words[0]);
+    for (const cli_command *c = cli_commands; c->name != NULL && n < most_commands; c++) {
+        size_t first = strcspn(c->name, " ");
+        if (group == NULL) snprintf(parts[n], name_size, "%.*s", (int)first, c->name);
+        else if (strlen(group) == first && strncmp(c->name, group, first) == 0)
+            snprintf(parts[n], name_size, "%s", c->name + first + (c->name[first] == ' '));
+        else continue;
+        names[n] = parts[n];
+        n++;
+    }
+    const char *near = wf_nearest_name(word, names);
+    if (near != NULL) snprintf(out, name_size, "%s", near);
+    return near != NULL;
+}
+
+void cli_unknown_command(int count, const char *const *words, char *out, size_t size) {
+    char first[name_size], second[name_size];
+    bool found = nearest_part(NULL, words[0], first);
+    bool group = found && strcmp(first, words[0]) == 0;
+    bool both = found && count > 1 && nearest_part(first, words[1], second);
+    wf_text text = wf_text_start(out, size);
+    wf_text_add(&text, "unknown command %s", words[0]);
+    if (count > 1 && (group || both)) wf_text_add(&text, " %s", words[1]);
+    if (both) wf_text_add(&text, "; did you mean weft %s %s?", first, second);
+    else if (group) wf_text_add(&text, "; weft help %s lists those there are", first);
+    else if (found) wf_text_add(&text, "; did you mean weft %s?", first);
+    else wf_text_add(&text, "; weft help lists them all");
+}
+
+static int unknown_command(int count, char **words) {
+    bool alone = count == 1 || words[1][0] == '-';
+    if (alone && cli_help_group(stderr, words[0])) return 2;
+    char sentence[256];
+    cli_unknown_command(count, (const char *const *)words, sentence, sizeof sentence);
+    cli_print_error("weft: %s\n", sentence);
     return 2;
 }
 
@@ -117,28 +145,37 @@ static int run_command(cli_app *app) {
     return code;
 }
 
+/* Prints help or the version where one is asked for, else runs the command. */
+static int answer(cli_app *app) {
+    if (cli_flag(app, "version"))
+        app->command = cli_find_command(1, (char *[]){"version"}, &(int){0});
+    else if (app->help) {
+        cli_help_command(stdout, app->command);
+        return finish(app, WF_OK);
+    }
+    return run_command(app);
+}
+
 int main(int argc, char **argv) {
     catch_signals();
     cli_json_watch();
-    if (argc < 2) {
-        cli_help_program(stderr);
-        return 2;
-    }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) argv[1] = "help";
-    if (strcmp(argv[1], "--version") == 0) argv[1] = "version";
-    int used;
-    cli_app app = {.command = cli_find_command(argc - 1, argv + 1, &used)};
+    /* Options may stand before the command, too. */
+    int before = cli_leading_options(argc - 1, argv + 1), used = 0;
+    int count = argc - 1 - before;
+    char **words = argv + 1 + before;
+    cli_app app = {.command = count > 0 ? cli_find_command(count, words, &used)
+                                        : cli_find_command(1, (char *[]){"help"}, &used)};
+    if (count == 0) used = 0;
     if (app.command == NULL) {
-        if (argc > 2 && (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0) &&
-            cli_help_group(stdout, argv[1]))
-            return 0;
-        return unknown_command(argc - 1, argv + 1);
+        bool help = count > 1 && (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0);
+        if (help && cli_help_group(stdout, words[0])) return 0;
+        return unknown_command(count, words);
     }
-    wf_status status = cli_parse(&app, argc - 1 - used, argv + 1 + used);
+    wf_status status = cli_parse(&app, before, argv + 1);
+    if (status == WF_OK) status = cli_parse(&app, count - used, words + used);
+    if (status == WF_OK) status = cli_parse_end(&app);
     if (status != WF_OK) return fail(&app, status);
-    if (app.help) {
-        cli_help_command(stdout, app.command);
-        return finish(&app, WF_OK);
-    }
-    return run_command(&app);
+    if (count > 0 || cli_flag(&app, "version")) return answer(&app);
+    cli_help_program(app.help ? stdout : stderr);
+    return app.help ? finish(&app, WF_OK) : 2;
 }

@@ -39,47 +39,14 @@ static int find_by_letter(const cli_command *command, char letter) {
     return -1;
 }
 
-/* Edit distance; words are short. */
-static int distance(const char *a, const char *b) {
-    enum { longest = 40 };
-    int row[longest + 1];
-    int width = (int)strnlen(b, longest);
-    for (int j = 0; j <= width; j++) row[j] = j;
-    for (int i = 1; a[i - 1] != '\0'; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= width; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[width];
-}
-
-const char *cli_nearest(const char *word, const char *const *names, int count) {
-    const char *best = NULL;
-    int limit = strlen(word) < 4 ? 1 : 3;
-    for (int i = 0; i < count; i++) {
-        int far = distance(word, names[i]);
-        if (far <= limit) {
-            best = names[i];
-            limit = far - 1;
-        }
-    }
-    return best;
-}
-
 static wf_status unknown_option(cli_app *app, const char *word) {
-    const char *names[2 * CLI_MAX_OPTIONS];
-    int count = option_count(app->command);
-    for (int place = 0; place < count; place++) names[place] = option_at(app->command, place)->name;
+    const char *names[CLI_MAX_OPTIONS + 1] = {NULL};
+    for (int place = 0; place < option_count(app->command); place++)
+        names[place] = option_at(app->command, place)->name;
     char bare[64];
     snprintf(bare, sizeof bare, "%s", word + strspn(word, "-"));
     bare[strcspn(bare, "=")] = '\0';
-    const char *near = cli_nearest(bare, names, count);
+    const char *near = wf_nearest_name(bare, names);
     if (near != NULL)
         return cli_fail(app, WF_ERR_USAGE, "unknown option %s; did you mean --%s? See weft help %s",
                         word, near, app->command->name);
@@ -108,10 +75,40 @@ static wf_status check_number(cli_app *app, const cli_option *option, const char
     return WF_OK;
 }
 
+const wf_setting *cli_option_row(const cli_option *option) {
+    const wf_setting *row = wf_settings_find(option->settings(), option->name);
+    assert(row != NULL && "an option that is no setting of its table");
+    return row;
+}
+
+static wf_status check_setting(cli_app *app, const cli_option *option, const char *text) {
+    wf_setting alone = *cli_option_row(option);
+    double value; /* as large as any but a text */
+    alone.offset = 0;
+    if (alone.type == WF_SETTING_TEXT || wf_setting_parse(&alone, text, &value)) return WF_OK;
+    char allowed[400];
+    wf_setting_allowed(&alone, allowed, sizeof allowed);
+    return cli_fail(app, WF_ERR_USAGE, "--%s is \"%s\"; allowed is %s", option->name, text,
+                    allowed);
+}
+
+void cli_settings(const cli_app *app, const wf_setting *rows, void *desc) {
+    for (int place = 0; place < option_count(app->command); place++) {
+        const cli_option *option = option_at(app->command, place);
+        bool own = option->kind == CLI_SETTING && option->settings() == rows;
+        const wf_setting *row = own                                 ? cli_option_row(option)
+                                : strcmp(option->name, "seed") == 0 ? wf_settings_find(rows, "seed")
+                                                                    : NULL;
+        if (row != NULL && app->value[place] != NULL)
+            wf_setting_parse(row, app->value[place], desc);
+    }
+}
+
 static wf_status store(cli_app *app, int place, const char *text) {
     const cli_option *option = option_at(app->command, place);
     if (option->kind == CLI_INT || option->kind == CLI_REAL)
         CLI_TRY(check_number(app, option, text));
+    if (option->kind == CLI_SETTING) CLI_TRY(check_setting(app, option, text));
     if (option->kind == CLI_LIST) {
         if (app->n_list == CLI_MAX_LIST)
             return cli_fail(app, WF_ERR_USAGE, "more than %d times --%s", CLI_MAX_LIST,
@@ -178,10 +175,34 @@ wf_status cli_parse(cli_app *app, int count, char **words) {
             return cli_fail(app, WF_ERR_USAGE, "too many arguments");
         else app->argument[app->n_arguments++] = word;
     }
+    return WF_OK;
+}
+
+wf_status cli_parse_end(cli_app *app) {
     app->json = cli_flag(app, "json");
     app->quiet = cli_flag(app, "quiet");
     app->help = cli_flag(app, "help");
-    return app->help ? WF_OK : check_arguments(app);
+    return app->help || cli_flag(app, "version") ? WF_OK : check_arguments(app);
+}
+
+/* Does the option in `word` take the next word as its value? Options of all commands are looked at:
+ * which command it is comes later. */
+static bool takes_next(const char *word) {
+    bool letter = word[1] != '-';
+    if (letter ? word[2] != '\0' : strchr(word, '=') != NULL) return false;
+    for (const cli_command *command = cli_commands; command->name != NULL; command++) {
+        int place = letter ? find_by_letter(command, word[1])
+                           : find_by_name(command, word + 2, strlen(word + 2));
+        if (place >= 0) return option_at(command, place)->kind != CLI_FLAG;
+    }
+    return false;
+}
+
+int cli_leading_options(int count, char **words) {
+    int n = 0;
+    while (n < count && words[n][0] == '-' && words[n][1] != '\0' && strcmp(words[n], "--") != 0)
+        n += takes_next(words[n]) ? 2 : 1;
+    return n < count ? n : count;
 }
 
 static int place_of(const cli_app *app, const char *name) {

@@ -27,7 +27,6 @@ wf_status cli_generate_networks(cli_app *app, const cli_generate *what, wf_sampl
 const char *cli_cond_place(const cli_generate *what); /* "none", "trained", "between" or "beyond" */
 
 /* --precision of `weft train` and `weft sample`. */
-wf_status cli_precision(cli_app *app, wf_precision *out);
 
 /* Fit the recipe's field to collections, after cli_sources_condition on it. out may be NULL. */
 wf_status cli_fit_sources(cli_app *app, const cli_recipe *recipe, const cli_sources *sources,

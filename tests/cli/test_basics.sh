@@ -10,6 +10,19 @@ check version-json is_json "$scratch/version.json"
 expect no-command 2 "usage: weft COMMAND" "$weft"
 expect unknown-command 2 "did you mean weft version" "$weft" vresion
 expect unknown-option 2 "did you mean --json" "$weft" version --jsno
+expect unknown-sub-command 2 "unknown command zoo trian; did you mean weft zoo train?" "$weft" zoo trian
+expect unknown-group 2 "unknown command zoos train; did you mean weft zoo train?" "$weft" zoos train
+expect far-sub-command 2 "unknown command zoo foo; weft help zoo lists those there are" "$weft" zoo foo
+expect help-unknown 2 "did you mean weft data fetch?" "$weft" help data ftech
+for words in -V --version "run -V" "-q version"; do
+    expect "version: $words" 0 "weft " "$weft" $words
+done
+expect option-before 0 '"version"' "$weft" --threads 1 --json version
+expect option-before-help 0 "usage: weft zoo train" "$weft" -h zoo train
+expect option-before-unknown 2 "did you mean --json" "$weft" --jsno version
+expect options-alone 2 "usage: weft COMMAND" "$weft" -q
+expect setting-option 2 '--solver is "eluer"; allowed is euler, heun, rk4, dopri5' "$weft" sample f --solver eluer
+expect setting-range 2 '--steps is "0"; allowed is a whole number from 1' "$weft" sample f --steps 0
 expect far-option 2 "unknown option --zzzzzzzz" "$weft" version --zzzzzzzz
 expect value-missing 2 "--threads needs a value" "$weft" version --threads
 expect value-not-number 2 "--threads needs a whole number" "$weft" version --threads=two
@@ -17,7 +30,7 @@ expect value-out-of-range 2 "allowed is 0 to 256" "$weft" version --threads 9999
 expect flag-with-value 2 "takes no value" "$weft" version --json=1
 expect bad-device 2 "allowed is cpu, cuda, auto" "$weft" version --device tpu
 expect argument-too-many 2 "one argument too many" "$weft" version extra
-expect help-unknown 2 "there is no command nonsense" "$weft" help nonsense
+expect help-unknown 2 "unknown command nonsense" "$weft" help nonsense
 expect stdout-full 4 "standard output could not be written" sh -c "\"$weft\" version >/dev/full"
 
 # Every command has help with two examples or more, through both ways of asking.

@@ -24,7 +24,9 @@
  *     #include "weft/fit.def"
  *         {0}};
  *
- * Behind the help, designated members may follow: `.before = "no"`. */
+ * Behind the help, designated members may follow. A setting that is added to a table which released
+ * files were written with needs `.before`, the value that they were made with: then they open, and
+ * finished stages of their runs stay finished. */
 #ifndef WEFT_SETTINGS_H
 #define WEFT_SETTINGS_H
 

@@ -95,7 +95,7 @@ EMULATED_OBJ := $(BUILD)/emulated/emulator.o \
                 $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,$(EMULATED)))
 UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%),$(ABSENT_OBJ))
 ifeq ($(SAN),)
-EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,field lstar nodes ops)
+EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field lstar nodes ops)
 endif
 
 all: $(BUILD)/weft $(BUILD)/libweft.a $(BUILD)/libweft.so ## the program and the library

@@ -99,13 +99,13 @@ static double time_field(wf_ctx *ctx, const wf_field *field, const wf_stocks *st
     check(ctx, wf_field_program_create(ctx, field, &desc, &program));
     double best = 1e30;
     for (int round = -1; round < rounds; round++) {
-        check(ctx, wf__gmn_cuda_wait(ctx));
+        check(ctx, wf_cuda_wait(ctx));
         double start = wf_seconds();
         for (int k = 0; k < 20; k++) {
             check(ctx, wf_field_program_forward(ctx, program));
             check(ctx, wf_field_program_backward(ctx, program));
         }
-        check(ctx, wf__gmn_cuda_wait(ctx));
+        check(ctx, wf_cuda_wait(ctx));
         double seconds = (wf_seconds() - start) / 20;
         if (round >= 0 && seconds < best) best = seconds;
     }

@@ -6,6 +6,7 @@
  *     cuda_step KIND                   this kind alone, in bf16 */
 #include "base/arena.h"
 #include "base/random.h"
+#include "base/cuda/device.h"
 #include "base/status.h"
 #include "graph/batch.h"
 #include "models/cuda/gmn_cuda.h"
@@ -83,11 +84,12 @@ static void open_case(wf_ctx *ctx, const char *name, const kind *of, bool fast, 
     float *numbers = malloc(count * sizeof *numbers);
     wf_rng rng = wf_rng_at(1, 0, WF_RNG_TEST, 0);
     wf_rng_normals(&rng, numbers, count);
-    const wf_backend *gpu = wf_backend_cuda();
-    gpu->upload(to->w, numbers, c->batch.n_params * sizeof *numbers);
-    if (keep) gpu->upload(to->dv, numbers, c->batch.n_params * sizeof *numbers);
+    wf_cuda_device *gpu;
+    check(ctx, wf_ctx_cuda(ctx, &gpu));
+    wf_cuda_upload(gpu, to->w, numbers, c->batch.n_params * sizeof *numbers);
+    if (keep) wf_cuda_upload(gpu, to->dv, numbers, c->batch.n_params * sizeof *numbers);
     for (size_t i = 0; i < c->field->params; i++) numbers[i] *= 0.1f;
-    gpu->upload(to->params, numbers, c->field->params * sizeof *numbers);
+    wf_cuda_upload(gpu, to->params, numbers, c->field->params * sizeof *numbers);
     free(numbers);
 }
 
@@ -102,13 +104,13 @@ static void close_case(step_case *c) {
 static double time_of(wf_ctx *ctx, step_case *c, bool forward, bool backward) {
     double best = 1e30;
     for (int round = -1; round < rounds; round++) {
-        check(ctx, wf__gmn_cuda_wait(ctx));
+        check(ctx, wf_cuda_wait(ctx));
         double start = wf_seconds();
         for (int r = 0; r < repeats; r++) {
             if (forward) check(ctx, wf_field_program_forward(ctx, c->program));
             if (backward) check(ctx, wf_field_program_backward(ctx, c->program));
         }
-        check(ctx, wf__gmn_cuda_wait(ctx));
+        check(ctx, wf_cuda_wait(ctx));
         double seconds = (wf_seconds() - start) / repeats;
         if (round >= 0 && seconds < best) best = seconds;
     }

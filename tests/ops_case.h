@@ -36,18 +36,19 @@ static void put(const setup *s, void *x, size_t i, double value) {
 
 /* Data may lie in a backend's own memory. Copies to it do not wait for kernels: settle() before, where they may be using it. */
 static inline void settle(const setup *s) {
-    if (s->tape.backend->upload != NULL) assert_true(wf_cuda_download(NULL, NULL, 0));
+    if (s->tape.backend->upload != NULL)
+        assert_true(wf_cuda_download(s->tape.backend->device, NULL, NULL, 0));
 }
 static inline void copy_in(setup *s, void *to, const void *from, size_t bytes) {
     if (s->tape.backend->upload == NULL) memcpy(to, from, bytes);
-    else s->tape.backend->upload(to, from, bytes);
+    else s->tape.backend->upload(s->tape.backend, to, from, bytes);
 }
 /* A copy of n values, as doubles; the caller frees it. */
 static inline double *copy_out(const setup *s, const void *from, size_t n) {
     double *out = malloc((n + 1) * sizeof *out);
     void *bytes = malloc((n + 1) * s->tape.size);
     if (s->tape.backend->upload == NULL) memcpy(bytes, from, n * s->tape.size);
-    else assert_true(wf_cuda_download(bytes, from, n * s->tape.size));
+    else assert_true(wf_cuda_download(s->tape.backend->device, bytes, from, n * s->tape.size));
     for (size_t i = 0; i < n; i++) out[i] = get(s, bytes, i);
     free(bytes);
     return out;
@@ -133,7 +134,8 @@ static const wf_part *graphs(setup *s, int coef) {
     add_block(s, 1, n, 2, (size_t)(4 + n), (size_t)(4 + 2 * n), coef);
     part->n_graphs = 2;
     part->n_nodes = 6 + 2 * n;
-    if (s->tape.backend->octets) wf_octets_build(&s->tape, part, s->blocks, 0);
+    int processors = s->tape.backend->processors;
+    if (processors > 0) wf_octets_build(&s->tape, part, s->blocks, 0, processors);
     part->blocks = wf_tape_upload(&s->tape, s->blocks, (size_t)part->n_blocks * sizeof *s->blocks);
     uint32_t *dst = indices(s, part->n_edges, 1), *src = indices(s, part->n_edges, 1);
     uint32_t *graph = indices(s, part->n_edges, 1);

@@ -28,7 +28,7 @@ static void poison_scratch(setup *s) {
     for (size_t k = 0; k < sizeof pieces / sizeof *pieces; k++)
         for (int i = 0; i < pieces[k][0]; i++) wf_gather(&s->tape, row, pieces[k][1], NULL);
     assert_false(s->tape.failed);
-    assert_true(wf_cuda_download(NULL, NULL, 0));
+    assert_true(wf_cuda_download(s->tape.backend->device, NULL, NULL, 0));
     wf_tape_rewind(&s->tape, mark);
     s->tape.last = last;
 }

@@ -8,7 +8,8 @@
  *     if (wf_zoo_open(ctx, "zoo.safetensors", &zoo)) puts(wf_last_error(ctx));
  *
  * The library never prints and never exits. A context belongs to one calling thread; it owns the
- * worker threads of the calls made with it. */
+ * worker threads of the calls made with it, and its GPU's streams and memory. Several contexts may
+ * work at the same time, on one GPU or on several. */
 #ifndef WEFT_BASE_H
 #define WEFT_BASE_H
 
@@ -59,6 +60,7 @@ typedef enum wf_device { WF_DEVICE_CPU, WF_DEVICE_CUDA, WF_DEVICE_AUTO } wf_devi
 typedef struct wf_ctx_desc {
     int threads;                                       /* 0: as many as there are cores */
     wf_device device;                                  /* where the heavy work runs */
+    int gpu;                                           /* which one, counted from 0 */
     void (*progress)(void *user, const wf_progress *); /* NULL: silent */
     void (*warn)(void *user, const char *sentence);    /* NULL: dropped */
     void *user;

@@ -18,9 +18,15 @@ struct wf_arena_block {
     unsigned char *bytes;
 };
 
-static void *host_take(size_t bytes) { return aligned_alloc(alignment, bytes); }
-
-static const wf_arena_source host = {host_take, free};
+static void *host_take(void *owner, size_t bytes) {
+    (void)owner;
+    return aligned_alloc(alignment, bytes);
+}
+static void host_give(void *owner, void *memory) {
+    (void)owner;
+    free(memory);
+}
+static const wf_arena_source host = {host_take, host_give, NULL};
 
 static const wf_arena_source *source_of(const wf_arena *arena) {
     return arena->source != NULL ? arena->source : &host;
@@ -49,7 +55,8 @@ static bool has_room(const wf_arena *arena, size_t need, bool exact) {
 static struct wf_arena_block *block_create(const wf_arena *arena, size_t capacity) {
     struct wf_arena_block *block = malloc(sizeof *block);
     if (block == NULL) return NULL;
-    *block = (struct wf_arena_block){NULL, capacity, source_of(arena)->take(capacity)};
+    const wf_arena_source *source = source_of(arena);
+    *block = (struct wf_arena_block){NULL, capacity, source->take(source->owner, capacity)};
     if (block->bytes == NULL) {
         free(block);
         return NULL;
@@ -117,7 +124,7 @@ void wf_arena_free(wf_arena *arena) {
     for (struct wf_arena_block *block = arena->first, *next; block != NULL; block = next) {
         next = block->next;
         unpoison(arena, block->bytes, block->capacity);
-        source_of(arena)->give(block->bytes);
+        source_of(arena)->give(source_of(arena)->owner, block->bytes);
         free(block);
     }
     *arena = (wf_arena){.source = arena->source};

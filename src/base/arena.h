@@ -11,10 +11,11 @@
 
 #include "base/status.h"
 
-/* Where blocks come from: a GPU's memory, for example. take returns NULL when there is none left. */
+/* Where blocks come from: a GPU's memory, for example. take returns NULL when there is none left. owner: passed to both. */
 typedef struct wf_arena_source {
-    void *(*take)(size_t bytes);
-    void (*give)(void *memory);
+    void *(*take)(void *owner, size_t bytes);
+    void (*give)(void *owner, void *memory);
+    void *owner;
 } wf_arena_source;
 
 typedef struct wf_arena {

@@ -1,4 +1,4 @@
-/* ctx: the context: last error, progress, interruption and the worker threads. */
+/* ctx: the context: last error, progress, interruption, the worker threads and the GPU. */
 #include "base/cuda/device.h"
 #include "base/pool.h"
 #include "base/status.h"
@@ -46,6 +46,8 @@ struct wf_ctx {
     wf_chunk_fn *fn;
     void *arg;
     size_t chunks;
+
+    wf_cuda_device *cuda; /* NULL: not yet asked for */
 
     char part[most_parts][16]; /* parts of the work that had a choice of device */
     bool on_cpu[most_parts], on_cuda[most_parts];
@@ -187,6 +189,7 @@ wf_status wf_ctx_create(const wf_ctx_desc *desc, wf_ctx **out) {
 void wf_ctx_free(wf_ctx *ctx) {
     if (ctx == NULL) return;
     stop_workers(ctx);
+    wf_cuda_release(ctx->cuda);
     pthread_cond_destroy(&ctx->wake);
     pthread_mutex_destroy(&ctx->lock);
     free(ctx);
@@ -269,6 +272,15 @@ wf_status wf_use_cuda(wf_ctx *ctx, bool *out) {
     if (device == WF_DEVICE_CUDA && !*out)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s; use --device cpu or auto",
                        wf_cuda_description());
+    return WF_OK;
+}
+
+wf_status wf_ctx_cuda(wf_ctx *ctx, wf_cuda_device **out) {
+    *out = NULL;
+    if (ctx == NULL) return WF_ERR_UNSUPPORTED;
+    if (ctx->cuda == NULL) WF_TRY(wf_cuda_open(ctx, ctx->desc.gpu, &ctx->cuda));
+    wf_cuda_use(ctx->cuda);
+    *out = ctx->cuda;
     return WF_OK;
 }
 

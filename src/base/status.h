@@ -8,6 +8,8 @@
 
 #include "weft/base.h"
 
+WF_BEGIN_C
+
 /* Records a printf-style sentence in ctx (which may be NULL) and returns `status`. */
 wf_status wf_fail(wf_ctx *ctx, wf_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -53,5 +55,7 @@ void wf_meter_update(wf_meter *meter, double done, const char *format, ...)
 void wf_meter_end(wf_meter *meter, double done, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 double wf_seconds(void); /* monotonic clock */
+
+WF_END_C
 
 #endif

@@ -137,11 +137,12 @@ static wf_status gpu_open(wf_ctx *ctx, const bench *b, bool keep, bool bf16,
     wf_field_program_desc desc = {.batch = &b->batch, .keep = keep, .fast = bf16};
     WF_TRY(wf_field_program_create(ctx, b->field, &desc, out));
     const wf_field_buffers *to = &(*out)->buffers;
-    const wf_backend *gpu = wf_backend_cuda();
-    gpu->upload(to->params, b->params, b->field->params * sizeof(float));
-    gpu->upload(to->w, b->w, b->batch.n_params * sizeof(float));
-    gpu->upload(to->t, b->t, (size_t)b->batch.n_graphs * sizeof(float));
-    if (keep) gpu->upload(to->dv, b->dv, b->batch.n_params * sizeof(float));
+    wf_cuda_device *gpu;
+    WF_TRY(wf_ctx_cuda(ctx, &gpu));
+    wf_cuda_upload(gpu, to->params, b->params, b->field->params * sizeof(float));
+    wf_cuda_upload(gpu, to->w, b->w, b->batch.n_params * sizeof(float));
+    wf_cuda_upload(gpu, to->t, b->t, (size_t)b->batch.n_graphs * sizeof(float));
+    if (keep) wf_cuda_upload(gpu, to->dv, b->dv, b->batch.n_params * sizeof(float));
     return WF_OK;
 }
 
@@ -149,13 +150,13 @@ static wf_status gpu_open(wf_ctx *ctx, const bench *b, bool keep, bool bf16,
 static wf_status gpu_round(wf_ctx *ctx, wf_field_program *program, bool backward, int repeats,
                            double *seconds) {
     if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "bench: interrupted");
-    WF_TRY(wf__gmn_cuda_wait(ctx));
+    WF_TRY(wf_cuda_wait(ctx));
     double start = wf_seconds();
     for (int r = 0; r < repeats; r++) {
         WF_TRY(wf_field_program_forward(ctx, program));
         if (backward) WF_TRY(wf_field_program_backward(ctx, program));
     }
-    WF_TRY(wf__gmn_cuda_wait(ctx));
+    WF_TRY(wf_cuda_wait(ctx));
     *seconds = (wf_seconds() - start) / repeats;
     return WF_OK;
 }
@@ -210,8 +211,8 @@ wf_status wf_bench_field_gpu(wf_ctx *ctx, const wf_field_desc *desc, const char 
     if (batch < 1 || velocities < 1)
         return wf_fail(ctx, WF_ERR_USAGE, "bench: %d and %d networks; at least one of each", batch,
                        velocities);
-    if (wf_backend_cuda() == NULL)
-        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "bench: %s", wf_cuda_description());
+    wf_cuda_device *gpu;
+    WF_TRY(wf_ctx_cuda(ctx, &gpu));
     WF_TRY(gpu_case(ctx, desc, arch, batch, gpu_step, bf16, out));
     return gpu_case(ctx, desc, arch, velocities, gpu_velocity, bf16, out);
 }

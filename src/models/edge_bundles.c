@@ -270,12 +270,13 @@ static const wf_octets *build(wf_tape *tape, const wf_part *part, const wf_batch
     return tape->failed ? NULL : o;
 }
 
-void wf_octets_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph) {
-    static const shape strands = {WF_OCTET_RUN, WF_OCTET_WARPS, WF_OCTET_CHUNKS};
-    static const shape lines = {WF_OCTET_LINE_RUN, 1, WF_OCTET_LINES};
-    static const shape long_strands[2] = {
-        {WF_OCTET_STRAND_RUN_OF_4, WF_OCTET_WARPS, WF_OCTET_CHUNKS},
-        {WF_OCTET_STRAND_RUN_OF_3, WF_OCTET_WARPS, WF_OCTET_STRANDS_OF_3}};
+void wf_octets_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph,
+                     int processors) {
+    const shape strands = {WF_OCTET_RUN, WF_OCTET_WARPS, WF_OCTET_CHUNKS * processors};
+    const shape lines = {WF_OCTET_LINE_RUN, 1, WF_OCTET_LINES * processors};
+    const shape long_strands[2] = {
+        {WF_OCTET_STRAND_RUN_OF_4, WF_OCTET_WARPS, WF_OCTET_CHUNKS * processors},
+        {WF_OCTET_STRAND_RUN_OF_3, WF_OCTET_WARPS, WF_OCTET_STRANDS_OF_3 * processors}};
     part->octets = build(tape, part, blocks, first_graph, &strands);
     part->lines = build(tape, part, blocks, first_graph, &lines);
     for (int k = 0; k < 2; k++)

@@ -23,7 +23,7 @@
  * slots[slot_start[2n] .. slot_start[2n+1]) are the rows of node n as destination, from there to slot_start[2n+2] those as
  * source, in the graph's order. Sums over a graph's edges leave as one row per run; runs graph_runs[g] .. graph_runs[g+1]
  * are graph g's. Whoever adds in the order of the lists gets the same bits every time, and for a graph the same bits
- * whatever its neighbours in the batch. Everything depends on the blocks alone, not on the device. */
+ * whatever its neighbours in the batch and whatever the number of multiprocessors. */
 #ifndef WF_MODELS_EDGE_BUNDLES_H
 #define WF_MODELS_EDGE_BUNDLES_H
 
@@ -33,12 +33,12 @@ enum {
     WF_OCTET = 8,
     WF_OCTET_WARPS = 4,
     WF_OCTET_RUN = 2,
-    /* Chunks a part is cut into at most: 132 multiprocessors with four warpgroups each, or two that take two. */
-    WF_OCTET_CHUNKS = 528,
+    /* Chunks a part is cut into at most, for each multiprocessor: four warpgroups, or two that take two chunks. */
+    WF_OCTET_CHUNKS = 4,
     /* Of lines: pairs of a run. Chunks of lines and of strands at most: two and three warpgroups a multiprocessor. */
     WF_OCTET_LINE_RUN = 8,
-    WF_OCTET_LINES = 264,
-    WF_OCTET_STRANDS_OF_3 = 396,
+    WF_OCTET_LINES = 2,
+    WF_OCTET_STRANDS_OF_3 = 3,
     /* Of strands: pairs of a run, so that few strands stay short: a layer of 64 inputs and a bias is 33 pairs. */
     WF_OCTET_STRAND_RUN_OF_4 = 5,
     WF_OCTET_STRAND_RUN_OF_3 = 7
@@ -70,7 +70,8 @@ static inline size_t wf_octets_slots(const wf_octets *octets) {
 
 /* Sets part->octets and part->lines, which live as long as the tape's records. blocks: the host's copy of part->blocks; n_nodes,
  * n_graphs, n_blocks and first_* of the part are set. first_graph: what the blocks call the part's first graph.
- * Failure is the tape's. */
-void wf_octets_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph);
+ * processors: multiprocessors of the device. Failure is the tape's. */
+void wf_octets_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph,
+                     int processors);
 
 #endif

@@ -210,8 +210,8 @@ static void pack_chunk(void *arg, size_t chunk, int worker) {
     if (!packed(tensor)) return;
     char *panels = (char *)field->panels + field->panel_offset[chunk] * field->size;
     char *panels_t = panels + wf_panel_size(tensor->rows, tensor->cols) * field->size;
-    in->backend->pack((const char *)in->params + tensor->offset * field->size, tensor->rows,
-                      tensor->cols, in->keep ? panels : NULL, panels_t);
+    in->backend->pack(in->backend, (const char *)in->params + tensor->offset * field->size,
+                      tensor->rows, tensor->cols, in->keep ? panels : NULL, panels_t);
 }
 
 static void forward_chunk(void *arg, size_t chunk, int worker) {

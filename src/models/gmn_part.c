@@ -5,7 +5,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 typedef struct network {
     gmn_part *part;
@@ -149,7 +148,8 @@ static void build_view(network *n) {
     view->edge_start = local_starts(n, batch->edge_start, first, view->n_graphs);
     build_nodes(n, batch, view);
     build_edges(n, view);
-    if (n->tape->backend->octets) wf_octets_build(n->tape, view, view->blocks, first);
+    int processors = n->tape->backend->processors;
+    if (processors > 0) wf_octets_build(n->tape, view, view->blocks, first, processors);
     view->blocks =
         wf_tape_upload(n->tape, view->blocks, (size_t)view->n_blocks * sizeof *view->blocks);
     if (view->n_folds > 0)
@@ -159,22 +159,12 @@ static void build_view(network *n) {
 }
 
 /* --- embeddings of time and condition ------------------------------------------------------------ */
-/* Caller's rows, which have no padding (T2). Host kernels need it; a backend with its own memory reads them as they are. */
-static wf_tensor *given(network *n, const void *rows, int count, int cols) {
-    if (n->tape->backend->memory != NULL)
-        return wf_tape_view(n->tape, (void *)rows, NULL, count, cols);
-    wf_tensor *x = wf_tape_blank(n->tape, count, cols);
-    for (int r = 0; x != NULL && r < count; r++)
-        memcpy(at_mut(n, x->data, (size_t)r * (size_t)x->ld), at(n, rows, (size_t)r * (size_t)cols),
-               (size_t)cols * n->size);
-    return x;
-}
-
 static wf_tensor *embed_condition(network *n) {
     const gmn_layout *layout = n->layout;
     int size = n->desc->cond_size, first = n->part->first_graph;
     const void *rows = at(n, n->in->cond, (size_t)first * (size_t)size);
-    wf_tensor *code = affine(n, &layout->cond[0], given(n, rows, n->view->n_graphs, size));
+    wf_tensor *code =
+        affine(n, &layout->cond[0], wf_tape_rows(n->tape, rows, n->view->n_graphs, size));
     if (n->desc->cond == WF_COND_MLP) {
         code = wf_activation_op(n->tape, code, WF_UNIT_SILU);
         code = affine(n, &layout->cond[1], code);
@@ -185,7 +175,8 @@ static wf_tensor *embed_condition(network *n) {
 
 static void embed_time(network *n) {
     const gmn_layout *layout = n->layout;
-    wf_tensor *t = given(n, at(n, n->in->t, (size_t)n->part->first_graph), n->view->n_graphs, 1);
+    wf_tensor *t =
+        wf_tape_rows(n->tape, at(n, n->in->t, (size_t)n->part->first_graph), n->view->n_graphs, 1);
     wf_tensor *z = affine(n, &layout->time[0], wf_time_features(n->tape, t, n->desc->time));
     z = affine(n, &layout->time[1], wf_activation_op(n->tape, z, WF_UNIT_SILU));
     if (n->desc->cond == WF_COND_LINEAR) {
@@ -459,7 +450,6 @@ static void lstar_block(network *n, block_state *b) {
                                  .c3 = weight(n, k->edge[2].bias),
                                  .column = b->columns.edge,
                                  .unit = n->unit};
-    /* All tables of the nodes in one row of operations, which a backend may run as one. */
     bool nodes = nodes_wanted(n, b);
     if (nodes) node_tables(n, b, &k->msg[0], b->msg_graph, &messages.ai, &messages.aj);
     node_tables(n, b, &k->edge[0], b->edge_graph, &edges.ci, &edges.cj);
@@ -544,7 +534,7 @@ void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
     n.u = wf_gather(&part->tape, row_vector(&n, n.layout->global_start), part->view.n_graphs, NULL);
     encode_nodes(&n);
     wf_tensor *codes = encode_roles(&n), **modulation = modulations(&n);
-    encode_edges(&n, codes); /* last: a backend may find the rest beside it */
+    encode_edges(&n, codes);
     for (int k = 0; k < n.desc->blocks && !part->tape.failed; k++) {
         wf_tape_mark mark = wf_tape_here(&part->tape);
         run_block(&n, k, modulation[k]);

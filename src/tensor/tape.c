@@ -6,8 +6,9 @@
 
 void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, bool keep) {
     wf_arena_reset(&tape->arena);
+    wf_arena_reset(&tape->uploads);
     wf_arena_reset(&tape->records);
-    tape->arena.source = backend->memory;
+    tape->arena.source = tape->uploads.source = backend->memory;
     tape->backend = backend;
     tape->size = dtype == WF_F64 ? sizeof(double) : sizeof(float);
     tape->keep = keep;
@@ -18,7 +19,17 @@ void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, boo
 
 void wf_tape_free(wf_tape *tape) {
     wf_arena_free(&tape->arena);
+    wf_arena_free(&tape->uploads);
     wf_arena_free(&tape->records);
+}
+
+void wf_tape_tighten(wf_tape *tape) {
+    wf_arena_tighten(&tape->arena);
+    wf_arena_tighten(&tape->uploads);
+}
+
+size_t wf_tape_bytes(const wf_tape *tape) {
+    return wf_arena_capacity(&tape->arena) + wf_arena_capacity(&tape->uploads);
 }
 
 static void *take(wf_tape *tape, wf_arena *arena, size_t bytes) {
@@ -33,13 +44,13 @@ void *wf_tape_host(wf_tape *tape, size_t bytes) { return take(tape, &tape->recor
 
 void *wf_tape_upload(wf_tape *tape, const void *host, size_t bytes) {
     if (tape->backend->upload == NULL || tape->failed) return (void *)host;
-    void *memory = wf_tape_alloc(tape, bytes);
-    if (memory != NULL) tape->backend->upload(memory, host, bytes);
+    void *memory = take(tape, &tape->uploads, bytes);
+    if (memory != NULL) tape->backend->upload(tape->backend, memory, host, bytes);
     return memory;
 }
 
 void wf_tape_zero(const wf_tape *tape, void *data, size_t bytes) {
-    if (tape->backend->zero != NULL) tape->backend->zero(data, bytes);
+    if (tape->backend->zero != NULL) tape->backend->zero(tape->backend, data, bytes);
     else memset(data, 0, bytes);
 }
 
@@ -86,6 +97,16 @@ wf_tensor *wf_tape_filled(wf_tape *tape, wf_tensor *tensor) {
     return tensor;
 }
 
+wf_tensor *wf_tape_rows(wf_tape *tape, const void *rows, int count, int cols) {
+    if (tape->backend->memory != NULL) return wf_tape_view(tape, (void *)rows, NULL, count, cols);
+    wf_tensor *x = wf_tape_blank(tape, count, cols);
+    size_t row = (size_t)cols * tape->size;
+    for (int r = 0; x != NULL && r < count; r++)
+        memcpy((char *)x->data + (size_t)r * (size_t)x->ld * tape->size,
+               (const char *)rows + (size_t)r * row, row);
+    return x;
+}
+
 wf_tensor *wf_tape_view(wf_tape *tape, void *data, void *grad, int rows, int cols) {
     wf_tensor *tensor = tensor_shell(tape, rows, cols, cols, grad != NULL);
     if (tensor == NULL) return NULL;
@@ -103,7 +124,7 @@ wf_tensor *wf_tape_weight(wf_tape *tape, const void *data, void *grad, int rows,
         void *own = wf_tape_alloc(tape, wf_panel_size(rows, cols) * tape->size);
         void *own_t = wf_tape_alloc(tape, wf_panel_size(cols, rows) * tape->size);
         if (own == NULL || own_t == NULL) return NULL;
-        tape->backend->pack(data, rows, cols, own, own_t);
+        tape->backend->pack(tape->backend, data, rows, cols, own, own_t);
         panels = own;
         panels_t = own_t;
     }
@@ -117,7 +138,7 @@ static wf_tensor *gradient_root(wf_tensor *tensor) {
 }
 
 static void *take_spare(wf_tape *tape, size_t bytes) {
-    for (int k = 0; k < tape->spares - WF_TAPE_YOUNG; k++) {
+    for (int k = 0; k < tape->spares - tape->backend->spare_late; k++) {
         if (tape->spare[k].bytes != bytes) continue;
         void *data = tape->spare[k].data;
         tape->spares--;
@@ -128,12 +149,10 @@ static void *take_spare(wf_tape *tape, size_t bytes) {
     return NULL;
 }
 
-/* Nobody reads it again: a tensor's gradient is read by the operation that made the tensor, and that one is done. A device runs
- * what concerns graphs beside what concerns nodes: there memory that both use in turn would make one wait for the other. */
+/* A tensor's gradient is read by the operation that made the tensor. That one is done, so its memory may be used again. */
 static void spare_gradient(wf_tape *tape, wf_tensor *tensor) {
-    enum { few_rows = 2048 }; /* what the CUDA queue takes for graphs */
     if (tensor->shares != NULL || !tensor->grad_own || tape->spares == WF_TAPE_SPARES) return;
-    if (tape->backend->memory != NULL && tensor->rows <= few_rows) return;
+    if (tensor->rows <= tape->backend->spare_rows) return;
     tape->spare[tape->spares++] = (wf_tape_spare){tensor->grad, tensor_bytes(tape, tensor)};
     tensor->grad_own = false;
 }
@@ -216,6 +235,7 @@ double wf_tape_flops(const wf_tape *tape) {
 static void run(wf_tape *tape, wf_op *op) {
     if (tape->failed) return;
     op->ctx = tape->ctx;
+    op->backend = tape->backend;
     wf_arena_mark mark = wf_arena_here(&tape->arena);
     if (!tape->backend->forward[op->kind](op, &tape->arena)) tape->failed = true;
     wf_arena_rewind(&tape->arena, mark);
@@ -352,7 +372,8 @@ wf_tensor *wf_edge_features(wf_tape *tape, const wf_part *part, const wf_edge_fe
     return op.out[0];
 }
 
-static bool fuses(const wf_tape *tape, const wf_op *op) {
+static bool fuses(const wf_tape *tape, wf_op *op) {
+    op->backend = tape->backend;
     return tape->backend->fuses != NULL && tape->backend->fuses(op);
 }
 

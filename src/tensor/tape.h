@@ -14,9 +14,8 @@
 
 #include "tensor/tensor.h"
 
-/* Gradients that backward has done with, oldest first. The youngest are left alone: a backend that puts off weight gradients
- * may still read them. */
-enum { WF_TAPE_SPARES = 128, WF_TAPE_YOUNG = 24 };
+/* Gradients that backward has done with, oldest first. */
+enum { WF_TAPE_SPARES = 128 };
 typedef struct wf_tape_spare {
     void *data;
     size_t bytes;
@@ -24,7 +23,10 @@ typedef struct wf_tape_spare {
 
 typedef struct wf_tape {
     const wf_backend *backend;
-    wf_arena arena, records; /* data; tensors and operations */
+    wf_arena arena; /* data and scratch */
+    wf_arena
+        uploads; /* of the host's tables in the backend's memory; never used again before the next start */
+    wf_arena records; /* tensors and operations, host memory */
     wf_op *last;
     size_t size; /* of a real */
     bool keep, failed;
@@ -42,7 +44,10 @@ void *wf_tape_alloc(wf_tape *tape, size_t bytes);
 void *wf_tape_host(wf_tape *tape, size_t bytes);
 void *wf_tape_upload(wf_tape *tape, const void *host, size_t bytes);
 void wf_tape_zero(const wf_tape *tape, void *data, size_t bytes);
-/* Gives back what was allocated since. */
+/* Empties the tape and leaves its arenas as large as the most they held. */
+void wf_tape_tighten(wf_tape *tape);
+size_t wf_tape_bytes(const wf_tape *tape); /* of the backend's memory */
+/* Gives back what was allocated since, but for uploads. */
 typedef struct wf_tape_mark {
     wf_arena_mark data, records;
 } wf_tape_mark;
@@ -52,6 +57,8 @@ void wf_tape_rewind(wf_tape *tape, wf_tape_mark mark);
 wf_tensor *wf_tape_blank(wf_tape *tape, int rows, int cols);
 wf_tensor *wf_tape_filled(wf_tape *tape, wf_tensor *tensor);
 wf_tensor *wf_tape_tensor(wf_tape *tape, int rows, int cols, bool wants);
+/* Rows of the caller's, which have no padding: a copy where kernels need one, on a backend with its own memory a view. */
+wf_tensor *wf_tape_rows(wf_tape *tape, const void *rows, int count, int cols);
 /* A view of caller's memory without padding; grad NULL: none wanted. */
 wf_tensor *wf_tape_view(wf_tape *tape, void *data, void *grad, int rows, int cols);
 /* A weight matrix or vector: a view, packed here unless panels are given. */

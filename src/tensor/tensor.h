@@ -97,6 +97,7 @@ enum { WF_OP_INPUTS = 12, WF_OP_OUTPUTS = 4 };
 /* One recorded operation: everything a kernel needs. The constructors of tape.h say which input is which. */
 typedef struct wf_op {
     wf_op_kind kind;
+    const struct wf_backend *backend;
     wf_tensor *in[WF_OP_INPUTS];
     wf_tensor *out[WF_OP_OUTPUTS];
     int mode;            /* a wf_unit, wf_value_code ... */
@@ -127,14 +128,19 @@ typedef struct wf_backend {
     /* Whether an operation of fused.def with these inputs has a kernel; NULL: none has. */
     bool (*fuses)(const wf_op *op);
     /* W (rows, cols) to panels [wf_panel_size(rows, cols)] and panels_t [wf_panel_size(cols, rows)] */
-    void (*pack)(const void *weight, int rows, int cols, void *panels, void *panels_t);
+    void (*pack)(const struct wf_backend *self, const void *weight, int rows, int cols,
+                 void *panels, void *panels_t);
     /* Multiply-adds on registers alone; returns how many floating-point operations were done. NULL: not measured. */
     double (*fma_rounds)(size_t rounds);
     /* A backend with memory of its own; all NULL: host memory. */
     const wf_arena_source *memory;
-    void (*zero)(void *data, size_t bytes);
-    void (*upload)(void *to, const void *from, size_t bytes);
-    bool octets; /* its edge kernels read part->octets */
+    void (*zero)(const struct wf_backend *self, void *data, size_t bytes);
+    void (*upload)(const struct wf_backend *self, void *to, const void *from, size_t bytes);
+    struct wf_cuda_device *device; /* the GPU; NULL: the CPU */
+    int processors; /* its edge kernels read part->octets, cut for so many multiprocessors; 0: they do not */
+    /* Backward uses the memory of gradients again. A backend that still reads some of them for a while has the tape leave
+     * the last `spare_late` alone, and all of at most `spare_rows` rows. */
+    int spare_late, spare_rows;
 } wf_backend;
 static inline size_t wf_panel_size(int k, int n) { return (size_t)k * (size_t)wf_pad(n); }
 

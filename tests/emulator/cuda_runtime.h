@@ -12,7 +12,9 @@
  *       warp in different instructions, a capture whose streams are not joined) ends the program with a sentence
  * Not seen: two lanes' accesses on both sides of an instruction that the whole warp executes (mma, shuffles), for here it
  * keeps them in order as __syncwarp does; blocks side by side; code for sm_90a.
- * The card is one of sm_80 with the shared memory of later ones; WEFT_EMULATOR_PROCESSORS says of how many SMs (8). */
+ *   M6  several host threads may call; one is inside at a time, and launches of all of them are shuffled together (M2)
+ * The card is one of sm_80 with the shared memory of later ones; WEFT_EMULATOR_PROCESSORS says of how many SMs (8), and
+ * WEFT_EMULATOR_DEVICES how many cards there are (1). Their memory is one: reading another card's is not noticed. */
 #ifndef WF_EMULATOR_CUDA_RUNTIME_H
 #define WF_EMULATOR_CUDA_RUNTIME_H
 
@@ -112,6 +114,7 @@ struct cudaLaunchConfig_t {
 
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
@@ -127,9 +130,11 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int mode);

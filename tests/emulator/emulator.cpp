@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <map>
+#include <mutex>
 #include <vector>
 
 #include "ptx.h"
@@ -479,10 +480,12 @@ struct emulated_graph {
 struct emulated_stream {
     std::vector<size_t> tips;
     emulated_graph *capture;
+    int device;
 };
 struct emulated_event {
     std::vector<size_t> tips;
     emulated_graph *capture;
+    int device;
 };
 
 namespace {
@@ -491,6 +494,14 @@ std::vector<emulated_task> pending;
 size_t base;
 std::vector<cudaStream_t> streams;
 std::map<const char *, size_t> device_memory;
+thread_local int current; /* device of a host thread */
+
+/* Host threads come in one at a time; launches of all of them run on the thread that waits. */
+std::recursive_mutex entry;
+struct one_call {
+    std::lock_guard<std::recursive_mutex> guard;
+    one_call() : guard(entry) {}
+};
 
 bool on_device(const void *p) {
     auto next = device_memory.upper_bound((const char *)p);
@@ -556,6 +567,10 @@ bool all_joined(const emulated_graph &graph) {
 } // namespace
 
 void emulated::enqueue(cudaStream_t stream, std::function<void()> task) {
+    one_call guard;
+    if (stream->device != current)
+        fail("a launch on a stream of device %d, while the thread's is %d", stream->device,
+             current);
     if (stream->capture == NULL) {
         stream->tips = {add(stream, stream->tips, task)};
     } else {
@@ -565,30 +580,50 @@ void emulated::enqueue(cudaStream_t stream, std::function<void()> task) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
-    *stream = new emulated_stream();
+    one_call guard;
+    *stream = new emulated_stream{{}, NULL, current};
     streams.push_back(*stream);
     return cudaSuccess;
 }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    one_call guard;
+    if (stream->capture != NULL) emulated::fail("cudaStreamDestroy in a capture");
+    settle(stream->tips);
+    streams.erase(std::find(streams.begin(), streams.end(), stream));
+    delete stream;
+    return cudaSuccess;
+}
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
+    one_call guard;
     return cudaStreamCreateWithFlags(stream, flags);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    one_call guard;
     if (stream->capture != NULL) emulated::fail("cudaStreamSynchronize in a capture");
     settle(stream->tips);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
-    *event = new emulated_event();
+    one_call guard;
+    *event = new emulated_event{{}, NULL, current};
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    one_call guard;
+    delete event;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    one_call guard;
+    if (event->device != stream->device) emulated::fail("an event of another device");
     event->tips = stream->tips;
     event->capture = stream->capture;
     return cudaSuccess;
 }
 /* Waiting for an event of a capture takes the stream into it. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    one_call guard;
     if (event->capture != NULL && stream->capture == NULL) {
         stream->capture = event->capture;
         stream->tips.clear();
@@ -599,12 +634,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int) {
+    one_call guard;
     settle(stream->tips);
     stream->capture = new emulated_graph{{}, stream, {}};
     stream->tips.clear();
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+    one_call guard;
     *graph = stream->capture;
     (*graph)->tips = stream->tips;
     for (cudaStream_t s : streams)
@@ -612,12 +649,14 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     return all_joined(**graph) ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status) {
+    one_call guard;
     *status = stream->capture != NULL ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus *status,
                                         unsigned long long *, cudaGraph_t *graph,
                                         const cudaGraphNode_t **after, size_t *n) {
+    one_call guard;
     *graph = stream->capture;
     *after = stream->tips.data();
     *n = stream->tips.size();
@@ -625,12 +664,14 @@ cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureSt
 }
 cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *after,
                                                 size_t n, unsigned) {
+    one_call guard;
     stream->tips.assign(after, after + n);
     return cudaSuccess;
 }
 /* The child's tasks, and one behind them that stands for the node. */
 cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *node, cudaGraph_t graph,
                                        const cudaGraphNode_t *after, size_t n, cudaGraph_t child) {
+    one_call guard;
     std::vector<size_t> before(after, after + n);
     size_t first = graph->tasks.size();
     auto placed = [&](std::vector<size_t> places) {
@@ -645,10 +686,12 @@ cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *node, cudaGraph_t graph,
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned) {
+    one_call guard;
     *out = new emulated_graph(*graph);
     return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+    one_call guard;
     size_t first = base + pending.size();
     auto placed = [&](std::vector<size_t> places) {
         for (size_t &t : places) t += first;
@@ -661,16 +704,19 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+    one_call guard;
     delete graph;
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    one_call guard;
     delete graph;
     return cudaSuccess;
 }
 
 /* --- memory -------------------------------------------------------------------------------------------------------- */
 cudaError_t cudaMalloc(void **memory, size_t bytes) {
+    one_call guard;
     enum { alignment = 256 };
     *memory = aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
     if (*memory == NULL) return cudaErrorMemoryAllocation;
@@ -679,18 +725,21 @@ cudaError_t cudaMalloc(void **memory, size_t bytes) {
     return cudaSuccess;
 }
 cudaError_t cudaFree(void *memory) {
+    one_call guard;
     settle_all(); /* as the driver does */
     device_memory.erase((const char *)memory);
     free(memory);
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+    one_call guard;
     emulated::enqueue(stream, [=] { memset(to, value, bytes); });
     return cudaSuccess;
 }
 /* Pageable memory: what goes to the device is read at once, and what comes from it is waited for. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+    one_call guard;
     bool to_device = on_device(to), from_device = on_device(from);
     if ((kind == cudaMemcpyHostToDevice && (from_device || !to_device)) ||
         (kind == cudaMemcpyDeviceToHost && (to_device || !from_device)) ||
@@ -708,11 +757,18 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 
 /* --- the device ---------------------------------------------------------------------------------------------------- */
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = 1;
+    *count = setting("WEFT_EMULATOR_DEVICES", 1);
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    int count;
+    cudaGetDeviceCount(&count);
+    if (device < 0 || device >= count) return cudaErrorInvalidValue;
+    current = device;
     return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
+    *device = current;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {

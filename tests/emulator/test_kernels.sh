@@ -58,6 +58,9 @@ attention-32        2  ops   attention    1/7   WEFT_CUDA_SMALL=13
 attention-64        1  ops   attention    4/8   WEFT_CUDA_SMALL=8
 attention-64-logits 3  ops   attention    7/8   WEFT_CUDA_SMALL=8
 attention-128       4  ops   attention    4/7   WEFT_CUDA_SMALL=13
+contexts            1  contexts at_once   0/1
+contexts-2-gpus     2  contexts at_once   0/1   WEFT_EMULATOR_DEVICES=2
+contexts-in-turn    3  contexts in_turn   0/1   WEFT_EMULATOR_DEVICES=2
 lstar-messages      1  lstar messages     0/6   WEFT_CUDA_SMALL=1
 lstar-messages-128  2  lstar messages     4/6   WEFT_CUDA_SMALL=1
 lstar-attention     3  lstar messages     2/6   WEFT_CUDA_SMALL=1

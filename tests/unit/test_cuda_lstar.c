@@ -1,6 +1,7 @@
 /* The fused kernels of an lstar block on the GPU, with wide products and with mma.sync: outputs and gradients against the
  * CPU's in double, outputs and scratch poisoned beforehand, again without for the same bits. Group widths around the eight rows of an
  * octet, two graphs in a tile, a bias block, fewer than eight edges into a node. All cases are tried before the test fails. */
+#include "gpu_fixture.h"
 #include "base/cuda/device.h"
 #include "dealt_cases.h"
 #include "poisoned_case.h"
@@ -58,10 +59,10 @@ static void compare_all(const setup *s, const setup *other, double tolerance) {
 
 static void check_case(wf_op_kind kind, int size, int group, int variant) {
     setup cpu;
-    start_again(&gpu, wf_backend_cuda_bf16(), WF_F32, kind, size, group, variant);
+    start_again(&gpu, wf_backend_cuda_bf16(test_gpu()), WF_F32, kind, size, group, variant);
     assert_true(wf_cuda_fuses(gpu.tape.last));
     run_case(&gpu, true);
-    start_again(&again, wf_backend_cuda_bf16(), WF_F32, kind, size, group, variant);
+    start_again(&again, wf_backend_cuda_bf16(test_gpu()), WF_F32, kind, size, group, variant);
     run_case(&again, false);
     compare_all(&gpu, &again, 0);
     start(&cpu, wf_backend_cpu(WF_F64), WF_F64, kind, size, group, variant);

@@ -1,6 +1,7 @@
 /* A block's operations on rows of nodes, in bf16 on the GPU: messages in, an MLP with a residual, a norm, two tables and a mean,
  * and their gradients. Widths are unequal and odd. Few rows go through chains, many through wide products: both are held
  * against the CPU in double, and the first rows of the many against the few, bit by bit. */
+#include "gpu_fixture.h"
 #include "base/cuda/device.h"
 #include "dealt_cases.h"
 #include "ops_case.h"
@@ -137,13 +138,13 @@ static void test_block(void **state) {
         block gpu[2];
         for (int k = 0; k < 2; k++) {
             int count = k ? many : few;
-            gpu[k] = run(wf_backend_cuda_bf16(), WF_F32, index, count);
+            gpu[k] = run(wf_backend_cuda_bf16(test_gpu()), WF_F32, index, count);
             block cpu = run(wf_backend_cpu(WF_F64), WF_F64, index, count);
             compare(&gpu[k], &cpu, index, count);
             wf_tape_free(&cpu.s.tape);
         }
         compare_bits(&gpu[0], &gpu[1], index);
-        block again = run(wf_backend_cuda_bf16(), WF_F32, index, many);
+        block again = run(wf_backend_cuda_bf16(test_gpu()), WF_F32, index, many);
         for (int k = 0; k < n_outputs + again.s.n_inputs; k++) {
             double *here = values_of(&again, k), *there = values_of(&gpu[1], k);
             assert_memory_equal(here, there,

@@ -3,6 +3,7 @@
  * All cases are tried before the test fails. Threads compute the references ahead: alone they take longer than the GPU. */
 #include <pthread.h>
 
+#include "gpu_fixture.h"
 #include "base/cuda/device.h"
 #include "dealt_cases.h"
 #include "poisoned_case.h"
@@ -249,7 +250,7 @@ static void walk(const wf_backend *backend, const shape *from, size_t count, tak
     int threads = count_cores(most_threads);
     case_list list = {.cases = calloc(most_cases, sizeof *list.cases),
                       .ahead = 2 * threads,
-                      .fast = backend == wf_backend_cuda_bf16(),
+                      .fast = backend == wf_backend_cuda_bf16(test_gpu()),
                       .fused = takes == takes_attended,
                       .lock = PTHREAD_MUTEX_INITIALIZER,
                       .changed = PTHREAD_COND_INITIALIZER};
@@ -268,20 +269,21 @@ static void walk(const wf_backend *backend, const shape *from, size_t count, tak
 
 static void test_float(void **state) {
     (void)state;
-    walk(wf_backend_cuda(), shapes, sizeof shapes / sizeof *shapes, takes_all);
+    walk(wf_backend_cuda(test_gpu()), shapes, sizeof shapes / sizeof *shapes, takes_all);
 }
 static void test_bf16(void **state) {
     (void)state;
-    walk(wf_backend_cuda_bf16(), shapes, sizeof shapes / sizeof *shapes, takes_all);
+    walk(wf_backend_cuda_bf16(test_gpu()), shapes, sizeof shapes / sizeof *shapes, takes_all);
 }
 static void test_wide(void **state) {
     (void)state;
-    walk(wf_backend_cuda_bf16(), wide_shapes, sizeof wide_shapes / sizeof *wide_shapes, takes_wide);
+    walk(wf_backend_cuda_bf16(test_gpu()), wide_shapes, sizeof wide_shapes / sizeof *wide_shapes,
+         takes_wide);
 }
 static void test_attention(void **state) {
     (void)state;
-    walk(wf_backend_cuda_bf16(), attended_shapes, sizeof attended_shapes / sizeof *attended_shapes,
-         takes_attended);
+    walk(wf_backend_cuda_bf16(test_gpu()), attended_shapes,
+         sizeof attended_shapes / sizeof *attended_shapes, takes_attended);
 }
 
 /* A table that a long gather reads and an affine map adds, its gradient against sums written out here: the map's comes first and
@@ -320,17 +322,17 @@ static void test_shared_table(void **state) {
     (void)state;
     check_shared_table(wf_backend_cpu(WF_F32));
     if (!wf_cuda_available()) return;
-    check_shared_table(wf_backend_cuda());
-    check_shared_table(wf_backend_cuda_bf16());
+    check_shared_table(wf_backend_cuda(test_gpu()));
+    check_shared_table(wf_backend_cuda_bf16(test_gpu()));
 }
 
 static void test_absent(void **state) {
     (void)state;
     if (wf_cuda_available()) skip("there is a GPU");
-    assert_null(wf_backend_cuda());
-    assert_null(wf_backend_cuda_bf16());
+    assert_null(wf_backend_cuda(test_gpu()));
+    assert_null(wf_backend_cuda_bf16(test_gpu()));
     char byte;
-    assert_false(wf_cuda_download(&byte, &byte, 1));
+    assert_false(wf_cuda_download(test_gpu(), &byte, &byte, 1));
 }
 
 int main(void) {

@@ -1,5 +1,6 @@
 /* AdamW, Muon, clipping and EMA on the GPU against the CPU's, from the same gradients. */
 #include "wf_test.h"
+#include "gpu_fixture.h"
 #include "base/cuda/device.h"
 #include "base/random.h"
 #include "nn/cuda/optim_cuda.h"
@@ -68,15 +69,16 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
     wf_optim_cuda_desc gpu_desc = {desc, schedule, c.tensors, n_tensors, c.params, fast, true};
     assert_ok(c.ctx, wf__optim_cuda_create(c.ctx, &gpu_desc, &gpu));
     wf_optim_cuda_arrays arrays = wf__optim_cuda_arrays(gpu);
-    const wf_backend *backend = wf_backend_cuda();
+    const wf_backend *backend = wf_backend_cuda(test_gpu());
     memcpy(params, c.start, bytes);
-    backend->upload(arrays.params, c.start, bytes);
+    wf_cuda_upload(test_gpu(), arrays.params, c.start, bytes);
     if (desc.ema > 0) {
         memcpy(wf_optim_ema(cpu), c.start, bytes);
-        backend->upload(arrays.ema, c.start, bytes);
+        wf_cuda_upload(test_gpu(), arrays.ema, c.start, bytes);
     }
     assert_ok(c.ctx, wf__optim_cuda_start(c.ctx, gpu, 0, 1e300));
-    double terms[3] = {0.25, 0.5, 0.125}, *terms_there = backend->memory->take(64);
+    double terms[3] = {0.25, 0.5, 0.125},
+           *terms_there = backend->memory->take(backend->memory->owner, 64);
     size_t ring;
     const volatile wf_update_record *records = wf__optim_cuda_records(gpu, &ring);
     for (size_t u = 0; u < updates; u++) {
@@ -84,10 +86,10 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
         double factor = wf_schedule_factor(&schedule, u);
         wf_optim_step(c.ctx, cpu, u, factor, norm, c.grad[u], params);
         terms[0] = 0.25 - 0.01 * (double)u;
-        backend->upload(terms_there, terms, sizeof terms);
-        backend->upload(arrays.grad, c.grad[u], bytes);
+        wf_cuda_upload(test_gpu(), terms_there, terms, sizeof terms);
+        wf_cuda_upload(test_gpu(), arrays.grad, c.grad[u], bytes);
         assert_ok(c.ctx, wf__optim_cuda_step(c.ctx, gpu, terms_there, 3));
-        assert_true(wf_cuda_download(here, arrays.params, bytes));
+        assert_true(wf_cuda_download(test_gpu(), here, arrays.params, bytes));
         assert_int_equal(records[u % ring].update, u);
         assert_int_equal(records[u % ring].made, 1);
         assert_close(records[u % ring].norm, norm, 1e-12 * norm);
@@ -96,13 +98,13 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
         if (worst(&c, "parameters", here, params, limit) > limit)
             fail_msg("after update %zu", u + 1);
     }
-    assert_true(wf_cuda_download(here, arrays.first, bytes));
+    assert_true(wf_cuda_download(test_gpu(), here, arrays.first, bytes));
     double first = worst(&c, "first", here, wf_optim_first(cpu), 1e-6);
     double second = 0, ema = 0;
-    assert_true(wf_cuda_download(here, arrays.second, bytes));
+    assert_true(wf_cuda_download(test_gpu(), here, arrays.second, bytes));
     if (!desc.muon) second = worst(&c, "second", here, wf_optim_second(cpu), 1e-6);
     if (desc.ema > 0) {
-        assert_true(wf_cuda_download(here, arrays.ema, bytes));
+        assert_true(wf_cuda_download(test_gpu(), here, arrays.ema, bytes));
         ema = worst(&c, "ema", here, wf_optim_ema(cpu), limit);
     }
     print_message("muon %d, fast %d: first %.2g, second %.2g, ema %.2g\n", desc.muon, fast, first,
@@ -110,19 +112,19 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
     assert_true(first <= 1e-6 && second <= 1e-6 && ema <= limit);
     /* A gradient that is not finite: nothing moves any more. */
     float *before = calloc(c.params, sizeof(float));
-    assert_true(wf_cuda_download(before, arrays.params, bytes));
+    assert_true(wf_cuda_download(test_gpu(), before, arrays.params, bytes));
     c.grad[0][77] = NAN;
     for (int turn = 0; turn < 2; turn++) {
-        backend->upload(arrays.grad, c.grad[turn], bytes);
+        wf_cuda_upload(test_gpu(), arrays.grad, c.grad[turn], bytes);
         assert_ok(c.ctx, wf__optim_cuda_step(c.ctx, gpu, terms_there, 3));
         /* before the next upload, which waits for nothing */
-        assert_true(wf_cuda_download(here, arrays.params, bytes));
+        assert_true(wf_cuda_download(test_gpu(), here, arrays.params, bytes));
     }
     assert_memory_equal(here, before, bytes);
     assert_int_equal(records[updates].made, 0);
     assert_int_equal(records[updates].update, updates);
     free(before), free(params), free(here);
-    backend->memory->give(terms_there);
+    backend->memory->give(backend->memory->owner, terms_there);
     wf_optim_free(cpu);
     wf__optim_cuda_free(gpu);
     case_close(&c);

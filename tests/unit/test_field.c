@@ -404,9 +404,10 @@ static void test_bench(void **state) {
     wf_bench_gpu_result gpu;
     assert_fails(ctx, wf_bench_field_gpu(ctx, &desc, "2-16-3", 0, 1, true, &gpu), WF_ERR_USAGE,
                  "0 and 1");
-    if (wf_backend_cuda() == NULL) {
+    wf_cuda_device *device;
+    if (wf_ctx_cuda(ctx, &device) != WF_OK) {
         assert_fails(ctx, wf_bench_field_gpu(ctx, &desc, "2-16-3", 8, 4, true, &gpu),
-                     WF_ERR_UNSUPPORTED, "bench: ");
+                     WF_ERR_UNSUPPORTED, "device cuda: ");
     } else {
         assert_ok(ctx, wf_bench_field_gpu(ctx, &desc, "2-16-3", 8, 4, true, &gpu));
         assert_true(gpu.forward > 0 && gpu.step > gpu.forward && gpu.velocity > 0 && gpu.bytes > 0);

@@ -1,6 +1,8 @@
 /* Octet tables on the host: every edge once with both ends right, and the sums that kernels and slot lists make of them,
  * against sums over the edges themselves. */
 #include "models/edge_bundles.h"
+
+enum { processors = 132 };
 #include "wf_test.h"
 
 enum { most_blocks = 2048 };
@@ -171,16 +173,17 @@ static void check_sums(const parts *p, const wf_octets *o) {
 }
 
 static const wf_octets *check(parts *p) {
-    wf_octets_build(&p->tape, &p->part, p->blocks, first_graph);
+    wf_octets_build(&p->tape, &p->part, p->blocks, first_graph, processors);
     assert_false(p->tape.failed);
     const wf_octets *o = p->part.octets;
     assert_non_null(o);
     assert_int_equal(o->n_octets, 2 * WF_OCTET_WARPS * o->steps * o->n_chunks);
-    assert_true(o->n_chunks <= WF_OCTET_CHUNKS);
+    assert_true(o->n_chunks <= WF_OCTET_CHUNKS * processors);
     check_cover(p, o);
     check_sums(p, o);
     const wf_octets *tables[] = {p->part.lines, p->part.strands[0], p->part.strands[1]};
-    const int most[] = {WF_OCTET_LINES, WF_OCTET_CHUNKS, WF_OCTET_STRANDS_OF_3};
+    const int most[] = {WF_OCTET_LINES * processors, WF_OCTET_CHUNKS * processors,
+                        WF_OCTET_STRANDS_OF_3 * processors};
     for (int k = 0; k < 3; k++) {
         const wf_octets *table = tables[k];
         int strands = k == 0 ? 1 : WF_OCTET_WARPS;

@@ -24,7 +24,8 @@ static double loss_at(setup *s, const double *dy, wf_tensor *x, size_t i, double
     double *data = x->data;
     data[i] = value;
     if (x->panels != NULL)
-        s->tape.backend->pack(x->data, x->rows, x->cols, (void *)x->panels, (void *)x->panels_t);
+        s->tape.backend->pack(s->tape.backend, x->data, x->rows, x->cols, (void *)x->panels,
+                              (void *)x->panels_t);
     return loss_of(s, dy);
 }
 

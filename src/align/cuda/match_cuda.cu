@@ -149,7 +149,10 @@ wf_status wf_gpu_plan_open(wf_ctx *ctx, const wf_graph *graph, const wf_match_de
                        "device cuda: %s is matched on the CPU: the GPU takes 1 to %d hidden layers "
                        "of at most %d units",
                        graph->text, WF_GPU_ORBITS, WF_GPU_WIDEST);
+    wf_cuda_device *device;
+    WF_TRY(wf_ctx_cuda(ctx, &device));
     wf_gpu_shape *shape = &out->shape;
+    shape->shared_bytes = device->shared_bytes;
     shape->n_orbits = graph->n_orbits;
     shape->n_units = (int)wf_graph_perm_size(graph);
     shape->n_params = (int)graph->n_params;

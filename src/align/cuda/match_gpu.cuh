@@ -12,12 +12,12 @@
 #ifndef WF_ALIGN_CUDA_MATCH_GPU_CUH
 #define WF_ALIGN_CUDA_MATCH_GPU_CUH
 
-#include <cuda_runtime.h>
+#include "base/cuda/device.cuh"
+
 #include <stdint.h>
 
 extern "C" {
 #include "align/match.h"
-#include "base/cuda/device.h"
 }
 
 enum {
@@ -91,7 +91,7 @@ struct wf_gpu_job {
     int64_t first_reference;
 };
 
-/* Fills in shared_bytes and loads the kernel, which must not happen while a stream is captured. */
+/* Loads the kernel, which must not happen while a stream is captured. */
 wf_status wf_gpu_match_prepare(wf_ctx *ctx, wf_gpu_shape *shape);
 /* Enqueue the matching; the shape is prepared. */
 wf_status wf_gpu_match(wf_ctx *ctx, const wf_gpu_shape &shape, const wf_gpu_job &job,

@@ -2,11 +2,7 @@
 #ifndef WF_ALIGN_CUDA_MATCH_PRODUCT_CUH
 #define WF_ALIGN_CUDA_MATCH_PRODUCT_CUH
 
-#include <cuda_runtime.h>
-
-extern "C" {
-#include "base/cuda/device.h"
-}
+#include "base/cuda/device.cuh"
 
 enum { WF_GPU_TILE = 128, WF_GPU_STEP = 8 };
 

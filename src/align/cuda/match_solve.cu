@@ -520,10 +520,6 @@ __global__ void squares_of(const float *networks, size_t count, size_t params, d
 }
 
 template <int G, int C> wf_status prepare(wf_ctx *ctx, wf_gpu_shape *shape) {
-    int device;
-    WF_CUDA_TRY(ctx, cudaGetDevice(&device));
-    WF_CUDA_TRY(ctx, cudaDeviceGetAttribute(&shape->shared_bytes,
-                                            cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     size_t least = query_bytes(*shape) + warp_bytes<C>(*shape);
     if (least > (size_t)shape->shared_bytes)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,

@@ -205,7 +205,7 @@ wf_status wcs_tile(wcs_call *call, size_t q0, size_t queries, size_t first, size
     wcs_reduce<<<(unsigned)queries, threads>>>(call->cosine, (int)references, (uint32_t)first,
                                                call->best + q0, call->which + q0);
     WF_CUDA_TRY(ctx, cudaGetLastError());
-    WF_CUDA_TRY(ctx, cudaDeviceSynchronize());
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(0));
     call->done += (double)queries * (double)references;
     wf_meter_update(&call->meter, call->done, NULL);
     if (wf_interrupted(ctx))

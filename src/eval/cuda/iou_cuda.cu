@@ -8,8 +8,9 @@
 #include <cuda_runtime.h>
 #include <stdlib.h>
 
+#include "base/cuda/device.cuh"
+
 extern "C" {
-#include "base/cuda/device.h"
 #include "eval/cuda/eval_cuda.h"
 }
 
@@ -204,6 +205,8 @@ extern "C" wf_status wf_iou_max_cuda(wf_ctx *ctx, const uint64_t *queries, size_
                                      const uint64_t *refs, size_t nr, size_t words,
                                      const int64_t *skip, float *best, uint32_t *which) {
     if (nq == 0) return WF_OK;
+    wf_cuda_device *device;
+    WF_TRY(wf_ctx_cuda(ctx, &device));
     iou_memory m = {};
     iou_job job = {};
     job.nq = nq, job.nr = nr;

@@ -209,10 +209,9 @@ wf_status score_open(score_call *call, size_t networks) {
     wf_ctx *ctx = call->ctx;
     tail_job *job = &call->job;
     size_t width = (size_t)job->layers[0].out, n = call->data->n_test;
-    int device, most;
-    WF_CUDA_TRY(ctx, cudaGetDevice(&device));
-    WF_CUDA_TRY(ctx,
-                cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    wf_cuda_device *device;
+    WF_TRY(wf_ctx_cuda(ctx, &device));
+    int most = device->shared_bytes;
     call->threads = most_threads;
     while (call->threads > warp_size && tail_bytes(*job, call->threads) > (size_t)most / 2)
         call->threads /= 2;

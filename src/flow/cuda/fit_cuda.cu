@@ -8,8 +8,9 @@
 
 #include "align/cuda/match_cuda.h"
 
+#include "base/cuda/device.cuh"
+
 extern "C" {
-#include "base/cuda/device.h"
 #include "flow/cuda/fit_cuda.h"
 #include "flow/match_ahead.h"
 #include "tensor/cuda/backend_cuda.h"
@@ -35,11 +36,10 @@ struct saved_array {
     float *live, *kept, *host; /* device, device, host */
 };
 
-cudaStream_t stream() { return (cudaStream_t)wf_cuda_stream(); }
-
 } // namespace
 
 struct wf_fit_cuda {
+    wf_cuda_device *device; /* held */
     const wf_stocks *stocks;
     const wf_fit_desc *fit;
     const wf_field *field;
@@ -66,6 +66,8 @@ struct wf_fit_cuda {
 
 namespace {
 
+cudaStream_t stream(const wf_fit_cuda *fit) { return fit->device->stream; }
+
 /* --- memory -------------------------------------------------------------------------------------------------- */
 wf_status take(wf_ctx *ctx, wf_fit_cuda *fit, size_t bytes, const void *from, void *place) {
     void *memory = NULL;
@@ -78,8 +80,8 @@ wf_status take(wf_ctx *ctx, wf_fit_cuda *fit, size_t bytes, const void *from, vo
     fit->memory.push_back(memory);
     memcpy(place, &memory, sizeof memory);
     if (from != NULL) {
-        WF_CUDA_TRY(ctx, cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, stream()));
-        WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, stream(fit)));
+        WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream(fit)));
     }
     return WF_OK;
 }
@@ -193,11 +195,11 @@ wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
     WF_TRY(take(ctx, fit, networks, NULL, &b->drop));
     /* The field is run once on these while it is recorded: they must be numbers. */
     for (float *values_of : {b->x, b->df})
-        WF_CUDA_TRY(ctx, cudaMemsetAsync(values_of, 0, values, stream()));
-    WF_CUDA_TRY(ctx, cudaMemsetAsync(b->t, 0, networks * sizeof(float), stream()));
+        WF_CUDA_TRY(ctx, cudaMemsetAsync(values_of, 0, values, stream(fit)));
+    WF_CUDA_TRY(ctx, cudaMemsetAsync(b->t, 0, networks * sizeof(float), stream(fit)));
     WF_CUDA_TRY(ctx, cudaMemsetAsync(b->cond, 0, networks * (size_t)b->cond_size * sizeof(float),
-                                     stream()));
-    WF_CUDA_TRY(ctx, cudaMemsetAsync(b->drop, 0, networks, stream()));
+                                     stream(fit)));
+    WF_CUDA_TRY(ctx, cudaMemsetAsync(b->drop, 0, networks, stream(fit)));
     return take(ctx, fit, networks * (size_t)b->slices * sizeof(double), NULL, &b->terms);
 }
 
@@ -247,21 +249,21 @@ wf_status record_matching(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
         float *w0 = c->batch.w0 + start, *w1 = c->batch.w1 + start, *to = c->batch.matched + start;
         if (fit->matchers[(size_t)stock] != NULL)
             WF_TRY(wf_match_cuda_run(ctx, fit->matchers[(size_t)stock], w1, 1, w0,
-                                     (size_t)(end - first), to, stream()));
+                                     (size_t)(end - first), to, stream(fit)));
         else
             WF_CUDA_TRY(ctx, cudaMemcpyAsync(to, w0, count * sizeof(float),
-                                             cudaMemcpyDeviceToDevice, stream()));
+                                             cudaMemcpyDeviceToDevice, stream(fit)));
     }
-    gpu::interpolate(c->batch, stream());
+    gpu::interpolate(c->batch, stream(fit));
     return WF_OK;
 }
 
 wf_status record_update(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
-    gpu::draw(c->batch, stream());
+    gpu::draw(c->batch, stream(fit));
     if (c->batch.w0 != NULL) WF_TRY(record_matching(ctx, fit, c));
     WF_CUDA_TRY(ctx, cudaGetLastError());
     WF_TRY(wf_field_program_forward(ctx, c->program));
-    gpu::compare(c->batch, stream());
+    gpu::compare(c->batch, stream(fit));
     WF_CUDA_TRY(ctx, cudaGetLastError());
     WF_TRY(wf_field_program_backward(ctx, c->program));
     return wf__optim_cuda_step(ctx, fit->optim, c->batch.terms,
@@ -286,10 +288,10 @@ wf_status build_composition(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, compos
     desc.lent.dv = fit->batch.df;
     desc.lent.update = fit->batch.update;
     WF_TRY(wf_field_program_create(ctx, fit->field, &desc, &c->program));
-    WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
+    WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(fit), cudaStreamCaptureModeRelaxed));
     wf_status status = record_update(ctx, fit, c);
     cudaGraph_t graph = NULL;
-    cudaError_t error = cudaStreamEndCapture(stream(), &graph);
+    cudaError_t error = cudaStreamEndCapture(stream(fit), &graph);
     if (status == WF_OK && error == cudaSuccess) error = cudaGraphInstantiate(&c->update, graph, 0);
     if (graph != NULL) cudaGraphDestroy(graph);
     if (status == WF_OK && error != cudaSuccess)
@@ -302,12 +304,10 @@ wf_status composition_of(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, compositi
     composition **place = &fit->compositions[phase_of(fit, update)];
     *out = *place;
     if (*place != NULL) return WF_OK;
-    try {
+    return wf_gpu::without_exceptions(ctx, "training", [&] {
         *out = *place = new composition();
         return build_composition(ctx, fit, update, *place);
-    } catch (const std::bad_alloc &) {
-        return wf_fail(ctx, WF_ERR_MEMORY, "training: out of memory");
-    }
+    });
 }
 
 void composition_free(composition *c) {
@@ -350,8 +350,8 @@ wf_status upload_state(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_arrays *host)
         if (array.live == NULL) continue;
         WF_TRY(pin(ctx, fit, array.host, bytes));
         WF_TRY(take(ctx, fit, bytes, NULL, &array.kept));
-        WF_CUDA_TRY(
-            ctx, cudaMemcpyAsync(array.live, array.host, bytes, cudaMemcpyHostToDevice, stream()));
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync(array.live, array.host, bytes, cudaMemcpyHostToDevice,
+                                         stream(fit)));
         fit->saved.push_back(array);
     }
     return WF_OK;
@@ -418,8 +418,9 @@ void set_constants(gpu::batch *b, const wf_fit_cuda_desc *desc, const wf_optim_c
 }
 
 wf_status build(wf_ctx *ctx, const wf_fit_cuda_desc *desc, wf_fit_cuda *fit) {
-    if (wf_backend_cuda() == NULL)
-        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
+    wf_cuda_device *device;
+    WF_TRY(wf_ctx_cuda(ctx, &device));
+    fit->device = wf_cuda_hold(device);
     fit->stocks = desc->stocks;
     fit->fit = desc->fit;
     fit->field = desc->field;
@@ -449,12 +450,8 @@ extern "C" wf_status wf__fit_cuda_create(wf_ctx *ctx, const wf_fit_cuda_desc *de
     *out = NULL;
     wf_fit_cuda *fit = new (std::nothrow) wf_fit_cuda();
     if (fit == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "training: out of memory");
-    wf_status status;
-    try {
-        status = build(ctx, desc, fit);
-    } catch (const std::bad_alloc &) {
-        status = wf_fail(ctx, WF_ERR_MEMORY, "training: out of memory");
-    }
+    wf_status status =
+        wf_gpu::without_exceptions(ctx, "training", [&] { return build(ctx, desc, fit); });
     if (status == WF_OK) *out = fit;
     else wf__fit_cuda_free(fit);
     return status;
@@ -462,7 +459,7 @@ extern "C" wf_status wf__fit_cuda_create(wf_ctx *ctx, const wf_fit_cuda_desc *de
 
 extern "C" void wf__fit_cuda_free(wf_fit_cuda *fit) {
     if (fit == NULL) return;
-    if (stream() != NULL) cudaStreamSynchronize(stream());
+    if (fit->device != NULL) cudaStreamSynchronize(stream(fit));
     if (fit->copying != NULL) cudaStreamSynchronize(fit->copying);
     wf_match_ahead_stop(fit->ahead);
     for (composition *c : fit->compositions) composition_free(c);
@@ -477,6 +474,7 @@ extern "C" void wf__fit_cuda_free(wf_fit_cuda *fit) {
     if (fit->boundary != NULL) cudaEventDestroy(fit->boundary);
     if (fit->copied != NULL) cudaEventDestroy(fit->copied);
     if (fit->copying != NULL) cudaStreamDestroy(fit->copying);
+    wf_cuda_release(fit->device);
     delete fit;
 }
 
@@ -484,8 +482,8 @@ extern "C" wf_status wf__fit_cuda_enqueue(wf_ctx *ctx, wf_fit_cuda *fit) {
     composition *c;
     WF_TRY(composition_of(ctx, fit, fit->next, &c));
     if (fit->ahead != NULL) WF_TRY(wf_match_ahead_wait(ctx, fit->ahead, fit->next));
-    WF_CUDA_TRY(ctx, cudaGraphLaunch(c->update, stream()));
-    WF_CUDA_TRY(ctx, cudaEventRecord(fit->done[fit->next % WF_FIT_CUDA_AHEAD], stream()));
+    WF_CUDA_TRY(ctx, cudaGraphLaunch(c->update, stream(fit)));
+    WF_CUDA_TRY(ctx, cudaEventRecord(fit->done[fit->next % WF_FIT_CUDA_AHEAD], stream(fit)));
     fit->last = c;
     fit->next++;
     return WF_OK;
@@ -510,8 +508,8 @@ extern "C" wf_status wf__fit_cuda_copy(wf_ctx *ctx, wf_fit_cuda *fit) {
     size_t bytes = fit->params * sizeof(float);
     for (const saved_array &array : fit->saved)
         WF_CUDA_TRY(ctx, cudaMemcpyAsync(array.kept, array.live, bytes, cudaMemcpyDeviceToDevice,
-                                         stream()));
-    WF_CUDA_TRY(ctx, cudaEventRecord(fit->boundary, stream()));
+                                         stream(fit)));
+    WF_CUDA_TRY(ctx, cudaEventRecord(fit->boundary, stream(fit)));
     WF_CUDA_TRY(ctx, cudaStreamWaitEvent(fit->copying, fit->boundary, 0));
     for (const saved_array &array : fit->saved)
         WF_CUDA_TRY(ctx, cudaMemcpyAsync(array.host, array.kept, bytes, cudaMemcpyDeviceToHost,
@@ -566,8 +564,9 @@ extern "C" wf_status wf__fit_cuda_batch(wf_ctx *ctx, wf_fit_cuda *fit, float *x,
                                         float *t) {
     size_t bytes = fit->last->shape.n_params * sizeof(float);
     const gpu::batch *b = &fit->last->batch;
-    bool ok = (x == NULL || wf_cuda_download(x, b->x, bytes)) &&
-              (target == NULL || wf_cuda_download(target, b->target, bytes)) &&
-              (t == NULL || wf_cuda_download(t, b->t, (size_t)b->networks * sizeof(float)));
+    bool ok =
+        (x == NULL || wf_cuda_download(fit->device, x, b->x, bytes)) &&
+        (target == NULL || wf_cuda_download(fit->device, target, b->target, bytes)) &&
+        (t == NULL || wf_cuda_download(fit->device, t, b->t, (size_t)b->networks * sizeof(float)));
     return ok ? WF_OK : wf_fail(ctx, WF_ERR_FAILED, "training: the GPU reports a failure");
 }

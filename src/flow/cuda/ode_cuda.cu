@@ -9,10 +9,7 @@
 #include "flow/cuda/cta_sum.cuh"
 #include "flow/cuda/ode_cuda.h"
 
-extern "C" {
-#include "base/cuda/device.h"
-#include "tensor/cuda/backend_cuda.h"
-}
+#include "base/cuda/device.cuh"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +19,8 @@ namespace {
 
 enum { threads = 256, piece = 2048, check_every = 8, slots = 64 };
 
-cudaStream_t stream() { return (cudaStream_t)wf_cuda_stream(); }
+wf_row_ring *ring_of(const wf_ode_ops *ops) { return (wf_row_ring *)ops->self; }
+cudaStream_t stream(const wf_ode_ops *ops) { return (cudaStream_t)ring_of(ops)->stream; }
 
 /* Stages and their weights, as an argument of kernels. */
 struct stages {
@@ -43,14 +41,15 @@ stages with_weights(double *const *k, const double *weight, int n) {
 
 /* The steps of all rows on the device; there is room for as many numbers behind them. */
 wf_status rows_up(wf_ctx *ctx, const wf_ode_ops *ops, const double *host, int rows, double **out) {
-    return wf__row_ring_up(ctx, (wf_row_ring *)ops->self, host, (size_t)rows * sizeof *host, out);
+    return wf__row_ring_up(ctx, ring_of(ops), host, (size_t)rows * sizeof *host, out);
 }
 
-wf_status rows_down(wf_ctx *ctx, const double *device, int rows, double *host) {
+wf_status rows_down(wf_ctx *ctx, const wf_ode_ops *ops, const double *device, int rows,
+                    double *host) {
     WF_CUDA_TRY(ctx, cudaGetLastError());
     WF_CUDA_TRY(ctx, cudaMemcpyAsync(host, device, (size_t)rows * sizeof *host,
-                                     cudaMemcpyDeviceToHost, stream()));
-    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
+                                     cudaMemcpyDeviceToHost, stream(ops)));
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream(ops)));
     return WF_OK;
 }
 
@@ -114,17 +113,17 @@ wf_status combine(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, cons
     double *steps;
     WF_TRY(rows_up(ctx, ops, h, rows, &steps));
     dim3 grid((unsigned)((dim + piece - 1) / piece), (unsigned)rows);
-    combine_kernel<<<grid, threads, 0, stream()>>>(dim, y, with_weights(k, weight, n), steps, out);
+    combine_kernel<<<grid, threads, 0, stream(ops)>>>(dim, y, with_weights(k, weight, n), steps,
+                                                      out);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;
 }
 
 wf_status norms(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *x,
                 const double *y, double atol, double rtol, double *out) {
-    double *there =
-        (double *)((wf_row_ring *)ops->self)->device; /* the ring's first slot: waited for below */
-    norms_kernel<<<(unsigned)rows, threads, 0, stream()>>>(dim, x, y, atol, rtol, there);
-    return rows_down(ctx, there, rows, out);
+    double *there = (double *)ring_of(ops)->device; /* the ring's first slot: waited for below */
+    norms_kernel<<<(unsigned)rows, threads, 0, stream(ops)>>>(dim, x, y, atol, rtol, there);
+    return rows_down(ctx, ops, there, rows, out);
 }
 
 wf_status errors(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *y,
@@ -133,25 +132,24 @@ wf_status errors(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const
     double *steps;
     WF_TRY(rows_up(ctx, ops, h, rows, &steps));
     double *there = steps + rows;
-    errors_kernel<<<(unsigned)rows, threads, 0, stream()>>>(
+    errors_kernel<<<(unsigned)rows, threads, 0, stream(ops)>>>(
         dim, y, next, with_weights(k, weight, n), steps, atol, rtol, there);
-    return rows_down(ctx, there, rows, out);
+    return rows_down(ctx, ops, there, rows, out);
 }
 
 wf_status subtract(const wf_ode_ops *ops, wf_ctx *ctx, size_t count, double *x, const double *y) {
-    (void)ops;
-    subtract_kernel<<<(unsigned)((count + threads - 1) / threads), threads, 0, stream()>>>(count, x,
-                                                                                           y);
+    subtract_kernel<<<(unsigned)((count + threads - 1) / threads), threads, 0, stream(ops)>>>(count,
+                                                                                              x, y);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;
 }
 
 wf_status find_bad(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *y,
                    int *out) {
-    double *here, *there = (double *)((wf_row_ring *)ops->self)->device;
-    finite_kernel<<<(unsigned)rows, threads, 0, stream()>>>(dim, y, there);
+    double *here, *there = (double *)ring_of(ops)->device;
+    finite_kernel<<<(unsigned)rows, threads, 0, stream(ops)>>>(dim, y, there);
     WF_TRY(wf_alloc(ctx, (size_t)rows, sizeof *here, "solver", &here));
-    wf_status status = rows_down(ctx, there, rows, here);
+    wf_status status = rows_down(ctx, ops, there, rows, here);
     *out = -1;
     for (int r = 0; status == WF_OK && r < rows && *out < 0; r++)
         if (here[r] != 0) *out = r;
@@ -160,16 +158,18 @@ wf_status find_bad(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, con
 }
 
 wf_status copy(const wf_ode_ops *ops, wf_ctx *ctx, double *to, const double *from, size_t count) {
-    (void)ops;
-    WF_CUDA_TRY(ctx,
-                cudaMemcpyAsync(to, from, count * sizeof *to, cudaMemcpyDeviceToDevice, stream()));
+    WF_CUDA_TRY(
+        ctx, cudaMemcpyAsync(to, from, count * sizeof *to, cudaMemcpyDeviceToDevice, stream(ops)));
     return WF_OK;
 }
 
 } // namespace
 
 extern "C" wf_status wf__row_ring_open(wf_ctx *ctx, size_t bytes, wf_row_ring *out) {
+    wf_cuda_device *device;
     *out = {};
+    WF_TRY(wf_ctx_cuda(ctx, &device));
+    out->stream = device->stream;
     out->bytes = (bytes + 63) / 64 * 64;
     if (cudaMallocHost(&out->host, slots * out->bytes) == cudaSuccess &&
         cudaMalloc(&out->device, slots * out->bytes) == cudaSuccess)
@@ -187,13 +187,14 @@ extern "C" void wf__row_ring_close(wf_row_ring *ring) {
 
 extern "C" wf_status wf__row_ring_up(wf_ctx *ctx, wf_row_ring *ring, const void *data, size_t bytes,
                                      void *out) {
+    cudaStream_t stream = (cudaStream_t)ring->stream;
     /* Half of the slots are free when the stream has passed the other half. */
-    if (ring->turn % (slots / 2) == 0) WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
+    if (ring->turn % (slots / 2) == 0) WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream));
     size_t slot = (size_t)(ring->turn++ % slots) * ring->bytes;
     memcpy(ring->host + slot, data, bytes);
     void *there = ring->device + slot;
     WF_CUDA_TRY(ctx,
-                cudaMemcpyAsync(there, ring->host + slot, bytes, cudaMemcpyHostToDevice, stream()));
+                cudaMemcpyAsync(there, ring->host + slot, bytes, cudaMemcpyHostToDevice, stream));
     memcpy(out, &there, sizeof there);
     return WF_OK;
 }

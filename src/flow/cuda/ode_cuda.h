@@ -1,4 +1,4 @@
-/* ode_cuda: the arithmetic of flow/ode.h on states in device memory, on wf_cuda_stream(). */
+/* ode_cuda: the arithmetic of flow/ode.h on states in device memory, on the device's stream. */
 #ifndef WF_FLOW_CUDA_ODE_CUDA_H
 #define WF_FLOW_CUDA_ODE_CUDA_H
 
@@ -13,6 +13,7 @@ typedef struct wf_row_ring {
     char *host, *device;
     size_t bytes; /* of a slot */
     int turn;
+    void *stream; /* the device's */
 } wf_row_ring;
 wf_status wf__row_ring_open(wf_ctx *ctx, size_t bytes, wf_row_ring *out);
 void wf__row_ring_close(wf_row_ring *ring);

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cuda/device.cuh"
+
 extern "C" {
-#include "base/cuda/device.h"
 #include "flow/cuda/ode_cuda.h"
 #include "flow/cuda/sample_cuda.h"
 #include "flow/principal.h"
@@ -25,8 +26,6 @@ struct row_path {
     double t;
     wf_path_scales others;
 };
-
-cudaStream_t stream() { return (cudaStream_t)wf_cuda_stream(); }
 
 dim3 grid_of(int rows, size_t n) {
     return dim3((unsigned)((n + pieces - 1) / pieces), (unsigned)rows);
@@ -92,7 +91,8 @@ __global__ void __launch_bounds__(threads)
 } // namespace
 
 struct wf_sample_cuda {
-    wf_ctx *ctx; /* of the running call */
+    wf_cuda_device *device; /* held */
+    wf_ctx *ctx;            /* of the running call */
     wf_graph *graph;
     int batch, cond_size;
     bool fast, equivariant;
@@ -114,6 +114,8 @@ struct wf_sample_cuda {
 
 namespace {
 
+cudaStream_t stream(const wf_sample_cuda *s) { return s->device->stream; }
+
 wf_status take(wf_ctx *ctx, wf_sample_cuda *s, size_t bytes, void *place) {
     void *memory = NULL;
     if (cudaMalloc(&memory, bytes + 16) != cudaSuccess) {
@@ -127,9 +129,11 @@ wf_status take(wf_ctx *ctx, wf_sample_cuda *s, size_t bytes, void *place) {
 }
 
 wf_status build(wf_ctx *ctx, const wf_sample_cuda_desc *desc, wf_sample_cuda *s) {
-    const wf_backend *backend = wf_backend_cuda();
-    if (backend == NULL)
-        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
+    wf_cuda_device *device;
+    WF_TRY(wf_ctx_cuda(ctx, &device));
+    s->device = wf_cuda_hold(device);
+    const wf_backend *backend = wf_backend_cuda(device);
+    if (backend == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "sampling: out of memory");
     WF_TRY(wf_graph_clone(ctx, desc->graph, &s->graph));
     s->batch = desc->batch;
     s->fast = desc->fast;
@@ -155,15 +159,15 @@ wf_status build(wf_ctx *ctx, const wf_sample_cuda_desc *desc, wf_sample_cuda *s)
     s->ops = wf__ode_cuda_ops(&s->memory, &s->steps);
     WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->buffers->params, desc->params,
                                      desc->field->params * sizeof(float), cudaMemcpyHostToDevice,
-                                     stream()));
-    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
+                                     stream(s)));
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream(s)));
     return WF_OK;
 }
 
 wf_status draw(wf_ctx *ctx, wf_sample_cuda *s, size_t first, int n, uint32_t purpose, uint32_t step,
                float *out) {
     wf_batch_gpu::normals(s->call.seed, (uint32_t)first, purpose, step,
-                          (float)s->call.path.source_std, out, (size_t)n, s->n, stream());
+                          (float)s->call.path.source_std, out, (size_t)n, s->n, stream(s));
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;
 }
@@ -177,16 +181,16 @@ wf_status match_noise(wf_ctx *ctx, wf_sample_cuda *s, int n, const wf_match_desc
             WF_TRY(wf_match_cuda_open(ctx, s->graph, match, (size_t)s->batch, &s->matcher));
         *out = s->matched;
         return wf_match_cuda_run(ctx, s->matcher, s->flat, 1, s->noise, (size_t)n, s->matched,
-                                 stream());
+                                 stream(s));
     }
     float *host;
     WF_TRY(wf_alloc(ctx, 2 * all, sizeof *host, "sampling", &host));
-    bool ok =
-        wf_cuda_download(host, s->flat, bytes) && wf_cuda_download(host + all, s->noise, bytes);
+    bool ok = wf_cuda_download(s->device, host, s->flat, bytes) &&
+              wf_cuda_download(s->device, host + all, s->noise, bytes);
     wf_status status =
         ok ? WF_OK : wf_fail(ctx, WF_ERR_FAILED, "sampling: the GPU reports a failure");
     if (ok) status = wf_match_pairs(ctx, s->graph, host, host + all, (size_t)n, match);
-    if (status == WF_OK) wf_backend_cuda()->upload(s->noise, host + all, bytes);
+    if (status == WF_OK) wf_cuda_upload(s->device, s->noise, host + all, bytes);
     free(host);
     *out = s->noise;
     return status;
@@ -215,6 +219,7 @@ extern "C" void wf__sample_cuda_free(wf_sample_cuda *s) {
     wf__row_ring_close(&s->steps);
     wf__row_ring_close(&s->paths);
     free(s->path_host);
+    wf_cuda_release(s->device);
     free(s);
 }
 
@@ -231,15 +236,15 @@ extern "C" wf_status wf__sample_cuda_begin(wf_ctx *ctx, wf_sample_cuda *s,
     if (call->axes.count > 0)
         WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->variance, call->axes.variance,
                                          call->axes.width * sizeof(float), cudaMemcpyHostToDevice,
-                                         stream()));
+                                         stream(s)));
     /* Rows that no network has are computed too: from zeros, not from what a former call left. */
     size_t rows = (size_t)s->batch;
-    WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->w, 0, rows * s->n * sizeof(float), stream()));
-    WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->t, 0, rows * sizeof(float), stream()));
+    WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->w, 0, rows * s->n * sizeof(float), stream(s)));
+    WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->t, 0, rows * sizeof(float), stream(s)));
     for (int r = 0; call->cond != NULL && r < s->batch; r++)
         WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->buffers->cond + (size_t)r * (size_t)s->cond_size,
                                          call->cond, (size_t)s->cond_size * sizeof(float),
-                                         cudaMemcpyHostToDevice, stream()));
+                                         cudaMemcpyHostToDevice, stream(s)));
     return WF_OK;
 }
 
@@ -258,33 +263,33 @@ extern "C" wf_status wf__sample_cuda_velocity(void *arg, int n, const int *which
     }
     row_path *path;
     WF_TRY(wf__row_ring_up(ctx, &s->paths, s->path_host, (size_t)n * sizeof *path, &path));
-    prepare<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, call->path, call->axes, path, y,
-                                                        s->buffers->w, s->buffers->t);
+    prepare<<<grid_of(n, s->n), threads, 0, stream(s)>>>(s->n, call->path, call->axes, path, y,
+                                                         s->buffers->w, s->buffers->t);
     const float *f = s->buffers->v, *f_null = NULL;
     size_t rows = (size_t)s->batch;
     if (call->want_cond) {
-        WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->drop, 0, rows, stream()));
+        WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->drop, 0, rows, stream(s)));
         WF_TRY(wf_field_program_forward(ctx, s->program));
     }
     if (call->want_cond && call->want_null) {
         WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->f, s->buffers->v, (size_t)n * s->n * sizeof(float),
-                                         cudaMemcpyDeviceToDevice, stream()));
+                                         cudaMemcpyDeviceToDevice, stream(s)));
         f = s->f;
         f_null = s->buffers->v;
     }
     if (call->want_null) {
-        WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->drop, 1, rows, stream()));
+        WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->drop, 1, rows, stream(s)));
         WF_TRY(wf_field_program_forward(ctx, s->program));
     }
-    finish<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, call->path, call->axes, path, y, f,
-                                                       f_null, call->guidance, dy);
+    finish<<<grid_of(n, s->n), threads, 0, stream(s)>>>(s->n, call->path, call->axes, path, y, f,
+                                                        f_null, call->guidance, dy);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;
 }
 
 extern "C" wf_status wf__sample_cuda_noise(wf_ctx *ctx, wf_sample_cuda *s, size_t first, int n) {
     WF_TRY(draw(ctx, s, first, n, WF_RNG_SAMPLE, 0, s->noise));
-    to_double<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, s->noise, s->y);
+    to_double<<<grid_of(n, s->n), threads, 0, stream(s)>>>(s->n, s->noise, s->y);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;
 }
@@ -294,17 +299,17 @@ extern "C" wf_status wf__sample_cuda_corrupt(wf_ctx *ctx, wf_sample_cuda *s, siz
     float *noise = s->noise;
     WF_TRY(draw(ctx, s, first, n, WF_RNG_REFINE, cycle, noise));
     if (match != NULL && s->equivariant && s->graph->n_orbits > 0) {
-        to_float<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, s->y, s->flat);
+        to_float<<<grid_of(n, s->n), threads, 0, stream(s)>>>(s->n, s->y, s->flat);
         WF_TRY(match_noise(ctx, s, n, match, &noise));
     }
-    move_back<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, t, noise, s->y);
+    move_back<<<grid_of(n, s->n), threads, 0, stream(s)>>>(s->n, t, noise, s->y);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;
 }
 
 extern "C" wf_status wf__sample_cuda_fetch(wf_ctx *ctx, wf_sample_cuda *s, int n, float *out) {
-    to_float<<<grid_of(n, s->n), threads, 0, stream()>>>(s->n, s->y, s->flat);
+    to_float<<<grid_of(n, s->n), threads, 0, stream(s)>>>(s->n, s->y, s->flat);
     WF_CUDA_TRY(ctx, cudaGetLastError());
-    if (wf_cuda_download(out, s->flat, (size_t)n * s->n * sizeof(float))) return WF_OK;
+    if (wf_cuda_download(s->device, out, s->flat, (size_t)n * s->n * sizeof(float))) return WF_OK;
     return wf_fail(ctx, WF_ERR_FAILED, "sampling: the GPU reports a failure");
 }

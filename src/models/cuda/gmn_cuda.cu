@@ -2,21 +2,24 @@
  *
  * Creating a program runs forward and backward once as they are, which loads the kernels and shows how much memory they
  * take; then the arena gets just that, and they are recorded again under capture. */
-#include <pthread.h>
+#include "base/cuda/device.cuh"
+
 #include <stdlib.h>
 
 extern "C" {
-#include "base/cuda/device.h"
 #include "models/cuda/gmn_cuda.h"
 #include "models/gmn_part.h"
 #include "tensor/cuda/backend_cuda.h"
 }
 #include "tensor/cuda/row_products/row_sequence.cuh"
+#include "tensor/cuda/runtime/runtime.cuh"
 
 #include <vector>
 
 struct gmn_cuda {
     wf_field_program base;
+    wf_cuda_device *device; /* held */
+    const wf_backend *backend;
     gmn_part part;
     wf_arena own; /* buffers that are not borrowed */
     size_t n_params, n_values, n_graphs, n_cond;
@@ -28,21 +31,15 @@ struct gmn_cuda {
 
 namespace {
 
-/* Stream and arena growth are shared by all threads' programs. */
-pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-struct locked {
-    locked() { pthread_mutex_lock(&lock); }
-    ~locked() { pthread_mutex_unlock(&lock); }
-};
-
-cudaStream_t stream() { return (cudaStream_t)wf_cuda_stream(); }
+cudaStream_t stream(const gmn_cuda *program) { return program->device->stream; }
 
 /* --- buffers ------------------------------------------------------------------------------------------------- */
 bool own_buffer(gmn_cuda *program, size_t bytes, const void *borrowed, void *place) {
     void *memory = (void *)borrowed;
     if (memory == NULL) {
         memory = wf_arena_alloc(&program->own, bytes + 16);
-        if (memory == NULL || cudaMemsetAsync(memory, 0, bytes + 16, stream()) != cudaSuccess)
+        if (memory == NULL ||
+            cudaMemsetAsync(memory, 0, bytes + 16, stream(program)) != cudaSuccess)
             return false;
     }
     *(void **)place = memory;
@@ -68,8 +65,7 @@ bool make_buffers(gmn_cuda *program, const wf_field_program_desc *desc) {
 }
 
 /* Copies of all weights in bf16: their places in floats, their memory, and the list of what is to be copied. */
-bool make_panels(gmn_cuda *program, const gmn_layout *layout, const wf_backend *backend,
-                 size_t *offsets, float **panels) {
+bool make_panels(gmn_cuda *program, const gmn_layout *layout, size_t *offsets, float **panels) {
     size_t total = 0;
     for (int i = 0; i < layout->count; i++) {
         offsets[i] = total; /* rows are whole sixteens of two bytes */
@@ -92,7 +88,7 @@ bool make_panels(gmn_cuda *program, const gmn_layout *layout, const wf_backend *
     size_t bytes = jobs.size() * sizeof jobs[0];
     program->packs = (wf_gpu::pack_job *)wf_arena_alloc(&program->own, bytes);
     if (*panels == NULL || program->packs == NULL) return false;
-    backend->upload(program->packs, jobs.data(), bytes);
+    wf_cuda_upload(program->device, program->packs, jobs.data(), bytes);
     program->n_packs = (int)jobs.size();
     return true;
 }
@@ -111,23 +107,29 @@ wf_status recorded(wf_ctx *ctx, const gmn_cuda *program) {
 
 typedef void record_fn(gmn_cuda *program, const gmn_inputs *in);
 
+void end_recording(gmn_cuda *program) {
+    bool *failed = &program->part.tape.failed;
+    if (*failed) wf_cuda_discard(program->device);
+    else *failed = !wf_cuda_finish(program->device);
+}
 void record_forward(gmn_cuda *program, const gmn_inputs *in) {
-    wf_gpu::chain_pack_all(program->packs, program->n_packs);
+    {
+        wf_gpu::entered scope(program->backend);
+        wf_gpu::chain_pack_all(program->packs, program->n_packs);
+    }
     wf__gmn_part_forward(&program->part, in);
-    if (program->part.tape.failed) wf_cuda_discard();
-    else wf_cuda_finish();
+    end_recording(program);
 }
 void record_backward(gmn_cuda *program, const gmn_inputs *in) {
     wf__gmn_part_backward(&program->part, in, program->base.buffers.dv, program->base.buffers.dw);
-    if (program->part.tape.failed) wf_cuda_discard();
-    else wf_cuda_finish();
+    end_recording(program);
 }
 
 wf_status capture(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in, record_fn *record,
                   cudaGraph_t *graph, cudaGraphExec_t *out) {
-    WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
+    WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(program), cudaStreamCaptureModeRelaxed));
     record(program, in);
-    cudaError_t error = cudaStreamEndCapture(stream(), graph);
+    cudaError_t error = cudaStreamEndCapture(stream(program), graph);
     wf_status status = recorded(ctx, program);
     if (status == WF_OK && error == cudaSuccess) error = cudaGraphInstantiate(out, *graph, 0);
     if (status == WF_OK && error != cudaSuccess)
@@ -143,8 +145,9 @@ wf_status record_all(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in) {
         record_backward(program, in);
         WF_TRY(recorded(ctx, program));
     }
-    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream())); /* before the tables are uploaded again */
-    wf_arena_tighten(&program->part.tape.arena);
+    WF_CUDA_TRY(ctx,
+                cudaStreamSynchronize(stream(program))); /* before the tables are uploaded again */
+    wf_tape_tighten(&program->part.tape);
     WF_TRY(capture(ctx, program, in, record_forward, &program->forward_graph, &program->forward));
     if (in->keep)
         WF_TRY(capture(ctx, program, in, record_backward, &program->backward_graph,
@@ -154,9 +157,12 @@ wf_status record_all(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in) {
 
 wf_status build(wf_ctx *ctx, const gmn_cuda_desc *own, const wf_field_program_desc *desc,
                 gmn_cuda *program) {
-    const wf_backend *backend = desc->fast ? wf_backend_cuda_bf16() : wf_backend_cuda();
-    if (backend == NULL)
-        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
+    wf_cuda_device *device;
+    WF_TRY(wf_ctx_cuda(ctx, &device));
+    program->device = wf_cuda_hold(device);
+    const wf_backend *backend = desc->fast ? wf_backend_cuda_bf16(device) : wf_backend_cuda(device);
+    if (backend == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "field on the GPU: out of memory");
+    program->backend = backend;
     const wf_batch *batch = desc->batch;
     program->own.source = backend->memory;
     program->n_params = own->layout->params;
@@ -169,7 +175,7 @@ wf_status build(wf_ctx *ctx, const gmn_cuda_desc *own, const wf_field_program_de
     float *panels = program->base.buffers.params; /* not NULL: nothing is packed */
     WF_TRY(
         wf_alloc(ctx, (size_t)own->layout->count, sizeof *offsets, "places of panels", &offsets));
-    if (desc->fast && !make_panels(program, own->layout, backend, offsets, &panels)) {
+    if (desc->fast && !make_panels(program, own->layout, offsets, &panels)) {
         free(offsets);
         return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters in bf16");
     }
@@ -198,13 +204,14 @@ wf_status build(wf_ctx *ctx, const gmn_cuda_desc *own, const wf_field_program_de
 
 void destroy(gmn_cuda *program) {
     if (program == NULL) return;
-    if (stream() != NULL) cudaStreamSynchronize(stream());
+    if (program->device != NULL) cudaStreamSynchronize(stream(program));
     if (program->forward != NULL) cudaGraphExecDestroy(program->forward);
     if (program->backward != NULL) cudaGraphExecDestroy(program->backward);
     if (program->forward_graph != NULL) cudaGraphDestroy(program->forward_graph);
     if (program->backward_graph != NULL) cudaGraphDestroy(program->backward_graph);
     wf_tape_free(&program->part.tape);
     wf_arena_free(&program->own);
+    wf_cuda_release(program->device);
     free(program);
 }
 
@@ -213,15 +220,11 @@ wf_status create(wf_ctx *ctx, const gmn_cuda_desc *own, const wf_field_program_d
     gmn_cuda *program;
     *out = NULL;
     WF_TRY(wf_alloc(ctx, 1, sizeof *program, "a velocity field on the GPU", &program));
-    wf_status status = build(ctx, own, desc, program);
+    wf_status status = wf_gpu::without_exceptions(ctx, "field on the GPU",
+                                                  [&] { return build(ctx, own, desc, program); });
     if (status == WF_OK) *out = program;
     else destroy(program);
     return status;
-}
-
-wf_status wait(wf_ctx *ctx) {
-    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
-    return WF_OK;
 }
 
 /* --- fingerprint of a batch ------------------------------------------------------------------------------------ */
@@ -260,37 +263,42 @@ uint64_t fingerprint(const wf_batch *batch) {
     return hash;
 }
 
-wf_status copy(wf_ctx *ctx, void *to, const void *from, size_t bytes) {
-    if (bytes > 0) WF_CUDA_TRY(ctx, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()));
+wf_status copy(wf_ctx *ctx, const gmn_cuda *program, void *to, const void *from, size_t bytes) {
+    if (bytes > 0)
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream(program)));
     return WF_OK;
 }
 
 /* The graph as one node of the graph that the stream is capturing. */
-wf_status add_child(wf_ctx *ctx, cudaGraph_t child) {
+wf_status add_child(wf_ctx *ctx, const gmn_cuda *program, cudaGraph_t child) {
     cudaStreamCaptureStatus state;
     cudaGraph_t graph;
     const cudaGraphNode_t *behind;
     size_t n;
     cudaGraphNode_t node;
 #if CUDART_VERSION >= 13000
-    WF_CUDA_TRY(ctx, cudaStreamGetCaptureInfo(stream(), &state, NULL, &graph, &behind, NULL, &n));
+    WF_CUDA_TRY(ctx,
+                cudaStreamGetCaptureInfo(stream(program), &state, NULL, &graph, &behind, NULL, &n));
     WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, child));
-    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(), &node, NULL, 1,
+    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(program), &node, NULL, 1,
                                                          cudaStreamSetCaptureDependencies));
 #else
-    WF_CUDA_TRY(ctx, cudaStreamGetCaptureInfo_v2(stream(), &state, NULL, &graph, &behind, &n));
+    WF_CUDA_TRY(ctx,
+                cudaStreamGetCaptureInfo_v2(stream(program), &state, NULL, &graph, &behind, &n));
     WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, child));
-    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(), &node, 1,
+    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(program), &node, 1,
                                                          cudaStreamSetCaptureDependencies));
 #endif
     return WF_OK;
 }
 
-wf_status replay(wf_ctx *ctx, cudaGraph_t graph, cudaGraphExec_t executable) {
+wf_status replay(wf_ctx *ctx, const gmn_cuda *program, cudaGraph_t graph,
+                 cudaGraphExec_t executable) {
     cudaStreamCaptureStatus state;
-    WF_CUDA_TRY(ctx, cudaStreamIsCapturing(stream(), &state));
-    if (state == cudaStreamCaptureStatusActive) return add_child(ctx, graph);
-    WF_CUDA_TRY(ctx, cudaGraphLaunch(executable, stream()));
+    wf_cuda_use(program->device);
+    WF_CUDA_TRY(ctx, cudaStreamIsCapturing(stream(program), &state));
+    if (state == cudaStreamCaptureStatusActive) return add_child(ctx, program, graph);
+    WF_CUDA_TRY(ctx, cudaGraphLaunch(executable, stream(program)));
     return WF_OK;
 }
 
@@ -302,7 +310,6 @@ gmn_cuda *own_program(wf_field_program *program) { return (gmn_cuda *)program; }
 extern "C" wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *own,
                                          const wf_field_program_desc *desc,
                                          wf_field_program **out) {
-    locked guard;
     gmn_cuda *program;
     *out = NULL;
     WF_TRY(create(ctx, own, desc, &program));
@@ -310,37 +317,26 @@ extern "C" wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *own,
     return WF_OK;
 }
 
-extern "C" void wf__gmn_cuda_free(wf_field_program *program) {
-    locked guard;
-    destroy(own_program(program));
-}
+extern "C" void wf__gmn_cuda_free(wf_field_program *program) { destroy(own_program(program)); }
 
 extern "C" size_t wf__gmn_cuda_bytes(const wf_field_program *base) {
     const gmn_cuda *program = (const gmn_cuda *)base;
-    return wf_arena_capacity(&program->part.tape.arena) + wf_arena_capacity(&program->own) +
-           (program->packs != NULL ? wf_cuda_shared_bytes() : 0);
+    return wf_tape_bytes(&program->part.tape) + wf_arena_capacity(&program->own) +
+           (program->packs != NULL ? wf_cuda_shared_bytes(program->device) : 0);
 }
 
 extern "C" wf_status wf__gmn_cuda_forward(wf_ctx *ctx, wf_field_program *base) {
-    locked guard;
     gmn_cuda *program = own_program(base);
-    return replay(ctx, program->forward_graph, program->forward);
+    return replay(ctx, program, program->forward_graph, program->forward);
 }
 
 extern "C" wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *base) {
-    locked guard;
     gmn_cuda *program = own_program(base);
-    return replay(ctx, program->backward_graph, program->backward);
-}
-
-extern "C" wf_status wf__gmn_cuda_wait(wf_ctx *ctx) {
-    locked guard;
-    return wait(ctx);
+    return replay(ctx, program, program->backward_graph, program->backward);
 }
 
 /* --- host arrays ------------------------------------------------------------------------------------------------- */
 extern "C" void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache) {
-    locked guard;
     for (int k = 0; k < 2; k++) {
         destroy(cache->program[k]);
         cache->program[k] = NULL;
@@ -355,10 +351,12 @@ extern "C" double wf__gmn_cuda_cache_flops(const gmn_cuda_cache *cache) {
 extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cache,
                                                 const gmn_cuda_desc *own, const float *params,
                                                 const wf_field_input *input, float *v) {
-    locked guard;
+    wf_cuda_device *device;
+    WF_TRY(wf_ctx_cuda(ctx, &device));
     int which = input->keep ? 1 : 0;
     uint64_t print = fingerprint(input->batch);
     mix(&print, input->fast);
+    mix(&print, (uint64_t)(uintptr_t)device);
     if (cache->program[which] == NULL || cache->print[which] != print) {
         destroy(cache->program[which]);
         cache->program[which] = NULL;
@@ -372,26 +370,26 @@ extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cac
     gmn_cuda *program = cache->program[which];
     const wf_field_buffers *to = &program->base.buffers;
     size_t real = sizeof(float);
-    WF_TRY(copy(ctx, to->params, params, program->n_params * real));
-    WF_TRY(copy(ctx, to->w, input->w, program->n_values * real));
-    WF_TRY(copy(ctx, to->t, input->t, program->n_graphs * real));
-    if (input->cond != NULL) WF_TRY(copy(ctx, to->cond, input->cond, program->n_cond * real));
-    if (input->drop != NULL) WF_TRY(copy(ctx, to->drop, input->drop, program->n_graphs));
-    else WF_CUDA_TRY(ctx, cudaMemsetAsync(to->drop, 0, program->n_graphs, stream()));
-    WF_TRY(replay(ctx, program->forward_graph, program->forward));
-    WF_TRY(copy(ctx, v, to->v, program->n_values * real));
-    return wait(ctx);
+    WF_TRY(copy(ctx, program, to->params, params, program->n_params * real));
+    WF_TRY(copy(ctx, program, to->w, input->w, program->n_values * real));
+    WF_TRY(copy(ctx, program, to->t, input->t, program->n_graphs * real));
+    if (input->cond != NULL)
+        WF_TRY(copy(ctx, program, to->cond, input->cond, program->n_cond * real));
+    if (input->drop != NULL) WF_TRY(copy(ctx, program, to->drop, input->drop, program->n_graphs));
+    else WF_CUDA_TRY(ctx, cudaMemsetAsync(to->drop, 0, program->n_graphs, stream(program)));
+    WF_TRY(replay(ctx, program, program->forward_graph, program->forward));
+    WF_TRY(copy(ctx, program, v, to->v, program->n_values * real));
+    return wf_cuda_wait(ctx);
 }
 
 extern "C" wf_status wf__gmn_cuda_field_backward(wf_ctx *ctx, gmn_cuda_cache *cache,
                                                  const float *dv, float *grad, float *dw) {
-    locked guard;
     gmn_cuda *program = cache->program[1];
     const wf_field_buffers *at = &program->base.buffers;
     size_t real = sizeof(float);
-    WF_TRY(copy(ctx, at->dv, dv, program->n_values * real));
-    WF_TRY(replay(ctx, program->backward_graph, program->backward));
-    WF_TRY(copy(ctx, grad, at->grad, program->n_params * real));
-    if (dw != NULL) WF_TRY(copy(ctx, dw, at->dw, program->n_values * real));
-    return wait(ctx);
+    WF_TRY(copy(ctx, program, at->dv, dv, program->n_values * real));
+    WF_TRY(replay(ctx, program, program->backward_graph, program->backward));
+    WF_TRY(copy(ctx, program, grad, at->grad, program->n_params * real));
+    if (dw != NULL) WF_TRY(copy(ctx, program, dw, at->dw, program->n_values * real));
+    return wf_cuda_wait(ctx);
 }

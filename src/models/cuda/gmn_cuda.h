@@ -1,8 +1,9 @@
 /* gmn_cuda: the GMN velocity field on a GPU, as two CUDA graphs for one batch.
  *
  * A program is recorded once for a batch: all index tables, activations and gradients lie on the
- * device at fixed places. Running it replays a graph on the stream of tensor/cuda/backend_cuda.h and
+ * device at fixed places. Running it replays a graph on the device's stream (wf_cuda_stream) and
  * waits for nothing, so a training loop may put its own kernels before and behind it on that stream.
+ * A program belongs to the device of the context it was made with, and holds it.
  * While that stream is capturing, the program becomes one node of the captured graph. */
 #ifndef WF_MODELS_CUDA_GMN_CUDA_H
 #define WF_MODELS_CUDA_GMN_CUDA_H
@@ -28,8 +29,6 @@ void wf__gmn_cuda_free(wf_field_program *program);
 size_t wf__gmn_cuda_bytes(const wf_field_program *program);
 wf_status wf__gmn_cuda_forward(wf_ctx *ctx, wf_field_program *program);
 wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *program);
-/* Waits for the stream; says what went wrong on the GPU. */
-wf_status wf__gmn_cuda_wait(wf_ctx *ctx);
 
 /* --- with the caller's arrays in host memory ----------------------------------------------------- */
 /* One program with and one without keep, remade when the batch or the precision is another.

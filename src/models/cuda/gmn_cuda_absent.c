@@ -29,8 +29,6 @@ wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *program) {
     return absent(ctx);
 }
 
-wf_status wf__gmn_cuda_wait(wf_ctx *ctx) { return absent(ctx); }
-
 void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache) { (void)cache; }
 
 double wf__gmn_cuda_cache_flops(const gmn_cuda_cache *cache) {

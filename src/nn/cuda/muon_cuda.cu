@@ -262,11 +262,8 @@ __global__ void __launch_bounds__(inside_threads) iterate_inside(work w, const i
 
 } // namespace
 
-int inside_bytes(const matrix &m, bool fast) {
-    if (!fast || (m.r != 64 && m.r != 128)) return 0;
-    int device = 0, most = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+int inside_bytes(const matrix &m, int most) {
+    if (m.r != 64 && m.r != 128) return 0;
     size_t bytes = (size_t)(m.n + 2 * m.r) * (size_t)(m.r + pad) * sizeof(__nv_bfloat16);
     return bytes > (size_t)most ? 0 : (int)bytes;
 }

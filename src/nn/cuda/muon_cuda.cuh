@@ -56,8 +56,8 @@ struct work {
     const int *go;         /* 0: the update is not made */
 };
 
-/* Shared memory that a matrix needs to be iterated there; 0: it cannot be. */
-int inside_bytes(const matrix &m, bool fast);
+/* Shared memory that a matrix needs to be iterated there; 0: it cannot be, or it needs more than `most`. */
+int inside_bytes(const matrix &m, int most);
 /* Before the first call. */
 cudaError_t prepare(const work &w);
 /* From Y of any scale to the orthogonalised matrices; returns the array (work.y or work.z) they lie in. */

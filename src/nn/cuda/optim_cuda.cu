@@ -11,15 +11,14 @@
  * tried     chunks of 4096: first 25 us, second 18 */
 #include "nn/cuda/muon_cuda.cuh"
 
-#include <new>
+#include "base/cuda/device.cuh"
+
 #include <stdlib.h>
 #include <string.h>
 #include <vector>
 
 extern "C" {
-#include "base/cuda/device.h"
 #include "nn/cuda/optim_cuda.h"
-#include "tensor/cuda/backend_cuda.h"
 }
 
 namespace {
@@ -57,8 +56,6 @@ struct arrays {
     const float *grad;
     float *first, *second, *ema, *best;
 };
-
-cudaStream_t stream() { return (cudaStream_t)wf_cuda_stream(); }
 
 /* Sum over the CTA in fixed order, in thread 0. */
 __device__ double cta_sum(double value) {
@@ -205,6 +202,7 @@ __global__ void __launch_bounds__(threads)
 } // namespace
 
 struct wf_optim_cuda {
+    wf_cuda_device *device; /* held */
     settings set;
     size_t params;
     bool fast;
@@ -244,7 +242,7 @@ void add_pieces(tables *t, const wf_optim_tensor &tensor, int matrix) {
 
 int padded(int n) { return (n + wf_muon::tile - 1) / wf_muon::tile * wf_muon::tile; }
 
-void add_matrix(tables *t, const wf_optim_tensor &tensor, bool fast) {
+void add_matrix(tables *t, const wf_optim_tensor &tensor, int shared_bytes) {
     wf_muon::matrix m = {};
     m.offset = (uint32_t)tensor.offset;
     m.rows = tensor.rows, m.cols = tensor.cols;
@@ -260,7 +258,7 @@ void add_matrix(tables *t, const wf_optim_tensor &tensor, bool fast) {
     t->y += (size_t)m.n * (size_t)m.r;
     t->a += (size_t)m.r * (size_t)m.r;
     t->matrices.push_back(m);
-    if (int bytes = wf_muon::inside_bytes(m, fast)) {
+    if (int bytes = wf_muon::inside_bytes(m, shared_bytes)) {
         int kind = m.r == 64 ? 0 : 1;
         t->inside[kind].push_back(index);
         if (bytes > t->inside_bytes[kind]) t->inside_bytes[kind] = bytes;
@@ -273,11 +271,12 @@ void add_matrix(tables *t, const wf_optim_tensor &tensor, bool fast) {
         }
 }
 
-tables make_tables(const wf_optim_cuda_desc *desc) {
+/* shared_bytes: what Muon's matrices may take of shared memory; 0: they stay outside. */
+tables make_tables(const wf_optim_cuda_desc *desc, int shared_bytes) {
     tables t;
     for (int i = 0; i < desc->n_tensors; i++)
         if (desc->optim.muon && desc->tensors[i].matrix)
-            add_matrix(&t, desc->tensors[i], desc->fast);
+            add_matrix(&t, desc->tensors[i], shared_bytes);
     /* Neighbours of equal decay are one run, cut into whole chunks. */
     wf_optim_tensor run = {};
     for (int i = 0; i < desc->n_tensors; i++) {
@@ -306,8 +305,9 @@ wf_status take(wf_ctx *ctx, wf_optim_cuda *o, size_t bytes, const void *from, vo
     o->memory[o->n_memory++] = memory;
     memcpy(place, &memory, sizeof memory);
     if (from != NULL)
-        WF_CUDA_TRY(ctx, cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, stream()));
-    else WF_CUDA_TRY(ctx, cudaMemsetAsync(memory, 0, bytes + 16, stream()));
+        WF_CUDA_TRY(
+            ctx, cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, o->device->stream));
+    else WF_CUDA_TRY(ctx, cudaMemsetAsync(memory, 0, bytes + 16, o->device->stream));
     return WF_OK;
 }
 
@@ -342,8 +342,9 @@ wf_status make_muon(wf_ctx *ctx, wf_optim_cuda *o, const tables &t) {
 
 wf_status build(wf_ctx *ctx, const wf_optim_cuda_desc *desc, wf_optim_cuda *o) {
     size_t bytes = desc->params * sizeof(float);
-    if (wf_backend_cuda() == NULL)
-        return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
+    wf_cuda_device *device;
+    WF_TRY(wf_ctx_cuda(ctx, &device));
+    o->device = wf_cuda_hold(device);
     o->set = {desc->optim, desc->schedule};
     o->params = desc->params;
     o->fast = desc->fast;
@@ -355,23 +356,24 @@ wf_status build(wf_ctx *ctx, const wf_optim_cuda_desc *desc, wf_optim_cuda *o) {
     if (desc->best) WF_TRY(take(ctx, o, bytes, NULL, &o->arrays.best));
     WF_TRY(take(ctx, o, sizeof(control), NULL, &o->state));
     WF_TRY(take(ctx, o, square_ctas * sizeof(double), NULL, &o->partial));
-    tables t = make_tables(desc);
+    tables t = make_tables(desc, desc->fast ? device->shared_bytes : 0);
     WF_TRY(take_table(ctx, o, t.pieces, &o->pieces));
     o->n_pieces = (int)t.pieces.size();
     if (!t.matrices.empty()) WF_TRY(make_muon(ctx, o, t));
     WF_CUDA_TRY(
         ctx, cudaHostAlloc((void **)&o->records, ring * sizeof *o->records, cudaHostAllocMapped));
     WF_CUDA_TRY(ctx, cudaHostGetDevicePointer((void **)&o->records_there, o->records, 0));
-    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream())); /* the tables go with this call */
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(o->device->stream)); /* the tables go with this call */
     return WF_OK;
 }
 
 template <class T> void launch_pieces(wf_optim_cuda *o, const arrays &a) {
-    first<T><<<o->n_pieces, threads, 0, stream()>>>(o->set, o->state, a, o->pieces,
-                                                    o->muon.matrices, (T *)o->muon.y, o->sums);
+    first<T><<<o->n_pieces, threads, 0, o->device->stream>>>(
+        o->set, o->state, a, o->pieces, o->muon.matrices, (T *)o->muon.y, o->sums);
     if (o->n_muon == 0) return;
-    const T *z = (const T *)wf_muon::orthogonalise(o->muon, o->fast, stream());
-    second<T><<<o->n_muon, threads, 0, stream()>>>(o->state, a, o->pieces, o->muon.matrices, z);
+    const T *z = (const T *)wf_muon::orthogonalise(o->muon, o->fast, o->device->stream);
+    second<T>
+        <<<o->n_muon, threads, 0, o->device->stream>>>(o->state, a, o->pieces, o->muon.matrices, z);
 }
 
 } // namespace
@@ -384,12 +386,8 @@ extern "C" wf_status wf__optim_cuda_create(wf_ctx *ctx, const wf_optim_cuda_desc
                        desc->params);
     wf_optim_cuda *o;
     WF_TRY(wf_alloc(ctx, 1, sizeof *o, "optimiser", &o));
-    wf_status status;
-    try {
-        status = build(ctx, desc, o);
-    } catch (const std::bad_alloc &) {
-        status = wf_fail(ctx, WF_ERR_MEMORY, "optimiser: out of memory");
-    }
+    wf_status status =
+        wf_gpu::without_exceptions(ctx, "optimiser", [&] { return build(ctx, desc, o); });
     if (status == WF_OK) *out = o;
     else wf__optim_cuda_free(o);
     return status;
@@ -397,9 +395,10 @@ extern "C" wf_status wf__optim_cuda_create(wf_ctx *ctx, const wf_optim_cuda_desc
 
 extern "C" void wf__optim_cuda_free(wf_optim_cuda *o) {
     if (o == NULL) return;
-    if (stream() != NULL) cudaStreamSynchronize(stream());
+    if (o->device != NULL) cudaStreamSynchronize(o->device->stream);
     for (int i = 0; i < o->n_memory; i++) cudaFree(o->memory[i]);
     cudaFreeHost(o->records);
+    wf_cuda_release(o->device);
     free(o);
 }
 
@@ -410,9 +409,9 @@ extern "C" wf_status wf__optim_cuda_start(wf_ctx *ctx, wf_optim_cuda *o, size_t 
     control start = {};
     start.update = (uint32_t)update;
     start.best_loss = best_loss;
-    WF_CUDA_TRY(ctx,
-                cudaMemcpyAsync(o->state, &start, sizeof start, cudaMemcpyHostToDevice, stream()));
-    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
+    WF_CUDA_TRY(ctx, cudaMemcpyAsync(o->state, &start, sizeof start, cudaMemcpyHostToDevice,
+                                     o->device->stream));
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(o->device->stream));
     return WF_OK;
 }
 
@@ -424,9 +423,9 @@ extern "C" wf_status wf__optim_cuda_step(wf_ctx *ctx, wf_optim_cuda *o, const do
                                          int n_terms) {
     arrays a = {o->arrays.params, o->arrays.grad, o->arrays.first,
                 o->arrays.second, o->arrays.ema,  o->arrays.best};
-    squares<<<square_ctas, threads, 0, stream()>>>(a.grad, o->params, o->partial);
-    decide<<<1, threads, 0, stream()>>>(o->set, o->state, o->partial, terms, n_terms,
-                                        o->records_there);
+    squares<<<square_ctas, threads, 0, o->device->stream>>>(a.grad, o->params, o->partial);
+    decide<<<1, threads, 0, o->device->stream>>>(o->set, o->state, o->partial, terms, n_terms,
+                                                 o->records_there);
     if (o->fast) launch_pieces<__nv_bfloat16>(o, a);
     else launch_pieces<float>(o, a);
     WF_CUDA_TRY(ctx, cudaGetLastError());

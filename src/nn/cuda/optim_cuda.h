@@ -3,7 +3,7 @@
  * The object owns parameters, gradient and state in device memory, and the number of the next update: kernels read it
  * there, so that the same launches, captured once, make every update. Whether loss and gradient are finite is decided on
  * the device too: the update that finds them otherwise is not made, and none after it. Sums run in an order fixed by the
- * sizes. All launches go to wf_cuda_stream(). */
+ * sizes. All launches go to the device's stream. */
 #ifndef WF_NN_CUDA_OPTIM_CUDA_H
 #define WF_NN_CUDA_OPTIM_CUDA_H
 

@@ -31,8 +31,11 @@ void WF_FN(wf_pack_panels)(const real *b, ptrdiff_t row, ptrdiff_t column, int k
     }
 }
 
-void WF_FN(wf_pack)(const void *weight, int rows, int cols, void *panels, void *panels_t);
-void WF_FN(wf_pack)(const void *weight, int rows, int cols, void *panels, void *panels_t) {
+void WF_FN(wf_pack)(const wf_backend *self, const void *weight, int rows, int cols, void *panels,
+                    void *panels_t);
+void WF_FN(wf_pack)(const wf_backend *self, const void *weight, int rows, int cols, void *panels,
+                    void *panels_t) {
+    (void)self;
     if (panels != NULL) WF_FN(wf_pack_panels)(weight, cols, 1, rows, cols, panels);
     if (panels_t != NULL) WF_FN(wf_pack_panels)(weight, 1, cols, cols, rows, panels_t);
 }

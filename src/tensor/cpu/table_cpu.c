@@ -1,7 +1,8 @@
 /* table_cpu: the CPU backend as one table per variant. */
 #include "tensor/cpu/kernels.h"
 
-void WF_FN(wf_pack)(const void *weight, int rows, int cols, void *panels, void *panels_t);
+void WF_FN(wf_pack)(const wf_backend *self, const void *weight, int rows, int cols, void *panels,
+                    void *panels_t);
 extern const wf_backend WF_FN(wf_backend_table);
 
 #define stringify_(x) #x

@@ -1,153 +1,193 @@
-/* backend_cuda: streams, memory, and the table of operations. */
-#include "base/cuda/device.h"
-#include "tensor/cuda/row_products/row_sequence.cuh"
+/* backend_cuda: the tables of operations of both CUDA backends. */
 #include "tensor/cuda/fused.cuh"
 #include "tensor/cuda/row_products/deferred.cuh"
+#include "tensor/cuda/row_products/row_sequence.cuh"
+#include "tensor/cuda/runtime/runtime.cuh"
 #include "tensor/cuda/runtime/side_streams.cuh"
 
+#include <assert.h>
+
+namespace wf_gpu {
 namespace {
 
-cudaStream_t work, side, other;
-
-void *device_take(size_t bytes) {
-    void *memory = NULL;
-    if (cudaMalloc(&memory, bytes) == cudaSuccess) return memory;
-    cudaGetLastError(); /* out of memory is the caller's to report */
-    return NULL;
+/* --- float ------------------------------------------------------------------------------------------------ */
+template <op_run *run> bool run_float(const wf_op *op, wf_arena *arena) {
+    return on_device(op->backend, [&] { return run(op, arena); });
 }
 
-void device_give(void *memory) { cudaFree(memory); }
+void zero(const wf_backend *self, void *data, size_t bytes) {
+    entered scope(self);
+    start_zero(data, bytes);
+}
 
-void device_zero(void *data, size_t bytes) { wf_gpu::start_zero(data, bytes); }
-
-void device_upload(void *to, const void *from, size_t bytes) {
-    cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, side);
-    cudaStreamSynchronize(side);
+void upload(const wf_backend *self, void *to, const void *from, size_t bytes) {
+    entered scope(self);
+    cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, here().uploads);
+    cudaStreamSynchronize(here().uploads);
 }
 
 /* Weights are read where they lie. */
-void pack_nothing(const void *, int, int, void *, void *) {}
+void pack_nothing(const wf_backend *, const void *, int, int, void *, void *) {}
 
-bool streams_ready() {
-    if (work != NULL) return true;
-    return wf_cuda_available() &&
-           cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking) == cudaSuccess &&
-           wf_gpu::make_stream(&work, wf_gpu::stream_is_main);
-}
+/* --- bf16 ------------------------------------------------------------------------------------------------- */
+/* While it lives, products round their operands to bf16 and use the tensor cores. */
+struct bf16_scope {
+    bf16_scope() { here().bf16_products = true; }
+    ~bf16_scope() { here().bf16_products = false; }
+};
 
-/* An operation of the bf16 backend: queued, or a kernel of its own, or the steps of the float one with products in bf16. */
-using wf_gpu::op_run;
-template <op_run *steps, bool backward> bool run_bf16(const wf_op *op, wf_arena *arena) {
-    wf_gpu::bf16_products scope;
-    wf_gpu::queue_answer answer = backward ? wf_gpu::queue_backward(op) : wf_gpu::queue_forward(op);
-    if (answer != wf_gpu::queue_declined)
-        return answer == wf_gpu::queue_taken && wf_gpu::launched();
-    wf_gpu::rejoin(wf_gpu::for_parts); /* it may work in the last operation's scratch */
-    if (wf_gpu::runs_beside(op, backward)) {
-        wf_gpu::launch_scope beside = wf_gpu::queue_beside(op, backward);
+/* Queued, or a kernel of its own, or the steps of the float backend with products in bf16. */
+bool run_in_bf16(const wf_op *op, wf_arena *arena, op_run *steps, bool backward) {
+    bf16_scope scope;
+    queue_answer answer = backward ? queue_backward(op) : queue_forward(op);
+    if (answer != queue_declined) return answer == queue_taken && launched();
+    rejoin(for_parts); /* it may work in the last operation's scratch */
+    if (runs_beside(op, backward)) {
+        launch_scope beside = queue_beside(op, backward);
         return steps(op, arena);
     }
-    wf_gpu::queue_before(op, backward, wf_gpu::fused_claims(op));
-    wf_gpu::rejoin_scratch();
-    op_run *fused = backward ? wf_gpu::fused_backward(op) : wf_gpu::fused_forward(op);
+    queue_before(op, backward, fused_claims(op));
+    rejoin_scratch();
+    op_run *fused = backward ? fused_backward(op) : fused_forward(op);
     return fused != NULL ? fused(op, arena) : steps(op, arena);
 }
 
+template <op_run *steps, bool backward> bool run_bf16(const wf_op *op, wf_arena *arena) {
+    return on_device(op->backend, [&] { return run_in_bf16(op, arena, steps, backward); });
+}
+
 bool fuses_bf16(const wf_op *op) {
-    return op->kind == WF_OP_edge_encoder   ? wf_gpu::edge_encoder_fits(op)
-           : op->kind == WF_OP_edge_readout ? wf_gpu::edge_readout_fits(op)
-                                            : false;
+    return on_device(op->backend, [&] {
+        return op->kind == WF_OP_edge_encoder ? edge_encoder_fits(op) : edge_readout_fits(op);
+    });
 }
 
-void pack_bf16(const void *weight, int rows, int cols, void *panels, void *) {
-    wf_gpu::chain_pack(
-        wf_gpu::pack_job{(const float *)weight, (__nv_bfloat16 *)panels, rows, cols});
+void pack_bf16(const wf_backend *self, const void *weight, int rows, int cols, void *panels,
+               void *) {
+    entered scope(self);
+    chain_pack(pack_job{(const float *)weight, (__nv_bfloat16 *)panels, rows, cols});
 }
 
-const wf_arena_source device_memory = {device_take, device_give};
+/* Where memory is short the zeros are made at once. */
+void zero_bf16(const wf_backend *self, void *data, size_t bytes) {
+    if (!on_device(self, [&] { return queue_zero(data, bytes), true; })) zero(self, data, bytes);
+}
 
 } // namespace
 
-namespace wf_gpu {
-cudaStream_t stream() { return other != NULL ? other : work; }
-bool make_stream(cudaStream_t *stream, int priority) {
-    int least = 0, greatest = 0; /* greater ones are smaller numbers */
-    if (cudaDeviceGetStreamPriorityRange(&least, &greatest) != cudaSuccess) return false;
-    int value = least - priority < greatest ? greatest : least - priority;
-    return cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, value) == cudaSuccess;
-}
-void use_stream(cudaStream_t stream) { other = stream; }
-const wf_arena_source *device_source() { return &device_memory; }
-} // namespace wf_gpu
-
-extern "C" const wf_backend *wf_backend_cuda(void) {
-    static const wf_backend table = {
+void fill_tables(runtime *own) {
+    wf_backend table = {
         "cuda f32",
         {
-#define X(name, tolerance) wf_gpu::name##_forward,
+#define X(name, tolerance) run_float<name##_forward>,
 #include "tensor/ops.def"
 #undef X
         },
         {
-#define X(name, tolerance) wf_gpu::name##_backward,
+#define X(name, tolerance) run_float<name##_backward>,
 #include "tensor/ops.def"
 #undef X
         },
         NULL, /* fuses nothing */
         pack_nothing,
         NULL, /* the rate of multiply-adds is not measured */
-        &device_memory,
-        device_zero,
-        device_upload,
+        &own->memory,
+        zero,
+        upload,
+        own->device,
     };
-    return streams_ready() ? &table : NULL;
-}
-
-extern "C" const wf_backend *wf_backend_cuda_bf16(void) {
-    static const wf_backend table = {
+    own->float_table = table;
+    const wf_backend bf16 = {
         "cuda bf16",
         {
-#define X(name, tolerance) run_bf16<wf_gpu::name##_forward, false>,
+#define X(name, tolerance) run_bf16<name##_forward, false>,
 #include "tensor/ops.def"
 #undef X
 #define X(name, tolerance) NULL,
 #include "tensor/layers.def"
 #undef X
-#define X(name, tolerance) run_bf16<wf_gpu::name##_forward, false>,
+#define X(name, tolerance) run_bf16<name##_forward, false>,
 #include "tensor/fused.def"
 #undef X
         },
         {
-#define X(name, tolerance) run_bf16<wf_gpu::name##_backward, true>,
+#define X(name, tolerance) run_bf16<name##_backward, true>,
 #include "tensor/ops.def"
 #undef X
 #define X(name, tolerance) NULL,
 #include "tensor/layers.def"
 #undef X
-#define X(name, tolerance) run_bf16<wf_gpu::name##_backward, true>,
+#define X(name, tolerance) run_bf16<name##_backward, true>,
 #include "tensor/fused.def"
 #undef X
         },
         fuses_bf16,
         pack_bf16,
         NULL,
-        &device_memory,
-        wf_gpu::queue_zero,
-        device_upload,
-        true, /* octets */
+        &own->memory,
+        zero_bf16,
+        upload,
+        own->device,
+        own->device->processors,
+        24,            /* weight gradients are launched late: the last of them still read these */
+        few_rows_most, /* on side streams, beside the rest: one would wait for the other */
     };
-    return streams_ready() ? &table : NULL;
+    own->bf16_table = bf16;
 }
 
-extern "C" void *wf_cuda_stream(void) { return work; }
+} // namespace wf_gpu
 
-extern "C" void wf_cuda_finish(void) { wf_gpu::queue_finish(); }
-extern "C" void wf_cuda_discard(void) { wf_gpu::queue_discard(); }
-extern "C" size_t wf_cuda_shared_bytes(void) { return wf_gpu::queue_bytes(); }
-extern "C" bool wf_cuda_fuses(const wf_op *op) { return wf_gpu::fused_forward(op) != NULL; }
+using namespace wf_gpu;
 
-extern "C" bool wf_cuda_download(void *to, const void *from, size_t bytes) {
-    wf_gpu::queue_finish();
+static runtime *find_runtime(wf_cuda_device *device) {
+    try {
+        return device == NULL ? NULL : runtime_of(device);
+    } catch (...) {
+        return NULL;
+    }
+}
+
+extern "C" const wf_backend *wf_backend_cuda(wf_cuda_device *device) {
+    runtime *own = find_runtime(device);
+    return own == NULL ? NULL : &own->float_table;
+}
+
+extern "C" const wf_backend *wf_backend_cuda_bf16(wf_cuda_device *device) {
+    runtime *own = find_runtime(device);
+    return own == NULL ? NULL : &own->bf16_table;
+}
+
+extern "C" bool wf_cuda_finish(wf_cuda_device *device) {
+    const wf_backend *backend = wf_backend_cuda_bf16(device);
+    if (backend != NULL && on_device(backend, [] { return queue_finish(), true; })) return true;
+    wf_cuda_discard(device);
+    return false;
+}
+
+extern "C" void wf_cuda_discard(wf_cuda_device *device) {
+    const wf_backend *backend = wf_backend_cuda_bf16(device);
+    if (backend != NULL) on_device(backend, [] { return queue_discard(), true; });
+}
+
+extern "C" size_t wf_cuda_shared_bytes(wf_cuda_device *device) {
+    size_t bytes = 0;
+    const wf_backend *backend = wf_backend_cuda_bf16(device);
+    if (backend != NULL) on_device(backend, [&] { return bytes = queue_bytes(), true; });
+    return bytes;
+}
+
+extern "C" bool wf_cuda_fuses(const wf_op *op) {
+    return on_device(op->backend, [&] { return fused_forward(op) != NULL; });
+}
+
+extern "C" void wf_cuda_upload(wf_cuda_device *device, void *to, const void *from, size_t bytes) {
+    const wf_backend *backend = wf_backend_cuda(device);
+    if (backend != NULL) upload(backend, to, from, bytes);
+}
+
+extern "C" bool wf_cuda_download(wf_cuda_device *device, void *to, const void *from, size_t bytes) {
+    if (!wf_cuda_finish(device)) return false;
+    cudaStream_t work = device->stream;
     if (bytes > 0 && cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, work) != cudaSuccess)
         return false;
     return cudaStreamSynchronize(work) == cudaSuccess;

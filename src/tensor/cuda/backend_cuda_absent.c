@@ -1,20 +1,33 @@
 /* A build without CUDA. */
 #include "tensor/cuda/backend_cuda.h"
 
-const wf_backend *wf_backend_cuda(void) { return NULL; }
-const wf_backend *wf_backend_cuda_bf16(void) { return NULL; }
+const wf_backend *wf_backend_cuda(wf_cuda_device *device) {
+    (void)device;
+    return NULL;
+}
+const wf_backend *wf_backend_cuda_bf16(wf_cuda_device *device) {
+    (void)device;
+    return NULL;
+}
 
-void *wf_cuda_stream(void) { return NULL; }
-
-void wf_cuda_finish(void) {}
-void wf_cuda_discard(void) {}
-size_t wf_cuda_shared_bytes(void) { return 0; }
+bool wf_cuda_finish(wf_cuda_device *device) {
+    (void)device;
+    return false;
+}
+void wf_cuda_discard(wf_cuda_device *device) { (void)device; }
+size_t wf_cuda_shared_bytes(wf_cuda_device *device) {
+    (void)device;
+    return 0;
+}
 
 bool wf_cuda_fuses(const wf_op *op) {
     (void)op;
     return false;
 }
-bool wf_cuda_download(void *to, const void *from, size_t bytes) {
-    (void)to, (void)from, (void)bytes;
+void wf_cuda_upload(wf_cuda_device *device, void *to, const void *from, size_t bytes) {
+    (void)device, (void)to, (void)from, (void)bytes;
+}
+bool wf_cuda_download(wf_cuda_device *device, void *to, const void *from, size_t bytes) {
+    (void)device, (void)to, (void)from, (void)bytes;
     return false;
 }

@@ -18,8 +18,9 @@
 #include "zoo/cuda/zoo_start.cuh"
 #include "zoo/cuda/zoo_wide.cuh"
 
+#include "base/cuda/device.cuh"
+
 extern "C" {
-#include "base/cuda/device.h"
 #include "base/pool.h"
 #include "zoo/cuda/zoo_cuda.h"
 }
@@ -471,6 +472,8 @@ wf_status gather(engine *e) {
 extern "C" wf_status wf_zoo_cuda_run(wf_ctx *ctx, const wf_zoo_plan *plan,
                                      const wf_zoo_piece *piece) {
     engine *e;
+    wf_cuda_device *device;
+    WF_TRY(wf_ctx_cuda(ctx, &device));
     WF_TRY(wf_alloc(ctx, 1, sizeof *e, "networks", &e));
     e->ctx = ctx, e->host = plan, e->piece = piece;
     e->error_bytes = piece->scores != NULL ? piece->error_bytes : 0;

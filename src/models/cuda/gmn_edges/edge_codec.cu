@@ -3,7 +3,7 @@
  *   encoder   e = W sin(a w + b) + table[role]                   W (D, D), one value w an edge
  *   readout   y = LN(e)   x = W1 y + b1   r = w2 . unit(x) + b2  W1 (D, D), w2 (D)
  * A block keeps the weight in shared memory and takes tiles of edges, 16 rows a warp, its share of all tiles in a row; the
- * number of blocks is fixed. Rows of the next tile are on their way while one is worked on. Nothing but the edge stream, its
+ * number of blocks is that of places for them on the device. Rows of the next tile are on their way while one is worked on. Nothing but the edge stream, its
  * gradient and one value an edge is in memory; backward computes the rest again. A warp holds 16 rows times D sums of a
  * product, so that sums along a row stay within four lanes. Weight gradients stay in registers over all of a block's tiles,
  * an equal share of the matrix for each warp: operands are tiles [rows][D] in shared memory, read transposed; sums by role
@@ -32,11 +32,10 @@ template <int D> struct shape {
         pitch = D + padding,
         quads = D / 4,
         tiles = D / 8, /* of 8 columns, of a warp's sums */
-        /* for 132 SMs, each with as many as registers or shared memory allow */
+        /* of a multiprocessor: as many as registers or shared memory allow */
         blocks_each = D > 64 ? 1 : 3, /* backward */
-        blocks = 132 * blocks_each,
-        encoder_blocks = D > 64 ? 264 : 660,
-        readout_blocks = D > 64 ? 132 : 528,
+        encoder_blocks = D > 64 ? 2 : 5,
+        readout_blocks = D > 64 ? 1 : 4,
         /* a warp's share of a matrix (D, D) */
         share_m = 32,
         share_n = D * D / warps / share_m,
@@ -54,6 +53,9 @@ template <int D> struct tile_memory {
     int param[S::rows], role[S::rows];
     float reduce[S::warps][D];
 };
+/* On the whole device. */
+inline unsigned all_blocks(int each) { return (unsigned)(each * processor_count()); }
+
 /* A block's tiles, all of the same number but for one: in a row, so that what was found for one is near for the next. */
 struct tile_range {
     int begin, end;
@@ -687,14 +689,18 @@ template <int D> void run_encoder(const encoder &p, bool backward) {
     typedef shape<D> S;
     size_t start = offsetof(tile_memory<D>, left); /* forward has no tiles */
     if (backward)
-        start_kernel(encoder_back_kernel<D>, S::blocks, S::threads, sizeof(tile_memory<D>), p);
-    else start_kernel(encoder_kernel<D>, S::encoder_blocks, S::threads, start, p);
+        start_kernel(encoder_back_kernel<D>, all_blocks(S::blocks_each), S::threads,
+                     sizeof(tile_memory<D>), p);
+    else start_kernel(encoder_kernel<D>, all_blocks(S::encoder_blocks), S::threads, start, p);
 }
 template <int D> void run_readout(const readout &p, bool backward) {
     typedef shape<D> S;
     if (backward)
-        start_kernel(readout_back_kernel<D>, S::blocks, S::threads, sizeof(tile_memory<D>), p);
-    else start_kernel(readout_kernel<D>, S::readout_blocks, S::threads, sizeof(tile_memory<D>), p);
+        start_kernel(readout_back_kernel<D>, all_blocks(S::blocks_each), S::threads,
+                     sizeof(tile_memory<D>), p);
+    else
+        start_kernel(readout_kernel<D>, all_blocks(S::readout_blocks), S::threads,
+                     sizeof(tile_memory<D>), p);
 }
 void run(const encoder &p, int width, bool backward) {
     if (width == 64) run_encoder<64>(p, backward);
@@ -704,16 +710,13 @@ void run(const readout &p, int width, bool backward) {
     if (width == 64) run_readout<64>(p, backward);
     else run_readout<128>(p, backward);
 }
-int blocks_of(int width) { return width > 64 ? (int)shape<128>::blocks : (int)shape<64>::blocks; }
+int blocks_of(int width) {
+    return (int)all_blocks(width > 64 ? (int)shape<128>::blocks_each : (int)shape<64>::blocks_each);
+}
 
 /* Width 128 takes 175 KB of shared memory, which not every card has. */
 bool width_fits(int width) {
-    int device, limit = 0;
-    if (width == 64) return true;
-    return width == 128 && cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
-               cudaSuccess &&
-           (size_t)limit >= sizeof(tile_memory<128>);
+    return width == 64 || (width == 128 && (size_t)most_shared_bytes() >= sizeof(tile_memory<128>));
 }
 bool square(const wf_tensor *weight, int width) {
     return weight->rows == width && weight->cols == width;

@@ -15,7 +15,7 @@
 namespace wf_gpu {
 namespace {
 
-enum { outer_threads = 256, block_rows = 128, shares_in_all = 132 };
+enum { outer_threads = 256, block_rows = 128 };
 
 template <int N> struct outer_shape {
     static constexpr int stages = N > 128 ? 3 : 4;
@@ -187,7 +187,7 @@ bool outer_products(const outer_product *products, int count, const unsigned cha
         outer_step &s = steps[k];
         s.partial = NULL;
         if (p->dw == NULL && p->db == NULL) continue;
-        int shares = shares_in_all / ((p->m + block_rows - 1) / block_rows);
+        int shares = max(1, processor_count() / ((p->m + block_rows - 1) / block_rows));
         s = {{p->dy[0], p->dy[1]},
              {p->x[0], p->x[1]},
              p->images,

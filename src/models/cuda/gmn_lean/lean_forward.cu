@@ -287,11 +287,7 @@ lean_fused lean::lean_operands(const wf_op *op, const wf_octets *lines, int mess
 
 namespace {
 /* The kernels take what a multiprocessor of sm_90 has; others work step by step. */
-bool has_shared_memory() {
-    static int bytes = 0;
-    if (bytes == 0) cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
-    return bytes >= 227 * 1024;
-}
+bool has_shared_memory() { return most_shared_bytes() >= 227 * 1024; }
 } // namespace
 
 bool lean_fused_fits(const wf_op *op) {

@@ -19,15 +19,14 @@ inline bool whole_vectors(const wf_op *op) { return op->column % 4 == 0 && op->i
 /* Warpgroups of a CTA, one CTA for each multiprocessor: as many as registers allow without spilling much. */
 template <int D> __host__ __device__ constexpr int forward_groups() { return D <= 64 ? 4 : 2; }
 template <int D> __host__ __device__ constexpr int back_groups() { return 2; }
-/* CTAs: one wave of an H200. Each warpgroup takes chunks in turn. */
+/* CTAs: one for each multiprocessor at most. Each warpgroup takes chunks in turn. */
 inline unsigned most_blocks(int chunks, int groups) {
-    const int most = 132;
-    int blocks = (chunks + groups - 1) / groups;
+    int blocks = (chunks + groups - 1) / groups, most = processor_count();
     return (unsigned)(blocks < most ? blocks : most);
 }
 
 /* Whether a CTA may have so much shared memory on this device. */
-bool shared_memory_fits(size_t bytes);
+inline bool shared_memory_fits(size_t bytes) { return (size_t)most_shared_bytes() >= bytes; }
 
 /* The tensor cores' wide products, or mma.sync (also where there is nothing else): the environment's WEFT_MMA=sync. */
 bool wide_products();

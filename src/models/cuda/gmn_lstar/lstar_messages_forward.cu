@@ -33,14 +33,6 @@ bool wide_products() {
     return choice == NULL || strcmp(choice, "sync") != 0;
 }
 
-bool shared_memory_fits(size_t bytes) {
-    int device = 0, most = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
-               cudaSuccess &&
-           (size_t)most >= bytes;
-}
-
 namespace {
 
 struct message_step {

@@ -11,6 +11,7 @@
  * Limit: 2 FLOP x 128 lanes a clock on each SM, 67 TFLOP/s on an H200 (data sheet). Bytes: each operand once per tile.
  * Measured, H200, ncu, 324,096 rows, n = 128, unit and tables behind it: about 31 TFLOP/s at k = 128, 21 at k = 64. What
  * holds it back: waits for the next step's loads, with 12 to 16 warps on an SM, and the epilogue at so small a k. */
+#include "tensor/cuda/runtime/runtime.cuh"
 #include "tensor/cuda/tensor_cores/gemm_bf16.cuh"
 
 namespace wf_gpu {
@@ -142,23 +143,23 @@ __global__ void add_chunks(float *w, const float *partial, int m, int n, int ld,
 } // namespace
 
 void forward_product(const operands &o, const into_linear &to) {
-    if (bf16_products::on) forward_product_bf16(o, to);
+    if (here().bf16_products) forward_product_bf16(o, to);
     else multiply<true, true>(o, to, o.k, 1);
 }
 void forward_product(const operands &o, const into_unit &to) {
-    if (bf16_products::on) forward_product_bf16(o, to);
+    if (here().bf16_products) forward_product_bf16(o, to);
     else multiply<true, true>(o, to, o.k, 1);
 }
 void forward_product(const operands &o, const into_residual &to) {
-    if (bf16_products::on) forward_product_bf16(o, to);
+    if (here().bf16_products) forward_product_bf16(o, to);
     else multiply<true, true>(o, to, o.k, 1);
 }
 void input_product(const operands &o, const into_linear &to) {
-    if (bf16_products::on) input_product_bf16(o, to);
+    if (here().bf16_products) input_product_bf16(o, to);
     else multiply<true, false>(o, to, o.k, 1);
 }
 void input_product(const operands &o, const into_product &to) {
-    if (bf16_products::on) input_product_bf16(o, to);
+    if (here().bf16_products) input_product_bf16(o, to);
     else multiply<true, false>(o, to, o.k, 1);
 }
 
@@ -176,7 +177,7 @@ bool weight_product(float *w, const float *a, int lda, const float *b, int ldb, 
     if (partial == NULL) return false;
     operands o = {a, lda, b, ldb, m, n, rows};
     into_chunk to = {partial, ld, m};
-    if (bf16_products::on) weight_chunks_bf16(o, to, (int)chunk, chunks);
+    if (here().bf16_products) weight_chunks_bf16(o, to, (int)chunk, chunks);
     else if (m <= 64 && n > 64 && in_fours(a, lda, m) && in_fours(b, ldb, n))
         /* half of a tile of 128 rows would be idle */
         launch<64, 128, 8, 8, 8, false, false, true>(o, to, (int)chunk, chunks);

@@ -21,11 +21,6 @@ namespace wf_gpu {
 #include "tensor/ops.def"
 #undef X
 
-const wf_arena_source *device_source();
-/* Whose blocks go first where there is room: short work that others wait for, the main stream's, what nobody waits for yet. */
-enum stream_priority { stream_may_wait, stream_is_main, stream_is_short };
-bool make_stream(cudaStream_t *stream, int priority);
-
 /* True when nothing has gone wrong so far. */
 inline bool launched() { return cudaPeekAtLastError() == cudaSuccess; }
 
@@ -84,14 +79,6 @@ struct into_residual {
 struct into_product {
     float *c;
     int ldc;
-};
-
-/* While one of these lives, products round their operands to bf16 and use the tensor cores. */
-struct bf16_products {
-    static bool on;
-    bool before;
-    bf16_products() : before(on) { on = true; }
-    ~bf16_products() { on = before; }
 };
 
 /* x = A B' for B (n, k): the forward direction of a weight (n, k). */

@@ -4,6 +4,7 @@
 #include "tensor/cuda/row_products/gradient_sums.cuh"
 #include "tensor/cuda/fp32/row_sums.cuh"
 #include "tensor/cuda/row_products/many_rows.cuh"
+#include "tensor/cuda/runtime/runtime.cuh"
 
 #include <algorithm>
 #include <vector>
@@ -28,24 +29,39 @@ struct known_bounds {
 };
 
 enum { most_chains = 4 };
-std::vector<open_chain> chains;
-std::vector<pending_sum> sums;
-std::vector<pending_weight> weights;
-std::vector<range> zeros;
-std::vector<known_bounds> bounds;
-/* Of jobs and of the parts of deep sums; given back when the queue is finished, and reused in the stream's order. */
-wf_arena work_arena;
+} // namespace
+
+/* What is waiting on a device. */
+struct deferred_work {
+    std::vector<open_chain> chains;
+    std::vector<pending_sum> sums;
+    std::vector<pending_weight> weights;
+    std::vector<range> zeros;
+    std::vector<known_bounds> bounds;
+    /* Of jobs and of the parts of deep sums; given back when the queue is finished, and reused in the stream's order. */
+    wf_arena work_arena;
+    explicit deferred_work(const wf_arena_source *memory) : work_arena() {
+        work_arena.source = memory;
+    }
+    ~deferred_work() { wf_arena_free(&work_arena); }
+};
+deferred_work *make_deferred(const wf_arena_source *memory) { return new deferred_work(memory); }
+void free_deferred(deferred_work *work) { delete work; }
+
+namespace {
+
+deferred_work &waiting() { return *here().deferred; }
 
 /* --- launching -------------------------------------------------------------------------------------------------- */
 void launch_chain(size_t index) {
-    open_chain head = chains[index], deep = {}, tail = {};
-    chains.erase(chains.begin() + (long)index);
+    open_chain head = waiting().chains[index], deep = {}, tail = {};
+    waiting().chains.erase(waiting().chains.begin() + (long)index);
     std::vector<range> reads = head.rows;
     reads.insert(reads.end(), head.tables.begin(), head.tables.end());
     bool few = few_rows(head.c.rows);
     launch_scope scope(few ? side_for(reads, head.writes) : (int)on_main, reads, head.writes);
     if (few) {
-        split_deep(head, deep, &work_arena);
+        split_deep(head, deep, &waiting().work_arena);
         split_tail(head, tail);
     } else {
         std::vector<chain> steps = split_steps(head);
@@ -62,17 +78,17 @@ void launch_chain(size_t index) {
 
 /* Those on a side first: what is launched on the main stream before them would have to be done before them. */
 void launch_chains() {
-    for (size_t k = chains.size(); k-- > 0;)
-        if (few_rows(chains[k].c.rows)) launch_chain(k);
-    while (!chains.empty()) launch_chain(0);
+    for (size_t k = waiting().chains.size(); k-- > 0;)
+        if (few_rows(waiting().chains[k].c.rows)) launch_chain(k);
+    while (!waiting().chains.empty()) launch_chain(0);
 }
 
 void launch_writers(const range &r) {
-    for (size_t k = chains.size(); k-- > 0;)
-        if (meets(chains[k].writes, r)) launch_chain(k);
+    for (size_t k = waiting().chains.size(); k-- > 0;)
+        if (meets(waiting().chains[k].writes, r)) launch_chain(k);
 }
 bool being_written(const range &r) {
-    for (const open_chain &chain : chains)
+    for (const open_chain &chain : waiting().chains)
         if (meets(chain.writes, r)) return true;
     return false;
 }
@@ -85,18 +101,19 @@ bool targets_meet(const pending_sum &a, const pending_sum &b) {
 
 /* The sums that are marked, and all others whose sources stand. Two that add to the same place go one behind the other. */
 void launch_sums(std::vector<bool> marked) {
-    for (size_t k = 0; k < sums.size(); k++)
+    for (size_t k = 0; k < waiting().sums.size(); k++)
         if (marked[k])
-            for (const range &source : sums[k].sources) launch_writers(source);
-    for (size_t k = 0; k < sums.size(); k++)
+            for (const range &source : waiting().sums[k].sources) launch_writers(source);
+    for (size_t k = 0; k < waiting().sums.size(); k++)
         if (!marked[k]) {
-            marked[k] = !being_written(sums[k].target);
-            for (const range &source : sums[k].sources)
+            marked[k] = !being_written(waiting().sums[k].target);
+            for (const range &source : waiting().sums[k].sources)
                 if (being_written(source)) marked[k] = false;
         }
     std::vector<pending_sum> rest, now;
-    for (size_t k = 0; k < sums.size(); k++) (marked[k] ? now : rest).push_back(sums[k]);
-    sums = rest;
+    for (size_t k = 0; k < waiting().sums.size(); k++)
+        (marked[k] ? now : rest).push_back(waiting().sums[k]);
+    waiting().sums = rest;
     if (now.empty()) return;
     std::vector<range> reads, writes;
     for (const pending_sum &sum : now) {
@@ -123,7 +140,7 @@ void launch_sums(std::vector<bool> marked) {
 
 void launch_weights() {
     std::vector<pending_weight> now;
-    now.swap(weights);
+    now.swap(waiting().weights);
     std::vector<range> reads, writes;
     for (const pending_weight &w : now)
         for (int k = 0; k < 2; k++) {
@@ -140,17 +157,18 @@ void launch_weights() {
 
 /* The sums that write into r, or read it when `sources`. */
 void settle_sums(const range &r, bool sources) {
-    std::vector<bool> marked(sums.size(), false);
+    std::vector<bool> marked(waiting().sums.size(), false);
     bool any = false;
-    for (size_t k = 0; k < sums.size(); k++) {
-        marked[k] = meet(sums[k].target, r) || (sources && meets(sums[k].sources, r));
+    for (size_t k = 0; k < waiting().sums.size(); k++) {
+        marked[k] =
+            meet(waiting().sums[k].target, r) || (sources && meets(waiting().sums[k].sources, r));
         any |= marked[k];
     }
     if (any) launch_sums(marked);
 }
 
 void settle_weights(const range &r) {
-    for (const pending_weight &w : weights)
+    for (const pending_weight &w : waiting().weights)
         if (meet(w.sources[0], r) || meet(w.sources[1], r)) {
             launch_weights();
             return;
@@ -159,21 +177,21 @@ void settle_weights(const range &r) {
 
 /* --- zeros ------------------------------------------------------------------------------------------------------ */
 void zero_now(size_t index) {
-    range r = zeros[index];
-    zeros.erase(zeros.begin() + (long)index);
+    range r = waiting().zeros[index];
+    waiting().zeros.erase(waiting().zeros.begin() + (long)index);
     launch_scope scope(on_main, {}, {r});
     start_zero((void *)r.begin, (size_t)(r.end - r.begin));
 }
 void settle_zeros(const range &r) {
-    for (size_t k = zeros.size(); k-- > 0;)
-        if (meet(zeros[k], r)) zero_now(k);
+    for (size_t k = waiting().zeros.size(); k-- > 0;)
+        if (meet(waiting().zeros[k], r)) zero_now(k);
 }
 /* All of r is about to be written: true when it would have been zero, which then need not be done. */
 bool claim_zero(const range &r) {
-    for (size_t k = 0; k < zeros.size(); k++)
-        if (zeros[k].begin == r.begin &&
-            zeros[k].end <= r.end + WF_PAD * sizeof(float)) { /* slack behind a tensor */
-            zeros.erase(zeros.begin() + (long)k);
+    for (size_t k = 0; k < waiting().zeros.size(); k++)
+        if (waiting().zeros[k].begin == r.begin &&
+            waiting().zeros[k].end <= r.end + WF_PAD * sizeof(float)) { /* slack behind a tensor */
+            waiting().zeros.erase(waiting().zeros.begin() + (long)k);
             return true;
         }
     settle_zeros(r);
@@ -220,23 +238,23 @@ open_chain &join(int rows, int steps, int columns, const footprint &f) {
     for (const range &r : f.rows) settle_sums(r, false), settle_zeros(r);
     for (const range &r : f.tables) settle_sums(r, false), settle_zeros(r);
     for (const range &r : f.writes) settle_sums(r, true), settle_weights(r);
-    for (size_t k = chains.size(); k-- > 0;) {
-        bool same = chains[k].c.rows == rows;
-        bool full = same && (chains[k].c.count + steps > chain_steps ||
-                             (columns > 0 && place_slots(chains[k].slots) > most_used));
-        if (!full && !depends(chains[k], f, same)) continue;
-        waits |= !same && few_rows(chains[k].c.rows) && !few_rows(rows);
+    for (size_t k = waiting().chains.size(); k-- > 0;) {
+        bool same = waiting().chains[k].c.rows == rows;
+        bool full = same && (waiting().chains[k].c.count + steps > chain_steps ||
+                             (columns > 0 && place_slots(waiting().chains[k].slots) > most_used));
+        if (!full && !depends(waiting().chains[k], f, same)) continue;
+        waits |= !same && few_rows(waiting().chains[k].c.rows) && !few_rows(rows);
         launch_chain(k);
     }
-    for (size_t k = chains.size(); waits && k-- > 0;)
-        if (chains[k].c.rows == rows) launch_chain(k);
+    for (size_t k = waiting().chains.size(); waits && k-- > 0;)
+        if (waiting().chains[k].c.rows == rows) launch_chain(k);
     open_chain *found = NULL;
-    for (open_chain &chain : chains)
+    for (open_chain &chain : waiting().chains)
         if (chain.c.rows == rows) found = &chain;
     if (found == NULL) {
-        if (chains.size() == most_chains) launch_chain(0);
-        chains.push_back(open_chain{});
-        found = &chains.back();
+        if (waiting().chains.size() == most_chains) launch_chain(0);
+        waiting().chains.push_back(open_chain{});
+        found = &waiting().chains.back();
         found->c.rows = rows;
     }
     found->rows.insert(found->rows.end(), f.rows.begin(), f.rows.end());
@@ -329,18 +347,18 @@ chain_step *just_multiplied(open_chain &chain, const float *matrix) {
 
 /* --- jobs ------------------------------------------------------------------------------------------------------- */
 int *bounds_of(const uint32_t *map, int rows, int targets) {
-    for (const known_bounds &k : bounds)
+    for (const known_bounds &k : waiting().bounds)
         if (k.map == map && k.rows == rows && k.targets == targets) return k.bounds;
-    int *found = (int *)wf_arena_alloc(&work_arena, 2 * (size_t)targets * sizeof(int));
+    int *found = (int *)wf_arena_alloc(&waiting().work_arena, 2 * (size_t)targets * sizeof(int));
     if (found == NULL) return NULL;
     std::vector<range> written = {rows_of((const float *)found, targets, 2)};
     launch_scope scope(side_for({}, written), {}, written);
     find_bounds(map, rows, targets, found);
-    bounds.push_back(known_bounds{map, rows, targets, found});
+    waiting().bounds.push_back(known_bounds{map, rows, targets, found});
     return found;
 }
 
-void launch_all_sums() { launch_sums(std::vector<bool>(sums.size(), true)); }
+void launch_all_sums() { launch_sums(std::vector<bool>(waiting().sums.size(), true)); }
 
 /* Few targets of very many rows each are summed at once, in spans. */
 bool by_spans(const sum_job &job) {
@@ -350,7 +368,7 @@ bool by_spans(const sum_job &job) {
 
 bool add_sum(sum_job job, const std::vector<range> &sources) {
     range target = columns_of(job.to.data, job.targets, job.to.ld, job.cols);
-    for (const pending_sum &sum : sums)
+    for (const pending_sum &sum : waiting().sums)
         if (sum.job.to.set && meet(sum.target, target)) {
             settle_sums(target, false); /* what it sets must be there first */
             break;
@@ -363,11 +381,11 @@ bool add_sum(sum_job job, const std::vector<range> &sources) {
         settle_sums(target, false);
         launch_scope scope(on_main, sources, {target});
         return sum_mapped(job.x, job.y, job.ldx, job.rows, job.cols, job.map, job.targets, job.to,
-                          &work_arena);
+                          &waiting().work_arena);
     }
     if (job.map != NULL && (job.bounds = bounds_of(job.map, job.rows, job.targets)) == NULL)
         return false;
-    sums.push_back(pending_sum{job, sources, target});
+    waiting().sums.push_back(pending_sum{job, sources, target});
     return true;
 }
 
@@ -390,18 +408,19 @@ bool add_weight(const wf_op *op, const wf_tensor *x, const wf_tensor *weight,
         launch_writers(data_range(x));
         launch_scope scope(on_main, {grad_range(y), data_range(x)}, {targets[0], targets[1]});
         if (weight != NULL && !weight_product(job.weight, job.dy, job.ldy, job.x, job.ldx, job.rows,
-                                              job.m, job.n, &work_arena))
+                                              job.m, job.n, &waiting().work_arena))
             return false;
-        return bias == NULL || sum_rows(job.dy, job.scale, job.ldy, job.rows, job.m,
-                                        sum_target{job.bias, 0, false, false}, &work_arena);
+        return bias == NULL ||
+               sum_rows(job.dy, job.scale, job.ldy, job.rows, job.m,
+                        sum_target{job.bias, 0, false, false}, &waiting().work_arena);
     }
     size_t count = weight_job_scratch(&job);
-    job.partial = scratch(&work_arena, count);
+    job.partial = scratch(&waiting().work_arena, count);
     if (job.partial == NULL) return false;
     job.bias_partial = job.partial + (size_t)job.chunks * (size_t)job.m * (size_t)wf_pad(job.n);
-    weights.push_back(
+    waiting().weights.push_back(
         pending_weight{job, {grad_range(y), data_range(x)}, {targets[0], targets[1]}});
-    if (weights.size() == most_weight_jobs) launch_weights();
+    if (waiting().weights.size() == most_weight_jobs) launch_weights();
     return true;
 }
 
@@ -501,8 +520,9 @@ bool queue_mean(const wf_op *op) {
     range target = data_range(y);
     settle_sums(target, true);
     settle_weights(target);
-    for (size_t k = chains.size(); k-- > 0;)
-        if (meets(chains[k].rows, target) || meets(chains[k].tables, target)) launch_chain(k);
+    for (size_t k = waiting().chains.size(); k-- > 0;)
+        if (meets(waiting().chains[k].rows, target) || meets(waiting().chains[k].tables, target))
+            launch_chain(k);
     sum_job job = {};
     job.x = data_of(x), job.ldx = x->ld, job.rows = x->rows, job.cols = x->cols;
     job.start = op->start, job.targets = y->rows;
@@ -581,7 +601,7 @@ bool queue_norm_back(const wf_op *op) {
     if (wanted(x)) f.writes.push_back(grad_range(x));
     float *stats = NULL;
     if (wanted(modulation)) {
-        stats = scratch(&work_arena, 2 * (size_t)x->rows);
+        stats = scratch(&waiting().work_arena, 2 * (size_t)x->rows);
         if (stats == NULL) return false;
         f.writes.push_back(rows_of(stats, x->rows, 2));
     }
@@ -673,7 +693,6 @@ static const queue_answer taken = queue_taken;
 
 queue_answer queue_forward(const wf_op *op) {
     if (!taken_up(op) || op->out[0]->rows == 0) return queue_declined;
-    work_arena.source = device_source();
     switch (op->kind) {
     case WF_OP_linear: return queue_linear(op), taken;
     case WF_OP_activation: return queue_activation(op), taken;
@@ -687,7 +706,6 @@ queue_answer queue_backward(const wf_op *op) {
     bool gathered = op->kind == WF_OP_gather && wanted(op->in[0]) &&
                     op->in[0]->rows <= most_gathered && few_rows(op->out[0]->rows);
     if (!(taken_up(op) || gathered) || op->out[0]->rows == 0) return queue_declined;
-    work_arena.source = device_source();
     switch (op->kind) {
     case WF_OP_gather: return answer(queue_gather_back(op));
     case WF_OP_linear: return answer(queue_linear_back(op));
@@ -721,8 +739,8 @@ launch_scope queue_beside(const wf_op *op, bool backward) {
         reads.push_back(data_range(in));
         if (backward && in->grad != NULL) writes.push_back(grad_range(in));
     }
-    for (size_t k = chains.size(); k-- > 0;) {
-        const open_chain &chain = chains[k];
+    for (size_t k = waiting().chains.size(); k-- > 0;) {
+        const open_chain &chain = waiting().chains[k];
         bool tied = false;
         for (const range &r : reads) tied |= meets(chain.writes, r);
         for (const range &r : writes)
@@ -759,7 +777,7 @@ void queue_before(const wf_op *op, bool backward, unsigned claims) {
         if (!backward || in->grad == NULL) continue;
         if ((claims >> i & 1) == 0) settle_zeros(grad_range(in));
         /* Adding to what a sum will add to may come first; adding to what it will set, or overwriting what it reads, may not. */
-        for (const pending_sum &s : sums)
+        for (const pending_sum &s : waiting().sums)
             if (meets(s.sources, grad_range(in)) ||
                 (s.job.to.set && meet(s.target, grad_range(in)))) {
                 launch_all_sums();
@@ -776,37 +794,38 @@ void queue_before(const wf_op *op, bool backward, unsigned claims) {
 
 void queue_zero(void *data, size_t bytes) {
     range r = {(const char *)data, (const char *)data + bytes};
-    for (size_t k = chains.size(); k-- > 0;)
-        if (meets(chains[k].writes, r) || meets(chains[k].rows, r) || meets(chains[k].tables, r))
+    for (size_t k = waiting().chains.size(); k-- > 0;)
+        if (meets(waiting().chains[k].writes, r) || meets(waiting().chains[k].rows, r) ||
+            meets(waiting().chains[k].tables, r))
             launch_chain(k);
     settle_sums(r, true);
     settle_weights(r);
     settle_zeros(r);
-    if (bytes > 0) zeros.push_back(r);
+    if (bytes > 0) waiting().zeros.push_back(r);
 }
 
 void queue_finish() {
     launch_chains();
     launch_all_sums();
     launch_weights();
-    while (!zeros.empty()) zero_now(zeros.size() - 1);
+    while (!waiting().zeros.empty()) zero_now(waiting().zeros.size() - 1);
     for (int k = 0; k < n_sides; k++) rejoin((side_id)k);
-    bounds.clear();
-    wf_arena_reset(&work_arena);
+    waiting().bounds.clear();
+    wf_arena_reset(&waiting().work_arena);
     plain_next(); /* what comes next may be another capture */
 }
 
 void queue_discard() {
     for (int k = 0; k < n_sides; k++) rejoin((side_id)k);
-    chains.clear();
-    sums.clear();
-    weights.clear();
-    zeros.clear();
-    bounds.clear();
-    wf_arena_reset(&work_arena);
+    waiting().chains.clear();
+    waiting().sums.clear();
+    waiting().weights.clear();
+    waiting().zeros.clear();
+    waiting().bounds.clear();
+    wf_arena_reset(&waiting().work_arena);
     plain_next(); /* what comes next may be another capture */
 }
 
-size_t queue_bytes() { return wf_arena_capacity(&work_arena); }
+size_t queue_bytes() { return wf_arena_capacity(&waiting().work_arena); }
 
 } // namespace wf_gpu

@@ -15,6 +15,11 @@
 
 namespace wf_gpu {
 
+/* What waits on a device; it works in `memory`. */
+struct deferred_work;
+deferred_work *make_deferred(const wf_arena_source *memory);
+void free_deferred(deferred_work *work);
+
 /* Declined: not of a kind or shape for the queue; call queue_before and run it. */
 enum queue_answer { queue_declined, queue_taken, queue_no_memory };
 queue_answer queue_forward(const wf_op *op);

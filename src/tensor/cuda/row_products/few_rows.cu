@@ -156,19 +156,6 @@ __global__ void __launch_bounds__(32 * (team + 1), 1)
     }
 }
 
-/* A property of the device; `other` when it cannot be asked. */
-int property(cudaDeviceAttr which, int other) {
-    int device, value;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&value, which, device) != cudaSuccess)
-        return other;
-    return value;
-}
-int shared_bytes() {
-    static const int bytes = property(cudaDevAttrMaxSharedMemoryPerBlockOptin, 96 << 10);
-    return bytes;
-}
-
 __device__ void pack_rows_of(const pack_job &job, int first, int last) {
     int quads = whole16(job.cols) / 4;
     bool aligned = job.cols % 4 == 0 && (uintptr_t)job.w % 16 == 0;
@@ -210,7 +197,8 @@ int fixed_bytes() { return barrier_bytes + (int)sizeof(chain) + 1024; }
 /* With the shortest ring. */
 int chain_most_slots() {
     enum { enough = 56 * 1024, shortest_ring = 3 };
-    int room = shared_bytes() - fixed_bytes() - team * staged_bytes - shortest_ring * tile_bytes;
+    int room =
+        most_shared_bytes() - fixed_bytes() - team * staged_bytes - shortest_ring * tile_bytes;
     return room / 2 < enough ? room / 2 : enough;
 }
 
@@ -219,7 +207,7 @@ void chain_launch(const chain &c) {
     int tiles, spans;
     count_tiles(c, team_columns, &tiles, &spans);
     int own = team * staged_bytes + 2 * c.slots;
-    int depth = (shared_bytes() - fixed_bytes() - own) / tile_bytes;
+    int depth = (most_shared_bytes() - fixed_bytes() - own) / tile_bytes;
     if (depth > most_ring) depth = most_ring;
     if (depth > tiles) depth = tiles > 0 ? tiles : 1;
     int bytes = barrier_bytes + depth * tile_bytes + own;

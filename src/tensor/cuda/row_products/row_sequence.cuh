@@ -78,7 +78,8 @@ __host__ __device__ inline int slot_pitch(int cols) { return (cols + 63) / 64 * 
 /* Elements that all slots together may take on this device. */
 int chain_most_slots();
 /* Rows of graphs, not of nodes: for such chains time is latency, and other work can go on beside them. */
-inline bool few_rows(int rows) { return rows <= 2048; }
+enum { few_rows_most = 2048 };
+inline bool few_rows(int rows) { return rows <= few_rows_most; }
 
 /* All steps in one launch. */
 void chain_launch(const chain &c);

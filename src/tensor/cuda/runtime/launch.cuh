@@ -24,9 +24,9 @@
 
 namespace wf_gpu {
 
-/* Where launches go: the backend's stream, or another for a while (NULL: the backend's again). */
+/* Where launches go: the device's stream, or another for a while (NULL: the device's again). */
 cudaStream_t stream();
-void use_stream(cudaStream_t other);
+void use_stream(cudaStream_t side);
 
 /* What start_kernel launches next on this stream, or on any, waits for all before it. */
 void plain_next(cudaStream_t stream);
@@ -34,8 +34,13 @@ void plain_next();
 /* Whether a launch on this stream may begin early; it is made now. */
 bool begins_early(cudaStream_t stream);
 
-/* Multiprocessors of the device. */
+/* Whether kernels that run on this device call griddepcontrol.wait: code for sm_90 does, code for an older device does not,
+ * even where a newer one runs it. */
+bool kernels_wait();
+
+/* Multiprocessors of the device, and the shared memory that a block may have on it. */
 int processor_count();
+int most_shared_bytes();
 
 /* Lets a kernel have as much shared memory, if it may not have more already. Where the device has less its launch fails. */
 void allow_shared(const void *kernel, size_t bytes);

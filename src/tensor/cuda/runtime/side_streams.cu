@@ -1,30 +1,20 @@
 /* side_streams: streams beside the main one. */
 #include "tensor/cuda/runtime/side_streams.cuh"
+#include "tensor/cuda/runtime/runtime.cuh"
 
 namespace wf_gpu {
 namespace {
 
-/* Launches of one scope, for which the main stream has not waited. */
-struct side_launch {
-    cudaEvent_t done;
-    std::vector<range> reads, writes;
-};
-struct side_stream {
-    cudaStream_t stream;
-    std::vector<side_launch> launches; /* in order */
-    std::vector<cudaEvent_t> spare;    /* events of those that were waited for */
-    bool has_scratch;                  /* see lend_scratch */
-};
-side_stream sides[n_sides];
-cudaEvent_t forked;
+side_stream &side_of(int id) { return here().sides->of[id]; }
 
 bool make_event(cudaEvent_t *event) {
     return cudaEventCreateWithFlags(event, cudaEventDisableTiming) == cudaSuccess;
 }
 
 bool side_ready(side_stream &side) {
+    cudaEvent_t &forked = here().sides->forked;
     if (forked == NULL && !make_event(&forked)) return false;
-    int priority = &side >= &sides[for_weights] ? stream_may_wait : stream_is_short;
+    stream_priority priority = &side >= &side_of(for_weights) ? stream_may_wait : stream_is_short;
     if (side.stream == NULL && !make_stream(&side.stream, priority)) return false;
     cudaEvent_t event;
     if (side.spare.empty()) {
@@ -62,40 +52,49 @@ void settle(side_stream &side, size_t count) {
 
 } // namespace
 
+side_streams::~side_streams() {
+    for (side_stream &side : of) {
+        for (side_launch &launch : side.launches) side.spare.push_back(launch.done);
+        for (cudaEvent_t event : side.spare) cudaEventDestroy(event);
+        if (side.stream != NULL) cudaStreamDestroy(side.stream);
+    }
+    if (forked != NULL) cudaEventDestroy(forked);
+}
+
 int side_for(const std::vector<range> &reads, const std::vector<range> &writes) {
     int idle = for_graphs;
     for (int k = for_weights; k-- > for_graphs;) {
-        if (in_the_way(sides[k], reads, writes) > 0) return k;
-        if (sides[k].launches.empty()) idle = k;
+        if (in_the_way(side_of(k), reads, writes) > 0) return k;
+        if (side_of(k).launches.empty()) idle = k;
     }
     return idle;
 }
 
-void rejoin(side_id id) { settle(sides[id], sides[id].launches.size()); }
+void rejoin(side_id id) { settle(side_of(id), side_of(id).launches.size()); }
 
-void lend_scratch(side_id id) { sides[id].has_scratch = true; }
+void lend_scratch(side_id id) { side_of(id).has_scratch = true; }
 
 void rejoin_scratch() {
     for (int k = 0; k < n_sides; k++) {
-        if (sides[k].has_scratch) rejoin((side_id)k);
-        sides[k].has_scratch = false;
+        if (side_of(k).has_scratch) rejoin((side_id)k);
+        side_of(k).has_scratch = false;
     }
 }
 
 launch_scope::launch_scope(int side, const std::vector<range> &reads,
                            const std::vector<range> &writes)
     : where(side) {
-    if (where != on_main && !side_ready(sides[where])) where = on_main;
+    if (where != on_main && !side_ready(side_of(where))) where = on_main;
     for (int k = 0; k < n_sides; k++) {
-        size_t count = k == where ? 0 : in_the_way(sides[k], reads, writes);
+        size_t count = k == where ? 0 : in_the_way(side_of(k), reads, writes);
         if (count == 0) continue;
-        if (where == on_main) settle(sides[k], count);
-        else cudaStreamWaitEvent(sides[where].stream, sides[k].launches[count - 1].done, 0);
+        if (where == on_main) settle(side_of(k), count);
+        else cudaStreamWaitEvent(side_of(where).stream, side_of(k).launches[count - 1].done, 0);
     }
     if (where == on_main) return;
-    side_stream &own = sides[where];
-    cudaEventRecord(forked, stream());
-    cudaStreamWaitEvent(own.stream, forked, 0);
+    side_stream &own = side_of(where);
+    cudaEventRecord(here().sides->forked, stream());
+    cudaStreamWaitEvent(own.stream, here().sides->forked, 0);
     plain_next(own.stream);
     own.launches.push_back(side_launch{own.spare.back(), reads, writes});
     own.spare.pop_back();
@@ -104,7 +103,8 @@ launch_scope::launch_scope(int side, const std::vector<range> &reads,
 
 launch_scope::~launch_scope() {
     use_stream(NULL);
-    if (where != on_main) cudaEventRecord(sides[where].launches.back().done, sides[where].stream);
+    if (where != on_main)
+        cudaEventRecord(side_of(where).launches.back().done, side_of(where).stream);
 }
 
 } // namespace wf_gpu

@@ -37,6 +37,24 @@ inline range grad_range(const wf_tensor *t) { return rows_of(grad_of(t), t->rows
 /* Those before for_weights are alike: side_for chooses among them. */
 enum side_id { on_main = -1, for_graphs, for_weights = 6, for_parts, n_sides };
 
+/* Launches of one scope, for which the main stream has not waited. */
+struct side_launch {
+    cudaEvent_t done;
+    std::vector<range> reads, writes;
+};
+struct side_stream {
+    cudaStream_t stream;
+    std::vector<side_launch> launches; /* in order */
+    std::vector<cudaEvent_t> spare;    /* events of those that were waited for */
+    bool has_scratch;                  /* see lend_scratch */
+};
+/* Those of a device. */
+struct side_streams {
+    side_stream of[n_sides] = {};
+    cudaEvent_t forked = NULL;
+    ~side_streams();
+};
+
 /* While it lives, launches go to a stream on which these reads and writes are in order. */
 struct launch_scope {
     int where;

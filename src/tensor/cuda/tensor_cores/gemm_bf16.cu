@@ -15,8 +15,6 @@
 
 namespace wf_gpu {
 
-bool bf16_products::on = false;
-
 namespace {
 
 template <int BM, int BN, int WM, int WN, bool a_inner, bool b_inner, bool whole, class To>

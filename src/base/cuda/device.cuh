@@ -1,0 +1,54 @@
+/* device: the inside of a device object, and how CUDA's and C++'s failures become a status. For .cu files. */
+#ifndef WF_BASE_CUDA_DEVICE_CUH
+#define WF_BASE_CUDA_DEVICE_CUH
+
+#include "base/cuda/device.h"
+
+#include <atomic>
+#include <cuda_runtime.h>
+#include <new>
+
+namespace wf_gpu {
+/* State that a later module keeps with a device. */
+struct device_state {
+    virtual ~device_state() {}
+};
+} // namespace wf_gpu
+
+struct wf_cuda_device {
+    int number;       /* as CUDA counts them */
+    int processors;   /* multiprocessors */
+    int shared_bytes; /* of shared memory that a block may have */
+    cudaStream_t stream;
+    wf_gpu::device_state *runtime; /* of tensor/cuda/runtime; NULL: not yet used */
+    std::atomic<int> holders;
+};
+
+namespace wf_gpu {
+/* Whose blocks are scheduled first: work that nobody waits for yet, the main stream, short work that others wait for. */
+enum stream_priority { stream_may_wait, stream_is_main, stream_is_short };
+bool make_stream(cudaStream_t *stream, stream_priority priority);
+
+/* C++ exceptions stop here: calls f, which returns a wf_status, from a function that C calls. */
+template <class F> wf_status without_exceptions(wf_ctx *ctx, const char *what, F f) {
+    try {
+        return f();
+    } catch (const std::bad_alloc &) {
+        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", what);
+    } catch (...) {
+        return wf_fail(ctx, WF_ERR_FAILED, "%s: an unexpected C++ exception", what);
+    }
+}
+} // namespace wf_gpu
+
+#define WF_CUDA_TRY(ctx, call)                                                                     \
+    do {                                                                                           \
+        cudaError_t wf_cuda_error_ = (call);                                                       \
+        if (wf_cuda_error_ == cudaErrorMemoryAllocation)                                           \
+            return wf_fail(ctx, WF_ERR_MEMORY, "GPU: out of memory (%s)", #call);                  \
+        if (wf_cuda_error_ != cudaSuccess)                                                         \
+            return wf_fail(ctx, WF_ERR_FAILED, "GPU: %s: %s", #call,                               \
+                           cudaGetErrorString(wf_cuda_error_));                                    \
+    } while (0)
+
+#endif

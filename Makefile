@@ -251,6 +251,12 @@ install: all ## to PREFIX, /usr/local unless told
 	install -m 644 include/weft/* $(to)/include/weft/
 	cd recipes && find . -name '*.conf' -o -name '*.manifest' | while read -r file; do \
 	    install -D -m 644 "$$file" "$(to)/share/weft/recipes/$$file" || exit 1; done
+	install -d $(to)/share/man/man1 $(to)/share/bash-completion/completions \
+	    $(to)/share/zsh/site-functions $(to)/share/fish/vendor_completions.d
+	$(BUILD)/weft help --man >$(to)/share/man/man1/weft.1
+	$(BUILD)/weft help --completion bash >$(to)/share/bash-completion/completions/weft
+	$(BUILD)/weft help --completion zsh >$(to)/share/zsh/site-functions/_weft
+	$(BUILD)/weft help --completion fish >$(to)/share/fish/vendor_completions.d/weft.fish
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
 	    -e 's|@LIBS@|$(LIBS)|' tools/weft.pc.in >$(to)/lib/pkgconfig/weft.pc
 

@@ -19,6 +19,7 @@ typedef enum cli_kind {
     CLI_INT,
     CLI_REAL,
     CLI_LIST,
+    CLI_CHOICE, /* one of `names` */
     CLI_SETTING /* a row of a table of settings: the one whose key is the option's name */
 } cli_kind;
 
@@ -31,6 +32,7 @@ typedef struct cli_option {
     const char *help;
     double low, high;                    /* allowed numbers */
     const wf_setting *(*settings)(void); /* SETTING: the table; help then adds to the row's */
+    const char *const *names;            /* CHOICE: ended by NULL */
 } cli_option;
 
 typedef struct cli_app cli_app;
@@ -79,6 +81,7 @@ struct cli_app {
 /* The commands, ended by a NULL name, and the options every command has. */
 extern const cli_command cli_commands[];
 extern const cli_option cli_global_options[];
+extern const char *const cli_exit_codes[][2]; /* code and meaning, ended by NULL */
 
 /* Words before the command that are options, with their values. */
 int cli_leading_options(int count, char **words);
@@ -92,6 +95,7 @@ bool cli_flag(const cli_app *app, const char *name);
 const char *cli_text(const cli_app *app,
                      const char *name); /* NULL when neither given nor defaulted */
 int64_t cli_int(const cli_app *app, const char *name);
+int cli_index(const cli_app *app, const char *name); /* of a CHOICE, in its names; -1: not given */
 double cli_real(const cli_app *app, const char *name);
 
 /* Set what the options of this table say, and --seed where the table has a seed. */
@@ -104,6 +108,13 @@ void cli_help_program(FILE *file);
 void cli_help_command(FILE *file, const cli_command *command);
 bool cli_help_group(FILE *file, const char *group); /* false when there is none of that name */
 void cli_help_markdown(FILE *file);
+/* For shells: the manual page, and completions for "bash", "zsh" or "fish". */
+void cli_help_man(FILE *file);
+void cli_help_completion(FILE *file, const char *shell);
+/* "-o, --out FILE"; what it means and its default ("": none); its allowed names (NULL: any value). */
+void cli_option_usage(const cli_option *option, char *out, size_t size);
+void cli_option_text(const cli_option *option, char *out, size_t size, const char **fallback);
+const char *const *cli_option_names(const cli_option *option);
 const cli_command *cli_find_command(int count, char **words, int *used);
 /* "unknown command zoo trian; did you mean weft zoo train?" */
 void cli_unknown_command(int count, const char *const *words, char *out, size_t size);

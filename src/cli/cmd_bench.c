@@ -214,10 +214,6 @@ static bool wanted(const bench *b, const char *name) {
 }
 
 static wf_status measure_all(bench *b) {
-    static const char *const names[] = {"peak", "zoo", "wcs", "lstar", "lean", NULL};
-    int place;
-    if (cli_given(b->app, "only"))
-        CLI_TRY(cli_choice(b->app, "only", cli_text(b->app, "only"), names, &place));
     CLI_TRY(wf_use_cuda(b->app->ctx, &b->gpu));
     if (!b->gpu) measure_peak(b);
     CLI_TRY(open_data(b));

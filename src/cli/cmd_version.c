@@ -45,6 +45,14 @@ wf_status cli_version(cli_app *app) {
 }
 
 wf_status cli_help(cli_app *app) {
+    if (cli_flag(app, "man")) {
+        cli_help_man(stdout);
+        return WF_OK;
+    }
+    if (cli_given(app, "completion")) {
+        cli_help_completion(stdout, cli_text(app, "completion"));
+        return WF_OK;
+    }
     if (cli_flag(app, "markdown")) {
         cli_help_markdown(stdout);
         cli_recipe_markdown(stdout);
@@ -56,6 +64,10 @@ wf_status cli_help(cli_app *app) {
     }
     if (app->n_arguments == 1 && strcmp(app->argument[0], "recipe") == 0) {
         cli_recipe_help(stdout);
+        return WF_OK;
+    }
+    if (app->n_arguments == 1 && strcmp(app->argument[0], "recipes") == 0) {
+        cli_recipe_files(stdout);
         return WF_OK;
     }
     int used;

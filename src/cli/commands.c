@@ -5,21 +5,22 @@
 #include "weft/flow.h"
 
 /* clang-format off */
-#define END {NULL, 0, CLI_FLAG, NULL, NULL, NULL, 0, 0, NULL}
-#define FLAG(name, letter, help) {name, letter, CLI_FLAG, NULL, NULL, help, 0, 0, NULL}
-#define TEXT(name, letter, value, fallback, help) {name, letter, CLI_TEXT, value, fallback, help, 0, 0, NULL}
-#define SET {"set", 0, CLI_LIST, "SECTION.KEY=VALUE", NULL, "Replace a value of the recipe; may be given often.", 0, 0, NULL}
-#define INT(name, letter, fallback, low, high, help) {name, letter, CLI_INT, "N", fallback, help, low, high, NULL}
-#define REAL(name, letter, value, fallback, low, high, help) {name, letter, CLI_REAL, value, fallback, help, low, high, NULL}
+#define END {.name = NULL}
+#define FLAG(n, l, h) {.name = n, .letter = l, .kind = CLI_FLAG, .help = h}
+#define TEXT(n, l, v, f, h) {.name = n, .letter = l, .kind = CLI_TEXT, .value = v, .fallback = f, .help = h}
+#define INT(n, l, f, low_, high_, h) {.name = n, .letter = l, .kind = CLI_INT, .value = "N", .fallback = f, .help = h, .low = low_, .high = high_}
+#define REAL(n, l, v, f, low_, high_, h) {.name = n, .letter = l, .kind = CLI_REAL, .value = v, .fallback = f, .help = h, .low = low_, .high = high_}
+#define CHOICE(n, l, v, f, h, ...) {.name = n, .letter = l, .kind = CLI_CHOICE, .value = v, .fallback = f, .help = h, .names = (const char *const[]){__VA_ARGS__, NULL}}
 /* Settings of a table; INSTEAD: of a recipe, whose value is the default. */
-#define SETTING(name, letter, value, table) {name, letter, CLI_SETTING, value, NULL, NULL, 0, 0, table}
-#define INSTEAD(name, letter, value, table) {name, letter, CLI_SETTING, value, NULL, "in place of the recipe's", 0, 0, table}
+#define SETTING(n, l, v, table) {.name = n, .letter = l, .kind = CLI_SETTING, .value = v, .settings = table}
+#define INSTEAD(n, l, v, table) {.name = n, .letter = l, .kind = CLI_SETTING, .value = v, .help = "in place of the recipe's", .settings = table}
+#define SET {.name = "set", .kind = CLI_LIST, .value = "SECTION.KEY=VALUE", .help = "Replace a value of the recipe; may be given often."}
 
 const cli_option cli_global_options[] = {
     FLAG("json", 0, "Print the result as JSON on stdout."),
     INT("seed", 0, NULL, 0, 9007199254740992.0, "Seed of all that is drawn at random, in place of the recipe's."),
     INT("threads", 0, "0", 0, 256, "Worker threads; 0: one per core. Results do not depend on it."),
-    TEXT("device", 0, "NAME", "cpu", "Where the heavy work runs: cpu, cuda or auto (cuda where there is one)."),
+    CHOICE("device", 0, "NAME", "cpu", "Where the heavy work runs; auto: on a GPU where there is one.", "cpu", "cuda", "auto"),
     FLAG("quiet", 'q', "No progress lines."),
     FLAG("help", 'h', "Show the help of a command."),
     FLAG("version", 'V', "Show the version and what this build has."),
@@ -89,7 +90,7 @@ static const cli_option mix_options[] = {
     INT("pairs", 'n', "50", 1, 1e6, "Pairs of networks, one of each collection."),
     INT("steps", 0, "10", 1, 1000, "Alpha goes from 0 to 1 in so many steps."),
     TEXT("sweeps", 0, "N,N,...", "0,1,5,50", "Re-Basin sweeps before averaging, a curve each; 0: none."),
-    {"score", 0, CLI_SETTING, "NAME", "auc", NULL, 0, 0, wf_eval_settings},
+    {.name = "score", .kind = CLI_SETTING, .value = "NAME", .fallback = "auc", .settings = wf_eval_settings},
     SET, END,
 };
 static const cli_option align_options[] = {
@@ -134,12 +135,13 @@ static const cli_option data_fetch_options[] = {
     END,
 };
 static const cli_option bench_options[] = {
-    TEXT("only", 0, "NAME", NULL, "One measurement: peak, zoo, wcs, lstar or lean."),
+    CHOICE("only", 0, "NAME", NULL, "One measurement.", "peak", "zoo", "wcs", "lstar", "lean"),
     REAL("seconds", 0, "X", "3", 0.01, 3600, "Time for each measurement."),
     END,
 };
-/* For docs and tests: the one option that the program's help need not explain. */
 static const cli_option help_options[] = {
+    FLAG("man", 0, "Print the manual page."),
+    CHOICE("completion", 0, "SHELL", NULL, "Print the completions of a shell.", "bash", "zsh", "fish"),
     FLAG("markdown", 0, "Print docs/commands.md."),
     END,
 };
@@ -154,11 +156,12 @@ const cli_command cli_commands[] = {
     {"run", "RECIPE", 1, 1, "Everything a recipe describes, resumable.",
      "Collection, held-out networks, training, sampling, evaluation, report. Finished stages with the same settings "
      "are skipped, a broken one goes on where it stopped, and results of other settings are refused unless --redo is "
-     "given. The recipe with all defaults filled in is written beside the results.",
+     "given. The recipe with all defaults filled in is written beside the results. RECIPE is a file, or the name of an "
+     "installed recipe (weft help recipes), here and wherever a recipe is asked for.",
      run_options,
-     {{"weft run recipes/digits.conf", "leaves runs/digits"},
-      {"weft run recipes/karhunen.conf --set zoo.count=2000 -o runs/k2000", "a variant in its own folder"},
-      {"weft run recipes/digits.conf --redo", "replace what is there"}}, cli_run},
+     {{"weft run digits", "leaves runs/digits"},
+      {"weft run karhunen --set zoo.count=2000 -o runs/k2000", "a variant in its own folder"},
+      {"weft run my.conf --redo", "replace what is there"}}, cli_run},
     {"zoo train", "RECIPE", 1, 1, "Train a collection of independent networks.",
      "Trains the networks that [zoo] describes on the data of [data]. Network i is the same whatever the shard, the "
      "thread count or a restart; a broken call goes on where it stopped.",
@@ -263,8 +266,10 @@ const cli_command cli_commands[] = {
      "Prints the version, the instruction set in use and the optional parts of this build.", NULL,
      {{"weft version", "version and build"}, {"weft version --json", "the same for programs"}}, cli_version},
     {"help", "[COMMAND]", 0, 2, "Help on a command, or on recipes.",
-     "Lists the commands, shows one command's options and examples, or (help recipe) all keys of a recipe.", help_options,
-     {{"weft help zoo train", "one command"}, {"weft help recipe", "what a recipe may say"}}, cli_help},
+     "Lists the commands, shows one command's options and examples, all keys of a recipe (help recipe) or the "
+     "recipes that were installed (help recipes).", help_options,
+     {{"weft help zoo train", "one command"}, {"weft help recipe", "what a recipe may say"},
+      {"weft help --completion bash >~/.local/share/bash-completion/completions/weft", "completions, without installing"}}, cli_help},
     {NULL, NULL, 0, 0, NULL, NULL, NULL, {{NULL, NULL}}, NULL},
 };
 /* clang-format on */

@@ -19,9 +19,6 @@ void cli_count(size_t count, char out[32]); /* "1,958,017" */
 wf_status cli_numbers(cli_app *app, const char *what, const char *text, float *out, int most,
                       int *count);
 json_t *cli_numbers_to_json(const float *numbers, int count);
-/* The place of `text` in `names` (ended by NULL). */
-wf_status cli_choice(cli_app *app, const char *option, const char *text, const char *const *names,
-                     int *out);
 
 /* jansson's calls need no check one by one: after cli_json_watch every request for memory that failed, here or in
  * cli_json_malloc, is remembered, and what was built since may be incomplete. Reading, writing and printing

@@ -7,6 +7,25 @@
 
 enum { width = 96 };
 
+const char *const cli_exit_codes[][2] = {
+    {"0", "done"},
+    {"1", "failed"},
+    {"2", "wrong usage"},
+    {"3", "bad input file"},
+    {"4", "out of memory or disk"},
+    {"130, 143",
+     "stopped by a signal: what was done is saved, and the same command goes on from there"},
+    {"141", "what read the output has gone"},
+    {NULL, NULL}};
+
+static void exit_codes(char *out, size_t size) {
+    wf_text text = wf_text_start(out, size);
+    for (int i = 0; cli_exit_codes[i][0] != NULL; i++)
+        wf_text_add(&text, "%s%s %s", i > 0 ? ", " : "Exit codes: ", cli_exit_codes[i][0],
+                    cli_exit_codes[i][1]);
+    wf_text_add(&text, ".");
+}
+
 /* Prints `text` behind `indent` spaces, broken between words; the first line has begun at column `column`. */
 static void print_wrapped(FILE *file, const char *text, int indent, int column) {
     while (*text != '\0') {
@@ -26,38 +45,36 @@ static void print_wrapped(FILE *file, const char *text, int indent, int column) 
     fputc('\n', file);
 }
 
-static void option_usage(const cli_option *option, char *out, size_t size) {
+void cli_option_usage(const cli_option *option, char *out, size_t size) {
     char letter[8] = "";
     if (option->letter != 0) snprintf(letter, sizeof letter, "-%c, ", option->letter);
     snprintf(out, size, "%s--%s%s%s", letter, option->name, option->value != NULL ? " " : "",
              option->value != NULL ? option->value : "");
 }
 
-/* What it means and, in `fallback`, its default or "". A setting's line is made a sentence: "Of the
- * matching in WCS.", with the names that a choice has. */
-static void option_text(const cli_option *option, char *out, size_t size, const char **fallback) {
+/* A setting's line is made a sentence: "Of the matching in WCS."; then the names of a choice. */
+void cli_option_text(const cli_option *option, char *out, size_t size, const char **fallback) {
     *fallback = option->fallback != NULL ? option->fallback : "";
     wf_text text = wf_text_start(out, size);
-    if (option->kind != CLI_SETTING) {
-        wf_text_add(&text, "%s", option->help);
-        return;
-    }
-    const wf_setting *row = cli_option_row(option);
-    bool more = option->help != NULL;
-    if (!more && option->fallback == NULL) *fallback = row->text;
-    wf_text_add(&text, "%c%s", toupper((unsigned char)row->help[0]), row->help + 1);
-    for (int i = 0; row->names != NULL && row->names[i] != NULL; i++)
-        wf_text_add(&text, "%s%s", i > 0 ? ", " : " (", row->names[i]);
-    wf_text_add(&text, "%s%s%s.", row->names != NULL ? ")" : "", more ? ", " : "",
-                more ? option->help : "");
+    if (option->kind == CLI_SETTING) {
+        const wf_setting *row = cli_option_row(option);
+        bool more = option->help != NULL;
+        if (!more && option->fallback == NULL) *fallback = row->text;
+        wf_text_add(&text, "%c%s%s%s.", toupper((unsigned char)row->help[0]), row->help + 1,
+                    more ? ", " : "", more ? option->help : "");
+    } else wf_text_add(&text, "%s", option->help);
+    const char *const *names = cli_option_names(option);
+    for (int i = 0; names != NULL && names[i] != NULL; i++)
+        wf_text_add(&text, "%s%s", i > 0 ? ", " : " One of ", names[i]);
+    if (names != NULL) wf_text_add(&text, ".");
 }
 
 static void print_options(FILE *file, const cli_option *option) {
     for (; option != NULL && option->name != NULL; option++) {
         char usage[80], text[512];
         const char *fallback;
-        option_usage(option, usage, sizeof usage);
-        option_text(option, text, 400, &fallback);
+        cli_option_usage(option, usage, sizeof usage);
+        cli_option_text(option, text, 400, &fallback);
         if (*fallback != '\0') {
             size_t used = strlen(text);
             snprintf(text + used, sizeof text - used, " [Default: %s]", fallback);
@@ -117,11 +134,10 @@ void cli_help_program(FILE *file) {
     print_summaries(file, NULL);
     fputs("\noptions of every command:\n", file);
     print_options(file, cli_global_options);
-    fputs(
-        "\n\"weft help COMMAND\" has options and examples. Start with: weft demo\n"
-        "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 bad input file, 4 out of memory or disk,\n"
-        "130 and 143 stopped by a signal, 141 what read the output has gone.\n",
-        file);
+    fputs("\n\"weft help COMMAND\" has options and examples. Start with: weft demo\n", file);
+    char codes[400];
+    exit_codes(codes, sizeof codes);
+    print_wrapped(file, codes, 0, 0);
 }
 
 static void markdown_escaped(FILE *file, const char *text) {
@@ -136,8 +152,8 @@ static void markdown_options(FILE *file, const cli_option *option) {
     for (; option != NULL && option->name != NULL; option++) {
         char usage[80], text[400];
         const char *fallback;
-        option_usage(option, usage, sizeof usage);
-        option_text(option, text, sizeof text, &fallback);
+        cli_option_usage(option, usage, sizeof usage);
+        cli_option_text(option, text, sizeof text, &fallback);
         fprintf(file, "| `%s` | ", usage);
         markdown_escaped(file, text);
         fprintf(file, " | %s |\n", fallback);
@@ -160,16 +176,14 @@ static void markdown_command(FILE *file, const cli_command *command) {
 }
 
 void cli_help_markdown(FILE *file) {
-    fputs("# Commands\n\n"
-          "Written by `weft help --markdown` from the tables the program itself uses; do not edit "
-          "by hand.\n\n"
-          "Results go to stdout, progress and faults to stderr. Exit codes: 0 done, 1 failed, 2 "
-          "wrong usage, "
-          "3 bad input file, 4 out of memory or disk, 130 and 143 stopped by a signal (what was "
-          "done is saved, "
-          "and the same command goes on from there), 141 what read the output has gone.\n\n",
-          file);
-    fputs("Options of every command:\n\n", file);
+    char codes[400];
+    exit_codes(codes, sizeof codes);
+    fprintf(file,
+            "# Commands\n\nWritten by `weft help --markdown` from the tables the program itself "
+            "uses; do not edit by hand. `weft help --man` prints the same as a manual page.\n\n"
+            "Results go to stdout, progress and faults to stderr. %s\n\n",
+            codes);
+    fputs("Options of every command, which may stand before its name, too:\n\n", file);
     markdown_options(file, cli_global_options);
     for (const cli_command *command = cli_commands; command->name != NULL; command++)
         markdown_command(file, command);

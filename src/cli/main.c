@@ -124,18 +124,14 @@ static int finish(cli_app *app, wf_status status) {
 }
 
 static int run_command(cli_app *app) {
-    static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
-    int device;
-    wf_status status = cli_choice(app, "device", cli_text(app, "device"), devices, &device);
-    if (status != WF_OK) return fail(app, status);
     wf_ctx_desc desc = {.threads = (int)cli_int(app, "threads"),
-                        .device = (wf_device)device,
+                        .device = (wf_device)cli_index(app, "device"),
                         .progress = cli_progress_report,
                         .warn = cli_progress_warn,
                         .user = app};
     app->progress.terminal = isatty(STDERR_FILENO) == 1;
     app->progress.quiet = app->quiet;
-    status = wf_ctx_create(&desc, &app->ctx);
+    wf_status status = wf_ctx_create(&desc, &app->ctx);
     if (status != WF_OK) return fail(app, status);
     interrupted_ctx = app->ctx;
     /* Work that ended well in spite of a late signal has ended well: nothing was cut. */

@@ -1,6 +1,5 @@
 /* numbers: lists of numbers on the command line. */
 #include "cli/files.h"
-#include "weft/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -27,18 +26,4 @@ json_t *cli_numbers_to_json(const float *numbers, int count) {
     json_t *list = json_array();
     for (int i = 0; i < count; i++) json_array_append_new(list, cli_json_number(numbers[i]));
     return list;
-}
-
-wf_status cli_choice(cli_app *app, const char *option, const char *text, const char *const *names,
-                     int *out) {
-    char all[128];
-    wf_text list = wf_text_start(all, sizeof all);
-    for (int i = 0; names[i] != NULL; i++) {
-        if (strcmp(names[i], text) == 0) {
-            *out = i;
-            return WF_OK;
-        }
-        wf_text_add(&list, "%s%s", i > 0 ? ", " : "", names[i]);
-    }
-    return cli_fail(app, WF_ERR_USAGE, "--%s is \"%s\"; allowed is %s", option, text, all);
 }

@@ -1,6 +1,7 @@
 /* options: the command line against a command's table: `--name value`, `--name=value`, `-o value`, flags,
  * and `--` behind which everything is an argument. Numbers are checked here, so a command only reads them. */
 #include "cli/cli.h"
+#include "weft/text.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -81,6 +82,21 @@ const wf_setting *cli_option_row(const cli_option *option) {
     return row;
 }
 
+const char *const *cli_option_names(const cli_option *option) {
+    return option->kind == CLI_SETTING ? cli_option_row(option)->names : option->names;
+}
+
+static wf_status check_choice(cli_app *app, const cli_option *option, const char *text) {
+    char allowed[400];
+    wf_text list = wf_text_start(allowed, sizeof allowed);
+    for (int i = 0; option->names[i] != NULL; i++) {
+        if (strcmp(option->names[i], text) == 0) return WF_OK;
+        wf_text_add(&list, "%s%s", i > 0 ? ", " : "", option->names[i]);
+    }
+    return cli_fail(app, WF_ERR_USAGE, "--%s is \"%s\"; allowed is %s", option->name, text,
+                    allowed);
+}
+
 static wf_status check_setting(cli_app *app, const cli_option *option, const char *text) {
     wf_setting alone = *cli_option_row(option);
     double value; /* as large as any but a text */
@@ -109,6 +125,7 @@ static wf_status store(cli_app *app, int place, const char *text) {
     if (option->kind == CLI_INT || option->kind == CLI_REAL)
         CLI_TRY(check_number(app, option, text));
     if (option->kind == CLI_SETTING) CLI_TRY(check_setting(app, option, text));
+    if (option->kind == CLI_CHOICE) CLI_TRY(check_choice(app, option, text));
     if (option->kind == CLI_LIST) {
         if (app->n_list == CLI_MAX_LIST)
             return cli_fail(app, WF_ERR_USAGE, "more than %d times --%s", CLI_MAX_LIST,
@@ -225,6 +242,14 @@ const char *cli_text(const cli_app *app, const char *name) {
 int64_t cli_int(const cli_app *app, const char *name) {
     const char *text = cli_text(app, name);
     return text == NULL ? 0 : strtoll(text, NULL, 10);
+}
+
+int cli_index(const cli_app *app, const char *name) {
+    const char *text = cli_text(app, name);
+    const char *const *names = option_at(app->command, place_of(app, name))->names;
+    int index = 0;
+    while (text != NULL && strcmp(names[index], text) != 0) index++;
+    return text == NULL ? -1 : index;
 }
 
 double cli_real(const cli_app *app, const char *name) {

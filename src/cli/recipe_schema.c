@@ -111,7 +111,7 @@ static wf_status read_all(cli_app *app, cli_recipe *recipe) {
 
 static void name_of_path(const char *path, char *name, size_t size) {
     const char *slash = strrchr(path, '/');
-    snprintf(name, size, "%s", slash != NULL ? slash + 1 : path);
+    snprintf(name, size, "%.*s", (int)size - 1, slash != NULL ? slash + 1 : path);
     char *dot = strrchr(name, '.');
     if (dot != NULL && dot != name) *dot = '\0';
 }
@@ -129,7 +129,10 @@ static wf_status find_manifest(cli_app *app, const char *path, cli_recipe *recip
 }
 
 wf_status cli_recipe_open(cli_app *app, const char *path, cli_recipe *out) {
+    char found[CLI_PATH];
     *out = (cli_recipe){0};
+    CLI_TRY(cli_recipe_find(app, path, found));
+    path = found;
     CLI_TRY(wf_recipe_open(app->ctx, path, &out->source));
     name_of_path(path, out->name, sizeof out->name);
     CLI_TRY(read_all(app, out));
@@ -260,16 +263,47 @@ wf_status cli_dataset_named(cli_app *app, const char *name, wf_dataset **out) {
     return status;
 }
 
-typedef struct listing {
-    FILE *file;
-    const char *section; /* of the last row */
-} listing;
+typedef struct default_visit {
+    cli_visit_setting *visit;
+    cli_listing *list;
+} default_visit;
 
-static void print_help(void *to, const wf_setting *row, const char *value) {
-    listing *list = to;
+static void visit_default(void *to, const wf_setting *row, const char *value) {
+    default_visit *v = to;
+    v->visit(v->list, row, value);
+}
+
+void cli_recipe_each(cli_visit_setting *visit, cli_listing *list) {
+    cli_recipe defaults = {0};
+    default_visit to = {visit, list};
+    set_defaults(&defaults);
+    each_setting(&defaults, visit_default, &to);
+    for (int i = 0; i < wf_generator_count(); i++) {
+        const wf_generator_kind *kind = wf_generator_at(i);
+        void *model = kind->fit == NULL ? NULL : calloc(1, kind->options_size + 1);
+        if (model == NULL) continue;
+        list->kind = kind;
+        wf_settings_default(model_rows(kind), model);
+        each_row(model_rows(kind), model, "model", visit_default, &to);
+        free(model);
+    }
+}
+
+bool cli_listing_begins(cli_listing *list, const wf_setting *row) {
+    const char *section = list->kind != NULL ? list->kind->name : row->section;
+    bool other = strcmp(list->section, section) != 0;
+    list->section = section;
+    return other;
+}
+
+static void print_help(cli_listing *list, const wf_setting *row, const char *value) {
     char line[128], allowed[256];
-    if (strcmp(list->section, row->section) != 0) fprintf(list->file, "\n[%s]\n", row->section);
-    list->section = row->section;
+    if (cli_listing_begins(list, row)) {
+        fprintf(list->file, "\n[%s]", row->section);
+        if (list->kind != NULL)
+            fprintf(list->file, "  # generator = %s: %s", list->kind->name, list->kind->about);
+        fputc('\n', list->file);
+    }
     snprintf(line, sizeof line, "%s = %.60s", row->key, value);
     fprintf(list->file, "%-28s # %s", line, row->help);
     if (row->names != NULL) {
@@ -279,45 +313,29 @@ static void print_help(void *to, const wf_setting *row, const char *value) {
     fputc('\n', list->file);
 }
 
-/* Every setting with its default. The keys of [model] are those of one generator after the other. */
-static void each_default(visitor *visit, listing *list, const char *heading) {
-    cli_recipe defaults = {0};
-    set_defaults(&defaults);
-    each_setting(&defaults, visit, list);
-    for (int i = 0; i < wf_generator_count(); i++) {
-        const wf_generator_kind *kind = wf_generator_at(i);
-        void *model = kind->fit == NULL ? NULL : calloc(1, kind->options_size + 1);
-        if (model == NULL) continue;
-        fprintf(list->file, heading, kind->name, kind->about);
-        list->section = "model";
-        wf_settings_default(model_rows(kind), model);
-        each_row(model_rows(kind), model, "model", visit, list);
-        free(model);
-    }
-}
-
 void cli_recipe_help(FILE *file) {
     fputs("A recipe is a text of sections of \"key = value  # why\". Keys, defaults, meaning:\n",
           file);
-    each_default(print_help, &(listing){file, ""}, "\n[model]  # generator = %s: %s\n");
+    cli_recipe_each(print_help, &(cli_listing){.file = file, .section = ""});
 }
 
-static void print_row(void *to, const wf_setting *row, const char *value) {
+static void print_row(cli_listing *list, const wf_setting *row, const char *value) {
     char allowed[256];
+    if (cli_listing_begins(list, row)) {
+        fprintf(list->file, "\n## [%s]", row->section);
+        if (list->kind != NULL)
+            fprintf(list->file, " with generator = %s: %s", list->kind->name, list->kind->about);
+        fputs("\n\n| key | default | allowed | meaning |\n| --- | --- | --- | --- |\n", list->file);
+    }
     wf_setting_allowed(row, allowed, sizeof allowed);
-    fprintf(((listing *)to)->file, "| `%s.%s` | %s | %s | %s |\n", row->section, row->key, value,
+    fprintf(list->file, "| `%s.%s` | %s | %s | %s |\n", row->section, row->key, value,
             row->type == WF_SETTING_TEXT ? "" : allowed, row->help);
 }
 
 void cli_recipe_markdown(FILE *file) {
-    static const char columns[] =
-        "| key | default | allowed | meaning |\n| --- | --- | --- | --- |\n";
-    fprintf(file,
-            "# Recipes\n\nA recipe is a text of sections of `key = value  # why`; `--set "
-            "section.key=value` replaces a value on the command line, and `--set section.key=` "
-            "takes a text back. Unknown and duplicate keys are refused with their line.\n\n%s",
-            columns);
-    char heading[200];
-    snprintf(heading, sizeof heading, "\n## [model] of generator %%s: %%s\n\n%s", columns);
-    each_default(print_row, &(listing){file, ""}, heading);
+    fputs("# Recipes\n\nA recipe is a text of sections of `key = value  # why`; `--set "
+          "section.key=value` replaces a value on the command line, and `--set section.key=` takes "
+          "a text back. Unknown and duplicate keys are refused with their line.\n",
+          file);
+    cli_recipe_each(print_row, &(cli_listing){.file = file, .section = ""});
 }

@@ -4,7 +4,7 @@
 #ifndef WF_CLI_RECIPE_SCHEMA_H
 #define WF_CLI_RECIPE_SCHEMA_H
 
-#include "cli/cli.h"
+#include "cli/files.h"
 #include "weft/data.h"
 #include "weft/eval.h"
 #include "weft/field.h"
@@ -28,7 +28,12 @@ typedef struct cli_recipe {
 #include "cli/recipe.def"
 } cli_recipe;
 
-/* Read a recipe file, or the demo's recipe, which is built into the program, with the command line's
+/* The file of a recipe: the path itself, or where a recipe of that name was installed. WF_ERR_INPUT
+ * names the nearest. */
+wf_status cli_recipe_find(cli_app *app, const char *name, char out[CLI_PATH]);
+void cli_recipe_files(FILE *file); /* lists them */
+
+/* Read a recipe file, found by cli_recipe_find, or the demo's recipe, which is built into the program, with the command line's
  * --set overrides and --seed. Free with cli_recipe_free, also after a failure. */
 wf_status cli_recipe_open(cli_app *app, const char *path, cli_recipe *out);
 wf_status cli_recipe_builtin(cli_app *app, cli_recipe *out);
@@ -50,7 +55,18 @@ wf_status cli_recipe_field(cli_app *app, const cli_recipe *recipe, const wf_grap
 /* A data set by built-in name or by a recipe with a [data] section. */
 wf_status cli_dataset_named(cli_app *app, const char *name, wf_dataset **out);
 
-/* All keys, for `weft help recipe` and docs/commands.md. */
+/* Every key of a recipe with its default, section by section; then those of [model], generator by
+ * generator. */
+typedef struct cli_listing {
+    FILE *file;
+    const wf_generator_kind *kind; /* whose keys they are; NULL: of every recipe */
+    const char *section;           /* of the last row; "" at first */
+} cli_listing;
+/* For a visitor: does another section begin, or another generator's [model]? */
+bool cli_listing_begins(cli_listing *list, const wf_setting *row);
+typedef void cli_visit_setting(cli_listing *list, const wf_setting *row, const char *value);
+void cli_recipe_each(cli_visit_setting *visit, cli_listing *list);
+/* The same for `weft help recipe` and docs/commands.md. */
 void cli_recipe_help(FILE *file);
 void cli_recipe_markdown(FILE *file);
 

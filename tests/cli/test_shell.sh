@@ -1,0 +1,66 @@
+#!/bin/sh
+# What makes the program at home in a shell: recipes by name, the manual page, completions.
+. tests/cli/lib.sh
+export WEFT_RECIPES="$root/tests/cli"
+cd "$scratch" || exit 1
+expect recipe-by-name 0 "parameters" "$weft" model info tiny
+expect recipe-unknown 3 "there is no file tinny, and no recipe of that name (did you mean tiny?)" "$weft" model info tinny
+expect recipe-path 3 "none/tiny" "$weft" model info none/tiny
+expect recipes-listed 0 "tiny" "$weft" help recipes
+cp "$root/tests/cli/tiny.conf" other.conf
+expect file-first 0 "parameters" "$weft" model info other.conf
+
+"$weft" help --man >weft.1
+check man-sections sh -c 'for s in NAME SYNOPSIS COMMANDS RECIPES ENVIRONMENT "EXIT STATUS"; do grep -q "^.SH $s" weft.1 || exit 1; done'
+check man-settings grep -q 'lr = 0.002' weft.1
+if command -v groff >/dev/null; then
+    check man-is-clean sh -c '! groff -man -Tutf8 -ww weft.1 2>&1 >man.txt | grep .'
+fi
+
+# completed WORD...: what bash offers for the last word.
+"$weft" help --completion bash >weft.bash
+cat >ask.bash <<'B'
+source ./weft.bash
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+_weft
+echo "${COMPREPLY[@]}"
+B
+offers() {
+    name=$1 words=$2
+    shift 2
+    got=$(bash ask.bash "$@")
+    if [ "$got" = "$words" ]; then pass "$name"; else fail "$name" "$* offers $got, not $words"; fi
+}
+offers bash-command "version" weft ver
+offers bash-sub-command "train" weft zoo tr
+offers bash-option "--first" weft zoo train --fi
+offers bash-names "euler heun rk4 dopri5" weft sample f --solver ""
+offers bash-device "cpu cuda auto" weft run r --device ""
+PATH="$(dirname "$weft"):$PATH"
+offers bash-recipe "tiny" weft run tin
+offers bash-keys "train.lr=" weft run r --set train.lr
+offers bash-option-before "import" weft --json zoo im
+if command -v fish >/dev/null; then
+    "$weft" help --completion fish >weft.fish
+    for pair in "weft zoo tr:train" "weft sample f --solver eu:euler" "weft run r --set train.lr:train.lr=" "weft run tin:tiny"; do
+        got=$(fish -c "source ./weft.fish; complete -C '${pair%%:*}'" 2>&1 | cut -f 1)
+        if [ "$got" = "${pair#*:}" ]; then pass "fish: ${pair%%:*}"; else fail "fish: ${pair%%:*}" "$got"; fi
+    done
+else echo "skip fish: not installed"; fi
+if command -v zsh >/dev/null; then
+    mkdir functions
+    "$weft" help --completion zsh >functions/_weft
+    cat >ask.zsh <<'Z'
+zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z "PS1=; fpath=($PWD/functions \$fpath); autoload -U compinit; compinit -u -D; bindkey '^I' complete-word; print READY-\$((1 + 1))"
+zpty -r -m z out '*READY-2*'
+zpty -w -n z "weft sample f --solver eu"$'\t'
+sleep 2
+zpty -w -n z " --tolerance 1"$'\n'
+zpty -r -m z out '*tolerance*'
+print -r -- "$out"
+Z
+    check zsh sh -c 'timeout 20 zsh ask.zsh | grep -q -e "--solver euler"'
+else echo "skip zsh: not installed"; fi
+finish

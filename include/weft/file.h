@@ -11,6 +11,9 @@ WF_API wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes,
 /* The whole of a file, NUL-terminated behind its end, gunzipped when it is gzip; at most `limit` bytes. free(*out). */
 WF_API wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out,
                               size_t *size);
+/* Fails for JSON which, once read, would take far more memory than text of its size should: an empty
+ * object is two bytes of text and 250 bytes of memory. To be asked before the text is given to jansson. */
+WF_API wf_status wf_json_check(wf_ctx *ctx, const char *label, const char *text, size_t size);
 WF_API wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its parents */
 /* False only when the system says that there is no such file. When it cannot tell (an I/O error, a closed folder) the
  * answer is true: whoever opens the file then gets the error, and nobody replaces what could not be seen. */

@@ -65,6 +65,8 @@ typedef struct wf_flow_source {
 } wf_flow_source;
 WF_API int wf_flow_sources(const wf_flow *flow); /* how many */
 WF_API wf_flow_source wf_flow_source_at(const wf_flow *flow, int index);
+/* "a, b, c": the names of the tasks, each once, as many as fit into `size` bytes, at most 64. */
+WF_API void wf_flow_tasks(const wf_flow *flow, char *out, size_t size);
 /* The first source of a task; WF_ERR_USAGE lists the tasks there are. */
 WF_API wf_status wf_flow_find_task(wf_ctx *ctx, const wf_flow *flow, const char *task, int *index);
 /* The source whose condition is nearest to `cond`. */

@@ -59,7 +59,25 @@ typedef struct wf_buffer {
     const char *path;
     char *bytes;
     size_t size, capacity, limit;
+    wf_enough *enough; /* NULL: everything is wanted */
+    bool over;         /* it was enough */
+    size_t packed;     /* bytes of gzip that went in */
 } wf_buffer;
+
+/* Tables shrink to a fifth or a tenth; what grows beyond 32 times its size and 48 MB was made for it. */
+enum { unpacked_factor = 32, unpacked_floor = 48 << 20 };
+
+/* `fresh` bytes have arrived. */
+static wf_status buffer_grew(wf_ctx *ctx, wf_buffer *buffer, size_t fresh) {
+    buffer->size += fresh;
+    buffer->over = buffer->enough != NULL && buffer->enough(buffer->bytes, buffer->size, fresh);
+    if (buffer->packed == 0 || buffer->size < unpacked_floor ||
+        (buffer->size - unpacked_floor) / unpacked_factor <= buffer->packed)
+        return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s: unpacks to more than %d times its size; if that is right, give it unpacked",
+                   buffer->path, unpacked_factor);
+}
 
 static wf_status buffer_room(wf_ctx *ctx, wf_buffer *buffer) {
     if (buffer->size > buffer->limit)
@@ -90,14 +108,15 @@ static wf_status read_some(wf_ctx *ctx, const char *path, int fd, void *to, size
 }
 
 static wf_status read_plain(wf_ctx *ctx, int fd, wf_buffer *buffer) {
-    for (;;) {
+    while (!buffer->over) {
         WF_TRY(buffer_room(ctx, buffer));
         size_t count = 0;
         WF_TRY(read_some(ctx, buffer->path, fd, buffer->bytes + buffer->size,
                          buffer->capacity - buffer->size, &count));
         if (count == 0) return WF_OK;
-        buffer->size += count;
+        WF_TRY(buffer_grew(ctx, buffer, count));
     }
+    return WF_OK;
 }
 
 enum { packed_bytes = 65536 };
@@ -105,7 +124,7 @@ enum { packed_bytes = 65536 };
 /* Everything zlib makes of its current input goes to the buffer. *member_over: no member is open. */
 static wf_status inflate_input(wf_ctx *ctx, z_stream *stream, wf_buffer *buffer,
                                bool *member_over) {
-    while (stream->avail_in > 0 || (!*member_over && stream->avail_out == 0)) {
+    while (!buffer->over && (stream->avail_in > 0 || (!*member_over && stream->avail_out == 0))) {
         if (*member_over) {
             if (inflateReset(stream) != Z_OK)
                 return wf_fail(ctx, WF_ERR_INPUT, "%s: zlib refused to go on", buffer->path);
@@ -117,7 +136,7 @@ static wf_status inflate_input(wf_ctx *ctx, z_stream *stream, wf_buffer *buffer,
         stream->next_out = (Bytef *)buffer->bytes + buffer->size;
         stream->avail_out = (uInt)room;
         int result = inflate(stream, Z_NO_FLUSH);
-        buffer->size += room - stream->avail_out;
+        WF_TRY(buffer_grew(ctx, buffer, room - stream->avail_out));
         if (result == Z_STREAM_END) *member_over = true;
         else if (result == Z_MEM_ERROR)
             return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory in zlib", buffer->path);
@@ -138,13 +157,15 @@ static wf_status read_gzip(wf_ctx *ctx, int fd, uint8_t *packed, size_t count, w
     bool member_over = false;
     wf_status status = WF_OK;
     stream.avail_out = 1;
-    while (count > 0) {
+    while (count > 0 && !buffer->over) {
+        buffer->packed += count;
         stream.next_in = packed;
         stream.avail_in = (uInt)count;
         WF_TRY_GOTO(inflate_input(ctx, &stream, buffer, &member_over), done);
         WF_TRY_GOTO(read_some(ctx, buffer->path, fd, packed, packed_bytes, &count), done);
     }
-    if (!member_over)
+    if (buffer->over) status = WF_OK;
+    else if (!member_over)
         status =
             wf_fail(ctx, WF_ERR_INPUT,
                     "%s: the gzip data ends in the middle; the file is cut short", buffer->path);
@@ -173,7 +194,7 @@ static wf_status read_stream(wf_ctx *ctx, int fd, wf_buffer *buffer) {
         size_t take = buffer->capacity - buffer->size;
         if (take > count - taken) take = count - taken;
         memcpy(buffer->bytes + buffer->size, packed + taken, take);
-        buffer->size += take;
+        WF_TRY_GOTO(buffer_grew(ctx, buffer, take), done);
         taken += take;
     }
     status = read_plain(ctx, fd, buffer);
@@ -183,11 +204,17 @@ done:
 }
 
 wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out, size_t *size) {
+    return wf_read_until(ctx, path, limit, NULL, out, size);
+}
+
+wf_status wf_read_until(wf_ctx *ctx, const char *path, size_t limit, wf_enough *enough, char **out,
+                        size_t *size) {
     *out = NULL;
     *size = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be opened", path);
-    wf_buffer buffer = {.path = path, .limit = limit < SIZE_MAX / 4 ? limit : SIZE_MAX / 4};
+    wf_buffer buffer = {
+        .path = path, .limit = limit < SIZE_MAX / 4 ? limit : SIZE_MAX / 4, .enough = enough};
     wf_status status = read_stream(ctx, fd, &buffer);
     close(fd);
     if (status != WF_OK) {

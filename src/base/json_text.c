@@ -1,7 +1,36 @@
 /* json_text: see json_text.h. The text is measured, then written into a buffer of its size. */
 #include "base/json_text.h"
+#include "base/status.h"
+#include "weft/file.h"
 
 #include <stdlib.h>
+
+/* What jansson takes for a value, with the allocator's share; memory that any text may take. */
+enum {
+    object_cost = 256,
+    array_cost = 128,
+    member_cost = 64,
+    cost_floor = 64 << 20,
+    cost_factor = 4
+};
+
+wf_status wf_json_check(wf_ctx *ctx, const char *label, const char *text, size_t size) {
+    size_t cost = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < size; i++) {
+        char c = text[i];
+        if (c == '"') in_string = !in_string;
+        else if (in_string) i += c == '\\';
+        else if (c == '{') cost += object_cost;
+        else if (c == '[') cost += array_cost;
+        else if (c == ',' || c == ':') cost += member_cost;
+    }
+    if (cost <= cost_floor + cost_factor * size) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s: JSON of %zu bytes that would take %zu MB of memory; it is damaged or was "
+                   "not made by weft",
+                   label, size, cost >> 20);
+}
 
 char *wf_json_text(const json_t *json, size_t flags) {
     size_t length = json_dumpb(json, NULL, 0, flags);

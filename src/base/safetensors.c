@@ -103,9 +103,7 @@ const wf_st_tensor *wf_st_at(const wf_st_file *file, size_t index) {
 }
 
 const wf_st_tensor *wf_st_find(const wf_st_file *file, const char *name) {
-    for (size_t i = 0; i < file->index.count; i++)
-        if (strcmp(file->index.tensor[i].name, name) == 0) return &file->index.tensor[i];
-    return NULL;
+    return wf__st_index_tensor(&file->index, name);
 }
 
 size_t wf_st_meta_count(const wf_st_file *file) { return file->index.meta_count; }
@@ -117,9 +115,7 @@ void wf_st_meta_at(const wf_st_file *file, size_t index, const char **key, const
 }
 
 const char *wf_st_meta(const wf_st_file *file, const char *key) {
-    for (size_t i = 0; i < file->index.meta_count; i++)
-        if (strcmp(file->index.meta[i][0], key) == 0) return file->index.meta[i][1];
-    return NULL;
+    return wf__st_index_meta(&file->index, key);
 }
 
 /* --- conversion ------------------------------------------------------------------------------- */

@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { most_items = 1 << 20 }; /* tensors, and entries of metadata: each costs more than its text */
+
 typedef struct scanner {
     wf_ctx *ctx;
     const char *label; /* the file */
@@ -275,6 +277,8 @@ static bool make_room(void **array, size_t count, size_t *room, size_t item) {
 
 static wf_status read_tensor(scanner *s, const char *name) {
     wf_st_index *index = s->index;
+    if (index->count == most_items)
+        return wf_fail(s->ctx, WF_ERR_INPUT, "%s: more than %d tensors", s->label, most_items);
     void *array = index->tensor;
     bool room = make_room(&array, index->count, &s->tensor_room, sizeof *index->tensor);
     index->tensor = array;
@@ -299,6 +303,9 @@ static wf_status read_tensor(scanner *s, const char *name) {
 
 static wf_status read_pair(scanner *s) {
     wf_st_index *index = s->index;
+    if (index->meta_count == most_items)
+        return wf_fail(s->ctx, WF_ERR_INPUT, "%s: more than %d entries of metadata", s->label,
+                       most_items);
     void *array = index->meta;
     bool room = make_room(&array, index->meta_count, &s->meta_room, sizeof *index->meta);
     index->meta = array;
@@ -345,25 +352,48 @@ static wf_status read_header(scanner *s) {
     return s->at == s->size ? WF_OK : not_valid(s, "something behind the object");
 }
 
+typedef const char *const *place; /* of a string */
+
 static int by_text(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    return strcmp(**(const place *)a, **(const place *)b);
+}
+
+/* The places of n strings, `stride` bytes apart, in order of the strings, which must differ. */
+static wf_status sort_places(wf_ctx *ctx, const char *label, const void *first, size_t stride,
+                             size_t n, const char *what, place **out) {
+    WF_TRY(wf_alloc(ctx, n, sizeof **out, label, out));
+    for (size_t i = 0; i < n; i++)
+        (*out)[i] = (place)(const void *)((const char *)first + i * stride);
+    qsort(*out, n, sizeof **out, by_text);
+    for (size_t i = 1; i < n; i++)
+        if (by_text(&(*out)[i - 1], &(*out)[i]) == 0)
+            return wf_fail(ctx, WF_ERR_INPUT, "%s: duplicate %s \"%.100s\"", label, what,
+                           *(*out)[i]);
+    return WF_OK;
 }
 
 wf_status wf__st_check_unique(wf_ctx *ctx, const char *label, const void *first, size_t stride,
                               size_t n, const char *what) {
-    const char **names;
+    place *places = NULL;
     if (n < 2) return WF_OK;
-    WF_TRY(wf_alloc(ctx, n, sizeof *names, label, &names));
-    for (size_t i = 0; i < n; i++)
-        memcpy(&names[i], (const char *)first + i * stride, sizeof names[i]);
-    qsort(names, n, sizeof *names, by_text);
-    wf_status status = WF_OK;
-    for (size_t i = 1; i < n && status == WF_OK; i++)
-        if (strcmp(names[i - 1], names[i]) == 0)
-            status =
-                wf_fail(ctx, WF_ERR_INPUT, "%s: duplicate %s \"%.100s\"", label, what, names[i]);
-    free(names);
+    wf_status status = sort_places(ctx, label, first, stride, n, what, &places);
+    free(places);
     return status;
+}
+
+static const void *find(place *places, size_t n, const char *text) {
+    place key = &text;
+    place *found = n > 0 ? bsearch(&key, places, n, sizeof *places, by_text) : NULL;
+    return found != NULL ? *found : NULL;
+}
+
+const wf_st_tensor *wf__st_index_tensor(const wf_st_index *index, const char *name) {
+    return find(index->names, index->count, name);
+}
+
+const char *wf__st_index_meta(const wf_st_index *index, const char *key) {
+    const char *const *pair = find(index->keys, index->meta_count, key);
+    return pair != NULL ? pair[1] : NULL;
 }
 
 /* File order; empty tensors stand before the tensor that begins where they are. */
@@ -407,13 +437,13 @@ static wf_status read_index(scanner *s) {
     index->strings = malloc(s->size);
     if (index->strings == NULL) return no_memory(s);
     WF_TRY(read_header(s));
-    if (index->count > 0)
-        WF_TRY(wf__st_check_unique(s->ctx, s->label, &index->tensor[0].name, sizeof *index->tensor,
-                                   index->count, "tensor"));
-    if (index->meta_count > 0)
-        WF_TRY(wf__st_check_unique(s->ctx, s->label, &index->meta[0][0], sizeof *index->meta,
-                                   index->meta_count, "metadata key"));
     if (index->count > 1) qsort(index->tensor, index->count, sizeof *index->tensor, by_place);
+    if (index->count > 0)
+        WF_TRY(sort_places(s->ctx, s->label, &index->tensor[0].name, sizeof *index->tensor,
+                           index->count, "tensor", &index->names));
+    if (index->meta_count > 0)
+        WF_TRY(sort_places(s->ctx, s->label, &index->meta[0][0], sizeof *index->meta,
+                           index->meta_count, "metadata key", &index->keys));
     return check_places(s, index->tensor, index->count);
 }
 
@@ -436,5 +466,7 @@ void wf__st_index_free(wf_st_index *index) {
     free(index->strings);
     free(index->tensor);
     free(index->meta);
+    free(index->names);
+    free(index->keys);
     *index = (wf_st_index){0};
 }

@@ -51,16 +51,10 @@ static wf_status read_sample_options(cli_app *app, const wf_flow *flow, wf_sampl
 
 /* "letter, banknote ... or": what --task may say, for a fault. */
 static void task_hint(const wf_flow *flow, char *out, size_t size) {
+    char tasks[256];
+    wf_flow_tasks(flow, tasks, sizeof tasks);
     wf_text hint = wf_text_start(out, size);
-    for (int i = 0; i < wf_flow_sources(flow) && !hint.cut; i++) {
-        const char *task = wf_flow_source_at(flow, i).task;
-        bool before = task[0] == '\0';
-        for (int k = 0; k < i; k++)
-            before = before || strcmp(wf_flow_source_at(flow, k).task, task) == 0;
-        if (before) continue;
-        wf_text_add(&hint, "%s%s", hint.length > 0 ? ", " : "--task (", task);
-    }
-    if (hint.length > 0) wf_text_add(&hint, ") or ");
+    if (tasks[0] != '\0') wf_text_add(&hint, "--task (%s) or ", tasks);
 }
 
 /* --cond: numbers, or none for the learned null. */

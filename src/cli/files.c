@@ -70,8 +70,10 @@ wf_status cli_json_read(cli_app *app, const char *path, json_t **out) {
     *out = NULL;
     CLI_TRY(wf_read_file(app->ctx, path, json_limit, &text, &size));
     json_error_t error;
-    *out = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+    wf_status modest = wf_json_check(app->ctx, path, text, size);
+    if (modest == WF_OK) *out = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
     free(text);
+    CLI_TRY(modest);
     if (*out == NULL && !lacked_memory)
         return cli_fail(app, WF_ERR_INPUT, "%s, line %d: %s", path, error.line, error.text);
     wf_status status = cli_json_complete(app, path, *out);

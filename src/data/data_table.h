@@ -103,6 +103,9 @@ wf_status wf__table_from_idx(wf_ctx *ctx, const char *label, char *images, size_
                              const char *labels_label, const char *labels, size_t labels_size,
                              wf_table *out);
 
+/* Is more there than the header promises, or is there no good header? For wf_read_until. */
+bool wf__idx_is_over(const char *bytes, size_t size, size_t fresh);
+
 /* Finds, reads and parses one file (with its IDX labels, or NULL) as desc's root and format say. On failure *out is to be freed too. */
 wf_status wf__table_load(wf_ctx *ctx, const wf_data_desc *desc, const char *path,
                          const char *labels, wf_table *out);

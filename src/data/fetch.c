@@ -63,8 +63,10 @@ static wf_status ask_json(wf_ctx *ctx, const char *url, json_t **out) {
     json_error_t error;
     *out = NULL;
     WF_TRY(wf_download_text(ctx, url, longest_answer, &text));
-    *out = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    wf_status modest = wf_json_check(ctx, url, text, strlen(text));
+    if (modest == WF_OK) *out = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     free(text);
+    WF_TRY(modest);
     if (*out != NULL) return WF_OK;
     return wf_fail(ctx, WF_ERR_INPUT, "%s: the answer is not JSON: %s (line %d)", url, error.text,
                    error.line);
@@ -205,7 +207,8 @@ static json_t *read_record(wf_ctx *ctx, const char *path) {
     json_error_t error;
     if (!wf_file_exists(path) || wf_read_file(ctx, path, 1 << 20, &text, &size) != WF_OK)
         return NULL;
-    json_t *record = json_loadb(text, size, 0, &error);
+    json_t *record = NULL;
+    if (wf_json_check(ctx, path, text, size) == WF_OK) record = json_loadb(text, size, 0, &error);
     free(text);
     return record;
 }

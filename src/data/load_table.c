@@ -62,6 +62,11 @@ static wf_status choose_format(wf_ctx *ctx, const wf_data_desc *desc, const char
     return WF_OK;
 }
 
+/* Text with a NUL is none: the reader will say so. */
+static bool is_no_text(const char *bytes, size_t size, size_t fresh) {
+    return memchr(bytes + size - fresh, 0, fresh) != NULL;
+}
+
 static wf_status load_idx(wf_ctx *ctx, const wf_data_desc *desc, const char *images,
                           const char *labels, wf_table *out) {
     const char *labels_path;
@@ -72,8 +77,10 @@ static wf_status load_idx(wf_ctx *ctx, const wf_data_desc *desc, const char *ima
                        "%s: an IDX file holds no labels; name the file that does under labels",
                        images);
     WF_TRY(find_file(ctx, desc, labels, &out->arena, &labels_path));
-    WF_TRY(wf_read_file(ctx, labels_path, LARGEST_FILE, &label_bytes, &label_size));
-    wf_status status = wf_read_file(ctx, images, LARGEST_FILE, &image_bytes, &image_size);
+    WF_TRY(
+        wf_read_until(ctx, labels_path, LARGEST_FILE, wf__idx_is_over, &label_bytes, &label_size));
+    wf_status status =
+        wf_read_until(ctx, images, LARGEST_FILE, wf__idx_is_over, &image_bytes, &image_size);
     if (status == WF_OK)
         status = wf__table_from_idx(ctx, images, image_bytes, image_size, labels_path, label_bytes,
                                     label_size, out);
@@ -95,7 +102,7 @@ wf_status wf__table_load(wf_ctx *ctx, const wf_data_desc *desc, const char *path
                        "%s: a separate file of labels goes with IDX only; name the label column "
                        "under target",
                        found);
-    WF_TRY(wf_read_file(ctx, found, LARGEST_FILE, &bytes, &size));
+    WF_TRY(wf_read_until(ctx, found, LARGEST_FILE, is_no_text, &bytes, &size));
     if (how == FORMAT_ARFF) return wf__table_from_arff(ctx, found, bytes, size, out);
     return wf__table_from_delimited(ctx, found, bytes, size, how == FORMAT_TSV ? '\t' : ',', out);
 }

@@ -6,6 +6,7 @@
 #include "data/prepare.h"
 
 #include "base/json_text.h"
+#include "weft/file.h"
 
 #include <math.h>
 #include <string.h>
@@ -117,6 +118,7 @@ static bool read_root(const json_t *root, wf_preparation *out) {
 wf_status wf__preparation_read(wf_ctx *ctx, const char *json, wf_preparation *out) {
     *out = (wf_preparation){0};
     json_error_t error;
+    WF_TRY(wf_json_check(ctx, "preparation", json, strlen(json)));
     json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL)
         return wf_fail(ctx, WF_ERR_INPUT, "preparation: not JSON: %s (line %d)", error.text,

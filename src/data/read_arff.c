@@ -14,6 +14,10 @@
 #include <string.h>
 #include <strings.h>
 
+enum {
+    sparse_cells = 13 << 20
+}; /* and half a cell for a byte of the file: 100 MB and four times its size */
+
 typedef struct reader {
     wf_ctx *ctx;
     const char *label;
@@ -128,7 +132,7 @@ static int compare_levels(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Copies the levels into the arena and refuses repeated ones. */
+/* Copies the list into the arena and refuses repeated levels. */
 static wf_status keep_levels(reader *in, const char **levels, size_t count, wf_column *column) {
     column->levels = wf_arena_alloc(&in->table->arena, count * sizeof *levels);
     if (column->levels == NULL) return out_of_memory(in);
@@ -162,9 +166,8 @@ static wf_status take_levels(reader *in, const char ***levels, size_t *count) {
             if (grown == NULL) return out_of_memory(in);
             *levels = grown;
         }
-        const char *copy = copy_token(in, level);
-        if (copy == NULL) return out_of_memory(in);
-        (*levels)[(*count)++] = copy;
+        *level.end = 0;
+        (*levels)[(*count)++] = level.start;
         if (closes) return WF_OK;
     }
 }
@@ -330,7 +333,20 @@ static wf_status take_sparse_row(reader *in, const char **cells) {
     return WF_OK;
 }
 
+/* Sparse rows are short and become whole ones: they are counted before memory is taken for them. */
+static wf_status check_sparse(const reader *in) {
+    size_t rows = 0, size = (size_t)(in->end - in->table->text);
+    for (const char *at = in->at; at < in->end; at++)
+        rows += *at == '{' && (at == in->at || at[-1] == '\n' || at[-1] == '\r');
+    if (rows <= (sparse_cells + size / 2) / in->table->columns) return WF_OK;
+    return wf_fail(in->ctx, WF_ERR_INPUT,
+                   "%s: %zu sparse rows of %zu attributes are too many to be kept as a table; drop "
+                   "attributes or rows",
+                   in->label, rows, in->table->columns);
+}
+
 static wf_status take_rows(reader *in) {
+    WF_TRY(check_sparse(in));
     for (skip_idle_lines(in); in->at < in->end; skip_idle_lines(in)) {
         const char **cells;
         WF_TRY(wf__table_add_row(in->ctx, in->table, in->line, &cells));

@@ -56,11 +56,10 @@ static wf_status read_header(wf_ctx *ctx, const char *label, const uint8_t *byte
     return WF_OK;
 }
 
-static wf_status read_idx(wf_ctx *ctx, const char *label, const char *text, size_t size,
-                          idx_view *out) {
-    const uint8_t *bytes = (const uint8_t *)text;
+/* The sizes that the header promises. */
+static wf_status read_sizes(wf_ctx *ctx, const char *label, const uint8_t *bytes, size_t size,
+                            idx_view *out) {
     WF_TRY(read_header(ctx, label, bytes, size, out));
-    size_t header = 4 + 4 * (size_t)out->dimensions;
     out->rows = out->size[0];
     out->inputs = 1;
     for (int d = 1; d < out->dimensions; d++) {
@@ -69,13 +68,32 @@ static wf_status read_idx(wf_ctx *ctx, const char *label, const char *text, size
             return wf_fail(ctx, WF_ERR_INPUT, "%s: more than %d bytes an example", label,
                            max_inputs);
     }
+    return WF_OK;
+}
+
+bool wf__idx_is_over(const char *bytes, size_t size, size_t fresh) {
+    (void)fresh;
+    idx_view view = {0};
+    size_t longest_header = 4 + 4 * max_dimensions;
+    if (size < longest_header) return false;
+    if (read_sizes(NULL, "", (const uint8_t *)bytes, size, &view) != WF_OK) return true;
+    return size - longest_header > view.rows * view.inputs;
+}
+
+static wf_status read_idx(wf_ctx *ctx, const char *label, const char *text, size_t size,
+                          idx_view *out) {
+    const uint8_t *bytes = (const uint8_t *)text;
+    WF_TRY(read_sizes(ctx, label, bytes, size, out));
+    size_t header = 4 + 4 * (size_t)out->dimensions;
     size_t need = out->rows * out->inputs;
     if (size - header != need)
         return wf_fail(ctx, WF_ERR_INPUT,
-                       "%s: the header promises %zu x %zu bytes of data, the file has %zu; it is "
-                       "%s",
-                       label, out->rows, out->inputs, size - header,
-                       size - header < need ? "cut off" : "longer than it should be");
+                       size - header < need
+                           ? "%s: the header promises %zu x %zu bytes of data, the file has %zu; "
+                             "it is cut off"
+                           : "%s: the header promises %zu x %zu bytes of data, the file has %zu or "
+                             "more; it is longer than it should be",
+                       label, out->rows, out->inputs, size - header);
     out->bytes = bytes + header;
     return WF_OK;
 }

@@ -12,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { most_steps = 20000 };
+enum { most_steps = 20000, most_listed = 64 };
+/* Multiply-adds that the search for a convex combination may take: about a second. */
+static const double most_work = 1e9;
 static const double close_enough =
     1e-5; /* of the largest distance between trained conditions, or of 1 */
 
@@ -40,16 +42,17 @@ wf_flow_source wf_flow_source_at(const wf_flow *flow, int index) {
                             .count = stocks->sources[index].count};
 }
 
-/* "a, b, c" without repetitions, as many as fit. */
-static void list_tasks(const wf_flow *flow, char *out, size_t size) {
+void wf_flow_tasks(const wf_flow *flow, char *out, size_t size) {
+    const char *listed[most_listed];
     wf_text list = wf_text_start(out, size);
-    for (int i = 0; i < flow->stocks.n_sources && !list.cut; i++) {
+    int n = 0;
+    for (int i = 0; i < flow->stocks.n_sources && !list.cut && n < most_listed; i++) {
         const char *task = source_note(flow, i, "task");
         bool before = task[0] == '\0';
-        for (int k = 0; k < i; k++)
-            before = before || strcmp(source_note(flow, k, "task"), task) == 0;
+        for (int k = 0; k < n && !before; k++) before = strcmp(listed[k], task) == 0;
         if (before) continue;
-        wf_text_add(&list, "%s%s", list.length > 0 ? ", " : "", task);
+        listed[n++] = task;
+        wf_text_add(&list, "%s%s", n > 1 ? ", " : "", task);
     }
 }
 
@@ -60,7 +63,7 @@ wf_status wf_flow_find_task(wf_ctx *ctx, const wf_flow *flow, const char *task, 
             return WF_OK;
         }
     char all[800];
-    list_tasks(flow, all, sizeof all);
+    wf_flow_tasks(flow, all, sizeof all);
     if (all[0] == '\0')
         return wf_fail(
             ctx, WF_ERR_USAGE,
@@ -128,7 +131,8 @@ static double distance_from_hull(hull *h, int nearest, const float *cond, double
     h->share[nearest] = 1;
     for (int j = 0; j < h->k; j++)
         h->residual[j] = (double)trained(h->stocks, nearest)[j] - (double)cond[j];
-    for (int step = 0; step < most_steps && norm_of(h->residual, h->k) > enough; step++)
+    double steps = fmin(most_steps, most_work / ((double)h->n * h->k));
+    for (int step = 0; step < steps && norm_of(h->residual, h->k) > enough; step++)
         if (!hull_step(h)) break;
     return norm_of(h->residual, h->k);
 }

@@ -381,6 +381,11 @@ static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *fil
     WF_TRY(blame_file(ctx, path,
                       json != NULL ? wf_graph_from_json(ctx, json, flags, &stock->graph)
                                    : wf_graph_parse(ctx, arch, activation, flags, &stock->graph)));
+    if (json != NULL && strcmp(stock->graph->text, arch) != 0)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: metadata \"arch.%d\" is %.60s, but \"%s\" describes %.60s; the file is "
+                       "damaged",
+                       path, s, arch, key, stock->graph->text);
     if (!normalise) return WF_OK;
     WF_TRY(wf_norm_create(ctx, stock->graph->n_blocks, &stock->norm));
     size_t n = (size_t)stock->norm.n;

@@ -114,12 +114,22 @@ static void lies_are_refused(void **state) {
     char good[256];
     snprintf(good, sizeof good, "%s", in_folder("good.safetensors"));
     assert_ok(ctx, train(good, 2, wf_field_find("gmn")));
+    char texts[256]; /* as version 0.1 wrote it, without the graph */
+    snprintf(texts, sizeof texts, "%s", in_folder("texts.safetensors"));
+    assert_int_equal(rename(changed(good, &(change){.key = "arch.0.graph"}), texts), 0);
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         wf_flow *flow;
-        const char *path = changed(good, &(change){.key = lies[i].key, .value = lies[i].value});
+        const char *path = changed(texts, &(change){.key = lies[i].key, .value = lies[i].value});
         assert_fails(ctx, wf_flow_open(ctx, path, &flow), WF_ERR_INPUT, lies[i].words);
         assert_null(flow);
+        path = changed(good, &(change){.key = lies[i].key, .value = lies[i].value});
+        assert_int_equal(wf_flow_open(ctx, path, &flow), WF_ERR_INPUT);
+        assert_null(flow);
     }
+    wf_flow *flow;
+    const char *path = changed(good, &(change){.key = "arch.0", .value = "2-4-2"});
+    assert_fails(ctx, wf_flow_open(ctx, path, &flow), WF_ERR_INPUT,
+                 "\"arch.0\" is 2-4-2, but \"arch.0.graph\" describes 2-3-2");
 }
 
 /* A setting that a file lacks has the value of files from before it; one that nobody knows is a

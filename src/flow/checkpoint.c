@@ -399,7 +399,7 @@ static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *fil
 static wf_status read_stocks(wf_ctx *ctx, const char *path, wf_flow *flow) {
     wf_stocks *stocks = &flow->stocks;
     double n_stocks, n_sources, most = (double)wf_st_meta_count(flow->file); /* each has entries */
-    WF_TRY(read_number(ctx, path, flow->file, "stocks", 1, most, &n_stocks));
+    WF_TRY(read_number(ctx, path, flow->file, "stocks", 1, fmin(most, WF_MAX_STOCKS), &n_stocks));
     WF_TRY(read_number(ctx, path, flow->file, "sources", 1, most, &n_sources));
     WF_TRY(wf_alloc(ctx, (size_t)n_stocks, sizeof *stocks->stocks, "flow", &stocks->stocks));
     stocks->n_stocks = (int)n_stocks;

@@ -122,6 +122,10 @@ static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n, co
         const wf_graph *graph = wf_zoo_graph(sources[i].zoo);
         int stock = apart ? out->n_stocks : 0;
         while (stock < out->n_stocks && !wf_graph_equal(out->stocks[stock].graph, graph)) stock++;
+        if (stock == WF_MAX_STOCKS)
+            return wf_fail(ctx, WF_ERR_USAGE,
+                           "more than %d architectures, or collections normalised by themselves",
+                           WF_MAX_STOCKS);
         if (stock == out->n_stocks) {
             WF_TRY(wf_stock_graph(ctx, field, graph, &out->stocks[stock].graph));
             out->n_stocks++;

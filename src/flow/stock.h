@@ -36,6 +36,9 @@ typedef struct wf_stock_source {
     uint64_t hash; /* of its used networks and its condition */
 } wf_stock_source;
 
+/* A file may claim any number, and the description of each takes a few thousand bytes. */
+enum { WF_MAX_STOCKS = 16384 };
+
 typedef struct wf_stocks {
     int n_stocks, n_sources, cond_size;
     wf_stock *stocks;

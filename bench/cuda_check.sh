@@ -59,12 +59,13 @@ gather() {
     done
     pieces=
 }
-# sanitize NAME FILTER TEST VARIABLE=VALUE...: one test of a program under the tool, exact blocks so that it sees objects.
+# sanitize NAME FILTER PROGRAM CASES: small cases of a program's tests under the tool, in one process (tests/dealt_cases.h).
+# Blocks of memory are exact, so that the tool sees objects. CASES: patterns, or - where a test has no cases.
 sanitize() {
-    name=$1 filter=$2 program=$3
-    shift 3
-    piece "$check-$name" env WEFT_EXACT_BLOCKS=1 WEFT_TEST_FILTER="$filter" "$@" \
-        compute-sanitizer --tool "$check" --error-exitcode 9 --print-limit 5 "$gpu/$program"
+    choice=WEFT_TEST_CASES=$4
+    [ "$4" != - ] || choice=WEFT_CUDA_SMALL=1
+    piece "$check-$1" env WEFT_EXACT_BLOCKS=1 WEFT_TEST_FILTER="$2" WEFT_CUDA_SMALL=1 "$choice" \
+        compute-sanitizer --tool "$check" --error-exitcode 9 --print-limit 5 "$gpu/$3"
 }
 # Without a GPU most tests are skipped, which is no success here.
 if ! WEFT_TEST_FILTER=test_absent "$gpu/test_cuda_ops" 2>&1 | grep -q SKIPPED; then
@@ -81,40 +82,40 @@ for check in $checks; do
         gather ;;
     memcheck)
         for op in linear edge_features edge_encoder edge_readout velocity; do
-            sanitize $op '*' test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=$op
+            sanitize $op '*' test_cuda_ops "$op-1x1-*,$op-64x9-*"
         done
-        sanitize lean-64 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges
-        sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges
-        sanitize attention-64 test_attention test_cuda_ops WEFT_CUDA_SMALL=8
-        sanitize attention-128 test_attention test_cuda_ops WEFT_CUDA_SMALL=13
-        sanitize lstar-messages test_messages test_cuda_lstar WEFT_CUDA_SMALL=1
-        sanitize lstar-edges test_edges test_cuda_lstar WEFT_CUDA_SMALL=1
-        sanitize nodes test_block test_cuda_nodes WEFT_CUDA_SHARE=1/7
+        sanitize lean-64 test_bf16 test_cuda_ops 'lean_edges-1x1-*,lean_edges-64x9-*'
+        sanitize lean-128 test_bf16 test_cuda_ops 'lean_edges-1x1-*,lean_edges-128x33-*'
+        sanitize attention-64 test_attention test_cuda_ops '*-32x1-*,*-64x33-*'
+        sanitize attention-128 test_attention test_cuda_ops '*-32x1-*,*-128x9-*'
+        sanitize lstar-messages test_messages test_cuda_lstar '*'
+        sanitize lstar-edges test_edges test_cuda_lstar '*'
+        sanitize nodes test_block test_cuda_nodes nodes-32
         gather
-        sanitize field test_training test_cuda_field WEFT_CUDA_SMALL=1
-        sanitize fit bf16_stays_near test_cuda_fit WEFT_CUDA_SMALL=1
-        sanitize sample networks_do_not_depend_on_the_call test_cuda_sample WEFT_CUDA_SMALL=1
-        sanitize zoo same_networks test_zoo_cuda WEFT_CUDA_SMALL=1
-        sanitize match '*' test_cuda_match WEFT_CUDA_SMALL=3
-        sanitize eval '*' test_cuda_eval WEFT_CUDA_SMALL=3
+        sanitize field test_training test_cuda_field '*'
+        sanitize fit bf16_stays_near test_cuda_fit -
+        sanitize sample networks_do_not_depend_on_the_call test_cuda_sample -
+        sanitize zoo same_networks test_zoo_cuda '*'
+        sanitize match '*' test_cuda_match '5-1-3,6-17-5,3-64-2,6-5!-7!-11-3,4-17-33-6,3-40!-40!-3'
+        sanitize eval '*' test_cuda_eval -
         gather ;;
     racecheck | synccheck) # a case or two of each kernel: they follow every access to shared memory
-        sanitize lean-64 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=29/34
-        sanitize lean-64-mean test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=30/34
-        sanitize lean-128 test_bf16 test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_OP=lean_edges WEFT_CUDA_SHARE=26/34
-        sanitize attention-64 test_attention test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_SHARE=4/8
-        sanitize attention-128 test_attention test_cuda_ops WEFT_CUDA_SMALL=13 WEFT_CUDA_SHARE=4/7
-        sanitize lstar-messages test_messages test_cuda_lstar WEFT_CUDA_SMALL=1 WEFT_CUDA_SHARE=0/6
-        sanitize lstar-attention test_messages test_cuda_lstar WEFT_CUDA_SMALL=1 WEFT_CUDA_SHARE=2/12
-        sanitize lstar-edges test_edges test_cuda_lstar WEFT_CUDA_SMALL=1
-        sanitize encoder test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_encoder
-        sanitize readout test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=edge_readout
+        sanitize lean-64 test_bf16 test_cuda_ops lean_edges-64x9-fused-sum-silu-64
+        sanitize lean-64-mean test_bf16 test_cuda_ops lean_edges-64x9-fused-mean-silu-64
+        sanitize lean-128 test_bf16 test_cuda_ops lean_edges-128x33-fused-sum
+        sanitize attention-64 test_attention test_cuda_ops lean_edges-64x33-fused-attention
+        sanitize attention-128 test_attention test_cuda_ops lean_edges-128x9-fused-attention
+        sanitize lstar-messages test_messages test_cuda_lstar '*-64x9-sum-silu-*'
+        sanitize lstar-attention test_messages test_cuda_lstar '*-64x9-attention-silu-wide'
+        sanitize lstar-edges test_edges test_cuda_lstar '*'
+        sanitize encoder test_bf16 test_cuda_ops 'edge_encoder-1x1-*,edge_encoder-64x9-*'
+        sanitize readout test_bf16 test_cuda_ops 'edge_readout-1x1-*,edge_readout-64x9-*'
         gather
-        sanitize linear test_bf16 test_cuda_ops WEFT_CUDA_SMALL=8 WEFT_CUDA_OP=linear
-        sanitize nodes test_block test_cuda_nodes WEFT_CUDA_SHARE=1/7
-        sanitize zoo same_networks test_zoo_cuda WEFT_CUDA_SMALL=1 WEFT_CUDA_SHARE=0/9
-        sanitize match '*' test_cuda_match WEFT_CUDA_SMALL=6
-        sanitize eval '*' test_cuda_eval WEFT_CUDA_SMALL=6
+        sanitize linear test_bf16 test_cuda_ops 'linear-1x1-*,linear-64x9-*'
+        sanitize nodes test_block test_cuda_nodes nodes-32
+        sanitize zoo same_networks test_zoo_cuda 64-16-8-10-relu-adam,784-32-32-10-relu-adam
+        sanitize match '*' test_cuda_match 5-1-3,3-64-2,4-17-33-6
+        sanitize eval '*' test_cuda_eval -
         gather ;;
     times)
         "$gpu/cuda_step" || status=1

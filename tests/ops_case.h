@@ -469,6 +469,36 @@ static inline int variants_of(wf_op_kind kind) {
     }
 }
 
+/* What names of cases call a variant; a number where there is no better word. */
+static inline const char *variant_name(wf_op_kind kind, int variant) {
+    static const char *const lean[] = {"sum-gelu",
+                                       "mean-gelu",
+                                       "attention-gelu",
+                                       "sum-silu",
+                                       "mean-silu",
+                                       "attention-silu",
+                                       "last",
+                                       "last-64",
+                                       "fused-attention",
+                                       "fused-sum",
+                                       "fused-last",
+                                       "fused-attention-silu",
+                                       "fused-sum-silu-64",
+                                       "fused-mean-silu-64",
+                                       "fused-saturated",
+                                       "fused-attention-silu-64",
+                                       "fused-large-logits"};
+    static const char *const messages[] = {"sum-silu",    "mean-silu", "attention-silu",
+                                           "sum-gelu",    "mean-gelu", "attention-gelu",
+                                           "large-logits"};
+    static const char *const numbers[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
+    assert_true(variant < variants_of(kind));
+    if (kind == WF_OP_lean_edges) return lean[variant];
+    if (kind == WF_OP_lstar_messages) return messages[variant];
+    assert_true(variant < (int)(sizeof numbers / sizeof *numbers));
+    return numbers[variant];
+}
+
 /* --- running a case --------------------------------------------------------------------------------------- */
 /* In the memory of the last case of `s`, whose kernels are done: taking memory of a GPU is slow. */
 static void start_again(setup *s, const wf_backend *backend, wf_dtype dtype, wf_op_kind kind,

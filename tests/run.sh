@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the test programs and scripts side by side, one per core, and reports them in a fixed order:
 # time, result, what was skipped and why. Ends with "N passed, N failed, N skipped".
-#   tests/run.sh [NAME...]    NAME as in the report: unit/test_graph.c cli/test_run.sh
+#   tests/run.sh [NAME...]    NAME as in the report: unit/test_graph.c cli/test_run.sh emulator/norm
 #   JOBS=1 tests/run.sh       one after the other
 build=${BUILD:-build}
 
@@ -10,6 +10,7 @@ if [ "${1:-}" = --one ]; then
     report=$2/$(echo "$3" | tr / +) name=$3
     case $name in
         *.c) command="$build/tests/${name%.c}" ;;
+        emulator/*) command="tests/emulator/kernels.sh ${name#*/}" ;;
         *) command="tests/$name" ;;
     esac
     # Programs that would fill a GPU take turns.
@@ -38,8 +39,8 @@ if [ "${1:-}" = --one ]; then
         printf '%-6s %6d.%d s  %s (%d passed)\n' $result $((milliseconds / 1000)) \
             $((milliseconds % 1000 / 100)) "$name" "$ok"
         awk -F '\t' '!names[$1] { order[++n] = $1 } { names[$1] = names[$1] " " $2 }
-            END { for (i = 1; i <= n; i++) print "       skipped, " order[i] ":" names[order[i]] }' \
-            "$report.skipped"
+            END { for (i = 1; i <= n; i++)
+                      print "       skipped, " order[i] ":" names[order[i]] }' "$report.skipped"
         [ $code -eq 0 ] || {
             echo "       rerun: BUILD=$build $command"
             grep -v '^\[ RUN\|^\[       OK\|^ok ' "$report.log" | tail -n 40
@@ -51,10 +52,12 @@ if [ "${1:-}" = --one ]; then
 fi
 
 # The longest kinds first, so that no core waits for a last long one.
-all=$(cd tests && ls cli/test_*.sh emulator/test_*.sh prop/test_*.c unit/test_*.c)
+all=$(ls tests/cli/test_*.sh | cut -d / -f 2-
+    BUILD=$build tests/emulator/kernels.sh --list | sed 's|^|emulator/|'
+    ls tests/prop/test_*.c tests/unit/test_*.c | cut -d / -f 2-)
 tests=${*:-$all}
 for name in $tests; do
-    [ -e "tests/$name" ] || { echo "tests/$name: no such test" >&2; exit 2; }
+    echo "$all" | grep -qxF "$name" || { echo "$name: no such test" >&2; exit 2; }
 done
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT

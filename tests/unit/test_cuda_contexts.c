@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "base/cuda/device.h"
+#include "dealt_cases.h"
 #include "field_case.h"
 
 enum { n_threads = 2, rounds = 2 };
@@ -128,6 +129,5 @@ int main(void) {
         cmocka_unit_test(test_in_turn),
         cmocka_unit_test(test_no_such_gpu),
     };
-    cmocka_set_test_filter(getenv("WEFT_TEST_FILTER"));
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_chosen(tests, NULL, NULL);
 }

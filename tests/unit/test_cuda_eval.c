@@ -1,5 +1,5 @@
 /* Evaluation on the GPU against the CPU's: overlaps of error masks exactly, masks of networks but for border cases. */
-#include "wf_test.h"
+#include "dealt_cases.h"
 
 #include "base/cuda/device.h"
 #include "base/random.h"
@@ -160,5 +160,5 @@ int main(void) {
         cmocka_unit_test(left_to_cpu),
         cmocka_unit_test(small_work),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_chosen(tests, NULL, NULL);
 }

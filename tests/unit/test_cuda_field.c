@@ -113,9 +113,26 @@ static void check_precision(wf_field_desc desc, const char *const *archs, wf_dty
     case_close(&cpu);
 }
 
-static void check_field(wf_field_desc desc, const char *const *archs, wf_dtype reference) {
+/* How names of cases begin: layout, messages, widths of nodes and edges. */
+typedef struct field_name {
+    char text[64];
+} field_name;
+static field_name name_of(wf_field_desc desc) {
+    static const char *const sums[] = {"sum", "mean", "attention"};
+    field_name name;
+    snprintf(name.text, sizeof name.text, "%s-%s-%dx%d",
+             desc.layout == WF_LAYOUT_LEAN ? "lean" : "lstar", sums[desc.messages], desc.node,
+             desc.edge);
+    return name;
+}
+static const char *precision_name(const precision *p) { return p->fast ? "bf16" : "float"; }
+
+/* `networks` is what names of cases call `archs`. */
+static void check_field(wf_field_desc desc, const char *networks, const char *const *archs,
+                        wf_dtype reference) {
     for (int k = 0; k < n_precisions; k++)
-        if (my_case()) check_precision(desc, archs, reference, &precisions[k]);
+        if (my_case("%s-%s-%s", name_of(desc).text, networks, precision_name(&precisions[k])))
+            check_precision(desc, archs, reference, &precisions[k]);
 }
 
 static wf_field_desc small(int layout, int messages) {
@@ -137,12 +154,12 @@ static void test_against_cpu(void **state) {
         for (int messages = 0; messages < 3; messages++) {
             wf_field_desc desc = small(layout, messages);
             desc.encoder = (wf_encoder)messages;
-            check_field(desc, mixed, WF_F64);
+            check_field(desc, "mixed", mixed, WF_F64);
             desc.cond = messages == 1 ? WF_COND_LINEAR : WF_COND_MLP;
             desc.cond_size = 3;
             desc.fold_rows = 6;
             desc.activation = layout ? WF_FIELD_ACT_GELU : WF_FIELD_ACT_SILU;
-            check_field(desc, folded, WF_F64);
+            check_field(desc, "folded", folded, WF_F64);
         }
 }
 
@@ -155,7 +172,7 @@ static void test_fused(void **state) {
         for (int messages = 0; messages < 3; messages++) {
             wf_field_desc desc = small(layout, messages);
             desc.edge = 64, desc.blocks = 2;
-            check_field(desc, two, WF_F64);
+            check_field(desc, "two", two, WF_F64);
         }
 }
 
@@ -166,7 +183,7 @@ static void test_many_nodes(void **state) {
     static const char *const wide[] = {"1-2100-1", "2-3-1", NULL};
     wf_field_desc desc = small(0, 0);
     desc.node = 70, desc.edge = 8, desc.blocks = 1;
-    check_field(desc, wide, WF_F64);
+    check_field(desc, "many", wide, WF_F64);
 }
 
 /* Rows enough for the largest tiles, several chunks and spans. */
@@ -181,10 +198,10 @@ static void test_large(void **state) {
         wf_field_desc desc = wf_field_desc_default();
         desc.layout = (wf_layout)layout;
         desc.blocks = 2;
-        check_field(desc, archs, WF_F32);
+        check_field(desc, "forty", archs, WF_F32);
         desc.messages = WF_MESSAGES_MEAN;
         desc.node = 100, desc.edge = 128, desc.fold_rows = 785;
-        check_field(desc, folds, WF_F32);
+        check_field(desc, "folded", folds, WF_F32);
     }
 }
 
@@ -193,9 +210,9 @@ static void test_equivariance(void **state) {
     if (!wf_cuda_available()) skip("no GPU");
     for (int layout = 0; layout < 2; layout++)
         for (int run = 0; run < 3 * n_precisions; run++) {
-            if (!my_case()) continue;
             const precision *p = &precisions[run / 3];
             wf_field_desc desc = small(layout, run % 3);
+            if (!my_case("%s-%s", name_of(desc).text, precision_name(p))) continue;
             field_case c = gpu_case(desc, mixed, p->fast);
             double error = equivariance_error(&c, 50, true);
             if (!(error <= p->output))
@@ -210,9 +227,10 @@ static void test_equal_bits(void **state) {
     if (!wf_cuda_available()) skip("no GPU");
     for (int layout = 0; layout < 2; layout++)
         for (int run = 0; run < 3 * n_precisions; run++) {
-            if (!my_case()) continue;
-            bool fast = precisions[run / 3].fast;
+            const precision *p = &precisions[run / 3];
+            bool fast = p->fast;
             wf_field_desc desc = small(layout, run % 3);
+            if (!my_case("%s-%s", name_of(desc).text, precision_name(p))) continue;
             field_case all = gpu_case(desc, mixed, fast), again = gpu_case(desc, mixed, fast);
             case_forward(&all, true);
             case_backward(&all);
@@ -256,10 +274,10 @@ static void test_row_counts(void **state) {
     if (getenv("WEFT_CUDA_SMALL") != NULL) skip("small cases only");
     static const int counts[] = {3, 20, 40, case_most - 1};
     for (int layout = 0; layout < 2; layout++) {
-        if (!my_case()) continue;
         wf_field_desc desc = wf_field_desc_default();
         desc.layout = (wf_layout)layout;
         desc.blocks = 2;
+        if (!my_case("%s", name_of(desc).text)) continue;
         field_case few = {.n = 0};
         for (int k = 0; k < 4; k++) {
             const char *archs[case_most] = {NULL};
@@ -293,7 +311,7 @@ static void test_split_chains(void **state) {
     for (int k = 0; k < 40; k++) archs[k] = k % 2 ? "3-4-2" : "2-3-2";
     wf_field_desc desc = wf_field_desc_default();
     desc.blocks = 7;
-    check_field(desc, archs, WF_F64);
+    check_field(desc, "forty", archs, WF_F64);
 }
 
 /* A replay, another and a fresh field have the bits of the first run. */
@@ -322,11 +340,11 @@ static void test_replays(void **state) {
     const char *archs[33] = {NULL};
     for (int k = 0; k < 32; k++) archs[k] = k % 7 == 3 ? "64-24-10" : "64-16-8-10";
     for (int run = 0; run < 4; run++) {
-        if (!my_case()) continue;
         wf_field_desc desc = wf_field_desc_default();
         desc.layout = (wf_layout)(run % 2);
         desc.blocks = 3;
         desc.node = desc.edge = run < 2 ? 64 : 128;
+        if (!my_case("%s", name_of(desc).text)) continue;
         check_replays(desc, archs);
     }
 }
@@ -353,8 +371,8 @@ static void test_wide_nodes(void **state) {
     for (int k = 0; k < n_wide_fields; k++) {
         wf_field_desc desc = wide_field(k);
         desc.blocks = 1, desc.fold_rows = 6;
-        check_field(desc, two, WF_F64);
-        if (my_case()) check_replays(desc, two);
+        check_field(desc, "two", two, WF_F64);
+        if (my_case("%s-two-replays", name_of(desc).text)) check_replays(desc, two);
     }
 }
 
@@ -369,11 +387,14 @@ static void test_many_wide_nodes(void **state) {
     for (int k = 0; k < n_wide_fields; k++) {
         wf_field_desc desc = wide_field(k);
         desc.fold_rows = 785;
-        if (my_case()) check_precision(desc, archs, WF_F32, &precisions[1]);
-        if (my_case()) check_replays(desc, archs);
+        field_name name = name_of(desc);
+        if (my_case("%s-bf16", name.text)) check_precision(desc, archs, WF_F32, &precisions[1]);
+        if (my_case("%s-replays", name.text)) check_replays(desc, archs);
         desc.messages = WF_MESSAGES_MEAN;
-        if (desc.time == 256 && my_case()) check_precision(desc, more, WF_F32, &precisions[1]);
-        if (my_case()) check_replays(desc, more);
+        name = name_of(desc);
+        if (desc.time == 256 && my_case("%s-bf16", name.text))
+            check_precision(desc, more, WF_F32, &precisions[1]);
+        if (my_case("%s-replays", name.text)) check_replays(desc, more);
     }
 }
 
@@ -382,9 +403,9 @@ static void test_training(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");
     for (int run = 0; run < 2 * n_precisions; run++) {
-        if (!my_case()) continue;
         const precision *p = &precisions[run / 2];
         wf_field_desc desc = small(run % 2, 0);
+        if (!my_case("%s-%s", name_of(desc).text, precision_name(p))) continue;
         field_case sides[2] = {gpu_case(desc, mixed, p->fast), case_open(desc, WF_F32, mixed)};
         double loss[2][20];
         for (int side = 0; side < 2; side++) {
@@ -434,7 +455,7 @@ static int run_group(void) {
         cmocka_unit_test(test_many_wide_nodes), cmocka_unit_test(test_training),
         cmocka_unit_test(test_absent),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_chosen(tests, NULL, NULL);
 }
 
 int main(void) { return deal(run_group); }

@@ -1,6 +1,7 @@
 /* The training loop on the GPU against the CPU's: draws, twenty updates, equal bits, resuming, divergence. */
 #include "wf_test.h"
 #include "base/cuda/device.h"
+#include "dealt_cases.h"
 #include "flow/trainer.h"
 #include "flow_fixture.h"
 
@@ -478,7 +479,5 @@ int main(void) {
         cmocka_unit_test(bf16_stays_near),
         cmocka_unit_test(bf16_is_refused_on_the_cpu),
     };
-    /* one test, where a crash must not hide the rest */
-    cmocka_set_test_filter(getenv("WEFT_TEST_FILTER"));
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return run_chosen(tests, make_folder, drop_folder);
 }

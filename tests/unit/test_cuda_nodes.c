@@ -134,7 +134,7 @@ static void test_block(void **state) {
     if (!wf_cuda_available()) skip("no GPU");
     assert_non_null(wf_backend_cpu(WF_F64));
     for (int index = 0; index < n_cases; index++) {
-        if (!my_case()) continue;
+        if (!my_case("nodes-%d", cases[index].node)) continue;
         block gpu[2];
         for (int k = 0; k < 2; k++) {
             int count = k ? many : few;
@@ -158,6 +158,6 @@ static void test_block(void **state) {
 
 static int group(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_block)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_chosen(tests, NULL, NULL);
 }
 int main(void) { return deal(group); }

@@ -192,8 +192,8 @@ static void check_case(const wf_backend *backend, case_list *list, op_case *c) {
     drop(&here);
 }
 
-/* (width, group): every tile of the products, several spans of the sums. WEFT_CUDA_SMALL=N takes every N-th small one, for
- * tools that slow the program down; WEFT_CUDA_OP=NAME takes one operation. */
+/* (width, group): every tile of the products, several spans of the sums. WEFT_CUDA_SMALL takes small
+ * groups only, for tools that slow the program down. */
 typedef struct shape {
     int width, group;
 } shape;
@@ -212,11 +212,8 @@ static const shape attended_shapes[] = {{32, 1},  {32, 7},  {32, 33}, {32, 105},
 
 typedef bool takes_fn(int kind, int variant, const shape *of, size_t index);
 static bool takes_all(int kind, int variant, const shape *of, size_t index) {
-    (void)variant;
-    const char *small = getenv("WEFT_CUDA_SMALL"), *only = getenv("WEFT_CUDA_OP");
-    size_t every = small != NULL && atoi(small) > 0 ? (size_t)atoi(small) : 1;
-    if (only != NULL && strcmp(only, wf_op_name((wf_op_kind)kind)) != 0) return false;
-    return index % every == 0 && (small == NULL || of->group <= 100);
+    (void)kind, (void)variant, (void)index;
+    return getenv("WEFT_CUDA_SMALL") == NULL || of->group <= 100;
 }
 static bool takes_wide(int kind, int variant, const shape *of, size_t index) {
     (void)variant, (void)of;
@@ -234,7 +231,10 @@ static void list_cases(const wf_backend *backend, case_list *list, const shape *
         for (size_t k = 0; k < count; k++)
             for (int variant = 0; variant < variants_of((wf_op_kind)kind); variant++) {
                 if (backend->forward[kind] == NULL && kind < WF_OP_edge_encoder) continue;
-                if (!takes(kind, variant, &from[k], k) || !my_case()) continue;
+                if (!takes(kind, variant, &from[k], k) ||
+                    !my_case("%s-%dx%d-%s", wf_op_name((wf_op_kind)kind), from[k].width,
+                             from[k].group, variant_name((wf_op_kind)kind, variant)))
+                    continue;
                 assert_true(list->count < most_cases);
                 list->cases[list->count++] = (op_case){.kind = (wf_op_kind)kind,
                                                        .size = from[k].width,
@@ -341,6 +341,5 @@ int main(void) {
         cmocka_unit_test(test_wide),         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_shared_table), cmocka_unit_test(test_absent),
     };
-    take_share();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_chosen(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* The samplers on the GPU against the CPU's: every solver, guidance, refinement, chunks, the order of the methods. */
 #include "wf_test.h"
 #include "base/cuda/device.h"
+#include "dealt_cases.h"
 #include "flow_fixture.h"
 
 static wf_ctx *device_ctx(wf_device device) {
@@ -257,7 +258,5 @@ int main(void) {
         cmocka_unit_test(bf16_stays_near),
         cmocka_unit_test(bf16_is_refused_where_it_cannot_apply),
     };
-    /* one test, where a crash must not hide the rest */
-    cmocka_set_test_filter(getenv("WEFT_TEST_FILTER"));
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return run_chosen(tests, make_folder, drop_folder);
 }

@@ -1,0 +1,105 @@
+#!/bin/sh
+# Kernels of the field on the emulated device, against the CPU. The programs are those that test a
+# GPU; threads and launches run in an order shuffled by a seed.
+#   kernels.sh --list   names of the runs, the longest first; WEFT_LONG_TESTS=1: of all small cases
+#   kernels.sh NAME     one of them; WEFT_EMULATOR_SEED is the seed of the long ones
+programs=${BUILD:-build}/emulated
+
+# NAME SEED PROGRAM TEST CASES [VARIABLE=VALUE]: the cases of PROGRAM's test_TEST whose names match
+# CASES (tests/dealt_cases.h); "-" where a test has no cases. WEFT_CUDA_SMALL: memory is
+# not poisoned before kernels run.
+# Products of many rows: with many processors in narrow tiles, with few in wide ones.
+few_cases() {
+    cat <<END
+many-nodes          20 field many_nodes   *-bf16        WEFT_EMULATOR_PROCESSORS=20
+nodes-100-wide      9  nodes block        nodes-100     WEFT_EMULATOR_PROCESSORS=9
+nodes-100-narrow    2  nodes block        nodes-100     WEFT_EMULATOR_PROCESSORS=132
+nodes-64            5  nodes block        nodes-64      WEFT_EMULATOR_PROCESSORS=20
+nodes-32            1  nodes block        nodes-32      WEFT_EMULATOR_PROCESSORS=9
+nodes-1             3  nodes block        nodes-1       WEFT_EMULATOR_PROCESSORS=9
+wide-replays        3  field wide_nodes   lean-sum-384x32-two-replays
+wide-nodes-256      2  field wide_nodes   lean-sum-256x64-two-bf16
+wide-nodes-192      1  field wide_nodes   lean-sum-192x64-two-bf16
+wide-weights        1  ops   wide         linear-97x105-2                WEFT_EMULATOR_PROCESSORS=70
+wide-norms-1        1  ops   wide         norm-256x105-2
+wide-norms-2        2  ops   wide         norm-510x105-1
+lean-field-1        1  field against_cpu  lean-sum-*-folded-bf16
+lean-field-2        2  field against_cpu  lean-sum-*-folded-bf16
+lstar-field-1       1  field against_cpu  lstar-sum-*-folded-bf16
+lstar-field-2       2  field against_cpu  lstar-sum-*-folded-bf16
+lean-fused-field-1  1  field fused        lean-sum-*-two-bf16
+lean-fused-field-2  2  field fused        lean-sum-*-two-bf16
+lstar-fused-field-1 1  field fused        lstar-sum-*-two-bf16
+lstar-fused-field-2 2  field fused        lstar-sum-*-two-bf16
+float-field         3  field against_cpu  lean-sum-*-folded-float
+equivariance        4  field equivariance lean-sum-*-bf16
+lean-64             1  ops   bf16         lean_edges-64x9-fused-sum-silu-64 WEFT_CUDA_SMALL=1
+lean-64-mean        2  ops   bf16         lean_edges-64x9-fused-mean-silu-64 WEFT_CUDA_SMALL=1
+lean-64-saturated   4  ops   bf16         lean_edges-64x9-fused-saturated WEFT_CUDA_SMALL=1
+lean-128            3  ops   bf16         lean_edges-128x33-fused-sum    WEFT_CUDA_SMALL=1
+attention-32        2  ops   attention    lean_edges-32x1-fused-attention-silu WEFT_CUDA_SMALL=1
+attention-64        1  ops   attention    lean_edges-64x33-fused-attention WEFT_CUDA_SMALL=1
+attention-64-logits 3  ops   attention    lean_edges-64x33-fused-large-logits WEFT_CUDA_SMALL=1
+attention-128       4  ops   attention    lean_edges-128x9-fused-attention WEFT_CUDA_SMALL=1
+lstar-messages      1  lstar messages     *-64x9-sum-silu-*              WEFT_CUDA_SMALL=1
+lstar-messages-128  2  lstar messages     *-128x9-mean-silu-*            WEFT_CUDA_SMALL=1
+lstar-attention     3  lstar messages     *-64x9-attention-silu-*        WEFT_CUDA_SMALL=1
+lstar-attention-128 4  lstar messages     *-128x9-attention-silu-*       WEFT_CUDA_SMALL=1
+lstar-edges         3  lstar edges        *-64x9-*                       WEFT_CUDA_SMALL=1
+lstar-logits        5  lstar large_logits *x9-*                          WEFT_CUDA_SMALL=1
+lstar-rounding      1  ops   bf16         lstar_messages-70x105-mean-gelu
+many-rows-1         5  ops   bf16         linear-70x105-1
+many-rows-2         6  ops   bf16         linear-70x105-2
+many-rows-3         7  ops   bf16         linear-70x105-0
+few-rows            1  ops   bf16         linear-*                       WEFT_CUDA_SMALL=1
+shared-table        1  ops   shared_table -                              WEFT_CUDA_SMALL=1
+contexts            1  contexts at_once -
+contexts-2-gpus     2  contexts at_once -             WEFT_EMULATOR_DEVICES=2
+contexts-in-turn    3  contexts in_turn -             WEFT_EMULATOR_DEVICES=2
+encoder             1  ops   bf16         edge_encoder-1x1-*,edge_encoder-64x9-* WEFT_CUDA_SMALL=1
+readout             2  ops   bf16         edge_readout-1x1-*,edge_readout-64x9-* WEFT_CUDA_SMALL=1
+END
+    for op in activation norm residual mean gather insert fold_pack edge_features velocity; do
+        echo "$op 5 ops bf16 $op-1x1-*,$op-33x33-*,$op-64x9-* WEFT_CUDA_SMALL=1"
+    done
+}
+all_small() {
+    for test in field:against_cpu field:fused field:many_nodes field:split_chains field:wide_nodes \
+        field:equivariance field:equal_bits field:training nodes:block lstar:messages lstar:edges \
+        lstar:large_logits ops:float ops:bf16 ops:attention ops:wide; do
+        name=${test%:*}-${test#*:} order=${WEFT_EMULATOR_SEED:-1}
+        echo "$name $order ${test%:*} ${test#*:} * WEFT_CUDA_SMALL=1"
+    done
+}
+runs=few_cases
+[ -z "${WEFT_LONG_TESTS:-}" ] || runs=all_small
+
+if [ ! -x "$programs/test_cuda_ops" ]; then # sanitizers do not know fibers
+    [ "${1:-}" = --list ] && echo kernels || echo "skip kernels: not built under sanitizers"
+    exit 0
+fi
+if [ "${1:-}" = --list ]; then
+    $runs | cut -d ' ' -f 1
+    exit 0
+fi
+set -f # patterns are for the program
+name=${1:-}
+# shellcheck disable=SC2046
+set -- $($runs | grep "^$name ")
+if [ $# -lt 5 ]; then
+    echo "usage: tests/emulator/kernels.sh --list | NAME of that list" >&2
+    exit 2
+fi
+program=$programs/test_cuda_$3 choice="WEFT_EMULATOR_SEED=$2 WEFT_TEST_FILTER=test_$4"
+[ "$5" = - ] || choice="$choice WEFT_TEST_CASES=$5"
+shift 5
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+# shellcheck disable=SC2086
+if env $choice "$@" "$program" >"$log" 2>&1 && grep -q '^\[       OK' "$log"; then
+    echo "ok $name"
+    exit 0
+fi
+echo "not ok $name (rerun: $choice $* $program)"
+grep -v '^\[ RUN\|^\[       OK' "$log" | tail -n 20
+exit 1

@@ -177,6 +177,11 @@ WF_API int wf_block_shape(const wf_graph *graph, const wf_block *block, size_t s
 /* Running statistics are not trained. */
 static inline bool wf_block_trained(const wf_block *block) { return block->kind < WF_BLOCK_MEAN; }
 
+/* Parameters of the longest row that WF_GRAPH_FOLD_INPUT puts on a unit; 0: nothing can be folded. */
+WF_API int wf_graph_fold_rows(const wf_graph *graph);
+/* Nodes and edges of the metanetwork's graph, and parameters that are folded. */
+WF_API void wf_graph_size(const wf_graph *graph, size_t *nodes, size_t *edges, size_t *folded);
+
 /* Every hidden width that can move times `factor`, rounded half up, at least 1. */
 WF_API wf_status wf_graph_scale_width(wf_ctx *ctx, const wf_graph *graph, double factor,
                                       wf_graph **out);

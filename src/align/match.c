@@ -5,8 +5,12 @@
  *     score[r][u] = sum over blocks that touch o, over units x of the other end and coefficients k, of
  *                   a[r, x, k] * b[u, from(x), k]
  * is what the dot product would gain from standing b's unit u at place r while everything else stays: incoming
- * weights, incoming bias and outgoing weights. The best assignment replaces the current one when it gains more than the
- * tolerance; a sweep in which no orbit gains is the last.
+ * weights, incoming bias and outgoing weights. The best assignment replaces the current one when it
+ * gains more than the tolerance; a sweep in which no orbit gains is the last. Groups that share an
+ * orbit (residual connections) are one problem: all their blocks add to its score.
+ *
+ * A block from an orbit to itself (x + W x) is scored from both ends, with the other end where it
+ * stands. That is not what the dot product gains, so there the whole dot product decides.
  *
  * Arithmetic: every score is a sum in double, over blocks in flat order, then x, then k. The fast path in wcs.c works in
  * float; its matchings are the same unless two assignments agree to about 1e-6 of the score. */
@@ -36,6 +40,14 @@ wf_status wf__match_check(wf_ctx *ctx, const wf_match_desc *desc) {
 
 int wf__orbit_size(const wf_graph *graph, int orbit) {
     return (int)(graph->orbit_start[orbit + 1] - graph->orbit_start[orbit]);
+}
+
+bool wf__orbit_has_loop(const wf_graph *graph, int orbit) {
+    for (int b = 0; b < graph->n_blocks; b++)
+        if (graph->groups[graph->blocks[b].src].orbit == orbit &&
+            graph->groups[graph->blocks[b].dst].orbit == orbit)
+            return true;
+    return false;
 }
 
 wf_block_side wf__block_side(const wf_graph *graph, int block, int side) {
@@ -107,39 +119,15 @@ static void score_orbit(const plain_match *m, int orbit, int n) {
     for (int block = 0; block < m->graph->n_blocks; block++)
         for (int s = 0; s < WF_SIDES; s++) {
             wf_block_side side = wf__block_side(m->graph, block, s);
-            if (side.orbit == orbit) add_side(m, &side);
+            if (side.orbit == orbit && wf__block_matched(m->graph, block)) add_side(m, &side);
         }
-}
-
-/* Whether the orbit's new assignment gains more than the tolerance; only then is it taken. */
-static bool improve_orbit(plain_match *m, int orbit, double tolerance) {
-    int n = wf__orbit_size(m->graph, orbit);
-    uint32_t *from = m->from + wf_graph_perm_start(m->graph, orbit);
-    score_orbit(m, orbit, n);
-    double before = 0;
-    for (int r = 0; r < n; r++) before += m->score[(size_t)r * n + from[r]];
-    double after = wf__assign(n, m->score, m->match, m->assign);
-    if (!(after - before > tolerance)) return false;
-    memcpy(from, m->match, (size_t)n * sizeof *from);
-    return true;
-}
-
-static int sweep_until_still(plain_match *m, const wf_match_desc *desc, uint32_t restart) {
-    wf__match_start(m->graph, desc->seed, restart, m->from);
-    for (int sweep = 0; sweep < desc->sweeps; sweep++) {
-        wf__match_order(m->graph, desc->seed, restart, (uint32_t)sweep, m->order);
-        bool gained = false;
-        for (int i = 0; i < m->graph->n_orbits; i++)
-            gained |= improve_orbit(m, (int)m->order[i], desc->tolerance);
-        if (!gained) return sweep + 1;
-    }
-    return desc->sweeps;
 }
 
 /* <a, P b>, in double. */
 static double matched_dot(const plain_match *m) {
     double dot = 0;
     for (int block = 0; block < m->graph->n_blocks; block++) {
+        if (!wf__block_matched(m->graph, block)) continue;
         wf_block_side side = wf__block_side(m->graph, block, WF_SIDE_DST);
         const uint32_t *rows =
             side.orbit < 0 ? NULL : m->from + wf_graph_perm_start(m->graph, side.orbit);
@@ -157,6 +145,40 @@ static double matched_dot(const plain_match *m) {
             }
     }
     return dot;
+}
+
+static void swap(uint32_t *a, uint32_t *b) {
+    uint32_t kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* Whether the orbit's new assignment gains more than the tolerance; only then is it taken. */
+static bool improve_orbit(plain_match *m, int orbit, double tolerance) {
+    int n = wf__orbit_size(m->graph, orbit);
+    uint32_t *from = m->from + wf_graph_perm_start(m->graph, orbit);
+    score_orbit(m, orbit, n);
+    double before = 0;
+    for (int r = 0; r < n; r++) before += m->score[(size_t)r * n + from[r]];
+    double after = wf__assign(n, m->score, m->match, m->assign);
+    if (!(after - before > tolerance)) return false;
+    double dot = wf__orbit_has_loop(m->graph, orbit) ? matched_dot(m) : -INFINITY;
+    for (int r = 0; r < n; r++) swap(&from[r], &m->match[r]);
+    if (dot == -INFINITY || matched_dot(m) - dot > tolerance) return true;
+    for (int r = 0; r < n; r++) swap(&from[r], &m->match[r]);
+    return false;
+}
+
+static int sweep_until_still(plain_match *m, const wf_match_desc *desc, uint32_t restart) {
+    wf__match_start(m->graph, desc->seed, restart, m->from);
+    for (int sweep = 0; sweep < desc->sweeps; sweep++) {
+        wf__match_order(m->graph, desc->seed, restart, (uint32_t)sweep, m->order);
+        bool gained = false;
+        for (int i = 0; i < m->graph->n_orbits; i++)
+            gained |= improve_orbit(m, (int)m->order[i], desc->tolerance);
+        if (!gained) return sweep + 1;
+    }
+    return desc->sweeps;
 }
 
 static wf_status check_finite(wf_ctx *ctx, const wf_graph *graph, const float *w,

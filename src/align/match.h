@@ -25,6 +25,14 @@ wf_status wf__match_check(wf_ctx *ctx, const wf_match_desc *desc);
 /* Nodes of an orbit. */
 int wf__orbit_size(const wf_graph *graph, int orbit);
 
+/* Running statistics move with their units, but do not take part in the matching. */
+static inline bool wf__block_matched(const wf_graph *graph, int block) {
+    return wf_block_trained(&graph->blocks[block]);
+}
+
+/* Whether a block joins the orbit to itself. Its gain is not linear in the assignment. */
+bool wf__orbit_has_loop(const wf_graph *graph, int orbit);
+
 /* A block seen from one of its ends: entry (unit of that end, unit of the other end, k) is w[offset + unit*unit_step +
  * other*other_step + k]. */
 typedef struct wf_block_side {

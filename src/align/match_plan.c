@@ -33,10 +33,11 @@ static void collect_terms(wf_match_plan *plan) {
     for (int o = 0; o < plan->n_orbits; o++) {
         wf_match_orbit *orbit = &plan->orbits[o];
         orbit->first_link = plan->n_links;
+        orbit->has_loop = wf__orbit_has_loop(plan->graph, o);
         for (int block = 0; block < plan->graph->n_blocks; block++)
             for (int s = 0; s < WF_SIDES; s++) {
                 wf_block_side side = wf__block_side(plan->graph, block, s);
-                if (side.orbit != o) continue;
+                if (side.orbit != o || !wf__block_matched(plan->graph, block)) continue;
                 size_t depth = (size_t)side.n_other * side.coef;
                 if (role_of(&side, s) == ROLE_FIXED) {
                     orbit->depth += depth;
@@ -53,7 +54,7 @@ static void collect_terms(wf_match_plan *plan) {
     }
     for (int block = 0; block < plan->graph->n_blocks; block++) {
         wf_block_side side = wf__block_side(plan->graph, block, WF_SIDE_DST);
-        if (role_of(&side, WF_SIDE_DST) == ROLE_REST)
+        if (role_of(&side, WF_SIDE_DST) == ROLE_REST && wf__block_matched(plan->graph, block))
             plan->rest += plan->graph->blocks[block].count;
     }
 }
@@ -148,7 +149,7 @@ static void pack(const wf_match_plan *plan, const float *w, bool query, float *r
         for (int block = 0; block < plan->graph->n_blocks; block++)
             for (int s = 0; s < WF_SIDES; s++) {
                 wf_block_side side = wf__block_side(plan->graph, block, s);
-                if (side.orbit != o) continue;
+                if (side.orbit != o || !wf__block_matched(plan->graph, block)) continue;
                 if (role_of(&side, s) == ROLE_LINK) {
                     if (query) copy_side(&side, w, record + link->a, link->depth, 1);
                     else copy_side(&side, w, record + link->b, 1, padded);
@@ -163,7 +164,8 @@ static void pack(const wf_match_plan *plan, const float *w, bool query, float *r
     for (int block = 0; block < plan->graph->n_blocks; block++) {
         wf_block_side side = wf__block_side(plan->graph, block, WF_SIDE_DST);
         const wf_block *entry = &plan->graph->blocks[block];
-        if (role_of(&side, WF_SIDE_DST) != ROLE_REST) continue;
+        if (role_of(&side, WF_SIDE_DST) != ROLE_REST || !wf__block_matched(plan->graph, block))
+            continue;
         memcpy(rest, w + entry->offset, entry->count * sizeof *rest);
         rest += entry->count;
     }

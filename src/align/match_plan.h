@@ -26,6 +26,7 @@ typedef struct wf_match_orbit {
     size_t depth;            /* of the fixed product */
     size_t a, b, score;      /* where its parts begin in the records */
     int first_link, n_links; /* links that score it */
+    bool has_loop;           /* one of them is to itself */
 } wf_match_orbit;
 
 typedef struct wf_match_link {

@@ -38,6 +38,20 @@ static double sum_of_squares(const float *w, size_t n) {
     return sum;
 }
 
+/* Of the parameters that take part in the matching, which stand in runs between buffers. */
+static double network_squares(const wf_graph *graph, const float *w) {
+    double sum = 0;
+    size_t start = 0;
+    for (int b = 0; b <= graph->n_blocks; b++) {
+        if (b < graph->n_blocks && wf__block_matched(graph, b)) continue;
+        const wf_block *block = &graph->blocks[b];
+        size_t end = b < graph->n_blocks ? block->offset : graph->n_params;
+        sum += sum_of_squares(w + start, end - start);
+        start = b < graph->n_blocks ? end + block->count : end;
+    }
+    return sum;
+}
+
 /* False also for NaN. */
 static bool usable(double squares) { return squares < largest_square; }
 
@@ -53,7 +67,8 @@ static double pair_seconds(const wf_graph *graph) {
     for (int block = 0; block < graph->n_blocks; block++)
         for (int s = 0; s < WF_SIDES; s++) {
             wf_block_side side = wf__block_side(graph, block, s);
-            if (side.orbit >= 0) flops += 2.0 * side.n * side.n * side.n_other * side.coef;
+            if (side.orbit >= 0 && wf__block_matched(graph, block))
+                flops += 2.0 * side.n * side.n * side.n_other * side.coef;
         }
     return flops / 30e9 + entries * 15e-9;
 }
@@ -64,7 +79,10 @@ wf_status wf__match_on_gpu(wf_ctx *ctx, const wf_graph *graph, const wf_match_de
     if (*out && !wf_match_cuda_fits(graph, desc)) {
         *out = false;
         if (graph->n_orbits > 0)
-            wf_warn(ctx, "device cuda: %s is too wide or too deep; matched on the CPU",
+            wf_warn(ctx,
+                    "device cuda: %.200s is too wide, too deep or not made of linear layers alone; "
+                    "matched on "
+                    "the CPU",
                     graph->text);
     }
     wf_note_device(ctx, "matching", *out);
@@ -146,7 +164,7 @@ static void match_pair(wf_matcher *matcher, size_t k, matcher_worker *worker) {
     size_t params = plan->graph->n_params;
     const float *a = matcher->a + k * matcher->a_step * params;
     const float *b = matcher->b + k * params;
-    if (!usable(sum_of_squares(a, params)) || !usable(sum_of_squares(b, params))) {
+    if (!usable(network_squares(plan->graph, a)) || !usable(network_squares(plan->graph, b))) {
         if (k < worker->bad) worker->bad = k;
         return;
     }
@@ -297,11 +315,11 @@ static void merge_round(const wcs_call *call, size_t chunks, float *best, uint32
     }
 }
 
-static wf_status norms_of(wf_ctx *ctx, const float *w, size_t count, size_t params,
+static wf_status norms_of(wf_ctx *ctx, const wf_graph *graph, const float *w, size_t count,
                           const char *what, double **out) {
     WF_TRY(wf_alloc(ctx, count, sizeof **out, "matching", out));
     for (size_t i = 0; i < count; i++) {
-        double squares = sum_of_squares(w + i * params, params);
+        double squares = network_squares(graph, w + i * graph->n_params);
         if (!usable(squares))
             return wf_fail(ctx, WF_ERR_INPUT,
                            "matching: %s network %zu has weights that are not finite or far too "
@@ -316,8 +334,8 @@ static wf_status wcs_open(wf_ctx *ctx, wcs_call *call, const wf_graph *graph,
                           const wf_match_desc *desc, size_t round) {
     WF_TRY(wf__match_plan_open(ctx, graph, desc, &call->plan));
     const wf_match_plan *plan = &call->plan;
-    WF_TRY(norms_of(ctx, call->queries, call->nq, graph->n_params, "query", &call->query_norm));
-    WF_TRY(norms_of(ctx, call->refs, call->nr, graph->n_params, "reference", &call->ref_norm));
+    WF_TRY(norms_of(ctx, graph, call->queries, call->nq, "query", &call->query_norm));
+    WF_TRY(norms_of(ctx, graph, call->refs, call->nr, "reference", &call->ref_norm));
     WF_TRY(wf_alloc(ctx, call->nq, plan->query_floats * sizeof(float), "matching", &call->packed));
     for (size_t q = 0; q < call->nq; q++)
         wf__match_pack_query(plan, call->queries + q * graph->n_params,

@@ -78,15 +78,11 @@ static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_gra
     CLI_TRY(cli_recipe_field(app, recipe, graph, &field));
     CLI_TRY(wf_field_count(app->ctx, &field, &parameters));
     const char *layout = field.layout == WF_LAYOUT_LEAN ? "lean" : "lstar";
-    size_t nodes = 0, edges = 0, folded = 0;
-    for (int i = 0; i < graph->n_groups; i++) nodes += (size_t)graph->groups[i].n;
-    if (recipe->field->fold)
-        nodes -= (size_t)field.fold_rows; /* inputs and the first bias node carry nothing */
-    for (int i = 0; i < graph->n_blocks; i++) {
-        bool on_nodes = recipe->field->fold && graph->blocks[i].layer == 0;
-        if (on_nodes) folded += graph->blocks[i].count;
-        else edges += graph->blocks[i].count;
-    }
+    size_t nodes, edges, folded;
+    wf_graph *seen; /* by the field */
+    CLI_TRY(wf_graph_fold(app->ctx, graph, field.fold ? WF_GRAPH_FOLD_INPUT : 0, &seen));
+    wf_graph_size(seen, &nodes, &edges, &folded);
+    wf_graph_free(seen);
     if (app->json)
         return cli_print_json(
             app,

@@ -242,9 +242,7 @@ wf_status cli_recipe_field(cli_app *app, const cli_recipe *recipe, const wf_grap
     if (graph->n_orbits == 0)
         return cli_fail(app, WF_ERR_USAGE, "model.fold needs a hidden layer; %s has none",
                         graph->text);
-    out->fold_rows = graph->inputs;
-    for (int i = 0; i < graph->n_blocks; i++)
-        if (graph->blocks[i].layer == 0 && graph->blocks[i].kind == WF_BLOCK_BIAS) out->fold_rows++;
+    out->fold_rows = wf_graph_fold_rows(graph);
     return WF_OK;
 }
 

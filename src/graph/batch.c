@@ -49,6 +49,16 @@ static void count_graph(const wf_graph *graph, batch_sizes *sizes) {
     sizes->params += graph->n_params;
 }
 
+void wf_graph_size(const wf_graph *graph, size_t *nodes, size_t *edges, size_t *folded) {
+    batch_sizes sizes = {0};
+    count_graph(graph, &sizes);
+    *nodes = sizes.nodes;
+    *edges = sizes.edges;
+    *folded = 0;
+    for (int b = 0; b < graph->n_blocks; b++)
+        if (graph->blocks[b].folded) *folded += graph->blocks[b].count;
+}
+
 /* A graph of an architecture already in the batch is copied from there with shifted places, so that
  * the search for roles is done once per architecture. */
 static void copy_graph(wf_batch *batch, int from, int to) {

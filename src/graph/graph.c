@@ -394,17 +394,24 @@ static wf_status check_block_names(wf_ctx *ctx, const wf_graph *graph) {
     return status;
 }
 
-static void fold_input(wf_graph *graph) {
+/* Weights and bias of a layer that reads the input and whose units are hidden. */
+static bool can_fold(const wf_graph *graph, const wf_block *block) {
     for (int g = 1; g <= graph->n_layers; g++)
-        if (graph->groups[g].units == 0) return; /* other layers need the input's nodes */
+        if (graph->groups[g].units == 0) return false; /* other layers need the input's nodes */
+    const wf_layer *layer = &graph->layers[block->layer];
+    return layer->op <= WF_LAYER_CONV && layer->from[0] == 0 && block->kind <= WF_BLOCK_BIAS &&
+           graph->groups[block->dst].kind == WF_GROUP_HIDDEN;
+}
+
+int wf_graph_fold_rows(const wf_graph *graph) {
+    int longest = 0;
     for (int b = 0; b < graph->n_blocks; b++) {
-        wf_block *block = &graph->blocks[b];
-        const wf_layer *layer = &graph->layers[block->layer];
-        /* Only a layer whose units are hidden can be folded onto them. */
-        block->folded = layer->op <= WF_LAYER_CONV && layer->from[0] == 0 &&
-                        block->kind <= WF_BLOCK_BIAS &&
-                        graph->groups[block->dst].kind == WF_GROUP_HIDDEN;
+        const wf_block *block = &graph->blocks[b];
+        if (block->kind != WF_BLOCK_WEIGHT || !can_fold(graph, block)) continue;
+        int row = graph->groups[block->src].n * block->coef + graph->layers[block->layer].bias;
+        if (row > longest) longest = row;
     }
+    return longest;
 }
 
 static wf_status build(wf_ctx *ctx, wf_graph *graph, int channels, int height, int width,
@@ -422,7 +429,8 @@ static wf_status build(wf_ctx *ctx, wf_graph *graph, int channels, int height, i
     if (graph->n_blocks == 0)
         return wf_fail(ctx, WF_ERR_USAGE, "architecture: no layer has parameters");
     WF_TRY(check_block_names(ctx, graph));
-    if (flags & WF_GRAPH_FOLD_INPUT) fold_input(graph);
+    for (int b = 0; b < graph->n_blocks && (flags & WF_GRAPH_FOLD_INPUT); b++)
+        graph->blocks[b].folded = can_fold(graph, &graph->blocks[b]);
     return wf__graph_text(ctx, graph, &graph->text);
 }
 

@@ -67,9 +67,7 @@ static wf_status record_all(scan *s) {
 }
 
 static void sum_records(const scan *s, wf_zoo_summary *out) {
-    for (int g = 0; g < s->graph->n_groups; g++)
-        if (s->graph->groups[g].kind == WF_GROUP_HIDDEN)
-            out->hidden_units += s->count * (size_t)s->graph->groups[g].n;
+    out->hidden_units = s->count * wf_graph_perm_size(s->graph);
     for (size_t i = 0; i < s->count; i++) {
         const record *r = &s->records[i];
         out->dead_units += r->dead;

@@ -9,9 +9,10 @@
 /* Scratch memory for one thread: a hash for each node, forwards and backwards, and an order of the nodes of a group. */
 typedef struct wf_units {
     const wf_graph *graph;
-    size_t *start; /* first node of each group */
-    uint64_t *forward, *backward;
+    size_t *start; /* first node of each group; groups with the same units share theirs */
+    uint64_t *forward, *backward, *before;
     uint32_t *order;
+    size_t nodes;
 } wf_units;
 wf_status wf_units_create(wf_ctx *ctx, const wf_graph *graph, wf_units *out);
 void wf_units_free(wf_units *units);

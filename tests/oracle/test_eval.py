@@ -224,6 +224,83 @@ def compare_cosines():
     return worst
 
 
+# Tensors of two descriptions in flat order: shape, orbits of its first two axes (None: fixed), whether it is trained.
+CNN = "2x6x5 conv7k3s2p1 pool conv9k2! batchnorm linear6 linear3"
+RESNET = """{"input":[3,8,8],"layers":[
+ {"op":"conv","name":"stem","units":8,"kernel":3,"padding":1,"activation":"relu"},
+ {"op":"conv","name":"a","units":5,"kernel":[3,1],"padding":[1,0],"activation":"relu"},
+ {"op":"conv","name":"b","units":8,"kernel":1,"norm":{"kind":"layer","name":"n"}},
+ {"op":"add","from":[3,1],"activation":"relu"},
+ {"op":"conv","name":"c","units":8,"kernel":3,"padding":1},
+ {"op":"add","from":[4,5],"activation":"relu","pool":{"kind":"global"}},
+ {"op":"linear","name":"fc","units":4}]}"""
+
+
+def described():
+    bn = [((9,), 1, None, t) for t in (True, True, False, False)]
+    cnn = [((7, 2, 3, 3), 0, None, True), ((7,), 0, None, True), ((9, 7, 2, 2), 1, 0, True)] + bn
+    # The second convolution leaves 2 x 2 places of each of its 9 channels.
+    cnn += [((6, 9, 4), 2, 1, True), ((6,), 2, None, True), ((3, 6), None, 2, True), ((3,), None, None, True)]
+    resnet = [((8, 3, 3, 3), 0, None, True), ((8,), 0, None, True), ((5, 8, 3, 1), 1, 0, True), ((5,), 1, None, True),
+              ((8, 5, 1, 1), 0, 1, True), ((8,), 0, None, True), ((8, 8, 8), 0, None, True), ((8, 8, 8), 0, None, True),
+              ((8, 8, 3, 3), 0, 0, True), ((8,), 0, None, True), ((4, 8), None, 0, True), ((4,), None, None, True)]
+    return [(CNN, [7, 9, 6], cnn), (RESNET, [8, 5], resnet)]
+
+
+def match_tensors(a, b, kinds, widths, sweeps, seed):
+    """The same for any list of tensors: an axis moves with its orbit, kernels flatten into the feature axis. Returns the dot
+    product after the matching."""
+    p = [np.arange(n) for n in widths]
+
+    def placed(tensor, kind, but=None):
+        for axis, orbit in enumerate(kind[1:3]):
+            if orbit is not None and axis != but:
+                tensor = np.take(tensor, p[orbit], axis)
+        return tensor
+
+    def dot():
+        return sum((s * placed(t, kind)).sum() for s, t, kind in zip(a, b, kinds) if kind[3])
+
+    for sweep in range(sweeps):
+        gained = False
+        for o in shuffled(seed, 0, MATCH, sweep, len(widths)):
+            score, loop = np.zeros((widths[o], widths[o])), False
+            for s, t, kind in zip(a, b, kinds):
+                loop |= kind[1] == o and kind[2] == o
+                for axis in (0, 1):
+                    if kind[3] and kind[1 + axis] == o:
+                        rows = np.moveaxis(s, axis, 0).reshape(widths[o], -1)
+                        score += rows @ np.moveaxis(placed(t, kind, axis), axis, 0).reshape(widths[o], -1).T
+            columns, rows = linear_sum_assignment(score, maximize=True)[1], np.arange(widths[o])
+            if score[rows, columns].sum() - score[rows, p[o]].sum() <= 1e-12:
+                continue
+            before, old, p[o] = dot(), p[o], columns
+            if loop and dot() - before <= 1e-12:
+                p[o] = old
+            else:
+                gained = True
+        if not gained:
+            break
+    return dot()
+
+
+def compare_described():
+    """Convolutional and residual networks: shared orbits, one with a block from itself to itself, running statistics."""
+    worst, rng = 0.0, np.random.default_rng(5)
+    for text, widths, kinds in described():
+        g, desc = graph(text, "relu"), MatchDesc(5, 1e-12, 0, 23)
+        for trial in range(30):
+            a, b = ([rng.normal(size=kind[0]).astype(np.float32).astype(np.float64) for kind in kinds] for _ in "ab")
+            norms = [np.sqrt(sum((t ** 2).sum() for t, kind in zip(net, kinds) if kind[3])) for net in (a, b)]
+            expected = match_tensors(a, b, kinds, widths, 5, 23) / (norms[0] * norms[1])
+            flat = [np.concatenate([t.ravel() for t in net]).astype(np.float32) for net in (a, b)]
+            best = np.zeros(1, np.float32)
+            check(LIB.wf_wcs_max(CTX, g, pointer(flat[0]), 1, pointer(flat[1]), 1, None, C.byref(desc), pointer(best),
+                                 None))
+            worst = max(worst, abs(best[0] - expected))
+    return worst
+
+
 def compare_table(data_name, arch, rows, score):
     """Both rows of the table, on a collection trained here."""
     folder = tempfile.mkdtemp()
@@ -279,6 +356,7 @@ def main():
     tests = [("assignment equals SciPy", compare_assignment, 1e-9),
              ("ROC AUC equals scikit-learn", compare_auc, 1e-12),
              ("matched cosine equals SciPy", compare_cosines, 1e-6),
+             ("convolutional and residual networks equal SciPy", compare_described, 1e-6),
              ("table on moons, accuracy", lambda: compare_table("moons", "2-8-6-2", 600, ACCURACY), 1e-6),
              ("table on moons, ROC AUC", lambda: compare_table("moons", "2-16-2", 600, AUC), 1e-6),
              ("table on digits", lambda: compare_table("digits", "64-16-8-10", 800, ACCURACY), 1e-6)]

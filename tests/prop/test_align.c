@@ -1,5 +1,6 @@
 /* The fast matching against the plain loop, on many shapes; invariances; leave-one-out; thread counts. */
 #include "wf_test.h"
+#include "network_case.h"
 
 #include "base/random.h"
 #include "weft/align.h"
@@ -16,9 +17,12 @@ static float *random_networks(const wf_graph *graph, size_t count, uint32_t inde
     return w;
 }
 
-static double norm(const float *w, size_t n) {
+/* Without running statistics, which take no part in the matching. */
+static double norm(const wf_graph *graph, const float *w) {
     double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)w[i] * (double)w[i];
+    for (int b = 0; b < graph->n_blocks; b++)
+        for (size_t i = 0; i < graph->blocks[b].count && wf_block_trained(&graph->blocks[b]); i++)
+            sum += pow((double)w[graph->blocks[b].offset + i], 2);
     return sqrt(sum);
 }
 
@@ -32,7 +36,7 @@ static double plain_max(wf_ctx *ctx, const wf_graph *graph, const float *query, 
         double dot;
         if ((int64_t)r == skip) continue;
         assert_ok(ctx, wf_match(ctx, graph, query, refs + r * n, desc, perm, &dot, NULL));
-        double value = dot / (norm(query, n) * norm(refs + r * n, n));
+        double value = dot / (norm(graph, query) * norm(graph, refs + r * n));
         if (value > best) best = value, *which = (uint32_t)r;
     }
     free(perm);
@@ -84,28 +88,69 @@ static void fast_equals_plain_across_chunks(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* Kernels of several sizes, images that are flattened, norms, residual connections: orbits that
- * several groups share, and a block from an orbit to itself (layer 2 of the second). */
+/* Kernels of several sizes, images that are flattened, norms, orbits that several groups share, and
+ * a block from an orbit to itself. */
+static const char *const described[] = {
+    "3x6x6 conv6 pool conv19k2p0! batchnorm linear9 linear2",
+    "2x5x5 conv7k1 layernorm conv4k5 gap linear3",
+    "3x32x32 conv16 pool conv32 pool conv48 gap linear10",
+    loop_json,
+    resnet_json,
+};
+enum { n_described = sizeof described / sizeof *described };
+
 static void fast_equals_plain_on_any_description(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
-    static const char *const described[] = {
-        "3x6x6 conv6 pool conv19k2p0! batchnorm linear9 linear2",
-        "{\"input\":[5],\"layers\":[{\"op\":\"linear\",\"units\":17},"
-        "{\"op\":\"linear\",\"units\":17},{\"op\":\"add\",\"from\":[1,2],"
-        "\"activation\":\"relu\"},{\"op\":\"linear\",\"units\":4},"
-        "{\"op\":\"linear\",\"units\":17},{\"op\":\"add\",\"from\":[3,5]},"
-        "{\"op\":\"linear\",\"units\":3}]}",
-        "{\"input\":[2,5,5],\"layers\":[{\"op\":\"conv\",\"units\":7,\"kernel\":3},"
-        "{\"op\":\"conv\",\"units\":4,\"kernel\":[1,3],\"padding\":[0,1],"
-        "\"norm\":{\"kind\":\"layer\"}},"
-        "{\"op\":\"conv\",\"units\":7,\"kernel\":1},{\"op\":\"add\",\"from\":[1,3],"
-        "\"pool\":{\"kind\":\"global\"}},{\"op\":\"linear\",\"units\":3}]}"};
     wf_match_desc desc = {.sweeps = 4, .tolerance = 1e-12, .restarts = 1};
-    for (size_t i = 0; i < sizeof described / sizeof *described; i++) {
+    for (int i = 0; i < n_described; i++) {
         wf_graph *graph;
         assert_ok(ctx, wf_graph_parse(ctx, described[i], "relu", 0, &graph));
-        compare(ctx, graph, &desc, 6, 40);
+        compare(ctx, graph, &desc, i == 2 ? 2 : 6, i == 2 ? 3 : 40);
+        wf_graph_free(graph);
+    }
+    wf_ctx_free(ctx);
+}
+
+/* A relabelled copy is put back bit for bit, running statistics too, and what the matching says of
+ * its dot product is true. Random networks are matched no worse than they stand. */
+static void any_description_is_put_back(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    for (int i = 0; i < n_described; i++) {
+        wf_graph *graph;
+        assert_ok(ctx, wf_graph_parse(ctx, described[i], "relu", 0, &graph));
+        size_t n = graph->n_params, units = wf_graph_perm_size(graph);
+        float *w = random_networks(graph, 2, 1), *moved = malloc(n * sizeof *moved),
+              *back = malloc(n * sizeof *back);
+        uint32_t *perm = malloc(units * sizeof *perm);
+        for (int o = 0; o < graph->n_orbits; o++) {
+            wf_rng rng = wf_rng_at(16, (uint32_t)o, WF_RNG_TEST, 0);
+            size_t start = wf_graph_perm_start(graph, o);
+            wf_rng_shuffle(&rng, perm + start,
+                           (uint32_t)(wf_graph_perm_start(graph, o + 1) - start));
+        }
+        wf_graph_permute(graph, perm, w, moved);
+        wf_graph_permute_inverse(graph, perm, moved, back);
+        assert_memory_equal(w, back, n * sizeof *w);
+        for (int copy = 0; copy < 2; copy++) {
+            double dot = 0, after = 0, before = 0;
+            wf_match_desc desc = {.sweeps = 100, .tolerance = 1e-12, .restarts = copy ? 20 : 0};
+            const float *other = copy ? moved : w + n;
+            assert_ok(ctx, wf_match(ctx, graph, w, other, &desc, perm, &dot, NULL));
+            wf_graph_permute(graph, perm, other, back);
+            for (int b = 0; b < graph->n_blocks; b++)
+                for (size_t k = 0; k < graph->blocks[b].count; k++) {
+                    size_t at = graph->blocks[b].offset + k;
+                    if (!wf_block_trained(&graph->blocks[b])) continue;
+                    after += (double)w[at] * (double)back[at];
+                    before += (double)w[at] * (double)other[at];
+                }
+            assert_close(dot, after, 1e-9 * fabs(after));
+            assert_true(after >= before);
+            if (copy) assert_memory_equal(w, back, n * sizeof *w);
+        }
+        free(w), free(moved), free(back), free(perm);
         wf_graph_free(graph);
     }
     wf_ctx_free(ctx);
@@ -196,6 +241,7 @@ int main(void) {
         cmocka_unit_test(fast_equals_plain),
         cmocka_unit_test(fast_equals_plain_across_chunks),
         cmocka_unit_test(fast_equals_plain_on_any_description),
+        cmocka_unit_test(any_description_is_put_back),
         cmocka_unit_test(copies_have_cosine_one),
         cmocka_unit_test(thread_count_changes_nothing),
         cmocka_unit_test(odd_inputs),

@@ -1,5 +1,6 @@
 /* Descriptions, flat order, permutation action, forward pass, normalisation, ragged batches. */
 #include "wf_test.h"
+#include "network_case.h"
 #include "base/random.h"
 #include "graph/batch.h"
 #include "weft/graph.h"
@@ -172,7 +173,11 @@ static wf_graph *resnet(wf_ctx *ctx) {
 static void layout_of_a_resnet(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
-    wf_graph *g = resnet(ctx), *wide = NULL;
+    wf_graph *g = resnet(ctx), *wide = NULL, *read = parse(ctx, resnet_json, "relu", 0);
+    assert_true(wf_graph_equal(g, read));
+    for (int b = 0; b < g->n_blocks; b++)
+        assert_string_equal(g->blocks[b].name, read->blocks[b].name);
+    wf_graph_free(read);
     assert_int_equal(g->n_blocks, 6 * 5 + 2);
     assert_string_equal(g->blocks[4].name, "bn1.running_var");
     assert_string_equal(g->blocks[25].name, "layer2.0.downsample.0.weight");

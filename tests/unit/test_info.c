@@ -1,5 +1,6 @@
 /* wf_zoo_info against what was put into the collections; the hashes and dead units on their own. */
 #include "wf_test.h"
+#include "network_case.h"
 #include "base/io.h"
 #include "base/random.h"
 #include "weft/import.h"
@@ -213,6 +214,35 @@ static void dead_units(void **state) {
     }
 }
 
+/* Residual connections: duplicates are found though groups share their units, also where a block
+ * joins them to themselves; a unit that is passed on is dead only when no reader sees it. */
+static void residual_networks(void **state) {
+    (void)state;
+    static const char *const described[] = {resnet_json, loop_json};
+    for (int i = 0; i < 2; i++) {
+        wf_graph *graph = graph_of(described[i], "relu");
+        size_t n = graph->n_params;
+        float *w = normals(graph, 3, 1);
+        permute_randomly(graph, 9, w, w + 2 * n);
+        wf_zoo_summary info = info_of(graph, w, 3, NULL);
+        assert_int_equal(info.permuted_duplicates, 1);
+        assert_int_equal(info.examples[0].index, 2);
+        assert_int_equal(info.hidden_units, 3 * wf_graph_perm_size(graph));
+        assert_int_equal(info.dead_units, 0);
+        /* Unit 1 of the stream: zero in every block that reads it. */
+        for (int b = 0; b < graph->n_blocks; b++) {
+            const wf_block *block = &graph->blocks[b];
+            size_t coef = (size_t)block->coef, row = (size_t)graph->groups[block->src].n * coef;
+            if (graph->groups[block->src].units != 1) continue;
+            for (size_t k = 0; k < block->count; k++)
+                if (k % row / coef == 1) w[block->offset + k] = 0;
+        }
+        assert_int_equal(info_of(graph, w, 1, NULL).dead_units, 1);
+        free(w);
+        wf_graph_free(graph);
+    }
+}
+
 static void not_finite(void **state) {
     (void)state;
     wf_graph *graph = graph_of("5-7-3", "relu");
@@ -313,6 +343,7 @@ int main(void) {
         cmocka_unit_test(twins),
         cmocka_unit_test(hashes_see_everything),
         cmocka_unit_test(dead_units),
+        cmocka_unit_test(residual_networks),
         cmocka_unit_test(not_finite),
         cmocka_unit_test(kinship),
         cmocka_unit_test(threads_do_not_matter),

@@ -1,8 +1,9 @@
 /* A collection file: what is written comes back; what does not fit its description is refused. */
 #include "failing_malloc.h"
+#include "network_case.h"
 
 #include "base/safetensors.h"
-#include "weft/zoo.h"
+#include "weft/import.h"
 
 #include <unistd.h>
 
@@ -94,6 +95,44 @@ static void test_round_trip(void **state) {
     wf_zoo_free(zoo);
     free(weights);
     wf_graph_free(graph);
+}
+
+/* Every kind of tensor, under the names and in the shapes of PyTorch; also one network exported. */
+static void test_any_description(void **state) {
+    (void)state;
+    enum { count = 3 };
+    static const char *const described[] = {
+        "3x8x8 conv4 pool pass layernorm conv6k5s2p2! gap linear10", resnet_json};
+    char exported[280];
+    snprintf(exported, sizeof exported, "%s.one", path);
+    for (int i = 0; i < 2; i++) {
+        wf_graph *graph = graph_of(described[i], "relu");
+        float *weights = numbered(graph, count), *w = malloc(graph->n_params * sizeof *w);
+        assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, count, NULL));
+        wf_zoo *zoo;
+        assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+        assert_true(wf_graph_equal(wf_zoo_graph(zoo), graph));
+        wf_zoo_get(zoo, 2, w);
+        assert_memory_equal(w, weights + 2 * graph->n_params, graph->n_params * sizeof *w);
+        assert_ok(ctx, wf_zoo_export(ctx, zoo, 1, exported, NULL));
+        wf_st_file *file;
+        assert_ok(ctx, wf_st_open(ctx, exported, &file));
+        for (int b = 0; b < graph->n_blocks; b++) {
+            const wf_block *block = &graph->blocks[b];
+            const wf_st_tensor *tensor = wf_st_find(file, block->name);
+            size_t shape[4];
+            assert_non_null(tensor);
+            assert_int_equal(tensor->rank, wf_block_shape(graph, block, shape));
+            assert_memory_equal(tensor->shape, shape, (size_t)tensor->rank * sizeof *shape);
+            assert_memory_equal(tensor->data, weights + graph->n_params + block->offset,
+                                block->count * sizeof *w);
+        }
+        wf_st_close(file);
+        wf_zoo_free(zoo);
+        free(weights), free(w);
+        wf_graph_free(graph);
+    }
+    unlink(exported);
 }
 
 /* The file is what torch.func.stack_module_state would hold: stacked tensors with these shapes. */
@@ -246,6 +285,7 @@ static void test_no_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_any_description, setup, teardown),
         cmocka_unit_test_setup_teardown(test_layout, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_write, setup, teardown),

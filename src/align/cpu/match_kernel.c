@@ -325,6 +325,43 @@ static float matched_score(const float *score, size_t width, const uint32_t *mat
     return sum;
 }
 
+static double matched_value(const wf_match_plan *plan, const float *query, const float *reference,
+                            const float *fixed, const wf_match_work *work) {
+    double value = 0;
+    for (int o = 0; o < plan->n_orbits; o++) {
+        const wf_match_orbit *orbit = &plan->orbits[o];
+        value += (double)matched_score(fixed + orbit->score, (size_t)orbit->padded,
+                                       work->from + orbit->start, orbit->n);
+    }
+    for (int l = 0; l < plan->n_links; l++) {
+        const wf_match_link *link = &plan->links[l];
+        if (!link->counted) continue;
+        const wf_match_orbit *orbit = &plan->orbits[link->orbit];
+        const uint32_t *columns = work->from + orbit->start;
+        const uint32_t *rows = work->from + plan->orbits[link->other].start;
+        for (size_t k = 0; k < link->depth; k++) {
+            size_t coef = (size_t)link->coef;
+            const float *b =
+                reference + link->b + (rows[k / coef] * coef + k % coef) * (size_t)orbit->padded;
+            float sum = 0;
+            for (int r = 0; r < orbit->n; r++)
+                sum += query[link->a + (size_t)r * link->depth + k] * b[columns[r]];
+            value += (double)sum;
+        }
+    }
+    for (size_t i = 0; i < plan->rest; i++)
+        value += (double)query[plan->rest_a + i] * (double)reference[plan->rest_b + i];
+    return value;
+}
+
+static void exchange(uint32_t *a, uint32_t *b, int n) {
+    for (int i = 0; i < n; i++) {
+        uint32_t kept = a[i];
+        a[i] = b[i];
+        b[i] = kept;
+    }
+}
+
 /* Whether the orbit moved. */
 static bool improve(const wf_match_plan *plan, const wf_match_orbit *orbit, bool fresh,
                     const float *query, const float *reference, const float *fixed,
@@ -344,8 +381,13 @@ static bool improve(const wf_match_plan *plan, const wf_match_orbit *orbit, bool
     float gain = matched_score(work->score, width, work->match, n) -
                  matched_score(work->score, width, from, n);
     if (!((double)gain > plan->desc.tolerance)) return false;
-    memcpy(from, work->match, (size_t)n * sizeof *from);
-    return true;
+    double value = orbit->has_loop ? matched_value(plan, query, reference, fixed, work) : 0;
+    exchange(from, work->match, n);
+    if (!orbit->has_loop ||
+        matched_value(plan, query, reference, fixed, work) - value > plan->desc.tolerance)
+        return true;
+    exchange(from, work->match, n);
+    return false;
 }
 
 static void run_sweeps(const wf_match_plan *plan, const float *query, const float *reference,
@@ -374,35 +416,6 @@ static void run_sweeps(const wf_match_plan *plan, const float *query, const floa
         }
         if (!moved) return;
     }
-}
-
-static double matched_value(const wf_match_plan *plan, const float *query, const float *reference,
-                            const float *fixed, const wf_match_work *work) {
-    double value = 0;
-    for (int o = 0; o < plan->n_orbits; o++) {
-        const wf_match_orbit *orbit = &plan->orbits[o];
-        value += (double)matched_score(fixed + orbit->score, (size_t)orbit->padded,
-                                       work->from + orbit->start, orbit->n);
-    }
-    for (int l = 0; l < plan->n_links; l++) {
-        const wf_match_link *link = &plan->links[l];
-        if (!link->counted) continue;
-        const wf_match_orbit *orbit = &plan->orbits[link->orbit];
-        const uint32_t *columns = work->from + orbit->start;
-        const uint32_t *rows = work->from + plan->orbits[link->other].start;
-        for (size_t k = 0; k < link->depth; k++) {
-            size_t coef = (size_t)link->coef;
-            const float *b =
-                reference + link->b + (rows[k / coef] * coef + k % coef) * (size_t)orbit->padded;
-            float sum = 0;
-            for (int r = 0; r < orbit->n; r++)
-                sum += query[link->a + (size_t)r * link->depth + k] * b[columns[r]];
-            value += (double)sum;
-        }
-    }
-    for (size_t i = 0; i < plan->rest; i++)
-        value += (double)query[plan->rest_a + i] * (double)reference[plan->rest_b + i];
-    return value;
 }
 
 static double match_pair(const wf_match_plan *plan, const float *query, const float *reference,

@@ -26,8 +26,10 @@ extern "C" bool wf_match_cuda_fits(const wf_graph *graph, const wf_match_desc *d
     for (int b = 0; b < graph->n_blocks; b++) {
         links += 2 * (graph->groups[graph->blocks[b].src].orbit >= 0 &&
                       graph->groups[graph->blocks[b].dst].orbit >= 0);
-        if (graph->blocks[b].coef != 1) return false;
+        if (graph->blocks[b].coef != 1 || !wf__block_matched(graph, b)) return false;
     }
+    for (int o = 0; o < graph->n_orbits; o++)
+        if (wf__orbit_has_loop(graph, o)) return false;
     if (links > WF_GPU_LINKS) return false;
     for (int o = 0; o < graph->n_orbits; o++)
         if (wf__orbit_size(graph, o) > WF_GPU_WIDEST) return false;
@@ -147,7 +149,7 @@ wf_status wf_gpu_plan_open(wf_ctx *ctx, const wf_graph *graph, const wf_match_de
     if (!wf_match_cuda_fits(graph, desc))
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
                        "device cuda: %s is matched on the CPU: the GPU takes 1 to %d hidden layers "
-                       "of at most %d units",
+                       "of at most %d units with weights and biases alone",
                        graph->text, WF_GPU_ORBITS, WF_GPU_WIDEST);
     wf_cuda_device *device;
     WF_TRY(wf_ctx_cuda(ctx, &device));

@@ -102,6 +102,8 @@ WF_API const char *wf_setting_text(const wf_setting *row, const void *desc,
 /* The value of a setting that a file does not have, as text. */
 WF_API const char *wf_setting_absent(const wf_setting *row);
 WF_API bool wf_setting_equal(const wf_setting *row, const void *a, const void *b);
+/* Do two texts mean the same value? False where one of them is not allowed. */
+WF_API bool wf_setting_same(const wf_setting *row, const char *a, const char *b);
 /* "a number above 0 and at most 1000", "lean, lstar". */
 WF_API void wf_setting_allowed(const wf_setting *row, char *out, size_t size);
 /* The name among `names` (NULL-terminated) that `word` is probably a slip of; NULL: none is near. */

@@ -205,6 +205,18 @@ bool wf_setting_equal(const wf_setting *row, const void *a, const void *b) {
     return strcmp(wf_setting_text(row, a, none), wf_setting_text(row, b, none)) == 0;
 }
 
+bool wf_setting_same(const wf_setting *row, const char *a, const char *b) {
+    wf_setting alone = *row;
+    alone.offset = 0;
+    union {
+        double number;
+        const char *text;
+        uint64_t whole;
+    } left = {0}, right = {0};
+    return wf_setting_parse(&alone, a, &left) && wf_setting_parse(&alone, b, &right) &&
+           wf_setting_equal(&alone, &left, &right);
+}
+
 void wf_setting_allowed(const wf_setting *row, char *out, size_t size) {
     const char *const *names = row->type == WF_SETTING_BOOL ? no_yes : row->names;
     wf_text text = wf_text_start(out, size);

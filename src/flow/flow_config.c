@@ -152,19 +152,6 @@ static bool is_note(const char *key) {
            (strcmp(dot, ".path") == 0 || strcmp(dot, ".tests") == 0 || strcmp(dot, ".data") == 0);
 }
 
-/* Do two texts mean the same value? */
-static bool same_value(const wf_setting *row, const char *a, const char *b) {
-    wf_setting alone = *row;
-    alone.offset = 0;
-    union {
-        double number;
-        const char *text;
-        uint64_t whole;
-    } left = {0}, right = {0};
-    return wf_setting_parse(&alone, a, &left) && wf_setting_parse(&alone, b, &right) &&
-           wf_setting_equal(&alone, &left, &right);
-}
-
 wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *file,
                             const wf_meta *meta) {
     for (size_t i = 0; i < meta->n; i++) {
@@ -174,7 +161,7 @@ wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *fil
         if (row == NULL ? is_note(key) : row->in_file == WF_FILE_NOTE) continue;
         if (row != NULL && theirs == NULL) theirs = wf_setting_absent(row);
         if (theirs != NULL &&
-            (row == NULL ? strcmp(theirs, ours) == 0 : same_value(row, theirs, ours)))
+            (row == NULL ? strcmp(theirs, ours) == 0 : wf_setting_same(row, theirs, ours)))
             continue;
         return wf_fail(ctx, WF_ERR_USAGE,
                        "%s: a checkpoint of another configuration stands there: its %s is %.60s, "

@@ -17,8 +17,8 @@
  *     a part, and each thread the network it is training. */
 #include "zoo/zoo_engine.h"
 
-#include "base/c_locale.h"
 #include "base/safetensors.h"
+#include "weft/text.h"
 #include "zoo/zoo_file.h"
 
 #include <dirent.h>
@@ -122,43 +122,97 @@ static void fingerprint_of(const wf_dataset *data, char out[65]) {
     wf_sha256_end(&hash, out);
 }
 
-/* All that a network depends on but its index: equal text, equal networks. */
-static wf_status write_recipe(wf_ctx *ctx, collection *all) {
-    const wf_zoo_desc *desc = all->desc;
-    char optimizer[256];
-    locale_t before = wf_c_locale_enter();
-    if (desc->optimizer == WF_ZOO_ADAM)
-        snprintf(optimizer, sizeof optimizer,
-                 "optimizer = adam\nbeta1 = %.17g\nbeta2 = %.17g\neps = %.17g\n", desc->beta1,
-                 desc->beta2, desc->eps);
-    else
-        snprintf(optimizer, sizeof optimizer, "optimizer = sgd\nmomentum = %.17g\nnesterov = %s\n",
-                 desc->momentum, desc->nesterov ? "true" : "false");
-    int length = snprintf(
-        all->recipe, sizeof all->recipe,
-        "arch = %s\nactivation = %s\nseed = %" PRIu64 "\n%s"
-        "lr = %.17g\nlr_max = %.17g\nepochs = %d\nepochs_max = %d\nbatch = %d\n"
-        "weight_decay = %.17g\nschedule = %s\nlabel_smoothing = %.17g\ntest = %s\ndata = %s\n",
-        all->graph->text, wf_activation_name(all->graph->activation), desc->seed, optimizer,
-        desc->lr, fmax(desc->lr, desc->lr_max), desc->epochs,
-        desc->epochs_max > desc->epochs ? desc->epochs_max : desc->epochs, desc->batch,
-        desc->weight_decay, desc->cosine ? "cosine" : "constant", desc->label_smoothing,
-        all->test_name, all->fingerprint);
-    wf_c_locale_leave(before);
-    return length < max_recipe ? WF_OK
-                               : wf_fail(ctx, WF_ERR_UNSUPPORTED,
-                                         "%.80s...: the text of this architecture is too long for "
-                                         "a collection's recipe",
-                                         all->graph->text);
+/* The settings with one value for each meaning: ranges that are none, and settings of the other
+ * optimiser, which nobody looks at. */
+static wf_zoo_desc normal_form(const wf_zoo_desc *desc) {
+    wf_zoo_desc normal = *desc, defaults = wf_zoo_desc_default();
+    normal.lr_max = fmax(desc->lr, desc->lr_max);
+    if (normal.epochs_max < normal.epochs) normal.epochs_max = normal.epochs;
+    if (desc->optimizer == WF_ZOO_ADAM) {
+        normal.momentum = defaults.momentum;
+        normal.nesterov = defaults.nesterov;
+    } else {
+        normal.beta1 = defaults.beta1;
+        normal.beta2 = defaults.beta2;
+        normal.eps = defaults.eps;
+    }
+    return normal;
 }
 
-/* The first line in which two recipes differ, for the sentence that refuses one of them. */
-static void first_difference(const char *a, const char *b, char *line_a, char *line_b, int size) {
-    size_t start = 0;
-    for (size_t i = 0; a[i] != '\0' && a[i] == b[i]; i++)
-        if (a[i] == '\n') start = i + 1;
-    snprintf(line_a, (size_t)size, "%.*s", (int)strcspn(a + start, "\n"), a + start);
-    snprintf(line_b, (size_t)size, "%.*s", (int)strcspn(b + start, "\n"), b + start);
+/* All that a network depends on but its index, as lines of "key = value". */
+static wf_status write_recipe(wf_ctx *ctx, collection *all) {
+    wf_zoo_desc desc = normal_form(all->desc);
+    char buffer[WF_SETTING_BUFFER];
+    wf_text text = wf_text_start(all->recipe, sizeof all->recipe);
+    wf_text_add(&text, "arch = %s\nactivation = %s\n", all->graph->text,
+                wf_activation_name(all->graph->activation));
+    for (const wf_setting *row = wf_zoo_settings(); row->key != NULL; row++)
+        if (row->in_file == WF_FILE_CONFIG)
+            wf_text_add(&text, "%s = %s\n", row->key, wf_setting_text(row, &desc, buffer));
+    wf_text_add(&text, "test = %s\ndata = %s\n", all->test_name, all->fingerprint);
+    return !text.cut ? WF_OK
+                     : wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                               "%.80s...: the text of this architecture is too long for "
+                               "a collection's recipe",
+                               all->graph->text);
+}
+
+/* A line of a recipe. */
+typedef struct recipe_line {
+    const char *key, *value;
+    int key_size, value_size;
+} recipe_line;
+
+/* The line that *at points to, which moves behind it; false at the end of the text. */
+static bool next_line(const char **at, recipe_line *line) {
+    size_t size = strcspn(*at, "\n");
+    const char *sign = memmem(*at, size, " = ", 3), *end = *at + size;
+    if (sign == NULL) return false;
+    *line = (recipe_line){*at, sign + 3, (int)(sign - *at), (int)(end - sign) - 3};
+    *at = *end == '\n' ? end + 1 : end;
+    return true;
+}
+
+/* The line of the same key; that of recipes without it where it is a setting. */
+static recipe_line line_of(const char *recipe, const recipe_line *like, const wf_setting *row) {
+    recipe_line line;
+    while (next_line(&recipe, &line))
+        if (line.key_size == like->key_size &&
+            memcmp(line.key, like->key, (size_t)line.key_size) == 0)
+            return line;
+    const char *absent = row == NULL ? "" : wf_setting_absent(row);
+    return (recipe_line){like->key, absent, like->key_size, (int)strlen(absent)};
+}
+
+/* The value as a text of its own; version 0.1 wrote true and false. */
+static const char *value_text(const recipe_line *line, bool yes_no, char out[64]) {
+    snprintf(out, 64, "%.*s", line->value_size, line->value);
+    if (yes_no && strcmp(out, "true") == 0) return "yes";
+    return yes_no && strcmp(out, "false") == 0 ? "no" : out;
+}
+
+static bool same_value(const recipe_line *a, const recipe_line *b, const wf_setting *row) {
+    if (a->value_size == b->value_size && memcmp(a->value, b->value, (size_t)a->value_size) == 0)
+        return true;
+    char left[64], right[64];
+    bool yes_no = row != NULL && row->type == WF_SETTING_BOOL;
+    return row != NULL &&
+           wf_setting_same(row, value_text(a, yes_no, left), value_text(b, yes_no, right));
+}
+
+/* Whether two recipes mean the same networks; if not, the first lines that differ. */
+static bool same_recipe(const char *a, const char *b, recipe_line *left, recipe_line *right) {
+    const char *const texts[] = {b, a};
+    for (int t = 0; t < 2; t++)
+        for (const char *at = texts[t]; next_line(&at, left);) {
+            char key[64];
+            snprintf(key, sizeof key, "%.*s", left->key_size, left->key);
+            const wf_setting *row = wf_settings_find(wf_zoo_settings(), key);
+            *right = line_of(b, left, row);
+            *left = line_of(a, left, row);
+            if (!same_value(left, right, row)) return false;
+        }
+    return true;
 }
 
 /* --- parts on disk ----------------------------------------------------------------------------- */
@@ -181,13 +235,14 @@ static wf_status list_add(wf_ctx *ctx, part_list *list, wf_zoo *part) {
 }
 
 static wf_status check_recipe(wf_ctx *ctx, const collection *all, const char *recipe) {
-    if (strcmp(recipe, all->recipe) == 0) return WF_OK;
-    char theirs[128], ours[128];
-    first_difference(recipe, all->recipe, theirs, ours, sizeof ours);
+    recipe_line theirs, ours;
+    if (same_recipe(recipe, all->recipe, &theirs, &ours)) return WF_OK;
     return wf_fail(ctx, WF_ERR_INPUT,
-                   "%s holds networks of other settings (\"%s\", asked for is \"%s\"); finish "
-                   "that collection, or delete the folder to start again",
-                   all->folder, theirs, ours);
+                   "%s holds networks of other settings (\"%.*s = %.*s\", asked for is \"%.*s = "
+                   "%.*s\"); finish that collection, or delete the folder to start again",
+                   all->folder, theirs.key_size, theirs.key,
+                   theirs.value_size < 80 ? theirs.value_size : 80, theirs.value, ours.key_size,
+                   ours.key, ours.value_size < 80 ? ours.value_size : 80, ours.value);
 }
 
 static wf_status check_part(wf_ctx *ctx, const collection *all, const wf_zoo *part) {

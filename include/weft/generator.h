@@ -57,10 +57,11 @@ typedef struct wf_generator_request {
     const wf_graph *graph;
     const float *cond; /* NULL: none */
     size_t n;
-    const wf_sample_desc *sample; /* NULL: the defaults. All kinds take seed, first and precision */
-    float *weights;               /* (n, n_params of graph) */
-    float *direct;                /* with REFINES: the networks before refinement; may be NULL */
-    wf_sample_stats *stats;       /* may be NULL */
+    const wf_sample_desc
+        *sample;    /* NULL: the defaults. Kinds that are no flows may read the seed alone */
+    float *weights; /* (n, n_params of graph) */
+    float *direct;  /* with REFINES: the networks before refinement; may be NULL */
+    wf_sample_stats *stats; /* may be NULL */
 } wf_generator_request;
 
 struct wf_generator_kind {
@@ -84,9 +85,9 @@ struct wf_generator_kind {
     /* The architecture it was fitted to, which a fixed one samples; NULL: any, or not known. */
     const wf_graph *(*graph)(const void *self);
     wf_flow *(*flow)(void *self); /* of flow generators; NULL for others */
-    /* Trainable parameters for networks of `graph`; may be NULL. */
-    wf_status (*count)(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
-                       const wf_graph *graph, int cond_size, size_t *out);
+    /* Trainable parameters when fitted to networks of `graph`; NULL: none. */
+    wf_status (*params)(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
+                        const wf_graph *graph, int cond_size, size_t *out);
 };
 
 /* --- the registry --------------------------------------------------------------------------------
@@ -116,7 +117,11 @@ WF_API wf_status wf_generator_sample(wf_ctx *ctx, wf_generator *generator,
 WF_API void wf_generator_free(wf_generator *generator); /* accepts NULL */
 WF_API const wf_generator_kind *wf_generator_kind_of(const wf_generator *generator);
 WF_API const wf_graph *wf_generator_graph(const wf_generator *generator); /* NULL: any, not known */
-WF_API wf_flow *wf_generator_flow(wf_generator *generator);               /* NULL: it is no flow */
+/* Trainable parameters of a fit to networks of `graph`; options NULL: the defaults. 0: none. */
+WF_API wf_status wf_generator_params(wf_ctx *ctx, const wf_generator_kind *kind,
+                                     const void *options, const wf_graph *graph, int cond_size,
+                                     size_t *out);
+WF_API wf_flow *wf_generator_flow(wf_generator *generator); /* NULL: it is no flow */
 
 WF_END_C
 

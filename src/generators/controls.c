@@ -142,6 +142,10 @@ done:
 
 /* --- as generators ------------------------------------------------------------------------------ */
 
+typedef struct perturbation_options {
+    double sigma;
+} perturbation_options;
+
 /* Nothing is learnt: an open control is its collection. */
 static wf_status open_control(wf_ctx *ctx, const wf_generator_kind *kind,
                               const wf_generator_open_desc *desc, void **self) {
@@ -156,6 +160,38 @@ static wf_status sample_random(wf_ctx *ctx, void *self, const wf_generator_reque
     (void)self;
     return wf_control_random(ctx, request->graph, request->n, request->sample->seed,
                              request->weights);
+}
+
+static const wf_setting perturbation_rows[] = {WF_SETTING_ROW(
+    perturbation_options, "model", "field.", REAL, sigma, "sigma", "0.05", FROM(0, 1e6), TRAINING,
+    CONFIG, "noise in standard deviations of each group"){0}};
+
+static const wf_setting *perturbation_settings(void) { return perturbation_rows; }
+
+typedef struct perturbation {
+    const wf_zoo *zoo;
+    double sigma;
+} perturbation;
+
+static wf_status open_perturbation(wf_ctx *ctx, const wf_generator_kind *kind,
+                                   const wf_generator_open_desc *desc, void **self) {
+    const perturbation_options *options = desc->options;
+    (void)kind;
+    perturbation *p;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *p, "control", &p));
+    *p = (perturbation){desc->zoo, options->sigma};
+    *self = p;
+    return WF_OK;
+}
+
+static const wf_graph *graph_of_perturbation(const void *self) {
+    return wf_zoo_graph(((const perturbation *)self)->zoo);
+}
+
+static wf_status sample_perturbation(wf_ctx *ctx, void *self, const wf_generator_request *request) {
+    const perturbation *p = self;
+    return wf_control_perturb(ctx, p->zoo, p->sigma, request->n, request->sample->seed,
+                              request->weights);
 }
 
 static wf_status sample_average(wf_ctx *ctx, void *self, const wf_generator_request *request) {
@@ -173,6 +209,17 @@ const wf_generator_kind wf__control_kinds[] = {
      .traits = WF_GENERATOR_ANY_ARCHITECTURE,
      .open = open_control,
      .sample = sample_random},
+    {.name = "perturbation",
+     .about = "control: training networks with noise; perturbation-0.25: of 0.25 deviations",
+     .traits = WF_GENERATOR_KEEPS_COLLECTION,
+     .settings = perturbation_settings,
+     .options_size = sizeof(perturbation_options),
+     .parameter = "sigma",
+     .variants = "0.05,0.10,0.25,0.50",
+     .open = open_perturbation,
+     .sample = sample_perturbation,
+     .free = free,
+     .graph = graph_of_perturbation},
     {.name = "average",
      .about = "control: means of pairs of training networks",
      .traits = WF_GENERATOR_KEEPS_COLLECTION,

@@ -12,8 +12,7 @@ static const wf_field_kind *field_of(const wf_generator_kind *kind) { return kin
 static wf_status adapt(wf_ctx *ctx, const wf_field_kind *field, const void *options,
                        const wf_graph *const *graphs, int n, int cond_size, void **out) {
     WF_TRY(wf_alloc(ctx, 1, field->options_size, "options", out));
-    if (options != NULL) memcpy(*out, options, field->options_size);
-    else wf_settings_default(field->settings(), *out);
+    memcpy(*out, options, field->options_size);
     wf_status status = field->adapt == NULL ? WF_OK : field->adapt(ctx, *out, graphs, n, cond_size);
     if (status == WF_OK) return WF_OK;
     free(*out);
@@ -56,8 +55,8 @@ static const wf_graph *graph_of_flow(const void *self) { return wf_flow_source_a
 
 static wf_flow *flow_itself(void *self) { return self; }
 
-static wf_status count_flow(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
-                            const wf_graph *graph, int cond_size, size_t *out) {
+static wf_status flow_params(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
+                             const wf_graph *graph, int cond_size, size_t *out) {
     void *own;
     wf_field *field;
     WF_TRY(adapt(ctx, field_of(kind), options, &graph, 1, cond_size, &own));
@@ -90,7 +89,7 @@ static void make_flows(void) {
                                 .free = free_flow,
                                 .graph = graph_of_flow,
                                 .flow = flow_itself,
-                                .count = count_flow};
+                                .params = flow_params};
     }
 }
 

@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "flow/stock.h"
 #include "generators/generators.h"
+#include "weft/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +70,45 @@ wf_status wf_generator_register(wf_ctx *ctx, const wf_generator_kind *kind) {
     return WF_OK;
 }
 
+/* Options with the kind's defaults; NULL without settings. */
+static wf_status default_options(wf_ctx *ctx, const wf_generator_kind *kind, void **out) {
+    *out = NULL;
+    if (kind->settings == NULL) return WF_OK;
+    WF_TRY(wf_alloc(ctx, 1, kind->options_size, "options", out));
+    wf_settings_default(kind->settings(), *out);
+    return WF_OK;
+}
+
+/* "random, perturbation-SIGMA, average ..." */
+static void list_names(char *out, size_t size) {
+    wf_text text = wf_text_start(out, size);
+    const wf_generator_kind *kind;
+    for (int i = 0; (kind = wf_generator_at(i)) != NULL; i++) {
+        wf_text_add(&text, "%s%s", i > 0 ? ", " : "", kind->name);
+        if (kind->parameter != NULL) wf_text_add(&text, "-%s", kind->parameter);
+    }
+}
+
+wf_status wf_generator_named(wf_ctx *ctx, const char *name, const wf_generator_kind **kind,
+                             void **options) {
+    const char *dash = strrchr(name, '-');
+    char base[64], names[600];
+    *options = NULL;
+    *kind = wf_generator_find(name);
+    if (*kind != NULL) return default_options(ctx, *kind, options);
+    snprintf(base, sizeof base, "%.*s", dash == NULL ? 0 : (int)(dash - name), name);
+    *kind = wf_generator_find(base);
+    if (*kind != NULL && (*kind)->parameter != NULL) {
+        WF_TRY(default_options(ctx, *kind, options));
+        wf_status status =
+            wf_settings_set(ctx, (*kind)->settings(), (*kind)->parameter, dash + 1, *options);
+        if (status != WF_OK) free(*options);
+        return status;
+    }
+    list_names(names, sizeof names);
+    return wf_fail(ctx, WF_ERR_USAGE, "there is no generator \"%.60s\"; there are %s", name, names);
+}
+
 /* --- use ---------------------------------------------------------------------------------------- */
 
 /* Kinds without a program for the GPU compute on the CPU and say so. Flows do it themselves: their
@@ -107,9 +147,17 @@ wf_status wf_generator_fit(wf_ctx *ctx, const wf_generator_kind *kind,
                            const wf_generator_fit_desc *desc) {
     if (kind->fit == NULL)
         return wf_fail(ctx, WF_ERR_USAGE, "%s has nothing to fit; sample from it", kind->name);
+    wf_generator_fit_desc own = *desc;
+    wf_fit_desc train = wf_fit_desc_default();
+    void *options = NULL;
+    if (own.train == NULL) own.train = &train;
     WF_TRY(check_sources(ctx, kind, desc));
     WF_TRY(say_device(ctx, kind, "fitting"));
-    return kind->fit(ctx, kind, desc);
+    if (own.options == NULL) WF_TRY(default_options(ctx, kind, &options));
+    if (own.options == NULL) own.options = options;
+    wf_status status = kind->fit(ctx, kind, &own);
+    free(options);
+    return status;
 }
 
 /* The kind that a file names; a flow of version 0.1 names none. */
@@ -142,11 +190,17 @@ wf_status wf_generator_open(wf_ctx *ctx, const wf_generator_open_desc *desc, wf_
     if ((own.kind->traits & WF_GENERATOR_KEEPS_COLLECTION) != 0 && own.zoo == NULL)
         return wf_fail(ctx, WF_ERR_USAGE, "%s needs its collection", own.kind->name);
     wf_generator *generator;
-    WF_TRY(wf_alloc(ctx, 1, sizeof *generator, "generator", &generator));
-    generator->kind = own.kind;
-    wf_status status = own.kind->open(ctx, own.kind, &own, &generator->self);
-    if (status == WF_OK) *out = generator;
-    else free(generator);
+    void *options = NULL;
+    if (own.options == NULL) WF_TRY(default_options(ctx, own.kind, &options));
+    if (own.options == NULL) own.options = options;
+    wf_status status = wf_alloc(ctx, 1, sizeof *generator, "generator", &generator);
+    if (status == WF_OK) {
+        generator->kind = own.kind;
+        status = own.kind->open(ctx, own.kind, &own, &generator->self);
+        if (status == WF_OK) *out = generator;
+        else free(generator);
+    }
+    free(options);
     return status;
 }
 
@@ -185,6 +239,18 @@ const wf_generator_kind *wf_generator_kind_of(const wf_generator *generator) {
 
 const wf_graph *wf_generator_graph(const wf_generator *generator) {
     return generator->kind->graph == NULL ? NULL : generator->kind->graph(generator->self);
+}
+
+wf_status wf_generator_params(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
+                              const wf_graph *graph, int cond_size, size_t *out) {
+    void *own = NULL;
+    *out = 0;
+    if (kind->params == NULL) return WF_OK;
+    if (options == NULL) WF_TRY(default_options(ctx, kind, &own));
+    wf_status status =
+        kind->params(ctx, kind, options != NULL ? options : own, graph, cond_size, out);
+    free(own);
+    return status;
 }
 
 wf_flow *wf_generator_flow(wf_generator *generator) {

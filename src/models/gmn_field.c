@@ -337,6 +337,43 @@ static double gmn_flops(const wf_field *base) {
     return sum;
 }
 
+/* --- what is fitted ------------------------------------------------------------------------------ */
+
+static wf_status adapt_conditions(wf_ctx *ctx, wf_field_desc *desc, int cond_size) {
+    if (desc->cond == WF_COND_NONE && (desc->cond_size != 0 || cond_size != 0))
+        return wf_fail(
+            ctx, WF_ERR_USAGE,
+            "conditions have %d numbers, but model.cond is none; set it to linear or mlp",
+            desc->cond_size != 0 ? desc->cond_size : cond_size);
+    if (desc->cond == WF_COND_NONE) return WF_OK;
+    if (desc->cond_size == 0) desc->cond_size = cond_size;
+    if (desc->cond_size == 0)
+        return wf_fail(
+            ctx, WF_ERR_USAGE,
+            "model.cond is set; say how many numbers a condition has in model.cond_size");
+    if (cond_size == 0 || cond_size == desc->cond_size) return WF_OK;
+    return wf_fail(ctx, WF_ERR_USAGE, "conditions have %d numbers, model.cond_size is %d",
+                   cond_size, desc->cond_size);
+}
+
+/* Conditions are as long as given; a folded row is as long as the longest. */
+static wf_status gmn_adapt(wf_ctx *ctx, void *options, const wf_graph *const *graphs, int n_graphs,
+                           int cond_size) {
+    wf_field_desc *desc = options;
+    WF_TRY(adapt_conditions(ctx, desc, cond_size));
+    for (int g = 0; desc->fold && g < n_graphs; g++) {
+        const wf_graph *graph = graphs[g];
+        int rows = graph->inputs;
+        if (graph->n_orbits == 0)
+            return wf_fail(ctx, WF_ERR_USAGE, "model.fold needs a hidden layer; %s has none",
+                           graph->text);
+        for (int b = 0; b < graph->n_blocks; b++)
+            rows += graph->blocks[b].layer == 0 && graph->blocks[b].kind == WF_BLOCK_BIAS;
+        if (rows > desc->fold_rows) desc->fold_rows = rows;
+    }
+    return WF_OK;
+}
+
 /* --- the table ----------------------------------------------------------------------------------- */
 
 /* Roughly what a block holds of the edges' features. */
@@ -358,6 +395,7 @@ const wf_field_kind wf__field_gmn = {
     .traits = WF_GENERATOR_ANY_ARCHITECTURE | WF_GENERATOR_CONDITIONS | WF_GENERATOR_EQUIVARIANT,
     .settings = wf_field_settings,
     .options_size = sizeof(wf_field_desc),
+    .adapt = gmn_adapt,
     .create = gmn_create,
     .free = gmn_free,
     .init = gmn_init,

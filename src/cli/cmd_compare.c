@@ -13,10 +13,10 @@
 
 enum { most_keys = 64, most_series = 32, most_kinds = 2 };
 
-/* The generated rows of a run, by name in eval.json and in the table. */
+/* The generated rows of a run: GENERATOR and GENERATOR-refined in eval.json, and in the table. */
 static const struct kind {
-    const char *row, *name;
-} kinds[most_kinds] = {{"gmn", "direct"}, {"gmn-refined", "refined"}};
+    const char *ending, *name;
+} kinds[most_kinds] = {{"", "direct"}, {"-refined", "refined"}};
 
 typedef struct compared {
     char name[64];
@@ -180,6 +180,15 @@ static const json_t *row_named(const compared *run, const char *name) {
     return NULL;
 }
 
+/* A generated row; runs may lack it: without refinement there is none that is refined. */
+static const json_t *generated_row(const compared *run, const struct kind *kind) {
+    const char *generator = json_string_value(json_object_get(run->eval, "generator"));
+    char name[80];
+    snprintf(name, sizeof name, "%.60s%s", generator != NULL ? generator : WF_GENERATOR_DEFAULT,
+             kind->ending);
+    return row_named(run, name);
+}
+
 static wf_status add_line(comparison *c, const wf_eval_row *row, const char *name,
                           wf_report_role role, bool copies) {
     if (c->n_lines == c->line_room) {
@@ -218,11 +227,11 @@ static wf_status add_generated(comparison *c) {
         for (int k = 0; k < most_kinds; k++) {
             wf_eval_row row;
             char label[160];
-            const json_t *json = row_named(&c->runs[i], kinds[k].row);
+            const json_t *json = generated_row(&c->runs[i], &kinds[k]);
             if (json == NULL) continue;
             if (!cli_row_from_json(json, &row))
-                return cli_fail(c->app, WF_ERR_INPUT, "%s: its row %s is not one of weft eval",
-                                c->runs[i].name, kinds[k].row);
+                return cli_fail(c->app, WF_ERR_INPUT, "%s: its %s row is not one of weft eval",
+                                c->runs[i].name, kinds[k].name);
             snprintf(label, sizeof label, "%s %s", c->runs[i].name, kinds[k].name);
             CLI_TRY(add_line(c, &row, label, WF_REPORT_GENERATED,
                              json_is_true(json_object_get(json, "copies"))));
@@ -254,13 +263,12 @@ static void add_point(comparison *c, double x, const wf_eval_row *row) {
 /* The runs that differ from run `first` in nothing but --over. */
 static wf_status own_series(comparison *c, int first, const struct kind *kind) {
     char name[256], others[201];
-    bool begun =
-        false; /* runs may lack the row: without refinement there is none that is refined */
+    bool begun = false;
     describe(c, &c->runs[first], c->over, others, sizeof others);
     snprintf(name, sizeof name, "%s%s%s", others, others[0] != '\0' ? ", " : "", kind->name);
     for (int i = first; i < c->n_runs; i++) {
         wf_eval_row row;
-        const json_t *json = row_named(&c->runs[i], kind->row);
+        const json_t *json = generated_row(&c->runs[i], kind);
         if (json == NULL || !alike(c, &c->runs[first], &c->runs[i]) ||
             !cli_row_from_json(json, &row))
             continue;

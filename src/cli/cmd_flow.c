@@ -1,4 +1,4 @@
-/* train, flow info: fit a flow to collections; what a flow was fitted to. */
+/* train, flow info: fit a generator to collections; what a flow was fitted to. */
 #include "cli/commands.h"
 #include "cli/pipeline.h"
 #include "cli/sources.h"
@@ -32,41 +32,68 @@ static wf_status open_sources(cli_app *app, const cli_recipe *recipe, cli_source
                     "import make collections; weft run does all of it)");
 }
 
-wf_status cli_fit_sources(cli_app *app, const cli_recipe *recipe, const cli_sources *s,
-                          const char *path, wf_flow **out) {
-    wf_field_desc field = *recipe->field;
-    int rows = 0;
-    for (int i = 0; i < s->n; i++) { /* a folded row is as long as the longest */
-        CLI_TRY(cli_recipe_field(app, recipe, wf_zoo_graph(s->list[i].zoo), &field));
-        if (field.fold_rows > rows) rows = field.fold_rows;
+wf_status cli_fit(cli_app *app, const cli_recipe *recipe, const wf_source *sources, int n,
+                  const char *path) {
+    if (recipe->kind->fit == NULL) return WF_OK;
+    const int *cond_size = cli_recipe_cond_size(recipe);
+    wf_generator_fit_desc desc = {.sources = sources,
+                                  .n_sources = n,
+                                  .options = recipe->model,
+                                  .train = &recipe->fit,
+                                  .path = path};
+    if (cli_recipe_conditional(recipe) && cond_size != NULL) desc.cond_size = *cond_size;
+    return wf_generator_fit(app->ctx, recipe->kind, &desc);
+}
+
+wf_status cli_open_generator(cli_app *app, const cli_recipe *recipe, const char *path,
+                             const wf_zoo *zoo, wf_generator **out) {
+    wf_generator_open_desc desc = {.kind = recipe->kind, .zoo = zoo, .options = recipe->model};
+    if (recipe->kind->fit != NULL) desc.path = path;
+    return wf_generator_open(app->ctx, &desc, out);
+}
+
+static wf_status print_fitted(cli_app *app, const cli_recipe *recipe, const char *path,
+                              double seconds) {
+    size_t updates = 0;
+    bool is_flow = recipe->kind->flow != NULL;
+    if (is_flow) {
+        wf_flow *flow;
+        CLI_TRY(wf_flow_open(app->ctx, path, &flow));
+        updates = wf_flow_updates(flow);
+        wf_flow_free(flow);
     }
-    field.fold_rows = rows;
-    return wf_flow_fit(app->ctx, s->list, s->n, &field, &recipe->fit, path, out);
+    if (app->json) {
+        json_t *json =
+            json_pack("{s:s, s:s, s:f, s:s}", "path", path, "generator", recipe->generator,
+                      "seconds", seconds, "devices", wf_ctx_devices(app->ctx));
+        if (json != NULL && is_flow)
+            json_object_set_new(json, "updates", json_integer((json_int_t)updates));
+        return cli_print_json(app, json);
+    }
+    if (is_flow) cli_print("%s: a flow after %zu updates\n", path, updates);
+    else cli_print("%s: %s, fitted\n", path, recipe->generator);
+    return WF_OK;
 }
 
 static wf_status fit(cli_app *app, cli_recipe *recipe, cli_sources *s) {
     const char *out = cli_text(app, "out");
-    wf_flow *flow;
     CLI_TRY(cli_recipe_open(app, app->argument[0], recipe));
+    if (recipe->kind->fit == NULL)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "model.generator is %s, which needs no fit; weft sample makes its networks",
+                        recipe->generator);
     cli_settings(app, wf_fit_settings(), &recipe->fit);
     if (recipe->train_path != NULL)
         return cli_fail(app, WF_ERR_USAGE,
                         "train.path belongs to weft run; here --zoo names what is fitted");
     CLI_TRY(open_sources(app, recipe, s));
     CLI_TRY(cli_sources_open(app, s));
-    CLI_TRY(cli_sources_condition(app, s, recipe->field));
+    CLI_TRY(cli_sources_condition(app, s, recipe));
     CLI_TRY(cli_sources_shares(app, s, recipe->shares));
     CLI_TRY(write_recipe_beside(app, recipe, out));
     double start = cli_seconds();
-    CLI_TRY(cli_resumable(app, cli_fit_sources(app, recipe, s, out, &flow)));
-    double seconds = cli_seconds() - start;
-    size_t updates = wf_flow_updates(flow);
-    wf_flow_free(flow);
-    if (app->json)
-        return cli_print_json(app, json_pack("{s:s, s:I, s:f}", "path", out, "updates",
-                                             (json_int_t)updates, "seconds", seconds));
-    cli_print("%s: a flow after %zu updates\n", out, updates);
-    return WF_OK;
+    CLI_TRY(cli_resumable(app, cli_fit(app, recipe, s->list, s->n, out)));
+    return print_fitted(app, recipe, out, cli_seconds() - start);
 }
 
 wf_status cli_train(cli_app *app) {
@@ -106,31 +133,38 @@ static void print_source(const wf_flow *flow, int index) {
     cli_print("%s%s\n", source.tests[0] != '\0' ? "  tested on " : "", source.tests);
 }
 
+static wf_status print_flow_json(cli_app *app, const wf_flow *flow) {
+    const wf_generator_kind *kind = wf_generator_find(wf_flow_generator(flow));
+    const char *cond = wf_flow_meta(flow, "field.cond");
+    char *settings = wf_settings_json(kind->settings(), wf_flow_options(flow));
+    json_t *sources = json_array();
+    for (int i = 0; i < wf_flow_sources(flow); i++)
+        json_array_append_new(sources, source_to_json(flow, i));
+    json_t *json =
+        json_pack("{s:s, s:s, s:I, s:o?, s:I, s:s, s:i, s:o, s:o}", "path", app->argument[0],
+                  "generator", kind->name, "updates", (json_int_t)wf_flow_updates(flow), "model",
+                  settings == NULL ? NULL : json_loads(settings, 0, NULL), "parameters",
+                  (json_int_t)wf_flow_params(flow), "cond", cond != NULL ? cond : "none",
+                  "cond_size", wf_flow_cond_size(flow), "cond_drop",
+                  cli_json_number(wf_flow_trained_with(flow)->cond_drop), "sources", sources);
+    free(settings);
+    return cli_print_json(app, json);
+}
+
 static wf_status print_flow(cli_app *app, const wf_flow *flow) {
-    const wf_field_desc *field = wf_flow_options(flow);
-    const char *layout = wf_flow_meta(flow, "field.layout"),
-               *cond = wf_flow_meta(flow, "field.cond");
-    double dropped = wf_flow_trained_with(flow)->cond_drop;
-    size_t parameters = wf_flow_params(flow);
-    if (app->json) {
-        json_t *sources = json_array();
-        for (int i = 0; i < wf_flow_sources(flow); i++)
-            json_array_append_new(sources, source_to_json(flow, i));
-        return cli_print_json(app, json_pack("{s:s, s:I, s:s, s:I, s:s, s:i, s:o, s:o}", "path",
-                                             app->argument[0], "updates",
-                                             (json_int_t)wf_flow_updates(flow), "layout", layout,
-                                             "parameters", (json_int_t)parameters, "cond", cond,
-                                             "cond_size", field->cond_size, "cond_drop",
-                                             cli_json_number(dropped), "sources", sources));
-    }
-    char count[32];
-    cli_count(parameters, count);
-    cli_print("%s\n  field        %s %d/%d/%d x %d: %s parameters after %zu updates\n",
-              app->argument[0], layout, field->node, field->edge, field->time, field->blocks, count,
-              wf_flow_updates(flow));
-    if (field->cond != WF_COND_NONE)
-        cli_print("  conditions   %d number%s (%s), left out with probability %g\n",
-                  field->cond_size, field->cond_size == 1 ? "" : "s", cond, dropped);
+    if (app->json) return print_flow_json(app, flow);
+    const char *cond = wf_flow_meta(flow, "field.cond");
+    int cond_size = wf_flow_cond_size(flow);
+    char count[32], model[400];
+    cli_count(wf_flow_params(flow), count);
+    cli_options_text(wf_generator_find(wf_flow_generator(flow)), wf_flow_options(flow), model,
+                     sizeof model);
+    cli_print("%s\n  generator    %s: %s parameters after %zu updates\n", app->argument[0], model,
+              count, wf_flow_updates(flow));
+    if (cond_size > 0)
+        cli_print("  conditions   %d number%s (%s), left out with probability %g\n", cond_size,
+                  cond_size == 1 ? "" : "s", cond != NULL ? cond : "",
+                  wf_flow_trained_with(flow)->cond_drop);
     cli_print("fitted to\n");
     for (int i = 0; i < wf_flow_sources(flow); i++) print_source(flow, i);
     return WF_OK;

@@ -73,43 +73,39 @@ wf_status cli_data_info(cli_app *app) {
 }
 
 static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_graph *graph) {
-    wf_field_desc field;
-    size_t parameters;
-    CLI_TRY(cli_recipe_field(app, recipe, graph, &field));
-    CLI_TRY(wf_field_count(app->ctx, &field, &parameters));
-    const char *layout = field.layout == WF_LAYOUT_LEAN ? "lean" : "lstar";
-    size_t nodes, edges, folded;
-    wf_graph *seen; /* by the field */
-    CLI_TRY(wf_graph_fold(app->ctx, graph, field.fold ? WF_GRAPH_FOLD_INPUT : 0, &seen));
-    wf_graph_size(seen, &nodes, &edges, &folded);
-    wf_graph_free(seen);
-    if (app->json)
-        return cli_print_json(
-            app,
-            json_pack("{s:I, s:s, s:i, s:i, s:i, s:i, s:s, s:I, s:I, s:I, s:I}", "parameters",
-                      (json_int_t)parameters, "layout", layout, "node", field.node, "edge",
-                      field.edge, "time", field.time, "blocks", field.blocks, "arch", graph->text,
-                      "network_parameters", (json_int_t)graph->n_params, "nodes", (json_int_t)nodes,
-                      "edges", (json_int_t)edges, "folded", (json_int_t)folded));
-    char count[32], each[32];
+    const int *cond_size = cli_recipe_cond_size(recipe);
+    size_t parameters, nodes, edges, folded;
+    CLI_TRY(wf_generator_params(app->ctx, recipe->kind, recipe->model, graph,
+                                cond_size != NULL ? *cond_size : 0, &parameters));
+    wf_graph_size(graph, &nodes, &edges, &folded);
+    if (app->json) {
+        const wf_generator_kind *kind = recipe->kind;
+        char *settings =
+            kind->settings == NULL ? NULL : wf_settings_json(kind->settings(), recipe->model);
+        json_t *json = json_pack("{s:s, s:I, s:o?, s:s, s:I, s:I}", "generator", recipe->generator,
+                                 "parameters", (json_int_t)parameters, "model",
+                                 settings == NULL ? NULL : json_loads(settings, 0, NULL), "arch",
+                                 graph->text, "network_parameters", (json_int_t)graph->n_params,
+                                 "nodes", (json_int_t)nodes);
+        free(settings);
+        return cli_print_json(app, json);
+    }
+    char count[32], each[32], model[400];
     cli_count(parameters, count);
     cli_count(graph->n_params, each);
-    cli_print("velocity field  %s %d/%d/%d x %d: %s parameters\n", layout, field.node, field.edge,
-              field.time, field.blocks, count);
-    cli_print("networks        %s: %s parameters as a graph of %zu nodes and %zu edges",
-              graph->text, each, nodes, edges);
-    if (folded > 0) cli_print(", %zu on nodes", folded);
-    cli_print("\n");
+    cli_options_text(recipe->kind, recipe->model, model, sizeof model);
+    cli_print("generator  %s: %s parameters\n", model, count);
+    cli_print("networks   %s: %s parameters as a graph of %zu nodes\n", graph->text, each, nodes);
     return WF_OK;
 }
 
-/* The networks of a manifest's first collection; its conditions size the field. */
+/* The networks of a manifest's first collection; its conditions size the generator. */
 static wf_status manifest_graph(cli_app *app, cli_recipe *recipe, wf_graph **out) {
     cli_sources sources;
     cli_recipe first = {0};
     wf_zoo *zoo = NULL;
     wf_status status = cli_sources_manifest(app, recipe->manifest, &sources);
-    if (status == WF_OK) status = cli_sources_condition(app, &sources, recipe->field);
+    if (status == WF_OK) status = cli_sources_condition(app, &sources, recipe);
     if (status == WF_OK && sources.text[0].recipe[0] != '\0') {
         status = cli_recipe_open(app, sources.text[0].recipe, &first);
         if (status == WF_OK) status = cli_recipe_graph(app, &first, NULL, out);

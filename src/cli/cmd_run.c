@@ -2,7 +2,9 @@
  * skipped, a broken one goes on where it stopped, and results of other settings are never overwritten
  * unless --redo says so. */
 #include "cli/commands.h"
+#include "cli/eval_rows.h"
 #include "cli/run.h"
+#include "weft/align.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +13,22 @@ typedef cli_job run;
 
 wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *folder,
                             cli_run_paths *out) {
+    bool flow = recipe->kind->flow != NULL;
     const struct {
         const char *name;
         char *path;
     } files[] = {
-        {"zoo.safetensors", out->zoo},   {"held-out.safetensors", out->held_out},
-        {"flow.safetensors", out->flow}, {"flow.safetensors.log.jsonl", out->log},
-        {"nets.safetensors", out->nets}, {"nets-direct.safetensors", out->direct},
-        {"eval.json", out->eval},        {"points.json", out->points},
-        {"report.html", out->report},    {"recipe.conf", out->recipe},
+        {"zoo.safetensors", out->zoo},
+        {"held-out.safetensors", out->held_out},
+        {flow ? "flow.safetensors" : "model.safetensors", out->flow},
+        {flow ? "flow.safetensors.log.jsonl" : "model.safetensors.log.jsonl", out->log},
+        {"nets.safetensors", out->nets},
+        {"nets-direct.safetensors", out->direct},
+        {"eval.json", out->eval},
+        {"points.json", out->points},
+        {"report.html", out->report},
+        {"recipe.conf", out->recipe},
+        {"zoo-aligned.safetensors", out->aligned},
     };
     snprintf(out->folder, sizeof out->folder, "%s", folder);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
@@ -84,37 +93,58 @@ static wf_status check_train_path(run *r, const wf_zoo *fitted) {
     return status;
 }
 
+/* The collection with its networks matched to network 0, made where it is not there. */
+static wf_status open_aligned(run *r, wf_zoo **zoo) {
+    enum { sweeps = 100 };
+    wf_match_desc desc = wf_match_desc_default();
+    desc.sweeps = sweeps;
+    wf_status status = WF_OK;
+    if (!wf_file_exists(r->paths.aligned))
+        status = wf_align_zoo(r->app->ctx, *zoo, 0, &desc, r->paths.aligned);
+    wf_zoo_free(*zoo);
+    *zoo = NULL;
+    return status == WF_OK ? wf_zoo_open(r->app->ctx, r->paths.aligned, zoo) : status;
+}
+
+/* What the generator is fitted to, and keeps where it does: train.path, else the collection, aligned
+ * where the generator wants that. */
+static wf_status open_fitted(run *r, wf_zoo **out) {
+    const char *other = r->recipe.train_path;
+    CLI_TRY(wf_zoo_open(r->app->ctx, other != NULL ? other : r->paths.zoo, out));
+    bool wants = (r->recipe.kind->traits & WF_GENERATOR_WANTS_ALIGNED) != 0;
+    if (other == NULL && wants && wf_zoo_meta(*out, "weft.aligned") == NULL)
+        return open_aligned(r, out);
+    return WF_OK;
+}
+
 static wf_status stage_training(run *r) {
-    wf_zoo *zoo;
-    wf_field_desc field;
+    wf_zoo *zoo = NULL;
     if (r->tasks != NULL) return cli_tasks_training(r);
-    bool other = r->recipe.train_path != NULL;
-    CLI_TRY(wf_zoo_open(r->app->ctx, other ? r->recipe.train_path : r->paths.zoo, &zoo));
-    wf_status status = other ? check_train_path(r, zoo) : WF_OK;
-    if (status == WF_OK) status = cli_recipe_field(r->app, &r->recipe, wf_zoo_graph(zoo), &field);
-    if (status == WF_OK && field.cond != WF_COND_NONE)
+    wf_status status = open_fitted(r, &zoo);
+    if (status == WF_OK && r->recipe.train_path != NULL) status = check_train_path(r, zoo);
+    if (status == WF_OK && cli_recipe_conditional(&r->recipe))
         status = cli_fail(
             r->app, WF_ERR_UNSUPPORTED,
             "one collection needs no conditions; set model.cond = none, or write a manifest "
             "of several");
     wf_source source = {.zoo = zoo};
-    if (status == WF_OK)
-        status = wf_flow_fit(r->app->ctx, &source, 1, &field, &r->recipe.fit, r->paths.flow, NULL);
+    if (status == WF_OK) status = cli_fit(r->app, &r->recipe, &source, 1, r->paths.flow);
     wf_zoo_free(zoo);
     return status;
 }
 
 static wf_status stage_sampling(run *r) {
-    wf_zoo *zoo;
-    wf_flow *flow = NULL;
+    wf_zoo *zoo = NULL;
+    wf_generator *generator = NULL;
     if (along(r)) return cli_domains_sampling(r);
     if (r->tasks != NULL) return cli_tasks_sampling(r);
-    CLI_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
-    wf_status status = wf_flow_open(r->app->ctx, r->paths.flow, &flow);
+    wf_status status = open_fitted(r, &zoo);
+    if (status == WF_OK)
+        status = cli_open_generator(r->app, &r->recipe, r->paths.flow, zoo, &generator);
     if (status == WF_OK) {
         bool refined = r->recipe.sample.refine_cycles > 0;
-        cli_generate what = {.flow = flow,
-                             .flow_path = r->paths.flow,
+        cli_generate what = {.generator = generator,
+                             .path_of = r->paths.flow,
                              .graph = wf_zoo_graph(zoo),
                              .n = r->recipe.sample_count,
                              .sample = r->recipe.sample,
@@ -122,7 +152,7 @@ static wf_status stage_sampling(run *r) {
                              .direct_path = refined ? r->paths.direct : NULL};
         status = cli_generate_networks(r->app, &what, NULL);
     }
-    wf_flow_free(flow);
+    wf_generator_free(generator);
     wf_zoo_free(zoo);
     return status;
 }
@@ -150,7 +180,7 @@ typedef struct stage_work {
 static const stage_work work[WF_STAGES] = {
     [WF_STAGE_COLLECTION] = {stage_collection, {FILE_AT(zoo)}},
     [WF_STAGE_HELD_OUT] = {stage_held_out, {FILE_AT(held_out)}},
-    [WF_STAGE_TRAINING] = {stage_training, {FILE_AT(flow), FILE_AT(log)}},
+    [WF_STAGE_TRAINING] = {stage_training, {FILE_AT(flow), FILE_AT(log), FILE_AT(aligned)}},
     [WF_STAGE_SAMPLING] = {stage_sampling, {FILE_AT(nets), FILE_AT(direct)}},
     [WF_STAGE_EVALUATION] = {stage_evaluation, {FILE_AT(eval), FILE_AT(points)}},
     [WF_STAGE_REPORT] = {stage_report, {FILE_AT(report)}},
@@ -214,6 +244,7 @@ static bool outputs_exist(const run *r, wf_stage stage) {
     if (r->tasks != NULL && stage != WF_STAGE_REPORT) return cli_tasks_outputs_exist(r, stage);
     if (stage == WF_STAGE_HELD_OUT && (r->recipe.held_out == 0 || r->recipe.zoo_path != NULL))
         return true;
+    if (stage == WF_STAGE_TRAINING && r->recipe.kind->fit == NULL) return true;
     if (!wf_file_exists(output_path(r, stage, 0))) return false;
     if (stage == WF_STAGE_EVALUATION) return wf_file_exists(r->paths.points);
     if (stage == WF_STAGE_SAMPLING && r->recipe.sample.refine_cycles > 0)
@@ -259,8 +290,24 @@ static wf_status write_resolved(run *r) {
     return status;
 }
 
+/* What can be said before any work is done. */
+static wf_status check_recipe(run *r) {
+    const cli_recipe *recipe = &r->recipe;
+    if (recipe->sample.refine_cycles > 0 && (recipe->kind->traits & WF_GENERATOR_REFINES) == 0)
+        return cli_fail(r->app, WF_ERR_USAGE,
+                        "sample.refine_cycles is %d, but %s has no refinement; set it to 0",
+                        recipe->sample.refine_cycles, recipe->generator);
+    cli_eval_rows rows;
+    bool many = recipe->manifest != NULL;
+    wf_status status = cli_eval_rows_read(r->app, recipe, many ? "scratch" : "held-out",
+                                          !many && recipe->controls, &rows);
+    cli_eval_rows_free(&rows);
+    return status;
+}
+
 static wf_status open_inputs(run *r) {
     const cli_recipe *recipe = &r->recipe;
+    CLI_TRY(check_recipe(r));
     bool given = recipe->zoo_path != NULL;
     if (recipe->manifest != NULL && (given || recipe->arch != NULL))
         return cli_fail(r->app, WF_ERR_USAGE,

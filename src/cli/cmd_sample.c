@@ -1,4 +1,5 @@
-/* sample: networks from a flow: of a task it knows, under any condition, of any shape. */
+/* sample: networks from a generator; from a flow those of a task it knows, under any condition, of
+ * any shape. */
 #include "cli/commands.h"
 #include "cli/pipeline.h"
 #include "weft/text.h"
@@ -11,7 +12,9 @@ enum { max_cond = 4096 };
 /* What is asked for. */
 typedef struct request {
     cli_generate what;
-    int source; /* of the flow, that the request is about: of its task, or nearest to its condition */
+    wf_generator *generator;
+    wf_zoo *zoo; /* --zoo; NULL: none */
+    int source;  /* of a flow: that of the task, or nearest to the condition */
     wf_flow_source about;
     wf_graph *graph;
     float cond[max_cond];
@@ -138,13 +141,14 @@ static wf_status choose_graph(cli_app *app, const wf_flow *flow, request *r) {
 
 static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_generate *what,
                               const wf_sample_stats *stats) {
-    int cond_size = wf_flow_cond_size(flow);
+    int cond_size = flow != NULL ? wf_flow_cond_size(flow) : 0;
     if (app->json) {
-        json_t *json =
-            json_pack("{s:s, s:I, s:s, s:b, s:f, s:I, s:I, s:f}", "path", what->path, "n",
-                      (json_int_t)what->n, "arch", what->graph->text, "new_shape", what->new_shape,
-                      "evaluations", stats->evaluations, "accepted", (json_int_t)stats->accepted,
-                      "rejected", (json_int_t)stats->rejected, "seconds", stats->seconds);
+        json_t *json = json_pack(
+            "{s:s, s:s, s:I, s:s, s:b, s:f, s:I, s:I, s:f, s:s}", "path", what->path, "generator",
+            wf_generator_kind_of(what->generator)->name, "n", (json_int_t)what->n, "arch",
+            what->graph->text, "new_shape", what->new_shape, "evaluations", stats->evaluations,
+            "accepted", (json_int_t)stats->accepted, "rejected", (json_int_t)stats->rejected,
+            "seconds", stats->seconds, "devices", wf_ctx_devices(app->ctx));
         if (json != NULL && what->task != NULL)
             json_object_set_new(json, "task", json_string(what->task));
         if (json != NULL && cond_size > 0) {
@@ -166,22 +170,79 @@ static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_gener
                                                            : "a condition beyond those trained on");
     if (cond_size > 0 && what->cond != NULL && what->sample.guidance != 1)
         cli_print("guidance %g, ", what->sample.guidance);
-    cli_print("%.6g field evaluations each, %.3g s\n", stats->evaluations, stats->seconds);
+    if (flow != NULL) cli_print("%.6g field evaluations each, ", stats->evaluations);
+    cli_print("%.3g s\n", stats->seconds);
     return WF_OK;
 }
 
-static wf_status sample_from(cli_app *app, wf_flow *flow, request *r) {
-    r->what = (cli_generate){.flow = flow,
-                             .flow_path = app->argument[0],
+/* Options that flows alone have. */
+static wf_status refuse_flow_options(cli_app *app, const char *generator) {
+    static const char *const names[] = {"task",  "cond",      "guidance", "solver", "steps",
+                                        "first", "tolerance", "refine",   "direct"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (cli_given(app, names[i]))
+            return cli_fail(app, WF_ERR_USAGE, "--%s belongs to flows, and %s is none", names[i],
+                            generator);
+    return WF_OK;
+}
+
+/* --arch, else what the generator was fitted to, else the collection's. */
+static wf_status choose_plain_graph(cli_app *app, request *r) {
+    const char *arch = cli_text(app, "arch"), *activation = cli_text(app, "activation");
+    const wf_graph *like = wf_generator_graph(r->generator);
+    if (like == NULL && r->zoo != NULL) like = wf_zoo_graph(r->zoo);
+    if (like == NULL && arch == NULL)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "say which networks to make: --arch 64-16-8-10, or --zoo");
+    if (activation == NULL)
+        activation = like != NULL ? wf_activation_name(like->activation) : "relu";
+    CLI_TRY(wf_graph_parse(app->ctx, arch != NULL ? arch : like->text, activation, 0, &r->graph));
+    CLI_TRY(scale_width(app, r));
+    r->what.new_shape = like != NULL && !wf_graph_equal(like, r->graph);
+    r->what.graph = r->graph;
+    return WF_OK;
+}
+
+static wf_status sample_from(cli_app *app, request *r) {
+    wf_flow *flow = wf_generator_flow(r->generator);
+    r->what = (cli_generate){.generator = r->generator,
+                             .path_of = app->argument[0],
                              .n = (size_t)cli_int(app, "count"),
                              .path = cli_text(app, "out"),
                              .direct_path = cli_text(app, "direct")};
-    CLI_TRY(read_sample_options(app, flow, &r->what.sample));
-    CLI_TRY(choose_source(app, flow, r));
-    CLI_TRY(choose_graph(app, flow, r));
+    if (flow != NULL) {
+        CLI_TRY(read_sample_options(app, flow, &r->what.sample));
+        CLI_TRY(choose_source(app, flow, r));
+        CLI_TRY(choose_graph(app, flow, r));
+    } else {
+        CLI_TRY(refuse_flow_options(app, wf_generator_kind_of(r->generator)->name));
+        r->what.sample = wf_sample_desc_default();
+        cli_settings(app, wf_sample_settings(), &r->what.sample);
+        CLI_TRY(choose_plain_graph(app, r));
+    }
     wf_sample_stats stats;
+    double start = cli_seconds();
     CLI_TRY(cli_generate_networks(app, &r->what, &stats));
+    if (flow == NULL) stats.seconds = cli_seconds() - start;
     return print_result(app, flow, &r->what, &stats);
+}
+
+/* The argument is a file, or the name of a generator that needs no fit. */
+static wf_status open_generator(cli_app *app, request *r) {
+    const char *zoo = cli_text(app, "zoo"), *name = app->argument[0];
+    wf_generator_open_desc desc = {.path = name};
+    void *options = NULL;
+    if (zoo != NULL) CLI_TRY(wf_zoo_open(app->ctx, zoo, &r->zoo));
+    desc.zoo = r->zoo;
+    if (!wf_file_exists(name) &&
+        wf_generator_named(app->ctx, name, &desc.kind, &options) == WF_OK &&
+        desc.kind->fit == NULL) {
+        desc.path = NULL;
+        desc.options = options;
+    } else desc.kind = NULL;
+    wf_status status = wf_generator_open(app->ctx, &desc, &r->generator);
+    free(options);
+    return status;
 }
 
 wf_status cli_sample(cli_app *app) {
@@ -189,11 +250,11 @@ wf_status cli_sample(cli_app *app) {
         return cli_fail(app, WF_ERR_USAGE, "say where the networks go: -o FILE");
     request *r = calloc(1, sizeof *r);
     if (r == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
-    wf_flow *flow = NULL;
-    wf_status status = wf_flow_open(app->ctx, app->argument[0], &flow);
-    if (status == WF_OK) status = sample_from(app, flow, r);
+    wf_status status = open_generator(app, r);
+    if (status == WF_OK) status = sample_from(app, r);
     wf_graph_free(r->graph);
-    wf_flow_free(flow);
+    wf_generator_free(r->generator);
+    wf_zoo_free(r->zoo);
     free(r);
     return status;
 }

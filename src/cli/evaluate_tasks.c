@@ -1,111 +1,75 @@
-/* evaluate_tasks: what a flow of many tasks makes, beside networks trained alike, for every task and width.
+/* evaluate_tasks: what a generator of many tasks makes, beside networks trained alike, for every task
+ * and width: in each cell a loop over the rows that the recipe lists (eval_rows.h).
  *
- * At the collections' own width (1) generated networks are judged against the collection, with all that
- * weft eval has; at other widths there is no collection, and scores stand beside those of networks trained from scratch. The
- * gap is generated minus scratch, at width 1 generated minus the collection. */
+ * At the collections' own width (1) networks are judged against the collection, with all that weft
+ * eval has. At other widths there is no collection, and scores stand beside those of networks trained
+ * from scratch. The gap is generated minus scratch, at width 1 generated minus the collection. */
+#include "cli/eval_rows.h"
 #include "cli/run.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_rows = 4 };
-
 /* One task at one width. */
 typedef struct cell {
     int source;
     double width;
     char arch[256];
-    wf_eval_row rows[max_rows];
+    cli_judged *rows; /* [n_rows] */
     int n_rows;
 } cell;
 
-static const wf_eval_row *row_named(const cell *c, const char *name) {
+static const wf_eval_row *row_of(const cell *c, cli_row_kind kind) {
     for (int i = 0; i < c->n_rows; i++)
-        if (strcmp(c->rows[i].name, name) == 0) return &c->rows[i];
+        if (c->rows[i].of->kind == kind) return &c->rows[i].row;
     return NULL;
 }
 
 /* Networks trained alike: the collection where it was scored, else the scratch ones. */
 static double trained_score(const cell *c) {
-    const wf_eval_row *row = row_named(c, "reference");
-    if (row == NULL) row = row_named(c, "scratch");
+    const wf_eval_row *row = row_of(c, CLI_ROW_REFERENCE);
+    if (row == NULL) row = row_of(c, CLI_ROW_HELD_OUT);
     return row != NULL ? row->accuracy_mean : NAN;
 }
 
 static double generated_score(const cell *c) {
-    const wf_eval_row *row = row_named(c, "gmn-refined");
-    if (row == NULL) row = row_named(c, "gmn");
+    const wf_eval_row *row = row_of(c, CLI_ROW_REFINED);
+    if (row == NULL) row = row_of(c, CLI_ROW_GENERATED);
     return row != NULL ? row->accuracy_mean : NAN;
 }
 
-/* The file's networks as a row: against the reference where there is one, else their scores. */
-static wf_status judge(cli_job *r, const wf_reference *reference, const char *name,
-                       const char *path, cell *c) {
-    wf_ctx *ctx = r->app->ctx;
-    wf_zoo *zoo;
-    float *weights = NULL, *scores = NULL;
-    const wf_dataset *data = r->tasks->task[c->source].data;
-    CLI_TRY(wf_zoo_open(ctx, path, &zoo));
-    size_t n = wf_zoo_count(zoo);
-    wf_eval_row *row = &c->rows[c->n_rows];
-    wf_status status = wf_zoo_load(ctx, zoo, 0, n, &weights);
-    if (status == WF_OK && reference != NULL)
-        status = wf_eval_networks(ctx, reference, name, weights, n, row, NULL);
-    else if (status == WF_OK) {
-        scores = calloc(n + 1, sizeof *scores);
-        if (scores == NULL) status = cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
-        else
-            status = wf_score_networks(ctx, wf_zoo_graph(zoo), weights, n, data,
-                                       r->recipe.eval.score, scores, NULL);
-        if (status == WF_OK) cli_row_of_scores(name, scores, n, row);
-    }
-    if (status == WF_OK) c->n_rows++;
-    free(weights);
-    free(scores);
-    wf_zoo_free(zoo);
-    return status;
-}
-
-static wf_status judge_files(cli_job *r, const wf_reference *reference, cell *c) {
-    char path[CLI_PATH];
-    CLI_TRY(cli_tasks_file(r, r->paths.held_out, c->source, c->width, path));
-    if (wf_file_exists(path)) CLI_TRY(judge(r, reference, "scratch", path, c));
-    bool refined = r->recipe.sample.refine_cycles > 0;
-    if (refined) {
-        CLI_TRY(cli_tasks_file(r, r->paths.direct, c->source, c->width, path));
-        CLI_TRY(judge(r, reference, "gmn", path, c));
-    }
-    CLI_TRY(cli_tasks_file(r, r->paths.nets, c->source, c->width, path));
-    return judge(r, reference, refined ? "gmn-refined" : "gmn", path, c);
-}
-
-static wf_status judge_native(cli_job *r, cell *c) {
+static wf_status judge_cell(cli_job *r, const cli_eval_rows *rows, int source, double width,
+                            cell *c) {
     const cli_tasks *t = r->tasks;
-    wf_reference *reference;
-    CLI_TRY(wf_reference_open(r->app->ctx, t->sources.list[c->source].zoo, t->task[c->source].data,
-                              &r->recipe.eval, &reference));
-    wf_points points;
-    wf_status status = wf_eval_reference(r->app->ctx, reference, &c->rows[0], &points);
-    if (status == WF_OK) {
-        snprintf(c->rows[0].name, sizeof c->rows[0].name, "reference");
-        c->n_rows = 1;
-        wf_points_free(&points);
-        status = judge_files(r, reference, c);
-    }
-    wf_reference_free(reference);
-    return status;
-}
-
-static wf_status judge_cell(cli_job *r, int source, double width, cell *c) {
+    const wf_zoo *zoo = width == 1 ? t->sources.list[source].zoo : NULL;
+    const wf_dataset *data = t->task[source].data;
+    wf_reference *reference = NULL;
     wf_graph *graph;
-    c->source = source;
-    c->width = width;
+    char held_out[CLI_PATH], nets[CLI_PATH], direct[CLI_PATH];
+    *c = (cell){.source = source, .width = width};
+    CLI_TRY(cli_tasks_file(r, r->paths.held_out, source, width, held_out));
+    CLI_TRY(cli_tasks_file(r, r->paths.nets, source, width, nets));
+    CLI_TRY(cli_tasks_file(r, r->paths.direct, source, width, direct));
     CLI_TRY(cli_tasks_graph(r, source, width, &graph));
     snprintf(c->arch, sizeof c->arch, "%s", graph->text);
+    wf_status status = WF_OK;
+    if (zoo != NULL)
+        status = wf_reference_open(r->app->ctx, zoo, data, &r->recipe.eval, &reference);
+    cli_judging what = {.app = r->app,
+                        .recipe = &r->recipe,
+                        .reference = reference,
+                        .data = data,
+                        .held_out = held_out,
+                        .generated = r->recipe.sample.refine_cycles > 0 ? direct : nets,
+                        .refined = nets,
+                        .zoo = zoo,
+                        .graph = graph};
+    if (status == WF_OK && (zoo != NULL || data != NULL))
+        status = cli_judge_rows(&what, rows, &c->rows, &c->n_rows);
+    wf_reference_free(reference);
     wf_graph_free(graph);
-    if (width == 1) return judge_native(r, c);
-    return r->tasks->task[source].data != NULL ? judge_files(r, NULL, c) : WF_OK;
+    return status;
 }
 
 /* --- results -------------------------------------------------------------------------------------- */
@@ -113,7 +77,7 @@ static wf_status judge_cell(cli_job *r, int source, double width, cell *c) {
 static json_t *cell_rows(const cli_job *r, const cell *c, json_t *list) {
     const cli_sources *sources = &r->tasks->sources;
     for (int i = 0; i < c->n_rows; i++) {
-        json_t *row = cli_row_to_json(&c->rows[i]);
+        json_t *row = cli_row_to_json(&c->rows[i].row);
         json_object_set_new(row, "task", json_string(sources->list[c->source].task));
         json_object_set_new(row, "collection", json_string(sources->text[c->source].label));
         json_object_set_new(row, "width", json_real(c->width));
@@ -162,28 +126,37 @@ static wf_status write_results(cli_job *r, const cell *cells, int n) {
     for (int w = 0; w < t->n_widths; w++)
         json_array_append_new(gaps, mean_gap(cells, n, t->width[w]));
     for (int i = 0; i < t->sources.n; i++) add_note(t, i, notes);
-    json_t *json =
-        json_pack("{s:s, s:o, s:o, s:o, s:o, s:s}", "recipe", r->recipe.name, "rows", rows, "gaps",
-                  gaps, "paper", paper, "data_notes", notes, "version", WF_VERSION);
+    json_t *json = json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "recipe", r->recipe.name,
+                             "generator", r->recipe.generator, "rows", rows, "gaps", gaps, "paper",
+                             paper, "data_notes", notes, "version", WF_VERSION);
     wf_status status = cli_json_write(r->app, r->paths.eval, json);
     json_decref(json);
     return status;
 }
 
+static wf_status judge_cells(cli_job *r, const cli_eval_rows *rows, cell *cells) {
+    const cli_tasks *t = r->tasks;
+    for (int i = 0; i < t->sources.n; i++)
+        for (int w = 0; w < t->n_widths; w++) {
+            CLI_TRY(judge_cell(r, rows, i, t->width[w], &cells[i * t->n_widths + w]));
+            if (wf_interrupted(r->app->ctx))
+                return cli_fail(r->app, WF_ERR_INTERRUPTED, "interrupted between two tasks");
+        }
+    return WF_OK;
+}
+
 wf_status cli_tasks_evaluation(cli_job *r) {
     const cli_tasks *t = r->tasks;
     if (t->sources.list[0].zoo == NULL) CLI_TRY(cli_sources_open(r->app, &r->tasks->sources));
-    int n = t->sources.n * t->n_widths, at = 0;
+    int n = t->sources.n * t->n_widths;
     cell *cells = calloc((size_t)n, sizeof *cells);
     if (cells == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
-    wf_status status = WF_OK;
-    for (int i = 0; status == WF_OK && i < t->sources.n; i++)
-        for (int w = 0; status == WF_OK && w < t->n_widths; w++, at++) {
-            status = judge_cell(r, i, t->width[w], &cells[at]);
-            if (status == WF_OK && wf_interrupted(r->app->ctx))
-                status = cli_fail(r->app, WF_ERR_INTERRUPTED, "interrupted between two tasks");
-        }
+    cli_eval_rows rows;
+    wf_status status = cli_eval_rows_read(r->app, &r->recipe, "scratch", false, &rows);
+    if (status == WF_OK) status = judge_cells(r, &rows, cells);
     if (status == WF_OK) status = write_results(r, cells, n);
+    for (int i = 0; i < n; i++) cli_judged_free(cells[i].rows, cells[i].n_rows);
     free(cells);
+    cli_eval_rows_free(&rows);
     return status;
 }

@@ -1,4 +1,4 @@
-/* generate: networks out of a flow into a collection file that says where they come from. */
+/* generate: networks out of a generator into a collection file that says where they come from. */
 #include "cli/pipeline.h"
 #include "weft/text.h"
 
@@ -28,7 +28,8 @@ static char *numbers_text(const float *numbers, int count) {
 /* What a flow with conditions was asked for. `cond` keeps the text. */
 static wf_status add_condition(cli_app *app, const cli_generate *what, wf_zoo_extra *extra,
                                char guidance[32], char **cond) {
-    int cond_size = wf_flow_cond_size(what->flow);
+    wf_flow *flow = wf_generator_flow(what->generator);
+    int cond_size = flow != NULL ? wf_flow_cond_size(flow) : 0;
     add_meta(extra, "weft.task", what->task);
     add_meta(extra, "weft.sample.tests", what->tests);
     add_meta(extra, "weft.sample.data", what->data);
@@ -47,26 +48,30 @@ static wf_status add_condition(cli_app *app, const cli_generate *what, wf_zoo_ex
 static wf_status write_networks(cli_app *app, const cli_generate *what, const char *path,
                                 const float *weights, int cycles, const wf_sample_stats *stats) {
     char updates[32], seed[32], evaluations[32], refine[64], first[32], buffer[WF_SETTING_BUFFER];
-    const char *solver =
-        wf_setting_text(wf_settings_find(wf_sample_settings(), "solver"), &what->sample, buffer);
-    snprintf(updates, sizeof updates, "%zu", wf_flow_updates(what->flow));
+    wf_flow *flow = wf_generator_flow(what->generator);
+    wf_zoo_extra extra = {.n_meta = 0};
+    add_meta(&extra, "weft.generator", wf_generator_kind_of(what->generator)->name);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)what->sample.seed);
-    snprintf(first, sizeof first, "%zu", what->sample.first);
-    snprintf(evaluations, sizeof evaluations, "%.6g", stats->evaluations);
-    wf_text refinement = wf_text_start(refine, sizeof refine);
-    wf_text_add(&refinement, "%g,%d", what->sample.refine_t, cycles);
-    if (what->sample.refine_steps > 0) wf_text_add(&refinement, ",%d", what->sample.refine_steps);
-    wf_zoo_extra extra = {.n_meta = 7,
-                          .meta = {{"weft.generator", "flow"},
-                                   {"weft.flow", what->flow_path},
-                                   {"weft.flow.updates", updates},
-                                   {"weft.sample.seed", seed},
-                                   {"weft.sample.first", first},
-                                   {"weft.sample.solver", solver},
-                                   {"weft.sample.refine", refine}}};
-    if (cycles > 0 || what->sample.refine_cycles == 0)
-        add_meta(&extra, "weft.sample.evaluations", evaluations);
+    add_meta(&extra, "weft.sample.seed", seed);
     char guidance[32], *cond = NULL;
+    if (flow != NULL) {
+        snprintf(updates, sizeof updates, "%zu", wf_flow_updates(flow));
+        snprintf(first, sizeof first, "%zu", what->sample.first);
+        snprintf(evaluations, sizeof evaluations, "%.6g", stats->evaluations);
+        wf_text refinement = wf_text_start(refine, sizeof refine);
+        wf_text_add(&refinement, "%g,%d", what->sample.refine_t, cycles);
+        if (what->sample.refine_steps > 0)
+            wf_text_add(&refinement, ",%d", what->sample.refine_steps);
+        add_meta(&extra, "weft.flow", what->path_of);
+        add_meta(&extra, "weft.flow.updates", updates);
+        add_meta(&extra, "weft.sample.first", first);
+        add_meta(&extra, "weft.sample.solver",
+                 wf_setting_text(wf_settings_find(wf_sample_settings(), "solver"), &what->sample,
+                                 buffer));
+        add_meta(&extra, "weft.sample.refine", refine);
+        if (cycles > 0 || what->sample.refine_cycles == 0)
+            add_meta(&extra, "weft.sample.evaluations", evaluations);
+    }
     wf_status status = add_condition(app, what, &extra, guidance, &cond);
     if (status == WF_OK)
         status = wf_zoo_write(app->ctx, path, what->graph, weights, what->n, &extra);
@@ -85,8 +90,14 @@ wf_status cli_generate_networks(cli_app *app, const cli_generate *what, wf_sampl
         status = cli_fail(app, WF_ERR_MEMORY, "%zu networks of %zu parameters do not fit in memory",
                           what->n, each);
     if (status == WF_OK)
-        status = wf_flow_sample(app->ctx, what->flow, what->graph, what->cond, what->n,
-                                &what->sample, weights, direct, stats);
+        status = wf_generator_sample(app->ctx, what->generator,
+                                     &(wf_generator_request){.graph = what->graph,
+                                                             .cond = what->cond,
+                                                             .n = what->n,
+                                                             .sample = &what->sample,
+                                                             .weights = weights,
+                                                             .direct = direct,
+                                                             .stats = stats});
     if (status == WF_OK && direct != NULL)
         status = write_networks(app, what, what->direct_path, direct, 0, stats);
     if (status == WF_OK)

@@ -71,20 +71,47 @@ static void set_defaults(cli_recipe *recipe) {
 
 /* The generator that model.generator names, and its settings. */
 static wf_status choose_generator(cli_app *app, cli_recipe *recipe) {
+    if (recipe->generator == NULL) recipe->generator = WF_GENERATOR_DEFAULT; /* taken back */
     recipe->kind = wf_generator_find(recipe->generator);
-    if (recipe->kind == NULL || recipe->kind->fit == NULL) {
+    if (recipe->kind == NULL) {
         char names[400];
         wf_text list = wf_text_start(names, sizeof names);
         for (int i = 0; i < wf_generator_count(); i++)
-            if (wf_generator_at(i)->fit != NULL)
-                wf_text_add(&list, "%s%s", list.length > 0 ? ", " : "", wf_generator_at(i)->name);
+            wf_text_add(&list, "%s%s", i > 0 ? ", " : "", wf_generator_at(i)->name);
         return wf_recipe_refuse(app->ctx, recipe->source, "model", "generator", names);
     }
     recipe->model = calloc(1, recipe->kind->options_size + 1);
     if (recipe->model == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
-    recipe->field = recipe->model;
     wf_settings_default(model_rows(recipe->kind), recipe->model);
     return WF_OK;
+}
+
+/* The place of a setting of the generator; NULL: it has none of that key. */
+static void *option(const cli_recipe *recipe, const char *key) {
+    const wf_setting *row = wf_settings_find(model_rows(recipe->kind), key);
+    return row == NULL ? NULL : (char *)recipe->model + row->offset;
+}
+
+bool cli_recipe_conditional(const cli_recipe *recipe) {
+    const int *cond = option(recipe, "cond"); /* a choice; the first is none */
+    return cond != NULL && *cond != 0;
+}
+
+int *cli_recipe_cond_size(const cli_recipe *recipe) { return option(recipe, "cond_size"); }
+
+void cli_options_text(const wf_generator_kind *kind, const void *options, char *out, size_t size) {
+    wf_text text = wf_text_start(out, size);
+    bool any = false;
+    wf_text_add(&text, "%s", kind->name);
+    for (const wf_setting *row = model_rows(kind); row->key != NULL; row++) {
+        char buffer[WF_SETTING_BUFFER];
+        const char *value = wf_setting_text(row, options, buffer);
+        if (*row->key == '\0' || strcmp(row->key, "seed") == 0 || strcmp(value, row->text) == 0)
+            continue;
+        wf_text_add(&text, "%s%s %s", any ? ", " : " (", row->key, value);
+        any = true;
+    }
+    if (any) wf_text_add(&text, ")");
 }
 
 /* --seed replaces every seed of the recipe but those of data and evaluation. */
@@ -105,6 +132,7 @@ static wf_status read_all(cli_app *app, cli_recipe *recipe) {
     list_parts(recipe, parts);
     for (int p = 0; p < n_parts; p++)
         CLI_TRY(wf_recipe_settings(app->ctx, recipe->source, parts[p].rows, parts[p].desc));
+    recipe->generator = recipe->kind->name;
     if (cli_given(app, "seed")) set_seeds(app, recipe);
     return wf_recipe_finish(app->ctx, recipe->source);
 }
@@ -228,24 +256,6 @@ wf_status cli_recipe_graph(cli_app *app, const cli_recipe *recipe, const wf_data
     return WF_OK;
 }
 
-wf_status cli_recipe_field(cli_app *app, const cli_recipe *recipe, const wf_graph *graph,
-                           wf_field_desc *out) {
-    *out = *recipe->field;
-    if (out->cond == WF_COND_NONE && out->cond_size != 0)
-        return cli_fail(app, WF_ERR_USAGE, "model.cond_size is %d, but model.cond is none",
-                        out->cond_size);
-    if (out->cond != WF_COND_NONE && out->cond_size == 0)
-        return cli_fail(
-            app, WF_ERR_USAGE,
-            "model.cond is set; say how many numbers a condition has in model.cond_size");
-    if (!out->fold) return WF_OK;
-    if (graph->n_orbits == 0)
-        return cli_fail(app, WF_ERR_USAGE, "model.fold needs a hidden layer; %s has none",
-                        graph->text);
-    out->fold_rows = wf_graph_fold_rows(graph);
-    return WF_OK;
-}
-
 wf_status cli_dataset_named(cli_app *app, const char *name, wf_dataset **out) {
     for (const char *const *builtin = wf_data_builtin(); *builtin != NULL; builtin++) {
         if (strcmp(*builtin, name) != 0) continue;
@@ -278,7 +288,7 @@ void cli_recipe_each(cli_visit_setting *visit, cli_listing *list) {
     each_setting(&defaults, visit_default, &to);
     for (int i = 0; i < wf_generator_count(); i++) {
         const wf_generator_kind *kind = wf_generator_at(i);
-        void *model = kind->fit == NULL ? NULL : calloc(1, kind->options_size + 1);
+        void *model = kind->settings == NULL ? NULL : calloc(1, kind->options_size + 1);
         if (model == NULL) continue;
         list->kind = kind;
         wf_settings_default(model_rows(kind), model);
@@ -315,6 +325,9 @@ void cli_recipe_help(FILE *file) {
     fputs("A recipe is a text of sections of \"key = value  # why\". Keys, defaults, meaning:\n",
           file);
     cli_recipe_each(print_help, &(cli_listing){.file = file, .section = ""});
+    fputs("\nGenerators:\n", file);
+    for (int i = 0; i < wf_generator_count(); i++)
+        fprintf(file, "%-28s # %s\n", wf_generator_at(i)->name, wf_generator_at(i)->about);
 }
 
 static void print_row(cli_listing *list, const wf_setting *row, const char *value) {
@@ -336,4 +349,13 @@ void cli_recipe_markdown(FILE *file) {
           "a text back. Unknown and duplicate keys are refused with their line.\n",
           file);
     cli_recipe_each(print_row, &(cli_listing){.file = file, .section = ""});
+    fputs("\n# Generators\n\n`model.generator` and `eval.rows` name them; docs/generators.md says "
+          "how "
+          "to add one.\n\n| generator | | what it does |\n| --- | --- | --- |\n",
+          file);
+    for (int i = 0; i < wf_generator_count(); i++) {
+        const wf_generator_kind *kind = wf_generator_at(i);
+        fprintf(file, "| `%s` | %s | %s |\n", kind->name, kind->fit == NULL ? "" : "fitted",
+                kind->about);
+    }
 }

@@ -20,7 +20,6 @@ typedef struct cli_recipe {
     wf_zoo_desc zoo;
     const wf_generator_kind *kind; /* of model.generator ... */
     void *model;                   /* ... and the struct of its settings */
-    wf_field_desc *field;          /* the same of gmn */
     wf_fit_desc fit;
     wf_sample_desc sample;
     wf_eval_desc eval;
@@ -49,9 +48,12 @@ wf_status cli_recipe_dataset(cli_app *app, const cli_recipe *recipe, wf_dataset 
 /* The graph of [zoo], checked against the data (may be NULL). */
 wf_status cli_recipe_graph(cli_app *app, const cli_recipe *recipe, const wf_dataset *data,
                            wf_graph **out);
-/* [model] for networks of this graph. */
-wf_status cli_recipe_field(cli_app *app, const cli_recipe *recipe, const wf_graph *graph,
-                           wf_field_desc *out);
+/* Whether the generator of the recipe is to tell collections apart by conditions. */
+bool cli_recipe_conditional(const cli_recipe *recipe);
+/* model.cond_size, which collections may set; NULL: the generator has no such setting. */
+int *cli_recipe_cond_size(const cli_recipe *recipe);
+/* "NAME (node 32, blocks 3)": a generator, and its settings that are not the defaults. */
+void cli_options_text(const wf_generator_kind *kind, const void *options, char *out, size_t size);
 /* A data set by built-in name or by a recipe with a [data] section. */
 wf_status cli_dataset_named(cli_app *app, const char *name, wf_dataset **out);
 

@@ -52,25 +52,43 @@ static void print_line(const json_t *rows, const json_t *like, bool auc) {
     cli_print("\n");
 }
 
+/* Whether an earlier row has the name, and the condition where cond is one. */
+static bool seen_before(const json_t *rows, size_t at, const char *name, double cond) {
+    size_t i;
+    const json_t *row;
+    json_array_foreach(rows, i, row) {
+        if (i >= at) break;
+        if (strcmp(text_of(row, "name"), name) == 0 &&
+            (isnan(cond) || number_of(row, "cond") == cond))
+            return true;
+    }
+    return false;
+}
+
+/* All lines of one name, a line for each condition. */
+static void print_lines(const json_t *rows, const char *name, bool auc) {
+    size_t i;
+    const json_t *row;
+    json_array_foreach(rows, i, row) {
+        if (strcmp(text_of(row, "name"), name) == 0 &&
+            !seen_before(rows, i, name, number_of(row, "cond")))
+            print_line(rows, row, auc);
+    }
+}
+
 static void print_rows(const json_t *eval, bool auc) {
-    static const char *const names[] = {"reference", "scratch", "gmn"};
-    const json_t *rows = json_object_get(eval, "rows"), *row, *other;
-    size_t i, k;
+    const json_t *rows = json_object_get(eval, "rows"), *row;
+    size_t i;
     cli_print("%-12s %8s", "networks", "cond");
     json_array_foreach(rows, i, row) {
         if (strcmp(text_of(row, "name"), "reference") == 0)
             cli_print("  %16.16s %6s", text_of(row, "on"), "JWS");
     }
     cli_print("\n");
-    for (int n = 0; n < 3; n++) json_array_foreach(rows, i, row) {
-            bool before = strcmp(text_of(row, "name"), names[n]) != 0;
-            json_array_foreach(rows, k, other) {
-                if (k >= i) break;
-                before = before || (strcmp(text_of(other, "name"), names[n]) == 0 &&
-                                    number_of(other, "cond") == number_of(row, "cond"));
-            }
-            if (!before) print_line(rows, row, auc);
-        }
+    json_array_foreach(rows, i, row) {
+        if (!seen_before(rows, i, text_of(row, "name"), NAN))
+            print_lines(rows, text_of(row, "name"), auc);
+    }
 }
 
 wf_status cli_domains_print(cli_job *r) {
@@ -144,7 +162,7 @@ static bool read_clouds(plane *p) {
     return true;
 }
 
-static void read_rows(plane *p) {
+static void read_rows(plane *p, const char *generator) {
     size_t i;
     const json_t *row;
     int references = 0;
@@ -153,7 +171,7 @@ static void read_rows(plane *p) {
             *(references == 1 ? &p->domains.x_name : &p->domains.y_name) = text_of(row, "on");
             *(references == 1 ? &p->domains.x_cond : &p->domains.y_cond) = number_of(row, "cond");
         }
-        if (strcmp(text_of(row, "name"), "gmn") != 0) continue;
+        if (strcmp(text_of(row, "name"), generator) != 0) continue;
         int at = 0, on = strcmp(text_of(row, "on"), p->domains.x_name) == 0 ? 0 : 1;
         while (at < p->domains.n_jws && p->cond[at] != number_of(row, "cond")) at++;
         if (at == CLI_MOST_CONDS) continue;
@@ -204,7 +222,7 @@ static wf_status read_plane(cli_job *r, plane *p) {
     CLI_TRY(cli_json_read(r->app, r->paths.points, &p->points));
     p->domains.x_name = p->domains.y_name = "";
     if (!read_clouds(p) || !read_mix(p)) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
-    read_rows(p);
+    read_rows(p, r->recipe.generator);
     p->domains.clouds = p->clouds;
     p->domains.jws_cond = p->cond;
     p->domains.jws_x = p->jws[0];
@@ -222,12 +240,10 @@ static wf_status write_page(cli_job *r, const plane *p, const char *path, const 
         "One flow was fitted to networks of %.100s and of %.100s, told apart by a condition, and "
         "asked for networks at conditions between them that it never saw.",
         p->domains.x_name, p->domains.y_name);
-    snprintf(field, sizeof field, "%s %d/%d/%d \u00d7 %d",
-             recipe->field->layout == WF_LAYOUT_LEAN ? "lean" : "lstar", recipe->field->node,
-             recipe->field->edge, recipe->field->time, recipe->field->blocks);
+    cli_options_text(recipe->kind, recipe->model, field, sizeof field);
     snprintf(guidance, sizeof guidance, "%g at conditions trained on, %g at others",
              recipe->sample.guidance, recipe->guidance_between);
-    const wf_report_fact facts[] = {{"velocity field", field}, {"guidance", guidance}};
+    const wf_report_fact facts[] = {{"generator", field}, {"guidance", guidance}};
     wf_report_desc desc = wf_report_desc_default();
     desc.title = title;
     desc.summary = summary;

@@ -1,32 +1,53 @@
 /* report_run: gathers the files of a run and hands them to the report. */
+#include "cli/eval_rows.h"
 #include "cli/pipeline.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_entries = 32, max_facts = 10, weights_shown = 400 };
+enum { max_facts = 10, weights_shown = 400 };
 
 typedef struct gathered {
     json_t *eval, *points;
-    wf_eval_row rows[max_entries];
-    wf_points clouds[max_entries];
-    bool has_cloud[max_entries];
-    wf_report_entry entries[max_entries];
+    wf_eval_row *rows;        /* [n] */
+    bool *copies;             /* [n] */
+    wf_points *clouds;        /* [n]; n 0: it has none */
+    wf_report_entry *entries; /* [n] */
     int n;
     wf_zoo *zoo, *nets;
     float *trained, *generated;
     char fact_text[max_facts][320];
     wf_report_fact facts[max_facts];
     int n_facts;
-    char title[128], summary[600];
+    char title[128], summary[600], generated_name[64];
     char *recipe_text;
 } gathered;
 
-static wf_report_role role_of(const char *name) {
-    if (strcmp(name, "reference") == 0) return WF_REPORT_REFERENCE;
-    if (strcmp(name, "held-out") == 0) return WF_REPORT_HELD_OUT;
-    return strncmp(name, "gmn", 3) == 0 ? WF_REPORT_GENERATED : WF_REPORT_CONTROL;
+wf_report_role cli_role_of(const char *generator, const char *row) {
+    if (strcmp(row, "reference") == 0) return WF_REPORT_REFERENCE;
+    if (strcmp(row, "held-out") == 0) return WF_REPORT_HELD_OUT;
+    size_t length = strlen(generator);
+    bool own = strncmp(row, generator, length) == 0 &&
+               (row[length] == '\0' || strcmp(row + length, "-refined") == 0);
+    return own ? WF_REPORT_GENERATED : WF_REPORT_CONTROL;
+}
+
+wf_status cli_rows_of_eval(cli_app *app, const char *path, const json_t *eval, wf_eval_row **rows,
+                           bool **copies, int *n) {
+    const json_t *list = json_object_get(eval, "rows"), *row;
+    size_t i, count = json_array_size(list);
+    *n = 0;
+    *rows = calloc(count + 1, sizeof **rows);
+    *copies = calloc(count + 1, sizeof **copies);
+    if (*rows == NULL || *copies == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    json_array_foreach(list, i, row) {
+        if (!cli_row_from_json(row, &(*rows)[i]))
+            return cli_fail(app, WF_ERR_INPUT, "%s: row %zu is not one of weft eval", path, i);
+        (*copies)[i] = json_is_true(json_object_get(row, "copies"));
+        ++*n;
+    }
+    return count > 0 ? WF_OK : cli_fail(app, WF_ERR_INPUT, "%s: it has no rows", path);
 }
 
 static const json_t *points_named(const json_t *points, const char *name) {
@@ -39,31 +60,33 @@ static const json_t *points_named(const json_t *points, const char *name) {
     return NULL;
 }
 
-static wf_status gather_rows(cli_app *app, const cli_run_paths *paths, gathered *g) {
+static wf_status gather_cloud(cli_app *app, const cli_run_paths *paths, gathered *g, int i) {
+    const json_t *cloud = points_named(g->points, g->rows[i].name);
+    if (cloud == NULL) return WF_OK;
+    bool read = cli_points_from_json(cloud, &g->clouds[i]);
+    CLI_TRY(cli_json_complete(app, paths->points, cloud));
+    if (!read)
+        return cli_fail(app, WF_ERR_INPUT, "%s: the points of %s are damaged", paths->points,
+                        g->rows[i].name);
+    g->entries[i].points = &g->clouds[i];
+    return WF_OK;
+}
+
+static wf_status gather_rows(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
+                             gathered *g) {
     CLI_TRY(cli_json_read(app, paths->eval, &g->eval));
     CLI_TRY(cli_json_read(app, paths->points, &g->points));
-    size_t i;
-    const json_t *row;
-    json_array_foreach(json_object_get(g->eval, "rows"), i, row) {
-        if (g->n == max_entries || !cli_row_from_json(row, &g->rows[g->n]))
-            return cli_fail(app, WF_ERR_INPUT, "%s: row %zu is not one of weft eval", paths->eval,
-                            i);
-        const char *name = g->rows[g->n].name;
-        const json_t *cloud = points_named(g->points, name);
-        if (cloud != NULL) {
-            bool read = cli_points_from_json(cloud, &g->clouds[g->n]);
-            CLI_TRY(cli_json_complete(app, paths->points, cloud));
-            if (!read)
-                return cli_fail(app, WF_ERR_INPUT, "%s: the points of %s are damaged",
-                                paths->points, name);
-            g->has_cloud[g->n] = true;
-        }
-        g->entries[g->n] = (wf_report_entry){role_of(name), &g->rows[g->n],
-                                             g->has_cloud[g->n] ? &g->clouds[g->n] : NULL,
-                                             json_is_true(json_object_get(row, "copies"))};
-        g->n++;
+    CLI_TRY(cli_rows_of_eval(app, paths->eval, g->eval, &g->rows, &g->copies, &g->n));
+    g->clouds = calloc((size_t)g->n, sizeof *g->clouds);
+    g->entries = calloc((size_t)g->n, sizeof *g->entries);
+    if (g->clouds == NULL || g->entries == NULL)
+        return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    for (int i = 0; i < g->n; i++) {
+        g->entries[i] = (wf_report_entry){.role = cli_role_of(recipe->generator, g->rows[i].name),
+                                          .row = &g->rows[i],
+                                          .copies = g->copies[i]};
+        CLI_TRY(gather_cloud(app, paths, g, i));
     }
-    if (g->n == 0) return cli_fail(app, WF_ERR_INPUT, "%s: it has no rows", paths->eval);
     return WF_OK;
 }
 
@@ -95,17 +118,18 @@ static void add_fact(gathered *g, const char *label, const char *format, ...) {
 }
 
 static void flow_facts(cli_app *app, const cli_recipe *recipe, gathered *g) {
-    const wf_field_desc *field = recipe->field;
-    wf_field_desc counted;
     size_t parameters = 0;
-    char count[32], updates[32];
-    if (cli_recipe_field(app, recipe, wf_zoo_graph(g->zoo), &counted) == WF_OK &&
-        wf_field_count(app->ctx, &counted, &parameters) == WF_OK) {
+    char model[200], count[32], updates[32];
+    cli_options_text(recipe->kind, recipe->model, model, sizeof model);
+    if (wf_generator_params(app->ctx, recipe->kind, recipe->model, wf_zoo_graph(g->zoo), 0,
+                            &parameters) != WF_OK ||
+        parameters == 0)
+        add_fact(g, "generator", "%s", model);
+    else {
         cli_count(parameters, count);
-        add_fact(g, "velocity field", "%s %d/%d/%d \u00d7 %d, %s parameters",
-                 field->layout == WF_LAYOUT_LEAN ? "lean" : "lstar", field->node, field->edge,
-                 field->time, field->blocks, count);
+        add_fact(g, "generator", "%s, %s parameters", model, count);
     }
+    if (recipe->kind->flow == NULL) return;
     cli_count(recipe->fit.updates, updates);
     add_fact(g, "training", "%s updates of %zu, %s%s%s%s%s", updates, recipe->fit.batch,
              recipe->fit.optimizer == WF_OPT_MUON ? "Muon" : "AdamW",
@@ -152,19 +176,29 @@ static void gather_facts(cli_app *app, const cli_recipe *recipe, const wf_datase
     const char *name = json_string_value(json_object_get(g->eval, "recipe"));
     if (recipe->title != NULL) name = recipe->title;
     snprintf(g->title, sizeof g->title, "weft: %s", name != NULL ? name : recipe->name);
+    bool equivariant = (recipe->kind->traits & WF_GENERATOR_EQUIVARIANT) != 0;
+    char what[80];
+    snprintf(what, sizeof what,
+             recipe->kind->flow == NULL ? "The generator %s"
+             : equivariant              ? "A permutation-equivariant flow"
+                                        : "A flow (%s)",
+             recipe->generator);
     snprintf(
         g->summary, sizeof g->summary,
-        "A permutation-equivariant flow was fitted to %s trained networks of %s%s%s, and %zu new "
-        "networks were drawn from it. Are they as good as trained ones, and are they new?",
-        count, graph->text, data != NULL ? " on " : "", data != NULL ? data->name : "",
-        wf_zoo_count(g->nets));
+        "%s was %s %s trained networks of %s%s%s, and %zu new networks were drawn from it. Are "
+        "they as good as trained ones, and are they new?",
+        what, recipe->kind->fit != NULL ? "fitted to" : "given", count, graph->text,
+        data != NULL ? " on " : "", data != NULL ? data->name : "", wf_zoo_count(g->nets));
 }
 
 static void gathered_free(gathered *g) {
     json_decref(g->eval);
     json_decref(g->points);
-    for (int i = 0; i < max_entries; i++)
-        if (g->has_cloud[i]) cli_points_release(&g->clouds[i]);
+    for (int i = 0; g->clouds != NULL && i < g->n; i++) cli_points_release(&g->clouds[i]);
+    free(g->rows);
+    free(g->copies);
+    free(g->clouds);
+    free(g->entries);
     free(g->trained);
     free(g->generated);
     free(g->recipe_text);
@@ -177,7 +211,7 @@ static wf_status write_page(cli_app *app, const cli_recipe *recipe, const cli_ru
                             const wf_dataset *data, double seconds, gathered *g,
                             const char *out_path) {
     wf_report_desc desc = wf_report_desc_default();
-    CLI_TRY(gather_rows(app, paths, g));
+    CLI_TRY(gather_rows(app, recipe, paths, g));
     CLI_TRY(gather_weights(app, paths, g, &desc));
     gather_facts(app, recipe, data, seconds, g);
     g->recipe_text = wf_recipe_text(recipe->source);
@@ -190,7 +224,7 @@ static wf_status write_page(cli_app *app, const cli_recipe *recipe, const cli_ru
     desc.n_entries = g->n;
     desc.notes = json_string_value(json_object_get(g->eval, "notes"));
     desc.log_path = paths->log;
-    desc.generated_name = recipe->sample.refine_cycles > 0 ? "gmn-refined" : "gmn";
+    desc.generated_name = cli_generated_name(recipe, g->generated_name);
     desc.data = data;
     desc.wall = recipe->wall;
     desc.recipe = g->recipe_text;
@@ -211,21 +245,23 @@ wf_status cli_report_run(cli_app *app, const cli_recipe *recipe, const cli_run_p
 wf_status cli_print_eval(cli_app *app, const char *path, bool auc) {
     json_t *eval;
     CLI_TRY(cli_json_read(app, path, &eval));
-    if (app->json) return cli_print_json(app, eval);
-    wf_eval_row rows[max_entries];
-    bool copies[max_entries];
-    int n = 0;
-    size_t i;
-    const json_t *row;
-    json_array_foreach(json_object_get(eval, "rows"), i, row) {
-        if (n == max_entries || !cli_row_from_json(row, &rows[n])) continue;
-        copies[n++] = json_is_true(json_object_get(row, "copies"));
+    if (app->json) {
+        json_object_set_new(eval, "devices", json_string(wf_ctx_devices(app->ctx)));
+        return cli_print_json(app, eval);
     }
-    cli_print_rows(rows, n, auc, copies);
-    const char *notes = json_string_value(json_object_get(eval, "notes"));
-    if (notes != NULL && notes[0] != '\0') cli_print("note: %s\n", notes);
-    const char *about = json_string_value(json_object_get(eval, "data_note"));
-    if (about != NULL && about[0] != '\0') cli_print("data: %s\n", about);
+    wf_eval_row *rows;
+    bool *copies;
+    int n;
+    wf_status status = cli_rows_of_eval(app, path, eval, &rows, &copies, &n);
+    if (status == WF_OK) {
+        cli_print_rows(rows, n, auc, copies);
+        const char *notes = json_string_value(json_object_get(eval, "notes"));
+        if (notes != NULL && notes[0] != '\0') cli_print("note: %s\n", notes);
+        const char *about = json_string_value(json_object_get(eval, "data_note"));
+        if (about != NULL && about[0] != '\0') cli_print("data: %s\n", about);
+    }
+    free(rows);
+    free(copies);
     json_decref(eval);
-    return WF_OK;
+    return status;
 }

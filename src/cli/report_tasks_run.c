@@ -1,5 +1,6 @@
 /* report_tasks_run: the page about a run with a manifest, and its table on a terminal, both from eval.json. */
 #include "cli/run.h"
+#include "weft/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -53,12 +54,15 @@ static const json_t *find_paper(const json_t *list, const json_t *like) {
 /* One task for every collection and width that was sampled: the last generated row beside the trained one. */
 static wf_status read_board(cli_job *r, board *out) {
     CLI_TRY(cli_json_read(r->app, r->paths.eval, &out->eval));
+    const char *generator = r->recipe.generator;
+    char refined[64];
+    snprintf(refined, sizeof refined, "%s-refined", generator);
     const json_t *rows = json_object_get(out->eval, "rows"), *row;
     out->tasks = cli_json_malloc((json_array_size(rows) + 1) * sizeof *out->tasks);
     if (out->tasks == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
     size_t i;
     json_array_foreach(rows, i, row) {
-        if (row != find_row(rows, row, "gmn-refined", "gmn")) continue;
+        if (row != find_row(rows, row, refined, generator)) continue;
         const json_t *trained = find_row(rows, row, "reference", "scratch");
         const json_t *paper = find_paper(json_object_get(out->eval, "paper"), row);
         const json_t *notes = json_object_get(out->eval, "data_notes");
@@ -153,24 +157,26 @@ static int count_collections(const board *b) {
 
 static wf_status write_page(cli_job *r, const board *b, const char *path, char *recipe_text) {
     const cli_recipe *recipe = &r->recipe;
-    char title[128], summary[400], field[160], training[160], took[32], updates[32];
+    char title[128], summary[400], model[200], field[260], training[160], took[32], updates[32];
     wf_report_fact facts[max_facts];
     int n_facts = 0;
     const char *name = recipe->title != NULL ? recipe->title : text_of(b->eval, "recipe");
     snprintf(title, sizeof title, "weft: %.100s", name);
-    snprintf(
-        summary, sizeof summary,
-        "One flow was fitted to %d collections of trained networks, and new networks were drawn "
-        "from it for every task and width. Are they as good as trained ones?",
-        count_collections(b));
-    snprintf(field, sizeof field, "%s %d/%d/%d \u00d7 %d, %d number%s in a condition",
-             recipe->field->layout == WF_LAYOUT_LEAN ? "lean" : "lstar", recipe->field->node,
-             recipe->field->edge, recipe->field->time, recipe->field->blocks,
-             recipe->field->cond_size, recipe->field->cond_size == 1 ? "" : "s");
+    snprintf(summary, sizeof summary,
+             "One generator was fitted to %d collections of trained networks, and new networks "
+             "were drawn "
+             "from it for every task and width. Are they as good as trained ones?",
+             count_collections(b));
+    const int *numbers = cli_recipe_cond_size(recipe);
+    wf_text about = wf_text_start(field, sizeof field);
+    cli_options_text(recipe->kind, recipe->model, model, sizeof model);
+    wf_text_add(&about, "%s", model);
+    if (numbers != NULL)
+        wf_text_add(&about, ", %d number%s in a condition", *numbers, *numbers == 1 ? "" : "s");
     cli_count(recipe->fit.updates, updates);
     snprintf(training, sizeof training, "%s updates of %zu, %s", updates, recipe->fit.batch,
              recipe->fit.optimizer == WF_OPT_MUON ? "Muon" : "AdamW");
-    facts[n_facts++] = (wf_report_fact){"velocity field", field};
+    facts[n_facts++] = (wf_report_fact){"generator", field};
     facts[n_facts++] = (wf_report_fact){"training", training};
     double seconds = cli_stages_total(&r->stages);
     if (seconds > 0) {

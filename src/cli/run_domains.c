@@ -1,9 +1,12 @@
-/* run_domains: a run along a line of conditions, between collections of one architecture and beyond them: networks of every
- * condition of [sample] conds, judged against each collection on that collection's data.
+/* run_domains: a run along a line of conditions, between collections of one architecture and beyond
+ * them: networks of every condition of [sample] conds, judged against each collection on that
+ * collection's data.
  *
- * eval.json  rows: {..., "on": collection, "cond": number} for the collection itself ("reference"), networks trained alike
- *            ("scratch") and generated ones ("gmn"); "mix": baselines between the two collections, where there are two.
+ * eval.json  rows: {..., "on": collection, "cond": number} for the collection itself ("reference"),
+ *            networks trained alike ("scratch") and generated ones (the generator's name); "mix":
+ *            baselines between the two collections, where there are two.
  * points.json  clouds of single networks' scores, a list for each collection's data. */
+#include "cli/eval_rows.h"
 #include "cli/mixes.h"
 #include "cli/run.h"
 
@@ -21,12 +24,14 @@ wf_status cli_domains_open(cli_job *r) {
         cli_numbers(r->app, "sample.conds", r->recipe.conds, t->cond, CLI_MOST_CONDS, &t->n_conds));
     if (r->recipe.widths != NULL)
         return cli_fail(r->app, WF_ERR_USAGE, "give sample.widths or sample.conds, not both");
-    if (r->recipe.field->cond == WF_COND_NONE || r->recipe.field->cond_size != 1)
+    const int *size = cli_recipe_cond_size(&r->recipe);
+    int numbers = cli_recipe_conditional(&r->recipe) && size != NULL ? *size : 0;
+    if (numbers != 1 || r->recipe.kind->flow == NULL)
         return cli_fail(
             r->app, WF_ERR_USAGE,
-            "sample.conds are single numbers, the conditions have %d; set model.cond and "
-            "give each collection cond = NUMBER",
-            r->recipe.field->cond == WF_COND_NONE ? 0 : r->recipe.field->cond_size);
+            "sample.conds are single numbers, the conditions have %d; take a flow, set model.cond "
+            "and give each collection cond = NUMBER",
+            numbers);
     for (int i = 0; i < t->sources.n; i++)
         if (t->task[i].data == NULL)
             return cli_fail(r->app, WF_ERR_INPUT, "[%s] has no data to judge on; write data = DATA",
@@ -67,31 +72,31 @@ static wf_status open_zoos(cli_job *r) {
     return WF_OK;
 }
 
-static wf_status sample_cond(cli_job *r, wf_flow *flow, float cond) {
+static wf_status sample_cond(cli_job *r, wf_generator *generator, float cond) {
     char path[CLI_PATH];
     CLI_TRY(cond_file(r, cond, path));
     if (wf_file_exists(path)) return WF_OK;
-    cli_generate what = {.flow = flow,
-                         .flow_path = r->paths.flow,
+    cli_generate what = {.generator = generator,
+                         .path_of = r->paths.flow,
                          .graph = wf_zoo_graph(r->tasks->sources.list[0].zoo),
                          .cond = &cond,
                          .n = r->recipe.sample_count,
                          .sample = r->recipe.sample,
                          .path = path};
-    CLI_TRY(wf_flow_place(r->app->ctx, flow, &cond, &what.place));
+    CLI_TRY(wf_flow_place(r->app->ctx, wf_generator_flow(generator), &cond, &what.place));
     if (what.place != WF_COND_TRAINED) what.sample.guidance = r->recipe.guidance_between;
     return cli_generate_networks(r->app, &what, NULL);
 }
 
 wf_status cli_domains_sampling(cli_job *r) {
-    wf_flow *flow;
+    wf_generator *generator;
     CLI_TRY(open_zoos(r));
     CLI_TRY(wf_make_folder(r->app->ctx, r->paths.nets));
-    CLI_TRY(wf_flow_open(r->app->ctx, r->paths.flow, &flow));
+    CLI_TRY(cli_open_generator(r->app, &r->recipe, r->paths.flow, NULL, &generator));
     wf_status status = WF_OK;
     for (int c = 0; status == WF_OK && c < r->tasks->n_conds; c++)
-        status = sample_cond(r, flow, r->tasks->cond[c]);
-    wf_flow_free(flow);
+        status = sample_cond(r, generator, r->tasks->cond[c]);
+    wf_generator_free(generator);
     return status;
 }
 
@@ -110,53 +115,59 @@ static void add_row(cli_job *r, const wf_eval_row *row, int on, double cond, jso
     json_array_append_new(rows, json);
 }
 
-/* A file's networks against one collection; scores (may be NULL) gets the list of their scores. */
-static wf_status judge(cli_job *r, const wf_reference *reference, const char *name,
-                       const char *path, int on, double cond, json_t *rows, json_t *scores) {
-    wf_zoo *zoo;
-    float *weights = NULL;
-    wf_eval_row row;
-    wf_points points;
-    CLI_TRY(wf_zoo_open(r->app->ctx, path, &zoo));
-    size_t n = wf_zoo_count(zoo);
-    wf_status status = wf_zoo_load(r->app->ctx, zoo, 0, n, &weights);
-    if (status == WF_OK)
-        status = wf_eval_networks(r->app->ctx, reference, name, weights, n, &row, &points);
-    if (status == WF_OK) {
-        add_row(r, &row, on, cond, rows);
-        if (scores != NULL) json_array_append_new(scores, numbers(points.accuracy, n));
-        wf_points_free(&points);
+/* The generated networks of condition c against one collection; their scores go to its cloud. */
+static wf_status judge_cond(cli_job *r, cli_judging what, const cli_eval_rows *list, int on, int c,
+                            json_t *rows, json_t *cloud) {
+    char path[CLI_PATH];
+    cli_judged *judged;
+    int n;
+    CLI_TRY(cond_file(r, r->tasks->cond[c], path));
+    what.generated = path;
+    wf_status status = cli_judge_rows(&what, list, &judged, &n);
+    for (int i = 0; status == WF_OK && i < n; i++) {
+        add_row(r, &judged[i].row, on, r->tasks->cond[c], rows);
+        json_array_append_new(json_object_get(cloud, "scores"),
+                              numbers(judged[i].points.accuracy, judged[i].points.n));
     }
-    free(weights);
-    wf_zoo_free(zoo);
+    cli_judged_free(judged, n);
     return status;
 }
 
-/* All rows of one collection's data; clouds[c] gets the scores of the networks of condition c. */
+/* All rows on one collection's data: those of the collection, then the generated ones. */
+static wf_status judge_against(cli_job *r, const wf_reference *reference, int on, json_t *rows,
+                               json_t *const *clouds) {
+    const cli_tasks *t = r->tasks;
+    char path[CLI_PATH];
+    cli_eval_rows list;
+    cli_judged *judged = NULL;
+    int n = 0;
+    CLI_TRY(cli_tasks_file(r, r->paths.held_out, on, 1, path));
+    cli_judging what = {.app = r->app,
+                        .recipe = &r->recipe,
+                        .reference = reference,
+                        .held_out = path,
+                        .zoo = t->sources.list[on].zoo,
+                        .graph = wf_zoo_graph(t->sources.list[on].zoo)};
+    wf_status status = cli_eval_rows_read(r->app, &r->recipe, "scratch", false, &list);
+    if (status == WF_OK) status = cli_judge_rows(&what, &list, &judged, &n);
+    for (int i = 0; status == WF_OK && i < n; i++)
+        add_row(r, &judged[i].row, on, t->sources.list[on].cond[0], rows);
+    cli_eval_rows generated = {.list = list.list, .n = 0};
+    for (int i = 0; i < list.n; i++)
+        if (list.list[i].kind == CLI_ROW_GENERATED) generated.list = &list.list[i], generated.n = 1;
+    for (int c = 0; status == WF_OK && generated.n > 0 && c < t->n_conds; c++)
+        status = judge_cond(r, what, &generated, on, c, rows, clouds[c]);
+    cli_judged_free(judged, n);
+    cli_eval_rows_free(&list);
+    return status;
+}
+
 static wf_status judge_on(cli_job *r, int on, json_t *rows, json_t *const *clouds) {
     const cli_tasks *t = r->tasks;
-    double own = t->sources.list[on].cond[0];
     wf_reference *reference;
-    wf_eval_row row;
-    wf_points points;
-    char path[CLI_PATH];
     CLI_TRY(wf_reference_open(r->app->ctx, t->sources.list[on].zoo, t->task[on].data,
                               &r->recipe.eval, &reference));
-    wf_status status = wf_eval_reference(r->app->ctx, reference, &row, &points);
-    if (status == WF_OK) {
-        snprintf(row.name, sizeof row.name, "reference");
-        add_row(r, &row, on, own, rows);
-        wf_points_free(&points);
-        status = cli_tasks_file(r, r->paths.held_out, on, 1, path);
-    }
-    if (status == WF_OK && wf_file_exists(path))
-        status = judge(r, reference, "scratch", path, on, own, rows, NULL);
-    for (int c = 0; status == WF_OK && c < t->n_conds; c++) {
-        status = cond_file(r, t->cond[c], path);
-        if (status == WF_OK)
-            status = judge(r, reference, "gmn", path, on, t->cond[c], rows,
-                           json_object_get(clouds[c], "scores"));
-    }
+    wf_status status = judge_against(r, reference, on, rows, clouds);
     wf_reference_free(reference);
     return status;
 }
@@ -236,8 +247,8 @@ static wf_status evaluate(cli_job *r, json_t *eval, json_t *points) {
 
 wf_status cli_domains_evaluation(cli_job *r) {
     CLI_TRY(open_zoos(r));
-    json_t *eval =
-        json_pack("{s:s, s:[], s:s}", "recipe", r->recipe.name, "rows", "version", WF_VERSION);
+    json_t *eval = json_pack("{s:s, s:s, s:[], s:s}", "recipe", r->recipe.name, "generator",
+                             r->recipe.generator, "rows", "version", WF_VERSION);
     json_t *points = json_pack("{s:[]}", "clouds");
     wf_status status = eval != NULL && points != NULL ? evaluate(r, eval, points) : no_memory(r);
     if (status == WF_OK) status = cli_json_write(r->app, r->paths.points, points);

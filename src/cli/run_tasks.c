@@ -94,7 +94,7 @@ wf_status cli_tasks_open(cli_job *r) {
     r->tasks->task = calloc((size_t)sources->n, sizeof *r->tasks->task);
     if (r->tasks->task == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; i < sources->n; i++) CLI_TRY(open_task(r, i));
-    CLI_TRY(cli_sources_condition(r->app, sources, r->recipe.field));
+    CLI_TRY(cli_sources_condition(r->app, sources, &r->recipe));
     CLI_TRY(cli_sources_shares(r->app, sources, r->recipe.shares));
     if (r->recipe.conds != NULL) CLI_TRY(cli_domains_open(r));
     return take_fingerprint(r);
@@ -181,10 +181,19 @@ static wf_status open_zoos(cli_job *r) {
 
 wf_status cli_tasks_training(cli_job *r) {
     CLI_TRY(open_zoos(r));
-    return cli_fit_sources(r->app, &r->recipe, &r->tasks->sources, r->paths.flow, NULL);
+    const cli_sources *sources = &r->tasks->sources;
+    return cli_fit(r->app, &r->recipe, sources->list, sources->n, r->paths.flow);
 }
 
-static wf_status sample_task(cli_job *r, wf_flow *flow, int source, double width) {
+/* What the flow knows of a collection; of other generators the manifest says it. */
+static wf_flow_source source_of(const cli_job *r, wf_generator *generator, int source) {
+    wf_flow *flow = wf_generator_flow(generator);
+    const wf_source *listed = &r->tasks->sources.list[source];
+    if (flow != NULL) return wf_flow_source_at(flow, source);
+    return (wf_flow_source){.task = listed->task, .cond = listed->cond};
+}
+
+static wf_status sample_task(cli_job *r, wf_generator *generator, int source, double width) {
     bool refined = r->recipe.sample.refine_cycles > 0;
     char path[CLI_PATH], direct[CLI_PATH];
     CLI_TRY(cli_tasks_file(r, r->paths.nets, source, width, path));
@@ -192,9 +201,9 @@ static wf_status sample_task(cli_job *r, wf_flow *flow, int source, double width
     if (wf_file_exists(path) && (!refined || wf_file_exists(direct))) return WF_OK;
     wf_graph *graph;
     CLI_TRY(cli_tasks_graph(r, source, width, &graph));
-    wf_flow_source about = wf_flow_source_at(flow, source);
-    cli_generate what = {.flow = flow,
-                         .flow_path = r->paths.flow,
+    wf_flow_source about = source_of(r, generator, source);
+    cli_generate what = {.generator = generator,
+                         .path_of = r->paths.flow,
                          .graph = graph,
                          .cond = about.cond,
                          .task = about.task,
@@ -211,17 +220,20 @@ static wf_status sample_task(cli_job *r, wf_flow *flow, int source, double width
 
 wf_status cli_tasks_sampling(cli_job *r) {
     const cli_tasks *t = r->tasks;
-    wf_flow *flow;
     CLI_TRY(open_zoos(r));
     CLI_TRY(wf_make_folder(r->app->ctx, r->paths.nets));
     if (r->recipe.sample.refine_cycles > 0) CLI_TRY(wf_make_folder(r->app->ctx, r->paths.direct));
-    CLI_TRY(wf_flow_open(r->app->ctx, r->paths.flow, &flow));
-    wf_status status = WF_OK;
-    for (int i = 0; status == WF_OK && i < t->sources.n; i++)
+    for (int i = 0; i < t->sources.n; i++) {
+        wf_generator *generator;
+        CLI_TRY(cli_open_generator(r->app, &r->recipe, r->paths.flow, t->sources.list[i].zoo,
+                                   &generator));
+        wf_status status = WF_OK;
         for (int w = 0; status == WF_OK && w < t->n_widths; w++)
-            status = sample_task(r, flow, i, t->width[w]);
-    wf_flow_free(flow);
-    return status;
+            status = sample_task(r, generator, i, t->width[w]);
+        wf_generator_free(generator);
+        if (status != WF_OK) return status;
+    }
+    return WF_OK;
 }
 
 bool cli_tasks_outputs_exist(const cli_job *run, wf_stage stage) {
@@ -239,7 +251,8 @@ bool cli_tasks_outputs_exist(const cli_job *run, wf_stage stage) {
                   wf_file_exists(path);
         }
     }
-    if (stage == WF_STAGE_TRAINING) return wf_file_exists(r->paths.flow);
+    if (stage == WF_STAGE_TRAINING)
+        return r->recipe.kind->fit == NULL || wf_file_exists(r->paths.flow);
     if (stage == WF_STAGE_EVALUATION) return wf_file_exists(r->paths.eval);
     return all;
 }

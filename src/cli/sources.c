@@ -207,11 +207,11 @@ static int task_number(const cli_sources *s, int index, int *count) {
     return found;
 }
 
-static wf_status check_size(cli_app *app, wf_field_desc *field, const char *label, int size) {
-    if (field->cond_size == 0) field->cond_size = size;
-    if (field->cond_size == size) return WF_OK;
+static wf_status check_size(cli_app *app, int *cond_size, const char *label, int size) {
+    if (*cond_size == 0) *cond_size = size;
+    if (*cond_size == size) return WF_OK;
     return cli_fail(app, WF_ERR_USAGE, "the condition of %s has %d numbers, model.cond_size is %d",
-                    label, size, field->cond_size);
+                    label, size, *cond_size);
 }
 
 /* Every collection has its numbers, or none of them has any. */
@@ -225,10 +225,10 @@ static wf_status check_given(cli_app *app, const cli_sources *s, bool *given) {
     return WF_OK;
 }
 
-static wf_status read_numbers(cli_app *app, cli_sources *s, wf_field_desc *field) {
-    int size = field->cond_size != 0 ? field->cond_size : count_parts(s->text[0].cond, ',');
+static wf_status read_numbers(cli_app *app, cli_sources *s, int *cond_size) {
+    int size = *cond_size != 0 ? *cond_size : count_parts(s->text[0].cond, ',');
     for (int i = 0; i < s->n; i++)
-        CLI_TRY(check_size(app, field, s->text[i].label, count_parts(s->text[i].cond, ',')));
+        CLI_TRY(check_size(app, cond_size, s->text[i].label, count_parts(s->text[i].cond, ',')));
     s->cond = calloc((size_t)s->n, (size_t)size * sizeof *s->cond);
     if (s->cond == NULL) return no_memory(app);
     for (int i = 0; i < s->n; i++) {
@@ -248,15 +248,15 @@ static wf_status read_numbers(cli_app *app, cli_sources *s, wf_field_desc *field
     return WF_OK;
 }
 
-static wf_status number_tasks(cli_app *app, cli_sources *s, wf_field_desc *field) {
+static wf_status number_tasks(cli_app *app, cli_sources *s, int *cond_size) {
     int tasks;
     task_number(s, 0, &tasks);
-    if (field->cond_size != 0 && field->cond_size != tasks)
+    if (*cond_size != 0 && *cond_size != tasks)
         return cli_fail(app, WF_ERR_USAGE,
                         "the manifest has %d tasks, model.cond_size is %d; leave it out, or give "
                         "conditions of %d numbers",
-                        tasks, field->cond_size, field->cond_size);
-    field->cond_size = tasks;
+                        tasks, *cond_size, *cond_size);
+    *cond_size = tasks;
     s->cond = calloc((size_t)s->n, (size_t)tasks * sizeof *s->cond);
     if (s->cond == NULL) return no_memory(app);
     for (int i = 0; i < s->n; i++) {
@@ -267,16 +267,17 @@ static wf_status number_tasks(cli_app *app, cli_sources *s, wf_field_desc *field
     return WF_OK;
 }
 
-wf_status cli_sources_condition(cli_app *app, cli_sources *s, wf_field_desc *field) {
+wf_status cli_sources_condition(cli_app *app, cli_sources *s, const cli_recipe *recipe) {
     bool given;
+    int *cond_size = cli_recipe_cond_size(recipe);
     CLI_TRY(check_given(app, s, &given));
-    if (field->cond == WF_COND_NONE)
+    if (!cli_recipe_conditional(recipe) || cond_size == NULL)
         return given ? cli_fail(app, WF_ERR_USAGE,
                                 "%s is given, but model.cond is none in the recipe",
                                 s->manifest != NULL ? "a condition" : "--cond")
                      : WF_OK;
-    if (given) return read_numbers(app, s, field);
-    if (s->manifest != NULL) return number_tasks(app, s, field);
+    if (given) return read_numbers(app, s, cond_size);
+    if (s->manifest != NULL) return number_tasks(app, s, cond_size);
     return cli_fail(app, WF_ERR_USAGE,
                     "model.cond is set: give each collection its condition, as --cond \"0;1\", or "
                     "write a manifest");

@@ -13,8 +13,7 @@
 #define WF_CLI_SOURCES_H
 
 #include "cli/files.h"
-#include "weft/flow.h"
-#include "weft/recipe.h"
+#include "cli/recipe_schema.h"
 
 /* What is said of a collection. */
 typedef struct cli_source_text {
@@ -40,9 +39,9 @@ wf_status cli_sources_manifest(cli_app *app, const char *path, cli_sources *out)
 wf_status cli_sources_open(cli_app *app, cli_sources *sources);
 void cli_sources_free(cli_sources *sources);
 
-/* Reads the conditions into list[i].cond for a field of this description, whose cond_size is checked, or set when it
- * is 0. A manifest without conditions numbers its tasks. */
-wf_status cli_sources_condition(cli_app *app, cli_sources *sources, wf_field_desc *field);
+/* Reads the conditions into list[i].cond for the recipe's generator, whose model.cond_size is
+ * checked, or set when it is 0. A manifest without conditions numbers its tasks. */
+wf_status cli_sources_condition(cli_app *app, cli_sources *sources, const cli_recipe *recipe);
 
 /* train.shares, "letter: 4, cmc: 2": places of a batch these collections get where others get one. NULL: all get one. */
 wf_status cli_sources_shares(cli_app *app, cli_sources *sources, const char *shares);

@@ -102,7 +102,9 @@ wf_status wf_generator_named(wf_ctx *ctx, const char *name, const wf_generator_k
         WF_TRY(default_options(ctx, *kind, options));
         wf_status status =
             wf_settings_set(ctx, (*kind)->settings(), (*kind)->parameter, dash + 1, *options);
-        if (status != WF_OK) free(*options);
+        if (status == WF_OK) return WF_OK;
+        free(*options);
+        *options = NULL;
         return status;
     }
     list_names(names, sizeof names);

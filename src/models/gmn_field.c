@@ -363,12 +363,10 @@ static wf_status gmn_adapt(wf_ctx *ctx, void *options, const wf_graph *const *gr
     WF_TRY(adapt_conditions(ctx, desc, cond_size));
     for (int g = 0; desc->fold && g < n_graphs; g++) {
         const wf_graph *graph = graphs[g];
-        int rows = graph->inputs;
         if (graph->n_orbits == 0)
             return wf_fail(ctx, WF_ERR_USAGE, "model.fold needs a hidden layer; %s has none",
                            graph->text);
-        for (int b = 0; b < graph->n_blocks; b++)
-            rows += graph->blocks[b].layer == 0 && graph->blocks[b].kind == WF_BLOCK_BIAS;
+        int rows = wf_graph_fold_rows(graph);
         if (rows > desc->fold_rows) desc->fold_rows = rows;
     }
     return WF_OK;

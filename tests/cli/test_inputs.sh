@@ -65,7 +65,7 @@ sed 's/^updates = .*/updates = many/' tests/cli/tiny.conf >"$scratch/bad.conf"
 expect bad-value 3 "bad.conf:$(grep -n '^updates' tests/cli/tiny.conf | cut -d: -f1): [train] updates is \"many\"; allowed is a whole number from 1" tiny "$scratch/bad.conf"
 expect bad-range 2 'override train.beta1 is "1"; allowed is a number from 0 below 1' tiny tests/cli/tiny.conf --set train.beta1=1
 expect bad-choice 2 "sum, mean, attention (did you mean mean?)" tiny tests/cli/tiny.conf --set model.messages=maen
-expect bad-generator 2 'override model.generator is "gmm"; allowed is gmn' tiny tests/cli/tiny.conf --set model.generator=gmm
+expect bad-generator 2 'override model.generator is "gmm"; allowed is random, perturbation' tiny tests/cli/tiny.conf --set model.generator=gmm
 expect bad-model-key 2 '[model] has no key "nodes"; did you mean "node"?' tiny tests/cli/tiny.conf --set model.nodes=4
 expect unset-text 0 "parameters" tiny tests/cli/tiny.conf --set train.shares="a: 2" --set train.shares=
 expect unset-to-default 0 "parameters" tiny tests/cli/tiny.conf --set model.generator= --set zoo.activation=

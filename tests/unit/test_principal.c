@@ -224,7 +224,8 @@ static void work_is_told_and_can_be_stopped(void **state) {
     wf_interrupt(ctx);
     double matrix[9] = {2, 1, 0, 1, 2, 1, 0, 1, 2}, values[3];
     wf_principal principal;
-    assert_fails(ctx, wf_eigen(ctx, matrix, 3, values, NULL, 0, 0), WF_ERR_INTERRUPTED, "interrupted");
+    assert_fails(ctx, wf_eigen(ctx, matrix, 3, values, NULL, 0, 0), WF_ERR_INTERRUPTED,
+                 "interrupted");
     assert_fails(ctx, wf_principal_fit(ctx, graph, w, 100, NULL, &principal), WF_ERR_INTERRUPTED,
                  "interrupted");
     assert_null(principal.memory);

@@ -17,4 +17,17 @@ expect flow-with-tasks 0 "left out with probability 0.1" "$weft" flow info tasks
 expect manifest 0 "a flow after 2 updates" "$weft" train run.conf -m manifest.conf -o new.safetensors \
     --set model.cond=linear --set train.updates=2
 expect judged 0 "gmn" "$weft" eval -z run/zoo.safetensors --nets run/nets.safetensors --name gmn --cloud 8
+expect half-done-of-others 3 '"momentum = 0.90000000000000002", asked for is "momentum = 0.8"' \
+    "$weft" zoo train half.conf -o half.safetensors --set zoo.momentum=0.8
+cp half.safetensors.parts/0000000002.safetensors part.safetensors
+expect half-done 0 "6 networks" "$weft" zoo train half.conf -o half.safetensors
+check half-done-is-kept python3 -c '
+import json, struct
+def tensor(path, name):
+    data = open(path, "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    begin, end = json.loads(data[8:8 + size])[name]["data_offsets"]
+    return data[8 + size + begin:8 + size + end]
+part, whole = (tensor(p, "layers.0.weight") for p in ("part.safetensors", "half.safetensors"))
+assert len(whole) == 3 * len(part) and part == whole[len(part):2 * len(part)]'
 finish

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(threads) subtract_kernel(size_t n, double *x, 
 
 wf_status combine(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *y,
                   double *const *k, const double *weight, int n, const double *h, double *out) {
-    double *steps;
+    double *steps = NULL;
     WF_TRY(rows_up(ctx, ops, h, rows, &steps));
     dim3 grid((unsigned)((dim + piece - 1) / piece), (unsigned)rows);
     combine_kernel<<<grid, threads, 0, stream(ops)>>>(dim, y, with_weights(k, weight, n), steps,
@@ -129,7 +129,7 @@ wf_status norms(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const 
 wf_status errors(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *y,
                  const double *next, double *const *k, const double *weight, int n, const double *h,
                  double atol, double rtol, double *out) {
-    double *steps;
+    double *steps = NULL;
     WF_TRY(rows_up(ctx, ops, h, rows, &steps));
     double *there = steps + rows;
     errors_kernel<<<(unsigned)rows, threads, 0, stream(ops)>>>(

@@ -4,7 +4,7 @@
 #define WF_TENSOR_CUDA_FUSED_CUH
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
-#include "tensor/cuda/fp32/steps.cuh"
+#include "tensor/cuda/runtime/op_kernels.cuh"
 
 namespace wf_gpu {
 

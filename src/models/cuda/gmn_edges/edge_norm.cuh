@@ -2,7 +2,7 @@
 #ifndef WF_MODELS_CUDA_GMN_EDGES_EDGE_NORM_CUH
 #define WF_MODELS_CUDA_GMN_EDGES_EDGE_NORM_CUH
 
-#include "tensor/cuda/fp32/steps.cuh"
+#include "models/cuda/gmn_edges/edge_passes.cuh"
 
 namespace wf_gpu {
 

@@ -7,7 +7,7 @@
 #define WF_MODELS_CUDA_GMN_EDGES_EDGE_WEIGHT_GRADIENTS_CUH
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
-#include "tensor/cuda/fp32/steps.cuh"
+#include "tensor/cuda/runtime/op_kernels.cuh"
 
 namespace wf_gpu {
 

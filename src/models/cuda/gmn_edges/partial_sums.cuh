@@ -7,7 +7,7 @@
 #ifndef WF_MODELS_CUDA_GMN_EDGES_PARTIAL_SUMS_CUH
 #define WF_MODELS_CUDA_GMN_EDGES_PARTIAL_SUMS_CUH
 
-#include "tensor/cuda/fp32/steps.cuh"
+#include "tensor/cuda/runtime/op_kernels.cuh"
 
 extern "C" {
 #include "models/edge_bundles.h"

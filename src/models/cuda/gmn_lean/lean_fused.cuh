@@ -281,6 +281,21 @@ __device__ inline tile_runs runs_of_tile(const wf_octet *octets, int pair, int l
     return t;
 }
 
+/* Sums of the rows of pair `pair` of octets (rows row0 .. row0 + 15 of a 64-row panel), 8 Tiles positions from n0 on, as a
+ * product with a matrix of zeros and ones: acc[.][0..1] += rows g of both octets (towards node a0 + g), and acc[.][2..3] +=
+ * the sum over octet g of the tile, if it is one of the two (towards its b). Values are those of the panel, in bf16; sums
+ * in fp32. Columns as everywhere: of tiles 2j and 2j+1 a lane's are 16j + 4c .. 4c+3. */
+template <int Tiles>
+__device__ inline void octet_mma(float (&acc)[Tiles][4], const mma::panel &rows, int row0, int n0,
+                                 int pair) {
+    const uint32_t ones = 0x3f803f80u, low = 0x00003f80u, high = 0x3f800000u;
+    int g = (int)(threadIdx.x % 32) / 4, c = (int)(threadIdx.x % 4);
+    uint32_t own = g / 2 != c ? 0u : g % 2 ? high : low; /* k = g */
+    uint32_t a[4] = {own, g == 2 * pair ? ones : 0u, own, g == 2 * pair + 1 ? ones : 0u};
+    mma::warp_row<Tiles, true>(
+        acc, a, [&](int sixteen) { return mma::block_address(rows, row0, n0 / 16 + sixteen); });
+}
+
 /* Sixteen columns of a tile: rows by octet go to slots at once, rows towards a when their run ends. `carried` is the
  * lane's sum of a run that began in an earlier tile. `slots` points at the lane's first column of row 0. */
 __device__ inline void sum_tile(const mma::panel &tile, int n0, const tile_runs &t, int octet0,
@@ -292,7 +307,7 @@ __device__ inline void sum_tile(const mma::panel &tile, int n0, const tile_runs 
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         if (t.begins >> k & 1) acc[0][0] = acc[0][1] = acc[1][0] = acc[1][1] = 0;
-        mma::octet_mma(acc, tile, 16 * k, n0, k);
+        octet_mma(acc, tile, 16 * k, n0, k);
         if (t.ends >> k & 1)
             *(uint2 *)(slots + (size_t)(n_octets + WF_OCTET * t.run[k] + g) * ld) =
                 make_uint2(mma::pack(acc[0][0], acc[0][1]), mma::pack(acc[1][0], acc[1][1]));

@@ -5,7 +5,7 @@
 #ifndef WF_TENSOR_CUDA_FP32_EPILOGUE_CUH
 #define WF_TENSOR_CUDA_FP32_EPILOGUE_CUH
 
-#include "tensor/cuda/fp32/steps.cuh"
+#include "tensor/cuda/fp32/matrix_ops.cuh"
 
 namespace wf_gpu {
 
@@ -121,12 +121,12 @@ __device__ inline void finish(const into_product &to, int row, int col, int n, f
     put4(c, x);
 }
 
-/* A chunk's partial sums, (chunk, m, ld). */
-struct into_chunk {
+/* The partial sums of a slice of rows, (slice, m, ld). */
+struct into_slice {
     float *c;
     int ld, m;
 };
-__device__ inline void finish(const into_chunk &to, int row, int col, int, float (&x)[4]) {
+__device__ inline void finish(const into_slice &to, int row, int col, int, float (&x)[4]) {
     put4(to.c + ((size_t)blockIdx.z * to.m + row) * to.ld + col, x);
 }
 

@@ -9,7 +9,7 @@
 #ifndef WF_TENSOR_CUDA_FP32_ROW_SUMS_CUH
 #define WF_TENSOR_CUDA_FP32_ROW_SUMS_CUH
 
-#include "tensor/cuda/fp32/steps.cuh"
+#include "tensor/cuda/fp32/matrix_ops.cuh"
 
 namespace wf_gpu {
 

@@ -22,7 +22,7 @@
 #ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_ROW_SEQUENCE_CUH
 #define WF_TENSOR_CUDA_ROW_PRODUCTS_ROW_SEQUENCE_CUH
 
-#include "tensor/cuda/fp32/steps.cuh"
+#include "tensor/cuda/runtime/op_kernels.cuh"
 
 #include <cuda_bf16.h>
 

@@ -8,7 +8,7 @@
 #ifndef WF_TENSOR_CUDA_RUNTIME_SIDE_STREAMS_CUH
 #define WF_TENSOR_CUDA_RUNTIME_SIDE_STREAMS_CUH
 
-#include "tensor/cuda/fp32/steps.cuh"
+#include "tensor/cuda/runtime/op_kernels.cuh"
 
 #include <vector>
 

@@ -19,7 +19,6 @@
  *     backward_mma   acc (64, n)  += dy (64, k) W        W (k, n), the same panel, read transposed
  *     tile_forward_mma, tile_backward_mma                the same with x, dy a 64-row panel in shared memory
  *     outer_mma      acc (64, n)  += dy' x               dy (64, 64 of its columns), x (64, n) 64-row panels
- *     octet_mma      sums over rows by selection: see there
  * Each comes as mma.sync (sm_80 and later) and as wgmma (sm_90a): template argument Wide. Compiled for another
  * architecture Wide means nothing. With Wide a product is one warpgroup's and runs on behind the call:
  *     begin<Wide>(); forward_mma<Wide>(...); ...; finish<Wide>();      acc may be touched again after finish
@@ -518,21 +517,6 @@ __device__ inline void outer_mma(float (&acc)[Tiles][4], const panel &dy, int ro
         warp_row<Tiles, true>(
             acc, a, [&](int pair) { return backward_address(x, 16 * s, n0 / 8 + 2 * pair); });
     }
-}
-
-/* Sums of the rows of pair `pair` of octets (rows row0 .. row0 + 15 of a 64-row panel), 8 Tiles positions from n0 on, as a
- * product with a matrix of zeros and ones: acc[.][0..1] += rows g of both octets (towards node a0 + g), and acc[.][2..3] +=
- * the sum over octet g of the tile, if it is one of the two (towards its b). Values are those of the panel, in bf16; sums
- * in fp32. Columns as everywhere: of tiles 2j and 2j+1 a lane's are 16j + 4c .. 4c+3. */
-template <int Tiles>
-__device__ inline void octet_mma(float (&acc)[Tiles][4], const panel &rows, int row0, int n0,
-                                 int pair) {
-    const uint32_t ones = 0x3f803f80u, low = 0x00003f80u, high = 0x3f800000u;
-    int g = (int)(threadIdx.x % 32) / 4, c = (int)(threadIdx.x % 4);
-    uint32_t own = g / 2 != c ? 0u : g % 2 ? high : low; /* k = g */
-    uint32_t a[4] = {own, g == 2 * pair ? ones : 0u, own, g == 2 * pair + 1 ? ones : 0u};
-    warp_row<Tiles, true>(
-        acc, a, [&](int sixteen) { return block_address(rows, row0, n0 / 16 + sixteen); });
 }
 
 /* --- activations -------------------------------------------------------------------------------------------------- */

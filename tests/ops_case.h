@@ -376,9 +376,10 @@ static void build_attention(setup *s) {
     wf_attention(&s->tape, qkv, heads, tokens);
 }
 static void build_dropout(setup *s) {
-    wf_dropout_key *key = wf_tape_host(&s->tape, sizeof *key);
-    *key = (wf_dropout_key){.seed = 5, .row = 3, .step = 11};
-    wf_dropout(&s->tape, rows(s, 6, s->size), 0.3, 2, wf_tape_upload(&s->tape, key, sizeof *key));
+    uint32_t *update = indices(s, 1, 1);
+    *update = 11;
+    wf_dropout_key key = {.seed = 5, .update = placed(s, update, 1), .row = 3};
+    wf_dropout(&s->tape, rows(s, 6, s->size), 0.3, 2, &key);
 }
 static void build_add_table(setup *s) {
     wf_tensor *x = rows(s, 9, s->size + 3), *table = flat(s, 4, s->size);

@@ -12,21 +12,13 @@
 #define WF_MODELS_FIELD_H
 
 #include "graph/batch.h"
+#include "nn/params.h"
 #include "tensor/tensor.h" /* wf_dtype */
 #include "weft/generator.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* One parameter tensor of a field. */
-typedef struct wf_field_tensor {
-    char name[64];  /* "blocks.3.edge.0.weight" */
-    size_t offset;  /* in the flat array */
-    int rows, cols; /* a bias or vector: rows = its length, cols = 1 */
-    bool matrix;    /* Muon's where it is used; else AdamW's */
-    bool decay;     /* weight decay applies (matrices; not biases, tables, vectors) */
-} wf_field_tensor;
 
 typedef struct wf_field_kind wf_field_kind;
 typedef struct wf_field_gpu wf_field_gpu;

@@ -35,15 +35,6 @@ typedef struct gmn_field {
 static gmn_field *own(wf_field *field) { return (gmn_field *)field; }
 static const gmn_field *own_const(const wf_field *field) { return (const gmn_field *)field; }
 
-static void fill_normals(const gmn_field *field, void *out, size_t count, wf_rng rng, double std) {
-    for (size_t i = 0; i < count; i++) {
-        float deviate;
-        wf_rng_normals_from(&rng, i, &deviate, 1);
-        if (field->base.dtype == WF_F64) ((double *)out)[i] = std * deviate;
-        else ((float *)out)[i] = (float)(std * deviate);
-    }
-}
-
 /* Whether kernels read a tensor as a matrix: all but biases and vectors. */
 static bool packed(const wf_field_tensor *tensor) { return tensor->cols > 1 || tensor->decay; }
 
@@ -95,8 +86,8 @@ static wf_status gmn_create(wf_ctx *ctx, const wf_field_kind *kind, const void *
     if (desc->encoder == WF_ENCODER_FOURIER) {
         size_t count = wf__gmn_fourier_size(desc);
         WF_TRY_GOTO(wf_alloc(ctx, count, field->size, "Fourier features", &field->fourier), bad);
-        fill_normals(field, field->fourier, count, wf_rng_at(desc->seed, 0, WF_RNG_FOURIER, 0),
-                     fourier_std);
+        wf_rng rng = wf_rng_at(desc->seed, 0, WF_RNG_FOURIER, 0);
+        wf_fill_normals(dtype, field->fourier, count, &rng, fourier_std);
     }
     *out = &field->base;
     return WF_OK;
@@ -119,26 +110,8 @@ static void gmn_free(wf_field *base) {
     free(field);
 }
 
-static void gmn_init(const wf_field *base, uint64_t seed, void *params) {
-    const gmn_field *field = own_const(base);
-    for (int i = 0; i < field->layout.count; i++) {
-        const wf_field_tensor *tensor = &field->layout.tensors[i];
-        size_t count = (size_t)tensor->rows * (size_t)tensor->cols;
-        void *out = (char *)params + tensor->offset * field->size;
-        wf_rng rng = wf_rng_at(seed, (uint32_t)i, WF_RNG_FIELD_INIT, 0);
-        double spread = field->layout.spread[i];
-        if (field->layout.start[i] == GMN_START_NORMAL) {
-            fill_normals(field, out, count, rng, spread);
-            continue;
-        }
-        for (size_t k = 0; k < count; k++) {
-            double value = field->layout.start[i] == GMN_START_ZERO
-                               ? 0
-                               : spread * (2 * (double)wf_rng_uniform(&rng) - 1);
-            if (field->base.dtype == WF_F64) ((double *)out)[k] = value;
-            else ((float *)out)[k] = (float)value;
-        }
-    }
+static void gmn_init(const wf_field *field, uint64_t seed, void *params) {
+    wf_params_init(field->tensors, field->n_tensors, field->dtype, seed, params);
 }
 
 /* --- checks of a batch --------------------------------------------------------------------------- */

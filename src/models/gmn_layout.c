@@ -1,7 +1,7 @@
 /* gmn_layout: the list of parameters. Counts are pinned by tests/unit/test_field.c. */
 #include "models/gmn_layout.h"
 
-#include "base/random.h"
+#include "weft/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -53,17 +53,18 @@ typedef struct builder {
     char prefix[32]; /* "blocks.3." */
 } builder;
 
-static int add(builder *b, const char *name, int rows, int cols, gmn_start start, double spread) {
+static int add(builder *b, const char *name, int rows, int cols, wf_start start, double spread) {
     gmn_layout *layout = b->layout;
     int index = layout->count++;
     wf_field_tensor *tensor = &layout->tensors[index];
-    snprintf(tensor->name, sizeof tensor->name, "%s%s", b->prefix, name);
+    wf_text full = wf_text_start(tensor->name, sizeof tensor->name);
+    wf_text_add(&full, "%s%s", b->prefix, name);
     tensor->offset = layout->params;
     tensor->rows = rows;
     tensor->cols = cols;
     layout->params += (size_t)rows * (size_t)cols;
-    layout->start[index] = start;
-    layout->spread[index] = spread;
+    tensor->start = start;
+    tensor->spread = spread;
     return index;
 }
 
@@ -81,7 +82,7 @@ static gmn_affine add_affine(builder *b, affine_desc desc) {
     gmn_affine affine = {{-1, -1, -1, -1}, -1};
     int fan_in = desc.in[0] + desc.in[1] + desc.in[2] + desc.in[3];
     double bound = 1 / sqrt((double)fan_in);
-    gmn_start start = desc.zero ? GMN_START_ZERO : GMN_START_UNIFORM;
+    wf_start start = desc.zero ? WF_START_ZERO : WF_START_UNIFORM;
     char name[48];
     for (int k = 0; k < 4 && desc.in[k] > 0; k++) {
         const char *suffix = desc.suffix[k];
@@ -102,9 +103,9 @@ static gmn_affine add_sine(builder *b, const char *name, int out, int in, bool l
     gmn_affine affine = {{-1, -1, -1, -1}, -1};
     char full[48];
     snprintf(full, sizeof full, "%s.weight", name);
-    affine.weight[0] = add(b, full, out, in, GMN_START_NORMAL, 1 / sqrt((double)in));
+    affine.weight[0] = add(b, full, out, in, WF_START_NORMAL, 1 / sqrt((double)in));
     snprintf(full, sizeof full, "%s.bias", name);
-    affine.bias = add(b, full, out, 1, GMN_START_UNIFORM, linear ? 1 : 3.141592653589793);
+    affine.bias = add(b, full, out, 1, WF_START_UNIFORM, linear ? 1 : 3.141592653589793);
     return affine;
 }
 
@@ -122,7 +123,7 @@ static void add_conditions(builder *b, const wf_field_desc *d) {
                                               .in = {d->time, d->time},
                                               .suffix = {"time", "cond"}});
     }
-    l->cond_null = add(b, "cond.null", d->time, 1, GMN_START_NORMAL, 0.02);
+    l->cond_null = add(b, "cond.null", d->time, 1, WF_START_NORMAL, 0.02);
 }
 
 /* Tables start about as large as a sine. */
@@ -131,7 +132,7 @@ static void add_encoders(builder *b, const wf_field_desc *d) {
     int dn = d->node, de = d->edge;
     l->node_layer = add_sine(b, "node_encoder.layer", dn, 1, false);
     l->node_order = add_sine(b, "node_encoder.order", dn, 1, false);
-    l->node_type = add(b, "node_encoder.type", GMN_NODE_TYPES, dn, GMN_START_NORMAL, 0.5);
+    l->node_type = add(b, "node_encoder.type", GMN_NODE_TYPES, dn, WF_START_NORMAL, 0.5);
     l->node_projection = add_affine(b, (affine_desc){.name = "node_encoder.projection",
                                                      .out = dn,
                                                      .in = {dn, dn, dn},
@@ -144,13 +145,13 @@ static void add_encoders(builder *b, const wf_field_desc *d) {
         l->edge_layer = add_sine(b, "edge_encoder.layer", de, 1, false);
         l->edge_position = add_sine(b, "edge_encoder.position", de, GMN_POSITION, false);
     }
-    l->edge_type = add(b, "edge_encoder.type", GMN_EDGE_TYPES, de, GMN_START_NORMAL, 0.5);
+    l->edge_type = add(b, "edge_encoder.type", GMN_EDGE_TYPES, de, WF_START_NORMAL, 0.5);
     l->edge_projection =
         add_affine(b, (affine_desc){.name = "edge_encoder.projection",
                                     .out = de,
                                     .in = {de, de, de, de},
                                     .suffix = {"value", "layer", "type", "position"}});
-    l->global_start = add(b, "global_start", de, 1, GMN_START_NORMAL, 1);
+    l->global_start = add(b, "global_start", de, 1, WF_START_NORMAL, 1);
     if (d->fold_rows > 0)
         l->fold_encoder =
             add_affine(b, (affine_desc){.name = "fold_encoder", .out = dn, .in = {d->fold_rows}});
@@ -246,8 +247,6 @@ wf_status wf__gmn_layout_create(wf_ctx *ctx, const wf_field_desc *desc, gmn_layo
     wf_status status;
     WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *out->tensors, "the field's tensors", &out->tensors),
                 bad);
-    WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *out->start, "the field's tensors", &out->start), bad);
-    WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *out->spread, "the field's tensors", &out->spread), bad);
     WF_TRY_GOTO(wf_alloc(ctx, (size_t)desc->blocks, sizeof *out->blocks, "the field's blocks",
                          &out->blocks),
                 bad);
@@ -275,8 +274,6 @@ bad:
 
 void wf__gmn_layout_free(gmn_layout *layout) {
     free(layout->tensors);
-    free(layout->start);
-    free(layout->spread);
     free(layout->blocks);
     *layout = (gmn_layout){.count = 0};
 }

@@ -26,14 +26,10 @@ typedef struct gmn_block_layout {
     gmn_affine global[3];  /* first: node mean, edge mean, global */
 } gmn_block_layout;
 
-typedef enum gmn_start { GMN_START_ZERO, GMN_START_UNIFORM, GMN_START_NORMAL } gmn_start;
-
 typedef struct gmn_layout {
     wf_field_desc desc;
-    int count, capacity;
+    int count;
     wf_field_tensor *tensors;
-    gmn_start *start;
-    double *spread; /* half width of the uniform, std of the normal */
     size_t params;
 
     gmn_affine time[2], cond[2], fuse;

@@ -12,7 +12,8 @@ void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, boo
     tape->backend = backend;
     tape->size = dtype == WF_F64 ? sizeof(double) : sizeof(float);
     tape->keep = keep;
-    tape->failed = false;
+    tape->failed = tape->shapes = false;
+    tape->ctx = NULL;
     tape->last = NULL;
     tape->spares = 0;
 }
@@ -38,7 +39,10 @@ static void *take(wf_tape *tape, wf_arena *arena, size_t bytes) {
     return memory;
 }
 
-void *wf_tape_alloc(wf_tape *tape, size_t bytes) { return take(tape, &tape->arena, bytes); }
+void *wf_tape_alloc(wf_tape *tape, size_t bytes) {
+    static char nothing; /* behind shapes */
+    return tape->shapes ? &nothing : take(tape, &tape->arena, bytes);
+}
 
 void *wf_tape_host(wf_tape *tape, size_t bytes) { return take(tape, &tape->records, bytes); }
 
@@ -233,7 +237,7 @@ double wf_tape_flops(const wf_tape *tape) {
 
 /* Runs an operation whose outputs stand, and records it when some input wants a gradient. */
 static void run(wf_tape *tape, wf_op *op) {
-    if (tape->failed) return;
+    if (tape->failed || tape->shapes) return;
     op->ctx = tape->ctx;
     op->backend = tape->backend;
     wf_arena_mark mark = wf_arena_here(&tape->arena);
@@ -516,7 +520,7 @@ wf_tensor *wf_attention(wf_tape *tape, wf_tensor *qkv, int heads, int tokens) {
 wf_tensor *wf_dropout(wf_tape *tape, wf_tensor *x, double p, int site, const wf_dropout_key *key) {
     if (tape->failed || key == NULL) return tape->failed ? NULL : x;
     assert(p >= 0 && p < 1 && site >= 0 && site < 256);
-    wf_op op = {.kind = WF_OP_dropout, .in = {x}, .value = p, .mode = site, .key = key};
+    wf_op op = {.kind = WF_OP_dropout, .in = {x}, .value = p, .mode = site, .key = *key};
     op.out[0] = output(tape, &op, x->rows, x->cols);
     run(tape, &op);
     return op.out[0];

@@ -30,8 +30,10 @@ typedef struct wf_tape {
     wf_op *last;
     size_t size; /* of a real */
     bool keep, failed;
-    wf_ctx *
-        ctx; /* whose threads operations on the CPU may use; NULL: the calling one alone. The caller sets it. */
+    /* Set behind wf_tape_start. shapes: tensors have no data, and nothing runs; a model is walked
+     * for its parameters. ctx: whose threads operations on the CPU may use; NULL: one thread. */
+    bool shapes;
+    wf_ctx *ctx;
     wf_tape_spare spare[WF_TAPE_SPARES];
     int spares;
 } wf_tape;

@@ -66,11 +66,12 @@ typedef struct wf_part {
         *strands[2]; /* models/edge_bundles.h; only for backends that ask for them */
 } wf_part;
 
-/* The address of dropout's random numbers (weft/rng.h): the value in row r, column c of dropout number `site` is kept or not by
- * word c % 4 of block (site << 24) + c / 4 of the stream (seed, row + r, WF_RNG_DROPOUT, step). */
+/* The address of dropout's random numbers (weft/rng.h): row r, column c of dropout number `site` is kept or not by word c % 4 of
+ * block (site << 24) + c / 4 of the stream (seed, row + r, WF_RNG_DROPOUT, *update). */
 typedef struct wf_dropout_key {
     uint64_t seed;
-    uint32_t row, step;
+    const uint32_t *update; /* in the backend's memory: a recorded program draws anew each time */
+    uint32_t row;           /* number of the first row */
 } wf_dropout_key;
 
 /* Rows are positions of sequences, one after another; columns are channels. Padding is zeros on both sides. */
@@ -110,8 +111,7 @@ typedef struct wf_op {
     const wf_part *part;
     int tokens, heads; /* rows of a sequence; heads of attention */
     double value;      /* eps, probability, temperature */
-    const wf_dropout_key
-        *key; /* in the backend's memory, so that a recorded program can be replayed */
+    wf_dropout_key key;
     wf_conv1d_desc conv;
     wf_ctx *ctx; /* whose threads the operation may use; NULL: the calling one alone */
     void *saved; /* what backward needs beyond inputs and outputs */

@@ -62,12 +62,12 @@ bool WF_FN(wf_layer_norm_backward)(const wf_op *op, wf_arena *arena) {
 /* out [+]= in where kept, over 1 - p. */
 static inline __attribute__((always_inline)) void drop_row(const wf_op *op, int row, const real *in,
                                                            real *out, int cols, const bool add) {
-    const wf_dropout_key *key = op->key;
+    const wf_dropout_key *key = &op->key;
     const uint32_t limit = (uint32_t)(op->value * 16777216.0); /* of 24 bits */
     const real factor = (real)(1 / (1 - op->value));
     for (int first = 0; first < cols; first += 4) {
-        uint32_t word[4], counter[4] = {((uint32_t)op->mode << 24) + (uint32_t)first / 4, key->step,
-                                        key->row + (uint32_t)row, WF_RNG_DROPOUT};
+        uint32_t word[4], counter[4] = {((uint32_t)op->mode << 24) + (uint32_t)first / 4,
+                                        *key->update, key->row + (uint32_t)row, WF_RNG_DROPOUT};
         wf_philox(counter, key->seed, word);
         for (int c = first; c < first + 4 && c < cols; c++) {
             real value = word[c - first] >> 8 >= limit ? in[c] * factor : 0;

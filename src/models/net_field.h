@@ -1,0 +1,34 @@
+/* net_field: a field of one architecture whose network is written with nn/layers.h.
+ *
+ * Such a field sees a batch as a matrix (B, P), one network a row. A model is its settings and one function that walks the network;
+ * everything else that models/field.h asks for is here. The whole batch is one tape, and operations use all threads. */
+#ifndef WF_MODELS_NET_FIELD_H
+#define WF_MODELS_NET_FIELD_H
+
+#include "models/field.h"
+#include "nn/layers.h"
+
+/* What a walk is given. v is filled by wf_from_tokens, at the end. */
+typedef struct wf_net_inputs {
+    int networks, params; /* B, P */
+    wf_tensor *w, *t;     /* (B, P) without padding, (B, 1) */
+    wf_tensor *v;         /* (B, P) without padding */
+} wf_net_inputs;
+
+/* options: the struct of the kind's settings. */
+typedef void wf_net_walk(wf_net *net, const void *options, const wf_net_inputs *in);
+
+/* The functions of a kind whose model is `walk`: create as the kind's own create calls it, the rest as they are. Weight decay applies
+ * to all parameters or, as in nn/params.h, to matrices alone. */
+wf_status wf__net_field_create(wf_ctx *ctx, const wf_field_kind *kind, const void *options,
+                               const wf_graph *graph, wf_dtype dtype, size_t params, uint64_t seed,
+                               bool decay_all, wf_net_walk *walk, wf_field **out);
+void wf__net_field_free(wf_field *field);
+void wf__net_field_init(const wf_field *field, uint64_t seed, void *params);
+wf_status wf__net_field_forward(wf_ctx *ctx, wf_field *field, const void *params,
+                                const wf_field_input *input, void *v);
+wf_status wf__net_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad,
+                                 void *dw);
+double wf__net_field_flops(const wf_field *field);
+
+#endif

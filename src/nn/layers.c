@@ -1,0 +1,166 @@
+#include "nn/layers.h"
+
+#include "weft/text.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+void wf_net_declare(wf_net *net, wf_tape *tape, wf_params *list) {
+    *net = (wf_net){.tape = tape, .list = list, .declares = true};
+    wf_tape_start(tape, wf_backend_cpu(WF_F32), WF_F32, false);
+    tape->shapes = true;
+}
+
+void wf_net_start(wf_net *net, wf_tape *tape, const wf_params *list, const void *params,
+                  const wf_dropout_key *key) {
+    *net = (wf_net){.tape = tape, .list = (wf_params *)list, .params = params};
+    net->training = key != NULL;
+    if (key != NULL) net->key = *key;
+    net->views = wf_tape_host(tape, (size_t)(list->count + 1) * sizeof *net->views);
+}
+
+bool wf_net_backward(wf_net *net, void *grad) {
+    wf_tape *tape = net->tape;
+    assert(tape->keep && net->next == net->list->count);
+    wf_tape_zero(tape, grad, net->list->total * tape->size);
+    for (int i = 0; i < net->list->count; i++) {
+        net->views[i]->grad = (char *)grad + net->list->tensors[i].offset * tape->size;
+        net->views[i]->grad_set = true;
+    }
+    return wf_tape_backward(tape);
+}
+
+void wf_net_scope(wf_net *net, const char *format, ...) {
+    net->scope[0] = '\0';
+    if (format == NULL) return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(net->scope, sizeof net->scope, format, args);
+    va_end(args);
+}
+
+wf_tensor *wf_net_param(wf_net *net, const wf_field_tensor *tensor) {
+    wf_tape *tape = net->tape;
+    if (net->declares) {
+        wf_field_tensor named = *tensor;
+        wf_text full = wf_text_start(named.name, sizeof named.name);
+        wf_text_add(&full, "%s%s", net->scope, tensor->name);
+        assert(!full.cut);
+        wf_params_add(net->list, &named);
+        return wf_tape_view(tape, NULL, NULL, tensor->rows, tensor->cols);
+    }
+    const wf_field_tensor *own = &net->list->tensors[net->next];
+    assert(net->next < net->list->count && own->rows == tensor->rows && own->cols == tensor->cols);
+    char *data = (char *)net->params + own->offset * tape->size;
+    wf_tensor *view = wf_tape_view(tape, data, NULL, own->rows, own->cols);
+    if (view == NULL) return NULL;
+    view->wants = tape->keep; /* wf_net_backward says where the gradient goes */
+    return net->views[net->next++] = view;
+}
+
+static const uint32_t *row_map(wf_net *net, int sequences, int tokens, bool places) {
+    size_t count = (size_t)sequences * (size_t)tokens;
+    uint32_t *map = wf_tape_host(net->tape, (count + 1) * sizeof *map);
+    for (size_t r = 0; map != NULL && r < count; r++)
+        map[r] = (uint32_t)(places ? r % (size_t)tokens : r / (size_t)tokens);
+    return map == NULL ? NULL : wf_tape_upload(net->tape, map, count * sizeof *map);
+}
+const uint32_t *wf_net_sequences(wf_net *net, int sequences, int tokens) {
+    return row_map(net, sequences, tokens, false);
+}
+const uint32_t *wf_net_places(wf_net *net, int sequences, int tokens) {
+    return row_map(net, sequences, tokens, true);
+}
+
+static wf_tensor *named_param(wf_net *net, const char *name, const char *part, int rows, int cols,
+                              wf_start start, double spread, bool decay, bool matrix) {
+    wf_field_tensor tensor = {.rows = rows,
+                              .cols = cols,
+                              .start = start,
+                              .spread = spread,
+                              .decay = decay,
+                              .matrix = matrix};
+    wf_text full = wf_text_start(tensor.name, sizeof tensor.name);
+    wf_text_add(&full, "%s%s", name, part);
+    return wf_net_param(net, &tensor);
+}
+
+/* How a weight of so many inputs and outputs starts, and its bias. */
+typedef struct start_pair {
+    wf_start weight, bias;
+    double spread;
+} start_pair;
+static start_pair starts(wf_layer_options o, int in, int out) {
+    switch (o.init) {
+    case WF_INIT_TORCH:
+        return (start_pair){WF_START_UNIFORM, WF_START_UNIFORM, 1 / sqrt((double)in)};
+    case WF_INIT_XAVIER:
+        return (start_pair){WF_START_UNIFORM, WF_START_ZERO, sqrt(6 / ((double)in + out))};
+    case WF_INIT_NORMAL: return (start_pair){WF_START_NORMAL, WF_START_ZERO, o.std};
+    default: return (start_pair){WF_START_ZERO, WF_START_ZERO, 0};
+    }
+}
+
+wf_tensor *wf_layer_linear(wf_net *net, const char *name, wf_tensor *x, int out,
+                           wf_layer_options o) {
+    if (net->tape->failed) return NULL;
+    start_pair start = starts(o, x->cols, out);
+    wf_tensor *weight =
+        named_param(net, name, ".weight", out, x->cols, start.weight, start.spread, true, o.matrix);
+    wf_tensor *bias =
+        o.no_bias ? NULL
+                  : named_param(net, name, ".bias", out, 1, start.bias, start.spread, false, false);
+    if (net->tape->failed) return NULL;
+    return wf_linear(net->tape, &(wf_linear_desc){.x = {x}, .weight = {weight}, .bias = bias});
+}
+
+static const char *joined(char *out, size_t size, const char *name, const char *part) {
+    wf_text full = wf_text_start(out, size);
+    wf_text_add(&full, "%s%s", name, part);
+    return out;
+}
+
+wf_tensor *wf_layer_mlp(wf_net *net, const char *name, wf_tensor *x, int hidden, int out,
+                        wf_unit unit, wf_layer_options o) {
+    char full[40];
+    x = wf_layer_linear(net, joined(full, sizeof full, name, ".0"), x, hidden, o);
+    x = wf_activation_op(net->tape, x, unit);
+    return wf_layer_linear(net, joined(full, sizeof full, name, ".2"), x, out, o);
+}
+
+wf_tensor *wf_layer_time(wf_net *net, const char *name, wf_tensor *t, int width,
+                         wf_layer_options o) {
+    return wf_layer_mlp(net, name, wf_time_features(net->tape, t, width), width, width,
+                        WF_UNIT_SILU, o);
+}
+
+wf_tensor *wf_layer_layer_norm(wf_net *net, const char *name, wf_tensor *x, bool with_bias,
+                               double eps) {
+    if (net->tape->failed) return NULL;
+    wf_tensor *weight =
+        named_param(net, name, ".weight", x->cols, 1, WF_START_ONE, 0, false, false);
+    wf_tensor *bias =
+        with_bias ? named_param(net, name, ".bias", x->cols, 1, WF_START_ZERO, 0, false, false)
+                  : NULL;
+    return wf_layer_norm(net->tape, x, weight, bias, eps);
+}
+
+wf_tensor *wf_layer_attention(wf_net *net, const char *name, wf_tensor *x, int heads, int tokens,
+                              wf_layer_options o, wf_layer_options last) {
+    if (net->tape->failed) return NULL;
+    char full[40];
+    int width = x->cols;
+    x = wf_layer_linear(net, joined(full, sizeof full, name, ".qkv"), x, 3 * width, o);
+    x = wf_attention(net->tape, x, heads, tokens);
+    return wf_layer_linear(net, joined(full, sizeof full, name, ".proj"), x, width, last);
+}
+
+wf_tensor *wf_layer_table(wf_net *net, const char *name, int rows, int cols, double std) {
+    return named_param(net, name, "", rows, cols, WF_START_NORMAL, std, false, false);
+}
+
+wf_tensor *wf_layer_dropout(wf_net *net, wf_tensor *x, double p) {
+    return wf_dropout(net->tape, x, p, net->sites++, net->training ? &net->key : NULL);
+}

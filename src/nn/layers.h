@@ -1,0 +1,89 @@
+/* layers: networks written once, as a function that calls layers in order.
+ *
+ *     static wf_tensor *two_layers(wf_net *net, wf_tensor *x) {
+ *         x = wf_layer_linear(net, "in", x, 64, (wf_layer_options){.init = WF_INIT_TORCH});
+ *         x = wf_activation_op(net->tape, x, WF_UNIT_SILU);
+ *         return wf_layer_linear(net, "out", x, 10, (wf_layer_options){.init = WF_INIT_ZERO});
+ *     }
+ *
+ * The function is walked in two ways. Under wf_net_declare tensors have shapes alone, and every layer appends its parameters to a
+ * list: names, places, initial values, and so the count, without memory for any of them. Under wf_net_start the same calls record
+ * operations on a tape, and each layer takes the next tensors of the list. The order of calls must be the same. */
+#ifndef WF_NN_LAYERS_H
+#define WF_NN_LAYERS_H
+
+#include "nn/params.h"
+#include "tensor/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_net {
+    wf_tape *tape; /* of the caller */
+    wf_params *list;
+    bool declares;
+    char scope[40]; /* "blocks.3." */
+    /* recording */
+    const void *params;
+    wf_tensor **views; /* of the parameters, one a tensor of the list */
+    int next;
+    bool training;      /* dropout works, batch norm uses the batch */
+    wf_dropout_key key; /* with training */
+    int sites;          /* dropouts so far */
+} wf_net;
+
+/* Walk a model for its parameters, which `list` collects. */
+void wf_net_declare(wf_net *net, wf_tape *tape, wf_params *list);
+/* Record it with these parameters; the tape is started, and keeps what backward needs or not. key: of dropout, NULL: none. */
+void wf_net_start(wf_net *net, wf_tape *tape, const wf_params *list, const void *params,
+                  const wf_dropout_key *key);
+/* Behind a recording whose tape keeps: grad (params), overwritten, from the gradients of outputs that the caller has set. */
+bool wf_net_backward(wf_net *net, void *grad);
+
+/* Names of what follows begin with this; NULL: with nothing. "blocks.%d." */
+void wf_net_scope(wf_net *net, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The next parameter, as a view without padding: a matrix (rows, cols), or a vector (length, 1). Only name, rows, cols, matrix,
+ * decay, start and spread are read; the scope is put before the name. */
+wf_tensor *wf_net_param(wf_net *net, const wf_field_tensor *tensor);
+/* [sequences * tokens]: the sequence of each row, or its place in the sequence. In the backend's memory. */
+const uint32_t *wf_net_sequences(wf_net *net, int sequences, int tokens);
+const uint32_t *wf_net_places(wf_net *net, int sequences, int tokens);
+
+typedef enum wf_init {
+    WF_INIT_TORCH,  /* uniform in 1 / sqrt(inputs), bias too: PyTorch's layers */
+    WF_INIT_ZERO,   /* weight and bias */
+    WF_INIT_XAVIER, /* uniform in sqrt(6 / (inputs + outputs)), bias zero */
+    WF_INIT_NORMAL  /* of std `std`, bias zero */
+} wf_init;
+typedef struct wf_layer_options {
+    wf_init init;
+    double std;
+    bool no_bias;
+    bool matrix; /* Muon's where it is used */
+} wf_layer_options;
+
+/* NAME.weight (out, in), NAME.bias (out) */
+wf_tensor *wf_layer_linear(wf_net *net, const char *name, wf_tensor *x, int out,
+                           wf_layer_options options);
+/* NAME.0, unit, NAME.2: to `hidden` columns and back to `out`. */
+wf_tensor *wf_layer_mlp(wf_net *net, const char *name, wf_tensor *x, int hidden, int out,
+                        wf_unit unit, wf_layer_options options);
+/* Sinusoids of t (B, 1), then NAME.0, SiLU, NAME.2, all of `width`. */
+wf_tensor *wf_layer_time(wf_net *net, const char *name, wf_tensor *t, int width,
+                         wf_layer_options options);
+/* LN(x) * NAME.weight + NAME.bias */
+wf_tensor *wf_layer_layer_norm(wf_net *net, const char *name, wf_tensor *x, bool bias, double eps);
+/* NAME.qkv (3D, D), attention of all tokens of a sequence, NAME.proj (D, D). last: of proj. */
+wf_tensor *wf_layer_attention(wf_net *net, const char *name, wf_tensor *x, int heads, int tokens,
+                              wf_layer_options options, wf_layer_options last);
+/* A table of `rows` learned vectors: NAME (rows, cols), normal with this std. */
+wf_tensor *wf_layer_table(wf_net *net, const char *name, int rows, int cols, double std);
+/* Nothing unless training. */
+wf_tensor *wf_layer_dropout(wf_net *net, wf_tensor *x, double p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,54 @@
+/* params: the list of a model's parameter tensors: names, places in the flat array, and how they start.
+ *
+ * Parameters live in one flat array, so that optimiser, EMA and checkpoints are plain passes over it; the list knows the layout. */
+#ifndef WF_NN_PARAMS_H
+#define WF_NN_PARAMS_H
+
+#include "base/status.h"
+#include "tensor/tensor.h" /* wf_dtype */
+#include "weft/rng.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum wf_start {
+    WF_START_ZERO,
+    WF_START_ONE,
+    WF_START_UNIFORM, /* in [-spread, spread) */
+    WF_START_NORMAL   /* of mean 0 and std spread */
+} wf_start;
+
+/* One parameter tensor. */
+typedef struct wf_field_tensor {
+    char name[64];  /* "blocks.3.edge.0.weight" */
+    size_t offset;  /* in the flat array */
+    int rows, cols; /* a bias or vector: rows = its length, cols = 1 */
+    bool matrix;    /* Muon's where it is used; else AdamW's */
+    bool decay;     /* weight decay applies (matrices; not biases, tables, vectors) */
+    wf_start start;
+    double spread;
+} wf_field_tensor;
+
+/* Zero-initialised it is empty and valid. Out of memory is sticky. */
+typedef struct wf_params {
+    wf_field_tensor *tensors;
+    int count, capacity;
+    size_t total; /* parameters */
+    bool failed;
+} wf_params;
+
+/* Appends a tensor behind the others and returns its index; only offset and the list's total are computed. */
+int wf_params_add(wf_params *list, const wf_field_tensor *tensor);
+void wf_params_free(wf_params *list);
+
+/* Initial values of all tensors; tensor i draws from the stream (seed, i, WF_RNG_FIELD_INIT, 0). */
+void wf_params_init(const wf_field_tensor *tensors, int count, wf_dtype dtype, uint64_t seed,
+                    void *params);
+/* Deviates 0, 1 ... of a stream's address times std. */
+void wf_fill_normals(wf_dtype dtype, void *out, size_t count, const wf_rng *rng, double std);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,224 @@
+/* Fields written with nn/layers.h: counts of parameters, gradients against differences, and the same bits for any number of threads. */
+#include "base/random.h"
+#include "graph/batch.h"
+#include "models/field_kinds.h"
+#include "wf_test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { most_networks = 16 };
+
+typedef struct field_case {
+    const char *field, *arch;
+    const char *settings[5][2]; /* key, value */
+} field_case;
+
+/* A field on a batch of `networks` equal architectures, with random values everywhere. */
+typedef struct setup {
+    wf_ctx *ctx;
+    wf_graph *graph;
+    wf_field *field;
+    wf_arena arena;
+    wf_batch batch;
+    size_t params, many;
+    wf_dtype dtype;
+    void *theta, *w, *t, *v, *dv, *grad, *dw;
+} setup;
+
+static double get(const setup *s, const void *x, size_t i) {
+    return s->dtype == WF_F64 ? ((const double *)x)[i] : ((const float *)x)[i];
+}
+static void put(const setup *s, void *x, size_t i, double value) {
+    if (s->dtype == WF_F64) ((double *)x)[i] = value;
+    else ((float *)x)[i] = (float)value;
+}
+
+static void *numbers(const setup *s, size_t count, uint32_t stream, double scale) {
+    void *out = calloc(count, sizeof(double));
+    wf_rng rng = wf_rng_at(3, stream, WF_RNG_TEST, 0);
+    wf_fill_normals(s->dtype, out, count, &rng, scale);
+    return out;
+}
+
+static wf_field *make_field(wf_ctx *ctx, const field_case *c, const wf_graph *graph,
+                            wf_dtype dtype) {
+    const wf_field_kind *kind = wf_field_find(c->field);
+    assert_non_null(kind);
+    void *options = calloc(1, kind->options_size);
+    wf_settings_default(kind->settings(), options);
+    for (int i = 0; i < 5 && c->settings[i][0] != NULL; i++)
+        assert_int_equal(
+            wf_settings_set(ctx, kind->settings(), c->settings[i][0], c->settings[i][1], options),
+            WF_OK);
+    wf_field *field;
+    wf_status status = wf_field_create(ctx, kind, options, graph, dtype, &field);
+    if (status != WF_OK) fail_msg("%s: %s", c->field, wf_last_error(ctx));
+    free(options);
+    return field;
+}
+
+static void open_case(setup *s, const field_case *c, wf_dtype dtype, int threads, int networks) {
+    *s = (setup){.dtype = dtype};
+    assert_int_equal(wf_ctx_create(&(wf_ctx_desc){.threads = threads}, &s->ctx), WF_OK);
+    assert_int_equal(wf_graph_parse(s->ctx, c->arch, "relu", 0, &s->graph), WF_OK);
+    const wf_graph *graphs[most_networks];
+    for (int i = 0; i < networks; i++) graphs[i] = s->graph;
+    assert_int_equal(wf_batch_build(s->ctx, &s->arena, graphs, networks, &s->batch), WF_OK);
+    s->field = make_field(s->ctx, c, s->graph, dtype);
+    s->params = s->field->params, s->many = s->batch.n_params;
+    s->theta = numbers(s, s->params, 1, 0.2);
+    s->w = numbers(s, s->many, 2, 1);
+    s->t = numbers(s, (size_t)networks, 3, 0.3);
+    s->dv = numbers(s, s->many, 4, 1);
+    s->v = calloc(s->many, sizeof(double));
+    s->grad = calloc(s->params, sizeof(double));
+    s->dw = calloc(s->many, sizeof(double));
+}
+static void close_case(setup *s) {
+    void *arrays[] = {s->theta, s->w, s->t, s->v, s->dv, s->grad, s->dw};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
+    wf_field_free(s->field);
+    wf_graph_free(s->graph);
+    wf_arena_free(&s->arena);
+    wf_ctx_free(s->ctx);
+}
+
+static void run_forward(setup *s, bool keep, bool training) {
+    wf_field_input input = {.batch = &s->batch,
+                            .w = s->w,
+                            .t = s->t,
+                            .keep = keep,
+                            .training = training,
+                            .seed = 4,
+                            .update = 2};
+    assert_int_equal(wf_field_forward(s->ctx, s->field, s->theta, &input, s->v), WF_OK);
+}
+
+static double loss(setup *s) {
+    run_forward(s, false, true);
+    double sum = 0;
+    for (size_t i = 0; i < s->many; i++) sum += get(s, s->v, i) * get(s, s->dv, i);
+    return sum;
+}
+
+static void check_differences(setup *s, void *values, const void *gradient, size_t count,
+                              const char *what) {
+    double norm = 0, step = 1e-5;
+    for (size_t i = 0; i < count; i++) norm += pow(get(s, gradient, i), 2);
+    norm = sqrt(norm / (double)count);
+    for (size_t pick = 0; pick < 40; pick++) {
+        size_t i = (pick * 104729 + pick) % count;
+        double kept = get(s, values, i);
+        put(s, values, i, kept + step);
+        double above = loss(s);
+        put(s, values, i, kept - step);
+        double below = loss(s);
+        put(s, values, i, kept);
+        double numeric = (above - below) / (2 * step), value = get(s, gradient, i);
+        if (!(fabs(value - numeric) <= 1e-6 * (fabs(numeric) + norm) + 1e-7))
+            fail_msg("%s %s %zu: gradient %.12g, difference %.12g", s->field->kind->name, what, i,
+                     value, numeric);
+    }
+}
+
+static const field_case small[] = {
+    {"mlp", "3-5-2", {{"width", "9"}, {"blocks", "2"}, {"time", "6"}}},
+};
+
+static void test_gradients(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+        setup s;
+        open_case(&s, &small[i], WF_F64, 1, 3);
+        run_forward(&s, true, true);
+        assert_int_equal(wf_field_backward(s.ctx, s.field, s.dv, s.grad, s.dw), WF_OK);
+        check_differences(&s, s.theta, s.grad, s.params, "parameter");
+        check_differences(&s, s.w, s.dw, s.many, "weight");
+        close_case(&s);
+    }
+}
+
+static const field_case wide[] = {
+    {"mlp", "64-16-8-10", {{"width", "100"}, {"blocks", "3"}, {"time", "32"}}},
+};
+
+/* Threads change no bit, nor does a forward that keeps nothing. */
+static void test_threads(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+        setup one, many;
+        open_case(&one, &wide[i], WF_F32, 1, most_networks);
+        open_case(&many, &wide[i], WF_F32, 3, most_networks);
+        run_forward(&one, true, true);
+        run_forward(&many, true, true);
+        assert_memory_equal(one.v, many.v, one.many * sizeof(float));
+        assert_int_equal(wf_field_backward(one.ctx, one.field, one.dv, one.grad, one.dw), WF_OK);
+        assert_int_equal(wf_field_backward(many.ctx, many.field, many.dv, many.grad, NULL), WF_OK);
+        assert_memory_equal(one.grad, many.grad, one.params * sizeof(float));
+        run_forward(&many, false, true);
+        assert_memory_equal(one.v, many.v, one.many * sizeof(float));
+        close_case(&one);
+        close_case(&many);
+    }
+}
+
+/* Counts of the paper's models. 1944-10 has as many parameters as the CNN of its CIFAR-10. */
+static const struct {
+    field_case field;
+    size_t count;
+} counts[] = {
+    {{"mlp", "784-32-32-10", {{"width", "352"}, {"blocks", "8"}, {"time", "128"}}}, 21434730},
+    {{"mlp", "1944-10", {{"width", "1184"}, {"blocks", "10"}, {"time", "256"}}}, 80356378},
+};
+
+static void test_counts(void **state) {
+    (void)state;
+    wf_ctx *ctx;
+    assert_int_equal(wf_ctx_create(NULL, &ctx), WF_OK);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        wf_graph *graph;
+        if (wf_graph_parse(ctx, counts[i].field.arch, "relu", 0, &graph) != WF_OK)
+            fail_msg("%s", wf_last_error(ctx));
+        wf_field *field = make_field(ctx, &counts[i].field, graph, WF_F32);
+        assert_int_equal(field->params, counts[i].count);
+        wf_field_free(field);
+        wf_graph_free(graph);
+    }
+    wf_ctx_free(ctx);
+}
+
+/* What a field cannot do is said. */
+static void test_refusals(void **state) {
+    (void)state;
+    setup s, other;
+    open_case(&s, &small[0], WF_F32, 1, 2);
+    open_case(&other, &wide[0], WF_F32, 1, 2);
+    wf_field_input input = {.batch = &other.batch, .w = other.w, .t = other.t};
+    assert_int_equal(wf_field_forward(s.ctx, s.field, s.theta, &input, other.v), WF_ERR_SHAPE);
+    assert_int_equal(wf_field_backward(s.ctx, s.field, s.dv, s.grad, NULL), WF_ERR_USAGE);
+    wf_field *field;
+    const wf_field_kind *kind = s.field->kind;
+    void *options = calloc(1, kind->options_size);
+    wf_settings_default(kind->settings(), options);
+    assert_int_equal(wf_field_create(s.ctx, kind, options, NULL, WF_F32, &field), WF_ERR_USAGE);
+    assert_null(field);
+    /* a file that stores another number of parameters */
+    assert_int_equal(kind->create(s.ctx, kind, options, s.graph, WF_F32, 7, &field), WF_ERR_INPUT);
+    assert_null(field);
+    assert_int_equal(wf_settings_set(s.ctx, kind->settings(), "time", "7", options), WF_OK);
+    assert_int_equal(wf_field_create(s.ctx, kind, options, s.graph, WF_F32, &field), WF_ERR_USAGE);
+    free(options);
+    close_case(&s);
+    close_case(&other);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -145,8 +145,10 @@ static wf_status toy_create(wf_ctx *ctx, const wf_field_kind *kind, const void *
         free(x);
         return wf_fail(ctx, WF_ERR_MEMORY, "toy: out of memory");
     }
-    x->tensors[0] = (wf_field_tensor){"table", 0, toy_rows, toy_cols, true, true};
-    x->tensors[1] = (wf_field_tensor){"bias", toy_rows * toy_cols, toy_rows, 1, false, false};
+    x->tensors[0] = (wf_field_tensor){
+        .name = "table", .rows = toy_rows, .cols = toy_cols, .matrix = true, .decay = true};
+    x->tensors[1] = (wf_field_tensor){
+        .name = "bias", .offset = toy_rows * toy_cols, .rows = toy_rows, .cols = 1};
     x->base = (wf_field){.kind = kind,
                          .dtype = dtype,
                          .params = toy_params,

@@ -216,6 +216,8 @@ test-threads: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 
 again := $(MAKE) --no-print-directory
 check: need-check layering formatting ## layering of includes, formatting, warnings of gcc and clang
+	@tools/layering.py --svg | cmp -s - docs/modules.svg || \
+	    { echo "old picture: tools/layering.py --svg >docs/modules.svg" >&2; exit 1; }
 	+@$(again) BUILD=build/gcc-strict WERROR=-Werror CC=gcc all
 	+@$(again) BUILD=build/clang-strict WERROR=-Werror CC=clang NVCC= all # nvcc does not ask clang
 

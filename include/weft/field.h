@@ -7,6 +7,17 @@
 
 WF_BEGIN_C
 
+/* What a generator can do (weft/generator.h). A field says so for the flow that is made of it. */
+typedef enum wf_generator_trait {
+    WF_GENERATOR_ANY_ARCHITECTURE = 1,  /* fits several architectures, samples ones never seen */
+    WF_GENERATOR_CONDITIONS = 2,        /* tells collections apart by conditions */
+    WF_GENERATOR_EQUIVARIANT = 4,       /* under relabelling of hidden units */
+    WF_GENERATOR_WANTS_ALIGNED = 8,     /* expects a collection that weft align made */
+    WF_GENERATOR_KEEPS_COLLECTION = 16, /* opening it takes the collection again */
+    WF_GENERATOR_ON_GPU = 32, /* fits and samples on a GPU; else on the CPU whatever was asked */
+    WF_GENERATOR_REFINES = 64 /* refines samples: wf_sample_desc's refine_cycles */
+} wf_generator_trait;
+
 #define NAME(constant, text) constant,
 #define ENUM(type, values) typedef enum type { values } type;
 #include "weft/field.def"

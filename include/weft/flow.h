@@ -15,6 +15,9 @@ WF_BEGIN_C
 
 typedef struct wf_flow wf_flow;
 
+/* The generator of recipes and of flow files that name none. */
+#define WF_GENERATOR_DEFAULT "gmn"
+
 /* A collection, the condition of its networks (K numbers; NULL without conditions), and the name to ask for
  * them by (NULL: none; several collections may share one). */
 typedef struct wf_source {

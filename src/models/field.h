@@ -14,7 +14,7 @@
 #include "graph/batch.h"
 #include "nn/params.h"
 #include "tensor/tensor.h" /* wf_dtype */
-#include "weft/generator.h"
+#include "weft/field.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -167,7 +167,10 @@ $(TESTS) $(EMULATED_TESTS) $(EMULATED_OBJ): | need-test
 TEST_H := $(wildcard tests/*.h)
 $(BUILD)/tests/%: tests/%.c $(BUILD)/libweft.a $(TEST_H)
 	@mkdir -p $(@D)
-	$(call quiet,TEST,$@)$(CC) $(TEST_FLAGS) -MMD -MP $(filter %.c %.o %.a,$^) -lcmocka $(LIBS) -o $@
+	$(call quiet,TEST,$@)$(CC) $(TEST_FLAGS) -MMD -MP $(filter %.c %.o,$^) $(filter %.a,$^) -lcmocka $(LIBS) -o $@
+
+# This one runs the program with generators of its own.
+$(BUILD)/tests/unit/test_generators: $(filter-out %/main.o,$(CLI_OBJ))
 
 # The .cu files as C++ (tests/emulator): preprocessed, launches and PTX translated, compiled.
 EMULATED_FLAGS := -std=c++17 -Wall -Wno-unknown-pragmas $(WERROR) -g1
@@ -185,7 +188,7 @@ $(BUILD)/emulated/emulator.o: tests/emulator/emulator.cpp $(wildcard tests/emula
 
 $(BUILD)/emulated/test_%: tests/unit/test_%.c $(CPU_OBJ) $(UNEMULATED_OBJ) $(EMULATED_OBJ) $(TEST_H)
 	@mkdir -p $(@D)
-	$(call quiet,TEST,$@)$(CC) $(TEST_FLAGS) $(filter %.c %.o %.a,$^) -lcmocka $(LDLIBS) -lstdc++ -o $@
+	$(call quiet,TEST,$@)$(CC) $(TEST_FLAGS) $(filter %.c %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS) -lstdc++ -o $@
 
 test-programs: $(TESTS) $(EMULATED_TESTS)
 

@@ -78,6 +78,9 @@ struct cli_app {
     char warned[1024]; /* the last warning */
 };
 
+/* The program, without its main: tests and programs with generators of their own call it. */
+int cli_main(int argc, char **argv);
+
 /* The commands, ended by a NULL name, and the options every command has. */
 extern const cli_command cli_commands[];
 extern const cli_option cli_global_options[];

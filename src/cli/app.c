@@ -1,0 +1,177 @@
+/* app: the program behind main. Uses the public headers alone.
+ *
+ * cli_main finds the command, reads its options, makes the context and runs it. SIGINT and SIGTERM ask the
+ * running call to finish its step and save; a second one ends the program at once. */
+#include "cli/files.h"
+#include "weft/text.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static wf_ctx *volatile interrupted_ctx; /* what the handler speaks to */
+static volatile sig_atomic_t caught;     /* the signal, or 0 */
+
+static void on_signal(int number) {
+    if (caught != 0) _exit(128 + number);
+    caught = number;
+    wf_ctx *ctx = interrupted_ctx;
+    if (ctx != NULL) wf_interrupt(ctx);
+    else _exit(128 + number);
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    /* A closed pipe and a file at its size limit are writes that fail, not a death in mid-file. */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+}
+
+/* Does command->name equal the first words? */
+static bool names_match(const char *name, int count, char **words, int *used) {
+    *used = 0;
+    for (const char *at = name; *at != '\0';) {
+        size_t length = strcspn(at, " ");
+        if (*used >= count || strlen(words[*used]) != length ||
+            strncmp(at, words[*used], length) != 0)
+            return false;
+        (*used)++;
+        at += length + strspn(at + length, " ");
+    }
+    return true;
+}
+
+const cli_command *cli_find_command(int count, char **words, int *used) {
+    for (const cli_command *command = cli_commands; command->name != NULL; command++)
+        if (names_match(command->name, count, words, used)) return command;
+    *used = 0;
+    return NULL;
+}
+
+enum { most_commands = 127, name_size = 32 };
+
+/* The nearest name among the first words of all commands or, of a group, among its second words. */
+static bool nearest_part(const char *group, const char *word, char out[name_size]) {
+    char parts[most_commands][name_size];
+    const char *names[most_commands + 1] = {NULL};
+    int n = 0;
+    for (const cli_command *c = cli_commands; c->name != NULL && n < most_commands; c++) {
+        size_t first = strcspn(c->name, " ");
+        if (group == NULL) snprintf(parts[n], name_size, "%.*s", (int)first, c->name);
+        else if (strlen(group) == first && strncmp(c->name, group, first) == 0)
+            snprintf(parts[n], name_size, "%s", c->name + first + (c->name[first] == ' '));
+        else continue;
+        names[n] = parts[n];
+        n++;
+    }
+    const char *near = wf_nearest_name(word, names);
+    if (near != NULL) snprintf(out, name_size, "%s", near);
+    return near != NULL;
+}
+
+void cli_unknown_command(int count, const char *const *words, char *out, size_t size) {
+    char first[name_size], second[name_size];
+    bool found = nearest_part(NULL, words[0], first);
+    bool group = found && strcmp(first, words[0]) == 0;
+    bool both = found && count > 1 && nearest_part(first, words[1], second);
+    wf_text text = wf_text_start(out, size);
+    wf_text_add(&text, "unknown command %s", words[0]);
+    if (count > 1 && (group || both)) wf_text_add(&text, " %s", words[1]);
+    if (both) wf_text_add(&text, "; did you mean weft %s %s?", first, second);
+    else if (group) wf_text_add(&text, "; weft help %s lists those there are", first);
+    else if (found) wf_text_add(&text, "; did you mean weft %s?", first);
+    else wf_text_add(&text, "; weft help lists them all");
+}
+
+static int unknown_command(int count, char **words) {
+    bool alone = count == 1 || words[1][0] == '-';
+    if (alone && cli_help_group(stderr, words[0])) return 2;
+    char sentence[256];
+    cli_unknown_command(count, (const char *const *)words, sentence, sizeof sentence);
+    cli_print_error("weft: %s\n", sentence);
+    return 2;
+}
+
+static int fail(cli_app *app, wf_status status) {
+    cli_progress_clear(app);
+    const char *sentence = app->sentence;
+    if (sentence[0] == '\0' && app->ctx != NULL) sentence = wf_last_error(app->ctx);
+    if (sentence[0] == '\0') sentence = wf_status_name(status);
+    cli_print_error("weft: %s\n", sentence);
+    if (status == WF_ERR_INTERRUPTED && caught != 0) return 128 + caught;
+    return wf_status_exit_code(status);
+}
+
+/* Has what reads our output gone (`weft zoo info | head`)? */
+static bool reader_left(void) {
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
+/* The exit code, once all is said. A reader who left has what it wanted: no complaint, and the code a shell knows. */
+static int finish(cli_app *app, wf_status status) {
+    bool unwritten = fflush(stdout) != 0 || ferror(stdout) || cli_print_lost();
+    if (status == WF_OK && unwritten) {
+        if (reader_left()) return 128 + SIGPIPE;
+        status = cli_fail(app, WF_ERR_DISK, "standard output could not be written");
+    }
+    return status == WF_OK ? 0 : fail(app, status);
+}
+
+static int run_command(cli_app *app) {
+    wf_ctx_desc desc = {.threads = (int)cli_int(app, "threads"),
+                        .device = (wf_device)cli_index(app, "device"),
+                        .progress = cli_progress_report,
+                        .warn = cli_progress_warn,
+                        .user = app};
+    app->progress.terminal = isatty(STDERR_FILENO) == 1;
+    app->progress.quiet = app->quiet;
+    wf_status status = wf_ctx_create(&desc, &app->ctx);
+    if (status != WF_OK) return fail(app, status);
+    interrupted_ctx = app->ctx;
+    /* Work that ended well in spite of a late signal has ended well: nothing was cut. */
+    int code = finish(app, app->command->run(app));
+    interrupted_ctx = NULL;
+    wf_ctx_free(app->ctx);
+    return code;
+}
+
+/* Prints help or the version where one is asked for, else runs the command. */
+static int answer(cli_app *app) {
+    if (cli_flag(app, "version"))
+        app->command = cli_find_command(1, (char *[]){"version"}, &(int){0});
+    else if (app->help) {
+        cli_help_command(stdout, app->command);
+        return finish(app, WF_OK);
+    }
+    return run_command(app);
+}
+
+int cli_main(int argc, char **argv) {
+    catch_signals();
+    cli_json_watch();
+    /* Options may stand before the command, too. */
+    int before = cli_leading_options(argc - 1, argv + 1), used = 0;
+    int count = argc - 1 - before;
+    char **words = argv + 1 + before;
+    cli_app app = {.command = count > 0 ? cli_find_command(count, words, &used)
+                                        : cli_find_command(1, (char *[]){"help"}, &used)};
+    if (count == 0) used = 0;
+    if (app.command == NULL) {
+        bool help = count > 1 && (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0);
+        if (help && cli_help_group(stdout, words[0])) return 0;
+        return unknown_command(count, words);
+    }
+    wf_status status = cli_parse(&app, before, argv + 1);
+    if (status == WF_OK) status = cli_parse(&app, count - used, words + used);
+    if (status == WF_OK) status = cli_parse_end(&app);
+    if (status != WF_OK) return fail(&app, status);
+    if (count > 0 || cli_flag(&app, "version")) return answer(&app);
+    cli_help_program(app.help ? stdout : stderr);
+    return app.help ? finish(&app, WF_OK) : 2;
+}

@@ -122,6 +122,9 @@ const cli_command *cli_find_command(int count, char **words, int *used);
 /* "unknown command zoo trian; did you mean weft zoo train?" */
 void cli_unknown_command(int count, const char *const *words, char *out, size_t size);
 
+/* "1 network", "2 networks": what stands behind the noun. */
+#define CLI_S(count) ((count) == 1 ? "" : "s")
+
 /* Record a printf-style sentence and return `status`. */
 wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -135,8 +135,8 @@ static wf_status align_collection(cli_app *app, const wf_zoo *zoo) {
     size_t to = (size_t)cli_int(app, "reference");
     if (to >= wf_zoo_count(zoo))
         return cli_fail(app, WF_ERR_USAGE,
-                        "--reference is %zu, but there are %zu networks, counted from 0", to,
-                        wf_zoo_count(zoo));
+                        "--reference is %zu, but the collection has %zu network%s, counted from 0",
+                        to, wf_zoo_count(zoo), CLI_S(wf_zoo_count(zoo)));
     wf_match_desc desc = wf_match_desc_default();
     desc.sweeps = (int)cli_int(app, "sweeps");
     desc.restarts = (int)cli_int(app, "restarts");
@@ -151,8 +151,8 @@ static wf_status align_collection(cli_app *app, const wf_zoo *zoo) {
                                         (json_int_t)wf_zoo_count(zoo), "reference", (json_int_t)to,
                                         "cosine_before", before, "cosine_after", after));
     cli_print(
-        "%s: %zu networks aligned to network %zu; mean cosine to it %.3f before, %.3f after\n", out,
-        wf_zoo_count(zoo), to, before, after);
+        "%s: %zu network%s aligned to network %zu; mean cosine to it %.3f before, %.3f after\n",
+        out, wf_zoo_count(zoo), CLI_S(wf_zoo_count(zoo)), to, before, after);
     return WF_OK;
 }
 

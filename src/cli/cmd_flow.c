@@ -70,7 +70,7 @@ static wf_status print_fitted(cli_app *app, const cli_recipe *recipe, const char
             json_object_set_new(json, "updates", json_integer((json_int_t)updates));
         return cli_print_json(app, json);
     }
-    if (is_flow) cli_print("%s: a flow after %zu updates\n", path, updates);
+    if (is_flow) cli_print("%s: a flow after %zu update%s\n", path, updates, CLI_S(updates));
     else cli_print("%s: %s, fitted\n", path, recipe->generator);
     return WF_OK;
 }
@@ -124,8 +124,8 @@ static json_t *source_to_json(const wf_flow *flow, int index) {
 static void print_source(const wf_flow *flow, int index) {
     wf_flow_source source = wf_flow_source_at(flow, index);
     int numbers = source.cond != NULL ? wf_flow_cond_size(flow) : 0;
-    cli_print("  %-20s %-20s %8zu networks", source.task[0] != '\0' ? source.task : "-",
-              source.graph->text, source.count);
+    cli_print("  %-20s %-20s %8zu network%s", source.task[0] != '\0' ? source.task : "-",
+              source.graph->text, source.count, CLI_S(source.count));
     if (numbers > 8) cli_print("  a condition of %d numbers", numbers);
     else if (numbers > 0) cli_print("  condition ");
     for (int k = 0; numbers <= 8 && k < numbers; k++)
@@ -159,11 +159,11 @@ static wf_status print_flow(cli_app *app, const wf_flow *flow) {
     cli_count(wf_flow_params(flow), count);
     cli_options_text(wf_generator_find(wf_flow_generator(flow)), wf_flow_options(flow), model,
                      sizeof model);
-    cli_print("%s\n  generator    %s: %s parameters after %zu updates\n", app->argument[0], model,
-              count, wf_flow_updates(flow));
+    cli_print("%s\n  generator    %s: %s parameters after %zu update%s\n", app->argument[0], model,
+              count, wf_flow_updates(flow), CLI_S(wf_flow_updates(flow)));
     if (cond_size > 0)
         cli_print("  conditions   %d number%s (%s), left out with probability %g\n", cond_size,
-                  cond_size == 1 ? "" : "s", cond != NULL ? cond : "",
+                  CLI_S(cond_size), cond != NULL ? cond : "",
                   wf_flow_trained_with(flow)->cond_drop);
     cli_print("fitted to\n");
     for (int i = 0; i < wf_flow_sources(flow); i++) print_source(flow, i);

@@ -58,7 +58,8 @@ static wf_status train_zoo(run *r, size_t first, size_t count, const char *path)
     desc.count = count;
     size_t diverged = 0;
     CLI_TRY(wf_zoo_train(r->app->ctx, r->graph, r->data, &desc, path, &diverged));
-    if (diverged > 0) cli_say(r->app, "%zu networks diverged and were left out", diverged);
+    if (diverged > 0)
+        cli_say(r->app, "%zu network%s diverged, left out", diverged, CLI_S(diverged));
     return WF_OK;
 }
 

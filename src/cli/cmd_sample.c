@@ -74,12 +74,12 @@ static wf_status read_condition(cli_app *app, const wf_flow *flow, request *r) {
     if (text == NULL)
         return cli_fail(app, WF_ERR_USAGE,
                         "the flow has conditions: give %s--cond (%d number%s, or none)", hint,
-                        cond_size, cond_size == 1 ? "" : "s");
+                        cond_size, CLI_S(cond_size));
     if (strcmp(text, "none") == 0) return WF_OK;
     CLI_TRY(cli_numbers(app, "--cond", text, r->cond, max_cond, &count));
     if (count != cond_size)
         return cli_fail(app, WF_ERR_USAGE, "--cond has %d number%s, the flow's conditions have %d",
-                        count, count == 1 ? "" : "s", cond_size);
+                        count, CLI_S(count), cond_size);
     r->what.cond = r->cond;
     r->source = wf_flow_nearest(flow, r->cond);
     return wf_flow_place(app->ctx, flow, r->cond, &r->what.place);
@@ -160,7 +160,7 @@ static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_gener
         }
         return cli_print_json(app, json);
     }
-    cli_print("%s: %zu networks of %s%s, ", what->path, what->n, what->graph->text,
+    cli_print("%s: %zu network%s of %s%s, ", what->path, what->n, CLI_S(what->n), what->graph->text,
               what->new_shape ? " (a shape never trained on)" : "");
     if (what->task != NULL) cli_print("task %s, ", what->task);
     else if (cond_size > 0)

@@ -23,7 +23,8 @@ static wf_status train_collection(cli_app *app, cli_recipe *recipe, wf_dataset *
                                              (*graph)->text, "first", (json_int_t)recipe->zoo.first,
                                              "count", (json_int_t)(recipe->zoo.count - diverged),
                                              "diverged", (json_int_t)diverged, "seconds", seconds));
-    cli_print("%s: %zu networks of %s", out, recipe->zoo.count - diverged, (*graph)->text);
+    cli_print("%s: %zu network%s of %s", out, recipe->zoo.count - diverged,
+              CLI_S(recipe->zoo.count - diverged), (*graph)->text);
     if (diverged > 0) cli_print(" (%zu diverged and were left out)", diverged);
     cli_print("\n");
     return WF_OK;
@@ -72,7 +73,8 @@ wf_status cli_zoo_import(cli_app *app) {
     else
         for (int i = 0; i < result.n_collections; i++) {
             const wf_import_collection *one = &result.collections[i];
-            cli_print("%s: %zu networks of %s", one->path, one->count, one->arch);
+            cli_print("%s: %zu network%s of %s", one->path, one->count, CLI_S(one->count),
+                      one->arch);
             if (one->non_finite > 0)
                 cli_print(", %zu with values that are not finite", one->non_finite);
             cli_print("\n");
@@ -90,8 +92,8 @@ wf_status cli_zoo_export(cli_app *app) {
     wf_status status = WF_OK;
     if (index >= wf_zoo_count(zoo))
         status =
-            cli_fail(app, WF_ERR_USAGE, "--index is %zu, but %s has %zu networks, counted from 0",
-                     index, app->argument[0], wf_zoo_count(zoo));
+            cli_fail(app, WF_ERR_USAGE, "--index is %zu, but %s has %zu network%s, counted from 0",
+                     index, app->argument[0], wf_zoo_count(zoo), CLI_S(wf_zoo_count(zoo)));
     if (status == WF_OK) status = wf_zoo_export(app->ctx, zoo, index, out, cli_text(app, "names"));
     if (status == WF_OK && app->json)
         status = cli_print_json(app, json_pack("{s:s, s:I, s:s, s:s}", "path", out, "index",

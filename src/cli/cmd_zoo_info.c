@@ -53,10 +53,10 @@ static void print_summary(const char *path, const wf_graph *graph, const char *n
     for (int i = 0; i < s->n_examples; i++)
         cli_print("                 network %zu equals %zu%s\n", s->examples[i].index,
                   s->examples[i].earlier, s->examples[i].permuted ? " relabelled" : "");
-    cli_print("  dead units     %zu of %zu, in %zu networks\n", s->dead_units, s->hidden_units,
-              s->dead_networks);
-    cli_print("  not finite     %zu values in %zu networks\n", s->non_finite_values,
-              s->non_finite_networks);
+    cli_print("  dead units     %zu of %zu, in %zu network%s\n", s->dead_units, s->hidden_units,
+              s->dead_networks, CLI_S(s->dead_networks));
+    cli_print("  not finite     %zu value%s in %zu network%s\n", s->non_finite_values,
+              CLI_S(s->non_finite_values), s->non_finite_networks, CLI_S(s->non_finite_networks));
     if (isfinite(s->near))
         cli_print("  relationship   %s (median cosine: neighbours %.3f, others %.3f)\n",
                   kinship_name(s->kinship), s->near, s->far);

@@ -172,7 +172,7 @@ static wf_status write_page(cli_job *r, const board *b, const char *path, char *
     cli_options_text(recipe->kind, recipe->model, model, sizeof model);
     wf_text_add(&about, "%s", model);
     if (numbers != NULL)
-        wf_text_add(&about, ", %d number%s in a condition", *numbers, *numbers == 1 ? "" : "s");
+        wf_text_add(&about, ", %d number%s in a condition", *numbers, CLI_S(*numbers));
     cli_count(recipe->fit.updates, updates);
     snprintf(training, sizeof training, "%s updates of %zu, %s", updates, recipe->fit.batch,
              recipe->fit.optimizer == WF_OPT_MUON ? "Muon" : "AdamW");

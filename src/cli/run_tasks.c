@@ -131,8 +131,8 @@ static wf_status train_networks(cli_job *r, int source, const wf_graph *graph, s
     desc.count = count;
     size_t diverged = 0;
     CLI_TRY(wf_zoo_train(r->app->ctx, graph, task->data, &desc, path, &diverged));
-    cli_say(r->app, "%s: %zu networks of %s%s", r->tasks->sources.text[source].label,
-            count - diverged, graph->text,
+    cli_say(r->app, "%s: %zu network%s of %s%s", r->tasks->sources.text[source].label,
+            count - diverged, CLI_S(count - diverged), graph->text,
             diverged > 0 ? "; others diverged and were left out" : "");
     return WF_OK;
 }

@@ -210,8 +210,8 @@ static int task_number(const cli_sources *s, int index, int *count) {
 static wf_status check_size(cli_app *app, int *cond_size, const char *label, int size) {
     if (*cond_size == 0) *cond_size = size;
     if (*cond_size == size) return WF_OK;
-    return cli_fail(app, WF_ERR_USAGE, "the condition of %s has %d numbers, model.cond_size is %d",
-                    label, size, *cond_size);
+    return cli_fail(app, WF_ERR_USAGE, "the condition of %s has %d number%s, model.cond_size is %d",
+                    label, size, CLI_S(size), *cond_size);
 }
 
 /* Every collection has its numbers, or none of them has any. */
@@ -253,9 +253,9 @@ static wf_status number_tasks(cli_app *app, cli_sources *s, int *cond_size) {
     task_number(s, 0, &tasks);
     if (*cond_size != 0 && *cond_size != tasks)
         return cli_fail(app, WF_ERR_USAGE,
-                        "the manifest has %d tasks, model.cond_size is %d; leave it out, or give "
-                        "conditions of %d numbers",
-                        tasks, *cond_size, *cond_size);
+                        "the manifest has %d task%s, model.cond_size is %d; leave it out, or give "
+                        "conditions of %d number%s",
+                        tasks, CLI_S(tasks), *cond_size, *cond_size, CLI_S(*cond_size));
     *cond_size = tasks;
     s->cond = calloc((size_t)s->n, (size_t)tasks * sizeof *s->cond);
     if (s->cond == NULL) return no_memory(app);

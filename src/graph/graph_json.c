@@ -191,7 +191,8 @@ wf_status wf_graph_from_json(wf_ctx *ctx, const char *json, unsigned flags, wf_g
     json_error_t error;
     errno = 0;
     json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL && errno == ENOMEM) /* jansson would call it a wrong text */
+    /* jansson calls it a wrong text, or says nothing */
+    if (root == NULL && (errno == ENOMEM || error.text[0] == '\0'))
         return wf_fail(ctx, WF_ERR_MEMORY, "architecture: out of memory");
     if (root == NULL)
         return wf_fail(ctx, WF_ERR_USAGE, "architecture JSON, line %d, column %d: %s", error.line,

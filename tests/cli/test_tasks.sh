@@ -148,7 +148,7 @@ expect manifest-one-task 3 "different conditions" train
 manifest '[a]' 'zoo = zoos/moons.safetensors' 'cond = x'
 expect manifest-word 2 "the condition of a needs numbers" train
 manifest '[a]' 'zoo = zoos/moons.safetensors'
-expect manifest-size 2 "1 tasks, model.cond_size is 5" train --set model.cond_size=5
+expect manifest-size 2 "1 task, model.cond_size is 5" train --set model.cond_size=5
 manifest '[a]' 'zoo = zoos/moons.safetensors' 'cond = 1'
 expect manifest-unconditional 2 "model.cond is none" train --set model.cond=none
 expect manifest-and-zoo 2 "not both" "$weft" train moons.conf -m bad.manifest --zoo zoos/moons.safetensors -o x

@@ -167,8 +167,8 @@ const cli_command cli_commands[] = {
      "Trains the networks that [zoo] describes on the data of [data]. Network i is the same whatever the shard, the "
      "thread count or a restart; a broken call goes on where it stopped.",
      zoo_train_options,
-     {{"weft zoo train recipes/digits.conf -o digits.safetensors", "the recipe's collection"},
-      {"weft zoo train recipes/digits.conf -o part2.safetensors --first 2000 -n 500", "the next 500 networks"}}, cli_zoo_train},
+     {{"weft zoo train digits -o digits.safetensors", "the recipe's collection"},
+      {"weft zoo train digits -o part2.safetensors --first 2000 -n 500", "the next 500 networks"}}, cli_zoo_train},
     {"zoo import", "SOURCE", 1, 1, "Bring in networks saved by PyTorch.",
      "SOURCE is a stacked safetensors file (torch.func.stack_module_state), or a folder of state_dict files, "
      ".safetensors or .pt. No code in them is ever run. Mixed architectures become one collection each.",
@@ -189,7 +189,7 @@ const cli_command cli_commands[] = {
      "Trains the generator of [model] with the settings of [train]. A checkpoint at the output file with the same "
      "settings is continued, bit for bit.",
      train_options,
-     {{"weft train recipes/digits.conf --zoo digits.safetensors -o flow.safetensors", "one collection"},
+     {{"weft train digits --zoo digits.safetensors -o flow.safetensors", "one collection"},
       {"weft train acs.conf --zoo ca.safetensors,pr.safetensors --cond \"0;1\" -o flow.safetensors", "two domains"},
       {"weft train tasks.conf --manifest tasks.manifest -o flow.safetensors", "many tasks and architectures"}}, cli_train},
     {"flow info", "FLOW", 1, 1, "What a flow was fitted to.",
@@ -208,7 +208,7 @@ const cli_command cli_commands[] = {
      "and how near each network comes to a trained one.",
      eval_options,
      {{"weft eval --zoo zoo.safetensors --nets nets.safetensors --data digits", "one row"},
-      {"weft eval --zoo zoo.safetensors --nets nets.safetensors --data recipes/karhunen.conf --json", "for programs"},
+      {"weft eval --zoo zoo.safetensors --nets nets.safetensors --data karhunen --json", "for programs"},
       {"weft eval --zoo zoo.safetensors --nets nets.safetensors", "without labelled data"},
       {"weft eval --nets wide.safetensors --data digits", "accuracy alone: no collection has that width"}}, cli_eval},
     {"mix", "", 0, 0, "Averaged weights and ensembles of two collections.",
@@ -240,7 +240,7 @@ const cli_command cli_commands[] = {
     {"data info", "DATA", 1, 1, "What a data set looks like.",
      "DATA is a built-in set or a recipe with a [data] section.", recipe_options,
      {{"weft data info spirals", "a built-in set"},
-      {"weft data info recipes/karhunen.conf --json", "the data of a recipe"}}, cli_data_info},
+      {"weft data info karhunen --json", "the data of a recipe"}}, cli_data_info},
     {"data bng", "TABLE", 1, 1, "A table sampled from a Bayesian network learned on another.",
      "Learns a Bayesian network (the class is a parent of every column, further edges by hill climbing on BIC) and samples "
      "rows from it, as OpenML's BNG sets were made. TABLE is a file or a recipe with a [data] section. The file says in its "
@@ -256,8 +256,8 @@ const cli_command cli_commands[] = {
       {"weft data fetch acs:2018:CA", "California into acs-income/acsincome-2018-CA.csv"}}, cli_data_fetch},
     {"model info", "RECIPE", 1, 1, "How large the generator is.",
      "Counts the parameters of [model] for the networks of [zoo], of a manifest for those of its first collection, without building anything.", recipe_options,
-     {{"weft model info recipes/karhunen-paper.conf", "1,958,017 parameters"},
-      {"weft model info recipes/digits.conf --set model.layout=lstar --json", "for programs"}}, cli_model_info},
+     {{"weft model info karhunen-paper", "1,958,017 parameters"},
+      {"weft model info digits --set model.layout=lstar --json", "for programs"}}, cli_model_info},
     {"bench", "", 0, 0, "How fast this machine is.",
      "Networks trained a second, matchings a second, training steps of both layouts on 64-16-8-10, beside the measured "
      "peak of multiply-adds. make bench runs PyTorch beside it.",

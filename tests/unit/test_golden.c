@@ -3,7 +3,7 @@
  * rounding, which differs between processors. */
 #include "ctx_fixture.h"
 #include "weft/file.h"
-#include "weft/eval.h"
+#include "cli/recipe_schema.h"
 #include "weft/flow.h"
 
 #define GOLDEN "tests/golden/0.1/"
@@ -123,6 +123,11 @@ static void training_goes_on(void **state) {
     wf_zoo_free(zoo);
 }
 
+static const wf_setting recipe_rows[] = {
+#define SETTING(section, ...) WF_SETTING_ROW(cli_recipe, section, "", __VA_ARGS__)
+#include "cli/recipe.def"
+    {0}};
+
 /* A setting that version 0.1 did not have says what it did: else its flows could not be continued,
  * and stages of its runs were no longer finished. */
 static void newer_settings_say_what_was_before(void **state) {
@@ -132,13 +137,14 @@ static void newer_settings_say_what_was_before(void **state) {
     wf_flow *flow;
     assert_ok(ctx, wf_read_file(ctx, GOLDEN "run/stage.json", 1 << 20, &stages, &size));
     assert_ok(ctx, wf_flow_open(ctx, GOLDEN "run/flow.safetensors", &flow));
-    const wf_setting *tables[] = {wf_data_settings(), wf_zoo_settings(),    wf_field_settings(),
-                                  wf_fit_settings(),  wf_sample_settings(), wf_eval_settings()};
+    const wf_setting *tables[] = {recipe_rows,         wf_data_settings(), wf_zoo_settings(),
+                                  wf_field_settings(), wf_fit_settings(),  wf_sample_settings(),
+                                  wf_eval_settings()};
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
         for (const wf_setting *row = tables[t]; row->key != NULL; row++) {
             snprintf(name, sizeof name, "\"%s.%s\"", row->section, row->key);
             bool in_stage = row->stage == WF_STAGE_NONE || strstr(stages, name) != NULL;
-            bool in_flow = row->in_file == WF_FILE_NONE || t < 2 || /* files of flows alone */
+            bool in_flow = row->in_file == WF_FILE_NONE || t < 3 || /* files of flows alone */
                            wf_flow_meta(flow, row->meta) != NULL;
             if (row->before == NULL && !(in_stage && in_flow))
                 fail_msg("%s.%s is newer than version 0.1 and has no .before", row->section,

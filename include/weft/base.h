@@ -58,9 +58,10 @@ typedef struct wf_progress {
 typedef enum wf_device { WF_DEVICE_CPU, WF_DEVICE_CUDA, WF_DEVICE_AUTO } wf_device;
 
 typedef struct wf_ctx_desc {
-    int threads;                                       /* 0: as many as there are cores */
-    wf_device device;                                  /* where the heavy work runs */
-    int gpu;                                           /* which one, counted from 0 */
+    int threads;         /* 0: as many as there are cores */
+    wf_device device;    /* where the heavy work runs */
+    int gpu;             /* which one, counted from 0 */
+    bool wait_for_locks; /* an output that another process makes: wait, else WF_ERR_LOCKED */
     void (*progress)(void *user, const wf_progress *); /* NULL: silent */
     void (*warn)(void *user, const char *sentence);    /* NULL: dropped */
     void *user;

@@ -18,6 +18,16 @@ WF_API wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its pare
 /* False only when the system says that there is no such file. When it cannot tell (an I/O error, a closed folder) the
  * answer is true: whoever opens the file then gets the error, and nobody replaces what could not be seen. */
 WF_API bool wf_file_exists(const char *path);
+
+/* Only one process at a time makes an output: a file that is to be written (refused like by wf_write_file when its path will
+ * not do), or all that lies in a folder. It is this call's until wf_lock_free, which takes NULL, or until the process ends,
+ * however it ends. If another process has it: WF_ERR_LOCKED and a sentence that says who, on which machine and since when;
+ * or, where the context waits for locks, a warning and a wait. */
+typedef struct wf_lock wf_lock;
+WF_API wf_status wf_lock_file(wf_ctx *ctx, const char *path, wf_lock **out);
+WF_API wf_status wf_lock_folder(wf_ctx *ctx, const char *path, wf_lock **out);
+WF_API void wf_lock_free(wf_lock *lock);
+
 /* SHA-256 as 64 hex digits. */
 WF_API void wf_sha256_hex(const void *bytes, size_t count, char out[65]);
 

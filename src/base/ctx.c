@@ -197,6 +197,8 @@ void wf_ctx_free(wf_ctx *ctx) {
 
 int wf_ctx_threads(const wf_ctx *ctx) { return ctx == NULL ? 1 : ctx->threads; }
 
+bool wf_ctx_waits(const wf_ctx *ctx) { return ctx != NULL && ctx->desc.wait_for_locks; }
+
 const char *wf_last_error(const wf_ctx *ctx) { return ctx == NULL ? "" : ctx->error; }
 
 void wf_interrupt(wf_ctx *ctx) {

@@ -258,16 +258,18 @@ static bool sync_folder(const char *folder) {
     return done;
 }
 
+/* ".NAME.tmp.DIGITS"; name NULL: any name. */
 static bool is_sibling(const char *entry, const char *name) {
-    size_t length = strlen(name);
-    if (entry[0] != '.' || strncmp(entry + 1, name, length) != 0) return false;
-    const char *rest = entry + 1 + length;
-    if (strncmp(rest, ".tmp.", 5) != 0 || rest[5] == '\0') return false;
-    return rest[5 + strspn(rest + 5, "0123456789")] == '\0';
+    size_t length = strlen(entry), digits = 0;
+    while (digits < length && strchr("0123456789", entry[length - 1 - digits]) != NULL) digits++;
+    if (entry[0] != '.' || digits == 0 || length < digits + 7) return false;
+    size_t end = length - digits - 5; /* of ".NAME" */
+    if (strncmp(entry + end, ".tmp.", 5) != 0) return false;
+    return name == NULL || (strlen(name) == end - 1 && strncmp(entry + 1, name, end - 1) == 0);
 }
 
 /* Invariant I2. Removes nothing it cannot lock. */
-static void remove_dead_siblings(const char *folder, const char *name) {
+void wf_remove_dead_siblings(const char *folder, const char *name) {
     DIR *entries = opendir(folder);
     if (entries == NULL) return;
     for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
@@ -358,10 +360,12 @@ static wf_status find_target(wf_ctx *ctx, const char *path, wf_writer *writer, m
     return WF_OK;
 }
 
-wf_status wf_writer_check(wf_ctx *ctx, const char *path) {
+wf_status wf_writer_target(wf_ctx *ctx, const char *path, char out[4096]) {
     wf_writer writer;
     mode_t mode;
-    return find_target(ctx, path, &writer, &mode);
+    WF_TRY(find_target(ctx, path, &writer, &mode));
+    strcpy(out, writer.path);
+    return WF_OK;
 }
 
 wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out) {
@@ -375,7 +379,7 @@ wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out) {
     } else {
         char folder[4096];
         const char *name = split_path(out->path, folder);
-        remove_dead_siblings(folder, name);
+        wf_remove_dead_siblings(folder, name);
         snprintf(out->temporary, sizeof out->temporary, "%.*s.%s.tmp.%ld", (int)(name - out->path),
                  out->path, name, (long)getpid());
         fd = create_sibling(out->temporary, mode);

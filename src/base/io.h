@@ -22,8 +22,11 @@ typedef struct wf_writer {
     char path[4096], temporary[4096];
 } wf_writer;
 wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out);
-/* Fails where wf_writer_open would because of the path itself: before long work, not behind it. */
-wf_status wf_writer_check(wf_ctx *ctx, const char *path);
+/* The file that wf_writer_open would replace, links followed; "" for a device or pipe, which is written in place. Fails
+ * where wf_writer_open would because of the path: before long work, not behind it. */
+wf_status wf_writer_target(wf_ctx *ctx, const char *path, char out[4096]);
+/* Removes the siblings of NAME (NULL: of any name) in the folder that no living writer has. */
+void wf_remove_dead_siblings(const char *folder, const char *name);
 wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, size_t count);
 wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer);
 void wf_writer_abort(wf_writer *writer); /* harmless after commit */

@@ -21,6 +21,8 @@ wf_status wf_fail_errno(wf_ctx *ctx, wf_status status, const char *format, ...)
 /* A sentence the caller should see though the call goes on. */
 void wf_warn(wf_ctx *ctx, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+bool wf_ctx_waits(const wf_ctx *ctx); /* wf_ctx_desc.wait_for_locks */
+
 /* wf_use_cuda for work that would take one CPU core this long: left to choose, small work stays on the CPU. */
 wf_status wf_use_cuda_for(wf_ctx *ctx, double core_seconds, bool *out);
 /* Notes for wf_ctx_devices where a part of the work ("matching") runs. */

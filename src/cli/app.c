@@ -126,6 +126,7 @@ static int finish(cli_app *app, wf_status status) {
 static int run_command(cli_app *app) {
     wf_ctx_desc desc = {.threads = (int)cli_int(app, "threads"),
                         .device = (wf_device)cli_index(app, "device"),
+                        .wait_for_locks = cli_flag(app, "wait"),
                         .progress = cli_progress_report,
                         .warn = cli_progress_warn,
                         .user = app};
@@ -136,6 +137,7 @@ static int run_command(cli_app *app) {
     interrupted_ctx = app->ctx;
     /* Work that ended well in spite of a late signal has ended well: nothing was cut. */
     int code = finish(app, app->command->run(app));
+    for (int i = 0; i < app->n_locks; i++) wf_lock_free(app->locks[i]);
     interrupted_ctx = NULL;
     wf_ctx_free(app->ctx);
     return code;

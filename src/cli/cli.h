@@ -52,7 +52,7 @@ typedef struct cli_command {
     wf_status (*run)(cli_app *app);
 } cli_command;
 
-enum { CLI_MAX_OPTIONS = 32, CLI_MAX_LIST = 64, CLI_MAX_ARGUMENTS = 256 };
+enum { CLI_MAX_OPTIONS = 32, CLI_MAX_LIST = 64, CLI_MAX_ARGUMENTS = 256, CLI_MAX_LOCKS = 2 };
 
 typedef struct cli_progress {
     bool terminal, quiet;
@@ -75,7 +75,9 @@ struct cli_app {
     bool json, quiet;
     cli_progress progress;
     char sentence[1024];
-    char warned[1024]; /* the last warning */
+    char warned[1024];                    /* the last warning */
+    struct wf_lock *locks[CLI_MAX_LOCKS]; /* of what the command makes; main gives them back */
+    int n_locks;
 };
 
 /* The program, without its main: tests and programs with generators of their own call it. */

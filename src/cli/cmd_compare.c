@@ -415,6 +415,7 @@ static wf_status compare(comparison *c) {
     if (beside != NULL && c->over == NULL)
         return cli_fail(app, WF_ERR_USAGE,
                         "--beside needs --over: its numbers stand over a setting");
+    CLI_TRY(cli_lock_file(app, page));
     CLI_TRY(read_runs(c));
     if (beside != NULL) CLI_TRY(cli_json_read(app, beside, &c->beside));
     CLI_TRY(find_keys(c));

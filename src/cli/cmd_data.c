@@ -51,6 +51,7 @@ wf_status cli_data_bng(cli_app *app) {
     const char *source = app->argument[0];
     if (cli_text(app, "out") == NULL)
         return cli_fail(app, WF_ERR_USAGE, "say where the table goes: -o FILE.arff");
+    CLI_TRY(cli_lock_file(app, cli_text(app, "out")));
     if (!is_recipe(source)) {
         wf_data_desc from = wf_data_desc_default();
         from.path = source;

@@ -159,6 +159,7 @@ static wf_status align_collection(cli_app *app, const wf_zoo *zoo) {
 wf_status cli_align(cli_app *app) {
     if (cli_text(app, "out") == NULL)
         return cli_fail(app, WF_ERR_USAGE, "say where the aligned collection goes: -o FILE");
+    CLI_TRY(cli_lock_file(app, cli_text(app, "out")));
     wf_zoo *zoo;
     CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
     wf_status status = align_collection(app, zoo);

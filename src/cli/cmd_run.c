@@ -335,6 +335,7 @@ static wf_status run_all(run *r, const char *folder, bool redo) {
     CLI_TRY(cli_run_paths_set(app, &r->recipe, folder, &r->paths));
     CLI_TRY(open_inputs(r));
     CLI_TRY(wf_make_folder(app->ctx, folder));
+    CLI_TRY(cli_lock_folder(app, folder));
     const char *fingerprint = r->tasks != NULL  ? r->tasks->fingerprint
                               : r->data != NULL ? r->data->fingerprint
                                                 : "";
@@ -429,6 +430,7 @@ static wf_status report_again(run *r, const char *folder) {
         CLI_TRY(cli_recipe_dataset(app, &r->recipe, &r->data));
     CLI_TRY(cli_stages_open(app, folder, &r->recipe, "", &r->stages));
     const char *out = cli_text(app, "out") != NULL ? cli_text(app, "out") : r->paths.report;
+    CLI_TRY(cli_lock_file(app, out));
     if (along(r)) CLI_TRY(cli_domains_report(r, out));
     else if (many) CLI_TRY(cli_tasks_report(r, out));
     else

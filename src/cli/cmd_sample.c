@@ -248,6 +248,8 @@ static wf_status open_generator(cli_app *app, request *r) {
 wf_status cli_sample(cli_app *app) {
     if (cli_text(app, "out") == NULL)
         return cli_fail(app, WF_ERR_USAGE, "say where the networks go: -o FILE");
+    CLI_TRY(cli_lock_file(app, cli_text(app, "out")));
+    CLI_TRY(cli_lock_file(app, cli_text(app, "direct")));
     request *r = calloc(1, sizeof *r);
     if (r == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
     wf_status status = open_generator(app, r);

@@ -62,6 +62,7 @@ wf_status cli_zoo_import(cli_app *app) {
         return cli_fail(app, WF_ERR_USAGE,
                         "say the activation of the hidden layers, which files do not hold: "
                         "--activation relu");
+    CLI_TRY(cli_lock_file(app, out));
     wf_import_desc desc = wf_import_desc_default();
     desc.activation = activation;
     desc.layers = cli_text(app, "layers");
@@ -87,6 +88,7 @@ wf_status cli_zoo_export(cli_app *app) {
     const char *out = cli_text(app, "out");
     size_t index = (size_t)cli_int(app, "index");
     if (out == NULL) return cli_fail(app, WF_ERR_USAGE, "say where the network goes: -o FILE");
+    CLI_TRY(cli_lock_file(app, out));
     wf_zoo *zoo;
     CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
     wf_status status = WF_OK;

@@ -21,6 +21,7 @@ const cli_option cli_global_options[] = {
     INT("seed", 0, NULL, 0, 9007199254740992.0, "Seed of all that is drawn at random, in place of the recipe's."),
     INT("threads", 0, "0", 0, 256, "Worker threads; 0: one per core. Results do not depend on it."),
     CHOICE("device", 0, "NAME", "cpu", "Where the heavy work runs; auto: on a GPU where there is one.", "cpu", "cuda", "auto"),
+    FLAG("wait", 0, "Wait for another process that is making the output; without it the command ends with code 5."),
     FLAG("quiet", 'q', "No progress lines."),
     FLAG("help", 'h', "Show the help of a command."),
     FLAG("version", 'V', "Show the version and what this build has."),

@@ -30,6 +30,14 @@ wf_status cli_remove(cli_app *app, const char *path) {
     return WF_OK;
 }
 
+wf_status cli_lock_file(cli_app *app, const char *path) {
+    return path == NULL ? WF_OK : wf_lock_file(app->ctx, path, &app->locks[app->n_locks++]);
+}
+
+wf_status cli_lock_folder(cli_app *app, const char *folder) {
+    return wf_lock_folder(app->ctx, folder, &app->locks[app->n_locks++]);
+}
+
 double cli_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

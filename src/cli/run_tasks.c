@@ -125,7 +125,9 @@ wf_status cli_tasks_graph(cli_job *r, int source, double width, wf_graph **out) 
 static wf_status train_networks(cli_job *r, int source, const wf_graph *graph, size_t first,
                                 size_t count, const char *path) {
     const cli_task *task = &r->tasks->task[source];
-    if (wf_file_exists(path)) return WF_OK;
+    char parts[CLI_PATH + 16]; /* left by a call that was killed before its end */
+    snprintf(parts, sizeof parts, "%s.parts", path);
+    if (wf_file_exists(path) && !wf_file_exists(parts)) return WF_OK;
     wf_zoo_desc desc = task->recipe.zoo;
     desc.first = first;
     desc.count = count;

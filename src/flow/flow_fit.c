@@ -428,6 +428,12 @@ wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_sources,
                       const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
                       wf_flow **out) {
     wf_field_desc defaults = wf_field_desc_default();
-    return wf_flow_fit_with(ctx, sources, n_sources, wf_field_find(WF_GENERATOR_DEFAULT),
-                            field == NULL ? &defaults : field, desc, path, out);
+    wf_lock *lock;
+    if (out != NULL) *out = NULL;
+    WF_TRY(wf_lock_file(ctx, path, &lock));
+    wf_status status =
+        wf_flow_fit_with(ctx, sources, n_sources, wf_field_find(WF_GENERATOR_DEFAULT),
+                         field == NULL ? &defaults : field, desc, path, out);
+    wf_lock_free(lock);
+    return status;
 }

@@ -155,10 +155,13 @@ wf_status wf_generator_fit(wf_ctx *ctx, const wf_generator_kind *kind,
     if (own.train == NULL) own.train = &train;
     WF_TRY(check_sources(ctx, kind, desc));
     WF_TRY(say_device(ctx, kind, "fitting"));
-    if (own.options == NULL) WF_TRY(default_options(ctx, kind, &options));
+    wf_lock *lock; /* of the file, and of what a kind keeps beside it: a log */
+    WF_TRY(wf_lock_file(ctx, desc->path, &lock));
+    wf_status status = own.options == NULL ? default_options(ctx, kind, &options) : WF_OK;
     if (own.options == NULL) own.options = options;
-    wf_status status = kind->fit(ctx, kind, &own);
+    if (status == WF_OK) status = kind->fit(ctx, kind, &own);
     free(options);
+    wf_lock_free(lock);
     return status;
 }
 

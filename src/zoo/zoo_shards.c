@@ -78,6 +78,7 @@ typedef struct collection {
     const wf_dataset *data;
     const wf_zoo_desc *desc;
     const char *path;
+    wf_lock *lock; /* of path: the folder of parts is this call's too */
     wf_zoo_chain chain;
     wf_zoo_plan plan;
     char folder[max_path];
@@ -269,7 +270,18 @@ static wf_status cannot_take(wf_ctx *ctx, wf_status status) {
                    wf_last_error(ctx));
 }
 
-/* Opens a part and notes where its networks lie; those outside first .. first+count-1 are left alone. */
+/* Notes where the networks of the last part lie; those outside first .. first+count-1 are left alone. */
+static void note_places(collection *all) {
+    const wf_zoo *part = all->list.parts[all->list.count - 1];
+    const int64_t *indices = wf_zoo_seeds(part);
+    for (size_t slot = 0; slot < wf_zoo_count(part); slot++) {
+        int64_t i = indices[slot] - (int64_t)all->desc->first;
+        if (i < 0 || (size_t)i >= all->desc->count) continue;
+        all->places[i] = (place){(int32_t)all->list.count - 1, (uint32_t)slot};
+        all->state[i] = WF_ZOO_TRAINED;
+    }
+}
+
 static wf_status take_part(wf_ctx *ctx, collection *all, const char *path) {
     wf_zoo *part;
     wf_status status = wf_zoo_open(ctx, path, &part);
@@ -280,14 +292,24 @@ static wf_status take_part(wf_ctx *ctx, collection *all, const char *path) {
         wf_zoo_free(part);
         return status;
     }
-    const int64_t *indices = wf_zoo_seeds(part);
-    for (size_t slot = 0; slot < wf_zoo_count(part); slot++) {
-        int64_t i = indices[slot] - (int64_t)all->desc->first;
-        if (i < 0 || (size_t)i >= all->desc->count) continue;
-        all->places[i] = (place){(int32_t)all->list.count - 1, (uint32_t)slot};
-        all->state[i] = WF_ZOO_TRAINED;
-    }
+    note_places(all);
     return WF_OK;
+}
+
+/* A killed call may have put the collection in its place and left some of its parts: then what stands there is as good as a
+ * part. Any other file there is about to be replaced. */
+static wf_status take_result(wf_ctx *ctx, collection *all) {
+    wf_zoo *zoo;
+    if (!wf_file_exists(all->path)) return WF_OK;
+    wf_status status = wf_zoo_open(ctx, all->path, &zoo);
+    if (status != WF_OK) return status == WF_ERR_MEMORY ? status : WF_OK;
+    const char *recipe = wf_zoo_meta(zoo, "weft.recipe");
+    bool ours = recipe != NULL && strcmp(recipe, all->recipe) == 0;
+    if (ours) status = check_part(ctx, all, zoo);
+    if (ours && status == WF_OK) status = list_add(ctx, &all->list, zoo);
+    if (ours && status == WF_OK) note_places(all);
+    else wf_zoo_free(zoo);
+    return status;
 }
 
 static wf_status join_path(wf_ctx *ctx, char *out, const char *a, const char *separator,
@@ -374,6 +396,7 @@ static wf_status take_file(wf_ctx *ctx, collection *all, const char *name) {
 }
 
 static wf_status take_files(wf_ctx *ctx, collection *all) {
+    if (wf_file_exists(all->folder)) WF_TRY(take_result(ctx, all));
     WF_TRY(wf_make_folder(ctx, all->folder));
     DIR *folder = opendir(all->folder);
     if (folder == NULL) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s", all->folder);
@@ -398,16 +421,10 @@ static bool reaches_outside(const collection *all, const wf_zoo *part) {
 static void remove_parts(wf_ctx *ctx, collection *all) {
     for (size_t i = 0; i < all->desc->count; i++) started_remove(ctx, all, i);
     for (size_t p = 0; p < all->list.count; p++)
-        if (!reaches_outside(all, all->list.parts[p])) unlink(wf_zoo_path(all->list.parts[p]));
-    DIR *folder = opendir(all->folder);
-    if (folder == NULL) return;
-    char path[max_path];
-    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-        bool leftover = entry->d_name[0] == '.' && strstr(entry->d_name, ".tmp.") != NULL;
-        if (leftover && join_path(ctx, path, all->folder, "/", entry->d_name) == WF_OK)
-            unlink(path);
-    }
-    closedir(folder);
+        if (!reaches_outside(all, all->list.parts[p]) &&
+            strcmp(wf_zoo_path(all->list.parts[p]), all->path) != 0)
+            unlink(wf_zoo_path(all->list.parts[p]));
+    wf_remove_dead_siblings(all->folder, NULL);
     if (rmdir(all->folder) != 0)
         wf_warn(ctx, "%s: the folder is kept, it holds more than this collection's parts (%s)",
                 all->folder, strerror(errno));
@@ -829,7 +846,7 @@ static wf_status merge(wf_ctx *ctx, collection *all, size_t *diverged) {
 
 static wf_status collection_start(wf_ctx *ctx, collection *all) {
     const wf_zoo_desc *desc = all->desc;
-    WF_TRY(wf_writer_check(ctx, all->path));
+    WF_TRY(wf_lock_file(ctx, all->path, &all->lock));
     WF_TRY(wf_zoo_plan_build(ctx, all->graph, all->data, desc, &all->chain, &all->plan));
     const char *name = desc->test_name != NULL ? desc->test_name : all->data->name;
     if (strlen(name) >= sizeof all->test_name)
@@ -876,6 +893,7 @@ wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *dat
     free(all->state);
     free(all->started);
     wf_ctx_free(all->keeper);
+    wf_lock_free(all->lock);
     pthread_mutex_destroy(&all->keeping);
     columns_free(&all->extra);
     free(all);

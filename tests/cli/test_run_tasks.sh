@@ -56,6 +56,11 @@ rm runs/all/nets/spirals-x1.safetensors runs/all/zoos/moons.safetensors
 expect run-mends 0 "held-out: done before" "$weft" run all.conf
 check "a lost collection comes back" cmp before/zoos/moons.safetensors runs/all/zoos/moons.safetensors
 check "lost networks come back the same" cmp before/nets/spirals-x1.safetensors runs/all/nets/spirals-x1.safetensors
+# Killed when a collection stood in its place and its parts were not yet removed.
+mkdir runs/all/zoos/moons.safetensors.parts
+sed -i '/"collection": {/,/}/s/"finished": true/"finished": false/' runs/all/stage.json
+expect run-after-parts 0 "mean gap" "$weft" run all.conf
+check "no parts stay" test -z "$(find runs/all -name '*.parts')"
 check "the rows stay" cmp before/eval.json runs/all/eval.json
 expect run-width 2 "sample.widths was 0.5,1, now 2" "$weft" run all.conf --set sample.widths=2
 expect run-width-redo 0 "mean gap" "$weft" run all.conf --set sample.widths=2 --redo

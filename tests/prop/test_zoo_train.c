@@ -676,6 +676,42 @@ static void test_stopped_inside_a_network(void **state) {
     shared_end(&s);
 }
 
+static void count_training(void *user, const wf_progress *progress) {
+    if (strcmp(progress->stage, "training networks") == 0 && progress->done > 0) ++*(int *)user;
+}
+
+/* Killed between the rename and the removal of the parts: nothing is trained again, nothing stays. */
+static void test_killed_while_removing(void **state) {
+    (void)state;
+    shared s;
+    shared_start(&s, "removing");
+    wf_ctx *ctx;
+    int trained = 0;
+    wf_ctx_desc desc = {.threads = 2, .progress = count_training, .user = &trained};
+    assert_int_equal(wf_ctx_create(&desc, &ctx), WF_OK);
+    size_t size;
+    char *expected = reference_bytes(&s, &size), left[256];
+    assert_ok(ctx, train_with(ctx, &s, 0));
+    assert_true(trained > 0);
+    trained = 0;
+    assert_int_equal(mkdir(s.parts, 0777), 0);
+    snprintf(left, sizeof left, "%s/.0000000100.safetensors.tmp.99999", s.parts);
+    fclose(fopen(left, "w"));
+    assert_ok(ctx, train_with(ctx, &s, 0));
+    assert_int_equal(trained, 0);
+    assert_same_file(s.path, expected, size);
+    assert_int_equal(access(s.parts, F_OK), -1);
+    /* A collection of other settings is no part of this one. */
+    s.desc.lr *= 2;
+    assert_int_equal(mkdir(s.parts, 0777), 0);
+    assert_ok(ctx, train_with(ctx, &s, 0));
+    assert_true(trained > 0);
+    assert_int_equal(access(s.parts, F_OK), -1);
+    free(expected);
+    wf_ctx_free(ctx);
+    shared_end(&s);
+}
+
 /* --- divergence, scores, refusals ----------------------------------------------------------------- */
 
 static void count_warning(void *user, const char *sentence) {
@@ -926,6 +962,7 @@ int main(void) {
         cmocka_unit_test(test_killed), /* forks: before any other test leaves threads behind */
         cmocka_unit_test(test_threads_and_shards),
         cmocka_unit_test(test_pauses),
+        cmocka_unit_test(test_killed_while_removing),
         cmocka_unit_test(test_stopped_inside_a_network),
         cmocka_unit_test(test_locale),
         cmocka_unit_test(test_index_is_all),

@@ -485,6 +485,112 @@ static void writers_do_not_meet(void **state) {
     free(found);
 }
 
+/* --- locks ------------------------------------------------------------------------------------- */
+
+static void locks(void **state) {
+    (void)state;
+    char who[64];
+    snprintf(who, sizeof who, "process %ld on ", (long)getpid());
+    wf_lock *lock, *second;
+    assert_ok(ctx, wf_lock_file(ctx, in_folder("result"), &lock));
+    assert_fails(ctx, wf_lock_file(ctx, in_folder("result"), &second), WF_ERR_LOCKED, who);
+    assert_non_null(strstr(wf_last_error(ctx), "UTC; wait for it with --wait"));
+    assert_null(second);
+    assert_ok(ctx, wf_lock_file(ctx, in_folder("other"), &second));
+    wf_lock_free(second);
+    assert_int_equal(symlink("result", in_folder("by link")), 0);
+    assert_fails(ctx, wf_lock_file(ctx, in_folder("by link"), &second), WF_ERR_LOCKED, who);
+    assert_true(wf_file_exists(in_folder(".result.lock")));
+    wf_lock_free(lock);
+    assert_false(wf_file_exists(in_folder(".result.lock")));
+    assert_ok(ctx, wf_lock_file(ctx, in_folder("by link"), &lock));
+    wf_lock_free(lock);
+    wf_lock_free(NULL);
+
+    assert_ok(ctx, wf_make_folder(ctx, in_folder("run")));
+    assert_ok(ctx, wf_lock_folder(ctx, in_folder("run"), &lock));
+    assert_fails(ctx, wf_lock_folder(ctx, in_folder("run"), &second), WF_ERR_LOCKED, who);
+    wf_lock_free(lock);
+    assert_int_equal(files_in(in_folder("run")), 0);
+    assert_fails(ctx, wf_lock_file(ctx, in_folder("run"), &lock), WF_ERR_DISK, "is a folder");
+    assert_fails(ctx, wf_lock_folder(ctx, in_folder("none"), &lock), WF_ERR_DISK, "No such");
+    assert_ok(ctx, wf_lock_file(ctx, "/dev/null", &lock));
+    assert_ok(ctx, wf_lock_file(ctx, "/dev/null", &second));
+    wf_lock_free(lock);
+    wf_lock_free(second);
+}
+
+static int die_with_lock(void) {
+    wf_lock *lock;
+    if (wf_lock_file(ctx, in_folder("orphan"), &lock) != WF_OK) return 1;
+    raise(SIGKILL);
+    return 0;
+}
+
+static int count_with_lock(void) {
+    wf_ctx *own;
+    if (wf_ctx_create(&(wf_ctx_desc){.threads = 1, .wait_for_locks = true}, &own) != WF_OK)
+        return 1;
+    for (int i = 0; i < 40; i++) {
+        wf_lock *lock;
+        char *text;
+        size_t size;
+        if (wf_lock_file(own, in_folder("counter"), &lock) != WF_OK ||
+            wf_read_file(own, in_folder("counter"), 100, &text, &size) != WF_OK)
+            return 2;
+        char next[32];
+        int length = snprintf(next, sizeof next, "%d", atoi(text) + 1);
+        free(text);
+        if (wf_write_file(own, in_folder("counter"), next, (size_t)length) != WF_OK) return 3;
+        wf_lock_free(lock);
+    }
+    return 0;
+}
+
+/* A killed holder's lock is free; of processes that wait for one, each gets it alone. */
+static void locks_of_others(void **state) {
+    (void)state;
+    wf_lock *lock;
+    assert_int_equal(in_child(die_with_lock), 1000 + SIGKILL);
+    assert_true(wf_file_exists(in_folder(".orphan.lock")));
+    assert_ok(ctx, wf_lock_file(ctx, in_folder("orphan"), &lock));
+    wf_lock_free(lock);
+    assert_false(wf_file_exists(in_folder(".orphan.lock")));
+
+    put("counter", "0", 1);
+    pid_t children[4];
+    fflush(NULL);
+    for (int i = 0; i < 4; i++) {
+        children[i] = fork();
+        if (children[i] == 0) _exit(count_with_lock());
+    }
+    for (int i = 0; i < 4; i++) {
+        int code;
+        assert_int_equal(waitpid(children[i], &code, 0), children[i]);
+        assert_int_equal(code, 0);
+    }
+    assert_holds("counter", "160");
+    assert_false(wf_file_exists(in_folder(".counter.lock")));
+}
+
+static void interrupt_ctx(void *waiting, const char *sentence) {
+    assert_non_null(strstr(sentence, "waiting"));
+    wf_interrupt(*(wf_ctx **)waiting);
+}
+
+static void waiting_can_be_interrupted(void **state) {
+    (void)state;
+    wf_ctx *waiting;
+    wf_ctx_desc desc = {.wait_for_locks = true, .warn = interrupt_ctx, .user = &waiting};
+    assert_int_equal(wf_ctx_create(&desc, &waiting), WF_OK);
+    wf_lock *lock, *second;
+    assert_ok(ctx, wf_lock_file(ctx, in_folder("long"), &lock));
+    assert_fails(waiting, wf_lock_file(waiting, in_folder("long"), &second), WF_ERR_INTERRUPTED,
+                 "while waiting");
+    wf_lock_free(lock);
+    wf_ctx_free(waiting);
+}
+
 static void folders(void **state) {
     (void)state;
     assert_ok(ctx, wf_make_folder(ctx, in_folder("one/two//three/")));
@@ -713,6 +819,9 @@ int main(void) {
         cmocka_unit_test(no_permission),
         cmocka_unit_test(dead_siblings_are_removed),
         cmocka_unit_test(writers_do_not_meet),
+        cmocka_unit_test(locks),
+        cmocka_unit_test(locks_of_others),
+        cmocka_unit_test(waiting_can_be_interrupted),
         cmocka_unit_test(folders),
         cmocka_unit_test(json_lines),
         cmocka_unit_test(logging_survives_lack_of_memory),

@@ -1,0 +1,142 @@
+/* lock: one process at a time makes an output.
+ *
+ * The mark of an output is a small file beside it, locked (flock) by its holder and saying who that is:
+ *
+ *   FOLDER/.lock, or FOLDER/.NAME.lock      "process 4711 on node3 since 2026-11-18 02:47:10 UTC"
+ *
+ * K1  The lock counts, not the file: one that a killed process left is free, and the next holder takes it over.
+ * K2  Only the holder removes the file, while it still has the lock. Who gets a lock looks whether its file still has a name;
+ *     if not, the lock was on what an earlier holder had removed, and it begins again. */
+#include "base/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { max_path = 4096, who_bytes = 256, poll_ms = 100 };
+
+struct wf_lock {
+    int fd;
+    char path[max_path]; /* of the small file */
+};
+
+/* Where the mark of a file lies; "" when it is a device or pipe, which needs none. */
+static wf_status mark_of_file(wf_ctx *ctx, const char *path, char out[max_path]) {
+    char target[max_path];
+    WF_TRY(wf_writer_target(ctx, path, target));
+    out[0] = '\0';
+    if (target[0] == '\0') return WF_OK;
+    const char *slash = strrchr(target, '/'), *name = slash != NULL ? slash + 1 : target;
+    if (snprintf(out, max_path, "%.*s.%s.lock", (int)(name - target), target, name) >= max_path)
+        return wf_fail(ctx, WF_ERR_USAGE, "%.60s...: the path is too long", path);
+    return WF_OK;
+}
+
+static wf_status mark_of_folder(wf_ctx *ctx, const char *path, char out[max_path]) {
+    if (snprintf(out, max_path, "%s/.lock", path) >= max_path)
+        return wf_fail(ctx, WF_ERR_USAGE, "%.60s...: the path is too long", path);
+    return WF_OK;
+}
+
+static void write_who(int fd) {
+    char text[who_bytes], host[64] = "?", since[32] = "?";
+    time_t now = time(NULL);
+    struct tm utc;
+    if (gethostname(host, sizeof host) != 0) strcpy(host, "?");
+    host[sizeof host - 1] = '\0';
+    if (gmtime_r(&now, &utc) != NULL) strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", &utc);
+    int length =
+        snprintf(text, sizeof text, "process %ld on %s since %s", (long)getpid(), host, since);
+    /* Only for people: a full disk must not keep anybody from the lock. */
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length) errno = 0;
+}
+
+static void read_who(int fd, char out[who_bytes]) {
+    ssize_t length = pread(fd, out, who_bytes - 1, 0);
+    if (length <= 0) length = snprintf(out, who_bytes, "another process");
+    out[length] = '\0';
+}
+
+typedef enum attempt { TAKEN, HELD, AGAIN, CANNOT } attempt;
+
+static attempt try_once(const char *path, int *fd, char who[who_bytes]) {
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (*fd < 0) return CANNOT;
+    struct stat info;
+    attempt result = TAKEN;
+    if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
+        result = errno == EWOULDBLOCK ? HELD : errno == EINTR ? AGAIN : CANNOT;
+        if (result == HELD) read_who(*fd, who);
+    } else if (fstat(*fd, &info) != 0) result = CANNOT;
+    else if (info.st_nlink == 0) result = AGAIN; /* K2 */
+    if (result == TAKEN) return result;
+    int code = errno;
+    close(*fd);
+    *fd = -1;
+    errno = code;
+    return result;
+}
+
+static wf_status take(wf_ctx *ctx, const char *path, wf_lock *lock) {
+    char who[who_bytes];
+    for (bool told = false;;) {
+        attempt result = try_once(lock->path, &lock->fd, who);
+        if (result == TAKEN) {
+            write_who(lock->fd);
+            return WF_OK;
+        }
+        if (result == AGAIN) continue;
+        if (result == CANNOT && (errno == ENOLCK || errno == ENOTSUP || errno == ENOSYS)) {
+            wf_warn(ctx,
+                    "%s: this file system has no locks; take care that no other process writes it",
+                    path);
+            return WF_OK;
+        }
+        if (result == CANNOT) return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be locked", path);
+        if (!wf_ctx_waits(ctx))
+            return wf_fail(
+                ctx, WF_ERR_LOCKED,
+                "%s is being made by %s; wait for it with --wait, or give another output", path,
+                who);
+        if (!told) wf_warn(ctx, "%s is being made by %s; waiting", path, who);
+        told = true;
+        if (wf_interrupted(ctx))
+            return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while waiting for %s", path);
+        nanosleep(&(struct timespec){0, poll_ms * 1000000L}, NULL);
+    }
+}
+
+static wf_status lock_create(wf_ctx *ctx, const char *path, bool folder, wf_lock **out) {
+    wf_lock *lock;
+    *out = NULL;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *lock, path, &lock));
+    lock->fd = -1;
+    wf_status status =
+        folder ? mark_of_folder(ctx, path, lock->path) : mark_of_file(ctx, path, lock->path);
+    if (status == WF_OK && lock->path[0] != '\0') status = take(ctx, path, lock);
+    if (status == WF_OK) *out = lock;
+    else free(lock);
+    return status;
+}
+
+wf_status wf_lock_file(wf_ctx *ctx, const char *path, wf_lock **out) {
+    return lock_create(ctx, path, false, out);
+}
+
+wf_status wf_lock_folder(wf_ctx *ctx, const char *path, wf_lock **out) {
+    return lock_create(ctx, path, true, out);
+}
+
+void wf_lock_free(wf_lock *lock) {
+    if (lock == NULL) return;
+    if (lock->fd >= 0) {
+        unlink(lock->path); /* K2 */
+        close(lock->fd);
+    }
+    free(lock);
+}

@@ -412,6 +412,49 @@ static void build_from_tokens(setup *s) {
     wf_from_tokens(&s->tape, rows(s, 12, s->size), 3, columns, token_map(s, columns), NULL);
 }
 
+/* A tensor that wants no gradient. */
+static wf_tensor *frozen(wf_tensor *x) {
+    x->wants = false;
+    return x;
+}
+/* The running statistics are not zero, and variances are positive. Variant 1: training. */
+static void build_batch_norm(setup *s) {
+    int count = s->group > 100 ? 3 * s->group : 7;
+    wf_tensor *x = rows(s, count, s->size), *weight = flat(s, 1, s->size);
+    wf_tensor *bias = flat(s, 1, s->size), *running = frozen(flat(s, 2, s->size));
+    fill_around(s, running, running->data, 10, 1);
+    wf_batch_norm(&s->tape, x, weight, bias, running, s->variant == 1, 1e-5);
+}
+/* Kernel, stride, padding, output padding, of pdiff's layers and others. */
+static const wf_conv1d_desc conv_cases[] = {
+    {.kernel = 7, .stride = 2, .padding = 3, .output_padding = 1},
+    {.kernel = 3, .stride = 1, .padding = 1},
+    {.kernel = 2, .stride = 3},
+    {.kernel = 1, .stride = 1}};
+static void build_conv1d(setup *s) {
+    wf_conv1d_desc desc = conv_cases[s->variant];
+    desc.length = case_tokens(s) + 1;
+    int out = s->size % 5 + 1;
+    wf_tensor *x = rows(s, 2 * desc.length, s->size);
+    wf_tensor *weight = flat(s, out, desc.kernel * s->size);
+    wf_conv1d(&s->tape, x, weight, s->variant ? flat(s, 1, out) : NULL, &desc);
+}
+static void build_conv1d_transposed(setup *s) {
+    wf_conv1d_desc desc = conv_cases[s->variant];
+    desc.length = case_tokens(s) + 1;
+    int out = s->size % 5 + 1;
+    wf_tensor *x = rows(s, 2 * desc.length, s->size);
+    wf_tensor *weight = flat(s, s->size, desc.kernel * out);
+    wf_conv1d_transposed(&s->tape, x, weight, s->variant ? flat(s, 1, out) : NULL, &desc);
+}
+static void build_mse(setup *s) {
+    wf_tensor *x = rows(s, 6, s->size), *target = frozen(rows(s, 6, s->size));
+    wf_mse(&s->tape, x, target, s->variant ? frozen(rows(s, 6, s->size)) : NULL);
+}
+static void build_nt_xent(setup *s) {
+    wf_nt_xent(&s->tape, rows(s, 2 * (s->group % 40 + 1), s->size), s->variant ? 0.1 : 0.7);
+}
+
 /* Widths that fused kernels have, beside the odd ones that are composed. */
 static int codec_width(const setup *s) { return s->size > 100 ? 128 : s->size; }
 static void build_edge_encoder(setup *s) {
@@ -450,7 +493,9 @@ static inline int variants_of(wf_op_kind kind) {
     case WF_OP_lean_edges: return 17;
     case WF_OP_lstar_messages: return 7;
     case WF_OP_activation: return WF_UNIT_COUNT;
-    case WF_OP_linear: return 4;
+    case WF_OP_linear:
+    case WF_OP_conv1d:
+    case WF_OP_conv1d_transposed: return 4;
     case WF_OP_attention:
     case WF_OP_layer_norm:
     case WF_OP_edge_readout:
@@ -458,6 +503,9 @@ static inline int variants_of(wf_op_kind kind) {
     case WF_OP_norm:
     case WF_OP_edge_features: return 3;
     case WF_OP_add_table:
+    case WF_OP_batch_norm:
+    case WF_OP_mse:
+    case WF_OP_nt_xent:
     case WF_OP_to_tokens:
     case WF_OP_from_tokens:
     case WF_OP_residual:

@@ -164,3 +164,63 @@ wf_tensor *wf_layer_table(wf_net *net, const char *name, int rows, int cols, dou
 wf_tensor *wf_layer_dropout(wf_net *net, wf_tensor *x, double p) {
     return wf_dropout(net->tape, x, p, net->sites++, net->training ? &net->key : NULL);
 }
+
+/* Means start at 0, variances at 1. */
+static wf_tensor *running_statistics(wf_net *net, const char *name, int columns) {
+    wf_tape *tape = net->tape;
+    if (!net->declares) {
+        const wf_field_tensor *mean = &net->buffers->tensors[net->next_buffer];
+        assert(net->next_buffer + 1 < net->buffers->count && mean->rows == columns);
+        net->next_buffer += 2;
+        return wf_tape_view(tape, (char *)net->statistics + mean->offset * tape->size, NULL, 2,
+                            columns);
+    }
+    for (int part = 0; part < 2; part++) {
+        wf_field_tensor tensor = {.rows = columns, .cols = 1};
+        tensor.start = part ? WF_START_ONE : WF_START_ZERO;
+        wf_text full = wf_text_start(tensor.name, sizeof tensor.name);
+        wf_text_add(&full, "%s%s.%s", net->scope, name, part ? "running_var" : "running_mean");
+        wf_params_add(net->buffers, &tensor);
+    }
+    return wf_tape_view(tape, NULL, NULL, 2, columns);
+}
+
+wf_tensor *wf_layer_batch_norm(wf_net *net, const char *name, wf_tensor *x) {
+    if (net->tape->failed) return NULL;
+    wf_tensor *weight =
+        named_param(net, name, ".weight", x->cols, 1, WF_START_ONE, 0, false, false);
+    wf_tensor *bias = named_param(net, name, ".bias", x->cols, 1, WF_START_ZERO, 0, false, false);
+    wf_tensor *running = running_statistics(net, name, x->cols);
+    if (net->tape->failed) return NULL;
+    return wf_batch_norm(net->tape, x, weight, bias, running, net->training, 1e-5);
+}
+
+/* weight (rows, cols) of a convolution to `out` channels; PyTorch takes `inputs` values for those that a result depends on. */
+static wf_tensor *convolution(wf_net *net, const char *name, wf_tensor *x, int rows, int cols,
+                              int inputs, int out, const wf_conv1d_desc *desc, wf_layer_options o,
+                              bool transposed) {
+    if (net->tape->failed) return NULL;
+    start_pair start = starts(o, inputs, out);
+    wf_tensor *weight =
+        named_param(net, name, ".weight", rows, cols, start.weight, start.spread, true, o.matrix);
+    wf_tensor *bias =
+        o.no_bias ? NULL
+                  : named_param(net, name, ".bias", out, 1, start.bias, start.spread, false, false);
+    if (net->tape->failed) return NULL;
+    return transposed ? wf_conv1d_transposed(net->tape, x, weight, bias, desc)
+                      : wf_conv1d(net->tape, x, weight, bias, desc);
+}
+
+wf_tensor *wf_layer_conv1d(wf_net *net, const char *name, wf_tensor *x, int out,
+                           const wf_conv1d_desc *desc, wf_layer_options o) {
+    if (net->tape->failed) return NULL;
+    int width = desc->kernel * x->cols;
+    return convolution(net, name, x, out, width, width, out, desc, o, false);
+}
+
+wf_tensor *wf_layer_conv1d_transposed(wf_net *net, const char *name, wf_tensor *x, int out,
+                                      const wf_conv1d_desc *desc, wf_layer_options o) {
+    if (net->tape->failed) return NULL;
+    int width = desc->kernel * out;
+    return convolution(net, name, x, x->cols, width, width, out, desc, o, true);
+}

@@ -31,6 +31,10 @@ typedef struct wf_net {
     bool training;      /* dropout works, batch norm uses the batch */
     wf_dropout_key key; /* with training */
     int sites;          /* dropouts so far */
+    /* Running statistics of batch norms: no parameters, but kept with them. */
+    wf_params *buffers;
+    void *statistics; /* the flat array of these; recording changes it with training */
+    int next_buffer;
 } wf_net;
 
 /* Walk a model for its parameters, which `list` collects. */
@@ -80,6 +84,15 @@ wf_tensor *wf_layer_attention(wf_net *net, const char *name, wf_tensor *x, int h
                               wf_layer_options options, wf_layer_options last);
 /* A table of `rows` learned vectors: NAME (rows, cols), normal with this std. */
 wf_tensor *wf_layer_table(wf_net *net, const char *name, int rows, int cols, double std);
+/* NAME.weight, NAME.bias (C), and the buffers NAME.running_mean, NAME.running_var (C). A net with batch norms sets
+ * net->buffers behind wf_net_declare and wf_net_start, and net->statistics behind the latter. */
+wf_tensor *wf_layer_batch_norm(wf_net *net, const char *name, wf_tensor *x);
+/* NAME.weight (out, kernel * C), the taps of PyTorch's (out, C, kernel) one after another; NAME.bias (out). init TORCH: PyTorch's. */
+wf_tensor *wf_layer_conv1d(wf_net *net, const char *name, wf_tensor *x, int out,
+                           const wf_conv1d_desc *desc, wf_layer_options options);
+/* NAME.weight (C, kernel * out), PyTorch's (C, out, kernel); NAME.bias (out). */
+wf_tensor *wf_layer_conv1d_transposed(wf_net *net, const char *name, wf_tensor *x, int out,
+                                      const wf_conv1d_desc *desc, wf_layer_options options);
 /* Nothing unless training. */
 wf_tensor *wf_layer_dropout(wf_net *net, wf_tensor *x, double p);
 

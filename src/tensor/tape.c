@@ -211,6 +211,11 @@ static double op_products(const wf_op *op) {
         for (int k = 0; k < 4 && in[2 * k] != NULL; k++)
             sum += (in[2 * k]->wants ? 3.0 : 2.0) * in[2 * k]->cols * in[2 * k + 1]->rows;
         return sum * op->out[0]->rows;
+    case WF_OP_conv1d:
+    case WF_OP_conv1d_transposed: {
+        double windows = op->kind == WF_OP_conv1d ? op->out[0]->rows : in[0]->rows;
+        return windows * (in[0]->wants ? 3.0 : 2.0) * in[1]->rows * in[1]->cols;
+    }
     case WF_OP_attention: /* two products, once more the first backward, and four of gradients */
         return (double)in[0]->rows * op->tokens * op->out[0]->cols * 7;
     case WF_OP_edge_encoder: return edges * 3.0 * in[3]->rows * in[3]->cols;
@@ -576,6 +581,63 @@ wf_tensor *wf_from_tokens(wf_tape *tape, wf_tensor *x, int tokens, int columns, 
     assert(out == NULL || (out->rows == x->rows / tokens && out->cols == columns));
     wf_op op = {.kind = WF_OP_from_tokens, .in = {x}, .tokens = tokens, .map = map};
     op.out[0] = out != NULL ? out : output(tape, &op, x->rows / tokens, columns);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_batch_norm(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
+                         wf_tensor *running, bool training, double eps) {
+    if (tape->failed) return NULL;
+    assert(running->rows * running->cols == 2 * x->cols);
+    wf_op op = {
+        .kind = WF_OP_batch_norm, .in = {x, weight, bias, running}, .mode = training, .value = eps};
+    op.out[0] = output(tape, &op, x->rows, x->cols);
+    op.saved = wf_tape_alloc(tape, 2 * (size_t)x->cols * tape->size);
+    run(tape, &op);
+    return op.out[0];
+}
+
+static wf_tensor *convolve(wf_tape *tape, wf_op *op, int length, int columns) {
+    const wf_conv1d_desc *d = &op->conv;
+    assert(op->in[0]->rows % d->length == 0 && d->stride > 0 && d->padding < d->kernel);
+    op->out[0] = output(tape, op, op->in[0]->rows / d->length * length, columns);
+    run(tape, op);
+    return op->out[0];
+}
+
+wf_tensor *wf_conv1d(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
+                     const wf_conv1d_desc *d) {
+    if (tape->failed) return NULL;
+    assert(weight->cols == d->kernel * x->cols && d->length + 2 * d->padding >= d->kernel);
+    wf_op op = {.kind = WF_OP_conv1d, .in = {x, weight, bias}, .conv = *d};
+    int windows = (d->length + 2 * d->padding - d->kernel) / d->stride + 1;
+    return convolve(tape, &op, windows, weight->rows);
+}
+
+wf_tensor *wf_conv1d_transposed(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
+                                const wf_conv1d_desc *d) {
+    if (tape->failed) return NULL;
+    assert(weight->rows == x->cols && weight->cols % d->kernel == 0);
+    wf_op op = {.kind = WF_OP_conv1d_transposed, .in = {x, weight, bias}, .conv = *d};
+    int positions = (d->length - 1) * d->stride - 2 * d->padding + d->kernel + d->output_padding;
+    return convolve(tape, &op, positions, weight->cols / d->kernel);
+}
+
+wf_tensor *wf_mse(wf_tape *tape, wf_tensor *x, wf_tensor *target, wf_tensor *mask) {
+    if (tape->failed) return NULL;
+    assert(x->rows == target->rows && x->cols == target->cols);
+    assert(mask == NULL || (x->rows == mask->rows && x->cols == mask->cols));
+    wf_op op = {.kind = WF_OP_mse, .in = {x, target, mask}};
+    op.out[0] = output(tape, &op, 1, 1);
+    run(tape, &op);
+    return op.out[0];
+}
+
+wf_tensor *wf_nt_xent(wf_tape *tape, wf_tensor *z, double temperature) {
+    if (tape->failed) return NULL;
+    assert(z->rows >= 2 && z->rows % 2 == 0);
+    wf_op op = {.kind = WF_OP_nt_xent, .in = {z}, .value = temperature};
+    op.out[0] = output(tape, &op, 1, 1);
     run(tape, &op);
     return op.out[0];
 }

@@ -200,4 +200,25 @@ wf_tensor *wf_to_tokens(wf_tape *tape, wf_tensor *x, int tokens, int width, cons
 wf_tensor *wf_from_tokens(wf_tape *tape, wf_tensor *x, int tokens, int columns, const uint32_t *map,
                           wf_tensor *out);
 
+/* y = (x - mean) / sqrt(variance + eps) * weight + bias for each column. training: of all rows, and running (2, C), means then variances,
+ * moves towards them by a tenth, the variance with R - 1; else mean and variance are those of `running`. weight, bias (1, C). */
+wf_tensor *wf_batch_norm(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
+                         wf_tensor *running, bool training, double eps);
+/* Sequences (B * length, C) -> (B * windows, out): row i of a sequence sees its positions i * stride - padding .. + kernel - 1.
+ * weight (out, kernel * C): the values of one position after another; bias (1, out) or NULL. windows = (length + 2 padding - kernel) /
+ * stride + 1. */
+wf_tensor *wf_conv1d(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
+                     const wf_conv1d_desc *desc);
+/* The transpose of such a map: (B * length, C) -> (B * positions, out), positions = (length - 1) stride - 2 padding + kernel +
+ * output_padding. weight (C, kernel * out). */
+wf_tensor *wf_conv1d_transposed(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
+                                const wf_conv1d_desc *desc);
+
+/* --- losses: (1, 1); the caller sets their gradient to the weight of the loss ---------------------------------- */
+/* Mean over all entries of (mask * x - target)^2; mask NULL: 1. Gradient by x alone. */
+wf_tensor *wf_mse(wf_tape *tape, wf_tensor *x, wf_tensor *target, wf_tensor *mask);
+/* NT-Xent of two views, z (2n, D): rows i and i + n belong together. s_ij = cosine of rows i and j / temperature; mean over i of
+ * ln(sum over j != i of e^s_ij) - s_i,partner. */
+wf_tensor *wf_nt_xent(wf_tape *tape, wf_tensor *z, double temperature);
+
 #endif

@@ -178,6 +178,153 @@ static void test_sequence_values(void **state) {
     wf_tape_free(&s.tape);
 }
 
+static double at(const wf_tensor *x, int row, int col) {
+    return ((const double *)x->data)[row * x->ld + col];
+}
+
+/* Convolutions written out: every product of a position, a tap and a channel once. */
+static void test_convolution_values(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 4; variant++)
+        for (int transposed = 0; transposed < 2; transposed++) {
+            setup s;
+            start(&s, wf_backend_cpu(WF_F64), WF_F64,
+                  transposed ? WF_OP_conv1d_transposed : WF_OP_conv1d, 9, 7, variant);
+            const wf_op *op = s.tape.last;
+            const wf_tensor *x = op->in[0], *weight = op->in[1], *y = op->out[0];
+            const wf_conv1d_desc *d = &op->conv;
+            int length = d->length, out_length = y->rows / 2;
+            assert_int_equal(out_length,
+                             transposed ? (length - 1) * d->stride - 2 * d->padding + d->kernel +
+                                              d->output_padding
+                                        : (length + 2 * d->padding - d->kernel) / d->stride + 1);
+            double *sum = calloc((size_t)(y->rows * y->cols), sizeof *sum);
+            for (int b = 0; b < 2; b++)
+                for (int i = 0; i < (transposed ? length : out_length); i++)
+                    for (int tap = 0; tap < d->kernel; tap++) {
+                        int far = i * d->stride - d->padding + tap;
+                        int from = transposed ? i : far, to = transposed ? far : i;
+                        if (far < 0 || far >= (transposed ? out_length : length)) continue;
+                        for (int c = 0; c < x->cols; c++)
+                            for (int o = 0; o < y->cols; o++)
+                                sum[(b * out_length + to) * y->cols + o] +=
+                                    at(x, b * length + from, c) *
+                                    (transposed ? at(weight, c, tap * y->cols + o)
+                                                : at(weight, o, tap * x->cols + c));
+                    }
+            for (int r = 0; r < y->rows; r++)
+                for (int o = 0; o < y->cols; o++) {
+                    double bias = op->in[2] != NULL ? ((double *)op->in[2]->data)[o] : 0;
+                    assert_close(at(y, r, o), sum[r * y->cols + o] + bias, 1e-13);
+                }
+            free(sum);
+            wf_tape_free(&s.tape);
+        }
+}
+
+static void test_batch_norm_values(void **state) {
+    (void)state;
+    setup s;
+    start(&s, wf_backend_cpu(WF_F64), WF_F64, WF_OP_batch_norm, 3, 3, 1);
+    const wf_op *op = s.tape.last;
+    const wf_tensor *x = op->in[0];
+    double *running = op->in[3]->data, before[6];
+    memcpy(before, running, sizeof before);
+    run_again(&s, op);
+    for (int c = 0; c < 3; c++) {
+        double mean = 0, square = 0, n = x->rows;
+        for (int r = 0; r < x->rows; r++) mean += at(x, r, c) / n;
+        for (int r = 0; r < x->rows; r++) square += pow(at(x, r, c) - mean, 2);
+        for (int r = 0; r < x->rows; r++)
+            assert_close(at(op->out[0], r, c),
+                         (at(x, r, c) - mean) / sqrt(square / n + 1e-5) *
+                                 ((double *)op->in[1]->data)[c] +
+                             ((double *)op->in[2]->data)[c],
+                         1e-12);
+        assert_close(running[c], 0.9 * before[c] + 0.1 * mean, 1e-14);
+        assert_close(running[3 + c], 0.9 * before[3 + c] + 0.1 * square / (n - 1), 1e-14);
+    }
+    wf_tape_free(&s.tape);
+    /* as it is used: the running statistics stand for the batch's, and stay */
+    start(&s, wf_backend_cpu(WF_F64), WF_F64, WF_OP_batch_norm, 3, 3, 0);
+    op = s.tape.last, x = op->in[0], running = op->in[3]->data;
+    memcpy(before, running, sizeof before);
+    run_again(&s, op);
+    assert_memory_equal(before, running, sizeof before);
+    for (int c = 0; c < 3; c++)
+        assert_close(at(op->out[0], 2, c),
+                     (at(x, 2, c) - running[c]) / sqrt(running[3 + c] + 1e-5) *
+                             ((double *)op->in[1]->data)[c] +
+                         ((double *)op->in[2]->data)[c],
+                     1e-12);
+    wf_tape_free(&s.tape);
+}
+
+static void test_loss_values(void **state) {
+    (void)state;
+    setup s;
+    start(&s, wf_backend_cpu(WF_F64), WF_F64, WF_OP_nt_xent, 9, 3, 1);
+    const wf_tensor *z = s.tape.last->in[0];
+    int n = z->rows;
+    double loss = 0;
+    for (int i = 0; i < n; i++) {
+        double sum = 0, own = 0;
+        for (int j = 0; j < n; j++) {
+            double dot = 0, a = 0, b = 0;
+            for (int c = 0; c < 9; c++) {
+                dot += at(z, i, c) * at(z, j, c);
+                a += at(z, i, c) * at(z, i, c);
+                b += at(z, j, c) * at(z, j, c);
+            }
+            double value = dot / sqrt(a * b) / 0.1;
+            if (j != i) sum += exp(value);
+            if (j == (i + n / 2) % n) own = value;
+        }
+        loss += (log(sum) - own) / n;
+    }
+    assert_close(at(s.tape.last->out[0], 0, 0), loss, 1e-12);
+    wf_tape_free(&s.tape);
+    start(&s, wf_backend_cpu(WF_F64), WF_F64, WF_OP_mse, 9, 3, 1);
+    const wf_op *op = s.tape.last;
+    loss = 0;
+    for (int r = 0; r < 6; r++)
+        for (int c = 0; c < 9; c++)
+            loss += pow(at(op->in[0], r, c) * at(op->in[2], r, c) - at(op->in[1], r, c), 2) / 54;
+    assert_close(at(op->out[0], 0, 0), loss, 1e-13);
+    wf_tape_free(&s.tape);
+}
+
+/* Dropout keeps a share of 1 - p, over 1 - p; other rows, sites and updates keep others. */
+static void test_dropout_values(void **state) {
+    (void)state;
+    enum { count = 40, width = 100 };
+    double kept[3] = {0};
+    int same = 0;
+    uint32_t update = 7;
+    setup s = {.dtype = WF_F64, .size = width};
+    wf_tape_start(&s.tape, wf_backend_cpu(WF_F64), WF_F64, true);
+    wf_tensor *x = rows(&s, count, width), *y[3];
+    assert_ptr_equal(wf_dropout(&s.tape, x, 0.25, 0, NULL), x);
+    wf_dropout_key key = {.seed = 1, .update = &update};
+    for (int k = 0; k < 3; k++) {
+        y[k] = wf_dropout(&s.tape, x, 0.25, k == 1, &key);
+        update += k == 1;
+    }
+    for (int r = 0; r < count; r++)
+        for (int c = 0; c < width; c++) {
+            for (int k = 0; k < 3; k++) {
+                double value = at(y[k], r, c);
+                if (value != 0) assert_close(value, at(x, r, c) / 0.75, 1e-13);
+                kept[k] += value != 0;
+            }
+            same += (at(y[0], r, c) != 0) == (at(y[1], r, c) != 0);
+            same += (at(y[0], r, c) != 0) == (at(y[2], r, c) != 0);
+        }
+    for (int k = 0; k < 3; k++) assert_close(kept[k] / (count * width), 0.75, 0.03);
+    assert_close(same / (2.0 * count * width), 0.625, 0.03); /* 0.75^2 + 0.25^2 */
+    wf_tape_free(&s.tape);
+}
+
 /* A linear layer and its gradients; the weight packed, or read where it lies with the threads of ctx. */
 typedef struct wide_layer {
     setup s;
@@ -223,8 +370,14 @@ static void test_wide_linear(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),   cmocka_unit_test(test_float_kernels),
-        cmocka_unit_test(test_values),      cmocka_unit_test(test_sequence_values),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_float_kernels),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_sequence_values),
+        cmocka_unit_test(test_convolution_values),
+        cmocka_unit_test(test_batch_norm_values),
+        cmocka_unit_test(test_loss_values),
+        cmocka_unit_test(test_dropout_values),
         cmocka_unit_test(test_wide_linear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

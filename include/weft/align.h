@@ -13,29 +13,32 @@ typedef struct wf_match_desc {
     int sweeps;       /* at most; 5 for WCS, 100 for alignment */
     double tolerance; /* a sweep that gains no more than this in any layer is the last: 1e-12 */
     int restarts;     /* further runs from random permutations; the best is kept: 0 */
-    uint64_t
-        seed; /* layer order of sweep s is a shuffle drawn from (seed, restart, s), the same for every pair */
+    uint64_t seed;    /* sweep s visits the orbits in an order drawn from (seed, restart, s) */
 } wf_match_desc;
 WF_API wf_match_desc wf_match_desc_default(void);
 
-/* Find the relabelling of b's hidden units that brings b closest to a: perm is ready for wf_graph_permute(graph, perm, b, out).
- * dot (may be NULL) receives <a, permuted b>; sweeps_used may be NULL. The plain, readable loop. */
+/* Find the relabelling of b's hidden units that brings b closest to a: perm is ready for
+ * wf_graph_permute(graph, perm, b, out). dot (may be NULL) receives <a, permuted b>; sweeps_used
+ * may be NULL. The plain, readable loop. */
 WF_API wf_status wf_match(wf_ctx *ctx, const wf_graph *graph, const float *a, const float *b,
                           const wf_match_desc *desc, uint32_t *perm, double *dot, int *sweeps_used);
 
-/* For each of nq queries the largest matched cosine over nr references, and which one (either out pointer may be NULL).
- * skip[q] is a reference index to leave out (a network itself), or -1; skip NULL: none. The fast path: same values as wf_match. */
+/* For each of nq queries the largest matched cosine over nr references, and which one (either
+ * out pointer may be NULL). skip[q] is a reference index to leave out (a network itself), or -1;
+ * skip NULL: none. The fast path: same values as wf_match. */
 WF_API wf_status wf_wcs_max(wf_ctx *ctx, const wf_graph *graph, const float *queries, size_t nq,
                             const float *refs, size_t nr, const int64_t *skip,
                             const wf_match_desc *desc, float *best, uint32_t *which);
 
-/* Permute each b[k] (count, n_params) in place so that it matches a[k]: the matched coupling. In parallel. */
+/* Permute each b[k] (count, n_params) in place so that it matches a[k]: the matched coupling. In
+ * parallel. */
 WF_API wf_status wf_match_pairs(wf_ctx *ctx, const wf_graph *graph, const float *a, float *b,
                                 size_t count, const wf_match_desc *desc);
 
-/* Write the collection `zoo` to `path` with every network relabelled to match network `reference`. Indices, all other tensors
- * (seeds, scores, masks: relabelling changes no function) and the metadata are kept; "weft.aligned" says how it was done.
- * desc NULL means the defaults. `path` may be the collection's own. */
+/* Write the collection `zoo` to `path` with every network relabelled to match network
+ * `reference`. Indices, all other tensors (seeds, scores, masks: relabelling changes no
+ * function) and the metadata are kept; "weft.aligned" says how it was done. desc NULL means the
+ * defaults. `path` may be the collection's own. */
 WF_API wf_status wf_align_zoo(wf_ctx *ctx, const wf_zoo *zoo, size_t reference,
                               const wf_match_desc *desc, const char *path);
 

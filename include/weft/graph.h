@@ -1,7 +1,7 @@
 /* weft/graph.h: a network as data: its layers, and the parameter graph that follows from them.
  *
  *     wf_graph *g;
- *     wf_graph_parse(ctx, "64-16-8-10", "relu", 0, &g);       64 inputs, hidden 16 and 8, 10 classes
+ *     wf_graph_parse(ctx, "64-16-8-10", "relu", 0, &g);     64 inputs, hidden 16, 8, 10 classes
  *     wf_graph_parse(ctx, "3x32x32 conv16 pool conv32 pool conv48 gap linear10", "relu", 0, &g);
  *
  * A description is a list of layers. Each makes one group of units from one or two earlier groups.
@@ -177,7 +177,7 @@ WF_API int wf_block_shape(const wf_graph *graph, const wf_block *block, size_t s
 /* Running statistics are not trained. */
 static inline bool wf_block_trained(const wf_block *block) { return block->kind < WF_BLOCK_MEAN; }
 
-/* Parameters of the longest row that WF_GRAPH_FOLD_INPUT puts on a unit; 0: nothing can be folded. */
+/* Parameters of the longest row that WF_GRAPH_FOLD_INPUT puts on a unit; 0: nothing to fold. */
 WF_API int wf_graph_fold_rows(const wf_graph *graph);
 /* Nodes and edges of the metanetwork's graph, and parameters that are folded. */
 WF_API void wf_graph_size(const wf_graph *graph, size_t *nodes, size_t *edges, size_t *folded);

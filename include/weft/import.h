@@ -7,8 +7,9 @@
  *     puts(result.collections[0].path);
  *     wf_import_result_free(&result);
  *
- * Fully connected networks only: matrices [out,in] that chain, with or without biases. Normalisation layers, running
- * statistics and convolution kernels are refused by name. docs/import.md has the rules. */
+ * Fully connected networks only: matrices [out,in] that chain, with or without biases.
+ * Normalisation layers, running statistics and convolution kernels are refused by name.
+ * docs/import.md has the rules. */
 #ifndef WEFT_IMPORT_H
 #define WEFT_IMPORT_H
 
@@ -18,10 +19,8 @@ WF_BEGIN_C
 
 typedef struct wf_import_desc {
     const char *activation; /* of the hidden layers, as wf_graph_parse names them; required */
-    const char *
-        layers; /* comma-separated names of the layers in order ("fc1,fc2,out"); NULL: found by name and shape */
-    const char
-        *name; /* kept in the collection's metadata as "weft.name"; NULL: the source's name */
+    const char *layers;     /* their names in order, "fc1,fc2,out"; NULL: found by name and shape */
+    const char *name;       /* for the metadata, as "weft.name"; NULL: the source's name */
 } wf_import_desc;
 WF_API wf_import_desc wf_import_desc_default(void);
 
@@ -41,11 +40,12 @@ typedef struct wf_import_result {
 WF_API void wf_import_result_free(wf_import_result *result); /* what it holds, not itself */
 
 /* Turn networks saved by PyTorch into collections.
- * source  a safetensors or torch.save file of stacked tensors, as torch.func.stack_module_state has them ("0.weight" [M,out,in]);
- *         the same with one plain state_dict; or a folder of state_dict files, all .safetensors or all .pt/.pth, in natural
- *         order of their names. torch.save files are zip containers (torch 1.6 and later); no code in them is ever run.
- * out     the collection to write: OUT.safetensors (".safetensors" may be given). Networks of several architectures become
- *         OUT-64-16-8-10.safetensors, OUT-64-32-10.safetensors ...
+ * source  a safetensors or torch.save file of stacked tensors, as torch.func.stack_module_state
+ *         has them ("0.weight" [M,out,in]); the same with one plain state_dict; or a folder of
+ *         state_dict files, all .safetensors or all .pt/.pth, in natural order of their names.
+ *         torch.save files are zip containers (torch 1.6 and later); no code in them is run.
+ * out     the collection to write: OUT.safetensors (".safetensors" may be given). Networks of
+ *         several architectures become OUT-64-16-8-10.safetensors, OUT-64-32-10.safetensors ...
  * result  may be NULL; free with wf_import_result_free().
  * Nothing is written unless every network can be read. Metadata "weft.sources" is a JSON list:
  *         the file of each network, or the one file where networks came stacked. */
@@ -53,7 +53,8 @@ WF_API wf_status wf_zoo_import(wf_ctx *ctx, const char *source, const wf_import_
                                const char *out, wf_import_result *result);
 
 /* Write network `index` as a plain state_dict in a safetensors file.
- * names  comma-separated names of the layers; NULL: "layers.0", "layers.1" ... Tensors are NAME.weight and NAME.bias. */
+ * names  comma-separated names of the layers that have weights; NULL: those of the collection.
+ *        Tensors are NAME.weight and NAME.bias. */
 WF_API wf_status wf_zoo_export(wf_ctx *ctx, const wf_zoo *zoo, size_t index, const char *path,
                                const char *names);
 
@@ -63,12 +64,13 @@ typedef struct wf_zoo_score_info {
     double mean, std, min, max; /* std with divisor n; NaN scores are left out */
 } wf_zoo_score_info;
 
-/* How the networks stand to their neighbours by index, judged by cosines of flat weight vectors (medians over at most
- * 2,000 pairs). With `near` over pairs (i, i+1) and `far` over pairs half the collection apart:
+/* How the networks stand to their neighbours by index, judged by cosines of flat weight vectors
+ * (medians over at most 2,000 pairs). With `near` over pairs (i, i+1) and `far` over pairs half
+ * the collection apart:
  *   near <= 0.5                        independent, as far as weights can tell
  *   1 - near < (1 - far) / 2           one or more training trajectories, saved step by step
- *   otherwise                          a common start, or networks that were aligned with each other
- * Networks without hidden layers are always called independent: similar weights are their nature. */
+ *   otherwise                          a common start, or networks that were aligned
+ * Networks without hidden layers are called independent: their weights are similar anyway. */
 typedef enum wf_zoo_kinship {
     WF_ZOO_INDEPENDENT,
     WF_ZOO_TRAJECTORY,

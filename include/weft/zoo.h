@@ -1,11 +1,11 @@
 /* weft/zoo.h: collections of trained networks of one architecture, one safetensors file each.
  *
- * File: tensors "layers.0.weight" [M,out,in], "layers.0.bias" [M,out] ... as torch.func.stack_module_state
- * names them; "weft.seed" [M] I64 (the network's index under the collection's seed), "weft.lr" [M] F32,
- * "weft.epochs" [M] I32 where known; for each test set S
- * "weft.score.S" [M] F32 and "weft.errors.S" [M, ceil(n/8)] U8 (bit r of byte r/8: example r is wrong).
- * __metadata__: "weft.arch", "weft.activation", "weft.recipe", "weft.data" (fingerprint), "weft.preparation",
- * "weft.seed" ... docs/formats.md has them all. */
+ * File: tensors "layers.0.weight" [M,out,in], "layers.0.bias" [M,out] ... as
+ * torch.func.stack_module_state names them; "weft.seed" [M] I64 (the network's index under the
+ * collection's seed), "weft.lr" [M] F32, "weft.epochs" [M] I32 where known; for each test set S
+ * "weft.score.S" [M] F32 and "weft.errors.S" [M, ceil(n/8)] U8 (bit r of byte r/8: example r is
+ * wrong). __metadata__: "weft.graph" (the networks as JSON), "weft.arch", "weft.activation",
+ * "weft.recipe", "weft.data" (fingerprint), "weft.preparation", "weft.seed" ... */
 #ifndef WEFT_ZOO_H
 #define WEFT_ZOO_H
 
@@ -63,13 +63,15 @@ typedef struct wf_zoo_desc {
 WF_API wf_zoo_desc wf_zoo_desc_default(void);
 WF_API const wf_setting *wf_zoo_settings(void);
 
-/* Train networks first .. first+count-1 and write them to `path`. Finished shards lie in `path`.parts/ until the end:
- * a broken call goes on where it stopped. A diverged network is reported, left out of the file and counted in *diverged (may be NULL). */
+/* Train networks first .. first+count-1 and write them to `path`. Finished shards lie in
+ * `path`.parts/ until the end: a broken call goes on where it stopped. A diverged network is
+ * reported, left out of the file and counted in *diverged (may be NULL). */
 WF_API wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                               const wf_zoo_desc *desc, const char *path, size_t *diverged);
 
-/* Train `count` networks in memory from given initial weights (count, n_params), replaced by the trained ones; used by tests and controls.
- * WF_ERR_DIVERGED when some are not finite at the end; the others are as good as ever. */
+/* Train `count` networks in memory from given initial weights (count, n_params), replaced by the
+ * trained ones; used by tests and controls. WF_ERR_DIVERGED when some are not finite at the end;
+ * the others are as good as ever. */
 WF_API wf_status wf_zoo_train_from(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                                    const wf_zoo_desc *desc, float *weights);
 /* PyTorch's default initial weights of network `index`. */

@@ -55,7 +55,8 @@ static const wf_block *block_named(const wf_graph *graph, const char *name) {
     return NULL;
 }
 
-/* Tensors of the old file in its order, weights replaced by the stacked new ones, which are laid into `stacked`. */
+/* Tensors of the old file in its order, weights replaced by the stacked new ones, which are laid
+ * into `stacked`. */
 static wf_status new_tensors(wf_ctx *ctx, const wf_st_file *file, const wf_graph *graph,
                              const float *weights, size_t count, float *stacked,
                              wf_st_tensor *out) {

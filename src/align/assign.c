@@ -1,16 +1,19 @@
 /* assign: exact linear assignment by shortest augmenting paths (Jonker and Volgenant 1987).
  *
- * Maximise sum_r score[r][match[r]] over permutations. Each column j has a price; a row's profit is its
- * best score[r][j] - price[j]. Throughout,
- *   I1  profit[r] >= score[r][j] - price[j] for all r, j (any prices satisfy it: profit is the row maximum);
+ * Maximise sum_r score[r][match[r]] over permutations. Each column j has a price; a row's profit
+ * is its best score[r][j] - price[j]. Throughout,
+ *   I1  profit[r] >= score[r][j] - price[j] for all r, j (any prices satisfy it: profit is the
+ *       row maximum);
  *   I2  a matched row is matched to a column where I1 holds with equality.
  * Both together prove that a complete matching is optimal. Three stages:
  *   1  prices from the column maxima, or those of a similar problem;
- *   2  each free row bids for its best column, raises its price to where the second best becomes as good, and
- *      displaces the row that stood there; a bounded number of bids;
- *   3  rows still free are matched by shortest augmenting paths in the slacks profit - (score - price) >= 0.
- * Distances are kept without the start row's profit, which cancels wherever two of them are subtracted. Predecessors
- * are not stored but found again at the end, on the path alone: the row whose slack gives the very same sum. */
+ *   2  each free row bids for its best column, raises its price to where the second best becomes
+ *      as good, and displaces the row that stood there; a bounded number of bids;
+ *   3  rows still free are matched by shortest augmenting paths in the slacks profit - (score -
+ *      price) >= 0.
+ * Distances are kept without the start row's profit, which cancels wherever two of them are
+ * subtracted. Predecessors are not stored but found again at the end, on the path alone: the row
+ * whose slack gives the very same sum. */
 #include "align/assign.h"
 
 #include "weft/align.h"
@@ -80,8 +83,9 @@ static double forgone(assign_state *s, uint32_t r, uint32_t *place) {
     return s->kernel.relax(s->n, row_of_scores(s, r), s->price, 0, s->distance, place);
 }
 
-/* Stage 2. Bids keep I1 and I2: the winner's second best becomes as good as its best, and the displaced row is free
- * again. Equal bests raise no price and could displace one another for ever, hence the bound. */
+/* Stage 2. Bids keep I1 and I2: the winner's second best becomes as good as its best, and the
+ * displaced row is free again. Equal bests raise no price and could displace one another for
+ * ever, hence the bound. */
 static void bid(assign_state *s) {
     size_t bids = 4 * s->n, free_rows = s->n;
     for (size_t i = 0; i < s->n; i++) s->free_rows[i] = (uint32_t)(s->n - 1 - i);
@@ -109,7 +113,8 @@ static uint32_t predecessor(const assign_state *s, uint32_t column, double dista
     return s->visited[k];
 }
 
-/* Stage 3: Dijkstra from row `start` to the nearest free column, then the path turned over, then prices. */
+/* Stage 3: Dijkstra from row `start` to the nearest free column, then the path turned over, then
+ * prices. */
 static void augment(assign_state *s, uint32_t start) {
     memcpy(s->open, s->price, s->n * sizeof *s->open);
     uint32_t column;

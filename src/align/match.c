@@ -1,19 +1,21 @@
 /* match: Git Re-Basin weight matching (Ainsworth et al. 2022, section 3.2), the plain loop.
  *
- * Coordinate ascent on <a, P b> over relabellings P of b's hidden units. A sweep visits every orbit once, in an order that
- * all pairs share. For orbit o with n units
- *     score[r][u] = sum over blocks that touch o, over units x of the other end and coefficients k, of
- *                   a[r, x, k] * b[u, from(x), k]
- * is what the dot product would gain from standing b's unit u at place r while everything else stays: incoming
- * weights, incoming bias and outgoing weights. The best assignment replaces the current one when it
- * gains more than the tolerance; a sweep in which no orbit gains is the last. Groups that share an
- * orbit (residual connections) are one problem: all their blocks add to its score.
+ * Coordinate ascent on <a, P b> over relabellings P of b's hidden units. A sweep visits every
+ * orbit once, in an order that all pairs share. For orbit o with n units
+ *     score[r][u] = sum of a[r, x, k] * b[u, from(x), k]
+ *                   over blocks that touch o, units x of their other end, coefficients k
+ * is what the dot product would gain from standing b's unit u at place r while everything else
+ * stays: incoming weights, incoming bias and outgoing weights. The best assignment replaces the
+ * current one when it gains more than the tolerance; a sweep in which no orbit gains is the
+ * last. Groups that share an orbit (residual connections) are one problem: all their blocks add
+ * to its score.
  *
  * A block from an orbit to itself (x + W x) is scored from both ends, with the other end where it
  * stands. That is not what the dot product gains, so there the whole dot product decides.
  *
- * Arithmetic: every score is a sum in double, over blocks in flat order, then x, then k. The fast path in wcs.c works in
- * float; its matchings are the same unless two assignments agree to about 1e-6 of the score. */
+ * Arithmetic: every score is a sum in double, over blocks in flat order, then x, then k. The
+ * fast path (matcher.c) works in float; its matchings are the same unless two assignments agree to
+ * about 1e-6 of the score. */
 #include "align/match.h"
 
 #include "align/assign.h"

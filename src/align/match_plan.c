@@ -179,7 +179,8 @@ void wf__match_pack_reference(const wf_match_plan *plan, const float *w, float *
     pack(plan, w, false, record);
 }
 
-/* Parts of one block of memory, each at a multiple of 64 bytes. With memory NULL only the size is found. */
+/* Parts of one block of memory, each at a multiple of 64 bytes. With memory NULL only the size
+ * is found. */
 static size_t lay_out_work(const wf_match_plan *plan, uint8_t *memory, wf_match_work *work) {
     size_t widest = (size_t)plan->widest, units = (size_t)plan->n_units;
     const struct {

@@ -1,14 +1,15 @@
 /* match_plan: a network laid out for the fast weight matching.
  *
- * The score of orbit o splits into a fixed part, from blocks whose other end never moves (inputs, outputs, bias nodes), and
- * links, from blocks between o and another orbit:
- *     score[r][u] = sum_k A[r][k] B[k][u]                      fixed: a product of matrices, once per pair
- *                 + sum_x,k L[r][x,k] R[from(x),k][u]          one per link, once per visit of o
- * so each network is packed twice: as a query (A and L by rows of o's units) and as a reference (B and R with o's units side
- * by side, padded to WF_MATCH_PAD). Blocks with no movable end add a plain dot product to the value.
+ * The score of orbit o splits into a fixed part, from blocks whose other end never moves
+ * (inputs, outputs, bias nodes), and links, from blocks between o and another orbit:
+ *     score[r][u] = sum_k A[r][k] B[k][u]                 fixed: a matrix product, once per pair
+ *                 + sum_x,k L[r][x,k] R[from(x),k][u]     one per link, once per visit of o
+ * so each network is packed twice: as a query (A and L by rows of o's units) and as a reference
+ * (B and R with o's units side by side, padded to WF_MATCH_PAD). Blocks with no movable end add
+ * a plain dot product to the value.
  *
- *   query record      | A of orbit 0 (n, depth) | A of orbit 1 | ... | L of link 0 (n, depth) | ... | rest |
- *   reference record  | B of orbit 0 (depth, padded) | ...           | R of link 0 (depth, padded) | ... | rest |
+ *   query record      | A of orbit 0 (n, depth) ...      | L of link 0 (n, depth) ...      | rest |
+ *   reference record  | B of orbit 0 (depth, padded) ... | R of link 0 (depth, padded) ... | rest |
  *   score record      | fixed scores of orbit 0 (n, padded) | of orbit 1 | ...
  * All parts start at multiples of 64 bytes; padding is zero. */
 #ifndef WF_ALIGN_MATCH_PLAN_H

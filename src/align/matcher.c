@@ -1,8 +1,10 @@
-/* matcher: many independent pairs in parallel, and the largest matched cosine of queries over references.
+/* matcher: many independent pairs in parallel, and the largest matched cosine of queries over
+ * references.
  *
- * wf_wcs_max cuts (queries x references) into chunks of group x slab. A chunk packs a tile of references at a time; for each of
- * its queries the fixed scores of the whole tile are one product, then the pairs are matched one by one. The largest value does
- * not depend on the cut; of equal values the lowest reference counts. */
+ * wf_wcs_max cuts (queries x references) into chunks of group x slab. A chunk packs a tile of
+ * references at a time; for each of its queries the fixed scores of the whole tile are one
+ * product, then the pairs are matched one by one. The largest value does not depend on the cut;
+ * of equal values the lowest reference counts. */
 #include "align/matcher.h"
 
 #include "align/cuda/match_cuda.h"
@@ -55,9 +57,10 @@ static double network_squares(const wf_graph *graph, const float *w) {
 /* False also for NaN. */
 static bool usable(double squares) { return squares < largest_square; }
 
-/* --- where ---------------------------------------------------------------------------------------- */
+/* --- where ------------------------------------------------------------------------------------ */
 
-/* What a pair takes one core, roughly: products at 30 GFLOP/s, 15 ns for each entry of a score matrix over the sweeps. */
+/* What a pair takes one core, roughly: products at 30 GFLOP/s, 15 ns for each entry of a score
+ * matrix over the sweeps. */
 static double pair_seconds(const wf_graph *graph) {
     double flops = 0, entries = 0;
     for (int o = 0; o < graph->n_orbits; o++) {
@@ -89,7 +92,7 @@ wf_status wf__match_on_gpu(wf_ctx *ctx, const wf_graph *graph, const wf_match_de
     return WF_OK;
 }
 
-/* --- pairs ---------------------------------------------------------------------------------------- */
+/* --- pairs ------------------------------------------------------------------------------------ */
 
 typedef struct matcher_worker {
     wf_match_work work;
@@ -234,7 +237,7 @@ wf_status wf_match_pairs(wf_ctx *ctx, const wf_graph *graph, const float *a, flo
     return status;
 }
 
-/* --- the largest matched cosine ------------------------------------------------------------------- */
+/* --- the largest matched cosine --------------------------------------------------------------- */
 
 typedef struct wcs_worker {
     wf_match_work work;
@@ -301,7 +304,8 @@ static void wcs_chunk(void *call_, size_t slot, int index) {
     }
 }
 
-/* Chunks of a query group stand in the order of their references, so the first of equal values wins. */
+/* Chunks of a query group stand in the order of their references, so the first of equal values
+ * wins. */
 static void merge_round(const wcs_call *call, size_t chunks, float *best, uint32_t *which) {
     for (size_t slot = 0; slot < chunks; slot++) {
         size_t q0 = (call->first_chunk + slot) / call->slabs * queries_in_a_group;

@@ -1,11 +1,11 @@
 /* cloud_cache: the reference's scores beside its collection, in PATH.cloud.safetensors.
  *
  *   cloud.index U32 [m]   cloud.wcs F32 [m]   cloud.wcs_nearest U32 [m]
- *   score F32 [N]   errors U64 [N, words]   iou F32 [N]   iou_nearest U32 [N]      with labelled data
- *   __metadata__  weft.cloud    what the values were computed from: digest of all weights, the architecture, the data
- *                               set's fingerprint and the settings that matter
- *                 weft.digest   digest of the tensors as they stand, so that a damaged file is noticed
- * A file with another key is stale and replaced silently; a damaged one is replaced with a warning. */
+ *   score F32 [N]   errors U64 [N, words]   iou F32 [N]   iou_nearest U32 [N]   with labelled data
+ *   __metadata__  weft.cloud    what the values were computed from: all weights, the architecture,
+ *                               the data set's fingerprint and the settings that matter
+ *                 weft.digest   digest of the tensors as they stand, so that damage is noticed
+ * A file with another key is stale and replaced silently; a damaged one with a warning. */
 #include "base/pool.h"
 #include "base/safetensors.h"
 #include "eval/reference.h"
@@ -117,7 +117,8 @@ void wf__cloud_path(const wf_reference *reference, char out[4096]) {
     if (length < 0 || length >= 4096) out[0] = 0;
 }
 
-/* NULL, or what is wrong with the file. Values are copied over the reference's arrays only when all is well. */
+/* NULL, or what is wrong with the file. Values are copied over the reference's arrays only when
+ * all is well. */
 static const char *take_tensors(const wf_st_file *file, const wf_reference *ref) {
     wf_st_tensor expected[max_tensors], found[max_tensors];
     size_t count = cache_tensors(ref, expected);

@@ -1,8 +1,8 @@
 /* scores: task performance and error masks of networks on a test set (paper, appendix B.1).
  *
- * The test inputs are laid out once as tiles (inputs, 64 examples); a network runs over all tiles on one thread, so its
- * logits do not depend on its neighbours or on the thread count. The prediction is the first largest logit; a prediction
- * from logits that are not numbers is wrong. */
+ * The test inputs are laid out once as tiles (inputs, 64 examples); a network runs over all
+ * tiles on one thread, so its logits do not depend on its neighbours or on the thread count. The
+ * prediction is the first largest logit; a prediction from logits that are not numbers is wrong. */
 #include "base/pool.h"
 #include "eval/cuda/eval_cuda.h"
 #include "eval/eval_kernel.h"
@@ -39,7 +39,8 @@ static void lay_out_inputs(const wf_dataset *data, float *out) {
     }
 }
 
-/* Logits (outputs, tile) of one tile; groups stand in execution order, so sources are ready before use. */
+/* Logits (outputs, tile) of one tile; groups stand in execution order, so sources are ready
+ * before use. */
 static const float *forward_tile(const score_call *call, const float *w, const float *x,
                                  float *scratch) {
     const wf_graph *graph = call->graph;
@@ -260,8 +261,8 @@ static int by_score(const void *a_, const void *b_) {
     return (a->score > b->score) - (a->score < b->score);
 }
 
-/* The share of (positive, negative) pairs in which the positive one scores higher, from rank sums; equal scores share
- * their mean rank. */
+/* The share of (positive, negative) pairs in which the positive one scores higher, from rank
+ * sums; equal scores share their mean rank. */
 double wf_roc_auc(const float *score, const int32_t *positive, size_t n) {
     ranked *order = malloc((n + 1) * sizeof *order);
     if (order == NULL) return NAN;

@@ -42,7 +42,8 @@ typedef struct forward_call {
     size_t *place;  /* [n_groups] of a group's values in the scratch */
 } forward_call;
 
-/* y (n_dst, rows) += W (n_dst, n_src) x, x given as (rows, n_src) for inputs, (n_src, rows) otherwise. */
+/* y (n_dst, rows) += W (n_dst, n_src) x, x given as (rows, n_src) for inputs, (n_src, rows)
+ * otherwise. */
 static void add_block(const wf_block *block, const wf_graph *graph, const float *w, const float *x,
                       bool row_major, size_t rows, float *y) {
     size_t n_dst = (size_t)graph->groups[block->dst].n, n_src = (size_t)graph->groups[block->src].n;

@@ -34,7 +34,7 @@ wf_status wf__activation_parse(wf_ctx *ctx, const char *name, wf_activation *out
         "activation \"%s\" is not known; use relu, tanh, gelu, silu, sigmoid or identity", name);
 }
 
-/* --- layers to groups ----------------------------------------------------------------------------- */
+/* --- layers to groups ------------------------------------------------------------------------- */
 
 /* "architecture: layer 2 (conv "3"): ..." Layers are counted from 1, as groups are. */
 static wf_status refuse(wf_ctx *ctx, const wf_graph *graph, int l, wf_status status,
@@ -231,7 +231,7 @@ static wf_status make_groups(wf_ctx *ctx, wf_graph *graph, int channels, int hei
     return check_ends(ctx, graph);
 }
 
-/* --- orbits --------------------------------------------------------------------------------------- */
+/* --- orbits ----------------------------------------------------------------------------------- */
 
 static int root_of(const int *parent, int group) {
     while (parent[group] != group) group = parent[group];
@@ -270,7 +270,7 @@ static wf_status make_orbits(wf_ctx *ctx, wf_graph *graph) {
     return WF_OK;
 }
 
-/* --- blocks --------------------------------------------------------------------------------------- */
+/* --- blocks ----------------------------------------------------------------------------------- */
 
 static const char *const tails[] = {"weight", "bias",         "weight",
                                     "bias",   "running_mean", "running_var"};
@@ -465,7 +465,7 @@ void wf_graph_free(wf_graph *graph) {
     free(graph);
 }
 
-/* --- what follows --------------------------------------------------------------------------------- */
+/* --- what follows ----------------------------------------------------------------------------- */
 
 static wf_status rebuild(wf_ctx *ctx, const wf_graph *like, const wf_layer *layers, unsigned flags,
                          wf_graph **out) {
@@ -579,7 +579,7 @@ int wf_block_shape(const wf_graph *graph, const wf_block *block, size_t shape[4]
     return 3;
 }
 
-/* --- permutations --------------------------------------------------------------------------------- */
+/* --- permutations ----------------------------------------------------------------------------- */
 
 size_t wf_graph_perm_start(const wf_graph *graph, int orbit) { return graph->orbit_start[orbit]; }
 size_t wf_graph_perm_size(const wf_graph *graph) { return graph->orbit_start[graph->n_orbits]; }

@@ -1,5 +1,5 @@
-/* graph_json: descriptions as JSON. docs/formats.md has the keys; what stands for a default is left
- * out when writing. Keys that are not known are refused: a file of a later version is not misread. */
+/* graph_json: descriptions as JSON. docs/formats.md has the keys. Default values are not written.
+ * Unknown keys are refused, so that a file of a later version is not misread. */
 #include "base/json_text.h"
 #include "graph/describe.h"
 #include "weft/text.h"
@@ -12,7 +12,7 @@
 static const char *const norm_names[] = {"none", "batch", "layer"};
 static const char *const pool_names[] = {"none", "max", "average", "global"};
 
-/* --- reading -------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 typedef struct reader {
     wf_ctx *ctx;
@@ -206,7 +206,7 @@ wf_status wf_graph_from_json(wf_ctx *ctx, const char *json, unsigned flags, wf_g
     return status;
 }
 
-/* --- writing -------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 /* json_object_set_new with NULL fails: what could not be made is noticed by its caller. */
 static bool set(json_t *object, const char *key, json_t *value) {

@@ -59,7 +59,7 @@ static wf_status reserve_layers(reader *r) {
                                    : wf_fail(r->ctx, WF_ERR_MEMORY, "architecture: out of memory");
 }
 
-/* --- widths joined by '-' ------------------------------------------------------------------------- */
+/* --- widths joined by '-' --------------------------------------------------------------------- */
 
 static wf_status read_widths(reader *r) {
     for (;;) {
@@ -98,7 +98,7 @@ static wf_status read_widths(reader *r) {
     return WF_OK;
 }
 
-/* --- words ---------------------------------------------------------------------------------------- */
+/* --- words ------------------------------------------------------------------------------------ */
 
 /* The module that the next word stands for, as a name. */
 static wf_status next_module(reader *r, const char **out) {
@@ -244,7 +244,7 @@ static wf_status read_words(reader *r) {
     return WF_OK;
 }
 
-/* --- all forms ------------------------------------------------------------------------------------ */
+/* --- all forms -------------------------------------------------------------------------------- */
 
 static wf_status parse_file(wf_ctx *ctx, const char *path, unsigned flags, wf_graph **out) {
     wf_map map = {0};
@@ -281,7 +281,7 @@ done:
     return status;
 }
 
-/* --- writing -------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 static bool is_square(const wf_window *window) {
     return window->kernel[0] == window->kernel[1] && window->stride[0] == window->stride[1] &&

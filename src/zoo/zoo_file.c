@@ -6,7 +6,8 @@
  *   __metadata__: weft.format "collection 1", weft.graph (JSON), and what the writer adds; for
  *                 people and for version 0.1, which had no weft.graph: weft.arch, weft.activation
  *
- * I1  In memory a network is flat, block after block; in the file each block is stacked over networks.
+ * I1  In memory a network is flat, block after block; in the file each block is stacked over
+ *     networks.
  * I2  An open collection was checked whole: every block is there, F32, and has the shape that
  *     the description says; a tensor that is neither a block nor named weft.* is refused.
  * I3  Weights and error masks stay in the mapping; the small typed columns are copied, because
@@ -46,7 +47,7 @@ struct wf_zoo {
     test_set tests[max_tests];
 };
 
-/* --- shapes ------------------------------------------------------------------------------------ */
+/* --- shapes ----------------------------------------------------------------------------------- */
 
 /* The tensor of PyTorch with the networks in front: [M,out,in], [M,out], [M,out,in,3,3]. */
 static wf_st_tensor block_tensor(const wf_graph *graph, const wf_block *block, size_t count) {
@@ -73,7 +74,7 @@ static const char *shape_text(const wf_st_tensor *tensor, char *out, size_t size
     return out;
 }
 
-/* --- reading ----------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 static wf_status read_graph(wf_ctx *ctx, wf_zoo *zoo) {
     const char *format = wf_st_meta(zoo->file, "weft.format");
@@ -301,7 +302,7 @@ wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count
     return WF_OK;
 }
 
-/* --- writing ----------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 static size_t add_column(wf_st_tensor *tensors, size_t n, const char *name, wf_st_dtype dtype,
                          size_t count, const void *data) {
@@ -448,7 +449,7 @@ done:
     return status;
 }
 
-/* --- writing network by network ---------------------------------------------------------------- */
+/* --- writing network by network --------------------------------------------------------------- */
 
 enum { staged_bytes = 1 << 20 };
 
@@ -479,7 +480,8 @@ wf_status wf_zoo_stream_open(wf_ctx *ctx, const char *path, const wf_graph *grap
     return status;
 }
 
-/* Block by block, many networks staged side by side: a system call for each would cost more than the copy. */
+/* Block by block, many networks staged side by side: a system call for each would cost more than
+ * the copy. */
 int wf_zoo_stream_put(const wf_zoo_stream *stream, size_t first, size_t count,
                       const float *weights) {
     const wf_graph *graph = stream->graph;

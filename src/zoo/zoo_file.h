@@ -14,12 +14,14 @@ wf_status wf_zoo_write_from(wf_ctx *ctx, const char *path, const wf_graph *graph
                             wf_zoo_source *source, void *user, size_t count,
                             const wf_zoo_extra *extra);
 
-/* A collection written while its networks still appear, in any order. `extra` says which columns there will be; what
- * stands in them is looked at by commit alone, and must have the same columns. Until then nothing stands at `path`. */
+/* A collection written while its networks still appear, in any order. `extra` says which columns
+ * there will be; what stands in them is looked at by commit alone, and must have the same
+ * columns. Until then nothing stands at `path`. */
 typedef struct wf_zoo_stream wf_zoo_stream;
 wf_status wf_zoo_stream_open(wf_ctx *ctx, const char *path, const wf_graph *graph, size_t count,
                              const wf_zoo_extra *extra, wf_zoo_stream **out);
-/* Networks first .. first+count-1 from weights (count, n_params). Any thread may call; the result is 0 or an errno. */
+/* Networks first .. first+count-1 from weights (count, n_params). Any thread may call; the
+ * result is 0 or an errno. */
 int wf_zoo_stream_put(const wf_zoo_stream *stream, size_t first, size_t count,
                       const float *weights);
 int wf_zoo_stream_get(const wf_zoo_stream *stream, size_t index, float *w);

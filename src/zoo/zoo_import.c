@@ -1,8 +1,10 @@
 /* zoo_import: files of other programs to collections (weft/import.h).
  *
- *   source -> files, in natural order -> tensors -> chain of layers -> flat weights, grouped by architecture
+ *   source -> files, in natural order -> tensors -> chain of layers -> flat weights, grouped by
+ *   architecture
  *
- * All networks are read before anything is written. Flat weights of each group lie in one growing matrix. */
+ * All networks are read before anything is written. Flat weights of each group lie in one
+ * growing matrix. */
 #include "weft/import.h"
 #include "base/json_text.h"
 #include "base/safetensors.h"
@@ -318,7 +320,8 @@ static wf_status add_folder(importer *imp, const char *folder) {
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* OUT.safetensors, or OUT-64-16-10.safetensors where there are several; a layer without bias shows as "16nobias". */
+/* OUT.safetensors, or OUT-64-16-10.safetensors where there are several; a layer without bias
+ * shows as "16nobias". */
 static char *output_path(const char *out, const char *arch) {
     size_t length = strlen(out) - (ends_with(out, extension) ? strlen(extension) : 0);
     size_t size = length + sizeof extension + (arch ? strlen(arch) * sizeof "nobias" + 1 : 0) + 1;

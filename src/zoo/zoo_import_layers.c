@@ -90,8 +90,8 @@ static bool begins(const char *text, const char *word) {
     return strncmp(text, word, strlen(word)) == 0;
 }
 
-/* Takes away what wrappers add: DataParallel's "module." in front, torch.compile's "_orig_mod." wherever a module was
- * compiled. */
+/* Takes away what wrappers add: DataParallel's "module." in front, torch.compile's "_orig_mod."
+ * wherever a module was compiled. */
 static void strip(char *name) {
     static const char parallel[] = "module.", compiled[] = "_orig_mod.";
     const char *from = name;
@@ -111,7 +111,8 @@ static void strip(char *name) {
     *name = 0;
 }
 
-/* The length of NAME in NAME.weight or NAME; `tail` (".weight" or ".bias") counts only as a whole component. */
+/* The length of NAME in NAME.weight or NAME; `tail` (".weight" or ".bias") counts only as a
+ * whole component. */
 static bool has_tail(const char *name, const char *tail, size_t *prefix) {
     size_t length = strlen(name), tail_length = strlen(tail);
     if (strcmp(name, tail + 1) == 0) {
@@ -123,7 +124,8 @@ static bool has_tail(const char *name, const char *tail, size_t *prefix) {
     return true;
 }
 
-/* Does a word of the name say that this is a bias? ("0.bias", "b1", "biases.2"; not "1.running_mean") */
+/* Does a word of the name say that this is a bias? ("0.bias", "b1", "biases.2"; not
+ * "1.running_mean") */
 static bool sounds_like_bias(const char *name) {
     static const char *const words[] = {"b", "bias", "biases"};
     while (*name != 0) {
@@ -363,7 +365,8 @@ static wf_status biases_by_name(resolver *r) {
     return WF_OK;
 }
 
-/* Numbered biases b1, b2 ..., one for each layer that has none yet: in their order, if all lengths fit. */
+/* Numbered biases b1, b2 ..., one for each layer that has none yet: in their order, if all
+ * lengths fit. */
 static bool biases_by_number(resolver *r, item **vectors, int n) {
     int open[WF_IMPORT_MAX_LAYERS], n_open = 0;
     for (int l = 0; l < r->n_weights; l++)
@@ -381,7 +384,8 @@ static bool biases_by_number(resolver *r, item **vectors, int n) {
     return true;
 }
 
-/* Otherwise a length must belong to one layer and one vector alone. A vector that fits no layer is left over. */
+/* Otherwise a length must belong to one layer and one vector alone. A vector that fits no layer
+ * is left over. */
 static wf_status biases_by_shape(resolver *r, item **vectors, int n) {
     for (int i = 0; i < n; i++) {
         int owner = -1, owners = 0, rivals = 0;
@@ -417,8 +421,8 @@ static wf_status find_biases(resolver *r) {
     return biases_by_shape(r, vectors, n);
 }
 
-/* A gain and a shift of a normalisation layer (1.weight [16], 1.bias [16]) must not pass for biases: the vector
- * NAME.weight stays unused, and so the list names it. */
+/* A gain and a shift of a normalisation layer (1.weight [16], 1.bias [16]) must not pass for
+ * biases: the vector NAME.weight stays unused, and so the list names it. */
 static wf_status check_rest(resolver *r) {
     for (size_t i = 0; i < r->n; i++)
         if (!r->items[i].used)

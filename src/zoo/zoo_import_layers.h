@@ -1,9 +1,11 @@
-/* zoo_import_layers: which tensors of a state_dict are the layers of a fully connected network, and in which order.
+/* zoo_import_layers: which tensors of a state_dict are the layers of a fully connected network,
+ * and in which order.
  *
- * Weights are the matrices [out,in], biases the vectors [out]. Two weights are ordered by name where their names first
- * differ in a number (fc2 before fc10, blocks.0.out before blocks.1.in); shapes must chain: each `in` is the `out` before
- * it. If exactly one order obeys both, that is the network. Anything left over, or a choice, is an error that lists the
- * tensors: nothing is guessed. */
+ * Weights are the matrices [out,in], biases the vectors [out]. Two weights are ordered by name
+ * where their names first differ in a number (fc2 before fc10, blocks.0.out before blocks.1.in);
+ * shapes must chain: each `in` is the `out` before it. If exactly one order obeys both, that is
+ * the network. Anything left over, or a choice, is an error that lists the tensors: nothing is
+ * guessed. */
 #ifndef WF_ZOO_IMPORT_LAYERS_H
 #define WF_ZOO_IMPORT_LAYERS_H
 
@@ -22,16 +24,18 @@ typedef struct wf_import_chain {
     size_t networks; /* of a stacked file; 1 otherwise */
 } wf_import_chain;
 
-/* Order of names with numbers compared as numbers. *by_number (may be NULL): the names first differ in a number. */
+/* Order of names with numbers compared as numbers. *by_number (may be NULL): the names first
+ * differ in a number. */
 int wf_natural_order(const char *a, const char *b, bool *by_number);
 
 /* A copy to cut or change; free(*out). */
 wf_status wf_copy_names(wf_ctx *ctx, const char *text, char **out);
-/* The next of comma-separated names, without spaces round it; NULL after the last. Writes into the text. */
+/* The next of comma-separated names, without spaces round it; NULL after the last. Writes into
+ * the text. */
 char *wf_next_name(char **rest);
 
-/* layers: comma-separated names in order, or NULL. stackable: matrices of rank 3 mean M stacked networks.
- * The chain points to the given tensors. */
+/* layers: comma-separated names in order, or NULL. stackable: matrices of rank 3 mean M stacked
+ * networks. The chain points to the given tensors. */
 wf_status wf_import_resolve(wf_ctx *ctx, const char *label, const wf_st_tensor *const *tensors,
                             size_t n, const char *layers, bool stackable, wf_import_chain *out);
 

@@ -1,7 +1,8 @@
 /* zoo_info: what can be said of a collection without its data set (weft/import.h).
  *
- * One pass over the networks, in parallel, leaves a record of each (hashes, dead units, non-finite values); sums and
- * comparisons are made from the records in index order, so the answer does not depend on the threads. */
+ * One pass over the networks, in parallel, leaves a record of each (hashes, dead units,
+ * non-finite values); sums and comparisons are made from the records in index order, so the
+ * answer does not depend on the threads. */
 #include "weft/import.h"
 #include "base/pool.h"
 #include "base/safetensors.h"
@@ -124,7 +125,8 @@ static void note_duplicate(wf_zoo_summary *out, wf_zoo_duplicate found) {
     out->examples[place] = found;
 }
 
-/* Compares each of heads[1..n-1], in index order, with the different networks before it. *kept of them stay in front. */
+/* Compares each of heads[1..n-1], in index order, with the different networks before it. *kept
+ * of them stay in front. */
 static wf_status compare_heads(const scan *s, record *heads, size_t n, bool permuted, size_t *kept,
                                wf_zoo_summary *out) {
     *kept = 0;

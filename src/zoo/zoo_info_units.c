@@ -1,10 +1,11 @@
 /* zoo_info_units: see the header.
  *
- * A node's forward hash is the sum, over its incoming edges, of a mixture of (block, weight bits,
- * hash of the source). Fixed nodes start from their place, hidden ones from their group alone; blocks
- * are taken in flat order. Sums modulo 2^64 do not depend on the order of terms, so relabelling an
- * orbit permutes its hashes and changes no other. The backward hash starts from the forward one and
- * does the same along outgoing edges: it tells apart units with equal inputs and different uses. */
+ * A node's forward hash is the sum, over its incoming edges, of a mixture of (block, weight
+ * bits, hash of the source). Fixed nodes start from their place, hidden ones from their group
+ * alone; blocks are taken in flat order. Sums modulo 2^64 do not depend on the order of terms,
+ * so relabelling an orbit permutes its hashes and changes no other. The backward hash starts
+ * from the forward one and does the same along outgoing edges: it tells apart units with equal
+ * inputs and different uses. */
 #include "zoo/zoo_info_units.h"
 
 #include <stdlib.h>

@@ -1,12 +1,13 @@
-/* zoo_info_units: what the hidden units of one network say: hashes that do not depend on their order, a canonical
- * order, units that cannot matter. Works on any graph of groups and blocks. */
+/* zoo_info_units: what the hidden units of one network say: hashes that do not depend on their
+ * order, a canonical order, units that cannot matter. Works on any graph of groups and blocks. */
 #ifndef WF_ZOO_INFO_UNITS_H
 #define WF_ZOO_INFO_UNITS_H
 
 #include "base/status.h"
 #include "weft/graph.h"
 
-/* Scratch memory for one thread: a hash for each node, forwards and backwards, and an order of the nodes of a group. */
+/* Scratch memory for one thread: a hash for each node, forwards and backwards, and an order of
+ * the nodes of a group. */
 typedef struct wf_units {
     const wf_graph *graph;
     size_t *start; /* first node of each group; groups with the same units share theirs */
@@ -19,10 +20,11 @@ void wf_units_free(wf_units *units);
 
 /* Equal for equal bits. */
 uint64_t wf_exact_hash(const float *w, size_t n);
-/* Equal for networks that differ in the order of hidden units alone (bits are moved, never added). */
+/* Equal for networks that differ only in the order of hidden units. */
 uint64_t wf_orderless_hash(wf_units *units, const float *w);
-/* The network with each hidden group in a canonical order. Networks that differ in order alone give the same bits, but
- * for units that no hash can tell apart: then they may differ, and such a pair is not found. */
+/* The network with each hidden group in a canonical order. Networks that differ in order alone
+ * give the same bits, but for units that no hash can tell apart: then they may differ, and such
+ * a pair is not found. */
 wf_status wf_canonical(wf_ctx *ctx, wf_units *units, const float *w, float *out);
 
 /* Hidden units that cannot change the output, whatever the input:

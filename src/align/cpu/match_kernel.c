@@ -1,10 +1,13 @@
 /* match_kernel: weight matching of one pair in float, a score row being one or a few vectors.
  *
- * Scores are products of matrices (match_plan.h); the assignment is by shortest augmenting paths as in assign.c, with
- *   I1  prices kept from the orbit's last visit, the columns' maxima at its first. Any prices are feasible, because a row's profit is
- *       its maximum of score - price, so a warm start costs nothing and most rows find their old column again;
- *   I2  an orbit whose neighbours have not moved since its last visit is skipped: its scores, and so its assignment, would be
- *       the same. A sweep in which nothing moves is then the last, exactly as in the plain loop;
+ * Scores are products of matrices (match_plan.h); the assignment is by shortest augmenting paths
+ * as in assign.c, with
+ *   I1  prices kept from the orbit's last visit, the columns' maxima at its first. Any prices
+ *       are feasible, because a row's profit is its maximum of score - price, so a warm start
+ *       costs nothing and most rows find their old column again;
+ *   I2  an orbit whose neighbours have not moved since its last visit is skipped: its scores,
+ *       and so its assignment, would be the same. A sweep in which nothing moves is then the
+ *       last, exactly as in the plain loop;
  *   I3  padded columns have score -infinity and are never chosen. */
 #include "align/match_plan.h"
 
@@ -21,7 +24,7 @@
 
 typedef int32_t vint __attribute__((vector_size(WF_LANES * sizeof(int32_t))));
 
-/* --- vector primitives: comparison, choice, smallest lane ------------------------------------------- */
+/* --- vector primitives: comparison, choice, smallest lane ------------------------------------- */
 #if defined(__AVX512F__)
 typedef __mmask16 vmask;
 INLINE vmask less(vreal a, vreal b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ); }
@@ -93,9 +96,10 @@ INLINE int place_of_least(int nv, const vreal *values, float *least) {
     return 0; /* not reached: one entry is the least */
 }
 
-/* --- products ------------------------------------------------------------------------------------- */
+/* --- products --------------------------------------------------------------------------------- */
 
-/* c_v[r] = (add ? c_v[r] : 0) + sum_k a[r*depth + k] * b_v[row(k)*ldb], r < rows, v < vectors; row(k) = k without an index. */
+/* c_v[r] = (init ? init_v[r] : 0) + sum_k a[r*depth + k] * b_v[row(k)*ldb], r < rows, v < vectors;
+ * row(k) = k without an index. */
 INLINE void product_step(const int rows, const int vectors, const float *a, size_t depth,
                          const float *const *b, size_t ldb, const uint32_t *index,
                          const float *init, float *const *c, size_t ldc) {
@@ -198,7 +202,7 @@ static void add_links(const wf_match_plan *plan, const wf_match_orbit *orbit, co
     if (orbit->n_links == 0) memcpy(work->score, fixed, (size_t)orbit->n * padded * sizeof(float));
 }
 
-/* --- assignment ----------------------------------------------------------------------------------- */
+/* --- assignment ------------------------------------------------------------------------------- */
 
 /* One orbit's problem. The vectors are registers where nv is a constant. */
 typedef struct problem {
@@ -317,7 +321,7 @@ static void assign_any(const problem *p, int nv, float *search) {
     assign(nv, p, vectors, vectors + nv, vectors + 2 * nv, (vint *)(void *)(vectors + 3 * nv));
 }
 
-/* --- one pair ------------------------------------------------------------------------------------- */
+/* --- one pair --------------------------------------------------------------------------------- */
 
 static float matched_score(const float *score, size_t width, const uint32_t *match, int n) {
     float sum = 0;

@@ -1,6 +1,6 @@
 /* eval, align: networks against a collection; a collection against one of its own. */
 #include "cli/commands.h"
-#include "cli/pipeline.h"
+#include "cli/eval_rows.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,77 +13,110 @@ static wf_eval_desc read_eval_options(cli_app *app) {
     return desc;
 }
 
-static wf_status print_row(cli_app *app, const wf_reference *reference, const wf_dataset *data,
-                           const wf_eval_row *row, const wf_points *points, wf_score score) {
-    const char *about = data != NULL ? data->note : "";
-    if (app->json) {
-        double scales[3];
-        wf_reference_scales(reference, scales);
-        json_t *json = cli_row_to_json(row);
-        json_object_set_new(json, "novelty", cli_novelty_to_json(points));
-        json_object_set_new(json, "scales",
-                            json_pack("[o,o,o]", cli_json_number(scales[0]),
-                                      cli_json_number(scales[1]), cli_json_number(scales[2])));
-        json_object_set_new(json, "notes", json_string(wf_reference_notes(reference)));
-        json_object_set_new(json, "devices", json_string(wf_ctx_devices(app->ctx)));
-        json_object_set_new(json, "data_note", json_string(about));
-        return cli_print_json(app, json);
-    }
-    bool copies = wf_report_is_copy(points);
-    cli_print_rows(row, 1, score == WF_SCORE_AUC, &copies);
-    const char *notes = wf_reference_notes(reference);
-    if (notes[0] != '\0') cli_print("note: %s\n", notes);
-    if (strcmp(cli_text(app, "device"), "cpu") != 0)
-        cli_print("note: where it ran: %s\n", wf_ctx_devices(app->ctx));
-    if (about[0] != '\0') cli_print("data: %s\n", about);
-    return WF_OK;
-}
-
-typedef struct comparison {
+typedef struct judging {
+    cli_app *app;
+    cli_recipe recipe; /* what the options say; it comes from no file */
     wf_zoo *zoo, *nets;
     wf_dataset *data;
     wf_reference *reference;
-    float *weights, *scores;
-} comparison;
+    cli_eval_rows rows;
+    cli_judged *judged;
+    int n;
+} judging;
 
-/* Networks of a shape no collection has: their scores alone. */
-static wf_status score_alone(cli_app *app, comparison *c) {
-    wf_eval_desc desc = read_eval_options(app);
-    CLI_TRY(wf_zoo_open(app->ctx, cli_text(app, "nets"), &c->nets));
-    CLI_TRY(cli_dataset_named(app, cli_text(app, "data"), &c->data));
-    size_t n = wf_zoo_count(c->nets);
-    CLI_TRY(wf_zoo_load(app->ctx, c->nets, 0, n, &c->weights));
-    c->scores = calloc(n + 1, sizeof *c->scores);
-    if (c->scores == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
-    CLI_TRY(wf_score_networks(app->ctx, wf_zoo_graph(c->nets), c->weights, n, c->data, desc.score,
-                              c->scores, NULL));
-    wf_eval_row row;
-    cli_row_of_scores(cli_text(app, "name"), c->scores, n, &row);
-    if (app->json) return cli_print_json(app, cli_row_to_json(&row));
-    cli_print_rows(&row, 1, desc.score == WF_SCORE_AUC, NULL);
+/* What belongs to all rows. */
+static void add_notes(const judging *j, json_t *json) {
+    double scales[3];
+    wf_reference_scales(j->reference, scales);
+    json_object_set_new(json, "scales",
+                        json_pack("[o,o,o]", cli_json_number(scales[0]), cli_json_number(scales[1]),
+                                  cli_json_number(scales[2])));
+    json_object_set_new(json, "notes", json_string(wf_reference_notes(j->reference)));
+    json_object_set_new(json, "devices", json_string(wf_ctx_devices(j->app->ctx)));
+    json_object_set_new(json, "data_note", json_string(j->data != NULL ? j->data->note : ""));
+}
+
+static json_t *judged_to_json(const cli_judged *judged) {
+    json_t *json = cli_row_to_json(&judged->row);
+    if (judged->has_points)
+        json_object_set_new(json, "novelty", cli_novelty_to_json(&judged->points));
+    return json;
+}
+
+/* One row is an object, several are a list in one. */
+static wf_status print_json(const judging *j) {
+    json_t *json = j->rows.listed ? json_object() : judged_to_json(&j->judged[0]);
+    if (j->rows.listed) {
+        json_t *rows = json_array();
+        for (int i = 0; i < j->n; i++) json_array_append_new(rows, judged_to_json(&j->judged[i]));
+        json_object_set_new(json, "rows", rows);
+    }
+    if (j->reference != NULL) add_notes(j, json);
+    return cli_print_json(j->app, json);
+}
+
+static wf_status print_table(const judging *j) {
+    wf_eval_row *rows = calloc((size_t)j->n, sizeof *rows);
+    bool *copies = calloc((size_t)j->n, sizeof *copies);
+    wf_status status = WF_OK;
+    if (rows == NULL || copies == NULL) status = cli_fail(j->app, WF_ERR_MEMORY, "out of memory");
+    for (int i = 0; status == WF_OK && i < j->n; i++) {
+        rows[i] = j->judged[i].row;
+        copies[i] = j->judged[i].copies;
+    }
+    if (status == WF_OK) cli_print_rows(rows, j->n, j->recipe.eval.score == WF_SCORE_AUC, copies);
+    free(rows);
+    free(copies);
+    if (status != WF_OK || j->reference == NULL) return status;
+    const char *notes = wf_reference_notes(j->reference);
+    if (notes[0] != '\0') cli_print("note: %s\n", notes);
+    if (strcmp(cli_text(j->app, "device"), "cpu") != 0)
+        cli_print("note: where it ran: %s\n", wf_ctx_devices(j->app->ctx));
+    if (j->data != NULL && j->data->note[0] != '\0') cli_print("data: %s\n", j->data->note);
     return WF_OK;
 }
 
-static wf_status compare(cli_app *app, comparison *c) {
-    wf_ctx *ctx = app->ctx;
-    wf_eval_desc desc = read_eval_options(app);
-    wf_eval_row row;
-    wf_points points;
-    CLI_TRY(wf_zoo_open(ctx, cli_text(app, "zoo"), &c->zoo));
-    CLI_TRY(wf_zoo_open(ctx, cli_text(app, "nets"), &c->nets));
-    if (!wf_graph_equal(wf_zoo_graph(c->zoo), wf_zoo_graph(c->nets)))
+/* --rows; without it the networks alone, as one row. */
+static wf_status read_rows(judging *j) {
+    cli_recipe *recipe = &j->recipe;
+    recipe->generator = cli_text(j->app, "name");
+    recipe->rows = cli_text(j->app, "rows");
+    recipe->sample = wf_sample_desc_default();
+    cli_settings(j->app, wf_sample_settings(), &recipe->sample);
+    recipe->sample_count = wf_zoo_count(j->nets);
+    recipe->eval = read_eval_options(j->app);
+    if (recipe->rows != NULL) return cli_eval_rows_read(j->app, recipe, "", false, &j->rows);
+    j->rows.list = calloc(1, sizeof *j->rows.list);
+    if (j->rows.list == NULL) return cli_fail(j->app, WF_ERR_MEMORY, "out of memory");
+    j->rows.n = 1;
+    j->rows.list[0].kind = CLI_ROW_GENERATED;
+    snprintf(j->rows.list[0].name, sizeof j->rows.list[0].name, "%s", recipe->generator);
+    return WF_OK;
+}
+
+static wf_status judge(judging *j) {
+    cli_app *app = j->app;
+    const char *zoo = cli_text(app, "zoo"), *nets = cli_text(app, "nets");
+    if (zoo != NULL) CLI_TRY(wf_zoo_open(app->ctx, zoo, &j->zoo));
+    CLI_TRY(wf_zoo_open(app->ctx, nets, &j->nets));
+    if (zoo != NULL && !wf_graph_equal(wf_zoo_graph(j->zoo), wf_zoo_graph(j->nets)))
         return cli_fail(app, WF_ERR_SHAPE,
-                        "%s has networks of %s, %s of %s: they cannot be compared",
-                        cli_text(app, "zoo"), wf_zoo_graph(c->zoo)->text, cli_text(app, "nets"),
-                        wf_zoo_graph(c->nets)->text);
-    if (cli_given(app, "data")) CLI_TRY(cli_dataset_named(app, cli_text(app, "data"), &c->data));
-    CLI_TRY(wf_zoo_load(ctx, c->nets, 0, wf_zoo_count(c->nets), &c->weights));
-    CLI_TRY(wf_reference_open(ctx, c->zoo, c->data, &desc, &c->reference));
-    CLI_TRY(wf_eval_networks(ctx, c->reference, cli_text(app, "name"), c->weights,
-                             wf_zoo_count(c->nets), &row, &points));
-    wf_status status = print_row(app, c->reference, c->data, &row, &points, desc.score);
-    wf_points_free(&points);
-    return status;
+                        "%s has networks of %s, %s of %s: they cannot be compared", zoo,
+                        wf_zoo_graph(j->zoo)->text, nets, wf_zoo_graph(j->nets)->text);
+    CLI_TRY(read_rows(j));
+    if (cli_given(app, "data")) CLI_TRY(cli_dataset_named(app, cli_text(app, "data"), &j->data));
+    if (zoo != NULL)
+        CLI_TRY(wf_reference_open(app->ctx, j->zoo, j->data, &j->recipe.eval, &j->reference));
+    cli_judging what = {.app = app,
+                        .recipe = &j->recipe,
+                        .reference = j->reference,
+                        .data = j->data,
+                        .generated = nets,
+                        .zoo = j->zoo,
+                        .graph = wf_zoo_graph(j->nets),
+                        .whole = true};
+    CLI_TRY(cli_judge_rows(&what, &j->rows, &j->judged, &j->n));
+    return app->json ? print_json(j) : print_table(j);
 }
 
 wf_status cli_eval(cli_app *app) {
@@ -93,14 +126,14 @@ wf_status cli_eval(cli_app *app) {
             app, WF_ERR_USAGE,
             "weft eval needs --nets FILE and --zoo FILE, or --nets FILE and --data DATA "
             "for the scores alone");
-    comparison c = {0};
-    wf_status status = alone ? score_alone(app, &c) : compare(app, &c);
-    free(c.weights);
-    free(c.scores);
-    wf_reference_free(c.reference);
-    wf_dataset_free(c.data);
-    wf_zoo_free(c.nets);
-    wf_zoo_free(c.zoo);
+    judging j = {.app = app};
+    wf_status status = judge(&j);
+    cli_judged_free(j.judged, j.n);
+    cli_eval_rows_free(&j.rows);
+    wf_reference_free(j.reference);
+    wf_dataset_free(j.data);
+    wf_zoo_free(j.nets);
+    wf_zoo_free(j.zoo);
     return status;
 }
 

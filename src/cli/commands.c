@@ -79,6 +79,7 @@ static const cli_option eval_options[] = {
     TEXT("nets", 0, "FILE", NULL, "The networks to judge."),
     TEXT("data", 'd', "DATA", NULL, "A built-in set, or a recipe with a [data] section. Without it WCS and diversity only."),
     TEXT("name", 0, "NAME", "networks", "Name of the row."),
+    TEXT("rows", 0, "A,B", NULL, "Rows of a table: reference, NAME, and generators that need no fit, as perturbation-0.25; without it NAME."),
     SETTING("score", 0, "NAME", wf_eval_settings),
     SETTING("cloud", 0, "N", wf_eval_settings),
     SETTING("subsets", 0, "N", wf_eval_settings),
@@ -210,7 +211,7 @@ const cli_command cli_commands[] = {
      eval_options,
      {{"weft eval --zoo zoo.safetensors --nets nets.safetensors --data digits", "one row"},
       {"weft eval --zoo zoo.safetensors --nets nets.safetensors --data karhunen --json", "for programs"},
-      {"weft eval --zoo zoo.safetensors --nets nets.safetensors", "without labelled data"},
+      {"weft eval --zoo zoo.safetensors --nets nets.safetensors --rows reference,random,networks", "several rows, without labelled data"},
       {"weft eval --nets wide.safetensors --data digits", "accuracy alone: no collection has that width"}}, cli_eval},
     {"mix", "", 0, 0, "Averaged weights and ensembles of two collections.",
      "What can be had between two collections without a generator: means of the weights of pairs, as they are and after weight matching, "

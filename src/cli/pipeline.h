@@ -61,6 +61,8 @@ wf_report_role cli_role_of(const char *generator, const char *row);
 wf_status cli_rows_of_eval(cli_app *app, const char *path, const json_t *eval, wf_eval_row **rows,
                            bool **copies, int *n);
 
+/* An eval.json on stdout, with where this call's work ran; frees it. */
+wf_status cli_print_eval_json(cli_app *app, json_t *eval);
 /* The table of an eval.json on stdout. */
 wf_status cli_print_eval(cli_app *app, const char *path, bool auc);
 

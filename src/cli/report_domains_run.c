@@ -94,7 +94,7 @@ static void print_rows(const json_t *eval, bool auc) {
 wf_status cli_domains_print(cli_job *r) {
     json_t *eval;
     CLI_TRY(cli_json_read(r->app, r->paths.eval, &eval));
-    if (r->app->json) return cli_print_json(r->app, eval);
+    if (r->app->json) return cli_print_eval_json(r->app, eval);
     print_rows(eval, r->recipe.eval.score == WF_SCORE_AUC);
     const char *label;
     json_t *note;

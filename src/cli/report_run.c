@@ -242,13 +242,15 @@ wf_status cli_report_run(cli_app *app, const cli_recipe *recipe, const cli_run_p
     return status;
 }
 
+wf_status cli_print_eval_json(cli_app *app, json_t *eval) {
+    json_object_set_new(eval, "devices", json_string(wf_ctx_devices(app->ctx)));
+    return cli_print_json(app, eval);
+}
+
 wf_status cli_print_eval(cli_app *app, const char *path, bool auc) {
     json_t *eval;
     CLI_TRY(cli_json_read(app, path, &eval));
-    if (app->json) {
-        json_object_set_new(eval, "devices", json_string(wf_ctx_devices(app->ctx)));
-        return cli_print_json(app, eval);
-    }
+    if (app->json) return cli_print_eval_json(app, eval);
     wf_eval_row *rows;
     bool *copies;
     int n;

@@ -137,7 +137,7 @@ static void print_board(const board *b, bool auc) {
 wf_status cli_tasks_print(cli_job *r) {
     board b = {0};
     wf_status status = read_board(r, &b);
-    if (status == WF_OK && r->app->json) status = cli_print_json(r->app, json_incref(b.eval));
+    if (status == WF_OK && r->app->json) status = cli_print_eval_json(r->app, json_incref(b.eval));
     else if (status == WF_OK) print_board(&b, r->recipe.eval.score == WF_SCORE_AUC);
     board_free(&b);
     return status;

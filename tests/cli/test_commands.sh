@@ -70,6 +70,11 @@ assert row["jws"] is None and row["accuracy_mean"] is None and 0 < row["wcs_mean
 expect eval-shapes 3 "2-9-3" "$weft" eval --zoo zoo.safetensors --nets wide.safetensors
 expect eval-devices 0 "where it ran: matching cpu" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors \
     --device auto -q
+"$weft" eval --zoo zoo.safetensors --nets nets.safetensors --data "$recipe" --rows reference,networks,perturbation-0.1,average --json -q >rows.json
+check eval-rows python3 -c 'import json
+rows = json.load(open("rows.json"))["rows"]; one = json.load(open("row.json"))
+assert [r["name"] for r in rows] == ["reference", "networks", "perturbation-0.1", "average"] and rows[1]["jws"] == one["jws"]'
+expect eval-row-unknown 2 "there is no generator" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors --rows nobody
 expect eval-table 0 "JWS" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors --data "$recipe" -q
 
 "$weft" align zoo.safetensors -o aligned.safetensors --json -q >align.json

@@ -68,6 +68,14 @@ check "the collections are kept" cmp before/zoos/moons.safetensors runs/all/zoos
 expect report-again 0 "again.html" "$weft" report runs/all -o again.html
 expect run-json 0 '"gaps"' "$weft" run all.conf --set sample.widths=2 --json -q
 
+# Rows by name: controls where there is a collection to control.
+expect run-rows-named 0 "mean gap" "$weft" run all.conf --redo --set sample.widths=0.5,1 --set eval.rows=scratch,random,perturbation-0.3,gmn-refined,reference
+check run-named-rows python3 -c '
+import json
+rows = [(r["width"], r["name"]) for r in json.load(open("runs/all/eval.json"))["rows"] if r["collection"] == "moons"]
+assert rows == [(0.5, "scratch"), (0.5, "random"), (0.5, "gmn-refined"), (1, "scratch"), (1, "random"), (1, "perturbation-0.3"),
+                (1, "gmn-refined"), (1, "reference")], rows'
+
 # Given collections, one of them without labelled data.
 printf '[moons]\nzoo = before/zoos/moons.safetensors\ndata = recipes/moons.conf\n[spirals]\nzoo = before/zoos/spirals.safetensors\n' >given.manifest
 sed -e 's/^manifest.*/manifest = given.manifest/' -e 's/^refine_cycles.*//' all.conf >given.conf
@@ -108,6 +116,11 @@ check "lost networks come back the same" cmp domains-before/nets/cond0.5.safeten
 check "and the points" cmp domains-before/points.json runs/domains/points.json
 expect domains-report 0 "again.html" "$weft" report runs/domains -o again.html
 expect domains-json 0 '"mix"' "$weft" run domains.conf --json -q
+expect domains-rows-named 0 "perturbation" "$weft" run domains.conf --redo --set eval.rows=reference,perturbation-0.2,perturbation,gmn
+check domains-named-rows python3 -c '
+import json
+rows = [(r["cond"], r["name"]) for r in json.load(open("runs/domains/eval.json"))["rows"] if r["on"] == "noisy"]
+assert rows == [(1, "reference"), (1, "perturbation-0.2"), (1, "perturbation"), (0, "gmn"), (0.5, "gmn"), (1, "gmn")], rows'
 sed 's/^widths.*/conds = 0,1/' all.conf >tasks.conf
 expect conds-of-tasks 2 "the conditions have 2" "$weft" run tasks.conf -o x
 expect conds-and-widths 2 "not both" "$weft" run domains.conf -o x --set sample.widths=1

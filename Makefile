@@ -59,6 +59,8 @@ flags_avx2_f32 := -DWF_REAL=float -DWF_LANES=8 -march=x86-64-v3
 flags_base_f32 := -DWF_REAL=float -DWF_LANES=4
 flags_base_f64 := -DWF_REAL=double -DWF_LANES=2 -DWF_REAL_IS_DOUBLE
 
+again := $(MAKE) --no-print-directory
+
 # --- sources and objects ------------------------------------------------------------------------
 MODULES := base tensor nn graph data zoo align models flow generators eval report
 # objects PATTERN...: of the .c files that match src/MODULE/PATTERN in any module
@@ -116,7 +118,7 @@ need-bench: need-oracle
 need-check:
 	@tools/need.sh clang clang-format
 .PHONY: all help demo test test-oracle test-programs check check-full bench install clean format \
-        need-lib need-test need-oracle need-bench need-check fuzz-smoke layering formatting \
+        need-lib need-test need-oracle need-bench need-check fuzz fuzz-targets fuzz-smoke layering formatting \
         test-threads compile_commands.json
 
 # --- the library and the program ----------------------------------------------------------------
@@ -198,12 +200,35 @@ test: all test-programs ## unit, property and command-line tests; kernels withou
 test-oracle: all need-oracle ## comparisons with PyTorch, SciPy and scikit-learn
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/oracle/run.sh
 
-$(BUILD)/tests/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(BUILD)/libweft.a
+# Targets may call the whole program: weft_main is its main.
+$(BUILD)/tests/fuzz/program.o: src/cli/main.c
 	@mkdir -p $(@D)
-	$(call quiet,FUZZ,$@)$(CC) $(TEST_FLAGS) $(filter %.c %.a,$^) $(LIBS) -o $@
+	$(call quiet,CC,$<)$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -Wno-missing-prototypes -Dmain=weft_main \
+	    -MMD -MP -c $< -o $@
+FUZZ_OBJ := $(BUILD)/tests/fuzz/program.o $(filter-out %/main.o,$(CLI_OBJ))
+
+$(BUILD)/tests/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(FUZZ_OBJ) $(BUILD)/libweft.a \
+                       $(wildcard tests/fuzz/*.h tests/torch_writer.h)
+	@mkdir -p $(@D)
+	$(call quiet,FUZZ,$@)$(CC) $(TEST_FLAGS) $(FUZZ_FLAGS) $(filter %.c %.o %.a,$^) $(LIBS) -o $@
+
+fuzz-targets: $(FUZZERS)
 
 fuzz-smoke: $(FUZZERS)
-	@for f in $(FUZZERS); do echo "fuzz $$f"; $$f tests/golden || exit 1; done
+	@BUILD=$(BUILD) tests/fuzz/run.sh smoke
+
+# libFuzzer where clang has it, else the driver's own mutations; MINUTES for all targets together.
+MINUTES ?= 15
+ifneq ($(shell echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }' | \
+         clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null && echo yes),)
+FUZZ_BUILD := CC=clang SAN=address,undefined OPT="-O1 -fsanitize=fuzzer-no-link" \
+              FUZZ_FLAGS="-fsanitize=fuzzer -DFUZZ_LIBFUZZER" BUILD=build/libfuzzer
+else
+FUZZ_BUILD := SAN=address,undefined OPT=-O1 BUILD=build/asan
+endif
+fuzz: need-lib ## fuzz every reader for MINUTES=15 in all, with libFuzzer where clang has it
+	+@$(again) $(FUZZ_BUILD) fuzz-targets
+	@BUILD=$(lastword $(subst =, ,$(FUZZ_BUILD))) MINUTES=$(MINUTES) tests/fuzz/run.sh
 
 layering:
 	@tools/layering.py
@@ -217,7 +242,6 @@ THREAD_TESTS := unit/test_pool unit/test_match unit/test_draw unit/test_flow uni
 test-threads: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 	@BUILD=$(BUILD) tests/run.sh $(THREAD_TESTS:%=%.c)
 
-again := $(MAKE) --no-print-directory
 check: need-check layering formatting ## layering of includes, formatting, warnings of gcc and clang
 	@tools/layering.py --svg | cmp -s - docs/modules.svg || \
 	    { echo "old picture: tools/layering.py --svg >docs/modules.svg" >&2; exit 1; }

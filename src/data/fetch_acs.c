@@ -27,7 +27,8 @@ static const double largest = 1e9; /* no code, weight or income of the survey is
 typedef struct reader {
     wf_ctx *ctx;
     const char *path;
-    wf_writer *writer;
+    wf_acs_put *put;
+    void *user;
     int place[n_columns]; /* cell of each column in this member; -1: not there */
     bool in_rows;         /* the header is behind us */
     char *line;           /* of the member, as far as it has arrived */
@@ -90,7 +91,7 @@ static wf_status take_row(reader *in, char **cells, int count) {
     for (int k = AGEP; k <= RAC1P; k++) wf_text_add(&text, "%.1f,", value[k]);
     wf_text_add(&text, "%s\n", value[PINCP] > 50000 ? "True" : "False");
     in->rows++;
-    return wf_writer_write(in->ctx, in->writer, row, text.length);
+    return in->put(in->user, row, text.length);
 }
 
 static wf_status take_line(reader *in) {
@@ -144,27 +145,46 @@ static wf_status take_zip(reader *in, const wf_zip *zip) {
     return in->rows > 0 ? WF_OK : damaged(in, "no person in it belongs to ACSIncome");
 }
 
-wf_status wf__acs_income(wf_ctx *ctx, const char *zip_path, const char *csv_path, size_t *rows) {
+wf_status wf__acs_read(wf_ctx *ctx, const char *label, const void *bytes, size_t size,
+                       wf_acs_put *put, void *user, size_t *rows) {
     static const char header[] = "AGEP,COW,SCHL,MAR,OCCP,POBP,RELP,WKHP,SEX,RAC1P,PINCP\n";
-    wf_map map;
-    wf_zip zip = {0};
-    wf_writer writer;
-    reader in = {.ctx = ctx, .path = zip_path, .writer = &writer};
-    WF_TRY(wf_map_open(ctx, zip_path, &map));
-    wf_status status = wf_alloc(ctx, longest_line, 1, "unpacking", &in.line);
-    if (status == WF_OK) status = wf_zip_open(ctx, zip_path, map.data, map.size, &zip);
-    if (status == WF_OK) status = wf_writer_open(ctx, csv_path, &writer);
+    wf_zip zip;
+    reader in = {.ctx = ctx, .path = label, .put = put, .user = user};
+    *rows = 0;
+    WF_TRY(wf_zip_open(ctx, label, bytes, size, &zip));
+    wf_status status = wf_alloc_raw(ctx, longest_line, 1, "unpacking", &in.line);
     if (status == WF_OK) {
         locale_t before = wf_c_locale_enter();
-        status = wf_writer_write(ctx, &writer, header, sizeof header - 1);
+        status = put(user, header, sizeof header - 1);
         if (status == WF_OK) status = take_zip(&in, &zip);
         wf_c_locale_leave(before);
-        if (status == WF_OK) status = wf_writer_commit(ctx, &writer);
-        wf_writer_abort(&writer);
+        free(in.line);
     }
     *rows = in.rows;
-    free(in.line);
     wf_zip_close(&zip);
+    return status;
+}
+
+typedef struct output {
+    wf_ctx *ctx;
+    wf_writer writer;
+} output;
+
+static wf_status write_line(void *out_, const char *line, size_t length) {
+    output *out = out_;
+    return wf_writer_write(out->ctx, &out->writer, line, length);
+}
+
+wf_status wf__acs_income(wf_ctx *ctx, const char *zip_path, const char *csv_path, size_t *rows) {
+    wf_map map;
+    output out = {.ctx = ctx};
+    WF_TRY(wf_map_open(ctx, zip_path, &map));
+    wf_status status = wf_writer_open(ctx, csv_path, &out.writer);
+    if (status == WF_OK) {
+        status = wf__acs_read(ctx, zip_path, map.data, map.size, write_line, &out, rows);
+        if (status == WF_OK) status = wf_writer_commit(ctx, &out.writer);
+        wf_writer_abort(&out.writer);
+    }
     wf_map_close(&map);
     return status;
 }

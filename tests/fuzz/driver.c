@@ -1,11 +1,16 @@
-/* A fuzz target as a plain program, for compilers without a fuzzer of their own:
+/* A fuzz target as a program of its own.
  *
- *     fuzz_x [FILE | FOLDER]...      FUZZ_RUNS=3000   FUZZ_SEED=1
+ * With gcc, or any compiler without a fuzzer:
  *
- * runs the target on every file, on the target's own seeds, and on FUZZ_RUNS mutations of both. The
- * mutations depend on nothing but FUZZ_SEED and the inputs, so a failure comes back. The input that
- * failed is left in PROGRAM.crash; give that file as the only argument, with FUZZ_RUNS=0, to rerun it.
- * With clang -fsanitize=fuzzer leave this file out. */
+ *     fuzz_x [FILE | FOLDER]...      FUZZ_RUNS=3000   FUZZ_SECONDS=   FUZZ_SEED=1
+ *
+ * runs the target on every file, on the target's own seeds, and on FUZZ_RUNS mutations of both, or for
+ * FUZZ_SECONDS. The mutations depend on nothing but FUZZ_SEED and the inputs, so a failure comes back.
+ * The input that failed is left in PROGRAM.crash; give that file as the only argument, with
+ * FUZZ_RUNS=0, to rerun it.
+ *
+ * With clang -fsanitize=fuzzer -DFUZZ_LIBFUZZER libFuzzer has main, and this file gives it the
+ * target's seeds, written to the first folder it is given, and one mutation in four. */
 #include "driver.h"
 
 #include <dirent.h>
@@ -17,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { most_inputs = 1000, most_bytes = 1 << 16, seconds_per_run = 60 };
@@ -29,6 +35,7 @@ typedef struct input {
 static input inputs[most_inputs];
 static size_t input_count;
 
+#ifndef FUZZ_LIBFUZZER
 /* --- what to do when the target dies ------------------------------------------------------------ */
 
 static char crash_path[4096];
@@ -78,6 +85,8 @@ static void run(const uint8_t *bytes, size_t size) {
     free(copy);
 }
 
+#endif
+
 /* --- inputs ------------------------------------------------------------------------------------ */
 
 static void add_input(const void *bytes, size_t size) {
@@ -88,6 +97,15 @@ static void add_input(const void *bytes, size_t size) {
     inputs[input_count++] = (input){copy, size};
 }
 
+static void add_seeds(void) {
+    for (size_t i = 0, size; fuzz_seed; i++) {
+        const char *bytes = fuzz_seed(i, &size);
+        if (bytes == NULL) break;
+        add_input(bytes, size);
+    }
+}
+
+#ifndef FUZZ_LIBFUZZER
 static void add_file(const char *path) {
     static uint8_t bytes[16 * most_bytes]; /* longer files are cut */
     FILE *file = fopen(path, "rb");
@@ -124,6 +142,8 @@ static void add_path(const char *path) {
     }
     if (count >= 0) free(entries);
 }
+
+#endif
 
 /* --- mutations --------------------------------------------------------------------------------- */
 
@@ -253,6 +273,49 @@ static void mutate_once(mutant *m) {
     }
 }
 
+#ifdef FUZZ_LIBFUZZER
+
+/* --- for libFuzzer ------------------------------------------------------------------------------ */
+
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) {
+    static mutant m;
+    if (seed % 4 != 0 || size > most_bytes) return LLVMFuzzerMutate(data, size, most);
+    random_state = seed;
+    m.size = size;
+    memcpy(m.bytes, data, size);
+    for (size_t times = 1 + below(4); times > 0; times--) mutate_once(&m);
+    if (m.size > most) m.size = most;
+    memcpy(data, m.bytes, m.size);
+    return m.size;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    const char *folder = NULL;
+    struct stat info;
+    for (int i = *argc - 1; i > 0; i--)
+        if ((*argv)[i][0] != '-' && stat((*argv)[i], &info) == 0 && S_ISDIR(info.st_mode))
+            folder = (*argv)[i];
+    add_seeds();
+    for (size_t i = 0; folder != NULL && i < input_count; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/seed-%zu", folder, i);
+        FILE *file = fopen(path, "wb");
+        if (file == NULL) continue;
+        fwrite(inputs[i].bytes, 1, inputs[i].size, file);
+        fclose(file);
+    }
+    add_input("", 0);
+    return 0;
+}
+
+#else
+
+/* --- by itself ---------------------------------------------------------------------------------- */
+
 static void run_mutant(void) {
     static mutant m;
     const input *from = &inputs[below(input_count)];
@@ -270,17 +333,17 @@ static unsigned long setting(const char *name, unsigned long otherwise) {
 int main(int argc, char **argv) {
     watch_deaths(argv[0]);
     for (int i = 1; i < argc; i++) add_path(argv[i]);
-    for (size_t i = 0, size; fuzz_seed; i++) {
-        const char *bytes = fuzz_seed(i, &size);
-        if (bytes == NULL) break;
-        add_input(bytes, size);
-    }
+    add_seeds();
     add_input("", 0);
     for (size_t i = 0; i < input_count; i++) run(inputs[i].bytes, inputs[i].size);
-    unsigned long runs = setting("FUZZ_RUNS", 3000);
+    unsigned long seconds = setting("FUZZ_SECONDS", 0), runs = 0;
+    unsigned long most = setting("FUZZ_RUNS", seconds > 0 ? -1ul : 3000);
+    time_t end = time(NULL) + (time_t)seconds;
     random_state = setting("FUZZ_SEED", 1);
-    for (unsigned long i = 0; i < runs; i++) run_mutant();
-    printf("%zu inputs, %lu mutations, no failure\n", input_count, runs);
+    for (; runs < most && (seconds == 0 || time(NULL) < end); runs++) run_mutant();
+    /* Past stdout, which a target may have silenced. */
+    dprintf(STDOUT_FILENO, "%zu inputs, %lu mutations, no failure\n", input_count, runs);
     for (size_t i = 0; i < input_count; i++) free(inputs[i].bytes);
     return 0;
 }
+#endif

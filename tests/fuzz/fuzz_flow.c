@@ -1,12 +1,11 @@
 /* The reader of flow files: any file is opened or refused; what is opened can be sampled from. */
-#include "driver.h"
+#include "fuzz_file.h"
 
 #include "weft/flow.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 static const char arch[] = "1-2-1";
@@ -64,14 +63,11 @@ static void use_flow(wf_flow *flow) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    int fd = memfd_create("fuzz", 0);
-    if (fd < 0) return 0;
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    fuzz_file file;
     wf_flow *flow = NULL;
-    if (write(fd, data, size) == (ssize_t)size && wf_flow_open(NULL, path, &flow) == WF_OK)
-        use_flow(flow);
+    if (!fuzz_file_open(&file, data, size)) return 0;
+    if (wf_flow_open(NULL, file.path, &flow) == WF_OK) use_flow(flow);
     wf_flow_free(flow);
-    close(fd);
+    fuzz_file_close(&file);
     return 0;
 }

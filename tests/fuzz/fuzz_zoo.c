@@ -1,13 +1,10 @@
 /* The collection reader: any file is opened or refused; what is opened can be used. */
-#include "driver.h"
+#include "fuzz_file.h"
 
 #include "weft/zoo.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 /* Headers of collections of two networks; fuzz_seed puts their size before and data behind them. */
 static const struct {
@@ -59,15 +56,12 @@ static void use_collection(const wf_zoo *zoo) {
 }
 
 static void open_bytes(const uint8_t *data, size_t size) {
-    int fd = memfd_create("fuzz", 0);
-    if (fd < 0) return;
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    fuzz_file file;
     wf_zoo *zoo = NULL;
-    if (write(fd, data, size) == (ssize_t)size && wf_zoo_open(NULL, path, &zoo) == WF_OK)
-        use_collection(zoo);
+    if (!fuzz_file_open(&file, data, size)) return;
+    if (wf_zoo_open(NULL, file.path, &zoo) == WF_OK) use_collection(zoo);
     wf_zoo_free(zoo);
-    close(fd);
+    fuzz_file_close(&file);
 }
 
 /* Once as they are, and once with a header size that fits, so that more mutations reach our rules. */

@@ -128,9 +128,13 @@ static wf_status stage_training(run *r) {
             r->app, WF_ERR_UNSUPPORTED,
             "one collection needs no conditions; set model.cond = none, or write a manifest "
             "of several");
-    wf_source source = {.zoo = zoo};
+    wf_zoo *held_out = NULL; /* for the validation loss */
+    if (status == WF_OK && wf_file_exists(r->paths.held_out))
+        status = wf_zoo_open(r->app->ctx, r->paths.held_out, &held_out);
+    wf_source source = {.zoo = zoo, .held_out = held_out};
     if (status == WF_OK) status = cli_fit(r->app, &r->recipe, &source, 1, r->paths.flow);
     wf_zoo_free(zoo);
+    wf_zoo_free(held_out);
     return status;
 }
 

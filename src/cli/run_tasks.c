@@ -181,8 +181,23 @@ static wf_status open_zoos(cli_job *r) {
     return sources->list[0].zoo != NULL ? WF_OK : cli_sources_open(r->app, sources);
 }
 
+/* Held-out networks of the collections' own width, for the validation loss. */
+static wf_status open_held_out(cli_job *r) {
+    wf_source *list = r->tasks->sources.list;
+    for (int i = 0; i < r->tasks->sources.n; i++) {
+        char path[CLI_PATH];
+        wf_zoo *zoo;
+        CLI_TRY(cli_tasks_file(r, r->paths.held_out, i, 1, path));
+        if (list[i].held_out != NULL || !has_scratch(r, i) || !wf_file_exists(path)) continue;
+        CLI_TRY(wf_zoo_open(r->app->ctx, path, &zoo));
+        list[i].held_out = zoo;
+    }
+    return WF_OK;
+}
+
 wf_status cli_tasks_training(cli_job *r) {
     CLI_TRY(open_zoos(r));
+    CLI_TRY(open_held_out(r));
     const cli_sources *sources = &r->tasks->sources;
     return cli_fit(r->app, &r->recipe, sources->list, sources->n, r->paths.flow);
 }

@@ -16,7 +16,10 @@ static wf_status allocate(cli_app *app, int n, cli_sources *s) {
 }
 
 void cli_sources_free(cli_sources *s) {
-    for (int i = 0; i < s->n; i++) wf_zoo_free((wf_zoo *)(uintptr_t)s->list[i].zoo);
+    for (int i = 0; i < s->n; i++) {
+        wf_zoo_free((wf_zoo *)(uintptr_t)s->list[i].zoo);
+        wf_zoo_free((wf_zoo *)(uintptr_t)s->list[i].held_out);
+    }
     free(s->list);
     free(s->text);
     free(s->cond);

@@ -269,25 +269,9 @@ demo: $(BUILD)/weft-cpu ## train, sample and judge networks in minutes; leaves r
 bench: $(BUILD)/weft need-bench ## speed beside PyTorch in one run
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) bench/run.sh
 
-to := $(DESTDIR)$(PREFIX)
 install: all ## to PREFIX, /usr/local unless told
-	install -d $(to)/bin $(to)/lib/pkgconfig $(to)/include/weft $(to)/share/weft/recipes
-	install -m 755 $(BUILD)/weft $(to)/bin/
-	install -m 644 $(BUILD)/libweft.a $(to)/lib/
-	install -m 755 $(BUILD)/libweft.so $(to)/lib/libweft.so.$(VERSION)
-	ln -sf libweft.so.$(VERSION) $(to)/lib/libweft.so.0
-	ln -sf libweft.so.0 $(to)/lib/libweft.so
-	install -m 644 include/weft/* $(to)/include/weft/
-	cd recipes && find . -name '*.conf' -o -name '*.manifest' | while read -r file; do \
-	    install -D -m 644 "$$file" "$(to)/share/weft/recipes/$$file" || exit 1; done
-	install -d $(to)/share/man/man1 $(to)/share/bash-completion/completions \
-	    $(to)/share/zsh/site-functions $(to)/share/fish/vendor_completions.d
-	$(BUILD)/weft help --man >$(to)/share/man/man1/weft.1
-	$(BUILD)/weft help --completion bash >$(to)/share/bash-completion/completions/weft
-	$(BUILD)/weft help --completion zsh >$(to)/share/zsh/site-functions/_weft
-	$(BUILD)/weft help --completion fish >$(to)/share/fish/vendor_completions.d/weft.fish
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
-	    -e 's|@LIBS@|$(LIBS)|' tools/weft.pc.in >$(to)/lib/pkgconfig/weft.pc
+	@BUILD=$(BUILD) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VERSION=$(VERSION) LIBS="$(LIBS)" \
+	    tools/install.sh
 
 clean: ## remove build/
 	rm -rf build

@@ -258,6 +258,24 @@ static bool sync_folder(const char *folder) {
     return done;
 }
 
+wf_status wf_list_folder(wf_ctx *ctx, const char *folder, wf_take_name *take, void *user) {
+    DIR *entries = opendir(folder);
+    if (entries == NULL) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", folder);
+    wf_status status = WF_OK;
+    for (;;) {
+        errno = 0; /* readdir says nothing else of a failure */
+        const struct dirent *entry = readdir(entries);
+        if (entry == NULL && errno != 0)
+            status = wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read to its end", folder);
+        if (entry == NULL) break;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        status = take(user, entry->d_name);
+        if (status != WF_OK) break;
+    }
+    closedir(entries);
+    return status;
+}
+
 /* ".NAME.tmp.DIGITS"; name NULL: any name. */
 static bool is_sibling(const char *entry, const char *name) {
     size_t length = strlen(entry), digits = 0;

@@ -37,6 +37,11 @@ typedef bool wf_enough(const char *bytes, size_t size, size_t fresh);
 wf_status wf_read_until(wf_ctx *ctx, const char *path, size_t limit, wf_enough *enough, char **out,
                         size_t *size);
 
+/* Calls `take` for every name in a folder but "." and "..", in no order, until one fails. That the
+ * system could not read the folder to its end is a failure too. */
+typedef wf_status wf_take_name(void *user, const char *name);
+wf_status wf_list_folder(wf_ctx *ctx, const char *folder, wf_take_name *take, void *user);
+
 /* JSON lines, appended; each line whole. A line is one object, built by the caller with jansson. */
 struct json_t;
 wf_status wf_jsonl_append(wf_ctx *ctx, const char *path, const struct json_t *object);

@@ -13,7 +13,6 @@
 #include "zoo/zoo_import_layers.h"
 #include "weft/text.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -279,14 +278,19 @@ static wf_status add_name(wf_ctx *ctx, const char *folder, const char *name, nam
     return WF_OK;
 }
 
+typedef struct listing {
+    wf_ctx *ctx;
+    const char *folder;
+    name_list *list;
+} listing;
+
+static wf_status take_name(void *into_, const char *name) {
+    const listing *into = into_;
+    return is_network_file(name) ? add_name(into->ctx, into->folder, name, into->list) : WF_OK;
+}
+
 static wf_status list_folder(wf_ctx *ctx, const char *folder, name_list *list) {
-    DIR *dir = opendir(folder);
-    if (dir == NULL) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", folder);
-    wf_status status = WF_OK;
-    for (struct dirent *entry; status == WF_OK && (entry = readdir(dir)) != NULL;)
-        if (is_network_file(entry->d_name)) status = add_name(ctx, folder, entry->d_name, list);
-    closedir(dir);
-    WF_TRY(status);
+    WF_TRY(wf_list_folder(ctx, folder, take_name, &(listing){ctx, folder, list}));
     if (list->n == 0)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: no .safetensors, .pt or .pth files in this folder (subfolders are not "

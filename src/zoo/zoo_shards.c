@@ -21,7 +21,6 @@
 #include "weft/text.h"
 #include "zoo/zoo_file.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -387,7 +386,15 @@ static wf_status take_started(wf_ctx *ctx, collection *all, const char *name, co
     return WF_OK;
 }
 
-static wf_status take_file(wf_ctx *ctx, collection *all, const char *name) {
+typedef struct taking {
+    wf_ctx *ctx;
+    collection *all;
+} taking;
+
+static wf_status take_file(void *taking_, const char *name) {
+    const taking *now = taking_;
+    wf_ctx *ctx = now->ctx;
+    collection *all = now->all;
     char path[max_path];
     bool part = has_ending(name, part_ending), started = has_ending(name, started_ending);
     if (!part && !started) return WF_OK;
@@ -398,13 +405,7 @@ static wf_status take_file(wf_ctx *ctx, collection *all, const char *name) {
 static wf_status take_files(wf_ctx *ctx, collection *all) {
     if (wf_file_exists(all->folder)) WF_TRY(take_result(ctx, all));
     WF_TRY(wf_make_folder(ctx, all->folder));
-    DIR *folder = opendir(all->folder);
-    if (folder == NULL) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s", all->folder);
-    wf_status status = WF_OK;
-    for (struct dirent *entry; status == WF_OK && (entry = readdir(folder)) != NULL;)
-        status = take_file(ctx, all, entry->d_name);
-    closedir(folder);
-    return status;
+    return wf_list_folder(ctx, all->folder, take_file, &(taking){ctx, all});
 }
 
 /* Networks of a larger collection that is not finished yet are not ours to delete. */

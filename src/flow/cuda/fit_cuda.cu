@@ -539,12 +539,12 @@ wf_status build_fixed(wf_ctx *ctx, wf_fit_cuda *fit, const wf_flow_batch *batch,
     const wf_field_buffers *to = &(*out)->buffers;
     size_t n = (size_t)batch->shape->n_graphs, cond = (size_t)fit->field->cond_size;
     auto upload = [&](void *there, const void *here, size_t bytes) {
-        return cudaMemcpyAsync(there, here, bytes, cudaMemcpyHostToDevice, stream());
+        return cudaMemcpyAsync(there, here, bytes, cudaMemcpyHostToDevice, stream(fit));
     };
     WF_CUDA_TRY(ctx, upload(to->w, batch->x, batch->shape->n_params * sizeof(float)));
     WF_CUDA_TRY(ctx, upload(to->t, batch->t, n * sizeof(float)));
     if (cond > 0) WF_CUDA_TRY(ctx, upload(to->cond, batch->cond, n * cond * sizeof(float)));
-    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream()));
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream(fit)));
     return WF_OK;
 }
 
@@ -555,7 +555,8 @@ extern "C" wf_status wf__fit_cuda_forward(wf_ctx *ctx, wf_fit_cuda *fit, int whi
     wf_field_program **program = &fit->fixed[which];
     if (*program == NULL) WF_TRY(build_fixed(ctx, fit, batch, program));
     WF_TRY(wf_field_program_forward(ctx, *program));
-    if (wf_cuda_download(batch->f, (*program)->buffers.v, batch->shape->n_params * sizeof(float)))
+    if (wf_cuda_download(fit->device, batch->f, (*program)->buffers.v,
+                         batch->shape->n_params * sizeof(float)))
         return WF_OK;
     return wf_fail(ctx, WF_ERR_FAILED, "validation: the GPU reports a failure");
 }

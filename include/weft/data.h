@@ -25,8 +25,9 @@ typedef struct wf_dataset {
     int32_t *y_train, *y_test;
     char **class_names; /* [classes] */
     char **input_names; /* [inputs]: "age", "color=red" */
-    char *
-        preparation; /* JSON: columns, levels, imputed values, mean and std: all that was fitted on the training part */
+    /* JSON of all that was fitted on the training part: columns, levels, imputed values, mean,
+     * std */
+    char *preparation;
     char fingerprint[65]; /* hex digest over both parts as they stand */
     char note[256];       /* what a user of the set must know ("regenerated ..."); "" as a rule */
 } wf_dataset;
@@ -43,19 +44,20 @@ typedef struct wf_bng_desc {
     double prior;    /* added to every count: 0.5 */
 } wf_bng_desc;
 WF_API wf_bng_desc wf_bng_desc_default(void);
-/* Learns from the table from->path (with its root, format, target, categorical and drop) and writes an ARFF file whose first
- * line says that it is regenerated and with which seed; every data set read from it carries that note.
- * description (may be NULL): JSON of columns, parents, bins and BIC; free() it. desc NULL means the defaults. */
+/* Learn from the table from->path (with its root, format, target, categorical and drop) and
+ * write an ARFF file. Its first line says that the rows are regenerated and with which seed;
+ * every data set read from it carries that note.
+ * desc         NULL means the defaults.
+ * description  JSON of columns, parents, bins and BIC; free() it. May be NULL. */
 WF_API wf_status wf_data_bng(wf_ctx *ctx, const wf_data_desc *from, const wf_bng_desc *desc,
                              const char *path, char **description);
 
 /* Data sets from the network (builds with libcurl; others answer WF_ERR_UNSUPPORTED). */
 typedef struct wf_fetch_desc {
     const char
-        *folder; /* where files go; NULL: the environment's WEFT_DATA, else the working folder */
+        *folder; /* of the files; NULL: the environment's WEFT_DATA, else the working folder */
     const char *server; /* NULL: OpenML's, or the Census Bureau's */
-    const char *
-        sha256; /* of the downloaded file, to be insisted on; NULL: what is published (OpenML's MD5) */
+    const char *sha256; /* that the file must have; NULL: OpenML's published MD5 is checked alone */
 } wf_fetch_desc;
 WF_API wf_fetch_desc wf_fetch_desc_default(void);
 
@@ -68,10 +70,11 @@ typedef struct wf_fetched {
 } wf_fetched;
 WF_API void wf_fetched_free(wf_fetched *fetched);
 
-/* what: an OpenML number or name ("23", "cmc"), "acs:2018:CA" (ACSIncome of a state, filtered as Folktables does), or an
- * http(s) address. A broken download is resumed by the next call; for a file that is there and unchanged nothing is asked of
- * the network.
- * *out is to be freed with wf_fetched_free, also after a failure. */
+/* Download a data set. The next call resumes a broken download, and asks nothing of the network
+ * for a file that is there and unchanged.
+ * what  an OpenML number or name ("23", "cmc"), "acs:2018:CA" (ACSIncome of a state, filtered as
+ *       Folktables does), or an http(s) address.
+ * out   free it with wf_fetched_free, also after a failure. */
 WF_API wf_status wf_data_fetch(wf_ctx *ctx, const char *what, const wf_fetch_desc *desc,
                                wf_fetched *out);
 

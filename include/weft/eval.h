@@ -18,7 +18,8 @@ typedef struct wf_eval_desc {
 WF_API wf_eval_desc wf_eval_desc_default(void);
 WF_API const wf_setting *wf_eval_settings(void);
 
-/* The reference side of every comparison: collection, its scores and error masks on `data`, its cloud and scales. */
+/* The reference side of every comparison: a collection with its scores and errors on `data`, and
+ * the cloud of its networks with the scales of JWS. */
 typedef struct wf_reference wf_reference;
 /* data NULL: no labelled data; then scores and IoU are absent and JWS is not defined. */
 WF_API wf_status wf_reference_open(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *data,
@@ -32,8 +33,8 @@ typedef struct wf_eval_row {
     double accuracy_mean, accuracy_std, iou_mean, iou_std, wcs_mean, wcs_std;
     double jws, jws_std;          /* std over the B subsets */
     double jws_raw, jws_no_sqrt3; /* ablations: no coordinate scaling; no division by sqrt 3 */
-    double diversity_iou_mean, diversity_iou_std, diversity_wcs_mean,
-        diversity_wcs_std; /* leave-one-out among themselves */
+    /* leave-one-out among the networks themselves */
+    double diversity_iou_mean, diversity_iou_std, diversity_wcs_mean, diversity_wcs_std;
 } wf_eval_row;
 
 /* Scores of single networks, for plots and the audit. Arrays of n; free with wf_points_free. */
@@ -45,7 +46,8 @@ typedef struct wf_points {
 } wf_points;
 WF_API void wf_points_free(wf_points *points);
 
-/* The collection itself: accuracy and IoU over all of it, WCS over the cloud, all leave-one-out. points: the cloud's. */
+/* The collection itself: accuracy and IoU over all of it, WCS over the cloud, all leave-one-out.
+ * points: of the cloud. */
 WF_API wf_status wf_eval_reference(wf_ctx *ctx, const wf_reference *reference, wf_eval_row *row,
                                    wf_points *points);
 /* Networks (n, n_params). points may be NULL. */
@@ -56,27 +58,30 @@ WF_API wf_status wf_eval_networks(wf_ctx *ctx, const wf_reference *reference, co
 WF_API void wf_reference_scales(const wf_reference *reference, double scales[3]);
 WF_API const char *wf_reference_notes(const wf_reference *reference);
 
-/* Pieces, public because others compute with them. */
-/* Logits to predictions to score and error bits (bit r%8 of byte r/8). errors (n, (n_test+7)/8) and scores (n) may be NULL. */
+/* --- parts of the evaluation ------------------------------------------------------------------ */
+
+/* Scores (n) and error bits (n, (n_test+7)/8) of networks on the test part; bit r%8 of byte r/8
+ * is set where the prediction of example r is wrong. scores and errors may be NULL. */
 WF_API wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *weights,
                                    size_t n, const wf_dataset *data, wf_score score, float *scores,
                                    uint8_t *errors);
-/* Logits (n, n_test, outputs) of networks on the test part, and scores of logits, whatever they come from. */
+/* Logits (n, n_test, outputs) of networks on the test part; scores and error bits of any logits. */
 WF_API wf_status wf_logits(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
                            const wf_dataset *data, float *logits);
 WF_API wf_status wf_score_logits(wf_ctx *ctx, const float *logits, size_t n, const wf_dataset *data,
                                  wf_score score, float *scores, uint8_t *errors);
-WF_API double wf_roc_auc(const float *score, const int32_t *positive,
-                         size_t n); /* ties count one half; NaN with one class */
+/* Ties count one half; NaN with one class. */
+WF_API double wf_roc_auc(const float *score, const int32_t *positive, size_t n);
 WF_API double wf_error_iou(const uint8_t *a, const uint8_t *b, size_t bytes); /* empty union: 0 */
 /* Exact W2 between two equal-sized clouds of points (m, 3). */
 WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, int m, double *out);
 
-/* --- between two collections --------------------------------------------------------------------- */
+/* --- between two collections ------------------------------------------------------------------ */
 
-/* What one can do with pairs of networks (a_k, b_k) of two collections without a generator, at alpha = 0, 1/steps ... 1:
- * averaged weights (1 - alpha) a + alpha P b, P from so many Re-Basin sweeps of b towards a (0: as they are), and the ensemble
- * of both, whose logits are (1 - alpha) logits(a) + alpha logits(b). The ensemble is an oracle: it runs two networks. */
+/* What pairs of networks (a, b) of two collections give without a generator, at alpha = 0,
+ * 1/steps ... 1:
+ *   average   weights (1 - alpha) a + alpha P b, P of so many Re-Basin sweeps of b towards a
+ *   ensemble  logits (1 - alpha) logits(a) + alpha logits(b); an oracle: it runs two networks */
 typedef struct wf_mix_desc {
     wf_score score;
     size_t pairs;  /* 50 */
@@ -94,8 +99,8 @@ typedef struct wf_mix {
     double *alpha;              /* [points] */
     double *mean, *std; /* (curves, points, n_data): over the pairs; std divides by their number */
 } wf_mix;
-/* Collections of one architecture; data: n_data sets, each a test set of its own. *out is to be freed with wf_mix_free, also
- * after a failure. */
+/* a, b: collections of one architecture; data: n_data sets, judged on one by one.
+ * Free *out with wf_mix_free, also after a failure. */
 WF_API wf_status wf_eval_mix(wf_ctx *ctx, const wf_zoo *a, const wf_zoo *b,
                              const wf_dataset *const *data, int n_data, const wf_mix_desc *desc,
                              wf_mix *out);

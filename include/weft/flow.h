@@ -18,14 +18,13 @@ typedef struct wf_flow wf_flow;
 /* The generator of recipes and of flow files that name none. */
 #define WF_GENERATOR_DEFAULT "gmn"
 
-/* A collection, the condition of its networks (K numbers; NULL without conditions), and the name to ask for
- * them by (NULL: none; several collections may share one). */
+/* A collection to fit. */
 typedef struct wf_source {
     const wf_zoo *zoo;
     const wf_zoo *held_out; /* networks of the same kind for the validation loss; NULL: none */
-    const float *cond;
-    const char *task;
-    int share; /* places it gets where others get one; 0: one */
+    const float *cond;      /* of its networks: K numbers; NULL without conditions */
+    const char *task; /* name to ask for them by; NULL: none. Several collections may share one */
+    int share;        /* relative sampling weight; 0 means 1 */
 } wf_source;
 
 #define NAME(constant, text) constant,
@@ -40,8 +39,9 @@ WF_API wf_fit_desc wf_fit_desc_default(void); /* our recipe: muon, preconditione
 WF_API const wf_setting *wf_fit_settings(void);
 WF_API wf_fit_desc wf_fit_desc_paper(void); /* AdamW, plain, independent */
 
-/* Trains until desc->updates, or until max_seconds with a warning; a checkpoint at `path` of the same configuration is continued, bit for bit.
- * On WF_ERR_INTERRUPTED and WF_ERR_DIVERGED the last good checkpoint is kept at `path`. out may be NULL. */
+/* Train until desc->updates, or until max_seconds with a warning. A checkpoint at `path` of the
+ * same settings is continued, bit for bit. On WF_ERR_INTERRUPTED and WF_ERR_DIVERGED the last
+ * good checkpoint is kept there. out may be NULL. */
 WF_API wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_sources,
                              const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
                              wf_flow **out);
@@ -56,7 +56,8 @@ WF_API const wf_fit_desc *wf_flow_trained_with(const wf_flow *flow);
 WF_API size_t wf_flow_updates(const wf_flow *flow); /* done so far */
 WF_API const char *wf_flow_meta(const wf_flow *flow, const char *key);
 
-/* A collection the flow was fitted to. Everything belongs to the flow; texts are "" where nothing is known. */
+/* A collection the flow was fitted to. Everything belongs to the flow; texts are "" where
+ * nothing is known. */
 typedef struct wf_flow_source {
     const char *task;
     const wf_graph *graph;
@@ -74,7 +75,8 @@ WF_API void wf_flow_tasks(const wf_flow *flow, char *out, size_t size);
 WF_API wf_status wf_flow_find_task(wf_ctx *ctx, const wf_flow *flow, const char *task, int *index);
 /* The source whose condition is nearest to `cond`. */
 WF_API int wf_flow_nearest(const wf_flow *flow, const float *cond);
-/* Where a condition lies: at one that was trained on, between such (a convex combination), or beyond them. */
+/* Where a condition lies: at one that was trained on, between such (a convex combination), or
+ * beyond. */
 typedef enum wf_cond_place { WF_COND_TRAINED, WF_COND_BETWEEN, WF_COND_BEYOND } wf_cond_place;
 WF_API wf_status wf_flow_place(wf_ctx *ctx, const wf_flow *flow, const float *cond,
                                wf_cond_place *out);
@@ -96,9 +98,13 @@ typedef struct wf_sample_stats {
     double seconds;
 } wf_sample_stats;
 
-/* weights (n, n_params of graph), already back on their own scale. graph may have widths never seen; the group
- * normalisation is taken by block index. cond: K numbers, the same for all n. direct (may be NULL): the networks
- * before refinement. stats may be NULL. */
+/* Sample n networks.
+ * graph    may have widths never seen: group normalisation goes by block index.
+ * cond     K numbers, the same for all n; NULL: none.
+ * desc     NULL means the defaults.
+ * weights  (n, n_params of graph), on their own scale again.
+ * direct   the networks before refinement; may be NULL.
+ * stats    may be NULL. */
 WF_API wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph,
                                 const float *cond, size_t n, const wf_sample_desc *desc,
                                 float *weights, float *direct, wf_sample_stats *stats);
@@ -113,8 +119,9 @@ WF_API wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma
 WF_API wf_status wf_control_average(wf_ctx *ctx, const wf_zoo *zoo, bool matched, size_t n,
                                     uint64_t seed, float *weights);
 
-/* Pairs of networks of two collections of one architecture, drawn without repeats until one is used up: from, to
- * (n, n_params), each `to` matched to its `from` with so many sweeps (0: left as it is). */
+/* Pairs of networks of two collections of one architecture, drawn without repeats until one
+ * collection is used up. from, to (n, n_params): each `to` is matched to its `from` with so many
+ * sweeps; 0: none. */
 WF_API wf_status wf_control_pairs(wf_ctx *ctx, const wf_zoo *a, const wf_zoo *b, int sweeps,
                                   size_t n, uint64_t seed, float *from, float *to);
 

@@ -3,9 +3,11 @@
  *     [zoo]
  *     arch = 64-16-8-10    # one line, one setting
  *
- * A reader asks for the keys it knows and then calls wf_recipe_finish, which refuses every key nobody asked for,
- * with its line and the nearest known name. Values keep inner spaces; '#' starts a comment at the line's start or behind a space; a
- * quoted value ("...") may hold '#'. Duplicate keys and sections are refused. Overrides ("zoo.count=10") replace or add values. */
+ * A reader asks for the keys it knows, mostly by a table of settings, and then calls
+ * wf_recipe_finish, which refuses every other key with its line and the nearest known name.
+ * Values keep inner spaces; '#' starts a comment at the line's start or behind a space; a quoted
+ * value ("...") may hold '#'. Duplicate keys and sections are refused. Overrides
+ * ("zoo.count=10") replace or add values. */
 #ifndef WEFT_RECIPE_H
 #define WEFT_RECIPE_H
 
@@ -28,14 +30,16 @@ WF_API const char *wf_recipe_section(const wf_recipe *recipe,
                                      int index); /* names in file order; NULL behind the last */
 WF_API bool wf_recipe_has_section(const wf_recipe *recipe, const char *section);
 
-/* Both set values and mark keys as known; an absent key leaves its value as it is (the default). A
- * malformed or out-of-range value fails with file, line, key, what was found and what is allowed. */
+/* Both set values and mark keys as known; an absent key leaves its value as it is (the default).
+ * A malformed or out-of-range value fails with file, line, key, what was found and what is
+ * allowed. */
 WF_API wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *section,
                                   const char *key, const char **value);
 /* Read every setting of a table that the recipe has; absent ones stay as they are. */
 WF_API wf_status wf_recipe_settings(wf_ctx *ctx, wf_recipe *recipe, const wf_setting *rows,
                                     void *desc);
-/* Fails with file, line, key, what was found, and `allowed`: for values that only a caller can judge. */
+/* Fails with file, line, key, what was found, and `allowed`: for values that only a caller can
+ * judge. */
 WF_API wf_status wf_recipe_refuse(wf_ctx *ctx, const wf_recipe *recipe, const char *section,
                                   const char *key, const char *allowed);
 WF_API wf_status wf_recipe_finish(wf_ctx *ctx, const wf_recipe *recipe);

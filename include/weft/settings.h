@@ -87,7 +87,8 @@ WF_API const wf_setting *wf_settings_find(const wf_setting *rows, const char *ke
  * which key is near; *desc is then as it was. */
 WF_API wf_status wf_settings_set(wf_ctx *ctx, const wf_setting *rows, const char *key,
                                  const char *text, void *desc);
-/* Every value within its range, every choice one of its names. WF_ERR_USAGE names the first fault. */
+/* Every value within its range, every choice one of its names. WF_ERR_USAGE names the first
+ * fault. */
 WF_API wf_status wf_settings_check(wf_ctx *ctx, const wf_setting *rows, const void *desc);
 /* {"lr": 0.001, "optimizer": "muon", ...}: unset texts are null, numbers above 2^53 are texts.
  * NULL: out of memory. free() it. */
@@ -106,7 +107,8 @@ WF_API bool wf_setting_equal(const wf_setting *row, const void *a, const void *b
 WF_API bool wf_setting_same(const wf_setting *row, const char *a, const char *b);
 /* "a number above 0 and at most 1000", "lean, lstar". */
 WF_API void wf_setting_allowed(const wf_setting *row, char *out, size_t size);
-/* The name among `names` (NULL-terminated) that `word` is probably a slip of; NULL: none is near. */
+/* The name among `names` (NULL-terminated) that `word` is probably a slip of; NULL: none is
+ * near. */
 WF_API const char *wf_nearest_name(const char *word, const char *const *names);
 
 /* Members of structs. */

@@ -1,11 +1,14 @@
 /* weft/zoo.h: collections of trained networks of one architecture, one safetensors file each.
  *
- * File: tensors "layers.0.weight" [M,out,in], "layers.0.bias" [M,out] ... as
- * torch.func.stack_module_state names them; "weft.seed" [M] I64 (the network's index under the
- * collection's seed), "weft.lr" [M] F32, "weft.epochs" [M] I32 where known; for each test set S
- * "weft.score.S" [M] F32 and "weft.errors.S" [M, ceil(n/8)] U8 (bit r of byte r/8: example r is
- * wrong). __metadata__: "weft.graph" (the networks as JSON), "weft.arch", "weft.activation",
- * "weft.recipe", "weft.data" (fingerprint), "weft.preparation", "weft.seed" ... */
+ * Tensors of a file of M networks, named as torch.func.stack_module_state names them:
+ *   layers.0.weight [M,out,in], layers.0.bias [M,out] ...
+ *   weft.seed [M] I64     the network's index under the collection's seed
+ *   weft.lr [M] F32, weft.epochs [M] I32     where known
+ *   weft.score.S [M] F32, weft.errors.S [M, ceil(n/8)] U8     of each test set S; bit r%8 of byte
+ *                         r/8 is set where the network is wrong on example r
+ * Metadata: weft.graph (the networks as JSON), weft.arch, weft.activation, weft.recipe, weft.data
+ * (fingerprint of the data), weft.preparation ...
+ * docs/formats.md has them all. */
 #ifndef WEFT_ZOO_H
 #define WEFT_ZOO_H
 
@@ -21,17 +24,16 @@ WF_API void wf_zoo_free(wf_zoo *zoo);
 WF_API const wf_graph *wf_zoo_graph(const wf_zoo *zoo);
 WF_API size_t wf_zoo_count(const wf_zoo *zoo);
 WF_API const char *wf_zoo_path(const wf_zoo *zoo);
-WF_API void wf_zoo_get(const wf_zoo *zoo, size_t index,
-                       float *w); /* flat parameters of one network */
+/* Flat parameters of one network. */
+WF_API void wf_zoo_get(const wf_zoo *zoo, size_t index, float *w);
 /* Networks first .. first+count-1 as a (count, n_params) matrix; free(*out). */
 WF_API wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count,
                              float **out);
-WF_API const char *wf_zoo_test(const wf_zoo *zoo,
-                               int index); /* name of a test set; NULL behind the last */
+/* The name of a test set; NULL behind the last. */
+WF_API const char *wf_zoo_test(const wf_zoo *zoo, int index);
 WF_API const char *wf_zoo_meta(const wf_zoo *zoo, const char *key); /* NULL when absent */
-WF_API const float *
-wf_zoo_scores(const wf_zoo *zoo,
-              const char *test); /* [M]; test NULL: the first; NULL when absent */
+/* Scores [M] and error bits of a test set (NULL: the first). NULL when absent. */
+WF_API const float *wf_zoo_scores(const wf_zoo *zoo, const char *test);
 WF_API const uint8_t *wf_zoo_errors(const wf_zoo *zoo, const char *test, size_t *bytes_each);
 WF_API const int64_t *wf_zoo_seeds(const wf_zoo *zoo); /* NULL when absent */
 
@@ -64,14 +66,14 @@ WF_API wf_zoo_desc wf_zoo_desc_default(void);
 WF_API const wf_setting *wf_zoo_settings(void);
 
 /* Train networks first .. first+count-1 and write them to `path`. Finished shards lie in
- * `path`.parts/ until the end: a broken call goes on where it stopped. A diverged network is
- * reported, left out of the file and counted in *diverged (may be NULL). */
+ * `path`.parts/ until the end: a broken call goes on where it stopped. A network that diverges
+ * is reported, left out of the file and counted in *diverged (may be NULL). */
 WF_API wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                               const wf_zoo_desc *desc, const char *path, size_t *diverged);
 
-/* Train `count` networks in memory from given initial weights (count, n_params), replaced by the
- * trained ones; used by tests and controls. WF_ERR_DIVERGED when some are not finite at the end;
- * the others are as good as ever. */
+/* Train `count` networks in memory; for tests and controls.
+ * weights  (count, n_params) initial weights, replaced by the trained ones.
+ * WF_ERR_DIVERGED: some are not finite at the end; the others are trained. */
 WF_API wf_status wf_zoo_train_from(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                                    const wf_zoo_desc *desc, float *weights);
 /* PyTorch's default initial weights of network `index`. */

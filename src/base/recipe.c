@@ -1,8 +1,8 @@
 /* recipe: the strict reader of `[section]` and `key = value  # why`.
  *
  * R1  A line is blank, a comment, a [section] or a setting; anything else is refused with its line.
- * R2  The recipe remembers every key it was asked for, so wf_recipe_finish can refuse the others and
- *     name the nearest one that exists.
+ * R2  The recipe remembers every key it was asked for, so wf_recipe_finish can refuse the others
+ *     and name the nearest one that exists.
  * R3  Everything lives in the recipe's arena: strings handed out stay valid until wf_recipe_free,
  *     also when an override replaces them. */
 #include "weft/recipe.h"
@@ -103,7 +103,8 @@ static setting *find_setting(const recipe_section *s, piece key) {
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* The value of a setting. In a file, '#' behind a space begins a comment; in an override it does not. */
+/* The value of a setting. In a file, '#' behind a space begins a comment; in an override it does
+ * not. */
 static wf_status read_value(wf_ctx *ctx, wf_recipe *recipe, const char *where, piece p, int line,
                             const char **out) {
     p = trim(p);

@@ -20,7 +20,7 @@ static void *member(const wf_setting *row, const void *desc) {
     return (char *)(uintptr_t)desc + row->offset;
 }
 
-/* --- slips of the pen --------------------------------------------------------------------------- */
+/* --- slips of the pen ------------------------------------------------------------------------- */
 
 enum { longest_name = 64 };
 
@@ -61,7 +61,7 @@ const char *wf_nearest_name(const char *word, const char *const *names) {
     return best;
 }
 
-/* --- from text ---------------------------------------------------------------------------------- */
+/* --- from text -------------------------------------------------------------------------------- */
 
 /* Digits as C has them: sign, digits with at most one point, exponent. No hex, inf, nan, spaces. */
 static bool is_decimal(const char *text, bool whole) {
@@ -138,7 +138,7 @@ bool wf_setting_parse(const wf_setting *row, const char *text, void *desc) {
     return true;
 }
 
-/* --- to text ------------------------------------------------------------------------------------ */
+/* --- to text ---------------------------------------------------------------------------------- */
 
 static double number_of(const wf_setting *row, const void *desc) {
     const void *at = member(row, desc);
@@ -241,7 +241,7 @@ void wf_setting_allowed(const wf_setting *row, char *out, size_t size) {
     wf_c_locale_leave(before);
 }
 
-/* --- tables ------------------------------------------------------------------------------------- */
+/* --- tables ----------------------------------------------------------------------------------- */
 
 void wf_settings_default(const wf_setting *rows, void *desc) {
     for (; rows->key != NULL; rows++) {

@@ -1,7 +1,8 @@
 /* app: the program behind main. Uses the public headers alone.
  *
- * cli_main finds the command, reads its options, makes the context and runs it. SIGINT and SIGTERM ask the
- * running call to finish its step and save; a second one ends the program at once. */
+ * cli_main finds the command, reads its options, makes the context and runs it. SIGINT and
+ * SIGTERM ask the running call to finish its step and save; a second one ends the program at
+ * once. */
 #include "cli/files.h"
 #include "weft/text.h"
 
@@ -113,7 +114,8 @@ static bool reader_left(void) {
     return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-/* The exit code, once all is said. A reader who left has what it wanted: no complaint, and the code a shell knows. */
+/* The exit code, once all is said. A reader who left has what it wanted: no complaint, and the
+ * code a shell knows. */
 static int finish(cli_app *app, wf_status status) {
     bool unwritten = fflush(stdout) != 0 || ferror(stdout) || cli_print_lost();
     if (status == WF_OK && unwritten) {

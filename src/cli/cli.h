@@ -1,9 +1,10 @@
-/* cli: what the parts of the program share: the option tables, the parsed command line, and how a
- * command reports failure.
+/* cli: what the parts of the program share: the option tables, the parsed command line, and how
+ * a command reports failure.
  *
- * One table of options per command feeds the parser, `--help` and docs/commands.md. A command is a
- * function that returns a wf_status; its sentence is in app->sentence when the program noticed the
- * fault itself, else in the library's context. main() prints it and turns the status into the exit code. */
+ * One table of options per command feeds the parser, `--help` and docs/commands.md. A command is
+ * a function that returns a wf_status; its sentence is in app->sentence when the program noticed
+ * the fault itself, else in the library's context. main() prints it and turns the status into
+ * the exit code. */
 #ifndef WF_CLI_H
 #define WF_CLI_H
 
@@ -90,11 +91,13 @@ extern const char *const cli_exit_codes[][2]; /* code and meaning, ended by NULL
 
 /* Words before the command that are options, with their values. */
 int cli_leading_options(int count, char **words);
-/* Fill app from words before and behind the command's name; then check that all of them are there. */
+/* Fill app from words before and behind the command's name; then check that all of them are
+ * there. */
 wf_status cli_parse(cli_app *app, int count, char **words);
 wf_status cli_parse_end(cli_app *app);
 
-/* Values of options by name. The name must be in the table: anything else is a programming mistake. */
+/* Values of options by name. The name must be in the table: anything else is a programming
+ * mistake. */
 bool cli_given(const cli_app *app, const char *name);
 bool cli_flag(const cli_app *app, const char *name);
 const char *cli_text(const cli_app *app,
@@ -116,7 +119,8 @@ void cli_help_markdown(FILE *file);
 /* For shells: the manual page, and completions for "bash", "zsh" or "fish". */
 void cli_help_man(FILE *file);
 void cli_help_completion(FILE *file, const char *shell);
-/* "-o, --out FILE"; what it means and its default ("": none); its allowed names (NULL: any value). */
+/* "-o, --out FILE"; what it means and its default ("": none); its allowed names (NULL: any
+ * value). */
 void cli_option_usage(const cli_option *option, char *out, size_t size);
 void cli_option_text(const cli_option *option, char *out, size_t size, const char **fallback);
 const char *const *cli_option_names(const cli_option *option);
@@ -131,7 +135,8 @@ void cli_unknown_command(int count, const char *const *words, char *out, size_t 
 wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The status of work that the same command goes on with: the sentence of an interruption says so. */
+/* The status of work that the same command goes on with: the sentence of an interruption says
+ * so. */
 wf_status cli_resumable(cli_app *app, wf_status status);
 
 #define CLI_TRY(call)                                                                              \
@@ -148,7 +153,8 @@ void cli_say(cli_app *app, const char *format, ...) __attribute__((format(printf
 /* "3.2 s", "4 min 05 s", "2 h 10 min". */
 void cli_duration(double seconds, char out[32]);
 
-/* Print on stdout, on stderr, on either. The only way to print: what a terminal would act on is shown as an escape. */
+/* Print on stdout, on stderr, on either. The only way to print: what a terminal would act on is
+ * shown as an escape. */
 void cli_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_print_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_print_to(FILE *to, const char *format, va_list args) __attribute__((format(printf, 2, 0)));

@@ -1,8 +1,9 @@
 /* bench: how fast this machine trains networks, matches them and trains flows, beside its peak.
  *
- * On a GPU (--device cuda): the same collections and matching there, and the steps of both experiments of the paper, B = 256.
- * Networks are of 64-16-8-10 (1,266 parameters): karhunen's where WEFT_DATA has it, else the built-in digits cut to the
- * same size. The best of several runs counts, because others may use the machine. */
+ * On a GPU (--device cuda): the same collections and matching there, and the steps of both
+ * experiments of the paper, B = 256. Networks are of 64-16-8-10 (1,266 parameters): karhunen's
+ * where WEFT_DATA has it, else the built-in digits cut to the same size. The best of several
+ * runs counts, because others may use the machine. */
 #include "cli/commands.h"
 #include "cli/files.h"
 #include "weft/bench.h"
@@ -81,7 +82,7 @@ static void measure_peak(bench *b) {
                "multiply-adds in registers, %d threads together", threads);
 }
 
-/* --- collections --------------------------------------------------------------------------------- */
+/* --- collections ------------------------------------------------------------------------------ */
 
 static wf_status train_networks(bench *b, size_t count, double *seconds) {
     char path[128];
@@ -103,7 +104,8 @@ static const char *place_of(bench *b) {
     return b->place;
 }
 
-/* The first networks wait for the device to be ready, so that their rate alone does not say how many fill the time. */
+/* The first networks wait for the device to be ready, so that their rate alone does not say how
+ * many fill the time. */
 static wf_status measure_zoo(bench *b) {
     double seconds;
     size_t count = first_networks;
@@ -124,7 +126,7 @@ static wf_status need_zoo(bench *b) {
     return b->zoo != NULL ? WF_OK : train_networks(b, first_networks, &seconds);
 }
 
-/* --- matching ------------------------------------------------------------------------------------ */
+/* --- matching --------------------------------------------------------------------------------- */
 
 static wf_status measure_wcs(bench *b) {
     CLI_TRY(need_zoo(b));
@@ -152,7 +154,7 @@ static wf_status measure_wcs(bench *b) {
     return WF_OK;
 }
 
-/* --- training steps ------------------------------------------------------------------------------ */
+/* --- training steps --------------------------------------------------------------------------- */
 
 static wf_status measure_step(bench *b, wf_layout layout) {
     wf_field_desc field = wf_field_desc_default();
@@ -167,7 +169,8 @@ static wf_status measure_step(bench *b, wf_layout layout) {
     return WF_OK;
 }
 
-/* One of the paper's experiments: karhunen at 64 x 8, or MNIST at 128 x 8 with its first layer folded. */
+/* One of the paper's experiments: karhunen at 64 x 8, or MNIST at 128 x 8 with its first layer
+ * folded. */
 static wf_status measure_gpu_step(bench *b, wf_layout layout, bool mnist, bool bf16) {
     wf_field_desc field = wf_field_desc_default();
     field.layout = layout;
@@ -194,7 +197,7 @@ static wf_status measure_layout(bench *b, wf_layout layout) {
     return WF_OK;
 }
 
-/* --- all of it ----------------------------------------------------------------------------------- */
+/* --- all of it -------------------------------------------------------------------------------- */
 
 static wf_status print_results(bench *b) {
     if (!b->app->json) return WF_OK; /* printed as they came */

@@ -1,5 +1,6 @@
-/* compare: runs of weft run side by side: what differs in their settings, the rows of their networks, and, over a setting
- * that is a number, the four panels of a sweep beside published numbers.
+/* compare: runs of weft run side by side: what differs in their settings, the rows of their
+ * networks, and, over a setting that is a number, the four panels of a sweep beside published
+ * numbers.
  *
  * A run's settings are those of its stage.json, so they are the ones its results were made with. */
 #include "cli/commands.h"
@@ -50,7 +51,7 @@ typedef struct comparison {
     int n_series;
 } comparison;
 
-/* --- reading ------------------------------------------------------------------------------------ */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* "runs/sweep-100/" to "sweep-100". */
 static void name_of(const char *folder, char out[64]) {
@@ -168,7 +169,7 @@ static bool alike(const comparison *c, const compared *a, const compared *b) {
     return true;
 }
 
-/* --- rows --------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 static const json_t *row_named(const compared *run, const char *name) {
     size_t i;
@@ -239,7 +240,7 @@ static wf_status add_generated(comparison *c) {
     return WF_OK;
 }
 
-/* --- series ------------------------------------------------------------------------------------- */
+/* --- series ----------------------------------------------------------------------------------- */
 
 static wf_status begin_series(comparison *c, const char *name, bool published) {
     if (c->n_series == most_series)
@@ -323,7 +324,7 @@ static wf_status make_series(comparison *c) {
     return published_series(c);
 }
 
-/* --- results ------------------------------------------------------------------------------------ */
+/* --- results ---------------------------------------------------------------------------------- */
 
 static double seconds_of(const compared *run, wf_stage stage) {
     return json_number_value(

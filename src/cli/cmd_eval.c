@@ -137,7 +137,7 @@ wf_status cli_eval(cli_app *app) {
     return status;
 }
 
-/* --- align -------------------------------------------------------------------------------------- */
+/* --- align ------------------------------------------------------------------------------------ */
 
 /* Mean cosine of all networks to network `to`, as they stand. */
 static wf_status mean_cosine(cli_app *app, const char *path, size_t to, double *out) {

@@ -107,7 +107,7 @@ wf_status cli_train(cli_app *app) {
     return status;
 }
 
-/* --- flow info ---------------------------------------------------------------------------------- */
+/* --- flow info -------------------------------------------------------------------------------- */
 
 static json_t *source_to_json(const wf_flow *flow, int index) {
     wf_flow_source source = wf_flow_source_at(flow, index);

@@ -1,6 +1,6 @@
-/* run, demo: everything a recipe describes, stage after stage. A finished stage with the same settings is
- * skipped, a broken one goes on where it stopped, and results of other settings are never overwritten
- * unless --redo says so. */
+/* run, demo: everything a recipe describes, stage after stage. A finished stage with the same
+ * settings is skipped, a broken one goes on where it stopped, and results of other settings are
+ * never overwritten unless --redo says so. */
 #include "cli/commands.h"
 #include "cli/eval_rows.h"
 #include "cli/run.h"
@@ -50,7 +50,7 @@ wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *
 /* A run along conditions instead of over tasks. */
 static bool along(const run *r) { return r->recipe.manifest != NULL && r->recipe.conds != NULL; }
 
-/* --- the stages ---------------------------------------------------------------------------------- */
+/* --- the stages ------------------------------------------------------------------------------- */
 
 static wf_status train_zoo(run *r, size_t first, size_t count, const char *path) {
     wf_zoo_desc desc = r->recipe.zoo;
@@ -107,8 +107,8 @@ static wf_status open_aligned(run *r, wf_zoo **zoo) {
     return status == WF_OK ? wf_zoo_open(r->app->ctx, r->paths.aligned, zoo) : status;
 }
 
-/* What the generator is fitted to, and keeps where it does: train.path, else the collection, aligned
- * where the generator wants that. */
+/* What the generator is fitted to, and keeps where it does: train.path, else the collection,
+ * aligned where the generator wants that. */
 static wf_status open_fitted(run *r, wf_zoo **out) {
     const char *other = r->recipe.train_path;
     CLI_TRY(wf_zoo_open(r->app->ctx, other != NULL ? other : r->paths.zoo, out));
@@ -195,7 +195,7 @@ static const char *output_path(const run *r, wf_stage stage, int which) {
     return (const char *)&r->paths + work[stage].outputs[which];
 }
 
-/* --- skipping, redoing --------------------------------------------------------------------------- */
+/* --- skipping, redoing ------------------------------------------------------------------------ */
 
 /* Collections that the recipe names are the user's: never removed. */
 static bool is_given(const run *r, wf_stage stage) {
@@ -226,8 +226,8 @@ static wf_status redo_from(run *r, wf_stage changed, const char *what) {
     return cli_stages_forget(r->app, &r->stages, changed);
 }
 
-/* Settings that changed since the results in the folder: refuse, or with redo start those stages over. The page
- * itself is made of results and may always be written again. */
+/* Settings that changed since the results in the folder: refuse, or with redo start those stages
+ * over. The page itself is made of results and may always be written again. */
 static wf_status settle_changes(run *r, bool redo) {
     for (;;) {
         char what[600];
@@ -243,7 +243,8 @@ static wf_status settle_changes(run *r, bool redo) {
     }
 }
 
-/* Is everything a finished stage leaves still there? The direct networks exist only with refinement. */
+/* Is everything a finished stage leaves still there? The direct networks exist only with
+ * refinement. */
 static bool outputs_exist(const run *r, wf_stage stage) {
     if (along(r) && stage != WF_STAGE_REPORT) return cli_domains_outputs_exist(r, stage);
     if (r->tasks != NULL && stage != WF_STAGE_REPORT) return cli_tasks_outputs_exist(r, stage);
@@ -419,7 +420,8 @@ wf_status cli_demo(cli_app *app) {
     return run_end(r, status);
 }
 
-/* The page again, from a folder of an earlier run: r->recipe is the resolved one that lies there. */
+/* The page again, from a folder of an earlier run: r->recipe is the resolved one that lies
+ * there. */
 static wf_status report_again(run *r, const char *folder) {
     cli_app *app = r->app;
     char source[CLI_PATH];

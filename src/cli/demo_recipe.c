@@ -1,5 +1,5 @@
-/* demo_recipe: recipes/demo.conf inside the program, so that `weft demo` needs no file. The assembler reads it
- * from the folder the build runs in, the root of the source. */
+/* demo_recipe: recipes/demo.conf inside the program, so that `weft demo` needs no file. The
+ * assembler reads it from the folder the build runs in, the root of the source. */
 __asm__(".pushsection .rodata\n"
         ".global cli_demo_recipe\n"
         ".global cli_demo_recipe_end\n"

@@ -11,7 +11,7 @@ const char *cli_generated_name(const cli_recipe *recipe, char out[64]) {
     return out;
 }
 
-/* --- names -------------------------------------------------------------------------------------- */
+/* --- names ------------------------------------------------------------------------------------ */
 
 static wf_status append(cli_app *app, cli_eval_rows *rows, const char *name, int length,
                         cli_eval_row **out) {
@@ -24,7 +24,8 @@ static wf_status append(cli_app *app, cli_eval_rows *rows, const char *name, int
     return WF_OK;
 }
 
-/* A generator that needs no fit; without the number that its name may have, the best of those with. */
+/* A generator that needs no fit; without the number that its name may have, the best of those
+ * with. */
 static wf_status set_control(cli_app *app, cli_eval_row *row) {
     CLI_TRY(wf_generator_named(app->ctx, row->name, &row->generator, &row->options));
     if (row->generator->fit != NULL)
@@ -111,7 +112,7 @@ void cli_eval_rows_free(cli_eval_rows *rows) {
     *rows = (cli_eval_rows){0};
 }
 
-/* --- networks ----------------------------------------------------------------------------------- */
+/* --- networks --------------------------------------------------------------------------------- */
 
 static wf_status load_file(cli_app *app, const char *path, const wf_graph *graph, float **weights,
                            size_t *n) {
@@ -164,7 +165,7 @@ static wf_status row_networks(const cli_judging *what, const cli_eval_row *row, 
     return load_file(what->app, path, what->graph, weights, n);
 }
 
-/* --- judging ------------------------------------------------------------------------------------ */
+/* --- judging ---------------------------------------------------------------------------------- */
 
 /* Networks that are of no collection's architecture have a score and nothing else. */
 static wf_status judge_scores(const cli_judging *what, const char *name, const float *weights,

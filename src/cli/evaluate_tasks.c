@@ -1,9 +1,10 @@
-/* evaluate_tasks: what a generator of many tasks makes, beside networks trained alike, for every task
- * and width: in each cell a loop over the rows that the recipe lists (eval_rows.h).
+/* evaluate_tasks: what a generator of many tasks makes, beside networks trained alike, for every
+ * task and width: in each cell a loop over the rows that the recipe lists (eval_rows.h).
  *
- * At the collections' own width (1) networks are judged against the collection, with all that weft
- * eval has. At other widths there is no collection, and scores stand beside those of networks trained
- * from scratch. The gap is generated minus scratch, at width 1 generated minus the collection. */
+ * At the collections' own width (1) networks are judged against the collection, with all that
+ * weft eval has. At other widths there is no collection, and scores stand beside those of
+ * networks trained from scratch. The gap is generated minus scratch, at width 1 generated minus
+ * the collection. */
 #include "cli/eval_rows.h"
 #include "cli/run.h"
 
@@ -72,7 +73,7 @@ static wf_status judge_cell(cli_job *r, const cli_eval_rows *rows, int source, d
     return status;
 }
 
-/* --- results -------------------------------------------------------------------------------------- */
+/* --- results ---------------------------------------------------------------------------------- */
 
 static json_t *cell_rows(const cli_job *r, const cell *c, json_t *list) {
     const cli_sources *sources = &r->tasks->sources;

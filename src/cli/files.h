@@ -23,9 +23,10 @@ wf_status cli_numbers(cli_app *app, const char *what, const char *text, float *o
                       int *count);
 json_t *cli_numbers_to_json(const float *numbers, int count);
 
-/* jansson's calls need no check one by one: after cli_json_watch every request for memory that failed, here or in
- * cli_json_malloc, is remembered, and what was built since may be incomplete. Reading, writing and printing
- * refuse then with WF_ERR_MEMORY; cli_json_complete asks the same of a value used otherwise (NULL: not made). */
+/* jansson's calls need no check one by one: after cli_json_watch every request for memory that
+ * failed, here or in cli_json_malloc, is remembered, and what was built since may be incomplete.
+ * Reading, writing and printing refuse then with WF_ERR_MEMORY; cli_json_complete asks the same
+ * of a value used otherwise (NULL: not made). */
 void cli_json_watch(void);
 void *cli_json_malloc(size_t size); /* free() it */
 wf_status cli_json_complete(cli_app *app, const char *what, const json_t *json);

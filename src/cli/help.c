@@ -27,7 +27,8 @@ static void exit_codes(char *out, size_t size) {
     wf_text_add(&text, ".");
 }
 
-/* Prints `text` behind `indent` spaces, broken between words; the first line has begun at column `column`. */
+/* Prints `text` behind `indent` spaces, broken between words; the first line has begun at column
+ * `column`. */
 static void print_wrapped(FILE *file, const char *text, int indent, int column) {
     while (*text != '\0') {
         text += strspn(text, " ");

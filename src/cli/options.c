@@ -1,5 +1,6 @@
-/* options: the command line against a command's table: `--name value`, `--name=value`, `-o value`, flags,
- * and `--` behind which everything is an argument. Numbers are checked here, so a command only reads them. */
+/* options: the command line against a command's table: `--name value`, `--name=value`, `-o
+ * value`, flags, and `--` behind which everything is an argument. Numbers are checked here, so a
+ * command only reads them. */
 #include "cli/cli.h"
 #include "weft/text.h"
 
@@ -136,7 +137,8 @@ static wf_status store(cli_app *app, int place, const char *text) {
     return WF_OK;
 }
 
-/* Takes the option in words[0] and, where it needs one, its value; *used says how many words that was. */
+/* Takes the option in words[0] and, where it needs one, its value; *used says how many words
+ * that was. */
 static wf_status take_option(cli_app *app, int count, char **words, int *used) {
     const char *word = words[0], *value = NULL;
     int place;

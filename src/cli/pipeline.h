@@ -7,10 +7,10 @@
 #include "cli/sources.h"
 #include "weft/report.h"
 
-/* Generate n networks of `graph` and write them as a collection. path_of: the generator's file, NULL
- * without one. direct_path (may be NULL): also the same networks before refinement. cond: NULL for
- * none. place: where it lies among the trained ones. task, tests, data (may be NULL): as the
- * generator knows them. stats may be NULL. */
+/* Generate n networks of `graph` and write them as a collection. path_of: the generator's file,
+ * NULL without one. direct_path (may be NULL): also the same networks before refinement. cond:
+ * NULL for none. place: where it lies among the trained ones. task, tests, data (may be NULL):
+ * as the generator knows them. stats may be NULL. */
 typedef struct cli_generate {
     wf_generator *generator;
     const char *path_of;
@@ -47,11 +47,13 @@ typedef struct cli_run_paths {
 wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *folder,
                             cli_run_paths *out);
 
-/* Judge the run's networks beside held-out ones and controls; writes eval.json and points.json. data may be NULL. */
+/* Judge the run's networks beside held-out ones and controls; writes eval.json and points.json.
+ * data may be NULL. */
 wf_status cli_evaluate_run(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
                            const wf_dataset *data);
 
-/* The page about a run, from its files. data may be NULL; seconds of all stages together, 0: not known. */
+/* The page about a run, from its files. data may be NULL; seconds of all stages together, 0: not
+ * known. */
 wf_status cli_report_run(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
                          const wf_dataset *data, double seconds, const char *out_path);
 

@@ -1,5 +1,6 @@
-/* progress: one line on stderr for the running stage: how much is done, at what rate, how long to go.
- * On a terminal the line is rewritten in place; elsewhere a plain line appears every five seconds. */
+/* progress: one line on stderr for the running stage: how much is done, at what rate, how long
+ * to go. On a terminal the line is rewritten in place; elsewhere a plain line appears every five
+ * seconds. */
 #include "cli/cli.h"
 
 #include <stdarg.h>

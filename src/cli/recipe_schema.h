@@ -1,6 +1,6 @@
-/* recipe_schema: a recipe as the descs of the public headers and a few settings of its own. Tables of
- * settings (weft/settings.h) read it, write it with all defaults, tell stages apart and list
- * themselves in help and docs. */
+/* recipe_schema: a recipe as the descs of the public headers and a few settings of its own.
+ * Tables of settings (weft/settings.h) read it, write it with all defaults, tell stages apart
+ * and list themselves in help and docs. */
 #ifndef WF_CLI_RECIPE_SCHEMA_H
 #define WF_CLI_RECIPE_SCHEMA_H
 
@@ -32,7 +32,8 @@ typedef struct cli_recipe {
 wf_status cli_recipe_find(cli_app *app, const char *name, char out[CLI_PATH]);
 void cli_recipe_files(FILE *file); /* lists them */
 
-/* Read a recipe file, found by cli_recipe_find, or the demo's recipe, which is built into the program, with the command line's
+/* Read a recipe file, found by cli_recipe_find, or the demo's recipe, which is built into the
+ * program, with the command line's
  * --set overrides and --seed. Free with cli_recipe_free, also after a failure. */
 wf_status cli_recipe_open(cli_app *app, const char *path, cli_recipe *out);
 wf_status cli_recipe_builtin(cli_app *app, cli_recipe *out);

@@ -1,4 +1,5 @@
-/* report_domains_run: the table and the page of a run along conditions, from eval.json and points.json. */
+/* report_domains_run: the table and the page of a run along conditions, from eval.json and
+ * points.json. */
 #include "cli/run.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ static const char *text_of(const json_t *json, const char *key) {
     return text != NULL ? text : "";
 }
 
-/* --- the table ------------------------------------------------------------------------------------ */
+/* --- the table -------------------------------------------------------------------------------- */
 
 static void print_cell(const json_t *row, bool auc) {
     double factor = auc ? 1 : 100;
@@ -104,7 +105,7 @@ wf_status cli_domains_print(cli_job *r) {
     return WF_OK;
 }
 
-/* --- the page ------------------------------------------------------------------------------------- */
+/* --- the page --------------------------------------------------------------------------------- */
 
 typedef struct plane {
     json_t *eval, *points;

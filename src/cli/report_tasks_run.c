@@ -1,4 +1,5 @@
-/* report_tasks_run: the page about a run with a manifest, and its table on a terminal, both from eval.json. */
+/* report_tasks_run: the page about a run with a manifest, and its table on a terminal, both from
+ * eval.json. */
 #include "cli/run.h"
 #include "weft/text.h"
 
@@ -24,7 +25,8 @@ static const char *text_of(const json_t *row, const char *key) {
     return text != NULL ? text : "";
 }
 
-/* A row of the same collection and width by name, else by the other name; NULL when there is neither. */
+/* A row of the same collection and width by name, else by the other name; NULL when there is
+ * neither. */
 static const json_t *find_row(const json_t *rows, const json_t *like, const char *name,
                               const char *other) {
     const json_t *found = NULL, *row;
@@ -51,7 +53,8 @@ static const json_t *find_paper(const json_t *list, const json_t *like) {
     return NULL;
 }
 
-/* One task for every collection and width that was sampled: the last generated row beside the trained one. */
+/* One task for every collection and width that was sampled: the last generated row beside the
+ * trained one. */
 static wf_status read_board(cli_job *r, board *out) {
     CLI_TRY(cli_json_read(r->app, r->paths.eval, &out->eval));
     const char *generator = r->recipe.generator;
@@ -87,7 +90,7 @@ static void board_free(board *b) {
     free(b->tasks);
 }
 
-/* --- on a terminal -------------------------------------------------------------------------------- */
+/* --- on a terminal ---------------------------------------------------------------------------- */
 
 static void print_score(double mean, double std, bool auc) {
     double factor = auc ? 1 : 100;
@@ -143,7 +146,7 @@ wf_status cli_tasks_print(cli_job *r) {
     return status;
 }
 
-/* --- the page -------------------------------------------------------------------------------------- */
+/* --- the page --------------------------------------------------------------------------------- */
 
 static int count_collections(const board *b) {
     int count = 0;

@@ -1,8 +1,9 @@
-/* run: a run of a recipe, and the work of its stages where the recipe has a manifest of collections (run_tasks.c).
+/* run: a run of a recipe, and the work of its stages where the recipe has a manifest of
+ * collections (run_tasks.c).
  *
- * Such a run keeps a file for each collection and width: zoos/LABEL, scratch/LABEL-xW (networks trained alike at that
- * width), nets/LABEL-xW, nets-direct/LABEL-xW. With [sample] conds (run_domains.c) it has nets/condC instead, for every
- * condition. */
+ * Such a run keeps a file for each collection and width: zoos/LABEL, scratch/LABEL-xW (networks
+ * trained alike at that width), nets/LABEL-xW, nets-direct/LABEL-xW. With [sample] conds
+ * (run_domains.c) it has nets/condC instead, for every condition. */
 #ifndef WF_CLI_RUN_H
 #define WF_CLI_RUN_H
 

@@ -57,7 +57,7 @@ bool cli_domains_outputs_exist(const cli_job *run, wf_stage stage) {
     return true;
 }
 
-/* --- sampling ------------------------------------------------------------------------------------- */
+/* --- sampling --------------------------------------------------------------------------------- */
 
 static wf_status open_zoos(cli_job *r) {
     cli_sources *s = &r->tasks->sources;
@@ -100,7 +100,7 @@ wf_status cli_domains_sampling(cli_job *r) {
     return status;
 }
 
-/* --- evaluation ----------------------------------------------------------------------------------- */
+/* --- evaluation ------------------------------------------------------------------------------- */
 
 static json_t *numbers(const float *values, size_t n) {
     json_t *list = json_array();

@@ -1,12 +1,12 @@
-/* run_tasks: the stages of a run with a manifest: collections that recipes describe, networks trained alike at other
- * widths, one flow for all of them, and networks of every task and width out of it. A file that is there is
- * not made again, so a broken stage goes on where it stopped. */
+/* run_tasks: the stages of a run with a manifest: collections that recipes describe, networks
+ * trained alike at other widths, one flow for all of them, and networks of every task and width
+ * out of it. A file that is there is not made again, so a broken stage goes on where it stopped. */
 #include "cli/run.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* --- what is to be made --------------------------------------------------------------------------- */
+/* --- what is to be made ----------------------------------------------------------------------- */
 
 wf_status cli_tasks_file(cli_job *r, const char *folder, int source, double width,
                          char out[CLI_PATH]) {
@@ -119,7 +119,7 @@ wf_status cli_tasks_graph(cli_job *r, int source, double width, wf_graph **out) 
                                 width, out);
 }
 
-/* --- networks ------------------------------------------------------------------------------------ */
+/* --- networks --------------------------------------------------------------------------------- */
 
 /* `count` networks of the task's recipe, unless they are there. */
 static wf_status train_networks(cli_job *r, int source, const wf_graph *graph, size_t first,
@@ -173,7 +173,7 @@ wf_status cli_tasks_held_out(cli_job *r) {
     return WF_OK;
 }
 
-/* --- the flow ------------------------------------------------------------------------------------- */
+/* --- the flow --------------------------------------------------------------------------------- */
 
 /* The collections themselves, once. */
 static wf_status open_zoos(cli_job *r) {

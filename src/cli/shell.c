@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* --- the manual page ------------------------------------------------------------------------------ */
+/* --- the manual page -------------------------------------------------------------------------- */
 
 /* Text of troff: a hyphen is a minus sign, and no line begins with a request. */
 static void man_text(FILE *file, const char *text) {
@@ -97,7 +97,7 @@ void cli_help_man(FILE *file) {
         man_entry(file, cli_exit_codes[i][0], cli_exit_codes[i][1], "");
 }
 
-/* --- completions ---------------------------------------------------------------------------------- */
+/* --- completions ------------------------------------------------------------------------------ */
 
 /* Commands: "zoo" and "train" of "zoo train"; the second is "" where there is one word. */
 typedef struct parts {

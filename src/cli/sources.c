@@ -43,7 +43,7 @@ wf_status cli_sources_open(cli_app *app, cli_sources *s) {
     return WF_OK;
 }
 
-/* --- on the command line ------------------------------------------------------------------------ */
+/* --- on the command line ---------------------------------------------------------------------- */
 
 static int count_parts(const char *text, char separator) {
     int n = 1;
@@ -79,7 +79,7 @@ wf_status cli_sources_list(cli_app *app, const char *zoo, const char *cond, cli_
     return WF_OK;
 }
 
-/* --- a manifest --------------------------------------------------------------------------------- */
+/* --- a manifest ------------------------------------------------------------------------------- */
 
 static bool is_builtin(const char *name) {
     for (const char *const *builtin = wf_data_builtin(); *builtin != NULL; builtin++)
@@ -87,7 +87,8 @@ static bool is_builtin(const char *name) {
     return false;
 }
 
-/* "0.5: 79.54 54.38, 1: 87.07 73.26": the pair at `width`, NaN when there is none. False when it is written otherwise. */
+/* "0.5: 79.54 54.38, 1: 87.07 73.26": the pair at `width`, NaN when there is none. False when it
+ * is written otherwise. */
 static bool read_paper(const char *text, double width, double pair[2]) {
     pair[0] = pair[1] = NAN;
     for (;;) {
@@ -166,7 +167,7 @@ wf_status cli_sources_manifest(cli_app *app, const char *path, cli_sources *s) {
     return wf_recipe_finish(app->ctx, s->manifest);
 }
 
-/* --- shares -------------------------------------------------------------------------------------- */
+/* --- shares ----------------------------------------------------------------------------------- */
 
 static int find_label(const cli_sources *s, const char *label, int length) {
     for (int i = 0; i < s->n; i++)
@@ -195,7 +196,7 @@ wf_status cli_sources_shares(cli_app *app, cli_sources *s, const char *shares) {
     return WF_OK;
 }
 
-/* --- conditions --------------------------------------------------------------------------------- */
+/* --- conditions ------------------------------------------------------------------------------- */
 
 /* The number of the source's task, counted in order of appearance; *count: of all tasks. */
 static int task_number(const cli_sources *s, int index, int *count) {

@@ -3,8 +3,9 @@
  *   collection -+- held-out ----------+
  *               +- training - sampling +- evaluation - report
  *
- * A stage's digest covers its own settings and the digests of the stages it stands on, so a finished stage is
- * skipped only when everything below it is unchanged too. Seconds add up over the pieces of a broken stage. */
+ * A stage's digest covers its own settings and the digests of the stages it stands on, so a
+ * finished stage is skipped only when everything below it is unchanged too. Seconds add up over
+ * the pieces of a broken stage. */
 #include "cli/stages.h"
 #include "weft/text.h"
 

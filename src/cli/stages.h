@@ -20,8 +20,8 @@ wf_status cli_stages_open(cli_app *app, const char *folder, const cli_recipe *re
                           const char *fingerprint, cli_stages *out);
 void cli_stages_free(cli_stages *stages);
 
-/* The first stage whose own settings differ from those it was begun with, or WF_STAGES; `what` says which
- * keys, with old and new values. */
+/* The first stage whose own settings differ from those it was begun with, or WF_STAGES; `what`
+ * says which keys, with old and new values. */
 wf_stage cli_stages_changed(const cli_stages *stages, char *what, size_t size);
 bool cli_stages_finished(const cli_stages *stages, wf_stage stage);
 double cli_stages_seconds(const cli_stages *stages, wf_stage stage);

@@ -11,7 +11,7 @@
 
 enum { name_bytes = 96 };
 
-/* --- writing ------------------------------------------------------------------------------------ */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 /* A path or name: bytes that are not UTF-8, which a header may not hold, become '?'. */
 static wf_status put_text(wf_ctx *ctx, wf_meta *meta, const char *key, const char *value) {
@@ -146,8 +146,8 @@ static wf_status write_file(wf_ctx *ctx, const char *path, const tensor_list *li
     return status;
 }
 
-/* The descriptions stand beside the configuration, so that flows of version 0.1, which have the texts
- * alone, can be continued. */
+/* The descriptions stand beside the configuration, so that flows of version 0.1, which have the
+ * texts alone, can be continued. */
 static wf_status put_graphs(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *run) {
     for (int s = 0; s < stocks->n_stocks; s++) {
         char key[name_bytes], *json;
@@ -185,7 +185,7 @@ done:
     return status;
 }
 
-/* --- reading ------------------------------------------------------------------------------------ */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 static wf_status check_tensor(wf_ctx *ctx, const char *path, const wf_st_file *file,
                               const char *name, size_t count) {
@@ -323,7 +323,7 @@ done:
     return status;
 }
 
-/* --- a flow to sample from ---------------------------------------------------------------------- */
+/* --- a flow to sample from -------------------------------------------------------------------- */
 
 /* What is a wrong setting in a call is a damaged file when it was read from one. */
 static wf_status blame_file(wf_ctx *ctx, const char *path, wf_status status) {

@@ -1,11 +1,13 @@
 /* checkpoint: a flow in one safetensors file, to go on training from and to sample from.
  *
- * Tensors: "weights.NAME" and, where there are such, "ema.NAME", "best.NAME" for every tensor of the field; "optim.first",
- * "optim.second" (flat); "norm.S.mean", "norm.S.std" of stock S (one number per block); "principal.S.mean",
- * "principal.S.variance" (inputs), "principal.S.axes" (inputs, inputs); "cond"
- * (sources, K). Metadata: the configuration (flow_config.h), "weft.kind" = "flow", "arch.S",
- * "source.I.*", "weft.generator" (the field's kind), and the state of the run: "step", "seconds", "window.loss", "window.updates", "best.loss".
- * Sampling reads what `kept` says: the EMA where there is one, the last or the best weights. docs/flow.md has the list. */
+ * Tensors: "weights.NAME" and, where there are such, "ema.NAME", "best.NAME" for every tensor of
+ * the field; "optim.first", "optim.second" (flat); "norm.S.mean", "norm.S.std" of stock S (one
+ * number per block); "principal.S.mean", "principal.S.variance" (inputs), "principal.S.axes"
+ * (inputs, inputs); "cond" (sources, K). Metadata: the configuration (flow_config.h),
+ * "weft.kind" = "flow", "arch.S", "source.I.*", "weft.generator" (the field's kind), and the
+ * state of the run: "step", "seconds", "window.loss", "window.updates", "best.loss". Sampling
+ * reads what `kept` says: the EMA where there is one, the last or the best weights. docs/flow.md
+ * has the list. */
 #ifndef WF_FLOW_CHECKPOINT_H
 #define WF_FLOW_CHECKPOINT_H
 
@@ -25,7 +27,8 @@ typedef struct wf_fit_state {
     const char *kernels; /* what it runs on: "avx2", "cuda bf16"; NULL in a flow that was opened */
 } wf_fit_state;
 
-/* The flat arrays of a run, (params) each; ema NULL without EMA, best NULL unless it is what is kept. */
+/* The flat arrays of a run, (params) each; ema NULL without EMA, best NULL unless it is what is
+ * kept. */
 typedef struct wf_fit_arrays {
     float *weights, *ema, *best, *first, *second;
 } wf_fit_arrays;

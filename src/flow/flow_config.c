@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- the list ----------------------------------------------------------------------------------- */
+/* --- the list --------------------------------------------------------------------------------- */
 
 wf_status wf_meta_add(wf_ctx *ctx, wf_meta *meta, const char *key, const char *format, ...) {
     if (meta->n == meta->capacity) {
@@ -51,7 +51,7 @@ void wf_meta_free(wf_meta *meta) {
     *meta = (wf_meta){0};
 }
 
-/* --- the tables --------------------------------------------------------------------------------- */
+/* --- the tables ------------------------------------------------------------------------------- */
 
 #define NAME(constant, text) text,
 #define ENUM(type, values) static const char *const type##_names[] = {values NULL};
@@ -97,7 +97,7 @@ wf_sample_desc wf_sample_desc_default(void) {
     return desc;
 }
 
-/* --- in files ------------------------------------------------------------------------------------ */
+/* --- in files --------------------------------------------------------------------------------- */
 
 wf_status wf_config_put(wf_ctx *ctx, wf_meta *meta, const wf_setting *rows, const void *desc) {
     char buffer[WF_SETTING_BUFFER];
@@ -171,7 +171,7 @@ wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *fil
     return WF_OK;
 }
 
-/* --- checks ------------------------------------------------------------------------------------- */
+/* --- checks ----------------------------------------------------------------------------------- */
 
 wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit) {
     WF_TRY(wf_settings_check(ctx, fit_rows, fit));

@@ -28,7 +28,8 @@ wf_status wf_config_get(wf_ctx *ctx, const char *path, const wf_st_file *file,
 wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *file,
                             const wf_meta *meta);
 
-/* Ranges, and settings that need each other. WF_ERR_USAGE says what is wrong and what is allowed. */
+/* Ranges, and settings that need each other. WF_ERR_USAGE says what is wrong and what is
+ * allowed. */
 wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit);
 wf_status wf_sample_check(wf_ctx *ctx, const wf_sample_desc *desc);
 /* fast: whether the field may round to bf16. may: whether the loop in question could use it. */

@@ -24,6 +24,7 @@
 
 enum { longest_path = 4096, longest_answer = 16 << 20 };
 
+static const size_t largest_download = (size_t)4 << 30; /* as large as a table may be */
 static const char record_ending[] = ".fetch.json";
 static const char openml[] = "https://www.openml.org", census[] = "https://www2.census.gov";
 
@@ -124,6 +125,12 @@ static wf_status describe_openml(wf_ctx *ctx, const char *server, long number, w
     copy_text(about, "default_target_attribute", out->target, sizeof out->target);
     copy_text(about, "format", format, sizeof format);
     json_decref(answer);
+    /* What was asked for over https is not fetched over http. */
+    if (strncasecmp(server, "https:", 6) == 0 && strncasecmp(out->url, "http:", 5) == 0) {
+        char secure[sizeof out->url];
+        snprintf(secure, sizeof secure, "https%.2040s", out->url + 4);
+        memcpy(out->url, secure, sizeof secure);
+    }
     if (out->url[0] == 0 || out->name[0] == 0)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: the answer describes no data set", url);
     if (format[0] != 0 && strcasecmp(format, "arff") != 0 && strcasecmp(format, "sparse_arff") != 0)
@@ -374,7 +381,7 @@ static wf_status bring(wf_ctx *ctx, const wf_fetch_plan *plan, const wf_fetch_de
                        const places *at, wf_fetched *out) {
     wf_downloaded download;
     char md5[33];
-    WF_TRY(wf_download(ctx, plan->url, at->download, &download));
+    WF_TRY(wf_download(ctx, plan->url, at->download, largest_download, &download));
     out->resumed = download.resumed;
     WF_TRY(check_download(ctx, plan, desc, at->part));
     if (plan->year != 0) {
@@ -401,6 +408,10 @@ wf_status wf_data_fetch(wf_ctx *ctx, const char *what, const wf_fetch_desc *desc
     *out = (wf_fetched){0};
     wf_fetch_plan plan;
     places *at;
+    if (desc->sha256 != NULL &&
+        (strlen(desc->sha256) != 64 || strspn(desc->sha256, "0123456789abcdefABCDEF") != 64))
+        return wf_fail(ctx, WF_ERR_USAGE, "\"%.80s\" is no SHA-256; it has 64 hexadecimal digits",
+                       desc->sha256);
     if (!plan_from_cache(ctx, what, desc, &plan)) WF_TRY(make_plan(ctx, what, desc->server, &plan));
     WF_TRY(wf_alloc(ctx, 1, sizeof *at, "paths", &at));
     wf_status status = set_places(ctx, &plan, desc, at);

@@ -6,8 +6,11 @@ Each file is served whole, in parts (Range with If-Range), or broken off in the 
     /file/NAME      plain, with ranges          /norange/NAME  answers 200 with everything, whatever is asked
     /break/NAME     every answer stops after half of what it should send (the length in the header is right)
     /changing/NAME  another ETag every time     /lying/NAME    a part that begins elsewhere than asked
+    /endless/NAME   promises more than any table may have         /empty/NAME    nothing
+    /plain/NAME     leads to /file/NAME over http
+With FOLDER/cert.pem (certificate and key) there is a second server, over https: FOLDER/tls-port.
 """
-import hashlib, http.server, io, json, pathlib, sys, zipfile
+import hashlib, http.server, io, json, pathlib, ssl, sys, threading, zipfile
 
 folder = pathlib.Path(sys.argv[1])
 arff = "@relation toy\n@attribute x numeric\n@attribute y {a,b}\n@data\n" + "".join(
@@ -102,6 +105,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path.startswith("/programs-surveys/acs/data/pums/"):
             names = {"csv_pca.zip": "acs.zip", "csv_ppr.zip": "late.zip", "csv_ptx.zip": "rubbish.zip"}
             return self.send_file("file", names[parts[-1]]) if parts[-1] in names else self.answer(404, b"")
+        if self.path == "/empty/toy.arff":
+            return self.answer(200, b"")
+        if self.path == "/endless/toy.arff":
+            self.send_response(200)
+            self.send_header("Content-Length", str(1 << 40))
+            self.end_headers()
+            self.close_connection = True
+            return None
+        if self.path == "/plain/toy.arff":
+            return self.answer(302, b"", [("Location", f"http://127.0.0.1:{server.server_address[1]}/file/toy.arff")])
         if self.path == "/moved/toy.arff":
             return self.answer(302, b"", [("Location", f"http://{host}/file/toy.arff")])
         if len(parts) == 2 and parts[1] in content:
@@ -110,6 +123,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+if (folder / "cert.pem").exists():
+    secure = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(folder / "cert.pem")
+    secure.socket = tls.wrap_socket(secure.socket, server_side=True)
+    threading.Thread(target=secure.serve_forever, daemon=True).start()
+    (folder / "tls-port").write_text(str(secure.server_address[1]))
 (folder / "toy.arff").write_bytes(content["toy.arff"])
 (folder / "port.new").write_text(str(server.server_address[1]))
 (folder / "port.new").rename(folder / "port")

@@ -11,7 +11,9 @@ if "$weft" version | grep -q "downloads: none"; then
     exit
 fi
 mkdir served
-python3 "$root/tests/cli/data_server.py" served &
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=weft-test -addext subjectAltName=IP:127.0.0.1 \
+    -keyout served/key.pem -out served/own.pem >/dev/null 2>&1 && cat served/own.pem served/key.pem >served/cert.pem
+python3 "$root/tests/cli/data_server.py" served 2>server.log &
 server_process=$!
 trap 'kill $server_process 2>/dev/null; chmod -R u+w "$scratch" 2>/dev/null; rm -rf "$scratch"' EXIT
 i=0
@@ -51,6 +53,36 @@ expect fetch-md5 3 "0000000000" fetch 9
 check "damaged downloads are thrown away" test ! -e cache/openml/9-damaged.arff.part
 expect fetch-sha256 3 "was asked for" fetch "$at/file/toy.arff" --sha256 "$(printf '%064d' 1)"
 expect fetch-sha256-right 0 "toy.arff" fetch "$at/file/toy.arff" --sha256 "$(sha256sum <served/toy.arff | cut -d' ' -f1)"
+for bad in zzz "$(printf '%063d' 1)" "$(printf '%064d' 1 | tr 1 g)"; do
+    before=$(wc -l <served/requests)
+    expect "a wrong --sha256 ($bad)" 2 "is no SHA-256" fetch "$at/file/other.arff" --sha256 "$bad"
+    check "is noticed before anything is asked ($bad)" test "$(wc -l <served/requests)" = "$before"
+done
+mkdir empty
+expect fetch-empty-again 3 "empty file" "$weft" data fetch "$at/empty/toy.arff" -o empty -q
+check "nothing is left of it" test -z "$(ls empty)"
+expect fetch-endless 3 "longer than 4294967296 bytes" "$weft" data fetch "$at/endless/toy.arff" -o empty -q
+check "nor of one that is too long" test -z "$(ls empty)"
+mkdir fulldisk && ln -s /dev/full fulldisk/toy.arff.part
+expect fetch-full-disk 4 "No space left on device" "$weft" data fetch "$at/file/toy.arff" -o fulldisk -q
+expect fetch-file-limit 4 "File too large" sh -c "ulimit -f 8; exec '$weft' data fetch '$at/file/toy.arff' -o limited -q"
+
+# TLS: the certificate must be trusted, and a redirect may not leave https.
+if [ -s served/tls-port ]; then
+    safe=https://127.0.0.1:$(cat served/tls-port)
+    expect fetch-untrusted 1 "certificate is not accepted" "$weft" data fetch "$safe/file/toy.arff" -o tls -q
+    expect fetch-untrusted-says-what 1 "self" "$weft" data fetch "$safe/file/toy.arff" -o tls -q
+    check "and does not say try again" sh -c '! grep -q "try again" "$1"' - err
+    check "nothing is taken from it" test ! -e tls/toy.arff
+    export SSL_CERT_FILE="$scratch/served/own.pem"
+    expect fetch-tls 0 "tls/toy.arff" "$weft" data fetch "$safe/file/toy.arff" -o tls -q
+    expect fetch-tls-to-http 1 "not taken from one" "$weft" data fetch "$safe/plain/toy.arff" -o plain -q
+    check "nothing is taken over http" test ! -e plain/toy.arff
+    unset SSL_CERT_FILE
+else
+    echo "skip fetch over TLS: no openssl"
+fi
+expect fetch-http-to-http 0 "toy.arff" "$weft" data fetch "$at/plain/toy.arff" -o plain2 -q
 expect fetch-redirect 0 "elsewhere/toy.arff" "$weft" data fetch "$at/moved/toy.arff" -o elsewhere -q
 expect fetch-404 3 "404" fetch "$at/file/absent.arff"
 expect fetch-refused 1 "goes on from" "$weft" data fetch http://127.0.0.1:9/x.csv -o cache -q

@@ -8,8 +8,9 @@ static wf_status absent(wf_ctx *ctx, const char *url) {
                    url);
 }
 
-wf_status wf_download(wf_ctx *ctx, const char *url, const char *path, wf_downloaded *out) {
-    (void)path;
+wf_status wf_download(wf_ctx *ctx, const char *url, const char *path, size_t limit,
+                      wf_downloaded *out) {
+    (void)path, (void)limit;
     *out = (wf_downloaded){0};
     return absent(ctx, url);
 }

@@ -1,5 +1,6 @@
 /* download_curl: HTTP with libcurl.
  *
+ * What was asked for over https never arrives over http, whatever a redirect says; certificates are checked.
  * A broken transfer is taken up again by itself a few times, then left for the next call. What may be appended to PATH.part is
  * the same version of the file: the server's ETag (or date) is sent back as If-Range, and a part is used only when the answer is
  * 206 and begins where the file ends. */
@@ -29,7 +30,8 @@ typedef struct transfer {
     size_t size, limit;
     bool checked; /* the answer's place in the file is settled */
     bool misfit;  /* the server sent another part than was asked for */
-    bool wrote_badly, too_long;
+    bool too_long;
+    int write_error; /* errno of a write that failed, or 0 */
     char reason[CURL_ERROR_SIZE];
 } transfer;
 
@@ -78,11 +80,12 @@ static bool settle_place(transfer *t) {
 static size_t on_body(char *bytes, size_t size, size_t count, void *transfer_) {
     transfer *t = transfer_;
     size_t length = size * count;
+    if (t->file != NULL && !t->checked && !settle_place(t)) return 0;
+    if (length > t->limit - (t->file == NULL ? t->size : t->offset + t->received)) {
+        t->too_long = true;
+        return 0;
+    }
     if (t->file == NULL) {
-        if (length > t->limit - t->size) {
-            t->too_long = true;
-            return 0;
-        }
         char *grown = realloc(t->text, t->size + length + 1);
         if (grown == NULL) return 0;
         t->text = grown;
@@ -91,9 +94,8 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *transfer_) {
         t->text[t->size] = 0;
         return length;
     }
-    if (!t->checked && !settle_place(t)) return 0;
     if (fwrite(bytes, 1, length, t->file) != length) {
-        t->wrote_badly = true;
+        t->write_error = errno != 0 ? errno : EIO;
         return 0;
     }
     t->received += length;
@@ -117,13 +119,18 @@ static wf_status transfer_open(transfer *t, const char *url) {
     t->curl = curl_easy_init();
     if (t->curl == NULL) return wf_fail(t->ctx, WF_ERR_MEMORY, "%s: out of memory", url);
     curl_easy_setopt(t->curl, CURLOPT_URL, url);
+    bool secure = strncasecmp(url, "https:", 6) == 0;
 #if LIBCURL_VERSION_NUM >= 0x075500
     curl_easy_setopt(t->curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(t->curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(t->curl, CURLOPT_REDIR_PROTOCOLS_STR, secure ? "https" : "http,https");
 #else
+    long protocols = secure ? CURLPROTO_HTTPS : CURLPROTO_HTTP | CURLPROTO_HTTPS;
     curl_easy_setopt(t->curl, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-    curl_easy_setopt(t->curl, CURLOPT_REDIR_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+    curl_easy_setopt(t->curl, CURLOPT_REDIR_PROTOCOLS, protocols);
 #endif
+    const char *certificates = getenv("SSL_CERT_FILE");
+    if (certificates != NULL) curl_easy_setopt(t->curl, CURLOPT_CAINFO, certificates);
+    curl_easy_setopt(t->curl, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)t->limit);
     curl_easy_setopt(t->curl, CURLOPT_FOLLOWLOCATION, 1L);
     curl_easy_setopt(t->curl, CURLOPT_MAXREDIRS, 10L);
     curl_easy_setopt(t->curl, CURLOPT_FAILONERROR, 1L);
@@ -143,9 +150,30 @@ static wf_status transfer_open(transfer *t, const char *url) {
     return WF_OK;
 }
 
+/* What is wrong with the server's proof of who it is, or with what it is compared with; not a matter of trying again. */
+static bool is_untrusted(CURLcode code) {
+    return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
+           code == CURLE_SSL_ISSUER_ERROR || code == CURLE_SSL_CRL_BADFILE ||
+           code == CURLE_SSL_INVALIDCERTSTATUS || code == CURLE_SSL_PINNEDPUBKEYNOTMATCH;
+}
+
 /* A sentence for a transfer that ended with `code`. */
 static wf_status transfer_fault(const transfer *t, const char *url, CURLcode code) {
     long answer = 0;
+    if (t->too_long || code == CURLE_FILESIZE_EXCEEDED)
+        return wf_fail(t->ctx, WF_ERR_INPUT, "%s: the answer is longer than %zu bytes", url,
+                       t->limit);
+    if (is_untrusted(code))
+        return wf_fail(t->ctx, WF_ERR_FAILED,
+                       "%s: the server's certificate is not accepted: %s; nothing was taken from "
+                       "it. Is the address right, and are this machine's clock and certificates "
+                       "(ca-certificates) up to date?",
+                       url, t->reason[0] != 0 ? t->reason : curl_easy_strerror(code));
+    if (code == CURLE_UNSUPPORTED_PROTOCOL)
+        return wf_fail(t->ctx, WF_ERR_FAILED,
+                       "%s: the server leads to an address that is not https (%s), and what was "
+                       "asked for over https is not taken from one",
+                       url, t->reason[0] != 0 ? t->reason : "refused");
     curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &answer);
     const char *reason = t->reason[0] != 0 ? t->reason : curl_easy_strerror(code);
     if (code == CURLE_OUT_OF_MEMORY)
@@ -170,9 +198,7 @@ wf_status wf_download_text(wf_ctx *ctx, const char *url, size_t limit, char **ou
     WF_TRY(transfer_open(&t, url));
     CURLcode code = curl_easy_perform(t.curl);
     wf_status status = WF_OK;
-    if (t.too_long)
-        status = wf_fail(ctx, WF_ERR_INPUT, "%s: the answer is longer than %zu bytes", url, limit);
-    else if (code != CURLE_OK) status = transfer_fault(&t, url, code);
+    if (code != CURLE_OK) status = transfer_fault(&t, url, code);
     else if (t.text == NULL) status = wf_fail(ctx, WF_ERR_INPUT, "%s: the answer is empty", url);
     curl_easy_cleanup(t.curl);
     if (status == WF_OK) *out = t.text;
@@ -214,7 +240,7 @@ static CURLcode attempt(transfer *t, const parts *p, wf_downloaded *out) {
     t->offset = (uint64_t)ftell(t->file);
     t->received = 0;
     t->checked = t->misfit = false;
-    if (t->offset > 0 && tag[0] == 0) { /* nothing says that it is the same file */
+    if (t->offset > t->limit || (t->offset > 0 && tag[0] == 0)) { /* it cannot be the same file */
         if (ftruncate(fileno(t->file), 0) != 0) return CURLE_WRITE_ERROR;
         fseek(t->file, 0, SEEK_SET);
         t->offset = 0;
@@ -231,7 +257,8 @@ static CURLcode attempt(transfer *t, const parts *p, wf_downloaded *out) {
     CURLcode code = curl_easy_perform(t->curl);
     curl_slist_free_all(headers);
     curl_easy_setopt(t->curl, CURLOPT_HTTPHEADER, NULL);
-    if (fflush(t->file) != 0) t->wrote_badly = true;
+    errno = 0;
+    if (fflush(t->file) != 0 && t->write_error == 0) t->write_error = errno != 0 ? errno : EIO;
     if (t->checked) write_tag(p, t->misfit ? "" : t->tag);
     out->bytes = t->offset + t->received;
     return code;
@@ -244,9 +271,20 @@ static wf_status run_attempts(transfer *t, const char *url, const parts *p, wf_d
         if (i == 0 || t->offset == 0) out->resumed = t->offset;
         long answer = 0;
         curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &answer);
-        if (t->wrote_badly)
+        if (t->write_error != 0) {
+            errno = t->write_error;
             return wf_fail_errno(t->ctx, WF_ERR_DISK, "%s: cannot be written", p->file);
+        }
+        if (code == CURLE_OK && out->bytes == 0) {
+            unlink(p->file);
+            return wf_fail(t->ctx, WF_ERR_INPUT, "%s: the server sent an empty file", url);
+        }
         if (code == CURLE_OK) return WF_OK;
+        if (t->too_long || code == CURLE_FILESIZE_EXCEEDED) {
+            unlink(p->file); /* no beginning of a file that is wanted */
+            unlink(p->tag);
+            break;
+        }
         bool past_the_end = code == CURLE_HTTP_RETURNED_ERROR && answer == 416;
         if (past_the_end) unlink(p->tag); /* the next attempt begins anew */
         bool broken = code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR ||
@@ -256,14 +294,15 @@ static wf_status run_attempts(transfer *t, const char *url, const parts *p, wf_d
     return transfer_fault(t, url, code);
 }
 
-wf_status wf_download(wf_ctx *ctx, const char *url, const char *path, wf_downloaded *out) {
+wf_status wf_download(wf_ctx *ctx, const char *url, const char *path, size_t limit,
+                      wf_downloaded *out) {
     parts p;
     *out = (wf_downloaded){0};
     if (strlen(path) + 16 > longest_path)
         return wf_fail(ctx, WF_ERR_USAGE, "%.80s...: the path is too long", path);
     snprintf(p.file, sizeof p.file, "%s.part", path);
     snprintf(p.tag, sizeof p.tag, "%s.part.tag", path);
-    transfer t = {.ctx = ctx};
+    transfer t = {.ctx = ctx, .limit = limit};
     t.file = fopen(p.file, "ab+");
     if (t.file == NULL) return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", p.file);
     t.meter = wf_meter_start(ctx, "downloading", "bytes", 0);

@@ -59,7 +59,7 @@ gather() {
     done
     pieces=
 }
-# sanitize NAME FILTER PROGRAM CASES: small cases of a program's tests under the tool, in one process (tests/dealt_cases.h).
+# sanitize NAME FILTER PROGRAM CASES: small cases of a program's tests under the tool, in one process (tests/named_cases.h).
 # Blocks of memory are exact, so that the tool sees objects. CASES: patterns, or - where a test has no cases.
 sanitize() {
     choice=WEFT_TEST_CASES=$4

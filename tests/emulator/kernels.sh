@@ -6,7 +6,7 @@
 programs=${BUILD:-build}/emulated
 
 # NAME SEED PROGRAM TEST CASES [VARIABLE=VALUE]: the cases of PROGRAM's test_TEST whose names match
-# CASES (tests/dealt_cases.h); "-" where a test has no cases. WEFT_CUDA_SMALL: memory is
+# CASES (tests/named_cases.h); "-" where a test has no cases. WEFT_CUDA_SMALL: memory is
 # not poisoned before kernels run.
 # Products of many rows: with many processors in narrow tiles, with few in wide ones.
 few_cases() {

@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 #include "base/cuda/device.h"
-#include "dealt_cases.h"
+#include "named_cases.h"
 #include "field_case.h"
 
 enum { n_threads = 2, rounds = 2 };

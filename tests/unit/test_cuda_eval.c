@@ -1,5 +1,5 @@
 /* Evaluation on the GPU against the CPU's: overlaps of error masks exactly, masks of networks but for border cases. */
-#include "dealt_cases.h"
+#include "named_cases.h"
 
 #include "base/cuda/device.h"
 #include "base/random.h"

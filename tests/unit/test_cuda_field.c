@@ -1,6 +1,6 @@
 /* The GMN velocity field on the GPU against the CPU's: velocities, gradients, equivariance, equal bits, training. */
 #include "base/cuda/device.h"
-#include "dealt_cases.h"
+#include "named_cases.h"
 #include "field_case.h"
 
 /* How far a backend may be off: float throughout, or products in bf16, whose operations are each within 1e-2 (test_cuda_ops)
@@ -458,4 +458,4 @@ static int run_group(void) {
     return run_chosen(tests, NULL, NULL);
 }
 
-int main(void) { return deal(run_group); }
+int main(void) { return run_in_processes(run_group); }

@@ -1,7 +1,7 @@
 /* The training loop on the GPU against the CPU's: draws, twenty updates, equal bits, resuming, divergence. */
 #include "wf_test.h"
 #include "base/cuda/device.h"
-#include "dealt_cases.h"
+#include "named_cases.h"
 #include "flow/trainer.h"
 #include "flow_fixture.h"
 

@@ -3,7 +3,7 @@
  * octet, two graphs in a tile, a bias block, fewer than eight edges into a node. All cases are tried before the test fails. */
 #include "gpu_fixture.h"
 #include "base/cuda/device.h"
-#include "dealt_cases.h"
+#include "named_cases.h"
 #include "poisoned_case.h"
 
 enum { most_shown = 40 };
@@ -117,4 +117,4 @@ static int run_group(void) {
     return run_chosen(tests, NULL, NULL);
 }
 
-int main(void) { return deal(run_group); }
+int main(void) { return run_in_processes(run_group); }

@@ -1,6 +1,6 @@
 /* Weight matching on the GPU against the CPU's kernels and the plain loop: values and permutations, at odd widths, with ties,
  * copies and networks of zeros. */
-#include "dealt_cases.h"
+#include "named_cases.h"
 
 #include "align/cuda/match_cuda.h"
 #include "base/cuda/device.h"

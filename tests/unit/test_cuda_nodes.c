@@ -3,7 +3,7 @@
  * against the CPU in double, and the first rows of the many against the few, bit by bit. */
 #include "gpu_fixture.h"
 #include "base/cuda/device.h"
-#include "dealt_cases.h"
+#include "named_cases.h"
 #include "ops_case.h"
 
 typedef struct widths {
@@ -160,4 +160,4 @@ static int group(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_block)};
     return run_chosen(tests, NULL, NULL);
 }
-int main(void) { return deal(group); }
+int main(void) { return run_in_processes(group); }

@@ -5,7 +5,7 @@
 
 #include "gpu_fixture.h"
 #include "base/cuda/device.h"
-#include "dealt_cases.h"
+#include "named_cases.h"
 #include "poisoned_case.h"
 
 enum { most_shown = 30, most_threads = 15, most_cases = 2000 };

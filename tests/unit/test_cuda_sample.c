@@ -1,7 +1,7 @@
 /* The samplers on the GPU against the CPU's: every solver, guidance, refinement, chunks, the order of the methods. */
 #include "wf_test.h"
 #include "base/cuda/device.h"
-#include "dealt_cases.h"
+#include "named_cases.h"
 #include "flow_fixture.h"
 
 static wf_ctx *device_ctx(wf_device device) {

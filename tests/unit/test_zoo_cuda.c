@@ -1,7 +1,7 @@
 /* The zoo engine on the GPU against the CPU's: the same networks up to rounding, at odd sizes. */
 #include "wf_test.h"
 #include "base/cuda/device.h"
-#include "dealt_cases.h"
+#include "named_cases.h"
 #include "base/random.h"
 #include "weft/zoo.h"
 

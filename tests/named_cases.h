@@ -1,4 +1,4 @@
-/* dealt_cases: named cases of a test program, run by several processes, one per core.
+/* named_cases: named cases of a test program, run by several processes, one per core.
  *
  * Each process has its own context on the GPU. Most of the time goes into the reference on the CPU,
  * hence the processes. All of them walk the same list of cases; my_case() says which of them checks
@@ -8,8 +8,8 @@
  * WEFT_TEST_CASES=LIST      runs the cases whose name matches one of the patterns, which commas
  *                           separate, in one process. Names have no commas.
  * A choice that nothing matches fails. */
-#ifndef WF_TESTS_DEALT_CASES_H
-#define WF_TESTS_DEALT_CASES_H
+#ifndef WF_TESTS_NAMED_CASES_H
+#define WF_TESTS_NAMED_CASES_H
 
 #include <fnmatch.h>
 #include <sys/wait.h>
@@ -18,7 +18,7 @@
 #include "wf_test.h"
 
 enum { most_processes = 8 };
-static int process, processes = 1, dealt;
+static int process, processes = 1, seen;
 
 static inline bool name_matches(const char *patterns, const char *name) {
     char pattern[256];
@@ -42,7 +42,7 @@ __attribute__((format(printf, 1, 2))) static inline bool my_case(const char *for
     vsnprintf(name, sizeof name, format, arguments);
     va_end(arguments);
     if (chosen != NULL && !name_matches(chosen, name)) return false;
-    return dealt++ % processes == process;
+    return seen++ % processes == process;
 }
 
 static inline int count_cores(int most) {
@@ -65,7 +65,7 @@ static inline int run_matching(const struct CMUnitTest *tests, size_t count,
     }
     cmocka_set_test_filter(filter);
     int failed = _cmocka_run_group_tests("tests", tests, count, set_up, tear_down);
-    if (cases != NULL && dealt == 0) {
+    if (cases != NULL && seen == 0) {
         print_error("WEFT_TEST_CASES=%s matches no case\n", cases);
         exit(2);
     }
@@ -75,7 +75,7 @@ static inline int run_matching(const struct CMUnitTest *tests, size_t count,
 /* Runs `group` in every process. Returns the number of failures, or 1 where another process failed.
  * To be called before the GPU is first asked for, because its state does not outlive a fork. Tools
  * that follow one process get one: they set WEFT_CUDA_SMALL or WEFT_TEST_CASES. */
-static inline int deal(int (*group)(void)) {
+static inline int run_in_processes(int (*group)(void)) {
     pid_t others[most_processes];
     bool one = getenv("WEFT_CUDA_SMALL") != NULL || getenv("WEFT_TEST_CASES") != NULL;
     processes = one ? 1 : count_cores(most_processes);

@@ -1,0 +1,113 @@
+# Rules of the tests and checks; the Makefile includes this file. A program is made from one file:
+#   tests/unit/test_X.c, tests/prop/test_X.c   $(BUILD)/tests/unit/test_X; tests/run.sh runs it
+#   tests/fuzz/fuzz_X.c                        $(BUILD)/tests/fuzz/fuzz_X
+#   tests/unit/test_cuda_X.c                   $(BUILD)/emulated/test_cuda_X also, on the emulator
+
+TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c tests/prop/test_*.c))
+FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+# Kernels of these modules run in tests without a GPU. Sanitizers do not know the emulator's fibers.
+EMULATED := base tensor models
+EMULATED_OBJ := $(BUILD)/emulated/emulator.o \
+                $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,$(EMULATED)))
+UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%),$(ABSENT_OBJ))
+ifeq ($(SAN),)
+EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field lstar nodes ops)
+endif
+
+.PHONY: test test-programs test-oracle test-threads fuzz fuzz-targets fuzz-smoke layering \
+        formatting check check-full
+
+TEST_FLAGS = $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes $(LDFLAGS)
+$(TESTS) $(EMULATED_TESTS) $(EMULATED_OBJ): | need-test
+TEST_H := $(wildcard tests/*.h)
+$(BUILD)/tests/%: tests/%.c $(BUILD)/libweft.a $(TEST_H)
+	@mkdir -p $(@D)
+	$(call quiet,TEST,$@)$(CC) $(TEST_FLAGS) -MMD -MP $(filter %.c %.o,$^) $(filter %.a,$^) \
+	    -lcmocka $(LIBS) -o $@
+
+# This one runs the program with generators of its own.
+$(BUILD)/tests/unit/test_generators: $(filter-out %/main.o,$(CLI_OBJ))
+
+# The .cu files as C++ (tests/emulator): preprocessed, launches and PTX translated, compiled.
+EMULATED_FLAGS := -std=c++17 -Wall -Wno-unknown-pragmas $(WERROR) -g1
+$(BUILD)/emulated/%.o: src/%.cu tests/emulator/translate.py
+	@mkdir -p $(@D)
+	$(call quiet,EMU,$<)$(CXX) $(CPPFLAGS) -std=c++17 -D__CUDACC__ -Itests/emulator -include ptx.h \
+	    -MMD -MP -MF $(@:.o=.d) -MT $@ -E -x c++ $< -o $(@:.o=.cu) && \
+	tests/emulator/translate.py <$(@:.o=.cu) >$(@:.o=.ii) && \
+	$(CCACHE) $(CXX) $(EMULATED_FLAGS) -O1 -c $(@:.o=.ii) -o $@
+
+$(BUILD)/emulated/emulator.o: tests/emulator/emulator.cpp $(wildcard tests/emulator/*.h)
+	@mkdir -p $(@D)
+	$(call quiet,CXX,$<)$(CCACHE) $(CXX) $(EMULATED_FLAGS) -Wextra -Wshadow -O3 -Itests/emulator \
+	    -c $< -o $@
+
+$(BUILD)/emulated/test_%: tests/unit/test_%.c $(CPU_OBJ) $(UNEMULATED_OBJ) $(EMULATED_OBJ) $(TEST_H)
+	@mkdir -p $(@D)
+	$(call quiet,TEST,$@)$(CC) $(TEST_FLAGS) $(filter %.c %.o,$^) -lcmocka $(LDLIBS) -lstdc++ -o $@
+
+test-programs: $(TESTS) $(EMULATED_TESTS)
+
+test: all test-programs ## unit, property and command-line tests; kernels without a GPU
+	@BUILD=$(BUILD) tests/run.sh
+
+test-oracle: all need-oracle ## comparisons with PyTorch, SciPy and scikit-learn
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/oracle/run.sh
+
+# Targets may call the whole program: weft_main is its main.
+$(BUILD)/tests/fuzz/program.o: src/cli/main.c
+	@mkdir -p $(@D)
+	$(call quiet,CC,$<)$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -Wno-missing-prototypes -Dmain=weft_main \
+	    -MMD -MP -c $< -o $@
+FUZZ_OBJ := $(BUILD)/tests/fuzz/program.o $(filter-out %/main.o,$(CLI_OBJ))
+
+$(BUILD)/tests/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(FUZZ_OBJ) $(BUILD)/libweft.a \
+                       $(wildcard tests/fuzz/*.h tests/torch_writer.h)
+	@mkdir -p $(@D)
+	$(call quiet,FUZZ,$@)$(CC) $(TEST_FLAGS) $(FUZZ_FLAGS) $(filter %.c %.o %.a,$^) $(LIBS) -o $@
+
+fuzz-targets: $(FUZZERS)
+
+fuzz-smoke: $(FUZZERS)
+	@BUILD=$(BUILD) tests/fuzz/run.sh smoke
+
+# libFuzzer where clang has it, else the driver's own mutations; MINUTES for all targets together.
+MINUTES ?= 15
+libfuzzer_test := int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }
+has_libfuzzer = $(shell echo '$(libfuzzer_test)' | clang -fsanitize=fuzzer,address -x c - -o /dev/null \
+    2>/dev/null && echo yes)
+LIBFUZZER_BUILD := CC=clang SAN=address,undefined OPT="-O1 -fsanitize=fuzzer-no-link" \
+                   FUZZ_FLAGS="-fsanitize=fuzzer -DFUZZ_LIBFUZZER" BUILD=build/libfuzzer
+OWN_FUZZ_BUILD := SAN=address,undefined OPT=-O1 BUILD=build/asan
+fuzz: FUZZ_BUILD = $(if $(has_libfuzzer),$(LIBFUZZER_BUILD),$(OWN_FUZZ_BUILD))
+fuzz: need-lib ## fuzz every reader for MINUTES=15 in all, with libFuzzer where clang has it
+	+@$(again) $(FUZZ_BUILD) fuzz-targets
+	@BUILD=$(lastword $(subst =, ,$(FUZZ_BUILD))) MINUTES=$(MINUTES) tests/fuzz/run.sh
+
+layering:
+	@tools/layering.py
+
+formatting: need-check
+	@clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+
+# Programs that use threads; the rest would only be slower under the thread sanitizer.
+THREAD_TESTS := unit/test_pool unit/test_match unit/test_draw unit/test_flow unit/test_field \
+                prop/test_zoo_train
+test-threads: $(THREAD_TESTS:%=$(BUILD)/tests/%)
+	@BUILD=$(BUILD) tests/run.sh $(THREAD_TESTS:%=%.c)
+
+check: need-check layering formatting ## layering of includes, formatting, warnings of gcc and clang
+	@tools/layering.py --svg | cmp -s - docs/modules.svg || \
+	    { echo "old picture: tools/layering.py --svg >docs/modules.svg" >&2; exit 1; }
+	+@$(again) BUILD=build/gcc-strict WERROR=-Werror CC=gcc all
+	+@$(again) BUILD=build/clang-strict WERROR=-Werror CC=clang NVCC= all # nvcc does not ask clang
+
+check-full: need-test ## sanitizers, fuzz smoke, long tests, the report in a browser
+	+@$(again) check
+	+@$(again) BUILD=build/asan SAN=address,undefined OPT=-O1 test fuzz-smoke
+	+@$(again) BUILD=build/tsan SAN=thread OPT=-O1 all test-threads
+	@BUILD=build/tsan tests/cli/test_run.sh
+	+@WEFT_LONG_TESTS=1 $(again) test
+	@tests/browser.sh
+
+-include $(TESTS:%=%.d) $(EMULATED_OBJ:.o=.d)

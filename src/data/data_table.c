@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const double largest_number = 1e299; /* sums over all rows stay finite */
+
 void wf__table_free(wf_table *table) {
     free(table->cells);
     free(table->line);
@@ -148,9 +150,13 @@ wf_status wf__table_numbers(wf_ctx *ctx, const wf_table *table, size_t column, d
             out[r] = NAN;
             continue;
         }
-        if (wf__parse_number(text, &out[r])) continue;
+        bool number = wf__parse_number(text, &out[r]);
+        if (number && fabs(out[r]) <= largest_number) continue;
         char place[512];
         wf__table_place(table, r, column, place, sizeof place);
+        if (number)
+            return wf_fail(ctx, WF_ERR_INPUT, "%s: '%.40s' is too large; numbers go up to %g",
+                           place, text, largest_number);
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: '%.40s' is not a number; write ? for a missing value, or name the "
                        "column under categorical if it holds categories",

@@ -200,7 +200,10 @@ static void bad_tables_are_refused(void **state) {
     refuse(ctx, "t.csv", "a,b,c\n1,2,x\n3,4,x\nred,6,y\n7,8,y\n", &plain,
            "t.csv:4: column 1 (a): 'red' is not a number");
     refuse(ctx, "t.csv", "a,b,c\n1,2,x\n3,4,x\nred,6,y\n7,8,y\n", &plain, "under categorical");
-    refuse(ctx, "t.csv", "a,b,c\n1,2,x\n3,4,x\n1e300,6,y\n7,8,y\n",
+    refuse(ctx, "t.csv", "a,b,c\n1.7e308,2,x\n1.7e308,4,x\n1.6e308,6,y\n1.7e308,8,y\n",
+           &(wf_data_desc){.scale = WF_SCALE_STANDARD, .test_fraction = 0.5},
+           "t.csv:2: column 1 (a): '1.7e308' is too large; numbers go up to 1e+299");
+    refuse(ctx, "t.csv", "a,b,c\n1,2,x\n3,4,x\n1e250,6,y\n7,8,y\n",
            &(wf_data_desc){.format = "auto", .scale = WF_SCALE_NONE, .test_fraction = 0.5},
            "too large for a 32-bit number");
     with.target = "d";

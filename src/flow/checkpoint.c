@@ -269,6 +269,15 @@ static wf_status check_generator(wf_ctx *ctx, const char *path, const wf_st_file
                    path, name, kind->name);
 }
 
+static wf_status check_positive(wf_ctx *ctx, const char *path, const char *name, const char *what,
+                                const float *values, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!(values[i] > 0))
+            return wf_fail(ctx, WF_ERR_INPUT, "%s: tensor \"%s\" has a %s that is not positive",
+                           path, name, what);
+    return WF_OK;
+}
+
 static wf_status read_principal(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
                                 wf_stock *stock) {
     char key[name_bytes];
@@ -282,11 +291,7 @@ static wf_status read_principal(wf_ctx *ctx, const char *path, const wf_st_file 
     WF_TRY(read_tensor(ctx, path, file, key, width, principal->mean));
     snprintf(key, sizeof key, "principal.%d.variance", s);
     WF_TRY(read_tensor(ctx, path, file, key, width, principal->variance));
-    for (size_t k = 0; k < width; k++)
-        if (!(principal->variance[k] > 0))
-            return wf_fail(ctx, WF_ERR_INPUT,
-                           "%s: tensor \"%s\" has a variance that is not positive", path, key);
-    return WF_OK;
+    return check_positive(ctx, path, key, "variance", principal->variance, width);
 }
 
 /* Whether the file's flow works along principal axes. */
@@ -393,6 +398,7 @@ static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *fil
     WF_TRY(read_tensor(ctx, path, file, key, n, stock->norm.mean));
     snprintf(key, sizeof key, "norm.%d.std", s);
     WF_TRY(read_tensor(ctx, path, file, key, n, stock->norm.std));
+    WF_TRY(check_positive(ctx, path, key, "deviation", stock->norm.std, n));
     return has_principal(file) ? read_principal(ctx, path, file, s, stock) : WF_OK;
 }
 

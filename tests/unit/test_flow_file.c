@@ -196,6 +196,24 @@ static void damaged_axes_are_refused(void **state) {
     }
 }
 
+/* With a deviation of 0 every network that is drawn would be the mean of the collection. */
+static void deviations_are_positive(void **state) {
+    (void)state;
+    static const float zero[] = {1, 0, 1, 1}, negative[] = {1, 1, 1, -2};
+    const float *const lies[] = {zero, negative};
+    char good[256];
+    snprintf(good, sizeof good, "%s", in_folder("deviations.safetensors"));
+    assert_ok(ctx, train(good, 2, wf_field_find("gmn")));
+    for (int i = 0; i < 2; i++) {
+        wf_flow *flow;
+        const char *path =
+            changed(good, &(change){.tensor = "norm.0.std", .count = 4, .values = lies[i]});
+        assert_fails(ctx, wf_flow_open(ctx, path, &flow), WF_ERR_INPUT,
+                     "\"norm.0.std\" has a deviation that is not positive");
+        assert_null(flow);
+    }
+}
+
 /* A run goes on along the axes of its file, not along those that this machine would find. */
 static void resumed_runs_keep_the_axes_of_the_file(void **state) {
     (void)state;
@@ -272,6 +290,7 @@ int main(void) {
         cmocka_unit_test(lies_are_refused),
         cmocka_unit_test(absent_settings_have_their_old_values),
         cmocka_unit_test(damaged_axes_are_refused),
+        cmocka_unit_test(deviations_are_positive),
         cmocka_unit_test(resumed_runs_keep_the_axes_of_the_file),
         cmocka_unit_test(files_ignore_the_locale),
     };

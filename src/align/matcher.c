@@ -432,8 +432,10 @@ wf_status wf_wcs_max(wf_ctx *ctx, const wf_graph *graph, const float *queries, s
         WF_TRY_GOTO(wcs_open(ctx, &call, graph, desc, round), done);
         WF_TRY_GOTO(wcs_run(ctx, &call, round, values, places), done);
     }
-    for (size_t q = 0; q < nq; q++)
-        if (values[q] == -INFINITY) values[q] = NAN; /* every reference was left out */
+    for (size_t q = 0; q < nq; q++) {
+        if (values[q] == -INFINITY) values[q] = NAN;     /* every reference was left out */
+        else values[q] = fmaxf(-1, fminf(1, values[q])); /* a copy may round to 1.0000001 */
+    }
     if (best != NULL) memcpy(best, values, nq * sizeof *best);
     if (which != NULL) memcpy(which, places, nq * sizeof *which);
 done:

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { cache_version = 1, networks_in_a_chunk = 256, max_tensors = 7 };
+enum { cache_version = 2, networks_in_a_chunk = 256, max_tensors = 7 };
 
 typedef struct digest_call {
     const float *weights;

@@ -176,6 +176,7 @@ static void copies_have_cosine_one(void **state) {
     assert_ok(ctx, wf_wcs_max(ctx, graph, moved, count, w, count, NULL, NULL, best, which));
     for (uint32_t i = 0; i < count; i++) {
         assert_close(best[i], 1, 1e-6);
+        assert_true(best[i] <= 1);
         assert_int_equal(which[i], i);
     }
     free(w), free(moved);

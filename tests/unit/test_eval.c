@@ -430,6 +430,40 @@ static void stored_masks_are_used(void **state) {
     free(masks);
 }
 
+/* Networks without errors have an error-IoU of 0, as have exact copies: the notes say that it tells nothing. */
+static void an_axis_without_errors_is_told(void **state) {
+    fixture *f = *state;
+    size_t bytes = (f->data->n_test + 7) / 8;
+    uint8_t *masks = calloc(n_networks, bytes);
+    char path[128];
+    snprintf(path, sizeof path, "%s/faultless.safetensors", f->folder);
+    for (int wrong = 0; wrong < 2; wrong++) {
+        for (size_t i = 0; wrong == 1 && i < n_networks; i++) masks[i * bytes] = 1;
+        wf_zoo_extra extra = {.n_tests = 1,
+                              .test_names = {f->data->name},
+                              .errors = {masks},
+                              .error_bytes = {bytes},
+                              .n_meta = 1,
+                              .meta = {{"weft.data", f->data->fingerprint}}};
+        assert_ok(f->ctx, wf_zoo_write(f->ctx, path, f->graph, f->weights, n_networks, &extra));
+        wf_zoo *zoo;
+        wf_reference *reference;
+        wf_eval_row row;
+        wf_eval_desc desc = wf_eval_desc_default();
+        desc.cache = false;
+        assert_ok(f->ctx, wf_zoo_open(f->ctx, path, &zoo));
+        assert_ok(f->ctx, wf_reference_open(f->ctx, zoo, f->data, &desc, &reference));
+        assert_ok(f->ctx, wf_eval_reference(f->ctx, reference, &row, NULL));
+        assert_close(row.iou_mean, wrong, 0);
+        assert_int_equal(strstr(wf_reference_notes(reference), "make no errors") != NULL,
+                         wrong == 0);
+        wf_reference_free(reference);
+        wf_zoo_free(zoo);
+    }
+    unlink(path);
+    free(masks);
+}
+
 static void more_networks_than_the_cloud(void **state) {
     fixture *f = *state;
     wf_eval_desc desc = wf_eval_desc_default();
@@ -513,6 +547,7 @@ int main(void) {
         cmocka_unit_test(thread_count_changes_nothing),
         cmocka_unit_test(works_without_labelled_data),
         cmocka_unit_test(stored_masks_are_used),
+        cmocka_unit_test(an_axis_without_errors_is_told),
         cmocka_unit_test(more_networks_than_the_cloud),
         cmocka_unit_test(refuses_bad_input),
         cmocka_unit_test(can_be_interrupted),

@@ -168,9 +168,9 @@ WF_API void wf_graph_free(wf_graph *graph);
 WF_API bool wf_graph_equal(const wf_graph *a, const wf_graph *b);
 WF_API const char *wf_activation_name(wf_activation activation);
 
-/* WF_OK when weft can execute and train such networks. Otherwise WF_ERR_UNSUPPORTED, and the
- * sentence names the layer. */
-WF_API wf_status wf_graph_executable(wf_ctx *ctx, const wf_graph *graph);
+/* WF_OK when weft can train such networks itself. Otherwise WF_ERR_UNSUPPORTED, and the sentence
+ * names the layer. Every description can be executed. */
+WF_API wf_status wf_graph_trainable(wf_ctx *ctx, const wf_graph *graph);
 
 /* Shape of a block's tensor in PyTorch: its rank (1 to 4) is returned. */
 WF_API int wf_block_shape(const wf_graph *graph, const wf_block *block, size_t shape[4]);

@@ -5,30 +5,28 @@
  * prediction is the first largest logit; a prediction from logits that are not numbers is wrong. */
 #include "base/pool.h"
 #include "eval/cuda/eval_cuda.h"
-#include "eval/eval_kernel.h"
+#include "graph/execute.h"
 #include "weft/eval.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { tile = WF_SCORE_TILE, networks_in_a_round = 64 };
+enum { tile = WF_TILE, networks_in_a_round = 64 };
 
 typedef struct score_call {
     const wf_graph *graph;
     const wf_dataset *data;
-    wf_eval_kernel kernel;
+    wf_executor executor;
     const float *weights;
     wf_score score;
     float *scores;
     uint8_t *errors;
     float *logits; /* (n, n_test, outputs), or NULL */
     size_t tiles, first;
-    float *inputs; /* (tiles, inputs, tile) */
-    size_t *place; /* [n_groups] of a group's values in the scratch */
-    float *
-        scratch; /* scratch_floats per worker: values of the groups, then margins of all examples */
-    size_t scratch_floats, value_floats;
+    float *inputs;  /* (tiles, inputs, tile) */
+    float *scratch; /* scratch_floats per worker: the executor's, then margins of all examples */
+    size_t scratch_floats;
 } score_call;
 
 static void lay_out_inputs(const wf_dataset *data, float *out) {
@@ -37,28 +35,6 @@ static void lay_out_inputs(const wf_dataset *data, float *out) {
         float *place = out + row / tile * tile * (size_t)data->inputs + row % tile;
         for (int j = 0; j < data->inputs; j++) place[(size_t)j * tile] = x[j];
     }
-}
-
-/* Logits (outputs, tile) of one tile; groups stand in execution order, so sources are ready
- * before use. */
-static const float *forward_tile(const score_call *call, const float *w, const float *x,
-                                 float *scratch) {
-    const wf_graph *graph = call->graph;
-    for (int g = 1; g <= graph->n_layers; g++) {
-        const wf_group *group = &graph->groups[g];
-        float *y = scratch + call->place[g];
-        memset(y, 0, (size_t)group->n * tile * sizeof *y);
-        for (int b = 0; b < graph->n_blocks; b++) {
-            const wf_block *block = &graph->blocks[b];
-            if (block->dst != g) continue;
-            const wf_group *src = &graph->groups[block->src];
-            const float *values =
-                src->kind == WF_GROUP_INPUT ? x : scratch + call->place[block->src];
-            call->kernel.affine(w + block->offset, (size_t)group->n, (size_t)src->n, values, y);
-        }
-        call->kernel.activate(graph->layers[g - 1].activation, y, (size_t)group->n * tile);
-    }
-    return scratch + call->place[graph->n_layers];
 }
 
 /* Logits stand `step` apart. */
@@ -75,12 +51,12 @@ static void score_network(void *call_, size_t chunk, int worker) {
     size_t index = call->first + chunk, bytes = (data->n_test + 7) / 8, wrong = 0;
     const float *w = call->weights + index * call->graph->n_params;
     float *scratch = call->scratch + (size_t)worker * call->scratch_floats;
-    float *margin = scratch + call->value_floats;
+    float *margin = scratch + call->executor.floats;
     uint8_t *mask = call->errors == NULL ? NULL : call->errors + index * bytes;
     if (mask != NULL) memset(mask, 0, bytes);
     for (size_t t = 0; t < call->tiles; t++) {
         const float *x = call->inputs + t * tile * (size_t)data->inputs;
-        const float *logits = forward_tile(call, w, x, scratch);
+        const float *logits = wf__execute(&call->executor, w, x, scratch);
         for (size_t k = 0; k < tile && t * tile + k < data->n_test; k++) {
             size_t row = t * tile + k;
             bool bad = is_wrong(logits + k, call->graph->outputs, tile, data->y_test[row]);
@@ -116,36 +92,15 @@ static wf_status check_fit(wf_ctx *ctx, const wf_graph *graph, const wf_dataset 
             ctx, WF_ERR_SHAPE,
             "networks %s: %d inputs and %d outputs, but data set %s has %d inputs and %d classes",
             graph->text, graph->inputs, graph->outputs, data->name, data->inputs, data->classes);
-    WF_TRY(check_data(ctx, data, score));
-    return wf_graph_executable(ctx, graph);
-}
-
-/* A bias node is a source whose value is 1 for every example. */
-static void set_bias_values(const score_call *call, int workers) {
-    for (int worker = 0; worker < workers; worker++)
-        for (int g = 0; g < call->graph->n_groups; g++) {
-            if (call->graph->groups[g].kind != WF_GROUP_BIAS) continue;
-            float *one = call->scratch + (size_t)worker * call->scratch_floats + call->place[g];
-            for (int k = 0; k < tile; k++) one[k] = 1;
-        }
+    return check_data(ctx, data, score);
 }
 
 static wf_status score_call_open(wf_ctx *ctx, score_call *call) {
-    const wf_graph *graph = call->graph;
-    int workers = wf_ctx_threads(ctx);
-    WF_TRY(
-        wf_alloc(ctx, (size_t)graph->n_groups, sizeof *call->place, "forward pass", &call->place));
-    size_t nodes = 0;
-    for (int g = 0; g < graph->n_groups; g++) {
-        call->place[g] = nodes * tile;
-        if (graph->groups[g].kind != WF_GROUP_INPUT) nodes += (size_t)graph->groups[g].n;
-    }
+    WF_TRY(wf__executor_open(ctx, call->graph, &call->executor));
     call->tiles = (call->data->n_test + tile - 1) / tile;
-    call->value_floats = nodes * tile;
-    call->scratch_floats = call->value_floats + call->tiles * tile;
-    WF_TRY(wf_alloc(ctx, call->scratch_floats * (size_t)workers, sizeof(float), "forward pass",
-                    &call->scratch));
-    set_bias_values(call, workers);
+    call->scratch_floats = call->executor.floats + call->tiles * tile;
+    WF_TRY(wf_alloc(ctx, call->scratch_floats * (size_t)wf_ctx_threads(ctx), sizeof(float),
+                    "forward pass", &call->scratch));
     WF_TRY(wf_alloc(ctx, call->tiles * tile * (size_t)call->data->inputs, sizeof(float),
                     "test inputs", &call->inputs));
     lay_out_inputs(call->data, call->inputs);
@@ -173,7 +128,6 @@ static wf_status score_on_gpu(wf_ctx *ctx, const score_call *call, size_t n) {
 
 static wf_status run_networks(wf_ctx *ctx, score_call call, size_t n) {
     WF_TRY(check_fit(ctx, call.graph, call.data, call.score));
-    call.kernel = WF_PICK_F32(wf__eval_kernel);
     wf_status status = WF_OK;
     WF_TRY_GOTO(score_call_open(ctx, &call), done);
     wf_meter meter = wf_meter_start(ctx, "testing networks", "networks", (double)n);
@@ -189,7 +143,7 @@ static wf_status run_networks(wf_ctx *ctx, score_call call, size_t n) {
     }
     wf_meter_end(&meter, (double)n, NULL);
 done:
-    free(call.place);
+    wf__executor_close(&call.executor);
     free(call.scratch);
     free(call.inputs);
     return status;
@@ -210,7 +164,8 @@ wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *wei
     bool cuda;
     WF_TRY(wf_use_cuda_for(ctx, flops / 40e9, &cuda));
     if (cuda && score == WF_SCORE_ACCURACY) {
-        wf_status on_gpu = score_on_gpu(ctx, &call, n);
+        wf_status on_gpu = wf_graph_trainable(ctx, graph); /* chains of linear layers alone */
+        if (on_gpu == WF_OK) on_gpu = score_on_gpu(ctx, &call, n);
         if (on_gpu != WF_ERR_UNSUPPORTED) {
             wf_note_device(ctx, "testing", true);
             return on_gpu;

@@ -516,7 +516,7 @@ bool wf_graph_equal(const wf_graph *a, const wf_graph *b) {
     return true;
 }
 
-wf_status wf_graph_executable(wf_ctx *ctx, const wf_graph *graph) {
+wf_status wf_graph_trainable(wf_ctx *ctx, const wf_graph *graph) {
     static const char *const norms[] = {"", "batch norms", "layer norms"};
     for (int l = 0; l < graph->n_layers; l++) {
         const wf_layer *layer = &graph->layers[l];
@@ -529,7 +529,9 @@ wf_status wf_graph_executable(wf_ctx *ctx, const wf_graph *graph) {
                                                                  : NULL;
         if (what != NULL)
             return refuse(ctx, graph, l, WF_ERR_UNSUPPORTED,
-                          "%s cannot be executed or trained yet, only linear layers", what);
+                          "%s cannot be trained here, only linear layers; train these networks "
+                          "elsewhere and bring them in with weft zoo import",
+                          what);
     }
     return WF_OK;
 }

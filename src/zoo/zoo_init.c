@@ -58,9 +58,9 @@ wf_zoo_task wf_zoo_task_of(const wf_zoo_desc *desc, uint32_t index) {
     return task;
 }
 
-/* What can be executed is one chain of linear layers. */
+/* What can be trained is one chain of linear layers. */
 wf_status wf_zoo_chain_build(wf_ctx *ctx, const wf_graph *graph, wf_zoo_chain *out) {
-    WF_TRY(wf_graph_executable(ctx, graph));
+    WF_TRY(wf_graph_trainable(ctx, graph));
     if (graph->n_layers > WF_ZOO_LAYERS || graph->activation == WF_ACT_MIXED)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
                        "%.200s: collections are trained for networks of at most %d layers with one "

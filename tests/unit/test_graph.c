@@ -359,8 +359,8 @@ static void bad_json(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* What cannot be executed yet is refused by its name. */
-static void refused_execution(void **state) {
+/* What cannot be trained is refused by its name. */
+static void refused_training(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
     static const char *const texts[][2] = {
@@ -369,17 +369,14 @@ static void refused_execution(void **state) {
         {"1x2x2 linear4 linear2", "layer 1 (linear \"1\"): images"},
         {"4 linear3 batchnorm linear2", "batch norms"},
         {"4 linear3 pass tanh linear2", "layer 2 (pass): layers without weights"}};
-    float w[64] = {0}, x[3072] = {0}, y[16];
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         wf_graph *g = parse(ctx, texts[i][0], "relu", 0);
-        if (texts[i][1] == NULL) assert_ok(ctx, wf_graph_forward(ctx, g, w, x, 1, y));
-        else
-            assert_fails(ctx, wf_graph_forward(ctx, g, w, x, 1, y), WF_ERR_UNSUPPORTED,
-                         texts[i][1]);
+        if (texts[i][1] == NULL) assert_ok(ctx, wf_graph_trainable(ctx, g));
+        else assert_fails(ctx, wf_graph_trainable(ctx, g), WF_ERR_UNSUPPORTED, texts[i][1]);
         wf_graph_free(g);
     }
     wf_graph *g = resnet(ctx);
-    assert_fails(ctx, wf_graph_executable(ctx, g), WF_ERR_UNSUPPORTED, "convolutions");
+    assert_fails(ctx, wf_graph_trainable(ctx, g), WF_ERR_UNSUPPORTED, "convolutions");
     wf_graph_free(g);
     wf_ctx_free(ctx);
 }
@@ -405,6 +402,43 @@ static void random_perm(const wf_graph *g, uint64_t seed, uint32_t *perm) {
         wf_rng rng = wf_rng_at(seed, (uint32_t)o, WF_RNG_TEST, 5);
         wf_rng_shuffle(&rng, perm + start, (uint32_t)(end - start));
     }
+}
+
+/* Relabelled channels compute the same function: convolutions, poolings, norms, residual sums. */
+static void relabelled_images_have_the_same_logits(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    static const char *const texts[] = {
+        "3x8x8 conv5 pool conv6k5p2 avgpool3s2p1 conv4s2 gap linear3",
+        "2x7x9 conv4k3p0 batchnorm tanh pool3s2p1 conv3k1 layernorm linear6 linear4", NULL};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        wf_graph *g = texts[i] == NULL ? resnet(ctx) : parse(ctx, texts[i], "relu", 0);
+        enum { rows = 70 };
+        size_t n = g->n_params, in = (size_t)g->inputs, out = (size_t)g->outputs;
+        float *w = malloc(2 * n * 4), *x = malloc(rows * in * 4), *y = malloc(2 * rows * out * 4);
+        uint32_t perm[64];
+        wf_rng rng = wf_rng_at(3, (uint32_t)i, WF_RNG_TEST, 7);
+        wf_rng_normals(&rng, w, n);
+        rng.step = 99;
+        wf_rng_normals(&rng, x, rows * in);
+        for (int b = 0; b < g->n_blocks; b++)
+            for (size_t k = 0; g->blocks[b].kind == WF_BLOCK_VARIANCE && k < g->blocks[b].count;
+                 k++)
+                w[g->blocks[b].offset + k] = fabsf(w[g->blocks[b].offset + k]) + 0.1f;
+        random_perm(g, 17, perm);
+        wf_graph_permute(g, perm, w, w + n);
+        assert_memory_not_equal(w, w + n, n * 4);
+        assert_ok(ctx, wf_graph_forward(ctx, g, w, x, rows, y));
+        assert_ok(ctx, wf_graph_forward(ctx, g, w + n, x, rows, y + rows * out));
+        assert_close(relative_difference(y, y + rows * out, rows * out), 0, 1e-5);
+        /* An example does not depend on its neighbours. */
+        float alone[16];
+        assert_ok(ctx, wf_graph_forward(ctx, g, w, x + 69 * in, 1, alone));
+        assert_memory_equal(alone, y + 69 * out, out * sizeof *alone);
+        free(w), free(x), free(y);
+        wf_graph_free(g);
+    }
+    wf_ctx_free(ctx);
 }
 
 /* Entry (i, j) of a block goes to (place of i, place of j), where places of fixed groups are their own. */
@@ -585,7 +619,8 @@ int main(void) {
         cmocka_unit_test(descriptions_survive_json),
         cmocka_unit_test(bad_words),
         cmocka_unit_test(bad_json),
-        cmocka_unit_test(refused_execution),
+        cmocka_unit_test(refused_training),
+        cmocka_unit_test(relabelled_images_have_the_same_logits),
         cmocka_unit_test(width_is_rounded_half_up),
         cmocka_unit_test(permutation_moves_entries),
         cmocka_unit_test(forward_and_permutation),

@@ -3,6 +3,7 @@
 #include "base/c_locale.h"
 #include "base/utf8.h"
 #include "flow/cuda/sample_cuda.h"
+#include "graph/describe.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -384,8 +385,9 @@ static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *fil
     snprintf(key, sizeof key, "arch.%d.graph", s);
     const char *json = wf_st_meta(file, key); /* version 0.1 had the text alone */
     WF_TRY(blame_file(ctx, path,
-                      json != NULL ? wf_graph_from_json(ctx, json, flags, &stock->graph)
-                                   : wf_graph_parse(ctx, arch, activation, flags, &stock->graph)));
+                      json != NULL
+                          ? wf_graph_from_json(ctx, json, flags, &stock->graph)
+                          : wf__graph_parse_text(ctx, arch, activation, flags, &stock->graph)));
     if (json != NULL && strcmp(stock->graph->text, arch) != 0)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: metadata \"arch.%d\" is %.60s, but \"%s\" describes %.60s; the file is "

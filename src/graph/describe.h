@@ -22,6 +22,10 @@ typedef struct wf_draft {
 
 wf_status wf__draft_build(wf_ctx *ctx, const wf_draft *draft, unsigned flags, wf_graph **out);
 
+/* wf_graph_parse for text out of a file: it never names another file. */
+wf_status wf__graph_parse_text(wf_ctx *ctx, const char *text, const char *activation,
+                               unsigned flags, wf_graph **out);
+
 wf_status wf__activation_parse(wf_ctx *ctx, const char *name, wf_activation *out);
 
 /* How the op is written in texts and JSON: "linear", "conv", "add", "pass". */

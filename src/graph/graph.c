@@ -404,14 +404,15 @@ static bool can_fold(const wf_graph *graph, const wf_block *block) {
 }
 
 int wf_graph_fold_rows(const wf_graph *graph) {
-    int longest = 0;
+    size_t longest = 0;
     for (int b = 0; b < graph->n_blocks; b++) {
         const wf_block *block = &graph->blocks[b];
         if (block->kind != WF_BLOCK_WEIGHT || !can_fold(graph, block)) continue;
-        int row = graph->groups[block->src].n * block->coef + graph->layers[block->layer].bias;
+        size_t row = (size_t)graph->groups[block->src].n * (size_t)block->coef;
+        row += graph->layers[block->layer].bias;
         if (row > longest) longest = row;
     }
-    return longest;
+    return longest < INT_MAX ? (int)longest : INT_MAX; /* no field takes rows of that length */
 }
 
 static wf_status build(wf_ctx *ctx, wf_graph *graph, int channels, int height, int width,

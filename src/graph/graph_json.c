@@ -2,6 +2,7 @@
  * Unknown keys are refused, so that a file of a later version is not misread. */
 #include "base/json_text.h"
 #include "graph/describe.h"
+#include "weft/file.h"
 #include "weft/text.h"
 
 #include <errno.h>
@@ -189,6 +190,7 @@ static wf_status read_root(reader *r, json_t *root, wf_draft *draft) {
 wf_status wf_graph_from_json(wf_ctx *ctx, const char *json, unsigned flags, wf_graph **out) {
     *out = NULL;
     json_error_t error;
+    WF_TRY(wf_json_check(ctx, "architecture JSON", json, strlen(json)));
     errno = 0;
     json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
     /* jansson calls it a wrong text, or says nothing */

@@ -246,20 +246,17 @@ static wf_status read_words(reader *r) {
 
 /* --- all forms -------------------------------------------------------------------------------- */
 
+enum { most_json = 16 << 20 }; /* 4,096 layers with long names need less than 4 MB */
+
 static wf_status parse_file(wf_ctx *ctx, const char *path, unsigned flags, wf_graph **out) {
-    wf_map map = {0};
-    WF_TRY(wf_map_open(ctx, path, &map));
-    char *json = NULL;
-    wf_status status = wf_alloc(ctx, map.size + 1, 1, path, &json);
-    if (status == WF_OK) {
-        memcpy(json, map.data, map.size);
-        status = wf_graph_from_json(ctx, json, flags, out);
-        if (status != WF_OK && status != WF_ERR_MEMORY)
-            status = wf_fail(ctx, status == WF_ERR_USAGE ? WF_ERR_INPUT : status, "%s: %s", path,
-                             wf_last_error(ctx));
-    }
+    char *json;
+    size_t size;
+    WF_TRY(wf_read_file(ctx, path, most_json, &json, &size));
+    wf_status status = wf_graph_from_json(ctx, json, flags, out);
+    if (status != WF_OK && status != WF_ERR_MEMORY)
+        status = wf_fail(ctx, status == WF_ERR_USAGE ? WF_ERR_INPUT : status, "%s: %s", path,
+                         wf_last_error(ctx));
     free(json);
-    wf_map_close(&map);
     return status;
 }
 
@@ -267,9 +264,15 @@ wf_status wf_graph_parse(wf_ctx *ctx, const char *text, const char *activation, 
                          wf_graph **out) {
     *out = NULL;
     size_t length = strlen(text);
-    if (text[0] == '{') return wf_graph_from_json(ctx, text, flags, out);
-    if (length > 5 && strcmp(text + length - 5, ".json") == 0)
+    if (text[0] != '{' && length > 5 && strcmp(text + length - 5, ".json") == 0)
         return parse_file(ctx, text, flags, out);
+    return wf__graph_parse_text(ctx, text, activation, flags, out);
+}
+
+wf_status wf__graph_parse_text(wf_ctx *ctx, const char *text, const char *activation,
+                               unsigned flags, wf_graph **out) {
+    *out = NULL;
+    if (text[0] == '{') return wf_graph_from_json(ctx, text, flags, out);
     reader r = {.ctx = ctx, .text = text, .at = text};
     wf_status status = WF_OK;
     WF_TRY_GOTO(reserve_layers(&r), done);

@@ -16,6 +16,7 @@
 
 #include "base/pool.h"
 #include "base/safetensors.h"
+#include "graph/describe.h"
 #include "weft/text.h"
 
 #include <errno.h>
@@ -90,8 +91,14 @@ static wf_status read_graph(wf_ctx *ctx, wf_zoo *zoo) {
                        "weft zoo import",
                        zoo->path, arch == NULL ? "weft.arch" : "weft.activation");
     wf_status status = json != NULL ? wf_graph_from_json(ctx, json, 0, &zoo->graph)
-                                    : wf_graph_parse(ctx, arch, activation, 0, &zoo->graph);
-    if (status == WF_OK || status == WF_ERR_MEMORY) return status;
+                                    : wf__graph_parse_text(ctx, arch, activation, 0, &zoo->graph);
+    if (status == WF_ERR_MEMORY) return status;
+    if (status == WF_OK && json != NULL && arch != NULL && strcmp(arch, zoo->graph->text) != 0)
+        return wf_fail(
+            ctx, WF_ERR_INPUT,
+            "%s: weft.arch is %.60s, but weft.graph describes %.60s; the file is damaged",
+            zoo->path, arch, zoo->graph->text);
+    if (status == WF_OK) return WF_OK;
     if (json != NULL)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: weft.graph: %s", zoo->path, wf_last_error(ctx));
     return wf_fail(ctx, WF_ERR_INPUT, "%s: weft.arch \"%s\" with weft.activation \"%s\": %s",

@@ -75,6 +75,11 @@ static void read_text(wf_ctx *ctx, const char *text) {
         wf_graph_from_json(ctx, json, 0, &again) != WF_OK || !wf_graph_equal(graph, again) ||
         strcmp(graph->text, again->text) != 0)
         abort();
+    wf_graph *other = NULL;
+    if (wf_graph_fold_rows(graph) < 0) abort();
+    if (wf_graph_fold(ctx, graph, WF_GRAPH_FOLD_INPUT, &other) != WF_OK) abort();
+    wf_graph_free(other);
+    if (wf_graph_scale_width(ctx, graph, 1.5, &other) == WF_OK) wf_graph_free(other);
     use_graph(ctx, graph);
     free(json);
     wf_graph_free(graph);

@@ -3,6 +3,7 @@
 #include "network_case.h"
 
 #include "base/safetensors.h"
+#include "weft/file.h"
 #include "weft/import.h"
 
 #include <unistd.h>
@@ -190,6 +191,29 @@ static void refused(const wf_st_tensor *tensors, size_t n, const char *arch, con
     assert_null(zoo);
 }
 
+/* What a file says of its networks is text of its own, never the name of another file. */
+static void test_no_other_files(void **state) {
+    (void)state;
+    wf_st_tensor tensors[2] = {tensor_of("layers.0.weight", WF_ST_F32, 3, 4, 3, 2),
+                               tensor_of("layers.0.bias", WF_ST_F32, 2, 4, 3, 0)};
+    char json[300];
+    snprintf(json, sizeof json, "%s.json", path);
+    static const char graph[] =
+        "{\"input\": [2], \"layers\": [{\"op\": \"linear\", \"units\": 3}]}";
+    assert_ok(ctx, wf_write_file(ctx, json, graph, sizeof graph - 1));
+    wf_graph *named;
+    assert_ok(ctx, wf_graph_parse(ctx, json, "relu", 0, &named)); /* a caller may name one */
+    wf_graph_free(named);
+    refused(tensors, 2, json, "relu", WF_ERR_INPUT, "expected a width");
+    unlink(json);
+    const char *meta[3][2] = {
+        {"weft.arch", "2-4"}, {"weft.activation", "relu"}, {"weft.graph", graph}};
+    assert_ok(ctx, wf_st_write(ctx, path, tensors, 2, (const char *const(*)[2])meta, 3));
+    wf_zoo *zoo;
+    assert_fails(ctx, wf_zoo_open(ctx, path, &zoo), WF_ERR_INPUT,
+                 "weft.arch is 2-4, but weft.graph describes 2-3");
+}
+
 static void test_refusals(void **state) {
     (void)state;
     wf_st_tensor good[3] = {tensor_of("layers.0.weight", WF_ST_F32, 3, 4, 3, 2),
@@ -288,6 +312,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_any_description, setup, teardown),
         cmocka_unit_test_setup_teardown(test_layout, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_other_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_write, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_memory, setup, teardown),
     };

@@ -18,7 +18,7 @@
 #include "wf_test.h"
 
 enum { most_processes = 8 };
-static int process, processes = 1, seen;
+static int process, processes = 1, cases_seen;
 
 static inline bool name_matches(const char *patterns, const char *name) {
     char pattern[256];
@@ -42,7 +42,7 @@ __attribute__((format(printf, 1, 2))) static inline bool my_case(const char *for
     vsnprintf(name, sizeof name, format, arguments);
     va_end(arguments);
     if (chosen != NULL && !name_matches(chosen, name)) return false;
-    return seen++ % processes == process;
+    return cases_seen++ % processes == process;
 }
 
 static inline int count_cores(int most) {
@@ -65,7 +65,7 @@ static inline int run_matching(const struct CMUnitTest *tests, size_t count,
     }
     cmocka_set_test_filter(filter);
     int failed = _cmocka_run_group_tests("tests", tests, count, set_up, tear_down);
-    if (cases != NULL && seen == 0) {
+    if (cases != NULL && cases_seen == 0) {
         print_error("WEFT_TEST_CASES=%s matches no case\n", cases);
         exit(2);
     }

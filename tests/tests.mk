@@ -74,8 +74,8 @@ fuzz-smoke: $(FUZZERS)
 # libFuzzer where clang has it, else the driver's own mutations; MINUTES for all targets together.
 MINUTES ?= 15
 libfuzzer_test := int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }
-has_libfuzzer = $(shell echo '$(libfuzzer_test)' | clang -fsanitize=fuzzer,address -x c - -o /dev/null \
-    2>/dev/null && echo yes)
+has_libfuzzer = $(shell echo '$(libfuzzer_test)' | \
+    clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null && echo yes)
 LIBFUZZER_BUILD := CC=clang SAN=address,undefined OPT="-O1 -fsanitize=fuzzer-no-link" \
                    FUZZ_FLAGS="-fsanitize=fuzzer -DFUZZ_LIBFUZZER" BUILD=build/libfuzzer
 OWN_FUZZ_BUILD := SAN=address,undefined OPT=-O1 BUILD=build/asan

@@ -7,8 +7,9 @@
  *     puts(result.collections[0].path);
  *     wf_import_result_free(&result);
  *
- * Fully connected networks only: matrices [out,in] that chain, with or without biases.
- * Normalisation layers, running statistics and convolution kernels are refused by name.
+ * Without a description, fully connected networks: matrices [out,in] that chain, with or without
+ * biases. With one (desc.arch) any network that weft/graph.h describes: convolutions, norm layers,
+ * residual connections. What belongs to no layer is refused by name.
  * docs/import.md has the rules. */
 #ifndef WEFT_IMPORT_H
 #define WEFT_IMPORT_H
@@ -18,7 +19,9 @@
 WF_BEGIN_C
 
 typedef struct wf_import_desc {
-    const char *activation; /* of the hidden layers, as wf_graph_parse names them; required */
+    const char *activation; /* of the hidden layers, as wf_graph_parse names them; required unless
+                               arch says it; "relu" where arch leaves it out */
+    const char *arch;       /* as wf_graph_parse reads it; NULL: found by names and shapes */
     const char *layers;     /* their names in order, "fc1,fc2,out"; NULL: found by name and shape */
     const char *name;       /* for the metadata, as "weft.name"; NULL: the source's name */
 } wf_import_desc;

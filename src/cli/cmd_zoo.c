@@ -58,13 +58,14 @@ static json_t *import_to_json(const wf_import_result *result) {
 wf_status cli_zoo_import(cli_app *app) {
     const char *out = cli_text(app, "out"), *activation = cli_text(app, "activation");
     if (out == NULL) return cli_fail(app, WF_ERR_USAGE, "say where the collection goes: -o FILE");
-    if (activation == NULL)
+    if (activation == NULL && cli_text(app, "arch") == NULL)
         return cli_fail(app, WF_ERR_USAGE,
                         "say the activation of the hidden layers, which files do not hold: "
-                        "--activation relu");
+                        "--activation relu, or describe the whole network with --arch");
     CLI_TRY(cli_lock_file(app, out));
     wf_import_desc desc = wf_import_desc_default();
     desc.activation = activation;
+    desc.arch = cli_text(app, "arch");
     desc.layers = cli_text(app, "layers");
     desc.name = cli_text(app, "name");
     wf_import_result result;

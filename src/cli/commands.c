@@ -51,6 +51,9 @@ static const cli_option zoo_import_options[] = {
     TEXT("activation", 'a', "NAME", NULL,
          "Activation of the hidden layers: relu, tanh, gelu, silu, sigmoid or identity. Files do "
          "not hold it."),
+    TEXT("arch", 0, "TEXT", NULL,
+         "Description of the network, as \"3x32x32 conv16 pool conv32 gap linear10\" or net.json; "
+         "without it fully connected layers are found by names and shapes."),
     TEXT("layers", 0, "A,B,C", NULL,
          "Names of the layers in order, where names and shapes leave a doubt."),
     TEXT("name", 0, "NAME", NULL, "Name kept in the collection; without it the source's."),

@@ -329,11 +329,27 @@ static wf_status adapt_conditions(wf_ctx *ctx, wf_field_desc *desc, int cond_siz
                    cond_size, desc->cond_size);
 }
 
+/* Edges carry one number, or a kernel of one size. */
+static wf_status adapt_kernels(wf_ctx *ctx, wf_field_desc *desc, const wf_graph *graph) {
+    for (int b = 0; b < graph->n_blocks; b++) {
+        int coef = graph->blocks[b].coef;
+        if (coef == 1 || coef == desc->max_coef) continue;
+        if (desc->max_coef > 1)
+            return wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                           "%.200s: edges of %d and of %d coefficients (%s); gmn takes kernels of "
+                           "one size beside single weights",
+                           graph->text, desc->max_coef, coef, graph->blocks[b].name);
+        desc->max_coef = coef;
+    }
+    return WF_OK;
+}
+
 /* Conditions are as long as given; a folded row is as long as the longest. */
 static wf_status gmn_adapt(wf_ctx *ctx, void *options, const wf_graph *const *graphs, int n_graphs,
                            int cond_size) {
     wf_field_desc *desc = options;
     WF_TRY(adapt_conditions(ctx, desc, cond_size));
+    for (int g = 0; g < n_graphs; g++) WF_TRY(adapt_kernels(ctx, desc, graphs[g]));
     for (int g = 0; desc->fold && g < n_graphs; g++) {
         const wf_graph *graph = graphs[g];
         if (graph->n_orbits == 0)

@@ -34,6 +34,7 @@ typedef struct importer {
     wf_ctx *ctx;
     const wf_import_desc *desc;
     wf_activation activation; /* of the hidden layers */
+    wf_graph *described;      /* the user's description; NULL: found in each file */
     group *groups;
     size_t n_groups, files;
 } importer;
@@ -97,6 +98,14 @@ static wf_status open_tensors(wf_ctx *ctx, const char *path, source *s) {
     return WF_OK;
 }
 
+/* One network, or several stacked: its description and its tensors in the order of parameters. */
+typedef struct found_networks {
+    wf_graph *graph; /* owned until a group takes it */
+    const wf_st_tensor **parts;
+    int n_parts;
+    size_t networks;
+} found_networks;
+
 static wf_status describe(importer *imp, const wf_import_chain *chain, wf_graph **out) {
     wf_layer layers[WF_IMPORT_MAX_LAYERS];
     for (int l = 0; l < chain->n; l++)
@@ -108,20 +117,41 @@ static wf_status describe(importer *imp, const wf_import_chain *chain, wf_graph 
     return wf_graph_build(imp->ctx, chain->inputs, 0, 0, layers, chain->n, 0, out);
 }
 
-static wf_status find_group(importer *imp, const char *label, const wf_import_chain *chain,
-                            group **out) {
-    wf_graph *graph = NULL;
-    wf_status status = describe(imp, chain, &graph);
+static wf_status find_chain(importer *imp, const char *label, const source *s, bool stackable,
+                            found_networks *out) {
+    wf_import_chain chain;
+    WF_TRY(
+        wf_import_resolve(imp->ctx, label, s->tensors, s->n, imp->desc->layers, stackable, &chain));
+    wf_status status = describe(imp, &chain, &out->graph);
     if (status == WF_ERR_MEMORY) return status;
     if (status != WF_OK)
         return wf_fail(imp->ctx, WF_ERR_INPUT, "%s: %s", label, wf_last_error(imp->ctx));
+    WF_TRY(wf_alloc(imp->ctx, 2 * (size_t)chain.n, sizeof *out->parts, label, &out->parts));
+    for (int l = 0; l < chain.n; l++) {
+        out->parts[out->n_parts++] = chain.layers[l].weight;
+        if (chain.layers[l].bias != NULL) out->parts[out->n_parts++] = chain.layers[l].bias;
+    }
+    out->networks = chain.networks;
+    return WF_OK;
+}
+
+static wf_status find_described(importer *imp, const char *label, const source *s, bool stackable,
+                                found_networks *out) {
+    WF_TRY(wf_graph_clone(imp->ctx, imp->described, &out->graph));
+    out->n_parts = out->graph->n_blocks;
+    WF_TRY(wf_alloc(imp->ctx, (size_t)out->n_parts, sizeof *out->parts, label, &out->parts));
+    return wf_import_described(imp->ctx, label, s->tensors, s->n, out->graph, stackable, out->parts,
+                               &out->networks);
+}
+
+/* Takes the graph of `found`. */
+static wf_status find_group(importer *imp, const char *label, found_networks *found, group **out) {
+    wf_graph *graph = found->graph;
     for (size_t i = 0; i < imp->n_groups; i++) {
         *out = &imp->groups[i];
-        if (wf_graph_equal((*out)->graph, graph)) {
-            wf_graph_free(graph);
-            return WF_OK;
-        }
+        if (wf_graph_equal((*out)->graph, graph)) return WF_OK;
     }
+    found->graph = NULL;
     group *moved = realloc(imp->groups, (imp->n_groups + 1) * sizeof *moved);
     json_t *sources = json_array();
     if (moved != NULL) imp->groups = moved;
@@ -163,13 +193,10 @@ static wf_status copy_part(wf_ctx *ctx, const wf_st_tensor *tensor, size_t netwo
     return wf_st_to_float(ctx, &part, out);
 }
 
-static wf_status copy_network(wf_ctx *ctx, const wf_import_chain *chain, size_t m, float *w) {
-    for (int l = 0; l < chain->n; l++) {
-        const wf_st_tensor *parts[2] = {chain->layers[l].weight, chain->layers[l].bias};
-        for (int k = 0; k < 2 && parts[k] != NULL; k++) {
-            WF_TRY(copy_part(ctx, parts[k], chain->networks, m, w));
-            w += parts[k]->count / chain->networks;
-        }
+static wf_status copy_network(wf_ctx *ctx, const found_networks *found, size_t m, float *w) {
+    for (int k = 0; k < found->n_parts; k++) {
+        WF_TRY(copy_part(ctx, found->parts[k], found->networks, m, w));
+        w += found->parts[k]->count / found->networks;
     }
     return WF_OK;
 }
@@ -200,10 +227,10 @@ static wf_status note_source(importer *imp, group *g, const char *path) {
     return WF_OK;
 }
 
-static wf_status add_network(importer *imp, group *g, const char *path,
-                             const wf_import_chain *chain, size_t m) {
+static wf_status add_network(importer *imp, group *g, const char *path, const found_networks *found,
+                             size_t m) {
     float *w = g->weights + g->count * g->graph->n_params;
-    WF_TRY(copy_network(imp->ctx, chain, m, w));
+    WF_TRY(copy_network(imp->ctx, found, m, w));
     if (!is_finite(w, g->graph->n_params) && g->non_finite++ == 0)
         snprintf(g->first_non_finite, sizeof g->first_non_finite, "network %zu, %s", g->count,
                  base_name(path));
@@ -212,21 +239,21 @@ static wf_status add_network(importer *imp, group *g, const char *path,
 }
 
 /* One network, or all of a stacked file. */
-static wf_status add_networks(importer *imp, const char *path, const wf_import_chain *chain) {
+static wf_status add_networks(importer *imp, const char *path, found_networks *found) {
     group *g = NULL;
-    WF_TRY(find_group(imp, path, chain, &g));
-    WF_TRY(reserve(imp, g, chain->networks));
+    WF_TRY(find_group(imp, path, found, &g));
+    WF_TRY(reserve(imp, g, found->networks));
     WF_TRY(note_source(imp, g, path));
-    if (chain->networks == 1) return add_network(imp, g, path, chain, 0);
+    if (found->networks == 1) return add_network(imp, g, path, found, 0);
     wf_status status = WF_OK;
     wf_meter meter =
-        wf_meter_start(imp->ctx, "reading networks", "networks", (double)chain->networks);
-    for (size_t m = 0; m < chain->networks && status == WF_OK; m++) {
+        wf_meter_start(imp->ctx, "reading networks", "networks", (double)found->networks);
+    for (size_t m = 0; m < found->networks && status == WF_OK; m++) {
         if (wf_interrupted(imp->ctx))
             status = wf_fail(imp->ctx, WF_ERR_INTERRUPTED,
                              "interrupted after %zu of %zu networks; nothing was written", m,
-                             chain->networks);
-        else status = add_network(imp, g, path, chain, m);
+                             found->networks);
+        else status = add_network(imp, g, path, found, m);
         wf_meter_update(&meter, (double)(m + 1), NULL);
     }
     wf_meter_end(&meter, (double)g->count, NULL);
@@ -235,12 +262,14 @@ static wf_status add_networks(importer *imp, const char *path, const wf_import_c
 
 static wf_status add_file(importer *imp, const char *path, bool stackable) {
     source s = {0};
-    wf_import_chain chain;
+    found_networks found = {0};
     wf_status status = open_tensors(imp->ctx, path, &s);
     if (status == WF_OK)
-        status =
-            wf_import_resolve(imp->ctx, path, s.tensors, s.n, imp->desc->layers, stackable, &chain);
-    if (status == WF_OK) status = add_networks(imp, path, &chain);
+        status = (imp->described != NULL ? find_described : find_chain)(imp, path, &s, stackable,
+                                                                        &found);
+    if (status == WF_OK) status = add_networks(imp, path, &found);
+    wf_graph_free(found.graph);
+    free(found.parts);
     if (status == WF_OK) imp->files++;
     close_source(&s);
     return status;
@@ -383,12 +412,18 @@ static wf_status write_groups(importer *imp, const char *from, const char *out,
 
 /* --- the call --------------------------------------------------------------------------------- */
 
-static wf_status check_desc(wf_ctx *ctx, const wf_import_desc *desc, wf_activation *activation) {
+static wf_status check_desc(wf_ctx *ctx, const wf_import_desc *desc, importer *imp) {
+    if (desc != NULL && desc->arch != NULL) {
+        if (desc->layers != NULL)
+            return wf_fail(ctx, WF_ERR_USAGE, "import: give either --arch or --layers");
+        return wf_graph_parse(ctx, desc->arch, desc->activation != NULL ? desc->activation : "relu",
+                              0, &imp->described);
+    }
     if (desc == NULL || desc->activation == NULL)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "import: the activation of the hidden layers is needed (files do not say "
                        "it), for example --activation relu");
-    return wf__activation_parse(ctx, desc->activation, activation);
+    return wf__activation_parse(ctx, desc->activation, &imp->activation);
 }
 
 static void free_importer(importer *imp) {
@@ -398,6 +433,7 @@ static void free_importer(importer *imp) {
         json_decref(imp->groups[i].sources);
     }
     free(imp->groups);
+    wf_graph_free(imp->described);
 }
 
 /* The last component of a path that may end in slashes. */
@@ -416,7 +452,7 @@ wf_status wf_zoo_import(wf_ctx *ctx, const char *path, const wf_import_desc *des
     wf_import_result local = {0};
     if (result != NULL) *result = local;
     importer imp = {.ctx = ctx, .desc = desc};
-    WF_TRY(check_desc(ctx, desc, &imp.activation));
+    WF_TRY(check_desc(ctx, desc, &imp));
     struct stat status_of;
     if (stat(path, &status_of) != 0)
         return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", path);

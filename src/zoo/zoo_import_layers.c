@@ -467,3 +467,101 @@ wf_status wf_import_resolve(wf_ctx *ctx, const char *label, const wf_st_tensor *
     wf_arena_free(&r.arena);
     return status;
 }
+
+/* --- a described network ------------------------------------------------------------------------ */
+
+static bool is_counter(const item *it) {
+    static const char tail[] = "num_batches_tracked";
+    size_t length = strlen(it->name);
+    return length >= sizeof tail - 1 && strcmp(it->name + length - (sizeof tail - 1), tail) == 0;
+}
+
+/* Stacked, when a tensor of a known shape has one dimension more. */
+static bool has_shape(const item *it, const wf_graph *graph, const wf_block *block, int lead) {
+    size_t shape[4];
+    int rank = wf_block_shape(graph, block, shape);
+    if (it->tensor->rank != rank + lead || !is_float(it->tensor->dtype)) return false;
+    for (int d = 0; d < rank; d++)
+        if (it->tensor->shape[d + lead] != shape[d]) return false;
+    return true;
+}
+
+static wf_status wrong_shape(const resolver *r, const item *it, const wf_graph *graph,
+                             const wf_block *block) {
+    size_t shape[4];
+    int rank = wf_block_shape(graph, block, shape);
+    char wanted[128], found[160];
+    wf_text text = wf_text_start(wanted, sizeof wanted);
+    for (int d = 0; d < rank; d++) wf_text_add(&text, d ? ",%zu" : "%zu", shape[d]);
+    text = wf_text_start(found, sizeof found);
+    for (int d = 0; d < it->tensor->rank; d++)
+        wf_text_add(&text, d ? ",%zu" : "%zu", it->tensor->shape[d]);
+    return wf_fail(r->ctx, WF_ERR_INPUT,
+                   "%s: '%.80s' is %s [%s], layer %d of %.200s needs [%s] for %s; give another "
+                   "--arch",
+                   r->label, it->name, wf_st_dtype_name(it->tensor->dtype), found, block->layer + 1,
+                   graph->text, wanted, block->name);
+}
+
+/* The item of each block: by name, or all in order. */
+static wf_status assign_blocks(resolver *r, const wf_graph *graph, item **of_block) {
+    int named = 0;
+    for (int b = 0; b < graph->n_blocks; b++) {
+        of_block[b] = find_item(r, graph->blocks[b].name);
+        named += of_block[b] != NULL;
+    }
+    if (named > 0)
+        for (int b = 0; b < graph->n_blocks; b++)
+            if (of_block[b] == NULL)
+                return wf_fail(r->ctx, WF_ERR_INPUT, "%s: no tensor '%.80s' for layer %d of %.200s",
+                               r->label, graph->blocks[b].name, graph->blocks[b].layer + 1,
+                               graph->text);
+    size_t left = 0, next = 0;
+    for (size_t i = 0; i < r->n; i++) left += !is_counter(&r->items[i]);
+    if (named == 0 && left != (size_t)graph->n_blocks)
+        return refuse(r, "the description has another number of tensors", all_items,
+                      "give another --arch, or a JSON description with these names");
+    for (int b = 0; named == 0 && b < graph->n_blocks; b++) {
+        while (is_counter(&r->items[next])) next++;
+        of_block[b] = &r->items[next++];
+    }
+    for (int b = 0; b < graph->n_blocks; b++) of_block[b]->used = true;
+    for (size_t i = 0; i < r->n; i++)
+        if (!r->items[i].used && !is_counter(&r->items[i]))
+            return refuse(r, "tensors are left over that belong to no layer of the description",
+                          unused_items, "give another --arch");
+    return WF_OK;
+}
+
+static wf_status take_parts(resolver *r, const wf_graph *graph, bool stackable, item **of_block,
+                            const wf_st_tensor **parts, size_t *networks) {
+    WF_TRY(assign_blocks(r, graph, of_block));
+    int lead = stackable && !has_shape(of_block[0], graph, &graph->blocks[0], 0);
+    for (int b = 0; b < graph->n_blocks; b++) {
+        if (!has_shape(of_block[b], graph, &graph->blocks[b], lead))
+            return wrong_shape(r, of_block[b], graph, &graph->blocks[b]);
+        parts[b] = of_block[b]->tensor;
+        size_t stacked = lead ? parts[b]->shape[0] : 1;
+        if (b > 0 && stacked != *networks)
+            return refuse(r, "stacked tensors disagree on the number of networks", all_items,
+                          "the first dimension of each must be that number");
+        *networks = stacked;
+    }
+    if (*networks == 0) return wf_fail(r->ctx, WF_ERR_INPUT, "%s: no networks", r->label);
+    return WF_OK;
+}
+
+wf_status wf_import_described(wf_ctx *ctx, const char *label, const wf_st_tensor *const *tensors,
+                              size_t n, const wf_graph *graph, bool stackable,
+                              const wf_st_tensor **parts, size_t *networks) {
+    resolver r = {.ctx = ctx, .label = label};
+    item **of_block = NULL;
+    wf_status status = wf_alloc(ctx, (size_t)graph->n_blocks, sizeof *of_block, label, &of_block);
+    if (status == WF_OK) status = gather_items(&r, tensors, n, false);
+    if (status == WF_OK && r.n == 0) status = wf_fail(ctx, WF_ERR_INPUT, "%s: no tensors", label);
+    if (status == WF_OK) status = take_parts(&r, graph, stackable, of_block, parts, networks);
+    free(of_block);
+    free(r.items);
+    wf_arena_free(&r.arena);
+    return status;
+}

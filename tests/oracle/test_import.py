@@ -26,7 +26,8 @@ spec.loader.exec_module(load_network)
 
 
 class ImportDesc(C.Structure):
-    _fields_ = [("activation", C.c_char_p), ("layers", C.c_char_p), ("name", C.c_char_p)]
+    _fields_ = [("activation", C.c_char_p), ("arch", C.c_char_p),
+                ("layers", C.c_char_p), ("name", C.c_char_p)]
 
 
 class Collection(C.Structure):
@@ -75,9 +76,9 @@ def check(status):
         raise ValueError(LIB.wf_last_error(CTX).decode())
 
 
-def do_import(source, out, activation="relu", layers=None):
+def do_import(source, out, activation="relu", layers=None, arch=None):
     """[(path, arch, count)] of the collections written."""
-    desc = ImportDesc(activation.encode(), layers.encode() if layers else None, None)
+    desc = ImportDesc(activation.encode(), arch.encode() if arch else None, layers.encode() if layers else None, None)
     result = ImportResult()
     check(LIB.wf_zoo_import(CTX, str(source).encode(), C.byref(desc), str(out).encode(), C.byref(result)))
     made = [(c.path.decode(), c.arch.decode(), c.count) for c in result.collections[:result.n_collections]]
@@ -220,6 +221,52 @@ def stacked_and_safetensors(tmp):
     np.testing.assert_array_equal(collection_flat(made[1][0])[0][0], flat(wide.state_dict().values()))
 
 
+def described_networks(tmp):
+    """Convolutions and norms by their description, in and out again: names, shapes, logits, bits."""
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.bn1, self.fc = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.fc(torch.tanh(self.bn1(self.conv1(x))).mean((2, 3)))
+
+    arch = "2x6x5 conv4 batchnorm tanh gap linear3"
+    makers = [lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Tanh(),
+                                    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)), Named]
+    for k, make in enumerate(makers):
+        folder = tmp / f"nets{k}"
+        folder.mkdir()
+        models = [make() for _ in range(3)]
+        for i, model in enumerate(models):
+            with torch.no_grad():
+                (model[1] if k == 0 else model.bn1).running_var.uniform_(0.5, 2)
+                (model[1] if k == 0 else model.bn1).running_mean.normal_()
+            torch.save(model.eval().state_dict(), folder / f"{i}.pt")
+        [(path, text, count)] = do_import(folder, tmp / f"out{k}", arch=arch)
+        assert count == 3 and text.startswith("2x6x5 conv4 batchnorm"), (text, count)
+        x = torch.randn(70, 2, 6, 5)
+        zoo = Zoo(path)
+        for i, model in enumerate(models):
+            theirs = model(x).detach().numpy()
+            mine = zoo.logits(i, x.numpy(), 2 * 4 * 9 + 4 + 4 * 4 + 4 * 3 + 3, 3)
+            assert np.abs(mine - theirs).max() < 1e-5 * np.abs(theirs).max(), np.abs(mine - theirs).max()
+        zoo.export(1, tmp / "one.safetensors")
+        tensors, _ = load_network.load_tensors(tmp / "one.safetensors")
+        if k == 0:  # the names of an nn.Sequential: it loads as it is
+            models[0].load_state_dict(tensors, strict=False)
+            assert torch.equal(models[0].eval()(x), models[1](x))
+    plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
+    save_safetensors({n: torch.stack([t] * 5) for n, t in plain.state_dict().items()}, tmp / "stack.safetensors")
+    [(path, text, count)] = do_import(tmp / "stack.safetensors", tmp / "stacked", arch="1x4x4 conv3p0 linear2")
+    assert count == 5, count
+    fails(["'0.weight'", "[4,2,3,3]", "[5,2,3,3]", "layer 1"], do_import, tmp / "nets0", tmp / "bad",
+          arch="2x6x5 conv5 batchnorm tanh gap linear3")
+    fails(["no tensor"], do_import, tmp / "nets0", tmp / "bad", arch="2x6x5 conv4 tanh gap linear3")
+    fails(["num_batches_tracked"], do_import, tmp / "nets0", tmp / "bad")
+    assert not (tmp / "bad.safetensors").exists()
+
+
 class Evil:
     def __init__(self, path):
         self.path = path
@@ -336,7 +383,7 @@ def info_of_collections(tmp):
 
 def main():
     failed = 0
-    for test in (torch_files, stacked_and_safetensors, refused, exported_network, info_of_collections):
+    for test in (torch_files, stacked_and_safetensors, described_networks, refused, exported_network, info_of_collections):
         tmp = pathlib.Path(tempfile.mkdtemp())
         torch.manual_seed(0)
         try:

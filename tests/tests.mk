@@ -6,12 +6,12 @@
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c tests/prop/test_*.c))
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Kernels of these modules run in tests without a GPU. Sanitizers do not know the emulator's fibers.
-EMULATED := base tensor models
+EMULATED := base tensor nn models flow
 EMULATED_OBJ := $(BUILD)/emulated/emulator.o \
                 $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,$(EMULATED)))
 UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%),$(ABSENT_OBJ))
 ifeq ($(SAN),)
-EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field lstar nodes ops)
+EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field loops lstar nodes ops)
 endif
 
 .PHONY: test test-programs test-oracle test-threads fuzz fuzz-targets fuzz-smoke layering \

@@ -19,6 +19,9 @@ inline __nv_bfloat16 __float2bfloat16_rn(float x) {
 inline float __bfloat162float(__nv_bfloat16 x) {
     return emulated::of_bits<float>((uint32_t)x.bits << 16);
 }
+inline float2 __bfloat1622float2(__nv_bfloat162 v) {
+    return {__bfloat162float(v.x), __bfloat162float(v.y)};
+}
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
     return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
 }

@@ -72,7 +72,9 @@ enum cudaError_t {
     cudaSuccess,
     cudaErrorMemoryAllocation,
     cudaErrorInvalidValue,
-    cudaErrorStreamCaptureUnjoined
+    cudaErrorStreamCaptureUnjoined,
+    cudaErrorNotReady,
+    cudaErrorHostMemoryAlreadyRegistered
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice = 1,
@@ -83,7 +85,8 @@ enum cudaMemcpyKind {
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaStreamCaptureModeRelaxed = 2 };
+enum { cudaStreamNonBlocking = 1, cudaStreamCaptureModeRelaxed = 2 };
+enum { cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
 struct cudaDeviceProp {
     char name[64];
     int multiProcessorCount;
@@ -123,6 +126,23 @@ cudaError_t cudaPeekAtLastError();
 const char *cudaGetErrorString(cudaError_t error);
 
 cudaError_t cudaMalloc(void **memory, size_t bytes);
+template <class T> cudaError_t cudaMalloc(T **memory, size_t bytes) {
+    return cudaMalloc((void **)memory, bytes);
+}
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all);
+/* Host memory that kernels reach: theirs are the host's addresses. */
+enum { cudaHostAllocMapped = 2, cudaHostRegisterDefault = 0 };
+cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned flags);
+template <class T> cudaError_t cudaMallocHost(T **memory, size_t bytes) {
+    return cudaHostAlloc((void **)memory, bytes, 0);
+}
+cudaError_t cudaFreeHost(void *memory);
+inline cudaError_t cudaHostGetDevicePointer(void **there, void *here, unsigned) {
+    *there = here;
+    return cudaSuccess;
+}
+inline cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
+inline cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
@@ -136,6 +156,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event); /* waits: nobody else would run the launches */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
@@ -271,6 +293,18 @@ template <class T> T __shfl_sync(unsigned, T value, int lane) {
 }
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits) {
     return __shfl_sync(mask, value, emulated::self->lane ^ bits);
+}
+template <class T> T __shfl_down_sync(unsigned mask, T value, int delta) {
+    if constexpr (sizeof(T) == 8) {
+        uint32_t half[2];
+        memcpy(half, &value, 8);
+        for (uint32_t &word : half) word = __shfl_down_sync(mask, word, delta);
+        memcpy(&value, half, 8);
+        return value;
+    } else {
+        int from = emulated::self->lane + delta;
+        return __shfl_sync(mask, value, from < emulated::warp_lanes ? from : emulated::self->lane);
+    }
 }
 inline unsigned __ballot_sync(unsigned, int value) {
     return emulated::reduced(

@@ -621,6 +621,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->capture = stream->capture;
     return cudaSuccess;
 }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    one_call guard;
+    if (event->capture != NULL) emulated::fail("cudaEventSynchronize in a capture");
+    settle(event->tips);
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 /* Waiting for an event of a capture takes the stream into it. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     one_call guard;
@@ -731,6 +738,20 @@ cudaError_t cudaFree(void *memory) {
     free(memory);
     return cudaSuccess;
 }
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
+    *left = (size_t)1 << 29, *all = (size_t)1 << 30;
+    return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) {
+    *memory = calloc(bytes + 1, 1);
+    return *memory != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void *memory) {
+    one_call guard;
+    settle_all();
+    free(memory);
+    return cudaSuccess;
+}
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
     one_call guard;
     emulated::enqueue(stream, [=] { memset(to, value, bytes); });
@@ -789,7 +810,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
 const char *cudaGetErrorString(cudaError_t error) {
-    static const char *const texts[] = {"no error", "out of memory", "invalid value",
-                                        "a stream of the capture was not joined"};
+    static const char *const texts[] = {"no error",      "out of memory",
+                                        "invalid value", "a stream of the capture was not joined",
+                                        "not ready",     "host memory was registered before"};
     return texts[error];
 }

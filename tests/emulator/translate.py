@@ -115,6 +115,6 @@ def translate_launches(text):
 
 
 source = sys.stdin.read()
-source = re.sub(r"extern static __attribute__\(\(aligned\(\d+\)\)\) unsigned char (\w+)\[\];",
-                r"unsigned char *const \1 = emulated::dynamic_shared;", source)
+source = re.sub(r"extern static (?:__attribute__\(\(aligned\(\d+\)\)\) )?([\w ]+?) (\w+)\[\];",
+                r"\1 *const \2 = (\1 *)emulated::dynamic_shared;", source)
 sys.stdout.write(translate_launches(translate_asm(source)))

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Promises of the build, by what make would do in an empty folder: the demo compiles no CUDA, builds
+# without tests ask for no test packages, and nothing is installed without a word.
+. tests/cli/lib.sh
+unset MAKEFLAGS MAKELEVEL MFLAGS CC CXX CCACHE
+# plan GOAL_OR_VARIABLE...: the commands in $scratch/plan
+plan() { make -n --no-print-directory BUILD="$scratch/build" "$@" >"$scratch/plan"; }
+has() { grep -q -e "$1" "$scratch/plan"; }
+lacks() { ! has "$1"; }
+
+check "a demo can be made" plan V=1 NVCC=nvcc demo
+check "a demo runs weft-cpu" has "build/weft-cpu demo"
+check "a demo compiles no CUDA" lacks 'nvcc\|\.cu '
+check "a demo asks for what the library needs" has "need.sh.*libjansson-dev"
+check "a demo asks for no test packages" lacks "cmocka\|g++"
+check "a build without nvcc can be made" plan V=1 NVCC= all
+check "a build without nvcc asks for no test packages" lacks "cmocka\|g++"
+check "a build with nvcc can be made" plan V=1 NVCC=nvcc all
+check "a build with nvcc compiles CUDA" has " -c src/tensor/cuda/fp32/row_ops.cu"
+plan NVCC= all
+check "lines are short" has "printf.*CC src/base/arena.c"
+check "tests can be made" plan V=1 NVCC= test
+check "tests ask for their packages" has "need.sh.*libcmocka-dev"
+
+printf '#!/bin/sh\nexit 1\n' >"$scratch/dpkg-query" && chmod +x "$scratch/dpkg-query"
+expect "a missing package is named, not installed" 1 "packages (Debian's names): no-such" \
+    env WEFT_INSTALL=no PATH="$scratch:$PATH" tools/need.sh no-such
+check "what is there is not asked for" env WEFT_INSTALL=no tools/need.sh gcc python3
+plan V=1 NVCC= "$scratch/build/src/base/arena.o"
+tools/compile_commands.py "$scratch/commands.json" <"$scratch/plan"
+check "compile_commands.json names the file" grep -q '"src/base/arena.c"' "$scratch/commands.json"
+finish

@@ -355,8 +355,10 @@ static void build_lstar_edges(setup *s) {
 }
 
 /* --- sequences ------------------------------------------------------------------------------------------ */
-/* Sequences of so many tokens: more than a block of queries where groups are large. */
-static int case_tokens(const setup *s) { return s->group > 30 ? s->group * 2 - 1 : s->group; }
+/* Sequences of so many tokens: more than two blocks of queries where groups are large. */
+static int case_tokens(const setup *s) {
+    return s->group > 70 ? 140 : s->group > 30 ? s->group * 2 - 1 : s->group;
+}
 
 static void build_layer_norm(setup *s) {
     wf_tensor *x = rows(s, 7, s->size);
@@ -452,7 +454,7 @@ static void build_mse(setup *s) {
     wf_mse(&s->tape, x, target, s->variant ? frozen(rows(s, 6, s->size)) : NULL);
 }
 static void build_nt_xent(setup *s) {
-    wf_nt_xent(&s->tape, rows(s, 2 * (s->group % 40 + 1), s->size), s->variant ? 0.1 : 0.7);
+    wf_nt_xent(&s->tape, rows(s, 2 * (s->group % 12 + 1), s->size), s->variant ? 0.1 : 0.7);
 }
 
 /* Widths that fused kernels have, beside the odd ones that are composed. */
@@ -484,7 +486,6 @@ typedef void build_fn(setup *s);
 static build_fn *const builders[] = {
 #define X(name, tolerance) build_##name,
 #include "tensor/ops.def"
-#include "tensor/layers.def"
 #include "tensor/fused.def"
 #undef X
 };

@@ -24,7 +24,6 @@ const char *wf_op_name(wf_op_kind kind) {
     static const char *const names[] = {
 #define X(name, tolerance) #name,
 #include "tensor/ops.def"
-#include "tensor/layers.def"
 #include "tensor/fused.def"
 #undef X
     };
@@ -35,7 +34,6 @@ double wf_op_tolerance(wf_op_kind kind) {
     static const double tolerances[] = {
 #define X(name, tolerance) tolerance,
 #include "tensor/ops.def"
-#include "tensor/layers.def"
 #include "tensor/fused.def"
 #undef X
     };

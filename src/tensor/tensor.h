@@ -87,7 +87,6 @@ typedef struct wf_conv1d_desc {
 typedef enum wf_op_kind {
 #define X(name, tolerance) WF_OP_##name,
 #include "tensor/ops.def"
-#include "tensor/layers.def"
 #include "tensor/fused.def"
 #undef X
     WF_OP_COUNT

@@ -56,10 +56,15 @@ shared-table        1  ops   shared_table -                              WEFT_CU
 contexts            1  contexts at_once -
 contexts-2-gpus     2  contexts at_once -             WEFT_EMULATOR_DEVICES=2
 contexts-in-turn    3  contexts in_turn -             WEFT_EMULATOR_DEVICES=2
+self-attention      1  ops   float        attention-3x3-*,attention-33x33-*,attention-130x5-* WEFT_CUDA_SMALL=1
+self-attention-128  2  ops   bf16         attention-100x33-1
+convolution-nans    3  ops   bf16         conv1d*-33x33-0
 encoder             1  ops   bf16         edge_encoder-1x1-*,edge_encoder-64x9-* WEFT_CUDA_SMALL=1
 readout             2  ops   bf16         edge_readout-1x1-*,edge_readout-64x9-* WEFT_CUDA_SMALL=1
 END
-    for op in activation norm residual mean gather insert fold_pack edge_features velocity; do
+    for op in activation norm residual mean gather insert fold_pack edge_features velocity \
+        layer_norm gated_residual dropout add_table add_column concat to_tokens from_tokens \
+        batch_norm conv1d conv1d_transposed mse nt_xent; do
         echo "$op 5 ops bf16 $op-1x1-*,$op-33x33-*,$op-64x9-* WEFT_CUDA_SMALL=1"
     done
 }

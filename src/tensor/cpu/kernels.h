@@ -12,7 +12,6 @@
     bool WF_FN(wf_##name##_forward)(const wf_op *op, wf_arena *arena);                             \
     bool WF_FN(wf_##name##_backward)(const wf_op *op, wf_arena *arena);
 #include "tensor/ops.def"
-#include "tensor/layers.def"
 #undef X
 
 double WF_FN(wf_fma_rounds)(size_t rounds);

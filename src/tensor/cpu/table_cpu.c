@@ -14,14 +14,12 @@ const wf_backend WF_FN(wf_backend_table) = {
         {
 #define X(name, tolerance) WF_FN(wf_##name##_forward),
 #include "tensor/ops.def"
-#include "tensor/layers.def"
 #undef X
         },
     .backward =
         {
 #define X(name, tolerance) WF_FN(wf_##name##_backward),
 #include "tensor/ops.def"
-#include "tensor/layers.def"
 #undef X
         },
     .pack = WF_FN(wf_pack),

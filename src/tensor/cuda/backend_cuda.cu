@@ -102,22 +102,12 @@ void fill_tables(runtime *own) {
         {
 #define X(name, tolerance) run_bf16<name##_forward, false>,
 #include "tensor/ops.def"
-#undef X
-#define X(name, tolerance) NULL,
-#include "tensor/layers.def"
-#undef X
-#define X(name, tolerance) run_bf16<name##_forward, false>,
 #include "tensor/fused.def"
 #undef X
         },
         {
 #define X(name, tolerance) run_bf16<name##_backward, true>,
 #include "tensor/ops.def"
-#undef X
-#define X(name, tolerance) NULL,
-#include "tensor/layers.def"
-#undef X
-#define X(name, tolerance) run_bf16<name##_backward, true>,
 #include "tensor/fused.def"
 #undef X
         },

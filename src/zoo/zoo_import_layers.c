@@ -16,6 +16,7 @@ typedef struct item {
     char *name;
     int rank;
     const size_t *shape;
+    size_t place; /* in the file */
     bool used;
 } item;
 
@@ -190,6 +191,7 @@ static wf_status gather_items(resolver *r, const wf_st_tensor *const *tensors, s
         item *it = &r->items[r->n++];
         size_t length = strlen(tensors[i]->name);
         it->tensor = tensors[i];
+        it->place = i;
         it->name = wf_arena_alloc(&r->arena, length + 1);
         if (it->name == NULL)
             return wf_fail(r->ctx, WF_ERR_MEMORY, "%s: out of memory for names", r->label);
@@ -503,7 +505,13 @@ static wf_status wrong_shape(const resolver *r, const item *it, const wf_graph *
                    graph->text, wanted, block->name);
 }
 
-/* The item of each block: by name, or all in order. */
+static item *item_at(const resolver *r, size_t place) {
+    for (size_t i = 0; i < r->n; i++)
+        if (r->items[i].place == place) return &r->items[i];
+    return NULL;
+}
+
+/* The item of each block: by name, or all in the order of the file. */
 static wf_status assign_blocks(resolver *r, const wf_graph *graph, item **of_block) {
     int named = 0;
     for (int b = 0; b < graph->n_blocks; b++) {
@@ -522,8 +530,8 @@ static wf_status assign_blocks(resolver *r, const wf_graph *graph, item **of_blo
         return refuse(r, "the description has another number of tensors", all_items,
                       "give another --arch, or a JSON description with these names");
     for (int b = 0; named == 0 && b < graph->n_blocks; b++) {
-        while (is_counter(&r->items[next])) next++;
-        of_block[b] = &r->items[next++];
+        while (is_counter(item_at(r, next))) next++;
+        of_block[b] = item_at(r, next++);
     }
     for (int b = 0; b < graph->n_blocks; b++) of_block[b]->used = true;
     for (size_t i = 0; i < r->n; i++)

@@ -39,8 +39,6 @@ static wf_status match_all(wf_ctx *ctx, const wf_graph *graph, const wf_match_de
                         "aligning: one of networks %zu to %zu has weights that are not finite; "
                         "leave it out",
                         done, done + some - 1);
-        if (status == WF_OK && wf_interrupted(ctx))
-            status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while aligning networks");
         done += some;
         wf_meter_update(&meter, (double)done, NULL);
     }

@@ -171,12 +171,13 @@ static bool improve_orbit(plain_match *m, int orbit, double tolerance) {
     return false;
 }
 
-static int sweep_until_still(plain_match *m, const wf_match_desc *desc, uint32_t restart) {
+static int sweep_until_still(const wf_ctx *ctx, plain_match *m, const wf_match_desc *desc,
+                             uint32_t restart) {
     wf__match_start(m->graph, desc->seed, restart, m->from);
     for (int sweep = 0; sweep < desc->sweeps; sweep++) {
         wf__match_order(m->graph, desc->seed, restart, (uint32_t)sweep, m->order);
         bool gained = false;
-        for (int i = 0; i < m->graph->n_orbits; i++)
+        for (int i = 0; i < m->graph->n_orbits && !wf_interrupted(ctx); i++)
             gained |= improve_orbit(m, (int)m->order[i], desc->tolerance);
         if (!gained) return sweep + 1;
     }
@@ -230,7 +231,11 @@ wf_status wf_match(wf_ctx *ctx, const wf_graph *graph, const float *a, const flo
     double best = -INFINITY;
     int sweeps = 0;
     for (int restart = 0; restart <= desc->restarts; restart++) {
-        sweeps += sweep_until_still(&m, desc, (uint32_t)restart);
+        sweeps += sweep_until_still(ctx, &m, desc, (uint32_t)restart);
+        if (wf_interrupted(ctx)) {
+            status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while matching networks");
+            goto done;
+        }
         double value = matched_dot(&m);
         if (value > best || restart == 0) {
             best = value;

@@ -188,7 +188,9 @@ static void match_pair(wf_matcher *matcher, size_t k, matcher_worker *worker) {
 static void match_pairs_chunk(void *matcher_, size_t chunk, int worker) {
     wf_matcher *matcher = matcher_;
     size_t k = chunk * pairs_in_a_chunk, end = k + pairs_in_a_chunk;
-    for (; k < end && k < matcher->count; k++) match_pair(matcher, k, &matcher->workers[worker]);
+    const wf_ctx *watched = matcher->workers[worker].work.watched;
+    for (; k < end && k < matcher->count && !wf_interrupted(watched); k++)
+        match_pair(matcher, k, &matcher->workers[worker]);
 }
 
 static wf_status run(wf_ctx *ctx, wf_matcher *matcher, const float *a, size_t a_step,
@@ -198,8 +200,13 @@ static wf_status run(wf_ctx *ctx, wf_matcher *matcher, const float *a, size_t a_
     matcher->b = b;
     matcher->a_step = a_step;
     matcher->count = count;
-    for (int i = 0; i < matcher->threads; i++) matcher->workers[i].bad = SIZE_MAX;
-    wf_parallel(ctx, (count + pairs_in_a_chunk - 1) / pairs_in_a_chunk, match_pairs_chunk, matcher);
+    for (int i = 0; i < matcher->threads; i++) {
+        matcher->workers[i].bad = SIZE_MAX;
+        matcher->workers[i].work.watched = ctx;
+    }
+    if (!wf_parallel_stoppable(ctx, (count + pairs_in_a_chunk - 1) / pairs_in_a_chunk,
+                               match_pairs_chunk, matcher))
+        return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while matching networks");
     size_t bad = SIZE_MAX;
     for (int i = 0; i < matcher->threads; i++)
         if (matcher->workers[i].bad < bad) bad = matcher->workers[i].bad;
@@ -269,7 +276,7 @@ static void match_tile(const wcs_call *call, wcs_worker *worker, size_t q, size_
     const wf_match_plan *plan = &call->plan;
     const float *query = call->packed + q * plan->query_floats;
     call->kernel.scores(plan, query, worker->references, count, worker->scores);
-    for (size_t r = 0; r < count; r++) {
+    for (size_t r = 0; r < count && !wf_interrupted(call->ctx); r++) {
         if (call->skip != NULL && call->skip[q] == (int64_t)(first + r)) continue;
         double dot =
             call->kernel.match(plan, query, worker->references + r * plan->reference_floats,
@@ -355,6 +362,7 @@ static wf_status wcs_open(wf_ctx *ctx, wcs_call *call, const wf_graph *graph,
     for (int i = 0; i < call->threads; i++) {
         wcs_worker *worker = &call->workers[i];
         WF_TRY(wf__match_work_open(ctx, plan, &worker->work));
+        worker->work.watched = ctx;
         WF_TRY(wf_alloc(ctx, call->tile, plan->reference_floats * sizeof(float), "matching",
                         &worker->references));
         WF_TRY(wf_alloc(ctx, call->tile, plan->score_floats * sizeof(float), "matching",
@@ -385,8 +393,7 @@ static wf_status wcs_run(wf_ctx *ctx, wcs_call *call, size_t round, float *best,
         wf_meter_start(ctx, "matching networks", "pairs", (double)call->nq * (double)call->nr);
     while (call->first_chunk < chunks) {
         size_t count = smaller_of(round, chunks - call->first_chunk);
-        wf_parallel(ctx, count, wcs_chunk, call);
-        if (wf_interrupted(ctx))
+        if (!wf_parallel_stoppable(ctx, count, wcs_chunk, call))
             return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while matching networks");
         merge_round(call, count, best, which);
         call->first_chunk += count;

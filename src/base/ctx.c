@@ -46,6 +46,7 @@ struct wf_ctx {
     wf_chunk_fn *fn;
     void *arg;
     size_t chunks;
+    bool stoppable; /* no chunk is begun once the context is interrupted */
 
     wf_cuda_device *cuda; /* NULL: not yet asked for */
 
@@ -68,7 +69,7 @@ static void cpu_relax(void) {
 static void draw_chunks(wf_ctx *ctx, int worker) {
     for (;;) {
         size_t chunk = atomic_fetch_add_explicit(&ctx->next, 1, memory_order_relaxed);
-        if (chunk >= ctx->chunks) return;
+        if (chunk >= ctx->chunks || (ctx->stoppable && wf_interrupted(ctx))) return;
         ctx->fn(ctx->arg, chunk, worker);
     }
 }
@@ -114,9 +115,10 @@ static void open_round(wf_ctx *ctx) {
     }
 }
 
-void wf_parallel(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg) {
+static void run_round(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg, bool stoppable) {
     if (ctx == NULL || ctx->started == 0 || chunks < 2) {
-        for (size_t chunk = 0; chunk < chunks; chunk++) fn(arg, chunk, 0);
+        for (size_t chunk = 0; chunk < chunks && !(stoppable && wf_interrupted(ctx)); chunk++)
+            fn(arg, chunk, 0);
         return;
     }
     bool nested = atomic_exchange_explicit(&ctx->running, true, memory_order_relaxed);
@@ -125,6 +127,7 @@ void wf_parallel(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg) {
     ctx->fn = fn;
     ctx->arg = arg;
     ctx->chunks = chunks;
+    ctx->stoppable = stoppable;
     atomic_store_explicit(&ctx->next, 0, memory_order_relaxed);
     open_round(ctx);
     draw_chunks(ctx, 0);
@@ -135,6 +138,15 @@ void wf_parallel(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg) {
         else sched_yield();
     }
     atomic_store_explicit(&ctx->running, false, memory_order_relaxed);
+}
+
+void wf_parallel(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg) {
+    run_round(ctx, chunks, fn, arg, false);
+}
+
+bool wf_parallel_stoppable(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg) {
+    run_round(ctx, chunks, fn, arg, true);
+    return !wf_interrupted(ctx);
 }
 
 static void stop_workers(wf_ctx *ctx) {

@@ -49,7 +49,11 @@ static wf_status cache_key(wf_ctx *ctx, const wf_reference *ref, char out[65]) {
     const wf_graph *graph = wf_zoo_graph(ref->zoo);
     digest_call call = {ref->weights, ref->n, graph->n_params, NULL};
     WF_TRY(wf_alloc(ctx, ref->n, sizeof *call.digest, "cloud cache", &call.digest));
-    wf_parallel(ctx, (ref->n + networks_in_a_chunk - 1) / networks_in_a_chunk, digest_chunk, &call);
+    size_t chunks = (ref->n + networks_in_a_chunk - 1) / networks_in_a_chunk;
+    if (!wf_parallel_stoppable(ctx, chunks, digest_chunk, &call)) {
+        free(call.digest);
+        return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while looking at networks");
+    }
     wf_sha256 hash;
     wf_sha256_start(&hash);
     wf_sha256_add(&hash, call.digest, ref->n * sizeof *call.digest);

@@ -89,11 +89,10 @@ wf_status wf__iou_max(wf_ctx *ctx, const uint64_t *queries, size_t nq, const uin
     while (call.first < chunks && status == WF_OK) {
         size_t count =
             chunks - call.first < chunks_in_a_round ? chunks - call.first : chunks_in_a_round;
-        wf_parallel(ctx, count, query_chunk, &call);
+        bool whole = wf_parallel_stoppable(ctx, count, query_chunk, &call);
         call.first += count;
         wf_meter_update(&meter, (double)(call.first * queries_in_a_chunk), NULL);
-        if (wf_interrupted(ctx))
-            status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while comparing errors");
+        if (!whole) status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while comparing errors");
     }
     if (status == WF_OK) wf_meter_end(&meter, (double)nq, NULL);
     free(call.size);

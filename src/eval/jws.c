@@ -191,10 +191,10 @@ wf_status wf__jws(wf_ctx *ctx, const double *points, size_t n, const double *clo
     while (call.first < chunks) {
         size_t left = chunks - call.first,
                count = left < chunks_in_a_round ? left : chunks_in_a_round;
-        wf_parallel(ctx, count, subset_chunk, &call);
+        bool whole = wf_parallel_stoppable(ctx, count, subset_chunk, &call);
         call.first += count;
         wf_meter_update(&meter, (double)(call.first * subsets_in_a_chunk), NULL);
-        if (wf_interrupted(ctx)) {
+        if (!whole) {
             status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while comparing clouds");
             goto done;
         }

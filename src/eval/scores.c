@@ -15,6 +15,7 @@
 enum { tile = WF_TILE, networks_in_a_round = 64 };
 
 typedef struct score_call {
+    const wf_ctx *ctx;
     const wf_graph *graph;
     const wf_dataset *data;
     wf_executor executor;
@@ -54,7 +55,7 @@ static void score_network(void *call_, size_t chunk, int worker) {
     float *margin = scratch + call->executor.floats;
     uint8_t *mask = call->errors == NULL ? NULL : call->errors + index * bytes;
     if (mask != NULL) memset(mask, 0, bytes);
-    for (size_t t = 0; t < call->tiles; t++) {
+    for (size_t t = 0; t < call->tiles && !wf_interrupted(call->ctx); t++) {
         const float *x = call->inputs + t * tile * (size_t)data->inputs;
         const float *logits = wf__execute(&call->executor, w, x, scratch);
         for (size_t k = 0; k < tile && t * tile + k < data->n_test; k++) {
@@ -128,16 +129,16 @@ static wf_status score_on_gpu(wf_ctx *ctx, const score_call *call, size_t n) {
 
 static wf_status run_networks(wf_ctx *ctx, score_call call, size_t n) {
     WF_TRY(check_fit(ctx, call.graph, call.data, call.score));
+    call.ctx = ctx;
     wf_status status = WF_OK;
     WF_TRY_GOTO(score_call_open(ctx, &call), done);
     wf_meter meter = wf_meter_start(ctx, "testing networks", "networks", (double)n);
     while (call.first < n) {
-        if (wf_interrupted(ctx)) {
+        size_t count = n - call.first < networks_in_a_round ? n - call.first : networks_in_a_round;
+        if (!wf_parallel_stoppable(ctx, count, score_network, &call)) {
             status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while testing networks");
             goto done;
         }
-        size_t count = n - call.first < networks_in_a_round ? n - call.first : networks_in_a_round;
-        wf_parallel(ctx, count, score_network, &call);
         call.first += count;
         wf_meter_update(&meter, (double)call.first, NULL);
     }

@@ -73,6 +73,7 @@ static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_field *field,
     WF_TRY(wf_meta_add(ctx, meta, "seconds", "%.17g", state->seconds));
     WF_TRY(wf_meta_add(ctx, meta, "window.loss", "%.17g", state->window_loss));
     WF_TRY(wf_meta_add(ctx, meta, "best.loss", "%.17g", state->best_loss));
+    if (state->validation_waits) WF_TRY(wf_meta_add(ctx, meta, "validation.waits", "yes"));
     return wf_meta_add(ctx, meta, "window.updates", "%zu", state->window_count);
 }
 
@@ -244,6 +245,7 @@ static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *fil
     WF_TRY(read_number(ctx, path, file, "window.updates", 0, 4294967295.0, &window));
     state->step = (size_t)step;
     state->window_count = (size_t)window;
+    state->validation_waits = wf_st_meta(file, "validation.waits") != NULL;
     return WF_OK;
 }
 

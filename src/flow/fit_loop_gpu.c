@@ -167,6 +167,8 @@ static wf_status run(gpu_loop *loop) {
     size_t updates = tr->desc.updates;
     wf_meter meter = wf_meter_start(tr->ctx, "training the flow", "updates", (double)updates);
     double loss = NAN, smooth = NAN;
+    if (tr->state.validation_waits) WF_TRY(validate(loop));
+    tr->state.validation_waits = false;
     while (tr->state.step < updates && !wf__trainer_late(tr)) {
         if (wf_interrupted(tr->ctx)) {
             WF_TRY(finish(loop));
@@ -189,7 +191,7 @@ static wf_status run(gpu_loop *loop) {
 }
 
 wf_status wf__train_gpu(wf_trainer *tr) {
-    if (tr->state.step >= tr->desc.updates) return WF_OK;
+    if (tr->state.step >= tr->desc.updates && !tr->state.validation_waits) return WF_OK;
     gpu_loop loop = {.tr = tr, .enqueued = tr->state.step};
     wf_fit_cuda_desc desc = {.field = tr->field,
                              .stocks = &tr->stocks,

@@ -256,27 +256,39 @@ static wf_status forward_on_cpu(void *arg, int which, wf_flow_batch *batch) {
     return wf_field_forward(tr->ctx, tr->field, wf__trainer_sampled(tr), &input, batch->f);
 }
 
-static wf_status train(wf_trainer *tr) {
+static wf_status validate(wf_trainer *tr) {
+    tr->state.validation_waits = true;
+    WF_TRY(wf__trainer_validate(tr, forward_on_cpu, tr));
+    tr->state.validation_waits = false;
+    return WF_OK;
+}
+
+/* Updates until the last, the time limit, or an interruption, which leaves the update it comes in unmade. */
+static wf_status make_updates(wf_trainer *tr, wf_meter *meter) {
     const wf_fit_desc *desc = &tr->desc;
-    wf_meter meter = wf_meter_start(tr->ctx, "training the flow", "updates", (double)desc->updates);
     double loss = NAN, smooth = NAN;
+    if (tr->state.validation_waits) WF_TRY(validate(tr));
     while (tr->state.step < desc->updates && !wf__trainer_late(tr)) {
-        if (wf_interrupted(tr->ctx)) {
-            WF_TRY(save(tr));
-            return wf__trainer_interrupted(tr);
-        }
+        if (wf_interrupted(tr->ctx)) return WF_ERR_INTERRUPTED;
         WF_TRY(update(tr, &loss));
         smooth = isnan(smooth) ? loss : 0.98 * smooth + 0.02 * loss;
-        if (wf_validation_due(&tr->validation, tr->state.step, desc->updates))
-            WF_TRY(wf__trainer_validate(tr, forward_on_cpu, tr));
-        wf__trainer_progress(tr, &meter, smooth, false);
-        bool last = tr->state.step == desc->updates;
-        if (last || wf_seconds() - tr->last_save >= desc->save_seconds) WF_TRY(save(tr));
+        if (wf_validation_due(&tr->validation, tr->state.step, desc->updates)) WF_TRY(validate(tr));
+        wf__trainer_progress(tr, meter, smooth, false);
+        if (wf_seconds() - tr->last_save >= desc->save_seconds) WF_TRY(save(tr));
     }
-    wf__trainer_progress(tr, &meter, smooth, true);
-    if (tr->state.step == desc->updates) return WF_OK;
-    wf__trainer_cut(tr);
-    return save(tr);
+    wf__trainer_progress(tr, meter, smooth, true);
+    return WF_OK;
+}
+
+static wf_status train(wf_trainer *tr) {
+    size_t updates = tr->desc.updates;
+    if (tr->state.step >= updates && !tr->state.validation_waits) return WF_OK;
+    wf_meter meter = wf_meter_start(tr->ctx, "training the flow", "updates", (double)updates);
+    wf_status status = make_updates(tr, &meter);
+    if (status != WF_OK && status != WF_ERR_INTERRUPTED) return status;
+    if (status == WF_OK && tr->state.step < updates) wf__trainer_cut(tr);
+    WF_TRY(save(tr));
+    return status == WF_OK ? WF_OK : wf__trainer_interrupted(tr);
 }
 
 /* --- setting up --------------------------------------------------------------------------------- */
@@ -381,7 +393,7 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
     WF_TRY(make_optimiser(tr));
     if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->stocks, desc, &tr->draw));
     WF_TRY(start_or_resume(tr));
-    bool finished = tr->state.step >= desc->updates;
+    bool finished = tr->state.step >= desc->updates && !tr->state.validation_waits;
     if (!finished) {
         WF_TRY(wf_stocks_turn(ctx, desc, &tr->stocks));
         WF_TRY(wf_validation_create(ctx, &tr->stocks, desc, &tr->path_form, &tr->validation));

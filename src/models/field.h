@@ -82,6 +82,10 @@ struct wf_field_kind {
 extern const wf_field_kind *const wf__field_kinds[];
 const wf_field_kind *wf_field_find(const char *name); /* NULL: none of that name */
 
+/* The status of an evaluation: WF_ERR_INTERRUPTED in an interrupted context, where it may have left out operations and its
+ * results must not be used. */
+wf_status wf__field_result(wf_ctx *ctx, wf_status status);
+
 static inline wf_status wf_field_create(wf_ctx *ctx, const wf_field_kind *kind, const void *options,
                                         const wf_graph *graph, wf_dtype dtype, wf_field **out) {
     return kind->create(ctx, kind, options, graph, dtype, 0, out);
@@ -94,11 +98,11 @@ static inline void wf_field_init(const wf_field *field, uint64_t seed, void *par
 }
 static inline wf_status wf_field_forward(wf_ctx *ctx, wf_field *field, const void *params,
                                          const wf_field_input *input, void *v) {
-    return field->kind->forward(ctx, field, params, input, v);
+    return wf__field_result(ctx, field->kind->forward(ctx, field, params, input, v));
 }
 static inline wf_status wf_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad,
                                           void *dw) {
-    return field->kind->backward(ctx, field, dv, grad, dw);
+    return wf__field_result(ctx, field->kind->backward(ctx, field, dv, grad, dw));
 }
 /* Equivariant under relabelling of hidden units; the matched coupling needs it. */
 static inline bool wf_field_equivariant(const wf_field *field) {

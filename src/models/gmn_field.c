@@ -238,7 +238,8 @@ static wf_status gmn_forward(wf_ctx *ctx, wf_field *base, const void *params,
                                  .cond = input->cond,
                                  .drop = input->drop,
                                  .keep = keep,
-                                 .v = v};
+                                 .v = v,
+                                 .watched = ctx};
     wf_parallel(ctx, (size_t)field->layout.count, pack_chunk, field);
     wf_parallel(ctx, (size_t)field->n_parts, forward_chunk, field);
     WF_TRY(check_parts(ctx, field));

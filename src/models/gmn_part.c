@@ -521,6 +521,7 @@ void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
                 (n.desc->activation == WF_FIELD_ACT_DEFAULT && n.desc->layout == WF_LAYOUT_LEAN);
     n.unit = gelu ? WF_UNIT_GELU : WF_UNIT_SILU;
     wf_tape_start(&part->tape, in->backend, in->dtype, in->keep);
+    part->tape.watched = in->watched;
     build_view(&n);
     if (part->tape.failed) return;
     size_t first = part->view.first_param;

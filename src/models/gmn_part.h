@@ -24,6 +24,7 @@ typedef struct gmn_inputs {
     const uint8_t *drop;
     bool keep;
     void *v;
+    const wf_ctx *watched; /* of the tapes */
 } gmn_inputs;
 
 typedef struct gmn_part {

@@ -113,6 +113,7 @@ wf_status wf__net_field_forward(wf_ctx *ctx, wf_field *base, const void *params,
     wf_tape *tape = &field->tape;
     wf_tape_start(tape, wf_backend_cpu(base->dtype), base->dtype, input->keep);
     tape->ctx = ctx;
+    tape->watched = ctx;
     field->update = input->update;
     wf_dropout_key key = {.seed = input->seed, .update = &field->update};
     wf_net_start(&field->net, tape, &field->list, params, input->training ? &key : NULL);

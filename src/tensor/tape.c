@@ -14,6 +14,7 @@ void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, boo
     tape->keep = keep;
     tape->failed = tape->shapes = false;
     tape->ctx = NULL;
+    tape->watched = NULL;
     tape->last = NULL;
     tape->spares = 0;
 }
@@ -183,6 +184,7 @@ void *wf_tape_grad(wf_tape *tape, wf_tensor *tensor) {
 
 bool wf_tape_backward(wf_tape *tape) {
     for (wf_op *op = tape->last; op != NULL && !tape->failed; op = op->previous) {
+        if (wf_interrupted(tape->watched)) return false;
         bool reached = false;
         for (int i = 0; i < WF_OP_OUTPUTS; i++)
             if (op->out[i] != NULL) reached |= gradient_root(op->out[i])->grad_set;
@@ -242,6 +244,7 @@ double wf_tape_flops(const wf_tape *tape) {
 
 /* Runs an operation whose outputs stand, and records it when some input wants a gradient. */
 static void run(wf_tape *tape, wf_op *op) {
+    if (wf_interrupted(tape->watched)) tape->failed = true;
     if (tape->failed || tape->shapes) return;
     op->ctx = tape->ctx;
     op->backend = tape->backend;

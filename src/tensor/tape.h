@@ -31,9 +31,12 @@ typedef struct wf_tape {
     size_t size; /* of a real */
     bool keep, failed;
     /* Set behind wf_tape_start. shapes: tensors have no data, and nothing runs; a model is walked
-     * for its parameters. ctx: whose threads operations on the CPU may use; NULL: one thread. */
+     * for its parameters. ctx: whose threads operations on the CPU may use; NULL: one thread.
+     * watched: once this context is interrupted, no more operations run, as after a failure, and
+     * what was computed must not be used; NULL: none is watched. */
     bool shapes;
     wf_ctx *ctx;
+    const wf_ctx *watched;
     wf_tape_spare spare[WF_TAPE_SPARES];
     int spares;
 } wf_tape;

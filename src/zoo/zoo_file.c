@@ -304,7 +304,11 @@ wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count
     float *weights;
     WF_TRY(wf_alloc_raw(ctx, count, n_params * sizeof(float), "weights of a collection", &weights));
     load_call call = {zoo, first, count, weights};
-    wf_parallel(ctx, (count + networks_in_a_chunk - 1) / networks_in_a_chunk, load_chunk, &call);
+    size_t chunks = (count + networks_in_a_chunk - 1) / networks_in_a_chunk;
+    if (!wf_parallel_stoppable(ctx, chunks, load_chunk, &call)) {
+        free(weights);
+        return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while loading networks");
+    }
     *out = weights;
     return WF_OK;
 }

@@ -59,8 +59,8 @@ static wf_status record_all(scan *s) {
     WF_TRY(wf_alloc(s->ctx, s->count, sizeof *s->records, "records", &s->records));
     wf_meter meter = wf_meter_start(s->ctx, "looking at networks", "networks", (double)s->count);
     for (s->first = 0; s->first < s->count; s->first += round_networks) {
-        if (wf_interrupted(s->ctx)) return wf_fail(s->ctx, WF_ERR_INTERRUPTED, "interrupted");
-        wf_parallel(s->ctx, round_networks / chunk_networks, record_chunk, s);
+        if (!wf_parallel_stoppable(s->ctx, round_networks / chunk_networks, record_chunk, s))
+            return wf_fail(s->ctx, WF_ERR_INTERRUPTED, "interrupted");
         wf_meter_update(&meter, (double)s->first, NULL);
     }
     wf_meter_end(&meter, (double)s->count, NULL);
@@ -205,7 +205,12 @@ static wf_status median_cosine(const scan *s, size_t apart, double *out) {
     pairs p = {.scan = s, .apart = apart};
     p.n = s->count - 1 < max_pairs ? s->count - 1 : max_pairs;
     WF_TRY(wf_alloc(s->ctx, p.n, sizeof *p.cosine, "cosines", &p.cosine));
-    wf_parallel(s->ctx, (p.n + chunk_pairs - 1) / chunk_pairs, pair_chunk, &p);
+    bool whole =
+        wf_parallel_stoppable(s->ctx, (p.n + chunk_pairs - 1) / chunk_pairs, pair_chunk, &p);
+    if (!whole) {
+        free(p.cosine);
+        return wf_fail(s->ctx, WF_ERR_INTERRUPTED, "interrupted");
+    }
     size_t defined = 0;
     for (size_t k = 0; k < p.n; k++)
         if (isfinite(p.cosine[k])) p.cosine[defined++] = p.cosine[k];

@@ -415,6 +415,25 @@ static void test_bench(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* Once the context is interrupted no operation runs any more, and the call says so. */
+static void test_interruption(void **state) {
+    (void)state;
+    static const char *const archs[] = {"2-16-3", "5-7-3", NULL};
+    for (int layout = 0; layout < 2; layout++) {
+        field_case c = case_open(small((wf_layout)layout), WF_F32, archs);
+        wf_field_input input = {.batch = &c.batch, .w = c.w, .t = c.t, .keep = true};
+        case_forward(&c, true);
+        wf_interrupt(c.ctx);
+        assert_fails(c.ctx, wf_field_backward(c.ctx, c.field, c.dv, c.grad, c.dw),
+                     WF_ERR_INTERRUPTED, "interrupted");
+        memset(c.v, 0, c.batch.n_params * sizeof(float));
+        assert_fails(c.ctx, wf_field_forward(c.ctx, c.field, c.params, &input, c.v),
+                     WF_ERR_INTERRUPTED, "interrupted");
+        assert_true(case_norm(&c, c.v, c.batch.n_params) == 0);
+        case_close(&c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts),
@@ -427,6 +446,7 @@ int main(void) {
         cmocka_unit_test(test_null_condition),
         cmocka_unit_test(test_init),
         cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_interruption),
         cmocka_unit_test(test_bench),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

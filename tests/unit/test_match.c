@@ -1,6 +1,7 @@
 /* Weight matching: permuted copies are found, one hidden layer is exact, and bad input is refused. */
 #include "wf_test.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include "base/random.h"
@@ -223,6 +224,41 @@ static void aligns_a_collection(void **state) {
     wf_ctx_free(ctx);
 }
 
+static void *interrupt_soon(void *ctx_) {
+    usleep(200000);
+    wf_interrupt(ctx_);
+    return NULL;
+}
+
+/* One pair whose matching would take an hour, in every way there is: each ends soon after the interruption. */
+static void can_be_interrupted(void **state) {
+    (void)state;
+    wf_match_desc desc = wf_match_desc_default();
+    desc.restarts = 10000;
+    for (int way = 0; way < 3; way++) {
+        wf_ctx *ctx = test_ctx();
+        wf_graph *graph;
+        assert_ok(ctx, wf_graph_parse(ctx, "40-200-180-10", "relu", 0, &graph));
+        size_t n = graph->n_params;
+        float *w = malloc(2 * n * sizeof *w), best;
+        wf_rng rng = wf_rng_at(5, 0, WF_RNG_TEST, 0);
+        wf_rng_normals(&rng, w, 2 * n);
+        uint32_t *perm = calloc(wf_graph_perm_size(graph), sizeof *perm), which;
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, interrupt_soon, ctx), 0);
+        wf_status status = way == 0 ? wf_match(ctx, graph, w, w + n, &desc, perm, NULL, NULL)
+                           : way == 1
+                               ? wf_match_pairs(ctx, graph, w, w + n, 1, &desc)
+                               : wf_wcs_max(ctx, graph, w, 1, w + n, 1, NULL, &desc, &best, &which);
+        pthread_join(thread, NULL);
+        assert_fails(ctx, status, WF_ERR_INTERRUPTED, "interrupted while matching");
+        free(perm);
+        free(w);
+        wf_graph_free(graph);
+        wf_ctx_free(ctx);
+    }
+}
+
 static void refuses_bad_input(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -252,7 +288,7 @@ int main(void) {
         cmocka_unit_test(finds_permuted_copies),     cmocka_unit_test(dot_belongs_to_perm),
         cmocka_unit_test(one_hidden_layer_is_exact), cmocka_unit_test(value_is_invariant),
         cmocka_unit_test(pairs_equal_plain_loop),    cmocka_unit_test(aligns_a_collection),
-        cmocka_unit_test(refuses_bad_input),
+        cmocka_unit_test(can_be_interrupted),        cmocka_unit_test(refuses_bad_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,6 +145,34 @@ static void contexts_are_independent(void **state) {
     }
 }
 
+typedef struct stopping {
+    wf_ctx *ctx;
+    atomic_int begun;
+} stopping;
+
+static void interrupt_at_once(void *arg, size_t chunk, int worker) {
+    stopping *s = arg;
+    (void)chunk, (void)worker;
+    atomic_fetch_add(&s->begun, 1);
+    wf_interrupt(s->ctx);
+}
+
+/* Behind an interruption a stoppable round begins no chunk that a thread has not begun already; others do them all. */
+static void rounds_can_be_stopped(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        stopping s = {with_threads(threads), 0};
+        assert_false(wf_parallel_stoppable(s.ctx, 500, interrupt_at_once, &s));
+        assert_in_range(atomic_load(&s.begun), 1, threads);
+        assert_false(wf_parallel_stoppable(s.ctx, 500, interrupt_at_once, &s));
+        assert_in_range(atomic_load(&s.begun), 1, threads);
+        atomic_store(&s.begun, 0);
+        wf_parallel(s.ctx, 500, interrupt_at_once, &s);
+        assert_int_equal(atomic_load(&s.begun), 500);
+        wf_ctx_free(s.ctx);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_for_any_thread_count),
@@ -152,6 +180,7 @@ int main(void) {
         cmocka_unit_test(sleepers_wake),
         cmocka_unit_test(contexts_come_and_go),
         cmocka_unit_test(contexts_are_independent),
+        cmocka_unit_test(rounds_can_be_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

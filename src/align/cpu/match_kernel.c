@@ -213,7 +213,11 @@ typedef struct problem {
     uint32_t *match;    /* [n] column of a row */
     int32_t *row_of, *previous;
     uint32_t *free_rows;
+    const wf_ctx *watched;
 } problem;
+
+/* Orbits of more vectors than this take long enough to look for an interruption inside. */
+enum { quick_vectors = 4 };
 
 INLINE void mask_padding(int nv, int n, float *score) {
     if (n == nv * WF_LANES) return;
@@ -302,8 +306,10 @@ INLINE void assign(const int nv, const problem *p, vreal *distance, vreal *open,
         p->row_of[column] = r;
         p->match[r] = (uint32_t)column;
     }
-    for (int i = 0; i < n_free; i++)
+    for (int i = 0; i < n_free; i++) {
+        if (nv > quick_vectors && wf_interrupted(p->watched)) return;
         augment(nv, p, p->free_rows[i], distance, open, settled, previous);
+    }
 }
 
 #define ASSIGN_FIXED(nv)                                                                           \
@@ -374,12 +380,20 @@ static bool improve(const wf_match_plan *plan, const wf_match_orbit *orbit, bool
     size_t width = (size_t)orbit->padded;
     add_links(plan, orbit, query, reference, fixed + orbit->score, work);
     mask_padding(nv, n, work->score);
-    problem p = {n,           fresh,        work->score,    work->price + orbit->price,
-                 work->match, work->row_of, work->previous, work->free_rows};
+    problem p = {n,
+                 fresh,
+                 work->score,
+                 work->price + orbit->price,
+                 work->match,
+                 work->row_of,
+                 work->previous,
+                 work->free_rows,
+                 work->watched};
     if (nv == 1) assign_1(&p);
     else if (nv == 2) assign_2(&p);
     else if (nv == 4) assign_4(&p);
     else assign_any(&p, nv, work->search);
+    if (nv > quick_vectors && wf_interrupted(work->watched)) return false; /* rows may be free */
     uint32_t *from = work->from + orbit->start;
     if (memcmp(from, work->match, (size_t)n * sizeof *from) == 0) return false;
     float gain = matched_score(work->score, width, work->match, n) -
@@ -418,7 +432,7 @@ static void run_sweeps(const wf_match_plan *plan, const float *query, const floa
             for (int l = 0; l < orbit->n_links; l++)
                 work->dirty[plan->links[orbit->first_link + l].other] = true;
         }
-        if (!moved) return;
+        if (!moved || wf_interrupted(work->watched)) return;
     }
 }
 
@@ -431,6 +445,7 @@ static double match_pair(const wf_match_plan *plan, const float *query, const fl
         if (restart > 0 && !(value > best)) continue;
         best = value;
         memcpy(work->best_from, work->from, (size_t)plan->n_units * sizeof *work->from);
+        if (wf_interrupted(work->watched)) break;
     }
     return best;
 }

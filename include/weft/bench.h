@@ -11,12 +11,12 @@ typedef struct wf_bench_field_result {
     double forward, backward;      /* seconds per batch, best of the repeats */
     double sample;                 /* a forward that keeps nothing, seconds per batch, best */
     double step_best, step_median; /* forward + backward, seconds per network */
-    double
-        gigaflops; /* multiply-adds of the matrix products executed, recomputation included, best step */
+    /* Of the matrix products executed, recomputation included, in the best step. */
+    double gigaflops;
 } wf_bench_field_result;
 
-/* One training step of a field (random weights in all parameters) on `batch` networks of architecture `arch`, with the
- * context's threads. A first run is not counted. */
+/* One training step of a field (random weights in all parameters) on `batch` networks of
+ * architecture `arch`, with the context's threads. A first run is not counted. */
 WF_API wf_status wf_bench_field(wf_ctx *ctx, const wf_field_desc *desc, const char *arch, int batch,
                                 int repeats, wf_bench_field_result *out);
 
@@ -27,12 +27,14 @@ typedef struct wf_bench_gpu_result {
     size_t bytes;    /* of GPU memory that the step holds */
 } wf_bench_gpu_result;
 
-/* The same on the GPU, replayed from GPU memory as a training loop does it. bf16: products in bf16 and fused kernels, else
- * float throughout. desc->fold_rows > 0 folds the first layer of arch. WF_ERR_UNSUPPORTED: there is no GPU. */
+/* The same on the GPU, replayed from GPU memory as a training loop does it. bf16: products in bf16
+ * and fused kernels, else float throughout. desc->fold_rows > 0 folds the first layer of arch.
+ * WF_ERR_UNSUPPORTED: there is no GPU. */
 WF_API wf_status wf_bench_field_gpu(wf_ctx *ctx, const wf_field_desc *desc, const char *arch,
                                     int batch, int velocities, bool bf16, wf_bench_gpu_result *out);
 
-/* Single-precision multiply-adds that all threads of the context reach together on registers alone, in GFLOP/s. */
+/* Single-precision multiply-adds that all threads of the context reach together on registers alone,
+ * in GFLOP/s. */
 WF_API double wf_bench_fma_peak(wf_ctx *ctx);
 
 WF_END_C

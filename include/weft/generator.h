@@ -8,9 +8,10 @@
  *     wf_generator_sample(ctx, generator, &(wf_generator_request){.graph = wf_zoo_graph(zoo),
  *                                                                 .n = 100, .weights = weights});
  *
- * A kind of generator is a table: name, settings, traits, fit, open, sample, free. Flows (weft/flow.h)
- * and the controls, which a generated network must beat, are kinds; a program may register its own.
- * Then recipes, tables and commands know it by its name. docs/generators.md says how to write one. */
+ * A kind of generator is a table: name, settings, traits, fit, open, sample, free. Flows
+ * (weft/flow.h) and the controls, which a generated network must beat, are kinds; a program may
+ * register its own. Then recipes, tables and commands know it by its name. docs/generators.md says
+ * how to write one. */
 #ifndef WEFT_GENERATOR_H
 #define WEFT_GENERATOR_H
 
@@ -78,23 +79,26 @@ struct wf_generator_kind {
 };
 
 /* --- the registry --------------------------------------------------------------------------------
- * Kinds of the library are there from the start. Register others before threads use the registry. */
+ * Kinds of the library are there from the start. Register others before threads use the
+ * registry. */
 
-/* kind is borrowed for the rest of the program. WF_ERR_USAGE: a bad table, or a name that is taken. */
+/* kind is borrowed for the rest of the program. WF_ERR_USAGE: a bad table, or a name that is
+ * taken. */
 WF_API wf_status wf_generator_register(wf_ctx *ctx, const wf_generator_kind *kind);
 WF_API int wf_generator_count(void);
 WF_API const wf_generator_kind *wf_generator_at(int index);          /* in order of registration */
 WF_API const wf_generator_kind *wf_generator_find(const char *name); /* NULL: none */
 /* A name that may have its parameter behind it, "perturbation-0.25": the kind, and its options with
- * that parameter; free(*options), which is NULL for kinds without settings. WF_ERR_USAGE lists names. */
+ * that parameter; free(*options), which is NULL for kinds without settings. WF_ERR_USAGE lists
+ * names. */
 WF_API wf_status wf_generator_named(wf_ctx *ctx, const char *name, const wf_generator_kind **kind,
                                     void **options);
 
-/* --- use ----------------------------------------------------------------------------------------- */
+/* --- use -------------------------------------------------------------------------------------- */
 
-/* Says before any work when the collections do not suit the kind: several architectures, conditions,
- * no alignment. Under a device of cuda a kind that has no program for it warns and runs on the CPU;
- * wf_ctx_devices says where "fitting" and "sampling" ran. */
+/* Says before any work when the collections do not suit the kind: several architectures,
+ * conditions, no alignment. Under a device of cuda a kind that has no program for it warns and runs
+ * on the CPU; wf_ctx_devices says where "fitting" and "sampling" ran. */
 WF_API wf_status wf_generator_fit(wf_ctx *ctx, const wf_generator_kind *kind,
                                   const wf_generator_fit_desc *desc);
 WF_API wf_status wf_generator_open(wf_ctx *ctx, const wf_generator_open_desc *desc,

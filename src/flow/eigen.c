@@ -38,7 +38,7 @@ static wf_status go_on(wf_ctx *ctx, decomposition *d, double part) {
     return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted at the principal axes");
 }
 
-/* --- tridiagonal ---------------------------------------------------------------------------------- */
+/* --- tridiagonal ------------------------------------------------------------------------------ */
 
 static size_t chunk_end(const decomposition *d, size_t first) {
     return first + chunk_rows < d->n ? first + chunk_rows : d->n;
@@ -64,7 +64,8 @@ static void update_rows(void *arg, size_t chunk, int worker) {
     }
 }
 
-/* u from row k right of the diagonal, so that H_k leaves `beside` and zeros there; then H B H of what is below. */
+/* u from row k right of the diagonal, so that H_k leaves `beside` and zeros there; then H B H of
+ * the rest of the matrix. */
 static void reflect(wf_ctx *ctx, decomposition *d, size_t k) {
     size_t n = d->n, from = k + 1, chunks = (n - from + chunk_rows - 1) / chunk_rows;
     double *u = d->matrix + k * n + from, *q = d->product + from;
@@ -89,7 +90,8 @@ static void reflect_row(void *arg, size_t i, int worker) {
     size_t n = d->n, reflections = n > 2 ? n - 2 : 0;
     double *row = d->vectors + i * n;
     row[i] = 1;
-    for (size_t k = i < reflections ? i : reflections; k-- > 0;) { /* the others do not reach it */
+    /* Reflections from i on leave row i alone. */
+    for (size_t k = i < reflections ? i : reflections; k-- > 0;) {
         const double *u = d->matrix + k * n;
         double along = d->beta[k] * dot(row + k + 1, u + k + 1, n - k - 1);
         for (size_t j = k + 1; j < n; j++) row[j] -= along * u[j];
@@ -108,7 +110,7 @@ static wf_status make_tridiagonal(wf_ctx *ctx, decomposition *d) {
     return WF_OK;
 }
 
-/* --- diagonal ------------------------------------------------------------------------------------- */
+/* --- diagonal --------------------------------------------------------------------------------- */
 
 static void rotate_strip(void *arg, size_t strip, int worker) {
     const decomposition *d = arg;
@@ -134,7 +136,8 @@ static double shift_of(const decomposition *d) {
     return last - beside * beside / (half < 0 ? half - root : half + root);
 }
 
-/* One QR step of rows low .. high, whose elements beside the diagonal are not zero: what the shift starts is chased down. */
+/* One implicit QR step of rows low .. high, whose elements beside the diagonal are not zero: the
+ * shift makes a bulge, and rotations chase it down. */
 static void make_step(wf_ctx *ctx, decomposition *d) {
     double *diagonal = d->diagonal, *beside = d->beside;
     double x = diagonal[d->low] - shift_of(d), bulge = beside[d->low];
@@ -180,7 +183,7 @@ static wf_status make_diagonal(wf_ctx *ctx, decomposition *d) {
     return WF_OK;
 }
 
-/* --- both ----------------------------------------------------------------------------------------- */
+/* --- both ------------------------------------------------------------------------------------- */
 
 typedef struct ranked {
     double value;

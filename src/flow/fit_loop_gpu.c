@@ -1,8 +1,9 @@
-/* fit_loop_gpu: the training loop when updates are made on the GPU.
+/* fit_loop_gpu: the training loop when updates run on the GPU.
  *
- * The host keeps some updates enqueued, reads their records in order as they finish, and writes the log from them. A
- * checkpoint is taken at the boundary behind what is enqueued: the GPU copies its state out beside the running updates,
- * the records up to the boundary give the rest, and a thread writes the file. Invariants L1 to L3 of flow_fit.c hold. */
+ * The host keeps some updates enqueued, reads their records in order as they finish, and writes the
+ * log from them. A checkpoint is taken after the last enqueued update: the GPU copies its state out
+ * while later updates run, the records up to that boundary give the rest, and a thread writes the
+ * file. Invariants L1 to L3 of flow_fit.c hold. */
 #include "flow/trainer.h"
 
 #include <math.h>
@@ -29,7 +30,7 @@ typedef struct gpu_loop {
     wf_status write_status;
 } gpu_loop;
 
-/* --- checkpoints ---------------------------------------------------------------------------------- */
+/* --- checkpoints ------------------------------------------------------------------------------ */
 
 static void *write_checkpoint(void *arg) {
     gpu_loop *loop = arg;
@@ -74,7 +75,8 @@ static wf_status end_writing(gpu_loop *loop) {
     return WF_OK;
 }
 
-/* One step on a checkpoint's way; wait: all the way, the records up to its boundary having been read. */
+/* Takes a checkpoint one stage further. wait: until it is written, which needs all records up to
+ * its boundary. */
 static wf_status go_on_saving(gpu_loop *loop, bool wait) {
     note_boundary(loop);
     bool there = false;
@@ -87,7 +89,7 @@ static wf_status go_on_saving(gpu_loop *loop, bool wait) {
     return WF_OK;
 }
 
-/* --- updates -------------------------------------------------------------------------------------- */
+/* --- updates ---------------------------------------------------------------------------------- */
 
 static size_t updates_ahead(const gpu_loop *loop) {
     double fitting = loop->per_update > 0 ? seconds_ahead / loop->per_update : 4;
@@ -135,8 +137,8 @@ static wf_status forward_on_gpu(void *arg, int which, wf_flow_batch *batch) {
     return wf__fit_cuda_forward(loop->tr->ctx, loop->fit, which, batch);
 }
 
-/* Behind the last update that is enqueued: no checkpoint begins while a validation waits, so none has
- * this boundary, and the arrays on the host are free. */
+/* Behind the last update that is enqueued: no checkpoint begins while a validation waits, so none
+ * has this boundary, and the arrays on the host are free. */
 static wf_status validate(gpu_loop *loop) {
     wf_trainer *tr = loop->tr;
     if (!wf_validation_due(&tr->validation, tr->state.step, tr->desc.updates)) return WF_OK;
@@ -149,7 +151,7 @@ static wf_status validate(gpu_loop *loop) {
     return wf__trainer_validate(tr, forward_on_gpu, loop);
 }
 
-/* Everything that is enqueued, then a checkpoint of it. */
+/* Finishes all enqueued updates and writes a checkpoint of them. */
 static wf_status finish(gpu_loop *loop) {
     double loss;
     while (loop->tr->state.step < loop->enqueued) {

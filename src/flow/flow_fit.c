@@ -1,15 +1,15 @@
 /* flow_fit: a training run, and its loop on the CPU (fit_loop_gpu.c has the GPU's).
  *
- * One update: draw a batch (stock.c), interpolate, loss and gradient (objective.c), clip + AdamW/Muon +
- * EMA (nn/optim.c). Everything is allocated before the loop; the loop itself touches no allocator
- * except where a checkpoint is written.
+ * One update: draw a batch (stock.c), interpolate, loss and gradient (objective.c), clip, AdamW or
+ * Muon, EMA (nn/optim.c). Everything is allocated before the loop; the loop allocates only to write
+ * a checkpoint.
  *
  * L1  All randomness is addressed by the update's number, so a run that goes on from a checkpoint
  *     makes the updates the uninterrupted run would have made, bit for bit.
- * L2  A line of the log is written before a checkpoint that includes its update, and lines beyond the
- *     checkpoint are cut when a run goes on: no line is missing, none is there twice.
- * L3  What a checkpoint holds is finite: an update is made only when loss and gradient are, and weights and
- *     moments are looked at before they replace an earlier checkpoint. */
+ * L2  A line of the log is written before a checkpoint that includes its update, and lines beyond
+ *     the checkpoint are cut when a run goes on: no line is missing, none is there twice.
+ * L3  A checkpoint holds finite numbers: an update is made only when loss and gradient are finite,
+ *     and weights and moments are checked before they replace an earlier checkpoint. */
 #include "flow/trainer.h"
 
 #include "base/c_locale.h"
@@ -24,7 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- the log ------------------------------------------------------------------------------------ */
+/* --- the log ---------------------------------------------------------------------------------- */
 
 static wf_status log_name(wf_ctx *ctx, const char *path, char **out) {
     if (asprintf(out, "%s.log.jsonl", path) >= 0) return WF_OK;
@@ -32,7 +32,8 @@ static wf_status log_name(wf_ctx *ctx, const char *path, char **out) {
     return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
 }
 
-/* The log's lines up to update `step`, in place; whatever is not a whole line of ours goes. */
+/* Keeps the log's lines up to update `step`, in place; drops everything that is no whole line of
+ * it. */
 static size_t keep_lines(char *text, size_t size, size_t step) {
     static const char opening[] = "{\"update\":";
     size_t kept = 0;
@@ -139,7 +140,7 @@ static wf_status write_validation(wf_trainer *tr) {
     return status;
 }
 
-/* --- the pieces of a run ------------------------------------------------------------------------ */
+/* --- the pieces of a run ---------------------------------------------------------------------- */
 
 static bool all_finite(const float *x, size_t n) {
     float sum = 0; /* 0 * x is NaN exactly when x is not finite */
@@ -291,7 +292,7 @@ static wf_status train(wf_trainer *tr) {
     return status == WF_OK ? WF_OK : wf__trainer_interrupted(tr);
 }
 
-/* --- setting up --------------------------------------------------------------------------------- */
+/* --- setting up ------------------------------------------------------------------------------- */
 
 static wf_status make_optimiser(wf_trainer *tr) {
     const wf_fit_desc *desc = &tr->desc;

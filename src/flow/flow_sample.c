@@ -1,9 +1,10 @@
 /* flow_sample: networks from a flow.
  *
- * Network k starts at noise of stream (seed, k, WF_RNG_SAMPLE) in normalised space, is integrated from t = 0
- * to 1, then refined: each cycle moves it back to t*, w <- t* w + (1 - t*) s eps with fresh eps of stream
- * (seed, k, WF_RNG_REFINE, cycle), and integrates again. Guided velocity: null + g (conditional - null).
- * A network depends on its index alone, never on the batch or the call it is made in. */
+ * Network k starts at noise of stream (seed, k, WF_RNG_SAMPLE) in normalised space, is integrated
+ * from t = 0 to 1, then refined: each cycle moves it back to t*, w <- t* w + (1 - t*) s eps with
+ * fresh eps of stream (seed, k, WF_RNG_REFINE, cycle), and integrates again. The guided velocity is
+ * null + g (conditional - null). A network depends on its index alone, never on the batch or the
+ * call it is made in. */
 #include "base/random.h"
 #include "flow/cuda/sample_cuda.h"
 #include "flow/flow_fit.h"
@@ -97,7 +98,7 @@ static wf_status velocity_fn(void *arg, int n, const int *which, const double *t
     return WF_OK;
 }
 
-/* --- setting up --------------------------------------------------------------------------------- */
+/* --- setting up ------------------------------------------------------------------------------- */
 
 static wf_status check_condition(wf_ctx *ctx, const sampler *s, const float *cond) {
     bool has = s->flow->field->cond_size > 0, null = s->flow->fit.cond_drop > 0;
@@ -188,7 +189,7 @@ static wf_status alloc_cpu(sampler *s, const float *cond) {
     return WF_OK;
 }
 
-/* The flow's sampler of the last call where it serves this one too, else a new one. */
+/* Reuses the flow's sampler of the last call where it serves this one too. */
 static wf_status open_gpu(sampler *s) {
     wf_flow *flow = s->flow;
     if (wf__sample_cuda_serves(flow->gpu, s->graph, s->batch, s->fast)) return WF_OK;
@@ -241,9 +242,10 @@ static void sampler_free(sampler *s) {
     wf_arena_free(&s->arena);
 }
 
-/* --- one batch ---------------------------------------------------------------------------------- */
+/* --- one batch -------------------------------------------------------------------------------- */
 
-/* How much work a cycle of refinement is, in first integrations; with Euler steps of its own roughly. */
+/* Work of a refinement cycle relative to the first integration; an estimate where it has Euler
+ * steps of its own. */
 static double cycle_cost(const wf_sample_desc *desc) {
     return desc->refine_steps > 0 ? (double)desc->refine_steps / desc->steps : 1 - desc->refine_t;
 }

@@ -1,9 +1,9 @@
-/* flow_sources: what a flow was fitted to, and where a condition lies among those it was fitted to.
+/* flow_sources: what a flow was fitted to, and where a condition lies among the trained ones.
  *
- * A condition is between the trained ones when it is a convex combination of them. The nearest such combination is found
- * by pairwise Frank-Wolfe: x = sum a_i c_i; in each step weight moves from the trained condition that lies
- * farthest up the gradient of |x - c|^2 to the one farthest down, by the exact line search. It converges linearly on a
- * polytope, and there are few conditions. */
+ * A condition is between the trained ones when it is a convex combination of them. The nearest such
+ * combination x = sum a_i c_i is found by pairwise Frank-Wolfe: each step moves weight from the
+ * trained condition that lies farthest up the gradient of |x - c|^2 to the one farthest down, with
+ * exact line search. It converges linearly on a polytope, and there are few conditions. */
 #include "flow/checkpoint.h"
 #include "weft/text.h"
 
@@ -80,7 +80,7 @@ int wf_flow_nearest(const wf_flow *flow, const float *cond) {
     return best;
 }
 
-/* --- between or beyond -------------------------------------------------------------------------- */
+/* --- between or beyond ------------------------------------------------------------------------ */
 
 typedef struct hull {
     const wf_stocks *stocks;

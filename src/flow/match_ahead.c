@@ -60,7 +60,8 @@ static void *run(void *arg) {
     return NULL;
 }
 
-/* Threads take updates of their own as long as their batches find room; beyond that they share them. */
+/* Each worker has a batch of its own while memory allows; with more threads, workers have
+ * several. */
 static int count_workers(int threads, const wf_stocks *stocks, size_t batch, size_t slots) {
     size_t largest = 1, most = (size_t)threads;
     for (int s = 0; s < stocks->n_stocks; s++)

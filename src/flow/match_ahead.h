@@ -1,7 +1,8 @@
-/* match_ahead: the relabellings of the matched coupling, found by host threads some updates ahead of the GPU.
+/* match_ahead: relabellings of the matched coupling, found by host threads some updates ahead of
+ * the GPU.
  *
- * What an update draws depends on its number alone, so threads take the coming updates, each its own, and leave their
- * relabellings in slots, update u in slot u % slots. */
+ * What an update draws depends on its number alone. So each thread takes one of the coming updates
+ * and leaves its relabellings in slot update % slots. */
 #ifndef WF_FLOW_MATCH_AHEAD_H
 #define WF_FLOW_MATCH_AHEAD_H
 
@@ -9,8 +10,8 @@
 
 typedef struct wf_match_ahead wf_match_ahead;
 
-/* relabellings (slots, batch, units), units: wf_match_units. stocks and relabellings are borrowed. first: the first update;
- * end: one behind the last. */
+/* relabellings (slots, batch, units), units: wf_match_units. stocks and relabellings are borrowed.
+ * Updates first .. end-1. */
 wf_status wf_match_ahead_start(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *desc,
                                size_t first, size_t end, uint32_t *relabellings, size_t slots,
                                wf_match_ahead **out);

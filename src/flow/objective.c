@@ -43,7 +43,7 @@ void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32
     wf_parallel(ctx, (size_t)batch->shape->n_graphs, interpolate_network, &call);
 }
 
-/* f becomes v, wt becomes dloss/dF. x stays: the field's backward reads what its forward was given. */
+/* f becomes v, wt becomes dloss/dF. x stays: the field's backward reads its forward's input. */
 static void compare_network(void *arg, size_t b, int worker) {
     wf_flow_batch *batch = arg;
     (void)worker;

@@ -1,21 +1,23 @@
-/* objective: conditional flow matching on a ragged batch (design section 4).
+/* objective: conditional flow matching on a ragged batch.
  *
  *   loss = mean over networks of the mean over a network's coordinates of weight (v(w_t, t) - u)^2
  *
- * with w_t, u and v of flow/path.h. Weights are 1, or such that every layer of a network counts alike. */
+ * with w_t, u and v of flow/path.h. Weights are 1, or such that all layers of a network contribute
+ * equally. */
 #ifndef WF_FLOW_OBJECTIVE_H
 #define WF_FLOW_OBJECTIVE_H
 
 #include "flow/path.h"
 #include "models/field.h"
 
-/* Parameters up to `end`, from where the last share ended, have this weight in the loss. */
+/* Parameters from the end of the list's previous entry up to `end` have this weight in the loss. */
 typedef struct wf_loss_share {
     uint32_t end;
     float weight;
 } wf_loss_share;
 
-/* One batch of the objective. Arrays over parameters are (n_params of the batch), ragged by network. */
+/* One batch of the objective. Arrays over parameters are (n_params of the batch), ragged by
+ * network. */
 typedef struct wf_flow_batch {
     const wf_batch *shape;
     float *w0, *w1, *t;    /* t (n_graphs) */
@@ -34,7 +36,8 @@ typedef struct wf_flow_batch {
     uint32_t update;
 } wf_flow_batch;
 
-/* wt, x, scale and path from w0, w1, t. Path noise of network b lies behind the noise of (seed, b, WF_RNG_NOISE, update). */
+/* wt, x, scale and path from w0, w1, t. The path noise of network b continues stream (seed, b,
+ * WF_RNG_NOISE, update) after w0. */
 void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32_t update,
                          wf_flow_batch *batch);
 

@@ -20,7 +20,7 @@ const wf_ode_table *wf_ode_table_of(wf_solver solver) {
 /* Step control of dopri5: next = step * clamp(safety * ratio^(-1/5), shrink, grow). */
 static const double safety = 0.9, shrink = 0.2, grow = 10;
 
-/* --- states in host memory ------------------------------------------------------------------------ */
+/* --- states in host memory -------------------------------------------------------------------- */
 
 /* What the rows of one pass share. */
 typedef struct row_pass {
@@ -133,7 +133,7 @@ static const wf_ode_ops host_ops = {.check_every = 1,
                                     .find_bad = host_find_bad,
                                     .copy = host_copy};
 
-/* --- the solve ------------------------------------------------------------------------------------ */
+/* --- the solve -------------------------------------------------------------------------------- */
 
 /* One attempt of all systems that are still under way. Row r belongs to system which[r]; a system
  * that reaches t1 leaves and the last row takes its place. Arrays are (rows, dim) or (rows). */
@@ -227,7 +227,7 @@ static wf_status check_interrupt(const solve *s) {
     return wf_fail(s->ctx, WF_ERR_INTERRUPTED, "interrupted while integrating");
 }
 
-/* --- fixed steps -------------------------------------------------------------------------------- */
+/* --- fixed steps ------------------------------------------------------------------------------ */
 
 static wf_status check_finite(const solve *s) {
     int bad;
@@ -268,7 +268,7 @@ static wf_status solve_fixed(solve *s) {
     return WF_OK;
 }
 
-/* --- dopri5 ------------------------------------------------------------------------------------- */
+/* --- dopri5 ----------------------------------------------------------------------------------- */
 
 /* First step after Hairer, Norsett and Wanner, II.4: k[0] = f(t0, y0), one Euler probe. */
 static wf_status choose_first_steps(solve *s) {

@@ -1,8 +1,9 @@
-/* ode: batched initial value problems, dy/dt = f(t, y) from t0 to t1, by explicit Runge-Kutta methods.
+/* ode: batched initial value problems, dy/dt = f(t, y) from t0 to t1, by explicit Runge-Kutta
+ * methods.
  *
- * All systems of a batch have one dimension and are independent: with dopri5 each has its own step size
- * and error norm, so its solution does not depend on its neighbours. The methods are tables
- * (ode_tables.def). State and time are double; the field behind f may be float. */
+ * All systems of a batch have the same dimension and are independent: with dopri5 each has its own
+ * step size and error norm, so its solution does not depend on its neighbours. The methods are
+ * tables (ode_tables.def). State and time are double; the field behind f may be float. */
 #ifndef WF_FLOW_ODE_H
 #define WF_FLOW_ODE_H
 
@@ -21,12 +22,13 @@ typedef struct wf_ode_table {
 } wf_ode_table;
 const wf_ode_table *wf_ode_table_of(wf_solver solver);
 
-/* dy (n, dim) at times t (n) and states y (n, dim) of n systems; which[i] is the index of row i in the problem. */
+/* dy (n, dim) at times t (n) and states y (n, dim) of n systems; which[i]: the system of row i. */
 typedef wf_status wf_ode_fn(void *arg, int n, const int *which, const double *t, const double *y,
                             double *dy);
 
-/* The arithmetic on states, (rows, dim) double each; arrays over rows are in host memory always. NULL in a problem: states
- * are in host memory. flow/cuda/ode_cuda.h has them on a GPU; f then takes and gives its memory too. */
+/* The arithmetic on states, (rows, dim) double each. Arrays over rows are always in host memory. A
+ * problem with NULL has its states in host memory too; flow/cuda/ode_cuda.h keeps them on a GPU,
+ * where f then reads and writes. */
 typedef struct wf_ode_ops wf_ode_ops;
 struct wf_ode_ops {
     wf_arena *memory; /* states are taken from here */
@@ -39,7 +41,8 @@ struct wf_ode_ops {
     /* out[r] = RMS of x / (atol + rtol |y|) */
     wf_status (*norms)(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *x,
                        const double *y, double atol, double rtol, double *out);
-    /* out[r] = RMS of h sum_j weight[j] k[j] / (atol + rtol max(|y|, |next|)); NaN: it or next is not finite */
+    /* out[r] = RMS of h sum_j weight[j] k[j] / (atol + rtol max(|y|, |next|)); NaN: it or next is
+     * not finite */
     wf_status (*errors)(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *y,
                         const double *next, double *const *k, const double *weight, int n,
                         const double *h, double atol, double rtol, double *out);
@@ -79,9 +82,9 @@ typedef struct wf_ode_stats {
     size_t accepted, rejected;
 } wf_ode_stats;
 
-/* y (systems, dim): initial states in, final states out. Scratch comes from `arena` and is given back.
- * WF_ERR_SOLVER: a step below min_step or too many evaluations; WF_ERR_DIVERGED: a state that is not finite;
- * WF_ERR_INTERRUPTED; or what f returned. */
+/* y (systems, dim): initial states in, final states out. Scratch comes from `arena` and is given
+ * back. WF_ERR_SOLVER: a step below min_step or too many evaluations. WF_ERR_DIVERGED: a state that
+ * is not finite. WF_ERR_INTERRUPTED, or what f returned. */
 wf_status wf_ode_solve(wf_ctx *ctx, wf_arena *arena, const wf_ode_problem *problem,
                        const wf_ode_desc *desc, double *y, wf_ode_stats *stats);
 

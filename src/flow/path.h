@@ -1,10 +1,13 @@
-/* path: where a weight is at time t, and what is known of its velocity before any learning; for C and for CUDA.
+/* path: where a weight is at time t, and the part of its velocity that needs no learning; for C and
+ * for CUDA.
  *
- *   w_t = (1-t) w0 + t w1 + q z       w0 ~ N(0, s^2)   w1 of variance l   z ~ N(0, 1)       u = w1 - w0
- * Plain: v = F. Preconditioned: v = skip w_t + out F(in w_t, t), the exact answer for Gaussian weights when F = 0, with
- * targets of unit variance left for F. Its inputs have unit variance too, or l where that is less: what hardly varies has
- * little to tell. With a = l t^2 + s^2 (1-t)^2 + q^2
- *   in = sqrt(min(l, 1) / a)    skip = (l t - s^2 (1-t)) / a    out = sqrt((l s^2 + (l + s^2) q^2) / a)
+ *   w_t = (1-t) w0 + t w1 + q z     w0 ~ N(0, s^2)   w1 of variance l   z ~ N(0, 1)     u = w1 - w0
+ * Plain: v = F. Preconditioned: v = skip w_t + out F(in w_t, t). With F = 0 that is the exact
+ * velocity for Gaussian weights, and the targets left for F have unit variance. Its inputs have
+ * unit variance too, or l where that is less: a coordinate that hardly varies carries little
+ * information. With a = l t^2 + s^2 (1-t)^2 + q^2
+ *   in = sqrt(min(l, 1) / a)   skip = (l t - s^2 (1-t)) / a
+ *   out = sqrt((l s^2 + (l + s^2) q^2) / a)
  * which for l = 1, s = 1, q = 0 is v = (2t-1)/a w + F(w/sqrt a, t)/sqrt a. */
 #ifndef WF_FLOW_PATH_H
 #define WF_FLOW_PATH_H
@@ -35,14 +38,14 @@ static inline WF_HD wf_path_scales wf_path_at(const wf_path *path, double varian
     return scales;
 }
 
-/* Parameters first .. first + count - 1 of a network are rows of `width` numbers along axes of these variances; all
- * others have unit variance. count 0: there are no such rows. */
+/* Parameters first .. first + count - 1 of a network are rows of `width` numbers along axes with
+ * these variances; all others have unit variance. count 0: there are no such rows. */
 typedef struct wf_axes {
     uint32_t first, count, width;
     const float *variance; /* (width) */
 } wf_axes;
 
-/* Of parameter i at time t; `others` are those of unit variance. */
+/* The scales of parameter i at time t; `others`: those of parameters with unit variance. */
 static inline WF_HD wf_path_scales wf_axes_at(const wf_axes *axes, const wf_path *path,
                                               wf_path_scales others, double t, uint32_t i) {
     uint32_t place = i - axes->first;

@@ -12,13 +12,13 @@
 enum {
     tile_rows = 256,
     strip = 16,          /* columns of the covariance that a thread computes at a time */
-    tiles_at_once = 64,  /* that are turned between two looks at the clock */
-    most_rows = 1 << 17, /* looked at */
-    rows_per_number = 4, /* that there must be */
+    tiles_at_once = 64,  /* that are rotated between two checks of the clock */
+    most_rows = 1 << 17, /* used at most */
+    rows_per_number = 4, /* needed at least */
 };
-static const double ridge = 1e-6; /* of the mean variance: the least that an axis has */
+static const double ridge = 1e-6; /* least variance of an axis, relative to the mean variance */
 
-/* --- rows of a collection ------------------------------------------------------------------------------ */
+/* --- rows of a collection --------------------------------------------------------------------- */
 
 /* The block that feeds on the inputs: rows over them. */
 static const wf_block *first_layer(const wf_graph *graph) {
@@ -53,7 +53,8 @@ static float *row_at(const collection_rows *rows, size_t index) {
            index % rows->each * rows->width;
 }
 
-/* tile (tile_rows, padded) = rows minus mean, zeros behind them. The n-th row of the tile is row (first + n) * total / used. */
+/* tile (tile_rows, padded) = rows minus mean, zeros behind them. Row n of the tile is row
+ * (first + n) * total / used of the collection. */
 static void fill_tile(const collection_rows *rows, size_t first, size_t n, size_t used,
                       const float *mean, float *tile) {
     memset(tile, 0, tile_rows * rows->padded * sizeof *tile);
@@ -64,7 +65,7 @@ static void fill_tile(const collection_rows *rows, size_t first, size_t n, size_
     }
 }
 
-/* --- what is told of the work --------------------------------------------------------------------- */
+/* --- progress --------------------------------------------------------------------------------- */
 
 /* In 1e9 operations. */
 static double row_work(const collection_rows *rows, size_t n) {
@@ -81,7 +82,7 @@ double wf_principal_work(const wf_graph *graph, size_t count, bool fit) {
     return fit ? work + row_work(&rows, used_rows(rows.total)) + eigen_work(rows.width) : work;
 }
 
-/* So much more is done; `task` may be NULL. */
+/* Adds to the work done; `task` may be NULL. */
 static wf_status go_on(wf_ctx *ctx, wf_principal_task *task, double work) {
     if (task != NULL) {
         task->done += work;
@@ -91,7 +92,7 @@ static wf_status go_on(wf_ctx *ctx, wf_principal_task *task, double work) {
     return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted at the principal axes");
 }
 
-/* --- the axes ------------------------------------------------------------------------------------- */
+/* --- the axes --------------------------------------------------------------------------------- */
 
 typedef struct covariance {
     collection_rows rows;
@@ -125,13 +126,13 @@ static void add_strip(void *arg, size_t index, int worker) {
     for (size_t i = 0; i < strip * p; i++) c->sums[first * p + i] += (double)gram[i];
 }
 
-/* out (width, width); the least variance that an axis may have. */
+/* out (width, width). Returns the least variance that an axis may have. */
 static double finish_covariance(const covariance *c, double *out) {
     size_t w = c->rows.width, p = c->rows.padded;
     double trace = 0;
     for (size_t i = 0; i < w; i++)
         for (size_t j = 0; j < w; j++) {
-            /* both products of a pair are rounded alike, but for the order of their sums */
+            /* Entries (i, j) and (j, i) differ by the order of their sums: take the mean. */
             out[i * w + j] = (c->sums[i * p + j] + c->sums[j * p + i]) / (2 * (double)c->used);
             if (i == j) trace += out[i * w + j];
         }
@@ -200,7 +201,7 @@ wf_status wf_principal_fit(wf_ctx *ctx, const wf_graph *graph, const float *weig
     return status;
 }
 
-/* --- onto the axes and back ------------------------------------------------------------------------------- */
+/* --- onto the axes and back ------------------------------------------------------------------- */
 
 typedef struct turning {
     collection_rows rows;
@@ -269,7 +270,7 @@ wf_status wf_principal_invert(wf_ctx *ctx, const wf_principal *principal, const 
     return turn(ctx, principal, graph, weights, count, true, NULL);
 }
 
-/* --- the object --------------------------------------------------------------------------------------------- */
+/* --- the object ------------------------------------------------------------------------------- */
 
 int wf_principal_width(const wf_graph *graph) {
     const wf_block *block = first_layer(graph);

@@ -1,9 +1,10 @@
 /* principal: the rows of a first layer along their principal axes.
  *
- * A unit's incoming weights in a first layer are a row over the inputs. Inputs keep their places, so all rows of all networks
- * of a collection are draws of one law, whose covariance C = A' diag(l) A tells what a Gaussian can: for images a few dozen
- * axes carry nearly everything, the rest is what initialisation left. x = A (w - mean) has the distances and the isotropic
- * noise of w, uncorrelated coordinates, and variances l that flow/path.h takes into account. */
+ * The incoming weights of a unit in a first layer are a row over the inputs. Inputs keep their
+ * places, so the rows of all networks of a collection follow one distribution, with covariance
+ * C = A' diag(l) A. For images a few dozen axes carry nearly all variance; the others keep that of
+ * the initial weights. x = A (w - mean) keeps distances and isotropic noise, has uncorrelated
+ * coordinates, and variances l that flow/path.h takes into account. */
 #ifndef WF_FLOW_PRINCIPAL_H
 #define WF_FLOW_PRINCIPAL_H
 
@@ -18,22 +19,24 @@ typedef struct wf_principal {
     float *memory;          /* of all three */
 } wf_principal;
 
-/* A principal with memory and nothing in it. */
+/* Allocates the arrays; their contents are not set. */
 wf_status wf_principal_create(wf_ctx *ctx, int width, wf_principal *out);
 void wf_principal_free(wf_principal *principal);
 
-/* How far finding axes and turning rows has come, in 1e9 operations. NULL where a task is asked for: nobody wants to know. */
+/* Progress of finding axes and of rotating rows, in 1e9 operations. Functions take NULL for
+ * none. */
 typedef struct wf_principal_task {
     wf_meter meter;
     double done;
 } wf_principal_task;
-/* What it takes to turn so many networks; fit: and to find the axes. */
+/* Operations, in 1e9, to rotate so many networks; with `fit` also to find the axes. */
 double wf_principal_work(const wf_graph *graph, size_t count, bool fit);
 
-/* Of weights (count, n_params). WF_ERR_INPUT where there are too few rows to tell. */
+/* Finds the axes of weights (count, n_params). WF_ERR_INPUT: too few rows to estimate them. */
 wf_status wf_principal_fit(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
                            wf_principal_task *task, wf_principal *out);
-/* In place, onto the axes and back. Both do nothing where width is 0; interrupted, some rows are turned and some are not. */
+/* In place, onto the axes and back. Both do nothing where width is 0. After an interruption some
+ * rows are rotated and some are not. */
 wf_status wf_principal_apply(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
                              float *weights, size_t count, wf_principal_task *task);
 wf_status wf_principal_invert(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- loading ------------------------------------------------------------------------------------ */
+/* --- loading ---------------------------------------------------------------------------------- */
 
 /* A hash that tells collections apart; not a safeguard against intent. */
 static uint64_t hash_words(uint64_t hash, const float *values, size_t n) {
@@ -114,7 +114,7 @@ static wf_status name_source(wf_ctx *ctx, const wf_source *from, wf_stock_source
     return wf_fail(ctx, WF_ERR_MEMORY, "sources: out of memory");
 }
 
-/* Counts and clones: every source gets its stock and its range there. */
+/* Gives every source its stock and its range there. */
 static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n, const wf_field *field,
                                 const wf_fit_desc *fit, wf_stocks *out) {
     bool apart = fit->normalise && fit->normalise_by == WF_NORMALISE_BY_COLLECTION;
@@ -188,7 +188,7 @@ static wf_status normalise_stock(wf_ctx *ctx, wf_stock *stock) {
     return WF_OK;
 }
 
-/* Every parameter weighs 1, or every layer as much as another. */
+/* Loss weights: 1 for every parameter, or such that all layers contribute equally. */
 static wf_status share_loss(wf_ctx *ctx, wf_loss_by by, wf_stock *stock) {
     const wf_graph *graph = stock->graph;
     int layers = 0; /* with parameters */
@@ -230,7 +230,8 @@ wf_status wf_stocks_turn(wf_ctx *ctx, const wf_fit_desc *fit, wf_stocks *stocks)
     return WF_OK;
 }
 
-/* Round after round of the sources that still have turns, so that a source's turns lie apart. */
+/* A source of share s appears in the first s passes over the sources, so that its turns lie
+ * apart. */
 static wf_status deal_turns(wf_ctx *ctx, wf_stocks *out) {
     int most = 1, all = 0;
     for (int i = 0; i < out->n_sources; i++) {
@@ -309,7 +310,7 @@ void wf_stocks_free(wf_stocks *stocks) {
     *stocks = (wf_stocks){0};
 }
 
-/* --- which normalisation ------------------------------------------------------------------------ */
+/* --- which normalisation ---------------------------------------------------------------------- */
 
 static bool same_blocks(const wf_graph *a, const wf_graph *b) {
     if (a->n_blocks != b->n_blocks) return false;
@@ -371,7 +372,7 @@ wf_status wf_stock_norm(wf_ctx *ctx, const wf_stock *stock, const wf_graph *grap
     return WF_OK;
 }
 
-/* --- drawing ------------------------------------------------------------------------------------ */
+/* --- drawing ---------------------------------------------------------------------------------- */
 
 static size_t largest_network(const wf_stocks *stocks) {
     size_t largest = 0;
@@ -492,7 +493,8 @@ static float draw_time(const wf_draw *draw, wf_rng *rng) {
     return 1 / (1 + wf_expf(-deviate));
 }
 
-/* Vector k of a fixed table lies behind all updates, at (seed, k, WF_RNG_NOISE, last step): it needs no memory. */
+/* Vector k of a fixed noise table is stream (seed, k, WF_RNG_NOISE, last step), which no update
+ * uses. So the table needs no memory. */
 static void draw_noise(const wf_draw *draw, wf_rng *choice, uint32_t place, uint32_t update,
                        float *out, size_t n) {
     wf_rng rng = wf_rng_at(draw->seed, place, WF_RNG_NOISE, update);
@@ -529,7 +531,8 @@ static void fill_place(void *arg, size_t place, int worker) {
     flow->drop[place] = wf_rng_uniform(&rng) < draw->cond_drop;
 }
 
-/* Each run of one architecture: its noise relabelled to match the targets, or (from not NULL) the relabellings alone. */
+/* Matches the noise of each stock's networks, which are neighbours, to their targets. With `from`
+ * only the relabellings are wanted. */
 static wf_status match_noise(wf_ctx *ctx, wf_draw *draw, uint32_t *from, size_t units) {
     for (int first = 0, to; first < draw->batch; first = to) {
         int stock = place_stock(draw, first);

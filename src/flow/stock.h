@@ -1,12 +1,14 @@
 /* stock: the networks a flow is fitted to, in normalised space, and how a batch is drawn from them.
  *
- * Collections of one architecture lie in one stock and share its group normalisation, fitted over all of
- * their used networks; with normalise_by = collection each has a stock of its own. A collection is a source: a range of
- * a stock, a condition, and the name of its task. The places of all
- * batches, one after another, go through the sources in turn, those with a share of s through s turns of a round: there are few
- * different compositions, each of which the GPU records once. Which network of its source a place gets is drawn
- * uniformly from stream (seed, place, WF_RNG_BATCH, update). The places are then ordered by stock, so that networks of one
- * architecture lie side by side. */
+ * A stock holds all collections of one architecture; they share its group normalisation. With
+ * normalise_by = collection every collection has a stock of its own. A source is one collection: a
+ * range of a stock, a condition, and the name of its task.
+ *
+ * The places of all batches, one after another, go round the sources: a source of share s appears s
+ * times per round. So there are few different compositions of a batch, and the GPU records each
+ * once. The network of a place is drawn uniformly from its source, by stream (seed, place,
+ * WF_RNG_BATCH, update). Then the places are ordered by stock, so that networks of one architecture
+ * are neighbours. */
 #ifndef WF_FLOW_STOCK_H
 #define WF_FLOW_STOCK_H
 
@@ -19,7 +21,7 @@ typedef struct wf_stock {
     wf_graph *graph;        /* owned */
     wf_norm norm;           /* n = 0 without normalisation */
     wf_principal principal; /* width 0: the first layer's rows are as they are */
-    wf_loss_share *shares;  /* a list of what its parameters weigh in the loss */
+    wf_loss_share *shares;  /* weights of its parameters in the loss */
     size_t count;           /* networks that are fitted */
     size_t held_out;        /* networks behind them, for validation alone */
     float *weights; /* (count + held_out, n_params), normalised; NULL in a flow that only samples */
@@ -53,22 +55,25 @@ typedef struct wf_stocks {
  * normalisation. */
 wf_status wf_stocks_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
                          const wf_field *field, const wf_fit_desc *fit, wf_stocks *out);
-/* The last part of it, with fit->principal: the networks onto their principal axes. Axes that stocks have are kept: a run that
- * is continued goes on along its own, and where variances are nearly equal another machine may find others. */
+/* With fit->principal: rotates the networks onto their principal axes. Axes that stocks have
+ * already are kept, so that a continued run goes on along its own: where variances are nearly
+ * equal, another machine may find other axes. */
 wf_status wf_stocks_turn(wf_ctx *ctx, const wf_fit_desc *fit, wf_stocks *stocks);
 void wf_stocks_free(wf_stocks *stocks);
 
-/* WF_ERR_SHAPE unless all collections have one architecture; `name`: of the generator that needs it. */
+/* WF_ERR_SHAPE unless all collections have one architecture, which the generator `name` needs. */
 wf_status wf__one_architecture(wf_ctx *ctx, const char *name, const wf_source *sources, int n);
 
 /* A copy of `graph` as the field takes it: the first layer on its nodes where the field folds. */
 wf_status wf_stock_graph(wf_ctx *ctx, const wf_field *field, const wf_graph *graph, wf_graph **out);
 
-/* The stock whose normalisation serves `graph`: the same architecture, else one with the same kinds of blocks, preferring
- * equal inputs and outputs, then the nearest condition (cond may be NULL). NULL when no stock has such blocks. */
+/* The stock whose normalisation serves `graph`: the same architecture, else one with the same kinds
+ * of blocks, preferring equal inputs and outputs, then the nearest condition (cond may be NULL).
+ * NULL when no stock has such blocks. */
 const wf_stock *wf_stocks_match(const wf_stocks *stocks, const wf_graph *graph, const float *cond);
-/* The stock's normalisation for networks of `graph`, which has blocks of the same kinds. Where the fan-in of a layer
- * differs, mean and standard deviation go with 1/sqrt(fan-in), as initial weights do and trained ones nearly. */
+/* The stock's normalisation for networks of `graph`, which has blocks of the same kinds. Where the
+ * fan-in of a layer differs, mean and standard deviation scale with 1/sqrt(fan-in), as initial
+ * weights do and trained ones nearly. */
 wf_status wf_stock_norm(wf_ctx *ctx, const wf_stock *stock, const wf_graph *graph, wf_norm *out);
 /* Squared distance of a source's condition from cond; 0 without conditions. */
 double wf_stocks_distance(const wf_stocks *stocks, int source, const float *cond);
@@ -115,8 +120,8 @@ wf_status wf_draw_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc
 void wf_draw_free(wf_draw *draw);
 /* Fills draw->flow: w0, w1, t, cond, drop of update `update`. */
 wf_status wf_draw_batch(wf_ctx *ctx, wf_draw *draw, size_t update);
-/* For the matched coupling: only the relabellings of that update's noise, `from` (batch, units) in the order of places;
- * units: hidden units of the largest architecture. */
+/* For the matched coupling: only the relabellings of that update's noise, `from` (batch, units) in
+ * the order of places. units: hidden units of the largest architecture. */
 wf_status wf_draw_relabellings(wf_ctx *ctx, wf_draw *draw, size_t update, uint32_t *from,
                                size_t units);
 

@@ -36,24 +36,24 @@ bool wf__trainer_late(const wf_trainer *tr);
 void wf__trainer_cut(const wf_trainer *tr);
 /* Seconds of training so far, over all pieces of the run. */
 double wf__trainer_seconds(const wf_trainer *tr);
-/* The update behind tr->state.step has been made: counts it and writes its line of the log where one
- * is due. */
+/* The update behind tr->state.step has been made: counts it and writes its line of the log where
+ * one is due. */
 wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double factor);
 /* WF_ERR_DIVERGED with its sentence, in ctx. */
 wf_status wf__trainer_diverged(const wf_trainer *tr, wf_ctx *ctx, size_t update, const char *what,
                                double value);
 /* The weights that would sample, had the run ended here: the EMA where there is one. */
 const float *wf__trainer_sampled(const wf_trainer *tr);
-/* Measures both validation losses behind tr->state.step and logs them. With weights = validation the
- * weights of the lowest one are kept; wf__trainer_sampled must be up to date then. */
+/* Measures both validation losses behind tr->state.step and logs them. With weights = validation
+ * the weights of the lowest one are kept; wf__trainer_sampled must be up to date then. */
 wf_status wf__trainer_validate(wf_trainer *tr, wf_validation_forward *forward, void *arg);
 /* The progress line: the smoothed loss, and the last validation's where there is one. */
 void wf__trainer_progress(const wf_trainer *tr, wf_meter *meter, double smooth, bool end);
 /* Until a validation has chosen weights, those that would sample are kept. Call it before a
  * checkpoint is stored. */
 void wf__trainer_fill_best(wf_trainer *tr);
-/* Writes tr->arrays as the checkpoint of `state`. Touches nothing of the trainer, so a thread with a
- * context of its own may call it. */
+/* Writes tr->arrays as the checkpoint of `state`. Touches nothing of the trainer, so a thread with
+ * a context of its own may call it. */
 wf_status wf__trainer_store(const wf_trainer *tr, wf_ctx *ctx, const wf_fit_state *state);
 /* The sentence of an interruption after the checkpoint has been saved. */
 wf_status wf__trainer_interrupted(const wf_trainer *tr);

@@ -1,8 +1,8 @@
 /* controls: generators that know nothing of the distribution. A generated network must beat them.
  *
- * Which training networks: a shuffle of the collection from stream (seed, round, WF_RNG_CONTROL, 1),
- * gone through without repeats until it is used up, then the next round's. Noise of network k: stream
- * (seed, k, WF_RNG_CONTROL, 2). The second collection of pairs is shuffled by stream
+ * Which training networks: a shuffle of the collection from stream (seed, round, WF_RNG_CONTROL,
+ * 1), gone through without repeats until it is used up, then the next round's. Noise of network k:
+ * stream (seed, k, WF_RNG_CONTROL, 2). The second collection of pairs is shuffled by stream
  * (seed, round, WF_RNG_CONTROL, 3). */
 #include "base/random.h"
 #include "base/status.h"
@@ -17,7 +17,7 @@ enum { step_seed = 0, step_order = 1, step_noise = 2, step_second = 3 };
 wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64_t seed,
                             float *weights) {
     if (n > UINT32_MAX) return wf_fail(ctx, WF_ERR_USAGE, "at most %u networks", UINT32_MAX);
-    /* A seed of their own: with the collection's these would be where its training began. */
+    /* A seed of their own: the collection's would give the weights its training began with. */
     wf_rng rng = wf_rng_at(seed, 0, WF_RNG_CONTROL, step_seed);
     uint64_t high = wf_rng_u32(&rng), own = high << 32 | wf_rng_u32(&rng);
     for (size_t k = 0; k < n; k++)
@@ -25,8 +25,8 @@ wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64
     return WF_OK;
 }
 
-/* picks[0 .. n-1]: places in the collection, in rounds of whole tuples of `tuple` different networks.
- * step: of the shuffle's stream. */
+/* picks[0 .. n-1]: places in the collection, in rounds of whole tuples of `tuple` different
+ * networks. step: of the shuffle's stream. */
 static wf_status pick_networks(wf_ctx *ctx, const wf_zoo *zoo, size_t tuple, size_t n,
                                uint64_t seed, uint32_t step, uint32_t **picks) {
     size_t count = wf_zoo_count(zoo);
@@ -140,7 +140,7 @@ done:
     return status;
 }
 
-/* --- as generators ------------------------------------------------------------------------------ */
+/* --- as generators ---------------------------------------------------------------------------- */
 
 typedef struct perturbation_options {
     double sigma;

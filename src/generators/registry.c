@@ -13,7 +13,7 @@ struct wf_generator {
     void *self;
 };
 
-/* --- the list ----------------------------------------------------------------------------------- */
+/* --- the list --------------------------------------------------------------------------------- */
 
 enum { most_registered = 256 };
 static const wf_generator_kind *registered[most_registered];
@@ -111,7 +111,7 @@ wf_status wf_generator_named(wf_ctx *ctx, const char *name, const wf_generator_k
     return wf_fail(ctx, WF_ERR_USAGE, "there is no generator \"%.60s\"; there are %s", name, names);
 }
 
-/* --- use ---------------------------------------------------------------------------------------- */
+/* --- use -------------------------------------------------------------------------------------- */
 
 /* Kinds without a program for the GPU compute on the CPU and say so. Flows do it themselves: their
  * field decides. Controls have next to nothing to compute. */

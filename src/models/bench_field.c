@@ -1,4 +1,5 @@
-/* bench_field: how fast a training step of a field is here, and how fast this machine multiplies. */
+/* bench_field: how fast a training step of a field is here, and how fast this machine
+ * multiplies. */
 #include "weft/bench.h"
 
 #include "base/cuda/device.h"
@@ -127,11 +128,12 @@ wf_status wf_bench_field(wf_ctx *ctx, const wf_field_desc *desc, const char *arc
     return status;
 }
 
-/* --- on the GPU -------------------------------------------------------------------------------------------------- */
+/* --- on the GPU ------------------------------------------------------------------------------- */
 enum { gpu_repeats = 20, gpu_rounds = 3 };
 static const double gpu_round_seconds = 0.1;
 
-/* One program and numbers of about the right size everywhere: zeros would be faster than real data. */
+/* One program and numbers of about the right size everywhere: zeros would be faster than real
+ * data. */
 static wf_status gpu_open(wf_ctx *ctx, const bench *b, bool keep, bool bf16,
                           wf_field_program **out) {
     wf_field_program_desc desc = {.batch = &b->batch, .keep = keep, .fast = bf16};
@@ -161,8 +163,8 @@ static wf_status gpu_round(wf_ctx *ctx, wf_field_program *program, bool backward
     return WF_OK;
 }
 
-/* Best of the rounds. A first run is not counted, a second says how many make a round: steps take from less than one to
- * hundreds of milliseconds. */
+/* Best of the rounds. A first run is not counted, a second says how many make a round: steps take
+ * from less than one to hundreds of milliseconds. */
 static wf_status gpu_time(wf_ctx *ctx, wf_field_program *program, bool backward, double *best) {
     double seconds;
     WF_TRY(gpu_round(ctx, program, backward, 1, &seconds));

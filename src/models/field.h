@@ -1,13 +1,13 @@
 /* field: a velocity network, whichever it is: what a flow asks of it, and the table that it fills.
  *
  * A kind of field (wf_field_kind) has a name, settings, and functions. A field is an object of a
- * kind: a struct of its own whose first member is a wf_field. Trainer, samplers, checkpoints and the
- * loops on a GPU call these tables alone.
+ * kind: a struct of its own whose first member is a wf_field. Trainer, samplers, checkpoints and
+ * the loops on a GPU call these tables alone.
  *
- * Parameters live in one flat array of the caller's, so that optimiser, EMA and checkpoints are plain
- * passes over flat arrays; the field knows the layout. Networks come and go in the flat order of
- * their graph; a field with another order permutes inside. All arrays are float for WF_F32 and double
- * for WF_F64 (gradient checks). docs/generators.md says how to add a field. */
+ * Parameters live in one flat array of the caller's, so that optimiser, EMA and checkpoints are
+ * plain passes over flat arrays; the field knows the layout. Networks come and go in the flat order
+ * of their graph; a field with another order permutes inside. All arrays are float for WF_F32 and
+ * double for WF_F64 (gradient checks). docs/generators.md says how to add a field. */
 #ifndef WF_MODELS_FIELD_H
 #define WF_MODELS_FIELD_H
 
@@ -55,7 +55,8 @@ struct wf_field_kind {
     unsigned traits;   /* wf_generator_trait; REFINES and ON_GPU are added by the flow */
     const wf_setting *(*settings)(void); /* of the struct `options` */
     size_t options_size;
-    /* Complete the options from what is fitted: condition size, longest folded row ... May be NULL. */
+    /* Complete the options from what is fitted: condition size, longest folded row ... May be
+     * NULL. */
     wf_status (*adapt)(wf_ctx *ctx, void *options, const wf_graph *const *graphs, int n_graphs,
                        int cond_size);
     /* graph: the only architecture it will meet; NULL: any. params: how many parameters it must
@@ -65,13 +66,15 @@ struct wf_field_kind {
                         const wf_graph *graph, wf_dtype dtype, size_t params, wf_field **out);
     void (*free)(wf_field *field);
     void (*init)(const wf_field *field, uint64_t seed, void *params);
-    /* v (P) = velocity of each network. Nothing is allocated once a batch of this shape was seen. */
+    /* v (P) = velocity of each network. Nothing is allocated once a batch of this shape was
+     * seen. */
     wf_status (*forward)(wf_ctx *ctx, wf_field *field, const void *params,
                          const wf_field_input *input, void *v);
     /* After a forward with keep, whose arrays must still hold what they held: grad (params) =
      * d(sum dv*v)/d(params), overwritten. dw (P, may be NULL): gradient by w. */
     wf_status (*backward)(wf_ctx *ctx, wf_field *field, const void *dv, void *grad, void *dw);
-    /* Operations of the matrix products of the last forward with keep and its backward; may be NULL. */
+    /* Operations of the matrix products of the last forward with keep and its backward; may be
+     * NULL. */
     double (*flops)(const wf_field *field);
     /* Roughly, bytes that a forward without keep holds for a network of `graph`; may be NULL. */
     size_t (*bytes)(const wf_field *field, const wf_graph *graph);
@@ -114,7 +117,8 @@ static inline bool wf_field_equivariant(const wf_field *field) {
  * again and again by loops that stay on the device. A kind's own struct begins with a
  * wf_field_program. */
 
-/* Device memory. params, grad (params of the field); w, v, dv, dw (P); t (B); cond (B, K); drop (B). */
+/* Device memory. params, grad (params of the field); w, v, dv, dw (P); t (B); cond (B, K); drop
+ * (B). */
 typedef struct wf_field_buffers {
     float *params, *w, *t, *cond;
     uint8_t *drop;
@@ -124,8 +128,8 @@ typedef struct wf_field_buffers {
 } wf_field_buffers;
 
 /* batch is read while the program is made and not kept. lent: buffers that are not NULL are used
- * instead of own ones and must outlive the program; making it overwrites v, grad and dw, the rest is
- * only read. Own buffers start as zeros. */
+ * instead of own ones and must outlive the program; making it overwrites v, grad and dw, the rest
+ * is only read. Own buffers start as zeros. */
 typedef struct wf_field_program_desc {
     const wf_batch *batch;
     bool keep, want_dw;
@@ -143,8 +147,8 @@ struct wf_field_gpu {
     /* WF_ERR_MEMORY: the activations do not fit on the GPU. The field must outlive the program. */
     wf_status (*create)(wf_ctx *ctx, const wf_field *field, const wf_field_program_desc *desc,
                         wf_field_program **out);
-    /* Enqueue v = velocity; then grad (and dw) from dv, with keep. On the context's stream, which may
-     * be capturing a graph. */
+    /* Enqueue v = velocity; then grad (and dw) from dv, with keep. On the context's stream, which
+     * may be capturing a graph. */
     wf_status (*forward)(wf_ctx *ctx, wf_field_program *program);
     wf_status (*backward)(wf_ctx *ctx, wf_field_program *program);
     size_t (*bytes)(const wf_field_program *program); /* device memory that it holds or shares */

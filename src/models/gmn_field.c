@@ -1,5 +1,6 @@
 /* gmn_field: the graph metanetwork behind models/field.h. It cuts a batch into parts, packs the
- * weights once for all of them, runs the parts on the pool, and adds their gradients in part order. */
+ * weights once for all of them, runs the parts on the pool, and adds their gradients in part
+ * order. */
 #include "base/pool.h"
 #include "base/random.h"
 #include "models/cuda/gmn_cuda.h"
@@ -114,7 +115,7 @@ static void gmn_init(const wf_field *field, uint64_t seed, void *params) {
     wf_params_init(field->tensors, field->n_tensors, field->dtype, seed, params);
 }
 
-/* --- checks of a batch --------------------------------------------------------------------------- */
+/* --- checks of a batch ------------------------------------------------------------------------ */
 static wf_status check_batch(wf_ctx *ctx, const gmn_field *field, const wf_batch *batch,
                              const void *cond) {
     const wf_field_desc *desc = &field->layout.desc;
@@ -150,7 +151,7 @@ static wf_status check_batch(wf_ctx *ctx, const gmn_field *field, const wf_batch
     return WF_OK;
 }
 
-/* --- parts --------------------------------------------------------------------------------------- */
+/* --- parts ------------------------------------------------------------------------------------ */
 /* Contiguous graphs of about equal work, by the batch alone. */
 static void cut(gmn_field *field, const wf_batch *batch) {
     int parts = field->layout.params > large_field ? parts_of_large_fields : most_parts;
@@ -257,7 +258,7 @@ static wf_status gmn_program(wf_ctx *ctx, const wf_field *base, const wf_field_p
     return wf__gmn_cuda_create(ctx, &own_desc, desc, out);
 }
 
-/* --- backward ------------------------------------------------------------------------------------ */
+/* --- backward --------------------------------------------------------------------------------- */
 typedef struct backward_work {
     gmn_field *field;
     const void *dv;
@@ -311,7 +312,7 @@ static double gmn_flops(const wf_field *base) {
     return sum;
 }
 
-/* --- what is fitted ------------------------------------------------------------------------------ */
+/* --- what is fitted --------------------------------------------------------------------------- */
 
 static wf_status adapt_conditions(wf_ctx *ctx, wf_field_desc *desc, int cond_size) {
     if (desc->cond == WF_COND_NONE && (desc->cond_size != 0 || cond_size != 0))
@@ -362,7 +363,7 @@ static wf_status gmn_adapt(wf_ctx *ctx, void *options, const wf_graph *const *gr
     return WF_OK;
 }
 
-/* --- the table ----------------------------------------------------------------------------------- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 /* Roughly what a block holds of the edges' features. */
 static size_t gmn_bytes(const wf_field *base, const wf_graph *graph) {

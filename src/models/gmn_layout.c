@@ -68,8 +68,9 @@ static int add(builder *b, const char *name, int rows, int cols, wf_start start,
     return index;
 }
 
-/* An affine layer from operands of these widths; suffixes name them, NULL when there is one. start: of the weights;
- * the bias is zero where they are, else uniform like PyTorch's. muon: a matrix of the blocks. */
+/* An affine layer from operands of these widths; suffixes name them, NULL when there is one. start:
+ * of the weights; the bias is zero where they are, else uniform like PyTorch's. muon: a matrix of
+ * the blocks. */
 typedef struct affine_desc {
     const char *name;
     int out;
@@ -98,7 +99,8 @@ static gmn_affine add_affine(builder *b, affine_desc desc) {
     return affine;
 }
 
-/* sin(a x + b): slopes are standard normal, so that codes vary over the scale of normalised weights; phases uniform. */
+/* sin(a x + b): slopes are standard normal, so that codes vary over the scale of normalised
+ * weights; phases uniform. */
 static gmn_affine add_sine(builder *b, const char *name, int out, int in, bool linear) {
     gmn_affine affine = {{-1, -1, -1, -1}, -1};
     char full[48];

@@ -1,8 +1,9 @@
-/* gmn_layout: which parameters a GMN velocity field has, where they lie in the flat array, and how they start.
+/* gmn_layout: which parameters a GMN velocity field has, where they lie in the flat array, and how
+ * they start.
  *
- * Widths dn, de, T of the description; global width dg = de, message width = dn, hidden width of an MLP = 2 x its
- * output. An affine layer whose input the textbook writes as a concatenation has one weight per operand, in the order
- * of gmn_affine.weight. docs/method.md lists all names. */
+ * Widths dn, de, T of the description; global width dg = de, message width = dn, hidden width of an
+ * MLP = 2 x its output. An affine layer whose input the textbook writes as a concatenation has one
+ * weight per operand, in the order of gmn_affine.weight. docs/method.md lists all names. */
 #ifndef WF_MODELS_GMN_LAYOUT_H
 #define WF_MODELS_GMN_LAYOUT_H
 

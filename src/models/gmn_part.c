@@ -1,4 +1,5 @@
-/* gmn_part: the network itself, as operations on one tape. docs/method.md has the formulas in the same order. */
+/* gmn_part: the network itself, as operations on one tape. docs/method.md has the formulas in the
+ * same order. */
 #include "models/gmn_part.h"
 
 #include "models/edge_bundles.h"
@@ -34,7 +35,7 @@ static double get(const network *n, const void *base, size_t index) {
     return n->in->dtype == WF_F64 ? ((const double *)base)[index] : ((const float *)base)[index];
 }
 
-/* --- parameters as tensors ---------------------------------------------------------------------- */
+/* --- parameters as tensors -------------------------------------------------------------------- */
 static wf_tensor *shaped(network *n, int index, int rows, int cols) {
     if (index < 0) return NULL;
     const wf_field_tensor *info = &n->layout->tensors[index];
@@ -63,7 +64,7 @@ static wf_tensor *product(network *n, int index, wf_tensor *x) {
 }
 static wf_tensor *unit(network *n, wf_tensor *x) { return wf_activation_op(n->tape, x, n->unit); }
 
-/* --- indices of the part ------------------------------------------------------------------------ */
+/* --- indices of the part ---------------------------------------------------------------------- */
 static uint32_t *local_starts(network *n, const size_t *start, int first, int count) {
     size_t bytes = ((size_t)count + 1) * sizeof(uint32_t);
     uint32_t *out = wf_tape_host(n->tape, bytes);
@@ -158,7 +159,7 @@ static void build_view(network *n) {
     n->view = view;
 }
 
-/* --- embeddings of time and condition ------------------------------------------------------------ */
+/* --- embeddings of time and condition --------------------------------------------------------- */
 static wf_tensor *embed_condition(network *n) {
     const gmn_layout *layout = n->layout;
     int size = n->desc->cond_size, first = n->part->first_graph;
@@ -192,7 +193,7 @@ static void embed_time(network *n) {
     n->s = wf_activation_op(n->tape, z, WF_UNIT_SILU);
 }
 
-/* --- encoders ------------------------------------------------------------------------------------ */
+/* --- encoders --------------------------------------------------------------------------------- */
 /* sin(a x + b) of a few integers per role. */
 static wf_tensor *sine_code(network *n, const gmn_affine *a, wf_tensor *x) {
     return wf_activation_op(n->tape, affine(n, a, x), WF_UNIT_SINE);
@@ -276,7 +277,8 @@ static bool value_code(network *n, wf_edge_features_desc *out) {
     return true;
 }
 
-/* Codes of the edges' roles. An edge of a kernel carries all its coefficients, so its position in the kernel is "none": -1. */
+/* Codes of the edges' roles. An edge of a kernel carries all its coefficients, so its position in
+ * the kernel is "none": -1. */
 static wf_tensor *encode_roles(network *n) {
     const wf_batch *batch = n->in->batch;
     const gmn_layout *layout = n->layout;
@@ -314,7 +316,7 @@ static void encode_edges(network *n, wf_tensor *codes) {
                                n->view->edge_role);
 }
 
-/* --- blocks -------------------------------------------------------------------------------------- */
+/* --- blocks ----------------------------------------------------------------------------------- */
 typedef struct block_state {
     const gmn_block_layout *layout;
     gmn_columns columns;
@@ -337,7 +339,8 @@ static wf_tensor *graph_table(network *n, const block_state *b, const gmn_affine
                                                 .bias = weight(n, first->bias)});
 }
 
-/* A first affine over (edge, i, j, global) as two tables of the nodes; the first holds the graph's part. */
+/* A first affine over (edge, i, j, global) as two tables of the nodes; the first holds the graph's
+ * part. */
 static void node_tables(network *n, const block_state *b, const gmn_affine *first, wf_tensor *graph,
                         wf_tensor **table_i, wf_tensor **table_j) {
     *table_i = wf_linear(n->tape, &(wf_linear_desc){.x = {b->hb},
@@ -484,7 +487,7 @@ static void run_block(network *n, int index, wf_tensor *modulation) {
     else lstar_block(n, &b);
 }
 
-/* --- readout ------------------------------------------------------------------------------------- */
+/* --- readout ---------------------------------------------------------------------------------- */
 static wf_tensor *readout(network *n, const gmn_affine layers[2]) {
     return wf_edge_readout(n->tape,
                            &(wf_edge_readout_desc){.e = n->e,

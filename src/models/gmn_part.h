@@ -1,8 +1,9 @@
 /* gmn_part: the velocity of some graphs of a batch, recorded on a tape of its own.
  *
- * A batch is cut into at most 16 parts of contiguous graphs, by the batch alone and never by the number of threads.
- * Graphs do not see one another, so a part runs the whole network by itself, and its gradients of the parameters are a
- * partial sum that the field adds in part order: the same bits for any thread count. */
+ * A batch is cut into at most 16 parts of contiguous graphs, by the batch alone and never by the
+ * number of threads. Graphs do not see one another, so a part runs the whole network by itself, and
+ * its gradients of the parameters are a partial sum that the field adds in part order: the same
+ * bits for any thread count. */
 #ifndef WF_MODELS_GMN_PART_H
 #define WF_MODELS_GMN_PART_H
 
@@ -17,8 +18,8 @@ typedef struct gmn_inputs {
     const void *params;
     const size_t *panel_offset; /* of each tensor, in reals; panels, then panels_t behind them */
     const void *panels;
-    const void *
-        fourier; /* frozen frequencies: value (de/2), layer (de/2), position (de/2, 3), kernel (de/2, max_coef) */
+    /* Frozen frequencies: value (de/2), layer (de/2), position (de/2, 3), kernel (de/2, max_coef). */
+    const void *fourier;
     const wf_batch *batch;
     const void *w, *t, *cond;
     const uint8_t *drop;

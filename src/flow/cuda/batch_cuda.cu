@@ -1,12 +1,13 @@
 /* batch_cuda: one CTA per slice of a network.
  *
- * draw      first the noise of the slice, four deviates of a Philox block a thread and turn, into shared memory (a
- *           relabelled deviate costs a whole block); then, neighbours by neighbours, reads w1 (4 bytes a parameter) and writes
- *           x, wt, target (12), or w0 and w1 (8)
- * compare   reads f, wt, target, writes df: 16 bytes a parameter
- * measured  H200, 256 MNIST networks (6.8 M parameters): draw of w0 and w1 45 us (42 % of 4.3 TB/s), interpolate 44 us (71 %),
- *           compare 33 us (75 %); 256 karhunen networks: 8.2, 5.5 and 6.1 us
- * tried     four neighbours a thread without shared memory: draw 79 us */
+ * draw      The noise of the slice goes to shared memory first: a thread makes the four deviates of
+ *           a Philox block at a time, because a relabelled deviate on its own would cost a whole
+ *           block. Then neighbouring threads read w1 (4 bytes a parameter) and write x, wt, target
+ *           (12), or w0 and w1 (8).
+ * compare   reads f, wt, target and writes df: 16 bytes a parameter
+ * measured  H200, 256 MNIST networks (6.8 M parameters): draw of w0 and w1 45 us (42 % of 4.3
+ *           TB/s), interpolate 44 us (71 %), compare 33 us (75 %); 256 karhunen networks: 8.2, 5.5,
+ *           6.1 us */
 #include "flow/cuda/batch_cuda.cuh"
 #include "flow/cuda/cta_sum.cuh"
 
@@ -82,9 +83,9 @@ __device__ float deviate(uint64_t seed, uint32_t network, uint32_t purpose, uint
     return index % 2 ? y : x;
 }
 
-/* The parameter that stands at place i after the relabelling. */
+/* Index of the parameter that the relabelling moves to place i. */
 __device__ uint32_t relabelled(const place_info &info, const uint32_t *from, uint32_t i) {
-    int low = 0, high = info.n_blocks - 1; /* the last block that begins at i or before */
+    int low = 0, high = info.n_blocks - 1; /* the block that holds i */
     while (low < high) {
         int middle = (low + high + 1) / 2;
         if (info.blocks[middle].offset <= i) low = middle;
@@ -119,8 +120,7 @@ __device__ void put(const batch &b, const on_path &p, uint32_t at, float w0, flo
 
 __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
     extern __shared__ uint32_t from[]; /* this network's relabelling */
-    __shared__ float
-        noise[slice]; /* w0 of this slice before scaling; the last four may be half meant */
+    __shared__ float noise[slice];     /* w0 of this slice before scaling */
     __shared__ place_info shared;
     __shared__ uint32_t chosen;
     uint32_t place = blockIdx.y, update = *b.update;

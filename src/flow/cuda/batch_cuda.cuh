@@ -1,11 +1,12 @@
-/* batch_cuda: a training batch drawn, and its loss taken, on the GPU.
+/* batch_cuda: draws a training batch and takes its loss on the GPU.
  *
- * The numbers are those of stock.c and objective.c, from the same Philox addresses: these files are compiled without
- * contraction of multiply and add, as the CPU's are, so draws, noise, times and interpolations have the same bits. Only
- * the loss is added up in another order.
+ * The numbers are those of stock.c and objective.c, from the same Philox addresses. Like the CPU's,
+ * these files are compiled without contraction of multiply and add, so draws, noise, times and
+ * interpolations have the same bits. Only the loss is added up in another order.
  *
- * slices   a network's parameters in pieces of 2048, one CTA each
- * place    of a network in the batch, ordered by stock; `drawn` is the number it was drawn with */
+ * slice    2048 parameters of a network, the work of one CTA
+ * place    index of a network in the batch, ordered by stock; drawn[place] is its index before
+ *          that */
 #ifndef WF_FLOW_CUDA_BATCH_CUDA_CUH
 #define WF_FLOW_CUDA_BATCH_CUDA_CUH
 
@@ -39,7 +40,8 @@ struct source {
     uint32_t first, count;
 };
 
-/* Everything lies in device memory unless said otherwise. Arrays over parameters are ragged by place. */
+/* Everything lies in device memory unless said otherwise. Arrays over parameters are ragged by
+ * place. */
 struct batch {
     const uint32_t *update;
     int networks, n_turns, cond_size;
@@ -71,11 +73,12 @@ struct batch {
     int slices;    /* of the largest network */
 };
 
-/* t, cond, drop, scale of the update, then wt, target = w1 - w0 and x; with b.w0 only w0 and w1 ... */
+/* t, cond, drop and scale of the update, then wt, target = w1 - w0 and x. Where b.w0 is not NULL it
+ * writes w0 and w1 in place of the latter ... */
 void draw(const batch &b, cudaStream_t stream);
-/* ... and, after the matching of w0, the rest from w1 and `matched`. */
+/* ... and after matching, this makes wt, target and x from w1 and `matched`. */
 void interpolate(const batch &b, cudaStream_t stream);
-/* f -> df and the terms of the loss. */
+/* df and the terms of the loss, from f. */
 void compare(const batch &b, cudaStream_t stream);
 
 /* out (rows, n) = std * deviates of streams (seed, first + row, purpose, step). */

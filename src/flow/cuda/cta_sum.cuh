@@ -1,5 +1,5 @@
-/* cta_sum: the sum of a value over the threads of a block, in fixed order; every thread gets it. Once in a kernel: the
- * memory it takes is not waited for again. */
+/* cta_sum: the sum of a value over the threads of a block, in fixed order; every thread gets it. A
+ * kernel may call it once: no barrier protects its shared memory from a second call. */
 #ifndef WF_FLOW_CUDA_CTA_SUM_CUH
 #define WF_FLOW_CUDA_CTA_SUM_CUH
 

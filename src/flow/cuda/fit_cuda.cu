@@ -1,4 +1,4 @@
-/* fit_cuda: device memory of a run, the graphs of its updates, and what the host does between them. */
+/* fit_cuda: device memory of a run, the graphs of its updates, and the host's work between them. */
 #include "flow/cuda/batch_cuda.cuh"
 
 #include <new>
@@ -22,7 +22,7 @@ namespace {
 
 enum { slots = 2 * WF_FIT_CUDA_AHEAD };
 
-/* A composition of the batch and the graph of an update with it. */
+/* One composition of a batch (how many networks of which stock), and the graph of its update. */
 struct composition {
     wf_arena arena;
     wf_batch shape;
@@ -48,7 +48,7 @@ struct wf_fit_cuda {
     size_t params;
     gpu::batch batch; /* what all compositions share */
     float *v;
-    size_t values; /* bytes of an array over the parameters of a batch, at most */
+    size_t values; /* largest size in bytes of an array over the parameters of a batch */
     std::vector<composition *> compositions; /* by phase; NULL: not met yet */
     size_t phase_step;
     std::vector<void *> memory;            /* on the device */
@@ -68,7 +68,7 @@ namespace {
 
 cudaStream_t stream(const wf_fit_cuda *fit) { return fit->device->stream; }
 
-/* --- memory -------------------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 wf_status take(wf_ctx *ctx, wf_fit_cuda *fit, size_t bytes, const void *from, void *place) {
     void *memory = NULL;
     if (cudaMalloc(&memory, bytes + 16) != cudaSuccess) {
@@ -103,7 +103,7 @@ wf_status pin(wf_ctx *ctx, wf_fit_cuda *fit, void *memory, size_t bytes) {
     return WF_OK;
 }
 
-/* --- the collections ----------------------------------------------------------------------------------------- */
+/* --- the collections -------------------------------------------------------------------------- */
 std::vector<gpu::relabel> relabel_blocks(const wf_graph *graph) {
     std::vector<gpu::relabel> out;
     for (int b = 0; b < graph->n_blocks; b++) {
@@ -193,7 +193,7 @@ wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
     WF_TRY(take(ctx, fit, networks * sizeof *b->shares, NULL, &b->shares));
     WF_TRY(take(ctx, fit, networks * (size_t)b->cond_size * sizeof(float), NULL, &b->cond));
     WF_TRY(take(ctx, fit, networks, NULL, &b->drop));
-    /* The field is run once on these while it is recorded: they must be numbers. */
+    /* Recording the field runs it once on these arrays, so they must hold numbers. */
     for (float *values_of : {b->x, b->df})
         WF_CUDA_TRY(ctx, cudaMemsetAsync(values_of, 0, values, stream(fit)));
     WF_CUDA_TRY(ctx, cudaMemsetAsync(b->t, 0, networks * sizeof(float), stream(fit)));
@@ -203,10 +203,11 @@ wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
     return take(ctx, fit, networks * (size_t)b->slices * sizeof(double), NULL, &b->terms);
 }
 
-/* --- compositions --------------------------------------------------------------------------------------------- */
+/* --- compositions ----------------------------------------------------------------------------- */
 size_t greatest_divisor(size_t a, size_t b) { return b == 0 ? a : greatest_divisor(b, a % b); }
 
-/* One stock has one composition: sources that differ in their condition only are told apart by the kernel. */
+/* With one stock there is one composition: the kernel tells sources apart that differ in their
+ * condition alone. */
 void count_phases(wf_fit_cuda *fit) {
     size_t turns = (size_t)wf_draw_turns(fit->stocks);
     fit->phase_step = greatest_divisor((size_t)fit->batch.networks, turns);
@@ -238,7 +239,7 @@ wf_status build_shape(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition 
     return take_table(ctx, fit, start, &c->batch.param_start);
 }
 
-/* Each run of one stock. */
+/* Networks of one stock are neighbours in the batch and are matched together. */
 wf_status record_matching(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
     int networks = c->batch.networks;
     for (int first = 0, end; first < networks; first = end) {
@@ -318,7 +319,7 @@ void composition_free(composition *c) {
     delete c;
 }
 
-/* --- setting up ------------------------------------------------------------------------------------------------ */
+/* --- setting up ------------------------------------------------------------------------------- */
 wf_status make_optimiser(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_cuda_desc *desc) {
     std::vector<wf_optim_tensor> tensors;
     for (int i = 0; i < desc->field->n_tensors; i++) {
@@ -337,7 +338,8 @@ wf_status make_optimiser(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_cuda_desc *
     return wf__optim_cuda_start(ctx, fit->optim, desc->update, desc->best_loss);
 }
 
-/* The state of the run, up; and room to keep a boundary's state while it is copied out. */
+/* Uploads the state of the run, and makes room to keep a boundary's state while it is copied
+ * out. */
 wf_status upload_state(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_arrays *host) {
     wf_optim_cuda_arrays live = wf__optim_cuda_arrays(fit->optim);
     const saved_array all[] = {{live.params, NULL, host->weights},
@@ -357,7 +359,8 @@ wf_status upload_state(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_arrays *host)
     return WF_OK;
 }
 
-/* Invariant G2. WEFT_MATCH_ON_HOST=1 leaves matching to host threads, 0 to the GPU, for tests and timing. */
+/* Invariant G2. For tests and timing, WEFT_MATCH_ON_HOST=1 leaves matching to host threads and 0 to
+ * the GPU. */
 bool matched_on_gpu(wf_ctx *ctx, const wf_stocks *stocks, const wf_match_desc *desc) {
     enum { few_stocks = 4, many_threads = 8 };
     const char *host = getenv("WEFT_MATCH_ON_HOST");

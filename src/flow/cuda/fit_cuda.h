@@ -1,16 +1,20 @@
 /* fit_cuda: the updates of a training run on the GPU.
  *
- * One update is one CUDA graph: draw and interpolate (batch_cuda.cu), the field forward, the loss, the field backward, clip
- * and optimiser (nn/cuda). The number of the update lies on the device, so the graph is launched again and again without
- * the host in between. With several architectures there is a graph for each composition of a batch (stock.h).
+ * One update is one CUDA graph: draw and interpolate (batch_cuda.cu), the field's program forward
+ * (models/field.h), the loss, the program backward, clip and optimiser (nn/cuda). The number of the
+ * update lies on the device, so the host launches the same graph again and again. With several
+ * architectures there is a graph for each composition of a batch (stock.h).
  *
- * G1  The collections lie on the device when they take no more than half of its free memory; else the device reads the
- *     networks of a batch from host memory.
- * G2  Noise is matched on the GPU (align/cuda) where all architectures allow it. Else, and with more than four architectures and
- *     eight threads, host threads ahead of the GPU find relabellings (match_ahead.h), which the drawing kernel reads from host
- *     memory: architectures are matched one after another on the GPU, and few pairs of each leave it idle (16 of them, batch
- *     100, on an H200: 8.0 ms an update; 6.6 with 16 host threads, as without matching).
- * G3  State is copied out at a boundary between updates, by a stream of its own while later updates run. */
+ * G1  The collections lie on the device when they take no more than half of its free memory. Else
+ *     the device reads the networks of a batch from host memory.
+ * G2  Noise is matched on the GPU (align/cuda) where all architectures allow it. Otherwise host
+ *     threads find relabellings some updates ahead (match_ahead.h), and the drawing kernel reads
+ *     them from host memory. The same holds with more than four architectures and eight threads:
+ *     the GPU matches one architecture after the other and idles with few pairs of each (16
+ *     architectures, batch 100, on an H200: 8.0 ms an update; 6.6 with 16 host threads, as without
+ *     matching).
+ * G3  State is copied out at a boundary between updates, on a stream of its own, while later
+ *     updates run. */
 #ifndef WF_FLOW_CUDA_FIT_CUDA_H
 #define WF_FLOW_CUDA_FIT_CUDA_H
 
@@ -23,7 +27,7 @@ extern "C" {
 
 typedef struct wf_fit_cuda wf_fit_cuda;
 
-/* All borrowed but the plain values; stocks, arrays and their contents must outlive the object. */
+/* Pointers are borrowed; stocks, arrays and their contents must outlive the object. */
 typedef struct wf_fit_cuda_desc {
     const wf_field *field;
     const wf_stocks *stocks;
@@ -46,15 +50,16 @@ void wf__fit_cuda_free(wf_fit_cuda *fit); /* waits for the GPU; accepts NULL */
 wf_status wf__fit_cuda_enqueue(wf_ctx *ctx, wf_fit_cuda *fit);
 /* Waits for update `update`, which has been enqueued; one call for each, in order. */
 wf_status wf__fit_cuda_record(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, wf_update_record *out);
-/* Begin to copy the state behind the updates enqueued so far to desc->arrays. */
+/* Begin to copy the state after all enqueued updates to desc->arrays. */
 wf_status wf__fit_cuda_copy(wf_ctx *ctx, wf_fit_cuda *fit);
-/* Whether it is there; wait: waits for it. */
+/* Has that copy arrived? With `wait` the call waits for it. */
 wf_status wf__fit_cuda_copied(wf_ctx *ctx, wf_fit_cuda *fit, bool wait, bool *out);
-/* F of a fixed batch with the weights that would sample, behind the updates enqueued so far: from
- * batch->x, t, cond to batch->f. which: 0 or 1, always the same batch for each. */
+/* F of a fixed batch, after all enqueued updates, with the weights that would sample: reads
+ * batch->x, t, cond and writes batch->f. which: 0 or 1; each always stands for the same batch. */
 wf_status wf__fit_cuda_forward(wf_ctx *ctx, wf_fit_cuda *fit, int which,
                                const wf_flow_batch *batch);
-/* The batch of the last update, for tests: x, target (P of its batch), t (batch); each may be NULL. */
+/* The batch of the last update, for tests: x, target (P of its batch), t (batch); each may be
+ * NULL. */
 wf_status wf__fit_cuda_batch(wf_ctx *ctx, wf_fit_cuda *fit, float *x, float *target, float *t);
 
 #ifdef __cplusplus

@@ -1,11 +1,13 @@
 /* ode_cuda: combinations of stages and norms of rows.
  *
- * combine   one CTA per row and piece of it: reads y and the stages with a weight, writes one array. Bandwidth bound
- * norms, errors, find_bad   one CTA per row; a thread's share and the CTA's tree are added in fixed order
- * What is per row (steps, norms) is host memory: small copies on the same stream, and a wait where a norm is asked for.
- * Measured on an H200 (ncu), 10 networks of 26,506 numbers in double: combine of Euler 7.6 us (6.4 MB, 0.8 TB/s: latency), find_bad
- * 15 us (one CTA a row: 10 of 132 multiprocessors); the edges of a velocity of these networks take 770. Norms and errors are not timed
- * alone. */
+ * combine   one CTA per row and piece of it: reads y and the stages with a weight, writes one
+ *           array; bandwidth bound
+ * norms, errors, find_bad   one CTA per row; partial sums are added in fixed order
+ * Numbers per row (steps, norms) are in host memory: small copies on the same stream, and a wait
+ * where a norm is asked for.
+ * Measured on an H200 (ncu), 10 networks of 26,506 numbers in double: combine of Euler 7.6 us (6.4
+ * MB, 0.8 TB/s: latency), find_bad 15 us (one CTA a row: 10 of 132 multiprocessors). The edges of a
+ * velocity of these networks take 770 us. Norms and errors are not timed alone. */
 #include "flow/cuda/cta_sum.cuh"
 #include "flow/cuda/ode_cuda.h"
 

@@ -8,7 +8,8 @@ extern "C" {
 
 #include "flow/ode.h"
 
-/* A way from host arrays over rows to the device that does not wait for the stream: pinned slots, taken in turn. */
+/* Copies host arrays over rows to the device without waiting for the stream: pinned slots, used in
+ * rotation. */
 typedef struct wf_row_ring {
     char *host, *device;
     size_t bytes; /* of a slot */
@@ -17,7 +18,7 @@ typedef struct wf_row_ring {
 } wf_row_ring;
 wf_status wf__row_ring_open(wf_ctx *ctx, size_t bytes, wf_row_ring *out);
 void wf__row_ring_close(wf_row_ring *ring);
-/* *out: `bytes` of data on the device, there until the 32nd call from now. */
+/* *out: the data on the device, valid until the 32nd call from now. */
 wf_status wf__row_ring_up(wf_ctx *ctx, wf_row_ring *ring, const void *data, size_t bytes,
                           void *out);
 

@@ -1,6 +1,7 @@
-/* sample_cuda: kernels of one pass over (rows, n_params) around the field's recorded program; 8 to 24 bytes a number.
- * Measured on an H200 (ncu), 10 networks of 26,506 numbers: prepare 6.3 us, finish 7.1, to_double 4.2, to_float 4.1, move_back 4.6: with
- * 3 to 5 MB each latency, not bandwidth, binds. The edges of a velocity of these networks take 770 us. */
+/* sample_cuda: kernels of one pass over (rows, n_params) around the field's program; 8 to 24 bytes
+ * a number. Measured on an H200 (ncu), 10 networks of 26,506 numbers: prepare 6.3 us, finish 7.1,
+ * to_double 4.2, to_float 4.1, move_back 4.6. They move 3 to 5 MB each, so latency binds, not
+ * bandwidth. The edges of a velocity of these networks take 770 us. */
 #include "flow/cuda/batch_cuda.cuh"
 
 #include "align/cuda/match_cuda.h"
@@ -31,7 +32,7 @@ dim3 grid_of(int rows, size_t n) {
     return dim3((unsigned)((n + pieces - 1) / pieces), (unsigned)rows);
 }
 
-/* Index of a thread's k-th number; n or more: none. */
+/* Index of the k-th number of a thread; beyond n - 1 it has none. */
 __device__ size_t number(int k) {
     return (size_t)blockIdx.x * pieces + (size_t)k * threads + threadIdx.x;
 }
@@ -172,7 +173,7 @@ wf_status draw(wf_ctx *ctx, wf_sample_cuda *s, size_t first, int n, uint32_t pur
     return WF_OK;
 }
 
-/* The noise in s->noise relabelled to match the networks in s->flat; *out is where it lies then. */
+/* Relabels the noise in s->noise to match the networks in s->flat; *out: where the result lies. */
 wf_status match_noise(wf_ctx *ctx, wf_sample_cuda *s, int n, const wf_match_desc *match,
                       float **out) {
     size_t all = (size_t)n * s->n, bytes = all * sizeof(float);
@@ -237,7 +238,7 @@ extern "C" wf_status wf__sample_cuda_begin(wf_ctx *ctx, wf_sample_cuda *s,
         WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->variance, call->axes.variance,
                                          call->axes.width * sizeof(float), cudaMemcpyHostToDevice,
                                          stream(s)));
-    /* Rows that no network has are computed too: from zeros, not from what a former call left. */
+    /* Unused rows of the batch are computed too: from zeros, not from an earlier call's values. */
     size_t rows = (size_t)s->batch;
     WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->w, 0, rows * s->n * sizeof(float), stream(s)));
     WF_CUDA_TRY(ctx, cudaMemsetAsync(s->buffers->t, 0, rows * sizeof(float), stream(s)));

@@ -1,7 +1,9 @@
-/* sample_cuda: what flow_sample.c does with a batch of networks, with states, noise and field on the GPU.
+/* sample_cuda: sampling a batch of networks (flow_sample.c) with states, noise and field on the
+ * GPU.
  *
- * The object holds the field's parameters and one recorded program; rows behind those that are asked for are computed and
- * not looked at. Values are those of the CPU's loops but for the field's rounding: the files here do not contract. */
+ * The object holds the field's parameters and its program for a full batch. Of a smaller batch it
+ * computes the unused rows too and ignores them. Values are those of the CPU's loops up to the
+ * field's rounding: these files do not contract multiply and add. */
 #ifndef WF_FLOW_CUDA_SAMPLE_CUDA_H
 #define WF_FLOW_CUDA_SAMPLE_CUDA_H
 
@@ -46,9 +48,10 @@ wf_status wf__sample_cuda_begin(wf_ctx *ctx, wf_sample_cuda *sample,
 double *wf__sample_cuda_states(wf_sample_cuda *sample); /* device: (batch, n_params) */
 const wf_ode_ops *wf__sample_cuda_ops(const wf_sample_cuda *sample);
 wf_ode_fn wf__sample_cuda_velocity; /* arg: the object */
-/* States of rows 0 .. n-1 become the noise of networks first .. */
+/* States of rows 0 .. n-1 become the noise of networks first .. first+n-1. */
 wf_status wf__sample_cuda_noise(wf_ctx *ctx, wf_sample_cuda *sample, size_t first, int n);
-/* ... move back to time t of their path with fresh noise of that cycle, matched where match is not NULL. */
+/* Moves states back to time t of their path with fresh noise of that cycle, matched where match is
+ * not NULL. */
 wf_status wf__sample_cuda_corrupt(wf_ctx *ctx, wf_sample_cuda *sample, size_t first, int n,
                                   uint32_t cycle, double t, const wf_match_desc *match);
 /* out (n, n_params) host = states in float. */

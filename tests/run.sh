@@ -2,6 +2,7 @@
 # Runs the test programs and scripts side by side, one per core, and reports them in a fixed order:
 # time, result, what was skipped and why. Ends with "N passed, N failed, N skipped".
 #   tests/run.sh [NAME...]    NAME as in the report: unit/test_graph.c cli/test_run.sh emulator/norm
+#                             oracle/test_*.py, comparisons with PyTorch, run where they are named
 #   JOBS=1 tests/run.sh       one after the other
 build=${BUILD:-build}
 
@@ -10,6 +11,7 @@ if [ "${1:-}" = --one ]; then
     report=$2/$(echo "$3" | tr / +) name=$3
     case $name in
         *.c) command="$build/tests/${name%.c}" ;;
+        *.py) command="${PYTHON:-/usr/bin/python3} tests/$name" ;;
         emulator/*) command="tests/emulator/kernels.sh ${name#*/}" ;;
         *) command="tests/$name" ;;
     esac
@@ -57,7 +59,10 @@ all=$(ls tests/cli/test_*.sh | cut -d / -f 2-
     ls tests/prop/test_*.c tests/unit/test_*.c | cut -d / -f 2-)
 tests=${*:-$all}
 for name in $tests; do
-    echo "$all" | grep -qxF "$name" || { echo "$name: no such test" >&2; exit 2; }
+    case $name in
+        oracle/test_*.py) [ -e "tests/$name" ] ;;
+        *) echo "$all" | grep -qxF "$name" ;;
+    esac || { echo "$name: no such test" >&2; exit 2; }
 done
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT

@@ -4,6 +4,7 @@
 #   tests/unit/test_cuda_X.c                   $(BUILD)/emulated/test_cuda_X also, on the emulator
 
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c tests/prop/test_*.c))
+ORACLES := $(wildcard tests/oracle/test_*.py)
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Kernels of these modules run in tests without a GPU. Sanitizers do not know the emulator's fibers.
 EMULATED := base tensor nn models flow
@@ -52,7 +53,7 @@ test: all test-programs ## unit, property and command-line tests; kernels withou
 	@BUILD=$(BUILD) tests/run.sh
 
 test-oracle: all need-oracle ## comparisons with PyTorch, SciPy and scikit-learn
-	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/oracle/run.sh
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/run.sh $(ORACLES:tests/%=%)
 
 # Targets may call the whole program: weft_main is its main.
 $(BUILD)/tests/fuzz/program.o: src/cli/main.c

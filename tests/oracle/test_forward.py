@@ -89,6 +89,7 @@ for text, activation, shape, outputs, module in cases():
     module.float()
     mine = ours(text, flat(module), np.ascontiguousarray(x.numpy()), outputs, activation)
     error = np.abs(mine - theirs).max() / np.abs(theirs).max()
-    print(f"{error:.2e}  {text[:70]}")
-    if not error < 1e-5:
-        sys.exit(f"{text}: {error:.2e} from PyTorch")
+    good = error < 1e-5
+    print(f"{'ok' if good else 'not ok'} {text[:70]} ({error:.1e} from PyTorch)")
+    if not good:
+        sys.exit(1)

@@ -24,7 +24,8 @@ class ZooDesc(C.Structure):
                 ("lr", C.c_double), ("lr_max", C.c_double), ("epochs", C.c_int), ("epochs_max", C.c_int),
                 ("batch", C.c_int), ("momentum", C.c_double), ("nesterov", C.c_bool), ("weight_decay", C.c_double),
                 ("beta1", C.c_double), ("beta2", C.c_double), ("eps", C.c_double), ("cosine", C.c_bool),
-                ("label_smoothing", C.c_double), ("test_name", C.c_char_p), ("shard", C.c_size_t)]
+                ("label_smoothing", C.c_double), ("shard", C.c_size_t), ("fp32", C.c_bool),
+                ("test_name", C.c_char_p)]
 
 
 LIB.wf_zoo_desc_default.restype = ZooDesc

@@ -13,6 +13,10 @@ static size_t sum_places(const wf_group *group) {
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
+/* Floats of a scratch, 4 GB. A description of a few bytes may stand for images of any size, so sums
+ * are compared with it before they can overflow: each value is below 2^54. */
+static const size_t most_floats = (size_t)1 << 30;
+
 wf_status wf__executor_open(wf_ctx *ctx, const wf_graph *graph, wf_executor *out) {
     *out = (wf_executor){.graph = graph, .kernel = WF_PICK_F32(wf__execute_kernel)};
     WF_TRY(wf_alloc(ctx, (size_t)graph->n_layers + 1, sizeof *out->place, "forward pass",
@@ -24,10 +28,16 @@ wf_status wf__executor_open(wf_ctx *ctx, const wf_graph *graph, wf_executor *out
         out->place[g] = floats;
         floats += (size_t)group->n * places(group) * WF_TILE;
         sums = larger(sums, (size_t)group->n * sum_places(group) * WF_TILE);
-        if (layer->op != WF_LAYER_CONV) continue;
-        size_t taps = (size_t)(layer->window.kernel[0] * layer->window.kernel[1]);
-        size_t rows = (size_t)graph->groups[layer->from[0]].n * taps + (size_t)group->n;
-        patch = larger(patch, rows * WF_TILE);
+        if (layer->op == WF_LAYER_CONV) {
+            size_t taps = (size_t)(layer->window.kernel[0] * layer->window.kernel[1]);
+            size_t rows = (size_t)graph->groups[layer->from[0]].n * taps + (size_t)group->n;
+            patch = larger(patch, rows * WF_TILE);
+        }
+        if (floats > most_floats || sums > most_floats || patch > most_floats)
+            return wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                           "forward pass: layer %d (%d units of %dx%d) takes more than 4 GB for %d "
+                           "examples; use smaller images or fewer units",
+                           g, group->n, group->sum_height, group->sum_width, WF_TILE);
     }
     out->sums = floats;
     out->patch = floats + sums;

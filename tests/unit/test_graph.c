@@ -3,6 +3,7 @@
 #include "network_case.h"
 #include "base/random.h"
 #include "graph/batch.h"
+#include "weft/text.h"
 #include "weft/graph.h"
 
 static wf_graph *parse(wf_ctx *ctx, const char *arch, const char *act, unsigned flags) {
@@ -442,6 +443,26 @@ static void relabelled_images_have_the_same_logits(void **state) {
 }
 
 /* Entry (i, j) of a block goes to (place of i, place of j), where places of fixed groups are their own. */
+/* Few parameters, but images whose values no machine holds, and whose number overflows. */
+static void images_without_end_are_refused(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    char text[4096];
+    wf_text words = wf_text_start(text, sizeof text);
+    wf_text_add(&words, "1x1x1 conv1048576k1p8191!");
+    for (int i = 0; i < 600; i++) wf_text_add(&words, " pass"); /* 600 x 2^54 values */
+    wf_text_add(&words, " gap linear2!");
+    assert_false(words.cut);
+    wf_graph *graph;
+    assert_ok(ctx, wf_graph_parse(ctx, text, "relu", 0, &graph));
+    float *w = calloc(graph->n_params, sizeof *w), x = 1, logits[2];
+    assert_fails(ctx, wf_graph_forward(ctx, graph, w, &x, 1, logits), WF_ERR_UNSUPPORTED,
+                 "layer 1 (1048576 units of 16383x16383) takes more than 4 GB");
+    free(w);
+    wf_graph_free(graph);
+    wf_ctx_free(ctx);
+}
+
 static void permutation_moves_entries(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -621,6 +642,7 @@ int main(void) {
         cmocka_unit_test(bad_json),
         cmocka_unit_test(refused_training),
         cmocka_unit_test(relabelled_images_have_the_same_logits),
+        cmocka_unit_test(images_without_end_are_refused),
         cmocka_unit_test(width_is_rounded_half_up),
         cmocka_unit_test(permutation_moves_entries),
         cmocka_unit_test(forward_and_permutation),

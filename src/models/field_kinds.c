@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-const wf_field_kind *const wf__field_kinds[] = {&wf__field_gmn, &wf__field_mlp, NULL};
+const wf_field_kind *const wf__field_kinds[] = {&wf__field_gmn, &wf__field_mlp, &wf__field_dwf,
+                                                NULL};
 
 const wf_field_kind *wf_field_find(const char *name) {
     for (const wf_field_kind *const *kind = wf__field_kinds; *kind != NULL; kind++)

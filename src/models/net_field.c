@@ -8,7 +8,8 @@ typedef struct net_field {
     wf_net_walk *walk;
     void *options;
     wf_params list;
-    int width;       /* parameters of a network */
+    int width; /* parameters of a network */
+    uint32_t *weights_first;
     uint32_t update; /* of the last forward: dropout's key points here */
     wf_tape tape;
     wf_net net;
@@ -22,7 +23,8 @@ static net_field *own(wf_field *field) { return (net_field *)field; }
 static wf_status declare(wf_ctx *ctx, net_field *field) {
     wf_tape *tape = &field->tape;
     wf_net_declare(&field->net, tape, &field->list);
-    wf_net_inputs in = {.networks = 1, .params = field->width};
+    wf_net_inputs in = {
+        .networks = 1, .params = field->width, .weights_first = field->weights_first};
     in.w = wf_tape_view(tape, NULL, NULL, 1, field->width);
     in.t = wf_tape_view(tape, NULL, NULL, 1, 1);
     in.v = wf_tape_view(tape, NULL, NULL, 1, field->width);
@@ -30,6 +32,15 @@ static wf_status declare(wf_ctx *ctx, net_field *field) {
     if (tape->failed || field->list.failed)
         return wf_fail(ctx, WF_ERR_MEMORY, "no memory for the list of the field's parameters");
     return WF_OK;
+}
+
+static void order_weights_first(const wf_graph *graph, uint32_t *places) {
+    for (int weights = 1; weights >= 0; weights--)
+        for (int i = 0; i < graph->n_blocks; i++) {
+            const wf_block *block = &graph->blocks[i];
+            if ((block->kind == WF_BLOCK_WEIGHT) != weights) continue;
+            for (size_t k = 0; k < block->count; k++) *places++ = (uint32_t)(block->offset + k);
+        }
 }
 
 wf_status wf__net_field_create(wf_ctx *ctx, const wf_field_kind *kind, const void *options,
@@ -50,6 +61,10 @@ wf_status wf__net_field_create(wf_ctx *ctx, const wf_field_kind *kind, const voi
     memcpy(field->options, options, kind->options_size);
     field->walk = walk;
     field->width = (int)graph->n_params;
+    WF_TRY_GOTO(wf_alloc(ctx, graph->n_params, sizeof *field->weights_first,
+                         "the order of the parameters", &field->weights_first),
+                bad);
+    order_weights_first(graph, field->weights_first);
     WF_TRY_GOTO(declare(ctx, field), bad);
     for (int i = 0; i < field->list.count; i++) field->list.tensors[i].decay |= decay_all;
     if (params != 0 && params != field->list.total) {
@@ -75,6 +90,7 @@ void wf__net_field_free(wf_field *base) {
     net_field *field = own(base);
     wf_tape_free(&field->tape);
     wf_params_free(&field->list);
+    free(field->weights_first);
     free(field->options);
     free(field);
 }
@@ -118,6 +134,8 @@ wf_status wf__net_field_forward(wf_ctx *ctx, wf_field *base, const void *params,
     wf_dropout_key key = {.seed = input->seed, .update = &field->update};
     wf_net_start(&field->net, tape, &field->list, params, input->training ? &key : NULL);
     wf_net_inputs in = {.networks = batch->n_graphs, .params = field->width};
+    in.weights_first = wf_tape_upload(tape, field->weights_first,
+                                      (size_t)in.params * sizeof *field->weights_first);
     in.w = field->w = wf_tape_view(tape, (void *)input->w, NULL, in.networks, in.params);
     in.v = field->v = wf_tape_view(tape, v, NULL, in.networks, in.params);
     in.t = times(tape, base->dtype, input->t, in.networks);

@@ -13,6 +13,9 @@ typedef struct wf_net_inputs {
     int networks, params; /* B, P */
     wf_tensor *w, *t;     /* (B, P) without padding, (B, 1) */
     wf_tensor *v;         /* (B, P) without padding */
+    /* [P] The places in the flat vector of all weights in the order of layers, then those of all other parameters in theirs: a map for
+     * wf_to_tokens and wf_from_tokens. */
+    const uint32_t *weights_first;
 } wf_net_inputs;
 
 /* options: the struct of the kind's settings. */

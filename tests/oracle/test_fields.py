@@ -47,9 +47,32 @@ def mlp(p, w, t, c):
     return affine(p, "out", h)
 
 
+def weights_first(arch):
+    """Places in the flat vector of an MLP's weights in the order of layers, then of its biases."""
+    weights, biases, at = [], [], 0
+    for inputs, outputs in zip(arch, arch[1:]):
+        weights += range(at, at + inputs * outputs)
+        biases += range(at + inputs * outputs, at + inputs * outputs + outputs)
+        at += inputs * outputs + outputs
+    return torch.tensor(weights + biases)
+
+
+def dwf(p, w, t, c):
+    order = weights_first([int(word) for word in c["arch"].split("-")])
+    time = affine(p, "time.2", functional.gelu(affine(p, "time.0", t[:, None])))
+    h = torch.cat([w[:, order], time], 1)
+    for k in range(3):
+        weight, bias = (p[f"layers.{k}.norm.{part}"].reshape(-1) for part in ("weight", "bias"))
+        h = affine(p, f"layers.{k}.linear", h)
+        h = functional.gelu(functional.layer_norm(h, h.shape[-1:], weight, bias, 1e-5))
+    return affine(p, "out", h)[:, torch.argsort(order)]
+
+
 CASES = [
     ("mlp", mlp, dict(width=33, blocks=3, time=8), "3-7-2"),
     ("mlp", mlp, dict(width=16, blocks=1, time=16), "5-40-6"),
+    ("dwf", dwf, dict(width=33, time=7), "3-7-4-2"),
+    ("dwf", dwf, dict(width=64, time=16), "5-40-6"),
 ]
 
 
@@ -137,7 +160,7 @@ def main():
             for dtype, tolerance in ((np.float64, 1e-8), (np.float32, 1e-3)):
                 label = f"{name} {arch} {np.dtype(dtype).name}"
                 try:
-                    worst = run_case(case, velocity, config, dtype, tolerance)
+                    worst = run_case(case, velocity, config | {"arch": arch}, dtype, tolerance)
                     print(f"ok {label} (worst {worst[1]:.1e}, {worst[0]})")
                 except AssertionError as error:
                     failed += 1

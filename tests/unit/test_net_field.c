@@ -124,6 +124,7 @@ static void check_differences(setup *s, void *values, const void *gradient, size
 
 static const field_case small[] = {
     {"mlp", "3-5-2", {{"width", "9"}, {"blocks", "2"}, {"time", "6"}}},
+    {"dwf", "3-5-2", {{"width", "9"}, {"time", "5"}, {"dropout", "0.3"}}},
 };
 
 static void test_gradients(void **state) {
@@ -141,6 +142,7 @@ static void test_gradients(void **state) {
 
 static const field_case wide[] = {
     {"mlp", "64-16-8-10", {{"width", "100"}, {"blocks", "3"}, {"time", "32"}}},
+    {"dwf", "64-16-8-10", {{"width", "100"}, {"time", "32"}, {"dropout", "0.1"}}},
 };
 
 /* Threads change no bit, nor does a forward that keeps nothing. */
@@ -170,6 +172,13 @@ static const struct {
 } counts[] = {
     {{"mlp", "784-32-32-10", {{"width", "352"}, {"blocks", "8"}, {"time", "128"}}}, 21434730},
     {{"mlp", "1944-10", {{"width", "1184"}, {"blocks", "10"}, {"time", "256"}}}, 80356378},
+    {{"dwf", "64-16-8-10", {{"width", "608"}, {"time", "128"}}}, 2009538},
+    {{"dwf", "64-16-8-10", {{"width", "2176"}, {"time", "128"}}}, 10557490},
+    {{"dwf", "784-32-32-10", {{"width", "200"}}}, 10687494},
+    {{"dwf", "784-32-32-10", {{"width", "300"}}}, 16045844},
+    {{"dwf", "784-32-32-10", {{"width", "400"}}}, 21424194},
+    {{"dwf", "784-32-32-10", {{"width", "558"}}}, 29962751},
+    {{"dwf", "1944-10", {{"width", "1954"}}}, 79992165},
 };
 
 static void test_counts(void **state) {
@@ -186,6 +195,42 @@ static void test_counts(void **state) {
         wf_graph_free(graph);
     }
     wf_ctx_free(ctx);
+}
+
+/* Dropout works in training alone, and another update drops other values. */
+static void test_dropout(void **state) {
+    (void)state;
+    setup s;
+    open_case(&s, &wide[1], WF_F32, 1, 2);
+    size_t bytes = s.many * sizeof(float);
+    wf_field_input input = {.batch = &s.batch, .w = s.w, .t = s.t, .seed = 4, .update = 2};
+    assert_int_equal(wf_field_forward(s.ctx, s.field, s.theta, &input, s.dv), WF_OK);
+    run_forward(&s, false, true);
+    assert_memory_not_equal(s.v, s.dv, bytes);
+    memcpy(s.dw, s.v, bytes);
+    run_forward(&s, false, true);
+    assert_memory_equal(s.v, s.dw, bytes);
+    input.training = true, input.update = 3;
+    assert_int_equal(wf_field_forward(s.ctx, s.field, s.theta, &input, s.v), WF_OK);
+    assert_memory_not_equal(s.v, s.dw, bytes);
+    input.training = false;
+    assert_int_equal(wf_field_forward(s.ctx, s.field, s.theta, &input, s.v), WF_OK);
+    assert_memory_equal(s.v, s.dv, bytes);
+    close_case(&s);
+}
+
+/* Fields start at zero velocity, with other parameters that are not zero. */
+static void test_start(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+        setup s;
+        open_case(&s, &small[i], WF_F32, 1, 2);
+        wf_field_init(s.field, 1, s.theta);
+        assert_true(get(&s, s.theta, 0) != 0);
+        run_forward(&s, false, true);
+        for (size_t k = 0; k < s.many; k++) assert_true(get(&s, s.v, k) == 0);
+        close_case(&s);
+    }
 }
 
 /* What a field cannot do is said. */
@@ -215,10 +260,9 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_gradients), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_counts),    cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_start),     cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

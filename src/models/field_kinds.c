@@ -5,7 +5,7 @@
 #include <string.h>
 
 const wf_field_kind *const wf__field_kinds[] = {&wf__field_gmn, &wf__field_mlp, &wf__field_dwf,
-                                                NULL};
+                                                &wf__field_dit, NULL};
 
 const wf_field_kind *wf_field_find(const char *name) {
     for (const wf_field_kind *const *kind = wf__field_kinds; *kind != NULL; kind++)

@@ -4,6 +4,6 @@
 
 #include "models/field.h"
 
-extern const wf_field_kind wf__field_gmn, wf__field_mlp, wf__field_dwf;
+extern const wf_field_kind wf__field_gmn, wf__field_mlp, wf__field_dwf, wf__field_dit;
 
 #endif

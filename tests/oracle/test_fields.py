@@ -68,11 +68,33 @@ def dwf(p, w, t, c):
     return affine(p, "out", h)[:, torch.argsort(order)]
 
 
+def dit(p, w, t, c):
+    z = functional.silu(time_mlp(p, t, c["time"]))
+    modulate = lambda x, shift, scale: norm(x) * (1 + scale[:, None]) + shift[:, None]
+    tokens = functional.pad(w, (0, -w.shape[1] % c["token"])).reshape(len(w), -1, c["token"])
+    x = affine(p, "in", tokens) + p["positions"]
+    heads = lambda y: y.reshape(*y.shape[:2], c["heads"], -1).transpose(1, 2)
+    for k in range(c["blocks"]):
+        name = f"blocks.{k}."
+        parts = affine(p, name + "modulation", z).chunk(6, 1)
+        query, key, value = affine(p, name + "attention.qkv", modulate(x, *parts[:2])).chunk(3, 2)
+        query, key, value = heads(query), heads(key), heads(value)
+        y = torch.softmax(query @ key.transpose(2, 3) / math.sqrt(query.shape[3]), 3) @ value
+        y = affine(p, name + "attention.proj", y.transpose(1, 2).reshape(x.shape))
+        x = x + parts[2][:, None] * y
+        y = functional.gelu(affine(p, name + "mlp.0", modulate(x, *parts[3:5])), approximate="tanh")
+        x = x + parts[5][:, None] * affine(p, name + "mlp.2", y)
+    x = affine(p, "out", modulate(x, *affine(p, "modulation", z).chunk(2, 1)))
+    return x.reshape(len(w), -1)[:, : w.shape[1]]
+
+
 CASES = [
     ("mlp", mlp, dict(width=33, blocks=3, time=8), "3-7-2"),
     ("mlp", mlp, dict(width=16, blocks=1, time=16), "5-40-6"),
     ("dwf", dwf, dict(width=33, time=7), "3-7-4-2"),
     ("dwf", dwf, dict(width=64, time=16), "5-40-6"),
+    ("dit", dit, dict(width=12, blocks=2, heads=3, token=5, time=8), "3-7-2"),
+    ("dit", dit, dict(width=32, blocks=3, heads=8, token=32, time=16), "5-40-6"),
 ]
 
 

@@ -125,6 +125,9 @@ static void check_differences(setup *s, void *values, const void *gradient, size
 static const field_case small[] = {
     {"mlp", "3-5-2", {{"width", "9"}, {"blocks", "2"}, {"time", "6"}}},
     {"dwf", "3-5-2", {{"width", "9"}, {"time", "5"}, {"dropout", "0.3"}}},
+    {"dit",
+     "3-5-2",
+     {{"width", "6"}, {"blocks", "2"}, {"heads", "2"}, {"token", "5"}, {"time", "6"}}},
 };
 
 static void test_gradients(void **state) {
@@ -143,6 +146,7 @@ static void test_gradients(void **state) {
 static const field_case wide[] = {
     {"mlp", "64-16-8-10", {{"width", "100"}, {"blocks", "3"}, {"time", "32"}}},
     {"dwf", "64-16-8-10", {{"width", "100"}, {"time", "32"}, {"dropout", "0.1"}}},
+    {"dit", "64-16-8-10", {{"width", "40"}, {"blocks", "2"}, {"time", "32"}}},
 };
 
 /* Threads change no bit, nor does a forward that keeps nothing. */
@@ -179,6 +183,11 @@ static const struct {
     {{"dwf", "784-32-32-10", {{"width", "400"}}}, 21424194},
     {{"dwf", "784-32-32-10", {{"width", "558"}}}, 29962751},
     {{"dwf", "1944-10", {{"width", "1954"}}}, 79992165},
+    {{"dit", "64-16-8-10", {{"width", "128"}, {"time", "64"}}}, 2019872},
+    {{"dit", "64-16-8-10", {{"width", "256"}, {"blocks", "12"}, {"time", "64"}}}, 10731424},
+    {{"dit", "784-32-32-10", {{"width", "256"}}}, 8223008},
+    {{"dit", "784-32-32-10", {{"width", "368"}}}, 15762848},
+    {{"dit", "1944-10", {{"width", "864"}}}, 77913152},
 };
 
 static void test_counts(void **state) {
@@ -253,6 +262,14 @@ static void test_refusals(void **state) {
     assert_null(field);
     assert_int_equal(wf_settings_set(s.ctx, kind->settings(), "time", "7", options), WF_OK);
     assert_int_equal(wf_field_create(s.ctx, kind, options, s.graph, WF_F32, &field), WF_ERR_USAGE);
+    free(options);
+    /* heads that do not divide the width */
+    kind = wf_field_find("dit");
+    options = calloc(1, kind->options_size);
+    wf_settings_default(kind->settings(), options);
+    assert_int_equal(wf_settings_set(s.ctx, kind->settings(), "heads", "7", options), WF_OK);
+    assert_int_equal(wf_field_create(s.ctx, kind, options, s.graph, WF_F32, &field), WF_ERR_USAGE);
+    assert_null(field);
     free(options);
     close_case(&s);
     close_case(&other);

@@ -47,14 +47,18 @@ static wf_status create(wf_ctx *ctx, const wf_field_kind *kind, const void *opti
     return wf__net_field_create(ctx, kind, o, graph, dtype, params, o->seed, true, walk, out);
 }
 
+/* clang-format off */
+#define SHARED                                                                                     \
+    .settings = settings, .options_size = sizeof(dwf_options), .create = create,                   \
+    .free = wf__net_field_free, .init = wf__net_field_init, .forward = wf__net_field_forward,      \
+    .backward = wf__net_field_backward, .flops = wf__net_field_flops
+/* clang-format on */
+
 const wf_field_kind wf__field_dwf = {
     .name = "dwf",
     .about = "flow whose field is DeepWeightFlow's MLP over the flat parameters; one architecture",
-    .settings = settings,
-    .options_size = sizeof(dwf_options),
-    .create = create,
-    .free = wf__net_field_free,
-    .init = wf__net_field_init,
-    .forward = wf__net_field_forward,
-    .backward = wf__net_field_backward,
-    .flops = wf__net_field_flops};
+    SHARED};
+const wf_field_kind wf__field_dwf_aligned = {.name = "dwf-aligned",
+                                             .about = "dwf, fitted to an aligned collection",
+                                             .traits = WF_GENERATOR_WANTS_ALIGNED,
+                                             SHARED};

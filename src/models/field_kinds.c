@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-const wf_field_kind *const wf__field_kinds[] = {&wf__field_gmn, &wf__field_mlp, &wf__field_dwf,
-                                                &wf__field_dit, NULL};
+const wf_field_kind *const wf__field_kinds[] = {
+    &wf__field_gmn, &wf__field_mlp, &wf__field_dwf, &wf__field_dwf_aligned, &wf__field_dit, NULL};
 
 const wf_field_kind *wf_field_find(const char *name) {
     for (const wf_field_kind *const *kind = wf__field_kinds; *kind != NULL; kind++)

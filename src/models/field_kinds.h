@@ -4,6 +4,7 @@
 
 #include "models/field.h"
 
-extern const wf_field_kind wf__field_gmn, wf__field_mlp, wf__field_dwf, wf__field_dit;
+extern const wf_field_kind wf__field_gmn, wf__field_mlp, wf__field_dwf, wf__field_dwf_aligned,
+    wf__field_dit;
 
 #endif

@@ -90,6 +90,8 @@ static void kinds_are_found(void **state) {
         assert_true(kind->settings == NULL || kind->options_size > 0);
     }
     assert_true((wf_generator_find(WF_GENERATOR_DEFAULT)->traits & WF_GENERATOR_EQUIVARIANT) != 0);
+    assert_true((wf_generator_find("dwf")->traits & WF_GENERATOR_WANTS_ALIGNED) == 0);
+    assert_true((wf_generator_find("dwf-aligned")->traits & WF_GENERATOR_WANTS_ALIGNED) != 0);
 }
 
 static void bad_tables_are_refused(void **state) {

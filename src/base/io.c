@@ -64,7 +64,8 @@ typedef struct wf_buffer {
     size_t packed;     /* bytes of gzip that went in */
 } wf_buffer;
 
-/* Tables shrink to a fifth or a tenth; what grows beyond 32 times its size and 48 MB was made for it. */
+/* Tables shrink to a fifth or a tenth; what grows beyond 32 times its size and 48 MB was made for
+ * it. */
 enum { unpacked_factor = 32, unpacked_floor = 48 << 20 };
 
 /* `fresh` bytes have arrived. */

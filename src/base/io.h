@@ -31,8 +31,8 @@ wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, siz
 wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer);
 void wf_writer_abort(wf_writer *writer); /* harmless after commit */
 
-/* wf_read_file, which `enough` may end early: it is asked after each piece, with the `fresh` last of all `size` bytes so
- * far. Packed files can be far larger than they look. */
+/* wf_read_file, which `enough` may end early: it is asked after each piece, with the `fresh` last
+ * of all `size` bytes so far. Packed files can be far larger than they look. */
 typedef bool wf_enough(const char *bytes, size_t size, size_t fresh);
 wf_status wf_read_until(wf_ctx *ctx, const char *path, size_t limit, wf_enough *enough, char **out,
                         size_t *size);

@@ -10,7 +10,8 @@ typedef struct wf_st_index {
     size_t count;
     const char *(*meta)[2]; /* as the header has them */
     size_t meta_count;
-    /* Places of names and of keys, in order of what stands there; a name is the first member of its tensor. */
+    /* Places of names and of keys, in order of what stands there; a name is the first member of
+     * its tensor. */
     const char *const **names, *const **keys;
 } wf_st_index;
 

@@ -1,7 +1,7 @@
-/* zip: a read-only zip reader over bytes in memory, strict where it matters for safety.
- * Stored and deflated entries, zip64. Every offset and size is checked against the file before it is used, entries may
- * not overlap each other or the central directory, names are unique, and contents are checked against their CRC.
- * Nothing is ever extracted to disk, so names need no cleaning. */
+/* zip: a read-only zip reader over bytes in memory, strict where it matters for safety. Stored and
+ * deflated entries, zip64. Every offset and size is checked against the file before it is used,
+ * entries may not overlap each other or the central directory, names are unique, and contents are
+ * checked against their CRC. Nothing is ever extracted to disk, so names need no cleaning. */
 #ifndef WF_BASE_ZIP_H
 #define WF_BASE_ZIP_H
 

@@ -15,10 +15,12 @@ typedef struct wf_fetch_plan {
     int year; /* ACS: unpacked and filtered after the download; 0: taken as it is */
 } wf_fetch_plan;
 
-/* From the person records of a state (a zip of one or more CSV files) to the ACSIncome table: rows with AGEP > 16, PINCP > 100,
- * WKHP > 0, PWGTP >= 1; ten columns and PINCP as True or False (above 50,000 dollars). Codes are written as 1.0. */
+/* From the person records of a state (a zip of one or more CSV files) to the ACSIncome table: rows
+ * with AGEP > 16, PINCP > 100, WKHP > 0, PWGTP >= 1; ten columns and PINCP as True or False (above
+ * 50,000 dollars). Codes are written as 1.0. */
 wf_status wf__acs_income(wf_ctx *ctx, const char *zip_path, const char *csv_path, size_t *rows);
-/* The same from bytes in memory; the table goes to `put`, line by line, and is only then good when the call returns WF_OK. */
+/* The same from bytes in memory; the table goes to `put`, line by line, and is only then good when
+ * the call returns WF_OK. */
 typedef wf_status wf_acs_put(void *user, const char *line, size_t length);
 wf_status wf__acs_read(wf_ctx *ctx, const char *label, const void *zip, size_t size,
                        wf_acs_put *put, void *user, size_t *rows);

@@ -1,8 +1,9 @@
-/* fetch_acs: the ACSIncome table of a state, out of the Census Bureau's zip of person records (see fetch.h).
+/* fetch_acs: the ACSIncome table of a state, out of the Census Bureau's zip of person records (see
+ * fetch.h).
  *
- * Each CSV member is unpacked piece by piece and cut into lines, so that memory does not depend on its size; the table is
- * kept only when sizes and CRCs of all of them are right.
- * Folktables applies the same filter and the same order of columns; a missing code is -1 there and here. */
+ * Each CSV member is unpacked piece by piece and cut into lines, so that memory does not depend on
+ * its size; the table is kept only when sizes and CRCs of all of them are right. Folktables
+ * applies the same filter and the same order of columns; a missing code is -1 there and here. */
 #include "base/c_locale.h"
 #include "base/io.h"
 #include "base/zip.h"

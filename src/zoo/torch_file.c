@@ -1,9 +1,10 @@
-/* torch_file: see the header. Archive: NAME/data.pkl, NAME/data/KEY (one per storage, raw little-endian elements),
- * NAME/byteorder where torch is recent. The pickle gives views into storages; each storage is read and checked once.
+/* torch_file: see the header. Archive: NAME/data.pkl, NAME/data/KEY (one per storage, raw
+ * little-endian elements), NAME/byteorder where torch is recent. The pickle gives views into
+ * storages; each storage is read and checked once.
  *
- * What torch.save writes is not packed, and its tensors point into the file. Only packed entries, strided views and the
- * dictionary itself take memory, all of it from one budget that the size of the file sets (spend): a few hundred bytes can
- * claim gigabytes. */
+ * What torch.save writes is not packed, and its tensors point into the file. Only packed entries,
+ * strided views and the dictionary itself take memory, all of it from one budget that the size of
+ * the file sets (spend): a few hundred bytes can claim gigabytes. */
 #include "zoo/torch_file.h"
 #include "zoo/torch_pickle.h"
 #include "base/zip.h"
@@ -13,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The budget: twice the file, for one that was packed or transposed as a whole, and what a small file may take. */
+/* The budget: twice the file, for one that was packed or transposed as a whole, and what a small
+ * file may take. */
 enum { budget_factor = 2, budget_floor = 48 << 20 };
 enum { most_tensors = 1 << 16, longest_name = 1024 };
 

@@ -1,9 +1,10 @@
 /* torch_pickle: reads the pickle inside a torch.save file. Data only: no code is ever run.
  *
- * The machine knows the opcodes that dictionaries, lists, numbers, text and tensors need (protocols 2 to 5) and these
- * names alone: collections.OrderedDict, torch._utils._rebuild_tensor_v2, torch._utils._rebuild_parameter and the torch
- * storages. Any other name is refused where it stands. A value never owns another one: cycles are harmless because
- * nothing here or in the callers walks deeper than they ask for. */
+ * The machine knows the opcodes that dictionaries, lists, numbers, text and tensors need
+ * (protocols 2 to 5) and these names alone: collections.OrderedDict,
+ * torch._utils._rebuild_tensor_v2, torch._utils._rebuild_parameter and the torch storages. Any
+ * other name is refused where it stands. A value never owns another one: cycles are harmless
+ * because nothing here or in the callers walks deeper than they ask for. */
 #ifndef WF_ZOO_TORCH_PICKLE_H
 #define WF_ZOO_TORCH_PICKLE_H
 
@@ -33,8 +34,8 @@ typedef struct wf_pickle_storage {
     size_t count;
 } wf_pickle_storage;
 
-/* A view into a storage. Offset, shape and strides are in elements and stay inside `storage->count`; a view has no
- * more elements than its storage. */
+/* A view into a storage. Offset, shape and strides are in elements and stay inside
+ * `storage->count`; a view has no more elements than its storage. */
 typedef struct wf_pickle_tensor {
     const wf_pickle_storage *storage;
     size_t offset;

@@ -1,4 +1,5 @@
-/* What the fuzz targets of the readers share: a table that was read goes through split, fit, one-hot and back through its JSON. */
+/* What the fuzz targets of the readers share: a table that was read goes through split, fit,
+ * one-hot and back through its JSON. */
 #ifndef WF_FUZZ_TABLE_H
 #define WF_FUZZ_TABLE_H
 

@@ -1,5 +1,6 @@
-/* torch.save files: any bytes are read or refused; what is read can be used. The bytes are taken as a whole file, and as
- * the pickle and the storage of a sound archive, because a checksum would stop most mutations of a whole file. */
+/* torch.save files: any bytes are read or refused; what is read can be used. The bytes are taken
+ * as a whole file, and as the pickle and the storage of a sound archive, because a checksum would
+ * stop most mutations of a whole file. */
 #include "driver.h"
 
 #include "../torch_writer.h"
@@ -16,7 +17,8 @@ static void put_tensor(bytes *p, const char *name, view v) {
     put_string(p, "s");
 }
 
-/* state_dict of a 4-3-2 network whose tensors share one storage; some views are transposed or have an offset. */
+/* state_dict of a 4-3-2 network whose tensors share one storage; some views are transposed or have
+ * an offset. */
 static bytes make_pickle(bool nested) {
     bytes p = {0};
     put_string(&p, "\x80\x02");

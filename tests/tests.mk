@@ -12,7 +12,8 @@ EMULATED_OBJ := $(BUILD)/emulated/emulator.o \
                 $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,$(EMULATED)))
 UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%),$(ABSENT_OBJ))
 ifeq ($(SAN),)
-EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field loops lstar nodes ops)
+EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field loops lstar net nodes \
+                    ops)
 endif
 
 .PHONY: test test-programs test-oracle test-threads fuzz fuzz-targets fuzz-smoke layering \

@@ -74,8 +74,4 @@ const wf_field_kind wf__field_dit = {
     .settings = settings,
     .options_size = sizeof(dit_options),
     .create = create,
-    .free = wf__net_field_free,
-    .init = wf__net_field_init,
-    .forward = wf__net_field_forward,
-    .backward = wf__net_field_backward,
-    .flops = wf__net_field_flops};
+    WF_NET_FIELD_FUNCTIONS};

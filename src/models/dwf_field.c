@@ -50,8 +50,7 @@ static wf_status create(wf_ctx *ctx, const wf_field_kind *kind, const void *opti
 /* clang-format off */
 #define SHARED                                                                                     \
     .settings = settings, .options_size = sizeof(dwf_options), .create = create,                   \
-    .free = wf__net_field_free, .init = wf__net_field_init, .forward = wf__net_field_forward,      \
-    .backward = wf__net_field_backward, .flops = wf__net_field_flops
+    WF_NET_FIELD_FUNCTIONS
 /* clang-format on */
 
 const wf_field_kind wf__field_dwf = {

@@ -204,7 +204,8 @@ static wf_status check_parts(wf_ctx *ctx, const gmn_field *field) {
 }
 
 static gmn_cuda_desc cuda_desc(const gmn_field *field) {
-    return (gmn_cuda_desc){.layout = &field->layout, .fourier = field->fourier};
+    return (gmn_cuda_desc){
+        .field = &field->base, .layout = &field->layout, .fourier = field->fourier};
 }
 
 static wf_status gmn_forward(wf_ctx *ctx, wf_field *base, const void *params,

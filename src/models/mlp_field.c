@@ -56,8 +56,4 @@ const wf_field_kind wf__field_mlp = {
     .settings = settings,
     .options_size = sizeof(mlp_options),
     .create = create,
-    .free = wf__net_field_free,
-    .init = wf__net_field_init,
-    .forward = wf__net_field_forward,
-    .backward = wf__net_field_backward,
-    .flops = wf__net_field_flops};
+    WF_NET_FIELD_FUNCTIONS};

@@ -8,6 +8,10 @@
 #include "models/field.h"
 #include "nn/layers.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* What a walk is given. v is filled by wf_from_tokens, at the end. */
 typedef struct wf_net_inputs {
     int networks, params; /* B, P */
@@ -21,6 +25,26 @@ typedef struct wf_net_inputs {
 /* options: the struct of the kind's settings. */
 typedef void wf_net_walk(wf_net *net, const void *options, const wf_net_inputs *in);
 
+/* A model of networks of `width` parameters, and the tape of one evaluation, on any backend. */
+typedef struct wf_net_model {
+    wf_net_walk *walk;
+    void *options;
+    wf_params list;
+    int width;
+    uint32_t *weights_first;
+} wf_net_model;
+typedef struct wf_net_run {
+    wf_tape tape;
+    wf_net net;
+    wf_tensor *w, *v;
+} wf_net_run;
+/* On run->tape, which is started. Arrays are the backend's; key: of dropout, NULL: none. False: out of memory. */
+bool wf__net_run_forward(wf_net_run *run, const wf_net_model *model, int networks,
+                         const void *params, const void *w, const void *t,
+                         const wf_dropout_key *key, void *v);
+/* Behind a forward that keeps; dw may be NULL. */
+bool wf__net_run_backward(wf_net_run *run, const void *dv, void *grad, void *dw);
+
 /* The functions of a kind whose model is `walk`: create as the kind's own create calls it, the rest as they are. Weight decay applies
  * to all parameters or, as in nn/params.h, to matrices alone. */
 wf_status wf__net_field_create(wf_ctx *ctx, const wf_field_kind *kind, const void *options,
@@ -33,5 +57,13 @@ wf_status wf__net_field_forward(wf_ctx *ctx, wf_field *field, const void *params
 wf_status wf__net_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad,
                                  void *dw);
 double wf__net_field_flops(const wf_field *field);
+extern const wf_field_gpu wf__net_field_gpu;
+/* These, as members of a wf_field_kind. */
+#define WF_NET_FIELD_FUNCTIONS                                                                     \
+    .free = wf__net_field_free, .init = wf__net_field_init, .forward = wf__net_field_forward,      \
+    .backward = wf__net_field_backward, .flops = wf__net_field_flops, .gpu = &wf__net_field_gpu
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -56,6 +56,7 @@ shared-table        1  ops   shared_table -                              WEFT_CU
 contexts            1  contexts at_once -
 contexts-2-gpus     2  contexts at_once -             WEFT_EMULATOR_DEVICES=2
 contexts-in-turn    3  contexts in_turn -             WEFT_EMULATOR_DEVICES=2
+net-fields          1  net   programs     *
 self-attention      1  ops   float        attention-3x3-*,attention-33x33-*,attention-130x5-* WEFT_CUDA_SMALL=1
 self-attention-128  2  ops   bf16         attention-100x33-1
 convolution-nans    3  ops   bf16         conv1d*-33x33-0
@@ -70,8 +71,8 @@ END
 }
 all_small() {
     for test in field:against_cpu field:fused field:many_nodes field:split_chains field:wide_nodes \
-        field:equivariance field:equal_bits field:training nodes:block lstar:messages lstar:edges \
-        lstar:large_logits ops:float ops:bf16 ops:attention ops:wide; do
+        field:equivariance field:equal_bits field:training nodes:block net:programs lstar:messages \
+        lstar:edges lstar:large_logits ops:float ops:bf16 ops:attention ops:wide; do
         name=${test%:*}-${test#*:} order=${WEFT_EMULATOR_SEED:-1}
         echo "$name $order ${test%:*} ${test#*:} * WEFT_CUDA_SMALL=1"
     done

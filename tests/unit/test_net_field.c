@@ -1,108 +1,14 @@
 /* Fields written with nn/layers.h: counts of parameters, gradients against differences, and the same bits for any number of threads. */
-#include "base/random.h"
-#include "graph/batch.h"
-#include "models/field_kinds.h"
-#include "wf_test.h"
+#include "net_case.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-enum { most_networks = 16 };
-
-typedef struct field_case {
-    const char *field, *arch;
-    const char *settings[5][2]; /* key, value */
-} field_case;
-
-/* A field on a batch of `networks` equal architectures, with random values everywhere. */
-typedef struct setup {
-    wf_ctx *ctx;
-    wf_graph *graph;
-    wf_field *field;
-    wf_arena arena;
-    wf_batch batch;
-    size_t params, many;
-    wf_dtype dtype;
-    void *theta, *w, *t, *v, *dv, *grad, *dw;
-} setup;
-
-static double get(const setup *s, const void *x, size_t i) {
-    return s->dtype == WF_F64 ? ((const double *)x)[i] : ((const float *)x)[i];
-}
-static void put(const setup *s, void *x, size_t i, double value) {
-    if (s->dtype == WF_F64) ((double *)x)[i] = value;
-    else ((float *)x)[i] = (float)value;
-}
-
-static void *numbers(const setup *s, size_t count, uint32_t stream, double scale) {
-    void *out = calloc(count, sizeof(double));
-    wf_rng rng = wf_rng_at(3, stream, WF_RNG_TEST, 0);
-    wf_fill_normals(s->dtype, out, count, &rng, scale);
-    return out;
-}
-
-static wf_field *make_field(wf_ctx *ctx, const field_case *c, const wf_graph *graph,
-                            wf_dtype dtype) {
-    const wf_field_kind *kind = wf_field_find(c->field);
-    assert_non_null(kind);
-    void *options = calloc(1, kind->options_size);
-    wf_settings_default(kind->settings(), options);
-    for (int i = 0; i < 5 && c->settings[i][0] != NULL; i++)
-        assert_int_equal(
-            wf_settings_set(ctx, kind->settings(), c->settings[i][0], c->settings[i][1], options),
-            WF_OK);
-    wf_field *field;
-    wf_status status = wf_field_create(ctx, kind, options, graph, dtype, &field);
-    if (status != WF_OK) fail_msg("%s: %s", c->field, wf_last_error(ctx));
-    free(options);
-    return field;
-}
-
-static void open_case(setup *s, const field_case *c, wf_dtype dtype, int threads, int networks) {
-    *s = (setup){.dtype = dtype};
-    assert_int_equal(wf_ctx_create(&(wf_ctx_desc){.threads = threads}, &s->ctx), WF_OK);
-    assert_int_equal(wf_graph_parse(s->ctx, c->arch, "relu", 0, &s->graph), WF_OK);
-    const wf_graph *graphs[most_networks];
-    for (int i = 0; i < networks; i++) graphs[i] = s->graph;
-    assert_int_equal(wf_batch_build(s->ctx, &s->arena, graphs, networks, &s->batch), WF_OK);
-    s->field = make_field(s->ctx, c, s->graph, dtype);
-    s->params = s->field->params, s->many = s->batch.n_params;
-    s->theta = numbers(s, s->params, 1, 0.2);
-    s->w = numbers(s, s->many, 2, 1);
-    s->t = numbers(s, (size_t)networks, 3, 0.3);
-    s->dv = numbers(s, s->many, 4, 1);
-    s->v = calloc(s->many, sizeof(double));
-    s->grad = calloc(s->params, sizeof(double));
-    s->dw = calloc(s->many, sizeof(double));
-}
-static void close_case(setup *s) {
-    void *arrays[] = {s->theta, s->w, s->t, s->v, s->dv, s->grad, s->dw};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
-    wf_field_free(s->field);
-    wf_graph_free(s->graph);
-    wf_arena_free(&s->arena);
-    wf_ctx_free(s->ctx);
-}
-
-static void run_forward(setup *s, bool keep, bool training) {
-    wf_field_input input = {.batch = &s->batch,
-                            .w = s->w,
-                            .t = s->t,
-                            .keep = keep,
-                            .training = training,
-                            .seed = 4,
-                            .update = 2};
-    assert_int_equal(wf_field_forward(s->ctx, s->field, s->theta, &input, s->v), WF_OK);
-}
-
-static double loss(setup *s) {
+static double loss(net_case *s) {
     run_forward(s, false, true);
     double sum = 0;
     for (size_t i = 0; i < s->many; i++) sum += get(s, s->v, i) * get(s, s->dv, i);
     return sum;
 }
 
-static void check_differences(setup *s, void *values, const void *gradient, size_t count,
+static void check_differences(net_case *s, void *values, const void *gradient, size_t count,
                               const char *what) {
     double norm = 0, step = 1e-5;
     for (size_t i = 0; i < count; i++) norm += pow(get(s, gradient, i), 2);
@@ -122,19 +28,11 @@ static void check_differences(setup *s, void *values, const void *gradient, size
     }
 }
 
-static const field_case small[] = {
-    {"mlp", "3-5-2", {{"width", "9"}, {"blocks", "2"}, {"time", "6"}}},
-    {"dwf", "3-5-2", {{"width", "9"}, {"time", "5"}, {"dropout", "0.3"}}},
-    {"dit",
-     "3-5-2",
-     {{"width", "6"}, {"blocks", "2"}, {"heads", "2"}, {"token", "5"}, {"time", "6"}}},
-};
-
 static void test_gradients(void **state) {
     (void)state;
-    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
-        setup s;
-        open_case(&s, &small[i], WF_F64, 1, 3);
+    for (size_t i = 0; i < sizeof small_fields / sizeof *small_fields; i++) {
+        net_case s;
+        open_case(&s, &small_fields[i], WF_F64, 1, 3);
         run_forward(&s, true, true);
         assert_int_equal(wf_field_backward(s.ctx, s.field, s.dv, s.grad, s.dw), WF_OK);
         check_differences(&s, s.theta, s.grad, s.params, "parameter");
@@ -153,7 +51,7 @@ static const field_case wide[] = {
 static void test_threads(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
-        setup one, many;
+        net_case one, many;
         open_case(&one, &wide[i], WF_F32, 1, most_networks);
         open_case(&many, &wide[i], WF_F32, 3, most_networks);
         run_forward(&one, true, true);
@@ -210,7 +108,7 @@ static void test_counts(void **state) {
 /* Dropout works in training alone, and another update drops other values. */
 static void test_dropout(void **state) {
     (void)state;
-    setup s;
+    net_case s;
     open_case(&s, &wide[1], WF_F32, 1, 2);
     size_t bytes = s.many * sizeof(float);
     wf_field_input input = {.batch = &s.batch, .w = s.w, .t = s.t, .seed = 4, .update = 2};
@@ -232,9 +130,9 @@ static void test_dropout(void **state) {
 /* Fields start at zero velocity, with other parameters that are not zero. */
 static void test_start(void **state) {
     (void)state;
-    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
-        setup s;
-        open_case(&s, &small[i], WF_F32, 1, 2);
+    for (size_t i = 0; i < sizeof small_fields / sizeof *small_fields; i++) {
+        net_case s;
+        open_case(&s, &small_fields[i], WF_F32, 1, 2);
         wf_field_init(s.field, 1, s.theta);
         assert_true(get(&s, s.theta, 0) != 0);
         run_forward(&s, false, true);
@@ -246,8 +144,8 @@ static void test_start(void **state) {
 /* What a field cannot do is said. */
 static void test_refusals(void **state) {
     (void)state;
-    setup s, other;
-    open_case(&s, &small[0], WF_F32, 1, 2);
+    net_case s, other;
+    open_case(&s, &small_fields[0], WF_F32, 1, 2);
     open_case(&other, &wide[0], WF_F32, 1, 2);
     wf_field_input input = {.batch = &other.batch, .w = other.w, .t = other.t};
     assert_int_equal(wf_field_forward(s.ctx, s.field, s.theta, &input, other.v), WF_ERR_SHAPE);

@@ -1,8 +1,5 @@
-/* gmn_cuda: records a batch's operations on the CUDA backend and captures them.
- *
- * Creating a program runs forward and backward once as they are, which loads the kernels and shows how much memory they
- * take; then the arena gets just that, and they are recorded again under capture. */
-#include "base/cuda/device.cuh"
+/* gmn_cuda: the GMN's programs (field_program.cuh), and such programs with the caller's arrays in host memory. */
+#include "models/cuda/field_program.cuh"
 
 #include <stdlib.h>
 
@@ -17,68 +14,29 @@ extern "C" {
 #include <vector>
 
 struct gmn_cuda {
-    wf_field_program base;
-    wf_cuda_device *device; /* held */
-    const wf_backend *backend;
+    wf_gpu::recorded_program program;
     gmn_part part;
-    wf_arena own; /* buffers that are not borrowed */
-    size_t n_params, n_values, n_graphs, n_cond;
-    cudaGraph_t forward_graph, backward_graph;
-    cudaGraphExec_t forward, backward;
     wf_gpu::pack_job *packs; /* fast: weights to bf16, device memory */
     int n_packs;
 };
 
 namespace {
 
-cudaStream_t stream(const gmn_cuda *program) { return program->device->stream; }
-
-/* --- buffers ------------------------------------------------------------------------------------------------- */
-bool own_buffer(gmn_cuda *program, size_t bytes, const void *borrowed, void *place) {
-    void *memory = (void *)borrowed;
-    if (memory == NULL) {
-        memory = wf_arena_alloc(&program->own, bytes + 16);
-        if (memory == NULL ||
-            cudaMemsetAsync(memory, 0, bytes + 16, stream(program)) != cudaSuccess)
-            return false;
-    }
-    *(void **)place = memory;
-    return true;
-}
-
-bool make_buffers(gmn_cuda *program, const wf_field_program_desc *desc) {
-    const wf_field_buffers *given = &desc->lent;
-    wf_field_buffers *own = &program->base.buffers;
-    size_t real = sizeof(float), params = program->n_params * real;
-    size_t values = program->n_values * real, graphs = program->n_graphs * real;
-    bool ok = own_buffer(program, params, given->params, &own->params) &&
-              own_buffer(program, values, given->w, &own->w) &&
-              own_buffer(program, graphs, given->t, &own->t) &&
-              own_buffer(program, program->n_cond * real, given->cond, &own->cond) &&
-              own_buffer(program, program->n_graphs, given->drop, &own->drop) &&
-              own_buffer(program, values, given->v, &own->v);
-    if (ok && desc->keep)
-        ok = own_buffer(program, values, given->dv, &own->dv) &&
-             own_buffer(program, params, given->grad, &own->grad);
-    if (ok && desc->keep && desc->want_dw) ok = own_buffer(program, values, given->dw, &own->dw);
-    return ok;
-}
-
 /* Copies of all weights in bf16: their places in floats, their memory, and the list of what is to be copied. */
-bool make_panels(gmn_cuda *program, const gmn_layout *layout, size_t *offsets, float **panels) {
+bool make_panels(gmn_cuda *own, const gmn_layout *layout, size_t *offsets, float **panels) {
     size_t total = 0;
     for (int i = 0; i < layout->count; i++) {
         offsets[i] = total; /* rows are whole sixteens of two bytes */
         total += (size_t)layout->tensors[i].rows * (size_t)wf_pad(layout->tensors[i].cols) / 2;
     }
-    *panels = (float *)wf_arena_alloc(&program->own, total * sizeof(float));
+    *panels = (float *)wf_arena_alloc(&own->program.own, total * sizeof(float));
     std::vector<wf_gpu::pack_job> jobs;
     for (int i = 0; i < layout->count; i++) {
         const wf_field_tensor *tensor = &layout->tensors[i];
         for (int row = 0; row < tensor->rows; row += wf_gpu::pack_rows) {
             int rows = tensor->rows - row < wf_gpu::pack_rows ? tensor->rows - row
                                                               : (int)wf_gpu::pack_rows;
-            jobs.push_back(wf_gpu::pack_job{program->base.buffers.params + tensor->offset +
+            jobs.push_back(wf_gpu::pack_job{own->program.base.buffers.params + tensor->offset +
                                                 (size_t)row * (size_t)tensor->cols,
                                             (__nv_bfloat16 *)(*panels + offsets[i]) +
                                                 (size_t)row * (size_t)wf_pad(tensor->cols),
@@ -86,144 +44,75 @@ bool make_panels(gmn_cuda *program, const gmn_layout *layout, size_t *offsets, f
         }
     }
     size_t bytes = jobs.size() * sizeof jobs[0];
-    program->packs = (wf_gpu::pack_job *)wf_arena_alloc(&program->own, bytes);
-    if (*panels == NULL || program->packs == NULL) return false;
-    wf_cuda_upload(program->device, program->packs, jobs.data(), bytes);
-    program->n_packs = (int)jobs.size();
+    own->packs = (wf_gpu::pack_job *)wf_arena_alloc(&own->program.own, bytes);
+    if (*panels == NULL || own->packs == NULL) return false;
+    wf_cuda_upload(own->program.device, own->packs, jobs.data(), bytes);
+    own->n_packs = (int)jobs.size();
     return true;
 }
 
-/* --- recording ----------------------------------------------------------------------------------------------- */
-wf_status recorded(wf_ctx *ctx, const gmn_cuda *program) {
-    cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess && error != cudaErrorMemoryAllocation)
-        return wf_fail(ctx, WF_ERR_FAILED, "field on the GPU: %s", cudaGetErrorString(error));
-    if (program->part.tape.failed || error != cudaSuccess)
-        return wf_fail(ctx, WF_ERR_MEMORY,
-                       "field: no GPU memory for the activations of the batch; use smaller batches "
-                       "or a smaller field");
-    return WF_OK;
-}
-
-typedef void record_fn(gmn_cuda *program, const gmn_inputs *in);
-
-void end_recording(gmn_cuda *program) {
-    bool *failed = &program->part.tape.failed;
-    if (*failed) wf_cuda_discard(program->device);
-    else *failed = !wf_cuda_finish(program->device);
-}
-void record_forward(gmn_cuda *program, const gmn_inputs *in) {
+void record_forward(gmn_cuda *own, const gmn_inputs *in) {
     {
-        wf_gpu::entered scope(program->backend);
-        wf_gpu::chain_pack_all(program->packs, program->n_packs);
+        wf_gpu::entered scope(own->program.backend);
+        wf_gpu::chain_pack_all(own->packs, own->n_packs);
     }
-    wf__gmn_part_forward(&program->part, in);
-    end_recording(program);
-}
-void record_backward(gmn_cuda *program, const gmn_inputs *in) {
-    wf__gmn_part_backward(&program->part, in, program->base.buffers.dv, program->base.buffers.dw);
-    end_recording(program);
+    wf__gmn_part_forward(&own->part, in);
 }
 
-wf_status capture(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in, record_fn *record,
-                  cudaGraph_t *graph, cudaGraphExec_t *out) {
-    WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(program), cudaStreamCaptureModeRelaxed));
-    record(program, in);
-    cudaError_t error = cudaStreamEndCapture(stream(program), graph);
-    wf_status status = recorded(ctx, program);
-    if (status == WF_OK && error == cudaSuccess) error = cudaGraphInstantiate(out, *graph, 0);
-    if (status == WF_OK && error != cudaSuccess)
-        status =
-            wf_fail(ctx, WF_ERR_FAILED, "field on the GPU: capture: %s", cudaGetErrorString(error));
-    return status;
-}
-
-wf_status record_all(wf_ctx *ctx, gmn_cuda *program, const gmn_inputs *in) {
-    record_forward(program, in);
-    WF_TRY(recorded(ctx, program));
-    if (in->keep) {
-        record_backward(program, in);
-        WF_TRY(recorded(ctx, program));
-    }
-    WF_CUDA_TRY(ctx,
-                cudaStreamSynchronize(stream(program))); /* before the tables are uploaded again */
-    wf_tape_tighten(&program->part.tape);
-    WF_TRY(capture(ctx, program, in, record_forward, &program->forward_graph, &program->forward));
-    if (in->keep)
-        WF_TRY(capture(ctx, program, in, record_backward, &program->backward_graph,
-                       &program->backward));
-    return WF_OK;
-}
-
-wf_status build(wf_ctx *ctx, const gmn_cuda_desc *own, const wf_field_program_desc *desc,
-                gmn_cuda *program) {
-    wf_cuda_device *device;
-    WF_TRY(wf_ctx_cuda(ctx, &device));
-    program->device = wf_cuda_hold(device);
-    const wf_backend *backend = desc->fast ? wf_backend_cuda_bf16(device) : wf_backend_cuda(device);
-    if (backend == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "field on the GPU: out of memory");
-    program->backend = backend;
-    const wf_batch *batch = desc->batch;
-    program->own.source = backend->memory;
-    program->n_params = own->layout->params;
-    program->n_values = batch->n_params;
-    program->n_graphs = (size_t)batch->n_graphs;
-    program->n_cond = program->n_graphs * (size_t)own->layout->desc.cond_size;
-    if (!make_buffers(program, desc))
-        return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters and the batch");
+wf_status build(wf_ctx *ctx, const gmn_cuda_desc *field, const wf_field_program_desc *desc,
+                gmn_cuda *own) {
+    wf_gpu::recorded_program *program = &own->program;
+    program->tape = &own->part.tape;
+    WF_TRY(wf_gpu::open_program(ctx, program, field->field, desc));
+    const wf_field_buffers *buffers = &program->base.buffers;
+    const gmn_layout *layout = field->layout;
     size_t *offsets;
-    float *panels = program->base.buffers.params; /* not NULL: nothing is packed */
-    WF_TRY(
-        wf_alloc(ctx, (size_t)own->layout->count, sizeof *offsets, "places of panels", &offsets));
-    if (desc->fast && !make_panels(program, own->layout, offsets, &panels)) {
+    float *panels = buffers->params; /* not NULL: nothing is packed */
+    WF_TRY(wf_alloc(ctx, (size_t)layout->count, sizeof *offsets, "places of panels", &offsets));
+    if (desc->fast && !make_panels(own, layout, offsets, &panels)) {
         free(offsets);
         return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters in bf16");
     }
     gmn_inputs in = {};
-    in.layout = own->layout;
-    in.backend = backend;
+    in.layout = layout;
+    in.backend = program->backend;
     in.dtype = WF_F32;
-    in.params = program->base.buffers.params;
+    in.params = buffers->params;
     in.panel_offset = offsets;
     in.panels = panels;
-    in.fourier = own->fourier;
-    in.batch = batch;
-    in.w = program->base.buffers.w;
-    in.t = program->base.buffers.t;
-    in.cond = program->base.buffers.cond;
-    in.drop = program->base.buffers.drop;
+    in.fourier = field->fourier;
+    in.batch = desc->batch;
+    in.w = buffers->w;
+    in.t = buffers->t;
+    in.cond = buffers->cond;
+    in.drop = buffers->drop;
     in.keep = desc->keep;
-    in.v = program->base.buffers.v;
-    program->part.first_graph = 0;
-    program->part.last_graph = batch->n_graphs;
-    program->part.grad = program->base.buffers.grad;
-    wf_status status = record_all(ctx, program, &in);
+    in.v = buffers->v;
+    own->part.first_graph = 0;
+    own->part.last_graph = desc->batch->n_graphs;
+    own->part.grad = buffers->grad;
+    wf_status status = wf_gpu::record_program(
+        ctx, program, desc->keep, [&] { record_forward(own, &in); },
+        [&] { wf__gmn_part_backward(&own->part, &in, buffers->dv, buffers->dw); });
     free(offsets);
     return status;
 }
 
-void destroy(gmn_cuda *program) {
-    if (program == NULL) return;
-    if (program->device != NULL) cudaStreamSynchronize(stream(program));
-    if (program->forward != NULL) cudaGraphExecDestroy(program->forward);
-    if (program->backward != NULL) cudaGraphExecDestroy(program->backward);
-    if (program->forward_graph != NULL) cudaGraphDestroy(program->forward_graph);
-    if (program->backward_graph != NULL) cudaGraphDestroy(program->backward_graph);
-    wf_tape_free(&program->part.tape);
-    wf_arena_free(&program->own);
-    wf_cuda_release(program->device);
-    free(program);
+void destroy(gmn_cuda *own) {
+    if (own == NULL) return;
+    wf_gpu::close_program(&own->program);
+    free(own);
 }
 
-wf_status create(wf_ctx *ctx, const gmn_cuda_desc *own, const wf_field_program_desc *desc,
+wf_status create(wf_ctx *ctx, const gmn_cuda_desc *field, const wf_field_program_desc *desc,
                  gmn_cuda **out) {
-    gmn_cuda *program;
+    gmn_cuda *own;
     *out = NULL;
-    WF_TRY(wf_alloc(ctx, 1, sizeof *program, "a velocity field on the GPU", &program));
+    WF_TRY(wf_alloc(ctx, 1, sizeof *own, "a velocity field on the GPU", &own));
     wf_status status = wf_gpu::without_exceptions(ctx, "field on the GPU",
-                                                  [&] { return build(ctx, own, desc, program); });
-    if (status == WF_OK) *out = program;
-    else destroy(program);
+                                                  [&] { return build(ctx, field, desc, own); });
+    if (status == WF_OK) *out = own;
+    else destroy(own);
     return status;
 }
 
@@ -263,42 +152,10 @@ uint64_t fingerprint(const wf_batch *batch) {
     return hash;
 }
 
-wf_status copy(wf_ctx *ctx, const gmn_cuda *program, void *to, const void *from, size_t bytes) {
+wf_status copy(wf_ctx *ctx, const gmn_cuda *own, void *to, const void *from, size_t bytes) {
     if (bytes > 0)
-        WF_CUDA_TRY(ctx, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream(program)));
-    return WF_OK;
-}
-
-/* The graph as one node of the graph that the stream is capturing. */
-wf_status add_child(wf_ctx *ctx, const gmn_cuda *program, cudaGraph_t child) {
-    cudaStreamCaptureStatus state;
-    cudaGraph_t graph;
-    const cudaGraphNode_t *behind;
-    size_t n;
-    cudaGraphNode_t node;
-#if CUDART_VERSION >= 13000
-    WF_CUDA_TRY(ctx,
-                cudaStreamGetCaptureInfo(stream(program), &state, NULL, &graph, &behind, NULL, &n));
-    WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, child));
-    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(program), &node, NULL, 1,
-                                                         cudaStreamSetCaptureDependencies));
-#else
-    WF_CUDA_TRY(ctx,
-                cudaStreamGetCaptureInfo_v2(stream(program), &state, NULL, &graph, &behind, &n));
-    WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, child));
-    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(program), &node, 1,
-                                                         cudaStreamSetCaptureDependencies));
-#endif
-    return WF_OK;
-}
-
-wf_status replay(wf_ctx *ctx, const gmn_cuda *program, cudaGraph_t graph,
-                 cudaGraphExec_t executable) {
-    cudaStreamCaptureStatus state;
-    wf_cuda_use(program->device);
-    WF_CUDA_TRY(ctx, cudaStreamIsCapturing(stream(program), &state));
-    if (state == cudaStreamCaptureStatusActive) return add_child(ctx, program, graph);
-    WF_CUDA_TRY(ctx, cudaGraphLaunch(executable, stream(program)));
+        WF_CUDA_TRY(
+            ctx, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, own->program.device->stream));
     return WF_OK;
 }
 
@@ -307,32 +164,30 @@ gmn_cuda *own_program(wf_field_program *program) { return (gmn_cuda *)program; }
 } // namespace
 
 /* --- a program --------------------------------------------------------------------------------------------------- */
-extern "C" wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *own,
+extern "C" wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *field,
                                          const wf_field_program_desc *desc,
                                          wf_field_program **out) {
-    gmn_cuda *program;
+    gmn_cuda *own;
     *out = NULL;
-    WF_TRY(create(ctx, own, desc, &program));
-    *out = &program->base;
+    WF_TRY(create(ctx, field, desc, &own));
+    *out = &own->program.base;
     return WF_OK;
 }
 
 extern "C" void wf__gmn_cuda_free(wf_field_program *program) { destroy(own_program(program)); }
 
-extern "C" size_t wf__gmn_cuda_bytes(const wf_field_program *base) {
-    const gmn_cuda *program = (const gmn_cuda *)base;
-    return wf_tape_bytes(&program->part.tape) + wf_arena_capacity(&program->own) +
-           (program->packs != NULL ? wf_cuda_shared_bytes(program->device) : 0);
+extern "C" size_t wf__gmn_cuda_bytes(const wf_field_program *program) {
+    const gmn_cuda *own = (const gmn_cuda *)program;
+    return wf_gpu::program_bytes(&own->program) +
+           (own->packs != NULL ? wf_cuda_shared_bytes(own->program.device) : 0);
 }
 
-extern "C" wf_status wf__gmn_cuda_forward(wf_ctx *ctx, wf_field_program *base) {
-    gmn_cuda *program = own_program(base);
-    return replay(ctx, program, program->forward_graph, program->forward);
+extern "C" wf_status wf__gmn_cuda_forward(wf_ctx *ctx, wf_field_program *program) {
+    return wf_gpu::run_forward(ctx, &own_program(program)->program);
 }
 
-extern "C" wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *base) {
-    gmn_cuda *program = own_program(base);
-    return replay(ctx, program, program->backward_graph, program->backward);
+extern "C" wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *program) {
+    return wf_gpu::run_backward(ctx, &own_program(program)->program);
 }
 
 /* --- host arrays ------------------------------------------------------------------------------------------------- */
@@ -344,12 +199,12 @@ extern "C" void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache) {
 }
 
 extern "C" double wf__gmn_cuda_cache_flops(const gmn_cuda_cache *cache) {
-    const gmn_cuda *program = cache->program[1];
-    return program == NULL ? 0 : wf_tape_flops(&program->part.tape);
+    const gmn_cuda *own = cache->program[1];
+    return own == NULL ? 0 : wf_tape_flops(&own->part.tape);
 }
 
 extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cache,
-                                                const gmn_cuda_desc *own, const float *params,
+                                                const gmn_cuda_desc *field, const float *params,
                                                 const wf_field_input *input, float *v) {
     wf_cuda_device *device;
     WF_TRY(wf_ctx_cuda(ctx, &device));
@@ -364,32 +219,33 @@ extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cac
         desc.batch = input->batch;
         desc.keep = desc.want_dw = input->keep;
         desc.fast = input->fast;
-        WF_TRY(create(ctx, own, &desc, &cache->program[which]));
+        WF_TRY(create(ctx, field, &desc, &cache->program[which]));
         cache->print[which] = print;
     }
-    gmn_cuda *program = cache->program[which];
+    gmn_cuda *own = cache->program[which];
+    const wf_gpu::recorded_program *program = &own->program;
     const wf_field_buffers *to = &program->base.buffers;
     size_t real = sizeof(float);
-    WF_TRY(copy(ctx, program, to->params, params, program->n_params * real));
-    WF_TRY(copy(ctx, program, to->w, input->w, program->n_values * real));
-    WF_TRY(copy(ctx, program, to->t, input->t, program->n_graphs * real));
-    if (input->cond != NULL)
-        WF_TRY(copy(ctx, program, to->cond, input->cond, program->n_cond * real));
-    if (input->drop != NULL) WF_TRY(copy(ctx, program, to->drop, input->drop, program->n_graphs));
-    else WF_CUDA_TRY(ctx, cudaMemsetAsync(to->drop, 0, program->n_graphs, stream(program)));
-    WF_TRY(replay(ctx, program, program->forward_graph, program->forward));
-    WF_TRY(copy(ctx, program, v, to->v, program->n_values * real));
+    WF_TRY(copy(ctx, own, to->params, params, program->n_params * real));
+    WF_TRY(copy(ctx, own, to->w, input->w, program->n_values * real));
+    WF_TRY(copy(ctx, own, to->t, input->t, program->n_graphs * real));
+    if (input->cond != NULL) WF_TRY(copy(ctx, own, to->cond, input->cond, program->n_cond * real));
+    if (input->drop != NULL) WF_TRY(copy(ctx, own, to->drop, input->drop, program->n_graphs));
+    else WF_CUDA_TRY(ctx, cudaMemsetAsync(to->drop, 0, program->n_graphs, program->device->stream));
+    WF_TRY(wf_gpu::run_forward(ctx, &own->program));
+    WF_TRY(copy(ctx, own, v, to->v, program->n_values * real));
     return wf_cuda_wait(ctx);
 }
 
 extern "C" wf_status wf__gmn_cuda_field_backward(wf_ctx *ctx, gmn_cuda_cache *cache,
                                                  const float *dv, float *grad, float *dw) {
-    gmn_cuda *program = cache->program[1];
+    gmn_cuda *own = cache->program[1];
+    const wf_gpu::recorded_program *program = &own->program;
     const wf_field_buffers *at = &program->base.buffers;
     size_t real = sizeof(float);
-    WF_TRY(copy(ctx, program, at->dv, dv, program->n_values * real));
-    WF_TRY(replay(ctx, program, program->backward_graph, program->backward));
-    WF_TRY(copy(ctx, program, grad, at->grad, program->n_params * real));
-    if (dw != NULL) WF_TRY(copy(ctx, program, dw, at->dw, program->n_values * real));
+    WF_TRY(copy(ctx, own, at->dv, dv, program->n_values * real));
+    WF_TRY(wf_gpu::run_backward(ctx, &own->program));
+    WF_TRY(copy(ctx, own, grad, at->grad, program->n_params * real));
+    if (dw != NULL) WF_TRY(copy(ctx, own, dw, at->dw, program->n_values * real));
     return wf_cuda_wait(ctx);
 }

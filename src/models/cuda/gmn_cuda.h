@@ -1,10 +1,4 @@
-/* gmn_cuda: the GMN velocity field on a GPU, as two CUDA graphs for one batch.
- *
- * A program is recorded once for a batch: all index tables, activations and gradients lie on the
- * device at fixed places. Running it replays a graph on the device's stream (wf_cuda_stream) and
- * waits for nothing, so a training loop may put its own kernels before and behind it on that stream.
- * A program belongs to the device of the context it was made with, and holds it.
- * While that stream is capturing, the program becomes one node of the captured graph. */
+/* gmn_cuda: the GMN velocity field on a GPU: its programs (field_program.cuh), and those on host arrays. */
 #ifndef WF_MODELS_CUDA_GMN_CUDA_H
 #define WF_MODELS_CUDA_GMN_CUDA_H
 
@@ -18,6 +12,7 @@ typedef struct gmn_cuda gmn_cuda;
 
 /* What the field knows; layout and fourier (host; NULL without) are read while a program is made. */
 typedef struct gmn_cuda_desc {
+    const wf_field *field;
     const gmn_layout *layout;
     const float *fourier;
 } gmn_cuda_desc;

@@ -1,0 +1,166 @@
+#include "models/cuda/field_program.cuh"
+
+extern "C" {
+#include "tensor/cuda/backend_cuda.h"
+}
+
+namespace wf_gpu {
+namespace {
+
+cudaStream_t stream(const recorded_program *program) { return program->device->stream; }
+
+bool own_buffer(recorded_program *program, size_t bytes, const void *borrowed, void *place) {
+    void *memory = (void *)borrowed;
+    if (memory == NULL) {
+        memory = wf_arena_alloc(&program->own, bytes + 16);
+        if (memory == NULL ||
+            cudaMemsetAsync(memory, 0, bytes + 16, stream(program)) != cudaSuccess)
+            return false;
+    }
+    *(void **)place = memory;
+    return true;
+}
+
+bool make_buffers(recorded_program *program, const wf_field_program_desc *desc) {
+    const wf_field_buffers *given = &desc->lent;
+    wf_field_buffers *own = &program->base.buffers;
+    size_t real = sizeof(float), params = program->n_params * real;
+    size_t values = program->n_values * real, graphs = program->n_graphs * real;
+    bool ok = own_buffer(program, params, given->params, &own->params) &&
+              own_buffer(program, values, given->w, &own->w) &&
+              own_buffer(program, graphs, given->t, &own->t) &&
+              own_buffer(program, program->n_cond * real, given->cond, &own->cond) &&
+              own_buffer(program, program->n_graphs, given->drop, &own->drop) &&
+              own_buffer(program, values, given->v, &own->v);
+    if (ok && desc->keep)
+        ok = own_buffer(program, values, given->dv, &own->dv) &&
+             own_buffer(program, params, given->grad, &own->grad);
+    if (ok && desc->keep && desc->want_dw) ok = own_buffer(program, values, given->dw, &own->dw);
+    return ok;
+}
+
+wf_status recorded(wf_ctx *ctx, const recorded_program *program) {
+    cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess && error != cudaErrorMemoryAllocation)
+        return wf_fail(ctx, WF_ERR_FAILED, "field on the GPU: %s", cudaGetErrorString(error));
+    if (program->tape->failed || error != cudaSuccess)
+        return wf_fail(ctx, WF_ERR_MEMORY,
+                       "field: no GPU memory for the activations of the batch; use smaller batches "
+                       "or a smaller field");
+    return WF_OK;
+}
+
+void end_recording(recorded_program *program) {
+    if (program->tape->failed) wf_cuda_discard(program->device);
+    else program->tape->failed = !wf_cuda_finish(program->device);
+}
+
+wf_status capture(wf_ctx *ctx, recorded_program *program, const std::function<void()> &record,
+                  cudaGraph_t *graph, cudaGraphExec_t *out) {
+    WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(program), cudaStreamCaptureModeRelaxed));
+    record();
+    end_recording(program);
+    cudaError_t error = cudaStreamEndCapture(stream(program), graph);
+    wf_status status = recorded(ctx, program);
+    if (status == WF_OK && error == cudaSuccess) error = cudaGraphInstantiate(out, *graph, 0);
+    if (status == WF_OK && error != cudaSuccess)
+        status =
+            wf_fail(ctx, WF_ERR_FAILED, "field on the GPU: capture: %s", cudaGetErrorString(error));
+    return status;
+}
+
+/* The graph as one node of the graph that the stream is capturing. */
+wf_status add_child(wf_ctx *ctx, const recorded_program *program, cudaGraph_t child) {
+    cudaStreamCaptureStatus state;
+    cudaGraph_t graph;
+    const cudaGraphNode_t *behind;
+    size_t n;
+    cudaGraphNode_t node;
+#if CUDART_VERSION >= 13000
+    WF_CUDA_TRY(ctx,
+                cudaStreamGetCaptureInfo(stream(program), &state, NULL, &graph, &behind, NULL, &n));
+    WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, child));
+    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(program), &node, NULL, 1,
+                                                         cudaStreamSetCaptureDependencies));
+#else
+    WF_CUDA_TRY(ctx,
+                cudaStreamGetCaptureInfo_v2(stream(program), &state, NULL, &graph, &behind, &n));
+    WF_CUDA_TRY(ctx, cudaGraphAddChildGraphNode(&node, graph, behind, n, child));
+    WF_CUDA_TRY(ctx, cudaStreamUpdateCaptureDependencies(stream(program), &node, 1,
+                                                         cudaStreamSetCaptureDependencies));
+#endif
+    return WF_OK;
+}
+
+wf_status replay(wf_ctx *ctx, const recorded_program *program, cudaGraph_t graph,
+                 cudaGraphExec_t executable) {
+    cudaStreamCaptureStatus state;
+    wf_cuda_use(program->device);
+    WF_CUDA_TRY(ctx, cudaStreamIsCapturing(stream(program), &state));
+    if (state == cudaStreamCaptureStatusActive) return add_child(ctx, program, graph);
+    WF_CUDA_TRY(ctx, cudaGraphLaunch(executable, stream(program)));
+    return WF_OK;
+}
+
+} // namespace
+
+wf_status open_program(wf_ctx *ctx, recorded_program *program, const wf_field *field,
+                       const wf_field_program_desc *desc) {
+    wf_cuda_device *device;
+    WF_TRY(wf_ctx_cuda(ctx, &device));
+    program->device = wf_cuda_hold(device);
+    program->backend = desc->fast ? wf_backend_cuda_bf16(device) : wf_backend_cuda(device);
+    if (program->backend == NULL)
+        return wf_fail(ctx, WF_ERR_MEMORY, "field on the GPU: out of memory");
+    program->own.source = program->backend->memory;
+    program->n_params = field->params;
+    program->n_values = desc->batch->n_params;
+    program->n_graphs = (size_t)desc->batch->n_graphs;
+    program->n_cond = program->n_graphs * (size_t)field->cond_size;
+    if (!make_buffers(program, desc))
+        return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters and the batch");
+    return WF_OK;
+}
+
+wf_status record_program(wf_ctx *ctx, recorded_program *program, bool keep,
+                         const std::function<void()> &forward,
+                         const std::function<void()> &backward) {
+    forward();
+    end_recording(program);
+    WF_TRY(recorded(ctx, program));
+    if (keep) {
+        backward();
+        end_recording(program);
+        WF_TRY(recorded(ctx, program));
+    }
+    WF_CUDA_TRY(ctx,
+                cudaStreamSynchronize(stream(program))); /* before the tables are uploaded again */
+    wf_tape_tighten(program->tape);
+    WF_TRY(capture(ctx, program, forward, &program->forward_graph, &program->forward));
+    if (keep) WF_TRY(capture(ctx, program, backward, &program->backward_graph, &program->backward));
+    return WF_OK;
+}
+
+void close_program(recorded_program *program) {
+    if (program->device != NULL) cudaStreamSynchronize(stream(program));
+    if (program->forward != NULL) cudaGraphExecDestroy(program->forward);
+    if (program->backward != NULL) cudaGraphExecDestroy(program->backward);
+    if (program->forward_graph != NULL) cudaGraphDestroy(program->forward_graph);
+    if (program->backward_graph != NULL) cudaGraphDestroy(program->backward_graph);
+    wf_tape_free(program->tape);
+    wf_arena_free(&program->own);
+    wf_cuda_release(program->device);
+}
+
+size_t program_bytes(const recorded_program *program) {
+    return wf_tape_bytes(program->tape) + wf_arena_capacity(&program->own);
+}
+
+wf_status run_forward(wf_ctx *ctx, recorded_program *program) {
+    return replay(ctx, program, program->forward_graph, program->forward);
+}
+wf_status run_backward(wf_ctx *ctx, recorded_program *program) {
+    return replay(ctx, program, program->backward_graph, program->backward);
+}
+
+} // namespace wf_gpu

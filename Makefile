@@ -38,7 +38,7 @@ WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-pro
 CFLAGS += -std=gnu11 $(OPT) -g $(WARN) $(WERROR) -fPIC -fvisibility=hidden -ffp-contract=off \
           -pthread
 CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc
-LDLIBS += -ljansson -lz -lm -pthread
+LDLIBS += -ljansson -lz -lxxhash -lm -pthread
 KERNEL_FLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 ifneq ($(SAN),)
 CFLAGS += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -97,7 +97,7 @@ help: ## this list
 
 # --- packages: each target asks for what it cannot do without, optional ones are never installed --
 need-lib:
-	@CC="$(CC)" tools/need.sh gcc zlib1g-dev libjansson-dev
+	@CC="$(CC)" tools/need.sh gcc zlib1g-dev libjansson-dev libxxhash-dev
 need-test: need-lib
 	@CC="$(CC)" tools/need.sh libcmocka-dev python3 g++
 need-oracle: need-lib

@@ -28,6 +28,13 @@ WF_API wf_status wf_lock_file(wf_ctx *ctx, const char *path, wf_lock **out);
 WF_API wf_status wf_lock_folder(wf_ctx *ctx, const char *path, wf_lock **out);
 WF_API void wf_lock_free(wf_lock *lock);
 
+/* A file's digest, 32 hexadecimal digits and a NUL: XXH3 of 128 bits over its bytes. It tells damage and exchanged files; it
+ * is no protection against a forger. */
+WF_API wf_status wf_file_digest(wf_ctx *ctx, const char *path, char out[33]);
+/* safetensors files of weft hold a digest of themselves. WF_ERR_INPUT, with a sentence, when the content is not what was
+ * written; *known false: there is none, because another program or version 0.1 wrote the file. */
+WF_API wf_status wf_file_verify(wf_ctx *ctx, const char *path, bool *known);
+
 /* SHA-256 as 64 hex digits. */
 WF_API void wf_sha256_hex(const void *bytes, size_t count, char out[65]);
 

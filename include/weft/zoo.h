@@ -26,7 +26,8 @@ WF_API size_t wf_zoo_count(const wf_zoo *zoo);
 WF_API const char *wf_zoo_path(const wf_zoo *zoo);
 /* Flat parameters of one network. */
 WF_API void wf_zoo_get(const wf_zoo *zoo, size_t index, float *w);
-/* Networks first .. first+count-1 as a (count, n_params) matrix; free(*out). */
+/* Networks first .. first+count-1 as a (count, n_params) matrix; free(*out). WF_ERR_INPUT when all are asked for and the
+ * file's digest says that it is damaged. */
 WF_API wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count,
                              float **out);
 /* The name of a test set; NULL behind the last. */
@@ -65,7 +66,8 @@ typedef struct wf_zoo_desc {
 WF_API wf_zoo_desc wf_zoo_desc_default(void);
 WF_API const wf_setting *wf_zoo_settings(void);
 
-/* Train networks first .. first+count-1 and write them to `path`. Finished shards lie in
+/* Train networks first .. first+count-1 and write them to `path`; where they stand there already, of the same settings and
+ * intact, nothing is done. Finished shards lie in
  * `path`.parts/ until the end: a broken call goes on where it stopped. A network that diverges
  * is reported, left out of the file and counted in *diverged (may be NULL). */
 WF_API wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,

@@ -6,9 +6,12 @@
  * R1  A file is accepted whole or refused with a sentence; no tensor ever points outside the data.
  * R2  In order of their offsets the tensors follow one another from 0 to the end of the file: no
  *     overlap, no hole, nothing behind. Tensors without elements are legal and take no room.
+ * D1  The last pair of our metadata is "weft.digest": "xxh3:" and 32 digits, the digest of the whole file with zeros in
+ *     the place of these digits. A file without this text, byte for byte, has no digest.
  * W1  Tensors are written by falling item size, then by name, and the data begin at a multiple of
  *     64 bytes: every tensor is aligned for its type, and equal input gives equal bytes. */
 #include "base/safetensors.h"
+#include "base/digest.h"
 #include "base/st_index.h"
 #include "base/utf8.h"
 
@@ -42,9 +45,16 @@ static const struct {
 size_t wf_st_dtype_size(wf_st_dtype dtype) { return dtype_table[dtype].size; }
 const char *wf_st_dtype_name(wf_st_dtype dtype) { return dtype_table[dtype].name; }
 
+static const char digest_key[] = "weft.digest";
+static const char digest_mark[] = "\"weft.digest\":\"xxh3:"; /* the digits follow */
+static const char no_digits[] = "00000000000000000000000000000000";
+
 struct wf_st_file {
     wf_map map; /* size 0 when the bytes are the caller's */
     wf_st_index index;
+    char *label;
+    const uint8_t *bytes; /* of the whole file */
+    size_t size, header;
 };
 
 /* --- reading ---------------------------------------------------------------------------------- */
@@ -70,9 +80,13 @@ wf_status wf_st_parse(wf_ctx *ctx, const char *label, const void *bytes, size_t 
                        (unsigned long long)header);
     wf_st_file *file;
     WF_TRY(wf_alloc(ctx, 1, sizeof *file, label, &file));
+    *file =
+        (wf_st_file){.label = strdup(label), .bytes = byte, .size = size, .header = (size_t)header};
     wf_status status =
-        wf__st_index_read(ctx, label, (const char *)byte + 8, (size_t)header, byte + 8 + header,
-                          size - 8 - (size_t)header, &file->index);
+        file->label == NULL
+            ? wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", label)
+            : wf__st_index_read(ctx, label, (const char *)byte + 8, (size_t)header,
+                                byte + 8 + header, size - 8 - (size_t)header, &file->index);
     if (status == WF_OK) *out = file;
     else wf_st_close(file);
     return status;
@@ -92,6 +106,7 @@ void wf_st_close(wf_st_file *file) {
     if (file == NULL) return;
     wf__st_index_free(&file->index);
     wf_map_close(&file->map);
+    free(file->label);
     free(file);
 }
 
@@ -116,6 +131,46 @@ void wf_st_meta_at(const wf_st_file *file, size_t index, const char **key, const
 
 const char *wf_st_meta(const wf_st_file *file, const char *key) {
     return wf__st_index_meta(&file->index, key);
+}
+
+/* --- digest ----------------------------------------------------------------------------------- */
+
+enum { verified_at_once = 16 << 20 }; /* bytes between looks for an interruption */
+
+wf_status wf_st_verify(wf_ctx *ctx, const wf_st_file *file, bool *known) {
+    const char *start = (const char *)file->bytes;
+    const char *mark = memmem(start + 8, file->header, digest_mark, sizeof digest_mark - 1);
+    size_t digits = mark != NULL ? (size_t)(mark - start) + sizeof digest_mark - 1 : 0;
+    bool has = mark != NULL && digits + WF_DIGEST_DIGITS <= 8 + file->header;
+    if (known != NULL) *known = has;
+    if (!has) return WF_OK;
+    wf_digest digest;
+    char found[WF_DIGEST_DIGITS];
+    WF_TRY(wf_digest_start(ctx, &digest));
+    wf_digest_add(&digest, start, digits);
+    wf_digest_add(&digest, no_digits, WF_DIGEST_DIGITS);
+    for (size_t at = digits + WF_DIGEST_DIGITS; at < file->size && !wf_interrupted(ctx);) {
+        size_t some = file->size - at < verified_at_once ? file->size - at : verified_at_once;
+        wf_digest_add(&digest, start + at, some);
+        at += some;
+    }
+    wf_digest_end(&digest, found);
+    if (wf_interrupted(ctx))
+        return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while reading %s", file->label);
+    if (memcmp(found, start + digits, WF_DIGEST_DIGITS) == 0) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s: is damaged, or was changed by another program: its content does not match "
+                   "its digest (metadata weft.digest)",
+                   file->label);
+}
+
+wf_status wf_file_verify(wf_ctx *ctx, const char *path, bool *known) {
+    wf_st_file *file;
+    *known = false;
+    WF_TRY(wf_st_open(ctx, path, &file));
+    wf_status status = wf_st_verify(ctx, file, known);
+    wf_st_close(file);
+    return status;
 }
 
 /* --- conversion ------------------------------------------------------------------------------- */
@@ -262,9 +317,11 @@ static wf_status put_entry(wf_ctx *ctx, const char *path, header_text *text,
     return WF_OK;
 }
 
+/* The caller's pairs and the digest (D1), its digits still zeros; *digits is where they stand. */
 static wf_status put_metadata(wf_ctx *ctx, const char *path, header_text *text,
-                              const char *const (*meta)[2], size_t n_meta) {
-    WF_TRY(wf__st_check_unique(ctx, path, &meta[0][0], sizeof *meta, n_meta, "metadata key"));
+                              const char *const (*meta)[2], size_t n_meta, size_t *digits) {
+    if (n_meta > 0)
+        WF_TRY(wf__st_check_unique(ctx, path, &meta[0][0], sizeof *meta, n_meta, "metadata key"));
     put_string(text, metadata_key);
     put_text(text, ":{");
     for (size_t i = 0; i < n_meta; i++) {
@@ -272,21 +329,25 @@ static wf_status put_metadata(wf_ctx *ctx, const char *path, header_text *text,
         if (wf_utf8_check(key, strlen(key)) < strlen(key) ||
             wf_utf8_check(value, strlen(value)) < strlen(value))
             return wf_fail(ctx, WF_ERR_INPUT, "%s: metadata \"%.100s\" is not UTF-8", path, key);
-        if (i > 0) put_text(text, ",");
+        if (strcmp(key, digest_key) == 0) continue;
         put_string(text, key);
         put_text(text, ":");
         put_string(text, value);
+        put_text(text, ",");
     }
-    put_text(text, "}");
+    put_text(text, digest_mark);
+    *digits = text->size;
+    put_text(text, no_digits);
+    put_text(text, "\"}");
     return WF_OK;
 }
 
 /* The header of all tensors in `order`, padded (W1). */
 static wf_status make_header(wf_ctx *ctx, const char *path, const wf_st_tensor *const *order,
                              size_t n, const char *const (*meta)[2], size_t n_meta,
-                             header_text *text) {
+                             header_text *text, size_t *digits) {
     put_text(text, "{");
-    if (n_meta > 0) WF_TRY(put_metadata(ctx, path, text, meta, n_meta));
+    WF_TRY(put_metadata(ctx, path, text, meta, n_meta, digits));
     size_t offset = 0;
     for (size_t i = 0; i < n; i++) WF_TRY(put_entry(ctx, path, text, order[i], &offset));
     put_text(text, "}");
@@ -295,6 +356,23 @@ static wf_status make_header(wf_ctx *ctx, const char *path, const wf_st_tensor *
     if (text->size > most_header_bytes)
         return wf_fail(ctx, WF_ERR_SHAPE, "%s: a header of %zu bytes; the format allows %d", path,
                        text->size, most_header_bytes);
+    return WF_OK;
+}
+
+/* Puts the digest of the file into its header. */
+static wf_status sign(wf_ctx *ctx, const header_text *header, size_t digits,
+                      const wf_st_tensor *const *order, size_t n) {
+    uint64_t size = header->size;
+    wf_digest digest;
+    WF_TRY(wf_digest_start(ctx, &digest));
+    wf_digest_add(&digest, &size, 8);
+    wf_digest_add(&digest, header->bytes, header->size);
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes;
+        wf_status status = tensor_bytes(ctx, "", order[i], &bytes); /* known to fit */
+        if (status == WF_OK) wf_digest_add(&digest, order[i]->data, bytes);
+    }
+    wf_digest_end(&digest, header->bytes + digits);
     return WF_OK;
 }
 
@@ -322,7 +400,9 @@ wf_status wf_st_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors
     if (n > 1) qsort(order, n, sizeof *order, by_item_and_name);
     wf_writer writer;
     wf_status status;
-    WF_TRY_GOTO(make_header(ctx, path, order, n, meta, n_meta, &header), done);
+    size_t digits;
+    WF_TRY_GOTO(make_header(ctx, path, order, n, meta, n_meta, &header, &digits), done);
+    WF_TRY_GOTO(sign(ctx, &header, digits, order, n), done);
     WF_TRY_GOTO(wf_writer_open(ctx, path, &writer), done);
     status = write_parts(ctx, &writer, &header, order, n);
     if (status == WF_OK) status = wf_writer_commit(ctx, &writer);
@@ -341,6 +421,8 @@ struct wf_st_stream {
     wf_writer writer;
     int file;      /* the writer's, for reading as well */
     size_t *start; /* of each tensor in the file, in the caller's order */
+    size_t size;   /* of the whole file */
+    size_t digits; /* of its digest, where they stand in the file */
 };
 
 static wf_status stream_start(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors,
@@ -360,6 +442,7 @@ static wf_status stream_start(wf_ctx *ctx, const char *path, const wf_st_tensor 
         stream->start[order[i] - tensors] = at;
         at += bytes;
     }
+    stream->size = at;
     stream->file = open(stream->writer.temporary, O_RDWR | O_CLOEXEC);
     if (stream->file < 0 || fflush(stream->writer.file) != 0 ||
         ftruncate(stream->file, (off_t)at) != 0)
@@ -382,7 +465,8 @@ wf_status wf_st_stream_open(wf_ctx *ctx, const char *path, const wf_st_tensor *t
     WF_TRY_GOTO(wf_alloc(ctx, n + 1, sizeof *order, path, &order), done);
     for (size_t i = 0; i < n; i++) order[i] = &tensors[i];
     if (n > 1) qsort(order, n, sizeof *order, by_item_and_name);
-    WF_TRY_GOTO(make_header(ctx, path, order, n, meta, n_meta, &header), done);
+    WF_TRY_GOTO(make_header(ctx, path, order, n, meta, n_meta, &header, &stream->digits), done);
+    stream->digits += 8;
     status = stream_start(ctx, path, tensors, order, n, &header, stream);
 done:
     free(header.bytes);
@@ -392,15 +476,32 @@ done:
     return status;
 }
 
-int wf_st_stream_put(const wf_st_stream *stream, size_t i, size_t at, const void *bytes,
-                     size_t count) {
+/* `count` bytes at byte `at` of the file; 0 or an errno. */
+static int write_at(const wf_st_stream *stream, size_t at, const void *bytes, size_t count) {
     for (size_t done = 0; done < count;) {
-        ssize_t n = pwrite(stream->file, (const char *)bytes + done, count - done,
-                           (off_t)(stream->start[i] + at + done));
+        ssize_t n =
+            pwrite(stream->file, (const char *)bytes + done, count - done, (off_t)(at + done));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return n < 0 ? errno : EIO;
         done += (size_t)n;
     }
+    return 0;
+}
+
+static int read_at(const wf_st_stream *stream, size_t at, void *bytes, size_t count) {
+    for (size_t done = 0; done < count;) {
+        ssize_t n = pread(stream->file, (char *)bytes + done, count - done, (off_t)(at + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? errno : EIO;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int wf_st_stream_put(const wf_st_stream *stream, size_t i, size_t at, const void *bytes,
+                     size_t count) {
+    int failed = write_at(stream, stream->start[i] + at, bytes, count);
+    if (failed) return failed;
 #ifdef __linux__ /* on its way to the disk already, so that commit has little to wait for */
     if (count >= early_bytes)
         sync_file_range(stream->file, (off_t)(stream->start[i] + at), (off_t)count,
@@ -410,18 +511,36 @@ int wf_st_stream_put(const wf_st_stream *stream, size_t i, size_t at, const void
 }
 
 int wf_st_stream_get(const wf_st_stream *stream, size_t i, size_t at, void *bytes, size_t count) {
-    for (size_t done = 0; done < count;) {
-        ssize_t n = pread(stream->file, (char *)bytes + done, count - done,
-                          (off_t)(stream->start[i] + at + done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n < 0 ? errno : EIO;
-        done += (size_t)n;
+    return read_at(stream, stream->start[i] + at, bytes, count);
+}
+
+/* The data came in any order, so they are read back for the digest: out of the page cache, as a rule. */
+static wf_status stream_sign(wf_ctx *ctx, wf_st_stream *stream) {
+    enum { block_bytes = 1 << 20 };
+    void *block;
+    wf_digest digest;
+    char digits[WF_DIGEST_DIGITS];
+    const char *path = stream->writer.path;
+    WF_TRY(wf_alloc_raw(ctx, block_bytes, 1, path, &block));
+    wf_status status = wf_digest_start(ctx, &digest);
+    for (size_t at = 0; status == WF_OK && at < stream->size; at += block_bytes) {
+        size_t some = stream->size - at < block_bytes ? stream->size - at : block_bytes;
+        errno = read_at(stream, at, block, some);
+        if (errno != 0) status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be read back", path);
+        else wf_digest_add(&digest, block, some);
     }
-    return 0;
+    if (digest.state != NULL) wf_digest_end(&digest, digits);
+    free(block);
+    if (status == WF_OK) {
+        errno = write_at(stream, stream->digits, digits, sizeof digits);
+        if (errno != 0) status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
+    }
+    return status;
 }
 
 wf_status wf_st_stream_commit(wf_ctx *ctx, wf_st_stream *stream) {
-    wf_status status = wf_writer_commit(ctx, &stream->writer);
+    wf_status status = stream_sign(ctx, stream);
+    if (status == WF_OK) status = wf_writer_commit(ctx, &stream->writer);
     wf_st_stream_abort(stream);
     return status;
 }

@@ -47,10 +47,14 @@ size_t wf_st_meta_count(const wf_st_file *file);
 void wf_st_meta_at(const wf_st_file *file, size_t index, const char **key, const char **value);
 size_t wf_st_dtype_size(wf_st_dtype dtype);
 const char *wf_st_dtype_name(wf_st_dtype dtype);
+/* Whether the content is what the writer wrote: WF_ERR_INPUT when its digest (metadata "weft.digest") says otherwise. *known
+ * (may be NULL) false: the file has none, because another program or version 0.1 wrote it. Reads the whole file. */
+wf_status wf_st_verify(wf_ctx *ctx, const wf_st_file *file, bool *known);
 /* Any float dtype to float (F16, BF16, F32, F64); other dtypes fail. out has tensor->count floats. */
 wf_status wf_st_to_float(wf_ctx *ctx, const wf_st_tensor *tensor, float *out);
 
-/* Atomic and durable. data pointers are borrowed. meta: n_meta pairs (key, value). */
+/* Atomic and durable. data pointers are borrowed. meta: n_meta pairs (key, value); "weft.digest" is the writer's own and
+ * is left out where a caller hands on the metadata of another file. */
 wf_status wf_st_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
                       const char *const (*meta)[2], size_t n_meta);
 

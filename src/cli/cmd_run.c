@@ -2,6 +2,7 @@
  * settings is skipped, a broken one goes on where it stopped, and results of other settings are
  * never overwritten unless --redo says so. */
 #include "cli/commands.h"
+#include "cli/outputs.h"
 #include "cli/eval_rows.h"
 #include "cli/run.h"
 #include "weft/align.h"
@@ -226,6 +227,32 @@ static wf_status redo_from(run *r, wf_stage changed, const char *what) {
     return cli_stages_forget(r->app, &r->stages, changed);
 }
 
+/* Files that are not what their stage left: damaged, or exchanged. */
+static wf_status settle_outputs(run *r, bool redo) {
+    for (int stage = 0; stage < WF_STAGES; stage++) {
+        char path[CLI_PATH], what[CLI_PATH + 64];
+        if (!cli_stages_finished(&r->stages, (wf_stage)stage)) continue;
+        CLI_TRY(cli_outputs_changed(r->app, r->paths.folder,
+                                    cli_stages_outputs(&r->stages, (wf_stage)stage), path));
+        if (path[0] == '\0') continue;
+        bool again = redo || stage == WF_STAGE_REPORT; /* which is made of results */
+        if (!again && is_given(r, (wf_stage)stage))
+            return cli_fail(r->app, WF_ERR_USAGE,
+                            "%s is not the collection that the results in %s were made with. Give "
+                            "another --out, or --redo to replace them",
+                            path, r->paths.folder);
+        if (!again)
+            return cli_fail(
+                r->app, WF_ERR_INPUT,
+                "%s: is not what %s left: damaged, or exchanged. Remove %s, and weft run "
+                "makes it again",
+                path, cli_stage_name((wf_stage)stage), path);
+        snprintf(what, sizeof what, "%s is not what it was", path);
+        CLI_TRY(redo_from(r, (wf_stage)stage, what));
+    }
+    return WF_OK;
+}
+
 /* Settings that changed since the results in the folder: refuse, or with redo start those stages
  * over. The page itself is made of results and may always be written again. */
 static wf_status settle_changes(run *r, bool redo) {
@@ -258,6 +285,16 @@ static bool outputs_exist(const run *r, wf_stage stage) {
     return true;
 }
 
+/* Of everything the stage leaves. The stage is done, also when there is no time left for digests. */
+static wf_status take_digests(run *r, wf_stage stage, json_t *outputs) {
+    wf_status status = WF_OK;
+    for (int i = 0; i < 3 && work[stage].outputs[i] != 0 && status == WF_OK; i++)
+        status = cli_outputs_add(r->app, r->paths.folder, output_path(r, stage, i), outputs);
+    if (status != WF_ERR_INTERRUPTED) return status;
+    json_object_clear(outputs);
+    return WF_OK;
+}
+
 static wf_status run_stage(run *r, wf_stage stage) {
     cli_app *app = r->app;
     if (cli_stages_finished(&r->stages, stage) && outputs_exist(r, stage)) {
@@ -278,14 +315,18 @@ static wf_status run_stage(run *r, wf_stage stage) {
         cli_resumable(app, status);
         char sentence[sizeof app->sentence];
         memcpy(sentence, app->sentence, sizeof sentence);
-        cli_stages_end(app, &r->stages, stage, seconds, false);
+        cli_stages_end(app, &r->stages, stage, seconds, false, NULL);
         memcpy(app->sentence, sentence, sizeof sentence);
         return status;
     }
     char took[32];
     cli_duration(seconds, took);
     cli_say(app, "%s: %s", cli_stage_name(stage), took);
-    return cli_stages_end(app, &r->stages, stage, seconds, true);
+    json_t *outputs = json_object();
+    status = take_digests(r, stage, outputs);
+    if (status == WF_OK) status = cli_stages_end(app, &r->stages, stage, seconds, true, outputs);
+    json_decref(outputs);
+    return status;
 }
 
 static wf_status write_resolved(run *r) {
@@ -346,6 +387,7 @@ static wf_status run_all(run *r, const char *folder, bool redo) {
                                                 : "";
     CLI_TRY(cli_stages_open(app, folder, &r->recipe, fingerprint, &r->stages));
     CLI_TRY(settle_changes(r, redo));
+    CLI_TRY(settle_outputs(r, redo));
     CLI_TRY(write_resolved(r));
     for (int stage = 0; stage < WF_STAGES; stage++) CLI_TRY(run_stage(r, (wf_stage)stage));
     if (along(r)) CLI_TRY(cli_domains_print(r));
@@ -363,6 +405,7 @@ static wf_status run_all(run *r, const char *folder, bool redo) {
 static wf_status add_remedy(run *r, wf_status status) {
     cli_app *app = r->app;
     if (status != WF_ERR_INPUT && status != WF_ERR_SHAPE) return status;
+    if (strstr(app->sentence, "Remove ") != NULL) return status;
     char sentence[sizeof app->sentence];
     snprintf(sentence, sizeof sentence, "%s",
              app->sentence[0] != '\0' ? app->sentence : wf_last_error(app->ctx));
@@ -435,6 +478,12 @@ static wf_status report_again(run *r, const char *folder) {
     if (!many && wf_recipe_has_section(r->recipe.source, "data"))
         CLI_TRY(cli_recipe_dataset(app, &r->recipe, &r->data));
     CLI_TRY(cli_stages_open(app, folder, &r->recipe, "", &r->stages));
+    char changed[CLI_PATH];
+    CLI_TRY(cli_outputs_changed(app, folder, cli_stages_outputs(&r->stages, WF_STAGE_EVALUATION),
+                                changed));
+    if (changed[0] != '\0')
+        return cli_fail(app, WF_ERR_INPUT, "%s: is not what evaluation left: damaged, or exchanged",
+                        changed);
     const char *out = cli_text(app, "out") != NULL ? cli_text(app, "out") : r->paths.report;
     CLI_TRY(cli_lock_file(app, out));
     if (along(r)) CLI_TRY(cli_domains_report(r, out));

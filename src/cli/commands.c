@@ -306,6 +306,15 @@ const cli_command cli_commands[] = {
       {"weft compare runs/sweep-* --over train.limit -o sweep.html", "with plots over a setting"},
       {"weft compare runs/sweep-* --json",
        "for programs: all rows, settings, seconds"}}, cli_compare},
+    {"verify", "FILE|FOLDER...", 1, CLI_MAX_ARGUMENTS, "Whether files are still what weft wrote.",
+     "Reads files whole and compares them with their digests: the one that every safetensors file of "
+     "weft holds, and those that weft run keeps of what its stages left (stage.json). A folder is "
+     "searched for both. Files of other programs and of version 0.1 have no digest and are said to "
+     "have none. Ends with code 3 when a file is damaged, exchanged or missing.",
+     NULL,
+     {{"weft verify runs/digits", "everything that a run has left"},
+      {"weft verify flow.safetensors zoo.safetensors", "single files"},
+      {"weft verify runs/* --json", "for programs"}}, cli_verify},
     {"data list", "", 0, 0, "The built-in data sets.",
      "Lists the data sets that need no file, and where files of recipes are looked up.", NULL,
      {{"weft data list", "for people"}, {"weft data list --json", "for programs"}}, cli_data_list},

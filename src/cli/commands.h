@@ -18,6 +18,7 @@ wf_status cli_mix(cli_app *app);
 wf_status cli_align(cli_app *app);
 wf_status cli_report(cli_app *app);
 wf_status cli_compare(cli_app *app);
+wf_status cli_verify(cli_app *app);
 wf_status cli_run(cli_app *app);
 wf_status cli_demo(cli_app *app);
 wf_status cli_data_list(cli_app *app);

@@ -130,23 +130,27 @@ double cli_stages_total(const cli_stages *stages) {
     return sum;
 }
 
+json_t *cli_stages_outputs(const cli_stages *stages, wf_stage stage) {
+    return json_object_get(entry_of(stages, stage), "outputs");
+}
+
 static wf_status put(cli_app *app, cli_stages *stages, wf_stage stage, bool finished,
-                     double seconds) {
-    json_t *entry =
-        json_pack("{s:b, s:s, s:f, s:O}", "finished", finished, "digest", stages->digest[stage],
-                  "seconds", seconds, "config", stages->config[stage]);
+                     double seconds, json_t *outputs) {
+    json_t *entry = json_pack("{s:b, s:s, s:f, s:O, s:O*}", "finished", finished, "digest",
+                              stages->digest[stage], "seconds", seconds, "config",
+                              stages->config[stage], "outputs", outputs);
     if (entry == NULL || json_object_set_new(stages->record, names[stage], entry) != 0)
         return cli_fail(app, WF_ERR_MEMORY, "out of memory");
     return cli_json_write(app, stages->path, stages->record);
 }
 
 wf_status cli_stages_begin(cli_app *app, cli_stages *stages, wf_stage stage) {
-    return put(app, stages, stage, false, cli_stages_seconds(stages, stage));
+    return put(app, stages, stage, false, cli_stages_seconds(stages, stage), NULL);
 }
 
 wf_status cli_stages_end(cli_app *app, cli_stages *stages, wf_stage stage, double seconds,
-                         bool finished) {
-    return put(app, stages, stage, finished, seconds + cli_stages_seconds(stages, stage));
+                         bool finished, json_t *outputs) {
+    return put(app, stages, stage, finished, seconds + cli_stages_seconds(stages, stage), outputs);
 }
 
 wf_status cli_stages_forget(cli_app *app, cli_stages *stages, wf_stage stage) {

@@ -108,13 +108,6 @@ static size_t cache_tensors(const wf_reference *ref, wf_st_tensor out[max_tensor
     return count;
 }
 
-static void tensors_digest(const wf_st_tensor *tensors, size_t count, char out[65]) {
-    wf_sha256 hash;
-    wf_sha256_start(&hash);
-    for (size_t i = 0; i < count; i++) wf_sha256_add(&hash, tensors[i].data, tensors[i].bytes);
-    wf_sha256_end(&hash, out);
-}
-
 void wf__cloud_path(const wf_reference *reference, char out[4096]) {
     const char *zoo = wf_zoo_path(reference->zoo);
     int length = zoo == NULL ? -1 : snprintf(out, 4096, "%s.cloud.safetensors", zoo);
@@ -123,7 +116,7 @@ void wf__cloud_path(const wf_reference *reference, char out[4096]) {
 
 /* NULL, or what is wrong with the file. Values are copied over the reference's arrays only when
  * all is well. */
-static const char *take_tensors(const wf_st_file *file, const wf_reference *ref) {
+static const char *take_tensors(wf_ctx *ctx, const wf_st_file *file, const wf_reference *ref) {
     wf_st_tensor expected[max_tensors], found[max_tensors];
     size_t count = cache_tensors(ref, expected);
     if (wf_st_count(file) != count) return "it holds other tensors";
@@ -134,10 +127,8 @@ static const char *take_tensors(const wf_st_file *file, const wf_reference *ref)
             return "a tensor has another shape";
         found[i] = *tensor;
     }
-    char digest[65];
-    tensors_digest(found, count, digest);
-    const char *stored = wf_st_meta(file, "weft.digest");
-    if (stored == NULL || strcmp(stored, digest) != 0)
+    bool known;
+    if (wf_st_verify(ctx, file, &known) != WF_OK || !known)
         return "its values do not match their digest";
     if (memcmp(found[0].data, ref->cloud, found[0].bytes) != 0) return "it lists other networks";
     for (size_t i = 1; i < count; i++)
@@ -157,7 +148,7 @@ bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference) {
     }
     const char *stored = wf_st_meta(file, "weft.cloud"), *fault = "";
     if (stored == NULL) fault = "it has no key";
-    else if (strcmp(stored, key) == 0) fault = take_tensors(file, reference);
+    else if (strcmp(stored, key) == 0) fault = take_tensors(ctx, file, reference);
     if (fault != NULL && fault[0] != 0)
         wf_warn(ctx, "%s is damaged (%s); the reference is computed again", path, fault);
     wf_st_close(file);
@@ -165,13 +156,12 @@ bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference) {
 }
 
 void wf__cloud_write(wf_ctx *ctx, const wf_reference *reference) {
-    char path[4096], key[65], digest[65];
+    char path[4096], key[65];
     wf__cloud_path(reference, path);
     if (path[0] == 0 || cache_key(ctx, reference, key) != WF_OK) return;
     wf_st_tensor tensors[max_tensors];
     size_t count = cache_tensors(reference, tensors);
-    tensors_digest(tensors, count, digest);
-    const char *const meta[2][2] = {{"weft.cloud", key}, {"weft.digest", digest}};
-    if (wf_st_write(ctx, path, tensors, count, meta, 2) != WF_OK)
+    const char *const meta[1][2] = {{"weft.cloud", key}};
+    if (wf_st_write(ctx, path, tensors, count, meta, 1) != WF_OK)
         wf_warn(ctx, "the reference cloud is not kept: %s", wf_last_error(ctx));
 }

@@ -309,6 +309,7 @@ wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *fi
     wf_st_file *file;
     WF_TRY(wf_st_open(ctx, path, &file));
     wf_status status;
+    WF_TRY_GOTO(wf_st_verify(ctx, file, NULL), done);
     WF_TRY_GOTO(check_kind(ctx, path, file), done);
     WF_TRY_GOTO(check_generator(ctx, path, file, field->kind), done);
     WF_TRY_GOTO(wf_config_compare(ctx, path, file, config), done);
@@ -447,6 +448,7 @@ wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, const wf_field_kind *
     WF_TRY(wf_alloc(ctx, 1, sizeof *flow, "flow", &flow));
     wf_status status;
     WF_TRY_GOTO(wf_st_open(ctx, path, &flow->file), fail);
+    WF_TRY_GOTO(wf_st_verify(ctx, flow->file, NULL), fail);
     WF_TRY_GOTO(check_kind(ctx, path, flow->file), fail);
     WF_TRY_GOTO(find_kind(ctx, path, flow->file, &kind), fail);
     WF_TRY_GOTO(wf_alloc(ctx, 1, kind->options_size, "flow", &flow->options), fail);

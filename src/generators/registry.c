@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "flow/stock.h"
 #include "generators/generators.h"
+#include "zoo/zoo_file.h"
 #include "weft/text.h"
 
 #include <stdlib.h>
@@ -135,6 +136,11 @@ static wf_status check_sources(wf_ctx *ctx, const wf_generator_kind *kind,
         WF_TRY(wf__one_architecture(ctx, kind->name, desc->sources, desc->n_sources));
     if ((kind->traits & WF_GENERATOR_CONDITIONS) == 0 && desc->cond_size > 0)
         return wf_fail(ctx, WF_ERR_USAGE, "%s takes no conditions", kind->name);
+    for (int i = 0; i < desc->n_sources; i++) {
+        const wf_zoo *zoos[] = {desc->sources[i].zoo, desc->sources[i].held_out};
+        for (int k = 0; k < 2; k++)
+            if (zoos[k] != NULL) WF_TRY(wf_zoo_verify(ctx, zoos[k]));
+    }
     for (int i = 0; (kind->traits & WF_GENERATOR_WANTS_ALIGNED) != 0 && i < desc->n_sources; i++)
         if (wf_zoo_meta(desc->sources[i].zoo, "weft.aligned") == NULL)
             return wf_fail(

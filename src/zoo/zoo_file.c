@@ -294,12 +294,18 @@ static void load_chunk(void *call_, size_t chunk, int worker) {
         wf_zoo_get(call->zoo, call->first + i, call->weights + i * call->zoo->graph->n_params);
 }
 
+wf_status wf_zoo_verify(wf_ctx *ctx, const wf_zoo *zoo) {
+    return wf_st_verify(ctx, zoo->file, NULL);
+}
+
 wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count, float **out) {
     *out = NULL;
     if (first > zoo->count || count > zoo->count - first)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "%s: networks %zu to %zu were asked for, the collection has %zu", zoo->path,
                        first, first + count, zoo->count);
+    /* Who reads all of it anyway looks whether it is still what was written. */
+    if (count == zoo->count) WF_TRY(wf_st_verify(ctx, zoo->file, NULL));
     size_t n_params = zoo->graph->n_params;
     float *weights;
     WF_TRY(wf_alloc_raw(ctx, count, n_params * sizeof(float), "weights of a collection", &weights));

@@ -29,6 +29,9 @@ int wf_zoo_stream_get(const wf_zoo_stream *stream, size_t index, float *w);
 wf_status wf_zoo_stream_commit(wf_ctx *ctx, wf_zoo_stream *stream, const wf_zoo_extra *extra);
 void wf_zoo_stream_abort(wf_zoo_stream *stream);
 
+/* wf_st_verify of its file. */
+wf_status wf_zoo_verify(wf_ctx *ctx, const wf_zoo *zoo);
+
 /* Learning rates and epoch counts [M] of an open collection; NULL when absent. */
 const float *wf_zoo_rates(const wf_zoo *zoo);
 const int32_t *wf_zoo_epochs(const wf_zoo *zoo);

@@ -3,6 +3,7 @@
  * One pass over the networks, in parallel, leaves a record of each (hashes, dead units,
  * non-finite values); sums and comparisons are made from the records in index order, so the
  * answer does not depend on the threads. */
+#include "zoo/zoo_file.h"
 #include "weft/import.h"
 #include "base/pool.h"
 #include "base/safetensors.h"
@@ -319,6 +320,7 @@ static wf_status summarise(scan *s, wf_zoo_summary *out) {
 wf_status wf_zoo_info(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out) {
     scan s = {.ctx = ctx, .zoo = zoo, .graph = wf_zoo_graph(zoo), .count = wf_zoo_count(zoo)};
     *out = (wf_zoo_summary){.count = s.count, .parameters = s.graph->n_params};
+    WF_TRY(wf_zoo_verify(ctx, zoo));
     wf_status status = summarise(&s, out);
     free_scan(&s);
     return status;

@@ -82,8 +82,10 @@ typedef struct collection {
     wf_zoo_plan plan;
     char folder[max_path];
     char recipe[max_recipe];
+    char networks[64]; /* which are asked for: "100 to 122" */
     char fingerprint[65], test_name[101];
     size_t error_bytes;
+    size_t stands; /* networks of the finished collection at path; 0: it is still to be made */
     part_list list;
     place *places;         /* [count] */
     columns extra;         /* [count], of networks trained by this call */
@@ -264,7 +266,7 @@ static wf_status check_part(wf_ctx *ctx, const collection *all, const wf_zoo *pa
 }
 
 static wf_status cannot_take(wf_ctx *ctx, wf_status status) {
-    if (status == WF_ERR_MEMORY) return status;
+    if (status == WF_ERR_MEMORY || status == WF_ERR_INTERRUPTED) return status;
     return wf_fail(ctx, status, "%s; delete this file to train its networks again",
                    wf_last_error(ctx));
 }
@@ -295,20 +297,26 @@ static wf_status take_part(wf_ctx *ctx, collection *all, const char *path) {
     return WF_OK;
 }
 
-/* A killed call may have put the collection in its place and left some of its parts: then what stands there is as good as a
- * part. Any other file there is about to be replaced. */
+/* What stands at PATH, when it was made with these settings and is intact: all that is asked for, or, when a killed call has
+ * left some of its parts behind it, as good as a part. Any other file there is about to be replaced. */
 static wf_status take_result(wf_ctx *ctx, collection *all) {
     wf_zoo *zoo;
     if (!wf_file_exists(all->path)) return WF_OK;
     wf_status status = wf_zoo_open(ctx, all->path, &zoo);
     if (status != WF_OK) return status == WF_ERR_MEMORY ? status : WF_OK;
-    const char *recipe = wf_zoo_meta(zoo, "weft.recipe");
-    bool ours = recipe != NULL && strcmp(recipe, all->recipe) == 0;
+    const char *recipe = wf_zoo_meta(zoo, "weft.recipe"), *same = wf_zoo_meta(zoo, "weft.networks");
+    bool whole = same != NULL && strcmp(same, all->networks) == 0;
+    bool ours = recipe != NULL && strcmp(recipe, all->recipe) == 0 &&
+                (whole || wf_file_exists(all->folder)) && wf_zoo_verify(ctx, zoo) == WF_OK;
     if (ours) status = check_part(ctx, all, zoo);
     if (ours && status == WF_OK) status = list_add(ctx, &all->list, zoo);
-    if (ours && status == WF_OK) note_places(all);
-    else wf_zoo_free(zoo);
-    return status;
+    if (!ours || status != WF_OK) {
+        wf_zoo_free(zoo);
+        return status;
+    }
+    all->stands = whole ? wf_zoo_count(zoo) : 0;
+    note_places(all);
+    return WF_OK;
 }
 
 static wf_status join_path(wf_ctx *ctx, char *out, const char *a, const char *separator,
@@ -348,6 +356,10 @@ static wf_status started_read(wf_ctx *ctx, const collection *all, const char *pa
                               wf_zoo_progress *progress) {
     wf_st_file *file;
     wf_status status = wf_st_open(ctx, path, &file);
+    if (status == WF_OK) {
+        status = wf_st_verify(ctx, file, NULL);
+        if (status != WF_OK) wf_st_close(file);
+    }
     if (status != WF_OK) return cannot_take(ctx, status);
     void *out[] = {w, progress != NULL ? progress->first : NULL,
                    progress != NULL ? progress->second : NULL};
@@ -399,11 +411,15 @@ static wf_status take_file(void *taking_, const char *name) {
     bool part = has_ending(name, part_ending), started = has_ending(name, started_ending);
     if (!part && !started) return WF_OK;
     WF_TRY(join_path(ctx, path, all->folder, "/", name));
-    return part ? take_part(ctx, all, path) : take_started(ctx, all, name, path);
+    if (started) return take_started(ctx, all, name, path);
+    WF_TRY(take_part(ctx, all, path));
+    wf_status status = wf_zoo_verify(ctx, all->list.parts[all->list.count - 1]);
+    return status == WF_OK ? WF_OK : cannot_take(ctx, status);
 }
 
 static wf_status take_files(wf_ctx *ctx, collection *all) {
-    if (wf_file_exists(all->folder)) WF_TRY(take_result(ctx, all));
+    WF_TRY(take_result(ctx, all));
+    if (all->stands > 0 && !wf_file_exists(all->folder)) return WF_OK;
     WF_TRY(wf_make_folder(ctx, all->folder));
     return wf_list_folder(ctx, all->folder, take_file, &(taking){ctx, all});
 }
@@ -462,8 +478,9 @@ static wf_zoo_extra extra_of(const collection *all, const columns *some, const c
                           .scores = {some->scores},
                           .errors = {some->errors},
                           .error_bytes = {all->error_bytes},
-                          .n_meta = all->data->note[0] != 0 ? 5 : 4,
+                          .n_meta = all->data->note[0] != 0 ? 6 : 5,
                           .meta = {{"weft.recipe", all->recipe},
+                                   {"weft.networks", all->networks},
                                    {"weft.data", all->fingerprint},
                                    {"weft.preparation", all->data->preparation},
                                    {"weft.seed", seed},
@@ -885,8 +902,12 @@ wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *dat
     all->ctx = ctx;
     pthread_mutex_init(&all->keeping, NULL);
     wf_status status = collection_start(ctx, all);
-    bool merged = false;
-    if (status == WF_OK) status = train_missing(ctx, all, &merged);
+    bool merged = status == WF_OK && all->stands > 0;
+    if (merged) {
+        dropped = desc->count - all->stands;
+        if (wf_file_exists(all->folder)) remove_parts(ctx, all);
+    }
+    if (status == WF_OK && !merged) status = train_missing(ctx, all, &merged);
     if (status == WF_OK && !merged) status = merge(ctx, all, &dropped);
     for (size_t p = 0; p < all->list.count; p++) wf_zoo_free(all->list.parts[p]);
     free(all->list.parts);

@@ -52,6 +52,7 @@ done
 cat >"$scratch/thin.c" <<'END'
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 typedef void *(*allocate)(size_t);
@@ -59,7 +60,11 @@ static allocate given;
 static long count, fail_at;
 static __thread int fail_now;
 void *__libc_malloc(size_t size);
-void *malloc(size_t size) { return fail_now ? NULL : __libc_malloc(size); }
+void *malloc(size_t size) {
+    if (!fail_now) return __libc_malloc(size);
+    errno = ENOMEM;
+    return NULL;
+}
 static void *counted(size_t size) {
     fail_now = ++count == fail_at;
     void *memory = given(size);

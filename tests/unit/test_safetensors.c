@@ -40,7 +40,7 @@ static void round_trip(void **state) {
     assert_memory_equal(wf_st_find(file, "mask")->data, mask, sizeof mask);
     assert_int_equal(wf_st_find(file, "nothing")->bytes, 0);
     assert_null(wf_st_find(file, "absent"));
-    assert_int_equal(wf_st_meta_count(file), 2);
+    assert_int_equal(wf_st_meta_count(file), 3);
     assert_string_equal(wf_st_meta(file, ""), "line one\nline \"two\" \x01\x7f\\/\t");
     assert_string_equal(wf_st_meta(file, "format"), "weft");
     assert_null(wf_st_meta(file, "absent"));
@@ -142,13 +142,104 @@ static void golden(void **state) {
     const char *meta[][2] = {{"format", "weft"}, {"note", "caf\xc3\xa9"}};
     assert_ok(ctx, wf_st_write(ctx, in_folder("golden"), tensors, 6, meta, 2));
     wf_st_close(file);
-    wf_map expected, found;
-    assert_ok(ctx, wf_map_open(ctx, "tests/golden/tensors.safetensors", &expected));
+    /* The same bytes, but for the digest at the end of the metadata and the padding behind it. */
+    static const char last[] = "\"note\":\"caf\xc3\xa9\"", mark[] = ",\"weft.digest\":\"xxh3:";
+    wf_map golden_map, found;
+    assert_ok(ctx, wf_map_open(ctx, "tests/golden/tensors.safetensors", &golden_map));
     assert_ok(ctx, wf_map_open(ctx, in_folder("golden"), &found));
-    assert_int_equal(found.size, expected.size);
-    assert_memory_equal(found.data, expected.data, found.size);
-    wf_map_close(&expected);
+    const char *was = (const char *)golden_map.data, *is = (const char *)found.data;
+    uint64_t header, length;
+    memcpy(&header, was, 8);
+    memcpy(&length, is, 8);
+    const char *end = memmem(was, 8 + header, last, strlen(last));
+    assert_non_null(end);
+    size_t before = (size_t)(end - was) + strlen(last), text = strlen(mark) + 33;
+    while (was[8 + header - 1] == ' ') header--;
+    assert_int_equal((8 + length) % 64, 0);
+    assert_in_range(8 + length, 8 + header + text, 8 + header + text + 63);
+    assert_memory_equal(is + 8, was + 8, before - 8);
+    assert_memory_equal(is + before, mark, strlen(mark));
+    assert_memory_equal(is + before + text, was + before, 8 + header - before);
+    for (size_t i = header + text; i < length; i++) assert_int_equal(is[8 + i], ' ');
+    memcpy(&header, was, 8);
+    assert_int_equal(found.size - length, golden_map.size - header);
+    assert_memory_equal(is + 8 + length, was + 8 + header, found.size - 8 - length);
+    wf_map_close(&golden_map);
     wf_map_close(&found);
+    bool known = true;
+    assert_ok(ctx, wf_file_verify(ctx, in_folder("golden"), &known));
+    assert_true(known);
+    assert_ok(ctx, wf_file_verify(ctx, "tests/golden/tensors.safetensors", &known));
+    assert_false(known);
+}
+
+/* --- digests ------------------------------------------------------------------------------------ */
+
+static void digest_is_xxh3(void **state) {
+    (void)state;
+    char text[33];
+    assert_ok(ctx, wf_write_file(ctx, in_folder("none"), "", 0));
+    assert_ok(ctx, wf_file_digest(ctx, in_folder("none"), text));
+    assert_string_equal(text, "99aa06d3014798d86001c324468d497f");
+    assert_fails(ctx, wf_file_digest(ctx, in_folder("not there"), text), WF_ERR_INPUT, "not there");
+    assert_string_equal(text, "");
+}
+
+/* Every bit of a small file: refused by the reader or by the digest. */
+static void every_flipped_bit_is_seen(void **state) {
+    (void)state;
+    float values[6] = {1, 2, 3, 4, 5, 6};
+    int64_t counts[2] = {7, 8};
+    wf_st_tensor tensors[] = {{"a", WF_ST_F32, 2, {2, 3}, 6, 24, values},
+                              {"b", WF_ST_I64, 1, {2}, 2, 16, counts}};
+    const char *meta[][2] = {{"weft.digest", "xxh3:of another file"}, {"note", "kept"}};
+    assert_ok(ctx, wf_st_write(ctx, in_folder("flips"), tensors, 2, meta, 2));
+    char *bytes;
+    size_t size, by_digest = 0;
+    assert_ok(ctx, wf_read_file(ctx, in_folder("flips"), 1 << 20, &bytes, &size));
+    for (size_t bit = 0; bit <= 8 * size; bit++) {
+        wf_st_file *file;
+        bool known = false;
+        if (bit < 8 * size) bytes[bit / 8] ^= (char)(1 << bit % 8);
+        wf_status status = wf_st_parse(ctx, "flips", bytes, size, &file);
+        if (status == WF_OK) {
+            status = wf_st_verify(ctx, file, &known);
+            by_digest += status != WF_OK;
+            /* Not seen: damage to the digest's own name, which makes it a file of another program. */
+            if (bit < 8 * size && status == WF_OK && known) fail_msg("bit %zu goes unnoticed", bit);
+            if (bit == 8 * size) assert_true(status == WF_OK && known);
+            if (bit == 8 * size) assert_string_equal(wf_st_meta(file, "note"), "kept");
+            wf_st_close(file);
+        }
+        if (bit < 8 * size) bytes[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    assert_true(by_digest > 8 * 40);
+    free(bytes);
+}
+
+/* Piece by piece, in any order: the same bytes. */
+static void streams_have_the_same_digest(void **state) {
+    (void)state;
+    enum { many = 700000 };
+    float *values = malloc(many * sizeof *values);
+    for (size_t i = 0; i < many; i++) values[i] = (float)i;
+    wf_st_tensor tensor = {"a", WF_ST_F32, 1, {many}, many, many * sizeof *values, values};
+    const char *meta[][2] = {{"note", "x"}};
+    assert_ok(ctx, wf_st_write(ctx, in_folder("at once"), &tensor, 1, meta, 1));
+    wf_st_stream *stream;
+    assert_ok(ctx, wf_st_stream_open(ctx, in_folder("in pieces"), &tensor, 1, meta, 1, &stream));
+    size_t half = tensor.bytes / 2;
+    assert_int_equal(wf_st_stream_put(stream, 0, half, (char *)values + half, half), 0);
+    assert_int_equal(wf_st_stream_put(stream, 0, 0, values, half), 0);
+    assert_ok(ctx, wf_st_stream_commit(ctx, stream));
+    char one[33], two[33];
+    assert_ok(ctx, wf_file_digest(ctx, in_folder("at once"), one));
+    assert_ok(ctx, wf_file_digest(ctx, in_folder("in pieces"), two));
+    assert_string_equal(one, two);
+    bool known;
+    assert_ok(ctx, wf_file_verify(ctx, in_folder("in pieces"), &known));
+    assert_true(known);
+    free(values);
 }
 
 /* --- bad files --------------------------------------------------------------------------------- */
@@ -582,6 +673,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),
         cmocka_unit_test(golden),
+        cmocka_unit_test(digest_is_xxh3),
+        cmocka_unit_test(every_flipped_bit_is_seen),
+        cmocka_unit_test(streams_have_the_same_digest),
         cmocka_unit_test(strings_are_decoded),
         cmocka_unit_test(writer_is_deterministic),
         cmocka_unit_test(writer_refuses),

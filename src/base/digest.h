@@ -1,0 +1,18 @@
+/* digest: whether bytes are still those that were written: XXH3 of 128 bits, as 32 hexadecimal digits.
+ * It tells damage and exchanged files; it is no protection against a forger. */
+#ifndef WF_BASE_DIGEST_H
+#define WF_BASE_DIGEST_H
+
+#include "base/status.h"
+
+enum { WF_DIGEST_DIGITS = 32 };
+
+typedef struct wf_digest {
+    struct XXH3_state_s *state;
+} wf_digest;
+wf_status wf_digest_start(wf_ctx *ctx, wf_digest *out);
+void wf_digest_add(wf_digest *digest, const void *bytes, size_t count);
+/* Frees it. text: the digits, no NUL; NULL when they are not wanted any more. */
+void wf_digest_end(wf_digest *digest, char text[WF_DIGEST_DIGITS]);
+
+#endif

@@ -19,6 +19,12 @@
 
 enum { max_threads = 256, spins_before_sleep = 4000, report_interval_ms = 200, most_parts = 8 };
 
+/* What a worker thread is told when it starts. */
+typedef struct worker_start {
+    wf_ctx *ctx;
+    int index;
+} worker_start;
+
 /* The pool. `round` is odd while a round is open. The caller opens it, draws chunks itself, and
  * closes it when none is left; workers that wake in time enter (`inside`), draw and leave. So a round
  * waits for the workers that took part, never for one that the system has not scheduled yet.
@@ -34,6 +40,7 @@ struct wf_ctx {
     int threads;
 
     pthread_t worker[max_threads];
+    worker_start starts[max_threads];
     int started; /* workers running; the caller is one more */
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -55,11 +62,6 @@ struct wf_ctx {
     char devices[32 * most_parts];
 };
 
-typedef struct worker_start {
-    wf_ctx *ctx;
-    int index;
-} worker_start;
-
 static void cpu_relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -80,8 +82,7 @@ static bool is_new_round(wf_ctx *ctx, unsigned seen) {
 }
 
 static void *worker_main(void *start_) {
-    worker_start start = *(worker_start *)start_;
-    free(start_);
+    worker_start start = *(const worker_start *)start_;
     wf_ctx *ctx = start.ctx;
     unsigned seen = 0;
     for (;;) {
@@ -171,13 +172,9 @@ static void start_workers(wf_ctx *ctx) {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < ctx->threads; i++) {
-        worker_start *start = malloc(sizeof *start);
-        if (start == NULL) break;
-        *start = (worker_start){ctx, i};
-        if (pthread_create(&ctx->worker[ctx->started], NULL, worker_main, start) != 0) {
-            free(start);
+        ctx->starts[i] = (worker_start){ctx, i};
+        if (pthread_create(&ctx->worker[ctx->started], NULL, worker_main, &ctx->starts[i]) != 0)
             break;
-        }
         ctx->started++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -135,7 +135,7 @@ static const wf_part *graphs(setup *s, int coef) {
     part->n_graphs = 2;
     part->n_nodes = 6 + 2 * n;
     int processors = s->tape.backend->processors;
-    if (processors > 0) wf_octets_build(&s->tape, part, s->blocks, 0, processors);
+    if (processors > 0) wf_bundles_build(&s->tape, part, s->blocks, 0, processors);
     part->blocks = wf_tape_upload(&s->tape, s->blocks, (size_t)part->n_blocks * sizeof *s->blocks);
     uint32_t *dst = indices(s, part->n_edges, 1), *src = indices(s, part->n_edges, 1);
     uint32_t *graph = indices(s, part->n_edges, 1);

@@ -150,7 +150,7 @@ static void build_view(network *n) {
     build_nodes(n, batch, view);
     build_edges(n, view);
     int processors = n->tape->backend->processors;
-    if (processors > 0) wf_octets_build(n->tape, view, view->blocks, first, processors);
+    if (processors > 0) wf_bundles_build(n->tape, view, view->blocks, first, processors);
     view->blocks =
         wf_tape_upload(n->tape, view->blocks, (size_t)view->n_blocks * sizeof *view->blocks);
     if (view->n_folds > 0)

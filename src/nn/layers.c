@@ -195,7 +195,8 @@ wf_tensor *wf_layer_batch_norm(wf_net *net, const char *name, wf_tensor *x) {
     return wf_batch_norm(net->tape, x, weight, bias, running, net->training, 1e-5);
 }
 
-/* weight (rows, cols) of a convolution to `out` channels; PyTorch takes `inputs` values for those that a result depends on. */
+/* weight (rows, cols) of a convolution to `out` channels; PyTorch takes `inputs` values for those
+ * that a result depends on. */
 static wf_tensor *convolution(wf_net *net, const char *name, wf_tensor *x, int rows, int cols,
                               int inputs, int out, const wf_conv1d_desc *desc, wf_layer_options o,
                               bool transposed) {

@@ -6,9 +6,10 @@
  *         return wf_layer_linear(net, "out", x, 10, (wf_layer_options){.init = WF_INIT_ZERO});
  *     }
  *
- * The function is walked in two ways. Under wf_net_declare tensors have shapes alone, and every layer appends its parameters to a
- * list: names, places, initial values, and so the count, without memory for any of them. Under wf_net_start the same calls record
- * operations on a tape, and each layer takes the next tensors of the list. The order of calls must be the same. */
+ * The function is walked in two ways. Under wf_net_declare tensors have shapes alone, and every
+ * layer appends its parameters to a list: names, places, initial values, and so the count, without
+ * memory for any of them. Under wf_net_start the same calls record operations on a tape, and each
+ * layer takes the next tensors of the list. The order of calls must be the same. */
 #ifndef WF_NN_LAYERS_H
 #define WF_NN_LAYERS_H
 
@@ -39,19 +40,23 @@ typedef struct wf_net {
 
 /* Walk a model for its parameters, which `list` collects. */
 void wf_net_declare(wf_net *net, wf_tape *tape, wf_params *list);
-/* Record it with these parameters; the tape is started, and keeps what backward needs or not. key: of dropout, NULL: none. */
+/* Record it with these parameters; the tape is started, and keeps what backward needs or not. key:
+ * of dropout, NULL: none. */
 void wf_net_start(wf_net *net, wf_tape *tape, const wf_params *list, const void *params,
                   const wf_dropout_key *key);
-/* Behind a recording whose tape keeps: grad (params), overwritten, from the gradients of outputs that the caller has set. */
+/* Behind a recording whose tape keeps: grad (params), overwritten, from the gradients of outputs
+ * that the caller has set. */
 bool wf_net_backward(wf_net *net, void *grad);
 
 /* Names of what follows begin with this; NULL: with nothing. "blocks.%d." */
 void wf_net_scope(wf_net *net, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The next parameter, as a view without padding: a matrix (rows, cols), or a vector (length, 1). Only name, rows, cols, matrix,
- * decay, start and spread are read; the scope is put before the name. */
+/* The next parameter, as a view without padding: a matrix (rows, cols), or a vector (length, 1).
+ * Only name, rows, cols, matrix, decay, start and spread are read; the scope is put before the
+ * name. */
 wf_tensor *wf_net_param(wf_net *net, const wf_field_tensor *tensor);
-/* [sequences * tokens]: the sequence of each row, or its place in the sequence. In the backend's memory. */
+/* [sequences * tokens]: the sequence of each row, or its place in the sequence. In the backend's
+ * memory. */
 const uint32_t *wf_net_sequences(wf_net *net, int sequences, int tokens);
 const uint32_t *wf_net_places(wf_net *net, int sequences, int tokens);
 
@@ -84,10 +89,12 @@ wf_tensor *wf_layer_attention(wf_net *net, const char *name, wf_tensor *x, int h
                               wf_layer_options options, wf_layer_options last);
 /* A table of `rows` learned vectors: NAME (rows, cols), normal with this std. */
 wf_tensor *wf_layer_table(wf_net *net, const char *name, int rows, int cols, double std);
-/* NAME.weight, NAME.bias (C), and the buffers NAME.running_mean, NAME.running_var (C). A net with batch norms sets
- * net->buffers behind wf_net_declare and wf_net_start, and net->statistics behind the latter. */
+/* NAME.weight, NAME.bias (C), and the buffers NAME.running_mean, NAME.running_var (C). A net with
+ * batch norms sets net->buffers behind wf_net_declare and wf_net_start, and net->statistics behind
+ * the latter. */
 wf_tensor *wf_layer_batch_norm(wf_net *net, const char *name, wf_tensor *x);
-/* NAME.weight (out, kernel * C), the taps of PyTorch's (out, C, kernel) one after another; NAME.bias (out). init TORCH: PyTorch's. */
+/* NAME.weight (out, kernel * C), the taps of PyTorch's (out, C, kernel) one after another;
+ * NAME.bias (out). init TORCH: PyTorch's. */
 wf_tensor *wf_layer_conv1d(wf_net *net, const char *name, wf_tensor *x, int out,
                            const wf_conv1d_desc *desc, wf_layer_options options);
 /* NAME.weight (C, kernel * out), PyTorch's (C, out, kernel); NAME.bias (out). */

@@ -11,7 +11,8 @@
 
 enum { chunk_reals = 8192 };
 
-/* A chunk of AdamW's, or one matrix of Muon's (rows > 0). Muon's come first: they are the larger pieces of work. */
+/* A chunk of AdamW's, or one matrix of Muon's (rows > 0). Muon's come first: they are the larger
+ * pieces of work. */
 typedef struct piece {
     size_t offset, count;
     int rows, cols;
@@ -32,7 +33,7 @@ struct wf_optim {
     size_t n_partial;
 };
 
-/* What the chunks of one pass share. */
+/* What the chunks of one pass need. */
 typedef struct pass {
     const wf_optim *optim;
     const void *grad;
@@ -57,8 +58,8 @@ static size_t tensor_count(const wf_optim_tensor *tensor) {
     return (size_t)tensor->rows * (size_t)tensor->cols;
 }
 
-/* Appends AdamW's chunks of one run of parameters; with pieces NULL only counts them. */
-static size_t cut_run(piece *pieces, size_t at, size_t offset, size_t count, bool decay) {
+/* Appends AdamW's chunks of a range of parameters; with pieces NULL only counts them. */
+static size_t cut_range(piece *pieces, size_t at, size_t offset, size_t count, bool decay) {
     for (size_t done = 0; done < count; done += chunk_reals, at++) {
         size_t part = count - done < chunk_reals ? count - done : chunk_reals;
         if (pieces != NULL) pieces[at] = (piece){offset + done, part, 0, 0, decay};
@@ -66,7 +67,8 @@ static size_t cut_run(piece *pieces, size_t at, size_t offset, size_t count, boo
     return at;
 }
 
-/* Matrices one by one, then runs of AdamW tensors of equal decay in chunks. Depends on the tensors alone. */
+/* Matrices one by one, then ranges of AdamW tensors with equal decay, cut into chunks. Depends on
+ * the tensors alone. */
 static size_t cut_pieces(const wf_optim *optim, const wf_optim_tensor *tensors, int n,
                          piece *pieces) {
     size_t at = 0;
@@ -82,14 +84,14 @@ static size_t cut_pieces(const wf_optim *optim, const wf_optim_tensor *tensors, 
     for (int i = 0; i < n; i++) {
         bool adamw = !is_muon(optim, &tensors[i]);
         if (length > 0 && (!adamw || tensors[i].decay != decay)) {
-            at = cut_run(pieces, at, run, length, decay);
+            at = cut_range(pieces, at, run, length, decay);
             length = 0;
         }
         if (!adamw) continue;
         if (length == 0) run = tensors[i].offset, decay = tensors[i].decay;
         length += tensor_count(&tensors[i]);
     }
-    return cut_run(pieces, at, run, length, decay);
+    return cut_range(pieces, at, run, length, decay);
 }
 
 static void check_layout(const wf_optim_tensor *tensors, int n, size_t params) {

@@ -3,7 +3,8 @@
  * Parameters, gradient, moments and EMA are arrays of one layout, described by a list of tensors.
  * AdamW is torch.optim.AdamW. With Muon the tensors flagged `matrix` move along their
  * orthogonalised Nesterov momentum (nn/cpu/optim_cpu.c) by muon_lr * sqrt(max(1, rows/cols)), all
- * others by AdamW. All arrays are float or double. The same bits come out for any number of threads; nothing is allocated in a step. */
+ * others by AdamW. All arrays are float or double. The same bits come out for any number of
+ * threads; nothing is allocated in a step. */
 #ifndef WF_NN_OPTIM_H
 #define WF_NN_OPTIM_H
 
@@ -43,7 +44,8 @@ void *wf_optim_ema(wf_optim *optim);
 /* Global 2-norm of the gradient; not finite when the gradient is not. */
 double wf_optim_norm(wf_ctx *ctx, const wf_optim *optim, const void *grad);
 
-/* Update number `update` (0, 1 ...) with both learning rates times `factor`. norm: wf_optim_norm of grad, finite. */
+/* Update number `update` (0, 1 ...) with both learning rates times `factor`. norm: wf_optim_norm of
+ * grad, finite. */
 void wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
                    const void *grad, void *params);
 
@@ -58,7 +60,7 @@ typedef struct wf_schedule {
     size_t horizon;   /* where the cosine ends; constant behind it */
     double min_ratio; /* smallest rate / largest rate */
 } wf_schedule;
-/* Learning rate of update `update` as a share of the full one. */
+/* The learning rate of update `update` as a fraction of the full one. */
 static inline WF_HD double wf_schedule_factor(const wf_schedule *schedule, size_t update) {
     if (update < schedule->warmup) return ((double)update + 1) / (double)schedule->warmup;
     if (!schedule->cosine || schedule->horizon <= schedule->warmup) return 1;

@@ -1,5 +1,5 @@
-/* optim_kernels: the optimisers' arithmetic, built once per variant (see base/variant.h).
- * Each function works on one chunk of the flat arrays, or on one matrix, and touches nothing else. */
+/* optim_kernels: the optimisers' arithmetic, built once per variant (see base/variant.h). Each
+ * function works on one chunk of the flat arrays, or on one matrix, and touches nothing else. */
 #ifndef WF_NN_OPTIM_KERNELS_H
 #define WF_NN_OPTIM_KERNELS_H
 
@@ -22,8 +22,9 @@ typedef struct wf_muon_args {
     double grad_scale, ema;
 } wf_muon_args;
 
-/* c (m, n) = alpha * left right + beta * d. Element (i, k) of left is left[i*row + k*step]; right (depth, n), c and d are row-major
- * with n columns. m is a multiple of 8, n of 16; d may be NULL. c overlaps nothing else. */
+/* c (m, n) = alpha * left right + beta * d. Element (i, k) of left is left[i*row + k*step]; right
+ * (depth, n), c and d are row-major with n columns. m is a multiple of 8, n of 16; d may be NULL. c
+ * overlaps nothing else. */
 typedef struct wf_product {
     void *c;
     const void *left;
@@ -39,7 +40,8 @@ typedef struct wf_optim_kernels {
     double (*sum_squares)(const void *x, size_t n);
     void (*adamw)(void *p, const void *g, void *m, void *v, void *ema, size_t n,
                   const wf_adamw_args *args);
-    /* p (rows, cols), g its gradient, m the momentum; scratch has wf_muon_scratch(rows, cols) reals, 64-byte aligned. */
+    /* p (rows, cols), g its gradient, m the momentum; scratch has wf_muon_scratch(rows, cols)
+     * reals, 64-byte aligned. */
     void (*muon)(void *p, const void *g, void *m, void *ema, int rows, int cols,
                  const wf_muon_args *args, void *scratch);
     /* out (rows, cols) = the matrix of the five Newton-Schulz steps from x (rows, cols). */

@@ -1,6 +1,8 @@
-/* params: the list of a model's parameter tensors: names, places in the flat array, and how they start.
+/* params: the list of a model's parameter tensors: names, places in the flat array, and how they
+ * start.
  *
- * Parameters live in one flat array, so that optimiser, EMA and checkpoints are plain passes over it; the list knows the layout. */
+ * Parameters live in one flat array, so that optimiser, EMA and checkpoints are plain passes over
+ * it; the list knows the layout. */
 #ifndef WF_NN_PARAMS_H
 #define WF_NN_PARAMS_H
 
@@ -38,7 +40,8 @@ typedef struct wf_params {
     bool failed;
 } wf_params;
 
-/* Appends a tensor behind the others and returns its index; only offset and the list's total are computed. */
+/* Appends a tensor behind the others and returns its index; only offset and the list's total are
+ * computed. */
 int wf_params_add(wf_params *list, const wf_field_tensor *tensor);
 void wf_params_free(wf_params *list);
 

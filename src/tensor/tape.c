@@ -1,4 +1,5 @@
-/* tape: constructors of all operations, and the walk backwards. Type and backend are seen only as sizes and tables. */
+/* tape: constructors of all operations, and the backward pass. Data types and backends appear only
+ * as sizes and tables. */
 #include "tensor/tape.h"
 
 #include <assert.h>
@@ -75,7 +76,7 @@ static wf_tensor *tensor_shell(wf_tape *tape, int rows, int cols, int ld, bool w
     return tensor;
 }
 
-/* Kernels read and write whole vectors: one vector of slack behind the last row. */
+/* Kernels read and write whole vectors, so there is room for one vector behind the last row. */
 static size_t tensor_bytes(const wf_tape *tape, const wf_tensor *tensor) {
     return ((size_t)tensor->rows * (size_t)tensor->ld + WF_PAD) * tape->size;
 }
@@ -162,7 +163,7 @@ static void spare_gradient(wf_tape *tape, wf_tensor *tensor) {
     tensor->grad_own = false;
 }
 
-/* The gradient buffer exists and holds zeros or what was added so far. */
+/* Makes sure that the gradient buffer exists and holds zeros or what was added so far. */
 static bool gradient_ready(wf_tape *tape, wf_tensor *tensor) {
     wf_tensor *root = gradient_root(tensor);
     if (root->grad == NULL) {
@@ -203,8 +204,8 @@ bool wf_tape_backward(wf_tape *tape) {
     return !tape->failed;
 }
 
-/* Multiply-adds a row costs, forward and backward: a product counts once forward, twice backward, and once more where
- * backward computes it again. */
+/* Multiply-adds of the products of an operation. A product counts once forward and twice backward,
+ * and once more if backward computes it again. */
 static double op_products(const wf_op *op) {
     double sum = 0, edges = op->part != NULL ? (double)op->part->n_edges : 0;
     wf_tensor *const *in = op->in;
@@ -242,7 +243,7 @@ double wf_tape_flops(const wf_tape *tape) {
     return sum;
 }
 
-/* Runs an operation whose outputs stand, and records it when some input wants a gradient. */
+/* Runs an operation whose outputs are allocated, and records it for backward. */
 static void run(wf_tape *tape, wf_op *op) {
     if (wf_interrupted(tape->watched)) tape->failed = true;
     if (tape->failed || tape->shapes) return;
@@ -269,7 +270,8 @@ static wf_tensor *output(wf_tape *tape, const wf_op *op, int rows, int cols) {
     return wf_tape_tensor(tape, rows, cols, any_wants(op));
 }
 
-/* The output of a residual operation: in place when nothing is kept, else new data with the stream's gradient. */
+/* The output of a residual operation: without keep in place, else new data with the gradient of the
+ * stream that it continues. */
 static wf_tensor *continued(wf_tape *tape, const wf_op *op, wf_tensor *stream) {
     if (!tape->keep) return stream;
     wf_tensor *tensor = output(tape, op, stream->rows, stream->cols);

@@ -48,6 +48,9 @@ typedef enum wf_value_code {
 } wf_value_code;
 typedef enum wf_sum { WF_SUM_PLAIN, WF_SUM_MEAN, WF_SUM_ATTENTION } wf_sum;
 
+/* How the edges of a part are cut for kernels (models/edge_bundles.h). */
+typedef enum wf_cut { WF_CUT_SHORT, WF_CUT_GROUP, WF_CUT_LONG_4, WF_CUT_LONG_3, WF_CUTS } wf_cut;
+
 /* The graphs one tape works on, contiguous ones of a batch; indices are local to them. */
 typedef struct wf_part {
     int n_graphs, n_nodes, n_edges, n_fold_rows;
@@ -62,8 +65,8 @@ typedef struct wf_part {
     int n_blocks, n_folds;
     size_t first_node, first_edge, first_param;
     const void *degree; /* [n_nodes] of the tape's type */
-    const struct wf_octets *octets, *lines,
-        *strands[2]; /* models/edge_bundles.h; only for backends that ask for them */
+    /* models/edge_bundles.h: the edges in bundles, for backends with processors > 0. */
+    const struct wf_bundle_table *bundles[WF_CUTS];
 } wf_part;
 
 /* The address of dropout's random numbers (weft/rng.h): row r, column c of dropout number `site` is kept or not by word c % 4 of
@@ -136,7 +139,7 @@ typedef struct wf_backend {
     void (*zero)(const struct wf_backend *self, void *data, size_t bytes);
     void (*upload)(const struct wf_backend *self, void *to, const void *from, size_t bytes);
     struct wf_cuda_device *device; /* the GPU; NULL: the CPU */
-    int processors; /* its edge kernels read part->octets, cut for so many multiprocessors; 0: they do not */
+    int processors; /* multiprocessors for which part->bundles are cut; 0: none are built */
     /* Backward uses the memory of gradients again. A backend that still reads some of them for a while has the tape leave
      * the last `spare_late` alone, and all of at most `spare_rows` rows. */
     int spare_late, spare_rows;

@@ -1,10 +1,14 @@
-/* match_cuda: the tables of the GPU matching, and pairs matched from device memory to device memory.
+/* match_cuda: the tables of the GPU matching, and pairs matched from device memory to device
+ * memory.
  *
- * A call for pairs is four kernels: link records of both sides, fixed scores, the sweeps (match_solve.cu), the permutation.
- *   fixed scores   one block per orbit and pair: fixed[r][u] = sum_k a[k][r] b[k][u], k in order, tiles of 32 k through shared
- *                  memory; 2 n^2 depth FLOP and 8 n depth bytes a pair and orbit (MNIST: 1.6 MFLOP, 200 KB)
- * 256 pairs, two sweeps, on an H200: 43 us (64-16-8-10), 253 us (784-32-32-10: sweeps 163, fixed scores 61). Latency binds: a pair is
- * one warp, so beside other work it costs next to nothing. */
+ * A call for pairs is four kernels: link records of both sides, fixed scores, the sweeps
+ * (match_solve.cu), the permutation.
+ *   fixed scores   one block per orbit and pair: fixed[r][u] = sum_k a[k][r] b[k][u], k in order,
+ *                  tiles of 32 k through shared
+ *                  memory; 2 n^2 depth FLOP and 8 n depth bytes a pair and orbit (MNIST: 1.6 MFLOP,
+ *                  200 KB)
+ * 256 pairs, two sweeps, on an H200: 43 us (64-16-8-10), 253 us (784-32-32-10: sweeps 163, fixed
+ * scores 61). Latency binds: a pair is one warp, so beside other work it costs next to nothing. */
 #include "align/cuda/match_gpu.cuh"
 
 extern "C" {
@@ -16,7 +20,7 @@ extern "C" {
 
 enum { most_orders = 1 << 20, depth_tile = 32, score_threads = 128 };
 
-/* --- tables --------------------------------------------------------------------------------------- */
+/* --- tables ----------------------------------------------------------------------------------- */
 
 extern "C" bool wf_match_cuda_fits(const wf_graph *graph, const wf_match_desc *desc) {
     if (graph->n_orbits < 1 || graph->n_orbits > WF_GPU_ORBITS || graph->n_blocks > WF_GPU_BLOCKS ||
@@ -174,7 +178,7 @@ void wf_gpu_plan_close(wf_gpu_plan *plan) {
     *plan = wf_gpu_plan{};
 }
 
-/* --- kernels of the pairs ------------------------------------------------------------------------- */
+/* --- kernels of the pairs --------------------------------------------------------------------- */
 
 namespace {
 
@@ -184,8 +188,8 @@ struct pair_scores_call {
     float *scores[WF_GPU_ORBITS];
 };
 
-/* Grid (orbits, pairs), 8 x 16 threads, R x C scores a thread: R 16 = C 8 = N, n at most. The next tile is on its way while one is
- * multiplied. */
+/* Grid (orbits, pairs), 8 x 16 threads, R x C scores a thread: R 16 = C 8 = N, n at most. The next
+ * tile is on its way while one is multiplied. */
 template <int R, int C>
 __global__ void __launch_bounds__(score_threads)
     pair_scores(const __grid_constant__ wf_gpu_shape shape,
@@ -280,7 +284,7 @@ __global__ void permute(const __grid_constant__ permute_call call) {
 
 } // namespace
 
-/* --- pairs ---------------------------------------------------------------------------------------- */
+/* --- pairs ------------------------------------------------------------------------------------ */
 
 struct wf_match_cuda {
     wf_gpu_plan plan;
@@ -367,21 +371,21 @@ static wf_status run_round(wf_ctx *ctx, wf_match_cuda *m, const float *a, size_t
     WF_TRY(wf_gpu_pack_links(ctx, shape, a, a_step == 0 ? 1 : count, a_links, stream));
     WF_TRY(wf_gpu_pack_links(ctx, shape, b, count, b_links, stream));
     pair_scores_call scores = {a, b, a_step * shape.n_params, {}};
-    wf_gpu_job job = {};
+    wf_gpu_match_args args = {};
     float *place = m->scores;
     for (int o = 0; o < shape.n_orbits; o++) {
         size_t n = (size_t)shape.orbits[o].n;
         scores.scores[o] = place;
-        job.scores[o] = wf_gpu_scores{place, 0, n * n, n};
+        args.scores[o] = wf_gpu_scores{place, 0, n * n, n};
         place += m->pairs * n * n;
     }
     WF_TRY(enqueue_scores(ctx, shape, scores, count, stream));
-    job.query_links = a_links, job.reference_links = b_links;
-    job.query_link_step = a_step == 0 ? 0 : (size_t)shape.link_floats;
-    job.queries = job.references = (int)count;
-    job.pairwise = true;
-    job.from = m->from;
-    WF_TRY(wf_gpu_match(ctx, shape, job, stream));
+    args.query_links = a_links, args.reference_links = b_links;
+    args.query_link_step = a_step == 0 ? 0 : (size_t)shape.link_floats;
+    args.queries = args.references = (int)count;
+    args.pairwise = true;
+    args.from = m->from;
+    WF_TRY(wf_gpu_match(ctx, shape, args, stream));
     permute_call permutation = m->permute;
     permutation.in = b, permutation.from = m->from, permutation.out = out;
     dim3 grid((unsigned)(shape.n_params + 8191) / 8192, (unsigned)count);
@@ -401,7 +405,7 @@ extern "C" wf_status wf_match_cuda_run(wf_ctx *ctx, wf_match_cuda *m, const floa
     return WF_OK;
 }
 
-/* --- pairs in host memory ------------------------------------------------------------------------- */
+/* --- pairs in host memory --------------------------------------------------------------------- */
 
 enum { pairs_in_a_round = 4096 };
 

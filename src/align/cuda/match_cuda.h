@@ -1,7 +1,8 @@
-/* match_cuda: Re-Basin weight matching on the GPU, the definition of match.c and the arithmetic of cpu/match_kernel.c.
+/* match_cuda: Re-Basin weight matching on the GPU, the definition of match.c and the arithmetic of
+ * cpu/match_kernel.c.
  *
- * Scores are sums of fused multiply-adds in the order of the CPU kernels and the assignment breaks ties like theirs, so a pair
- * gets the very permutation that the AVX2 and AVX-512 kernels find. */
+ * Scores are sums of fused multiply-adds in the order of the CPU kernels and the assignment breaks
+ * ties like theirs, so a pair gets the very permutation that the AVX2 and AVX-512 kernels find. */
 #ifndef WF_ALIGN_CUDA_MATCH_CUDA_H
 #define WF_ALIGN_CUDA_MATCH_CUDA_H
 
@@ -13,18 +14,22 @@ extern "C" {
 
 typedef struct wf_match_cuda wf_match_cuda;
 
-/* Whether networks of this description and these settings can be matched on a GPU: hidden layers of at most 64 units. */
+/* Whether networks of this description and these settings can be matched on a GPU: hidden layers of
+ * at most 64 units. */
 bool wf_match_cuda_fits(const wf_graph *graph, const wf_match_desc *desc);
 
-/* A matcher of pairs that lie in device memory. Holds the scores of `pairs` pairs; a call may bring more and takes several
- * rounds then. desc NULL means the defaults. WF_ERR_UNSUPPORTED where wf_match_cuda_fits says no. */
+/* A matcher of pairs that lie in device memory. Holds the scores of `pairs` pairs; a call may bring
+ * more and takes several rounds then. desc NULL means the defaults. WF_ERR_UNSUPPORTED where
+ * wf_match_cuda_fits says no. */
 wf_status wf_match_cuda_open(wf_ctx *ctx, const wf_graph *graph, const wf_match_desc *desc,
                              size_t pairs, wf_match_cuda **out);
 void wf_match_cuda_close(wf_match_cuda *matcher);
 
-/* out[k] = b[k] with its hidden units permuted to match a[k * a_step] (a_step 1: pairs; 0: all match one network), k < count.
+/* out[k] = b[k] with its hidden units permuted to match a[k * a_step] (a_step 1: pairs; 0: all
+ * match one network), k < count.
  *   a, b, out   device memory, (count, n_params) in flat order, no padding; out overlaps neither
- *   stream      a cudaStream_t; the call only enqueues kernels there: nothing is allocated, copied from the host or waited
+ *   stream      a cudaStream_t; the call only enqueues kernels there: nothing is allocated, copied
+ *               from the host or waited
  *               for, so it may be captured in a CUDA graph
  * A pair with a weight that is not finite comes out as some permutation of b. */
 wf_status wf_match_cuda_run(wf_ctx *ctx, wf_match_cuda *matcher, const float *a, size_t a_step,

@@ -1,12 +1,15 @@
 /* match_gpu: what the kernels of the GPU matching share.
  *
- * Terms. The score of orbit o is a fixed part, from blocks whose other end never moves, and links to other orbits
- * (match_plan.h). Both are sums over k of a[k][r] * b[k][u], and element (k, unit) of either is
+ * Terms. The score of orbit o is a fixed part, from blocks whose other end never moves, and links
+ * to other orbits (match_plan.h). Both are sums over k of a[k][r] * b[k][u], and element (k, unit)
+ * of either is
  *     w[offset(k) + unit * step(k)]
- * so one list of (offset, step) per orbit says all of the fixed part, and queries and references are packed alike.
+ * so one list of (offset, step) per orbit says all of the fixed part, and queries and references
+ * are packed alike.
  *
  *   fixed matrix    (depth, networks * n)     of one orbit: operand of the products, k-major
- *   link record     | link 0 (depth, n8) | link 1 | ... | rest |   of one network; n8 = n rounded up to 8, zeros between
+ *   link record     | link 0 (depth, n8) | link 1 | ... | rest |   of one network; n8 = n rounded
+ *                   up to 8, zeros between
  *   scores          one array per orbit, fixed[r][u] of pair (query, reference) at
  *                   base + query * query_step + reference * reference_step + r * row_step + u */
 #ifndef WF_ALIGN_CUDA_MATCH_GPU_CUH
@@ -75,8 +78,9 @@ struct wf_gpu_scores {
     size_t query_step, reference_step, row_step;
 };
 
-/* One launch: pairs (q, r), q < queries, r < references; pairwise: (q, q) alone, and reference counts as queries do. */
-struct wf_gpu_job {
+/* One launch: pairs (q, r), q < queries, r < references; pairwise: (q, q) alone, and reference
+ * counts as queries do. */
+struct wf_gpu_match_args {
     wf_gpu_scores scores[WF_GPU_ORBITS];
     const float *query_links, *reference_links; /* link records */
     size_t query_link_step; /* floats from query to query; 0: all are the first */
@@ -85,7 +89,8 @@ struct wf_gpu_job {
     /* results; any may be NULL */
     uint8_t *from; /* (queries, n_units), pairwise only */
     float *cosine; /* (queries, references) */
-    /* for the cosine: sums of squares, and the reference to leave out (its number counted from first_reference), -1: none */
+    /* for the cosine: sums of squares, and the reference to leave out (its number counted from
+     * first_reference), -1: none */
     const double *query_squares, *reference_squares;
     const int64_t *skip;
     int64_t first_reference;
@@ -94,7 +99,7 @@ struct wf_gpu_job {
 /* Loads the kernel, which must not happen while a stream is captured. */
 wf_status wf_gpu_match_prepare(wf_ctx *ctx, wf_gpu_shape *shape);
 /* Enqueue the matching; the shape is prepared. */
-wf_status wf_gpu_match(wf_ctx *ctx, const wf_gpu_shape &shape, const wf_gpu_job &job,
+wf_status wf_gpu_match(wf_ctx *ctx, const wf_gpu_shape &shape, const wf_gpu_match_args &args,
                        cudaStream_t stream);
 /* Enqueue the packing of `count` networks (count, n_params) into link records. */
 wf_status wf_gpu_pack_links(wf_ctx *ctx, const wf_gpu_shape &shape, const float *networks,

@@ -1,9 +1,10 @@
 /* match_product: products of matrices made from many networks, see match_product.cuh.
  *
- * Float, one fused multiply-add after another in the order of k, as the CPU kernels sum, so tensor cores are out. A block computes
- * 128 x 128 entries, a thread 8 x 8 of them, k in steps of 8 through four stages of shared memory filled by cp.async.
- * 2 FLOP an entry and k, 4 bytes an entry written; operands are read 1/128 as often. Measured on an H200: 45.6 TFLOP/s at depth
- * 792 (68 % of the fp32 rate), 40 at depth 72. */
+ * Float, one fused multiply-add after another in the order of k, as the CPU kernels sum, so tensor
+ * cores are out. A block computes 128 x 128 entries, a thread 8 x 8 of them, k in steps of 8
+ * through four stages of shared memory filled by cp.async. 2 FLOP an entry and k, 4 bytes an entry
+ * written; operands are read 1/128 as often. Measured on an H200: 45.6 TFLOP/s at depth 792 (68 %
+ * of the fp32 rate), 40 at depth 72. */
 #include "align/cuda/match_product.cuh"
 
 namespace {
@@ -61,7 +62,8 @@ __global__ void __launch_bounds__(threads, 2) product(const float *a, size_t lda
     }
 }
 
-/* Tiles of 32 k x 32 columns are turned in shared memory: networks are read along k, which is how a layer's weights lie. */
+/* Tiles of 32 k x 32 columns are turned in shared memory: networks are read along k, which is how a
+ * layer's weights lie. */
 __global__ void pack(const int2 *terms, int depth, int n, const float *networks, size_t count,
                      size_t params, float *out, size_t ld) {
     __shared__ float turned[32][33];

@@ -1,20 +1,29 @@
 /* match_solve: the sweeps of the weight matching, many pairs at once.
  *
- * A group of 16 lanes (n <= 16) or a warp (n <= 64) matches one pair; a lane owns one or two columns, that is units of the
- * reference. The scores of the orbit being visited lie in shared memory as score[r][column]; the odd pitch lets lanes read a row
- * or a column of it without bank conflicts.
- *   visit    score[r][u] = fixed[r][u] + sum_k L[k][r] R[row(k)][u]: lanes are u, rows eight at a time in registers, L of the
- *            query from shared memory (all pairs of a block have one query), R and fixed from the caches
- *   assign   as in cpu/match_kernel.c: a lane scans one row for its best column, the lowest row gets it, the others are matched
- *            by shortest augmenting paths from the prices of the orbit's last visit. A step of a search is one addition,
- *            comparison and minimum over the lanes; the minimum is redux.sync on floats mapped to ordered integers
- * Two groups of a warp run in lockstep: all branches are of the whole warp, what concerns one group alone is a selection.
+ * A group of 16 lanes (n <= 16) or a warp (n <= 64) matches one pair; a lane owns one or two
+ * columns, that is units of the reference. The scores of the orbit being visited lie in shared
+ * memory as score[r][column]; the odd pitch lets lanes read a row or a column of it without bank
+ * conflicts.
+ *   visit    score[r][u] = fixed[r][u] + sum_k L[k][r] R[row(k)][u]: lanes are u, rows eight at a
+ *            time in registers, L of the
+ *            query from shared memory (all pairs of a block have one query), R and fixed from the
+ *            caches
+ *   assign   as in cpu/match_kernel.c: a lane scans one row for its best column, the lowest row
+ *            gets it, the others are matched
+ *            by shortest augmenting paths from the prices of the orbit's last visit. A step of a
+ *            search is one addition,
+ *            comparison and minimum over the lanes; the minimum is redux.sync on floats mapped to
+ *            ordered integers
+ * Two groups of a warp run in lockstep: all branches are of the whole warp, what concerns one group
+ * alone is a selection.
  *
- * Bound by issue. Measured on an H200: 836,000 pairs of trained karhunen networks in 5.85 ms, 3.0 of 4 instructions a clock, 5,400 a
- * pair; 131,000 MNIST pairs (784-32-32-10) in 8.77 ms, 2.45 a clock, 41,000 a pair.
+ * Bound by issue. Measured on an H200: 836,000 pairs of trained karhunen networks in 5.85 ms, 3.0
+ * of 4 instructions a clock, 5,400 a pair; 131,000 MNIST pairs (784-32-32-10) in 8.77 ms, 2.45 a
+ * clock, 41,000 a pair.
  *
- * I1  Same bits as the CPU kernels with fused multiply-add: order of sums, ties (lowest column) and the gain are theirs.
- * I2  Every loop is bounded whatever the weights: a search ends after n steps, and an orbit whose assignment could not be
+ * I1  Same bits as the CPU kernels with fused multiply-add: order of sums, ties (lowest column) and
+ * the gain are theirs. I2  Every loop is bounded whatever the weights: a search ends after n steps,
+ * and an orbit whose assignment could not be
  *     completed (a score is not a number) keeps its place. */
 #include "align/cuda/match_gpu.cuh"
 
@@ -25,8 +34,8 @@ namespace {
 constexpr unsigned whole_warp = 0xffffffffu;
 enum { warp_size = 32, row_chunk = 8, block_warps = 8, pairs_per_group = 8 };
 
-/* Floats in the order of signed integers; its own inverse. There is no negative zero: a distance is a difference whose first
- * term, a price, is never one. */
+/* Floats in the order of signed integers; its own inverse. There is no negative zero: a distance is
+ * a difference whose first term, a price, is never one. */
 __device__ inline int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 
 /* G lanes of a warp that match one pair, C columns a lane: column = c * G + lane. */
@@ -97,11 +106,12 @@ template <> struct row_set<2> { typedef uint64_t type; };
 __device__ inline int first_of(uint32_t set) { return __ffs((int)set) - 1; }
 __device__ inline int first_of(uint64_t set) { return __ffsll((long long)set) - 1; }
 
-/* A pair and its memory. Arrays in shared memory are laid out by lane of the warp, so two groups never meet. */
+/* A pair and its memory. Arrays in shared memory are laid out by lane of the warp, so two groups
+ * never meet. */
 template <int G, int C> struct pair_state : group<G, C> {
     enum { units = warp_size * C, pitch = units + 1 };
     const wf_gpu_shape *shape;
-    const wf_gpu_job *job;
+    const wf_gpu_match_args *args;
     float *price;             /* (n_orbits, units) */
     float *score;             /* (widest rounded up to 8, pitch) */
     int *claim;               /* (units) lowest row that wants the column */
@@ -110,19 +120,20 @@ template <int G, int C> struct pair_state : group<G, C> {
     const float *reference_links;
     size_t query, reference; /* numbers within the launch */
 
-    /* Place of a unit, or of the lane's own, in arrays of `units`; two columns a lane only where the group is the warp. */
+    /* Place of a unit, or of the lane's own, in arrays of `units`; two columns a lane only where
+     * the group is the warp. */
     __device__ int slot(int unit) const { return this->first + unit; }
     __device__ int own(int c) const { return c * warp_size + this->first + this->lane; }
 
     __device__ const float *fixed_scores(int orbit) const {
-        const wf_gpu_scores &s = job->scores[orbit];
+        const wf_gpu_scores &s = args->scores[orbit];
         return s.base + query * s.query_step + reference * s.reference_step;
     }
 
     /* Eight rows of scores from row r0 on. */
     __device__ __forceinline__ void score_rows(const wf_gpu_orbit &orbit, int o, int r0) {
         float sum[row_chunk][C];
-        size_t step = job->scores[o].row_step;
+        size_t step = args->scores[o].row_step;
         const float *fixed = fixed_scores(o) + r0 * step + this->lane;
 #pragma unroll
         for (int i = 0; i < row_chunk; i++, fixed += step)
@@ -189,7 +200,8 @@ template <int G, int C> struct pair_state : group<G, C> {
         return column;
     }
 
-    /* column_of[row]; false where no assignment was found. `on`: this group takes part. shown: the prices in shared memory. */
+    /* column_of[row]; false where no assignment was found. `on`: this group takes part. shown: the
+     * prices in shared memory. */
     __device__ __forceinline__ bool assign(int n, bool on, float *prices, float *shown,
                                            int *column_of) {
         typename row_set<C>::type free_rows = 0;
@@ -375,7 +387,7 @@ template <int G, int C> struct pair_state : group<G, C> {
             for (int c = 0; c < C; c++) {
                 int r = c * G + this->lane;
                 if (r < shape->orbits[o].n)
-                    sum += (double)fixed[r * job->scores[o].row_step + from[o * units + own(c)]];
+                    sum += (double)fixed[r * args->scores[o].row_step + from[o * units + own(c)]];
             }
         }
         for (int l = 0; l < shape->n_links; l++) {
@@ -415,21 +427,21 @@ template <int G, int C> struct pair_state : group<G, C> {
     }
 
     __device__ __forceinline__ void keep(double dot) const {
-        if (job->from != NULL)
+        if (args->from != NULL)
             for (int o = 0; o < shape->n_orbits; o++)
                 for (int c = 0; c < C; c++) {
                     int u = c * G + this->lane;
                     if (u < shape->orbits[o].n)
-                        job->from[query * shape->n_units + shape->orbits[o].start + u] =
+                        args->from[query * shape->n_units + shape->orbits[o].start + u] =
                             best[o * units + own(c)];
                 }
-        if (job->cosine == NULL || this->lane != 0) return;
-        double norms = sqrt(job->query_squares[query]) * sqrt(job->reference_squares[reference]);
+        if (args->cosine == NULL || this->lane != 0) return;
+        double norms = sqrt(args->query_squares[query]) * sqrt(args->reference_squares[reference]);
         bool skipped =
-            job->skip != NULL && job->skip[query] == job->first_reference + (int64_t)reference;
-        job->cosine[query * job->references + reference] = skipped     ? -INFINITY
-                                                           : norms > 0 ? (float)(dot / norms)
-                                                                       : 0;
+            args->skip != NULL && args->skip[query] == args->first_reference + (int64_t)reference;
+        args->cosine[query * args->references + reference] = skipped     ? -INFINITY
+                                                             : norms > 0 ? (float)(dot / norms)
+                                                                         : 0;
     }
 };
 
@@ -444,24 +456,24 @@ __host__ __device__ inline size_t query_bytes(const wf_gpu_shape &shape) {
     return ((size_t)shape.link_floats * sizeof(float) + 15) / 16 * 16;
 }
 
-/* Grid (strips of references, queries); a strip is pairs_per_group pairs for each group of the block. Pairwise: one warp a
- * block, its first group alone at work. */
+/* Grid (strips of references, queries); a strip is pairs_per_group pairs for each group of the
+ * block. Pairwise: one warp a block, its first group alone at work. */
 template <int G, int C>
 __global__ void __launch_bounds__(block_warps *warp_size, 4)
     match_pairs(const __grid_constant__ wf_gpu_shape shape,
-                const __grid_constant__ wf_gpu_job job) {
+                const __grid_constant__ wf_gpu_match_args args) {
     extern __shared__ uint8_t shared[];
     size_t query = blockIdx.y;
     int warp = threadIdx.x / warp_size, in_warp = threadIdx.x % warp_size;
     float *links = (float *)shared;
-    const float *record = job.query_links + query * job.query_link_step;
+    const float *record = args.query_links + query * args.query_link_step;
     for (int i = threadIdx.x; i < shape.link_floats; i += blockDim.x) links[i] = record[i];
     __syncthreads();
     pair_state<G, C> pair;
     pair.lane = in_warp % G;
     pair.first = in_warp - pair.lane;
     pair.shape = &shape;
-    pair.job = &job;
+    pair.args = &args;
     pair.query_links = links;
     pair.query = query;
     int units = warp_size * C, rows = (shape.widest + row_chunk - 1) / row_chunk * row_chunk;
@@ -471,16 +483,16 @@ __global__ void __launch_bounds__(block_warps *warp_size, 4)
     pair.from = (uint8_t *)(pair.claim + units);
     pair.best = pair.from + shape.n_orbits * units;
     int groups = blockDim.x / G, mine = threadIdx.x / G;
-    size_t references = job.references;
+    size_t references = args.references;
     size_t first = (size_t)blockIdx.x * groups * pairs_per_group;
-    for (int i = 0; i < (job.pairwise ? 1 : (int)pairs_per_group); i++) {
-        size_t reference = job.pairwise ? query : first + (size_t)i * groups + mine;
-        bool real = job.pairwise ? mine == 0 : reference < references;
+    for (int i = 0; i < (args.pairwise ? 1 : (int)pairs_per_group); i++) {
+        size_t reference = args.pairwise ? query : first + (size_t)i * groups + mine;
+        bool real = args.pairwise ? mine == 0 : reference < references;
         if (!__any_sync(whole_warp, real)) return;
-        pair.reference = real ? reference : job.pairwise ? query : references - 1;
-        pair.reference_links = job.reference_links + pair.reference * shape.link_floats;
+        pair.reference = real ? reference : args.pairwise ? query : references - 1;
+        pair.reference_links = args.reference_links + pair.reference * shape.link_floats;
         bool skipped =
-            job.skip != NULL && job.skip[query] == job.first_reference + (int64_t)pair.reference;
+            args.skip != NULL && args.skip[query] == args.first_reference + (int64_t)pair.reference;
         double dot = pair.run(real && !skipped);
         if (real) pair.keep(dot);
         __syncwarp();
@@ -532,15 +544,15 @@ template <int G, int C> wf_status prepare(wf_ctx *ctx, wf_gpu_shape *shape) {
 }
 
 template <int G, int C>
-wf_status launch(wf_ctx *ctx, const wf_gpu_shape &shape, const wf_gpu_job &job,
+wf_status launch(wf_ctx *ctx, const wf_gpu_shape &shape, const wf_gpu_match_args &args,
                  cudaStream_t stream) {
-    int warps = job.pairwise ? 1 : (int)block_warps;
+    int warps = args.pairwise ? 1 : (int)block_warps;
     size_t each = warp_bytes<C>(shape), query = query_bytes(shape);
     while (warps > 1 && query + warps * each > (size_t)shape.shared_bytes) warps /= 2;
     unsigned strip = (unsigned)(warps * warp_size / G * pairs_per_group);
-    dim3 grid(job.pairwise ? 1 : ((unsigned)job.references + strip - 1) / strip,
-              (unsigned)job.queries);
-    match_pairs<G, C><<<grid, warps * warp_size, query + warps * each, stream>>>(shape, job);
+    dim3 grid(args.pairwise ? 1 : ((unsigned)args.references + strip - 1) / strip,
+              (unsigned)args.queries);
+    match_pairs<G, C><<<grid, warps * warp_size, query + warps * each, stream>>>(shape, args);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;
 }
@@ -553,12 +565,12 @@ wf_status wf_gpu_match_prepare(wf_ctx *ctx, wf_gpu_shape *shape) {
     return prepare<32, 2>(ctx, shape);
 }
 
-wf_status wf_gpu_match(wf_ctx *ctx, const wf_gpu_shape &shape, const wf_gpu_job &job,
+wf_status wf_gpu_match(wf_ctx *ctx, const wf_gpu_shape &shape, const wf_gpu_match_args &args,
                        cudaStream_t stream) {
-    if (job.queries == 0 || job.references == 0) return WF_OK;
-    if (shape.widest <= 16) return launch<16, 1>(ctx, shape, job, stream);
-    if (shape.widest <= 32) return launch<32, 1>(ctx, shape, job, stream);
-    return launch<32, 2>(ctx, shape, job, stream);
+    if (args.queries == 0 || args.references == 0) return WF_OK;
+    if (shape.widest <= 16) return launch<16, 1>(ctx, shape, args, stream);
+    if (shape.widest <= 32) return launch<32, 1>(ctx, shape, args, stream);
+    return launch<32, 2>(ctx, shape, args, stream);
 }
 
 wf_status wf_gpu_squares(wf_ctx *ctx, const float *networks, size_t count, size_t params,

@@ -1,11 +1,14 @@
 /* wcs_cuda: the largest matched cosine of queries over references, on the GPU.
  *
  *     references come in slabs, queries in tiles; for a tile x slab of pairs
- *       product       fixed scores of orbit o: (depth, queries*n)' x (depth, references*n), match_product.cu
+ *       product       fixed scores of orbit o: (depth, queries*n)' x (depth, references*n),
+ *                     match_product.cu
  *       match_pairs   the sweeps (match_solve.cu), a cosine per pair
- *       wcs_reduce    the largest cosine of each query so far; of equal ones the lowest reference counts
- * Measured on an H200 (ncu), 300 against 300 networks 784-32-32-10: products 3.3 ms, match_pairs 6.1 ms, wcs_reduce 4 us (360 KB read:
- * latency). match_product.cu and match_solve.cu say what binds the two that count. */
+ *       wcs_reduce    the largest cosine of each query so far; of equal ones the lowest reference
+ *                     counts
+ * Measured on an H200 (ncu), 300 against 300 networks 784-32-32-10: products 3.3 ms, match_pairs
+ * 6.1 ms, wcs_reduce 4 us (360 KB read: latency). match_product.cu and match_solve.cu say what
+ * binds the two that count. */
 #include "align/cuda/match_gpu.cuh"
 #include "align/cuda/match_product.cuh"
 
@@ -92,7 +95,8 @@ template <typename T> wf_status take(wf_ctx *ctx, size_t count, T **out) {
     return WF_OK;
 }
 
-/* A tile may begin at any multiple of 4 networks, so whole tiles of columns must lie behind the last one. */
+/* A tile may begin at any multiple of 4 networks, so whole tiles of columns must lie behind the
+ * last one. */
 wf_status side_open(wf_ctx *ctx, const wf_gpu_shape &shape, size_t most, side_memory *side) {
     side->most = most;
     WF_TRY(take(ctx, most * shape.n_params, &side->raw));
@@ -178,30 +182,31 @@ void wcs_close(wcs_call *call) {
     wf_gpu_plan_close(&call->plan);
 }
 
-/* Queries q0..q0+queries of the slab on the device against the references there, whose first is `first`. */
+/* Queries q0..q0+queries of the slab on the device against the references there, whose first is
+ * `first`. */
 wf_status wcs_tile(wcs_call *call, size_t q0, size_t queries, size_t first, size_t references) {
     wf_ctx *ctx = call->ctx;
     const wf_gpu_shape &shape = call->plan.shape;
-    wf_gpu_job job = {};
+    wf_gpu_match_args args = {};
     for (int o = 0; o < shape.n_orbits; o++) {
         const wf_gpu_orbit &orbit = shape.orbits[o];
         size_t ld = call->reference.ld[o], n = (size_t)orbit.n;
         WF_TRY(wf_gpu_product(ctx, call->query.fixed[o] + q0 * n, call->query.ld[o],
                               call->reference.fixed[o], ld, (int)padded_depth(orbit),
                               call->scores[o], ld, queries * n, references * n, 0));
-        job.scores[o] = wf_gpu_scores{call->scores[o], n * ld, n, ld};
+        args.scores[o] = wf_gpu_scores{call->scores[o], n * ld, n, ld};
     }
     WF_CUDA_TRY(ctx, cudaGetLastError());
-    job.query_links = call->query.links + q0 * shape.link_floats;
-    job.query_link_step = (size_t)shape.link_floats;
-    job.reference_links = call->reference.links;
-    job.queries = (int)queries, job.references = (int)references;
-    job.cosine = call->cosine;
-    job.query_squares = call->query.squares + q0;
-    job.reference_squares = call->reference.squares;
-    job.skip = call->skip == NULL ? NULL : call->gpu_skip + q0;
-    job.first_reference = (int64_t)first;
-    WF_TRY(wf_gpu_match(ctx, shape, job, 0));
+    args.query_links = call->query.links + q0 * shape.link_floats;
+    args.query_link_step = (size_t)shape.link_floats;
+    args.reference_links = call->reference.links;
+    args.queries = (int)queries, args.references = (int)references;
+    args.cosine = call->cosine;
+    args.query_squares = call->query.squares + q0;
+    args.reference_squares = call->reference.squares;
+    args.skip = call->skip == NULL ? NULL : call->gpu_skip + q0;
+    args.first_reference = (int64_t)first;
+    WF_TRY(wf_gpu_match(ctx, shape, args, 0));
     wcs_reduce<<<(unsigned)queries, threads>>>(call->cosine, (int)references, (uint32_t)first,
                                                call->best + q0, call->which + q0);
     WF_CUDA_TRY(ctx, cudaGetLastError());

@@ -1,4 +1,5 @@
-/* device: the inside of a device object, and how CUDA's and C++'s failures become a status. For .cu files. */
+/* device: the inside of a device object, and how CUDA's and C++'s failures become a status. For .cu
+ * files. */
 #ifndef WF_BASE_CUDA_DEVICE_CUH
 #define WF_BASE_CUDA_DEVICE_CUH
 
@@ -25,7 +26,8 @@ struct wf_cuda_device {
 };
 
 namespace wf_gpu {
-/* Whose blocks are scheduled first: work that nobody waits for yet, the main stream, short work that others wait for. */
+/* Whose blocks are scheduled first: work that nobody waits for yet, the main stream, short work
+ * that others wait for. */
 enum stream_priority { stream_may_wait, stream_is_main, stream_is_short };
 bool make_stream(cudaStream_t *stream, stream_priority priority);
 

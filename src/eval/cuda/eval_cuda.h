@@ -1,4 +1,5 @@
-/* eval_cuda: error masks of networks and their overlaps on the GPU; host memory in, host memory out. */
+/* eval_cuda: error masks of networks and their overlaps on the GPU; host memory in, host memory
+ * out. */
 #ifndef WF_EVAL_CUDA_EVAL_CUDA_H
 #define WF_EVAL_CUDA_EVAL_CUDA_H
 
@@ -14,8 +15,9 @@ wf_status wf_iou_max_cuda(wf_ctx *ctx, const uint64_t *queries, size_t nq, const
                           size_t nr, size_t words, const int64_t *skip, float *best,
                           uint32_t *which);
 
-/* Error masks (n, (n_test+7)/8) of networks that fit the data. Sums run in the CPU kernels' order, so masks are theirs but for
- * examples on a decision border. WF_ERR_UNSUPPORTED for layers too wide for the chip. */
+/* Error masks (n, (n_test+7)/8) of networks that fit the data. Sums run in the CPU kernels' order,
+ * so masks are theirs but for examples on a decision border. WF_ERR_UNSUPPORTED for layers too wide
+ * for the chip. */
 wf_status wf_error_masks_cuda(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
                               const wf_dataset *data, uint8_t *errors);
 

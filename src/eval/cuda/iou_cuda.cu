@@ -1,10 +1,12 @@
-/* iou_cuda: largest overlap of error masks, IoU(a, b) = |a and b| / (|a| + |b| - |a and b|), empty union: 0.
+/* iou_cuda: largest overlap of error masks, IoU(a, b) = |a and b| / (|a| + |b| - |a and b|), empty
+ * union: 0.
  *
- * A block takes 64 queries and a range of references, 64 at a time; a thread counts 4 x 4 pairs, words in tiles of 16 through
- * shared memory. Fractions are compared by their cross products, in integers, so the largest and the first that has it are
- * exactly those of the CPU. One popcount, one AND and one addition per pair and 32 examples: the popcounts bind, 16 a clock and
- * SM. Ranges of one query are merged in order. Measured on an H200, with the transfers: 50,000 x 50,000 masks of 400 examples in 15 ms,
- * of which the popcounts need 9.5. */
+ * A block takes 64 queries and a range of references, 64 at a time; a thread counts 4 x 4 pairs,
+ * words in tiles of 16 through shared memory. Fractions are compared by their cross products, in
+ * integers, so the largest and the first that has it are exactly those of the CPU. One popcount,
+ * one AND and one addition per pair and 32 examples: the popcounts bind, 16 a clock and SM. Ranges
+ * of one query are merged in order. Measured on an H200, with the transfers: 50,000 x 50,000 masks
+ * of 400 examples in 15 ms, of which the popcounts need 9.5. */
 #include <cuda_runtime.h>
 #include <stdlib.h>
 
@@ -31,7 +33,7 @@ __device__ inline bool before(const overlap &a, const overlap &b) {
     return left > right || (left == right && a.place < b.place);
 }
 
-struct iou_job {
+struct iou_args {
     const uint32_t *queries, *refs; /* (nq, words), (nr, words) */
     int words;
     const int *query_size, *ref_size; /* bits set */
@@ -51,27 +53,27 @@ __device__ inline void load_masks(const uint32_t *masks, size_t first, size_t co
 }
 
 /* Grid (tiles of queries, ranges of references). */
-__global__ void __launch_bounds__(threads) iou_best(const __grid_constant__ iou_job job) {
+__global__ void __launch_bounds__(threads) iou_best(const __grid_constant__ iou_args args) {
     __shared__ uint32_t left[word_tile][edge + 1], right[word_tile][edge + 1];
     __shared__ overlap merged[threads];
     int tx = threadIdx.x % side, ty = threadIdx.x / side;
-    size_t q0 = (size_t)blockIdx.x * edge, from = blockIdx.y * job.range;
-    size_t to = from + job.range < job.nr ? from + job.range : job.nr;
+    size_t q0 = (size_t)blockIdx.x * edge, from = blockIdx.y * args.range;
+    size_t to = from + args.range < args.nr ? from + args.range : args.nr;
     overlap best[each];
     int size[each];
     int64_t skip[each];
     for (int i = 0; i < each; i++) {
         size_t q = q0 + ty + side * i;
         best[i] = overlap{-1, 1, UINT32_MAX};
-        size[i] = q < job.nq ? job.query_size[q] : 0;
-        skip[i] = q < job.nq && job.skip != NULL ? job.skip[q] : -1;
+        size[i] = q < args.nq ? args.query_size[q] : 0;
+        skip[i] = q < args.nq && args.skip != NULL ? args.skip[q] : -1;
     }
     for (size_t r0 = from; r0 < to; r0 += edge) {
         int both[each][each] = {};
-        for (int w0 = 0; w0 < job.words; w0 += word_tile) {
+        for (int w0 = 0; w0 < args.words; w0 += word_tile) {
             __syncthreads();
-            load_masks(job.queries, q0, job.nq, job.words, w0, left);
-            load_masks(job.refs, r0, job.nr, job.words, w0, right);
+            load_masks(args.queries, q0, args.nq, args.words, w0, left);
+            load_masks(args.refs, r0, args.nr, args.words, w0, right);
             __syncthreads();
 #pragma unroll 4
             for (int w = 0; w < word_tile; w++)
@@ -85,7 +87,7 @@ __global__ void __launch_bounds__(threads) iou_best(const __grid_constant__ iou_
         for (int j = 0; j < each; j++) {
             size_t r = r0 + tx + side * j;
             if (r >= to) continue;
-            int there = job.ref_size[r];
+            int there = args.ref_size[r];
 #pragma unroll
             for (int i = 0; i < each; i++) {
                 int either = size[i] + there - both[i][j];
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(threads) iou_best(const __grid_constant__ iou_
                 merged[threadIdx.x] = merged[threadIdx.x + step];
         }
         size_t q = q0 + ty + side * i;
-        if (tx == 0 && q < job.nq) job.best[blockIdx.y * job.nq + q] = merged[threadIdx.x];
+        if (tx == 0 && q < args.nq) args.best[blockIdx.y * args.nq + q] = merged[threadIdx.x];
         __syncthreads();
     }
 }
@@ -154,28 +156,28 @@ size_t range_of(size_t nq, size_t nr) {
     return (range + edge - 1) / edge * edge;
 }
 
-wf_status iou_round(wf_ctx *ctx, iou_job job, int ranges, iou_memory *m, float *best,
+wf_status iou_round(wf_ctx *ctx, iou_args args, int ranges, iou_memory *m, float *best,
                     uint32_t *which) {
-    dim3 grid((unsigned)((job.nq + edge - 1) / edge), (unsigned)ranges);
-    iou_best<<<grid, threads>>>(job);
-    iou_merge<<<(unsigned)((job.nq + 255) / 256), 256>>>(m->best, job.nq, ranges, m->value,
-                                                         m->which);
+    dim3 grid((unsigned)((args.nq + edge - 1) / edge), (unsigned)ranges);
+    iou_best<<<grid, threads>>>(args);
+    iou_merge<<<(unsigned)((args.nq + 255) / 256), 256>>>(m->best, args.nq, ranges, m->value,
+                                                          m->which);
     WF_CUDA_TRY(ctx, cudaGetLastError());
-    WF_CUDA_TRY(ctx, cudaMemcpy(best, m->value, job.nq * sizeof(float), cudaMemcpyDeviceToHost));
+    WF_CUDA_TRY(ctx, cudaMemcpy(best, m->value, args.nq * sizeof(float), cudaMemcpyDeviceToHost));
     if (which != NULL)
-        WF_CUDA_TRY(ctx,
-                    cudaMemcpy(which, m->which, job.nq * sizeof(uint32_t), cudaMemcpyDeviceToHost));
+        WF_CUDA_TRY(
+            ctx, cudaMemcpy(which, m->which, args.nq * sizeof(uint32_t), cudaMemcpyDeviceToHost));
     return WF_OK;
 }
 
-wf_status iou_run(wf_ctx *ctx, iou_job job, const uint64_t *queries, const uint64_t *refs,
+wf_status iou_run(wf_ctx *ctx, iou_args args, const uint64_t *queries, const uint64_t *refs,
                   const int64_t *skip, iou_memory *m, float *best, uint32_t *which) {
-    size_t nq = job.nq, words = (size_t)job.words / 2;
+    size_t nq = args.nq, words = (size_t)args.words / 2;
     size_t round = nq < queries_in_a_round ? nq : queries_in_a_round;
-    job.range = range_of(round, job.nr);
-    int ranges = (int)((job.nr + job.range - 1) / job.range);
+    args.range = range_of(round, args.nr);
+    int ranges = (int)((args.nr + args.range - 1) / args.range);
     WF_TRY(upload_masks(ctx, queries, nq, words, &m->queries, &m->query_size));
-    WF_TRY(upload_masks(ctx, refs, job.nr, words, &m->refs, &m->ref_size));
+    WF_TRY(upload_masks(ctx, refs, args.nr, words, &m->refs, &m->ref_size));
     WF_CUDA_TRY(ctx, cudaMalloc(&m->best, (size_t)ranges * round * sizeof(overlap)));
     WF_CUDA_TRY(ctx, cudaMalloc(&m->value, round * sizeof(float)));
     WF_CUDA_TRY(ctx, cudaMalloc(&m->which, round * sizeof(uint32_t)));
@@ -183,15 +185,15 @@ wf_status iou_run(wf_ctx *ctx, iou_job job, const uint64_t *queries, const uint6
         WF_CUDA_TRY(ctx, cudaMalloc(&m->skip, nq * sizeof(int64_t)));
         WF_CUDA_TRY(ctx, cudaMemcpy(m->skip, skip, nq * sizeof(int64_t), cudaMemcpyHostToDevice));
     }
-    job.refs = m->refs, job.ref_size = m->ref_size, job.best = m->best;
+    args.refs = m->refs, args.ref_size = m->ref_size, args.best = m->best;
     wf_meter meter = wf_meter_start(ctx, "comparing errors", "networks", (double)nq);
     for (size_t q = 0; q < nq; q += round) {
-        job.queries = m->queries + q * (size_t)job.words;
-        job.query_size = m->query_size + q;
-        job.skip = skip == NULL ? NULL : m->skip + q;
-        job.nq = nq - q < round ? nq - q : round;
-        WF_TRY(iou_round(ctx, job, ranges, m, best + q, which == NULL ? NULL : which + q));
-        wf_meter_update(&meter, (double)(q + job.nq), NULL);
+        args.queries = m->queries + q * (size_t)args.words;
+        args.query_size = m->query_size + q;
+        args.skip = skip == NULL ? NULL : m->skip + q;
+        args.nq = nq - q < round ? nq - q : round;
+        WF_TRY(iou_round(ctx, args, ranges, m, best + q, which == NULL ? NULL : which + q));
+        wf_meter_update(&meter, (double)(q + args.nq), NULL);
         if (wf_interrupted(ctx))
             return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while comparing errors");
     }
@@ -208,10 +210,10 @@ extern "C" wf_status wf_iou_max_cuda(wf_ctx *ctx, const uint64_t *queries, size_
     wf_cuda_device *device;
     WF_TRY(wf_ctx_cuda(ctx, &device));
     iou_memory m = {};
-    iou_job job = {};
-    job.nq = nq, job.nr = nr;
-    job.words = (int)(2 * words);
-    wf_status status = iou_run(ctx, job, queries, refs, skip, &m, best, which);
+    iou_args args = {};
+    args.nq = nq, args.nr = nr;
+    args.words = (int)(2 * words);
+    wf_status status = iou_run(ctx, args, queries, refs, skip, &m, best, which);
     cudaFree(m.queries), cudaFree(m.refs);
     cudaFree(m.query_size), cudaFree(m.ref_size);
     cudaFree(m.skip), cudaFree(m.best);

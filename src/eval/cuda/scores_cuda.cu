@@ -1,12 +1,15 @@
 /* scores_cuda: error masks of many networks on one test set.
  *
  * The first layer of a slab of networks is one product of matrices,
- *     h (networks * n, examples) = W' X,   W (inputs + 1, networks * n) packed k-major,   X (inputs + 1, examples), last row 1
- * (match_product.cu). The other layers are one thread per example and one network per block: weights go through shared memory
- * eight units at a time, the values of a layer lie there as (units, threads). A warp's votes are 32 bits of the mask.
- * 2 n inputs + 2 (parameters of the other layers) FLOP and 8 n bytes a network and example, n the first layer's width.
- * Measured on an H200 (ncu), 100 networks 784-32-32-10 on 10,000 examples: the product 1.11 ms (45.6 TFLOP/s, 68 % of fp32's rate),
- * finish_networks 0.37 ms (7.5 TFLOP/s: weights pass through shared memory for 128 examples at a time), turn_inputs 56 us. */
+ *     h (networks * n, examples) = W' X,   W (inputs + 1, networks * n) packed k-major,   X (inputs
+ *                                          + 1, examples), last row 1
+ * (match_product.cu). The other layers are one thread per example and one network per block:
+ * weights go through shared memory eight units at a time, the values of a layer lie there as
+ * (units, threads). A warp's votes are 32 bits of the mask. 2 n inputs + 2 (parameters of the other
+ * layers) FLOP and 8 n bytes a network and example, n the first layer's width. Measured on an H200
+ * (ncu), 100 networks 784-32-32-10 on 10,000 examples: the product 1.11 ms (45.6 TFLOP/s, 68 % of
+ * fp32's rate), finish_networks 0.37 ms (7.5 TFLOP/s: weights pass through shared memory for 128
+ * examples at a time), turn_inputs 56 us. */
 #include <cuda_runtime.h>
 #include <stdlib.h>
 
@@ -27,7 +30,7 @@ struct layer {
     int in, out, weight, bias;
 };
 
-struct tail_job {
+struct tail_args {
     int n_layers, n_params, widest;
     wf_activation activation;
     layer layers[most_layers];
@@ -51,7 +54,8 @@ __device__ inline float activate(wf_activation activation, float x) {
     }
 }
 
-/* y (out, threads) of one layer, eight units at a time: their weights go through shared memory as slab (in, 8). */
+/* y (out, threads) of one layer, eight units at a time: their weights go through shared memory as
+ * slab (in, 8). */
 __device__ void run_layer(const layer &at, const float *w, const float *x, float *slab, float *y) {
     for (int i0 = 0; i0 < at.out; i0 += unit_step) {
         __syncthreads();
@@ -80,25 +84,25 @@ __device__ void run_layer(const layer &at, const float *w, const float *x, float
 
 /* Grid (examples, networks). */
 __global__ void __launch_bounds__(most_threads)
-    finish_networks(const __grid_constant__ tail_job job) {
+    finish_networks(const __grid_constant__ tail_args args) {
     extern __shared__ __align__(
         16) float values[]; /* slab (widest, 8), then (2, widest, threads) */
     size_t network = blockIdx.y;
     int example = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    bool real = example < job.examples;
-    const float *w = job.weights + network * job.n_params;
-    float *x = values + job.widest * unit_step, *y = x + job.widest * blockDim.x;
-    int width = job.layers[0].out;
+    bool real = example < args.examples;
+    const float *w = args.weights + network * args.n_params;
+    float *x = values + args.widest * unit_step, *y = x + args.widest * blockDim.x;
+    int width = args.layers[0].out;
     for (int i = 0; i < width; i++)
         x[i * blockDim.x + threadIdx.x] =
-            real ? job.first[(network * width + i) * job.ld + example] : 0;
-    for (int l = 1; l < job.n_layers; l++) {
+            real ? args.first[(network * width + i) * args.ld + example] : 0;
+    for (int l = 1; l < args.n_layers; l++) {
         for (int i = 0; i < width; i++) {
             float *place = x + i * blockDim.x + threadIdx.x;
-            *place = activate(job.activation, *place);
+            *place = activate(args.activation, *place);
         }
-        run_layer(job.layers[l], w, x, values, y);
-        width = job.layers[l].out;
+        run_layer(args.layers[l], w, x, values, y);
+        width = args.layers[l].out;
         float *swap = x;
         x = y, y = swap;
     }
@@ -108,10 +112,10 @@ __global__ void __launch_bounds__(most_threads)
         float value = x[i * blockDim.x + threadIdx.x];
         if (value > top) best = i, top = value;
     }
-    bool wrong = real && (best != job.labels[real ? example : 0] || isnan(top));
+    bool wrong = real && (best != args.labels[real ? example : 0] || isnan(top));
     unsigned votes = __ballot_sync(0xffffffffu, wrong);
-    if (threadIdx.x % warp_size == 0 && example / warp_size < job.words)
-        job.masks[network * job.words + example / warp_size] = votes;
+    if (threadIdx.x % warp_size == 0 && example / warp_size < args.words)
+        args.masks[network * args.words + example / warp_size] = votes;
 }
 
 /* Examples side by side, then a row of ones for the bias. */
@@ -121,23 +125,23 @@ __global__ void turn_inputs(const float *x, int examples, int inputs, float *out
         out[(size_t)j * ld + example] = j < inputs ? x[(size_t)example * inputs + j] : 1;
 }
 
-size_t tail_bytes(const tail_job &job, int threads) {
-    return (size_t)job.widest * (2 * (size_t)threads + unit_step) * sizeof(float);
+size_t tail_bytes(const tail_args &args, int threads) {
+    return (size_t)args.widest * (2 * (size_t)threads + unit_step) * sizeof(float);
 }
 
 size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
 /* The networks as a chain of layers; false when they are not one. */
-bool chain_of(const wf_graph *graph, tail_job *job) {
+bool chain_of(const wf_graph *graph, tail_args *args) {
     if (graph->n_layers > most_layers || graph->activation == WF_ACT_MIXED) return false;
-    job->n_layers = graph->n_layers;
-    job->n_params = (int)graph->n_params;
-    job->activation = graph->activation;
-    for (int l = 0; l < graph->n_layers; l++) job->layers[l] = layer{0, 0, -1, -1};
+    args->n_layers = graph->n_layers;
+    args->n_params = (int)graph->n_params;
+    args->activation = graph->activation;
+    for (int l = 0; l < graph->n_layers; l++) args->layers[l] = layer{0, 0, -1, -1};
     for (int b = 0; b < graph->n_blocks; b++) {
         const wf_block *block = &graph->blocks[b];
         const wf_group *src = &graph->groups[block->src], *dst = &graph->groups[block->dst];
-        layer *at = &job->layers[block->layer];
+        layer *at = &args->layers[block->layer];
         bool bias = src->kind == WF_GROUP_BIAS;
         int *place = bias ? &at->bias : &at->weight;
         if (*place >= 0 || block->coef != 1 || dst->layer != block->layer + 1) return false;
@@ -145,10 +149,10 @@ bool chain_of(const wf_graph *graph, tail_job *job) {
         *place = (int)block->offset;
         at->out = dst->n;
         if (!bias) at->in = src->n;
-        if (dst->n > job->widest) job->widest = dst->n;
+        if (dst->n > args->widest) args->widest = dst->n;
     }
     for (int l = 0; l < graph->n_layers; l++)
-        if (job->layers[l].weight < 0) return false;
+        if (args->layers[l].weight < 0) return false;
     return true;
 }
 
@@ -162,7 +166,7 @@ struct score_memory {
 struct score_call {
     wf_ctx *ctx;
     const wf_dataset *data;
-    tail_job job;
+    tail_args args;
     score_memory m;
     int threads, depth;
     size_t slab, inputs_ld, weights_ld;
@@ -177,7 +181,7 @@ template <typename T> wf_status take(wf_ctx *ctx, size_t count, T **out) {
 wf_status upload_data(score_call *call) {
     wf_ctx *ctx = call->ctx;
     const wf_dataset *data = call->data;
-    const layer &at = call->job.layers[0];
+    const layer &at = call->args.layers[0];
     size_t n = data->n_test, inputs = (size_t)data->inputs, depth = (size_t)call->depth;
     score_memory *m = &call->m;
     WF_TRY(take(ctx, n * inputs, &m->x));
@@ -207,17 +211,17 @@ wf_status upload_data(score_call *call) {
 
 wf_status score_open(score_call *call, size_t networks) {
     wf_ctx *ctx = call->ctx;
-    tail_job *job = &call->job;
-    size_t width = (size_t)job->layers[0].out, n = call->data->n_test;
+    tail_args *args = &call->args;
+    size_t width = (size_t)args->layers[0].out, n = call->data->n_test;
     wf_cuda_device *device;
     WF_TRY(wf_ctx_cuda(ctx, &device));
     int most = device->shared_bytes;
     call->threads = most_threads;
-    while (call->threads > warp_size && tail_bytes(*job, call->threads) > (size_t)most / 2)
+    while (call->threads > warp_size && tail_bytes(*args, call->threads) > (size_t)most / 2)
         call->threads /= 2;
-    if (tail_bytes(*job, call->threads) > (size_t)most)
+    if (tail_bytes(*args, call->threads) > (size_t)most)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
-                       "device cuda: a layer of %d units is too wide for the GPU", job->widest);
+                       "device cuda: a layer of %d units is too wide for the GPU", args->widest);
     WF_CUDA_TRY(ctx, cudaFuncSetAttribute(finish_networks,
                                           cudaFuncAttributeMaxDynamicSharedMemorySize, most));
     call->depth = (int)round_up((size_t)call->data->inputs + 1, WF_GPU_STEP);
@@ -227,24 +231,24 @@ wf_status score_open(score_call *call, size_t networks) {
     if (call->slab > 16384) call->slab = 16384;
     call->weights_ld = round_up(call->slab * width, WF_GPU_TILE);
     score_memory *m = &call->m;
-    job->words = (int)((n + 31) / 32);
-    WF_TRY(take(ctx, call->slab * (size_t)job->n_params, &m->raw));
+    args->words = (int)((n + 31) / 32);
+    WF_TRY(take(ctx, call->slab * (size_t)args->n_params, &m->raw));
     WF_TRY(take(ctx, (size_t)call->depth * call->weights_ld, &m->weights));
     WF_CUDA_TRY(ctx, cudaMemset(m->weights, 0, call->depth * call->weights_ld * sizeof(float)));
     WF_TRY(take(ctx, call->weights_ld * call->inputs_ld, &m->first));
-    WF_TRY(take(ctx, call->slab * (size_t)job->words, &m->masks));
+    WF_TRY(take(ctx, call->slab * (size_t)args->words, &m->masks));
     WF_TRY(upload_data(call));
-    job->weights = m->raw, job->first = m->first, job->ld = call->inputs_ld;
-    job->labels = m->labels, job->examples = (int)n, job->masks = m->masks;
+    args->weights = m->raw, args->first = m->first, args->ld = call->inputs_ld;
+    args->labels = m->labels, args->examples = (int)n, args->masks = m->masks;
     return WF_OK;
 }
 
 wf_status score_slab(score_call *call, const float *weights, size_t count, uint8_t *errors) {
     wf_ctx *ctx = call->ctx;
-    const tail_job &job = call->job;
+    const tail_args &args = call->args;
     score_memory *m = &call->m;
-    const layer &at = job.layers[0];
-    size_t params = (size_t)job.n_params, bytes = (call->data->n_test + 7) / 8;
+    const layer &at = args.layers[0];
+    size_t params = (size_t)args.n_params, bytes = (call->data->n_test + 7) / 8;
     WF_CUDA_TRY(
         ctx, cudaMemcpy(m->raw, weights, count * params * sizeof(float), cudaMemcpyHostToDevice));
     int depth = call->data->inputs + (at.bias >= 0);
@@ -255,16 +259,16 @@ wf_status score_slab(score_call *call, const float *weights, size_t count, uint8
                           call->data->n_test, 0));
     dim3 grid((unsigned)((call->data->n_test + call->threads - 1) / call->threads),
               (unsigned)count);
-    finish_networks<<<grid, call->threads, tail_bytes(job, call->threads)>>>(job);
+    finish_networks<<<grid, call->threads, tail_bytes(args, call->threads)>>>(args);
     WF_CUDA_TRY(ctx, cudaGetLastError());
-    WF_CUDA_TRY(ctx, cudaMemcpy2D(errors, bytes, m->masks, job.words * sizeof(uint32_t), bytes,
+    WF_CUDA_TRY(ctx, cudaMemcpy2D(errors, bytes, m->masks, args.words * sizeof(uint32_t), bytes,
                                   count, cudaMemcpyDeviceToHost));
     return WF_OK;
 }
 
 wf_status score_all(score_call *call, const float *weights, size_t n, uint8_t *errors) {
     WF_TRY(score_open(call, n));
-    size_t params = (size_t)call->job.n_params, bytes = (call->data->n_test + 7) / 8;
+    size_t params = (size_t)call->args.n_params, bytes = (call->data->n_test + 7) / 8;
     wf_meter meter = wf_meter_start(call->ctx, "testing networks", "networks", (double)n);
     for (size_t done = 0; done < n; done += call->slab) {
         size_t some = n - done < call->slab ? n - done : call->slab;
@@ -285,7 +289,7 @@ extern "C" wf_status wf_error_masks_cuda(wf_ctx *ctx, const wf_graph *graph, con
     score_call call = {};
     call.ctx = ctx;
     call.data = data;
-    if (!chain_of(graph, &call.job))
+    if (!chain_of(graph, &call.args))
         return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s is not a chain of layers",
                        graph->text);
     wf_status status = score_all(&call, weights, n, errors);

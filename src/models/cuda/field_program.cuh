@@ -1,10 +1,12 @@
-/* field_program: a field's operations for one batch, recorded on a CUDA backend and captured as two graphs.
+/* field_program: a field's operations for one batch, recorded on a CUDA backend and captured as two
+ * graphs.
  *
- * All activations and gradients lie on the device at fixed places. Running a program replays a graph on the device's stream and waits
- * for nothing, so that a training loop may put its own kernels before and behind it. While that stream is capturing, the program becomes
- * one node of the captured graph. A program belongs to the device of the context it was made with, and holds it.
- * Making one runs forward and backward once as they are, which loads the kernels and shows how much memory they take; then the tape gets
- * just that, and they are recorded again under capture. */
+ * All activations and gradients lie on the device at fixed places. Running a program replays a
+ * graph on the device's stream and waits for nothing, so that a training loop may put its own
+ * kernels before and behind it. While that stream is capturing, the program becomes one node of the
+ * captured graph. A program belongs to the device of the context it was made with, and holds it.
+ * Making one runs forward and backward once as they are, which loads the kernels and shows how much
+ * memory they take; then the tape gets just that, and they are recorded again under capture. */
 #ifndef WF_MODELS_CUDA_FIELD_PROGRAM_CUH
 #define WF_MODELS_CUDA_FIELD_PROGRAM_CUH
 

@@ -1,4 +1,5 @@
-/* gmn_cuda: the GMN's programs (field_program.cuh), and such programs with the caller's arrays in host memory. */
+/* gmn_cuda: the GMN's programs (field_program.cuh), and such programs with the caller's arrays in
+ * host memory. */
 #include "models/cuda/field_program.cuh"
 
 #include <stdlib.h>
@@ -16,13 +17,14 @@ extern "C" {
 struct gmn_cuda {
     wf_gpu::recorded_program program;
     gmn_part part;
-    wf_gpu::pack_job *packs; /* fast: weights to bf16, device memory */
+    wf_gpu::weight_copy *packs; /* fast: weights to bf16, device memory */
     int n_packs;
 };
 
 namespace {
 
-/* Copies of all weights in bf16: their places in floats, their memory, and the list of what is to be copied. */
+/* Copies of all weights in bf16: their places in floats, their memory, and the list of what is to
+ * be copied. */
 bool make_panels(gmn_cuda *own, const gmn_layout *layout, size_t *offsets, float **panels) {
     size_t total = 0;
     for (int i = 0; i < layout->count; i++) {
@@ -30,31 +32,31 @@ bool make_panels(gmn_cuda *own, const gmn_layout *layout, size_t *offsets, float
         total += (size_t)layout->tensors[i].rows * (size_t)wf_pad(layout->tensors[i].cols) / 2;
     }
     *panels = (float *)wf_arena_alloc(&own->program.own, total * sizeof(float));
-    std::vector<wf_gpu::pack_job> jobs;
+    std::vector<wf_gpu::weight_copy> copies;
     for (int i = 0; i < layout->count; i++) {
         const wf_field_tensor *tensor = &layout->tensors[i];
         for (int row = 0; row < tensor->rows; row += wf_gpu::pack_rows) {
             int rows = tensor->rows - row < wf_gpu::pack_rows ? tensor->rows - row
                                                               : (int)wf_gpu::pack_rows;
-            jobs.push_back(wf_gpu::pack_job{own->program.base.buffers.params + tensor->offset +
-                                                (size_t)row * (size_t)tensor->cols,
-                                            (__nv_bfloat16 *)(*panels + offsets[i]) +
-                                                (size_t)row * (size_t)wf_pad(tensor->cols),
-                                            rows, tensor->cols});
+            copies.push_back(wf_gpu::weight_copy{own->program.base.buffers.params + tensor->offset +
+                                                     (size_t)row * (size_t)tensor->cols,
+                                                 (__nv_bfloat16 *)(*panels + offsets[i]) +
+                                                     (size_t)row * (size_t)wf_pad(tensor->cols),
+                                                 rows, tensor->cols});
         }
     }
-    size_t bytes = jobs.size() * sizeof jobs[0];
-    own->packs = (wf_gpu::pack_job *)wf_arena_alloc(&own->program.own, bytes);
+    size_t bytes = copies.size() * sizeof copies[0];
+    own->packs = (wf_gpu::weight_copy *)wf_arena_alloc(&own->program.own, bytes);
     if (*panels == NULL || own->packs == NULL) return false;
-    wf_cuda_upload(own->program.device, own->packs, jobs.data(), bytes);
-    own->n_packs = (int)jobs.size();
+    wf_cuda_upload(own->program.device, own->packs, copies.data(), bytes);
+    own->n_packs = (int)copies.size();
     return true;
 }
 
 void record_forward(gmn_cuda *own, const gmn_inputs *in) {
     {
         wf_gpu::entered scope(own->program.backend);
-        wf_gpu::chain_pack_all(own->packs, own->n_packs);
+        wf_gpu::pack_weights(own->packs, own->n_packs);
     }
     wf__gmn_part_forward(&own->part, in);
 }
@@ -116,7 +118,7 @@ wf_status create(wf_ctx *ctx, const gmn_cuda_desc *field, const wf_field_program
     return status;
 }
 
-/* --- fingerprint of a batch ------------------------------------------------------------------------------------ */
+/* --- fingerprint of a batch ------------------------------------------------------------------- */
 /* FNV-1a over numbers; structures are not hashed as bytes, for they have padding. */
 void mix(uint64_t *hash, uint64_t value) { *hash = (*hash ^ value) * 1099511628211u; }
 
@@ -163,7 +165,7 @@ gmn_cuda *own_program(wf_field_program *program) { return (gmn_cuda *)program; }
 
 } // namespace
 
-/* --- a program --------------------------------------------------------------------------------------------------- */
+/* --- a program -------------------------------------------------------------------------------- */
 extern "C" wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *field,
                                          const wf_field_program_desc *desc,
                                          wf_field_program **out) {
@@ -190,7 +192,7 @@ extern "C" wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *progra
     return wf_gpu::run_backward(ctx, &own_program(program)->program);
 }
 
-/* --- host arrays ------------------------------------------------------------------------------------------------- */
+/* --- host arrays ------------------------------------------------------------------------------ */
 extern "C" void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache) {
     for (int k = 0; k < 2; k++) {
         destroy(cache->program[k]);

@@ -1,4 +1,5 @@
-/* gmn_cuda: the GMN velocity field on a GPU: its programs (field_program.cuh), and those on host arrays. */
+/* gmn_cuda: the GMN velocity field on a GPU: its programs (field_program.cuh), and those on host
+ * arrays. */
 #ifndef WF_MODELS_CUDA_GMN_CUDA_H
 #define WF_MODELS_CUDA_GMN_CUDA_H
 
@@ -10,7 +11,8 @@ extern "C" {
 
 typedef struct gmn_cuda gmn_cuda;
 
-/* What the field knows; layout and fourier (host; NULL without) are read while a program is made. */
+/* What the field knows; layout and fourier (host; NULL without) are read while a program is
+ * made. */
 typedef struct gmn_cuda_desc {
     const wf_field *field;
     const gmn_layout *layout;
@@ -25,7 +27,7 @@ size_t wf__gmn_cuda_bytes(const wf_field_program *program);
 wf_status wf__gmn_cuda_forward(wf_ctx *ctx, wf_field_program *program);
 wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *program);
 
-/* --- with the caller's arrays in host memory ----------------------------------------------------- */
+/* --- with the caller's arrays in host memory -------------------------------------------------- */
 /* One program with and one without keep, remade when the batch or the precision is another.
  * Zero-initialised: empty. */
 typedef struct gmn_cuda_cache {

@@ -33,7 +33,8 @@ static void ema_follow(real *restrict ema, const real *restrict p, size_t n, dou
     for (size_t i = 0; i < n; i++) ema[i] = d * ema[i] + rest * p[i];
 }
 
-/* torch.optim.AdamW: decay first, then m / (sqrt(v) / sqrt(correct2) + eps) times rate / correct1. */
+/* torch.optim.AdamW: decay first, then m / (sqrt(v) / sqrt(correct2) + eps) times rate /
+ * correct1. */
 static void adamw(void *p_, const void *g_, void *m_, void *v_, void *ema, size_t n,
                   const wf_adamw_args *args) {
     real *restrict p = p_, *restrict m = m_, *restrict v = v_;
@@ -95,14 +96,14 @@ static size_t padded(int n, int multiple) {
 /* The regions of a Muon scratch: y and z (n, r), a and q (r, r). */
 typedef struct muon_work {
     size_t n, r;
-    bool turned; /* the matrix is wide: y holds its transpose */
+    bool transposed; /* the matrix has more columns than rows: y holds its transpose */
     real *y, *z, *a, *q;
 } muon_work;
 
 static muon_work muon_cut(int rows, int cols, void *scratch) {
-    muon_work w = {.turned = rows < cols, .y = scratch};
-    w.n = padded(w.turned ? cols : rows, WF_MUON_PAD_LONG);
-    w.r = padded(w.turned ? rows : cols, WF_MUON_PAD_SHORT);
+    muon_work w = {.transposed = rows < cols, .y = scratch};
+    w.n = padded(w.transposed ? cols : rows, WF_MUON_PAD_LONG);
+    w.r = padded(w.transposed ? rows : cols, WF_MUON_PAD_SHORT);
     w.z = w.y + w.n * w.r;
     w.a = w.z + w.n * w.r;
     w.q = w.a + w.r * w.r;
@@ -110,7 +111,7 @@ static muon_work muon_cut(int rows, int cols, void *scratch) {
 }
 
 static inline size_t muon_place(const muon_work *w, int i, int j) {
-    return w->turned ? (size_t)j * w->r + (size_t)i : (size_t)i * w->r + (size_t)j;
+    return w->transposed ? (size_t)j * w->r + (size_t)i : (size_t)i * w->r + (size_t)j;
 }
 
 /* From y = G (any scale) to the orthogonalised matrix in y. */
@@ -142,7 +143,8 @@ static void newton_schulz(const void *x_, void *out_, int rows, int cols, void *
         for (int j = 0; j < cols; j++) out[(size_t)i * cols + j] = w.y[muon_place(&w, i, j)];
 }
 
-/* m <- momentum m + g; the direction is the Newton-Schulz matrix of g + momentum m (Nesterov's form). */
+/* m <- momentum m + g; the direction is the Newton-Schulz matrix of g + momentum m (Nesterov's
+ * form). */
 static void muon(void *p_, const void *g_, void *m_, void *ema, int rows, int cols,
                  const wf_muon_args *args, void *scratch) {
     real *p = p_, *m = m_;

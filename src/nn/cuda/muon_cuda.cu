@@ -1,16 +1,23 @@
 /* muon_cuda: the products of Newton-Schulz.
  *
- *     A = s^2 Y'Y     Q = b A + c A A     Z = s (a Y + Y Q)       s = 1 / (||Y|| + 1e-7) in the first of five rounds, then 1
- *
- * inside one CTA of 8 warps per matrix, r = 64 or 128: Y, A and Q in shared memory (bf16, rows 16 bytes apart from a power
- *        of two), mma.sync with float sums; A and Q are symmetric, so that every operand is read along its rows but in the
- *        first product. Y is replaced in strips of 16 rows. Results are rounded to bf16, as Muon is published
- * fast   one CTA of 128 threads per 64 x 64 tile of a product, for larger matrices; 15 launches. Operand tiles of bf16 in
- *        shared memory, depth 64 at a time, each warp 32 x 32 on tensor cores (wmma 16x16x16)
- * float  the same tiles, 32 numbers a thread, depth 16 at a time: for comparisons with the CPU
- * cost   5 (4 n r^2 + 2 r^3) FLOP a matrix: 24 MFLOP for (256, 64), 189 MFLOP for (512, 128). Reads and writes 2 n r bf16
- * measured  H200, inside: the 128 matrices of the lean field of width 64 19.4 us (2.0 GFLOP, 13 % of the bf16 rate), of width 128 89 us
- *           (16 GFLOP, 23 %): one wave, and a warp waits for its operands. As 15 launches of products 131 and 290 us */
+ *     A = s^2 Y'Y     Q = b A + c A A     Z = s (a Y + Y Q)
+ *     s = 1 / (||Y|| + 1e-7) in the first of five iterations, then 1
+ *   inside  one CTA of 8 warps per matrix, r = 64 or 128: Y, A and Q in shared memory (bf16, rows
+ *           16 bytes
+ *           longer than a power of two), mma.sync with float sums. A and Q are symmetric, so every
+ *           operand
+ *           is read along its rows except in the first product. Y is replaced in strips of 16 rows.
+ *           Results are rounded to bf16, as in the publication of Muon
+ *   fast    for larger matrices: one CTA of 128 threads per 64 x 64 tile of a product; 15 launches.
+ *           Operand
+ *           tiles of bf16 in shared memory, depth 64 at a time, each warp 32 x 32 on tensor cores
+ *           (wmma
+ *           16x16x16)
+ *   float   the same tiles, 32 numbers a thread, depth 16 at a time: for comparisons with the CPU
+ * Cost: 5 (4 n r^2 + 2 r^3) FLOP a matrix: 24 MFLOP for (256, 64), 189 MFLOP for (512, 128). Reads
+ * and writes 2 n r bf16. Measured, H200, inside: the 128 matrices of the lean field of width 64
+ * 19.4 us (2.0 GFLOP, 13 % of the bf16 rate), of width 128 89 us (16 GFLOP, 23 %): one wave, and
+ * warps wait for operands. As 15 launches of products 131 and 290 us. */
 #include "nn/cuda/muon_cuda.cuh"
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
@@ -30,7 +37,8 @@ __device__ float first_scale(const work &w, const matrix &m) {
     return (float)(1 / (sqrt(sum) + 1e-7));
 }
 
-/* What a product reads and writes: C (., r) at tile (i, j) = alpha L R + beta D; L is read as L'[k][i] unless `next`. */
+/* What a product reads and writes: C (., r) at tile (i, j) = alpha L R + beta D; L is read as
+ * L'[k][i] unless `next`. */
 template <class T> struct operand {
     const T *left, *right, *d;
     T *c;
@@ -53,7 +61,7 @@ template <int kind>
 __global__ void __launch_bounds__(threads) fast_product(work w, bool first, bool flipped) {
     namespace mma = nvcuda::wmma;
     using bf16 = __nv_bfloat16;
-    constexpr bool across = kind != next; /* left tile lies as [k][i] */
+    constexpr bool across = kind != next; /* the left tile is stored as [k][i] */
     constexpr int ld = tile + skew;
     __shared__ __align__(32) bf16 left[fast_depth * ld], right[fast_depth * ld];
     __shared__ __align__(32) float sum[tile * (tile + 4)];
@@ -145,7 +153,7 @@ __global__ void __launch_bounds__(threads) float_product(work w, bool first, boo
         }
 }
 
-/* --- inside shared memory ------------------------------------------------------------------------------------ */
+/* --- inside shared memory --------------------------------------------------------------------- */
 enum { inside_threads = 256, inside_warps = inside_threads / 32, pad = 8 };
 
 /* A matrix in shared memory, r columns. */
@@ -159,7 +167,8 @@ template <int R> struct block {
     }
 };
 
-/* acc (16, 8 Tiles) += left (16, depth) right; left and right give a lane's address for a step of 16. */
+/* acc (16, 8 Tiles) += left (16, depth) right; left and right give a lane's address for 16 of the
+ * depth. */
 template <int Tiles, bool Across, class Left, class Right>
 __device__ void multiply(float (&acc)[Tiles][4], int depth, Left left, Right right) {
     for (int k = 0; k < depth; k += 16) {
@@ -176,9 +185,9 @@ __device__ void multiply(float (&acc)[Tiles][4], int depth, Left left, Right rig
     }
 }
 
-/* Each accumulator pair as f(row, column, x, y) in the matrix. */
+/* Calls f(row, column, x, y) for every two neighbouring accumulators. */
 template <int Tiles, class F>
-__device__ void each_pair(const float (&acc)[Tiles][4], int row, int column, F f) {
+__device__ void each_two(const float (&acc)[Tiles][4], int row, int column, F f) {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < Tiles; j++) {
@@ -189,19 +198,19 @@ __device__ void each_pair(const float (&acc)[Tiles][4], int row, int column, F f
 }
 
 template <int R>
-__device__ void put_pair(const block<R> &to, int row, int column, float x, float y) {
+__device__ void put_two(const block<R> &to, int row, int column, float x, float y) {
     *(__nv_bfloat162 *)to.place(row, column) = __floats2bfloat162_rn(x, y);
 }
-template <int R> __device__ float2 get_pair(const block<R> &from, int row, int column) {
+template <int R> __device__ float2 get_two(const block<R> &from, int row, int column) {
     return __bfloat1622float2(*(const __nv_bfloat162 *)from.place(row, column));
 }
 
 /* Rows from a global array of R columns to shared memory, or back. */
 template <int R, bool Out> __device__ void copy_rows(__nv_bfloat16 *global, block<R> y, int n) {
-    constexpr int units = R / 8;
-    for (int v = threadIdx.x; v < n * units; v += inside_threads) {
+    constexpr int words = R / 8;
+    for (int v = threadIdx.x; v < n * words; v += inside_threads) {
         uint4 *there = (uint4 *)(global + (size_t)v * 8);
-        uint4 *here = (uint4 *)y.place(v / units, v % units * 8);
+        uint4 *here = (uint4 *)y.place(v / words, v % words * 8);
         if (Out) *there = *here;
         else *here = *there;
     }
@@ -221,25 +230,25 @@ __global__ void __launch_bounds__(inside_threads) iterate_inside(work w, const i
     int row = warp % strips * 16, column = warp / strips * 8 * tiles;
     int row16 = lane % 16, half = lane / 16 * 8; /* rows 0-15, then 8 columns on */
     int row8 = lane % 8 + lane / 16 * 8,
-        unit = lane / 8 % 2 * 8; /* 8 rows, 8 columns on, 8 rows on */
+        step8 = lane / 8 % 2 * 8; /* 8 rows, 8 columns on, 8 rows on */
     __syncthreads();
     for (int step = 0; step < steps; step++) {
         float acc[tiles][4];
         wf_gpu::mma::clear(acc);
         multiply<tiles, true>(
-            acc, m.n, [&](int k) { return y.address(k + row8, row + unit); },
+            acc, m.n, [&](int k) { return y.address(k + row8, row + step8); },
             [&](int k, int j) { return y.address(k + row16, column + j + half); });
-        each_pair(acc, row, column, [&](int i, int j, float x0, float x1) {
-            put_pair(a, i, j, s * s * x0, s * s * x1);
+        each_two(acc, row, column, [&](int i, int j, float x0, float x1) {
+            put_two(a, i, j, s * s * x0, s * s * x1);
         });
         __syncthreads();
         wf_gpu::mma::clear(acc);
         multiply<tiles, false>(
             acc, R, [&](int k) { return a.address(row + row16, k + half); },
-            [&](int k, int j) { return a.address(column + j + row8, k + unit); });
-        each_pair(acc, row, column, [&](int i, int j, float x0, float x1) {
-            float2 d = get_pair(a, i, j);
-            put_pair(q, i, j, 2.0315f * x0 - 4.7750f * d.x, 2.0315f * x1 - 4.7750f * d.y);
+            [&](int k, int j) { return a.address(column + j + row8, k + step8); });
+        each_two(acc, row, column, [&](int i, int j, float x0, float x1) {
+            float2 d = get_two(a, i, j);
+            put_two(q, i, j, 2.0315f * x0 - 4.7750f * d.x, 2.0315f * x1 - 4.7750f * d.y);
         });
         __syncthreads();
         for (int strip = warp * 16; strip < m.n; strip += inside_warps * 16) {
@@ -247,11 +256,11 @@ __global__ void __launch_bounds__(inside_threads) iterate_inside(work w, const i
             wf_gpu::mma::clear(sum);
             multiply<R / 8, false>(
                 sum, R, [&](int k) { return y.address(strip + row16, k + half); },
-                [&](int k, int j) { return q.address(j + row8, k + unit); });
+                [&](int k, int j) { return q.address(j + row8, k + step8); });
             __syncwarp(); /* all lanes have read the strip */
-            each_pair(sum, strip, 0, [&](int i, int j, float x0, float x1) {
-                float2 d = get_pair(y, i, j);
-                put_pair(y, i, j, s * (x0 + 3.4445f * d.x), s * (x1 + 3.4445f * d.y));
+            each_two(sum, strip, 0, [&](int i, int j, float x0, float x1) {
+                float2 d = get_two(y, i, j);
+                put_two(y, i, j, s * (x0 + 3.4445f * d.x), s * (x1 + 3.4445f * d.y));
             });
         }
         s = 1;

@@ -1,8 +1,9 @@
 /* muon_cuda: Newton-Schulz of many matrices at once (nn/cpu/optim_cpu.c has the iteration).
  *
- * Matrix i is kept tall in the work space, Y (n, r), n >= r, both padded with zeros to multiples of 64; A and Q are
- * (r, r). In bf16 a matrix that fits into shared memory is iterated there, one CTA each, all in one launch. For the others,
- * and in float, one launch makes one product of all matrices: a list of 64 x 64 tiles says which. */
+ * The work space holds each matrix tall, Y (n, r), n >= r, both padded with zeros to multiples of
+ * 64; A and Q are (r, r). In bf16 a matrix that fits into shared memory is iterated there, one CTA
+ * each, all in one launch. For the others, and in float, each launch makes one product of all
+ * matrices, with a list of 64 x 64 tiles. */
 #ifndef WF_NN_CUDA_MUON_CUDA_CUH
 #define WF_NN_CUDA_MUON_CUDA_CUH
 
@@ -15,11 +16,11 @@ enum { tile = 64, steps = 5 };
 
 struct matrix {
     uint32_t offset;       /* in the flat arrays */
-    int rows, cols;        /* as they lie there */
+    int rows, cols;        /* in the flat arrays */
     int n, r;              /* padded, tall */
-    bool turned;           /* Y is the transpose */
+    bool transposed;       /* Y is the transpose */
     float shape;           /* sqrt(max(1, rows / cols)) */
-    uint32_t y, a;         /* places of Y (also Z) and of A (also Q) in the work arrays */
+    uint32_t y, a;         /* offsets of Y (also Z) and of A (also Q) in the work arrays */
     int first_part, parts; /* partial sums of squares of Y */
 };
 
@@ -27,7 +28,7 @@ struct tile_place {
     int matrix, i, j;
 };
 
-/* Walks the flat array in equal strides and says where the element lies in Y. */
+/* Walks the flat array in equal strides and gives the place of the element in Y. */
 struct walk {
     const matrix &m;
     uint32_t i, j, rows, rest;
@@ -35,7 +36,7 @@ struct walk {
         : m(of), i(at / (uint32_t)of.cols), j(at % (uint32_t)of.cols),
           rows(stride / (uint32_t)of.cols), rest(stride % (uint32_t)of.cols) {}
     __device__ uint32_t place() const {
-        return m.y + (m.turned ? j * (uint32_t)m.r + i : i * (uint32_t)m.r + j);
+        return m.y + (m.transposed ? j * (uint32_t)m.r + i : i * (uint32_t)m.r + j);
     }
     __device__ void next() {
         i += rows;
@@ -56,11 +57,13 @@ struct work {
     const int *go;         /* 0: the update is not made */
 };
 
-/* Shared memory that a matrix needs to be iterated there; 0: it cannot be, or it needs more than `most`. */
+/* Shared memory that a matrix needs to be iterated there; 0: it cannot be, or it needs more than
+ * `most`. */
 int inside_bytes(const matrix &m, int most);
 /* Before the first call. */
 cudaError_t prepare(const work &w);
-/* From Y of any scale to the orthogonalised matrices; returns the array (work.y or work.z) they lie in. */
+/* From Y of any scale to the orthogonalised matrices; returns the array that holds them (work.y or
+ * work.z). */
 void *orthogonalise(const work &w, bool fast, cudaStream_t stream);
 
 } // namespace wf_muon

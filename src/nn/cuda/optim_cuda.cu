@@ -1,14 +1,17 @@
 /* optim_cuda: clipping, AdamW, Muon and EMA as kernels over flat arrays.
  *
  *   squares   sum of squares of the gradient, one double per CTA
- *   decide    one CTA: norm and loss from the partial sums, finite or not, scalars of this update, its record, the next number
- *   first     chunks of at most 1024: AdamW with EMA; or, of Muon's matrices, momentum and the start of Newton-Schulz
- *   (muon_cuda.cu: one launch, or 15)
+ *   decide    one CTA: norm and loss from the partial sums, whether they are finite, scalars and
+ *             record of
+ *             this update, number of the next
+ *   first     pieces of at most 1024: AdamW with EMA; or, for Muon's matrices, momentum and the
+ *             start of
+ *             Newton-Schulz (muon_cuda.cu: one launch, or 15)
  *   second    Muon's parameters and EMA
- * AdamW reads 20 bytes a parameter and writes 16, squares reads 4: bandwidth bound.
- * measured  H200, the lean field of width 64 (1.66 M parameters) with Muon: squares 4.3 us, decide 5.8, first 16 to 19, second 12,
- *           Newton-Schulz 19. Latency binds at this size: first and second move 20 and 30 MB, 5 and 7 us at 4.3 TB/s
- * tried     chunks of 4096: first 25 us, second 18 */
+ * AdamW reads 20 bytes a parameter and writes 16, squares reads 4: bound by bandwidth. Measured,
+ * H200, the lean field of width 64 (1.66 M parameters) with Muon: squares 4.3 us, decide 5.8, first
+ * 16 to 19, second 12, Newton-Schulz 19. Latency is the limit at this size: first and second move
+ * 20 and 30 MB, 5 and 7 us at 4.3 TB/s. Pieces of 4096 are slower: first 25 us, second 18. */
 #include "nn/cuda/muon_cuda.cuh"
 
 #include "base/cuda/device.cuh"
@@ -25,11 +28,11 @@ namespace {
 
 enum { threads = 256, chunk = 1024, square_ctas = 1056, ring = 4096 };
 
-/* What the kernels of one update share, in device memory. */
+/* State of the kernels of one update, in device memory. */
 struct control {
-    uint32_t update; /* next one */
-    int go;          /* the running update is made */
-    int stopped;     /* none is any more */
+    uint32_t update; /* number of the next update */
+    int go;          /* this update is made */
+    int stopped;     /* no further update is made */
     int improved;    /* the loss is the lowest so far */
     double best_loss;
     float scale, ema, ema_rest;       /* clipping; decay and 1 - decay */
@@ -46,8 +49,8 @@ struct settings {
 struct piece {
     uint32_t offset, count;
     int matrix;
-    uint32_t inside; /* place of the first in the matrix */
-    int part;        /* of the matrix's sums of squares */
+    uint32_t inside; /* position of the first one in the matrix */
+    int part;        /* index among the matrix's sums of squares */
     bool decay;
 };
 
@@ -118,7 +121,7 @@ __global__ void __launch_bounds__(threads)
     c->update++;
 }
 
-__device__ void follow(const control &c, const arrays &a, size_t at, float value) {
+__device__ void update_ema(const control &c, const arrays &a, size_t at, float value) {
     if (a.ema != NULL) a.ema[at] = c.ema * a.ema[at] + c.ema_rest * value;
 }
 
@@ -138,7 +141,7 @@ __device__ void adamw(const settings &s, const control &c, const arrays &a, cons
         a.first[at] = m;
         a.second[at] = v;
         a.params[at] = value;
-        follow(c, a, at, value);
+        update_ema(c, a, at, value);
     }
 }
 
@@ -195,7 +198,7 @@ __global__ void __launch_bounds__(threads)
         if (a.best != NULL && c.improved) a.best[at] = value;
         value = keep * value - rate * to_float(z[walk.place()]);
         a.params[at] = value;
-        follow(c, a, at, value);
+        update_ema(c, a, at, value);
     }
 }
 
@@ -220,7 +223,7 @@ struct wf_optim_cuda {
 
 namespace {
 
-/* --- tables -------------------------------------------------------------------------------------------------- */
+/* --- tables ----------------------------------------------------------------------------------- */
 struct tables {
     std::vector<piece> pieces;
     std::vector<wf_muon::matrix> matrices;
@@ -246,9 +249,9 @@ void add_matrix(tables *t, const wf_optim_tensor &tensor, int shared_bytes) {
     wf_muon::matrix m = {};
     m.offset = (uint32_t)tensor.offset;
     m.rows = tensor.rows, m.cols = tensor.cols;
-    m.turned = tensor.rows < tensor.cols;
-    m.n = padded(m.turned ? tensor.cols : tensor.rows);
-    m.r = padded(m.turned ? tensor.rows : tensor.cols);
+    m.transposed = tensor.rows < tensor.cols;
+    m.n = padded(m.transposed ? tensor.cols : tensor.rows);
+    m.r = padded(m.transposed ? tensor.rows : tensor.cols);
     m.shape = (float)sqrt(fmax(1, (double)tensor.rows / tensor.cols));
     m.y = (uint32_t)t->y, m.a = (uint32_t)t->a;
     m.first_part = t->parts;
@@ -271,30 +274,30 @@ void add_matrix(tables *t, const wf_optim_tensor &tensor, int shared_bytes) {
         }
 }
 
-/* shared_bytes: what Muon's matrices may take of shared memory; 0: they stay outside. */
+/* shared_bytes: shared memory that a matrix of Muon may take; 0: none is iterated there. */
 tables make_tables(const wf_optim_cuda_desc *desc, int shared_bytes) {
     tables t;
     for (int i = 0; i < desc->n_tensors; i++)
         if (desc->optim.muon && desc->tensors[i].matrix)
             add_matrix(&t, desc->tensors[i], shared_bytes);
-    /* Neighbours of equal decay are one run, cut into whole chunks. */
-    wf_optim_tensor run = {};
+    /* Neighbours with equal decay are one range, cut into whole pieces. */
+    wf_optim_tensor range = {};
     for (int i = 0; i < desc->n_tensors; i++) {
         const wf_optim_tensor &tensor = desc->tensors[i];
         bool adamw = !(desc->optim.muon && tensor.matrix);
-        if (run.rows > 0 && (!adamw || tensor.decay != run.decay)) {
-            add_pieces(&t, run, -1);
-            run = wf_optim_tensor{};
+        if (range.rows > 0 && (!adamw || tensor.decay != range.decay)) {
+            add_pieces(&t, range, -1);
+            range = wf_optim_tensor{};
         }
         if (!adamw) continue;
-        if (run.rows == 0) run = {tensor.offset, 0, 1, false, tensor.decay};
-        run.rows += tensor.rows * tensor.cols;
+        if (range.rows == 0) range = {tensor.offset, 0, 1, false, tensor.decay};
+        range.rows += tensor.rows * tensor.cols;
     }
-    if (run.rows > 0) add_pieces(&t, run, -1);
+    if (range.rows > 0) add_pieces(&t, range, -1);
     return t;
 }
 
-/* --- memory -------------------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 wf_status take(wf_ctx *ctx, wf_optim_cuda *o, size_t bytes, const void *from, void *place) {
     void *memory = NULL;
     if (cudaMalloc(&memory, bytes + 16) != cudaSuccess) {
@@ -363,7 +366,8 @@ wf_status build(wf_ctx *ctx, const wf_optim_cuda_desc *desc, wf_optim_cuda *o) {
     WF_CUDA_TRY(
         ctx, cudaHostAlloc((void **)&o->records, ring * sizeof *o->records, cudaHostAllocMapped));
     WF_CUDA_TRY(ctx, cudaHostGetDevicePointer((void **)&o->records_there, o->records, 0));
-    WF_CUDA_TRY(ctx, cudaStreamSynchronize(o->device->stream)); /* the tables go with this call */
+    /* before the tables on the host are freed */
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(o->device->stream));
     return WF_OK;
 }
 

@@ -1,9 +1,10 @@
-/* optim_cuda: nn/optim.h on the GPU, one update as a short row of kernels without the host.
+/* optim_cuda: nn/optim.h on the GPU; an update is a few kernels without the host.
  *
- * The object owns parameters, gradient and state in device memory, and the number of the next update: kernels read it
- * there, so that the same launches, captured once, make every update. Whether loss and gradient are finite is decided on
- * the device too: the update that finds them otherwise is not made, and none after it. Sums run in an order fixed by the
- * sizes. All launches go to the device's stream. */
+ * The object owns parameters, gradient and state in device memory, and also the number of the next
+ * update. Kernels read that number there, so the same launches, captured once, make every update.
+ * The device also decides whether loss and gradient are finite: if they are not, this update is not
+ * made, nor any after it. Sums run in an order fixed by the sizes. All launches go to the device's
+ * stream. */
 #ifndef WF_NN_CUDA_OPTIM_CUDA_H
 #define WF_NN_CUDA_OPTIM_CUDA_H
 
@@ -30,7 +31,7 @@ typedef struct wf_optim_cuda_arrays {
     float *params, *grad, *first, *second, *ema, *best;
 } wf_optim_cuda_arrays;
 
-/* What update `update` leaves in host memory. */
+/* The result of an update, in host memory. */
 typedef struct wf_update_record {
     double loss, norm, factor; /* factor: of the learning rate */
     uint32_t update;
@@ -40,13 +41,14 @@ typedef struct wf_update_record {
 wf_status wf__optim_cuda_create(wf_ctx *ctx, const wf_optim_cuda_desc *desc, wf_optim_cuda **out);
 void wf__optim_cuda_free(wf_optim_cuda *optim); /* accepts NULL */
 wf_optim_cuda_arrays wf__optim_cuda_arrays(const wf_optim_cuda *optim);
-/* The next update's number, and the lowest loss so far; waits for the stream. */
+/* Sets the number of the next update and the lowest loss so far; waits for the stream. */
 wf_status wf__optim_cuda_start(wf_ctx *ctx, wf_optim_cuda *optim, size_t update, double best_loss);
 /* Device memory: the number of the next update. */
 const uint32_t *wf__optim_cuda_update(const wf_optim_cuda *optim);
-/* Enqueue one update from the gradient; the loss is the sum of `terms` (device, n_terms). May be captured. */
+/* Enqueue one update from the gradient; the loss is the sum of `terms` (device, n_terms). May be
+ * captured. */
 wf_status wf__optim_cuda_step(wf_ctx *ctx, wf_optim_cuda *optim, const double *terms, int n_terms);
-/* Record of update u: place u % *ring; valid once the stream has passed it. */
+/* The record of update u is at u % *ring; valid once the stream has passed the update. */
 const volatile wf_update_record *wf__optim_cuda_records(const wf_optim_cuda *optim, size_t *ring);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* kernels: what the CPU kernels share: their prototypes, rows as vectors, units, layer norm of a row. */
+/* kernels: what the CPU kernels have in common: prototypes, rows as vectors, activations, layer
+ * norm. */
 #ifndef WF_TENSOR_CPU_KERNELS_H
 #define WF_TENSOR_CPU_KERNELS_H
 
@@ -24,7 +25,7 @@ static inline real *grad_row(const wf_tensor *tensor, size_t row) {
 }
 static inline bool wanted(const wf_tensor *tensor) { return tensor != NULL && tensor->wants; }
 
-/* Scratch of `count` reals with the slack that whole vectors need. */
+/* Scratch of `count` reals with room for a whole vector behind the last. */
 static inline real *scratch(wf_arena *arena, size_t count) {
     return wf_arena_alloc(arena, (count + WF_PAD) * sizeof(real));
 }
@@ -32,7 +33,7 @@ static inline real *zeroed_scratch(wf_arena *arena, size_t count) {
     return wf_arena_zalloc(arena, (count + WF_PAD) * sizeof(real));
 }
 
-/* Halves are added until one lane is left: a short tree, where adding lane by lane would wait for every add. */
+/* Adds halves until one lane is left: a short tree, instead of one add after the other. */
 static inline real vector_sum(vreal v) {
 #if WF_LANES == 16
     v += __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
@@ -50,7 +51,7 @@ static inline real vector_sum(vreal v) {
 static inline vreal load(const real *x) { return *(const vreal_u *)x; }
 static inline void store(real *x, vreal v) { *(vreal_u *)x = v; }
 
-/* Rows are short: loops over whole vectors written as such, then what is left, have no set-up to pay for. */
+/* Rows are short. A loop over whole vectors and one over the rest need no set-up. */
 #define each_vector(i, n) for (int i = 0; i < (n) / WF_LANES * WF_LANES; i += WF_LANES)
 #define each_rest(i, n) for (int i = (n) / WF_LANES * WF_LANES; i < (n); i++)
 
@@ -97,7 +98,7 @@ static inline void column_sums(real *restrict out, const real *restrict x, int r
     for (int r = 0; r < rows; r++) row_add(out, x + (size_t)r * ld, cols);
 }
 
-/* The first n lanes of a vector that ends inside. */
+/* The first n lanes of a vector that crosses the end of a row. */
 static inline vreal load_some(const real *x, int n) {
     vreal v = {0};
     memcpy(&v, x, (size_t)n * sizeof(real));

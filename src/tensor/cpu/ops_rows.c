@@ -1,4 +1,5 @@
-/* ops_rows: operations on rows of nodes and graphs: linear, units, layer norm, residual, means, gathers. Formulas: tape.h. */
+/* ops_rows: operations on rows of nodes and graphs: linear, activation, layer norm, residual,
+ * means, gathers. Formulas: tape.h. */
 #include "tensor/cpu/product.h"
 
 static void add_bias(const wf_op *op, void *more, int first, int last) {

@@ -1,9 +1,11 @@
 /* unit: SiLU and tanh-GELU of whole vectors, with their slopes.
  *
- * tanh-GELU is x * sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), SiLU is x * sigmoid(x): one exponential each, and
- *   unit' = s + x s (1 - s) du/dx      where unit = x s, s = sigmoid(u(x))
- * The exponential is wf_expf of base/vmath.h written for vectors; where the machine has an estimate of 1/x, one Newton
- * step (two units in the last place) stands in for the division. The double build calls libm. */
+ * tanh-GELU is x * sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), SiLU is x * sigmoid(x). Both need one
+ * exponential, and for f = x s, s = sigmoid(u(x))
+ *   f' = s + x s (1 - s) du/dx
+ * The exponential is wf_expf of base/vmath.h for vectors. If the machine has an estimate of 1/x,
+ * one Newton step (two units in the last place) replaces the division. The double build calls
+ * libm. */
 #ifndef WF_TENSOR_CPU_UNIT_H
 #define WF_TENSOR_CPU_UNIT_H
 
@@ -78,7 +80,7 @@ static inline __attribute__((always_inline)) vreal unit_sigmoid(vreal u) {
 }
 #endif
 
-/* unit(x); *slope = unit'(x) when `sloped` (a constant). */
+/* f(x); *slope = f'(x) if `sloped` (a constant). */
 static inline __attribute__((always_inline)) vreal unit_vector(const int unit, const bool sloped,
                                                                vreal x, vreal *slope) {
     vreal square = x * x;

@@ -10,8 +10,8 @@
 namespace wf_gpu {
 namespace {
 
-/* --- float ------------------------------------------------------------------------------------------------ */
-template <op_run *run> bool run_float(const wf_op *op, wf_arena *arena) {
+/* --- float ------------------------------------------------------------------------------------ */
+template <op_function *run> bool run_float(const wf_op *op, wf_arena *arena) {
     return on_device(op->backend, [&] { return run(op, arena); });
 }
 
@@ -29,30 +29,31 @@ void upload(const wf_backend *self, void *to, const void *from, size_t bytes) {
 /* Weights are read where they lie. */
 void pack_nothing(const wf_backend *, const void *, int, int, void *, void *) {}
 
-/* --- bf16 ------------------------------------------------------------------------------------------------- */
+/* --- bf16 ------------------------------------------------------------------------------------- */
 /* While it lives, products round their operands to bf16 and use the tensor cores. */
 struct bf16_scope {
     bf16_scope() { here().bf16_products = true; }
     ~bf16_scope() { here().bf16_products = false; }
 };
 
-/* Queued, or a kernel of its own, or the steps of the float backend with products in bf16. */
-bool run_in_bf16(const wf_op *op, wf_arena *arena, op_run *steps, bool backward) {
+/* An operation is deferred, or has a fused kernel, or runs as on the float backend with bf16
+ * products. */
+bool run_in_bf16(const wf_op *op, wf_arena *arena, op_function *steps, bool backward) {
     bf16_scope scope;
-    queue_answer answer = backward ? queue_backward(op) : queue_forward(op);
-    if (answer != queue_declined) return answer == queue_taken && launched();
-    rejoin(for_parts); /* it may work in the last operation's scratch */
+    deferral answer = backward ? defer_backward(op) : defer_forward(op);
+    if (answer != declined) return answer == deferred && launched();
+    rejoin(for_partial_sums); /* op may use the scratch of the last operation */
     if (runs_beside(op, backward)) {
-        launch_scope beside = queue_beside(op, backward);
+        launch_scope beside = beside_scope(op, backward);
         return steps(op, arena);
     }
-    queue_before(op, backward, fused_claims(op));
+    launch_before(op, backward, fused_overwrites(op));
     rejoin_scratch();
-    op_run *fused = backward ? fused_backward(op) : fused_forward(op);
+    op_function *fused = backward ? fused_backward(op) : fused_forward(op);
     return fused != NULL ? fused(op, arena) : steps(op, arena);
 }
 
-template <op_run *steps, bool backward> bool run_bf16(const wf_op *op, wf_arena *arena) {
+template <op_function *steps, bool backward> bool run_bf16(const wf_op *op, wf_arena *arena) {
     return on_device(op->backend, [&] { return run_in_bf16(op, arena, steps, backward); });
 }
 
@@ -65,12 +66,12 @@ bool fuses_bf16(const wf_op *op) {
 void pack_bf16(const wf_backend *self, const void *weight, int rows, int cols, void *panels,
                void *) {
     entered scope(self);
-    chain_pack(pack_job{(const float *)weight, (__nv_bfloat16 *)panels, rows, cols});
+    pack_weight(weight_copy{(const float *)weight, (__nv_bfloat16 *)panels, rows, cols});
 }
 
-/* Where memory is short the zeros are made at once. */
+/* If memory is short the memset is not deferred. */
 void zero_bf16(const wf_backend *self, void *data, size_t bytes) {
-    if (!on_device(self, [&] { return queue_zero(data, bytes), true; })) zero(self, data, bytes);
+    if (!on_device(self, [&] { return defer_zero(data, bytes), true; })) zero(self, data, bytes);
 }
 
 } // namespace
@@ -119,8 +120,8 @@ void fill_tables(runtime *own) {
         upload,
         own->device,
         own->device->processors,
-        24,            /* weight gradients are launched late: the last of them still read these */
-        few_rows_most, /* on side streams, beside the rest: one would wait for the other */
+        24,            /* weight gradients are launched late and still read the last of them */
+        few_rows_most, /* few rows run on side streams: reusing memory would make them wait */
     };
     own->bf16_table = bf16;
 }
@@ -149,20 +150,20 @@ extern "C" const wf_backend *wf_backend_cuda_bf16(wf_cuda_device *device) {
 
 extern "C" bool wf_cuda_finish(wf_cuda_device *device) {
     const wf_backend *backend = wf_backend_cuda_bf16(device);
-    if (backend != NULL && on_device(backend, [] { return queue_finish(), true; })) return true;
+    if (backend != NULL && on_device(backend, [] { return launch_deferred(), true; })) return true;
     wf_cuda_discard(device);
     return false;
 }
 
 extern "C" void wf_cuda_discard(wf_cuda_device *device) {
     const wf_backend *backend = wf_backend_cuda_bf16(device);
-    if (backend != NULL) on_device(backend, [] { return queue_discard(), true; });
+    if (backend != NULL) on_device(backend, [] { return drop_deferred(), true; });
 }
 
 extern "C" size_t wf_cuda_shared_bytes(wf_cuda_device *device) {
     size_t bytes = 0;
     const wf_backend *backend = wf_backend_cuda_bf16(device);
-    if (backend != NULL) on_device(backend, [&] { return bytes = queue_bytes(), true; });
+    if (backend != NULL) on_device(backend, [&] { return bytes = deferred_bytes(), true; });
     return bytes;
 }
 

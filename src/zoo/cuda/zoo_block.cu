@@ -1,15 +1,17 @@
-/* zoo_block: one network per thread block, from its first update to its last, in fp32, and judged at the end.
+/* zoo_block: one network per thread block in fp32, from its first update to its last, and its test
+ * at the end.
  *
- * Weights, gradient and both moments lie in shared memory as far as they fit; the rest is read and written in device
- * memory, which stays in the L2 cache for networks up to some 50,000 parameters (132 blocks of 2 x 4 bytes each).
- * The optimiser's state goes out first, because it is touched once an update, the weights last. The layers are those of
- * zoo_layers.cuh on chunks of R examples.
+ * Weights, gradient and both moments are in shared memory as far as they fit. The rest is in device
+ * memory, which stays in the L2 cache for networks of up to some 50,000 parameters. The optimiser's
+ * state is moved out first, because an update touches it once, and the weights last. The layers are
+ * those of zoo_layers.cuh on sets of R examples.
  *
- * Bytes: weights, gradient, moments 16 P, activations and their gradients 8 R sum(widths).
- * FLOPs: karhunen 64-16-8-10, batch 128: 0.66 MFLOP an update; 0.214 GFLOP a network of 25 epochs.
- * Measured on an H200: 16,384 karhunen networks of 25 epochs in 0.61 s (floor in fp32 0.05 s; barriers and latency, two
- * blocks an SM); 132 MNIST networks 784-32-32-10 of 5 epochs in 0.56 s (floor 0.06 s), moments and gradient in the L2 cache.
- * I1  Sums run in fixed order; a network's bits depend on nothing but itself. */
+ * Bytes: weights, gradient, moments 16 P, activations and their gradients 8 R sum(widths). FLOPs:
+ * karhunen 64-16-8-10, batch 128: 0.66 MFLOP an update; 0.214 GFLOP a network of 25 epochs.
+ * Measured on an H200: 16,384 karhunen networks of 25 epochs in 0.61 s (0.05 s at the fp32 rate;
+ * barriers and latency are the limit, with two blocks an SM); 132 MNIST networks 784-32-32-10 of 5
+ * epochs in 0.56 s (0.06 s), moments and gradient in the L2 cache.
+ *   I1  sums run in fixed order; a network's bits depend on nothing but itself */
 #include "zoo/cuda/zoo_block.cuh"
 
 namespace zoo_gpu {
@@ -164,7 +166,7 @@ void lay_out(gpu_plan *plan, int rows) {
 } // namespace
 
 bool block_choose(block_plan *plan) {
-    /* Two blocks on an SM rather than a larger chunk; then state on chip rather than a larger chunk. */
+    /* Two blocks on an SM are better than a larger set of examples, and so is state on chip. */
     const int limits[] = {shared_limit / 2 - 3072, shared_limit - 3072};
     for (int arrays = 4; arrays >= 0; arrays--)
         for (int pass = arrays == 4 ? 0 : 1; pass < 2; pass++)

@@ -9,7 +9,9 @@ namespace zoo_gpu {
 struct block_plan {
     gpu_plan net;
     int threads;
-    int arrays_shared; /* of weights, gradient, first and second moment, so many lie in shared memory, the others in `spill` */
+    /* of weights, gradient, first and second moment, so many lie in shared memory, the others in
+     * `spill` */
+    int arrays_shared;
     int shared_bytes;
     float *spill; /* (count, 4 - arrays_shared, n_padded) */
 };

@@ -1,22 +1,24 @@
-/* zoo_cuda: a piece of work on the GPU: chooses the kernel, draws what the networks start from, runs them in waves and
- * brings the results back.
+/* zoo_cuda: trains some networks on the GPU: chooses the kernel, draws the initial state, trains
+ * the networks in waves and copies the results back.
  *
- *   zoo_chain  tensor cores, bf16 hi + lo; two or three layers of few units behind many inputs, one to eight blocks each
- *   zoo_wide   the same for any other network whose first layer holds most of it
- *   zoo_block  fp32; any other MLP, and every one when desc.fp32 asks for it
+ *   zoo_small        tensor cores, bf16 hi + lo; two or three layers of few units behind many
+ *                    inputs, one
+ *                    to eight blocks a network
+ *   zoo_large_input  the same for any other network whose first layer holds most of its parameters
+ *   zoo_block        fp32; any other MLP, and every one if desc.fp32 asks for it
  *
- * Only the inputs, labels and indices go up: initial weights and shuffles are drawn on the device from the addresses that
- * the CPU uses.
- * I1  A network's bits depend on nothing but itself: not on the wave, nor on its neighbours. */
+ * Only inputs, labels and indices are uploaded: initial weights and shuffles are drawn on the
+ * device from the same Philox addresses that the CPU uses.
+ *   I1  a network's bits depend on nothing but itself: not on the wave, nor on its neighbours */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "zoo/cuda/zoo_block.cuh"
-#include "zoo/cuda/zoo_chain.cuh"
+#include "zoo/cuda/zoo_small.cuh"
 #include "zoo/cuda/zoo_start.cuh"
-#include "zoo/cuda/zoo_wide.cuh"
+#include "zoo/cuda/zoo_large_input.cuh"
 
 #include "base/cuda/device.cuh"
 
@@ -37,7 +39,7 @@ const size_t least_wave = 512;             /* networks that keep the device busy
 
 int padded4(int n) { return (n + 3) / 4 * 4; }
 
-/* What both kernels need to know; rows and places are theirs to choose. */
+/* What all kernels need to know; each chooses its own rows and places in memory. */
 gpu_plan base_plan(const wf_zoo_plan *host, bool judged) {
     const wf_zoo_chain *chain = host->chain;
     const wf_zoo_desc *desc = host->desc;
@@ -87,7 +89,7 @@ start_plan start_of(const wf_zoo_plan *host, const wf_graph *graph) {
     return plan;
 }
 
-/* --- inputs that are whole multiples of 1/255 (pixels) or of 1 ------------------------------------ */
+/* --- inputs that are whole multiples of 1/255 (pixels) or of 1 -------------------------------- */
 
 struct scan {
     const float *x;
@@ -120,7 +122,7 @@ wf_status all_whole(wf_ctx *ctx, const wf_zoo_examples &examples, size_t inputs,
 }
 
 /* One plane of bf16 where inputs are bytes times a factor, else two. */
-wf_status choose_planes(wf_ctx *ctx, const wf_zoo_plan *host, wide_plan *plan) {
+wf_status choose_planes(wf_ctx *ctx, const wf_zoo_plan *host, large_input_plan *plan) {
     const float factors[] = {1, 255};
     size_t inputs = (size_t)host->chain->layers[0].in;
     plan->planes = 2;
@@ -137,7 +139,7 @@ wf_status choose_planes(wf_ctx *ctx, const wf_zoo_plan *host, wide_plan *plan) {
     return WF_OK;
 }
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 struct gpu_memory {
     void *piece[32];
@@ -160,9 +162,10 @@ cudaError_t take_copy(gpu_memory *memory, const void *from, size_t bytes, void *
     return cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
 }
 
-/* --- waves ------------------------------------------------------------------------------------- */
+/* --- waves ------------------------------------------------------------------------------------ */
 
-/* One wave on the device. Two take turns: while one trains, the results of the other come back. */
+/* One wave on the device. There are two: while one trains, the results of the other are copied
+ * back. */
 struct wave_set {
     cudaStream_t stream;
     size_t start, n; /* of the waiting networks */
@@ -182,9 +185,9 @@ struct engine {
     size_t count; /* networks that wait, at places [count] of the piece */
     size_t *places;
     gpu_task *tasks;
-    bool is_wide, is_chain;
-    wide_plan wide; /* of both */
-    chain_plan chain;
+    bool is_large_input, is_small;
+    large_input_plan large; /* of both */
+    small_plan small;
     block_plan block;
     start_plan start;
     gpu_memory memory;
@@ -215,14 +218,14 @@ wf_status choose_kernel(engine *e) {
     bool mostly_first = 2 * (size_t)first.in * first.out >= chain->n_params && first.in >= 16;
     bool usual_eps = e->host->desc->optimizer != WF_ZOO_ADAM || e->host->desc->eps >= 1e-15;
     if (mostly_first && usual_eps && !e->host->desc->fp32) {
-        e->wide.rest = base;
-        WF_TRY(choose_planes(e->ctx, e->host, &e->wide));
-        e->chain.wide = e->wide;
-        e->is_chain = chain_choose(&e->chain, can_cluster());
-        if (e->is_chain) e->wide = e->chain.wide;
-        e->is_wide = e->is_chain || wide_choose(&e->wide, can_cluster());
+        e->large.rest = base;
+        WF_TRY(choose_planes(e->ctx, e->host, &e->large));
+        e->small.large = e->large;
+        e->is_small = small_choose(&e->small, can_cluster());
+        if (e->is_small) e->large = e->small.large;
+        e->is_large_input = e->is_small || large_input_choose(&e->large, can_cluster());
     }
-    if (e->is_wide) return WF_OK;
+    if (e->is_large_input) return WF_OK;
     e->block.net = base;
     if (!block_choose(&e->block))
         return wf_fail(e->ctx, WF_ERR_UNSUPPORTED,
@@ -231,7 +234,7 @@ wf_status choose_kernel(engine *e) {
     return WF_OK;
 }
 
-gpu_plan *common_plan(engine *e) { return e->is_wide ? &e->wide.rest : &e->block.net; }
+gpu_plan *common_plan(engine *e) { return e->is_large_input ? &e->large.rest : &e->block.net; }
 
 /* Inputs and labels on the device, for the chosen kernel. */
 wf_status bring_data(engine *e) {
@@ -245,15 +248,15 @@ wf_status bring_data(engine *e) {
     WF_CUDA_TRY(ctx, take_copy(memory, host->train.y, sizeof(int32_t) * n, &plan->y_train));
     WF_CUDA_TRY(ctx, take_copy(memory, host->test.x, row * n_test, &plan->x_test));
     WF_CUDA_TRY(ctx, take_copy(memory, host->test.y, sizeof(int32_t) * n_test, &plan->y_test));
-    if (!e->is_wide) return WF_OK;
-    wide_plan *wide = &e->wide;
-    size_t width = sizeof(__nv_bfloat16) * wide->planes * wide->ranks * wide->columns;
+    if (!e->is_large_input) return WF_OK;
+    large_input_plan *large = &e->large;
+    size_t width = sizeof(__nv_bfloat16) * large->planes * large->ranks * large->columns;
     __nv_bfloat16 *train, *test;
     WF_CUDA_TRY(ctx, take(memory, width * n, &train));
     WF_CUDA_TRY(ctx, take(memory, width * n_test, &test));
-    WF_CUDA_TRY(ctx, wide_inputs(*wide, plan->x_train, n, train));
-    WF_CUDA_TRY(ctx, wide_inputs(*wide, plan->x_test, n_test, test));
-    wide->x_train = train, wide->x_test = test;
+    WF_CUDA_TRY(ctx, split_into_planes(*large, plan->x_train, n, train));
+    WF_CUDA_TRY(ctx, split_into_planes(*large, plan->x_test, n_test, test));
+    large->x_train = train, large->x_test = test;
     return WF_OK;
 }
 
@@ -275,7 +278,7 @@ wf_status bring_corrections(engine *e) {
     return WF_OK;
 }
 
-/* Networks of a wave: several waves, but each large enough, and within the memory meant for them. */
+/* Networks of a wave: several waves, each large enough, and within the memory meant for them. */
 size_t wave_size(const engine *e, size_t bytes_each) {
     size_t wave = (e->count + fewest_waves - 1) / fewest_waves;
     if (wave < least_wave) wave = least_wave;
@@ -284,14 +287,15 @@ size_t wave_size(const engine *e, size_t bytes_each) {
     return wave < e->count ? wave : e->count;
 }
 
-/* Shuffles lie at `order`, in two bytes each where that is enough. */
+/* Shuffles are at `order`, two bytes an index if that is enough. */
 void point_orders(const engine *e, void *order, uint16_t **order16, uint32_t **order32) {
     bool narrow = e->host->train.n <= 65536;
     *order16 = narrow ? (uint16_t *)order : NULL;
     *order32 = narrow ? NULL : (uint32_t *)order;
 }
 
-/* A long shuffle takes the same time alone as beside ten thousand others, so all are drawn together if they fit. */
+/* A long shuffle takes the same time alone as beside ten thousand others, so all are drawn together
+ * if they fit. */
 wf_status draw_orders(engine *e) {
     wf_ctx *ctx = e->ctx;
     size_t free_bytes = 0, total = 0;
@@ -338,7 +342,7 @@ wf_status take_waves(engine *e) {
     WF_TRY(bring_corrections(e));
     e->order_bytes = (size_t)plan->epochs_max * plan->n_train * (plan->n_train <= 65536 ? 2 : 4);
     WF_TRY(draw_orders(e));
-    size_t spill_bytes = e->is_wide ? 0 : sizeof(float) * block_spill(e->block);
+    size_t spill_bytes = e->is_large_input ? 0 : sizeof(float) * block_spill(e->block);
     e->wave = wave_size(e, (e->orders ? 1 : e->order_bytes) + spill_bytes);
     int sets = e->wave < e->count ? 2 : 1;
     for (int i = 0; i < sets; i++) WF_TRY(take_set(e, &e->sets[i], spill_bytes));
@@ -346,8 +350,8 @@ wf_status take_waves(engine *e) {
     return wf_alloc(e->ctx, e->wave, sizeof(uint32_t), "networks", &e->host_wrong);
 }
 
-/* Networks k .. of the wave that lie side by side in the piece as well. */
-size_t run_length(const engine *e, size_t k, size_t end) {
+/* How many networks of the wave from k on are also neighbours in the piece. */
+size_t neighbours_from(const engine *e, size_t k, size_t end) {
     size_t n = 1;
     while (k + n < end && e->places[k + n] == e->places[k] + n) n++;
     return n;
@@ -359,12 +363,12 @@ cudaError_t move_rows(const engine *e, const wave_set *set, size_t bytes, void *
     cudaError_t error = cudaSuccess;
     size_t end = set->start + set->n;
     for (size_t k = set->start; k < end && error == cudaSuccess;) {
-        size_t run = run_length(e, k, end);
+        size_t together = neighbours_from(e, k, end);
         char *d = (char *)device + (k - set->start) * bytes,
              *h = (char *)piece + e->places[k] * bytes;
         bool up = kind == cudaMemcpyHostToDevice;
-        error = cudaMemcpyAsync(up ? d : h, up ? h : d, run * bytes, kind, set->stream);
-        k += run;
+        error = cudaMemcpyAsync(up ? d : h, up ? h : d, together * bytes, kind, set->stream);
+        k += together;
     }
     return error;
 }
@@ -390,11 +394,11 @@ wf_status start_wave(engine *e, wave_set *set) {
     WF_CUDA_TRY(ctx, cudaMemsetAsync(set->wrong, 0, n * sizeof(uint32_t), stream));
     gpu_networks networks = {set->tasks,  set->order16, set->order32, set->flat,
                              set->broken, set->wrong,   set->errors};
-    if (e->is_chain) {
-        e->chain.wide = e->wide;
-        WF_CUDA_TRY(ctx, chain_launch(e->chain, networks, n, stream));
-    } else if (e->is_wide) {
-        WF_CUDA_TRY(ctx, wide_launch(e->wide, networks, n, stream));
+    if (e->is_small) {
+        e->small.large = e->large;
+        WF_CUDA_TRY(ctx, small_launch(e->small, networks, n, stream));
+    } else if (e->is_large_input) {
+        WF_CUDA_TRY(ctx, large_input_launch(e->large, networks, n, stream));
     } else {
         e->block.spill = set->spill;
         WF_CUDA_TRY(ctx, block_launch(e->block, networks, n, stream));
@@ -438,8 +442,8 @@ wf_status run_waves(engine *e) {
     WF_TRY(bring_data(e));
     WF_TRY(take_waves(e));
     size_t start = 0;
-    for (int turn = 0;; turn ^= 1) {
-        wave_set *set = &e->sets[turn], *other = &e->sets[turn ^ 1];
+    for (int which = 0;; which ^= 1) {
+        wave_set *set = &e->sets[which], *other = &e->sets[which ^ 1];
         bool stop = e->stop || wf_interrupted(e->ctx);
         if (start < e->count && !stop) {
             set->start = start;

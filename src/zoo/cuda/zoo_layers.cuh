@@ -1,12 +1,13 @@
-/* zoo_layers: the layers of one small MLP on a block's shared memory, in fp32; used by both training kernels.
+/* zoo_layers: the layers of one small MLP on a block's shared memory, in fp32; used by both
+ * training kernels.
  *
  *   z_l = h_{l-1} W_l' + b_l      h_l = act(z_l)      d_L = (softmax(z_L) - target) / batch
  *   G_l (+)= d_l' h_{l-1}         d_{l-1} = (d_l W_l) * act'(z_{l-1})
  *
- * Widths are padded to multiples of 4 with zero weights; rows of shared matrices are 4 floats longer than that so
- * that neighbouring rows lie in other banks. Register tiles of 4 x 4 where they keep the block's threads busy,
- * smaller ones where there are few: a step of a small network waits for latency, not for arithmetic.
- * I1  Sums run in fixed order. */
+ * Widths are padded to multiples of 4 with zero weights; rows of shared matrices are 4 floats
+ * longer than that so that neighbouring rows lie in other banks. Register tiles of 4 x 4 where they
+ * keep the block's threads busy, smaller ones where there are few: a step of a small network waits
+ * for latency, not for arithmetic. I1  Sums run in fixed order. */
 #ifndef WF_ZOO_LAYERS_CUH
 #define WF_ZOO_LAYERS_CUH
 
@@ -20,7 +21,8 @@ namespace zoo_gpu {
 
 enum { max_layers = 8, shared_limit = 227 * 1024 };
 
-/* n / d for n d < 2^32: a division by a number known to the host alone costs some thirty instructions. */
+/* n / d for n d < 2^32: a division by a number known to the host alone costs some thirty
+ * instructions. */
 struct divisor {
     uint32_t d, magic;
 };
@@ -276,8 +278,8 @@ __device__ inline void layer_gradient(const gpu_layer &layer, const float *input
     bias_gradient(layer, work, rows_used, add, gradient);
 }
 
-/* Logits to their gradient, eight lanes an example. Rows beyond rows_used get zero. Whole warps call: lanes behind the last
- * row take part in the shuffles alone. */
+/* Logits to their gradient, eight lanes an example. Rows beyond rows_used get zero. Whole warps
+ * call: lanes behind the last row take part in the shuffles alone. */
 __device__ inline void loss_gradient(const gpu_plan &plan, const int32_t *labels, int rows_used,
                                      int batch, float *work) {
     const gpu_layer &layer = plan.layer[plan.n_layers - 1];
@@ -313,7 +315,8 @@ __device__ inline int predicted(const gpu_plan &plan, const float *work, int row
     return best;
 }
 
-/* m / (root sqrt(v) + eps) to 2^-22, in two special-function instructions; v that is not normal counts as 0. */
+/* m / (root sqrt(v) + eps) to 2^-22, in two special-function instructions; v that is not normal
+ * counts as 0. */
 __device__ inline float adam_step(float m, float v, float root, float eps) {
     float s, r;
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(v));
@@ -366,7 +369,8 @@ __device__ inline gpu_rates rates_of(const gpu_plan &plan, double lr, int update
     return gpu_rates{(float)lr * correction.x, correction.y, (float)lr};
 }
 
-/* Flat parameters to padded ones and back. Layers before `first_layer` keep their weights elsewhere. */
+/* Flat parameters to padded ones and back. Layers before `first_layer` keep their weights
+ * elsewhere. */
 __device__ inline void load_weights(const gpu_plan &plan, int first_layer, const float *flat,
                                     float *weights) {
     for (int i = threadIdx.x; i < plan.n_padded; i += blockDim.x) weights[i] = 0;

@@ -1,11 +1,11 @@
 /* zoo_start: initial weights and shuffles of many networks.
  *
- * Weights: a thread draws one Philox block, four weights.
- * Shuffles: a Fisher-Yates shuffle is one long dependent chain, so a thread has a whole (network, epoch) and many run side
- * by side. Orders of up to 1,600 examples are shuffled in shared memory, 64 chains a block, element i of chain t at
- * (i, t), and written out together; longer ones in place in device memory.
- * Measured on an H200: 50,000 x 25 shuffles of 1,600 in 0.04 s (in device memory 0.27 s); 660 or 2,096 x 5 shuffles of
- * 60,000 in 0.05 or 0.07 s: latency, not bandwidth. */
+ * Weights: a thread draws one Philox block, four weights. Shuffles: in a Fisher-Yates shuffle every
+ * swap depends on the last, so a thread makes a whole order (one network, one epoch) and many
+ * threads work side by side. Orders of up to 1,600 examples are shuffled in shared memory, 64
+ * orders a block, element i of order t at (i, t), and written out together; longer ones in place in
+ * device memory. Measured on an H200: 50,000 x 25 shuffles of 1,600 in 0.04 s (in device memory
+ * 0.27 s); 660 or 2,096 x 5 shuffles of 60,000 in 0.05 or 0.07 s: latency, not bandwidth. */
 #include "zoo/cuda/zoo_start.cuh"
 
 extern "C" {
@@ -15,7 +15,7 @@ extern "C" {
 namespace zoo_gpu {
 namespace {
 
-enum { chains = 64, chain_pitch = chains + 2, longest_chain = 1600 };
+enum { orders_each = 64, order_pitch = orders_each + 2, longest_order = 1600 };
 
 __global__ void draw_weights(const __grid_constant__ start_plan plan, const gpu_task *tasks,
                              size_t count, float *flat) {
@@ -58,33 +58,33 @@ template <typename T> __device__ inline void shuffle(T *order, int pitch, uint32
     }
 }
 
-__global__ void __launch_bounds__(chains)
+__global__ void __launch_bounds__(orders_each)
     shuffle_short(const __grid_constant__ start_plan plan, const gpu_task *tasks, size_t count,
                   uint16_t *out) {
-    extern __shared__ uint16_t columns[]; /* (n_train, chain_pitch) */
-    size_t total = count * (size_t)plan.epochs_max, base = (size_t)blockIdx.x * chains;
-    size_t chain = base + threadIdx.x;
-    if (chain < total) {
-        size_t network = chain / plan.epochs_max;
-        uint32_t epoch = (uint32_t)(chain % plan.epochs_max);
+    extern __shared__ uint16_t columns[]; /* (n_train, order_pitch) */
+    size_t total = count * (size_t)plan.epochs_max, base = (size_t)blockIdx.x * orders_each;
+    size_t order = base + threadIdx.x;
+    if (order < total) {
+        size_t network = order / plan.epochs_max;
+        uint32_t epoch = (uint32_t)(order % plan.epochs_max);
         if ((int)epoch < tasks[network].epochs)
-            shuffle(columns + threadIdx.x, chain_pitch, (uint32_t)plan.n_train,
+            shuffle(columns + threadIdx.x, order_pitch, (uint32_t)plan.n_train,
                     wf_rng_at(plan.seed, tasks[network].index, WF_RNG_SHUFFLE, epoch));
     }
     __syncthreads();
-    for (int t = 0; t < chains && base + t < total; t++)
-        for (int i = threadIdx.x; i < plan.n_train; i += chains)
-            out[(base + t) * plan.n_train + i] = columns[i * chain_pitch + t];
+    for (int t = 0; t < orders_each && base + t < total; t++)
+        for (int i = threadIdx.x; i < plan.n_train; i += orders_each)
+            out[(base + t) * plan.n_train + i] = columns[i * order_pitch + t];
 }
 
 template <typename T>
 __global__ void shuffle_long(const __grid_constant__ start_plan plan, const gpu_task *tasks,
                              size_t count, T *out) {
-    size_t chain = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
-    size_t network = chain / plan.epochs_max;
-    uint32_t epoch = (uint32_t)(chain % plan.epochs_max);
+    size_t order = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    size_t network = order / plan.epochs_max;
+    uint32_t epoch = (uint32_t)(order % plan.epochs_max);
     if (network >= count || (int)epoch >= tasks[network].epochs) return;
-    shuffle(out + chain * plan.n_train, 1, (uint32_t)plan.n_train,
+    shuffle(out + order * plan.n_train, 1, (uint32_t)plan.n_train,
             wf_rng_at(plan.seed, tasks[network].index, WF_RNG_SHUFFLE, epoch));
 }
 
@@ -99,13 +99,13 @@ cudaError_t start_weights(const start_plan &plan, const gpu_task *tasks, size_t 
 cudaError_t start_orders(const start_plan &plan, const gpu_task *tasks, size_t count,
                          uint16_t *order16, uint32_t *order32, cudaStream_t stream) {
     size_t total = count * (size_t)plan.epochs_max;
-    if (order16 != NULL && plan.n_train <= longest_chain) {
-        size_t bytes = sizeof(uint16_t) * (size_t)plan.n_train * chain_pitch;
+    if (order16 != NULL && plan.n_train <= longest_order) {
+        size_t bytes = sizeof(uint16_t) * (size_t)plan.n_train * order_pitch;
         cudaError_t error = cudaFuncSetAttribute(
             shuffle_short, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         if (error != cudaSuccess) return error;
-        shuffle_short<<<(unsigned)((total + chains - 1) / chains), chains, bytes, stream>>>(
-            plan, tasks, count, order16);
+        shuffle_short<<<(unsigned)((total + orders_each - 1) / orders_each), orders_each, bytes,
+                        stream>>>(plan, tasks, count, order16);
     } else if (order16 != NULL)
         shuffle_long<<<(unsigned)((total + 31) / 32), 32, 0, stream>>>(plan, tasks, count, order16);
     else

@@ -1,4 +1,5 @@
-/* zoo_start: what a network starts from, drawn on the device from the addresses that zoo_init.c names. */
+/* zoo_start: the initial state of networks, drawn on the device from the same addresses as in
+ * zoo_init.c. */
 #ifndef WF_ZOO_START_CUH
 #define WF_ZOO_START_CUH
 

@@ -1,17 +1,18 @@
-/* edge_codec: the encoder of the edges and their readout, one kernel each way.
+/* edge_codec: the encoder and the readout of the edges, one kernel for each direction.
  *
- *   encoder   e = W sin(a w + b) + table[role]                   W (D, D), one value w an edge
- *   readout   y = LN(e)   x = W1 y + b1   r = w2 . unit(x) + b2  W1 (D, D), w2 (D)
- * A block keeps the weight in shared memory and takes tiles of edges, 16 rows a warp, its share of all tiles in a row; the
- * number of blocks is that of places for them on the device. Rows of the next tile are on their way while one is worked on. Nothing but the edge stream, its
- * gradient and one value an edge is in memory; backward computes the rest again. A warp holds 16 rows times D sums of a
- * product, so that sums along a row stay within four lanes. Weight gradients stay in registers over all of a block's tiles,
- * an equal share of the matrix for each warp: operands are tiles [rows][D] in shared memory, read transposed; sums by role
- * are a product with ones. A block leaves its sums as one share; a second launch adds the shares in order (C1).
- * FLOPs an edge: 2 D^2 forward, 4 D^2 (encoder) or 6 D^2 (readout) backward. Bytes: 4 D an edge forward; backward 4 D
- * (encoder), 8 D (readout).
- * Measured, H200, ncu, 324,096 edges, D = 64, before rows were fetched ahead: encoder 70 us and 128, readout 42 and 162; with
- * D = 128 204, 448, 108, 368. Bandwidth alone would take 20, 20, 20 and 40 at D = 64. */
+ *   encoder   e = W sin(a w + b) + table[role]                W (D, D), one value w an edge
+ *   readout   y = LN(e)   x = W1 y + b1   r = w2 . f(x) + b2  W1 (D, D), w2 (D), f an activation
+ * A block keeps the weight in shared memory and takes a range of tiles of edges, 16 rows a warp.
+ * There are as many blocks as fit on the device. The rows of the next tile are loaded while one is
+ * computed. Only the edge stream, its gradient and one value an edge are in memory; backward
+ * computes the rest again. A warp holds 16 rows times D sums of a product, so sums along a row stay
+ * within four lanes. Weight gradients stay in registers over all tiles of a block, an equal part of
+ * the matrix for each warp: operands are tiles [rows][D] in shared memory, read transposed; sums by
+ * role are a product with ones. Each block leaves partial sums, and a second launch adds them in
+ * order (C1). FLOPs an edge: 2 D^2 forward, 4 D^2 (encoder) or 6 D^2 (readout) backward. Bytes: 4 D
+ * an edge forward; backward 4 D (encoder), 8 D (readout). Measured, H200, ncu, 324,096 edges, D =
+ * 64, without loading ahead: encoder 70 us and 128, readout 42 and 162; with D = 128 204, 448, 108,
+ * 368. Bandwidth alone would take 20, 20, 20 and 40 at D = 64. */
 #include "tensor/cuda/fused.cuh"
 #include "tensor/cuda/tensor_cores/fragments.cuh"
 #include "tensor/cuda/row_products/deferred.cuh"
@@ -31,15 +32,15 @@ template <int D> struct shape {
         rows = 16 * warps,
         pitch = D + padding,
         quads = D / 4,
-        tiles = D / 8, /* of 8 columns, of a warp's sums */
-        /* of a multiprocessor: as many as registers or shared memory allow */
+        tiles = D / 8, /* 8 columns each, of a warp's sums */
+        /* blocks of a multiprocessor: as many as registers or shared memory allow */
         blocks_each = D > 64 ? 1 : 3, /* backward */
         encoder_blocks = D > 64 ? 2 : 5,
         readout_blocks = D > 64 ? 1 : 4,
-        /* a warp's share of a matrix (D, D) */
-        share_m = 32,
-        share_n = D * D / warps / share_m,
-        shares_down = D / share_m
+        /* a warp's part of a matrix (D, D) */
+        part_m = 32,
+        part_n = D * D / warps / part_m,
+        parts_down = D / part_m
     };
 };
 
@@ -48,24 +49,24 @@ template <int D> struct tile_memory {
     bf16 weight[D * S::pitch];
     float a[D], b[D], c[D];
     bf16 left[S::rows * S::pitch], right[S::rows * S::pitch];
-    float raw[S::rows * D]; /* the next tile of a matrix of the edges, on its way */
+    float raw[S::rows * D]; /* the next tile of edges, being loaded */
     float value[S::rows], rho[S::rows];
     int param[S::rows], role[S::rows];
     float reduce[S::warps][D];
 };
-/* On the whole device. */
+/* Blocks on the whole device. */
 inline unsigned all_blocks(int each) { return (unsigned)(each * processor_count()); }
 
-/* A block's tiles, all of the same number but for one: in a row, so that what was found for one is near for the next. */
+/* The tiles of a block: neighbours, so that a search for one starts near the last. */
 struct tile_range {
     int begin, end;
 };
-__device__ inline tile_range share_of(int edges, int rows, int self, int all) {
+__device__ inline tile_range tiles_of_block(int edges, int rows, int self, int all) {
     long long tiles = (edges + rows - 1) / rows;
     return tile_range{(int)(tiles * self / all), (int)(tiles * (self + 1) / all)};
 }
 
-/* This warp's 16 rows of a tile to `raw`, without waiting for them; rows behind the last are zero. */
+/* Starts loading this warp's 16 rows of a tile into `raw`; rows behind the last are zero. */
 template <int D>
 __device__ void fetch_own_rows(tile_memory<D> &m, const float *from, int first, int edges) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -84,25 +85,25 @@ __device__ inline void own_rows_arrived() {
     __syncwarp();
 }
 
-/* --- products --------------------------------------------------------------------------------------------------- */
+/* --- products --------------------------------------------------------------------------------- */
 template <int D> __device__ void take_weight(bf16 *to, const float *w) {
     for (int at = (int)threadIdx.x; at < D * D / 4; at += shape<D>::threads) {
         int row = at / (D / 4), col = at % (D / 4) * 4;
         float v[4];
         look4(w + (size_t)row * D + col, 4, v);
         *(uint2 *)(to + row * shape<D>::pitch + col) =
-            make_uint2(pair(v[0], v[1]), pair(v[2], v[3]));
+            make_uint2(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]));
     }
 }
 
-/* sums (16 rows of this warp, D) = rows W', or rows W when turned. */
-template <int D, bool turned>
+/* sums (16 rows of this warp, D) = rows W', or rows W when transposed. */
+template <int D, bool transposed>
 __device__ void multiply_rows(float (&sum)[D / 8][4], const bf16 *rows, const bf16 *weight) {
     enum { pitch = shape<D>::pitch };
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const bf16 *a = rows + (16 * warp + lane % 16) * pitch + lane / 16 * 8;
-    const bf16 *b = turned ? weight + lane % 16 * pitch + lane / 16 * 8
-                           : weight + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
+    const bf16 *b = transposed ? weight + lane % 16 * pitch + lane / 16 * 8
+                               : weight + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
 #pragma unroll
     for (int j = 0; j < D / 8; j++)
 #pragma unroll
@@ -114,20 +115,21 @@ __device__ void multiply_rows(float (&sum)[D / 8][4], const bf16 *rows, const bf
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
             uint32_t y[4];
-            load_matrices<turned>(y, turned ? b + k * pitch + 16 * j : b + 16 * j * pitch + k);
+            load_matrices<transposed>(y,
+                                      transposed ? b + k * pitch + 16 * j : b + 16 * j * pitch + k);
             multiply_add(sum[2 * j], x, y[0], y[1]);
             multiply_add(sum[2 * j + 1], x, y[2], y[3]);
         }
     }
 }
 
-/* This warp's share of left' right, over the rows of the tile. */
+/* Adds this warp's part of left' right over the rows of the tile. */
 template <int D>
-__device__ void multiply_columns(float (&sum)[2][shape<D>::share_n / 8][4], const bf16 *left,
+__device__ void multiply_columns(float (&sum)[2][shape<D>::part_n / 8][4], const bf16 *left,
                                  const bf16 *right) {
     typedef shape<D> S;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    int down = warp % S::shares_down * S::share_m, across = warp / S::shares_down * S::share_n;
+    int down = warp % S::parts_down * S::part_m, across = warp / S::parts_down * S::part_n;
     const bf16 *a = left + (lane / 16 * 8 + lane % 8) * S::pitch + down + lane / 8 % 2 * 8;
     const bf16 *b = right + lane % 16 * S::pitch + across + lane / 16 * 8;
 #pragma unroll
@@ -136,7 +138,7 @@ __device__ void multiply_columns(float (&sum)[2][shape<D>::share_n / 8][4], cons
 #pragma unroll
         for (int i = 0; i < 2; i++) load_matrices<true>(x[i], a + k * S::pitch + 16 * i);
 #pragma unroll
-        for (int j = 0; j < S::share_n / 16; j++) {
+        for (int j = 0; j < S::part_n / 16; j++) {
             uint32_t y[4];
             load_matrices<true>(y, b + k * S::pitch + 16 * j);
 #pragma unroll
@@ -149,14 +151,14 @@ __device__ void multiply_columns(float (&sum)[2][shape<D>::share_n / 8][4], cons
 }
 
 template <int D>
-__device__ void put_share(float *to, const float (&sum)[2][shape<D>::share_n / 8][4]) {
+__device__ void put_part(float *to, const float (&sum)[2][shape<D>::part_n / 8][4]) {
     typedef shape<D> S;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    int down = warp % S::shares_down * S::share_m, across = warp / S::shares_down * S::share_n;
+    int down = warp % S::parts_down * S::part_m, across = warp / S::parts_down * S::part_n;
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-        for (int j = 0; j < S::share_n / 8; j++) {
+        for (int j = 0; j < S::part_n / 8; j++) {
             float x[4];
             gather_row(sum[i][j], lane, x);
             int row = down + 16 * i + lane / 4 + lane % 2 * 8;
@@ -164,8 +166,9 @@ __device__ void put_share(float *to, const float (&sum)[2][shape<D>::share_n / 8
         }
 }
 
-/* Sums of columns held by lanes in the layout of a product's sums (two neighbours of 8j + 2 (lane % 4)), over the 8 lanes of
- * a column and then the warps in order, to `to` [D]. All threads. */
+/* Sums of columns that lanes hold in the layout of a product's sums (two neighbours of 8j + 2 (lane
+ * % 4)): over the 8 lanes of a column, then over the warps in order, to `to` [D]. Called by all
+ * threads. */
 template <int D>
 __device__ void put_columns(float *to, const float (&sum)[D / 8][2], tile_memory<D> &m) {
     typedef shape<D> S;
@@ -187,26 +190,27 @@ __device__ void put_columns(float *to, const float (&sum)[D / 8][2], tile_memory
     }
 }
 
-/* --- adding shares ---------------------------------------------------------------------------------------------- */
-struct segment {
+/* --- adding the partial sums of blocks -------------------------------------------------------- */
+struct sum_part {
     float *to; /* NULL: not wanted */
     int first, count;
 };
-struct share_sums {
-    const float *shares;
+struct block_sums {
+    const float *partials;
     int blocks, size, count;
-    segment part[4];
+    sum_part part[4];
 };
-/* 32 neighbours a block; 8 warps add an eighth of the shares each, then the eighths in order. */
-__global__ void add_shares(const __grid_constant__ share_sums s) {
-    follow();
+/* A block has 32 neighbours; 8 warps add an eighth of the partial sums each, then the eighths in
+ * order. */
+__global__ void add_block_sums(const __grid_constant__ block_sums s) {
+    wait_for_previous();
     __shared__ float sums[8][32];
     int at = (int)(blockIdx.x * 32 + threadIdx.x), each = (s.blocks + 7) / 8;
     int first = (int)threadIdx.y * each, last = min(s.blocks, first + each);
     float sum = 0;
     if (at < s.size)
 #pragma unroll 8
-        for (int k = first; k < last; k++) sum += s.shares[(size_t)k * s.size + at];
+        for (int k = first; k < last; k++) sum += s.partials[(size_t)k * s.size + at];
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || at >= s.size) return;
@@ -217,11 +221,11 @@ __global__ void add_shares(const __grid_constant__ share_sums s) {
             s.part[k].to[place] += sum;
     }
 }
-void launch_add(const share_sums &s) {
-    start_kernel(add_shares, blocks_for((size_t)s.size, 32), dim3(32, 8), 0, s);
+void launch_add(const block_sums &s) {
+    start_kernel(add_block_sums, blocks_for((size_t)s.size, 32), dim3(32, 8), 0, s);
 }
 
-/* --- encoder ---------------------------------------------------------------------------------------------------- */
+/* --- encoder ---------------------------------------------------------------------------------- */
 struct encoder {
     const wf_batch_block *blocks;
     int n_blocks;
@@ -232,16 +236,17 @@ struct encoder {
     const uint32_t *role;
     float *e;
     const float *de;
-    float *dw, *shares;
-    int size; /* of a share: dW (D, D), da, db, dtable (roles, D) */
+    float *dw, *partials;
+    int size; /* floats of a block's partial sums: dW (D, D), da, db, dtable (roles, D) */
 };
 
-/* Whole turns are taken off first: the quick functions are good near zero only. */
+/* Subtracts whole periods: the fast functions are accurate near zero only. */
 __device__ inline float near_zero(float x) {
     return x - 6.283185307179586f * rintf(0.15915494309189535f * x);
 }
 
-/* What belongs to an edge: its parameter, the value, its role. Edges are asked for in rising order, near each other. */
+/* Finds the parameter, value and role of an edge. Edges are asked for in rising order, near each
+ * other. */
 struct edge_reader {
     int block, param, role;
     float value;
@@ -277,7 +282,8 @@ template <int D> __device__ void code_rows(const encoder &p, tile_memory<D> &m, 
         float x[4], value = m.value[row];
 #pragma unroll
         for (int i = 0; i < 4; i++) x[i] = code_of(p, m.a[col + i], m.b[col + i], value);
-        *(uint2 *)(to + row * S::pitch + col) = make_uint2(pair(x[0], x[1]), pair(x[2], x[3]));
+        *(uint2 *)(to + row * S::pitch + col) =
+            make_uint2(bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]));
     }
 }
 
@@ -286,11 +292,11 @@ template <int D> __device__ void start_encoder(const encoder &p, tile_memory<D> 
     for (int c = (int)threadIdx.x; c < D; c += shape<D>::threads) m.a[c] = p.a[c], m.b[c] = p.b[c];
 }
 
-/* Warps work alone: a lane computes the codes that are its part of the left operand. */
+/* Warps work independently: a lane computes the codes that are its part of the left operand. */
 template <int D>
 __global__ void __launch_bounds__(shape<D>::threads)
     encoder_kernel(const __grid_constant__ encoder p) {
-    follow();
+    wait_for_previous();
     typedef shape<D> S;
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
@@ -298,7 +304,7 @@ __global__ void __launch_bounds__(shape<D>::threads)
     __syncthreads();
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     tile_range range =
-        share_of(p.edges, 16, (int)blockIdx.x * S::warps + warp, (int)gridDim.x * S::warps);
+        tiles_of_block(p.edges, 16, (int)blockIdx.x * S::warps + warp, (int)gridDim.x * S::warps);
     edge_reader next(p, min(16 * range.begin + lane % 16, p.edges - 1));
     next.look(p, 16 * range.begin + lane % 16);
     const bf16 *b = m.weight + (lane / 16 * 8 + lane % 8) * S::pitch + lane / 8 % 2 * 8;
@@ -316,8 +322,8 @@ __global__ void __launch_bounds__(shape<D>::threads)
             for (int half = 0; half < 2; half++) {
                 int col = k + 8 * half + lane % 4 * 2;
                 float2 a = *(const float2 *)(m.a + col), c = *(const float2 *)(m.b + col);
-                x[2 * half] = pair(code_of(p, a.x, c.x, low), code_of(p, a.y, c.y, low));
-                x[2 * half + 1] = pair(code_of(p, a.x, c.x, high), code_of(p, a.y, c.y, high));
+                x[2 * half] = bf16_pair(code_of(p, a.x, c.x, low), code_of(p, a.y, c.y, low));
+                x[2 * half + 1] = bf16_pair(code_of(p, a.x, c.x, high), code_of(p, a.y, c.y, high));
             }
 #pragma unroll
             for (int j = 0; j < D / 16; j++) {
@@ -342,7 +348,7 @@ __global__ void __launch_bounds__(shape<D>::threads)
     }
 }
 
-/* de of this warp's rows, which have arrived, to `right`, in bf16. */
+/* Copies de of this warp's rows, which have been loaded, to `right` in bf16. */
 template <int D> __device__ void keep_own_rows(tile_memory<D> &m) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 #pragma unroll
@@ -351,12 +357,12 @@ template <int D> __device__ void keep_own_rows(tile_memory<D> &m) {
         float x[4];
         take4(m.raw + row * D + col, x);
         *(uint2 *)(m.right + row * shape<D>::pitch + col) =
-            make_uint2(pair(x[0], x[1]), pair(x[2], x[3]));
+            make_uint2(bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]));
     }
 }
 
-/* Sums of de by role: the product of a matrix (roles, rows) of ones where the role is a row's, with de. A warp has 16 of the
- * columns. */
+/* Sums of de by role: de times a matrix (roles, rows) with ones where a row has the role. A warp
+ * has 16 of the columns. */
 template <int D> __device__ void multiply_roles(float (&sum)[2][4], const tile_memory<D> &m) {
     typedef shape<D> S;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -368,8 +374,8 @@ template <int D> __device__ void multiply_roles(float (&sum)[2][4], const tile_m
         for (int half = 0; half < 2; half++) {
             int2 role = *(const int2 *)(m.role + k + 8 * half + lane % 4 * 2);
             int low = lane / 4, high = lane / 4 + 8;
-            x[2 * half] = pair(role.x == low, role.y == low);
-            x[2 * half + 1] = pair(role.x == high, role.y == high);
+            x[2 * half] = bf16_pair(role.x == low, role.y == low);
+            x[2 * half + 1] = bf16_pair(role.x == high, role.y == high);
         }
         load_matrices<true>(y, b + k * S::pitch);
         multiply_add(sum[0], x, y[0], y[1]);
@@ -380,17 +386,17 @@ template <int D> __device__ void multiply_roles(float (&sum)[2][4], const tile_m
 template <int D>
 __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
     encoder_back_kernel(const __grid_constant__ encoder p) {
-    follow();
+    wait_for_previous();
     typedef shape<D> S;
     static_assert(D / S::warps == 16, "columns of the roles' sums of a warp");
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
     start_encoder(p, m);
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float weight[2][S::share_n / 8][4] = {}, da[S::tiles][2] = {}, db[S::tiles][2] = {};
+    float weight[2][S::part_n / 8][4] = {}, da[S::tiles][2] = {}, db[S::tiles][2] = {};
     float roles[2][4] = {};
-    tile_range range = share_of(p.edges, S::rows, (int)blockIdx.x, (int)gridDim.x);
-    int own = 16 * warp + lane % 16; /* row whose values this lane looks up */
+    tile_range range = tiles_of_block(p.edges, S::rows, (int)blockIdx.x, (int)gridDim.x);
+    int own = 16 * warp + lane % 16; /* the row whose values this lane looks up */
     edge_reader next(p, min(range.begin * S::rows + own, p.edges - 1));
     next.look(p, range.begin * S::rows + own);
     fetch_own_rows(m, p.de, range.begin * S::rows, p.edges);
@@ -413,7 +419,7 @@ __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
         multiply_roles<D>(roles, m);
         float sum[S::tiles][4];
         multiply_rows<D, true>(sum, m.right, m.weight);
-        /* rows g and g + 8; those behind the last have a zero gradient */
+        /* rows g and g + 8; rows behind the last have a zero gradient */
         int local = 16 * warp + lane / 4;
         float low = m.value[local], high = m.value[local + 8], dlow = 0, dhigh = 0;
 #pragma unroll
@@ -439,16 +445,16 @@ __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
         if (lane % 4 == 0 && first + local < p.edges) p.dw[m.param[local]] += dlow;
         if (lane % 4 == 1 && first + local + 8 < p.edges) p.dw[m.param[local + 8]] += dhigh;
     }
-    float *share = p.shares + (size_t)blockIdx.x * p.size;
-    put_share<D>(share, weight);
-    put_columns<D>(share + D * D, da, m);
-    put_columns<D>(share + D * D + D, db, m);
+    float *partial = p.partials + (size_t)blockIdx.x * p.size;
+    put_part<D>(partial, weight);
+    put_columns<D>(partial + D * D, da, m);
+    put_columns<D>(partial + D * D + D, db, m);
 #pragma unroll
     for (int j = 0; j < 2; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int role = lane / 4 + i / 2 * 8, col = 16 * warp + 8 * j + lane % 4 * 2 + i % 2;
-            if (role < p.roles) share[D * D + 2 * D + role * D + col] = roles[j][i];
+            if (role < p.roles) partial[D * D + 2 * D + role * D + col] = roles[j][i];
         }
 }
 
@@ -472,18 +478,19 @@ encoder encoder_of(const wf_op *op) {
     return p;
 }
 
-/* --- readout ---------------------------------------------------------------------------------------------------- */
+/* --- readout ---------------------------------------------------------------------------------- */
 struct readout {
     int edges, unit, ld;
     const float *e, *weight, *bias, *last, *last_bias;
     float *out;
     const float *dout;
-    float *de, *shares;
+    float *de, *partials;
     bool add;
-    int size; /* of a share: dW1 (D, D), db1, dw2, db2 and 3 of padding */
+    int size; /* floats of a block's partial sums: dW1 (D, D), db1, dw2, db2 and 3 of padding */
 };
 
-/* LN of this warp's rows, which have arrived, to `left`; 1/deviation of each to `rho`. 8 lanes a row. */
+/* LN of this warp's rows, which have been loaded, to `left`; 1 / deviation of each to `rho`. 8
+ * lanes a row. */
 template <int D> __device__ void norm_own_rows(tile_memory<D> &m) {
     typedef shape<D> S;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -510,8 +517,8 @@ template <int D> __device__ void norm_own_rows(tile_memory<D> &m) {
         float r = rsqrtf(square / D + 1e-6f);
 #pragma unroll
         for (int i = 0; i < D / 32; i++)
-            *(uint2 *)(m.left + local * S::pitch + 32 * i + lane % 8 * 4) =
-                make_uint2(pair(x[i][0] * r, x[i][1] * r), pair(x[i][2] * r, x[i][3] * r));
+            *(uint2 *)(m.left + local * S::pitch + 32 * i + lane % 8 * 4) = make_uint2(
+                bf16_pair(x[i][0] * r, x[i][1] * r), bf16_pair(x[i][2] * r, x[i][3] * r));
         if (lane % 8 == 0) m.rho[local] = r;
     }
     __syncwarp();
@@ -537,7 +544,7 @@ template <int D> __device__ void start_readout(const readout &p, tile_memory<D> 
 template <int D>
 __global__ void __launch_bounds__(shape<D>::threads)
     readout_kernel(const __grid_constant__ readout p) {
-    follow();
+    wait_for_previous();
     typedef shape<D> S;
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
@@ -545,7 +552,7 @@ __global__ void __launch_bounds__(shape<D>::threads)
     __syncthreads();
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     float last_bias = p.last_bias[0];
-    tile_range range = share_of(p.edges, S::rows, (int)blockIdx.x, (int)gridDim.x);
+    tile_range range = tiles_of_block(p.edges, S::rows, (int)blockIdx.x, (int)gridDim.x);
     fetch_own_rows(m, p.e, range.begin * S::rows, p.edges);
     for (int tile = range.begin; tile < range.end; tile++) {
         int first = tile * S::rows;
@@ -567,7 +574,7 @@ __global__ void __launch_bounds__(shape<D>::threads)
             low += __shfl_xor_sync(0xffffffffu, low, step);
             high += __shfl_xor_sync(0xffffffffu, high, step);
         }
-        /* a row of the result is one value and its padding, four lanes times four */
+        /* a row of the result is one value and padding: four lanes, four columns each */
         int row = first + 16 * warp + lane / 4, col = lane % 4 * 4;
         float4 zero = make_float4(0, 0, 0, 0), x = zero, y = zero;
         if (col == 0) x.x = low + last_bias, y.x = high + last_bias;
@@ -576,7 +583,8 @@ __global__ void __launch_bounds__(shape<D>::threads)
     }
 }
 
-/* dy = dx W1 to the gradient by e; four neighbours of one row a lane, its other lane is two away. */
+/* From dy = dx W1 to the gradient by e. A lane has four neighbours of one row; the lane with the
+ * rest of the row is two away. */
 template <int D>
 __device__ void norm_back_own_rows(const readout &p, int first, const float (&sum)[D / 8][4],
                                    const tile_memory<D> &m) {
@@ -613,16 +621,16 @@ __device__ void norm_back_own_rows(const readout &p, int first, const float (&su
 template <int D>
 __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
     readout_back_kernel(const __grid_constant__ readout p) {
-    follow();
+    wait_for_previous();
     typedef shape<D> S;
     extern __shared__ __align__(16) unsigned char memory[];
     tile_memory<D> &m = *(tile_memory<D> *)memory;
     start_readout(p, m);
     __syncthreads();
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float weight[2][S::share_n / 8][4] = {}, db[S::tiles][2] = {}, dlast[S::tiles][2] = {};
+    float weight[2][S::part_n / 8][4] = {}, db[S::tiles][2] = {}, dlast[S::tiles][2] = {};
     float dlast_bias = 0;
-    tile_range range = share_of(p.edges, S::rows, (int)blockIdx.x, (int)gridDim.x);
+    tile_range range = tiles_of_block(p.edges, S::rows, (int)blockIdx.x, (int)gridDim.x);
     fetch_own_rows(m, p.e, range.begin * S::rows, p.edges);
     for (int tile = range.begin; tile < range.end; tile++) {
         int first = tile * S::rows, local = 16 * warp + lane / 4, row = first + local;
@@ -648,8 +656,8 @@ __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
                 db[j][i] += dx[i] + dx[2 + i];
             }
             bf16 *to = m.right + local * S::pitch + 8 * j + lane % 4 * 2;
-            *(uint32_t *)to = pair(dx[0], dx[1]);
-            *(uint32_t *)(to + 8 * S::pitch) = pair(dx[2], dx[3]);
+            *(uint32_t *)to = bf16_pair(dx[0], dx[1]);
+            *(uint32_t *)(to + 8 * S::pitch) = bf16_pair(dx[2], dx[3]);
         }
         __syncthreads();
         multiply_columns<D>(weight, m.right, m.left);
@@ -657,17 +665,17 @@ __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
         norm_back_own_rows<D>(p, first, sum, m);
         __syncthreads();
     }
-    float *share = p.shares + (size_t)blockIdx.x * p.size;
-    put_share<D>(share, weight);
-    put_columns<D>(share + D * D, db, m);
-    put_columns<D>(share + D * D + D, dlast, m);
+    float *partial = p.partials + (size_t)blockIdx.x * p.size;
+    put_part<D>(partial, weight);
+    put_columns<D>(partial + D * D, db, m);
+    put_columns<D>(partial + D * D + D, dlast, m);
     float all = warp_sum(dlast_bias);
     __syncthreads();
     if (lane == 0) m.value[warp] = all;
     __syncthreads();
     if (threadIdx.x != 0) return;
     for (int w = 1; w < S::warps; w++) all += m.value[w];
-    put4(share + D * D + 2 * D, {all, 0, 0, 0});
+    put4(partial + D * D + 2 * D, {all, 0, 0, 0});
 }
 
 readout readout_of(const wf_op *op) {
@@ -684,10 +692,10 @@ readout readout_of(const wf_op *op) {
     return p;
 }
 
-/* --- launches --------------------------------------------------------------------------------------------------- */
+/* --- launches --------------------------------------------------------------------------------- */
 template <int D> void run_encoder(const encoder &p, bool backward) {
     typedef shape<D> S;
-    size_t start = offsetof(tile_memory<D>, left); /* forward has no tiles */
+    size_t start = offsetof(tile_memory<D>, left); /* forward needs no tiles */
     if (backward)
         start_kernel(encoder_back_kernel<D>, all_blocks(S::blocks_each), S::threads,
                      sizeof(tile_memory<D>), p);
@@ -714,7 +722,7 @@ int blocks_of(int width) {
     return (int)all_blocks(width > 64 ? (int)shape<128>::blocks_each : (int)shape<64>::blocks_each);
 }
 
-/* Width 128 takes 175 KB of shared memory, which not every card has. */
+/* Width 128 takes 175 KB of shared memory, which not every GPU has. */
 bool width_fits(int width) {
     return width == 64 || (width == 128 && (size_t)most_shared_bytes() >= sizeof(tile_memory<128>));
 }
@@ -746,12 +754,12 @@ bool edge_encoder_backward(const wf_op *op, wf_arena *arena) {
     int width = op->in[3]->rows, square = width * width, blocks = blocks_of(width);
     if (p.edges == 0) return true;
     p.size = square + 2 * width + p.roles * width;
-    p.shares = scratch(arena, (size_t)blocks * (size_t)p.size);
-    if (p.shares == NULL) return false;
+    p.partials = scratch(arena, (size_t)blocks * (size_t)p.size);
+    if (p.partials == NULL) return false;
     p.de = grad_of(op->out[0]);
     p.dw = gradient(op->in[0]);
     run(p, width, true);
-    launch_add(share_sums{p.shares,
+    launch_add(block_sums{p.partials,
                           blocks,
                           p.size,
                           4,
@@ -772,15 +780,15 @@ bool edge_readout_backward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *e = op->in[0];
     int width = e->cols, square = width * width, blocks = blocks_of(width);
     if (p.edges == 0) return true;
-    p.size = square + 2 * width + 4; /* rows of a share are written in fours */
-    p.shares = scratch(arena, (size_t)blocks * (size_t)p.size);
+    p.size = square + 2 * width + 4; /* partial sums are written 16 bytes at a time */
+    p.partials = scratch(arena, (size_t)blocks * (size_t)p.size);
     float *unwanted = wanted(e) ? NULL : scratch_rows(arena, e->rows, e->cols);
-    if (p.shares == NULL || (!wanted(e) && unwanted == NULL)) return false;
+    if (p.partials == NULL || (!wanted(e) && unwanted == NULL)) return false;
     p.dout = grad_of(op->out[0]);
     p.de = wanted(e) ? grad_of(e) : unwanted;
-    p.add = wanted(e) && !queue_claim(e);
+    p.add = wanted(e) && !cancel_zero(e);
     run(p, width, true);
-    launch_add(share_sums{p.shares,
+    launch_add(block_sums{p.partials,
                           blocks,
                           p.size,
                           4,

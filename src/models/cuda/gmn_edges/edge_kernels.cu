@@ -1,4 +1,4 @@
-/* edge_kernels: which operations of the bf16 backend have a kernel of their own. */
+/* edge_kernels: which edge operations have a fused kernel on the bf16 backend. */
 #include "tensor/cuda/fused.cuh"
 
 #include "models/cuda/gmn_lean/lean_fused.cuh"
@@ -7,7 +7,7 @@
 
 namespace wf_gpu {
 
-op_run *fused_forward(const wf_op *op) {
+op_function *fused_forward(const wf_op *op) {
     switch (op->kind) {
     case WF_OP_lean_edges: return lean_fused_fits(op) ? lean_fused_forward : NULL;
     case WF_OP_lstar_messages: return lstar_messages_fused_forward(op);
@@ -16,7 +16,7 @@ op_run *fused_forward(const wf_op *op) {
     }
 }
 
-op_run *fused_backward(const wf_op *op) {
+op_function *fused_backward(const wf_op *op) {
     switch (op->kind) {
     case WF_OP_lean_edges: return lean_fused_fits(op) ? lean_fused_backward : NULL;
     case WF_OP_lstar_messages: return lstar_messages_fused_backward(op);
@@ -26,12 +26,12 @@ op_run *fused_backward(const wf_op *op) {
 }
 
 namespace {
-/* The whole of the gradients of both tables, inputs 2 and 3, is set by the backward. */
+/* Whether backward sets all of the gradients of both tables, inputs 2 and 3. */
 bool sets_tables(const wf_op *op) {
     const wf_tensor *e = op->in[0], *first = op->in[2], *second = op->in[3];
     bool whole = first->ld == first->cols && second->ld == second->cols;
     switch (op->kind) {
-    case WF_OP_lean_edges: /* without messages their columns stay zero */
+    case WF_OP_lean_edges: /* without messages their columns must be zeroed */
         return whole && lean_fused_fits(op) &&
                (op->out[2] != NULL || op->in[4]->rows == 2 * e->cols);
     case WF_OP_lstar_messages:
@@ -42,7 +42,7 @@ bool sets_tables(const wf_op *op) {
 } // namespace
 
 bool sets_table(const wf_op *op, const wf_tensor *table) {
-    return wanted(table) && sets_tables(op) && queue_claim(table);
+    return wanted(table) && sets_tables(op) && cancel_zero(table);
 }
 
 mma::weight_rows weight_rows_of(const wf_tensor *weight) {
@@ -51,7 +51,7 @@ mma::weight_rows weight_rows_of(const wf_tensor *weight) {
                             weight->ld};
 }
 
-unsigned fused_claims(const wf_op *op) {
+unsigned fused_overwrites(const wf_op *op) {
     switch (op->kind) {
     case WF_OP_lean_edges:
     case WF_OP_lstar_messages:

@@ -13,7 +13,7 @@ bool normed_start(const wf_op *op, bool backward, wf_arena *arena, normed_edges 
         if (out->hat == NULL || out->rho == NULL) return false;
     }
     if (out->eb == NULL) return false;
-    norm_rows(norm_step{data_of(e), e->rows, e->cols, e->ld, data_of(modulation) + op->column,
+    norm_rows(norm_args{data_of(e), e->rows, e->cols, e->ld, data_of(modulation) + op->column,
                         modulation->ld, op->part->edge_graph, out->eb, out->hat, out->rho});
     return true;
 }
@@ -28,7 +28,7 @@ bool normed_backward(const normed_edges &n, const wf_tensor *mean, float *deb, f
                      wf_arena *arena) {
     int rows = n.e->rows, cols = n.e->cols, ld = n.e->ld;
     const uint32_t *start = n.part->edge_start;
-    norm_back_step step = {deb,
+    norm_back_args step = {deb,
                            n.hat,
                            n.rho,
                            rows,

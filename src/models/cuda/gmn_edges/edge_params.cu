@@ -1,9 +1,10 @@
-/* edge_params: between flat parameters w, v (P) and features of edges and folded rows. Formulas: tape.h.
+/* edge_params: from flat parameters w, v (P) to features of edges and folded rows, and back.
+ * Formulas: tape.h.
  *
- * Which parameters an edge carries is found in the sorted table of blocks, once per operation and edge: places of first
- * parameter and coefficient count. All passes are bound by bandwidth and latency.
- * Measured on an H200 (ncu), 256 networks: fold_kernel of 784-32-32-10 (52 MB) 27 us, 1.9 TB/s, 44 % of the bandwidth; velocities of
- * 324,096 edges 17 us. */
+ * The parameters of an edge (the first one, and how many coefficients) are found in the sorted
+ * table of blocks, once per operation and edge. All passes are bound by bandwidth and latency.
+ * Measured on an H200 (ncu), 256 networks: fold_kernel of 784-32-32-10 (52 MB) 27 us, 1.9 TB/s, 44
+ * % of the bandwidth; velocities of 324,096 edges 17 us. */
 #include "tensor/cuda/fp32/row_sums.cuh"
 
 namespace wf_gpu {
@@ -83,7 +84,7 @@ struct feature_element {
             value = code(edge, fourier ? col % half : col);
             if (mode == WF_CODE_SINE) value = sinf(value);
             if (fourier) {
-                /* Whole turns are taken off first: the phase may be hundreds of radians. */
+                /* Subtracts whole periods first: the phase may be hundreds of radians. */
                 float phase = 6.283185307179586f * (value - floorf(value));
                 value = col < half ? sinf(phase) : cosf(phase);
             }
@@ -127,7 +128,7 @@ struct value_back_row {
     }
 };
 
-/* g, or g times coefficient k, of the edges that are (or are not) kernels. */
+/* g, or g times coefficient k, of the edges that are kernels (or those that are not). */
 struct code_value {
     const float *g, *w;
     const edge_place *places;
@@ -201,14 +202,15 @@ bool edge_features_backward(const wf_op *op, wf_arena *arena) {
     return code_gradient(op->in[3], op->in[4], value, y->rows, width, arena) && launched();
 }
 
-/* --- folded rows ------------------------------------------------------------------------------------------- */
+/* --- folded rows ------------------------------------------------------------------------------ */
 namespace {
 enum fold_mode { fold_take, fold_put, fold_take_add, fold_put_add };
 
-/* Blocks (fold, .) share the fold's rows; a fold's first row is the sum of the rows before it. */
+/* Blocks (fold, .) divide the rows of a fold. The first row of a fold is the sum of the rows before
+ * it. */
 __global__ void fold_kernel(const wf_batch_fold *folds, size_t first_param, float *flat,
                             float *rows, int ld, int mode) {
-    follow();
+    wait_for_previous();
     __shared__ int before[threads_each / 32];
     int first = 0;
     for (int f = (int)threadIdx.x; f < (int)blockIdx.x; f += threads_each) first += folds[f].n_dst;

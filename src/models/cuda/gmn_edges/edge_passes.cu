@@ -1,8 +1,9 @@
 /* edge_passes: sums over the edges of nodes, softmax over messages, small passes over rows.
  *
- * All are bound by bandwidth: a warp reads a row of values, neighbouring lanes neighbouring columns. Sums towards nodes
- * walk the table of dense blocks. The edges that enter node i of a block are n_src neighbouring rows, those that leave
- * node j are n_src rows apart. The blocks of the node's graph are tried in order (C1). */
+ * All are bound by bandwidth: a warp reads a row of values, neighbouring lanes neighbouring
+ * columns. Sums towards nodes walk the table of dense blocks. The edges that enter node i of a
+ * block are n_src neighbouring rows, those that leave node j are n_src rows apart. The blocks of
+ * the node's graph are tried in order (C1). */
 #include "models/cuda/gmn_edges/edge_passes.cuh"
 
 #include <math.h>
@@ -21,8 +22,8 @@ __device__ inline void store(float *to, const float_quad &v) {
     *(float4 *)to = make_float4(v.x[0], v.x[1], v.x[2], v.x[3]);
 }
 
-/* --- edges of a node --------------------------------------------------------------------------------------- */
-/* The blocks of a graph, and where a node stands in them. */
+/* --- edges of a node -------------------------------------------------------------------------- */
+/* The blocks of a graph and their position in the part. */
 struct block_table {
     const wf_batch_block *blocks;
     int count;
@@ -30,7 +31,7 @@ struct block_table {
     const uint32_t *node_graph, *edge_graph;
 
     __device__ size_t edge(int b) const { return blocks[b].edge0 - first_edge; }
-    /* Graphs count from the part's first. */
+    /* The number of the part's first graph. */
     __device__ int first_graph() const { return blocks[0].graph - (int)edge_graph[edge(0)]; }
     __device__ int first_block(int graph) const {
         int low = 0, high = count;
@@ -53,7 +54,8 @@ struct edge_rows {
     int count, stride;
 };
 
-/* f.in(edges) and f.out(edges) for each block of the node's graph that has it at either end. */
+/* Calls f.in(edges) and f.out(edges) for each block of the node's graph that has the node at that
+ * end. */
 template <class F> __device__ void walk_node(const block_table &table, int node, F &f) {
     if (table.count == 0) return;
     int graph = table.first_graph() + (int)table.node_graph[node];
@@ -94,9 +96,9 @@ struct node_gather {
     }
 };
 
-/* A warp for a node and 128 columns, 4 a lane. */
+/* A warp takes a node and 128 columns, 4 a lane. */
 struct node_sum_warp {
-    node_sum_step s;
+    node_sum_args s;
     block_table table;
     const float *degree;
     int tiles;
@@ -124,7 +126,7 @@ struct node_sum_warp {
     }
 };
 
-/* --- softmax over the messages of a node ------------------------------------------------------------------- */
+/* --- softmax over the messages of a node ------------------------------------------------------ */
 struct logit_row {
     direction d;
     __device__ void operator()(int row, int lane) const {
@@ -195,7 +197,7 @@ struct softmax_back_row {
     }
 };
 
-struct row_product {
+struct row_dot {
     const float *a, *b;
     int ld, cols;
     float *along;
@@ -206,12 +208,12 @@ struct row_product {
     }
 };
 
-/* --- passes ------------------------------------------------------------------------------------------------ */
-/* Four columns a thread: tables, messages and their gradients are tensors of the tape or scratch, aligned and padded. */
-struct table_unit {
+/* --- passes ----------------------------------------------------------------------------------- */
+/* A thread has four columns: tables, messages and their gradients are aligned and padded. */
+struct table_activation {
     const float *p;
     int cols;
-    into_unit to;
+    into_activation to;
     __device__ void operator()(int row, int quad) const {
         int col = 4 * quad;
         size_t at = (size_t)row * to.ld + col;
@@ -220,7 +222,7 @@ struct table_unit {
         float_quad b = load(to.b + (size_t)to.index_b[row] * to.ldb + col);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            x.x[i] = smooth_unit(to.unit, x.x[i] + a.x[i] + b.x[i], &slope.x[i]);
+            x.x[i] = accurate_activation(to.unit, x.x[i] + a.x[i] + b.x[i], &slope.x[i]);
             if (col + i >= cols) x.x[i] = slope.x[i] = 0;
         }
         store(to.y + at, x);
@@ -228,13 +230,13 @@ struct table_unit {
     }
 };
 
-template <int count> struct pull_row {
+template <int count> struct slope_row {
     float *slope;
     int ld, ld_dsum;
-    pull first, second;
+    gradient_source first, second;
 
-    __device__ static void add_share(const pull &p, int row, int col, int ld_dsum,
-                                     float_quad &sum) {
+    __device__ static void add_source(const gradient_source &p, int row, int col, int ld_dsum,
+                                      float_quad &sum) {
         uint32_t node = p.receiver[row];
         float weight = 1;
         if (p.weight != NULL) weight = p.weight[row];
@@ -250,8 +252,8 @@ template <int count> struct pull_row {
     __device__ void operator()(int row, int quad) const {
         float *at = slope + (size_t)row * ld + 4 * quad;
         float_quad sum = {}, s = load(at);
-        add_share(first, row, 4 * quad, ld_dsum, sum);
-        if (count > 1) add_share(second, row, 4 * quad, ld_dsum, sum);
+        add_source(first, row, 4 * quad, ld_dsum, sum);
+        if (count > 1) add_source(second, row, 4 * quad, ld_dsum, sum);
 #pragma unroll
         for (int i = 0; i < 4; i++) s.x[i] *= sum.x[i];
         store(at, s);
@@ -282,11 +284,11 @@ struct add_quad {
 
 } // namespace
 
-void table_units(const float *p, int rows, int cols, const into_unit &to) {
-    each(table_unit{p, cols, to}, rows, to.ld / 4);
+void activate_with_tables(const float *p, int rows, int cols, const into_activation &to) {
+    each(table_activation{p, cols, to}, rows, to.ld / 4);
 }
 
-void node_sums(const node_sum_step &step) {
+void node_sums(const node_sum_args &step) {
     int tiles = (step.cols + 127) / 128;
     each_warp(node_sum_warp{step, table_of(step.part), step.degree, tiles},
               step.part->n_nodes * tiles);
@@ -307,15 +309,15 @@ void softmax_backward(const wf_part *part, const direction &d, const float *save
               part->n_edges);
 }
 
-void row_products(const float *a, const float *b, int ld, int rows, int cols, float *along,
-                  bool add) {
-    each_warp(row_product{a, b, ld, cols, along, add}, rows);
+void row_dots(const float *a, const float *b, int ld, int rows, int cols, float *along, bool add) {
+    each_warp(row_dot{a, b, ld, cols, along, add}, rows);
 }
 
-void pull_messages(float *slope, int rows, int ld, const pull *pulls, int count, int ld_dsum) {
-    /* Slopes and the tensors' padding are zero there (T1), and stay so. */
-    if (count == 1) each(pull_row<1>{slope, ld, ld_dsum, pulls[0], pulls[0]}, rows, ld / 4);
-    else each(pull_row<2>{slope, ld, ld_dsum, pulls[0], pulls[1]}, rows, ld / 4);
+void slopes_to_gradients(float *slope, int rows, int ld, const gradient_source *sources, int count,
+                         int ld_dsum) {
+    /* Padding of slopes and tensors is zero (T1) and stays zero. */
+    if (count == 1) each(slope_row<1>{slope, ld, ld_dsum, sources[0], sources[0]}, rows, ld / 4);
+    else each(slope_row<2>{slope, ld, ld_dsum, sources[0], sources[1]}, rows, ld / 4);
 }
 
 void gate_rows(const float *x, float *out, int rows, int cols, int ld, const float *gate,

@@ -6,12 +6,13 @@
 
 namespace wf_gpu {
 
-/* y = unit(p + a[index_a] + b[index_b]), slope. */
-void table_units(const float *p, int rows, int cols, const into_unit &to);
+/* y = f(p + a[index_a] + b[index_b]) for an activation f; slope = f'. */
+void activate_with_tables(const float *p, int rows, int cols, const into_activation &to);
 
-/* For every node: `in` summed over the edges that enter it, `out` over those that leave it, to_in and to_out set or added
- * to (equal ones: one sum). Weights per edge may be NULL; degree not NULL: the sums are divided by it. */
-struct node_sum_step {
+/* For every node: `in` summed over the edges that enter it, `out` over those that leave it. Sets or
+ * adds to to_in and to_out; if these are equal, both sums go there. Weights per edge may be NULL.
+ * If degree is not NULL, the sums are divided by it. */
+struct node_sum_args {
     const wf_part *part;
     const float *in, *out;
     int ld, cols;
@@ -21,9 +22,10 @@ struct node_sum_step {
     int ld_to;
     bool add;
 };
-void node_sums(const node_sum_step &step);
+void node_sums(const node_sum_args &step);
 
-/* Attention. A direction: messages y (E, ld), the vector v of their logits, who receives them. */
+/* Attention: the messages y (E, ld) of one direction, the vector v of their logits, and who
+ * receives them. */
 struct direction {
     const float *y;
     int ld, cols;
@@ -31,22 +33,25 @@ struct direction {
     const uint32_t *receiver;
     float *weight, *dlogit; /* [E] */
 };
-/* Softmax over all messages entering a node; `in` goes to dst, `out` to src. Saves max and total [N] each. */
+/* Softmax over all messages entering a node; `in` goes to dst, `out` to src. saved: max and total,
+ * [N] each. */
 void softmax_weights(const wf_part *part, const direction &in, const direction &out, float *saved);
-/* weight and dlogit of a direction again, for backward: d = weight * (dsum[receiver].y - along[receiver]). */
+/* For backward: weight and dlogit of a direction, dlogit = weight * (dsum[receiver].y -
+ * along[receiver]). */
 void softmax_backward(const wf_part *part, const direction &d, const float *saved,
                       const float *dsum, int ld_dsum, const float *along);
 /* along[n] = [along[n] +] a[n].b[n] */
-void row_products(const float *a, const float *b, int ld, int rows, int cols, float *along,
-                  bool add);
+void row_dots(const float *a, const float *b, int ld, int rows, int cols, float *along, bool add);
 
-/* slope *= sum over directions of weight[r] * dsum[receiver[r]] + dlogit[r] * v; weight NULL: 1, or 1 / degree. */
-struct pull {
+/* slope *= sum over sources of weight[r] * dsum[receiver[r]] + dlogit[r] * v; weight NULL: 1, or 1
+ * / degree. */
+struct gradient_source {
     const float *dsum;
     const uint32_t *receiver;
     const float *weight, *dlogit, *v, *degree;
 };
-void pull_messages(float *slope, int rows, int ld, const pull *pulls, int count, int ld_dsum);
+void slopes_to_gradients(float *slope, int rows, int ld, const gradient_source *sources, int count,
+                         int ld_dsum);
 
 /* out = (1 + gate[graph[r]]) * x */
 void gate_rows(const float *x, float *out, int rows, int cols, int ld, const float *gate,

@@ -1,7 +1,9 @@
-/* edge_softmax: softmax weights of a pair of octets (models/edge_bundles.h) in the layout of mma.cuh, where lane 4g + c has rows g
- * of both, for kernels that sum messages by them: relative to the largest logit so far, in fp16, as the operand of the product
- * that sums the rows (rows 0 .. 7 of it: towards nodes a0 + g; row 8: the first octet, towards its b; row 9: the second).
- * A slot of such sums has beside it the largest logit and the sum of weights; node_softmax_sums joins them. */
+/* edge_softmax: softmax weights of a pair of bundles (models/edge_bundles.h) in the layout of
+ * mma.cuh, where lane 4g + c has row g of both bundles. For kernels that sum messages with these
+ * weights. A weight is relative to the largest logit so far, in fp16, and an operand of the product
+ * that sums the rows (rows 0 .. 7 of it: towards nodes a0 + g; row 8: the first bundle, towards its
+ * b; row 9: the second). Beside each partial sum are the largest logit and the sum of weights;
+ * node_softmax_sums combines them. */
 #ifndef WF_MODELS_CUDA_GMN_EDGES_EDGE_SOFTMAX_CUH
 #define WF_MODELS_CUDA_GMN_EDGES_EDGE_SOFTMAX_CUH
 
@@ -26,12 +28,12 @@ __device__ inline void half_mma(float (&acc)[4], const uint32_t (&a)[4], uint32_
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Towards node a0 + g, over a run. */
-struct run_weights {
+/* The weights towards node a0 + g over a segment. */
+struct segment_weights {
     float top = lowest, total = 0;
 
-    /* Joins the lane's rows; returns what the run's sums so far are to be scaled by. Totals are of the weights as they are
-     * rounded: what is averaged by them sums to one. */
+    /* Adds the lane's rows; returns the factor by which the segment's sums so far must be scaled.
+     * The total adds the rounded weights, so that the weights of an average add up to one. */
     __device__ float join(bool begins, const bool (&there)[2], const float (&logit)[2],
                           uint32_t *upper, uint32_t *lower) {
         int g = (int)(threadIdx.x % 32 / 4), c = (int)(threadIdx.x % 4);
@@ -47,19 +49,20 @@ struct run_weights {
         *lower = !diagonal ? 0u : odd ? words & 0xffff0000u : words >> 16;
         return rescale;
     }
-    /* Behind the last pair of run `run`, beside its slots. */
-    __device__ void leave(float2 *tops, int n_octets, int run) const {
+    /* After the last pair of a segment: stores its largest logit and total. */
+    __device__ void leave(float2 *tops, int n_bundles, int segment) const {
         int lane = (int)(threadIdx.x % 32);
-        if (lane % 4 == 0) tops[n_octets + WF_OCTET * run + lane / 4] = make_float2(top, total);
+        if (lane % 4 == 0)
+            tops[n_bundles + WF_BUNDLE * segment + lane / 4] = make_float2(top, total);
     }
 };
 
-/* Towards the b of either octet: weights of the first in rows of g = 0, of the second in rows of g = 1 (first, second: operands of
- * row g + 8). Leaves tops of octets that have edges. */
-__device__ inline void octet_weights(const bool (&there)[2], const float (&logit)[2], int pair,
-                                     const int (&count)[2], float2 *tops, uint32_t *first,
-                                     uint32_t *second) {
-    /* Lanes of c < 2 look at the first octet, the others at the second. */
+/* The weights towards the b of either bundle: of the first in rows of g = 0, of the second in rows
+ * of g = 1 (first, second: operands of row g + 8). Stores the tops of bundles that have edges. */
+__device__ inline void bundle_weights(const bool (&there)[2], const float (&logit)[2], int pair,
+                                      const int (&count)[2], float2 *tops, uint32_t *first,
+                                      uint32_t *second) {
+    /* Lanes with c < 2 look at the first bundle, the others at the second. */
     int lane = (int)(threadIdx.x % 32), g = lane / 4, c = lane % 4;
     bool mine = c >= 2 ? there[1] : there[0];
     float own = c >= 2 ? logit[1] : logit[0], top = mine ? own : lowest;
@@ -77,15 +80,15 @@ __device__ inline void octet_weights(const bool (&there)[2], const float (&logit
     *second = g == 1 ? both : 0u;
 }
 
-/* The power of two that a number of these bits, positive, is one to two times; and one over it. */
+/* The largest power of two not above a positive number with these bits, and its inverse. */
 __device__ inline float power_below(uint32_t bits) { return __uint_as_float(bits & 0x7f800000u); }
 __device__ inline float power_over(uint32_t bits) {
     return __uint_as_float(0x7f000000u - (bits & 0x7f800000u));
 }
 
-/* --- gradients of the vectors ---------------------------------------------------------------------------------------- */
-/* A lane's dl of its two rows, as rows of an operand in fp16 (of the first octet, of the second), divided by `times`, a power of
- * two: gradients may be small. */
+/* --- gradients of the vectors ----------------------------------------------------------------- */
+/* A lane's dl of its two rows as rows of an fp16 operand (first bundle, second bundle), divided by
+ * `times`, a power of two, because gradients may be small. */
 __device__ inline void vector_rows(const float (&dl)[2], uint32_t *first, uint32_t *second,
                                    float *times) {
     float most = fmaxf(fabsf(dl[0]), fabsf(dl[1]));
@@ -99,10 +102,10 @@ __device__ inline void vector_rows(const float (&dl)[2], uint32_t *first, uint32
     *second = __byte_perm(even, odd, 0x7632);
     *times = power_below(bits);
 }
-/* `to` (split columns) and `behind` (the rest of ld) += rows of shares (rows, ld), in order; NULL: not wanted. On the side
- * stream for_parts. */
-void add_vector_shares(const float *shares, int rows, int ld, int split, const wf_tensor *to,
-                       const wf_tensor *behind);
+/* `to` (split columns) and `behind` (the rest of ld) += rows of partials (rows, ld), in order;
+ * NULL: not wanted. Runs on the side stream for_partial_sums. */
+void add_vector_partials(const float *partials, int rows, int ld, int split, const wf_tensor *to,
+                         const wf_tensor *behind);
 
 } // namespace softmax
 } // namespace wf_gpu

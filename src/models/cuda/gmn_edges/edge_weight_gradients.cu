@@ -1,13 +1,16 @@
-/* edge_weight_gradients: sums of outer products over images.
+/* edge_weight_gradients: sums of outer products of images.
  *
- *   CTA: 128 rows of dw (64 each warpgroup) by all n columns, a share of the tiles; accumulators in registers throughout
- *     for each tile: dy's two strips (16 KB) and x's n / 64 strips come by cp.async, three or four tiles ahead
- *   partial sums (share, m, n), then one launch adds the shares of all products in order.
- * They run on a side of the graph, beside the chains of nodes: that takes 0.3 ms off a step of 64-16-8-10 and 0.2 ms off one
- * of 784-32-32-10; half as many CTAs: nothing more, and 1.8 ms more at the latter.
- * Bytes: dy once, x m / 128 times (the second time from L2), 2 each a row and column. Bound by memory: at m = n = 256 a tile
- * brings 96 KB for 8.4 MFLOP. Measured on an H200: m = n = 128 over 2 x 336,000 rows 85 us, 4.1 TB/s, 95 % of what memory
- * gives. */
+ *   CTA: 128 rows of dw (64 a warpgroup) by all n columns, over a slice of the tiles; accumulators
+ *   stay
+ *        in registers. For each tile, two strips of dy (16 KB) and n / 64 strips of x come by
+ *        cp.async,
+ *        three or four tiles ahead
+ *   The partial sums (slice, m, n) of all products are added in order by one more launch.
+ * They run on a side stream, beside the operations on nodes: that saves 0.3 ms of a step of
+ * 64-16-8-10 and 0.2 ms of one of 784-32-32-10. With half as many CTAs it saves no more, and the
+ * latter takes 1.8 ms longer. Bytes: dy once, x m / 128 times (the second time from L2), 2 each a
+ * row and column. Bound by memory: at m = n = 256 a tile brings 96 KB for 8.4 MFLOP. Measured on an
+ * H200: m = n = 128 over 2 x 336,000 rows 85 us, 4.1 TB/s, 95 % of the bandwidth. */
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"
 #include "models/cuda/gmn_edges/edge_weight_gradients.cuh"
 #include "tensor/cuda/runtime/side_streams.cuh"
@@ -24,12 +27,12 @@ template <int N> struct outer_shape {
     static_assert(bytes <= outer_bytes, "as promised");
 };
 
-struct outer_step {
+struct outer_args {
     const unsigned char *dy[2], *x[2];
-    int images, m, tiles, shares;
+    int images, m, tiles, slices;
     size_t tile_bytes;
-    float *partial;      /* (shares, m, n) by place */
-    float *bias_partial; /* (shares, m) by place, or NULL */
+    float *partial;      /* (slices, m, n), both by position in the image */
+    float *bias_partial; /* (slices, m) by position, or NULL */
 };
 
 __device__ inline void copy_strip(uint32_t to, const unsigned char *from) {
@@ -42,9 +45,9 @@ __device__ inline void copy_strip(uint32_t to, const unsigned char *from) {
     }
 }
 
-/* Item = (tile, image). */
+/* Loads an item, that is a tile of an image. */
 template <int N>
-__device__ inline void copy_item(const outer_step &s, int item, int first_strip, int strips,
+__device__ inline void copy_item(const outer_args &s, int item, int first_strip, int strips,
                                  uint32_t to) {
     int tile = item / s.images, image = item % s.images;
     const unsigned char *dy =
@@ -72,18 +75,18 @@ __device__ inline void add_columns(const unsigned char *dy, float2 *sum) {
     }
 }
 
-template <int N, bool Wide>
-__global__ void __launch_bounds__(outer_threads, 1) outer_kernel(outer_step s) {
-    follow();
+template <int N, bool Wgmma>
+__global__ void __launch_bounds__(outer_threads, 1) outer_kernel(outer_args s) {
+    wait_for_previous();
     extern __shared__ __align__(1024) unsigned char shared[];
     typedef outer_shape<N> shape;
     int blocks_m = (s.m + block_rows - 1) / block_rows;
-    int share = (int)blockIdx.x / blocks_m, first_strip = (int)blockIdx.x % blocks_m * 2;
+    int slice = (int)blockIdx.x / blocks_m, first_strip = (int)blockIdx.x % blocks_m * 2;
     int strips = min(2, s.m / 64 - first_strip);
     int group = (int)threadIdx.x / 128, warp = (int)threadIdx.x % 128 / 32;
     int items = s.tiles * s.images;
-    int first = (int)((long long)items * share / s.shares);
-    int last = (int)((long long)items * (share + 1) / s.shares);
+    int first = (int)((long long)items * slice / s.slices);
+    int last = (int)((long long)items * (slice + 1) / s.slices);
     uint32_t base = mma::shared_address(shared);
     float acc[N / 8][4];
     mma::clear(acc);
@@ -106,18 +109,18 @@ __global__ void __launch_bounds__(outer_threads, 1) outer_kernel(outer_step s) {
         if (group < strips) {
             mma::panel dy = {base + (uint32_t)(at + group * image_strip_bytes), 64};
             mma::panel x = {base + (uint32_t)(at + 2 * image_strip_bytes), 64};
-            mma::begin<Wide>();
-            mma::outer_mma<Wide>(acc, dy, 16 * warp, 0, x, 0, false);
-            mma::commit<Wide>();
+            mma::begin<Wgmma>();
+            mma::outer_mma<Wgmma>(acc, dy, 16 * warp, 0, x, 0, false);
+            mma::commit<Wgmma>();
         }
         if (s.bias_partial != NULL) add_columns(shared + at, &column);
-        mma::wait<Wide>();
+        mma::wait<Wgmma>();
         mma::settle(acc);
     }
     int lane = (int)threadIdx.x % 32;
     if (group < strips) {
         int row = (first_strip + group) * 64 + 16 * warp + lane / 4;
-        float *to = s.partial + ((size_t)share * s.m + row) * N + 2 * (lane % 4);
+        float *to = s.partial + ((size_t)slice * s.m + row) * N + 2 * (lane % 4);
 #pragma unroll
         for (int t = 0; t < N / 8; t++) {
             *(float2 *)(to + 8 * t) = float2{acc[t][0], acc[t][1]};
@@ -135,46 +138,46 @@ __global__ void __launch_bounds__(outer_threads, 1) outer_kernel(outer_step s) {
         column.x += quarters[64 * q + word].x;
         column.y += quarters[64 * q + word].y;
     }
-    *(float2 *)(s.bias_partial + (size_t)share * s.m + 64 * first_strip + 2 * word) = column;
+    *(float2 *)(s.bias_partial + (size_t)slice * s.m + 64 * first_strip + 2 * word) = column;
 }
 
-/* --- the shares of all products -------------------------------------------------------------------------------- */
-struct share_sum {
+/* --- adding the slices ------------------------------------------------------------------------ */
+struct slice_sum {
     const float *partial;
     float *to;
-    int m, n, ld, shares; /* n = 0: a vector */
+    int m, n, ld, slices; /* n = 0: a vector */
 };
-struct share_sums {
-    share_sum of[2 * most_outer_products];
+struct slice_sums {
+    slice_sum of[2 * most_outer_products];
 };
 
-__global__ void add_shares_kernel(share_sums all) {
-    follow();
-    share_sum s = all.of[blockIdx.y];
+__global__ void add_slices_kernel(slice_sums all) {
+    wait_for_previous();
+    slice_sum s = all.of[blockIdx.y];
     int width = s.n == 0 ? 1 : s.n, i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= s.m * width) return;
     float sum = 0;
 #pragma unroll 8
-    for (int k = 0; k < s.shares; k++) sum += s.partial[(size_t)k * (s.m * width) + i];
+    for (int k = 0; k < s.slices; k++) sum += s.partial[(size_t)k * (s.m * width) + i];
     int row = image_column(i / width), col = s.n == 0 ? 0 : image_column(i % width);
     s.to[(size_t)row * s.ld + col] += sum;
 }
 
-template <int N, bool Wide> bool launch_outer(const outer_step &s) {
-    unsigned blocks = (unsigned)((s.m + block_rows - 1) / block_rows * s.shares);
-    start_kernel(outer_kernel<N, Wide>, blocks, outer_threads, outer_shape<N>::bytes, s);
+template <int N, bool Wgmma> bool launch_outer(const outer_args &s) {
+    unsigned blocks = (unsigned)((s.m + block_rows - 1) / block_rows * s.slices);
+    start_kernel(outer_kernel<N, Wgmma>, blocks, outer_threads, outer_shape<N>::bytes, s);
     return true;
 }
-template <int N> bool launch_outer(const outer_step &s) {
-    return wide_products() ? launch_outer<N, true>(s) : launch_outer<N, false>(s);
+template <int N> bool launch_outer(const outer_args &s) {
+    return use_wgmma() ? launch_outer<N, true>(s) : launch_outer<N, false>(s);
 }
 
 } // namespace
 
 bool outer_products(const outer_product *products, int count, const unsigned char *images,
                     int tiles, size_t tile_bytes, wf_arena *arena) {
-    outer_step steps[most_outer_products];
-    share_sums sums = {};
+    outer_args products_args[most_outer_products];
+    slice_sums sums = {};
     int n_sums = 0, most = 0;
     std::vector<range> writes;
     auto take = [&](size_t floats) {
@@ -184,27 +187,27 @@ bool outer_products(const outer_product *products, int count, const unsigned cha
     };
     for (int k = 0; k < count; k++) {
         const outer_product *p = &products[k];
-        outer_step &s = steps[k];
+        outer_args &s = products_args[k];
         s.partial = NULL;
         if (p->dw == NULL && p->db == NULL) continue;
-        int shares = max(1, processor_count() / ((p->m + block_rows - 1) / block_rows));
+        int slices = max(1, processor_count() / ((p->m + block_rows - 1) / block_rows));
         s = {{p->dy[0], p->dy[1]},
              {p->x[0], p->x[1]},
              p->images,
              p->m,
              tiles,
-             shares,
+             slices,
              tile_bytes,
-             take((size_t)shares * (size_t)p->m * (size_t)p->n),
+             take((size_t)slices * (size_t)p->m * (size_t)p->n),
              NULL};
-        if (p->db != NULL) s.bias_partial = take((size_t)shares * (size_t)p->m);
+        if (p->db != NULL) s.bias_partial = take((size_t)slices * (size_t)p->m);
         if (s.partial == NULL || (p->db != NULL && s.bias_partial == NULL)) return false;
         if (p->dw != NULL) {
-            sums.of[n_sums++] = share_sum{s.partial, p->dw, p->m, p->n, p->ld, shares};
+            sums.of[n_sums++] = slice_sum{s.partial, p->dw, p->m, p->n, p->ld, slices};
             writes.push_back(columns_of(p->dw, p->m, p->ld, p->n));
         }
         if (p->db != NULL) {
-            sums.of[n_sums++] = share_sum{s.bias_partial, p->db, p->m, 0, 1, shares};
+            sums.of[n_sums++] = slice_sum{s.bias_partial, p->db, p->m, 0, 1, slices};
             writes.push_back(rows_of(p->db, 1, p->m));
         }
         most = max(most, p->m * p->n);
@@ -214,12 +217,13 @@ bool outer_products(const outer_product *products, int count, const unsigned cha
     launch_scope scope(for_weights, {range{begin, begin + tiles * tile_bytes}}, writes);
     lend_scratch(for_weights);
     for (int k = 0; k < count; k++)
-        if (steps[k].partial != NULL && !(products[k].n == 64    ? launch_outer<64>(steps[k])
-                                          : products[k].n == 128 ? launch_outer<128>(steps[k])
-                                                                 : launch_outer<256>(steps[k])))
+        if (products_args[k].partial != NULL &&
+            !(products[k].n == 64    ? launch_outer<64>(products_args[k])
+              : products[k].n == 128 ? launch_outer<128>(products_args[k])
+                                     : launch_outer<256>(products_args[k])))
             return false;
     dim3 grid(blocks_for((size_t)most, threads_each), (unsigned)n_sums);
-    start_kernel(add_shares_kernel, grid, threads_each, 0, sums);
+    start_kernel(add_slices_kernel, grid, threads_each, 0, sums);
     return true;
 }
 

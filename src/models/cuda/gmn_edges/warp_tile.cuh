@@ -1,9 +1,9 @@
-/* warp_tile: a warp's 16 rows of a tile of octets (models/edge_bundles.h) in the layout of mma.cuh: lane = 4g + c holds, of every
- * 16 columns, columns 4c .. 4c+3 of rows g (first octet of the pair) and g + 8 (second octet). Row g of both octets ends at
- * node a = a0 + g.
+/* warp_tile: a warp's pair of bundles (models/edge_bundles.h), 16 rows, in the layout of mma.cuh:
+ * lane 4g + c holds, of every 16 columns, columns 4c .. 4c+3 of rows g (first bundle) and g + 8
+ * (second bundle). Row g of both bundles ends at node a = a0 + g.
  *
- * Lanes without an edge work on the octet's first edge, so everything they compute is finite; what they contribute to a sum
- * is masked. */
+ * Lanes without an edge work on the first edge of the bundle, so that all their values are finite;
+ * what they add to a sum is masked. */
 #ifndef WF_MODELS_CUDA_GMN_EDGES_WARP_TILE_CUH
 #define WF_MODELS_CUDA_GMN_EDGES_WARP_TILE_CUH
 
@@ -11,25 +11,25 @@
 #include "models/cuda/gmn_edges/partial_sums.cuh"
 
 namespace wf_gpu {
-namespace octet {
+namespace bundle {
 
-enum { group_threads = WF_OCTET_WARPS * 32 }; /* a warpgroup */
+enum { group_threads = WF_GROUP_WARPS * 32 }; /* a warpgroup */
 
 /* What a lane knows of its pair. */
 struct pair {
     int row[2];    /* of the edge stream */
-    float live[2]; /* 1: there is an edge, 0: none */
-    int counts;    /* edges of the first octet, and of the second times 256 */
+    float live[2]; /* 1: the edge exists, 0: it does not */
+    int counts;    /* edges of the first bundle + 256 * edges of the second */
     int a, b[2];   /* nodes */
-    int graph, run;
+    int graph, segment;
     bool from_a;             /* a is the source */
-    bool begins, ends, real; /* real: not a whole pair of padding */
-    float share;             /* 1 / edges of the graph */
+    bool begins, ends, real; /* real: not padding */
+    float inv_edges;         /* 1 / edges of the graph */
 };
 
-/* The same for all lanes but row, live and a. */
-__device__ inline pair load_pair(const wf_octet *octets, int p) {
-    const int4 *from = (const int4 *)(octets + 2 * p);
+/* Equal in all lanes except row, live and a. */
+__device__ inline pair load_pair(const wf_bundle *bundles, int p) {
+    const int4 *from = (const int4 *)(bundles + 2 * p);
     int4 place = __ldg(from), about = __ldg(from + 1);
     int4 other_place = __ldg(from + 2), other_about = __ldg(from + 3);
     int g = (int)(threadIdx.x % 32 / 4);
@@ -44,23 +44,23 @@ __device__ inline pair load_pair(const wf_octet *octets, int p) {
     out.b[0] = place.w;
     out.b[1] = other_place.w;
     out.graph = about.x;
-    out.run = about.y;
+    out.segment = about.y;
     out.from_a = (about.z >> 8 & 255) != 0;
     out.begins = (about.z >> 16 & 255) != 0;
     out.ends = (about.z >> 24 & 255) != 0;
     out.real = count > 0;
-    out.share = __int_as_float(about.w);
+    out.inv_edges = __int_as_float(about.w);
     return out;
 }
 
-/* The nodes of a later pair, for what is fetched ahead. */
+/* The nodes of a later pair, to load ahead. */
 struct ends {
     int a, b[2];
     bool from_a;
 };
 __device__ inline ends ends_of(const pair &p) { return ends{p.a, {p.b[0], p.b[1]}, p.from_a}; }
-__device__ inline ends load_ends(const wf_octet *octets, int p) {
-    const int4 *from = (const int4 *)(octets + 2 * p);
+__device__ inline ends load_ends(const wf_bundle *bundles, int p) {
+    const int4 *from = (const int4 *)(bundles + 2 * p);
     int4 place = __ldg(from);
     int about = __ldg(&from[1].z), g = (int)(threadIdx.x % 32 / 4);
     return ends{place.z + (g < (about & 255) ? g : 0),
@@ -68,14 +68,16 @@ __device__ inline ends load_ends(const wf_octet *octets, int p) {
                 (about >> 8 & 255) != 0};
 }
 
-/* The pair behind step t of a chunk: in it, or in the warpgroup's next chunk; the last one is followed by itself. */
-__device__ inline int following(int index, int t, int steps, int chunk, int stride, int chunks) {
-    if (t + 1 < steps) return index + 1;
-    return chunk + stride < chunks ? index - t + stride * WF_OCTET_WARPS * steps : index;
+/* The pair after step t of a task: in the same list, or in the warpgroup's next task. The last pair
+ * is followed by itself. */
+__device__ inline int following(int index, int t, int list_length, int task, int stride,
+                                int tasks) {
+    if (t + 1 < list_length) return index + 1;
+    return task + stride < tasks ? index - t + stride * WF_GROUP_WARPS * list_length : index;
 }
 
 __device__ inline float4 load4(const float *p) { return __ldg((const float4 *)p); }
-/* The same, issued where it stands: not kept for a second use where registers are short. */
+/* The same, but loaded again at each use where registers are short. */
 __device__ inline float4 load4_here(const float *p) {
     float4 x;
     asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -87,11 +89,11 @@ __device__ inline void fetch_to_l2(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* The edge rows of a pair on their way from memory to L2. */
+/* Prefetches the edge rows of a pair into L2. */
 template <int D>
-__device__ inline void fetch_pair(const wf_octet *octets, int p, const float *e, int ld) {
+__device__ inline void fetch_pair(const wf_bundle *bundles, int p, const float *e, int ld) {
     int lane = (int)(threadIdx.x % 32), k = lane % 8;
-    const int4 *from = (const int4 *)(octets + 2 * p + lane / 8 % 2);
+    const int4 *from = (const int4 *)(bundles + 2 * p + lane / 8 % 2);
     int4 place = __ldg(from);
     int count = __ldg(&from[1].z) & 255;
     const float *row = e + (size_t)(place.x + (k < count ? k * place.y : 0)) * ld;
@@ -99,14 +101,14 @@ __device__ inline void fetch_pair(const wf_octet *octets, int p, const float *e,
     for (int line = lane / 16; line < D / 32; line += 2) fetch_to_l2(row + 32 * line);
 }
 
-/* Over the four lanes of a row. */
+/* Sum over the four lanes of a row. */
 __device__ inline float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* Rows of the edge stream, normalised: hat = (e - mean) * rho, two passes. The rows as they are go to `aside` (D / 8 places
- * of the lane's, group_threads apart) when it is not NULL. */
+/* Rows of the edge stream, normalised in two passes: hat = (e - mean) * rho. If `aside` is not
+ * NULL, the raw rows are stored there (D / 8 places of the lane, group_threads apart). */
 template <int D> struct normed_rows {
     float4 hat[2][D / 16];
     float mean[2], rho[2];
@@ -162,8 +164,9 @@ __device__ inline float4 modulated(const float4 &x, const float4 &shift, const f
                   x.z + x.z * scale.z + shift.z, x.w + x.w * scale.w + shift.w};
 }
 
-/* The operand eb of a pair's rows; `modulation`: shift and scale of the first graph, ld apart. Sums (with mask) of both
- * rows go to `sums` when it is not NULL: D / 4 values, [4j + k] is column 16j + 4c + k. */
+/* The operand eb of a pair's rows. `modulation`: shift and scale of the first graph, ld apart. If
+ * `sums` is not NULL, masked sums of both rows go there: D / 4 values, [4j + k] is column 16j + 4c
+ * + k. */
 template <int D>
 __device__ inline void make_operand(const normed_rows<D> &rows, const float *modulation,
                                     int ld_modulation, const pair &p, mma::fragment (&out)[D / 16],
@@ -192,7 +195,7 @@ __device__ inline void load_operand(const float *e, int ld, const float *modulat
     make_operand<D>(rows, modulation, ld_modulation, p, out, sums);
 }
 
-/* A lane's rows put aside and taken back, 128 lanes side by side: D / 8 places. */
+/* Stores a lane's rows aside and loads them again, 128 lanes side by side: D / 8 places. */
 template <int D> __device__ inline void store_rows_aside(float4 *to, const normed_rows<D> &rows) {
 #pragma unroll
     for (int k = 0; k < 2; k++)
@@ -206,27 +209,28 @@ template <int D> __device__ inline void load_rows_aside(const float4 *from, norm
         for (int j = 0; j < D / 16; j++) rows->hat[k][j] = from[(k * (D / 16) + j) * group_threads];
 }
 
-/* --- a product in pieces of 64 columns --------------------------------------------------------------------------- */
+/* --- a product in pieces of 64 columns -------------------------------------------------------- */
 enum { piece = 64, piece_tiles = piece / 8, piece_groups = piece / 16 };
 typedef float piece_acc[piece_tiles][4];
 
-/* Piece after piece in a loop that is not unrolled: a whole block's code would not fit into the instruction cache.
- * issue(acc, k) starts piece k, load(k) fetches what it is combined with while it runs, use(acc, k) does the rest. */
-template <bool Wide, int Pieces, class Issue, class Load, class Use>
+/* One piece after the other in a loop that is not unrolled: the code of a whole block would not fit
+ * into the instruction cache. issue(acc, k) starts piece k, load(k) fetches what it is combined
+ * with meanwhile, use(acc, k) does the rest. */
+template <bool Wgmma, int Pieces, class Issue, class Load, class Use>
 __device__ inline void in_pieces(Issue issue, Load load, Use use) {
 #pragma unroll 1
     for (int k = 0; k < Pieces; k++) {
         piece_acc acc;
         issue(acc, k);
-        mma::commit<Wide>();
+        mma::commit<Wgmma>();
         load(k);
-        mma::wait<Wide>();
+        mma::wait<Wgmma>();
         mma::settle(acc);
         use(acc, k);
     }
 }
 
-/* The fragments of a piece join those of the pieces before. After the last one all lie in order. */
+/* Appends the fragments of a piece. After the last piece all are in order. */
 template <int Fragments>
 __device__ inline void push(mma::fragment (&to)[Fragments],
                             const mma::fragment (&x)[piece_groups]) {
@@ -236,8 +240,8 @@ __device__ inline void push(mma::fragment (&to)[Fragments],
     for (int i = 0; i < piece_groups; i++) to[Fragments - piece_groups + i] = x[i];
 }
 
-/* Rows of node tables for a piece, fetched ahead by asynchronous copies into shared memory: those of the nodes a of a
- * warp's rows (2 KB) and of the two b (512 bytes). A warp's own. */
+/* Rows of node tables for a piece, loaded ahead by asynchronous copies into shared memory of the
+ * warp: those of the nodes a of its rows (2 KB) and of the two b (512 bytes). */
 enum { buffer_bytes = 2560, buffer_b = 2048 };
 struct row_buffer {
     unsigned char *base;
@@ -251,7 +255,7 @@ struct row_buffer {
     __device__ void fetch(const float *of_a, const float *of_b, int ld, int n0,
                           const ends &p) const {
         int lane = (int)(threadIdx.x % 32);
-        __syncwarp(); /* all have taken what was there */
+        __syncwarp(); /* all lanes have read the last rows */
         if (of_a != NULL) {
             const float *from = of_a + (size_t)p.a * ld + n0 + 4 * (lane % 4);
 #pragma unroll
@@ -289,7 +293,7 @@ struct row_buffer {
         }
     }
 };
-/* The same without a buffer: rows are loaded when they are taken. */
+/* The same without a buffer: rows are loaded when they are used. */
 struct direct_rows {
     const float *a, *b[2];
 
@@ -322,7 +326,7 @@ struct direct_rows {
     }
 };
 
-/* The warp's of a block's buffers. */
+/* The warp's part of a block's buffers. */
 __device__ inline row_buffer own_buffer(void *all) {
     return row_buffer{(unsigned char *)all + threadIdx.x / 32 * buffer_bytes};
 }
@@ -365,7 +369,7 @@ template <int Tiles> __device__ inline void apply_silu(float (&acc)[Tiles][4]) {
 #pragma unroll
     for (int t = 0; t < Tiles; t++)
 #pragma unroll
-        for (int k = 0; k < 4; k++) acc[t][k] = mma::fast_unit<false>(acc[t][k]);
+        for (int k = 0; k < 4; k++) acc[t][k] = mma::fast_activation<false>(acc[t][k]);
 }
 /* y = SiLU(acc), as the fragments of the next product. */
 template <int Tiles>
@@ -375,9 +379,9 @@ __device__ inline void into_fragments(float (&acc)[Tiles][4], mma::fragment (&to
     for (int t = 0; t < Tiles; t += 2) to[t / 2] = mma::fragment_of(acc[t], acc[t + 1]);
 }
 
-/* --- sums --------------------------------------------------------------------------------------------------------- */
-/* Sums over the eight g of a lane's Values values, by a butterfly that halves them: lane (g, c) is left with values
- * g * Values/8 + i in x[i]. A fixed tree. */
+/* --- sums ------------------------------------------------------------------------------------- */
+/* Sums of a lane's Values values over the eight g, by a butterfly that halves them: lane (g, c)
+ * ends with values g * Values/8 + i in x[i]. The tree is fixed. */
 template <int Step, int Left, int Values> __device__ inline void halve_rows(float (&x)[Values]) {
     bool upper = (threadIdx.x & (4 * Step)) != 0;
 #pragma unroll
@@ -408,9 +412,9 @@ template <int Values> __device__ inline void store_summed(float *to, const float
     }
 }
 
-/* Sums over a pair's rows as a product with zeros and ones, rows in bf16, sums in fp32. Row g of the left matrix takes row g
- * of both octets (towards node a), row 8 the first octet and row 9 the second one (towards their b); lanes without an edge
- * are left out. */
+/* Sums over a pair's rows as a product with zeros and ones, rows in bf16, sums in fp32. Row g of
+ * the left matrix selects row g of both bundles (towards node a), row 8 the first bundle and row 9
+ * the second one (towards their b). Lanes without an edge are left out. */
 struct selection {
     uint32_t a[4];
 };
@@ -431,7 +435,8 @@ __device__ inline uint32_t transposed(uint32_t x) {
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(x));
     return out;
 }
-/* Of sixteen columns: sum[.][0..1] towards node a0 + g, sum[.][2..3] of octet g, g < 2; columns as in accumulators. */
+/* Sixteen columns: sum[.][0..1] towards node a0 + g, sum[.][2..3] of bundle g, g < 2; columns as in
+ * accumulators. */
 __device__ inline void select_sums(const selection &s, const mma::fragment &x, float (&sum)[2][4]) {
     mma::clear(sum);
 #pragma unroll
@@ -439,28 +444,30 @@ __device__ inline void select_sums(const selection &s, const mma::fragment &x, f
         mma::warp_mma(sum[t], s.a, transposed(x.r[2 * t]), transposed(x.r[2 * t + 1]));
 }
 
-/* Sums towards b: rows 2p and 2p + 1 of the slots, group j of the piece at columns n0 .. Slots are in bf16. */
-__device__ inline void store_towards_b(const float (&sum)[2][4], int j, uint16_t *slots, int ld,
+/* Sums towards b: rows 2p and 2p + 1 of the partial sums (bf16), group j of the piece at columns n0
+ * .. */
+__device__ inline void store_towards_b(const float (&sum)[2][4], int j, uint16_t *partials, int ld,
                                        int pair_index, int n0) {
     int g = (int)(threadIdx.x % 32 / 4), c = (int)(threadIdx.x % 4);
     if (g < 2)
-        *(uint2 *)(slots + (size_t)(2 * pair_index + g) * ld + n0 + 16 * j + 4 * c) =
+        *(uint2 *)(partials + (size_t)(2 * pair_index + g) * ld + n0 + 16 * j + 4 * c) =
             uint2{mma::pack(sum[0][2], sum[0][3]), mma::pack(sum[1][2], sum[1][3])};
 }
 
-/* Sums towards a: row g of the run's slots, added up in memory by the one lane that owns the columns. What is there
- * already is fetched ahead. */
+/* Sums towards a: row g of the segment's partial sums, added up in memory by the one lane that owns
+ * the columns. The old value is loaded ahead. */
 struct held_sums {
     uint2 of[piece_groups];
 };
-__device__ inline uint16_t *slot_towards_a(uint16_t *slots, int ld, int n_octets, int n0,
-                                           const pair &p) {
+__device__ inline uint16_t *partial_towards_a(uint16_t *partials, int ld, int n_bundles, int n0,
+                                              const pair &p) {
     int lane = (int)(threadIdx.x % 32);
-    return slots + (size_t)(n_octets + WF_OCTET * p.run + lane / 4) * ld + n0 + lane % 4 * 4;
+    return partials + (size_t)(n_bundles + WF_BUNDLE * p.segment + lane / 4) * ld + n0 +
+           lane % 4 * 4;
 }
-__device__ inline void hold_sums(held_sums *to, uint16_t *slots, int ld, int n_octets, int n0,
+__device__ inline void hold_sums(held_sums *to, uint16_t *partials, int ld, int n_bundles, int n0,
                                  const pair &p) {
-    const uint16_t *from = slot_towards_a(slots, ld, n_octets, n0, p);
+    const uint16_t *from = partial_towards_a(partials, ld, n_bundles, n0, p);
 #pragma unroll
     for (int j = 0; j < piece_groups; j++) {
         to->of[j] = uint2{0, 0};
@@ -475,18 +482,19 @@ __device__ inline float2 halves(uint32_t bits) {
     return float2{__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
 }
 __device__ inline void add_towards_a(const float (&sum)[2][4], int j, const held_sums &before,
-                                     const pair &p, uint16_t *slots, int ld, int n_octets, int n0) {
+                                     const pair &p, uint16_t *partials, int ld, int n_bundles,
+                                     int n0) {
     if (!p.real) return;
     float2 u = halves(before.of[j].x), v = halves(before.of[j].y);
-    *(uint2 *)(slot_towards_a(slots, ld, n_octets, n0, p) + 16 * j) = uint2{
+    *(uint2 *)(partial_towards_a(partials, ld, n_bundles, n0, p) + 16 * j) = uint2{
         mma::pack(u.x + sum[0][0], u.y + sum[0][1]), mma::pack(v.x + sum[1][0], v.y + sum[1][1])};
 }
 
-/* --- backward through the norm ---------------------------------------------------------------------------------- */
-/* Sums over the rows of a run, per column of D: a lane's share of them. */
-template <int D> struct run_sums { float shift[D / 32], scale[D / 32]; };
+/* --- backward through the norm ---------------------------------------------------------------- */
+/* A lane's part of the sums over the rows of a segment, per column of D. */
+template <int D> struct segment_sums { float shift[D / 32], scale[D / 32]; };
 
-/* A lane's parts of a pair's rows of de, fetched ahead where registers allow. */
+/* A lane's part of a pair's rows of de, loaded ahead where registers allow. */
 template <int D> struct held_stream {
     static constexpr bool held = D <= 64;
     float4 of[held ? 2 : 1][held ? D / 16 : 1];
@@ -503,14 +511,15 @@ template <int D> struct held_stream {
     }
 };
 
-/* deb (64, D) is complete but for the mean's share (mean_grad (B, ld_mean), NULL: none): de += the gradient by e, and the
- * sums of deb and deb * hat over a run go to rows of (runs, 2 D) when it ends. de NULL: not wanted. hat_of(k, j): a lane's
- * four values of group j of its k-th row, asked for twice. */
+/* deb (64, D) lacks only the part from the mean (mean_grad (B, ld_mean), NULL: none). de +=
+ * gradient by e (NULL: not wanted). At the end of a segment its sums of deb and deb * hat go to
+ * rows of (segments, 2 D). hat_of(k, j): a lane's four values of group j of its k-th row, asked for
+ * twice. */
 template <int D, class Hat>
 __device__ inline void norm_backward(float (&deb)[D / 8][4], Hat hat_of, const float (&rho)[2],
                                      int ld, const float *modulation, int ld_modulation,
                                      const float *mean_grad, int ld_mean, const pair &p,
-                                     run_sums<D> *sums, float *runs, float *de,
+                                     segment_sums<D> *sums, float *segments, float *de,
                                      const held_stream<D> &stream) {
     int c = (int)(threadIdx.x % 4);
     const float *factors = modulation + (size_t)p.graph * ld_modulation + D + 4 * c;
@@ -524,8 +533,8 @@ __device__ inline void norm_backward(float (&deb)[D / 8][4], Hat hat_of, const f
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float *d = deb[2 * j + i / 2] + i % 2;
-            d[0] = p.live[0] * (d[0] + p.share * m[i]);
-            d[2] = p.live[1] * (d[2] + p.share * m[i]);
+            d[0] = p.live[0] * (d[0] + p.inv_edges * m[i]);
+            d[2] = p.live[1] * (d[2] + p.inv_edges * m[i]);
             column[4 * j + i] = d[0] + d[2];
         }
     }
@@ -556,8 +565,8 @@ __device__ inline void norm_backward(float (&deb)[D / 8][4], Hat hat_of, const f
     for (int i = 0; i < D / 32; i++)
         sums->scale[i] = p.begins ? column[i] : sums->scale[i] + column[i];
     if (p.ends) {
-        store_summed<D / 4>(runs + (size_t)p.run * (2 * D), sums->shift);
-        store_summed<D / 4>(runs + (size_t)p.run * (2 * D) + D, sums->scale);
+        store_summed<D / 4>(segments + (size_t)p.segment * (2 * D), sums->shift);
+        store_summed<D / 4>(segments + (size_t)p.segment * (2 * D) + D, sums->scale);
     }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -577,6 +586,6 @@ __device__ inline void norm_backward(float (&deb)[D / 8][4], Hat hat_of, const f
     }
 }
 
-} // namespace octet
+} // namespace bundle
 } // namespace wf_gpu
 #endif

@@ -1,28 +1,45 @@
-/* lean_attention: the messages of a lean block under attention, forward and what the backward needs of them.
+/* lean_attention: the messages of a lean block under attention, forward, and what backward needs of
+ * them.
  *
- *   l = vf.m towards dst, vb.m towards src     alpha = exp(l - max) / total over all messages that enter a node
- *   to_dst, to_src = sums of alpha m           along = dF.F + dR.R of a node
- *   dl = alpha (dS.m - along), S the sum that the message enters     dvf = sum dlf m     dvb = sum dlb m
- * A warp walks through strands as in lean_forward.cu and keeps all of a pair's m in registers, in fp16.
- * logits  a product of m with four columns: vf and vb in fp16, and what is left of either
- * forward weights relative to the largest logit, of an octet towards b, of the run so far towards a: a new maximum scales what
- *         a run has. In the matrix whose product with m sums its rows they stand for the ones. Slots are in fp32 (along does not
- *         forgive less), with their maximum and sum of exponentials beside them; node_softmax_sums joins a node's, in the
- *         order of its lists
- * backward m again; dS.m as a product with the gradients of the 8 nodes a and the 2 nodes b, in fp16, scaled row by row by a
- *         power of two. An edge's alphas and dl go to memory, where lean_backward.cu finds them. dv: products of dl
- *         (scaled likewise) with m, in which tile t of eight columns has row t alone, so that 64 columns add up in four
- *         registers; carried over all pairs of a warp, then added over warps, then over blocks, in order
- * D       as forward: four warpgroups at D <= 64, three at D = 128, where m takes 64 of a lane's 168 registers and some spill
- * flops   2 M D an edge each way, and as products of 16 rows 48 M forward (logits, sums) and 80 M backward (logits, dS.m, dv)
- * bytes   4D an edge each way, 16 written and read backward; tables as in lean_forward.cu; slots 4M (1/8 + 1/12) written and
- *         read; of a node 16M read and 4M written, of these 2M (1/8 + 1/10) an edge read
- * measured on an H200, 256 graphs (ncu): 64-16-8-10 at D = 64 61 us forward (134 MB, 46 % of HBM's bandwidth; 44 % of the issue
- *         slots) and 32 for the sums; 61 backward (43 %, 46 %), 19 before it for the nodes, 9 beside what follows for dv.
- *         784-32-32-10 folded at D = 128: 159 and 56; 157 and 26. What binds is the length of a warp's chain, as in
- *         lean_forward.cu
- * tried   slots in bf16, in fp16: gradients of vf and vb 1.3 and 1.4 % off where 1 % is allowed (on the emulated device): along
- *         has the rounding of a node's whole sum, and what it is taken from is hardly larger */
+ *   l = vf.m towards dst, vb.m towards src    alpha = exp(l - max) / total over a node's messages
+ *   to_dst, to_src = sums of alpha m          along = dF.F + dR.R of a node
+ *   dl = alpha (dS.m - along), S the sum that the message enters   dvf = sum dlf m   dvb = sum dlb
+ *                                                                  m
+ * A warp walks through its lists as in lean_forward.cu and keeps all m of a pair in registers, in
+ * fp16.
+ *   logits    a product of m with four columns: vf and vb in fp16, and the remainder of either
+ *   forward   weights are relative to the largest logit: of a bundle towards b, of the segment so
+ *             far
+ *             towards a. A new maximum rescales the sums of the segment. The weights replace the
+ *             ones
+ *             in the matrix whose product with m sums its rows. Partial sums are in fp32, because
+ *             along
+ *             needs that accuracy, with their maximum and sum of exponentials beside them;
+ *             node_softmax_sums combines those of a node in the order of its lists
+ *   backward  computes m again; dS.m is a product with the gradients of the 8 nodes a and the 2
+ *             nodes b,
+ *             in fp16, each row scaled by a power of two. The alphas and dl of an edge go to memory
+ *             for
+ *             lean_backward.cu. dv: products of dl (scaled likewise) with m, in which tile t of
+ *             eight
+ *             columns has row t alone, so that 64 columns add up in four registers; added over all
+ *             pairs
+ *             of a warp, then over warps, then over blocks, in order
+ *   D         as forward: four warpgroups at D <= 64, three at D = 128, where m takes 64 of a
+ *             lane's 168
+ *             registers and some spill
+ *   flops     2 M D an edge each way; as products of 16 rows 48 M forward (logits, sums) and 80 M
+ *             backward (logits, dS.m, dv)
+ *   bytes     4D an edge each way, 16 written and read backward; tables as in lean_forward.cu;
+ *             partial
+ *             sums 4M (1/8 + 1/12) written and read; of a node 16M read and 4M written, of these
+ *             2M (1/8 + 1/10) an edge read
+ * Measured on an H200, 256 graphs (ncu): 64-16-8-10 at D = 64 61 us forward (134 MB, 46 % of HBM's
+ * bandwidth; 44 % of the issue slots) and 32 for the sums; 61 backward (43 %, 46 %), 19 before it
+ * for the nodes, 9 beside what follows for dv. 784-32-32-10 folded at D = 128: 159 and 56; 157 and
+ * 26. The dependent instructions of a warp are the limit, as in lean_forward.cu. Partial sums in
+ * bf16 or fp16 make the gradients of vf and vb wrong by 1.3 and 1.4 %, where 1 % is allowed (on the
+ * emulated device). */
 #include "models/cuda/gmn_lean/lean_attention.cuh"
 #include "models/cuda/gmn_lean/lean_walk.cuh"
 #include "models/cuda/gmn_edges/edge_softmax.cuh"
@@ -70,7 +87,8 @@ struct attending : walker<D, MS, false, !Backward> {
         __syncthreads();
     }
 
-    /* m of a pair and its logits: of row g towards dst and src, then of row g + 8. last() is called before the last strip. */
+    /* m of a pair and its logits: of row g towards dst and src, then of row g + 8. last() is called
+     * before the last strip. */
     template <class Last> __device__ void messages(float (&logit)[4], Last last) {
 #pragma unroll
         for (int k = 0; k < 4; k++) logit[k] = 0;
@@ -82,7 +100,7 @@ struct attending : walker<D, MS, false, !Backward> {
             start(x, s * strip);
             wait<true>();
             settle(x);
-            into_units<Gelu>(x, y);
+            activate<Gelu>(x, y);
 #pragma unroll
             for (int j = 0; j < strip / 16; j++) {
                 int place = s * (strip / 16) + j;
@@ -96,7 +114,7 @@ struct attending : walker<D, MS, false, !Backward> {
     }
 };
 
-/* --- forward ------------------------------------------------------------------------------------------------------- */
+/* --- forward ---------------------------------------------------------------------------------- */
 template <int D, int MS, bool Gelu> struct attending_forward : attending<D, MS, Gelu, false> {
     using base = attending<D, MS, Gelu, false>;
     using at = layout<D, MS, false>;
@@ -108,12 +126,13 @@ template <int D, int MS, bool Gelu> struct attending_forward : attending<D, MS, 
     using base::own;
     using base::q;
 
-    run_weights run;
+    segment_weights run;
 
     __device__ explicit attending_forward(const lean_attention &args) : base(args) {}
 
-    /* Weights of a pair's messages as the operand that sums them; what the run's sums are to be scaled by. */
-    __device__ float weigh(const pair_of_octets &o, int pair, const float (&logit)[4],
+    /* Weights of a pair's messages as the operand that sums them; what the segment's sums are to be
+     * scaled by. */
+    __device__ float weigh(const bundle_pair &o, int pair, const float (&logit)[4],
                            uint32_t (&pick)[4]) {
         const bool there[2] = {g < o.count[0], g < o.count[1]};
         float to_a[2], to_b[2];
@@ -123,13 +142,13 @@ template <int D, int MS, bool Gelu> struct attending_forward : attending<D, MS, 
             to_b[k] = o.from_a ? logit[2 * k] : logit[2 * k + 1];
         }
         float rescale = run.join(o.begins, there, to_a, &pick[0], &pick[2]);
-        octet_weights(there, to_b, pair, o.count, q.tops, &pick[1], &pick[3]);
-        if (o.ends) run.leave(q.tops, q.f.n_octets, o.run);
+        bundle_weights(there, to_b, pair, o.count, q.tops, &pick[1], &pick[3]);
+        if (o.ends) run.leave(q.tops, q.f.n_bundles, o.segment);
         return rescale;
     }
 
     /* The weighted sums of strip s towards both ends. */
-    __device__ void sum_strip(const pair_of_octets &o, int pair, int s, const uint32_t (&pick)[4],
+    __device__ void sum_strip(const bundle_pair &o, int pair, int s, const uint32_t (&pick)[4],
                               float rescale) const {
         uint32_t carried = own + at::carried + (uint32_t)(16 * lane + s * (strip / 16) * 512);
         float4 to_b[strip / 16], to_a[strip / 16];
@@ -145,23 +164,23 @@ template <int D, int MS, bool Gelu> struct attending_forward : attending<D, MS, 
             store_shared(carried + (uint32_t)(512 * j), to_a[j]);
             to_b[j] = make_float4(acc[0][2], acc[0][3], acc[1][2], acc[1][3]);
         }
-        float *slots = q.f.slots + s * strip + column;
+        float *partials = q.f.partials + s * strip + column;
         if (g < 2 && (g == 0 ? o.count[0] : o.count[1]) > 0) {
-            float *to = slots + (size_t)(uint32_t)(2 * pair + g) * at::messages;
+            float *to = partials + (size_t)(uint32_t)(2 * pair + g) * at::messages;
 #pragma unroll
             for (int j = 0; j < strip / 16; j++) *(float4 *)(to + 16 * j) = to_b[j];
         }
         if (o.ends) {
-            float *to =
-                slots + (size_t)(uint32_t)(q.f.n_octets + WF_OCTET * o.run + g) * at::messages;
+            float *to = partials + (size_t)(uint32_t)(q.f.n_bundles + WF_BUNDLE * o.segment + g) *
+                                       at::messages;
 #pragma unroll
             for (int j = 0; j < strip / 16; j++) *(float4 *)(to + 16 * j) = to_a[j];
         }
     }
 
     __device__ void walk() {
-        base::each_pair([](const pair_of_octets &, int) {},
-                        [&](const pair_of_octets &o, int pair, int, int next) {
+        base::each_pair([](const bundle_pair &, int) {},
+                        [&](const bundle_pair &o, int pair, int, int next) {
                             float logit[4];
                             uint32_t pick[4];
                             base::fetch_b(next);
@@ -174,7 +193,7 @@ template <int D, int MS, bool Gelu> struct attending_forward : attending<D, MS, 
     }
 };
 
-/* --- backward ------------------------------------------------------------------------------------------------------ */
+/* --- backward --------------------------------------------------------------------------------- */
 /* What the edges need of a node: nodes and gradients of lean_attention, a warp a node. */
 struct attended_node {
     const float *saved;          /* (2, N): largest logits, totals */
@@ -183,7 +202,8 @@ struct attended_node {
     float4 *nodes;
     uint32_t *gradients;
 
-    /* along is of the rounded gradients: where one message has all the weight it is that one's dS.m to the bit. */
+    /* along is of the rounded gradients: where one message has all the weight it is that one's dS.m
+     * to the bit. */
     __device__ void operator()(int node, int lane) const {
         float4 d[2][2];
         float dot = 0, top = 0;
@@ -233,7 +253,7 @@ template <int D, int MS, bool Gelu> struct attending_backward : attending<D, MS,
     using base::own;
     using base::q;
 
-    static constexpr int units = at::messages / 8; /* of 16 bytes, of a row of gradients */
+    static constexpr int words = at::messages / 8; /* of 16 bytes, of a row of gradients */
 
     uint32_t gradients; /* as base::tables, of rows of gradients where the forward carries sums */
     float dv[MS][4];    /* of tile g of eight columns of a strip: two of dvf, two of dvb */
@@ -247,28 +267,29 @@ template <int D, int MS, bool Gelu> struct attending_backward : attending<D, MS,
             for (int k = 0; k < 4; k++) dv[s][k] = 0;
     }
 
-    /* A unit of a row of gradients, towards the node as dst or as src, on its way to row `row` of the warp's. */
-    __device__ void fetch_unit(int row, int unit, int node, bool as_src) const {
+    /* A unit of a row of gradients, towards the node as dst or as src, being loaded to row `row` of
+     * the warp's. */
+    __device__ void fetch_word(int row, int word, int node, bool as_src) const {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                         own + (uint32_t)(at::carried + row * at::pitch + 16 * unit)),
-                     "l"(q.gradients + (size_t)(2 * node + as_src) * units + unit)
+                         own + (uint32_t)(at::carried + row * at::pitch + 16 * word)),
+                     "l"(q.gradients + (size_t)(2 * node + as_src) * words + word)
                      : "memory");
     }
-    /* The gradients of a pair's nodes, on their way. */
-    __device__ void fetch_gradients(const pair_of_octets &o, int record) const {
-        int b[2] = {pair_of_octets::word(record, 3), pair_of_octets::word(record, 11)};
+    /* The gradients of a pair's nodes, being loaded. */
+    __device__ void fetch_gradients(const bundle_pair &o, int record) const {
+        int b[2] = {bundle_pair::word(record, 3), bundle_pair::word(record, 11)};
         __syncwarp(); /* the last pair's have been read */
 #pragma unroll
-        for (int first = 0; first < 2 * units; first += 32) {
+        for (int first = 0; first < 2 * words; first += 32) {
             int i = first + lane;
-            if (i < 2 * units)
-                fetch_unit(WF_OCTET + i / units, i % units, i < units ? b[0] : b[1], !o.from_a);
+            if (i < 2 * words)
+                fetch_word(WF_BUNDLE + i / words, i % words, i < words ? b[0] : b[1], !o.from_a);
         }
         if (o.begins)
 #pragma unroll
-            for (int first = 0; first < WF_OCTET * units; first += 32) {
-                int i = first + lane, k = i / units;
-                fetch_unit(k, i % units, o.a0 + (k < o.count[0] ? k : 0), o.from_a);
+            for (int first = 0; first < WF_BUNDLE * words; first += 32) {
+                int i = first + lane, k = i / words;
+                fetch_word(k, i % words, o.a0 + (k < o.count[0] ? k : 0), o.from_a);
             }
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
@@ -298,7 +319,7 @@ template <int D, int MS, bool Gelu> struct attending_backward : attending<D, MS,
         uint32_t bits = (uint32_t)__reduce_max_sync(0xffffffffu, (int)__float_as_uint(most));
         float by = power_over(bits), back = power_below(bits);
         uint32_t words[2] = {pack_half(by * dl[0], by * dl[2]), pack_half(by * dl[1], by * dl[3])};
-        uint32_t rows[4]; /* of the operand: dst, src of the first octet, of the second */
+        uint32_t rows[4]; /* of the operand: dst, src of the first bundle, of the second */
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             uint32_t even = __shfl_sync(0xffffffffu, words[k], 8 * c);
@@ -325,10 +346,10 @@ template <int D, int MS, bool Gelu> struct attending_backward : attending<D, MS,
         }
     }
 
-    __device__ void step(const pair_of_octets &o, int record, int next) {
+    __device__ void step(const bundle_pair &o, int record, int next) {
         float logit[4], of_a[2], of_b[2], dl[4];
         float4 at_a, at_b[2];
-        int b[2] = {pair_of_octets::word(record, 3), pair_of_octets::word(record, 11)};
+        int b[2] = {bundle_pair::word(record, 3), bundle_pair::word(record, 11)};
         base::fetch_b(next);
         base::messages(logit, [&] {
             at_a = load_global((const float *)(q.nodes + o.a0 + (g < o.count[0] ? g : 0)));
@@ -379,19 +400,19 @@ template <int D, int MS, bool Gelu> struct attending_backward : attending<D, MS,
 
     __device__ void walk() {
         base::each_pair(
-            [&](const pair_of_octets &o, int record) { fetch_gradients(o, record); },
-            [&](const pair_of_octets &o, int, int record, int next) { step(o, record, next); });
+            [&](const bundle_pair &o, int record) { fetch_gradients(o, record); },
+            [&](const bundle_pair &o, int, int record, int next) { step(o, record, next); });
         leave();
     }
 };
 
-/* --- launches ------------------------------------------------------------------------------------------------------ */
+/* --- launches --------------------------------------------------------------------------------- */
 template <class Walker>
 __global__ void __launch_bounds__(Walker::threads, 1)
     lean_attention_kernel(const __grid_constant__ lean_attention q) {
     typename Walker::kind w(q);
     w.stage();
-    follow();
+    wait_for_previous();
     w.stage_vectors();
     w.walk();
 }
@@ -404,7 +425,7 @@ template <int D, int MS, bool Gelu, bool Backward> struct errand {
 
 int blocks_of(const lean_fused &p) {
     int most = processor_count();
-    return p.n_chunks < most ? p.n_chunks : most;
+    return p.n_tasks < most ? p.n_tasks : most;
 }
 
 template <int D, int MS, bool Gelu, bool Backward> bool launch(const lean_attention &q) {
@@ -414,16 +435,16 @@ template <int D, int MS, bool Gelu, bool Backward> bool launch(const lean_attent
     start_kernel(kernel, (unsigned)blocks_of(q.f), crew<D>::threads, (size_t)bytes, q);
     return launched();
 }
-template <int D, int MS, bool Backward> bool launch_unit(const lean_attention &q, int unit) {
+template <int D, int MS, bool Backward> bool launch_activation(const lean_attention &q, int unit) {
     return unit == WF_UNIT_GELU ? launch<D, MS, true, Backward>(q)
                                 : launch<D, MS, false, Backward>(q);
 }
 template <bool Backward> bool launch_widths(const lean_attention &q, const wf_op *op) {
     int de = op->in[0]->cols, strips = q.f.messages / strip;
-    if (de == 32) return launch_unit<32, 1, Backward>(q, op->unit);
-    if (de == 128) return launch_unit<128, 4, Backward>(q, op->unit);
-    return strips == 1 ? launch_unit<64, 1, Backward>(q, op->unit)
-                       : launch_unit<64, 2, Backward>(q, op->unit);
+    if (de == 32) return launch_activation<32, 1, Backward>(q, op->unit);
+    if (de == 128) return launch_activation<128, 4, Backward>(q, op->unit);
+    return strips == 1 ? launch_activation<64, 1, Backward>(q, op->unit)
+                       : launch_activation<64, 2, Backward>(q, op->unit);
 }
 
 } // namespace
@@ -433,8 +454,8 @@ bool lean::attend(const wf_op *op, const lean_attention &a) { return launch_widt
 const float4 *lean::attend_backward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *to[2] = {op->out[2], op->out[3]}, *v[2] = {op->in[7], op->in[8]};
     int de = op->in[0]->cols, messages = op->in[4]->rows - 2 * de, nodes = op->part->n_nodes;
-    const wf_octets *strands = op->part->strands[de > 64];
-    lean_attention a = {lean_operands(op, strands, messages), {data_of(v[0]), data_of(v[1])}};
+    const wf_bundle_table *table = op->part->bundles[de > 64 ? WF_CUT_LONG_3 : WF_CUT_LONG_4];
+    lean_attention a = {lean_operands(op, table, messages), {data_of(v[0]), data_of(v[1])}};
     int blocks = blocks_of(a.f);
     float4 *of_nodes = (float4 *)scratch(arena, 4 * (size_t)nodes);
     uint32_t *gradients = (uint32_t *)scratch(arena, (size_t)nodes * (size_t)messages);
@@ -453,7 +474,7 @@ const float4 *lean::attend_backward(const wf_op *op, wf_arena *arena) {
     a.nodes = of_nodes;
     a.gradients = (const uint4 *)gradients;
     if (!launch_widths<true>(a, op)) return NULL;
-    add_vector_shares(a.partial, blocks, 2 * messages, messages, v[0], v[1]);
+    add_vector_partials(a.partial, blocks, 2 * messages, messages, v[0], v[1]);
     return a.edges;
 }
 

@@ -1,4 +1,5 @@
-/* lean_attention: messages of a lean block weighted by a softmax over all that enter a node; see lean_attention.cu. */
+/* lean_attention: messages of a lean block, weighted by a softmax over all that enter a node; see
+ * lean_attention.cu. */
 #ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_ATTENTION_CUH
 #define WF_MODELS_CUDA_GMN_LEAN_LEAN_ATTENTION_CUH
 
@@ -11,13 +12,16 @@ struct lean_attention {
     lean_fused f;
     const float *v[2]; /* vf, vb (M) */
     float2 *
-        tops; /* forward, beside f.slots: the largest logit and the sum of exponentials relative to it */
+        /* forward, beside f.partials: the largest logit and the sum of exponentials relative to
+         * it */
+        tops;
     const float4 *
         nodes; /* backward, (N): largest logit, 1 / total, along, what `gradients` are divided by */
     const uint4 *
-        gradients; /* (N, 2, M) of both sums in fp16, by position: towards the node as dst, as src */
+        /* (N, 2, M) of both sums in fp16, by position: towards the node as dst, as src */
+        gradients;
     float4 *edges;  /* (E): weights towards dst and src, gradients of both logits */
-    float *partial; /* (blocks, 2, M): shares of dvf, dvb */
+    float *partial; /* (blocks, 2, M): partial sums of dvf, dvb */
 };
 
 /* Whether the operation's messages are weighted. */
@@ -25,9 +29,10 @@ inline bool attends(const wf_op *op) {
     return op->mode == WF_SUM_ATTENTION && op->out[2] != NULL &&
            op->in[4]->rows > 2 * op->in[0]->cols;
 }
-/* Messages of strands into f.slots and tops; the sums are node_softmax_sums'. */
+/* Messages of table into f.partials and tops; the sums are node_softmax_sums'. */
 bool attend(const wf_op *op, const lean_attention &a);
-/* Weights of the edges and gradients of their logits, in scratch; adds to the gradients of vf and vb. NULL: out of it. */
+/* Weights of the edges and gradients of their logits, in scratch; adds to the gradients of vf and
+ * vb. NULL: out of it. */
 const float4 *attend_backward(const wf_op *op, wf_arena *arena);
 
 } // namespace lean

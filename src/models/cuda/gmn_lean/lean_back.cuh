@@ -1,4 +1,4 @@
-/* lean_back: what the kernels of the lean backward share; see lean_backward.cu. */
+/* lean_back: common parts of the kernels of the lean backward; see lean_backward.cu. */
 #ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_CUH
 #define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_CUH
 
@@ -15,10 +15,10 @@ enum {
     strip = 64,
     strip_tiles = strip / 8,
     strip_bytes = 8192, /* of 64 rows */
-    units = 3,          /* of 64 x 64 weight gradients a warpgroup has */
-    all_units = groups * units
+    squares = 3,        /* of 64 x 64 weight gradients a warpgroup has */
+    all_squares = groups * squares
 };
-/* Products are a warpgroup's (mma.cuh, Wide): they run on behind the call. */
+/* Products are a warpgroup's (mma.cuh, Wgmma): they run on behind the call. */
 constexpr bool group_products = true;
 
 struct lean_gradient {
@@ -29,15 +29,16 @@ struct lean_gradient {
     const float *dmean;
     int ld_dmean;
     int edges;
-    float *partial;        /* (shares, Q, all_units, 64 * 64) */
+    float *partial;        /* (parts, Q, all_squares, 64 * 64) */
     uint2 *quarter_debs;   /* Q > 1: (Q, E, D) in bf16 */
     float *spans;          /* Q > 1: see lean_norm_kernel */
-    int shares;            /* of Q blocks each */
+    int parts;             /* of Q blocks each */
     const float4 *weights; /* attention: of the edges (lean_attention.cuh) */
     const float *v[2];     /* and vf, vb */
 };
 
-/* Shared memory, in this order; a warpgroup's panels are strips of eb, do, z, dx. MS: strips of messages of a block. */
+/* Shared memory, in this order; a warpgroup's panels are strips of eb, do, z, dx. MS: strips of
+ * messages of a block. */
 template <int D, int Q, int MS> struct layout {
     static constexpr bool ahead = D <= 64; /* which of the two ways the computing warpgroups go */
     static constexpr int zs = 2 * D / Q;   /* columns of z of a block */
@@ -45,16 +46,17 @@ template <int D, int Q, int MS> struct layout {
     static constexpr int strips = MS + z_strips, messages = MS * strip, hidden = strips * strip;
     static constexpr int tile_eb = 0, tile_do = wide, tile_z = 2 * wide,
                          tile_dx = 2 * wide + z_strips;
-    static constexpr int of_w1 = strips * wide, used_units = of_w1 + wide * z_strips;
-    static_assert(used_units <= all_units, "weight gradients stay in registers");
-    /* Sums over runs: with the whole of deb at hand deb, deb e^; always de' (w2 z + c2), do. */
+    static constexpr int of_w1 = strips * wide, used_squares = of_w1 + wide * z_strips;
+    static_assert(used_squares <= all_squares, "weight gradients stay in registers");
+    /* Sums over segments: with the whole of deb at hand deb, deb e^; always de' (w2 z + c2), do. */
     static constexpr int kinds = Q == 1 ? 4 : 2, kind_gate = kinds - 2, kind_do = kinds - 1;
     static constexpr int w2 = (int)panel_bytes(hidden, D), tiles = w2 + (int)panel_bytes(D, zs),
                          each = (tile_dx + strips) * strip_bytes, carried = tiles + groups * each,
                          sums = carried + groups * strips * 128 * 16,
                          tables = sums + groups * 4 * kinds * D * 4,
-                         pulls = tables + groups * 4 * (rows_a_bytes + rows_b_bytes),
-                         c2 = pulls + (ahead ? groups * 4 * rows_b_bytes : 0), bytes = c2 + D * 4;
+                         gradients = tables + groups * 4 * (rows_a_bytes + rows_b_bytes),
+                         c2 = gradients + (ahead ? groups * 4 * rows_b_bytes : 0),
+                         bytes = c2 + D * 4;
     static_assert(bytes <= 227 * 1024, "what a block may have");
     /* Of the block's hidden columns, the first of strip `s` among all. */
     static __device__ int place(int s, int quarter) {
@@ -63,7 +65,8 @@ template <int D, int Q, int MS> struct layout {
     }
 };
 
-/* Adds up what the kernel left: slots and graphs' sums now (with Q = 4 the rows' gradient too), weights beside what follows. */
+/* Adds up what the kernel left: partials and graphs' sums now (with Q = 4 the rows' gradient too),
+ * weights beside what follows. */
 void lean_add_up(const wf_op *op, const lean_gradient &p);
 /* Rows of p.spans. */
 int lean_spans(const wf_part *part);
@@ -88,7 +91,8 @@ template <int D, int Q, int MS> struct worker {
           place(__shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0)) {
         refresh();
     }
-    /* Who I am, again: what is derived from it need not stay in registers from one phase to the next. */
+    /* Who I am, again: what is derived from it need not stay in registers from one phase to the
+     * next. */
     __device__ void refresh() {
         int id;
         asm volatile("mov.u32 %0, %%tid.x;" : "=r"(id));
@@ -104,16 +108,17 @@ template <int D, int Q, int MS> struct worker {
                          (uint32_t)(at::tiles + group * at::each + index * strip_bytes),
                      tile_rows};
     }
-    /* Pairs first .. last - 1 of the `round`-th chunk of a compute warpgroup; none behind the last chunk. */
+    /* Pairs first .. last - 1 of the `round`-th task of a compute warpgroup; none behind the last
+     * task. */
     __device__ void chunk_of(int round, int group, int *first, int *last) const {
-        int shares = (int)gridDim.x / Q,
-            chunk = (round * shares + (int)blockIdx.x / Q) * groups + group;
-        *first = min(chunk, p.f.n_chunks) * p.f.steps;
-        *last = chunk < p.f.n_chunks ? *first + p.f.steps : *first;
+        int parts = (int)gridDim.x / Q,
+            task = (round * parts + (int)blockIdx.x / Q) * groups + group;
+        *first = min(task, p.f.n_tasks) * p.f.list_length;
+        *last = task < p.f.n_tasks ? *first + p.f.list_length : *first;
     }
     __device__ int rounds() const {
         int each = (int)gridDim.x / Q * groups;
-        return (p.f.n_chunks + each - 1) / each;
+        return (p.f.n_tasks + each - 1) / each;
     }
 };
 
@@ -150,9 +155,9 @@ template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
     }
     /* Where the warp's sums of a kind go. */
     __device__ float *sums_of(int kind) const { return sums() + (warp * at::kinds + kind) * D; }
-    /* The sums of runs, after a barrier: a thread has every 128th column of all kinds. */
-    __device__ void sum_runs(const tile_runs &t) {
-        float *to = p.f.run_sums + (size_t)quarter * p.f.n_runs * (at::kinds * D);
+    /* The sums of segments, after a barrier: a thread has every 128th column of all kinds. */
+    __device__ void sum_segments(const tile_segments &t) {
+        float *to = p.f.segment_sums + (size_t)quarter * p.f.n_segments * (at::kinds * D);
 #pragma unroll
         for (int i = 0; i < (at::kinds * D + 127) / 128; i++) {
             int col = thread + 128 * i;
@@ -161,13 +166,13 @@ template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
             for (int k = 0; k < 4; k++) {
                 if (t.begins >> k & 1) carried[i] = 0;
                 carried[i] += sums()[k * at::kinds * D + col];
-                if (t.ends >> k & 1) to[(size_t)t.run[k] * (at::kinds * D) + col] = carried[i];
+                if (t.ends >> k & 1) to[(size_t)t.segment[k] * (at::kinds * D) + col] = carried[i];
             }
         }
     }
 
-    /* Under attention: vf and vb of the block's messages, behind all else; `times` what the rows' messages pull by, towards
-     * a and b, along vf and vb, nothing where there is no edge. */
+    /* Under attention: vf and vb of the block's messages, behind all else; `times` what the rows'
+     * messages pull by, towards a and b, along vf and vb, nothing where there is no edge. */
     __device__ const float *vectors() const { return (const float *)(shared + at::bytes); }
     __device__ void load_weights(float4 (&by)[2], float times) const {
 #pragma unroll
@@ -187,7 +192,7 @@ template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
                      of_b + (size_t)rows.b[1] * p.f.ld_table + from);
     }
 
-    /* --- products, under way when the call returns: wait, then settle --- */
+    /* --- products, running when the call returns: wait, then settle --- */
     /* x of strip s of z, in which the tables stand already, and dz. */
     __device__ void start_strip(float (&x)[strip_tiles][4], float (&dz)[strip_tiles][4],
                                 int s) const {

@@ -1,8 +1,9 @@
 /* lean_back_ahead: the computing warpgroups of the lean backward at D <= 64.
  *
- * A tile's rows and first tables are on their way before the last tile's sums are done; tables and the messages' gradients of a
- * strip during the strip before it, those of the gradients where dx of the strip will go. Units are in fp16, two at a time,
- * doubled together with their slopes: the panel of z has 2 z, that of do has do / 2. */
+ * The rows and first tables of a tile are loaded before the sums of the last tile are complete;
+ * tables and message gradients of a strip during the strip before it, the gradients to where dx of
+ * the strip will go. Activations are in fp16, two at a time, doubled together with their slopes:
+ * the panel of z holds 2 z, that of do holds do / 2. */
 #ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_AHEAD_CUH
 #define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_AHEAD_CUH
 
@@ -11,8 +12,9 @@
 namespace wf_gpu {
 namespace lean {
 
-/* --- units -------------------------------------------------------------------------------------------------------- */
-/* Twice two units, and twice their slopes, in fp16: x + x t and 1 + t + x r (1 - t^2), t = tanh(x p). */
+/* --- units ------------------------------------------------------------------------------------ */
+/* Twice two activations, and twice their slopes, in fp16: x + x t and 1 + t + x r (1 - t^2), t =
+ * tanh(x p). */
 template <bool Gelu>
 __device__ inline void double_units(float low, float high, uint32_t *value, uint32_t *slope) {
     uint32_t x, t, r = 0x38003800u; /* a half */
@@ -51,33 +53,33 @@ struct ahead_computer : computing<D, Q, MS> {
     using base::start_strip;
     using base::start_update;
     using base::store_strip;
-    using base::sum_runs;
+    using base::sum_segments;
     using base::sums_of;
     using base::tile;
     using base::warp;
 
     static constexpr int sixteens = D / 16;
 
-    float4 e[2][sixteens], de[2][sixteens]; /* rows of the streams, on their way */
+    float4 e[2][sixteens], de[2][sixteens]; /* rows of the streams, being loaded */
     float mean[2], rho[2];
 
     __device__ explicit ahead_computer(const lean_gradient &args) : base(args) {}
 
     /* The messages' gradients: rows of a lie where dx of the strip will. */
-    __device__ shared_strip pulls(int s) const {
+    __device__ shared_strip gradients(int s) const {
         return shared_strip{shared + at::tiles + place * at::each +
                                 (at::tile_dx + s) * strip_bytes + warp * rows_a_bytes,
-                            shared + at::pulls + (place * 4 + warp) * rows_b_bytes};
+                            shared + at::gradients + (place * 4 + warp) * rows_b_bytes};
     }
 
     __device__ const float *row_of(const float *stream, int k) const {
         return stream + (size_t)rows.row[k] * D + column;
     }
 
-    /* The rows of a tile, what comes first of its tables and its streams, on their way. */
+    /* The rows of a tile, what comes first of its tables and its streams, being loaded. */
     __device__ void open(int pair, int last) {
         refresh();
-        rows = rows_of_pair(p.f.octets, pair + warp, last);
+        rows = rows_of_pair(p.f.bundles, pair + warp, last);
         fetch(MS);
 #pragma unroll
         for (int k = 0; k < 2; k++) load_row(e[k], row_of(p.f.e, k));
@@ -85,10 +87,11 @@ struct ahead_computer : computing<D, Q, MS> {
         for (int k = 0; k < 2; k++) load_row(de[k], row_of(p.f.out, k));
     }
 
-    /* eb and do of the tile into their panels, once these are empty. The next tile's rows are on their way to L2. */
+    /* eb and do of the tile into their panels, once these are empty. The next tile's rows are being
+     * loaded to L2. */
     __device__ void load(int pair, int last) {
         refresh();
-        lane_rows coming = rows_of_pair(p.f.octets, pair + 4 + warp, last);
+        lane_rows coming = rows_of_pair(p.f.bundles, pair + 4 + warp, last);
         const float *mod = p.f.modulation + (size_t)rows.graph * p.f.ld_modulation + column;
         float4 shift[sixteens], scale[sixteens], gate[sixteens];
 #pragma unroll
@@ -154,8 +157,8 @@ struct ahead_computer : computing<D, Q, MS> {
     __device__ void fetch_pulls(int s) {
         const float *of_a = p.dto[rows.from_a] + at::place(s, quarter);
         const float *of_b = p.dto[!rows.from_a] + at::place(s, quarter);
-        pulls(s).fetch(of_a + (size_t)rows.a * p.ld_dto, of_b + (size_t)rows.b[0] * p.ld_dto,
-                       of_b + (size_t)rows.b[1] * p.ld_dto);
+        gradients(s).fetch(of_a + (size_t)rows.a * p.ld_dto, of_b + (size_t)rows.b[0] * p.ld_dto,
+                           of_b + (size_t)rows.b[1] * p.ld_dto);
     }
 
     __device__ void message_strip(int s) {
@@ -180,13 +183,13 @@ struct ahead_computer : computing<D, Q, MS> {
                 uint32_t value;
                 double_units<Gelu>(x[j][2 * k], x[j][2 * k + 1], &value, &slope[j][k]);
             }
-        if (s + 1 < MS) pulls(s).template arrive<1>();
-        else pulls(s).template arrive<0>();
+        if (s + 1 < MS) gradients(s).template arrive<1>();
+        else gradients(s).template arrive<0>();
         if constexpr (Attention) {
-            pulls(s).attend(x, weights, base::vectors() + s * strip, at::messages);
+            gradients(s).attend(x, weights, base::vectors() + s * strip, at::messages);
         } else { /* by what a node's messages pull */
             const float by[2] = {__fdividef(0.5f, degree[1]), __fdividef(0.5f, degree[2])};
-            pulls(s).combine(x, __fdividef(0.5f, degree[0]), by, rows.there);
+            gradients(s).combine(x, __fdividef(0.5f, degree[0]), by, rows.there);
         }
 #pragma unroll
         for (int j = 0; j < strip_tiles; j++)
@@ -218,11 +221,13 @@ struct ahead_computer : computing<D, Q, MS> {
         }
     }
 
-    /* deb is complete but for the mean's share: sums over the graph's edges, and the gradient of e. */
+    /* deb is complete but for the part from the mean: sums over the graph's edges, and the gradient
+     * of e. */
     __device__ void norm_backward(float (&deb)[D / 8][4]) const {
         const float *mod = p.f.modulation + (size_t)rows.graph * p.f.ld_modulation + column;
         const float *dmean = p.dmean + (size_t)rows.graph * p.ld_dmean + column;
-        const float share[2] = {rows.there[0] ? rows.share : 0, rows.there[1] ? rows.share : 0};
+        const float share[2] = {rows.there[0] ? rows.inv_edges : 0,
+                                rows.there[1] ? rows.inv_edges : 0};
         float sum[2] = {0, 0}, along[2] = {0, 0};
         uint32_t hat[2][sixteens][2]; /* e^ in bf16 */
 #pragma unroll
@@ -294,7 +299,8 @@ struct ahead_computer : computing<D, Q, MS> {
         norm_backward(deb);
     }
 
-    /* A tile that has been opened; opens the one behind it, or the last one again: a branch would keep old rows alive. */
+    /* A tile that has been opened; opens the one behind it, or the last one again: a branch would
+     * keep old rows alive. */
     __device__ void step(int pair, int last) {
         load(pair, last);
         publish();
@@ -307,11 +313,11 @@ struct ahead_computer : computing<D, Q, MS> {
         group_barrier(barrier_group + place);
         signal(barrier_full + place);
         finish_rows();
-        tile_runs runs = runs_of_tile(p.f.octets, pair, last);
+        tile_segments segments = segments_of_tile(p.f.bundles, pair, last);
         open(pair + 4, last);
         group_barrier(barrier_group + place);
         refresh();
-        sum_runs(runs);
+        sum_segments(segments);
     }
 
     __device__ void run() {
@@ -320,7 +326,7 @@ struct ahead_computer : computing<D, Q, MS> {
             base::chunk_of(round, place, &first, &last);
             open(first, last);
 #pragma unroll 1
-            for (int pair = first; pair < first + p.f.steps; pair += 4) step(pair, last);
+            for (int pair = first; pair < first + p.f.list_length; pair += 4) step(pair, last);
             next().template arrive<0>();
         }
     }

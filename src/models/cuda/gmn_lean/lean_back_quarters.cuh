@@ -1,5 +1,6 @@
-/* lean_back_quarters: the computing warpgroups of the lean backward at D = 128, where a block has a quarter of the hidden
- * columns. Fetching ahead and units in fp16, as at D <= 64, made a step slower here (18.5 ms its backward, against 16.1). */
+/* lean_back_quarters: the computing warpgroups of the lean backward at D = 128, where a block has a
+ * quarter of the hidden columns. Loading ahead and activations in fp16, as at D <= 64, are slower
+ * here: 18.5 ms for the backward of a step, against 16.1. */
 #ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_QUARTERS_CUH
 #define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_QUARTERS_CUH
 
@@ -27,7 +28,7 @@ struct quarter_computer : computing<D, Q, MS> {
     using base::start_strip;
     using base::start_update;
     using base::store_strip;
-    using base::sum_runs;
+    using base::sum_segments;
     using base::sums_of;
     using base::tile;
     using base::warp;
@@ -38,7 +39,8 @@ struct quarter_computer : computing<D, Q, MS> {
 #pragma unroll
         for (int j = 0; j < D / 16; j++) v[j] = *(const float4 *)(row + 16 * j);
     }
-    /* eb and do of the tile into their panels, once these are empty. The next tile's rows are on their way to L2. */
+    /* eb and do of the tile into their panels, once these are empty. The next tile's rows are being
+     * loaded to L2. */
     __device__ void load(int next_upper, int next_lower) {
         refresh();
         const float *mod = p.f.modulation + (size_t)rows.graph * p.f.ld_modulation + column;
@@ -88,7 +90,7 @@ struct quarter_computer : computing<D, Q, MS> {
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 float slope;
-                x[j][k] = fast_unit<Gelu>(x[j][k], &slope);
+                x[j][k] = fast_activation<Gelu>(x[j][k], &slope);
                 dz[j][k] *= slope;
             }
         store_strip(at::tile_z + s, x);
@@ -127,7 +129,7 @@ struct quarter_computer : computing<D, Q, MS> {
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 float slope;
-                fast_unit<Gelu>(x[j][k], &slope);
+                fast_activation<Gelu>(x[j][k], &slope);
                 dm[j][k] *= slope;
             }
         store_strip(at::tile_dx + s, dm);
@@ -171,8 +173,8 @@ struct quarter_computer : computing<D, Q, MS> {
     }
 
     __device__ void step(int pair, int last) {
-        lane_rows coming = rows_of_pair(p.f.octets, pair + 4 + warp, last);
-        rows = rows_of_pair(p.f.octets, pair + warp, last);
+        lane_rows coming = rows_of_pair(p.f.bundles, pair + 4 + warp, last);
+        rows = rows_of_pair(p.f.bundles, pair + warp, last);
         fetch(MS);
         load(coming.row[0], coming.row[1]);
         publish();
@@ -194,7 +196,7 @@ struct quarter_computer : computing<D, Q, MS> {
         leave_quarter(deb);
         group_barrier(barrier_group + place);
         refresh();
-        sum_runs(runs_of_tile(p.f.octets, pair, last));
+        sum_segments(segments_of_tile(p.f.bundles, pair, last));
     }
 
     __device__ void run() {
@@ -202,7 +204,7 @@ struct quarter_computer : computing<D, Q, MS> {
             int first, last;
             base::chunk_of(round, place, &first, &last);
 #pragma unroll 1
-            for (int pair = first; pair < first + p.f.steps; pair += 4) step(pair, last);
+            for (int pair = first; pair < first + p.f.list_length; pair += 4) step(pair, last);
         }
     }
 };

@@ -1,26 +1,39 @@
-/* lean_backward: the edges of a lean block backward, in one kernel and the sums of what it leaves.
+/* lean_backward: the edges of a lean block backward: one kernel, and the sums of what it leaves.
  *
- *   do = (1 + gate) de'   dz = w2' do   dm = dF[dst] + dR[src]   dx = [dm | dz] * unit'(x)   deb = w1' dx + share * dmean
- *   g = deb (1 + scale)   de = de' + rho (g - mean g - e^ mean(g e^))
+ *   do = (1 + gate) de'   dz = w2' do   dm = dF[dst] + dR[src]   dx = [dm | dz] * f'(x)
+ *   deb = w1' dx + dmean / E   g = deb (1 + scale)   de = de' + rho (g - mean g - e^ mean(g e^))
  *   dw1 = sum dx eb'   dw2 = sum do z'   tables: sums of dx towards both ends
  *   per graph: sums of deb, deb e^, de' (w2 z + c2); dc2 = sum do
- *   attention: dm = alpha_f dF[dst] + alpha_b dR[src] + dl_f vf + dl_b vb, the four numbers of an edge from lean_attention.cu
- * block   four warpgroups, one block a multiprocessor. Two compute: each takes a chunk of lines, 64 rows at a time, and
- *         leaves eb, do, z and dx in shared memory as bf16 panels, operands of its next products. Two add up weight
- *         gradients: dw1 and dw2 are six units of 64 x 64, three a warpgroup, in registers over the block's whole share;
- *         they also sum dx towards the nodes. A tile goes to and fro by named barriers: full (compute -> sums), empty.
- * ways    to compute: lean_back_ahead.cuh at D <= 64, lean_back_quarters.cuh at D = 128
- * split   Q = 4 (D = 128): a block has a quarter of the messages and of z, so weights, panels and units are those of D = 64.
- *         Its deb is a quarter of the sum: it leaves as bf16, and lean_norm_kernel adds the four and finishes the rows
- * flops   36 D^2 an edge at M = 2D (x 8, w2 z 4, dz 4, deb 8, dw1 8, dw2 4)
- * bytes   e and de' read (twice, the second time from L2), de written: 12D of HBM; tables 4 (M + 2D) (1 + 2/8) of L1, dF and
- *         dR 4M (1 + 2/8); slots 2 (M + 2D) (1/8 + 1/16..1/8) written and read; Q = 4: e and de' read by four blocks, and
- *         deb 8D written and read
- * measured on an H200, 256 graphs, 8 blocks: 64-16-8-10 at D = 64 5.12 ms the backward of a step (5.88 before slots in bf16 and
- *         fetching ahead), 784-32-32-10 folded at D = 128 16.09 ms (16.29). The kernel alone, before (ncu): 0.32 ms without
- *         messages at D = 64, 21 % of HBM, 31 % of the issue slots; 1.18 ms at D = 128, 20 % and 37 %. What binds is the chain
- *         of two computing warps a scheduler: half (D = 128: a third) of their time they waited for loads
- * tried   two warpgroups that do everything: 0.673 ms, more spills; see docs/results/2026-11-15-cuda-bf16.md, third round */
+ *   attention: dm = alpha_f dF[dst] + alpha_b dR[src] + dl_f vf + dl_b vb, where lean_attention.cu
+ *   gives
+ *   the four numbers of an edge
+ *   block   four warpgroups, one block a multiprocessor. Two compute: each takes a task
+ *           (WF_CUT_GROUP), 64
+ *           rows at a time, and leaves eb, do, z and dx in shared memory as bf16 panels, operands
+ *           of its
+ *           next products. Two add up weight gradients: dw1 and dw2 are six squares of 64 x 64,
+ *           three a
+ *           warpgroup, in registers over all rows of the block; they also sum dx towards the nodes.
+ *           Named
+ *           barriers pass a tile from one to the other: full (compute to sums), empty (back)
+ *   paths   of the computing warpgroups: lean_back_ahead.cuh at D <= 64, lean_back_quarters.cuh at
+ *           D = 128
+ *   split   Q = 4 (D = 128): a block has a quarter of the messages and of z, so weights, panels and
+ *           squares
+ *           are those of D = 64. Its deb is a quarter of the sum and leaves as bf16;
+ *           lean_norm_kernel adds
+ *           the four quarters and finishes the rows
+ *   flops   36 D^2 an edge at M = 2D (x 8, w2 z 4, dz 4, deb 8, dw1 8, dw2 4)
+ *   bytes   e and de' read (twice, the second time from L2), de written: 12D of HBM; tables
+ *           4 (M + 2D) (1 + 2/8) of L1, dF and dR 4M (1 + 2/8); partial sums 2 (M + 2D) (1/8 +
+ *           1/16..1/8)
+ *           written and read; Q = 4: e and de' read by four blocks, and deb 8D written and read
+ * Measured on an H200, 256 graphs, 8 blocks: 64-16-8-10 at D = 64 5.12 ms for the backward of a
+ * step, 784-32-32-10 folded at D = 128 16.09 ms. The kernel alone, before it loaded ahead (ncu):
+ * 0.32 ms without messages at D = 64, 21 % of HBM, 31 % of the issue slots; 1.18 ms at D = 128, 20
+ * % and 37 %. The dependent instructions of two computing warps a scheduler are the limit: half (D
+ * = 128: a third) of their time they waited for loads. docs/results/2026-11-15-cuda-bf16.md, third
+ * round, has what else was tried. */
 #include "models/cuda/gmn_lean/lean_attention.cuh"
 #include "models/cuda/gmn_lean/lean_back_ahead.cuh"
 #include "models/cuda/gmn_lean/lean_back_quarters.cuh"
@@ -35,7 +48,7 @@ using computer =
     std::conditional_t<layout<D, Q, MS>::ahead, ahead_computer<D, Q, MS, Gelu, Attention>,
                        quarter_computer<D, Q, MS, Gelu, Attention>>;
 
-/* --- the warpgroups that sum ---------------------------------------------------------------------------------------- */
+/* --- the warpgroups that sum ------------------------------------------------------------------ */
 template <int D, int Q, int MS> struct summer : worker<D, Q, MS> {
     using base = worker<D, Q, MS>;
     using at = layout<D, Q, MS>;
@@ -48,28 +61,28 @@ template <int D, int Q, int MS> struct summer : worker<D, Q, MS> {
     using base::tile;
     using base::warp;
 
-    float dw[units][strip_tiles][4];
+    float dw[squares][strip_tiles][4];
 
     __device__ int half() const { return place - groups; } /* which of the two */
 
     __device__ explicit summer(const lean_gradient &args) : base(args) {
 #pragma unroll
-        for (int u = 0; u < units; u++) clear(dw[u]);
+        for (int u = 0; u < squares; u++) clear(dw[u]);
     }
 
-    /* dw1 comes first, by strips of dx, then of eb; behind the last unit that one again, for nothing: a branch would cost
-     * the others their overlap. */
+    /* dw1 comes first, by strips of dx, then of eb; behind the last square that one again, for
+     * nothing: a branch would cost the others their overlap. */
     __device__ void weight_units(int group) {
         refresh();
         const int of_w1 = at::of_w1;
         begin<group_products>();
 #pragma unroll
-        for (int u = 0; u < units; u++) {
-            int unit = min(half() * units + u, at::used_units - 1);
-            int left = unit < of_w1 ? at::tile_dx + unit / at::wide
-                                    : at::tile_do + (unit - of_w1) / at::z_strips;
-            int right = unit < of_w1 ? at::tile_eb + unit % at::wide
-                                     : at::tile_z + (unit - of_w1) % at::z_strips;
+        for (int u = 0; u < squares; u++) {
+            int square = min(half() * squares + u, at::used_squares - 1);
+            int left = square < of_w1 ? at::tile_dx + square / at::wide
+                                      : at::tile_do + (square - of_w1) / at::z_strips;
+            int right = square < of_w1 ? at::tile_eb + square % at::wide
+                                       : at::tile_z + (square - of_w1) % at::z_strips;
             outer_mma<group_products>(dw[u], tile(group, left), 16 * warp, 0, tile(group, right), 0,
                                       false);
         }
@@ -78,15 +91,15 @@ template <int D, int Q, int MS> struct summer : worker<D, Q, MS> {
 
     __device__ void sum_strips(int group, int pair, int last) {
         refresh();
-        tile_runs t = runs_of_tile(p.f.octets, pair, last);
+        tile_segments t = segments_of_tile(p.f.bundles, pair, last);
         const int ld = Q * at::messages + 2 * D;
 #pragma unroll 1
         for (int s = half(); s < at::strips; s += groups) {
             float4 *at_lane =
                 (float4 *)(shared + at::carried) + (group * at::strips + s) * 128 + thread;
             float4 value = *at_lane;
-            sum_tile(tile(group, at::tile_dx + s), 16 * warp, t, 2 * pair, p.f.n_octets,
-                     (uint16_t *)p.f.slots + at::place(s, quarter) + 16 * warp + column, ld,
+            sum_tile(tile(group, at::tile_dx + s), 16 * warp, t, 2 * pair, p.f.n_bundles,
+                     (uint16_t *)p.f.partials + at::place(s, quarter) + 16 * warp + column, ld,
                      &value);
             *at_lane = value;
         }
@@ -94,12 +107,12 @@ template <int D, int Q, int MS> struct summer : worker<D, Q, MS> {
 
     __device__ void leave_weights() {
         refresh();
-        float4 *to = (float4 *)p.partial + (size_t)blockIdx.x * (all_units * strip_tiles * 128);
+        float4 *to = (float4 *)p.partial + (size_t)blockIdx.x * (all_squares * strip_tiles * 128);
 #pragma unroll
-        for (int u = 0; u < units; u++)
+        for (int u = 0; u < squares; u++)
 #pragma unroll
             for (int j = 0; j < strip_tiles; j++)
-                to[((half() * units + u) * strip_tiles + j) * 128 + thread] =
+                to[((half() * squares + u) * strip_tiles + j) * 128 + thread] =
                     make_float4(dw[u][j][0], dw[u][j][1], dw[u][j][2], dw[u][j][3]);
     }
 
@@ -108,7 +121,7 @@ template <int D, int Q, int MS> struct summer : worker<D, Q, MS> {
         int rounds = base::rounds();
         for (int round = 0; round < rounds; round++)
 #pragma unroll 1
-            for (int step = 0; step < p.f.steps; step += 4)
+            for (int step = 0; step < p.f.list_length; step += 4)
 #pragma unroll 1
                 for (int g = 0; g < groups; g++) {
                     int first, last;
@@ -118,8 +131,8 @@ template <int D, int Q, int MS> struct summer : worker<D, Q, MS> {
                     sum_strips(g, first + step, last);
                     wait<group_products>();
 #pragma unroll
-                    for (int u = 0; u < units; u++) settle(dw[u]);
-                    if (round + 1 < rounds || step + 4 < p.f.steps) signal(barrier_empty + g);
+                    for (int u = 0; u < squares; u++) settle(dw[u]);
+                    if (round + 1 < rounds || step + 4 < p.f.list_length) signal(barrier_empty + g);
                 }
         leave_weights();
     }
@@ -139,7 +152,7 @@ __global__ void __launch_bounds__(block_threads, 1)
     stage_panel(w2, 0, p.f.w2.at(0, quarter * at::zs), D, at::zs);
     float *c2 = (float *)(shared + at::c2);
     for (int i = (int)threadIdx.x; i < D; i += block_threads) c2[i] = quarter == 0 ? p.f.c2[i] : 0;
-    follow();
+    wait_for_previous();
     if constexpr (Attention) { /* vf and vb of the block's messages */
         float *v = (float *)(shared + at::bytes);
         for (int i = (int)threadIdx.x; i < 2 * at::messages; i += block_threads)
@@ -155,13 +168,13 @@ __global__ void __launch_bounds__(block_threads, 1)
     }
 }
 
-/* --- launches ---------------------------------------------------------------------------------------------------------- */
+/* --- launches --------------------------------------------------------------------------------- */
 template <int D, int Q, int MS, bool Gelu, bool Attention> bool launch(const lean_gradient &p) {
     const int bytes = layout<D, Q, MS>::bytes +
                       (Attention ? 2 * layout<D, Q, MS>::messages * (int)sizeof(float) : 0);
     static_assert(bytes <= 227 * 1024, "what a block may have");
     auto kernel = lean_backward_kernel<D, Q, MS, Gelu, Attention>;
-    start_kernel(kernel, (unsigned)(Q * p.shares), block_threads, (size_t)bytes, p);
+    start_kernel(kernel, (unsigned)(Q * p.parts), block_threads, (size_t)bytes, p);
     return launched();
 }
 template <int D, int Q, int MS> bool launch(const lean_gradient &p, bool gelu) {
@@ -179,15 +192,15 @@ bool launch_strips(const lean_gradient &p, bool gelu) {
     return false;
 }
 template <int D, int Q> bool backward(const wf_op *op, lean_gradient p, wf_arena *arena) {
-    const wf_octets *lines = op->part->lines;
+    const wf_bundle_table *table = op->part->bundles[WF_CUT_GROUP];
     int hidden = p.f.messages + 2 * D, most = processor_count() / Q;
-    int blocks = (lines->n_chunks + groups - 1) / groups;
-    p.shares = blocks < most ? blocks : most;
+    int blocks = (table->n_tasks + groups - 1) / groups;
+    p.parts = blocks < most ? blocks : most;
     const int kinds = layout<D, Q, 0>::kinds;
-    p.f.slots = scratch(arena, wf_octets_slots(lines) * (size_t)(hidden / 2));
-    p.f.run_sums = scratch(arena, (size_t)(Q * lines->n_runs) * (size_t)(kinds * D));
-    p.partial = scratch(arena, (size_t)(Q * p.shares) * (all_units * strip * strip));
-    if (p.f.slots == NULL || p.f.run_sums == NULL || p.partial == NULL) return false;
+    p.f.partials = scratch(arena, wf_partial_rows(table) * (size_t)(hidden / 2));
+    p.f.segment_sums = scratch(arena, (size_t)(Q * table->n_segments) * (size_t)(kinds * D));
+    p.partial = scratch(arena, (size_t)(Q * p.parts) * (all_squares * strip * strip));
+    if (p.f.partials == NULL || p.f.segment_sums == NULL || p.partial == NULL) return false;
     if (Q > 1) {
         p.quarter_debs = (uint2 *)scratch(arena, (size_t)(Q * p.edges) * (D / 2));
         p.spans = scratch(arena, (size_t)lean_spans(op->part) * (2 * D));
@@ -203,7 +216,7 @@ template <int D, int Q> bool backward(const wf_op *op, lean_gradient p, wf_arena
 bool lean_fused_backward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *mean = op->out[1], *to[2] = {op->out[2], op->out[3]};
     int de = op->in[0]->cols, messages = to[0] == NULL ? 0 : op->in[4]->rows - 2 * de;
-    lean_gradient p = {lean_operands(op, op->part->lines, messages)};
+    lean_gradient p = {lean_operands(op, op->part->bundles[WF_CUT_GROUP], messages)};
     p.f.out = grad_of(op->out[0]);
     for (int k = 0; k < 2 && messages > 0; k++) p.dto[k] = grad_of(to[k]);
     if (messages > 0) p.ld_dto = to[0]->ld;

@@ -1,23 +1,38 @@
-/* lean_forward: the edges of a lean block forward, and the sums of its slots.
+/* lean_forward: the edges of a lean block forward, and the sums of its partial sums.
  *
- *   eb = LN(e) modulated    [m | z] = unit(w1 eb + ad[dst] + as[src])    e' = e + (1 + gate) (w2 z + c2)
- * warp    takes a strand (models/edge_bundles.h) on its own, a pair of octets at a time: 16 rows whose way stays in registers. The
- *         four warps of a warpgroup share wgmma alone; there is no barrier behind the staging of the weights
- * tables  node a's eight rows lie in shared memory in bf16 for a whole run, b's two for a pair; x begins as their product
- *         with a matrix of zeros and halves (mma.sync), and w1 is halved too: the unit works on x / 2
- * units   in fp16, two at a time; m, z and w2 are fp16 too, finer than bf16 and wide enough behind a unit
- * sums    products of a matrix of zeros and ones with the transposed fragments of m: towards a carried in shared memory
- *         over a run, towards b stored, both as slots in bf16; sums of eb over a run likewise, in fp32
- * D <= 64 one launch of four warpgroups; D = 128: one for the messages, one for z and e', of three each: their weights do
- *         not fit together. Under attention the messages are lean_attention.cu's at all widths
- * flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D, and D^2 / 2 .. 2 D^2 more for tables and sums
- * bytes   e read twice (the second time from L2; D = 128: three times), e' written: 8D of HBM; tables 4 (M + 2D) (1/12 +
- *         1/8); slots 2M (1/8 + 1/12) written and read
- * measured on an H200, 256 graphs, launch after launch: 64-16-8-10 at D = 64 0.126 ms, with the sums 0.141; 784-32-32-10
- *         folded at D = 128 0.148 + 0.252 ms, with the sums 0.422. 261 MB of HBM in the first, 48 % of the bandwidth; 34 %
- *         of the issue slots (37 million warp instructions): what binds is the length of a warp's chain
- * tried   three warpgroups of 168 registers: 0.150 ms; two, with strips through shared memory: 0.146; units in fp32: 2,310
- *         instructions a pair, and spills; the next product under way during the units: no gain */
+ *   eb = LN(e) modulated   [m | z] = f(w1 eb + ad[dst] + as[src])   e' = e + (1 + gate) (w2 z + c2)
+ *   warp    takes a list (models/edge_bundles.h) on its own, a pair of bundles at a time: 16 rows
+ *           that stay
+ *           in registers. The four warps of a warpgroup have only wgmma in common; there is no
+ *           barrier
+ *           after the staging of the weights
+ *   tables  the eight rows of nodes a are in shared memory in bf16 for a whole segment, the two of
+ *           b for a
+ *           pair. x begins as their product with a matrix of zeros and halves (mma.sync), and w1 is
+ *           halved
+ *           too: the activation works on x / 2
+ *   activations  in fp16, two at a time; m, z and w2 are fp16 too, finer than bf16 and with enough
+ *                range
+ *           after an activation
+ *   sums    products of a matrix of zeros and ones with the transposed fragments of m: towards a
+ *           carried in
+ *           shared memory over a segment, towards b stored, both as partial sums in bf16; sums of
+ *           eb over a
+ *           segment likewise, in fp32
+ *   D       D <= 64: one launch of four warpgroups. D = 128: one launch for the messages, one for z
+ *           and e',
+ *           of three warpgroups each, because their weights do not fit together. Under attention
+ *           lean_attention.cu makes the messages, at all widths
+ *   flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D, and D^2 / 2 .. 2 D^2 more for tables and sums
+ *   bytes   e read twice (the second time from L2; D = 128: three times), e' written: 8D of HBM;
+ *           tables
+ *           4 (M + 2D) (1/12 + 1/8); partial sums 2M (1/8 + 1/12) written and read
+ * Measured on an H200, 256 graphs, one launch after the other: 64-16-8-10 at D = 64 0.126 ms, with
+ * the sums 0.141; 784-32-32-10 folded at D = 128 0.148 + 0.252 ms, with the sums 0.422. 261 MB of
+ * HBM in the first, 48 % of the bandwidth; 34 % of the issue slots (37 million warp instructions):
+ * the dependent instructions of a warp are the limit. Slower or no faster: three warpgroups of 168
+ * registers (0.150 ms); two, with strips through shared memory (0.146); activations in fp32 (2,310
+ * instructions a pair, and spills); the next product during the activations. */
 #include "models/cuda/gmn_lean/lean_attention.cuh"
 #include "models/cuda/gmn_lean/lean_walk.cuh"
 
@@ -27,7 +42,7 @@ namespace {
 using namespace lean;
 using namespace lean::walk;
 
-/* --- products with w2, in fp16 ------------------------------------------------------------------------------------- */
+/* --- products with w2, in fp16 ---------------------------------------------------------------- */
 #if WF_HAS_WGMMA
 #define WF_HALF_MMA(n, list, outs, a0, a1, a2, a3, b, add)                                         \
     asm volatile("{.reg .pred p; setp.ne.b32 p, %" add ", 0; "                                     \
@@ -97,8 +112,8 @@ template <int D, int MS, bool Update, bool Gelu> struct forward_walker : walker<
         for (float &sum : mean_carried) sum = 0;
     }
 
-    /* Sums of eb over a run; lane (g, c) keeps those of tile g of eight columns (and g + 8). */
-    __device__ void sum_means(const pair_of_octets &o) {
+    /* Sums of eb over a segment; lane (g, c) keeps those of tile g of eight columns (and g + 8). */
+    __device__ void sum_means(const bundle_pair &o) {
         uint32_t upper = ones(c, o.count[0], 0x3f80u), lower = ones(c, o.count[1], 0x3f80u);
         uint32_t all[4] = {upper, upper, lower, lower};
 #pragma unroll
@@ -118,14 +133,14 @@ template <int D, int MS, bool Update, bool Gelu> struct forward_walker : walker<
             }
         }
         if (!o.ends || g >= D / 8) return;
-        float *to = p.run_sums + (size_t)o.run * D + g / 2 * 16 + column + g % 2 * 2;
+        float *to = p.segment_sums + (size_t)o.segment * D + g / 2 * 16 + column + g % 2 * 2;
 #pragma unroll
         for (int i = 0; i < (D > 64 ? 2 : 1); i++)
             *(float2 *)(to + 64 * i) = make_float2(mean_carried[2 * i], mean_carried[2 * i + 1]);
     }
 
     /* The sums of a strip of messages towards both ends. */
-    __device__ void sum_messages(const fragment (&m)[strip / 16], const pair_of_octets &o, int pair,
+    __device__ void sum_messages(const fragment (&m)[strip / 16], const bundle_pair &o, int pair,
                                  int n) const {
         uint32_t low = 0x00003c00u, high = 0x3c000000u, one = g / 2 != c ? 0u : g % 2 ? high : low;
         uint32_t pick[4] = {g < o.count[0] ? one : 0u, g == 0 ? ones(c, o.count[0], 0x3c00u) : 0u,
@@ -145,22 +160,22 @@ template <int D, int MS, bool Update, bool Gelu> struct forward_walker : walker<
             to_b[j] = make_uint2(pack(acc[0][2], acc[0][3]), pack(acc[1][2], acc[1][3]));
             to_a[j] = make_uint2(pack(sum.x, sum.y), pack(sum.z, sum.w));
         }
-        uint16_t *slots = (uint16_t *)p.slots + n + column;
+        uint16_t *partials = (uint16_t *)p.partials + n + column;
         if (g < 2 && (g == 0 ? o.count[0] : o.count[1]) > 0) {
-            uint16_t *to = slots + (size_t)(uint32_t)(2 * pair + g) * at::messages;
+            uint16_t *to = partials + (size_t)(uint32_t)(2 * pair + g) * at::messages;
 #pragma unroll
             for (int j = 0; j < strip / 16; j++) *(uint2 *)(to + 16 * j) = to_b[j];
         }
         if (o.ends) {
-            uint16_t *to =
-                slots + (size_t)(uint32_t)(p.n_octets + WF_OCTET * o.run + g) * at::messages;
+            uint16_t *to = partials + (size_t)(uint32_t)(p.n_bundles + WF_BUNDLE * o.segment + g) *
+                                          at::messages;
 #pragma unroll
             for (int j = 0; j < strip / 16; j++) *(uint2 *)(to + 16 * j) = to_a[j];
         }
     }
 
     /* All hidden columns of a pair, and the tables of the next. */
-    __device__ void hidden(const pair_of_octets &o, int pair, int next) {
+    __device__ void hidden(const bundle_pair &o, int pair, int next) {
         if (!Update) fetch_b(next);
 #pragma unroll 1
         for (int n = 0; n < at::messages; n += strip) {
@@ -169,7 +184,7 @@ template <int D, int MS, bool Update, bool Gelu> struct forward_walker : walker<
             start(x, n);
             wait<true>();
             settle(x);
-            into_units<Gelu>(x, m);
+            activate<Gelu>(x, m);
             sum_messages(m, o, pair, n);
         }
         float acc[Update ? D / 8 : 1][4];
@@ -182,7 +197,7 @@ template <int D, int MS, bool Update, bool Gelu> struct forward_walker : walker<
                 wait<true>();
                 settle(x);
                 if (n + piece == 2 * D) fetch_b(next);
-                into_units<Gelu>(x, z);
+                activate<Gelu>(x, z);
                 begin<true>();
                 half_mma(acc, z, w2, n, n == 0);
                 commit<true>();
@@ -199,7 +214,7 @@ template <int D, int MS, bool Update, bool Gelu> struct forward_walker : walker<
     }
 
     __device__ void leave(const float (&acc)[D / 8][4], const float4 (&in)[2][D / 16],
-                          const pair_of_octets &o) const {
+                          const bundle_pair &o) const {
         uint32_t gate = own + at::modulation + (uint32_t)(2 * D * 4 + 16 * c);
         uint32_t c2 = shared_address(shared) + at::c2 + (uint32_t)(16 * c);
 #pragma unroll
@@ -217,8 +232,8 @@ template <int D, int MS, bool Update, bool Gelu> struct forward_walker : walker<
     }
 
     __device__ void run() {
-        base::each_pair([](const pair_of_octets &, int) {},
-                        [&](const pair_of_octets &now, int pair, int, int next) {
+        base::each_pair([](const bundle_pair &, int) {},
+                        [&](const bundle_pair &now, int pair, int, int next) {
                             if (Update) sum_means(now);
                             hidden(now, pair, next);
                         });
@@ -230,7 +245,7 @@ __global__ void __launch_bounds__(crew<D>::threads, 1)
     lean_forward_kernel(const __grid_constant__ lean_fused p) {
     forward_walker<D, MS, Update, Gelu> w(p);
     w.stage();
-    follow();
+    wait_for_previous();
     w.run();
 }
 
@@ -238,7 +253,7 @@ template <int D, int MS, bool Update, bool Gelu> bool launch(const lean_fused &p
     const int bytes = layout<D, MS, Update>::bytes;
     static_assert(bytes <= 227 * 1024, "what a block may have");
     auto kernel = lean_forward_kernel<D, MS, Update, Gelu>;
-    int most = processor_count(), blocks = p.n_chunks < most ? p.n_chunks : most;
+    int most = processor_count(), blocks = p.n_tasks < most ? p.n_tasks : most;
     start_kernel(kernel, (unsigned)blocks, crew<D>::threads, (size_t)bytes, p);
     return launched();
 }
@@ -256,18 +271,18 @@ template <int D, bool Gelu> bool launch_strips(lean_fused p) {
         return launch<D, 0, true, Gelu>(p);
     }
 }
-template <int D> bool launch_unit(const lean_fused &p, int unit) {
+template <int D> bool launch_activation(const lean_fused &p, int unit) {
     return unit == WF_UNIT_GELU ? launch_strips<D, true>(p) : launch_strips<D, false>(p);
 }
 
 } // namespace
 
-lean_fused lean::lean_operands(const wf_op *op, const wf_octets *lines, int messages) {
+lean_fused lean::lean_operands(const wf_op *op, const wf_bundle_table *table, int messages) {
     const wf_tensor *modulation = op->in[1], *w1 = op->in[4];
-    return lean_fused{lines->octets,
-                      lines->n_octets,
-                      lines->n_chunks,
-                      lines->steps,
+    return lean_fused{table->bundles,
+                      table->n_bundles,
+                      table->n_tasks,
+                      table->list_length,
                       data_of(op->in[0]),
                       data_of(op->out[0]),
                       data_of(modulation) + op->column,
@@ -280,7 +295,7 @@ lean_fused lean::lean_operands(const wf_op *op, const wf_octets *lines, int mess
                       data_of(op->in[6]),
                       messages,
                       w1->rows - 2 * op->in[0]->cols - messages,
-                      lines->n_runs,
+                      table->n_segments,
                       NULL,
                       NULL};
 }
@@ -298,53 +313,54 @@ bool lean_fused_fits(const wf_op *op) {
                    ad->ld == op->in[3]->ld;
     return has_shared_memory() && widths && aligned &&
            messages % (de > 64 ? 4 * strip : strip) == 0 && messages <= 2 * de &&
-           op->unit != WF_UNIT_SINE && op->part->strands[0] != NULL && op->part->n_edges > 0;
+           op->unit != WF_UNIT_SINE && op->part->bundles[WF_CUT_LONG_4] != NULL &&
+           op->part->n_edges > 0;
 }
 
 bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *mean = op->out[1], *to[2] = {op->out[2], op->out[3]};
     int de = op->in[0]->cols, messages = to[0] == NULL ? 0 : op->in[4]->rows - 2 * de;
-    const wf_octets *strands = op->part->strands[de > 64];
-    lean_fused p = lean_operands(op, strands, messages);
-    size_t words = (size_t)(attends(op) ? messages : messages / 2); /* of a slot */
-    p.slots = scratch(arena, wf_octets_slots(strands) * words);
-    p.run_sums = scratch(arena, (size_t)strands->n_runs * (size_t)de);
-    if (p.slots == NULL || p.run_sums == NULL) return false;
-    slot_sum_step graph = {op->part, p.run_sums,    de,       de,   0,      NULL,
-                           true,     data_of(mean), mean->ld, true, strands};
-    const uint16_t *slots = (const uint16_t *)p.slots;
+    const wf_bundle_table *table = op->part->bundles[de > 64 ? WF_CUT_LONG_3 : WF_CUT_LONG_4];
+    lean_fused p = lean_operands(op, table, messages);
+    size_t words = (size_t)(attends(op) ? messages : messages / 2); /* of a partial */
+    p.partials = scratch(arena, wf_partial_rows(table) * words);
+    p.segment_sums = scratch(arena, (size_t)table->n_segments * (size_t)de);
+    if (p.partials == NULL || p.segment_sums == NULL) return false;
+    partial_sum_args graph = {op->part, p.segment_sums, de,       de,   0,    NULL,
+                              true,     data_of(mean),  mean->ld, true, table};
+    const uint16_t *partials = (const uint16_t *)p.partials;
     lean_attention a = {p};
     if (attends(op)) {
         for (int k = 0; k < 2; k++) a.v[k] = data_of(op->in[7 + k]);
-        a.tops = (float2 *)scratch(arena, 2 * wf_octets_slots(strands));
+        a.tops = (float2 *)scratch(arena, 2 * wf_partial_rows(table));
         if (a.tops == NULL || !attend(op, a)) return false;
         p.skipped += messages; /* what is left is the update */
         p.messages = 0;
     }
-    bool done = de == 32   ? launch_unit<32>(p, op->unit)
-                : de == 64 ? launch_unit<64>(p, op->unit)
-                           : launch_unit<128>(p, op->unit);
+    bool done = de == 32   ? launch_activation<32>(p, op->unit)
+                : de == 64 ? launch_activation<64>(p, op->unit)
+                           : launch_activation<128>(p, op->unit);
     if (!done) return false;
-    if (messages == 0) graph_run_sums(graph);
+    if (messages == 0) graph_segment_sums(graph);
     else if (attends(op))
-        node_softmax_sums(softmax_sum_step{op->part,
-                                           p.slots,
+        node_softmax_sums(softmax_sum_args{op->part,
+                                           p.partials,
                                            a.tops,
                                            {data_of(to[0]), data_of(to[1])},
                                            messages,
                                            to[0]->ld,
                                            (float *)op->saved,
-                                           strands},
+                                           table},
                           graph);
     else
         node_half_sums(
-            half_sum_step{op->part,
-                          {{slots, data_of(to[0]), slots_as_dst, true},
-                           {slots, data_of(to[1]), slots_as_src, true}},
+            half_sum_args{op->part,
+                          {{partials, data_of(to[0]), partials_as_dst, true},
+                           {partials, data_of(to[1]), partials_as_src, true}},
                           messages,
                           to[0]->ld,
                           op->mode == WF_SUM_MEAN ? (const float *)op->part->degree : NULL,
-                          strands},
+                          table},
             &graph);
     return launched();
 }

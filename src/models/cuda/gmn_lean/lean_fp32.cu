@@ -1,7 +1,9 @@
-/* lean_fp32: the edges of a lean block, one step after another. Formulas: wf_lean_edges in tensor/tape.h.
+/* lean_fp32: the edges of a lean block in float, pass by pass. Formulas: wf_lean_edges in
+ * tensor/tape.h.
  *
- * [m | z] lie in two matrices (E, M) and (E, 2de), so that both are aligned whatever M. Multiply-adds an edge at equal
- * widths d: forward 6 d^2; backward 6 (m, z and w2 z again) + 2 (dz) + 2 (dw2) + 4 (deb) + 4 (dw1). */
+ * [m | z] are two matrices (E, M) and (E, 2de), so that both are aligned whatever M. Multiply-adds
+ * an edge at equal widths d: forward 6 d^2; backward 6 (m, z and w2 z again) + 2 (dz) + 2 (dw2) + 4
+ * (deb) + 4 (dw1). */
 #include "models/cuda/gmn_edges/edge_norm.cuh"
 
 namespace wf_gpu {
@@ -44,9 +46,9 @@ const float *half_weight(const lean &l, const half &h) {
 
 void lean_hidden(const lean &l, const half &h, float *y, float *slope) {
     operands o = {l.normed.eb, l.e->ld, half_weight(l, h), l.w1->ld, l.edges, h.cols, l.de};
-    forward_product(o, into_unit{l.op->unit, y, slope, h.ld, data_of(l.ad) + h.first, l.ad->ld,
-                                 l.part->edge_dst, data_of(l.as) + h.first, l.as->ld,
-                                 l.part->edge_src});
+    forward_product(o, into_activation{l.op->unit, y, slope, h.ld, data_of(l.ad) + h.first,
+                                       l.ad->ld, l.part->edge_dst, data_of(l.as) + h.first,
+                                       l.as->ld, l.part->edge_src});
 }
 
 direction towards(const lean &l, bool dst, const float *m, float *weight, float *dlogit) {
@@ -72,7 +74,7 @@ bool lean_sums(const lean &l, const float *m, wf_arena *arena) {
         softmax_weights(l.part, towards(l, true, m, weights[0], NULL),
                         towards(l, false, m, weights[1], NULL), (float *)l.op->saved);
     }
-    node_sums(node_sum_step{l.part, m, m, l.ldm, l.messages, weights[0], weights[1], l.degree,
+    node_sums(node_sum_args{l.part, m, m, l.ldm, l.messages, weights[0], weights[1], l.degree,
                             data_of(l.to_dst), data_of(l.to_src), l.to_dst->ld, false});
     return true;
 }
@@ -101,30 +103,31 @@ namespace {
 
 /* dx of the messages, in place of their slope. */
 bool lean_pull(const lean &l, const float *m, float *slope, wf_arena *arena) {
-    pull pulls[2] = {{grad_of(l.to_dst), l.part->edge_dst, NULL, NULL, NULL, l.degree},
-                     {grad_of(l.to_src), l.part->edge_src, NULL, NULL, NULL, l.degree}};
+    gradient_source sources[2] = {
+        {grad_of(l.to_dst), l.part->edge_dst, NULL, NULL, NULL, l.degree},
+        {grad_of(l.to_src), l.part->edge_src, NULL, NULL, NULL, l.degree}};
     if (l.op->mode == WF_SUM_ATTENTION) {
         const wf_tensor *to[2] = {l.to_dst, l.to_src}, *v[2] = {l.vf, l.vb};
         float *along = scratch(arena, (size_t)l.part->n_nodes);
         if (along == NULL) return false;
         for (int k = 0; k < 2; k++)
-            row_products(grad_of(to[k]), data_of(to[k]), to[k]->ld, to[k]->rows, l.messages, along,
-                         k > 0);
+            row_dots(grad_of(to[k]), data_of(to[k]), to[k]->ld, to[k]->rows, l.messages, along,
+                     k > 0);
         for (int k = 0; k < 2; k++) {
             float *weight = scratch(arena, (size_t)l.edges);
             float *dlogit = scratch(arena, (size_t)l.edges);
             if (weight == NULL || dlogit == NULL) return false;
             softmax_backward(l.part, towards(l, k == 0, m, weight, dlogit),
                              (const float *)l.op->saved, grad_of(to[k]), to[k]->ld, along);
-            pulls[k].weight = weight;
-            pulls[k].dlogit = dlogit;
-            pulls[k].v = data_of(v[k]);
+            sources[k].weight = weight;
+            sources[k].dlogit = dlogit;
+            sources[k].v = data_of(v[k]);
             if (wanted(v[k]) && !sum_rows(m, dlogit, l.ldm, l.edges, l.messages,
                                           sum_target{grad_of(v[k]), 0, false, false}, arena))
                 return false;
         }
     }
-    pull_messages(slope, l.edges, l.ldm, pulls, 2, l.to_dst->ld);
+    slopes_to_gradients(slope, l.edges, l.ldm, sources, 2, l.to_dst->ld);
     return true;
 }
 

@@ -1,11 +1,13 @@
-/* lean_fused: what the fused kernels of a lean block's edges share. Formulas: wf_lean_edges in tensor/tape.h.
+/* lean_fused: common parts of the fused kernels for the edges of a lean block. Formulas:
+ * wf_lean_edges in tensor/tape.h.
  *
- * Backward a warpgroup takes tiles of 64 rows, four pairs of octets (models/edge_bundles.h, lines), and keeps an edge's way in
- * registers in the layout of mma.cuh: a lane has rows g and g + 8 of its warp, one of either octet, so both have the same
- * node a; and of every 16 columns the four from 4c on. Lanes without an edge repeat a row that exists: their values are
- * finite, and masked before they are summed.
- * Sums towards nodes are products with zeros and ones (octet_mma) over a strip of 64 hidden columns in shared memory; the
- * sum towards a goes on over the pairs of a run, in order, whatever tiles they fall into. */
+ * Backward, a warpgroup takes tiles of 64 rows, four pairs of bundles (models/edge_bundles.h,
+ * WF_CUT_GROUP), in registers in the layout of mma.cuh: a lane has rows g and g + 8 of its warp,
+ * one of either bundle, so both have the same node a; and of every 16 columns the four from 4c on.
+ * Lanes without an edge repeat a row that exists: their values are finite, and masked before they
+ * are summed. Sums towards nodes are products with zeros and ones (bundle_mma) over a strip of 64
+ * hidden columns in shared memory. The sum towards a continues over the pairs of a segment, in
+ * order, across tiles. */
 #ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_FUSED_CUH
 #define WF_MODELS_CUDA_GMN_LEAN_LEAN_FUSED_CUH
 
@@ -15,18 +17,18 @@
 
 namespace wf_gpu {
 
-/* Runs of the bf16 backend; false: out of scratch. */
+/* The fused operations; false: out of scratch. */
 bool lean_fused_forward(const wf_op *op, wf_arena *arena);
 bool lean_fused_backward(const wf_op *op, wf_arena *arena);
-/* Whether their templates cover the operation's widths and options. */
+/* Whether there are templates for the operation's widths and options. */
 bool lean_fused_fits(const wf_op *op);
 
 namespace lean {
 
 /* The widths of an operation and where its operands lie. */
 struct lean_fused {
-    const wf_octet *octets;
-    int n_octets, n_chunks, steps; /* pairs of a chunk */
+    const wf_bundle *bundles;
+    int n_bundles, n_tasks, list_length; /* pairs of a task */
     const float *e;
     float *out;              /* forward: e'; backward: its gradient, which becomes that of e */
     const float *modulation; /* of a graph: shift, scale, gate, each D wide */
@@ -37,28 +39,30 @@ struct lean_fused {
     const float *c2;
     int messages; /* M; 0: not wanted */
     int skipped;  /* columns of the tables and rows of w1 before the first that is used */
-    int n_runs;
+    int n_segments;
     float *
-        slots; /* in bf16 (attention forward: fp32); forward: (slots, M), backward: (slots, M + 2D) */
-    float *run_sums; /* forward: (runs, D) of eb; backward: see there */
+        /* in bf16 (attention forward: fp32); forward: (partials, M), backward: (partials, M +
+         * 2D) */
+        partials;
+    float *segment_sums; /* forward: (segments, D) of eb; backward: see there */
 };
 
-/* Of an operation; slots and run_sums are still to be had. messages: all of them, or 0. */
-lean_fused lean_operands(const wf_op *op, const wf_octets *lines, int messages);
+/* Of an operation; partials and segment_sums are still to be had. messages: all of them, or 0. */
+lean_fused lean_operands(const wf_op *op, const wf_bundle_table *table, int messages);
 
-/* A warp's pair of octets: the two rows of a lane and their nodes. */
+/* A warp's pair of bundles: the two rows of a lane and their nodes. */
 struct lane_rows {
     int row[2];
     bool there[2];
     int a, b[2], graph;
-    bool from_a; /* a is the source */
-    float share; /* 1 / edges of the graph */
+    bool from_a;     /* a is the source */
+    float inv_edges; /* 1 / edges of the graph */
 };
 
 /* Behind `last` pairs there are none: the last one's rows, masked. */
-__device__ inline lane_rows rows_of_pair(const wf_octet *octets, int pair, int last) {
+__device__ inline lane_rows rows_of_pair(const wf_bundle *bundles, int pair, int last) {
     bool inside = pair < last;
-    const int4 *from = (const int4 *)(octets + 2 * (inside ? pair : last - 1));
+    const int4 *from = (const int4 *)(bundles + 2 * (inside ? pair : last - 1));
     int g = (int)(threadIdx.x % 32) / 4;
     lane_rows r;
 #pragma unroll
@@ -72,7 +76,7 @@ __device__ inline lane_rows rows_of_pair(const wf_octet *octets, int pair, int l
             r.a = place.z + at;
             r.graph = rest.x;
             r.from_a = (rest.z >> 8 & 0xff) != 0;
-            r.share = __int_as_float(rest.w);
+            r.inv_edges = __int_as_float(rest.w);
         }
     }
     return r;
@@ -83,7 +87,8 @@ __device__ inline float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* Sums over the 8 lanes of equal c of four columns a lane, from 16 columns' first on, to sums[0 .. 15]. */
+/* Sums over the 8 lanes of equal c of four columns a lane, from 16 columns' first on, to sums[0 ..
+ * 15]. */
 __device__ inline void sum_columns(const float4 &value, float *sums) {
     int lane = (int)(threadIdx.x % 32);
     bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;
@@ -96,8 +101,8 @@ __device__ inline void sum_columns(const float4 &value, float *sums) {
     if ((lane & 4) == 0) sums[4 * (lane % 4) + 2 * upper + odd] = sum;
 }
 
-/* --- a row tile's layer norm ----------------------------------------------------------------------------------- */
-/* D / 16 sixteens of a lane's row, four columns each. */
+/* --- a row tile's layer norm ------------------------------------------------------------------ */
+/* D / 16 groups of 16 columns of a lane's row, four columns each. */
 template <int D>
 __device__ inline void normalise(float4 (&v)[D / 16], float *mean_of, float *rho_of) {
     float sum = 0, square = 0;
@@ -134,16 +139,17 @@ __device__ inline float4 masked(bool there, const float4 &x) {
     return there ? x : make_float4(0, 0, 0, 0);
 }
 
-/* --- tables ------------------------------------------------------------------------------------------------------ */
-/* Rows of two tables for a strip of 64 hidden columns, fetched ahead: node a's of one, b's of the other. Each pointer is at
- * column 0 of the strip. */
+/* --- tables ----------------------------------------------------------------------------------- */
+/* Rows of two tables for a strip of 64 hidden columns, fetched ahead: node a's of one, b's of the
+ * other. Each pointer is at column 0 of the strip. */
 __device__ inline void into(float (&acc)[8][4], int j, const float4 &x, const float4 &y) {
     acc[2 * j][0] = x.x, acc[2 * j][1] = x.y, acc[2 * j + 1][0] = x.z, acc[2 * j + 1][1] = x.w;
     acc[2 * j][2] = y.x, acc[2 * j][3] = y.y, acc[2 * j + 1][2] = y.z, acc[2 * j + 1][3] = y.w;
 }
 
-/* In shared memory, by asynchronous copies: 2,048 bytes of a warp's own for node a's rows, 512 for b's. Every fetch is a group
- * of copies; take waits until at most `Left` of those behind it are under way. */
+/* In shared memory, by asynchronous copies: 2,048 bytes of a warp's own for node a's rows, 512 for
+ * b's. Every fetch is a group of copies; take waits until at most `Left` of those behind it are
+ * running. */
 enum { rows_a_bytes = 2048, rows_b_bytes = 512 };
 struct shared_strip {
     unsigned char *base_a, *base_b;
@@ -187,8 +193,8 @@ struct shared_strip {
                  masked(there[1], plus(a, scaled(by[1], of_b(1, j)))));
         }
     }
-    /* acc = by.x * a's row + by.y * b's row + by.z * vf + by.w * vb; it has arrived. vf and vb (vb is `ld` behind it) lie in
-     * shared memory. */
+    /* acc = by.x * a's row + by.y * b's row + by.z * vf + by.w * vb; it has arrived. vf and vb (vb
+     * is `ld` behind it) lie in shared memory. */
     __device__ void attend(float (&acc)[8][4], const float4 (&by)[2], const float *vf,
                            int ld) const {
         const float *v = vf + 4 * (threadIdx.x % 4);
@@ -205,7 +211,8 @@ struct shared_strip {
     }
 };
 
-/* Loads where they stand: of the edge stream, which is not to take L1 from the tables, and of what does not change. */
+/* Loads where they stand: of the edge stream, which is not to take L1 from the tables, and of what
+ * does not change. */
 __device__ inline float4 load_stream(const float *from) {
     float4 x;
     asm volatile("ld.global.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -214,7 +221,7 @@ __device__ inline float4 load_stream(const float *from) {
                  : "memory");
     return x;
 }
-/* Four sixteens of a row, four columns of each; and all of them. */
+/* Four groups of 16 columns of a row, four columns of each; and all of them. */
 __device__ inline void load_window(float4 *x, const float *from) {
     asm volatile("ld.global.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%16];\n\t"
                  "ld.global.L1::no_allocate.v4.f32 {%4, %5, %6, %7}, [%16 + 64];\n\t"
@@ -257,37 +264,38 @@ template <int D> __device__ inline void prefetch_rows(const float *stream, int u
     }
 }
 
-/* --- sums towards nodes --------------------------------------------------------------------------------------------- */
-/* The flags of a tile's four pairs, bit by bit, and their runs. */
-struct tile_runs {
+/* --- sums towards nodes ----------------------------------------------------------------------- */
+/* The flags of a tile's four pairs, bit by bit, and their segments. */
+struct tile_segments {
     uint32_t begins, ends,
-        there; /* bit k: pair k; there: its octets 2k and 2k+1 as bits 2k, 2k+1 */
-    int run[4];
+        there; /* bit k: pair k; there: its bundles 2k and 2k+1 as bits 2k, 2k+1 */
+    int segment[4];
 };
 
-__device__ inline tile_runs runs_of_tile(const wf_octet *octets, int pair, int last) {
-    tile_runs t = {0, 0, 0, {0, 0, 0, 0}};
+__device__ inline tile_segments segments_of_tile(const wf_bundle *bundles, int pair, int last) {
+    tile_segments t = {0, 0, 0, {0, 0, 0, 0}};
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         if (pair + k >= last) continue;
-        int4 first = __ldg((const int4 *)(octets + 2 * (pair + k)) + 1);
-        int4 second = __ldg((const int4 *)(octets + 2 * (pair + k)) + 3);
+        int4 first = __ldg((const int4 *)(bundles + 2 * (pair + k)) + 1);
+        int4 second = __ldg((const int4 *)(bundles + 2 * (pair + k)) + 3);
         t.begins |= (uint32_t)((first.z >> 16 & 1) << k);
         t.ends |= (uint32_t)((first.z >> 24 & 1) << k);
         t.there |= (uint32_t)((first.z & 0xff) != 0) << 2 * k;
         t.there |= (uint32_t)((second.z & 0xff) != 0) << (2 * k + 1);
-        t.run[k] = first.y;
+        t.segment[k] = first.y;
     }
     return t;
 }
 
-/* Sums of the rows of pair `pair` of octets (rows row0 .. row0 + 15 of a 64-row panel), 8 Tiles positions from n0 on, as a
- * product with a matrix of zeros and ones: acc[.][0..1] += rows g of both octets (towards node a0 + g), and acc[.][2..3] +=
- * the sum over octet g of the tile, if it is one of the two (towards its b). Values are those of the panel, in bf16; sums
- * in fp32. Columns as everywhere: of tiles 2j and 2j+1 a lane's are 16j + 4c .. 4c+3. */
+/* Sums of the rows of pair `pair` of bundles (rows row0 .. row0 + 15 of a 64-row panel), 8 Tiles
+ * positions from n0 on, as a product with a matrix of zeros and ones: acc[.][0..1] += rows g of
+ * both bundles (towards node a0 + g), and acc[.][2..3] += the sum over bundle g of the tile, if it
+ * is one of the two (towards its b). Values are those of the panel, in bf16; sums in fp32. Columns
+ * as everywhere: of tiles 2j and 2j+1 a lane's are 16j + 4c .. 4c+3. */
 template <int Tiles>
-__device__ inline void octet_mma(float (&acc)[Tiles][4], const mma::panel &rows, int row0, int n0,
-                                 int pair) {
+__device__ inline void bundle_mma(float (&acc)[Tiles][4], const mma::panel &rows, int row0, int n0,
+                                  int pair) {
     const uint32_t ones = 0x3f803f80u, low = 0x00003f80u, high = 0x3f800000u;
     int g = (int)(threadIdx.x % 32) / 4, c = (int)(threadIdx.x % 4);
     uint32_t own = g / 2 != c ? 0u : g % 2 ? high : low; /* k = g */
@@ -296,10 +304,11 @@ __device__ inline void octet_mma(float (&acc)[Tiles][4], const mma::panel &rows,
         acc, a, [&](int sixteen) { return mma::block_address(rows, row0, n0 / 16 + sixteen); });
 }
 
-/* Sixteen columns of a tile: rows by octet go to slots at once, rows towards a when their run ends. `carried` is the
- * lane's sum of a run that began in an earlier tile. `slots` points at the lane's first column of row 0. */
-__device__ inline void sum_tile(const mma::panel &tile, int n0, const tile_runs &t, int octet0,
-                                int n_octets, uint16_t *slots, int ld, float4 *carried) {
+/* Sixteen columns of a tile: rows by bundle go to partials at once, rows towards a when their run
+ * ends. `carried` is the lane's sum of a segment that began in an earlier tile. `partials` points
+ * at the lane's first column of row 0. */
+__device__ inline void sum_tile(const mma::panel &tile, int n0, const tile_segments &t, int bundle0,
+                                int n_bundles, uint16_t *partials, int ld, float4 *carried) {
     int g = (int)(threadIdx.x % 32) / 4;
     float acc[2][4];
     acc[0][0] = carried->x, acc[0][1] = carried->y, acc[1][0] = carried->z, acc[1][1] = carried->w;
@@ -307,13 +316,13 @@ __device__ inline void sum_tile(const mma::panel &tile, int n0, const tile_runs 
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         if (t.begins >> k & 1) acc[0][0] = acc[0][1] = acc[1][0] = acc[1][1] = 0;
-        octet_mma(acc, tile, 16 * k, n0, k);
+        bundle_mma(acc, tile, 16 * k, n0, k);
         if (t.ends >> k & 1)
-            *(uint2 *)(slots + (size_t)(n_octets + WF_OCTET * t.run[k] + g) * ld) =
+            *(uint2 *)(partials + (size_t)(n_bundles + WF_BUNDLE * t.segment[k] + g) * ld) =
                 make_uint2(mma::pack(acc[0][0], acc[0][1]), mma::pack(acc[1][0], acc[1][1]));
     }
     if (t.there >> g & 1)
-        *(uint2 *)(slots + (size_t)(octet0 + g) * ld) =
+        *(uint2 *)(partials + (size_t)(bundle0 + g) * ld) =
             make_uint2(mma::pack(acc[0][2], acc[0][3]), mma::pack(acc[1][2], acc[1][3]));
     *carried = make_float4(acc[0][0], acc[0][1], acc[1][0], acc[1][1]);
 }

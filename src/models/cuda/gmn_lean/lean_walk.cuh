@@ -1,6 +1,6 @@
-/* lean_walk: how the kernels that follow a lean block's edges forward (lean_forward.cu, lean_attention.cu) walk
- * through strands of octets: rows of e, normed, as fragments in registers; tables of both ends in shared memory; x of a strip
- * of hidden columns under way. See lean_forward.cu. */
+/* lean_walk: how kernels that compute the edges of a lean block forward (lean_forward.cu,
+ * lean_attention.cu) walk through lists of bundles: rows of e, normalised, as fragments in
+ * registers; tables of both ends in shared memory; x of one strip of hidden columns at a time. */
 #ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_WALK_CUH
 #define WF_MODELS_CUDA_GMN_LEAN_LEAN_WALK_CUH
 
@@ -13,13 +13,13 @@ namespace walk {
 using namespace mma;
 
 template <int D> struct crew {
-    static constexpr int groups = D > 64 ? 3 : 4, warps = WF_OCTET_WARPS * groups,
+    static constexpr int groups = D > 64 ? 3 : 4, warps = WF_GROUP_WARPS * groups,
                          threads = 32 * warps;
 };
-enum { strip = 64, piece = 32, held_rows = WF_OCTET + 2 };
+enum { strip = 64, piece = 32, held_rows = WF_BUNDLE + 2 };
 
-/* Shared memory: weights, a row of zeros, c2; then of every warp its table rows (a's, b's), the modulation of its graph, sums
- * towards a. MS: strips of messages; Update: z and e' too. */
+/* Shared memory: weights, a row of zeros, c2; then of every warp its table rows (a's, b's), the
+ * modulation of its graph, sums towards a. MS: strips of messages; Update: z and e' too. */
 template <int D, int MS, bool Update> struct layout {
     static constexpr int messages = MS * strip, hidden = messages + (Update ? 2 * D : 0);
     static constexpr int pitch = 2 * hidden + 16; /* rows of a table in different banks */
@@ -28,14 +28,15 @@ template <int D, int MS, bool Update> struct layout {
     static constexpr int c2 = zeros + pitch, own = c2 + D * 4;
     static constexpr int modulation = held_rows * pitch;
     static constexpr int carried = modulation + (Update ? 3 * D * 4 : 0);
-    static constexpr int each = carried + WF_OCTET * messages * 4;
+    static constexpr int each = carried + WF_BUNDLE * messages * 4;
     static constexpr int bytes = own + crew<D>::warps * each;
 };
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
-/* --- single instructions ------------------------------------------------------------------------------------------ */
-/* Loads where they stand: the compiler would move them to where they are used, or a whole pair's to its beginning. */
+/* --- single instructions ---------------------------------------------------------------------- */
+/* Loads where they stand: the compiler would move them to where they are used, or a whole pair's to
+ * its beginning. */
 __device__ inline float4 load_shared(uint32_t from) {
     float4 x;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -80,7 +81,8 @@ __device__ inline void fresh_mma(float (&acc)[4], const uint32_t (&a)[4], uint32
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-/* The 8 x 8 blocks of a fragment transposed: operand b of the product that sums its rows, for columns 0..7 (two) and 8..15. */
+/* The 8 x 8 blocks of a fragment transposed: operand b of the product that sums its rows, for
+ * columns 0..7 (two) and 8..15. */
 __device__ inline fragment transposed(const fragment &f) {
     fragment out;
 #pragma unroll
@@ -91,8 +93,8 @@ __device__ inline fragment transposed(const fragment &f) {
     return out;
 }
 
-/* --- units ----------------------------------------------------------------------------------------------------------- */
-/* Two units, given x / 2 of both: half + half * tanh(inner). */
+/* --- units ------------------------------------------------------------------------------------ */
+/* Two activations, given x / 2 of both: half + half * tanh(inner). */
 template <bool Gelu> __device__ inline uint32_t units_of_halves(float low, float high) {
     uint32_t half = pack_half(low, high), inner = half, out;
     if (Gelu) /* x (0.79788 + 0.035677 x^2) */
@@ -105,7 +107,7 @@ template <bool Gelu> __device__ inline uint32_t units_of_halves(float low, float
     return out;
 }
 template <bool Gelu, int Groups>
-__device__ inline void into_units(const float (&x)[2 * Groups][4], fragment (&to)[Groups]) {
+__device__ inline void activate(const float (&x)[2 * Groups][4], fragment (&to)[Groups]) {
 #pragma unroll
     for (int j = 0; j < Groups; j++)
 #pragma unroll
@@ -114,7 +116,8 @@ __device__ inline void into_units(const float (&x)[2 * Groups][4], fragment (&to
                 units_of_halves<Gelu>(x[2 * j + k / 2][k % 2 * 2], x[2 * j + k / 2][k % 2 * 2 + 1]);
 }
 
-/* w (rows, Cols) into a panel in fp16, by words of two columns: neighbouring threads read neighbours. */
+/* w (rows, Cols) into a panel in fp16, by words of two columns: neighbouring threads read
+ * neighbours. */
 template <int Cols> __device__ inline void stage_halves(const panel &to, const float *w, int rows) {
     const unsigned words = Cols / 2;
 #pragma unroll 8
@@ -127,17 +130,17 @@ template <int Cols> __device__ inline void stage_halves(const panel &to, const f
     publish();
 }
 
-/* A pair of octets as a lane sees it. `record`: lane k has word k of the pair, k < 16. */
-struct pair_of_octets {
+/* A pair of bundles as a lane sees it. `record`: lane k has word k of the pair, k < 16. */
+struct bundle_pair {
     uint32_t row[2];
-    int count[2], a0, graph, run;
+    int count[2], a0, graph, segment;
     bool from_a, begins, ends;
 
     static __device__ int word(int record, int k) { return __shfl_sync(0xffffffffu, record, k); }
-    static __device__ int load(const wf_octet *octets, int pair) {
-        return __ldg((const int *)(octets + 2 * pair) + threadIdx.x % 16);
+    static __device__ int load(const wf_bundle *bundles, int pair) {
+        return __ldg((const int *)(bundles + 2 * pair) + threadIdx.x % 16);
     }
-    __device__ explicit pair_of_octets(int record) {
+    __device__ explicit bundle_pair(int record) {
         int g = (int)(threadIdx.x % 32 / 4), about = word(record, 6);
         count[0] = about & 0xff;
         count[1] = word(record, 14) & 0xff;
@@ -148,11 +151,12 @@ struct pair_of_octets {
         row[1] = (uint32_t)(word(record, 8) + (g < count[1] ? g : 0) * word(record, 9));
         a0 = word(record, 2);
         graph = word(record, 4);
-        run = word(record, 5);
+        segment = word(record, 5);
     }
 };
 
-/* One warp's way through its strands. Carries: sums towards a, zeros where a run begins; else that memory is the caller's. */
+/* One warp's way through its lists. Carries: sums towards a, zeros where a segment begins; else
+ * that memory is the caller's. */
 template <int D, int MS, bool Update, bool Carries = true> struct walker {
     using at = layout<D, MS, Update>;
     const lean_fused &p;
@@ -171,7 +175,7 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
         unsigned warp = threadIdx.x / 32, matrix = threadIdx.x % 32 / 8, k = threadIdx.x % 8;
         own = shared_address(shared) + at::own + warp * at::each;
         tables = matrix % 2 == 0 ? own + k * at::pitch
-                 : k < 2         ? own + (WF_OCTET + k) * at::pitch
+                 : k < 2         ? own + (WF_BUNDLE + k) * at::pitch
                                  : shared_address(shared) + at::zeros;
         tables += matrix / 2 * 16;
     }
@@ -186,28 +190,28 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
         __syncthreads();
     }
 
-    /* --- tables ---------------------------------------------------------------------------------------------- */
+    /* --- tables ------------------------------------------------------------------------------- */
     /* Four columns of a table row into row `row` of the warp's, by position. */
     __device__ void put(int row, int col, const float4 &x) const {
         uint32_t to = own + (uint32_t)(row * at::pitch + col / 16 * 32 + col % 16);
         store_shared(to, pack(x.x, x.y));
         store_shared(to + 16, pack(x.z, x.w));
     }
-    /* A run begins: the rows of its nodes a, its graph's modulation, no sums yet. */
-    __device__ void open_run(const pair_of_octets &o) const {
-        __syncwarp(); /* the last run's have been read */
+    /* A segment begins: the rows of its nodes a, its graph's modulation, no sums yet. */
+    __device__ void open_segment(const bundle_pair &o) const {
+        __syncwarp(); /* the last segment's have been read */
         const float *from = (o.from_a ? p.as : p.ad) + p.skipped + 4 * lane;
         const float *mod = p.modulation + (size_t)o.graph * p.ld_modulation + lane;
 #pragma unroll
         for (int first = 0; first < at::hidden; first += 128) {
             if (first + 4 * lane >= at::hidden) continue;
-            float4 x[WF_OCTET];
+            float4 x[WF_BUNDLE];
 #pragma unroll
-            for (int k = 0; k < WF_OCTET; k++)
+            for (int k = 0; k < WF_BUNDLE; k++)
                 x[k] = load_global(from + (size_t)(o.a0 + (k < o.count[0] ? k : 0)) * p.ld_table +
                                    first);
 #pragma unroll
-            for (int k = 0; k < WF_OCTET; k++) put(k, first + 4 * lane, x[k]);
+            for (int k = 0; k < WF_BUNDLE; k++) put(k, first + 4 * lane, x[k]);
         }
         if (Update) {
             float x[3 * D / 32];
@@ -225,11 +229,11 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
     }
     /* Rows of the two b of a pair: into registers, and from there. */
     __device__ void fetch_b(int record) {
-        bool from_a = (pair_of_octets::word(record, 6) & 0xff00) != 0;
+        bool from_a = (bundle_pair::word(record, 6) & 0xff00) != 0;
         const float *from = (from_a ? p.ad : p.as) + p.skipped + 4 * lane;
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            const float *row = from + (size_t)pair_of_octets::word(record, 8 * k + 3) * p.ld_table;
+            const float *row = from + (size_t)bundle_pair::word(record, 8 * k + 3) * p.ld_table;
 #pragma unroll
             for (int i = 0; i < (at::hidden + 127) / 128; i++)
                 if (4 * lane + 128 * i < at::hidden) held[k][i] = load_global(row + 128 * i);
@@ -242,11 +246,11 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
 #pragma unroll
             for (int i = 0; i < (at::hidden + 127) / 128; i++)
                 if (4 * lane + 128 * i < at::hidden)
-                    put(WF_OCTET + k, 4 * lane + 128 * i, held[k][i]);
+                    put(WF_BUNDLE + k, 4 * lane + 128 * i, held[k][i]);
         __syncwarp();
     }
 
-    /* x / 2 of hidden columns from n on, under way. */
+    /* x / 2 of hidden columns from n on, running. */
     template <int Tiles> __device__ void start(float (&x)[Tiles][4], int n) const {
         const uint32_t low = 0x00003f00u, high = 0x3f000000u; /* a half */
         uint32_t mine = g / 2 != c ? 0u : g % 2 ? high : low;
@@ -263,18 +267,18 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
         commit<true>();
     }
 
-    /* --- rows -------------------------------------------------------------------------------------------------- */
-    /* What comes after this pair, on its way to L2: its rows of e, and a new run's tables. */
+    /* --- rows --------------------------------------------------------------------------------- */
+    /* What comes after this pair, being loaded to L2: its rows of e, and a new segment's tables. */
     __device__ void fetch_next(int record) {
         int half = lane / 8 % 2, k = lane % 8;
-        int first = pair_of_octets::word(record, 8 * half);
-        int stride = pair_of_octets::word(record, 8 * half + 1);
-        int count = pair_of_octets::word(record, 8 * half + 6) & 0xff;
+        int first = bundle_pair::word(record, 8 * half);
+        int stride = bundle_pair::word(record, 8 * half + 1);
+        int count = bundle_pair::word(record, 8 * half + 6) & 0xff;
         const float *row = p.e + (size_t)(uint32_t)(first + (k < count ? k * stride : 0)) * D;
 #pragma unroll
         for (int i = 0; i < (D + 63) / 64; i++)
             if (lane / 16 * 32 + 64 * i < D) prefetch_line(row + lane / 16 * 32 + 64 * i);
-        int about = pair_of_octets::word(record, 6), a0 = pair_of_octets::word(record, 2);
+        int about = bundle_pair::word(record, 6), a0 = bundle_pair::word(record, 2);
         if ((about & 0xff0000) != 0) {
             const float *from = ((about & 0xff00) != 0 ? p.as : p.ad) + p.skipped;
             int row_of = lane / 4 < (about & 0xff) ? lane / 4 : 0;
@@ -285,10 +289,10 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
         }
     }
 
-    __device__ void norm(const pair_of_octets &o, int next, bool more) {
+    __device__ void norm(const bundle_pair &o, int next, bool more) {
         float4 v[2][D / 16];
         load_rows(v, o);
-        if (o.begins) open_run(o);
+        if (o.begins) open_segment(o);
         __syncwarp();
         float rho[2];
 #pragma unroll
@@ -332,12 +336,12 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
         }
     }
 
-    /* Ones where the octet has edges, for the two rows k = 2c, 2c + 1 of a product's operand. */
+    /* Ones where the bundle has edges, for the two rows k = 2c, 2c + 1 of a product's operand. */
     static __device__ uint32_t ones(int c, int count, uint32_t one) {
         return (2 * c < count ? one : 0u) | (2 * c + 1 < count ? one << 16 : 0u);
     }
 
-    __device__ void load_rows(float4 (&in)[2][D / 16], const pair_of_octets &o) const {
+    __device__ void load_rows(float4 (&in)[2][D / 16], const bundle_pair &o) const {
 #pragma unroll
         for (int k = 0; k < 2; k++)
 #pragma unroll
@@ -345,13 +349,15 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
                 in[k][j] = load_global(p.e + (size_t)o.row[k] * D + column + 16 * j);
     }
 
-    /* A warp's pairs, strand after strand: before(pair, its record), then norm, then each(pair, its place, both records). */
+    /* A warp's pairs, list after list: before(pair, its record), then norm, then each(pair, its
+     * place, both records). */
     template <class Before, class Each> __device__ void each_pair(Before before, Each each) {
         int group = (int)(threadIdx.x / 128), warp = (int)(threadIdx.x / 32 % 4);
-        for (int chunk = (int)blockIdx.x + (int)gridDim.x * group; chunk < p.n_chunks;
-             chunk += (int)gridDim.x * crew<D>::groups) {
-            int first = (chunk * WF_OCTET_WARPS + warp) * p.steps, last = first + p.steps;
-            int next = pair_of_octets::load(p.octets, first);
+        for (int task = (int)blockIdx.x + (int)gridDim.x * group; task < p.n_tasks;
+             task += (int)gridDim.x * crew<D>::groups) {
+            int first = (task * WF_GROUP_WARPS + warp) * p.list_length,
+                last = first + p.list_length;
+            int next = bundle_pair::load(p.bundles, first);
             fetch_next(next);
             fetch_b(next);
             put_b();
@@ -359,9 +365,9 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
             for (int pair = first; pair < last; pair++) {
                 /* Descriptors are worked out anew: kept, they would fill the registers. */
                 asm volatile("" : "+r"(w1.base), "+r"(w2.base));
-                pair_of_octets now(next);
+                bundle_pair now(next);
                 int record = next;
-                next = pair_of_octets::load(p.octets, min(pair + 1, last - 1));
+                next = bundle_pair::load(p.bundles, min(pair + 1, last - 1));
                 before(now, record);
                 norm(now, next, pair + 1 < last);
                 each(now, pair, record, next);

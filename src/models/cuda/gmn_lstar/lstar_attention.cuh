@@ -1,8 +1,10 @@
-/* lstar_attention: what the messages of an lstar block need where a softmax over all that enter a node weights them.
+/* lstar_attention: the messages of an lstar block, weighted by a softmax over all that enter a
+ * node.
  *
  *   l = v.y2     alpha = exp(l - max) / total     S = sum alpha y2     along = dS.S
  *   dl = alpha (dS.y2 - along)     dy2 = alpha dS + dl v     dv = sum dl y2
- * y2 is rounded to fp16 where it is summed, and so it is here: along and dS.y2 are of the same numbers. */
+ * y2 is rounded to fp16 where it is summed, and also here, so that along and dS.y2 use the same
+ * numbers. */
 #ifndef WF_MODELS_CUDA_GMN_LSTAR_LSTAR_ATTENTION_CUH
 #define WF_MODELS_CUDA_GMN_LSTAR_LSTAR_ATTENTION_CUH
 
@@ -11,7 +13,7 @@
 
 namespace wf_gpu {
 
-__device__ inline mma::fragment halves_of(const octet::piece_acc &acc, int j) {
+__device__ inline mma::fragment halves_of(const bundle::piece_acc &acc, int j) {
     mma::fragment y;
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -19,10 +21,11 @@ __device__ inline mma::fragment halves_of(const octet::piece_acc &acc, int j) {
     return y;
 }
 /* y = SiLU(acc) in fp16. */
-__device__ inline void into_halves(octet::piece_acc &acc, mma::fragment (&y)[octet::piece_groups]) {
-    octet::apply_silu(acc);
+__device__ inline void into_halves(bundle::piece_acc &acc,
+                                   mma::fragment (&y)[bundle::piece_groups]) {
+    bundle::apply_silu(acc);
 #pragma unroll
-    for (int j = 0; j < octet::piece_groups; j++) y[j] = halves_of(acc, j);
+    for (int j = 0; j < bundle::piece_groups; j++) y[j] = halves_of(acc, j);
 }
 /* A lane's share of the products of its two rows of y with a row each. */
 __device__ inline void add_dots(const mma::fragment &y, const float4 &upper, const float4 &lower,
@@ -32,29 +35,31 @@ __device__ inline void add_dots(const mma::fragment &y, const float4 &upper, con
     x = mma::unpack_half(y.r[1]), z = mma::unpack_half(y.r[3]);
     dot[1] += x.x * lower.x + x.y * lower.y + (z.x * lower.z + z.y * lower.w);
 }
-/* The same of a whole piece with v, which lies in shared memory from the piece's first column on. */
-__device__ inline void add_logits(const mma::fragment (&y)[octet::piece_groups], const float *v,
+/* The same of a whole piece with v, which lies in shared memory from the piece's first column
+ * on. */
+__device__ inline void add_logits(const mma::fragment (&y)[bundle::piece_groups], const float *v,
                                   float (&logit)[2]) {
 #pragma unroll
-    for (int j = 0; j < octet::piece_groups; j++) {
+    for (int j = 0; j < bundle::piece_groups; j++) {
         float4 x = *(const float4 *)(v + 16 * j + 4 * (threadIdx.x % 4));
         add_dots(y[j], x, x, logit);
     }
 }
 
-/* A pair's y2, piece after piece: in the lane's places of shared memory (`at`, a warp's lie side by side), or in registers. */
+/* A pair's y2, piece after piece: in the lane's places of shared memory (`at`, a warp's lie side by
+ * side), or in registers. */
 template <int H, bool Shared> struct kept_units {
     static constexpr int sixteens = H / 16;
     mma::fragment held[Shared ? 1 : sixteens];
     uint4 *at;
-    __device__ void put(const mma::fragment (&y)[octet::piece_groups], int k) {
+    __device__ void put(const mma::fragment (&y)[bundle::piece_groups], int k) {
         if constexpr (Shared) {
 #pragma unroll
-            for (int j = 0; j < octet::piece_groups; j++)
-                at[(octet::piece_groups * k + j) * 32] =
+            for (int j = 0; j < bundle::piece_groups; j++)
+                at[(bundle::piece_groups * k + j) * 32] =
                     uint4{y[j].r[0], y[j].r[1], y[j].r[2], y[j].r[3]};
         } else {
-            octet::push(held, y);
+            bundle::push(held, y);
         }
     }
     __device__ mma::fragment get(int j) const {

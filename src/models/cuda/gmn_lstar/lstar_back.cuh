@@ -1,4 +1,5 @@
-/* lstar_back: what the backward kernels of an lstar block share: slopes kept aside, units that leave as images. */
+/* lstar_back: common parts of the backward kernels of an lstar block: slopes stored aside,
+ * activations that leave as images. */
 #ifndef WF_MODELS_CUDA_GMN_LSTAR_LSTAR_BACK_CUH
 #define WF_MODELS_CUDA_GMN_LSTAR_LSTAR_BACK_CUH
 
@@ -16,9 +17,9 @@ __device__ inline uint4 bits_of(const mma::fragment &f) {
     return uint4{f.r[0], f.r[1], f.r[2], f.r[3]};
 }
 /* acc[2j], acc[2j+1] *= a fragment */
-__device__ inline void scale_by(octet::piece_acc &acc, int j, const uint4 &f) {
-    float2 x = octet::halves(f.x), y = octet::halves(f.y), z = octet::halves(f.z),
-           w = octet::halves(f.w);
+__device__ inline void scale_by(bundle::piece_acc &acc, int j, const uint4 &f) {
+    float2 x = bundle::halves(f.x), y = bundle::halves(f.y), z = bundle::halves(f.z),
+           w = bundle::halves(f.w);
     acc[2 * j][0] *= x.x;
     acc[2 * j][1] *= x.y;
     acc[2 * j][2] *= y.x;
@@ -29,7 +30,7 @@ __device__ inline void scale_by(octet::piece_acc &acc, int j, const uint4 &f) {
     acc[2 * j + 1][3] *= w.y;
 }
 __device__ inline uint32_t add_pairs(uint32_t x, uint32_t y) {
-    float2 a = octet::halves(x), b = octet::halves(y);
+    float2 a = bundle::halves(x), b = bundle::halves(y);
     return mma::pack(a.x + b.x, a.y + b.y);
 }
 __device__ inline void add_fragment(mma::fragment &x, const uint4 &y) {
@@ -37,7 +38,8 @@ __device__ inline void add_fragment(mma::fragment &x, const uint4 &y) {
                        add_pairs(x.r[3], y.w)}};
 }
 
-/* Slopes of SiLU lie in (-0.1, 1.1): a byte each, round(212.5 s) + 21, is as good as bf16 there and half as long. */
+/* Slopes of SiLU lie in (-0.1, 1.1): a byte each, round(212.5 s) + 21, is as good as bf16 there and
+ * half as long. */
 __device__ inline uint32_t slope_bytes(const float (&s)[4]) {
     uint32_t q[4];
 #pragma unroll
@@ -55,67 +57,67 @@ __device__ inline void scale_by_bytes(float (&acc)[4], uint32_t bytes) {
 }
 
 /* y = s(acc) to fragments and the image, s' of piece k to two places of the lane's slopes. */
-__device__ inline void units_and_slopes(octet::piece_acc &acc, int k,
-                                        mma::fragment (&y)[octet::piece_groups],
+__device__ inline void units_and_slopes(bundle::piece_acc &acc, int k,
+                                        mma::fragment (&y)[bundle::piece_groups],
                                         unsigned char *image, uint4 *slopes) {
-    uint32_t bytes[octet::piece_tiles];
+    uint32_t bytes[bundle::piece_tiles];
 #pragma unroll
-    for (int t = 0; t < octet::piece_tiles; t++) {
+    for (int t = 0; t < bundle::piece_tiles; t++) {
         float slope[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) acc[t][i] = mma::fast_unit<false>(acc[t][i], &slope[i]);
+        for (int i = 0; i < 4; i++) acc[t][i] = mma::fast_activation<false>(acc[t][i], &slope[i]);
         bytes[t] = slope_bytes(slope);
     }
-    slopes[2 * k * octet::group_threads] = uint4{bytes[0], bytes[1], bytes[2], bytes[3]};
-    slopes[(2 * k + 1) * octet::group_threads] = uint4{bytes[4], bytes[5], bytes[6], bytes[7]};
+    slopes[2 * k * bundle::group_threads] = uint4{bytes[0], bytes[1], bytes[2], bytes[3]};
+    slopes[(2 * k + 1) * bundle::group_threads] = uint4{bytes[4], bytes[5], bytes[6], bytes[7]};
 #pragma unroll
-    for (int j = 0; j < octet::piece_groups; j++)
+    for (int j = 0; j < bundle::piece_groups; j++)
         y[j] = mma::fragment_of(acc[2 * j], acc[2 * j + 1]);
 #pragma unroll
-    for (int j = 0; j < octet::piece_groups; j += 2)
-        store_image(image, (octet::piece_groups * k + j) / 2, y[j], y[j + 1]);
+    for (int j = 0; j < bundle::piece_groups; j += 2)
+        store_image(image, (bundle::piece_groups * k + j) / 2, y[j], y[j + 1]);
 }
-__device__ inline void scale_by_slopes(octet::piece_acc &acc, const uint4 (&slope)[2]) {
-    uint32_t bytes[octet::piece_tiles] = {slope[0].x, slope[0].y, slope[0].z, slope[0].w,
-                                          slope[1].x, slope[1].y, slope[1].z, slope[1].w};
+__device__ inline void scale_by_slopes(bundle::piece_acc &acc, const uint4 (&slope)[2]) {
+    uint32_t bytes[bundle::piece_tiles] = {slope[0].x, slope[0].y, slope[0].z, slope[0].w,
+                                           slope[1].x, slope[1].y, slope[1].z, slope[1].w};
 #pragma unroll
-    for (int t = 0; t < octet::piece_tiles; t++) scale_by_bytes(acc[t], bytes[t]);
+    for (int t = 0; t < bundle::piece_tiles; t++) scale_by_bytes(acc[t], bytes[t]);
 }
 
-/* A lane's stash: fragments that only this lane reads again, in shared memory where it has room, else in memory that
- * stays in L2. */
+/* A lane's stash: fragments that only this lane reads again, in shared memory where it has room,
+ * else in memory that stays in L2. */
 template <int Fragments>
 __device__ inline void load_stash(const uint4 *stash, mma::fragment (&to)[Fragments]) {
 #pragma unroll
     for (int i = 0; i < Fragments; i++) {
-        uint4 x = stash[i * octet::group_threads];
+        uint4 x = stash[i * bundle::group_threads];
         to[i] = mma::fragment{{x.x, x.y, x.z, x.w}};
     }
 }
 template <int Fragments>
 __device__ inline void store_stash(uint4 *stash, const mma::fragment (&from)[Fragments]) {
 #pragma unroll
-    for (int i = 0; i < Fragments; i++) stash[i * octet::group_threads] = bits_of(from[i]);
+    for (int i = 0; i < Fragments; i++) stash[i * bundle::group_threads] = bits_of(from[i]);
 }
 /* Whether `fragments` of every lane fit behind `bytes` of weights. */
 template <int D> __host__ __device__ constexpr bool stash_is_shared(size_t bytes, int fragments) {
-    return bytes + back_groups<D>() * fragments * octet::group_threads * sizeof(uint4) <=
+    return bytes + back_groups<D>() * fragments * bundle::group_threads * sizeof(uint4) <=
            226 * 1024;
 }
 template <int D> __host__ __device__ constexpr size_t stash_bytes(size_t bytes, int fragments) {
     return stash_is_shared<D>(bytes, fragments)
-               ? back_groups<D>() * fragments * octet::group_threads * sizeof(uint4)
+               ? back_groups<D>() * fragments * bundle::group_threads * sizeof(uint4)
                : 0;
 }
 /* The lane's own; `shared`: where shared memory is left, 16-byte aligned. */
 template <int D>
 __device__ inline uint4 *own_stash(bool is_shared, void *shared, uint4 *global, int fragments) {
-    int group = (int)threadIdx.x / octet::group_threads;
+    int group = (int)threadIdx.x / bundle::group_threads;
     uint4 *all = is_shared ? (uint4 *)shared
                            : global + (size_t)blockIdx.x * back_groups<D>() * fragments *
-                                          octet::group_threads;
-    return all + (size_t)group * fragments * octet::group_threads +
-           threadIdx.x % octet::group_threads;
+                                          bundle::group_threads;
+    return all + (size_t)group * fragments * bundle::group_threads +
+           threadIdx.x % bundle::group_threads;
 }
 
 /* All columns of a tile's image. */

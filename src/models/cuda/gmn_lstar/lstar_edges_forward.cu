@@ -1,17 +1,20 @@
-/* lstar_edges_forward: the edge update of an lstar block in one kernel. Formula: wf_lstar_edges in tensor/tape.h.
+/* lstar_edges_forward: the edge update of an lstar block in one kernel. Formula: wf_lstar_edges in
+ * tensor/tape.h.
  *
  *   tile (64 edges, a warpgroup):  eb = LN(e) modulated                      bf16 fragments
  *                                  z1 = s(Ee eb + Ci[dst] + Cj[src])         pieces of 64 columns
  *                                  z2 = s(E2 z1 + c2)                        pieces of 64 columns
  *                                  e' = e + c3 + E3 z2                       fp32, 16 bytes a lane
- * Weights stay in shared memory as bf16 panels. At D = 128 they take 256 KB: there E3 comes from L2 as it is needed, a
- * strip of 64 columns (16 KB) at a time into a buffer of the warpgroup's own, the first one while z2 is computed.
- * Rows of the tables come a piece ahead into shared memory, at D = 128 into the place of E3's strips.
- * An edge costs 4 D H + 2 H H FLOP, 2 H special functions; bytes: 8 D of e and e' (12 D at D = 128, where it is read again
- * for the residual), 2.5 H of tables where they miss L1, 2 H of E3 where it is streamed.
- * Measured on an H200, 256 networks: 64-16-8-10 at D 64, H 128 114 us, 186 TFLOP/s (24 % of 788); 784-32-32-10 folded at
- * 128, 256 346 us, 269 TFLOP/s (34 %). Latency holds it back: at D = 64 a scheduler issues in 35 % of its cycles, half of
- * the stalls wait for memory (rows of e, records of octets, residual), a fifteenth of the time goes into staging weights. */
+ * Weights stay in shared memory as bf16 panels. At D = 128 they take 256 KB: there E3 comes from L2
+ * as it is needed, a strip of 64 columns (16 KB) at a time into a buffer of the warpgroup's own,
+ * the first one while z2 is computed. Rows of the tables come a piece ahead into shared memory, at
+ * D = 128 into the place of E3's strips. An edge costs 4 D H + 2 H H FLOP, 2 H special functions;
+ * bytes: 8 D of e and e' (12 D at D = 128, where it is read again for the residual), 2.5 H of
+ * tables where they miss L1, 2 H of E3 where it is streamed. Measured on an H200, 256 networks:
+ * 64-16-8-10 at D 64, H 128 114 us, 186 TFLOP/s (24 % of 788); 784-32-32-10 folded at 128, 256 346
+ * us, 269 TFLOP/s (34 %). Latency holds it back: at D = 64 a scheduler issues in 35 % of its
+ * cycles, half of the stalls wait for memory (rows of e, records of bundles, residual), a fifteenth
+ * of the time goes into staging weights. */
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"
 #include "models/cuda/gmn_lstar/lstar_stream.cuh"
 
@@ -19,8 +22,8 @@ namespace wf_gpu {
 namespace {
 
 struct edge_step {
-    const wf_octet *octets;
-    int steps, chunks;
+    const wf_bundle *bundles;
+    int list_length, tasks;
     const float *e, *modulation, *ci, *cj, *c2, *c3;
     int ld_e, ld_modulation, ld_table;
     mma::weight_rows ee, e2, e3;
@@ -43,41 +46,41 @@ template <int D, int H> __host__ __device__ constexpr size_t edge_bytes() {
            (rows_aside<D, H>() ? forward_groups<D>() * mma::tile_rows * D * sizeof(float) : 0);
 }
 
-/* --- the image of E3 ---------------------------------------------------------------------------------------- */
+/* --- the image of E3 -------------------------------------------------------------------------- */
 __global__ void image_kernel(const float *w, int ld, int rows, int cols, unsigned char *to) {
-    follow();
-    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), units = cols / 8;
-    if (i >= rows * units) return;
-    int row = i / units, unit = i % units;
-    const float *from = w + (size_t)mma::column_of(row) * ld + unit / 2 * 16 + unit % 2 * 2;
+    wait_for_previous();
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), words = cols / 8;
+    if (i >= rows * words) return;
+    int row = i / words, word = i % words;
+    const float *from = w + (size_t)mma::column_of(row) * ld + word / 2 * 16 + word % 2 * 2;
     mma::panel at = {0, rows};
-    *(uint4 *)(to + at.at(row, unit)) =
+    *(uint4 *)(to + at.at(row, word)) =
         uint4{mma::pack(from[0], from[1]), mma::pack(from[4], from[5]), mma::pack(from[8], from[9]),
               mma::pack(from[12], from[13])};
 }
 
-/* --- the kernel --------------------------------------------------------------------------------------------- */
+/* --- the kernel ------------------------------------------------------------------------------- */
 /* acc = e + c3 of a pair's rows: from the lane's place aside, or once more from memory. */
 template <int D>
 __device__ inline void load_residual(float (&acc)[D / 8][4], const float *e, int ld,
-                                     const float4 *aside, const float *c3, const octet::pair &p) {
+                                     const float4 *aside, const float *c3, const bundle::pair &p) {
     int c = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int j = 0; j < D / 16; j++) {
         float4 bias = *(const float4 *)(c3 + 16 * j + 4 * c), x[2];
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            if (aside != NULL) x[k] = aside[(k * (D / 16) + j) * octet::group_threads];
-            else x[k] = octet::load4(e + (size_t)p.row[k] * ld + 16 * j + 4 * c);
+            if (aside != NULL) x[k] = aside[(k * (D / 16) + j) * bundle::group_threads];
+            else x[k] = bundle::load4(e + (size_t)p.row[k] * ld + 16 * j + 4 * c);
             x[k] = float4{x[k].x + bias.x, x[k].y + bias.y, x[k].z + bias.z, x[k].w + bias.w};
         }
-        octet::put4(acc, j, x[0], x[1]);
+        bundle::put4(acc, j, x[0], x[1]);
     }
 }
 
 template <int Tiles>
 __device__ inline void store_rows(const float (&acc)[Tiles][4], float *out, int ld,
-                                  const octet::pair &p) {
+                                  const bundle::pair &p) {
     int c = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -90,13 +93,13 @@ __device__ inline void store_rows(const float (&acc)[Tiles][4], float *out, int 
     }
 }
 
-template <int D, int H, bool Wide>
-__global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
+template <int D, int H, bool Wgmma>
+__global__ void __launch_bounds__(forward_groups<D>() * bundle::group_threads, 1)
     edges_kernel(edge_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     constexpr bool stream_last = streamed<D, H>();
-    constexpr int pieces = H / octet::piece;
-    int group = (int)threadIdx.x / octet::group_threads;
+    constexpr int pieces = H / bundle::piece;
+    int group = (int)threadIdx.x / bundle::group_threads;
     mma::panel ee = {mma::shared_address(shared), H};
     mma::panel e2 = {ee.base + (uint32_t)mma::panel_bytes(H, D), H};
     mma::panel e3 = {e2.base + (uint32_t)mma::panel_bytes(H, H), D};
@@ -104,74 +107,75 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     float4 *aside = NULL;
     if (rows_aside<D, H>())
         aside = (float4 *)(shared + weight_bytes<D, H>() + table_bytes<D, H>(forward_groups<D>())) +
-                group * (mma::tile_rows * D / 4) + threadIdx.x % octet::group_threads;
+                group * (mma::tile_rows * D / 4) + threadIdx.x % bundle::group_threads;
     mma::stage_panel(ee, 0, s.ee, H, D);
     mma::stage_panel(e2, 0, s.e2, H, H);
     if (stream_last) e3.base += (uint32_t)(group * mma::panel_bytes(D, mma::strip_columns));
     else mma::stage_panel(e3, 0, s.e3, D, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) c2[i] = s.c2[i];
     for (int i = (int)threadIdx.x; i < D; i += (int)blockDim.x) c3[i] = s.c3[i];
-    follow();
+    wait_for_previous();
     __syncthreads();
-    int warp = (int)threadIdx.x % octet::group_threads / 32;
-    int first = (int)blockIdx.x * forward_groups<D>() + (int)threadIdx.x / octet::group_threads;
-    int stride = (int)gridDim.x * forward_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
-    octet::row_buffer tables = table_buffer<D, H>(
+    int warp = (int)threadIdx.x % bundle::group_threads / 32;
+    int first = (int)blockIdx.x * forward_groups<D>() + (int)threadIdx.x / bundle::group_threads;
+    int stride = (int)gridDim.x * forward_groups<D>(), rounds = (s.tasks + stride - 1) / stride;
+    bundle::row_buffer tables = table_buffer<D, H>(
         shared + mma::panel_bytes(H, D) + mma::panel_bytes(H, H), shared + weight_bytes<D, H>());
-    auto fetch_tables = [&](const octet::ends &of, int k) {
-        tables.fetch(of.from_a ? s.cj : s.ci, of.from_a ? s.ci : s.cj, s.ld_table, octet::piece * k,
-                     of);
+    auto fetch_tables = [&](const bundle::ends &of, int k) {
+        tables.fetch(of.from_a ? s.cj : s.ci, of.from_a ? s.ci : s.cj, s.ld_table,
+                     bundle::piece * k, of);
     };
-    if (first < s.chunks)
-        fetch_tables(octet::load_ends(s.octets, (first * WF_OCTET_WARPS + warp) * s.steps), 0);
+    if (first < s.tasks)
+        fetch_tables(bundle::load_ends(s.bundles, (first * WF_GROUP_WARPS + warp) * s.list_length),
+                     0);
 #pragma unroll 1
-    for (int step = 0; step < rounds * s.steps; step++) {
-        int chunk = first + step / s.steps * stride, t = step % s.steps;
-        if (chunk >= s.chunks) break;
-        int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
-        octet::pair p = octet::load_pair(s.octets, index);
-        if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
-        octet::ends next = octet::load_ends(
-            s.octets, octet::following(index, t, s.steps, chunk, stride, s.chunks));
+    for (int step = 0; step < rounds * s.list_length; step++) {
+        int task = first + step / s.list_length * stride, t = step % s.list_length;
+        if (task >= s.tasks) break;
+        int index = (task * WF_GROUP_WARPS + warp) * s.list_length + t;
+        bundle::pair p = bundle::load_pair(s.bundles, index);
+        if (t + 1 < s.list_length) bundle::fetch_pair<D>(s.bundles, index + 1, s.e, s.ld_e);
+        bundle::ends next = bundle::load_ends(
+            s.bundles, bundle::following(index, t, s.list_length, task, stride, s.tasks));
         mma::fragment z2[H / 16];
         {
             mma::fragment z1[H / 16];
             {
                 mma::fragment eb[D / 16];
-                octet::normed_rows<D> rows;
-                octet::load_normed<D>(s.e, s.ld_e, p, &rows, aside);
-                octet::make_operand<D>(rows, s.modulation, s.ld_modulation, p, eb, NULL);
-                octet::in_pieces<Wide, pieces>(
-                    [&](octet::piece_acc &acc, int k) {
+                bundle::normed_rows<D> rows;
+                bundle::load_normed<D>(s.e, s.ld_e, p, &rows, aside);
+                bundle::make_operand<D>(rows, s.modulation, s.ld_modulation, p, eb, NULL);
+                bundle::in_pieces<Wgmma, pieces>(
+                    [&](bundle::piece_acc &acc, int k) {
                         tables.take(acc);
-                        mma::begin<Wide>();
-                        mma::forward_mma<Wide>(acc, eb, ee, octet::piece * k, 0, false);
+                        mma::begin<Wgmma>();
+                        mma::forward_mma<Wgmma>(acc, eb, ee, bundle::piece * k, 0, false);
                     },
                     [&](int k) {
-                        if (k + 1 < pieces) fetch_tables(octet::ends_of(p), k + 1);
+                        if (k + 1 < pieces) fetch_tables(bundle::ends_of(p), k + 1);
                         else if (!stream_last) fetch_tables(next, 0);
                     },
-                    [&](octet::piece_acc &acc, int) {
-                        mma::fragment z[octet::piece_groups];
-                        octet::into_fragments(acc, z);
-                        octet::push(z1, z);
+                    [&](bundle::piece_acc &acc, int) {
+                        mma::fragment z[bundle::piece_groups];
+                        bundle::into_fragments(acc, z);
+                        bundle::push(z1, z);
                     });
             }
             if (stream_last) { /* all warps have their tables, whose place it is */
                 mma::group_barrier(1 + group);
                 start_strip<D>(e3.base, s.image);
             }
-            octet::in_pieces<Wide, pieces>(
-                [&](octet::piece_acc &acc, int k) {
-                    octet::load_bias(acc, c2 + octet::piece * k);
-                    mma::begin<Wide>();
-                    mma::forward_mma<Wide>(acc, z1, e2, octet::piece * k, 0, false);
+            bundle::in_pieces<Wgmma, pieces>(
+                [&](bundle::piece_acc &acc, int k) {
+                    bundle::load_bias(acc, c2 + bundle::piece * k);
+                    mma::begin<Wgmma>();
+                    mma::forward_mma<Wgmma>(acc, z1, e2, bundle::piece * k, 0, false);
                 },
                 [](int) {},
-                [&](octet::piece_acc &acc, int) {
-                    mma::fragment z[octet::piece_groups];
-                    octet::into_fragments(acc, z);
-                    octet::push(z2, z);
+                [&](bundle::piece_acc &acc, int) {
+                    mma::fragment z[bundle::piece_groups];
+                    bundle::into_fragments(acc, z);
+                    bundle::push(z2, z);
                 });
         }
         float acc[D / 8][4];
@@ -181,19 +185,19 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
 #pragma unroll
             for (int k = 0; k < strips; k++) {
                 await_strip(1 + group);
-                mma::begin<Wide>();
-                mma::forward_mma<Wide>(acc, *(const mma::fragment(*)[each])(z2 + each * k), e3, 0,
-                                       0, false);
-                mma::finish<Wide>();
+                mma::begin<Wgmma>();
+                mma::forward_mma<Wgmma>(acc, *(const mma::fragment(*)[each])(z2 + each * k), e3, 0,
+                                        0, false);
+                mma::finish<Wgmma>();
                 mma::group_barrier(1 + group);
                 if (k + 1 < strips)
                     start_strip<D>(e3.base, s.image + (k + 1) * mma::panel_bytes(D, 64));
             }
             fetch_tables(next, 0);
         } else {
-            mma::begin<Wide>();
-            mma::forward_mma<Wide>(acc, z2, e3, 0, 0, false);
-            mma::finish<Wide>();
+            mma::begin<Wgmma>();
+            mma::forward_mma<Wgmma>(acc, z2, e3, 0, 0, false);
+            mma::finish<Wgmma>();
         }
         mma::settle(acc);
         store_rows(acc, s.out, s.ld_e, p);
@@ -201,16 +205,16 @@ __global__ void __launch_bounds__(forward_groups<D>() * octet::group_threads, 1)
     tables.await();
 }
 
-template <int D, int H, bool Wide> bool launch_edges(const edge_step &s) {
+template <int D, int H, bool Wgmma> bool launch_edges(const edge_step &s) {
     size_t bytes = edge_bytes<D, H>();
-    unsigned blocks = most_blocks(s.chunks, forward_groups<D>());
-    start_kernel(edges_kernel<D, H, Wide>, blocks, forward_groups<D>() * octet::group_threads,
+    unsigned blocks = most_blocks(s.tasks, forward_groups<D>());
+    start_kernel(edges_kernel<D, H, Wgmma>, blocks, forward_groups<D>() * bundle::group_threads,
                  bytes, s);
     return true;
 }
 
 template <int D, int H> bool edges_forward(const wf_op *op, wf_arena *arena) {
-    const wf_octets *o = op->part->octets;
+    const wf_bundle_table *o = op->part->bundles[WF_CUT_SHORT];
     const wf_tensor *e = op->in[0], *modulation = op->in[1], *ci = op->in[2], *ee = op->in[4],
                     *e2 = op->in[5], *e3 = op->in[7];
     unsigned char *image = NULL;
@@ -219,9 +223,9 @@ template <int D, int H> bool edges_forward(const wf_op *op, wf_arena *arena) {
         if (image == NULL) return false;
         panel_image(data_of(e3), e3->ld, D, H, image);
     }
-    edge_step s = {o->octets,
-                   o->steps,
-                   o->n_chunks,
+    edge_step s = {o->bundles,
+                   o->list_length,
+                   o->n_tasks,
                    data_of(e),
                    data_of(modulation) + op->column,
                    data_of(ci),
@@ -236,8 +240,7 @@ template <int D, int H> bool edges_forward(const wf_op *op, wf_arena *arena) {
                    weight_rows_of(e3),
                    image,
                    data_of(op->out[0])};
-    if (s.chunks > 0 &&
-        !(wide_products() ? launch_edges<D, H, true>(s) : launch_edges<D, H, false>(s)))
+    if (s.tasks > 0 && !(use_wgmma() ? launch_edges<D, H, true>(s) : launch_edges<D, H, false>(s)))
         return false;
     return launched();
 }
@@ -249,7 +252,7 @@ void panel_image(const float *w, int ld, int rows, int cols, unsigned char *to) 
                  w, ld, rows, cols, to);
 }
 
-op_run *lstar_edges_fused_forward(const wf_op *op) {
+op_function *lstar_edges_fused_forward(const wf_op *op) {
     if (op->unit != WF_UNIT_SILU || !whole_vectors(op)) return NULL;
     int d = op->in[0]->cols, h = op->in[4]->rows;
 #define SHAPE(D, H)                                                                                \

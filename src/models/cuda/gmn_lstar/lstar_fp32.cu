@@ -1,15 +1,16 @@
-/* lstar_fp32: messages and edge update of an lstar block, one step after another. Formulas: wf_lstar_messages and
- * wf_lstar_edges in tensor/tape.h.
+/* lstar_fp32: messages and edge update of an lstar block in float, pass by pass. Formulas:
+ * wf_lstar_messages and wf_lstar_edges in tensor/tape.h.
  *
- *   p = me eb, shared by both directions   y1 = s(p + ai[receiver] + aj[sender])   y2 = s(m2 y1 + b2)   S = sum y2
- *   z1 = s(ee eb + ci[dst] + cj[src])   z2 = s(e2 z1 + c2)   e' = e + e3 z2 + c3
- * Multiply-adds an edge at equal widths d: messages 10 d^2 forward, 10 (again) + 20 backward; edges 8 forward, 6 + 16. */
+ *   p = me eb, used in both directions   y1 = s(p + ai[receiver] + aj[sender])   y2 = s(m2 y1 + b2)
+ *   S = sum y2   z1 = s(ee eb + ci[dst] + cj[src])   z2 = s(e2 z1 + c2)   e' = e + e3 z2 + c3
+ * Multiply-adds an edge at equal widths d: messages 10 d^2 forward, 10 (again) + 20 backward; edges
+ * 8 forward, 6 + 16. */
 #include "models/cuda/gmn_edges/edge_norm.cuh"
 
 namespace wf_gpu {
 namespace {
 
-/* --- messages ---------------------------------------------------------------------------------------------- */
+/* --- messages --------------------------------------------------------------------------------- */
 struct messages {
     const wf_op *op;
     const wf_part *part;
@@ -43,11 +44,12 @@ const uint32_t *receivers(const messages &l, bool to_dst) {
 /* y1 and y2 of one direction; slopes may be NULL. */
 void message_hidden(const messages &l, bool to_dst, float *y1, float *slope1, float *y2,
                     float *slope2) {
-    table_units(l.p, l.edges, l.hidden,
-                into_unit{l.op->unit, y1, slope1, l.ld, data_of(l.ai), l.ai->ld,
-                          receivers(l, to_dst), data_of(l.aj), l.aj->ld, receivers(l, !to_dst)});
+    activate_with_tables(l.p, l.edges, l.hidden,
+                         into_activation{l.op->unit, y1, slope1, l.ld, data_of(l.ai), l.ai->ld,
+                                         receivers(l, to_dst), data_of(l.aj), l.aj->ld,
+                                         receivers(l, !to_dst)});
     forward_product(forward_operands(y1, l.ld, l.edges, l.m2),
-                    unit_with_bias(l.op->unit, y2, slope2, l.ld, l.b2));
+                    activation_with_bias(l.op->unit, y2, slope2, l.ld, l.b2));
 }
 
 direction message_direction(const messages &l, bool to_dst, const float *y2, float *weight,
@@ -73,7 +75,7 @@ bool lstar_messages_forward(const wf_op *op, wf_arena *arena) {
         softmax_weights(l.part, message_direction(l, true, y2[0], weight[0], NULL),
                         message_direction(l, false, y2[1], weight[1], NULL), (float *)op->saved);
     start_zero(l.sum->data, (size_t)l.sum->rows * (size_t)l.sum->ld * sizeof(float));
-    node_sums(node_sum_step{l.part, y2[0], y2[1], l.ld, l.hidden, weight[0], weight[1], l.degree,
+    node_sums(node_sum_args{l.part, y2[0], y2[1], l.ld, l.hidden, weight[0], weight[1], l.degree,
                             data_of(l.sum), data_of(l.sum), l.sum->ld, false});
     return launched();
 }
@@ -95,7 +97,7 @@ bool message_gradient_start(const messages &l, message_gradient *b, wf_arena *ar
     b->dlogit = scratch(arena, (size_t)l.edges);
     b->along = scratch(arena, (size_t)l.part->n_nodes);
     if (b->weight == NULL || b->dlogit == NULL || b->along == NULL) return false;
-    row_products(grad_of(l.sum), data_of(l.sum), l.sum->ld, l.sum->rows, l.hidden, b->along, false);
+    row_dots(grad_of(l.sum), data_of(l.sum), l.sum->ld, l.sum->rows, l.hidden, b->along, false);
     return true;
 }
 
@@ -103,7 +105,7 @@ bool message_gradient_start(const messages &l, message_gradient *b, wf_arena *ar
 bool message_backward(const messages &l, const message_gradient &b, bool to_dst, bool first,
                       wf_arena *arena) {
     message_hidden(l, to_dst, b.y1, b.slope1, b.y2, b.slope2);
-    pull p = {grad_of(l.sum), receivers(l, to_dst), NULL, NULL, NULL, l.degree};
+    gradient_source p = {grad_of(l.sum), receivers(l, to_dst), NULL, NULL, NULL, l.degree};
     if (l.op->mode == WF_SUM_ATTENTION) {
         softmax_backward(l.part, message_direction(l, to_dst, b.y2, b.weight, b.dlogit),
                          (const float *)l.op->saved, grad_of(l.sum), l.sum->ld, b.along);
@@ -115,7 +117,7 @@ bool message_backward(const messages &l, const message_gradient &b, bool to_dst,
             return false;
     }
     float *dx2 = b.slope2, *dx1 = b.slope1;
-    pull_messages(dx2, l.edges, l.ld, &p, 1, l.sum->ld);
+    slopes_to_gradients(dx2, l.edges, l.ld, &p, 1, l.sum->ld);
     if (wanted(l.m2) &&
         !weight_product(grad_of(l.m2), dx2, l.ld, b.y1, l.ld, l.edges, l.hidden, l.hidden, arena))
         return false;
@@ -152,7 +154,7 @@ bool lstar_messages_backward(const wf_op *op, wf_arena *arena) {
            launched();
 }
 
-/* --- edge update ------------------------------------------------------------------------------------------- */
+/* --- edge update ------------------------------------------------------------------------------ */
 namespace {
 
 struct update {
@@ -175,10 +177,11 @@ bool update_start(update *l, const wf_op *op, bool backward, wf_arena *arena) {
     for (int k = 0; k < (backward ? 4 : 2); k++)
         if ((*rows[k] = scratch_rows(arena, l->edges, l->hidden)) == NULL) return false;
     forward_product(forward_operands(l->normed.eb, l->e->ld, l->edges, l->ee),
-                    into_unit{op->unit, l->z1, l->slope1, l->ld, data_of(l->ci), l->ci->ld,
-                              l->part->edge_dst, data_of(l->cj), l->cj->ld, l->part->edge_src});
+                    into_activation{op->unit, l->z1, l->slope1, l->ld, data_of(l->ci), l->ci->ld,
+                                    l->part->edge_dst, data_of(l->cj), l->cj->ld,
+                                    l->part->edge_src});
     forward_product(forward_operands(l->z1, l->ld, l->edges, l->e2),
-                    unit_with_bias(op->unit, l->z2, l->slope2, l->ld, l->c2));
+                    activation_with_bias(op->unit, l->z2, l->slope2, l->ld, l->c2));
     return true;
 }
 

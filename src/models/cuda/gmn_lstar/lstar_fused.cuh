@@ -1,5 +1,5 @@
-/* lstar_fused: the edge operations of an lstar block in kernels of their own (see lstar_messages_forward.cu,
- * lstar_edges_forward.cu and those of their backward), for the bf16 backend. */
+/* lstar_fused: the fused kernels for the edges of an lstar block on the bf16 backend:
+ * lstar_messages_forward.cu, lstar_edges_forward.cu and their backward. */
 #ifndef WF_MODELS_CUDA_GMN_LSTAR_LSTAR_FUSED_CUH
 #define WF_MODELS_CUDA_GMN_LSTAR_LSTAR_FUSED_CUH
 
@@ -8,28 +8,30 @@
 namespace wf_gpu {
 
 /* NULL: no kernel for these widths and options. */
-op_run *lstar_messages_fused_forward(const wf_op *op);
-op_run *lstar_messages_fused_backward(const wf_op *op);
-op_run *lstar_edges_fused_forward(const wf_op *op);
-op_run *lstar_edges_fused_backward(const wf_op *op);
+op_function *lstar_messages_fused_forward(const wf_op *op);
+op_function *lstar_messages_fused_backward(const wf_op *op);
+op_function *lstar_edges_fused_forward(const wf_op *op);
+op_function *lstar_edges_fused_backward(const wf_op *op);
 
 /* Kernels read rows of tables and modulation 16 bytes at a time. */
 inline bool whole_vectors(const wf_op *op) { return op->column % 4 == 0 && op->in[1]->ld % 4 == 0; }
 
-/* Warpgroups of a CTA, one CTA for each multiprocessor: as many as registers allow without spilling much. */
+/* Warpgroups of a CTA, one CTA for each multiprocessor: as many as registers allow without spilling
+ * much. */
 template <int D> __host__ __device__ constexpr int forward_groups() { return D <= 64 ? 4 : 2; }
 template <int D> __host__ __device__ constexpr int back_groups() { return 2; }
-/* CTAs: one for each multiprocessor at most. Each warpgroup takes chunks in turn. */
-inline unsigned most_blocks(int chunks, int groups) {
-    int blocks = (chunks + groups - 1) / groups, most = processor_count();
+/* CTAs: one for each multiprocessor at most. Each warpgroup takes tasks in turn. */
+inline unsigned most_blocks(int tasks, int groups) {
+    int blocks = (tasks + groups - 1) / groups, most = processor_count();
     return (unsigned)(blocks < most ? blocks : most);
 }
 
 /* Whether a CTA may have so much shared memory on this device. */
 inline bool shared_memory_fits(size_t bytes) { return (size_t)most_shared_bytes() >= bytes; }
 
-/* The tensor cores' wide products, or mma.sync (also where there is nothing else): the environment's WEFT_MMA=sync. */
-bool wide_products();
+/* The tensor cores' wide products, or mma.sync (also where there is nothing else): the
+ * environment's WEFT_MMA=sync. */
+bool use_wgmma();
 
 } // namespace wf_gpu
 #endif

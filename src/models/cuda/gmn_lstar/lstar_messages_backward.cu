@@ -1,22 +1,27 @@
-/* lstar_messages_backward: backward of the messages of an lstar block. Formulas: kernels of lstar_messages_forward.cu, reversed.
+/* lstar_messages_backward: backward of the messages of an lstar block. Formulas: kernels of
+ * lstar_messages_forward.cu, reversed.
  *
  *   tile (64 edges, a warpgroup), towards a and then towards b:
  *     y1, s'(x1)      as forward; y1 stays in registers, the slope is put aside as bytes
  *     dx2 = dS[receiver] * s'(M2 y1 + b2)     pieces of 64 columns
- *     dx1 = (M2' dx2) * s'(x1)                sums towards both ends: dAi of the receiver, dAj of the sender
- *   deb = Me' (dx1 of both) + dmean / E, then backward through the norm: de, sums of deb and deb * hat per run
- * Attention (lstar_attention.cuh): behind y1 all pieces of y2 once, for the logit and dS.y2 of a row, which give alpha and dl; then
- * dy2 = alpha dS + dl v in place of dS, and dv by products of dl with y2, carried over a warp's pairs. 4 H H FLOP more. Backward of a whole
- * step, 256 networks on an H200, 8 blocks: 10.37 ms, sums 9.37 (D = 64); 41.00 and 31.73 (D = 128, where 1,540 bytes spill, not 776).
- * Operands of the weight gradients leave as images (edge_weight_gradients.cuh): eb, y1 and dx2 of either direction, dp; rows without
- * an edge are zero in dx2 and dp. What a lane needs again later lies in its stash.
- * An edge costs 6 D H + 8 H H FLOP here, 2 D H + 4 H H in the outer products, 4 H special functions; bytes: 10 H + 2 D of
- * images, 4 H of slots, 16 D of e and de, 8 H of tables and dS where they miss L1; at D = 128 also 8 H of the stash.
- * Measured on an H200, 256 networks, this kernel alone: 64-16-8-10 at D 64, H 128 388 us, 150 TFLOP/s (19 % of 788). A
- * scheduler with its two warps issues in 41 % of the cycles; L1's data path is at 58 %, L2 at 59 % of its rate. 784-32-32-10
- * folded at 128, 256: backward of a whole step 35.7 ms.
- * Tried: four warpgroups at D = 64 spill, and three are slower, see lstar_edges_backward.cu; at D = 128 slopes in the stash and
- * tables ahead instead: 1,720 us, backward of a step 36.3 ms. */
+ *     dx1 = (M2' dx2) * s'(x1)                sums towards both ends: dAi of the receiver, dAj of
+ *                                             the sender
+ *   deb = Me' (dx1 of both) + dmean / E, then backward through the norm: de, sums of deb and deb *
+ *   hat per segment
+ * Attention (lstar_attention.cuh): behind y1 all pieces of y2 once, for the logit and dS.y2 of a
+ * row, which give alpha and dl; then dy2 = alpha dS + dl v in place of dS, and dv by products of dl
+ * with y2, carried over a warp's pairs. 4 H H FLOP more. Backward of a whole step, 256 networks on
+ * an H200, 8 blocks: 10.37 ms, sums 9.37 (D = 64); 41.00 and 31.73 (D = 128, where 1,540 bytes
+ * spill, not 776). Operands of the weight gradients leave as images (edge_weight_gradients.cuh):
+ * eb, y1 and dx2 of either direction, dp; rows without an edge are zero in dx2 and dp. What a lane
+ * needs again later lies in its stash. An edge costs 6 D H + 8 H H FLOP here, 2 D H + 4 H H in the
+ * outer products, 4 H special functions; bytes: 10 H + 2 D of images, 4 H of partials, 16 D of e
+ * and de, 8 H of tables and dS where they miss L1; at D = 128 also 8 H of the stash. Measured on an
+ * H200, 256 networks, this kernel alone: 64-16-8-10 at D 64, H 128 388 us, 150 TFLOP/s (19 % of
+ * 788). A scheduler with its two warps issues in 41 % of the cycles; L1's data path is at 58 %, L2
+ * at 59 % of its rate. 784-32-32-10 folded at 128, 256: backward of a whole step 35.7 ms. Tried:
+ * four warpgroups at D = 64 spill, and three are slower, see lstar_edges_backward.cu; at D = 128
+ * slopes in the stash and tables ahead instead: 1,720 us, backward of a step 36.3 ms. */
 #include "models/cuda/gmn_lstar/lstar_attention.cuh"
 #include "models/cuda/gmn_lstar/lstar_back.cuh"
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"
@@ -25,20 +30,21 @@ namespace wf_gpu {
 namespace {
 
 struct message_back_step {
-    const wf_octet *octets;
-    int steps, chunks, n_octets;
+    const wf_bundle *bundles;
+    int list_length, tasks, n_bundles;
     const float *e, *modulation, *ai, *aj, *b2, *dsum, *degree, *dmean;
     int ld_e, ld_modulation, ld_table, ld_sum, ld_mean;
     mma::weight_rows me, m2;
-    unsigned char *images;       /* of each tile in turn: y1, dx2 of either direction, dp, eb */
-    uint4 *stash;                /* (warpgroups, stash_fragments, 128), unless in shared memory */
-    uint16_t *slots_i, *slots_j; /* (wf_octets_slots, H) in bf16 */
-    float *runs;                 /* (runs, 2 D) */
+    unsigned char *images; /* of each tile in turn: y1, dx2 of either direction, dp, eb */
+    uint4 *stash;          /* (warpgroups, stash_fragments, 128), unless in shared memory */
+    uint16_t *partials_i, *partials_j; /* (wf_partial_rows, H) in bf16 */
+    float *segments;                   /* (segments, 2 D) */
     float *de;
-    /* Attention: v (H); of nodes the largest logit, 1 / total, along; shares of dv, one a warp, (warps, H). */
+    /* Attention: v (H); of nodes the largest logit, 1 / total, along; dv_partials of dv, one a
+     * warp, (warps, H). */
     const float *v;
     const float4 *nodes;
-    float *shares;
+    float *dv_partials;
 };
 
 template <int D, int H> __host__ __device__ constexpr size_t tile_bytes() {
@@ -52,13 +58,14 @@ template <int D, int H> __host__ __device__ constexpr size_t weight_bytes() {
 template <int D, int H> __host__ __device__ constexpr bool rows_ahead() { return D <= 64; }
 template <int D, int H> __host__ __device__ constexpr size_t slopes_at() {
     return weight_bytes<D, H>() +
-           (rows_ahead<D, H>() ? back_groups<D>() * WF_OCTET_WARPS * (size_t)octet::buffer_bytes
+           (rows_ahead<D, H>() ? back_groups<D>() * WF_GROUP_WARPS * (size_t)bundle::buffer_bytes
                                : 0);
 }
 template <int D, int H> __host__ __device__ constexpr size_t fixed_bytes() {
     return slopes_at<D, H>() + back_groups<D>() * (size_t)mma::tile_rows * H;
 }
-/* dx1 of the first direction (then dp), eb; and, where all of it is in shared memory, the normalised rows. */
+/* dx1 of the first direction (then dp), eb; and, where all of it is in shared memory, the
+ * normalised rows. */
 template <int D, int H> __host__ __device__ constexpr int stash_rows() { return (H + D) / 16; }
 template <int D, int H> __host__ __device__ constexpr bool rows_aside() {
     return stash_is_shared<D>(fixed_bytes<D, H>(), stash_rows<D, H>() + D / 8);
@@ -75,17 +82,18 @@ template <int D, int H> __host__ __device__ constexpr size_t attended_back_bytes
     return back_bytes<D, H>() + H * sizeof(float);
 }
 
-/* dv of a warp over all its pairs: of piece k in place k, then of the next in its turn. Lane (g, c) has columns 4c + 2 (g % 2)
- * and the next one of sixteen g / 2. */
+/* dv of a warp over all its pairs: of piece k in place k, then of the next in its turn. Lane (g, c)
+ * has columns 4c + 2 (g % 2) and the next one of sixteen g / 2. */
 template <int H, bool Attention> struct vector_sums {
-    static constexpr int pieces = H / octet::piece;
+    static constexpr int pieces = H / bundle::piece;
     float of[Attention ? pieces : 1][2];
     __device__ vector_sums() {
 #pragma unroll
         for (auto &sum : of) sum[0] = sum[1] = 0;
     }
-    /* sum += dl y of sixteen j of a piece, y and the rows dl of both octets in fp16. Tile t of eight columns has row t of the
-     * operand alone, so a piece adds up in sum[0] and sum[1] (the others stay zero). */
+    /* sum += dl y of sixteen j of a piece, y and the rows dl of both bundles in fp16. Tile t of
+     * eight columns has row t of the operand alone, so a piece adds up in sum[0] and sum[1] (the
+     * others stay zero). */
     static __device__ void add(float (&sum)[4], const mma::fragment &y, int j, uint32_t upper,
                                uint32_t lower) {
         int g = (int)(threadIdx.x % 32 / 4);
@@ -93,8 +101,8 @@ template <int H, bool Attention> struct vector_sums {
         for (int t = 0; t < 2; t++) {
             bool mine = g == 2 * j + t;
             const uint32_t a[4] = {mine ? upper : 0u, 0u, mine ? lower : 0u, 0u};
-            softmax::half_mma(sum, a, octet::transposed(y.r[2 * t]),
-                              octet::transposed(y.r[2 * t + 1]));
+            softmax::half_mma(sum, a, bundle::transposed(y.r[2 * t]),
+                              bundle::transposed(y.r[2 * t + 1]));
         }
     }
     /* += `times` a piece's sum; the piece behind it comes next. */
@@ -112,13 +120,14 @@ template <int H, bool Attention> struct vector_sums {
         to += g / 2 * 16 + lane % 4 * 4 + g % 2 * 2;
 #pragma unroll
         for (int k = 0; k < pieces; k++)
-            *(float2 *)(to + k * octet::piece) = float2{of[k][0], of[k][1]};
+            *(float2 *)(to + k * bundle::piece) = float2{of[k][0], of[k][1]};
     }
 };
 
-/* Weights of a lane's rows and gradients of their logits, given dS.y2; none where there is no edge. */
+/* Weights of a lane's rows and gradients of their logits, given dS.y2; none where there is no
+ * edge. */
 __device__ inline void attend_rows(const float4 *nodes, const int (&receiver)[2],
-                                   const octet::pair &p, const float (&logit)[2],
+                                   const bundle::pair &p, const float (&logit)[2],
                                    const float (&push)[2], float (&weight)[2], float (&dl)[2]) {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -129,43 +138,44 @@ __device__ inline void attend_rows(const float4 *nodes, const int (&receiver)[2]
     }
 }
 
-/* One direction; `first`: towards a. `next`: of which tables are fetched when this one has its own. */
-template <int D, int H, bool Wide, bool Attention, class Rows>
-__device__ inline void message_back(const message_back_step &s, const octet::pair &p,
-                                    int pair_index, int tile, bool first, const octet::ends &next,
+/* One direction; `first`: towards a. `next`: of which tables are fetched when this one has its
+ * own. */
+template <int D, int H, bool Wgmma, bool Attention, class Rows>
+__device__ inline void message_back(const message_back_step &s, const bundle::pair &p,
+                                    int pair_index, int tile, bool first, const bundle::ends &next,
                                     Rows &rows, const mma::panel &me, const mma::panel &m2,
                                     const float *b2, const float *v, uint4 *slopes, uint4 *stash,
                                     vector_sums<H, Attention> *dv) {
-    constexpr int pieces = H / octet::piece, groups16 = octet::piece_groups;
+    constexpr int pieces = H / bundle::piece, groups16 = bundle::piece_groups;
     unsigned char *images = s.images + tile * tile_bytes<D, H>();
     const float *table_a = first ? s.ai : s.aj, *table_b = first ? s.aj : s.ai;
     auto fetch_sums = [&](int k) {
-        rows.fetch(first ? s.dsum : NULL, first ? NULL : s.dsum, s.ld_sum, octet::piece * k,
-                   octet::ends_of(p));
+        rows.fetch(first ? s.dsum : NULL, first ? NULL : s.dsum, s.ld_sum, bundle::piece * k,
+                   bundle::ends_of(p));
     };
     mma::fragment dx2[H / 16];
     {
         mma::fragment y1[H / 16];
         {
             mma::fragment eb[D / 16];
-            load_stash(stash + H / 16 * octet::group_threads, eb);
+            load_stash(stash + H / 16 * bundle::group_threads, eb);
             unsigned char *image = images + (first ? 0 : 1) * image_bytes(H);
-            octet::in_pieces<Wide, pieces>(
-                [&](octet::piece_acc &acc, int k) {
+            bundle::in_pieces<Wgmma, pieces>(
+                [&](bundle::piece_acc &acc, int k) {
                     rows.take(acc);
-                    mma::begin<Wide>();
-                    mma::forward_mma<Wide>(acc, eb, me, octet::piece * k, 0, false);
+                    mma::begin<Wgmma>();
+                    mma::forward_mma<Wgmma>(acc, eb, me, bundle::piece * k, 0, false);
                 },
                 [&](int k) {
                     if (k + 1 < pieces)
-                        rows.fetch(table_a, table_b, s.ld_table, octet::piece * (k + 1),
-                                   octet::ends_of(p));
+                        rows.fetch(table_a, table_b, s.ld_table, bundle::piece * (k + 1),
+                                   bundle::ends_of(p));
                     else fetch_sums(0);
                 },
-                [&](octet::piece_acc &acc, int k) {
+                [&](bundle::piece_acc &acc, int k) {
                     mma::fragment y[groups16];
                     units_and_slopes(acc, k, y, image, slopes);
-                    octet::push(y1, y);
+                    bundle::push(y1, y);
                 });
         }
         int receiver[2] = {first ? p.a : p.b[0], first ? p.a : p.b[1]};
@@ -188,33 +198,33 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
             if (k + 1 < pieces) fetch_sums(k + 1);
             else rows.fetch(table_b, table_a, s.ld_table, 0, next);
         };
-        auto second_layer = [&](octet::piece_acc &acc, int k) {
-            octet::load_bias(acc, b2 + octet::piece * k);
-            mma::begin<Wide>();
-            mma::forward_mma<Wide>(acc, y1, m2, octet::piece * k, 0, false);
+        auto second_layer = [&](bundle::piece_acc &acc, int k) {
+            bundle::load_bias(acc, b2 + bundle::piece * k);
+            mma::begin<Wgmma>();
+            mma::forward_mma<Wgmma>(acc, y1, m2, bundle::piece * k, 0, false);
         };
-        uint32_t upper = 0, lower = 0; /* dl of rows 2c, 2c + 1 of either octet, as an operand */
+        uint32_t upper = 0, lower = 0; /* dl of rows 2c, 2c + 1 of either bundle, as an operand */
         float times = 0;               /* what it was divided by */
         if constexpr (Attention) {
             float logit[2] = {0, 0}, push[2] = {0, 0};
             auto again = [&](int k) { fetch_sums(k + 1 < pieces ? k + 1 : 0); };
-            octet::in_pieces<Wide, pieces>(
+            bundle::in_pieces<Wgmma, pieces>(
                 second_layer,
                 [&](int k) {
                     if (rows_ahead<D, H>()) return;
                     take_sums();
                     again(k);
                 },
-                [&](octet::piece_acc &acc, int k) {
+                [&](bundle::piece_acc &acc, int k) {
                     if (rows_ahead<D, H>()) {
                         take_sums();
                         again(k);
                     }
-                    octet::apply_silu(acc);
+                    bundle::apply_silu(acc);
 #pragma unroll
                     for (int j = 0; j < groups16; j++) {
                         mma::fragment y = halves_of(acc, j);
-                        float4 x = *(const float4 *)(v + octet::piece * k + 16 * j +
+                        float4 x = *(const float4 *)(v + bundle::piece * k + 16 * j +
                                                      4 * (threadIdx.x % 4));
                         add_dots(y, x, x, logit);
                         add_dots(y, dsum[0][j], dsum[1][j], push);
@@ -222,20 +232,20 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                 });
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                logit[k] = octet::quad_sum(logit[k]);
-                push[k] = octet::quad_sum(push[k]);
+                logit[k] = bundle::quad_sum(logit[k]);
+                push[k] = bundle::quad_sum(push[k]);
             }
             attend_rows(s.nodes, receiver, p, logit, push, factor, dl);
             softmax::vector_rows(dl, &upper, &lower, &times);
         }
-        octet::in_pieces<Wide, pieces>(
+        bundle::in_pieces<Wgmma, pieces>(
             second_layer,
             [&](int k) {
                 if (rows_ahead<D, H>()) return;
                 take_sums();
                 fetch_next(k);
             },
-            [&](octet::piece_acc &acc, int k) {
+            [&](bundle::piece_acc &acc, int k) {
                 mma::fragment dx[groups16];
                 if (rows_ahead<D, H>()) {
                     take_sums();
@@ -249,12 +259,13 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                     for (int t = 0; t < 2; t++)
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
-                            float value = mma::fast_unit<false>(acc[2 * j + t][i], &slope[t][i]);
+                            float value =
+                                mma::fast_activation<false>(acc[2 * j + t][i], &slope[t][i]);
                             if (Attention) acc[2 * j + t][i] = value;
                         }
                     float4 along = {0, 0, 0, 0};
                     if constexpr (Attention) {
-                        along = *(const float4 *)(v + octet::piece * k + 16 * j +
+                        along = *(const float4 *)(v + bundle::piece * k + 16 * j +
                                                   4 * (threadIdx.x % 4));
                         dv->add(of_vector, halves_of(acc, j), j, upper, lower);
                     }
@@ -277,29 +288,30 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
 #pragma unroll
                 for (int j = 0; j < groups16; j += 2)
                     store_image(image, (groups16 * k + j) / 2, dx[j], dx[j + 1]);
-                octet::push(dx2, dx);
+                bundle::push(dx2, dx);
             });
     }
     unsigned char *image = images + 4 * image_bytes(H);
-    uint16_t *slots_a = first ? s.slots_i : s.slots_j, *slots_b = first ? s.slots_j : s.slots_i;
-    octet::held_sums before;
-    octet::selection select = octet::selection_of(p);
+    uint16_t *partials_a = first ? s.partials_i : s.partials_j,
+             *partials_b = first ? s.partials_j : s.partials_i;
+    bundle::held_sums before;
+    bundle::selection select = bundle::selection_of(p);
     uint4 slope[2], earlier[groups16];
-    octet::in_pieces<Wide, pieces>(
-        [&](octet::piece_acc &acc, int k) {
-            mma::begin<Wide>();
-            mma::backward_mma<Wide>(acc, dx2, m2, 0, octet::piece * k, true);
+    bundle::in_pieces<Wgmma, pieces>(
+        [&](bundle::piece_acc &acc, int k) {
+            mma::begin<Wgmma>();
+            mma::backward_mma<Wgmma>(acc, dx2, m2, 0, bundle::piece * k, true);
         },
         [&](int k) {
-            octet::hold_sums(&before, slots_a, H, s.n_octets, octet::piece * k, p);
-            slope[0] = slopes[2 * k * octet::group_threads];
-            slope[1] = slopes[(2 * k + 1) * octet::group_threads];
+            bundle::hold_sums(&before, partials_a, H, s.n_bundles, bundle::piece * k, p);
+            slope[0] = slopes[2 * k * bundle::group_threads];
+            slope[1] = slopes[(2 * k + 1) * bundle::group_threads];
             if (!first)
 #pragma unroll
                 for (int j = 0; j < groups16; j++)
-                    earlier[j] = stash[(groups16 * k + j) * octet::group_threads];
+                    earlier[j] = stash[(groups16 * k + j) * bundle::group_threads];
         },
-        [&](octet::piece_acc &acc, int k) {
+        [&](bundle::piece_acc &acc, int k) {
             scale_by_slopes(acc, slope);
 #pragma unroll
             for (int j = 0; j < groups16; j += 2) {
@@ -308,20 +320,21 @@ __device__ inline void message_back(const message_back_step &s, const octet::pai
                 for (int i = 0; i < 2; i++) {
                     float sum[2][4];
                     x[i] = mma::fragment_of(acc[2 * (j + i)], acc[2 * (j + i) + 1]);
-                    octet::select_sums(select, x[i], sum);
-                    octet::add_towards_a(sum, j + i, before, p, slots_a, H, s.n_octets,
-                                         octet::piece * k);
-                    octet::store_towards_b(sum, j + i, slots_b, H, pair_index, octet::piece * k);
+                    bundle::select_sums(select, x[i], sum);
+                    bundle::add_towards_a(sum, j + i, before, p, partials_a, H, s.n_bundles,
+                                          bundle::piece * k);
+                    bundle::store_towards_b(sum, j + i, partials_b, H, pair_index,
+                                            bundle::piece * k);
                     if (!first) add_fragment(x[i], earlier[j + i]);
                 }
                 if (!first) store_image(image, (groups16 * k + j) / 2, x[0], x[1]);
-                store_stash(stash + (groups16 * k + j) * octet::group_threads, x);
+                store_stash(stash + (groups16 * k + j) * bundle::group_threads, x);
             }
         });
 }
 
-template <int D, int H, bool Wide, bool Attention>
-__global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
+template <int D, int H, bool Wgmma, bool Attention>
+__global__ void __launch_bounds__(back_groups<D>() * bundle::group_threads, 1)
     messages_back_kernel(message_back_step s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     mma::panel me = {mma::shared_address(shared), H};
@@ -331,90 +344,90 @@ __global__ void __launch_bounds__(back_groups<D>() * octet::group_threads, 1)
     mma::stage_panel<false, batch>(me, 0, s.me, H, D);
     mma::stage_panel<false, batch>(m2, 0, s.m2, H, H);
     for (int i = (int)threadIdx.x; i < H; i += (int)blockDim.x) b2[i] = s.b2[i];
-    follow();
+    wait_for_previous();
     float *v = (float *)(shared + back_bytes<D, H>());
     for (int i = (int)threadIdx.x; Attention && i < H; i += (int)blockDim.x) v[i] = s.v[i];
     vector_sums<H, Attention> dv;
     __syncthreads();
-    int warp = (int)threadIdx.x % octet::group_threads / 32;
+    int warp = (int)threadIdx.x % bundle::group_threads / 32;
     constexpr int places = stash_fragments<D, H>();
     constexpr bool is_shared = stash_is_shared<D>(fixed_bytes<D, H>(), places);
     uint4 *stash = own_stash<D>(is_shared, shared + fixed_bytes<D, H>(), s.stash, places);
-    float4 *aside = (float4 *)stash + stash_rows<D, H>() * octet::group_threads;
+    float4 *aside = (float4 *)stash + stash_rows<D, H>() * bundle::group_threads;
     float mean[2], rho[2];
-    octet::run_sums<D> sums;
-    int first = (int)blockIdx.x * back_groups<D>() + (int)threadIdx.x / octet::group_threads;
-    int stride = (int)gridDim.x * back_groups<D>(), rounds = (s.chunks + stride - 1) / stride;
+    bundle::segment_sums<D> sums;
+    int first = (int)blockIdx.x * back_groups<D>() + (int)threadIdx.x / bundle::group_threads;
+    int stride = (int)gridDim.x * back_groups<D>(), rounds = (s.tasks + stride - 1) / stride;
     uint4 *slopes = (uint4 *)(shared + slopes_at<D, H>()) +
-                    threadIdx.x / octet::group_threads * (mma::tile_rows * H / sizeof(uint4)) +
-                    threadIdx.x % octet::group_threads;
-    auto ahead = octet::table_rows<rows_ahead<D, H>()>(shared + weight_bytes<D, H>());
-    if (first < s.chunks)
+                    threadIdx.x / bundle::group_threads * (mma::tile_rows * H / sizeof(uint4)) +
+                    threadIdx.x % bundle::group_threads;
+    auto ahead = bundle::table_rows<rows_ahead<D, H>()>(shared + weight_bytes<D, H>());
+    if (first < s.tasks)
         ahead.fetch(s.ai, s.aj, s.ld_table, 0,
-                    octet::load_ends(s.octets, (first * WF_OCTET_WARPS + warp) * s.steps));
+                    bundle::load_ends(s.bundles, (first * WF_GROUP_WARPS + warp) * s.list_length));
 #pragma unroll 1
-    for (int step = 0; step < rounds * s.steps; step++) {
-        int chunk = first + step / s.steps * stride, t = step % s.steps;
-        if (chunk >= s.chunks) break;
-        int index = (chunk * WF_OCTET_WARPS + warp) * s.steps + t;
-        int tile = chunk * s.steps + t;
-        octet::pair p = octet::load_pair(s.octets, index);
-        octet::ends next = octet::load_ends(
-            s.octets, octet::following(index, t, s.steps, chunk, stride, s.chunks));
-        if (t + 1 < s.steps) octet::fetch_pair<D>(s.octets, index + 1, s.e, s.ld_e);
+    for (int step = 0; step < rounds * s.list_length; step++) {
+        int task = first + step / s.list_length * stride, t = step % s.list_length;
+        if (task >= s.tasks) break;
+        int index = (task * WF_GROUP_WARPS + warp) * s.list_length + t;
+        int tile = task * s.list_length + t;
+        bundle::pair p = bundle::load_pair(s.bundles, index);
+        bundle::ends next = bundle::load_ends(
+            s.bundles, bundle::following(index, t, s.list_length, task, stride, s.tasks));
+        if (t + 1 < s.list_length) bundle::fetch_pair<D>(s.bundles, index + 1, s.e, s.ld_e);
         {
             mma::fragment eb[D / 16];
-            octet::normed_rows<D> rows;
-            octet::load_normed<D>(s.e, s.ld_e, p, &rows);
-            octet::make_operand<D>(rows, s.modulation, s.ld_modulation, p, eb, NULL);
-            if (rows_aside<D, H>()) octet::store_rows_aside<D>(aside, rows);
+            bundle::normed_rows<D> rows;
+            bundle::load_normed<D>(s.e, s.ld_e, p, &rows);
+            bundle::make_operand<D>(rows, s.modulation, s.ld_modulation, p, eb, NULL);
+            if (rows_aside<D, H>()) bundle::store_rows_aside<D>(aside, rows);
             mean[0] = rows.mean[0];
             mean[1] = rows.mean[1];
             rho[0] = rows.rho[0];
             rho[1] = rows.rho[1];
             store_tile(s.images + tile * tile_bytes<D, H>() + 5 * image_bytes(H), eb);
-            store_stash(stash + H / 16 * octet::group_threads, eb);
+            store_stash(stash + H / 16 * bundle::group_threads, eb);
         }
 #pragma unroll 1
         for (int way = 0; way < 2; way++)
-            message_back<D, H, Wide, Attention>(s, p, index, tile, way == 0,
-                                                way == 0 ? octet::ends_of(p) : next, ahead, me, m2,
-                                                b2, v, slopes, stash, &dv);
+            message_back<D, H, Wgmma, Attention>(s, p, index, tile, way == 0,
+                                                 way == 0 ? bundle::ends_of(p) : next, ahead, me,
+                                                 m2, b2, v, slopes, stash, &dv);
         float deb[D / 8][4];
-        octet::held_stream<D> stream;
+        bundle::held_stream<D> stream;
         stream.fetch(s.de, s.ld_e, p);
         {
             mma::fragment dp[H / 16];
             load_stash(stash, dp);
-            mma::begin<Wide>();
-            mma::backward_mma<Wide>(deb, dp, me, 0, 0, true);
-            mma::finish<Wide>();
+            mma::begin<Wgmma>();
+            mma::backward_mma<Wgmma>(deb, dp, me, 0, 0, true);
+            mma::finish<Wgmma>();
         }
         mma::settle(deb);
-        octet::normed_rows<D> rows;
-        if (rows_aside<D, H>()) octet::load_rows_aside<D>(aside, &rows);
+        bundle::normed_rows<D> rows;
+        if (rows_aside<D, H>()) bundle::load_rows_aside<D>(aside, &rows);
         auto hat_of = [&](int k, int j) {
             if constexpr (rows_aside<D, H>()) return rows.hat[k][j];
             const float *from = s.e + (size_t)p.row[k] * s.ld_e + 4 * (threadIdx.x % 4);
-            return octet::normalised(octet::load4_here(from + 16 * j), mean[k], rho[k]);
+            return bundle::normalised(bundle::load4_here(from + 16 * j), mean[k], rho[k]);
         };
-        octet::norm_backward<D>(deb, hat_of, rho, s.ld_e, s.modulation, s.ld_modulation, s.dmean,
-                                s.ld_mean, p, &sums, s.runs, s.de, stream);
+        bundle::norm_backward<D>(deb, hat_of, rho, s.ld_e, s.modulation, s.ld_modulation, s.dmean,
+                                 s.ld_mean, p, &sums, s.segments, s.de, stream);
     }
     ahead.await();
     if constexpr (Attention)
-        dv.leave(s.shares + (size_t)(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * H);
+        dv.leave(s.dv_partials + (size_t)(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * H);
 }
 
-template <int D, int H, bool Wide, bool Attention> bool launch_back(const message_back_step &s) {
+template <int D, int H, bool Wgmma, bool Attention> bool launch_back(const message_back_step &s) {
     size_t bytes = Attention ? attended_back_bytes<D, H>() : back_bytes<D, H>();
-    auto kernel = messages_back_kernel<D, H, Wide, Attention>;
-    unsigned blocks = most_blocks(s.chunks, back_groups<D>());
-    start_kernel(kernel, blocks, back_groups<D>() * octet::group_threads, bytes, s);
+    auto kernel = messages_back_kernel<D, H, Wgmma, Attention>;
+    unsigned blocks = most_blocks(s.tasks, back_groups<D>());
+    start_kernel(kernel, blocks, back_groups<D>() * bundle::group_threads, bytes, s);
     return true;
 }
-template <int D, int H, bool Wide> bool launch_back(const message_back_step &s) {
-    return s.v != NULL ? launch_back<D, H, Wide, true>(s) : launch_back<D, H, Wide, false>(s);
+template <int D, int H, bool Wgmma> bool launch_back(const message_back_step &s) {
+    return s.v != NULL ? launch_back<D, H, Wgmma, true>(s) : launch_back<D, H, Wgmma, false>(s);
 }
 
 /* What the edges need of a node under attention, a warp a node. */
@@ -429,15 +442,15 @@ struct attended_node {
     }
 };
 
-/* v, nodes, shares of dv (`rows` of them); false: no scratch left. */
+/* v, nodes, dv_partials of dv (`rows` of them); false: no scratch left. */
 template <int D, int H>
 bool start_attention(message_back_step *s, const wf_op *op, int *rows, wf_arena *arena) {
     const wf_tensor *sum = op->out[0];
     int nodes = op->part->n_nodes;
-    *rows = (int)most_blocks(s->chunks, back_groups<D>()) * back_groups<D>() * WF_OCTET_WARPS;
+    *rows = (int)most_blocks(s->tasks, back_groups<D>()) * back_groups<D>() * WF_GROUP_WARPS;
     float4 *of_nodes = (float4 *)scratch(arena, 4 * (size_t)nodes);
-    s->shares = scratch(arena, (size_t)*rows * H);
-    if (of_nodes == NULL || s->shares == NULL) return false;
+    s->dv_partials = scratch(arena, (size_t)*rows * H);
+    if (of_nodes == NULL || s->dv_partials == NULL) return false;
     s->v = data_of(op->in[7]);
     s->nodes = of_nodes;
     each_warp(attended_node{(const float *)op->saved, data_of(sum), grad_of(sum), sum->ld, H, nodes,
@@ -448,29 +461,29 @@ bool start_attention(message_back_step *s, const wf_op *op, int *rows, wf_arena 
 
 /* Scratch of the kernel; false: none left. */
 template <int D, int H>
-bool take_scratch(message_back_step *s, const wf_octets *o, int tiles, wf_arena *arena) {
+bool take_scratch(message_back_step *s, const wf_bundle_table *o, int tiles, wf_arena *arena) {
     s->images = (unsigned char *)wf_arena_alloc(arena, tiles * tile_bytes<D, H>());
-    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)most_blocks(o->n_chunks, back_groups<D>()) *
+    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)most_blocks(o->n_tasks, back_groups<D>()) *
                                                   back_groups<D>() * stash_fragments<D, H>() *
-                                                  octet::group_threads * sizeof(uint4));
-    s->slots_i = (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2);
-    s->slots_j = (uint16_t *)scratch(arena, wf_octets_slots(o) * H / 2);
-    s->runs = scratch(arena, (size_t)o->n_runs * 2 * D);
-    return s->images != NULL && s->stash != NULL && s->slots_i != NULL && s->slots_j != NULL &&
-           s->runs != NULL;
+                                                  bundle::group_threads * sizeof(uint4));
+    s->partials_i = (uint16_t *)scratch(arena, wf_partial_rows(o) * H / 2);
+    s->partials_j = (uint16_t *)scratch(arena, wf_partial_rows(o) * H / 2);
+    s->segments = scratch(arena, (size_t)o->n_segments * 2 * D);
+    return s->images != NULL && s->stash != NULL && s->partials_i != NULL &&
+           s->partials_j != NULL && s->segments != NULL;
 }
 
 template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena) {
     const wf_part *part = op->part;
-    const wf_octets *o = part->octets;
+    const wf_bundle_table *o = part->bundles[WF_CUT_SHORT];
     const wf_tensor *e = op->in[0], *modulation = op->in[1], *ai = op->in[2], *aj = op->in[3],
                     *me = op->in[4], *m2 = op->in[5], *b2 = op->in[6], *sum = op->out[0],
                     *mean = op->out[1];
     message_back_step s = {};
-    s.octets = o->octets;
-    s.steps = o->steps;
-    s.chunks = o->n_chunks;
-    s.n_octets = o->n_octets;
+    s.bundles = o->bundles;
+    s.list_length = o->list_length;
+    s.tasks = o->n_tasks;
+    s.n_bundles = o->n_bundles;
     s.e = data_of(e);
     s.modulation = data_of(modulation) + op->column;
     s.ai = data_of(ai);
@@ -487,23 +500,25 @@ template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena)
     s.ld_sum = sum->ld;
     s.ld_mean = mean->ld;
     s.de = wanted_grad(e);
-    if (o->n_chunks == 0) return true;
-    int tiles = o->n_chunks * o->steps, shares = 0;
+    if (o->n_tasks == 0) return true;
+    int tiles = o->n_tasks * o->list_length, dv_partials = 0;
     bool attends = op->mode == WF_SUM_ATTENTION;
-    if (attends && !start_attention<D, H>(&s, op, &shares, arena)) return false;
+    if (attends && !start_attention<D, H>(&s, op, &dv_partials, arena)) return false;
     if (!take_scratch<D, H>(&s, o, tiles, arena) ||
-        !(wide_products() ? launch_back<D, H, true>(s) : launch_back<D, H, false>(s)))
+        !(use_wgmma() ? launch_back<D, H, true>(s) : launch_back<D, H, false>(s)))
         return false;
-    if (attends) softmax::add_vector_shares(s.shares, shares, H, H, op->in[7], NULL);
-    node_half_sums(half_sum_step{part,
-                                 {{s.slots_i, wanted_grad(ai), slots_of_both, sets_table(op, ai)},
-                                  {s.slots_j, wanted_grad(aj), slots_of_both, sets_table(op, aj)}},
-                                 H,
-                                 ai->ld,
-                                 NULL});
+    if (attends) softmax::add_vector_partials(s.dv_partials, dv_partials, H, H, op->in[7], NULL);
+    node_half_sums(
+        half_sum_args{part,
+                      {{s.partials_i, wanted_grad(ai), partials_of_both, sets_table(op, ai)},
+                       {s.partials_j, wanted_grad(aj), partials_of_both, sets_table(op, aj)}},
+                      H,
+                      ai->ld,
+                      NULL});
     if (wanted(modulation))
-        graph_run_sums(slot_sum_step{part, s.runs, 2 * D, 2 * D, 0, NULL, false,
-                                     grad_of(modulation) + op->column, modulation->ld, false});
+        graph_segment_sums(partial_sum_args{part, s.segments, 2 * D, 2 * D, 0, NULL, false,
+                                            grad_of(modulation) + op->column, modulation->ld,
+                                            false});
     const unsigned char *at[6];
     for (int k = 0; k < 6; k++) at[k] = s.images + k * image_bytes(H);
     outer_product products[2] = {
@@ -514,7 +529,7 @@ template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena)
 
 } // namespace
 
-op_run *lstar_messages_fused_backward(const wf_op *op) {
+op_function *lstar_messages_fused_backward(const wf_op *op) {
     if (lstar_messages_fused_forward(op) == NULL) return NULL;
     int d = op->in[0]->cols, h = op->in[4]->rows;
 #define SHAPE(D, H)                                                                                \

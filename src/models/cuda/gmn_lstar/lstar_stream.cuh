@@ -1,5 +1,6 @@
-/* lstar_stream: the last matrix of the edge update, E3 (D, H), where the three do not fit into shared memory together: it
- * comes from L2 strip by strip (64 columns of H) into a buffer of each warpgroup's own. */
+/* lstar_stream: E3 (D, H), the last matrix of the edge update, for widths at which the three
+ * matrices do not fit into shared memory together. It comes from L2, one strip of 64 columns of H
+ * at a time, into a buffer of each warpgroup. */
 #ifndef WF_MODELS_CUDA_GMN_LSTAR_LSTAR_STREAM_CUH
 #define WF_MODELS_CUDA_GMN_LSTAR_LSTAR_STREAM_CUH
 
@@ -17,30 +18,31 @@ template <int D, int H> __host__ __device__ constexpr size_t last_bytes() {
     return streamed<D, H>() ? back_groups<D>() * mma::panel_bytes(D, mma::strip_columns)
                             : mma::panel_bytes(D, H);
 }
-/* Where the warps' buffers of table rows are: behind the weights, or in the warpgroup's strip while that is not used. */
+/* Where the warps' buffers of table rows are: behind the weights, or in the warpgroup's strip while
+ * that is not used. */
 template <int D, int H> __host__ __device__ constexpr size_t table_bytes(int groups) {
-    return streamed<D, H>() ? 0 : (size_t)groups * WF_OCTET_WARPS * octet::buffer_bytes;
+    return streamed<D, H>() ? 0 : (size_t)groups * WF_GROUP_WARPS * bundle::buffer_bytes;
 }
 template <int D, int H>
-__device__ inline octet::row_buffer table_buffer(unsigned char *strips, unsigned char *behind) {
-    if constexpr (!streamed<D, H>()) return octet::own_buffer(behind);
-    static_assert(!streamed<D, H>() || WF_OCTET_WARPS * octet::buffer_bytes <=
+__device__ inline bundle::row_buffer table_buffer(unsigned char *strips, unsigned char *behind) {
+    if constexpr (!streamed<D, H>()) return bundle::own_buffer(behind);
+    static_assert(!streamed<D, H>() || WF_GROUP_WARPS * bundle::buffer_bytes <=
                                            mma::panel_bytes(D, mma::strip_columns),
                   "a strip has room for them");
     int warp = (int)threadIdx.x / 32;
-    return octet::row_buffer{strips +
-                             warp / WF_OCTET_WARPS * mma::panel_bytes(D, mma::strip_columns) +
-                             warp % WF_OCTET_WARPS * octet::buffer_bytes};
+    return bundle::row_buffer{strips +
+                              warp / WF_GROUP_WARPS * mma::panel_bytes(D, mma::strip_columns) +
+                              warp % WF_GROUP_WARPS * bundle::buffer_bytes};
 }
 /* The bytes of a panel of w (rows, cols), as stage_panel would write them. */
 void panel_image(const float *w, int ld, int rows, int cols, unsigned char *to);
 
 /* Starts copying a strip (rows x 128 bytes) by the threads of a warpgroup. */
 template <int Rows> __device__ inline void start_strip(uint32_t to, const unsigned char *from) {
-    int thread = (int)threadIdx.x % octet::group_threads;
+    int thread = (int)threadIdx.x % bundle::group_threads;
 #pragma unroll
-    for (int i = 0; i < Rows * mma::strip_pitch / 16 / octet::group_threads; i++) {
-        int at = 16 * (thread + i * octet::group_threads);
+    for (int i = 0; i < Rows * mma::strip_pitch / 16 / bundle::group_threads; i++) {
+        int at = 16 * (thread + i * bundle::group_threads);
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)at),
                      "l"(from + at)
                      : "memory");

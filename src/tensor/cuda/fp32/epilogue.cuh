@@ -1,7 +1,6 @@
-/* epilogue: what the float and the bf16 products share: how a thread fetches its part of a tile, and what becomes of the
- * sums, on the registers.
- *
- * A thread hands over four neighbouring sums of a row at a time, at a column that is a multiple of 4. */
+/* epilogue: what float and bf16 products have in common: how a thread fetches its part of a tile,
+ * and what happens to the sums in registers. A thread passes on four neighbouring sums of a row at
+ * a time, from a column that is a multiple of 4. */
 #ifndef WF_TENSOR_CUDA_FP32_EPILOGUE_CUH
 #define WF_TENSOR_CUDA_FP32_EPILOGUE_CUH
 
@@ -9,7 +8,7 @@
 
 namespace wf_gpu {
 
-/* Four neighbours, of which `left` are there. whole: either all of them, aligned, or none. */
+/* Four neighbours, of which `left` exist. whole: all four exist and are aligned, or none exists. */
 template <bool whole> __device__ inline void fetch4(const float *from, int left, float (&v)[4]) {
     if (whole) {
         float4 x = make_float4(0, 0, 0, 0);
@@ -21,8 +20,9 @@ template <bool whole> __device__ inline void fetch4(const float *from, int left,
     }
 }
 
-/* This thread's part of a tile of `width` rows first .. below `count`, BK of k from k below k_end: k runs along the rows of `from`
- * (inner) or down its columns. What lies outside is zero. */
+/* This thread's part of a tile: rows first .. first + width - 1 below `count`, and BK of k from k
+ * below k_end. k runs along the rows of `from` (inner) or down its columns. Elements outside are
+ * zero. */
 template <int width, int BK, int threads, bool inner, bool whole, int loads>
 __device__ inline void fetch_tile(float (&held)[loads][4], const float *from, int ld, int first,
                                   int count, int k, int k_end) {
@@ -46,7 +46,7 @@ __device__ inline void fetch_tile(float (&held)[loads][4], const float *from, in
     }
 }
 
-/* Of an output, which is aligned and padded and may have just been written. */
+/* Four elements of an output, which is aligned and padded. */
 __device__ inline void take4(const float *from, float (&v)[4]) {
     float4 x = *(const float4 *)from;
     v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
@@ -54,13 +54,13 @@ __device__ inline void take4(const float *from, float (&v)[4]) {
 __device__ inline void put4(float *to, const float (&v)[4]) {
     *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
 }
-/* Of a table: 16 bytes at once where they lie so. */
+/* Four elements of a table: one load if they are aligned. */
 __device__ inline void look4(const float *from, int left, float (&v)[4]) {
     if (((uintptr_t)from & 15) == 0 && left >= 4) fetch4<true>(from, left, v);
     else fetch4<false>(from, left, v);
 }
 
-/* --- what becomes of 4 neighbouring sums; columns n .. are zero -------------------------------------------- */
+/* --- results of four neighbouring sums; columns from n on are zero ---------------------------- */
 __device__ inline void finish(const into_linear &to, int row, int col, int n, float (&x)[4]) {
     float *c = to.c + (size_t)row * to.ldc + col;
     float more[4];
@@ -85,7 +85,7 @@ __device__ inline void finish(const into_linear &to, int row, int col, int n, fl
     put4(c, x);
 }
 
-__device__ inline void finish(const into_unit &to, int row, int col, int n, float (&x)[4]) {
+__device__ inline void finish(const into_activation &to, int row, int col, int n, float (&x)[4]) {
     size_t at = (size_t)row * to.ld + col;
     float a[4], b[4] = {}, slope[4];
     look4(to.a + (to.index_a == NULL ? 0 : (size_t)__ldg(to.index_a + row) * to.lda) + col, n - col,
@@ -93,7 +93,7 @@ __device__ inline void finish(const into_unit &to, int row, int col, int n, floa
     if (to.b != NULL) look4(to.b + (size_t)__ldg(to.index_b + row) * to.ldb + col, n - col, b);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        x[i] = smooth_unit(to.unit, x[i] + a[i] + b[i], &slope[i]);
+        x[i] = accurate_activation(to.unit, x[i] + a[i] + b[i], &slope[i]);
         if (col + i >= n) x[i] = slope[i] = 0;
     }
     put4(to.y + at, x);
@@ -130,7 +130,8 @@ __device__ inline void finish(const into_slice &to, int row, int col, int, float
     put4(to.c + ((size_t)blockIdx.z * to.m + row) * to.ld + col, x);
 }
 
-/* Four neighbours of an operand are all there and aligned, or none is. */
+/* Whether every group of four neighbours of an operand is aligned and exists as a whole or not at
+ * all. */
 inline bool in_fours(const float *data, int ld, int along) {
     return (uintptr_t)data % 16 == 0 && ld % 4 == 0 && along % 4 == 0;
 }

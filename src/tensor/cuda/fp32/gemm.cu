@@ -1,27 +1,31 @@
 /* gemm: products of float matrices, on the ordinary cores or, rounded to bf16, on the tensor cores.
  *
- *   block   a tile of the output. k goes through two buffers of shared memory: the elements of the next step are loaded
+ *   block   a tile of the output. k goes through two buffers of shared memory: the elements of the
+ *           next step are loaded
  *           into registers while those of this step are multiplied
- *   float   a thread has TM x TN outputs in groups of 4 x 4: (TM + TN) / 4 loads of 16 bytes for TM * TN multiply-adds.
+ *   float   a thread has TM x TN outputs in groups of 4 x 4: (TM + TN) / 4 loads of 16 bytes for TM
+ *           * TN multiply-adds.
  *           Both operands lie in shared memory as [k][.]
- *   bf16    elements are rounded on the way into shared memory, where a tile lies as it lies in memory; ldmatrix
+ *   bf16    elements are rounded on the way into shared memory, where a tile lies as it lies in
+ *           memory; ldmatrix
  *           transposes what needs it. A warp has WM x WN outputs, by mma.sync m16n8k16
- * The three forms of a product (matrix_ops.cuh) differ only in how tiles are fetched. The sum of an element runs over k in
- * order in every tile shape, so a row's bits do not depend on its neighbours (C2). Bias, tables, activation and gate are
- * applied to the sums in registers (epilogue.cuh).
- * Weight gradients have few outputs and many rows. The rows are cut into slices, by the shape alone, and the partial sums
- * of the slices are added in order.
- * Limits: 67 TFLOP/s in float on an H200 (data sheet), 788 TFLOP/s in bf16 (measured) or, at the widths of the fields
- * (k <= 256), the traffic of float matrices. Bytes: each operand once per tile.
- * Measured in float, H200, ncu, 324,096 rows, n = 128, with activation and tables: about 31 TFLOP/s at k = 128, 21 at
- * k = 64. Waits for the loads of the next step, with 12 to 16 warps on an SM, and the epilogue hold it back. */
+ * The three forms of a product (matrix_ops.cuh) differ only in how tiles are fetched. The sum of an
+ * element runs over k in order in every tile shape, so a row's bits do not depend on its neighbours
+ * (C2). Bias, tables, activation and gate are applied to the sums in registers (epilogue.cuh).
+ * Weight gradients have few outputs and many rows. The rows are cut into slices, by the shape
+ * alone, and the partial sums of the slices are added in order. Limits: 67 TFLOP/s in float on an
+ * H200 (data sheet), 788 TFLOP/s in bf16 (measured) or, at the widths of the fields (k <= 256), the
+ * traffic of float matrices. Bytes: each operand once per tile. Measured in float, H200, ncu,
+ * 324,096 rows, n = 128, with activation and tables: about 31 TFLOP/s at k = 128, 21 at k = 64.
+ * Waits for the loads of the next step, with 12 to 16 warps on an SM, and the epilogue hold it
+ * back. */
 #include "tensor/cuda/runtime/runtime.cuh"
 #include "tensor/cuda/tensor_cores/fragments.cuh"
 
 namespace wf_gpu {
 namespace {
 
-/* --- a block on the ordinary cores -------------------------------------------------------------------------------- */
+/* --- a block on the ordinary cores ------------------------------------------------------------ */
 template <int BM, int BN, int BK, int TM, int TN> struct float_block {
     enum {
         rows = BM,
@@ -31,7 +35,8 @@ template <int BM, int BN, int BK, int TM, int TN> struct float_block {
         blocks_each = 512 / threads, /* on a multiprocessor */
         skew = 4
     };
-    /* `width` rows of a matrix by BK of k, which runs along its rows (inner) or down its columns. */
+    /* `width` rows of a matrix by BK of k, which runs along its rows (inner) or down its
+     * columns. */
     template <int width, bool inner, bool whole> struct operand {
         typedef float memory[BK][width + skew];
         enum { loads = width * BK / 4 / threads };
@@ -86,7 +91,7 @@ template <int BM, int BN, int BK, int TM, int TN> struct float_block {
     }
 };
 
-/* --- a block on the tensor cores ----------------------------------------------------------------------------------- */
+/* --- a block on the tensor cores -------------------------------------------------------------- */
 template <int BM, int BN, int WM, int WN> struct bf16_block {
     enum {
         rows = BM,
@@ -124,7 +129,8 @@ template <int BM, int BN, int WM, int WN> struct bf16_block {
                     multiply_add(sum[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
         }
     }
-    /* Two lanes of a quad exchange halves of their accumulators, so that each has four neighbouring sums. */
+    /* Two lanes of a quad exchange halves of their accumulators, so that each has four neighbouring
+     * sums. */
     enum { n_rows = MT, n_groups = NT };
     __device__ int row(int i) const { return down + 16 * i + lane / 4 + lane % 2 * 8; }
     __device__ int column(int j) const { return across + 8 * j + lane % 4 / 2 * 4; }
@@ -133,12 +139,12 @@ template <int BM, int BN, int WM, int WN> struct bf16_block {
     }
 };
 
-/* --- the kernel ------------------------------------------------------------------------------------------------------ */
+/* --- the kernel ------------------------------------------------------------------------------- */
 /* blockIdx.z: a slice of k. */
 template <class Block, bool a_inner, bool b_inner, bool whole, class To>
 __global__ void __launch_bounds__(Block::threads, Block::blocks_each)
     gemm_kernel(operands o, To to, int slice) {
-    follow();
+    wait_for_previous();
     typedef typename Block::template operand<Block::rows, a_inner, whole> operand_a;
     typedef typename Block::template operand<Block::columns, b_inner, whole> operand_b;
     __shared__ __align__(16) typename operand_a::memory as[2];
@@ -181,7 +187,7 @@ __global__ void __launch_bounds__(Block::threads, Block::blocks_each)
     }
 }
 
-/* --- launches --------------------------------------------------------------------------------------------------------- */
+/* --- launches --------------------------------------------------------------------------------- */
 template <class Block, bool a_inner, bool b_inner, bool whole, class To>
 void launch(const operands &o, const To &to, int slice, int slices) {
     dim3 grid(blocks_for((size_t)o.m, Block::rows), blocks_for((size_t)o.n, Block::columns),
@@ -225,9 +231,10 @@ void multiply(const operands &o, const To &to, int slice, int slices) {
     else multiply_float<a_inner, b_inner>(o, to, slice, slices, whole);
 }
 
-/* 32 neighbouring outputs a block; 8 warps add an eighth of the slices each, then the eighths in order. */
+/* 32 neighbouring outputs a block; 8 warps add an eighth of the slices each, then the eighths in
+ * order. */
 __global__ void add_slices(float *w, const float *partial, int m, int n, int ld, int slices) {
-    follow();
+    wait_for_previous();
     __shared__ float eighths[8][32];
     int col = (int)(blockIdx.x * 32 + threadIdx.x), row = (int)blockIdx.y;
     int each = (slices + 7) / 8, first = (int)threadIdx.y * each, last = min(first + each, slices);
@@ -247,7 +254,7 @@ __global__ void add_slices(float *w, const float *partial, int m, int n, int ld,
 void forward_product(const operands &o, const into_linear &to) {
     multiply<true, true>(o, to, o.k, 1);
 }
-void forward_product(const operands &o, const into_unit &to) {
+void forward_product(const operands &o, const into_activation &to) {
     multiply<true, true>(o, to, o.k, 1);
 }
 void forward_product(const operands &o, const into_residual &to) {

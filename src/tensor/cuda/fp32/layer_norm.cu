@@ -1,15 +1,15 @@
-/* layer_norm: layer norm of rows, forward and backward. Bound by bandwidth: a warp reads a row, neighbouring lanes
- * neighbouring columns. */
+/* layer_norm: layer norm of rows, forward and backward. Bound by bandwidth: a warp reads a row,
+ * neighbouring lanes neighbouring columns. */
 #include "tensor/cuda/fp32/matrix_ops.cuh"
 
 namespace wf_gpu {
 namespace {
 
-/* Rows of up to 128 columns stay in registers, 4 a lane; longer ones are read again. */
+/* Rows of up to 128 columns stay in registers, 4 columns a lane; longer rows are read again. */
 enum { held_columns = 4 };
 
 struct norm_row {
-    norm_step s;
+    norm_args s;
     __device__ void write(int row, int c, float hat, const float *shift) const {
         float y = shift == NULL ? hat : hat * (1 + shift[s.cols + c]) + shift[c];
         if (s.hat != NULL) s.hat[(size_t)row * s.ld + c] = hat;
@@ -60,8 +60,8 @@ struct norm_row {
 };
 
 struct norm_back_row {
-    norm_back_step s;
-    /* The gradient by hat of one element; dy with its share of the mean's. */
+    norm_back_args s;
+    /* The gradient by hat of one element; *dy includes its part of the gradient of the mean. */
     __device__ float gradient(int row, int c, const float *share, float part, const float *scale,
                               float *dy) const {
         *dy = s.dy[(size_t)row * s.ld + c];
@@ -122,8 +122,8 @@ struct norm_back_row {
 
 } // namespace
 
-void norm_rows(const norm_step &step) { each_warp(norm_row{step}, step.rows); }
+void norm_rows(const norm_args &step) { each_warp(norm_row{step}, step.rows); }
 
-void norm_rows_backward(const norm_back_step &step) { each_warp(norm_back_row{step}, step.rows); }
+void norm_rows_backward(const norm_back_args &step) { each_warp(norm_back_row{step}, step.rows); }
 
 } // namespace wf_gpu

@@ -367,7 +367,7 @@ struct squares_row {
 };
 /* The sum of `count` values over `over`, in one block and in the same order always. */
 __global__ void mean_kernel(const float *values, int count, double over, float *out, int ld) {
-    follow();
+    wait_for_previous();
     __shared__ double shares[threads_each];
     double sum = 0;
     for (int i = (int)threadIdx.x; i < count; i += threads_each) sum += (double)values[i];

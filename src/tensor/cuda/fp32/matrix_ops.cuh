@@ -1,8 +1,9 @@
-/* matrix_ops: what operations on float matrices are made of: products, sums of rows, layer norm. Each is one or two
- * launches.
+/* matrix_ops: what operations on float matrices are made of: products, sums of rows, layer norm.
+ * Each function makes one or two launches.
  *
- * Matrices are row-major, rows `ld` apart. Outputs are aligned to 16 bytes and padded to 4 columns. Inputs need not be:
- * weights are views into the flat parameters. A function that takes scratch returns false when there is none. */
+ * Matrices are row-major, rows `ld` apart. Outputs are aligned to 16 bytes and padded to 4 columns.
+ * Inputs need not be: weights are views into the flat parameters. A function that takes scratch
+ * returns false if there is none. */
 #ifndef WF_TENSOR_CUDA_FP32_MATRIX_OPS_CUH
 #define WF_TENSOR_CUDA_FP32_MATRIX_OPS_CUH
 
@@ -10,7 +11,7 @@
 
 namespace wf_gpu {
 
-/* --- products -------------------------------------------------------------------------------------------- */
+/* --- products --------------------------------------------------------------------------------- */
 /* A (m, k) and B, row-major. */
 struct operands {
     const float *a;
@@ -29,8 +30,9 @@ struct into_linear {
     int ld_table;
     const uint32_t *map;
 };
-/* y = unit(x + a[index_a[r]] + b[index_b[r]]), index NULL: row 0; slope: unit', or NULL. */
-struct into_unit {
+/* y = f(x + a[index_a[r]] + b[index_b[r]]) for an activation f; index NULL: row 0; slope: f', or
+ * NULL. */
+struct into_activation {
     int unit;
     float *y, *slope;
     int ld;
@@ -58,7 +60,7 @@ struct into_product {
 
 /* x = A B' for B (n, k): the forward direction of a weight (n, k). */
 void forward_product(const operands &o, const into_linear &to);
-void forward_product(const operands &o, const into_unit &to);
+void forward_product(const operands &o, const into_activation &to);
 void forward_product(const operands &o, const into_residual &to);
 /* x = A B for B (k, n): the gradient by a layer's input. */
 void input_product(const operands &o, const into_linear &to);
@@ -67,7 +69,7 @@ void input_product(const operands &o, const into_product &to);
 bool weight_product(float *w, const float *a, int lda, const float *b, int ldb, int rows, int m,
                     int n, wf_arena *arena);
 
-/* --- sums over rows ---------------------------------------------------------------------------------------- */
+/* --- sums over rows --------------------------------------------------------------------------- */
 struct sum_target {
     float *data;
     int ld;
@@ -84,10 +86,10 @@ bool sum_ranges(const float *x, const float *y, int ld, int rows, int cols, cons
 bool sum_mapped(const float *x, const float *y, int ld, int rows, int cols, const uint32_t *map,
                 int targets, const sum_target &to, wf_arena *arena);
 
-/* --- layer norm -------------------------------------------------------------------------------------------- */
-/* hat = LN(x), y = hat * (1 + scale[map[r]]) + shift[map[r]]; shift at modulation, scale `cols` behind it.
- * hat, rho, y may be NULL; modulation NULL: y = hat. */
-struct norm_step {
+/* --- layer norm ------------------------------------------------------------------------------- */
+/* hat = LN(x), y = hat * (1 + scale[map[r]]) + shift[map[r]]; shift at modulation, scale `cols`
+ * behind it. hat, rho, y may be NULL; modulation NULL: y = hat. */
+struct norm_args {
     const float *x;
     int rows, cols, ld; /* of x, y and hat */
     const float *modulation;
@@ -95,10 +97,11 @@ struct norm_step {
     const uint32_t *map;
     float *y, *hat, *rho;
 };
-void norm_rows(const norm_step &step);
-/* dy (+= share of the gradient of a mean over the graph's rows, stored back), then dx += the gradient by x, and those of
- * the modulation are left to the caller: sums of dy and of dy * hat. */
-struct norm_back_step {
+void norm_rows(const norm_args &step);
+/* dy += part of the gradient of a mean over the graph's rows (if mean_grad is given; stored back),
+ * then dx += gradient by x. The caller makes the gradients of the modulation: sums of dy and of dy
+ * * hat. */
+struct norm_back_args {
     float *dy;
     const float *hat, *rho;
     int rows, cols, ld;
@@ -111,7 +114,7 @@ struct norm_back_step {
     float *dx; /* NULL: not wanted */
     int ld_dx;
 };
-void norm_rows_backward(const norm_back_step &step);
+void norm_rows_backward(const norm_back_args &step);
 
 } // namespace wf_gpu
 #endif

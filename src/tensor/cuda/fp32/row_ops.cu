@@ -1,12 +1,14 @@
-/* row_ops: operations on rows of nodes and graphs: linear, units, layer norm, residual, means, gathers. Formulas: tape.h.
- * In bf16 most of them are steps of chains (deferred.cu). Measured on an H200 (ncu) of those that are not: gathering 25,856 rows of 64
- * 9.9 us (6.6 MB written), units of 79 rows 2.4 us, scatter_kernel of 8,192 rows of 128 58 us (each block looks through the whole map). */
+/* row_ops: operations on rows of nodes and graphs: linear, activation, layer norm, residual, means,
+ * gathers. Formulas: tape.h. The bf16 backend defers most of them (row_products/deferred.cu).
+ * Measured on an H200 (ncu), of those it does not defer: gathering 25,856 rows of 64 columns 9.9 us
+ * (6.6 MB written), activation of 79 rows 2.4 us, scatter_kernel of 8,192 rows of 128 columns 58 us
+ * (each block looks through the whole map). */
 #include "base/vmath.h"
 #include "tensor/cuda/fp32/row_sums.cuh"
 
 namespace wf_gpu {
 
-/* --- linear ------------------------------------------------------------------------------------------------ */
+/* --- linear ----------------------------------------------------------------------------------- */
 bool linear_forward(const wf_op *op, wf_arena *) {
     const wf_tensor *y = op->out[0], *bias = op->in[8], *table = op->in[9];
     for (int k = 0; k < 4 && op->in[2 * k] != NULL; k++) {
@@ -51,9 +53,9 @@ bool linear_backward(const wf_op *op, wf_arena *arena) {
     return launched();
 }
 
-/* --- units and layer norm ------------------------------------------------------------------------------------ */
+/* --- activations and layer norm --------------------------------------------------------------- */
 namespace {
-__device__ float other_unit(int unit, float x, float *slope) {
+__device__ float other_activation(int unit, float x, float *slope) {
     float value, e;
     switch (unit) {
     case WF_UNIT_SINE: sincosf(x, &value, slope); return value;
@@ -70,7 +72,7 @@ __device__ float other_unit(int unit, float x, float *slope) {
         return fmaxf(x, 0) + logf(1 + e);
     }
 }
-struct unit_element {
+struct activation_element {
     int unit;
     const float *x, *dy;
     float *out; /* y, or dx when dy is given */
@@ -78,9 +80,10 @@ struct unit_element {
     __device__ void operator()(int row, int col) const {
         size_t at = (size_t)row * ld + col;
         float slope, value;
-        if (unit == WF_UNIT_SILU || unit == WF_UNIT_GELU) value = smooth_unit(unit, x[at], &slope);
-        else value = other_unit(unit, x[at], &slope);
-        if (col >= cols) value = 0; /* softplus of the padding is not */
+        if (unit == WF_UNIT_SILU || unit == WF_UNIT_GELU)
+            value = accurate_activation(unit, x[at], &slope);
+        else value = other_activation(unit, x[at], &slope);
+        if (col >= cols) value = 0; /* softplus(0) is not zero */
         if (dy == NULL) out[at] = value;
         else out[at] += dy[at] * slope;
     }
@@ -89,20 +92,21 @@ struct unit_element {
 
 bool activation_forward(const wf_op *op, wf_arena *) {
     const wf_tensor *x = op->in[0], *y = op->out[0];
-    each(unit_element{op->unit, data_of(x), NULL, data_of(y), x->cols, x->ld}, x->rows, x->ld);
+    each(activation_element{op->unit, data_of(x), NULL, data_of(y), x->cols, x->ld}, x->rows,
+         x->ld);
     return launched();
 }
 
 bool activation_backward(const wf_op *op, wf_arena *) {
     const wf_tensor *x = op->in[0], *y = op->out[0];
-    each(unit_element{op->unit, data_of(x), grad_of(y), grad_of(x), x->cols, x->ld}, x->rows,
+    each(activation_element{op->unit, data_of(x), grad_of(y), grad_of(x), x->cols, x->ld}, x->rows,
          x->ld);
     return launched();
 }
 
 bool norm_forward(const wf_op *op, wf_arena *) {
     const wf_tensor *x = op->in[0], *modulation = op->in[1], *y = op->out[0];
-    norm_step step = {data_of(x), x->rows, x->cols,    x->ld, NULL,
+    norm_args step = {data_of(x), x->rows, x->cols,    x->ld, NULL,
                       0,          op->map, data_of(y), NULL,  NULL};
     if (modulation != NULL) {
         step.modulation = data_of(modulation) + op->column;
@@ -116,8 +120,8 @@ bool norm_backward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *x = op->in[0], *modulation = op->in[1], *y = op->out[0];
     float *hat = scratch_rows(arena, x->rows, x->cols), *rho = scratch(arena, (size_t)x->rows);
     if (hat == NULL || rho == NULL) return false;
-    norm_rows(norm_step{data_of(x), x->rows, x->cols, x->ld, NULL, 0, NULL, NULL, hat, rho});
-    norm_back_step step = {grad_of(y),
+    norm_rows(norm_args{data_of(x), x->rows, x->cols, x->ld, NULL, 0, NULL, NULL, hat, rho});
+    norm_back_args step = {grad_of(y),
                            hat,
                            rho,
                            x->rows,
@@ -149,7 +153,7 @@ bool norm_backward(const wf_op *op, wf_arena *arena) {
     return launched();
 }
 
-/* --- residual ------------------------------------------------------------------------------------------------ */
+/* --- residual --------------------------------------------------------------------------------- */
 namespace {
 struct residual_element {
     const float *x, *branch, *gate;
@@ -211,7 +215,7 @@ bool residual_backward(const wf_op *op, wf_arena *arena) {
     return launched();
 }
 
-/* --- means, gathers, inserts --------------------------------------------------------------------------------- */
+/* --- means, gathers, inserts ------------------------------------------------------------------ */
 bool mean_forward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *x = op->in[0], *y = op->out[0];
     zero_padding(y);
@@ -224,7 +228,7 @@ namespace {
 /* A block for a graph. */
 __global__ void mean_back_kernel(float *dx, const float *dy, int cols, int ld,
                                  const uint32_t *start) {
-    follow();
+    wait_for_previous();
     uint32_t first = start[blockIdx.x], rows = start[blockIdx.x + 1] - first;
     for (uint32_t at = threadIdx.x; at < rows * (uint32_t)cols; at += blockDim.x) {
         uint32_t row = at / (uint32_t)cols, col = at % (uint32_t)cols;
@@ -243,7 +247,7 @@ struct gather_element {
         y[(size_t)row * ld + col] = col < cols ? table[from + col] : 0;
     }
 };
-/* to[to_map[r]] += from[from_map[r]]; no row twice */
+/* to[to_map[r]] += from[from_map[r]]; no target row occurs twice */
 struct add_element {
     float *to;
     const float *from;
@@ -272,13 +276,13 @@ bool gather_forward(const wf_op *op, wf_arena *) {
 }
 
 namespace {
-/* Few rows into a large table: the block of the first row of each target adds up all of them, in order. Who is first is found
- * out by looking at the whole map: rows^2 reads, from the caches. */
+/* Few rows into a large table. The block of the first row of each target adds up all rows of that
+ * target, in order. It finds them by reading the whole map: rows^2 reads, from the caches. */
 enum { scatter_threads = 128, scatter_rows = 32768 };
 __global__ void __launch_bounds__(scatter_threads)
     scatter_kernel(float *to, int ld_to, const float *x, int ld, const uint32_t *map, int rows,
                    int cols) {
-    follow();
+    wait_for_previous();
     int row = (int)blockIdx.x;
     uint32_t target = map[row];
     bool earlier = false, later = false;
@@ -325,7 +329,7 @@ bool insert_backward(const wf_op *op, wf_arena *) {
     return launched();
 }
 
-/* --- time, conditions, logits -------------------------------------------------------------------------------- */
+/* --- time, conditions, logits ----------------------------------------------------------------- */
 namespace {
 /* In double: 1000 t is large and its phase matters. */
 struct time_element {

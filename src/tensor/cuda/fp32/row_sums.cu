@@ -1,5 +1,5 @@
-/* row_sums: bounds of mapped targets, the last stage of row sums, and the sums that most operations need.
- * Measured on an H200 (ncu): bounds 2 to 5 us, add_spans 4 us; span_kernel: row_sums.cuh. */
+/* row_sums: bounds of mapped targets, the second stage of row sums, and common sums. Measured on an
+ * H200 (ncu): bounds 2 to 5 us, add_spans 4 us; span_kernel: row_sums.cuh. */
 #include "tensor/cuda/fp32/row_sums.cuh"
 
 #include <limits.h>
@@ -11,7 +11,7 @@ enum { bound_threads = 1024 };
 
 __global__ void __launch_bounds__(bound_threads)
     bounds_kernel(const uint32_t *map, int rows, int *bounds) {
-    follow();
+    wait_for_previous();
     __shared__ int low[32], high[32];
     uint32_t target = blockIdx.x;
     int first = INT_MAX, last = 0;
@@ -38,27 +38,28 @@ __global__ void __launch_bounds__(bound_threads)
 /* A block for a target and 32 columns; 8 warps add an eighth of the spans each. */
 __global__ void add_spans_kernel(row_ranges ranges, int cols, const float *partial, int ld,
                                  sum_target to) {
-    follow();
-    __shared__ float shares[span_warps][32];
+    wait_for_previous();
+    __shared__ float warp_sums[span_warps][32];
     int t = (int)blockIdx.x, col = (int)(blockIdx.y * 32 + threadIdx.x);
     int rows = ranges.last(t) - ranges.first(t), spans = (rows + span_rows - 1) / span_rows;
     int each_warp = (spans + span_warps - 1) / span_warps;
     int first = (int)threadIdx.y * each_warp, last = min(spans, first + each_warp);
-    size_t slot = (size_t)ranges.slot(t);
+    size_t at = (size_t)ranges.first_partial(t);
     float sum = 0;
     if (col < cols)
 #pragma unroll 4
-        for (int s = first; s < last; s++) sum += partial[(slot + (size_t)s) * ld + col];
-    shares[threadIdx.y][threadIdx.x] = sum;
+        for (int s = first; s < last; s++) sum += partial[(at + (size_t)s) * ld + col];
+    warp_sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || col >= cols) return;
-    for (int w = 1; w < span_warps; w++) sum += shares[w][threadIdx.x];
+    for (int w = 1; w < span_warps; w++) sum += warp_sums[w][threadIdx.x];
     if (to.mean && rows > 0) sum /= (float)rows;
     float *out = to.data + (size_t)t * to.ld + col;
     *out = to.set ? sum : *out + sum;
 }
 
-/* A kernel for each kind: a test inside the loop would keep its loads from running ahead. */
+/* Each kind of value has its own kernel: a test inside the loop would keep loads from running
+ * ahead. */
 struct row_value {
     const float *x;
     int ld;

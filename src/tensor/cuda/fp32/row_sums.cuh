@@ -1,11 +1,12 @@
 /* row_sums: sums over rows, of any value per (row, column).
  *
- * A target's rows lie between its first and last one. They are cut into spans of 1,024 rows counted from the first (C2);
- * a block of 8 warps takes a span and 32 columns, each warp 128 rows in order, then the 8 in order; a second launch adds
- * the spans' partial sums in order. Reads every row once per target that spans it: ranges do not overlap, and maps that
- * repeat (roles of nodes and edges) have few targets.
- * Measured on an H200 (ncu): 25,856 rows of 64 by 79 roles (6.6 MB) 17 us, 0.4 TB/s: each of 4,108 blocks looks through 1,024
- * places of the map. */
+ * The rows of a target lie between its first and last one. They are cut into spans of 1,024 rows,
+ * counted from the first (C2). A block of 8 warps takes a span and 32 columns: each warp adds 128
+ * rows in order, then the 8 sums are added in order. A second launch adds the partial sums of the
+ * spans in order. A row is read once for every target whose rows lie around it: ranges do not
+ * overlap, and maps that repeat (roles of nodes and edges) have few targets. Measured on an H200
+ * (ncu): 25,856 rows of 64 by 79 roles (6.6 MB) 17 us, 0.4 TB/s: each of 4,108 blocks looks through
+ * 1,024 entries of the map. */
 #ifndef WF_TENSOR_CUDA_FP32_ROW_SUMS_CUH
 #define WF_TENSOR_CUDA_FP32_ROW_SUMS_CUH
 
@@ -15,8 +16,8 @@ namespace wf_gpu {
 
 enum { span_rows = 1024, span_warps = 8 };
 
-/* Where targets' rows are: between starts, or those of a map within bounds [2 * targets], or all rows of the one target
- * there is. */
+/* The rows of targets: given by their starts, or by a map and bounds [2 * targets], or all rows of
+ * a single target. */
 struct row_ranges {
     const uint32_t *starts, *map;
     const int *bounds;
@@ -29,17 +30,18 @@ struct row_ranges {
     __device__ int last(int t) const {
         return starts != NULL ? (int)starts[t + 1] : map != NULL ? bounds[2 * t + 1] : rows;
     }
-    /* Ranges do not overlap, so the slots of their partial sums lie close; mapped targets have `spans` each. */
-    __device__ int slot(int t) const {
+    /* The first partial sum of a target. Ranges do not overlap, so their partial sums lie side by
+     * side; mapped targets have room for `spans` each. */
+    __device__ int first_partial(int t) const {
         return starts != NULL ? (int)starts[t] / span_rows + t : t * spans;
     }
-    /* The target of a slot. */
+    /* The target of a partial sum. */
     __device__ int target(int s) const {
         if (starts == NULL) return s / spans;
         int low = 0, high = targets;
         while (high - low > 1) {
             int middle = (low + high) / 2;
-            if (slot(middle) <= s) low = middle;
+            if (first_partial(middle) <= s) low = middle;
             else high = middle;
         }
         return low;
@@ -49,10 +51,10 @@ struct row_ranges {
 template <class V>
 __global__ void __launch_bounds__(32 * span_warps)
     span_kernel(V value, row_ranges ranges, int cols, float *partial, int ld) {
-    follow();
-    __shared__ float shares[span_warps][32];
-    int slot = (int)blockIdx.x, t = ranges.target(slot);
-    int first = ranges.first(t) + (slot - ranges.slot(t)) * span_rows;
+    wait_for_previous();
+    __shared__ float warp_sums[span_warps][32];
+    int index = (int)blockIdx.x, t = ranges.target(index);
+    int first = ranges.first(t) + (index - ranges.first_partial(t)) * span_rows;
     int last = min(ranges.last(t), first + span_rows);
     if (first >= last) return;
     int col = (int)(blockIdx.y * 32 + threadIdx.x);
@@ -64,7 +66,7 @@ __global__ void __launch_bounds__(32 * span_warps)
 #pragma unroll 8
             for (; row < end; row++) sum += value(row, col);
     } else {
-        /* 32 rows at a time, of which the warp visits those of the target, in order, four on their way at once */
+        /* 32 rows at a time: the warp adds those of the target in order, with four loads ahead */
         for (; row < end; row += 32) {
             int own = row + (int)threadIdx.x;
             unsigned here = __ballot_sync(0xffffffffu, own < end && ranges.map[own] == (uint32_t)t);
@@ -82,27 +84,27 @@ __global__ void __launch_bounds__(32 * span_warps)
             }
         }
     }
-    shares[threadIdx.y][threadIdx.x] = sum;
+    warp_sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || col >= cols) return;
-    for (int w = 1; w < span_warps; w++) sum += shares[w][threadIdx.x];
-    partial[(size_t)slot * ld + col] = sum;
+    for (int w = 1; w < span_warps; w++) sum += warp_sums[w][threadIdx.x];
+    partial[(size_t)index * ld + col] = sum;
 }
 
-/* Declared in steps.cuh's terms: adds the partial sums of each target's spans. */
+/* Adds the partial sums of each target's spans. */
 void add_spans(const row_ranges &ranges, int cols, const float *partial, int ld,
                const sum_target &to);
 /* bounds[2t], bounds[2t+1] around the rows with map[r] == t. */
 void find_bounds(const uint32_t *map, int rows, int targets, int *bounds);
 
 template <class V>
-bool sum_values(V value, row_ranges ranges, int slots, int cols, const sum_target &to,
+bool sum_values(V value, row_ranges ranges, int n_partials, int cols, const sum_target &to,
                 wf_arena *arena) {
     int ld = wf_pad(cols);
     wf_arena_mark mark = wf_arena_here(arena);
-    float *partial = scratch(arena, (size_t)slots * (size_t)ld);
+    float *partial = scratch(arena, (size_t)n_partials * (size_t)ld);
     if (partial == NULL) return false;
-    dim3 grid((unsigned)slots, blocks_for((size_t)cols, 32));
+    dim3 grid((unsigned)n_partials, blocks_for((size_t)cols, 32));
     start_kernel(span_kernel<V>, grid, dim3(32, span_warps), 0, value, ranges, cols, partial, ld);
     add_spans(ranges, cols, partial, ld, to);
     wf_arena_rewind(arena, mark);

@@ -111,7 +111,7 @@ template <int D> constexpr size_t shared_floats(int own, int walked, int rows, i
 
 /* --- forward ---------------------------------------------------------------------------------------- */
 template <int D> __global__ void __launch_bounds__(tile_threads) forward_kernel(attention a) {
-    follow();
+    wait_for_previous();
     extern __shared__ __align__(16) unsigned char shared[];
     float *q = (float *)shared, *k = q + D * (own_rows + skew), *v = k + D * (walk_rows + skew);
     float *p = v + walk_rows * D;
@@ -202,7 +202,7 @@ __device__ void add_result(float *to, int ld, int first, const attention &a,
 }
 
 template <int D> __global__ void __launch_bounds__(tile_threads) queries_kernel(attention a) {
-    follow();
+    wait_for_previous();
     extern __shared__ __align__(16) unsigned char shared[];
     float *q = (float *)shared, *dy = q + D * (own_rows + skew), *k = dy + D * (own_rows + skew);
     float *v = k + D * (walk_rows + skew), *rows = v + D * (walk_rows + skew);
@@ -230,7 +230,7 @@ template <int D> __global__ void __launch_bounds__(tile_threads) queries_kernel(
 }
 
 template <int D> __global__ void __launch_bounds__(tile_threads) keys_kernel(attention a) {
-    follow();
+    wait_for_previous();
     extern __shared__ __align__(16) unsigned char shared[];
     float *k = (float *)shared, *v = k + D * (own_rows + skew), *q = v + D * (own_rows + skew);
     float *dy = q + D * (walk_rows + skew), *q_rows = dy + D * (walk_rows + skew);

@@ -1,13 +1,16 @@
 /* deferred: the bf16 backend's operations on rows of nodes and graphs, gathered into few launches.
  *
- * linear, activation, norm, residual and mean are not run when they are recorded. Their steps join the open chain of their
- * height (row_sequence.cuh); weight gradients and sums towards tables become jobs (gradient_sums.cuh). A chain or a job is
- * launched when somebody else needs what it writes, is about to overwrite what it reads, or when the queue is finished.
- * Zeroing a gradient waits too: where the first step into it writes all of it, nothing needs to be zeroed.
- * Invariants
- *   Q1  open chains and jobs do not depend on each other, but for jobs on chains: a job's sources are launched before it
- *   Q2  within a chain only the same row of the same matrix is written and read again
- *   Q3  what touches memory by another way (kernels of other operations, copies) calls queue_before or queue_finish first */
+ * linear, activation, norm, residual and mean do not run when they are recorded. They join the open
+ * row sequence for their number of rows (row_sequence.cuh). Weight gradients and sums into tables
+ * are collected too (gradient_sums.cuh). Work is launched when something else needs what it writes,
+ * when something is about to overwrite what it reads, or at launch_deferred. The memset of a
+ * gradient is deferred as well: it is cancelled if the first operation on the gradient overwrites
+ * all of it. Invariants
+ *   Q1  open sequences do not depend on each other, and sums depend on sequences only: the writers
+ *       of
+ *       a sum's sources are launched before it (asserted)
+ *   Q2  within a sequence a row is only read again by operations on the same row
+ *   Q3  other kernels and copies call launch_before or launch_deferred before they touch memory */
 #ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_DEFERRED_CUH
 #define WF_TENSOR_CUDA_ROW_PRODUCTS_DEFERRED_CUH
 
@@ -15,29 +18,32 @@
 
 namespace wf_gpu {
 
-/* What waits on a device; it works in `memory`. */
+/* The deferred work of a device. It takes scratch from `memory`. */
 struct deferred_work;
 deferred_work *make_deferred(const wf_arena_source *memory);
 void free_deferred(deferred_work *work);
 
-/* Declined: not of a kind or shape for the queue; call queue_before and run it. */
-enum queue_answer { queue_declined, queue_taken, queue_no_memory };
-queue_answer queue_forward(const wf_op *op);
-queue_answer queue_backward(const wf_op *op);
-/* An operation that takes no scratch, of the encoders: run it while the scope of queue_beside lives. */
+/* declined: this operation is not deferred. The caller calls launch_before and runs it. */
+enum deferral { declined, deferred, no_memory };
+deferral defer_forward(const wf_op *op);
+deferral defer_backward(const wf_op *op);
+/* Small operations of the encoders that take no scratch: the caller runs them inside beside_scope,
+ * on a side stream. */
 bool runs_beside(const wf_op *op, bool backward);
-launch_scope queue_beside(const wf_op *op, bool backward);
-/* Launches what an operation that is run at once depends on. Bit i of `claims`: it calls queue_claim for input i. */
-void queue_before(const wf_op *op, bool backward, unsigned claims);
-/* True: the gradient of t would be zero, is not, and must be written as a whole; false: it must be added to. */
-bool queue_claim(const wf_tensor *t);
-void queue_zero(void *data, size_t bytes);
+launch_scope beside_scope(const wf_op *op, bool backward);
+/* Launches everything that an operation depends on which is about to run. Bit i of `overwrites`:
+ * its kernel calls cancel_zero for input i. */
+void launch_before(const wf_op *op, bool backward, unsigned overwrites);
+/* True: the pending memset of t's gradient is cancelled, and the caller must overwrite all of it.
+ * False: the caller must add to it. */
+bool cancel_zero(const wf_tensor *t);
+void defer_zero(void *data, size_t bytes);
 /* Launches everything. */
-void queue_finish();
-/* Drops everything: the tape has failed. */
-void queue_discard();
-/* Device memory that jobs work in. */
-size_t queue_bytes();
+void launch_deferred();
+/* Drops everything, because the tape has failed. */
+void drop_deferred();
+/* device memory in use */
+size_t deferred_bytes();
 
 } // namespace wf_gpu
 #endif

@@ -1,4 +1,4 @@
-/* gradient_sums: weight gradients and sums towards tables, many in one launch. */
+/* gradient_sums: weight gradients and sums into tables, many in one launch. */
 #ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_GRADIENT_SUMS_CUH
 #define WF_TENSOR_CUDA_ROW_PRODUCTS_GRADIENT_SUMS_CUH
 
@@ -6,29 +6,31 @@
 
 namespace wf_gpu {
 
-/* weight (m, n) += dy' x for dy (rows, m), x (rows, n), both aligned and in fours; bias (m) += sum of scale[r] * dy[r].
- * weight, bias, scale may be NULL. partial (chunks, m, pad(n)) and bias_partial (chunks, m) are scratch. */
-struct weight_job {
+/* weight (m, n) += dy' x for dy (rows, m), x (rows, n), both 16-byte aligned with ld % 4 == 0; bias
+ * (m) += sum of scale[r] * dy[r]. weight, bias, scale may be NULL. partial (slices, m, pad(n)) and
+ * bias_partial (slices, m) are scratch. */
+struct weight_gradient {
     const float *dy, *x;
     int ldy, ldx, rows, m, n;
     float *weight, *bias;
     const float *scale;
     float *partial, *bias_partial;
-    int chunks, chunk_rows, side, tiles_m, tiles_n;
-    int first_block, first_item; /* where this job's begin in the launches */
+    int slices, slice_rows, side, tiles_m, tiles_n;
+    int first_block, first_item; /* where the entry begins in either launch */
 };
-enum { most_weight_jobs = 32 };
-struct weight_jobs {
+enum { most_weight_gradients = 32 };
+struct weight_gradients {
     int count;
-    weight_job job[most_weight_jobs];
+    weight_gradient of[most_weight_gradients];
 };
-/* Scratch of a job, in floats; chunks and tiles are set. */
-size_t weight_job_scratch(weight_job *job);
-void run_weight_jobs(weight_jobs *jobs);
+/* Sets slices and tiles; returns the floats of scratch that it needs. */
+size_t weight_gradient_scratch(weight_gradient *entry);
+void launch_weight_gradients(weight_gradients *list);
 
-/* target[t] (=, += or mean) of x * f over the rows of t: start[t] .. start[t+1]-1, or those with map[r] == t within
- * bounds[2t], bounds[2t+1]. f: 1, or y, or (y - mean) / deviation by stats. */
-struct sum_job {
+/* target[t] (=, += or mean) of x * f over the rows of t: start[t] .. start[t+1]-1, or those with
+ * map[r] == t between bounds[2t] and bounds[2t+1]. f is 1, or y, or (y - mean) / deviation by
+ * stats. */
+struct table_sum {
     const float *x, *y, *stats;
     int ldx, ldy, rows, cols;
     const uint32_t *start, *map;
@@ -37,12 +39,12 @@ struct sum_job {
     sum_target to;
     int tiles, first_block;
 };
-enum { most_sum_jobs = 24 };
-struct sum_jobs {
+enum { most_table_sums = 24 };
+struct table_sums {
     int count;
-    sum_job job[most_sum_jobs];
+    table_sum of[most_table_sums];
 };
-void run_sum_jobs(sum_jobs *jobs);
+void launch_table_sums(table_sums *list);
 
 } // namespace wf_gpu
 #endif

@@ -1,27 +1,37 @@
-/* many_rows: products of many rows, tile by tile, and the steps between them. Steps: row_sequence.cuh.
+/* many_rows: row sequences on many rows: products tile by tile, and the operations between them.
  *
- *   launch   products of one direction that have nothing to do with each other; blocks that share rows are neighbours
- *   block    128 rows by 128 columns of one product, or by 64 (narrow, below); two warpgroups of 64 rows; two blocks an SM, so
- *            that the ends of one run beside the products of the other
- *   k        64 at a time through all parts of the step, in order. The left operand is read from float memory 64 columns ahead
- *            into registers, rounded to bf16 and stored as a panel of 64 rows for each warpgroup, two stages; weights come by
- *            cp.async, two steps ahead, three stages, the first before the launch before this one is over (L3)
- *   product  wgmma m64n128k16, on sm_80 mma.sync (mma.cuh), both operands from panels, their columns in order
- *   ends     a warp has 16 rows, as in a chain: product_ends.cuh. Its sums lie in the place of the stages
- * Sums over k are in order; wgmma and mma.sync round alike on an H200 (test_cuda_nodes, test_cuda_field): a row's bits are those
- * that a chain gives.
- * FLOPs 2 rows k n a product; bytes: the left operand in float once for every tile across, from L2, weights in bf16 for every 128
- * rows, results in float. A lean block forward with nodes of 256 and edges of 128 columns, 9,728 rows: 17.9 GFLOP and 229 MB,
- * 23 us of the tensor cores or 53 of the bandwidth.
- * Measured, H200, ncu (the first form, all tiles of 128 or all of 64), us; before, as chains in one launch:
- *     rows x nodes x edges   messages  hidden  residual  norm  tables   forward   backward   before
- *     9,728 x 256 x 128         24       57       28       13     40      162        167     569 and 369
- *     19,456 x 128 x 128        27       39       21       13     52      152        152     274 and 173
- *     25,856 x 64 x 64          15       19       12       13     31       90        100     100 and 90
- * of which the first is 15 % of the tensor cores' rate, 33 % of the bandwidth. Bound by latency: a tile of 64 columns of k waits
- * for its loads, and 304 tiles are one wave of 264 and a seventh of another.
- * Tried: mma.sync on the H200, tiles of 64 alone, three blocks of them an SM, left operands handed on as copies in bf16 with the
- * ends' reads ahead of them: docs/results/2026-11-15-cuda-bf16.md, fifth round. */
+ *   launch   independent products of one direction; blocks that read the same rows are neighbours
+ *   block    128 rows by 128 columns of one product, or by 64 (use_narrow_tiles); two warpgroups of
+ *            64
+ *            rows; two blocks an SM, so that one writes its results while the other multiplies
+ *   k        64 at a time through all terms, in order. The left operand is read from float memory
+ *            64
+ *            columns ahead into registers, rounded to bf16 and stored as a panel of 64 rows for
+ *            each
+ *            warpgroup, in two stages. Weights come by cp.async two stages ahead, three stages in
+ *            all;
+ *            the first ones before the previous launch has ended (L3)
+ *   product  wgmma m64n128k16, on sm_80 mma.sync (mma.cuh), both operands from panels
+ *   results  a warp has 16 rows, as in few_rows.cu: product_ends.cuh. Its sums replace the stages
+ *            in
+ *            shared memory
+ * Sums over k are in order, and wgmma and mma.sync round alike on an H200 (test_cuda_nodes,
+ * test_cuda_field): a row has the bits that few_rows.cu gives it. FLOPs 2 rows k n a product.
+ * Bytes: the left operand in float once for every tile across, from L2; weights in bf16 for every
+ * 128 rows; results in float. A lean block forward with nodes of 256 and edges of 128 columns,
+ * 9,728 rows: 17.9 GFLOP and 229 MB, 23 us of the tensor cores or 53 of the bandwidth. Measured,
+ * H200, ncu (tiles of 128 alone or of 64 alone), us; last column: few_rows.cu
+ *     rows x nodes x edges   messages  hidden  residual  norm  tables   forward   backward
+ *                            few_rows
+ *     9,728 x 256 x 128         24       57       28       13     40      162        167     569,
+ *                               369
+ *     19,456 x 128 x 128        27       39       21       13     52      152        152     274,
+ *                               173
+ *     25,856 x 64 x 64          15       19       12       13     31       90        100     100,
+ *                               90
+ * The first is 15 % of the tensor cores' rate, 33 % of the bandwidth. Bound by latency: a tile
+ * waits for its loads of 64 columns of k, and 304 tiles are one wave of 264 and a seventh of
+ * another. docs/results/2026-11-15-cuda-bf16.md, fifth round, has what else was tried. */
 #include "tensor/cuda/row_products/many_rows.cuh"
 #include "tensor/cuda/row_products/product_ends.cuh"
 #include "tensor/cuda/tensor_cores/mma.cuh"
@@ -35,7 +45,7 @@ enum {
     group_rows = 64,
     block_rows = 128,
     block_threads = 256,
-    deep = 64, /* of k at a time */
+    deep = 64, /* columns of k at a time */
     left_bytes = block_rows * 2 * deep,
     left_stages = 2,
     weight_stages = 3
@@ -49,39 +59,41 @@ template <int Columns> struct block_shape {
                   "sums are staged in their place");
 };
 
-/* This thread, worked out anew at each use like lane_here: the sums leave no registers for places in shared memory. */
+/* This thread's index, read anew at each use like lane_here: the sums leave no registers for
+ * addresses in shared memory. */
 __device__ inline int thread_here() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread & (block_threads - 1);
 }
 
-/* The next `deep` columns of k: of which part, and where they begin. */
+/* The next `deep` columns of k: which term, and the first column. */
 struct k_place {
     int part, k;
-    __device__ void advance(const chain_step &s) {
+    __device__ void advance(const row_op &s) {
         k += deep;
-        if (k >= s.part[part].k) k = 0, part++;
+        if (k >= s.terms[part].k) k = 0, part++;
     }
-    __device__ bool inside(const chain_step &s) const { return part < s.parts; }
+    __device__ bool inside(const row_op &s) const { return part < s.n_terms; }
 };
 
-/* Weights of a step of k, times columns n .. of the product: rows of the panel are n, or k when transposed. */
+/* Weights of 64 columns of k for columns n .. of the product. Rows of the panel are n, or k when
+ * transposed. */
 template <bool transposed, int Columns>
-__device__ inline void fetch_weights(uint32_t to, const chain_step &s, const k_place &at, int n) {
+__device__ inline void fetch_weights(uint32_t to, const row_op &s, const k_place &at, int n) {
     enum { units = transposed ? Columns / 8 : deep / 8, rows = transposed ? deep : Columns };
     if (at.inside(s)) {
-        const chain_part &part = s.part[at.part];
+        const product_term &term = s.terms[at.part];
         mma::panel panel = {to, rows};
         int thread = thread_here(), unit = thread % units;
         int first = (transposed ? n : at.k) + 8 * unit;
-        bool inside = first < part.ld;
+        bool inside = first < term.ld;
 #pragma unroll
         for (int i = 0; i < rows * units / block_threads; i++) {
             int local = thread / units + i * (block_threads / units);
             int row = (transposed ? at.k : n) + local;
-            bool there = inside && row < (transposed ? part.k : s.cols);
-            const __nv_bfloat16 *from = part.w + (there ? place_of(row, part.ld) + first : 0);
+            bool there = inside && row < (transposed ? term.k : s.cols);
+            const __nv_bfloat16 *from = term.w + (there ? place_of(row, term.ld) + first : 0);
             asm volatile(
                 "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(panel.at(local, unit)),
                 "l"(from), "r"(there ? 16 : 0)
@@ -91,20 +103,20 @@ __device__ inline void fetch_weights(uint32_t to, const chain_step &s, const k_p
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* 128 rows of a step of k of the left operand: a thread has four columns of every 16th row. */
+/* 128 rows of 64 columns of k of the left operand. A thread has four columns of every 16th row. */
 struct left_tile {
     enum { each = block_rows * deep / 4 / block_threads, down = block_rows / each };
     float4 held[each];
-    __device__ void fetch(const chain_step &s, const k_place &at, int first, int last) {
+    __device__ void fetch(const row_op &s, const k_place &at, int first, int last) {
         if (!at.inside(s)) return;
-        const chain_part &part = s.part[at.part];
+        const product_term &term = s.terms[at.part];
         int thread = thread_here(), col = at.k + thread % 16 * 4, row = first + thread / 16;
-        bool there = col < whole16(part.k);
+        bool there = col < whole16(term.k);
 #pragma unroll
         for (int i = 0; i < each; i++) {
             held[i] = make_float4(0, 0, 0, 0);
             if (there)
-                held[i] = read4(part.x + place_of(min(row + down * i, last), part.ldx) + col);
+                held[i] = read4(term.x + place_of(min(row + down * i, last), term.ldx) + col);
         }
     }
     __device__ void store(uint32_t to) const {
@@ -114,14 +126,14 @@ struct left_tile {
             int local = (row + down * i) % group_rows, group = down * i / group_rows;
             mma::panel panel = {to + (uint32_t)(group * left_bytes / 2), group_rows};
             *shared_at<uint2>(panel.at(local, quad / 2) + (uint32_t)(quad % 2 * 8)) =
-                make_uint2(pair(held[i].x, held[i].y), pair(held[i].z, held[i].w));
+                make_uint2(bf16_pair(held[i].x, held[i].y), bf16_pair(held[i].z, held[i].w));
         }
     }
 };
 
-/* acc = the tile's sums; when it returns shared memory is free. */
+/* acc = the tile's sums. Shared memory is free when it returns. */
 template <bool transposed, int Columns>
-__device__ __forceinline__ void multiply(float (&acc)[Columns / 8][4], const chain_step &s,
+__device__ __forceinline__ void multiply(float (&acc)[Columns / 8][4], const row_op &s,
                                          uint32_t shared, int first, int last, int n) {
     enum { weight_bytes = block_shape<Columns>::weight_bytes };
     uint32_t weights = shared + left_stages * left_bytes;
@@ -131,7 +143,7 @@ __device__ __forceinline__ void multiply(float (&acc)[Columns / 8][4], const cha
         fetch_weights<transposed, Columns>(weights + (uint32_t)(k * weight_bytes), s, ahead, n);
         if (ahead.inside(s)) ahead.advance(s);
     }
-    follow(); /* weights may be fetched before it: L3 */
+    wait_for_previous(); /* L3 allows fetching weights before this */
     left_tile left;
     left.fetch(s, here, first, last);
     mma::clear(acc);
@@ -145,7 +157,7 @@ __device__ __forceinline__ void multiply(float (&acc)[Columns / 8][4], const cha
         asm volatile("cp.async.wait_group %0;" ::"n"(weight_stages - 2) : "memory");
         mma::publish();
         mma::wait<true>();
-        __syncthreads(); /* this step's operands are there, those of the step before are done with */
+        __syncthreads(); /* these operands have arrived, the last ones have been used */
         int free = stage == 0 ? weight_stages - 1 : stage - 1;
         fetch_weights<transposed, Columns>(weights + (uint32_t)(free * weight_bytes), s, ahead, n);
         if (ahead.inside(s)) ahead.advance(s);
@@ -163,32 +175,32 @@ __device__ __forceinline__ void multiply(float (&acc)[Columns / 8][4], const cha
     __syncthreads();
 }
 
-/* The ends of a warp's rows, whose sums are all staged. */
+/* Writes the results of a warp's rows from its staged sums. */
 template <bool transposed, bool aligned, int Columns>
-__device__ __forceinline__ void finish_tile(const chain_step &s, warp_rows v, int n) {
+__device__ __forceinline__ void finish_tile(const row_op &s, warp_rows v, int n) {
     product_rows known;
     if (!transposed) known.look<aligned>(s, v, n);
 #pragma unroll 1
-    for (int chunk = 0; chunk < Columns / staged_columns; chunk++, v.staged += staged_bytes) {
-        if (n + staged_columns * chunk >= s.cols) break;
-        if (transposed) finish_backward(s, v, n, chunk, s.cols);
-        else finish_forward<aligned>(s, v, known, n, chunk, s.cols);
+    for (int strip = 0; strip < Columns / staged_columns; strip++, v.staged += staged_bytes) {
+        if (n + staged_columns * strip >= s.cols) break;
+        if (transposed) finish_backward(s, v, n, strip, s.cols);
+        else finish_forward<aligned>(s, v, known, n, strip, s.cols);
     }
 }
 
 template <bool transposed, int Columns>
 __global__ void __launch_bounds__(block_threads, 2)
-    wide_kernel(const __grid_constant__ chain c, int across) {
+    products_kernel(const __grid_constant__ row_sequence c, int across) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    __shared__ chain_step s; /* this block's */
+    __shared__ row_op s; /* the product of this block */
     int index = 0, n = (int)blockIdx.x % across * Columns;
     int first = (int)blockIdx.x / across * block_rows;
     for (int width; index + 1 < c.count; index++, n -= width) {
-        width = (c.step[index].cols + Columns - 1) / Columns * Columns;
+        width = (c.ops[index].cols + Columns - 1) / Columns * Columns;
         if (n < width) break;
     }
-    for (int at = (int)threadIdx.x; at < (int)(sizeof(chain_step) / 4); at += block_threads)
-        ((uint32_t *)&s)[at] = ((const uint32_t *)&c.step[index])[at];
+    for (int at = (int)threadIdx.x; at < (int)(sizeof(row_op) / 4); at += block_threads)
+        ((uint32_t *)&s)[at] = ((const uint32_t *)&c.ops[index])[at];
     __syncthreads();
     uint32_t base = mma::shared_address(shared);
     float acc[Columns / 8][4];
@@ -196,10 +208,10 @@ __global__ void __launch_bounds__(block_threads, 2)
     int warp = (int)threadIdx.x / 32;
     uint32_t staged = base + (uint32_t)(warp * (Columns / staged_columns) * staged_bytes);
 #pragma unroll
-    for (int chunk = 0; chunk < Columns / staged_columns; chunk++)
-        stage_columns(acc, staged + (uint32_t)(chunk * staged_bytes), chunk);
+    for (int strip = 0; strip < Columns / staged_columns; strip++)
+        stage_columns(acc, staged + (uint32_t)(strip * staged_bytes), strip);
     __syncwarp();
-    warp_rows v = {first + chain_rows * warp, c.rows, 0, 1, 0, staged};
+    warp_rows v = {first + sequence_rows * warp, c.rows, 0, 1, 0, staged};
     if (v.first >= c.rows) return;
     if (transposed) finish_tile<true, true, Columns>(s, v, n);
     else if (s.aligned) finish_tile<false, true, Columns>(s, v, n);
@@ -207,56 +219,56 @@ __global__ void __launch_bounds__(block_threads, 2)
 }
 
 /* Tiles across all products of a launch. */
-int tiles_across(const chain &c, int columns) {
+int tiles_across(const row_sequence &c, int columns) {
     int tiles = 0;
     for (int k = 0; k < c.count; k++)
-        tiles += (int)blocks_for((size_t)c.step[k].cols, (size_t)columns);
+        tiles += (int)blocks_for((size_t)c.ops[k].cols, (size_t)columns);
     return tiles;
 }
 
-template <bool transposed, int Columns> void launch(const chain &c) {
+template <bool transposed, int Columns> void launch(const row_sequence &c) {
     enum { bytes = block_shape<Columns>::bytes };
     int across = tiles_across(c, Columns);
     unsigned down = blocks_for((size_t)c.rows, block_rows);
-    start_kernel(wide_kernel<transposed, Columns>, down * (unsigned)across, block_threads, bytes, c,
-                 across);
+    start_kernel(products_kernel<transposed, Columns>, down * (unsigned)across, block_threads,
+                 bytes, c, across);
 }
 
-/* Narrow tiles where wide ones would be half empty, or too few for all SMs. */
-bool narrow(const chain &c) {
+/* Narrow tiles are used where wide ones would be half empty, or too few for all multiprocessors. */
+bool use_narrow_tiles(const row_sequence &c) {
     int wide = tiles_across(c, 128), down = (int)blocks_for((size_t)c.rows, block_rows);
     return tiles_across(c, 64) < 2 * wide || down * wide < processor_count();
 }
 
-/* --- steps that are no products --------------------------------------------------------------------------------- */
-/* Four warps share 16 rows. */
+/* --- operations other than products ----------------------------------------------------------- */
+/* Four warps take 16 rows. */
 enum { row_warps = 4 };
 __global__ void __launch_bounds__(32 * row_warps, 5)
-    rows_kernel(const __grid_constant__ chain argument) {
-    __shared__ chain c;
-    int words = (int)((offsetof(chain, step) + (size_t)argument.count * sizeof(chain_step)) /
+    row_ops_kernel(const __grid_constant__ row_sequence argument) {
+    __shared__ row_sequence c;
+    int words = (int)((offsetof(row_sequence, ops) + (size_t)argument.count * sizeof(row_op)) /
                       sizeof(uint32_t));
     for (int at = (int)threadIdx.x; at < words; at += 32 * row_warps)
         ((uint32_t *)&c)[at] = ((const uint32_t *)&argument)[at];
-    follow();
-    int first = (int)blockIdx.x * chain_rows;
+    wait_for_previous();
+    int first = (int)blockIdx.x * sequence_rows;
     warp_rows v = {first, argument.rows, (int)threadIdx.x / 32, row_warps, 0, 0};
     for (int k = 0; k < argument.count; k++) {
         __syncthreads();
-        row_step(c.step[k], v);
+        run_row_op(c.ops[k], v);
     }
 }
 
 } // namespace
 
-void wide_launch(const chain &c) {
-    bool transposed = c.step[0].transposed;
-    if (narrow(c)) transposed ? launch<true, 64>(c) : launch<false, 64>(c);
+void start_products(const row_sequence &c) {
+    bool transposed = c.ops[0].transposed;
+    if (use_narrow_tiles(c)) transposed ? launch<true, 64>(c) : launch<false, 64>(c);
     else transposed ? launch<true, 128>(c) : launch<false, 128>(c);
 }
 
-void rows_launch(const chain &c) {
-    start_kernel(rows_kernel, blocks_for((size_t)c.rows, chain_rows), 32 * row_warps, 0, c);
+void start_row_ops(const row_sequence &c) {
+    start_kernel(row_ops_kernel, blocks_for((size_t)c.rows, sequence_rows), 32 * row_warps, 0, c);
 }
 
 } // namespace wf_gpu

@@ -1,4 +1,4 @@
-/* many_rows: chains of many rows, step by step (sequence_split.cuh: split_steps). */
+/* many_rows: launches for row sequences on many rows, made by split_by_op (sequence_split.cuh). */
 #ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_MANY_ROWS_CUH
 #define WF_TENSOR_CUDA_ROW_PRODUCTS_MANY_ROWS_CUH
 
@@ -6,10 +6,10 @@
 
 namespace wf_gpu {
 
-/* Steps that are all products of one direction, none of which reads or writes what another writes; no slots. */
-void wide_launch(const chain &c);
-/* Steps of which none is a product; no slots. */
-void rows_launch(const chain &c);
+/* Independent products of one direction, without kept operands. */
+void start_products(const row_sequence &c);
+/* Operations other than products, without kept operands. */
+void start_row_ops(const row_sequence &c);
 
 } // namespace wf_gpu
 #endif

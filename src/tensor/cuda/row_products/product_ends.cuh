@@ -1,26 +1,28 @@
-/* product_ends: what becomes of a product's sums (row_sequence.cuh, product). A warp has 16 rows of them, 8 columns for each four
- * registers as mma.sync and wgmma leave them. They pass through 16 x 32 floats of its own shared memory, so that everything
- * beside them is read and written in whole lines of 128 bytes. */
+/* product_ends: what happens to the sums of a product (row_sequence.cuh). A warp has 16 rows of
+ * them, 8 columns in each four registers, as mma.sync and wgmma leave them. The sums pass through
+ * 16 x 32 floats of shared memory of the warp, so that memory is read and written in whole lines of
+ * 128 bytes. */
 #ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_PRODUCT_ENDS_CUH
 #define WF_TENSOR_CUDA_ROW_PRODUCTS_PRODUCT_ENDS_CUH
 
-#include "tensor/cuda/row_products/row_instructions.cuh"
+#include "tensor/cuda/row_products/sequence_ops.cuh"
 
 namespace wf_gpu {
 
 enum {
     staged_pitch = 40,
     staged_columns = 32,
-    staged_bytes = chain_rows * staged_pitch * (int)sizeof(float)
+    staged_bytes = sequence_rows * staged_pitch * (int)sizeof(float)
 };
 
-/* What a lane knows of its rows, lane / 8 and every fourth behind it, and of four columns of the bias. */
-enum { lane_rows = chain_rows / 4 };
+/* What a lane knows of its rows, lane / 8 and every fourth after it, and of four columns of the
+ * bias. */
+enum { lane_rows = sequence_rows / 4 };
 struct product_rows {
     int table[lane_rows], gate[lane_rows];
     float scale[lane_rows];
     float4 bias;
-    template <bool aligned> __device__ void look(const chain_step &s, const warp_rows &v, int n) {
+    template <bool aligned> __device__ void look(const row_op &s, const warp_rows &v, int n) {
         int lane = lane_here(), col = n + 4 * lane;
 #pragma unroll
         for (int i = 0; i < lane_rows; i++) {
@@ -47,22 +49,23 @@ __device__ inline float4 staged_row(const warp_rows &v, int lane, int i) {
     return *shared_at<float4>(v.staged +
                               4 * (uint32_t)((4 * i + lane / 8) * staged_pitch + lane % 8 * 4));
 }
-/* Out and slot of a lane's i-th row, at its columns. */
-__device__ inline void finish_row(const chain_step &s, const warp_rows &v, int lane, int i, int col,
+/* Writes a lane's i-th row at its columns, to `out` and to the kept copy. */
+__device__ inline void finish_row(const row_op &s, const warp_rows &v, int lane, int i, int col,
                                   const float4 &x) {
     int local = 4 * i + lane / 8;
     if (v.there(local)) write4(s.out + place_of(v.first + local, s.ld_out) + col, x);
-    if (s.slot >= 0) v.keep(s.slot, s.cols, local, col, x);
+    if (s.kept >= 0) v.keep(s.kept, s.cols, local, col, x);
 }
 
-/* 32 staged columns from n + 32 * chunk on; a lane takes four columns of its four rows. Sums are zero behind the last column.
- * Products forward have a bias, a table and a gate and set `out`; those backward have none of them and may add to it. */
+/* Finishes 32 staged columns from n + 32 * strip on; a lane takes four columns of its four rows.
+ * Sums behind the last column are zero. A forward product may have a bias, a table and a gate, and
+ * sets `out`. A backward product has none of these and may add to `out`. */
 template <bool aligned>
-__device__ inline void finish_forward(const chain_step &s, const warp_rows &v,
-                                      const product_rows &known, int n, int chunk, int end) {
-    int lane = lane_here(), col = n + staged_columns * chunk + 4 * (lane % 8);
+__device__ inline void finish_forward(const row_op &s, const warp_rows &v,
+                                      const product_rows &known, int n, int strip, int end) {
+    int lane = lane_here(), col = n + staged_columns * strip + 4 * (lane % 8);
     int left = s.cols - col;
-    float4 bias = shuffled(known.bias, 8 * chunk + lane % 8), x[lane_rows];
+    float4 bias = shuffled(known.bias, 8 * strip + lane % 8), x[lane_rows];
     if (col >= whole16(end)) return;
     if (s.table != NULL) {
         const float *table = s.table + col;
@@ -78,21 +81,21 @@ __device__ inline void finish_forward(const chain_step &s, const warp_rows &v,
         add_scaled(x[i], 1, staged_row(v, lane, i));
         add_scaled(x[i], known.scale[i], bias);
     }
-    if (s.after != chain_load && s.raw != NULL) {
+    if (s.after != row_load && s.raw != NULL) {
 #pragma unroll
         for (int i = 0; i < lane_rows; i++) {
             int local = 4 * i + lane / 8;
             if (v.there(local)) write4(s.raw + place_of(v.first + local, s.ld_raw) + col, x[i]);
         }
     }
-    if (s.after == chain_unit) {
+    if (s.after == row_activation) {
         float slope;
 #pragma unroll
         for (int i = 0; i < lane_rows; i++)
-            x[i] =
-                make_float4(quick_unit(s.unit, x[i].x, &slope), quick_unit(s.unit, x[i].y, &slope),
-                            quick_unit(s.unit, x[i].z, &slope), quick_unit(s.unit, x[i].w, &slope));
-    } else if (s.after == chain_residual) {
+            x[i] = make_float4(
+                quick_activation(s.unit, x[i].x, &slope), quick_activation(s.unit, x[i].y, &slope),
+                quick_activation(s.unit, x[i].z, &slope), quick_activation(s.unit, x[i].w, &slope));
+    } else if (s.after == row_residual) {
         float4 beside[lane_rows], gate[lane_rows];
 #pragma unroll
         for (int i = 0; i < lane_rows; i++) {
@@ -113,13 +116,13 @@ __device__ inline void finish_forward(const chain_step &s, const warp_rows &v,
 
 __device__ inline float slope_of(int unit, float x) {
     float slope;
-    quick_unit(unit, x, &slope);
+    quick_activation(unit, x, &slope);
     return slope;
 }
 
-__device__ inline void finish_backward(const chain_step &s, const warp_rows &v, int n, int chunk,
+__device__ inline void finish_backward(const row_op &s, const warp_rows &v, int n, int strip,
                                        int end) {
-    int lane = lane_here(), col = n + staged_columns * chunk + 4 * (lane % 8);
+    int lane = lane_here(), col = n + staged_columns * strip + 4 * (lane % 8);
     if (col >= whole16(end)) return;
     float4 before[lane_rows], x[lane_rows];
 #pragma unroll
@@ -127,7 +130,7 @@ __device__ inline void finish_backward(const chain_step &s, const warp_rows &v, 
         before[i] = make_float4(0, 0, 0, 0);
         if (s.add) before[i] = read4(s.out + place_of(v.row(4 * i + lane / 8), s.ld_out) + col);
     }
-    if (s.after == chain_unit_back) {
+    if (s.after == row_activation_back) {
 #pragma unroll
         for (int i = 0; i < lane_rows; i++)
             x[i] = read4(s.other + place_of(v.row(4 * i + lane / 8), s.ld_other) + col);
@@ -148,14 +151,14 @@ __device__ inline void finish_backward(const chain_step &s, const warp_rows &v, 
     }
 }
 
-/* 32 columns of the sums, as finish_forward and finish_backward read them. */
+/* Stages 32 columns of the sums where finish_forward and finish_backward read them. */
 template <int Sums>
-__device__ inline void stage_columns(const float (&sum)[Sums][4], uint32_t staged, int chunk) {
+__device__ inline void stage_columns(const float (&sum)[Sums][4], uint32_t staged, int strip) {
     int lane = lane_here();
     float *to = shared_at<float>(staged) + lane / 4 * staged_pitch + lane % 4 * 2;
 #pragma unroll
     for (int k = 0; k < Sums; k++)
-        if (k / 4 == chunk) {
+        if (k / 4 == strip) {
             float *at = to + k % 4 * 8;
             *(float2 *)at = make_float2(sum[k][0], sum[k][1]);
             *(float2 *)(at + 8 * staged_pitch) = make_float2(sum[k][2], sum[k][3]);

@@ -1,24 +1,28 @@
-/* row_sequence: a chain of steps on the rows of one height.
+/* row_sequence: a list of operations on matrices with the same number of rows.
  *
- * Each step's row depends on the same row of what the steps before it gave, and on rows of tables that were finished before
- * the launch. Few rows go through all steps in one launch (few_rows.cu), many step by step (many_rows.cu). Results lie in float
- * in memory, as the tape wants them. In one launch those that a later product of the chain takes as its left operand are kept
- * as bf16 in shared memory too, in a slot. Other left operands are read from memory by the product itself.
+ * A row of a result depends on the same row of earlier results and on rows of tables that were
+ * complete before the launch. Few rows go through all operations in one launch (few_rows.cu), many
+ * rows operation by operation (many_rows.cu). Results are written to memory in float, as the tape
+ * needs them. In one launch a result that a later product takes as its left operand is also kept in
+ * shared memory as bf16: a kept operand. Products read their other left operands from memory.
  *
- *   load           out (+)= x; out NULL: for its slot alone
- *   norm           out = LN(x) modulated: shift and scale at table[map], NULL: plain
- *   norm_back      out (+)= the gradient by `other` (the norm's input) of x, the norm's gradient; stats = mean, 1/deviation
- *   unit           out = unit(x)
- *   unit_back      out (+)= x * unit'(other)
- *   residual       out (+)= x + (1 + table[map]) * other;  table NULL: x + other
- *   residual_back  out (+)= (1 + table[map]) * x
- *   mean_back      out (+)= x[g] / rows of g, for the graph g of the row by `start`
- *   product        v = sum of left operands times weights [+ out, when `add`] + scale * bias + table[map], then by `after`:
- *                      chain_load      out = v
- *                      chain_unit      raw = v, out = unit(v)
- *                      chain_residual  raw = v, out = x + (1 + gate[gate_map]) * v
- *                      chain_unit_back out (+)= v * unit'(other), and `add` is of this sum
- * raw NULL: not kept. Columns behind the last are zero (C3). */
+ *   load             out (+)= x; out NULL: x is only kept
+ *   norm             out = LN(x), modulated by shift and scale at table[map] unless table is NULL
+ *   norm_back        out (+)= gradient by `other`, the norm's input; x is the gradient of its
+ *                    output;
+ *                    stats = mean and 1 / deviation
+ *   activation       out = f(x)
+ *   activation_back  out (+)= x * f'(other)
+ *   residual         out (+)= x + (1 + table[map]) * other; table NULL: x + other
+ *   residual_back    out (+)= (1 + table[map]) * x
+ *   mean_back        out (+)= x[g] / rows of g, for the graph g of the row by `start`
+ *   product          v = sum of left operands times weights [+ out, when `add`] + scale * bias
+ *                    + table[map], then depending on `after`:
+ *                        row_load             out = v
+ *                        row_activation       raw = v, out = f(v)
+ *                        row_residual         raw = v, out = x + (1 + gate[gate_map]) * v
+ *                        row_activation_back  out (+)= v * f'(other); `add` belongs to this sum
+ * raw NULL: v is not stored. Columns behind the last are zero (C3). */
 #ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_ROW_SEQUENCE_CUH
 #define WF_TENSOR_CUDA_ROW_PRODUCTS_ROW_SEQUENCE_CUH
 
@@ -28,72 +32,74 @@
 
 namespace wf_gpu {
 
-enum chain_kind {
-    chain_load,
-    chain_norm,
-    chain_norm_back,
-    chain_unit,
-    chain_unit_back,
-    chain_residual,
-    chain_residual_back,
-    chain_mean_back,
-    chain_product
+enum row_op_kind {
+    row_load,
+    row_norm,
+    row_norm_back,
+    row_activation,
+    row_activation_back,
+    row_residual,
+    row_residual_back,
+    row_mean_back,
+    row_product
 };
 
-/* A left operand of k columns times a weight: (n, k) rows of `ld`, or (k, n) when the step is transposed. Weights are copies
- * in bf16 whose rows are padded with zeros to 16. The operand lies in a slot, or, slot < 0, in memory: rows of ldx, whole
- * sixteens. */
-struct chain_part {
+/* A left operand of k columns times a weight: (n, k) with rows `ld` apart, or (k, n) for a
+ * transposed operation. Weights are bf16 copies with rows padded to 16 by zeros. kept: the
+ * operand's place in shared memory; -1: it is in memory at x, rows ldx apart, padded to 16. */
+struct product_term {
     const __nv_bfloat16 *w;
     const float *x;
-    int ld, k, slot, ldx;
+    int ld, k, kept, ldx;
 };
 
-enum { chain_steps = 14, chain_parts = 4, chain_norm_columns = 512 };
+enum { most_row_ops = 14, most_terms = 4, widest_norm = 512 };
 
-struct chain_step {
+struct row_op {
     int kind, after, unit, cols;
-    int slot; /* first element of the result's place in shared memory, -1: nowhere */
-    int parts, graphs;
+    int kept; /* first element of the result's kept copy; -1: none */
+    int n_terms, graphs;
     bool transposed, add;
-    bool aligned; /* bias, table, gate and x lie in whole fours */
-    chain_part part[chain_parts];
+    bool aligned; /* bias, table, gate and x can be read 16 bytes at a time */
+    product_term terms[most_terms];
     const float *x, *other, *table, *gate, *bias, *scale;
     float *out, *raw, *stats;
     int ldx, ld_other, ld_table, ld_gate, ld_out, ld_raw;
     const uint32_t *map, *gate_map, *start;
 };
 
-struct chain {
+struct row_sequence {
     int rows, count;
-    int slots;  /* elements of shared memory for the slots */
-    bool apart; /* products do not depend on each other: blocks may take some columns of one each */
-    chain_step step[chain_steps];
+    int kept_elements; /* of shared memory */
+    bool apart;        /* products are independent: blocks may divide their columns */
+    row_op ops[most_row_ops];
 };
 
-/* Rows of a team of warps. A slot of c columns takes chain_rows * slot_pitch(c) elements: lines of 128 bytes, whose sixteenths of a
- * row are exchanged so that eight rows of a column lie in different banks. */
-enum { chain_rows = 16 };
-__host__ __device__ inline int slot_pitch(int cols) { return (cols + 63) / 64 * 64; }
-/* Elements that all slots together may take on this device. */
-int chain_most_slots();
-/* Rows of graphs, not of nodes: for such chains time is latency, and other work can go on beside them. */
+/* Rows of a block. A kept operand of c columns takes sequence_rows * kept_pitch(c) elements. Its
+ * 16-byte words are permuted within each row so that eight rows of a column are in different
+ * banks. */
+enum { sequence_rows = 16 };
+__host__ __device__ inline int kept_pitch(int cols) { return (cols + 63) / 64 * 64; }
+/* Elements that all kept operands together may have on this device. */
+int most_kept_elements();
+/* Few rows are those of graphs, not of nodes. Such a sequence is bound by latency and leaves the
+ * device free for other work. */
 enum { few_rows_most = 2048 };
 inline bool few_rows(int rows) { return rows <= few_rows_most; }
 
-/* All steps in one launch. */
-void chain_launch(const chain &c);
+/* All operations in one launch. */
+void start_sequence(const row_sequence &c);
 
-/* to (rows, padded to 16) = w (rows, cols), which has no padding. */
-struct pack_job {
+/* to (rows, columns padded to 16) = w (rows, cols), which is not padded. */
+struct weight_copy {
     const float *w;
     __nv_bfloat16 *to;
     int rows, cols;
 };
-void chain_pack(const pack_job &job);
-/* Many, from a list in device memory, none of more than pack_rows rows. */
+void pack_weight(const weight_copy &copy);
+/* A list in device memory; no copy has more than pack_rows rows. */
 enum { pack_rows = 32 };
-void chain_pack_all(const pack_job *jobs, int count);
+void pack_weights(const weight_copy *copies, int count);
 
 } // namespace wf_gpu
 #endif

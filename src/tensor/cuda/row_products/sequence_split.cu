@@ -1,23 +1,24 @@
-/* sequence_split: chains while they are put together. */
+/* sequence_split: preparing row sequences for launch. */
 #include "tensor/cuda/row_products/sequence_split.cuh"
 
 #include <algorithm>
 
 namespace wf_gpu {
 
-int place_slots(std::vector<slot> &slots) {
-    std::vector<slot *> order;
-    for (slot &s : slots) order.push_back(&s);
-    std::stable_sort(order.begin(), order.end(),
-                     [](const slot *a, const slot *b) { return a->size > b->size; });
+int place_kept(std::vector<kept_operand> &kept) {
+    std::vector<kept_operand *> order;
+    for (kept_operand &s : kept) order.push_back(&s);
+    std::stable_sort(order.begin(), order.end(), [](const kept_operand *a, const kept_operand *b) {
+        return a->size > b->size;
+    });
     int all = 0;
     for (size_t k = 0; k < order.size(); k++) {
-        slot &s = *order[k];
+        kept_operand &s = *order[k];
         s.at = 0;
         for (bool moved = true; moved;) {
             moved = false;
             for (size_t j = 0; j < k; j++) {
-                const slot &o = *order[j];
+                const kept_operand &o = *order[j];
                 bool at_once = o.first <= s.last && s.first <= o.last;
                 if (at_once && o.at < s.at + s.size && s.at < o.at + o.size) {
                     s.at = o.at + o.size;
@@ -34,91 +35,96 @@ namespace {
 
 bool in_fours(const float *data, int ld) { return (uintptr_t)data % 16 == 0 && ld % 4 == 0; }
 
-bool reads_matrix(const open_chain &chain, const chain_step &s, const float *matrix) {
+bool reads_matrix(const open_sequence &sequence, const row_op &s, const float *matrix) {
     if (s.x == matrix || s.other == matrix) return true;
-    for (int j = 0; j < s.parts; j++) {
-        const chain_part &part = s.part[j];
-        if ((part.slot < 0 ? part.x : chain.slots[(size_t)part.slot].matrix) == matrix) return true;
+    for (int j = 0; j < s.n_terms; j++) {
+        const product_term &term = s.terms[j];
+        if ((term.kept < 0 ? term.x : sequence.kept[(size_t)term.kept].matrix) == matrix)
+            return true;
     }
     return false;
 }
 
-/* Whether a step reads what another writes. */
-bool reads_result(const open_chain &chain, const chain_step &s, const chain_step &of) {
-    return reads_matrix(chain, s, of.out) || (of.raw != NULL && reads_matrix(chain, s, of.raw));
+/* Whether s reads a result of `of`. */
+bool reads_result(const open_sequence &sequence, const row_op &s, const row_op &of) {
+    return reads_matrix(sequence, s, of.out) ||
+           (of.raw != NULL && reads_matrix(sequence, s, of.raw));
 }
 
-/* Whether it matters which of two products comes first. */
-bool tied(const open_chain &chain, const chain_step &a, const chain_step &b) {
-    return a.out == b.out || reads_result(chain, a, b) || reads_result(chain, b, a);
+/* Whether the order of two products matters. */
+bool tied(const open_sequence &sequence, const row_op &a, const row_op &b) {
+    return a.out == b.out || reads_result(sequence, a, b) || reads_result(sequence, b, a);
 }
 
-/* First step of a tail of products that have nothing to do with each other: blocks of few rows may then take one each. */
-int first_apart(const open_chain &chain) {
-    const chain_step *step = chain.c.step;
-    int first = chain.c.count;
+/* The first operation of a tail of independent products. */
+int first_apart(const open_sequence &sequence) {
+    const row_op *step = sequence.c.ops;
+    int first = sequence.c.count;
     while (first > 0) {
-        const chain_step &s = step[first - 1];
-        if (s.kind != chain_product || s.slot >= 0 || s.add) break;
+        const row_op &s = step[first - 1];
+        if (s.kind != row_product || s.kept >= 0 || s.add) break;
         bool bound = false;
-        for (int k = first; k < chain.c.count; k++) bound |= tied(chain, s, step[k]);
+        for (int k = first; k < sequence.c.count; k++) bound |= tied(sequence, s, step[k]);
         if (bound) break;
         first--;
     }
     return first;
 }
 
-/* A plain sum of products backward, over many columns of matrices that stand before the chain begins. */
-bool is_deep(const chain &c, int index) {
+/* Whether an operation is a plain backward product over many columns, of matrices that are complete
+ * before the sequence begins. */
+bool is_deep(const row_sequence &c, int index) {
     enum { many_columns = 1024 };
-    const chain_step &s = c.step[index];
-    if (s.kind != chain_product || !s.transposed || s.after != chain_load || s.parts < 2)
+    const row_op &s = c.ops[index];
+    if (s.kind != row_product || !s.transposed || s.after != row_load || s.n_terms < 2)
         return false;
     int columns = 0;
-    for (int p = 0; p < s.parts; p++) {
-        columns += s.part[p].k;
-        if (s.part[p].slot >= 0) return false;
+    for (int p = 0; p < s.n_terms; p++) {
+        columns += s.terms[p].k;
+        if (s.terms[p].kept >= 0) return false;
         for (int k = 0; k < index; k++)
-            if (c.step[k].out == s.part[p].x) return false;
+            if (c.ops[k].out == s.terms[p].x) return false;
     }
     return columns >= many_columns;
 }
 
-bool lies_in_fours(const chain_step &s) {
+bool lies_in_fours(const row_op &s) {
     return s.cols % 4 == 0 && in_fours(s.bias, 0) && in_fours(s.table, s.ld_table) &&
            in_fours(s.gate, s.ld_gate) && in_fours(s.x, s.ldx);
 }
 
-/* The step with its left operands in memory, where they lie too; false when a product cannot read one there. */
-bool without_slots(const open_chain &chain, chain_step &s) {
-    s.slot = -1;
-    for (int j = 0; j < s.parts; j++) {
-        chain_part &part = s.part[j];
-        if (part.slot >= 0) {
-            const slot &source = chain.slots[(size_t)part.slot];
-            part.x = source.matrix, part.ldx = source.ld;
-            part.slot = -1;
+/* Makes a product read its left operands from memory. False: it cannot read one of them there. */
+bool from_memory(const open_sequence &sequence, row_op &s) {
+    s.kept = -1;
+    for (int j = 0; j < s.n_terms; j++) {
+        product_term &term = s.terms[j];
+        if (term.kept >= 0) {
+            const kept_operand &source = sequence.kept[(size_t)term.kept];
+            term.x = source.matrix, term.ldx = source.ld;
+            term.kept = -1;
         }
-        if (!in_whole_rows(part.x, part.ldx)) return false;
+        if (!in_whole_rows(term.x, term.ldx)) return false;
     }
     s.aligned = lies_in_fours(s);
     return true;
 }
 
-/* Whether a step may be launched together with those of c. */
-bool goes_with(const open_chain &chain, const wf_gpu::chain &c, const chain_step &s) {
-    bool product = s.kind == chain_product;
-    if (product != (c.step[0].kind == chain_product)) return false;
+/* Whether s may be launched together with the operations of c. */
+bool goes_with(const open_sequence &sequence, const row_sequence &c, const row_op &s) {
+    bool product = s.kind == row_product;
+    if (product != (c.ops[0].kind == row_product)) return false;
     for (int k = 0; product && k < c.count; k++)
-        if (c.step[k].transposed != s.transposed || tied(chain, c.step[k], s)) return false;
+        if (c.ops[k].transposed != s.transposed || tied(sequence, c.ops[k], s)) return false;
     return true;
 }
 
-/* Room for `more` steps in place of the one at index; the last of them has its slot. */
-void make_room(open_chain &chain, int index, int more) {
-    for (int k = chain.c.count; k-- > index + 1;) chain.c.step[k + more - 1] = chain.c.step[k];
-    chain.c.count += more - 1;
-    for (slot &s : chain.slots) {
+/* Makes room for `more` operations in place of the one at index; the last of them keeps its
+ * result. */
+void make_room(open_sequence &sequence, int index, int more) {
+    for (int k = sequence.c.count; k-- > index + 1;)
+        sequence.c.ops[k + more - 1] = sequence.c.ops[k];
+    sequence.c.count += more - 1;
+    for (kept_operand &s : sequence.kept) {
         if (s.first >= index) s.first += more - 1;
         if (s.last >= index) s.last += more - 1;
     }
@@ -126,103 +132,103 @@ void make_room(open_chain &chain, int index, int more) {
 
 } // namespace
 
-void finish_steps(open_chain &chain) {
-    wf_gpu::chain &c = chain.c;
-    std::vector<slot> &slots = chain.slots;
-    c.slots = place_slots(slots);
+void finish_ops(open_sequence &sequence) {
+    row_sequence &c = sequence.c;
+    std::vector<kept_operand> &kept = sequence.kept;
+    c.kept_elements = place_kept(kept);
     for (int k = 0; k < c.count; k++) {
-        chain_step &s = c.step[k];
-        if (s.slot >= 0) s.slot = slots[(size_t)s.slot].at;
-        for (int j = 0; j < s.parts; j++)
-            if (s.part[j].slot >= 0) s.part[j].slot = slots[(size_t)s.part[j].slot].at;
+        row_op &s = c.ops[k];
+        if (s.kept >= 0) s.kept = kept[(size_t)s.kept].at;
+        for (int j = 0; j < s.n_terms; j++)
+            if (s.terms[j].kept >= 0) s.terms[j].kept = kept[(size_t)s.terms[j].kept].at;
         s.aligned = lies_in_fours(s);
     }
 }
 
-void split_deep(open_chain &chain, open_chain &parts, wf_arena *arena) {
-    parts.c.rows = chain.c.rows;
+void split_deep(open_sequence &sequence, open_sequence &parts, wf_arena *arena) {
+    parts.c.rows = sequence.c.rows;
     parts.c.apart = true;
-    for (int k = 0; k < chain.c.count; k++) {
-        const chain_step whole = chain.c.step[k];
-        int sums = (whole.parts + 1) / 2; /* steps of two parts each */
-        if (!is_deep(chain.c, k) || chain.c.count + sums - 1 > chain_steps ||
-            parts.c.count + whole.parts > chain_steps)
+    for (int k = 0; k < sequence.c.count; k++) {
+        const row_op whole = sequence.c.ops[k];
+        int sums = (whole.n_terms + 1) / 2; /* operations that add two terms each */
+        if (!is_deep(sequence.c, k) || sequence.c.count + sums - 1 > most_row_ops ||
+            parts.c.count + whole.n_terms > most_row_ops)
             continue;
         int ld = wf_pad(whole.cols);
-        size_t size = (size_t)chain.c.rows * (size_t)ld;
-        float *products = scratch(arena, (size_t)whole.parts * size);
+        size_t size = (size_t)sequence.c.rows * (size_t)ld;
+        float *products = scratch(arena, (size_t)whole.n_terms * size);
         if (products == NULL) return;
-        make_room(chain, k, sums);
-        for (int p = 0; p < whole.parts; p++) {
-            chain_step &s = parts.c.step[parts.c.count++] = whole;
-            s.part[0] = whole.part[p];
-            s.parts = 1;
+        make_room(sequence, k, sums);
+        for (int p = 0; p < whole.n_terms; p++) {
+            row_op &s = parts.c.ops[parts.c.count++] = whole;
+            s.terms[0] = whole.terms[p];
+            s.n_terms = 1;
             s.out = products + (size_t)p * size, s.ld_out = ld;
             s.add = false;
-            s.slot = -1;
+            s.kept = -1;
         }
-        for (int p = 0; p < whole.parts; p += 2, k++) {
-            bool two = p + 1 < whole.parts;
-            chain_step &s = chain.c.step[k] = chain_step{};
-            s.kind = two ? chain_residual : chain_load;
+        for (int p = 0; p < whole.n_terms; p += 2, k++) {
+            bool two = p + 1 < whole.n_terms;
+            row_op &s = sequence.c.ops[k] = row_op{};
+            s.kind = two ? row_residual : row_load;
             s.cols = whole.cols;
             s.x = products + (size_t)p * size, s.ldx = ld;
             if (two) s.other = s.x + size, s.ld_other = ld;
             s.out = whole.out, s.ld_out = whole.ld_out;
             s.add = p > 0 || whole.add;
-            s.slot = p + 2 >= whole.parts ? whole.slot : -1;
+            s.kept = p + 2 >= whole.n_terms ? whole.kept : -1;
         }
         k--;
     }
 }
 
-void split_tail(open_chain &chain, open_chain &tail) {
+void split_tail(open_sequence &sequence, open_sequence &tail) {
     enum { fewest = 4 };
-    int first = first_apart(chain), products = chain.c.count - first;
-    if (products < fewest || products + 4 > chain_steps) return;
-    tail.c.rows = chain.c.rows;
+    int first = first_apart(sequence), products = sequence.c.count - first;
+    if (products < fewest || products + 4 > most_row_ops) return;
+    tail.c.rows = sequence.c.rows;
     tail.c.apart = true;
-    std::vector<int> loaded(chain.slots.size(), -1);
-    for (int k = first; k < chain.c.count; k++)
-        for (int j = 0; j < chain.c.step[k].parts; j++) {
-            int from = chain.c.step[k].part[j].slot;
+    std::vector<int> loaded(sequence.kept.size(), -1);
+    for (int k = first; k < sequence.c.count; k++)
+        for (int j = 0; j < sequence.c.ops[k].n_terms; j++) {
+            int from = sequence.c.ops[k].terms[j].kept;
             if (from < 0 || loaded[(size_t)from] >= 0) continue;
-            const slot &source = chain.slots[(size_t)from];
+            const kept_operand &source = sequence.kept[(size_t)from];
             if (in_whole_rows(source.matrix, source.ld)) continue;
-            loaded[(size_t)from] = (int)tail.slots.size();
-            chain_step &s = tail.c.step[tail.c.count];
-            s.kind = chain_load;
+            loaded[(size_t)from] = (int)tail.kept.size();
+            row_op &s = tail.c.ops[tail.c.count];
+            s.kind = row_load;
             s.cols = source.cols;
             s.x = source.matrix, s.ldx = source.ld;
-            s.slot = loaded[(size_t)from];
-            tail.slots.push_back(source);
-            tail.slots.back().first = tail.c.count++;
-            tail.slots.back().last = chain_steps;
+            s.kept = loaded[(size_t)from];
+            tail.kept.push_back(source);
+            tail.kept.back().first = tail.c.count++;
+            tail.kept.back().last = most_row_ops;
         }
     for (int k = 0; k < products; k++) {
-        chain_step &s = tail.c.step[tail.c.count++] = chain.c.step[first + k];
-        for (int j = 0; j < s.parts; j++) {
-            chain_part &part = s.part[j];
-            if (part.slot < 0) continue;
-            const slot &source = chain.slots[(size_t)part.slot];
-            part.x = source.matrix, part.ldx = source.ld;
-            part.slot = loaded[(size_t)part.slot];
+        row_op &s = tail.c.ops[tail.c.count++] = sequence.c.ops[first + k];
+        for (int j = 0; j < s.n_terms; j++) {
+            product_term &term = s.terms[j];
+            if (term.kept < 0) continue;
+            const kept_operand &source = sequence.kept[(size_t)term.kept];
+            term.x = source.matrix, term.ldx = source.ld;
+            term.kept = loaded[(size_t)term.kept];
         }
     }
-    chain.c.count = first;
+    sequence.c.count = first;
 }
 
-std::vector<chain> split_steps(const open_chain &chain) {
-    std::vector<wf_gpu::chain> all;
-    for (int k = 0; k < chain.c.count; k++) {
-        chain_step s = chain.c.step[k];
-        if (s.kind == chain_load && s.out == NULL) continue; /* for a slot alone */
-        if (!without_slots(chain, s)) return {};
-        if (all.empty() || !goes_with(chain, all.back(), s)) {
-            all.push_back(wf_gpu::chain{});
-            all.back().rows = chain.c.rows;
+std::vector<row_sequence> split_by_op(const open_sequence &sequence) {
+    std::vector<row_sequence> all;
+    for (int k = 0; k < sequence.c.count; k++) {
+        row_op s = sequence.c.ops[k];
+        if (s.kind == row_load && s.out == NULL) continue; /* loads a kept operand only */
+        if (!from_memory(sequence, s)) return {};
+        if (all.empty() || !goes_with(sequence, all.back(), s)) {
+            all.push_back(row_sequence{});
+            all.back().rows = sequence.c.rows;
         }
-        all.back().step[all.back().count++] = s;
+        all.back().ops[all.back().count++] = s;
     }
     return all;
 }

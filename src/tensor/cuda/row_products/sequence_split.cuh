@@ -1,9 +1,10 @@
-/* sequence_split: chains while they are put together, and how they are launched: step by step, or in one or few launches.
+/* sequence_split: row sequences under construction, and how they are cut into launches.
  *
- * Many rows fill the device at every step (many_rows.cu), and what a step hands on to the next passes through L2.
- * Few rows are few blocks, and a chain's time is that of one block: its products one behind the other. A tail of products that
- * have nothing to do with each other, and the parts of a deep sum of products, become chains of their own, whose products
- * blocks take one each (`apart`). */
+ * Many rows fill the device at every operation, so these are launched one after the other
+ * (many_rows.cu); results pass through L2. Few rows are few blocks, and the run time of a sequence
+ * is that of one block, whose products run one after the other. Independent products at the end,
+ * and the terms of a long product, become sequences of their own whose products are divided among
+ * blocks. */
 #ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_SEQUENCE_SPLIT_CUH
 #define WF_TENSOR_CUDA_ROW_PRODUCTS_SEQUENCE_SPLIT_CUH
 
@@ -12,39 +13,44 @@
 
 namespace wf_gpu {
 
-/* A matrix in shared memory during steps first .. last. Steps name slots by index until the chain is launched. */
-struct slot {
+/* A matrix kept in shared memory during operations first .. last. Operations name it by its index
+ * until the sequence is launched. */
+struct kept_operand {
     const float *matrix;
     int ld, cols;
     int size, first, last;
-    bool current; /* holds what memory holds */
+    bool current; /* same values as in memory */
     int at;
 };
 
-struct open_chain {
-    chain c;
-    std::vector<slot> slots;
-    std::vector<range> rows, tables, writes; /* read by row, read across rows, written */
+struct open_sequence {
+    row_sequence c;
+    std::vector<kept_operand> kept;
+    std::vector<range> rows, tables, writes; /* read in the own row, read in any row, written */
 };
 
 inline bool in_whole_rows(const float *data, int ld) {
     return (uintptr_t)data % 16 == 0 && ld % 16 == 0;
 }
-/* Places for the slots: largest first, each as low as those it meets in time allow. Returns what they take together. */
-int place_slots(std::vector<slot> &slots);
-/* Slots by place instead of index, and what lies in whole fours: ready to be launched. */
-void finish_steps(open_chain &chain);
+/* Chooses places in shared memory: largest first, each as low as possible beside those that live at
+ * the same time. Returns the elements that all take together. */
+int place_kept(std::vector<kept_operand> &kept);
+/* Replaces indices of kept operands by places and sets the alignment flags. Then it can be
+ * launched. */
+void finish_ops(open_sequence &sequence);
 
-/* Of sums of products over many columns, their parts go to `parts`, to be launched before the chain, which then only adds them
- * up, in order. They lie in scratch; without it nothing is split. Each part is rounded: the last bits of such a gradient depend
- * on whether its rows were few. */
-void split_deep(open_chain &chain, open_chain &parts, wf_arena *arena);
-/* A tail of four products or more goes to `tail`, to be launched behind the chain; it reads from memory what they multiply. */
-void split_tail(open_chain &chain, open_chain &tail);
+/* Splits products over many columns of k into partial products, one for each term. These go to
+ * `parts`, which is launched first; the sequence then adds them in order. Without scratch nothing
+ * is split. Partial products are rounded, so the last bits of such a gradient depend on whether its
+ * rows were few. */
+void split_deep(open_sequence &sequence, open_sequence &parts, wf_arena *arena);
+/* Moves a tail of four or more independent products to `tail`, to be launched after the sequence;
+ * it reads its operands from memory. */
+void split_tail(open_sequence &sequence, open_sequence &tail);
 
-/* A chain of many rows as launches one behind the other, of products that are not tied to each other or of steps between them;
- * none when a product cannot read its left operand from memory. */
-std::vector<chain> split_steps(const open_chain &chain);
+/* Cuts a sequence of many rows into launches: of independent products, or of other operations.
+ * Empty: a product cannot read its left operand from memory. */
+std::vector<row_sequence> split_by_op(const open_sequence &sequence);
 
 } // namespace wf_gpu
 #endif

@@ -1,9 +1,10 @@
-/* weight_ring: tiles of weights on their way from memory to the products of a chain.
+/* weight_ring: a ring of tiles of weights between memory and the products of a row sequence.
  *
- * A tile is 64 x 64 in bf16, eight rows of a column in different banks: unit u of 16 bytes of row r lies at r * 128 +
- * 16 * (u ^ r % 8). One warp fetches tiles by cp.async in the order in which they are used; weights depend on nothing, so it
- * runs ahead over the bounds of products and steps as far as the ring is deep. The other warps take tile after tile, each at
- * its own pace, and a buffer is filled again when all have let it go. */
+ * A tile is 64 x 64 in bf16. Word w of 16 bytes of row r is at r * 128 + 16 * (w ^ r % 8), so that
+ * eight rows of a column are in different banks. One warp fetches tiles by cp.async in the order of
+ * use. Weights depend on nothing, so it runs ahead across products and operations as far as the
+ * ring is deep. The other warps take one tile after the other, each at its own pace. A buffer is
+ * filled again when all of them have released it. */
 #ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_WEIGHT_RING_CUH
 #define WF_TENSOR_CUDA_ROW_PRODUCTS_WEIGHT_RING_CUH
 
@@ -48,8 +49,8 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
     } while (!done);
 }
 
-/* A warp's place in the ring: which buffer comes next, and how often it has been round, modulo 2. Barriers of eight bytes:
- * `full` of all buffers, then `empty` of all. */
+/* A warp's position in the ring: the next buffer, and the number of rounds modulo 2. Barriers of
+ * eight bytes: first `full` of all buffers, then `empty` of all. */
 struct weight_ring {
     uint32_t buffers, barriers;
     int depth, at;
@@ -67,7 +68,8 @@ struct weight_ring {
             barrier_create(barriers + 8 * (uint32_t)(most_ring + k), readers);
         }
     }
-    /* The next tile, of whose 64 rows of `ld` elements there are `rows`, and `cols` of each. */
+    /* Fetches the next tile. `rows` of its 64 rows exist, and `cols` elements of each; rows are
+     * `ld` apart. */
     __device__ void fetch(const __nv_bfloat16 *w, int ld, int rows, int cols) {
         int lane = (int)threadIdx.x % 32, unit = lane % 8, row = lane / 8;
         const __nv_bfloat16 *from = w + (size_t)row * ld + 8 * unit;
@@ -89,7 +91,7 @@ struct weight_ring {
         barrier_wait(full(), round);
         return buffer();
     }
-    /* The tile behind it. */
+    /* The tile after it. */
     __device__ uint32_t take_next() const {
         weight_ring next = *this;
         next.advance();
@@ -102,35 +104,36 @@ struct weight_ring {
     }
 };
 
-/* The columns of the product at a step that this block takes: all, or `columns` of them where products are apart. */
+/* The columns of a product that this block takes: all, or `columns` of them if products are divided
+ * among blocks. */
 struct column_span {
     int begin, end;
 };
-__device__ inline column_span span_of(const chain &c, int step, int columns) {
-    const chain_step &s = c.step[step];
+__device__ inline column_span span_of(const row_sequence &c, int step, int columns) {
+    const row_op &s = c.ops[step];
     if (!c.apart) return column_span{0, s.cols};
     int at = (int)blockIdx.y;
     for (int k = 0; k < step; k++)
-        if (c.step[k].kind == chain_product) at -= (c.step[k].cols + columns - 1) / columns;
+        if (c.ops[k].kind == row_product) at -= (c.ops[k].cols + columns - 1) / columns;
     int begin = at * columns;
     if (at < 0 || begin >= s.cols) return column_span{0, 0};
     return column_span{begin, min(s.cols, begin + columns)};
 }
 
-/* All tiles of the chain, in the order in which multiply takes them. */
-__device__ inline void fetch_all(const chain &c, weight_ring ring, int columns) {
+/* Fetches all tiles of the sequence in the order in which multiply takes them. */
+__device__ inline void fetch_all(const row_sequence &c, weight_ring ring, int columns) {
     for (int k = 0; k < c.count; k++) {
-        const chain_step &s = c.step[k];
-        if (s.kind != chain_product) continue;
+        const row_op &s = c.ops[k];
+        if (s.kind != row_product) continue;
         column_span span = span_of(c, k, columns);
         for (int n = span.begin; n < span.end; n += columns)
-            for (int p = 0; p < s.parts; p++) {
-                const chain_part &part = s.part[p];
-                for (int depth = 0; depth < part.k; depth += tile_side)
+            for (int p = 0; p < s.n_terms; p++) {
+                const product_term &term = s.terms[p];
+                for (int depth = 0; depth < term.k; depth += tile_side)
                     for (int col = n; col < min(s.cols, n + columns); col += tile_side) {
                         int row = s.transposed ? depth : col, first = s.transposed ? col : depth;
-                        ring.fetch(part.w + (size_t)row * part.ld + first, part.ld,
-                                   (s.transposed ? part.k : s.cols) - row, part.ld - first);
+                        ring.fetch(term.w + (size_t)row * term.ld + first, term.ld,
+                                   (s.transposed ? term.k : s.cols) - row, term.ld - first);
                     }
             }
     }

@@ -1,8 +1,8 @@
-/* op_kernels: what every file with kernels of operations needs: their declarations, tensors as pointers, scratch, and
- * launches of a function for every element or row.
+/* op_kernels: what every file with kernels of operations needs: their declarations, tensors as
+ * pointers, scratch, and launches of a function for every element or row.
  *
- * each_kernel runs a thread for an element and warps_kernel a warp for a row. Both are bound by bandwidth or, when small,
- * by the launch: the files that use them say what was measured. */
+ * each_kernel runs a thread for an element and warps_kernel a warp for a row. Both are bound by
+ * bandwidth or, when small, by the launch: the files that use them say what was measured. */
 #ifndef WF_TENSOR_CUDA_RUNTIME_OP_KERNELS_CUH
 #define WF_TENSOR_CUDA_RUNTIME_OP_KERNELS_CUH
 
@@ -34,7 +34,7 @@ inline float *scratch_rows(wf_arena *arena, int rows, int cols) {
     return scratch(arena, (size_t)rows * (size_t)wf_pad(cols));
 }
 
-/* --- inside kernels ------------------------------------------------------------------------------------------ */
+/* --- inside kernels --------------------------------------------------------------------------- */
 #ifdef __CUDACC__
 enum { threads_each = 256 };
 
@@ -44,7 +44,7 @@ inline unsigned blocks_for(size_t count, size_t each) {
 
 /* f(row, col) for all of (rows, cols), neighbouring threads along a row. */
 template <class F> __global__ void each_kernel(F f, int rows, int cols) {
-    follow();
+    wait_for_previous();
     int row = (int)(blockIdx.x * blockDim.y + threadIdx.y);
     int col = (int)(blockIdx.y * blockDim.x + threadIdx.x);
     if (row < rows && col < cols) f(row, col);
@@ -60,7 +60,7 @@ template <class F> void each(F f, int rows, int cols) {
 
 /* f(row, lane) with a warp for every row. */
 template <class F> __global__ void warps_kernel(F f, int rows) {
-    follow();
+    wait_for_previous();
     int row = (int)((size_t)blockIdx.x * (threads_each / 32) + threadIdx.x / 32);
     if (row < rows) f(row, (int)(threadIdx.x % 32));
 }
@@ -86,7 +86,7 @@ __device__ inline float warp_dot(const float *x, const float *y, int cols, int l
 }
 
 /* tanh-GELU is x * sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), SiLU x * sigmoid(x). */
-__device__ inline float smooth_unit(int unit, float x, float *slope) {
+__device__ inline float accurate_activation(int unit, float x, float *slope) {
     const float linear = 1.5957691216057308f, cubic = 0.07135481627260025f;
     float square = x * x;
     bool gelu = unit == WF_UNIT_GELU;

@@ -1,11 +1,10 @@
-/* runtime: what the CUDA backends keep with a device (base/cuda/device.h): its tables, its launches, its side streams and
- * the operations that wait.
+/* runtime: what the CUDA backends keep with a device (base/cuda/device.h): operation tables, launch
+ * state, side streams and deferred work.
  *
- * Whoever is called from C enters the device first (`entered`). Everything below then finds the state of that device by
- * here(), as CUDA itself finds a thread's current device.
- * Invariants
- *   R1  between calls nobody is inside a device, and one thread at a time is: asserted on entering
- *   R2  outside an `entered` scope here() is not called: asserted */
+ * A function that C calls enters the device first (`entered`). Everything below then finds the
+ * state of that device by here(), just as CUDA finds the current device of a thread. Invariants
+ *   R1  one thread at a time is inside a device: asserted on entering
+ *   R2  here() is called inside an `entered` scope only: asserted */
 #ifndef WF_TENSOR_CUDA_RUNTIME_RUNTIME_CUH
 #define WF_TENSOR_CUDA_RUNTIME_RUNTIME_CUH
 
@@ -22,7 +21,7 @@ namespace wf_gpu {
 struct side_streams;
 struct deferred_work;
 
-/* Streams whose last launch was start_kernel's: the next one may begin early (launch.cuh). */
+/* Streams whose last launch was made by start_kernel: the next one may begin early (launch.cuh). */
 struct overlapping {
     enum { most = 16 };
     cudaStream_t stream[most];
@@ -30,20 +29,20 @@ struct overlapping {
 };
 
 struct runtime : device_state {
-    wf_cuda_device *device; /* whose this is */
+    wf_cuda_device *device; /* the owner */
     wf_backend float_table, bf16_table;
     wf_arena_source memory; /* device memory */
     cudaStream_t uploads;
 
-    cudaStream_t side; /* where launches go now; NULL: the device's stream */
+    cudaStream_t side; /* current stream of launches; NULL: the device's */
     overlapping overlap;
-    bool kernels_wait;  /* see there, in launch.cuh */
+    bool kernels_wait;  /* launch.cuh */
     bool bf16_products; /* products round their operands to bf16 */
 
     side_streams *sides;
     deferred_work *deferred; /* row_products/deferred.cuh */
 
-    std::thread::id user; /* the thread inside; none: nobody */
+    std::thread::id user; /* the thread inside */
     int depth;            /* of nested scopes */
 
     explicit runtime(wf_cuda_device *device);
@@ -51,10 +50,10 @@ struct runtime : device_state {
     ~runtime() override;
 };
 
-/* Of this device; made at the first call. NULL: out of memory, or the GPU reports a failure. */
+/* The state of a device, made at the first call. NULL: the GPU reports a failure. */
 runtime *runtime_of(wf_cuda_device *device);
 
-/* The backends' tables of operations, by backend_cuda.cu. */
+/* Fills the operation tables (backend_cuda.cu). */
 void fill_tables(runtime *own);
 
 /* While it lives, the thread works on this device. */
@@ -67,7 +66,7 @@ struct entered {
 };
 runtime &here();
 
-/* From a function that C calls and that answers by true or false: f on the device, false when it throws. */
+/* Runs f, which returns a bool, on the device. No exception leaves: false if f throws. */
 template <class F> bool on_device(const wf_backend *backend, F f) {
     try {
         entered scope(backend);

@@ -2,6 +2,8 @@
 #include "tensor/cuda/runtime/side_streams.cuh"
 #include "tensor/cuda/runtime/runtime.cuh"
 
+#include <assert.h>
+
 namespace wf_gpu {
 namespace {
 
@@ -33,7 +35,7 @@ bool conflicts(const side_launch &launch, const std::vector<range> &reads,
     return false;
 }
 
-/* How many launches up to the last that such launches must not overtake; 0: none. */
+/* The number of launches up to the last one that the new launch must not overtake. */
 size_t in_the_way(const side_stream &side, const std::vector<range> &reads,
                   const std::vector<range> &writes) {
     size_t count = side.launches.size();
@@ -41,7 +43,7 @@ size_t in_the_way(const side_stream &side, const std::vector<range> &reads,
     return count;
 }
 
-/* The main stream waits for the first `count` launches; they need not be known any more. */
+/* The main stream waits for the first `count` launches, which are then forgotten. */
 void settle(side_stream &side, size_t count) {
     if (count == 0) return;
     cudaStreamWaitEvent(stream(), side.launches[count - 1].done, 0);
@@ -84,6 +86,7 @@ void rejoin_scratch() {
 launch_scope::launch_scope(int side, const std::vector<range> &reads,
                            const std::vector<range> &writes)
     : where(side) {
+    assert(here().side == NULL); /* scopes are not nested */
     if (where != on_main && !side_ready(side_of(where))) where = on_main;
     for (int k = 0; k < n_sides; k++) {
         size_t count = k == where ? 0 : in_the_way(side_of(k), reads, writes);

@@ -1,10 +1,13 @@
-/* side_streams: ranges of memory, and streams beside the main one.
+/* side_streams: ranges of memory, and streams that run beside the main stream.
  *
- * Chains of few rows, sums and the encoders' small operations run on the first, weight gradients on the last but one; on the last
- * what adds up the parts that an edge kernel left in its scratch. That scratch is given back meanwhile: who takes it as scratch
- * again waits for the side (run_bf16 in backend_cuda.cu), who gets it as a tensor meets its range. Each launch on a side begins
- * behind what the main stream has so far; whoever touches what it reads or writes waits for that launch, not for those behind it.
- * Under capture they become branches of the graph; all must have been rejoined when it ends. */
+ * Row sequences of few rows, table sums and small operations of the encoders run on the first
+ * streams, weight gradients on for_weights. for_partial_sums adds up partial sums that an edge
+ * kernel left in its scratch. That scratch has been given back by then: an operation that takes it
+ * as scratch again waits for the stream (run_in_bf16 in backend_cuda.cu), and a tensor in that
+ * memory is found by its range. A launch on a side stream begins after everything that the main
+ * stream has so far. Whoever touches what it reads or writes waits for that launch, not for later
+ * ones. In a capture side streams become branches of the graph; all of them must be rejoined before
+ * it ends. */
 #ifndef WF_TENSOR_CUDA_RUNTIME_SIDE_STREAMS_CUH
 #define WF_TENSOR_CUDA_RUNTIME_SIDE_STREAMS_CUH
 
@@ -26,7 +29,7 @@ inline bool meets(const std::vector<range> &all, const range &r) {
 inline range rows_of(const float *data, int rows, int ld) {
     return range{(const char *)data, (const char *)(data + (size_t)rows * (size_t)ld)};
 }
-/* `cols` of each row, which are `ld` apart */
+/* `cols` of each row; rows are `ld` apart */
 inline range columns_of(const float *data, int rows, int ld, int cols) {
     if (rows == 0) return range{(const char *)data, (const char *)data};
     return range{(const char *)data, (const char *)(data + (size_t)(rows - 1) * (size_t)ld + cols)};
@@ -34,10 +37,10 @@ inline range columns_of(const float *data, int rows, int ld, int cols) {
 inline range data_range(const wf_tensor *t) { return rows_of(data_of(t), t->rows, t->ld); }
 inline range grad_range(const wf_tensor *t) { return rows_of(grad_of(t), t->rows, t->ld); }
 
-/* Those before for_weights are alike: side_for chooses among them. */
-enum side_id { on_main = -1, for_graphs, for_weights = 6, for_parts, n_sides };
+/* The streams before for_weights are equivalent: side_for chooses one. */
+enum side_id { on_main = -1, for_graphs, for_weights = 6, for_partial_sums, n_sides };
 
-/* Launches of one scope, for which the main stream has not waited. */
+/* The launches of one scope, for which the main stream has not waited yet. */
 struct side_launch {
     cudaEvent_t done;
     std::vector<range> reads, writes;
@@ -45,29 +48,31 @@ struct side_launch {
 struct side_stream {
     cudaStream_t stream;
     std::vector<side_launch> launches; /* in order */
-    std::vector<cudaEvent_t> spare;    /* events of those that were waited for */
+    std::vector<cudaEvent_t> spare;    /* events to be used again */
     bool has_scratch;                  /* see lend_scratch */
 };
-/* Those of a device. */
+/* The side streams of a device. */
 struct side_streams {
     side_stream of[n_sides] = {};
     cudaEvent_t forked = NULL;
     ~side_streams();
 };
 
-/* While it lives, launches go to a stream on which these reads and writes are in order. */
+/* While it lives, launches go to this stream, after everything that these reads and writes depend
+ * on. */
 struct launch_scope {
     int where;
     launch_scope(int where, const std::vector<range> &reads, const std::vector<range> &writes);
     launch_scope(const launch_scope &) = delete;
     ~launch_scope();
 };
-/* The side before for_weights that such launches would have to wait for, or one that has nothing to do. */
+/* A stream before for_weights: one that such a launch would have to wait for, else an idle one. */
 int side_for(const std::vector<range> &reads, const std::vector<range> &writes);
-/* The main stream waits for all of a side. */
+/* The main stream waits for everything on a side stream. */
 void rejoin(side_id side);
-/* What was last launched on a side works in the scratch of an operation that has returned: rejoin_scratch waits for it,
- * before the next operation that takes scratch or does not say what it writes. */
+/* The last launch on this stream works in scratch of an operation that has returned. rejoin_scratch
+ * waits for such launches, before the next operation that takes scratch or whose writes are not
+ * known. */
 void lend_scratch(side_id side);
 void rejoin_scratch();
 

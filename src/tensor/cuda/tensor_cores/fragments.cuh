@@ -1,4 +1,5 @@
-/* fragments: operands of mma.sync m16n8k16 in bf16, and tiles of float matrices on their way to shared memory. */
+/* fragments: bf16 operands of mma.sync m16n8k16, and tiles of float matrices on the way to shared
+ * memory. */
 #ifndef WF_TENSOR_CUDA_TENSOR_CORES_FRAGMENTS_CUH
 #define WF_TENSOR_CUDA_TENSOR_CORES_FRAGMENTS_CUH
 
@@ -10,10 +11,10 @@ namespace wf_gpu {
 
 __host__ __device__ inline int whole16(int n) { return (n + 15) / 16 * 16; }
 
-/* A tile's rows are padded by 16 bytes, so that the 8 rows of a matrix lie in different banks. */
+/* Rows of a tile are padded by 16 bytes, so that 8 rows of a matrix are in different banks. */
 enum { tile_k = 32, padding = 8 };
 
-__device__ inline uint32_t pair(float low, float high) {
+__device__ inline uint32_t bf16_pair(float low, float high) {
     __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
     return *(uint32_t *)&two;
 }
@@ -42,7 +43,8 @@ __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uin
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* `width` rows of a matrix times tile_k of k, which runs along its rows (inner) or down its columns. */
+/* `width` rows of a matrix by tile_k of k, which runs along its rows (inner) or down its
+ * columns. */
 template <int width, int threads, bool inner, bool whole> struct tile {
     enum {
         loads = width * tile_k / 4 / threads,
@@ -59,7 +61,7 @@ template <int width, int threads, bool inner, bool whole> struct tile {
         for (int i = 0; i < loads; i++) {
             int at = (int)threadIdx.x + i * threads, across = (inner ? tile_k : width) / 4;
             *(uint2 *)(to + at / across * pitch + at % across * 4) =
-                make_uint2(pair(held[i][0], held[i][1]), pair(held[i][2], held[i][3]));
+                make_uint2(bf16_pair(held[i][0], held[i][1]), bf16_pair(held[i][2], held[i][3]));
         }
     }
     /* Operand A of rows row .. row + 15: (row, k), (row + 8, k), (row, k + 8), (row + 8, k + 8). */
@@ -80,8 +82,8 @@ template <int width, int threads, bool inner, bool whole> struct tile {
     }
 };
 
-/* The accumulators of an 16 x 8 tile, two neighbours of rows g and g + 8, g = lane / 4, as four neighbours of one row:
- * even lanes have row g, odd ones g + 8. */
+/* The accumulators of a 16 x 8 tile are two neighbours of rows g and g + 8, g = lane / 4. Makes
+ * four neighbours of one row of them: even lanes get row g, odd lanes row g + 8. */
 __device__ inline void gather_row(const float (&sum)[4], int lane, float (&x)[4]) {
     bool odd = lane & 1;
     float give0 = odd ? sum[0] : sum[2], give1 = odd ? sum[1] : sum[3];

@@ -1,25 +1,29 @@
-/* zoo_wide: MLPs with a wide first layer and anything behind it, trained from their first update to their last.
+/* zoo_large_input: MLPs with a large first layer and any layers behind it, trained from their first
+ * update to their last.
  *
- * A network belongs to a cluster of C blocks, its first layer to their warps (zoo_first.cuh). Warps add their parts of z in
- * shared memory, blocks in distributed shared memory, always in the same order. Rank c then takes rows c R/C .. through
- * the layers behind (fp32, zoo_layers.cuh), and sends d of the first layer and its gradient of the others to all ranks.
- * The next examples are on their way while the optimiser runs. After the last update the same forward pass judges the test
- * examples. Networks that zoo_chain.cu takes are several times faster there.
+ * A network belongs to a cluster of C blocks, and its first layer to their warps
+ * (zoo_first_layer.cuh). Warps add their parts of z in shared memory, blocks in distributed shared
+ * memory, always in the same order. Rank c then takes rows c R/C .. through the layers behind
+ * (fp32, zoo_layers.cuh), and sends d of the first layer and its gradient of the others to all
+ * ranks. The next examples are loaded while the optimiser works. After the last update the same
+ * forward pass tests the network. Networks that zoo_small.cu takes are several times faster there.
  *
- * Registers: 12 MT NT for the state. Shared memory: x 2 planes R columns, parts of z 4 W R (16 MT + 4), d' 64 MT (R + 8),
- * the layers behind 16 n_padded and their activations.
- * Measured on an H200: MNIST 784-32-32-10 38,000 cycles an update on two SMs, of which the layers behind 18,000.
- * I1  Sums run in fixed order; a network's bits depend on nothing but itself.
- * I2  Padding columns, units and rows hold zeros in x, w and d, so they stay zero.
- * I3  A buffer that another rank writes or reads is touched again only behind the next cluster barrier. */
-#include "zoo/cuda/zoo_wide.cuh"
-#include "zoo/cuda/zoo_first.cuh"
+ * Registers: 12 MT NT for the state. Shared memory: x 2 planes R columns, parts of z 4 W R (16 MT +
+ * 4), d' 64 MT (R + 8), the layers behind 16 n_padded and their activations. Measured on an H200:
+ * MNIST 784-32-32-10 38,000 cycles an update on two SMs, of which the layers behind 18,000.
+ *   I1  sums run in fixed order; a network's bits depend on nothing but itself
+ *   I2  padding columns, units and rows hold zeros in x, w and d, so they stay zero
+ *   I3  a buffer that another rank writes or reads is used again only after the next cluster
+ *       barrier */
+#include "zoo/cuda/zoo_large_input.cuh"
+#include "zoo/cuda/zoo_first_layer.cuh"
 
 namespace zoo_gpu {
 namespace {
 
 /* Parts of z of rows `row` of this block, over its warps. */
-__device__ inline float4 sum_of_warps(const wide_plan &plan, const place &at, int row, int unit) {
+__device__ inline float4 sum_of_warps(const large_input_plan &plan, const place &at, int row,
+                                      int unit) {
     int stride_z = 16 * plan.tiles_m + 4;
     const float *part = (const float *)(at.shared + plan.partial) + row * stride_z + unit;
     float4 sum = load4(part);
@@ -28,20 +32,20 @@ __device__ inline float4 sum_of_warps(const wide_plan &plan, const place &at, in
     return sum;
 }
 
-/* h_1 of this rank's rows, from all parts of z. Ends with all threads in step. */
-__device__ inline void first_activations(const wide_plan &plan, const place &at,
+/* h_1 of this rank's rows, from all parts of z. Ends with a barrier of all threads. */
+__device__ inline void first_activations(const large_input_plan &plan, const place &at,
                                          const float *weights, float *work) {
     const gpu_layer &layer = plan.rest.layer[0];
     int quads = layer.out_padded / 4, rows_rank = plan.rest.rows, width = 16 * plan.tiles_m;
     bool last = plan.rest.n_layers == 1;
     __syncthreads();
     if (plan.ranks > 1) {
-        float *slots = (float *)(at.shared + plan.slots); /* (C, R/C, 16 MT) */
+        float *inbox = (float *)(at.shared + plan.inbox); /* (C, R/C, 16 MT) */
         for (int i = threadIdx.x; i < plan.rows * quads; i += blockDim.x) {
             int row = quotient(i, layer.out_quads), unit = 4 * (i - row * quads),
                 rank = quotient(row, plan.of_rank);
             float4 sum = sum_of_warps(plan, at, row, unit);
-            float *to = slots + (at.rank * rows_rank + row - rank * rows_rank) * width + unit;
+            float *to = inbox + (at.rank * rows_rank + row - rank * rows_rank) * width + unit;
             *reinterpret_cast<float4 *>(of_rank(to, rank)) = sum;
         }
         cluster_barrier(plan.ranks);
@@ -50,10 +54,10 @@ __device__ inline void first_activations(const wide_plan &plan, const place &at,
         int row = quotient(i, layer.out_quads), unit = 4 * (i - row * quads);
         float4 sum;
         if (plan.ranks > 1) {
-            const float *slot = (const float *)(at.shared + plan.slots) + row * width + unit;
-            sum = load4(slot);
+            const float *inbox = (const float *)(at.shared + plan.inbox) + row * width + unit;
+            sum = load4(inbox);
             for (int c = 1; c < plan.ranks; c++)
-                sum = add4(sum, load4(slot + c * rows_rank * width));
+                sum = add4(sum, load4(inbox + c * rows_rank * width));
         } else sum = sum_of_warps(plan, at, row, unit);
         const float *s = &sum.x;
         for (int c = 0; c < 4; c++)
@@ -63,8 +67,8 @@ __device__ inline void first_activations(const wide_plan &plan, const place &at,
     __syncthreads();
 }
 
-__device__ inline void layers_behind(const wide_plan &plan, const float *weights, float *work,
-                                     int rows_used) {
+__device__ inline void layers_behind(const large_input_plan &plan, const float *weights,
+                                     float *work, int rows_used) {
     const gpu_plan &rest = plan.rest;
     for (int l = 1; l < rest.n_layers; l++) {
         layer_forward(rest, rest.layer[l], l + 1 == rest.n_layers, work + rest.layer[l - 1].output,
@@ -73,8 +77,10 @@ __device__ inline void layers_behind(const wide_plan &plan, const float *weights
     }
 }
 
-/* d of the first layer, hi and lo, transposed to (2, 16 MT, R + 8) in the shared memory of every rank. */
-__device__ inline void send_delta(const wide_plan &plan, const place &at, const float *work) {
+/* d of the first layer, hi and lo, transposed to (2, 16 MT, R + 8) in the shared memory of every
+ * rank. */
+__device__ inline void send_delta(const large_input_plan &plan, const place &at,
+                                  const float *work) {
     const gpu_layer &layer = plan.rest.layer[0];
     int pairs = plan.rest.rows / 2, stride = plan.rows + 8, units = 16 * plan.tiles_m;
     uint32_t *delta = (uint32_t *)(at.shared + plan.delta);
@@ -95,19 +101,21 @@ __device__ inline void send_delta(const wide_plan &plan, const place &at, const 
     }
 }
 
-/* The gradient of the layers behind to the same slot of every other rank. */
-__device__ inline void send_gradient(const wide_plan &plan, const place &at, float *gradient) {
+/* Sends the gradient of the layers behind to the same place in every other rank. */
+__device__ inline void send_gradient(const large_input_plan &plan, const place &at,
+                                     float *gradient) {
     for (int i = 4 * threadIdx.x; i < plan.rest.n_padded && plan.ranks > 1; i += 4 * blockDim.x)
         for (int c = 0; c < plan.ranks; c++)
             if (c != at.rank)
                 *reinterpret_cast<float4 *>(of_rank(gradient + i, c)) = load4(gradient + i);
 }
 
-/* One update of everything a block holds. The replicated layers add the ranks' gradients, all in the same order. */
+/* One update of everything a block holds. The replicated layers add the ranks' gradients, all in
+ * the same order. */
 template <bool ADAM, int MT, int NT>
-__device__ inline void update_all(const wide_plan &plan, const place &at, const gpu_rates &rates,
-                                  const float (&sum)[MT][NT][4], owned<MT, NT> &own,
-                                  float *weights) {
+__device__ inline void update_all(const large_input_plan &plan, const place &at,
+                                  const gpu_rates &rates, const float (&sum)[MT][NT][4],
+                                  owned<MT, NT> &own, float *weights) {
     const gpu_plan &rest = plan.rest;
     update_owned<ADAM, MT, NT>(plan, rates, sum, own);
     float *first = weights + rest.n_padded;
@@ -116,18 +124,20 @@ __device__ inline void update_all(const wide_plan &plan, const place &at, const 
 }
 
 template <int MT, int NT>
-__device__ inline bool is_broken(const wide_plan &plan, const owned<MT, NT> &own,
+__device__ inline bool is_broken(const large_input_plan &plan, const owned<MT, NT> &own,
                                  const float *weights) {
     bool bad = own_is_broken<MT, NT>(own);
     for (int i = threadIdx.x; i < plan.rest.n_padded; i += blockDim.x) bad |= !isfinite(weights[i]);
     return bad;
 }
 
-/* Error bits of the test examples and their number; the weights as they stand. Ends with all threads in step. */
+/* Error bits of the test examples and their number, with the current weights. Ends with a barrier
+ * of all threads. */
 template <int MT, int NT, int PLANES>
-__device__ inline void judge(const wide_plan &plan, const place &at, const owned<MT, NT> &own,
-                             const float *weights, float *work, uint32_t *list, uint8_t *errors,
-                             uint32_t *wrong, uint64_t *arrived, uint32_t &phase) {
+__device__ inline void judge(const large_input_plan &plan, const place &at,
+                             const owned<MT, NT> &own, const float *weights, float *work,
+                             uint32_t *list, uint8_t *errors, uint32_t *wrong, uint64_t *arrived,
+                             uint32_t &phase) {
     const gpu_plan &rest = plan.rest;
     int own_rows = at.rank * rest.rows, bytes = (rest.n_test + 7) / 8;
     for (int start = 0; start < rest.n_test; start += plan.rows) {
@@ -158,7 +168,7 @@ __device__ inline void judge(const wide_plan &plan, const place &at, const owned
 /* CHUNKED: a batch may be larger than R, so dW is kept from one set of examples to the next. */
 template <int MT, int NT, int PLANES, bool CHUNKED, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1)
-    train_wide(const __grid_constant__ wide_plan plan, const gpu_networks networks) {
+    train_large_input(const __grid_constant__ large_input_plan plan, const gpu_networks networks) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
     __shared__ __align__(8) uint64_t arrived;
     __shared__ uint32_t list[256];
@@ -293,24 +303,25 @@ const shape shapes[] = {
      4,
      8,
      true,
-     {(const void *)train_wide<1, 4, 1, true, 256>, (const void *)train_wide<1, 4, 2, true, 256>}},
+     {(const void *)train_large_input<1, 4, 1, true, 256>,
+      (const void *)train_large_input<1, 4, 2, true, 256>}},
     {2,
      7,
      8,
      false,
-     {(const void *)train_wide<2, 7, 1, false, 256>,
-      (const void *)train_wide<2, 7, 2, false, 256>}},
+     {(const void *)train_large_input<2, 7, 1, false, 256>,
+      (const void *)train_large_input<2, 7, 2, false, 256>}},
 };
 
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
 /* Places in shared memory for R rows on C ranks. */
-void lay_out_wide(wide_plan *plan, const shape &of, int ranks, int rows) {
+void lay_out_large_input(large_input_plan *plan, const shape &of, int ranks, int rows) {
     gpu_plan &rest = plan->rest;
     plan->tiles_m = of.tiles_m, plan->tiles_n = of.tiles_n;
     plan->ranks = ranks;
     int needed = (rest.inputs + ranks * 8 * of.tiles_n - 1) / (ranks * 8 * of.tiles_n);
-    plan->warps = needed * 32 < rows ? rows / 32 : needed; /* a thread an example looks ahead */
+    plan->warps = needed * 32 < rows ? rows / 32 : needed; /* each thread looks one example ahead */
     plan->columns = plan->warps * 8 * of.tiles_n;
     plan->stride = plan->planes * plan->columns;
     plan->pieces = divisor_of(plan->stride / 8);
@@ -333,9 +344,9 @@ void lay_out_wide(wide_plan *plan, const shape &of, int ranks, int rows) {
     rest.n_padded = params;
     int bytes = 0, units = 16 * of.tiles_m;
     plan->x = bytes;
-    bytes += round_up(2 * rows * plan->stride + 16, 128); /* 16: the odd tile reads on */
+    bytes += round_up(2 * rows * plan->stride + 16, 128); /* 16: an odd tile reads beyond the end */
     plan->partial = bytes, bytes += 4 * plan->warps * rows * (units + 4);
-    plan->slots = bytes, bytes += ranks > 1 ? 4 * rows * units : 0;
+    plan->inbox = bytes, bytes += ranks > 1 ? 4 * rows * units : 0;
     plan->delta = bytes, bytes += 4 * units * (rows + 8);
     plan->state = bytes, bytes += round_up(12 * params, 128); /* weights, moments */
     plan->gradients = bytes, bytes += round_up(4 * ranks * params, 128);
@@ -352,7 +363,7 @@ bool can_cluster() {
            made.ptxVersion >= 90;
 }
 
-bool wide_choose(wide_plan *plan, bool clusters) {
+bool large_input_choose(large_input_plan *plan, bool clusters) {
     const gpu_layer &first = plan->rest.layer[0];
     for (const shape &of : shapes) {
         if (first.out > 16 * of.tiles_m) continue;
@@ -361,7 +372,7 @@ bool wide_choose(wide_plan *plan, bool clusters) {
             int rows = round_up(plan->rest.batch, least);
             if (of.chunked && rows > least) rows = least;
             if (rows > 256) break;
-            lay_out_wide(plan, of, ranks, rows);
+            lay_out_large_input(plan, of, ranks, rows);
             if (plan->warps <= of.max_warps && plan->shared_bytes + 4096 <= shared_limit)
                 return true;
         }
@@ -369,8 +380,8 @@ bool wide_choose(wide_plan *plan, bool clusters) {
     return false;
 }
 
-cudaError_t wide_launch(const wide_plan &plan, const gpu_networks &networks, size_t count,
-                        cudaStream_t stream) {
+cudaError_t large_input_launch(const large_input_plan &plan, const gpu_networks &networks,
+                               size_t count, cudaStream_t stream) {
     const void *kernel = NULL;
     for (const shape &of : shapes)
         if (of.tiles_m == plan.tiles_m) kernel = of.kernel[plan.planes - 1];
@@ -378,7 +389,8 @@ cudaError_t wide_launch(const wide_plan &plan, const gpu_networks &networks, siz
     return launch_ranks(kernel, plan, count, arguments, stream);
 }
 
-cudaError_t wide_inputs(const wide_plan &plan, const float *x, size_t n, __nv_bfloat16 *out) {
+cudaError_t split_into_planes(const large_input_plan &plan, const float *x, size_t n,
+                              __nv_bfloat16 *out) {
     int width = plan.ranks * plan.columns;
     size_t total = n * (size_t)width;
     if (total == 0) return cudaSuccess;

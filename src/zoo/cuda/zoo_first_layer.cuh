@@ -1,15 +1,18 @@
-/* zoo_first: a wide first layer on tensor cores, for the kernels that keep its state in registers.
+/* zoo_first_layer: a wide first layer on tensor cores, for the kernels that keep its state in
+ * registers.
  *
- * A warp owns 8 NT input columns for all units (16 MT), with weights and both moments in registers in the layout of the
- * accumulator of dW. That layout is also the layout of an A operand, so the weights never leave registers:
+ * A warp owns 8 NT input columns for all units (16 MT), with weights and both moments in registers
+ * in the layout of the accumulator of dW. That layout is also the layout of an A operand, so the
+ * weights never leave registers:
  *   z' (units, examples)  = W x'        A = W, split into bf16 hi + lo;     B = x, ldmatrix
  *   dW (units, columns)   = d' x        A = d', hi + lo, shared memory;     B = x, ldmatrix.trans
- * Inputs are bf16: one plane where they are exact but for a common factor (pixels), else hi + lo, three products. */
-#ifndef WF_ZOO_FIRST_CUH
-#define WF_ZOO_FIRST_CUH
+ * Inputs are bf16: one plane where they are exact but for a common factor (pixels), else hi + lo,
+ * three products. */
+#ifndef WF_ZOO_FIRST_LAYER_CUH
+#define WF_ZOO_FIRST_LAYER_CUH
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
-#include "zoo/cuda/zoo_wide.cuh"
+#include "zoo/cuda/zoo_large_input.cuh"
 
 namespace zoo_gpu {
 
@@ -102,7 +105,8 @@ __device__ inline int unit_of(const place &at, int mt, int i) {
     return 16 * mt + at.lane / 4 + 8 * (i / 2);
 }
 
-/* Makes bulk copies possible; all threads call, after they have cleared shared memory and before a barrier. */
+/* Makes bulk copies possible; all threads call, after they have cleared shared memory and before a
+ * barrier. */
 __device__ inline void copies_start(uint64_t *arrived) {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
@@ -113,9 +117,9 @@ __device__ inline void copies_start(uint64_t *arrived) {
 #endif
 }
 
-/* Starts the copies of the examples list[0 .. rows_used-1]. An example, all planes of it, is one bulk copy; a warp needs some
- * sixty cycles to issue one, so all warps share them. */
-__device__ inline void fetch_examples(const wide_plan &plan, const place &at,
+/* Starts the copies of the examples list[0 .. rows_used-1]. An example, all planes of it, is one
+ * bulk copy; a warp needs some sixty cycles to issue one, so all warps share them. */
+__device__ inline void fetch_examples(const large_input_plan &plan, const place &at,
                                       const __nv_bfloat16 *x, const uint32_t *list, int rows_used,
                                       uint64_t *arrived) {
     int slice = plan.planes * plan.columns;
@@ -164,12 +168,12 @@ __device__ inline void copies_wait(uint64_t *arrived, uint32_t &phase) {
 
 /* This warp's part of z' to shared memory: (W, R, 16 MT + 4). */
 template <int MT, int NT, int PLANES>
-__device__ inline void partial_products(const wide_plan &plan, const place &at,
+__device__ inline void partial_products(const large_input_plan &plan, const place &at,
                                         const owned<MT, NT> &own) {
     constexpr int stride_z = 16 * MT + 4;
     float *out = (float *)(at.shared + plan.partial) + at.warp * plan.rows * stride_z;
-    /* lane -> row of an 8 x 8 matrix: 0-7 columns 0-7, 8-15 columns 8-15, 16-31 the same of the next 8
-     * examples */
+    /* lane -> row of an 8 x 8 matrix: 0-7 columns 0-7, 8-15 columns 8-15, 16-31 the same of the
+     * next 8 examples */
     uint32_t start = shared_address(at.shared + plan.x) +
                      2 * (uint32_t)((at.lane % 8 + 8 * (at.lane / 16)) * plan.stride +
                                     at.warp * 8 * NT + 8 * (at.lane / 8 % 2));
@@ -227,7 +231,7 @@ __device__ inline float4 add4(float4 a, float4 b) {
 
 /* dW += d' x over R examples. */
 template <int MT, int NT, int PLANES>
-__device__ inline void first_gradient(const wide_plan &plan, const place &at,
+__device__ inline void first_gradient(const large_input_plan &plan, const place &at,
                                       float (&sum)[MT][NT][4]) {
     int stride_d = plan.rows + 8;
     /* A: lanes 0-7 units 0-7, 8-15 units 8-15, 16-31 the same of the next 8 examples */
@@ -265,7 +269,7 @@ __device__ inline void first_gradient(const wide_plan &plan, const place &at,
 }
 
 template <bool ADAM, int MT, int NT>
-__device__ inline void update_owned(const wide_plan &plan, const gpu_rates &rates,
+__device__ inline void update_owned(const large_input_plan &plan, const gpu_rates &rates,
                                     const float (&sum)[MT][NT][4], owned<MT, NT> &own) {
 #pragma unroll
     for (int mt = 0; mt < MT; mt++)
@@ -288,7 +292,7 @@ template <int MT, int NT> __device__ inline bool own_is_broken(const owned<MT, N
 
 /* The weights a thread owns, from the flat vector or back to it. */
 template <int MT, int NT, bool LOAD>
-__device__ inline void move_owned(const wide_plan &plan, const place &at, float *flat,
+__device__ inline void move_owned(const large_input_plan &plan, const place &at, float *flat,
                                   owned<MT, NT> &own) {
     const gpu_layer &layer = plan.rest.layer[0];
 #pragma unroll
@@ -308,12 +312,13 @@ __device__ inline void move_owned(const wide_plan &plan, const place &at, float 
             }
 }
 
-/* Where a walk over a network's batches stands: examples first .. of the batch that starts at `start` of an epoch. */
+/* Where a walk over a network's batches stands: examples first .. of the batch that starts at
+ * `start` of an epoch. */
 struct walk {
     int epoch, start, first;
 };
 
-__device__ inline bool walk_on(const wide_plan &plan, walk &at, int epochs) {
+__device__ inline bool walk_on(const large_input_plan &plan, walk &at, int epochs) {
     const gpu_plan &rest = plan.rest;
     at.first += plan.rows;
     if (at.first >= min(rest.batch, rest.n_train - at.start)) at.first = 0, at.start += rest.batch;
@@ -321,13 +326,13 @@ __device__ inline bool walk_on(const wide_plan &plan, walk &at, int epochs) {
     return at.epoch < epochs;
 }
 
-__device__ inline int walk_rows(const wide_plan &plan, const walk &at) {
+__device__ inline int walk_rows(const large_input_plan &plan, const walk &at) {
     int batch = min(plan.rest.batch, plan.rest.n_train - at.start);
     return min(plan.rows, batch - at.first);
 }
 
 /* A cluster of plan.ranks blocks for each network. */
-inline cudaError_t launch_ranks(const void *kernel, const wide_plan &plan, size_t count,
+inline cudaError_t launch_ranks(const void *kernel, const large_input_plan &plan, size_t count,
                                 void **arguments, cudaStream_t stream) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              plan.shared_bytes);

@@ -1,11 +1,9 @@
-/* Octet tables on the host: every edge once with both ends right, and the sums that kernels and slot lists make of them,
+/* Bundle tables on the host: every edge once with both ends right, and the sums that kernels and partial lists make of them,
  * against sums over the edges themselves. */
 #include "models/edge_bundles.h"
-
-enum { processors = 132 };
 #include "wf_test.h"
 
-enum { most_blocks = 2048 };
+enum { most_blocks = 2048, processors = 132 };
 
 typedef struct parts {
     wf_tape tape;
@@ -67,30 +65,30 @@ static void close_parts(parts *p) {
 /* Small whole numbers, so that sums are exact in any order. */
 static int value_of(int edge) { return (edge * 37 + 11) % 101 - 50; }
 
-static void check_cover(const parts *p, const wf_octets *o) {
+static void check_cover(const parts *p, const wf_bundle_table *o) {
     int *seen = calloc((size_t)p->part.n_edges + 1, sizeof *seen);
     int *size = calloc((size_t)p->part.n_graphs + 1, sizeof *size);
     for (int e = 0; e < p->part.n_edges; e++) size[p->graph[e]]++;
-    for (int k = 0; k < o->n_octets; k++) {
-        const wf_octet *octet = &o->octets[k], *pair = &o->octets[k / 2 * 2];
-        assert_true(octet->count <= WF_OCTET);
-        assert_true(octet->first >= 0 && octet->first < p->part.n_edges);
-        assert_true(octet->a0 >= 0 && octet->a0 < p->part.n_nodes);
-        assert_true(octet->b >= 0 && octet->b < p->part.n_nodes);
-        assert_true(octet->graph >= 0 && octet->graph < p->part.n_graphs);
-        assert_int_equal(octet->a0, pair->a0);
-        assert_int_equal(octet->from_a, pair->from_a);
-        assert_int_equal(octet->graph, pair->graph);
-        assert_int_equal(octet->run, pair->run);
-        assert_true(octet->count == pair->count || octet->count == 0);
-        for (int i = 0; i < octet->count; i++) {
-            int edge = octet->first + i * octet->stride;
+    for (int k = 0; k < o->n_bundles; k++) {
+        const wf_bundle *bundle = &o->bundles[k], *pair = &o->bundles[k / 2 * 2];
+        assert_true(bundle->count <= WF_BUNDLE);
+        assert_true(bundle->first >= 0 && bundle->first < p->part.n_edges);
+        assert_true(bundle->a0 >= 0 && bundle->a0 < p->part.n_nodes);
+        assert_true(bundle->b >= 0 && bundle->b < p->part.n_nodes);
+        assert_true(bundle->graph >= 0 && bundle->graph < p->part.n_graphs);
+        assert_int_equal(bundle->a0, pair->a0);
+        assert_int_equal(bundle->from_a, pair->from_a);
+        assert_int_equal(bundle->graph, pair->graph);
+        assert_int_equal(bundle->segment, pair->segment);
+        assert_true(bundle->count == pair->count || bundle->count == 0);
+        for (int i = 0; i < bundle->count; i++) {
+            int edge = bundle->first + i * bundle->stride;
             assert_true(edge >= 0 && edge < p->part.n_edges);
             seen[edge]++;
-            assert_int_equal(p->graph[edge], octet->graph);
-            assert_int_equal(octet->from_a ? p->src[edge] : p->dst[edge], octet->a0 + i);
-            assert_int_equal(octet->from_a ? p->dst[edge] : p->src[edge], octet->b);
-            assert_true(octet->share == 1 / (float)size[octet->graph]);
+            assert_int_equal(p->graph[edge], bundle->graph);
+            assert_int_equal(bundle->from_a ? p->src[edge] : p->dst[edge], bundle->a0 + i);
+            assert_int_equal(bundle->from_a ? p->dst[edge] : p->src[edge], bundle->b);
+            assert_true(bundle->inv_edges == 1 / (float)size[bundle->graph]);
         }
     }
     for (int e = 0; e < p->part.n_edges; e++) assert_int_equal(seen[e], 1);
@@ -98,16 +96,16 @@ static void check_cover(const parts *p, const wf_octets *o) {
     free(size);
 }
 
-/* What a kernel leaves: sums of octets, of runs towards a, and of runs as a whole. Slots nobody writes stay `unset`. */
+/* What a kernel leaves: sums of bundles, of segments towards a, and of segments as a whole. Partial sums nobody writes stay `unset`. */
 enum { unset = 1 << 28 };
 
-static void leave_slots(const wf_octets *o, int *slots, int *runs) {
-    for (size_t k = 0; k < wf_octets_slots(o); k++) slots[k] = unset;
-    for (int strand = 0; strand < o->n_octets / 2 / o->steps; strand++) {
-        int towards_a[WF_OCTET] = {0}, all = 0;
+static void leave_partials(const wf_bundle_table *o, int *partials, int *segments) {
+    for (size_t k = 0; k < wf_partial_rows(o); k++) partials[k] = unset;
+    for (int list = 0; list < o->n_bundles / 2 / o->list_length; list++) {
+        int towards_a[WF_BUNDLE] = {0}, all = 0;
         bool open = false;
-        for (int t = 0; t < o->steps; t++) {
-            const wf_octet *pair = &o->octets[2 * (strand * o->steps + t)];
+        for (int t = 0; t < o->list_length; t++) {
+            const wf_bundle *pair = &o->bundles[2 * (list * o->list_length + t)];
             if (pair->begins) {
                 assert_false(open);
                 open = true;
@@ -115,85 +113,76 @@ static void leave_slots(const wf_octets *o, int *slots, int *runs) {
                 all = 0;
             }
             for (int k = 0; k < 2; k++) {
-                if (pair[k].count > 0) slots[pair + k - o->octets] = 0;
+                if (pair[k].count > 0) partials[pair + k - o->bundles] = 0;
                 for (int i = 0; i < pair[k].count; i++) {
                     assert_true(open);
                     int value = value_of(pair[k].first + i * pair[k].stride);
                     towards_a[i] += value;
                     all += value;
-                    slots[pair + k - o->octets] += value;
+                    partials[pair + k - o->bundles] += value;
                 }
             }
             if (!pair->ends) continue;
             assert_true(open);
             open = false;
-            assert_in_range(pair->run, 0, o->n_runs - 1);
+            assert_in_range(pair->segment, 0, o->n_segments - 1);
             for (int i = 0; i < pair->count; i++)
-                slots[o->n_octets + WF_OCTET * pair->run + i] = towards_a[i];
-            runs[pair->run] = all;
+                partials[o->n_bundles + WF_BUNDLE * pair->segment + i] = towards_a[i];
+            segments[pair->segment] = all;
         }
         assert_false(open);
     }
 }
 
-static int list_sum(const wf_octets *o, const int *slots, int list) {
+static int list_sum(const wf_bundle_table *o, const int *partials, int list) {
     int sum = 0;
-    for (uint32_t k = o->slot_start[list]; k < o->slot_start[list + 1]; k++) {
-        assert_true(slots[o->slots[k]] != unset);
-        sum += slots[o->slots[k]];
+    for (uint32_t k = o->partial_start[list]; k < o->partial_start[list + 1]; k++) {
+        assert_true(partials[o->partials[k]] != unset);
+        sum += partials[o->partials[k]];
     }
     return sum;
 }
 
-static void check_sums(const parts *p, const wf_octets *o) {
+static void check_sums(const parts *p, const wf_bundle_table *o) {
     int nodes = p->part.n_nodes, graphs = p->part.n_graphs;
-    int *slots = malloc((wf_octets_slots(o) + 1) * sizeof *slots);
-    int *runs = malloc((size_t)(o->n_runs + 1) * sizeof *runs);
+    int *partials = malloc((wf_partial_rows(o) + 1) * sizeof *partials);
+    int *segments = malloc((size_t)(o->n_segments + 1) * sizeof *segments);
     int *want = calloc((size_t)(2 * nodes + graphs), sizeof *want);
-    leave_slots(o, slots, runs);
+    leave_partials(o, partials, segments);
     for (int e = 0; e < p->part.n_edges; e++) {
         want[2 * p->dst[e]] += value_of(e);
         want[2 * p->src[e] + 1] += value_of(e);
         want[2 * nodes + p->graph[e]] += value_of(e);
     }
-    for (int k = 0; k < 2 * nodes; k++) assert_int_equal(list_sum(o, slots, k), want[k]);
+    for (int k = 0; k < 2 * nodes; k++) assert_int_equal(list_sum(o, partials, k), want[k]);
     size_t written = 0;
-    for (size_t k = 0; k < wf_octets_slots(o); k++) written += slots[k] != unset;
-    assert_int_equal(o->slot_start[2 * nodes], written); /* each slot in one list */
-    assert_int_equal(o->graph_runs[0], 0);
-    assert_int_equal(o->graph_runs[graphs], o->n_runs);
+    for (size_t k = 0; k < wf_partial_rows(o); k++) written += partials[k] != unset;
+    assert_int_equal(o->partial_start[2 * nodes], written); /* each partial in one list */
+    assert_int_equal(o->graph_segments[0], 0);
+    assert_int_equal(o->graph_segments[graphs], o->n_segments);
     for (int g = 0; g < graphs; g++) {
         int sum = 0;
-        for (uint32_t r = o->graph_runs[g]; r < o->graph_runs[g + 1]; r++) sum += runs[r];
+        for (uint32_t r = o->graph_segments[g]; r < o->graph_segments[g + 1]; r++)
+            sum += segments[r];
         assert_int_equal(sum, want[2 * nodes + g]);
     }
-    free(slots);
-    free(runs);
+    free(partials);
+    free(segments);
     free(want);
 }
 
-static const wf_octets *check(parts *p) {
-    wf_octets_build(&p->tape, &p->part, p->blocks, first_graph, processors);
+static const wf_bundle_table *check(parts *p) {
+    wf_bundles_build(&p->tape, &p->part, p->blocks, first_graph, processors);
     assert_false(p->tape.failed);
-    const wf_octets *o = p->part.octets;
-    assert_non_null(o);
-    assert_int_equal(o->n_octets, 2 * WF_OCTET_WARPS * o->steps * o->n_chunks);
-    assert_true(o->n_chunks <= WF_OCTET_CHUNKS * processors);
-    check_cover(p, o);
-    check_sums(p, o);
-    const wf_octets *tables[] = {p->part.lines, p->part.strands[0], p->part.strands[1]};
-    const int most[] = {WF_OCTET_LINES * processors, WF_OCTET_CHUNKS * processors,
-                        WF_OCTET_STRANDS_OF_3 * processors};
-    for (int k = 0; k < 3; k++) {
-        const wf_octets *table = tables[k];
-        int strands = k == 0 ? 1 : WF_OCTET_WARPS;
-        assert_non_null(table);
-        assert_int_equal(table->n_octets, 2 * strands * table->steps * table->n_chunks);
-        assert_true(table->n_chunks <= most[k]);
-        check_cover(p, table);
-        check_sums(p, table);
+    for (int cut = 0; cut < WF_CUTS; cut++) {
+        const wf_bundle_table *t = p->part.bundles[cut];
+        assert_non_null(t);
+        assert_int_equal(t->n_bundles, 2 * wf_cut_lists((wf_cut)cut) * t->list_length * t->n_tasks);
+        assert_true(t->n_tasks <= wf_cut_tasks((wf_cut)cut) * processors);
+        check_cover(p, t);
+        check_sums(p, t);
     }
-    return o;
+    return p->part.bundles[WF_CUT_SHORT];
 }
 
 static void test_widths(void **state) {
@@ -224,19 +213,19 @@ static void test_mixed(void **state) {
     close_parts(&p);
 }
 
-/* Strands of many runs of all lengths. */
-static void test_long_strands(void **state) {
+/* Lists of many segments of all lengths. */
+static void test_long_lists(void **state) {
     (void)state;
     parts p;
     open_parts(&p);
     for (int k = 0; k < 5; k++) add_network(&p, (int[]){330 + k, 90, 33}, 3, false);
-    const wf_octets *o = check(&p);
-    assert_true(o->steps > WF_OCTET_RUN);
-    assert_true(o->n_octets <= p.part.n_edges / WF_OCTET * 11 / 10); /* hardly any padding */
+    const wf_bundle_table *o = check(&p);
+    assert_true(o->list_length > 2);                                   /* longer than a segment */
+    assert_true(o->n_bundles <= p.part.n_edges / WF_BUNDLE * 11 / 10); /* hardly any padding */
     close_parts(&p);
 }
 
-/* Lists of a graph name the same octets and runs of it in the same order wherever it stands in a batch. */
+/* Lists of a graph name the same bundles and segments of it in the same order wherever it stands in a batch. */
 static void test_neighbours(void **state) {
     (void)state;
     parts alone, batch;
@@ -249,20 +238,22 @@ static void test_neighbours(void **state) {
     int first = batch.part.n_nodes, graph = batch.part.n_graphs, edge = batch.part.n_edges;
     add_network(&batch, widths, 4, false);
     check(&batch);
-    const wf_octets *x = alone.part.octets, *y = batch.part.octets;
-    int first_run = (int)y->graph_runs[graph];
+    const wf_bundle_table *x = alone.part.bundles[WF_CUT_SHORT],
+                          *y = batch.part.bundles[WF_CUT_SHORT];
+    int first_segment = (int)y->graph_segments[graph];
     for (int list = 0; list < 2 * alone.part.n_nodes; list++) {
-        uint32_t at = y->slot_start[2 * first + list], count = x->slot_start[list + 1];
-        assert_int_equal(y->slot_start[2 * first + list + 1] - at, count - x->slot_start[list]);
-        for (uint32_t k = x->slot_start[list]; k < count; k++, at++) {
-            int r = (int)x->slots[k] - x->n_octets, s = (int)y->slots[at] - y->n_octets;
+        uint32_t at = y->partial_start[2 * first + list], count = x->partial_start[list + 1];
+        assert_int_equal(y->partial_start[2 * first + list + 1] - at,
+                         count - x->partial_start[list]);
+        for (uint32_t k = x->partial_start[list]; k < count; k++, at++) {
+            int r = (int)x->partials[k] - x->n_bundles, s = (int)y->partials[at] - y->n_bundles;
             assert_int_equal(r >= 0, s >= 0);
             if (r >= 0) {
-                assert_int_equal(s - r, WF_OCTET * first_run);
+                assert_int_equal(s - r, WF_BUNDLE * first_segment);
             } else {
-                const wf_octet *p = &x->octets[x->slots[k]], *q = &y->octets[y->slots[at]];
+                const wf_bundle *p = &x->bundles[x->partials[k]], *q = &y->bundles[y->partials[at]];
                 assert_int_equal(q->first - p->first, edge);
-                assert_int_equal(q->run - p->run, first_run);
+                assert_int_equal(q->segment - p->segment, first_segment);
                 assert_int_equal(q->begins, p->begins);
             }
         }
@@ -271,13 +262,13 @@ static void test_neighbours(void **state) {
     close_parts(&batch);
 }
 
-/* Steps of the benchmarks' batches: hardly more than their pairs over all strands. */
+/* Lengths of lists for the batches of the benchmarks: hardly more than their pairs divided by all lists. */
 static void test_packing(void **state) {
     (void)state;
     static const struct {
         int widths[4];
         bool folded;
-        int copies, steps, steps_of_4, steps_of_3;
+        int copies, length, long_4, long_3;
     } cases[] = {{{64, 16, 8, 10}, false, 256, 10, 10, 14},  /* 82 pairs a network: 9.9, 13.3 */
                  {{784, 32, 32, 10}, true, 256, 11, 12, 15}, /* 90: 10.9, 14.5 */
                  {{64, 16, 8, 10}, false, 100, 4, 5, 7}};
@@ -286,9 +277,9 @@ static void test_packing(void **state) {
         open_parts(&p);
         for (int i = 0; i < cases[k].copies; i++)
             add_network(&p, cases[k].widths, 4, cases[k].folded);
-        assert_int_equal(check(&p)->steps, cases[k].steps);
-        assert_int_equal(p.part.strands[0]->steps, cases[k].steps_of_4);
-        assert_int_equal(p.part.strands[1]->steps, cases[k].steps_of_3);
+        assert_int_equal(check(&p)->list_length, cases[k].length);
+        assert_int_equal(p.part.bundles[WF_CUT_LONG_4]->list_length, cases[k].long_4);
+        assert_int_equal(p.part.bundles[WF_CUT_LONG_3]->list_length, cases[k].long_3);
         close_parts(&p);
     }
 }
@@ -299,16 +290,16 @@ static void test_nothing(void **state) {
     open_parts(&p);
     p.part.n_graphs = 2;
     p.part.n_nodes = 3;
-    const wf_octets *o = check(&p);
-    assert_int_equal(o->n_chunks, 0);
+    const wf_bundle_table *o = check(&p);
+    assert_int_equal(o->n_tasks, 0);
     close_parts(&p);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_widths),       cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_long_strands), cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_packing),      cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_widths),     cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_long_lists), cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_packing),    cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,47 +1,51 @@
-/* row_instructions: the steps of a chain that are no products. A warp, or a team of them, takes 16 rows. */
-#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_ROW_INSTRUCTIONS_CUH
-#define WF_TENSOR_CUDA_ROW_PRODUCTS_ROW_INSTRUCTIONS_CUH
+/* sequence_ops: the operations of a row sequence other than products. A warp or a team of warps
+ * takes 16 rows. */
+#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_SEQUENCE_OPS_CUH
+#define WF_TENSOR_CUDA_ROW_PRODUCTS_SEQUENCE_OPS_CUH
 
 #include "tensor/cuda/row_products/row_sequence.cuh"
 #include "tensor/cuda/tensor_cores/fragments.cuh"
 
 namespace wf_gpu {
 
-/* This thread's lane. What depends on it is worked out where it is used, not kept in registers over the whole chain. */
+/* This thread's lane. What depends on it is computed where it is used instead of staying in
+ * registers over the whole sequence. */
 __device__ inline int lane_here() {
     int lane;
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
     return lane;
 }
 
-/* Where row r of a matrix begins, in elements; neither is negative. */
+/* Offset of a row in elements; neither argument is negative. */
 __device__ inline size_t place_of(int row, int ld) { return (size_t)(uint32_t)row * (uint32_t)ld; }
 
-/* Shared memory by its own addresses: through pointers that may point anywhere it is slower. */
+/* Shared memory by its own address; generic pointers are slower. */
 template <class T> __device__ inline T *shared_at(uint32_t address) {
     return (T *)__cvta_shared_to_generic(address);
 }
 
-/* A warp's rows first .. first + 15, of which those below `rows` are there, its slots and [16][staged_pitch] of floats. `team`
- * warps may share them and their slots, and this is the one `self`; else they are 1 and 0. */
+/* The rows first .. first + 15 of a warp, of which those below `rows` exist; its kept operands; its
+ * [16][staged_pitch] floats. `team` warps may have the same rows and kept operands, and this one is
+ * number `self`; otherwise team is 1 and self 0. */
 struct warp_rows {
     int first, rows, self, team;
-    uint32_t slots, staged;
+    uint32_t kept, staged;
 
-    /* Of a row that is there: what lies behind the last is read as the last, and not written. */
+    /* A row that exists: beyond the last the last is read, and nothing is written. */
     __device__ int row(int local) const { return min(first + local, rows - 1); }
     __device__ bool there(int local) const { return first + local < rows; }
-    /* A slot's elements col .. col + 3 of a row, col % 4 == 0. */
-    __device__ void keep(int slot, int cols, int local, int col, const float4 &x) const {
-        int place = local * slot_pitch(cols) + (col & ~63) + ((col ^ (8 * local)) & 56) + (col & 7);
-        *shared_at<uint2>(slots + 2 * (uint32_t)(slot + place)) =
-            make_uint2(pair(x.x, x.y), pair(x.z, x.w));
+    /* Keeps elements col .. col + 3 of a row in shared memory, col % 4 == 0. */
+    __device__ void keep(int place_in_kept, int cols, int local, int col, const float4 &x) const {
+        int place = local * kept_pitch(cols) + (col & ~63) + ((col ^ (8 * local)) & 56) + (col & 7);
+        *shared_at<uint2>(kept + 2 * (uint32_t)(place_in_kept + place)) =
+            make_uint2(bf16_pair(x.x, x.y), bf16_pair(x.z, x.w));
     }
 };
 
-/* As smooth_unit, by the fast tanh, whose error is below bf16's: x (1 + t) / 2, t = tanh(x (a + b x^2)). Where tanh is one in
- * float it has to be exactly one: the slope multiplies what is missing by x^3. */
-__device__ inline float quick_unit(int unit, float x, float *slope) {
+/* accurate_activation with the fast tanh, whose error is below that of bf16: x (1 + t) / 2, t =
+ * tanh(x (a + b x^2)). Where tanh rounds to one in float, t must be exactly one, because the slope
+ * multiplies the difference by x^3. */
+__device__ inline float quick_activation(int unit, float x, float *slope) {
     bool gelu = unit == WF_UNIT_GELU;
     float a = gelu ? 0.7978845608028654f : 0.5f, b = gelu ? 0.035677408136300125f : 0.0f;
     float square = x * x, at = x * (a + b * square), t;
@@ -52,8 +56,8 @@ __device__ inline float quick_unit(int unit, float x, float *slope) {
     return y;
 }
 
-/* Four neighbours in memory, aligned. To the compiler nothing else in memory changes: what it knows of the chain it need not
- * read again behind every store. Between steps all is settled by __syncwarp. */
+/* Four aligned neighbours in memory. The asm has no memory clobber, so the compiler need not reload
+ * the sequence after every store; __syncwarp between operations orders memory. */
 __device__ inline float4 read4(const float *from) {
     float4 x;
     asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];"
@@ -65,8 +69,9 @@ __device__ inline void write4(float *to, const float4 &x) {
     asm volatile("st.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(to)),
                  "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w));
 }
-/* Of a table, of which `left` are there: at once when tables lie in whole fours. Functions that read tables exist twice for
- * that: whoever comes by first has to wait for instructions, so there should be few. */
+/* Four neighbours of a table, of which `left` exist; one load if the table is aligned. Functions
+ * that read tables exist in two versions for that. There should be few functions, because the first
+ * warp to run one waits for its instructions to be fetched. */
 template <bool aligned> __device__ inline float4 table4(const float *from, int left) {
     if (aligned) return left > 0 ? read4(from) : make_float4(0, 0, 0, 0);
     float v[4];
@@ -74,8 +79,8 @@ template <bool aligned> __device__ inline float4 table4(const float *from, int l
     return make_float4(v[0], v[1], v[2], v[3]);
 }
 
-/* --- steps on single elements ------------------------------------------------------------------------------ */
-/* The graph of a row by the graphs' first rows. */
+/* --- operations on single elements ------------------------------------------------------------ */
+/* The graph of a row; start[g] is the first row of graph g. */
 __device__ inline int graph_of(const uint32_t *start, int graphs, int row) {
     int low = 0, high = graphs;
     while (high - low > 1) {
@@ -86,35 +91,35 @@ __device__ inline int graph_of(const uint32_t *start, int graphs, int row) {
     return low;
 }
 
-/* What a lane knows of row lane % 16: where it reads x, and by what it multiplies it; which row of the table. */
+/* What a lane knows of row lane % 16: the row of x, a factor, the row of the table. */
 struct row_source {
     int from;
     float factor;
     uint32_t table;
-    __device__ row_source(const chain_step &s, const warp_rows &v) {
-        from = v.row(lane_here() % chain_rows);
+    __device__ row_source(const row_op &s, const warp_rows &v) {
+        from = v.row(lane_here() % sequence_rows);
         factor = 1;
         table = s.table != NULL ? s.map[from] : 0;
-        if (s.kind == chain_mean_back) {
+        if (s.kind == row_mean_back) {
             from = graph_of(s.start, s.graphs, from);
             factor = 1 / (float)(s.start[from + 1] - s.start[from]);
         }
     }
 };
 
-/* x from what was read; `gate` of the table, `other` of the matrix beside it. */
-__device__ inline float element(const chain_step &s, float factor, float gate, float other,
-                                float x) {
-    if (s.kind == chain_residual) return x + (1 + gate) * other;
-    if (s.kind == chain_residual_back) return x * (1 + gate);
-    if (s.kind != chain_unit && s.kind != chain_unit_back) return x * factor;
-    float slope, y = quick_unit(s.unit, s.kind == chain_unit ? x : other, &slope);
-    return s.kind == chain_unit ? y : x * slope;
+/* One element of the result. gate is read from the table, other from the second matrix. */
+__device__ inline float element(const row_op &s, float factor, float gate, float other, float x) {
+    if (s.kind == row_residual) return x + (1 + gate) * other;
+    if (s.kind == row_residual_back) return x * (1 + gate);
+    if (s.kind != row_activation && s.kind != row_activation_back) return x * factor;
+    float slope, y = quick_activation(s.unit, s.kind == row_activation ? x : other, &slope);
+    return s.kind == row_activation ? y : x * slope;
 }
 
-/* Lanes take four columns each of one row or several; of two rows at a time everything is read before anything is written. */
+/* A lane takes four columns of one or more rows. Of two rows at a time everything is read before
+ * anything is written. */
 template <bool aligned> __device__ __noinline__ void element_tile(uint32_t step, warp_rows v) {
-    const chain_step &s = *shared_at<chain_step>(step);
+    const row_op &s = *shared_at<row_op>(step);
     enum { batch = 2 };
     int quads = whole16(s.cols) / 4, shift = quads > 16 ? 5 : quads > 8 ? 4 : quads > 4 ? 3 : 2;
     int lane = lane_here(), across = 1 << shift, down = 32 >> shift;
@@ -124,12 +129,12 @@ template <bool aligned> __device__ __noinline__ void element_tile(uint32_t step,
         int col = 4 * (first + (lane & (across - 1))), left = s.cols - col;
         bool inside = col < whole16(s.cols);
 #pragma unroll 1
-        for (int top = v.self * batch * down; top < chain_rows; top += v.team * batch * down) {
+        for (int top = v.self * batch * down; top < sequence_rows; top += v.team * batch * down) {
             float4 x[batch], gate[batch], other[batch], before[batch];
             float factor[batch];
 #pragma unroll
             for (int i = 0; i < batch; i++) {
-                int local = (top + i * down + (lane >> shift)) % chain_rows;
+                int local = (top + i * down + (lane >> shift)) % sequence_rows;
                 int row = v.row(local), from = __shfl_sync(0xffffffffu, source.from, local);
                 int table = (int)__shfl_sync(0xffffffffu, source.table, local);
                 factor[i] = __shfl_sync(0xffffffffu, source.factor, local);
@@ -144,7 +149,7 @@ template <bool aligned> __device__ __noinline__ void element_tile(uint32_t step,
 #pragma unroll
             for (int i = 0; i < batch; i++) {
                 int local = top + i * down + (lane >> shift);
-                if (!inside || local >= chain_rows) continue;
+                if (!inside || local >= sequence_rows) continue;
                 float4 y =
                     make_float4(element(s, factor[i], gate[i].x, other[i].x, x[i].x) + before[i].x,
                                 element(s, factor[i], gate[i].y, other[i].y, x[i].y) + before[i].y,
@@ -152,24 +157,25 @@ template <bool aligned> __device__ __noinline__ void element_tile(uint32_t step,
                                 element(s, factor[i], gate[i].w, other[i].w, x[i].w) + before[i].w);
                 if (s.out != NULL && v.there(local))
                     write4(s.out + place_of(v.first + local, s.ld_out) + col, y);
-                if (s.slot >= 0) v.keep(s.slot, s.cols, local, col, y);
+                if (s.kept >= 0) v.keep(s.kept, s.cols, local, col, y);
             }
         }
     }
 }
 
-/* --- layer norm ---------------------------------------------------------------------------------------------- */
-/* 8, 16 or 32 lanes a row (`Lanes`), as many rows a warp at once as they leave; a lane has four quads of a row, `Lanes` apart:
- * up to 128, 256 or 512 columns in the same registers. */
+/* --- layer norm ------------------------------------------------------------------------------- */
+/* `Lanes` (8, 16 or 32) lanes have a row, and a warp as many rows at once as that allows. A lane
+ * has four groups of four columns, `Lanes` groups apart: up to 128, 256 or 512 columns in the same
+ * registers. */
 enum { held_quads = 4 };
-static_assert(4 * held_quads * 32 == chain_norm_columns, "a warp holds the widest row");
+static_assert(4 * held_quads * 32 == widest_norm, "a warp holds the widest row");
 
 template <int Lanes> struct held_row {
     enum { down = 32 / Lanes }; /* rows of a warp at once */
     float v[held_quads][4];
 
     __device__ static int column(int lane, int i) { return 4 * (lane % Lanes + Lanes * i); }
-    /* Of all lanes of a row. */
+    /* The sum over all lanes of a row. */
     __device__ static float sum_of(float x) {
 #pragma unroll
         for (int step = 1; step < Lanes; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
@@ -185,7 +191,7 @@ template <int Lanes> struct held_row {
             v[i][0] = x.x, v[i][1] = x.y, v[i][2] = x.z, v[i][3] = x.w;
         }
     }
-    /* Of a table, or zeros where there is none. */
+    /* A row of a table, or zeros if there is none. */
     template <bool aligned> __device__ void look(const float *row, int cols, int lane) {
 #pragma unroll
         for (int i = 0; i < held_quads; i++) {
@@ -195,7 +201,7 @@ template <int Lanes> struct held_row {
             v[i][0] = x.x, v[i][1] = x.y, v[i][2] = x.z, v[i][3] = x.w;
         }
     }
-    /* To (v - mean) / deviation; padding stays zero. */
+    /* v = (v - mean) / deviation; padding stays zero. */
     __device__ void normalise(int cols, int lane, float *mean, float *rho) {
         float sum = 0, square = 0, part = __fdividef(1, (float)cols);
 #pragma unroll
@@ -219,10 +225,10 @@ template <int Lanes> struct held_row {
 template <bool aligned, int Lanes>
 __device__ __noinline__ void norm_tile(uint32_t step, warp_rows v) {
     typedef held_row<Lanes> held;
-    const chain_step &s = *shared_at<chain_step>(step);
+    const row_op &s = *shared_at<row_op>(step);
     int lane = lane_here(), cols = s.cols;
 #pragma unroll 1
-    for (int local = held::down * v.self + lane / Lanes; local < chain_rows;
+    for (int local = held::down * v.self + lane / Lanes; local < sequence_rows;
          local += held::down * v.team) {
         int row = v.row(local);
         held x, shift, scale;
@@ -242,19 +248,19 @@ __device__ __noinline__ void norm_tile(uint32_t step, warp_rows v) {
                                    x.v[i][2] * (1 + scale.v[i][2]) + shift.v[i][2],
                                    x.v[i][3] * (1 + scale.v[i][3]) + shift.v[i][3]);
             if (v.there(local)) write4(s.out + place_of(row, s.ld_out) + col, y);
-            if (s.slot >= 0) v.keep(s.slot, cols, local, col, y);
+            if (s.kept >= 0) v.keep(s.kept, cols, local, col, y);
         }
     }
 }
 
-/* g = the gradient by the normalised value: x, times 1 + scale. */
+/* g = gradient by the normalised value: x times 1 + scale. */
 template <bool aligned, int Lanes>
 __device__ __noinline__ void norm_back_tile(uint32_t step, warp_rows v) {
     typedef held_row<Lanes> held;
-    const chain_step &s = *shared_at<chain_step>(step);
+    const row_op &s = *shared_at<row_op>(step);
     int lane = lane_here(), cols = s.cols;
 #pragma unroll 1
-    for (int local = held::down * v.self + lane / Lanes; local < chain_rows;
+    for (int local = held::down * v.self + lane / Lanes; local < sequence_rows;
          local += held::down * v.team) {
         int row = v.row(local);
         held x, g, scale, before;
@@ -293,31 +299,30 @@ __device__ __noinline__ void norm_back_tile(uint32_t step, warp_rows v) {
                             : 0;
             float4 y = make_float4(dx[0], dx[1], dx[2], dx[3]);
             if (there) write4(s.out + place_of(row, s.ld_out) + col, y);
-            if (s.slot >= 0) v.keep(s.slot, cols, local, col, y);
+            if (s.kept >= 0) v.keep(s.kept, cols, local, col, y);
         }
     }
 }
 
-/* Of either direction. Widths have functions of their own, so that a chain reads the instructions of its own width alone. */
+/* Norm forward or backward. Each width has its own function, so that only the instructions of that
+ * width are fetched. */
 template <bool aligned, int Lanes>
-__device__ __forceinline__ void norm_either(const chain_step &s, uint32_t step,
-                                            const warp_rows &v) {
-    if (s.kind == chain_norm) norm_tile<aligned, Lanes>(step, v);
+__device__ __forceinline__ void norm_either(const row_op &s, uint32_t step, const warp_rows &v) {
+    if (s.kind == row_norm) norm_tile<aligned, Lanes>(step, v);
     else norm_back_tile<aligned, Lanes>(step, v);
 }
 template <bool aligned>
-__device__ __forceinline__ void norm_any_width(const chain_step &s, uint32_t step,
-                                               const warp_rows &v) {
+__device__ __forceinline__ void norm_any_width(const row_op &s, uint32_t step, const warp_rows &v) {
     enum { of_eight = 8 * 4 * held_quads, of_sixteen = 2 * of_eight };
     if (s.cols <= of_eight) norm_either<aligned, 8>(s, step, v);
     else if (s.cols <= of_sixteen) norm_either<aligned, 16>(s, step, v);
     else norm_either<aligned, 32>(s, step, v);
 }
 
-/* A step that is no product; it lies in shared memory. */
-__device__ __forceinline__ void row_step(const chain_step &s, const warp_rows &v) {
+/* Runs an operation other than a product; s lies in shared memory. */
+__device__ __forceinline__ void run_row_op(const row_op &s, const warp_rows &v) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(&s);
-    if (s.kind == chain_norm || s.kind == chain_norm_back) {
+    if (s.kind == row_norm || s.kind == row_norm_back) {
         if (s.aligned) norm_any_width<true>(s, at, v);
         else norm_any_width<false>(s, at, v);
     } else {

@@ -1,29 +1,35 @@
-/* zoo_chain: MLPs of two or three layers, the first of them wide, trained whole on tensor cores.
+/* zoo_small: MLPs of two or three layers with many inputs and few units, trained on tensor cores.
  *
- * The first layer is that of zoo_wide.cu: a warp owns columns, state in registers. Behind it a warp takes 8 examples from
- * z_1 to the logits and back to d_1 without a barrier, all in registers, with examples in the columns of every product:
- *   z_l' = W_l h_{l-1}'       A = W_l, ldmatrix;          B = h_{l-1}, made of the accumulators of z_{l-1} by movmatrix
- *   d_{l-1}' = W_l' d_l'      A = W_l', ldmatrix.trans;   B = d_l
- * Three products each: hi hi, lo hi, hi lo. It leaves d_l and h_l (units, examples) in shared memory, where
- *   dW_l = d_l h_{l-1}'       and the biases' sums, a product with ones,
- * are one more product over all examples, in pieces of 16 x 16 that the warps share out and update. Every rank of a cluster
- * takes all examples through the layers behind: that costs no time, and saves a second exchange.
- * The examples of the next batch come by bulk copies (sm_90) or cp.async while the optimiser runs.
+ * The first layer is that of zoo_large_input.cu: a warp owns columns, with their state in
+ * registers. In the layers behind it a warp takes 8 examples from z_1 to the logits and back to d_1
+ * without a barrier, all in registers, with examples in the columns of every product:
+ *   z_l' = W_l h_{l-1}'    A = W_l, ldmatrix;         B = h_{l-1}, from accumulators of z_{l-1},
+ *                          movmatrix
+ *   d_{l-1}' = W_l' d_l'   A = W_l', ldmatrix.trans;  B = d_l
+ * Three products each: hi hi, lo hi, hi lo. It leaves d_l and h_l (units, examples) in shared
+ * memory, where
+ *   dW_l = d_l h_{l-1}'    and the sums of the biases, a product with ones,
+ * are one more product over all examples, in pieces of 16 x 16 that are divided among the warps.
+ * Every rank of a cluster takes all examples through the layers behind: that costs no time and
+ * saves a second exchange. The examples of the next batch come by bulk copies (sm_90) or cp.async
+ * while the optimiser works.
  *
- * FLOPs: MNIST 784-32-32-10, batch 64: 6.9 MFLOP an update, twice that as hi + lo; 10,000 networks 650 TFLOP, 1.2 s at
- * the 2 SM-cycles that m16n8k16 takes by mma.sync. karhunen 64-16-8-10, batch 128: 0.66 MFLOP, three products each; 50,000
- * networks 32 TFLOP, 0.06 s. Bytes: 100 KB of x an MNIST update (0.6 TB/s in all), else nothing leaves the chip.
- * Measured on an H200 (1.98 GHz), cycles an update: MNIST 18,900 on two SMs (products 3,500, exchange 2,600, layers behind
- * 4,100, dW1 2,500, gradients behind 2,100, copies and Adam 3,600): 10,000 networks in 7.7 s, 16 % of that rate; z and
- * dW alone reach 45 and 62 % of it, Adam 43 % of the special-function rate. One network fills its SMs' registers, so latency
- * is not hidden. karhunen 30,100 with four networks on an SM (layers behind 13,100): 50,000 in 0.56 s.
- * Tried: all gradients behind by one warp that owns no columns, beside dW1 and Adam: no faster.
+ * FLOPs: MNIST 784-32-32-10, batch 64: 6.9 MFLOP an update, twice that as hi + lo; 10,000 networks
+ * 650 TFLOP, 1.2 s at the 2 SM-cycles that m16n8k16 takes by mma.sync. karhunen 64-16-8-10, batch
+ * 128: 0.66 MFLOP, three products each; 50,000 networks 32 TFLOP, 0.06 s. Bytes: 100 KB of x an
+ * MNIST update (0.6 TB/s in all); nothing else leaves the chip. Measured on an H200 (1.98 GHz),
+ * cycles an update: MNIST 18,900 on two SMs (products 3,500, exchange 2,600, layers behind 4,100,
+ * dW1 2,500, gradients behind 2,100, copies and Adam 3,600): 10,000 networks in 7.7 s, 16 % of that
+ * rate; z and dW alone reach 45 and 62 % of it, Adam 43 % of the special-function rate. One network
+ * fills its SMs' registers, so latency is not hidden. karhunen 30,100 with four networks on an SM
+ * (layers behind 13,100): 50,000 in 0.56 s. A warp without columns that makes all gradients behind,
+ * beside dW1 and Adam, is no faster.
  *
- * I1  Sums run in fixed order; a network's bits depend on nothing but itself.
- * I2  Padding columns, units and rows hold zeros in x, w and d, so they stay zero.
- * I3  Ranks may be one step apart: slots of z_1 are used in turn, two of them. */
-#include "zoo/cuda/zoo_chain.cuh"
-#include "zoo/cuda/zoo_first.cuh"
+ *   I1  sums run in fixed order; a network's bits depend on nothing but itself
+ *   I2  padding columns, units and rows hold zeros in x, w and d, so they stay zero
+ *   I3  ranks may be one update apart: there are two inboxes for z_1, used alternately */
+#include "zoo/cuda/zoo_small.cuh"
+#include "zoo/cuda/zoo_first_layer.cuh"
 
 namespace zoo_gpu {
 namespace {
@@ -31,7 +37,7 @@ namespace {
 /* Sizes of the layers behind, in parameters. */
 template <int T1, int T2, int T3> struct sizes {
     static constexpr int layers = T3 > 0 ? 3 : 2;
-    static constexpr int units = T1 + T2 * T1 + T3 * T2; /* of work, see unit_at */
+    static constexpr int pieces = T1 + T2 * T1 + T3 * T2; /* pieces of work, see piece_at */
     static constexpr int stride2 = 16 * T1 + 8, stride3 = 16 * T2 + 8;
     static constexpr int weight2 = 0, weight3 = 16 * T2 * stride2;
     static constexpr int bias1 = weight3 + 16 * T3 * stride3, bias2 = bias1 + 16 * T1,
@@ -49,13 +55,13 @@ struct areas {
 };
 
 template <int T1, int T2, int T3>
-__device__ inline areas areas_of(const chain_plan &plan, unsigned char *shared) {
+__device__ inline areas areas_of(const small_plan &plan, unsigned char *shared) {
     areas a;
     a.state = (float *)(shared + plan.state);
     a.halves = (__nv_bfloat16 *)(shared + plan.halves);
-    a.pitch = (plan.wide.rows + 8) / 2;
+    a.pitch = (plan.large.rows + 8) / 2;
     uint32_t *next = (uint32_t *)(shared + plan.operands);
-    a.d[1] = (uint32_t *)(shared + plan.wide.delta);
+    a.d[1] = (uint32_t *)(shared + plan.large.delta);
     a.d[2] = next, next += 32 * T2 * a.pitch;
     a.h[1] = next, next += 32 * T1 * a.pitch;
     a.d[3] = next, next += 32 * T3 * a.pitch;
@@ -69,10 +75,11 @@ __device__ inline uint32_t transposed(uint32_t pair) {
     return r;
 }
 
-/* 1 / (1 + e^-z), to 2^-21; short, because the whole step has to fit in the instruction cache. */
+/* 1 / (1 + e^-z), to 2^-21; short, because all code of an update has to fit in the instruction
+ * cache. */
 __device__ inline float logistic(float z) { return __fdividef(1.0f, 1.0f + __expf(-z)); }
 
-/* act(z); the slope follows from it. */
+/* The activation of z; its slope follows from the result. */
 __device__ inline float output_of(int activation, float z) {
     if (activation == WF_ACT_RELU) return z > 0 ? z : 0;
     if (activation == WF_ACT_IDENTITY) return z;
@@ -83,14 +90,16 @@ __device__ inline float output_of(int activation, float z) {
 /* Operands of 8 examples: tile t holds units 8t .. 8t+7, pairs along them. */
 template <int N> struct columns8 { uint32_t top[N], rest[N]; };
 
-/* z (16 M units, 8 examples) += W h. W (16 M, 16 K) row-major hi and lo, `stride` wide; TRANSPOSED: W' of such a matrix. */
+/* z (16 M units, 8 examples) += W h. W (16 M, 16 K) row-major hi and lo, `stride` wide; TRANSPOSED:
+ * W' of such a matrix. */
 template <int M, int K, bool TRANSPOSED>
 __device__ inline void multiply(float (&z)[M][4], const __nv_bfloat16 *halves, int total,
                                 int stride, int lane, const columns8<2 * K> &b) {
     int row = TRANSPOSED ? lane % 8 + 8 * (lane / 16) : lane % 16;
     int column = TRANSPOSED ? 8 * (lane / 8 % 2) : 8 * (lane / 16);
     uint32_t w = shared_address(halves + row * stride + column);
-    float low_high[M][4] = {}, high_low[M][4] = {}; /* three sums: none waits for another */
+    /* three separate sums, so that none waits for another */
+    float low_high[M][4] = {}, high_low[M][4] = {};
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
@@ -115,8 +124,9 @@ __device__ inline void multiply(float (&z)[M][4], const __nv_bfloat16 *halves, i
         for (int i = 0; i < 4; i++) z[m][i] += low_high[m][i] + high_low[m][i];
 }
 
-/* Accumulators (16 T units, 8 examples) to shared memory as (units, examples) pairs. TURN: and to operands. */
-template <int T, bool TURN>
+/* Accumulators (16 T units, 8 examples) to shared memory as (units, examples) pairs; OPERANDS: also
+ * to operands of the next product. */
+template <int T, bool OPERANDS>
 __device__ inline void keep(const float (&z)[T][4], uint32_t *out, int pitch, int tile, int lane,
                             columns8<2 * T> &operand) {
     uint32_t *place = out + lane / 4 * pitch + 4 * tile + lane % 4;
@@ -129,7 +139,7 @@ __device__ inline void keep(const float (&z)[T][4], uint32_t *out, int pitch, in
             int unit = 16 * m + 8 * half;
             place[unit * pitch] = top;
             place[(16 * T + unit) * pitch] = rest;
-            if (!TURN) continue;
+            if (!OPERANDS) continue;
             operand.top[2 * m + half] = transposed(top);
             operand.rest[2 * m + half] = transposed(rest);
         }
@@ -146,40 +156,41 @@ __device__ inline void start_from_bias(float (&z)[T][4], const float *bias, int 
 
 __device__ inline float2 add2(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 
-/* h_1 of 8 examples, from the parts of z_1: operands, and (units, examples) in shared memory and in `turned`. */
+/* h_1 of 8 examples from the parts of z_1: as operands, and as (units, examples) in shared memory
+ * and in `transposed_h`. */
 template <int T1>
-__device__ inline void first_outputs(const chain_plan &plan, const place &at, const areas &a,
+__device__ inline void first_outputs(const small_plan &plan, const place &at, const areas &a,
                                      const float *bias, int tile, int parity, columns8<2 * T1> &h,
-                                     columns8<2 * T1> &turned) {
-    const wide_plan &wide = plan.wide;
+                                     columns8<2 * T1> &transposed_h) {
+    const large_input_plan &large = plan.large;
     int row = 8 * tile + at.lane / 4, q = at.lane % 4;
-    bool summed = wide.ranks > 1;
-    int stride = summed ? 16 * T1 + 8 : 16 * T1 + 4, parts = summed ? wide.ranks : plan.owners;
-    const float *z = (const float *)(at.shared + (summed ? wide.slots : wide.partial)) +
-                     (summed ? parity * parts : 0) * wide.rows * stride + row * stride + 2 * q;
+    bool summed = large.ranks > 1;
+    int stride = summed ? 16 * T1 + 8 : 16 * T1 + 4, parts = summed ? large.ranks : plan.owners;
+    const float *z = (const float *)(at.shared + (summed ? large.inbox : large.partial)) +
+                     (summed ? parity * parts : 0) * large.rows * stride + row * stride + 2 * q;
     float2 sum[2 * T1];
 #pragma unroll
     for (int j = 0; j < 2 * T1; j++) sum[j] = *(const float2 *)(z + 8 * j);
     for (int p = 1; p < parts; p++) {
-        z += wide.rows * stride;
+        z += large.rows * stride;
 #pragma unroll
         for (int j = 0; j < 2 * T1; j++) sum[j] = add2(sum[j], *(const float2 *)(z + 8 * j));
     }
-    int activation = wide.rest.activation, units = wide.rest.layer[0].out;
+    int activation = large.rest.activation, units = large.rest.layer[0].out;
     uint32_t *out = a.h[1] + at.lane / 4 * a.pitch + 4 * tile + q;
 #pragma unroll
     for (int j = 0; j < 2 * T1; j++) {
         int unit = 8 * j + 2 * q;
         float2 b = *(const float2 *)(bias + unit);
-        float x = output_of(activation, fmaf(wide.scale, sum[j].x, b.x)),
-              y = output_of(activation, fmaf(wide.scale, sum[j].y, b.y));
+        float x = output_of(activation, fmaf(large.scale, sum[j].x, b.x)),
+              y = output_of(activation, fmaf(large.scale, sum[j].y, b.y));
         if (unit >= units) x = 0; /* sigmoid of padding is not 0 */
         if (unit + 1 >= units) y = 0;
         split(x, y, h.top[j], h.rest[j]);
-        turned.top[j] = transposed(h.top[j]);
-        turned.rest[j] = transposed(h.rest[j]);
-        out[8 * j * a.pitch] = turned.top[j];
-        out[(16 * T1 + 8 * j) * a.pitch] = turned.rest[j];
+        transposed_h.top[j] = transposed(h.top[j]);
+        transposed_h.rest[j] = transposed(h.rest[j]);
+        out[8 * j * a.pitch] = transposed_h.top[j];
+        out[(16 * T1 + 8 * j) * a.pitch] = transposed_h.rest[j];
     }
 }
 
@@ -243,7 +254,8 @@ __device__ inline void loss_tiles(float (&z)[T][4], const gpu_plan &rest, const 
     }
 }
 
-/* Whether the examples' most likely class is not their label; of equal classes the first. Lanes 0 to 3 write. */
+/* Whether the most likely class of an example is not its label; of equal classes the first counts.
+ * Lanes 0 to 3 write. */
 template <int T>
 __device__ inline void judge_tiles(const float (&z)[T][4], const gpu_plan &rest,
                                    const int32_t *labels, uint32_t *wrong, int tile, int used,
@@ -277,17 +289,17 @@ __device__ inline void times_slope(float (&d)[T][4], const float (&h)[T][4], int
         for (int i = 0; i < 4; i++) d[m][i] *= slope_from_output(activation, h[m][i]);
 }
 
-/* Eight examples from z_1 to the logits; then judged, or back to d_1. */
+/* Takes eight examples from z_1 to the logits; then tests them, or goes back to d_1. */
 template <int T1, int T2, int T3, bool JUDGE>
-__device__ inline void chain(const chain_plan &plan, const place &at, const areas &a, int tile,
-                             int parity, const int32_t *labels, uint32_t *wrong, int used,
-                             float each) {
+__device__ inline void through_layers(const small_plan &plan, const place &at, const areas &a,
+                                      int tile, int parity, const int32_t *labels, uint32_t *wrong,
+                                      int used, float each) {
     using size = sizes<T1, T2, T3>;
-    const gpu_plan &rest = plan.wide.rest;
+    const gpu_plan &rest = plan.large.rest;
     const int activation = rest.activation, lane = at.lane;
     const __nv_bfloat16 *w2 = a.halves + size::weight2, *w3 = a.halves + size::weight3;
-    columns8<2 * T1> h1, turned;
-    first_outputs<T1>(plan, at, a, a.state + size::bias1, tile, parity, h1, turned);
+    columns8<2 * T1> h1, transposed_h;
+    first_outputs<T1>(plan, at, a, a.state + size::bias1, tile, parity, h1, transposed_h);
     float z2[T2][4];
     start_from_bias<T2>(z2, a.state + size::bias2, lane);
     multiply<T2, T1, false>(z2, w2, size::total, size::stride2, lane, h1);
@@ -324,7 +336,7 @@ __device__ inline void chain(const chain_plan &plan, const place &at, const area
     for (int m = 0; m < T1; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            uint32_t top = turned.top[2 * m + half], low = turned.rest[2 * m + half];
+            uint32_t top = transposed_h.top[2 * m + half], low = transposed_h.rest[2 * m + half];
             outputs[m][2 * half] = low_half(top) + low_half(low);
             outputs[m][2 * half + 1] = high_half(top) + high_half(low);
         }
@@ -349,34 +361,35 @@ __device__ inline float2 update_pair(const gpu_plan &rest, const gpu_rates &rate
     return w;
 }
 
-/* The layers behind are shared out in units: 16 units of one of them by 16 of its inputs, or the biases of 16 units of the
- * first layer. Unit u belongs to warp (warps - 1 - u) modulo warps: the last ones own no columns. */
-struct unit_sums {
+/* The work of the layers behind is cut into pieces: 16 units of a layer by 16 of its inputs, or the
+ * biases of 16 units of the first layer. Piece u belongs to warp (warps - 1 - u) modulo warps,
+ * because the last warps own no columns. */
+struct piece_sums {
     float w[2][4], ones[4];
 };
 
-/* What unit u is. */
-struct unit_place {
-    int layer, unit, input; /* layer 1: the biases alone */
+/* Where piece u is. */
+struct piece_place {
+    int layer, row, input; /* layer 1: the biases alone */
 };
 
-template <int T1, int T2, int T3> __device__ inline unit_place unit_at(int u) {
-    if (u < T1) return unit_place{1, 16 * u, 0};
+template <int T1, int T2, int T3> __device__ inline piece_place piece_at(int u) {
+    if (u < T1) return piece_place{1, 16 * u, 0};
     u -= T1;
-    if (u < T2 * T1) return unit_place{2, 16 * (u / T1), 16 * (u % T1)};
+    if (u < T2 * T1) return piece_place{2, 16 * (u / T1), 16 * (u % T1)};
     u -= T2 * T1;
-    return unit_place{3, 16 * (u / T2), 16 * (u % T2)};
+    return piece_place{3, 16 * (u / T2), 16 * (u % T2)};
 }
 
 template <int T1, int T2, int T3>
-__device__ inline void unit_gradient(const areas &a, const unit_place &at, int rows, int lane,
-                                     unit_sums &sums) {
+__device__ inline void piece_gradient(const areas &a, const piece_place &at, int rows, int lane,
+                                      piece_sums &sums) {
     int pitch = a.pitch, d_rows = 16 * (at.layer == 1 ? T1 : at.layer == 2 ? T2 : T3);
     const uint32_t *d = at.layer == 1 ? a.d[1] : at.layer == 2 ? a.d[2] : a.d[3];
     int h_rows = 16 * (at.layer == 3 ? T2 : T1);
     const uint32_t *h = (at.layer == 3 ? a.h[2] : a.h[1]) + at.input * pitch;
     const uint32_t one = 0x3f803f80u; /* 1, 1 */
-    uint32_t top_at = shared_address(d + (at.unit + lane % 16) * pitch + 4 * (lane / 16));
+    uint32_t top_at = shared_address(d + (at.row + lane % 16) * pitch + 4 * (lane / 16));
     /* B: lanes 0-7 inputs 0-7 of examples 0-7, 8-15 of examples 8-15, 16-31 the next 8 inputs */
     uint32_t input_at =
         shared_address(h + (lane % 8 + 8 * (lane / 16)) * pitch + 4 * (lane / 8 % 2));
@@ -400,12 +413,12 @@ __device__ inline void unit_gradient(const areas &a, const unit_place &at, int r
 }
 
 template <int T1, int T2, int T3, bool ADAM>
-__device__ inline void unit_update(const gpu_plan &rest, const gpu_rates &rates, const areas &a,
-                                   const unit_place &at, int lane, const unit_sums &sums) {
+__device__ inline void piece_update(const gpu_plan &rest, const gpu_rates &rates, const areas &a,
+                                    const piece_place &at, int lane, const piece_sums &sums) {
     using size = sizes<T1, T2, T3>;
     int weight = at.layer == 3 ? size::weight3 : size::weight2,
         stride = at.layer == 3 ? size::stride3 : size::stride2;
-    int place = weight + (at.unit + lane / 4) * stride + at.input + 2 * (lane % 4);
+    int place = weight + (at.row + lane / 4) * stride + at.input + 2 * (lane % 4);
 #pragma unroll
     for (int n = 0; n < 2 && at.layer > 1; n++)
 #pragma unroll
@@ -423,55 +436,57 @@ __device__ inline void unit_update(const gpu_plan &rest, const gpu_rates &rates,
         int i = (at.layer == 1   ? size::bias1
                  : at.layer == 2 ? size::bias2
                                  : size::bias3) +
-                at.unit + lane / 4 + 8 * (lane % 4);
+                at.row + lane / 4 + 8 * (lane % 4);
         float w = a.state[i], m = a.state[size::total + i], v = a.state[2 * size::total + i];
         update_parameter<ADAM, false>(rest, rates, lane % 4 ? sums.ones[2] : sums.ones[0], w, m, v);
         a.state[i] = w, a.state[size::total + i] = m, a.state[2 * size::total + i] = v;
     }
 }
 
-/* This warp's units. CHUNKED: it has one at most, whose sums are kept over the sets of examples of a batch. */
+/* The pieces of this warp. CHUNKED: it has one at most, whose sums are kept over the sets of
+ * examples of a batch. */
 template <int T1, int T2, int T3, bool CHUNKED>
-__device__ inline void layers_behind(const chain_plan &plan, const place &at, const areas &a,
-                                     unit_sums &kept, bool complete, const gpu_rates &rates) {
-    const gpu_plan &rest = plan.wide.rest;
-    for (int u = plan.wide.warps - 1 - at.warp; u < sizes<T1, T2, T3>::units;
-         u += plan.wide.warps) {
-        unit_place unit = unit_at<T1, T2, T3>(u);
-        unit_sums own = {};
-        unit_sums &sums = CHUNKED ? kept : own;
-        unit_gradient<T1, T2, T3>(a, unit, plan.wide.rows, at.lane, sums);
+__device__ inline void layers_behind(const small_plan &plan, const place &at, const areas &a,
+                                     piece_sums &kept, bool complete, const gpu_rates &rates) {
+    const gpu_plan &rest = plan.large.rest;
+    for (int u = plan.large.warps - 1 - at.warp; u < sizes<T1, T2, T3>::pieces;
+         u += plan.large.warps) {
+        piece_place piece = piece_at<T1, T2, T3>(u);
+        piece_sums own = {};
+        piece_sums &sums = CHUNKED ? kept : own;
+        piece_gradient<T1, T2, T3>(a, piece, plan.large.rows, at.lane, sums);
         if (!complete) continue;
         if (rest.optimizer == WF_ZOO_ADAM)
-            unit_update<T1, T2, T3, true>(rest, rates, a, unit, at.lane, sums);
-        else unit_update<T1, T2, T3, false>(rest, rates, a, unit, at.lane, sums);
+            piece_update<T1, T2, T3, true>(rest, rates, a, piece, at.lane, sums);
+        else piece_update<T1, T2, T3, false>(rest, rates, a, piece, at.lane, sums);
     }
 }
 
-/* --- z_1 over a cluster ---------------------------------------------------------------------------- */
+/* --- z_1 over a cluster ----------------------------------------------------------------------- */
 
 /* Adds the parts of this block's warps and gives the sums to every rank. */
 template <int T1>
-__device__ inline void share_sums(const chain_plan &plan, const place &at, int parity) {
-    constexpr int quads = 4 * T1, stride = 16 * T1 + 4, slot_stride = 16 * T1 + 8;
-    const wide_plan &wide = plan.wide;
-    const float *partial = (const float *)(at.shared + wide.partial);
-    float *slot = (float *)(at.shared + wide.slots) +
-                  (parity * wide.ranks + at.rank) * wide.rows * slot_stride;
-    for (int i = threadIdx.x; i < wide.rows * quads; i += blockDim.x) {
+__device__ inline void exchange_sums(const small_plan &plan, const place &at, int parity) {
+    constexpr int quads = 4 * T1, stride = 16 * T1 + 4, inbox_stride = 16 * T1 + 8;
+    const large_input_plan &large = plan.large;
+    const float *partial = (const float *)(at.shared + large.partial);
+    float *inbox = (float *)(at.shared + large.inbox) +
+                   (parity * large.ranks + at.rank) * large.rows * inbox_stride;
+    for (int i = threadIdx.x; i < large.rows * quads; i += blockDim.x) {
         int row = i / quads, unit = 4 * (i % quads);
         const float *part = partial + row * stride + unit;
         float4 sum = load4(part);
 #pragma unroll 8
-        for (int w = 1; w < plan.owners; w++) sum = add4(sum, load4(part + w * wide.rows * stride));
-        float *to = slot + row * slot_stride + unit;
+        for (int w = 1; w < plan.owners; w++)
+            sum = add4(sum, load4(part + w * large.rows * stride));
+        float *to = inbox + row * inbox_stride + unit;
         *reinterpret_cast<float4 *>(to) = sum;
-        for (int c = 0; c < wide.ranks; c++)
+        for (int c = 0; c < large.ranks; c++)
             if (c != at.rank) *reinterpret_cast<float4 *>(of_rank(to, c)) = sum;
     }
 }
 
-/* --- weights in and out ---------------------------------------------------------------------------- */
+/* --- weights in and out ----------------------------------------------------------------------- */
 
 template <int T1, int T2, int T3, bool LOAD>
 __device__ inline void move_behind(const gpu_plan &rest, const areas &a, float *flat) {
@@ -499,93 +514,93 @@ __device__ inline void move_behind(const gpu_plan &rest, const areas &a, float *
     }
 }
 
-/* --- the kernel ------------------------------------------------------------------------------------ */
+/* --- the kernel ------------------------------------------------------------------------------- */
 
 template <int T1, int NT, int PLANES, bool CHUNKED, int T2, int T3, int THREADS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    train_chain(const __grid_constant__ chain_plan plan, const gpu_networks networks) {
+    train_small(const __grid_constant__ small_plan plan, const gpu_networks networks) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
     __shared__ __align__(8) uint64_t arrived;
     __shared__ uint32_t list[256];
-    __shared__ int32_t labels[2][256]; /* of this set and of the next, in turn */
+    __shared__ int32_t labels[2][256]; /* of this set and of the next */
     __shared__ gpu_rates rates;
-    const wide_plan &wide = plan.wide;
-    const gpu_plan &rest = wide.rest;
-    place at = {wide.ranks > 1 ? cluster_rank() : 0, (int)threadIdx.x / 32, (int)threadIdx.x % 32,
+    const large_input_plan &large = plan.large;
+    const gpu_plan &rest = large.rest;
+    place at = {large.ranks > 1 ? cluster_rank() : 0, (int)threadIdx.x / 32, (int)threadIdx.x % 32,
                 shared_bytes};
-    size_t network = blockIdx.x / wide.ranks;
+    size_t network = blockIdx.x / large.ranks;
     gpu_task task = networks.tasks[network];
     float *flat = networks.flat + network * rest.n_params;
     areas a = areas_of<T1, T2, T3>(plan, shared_bytes);
-    for (int i = threadIdx.x; i < wide.shared_bytes / 4; i += blockDim.x)
+    for (int i = threadIdx.x; i < large.shared_bytes / 4; i += blockDim.x)
         ((uint32_t *)at.shared)[i] = 0;
     copies_start(&arrived);
     __syncthreads();
     move_behind<T1, T2, T3, true>(rest, a, flat);
     owned<T1, NT> own;
     bool owner = at.warp < plan.owners;
-    if (owner) move_owned<T1, NT, true>(wide, at, flat, own);
-    cluster_barrier(wide.ranks); /* all ranks run, and have cleared their memory */
+    if (owner) move_owned<T1, NT, true>(large, at, flat, own);
+    cluster_barrier(large.ranks); /* all ranks run, and have cleared their memory */
 
     size_t order = network * rest.epochs_max * (size_t)rest.n_train;
     int updates = (rest.n_train + rest.batch - 1) / rest.batch * task.epochs, update = 0;
     float sum[T1][NT][4] = {};
-    unit_sums sums = {};
+    piece_sums sums = {};
     walk now = {0, 0, 0};
     uint32_t next_example = 0, phase = 0;
     int32_t next_label = 0;
     int parity = 0;
     auto look_ahead = [&](const walk &w) {
-        if ((int)threadIdx.x >= walk_rows(wide, w)) return;
+        if ((int)threadIdx.x >= walk_rows(large, w)) return;
         size_t i = order + (size_t)w.epoch * rest.n_train + w.start + w.first + threadIdx.x;
         next_example = networks.order16 ? networks.order16[i] : networks.order32[i];
         next_label = rest.y_train[next_example];
     };
-    auto take_next = [&](int turn) {
-        if ((int)threadIdx.x >= wide.rows) return;
+    auto take_next = [&](int parity_of) {
+        if ((int)threadIdx.x >= large.rows) return;
         list[threadIdx.x] = next_example;
-        labels[turn][threadIdx.x] = next_label;
+        labels[parity_of][threadIdx.x] = next_label;
     };
     look_ahead(now);
     take_next(0);
     __syncthreads();
-    fetch_examples(wide, at, wide.x_train, list, walk_rows(wide, now), &arrived);
+    fetch_examples(large, at, large.x_train, list, walk_rows(large, now), &arrived);
     for (bool more = task.epochs > 0; more;) {
-        int batch = min(rest.batch, rest.n_train - now.start), used = walk_rows(wide, now);
+        int batch = min(rest.batch, rest.n_train - now.start), used = walk_rows(large, now);
         bool fresh = !CHUNKED || now.first == 0, complete = now.first + used == batch;
         walk then = now;
-        more = walk_on(wide, then, task.epochs);
+        more = walk_on(large, then, task.epochs);
         copies_wait(&arrived, phase);
         __syncthreads();
         if (more) look_ahead(then);
-        if (owner) partial_products<T1, NT, PLANES>(wide, at, own);
+        if (owner) partial_products<T1, NT, PLANES>(large, at, own);
         if (complete && threadIdx.x == blockDim.x - 1)
             rates = rates_of(rest, task.lr, update, updates);
         __syncthreads();
-        if (wide.ranks > 1) {
-            share_sums<T1>(plan, at, parity);
-            cluster_barrier(wide.ranks);
+        if (large.ranks > 1) {
+            exchange_sums<T1>(plan, at, parity);
+            cluster_barrier(large.ranks);
         }
-        for (int tile = at.warp; 8 * tile < wide.rows; tile += wide.warps)
-            chain<T1, T2, T3, false>(plan, at, a, tile, parity, labels[parity], NULL, used,
-                                     1.0f / batch);
+        for (int tile = at.warp; 8 * tile < large.rows; tile += large.warps)
+            through_layers<T1, T2, T3, false>(plan, at, a, tile, parity, labels[parity], NULL, used,
+                                              1.0f / batch);
         parity ^= 1;
         take_next(parity);
         __syncthreads();
         const gpu_rates now_rates = rates;
-        if (fresh) { /* by all warps, so that no register keeps the last batch's */
+        if (fresh) { /* in all warps, so that no register keeps values of the last batch */
 #pragma unroll
             for (int i = 0; i < T1 * NT * 4; i++) sum[i / (NT * 4)][i / 4 % NT][i % 4] = 0;
             sums = {};
         }
-        if (owner) first_gradient<T1, NT, PLANES>(wide, at, sum);
+        if (owner) first_gradient<T1, NT, PLANES>(large, at, sum);
         layers_behind<T1, T2, T3, CHUNKED>(plan, at, a, sums, complete, now_rates);
         __syncthreads();
-        if (more) fetch_examples(wide, at, wide.x_train, list, walk_rows(wide, then), &arrived);
+        if (more) fetch_examples(large, at, large.x_train, list, walk_rows(large, then), &arrived);
         if (owner && complete) {
             if (rest.optimizer == WF_ZOO_ADAM)
-                update_owned<true, T1, NT>(wide, now_rates, sum, own);
-            else update_owned<false, T1, NT>(wide, now_rates, sum, own);
+                update_owned<true, T1, NT>(large, now_rates, sum, own);
+            else update_owned<false, T1, NT>(large, now_rates, sum, own);
         }
         update += complete;
         now = then;
@@ -596,44 +611,44 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         bad |= !isfinite(a.state[i]);
     if (owner) bad |= own_is_broken<T1, NT>(own);
     if (__syncthreads_or(bad) && threadIdx.x == 0) atomicOr(networks.broken + network, 1u);
-    if (owner) move_owned<T1, NT, false>(wide, at, flat, own);
+    if (owner) move_owned<T1, NT, false>(large, at, flat, own);
     if (at.rank == 0) move_behind<T1, T2, T3, false>(rest, a, flat);
 
-    /* The test examples: error bits and their number. Ranks share the bytes out. */
+    /* The test examples: error bits and their number. The ranks divide the bytes. */
     int bytes = (rest.n_test + 7) / 8;
-    for (int start = 0; start < rest.n_test; start += wide.rows, parity ^= 1) {
-        int used = min(wide.rows, rest.n_test - start);
+    for (int start = 0; start < rest.n_test; start += large.rows, parity ^= 1) {
+        int used = min(large.rows, rest.n_test - start);
         for (int i = threadIdx.x; i < used; i += blockDim.x) {
             list[i] = (uint32_t)(start + i);
             labels[0][i] = rest.y_test[start + i];
         }
         __syncthreads();
-        fetch_examples(wide, at, wide.x_test, list, used, &arrived);
+        fetch_examples(large, at, large.x_test, list, used, &arrived);
         copies_wait(&arrived, phase);
         __syncthreads();
-        if (owner) partial_products<T1, NT, PLANES>(wide, at, own);
+        if (owner) partial_products<T1, NT, PLANES>(large, at, own);
         __syncthreads();
-        if (wide.ranks > 1) {
-            share_sums<T1>(plan, at, parity);
-            cluster_barrier(wide.ranks);
+        if (large.ranks > 1) {
+            exchange_sums<T1>(plan, at, parity);
+            cluster_barrier(large.ranks);
         }
-        for (int tile = at.warp; 8 * tile < wide.rows; tile += wide.warps)
-            chain<T1, T2, T3, true>(plan, at, a, tile, parity, labels[0], list, used, 0);
+        for (int tile = at.warp; 8 * tile < large.rows; tile += large.warps)
+            through_layers<T1, T2, T3, true>(plan, at, a, tile, parity, labels[0], list, used, 0);
         __syncthreads();
         for (int byte = threadIdx.x; 8 * byte < used; byte += blockDim.x) {
             uint32_t bits = 0;
             for (int b = 0; b < 8; b++) bits |= list[8 * byte + b] << b;
-            if (byte % wide.ranks != at.rank || start / 8 + byte >= bytes) continue;
+            if (byte % large.ranks != at.rank || start / 8 + byte >= bytes) continue;
             networks.errors[network * bytes + start / 8 + byte] = (uint8_t)bits;
             /* integers: order does not matter */
             atomicAdd(networks.wrong + network, (uint32_t)__popc(bits));
         }
         __syncthreads();
     }
-    cluster_barrier(wide.ranks); /* no rank leaves while another writes to it */
+    cluster_barrier(large.ranks); /* no rank leaves while another writes to it */
 }
 
-/* --- shapes ------------------------------------------------------------------------------------------ */
+/* --- shapes ----------------------------------------------------------------------------------- */
 
 struct shape {
     int tiles[3]; /* T1, T2, T3; 0: two layers */
@@ -648,63 +663,64 @@ const shape shapes[] = {
      10,
      true,
      false,
-     {(const void *)train_chain<1, 2, 1, true, 1, 1, 320, 2>,
-      (const void *)train_chain<1, 2, 2, true, 1, 1, 320, 2>}},
+     {(const void *)train_small<1, 2, 1, true, 1, 1, 320, 2>,
+      (const void *)train_small<1, 2, 2, true, 1, 1, 320, 2>}},
     {{1, 1, 0},
      2,
      10,
      true,
      false,
-     {(const void *)train_chain<1, 2, 1, true, 1, 0, 320, 2>,
-      (const void *)train_chain<1, 2, 2, true, 1, 0, 320, 2>}},
+     {(const void *)train_small<1, 2, 1, true, 1, 0, 320, 2>,
+      (const void *)train_small<1, 2, 2, true, 1, 0, 320, 2>}},
     {{2, 2, 1},
      7,
      8,
      false,
      true,
-     {(const void *)train_chain<2, 7, 1, false, 2, 1, 256, 1>,
-      (const void *)train_chain<2, 7, 2, false, 2, 1, 256, 1>}},
+     {(const void *)train_small<2, 7, 1, false, 2, 1, 256, 1>,
+      (const void *)train_small<2, 7, 2, false, 2, 1, 256, 1>}},
     {{2, 1, 0},
      7,
      8,
      false,
      true,
-     {(const void *)train_chain<2, 7, 1, false, 1, 0, 256, 1>,
-      (const void *)train_chain<2, 7, 2, false, 1, 0, 256, 1>}},
+     {(const void *)train_small<2, 7, 1, false, 1, 0, 256, 1>,
+      (const void *)train_small<2, 7, 2, false, 1, 0, 256, 1>}},
 };
 
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-void lay_out_chain(chain_plan *plan, const shape &of, int ranks, int rows) {
-    wide_plan &wide = plan->wide;
+void lay_out_small(small_plan *plan, const shape &of, int ranks, int rows) {
+    large_input_plan &large = plan->large;
     int t1 = of.tiles[0], t2 = of.tiles[1], t3 = of.tiles[2], columns = 8 * of.tiles_n;
-    wide.tiles_m = t1, wide.tiles_n = of.tiles_n;
-    wide.ranks = ranks, wide.rows = rows;
-    plan->owners = (wide.rest.inputs + ranks * columns - 1) / (ranks * columns);
-    wide.warps = plan->owners + of.helper;
-    if (wide.warps * 32 < rows) wide.warps = rows / 32; /* a thread an example looks ahead */
-    if (of.chunked && wide.warps < t1 + t2 * t1 + t3 * t2) wide.warps = t1 + t2 * t1 + t3 * t2;
-    wide.columns = plan->owners * columns;
-    wide.stride = wide.planes * wide.columns;
-    wide.pieces = divisor_of(wide.stride / 8);
-    if (wide.stride / 8 % 2 == 0) wide.stride += 8;
+    large.tiles_m = t1, large.tiles_n = of.tiles_n;
+    large.ranks = ranks, large.rows = rows;
+    plan->owners = (large.rest.inputs + ranks * columns - 1) / (ranks * columns);
+    large.warps = plan->owners + of.helper;
+    if (large.warps * 32 < rows) large.warps = rows / 32; /* each thread looks one example ahead */
+    if (of.chunked && large.warps < t1 + t2 * t1 + t3 * t2) large.warps = t1 + t2 * t1 + t3 * t2;
+    large.columns = plan->owners * columns;
+    large.stride = large.planes * large.columns;
+    large.pieces = divisor_of(large.stride / 8);
+    if (large.stride / 8 % 2 == 0) large.stride += 8;
     int params = 16 * t2 * (16 * t1 + 8) + 16 * t3 * (16 * t2 + 8) + 16 * (t1 + t2 + t3);
     int operand = 2 * 2 * 16 * (rows + 8); /* bytes of 16 units, hi and lo */
     int bytes = 0;
-    wide.x = bytes;
-    bytes += round_up(2 * rows * wide.stride + 16, 128); /* the odd tile reads on */
-    wide.partial = bytes;
+    large.x = bytes;
+    bytes += round_up(2 * rows * large.stride + 16, 128); /* an odd tile reads beyond the end */
+    large.partial = bytes;
     int partial = 4 * plan->owners * rows * (16 * t1 + 4);
     int operands = operand * (2 * t1 + t2 + t3 + (t3 > 0 ? t2 : 0));
-    /* With several ranks the parts are added before the chain begins, and d and h take their place. */
-    wide.delta = ranks > 1 ? bytes : bytes + partial;
-    plan->operands = wide.delta + operand * t1;
+    /* With several ranks the parts are added before the layers behind begin, and d and h take their
+     * place. */
+    large.delta = ranks > 1 ? bytes : bytes + partial;
+    plan->operands = large.delta + operand * t1;
     bytes +=
         round_up(ranks > 1 ? (partial > operands ? partial : operands) : partial + operands, 128);
-    wide.slots = bytes, bytes += ranks > 1 ? 2 * 4 * ranks * rows * (16 * t1 + 8) : 0;
+    large.inbox = bytes, bytes += ranks > 1 ? 2 * 4 * ranks * rows * (16 * t1 + 8) : 0;
     plan->state = bytes, bytes += round_up(12 * params, 128);
     plan->halves = bytes, bytes += round_up(4 * params, 128);
-    wide.shared_bytes = bytes;
+    large.shared_bytes = bytes;
 }
 
 bool fits(const shape &of, const gpu_plan &rest) {
@@ -716,8 +732,8 @@ bool fits(const shape &of, const gpu_plan &rest) {
 
 } // namespace
 
-bool chain_choose(chain_plan *plan, bool clusters) {
-    const gpu_plan &rest = plan->wide.rest;
+bool small_choose(small_plan *plan, bool clusters) {
+    const gpu_plan &rest = plan->large.rest;
     if (rest.activation == WF_ACT_GELU || rest.activation == WF_ACT_SILU) return false;
     for (int s = 0; s < (int)(sizeof shapes / sizeof *shapes); s++) {
         const shape &of = shapes[s];
@@ -725,20 +741,21 @@ bool chain_choose(chain_plan *plan, bool clusters) {
         for (int ranks = 1; ranks <= (clusters ? 8 : 1); ranks *= 2) {
             int rows = of.chunked ? 32 : round_up(rest.batch, 32);
             if (rows > 256) break;
-            lay_out_chain(plan, of, ranks, rows);
+            lay_out_small(plan, of, ranks, rows);
             plan->shape = s;
-            if (plan->wide.warps <= of.most_warps && plan->wide.shared_bytes + 4096 <= shared_limit)
+            if (plan->large.warps <= of.most_warps &&
+                plan->large.shared_bytes + 4096 <= shared_limit)
                 return true;
         }
     }
     return false;
 }
 
-cudaError_t chain_launch(const chain_plan &plan, const gpu_networks &networks, size_t count,
+cudaError_t small_launch(const small_plan &plan, const gpu_networks &networks, size_t count,
                          cudaStream_t stream) {
-    const void *kernel = shapes[plan.shape].kernel[plan.wide.planes - 1];
+    const void *kernel = shapes[plan.shape].kernel[plan.large.planes - 1];
     void *arguments[] = {(void *)&plan, (void *)&networks};
-    return launch_ranks(kernel, plan.wide, count, arguments, stream);
+    return launch_ranks(kernel, plan.large, count, arguments, stream);
 }
 
 } // namespace zoo_gpu

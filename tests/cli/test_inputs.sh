@@ -77,7 +77,7 @@ expect arch-kernel 3 'layer 2 (conv "3"): convolution: a kernel of 9x9 does not 
 echo '{"input":[2],"layers":[{"op":"linear","units":4,"in":3}]}' >"$scratch/net.json"
 expect arch-file 3 "net.json: architecture: layer 1 (linear \"layers.0\"): expected 3 units to read, found 2" \
     tiny tests/cli/tiny.conf --set "zoo.arch=$scratch/net.json"
-expect arch-refused 2 'layer 1 (conv "0"): convolutions cannot be executed' "$weft" zoo train tests/cli/tiny.conf \
+expect arch-refused 2 'layer 1 (conv "0"): convolutions cannot be trained here' "$weft" zoo train tests/cli/tiny.conf \
     --set "zoo.arch=1x2x1 conv4 gap linear3" -o "$scratch/cnn.safetensors"
 "$weft" data list --json >"$scratch/list.json"
 check data-list-json is_json "$scratch/list.json"

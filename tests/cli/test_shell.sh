@@ -31,7 +31,7 @@ offers() {
     got=$(bash ask.bash "$@")
     if [ "$got" = "$words" ]; then pass "$name"; else fail "$name" "$* offers $got, not $words"; fi
 }
-offers bash-command "version" weft ver
+offers bash-command "verify version" weft ver
 offers bash-sub-command "train" weft zoo tr
 offers bash-option "--first" weft zoo train --fi
 offers bash-names "euler heun rk4 dopri5" weft sample f --solver ""

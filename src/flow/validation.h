@@ -3,7 +3,7 @@
  * Two fixed batches, each with its own networks and both with the same noise and times: held-out
  * networks, and networks of the collection. Both are judged with the weights that would sample (the
  * EMA where there is one), so the gap between the two losses shows what the flow has memorised and
- * nothing else. Batches are so small that all validations of a run take 1 % of its time. */
+ * nothing else. Batches are sized for about 1 % of a run's forward passes, and 16 networks at least. */
 #ifndef WF_FLOW_VALIDATION_H
 #define WF_FLOW_VALIDATION_H
 

@@ -1,7 +1,9 @@
-/* weft/data.h: labelled data sets: built in, or read from IDX, CSV, TSV or ARFF, plain or gzip. */
+/* weft/data.h: labelled data sets: built in, or read from IDX, CSV, TSV, ARFF or
+ * CIFAR, plain or gzip. */
 #ifndef WEFT_DATA_H
 #define WEFT_DATA_H
 
+#include "weft/graph.h"
 #include "weft/settings.h"
 
 WF_BEGIN_C
@@ -30,10 +32,15 @@ typedef struct wf_dataset {
     char *preparation;
     char fingerprint[65]; /* hex digest over both parts as they stand */
     char note[256];       /* what a user of the set must know ("regenerated ..."); "" as a rule */
+    /* Of images, whose pixels are the inputs in this order; height 0: plain numbers. */
+    int channels, height, width;
 } wf_dataset;
 
 WF_API wf_status wf_dataset_open(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out);
 WF_API void wf_dataset_free(wf_dataset *data);
+/* WF_ERR_SHAPE, with what is expected and what was found, unless networks of this description take the data's
+ * inputs and give its classes. Plain inputs take images row by row; images must have the network's size. */
+WF_API wf_status wf_dataset_fits(wf_ctx *ctx, const wf_dataset *data, const wf_graph *graph);
 
 /* A table sampled from a Bayesian network learned on another one, as OpenML's BNG sets are. */
 typedef struct wf_bng_desc {

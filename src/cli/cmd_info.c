@@ -40,9 +40,18 @@ static json_t *inputs_to_json(const wf_dataset *data) {
     return list;
 }
 
+/* NULL: no images. */
+static json_t *image_to_json(const wf_dataset *data) {
+    return data->height == 0 ? NULL
+                             : json_pack("[i, i, i]", data->channels, data->height, data->width);
+}
+
 static void print_dataset(const wf_dataset *data, const size_t *counts) {
-    cli_print("%s\n  examples     %zu to train, %zu to test\n  inputs       %d\n  classes      %d:",
-              data->name, data->n_train, data->n_test, data->inputs, data->classes);
+    cli_print("%s\n  examples     %zu to train, %zu to test\n  inputs       %d", data->name,
+              data->n_train, data->n_test, data->inputs);
+    if (data->height > 0)
+        cli_print(", images of %dx%dx%d", data->channels, data->height, data->width);
+    cli_print("\n  classes      %d:", data->classes);
     for (int c = 0; c < data->classes && c < 12; c++)
         cli_print(" %s (%zu)", data->class_names[c], counts[c]);
     cli_print("%s\n  fingerprint  %.16s\n", data->classes > 12 ? " ..." : "", data->fingerprint);
@@ -59,12 +68,12 @@ wf_status cli_data_info(cli_app *app) {
         for (size_t i = 0; i < data->n_train; i++) counts[data->y_train[i]]++;
         for (size_t i = 0; i < data->n_test; i++) counts[data->y_test[i]]++;
         if (app->json)
-            status = cli_print_json(app, json_pack("{s:s, s:I, s:I, s:o, s:o, s:s, s:s}", "name",
-                                                   data->name, "train", (json_int_t)data->n_train,
-                                                   "test", (json_int_t)data->n_test, "inputs",
-                                                   inputs_to_json(data), "classes",
-                                                   classes_to_json(data, counts), "fingerprint",
-                                                   data->fingerprint, "note", data->note));
+            status = cli_print_json(
+                app, json_pack("{s:s, s:I, s:I, s:o, s:o?, s:o, s:s, s:s}", "name", data->name,
+                               "train", (json_int_t)data->n_train, "test", (json_int_t)data->n_test,
+                               "inputs", inputs_to_json(data), "image", image_to_json(data),
+                               "classes", classes_to_json(data, counts), "fingerprint",
+                               data->fingerprint, "note", data->note));
         else print_dataset(data, counts);
     }
     free(counts);

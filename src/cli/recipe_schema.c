@@ -243,17 +243,11 @@ wf_status cli_recipe_graph(cli_app *app, const cli_recipe *recipe, const wf_data
         return cli_fail(app, WF_ERR_INPUT,
                         "%s has no zoo.arch; say the widths, as arch = 64-16-8-10", recipe->name);
     CLI_TRY(wf_graph_parse(app->ctx, recipe->arch, recipe->activation, 0, out));
-    const wf_graph *graph = *out;
-    if (data != NULL && (graph->inputs != data->inputs || graph->outputs != data->classes)) {
-        wf_status status = cli_fail(
-            app, WF_ERR_SHAPE,
-            "zoo.arch is %s, but %s has %d inputs and %d classes: write %d-...-%d", recipe->arch,
-            data->name, data->inputs, data->classes, data->inputs, data->classes);
-        wf_graph_free(*out);
-        *out = NULL;
-        return status;
-    }
-    return WF_OK;
+    wf_status status = data != NULL ? wf_dataset_fits(app->ctx, data, *out) : WF_OK;
+    if (status == WF_OK) return WF_OK;
+    wf_graph_free(*out);
+    *out = NULL;
+    return cli_fail(app, status, "zoo.arch: %s", wf_last_error(app->ctx));
 }
 
 wf_status cli_dataset_named(cli_app *app, const char *name, wf_dataset **out) {

@@ -311,7 +311,7 @@ static char *describe(const generator *g) {
 
 /* Everything but the rows. */
 static wf_status learn(generator *g, const wf_data_desc *from, const char *source) {
-    WF_TRY(wf__table_load(g->ctx, from, source, NULL, &g->table));
+    WF_TRY(wf__table_load(g->ctx, from, source, NULL, &g->table, NULL));
     WF_TRY(wf__prepare_roles(g->ctx, from, &g->table, NULL, &g->preparation));
     WF_TRY(make_variables(g));
     WF_TRY(wf__bayes_net_learn(g->ctx, &g->net));

@@ -18,6 +18,7 @@ typedef struct builtin_set {
     int classes, inputs;
     size_t rows;
     double noise;
+    int image[3]; /* channels, height, width; zeros: no images */
     void (*row)(wf_rng *rng, uint64_t seed, uint32_t row, int label, double noise, double *out);
 } builtin_set;
 
@@ -63,9 +64,9 @@ static void digits_row(wf_rng *rng, uint64_t seed, uint32_t row, int label, doub
 }
 
 static const builtin_set sets[] = {
-    {"spirals", 0, 3, 2, 1500, 0.5, spirals_row},
-    {"moons", 1, 2, 2, 1000, 0.25, moons_row},
-    {"digits", 2, 10, 64, 4000, 1, digits_row},
+    {"spirals", 0, 3, 2, 1500, 0.5, {0}, spirals_row},
+    {"moons", 1, 2, 2, 1000, 0.25, {0}, moons_row},
+    {"digits", 2, 10, 64, 4000, 1, {1, 8, 8}, digits_row},
 };
 enum { n_sets = sizeof sets / sizeof *sets };
 
@@ -102,6 +103,7 @@ wf_status wf__table_builtin(wf_ctx *ctx, const char *name, uint64_t seed, size_t
     out->rows = rows > 0 ? rows : set->rows;
     out->columns = (size_t)set->inputs + 1;
     out->target = (size_t)set->inputs;
+    for (int i = 0; i < 3; i++) out->image[i] = set->image[i];
     out->column = wf_arena_zalloc(&out->arena, out->columns * sizeof *out->column);
     double *values = wf_arena_alloc(&out->arena, out->rows * out->columns * sizeof *values);
     if (out->column == NULL || values == NULL)

@@ -3,7 +3,7 @@
  * A table has `rows` rows and `columns` columns; column `target` holds the labels. A column is stored in one of three ways:
  *   text    cells (rows, columns) of the table, row-major; NULL is a missing cell
  *   values  rows doubles, NaN is missing           (built-in sets)
- *   bytes   one byte every `stride`, none missing  (IDX)
+ *   bytes   one byte every `stride`, none missing  (IDX, CIFAR)
  * What a text cell means is decided when a column is used: wf__table_numbers reads numbers, wf__table_levels and
  * wf__table_codes read categories. A text cell points into the file's bytes, which the reader cuts up in place. */
 #ifndef WF_DATA_TABLE_H
@@ -47,7 +47,8 @@ typedef struct wf_table {
     wf_table_part *part; /* joined tables: where each file's rows are; NULL otherwise */
     size_t n_parts, own; /* joined tables: how many, and which the data set is about */
     const char *note;    /* of the file's first line; NULL: none */
-    wf_arena arena;      /* names, levels and stored columns */
+    int image[3];   /* channels, height, width of the inputs in their order; zeros: no images */
+    wf_arena arena; /* names, levels and stored columns */
 } wf_table;
 
 /* How an ARFF file's first line begins when it carries a note for every user of the table. */
@@ -106,9 +107,19 @@ wf_status wf__table_from_idx(wf_ctx *ctx, const char *label, char *images, size_
 /* Is more there than the header promises, or is there no good header? For wf_read_until. */
 bool wf__idx_is_over(const char *bytes, size_t size, size_t fresh);
 
-/* Finds, reads and parses one file (with its IDX labels, or NULL) as desc's root and format say. On failure *out is to be freed too. */
+/* One batch of CIFAR-10 (classes 10) or CIFAR-100; target: "fine", "coarse" or NULL. */
+wf_status wf__table_from_cifar(wf_ctx *ctx, const char *label, char *bytes, size_t size,
+                               int classes, const char *target, wf_table *out);
+/* All batches of an archive, which is borrowed, or of a folder. On failure both tables are to be freed too. */
+wf_status wf__cifar_from_tar(wf_ctx *ctx, const char *label, const char *bytes, size_t size,
+                             int classes, const char *target, wf_table *train, wf_table *test);
+wf_status wf__cifar_from_folder(wf_ctx *ctx, const char *path, int classes, const char *target,
+                                wf_table *train, wf_table *test);
+
+/* Finds, reads and parses one file (with its IDX labels, or NULL) as desc's root and format say. A folder or archive that brings its
+ * own test part fills *test; NULL: such a one is refused. On failure both tables are to be freed too. */
 wf_status wf__table_load(wf_ctx *ctx, const wf_data_desc *desc, const char *path,
-                         const char *labels, wf_table *out);
+                         const char *labels, wf_table *out, wf_table *test);
 
 /* Built-in sets: name is one of wf_data_builtin(). rows 0 and negative noise: the set's defaults. */
 wf_status wf__table_builtin(wf_ctx *ctx, const char *name, uint64_t seed, size_t rows, double noise,

@@ -203,6 +203,32 @@ static wf_status copy_names(wf_ctx *ctx, const wf_preparation *preparation, wf_d
     return WF_OK;
 }
 
+/* "3x32x32 images", "64 inputs" */
+static const char *inputs_text(int channels, int height, int width, char out[64]) {
+    if (height > 0) snprintf(out, 64, "images of %dx%dx%d", channels, height, width);
+    else snprintf(out, 64, "%d inputs", channels);
+    return out;
+}
+
+wf_status wf_dataset_fits(wf_ctx *ctx, const wf_dataset *data, const wf_graph *graph) {
+    const wf_group *input = &graph->groups[0];
+    bool images = data->height > 0, size = data->inputs == graph->inputs;
+    if (images && input->image)
+        size = data->channels == input->n && data->height == input->height &&
+               data->width == input->width;
+    if (size && data->classes == graph->outputs) return WF_OK;
+    char found[64], expected[64];
+    return wf_fail(ctx, WF_ERR_SHAPE,
+                   "networks %.200s expect %s and give %d classes; data set %s has %s and %d "
+                   "classes",
+                   graph->text,
+                   inputs_text(input->n, input->image ? input->height : 0, input->width, expected),
+                   graph->outputs, data->name,
+                   images ? inputs_text(data->channels, data->height, data->width, found)
+                          : inputs_text(data->inputs, 0, 0, found),
+                   data->classes);
+}
+
 /* The name to show: as given, else the file's without folder and endings. */
 static void set_name(const wf_data_desc *desc, wf_dataset *data) {
     const char *from = desc->name;
@@ -241,6 +267,9 @@ static wf_status make_dataset(wf_ctx *ctx, const wf_data_desc *desc, making *fro
     WF_TRY(wf__prepare_fit(ctx, &from->preparation, from->table, from->fit_rows, from->n_fit));
     data->inputs = (int)from->preparation.inputs;
     data->classes = (int)from->preparation.n_classes;
+    data->channels = from->preparation.image[0];
+    data->height = from->preparation.image[1];
+    data->width = from->preparation.image[2];
     data->preparation = wf__preparation_write(&from->preparation);
     if (data->preparation == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "preparation: out of memory");
     WF_TRY(copy_names(ctx, &from->preparation, data));
@@ -312,13 +341,14 @@ static wf_status load_tables(wf_ctx *ctx, const wf_data_desc *desc, tables *all)
     size_t n = 0;
     for (size_t i = 0; i < all->count; i++) {
         wf_table *table = list[n++] = &all->table[i];
-        WF_TRY(wf__table_load(ctx, desc, all->path[i], desc->labels, table));
+        bool whole = all->count == 1 && desc->test_path == NULL;
+        WF_TRY(wf__table_load(ctx, desc, all->path[i], desc->labels, table,
+                              whole ? &all->test : NULL));
         WF_TRY(wf__table_thin(ctx, table, desc->rows, desc->seed));
     }
-    if (desc->test_path != NULL) {
-        list[n++] = &all->test;
-        WF_TRY(wf__table_load(ctx, desc, desc->test_path, desc->test_labels, &all->test));
-    }
+    if (desc->test_path != NULL)
+        WF_TRY(wf__table_load(ctx, desc, desc->test_path, desc->test_labels, &all->test, NULL));
+    if (all->test.rows > 0) list[n++] = &all->test;
     WF_TRY(wf__table_merge(ctx, desc->merge, list, n));
     if (all->count == 1) return WF_OK;
     return wf__table_join(ctx, list, all->count, all->own, &all->joined);
@@ -330,7 +360,7 @@ static wf_status open_files(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **
     wf_status status = load_tables(ctx, desc, all);
     if (status == WF_OK)
         status = wf__dataset_from_tables(ctx, desc, all->count > 1 ? &all->joined : &all->table[0],
-                                         desc->test_path != NULL ? &all->test : NULL, out);
+                                         all->test.rows > 0 ? &all->test : NULL, out);
     for (size_t i = 0; i < all->count; i++) wf__table_free(&all->table[i]);
     wf__table_free(&all->joined);
     wf__table_free(&all->test);

@@ -1,15 +1,27 @@
 /* load_table: from a path to a table: where the file lies, which format it has. */
 #include "base/io.h"
+#include "base/tar.h"
 #include "data/data_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #define LARGEST_FILE ((size_t)4 << 30)
 
-typedef enum format { FORMAT_IDX, FORMAT_CSV, FORMAT_TSV, FORMAT_ARFF } format;
+#define LARGEST_CIFAR ((size_t)1 << 29) /* the archives unpack to 184 MB */
+
+typedef enum format {
+    FORMAT_IDX,
+    FORMAT_CSV,
+    FORMAT_TSV,
+    FORMAT_ARFF,
+    FORMAT_CIFAR10,
+    FORMAT_CIFAR100,
+    N_FORMATS
+} format;
 
 /* Relative paths: under desc->root if there is one, else under WEFT_DATA if the file is there, else from the working folder. */
 static wf_status find_file(wf_ctx *ctx, const wf_data_desc *desc, const char *path, wf_arena *arena,
@@ -36,16 +48,18 @@ static bool ends_with(const char *text, size_t length, const char *ending) {
 
 static wf_status choose_format(wf_ctx *ctx, const wf_data_desc *desc, const char *path,
                                format *out) {
-    static const char *const names[] = {"idx", "csv", "tsv", "arff"};
+    static const char *const names[N_FORMATS] = {"idx",  "csv",     "tsv",
+                                                 "arff", "cifar10", "cifar100"};
     bool automatic = desc->format == NULL || strcmp(desc->format, "auto") == 0;
-    for (int k = 0; !automatic && k < 4; k++)
+    for (int k = 0; !automatic && k < N_FORMATS; k++)
         if (strcmp(desc->format, names[k]) == 0) {
             *out = (format)k;
             return WF_OK;
         }
     if (!automatic)
         return wf_fail(ctx, WF_ERR_USAGE,
-                       "data: format is '%s'; it must be auto, idx, csv, tsv or arff",
+                       "data: format is '%s'; it must be auto, idx, csv, tsv, arff, cifar10 or "
+                       "cifar100",
                        desc->format);
     size_t length = strlen(path);
     if (ends_with(path, length, ".gz")) length -= 3;
@@ -54,10 +68,13 @@ static wf_status choose_format(wf_ctx *ctx, const wf_data_desc *desc, const char
     else if (ends_with(path, length, ".arff")) *out = FORMAT_ARFF;
     else if (ends_with(path, length, ".idx") || ends_with(path, length, "-ubyte"))
         *out = FORMAT_IDX;
+    else if (strcasestr(path, "cifar-100") != NULL) *out = FORMAT_CIFAR100;
+    else if (strcasestr(path, "cifar-10") != NULL) *out = FORMAT_CIFAR10;
     else
         return wf_fail(ctx, WF_ERR_USAGE,
                        "%s: its name does not tell the format (.csv, .tsv, .arff, .idx or -ubyte, "
-                       "with or without .gz); say format = idx, csv, tsv or arff",
+                       "with or without .gz, or cifar-10 or cifar-100 in it); say format = idx, "
+                       "csv, tsv, arff, cifar10 or cifar100",
                        path);
     return WF_OK;
 }
@@ -88,8 +105,38 @@ static wf_status load_idx(wf_ctx *ctx, const wf_data_desc *desc, const char *ima
     return status;
 }
 
+/* An archive that begins with no header is none: the reader will say so. */
+static bool is_no_tar(const char *bytes, size_t size, size_t fresh) {
+    bool more;
+    wf_tar tar = wf_tar_start("", bytes, size);
+    return size == fresh && size >= 1024 && wf_tar_next(NULL, &tar, &more) == WF_OK && !more;
+}
+
+/* A single batch, or a folder or archive with both parts. */
+static wf_status load_cifar(wf_ctx *ctx, const wf_data_desc *desc, const char *found, int classes,
+                            wf_table *out, wf_table *test) {
+    struct stat info;
+    char *bytes;
+    size_t size, length = strlen(found);
+    bool folder = stat(found, &info) == 0 && S_ISDIR(info.st_mode);
+    bool archive = ends_with(found, length, ".tar") || ends_with(found, length, ".tar.gz") ||
+                   ends_with(found, length, ".tgz");
+    if ((folder || archive) && test == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "%s: it brings its own test part, so it goes under path alone; name one "
+                       "batch (.bin) here",
+                       found);
+    if (folder) return wf__cifar_from_folder(ctx, found, classes, desc->target, out, test);
+    WF_TRY(wf_read_until(ctx, found, LARGEST_CIFAR, archive ? is_no_tar : NULL, &bytes, &size));
+    if (!archive) return wf__table_from_cifar(ctx, found, bytes, size, classes, desc->target, out);
+    wf_status status =
+        wf__cifar_from_tar(ctx, found, bytes, size, classes, desc->target, out, test);
+    free(bytes);
+    return status;
+}
+
 wf_status wf__table_load(wf_ctx *ctx, const wf_data_desc *desc, const char *path,
-                         const char *labels, wf_table *out) {
+                         const char *labels, wf_table *out, wf_table *test) {
     const char *found;
     format how = FORMAT_CSV;
     char *bytes;
@@ -102,6 +149,8 @@ wf_status wf__table_load(wf_ctx *ctx, const wf_data_desc *desc, const char *path
                        "%s: a separate file of labels goes with IDX only; name the label column "
                        "under target",
                        found);
+    if (how == FORMAT_CIFAR10 || how == FORMAT_CIFAR100)
+        return load_cifar(ctx, desc, found, how == FORMAT_CIFAR100 ? 100 : 10, out, test);
     WF_TRY(wf_read_until(ctx, found, LARGEST_FILE, is_no_text, &bytes, &size));
     if (how == FORMAT_ARFF) return wf__table_from_arff(ctx, found, bytes, size, out);
     return wf__table_from_delimited(ctx, found, bytes, size, how == FORMAT_TSV ? '\t' : ',', out);

@@ -194,6 +194,35 @@ static bool fit_scale(wf_prepared_column *column, const double *all, const uint3
     return false;
 }
 
+/* Sum and sum of squares, kept in place of mean and deviation until pool_channels. */
+static void fit_sums(wf_prepared_column *column, const double *all, const uint32_t *rows,
+                     size_t n_rows) {
+    column->mean = column->std = 0;
+    for (size_t i = 0; i < n_rows; i++) {
+        double x = isnan(all[rows[i]]) ? column->impute : all[rows[i]];
+        column->mean += x;
+        column->std += x * x;
+    }
+}
+
+/* From sums of columns to one mean and one population deviation for each channel. */
+static void pool_channels(wf_preparation *preparation, size_t n_rows) {
+    size_t places = (size_t)(preparation->image[1] * preparation->image[2]);
+    for (int k = 0; k < preparation->image[0]; k++) {
+        wf_prepared_column *column = preparation->column + (size_t)k * places;
+        double sum = 0, squares = 0, n = (double)places * (double)n_rows;
+        for (size_t c = 0; c < places; c++) {
+            sum += column[c].mean;
+            squares += column[c].std;
+        }
+        double mean = sum / n, variance = squares / n - mean * mean;
+        for (size_t c = 0; c < places; c++) {
+            column[c].mean = mean;
+            column[c].std = variance > 0 ? sqrt(variance) : 1;
+        }
+    }
+}
+
 typedef struct fit_scratch {
     double *all, *present; /* [table rows] */
     int32_t *codes;
@@ -221,6 +250,7 @@ static wf_status fit_numeric(wf_ctx *ctx, wf_preparation *preparation, wf_prepar
     column->std = preparation->scale == WF_SCALE_UNIT ? 255 : 1;
     if (preparation->scale == WF_SCALE_STANDARD)
         *constant = fit_scale(column, scratch->all, rows, n_rows);
+    if (preparation->scale == WF_SCALE_CHANNEL) fit_sums(column, scratch->all, rows, n_rows);
     return WF_OK;
 }
 
@@ -278,17 +308,35 @@ static wf_status fit_columns(wf_ctx *ctx, wf_preparation *preparation, const wf_
     return WF_OK;
 }
 
+/* Images are known as such while all their pixels are inputs. */
+static wf_status check_images(wf_ctx *ctx, wf_preparation *preparation, const wf_table *table) {
+    const int *image = table->image;
+    if ((size_t)(image[0] * image[1] * image[2]) == preparation->inputs)
+        memcpy(preparation->image, image, sizeof preparation->image);
+    if (preparation->scale != WF_SCALE_CHANNEL || preparation->image[0] > 0) return WF_OK;
+    return wf_fail(ctx, WF_ERR_USAGE,
+                   "%s: scale = channel needs images with all their pixels (digits, IDX, CIFAR); "
+                   "use standard for other inputs",
+                   table->label);
+}
+
 wf_status wf__prepare_fit(wf_ctx *ctx, wf_preparation *preparation, const wf_table *table,
                           const uint32_t *rows, size_t n_rows) {
     fit_scratch scratch = {0};
     wf_status status;
     bool done;
+    WF_TRY(check_images(ctx, preparation, table));
     WF_TRY(wf__prepare_fit_bytes(ctx, preparation, table, rows, n_rows, &done));
-    if (done) return WF_OK;
+    if (done) {
+        if (preparation->scale == WF_SCALE_CHANNEL) pool_channels(preparation, n_rows);
+        return WF_OK;
+    }
     WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(double), "columns", &scratch.all), done);
     WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(double), "columns", &scratch.present), done);
     WF_TRY_GOTO(wf_alloc(ctx, table->rows, sizeof(int32_t), "columns", &scratch.codes), done);
     status = fit_columns(ctx, preparation, table, rows, n_rows, &scratch);
+    if (status == WF_OK && preparation->scale == WF_SCALE_CHANNEL)
+        pool_channels(preparation, n_rows);
 done:
     free(scratch.codes);
     free(scratch.present);

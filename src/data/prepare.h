@@ -2,6 +2,7 @@
  *
  * A preparation is fitted once, on training rows, and then applied to any table with the same column names:
  *   numeric column      one input, ((missing ? impute : x) - mean) / std
+ *                       (scale = channel: mean and std of all pixels of a channel)
  *   categorical column  n_levels inputs, 1 at the level, 0 elsewhere; missing takes the level impute_level
  * Inputs stand in the order of the table's columns. It is kept as JSON; reading that back gives the same numbers. */
 #ifndef WF_DATA_PREPARE_H
@@ -21,6 +22,7 @@ typedef struct wf_preparation {
     wf_scale scale;
     wf_prepared_column *column;
     size_t columns, inputs;
+    int image[3]; /* channels, height, width of the inputs; zeros: no images */
     const char *target;
     const char **classes;
     size_t n_classes;

@@ -53,6 +53,15 @@ static double median_of_counts(const size_t count[256], size_t n) {
     }
 }
 
+/* Sum and sum of squares, which the caller pools over a channel: whole numbers, so exact. */
+static void column_sums(const size_t count[256], wf_prepared_column *column) {
+    column->mean = column->std = 0;
+    for (int value = 0; value < 256; value++) {
+        column->mean += (double)count[value] * value;
+        column->std += (double)count[value] * value * value;
+    }
+}
+
 static void fit_some(void *work_, size_t chunk, int worker) {
     (void)worker;
     const byte_work *work = work_;
@@ -68,6 +77,7 @@ static void fit_some(void *work_, size_t chunk, int worker) {
         column->impute = median_of_counts(count[c], work->n_rows);
         column->mean = 0;
         column->std = work->fitted->scale == WF_SCALE_UNIT ? 255 : 1;
+        if (work->fitted->scale == WF_SCALE_CHANNEL) column_sums(count[c], column);
     }
 }
 

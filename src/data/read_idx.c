@@ -132,6 +132,12 @@ wf_status wf__table_from_idx(wf_ctx *ctx, const char *label, char *images, size_
     out->rows = x.rows;
     out->columns = x.inputs + 1;
     out->target = x.inputs;
+    if (x.dimensions == 3 ||
+        x.dimensions == 4) { /* (n, height, width), (n, channels, height, width) */
+        out->image[0] = x.dimensions == 3 ? 1 : (int)x.size[1];
+        out->image[1] = (int)x.size[x.dimensions - 2];
+        out->image[2] = (int)x.size[x.dimensions - 1];
+    }
     out->column = wf_arena_zalloc(&out->arena, out->columns * sizeof *out->column);
     uint8_t *label_bytes = wf_arena_alloc(&out->arena, y.rows);
     if (out->column == NULL || label_bytes == NULL)

@@ -88,11 +88,7 @@ static wf_status check_data(wf_ctx *ctx, const wf_dataset *data, wf_score score)
 
 static wf_status check_fit(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                            wf_score score) {
-    if (graph->inputs != data->inputs || graph->outputs != data->classes)
-        return wf_fail(
-            ctx, WF_ERR_SHAPE,
-            "networks %s: %d inputs and %d outputs, but data set %s has %d inputs and %d classes",
-            graph->text, graph->inputs, graph->outputs, data->name, data->inputs, data->classes);
+    WF_TRY(wf_dataset_fits(ctx, data, graph));
     return check_data(ctx, data, score);
 }
 

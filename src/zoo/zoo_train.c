@@ -37,12 +37,7 @@ static wf_status check_labels(wf_ctx *ctx, const wf_dataset *data, const char *p
 }
 
 static wf_status check_data(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data) {
-    if (data->inputs != graph->inputs || data->classes != graph->outputs)
-        return wf_fail(
-            ctx, WF_ERR_SHAPE,
-            "data set %s has %d inputs and %d classes, the network %s takes %d and gives "
-            "%d; change its first or last width",
-            data->name, data->inputs, data->classes, graph->text, graph->inputs, graph->outputs);
+    WF_TRY(wf_dataset_fits(ctx, data, graph));
     if (data->n_train == 0 || data->n_train > UINT32_MAX)
         return wf_fail(ctx, WF_ERR_INPUT, "data set %s has %zu training examples", data->name,
                        data->n_train);

@@ -118,7 +118,7 @@ static void frozen_preparation_applies_to_other_tables(void **state) {
     float *x;
     int32_t *y;
     size_t inputs;
-    assert_ok(ctx, wf__table_load(ctx, &desc, "test.csv", NULL, &table));
+    assert_ok(ctx, wf__table_load(ctx, &desc, "test.csv", NULL, &table, NULL));
     assert_ok(ctx, wf__prepare_apply(ctx, data->preparation, &table, &x, &y, &inputs));
     assert_int_equal(inputs, 5);
     assert_memory_equal(x, data->x_test, 10 * sizeof *x);
@@ -143,7 +143,7 @@ static void frozen_preparation_applies_to_other_tables(void **state) {
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         write_file("others.csv", others[i][0], false);
-        assert_ok(ctx, wf__table_load(ctx, &desc, "others.csv", NULL, &table));
+        assert_ok(ctx, wf__table_load(ctx, &desc, "others.csv", NULL, &table, NULL));
         assert_fails(ctx, wf__prepare_apply(ctx, data->preparation, &table, &x, &y, &inputs),
                      WF_ERR_INPUT, others[i][1]);
         wf__table_free(&table);

@@ -1,0 +1,44 @@
+#!/bin/sh
+# CIFAR-10 itself, where WEFT_DATA has it (as xz, unpacked once into the build folder).
+. tests/cli/lib.sh
+data=${BUILD:-build}/data/cifar-10
+case $data in /*) ;; *) data=$PWD/$data ;; esac
+if [ ! -f "${WEFT_DATA:-/nowhere}/cifar-10/data_batch_1.bin.xz" ]; then
+    echo "skip cifar: WEFT_DATA names no folder with cifar-10"
+    finish
+    exit
+fi
+if ! command -v xz >/dev/null 2>&1 && ! tools/need.sh xz-utils >/dev/null 2>&1; then
+    echo "skip cifar: there is no xz"
+    finish
+    exit
+fi
+mkdir -p "$data"
+for packed in "$WEFT_DATA"/cifar-10/*.bin.xz; do
+    name=$(basename "$packed" .xz)
+    [ -s "$data/$name" ] && continue
+    xz -dc "$packed" >"$data/$name.part" && mv "$data/$name.part" "$data/$name"
+done
+cd "$scratch" || exit 1
+cat >cifar.conf <<RECIPE
+[data]
+name = cifar10
+path = $data
+scale = channel
+[zoo]
+arch = 3x32x32 conv16 pool conv32 pool conv48 gap linear10
+RECIPE
+expect info 0 "images of 3x32x32" "$weft" data info cifar.conf
+check examples grep -q "50000 to train, 10000 to test" out
+check balanced grep -q "0 (6000) 1 (6000)" out
+sed 's/3x32x32/3x28x28/' cifar.conf >other.conf
+expect other-size 3 "expect images of 3x28x28" "$weft" zoo train other.conf -o z.safetensors
+tar -cf cifar-10-binary.tar -C "$(dirname "$data")" cifar-10
+sed "s|^path = .*|path = $scratch/cifar-10-binary.tar|" cifar.conf >tar.conf
+"$weft" data info cifar.conf --json >folder.json
+"$weft" data info tar.conf --json >archive.json
+check archive python3 -c '
+import json
+a, b = json.load(open("folder.json")), json.load(open("archive.json"))
+assert a["fingerprint"] == b["fingerprint"] and a["image"] == [3, 32, 32]'
+finish

@@ -24,7 +24,7 @@ class Dataset(C.Structure):
         ("classes", C.c_int), ("x_train", C.POINTER(C.c_float)), ("x_test", C.POINTER(C.c_float)),
         ("y_train", C.POINTER(C.c_int32)), ("y_test", C.POINTER(C.c_int32)), ("class_names", C.POINTER(C.c_char_p)),
         ("input_names", C.POINTER(C.c_char_p)), ("preparation", C.c_char_p), ("fingerprint", C.c_char * 65),
-        ("note", C.c_char * 256)]
+        ("note", C.c_char * 256), ("channels", C.c_int), ("height", C.c_int), ("width", C.c_int)]
 
 
 lib.wf_data_desc_default.restype = Desc

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The report in a real browser: it renders, is not blank, complains about nothing, light and dark.
-# Uses runs/demo/report.html where there is one, else the page of a tiny run. Skips where chromium is missing.
+# The report in a real browser: it renders, is not blank, complains about nothing, light and dark;
+# nothing is clipped on a phone. Uses runs/demo/report.html where there is one, else the page of a
+# tiny run. Skips where chromium is missing.
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome)
 if [ -z "$browser" ]; then
     echo "skip browser: chromium is not installed"
@@ -73,5 +74,29 @@ check "nothing on the console" sh -c "! grep -i 'CONSOLE' '$scratch/light.log'"
 check "the document is whole" grep -q "refers to nothing outside itself" "$scratch/dom"
 check "no outside reference" sh -c "! grep -E '(src|href)=\"(https?:|//)' '$page'"
 check "no script" sh -c "! grep -qi '<script' '$page'"
+# overflow WIDTH: "fits", or what reaches beyond a frame of that width without a box that scrolls.
+overflow() {
+    cat >"$scratch/frame.html" <<HTML
+<iframe id="f" style="width:$1px;height:900px;border:0" src="file://$page"></iframe><pre id="o">not loaded</pre>
+<script>
+document.getElementById("f").onload = function () {
+    const page = this.contentDocument, out = [];
+    for (const e of page.querySelectorAll("svg,img,p,h1,h2,.tile,dl,table,pre")) {
+        if (e.closest(".scroll,pre") && e.tagName !== "PRE") continue;
+        const r = e.getBoundingClientRect();
+        if (r.right > $1 + 1) out.push(e.tagName + " ends at " + Math.round(r.right));
+    }
+    if (page.documentElement.scrollWidth > $1) out.push("the page is wider");
+    document.getElementById("o").textContent = out.length ? out.join(", ") : "fits";
+};
+</script>
+HTML
+    "$browser" --headless --no-sandbox --disable-gpu --allow-file-access-from-files \
+        --virtual-time-budget=5000 --user-data-dir="$scratch/profile" --dump-dom \
+        "file://$scratch/frame.html" 2>/dev/null | sed -n 's/.*<pre id="o">\(.*\)<\/pre>.*/\1/p'
+}
+for width in 390 820 1280; do
+    check "nothing is clipped at $width pixels" test "$(overflow $width)" = fits
+done
 [ -z "$WEFT_SCREENSHOT" ] || cp "$scratch/light.png" "$WEFT_SCREENSHOT"
 finish

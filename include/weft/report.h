@@ -31,7 +31,8 @@ typedef struct wf_report_fact {
     const char *label, *value;
 } wf_report_fact;
 
-/* One task at one width: networks trained for it, and generated ones. NaN where nothing is known. Rows of one task stand together. */
+/* One task at one width: networks trained for it, and generated ones. NaN where nothing is known.
+ * Rows of one task stand together. */
 typedef struct wf_report_task {
     const char *name, *arch;
     double width; /* factor of the hidden widths */
@@ -82,7 +83,6 @@ typedef struct wf_report_desc {
     wf_score score;      /* what accuracy columns hold */
     const wf_report_entry *entries;
     int n_entries;
-    double scales[3];     /* of accuracy, IoU, WCS in JWS; 0: not shown */
     const char *notes;    /* what was cut; NULL or "" */
     const char *log_path; /* JSON lines with "update" and "loss"; a missing file is no fault */
     const wf_graph *graph;
@@ -109,7 +109,8 @@ WF_API wf_report_desc wf_report_desc_default(void);
  * Returns WF_OK, WF_ERR_MEMORY, WF_ERR_DISK or, for an unreadable log, WF_ERR_INPUT. */
 WF_API wf_status wf_report_write(wf_ctx *ctx, const wf_report_desc *desc, const char *path);
 
-/* Most of these networks are nearer to a training network than 99 % of the training networks are to each other. */
+/* Most of these networks are nearer to a training network than 99 % of the training networks are to
+ * each other. */
 WF_API bool wf_report_is_copy(const wf_points *points);
 
 WF_END_C

@@ -215,8 +215,6 @@ static wf_status write_page(cli_app *app, const cli_recipe *recipe, const cli_ru
     CLI_TRY(gather_weights(app, paths, g, &desc));
     gather_facts(app, recipe, data, seconds, g);
     g->recipe_text = wf_recipe_text(recipe->source);
-    const json_t *scales = json_object_get(g->eval, "scales");
-    for (size_t i = 0; i < 3; i++) desc.scales[i] = json_number_value(json_array_get(scales, i));
     desc.title = g->title;
     desc.summary = g->summary;
     desc.score = recipe->eval.score;

@@ -34,7 +34,9 @@ typedef enum wf__mark {
     WF_MARK_SQUARE,
     WF_MARK_TRIANGLE,
     WF_MARK_DIAMOND,
+    WF_MARK_TRIANGLE_DOWN,
     WF_MARK_CROSS,
+    WF_MARK_PLUS,
     WF_MARK_RING
 } wf__mark;
 
@@ -43,9 +45,8 @@ void wf__plot_range(const double *values, size_t n, double *low, double *high);
 void wf__plot_begin(wf__page *page, const wf__plot *plot, const char *x_label, const char *y_label,
                     const char *description);
 void wf__plot_end(wf__page *page);
-void wf__plot_y_axis(
-    wf__page *page,
-    const wf__plot *plot); /* ticks alone, for drawings with slots instead of an x axis */
+/* Ticks alone, for drawings with columns instead of an x axis. */
+void wf__plot_y_axis(wf__page *page, const wf__plot *plot);
 double wf__plot_x(const wf__plot *plot, double value);
 double wf__plot_y(const wf__plot *plot, double value);
 /* A mark at a place in the drawing, `size` its radius. */
@@ -65,6 +66,7 @@ wf__style wf__style_of(const wf_report_desc *desc, int entry);
 void wf__report_glance(wf__page *page, const wf_report_desc *desc);
 void wf__report_sweep(wf__page *page, const wf_report_desc *desc);
 void wf__report_table(wf__page *page, const wf_report_desc *desc);
+void wf__report_rows(wf__page *page, const wf_report_desc *desc);
 void wf__report_tasks(wf__page *page, const wf_report_desc *desc);
 void wf__report_domains(wf__page *page, const wf_report_desc *desc);
 void wf__report_scatter(wf__page *page, const wf_report_desc *desc);
@@ -73,7 +75,8 @@ wf_status wf__report_loss(wf_ctx *ctx, wf__page *page, const wf_report_desc *des
 void wf__report_histograms(wf__page *page, const wf_report_desc *desc);
 void wf__report_audit(wf__page *page, const wf_report_desc *desc);
 
-/* A number with so many decimals, or a dash where it is not defined; with its deviation as a table cell. */
+/* A number with so many decimals, or a dash where it is not defined; with its deviation as a table
+ * cell. */
 void wf__page_number(wf__page *page, double value, int decimals);
 void wf__page_spread(wf__page *page, double mean, double std, int decimals);
 

@@ -143,7 +143,7 @@ static void draw_curves(wf__page *page, curves *all, double *scratch) {
         plot.y_low = fmin(plot.y_low, fmin(all->fitted.y[i], all->held_out.y[i]));
     clip(c->y, c->n, plot.y_high);
     clip(c->smooth, c->n, plot.y_high);
-    wf__page_add(page, "<section><h2>Training the flow</h2><figure>");
+    wf__page_add(page, "<section><h2>Training the flow</h2><figure class=\"scroll wide\">");
     wf__plot_begin(page, &plot, "updates", "loss", "Loss of the flow over its updates");
     wf__plot_path(page, &plot, "curve-raw", c->x, c->y, c->n);
     wf__plot_path(page, &plot, "curve", c->x, c->smooth, c->n);

@@ -1,5 +1,5 @@
-/* report_scatter: every network as a point: score against error-IoU and against WCS, once over the whole
- * range and once close to the trained networks, where the generated ones should lie. */
+/* report_scatter: every network as a point: score against error-IoU and against WCS, once over the
+ * whole range and once close to the trained networks, where the generated ones should lie. */
 #include "report/page.h"
 
 #include <math.h>
@@ -10,6 +10,16 @@ enum { most_points = 300 }; /* drawn of one kind: a cloud of 1,000 says no more 
 
 static bool starts_with(const char *text, const char *start) {
     return strncmp(text, start, strlen(start)) == 0;
+}
+
+/* Rows of one control that differ by its parameter: the same colour, another mark each. */
+static wf__mark perturbation_mark(const wf_report_desc *desc, int index) {
+    static const wf__mark marks[] = {WF_MARK_SQUARE, WF_MARK_TRIANGLE_DOWN, WF_MARK_DIAMOND,
+                                     WF_MARK_PLUS};
+    int before = 0;
+    for (int i = 0; i < index; i++)
+        before += starts_with(desc->entries[i].row->name, "perturbation");
+    return marks[before % (int)(sizeof marks / sizeof marks[0])];
 }
 
 wf__style wf__style_of(const wf_report_desc *desc, int index) {
@@ -25,7 +35,7 @@ wf__style wf__style_of(const wf_report_desc *desc, int index) {
     }
     if (starts_with(name, "random")) return (wf__style){"k-random", WF_MARK_CROSS, 2.6};
     if (starts_with(name, "perturbation"))
-        return (wf__style){"k-perturbation", WF_MARK_SQUARE, 2.2};
+        return (wf__style){"k-perturbation", perturbation_mark(desc, index), 2.3};
     if (starts_with(name, "average-matched"))
         return (wf__style){"k-matched", WF_MARK_TRIANGLE, 2.6};
     if (starts_with(name, "average")) return (wf__style){"k-average", WF_MARK_TRIANGLE, 2.6};

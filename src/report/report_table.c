@@ -185,9 +185,6 @@ static void table_caption(wf__page *page, const wf_report_desc *desc) {
                  "of the trained networks, so that copies and bad networks both lose. "
                  "Reference rows leave each "
                  "network itself out; <b>within</b> is the nearest other network of the same row.");
-    const double *scale = desc->scales;
-    if (scale[0] > 0)
-        wf__page_add(page, " Scales of JWS: %.3f, %.3f, %.3f.", scale[0], scale[1], scale[2]);
     if (desc->notes != NULL && desc->notes[0] != '\0') {
         wf__page_add(page, " ");
         wf__page_escaped(page, desc->notes);
@@ -199,7 +196,8 @@ void wf__report_table(wf__page *page, const wf_report_desc *desc) {
     if (desc->n_entries == 0) return;
     bool diversity = any_diversity(desc);
     wf__page_add(page,
-                 "<section><h2>The table</h2><div class=\"scroll\"><table "
+                 "<section><h2>The table</h2><p class=\"hint\">Wider than the screen: scroll it "
+                 "sideways.</p><div class=\"scroll\"><table "
                  "class=\"main\"><thead><tr><th scope=\"col\">networks</th>"
                  "<th scope=\"col\">n</th><th scope=\"col\">%s</th><th scope=\"col\">error-IoU</th>"
                  "<th scope=\"col\">WCS</th><th scope=\"col\">JWS</th>%s</tr></thead><tbody>\n",
@@ -209,5 +207,6 @@ void wf__report_table(wf__page *page, const wf_report_desc *desc) {
     for (int i = 0; i < desc->n_entries; i++) table_row(page, desc, i, diversity);
     wf__page_add(page, "</tbody></table></div>\n");
     table_caption(page, desc);
+    wf__report_rows(page, desc);
     wf__page_add(page, "</section>\n");
 }

@@ -1,5 +1,5 @@
-/* svg_plot: frames, axes with round ticks, marks and paths as inline SVG. Colours are CSS classes, so that
- * the page's light and dark palettes apply. */
+/* svg_plot: frames, axes with round ticks, marks and paths as inline SVG. Colours are CSS classes,
+ * so that the page's light and dark palettes apply. */
 #include "report/page.h"
 
 #include <math.h>
@@ -111,9 +111,17 @@ void wf__plot_mark(wf__page *page, wf__mark mark, double x, double y, double siz
         wf__page_add(page, "<path d=\"M%.1f %.1fl%.1f %.1fh%.1fz\"/>", x, y - 1.15 * r, 1.1 * r,
                      2 * r, -2.2 * r);
         break;
+    case WF_MARK_TRIANGLE_DOWN:
+        wf__page_add(page, "<path d=\"M%.1f %.1fl%.1f %.1fh%.1fz\"/>", x, y + 1.15 * r, 1.1 * r,
+                     -2 * r, -2.2 * r);
+        break;
     case WF_MARK_DIAMOND:
         wf__page_add(page, "<path d=\"M%.1f %.1fl%.1f %.1fl%.1f %.1fl%.1f %.1fz\"/>", x,
                      y - 1.3 * r, 1.3 * r, 1.3 * r, -1.3 * r, 1.3 * r, -1.3 * r, -1.3 * r);
+        break;
+    case WF_MARK_PLUS:
+        wf__page_add(page, "<path class=\"stroke\" d=\"M%.1f %.1fh%.1fm%.1f %.1fv%.1f\"/>", x - r,
+                     y, 2 * r, -r, -r, 2 * r);
         break;
     case WF_MARK_CROSS:
         wf__page_add(page, "<path class=\"stroke\" d=\"M%.1f %.1fl%.1f %.1fm0 %.1fl%.1f %.1f\"/>",

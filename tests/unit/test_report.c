@@ -147,7 +147,6 @@ static void full_page(void **state) {
         "A flow fitted to 600 networks of 2-16-3 on spirals, and 100 networks sampled from it.";
     desc.entries = entries;
     desc.n_entries = kinds;
-    desc.scales[0] = 0.89, desc.scales[1] = 0.67, desc.scales[2] = 0.63;
     desc.notes = "cloud of 600: the collection has no more";
     desc.log_path = log_path;
     desc.graph = graph;
@@ -181,6 +180,8 @@ static void full_page(void **state) {
     assert_non_null(strstr(page, "at the end 0.6051; green"));
     assert_non_null(strstr(page, "The gap of 0.0450 (8.0 %)"));
     assert_non_null(strstr(page, "cloud of 600"));
+    assert_non_null(strstr(page, "<dt>reference</dt><dd>the trained networks themselves"));
+    assert_non_null(strstr(page, "<dt>gmn-refined</dt><dd>drawn in the same way"));
     size_t pictures = 0, marks = 0;
     for (const char *at = page; (at = strstr(at, "src=\"data:image/png;base64,")) != NULL; at++)
         pictures++;

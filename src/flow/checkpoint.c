@@ -1,44 +1,20 @@
 #include "flow/checkpoint.h"
 
-#include "base/c_locale.h"
-#include "base/utf8.h"
 #include "flow/cuda/sample_cuda.h"
-#include "graph/describe.h"
+#include "flow/tensor_file.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { name_bytes = 96 };
-
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* A path or name: bytes that are not UTF-8, which a header may not hold, become '?'. */
-static wf_status put_text(wf_ctx *ctx, wf_meta *meta, const char *key, const char *value) {
-    char *text = strdup(value);
-    if (text == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", value);
-    size_t size = strlen(text);
-    for (size_t bad; (bad = wf_utf8_check(text, size)) < size;) text[bad] = '?';
-    wf_status status = wf_meta_add(ctx, meta, key, "%s", text);
-    free(text);
-    return status;
-}
-
 wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *config) {
-    char key[name_bytes];
+    char key[WF_TENSOR_NAME];
     WF_TRY(wf_meta_add(ctx, config, "stocks", "%d", stocks->n_stocks));
-    for (int s = 0; s < stocks->n_stocks; s++) {
-        const wf_graph *graph = stocks->stocks[s].graph;
-        bool folded = false;
-        for (int b = 0; b < graph->n_blocks; b++) folded = folded || graph->blocks[b].folded;
-        snprintf(key, sizeof key, "arch.%d", s);
-        WF_TRY(wf_meta_add(ctx, config, key, "%s", graph->text));
-        snprintf(key, sizeof key, "arch.%d.activation", s);
-        WF_TRY(wf_meta_add(ctx, config, key, "%s", wf_activation_name(graph->activation)));
-        snprintf(key, sizeof key, "arch.%d.fold", s);
-        WF_TRY(wf_meta_add(ctx, config, key, folded ? "yes" : "no"));
-    }
+    for (int s = 0; s < stocks->n_stocks; s++)
+        WF_TRY(wf_meta_add_arch(ctx, config, s, stocks->stocks[s].graph));
     WF_TRY(wf_meta_add(ctx, config, "sources", "%d", stocks->n_sources));
     for (int i = 0; i < stocks->n_sources; i++) {
         const wf_stock_source *source = &stocks->sources[i];
@@ -57,7 +33,7 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *c
         for (size_t k = 0; k < sizeof notes / sizeof *notes; k++) {
             if (notes[k][1][0] == '\0') continue;
             snprintf(key, sizeof key, "source.%d.%s", i, notes[k][0]);
-            WF_TRY(put_text(ctx, config, key, notes[k][1]));
+            WF_TRY(wf_meta_add_text(ctx, config, key, notes[k][1]));
         }
     }
     return WF_OK;
@@ -77,88 +53,35 @@ static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_field *field,
     return wf_meta_add(ctx, meta, "window.updates", "%zu", state->window_count);
 }
 
-/* Tensors being collected for wf_st_write; names[i] holds the name of tensors[i]. */
-typedef struct tensor_list {
-    wf_st_tensor *tensors;
-    char (*names)[name_bytes];
-    size_t n;
-} tensor_list;
-
-static void list_add(tensor_list *list, const char *name, size_t rows, size_t cols,
-                     const void *data) {
-    char *kept = list->names[list->n];
-    snprintf(kept, name_bytes, "%s", name);
-    wf_st_tensor *tensor = &list->tensors[list->n++];
-    *tensor = (wf_st_tensor){.name = kept,
-                             .dtype = WF_ST_F32,
-                             .rank = cols > 0 ? 2 : 1,
-                             .shape = {rows, cols},
-                             .count = cols > 0 ? rows * cols : rows,
-                             .data = data};
-    tensor->bytes = tensor->count * sizeof(float);
-}
-
-/* A bias or vector has one dimension, as PyTorch stores it. */
-static void list_add_field(tensor_list *list, const char *prefix, const wf_field *field,
-                           const float *flat) {
-    for (int i = 0; i < field->n_tensors; i++) {
-        const wf_field_tensor *t = &field->tensors[i];
-        char name[name_bytes];
-        snprintf(name, sizeof name, "%s.%s", prefix, t->name);
-        list_add(list, name, (size_t)t->rows, t->cols > 1 ? (size_t)t->cols : 0, flat + t->offset);
-    }
-}
-
-static void list_add_stocks(tensor_list *list, const wf_stocks *stocks) {
-    char name[name_bytes];
+static void list_add_stocks(wf_tensor_list *list, const wf_stocks *stocks) {
+    char name[WF_TENSOR_NAME];
     for (int s = 0; s < stocks->n_stocks; s++) {
         const wf_norm *norm = &stocks->stocks[s].norm;
         if (norm->n == 0) continue;
         snprintf(name, sizeof name, "norm.%d.mean", s);
-        list_add(list, name, (size_t)norm->n, 0, norm->mean);
+        wf_tensor_list_add(list, name, (size_t)norm->n, 0, norm->mean);
         snprintf(name, sizeof name, "norm.%d.std", s);
-        list_add(list, name, (size_t)norm->n, 0, norm->std);
+        wf_tensor_list_add(list, name, (size_t)norm->n, 0, norm->std);
         const wf_principal *principal = &stocks->stocks[s].principal;
         size_t width = (size_t)principal->width;
         if (width == 0) continue;
         snprintf(name, sizeof name, "principal.%d.mean", s);
-        list_add(list, name, width, 0, principal->mean);
+        wf_tensor_list_add(list, name, width, 0, principal->mean);
         snprintf(name, sizeof name, "principal.%d.variance", s);
-        list_add(list, name, width, 0, principal->variance);
+        wf_tensor_list_add(list, name, width, 0, principal->variance);
         snprintf(name, sizeof name, "principal.%d.axes", s);
-        list_add(list, name, width, width, principal->axes);
+        wf_tensor_list_add(list, name, width, width, principal->axes);
     }
     if (stocks->cond != NULL)
-        list_add(list, "cond", (size_t)stocks->n_sources, (size_t)stocks->cond_size, stocks->cond);
-}
-
-static wf_status write_file(wf_ctx *ctx, const char *path, const tensor_list *list,
-                            const wf_meta *config, const wf_meta *run) {
-    size_t n = config->n + run->n;
-    const char *(*pairs)[2];
-    WF_TRY(wf_alloc(ctx, n, sizeof *pairs, "checkpoint", &pairs));
-    for (size_t i = 0; i < n; i++) {
-        char **from = i < config->n ? config->pairs[i] : run->pairs[i - config->n];
-        pairs[i][0] = from[0];
-        pairs[i][1] = from[1];
-    }
-    wf_status status =
-        wf_st_write(ctx, path, list->tensors, list->n, (const char *const(*)[2])pairs, n);
-    free(pairs);
-    return status;
+        wf_tensor_list_add(list, "cond", (size_t)stocks->n_sources, (size_t)stocks->cond_size,
+                           stocks->cond);
 }
 
 /* The descriptions stand beside the configuration, so that flows of version 0.1, which have the
  * texts alone, can be continued. */
 static wf_status put_graphs(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *run) {
-    for (int s = 0; s < stocks->n_stocks; s++) {
-        char key[name_bytes], *json;
-        snprintf(key, sizeof key, "arch.%d.graph", s);
-        WF_TRY(wf_graph_json(ctx, stocks->stocks[s].graph, &json));
-        wf_status status = wf_meta_add(ctx, run, key, "%s", json);
-        free(json);
-        WF_TRY(status);
-    }
+    for (int s = 0; s < stocks->n_stocks; s++)
+        WF_TRY(wf_meta_add_graph(ctx, run, s, stocks->stocks[s].graph));
     return WF_OK;
 }
 
@@ -166,83 +89,37 @@ wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_field *fiel
                              const wf_stocks *stocks, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays) {
     size_t most = 3 * (size_t)field->n_tensors + 5 * (size_t)stocks->n_stocks + 3;
-    tensor_list list = {0};
+    wf_tensor_list list = {0};
     wf_meta run = {0};
     wf_status status;
-    WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *list.tensors, "checkpoint", &list.tensors), done);
-    WF_TRY_GOTO(wf_alloc(ctx, most, sizeof *list.names, "checkpoint", &list.names), done);
-    list_add_field(&list, "weights", field, arrays->weights);
-    if (arrays->ema != NULL) list_add_field(&list, "ema", field, arrays->ema);
-    if (arrays->best != NULL) list_add_field(&list, "best", field, arrays->best);
-    list_add(&list, "optim.first", field->params, 0, arrays->first);
-    list_add(&list, "optim.second", field->params, 0, arrays->second);
+    WF_TRY_GOTO(wf_tensor_list_create(ctx, most, &list), done);
+    wf_tensor_list_params(&list, "weights", field->tensors, field->n_tensors, arrays->weights);
+    if (arrays->ema != NULL)
+        wf_tensor_list_params(&list, "ema", field->tensors, field->n_tensors, arrays->ema);
+    if (arrays->best != NULL)
+        wf_tensor_list_params(&list, "best", field->tensors, field->n_tensors, arrays->best);
+    wf_tensor_list_add(&list, "optim.first", field->params, 0, arrays->first);
+    wf_tensor_list_add(&list, "optim.second", field->params, 0, arrays->second);
     list_add_stocks(&list, stocks);
     WF_TRY_GOTO(put_state(ctx, &run, field, state), done);
     WF_TRY_GOTO(put_graphs(ctx, stocks, &run), done);
-    status = write_file(ctx, path, &list, config, &run);
+    status = wf_tensor_list_write(ctx, path, &list, config, &run);
 done:
     wf_meta_free(&run);
-    free(list.tensors);
-    free(list.names);
+    wf_tensor_list_free(&list);
     return status;
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-static wf_status check_tensor(wf_ctx *ctx, const char *path, const wf_st_file *file,
-                              const char *name, size_t count) {
-    const wf_st_tensor *tensor = wf_st_find(file, name);
-    if (tensor == NULL)
-        return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the tensor \"%s\"", path, name);
-    if (tensor->dtype != WF_ST_F32 || tensor->count != count)
-        return wf_fail(ctx, WF_ERR_INPUT,
-                       "%s: tensor \"%s\" has %zu values of type %s, expected %zu of type F32",
-                       path, name, tensor->count, wf_st_dtype_name(tensor->dtype), count);
-    return WF_OK;
-}
-
-static wf_status read_tensor(wf_ctx *ctx, const char *path, const wf_st_file *file,
-                             const char *name, size_t count, float *out) {
-    WF_TRY(check_tensor(ctx, path, file, name, count));
-    memcpy(out, wf_st_find(file, name)->data, count * sizeof *out);
-    for (size_t i = 0; i < count; i++)
-        if (!isfinite(out[i]))
-            return wf_fail(ctx, WF_ERR_INPUT, "%s: tensor \"%s\" has values that are not finite",
-                           path, name);
-    return WF_OK;
-}
-
-static wf_status read_field(wf_ctx *ctx, const char *path, const wf_st_file *file,
-                            const char *prefix, const wf_field *field, float *flat) {
-    for (int i = 0; i < field->n_tensors; i++) {
-        const wf_field_tensor *t = &field->tensors[i];
-        char name[name_bytes];
-        snprintf(name, sizeof name, "%s.%s", prefix, t->name);
-        WF_TRY(read_tensor(ctx, path, file, name, (size_t)t->rows * (size_t)t->cols,
-                           flat + t->offset));
-    }
-    return WF_OK;
-}
-
-/* A number of the metadata in [low, high]. */
-static wf_status read_number(wf_ctx *ctx, const char *path, const wf_st_file *file, const char *key,
-                             double low, double high, double *out) {
-    const char *text = wf_st_meta(file, key);
-    char *end = NULL;
-    if (text != NULL) *out = wf_c_strtod(text, &end);
-    if (text != NULL && end != text && *end == '\0' && *out >= low && *out <= high) return WF_OK;
-    return wf_fail(ctx, WF_ERR_INPUT, "%s: metadata \"%s\" is %.40s; expected %g to %g", path, key,
-                   text == NULL ? "missing" : text, low, high);
-}
-
 static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *file,
                             wf_fit_state *state) {
     double step, window;
-    WF_TRY(read_number(ctx, path, file, "step", 0, 4294967295.0, &step));
-    WF_TRY(read_number(ctx, path, file, "seconds", 0, 1e12, &state->seconds));
-    WF_TRY(read_number(ctx, path, file, "window.loss", 0, 1e300, &state->window_loss));
-    WF_TRY(read_number(ctx, path, file, "best.loss", 0, 1e300, &state->best_loss));
-    WF_TRY(read_number(ctx, path, file, "window.updates", 0, 4294967295.0, &window));
+    WF_TRY(wf_file_number(ctx, path, file, "step", 0, 4294967295.0, &step));
+    WF_TRY(wf_file_number(ctx, path, file, "seconds", 0, 1e12, &state->seconds));
+    WF_TRY(wf_file_number(ctx, path, file, "window.loss", 0, 1e300, &state->window_loss));
+    WF_TRY(wf_file_number(ctx, path, file, "best.loss", 0, 1e300, &state->best_loss));
+    WF_TRY(wf_file_number(ctx, path, file, "window.updates", 0, 4294967295.0, &window));
     state->step = (size_t)step;
     state->window_count = (size_t)window;
     state->validation_waits = wf_st_meta(file, "validation.waits") != NULL;
@@ -272,29 +149,20 @@ static wf_status check_generator(wf_ctx *ctx, const char *path, const wf_st_file
                    path, name, kind->name);
 }
 
-static wf_status check_positive(wf_ctx *ctx, const char *path, const char *name, const char *what,
-                                const float *values, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (!(values[i] > 0))
-            return wf_fail(ctx, WF_ERR_INPUT, "%s: tensor \"%s\" has a %s that is not positive",
-                           path, name, what);
-    return WF_OK;
-}
-
 static wf_status read_principal(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
                                 wf_stock *stock) {
-    char key[name_bytes];
+    char key[WF_TENSOR_NAME];
     size_t width = (size_t)wf_principal_width(stock->graph);
     snprintf(key, sizeof key, "principal.%d.axes", s);
-    WF_TRY(check_tensor(ctx, path, file, key, width * width));
+    WF_TRY(wf_file_check_tensor(ctx, path, file, key, width * width));
     wf_principal *principal = &stock->principal;
     WF_TRY(wf_principal_create(ctx, (int)width, principal));
-    WF_TRY(read_tensor(ctx, path, file, key, width * width, principal->axes));
+    WF_TRY(wf_file_tensor(ctx, path, file, key, width * width, principal->axes));
     snprintf(key, sizeof key, "principal.%d.mean", s);
-    WF_TRY(read_tensor(ctx, path, file, key, width, principal->mean));
+    WF_TRY(wf_file_tensor(ctx, path, file, key, width, principal->mean));
     snprintf(key, sizeof key, "principal.%d.variance", s);
-    WF_TRY(read_tensor(ctx, path, file, key, width, principal->variance));
-    return check_positive(ctx, path, key, "variance", principal->variance, width);
+    WF_TRY(wf_file_tensor(ctx, path, file, key, width, principal->variance));
+    return wf_file_positive(ctx, path, key, "variance", principal->variance, width);
 }
 
 /* Whether the file's flow works along principal axes. */
@@ -314,13 +182,20 @@ wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *fi
     WF_TRY_GOTO(check_generator(ctx, path, file, field->kind), done);
     WF_TRY_GOTO(wf_config_compare(ctx, path, file, config), done);
     WF_TRY_GOTO(read_state(ctx, path, file, state), done);
-    WF_TRY_GOTO(read_field(ctx, path, file, "weights", field, arrays->weights), done);
+    WF_TRY_GOTO(wf_file_params(ctx, path, file, "weights", field->tensors, field->n_tensors,
+                               arrays->weights),
+                done);
     if (arrays->ema != NULL)
-        WF_TRY_GOTO(read_field(ctx, path, file, "ema", field, arrays->ema), done);
+        WF_TRY_GOTO(
+            wf_file_params(ctx, path, file, "ema", field->tensors, field->n_tensors, arrays->ema),
+            done);
     if (arrays->best != NULL)
-        WF_TRY_GOTO(read_field(ctx, path, file, "best", field, arrays->best), done);
-    WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.first", field->params, arrays->first), done);
-    WF_TRY_GOTO(read_tensor(ctx, path, file, "optim.second", field->params, arrays->second), done);
+        WF_TRY_GOTO(
+            wf_file_params(ctx, path, file, "best", field->tensors, field->n_tensors, arrays->best),
+            done);
+    WF_TRY_GOTO(wf_file_tensor(ctx, path, file, "optim.first", field->params, arrays->first), done);
+    WF_TRY_GOTO(wf_file_tensor(ctx, path, file, "optim.second", field->params, arrays->second),
+                done);
     for (int s = 0; has_principal(file) && s < stocks->n_stocks; s++)
         WF_TRY_GOTO(read_principal(ctx, path, file, s, &stocks->stocks[s]), done);
     const char *isa = wf_st_meta(file, "isa");
@@ -333,14 +208,6 @@ done:
 }
 
 /* --- a flow to sample from -------------------------------------------------------------------- */
-
-/* What is a wrong setting in a call is a damaged file when it was read from one. */
-static wf_status blame_file(wf_ctx *ctx, const char *path, wf_status status) {
-    if (status == WF_OK || status == WF_ERR_MEMORY) return status;
-    return wf_fail(ctx, WF_ERR_INPUT,
-                   "%s: %s; the file is damaged or of another version: train the flow again", path,
-                   wf_last_error(ctx));
-}
 
 /* The kind of the file's field. */
 static wf_status find_kind(wf_ctx *ctx, const char *path, const wf_st_file *file,
@@ -361,57 +228,39 @@ static wf_status read_field_of(wf_ctx *ctx, const char *path, const wf_field_kin
     if (stored == 0)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the tensor \"optim.first\"", path);
     bool any = (kind->traits & WF_GENERATOR_ANY_ARCHITECTURE) != 0;
-    WF_TRY(
-        blame_file(ctx, path,
-                   kind->create(ctx, kind, flow->options, any ? NULL : flow->stocks.stocks[0].graph,
-                                WF_F32, stored, &flow->field)));
+    WF_TRY(wf_blame_file(ctx, path,
+                         kind->create(ctx, kind, flow->options,
+                                      any ? NULL : flow->stocks.stocks[0].graph, WF_F32, stored,
+                                      &flow->field)));
     WF_TRY(wf_alloc(ctx, flow->field->params, sizeof(float), "flow", &flow->params));
     bool best = flow->fit.kept == WF_KEPT_BEST || flow->fit.kept == WF_KEPT_VALIDATION;
     bool ema = flow->fit.kept == WF_KEPT_EMA && flow->fit.ema > 0;
     const char *kept = best ? "best" : ema ? "ema" : "weights";
-    return read_field(ctx, path, flow->file, kept, flow->field, flow->params);
+    return wf_file_params(ctx, path, flow->file, kept, flow->field->tensors, flow->field->n_tensors,
+                          flow->params);
 }
 
 static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
                             bool normalise, wf_stock *stock) {
-    char key[name_bytes];
-    snprintf(key, sizeof key, "arch.%d", s);
-    const char *arch = wf_st_meta(file, key);
-    snprintf(key, sizeof key, "arch.%d.activation", s);
-    const char *activation = wf_st_meta(file, key);
-    snprintf(key, sizeof key, "arch.%d.fold", s);
-    const char *fold = wf_st_meta(file, key);
-    if (arch == NULL || activation == NULL || fold == NULL)
-        return wf_fail(ctx, WF_ERR_INPUT, "%s: the flow lacks the description of architecture %d",
-                       path, s);
-    unsigned flags = strcmp(fold, "yes") == 0 ? WF_GRAPH_FOLD_INPUT : 0;
-    snprintf(key, sizeof key, "arch.%d.graph", s);
-    const char *json = wf_st_meta(file, key); /* version 0.1 had the text alone */
-    WF_TRY(blame_file(ctx, path,
-                      json != NULL
-                          ? wf_graph_from_json(ctx, json, flags, &stock->graph)
-                          : wf__graph_parse_text(ctx, arch, activation, flags, &stock->graph)));
-    if (json != NULL && strcmp(stock->graph->text, arch) != 0)
-        return wf_fail(ctx, WF_ERR_INPUT,
-                       "%s: metadata \"arch.%d\" is %.60s, but \"%s\" describes %.60s; the file is "
-                       "damaged",
-                       path, s, arch, key, stock->graph->text);
+    char key[WF_TENSOR_NAME];
+    WF_TRY(wf_file_graph(ctx, path, file, s, &stock->graph));
     if (!normalise) return WF_OK;
     WF_TRY(wf_norm_create(ctx, stock->graph->n_blocks, &stock->norm));
     size_t n = (size_t)stock->norm.n;
     snprintf(key, sizeof key, "norm.%d.mean", s);
-    WF_TRY(read_tensor(ctx, path, file, key, n, stock->norm.mean));
+    WF_TRY(wf_file_tensor(ctx, path, file, key, n, stock->norm.mean));
     snprintf(key, sizeof key, "norm.%d.std", s);
-    WF_TRY(read_tensor(ctx, path, file, key, n, stock->norm.std));
-    WF_TRY(check_positive(ctx, path, key, "deviation", stock->norm.std, n));
+    WF_TRY(wf_file_tensor(ctx, path, file, key, n, stock->norm.std));
+    WF_TRY(wf_file_positive(ctx, path, key, "deviation", stock->norm.std, n));
     return has_principal(file) ? read_principal(ctx, path, file, s, stock) : WF_OK;
 }
 
 static wf_status read_stocks(wf_ctx *ctx, const char *path, wf_flow *flow) {
     wf_stocks *stocks = &flow->stocks;
     double n_stocks, n_sources, most = (double)wf_st_meta_count(flow->file); /* each has entries */
-    WF_TRY(read_number(ctx, path, flow->file, "stocks", 1, fmin(most, WF_MAX_STOCKS), &n_stocks));
-    WF_TRY(read_number(ctx, path, flow->file, "sources", 1, most, &n_sources));
+    WF_TRY(
+        wf_file_number(ctx, path, flow->file, "stocks", 1, fmin(most, WF_MAX_STOCKS), &n_stocks));
+    WF_TRY(wf_file_number(ctx, path, flow->file, "sources", 1, most, &n_sources));
     WF_TRY(wf_alloc(ctx, (size_t)n_stocks, sizeof *stocks->stocks, "flow", &stocks->stocks));
     stocks->n_stocks = (int)n_stocks;
     for (int s = 0; s < stocks->n_stocks; s++)
@@ -419,12 +268,12 @@ static wf_status read_stocks(wf_ctx *ctx, const char *path, wf_flow *flow) {
     WF_TRY(wf_alloc(ctx, (size_t)n_sources, sizeof *stocks->sources, "flow", &stocks->sources));
     stocks->n_sources = (int)n_sources;
     for (int i = 0; i < stocks->n_sources; i++) {
-        char key[name_bytes];
+        char key[WF_TENSOR_NAME];
         double arch, count;
         snprintf(key, sizeof key, "source.%d.arch", i);
-        WF_TRY(read_number(ctx, path, flow->file, key, 0, n_stocks - 1, &arch));
+        WF_TRY(wf_file_number(ctx, path, flow->file, key, 0, n_stocks - 1, &arch));
         snprintf(key, sizeof key, "source.%d.count", i);
-        WF_TRY(read_number(ctx, path, flow->file, key, 0, 4294967295.0, &count));
+        WF_TRY(wf_file_number(ctx, path, flow->file, key, 0, 4294967295.0, &count));
         stocks->sources[i].stock = (int)arch;
         stocks->sources[i].count = (size_t)count;
     }
@@ -436,9 +285,9 @@ static wf_status read_conditions(wf_ctx *ctx, const char *path, wf_flow *flow) {
     stocks->cond_size = flow->field->cond_size;
     if (stocks->cond_size == 0) return WF_OK;
     size_t numbers = (size_t)stocks->n_sources * (size_t)stocks->cond_size;
-    WF_TRY(check_tensor(ctx, path, flow->file, "cond", numbers));
+    WF_TRY(wf_file_check_tensor(ctx, path, flow->file, "cond", numbers));
     WF_TRY(wf_alloc(ctx, numbers, sizeof(float), "flow", &stocks->cond));
-    return read_tensor(ctx, path, flow->file, "cond", numbers, stocks->cond);
+    return wf_file_tensor(ctx, path, flow->file, "cond", numbers, stocks->cond);
 }
 
 wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, const wf_field_kind *kind,
@@ -454,7 +303,7 @@ wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, const wf_field_kind *
     WF_TRY_GOTO(wf_alloc(ctx, 1, kind->options_size, "flow", &flow->options), fail);
     WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, kind->settings(), flow->options), fail);
     WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, wf_fit_settings(), &flow->fit), fail);
-    WF_TRY_GOTO(blame_file(ctx, path, wf_fit_check(ctx, &flow->fit)), fail);
+    WF_TRY_GOTO(wf_blame_file(ctx, path, wf_fit_check(ctx, &flow->fit)), fail);
     WF_TRY_GOTO(read_state(ctx, path, flow->file, &flow->state), fail);
     WF_TRY_GOTO(read_stocks(ctx, path, flow), fail);
     WF_TRY_GOTO(read_field_of(ctx, path, kind, flow), fail);

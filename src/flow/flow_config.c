@@ -178,6 +178,11 @@ wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit) {
     if (fit->min_lr > fit->lr)
         return wf_fail(ctx, WF_ERR_USAGE, "train.min_lr is %g, above train.lr, which is %g",
                        fit->min_lr, fit->lr);
+    if (fit->one_cycle && (fit->warmup > 0 || fit->min_lr > 0))
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "train.one_cycle has its own warm-up and end; leave "
+                       "train.%s at 0",
+                       fit->warmup > 0 ? "warmup" : "min_lr");
     if (fit->precondition && !fit->normalise)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "precondition needs normalise: it is exact for weights of unit variance");

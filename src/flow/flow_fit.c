@@ -14,10 +14,9 @@
 
 #include "base/c_locale.h"
 #include "base/isa.h"
+#include "flow/fit_common.h"
 #include "weft/text.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,49 +25,10 @@
 
 /* --- the log ---------------------------------------------------------------------------------- */
 
-static wf_status log_name(wf_ctx *ctx, const char *path, char **out) {
-    if (asprintf(out, "%s.log.jsonl", path) >= 0) return WF_OK;
-    *out = NULL;
-    return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
-}
-
-/* Keeps the log's lines up to update `step`, in place; drops everything that is no whole line of
- * it. */
-static size_t keep_lines(char *text, size_t size, size_t step) {
-    static const char opening[] = "{\"update\":";
-    size_t kept = 0;
-    for (size_t at = 0; at < size;) {
-        const char *end = memchr(text + at, '\n', size - at);
-        if (end == NULL) break;
-        size_t length = (size_t)(end - (text + at)) + 1;
-        if (strncmp(text + at, opening, sizeof opening - 1) == 0 &&
-            strtoull(text + at + sizeof opening - 1, NULL, 10) <= step) {
-            memmove(text + kept, text + at, length);
-            kept += length;
-        }
-        at += length;
-    }
-    return kept;
-}
-
 /* Invariant L2. A new run starts with an empty log. */
 static wf_status open_log(wf_trainer *tr) {
     if (tr->desc.log_every == 0) return WF_OK;
-    char *name, *text = NULL;
-    size_t size = 0;
-    WF_TRY(log_name(tr->ctx, tr->path, &name));
-    wf_status status = WF_OK;
-    if (tr->state.step > 0 && wf_file_exists(name)) {
-        WF_TRY_GOTO(wf_read_file(tr->ctx, name, (size_t)1 << 32, &text, &size), done);
-        size = keep_lines(text, size, tr->state.step);
-    }
-    WF_TRY_GOTO(wf_write_file(tr->ctx, name, text == NULL ? "" : text, size), done);
-    tr->log = open(name, O_WRONLY | O_APPEND | O_CLOEXEC);
-    if (tr->log < 0) status = wf_fail_errno(tr->ctx, WF_ERR_DISK, "%s", name);
-done:
-    free(text);
-    free(name);
-    return status;
+    return wf_fit_log_open(tr->ctx, tr->path, tr->state.step, &tr->log);
 }
 
 double wf__trainer_seconds(const wf_trainer *tr) {
@@ -88,12 +48,6 @@ void wf__trainer_cut(const wf_trainer *tr) {
         100 * wf_schedule_factor(&tr->schedule, tr->state.step));
 }
 
-static wf_status append_log(const wf_trainer *tr, const char *line, size_t length) {
-    errno = ENOSPC; /* what a short write means */
-    if (write(tr->log, line, length) == (ssize_t)length) return WF_OK;
-    return wf_fail_errno(tr->ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
-}
-
 /* One line for the updates since the last one. */
 static wf_status write_line(wf_trainer *tr, double norm, double factor) {
     if (tr->log < 0 || tr->state.window_count == 0) return WF_OK;
@@ -107,7 +61,7 @@ static wf_status write_line(wf_trainer *tr, double norm, double factor) {
     wf_c_locale_leave(before);
     tr->state.window_loss = 0;
     tr->state.window_count = 0;
-    return append_log(tr, line, (size_t)length);
+    return wf_fit_log_append(tr->ctx, tr->path, tr->log, line, (size_t)length);
 }
 
 wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double factor) {
@@ -135,18 +89,12 @@ static wf_status write_validation(wf_trainer *tr) {
         wf_text_add(&line, "%s%.6g", k == 0 ? ",\"by_source\":[" : ",", v->by_source[k]);
     wf_text_add(&line, "%s}\n", v->n_sources > 1 ? "]" : "");
     wf_c_locale_leave(before);
-    wf_status status = append_log(tr, buffer, strlen(buffer));
+    wf_status status = wf_fit_log_append(tr->ctx, tr->path, tr->log, buffer, strlen(buffer));
     free(buffer);
     return status;
 }
 
 /* --- the pieces of a run ---------------------------------------------------------------------- */
-
-static bool all_finite(const float *x, size_t n) {
-    float sum = 0; /* 0 * x is NaN exactly when x is not finite */
-    for (size_t i = 0; x != NULL && i < n; i++) sum += 0 * x[i];
-    return sum == 0;
-}
 
 wf_status wf__trainer_diverged(const wf_trainer *tr, wf_ctx *ctx, size_t update, const char *what,
                                double value) {
@@ -163,8 +111,8 @@ wf_status wf__trainer_diverged(const wf_trainer *tr, wf_ctx *ctx, size_t update,
 static wf_status check_arrays(const wf_trainer *tr, wf_ctx *ctx, size_t step) {
     const wf_fit_arrays *a = &tr->arrays;
     size_t n = tr->field->params;
-    if (all_finite(a->weights, n) && all_finite(a->ema, n) && all_finite(a->first, n) &&
-        all_finite(a->second, n))
+    if (wf_all_finite(a->weights, n) && wf_all_finite(a->ema, n) && wf_all_finite(a->first, n) &&
+        wf_all_finite(a->second, n))
         return WF_OK;
     return wf__trainer_diverged(tr, ctx, step + 1, "largest weight or moment", INFINITY);
 }
@@ -296,34 +244,13 @@ static wf_status train(wf_trainer *tr) {
 
 static wf_status make_optimiser(wf_trainer *tr) {
     const wf_fit_desc *desc = &tr->desc;
-    tr->optim_desc = (wf_optim_desc){.lr = desc->lr,
-                                     .weight_decay = desc->weight_decay,
-                                     .beta1 = desc->beta1,
-                                     .beta2 = desc->beta2,
-                                     .eps = desc->eps,
-                                     .muon = desc->optimizer == WF_OPT_MUON,
-                                     .muon_lr = desc->muon_lr,
-                                     .muon_momentum = desc->muon_momentum,
-                                     .clip = desc->clip,
-                                     .ema = desc->ema};
-    int n = tr->field->n_tensors;
-    wf_optim_tensor *tensors;
-    WF_TRY(wf_alloc(tr->ctx, (size_t)n, sizeof *tensors, "optimiser", &tensors));
-    for (int i = 0; i < n; i++) {
-        const wf_field_tensor *t = &tr->field->tensors[i];
-        tensors[i] = (wf_optim_tensor){t->offset, t->rows, t->cols, t->matrix, t->decay};
-    }
-    wf_status status =
-        wf_optim_create(tr->ctx, &tr->optim_desc, tensors, n, tr->field->params, &tr->optim);
-    free(tensors);
-    if (status != WF_OK) return status;
+    tr->optim_desc = wf_fit_optim_desc(desc, desc->lr);
+    WF_TRY(wf_fit_optim_create(tr->ctx, &tr->optim_desc, tr->field->tensors, tr->field->n_tensors,
+                               tr->field->params, &tr->optim));
     tr->arrays.first = wf_optim_first(tr->optim);
     tr->arrays.second = wf_optim_second(tr->optim);
     tr->arrays.ema = wf_optim_ema(tr->optim);
-    tr->schedule = (wf_schedule){.warmup = desc->warmup,
-                                 .cosine = desc->cosine,
-                                 .horizon = desc->schedule_updates,
-                                 .min_ratio = desc->min_lr / desc->lr};
+    tr->schedule = wf_fit_schedule(desc, desc->lr, desc->schedule_updates);
     return WF_OK;
 }
 
@@ -427,7 +354,7 @@ wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,
                      .validation = {.loss = NAN}};
     tr.desc = desc == NULL ? wf_fit_desc_default() : *desc;
     /* The horizon is part of the configuration, the number of updates is not. */
-    if (!tr.desc.cosine) tr.desc.schedule_updates = 0;
+    if (!tr.desc.cosine && !tr.desc.one_cycle) tr.desc.schedule_updates = 0;
     else if (tr.desc.schedule_updates == 0) tr.desc.schedule_updates = tr.desc.updates;
     tr.path_form = (wf_path){tr.desc.precondition, tr.desc.source_std, tr.desc.path_noise};
     wf_status status = set_up(&tr, sources, n_sources, kind, options);

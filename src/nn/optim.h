@@ -56,12 +56,24 @@ static inline WF_HD double wf_ema_decay(double ema, size_t update) {
 
 typedef struct wf_schedule {
     size_t warmup;    /* updates, linear from 1/warmup */
-    bool cosine;      /* else constant */
+    bool cosine;      /* else constant ... */
+    bool one_cycle;   /* ... or torch.optim.lr_scheduler.OneCycleLR, which has its own warm-up */
     size_t horizon;   /* where the cosine ends; constant behind it */
     double min_ratio; /* smallest rate / largest rate */
 } wf_schedule;
+/* Half a cosine from `from` to `to`. */
+static inline WF_HD double wf_cosine_between(double from, double to, double share) {
+    return to + (from - to) * 0.5 * (1 + cos(3.14159265358979323846 * fmin(share, 1.0)));
+}
+/* Of `updates` updates, 30 % rise from 1/25 to 1, the rest falls to 1/250000. */
+static inline WF_HD double wf_one_cycle_factor(size_t updates, size_t update) {
+    double top = 0.3 * (double)updates - 1, last = (double)updates - 1, at = (double)update;
+    if (at <= top) return wf_cosine_between(0.04, 1, top > 0 ? at / top : 1);
+    return wf_cosine_between(1, 0.04e-4, last > top ? (at - top) / (last - top) : 1);
+}
 /* The learning rate of update `update` as a fraction of the full one. */
 static inline WF_HD double wf_schedule_factor(const wf_schedule *schedule, size_t update) {
+    if (schedule->one_cycle) return wf_one_cycle_factor(schedule->horizon, update);
     if (update < schedule->warmup) return ((double)update + 1) / (double)schedule->warmup;
     if (!schedule->cosine || schedule->horizon <= schedule->warmup) return 1;
     double share =

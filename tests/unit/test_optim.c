@@ -264,6 +264,16 @@ static void schedules_have_their_shape(void **state) {
     assert_close(wf_schedule_factor(&cosine, 35), 0.1 + 0.9 * 0.5 * (1 + sqrt(0.5)), 1e-12);
     assert_close(wf_schedule_factor(&cosine, 110), 0.1, 1e-12);
     assert_close(wf_schedule_factor(&cosine, 99999), 0.1, 1e-12);
+    /* torch.optim.lr_scheduler.OneCycleLR(max_lr = 1, total_steps = 100) */
+    wf_schedule cycle = {.one_cycle = true, .horizon = 100};
+    static const struct {
+        size_t update;
+        double factor;
+    } torch[] = {{0, 0.04},      {10, 0.295163948464101},
+                 {29, 1},        {30, 0.999496535284524},
+                 {64, 0.500002}, {99, 4e-06}};
+    for (size_t i = 0; i < sizeof torch / sizeof *torch; i++)
+        assert_close(wf_schedule_factor(&cycle, torch[i].update), torch[i].factor, 1e-12);
     assert_close(wf_ema_decay(0.999, 0), 0.1, 1e-15);
     assert_close(wf_ema_decay(0.999, 1000000), 0.999, 1e-15);
 }

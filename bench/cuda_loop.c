@@ -26,24 +26,24 @@ static void check(wf_ctx *ctx, wf_status status) {
 }
 
 /* Networks of normal deviates in place of a collection. */
-static wf_stocks make_stocks(wf_ctx *ctx, bool mnist) {
-    wf_stocks stocks = {.n_stocks = 1, .n_sources = 1};
+static wf_training_set make_set(wf_ctx *ctx, bool mnist) {
+    wf_training_set set = {.n_families = 1, .n_sources = 1};
     size_t count = mnist ? 500 : 2000;
-    stocks.stocks = calloc(1, sizeof *stocks.stocks);
-    stocks.sources = calloc(1, sizeof *stocks.sources);
+    set.families = calloc(1, sizeof *set.families);
+    set.sources = calloc(1, sizeof *set.sources);
     check(ctx, wf_graph_parse(ctx, mnist ? "784-32-32-10" : "64-16-8-10", "relu",
-                              mnist ? WF_GRAPH_FOLD_INPUT : 0, &stocks.stocks[0].graph));
-    size_t params = stocks.stocks[0].graph->n_params;
-    stocks.stocks[0].count = stocks.sources[0].count = count;
-    stocks.stocks[0].weights = malloc(count * params * sizeof(float));
+                              mnist ? WF_GRAPH_FOLD_INPUT : 0, &set.families[0].graph));
+    size_t params = set.families[0].graph->n_params;
+    set.families[0].count = set.sources[0].count = count;
+    set.families[0].weights = malloc(count * params * sizeof(float));
     for (size_t k = 0; k < count; k++) {
         wf_rng rng = wf_rng_at(5, (uint32_t)k, WF_RNG_TEST, 0);
-        wf_rng_normals(&rng, stocks.stocks[0].weights + k * params, params);
+        wf_rng_normals(&rng, set.families[0].weights + k * params, params);
     }
-    return stocks;
+    return set;
 }
 
-static double time_updates(wf_ctx *ctx, const wf_field *field, const wf_stocks *stocks,
+static double time_updates(wf_ctx *ctx, const wf_field *field, const wf_training_set *set,
                            wf_fit_desc fit, bool fast) {
     size_t params = field->params;
     wf_fit_arrays arrays = {calloc(params, 4), calloc(params, 4), NULL, calloc(params, 4),
@@ -51,7 +51,7 @@ static double time_updates(wf_ctx *ctx, const wf_field *field, const wf_stocks *
     wf_field_init(field, 1, arrays.weights);
     memcpy(arrays.ema, arrays.weights, params * 4);
     wf_fit_cuda_desc desc = {.field = field,
-                             .stocks = stocks,
+                             .set = set,
                              .fit = &fit,
                              .path = {fit.precondition, fit.source_std, fit.path_noise},
                              .optim = {.lr = fit.lr,
@@ -88,11 +88,12 @@ static double time_updates(wf_ctx *ctx, const wf_field *field, const wf_stocks *
     return best * 1e3;
 }
 
-static double time_field(wf_ctx *ctx, const wf_field *field, const wf_stocks *stocks, bool fast) {
+static double time_field(wf_ctx *ctx, const wf_field *field, const wf_training_set *set,
+                         bool fast) {
     wf_arena arena = {0};
     wf_batch shape;
     const wf_graph *graphs[most_networks];
-    for (int b = 0; b < batch; b++) graphs[b] = stocks->stocks[0].graph;
+    for (int b = 0; b < batch; b++) graphs[b] = set->families[0].graph;
     check(ctx, wf_batch_build(ctx, &arena, graphs, batch, &shape));
     wf_field_program *program;
     wf_field_program_desc desc = {.batch = &shape, .keep = true, .fast = fast};
@@ -115,12 +116,12 @@ static double time_field(wf_ctx *ctx, const wf_field *field, const wf_stocks *st
 }
 
 /* Milliseconds a batch of relabellings takes the host's threads. */
-static double time_matching(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *fit) {
-    size_t units = wf_match_units(stocks), updates = 40;
+static double time_matching(wf_ctx *ctx, const wf_training_set *set, const wf_fit_desc *fit) {
+    size_t units = wf_match_units(set), updates = 40;
     uint32_t *memory = calloc(updates * (size_t)batch * units, sizeof *memory);
     wf_match_ahead *ahead;
     double start = wf_seconds();
-    check(ctx, wf_match_ahead_start(ctx, stocks, fit, 0, updates, memory, updates, &ahead));
+    check(ctx, wf_match_ahead_start(ctx, set, fit, 0, updates, memory, updates, &ahead));
     check(ctx, wf_match_ahead_wait(ctx, ahead, updates - 1));
     double seconds = (wf_seconds() - start) / (double)updates;
     wf_match_ahead_stop(ahead);
@@ -145,31 +146,31 @@ static void run_case(wf_ctx *ctx, const char *name) {
     if (edge > 0) desc.node = node, desc.edge = edge;
     wf_field *field;
     check(ctx, wf_field_create(ctx, &wf__field_gmn, &desc, NULL, WF_F32, &field));
-    wf_stocks stocks = make_stocks(ctx, mnist);
+    wf_training_set set = make_set(ctx, mnist);
     wf_fit_desc fit = wf_fit_desc_default();
     fit.batch = (size_t)batch;
     fit.lr = 1e-4, fit.muon_lr = 1e-3;
     if (rounds == 0) { /* the profiler's */
-        time_updates(ctx, field, &stocks, fit, true);
+        time_updates(ctx, field, &set, fit, true);
         exit(0);
     }
-    double updates[4] = {0}, matching = 0, bare = time_field(ctx, field, &stocks, true);
+    double updates[4] = {0}, matching = 0, bare = time_field(ctx, field, &set, true);
     for (int k = 0; k < (brief ? 1 : 4); k++) {
         fit.optimizer = k / 2 ? WF_OPT_MUON : WF_OPT_ADAMW;
         fit.coupling = k % 2 ? WF_COUPLING_MATCHED : WF_COUPLING_INDEPENDENT;
-        updates[k] = time_updates(ctx, field, &stocks, fit, true);
+        updates[k] = time_updates(ctx, field, &set, fit, true);
     }
     fit.coupling = WF_COUPLING_MATCHED;
-    if (!brief) matching = time_matching(ctx, &stocks, &fit);
+    if (!brief) matching = time_matching(ctx, &set, &fit);
     printf("%-24s %8.3f %8.3f", name, bare, updates[0]);
     if (!brief)
         printf(" %8.3f %8.3f %8.3f %9.3f %9.0f", updates[1], updates[2], updates[3], matching,
                batch / matching * 1e3);
     printf("\n");
     fflush(stdout);
-    free(stocks.stocks[0].weights);
-    wf_graph_free(stocks.stocks[0].graph);
-    free(stocks.stocks), free(stocks.sources);
+    free(set.families[0].weights);
+    wf_graph_free(set.families[0].graph);
+    free(set.families), free(set.sources);
     wf_field_free(field);
 }
 

@@ -195,9 +195,9 @@ static void build_linear(setup *s) {
 /* Away from zero, where some units have a kink. */
 static void build_activation(setup *s) {
     wf_tensor *x = rows(s, 5, s->size);
-    if (s->variant == WF_UNIT_RELU || s->variant == WF_UNIT_LEAKY_RELU)
+    if (s->variant == WF_TAPE_ACT_RELU || s->variant == WF_TAPE_ACT_LEAKY_RELU)
         fill_around(s, x, x->data, 8, s->size % 2 ? 1 : -1);
-    wf_activation_op(&s->tape, x, (wf_unit)s->variant);
+    wf_activation_op(&s->tape, x, (wf_tape_act)s->variant);
 }
 static void build_norm(setup *s) {
     int count = s->group > 100 ? 21 * s->group : 6, column = s->variant == 2 ? 4 : 2;
@@ -289,7 +289,7 @@ static void build_lean_edges(setup *s) {
     int hidden = messages + 2 * de;
     wf_lean_desc desc = {.column = aligned ? 4 : 1, .messages = messages};
     desc.sum = far ? WF_SUM_PLAIN : s->variant > 14 ? WF_SUM_ATTENTION : (wf_sum)(s->variant % 3);
-    desc.unit = far || s->variant % 8 < 3 ? WF_UNIT_GELU : WF_UNIT_SILU;
+    desc.act = far || s->variant % 8 < 3 ? WF_TAPE_ACT_GELU : WF_TAPE_ACT_SILU;
     desc.sums = aligned ? s->variant != 10 : s->variant < 6;
     desc.e = rows(s, part->n_edges, de);
     desc.modulation = rows(s, 2, 3 * de + 5);
@@ -321,7 +321,7 @@ static void build_lstar_messages(setup *s) {
     bool last = s->variant == 6, large = last && hidden >= 64;
     wf_lstar_messages_desc desc = {.column = round_size(s) ? 4 : 1};
     desc.sum = last ? WF_SUM_ATTENTION : (wf_sum)(s->variant % 3);
-    desc.unit = last || s->variant < 3 ? WF_UNIT_SILU : WF_UNIT_GELU;
+    desc.act = last || s->variant < 3 ? WF_TAPE_ACT_SILU : WF_TAPE_ACT_GELU;
     desc.e = rows(s, part->n_edges, de);
     desc.modulation = rows(s, 2, 2 * de + 5);
     desc.ai = rows(s, part->n_nodes, hidden);
@@ -341,7 +341,7 @@ static void build_lstar_edges(setup *s) {
     const wf_part *part = graphs(s, 1);
     int de = s->size, hidden = 2 * de;
     wf_lstar_edges_desc desc = {.column = round_size(s) ? 4 : 1,
-                                .unit = s->variant ? WF_UNIT_GELU : WF_UNIT_SILU};
+                                .act = s->variant ? WF_TAPE_ACT_GELU : WF_TAPE_ACT_SILU};
     desc.e = rows(s, part->n_edges, de);
     desc.modulation = rows(s, 2, 2 * de + 5);
     desc.ci = rows(s, part->n_nodes, hidden);
@@ -478,7 +478,7 @@ static void build_edge_readout(setup *s) {
                                  .bias = flat(s, n, 1),
                                  .last_weight = flat(s, 1 + s->variant / 2, n),
                                  .last_bias = flat(s, 1 + s->variant / 2, 1),
-                                 .unit = s->variant % 2 ? WF_UNIT_SILU : WF_UNIT_GELU};
+                                 .act = s->variant % 2 ? WF_TAPE_ACT_SILU : WF_TAPE_ACT_GELU};
     wf_edge_readout(&s->tape, &desc);
 }
 
@@ -493,7 +493,7 @@ static inline int variants_of(wf_op_kind kind) {
     switch (kind) {
     case WF_OP_lean_edges: return 17;
     case WF_OP_lstar_messages: return 7;
-    case WF_OP_activation: return WF_UNIT_COUNT;
+    case WF_OP_activation: return WF_TAPE_ACT_COUNT;
     case WF_OP_linear:
     case WF_OP_conv1d:
     case WF_OP_conv1d_transposed: return 4;

@@ -24,7 +24,7 @@ typedef struct wf_source {
     const wf_zoo *held_out; /* networks of the same kind for the validation loss; NULL: none */
     const float *cond;      /* of its networks: K numbers; NULL without conditions */
     const char *task; /* name to ask for them by; NULL: none. Several collections may share one */
-    int share;        /* relative sampling weight; 0 means 1 */
+    int draw_weight;  /* relative sampling weight; 0 means 1 */
 } wf_source;
 
 #define NAME(constant, text) constant,

@@ -190,7 +190,7 @@ wf_status cli_sources_shares(cli_app *app, cli_sources *s, const char *shares) {
         if (i < 0)
             return cli_fail(app, WF_ERR_USAGE, "train.shares names %.*s, which is no collection",
                             end - begin, at + begin);
-        s->list[i].share = share;
+        s->list[i].draw_weight = share;
         at = at[used] == ',' ? at + used + 1 : NULL;
     }
     return WF_OK;

@@ -10,20 +10,20 @@
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *config) {
+wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_training_set *set, wf_meta *config) {
     char key[WF_TENSOR_NAME];
-    WF_TRY(wf_meta_add(ctx, config, "stocks", "%d", stocks->n_stocks));
-    for (int s = 0; s < stocks->n_stocks; s++)
-        WF_TRY(wf_meta_add_arch(ctx, config, s, stocks->stocks[s].graph));
-    WF_TRY(wf_meta_add(ctx, config, "sources", "%d", stocks->n_sources));
-    for (int i = 0; i < stocks->n_sources; i++) {
-        const wf_stock_source *source = &stocks->sources[i];
+    WF_TRY(wf_meta_add(ctx, config, "stocks", "%d", set->n_families));
+    for (int s = 0; s < set->n_families; s++)
+        WF_TRY(wf_meta_add_arch(ctx, config, s, set->families[s].graph));
+    WF_TRY(wf_meta_add(ctx, config, "sources", "%d", set->n_sources));
+    for (int i = 0; i < set->n_sources; i++) {
+        const wf_training_source *source = &set->sources[i];
         snprintf(key, sizeof key, "source.%d.arch", i);
-        WF_TRY(wf_meta_add(ctx, config, key, "%d", source->stock));
+        WF_TRY(wf_meta_add(ctx, config, key, "%d", source->family));
         snprintf(key, sizeof key, "source.%d.count", i);
         WF_TRY(wf_meta_add(ctx, config, key, "%zu", source->count));
         snprintf(key, sizeof key, "source.%d.share", i);
-        WF_TRY(wf_meta_add(ctx, config, key, "%d", source->share));
+        WF_TRY(wf_meta_add(ctx, config, key, "%d", source->draw_weight));
         snprintf(key, sizeof key, "source.%d.hash", i);
         WF_TRY(wf_meta_add(ctx, config, key, "%016llx", (unsigned long long)source->hash));
         const char *notes[][2] = {{"path", source->path},
@@ -53,16 +53,16 @@ static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_field *field,
     return wf_meta_add(ctx, meta, "window.updates", "%zu", state->window_count);
 }
 
-static void list_add_stocks(wf_tensor_list *list, const wf_stocks *stocks) {
+static void list_add_families(wf_tensor_list *list, const wf_training_set *set) {
     char name[WF_TENSOR_NAME];
-    for (int s = 0; s < stocks->n_stocks; s++) {
-        const wf_norm *norm = &stocks->stocks[s].norm;
+    for (int s = 0; s < set->n_families; s++) {
+        const wf_norm *norm = &set->families[s].norm;
         if (norm->n == 0) continue;
         snprintf(name, sizeof name, "norm.%d.mean", s);
         wf_tensor_list_add(list, name, (size_t)norm->n, 0, norm->mean);
         snprintf(name, sizeof name, "norm.%d.std", s);
         wf_tensor_list_add(list, name, (size_t)norm->n, 0, norm->std);
-        const wf_principal *principal = &stocks->stocks[s].principal;
+        const wf_principal *principal = &set->families[s].principal;
         size_t width = (size_t)principal->width;
         if (width == 0) continue;
         snprintf(name, sizeof name, "principal.%d.mean", s);
@@ -72,23 +72,22 @@ static void list_add_stocks(wf_tensor_list *list, const wf_stocks *stocks) {
         snprintf(name, sizeof name, "principal.%d.axes", s);
         wf_tensor_list_add(list, name, width, width, principal->axes);
     }
-    if (stocks->cond != NULL)
-        wf_tensor_list_add(list, "cond", (size_t)stocks->n_sources, (size_t)stocks->cond_size,
-                           stocks->cond);
+    if (set->cond != NULL)
+        wf_tensor_list_add(list, "cond", (size_t)set->n_sources, (size_t)set->cond_size, set->cond);
 }
 
 /* The descriptions stand beside the configuration, so that flows of version 0.1, which have the
  * texts alone, can be continued. */
-static wf_status put_graphs(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *run) {
-    for (int s = 0; s < stocks->n_stocks; s++)
-        WF_TRY(wf_meta_add_graph(ctx, run, s, stocks->stocks[s].graph));
+static wf_status put_graphs(wf_ctx *ctx, const wf_training_set *set, wf_meta *run) {
+    for (int s = 0; s < set->n_families; s++)
+        WF_TRY(wf_meta_add_graph(ctx, run, s, set->families[s].graph));
     return WF_OK;
 }
 
 wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_field *field,
-                             const wf_stocks *stocks, const wf_meta *config,
+                             const wf_training_set *set, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays) {
-    size_t most = 3 * (size_t)field->n_tensors + 5 * (size_t)stocks->n_stocks + 3;
+    size_t most = 3 * (size_t)field->n_tensors + 5 * (size_t)set->n_families + 3;
     wf_tensor_list list = {0};
     wf_meta run = {0};
     wf_status status;
@@ -100,9 +99,9 @@ wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_field *fiel
         wf_tensor_list_params(&list, "best", field->tensors, field->n_tensors, arrays->best);
     wf_tensor_list_add(&list, "optim.first", field->params, 0, arrays->first);
     wf_tensor_list_add(&list, "optim.second", field->params, 0, arrays->second);
-    list_add_stocks(&list, stocks);
+    list_add_families(&list, set);
     WF_TRY_GOTO(put_state(ctx, &run, field, state), done);
-    WF_TRY_GOTO(put_graphs(ctx, stocks, &run), done);
+    WF_TRY_GOTO(put_graphs(ctx, set, &run), done);
     status = wf_tensor_list_write(ctx, path, &list, config, &run);
 done:
     wf_meta_free(&run);
@@ -150,12 +149,12 @@ static wf_status check_generator(wf_ctx *ctx, const char *path, const wf_st_file
 }
 
 static wf_status read_principal(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
-                                wf_stock *stock) {
+                                wf_family *family) {
     char key[WF_TENSOR_NAME];
-    size_t width = (size_t)wf_principal_width(stock->graph);
+    size_t width = (size_t)wf_principal_width(family->graph);
     snprintf(key, sizeof key, "principal.%d.axes", s);
     WF_TRY(wf_file_check_tensor(ctx, path, file, key, width * width));
-    wf_principal *principal = &stock->principal;
+    wf_principal *principal = &family->principal;
     WF_TRY(wf_principal_create(ctx, (int)width, principal));
     WF_TRY(wf_file_tensor(ctx, path, file, key, width * width, principal->axes));
     snprintf(key, sizeof key, "principal.%d.mean", s);
@@ -172,7 +171,7 @@ static bool has_principal(const wf_st_file *file) {
 }
 
 wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *field,
-                               const wf_meta *config, wf_stocks *stocks, wf_fit_state *state,
+                               const wf_meta *config, wf_training_set *set, wf_fit_state *state,
                                wf_fit_arrays *arrays) {
     wf_st_file *file;
     WF_TRY(wf_st_open(ctx, path, &file));
@@ -196,8 +195,8 @@ wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *fi
     WF_TRY_GOTO(wf_file_tensor(ctx, path, file, "optim.first", field->params, arrays->first), done);
     WF_TRY_GOTO(wf_file_tensor(ctx, path, file, "optim.second", field->params, arrays->second),
                 done);
-    for (int s = 0; has_principal(file) && s < stocks->n_stocks; s++)
-        WF_TRY_GOTO(read_principal(ctx, path, file, s, &stocks->stocks[s]), done);
+    for (int s = 0; has_principal(file) && s < set->n_families; s++)
+        WF_TRY_GOTO(read_principal(ctx, path, file, s, &set->families[s]), done);
     const char *isa = wf_st_meta(file, "isa");
     if (isa != NULL && strcmp(isa, state->kernels) != 0)
         wf_warn(ctx, "%s: begun with %s kernels and continued with %s: not bit for bit", path, isa,
@@ -230,7 +229,7 @@ static wf_status read_field_of(wf_ctx *ctx, const char *path, const wf_field_kin
     bool any = (kind->traits & WF_GENERATOR_ANY_ARCHITECTURE) != 0;
     WF_TRY(wf_blame_file(ctx, path,
                          kind->create(ctx, kind, flow->options,
-                                      any ? NULL : flow->stocks.stocks[0].graph, WF_F32, stored,
+                                      any ? NULL : flow->set.families[0].graph, WF_F32, stored,
                                       &flow->field)));
     WF_TRY(wf_alloc(ctx, flow->field->params, sizeof(float), "flow", &flow->params));
     bool best = flow->fit.kept == WF_KEPT_BEST || flow->fit.kept == WF_KEPT_VALIDATION;
@@ -240,54 +239,55 @@ static wf_status read_field_of(wf_ctx *ctx, const char *path, const wf_field_kin
                           flow->params);
 }
 
-static wf_status read_stock(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
-                            bool normalise, wf_stock *stock) {
+static wf_status read_family(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
+                             bool normalise, wf_family *family) {
     char key[WF_TENSOR_NAME];
-    WF_TRY(wf_file_graph(ctx, path, file, s, &stock->graph));
+    WF_TRY(wf_file_graph(ctx, path, file, s, &family->graph));
     if (!normalise) return WF_OK;
-    WF_TRY(wf_norm_create(ctx, stock->graph->n_blocks, &stock->norm));
-    size_t n = (size_t)stock->norm.n;
+    WF_TRY(wf_norm_create(ctx, family->graph->n_blocks, &family->norm));
+    size_t n = (size_t)family->norm.n;
     snprintf(key, sizeof key, "norm.%d.mean", s);
-    WF_TRY(wf_file_tensor(ctx, path, file, key, n, stock->norm.mean));
+    WF_TRY(wf_file_tensor(ctx, path, file, key, n, family->norm.mean));
     snprintf(key, sizeof key, "norm.%d.std", s);
-    WF_TRY(wf_file_tensor(ctx, path, file, key, n, stock->norm.std));
-    WF_TRY(wf_file_positive(ctx, path, key, "deviation", stock->norm.std, n));
-    return has_principal(file) ? read_principal(ctx, path, file, s, stock) : WF_OK;
+    WF_TRY(wf_file_tensor(ctx, path, file, key, n, family->norm.std));
+    WF_TRY(wf_file_positive(ctx, path, key, "deviation", family->norm.std, n));
+    return has_principal(file) ? read_principal(ctx, path, file, s, family) : WF_OK;
 }
 
-static wf_status read_stocks(wf_ctx *ctx, const char *path, wf_flow *flow) {
-    wf_stocks *stocks = &flow->stocks;
-    double n_stocks, n_sources, most = (double)wf_st_meta_count(flow->file); /* each has entries */
-    WF_TRY(
-        wf_file_number(ctx, path, flow->file, "stocks", 1, fmin(most, WF_MAX_STOCKS), &n_stocks));
+static wf_status read_families(wf_ctx *ctx, const char *path, wf_flow *flow) {
+    wf_training_set *set = &flow->set;
+    double n_families, n_sources,
+        most = (double)wf_st_meta_count(flow->file); /* each has entries */
+    WF_TRY(wf_file_number(ctx, path, flow->file, "stocks", 1, fmin(most, WF_MAX_FAMILIES),
+                          &n_families));
     WF_TRY(wf_file_number(ctx, path, flow->file, "sources", 1, most, &n_sources));
-    WF_TRY(wf_alloc(ctx, (size_t)n_stocks, sizeof *stocks->stocks, "flow", &stocks->stocks));
-    stocks->n_stocks = (int)n_stocks;
-    for (int s = 0; s < stocks->n_stocks; s++)
-        WF_TRY(read_stock(ctx, path, flow->file, s, flow->fit.normalise, &stocks->stocks[s]));
-    WF_TRY(wf_alloc(ctx, (size_t)n_sources, sizeof *stocks->sources, "flow", &stocks->sources));
-    stocks->n_sources = (int)n_sources;
-    for (int i = 0; i < stocks->n_sources; i++) {
+    WF_TRY(wf_alloc(ctx, (size_t)n_families, sizeof *set->families, "flow", &set->families));
+    set->n_families = (int)n_families;
+    for (int s = 0; s < set->n_families; s++)
+        WF_TRY(read_family(ctx, path, flow->file, s, flow->fit.normalise, &set->families[s]));
+    WF_TRY(wf_alloc(ctx, (size_t)n_sources, sizeof *set->sources, "flow", &set->sources));
+    set->n_sources = (int)n_sources;
+    for (int i = 0; i < set->n_sources; i++) {
         char key[WF_TENSOR_NAME];
         double arch, count;
         snprintf(key, sizeof key, "source.%d.arch", i);
-        WF_TRY(wf_file_number(ctx, path, flow->file, key, 0, n_stocks - 1, &arch));
+        WF_TRY(wf_file_number(ctx, path, flow->file, key, 0, n_families - 1, &arch));
         snprintf(key, sizeof key, "source.%d.count", i);
         WF_TRY(wf_file_number(ctx, path, flow->file, key, 0, 4294967295.0, &count));
-        stocks->sources[i].stock = (int)arch;
-        stocks->sources[i].count = (size_t)count;
+        set->sources[i].family = (int)arch;
+        set->sources[i].count = (size_t)count;
     }
     return WF_OK;
 }
 
 static wf_status read_conditions(wf_ctx *ctx, const char *path, wf_flow *flow) {
-    wf_stocks *stocks = &flow->stocks;
-    stocks->cond_size = flow->field->cond_size;
-    if (stocks->cond_size == 0) return WF_OK;
-    size_t numbers = (size_t)stocks->n_sources * (size_t)stocks->cond_size;
+    wf_training_set *set = &flow->set;
+    set->cond_size = flow->field->cond_size;
+    if (set->cond_size == 0) return WF_OK;
+    size_t numbers = (size_t)set->n_sources * (size_t)set->cond_size;
     WF_TRY(wf_file_check_tensor(ctx, path, flow->file, "cond", numbers));
-    WF_TRY(wf_alloc(ctx, numbers, sizeof(float), "flow", &stocks->cond));
-    return wf_file_tensor(ctx, path, flow->file, "cond", numbers, stocks->cond);
+    WF_TRY(wf_alloc(ctx, numbers, sizeof(float), "flow", &set->cond));
+    return wf_file_tensor(ctx, path, flow->file, "cond", numbers, set->cond);
 }
 
 wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, const wf_field_kind *kind,
@@ -305,7 +305,7 @@ wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, const wf_field_kind *
     WF_TRY_GOTO(wf_config_get(ctx, path, flow->file, wf_fit_settings(), &flow->fit), fail);
     WF_TRY_GOTO(wf_blame_file(ctx, path, wf_fit_check(ctx, &flow->fit)), fail);
     WF_TRY_GOTO(read_state(ctx, path, flow->file, &flow->state), fail);
-    WF_TRY_GOTO(read_stocks(ctx, path, flow), fail);
+    WF_TRY_GOTO(read_families(ctx, path, flow), fail);
     WF_TRY_GOTO(read_field_of(ctx, path, kind, flow), fail);
     WF_TRY_GOTO(read_conditions(ctx, path, flow), fail);
     *out = flow;
@@ -323,7 +323,7 @@ void wf_flow_free(wf_flow *flow) {
     if (flow == NULL) return;
     wf__sample_cuda_free(flow->gpu);
     wf_field_free(flow->field);
-    wf_stocks_free(&flow->stocks);
+    wf_training_set_free(&flow->set);
     wf_st_close(flow->file);
     free(flow->options);
     free(flow->params);

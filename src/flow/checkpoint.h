@@ -1,7 +1,7 @@
 /* checkpoint: a flow in one safetensors file, to go on training from and to sample from.
  *
  * Tensors: "weights.NAME" and, where there are such, "ema.NAME", "best.NAME" for every tensor of
- * the field; "optim.first", "optim.second" (flat); "norm.S.mean", "norm.S.std" of stock S (one
+ * the field; "optim.first", "optim.second" (flat); "norm.S.mean", "norm.S.std" of family S (one
  * number per block); "principal.S.mean", "principal.S.variance" (inputs), "principal.S.axes"
  * (inputs, inputs); "cond" (sources, K). Metadata: the configuration (flow_config.h),
  * "weft.kind" = "flow", "arch.S", "source.I.*", "weft.generator" (the field's kind), and the
@@ -12,7 +12,7 @@
 #define WF_FLOW_CHECKPOINT_H
 
 #include "flow/flow_config.h"
-#include "flow/stock.h"
+#include "flow/training_set.h"
 
 static const double WF_NO_LOSS = 1e300;
 
@@ -35,13 +35,13 @@ typedef struct wf_fit_arrays {
 } wf_fit_arrays;
 
 /* config: wf_config_put and wf_checkpoint_sources. */
-wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_stocks *stocks, wf_meta *config);
+wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_training_set *set, wf_meta *config);
 wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_field *field,
-                             const wf_stocks *stocks, const wf_meta *config,
+                             const wf_training_set *set, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays);
-/* Refuses a file of another configuration. stocks get its principal axes. */
+/* Refuses a file of another configuration. set get its principal axes. */
 wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *field,
-                               const wf_meta *config, wf_stocks *stocks, wf_fit_state *state,
+                               const wf_meta *config, wf_training_set *set, wf_fit_state *state,
                                wf_fit_arrays *arrays);
 
 struct wf_flow {
@@ -49,7 +49,7 @@ struct wf_flow {
     void *options; /* of the field's kind */
     wf_fit_desc fit;
     wf_fit_state state;
-    wf_stocks stocks; /* without weights */
+    wf_training_set set; /* without weights */
     wf_field *field;
     float *params;              /* those that are kept */
     struct wf_sample_cuda *gpu; /* what the last call on a GPU left for the next; NULL: none */

@@ -196,7 +196,7 @@ wf_status wf__train_gpu(wf_trainer *tr) {
     if (tr->state.step >= tr->desc.updates && !tr->state.validation_waits) return WF_OK;
     gpu_loop loop = {.tr = tr, .enqueued = tr->state.step};
     wf_fit_cuda_desc desc = {.field = tr->field,
-                             .stocks = &tr->stocks,
+                             .set = &tr->set,
                              .fit = &tr->desc,
                              .path = tr->path_form,
                              .optim = tr->optim_desc,

@@ -1,6 +1,6 @@
 /* flow_fit: a training run, and its loop on the CPU (fit_loop_gpu.c has the GPU's).
  *
- * One update: draw a batch (stock.c), interpolate, loss and gradient (objective.c), clip, AdamW or
+ * One update: draw a batch (draw.c), interpolate, loss and gradient (objective.c), clip, AdamW or
  * Muon, EMA (nn/optim.c). Everything is allocated before the loop; the loop allocates only to write
  * a checkpoint.
  *
@@ -121,8 +121,7 @@ wf_status wf__trainer_store(const wf_trainer *tr, wf_ctx *ctx, const wf_fit_stat
     WF_TRY(check_arrays(tr, ctx, state->step));
     if (tr->log >= 0 && fsync(tr->log) != 0)
         return wf_fail_errno(ctx, WF_ERR_DISK, "%s.log.jsonl", tr->path);
-    return wf_checkpoint_save(ctx, tr->path, tr->field, &tr->stocks, &tr->config, state,
-                              &tr->arrays);
+    return wf_checkpoint_save(ctx, tr->path, tr->field, &tr->set, &tr->config, state, &tr->arrays);
 }
 
 wf_status wf__trainer_interrupted(const wf_trainer *tr) {
@@ -212,7 +211,8 @@ static wf_status validate(wf_trainer *tr) {
     return WF_OK;
 }
 
-/* Updates until the last, the time limit, or an interruption, which leaves the update it comes in unmade. */
+/* Updates until the last, the time limit, or an interruption, which leaves the update it comes in
+ * unmade. */
 static wf_status make_updates(wf_trainer *tr, wf_meter *meter) {
     const wf_fit_desc *desc = &tr->desc;
     double loss = NAN, smooth = NAN;
@@ -258,8 +258,8 @@ static wf_status start_or_resume(wf_trainer *tr) {
     size_t params = tr->field->params;
     if (wf_file_exists(tr->path)) {
         tr->saved = true;
-        return wf_checkpoint_resume(tr->ctx, tr->path, tr->field, &tr->config, &tr->stocks,
-                                    &tr->state, &tr->arrays);
+        return wf_checkpoint_resume(tr->ctx, tr->path, tr->field, &tr->config, &tr->set, &tr->state,
+                                    &tr->arrays);
     }
     wf_field_init(tr->field, tr->field->seed, tr->arrays.weights);
     if (tr->arrays.ema != NULL) memcpy(tr->arrays.ema, tr->arrays.weights, params * sizeof(float));
@@ -309,22 +309,22 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
                        "the matched coupling needs a permutation-equivariant field; use "
                        "coupling = independent");
     WF_TRY(choose_device(tr));
-    WF_TRY(wf_stocks_load(ctx, sources, n_sources, tr->field, desc, &tr->stocks));
+    WF_TRY(wf_training_set_load(ctx, sources, n_sources, tr->field, desc, &tr->set));
     WF_TRY(wf_config_put(ctx, &tr->config, kind->settings(), options));
     WF_TRY(wf_config_put(ctx, &tr->config, wf_fit_settings(), desc));
-    WF_TRY(wf_checkpoint_sources(ctx, &tr->stocks, &tr->config));
+    WF_TRY(wf_checkpoint_sources(ctx, &tr->set, &tr->config));
     size_t params = tr->field->params;
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field weights", &tr->arrays.weights));
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field gradient", &tr->grad));
     if (desc->kept == WF_KEPT_BEST || desc->kept == WF_KEPT_VALIDATION)
         WF_TRY(wf_alloc(ctx, params, sizeof(float), "best weights", &tr->arrays.best));
     WF_TRY(make_optimiser(tr));
-    if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->stocks, desc, &tr->draw));
+    if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->set, desc, &tr->draw));
     WF_TRY(start_or_resume(tr));
     bool finished = tr->state.step >= desc->updates && !tr->state.validation_waits;
     if (!finished) {
-        WF_TRY(wf_stocks_turn(ctx, desc, &tr->stocks));
-        WF_TRY(wf_validation_create(ctx, &tr->stocks, desc, &tr->path_form, &tr->validation));
+        WF_TRY(wf_training_set_rotate(ctx, desc, &tr->set));
+        WF_TRY(wf_validation_create(ctx, &tr->set, desc, &tr->path_form, &tr->validation));
     }
     tr->started = tr->last_save = wf_seconds();
     return finished ? WF_OK : open_log(tr);
@@ -336,7 +336,7 @@ static void trainer_free(wf_trainer *tr) {
     wf_validation_free(&tr->validation);
     wf_optim_free(tr->optim);
     wf_field_free(tr->field);
-    wf_stocks_free(&tr->stocks);
+    wf_training_set_free(&tr->set);
     wf_meta_free(&tr->config);
     free(tr->arrays.weights);
     free(tr->arrays.best);

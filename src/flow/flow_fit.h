@@ -3,6 +3,7 @@
 #define WF_FLOW_FIT_H
 
 #include "flow/checkpoint.h"
+#include "flow/draw.h"
 
 /* wf_flow_fit with a field of another kind; options is its own struct. */
 wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,

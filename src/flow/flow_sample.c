@@ -25,7 +25,7 @@ typedef struct sampler {
     wf_flow *flow;
     const wf_graph *graph;
     wf_norm norm;
-    const wf_principal *principal; /* the stock's, or one that does nothing */
+    const wf_principal *principal; /* the family's, or one that does nothing */
     wf_axes axes;
     const wf_sample_desc *desc;
     wf_path path;
@@ -125,21 +125,21 @@ static wf_status choose_norm(wf_ctx *ctx, sampler *s, const float *cond) {
     s->principal = &none;
     s->axes = wf_principal_axes(&none, s->graph);
     if (!s->flow->fit.normalise) return WF_OK;
-    const wf_stock *stock = wf_stocks_match(&s->flow->stocks, s->graph, cond);
-    if (stock == NULL)
+    const wf_family *family = wf_training_set_match(&s->flow->set, s->graph, cond);
+    if (family == NULL)
         return wf_fail(
             ctx, WF_ERR_UNSUPPORTED,
             "%s: the flow was fitted to networks with other layers (%s ...), so there is "
             "no normalisation for its blocks; keep the number of layers and biases",
-            s->graph->text, s->flow->stocks.stocks[0].graph->text);
-    WF_TRY(wf_stock_norm(ctx, stock, s->graph, &s->norm));
+            s->graph->text, s->flow->set.families[0].graph->text);
+    WF_TRY(wf_family_norm(ctx, family, s->graph, &s->norm));
     if (!s->flow->fit.principal) return WF_OK;
-    if (wf_principal_width(s->graph) != stock->principal.width)
+    if (wf_principal_width(s->graph) != family->principal.width)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
                        "%s: the flow knows first layers by the principal axes of %d inputs (%s); "
                        "keep the inputs",
-                       s->graph->text, stock->principal.width, stock->graph->text);
-    s->principal = &stock->principal;
+                       s->graph->text, family->principal.width, family->graph->text);
+    s->principal = &family->principal;
     s->axes = wf_principal_axes(s->principal, s->graph);
     return WF_OK;
 }
@@ -400,7 +400,7 @@ wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, cons
                          size_t n, const wf_sample_desc *desc, float *weights, float *direct,
                          wf_sample_stats *stats) {
     wf_graph *own;
-    WF_TRY(wf_stock_graph(ctx, flow->field, graph, &own));
+    WF_TRY(wf_family_graph(ctx, flow->field, graph, &own));
     wf_status status = sample(ctx, flow, own, cond, n, desc, weights, direct, stats);
     wf_graph_free(own);
     return status;

@@ -51,15 +51,16 @@ static void compare_network(void *arg, size_t b, int worker) {
     const float *w0 = batch->w0 + start, *w1 = batch->w1 + start;
     float *wt = batch->wt + start, *f = batch->f + start;
     float slope = (float)(2.0 / ((double)n * batch->shape->n_graphs));
-    const wf_loss_share all = {(uint32_t)n, 1}, *share = batch->shares ? batch->shares[b] : &all;
+    const wf_loss_weight all = {(uint32_t)n, 1},
+                         *entry = batch->loss_weights ? batch->loss_weights[b] : &all;
     double sum = 0;
     for (size_t i = 0; i < n; i++) {
         wf_path_scales scale = scales_of(batch, b, i);
-        if (i == share->end) share++;
+        if (i == entry->end) entry++;
         f[i] = scale.skip * wt[i] + scale.out * f[i];
         float difference = f[i] - (w1[i] - w0[i]);
-        wt[i] = slope * share->weight * scale.out * difference;
-        sum += (double)share->weight * (double)difference * (double)difference;
+        wt[i] = slope * entry->weight * scale.out * difference;
+        sum += (double)entry->weight * (double)difference * (double)difference;
     }
     batch->loss[b] = sum / (double)n;
 }

@@ -11,10 +11,10 @@
 #include "models/field.h"
 
 /* Parameters from the end of the list's previous entry up to `end` have this weight in the loss. */
-typedef struct wf_loss_share {
+typedef struct wf_loss_weight {
     uint32_t end;
     float weight;
-} wf_loss_share;
+} wf_loss_weight;
 
 /* One batch of the objective. Arrays over parameters are (n_params of the batch), ragged by
  * network. */
@@ -29,7 +29,7 @@ typedef struct wf_flow_batch {
     wf_path_scales *scale; /* (n_graphs) of parameters of unit variance */
     wf_axes *axes;         /* (n_graphs) the others; NULL: there are none */
     /* (n_graphs) lists that end with the network; NULL: all weights are 1 */
-    const wf_loss_share **shares;
+    const wf_loss_weight **loss_weights;
     double *loss;        /* (n_graphs) */
     const wf_path *path; /* wf_flow_interpolate's, borrowed; and its */
     uint64_t seed;       /* addresses of random parts */

@@ -203,47 +203,47 @@ wf_status wf_principal_fit(wf_ctx *ctx, const wf_graph *graph, const float *weig
 
 /* --- onto the axes and back ------------------------------------------------------------------- */
 
-typedef struct turning {
+typedef struct rotating {
     collection_rows rows;
     size_t first;                 /* row of the first tile */
     const float *before, *behind; /* subtracted before, added behind; NULL: nothing */
     float *matrix;                /* (padded, padded): row times matrix */
     float *tiles;                 /* (threads, 2, tile_rows, padded) */
     wf_optim_kernels kernels;
-} turning;
+} rotating;
 
-static void turn_rows(void *arg, size_t chunk, int worker) {
-    const turning *t = arg;
+static void rotate_rows(void *arg, size_t chunk, int worker) {
+    const rotating *t = arg;
     size_t p = t->rows.padded, first = t->first + chunk * tile_rows;
     size_t n = t->rows.total - first < tile_rows ? t->rows.total - first : tile_rows;
-    float *tile = t->tiles + (size_t)worker * 2 * tile_rows * p, *turned = tile + tile_rows * p;
+    float *tile = t->tiles + (size_t)worker * 2 * tile_rows * p, *rotated = tile + tile_rows * p;
     fill_tile(&t->rows, first, n, t->rows.total, t->before, tile);
-    t->kernels.multiply(&(wf_product){turned, tile, p, 1, t->matrix, tile_rows, p, p, 1, 0, NULL});
+    t->kernels.multiply(&(wf_product){rotated, tile, p, 1, t->matrix, tile_rows, p, p, 1, 0, NULL});
     for (size_t r = 0; r < n; r++) {
         float *row = row_at(&t->rows, first + r);
-        const float *from = turned + r * p;
+        const float *from = rotated + r * p;
         for (size_t j = 0; j < t->rows.width; j++)
             row[j] = t->behind == NULL ? from[j] : from[j] + t->behind[j];
     }
 }
 
-static wf_status turn_tiles(wf_ctx *ctx, turning *t, wf_principal_task *task) {
+static wf_status rotate_tiles(wf_ctx *ctx, rotating *t, wf_principal_task *task) {
     size_t total = t->rows.total, at_once = (size_t)tiles_at_once * tile_rows;
     for (t->first = 0; t->first < total; t->first += at_once) {
         size_t n = total - t->first < at_once ? total - t->first : at_once;
-        wf_parallel(ctx, (n + tile_rows - 1) / tile_rows, turn_rows, t);
+        wf_parallel(ctx, (n + tile_rows - 1) / tile_rows, rotate_rows, t);
         WF_TRY(go_on(ctx, task, row_work(&t->rows, n)));
     }
     return WF_OK;
 }
 
-static wf_status turn(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
-                      float *weights, size_t count, bool back, wf_principal_task *task) {
+static wf_status rotate(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
+                        float *weights, size_t count, bool back, wf_principal_task *task) {
     if (principal->width == 0 || count == 0) return WF_OK;
-    turning t = {.rows = rows_of(graph, weights, count),
-                 .before = back ? NULL : principal->mean,
-                 .behind = back ? principal->mean : NULL,
-                 .kernels = WF_PICK_F32(wf_optim_kernels)};
+    rotating t = {.rows = rows_of(graph, weights, count),
+                  .before = back ? NULL : principal->mean,
+                  .behind = back ? principal->mean : NULL,
+                  .kernels = WF_PICK_F32(wf_optim_kernels)};
     size_t w = t.rows.width, p = t.rows.padded, threads = (size_t)wf_ctx_threads(ctx);
     wf_status status;
     WF_TRY_GOTO(wf_alloc(ctx, p * p, sizeof(float), "principal axes", &t.matrix), done);
@@ -253,7 +253,7 @@ static wf_status turn(wf_ctx *ctx, const wf_principal *principal, const wf_graph
     for (size_t k = 0; k < w; k++)
         for (size_t j = 0; j < w; j++)
             t.matrix[back ? k * p + j : j * p + k] = principal->axes[k * w + j];
-    status = turn_tiles(ctx, &t, task);
+    status = rotate_tiles(ctx, &t, task);
 done:
     free(t.matrix);
     free(t.tiles);
@@ -262,12 +262,12 @@ done:
 
 wf_status wf_principal_apply(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
                              float *weights, size_t count, wf_principal_task *task) {
-    return turn(ctx, principal, graph, weights, count, false, task);
+    return rotate(ctx, principal, graph, weights, count, false, task);
 }
 
 wf_status wf_principal_invert(wf_ctx *ctx, const wf_principal *principal, const wf_graph *graph,
                               float *weights, size_t count) {
-    return turn(ctx, principal, graph, weights, count, true, NULL);
+    return rotate(ctx, principal, graph, weights, count, true, NULL);
 }
 
 /* --- the object ------------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@ typedef struct wf_trainer {
     wf_path path_form;
     wf_schedule schedule;
     wf_optim_desc optim_desc;
-    wf_stocks stocks;
+    wf_training_set set;
     wf_draw draw;
     wf_field *field;
     wf_optim *optim;

@@ -9,39 +9,38 @@ static const uint64_t validation_stream = 0x76616C6964617465u;
 
 /* Networks of one of the two batches: forward passes of all validations together take 1 % of those
  * of training, where an update costs three forward passes. */
-static int networks_of(const wf_fit_desc *desc, const wf_stocks *stocks, int n_sources) {
+static int networks_of(const wf_fit_desc *desc, const wf_training_set *set, int n_sources) {
     enum { fewest = 16, most = 512, most_floats = 1 << 22 };
     double training = 3 * (double)desc->updates * (double)desc->batch;
     double fitting = 0.01 * training / (2 * (double)desc->validations);
     size_t largest = 1;
-    for (int s = 0; s < stocks->n_stocks; s++)
-        if (stocks->stocks[s].graph->n_params > largest)
-            largest = stocks->stocks[s].graph->n_params;
+    for (int s = 0; s < set->n_families; s++)
+        if (set->families[s].graph->n_params > largest) largest = set->families[s].graph->n_params;
     fitting = fmin(fitting, most_floats / (double)largest);
     return (int)fmin(most, fmax(fmax(fewest, n_sources), fitting));
 }
 
-static wf_status open_batch(wf_ctx *ctx, const wf_validation *v, const wf_stocks *stocks,
+static wf_status open_batch(wf_ctx *ctx, const wf_validation *v, const wf_training_set *set,
                             const wf_fit_desc *desc, bool held_out, wf_draw *draw) {
     wf_fit_desc fixed = *desc;
-    fixed.batch = (size_t)networks_of(desc, stocks, v->n_sources);
+    fixed.batch = (size_t)networks_of(desc, set, v->n_sources);
     fixed.seed ^= validation_stream;
     fixed.noise_table = 0;
     fixed.cond_drop = 0;
-    WF_TRY(wf_draw_create(ctx, stocks, &fixed, draw));
+    WF_TRY(wf_draw_create(ctx, set, &fixed, draw));
     draw->only = v->sources;
     draw->n_only = v->n_sources;
     draw->held_out = held_out;
     return wf_draw_batch(ctx, draw, 0);
 }
 
-wf_status wf_validation_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *desc,
+wf_status wf_validation_create(wf_ctx *ctx, const wf_training_set *set, const wf_fit_desc *desc,
                                const wf_path *path, wf_validation *out) {
     *out = (wf_validation){.loss = NAN, .fitted_loss = NAN, .path = *path, .lowest = HUGE_VAL};
-    size_t n = (size_t)stocks->n_sources;
+    size_t n = (size_t)set->n_sources;
     WF_TRY(wf_alloc(ctx, n, sizeof *out->sources, "validation", &out->sources));
-    for (int i = 0; i < stocks->n_sources; i++)
-        if (stocks->sources[i].held_out_count > 0) out->sources[out->n_sources++] = (uint32_t)i;
+    for (int i = 0; i < set->n_sources; i++)
+        if (set->sources[i].held_out_count > 0) out->sources[out->n_sources++] = (uint32_t)i;
     if (out->n_sources == 0 || desc->validations == 0) {
         if (desc->kept != WF_KEPT_VALIDATION) return WF_OK;
         return wf_fail(ctx, WF_ERR_USAGE,
@@ -50,8 +49,8 @@ wf_status wf_validation_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fi
     }
     out->every = desc->updates > desc->validations ? desc->updates / desc->validations : 1;
     WF_TRY(wf_alloc(ctx, n, sizeof *out->by_source, "validation", &out->by_source));
-    WF_TRY(open_batch(ctx, out, stocks, desc, true, &out->held_out));
-    return open_batch(ctx, out, stocks, desc, false, &out->fitted);
+    WF_TRY(open_batch(ctx, out, set, desc, true, &out->held_out));
+    return open_batch(ctx, out, set, desc, false, &out->fitted);
 }
 
 void wf_validation_free(wf_validation *validation) {

@@ -3,11 +3,12 @@
  * Two fixed batches, each with its own networks and both with the same noise and times: held-out
  * networks, and networks of the collection. Both are judged with the weights that would sample (the
  * EMA where there is one), so the gap between the two losses shows what the flow has memorised and
- * nothing else. Batches are sized for about 1 % of a run's forward passes, and 16 networks at least. */
+ * nothing else. Batches are sized for about 1 % of a run's forward passes, and 16 networks at
+ * least. */
 #ifndef WF_FLOW_VALIDATION_H
 #define WF_FLOW_VALIDATION_H
 
-#include "flow/stock.h"
+#include "flow/draw.h"
 
 typedef struct wf_validation {
     size_t every;      /* updates between two; 0: no collection has held-out networks */
@@ -22,8 +23,8 @@ typedef struct wf_validation {
     bool warned;
 } wf_validation;
 
-/* stocks must outlive it. Nothing is made where there is nothing to validate with. */
-wf_status wf_validation_create(wf_ctx *ctx, const wf_stocks *stocks, const wf_fit_desc *desc,
+/* set must outlive it. Nothing is made where there is nothing to validate with. */
+wf_status wf_validation_create(wf_ctx *ctx, const wf_training_set *set, const wf_fit_desc *desc,
                                const wf_path *path, wf_validation *out);
 void wf_validation_free(wf_validation *validation);
 

@@ -1,7 +1,7 @@
 /* registry: the kinds of generators there are, and what holds for all of them. */
 #include "base/safetensors.h"
 #include "base/status.h"
-#include "flow/stock.h"
+#include "flow/training_set.h"
 #include "generators/generators.h"
 #include "zoo/zoo_file.h"
 #include "weft/text.h"

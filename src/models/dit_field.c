@@ -29,7 +29,7 @@ static void walk(wf_net *net, const void *options, const wf_net_inputs *in) {
     const uint32_t *network = wf_net_sequences(net, in->networks, tokens);
     const uint32_t *place = wf_net_places(net, in->networks, tokens);
     wf_tensor *z = wf_layer_time(net, "time", in->t, o->time, narrow);
-    z = wf_activation_op(tape, z, WF_UNIT_SILU);
+    z = wf_activation_op(tape, z, WF_TAPE_ACT_SILU);
     wf_tensor *x = wf_to_tokens(tape, in->w, tokens, o->token, NULL);
     x = wf_layer_linear(net, "in", x, width, plain);
     wf_tensor *positions = wf_layer_table(net, "positions", tokens, width, 0.02);
@@ -41,7 +41,7 @@ static void walk(wf_net *net, const void *options, const wf_net_inputs *in) {
         y = wf_layer_attention(net, "attention", y, o->heads, tokens, matrix, matrix);
         x = wf_gated_residual(tape, x, y, modulation, 2 * width, network);
         y = wf_norm_op(tape, x, modulation, 3 * width, network);
-        y = wf_layer_mlp(net, "mlp", y, 4 * width, width, WF_UNIT_GELU, matrix);
+        y = wf_layer_mlp(net, "mlp", y, 4 * width, width, WF_TAPE_ACT_GELU, matrix);
         x = wf_gated_residual(tape, x, y, modulation, 5 * width, network);
     }
     wf_net_scope(net, NULL);

@@ -24,14 +24,15 @@ static void walk(wf_net *net, const void *options, const wf_net_inputs *in) {
     const dwf_options *o = options;
     const int widths[] = {o->width, o->width / 2, o->width};
     wf_tape *tape = net->tape;
-    wf_tensor *time = wf_layer_mlp(net, "time", in->t, o->time, o->time, WF_UNIT_GELU_ERF, plain);
+    wf_tensor *time =
+        wf_layer_mlp(net, "time", in->t, o->time, o->time, WF_TAPE_ACT_GELU_ERF, plain);
     wf_tensor *w = wf_to_tokens(tape, in->w, 1, in->params, in->weights_first);
     wf_tensor *h = wf_concat(tape, (wf_tensor *[]){w, time}, 2);
     for (int k = 0; k < 3; k++) {
         wf_net_scope(net, "layers.%d.", k);
         h = wf_layer_linear(net, "linear", h, widths[k], k == 0 ? plain : matrix);
         h = wf_layer_layer_norm(net, "norm", h, true, 1e-5);
-        h = wf_activation_op(tape, h, WF_UNIT_GELU_ERF);
+        h = wf_activation_op(tape, h, WF_TAPE_ACT_GELU_ERF);
         if (k < 2) h = wf_layer_dropout(net, h, o->dropout);
     }
     wf_net_scope(net, NULL);

@@ -15,7 +15,7 @@ typedef struct network {
     wf_tape *tape;
     const wf_part *view;
     const uint32_t *identity; /* 0, 1, 2 ...: graph rows to graph rows */
-    wf_unit unit;
+    wf_tape_act act;
     size_t size;              /* of a real */
     const void *presence;     /* [N] 1 where a node has messages, else 0: the bias behind a mean */
     wf_tensor *h, *e, *u, *s; /* streams, and SiLU of the time and condition embedding */
@@ -62,7 +62,9 @@ static wf_tensor *affine(network *n, const gmn_affine *a, wf_tensor *x) {
 static wf_tensor *product(network *n, int index, wf_tensor *x) {
     return wf_linear(n->tape, &(wf_linear_desc){.x = {x}, .weight = {weight(n, index)}});
 }
-static wf_tensor *unit(network *n, wf_tensor *x) { return wf_activation_op(n->tape, x, n->unit); }
+static wf_tensor *activate(network *n, wf_tensor *x) {
+    return wf_activation_op(n->tape, x, n->act);
+}
 
 /* --- indices of the part ---------------------------------------------------------------------- */
 static uint32_t *local_starts(network *n, const size_t *start, int first, int count) {
@@ -167,7 +169,7 @@ static wf_tensor *embed_condition(network *n) {
     wf_tensor *code =
         affine(n, &layout->cond[0], wf_tape_rows(n->tape, rows, n->view->n_graphs, size));
     if (n->desc->cond == WF_COND_MLP) {
-        code = wf_activation_op(n->tape, code, WF_UNIT_SILU);
+        code = wf_activation_op(n->tape, code, WF_TAPE_ACT_SILU);
         code = affine(n, &layout->cond[1], code);
     }
     const uint8_t *drop = n->in->drop == NULL ? NULL : n->in->drop + first;
@@ -179,7 +181,7 @@ static void embed_time(network *n) {
     wf_tensor *t =
         wf_tape_rows(n->tape, at(n, n->in->t, (size_t)n->part->first_graph), n->view->n_graphs, 1);
     wf_tensor *z = affine(n, &layout->time[0], wf_time_features(n->tape, t, n->desc->time));
-    z = affine(n, &layout->time[1], wf_activation_op(n->tape, z, WF_UNIT_SILU));
+    z = affine(n, &layout->time[1], wf_activation_op(n->tape, z, WF_TAPE_ACT_SILU));
     if (n->desc->cond == WF_COND_LINEAR) {
         z = wf_residual(n->tape, z, embed_condition(n), NULL, 0, NULL);
     } else if (n->desc->cond == WF_COND_MLP) {
@@ -190,13 +192,13 @@ static void embed_time(network *n) {
                                                             weight(n, fuse->weight[1])},
                                                  .bias = weight(n, fuse->bias)});
     }
-    n->s = wf_activation_op(n->tape, z, WF_UNIT_SILU);
+    n->s = wf_activation_op(n->tape, z, WF_TAPE_ACT_SILU);
 }
 
 /* --- encoders --------------------------------------------------------------------------------- */
 /* sin(a x + b) of a few integers per role. */
 static wf_tensor *sine_code(network *n, const gmn_affine *a, wf_tensor *x) {
-    return wf_activation_op(n->tape, affine(n, a, x), WF_UNIT_SINE);
+    return wf_activation_op(n->tape, affine(n, a, x), WF_TAPE_ACT_SINE);
 }
 
 static void encode_nodes(network *n) {
@@ -352,7 +354,7 @@ static void node_tables(network *n, const block_state *b, const gmn_affine *firs
 
 /* The rest of a branch behind its first affine. */
 static wf_tensor *branch_tail(network *n, const gmn_affine *layers, int count, wf_tensor *x) {
-    for (int k = 1; k < count; k++) x = affine(n, &layers[k], unit(n, x));
+    for (int k = 1; k < count; k++) x = affine(n, &layers[k], activate(n, x));
     return x;
 }
 
@@ -393,7 +395,7 @@ static void lean_block(network *n, block_state *b) {
                          .c2 = weight(n, k->edge[1].bias),
                          .column = b->columns.edge,
                          .messages = 2 * n->desc->edge,
-                         .unit = n->unit,
+                         .act = n->act,
                          .sum = sum_mode(n),
                          .sums = nodes};
     node_tables(n, b, &k->edge[0], b->edge_graph, &desc.ad, &desc.as);
@@ -442,7 +444,7 @@ static void lstar_block(network *n, block_state *b) {
                                        .m2 = weight(n, k->msg[1].weight[0]),
                                        .b2 = weight(n, k->msg[1].bias),
                                        .column = b->columns.edge,
-                                       .unit = n->unit,
+                                       .act = n->act,
                                        .sum = sum_mode(n)};
     wf_lstar_edges_desc edges = {.e = n->e,
                                  .modulation = b->modulation,
@@ -452,7 +454,7 @@ static void lstar_block(network *n, block_state *b) {
                                  .e3 = weight(n, k->edge[2].weight[0]),
                                  .c3 = weight(n, k->edge[2].bias),
                                  .column = b->columns.edge,
-                                 .unit = n->unit};
+                                 .act = n->act};
     bool nodes = nodes_wanted(n, b);
     if (nodes) node_tables(n, b, &k->msg[0], b->msg_graph, &messages.ai, &messages.aj);
     node_tables(n, b, &k->edge[0], b->edge_graph, &edges.ci, &edges.cj);
@@ -495,7 +497,7 @@ static wf_tensor *readout(network *n, const gmn_affine layers[2]) {
                                                    .bias = weight(n, layers[0].bias),
                                                    .last_weight = weight(n, layers[1].weight[0]),
                                                    .last_bias = weight(n, layers[1].bias),
-                                                   .unit = n->unit});
+                                                   .act = n->act});
 }
 
 static void read_out(network *n) {
@@ -522,7 +524,7 @@ void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
                  .size = in->dtype == WF_F64 ? sizeof(double) : sizeof(float)};
     bool gelu = n.desc->activation == WF_FIELD_ACT_GELU ||
                 (n.desc->activation == WF_FIELD_ACT_DEFAULT && n.desc->layout == WF_LAYOUT_LEAN);
-    n.unit = gelu ? WF_UNIT_GELU : WF_UNIT_SILU;
+    n.act = gelu ? WF_TAPE_ACT_GELU : WF_TAPE_ACT_SILU;
     wf_tape_start(&part->tape, in->backend, in->dtype, in->keep);
     part->tape.watched = in->watched;
     build_view(&n);

@@ -30,7 +30,8 @@ static void walk(wf_net *net, const void *options, const wf_net_inputs *in) {
         wf_net_scope(net, "blocks.%d.", k);
         wf_tensor *modulation = wf_layer_linear(net, "modulation", time, 2 * o->width, zero);
         wf_tensor *x = wf_norm_op(tape, h, modulation, 0, each);
-        x = wf_activation_op(tape, wf_layer_linear(net, "0", x, o->width, matrix), WF_UNIT_SILU);
+        x = wf_activation_op(tape, wf_layer_linear(net, "0", x, o->width, matrix),
+                             WF_TAPE_ACT_SILU);
         x = wf_layer_linear(net, "2", x, o->width, last);
         h = wf_residual(tape, h, x, NULL, 0, NULL);
     }

@@ -123,7 +123,7 @@ static const char *joined(char *out, size_t size, const char *name, const char *
 }
 
 wf_tensor *wf_layer_mlp(wf_net *net, const char *name, wf_tensor *x, int hidden, int out,
-                        wf_unit unit, wf_layer_options o) {
+                        wf_tape_act unit, wf_layer_options o) {
     char full[40];
     x = wf_layer_linear(net, joined(full, sizeof full, name, ".0"), x, hidden, o);
     x = wf_activation_op(net->tape, x, unit);
@@ -133,7 +133,7 @@ wf_tensor *wf_layer_mlp(wf_net *net, const char *name, wf_tensor *x, int hidden,
 wf_tensor *wf_layer_time(wf_net *net, const char *name, wf_tensor *t, int width,
                          wf_layer_options o) {
     return wf_layer_mlp(net, name, wf_time_features(net->tape, t, width), width, width,
-                        WF_UNIT_SILU, o);
+                        WF_TAPE_ACT_SILU, o);
 }
 
 wf_tensor *wf_layer_layer_norm(wf_net *net, const char *name, wf_tensor *x, bool with_bias,

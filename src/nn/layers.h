@@ -2,7 +2,7 @@
  *
  *     static wf_tensor *two_layers(wf_net *net, wf_tensor *x) {
  *         x = wf_layer_linear(net, "in", x, 64, (wf_layer_options){.init = WF_INIT_TORCH});
- *         x = wf_activation_op(net->tape, x, WF_UNIT_SILU);
+ *         x = wf_activation_op(net->tape, x, WF_TAPE_ACT_SILU);
  *         return wf_layer_linear(net, "out", x, 10, (wf_layer_options){.init = WF_INIT_ZERO});
  *     }
  *
@@ -78,7 +78,7 @@ wf_tensor *wf_layer_linear(wf_net *net, const char *name, wf_tensor *x, int out,
                            wf_layer_options options);
 /* NAME.0, unit, NAME.2: to `hidden` columns and back to `out`. */
 wf_tensor *wf_layer_mlp(wf_net *net, const char *name, wf_tensor *x, int hidden, int out,
-                        wf_unit unit, wf_layer_options options);
+                        wf_tape_act unit, wf_layer_options options);
 /* Sinusoids of t (B, 1), then NAME.0, SiLU, NAME.2, all of `width`. */
 wf_tensor *wf_layer_time(wf_net *net, const char *name, wf_tensor *t, int width,
                          wf_layer_options options);

@@ -296,9 +296,9 @@ wf_tensor *wf_linear(wf_tape *tape, const wf_linear_desc *desc) {
     return op.out[0];
 }
 
-wf_tensor *wf_activation_op(wf_tape *tape, wf_tensor *x, wf_unit unit) {
+wf_tensor *wf_activation_op(wf_tape *tape, wf_tensor *x, wf_tape_act act) {
     if (tape->failed) return NULL;
-    wf_op op = {.kind = WF_OP_activation, .in = {x}, .unit = (int)unit};
+    wf_op op = {.kind = WF_OP_activation, .in = {x}, .act = (int)act};
     op.out[0] = output(tape, &op, x->rows, x->cols);
     run(tape, &op);
     return op.out[0];
@@ -413,12 +413,12 @@ wf_tensor *wf_edge_readout(wf_tape *tape, const wf_edge_readout_desc *desc) {
     if (tape->failed) return NULL;
     wf_op op = {.kind = WF_OP_edge_readout,
                 .in = {desc->e, desc->weight, desc->bias, desc->last_weight, desc->last_bias},
-                .unit = (int)desc->unit};
+                .act = (int)desc->act};
     if (!fuses(tape, &op)) {
         wf_tensor *x = wf_norm_op(tape, desc->e, NULL, 0, NULL);
         x = wf_linear(tape,
                       &(wf_linear_desc){.x = {x}, .weight = {desc->weight}, .bias = desc->bias});
-        x = wf_activation_op(tape, x, desc->unit);
+        x = wf_activation_op(tape, x, desc->act);
         return wf_linear(
             tape,
             &(wf_linear_desc){.x = {x}, .weight = {desc->last_weight}, .bias = desc->last_bias});
@@ -450,7 +450,7 @@ wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc
                 .in = {desc->e, desc->modulation, desc->ad, desc->as, desc->w1, desc->w2, desc->c2,
                        desc->vf, desc->vb},
                 .mode = (int)desc->sum,
-                .unit = (int)desc->unit,
+                .act = (int)desc->act,
                 .column = desc->column,
                 .part = part};
     assert(desc->w1->rows == desc->messages + 2 * desc->e->cols);
@@ -473,7 +473,7 @@ wf_lstar_messages_out wf_lstar_messages(wf_tape *tape, const wf_part *part,
                 .in = {desc->e, desc->modulation, desc->ai, desc->aj, desc->me, desc->m2, desc->b2,
                        desc->v},
                 .mode = (int)desc->sum,
-                .unit = (int)desc->unit,
+                .act = (int)desc->act,
                 .column = desc->column,
                 .part = part};
     out.sum = op.out[0] = output(tape, &op, part->n_nodes, desc->m2->rows);
@@ -488,7 +488,7 @@ wf_tensor *wf_lstar_edges(wf_tape *tape, const wf_part *part, const wf_lstar_edg
     wf_op op = {.kind = WF_OP_lstar_edges,
                 .in = {desc->e, desc->modulation, desc->ci, desc->cj, desc->ee, desc->e2, desc->c2,
                        desc->e3, desc->c3},
-                .unit = (int)desc->unit,
+                .act = (int)desc->act,
                 .column = desc->column,
                 .part = part};
     op.out[0] = continued(tape, &op, desc->e);

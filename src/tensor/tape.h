@@ -88,7 +88,7 @@ typedef struct wf_linear_desc {
 } wf_linear_desc;
 wf_tensor *wf_linear(wf_tape *tape, const wf_linear_desc *desc);
 
-wf_tensor *wf_activation_op(wf_tape *tape, wf_tensor *x, wf_unit unit);
+wf_tensor *wf_activation_op(wf_tape *tape, wf_tensor *x, wf_tape_act act);
 
 /* y = LN(x) * (1 + scale[g]) + shift[g], g = map[row]; shift and scale are columns column.., column + D.. of
  * modulation (B, .). modulation NULL: y = LN(x). eps 1e-6, no affine. */
@@ -123,10 +123,10 @@ wf_tensor *wf_edge_features(wf_tape *tape, const wf_part *part, const wf_edge_fe
 /* y = linear of these features: (E, out) = weight code + table[map]. */
 wf_tensor *wf_edge_encoder(wf_tape *tape, const wf_part *part, const wf_edge_features_desc *desc,
                            wf_tensor *weight, wf_tensor *table, const uint32_t *map);
-/* (E, out) = last.weight unit(first.weight LN(e) + first.bias) + last.bias. */
+/* (E, out) = last.weight act(first.weight LN(e) + first.bias) + last.bias. */
 typedef struct wf_edge_readout_desc {
     wf_tensor *e, *weight, *bias, *last_weight, *last_bias;
-    wf_unit unit;
+    wf_tape_act act;
 } wf_edge_readout_desc;
 wf_tensor *wf_edge_readout(wf_tape *tape, const wf_edge_readout_desc *desc);
 /* w (P) -> (fold rows, columns): weights of a row, then its bias. A shorter row is followed by zeros. */
@@ -137,13 +137,13 @@ void wf_velocity(wf_tape *tape, const wf_part *part, wf_tensor *single, wf_tenso
 
 /* Edges of a lean block. e (E, de), modulation (B, .): shift, scale, gate at column; ad, as (N, 2mo + 2de) with bias
  * and global part in ad; w1 (2mo + 2de, de), w2 (de, 2de), c2 (de); vf, vb (1, 2mo): attention, else NULL.
- *   eb = LN(e) modulated     [m | z] = unit(w1 eb + ad[dst] + as[src])
+ *   eb = LN(e) modulated     [m | z] = act(w1 eb + ad[dst] + as[src])
  *   e' = e + (1 + gate) * (w2 z + c2)    to_dst = sum m over edges in, to_src = sum m over edges out    mean = mean eb
  * sums = false: to_dst and to_src are not wanted (last block). */
 typedef struct wf_lean_desc {
     wf_tensor *e, *modulation, *ad, *as, *w1, *w2, *c2, *vf, *vb;
     int column, messages;
-    wf_unit unit;
+    wf_tape_act act;
     wf_sum sum;
     bool sums;
 } wf_lean_desc;
@@ -153,12 +153,12 @@ typedef struct wf_lean_out {
 wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc *desc);
 
 /* Messages of an lstar block, both directions through one MLP whose last affine stands behind the sum.
- *   x1 = me eb + ai[receiver] + aj[sender]   y2 = unit(m2 unit(x1) + b2)   S (N, H) = sum y2 over all messages entering
+ *   x1 = me eb + ai[receiver] + aj[sender]   y2 = act(m2 act(x1) + b2)   S (N, H) = sum y2 over all messages entering
  * mean (B, de) = mean eb. v (1, H): attention, else NULL. */
 typedef struct wf_lstar_messages_desc {
     wf_tensor *e, *modulation, *ai, *aj, *me, *m2, *b2, *v;
     int column;
-    wf_unit unit;
+    wf_tape_act act;
     wf_sum sum;
 } wf_lstar_messages_desc;
 typedef struct wf_lstar_messages_out {
@@ -167,11 +167,11 @@ typedef struct wf_lstar_messages_out {
 wf_lstar_messages_out wf_lstar_messages(wf_tape *tape, const wf_part *part,
                                         const wf_lstar_messages_desc *desc);
 
-/* Edge update of an lstar block: e' = e + e3 unit(e2 unit(ee eb + ci[dst] + cj[src]) + c2) + c3. Continues e. */
+/* Edge update of an lstar block: e' = e + e3 act(e2 act(ee eb + ci[dst] + cj[src]) + c2) + c3. Continues e. */
 typedef struct wf_lstar_edges_desc {
     wf_tensor *e, *modulation, *ci, *cj, *ee, *e2, *c2, *e3, *c3;
     int column;
-    wf_unit unit;
+    wf_tape_act act;
 } wf_lstar_edges_desc;
 wf_tensor *wf_lstar_edges(wf_tape *tape, const wf_part *part, const wf_lstar_edges_desc *desc);
 

@@ -30,17 +30,17 @@ typedef struct wf_tensor {
     const void *panels, *panels_t;
 } wf_tensor;
 
-typedef enum wf_unit {
-    WF_UNIT_SILU,
-    WF_UNIT_GELU, /* tanh form */
-    WF_UNIT_SINE,
-    WF_UNIT_GELU_ERF,
-    WF_UNIT_RELU,
-    WF_UNIT_LEAKY_RELU, /* slope 0.01 below zero */
-    WF_UNIT_ELU,        /* e^x - 1 below zero */
-    WF_UNIT_SOFTPLUS,   /* ln(1 + e^x) */
-    WF_UNIT_COUNT
-} wf_unit;
+typedef enum wf_tape_act {
+    WF_TAPE_ACT_SILU,
+    WF_TAPE_ACT_GELU, /* tanh form */
+    WF_TAPE_ACT_SINE,
+    WF_TAPE_ACT_GELU_ERF,
+    WF_TAPE_ACT_RELU,
+    WF_TAPE_ACT_LEAKY_RELU, /* slope 0.01 below zero */
+    WF_TAPE_ACT_ELU,        /* e^x - 1 below zero */
+    WF_TAPE_ACT_SOFTPLUS,   /* ln(1 + e^x) */
+    WF_TAPE_ACT_COUNT
+} wf_tape_act;
 typedef enum wf_value_code {
     WF_CODE_SINE,    /* sin(A x + b) */
     WF_CODE_FOURIER, /* [sin(2 pi A x), cos(2 pi A x)], A frozen */
@@ -103,8 +103,8 @@ typedef struct wf_op {
     const struct wf_backend *backend;
     wf_tensor *in[WF_OP_INPUTS];
     wf_tensor *out[WF_OP_OUTPUTS];
-    int mode;            /* a wf_unit, wf_value_code ... */
-    int unit;            /* activation inside a fused operation */
+    int mode;            /* a wf_tape_act, wf_value_code ... */
+    int act;             /* activation inside a fused operation */
     int column;          /* first column of the modulation (B, .) that belongs to this operation */
     const uint32_t *map; /* row -> row of another tensor */
     const uint32_t *start; /* first row of each graph */

@@ -202,16 +202,16 @@ static double ks_distance(float *a, float *b, size_t n) {
 
 static law noise_law(wf_ctx *ctx, wf_zoo *zoo, wf_coupling coupling) {
     wf_source source = {.zoo = zoo};
-    wf_stocks stocks;
+    wf_training_set set;
     wf_field field = {.cond_size = 0};
     wf_fit_desc fit = wf_fit_desc_default();
     fit.normalise = false;
-    assert_ok(ctx, wf_stocks_load(ctx, &source, 1, &field, &fit, &stocks));
+    assert_ok(ctx, wf_training_set_load(ctx, &source, 1, &field, &fit, &set));
     fit.coupling = coupling;
     fit.batch = 64;
     fit.seed = 3;
     wf_draw draw;
-    assert_ok(ctx, wf_draw_create(ctx, &stocks, &fit, &draw));
+    assert_ok(ctx, wf_draw_create(ctx, &set, &fit, &draw));
     enum { updates = 100 };
     size_t p = wf_zoo_graph(zoo)->n_params, n = updates * 64;
     float *all = calloc(n * p, 4), *one = calloc(n, 4), *plain = calloc(n, 4);
@@ -243,7 +243,7 @@ static law noise_law(wf_ctx *ctx, wf_zoo *zoo, wf_coupling coupling) {
     free(one);
     free(plain);
     wf_draw_free(&draw);
-    wf_stocks_free(&stocks);
+    wf_training_set_free(&set);
     return out;
 }
 

@@ -241,7 +241,7 @@ static void weights_as_they_are(void **state) {
     wf_flow *flow;
     assert_ok(t->ctx,
               wf_flow_fit(t->ctx, t->sources, n_tasks, &field, &fit, in_folder("paper"), &flow));
-    assert_int_equal(flow->stocks.n_stocks, 2); /* two tasks share a shape */
+    assert_int_equal(flow->set.n_families, 2); /* two tasks share a shape */
     wf_graph *deep;
     assert_ok(t->ctx, wf_graph_parse(t->ctx, "1-4-4-3", "relu", 0, &deep));
     float w[128];

@@ -47,7 +47,7 @@ static void bench_open(bench *b, int n) {
         b->zoos[i] = make_zoo(b->cpu, archs[i], 11 + (size_t)i, (uint32_t)i);
         b->cond[i][0] = (float)i, b->cond[i][1] = 1 - (float)i;
         b->sources[i] = (wf_source){
-            .zoo = b->zoos[i], .cond = n > 1 ? b->cond[i] : NULL, .share = i == 1 ? 2 : 1};
+            .zoo = b->zoos[i], .cond = n > 1 ? b->cond[i] : NULL, .draw_weight = i == 1 ? 2 : 1};
     }
 }
 
@@ -83,8 +83,8 @@ static wf_fit_cuda *open_engine(bench *b, const wf_field_desc *field, const wf_f
     tr->path_form = (wf_path){fit->precondition, fit->source_std, fit->path_noise};
     assert_ok(b->gpu,
               wf_field_create(b->gpu, wf_field_find("gmn"), field, NULL, WF_F32, &tr->field));
-    assert_ok(b->gpu, wf_stocks_load(b->gpu, b->sources, b->n, tr->field, fit, &tr->stocks));
-    assert_ok(b->gpu, wf_stocks_turn(b->gpu, fit, &tr->stocks));
+    assert_ok(b->gpu, wf_training_set_load(b->gpu, b->sources, b->n, tr->field, fit, &tr->set));
+    assert_ok(b->gpu, wf_training_set_rotate(b->gpu, fit, &tr->set));
     size_t params = tr->field->params;
     float **arrays[] = {&tr->arrays.weights, &tr->arrays.first, &tr->arrays.second,
                         &tr->arrays.ema};
@@ -92,7 +92,7 @@ static wf_fit_cuda *open_engine(bench *b, const wf_field_desc *field, const wf_f
         assert_ok(b->gpu, wf_alloc(b->gpu, params, sizeof(float), "test", arrays[i]));
     wf_fit_cuda_desc desc = {
         .field = tr->field,
-        .stocks = &tr->stocks,
+        .set = &tr->set,
         .fit = &tr->desc,
         .path = tr->path_form,
         .optim = {.lr = 0, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .ema = 0.9},
@@ -107,7 +107,7 @@ static void close_engine(wf_fit_cuda *engine, wf_trainer *tr) {
     float *arrays[] = {tr->arrays.weights, tr->arrays.first, tr->arrays.second, tr->arrays.ema};
     for (int i = 0; i < 4; i++) free(arrays[i]);
     wf_field_free(tr->field);
-    wf_stocks_free(&tr->stocks);
+    wf_training_set_free(&tr->set);
 }
 
 static void compare_draws(int sources, wf_fit_desc fit) {
@@ -117,7 +117,7 @@ static void compare_draws(int sources, wf_fit_desc fit) {
     wf_trainer tr;
     wf_fit_cuda *engine = open_engine(&b, &field, &fit, &tr);
     wf_draw draw;
-    assert_ok(b.cpu, wf_draw_create(b.cpu, &tr.stocks, &fit, &draw));
+    assert_ok(b.cpu, wf_draw_create(b.cpu, &tr.set, &fit, &draw));
     for (uint32_t update = 0; update < 5; update++) {
         assert_ok(b.cpu, wf_draw_batch(b.cpu, &draw, update));
         wf_flow_interpolate(b.cpu, &tr.path_form, fit.seed, update, &draw.flow);

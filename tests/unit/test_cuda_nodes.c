@@ -57,7 +57,7 @@ static void record(block *b, const widths *w, int count) {
         .table = rows(s, n_graphs, w->hidden),
         .map = map};
     for (int k = 0; k < 3; k++) inner.weight[k] = flat(s, w->hidden, w->node);
-    wf_tensor *x = wf_activation_op(&s->tape, wf_linear(&s->tape, &inner), WF_UNIT_GELU);
+    wf_tensor *x = wf_activation_op(&s->tape, wf_linear(&s->tape, &inner), WF_TAPE_ACT_GELU);
     x = product(s, x, w->node, flat(s, w->node, 1));
     x = wf_residual(&s->tape, h, x, modulation, 2 * w->node, map);
     b->output[0] = x;

@@ -7,25 +7,25 @@
 typedef struct drawing {
     wf_ctx *ctx;
     wf_zoo *zoo;
-    wf_stocks stocks;
+    wf_training_set set;
     wf_draw draw;
     size_t params; /* of a network */
 } drawing;
 
-/* In place: a draw points into its stocks and into itself. */
+/* In place: a draw points into its set and into itself. */
 static void drawing_open(drawing *d, const wf_fit_desc *desc) {
     *d = (drawing){.ctx = test_ctx()};
     d->zoo = make_zoo(d->ctx, "2-3-2", 6, 0);
     d->params = wf_zoo_graph(d->zoo)->n_params;
     wf_source source = {.zoo = d->zoo};
     wf_field field = {.cond_size = 0};
-    assert_ok(d->ctx, wf_stocks_load(d->ctx, &source, 1, &field, desc, &d->stocks));
-    assert_ok(d->ctx, wf_draw_create(d->ctx, &d->stocks, desc, &d->draw));
+    assert_ok(d->ctx, wf_training_set_load(d->ctx, &source, 1, &field, desc, &d->set));
+    assert_ok(d->ctx, wf_draw_create(d->ctx, &d->set, desc, &d->draw));
 }
 
 static void drawing_close(drawing *d) {
     wf_draw_free(&d->draw);
-    wf_stocks_free(&d->stocks);
+    wf_training_set_free(&d->set);
     wf_zoo_free(d->zoo);
     wf_ctx_free(d->ctx);
 }
@@ -131,7 +131,8 @@ static void best_weights_had_the_lowest_loss(void **state) {
 }
 
 /* Three collections of two architectures. */
-static void three_sources(wf_ctx *ctx, const wf_fit_desc *desc, wf_zoo *zoos[3], wf_stocks *out) {
+static void three_sources(wf_ctx *ctx, const wf_fit_desc *desc, wf_zoo *zoos[3],
+                          wf_training_set *out) {
     static const char *const archs[] = {"2-5-2", "2-4-3-2", "2-5-2"};
     wf_source sources[3];
     for (int i = 0; i < 3; i++) {
@@ -139,11 +140,11 @@ static void three_sources(wf_ctx *ctx, const wf_fit_desc *desc, wf_zoo *zoos[3],
         sources[i] = (wf_source){.zoo = zoos[i]};
     }
     wf_field field = {.cond_size = 0};
-    assert_ok(ctx, wf_stocks_load(ctx, sources, 3, &field, desc, out));
+    assert_ok(ctx, wf_training_set_load(ctx, sources, 3, &field, desc, out));
 }
 
-/* A share of 3 is three turns of a round, which lie apart; batches of 8 cut rounds of 6 anywhere. */
-static void shares_are_turns(void **state) {
+/* A weight of 3 is three places of a round, which lie apart; batches of 8 cut rounds of 6 anywhere. */
+static void weights_are_places(void **state) {
     (void)state;
     static const uint32_t round[] = {0, 1, 2, 1, 2, 1};
     wf_ctx *ctx = test_ctx();
@@ -151,21 +152,21 @@ static void shares_are_turns(void **state) {
     wf_zoo *zoos[3];
     wf_source sources[3];
     wf_field field = {.cond_size = 0};
-    wf_stocks stocks;
+    wf_training_set set;
     for (int i = 0; i < 3; i++) {
         zoos[i] = make_zoo(ctx, i == 1 ? "2-4-3-2" : "2-5-2", 4, (uint32_t)i);
-        sources[i] = (wf_source){.zoo = zoos[i], .share = (const int[]){0, 3, 2}[i]};
+        sources[i] = (wf_source){.zoo = zoos[i], .draw_weight = (const int[]){0, 3, 2}[i]};
     }
-    assert_ok(ctx, wf_stocks_load(ctx, sources, 3, &field, &desc, &stocks));
-    assert_int_equal(wf_draw_turns(&stocks), 6);
+    assert_ok(ctx, wf_training_set_load(ctx, sources, 3, &field, &desc, &set));
+    assert_int_equal(wf_round_length(&set), 6);
     for (int update = 0; update < 9; update++)
         for (int b = 0; b < 8; b++)
-            assert_int_equal(wf_draw_source(&stocks, 8, (size_t)update, b),
+            assert_int_equal(wf_draw_source(&set, 8, (size_t)update, b),
                              round[(update * 8 + b) % 6]);
-    wf_stocks_free(&stocks);
-    sources[2].share = -1;
-    assert_int_equal(wf_stocks_load(ctx, sources, 3, &field, &desc, &stocks), WF_ERR_USAGE);
-    assert_non_null(strstr(wf_last_error(ctx), "a share of -1"));
+    wf_training_set_free(&set);
+    sources[2].draw_weight = -1;
+    assert_int_equal(wf_training_set_load(ctx, sources, 3, &field, &desc, &set), WF_ERR_USAGE);
+    assert_non_null(strstr(wf_last_error(ctx), "a sampling weight of -1"));
     for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
     wf_ctx_free(ctx);
 }
@@ -175,19 +176,19 @@ static void sources_take_turns(void **state) {
     wf_ctx *ctx = test_ctx();
     wf_fit_desc desc = quick_fit();
     wf_zoo *zoos[3];
-    wf_stocks stocks;
+    wf_training_set set;
     wf_draw draw;
-    three_sources(ctx, &desc, zoos, &stocks);
-    assert_ok(ctx, wf_draw_create(ctx, &stocks, &desc, &draw));
+    three_sources(ctx, &desc, zoos, &set);
+    assert_ok(ctx, wf_draw_create(ctx, &set, &desc, &draw));
     int count[3] = {0};
     bool seen[3][6] = {{false}};
     for (size_t update = 0; update < 60; update++) {
         assert_ok(ctx, wf_draw_batch(ctx, &draw, update));
-        int stock = 0;
+        int family = 0;
         for (size_t place = 0; place < desc.batch; place++) {
             uint32_t drawn = draw.order[place], source = draw.source[drawn];
-            assert_true(stocks.sources[source].stock >= stock); /* ordered by architecture */
-            stock = stocks.sources[source].stock;
+            assert_true(set.sources[source].family >= family); /* ordered by architecture */
+            family = set.sources[source].family;
             count[source]++;
             seen[source][draw.network[drawn]] = true;
         }
@@ -197,7 +198,7 @@ static void sources_take_turns(void **state) {
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 4 + i; k++) assert_true(seen[i][k]);
     wf_draw_free(&draw);
-    wf_stocks_free(&stocks);
+    wf_training_set_free(&set);
     for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
     wf_ctx_free(ctx);
 }
@@ -210,16 +211,16 @@ static void matching_ahead_finds_the_same(void **state) {
     wf_fit_desc matched = quick_fit(), plain = matched;
     plain.coupling = WF_COUPLING_INDEPENDENT;
     wf_zoo *zoos[3];
-    wf_stocks stocks;
+    wf_training_set set;
     wf_draw with, without;
-    three_sources(ctx, &matched, zoos, &stocks);
-    assert_ok(ctx, wf_draw_create(ctx, &stocks, &matched, &with));
-    assert_ok(ctx, wf_draw_create(ctx, &stocks, &plain, &without));
-    size_t units = wf_match_units(&stocks);
+    three_sources(ctx, &matched, zoos, &set);
+    assert_ok(ctx, wf_draw_create(ctx, &set, &matched, &with));
+    assert_ok(ctx, wf_draw_create(ctx, &set, &plain, &without));
+    size_t units = wf_match_units(&set);
     assert_int_equal(units, 7);
     uint32_t *memory = calloc(slots * matched.batch * units, sizeof *memory);
     wf_match_ahead *ahead;
-    assert_ok(ctx, wf_match_ahead_start(ctx, &stocks, &matched, first, end, memory, slots, &ahead));
+    assert_ok(ctx, wf_match_ahead_start(ctx, &set, &matched, first, end, memory, slots, &ahead));
     for (size_t update = first; update < end; update++) {
         assert_ok(ctx, wf_match_ahead_wait(ctx, ahead, update));
         assert_ok(ctx, wf_draw_batch(ctx, &with, update));
@@ -238,12 +239,12 @@ static void matching_ahead_finds_the_same(void **state) {
     }
     wf_match_ahead_stop(ahead);
     /* Stopped with work left. */
-    assert_ok(ctx, wf_match_ahead_start(ctx, &stocks, &matched, 0, 1000000, memory, slots, &ahead));
+    assert_ok(ctx, wf_match_ahead_start(ctx, &set, &matched, 0, 1000000, memory, slots, &ahead));
     wf_match_ahead_stop(ahead);
     free(memory);
     wf_draw_free(&with);
     wf_draw_free(&without);
-    wf_stocks_free(&stocks);
+    wf_training_set_free(&set);
     for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
     wf_ctx_free(ctx);
 }
@@ -257,11 +258,11 @@ static void layers_may_count_alike(void **state) {
         drawing_open(&d, &desc);
         assert_ok(d.ctx, wf_draw_batch(d.ctx, &d.draw, 0));
         /* 2-3-2: layers of 9 and 8 parameters */
-        const wf_loss_share *share = d.draw.flow.shares[5];
+        const wf_loss_weight *list = d.draw.flow.loss_weights[5];
         double sum[2] = {0};
         for (uint32_t i = 0; i < 17; i++) {
-            while (i >= share->end) share++;
-            sum[i >= 9] += (double)share->weight;
+            while (i >= list->end) list++;
+            sum[i >= 9] += (double)list->weight;
         }
         assert_close(sum[0], by ? 8.5 : 9, 1e-5);
         assert_close(sum[1], by ? 8.5 : 8, 1e-5);
@@ -272,7 +273,7 @@ static void layers_may_count_alike(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sources_take_turns),
-        cmocka_unit_test(shares_are_turns),
+        cmocka_unit_test(weights_are_places),
         cmocka_unit_test(matching_ahead_finds_the_same),
         cmocka_unit_test(noise_comes_from_its_table),
         cmocka_unit_test(times_follow_their_law),

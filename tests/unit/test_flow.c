@@ -130,22 +130,22 @@ static void loss_is_the_mean_of_means(void **state) {
     }
     assert_close(loss, expected, 1e-5 * expected);
     /* and with weights of its own: the first three parameters of every network count double, the rest half */
-    wf_loss_share shares[3][2];
-    const wf_loss_share *lists[3] = {shares[0], shares[1], shares[2]};
+    wf_loss_weight weights[3][2];
+    const wf_loss_weight *lists[3] = {weights[0], weights[1], weights[2]};
     expected = 0;
     for (int g = 0; g < 3; g++) {
         size_t start = x.shape.param_start[g], n = x.list[g]->n_params;
-        shares[g][0] = (wf_loss_share){3, 2};
-        shares[g][1] = (wf_loss_share){(uint32_t)n, 0.5f};
+        weights[g][0] = (wf_loss_weight){3, 2};
+        weights[g][1] = (wf_loss_weight){(uint32_t)n, 0.5f};
         for (size_t i = 0; i < n; i++)
             expected +=
                 (i < 3 ? 2 : 0.5) *
                 pow(v[start + i] - ((double)x.flow.w1[start + i] - x.flow.w0[start + i]), 2) /
                 (double)n / 3;
     }
-    x.flow.shares = lists;
+    x.flow.loss_weights = lists;
     assert_close(fixture_loss(ctx, &x, &path, NULL), expected, 1e-5 * expected);
-    x.flow.shares = NULL;
+    x.flow.loss_weights = NULL;
     free(wt);
     free(v);
     fixture_free(&x);

@@ -1,5 +1,6 @@
 /* Sampling, guidance, normalisation of sampled networks, and the controls, around a toy field. */
 #include "wf_test.h"
+#include "flow/draw.h"
 #include "flow_fixture.h"
 
 /* --- sampling ----------------------------------------------------------------------------------- */
@@ -140,14 +141,14 @@ static void sampler_and_objective_agree(void **state) {
                                : way == 1 ? "agree_p"
                                           : "agree_a",
                                &orders);
-        wf_stocks stocks;
+        wf_training_set set;
         wf_field field = {.cond_size = 0};
-        assert_ok(ctx, wf_stocks_load(ctx, &source, 1, &field, &fit_desc, &stocks));
-        assert_ok(ctx, wf_stocks_turn(ctx, &fit_desc, &stocks));
+        assert_ok(ctx, wf_training_set_load(ctx, &source, 1, &field, &fit_desc, &set));
+        assert_ok(ctx, wf_training_set_rotate(ctx, &fit_desc, &set));
         wf_draw draw;
         fit_desc.batch = 1;
         fit_desc.coupling = WF_COUPLING_INDEPENDENT;
-        assert_ok(ctx, wf_draw_create(ctx, &stocks, &fit_desc, &draw));
+        assert_ok(ctx, wf_draw_create(ctx, &set, &fit_desc, &draw));
         assert_ok(ctx, wf_draw_batch(ctx, &draw, 0));
         const wf_graph *graph = wf_zoo_graph(zoo);
         size_t p = graph->n_params;
@@ -165,8 +166,8 @@ static void sampler_and_objective_agree(void **state) {
             squares += draw.flow.f[i] * draw.flow.f[i];
         }
         assert_true(squares > 0.1f);
-        assert_ok(ctx, wf_principal_invert(ctx, &stocks.stocks[0].principal, graph, expected, 1));
-        wf_norm_invert(&stocks.stocks[0].norm, graph, expected, expected);
+        assert_ok(ctx, wf_principal_invert(ctx, &set.families[0].principal, graph, expected, 1));
+        wf_norm_invert(&set.families[0].norm, graph, expected, expected);
         wf_sample_desc desc = wf_sample_desc_default();
         desc.solver = WF_SOLVER_EULER;
         desc.steps = 1;
@@ -175,7 +176,7 @@ static void sampler_and_objective_agree(void **state) {
         assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, 1, &desc, w, NULL, NULL));
         assert_close(relative_difference(w, expected, p), 0, 1e-6);
         wf_draw_free(&draw);
-        wf_stocks_free(&stocks);
+        wf_training_set_free(&set);
         wf_flow_free(flow);
     }
     wf_zoo_free(zoo);
@@ -185,28 +186,28 @@ static void sampler_and_objective_agree(void **state) {
 static void normalisation_is_per_architecture(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
-    /* The first and third share an architecture, hence a stock and its normalisation. */
+    /* The first and third share an architecture, hence a family and its normalisation. */
     wf_zoo *zoos[3] = {make_zoo(ctx, "2-3-2", 10, 0), make_zoo(ctx, "2-3-3", 6, 1),
                        make_zoo(ctx, "2-3-2", 4, 2)};
     wf_source sources[3] = {{.zoo = zoos[0]}, {.zoo = zoos[1]}, {.zoo = zoos[2]}};
-    wf_stocks stocks;
+    wf_training_set set;
     wf_field field = {.cond_size = 0};
     wf_fit_desc fit_desc = quick_fit();
     fit_desc.limit = 5;
-    assert_ok(ctx, wf_stocks_load(ctx, sources, 3, &field, &fit_desc, &stocks));
-    assert_int_equal(stocks.n_stocks, 2);
-    assert_int_equal(stocks.stocks[0].count, 9); /* limit 5, and all 4 */
-    assert_int_equal(stocks.stocks[1].count, 5);
-    assert_int_equal(stocks.sources[2].first, 5);
+    assert_ok(ctx, wf_training_set_load(ctx, sources, 3, &field, &fit_desc, &set));
+    assert_int_equal(set.n_families, 2);
+    assert_int_equal(set.families[0].count, 9); /* limit 5, and all 4 */
+    assert_int_equal(set.families[1].count, 5);
+    assert_int_equal(set.sources[2].first, 5);
     for (int s = 0; s < 2; s++) {
-        const wf_stock *stock = &stocks.stocks[s];
-        for (int b = 0; b < stock->graph->n_blocks; b++) {
+        const wf_family *family = &set.families[s];
+        for (int b = 0; b < family->graph->n_blocks; b++) {
             double sum = 0, squares = 0;
-            size_t n = stock->count * stock->graph->blocks[b].count;
-            for (size_t k = 0; k < stock->count; k++)
-                for (size_t i = 0; i < stock->graph->blocks[b].count; i++) {
-                    double x = stock->weights[k * stock->graph->n_params +
-                                              stock->graph->blocks[b].offset + i];
+            size_t n = family->count * family->graph->blocks[b].count;
+            for (size_t k = 0; k < family->count; k++)
+                for (size_t i = 0; i < family->graph->blocks[b].count; i++) {
+                    double x = family->weights[k * family->graph->n_params +
+                                               family->graph->blocks[b].offset + i];
                     sum += x;
                     squares += x * x;
                 }
@@ -216,18 +217,18 @@ static void normalisation_is_per_architecture(void **state) {
     }
     wf_graph *wide;
     assert_ok(ctx, wf_graph_parse(ctx, "2-8-3", "relu", 0, &wide));
-    assert_ptr_equal(wf_stocks_match(&stocks, wide, NULL), &stocks.stocks[1]);
-    assert_ptr_equal(wf_stocks_match(&stocks, wf_zoo_graph(zoos[2]), NULL), &stocks.stocks[0]);
+    assert_ptr_equal(wf_training_set_match(&set, wide, NULL), &set.families[1]);
+    assert_ptr_equal(wf_training_set_match(&set, wf_zoo_graph(zoos[2]), NULL), &set.families[0]);
     wf_graph_free(wide);
-    wf_stocks_free(&stocks);
+    wf_training_set_free(&set);
     fit_desc.limit = 0;
     fit_desc.normalise = false;
-    assert_ok(ctx, wf_stocks_load(ctx, sources, 1, &field, &fit_desc, &stocks));
+    assert_ok(ctx, wf_training_set_load(ctx, sources, 1, &field, &fit_desc, &set));
     float w[64];
     wf_zoo_get(zoos[0], 7, w);
-    size_t p = stocks.stocks[0].graph->n_params;
-    assert_memory_equal(stocks.stocks[0].weights + 7 * p, w, p * sizeof *w);
-    wf_stocks_free(&stocks);
+    size_t p = set.families[0].graph->n_params;
+    assert_memory_equal(set.families[0].weights + 7 * p, w, p * sizeof *w);
+    wf_training_set_free(&set);
     for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
     wf_ctx_free(ctx);
 }
@@ -244,7 +245,7 @@ static void normalisation_may_be_per_collection(void **state) {
     fit_desc.normalise_by = WF_NORMALISE_BY_COLLECTION;
     toy_orders orders = {0};
     wf_flow *flow = fitted(ctx, sources, 2, 1, &fit_desc, "apart", &orders);
-    assert_int_equal(flow->stocks.n_stocks, 2);
+    assert_int_equal(flow->set.n_families, 2);
     memset(flow->params, 0, toy_params * sizeof(float));
     const wf_graph *graph = wf_zoo_graph(zoos[0]);
     size_t p = graph->n_params;

@@ -136,7 +136,7 @@ static void test_values(void **state) {
             assert_close(y[r * op->out[0]->ld + c], sum, 1e-13);
         }
     wf_tape_free(&s.tape);
-    start(&s, wf_backend_cpu(WF_F64), WF_F64, WF_OP_activation, 33, 33, WF_UNIT_GELU);
+    start(&s, wf_backend_cpu(WF_F64), WF_F64, WF_OP_activation, 33, 33, WF_TAPE_ACT_GELU);
     for (int i = 0; i < 33; i++) {
         double x = ((double *)s.tape.last->in[0]->data)[i];
         double u = sqrt(2 / 3.141592653589793) * (x + 0.044715 * x * x * x);
@@ -169,7 +169,7 @@ static void test_sequence_values(void **state) {
                 assert_close(y[r * s.tape.last->out[0]->ld + h * width + c], out[c] / sum, 1e-13);
         }
     wf_tape_free(&s.tape);
-    start(&s, wf_backend_cpu(WF_F64), WF_F64, WF_OP_activation, 33, 33, WF_UNIT_GELU_ERF);
+    start(&s, wf_backend_cpu(WF_F64), WF_F64, WF_OP_activation, 33, 33, WF_TAPE_ACT_GELU_ERF);
     for (int i = 0; i < 33; i++) {
         double value = ((double *)s.tape.last->in[0]->data)[i];
         assert_close(((double *)s.tape.last->out[0]->data)[i],

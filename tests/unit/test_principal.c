@@ -210,14 +210,13 @@ static void work_is_told_and_can_be_stopped(void **state) {
     wf_source sources[] = {{.zoo = zoo}, {.zoo = other}};
     wf_field field = {.cond_size = 0};
     wf_fit_desc fit = quick_fit();
-    wf_stocks stocks;
-    assert_ok(ctx, wf_stocks_load(ctx, sources, 2, &field, &fit, &stocks));
-    assert_ok(ctx, wf_stocks_turn(ctx, &fit, &stocks)); /* not asked for */
-    assert_true(stocks.stocks[0].principal.width == 0 && !t.last);
+    wf_training_set set;
+    assert_ok(ctx, wf_training_set_load(ctx, sources, 2, &field, &fit, &set));
+    assert_ok(ctx, wf_training_set_rotate(ctx, &fit, &set)); /* not asked for */
+    assert_true(set.families[0].principal.width == 0 && !t.last);
     fit.principal = true;
-    assert_ok(ctx, wf_stocks_turn(ctx, &fit, &stocks));
-    assert_true(stocks.stocks[0].principal.width == inputs &&
-                stocks.stocks[1].principal.width == 5);
+    assert_ok(ctx, wf_training_set_rotate(ctx, &fit, &set));
+    assert_true(set.families[0].principal.width == inputs && set.families[1].principal.width == 5);
     assert_string_equal(t.stage, "principal axes");
     assert_true(t.last && t.total > 0);
     assert_close(t.done, t.total, 1e-9 * t.total);
@@ -229,9 +228,9 @@ static void work_is_told_and_can_be_stopped(void **state) {
     assert_fails(ctx, wf_principal_fit(ctx, graph, w, 100, NULL, &principal), WF_ERR_INTERRUPTED,
                  "interrupted");
     assert_null(principal.memory);
-    assert_fails(ctx, wf_principal_apply(ctx, &stocks.stocks[0].principal, graph, w, 100, NULL),
+    assert_fails(ctx, wf_principal_apply(ctx, &set.families[0].principal, graph, w, 100, NULL),
                  WF_ERR_INTERRUPTED, "interrupted");
-    wf_stocks_free(&stocks);
+    wf_training_set_free(&set);
     free(w);
     wf_graph_free(graph);
     wf_zoo_free(zoo), wf_zoo_free(other);
@@ -288,7 +287,7 @@ static void exact_flow_has_the_collections_covariance(void **state) {
     assert_ok(ctx, wf_flow_fit_with(ctx, &source, 1, toy_kind(&orders), &field, &fit,
                                     in_folder("exact"), &flow));
     memset(flow->params, 0, toy_params * sizeof(float));
-    const wf_stock *stock = &flow->stocks.stocks[0];
+    const wf_family *family = &flow->set.families[0];
     size_t p = wide->n_params;
     float *made = calloc(3 * p, 4), *expected = calloc(p, 4);
     wf_sample_desc desc = wf_sample_desc_default();
@@ -299,10 +298,10 @@ static void exact_flow_has_the_collections_covariance(void **state) {
         wf_rng rng = wf_rng_at(12, k, WF_RNG_SAMPLE, 0);
         wf_rng_normals(&rng, expected, p);
         for (size_t i = 0; i < 6 * inputs; i++)
-            expected[i] *= sqrtf(stock->principal.variance[i % inputs]);
-        assert_ok(ctx, wf_principal_invert(ctx, &stock->principal, wide, expected, 1));
+            expected[i] *= sqrtf(family->principal.variance[i % inputs]);
+        assert_ok(ctx, wf_principal_invert(ctx, &family->principal, wide, expected, 1));
         wf_norm norm;
-        assert_ok(ctx, wf_stock_norm(ctx, stock, wide, &norm));
+        assert_ok(ctx, wf_family_norm(ctx, family, wide, &norm));
         wf_norm_invert(&norm, wide, expected, expected);
         wf_norm_free(&norm);
         assert_true(relative_difference(made + k * p, expected, p) < 2e-5);
@@ -327,19 +326,19 @@ static void continued_runs_keep_their_axes(void **state) {
     wf_field field = {.cond_size = 0};
     wf_fit_desc fit = quick_fit();
     fit.principal = true;
-    wf_stocks stocks;
-    assert_ok(ctx, wf_stocks_load(ctx, &source, 1, &field, &fit, &stocks));
-    wf_stock *stock = &stocks.stocks[0];
+    wf_training_set set;
+    assert_ok(ctx, wf_training_set_load(ctx, &source, 1, &field, &fit, &set));
+    wf_family *family = &set.families[0];
     float *plain = calloc(100 * graph->n_params, 4);
-    memcpy(plain, stock->weights, 100 * graph->n_params * 4);
-    assert_ok(ctx, wf_principal_create(ctx, inputs, &stock->principal));
+    memcpy(plain, family->weights, 100 * graph->n_params * 4);
+    assert_ok(ctx, wf_principal_create(ctx, inputs, &family->principal));
     for (int k = 0; k < inputs; k++) { /* the inputs backwards */
-        stock->principal.mean[k] = 0, stock->principal.variance[k] = 2;
-        stock->principal.axes[k * inputs + inputs - 1 - k] = 1;
+        family->principal.mean[k] = 0, family->principal.variance[k] = 2;
+        family->principal.axes[k * inputs + inputs - 1 - k] = 1;
     }
-    assert_ok(ctx, wf_stocks_turn(ctx, &fit, &stocks));
-    for (int k = 0; k < inputs; k++) assert_true(stock->weights[k] == plain[inputs - 1 - k]);
-    wf_stocks_free(&stocks);
+    assert_ok(ctx, wf_training_set_rotate(ctx, &fit, &set));
+    for (int k = 0; k < inputs; k++) assert_true(family->weights[k] == plain[inputs - 1 - k]);
+    wf_training_set_free(&set);
     free(plain), free(w);
     wf_graph_free(graph);
     wf_zoo_free(zoo);

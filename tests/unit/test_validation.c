@@ -161,7 +161,7 @@ static void every_collection_has_its_loss(void **state) {
     const float cond[] = {1, 0, 0, 1, 0.5f, 0.5f};
     /* The first has networks set aside, the second held-out ones. */
     wf_source sources[] = {{.zoo = a, .cond = cond},
-                           {.zoo = b, .cond = cond + 2, .held_out = held_out, .share = 3},
+                           {.zoo = b, .cond = cond + 2, .held_out = held_out, .draw_weight = 3},
                            {.zoo = c, .cond = cond + 4}};
     wf_field_desc field = plain_field(2);
     wf_fit_desc desc = quick_fit();

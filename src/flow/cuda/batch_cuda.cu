@@ -24,7 +24,7 @@ struct place_info {
     float t;
     wf_path_scales scale;
     wf_axes axes;
-    const wf_loss_share *shares;
+    const wf_loss_weight *loss_weights;
 };
 
 __device__ float draw_time(const batch &b, wf_rng *rng) {
@@ -40,9 +40,9 @@ __device__ place_info choose(const batch &b, uint32_t place, uint32_t update, ui
     place_info info;
     uint32_t drawn = b.drawn[place];
     uint32_t from =
-        (uint32_t)(((uint64_t)update * (uint64_t)b.networks + drawn) % (uint32_t)b.n_turns);
+        (uint32_t)(((uint64_t)update * (uint64_t)b.networks + drawn) % (uint32_t)b.round_length);
     source s = b.sources[from];
-    stock k = b.stocks[s.stock];
+    family k = b.families[s.family];
     wf_rng rng = wf_rng_at(b.seed, drawn, WF_RNG_BATCH, update);
     uint32_t network = wf_rng_below(&rng, s.count);
     info.w1 = k.weights + ((size_t)s.first + network) * k.params;
@@ -60,7 +60,7 @@ __device__ place_info choose(const batch &b, uint32_t place, uint32_t update, ui
     }
     info.scale = wf_path_at(&b.path, 1, (double)info.t);
     info.axes = k.axes;
-    info.shares = k.shares;
+    info.loss_weights = k.loss_weights;
     *chosen = from;
     return info;
 }
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
     if (threadIdx.x == 0) shared = choose(b, place, update, &chosen);
     if (b.relabelling != NULL) {
         const uint32_t *there =
-            b.relabelling + ((size_t)(update % b.slots) * b.networks + place) * b.units;
+            b.relabelling + ((size_t)(update % b.ring) * b.networks + place) * b.units;
         for (uint32_t u = threadIdx.x; u < b.units; u += threads) from[u] = there[u];
     }
     __syncthreads();
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
             b.t[place] = info.t;
             b.scale[place] = info.scale;
             b.axes[place] = info.axes;
-            b.shares[place] = info.shares;
+            b.loss_weights[place] = info.loss_weights;
             if (b.cond_size > 0) {
                 wf_rng rng = wf_rng_at(b.seed, place, WF_RNG_DROP, update);
                 b.drop[place] = wf_rng_uniform(&rng) < b.cond_drop;
@@ -185,18 +185,18 @@ __global__ void __launch_bounds__(threads) compare_kernel(batch b) {
     uint32_t end = min(n, (blockIdx.x + 1) * (uint32_t)slice);
     wf_path_scales others = b.scale[place];
     wf_axes axes = b.axes[place];
-    const wf_loss_share *share = b.shares[place];
+    const wf_loss_weight *entry = b.loss_weights[place];
     double t = (double)b.t[place];
     float slope = (float)(2.0 / ((double)n * b.networks));
     double sum = 0;
     for (uint32_t i = blockIdx.x * slice + threadIdx.x; i < end; i += threads) {
         size_t at = (size_t)start + i;
         wf_path_scales s = wf_axes_at(&axes, &b.path, others, t, i);
-        while (i >= share->end) share++;
+        while (i >= entry->end) entry++;
         float v = s.skip * b.wt[at] + s.out * b.f[at];
         float difference = v - b.target[at];
-        b.df[at] = slope * share->weight * s.out * difference;
-        sum += (double)share->weight * (double)difference * (double)difference;
+        b.df[at] = slope * entry->weight * s.out * difference;
+        sum += (double)entry->weight * (double)difference * (double)difference;
     }
     sum = cta_sum<threads>(sum);
     if (threadIdx.x == 0) b.terms[place * gridDim.x + blockIdx.x] = sum / (double)n / b.networks;

@@ -1,18 +1,18 @@
 /* batch_cuda: draws a training batch and takes its loss on the GPU.
  *
- * The numbers are those of stock.c and objective.c, from the same Philox addresses. Like the CPU's,
+ * The numbers are those of draw.c and objective.c, from the same Philox addresses. Like the CPU's,
  * these files are compiled without contraction of multiply and add, so draws, noise, times and
  * interpolations have the same bits. Only the loss is added up in another order.
  *
  * slice    2048 parameters of a network, the work of one CTA
- * place    index of a network in the batch, ordered by stock; drawn[place] is its index before
+ * place    index of a network in the batch, ordered by family; drawn[place] is its index before
  *          that */
 #ifndef WF_FLOW_CUDA_BATCH_CUDA_CUH
 #define WF_FLOW_CUDA_BATCH_CUDA_CUH
 
 extern "C" {
 #include "base/random.h"
-#include "flow/stock.h"
+#include "flow/training_set.h"
 }
 
 namespace wf_batch_gpu {
@@ -26,17 +26,17 @@ struct relabel {
     int dst, src; /* first unit of either end's orbit in a relabelling; -1: nodes that stay */
 };
 
-struct stock {
+struct family {
     const float *weights; /* device memory, or host memory the device reads */
     uint32_t params;
     const relabel *blocks;
     int n_blocks;
     wf_axes axes; /* variances in device memory */
-    const wf_loss_share *shares;
+    const wf_loss_weight *loss_weights;
 };
 
 struct source {
-    int stock;
+    int family;
     uint32_t first, count;
 };
 
@@ -44,29 +44,29 @@ struct source {
  * place. */
 struct batch {
     const uint32_t *update;
-    int networks, n_turns, cond_size;
+    int networks, round_length, cond_size;
     uint64_t seed;
     float source_std, path_noise;
     wf_path path; /* both in double */
     double cond_drop;
     uint32_t noise_table;
     int time_law;
-    const stock *stocks;
-    const source *sources;       /* (n_turns) of each turn of a round */
-    const float *conds;          /* (n_turns, cond_size) */
+    const family *families;
+    const source *sources;       /* (round_length) of each place of a round */
+    const float *conds;          /* (round_length, cond_size) */
     const uint32_t *drawn;       /* (networks) */
     const uint32_t *param_start; /* (networks + 1) */
     const uint32_t
-        *relabelling; /* host memory: (slots, networks, units); NULL: the coupling is independent */
-    uint32_t slots, units;
+        *relabelling; /* host memory: (ring, networks, units); NULL: the coupling is independent */
+    uint32_t ring, units;
     float *t, *cond;
     uint8_t *drop;
     float *w0, *w1,
         *matched; /* raw noise, networks and matched noise, where the GPU matches; else NULL */
     float *x, *wt, *target;
-    wf_path_scales *scale;        /* (networks) and */
-    wf_axes *axes;                /* (networks) and */
-    const wf_loss_share **shares; /* (networks) as in objective.h */
+    wf_path_scales *scale;               /* (networks) and */
+    wf_axes *axes;                       /* (networks) and */
+    const wf_loss_weight **loss_weights; /* (networks) as in objective.h */
     const float *f;
     float *df;
     double *terms; /* (networks, slices): their sum is the loss */

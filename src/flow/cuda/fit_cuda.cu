@@ -20,13 +20,13 @@ namespace gpu = wf_batch_gpu;
 
 namespace {
 
-enum { slots = 2 * WF_FIT_CUDA_AHEAD };
+enum { ring = 2 * WF_FIT_CUDA_AHEAD };
 
-/* One composition of a batch (how many networks of which stock), and the graph of its update. */
+/* One composition of a batch (how many networks of which family), and the graph of its update. */
 struct composition {
     wf_arena arena;
     wf_batch shape;
-    std::vector<int> stock; /* of each place */
+    std::vector<int> family; /* of each place */
     gpu::batch batch;
     wf_field_program *program;
     cudaGraphExec_t update;
@@ -40,7 +40,7 @@ struct saved_array {
 
 struct wf_fit_cuda {
     wf_cuda_device *device; /* held */
-    const wf_stocks *stocks;
+    const wf_training_set *set;
     const wf_fit_desc *fit;
     const wf_field *field;
     bool fast;
@@ -53,7 +53,7 @@ struct wf_fit_cuda {
     size_t phase_step;
     std::vector<void *> memory;            /* on the device */
     std::vector<void *> registered;        /* host memory pinned here */
-    std::vector<wf_match_cuda *> matchers; /* by stock; NULL: nothing to match */
+    std::vector<wf_match_cuda *> matchers; /* by family; NULL: nothing to match */
     uint32_t *relabellings;                /* host */
     wf_match_ahead *ahead;
     std::vector<saved_array> saved;
@@ -117,53 +117,53 @@ std::vector<gpu::relabel> relabel_blocks(const wf_graph *graph) {
 }
 
 /* Invariant G1. WEFT_STREAM_COLLECTION=1 leaves collections in host memory, for tests. */
-bool collections_fit(const wf_stocks *stocks) {
+bool collections_fit(const wf_training_set *set) {
     size_t bytes = 0, left = 0, all = 0;
-    for (int s = 0; s < stocks->n_stocks; s++)
-        bytes += stocks->stocks[s].count * stocks->stocks[s].graph->n_params * sizeof(float);
+    for (int s = 0; s < set->n_families; s++)
+        bytes += set->families[s].count * set->families[s].graph->n_params * sizeof(float);
     const char *stream_it = getenv("WEFT_STREAM_COLLECTION");
     if (stream_it != NULL && strcmp(stream_it, "1") == 0) return false;
     return cudaMemGetInfo(&left, &all) == cudaSuccess && bytes <= left / 2;
 }
 
-wf_status upload_stocks(wf_ctx *ctx, wf_fit_cuda *fit) {
-    const wf_stocks *stocks = fit->stocks;
-    bool resident = collections_fit(stocks);
-    std::vector<gpu::stock> there;
-    for (int s = 0; s < stocks->n_stocks; s++) {
-        const wf_stock *stock = &stocks->stocks[s];
-        gpu::stock k = {};
-        size_t bytes = stock->count * stock->graph->n_params * sizeof(float);
-        if (resident) WF_TRY(take(ctx, fit, bytes, stock->weights, &k.weights));
+wf_status upload_families(wf_ctx *ctx, wf_fit_cuda *fit) {
+    const wf_training_set *set = fit->set;
+    bool resident = collections_fit(set);
+    std::vector<gpu::family> there;
+    for (int s = 0; s < set->n_families; s++) {
+        const wf_family *family = &set->families[s];
+        gpu::family k = {};
+        size_t bytes = family->count * family->graph->n_params * sizeof(float);
+        if (resident) WF_TRY(take(ctx, fit, bytes, family->weights, &k.weights));
         else {
-            WF_TRY(pin(ctx, fit, stock->weights, bytes));
-            k.weights = stock->weights;
+            WF_TRY(pin(ctx, fit, family->weights, bytes));
+            k.weights = family->weights;
         }
-        k.params = (uint32_t)stock->graph->n_params;
-        std::vector<gpu::relabel> blocks = relabel_blocks(stock->graph);
+        k.params = (uint32_t)family->graph->n_params;
+        std::vector<gpu::relabel> blocks = relabel_blocks(family->graph);
         WF_TRY(take_table(ctx, fit, blocks, &k.blocks));
         k.n_blocks = (int)blocks.size();
-        WF_TRY(take(ctx, fit, (size_t)stock->graph->n_blocks * sizeof *k.shares, stock->shares,
-                    &k.shares));
-        k.axes = wf_principal_axes(&stock->principal, stock->graph);
+        WF_TRY(take(ctx, fit, (size_t)family->graph->n_blocks * sizeof *k.loss_weights,
+                    family->loss_weights, &k.loss_weights));
+        k.axes = wf_principal_axes(&family->principal, family->graph);
         if (k.axes.count > 0)
-            WF_TRY(take(ctx, fit, k.axes.width * sizeof(float), stock->principal.variance,
+            WF_TRY(take(ctx, fit, k.axes.width * sizeof(float), family->principal.variance,
                         &k.axes.variance));
         there.push_back(k);
     }
     std::vector<gpu::source> sources;
     std::vector<float> conds;
-    size_t size = (size_t)stocks->cond_size;
-    for (int turn = 0; turn < wf_draw_turns(stocks); turn++) {
-        uint32_t i = wf_turn_source(stocks, (uint32_t)turn);
-        sources.push_back({stocks->sources[i].stock, (uint32_t)stocks->sources[i].first,
-                           (uint32_t)stocks->sources[i].count});
-        if (stocks->cond != NULL)
-            conds.insert(conds.end(), stocks->cond + i * size, stocks->cond + (i + 1) * size);
+    size_t size = (size_t)set->cond_size;
+    for (int place = 0; place < wf_round_length(set); place++) {
+        uint32_t i = wf_round_source(set, (uint32_t)place);
+        sources.push_back({set->sources[i].family, (uint32_t)set->sources[i].first,
+                           (uint32_t)set->sources[i].count});
+        if (set->cond != NULL)
+            conds.insert(conds.end(), set->cond + i * size, set->cond + (i + 1) * size);
     }
-    WF_TRY(take_table(ctx, fit, there, &fit->batch.stocks));
+    WF_TRY(take_table(ctx, fit, there, &fit->batch.families));
     WF_TRY(take_table(ctx, fit, sources, &fit->batch.sources));
-    if (stocks->cond != NULL) WF_TRY(take_table(ctx, fit, conds, &fit->batch.conds));
+    if (set->cond != NULL) WF_TRY(take_table(ctx, fit, conds, &fit->batch.conds));
     return WF_OK;
 }
 
@@ -171,9 +171,9 @@ wf_status upload_stocks(wf_ctx *ctx, wf_fit_cuda *fit) {
 wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
     gpu::batch *b = &fit->batch;
     size_t largest = 0;
-    for (int s = 0; s < fit->stocks->n_stocks; s++)
-        if (fit->stocks->stocks[s].graph->n_params > largest)
-            largest = fit->stocks->stocks[s].graph->n_params;
+    for (int s = 0; s < fit->set->n_families; s++)
+        if (fit->set->families[s].graph->n_params > largest)
+            largest = fit->set->families[s].graph->n_params;
     size_t networks = (size_t)b->networks, values = networks * largest * sizeof(float);
     if (networks * largest > INT32_MAX)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
@@ -190,7 +190,7 @@ wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
     WF_TRY(take(ctx, fit, networks * sizeof(float), NULL, &b->t));
     WF_TRY(take(ctx, fit, networks * sizeof *b->scale, NULL, &b->scale));
     WF_TRY(take(ctx, fit, networks * sizeof *b->axes, NULL, &b->axes));
-    WF_TRY(take(ctx, fit, networks * sizeof *b->shares, NULL, &b->shares));
+    WF_TRY(take(ctx, fit, networks * sizeof *b->loss_weights, NULL, &b->loss_weights));
     WF_TRY(take(ctx, fit, networks * (size_t)b->cond_size * sizeof(float), NULL, &b->cond));
     WF_TRY(take(ctx, fit, networks, NULL, &b->drop));
     /* Recording the field runs it once on these arrays, so they must hold numbers. */
@@ -206,31 +206,30 @@ wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
 /* --- compositions ----------------------------------------------------------------------------- */
 size_t greatest_divisor(size_t a, size_t b) { return b == 0 ? a : greatest_divisor(b, a % b); }
 
-/* With one stock there is one composition: the kernel tells sources apart that differ in their
+/* With one family there is one composition: the kernel tells sources apart that differ in their
  * condition alone. */
 void count_phases(wf_fit_cuda *fit) {
-    size_t turns = (size_t)wf_draw_turns(fit->stocks);
-    fit->phase_step = greatest_divisor((size_t)fit->batch.networks, turns);
-    size_t phases = fit->stocks->n_stocks == 1 ? 1 : turns / fit->phase_step;
+    size_t length = (size_t)wf_round_length(fit->set);
+    fit->phase_step = greatest_divisor((size_t)fit->batch.networks, length);
+    size_t phases = fit->set->n_families == 1 ? 1 : length / fit->phase_step;
     fit->compositions.assign(phases, (composition *)NULL);
 }
 
 size_t phase_of(const wf_fit_cuda *fit, size_t update) {
-    size_t first = update * (size_t)fit->batch.networks % (size_t)wf_draw_turns(fit->stocks);
+    size_t first = update * (size_t)fit->batch.networks % (size_t)wf_round_length(fit->set);
     return fit->compositions.size() == 1 ? 0 : first / fit->phase_step;
 }
 
 wf_status build_shape(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition *c) {
-    const wf_stocks *stocks = fit->stocks;
+    const wf_training_set *set = fit->set;
     int networks = fit->batch.networks;
     std::vector<uint32_t> source((size_t)networks), order((size_t)networks), start;
     std::vector<const wf_graph *> graphs;
-    for (int b = 0; b < networks; b++)
-        source[(size_t)b] = wf_draw_source(stocks, networks, update, b);
-    wf_draw_order(stocks, networks, source.data(), order.data());
+    for (int b = 0; b < networks; b++) source[(size_t)b] = wf_draw_source(set, networks, update, b);
+    wf_draw_order(set, networks, source.data(), order.data());
     for (uint32_t drawn : order) {
-        c->stock.push_back(stocks->sources[source[drawn]].stock);
-        graphs.push_back(stocks->stocks[c->stock.back()].graph);
+        c->family.push_back(set->sources[source[drawn]].family);
+        graphs.push_back(set->families[c->family.back()].graph);
     }
     WF_TRY(wf_batch_build(ctx, &c->arena, graphs.data(), networks, &c->shape));
     for (int k = 0; k <= networks; k++) start.push_back((uint32_t)c->shape.param_start[k]);
@@ -239,17 +238,17 @@ wf_status build_shape(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition 
     return take_table(ctx, fit, start, &c->batch.param_start);
 }
 
-/* Networks of one stock are neighbours in the batch and are matched together. */
+/* Networks of one family are neighbours in the batch and are matched together. */
 wf_status record_matching(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
     int networks = c->batch.networks;
     for (int first = 0, end; first < networks; first = end) {
-        int stock = c->stock[(size_t)first];
-        for (end = first + 1; end < networks && c->stock[(size_t)end] == stock;) end++;
+        int family = c->family[(size_t)first];
+        for (end = first + 1; end < networks && c->family[(size_t)end] == family;) end++;
         size_t start = c->shape.param_start[first];
         size_t count = c->shape.param_start[end] - start;
         float *w0 = c->batch.w0 + start, *w1 = c->batch.w1 + start, *to = c->batch.matched + start;
-        if (fit->matchers[(size_t)stock] != NULL)
-            WF_TRY(wf_match_cuda_run(ctx, fit->matchers[(size_t)stock], w1, 1, w0,
+        if (fit->matchers[(size_t)family] != NULL)
+            WF_TRY(wf_match_cuda_run(ctx, fit->matchers[(size_t)family], w1, 1, w0,
                                      (size_t)(end - first), to, stream(fit)));
         else
             WF_CUDA_TRY(ctx, cudaMemcpyAsync(to, w0, count * sizeof(float),
@@ -361,23 +360,23 @@ wf_status upload_state(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_arrays *host)
 
 /* Invariant G2. For tests and timing, WEFT_MATCH_ON_HOST=1 leaves matching to host threads and 0 to
  * the GPU. */
-bool matched_on_gpu(wf_ctx *ctx, const wf_stocks *stocks, const wf_match_desc *desc) {
-    enum { few_stocks = 4, many_threads = 8 };
+bool matched_on_gpu(wf_ctx *ctx, const wf_training_set *set, const wf_match_desc *desc) {
+    enum { few_families = 4, many_threads = 8 };
     const char *host = getenv("WEFT_MATCH_ON_HOST");
     bool chosen = host != NULL && host[0] != '\0';
     if (chosen ? strcmp(host, "1") == 0
-               : stocks->n_stocks > few_stocks && wf_ctx_threads(ctx) >= many_threads)
+               : set->n_families > few_families && wf_ctx_threads(ctx) >= many_threads)
         return false;
-    for (int s = 0; s < stocks->n_stocks; s++) {
-        const wf_graph *graph = stocks->stocks[s].graph;
+    for (int s = 0; s < set->n_families; s++) {
+        const wf_graph *graph = set->families[s].graph;
         if (graph->n_orbits > 0 && !wf_match_cuda_fits(graph, desc)) return false;
     }
     return true;
 }
 
 wf_status open_matchers(wf_ctx *ctx, wf_fit_cuda *fit, const wf_match_desc *desc, size_t values) {
-    for (int s = 0; s < fit->stocks->n_stocks; s++) {
-        const wf_graph *graph = fit->stocks->stocks[s].graph;
+    for (int s = 0; s < fit->set->n_families; s++) {
+        const wf_graph *graph = fit->set->families[s].graph;
         fit->matchers.push_back(NULL);
         if (graph->n_orbits > 0)
             WF_TRY(wf_match_cuda_open(ctx, graph, desc, (size_t)fit->batch.networks,
@@ -392,25 +391,24 @@ wf_status start_matching(wf_ctx *ctx, wf_fit_cuda *fit, size_t update) {
     wf_match_desc match = wf_match_desc_default();
     match.sweeps = fit->fit->match_sweeps;
     match.seed = fit->fit->seed;
-    if (matched_on_gpu(ctx, fit->stocks, &match))
-        return open_matchers(ctx, fit, &match, fit->values);
-    size_t units = wf_match_units(fit->stocks);
-    size_t bytes = (size_t)slots * (size_t)fit->batch.networks * units * sizeof(uint32_t);
+    if (matched_on_gpu(ctx, fit->set, &match)) return open_matchers(ctx, fit, &match, fit->values);
+    size_t units = wf_match_units(fit->set);
+    size_t bytes = (size_t)ring * (size_t)fit->batch.networks * units * sizeof(uint32_t);
     WF_CUDA_TRY(ctx, cudaHostAlloc((void **)&fit->relabellings, bytes, cudaHostAllocMapped));
     WF_CUDA_TRY(ctx,
                 cudaHostGetDevicePointer((void **)&fit->batch.relabelling, fit->relabellings, 0));
-    fit->batch.slots = slots;
+    fit->batch.ring = ring;
     fit->batch.units = (uint32_t)units;
-    return wf_match_ahead_start(ctx, fit->stocks, fit->fit, update, fit->fit->updates,
-                                fit->relabellings, slots, &fit->ahead);
+    return wf_match_ahead_start(ctx, fit->set, fit->fit, update, fit->fit->updates,
+                                fit->relabellings, ring, &fit->ahead);
 }
 
 void set_constants(gpu::batch *b, const wf_fit_cuda_desc *desc, const wf_optim_cuda *optim) {
     const wf_fit_desc *fit = desc->fit;
     b->update = wf__optim_cuda_update(optim);
     b->networks = (int)fit->batch;
-    b->n_turns = wf_draw_turns(desc->stocks);
-    b->cond_size = desc->stocks->cond_size;
+    b->round_length = wf_round_length(desc->set);
+    b->cond_size = desc->set->cond_size;
     b->seed = fit->seed;
     b->source_std = (float)fit->source_std;
     b->path_noise = (float)desc->path.path_noise;
@@ -424,7 +422,7 @@ wf_status build(wf_ctx *ctx, const wf_fit_cuda_desc *desc, wf_fit_cuda *fit) {
     wf_cuda_device *device;
     WF_TRY(wf_ctx_cuda(ctx, &device));
     fit->device = wf_cuda_hold(device);
-    fit->stocks = desc->stocks;
+    fit->set = desc->set;
     fit->fit = desc->fit;
     fit->field = desc->field;
     fit->params = desc->field->params;
@@ -438,7 +436,7 @@ wf_status build(wf_ctx *ctx, const wf_fit_cuda_desc *desc, wf_fit_cuda *fit) {
     WF_TRY(make_optimiser(ctx, fit, desc));
     set_constants(&fit->batch, desc, fit->optim);
     WF_TRY(upload_state(ctx, fit, desc->arrays));
-    WF_TRY(upload_stocks(ctx, fit));
+    WF_TRY(upload_families(ctx, fit));
     WF_TRY(make_buffers(ctx, fit));
     if (desc->fit->coupling == WF_COUPLING_MATCHED) WF_TRY(start_matching(ctx, fit, desc->update));
     count_phases(fit);

@@ -3,7 +3,7 @@
  * One update is one CUDA graph: draw and interpolate (batch_cuda.cu), the field's program forward
  * (models/field.h), the loss, the program backward, clip and optimiser (nn/cuda). The number of the
  * update lies on the device, so the host launches the same graph again and again. With several
- * architectures there is a graph for each composition of a batch (stock.h).
+ * architectures there is a graph for each composition of a batch (family.h).
  *
  * G1  The collections lie on the device when they take no more than half of its free memory. Else
  *     the device reads the networks of a batch from host memory.
@@ -27,10 +27,10 @@ extern "C" {
 
 typedef struct wf_fit_cuda wf_fit_cuda;
 
-/* Pointers are borrowed; stocks, arrays and their contents must outlive the object. */
+/* Pointers are borrowed; set, arrays and their contents must outlive the object. */
 typedef struct wf_fit_cuda_desc {
     const wf_field *field;
-    const wf_stocks *stocks;
+    const wf_training_set *set;
     const wf_fit_desc *fit;
     wf_path path;
     wf_optim_desc optim;

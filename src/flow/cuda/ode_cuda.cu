@@ -19,7 +19,7 @@
 
 namespace {
 
-enum { threads = 256, piece = 2048, check_every = 8, slots = 64 };
+enum { threads = 256, piece = 2048, check_every = 8, entries = 64 };
 
 wf_row_ring *ring_of(const wf_ode_ops *ops) { return (wf_row_ring *)ops->self; }
 cudaStream_t stream(const wf_ode_ops *ops) { return (cudaStream_t)ring_of(ops)->stream; }
@@ -123,7 +123,7 @@ wf_status combine(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, cons
 
 wf_status norms(const wf_ode_ops *ops, wf_ctx *ctx, int rows, size_t dim, const double *x,
                 const double *y, double atol, double rtol, double *out) {
-    double *there = (double *)ring_of(ops)->device; /* the ring's first slot: waited for below */
+    double *there = (double *)ring_of(ops)->device; /* the ring's first entry: waited for below */
     norms_kernel<<<(unsigned)rows, threads, 0, stream(ops)>>>(dim, x, y, atol, rtol, there);
     return rows_down(ctx, ops, there, rows, out);
 }
@@ -173,8 +173,8 @@ extern "C" wf_status wf__row_ring_open(wf_ctx *ctx, size_t bytes, wf_row_ring *o
     WF_TRY(wf_ctx_cuda(ctx, &device));
     out->stream = device->stream;
     out->bytes = (bytes + 63) / 64 * 64;
-    if (cudaMallocHost(&out->host, slots * out->bytes) == cudaSuccess &&
-        cudaMalloc(&out->device, slots * out->bytes) == cudaSuccess)
+    if (cudaMallocHost(&out->host, entries * out->bytes) == cudaSuccess &&
+        cudaMalloc(&out->device, entries * out->bytes) == cudaSuccess)
         return WF_OK;
     cudaGetLastError();
     wf__row_ring_close(out);
@@ -190,13 +190,13 @@ extern "C" void wf__row_ring_close(wf_row_ring *ring) {
 extern "C" wf_status wf__row_ring_up(wf_ctx *ctx, wf_row_ring *ring, const void *data, size_t bytes,
                                      void *out) {
     cudaStream_t stream = (cudaStream_t)ring->stream;
-    /* Half of the slots are free when the stream has passed the other half. */
-    if (ring->turn % (slots / 2) == 0) WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream));
-    size_t slot = (size_t)(ring->turn++ % slots) * ring->bytes;
-    memcpy(ring->host + slot, data, bytes);
-    void *there = ring->device + slot;
+    /* Half of the entries are free when the stream has passed the other half. */
+    if (ring->used % (entries / 2) == 0) WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream));
+    size_t entry = (size_t)(ring->used++ % entries) * ring->bytes;
+    memcpy(ring->host + entry, data, bytes);
+    void *there = ring->device + entry;
     WF_CUDA_TRY(ctx,
-                cudaMemcpyAsync(there, ring->host + slot, bytes, cudaMemcpyHostToDevice, stream));
+                cudaMemcpyAsync(there, ring->host + entry, bytes, cudaMemcpyHostToDevice, stream));
     memcpy(out, &there, sizeof there);
     return WF_OK;
 }

@@ -8,12 +8,12 @@ extern "C" {
 
 #include "flow/ode.h"
 
-/* Copies host arrays over rows to the device without waiting for the stream: pinned slots, used in
- * rotation. */
+/* Copies host arrays over rows to the device without waiting for the stream: pinned
+ * entries, used in rotation. */
 typedef struct wf_row_ring {
     char *host, *device;
-    size_t bytes; /* of a slot */
-    int turn;
+    size_t bytes; /* of an entry */
+    int used;     /* entries handed out so far */
     void *stream; /* the device's */
 } wf_row_ring;
 wf_status wf__row_ring_open(wf_ctx *ctx, size_t bytes, wf_row_ring *out);

@@ -121,55 +121,55 @@ static inline void tile_finish_backward(const edge_tile *tile, const wf_op *op) 
     }
 }
 
-/* out = unit(in + a + b) over cols, b NULL: none; slope = unit'(in + a + b), NULL: not wanted. in may be out. */
-static inline __attribute__((always_inline)) void unit_row(const int unit, const bool sloped,
-                                                           const bool two, const real *in,
-                                                           real *out, real *slope, const real *a,
-                                                           const real *b, int cols) {
+/* out = act(in + a + b) over cols, b NULL: none; slope = act'(in + a + b), NULL: not wanted. in may be out. */
+static inline __attribute__((always_inline)) void act_row(const int act, const bool sloped,
+                                                          const bool two, const real *in, real *out,
+                                                          real *slope, const real *a, const real *b,
+                                                          int cols) {
     vreal change = {0};
     each_vector(c, cols) {
         vreal x = load(in + c) + load(a + c);
         if (two) x += load(b + c);
-        store(out + c, unit_vector(unit, sloped, x, &change));
+        store(out + c, act_vector(act, sloped, x, &change));
         if (sloped) store(slope + c, change);
     }
     int done = cols / WF_LANES * WF_LANES, rest = cols - done;
     if (rest == 0) return;
     vreal x = load_some(in + done, rest) + load_some(a + done, rest);
     if (two) x += load_some(b + done, rest);
-    store_some(out + done, unit_vector(unit, sloped, x, &change), rest);
+    store_some(out + done, act_vector(act, sloped, x, &change), rest);
     if (sloped) store_some(slope + done, change, rest);
 }
 
-/* A hidden layer's unit over a tile of rows `ld` apart: tables a and b by index, index NULL: row 0 (a bias). */
-typedef struct tile_unit_args {
+/* A hidden layer's activation over a tile of rows `ld` apart: tables a and b by index, index NULL: row 0 (a bias). */
+typedef struct tile_act_args {
     const real *in;
     real *out, *slope;
     int ld, rows, first, cols; /* columns first .. cols-1 */
     const wf_tensor *a, *b;
     const uint32_t *index_a, *index_b;
-} tile_unit_args;
+} tile_act_args;
 
 static inline __attribute__((always_inline)) void
-tile_unit_of(const int unit, const bool sloped, const bool two, const tile_unit_args *t) {
+tile_act_of(const int act, const bool sloped, const bool two, const tile_act_args *t) {
     for (int r = 0; r < t->rows; r++) {
         size_t at = (size_t)r * (size_t)t->ld + (size_t)t->first;
         const real *a = row_of(t->a, t->index_a == NULL ? 0 : t->index_a[r]) + t->first;
         const real *b = two ? row_of(t->b, t->index_b[r]) + t->first : NULL;
-        unit_row(unit, sloped, two, t->in + at, t->out + at, sloped ? t->slope + at : NULL, a, b,
-                 t->cols - t->first);
+        act_row(act, sloped, two, t->in + at, t->out + at, sloped ? t->slope + at : NULL, a, b,
+                t->cols - t->first);
     }
 }
-static inline __attribute__((always_inline)) void tile_unit_kind(const int unit,
-                                                                 const tile_unit_args *t) {
-    if (t->slope == NULL && t->b == NULL) tile_unit_of(unit, false, false, t);
-    else if (t->slope == NULL) tile_unit_of(unit, false, true, t);
-    else if (t->b == NULL) tile_unit_of(unit, true, false, t);
-    else tile_unit_of(unit, true, true, t);
+static inline __attribute__((always_inline)) void tile_act_kind(const int act,
+                                                                const tile_act_args *t) {
+    if (t->slope == NULL && t->b == NULL) tile_act_of(act, false, false, t);
+    else if (t->slope == NULL) tile_act_of(act, false, true, t);
+    else if (t->b == NULL) tile_act_of(act, true, false, t);
+    else tile_act_of(act, true, true, t);
 }
-static inline void tile_unit(int unit, const tile_unit_args *args) {
-    if (unit == WF_UNIT_SILU) tile_unit_kind(WF_UNIT_SILU, args);
-    else tile_unit_kind(WF_UNIT_GELU, args);
+static inline void tile_act(int act, const tile_act_args *args) {
+    if (act == WF_TAPE_ACT_SILU) tile_act_kind(WF_TAPE_ACT_SILU, args);
+    else tile_act_kind(WF_TAPE_ACT_GELU, args);
 }
 
 /* Softmax weights over all messages entering a node, in one pass: running maximum and sum of exponentials per node.

@@ -53,17 +53,17 @@ static void lean_hidden(lean *l, real *slope) {
     gemm_packed(l->x + l->first, l->ldx, tile->eb, l->e->ld,
                 (const real *)l->w1->panels_t + (size_t)l->first * (size_t)l->de, tile->rows, l->de,
                 l->hidden - l->first, false);
-    tile_unit(l->op->unit, &(tile_unit_args){.in = l->x,
-                                             .out = l->x,
-                                             .slope = slope,
-                                             .ld = l->ldx,
-                                             .rows = tile->rows,
-                                             .first = l->first,
-                                             .cols = l->hidden,
-                                             .a = l->ad,
-                                             .index_a = l->op->part->edge_dst + tile->first,
-                                             .b = l->as,
-                                             .index_b = l->op->part->edge_src + tile->first});
+    tile_act(l->op->act, &(tile_act_args){.in = l->x,
+                                          .out = l->x,
+                                          .slope = slope,
+                                          .ld = l->ldx,
+                                          .rows = tile->rows,
+                                          .first = l->first,
+                                          .cols = l->hidden,
+                                          .a = l->ad,
+                                          .index_a = l->op->part->edge_dst + tile->first,
+                                          .b = l->as,
+                                          .index_b = l->op->part->edge_src + tile->first});
 }
 
 static void lean_attend(lean *l, uint32_t node, const wf_tensor *v, const wf_tensor *to,

@@ -38,24 +38,24 @@ static void mlp_hidden(edge_mlp *l, real *slope1, real *slope2) {
     int rows = l->tile.rows, first = l->tile.first;
     gemm_packed(l->z1, l->ldh, l->tile.eb, l->e->ld, l->ee->panels_t, rows, l->de, l->hidden,
                 false);
-    tile_unit_args args = {.in = l->z1,
-                           .out = l->z1,
-                           .slope = slope1,
-                           .ld = l->ldh,
-                           .rows = rows,
-                           .cols = l->hidden,
-                           .a = l->ci,
-                           .index_a = l->op->part->edge_dst + first,
-                           .b = l->cj,
-                           .index_b = l->op->part->edge_src + first};
-    tile_unit(l->op->unit, &args);
+    tile_act_args args = {.in = l->z1,
+                          .out = l->z1,
+                          .slope = slope1,
+                          .ld = l->ldh,
+                          .rows = rows,
+                          .cols = l->hidden,
+                          .a = l->ci,
+                          .index_a = l->op->part->edge_dst + first,
+                          .b = l->cj,
+                          .index_b = l->op->part->edge_src + first};
+    tile_act(l->op->act, &args);
     gemm_packed(l->z2, l->ldh, l->z1, l->ldh, l->e2->panels_t, rows, l->hidden, l->hidden, false);
     args.in = args.out = l->z2;
     args.slope = slope2;
     args.a = l->c2;
     args.b = NULL;
     args.index_a = args.index_b = NULL;
-    tile_unit(l->op->unit, &args);
+    tile_act(l->op->act, &args);
 }
 
 bool WF_FN(wf_lstar_edges_forward)(const wf_op *op, wf_arena *arena) {
@@ -88,7 +88,7 @@ bool WF_FN(wf_lstar_edges_backward)(const wf_op *op, wf_arena *arena) {
     if (slope1 == NULL || slope2 == NULL || dq == NULL) return false;
     const uint32_t *dst = op->part->edge_dst, *src = op->part->edge_src;
     int lde = l.e->ld;
-    /* Padding of the slopes is never written by the unit: it must be finite. */
+    /* Padding of the slopes is never written by the activation: it must be finite. */
     memset(slope1, 0, count * sizeof(real));
     memset(slope2, 0, count * sizeof(real));
     while (tile_next(&l.tile)) {

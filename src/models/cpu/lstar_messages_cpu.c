@@ -44,17 +44,17 @@ static const uint32_t *receivers(const message_mlp *l, bool to_dst) {
 
 /* y2 of the tile in one direction, from p. */
 static void message_hidden(message_mlp *l, bool to_dst, real *slope1, real *slope2) {
-    tile_unit_args args = {.in = l->p,
-                           .out = l->y1,
-                           .slope = slope1,
-                           .ld = l->ldh,
-                           .rows = l->tile.rows,
-                           .cols = l->hidden,
-                           .a = l->ai,
-                           .index_a = receivers(l, to_dst),
-                           .b = l->aj,
-                           .index_b = receivers(l, !to_dst)};
-    tile_unit(l->op->unit, &args);
+    tile_act_args args = {.in = l->p,
+                          .out = l->y1,
+                          .slope = slope1,
+                          .ld = l->ldh,
+                          .rows = l->tile.rows,
+                          .cols = l->hidden,
+                          .a = l->ai,
+                          .index_a = receivers(l, to_dst),
+                          .b = l->aj,
+                          .index_b = receivers(l, !to_dst)};
+    tile_act(l->op->act, &args);
     gemm_packed(l->y2, l->ldh, l->y1, l->ldh, l->m2->panels_t, l->tile.rows, l->hidden, l->hidden,
                 false);
     args.in = args.out = l->y2;
@@ -62,7 +62,7 @@ static void message_hidden(message_mlp *l, bool to_dst, real *slope1, real *slop
     args.a = l->b2;
     args.b = NULL;
     args.index_a = args.index_b = NULL;
-    tile_unit(l->op->unit, &args);
+    tile_act(l->op->act, &args);
 }
 
 static void message_product(message_mlp *l) {

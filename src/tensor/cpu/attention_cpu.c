@@ -59,7 +59,7 @@ static real row_max(const real *x, int n) {
 static real row_exp(real *x, int n, real factor, real shift) {
     vreal total = {0};
     each_vector(i, n) {
-        vreal v = unit_exp(load(x + i) * factor - shift);
+        vreal v = act_exp(load(x + i) * factor - shift);
         store(x + i, v);
         total += v;
     }

@@ -5,7 +5,7 @@
 
 #include "base/pool.h"
 #include "tensor/cpu/gemm.h"
-#include "tensor/cpu/unit.h"
+#include "tensor/cpu/activation.h"
 
 #include <string.h>
 

@@ -96,33 +96,33 @@ bool WF_FN(wf_linear_backward)(const wf_op *op, wf_arena *arena) {
 }
 
 /* Rows have whole vectors (T1), and both units are zero at zero. */
-static inline __attribute__((always_inline)) void unit_forward(const int unit, const real *x,
-                                                               real *y, size_t count) {
+static inline __attribute__((always_inline)) void act_forward(const int act, const real *x, real *y,
+                                                              size_t count) {
     for (size_t i = 0; i < count; i += WF_LANES)
-        store(y + i, unit_vector(unit, false, load(x + i), NULL));
+        store(y + i, act_vector(act, false, load(x + i), NULL));
 }
 
 static inline __attribute__((always_inline)) void
-unit_backward(const int unit, const real *x, const real *dy, real *dx, size_t count) {
+act_backward(const int act, const real *x, const real *dy, real *dx, size_t count) {
     for (size_t i = 0; i < count; i += WF_LANES) {
         vreal slope;
-        unit_vector(unit, true, load(x + i), &slope);
+        act_vector(act, true, load(x + i), &slope);
         store(dx + i, load(dx + i) + load(dy + i) * slope);
     }
 }
 
 /* The units that are not smooth_unit's: value and slope. */
-static inline __attribute__((always_inline)) real other_unit(const int unit, real x, real *slope) {
+static inline __attribute__((always_inline)) real other_act(const int act, real x, real *slope) {
     real bell, value;
-    switch (unit) {
-    case WF_UNIT_SINE: *slope = r_cos(x); return r_sin(x);
-    case WF_UNIT_GELU_ERF:
+    switch (act) {
+    case WF_TAPE_ACT_SINE: *slope = r_cos(x); return r_sin(x);
+    case WF_TAPE_ACT_GELU_ERF:
         value = r_normal_cdf(x, &bell);
         *slope = value + x * bell * (real)0.3989422804014327; /* 1 / sqrt(2 pi) */
         return x * value;
-    case WF_UNIT_RELU: *slope = x > 0; return x > 0 ? x : 0;
-    case WF_UNIT_LEAKY_RELU: *slope = x > 0 ? 1 : (real)0.01; return x * *slope;
-    case WF_UNIT_ELU:
+    case WF_TAPE_ACT_RELU: *slope = x > 0; return x > 0 ? x : 0;
+    case WF_TAPE_ACT_LEAKY_RELU: *slope = x > 0 ? 1 : (real)0.01; return x * *slope;
+    case WF_TAPE_ACT_ELU:
         value = r_exp(x < 0 ? x : 0);
         *slope = value;
         return x > 0 ? x : value - 1;
@@ -134,17 +134,17 @@ static inline __attribute__((always_inline)) real other_unit(const int unit, rea
 }
 
 static inline __attribute__((always_inline)) void
-other_forward(const int unit, const real *restrict x, real *restrict y, size_t count) {
+other_forward(const int act, const real *restrict x, real *restrict y, size_t count) {
     real slope;
-    for (size_t i = 0; i < count; i++) y[i] = other_unit(unit, x[i], &slope);
+    for (size_t i = 0; i < count; i++) y[i] = other_act(act, x[i], &slope);
 }
-static inline __attribute__((always_inline)) void other_backward(const int unit,
+static inline __attribute__((always_inline)) void other_backward(const int act,
                                                                  const real *restrict x,
                                                                  const real *restrict dy,
                                                                  real *restrict dx, size_t count) {
     for (size_t i = 0; i < count; i++) {
         real slope;
-        other_unit(unit, x[i], &slope);
+        other_act(act, x[i], &slope);
         dx[i] += dy[i] * slope;
     }
 }
@@ -155,16 +155,16 @@ static void activation_rows(const wf_op *op, void *more, int first, int last) {
     const real *x = row_of(in, first);
     real *y = row_of(out, first);
     size_t count = (size_t)(last - first) * (size_t)in->ld;
-    switch (op->unit) {
-    case WF_UNIT_SILU: unit_forward(WF_UNIT_SILU, x, y, count); break;
-    case WF_UNIT_GELU: unit_forward(WF_UNIT_GELU, x, y, count); break;
-    case WF_UNIT_SINE: other_forward(WF_UNIT_SINE, x, y, count); break;
-    case WF_UNIT_GELU_ERF: other_forward(WF_UNIT_GELU_ERF, x, y, count); break;
-    case WF_UNIT_RELU: other_forward(WF_UNIT_RELU, x, y, count); break;
-    case WF_UNIT_LEAKY_RELU: other_forward(WF_UNIT_LEAKY_RELU, x, y, count); break;
-    case WF_UNIT_ELU: other_forward(WF_UNIT_ELU, x, y, count); break;
+    switch (op->act) {
+    case WF_TAPE_ACT_SILU: act_forward(WF_TAPE_ACT_SILU, x, y, count); break;
+    case WF_TAPE_ACT_GELU: act_forward(WF_TAPE_ACT_GELU, x, y, count); break;
+    case WF_TAPE_ACT_SINE: other_forward(WF_TAPE_ACT_SINE, x, y, count); break;
+    case WF_TAPE_ACT_GELU_ERF: other_forward(WF_TAPE_ACT_GELU_ERF, x, y, count); break;
+    case WF_TAPE_ACT_RELU: other_forward(WF_TAPE_ACT_RELU, x, y, count); break;
+    case WF_TAPE_ACT_LEAKY_RELU: other_forward(WF_TAPE_ACT_LEAKY_RELU, x, y, count); break;
+    case WF_TAPE_ACT_ELU: other_forward(WF_TAPE_ACT_ELU, x, y, count); break;
     default:
-        other_forward(WF_UNIT_SOFTPLUS, x, y, count);
+        other_forward(WF_TAPE_ACT_SOFTPLUS, x, y, count);
         for (int r = first; r < last; r++) /* softplus of the padding is not zero */
             memset(row_of(out, r) + out->cols, 0, (size_t)(out->ld - out->cols) * sizeof(real));
     }
@@ -183,15 +183,15 @@ static void activation_back_rows(const wf_op *op, void *more, int first, int las
     const real *x = row_of(in, first), *dy = grad_row(op->out[0], first);
     real *dx = grad_row(in, first);
     size_t count = (size_t)(last - first) * (size_t)in->ld;
-    switch (op->unit) {
-    case WF_UNIT_SILU: unit_backward(WF_UNIT_SILU, x, dy, dx, count); break;
-    case WF_UNIT_GELU: unit_backward(WF_UNIT_GELU, x, dy, dx, count); break;
-    case WF_UNIT_SINE: other_backward(WF_UNIT_SINE, x, dy, dx, count); break;
-    case WF_UNIT_GELU_ERF: other_backward(WF_UNIT_GELU_ERF, x, dy, dx, count); break;
-    case WF_UNIT_RELU: other_backward(WF_UNIT_RELU, x, dy, dx, count); break;
-    case WF_UNIT_LEAKY_RELU: other_backward(WF_UNIT_LEAKY_RELU, x, dy, dx, count); break;
-    case WF_UNIT_ELU: other_backward(WF_UNIT_ELU, x, dy, dx, count); break;
-    default: other_backward(WF_UNIT_SOFTPLUS, x, dy, dx, count);
+    switch (op->act) {
+    case WF_TAPE_ACT_SILU: act_backward(WF_TAPE_ACT_SILU, x, dy, dx, count); break;
+    case WF_TAPE_ACT_GELU: act_backward(WF_TAPE_ACT_GELU, x, dy, dx, count); break;
+    case WF_TAPE_ACT_SINE: other_backward(WF_TAPE_ACT_SINE, x, dy, dx, count); break;
+    case WF_TAPE_ACT_GELU_ERF: other_backward(WF_TAPE_ACT_GELU_ERF, x, dy, dx, count); break;
+    case WF_TAPE_ACT_RELU: other_backward(WF_TAPE_ACT_RELU, x, dy, dx, count); break;
+    case WF_TAPE_ACT_LEAKY_RELU: other_backward(WF_TAPE_ACT_LEAKY_RELU, x, dy, dx, count); break;
+    case WF_TAPE_ACT_ELU: other_backward(WF_TAPE_ACT_ELU, x, dy, dx, count); break;
+    default: other_backward(WF_TAPE_ACT_SOFTPLUS, x, dy, dx, count);
     }
 }
 

@@ -480,7 +480,7 @@ encoder encoder_of(const wf_op *op) {
 
 /* --- readout ---------------------------------------------------------------------------------- */
 struct readout {
-    int edges, unit, ld;
+    int edges, act, ld;
     const float *e, *weight, *bias, *last, *last_bias;
     float *out;
     const float *dout;
@@ -524,10 +524,10 @@ template <int D> __device__ void norm_own_rows(tile_memory<D> &m) {
     __syncwarp();
 }
 
-__device__ inline float readout_unit(int unit, float x, float *slope) {
+__device__ inline float readout_activation(int act, float x, float *slope) {
     const float linear = 1.5957691216057308f, cubic = 0.07135481627260025f;
     float square = x * x;
-    bool gelu = unit == WF_UNIT_GELU;
+    bool gelu = act == WF_TAPE_ACT_GELU;
     float inner = gelu ? x * (linear + cubic * square) : x;
     float inner_slope = gelu ? linear + 3 * cubic * square : 1;
     float s = __fdividef(1, 1 + __expf(-inner));
@@ -567,8 +567,8 @@ __global__ void __launch_bounds__(shape<D>::threads)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 int col = 8 * j + lane % 4 * 2 + i;
-                low += m.c[col] * readout_unit(p.unit, sum[j][i] + m.b[col], &slope);
-                high += m.c[col] * readout_unit(p.unit, sum[j][2 + i] + m.b[col], &slope);
+                low += m.c[col] * readout_activation(p.act, sum[j][i] + m.b[col], &slope);
+                high += m.c[col] * readout_activation(p.act, sum[j][2 + i] + m.b[col], &slope);
             }
         for (int step = 1; step < 4; step *= 2) {
             low += __shfl_xor_sync(0xffffffffu, low, step);
@@ -649,8 +649,8 @@ __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
             for (int i = 0; i < 2; i++) {
                 int col = 8 * j + lane % 4 * 2 + i;
                 float slope, other;
-                dlast[j][i] += low * readout_unit(p.unit, sum[j][i] + m.b[col], &slope);
-                dlast[j][i] += high * readout_unit(p.unit, sum[j][2 + i] + m.b[col], &other);
+                dlast[j][i] += low * readout_activation(p.act, sum[j][i] + m.b[col], &slope);
+                dlast[j][i] += high * readout_activation(p.act, sum[j][2 + i] + m.b[col], &other);
                 dx[i] = low * m.c[col] * slope;
                 dx[2 + i] = high * m.c[col] * other;
                 db[j][i] += dx[i] + dx[2 + i];
@@ -681,7 +681,7 @@ __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
 readout readout_of(const wf_op *op) {
     readout p = {};
     p.edges = op->in[0]->rows;
-    p.unit = op->unit;
+    p.act = op->act;
     p.ld = op->out[0]->ld;
     p.e = data_of(op->in[0]);
     p.weight = data_of(op->in[1]);

@@ -32,9 +32,9 @@ inline into_linear plain(float *c, int ldc, bool add) {
     return into_linear{c, ldc, add, NULL, NULL, NULL, 0, NULL};
 }
 /* f(x + bias) for an activation f */
-inline into_activation activation_with_bias(int unit, float *y, float *slope, int ld,
+inline into_activation activation_with_bias(int act, float *y, float *slope, int ld,
                                             const wf_tensor *bias) {
-    return into_activation{unit, y, slope, ld, data_of(bias), 0, NULL, NULL, 0, NULL};
+    return into_activation{act, y, slope, ld, data_of(bias), 0, NULL, NULL, 0, NULL};
 }
 
 /* Table gradients: in += sums of dx over edges that enter, out += over those that leave; NULL: not

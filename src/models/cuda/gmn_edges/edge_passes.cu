@@ -222,7 +222,7 @@ struct table_activation {
         float_quad b = load(to.b + (size_t)to.index_b[row] * to.ldb + col);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            x.x[i] = accurate_activation(to.unit, x.x[i] + a.x[i] + b.x[i], &slope.x[i]);
+            x.x[i] = accurate_activation(to.act, x.x[i] + a.x[i] + b.x[i], &slope.x[i]);
             if (col + i >= cols) x.x[i] = slope.x[i] = 0;
         }
         store(to.y + at, x);

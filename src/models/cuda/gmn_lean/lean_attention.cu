@@ -435,16 +435,16 @@ template <int D, int MS, bool Gelu, bool Backward> bool launch(const lean_attent
     start_kernel(kernel, (unsigned)blocks_of(q.f), crew<D>::threads, (size_t)bytes, q);
     return launched();
 }
-template <int D, int MS, bool Backward> bool launch_activation(const lean_attention &q, int unit) {
-    return unit == WF_UNIT_GELU ? launch<D, MS, true, Backward>(q)
-                                : launch<D, MS, false, Backward>(q);
+template <int D, int MS, bool Backward> bool launch_activation(const lean_attention &q, int act) {
+    return act == WF_TAPE_ACT_GELU ? launch<D, MS, true, Backward>(q)
+                                   : launch<D, MS, false, Backward>(q);
 }
 template <bool Backward> bool launch_widths(const lean_attention &q, const wf_op *op) {
     int de = op->in[0]->cols, strips = q.f.messages / strip;
-    if (de == 32) return launch_activation<32, 1, Backward>(q, op->unit);
-    if (de == 128) return launch_activation<128, 4, Backward>(q, op->unit);
-    return strips == 1 ? launch_activation<64, 1, Backward>(q, op->unit)
-                       : launch_activation<64, 2, Backward>(q, op->unit);
+    if (de == 32) return launch_activation<32, 1, Backward>(q, op->act);
+    if (de == 128) return launch_activation<128, 4, Backward>(q, op->act);
+    return strips == 1 ? launch_activation<64, 1, Backward>(q, op->act)
+                       : launch_activation<64, 2, Backward>(q, op->act);
 }
 
 } // namespace

@@ -206,7 +206,7 @@ template <int D, int Q> bool backward(const wf_op *op, lean_gradient p, wf_arena
         p.spans = scratch(arena, (size_t)lean_spans(op->part) * (2 * D));
         if (p.quarter_debs == NULL || p.spans == NULL) return false;
     }
-    if (!launch_strips<D, Q>(p, op->unit == WF_UNIT_GELU)) return false;
+    if (!launch_strips<D, Q>(p, op->act == WF_TAPE_ACT_GELU)) return false;
     lean_add_up(op, p);
     return launched();
 }

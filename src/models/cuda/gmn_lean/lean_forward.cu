@@ -271,8 +271,8 @@ template <int D, bool Gelu> bool launch_strips(lean_fused p) {
         return launch<D, 0, true, Gelu>(p);
     }
 }
-template <int D> bool launch_activation(const lean_fused &p, int unit) {
-    return unit == WF_UNIT_GELU ? launch_strips<D, true>(p) : launch_strips<D, false>(p);
+template <int D> bool launch_activation(const lean_fused &p, int act) {
+    return act == WF_TAPE_ACT_GELU ? launch_strips<D, true>(p) : launch_strips<D, false>(p);
 }
 
 } // namespace
@@ -313,7 +313,7 @@ bool lean_fused_fits(const wf_op *op) {
                    ad->ld == op->in[3]->ld;
     return has_shared_memory() && widths && aligned &&
            messages % (de > 64 ? 4 * strip : strip) == 0 && messages <= 2 * de &&
-           op->unit != WF_UNIT_SINE && op->part->bundles[WF_CUT_LONG_4] != NULL &&
+           op->act != WF_TAPE_ACT_SINE && op->part->bundles[WF_CUT_LONG_4] != NULL &&
            op->part->n_edges > 0;
 }
 
@@ -337,9 +337,9 @@ bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
         p.skipped += messages; /* what is left is the update */
         p.messages = 0;
     }
-    bool done = de == 32   ? launch_activation<32>(p, op->unit)
-                : de == 64 ? launch_activation<64>(p, op->unit)
-                           : launch_activation<128>(p, op->unit);
+    bool done = de == 32   ? launch_activation<32>(p, op->act)
+                : de == 64 ? launch_activation<64>(p, op->act)
+                           : launch_activation<128>(p, op->act);
     if (!done) return false;
     if (messages == 0) graph_segment_sums(graph);
     else if (attends(op))

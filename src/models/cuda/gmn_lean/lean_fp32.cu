@@ -46,9 +46,9 @@ const float *half_weight(const lean &l, const half &h) {
 
 void lean_hidden(const lean &l, const half &h, float *y, float *slope) {
     operands o = {l.normed.eb, l.e->ld, half_weight(l, h), l.w1->ld, l.edges, h.cols, l.de};
-    forward_product(o, into_activation{l.op->unit, y, slope, h.ld, data_of(l.ad) + h.first,
-                                       l.ad->ld, l.part->edge_dst, data_of(l.as) + h.first,
-                                       l.as->ld, l.part->edge_src});
+    forward_product(o, into_activation{l.op->act, y, slope, h.ld, data_of(l.ad) + h.first, l.ad->ld,
+                                       l.part->edge_dst, data_of(l.as) + h.first, l.as->ld,
+                                       l.part->edge_src});
 }
 
 direction towards(const lean &l, bool dst, const float *m, float *weight, float *dlogit) {

@@ -253,7 +253,7 @@ void panel_image(const float *w, int ld, int rows, int cols, unsigned char *to) 
 }
 
 op_function *lstar_edges_fused_forward(const wf_op *op) {
-    if (op->unit != WF_UNIT_SILU || !whole_vectors(op)) return NULL;
+    if (op->act != WF_TAPE_ACT_SILU || !whole_vectors(op)) return NULL;
     int d = op->in[0]->cols, h = op->in[4]->rows;
 #define SHAPE(D, H)                                                                                \
     if (d == D && h == H)                                                                          \

@@ -45,11 +45,11 @@ const uint32_t *receivers(const messages &l, bool to_dst) {
 void message_hidden(const messages &l, bool to_dst, float *y1, float *slope1, float *y2,
                     float *slope2) {
     activate_with_tables(l.p, l.edges, l.hidden,
-                         into_activation{l.op->unit, y1, slope1, l.ld, data_of(l.ai), l.ai->ld,
+                         into_activation{l.op->act, y1, slope1, l.ld, data_of(l.ai), l.ai->ld,
                                          receivers(l, to_dst), data_of(l.aj), l.aj->ld,
                                          receivers(l, !to_dst)});
     forward_product(forward_operands(y1, l.ld, l.edges, l.m2),
-                    activation_with_bias(l.op->unit, y2, slope2, l.ld, l.b2));
+                    activation_with_bias(l.op->act, y2, slope2, l.ld, l.b2));
 }
 
 direction message_direction(const messages &l, bool to_dst, const float *y2, float *weight,
@@ -177,11 +177,11 @@ bool update_start(update *l, const wf_op *op, bool backward, wf_arena *arena) {
     for (int k = 0; k < (backward ? 4 : 2); k++)
         if ((*rows[k] = scratch_rows(arena, l->edges, l->hidden)) == NULL) return false;
     forward_product(forward_operands(l->normed.eb, l->e->ld, l->edges, l->ee),
-                    into_activation{op->unit, l->z1, l->slope1, l->ld, data_of(l->ci), l->ci->ld,
+                    into_activation{op->act, l->z1, l->slope1, l->ld, data_of(l->ci), l->ci->ld,
                                     l->part->edge_dst, data_of(l->cj), l->cj->ld,
                                     l->part->edge_src});
     forward_product(forward_operands(l->z1, l->ld, l->edges, l->e2),
-                    activation_with_bias(op->unit, l->z2, l->slope2, l->ld, l->c2));
+                    activation_with_bias(op->act, l->z2, l->slope2, l->ld, l->c2));
     return true;
 }
 

@@ -332,7 +332,7 @@ template <int D, int H> bool messages_forward(const wf_op *op, wf_arena *arena) 
 } // namespace
 
 op_function *lstar_messages_fused_forward(const wf_op *op) {
-    if (op->unit != WF_UNIT_SILU || !whole_vectors(op)) return NULL;
+    if (op->act != WF_TAPE_ACT_SILU || !whole_vectors(op)) return NULL;
     int d = op->in[0]->cols, h = op->in[4]->rows;
 #define SHAPE(D, H)                                                                                \
     if (d == D && h == H)                                                                          \

@@ -17,7 +17,7 @@ enum : size_t { most_scattered = (size_t)1 << 26 }; /* floats of scratch */
 
 struct conv_shape {
     int sequences, positions, windows; /* B, P, R */
-    int slots;                         /* R' */
+    int places;                        /* R' */
     int channels, outputs;             /* c, m */
     int kernel, stride, padding;
     __host__ __device__ int width() const { return kernel * channels; }
@@ -32,7 +32,7 @@ conv_shape shape_of(const wf_op *op, const wf_tensor *big, const wf_tensor *smal
     s.windows = s.sequences > 0 ? small->rows / s.sequences : 0;
     s.channels = big->cols, s.outputs = small->cols;
     s.kernel = d->kernel, s.stride = d->stride, s.padding = d->padding;
-    s.slots = ((s.windows - 1) * s.stride + s.kernel + s.stride - 1) / s.stride;
+    s.places = ((s.windows - 1) * s.stride + s.kernel + s.stride - 1) / s.stride;
     return s;
 }
 
@@ -43,14 +43,14 @@ struct spread_element {
     int ld;
     float *to;
     __device__ void operator()(int row, int c) const {
-        int each = s.slots * s.stride, sequence = row / each, at = row % each - s.padding;
+        int each = s.places * s.stride, sequence = row / each, at = row % each - s.padding;
         bool there = sequence < s.sequences && at >= 0 && at < s.positions;
         size_t source = ((size_t)sequence * s.positions + (there ? at : 0)) * ld + c;
         to[(size_t)row * s.channels + c] = there ? from[source] : 0;
     }
 };
 float *spread(const conv_shape &s, const float *from, int ld, wf_arena *arena) {
-    int rows = s.sequences * s.slots * s.stride + s.kernel;
+    int rows = s.sequences * s.places * s.stride + s.kernel;
     float *to = scratch(arena, (size_t)rows * (size_t)s.channels + 4);
     if (to != NULL) each(spread_element{s, from, ld, to}, rows, s.channels);
     return to;
@@ -67,8 +67,8 @@ struct collect_element {
     __device__ void operator()(int row, int c) const {
         float value = 0;
         if (c < s.outputs) {
-            size_t slot = (size_t)(row / s.windows) * s.slots + row % s.windows;
-            value = x[slot * ld_x + c] + (bias != NULL ? bias[c] : 0);
+            size_t place = (size_t)(row / s.windows) * s.places + row % s.windows;
+            value = x[place * ld_x + c] + (bias != NULL ? bias[c] : 0);
         }
         float *out = y + (size_t)row * ld + c;
         *out = add ? *out + value : value;
@@ -77,10 +77,10 @@ struct collect_element {
 bool gather(const conv_shape &s, const float *from, int ld_from, const wf_tensor *weight,
             const wf_tensor *bias, float *to, int ld_to, bool add, wf_arena *arena) {
     float *positions = spread(s, from, ld_from, arena);
-    int slots = s.sequences * s.slots, ld = wf_pad(s.outputs);
-    float *sums = scratch_rows(arena, slots, s.outputs);
+    int places = s.sequences * s.places, ld = wf_pad(s.outputs);
+    float *sums = scratch_rows(arena, places, s.outputs);
     if (positions == NULL || sums == NULL) return false;
-    forward_product(operands{positions, s.stride * s.channels, data_of(weight), weight->ld, slots,
+    forward_product(operands{positions, s.stride * s.channels, data_of(weight), weight->ld, places,
                              s.outputs, s.width()},
                     into_linear{sums, ld, false, NULL, NULL, NULL, 0, NULL});
     each(collect_element{s, sums, bias == NULL ? NULL : data_of(bias), ld, to, ld_to, add},
@@ -140,20 +140,20 @@ struct widen_element {
     float *to;
     int ld_to;
     __device__ void operator()(int row, int c) const {
-        int window = row % s.slots;
+        int window = row % s.places;
         bool meant = window < s.windows && c < s.outputs;
-        size_t source = ((size_t)(row / s.slots) * s.windows + (meant ? window : 0)) * ld + c;
+        size_t source = ((size_t)(row / s.places) * s.windows + (meant ? window : 0)) * ld + c;
         to[(size_t)row * ld_to + c] = meant ? from[source] : 0;
     }
 };
 bool weight_gradient(const conv_shape &s, const float *big, int ld_big, const float *small,
                      int ld_small, const wf_tensor *weight, wf_arena *arena) {
     float *positions = spread(s, big, ld_big, arena);
-    int slots = s.sequences * s.slots, ld = wf_pad(s.outputs);
-    float *wide = scratch_rows(arena, slots, s.outputs);
+    int places = s.sequences * s.places, ld = wf_pad(s.outputs);
+    float *wide = scratch_rows(arena, places, s.outputs);
     if (positions == NULL || wide == NULL) return false;
-    each(widen_element{s, small, ld_small, wide, ld}, slots, ld);
-    return weight_product(grad_of(weight), wide, ld, positions, s.stride * s.channels, slots,
+    each(widen_element{s, small, ld_small, wide, ld}, places, ld);
+    return weight_product(grad_of(weight), wide, ld, positions, s.stride * s.channels, places,
                           s.outputs, s.width(), arena);
 }
 

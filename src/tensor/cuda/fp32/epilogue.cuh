@@ -93,7 +93,7 @@ __device__ inline void finish(const into_activation &to, int row, int col, int n
     if (to.b != NULL) look4(to.b + (size_t)__ldg(to.index_b + row) * to.ldb + col, n - col, b);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        x[i] = accurate_activation(to.unit, x[i] + a[i] + b[i], &slope[i]);
+        x[i] = accurate_activation(to.act, x[i] + a[i] + b[i], &slope[i]);
         if (col + i >= n) x[i] = slope[i] = 0;
     }
     put4(to.y + at, x);

@@ -33,7 +33,7 @@ struct into_linear {
 /* y = f(x + a[index_a[r]] + b[index_b[r]]) for an activation f; index NULL: row 0; slope: f', or
  * NULL. */
 struct into_activation {
-    int unit;
+    int act;
     float *y, *slope;
     int ld;
     const float *a;

@@ -55,17 +55,17 @@ bool linear_backward(const wf_op *op, wf_arena *arena) {
 
 /* --- activations and layer norm --------------------------------------------------------------- */
 namespace {
-__device__ float other_activation(int unit, float x, float *slope) {
+__device__ float other_activation(int act, float x, float *slope) {
     float value, e;
-    switch (unit) {
-    case WF_UNIT_SINE: sincosf(x, &value, slope); return value;
-    case WF_UNIT_GELU_ERF:
+    switch (act) {
+    case WF_TAPE_ACT_SINE: sincosf(x, &value, slope); return value;
+    case WF_TAPE_ACT_GELU_ERF:
         value = wf_normal_cdff(x, &e);
         *slope = value + x * e * 0.3989422804014327f; /* 1 / sqrt(2 pi) */
         return x * value;
-    case WF_UNIT_RELU: *slope = x > 0 ? 1.0f : 0.0f; return fmaxf(x, 0);
-    case WF_UNIT_LEAKY_RELU: *slope = x > 0 ? 1.0f : 0.01f; return x * *slope;
-    case WF_UNIT_ELU: *slope = expf(fminf(x, 0)); return x > 0 ? x : *slope - 1;
+    case WF_TAPE_ACT_RELU: *slope = x > 0 ? 1.0f : 0.0f; return fmaxf(x, 0);
+    case WF_TAPE_ACT_LEAKY_RELU: *slope = x > 0 ? 1.0f : 0.01f; return x * *slope;
+    case WF_TAPE_ACT_ELU: *slope = expf(fminf(x, 0)); return x > 0 ? x : *slope - 1;
     default: /* softplus: max(x, 0) + ln(1 + e^-|x|) */
         e = expf(-fabsf(x));
         *slope = (x < 0 ? e : 1) / (1 + e);
@@ -73,16 +73,16 @@ __device__ float other_activation(int unit, float x, float *slope) {
     }
 }
 struct activation_element {
-    int unit;
+    int act;
     const float *x, *dy;
     float *out; /* y, or dx when dy is given */
     int cols, ld;
     __device__ void operator()(int row, int col) const {
         size_t at = (size_t)row * ld + col;
         float slope, value;
-        if (unit == WF_UNIT_SILU || unit == WF_UNIT_GELU)
-            value = accurate_activation(unit, x[at], &slope);
-        else value = other_activation(unit, x[at], &slope);
+        if (act == WF_TAPE_ACT_SILU || act == WF_TAPE_ACT_GELU)
+            value = accurate_activation(act, x[at], &slope);
+        else value = other_activation(act, x[at], &slope);
         if (col >= cols) value = 0; /* softplus(0) is not zero */
         if (dy == NULL) out[at] = value;
         else out[at] += dy[at] * slope;
@@ -92,14 +92,13 @@ struct activation_element {
 
 bool activation_forward(const wf_op *op, wf_arena *) {
     const wf_tensor *x = op->in[0], *y = op->out[0];
-    each(activation_element{op->unit, data_of(x), NULL, data_of(y), x->cols, x->ld}, x->rows,
-         x->ld);
+    each(activation_element{op->act, data_of(x), NULL, data_of(y), x->cols, x->ld}, x->rows, x->ld);
     return launched();
 }
 
 bool activation_backward(const wf_op *op, wf_arena *) {
     const wf_tensor *x = op->in[0], *y = op->out[0];
-    each(activation_element{op->unit, data_of(x), grad_of(y), grad_of(x), x->cols, x->ld}, x->rows,
+    each(activation_element{op->act, data_of(x), grad_of(y), grad_of(x), x->cols, x->ld}, x->rows,
          x->ld);
     return launched();
 }

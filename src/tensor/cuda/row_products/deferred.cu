@@ -488,7 +488,7 @@ void defer_activation(const wf_op *op) {
         last = &add_op(sequence, row_activation, x->cols);
         last->x = data_of(x), last->ldx = x->ld;
     }
-    last->unit = op->unit;
+    last->act = op->act;
     last->out = data_of(y), last->ld_out = y->ld;
     written(sequence, last->out);
 }
@@ -608,7 +608,7 @@ void defer_activation_back(const wf_op *op) {
         last = &add_op(sequence, row_activation_back, x->cols);
         last->x = grad_of(y), last->ldx = y->ld;
     }
-    last->unit = op->unit;
+    last->act = op->act;
     last->other = data_of(x), last->ld_other = x->ld;
     into_gradient(sequence, *last, x, fresh);
 }
@@ -699,7 +699,7 @@ enum { most_gathered = 1024 };
 bool taken_up(const wf_op *op) {
     switch (op->kind) {
     case WF_OP_linear: return linear_fits(op);
-    case WF_OP_activation: return op->unit == WF_UNIT_SILU || op->unit == WF_UNIT_GELU;
+    case WF_OP_activation: return op->act == WF_TAPE_ACT_SILU || op->act == WF_TAPE_ACT_GELU;
     case WF_OP_norm: return op->in[0]->cols <= widest_norm;
     case WF_OP_residual:
     case WF_OP_mean: return true;

@@ -93,8 +93,8 @@ __device__ inline void finish_forward(const row_op &s, const warp_rows &v,
 #pragma unroll
         for (int i = 0; i < lane_rows; i++)
             x[i] = make_float4(
-                quick_activation(s.unit, x[i].x, &slope), quick_activation(s.unit, x[i].y, &slope),
-                quick_activation(s.unit, x[i].z, &slope), quick_activation(s.unit, x[i].w, &slope));
+                quick_activation(s.act, x[i].x, &slope), quick_activation(s.act, x[i].y, &slope),
+                quick_activation(s.act, x[i].z, &slope), quick_activation(s.act, x[i].w, &slope));
     } else if (s.after == row_residual) {
         float4 beside[lane_rows], gate[lane_rows];
 #pragma unroll
@@ -114,9 +114,9 @@ __device__ inline void finish_forward(const row_op &s, const warp_rows &v,
     for (int i = 0; i < lane_rows; i++) finish_row(s, v, lane, i, col, x[i]);
 }
 
-__device__ inline float slope_of(int unit, float x) {
+__device__ inline float slope_of(int act, float x) {
     float slope;
-    quick_activation(unit, x, &slope);
+    quick_activation(act, x, &slope);
     return slope;
 }
 
@@ -136,8 +136,8 @@ __device__ inline void finish_backward(const row_op &s, const warp_rows &v, int 
             x[i] = read4(s.other + place_of(v.row(4 * i + lane / 8), s.ld_other) + col);
 #pragma unroll
         for (int i = 0; i < lane_rows; i++)
-            x[i] = make_float4(slope_of(s.unit, x[i].x), slope_of(s.unit, x[i].y),
-                               slope_of(s.unit, x[i].z), slope_of(s.unit, x[i].w));
+            x[i] = make_float4(slope_of(s.act, x[i].x), slope_of(s.act, x[i].y),
+                               slope_of(s.act, x[i].z), slope_of(s.act, x[i].w));
     } else {
 #pragma unroll
         for (int i = 0; i < lane_rows; i++) x[i] = make_float4(1, 1, 1, 1);

@@ -56,7 +56,7 @@ struct product_term {
 enum { most_row_ops = 14, most_terms = 4, widest_norm = 512 };
 
 struct row_op {
-    int kind, after, unit, cols;
+    int kind, after, act, cols;
     int kept; /* first element of the result's kept copy; -1: none */
     int n_terms, graphs;
     bool transposed, add;

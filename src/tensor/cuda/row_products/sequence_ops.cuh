@@ -45,8 +45,8 @@ struct warp_rows {
 /* accurate_activation with the fast tanh, whose error is below that of bf16: x (1 + t) / 2, t =
  * tanh(x (a + b x^2)). Where tanh rounds to one in float, t must be exactly one, because the slope
  * multiplies the difference by x^3. */
-__device__ inline float quick_activation(int unit, float x, float *slope) {
-    bool gelu = unit == WF_UNIT_GELU;
+__device__ inline float quick_activation(int act, float x, float *slope) {
+    bool gelu = act == WF_TAPE_ACT_GELU;
     float a = gelu ? 0.7978845608028654f : 0.5f, b = gelu ? 0.035677408136300125f : 0.0f;
     float square = x * x, at = x * (a + b * square), t;
     asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(at));
@@ -112,7 +112,7 @@ __device__ inline float element(const row_op &s, float factor, float gate, float
     if (s.kind == row_residual) return x + (1 + gate) * other;
     if (s.kind == row_residual_back) return x * (1 + gate);
     if (s.kind != row_activation && s.kind != row_activation_back) return x * factor;
-    float slope, y = quick_activation(s.unit, s.kind == row_activation ? x : other, &slope);
+    float slope, y = quick_activation(s.act, s.kind == row_activation ? x : other, &slope);
     return s.kind == row_activation ? y : x * slope;
 }
 

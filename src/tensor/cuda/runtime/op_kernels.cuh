@@ -86,10 +86,10 @@ __device__ inline float warp_dot(const float *x, const float *y, int cols, int l
 }
 
 /* tanh-GELU is x * sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), SiLU x * sigmoid(x). */
-__device__ inline float accurate_activation(int unit, float x, float *slope) {
+__device__ inline float accurate_activation(int act, float x, float *slope) {
     const float linear = 1.5957691216057308f, cubic = 0.07135481627260025f;
     float square = x * x;
-    bool gelu = unit == WF_UNIT_GELU;
+    bool gelu = act == WF_TAPE_ACT_GELU;
     float inner = gelu ? x * (linear + cubic * square) : x;
     float inner_slope = gelu ? linear + 3 * cubic * square : 1;
     float s = __fdividef(1, 1 + expf(-inner)); /* within 2 ulp; 0 behind overflow */

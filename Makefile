@@ -107,7 +107,7 @@ need-bench: need-oracle
 	@tools/need.sh libopenblas0-pthread
 need-check:
 	@tools/need.sh clang clang-format
-.PHONY: all help demo bench install clean format compile_commands.json \
+.PHONY: all help demo docs bench install clean format compile_commands.json \
         need-lib need-test need-oracle need-bench need-check
 
 # --- the library and the program ----------------------------------------------------------------
@@ -161,6 +161,9 @@ compile_commands.json: ## how each file is compiled, for editors
 # --- use ----------------------------------------------------------------------------------------
 demo: $(BUILD)/weft-cpu ## train, sample and judge networks in minutes; leaves runs/demo/report.html
 	@$(BUILD)/weft-cpu demo
+
+docs: ## the documentation as a site: build/site
+	@tools/docs.sh
 
 bench: $(BUILD)/weft need-bench ## speed beside PyTorch in one run
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) bench/run.sh

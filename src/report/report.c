@@ -133,7 +133,7 @@ static void page_head(wf__page *page, const wf_report_desc *desc) {
 
 static void page_tail(wf__page *page, const wf_report_desc *desc) {
     if (desc->recipe != NULL && desc->recipe[0] != '\0') {
-        wf__page_add(page, "<section><h2>The recipe</h2><pre>");
+        wf__page_add(page, "<section id=\"recipe\"><h2>The recipe</h2><pre>");
         wf__page_escaped(page, desc->recipe);
         wf__page_add(page, "</pre></section>\n");
     }

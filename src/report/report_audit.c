@@ -81,7 +81,7 @@ void wf__report_audit(wf__page *page, const wf_report_desc *desc) {
     for (size_t i = 0; i < points->n; i++) order[i] = (place){points->wcs[i], (uint32_t)i};
     qsort(order, points->n, sizeof *order, by_wcs_falling);
     size_t first = points->n < shown_first ? points->n : shown_first;
-    wf__page_add(page, "<section><h2>Is it new?</h2>");
+    wf__page_add(page, "<section id=\"novelty\"><h2>Is it new?</h2>");
     audit_summary(page, subject, order);
     audit_table(page, desc, points, order, 0, first);
     if (first < points->n) {

@@ -143,7 +143,8 @@ static void draw_curves(wf__page *page, curves *all, double *scratch) {
         plot.y_low = fmin(plot.y_low, fmin(all->fitted.y[i], all->held_out.y[i]));
     clip(c->y, c->n, plot.y_high);
     clip(c->smooth, c->n, plot.y_high);
-    wf__page_add(page, "<section><h2>Training the flow</h2><figure class=\"scroll wide\">");
+    wf__page_add(
+        page, "<section id=\"training\"><h2>Training the flow</h2><figure class=\"scroll wide\">");
     wf__plot_begin(page, &plot, "updates", "loss", "Loss of the flow over its updates");
     wf__plot_path(page, &plot, "curve-raw", c->x, c->y, c->n);
     wf__plot_path(page, &plot, "curve", c->x, c->smooth, c->n);
@@ -261,7 +262,8 @@ void wf__report_histograms(wf__page *page, const wf_report_desc *desc) {
         return;
     wf__page_add(
         page,
-        "<section><h2>Weights by parameter group</h2><p class=\"legend\"><span><svg class=\"key\" "
+        "<section id=\"weights\"><h2>Weights by parameter group</h2><p class=\"legend\"><span><svg "
+        "class=\"key\" "
         "viewBox=\"0 0 12 12\"><path class=\"hist-trained\" d=\"M1 1h10v10h-10z\"/></svg>trained"
         "</span> <span><svg class=\"key\" viewBox=\"0 0 12 12\"><path class=\"hist-generated\" "
         "d=\"M1 6h10\"/></svg>");

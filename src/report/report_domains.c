@@ -176,7 +176,7 @@ static void legend(wf__page *page, const wf_report_domains *d) {
 }
 
 static void plane(wf__page *page, const wf_report_desc *desc, const wf_report_domains *d) {
-    wf__page_add(page, "<section><h2>The plane of both domains</h2>");
+    wf__page_add(page, "<section id=\"plane\"><h2>The plane of both domains</h2>");
     legend(page, d);
     wf__page_add(page, "<div class=\"pair\">");
     panel(page, desc, PANEL_ENDS, "At the conditions trained on");
@@ -217,7 +217,9 @@ static void jws_figure(wf__page *page, const wf_report_domains *d) {
     wf__plot_range(d->jws_y, (size_t)d->n_jws, &low_y, &high_y);
     plot.y_low = fmin(low_x, low_y);
     plot.y_high = fmax(high_x, high_y);
-    wf__page_add(page, "<section><h2>Similarity to each collection</h2><p class=\"legend\">");
+    wf__page_add(
+        page,
+        "<section id=\"similarity\"><h2>Similarity to each collection</h2><p class=\"legend\">");
     const char *names[] = {d->x_name, d->y_name};
     const double conds[] = {d->x_cond, d->y_cond};
     for (int i = 0; i < 2; i++) {
@@ -286,9 +288,11 @@ static void mix_row(wf__page *page, const wf_mix *mix, int curve) {
 }
 
 static void table(wf__page *page, const wf_report_desc *desc, const wf_report_domains *d) {
-    wf__page_add(page, "<section><h2>The table of conditions</h2><div class=\"scroll\"><table "
-                       "class=\"main\"><thead><tr>"
-                       "<th scope=\"col\">networks</th><th scope=\"col\">n</th>");
+    wf__page_add(
+        page,
+        "<section id=\"conditions\"><h2>The table of conditions</h2><div class=\"scroll\"><table "
+        "class=\"main\"><thead><tr>"
+        "<th scope=\"col\">networks</th><th scope=\"col\">n</th>");
     const char *names[] = {d->x_name, d->y_name};
     for (int k = 0; k < 4; k++) {
         wf__page_add(page, "<th scope=\"col\">%s ", k < 2 ? score_name(desc) : "JWS");

@@ -135,7 +135,7 @@ void wf__report_scatter(wf__page *page, const wf_report_desc *desc) {
     bool any = false;
     for (int i = 0; i < desc->n_entries; i++) any = any || drawable(&desc->entries[i], true);
     if (!any) return;
-    wf__page_add(page, "<section><h2>Every network as a point</h2>");
+    wf__page_add(page, "<section id=\"points\"><h2>Every network as a point</h2>");
     legend(page, desc);
     wf__page_add(page, "<h3>Close to the trained networks</h3><div class=\"pair\">");
     panel(page, desc, false, true);

@@ -203,7 +203,7 @@ void wf__report_sweep(wf__page *page, const wf_report_desc *desc) {
     for (int i = 0; sweep != NULL && i < sweep->n_series; i++) points += sweep->series[i].n;
     if (points == 0) return;
     span s = span_of(sweep);
-    wf__page_add(page, "<section><h2>Over ");
+    wf__page_add(page, "<section id=\"sweep\"><h2>Over ");
     wf__page_escaped(page, sweep->over);
     wf__page_add(page, "</h2><p class=\"legend\">");
     for (int i = 0; i < sweep->n_series; i++)

@@ -196,7 +196,8 @@ void wf__report_table(wf__page *page, const wf_report_desc *desc) {
     if (desc->n_entries == 0) return;
     bool diversity = any_diversity(desc);
     wf__page_add(page,
-                 "<section><h2>The table</h2><p class=\"hint\">Wider than the screen: scroll it "
+                 "<section id=\"table\"><h2>The table</h2><p class=\"hint\">Wider than the screen: "
+                 "scroll it "
                  "sideways.</p><div class=\"scroll\"><table "
                  "class=\"main\"><thead><tr><th scope=\"col\">networks</th>"
                  "<th scope=\"col\">n</th><th scope=\"col\">%s</th><th scope=\"col\">error-IoU</th>"

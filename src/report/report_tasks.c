@@ -165,7 +165,8 @@ static void task_figure(wf__page *page, const wf_report_desc *desc, int first, i
 static void bars(wf__page *page, const wf_report_desc *desc) {
     wf__page_add(
         page,
-        "<section><h2>Every task and width</h2><p class=\"legend\"><span><svg class=\"key\" "
+        "<section id=\"tasks\"><h2>Every task and width</h2><p class=\"legend\"><span><svg "
+        "class=\"key\" "
         "viewBox=\"0 0 12 12\"><path class=\"k-reference\" d=\"M1 1h10v10h-10z\"/></svg>trained"
         "</span> <span><svg class=\"key\" viewBox=\"0 0 12 12\"><path class=\"k-subject\" d=\"M1 "
         "1h10v10h-10z\"/></svg>generated</span>%s</p><div class=\"grid3\">\n",
@@ -237,7 +238,8 @@ static void table(wf__page *page, const wf_report_desc *desc) {
     double widths[most_widths];
     wf__page_add(
         page,
-        "<section><h2>The table of tasks</h2><div class=\"scroll\"><table class=\"main\">"
+        "<section id=\"task-table\"><h2>The table of tasks</h2><div class=\"scroll\"><table "
+        "class=\"main\">"
         "<thead><tr><th scope=\"col\">collection</th><th scope=\"col\">width</th><th "
         "scope=\"col\">networks</th><th scope=\"col\">trained</th><th "
         "scope=\"col\">generated</th><th scope=\"col\">gap</th><th scope=\"col\">JWS</th>%s"

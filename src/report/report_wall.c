@@ -105,7 +105,7 @@ static wf_status draw_wall(wf_ctx *ctx, wf__page *page, const wf_report_desc *de
                            wall_scratch *scratch) {
     view v = fit_view(desc->data);
     pixel_inputs(&v, scratch->x);
-    wf__page_add(page, "<section><h2>What they decide</h2><div class=\"walls\">");
+    wf__page_add(page, "<section id=\"decisions\"><h2>What they decide</h2><div class=\"walls\">");
     draw_task(page, desc->data, &v);
     WF_TRY(draw_side(ctx, page, desc, desc->trained, desc->n_trained, "trained", scratch));
     WF_TRY(draw_side(ctx, page, desc, desc->generated, desc->n_generated, "generated", scratch));

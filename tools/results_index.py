@@ -1,0 +1,12 @@
+#!/usr/bin/env python3
+"""Prints the list of results pages, newest first, with the heading and first sentence of each."""
+import re
+import sys
+
+print("# Results\n\nEvery figure that weft claims comes from one of these pages: recipe, command, "
+      "machine, commit, seeds, duration.\n")
+for path in sorted(sys.argv[1:], reverse=True):
+    lines = open(path).read().split("\n")
+    title = next(line[2:] for line in lines if line.startswith("# "))
+    name = path.split("/")[-1]
+    print(f"- {name[:10]} [{title}](results/{name})")

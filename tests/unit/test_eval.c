@@ -502,7 +502,7 @@ static void refuses_bad_input(void **state) {
     desc = wf_eval_desc_default();
     desc.cache = false;
     assert_fails(f->ctx, wf_reference_open(f->ctx, f->zoo, digits, &desc, &reference), WF_ERR_SHAPE,
-                 "64 inputs");
+                 "images of 1x8x8");
     wf_dataset_free(digits);
 
     char path[128];

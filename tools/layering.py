@@ -82,7 +82,8 @@ def reduced():
     reach = {}
     for module in ORDER:
         reach[module] = set().union(uses[module], *(reach[used] for used in uses[module]))
-    return {m: {u for u in uses[m] if not any(u in reach[v] for v in uses[m])} for m in ORDER}
+    kept = {m: {u for u in uses[m] if not any(u in reach[v] for v in uses[m])} for m in ORDER}
+    return {m: [u for u in ORDER if u in kept[m]] for m in ORDER}  # in one order: the same picture
 
 
 def draw_text():

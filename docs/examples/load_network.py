@@ -30,15 +30,15 @@ def load_tensors(path):
 
 
 def load_network(path):
-    """The exported network as a torch.nn.Sequential; layers stand in the file in their order."""
+    """The exported network as a torch.nn.Sequential; the description has its layers in order."""
     tensors, metadata = load_tensors(path)
-    weights = [name for name in tensors if name.endswith(".weight")]
     modules = []
-    for name in weights:
-        outputs, inputs = tensors[name].shape
-        bias = tensors.get(name[:-len("weight")] + "bias")
-        layer = torch.nn.Linear(inputs, outputs, bias=bias is not None)
-        layer.load_state_dict({"weight": tensors[name], **({} if bias is None else {"bias": bias})})
+    for number, described in enumerate(json.loads(metadata["weft.graph"])["layers"]):
+        name = described.get("name", f"layers.{number}")
+        prefix = name + "." if name else ""  # a bare Linear has "weight" and "bias"
+        weight, bias = tensors[prefix + "weight"], tensors.get(prefix + "bias")
+        layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+        layer.load_state_dict({"weight": weight, **({} if bias is None else {"bias": bias})})
         modules += [layer, ACTIVATIONS[metadata["weft.activation"]]()]
     return torch.nn.Sequential(*modules[:-1])  # no activation behind the last layer
 

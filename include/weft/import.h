@@ -24,6 +24,8 @@ typedef struct wf_import_desc {
     const char *arch;       /* as wf_graph_parse reads it; NULL: found by names and shapes */
     const char *layers;     /* their names in order, "fc1,fc2,out"; NULL: found by name and shape */
     const char *name;       /* for the metadata, as "weft.name"; NULL: the source's name */
+    bool recursive;         /* folders with all folders below them */
+    int inputs, outputs;    /* that every network must have, those of a data set; 0: any */
 } wf_import_desc;
 WF_API wf_import_desc wf_import_desc_default(void);
 
@@ -44,18 +46,27 @@ WF_API void wf_import_result_free(wf_import_result *result); /* what it holds, n
 
 /* Turn networks saved by PyTorch into collections.
  * source  a safetensors or torch.save file of stacked tensors, as torch.func.stack_module_state
- *         has them ("0.weight" [M,out,in]); the same with one plain state_dict; or a folder of
- *         state_dict files, all .safetensors or all .pt/.pth, in natural order of their names.
+ *         has them ("0.weight" [M,out,in]); the same with one plain state_dict; a pattern of file
+ *         names ("runs/?/last.ckpt"); or a folder of state_dict files, all .safetensors or all of
+ *         torch.save (.pt, .pth, .ckpt, .bin), in natural order of their names. A folder with
+ *         model.safetensors or pytorch_model.bin is one network.
  *         torch.save files are zip containers (torch 1.6 and later); no code in them is run.
  * out     the collection to write: OUT.safetensors (".safetensors" may be given). Networks of
  *         several architectures become OUT-64-16-8-10.safetensors, OUT-64-32-10.safetensors ...
  * result  may be NULL; free with wf_import_result_free().
- * Nothing is written unless every network can be read. Metadata "weft.sources" is a JSON list:
- *         the file of each network, or the one file where networks came stacked. */
+ * Nothing is written unless every network can be read. Names of layers are kept where tensors are
+ * NAME.weight and NAME.bias. Metadata "weft.sources" is a JSON list: the file of each network, or
+ *         the one file where networks came stacked; "weft.scale" is none: the networks take inputs
+ *         as they are in a file of data, unless wf_zoo_score says otherwise. */
 WF_API wf_status wf_zoo_import(wf_ctx *ctx, const char *source, const wf_import_desc *desc,
                                const char *out, wf_import_result *result);
+/* The same for several sources together. */
+WF_API wf_status wf_zoo_import_all(wf_ctx *ctx, const char *const *sources, int n,
+                                   const wf_import_desc *desc, const char *out,
+                                   wf_import_result *result);
 
-/* Write network `index` as a plain state_dict in a safetensors file.
+/* Write network `index` as a plain state_dict: as torch.save does where the path ends in .pt, .pth,
+ * .ckpt or .bin, else as safetensors.
  * names  comma-separated names of the layers that have weights; NULL: those of the collection.
  *        Tensors are NAME.weight and NAME.bias. */
 WF_API wf_status wf_zoo_export(wf_ctx *ctx, const wf_zoo *zoo, size_t index, const char *path,
@@ -106,6 +117,14 @@ typedef struct wf_zoo_summary {
 
 /* Everything that can be said of a collection without its data set. */
 WF_API wf_status wf_zoo_info(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out);
+/* The same, and what was found of each network: marks [count], of these bits. */
+enum {
+    WF_ZOO_NON_FINITE = 1,
+    WF_ZOO_DUPLICATE = 2, /* of an earlier one, relabelled or not */
+    WF_ZOO_DEAD_UNITS = 4
+};
+WF_API wf_status wf_zoo_inspect(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out,
+                                uint8_t *marks);
 
 WF_END_C
 

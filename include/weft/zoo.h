@@ -55,6 +55,21 @@ typedef struct wf_zoo_extra {
 WF_API wf_status wf_zoo_write(wf_ctx *ctx, const char *path, const wf_graph *graph,
                               const float *weights, size_t count, const wf_zoo_extra *extra);
 
+/* Networks of an open collection, in this order. */
+typedef struct wf_zoo_pick {
+    const wf_zoo *zoo;
+    const size_t *index; /* [n]; NULL: all of them */
+    size_t n;
+} wf_zoo_pick;
+/* Write networks of collections of one architecture as one collection: part of one, or several
+ * joined. Scores, seeds and names go along where all picks have them, and so does metadata on which
+ * all agree; a warning says when they were scored on different data. */
+WF_API wf_status wf_zoo_select(wf_ctx *ctx, const wf_zoo_pick *picks, int n, const char *path);
+/* The name of each network, the file it came from; *out is NULL where there are none, else
+ * wf_zoo_names_free it. */
+WF_API wf_status wf_zoo_names(wf_ctx *ctx, const wf_zoo *zoo, char ***out);
+WF_API void wf_zoo_names_free(char **names, size_t count); /* accepts NULL */
+
 #define NAME(constant, text) constant,
 #define ENUM(type, values) typedef enum type { values } type;
 #include "weft/zoo.def"

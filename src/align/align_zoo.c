@@ -37,7 +37,7 @@ static wf_status match_all(wf_ctx *ctx, const wf_graph *graph, const wf_match_de
             status =
                 wf_fail(ctx, status,
                         "aligning: one of networks %zu to %zu has weights that are not finite; "
-                        "leave it out",
+                        "weft zoo filter --finite leaves such networks out",
                         done, done + some - 1);
         done += some;
         wf_meter_update(&meter, (double)done, NULL);

@@ -334,7 +334,7 @@ static wf_status norms_of(wf_ctx *ctx, const wf_graph *graph, const float *w, si
         if (!usable(squares))
             return wf_fail(ctx, WF_ERR_INPUT,
                            "matching: %s network %zu has weights that are not finite or far too "
-                           "large; leave it out",
+                           "large; weft zoo filter --finite leaves such networks out",
                            what, i);
         (*out)[i] = sqrt(squares);
     }

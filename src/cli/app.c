@@ -156,6 +156,18 @@ static int answer(cli_app *app) {
     return run_command(app);
 }
 
+/* Words before and behind the command's name. */
+static int parse_and_answer(cli_app *app, int before, char **leading, int count, char **words,
+                            bool named) {
+    wf_status status = cli_parse(app, before, leading);
+    if (status == WF_OK) status = cli_parse(app, count, words);
+    if (status == WF_OK) status = cli_parse_end(app);
+    if (status != WF_OK) return fail(app, status);
+    if (named || cli_flag(app, "version")) return answer(app);
+    cli_help_program(app->help ? stdout : stderr);
+    return app->help ? finish(app, WF_OK) : 2;
+}
+
 int cli_main(int argc, char **argv) {
     catch_signals();
     cli_json_watch();
@@ -171,11 +183,9 @@ int cli_main(int argc, char **argv) {
         if (help && cli_help_group(stdout, words[0])) return 0;
         return unknown_command(count, words);
     }
-    wf_status status = cli_parse(&app, before, argv + 1);
-    if (status == WF_OK) status = cli_parse(&app, count - used, words + used);
-    if (status == WF_OK) status = cli_parse_end(&app);
-    if (status != WF_OK) return fail(&app, status);
-    if (count > 0 || cli_flag(&app, "version")) return answer(&app);
-    cli_help_program(app.help ? stdout : stderr);
-    return app.help ? finish(&app, WF_OK) : 2;
+    app.argument = calloc((size_t)argc + 1, sizeof *app.argument);
+    if (app.argument == NULL) return fail(&app, WF_ERR_MEMORY);
+    int code = parse_and_answer(&app, before, argv + 1, count - used, words + used, count > 0);
+    free(app.argument);
+    return code;
 }

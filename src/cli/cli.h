@@ -53,7 +53,7 @@ typedef struct cli_command {
     wf_status (*run)(cli_app *app);
 } cli_command;
 
-enum { CLI_MAX_OPTIONS = 32, CLI_MAX_LIST = 64, CLI_MAX_ARGUMENTS = 256, CLI_MAX_LOCKS = 2 };
+enum { CLI_MAX_OPTIONS = 32, CLI_MAX_LIST = 64, CLI_MAX_ARGUMENTS = 1 << 24, CLI_MAX_LOCKS = 2 };
 
 typedef struct cli_progress {
     bool terminal, quiet;
@@ -70,7 +70,7 @@ struct cli_app {
     const char *value[CLI_MAX_OPTIONS]; /* by place in the command's table, then the global one */
     const char *list[CLI_MAX_LIST];     /* values of the repeatable option, in order */
     int n_list;
-    const char *argument[CLI_MAX_ARGUMENTS];
+    const char **argument; /* room for all words of the command line */
     int n_arguments;
     bool help;
     bool json, quiet;

@@ -1,6 +1,6 @@
-/* zoo train, import, export: collections in and out. */
+/* zoo train, import: collections made and brought in. */
 #include "cli/commands.h"
-#include "cli/files.h"
+#include "cli/networks.h"
 #include "cli/recipe_schema.h"
 #include "weft/import.h"
 
@@ -62,14 +62,15 @@ wf_status cli_zoo_import(cli_app *app) {
         return cli_fail(app, WF_ERR_USAGE,
                         "say the activation of the hidden layers, which files do not hold: "
                         "--activation relu, or describe the whole network with --arch");
-    CLI_TRY(cli_lock_file(app, out));
+    CLI_TRY(cli_new_file(app, out));
     wf_import_desc desc = wf_import_desc_default();
     desc.activation = activation;
     desc.arch = cli_text(app, "arch");
     desc.layers = cli_text(app, "layers");
     desc.name = cli_text(app, "name");
+    desc.recursive = cli_flag(app, "recursive");
     wf_import_result result;
-    CLI_TRY(wf_zoo_import(app->ctx, app->argument[0], &desc, out, &result));
+    CLI_TRY(wf_zoo_import_all(app->ctx, app->argument, app->n_arguments, &desc, out, &result));
     wf_status status = WF_OK;
     if (app->json) status = cli_print_json(app, import_to_json(&result));
     else
@@ -82,30 +83,5 @@ wf_status cli_zoo_import(cli_app *app) {
             cli_print("\n");
         }
     wf_import_result_free(&result);
-    return status;
-}
-
-wf_status cli_zoo_export(cli_app *app) {
-    const char *out = cli_text(app, "out");
-    size_t index = (size_t)cli_int(app, "index");
-    if (out == NULL) return cli_fail(app, WF_ERR_USAGE, "say where the network goes: -o FILE");
-    CLI_TRY(cli_lock_file(app, out));
-    wf_zoo *zoo;
-    CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
-    wf_status status = WF_OK;
-    if (index >= wf_zoo_count(zoo))
-        status =
-            cli_fail(app, WF_ERR_USAGE, "--index is %zu, but %s has %zu network%s, counted from 0",
-                     index, app->argument[0], wf_zoo_count(zoo), CLI_S(wf_zoo_count(zoo)));
-    if (status == WF_OK) status = wf_zoo_export(app->ctx, zoo, index, out, cli_text(app, "names"));
-    if (status == WF_OK && app->json)
-        status = cli_print_json(app, json_pack("{s:s, s:I, s:s, s:s}", "path", out, "index",
-                                               (json_int_t)index, "arch", wf_zoo_graph(zoo)->text,
-                                               "activation",
-                                               wf_activation_name(wf_zoo_graph(zoo)->activation)));
-    else if (status == WF_OK)
-        cli_print("%s: network %zu of %s, a state_dict of %s\n", out, index, app->argument[0],
-                  wf_zoo_graph(zoo)->text);
-    wf_zoo_free(zoo);
     return status;
 }

@@ -22,6 +22,15 @@
     {.name = "set", .kind = CLI_LIST, .value = "SECTION.KEY=VALUE", \
      .help = "Replace a value of the recipe; may be given often."}
 
+#define FORCE FLAG("force", 0, "Replace a file that is there.")
+/* A data set, named on the command line. */
+#define DATA_OPTIONS(help) \
+    TEXT("data", 'd', "DATA", NULL, help \
+         ": a file (.csv, .tsv, .arff, .npz, IDX), a built-in set, or a recipe with a [data] " \
+         "section.")
+#define TEST TEXT("test", 0, "NAME", NULL, \
+                  "The test set whose scores count; without it the file's first.")
+
 const cli_option cli_global_options[] = {
     FLAG("json", 0, "Print the result as JSON on stdout."),
     INT("seed", 0, NULL, 0, 9007199254740992.0,
@@ -57,14 +66,54 @@ static const cli_option zoo_import_options[] = {
     TEXT("layers", 0, "A,B,C", NULL,
          "Names of the layers in order, where names and shapes leave a doubt."),
     TEXT("name", 0, "NAME", NULL, "Name kept in the collection; without it the source's."),
-    END,
+    FLAG("recursive", 'r', "Search folders below the given ones, too."),
+    FORCE, END,
 };
 static const cli_option zoo_export_options[] = {
-    TEXT("out", 'o', "FILE", NULL, "The safetensors file to write."),
-    INT("index", 'i', "0", 0, 4e9, "Which network, counted from 0."),
+    TEXT("out", 'o', "FILE|FOLDER", NULL,
+         "The file to write, .safetensors or .pt; for several networks a folder."),
+    TEXT("index", 'i', "LIST", "0", "Which networks, counted from 0: 3, or 0,3,10-19."),
+    INT("best", 'b', NULL, 1, 4e9, "The so many networks of the highest score."),
+    FLAG("all", 0, "All of them."),
+    TEST, DATA_OPTIONS("Score on this data set in place of the scores in the file"),
+    CHOICE("format", 0, "NAME", "safetensors", "Of the files in a folder.", "safetensors", "pt"),
     TEXT("names", 0, "A,B,C", NULL,
-         "Names of the layers in the state_dict; without it layers.0, layers.1 ..."),
-    END,
+         "Names of the layers in the state_dict; without it those of the collection, which an "
+         "import keeps."),
+    FORCE, SET, END,
+};
+static const cli_option zoo_subset_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The collection to write."),
+    TEXT("index", 'i', "LIST", NULL, "Which networks, counted from 0: 3, or 0,3,10-19."),
+    FORCE, END,
+};
+static const cli_option zoo_head_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The collection to write."),
+    INT("count", 'n', "10", 1, 4e9, "How many."),
+    FORCE, END,
+};
+static const cli_option zoo_split_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The collection to write."),
+    TEXT("held-out", 0, "FILE", NULL, "The collection of the networks that are drawn."),
+    INT("count", 'n', NULL, 1, 4e9, "Networks to draw."),
+    REAL("fraction", 0, "X", "0.1", 0, 1, "The share to draw, where --count says no number."),
+    FORCE, END,
+};
+static const cli_option zoo_merge_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The collection to write."),
+    FORCE, END,
+};
+static const cli_option zoo_filter_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The collection to write."),
+    FLAG("finite", 0, "Leave out networks with infinite values or NaN."),
+    FLAG("unique", 0,
+         "Leave out networks that equal an earlier one, up to the order of hidden units."),
+    FLAG("alive", 0, "Leave out networks with dead units."),
+    REAL("min-score", 0, "X", NULL, -1e30, 1e30, "Keep scores from here up, as 0.9."),
+    REAL("max-score", 0, "X", NULL, -1e30, 1e30, "Keep scores up to here."),
+    INT("best", 'b', NULL, 1, 4e9, "Keep the so many of the highest score, in that order."),
+    TEST, DATA_OPTIONS("Score on this data set in place of the scores in the file"),
+    FORCE, SET, END,
 };
 static const cli_option train_options[] = {
     TEXT("zoo", 'z', "FILE[,FILE...]", NULL, "The collections to fit, of any architectures."),
@@ -219,21 +268,66 @@ const cli_command cli_commands[] = {
      {{"weft zoo train digits -o digits.safetensors", "the recipe's collection"},
       {"weft zoo train digits -o part2.safetensors --first 2000 -n 500",
        "the next 500 networks"}}, cli_zoo_train},
-    {"zoo import", "SOURCE", 1, 1, "Bring in networks saved by PyTorch.",
-     "SOURCE is a stacked safetensors file (torch.func.stack_module_state), or a folder of "
-     "state_dict files, .safetensors or .pt. No code in them is ever run. Mixed architectures "
-     "become one collection each.",
+    {"zoo import", "SOURCE...", 1, CLI_MAX_ARGUMENTS, "Bring in networks saved by PyTorch.",
+     "SOURCE is a state_dict file (.safetensors, .pt, .pth, .ckpt, .bin), a file of stacked "
+     "networks (torch.func.stack_module_state), a pattern of files in quotes, or a folder of them; "
+     "a Hugging Face folder is one network. No code in them is ever run. Names of layers and files "
+     "are kept. Mixed architectures become one collection each.",
      zoo_import_options,
      {{"weft zoo import checkpoints/ -a relu -o mine.safetensors", "a folder of state_dicts"},
+      {"weft zoo import 'runs/*/last.ckpt' -a relu -o mine.safetensors", "files by a pattern"},
+      {"weft zoo import runs/ --recursive -a relu -o mine.safetensors",
+       "runs/1/model.safetensors, runs/2/model.safetensors ..."},
       {"weft zoo import stack.safetensors -a tanh --layers fc1,fc2,out -o mine.safetensors",
        "with the layers named"}}, cli_zoo_import},
-    {"zoo export", "COLLECTION", 1, 1, "One network as a plain PyTorch state_dict.",
-     "Writes network --index of a collection, trained or generated, as a safetensors state_dict.",
+    {"zoo export", "COLLECTION", 1, 1, "Networks as plain PyTorch state_dicts.",
+     "Writes networks of a collection, trained or generated, one file each: .safetensors, or .pt as "
+     "torch.save does, which torch.load reads, also with weights_only. Layers have the names that "
+     "they were imported with, so that load_state_dict takes them.",
      zoo_export_options,
-     {{"weft zoo export nets.safetensors -i 3 -o net3.safetensors",
-       "layers.0.weight, layers.0.bias ..."},
+     {{"weft zoo export nets.safetensors -i 3 -o net3.pt", "for torch.load"},
+      {"weft zoo export nets.safetensors --best 5 -o best/ --format pt",
+       "the five of the highest score"},
+      {"weft zoo export nets.safetensors --all -o new/", "new/net-000.safetensors ..."},
       {"weft zoo export nets.safetensors --names fc1,fc2 -o net.safetensors",
        "with names of your own"}}, cli_zoo_export},
+    {"zoo subset", "COLLECTION", 1, 1, "Some networks of a collection, by number.",
+     "Writes the networks of --index as a collection, in that order. Scores, seeds and names go "
+     "along.",
+     zoo_subset_options,
+     {{"weft zoo subset zoo.safetensors -i 0,3,10-19 -o some.safetensors", "twelve networks"},
+      {"weft zoo subset zoo.safetensors -i 7 -o one.safetensors --force", "replace a file"}},
+     cli_zoo_subset},
+    {"zoo head", "COLLECTION", 1, 1, "The first networks of a collection.",
+     "Writes the first --count networks as a collection.",
+     zoo_head_options,
+     {{"weft zoo head zoo.safetensors -n 100 -o first.safetensors", "a hundred to try things with"},
+      {"weft zoo head zoo.safetensors -o first.safetensors --json", "ten, for programs"}},
+     cli_zoo_head},
+    {"zoo split", "COLLECTION", 1, 1, "Hold networks out of a collection.",
+     "Draws networks at random into a collection of their own; the others stay together. Both keep "
+     "the order of the networks. --seed draws others.",
+     zoo_split_options,
+     {{"weft zoo split mine.safetensors -o fit.safetensors --held-out held-out.safetensors",
+       "a tenth held out"},
+      {"weft zoo split mine.safetensors -n 50 -o fit.safetensors --held-out held-out.safetensors",
+       "fifty held out"}}, cli_zoo_split},
+    {"zoo merge", "COLLECTION...", 1, CLI_MAX_ARGUMENTS, "Collections of one architecture as one.",
+     "Puts the networks of several collections one behind the other. Scores, seeds and names go "
+     "along where all have them.",
+     zoo_merge_options,
+     {{"weft zoo merge a.safetensors b.safetensors -o both.safetensors", "two"},
+      {"weft zoo merge part*.safetensors -o all.safetensors --json", "shards, for programs"}},
+     cli_zoo_merge},
+    {"zoo filter", "COLLECTION", 1, 1, "The good networks of a collection.",
+     "Leaves out networks that are not finite, doubled, have dead units, or score too low or too "
+     "high, and says how many of each.",
+     zoo_filter_options,
+     {{"weft zoo filter mine.safetensors --finite --unique -o good.safetensors", "clean"},
+      {"weft zoo filter mine.safetensors --min-score 0.9 -o good.safetensors",
+       "by the scores in the file"},
+      {"weft zoo filter nets.safetensors --best 20 --data my.csv -o best.safetensors",
+       "by scores on a table"}}, cli_zoo_filter},
     {"zoo info", "COLLECTION", 1, 1, "What a collection looks like.",
      "Architecture, number, spread of scores, duplicates, dead units, values that are not finite, "
      "and a warning when the networks look like one training trajectory.",

@@ -190,8 +190,6 @@ wf_status cli_parse(cli_app *app, int count, char **words) {
         if (!only_arguments && strcmp(word, "--") == 0) only_arguments = true;
         else if (!only_arguments && word[0] == '-' && word[1] != '\0')
             CLI_TRY(take_option(app, count - i, words + i, &used));
-        else if (app->n_arguments == CLI_MAX_ARGUMENTS)
-            return cli_fail(app, WF_ERR_USAGE, "too many arguments");
         else app->argument[app->n_arguments++] = word;
     }
     return WF_OK;

@@ -157,8 +157,9 @@ static wf_status load_networks(wf_ctx *ctx, const wf_zoo *zoo, size_t from, size
         for (size_t i = 0; i < n; i++)
             if (!isfinite(w[i]))
                 return wf_fail(ctx, WF_ERR_INPUT,
-                               "%s: network %zu has values that are not finite; leave it out",
-                               wf_zoo_path(zoo), from + k);
+                               "%s: network %zu has values that are not finite; leave such "
+                               "networks out: weft zoo filter %s --finite -o GOOD.safetensors",
+                               wf_zoo_path(zoo), from + k, wf_zoo_path(zoo));
     }
     return WF_OK;
 }

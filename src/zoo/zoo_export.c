@@ -1,6 +1,9 @@
-/* zoo_export: one network of a collection as a plain state_dict (weft/import.h). */
+/* zoo_export: one network of a collection as a plain state_dict, safetensors or torch.save
+ * (weft/import.h). */
 #include "weft/import.h"
 #include "base/safetensors.h"
+#include "zoo/torch_write.h"
+#include "zoo/zoo_import_files.h"
 #include "zoo/zoo_import_layers.h"
 
 #include <stdlib.h>
@@ -65,6 +68,8 @@ static wf_status export_network(exporter *e, const wf_zoo *zoo, size_t index, co
                                  .data = e->weights + block->offset};
         tensor->rank = wf_block_shape(graph, block, tensor->shape);
     }
+    if (wf_import_torch_name(path))
+        return wf_torch_write(e->ctx, path, e->tensors, blocks, e->json);
     const char *meta[][2] = {{"format", "pt"}, /* what the safetensors library writes for PyTorch */
                              {"weft.graph", e->json},
                              {"weft.arch", graph->text},

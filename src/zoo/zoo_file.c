@@ -245,6 +245,10 @@ const wf_graph *wf_zoo_graph(const wf_zoo *zoo) { return zoo->graph; }
 size_t wf_zoo_count(const wf_zoo *zoo) { return zoo->count; }
 const char *wf_zoo_path(const wf_zoo *zoo) { return zoo->path; }
 const char *wf_zoo_meta(const wf_zoo *zoo, const char *key) { return wf_st_meta(zoo->file, key); }
+size_t wf_zoo_meta_count(const wf_zoo *zoo) { return wf_st_meta_count(zoo->file); }
+void wf_zoo_meta_at(const wf_zoo *zoo, size_t index, const char **key, const char **value) {
+    wf_st_meta_at(zoo->file, index, key, value);
+}
 const int64_t *wf_zoo_seeds(const wf_zoo *zoo) { return zoo->seeds; }
 const float *wf_zoo_rates(const wf_zoo *zoo) { return zoo->rates; }
 const int32_t *wf_zoo_epochs(const wf_zoo *zoo) { return zoo->epochs; }

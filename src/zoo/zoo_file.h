@@ -32,6 +32,10 @@ void wf_zoo_stream_abort(wf_zoo_stream *stream);
 /* wf_st_verify of its file. */
 wf_status wf_zoo_verify(wf_ctx *ctx, const wf_zoo *zoo);
 
+/* Its metadata one by one. */
+size_t wf_zoo_meta_count(const wf_zoo *zoo);
+void wf_zoo_meta_at(const wf_zoo *zoo, size_t index, const char **key, const char **value);
+
 /* Learning rates and epoch counts [M] of an open collection; NULL when absent. */
 const float *wf_zoo_rates(const wf_zoo *zoo);
 const int32_t *wf_zoo_epochs(const wf_zoo *zoo);

@@ -10,14 +10,13 @@
 #include "base/safetensors.h"
 #include "graph/describe.h"
 #include "zoo/torch_file.h"
+#include "zoo/zoo_import_files.h"
 #include "zoo/zoo_import_layers.h"
 #include "weft/text.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const char extension[] = ".safetensors";
 
@@ -26,7 +25,7 @@ typedef struct group {
     wf_graph *graph;
     float *weights; /* (count, n_params) */
     size_t count, capacity, non_finite;
-    json_t *sources; /* file of each network; of a stacked file, that one */
+    json_t *sources; /* file of each network; of one stacked file, that one */
     char first_non_finite[256];
 } group;
 
@@ -37,6 +36,7 @@ typedef struct importer {
     wf_graph *described;      /* the user's description; NULL: found in each file */
     group *groups;
     size_t n_groups, files;
+    size_t of_files; /* to be read */
 } importer;
 
 /* Tensors of one file, whatever its format. */
@@ -63,11 +63,6 @@ static bool ends_with(const char *text, const char *tail) {
     return length >= tail_length && strcmp(text + length - tail_length, tail) == 0;
 }
 
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash == NULL ? path : slash + 1;
-}
-
 /* --- one file --------------------------------------------------------------------------------- */
 
 static void close_source(source *s) {
@@ -85,8 +80,10 @@ static wf_status looks_like_torch(wf_ctx *ctx, const char *path, bool *out) {
 }
 
 static wf_status open_tensors(wf_ctx *ctx, const char *path, source *s) {
-    bool torch = ends_with(path, ".pt") || ends_with(path, ".pth");
-    if (!torch && !ends_with(path, extension)) WF_TRY(looks_like_torch(ctx, path, &torch));
+    bool torch = false;
+    if (!ends_with(path, extension)) WF_TRY(looks_like_torch(ctx, path, &torch));
+    if (!torch && wf_import_torch_name(path))
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: not a file of torch.save (no zip container)", path);
     WF_TRY(torch ? wf_torch_open(ctx, path, &s->torch) : wf_st_open(ctx, path, &s->st));
     if (s->st != NULL && wf_st_meta(s->st, "weft.format") != NULL)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: already a file of weft (%s), use it as it is", path,
@@ -113,7 +110,8 @@ static wf_status describe(importer *imp, const wf_import_chain *chain, wf_graph 
                                .from = {l},
                                .n = chain->layers[l].units,
                                .bias = chain->layers[l].bias != NULL,
-                               .activation = l + 1 < chain->n ? imp->activation : WF_ACT_IDENTITY};
+                               .activation = l + 1 < chain->n ? imp->activation : WF_ACT_IDENTITY,
+                               .name = chain->named ? chain->layers[l].name : NULL};
     return wf_graph_build(imp->ctx, chain->inputs, 0, 0, layers, chain->n, 0, out);
 }
 
@@ -142,6 +140,17 @@ static wf_status find_described(importer *imp, const char *label, const source *
     WF_TRY(wf_alloc(imp->ctx, (size_t)out->n_parts, sizeof *out->parts, label, &out->parts));
     return wf_import_described(imp->ctx, label, s->tensors, s->n, out->graph, stackable, out->parts,
                                &out->networks);
+}
+
+/* Networks that are to be scored must fit the data, which is said before anything is written. */
+static wf_status check_data(const importer *imp, const char *path, const wf_graph *graph) {
+    const wf_import_desc *desc = imp->desc;
+    if (desc->inputs == 0 || (graph->inputs == desc->inputs && graph->outputs == desc->outputs))
+        return WF_OK;
+    return wf_fail(imp->ctx, WF_ERR_SHAPE,
+                   "%s: a network of %s has %d inputs and %d outputs, but the data have %d inputs "
+                   "and %d classes",
+                   path, graph->text, graph->inputs, graph->outputs, desc->inputs, desc->outputs);
 }
 
 /* Takes the graph of `found`. */
@@ -213,38 +222,53 @@ static void make_ascii(char *text) {
         if ((unsigned char)*text >= 128) *text = '?';
 }
 
-static wf_status note_source(importer *imp, group *g, const char *path) {
-    json_t *text = json_string(base_name(path));
+static wf_status note_source(importer *imp, group *g, const char *name) {
+    json_t *text = json_string(name);
     if (text == NULL) {
         char *copy = NULL;
-        WF_TRY(wf_copy_names(imp->ctx, base_name(path), &copy));
+        WF_TRY(wf_copy_names(imp->ctx, name, &copy));
         make_ascii(copy);
         text = json_string(copy);
         free(copy);
     }
     if (json_array_append_new(g->sources, text) != 0)
-        return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+        return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", name);
     return WF_OK;
 }
 
-static wf_status add_network(importer *imp, group *g, const char *path, const found_networks *found,
+/* Every network has a name, but those of one stacked file, which have that one in common. */
+static wf_status note_sources(importer *imp, group *g, const char *name, size_t networks) {
+    if (networks == 1 || imp->of_files == 1) return note_source(imp, g, name);
+    char *each;
+    size_t size = strlen(name) + 24;
+    WF_TRY(wf_alloc(imp->ctx, size, 1, name, &each));
+    wf_status status = WF_OK;
+    for (size_t m = 0; m < networks && status == WF_OK; m++) {
+        snprintf(each, size, "%s[%zu]", name, m);
+        status = note_source(imp, g, each);
+    }
+    free(each);
+    return status;
+}
+
+static wf_status add_network(importer *imp, group *g, const char *name, const found_networks *found,
                              size_t m) {
     float *w = g->weights + g->count * g->graph->n_params;
     WF_TRY(copy_network(imp->ctx, found, m, w));
     if (!is_finite(w, g->graph->n_params) && g->non_finite++ == 0)
         snprintf(g->first_non_finite, sizeof g->first_non_finite, "network %zu, %s", g->count,
-                 base_name(path));
+                 name);
     g->count++;
     return WF_OK;
 }
 
 /* One network, or all of a stacked file. */
-static wf_status add_networks(importer *imp, const char *path, found_networks *found) {
+static wf_status add_networks(importer *imp, const wf_import_file *file, found_networks *found) {
     group *g = NULL;
-    WF_TRY(find_group(imp, path, found, &g));
+    WF_TRY(find_group(imp, file->path, found, &g));
     WF_TRY(reserve(imp, g, found->networks));
-    WF_TRY(note_source(imp, g, path));
-    if (found->networks == 1) return add_network(imp, g, path, found, 0);
+    WF_TRY(note_sources(imp, g, file->name, found->networks));
+    if (found->networks == 1) return add_network(imp, g, file->name, found, 0);
     wf_status status = WF_OK;
     wf_meter meter =
         wf_meter_start(imp->ctx, "reading networks", "networks", (double)found->networks);
@@ -253,21 +277,22 @@ static wf_status add_networks(importer *imp, const char *path, found_networks *f
             status = wf_fail(imp->ctx, WF_ERR_INTERRUPTED,
                              "interrupted after %zu of %zu networks; nothing was written", m,
                              found->networks);
-        else status = add_network(imp, g, path, found, m);
+        else status = add_network(imp, g, file->name, found, m);
         wf_meter_update(&meter, (double)(m + 1), NULL);
     }
     wf_meter_end(&meter, (double)g->count, NULL);
     return status;
 }
 
-static wf_status add_file(importer *imp, const char *path, bool stackable) {
+static wf_status add_file(importer *imp, const wf_import_file *file) {
     source s = {0};
     found_networks found = {0};
-    wf_status status = open_tensors(imp->ctx, path, &s);
+    wf_status status = open_tensors(imp->ctx, file->path, &s);
     if (status == WF_OK)
-        status = (imp->described != NULL ? find_described : find_chain)(imp, path, &s, stackable,
-                                                                        &found);
-    if (status == WF_OK) status = add_networks(imp, path, &found);
+        status = (imp->described != NULL ? find_described : find_chain)(imp, file->path, &s,
+                                                                        file->alone, &found);
+    if (status == WF_OK) status = check_data(imp, file->path, found.graph);
+    if (status == WF_OK) status = add_networks(imp, file, &found);
     wf_graph_free(found.graph);
     free(found.parts);
     if (status == WF_OK) imp->files++;
@@ -275,79 +300,20 @@ static wf_status add_file(importer *imp, const char *path, bool stackable) {
     return status;
 }
 
-/* --- a folder --------------------------------------------------------------------------------- */
-
-typedef struct name_list {
-    char **names;
-    size_t n;
-} name_list;
-
-static void free_names(name_list *list) {
-    for (size_t i = 0; i < list->n; i++) free(list->names[i]);
-    free(list->names);
-}
-
-static bool is_network_file(const char *name) {
-    return name[0] != '.' &&
-           (ends_with(name, extension) || ends_with(name, ".pt") || ends_with(name, ".pth"));
-}
-
-static int by_natural_name(const void *a, const void *b) {
-    return wf_natural_order(*(char *const *)a, *(char *const *)b, NULL);
-}
-
-static wf_status add_name(wf_ctx *ctx, const char *folder, const char *name, name_list *list) {
-    char **moved = realloc(list->names, (list->n + 1) * sizeof *moved);
-    if (moved != NULL) list->names = moved;
-    size_t length = strlen(folder) + strlen(name) + 2;
-    char *path = moved ? malloc(length) : NULL;
-    if (path == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", folder);
-    snprintf(path, length, "%s%s%s", folder, ends_with(folder, "/") ? "" : "/", name);
-    list->names[list->n++] = path;
-    return WF_OK;
-}
-
-typedef struct listing {
-    wf_ctx *ctx;
-    const char *folder;
-    name_list *list;
-} listing;
-
-static wf_status take_name(void *into_, const char *name) {
-    const listing *into = into_;
-    return is_network_file(name) ? add_name(into->ctx, into->folder, name, into->list) : WF_OK;
-}
-
-static wf_status list_folder(wf_ctx *ctx, const char *folder, name_list *list) {
-    WF_TRY(wf_list_folder(ctx, folder, take_name, &(listing){ctx, folder, list}));
-    if (list->n == 0)
-        return wf_fail(ctx, WF_ERR_INPUT,
-                       "%s: no .safetensors, .pt or .pth files in this folder (subfolders are not "
-                       "searched)",
-                       folder);
-    qsort(list->names, list->n, sizeof *list->names, by_natural_name);
-    for (size_t i = 1; i < list->n; i++)
-        if (ends_with(list->names[i], extension) != ends_with(list->names[0], extension))
-            return wf_fail(ctx, WF_ERR_INPUT,
-                           "%s: both safetensors and torch files ('%s', '%s'), perhaps the same "
-                           "networks twice; keep one kind",
-                           folder, base_name(list->names[0]), base_name(list->names[i]));
-    return WF_OK;
-}
-
-static wf_status add_folder(importer *imp, const char *folder) {
-    name_list list = {0};
-    wf_status status = list_folder(imp->ctx, folder, &list);
-    wf_meter meter = wf_meter_start(imp->ctx, "reading networks", "files", (double)list.n);
-    for (size_t i = 0; i < list.n && status == WF_OK; i++) {
+static wf_status add_files(importer *imp, const wf_import_files *files) {
+    wf_status status = WF_OK;
+    imp->of_files = files->n;
+    if (files->n == 1) return add_file(imp, &files->list[0]);
+    wf_meter meter = wf_meter_start(imp->ctx, "reading networks", "files", (double)files->n);
+    for (size_t i = 0; i < files->n && status == WF_OK; i++) {
         if (wf_interrupted(imp->ctx))
-            status = wf_fail(imp->ctx, WF_ERR_INTERRUPTED,
-                             "interrupted after %zu of %zu files; nothing was written", i, list.n);
-        else status = add_file(imp, list.names[i], false);
+            status =
+                wf_fail(imp->ctx, WF_ERR_INTERRUPTED,
+                        "interrupted after %zu of %zu files; nothing was written", i, files->n);
+        else status = add_file(imp, &files->list[i]);
         wf_meter_update(&meter, (double)(i + 1), NULL);
     }
     wf_meter_end(&meter, (double)imp->files, NULL);
-    free_names(&list);
     return status;
 }
 
@@ -377,14 +343,16 @@ static wf_status write_group(importer *imp, group *g, const char *path, const ch
     const char *name = imp->desc->name ? imp->desc->name : from;
     extra.meta[0][0] = "weft.sources", extra.meta[0][1] = sources;
     extra.meta[1][0] = "weft.name", extra.meta[1][1] = name;
-    extra.n_meta = 2;
+    extra.meta[2][0] = "weft.scale", extra.meta[2][1] = "none";
+    extra.n_meta = 3;
     wf_status status = wf_zoo_write(imp->ctx, path, g->graph, g->weights, g->count, &extra);
     free(sources);
     if (status == WF_OK && g->non_finite > 0)
         wf_warn(
             imp->ctx,
-            "%s: %zu of %zu networks have infinite values or NaN (the first: %s); they are kept",
-            path, g->non_finite, g->count, g->first_non_finite);
+            "%s: %zu of %zu networks have infinite values or NaN (the first: %s); they are kept. "
+            "weft zoo filter %s --finite -o GOOD.safetensors leaves them out",
+            path, g->non_finite, g->count, g->first_non_finite, path);
     return status;
 }
 
@@ -441,7 +409,8 @@ static wf_status source_name(wf_ctx *ctx, const char *path, char **out) {
     WF_TRY(wf_copy_names(ctx, path, out));
     size_t length = strlen(*out);
     while (length > 1 && (*out)[length - 1] == '/') (*out)[--length] = 0;
-    const char *name = base_name(*out);
+    const char *slash = strrchr(*out, '/');
+    const char *name = slash == NULL ? *out : slash + 1;
     memmove(*out, name, strlen(name) + 1);
     make_ascii(*out);
     return WF_OK;
@@ -449,21 +418,25 @@ static wf_status source_name(wf_ctx *ctx, const char *path, char **out) {
 
 wf_status wf_zoo_import(wf_ctx *ctx, const char *path, const wf_import_desc *desc, const char *out,
                         wf_import_result *result) {
+    return wf_zoo_import_all(ctx, &path, 1, desc, out, result);
+}
+
+wf_status wf_zoo_import_all(wf_ctx *ctx, const char *const *sources, int n,
+                            const wf_import_desc *desc, const char *out, wf_import_result *result) {
     wf_import_result local = {0};
     if (result != NULL) *result = local;
     importer imp = {.ctx = ctx, .desc = desc};
     WF_TRY(check_desc(ctx, desc, &imp));
-    struct stat status_of;
-    if (stat(path, &status_of) != 0)
-        return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", path);
     char *from = NULL;
-    wf_status status = source_name(ctx, path, &from);
-    if (status == WF_OK)
-        status = S_ISDIR(status_of.st_mode) ? add_folder(&imp, path) : add_file(&imp, path, true);
+    wf_import_files files = {0};
+    wf_status status = wf_import_files_list(ctx, sources, n, desc->recursive, &files);
+    if (status == WF_OK) status = source_name(ctx, n == 1 ? sources[0] : out, &from);
+    if (status == WF_OK) status = add_files(&imp, &files);
     if (status == WF_OK) status = write_groups(&imp, from, out, &local);
     if (status == WF_OK && result != NULL) *result = local;
     else wf_import_result_free(&local);
     free(from);
+    wf_import_files_free(&files);
     free_importer(&imp);
     return status;
 }

@@ -438,13 +438,33 @@ static wf_status check_rest(resolver *r) {
 /* A width beyond int is one that no description takes. */
 static int width_of(size_t n) { return n > INT_MAX ? INT_MAX : (int)n; }
 
+/* NAME of NAME.weight, and of NAME.bias where there is one; false where the tensors are called
+ * otherwise, or by what a description does not take. */
+static bool layer_name(const item *weight, const item *bias, char out[WF_MAX_NAME + 1]) {
+    size_t length, other;
+    if (!has_tail(weight->name, ".weight", &length) || length > WF_MAX_NAME ||
+        begins(weight->name, "weft."))
+        return false;
+    if (bias != NULL && (!has_tail(bias->name, ".bias", &other) || other != length ||
+                         strncmp(bias->name, weight->name, length) != 0))
+        return false;
+    for (size_t i = 0; i < length; i++)
+        if (!isprint((unsigned char)weight->name[i])) return false;
+    memcpy(out, weight->name, length);
+    out[length] = 0;
+    return true;
+}
+
 static void write_chain(const resolver *r, wf_import_chain *out) {
     out->n = r->n_weights;
     out->inputs = width_of(r->weights[0]->shape[1]);
+    out->named = true;
     for (int l = 0; l < out->n; l++) {
         const item *bias = r->biases[l];
-        out->layers[l] = (wf_import_layer){r->weights[l]->tensor, bias ? bias->tensor : NULL,
-                                           width_of(r->weights[l]->shape[0])};
+        out->layers[l] = (wf_import_layer){.weight = r->weights[l]->tensor,
+                                           .bias = bias ? bias->tensor : NULL,
+                                           .units = width_of(r->weights[l]->shape[0])};
+        out->named = out->named && layer_name(r->weights[l], bias, out->layers[l].name);
     }
 }
 

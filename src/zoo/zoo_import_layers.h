@@ -10,19 +10,21 @@
 #define WF_ZOO_IMPORT_LAYERS_H
 
 #include "base/safetensors.h"
-#include "weft/graph.h"
+#include "graph/describe.h"
 
 enum { WF_IMPORT_MAX_LAYERS = 32 };
 
 typedef struct wf_import_layer {
     const wf_st_tensor *weight, *bias; /* bias NULL: the layer has none */
     int units;
+    char name[WF_MAX_NAME + 1]; /* NAME of NAME.weight and NAME.bias, without what wrappers add */
 } wf_import_layer;
 
 typedef struct wf_import_chain {
     int inputs, n;
     wf_import_layer layers[WF_IMPORT_MAX_LAYERS];
     size_t networks; /* of a stacked file; 1 otherwise */
+    bool named;      /* all tensors are NAME.weight and NAME.bias */
 } wf_import_chain;
 
 /* Order of names with numbers compared as numbers. *by_number (may be NULL): the names first

@@ -6,10 +6,10 @@
 #include "zoo/zoo_file.h"
 #include "weft/import.h"
 #include "base/pool.h"
-#include "base/safetensors.h"
 #include "zoo/zoo_info_units.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +35,7 @@ typedef struct scan {
     int n_desks;
     record *records;
     size_t count, first; /* of this round */
+    uint8_t *marks;      /* of each network; NULL: not asked for */
 } scan;
 
 /* --- records ---------------------------------------------------------------------------------- */
@@ -72,6 +73,8 @@ static void sum_records(const scan *s, wf_zoo_summary *out) {
     out->hidden_units = s->count * wf_graph_perm_size(s->graph);
     for (size_t i = 0; i < s->count; i++) {
         const record *r = &s->records[i];
+        if (s->marks != NULL && r->non_finite > 0) s->marks[i] |= WF_ZOO_NON_FINITE;
+        if (s->marks != NULL && r->dead > 0) s->marks[i] |= WF_ZOO_DEAD_UNITS;
         out->dead_units += r->dead;
         out->dead_networks += r->dead > 0;
         out->non_finite_values += r->non_finite;
@@ -113,7 +116,8 @@ static wf_status same_network(const scan *s, size_t a, size_t b, bool permuted, 
 }
 
 /* Keeps the examples with the smallest indices, in order. */
-static void note_duplicate(wf_zoo_summary *out, wf_zoo_duplicate found) {
+static void note_duplicate(const scan *s, wf_zoo_summary *out, wf_zoo_duplicate found) {
+    if (s->marks != NULL) s->marks[found.index] |= WF_ZOO_DUPLICATE;
     const int room = (int)(sizeof out->examples / sizeof *out->examples);
     if (found.permuted) out->permuted_duplicates++;
     else out->duplicates++;
@@ -136,7 +140,8 @@ static wf_status compare_heads(const scan *s, record *heads, size_t n, bool perm
         for (size_t k = 0; k < *kept && !same; k++) {
             WF_TRY(same_network(s, heads[k].index, heads[i].index, permuted, &same));
             if (same)
-                note_duplicate(out, (wf_zoo_duplicate){heads[i].index, heads[k].index, permuted});
+                note_duplicate(s, out,
+                               (wf_zoo_duplicate){heads[i].index, heads[k].index, permuted});
         }
         if (!same) heads[(*kept)++] = heads[i];
     }
@@ -261,22 +266,16 @@ static void summarise_scores(const float *scores, size_t n, wf_zoo_score_info *o
     if (defined == 0) out->min = out->max = NAN;
 }
 
-static wf_status list_scores(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out) {
-    static const char prefix[] = "weft.score.";
-    wf_st_file *file = NULL;
-    WF_TRY(wf_st_open(ctx, wf_zoo_path(zoo), &file));
-    for (size_t i = 0; i < wf_st_count(file); i++) {
-        const char *name = wf_st_at(file, i)->name;
-        if (strncmp(name, prefix, strlen(prefix)) != 0) continue;
-        const float *scores = wf_zoo_scores(zoo, name + strlen(prefix));
+static void list_scores(const wf_zoo *zoo, wf_zoo_summary *out) {
+    const char *name;
+    for (int i = 0; (name = wf_zoo_test(zoo, i)) != NULL; i++) {
+        const float *scores = wf_zoo_scores(zoo, name);
         if (scores == NULL || out->n_tests == (int)(sizeof out->tests / sizeof *out->tests))
             continue;
         wf_zoo_score_info *test = &out->tests[out->n_tests++];
-        snprintf(test->name, sizeof test->name, "%s", name + strlen(prefix));
+        snprintf(test->name, sizeof test->name, "%s", name);
         summarise_scores(scores, wf_zoo_count(zoo), test);
     }
-    wf_st_close(file);
-    return WF_OK;
 }
 
 /* --- the call --------------------------------------------------------------------------------- */
@@ -314,11 +313,21 @@ static wf_status summarise(scan *s, wf_zoo_summary *out) {
     sum_records(s, out);
     WF_TRY(judge_kinship(s, out));
     WF_TRY(find_duplicates(s, out));
-    return list_scores(s->ctx, s->zoo, out);
+    list_scores(s->zoo, out);
+    return WF_OK;
 }
 
 wf_status wf_zoo_info(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out) {
-    scan s = {.ctx = ctx, .zoo = zoo, .graph = wf_zoo_graph(zoo), .count = wf_zoo_count(zoo)};
+    return wf_zoo_inspect(ctx, zoo, out, NULL);
+}
+
+wf_status wf_zoo_inspect(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out, uint8_t *marks) {
+    scan s = {.ctx = ctx,
+              .zoo = zoo,
+              .graph = wf_zoo_graph(zoo),
+              .count = wf_zoo_count(zoo),
+              .marks = marks};
+    if (marks != NULL) memset(marks, 0, s.count);
     *out = (wf_zoo_summary){.count = s.count, .parameters = s.graph->n_params};
     WF_TRY(wf_zoo_verify(ctx, zoo));
     wf_status status = summarise(&s, out);

@@ -95,8 +95,8 @@ expect beyond-named 0 "a condition beyond those trained on" "$weft" sample flow.
 sample null --cond none
 sample ignored --task moons --guidance 0
 check no-condition test "$(value null.json cond_place)" = none
-"$weft" zoo export null.safetensors -o a.safetensors >/dev/null
-"$weft" zoo export ignored.safetensors -o b.safetensors >/dev/null
+"$weft" zoo export null.safetensors -o a.safetensors --force >/dev/null
+"$weft" zoo export ignored.safetensors -o b.safetensors --force >/dev/null
 check "guidance 0 is no condition" cmp a.safetensors b.safetensors
 expect eval-task 0 "JWS" "$weft" eval --zoo zoos/moons.safetensors --nets moons.safetensors --data moons.conf --no-cache -q
 "$weft" eval --nets half.safetensors --data spirals.conf --json -q >row.json

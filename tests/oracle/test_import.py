@@ -27,7 +27,8 @@ spec.loader.exec_module(load_network)
 
 class ImportDesc(C.Structure):
     _fields_ = [("activation", C.c_char_p), ("arch", C.c_char_p),
-                ("layers", C.c_char_p), ("name", C.c_char_p)]
+                ("layers", C.c_char_p), ("name", C.c_char_p), ("recursive", C.c_bool),
+                ("inputs", C.c_int), ("outputs", C.c_int)]
 
 
 class Collection(C.Structure):
@@ -136,8 +137,9 @@ def flat(tensors):
 
 def collection_flat(path):
     tensors, metadata = load_network.load_tensors(path)
-    blocks = [tensors[n].numpy().reshape(len(tensors[n]), -1)
-              for n in sorted(tensors, key=lambda n: (int(n.split(".")[1]), n.endswith("bias")))]
+    parts = [".".join(filter(None, (layer.get("name", f"layers.{i}"), tail)))
+             for i, layer in enumerate(json.loads(metadata["weft.graph"])["layers"]) for tail in ("weight", "bias")]
+    blocks = [tensors[n].numpy().reshape(len(tensors[n]), -1) for n in parts if n in tensors]
     return np.concatenate(blocks, 1), metadata
 
 
@@ -344,6 +346,35 @@ def exported_network(tmp):
         assert accuracy > 1.2 / data.classes, "the network has learned nothing: the comparison would be empty"
 
 
+def written_for_torch(tmp):
+    """A .pt that weft wrote is one for torch: under the names it was imported with, as plain data, mapped."""
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6))
+            self.head = nn.Linear(6, 3)
+
+    models = [Own() for _ in range(12)]
+    folder = tmp / "own"
+    folder.mkdir()
+    for i, model in enumerate(models):
+        torch.save({"epoch": i, "model": model.state_dict()}, folder / f"net{i}.ckpt")
+    (path, arch, count), = do_import(folder, tmp / "own_zoo")
+    assert (arch, count) == ("5-7-6-3", 12)
+    zoo = Zoo(path)
+    for i in (0, 2, 11):
+        zoo.export(i, tmp / "out.pt")
+        for options in ({}, {"weights_only": True}):
+            state = torch.load(tmp / "out.pt", **options)
+            assert list(state) == list(models[i].state_dict()), list(state)
+            fresh = Own()
+            fresh.load_state_dict(state)
+            np.testing.assert_array_equal(flat(fresh.state_dict().values()), flat(models[i].state_dict().values()))
+    (again, _, _), = do_import(tmp / "out.pt", tmp / "again_zoo")
+    Zoo(again).export(0, tmp / "again.pt")
+    assert (tmp / "again.pt").read_bytes() == (tmp / "out.pt").read_bytes()
+
+
 def info_of_collections(tmp):
     """Medians against numpy; verdicts on networks that torch trained."""
     data = Data(name="spirals")
@@ -383,7 +414,8 @@ def info_of_collections(tmp):
 
 def main():
     failed = 0
-    for test in (torch_files, stacked_and_safetensors, described_networks, refused, exported_network, info_of_collections):
+    for test in (torch_files, stacked_and_safetensors, described_networks, refused, exported_network,
+                 written_for_torch, info_of_collections):
         tmp = pathlib.Path(tempfile.mkdtemp())
         torch.manual_seed(0)
         try:

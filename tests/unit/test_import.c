@@ -408,7 +408,7 @@ static void bad_sources(void **state) {
     write_net(in_folder("mixed/a.pt"), 1, true, false);
     write_net(in_folder("mixed/a.safetensors"), 1, false, false);
     assert_fails(ctx, wf_zoo_import(ctx, in_folder("mixed"), &desc, out, NULL), WF_ERR_INPUT,
-                 "keep one kind");
+                 "name the ones you want");
     /* One broken file among good ones: named, and nothing written. */
     assert_int_equal(remove(in_folder("mixed/a.safetensors")), 0);
     assert_ok(ctx, wf_write_file(ctx, in_folder("mixed/b.pth"), "PK\3\4 and so on", 13));

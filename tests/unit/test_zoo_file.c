@@ -284,6 +284,72 @@ static void test_failed_write(void **state) {
     wf_graph_free(graph);
 }
 
+/* Parts of two collections as one: weights, columns, names and what both say. */
+static void test_select(void **state) {
+    (void)state;
+    wf_graph *graph = graph_of("2-3-2", "relu");
+    float *weights = numbered(graph, 3);
+    int64_t seeds[3] = {10, 11, 12};
+    float scores[3] = {.25f, .5f, .75f}, lr[3] = {1, 2, 3};
+    uint8_t errors[3][2] = {{1, 2}, {3, 4}, {5, 6}};
+    wf_zoo_extra extra = {.seeds = seeds,
+                          .lr = lr,
+                          .n_tests = 1,
+                          .test_names = {"moons"},
+                          .scores = {scores},
+                          .errors = {errors[0]},
+                          .error_bytes = {2},
+                          .n_meta = 3,
+                          .meta = {{"weft.sources", "[\"a.pt\",\"b.pt\",\"c.pt\"]"},
+                                   {"weft.scale", "none"},
+                                   {"weft.name", "first"}}};
+    char other[300], joined[300];
+    snprintf(other, sizeof other, "%s.other", path);
+    snprintf(joined, sizeof joined, "%s.joined", path);
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, 3, &extra));
+    extra.lr = NULL;
+    extra.meta[2][1] = "second";
+    extra.meta[0][1] = "[\"d.pt\",\"e.pt\",\"f.pt\"]";
+    assert_ok(ctx, wf_zoo_write(ctx, other, graph, weights, 3, &extra));
+    wf_zoo *a, *b, *both;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &a));
+    assert_ok(ctx, wf_zoo_open(ctx, other, &b));
+    const size_t some[] = {2, 0};
+    const wf_zoo_pick picks[] = {{a, some, 2}, {.zoo = b}};
+    assert_ok(ctx, wf_zoo_select(ctx, picks, 2, joined));
+    assert_ok(ctx, wf_zoo_open(ctx, joined, &both));
+    static const size_t from[] = {2, 0, 0, 1, 2};
+    static const char *const expected[] = {"c.pt", "a.pt", "d.pt", "e.pt", "f.pt"};
+    char **names;
+    size_t bytes;
+    assert_int_equal(wf_zoo_count(both), 5);
+    assert_ok(ctx, wf_zoo_names(ctx, both, &names));
+    const uint8_t *masks = wf_zoo_errors(both, "moons", &bytes);
+    assert_int_equal(bytes, 2);
+    for (size_t i = 0; i < 5; i++) {
+        float w[32];
+        wf_zoo_get(both, i, w);
+        assert_close(w[1], weights[from[i] * graph->n_params + 1], 0);
+        assert_string_equal(names[i], expected[i]);
+        assert_int_equal(wf_zoo_seeds(both)[i], seeds[from[i]]);
+        assert_close(wf_zoo_scores(both, "moons")[i], scores[from[i]], 0);
+        assert_int_equal(masks[2 * i + 1], errors[from[i]][1]);
+    }
+    wf_zoo_names_free(names, 5);
+    assert_string_equal(wf_zoo_meta(both, "weft.scale"), "none");
+    assert_null(wf_zoo_meta(both, "weft.name")); /* they differ */
+    const size_t beyond = 3;
+    const wf_zoo_pick bad = {a, &beyond, 1};
+    assert_fails(ctx, wf_zoo_select(ctx, &bad, 1, joined), WF_ERR_USAGE, "the last one is 2");
+    wf_zoo_free(both);
+    wf_zoo_free(b);
+    wf_zoo_free(a);
+    unlink(other);
+    unlink(joined);
+    free(weights);
+    wf_graph_free(graph);
+}
+
 static wf_status open_and_close(wf_ctx *caller, void *file) {
     wf_zoo *zoo;
     wf_status status = wf_zoo_open(caller, file, &zoo);
@@ -314,6 +380,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_other_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_write, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_select, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_memory, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

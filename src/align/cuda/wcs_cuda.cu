@@ -140,7 +140,7 @@ wf_status side_fill(wcs_call *call, side_memory *side, const float *from, size_t
         if (!wf_gpu_usable(call->checked[i]))
             return wf_fail(ctx, WF_ERR_INPUT,
                            "matching: %s network %zu has weights that are not finite or far too "
-                           "large; leave it out",
+                           "large; weft zoo filter --finite leaves such networks out",
                            what, first + i);
     return WF_OK;
 }

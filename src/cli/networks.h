@@ -1,0 +1,28 @@
+/* networks: which networks of a collection a command is about, their names and scores, and files
+ * that are not there yet. */
+#ifndef WF_CLI_NETWORKS_H
+#define WF_CLI_NETWORKS_H
+
+#include "cli/files.h"
+#include "weft/zoo.h"
+
+/* Locks an output for this command. WF_ERR_USAGE where a file is there already and --force, which
+ * the command must have, is not given. */
+wf_status cli_new_file(cli_app *app, const char *path);
+/* The same without a lock, for one of many files. */
+wf_status cli_not_there(cli_app *app, const char *path);
+
+/* "0,3,10-19" to indices below `count`; free(*out). `what` names the option. */
+wf_status cli_read_indices(cli_app *app, const char *what, const char *text, const char *path,
+                           size_t count, size_t **out, size_t *n);
+
+/* Scores of all networks: on --data where it is given, else those in the file, of --test or the
+ * first test set. The command must have both options. free(*out). name: of the test set, as long as
+ * zoo and *data live. data: wf_dataset_free it; NULL where the file's scores serve. */
+wf_status cli_scores(cli_app *app, const wf_zoo *zoo, float **out, const char **name,
+                     wf_dataset **data);
+
+/* Indices in order of falling score, equal ones by index, those without a score last. */
+wf_status cli_order_by_score(cli_app *app, const float *scores, size_t *index, size_t n);
+
+#endif

@@ -1,0 +1,207 @@
+/* torch_write: a zip container of stored entries, as torch 1.6 and later read it.
+ *
+ *   net/data.pkl            pickle, protocol 2: OrderedDict of name -> _rebuild_tensor_v2(storage, ...)
+ *   net/byteorder           "little"
+ *   net/extra/weft.graph    the description, where there is one
+ *   net/data/0, 1 ...       one storage for each tensor, raw floats
+ *   net/version             "3"
+ *
+ * Contents begin at multiples of 64 bytes, padded by an extra field as torch does, so that
+ * torch.load may map the file. */
+#include "zoo/torch_write.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+enum { alignment = 64, most_tensors = 60000 };
+
+typedef struct archive {
+    wf_ctx *ctx;
+    wf_writer file;
+    uint64_t at;     /* bytes written */
+    FILE *directory; /* central directory, in memory */
+    unsigned entries;
+} archive;
+
+static wf_status put(archive *a, const void *bytes, size_t count) {
+    a->at += count;
+    return wf_writer_write(a->ctx, &a->file, bytes, count);
+}
+
+static void number(uint8_t **at, uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; i++) *(*at)++ = (uint8_t)(value >> 8 * i);
+}
+
+/* What the local header and the directory have in common: version, flags, method, time, date, CRC,
+ * sizes, length of the name. */
+static void common_fields(uint8_t **at, uint32_t crc, size_t size, size_t name_length) {
+    number(at, 0, 2);      /* version needed */
+    number(at, 0, 2);      /* flags */
+    number(at, 0, 2);      /* stored */
+    number(at, 0, 2);      /* time */
+    number(at, 0x0021, 2); /* date: the first there is, 1980-01-01 */
+    number(at, crc, 4);
+    number(at, size, 4);
+    number(at, size, 4);
+    number(at, name_length, 2);
+}
+
+static wf_status add_entry(archive *a, const char *name, const void *bytes, size_t size) {
+    uint8_t local[30], central[46], padding[alignment + 4] = {'F', 'B'}, *at = local;
+    size_t length = strlen(name), start = (size_t)a->at;
+    uint32_t crc = (uint32_t)crc32_z(crc32_z(0, NULL, 0), bytes, size);
+    size_t extra = 4 + (alignment - (start + sizeof local + length + 4) % alignment) % alignment;
+    padding[2] = (uint8_t)(extra - 4);
+    number(&at, 0x04034b50, 4);
+    common_fields(&at, crc, size, length);
+    number(&at, extra, 2);
+    WF_TRY(put(a, local, sizeof local));
+    WF_TRY(put(a, name, length));
+    WF_TRY(put(a, padding, extra));
+    WF_TRY(put(a, bytes, size));
+    at = central;
+    number(&at, 0x02014b50, 4);
+    number(&at, 0, 2); /* version made by */
+    common_fields(&at, crc, size, length);
+    number(&at, 0, 12); /* no extra field, comment, disk, attributes */
+    number(&at, start, 4);
+    fwrite(central, sizeof central, 1, a->directory);
+    fwrite(name, length, 1, a->directory);
+    a->entries++;
+    return WF_OK;
+}
+
+static wf_status end_archive(archive *a, const char *directory, size_t size) {
+    uint8_t end[22], *at = end;
+    number(&at, 0x06054b50, 4);
+    number(&at, 0, 4);
+    number(&at, a->entries, 2);
+    number(&at, a->entries, 2);
+    number(&at, size, 4);
+    number(&at, a->at, 4);
+    number(&at, 0, 2);
+    WF_TRY(put(a, directory, size));
+    return put(a, end, sizeof end);
+}
+
+/* --- the pickle ------------------------------------------------------------------------------- */
+
+static void put_number(FILE *p, uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; i++) fputc((int)(value >> 8 * i & 255), p);
+}
+
+static void put_text(FILE *p, const char *text) {
+    fputc('X', p); /* BINUNICODE */
+    put_number(p, strlen(text), 4);
+    fputs(text, p);
+}
+
+static void put_integer(FILE *p, size_t value) {
+    bool small = value <= INT32_MAX;
+    fputc(small ? 'J' : '\x8a', p); /* BININT, or LONG1 of 8 bytes */
+    if (!small) fputc(8, p);
+    put_number(p, value, small ? 4 : 8);
+}
+
+/* ((OrderedDict),): an empty one. */
+static const char ordered_dict[] = "ccollections\nOrderedDict\n)R";
+
+static void put_tensor(FILE *p, const wf_st_tensor *tensor, size_t index) {
+    size_t stride[WF_ST_MAX_RANK], step = 1;
+    char key[24];
+    put_text(p, tensor->name);
+    fputs("ctorch._utils\n_rebuild_tensor_v2\n((", p); /* MARK of its arguments, of the storage */
+    put_text(p, "storage");
+    fputs("ctorch\nFloatStorage\n", p);
+    snprintf(key, sizeof key, "%zu", index);
+    put_text(p, key);
+    put_text(p, "cpu");
+    put_integer(p, tensor->count);
+    fputs("tQ", p); /* TUPLE, BINPERSID */
+    put_integer(p, 0);
+    for (int i = tensor->rank; i-- > 0; step *= tensor->shape[i]) stride[i] = step;
+    fputc('(', p);
+    for (int i = 0; i < tensor->rank; i++) put_integer(p, tensor->shape[i]);
+    fputs("t(", p);
+    for (int i = 0; i < tensor->rank; i++) put_integer(p, stride[i]);
+    fputs("t\x89", p); /* NEWFALSE: requires_grad */
+    fputs(ordered_dict, p);
+    fputs("tR", p);
+}
+
+static void put_pickle(FILE *p, const wf_st_tensor *tensors, size_t n) {
+    fputs("\x80\x02", p);
+    fputs(ordered_dict, p);
+    fputc('(', p);
+    for (size_t i = 0; i < n; i++) put_tensor(p, &tensors[i], i);
+    fputs("u.", p); /* SETITEMS, STOP */
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+static wf_status no_memory(archive *a, const char *path) {
+    return wf_fail(a->ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+}
+
+static wf_status add_pickle(archive *a, const char *path, const wf_st_tensor *tensors, size_t n) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *pickle = open_memstream(&text, &size);
+    if (pickle == NULL) return no_memory(a, path);
+    put_pickle(pickle, tensors, n);
+    bool whole = !ferror(pickle);
+    if (fclose(pickle) != 0) whole = false;
+    wf_status status = whole ? add_entry(a, "net/data.pkl", text, size) : no_memory(a, path);
+    free(text);
+    return status;
+}
+
+static wf_status add_entries(archive *a, const char *path, const wf_st_tensor *tensors, size_t n,
+                             const char *description) {
+    WF_TRY(add_pickle(a, path, tensors, n));
+    WF_TRY(add_entry(a, "net/byteorder", "little", 6));
+    if (description != NULL)
+        WF_TRY(add_entry(a, "net/extra/weft.graph", description, strlen(description)));
+    for (size_t i = 0; i < n; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "net/data/%zu", i);
+        WF_TRY(add_entry(a, name, tensors[i].data, tensors[i].bytes));
+    }
+    return add_entry(a, "net/version", "3\n", 2);
+}
+
+static wf_status check_size(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; i++) bytes += tensors[i].bytes + 1024;
+    if (n <= most_tensors && bytes < UINT32_MAX) return WF_OK;
+    return wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                   "%s: %zu tensors of %zu MB are more than a zip container takes here; write "
+                   ".safetensors",
+                   path, n, (size_t)(bytes >> 20));
+}
+
+wf_status wf_torch_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
+                         const char *description) {
+    archive a = {.ctx = ctx};
+    char *directory = NULL;
+    size_t size = 0;
+    WF_TRY(check_size(ctx, path, tensors, n));
+    a.directory = open_memstream(&directory, &size);
+    if (a.directory == NULL) return no_memory(&a, path);
+    wf_status status = wf_writer_open(ctx, path, &a.file);
+    if (status != WF_OK) {
+        fclose(a.directory);
+        free(directory);
+        return status;
+    }
+    status = add_entries(&a, path, tensors, n, description);
+    bool whole = !ferror(a.directory);
+    if (fclose(a.directory) != 0) whole = false;
+    if (status == WF_OK && !whole) status = no_memory(&a, path);
+    if (status == WF_OK) status = end_archive(&a, directory, size);
+    if (status == WF_OK) status = wf_writer_commit(ctx, &a.file);
+    else wf_writer_abort(&a.file);
+    free(directory);
+    return status;
+}

@@ -1,0 +1,12 @@
+/* torch_write: a state_dict as torch.save writes it: torch.load reads it, also with weights_only. */
+#ifndef WF_ZOO_TORCH_WRITE_H
+#define WF_ZOO_TORCH_WRITE_H
+
+#include "base/safetensors.h"
+
+/* Tensors are F32. description (NULL: none) is kept as NAME/extra/weft.graph, which torch does not
+ * look at. Atomic and durable. */
+wf_status wf_torch_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
+                         const char *description);
+
+#endif

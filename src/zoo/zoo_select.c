@@ -1,0 +1,268 @@
+/* zoo_select: parts of collections, and collections joined (weft/zoo.h).
+ *
+ * Columns (seeds, rates, scores, error masks) are gathered network by network where every pick has
+ * them. Metadata is kept where all picks say the same; names of networks are joined. */
+#include "base/json_text.h"
+#include "base/safetensors.h"
+#include "zoo/zoo_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { max_tests = 8, max_meta = 32 };
+static const char sources_key[] = "weft.sources";
+
+typedef struct selection {
+    wf_ctx *ctx;
+    const wf_zoo_pick *picks;
+    int n;
+    size_t count;
+    wf_zoo_extra extra;
+    void *owned[4 + 2 * max_tests]; /* columns */
+    int n_owned;
+    char *sources; /* JSON */
+    /* The next network to hand out: place `at` of pick `pick`. */
+    int pick;
+    size_t at;
+} selection;
+
+static size_t pick_size(const wf_zoo_pick *pick) {
+    return pick->index == NULL ? wf_zoo_count(pick->zoo) : pick->n;
+}
+
+static size_t pick_index(const wf_zoo_pick *pick, size_t place) {
+    return pick->index == NULL ? place : pick->index[place];
+}
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+void wf_zoo_names_free(char **names, size_t count) {
+    for (size_t i = 0; names != NULL && i < count; i++) free(names[i]);
+    free(names);
+}
+
+/* The list of names, one for each network; NULL where there is none. */
+static json_t *read_sources(const wf_zoo *zoo) {
+    const char *text = wf_zoo_meta(zoo, sources_key);
+    if (text == NULL || wf_json_check(NULL, "", text, strlen(text)) != WF_OK) return NULL;
+    json_t *list = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    bool fits = json_is_array(list) && json_array_size(list) == wf_zoo_count(zoo);
+    for (size_t i = 0; fits && i < json_array_size(list); i++)
+        fits = json_is_string(json_array_get(list, i));
+    if (fits) return list;
+    json_decref(list);
+    return NULL;
+}
+
+wf_status wf_zoo_names(wf_ctx *ctx, const wf_zoo *zoo, char ***out) {
+    *out = NULL;
+    json_t *list = read_sources(zoo);
+    if (list == NULL) return WF_OK;
+    size_t count = wf_zoo_count(zoo);
+    wf_status status = wf_alloc(ctx, count, sizeof **out, "names", out);
+    for (size_t i = 0; i < count && status == WF_OK; i++) {
+        (*out)[i] = strdup(json_string_value(json_array_get(list, i)));
+        if ((*out)[i] == NULL) status = wf_fail(ctx, WF_ERR_MEMORY, "names: out of memory");
+    }
+    json_decref(list);
+    if (status == WF_OK) return WF_OK;
+    wf_zoo_names_free(*out, count);
+    *out = NULL;
+    return status;
+}
+
+/* Names of all picked networks; none where a pick has none. */
+static wf_status join_names(selection *s) {
+    json_t *all = json_array();
+    bool whole = all != NULL;
+    for (int p = 0; p < s->n && whole; p++) {
+        json_t *list = read_sources(s->picks[p].zoo);
+        whole = list != NULL;
+        for (size_t k = 0; whole && k < pick_size(&s->picks[p]); k++)
+            whole = json_array_append(all, json_array_get(list, pick_index(&s->picks[p], k))) == 0;
+        json_decref(list);
+    }
+    if (whole) s->sources = wf_json_text(all, JSON_COMPACT);
+    json_decref(all);
+    return whole && s->sources == NULL
+               ? wf_fail(s->ctx, WF_ERR_MEMORY, "%s: out of memory", sources_key)
+               : WF_OK;
+}
+
+/* --- metadata --------------------------------------------------------------------------------- */
+
+/* What all picks say under this key; NULL where they differ. */
+static const char *common_value(const selection *s, const char *key) {
+    const char *value = wf_zoo_meta(s->picks[0].zoo, key);
+    for (int p = 1; p < s->n && value != NULL; p++) {
+        const char *other = wf_zoo_meta(s->picks[p].zoo, key);
+        if (other == NULL || strcmp(other, value) != 0) value = NULL;
+    }
+    return value;
+}
+
+static wf_status add_meta(selection *s, const char *key, const char *value) {
+    if (value == NULL) return WF_OK;
+    if (s->extra.n_meta == max_meta)
+        return wf_fail(s->ctx, WF_ERR_INPUT, "%s: more than %d keys of metadata",
+                       wf_zoo_path(s->picks[0].zoo), max_meta);
+    s->extra.meta[s->extra.n_meta][0] = key;
+    s->extra.meta[s->extra.n_meta++][1] = value;
+    return WF_OK;
+}
+
+static bool is_written_anew(const char *key) {
+    static const char *const keys[] = {"weft.format",     "weft.graph",  "weft.arch",
+                                       "weft.activation", "weft.digest", sources_key};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0) return true;
+    return false;
+}
+
+static wf_status join_meta(selection *s) {
+    const wf_zoo *first = s->picks[0].zoo;
+    WF_TRY(join_names(s));
+    /* One stacked file has one name for all its networks. */
+    WF_TRY(
+        add_meta(s, sources_key, s->sources != NULL ? s->sources : common_value(s, sources_key)));
+    for (size_t i = 0; i < wf_zoo_meta_count(first); i++) {
+        const char *key, *value;
+        wf_zoo_meta_at(first, i, &key, &value);
+        if (!is_written_anew(key)) WF_TRY(add_meta(s, key, common_value(s, key)));
+    }
+    for (int p = 1; p < s->n; p++) {
+        const char *a = wf_zoo_meta(first, "weft.data");
+        const char *b = wf_zoo_meta(s->picks[p].zoo, "weft.data");
+        if (a == NULL || b == NULL || strcmp(a, b) == 0) continue;
+        wf_warn(s->ctx,
+                "%s and %s were scored on different data; scores and preparation on which "
+                "they differ are left out",
+                wf_zoo_path(first), wf_zoo_path(s->picks[p].zoo));
+        break;
+    }
+    return WF_OK;
+}
+
+/* --- columns ---------------------------------------------------------------------------------- */
+
+/* Where a pick keeps a column; NULL where it has none. */
+typedef const void *column_of(const wf_zoo *zoo, const char *test, size_t *bytes);
+
+static const void *seeds_of(const wf_zoo *zoo, const char *test, size_t *bytes) {
+    (void)test;
+    *bytes = sizeof(int64_t);
+    return wf_zoo_seeds(zoo);
+}
+
+static const void *rates_of(const wf_zoo *zoo, const char *test, size_t *bytes) {
+    (void)test;
+    *bytes = sizeof(float);
+    return wf_zoo_rates(zoo);
+}
+
+static const void *epochs_of(const wf_zoo *zoo, const char *test, size_t *bytes) {
+    (void)test;
+    *bytes = sizeof(int32_t);
+    return wf_zoo_epochs(zoo);
+}
+
+static const void *scores_of(const wf_zoo *zoo, const char *test, size_t *bytes) {
+    *bytes = sizeof(float);
+    return wf_zoo_scores(zoo, test);
+}
+
+static const void *errors_of(const wf_zoo *zoo, const char *test, size_t *bytes) {
+    return wf_zoo_errors(zoo, test, bytes);
+}
+
+/* The column of all picked networks; *out NULL where a pick has none, or one of another width. */
+static wf_status gather(selection *s, column_of *of, const char *test, size_t *bytes,
+                        const void **out) {
+    size_t width;
+    *out = NULL;
+    for (int p = 0; p < s->n; p++) {
+        if (of(s->picks[p].zoo, test, &width) == NULL) return WF_OK;
+        if (p == 0) *bytes = width;
+        else if (width != *bytes) return WF_OK;
+    }
+    uint8_t *column, *at;
+    WF_TRY(wf_alloc(s->ctx, s->count, *bytes, "columns", &column));
+    s->owned[s->n_owned++] = at = column;
+    for (int p = 0; p < s->n; p++) {
+        const uint8_t *from = of(s->picks[p].zoo, test, &width);
+        for (size_t k = 0; k < pick_size(&s->picks[p]); k++, at += *bytes)
+            memcpy(at, from + pick_index(&s->picks[p], k) * *bytes, *bytes);
+    }
+    *out = column;
+    return WF_OK;
+}
+
+static wf_status join_columns(selection *s) {
+    size_t bytes;
+    const void *column;
+    wf_zoo_extra *extra = &s->extra;
+    WF_TRY(gather(s, seeds_of, NULL, &bytes, &column));
+    extra->seeds = column;
+    WF_TRY(gather(s, rates_of, NULL, &bytes, &column));
+    extra->lr = column;
+    WF_TRY(gather(s, epochs_of, NULL, &bytes, &column));
+    extra->epochs = column;
+    const char *test;
+    for (int t = 0; t < max_tests && (test = wf_zoo_test(s->picks[0].zoo, t)) != NULL; t++) {
+        int place = extra->n_tests;
+        WF_TRY(gather(s, scores_of, test, &bytes, &column));
+        extra->scores[place] = column;
+        WF_TRY(gather(s, errors_of, test, &extra->error_bytes[place], &column));
+        extra->errors[place] = column;
+        if (extra->scores[place] == NULL && extra->errors[place] == NULL) continue;
+        extra->test_names[place] = test;
+        extra->n_tests++;
+    }
+    return WF_OK;
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+static wf_status check_picks(selection *s) {
+    const wf_graph *graph = wf_zoo_graph(s->picks[0].zoo);
+    for (int p = 0; p < s->n; p++) {
+        const wf_zoo_pick *pick = &s->picks[p];
+        if (!wf_graph_equal(wf_zoo_graph(pick->zoo), graph))
+            return wf_fail(s->ctx, WF_ERR_SHAPE,
+                           "%s has networks of %s (%s), %s of %s (%s): a collection has one "
+                           "architecture",
+                           wf_zoo_path(s->picks[0].zoo), graph->text,
+                           wf_activation_name(graph->activation), wf_zoo_path(pick->zoo),
+                           wf_zoo_graph(pick->zoo)->text,
+                           wf_activation_name(wf_zoo_graph(pick->zoo)->activation));
+        for (size_t k = 0; k < pick_size(pick); k++)
+            if (pick_index(pick, k) >= wf_zoo_count(pick->zoo))
+                return wf_fail(
+                    s->ctx, WF_ERR_USAGE, "%s: network %zu was asked for, the last one is %zu",
+                    wf_zoo_path(pick->zoo), pick_index(pick, k), wf_zoo_count(pick->zoo) - 1);
+        WF_TRY(wf_zoo_verify(s->ctx, pick->zoo));
+        s->count += pick_size(pick);
+    }
+    return WF_OK;
+}
+
+/* wf_zoo_write_from asks for each network once, in order. */
+static void next_network(void *selection_, size_t index, float *w) {
+    (void)index;
+    selection *s = selection_;
+    while (s->at == pick_size(&s->picks[s->pick])) s->pick++, s->at = 0;
+    wf_zoo_get(s->picks[s->pick].zoo, pick_index(&s->picks[s->pick], s->at++), w);
+}
+
+wf_status wf_zoo_select(wf_ctx *ctx, const wf_zoo_pick *picks, int n, const char *path) {
+    selection s = {.ctx = ctx, .picks = picks, .n = n};
+    wf_status status = check_picks(&s);
+    if (status == WF_OK) status = join_columns(&s);
+    if (status == WF_OK) status = join_meta(&s);
+    if (status == WF_OK)
+        status = wf_zoo_write_from(ctx, path, wf_zoo_graph(picks[0].zoo), next_network, &s, s.count,
+                                   &s.extra);
+    for (int i = 0; i < s.n_owned; i++) free(s.owned[i]);
+    free(s.sources);
+    return status;
+}

@@ -228,7 +228,8 @@ static void build_insert(setup *s) {
 static void build_time_features(setup *s) {
     wf_tensor *t = wf_tape_blank(&s->tape, 4, 1);
     for (int r = 0; r < 4; r++) put(s, t->data, (size_t)(r * t->ld), (float)(0.1 + 0.25 * r));
-    wf_time_features(&s->tape, wf_tape_filled(&s->tape, t), 2 * s->size);
+    wf_time_features(&s->tape, wf_tape_filled(&s->tape, t), 2 * s->size,
+                     s->variant == 0 ? 1000 : 30);
 }
 static void build_null_rows(setup *s) {
     static const uint8_t flags[5] = {0, 1, 0, 0, 1};
@@ -511,6 +512,7 @@ static inline int variants_of(wf_op_kind kind) {
     case WF_OP_from_tokens:
     case WF_OP_residual:
     case WF_OP_null_rows:
+    case WF_OP_time_features:
     case WF_OP_fold_pack:
     case WF_OP_velocity:
     case WF_OP_edge_encoder:

@@ -180,7 +180,8 @@ static void embed_time(network *n) {
     const gmn_layout *layout = n->layout;
     wf_tensor *t =
         wf_tape_rows(n->tape, at(n, n->in->t, (size_t)n->part->first_graph), n->view->n_graphs, 1);
-    wf_tensor *z = affine(n, &layout->time[0], wf_time_features(n->tape, t, n->desc->time));
+    wf_tensor *z = affine(n, &layout->time[0],
+                          wf_time_features(n->tape, t, n->desc->time, n->desc->time_frequency));
     z = affine(n, &layout->time[1], wf_activation_op(n->tape, z, WF_TAPE_ACT_SILU));
     if (n->desc->cond == WF_COND_LINEAR) {
         z = wf_residual(n->tape, z, embed_condition(n), NULL, 0, NULL);

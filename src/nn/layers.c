@@ -123,17 +123,17 @@ static const char *joined(char *out, size_t size, const char *name, const char *
 }
 
 wf_tensor *wf_layer_mlp(wf_net *net, const char *name, wf_tensor *x, int hidden, int out,
-                        wf_tape_act unit, wf_layer_options o) {
+                        wf_tape_act act, wf_layer_options o) {
     char full[40];
     x = wf_layer_linear(net, joined(full, sizeof full, name, ".0"), x, hidden, o);
-    x = wf_activation_op(net->tape, x, unit);
+    x = wf_activation_op(net->tape, x, act);
     return wf_layer_linear(net, joined(full, sizeof full, name, ".2"), x, out, o);
 }
 
 wf_tensor *wf_layer_time(wf_net *net, const char *name, wf_tensor *t, int width,
                          wf_layer_options o) {
-    return wf_layer_mlp(net, name, wf_time_features(net->tape, t, width), width, width,
-                        WF_TAPE_ACT_SILU, o);
+    return wf_layer_mlp(net, name, wf_time_features(net->tape, t, width, WF_TIME_FREQUENCY), width,
+                        width, WF_TAPE_ACT_SILU, o);
 }
 
 wf_tensor *wf_layer_layer_norm(wf_net *net, const char *name, wf_tensor *x, bool with_bias,

@@ -76,9 +76,9 @@ typedef struct wf_layer_options {
 /* NAME.weight (out, in), NAME.bias (out) */
 wf_tensor *wf_layer_linear(wf_net *net, const char *name, wf_tensor *x, int out,
                            wf_layer_options options);
-/* NAME.0, unit, NAME.2: to `hidden` columns and back to `out`. */
+/* NAME.0, act, NAME.2: to `hidden` columns and back to `out`. */
 wf_tensor *wf_layer_mlp(wf_net *net, const char *name, wf_tensor *x, int hidden, int out,
-                        wf_tape_act unit, wf_layer_options options);
+                        wf_tape_act act, wf_layer_options options);
 /* Sinusoids of t (B, 1), then NAME.0, SiLU, NAME.2, all of `width`. */
 wf_tensor *wf_layer_time(wf_net *net, const char *name, wf_tensor *t, int width,
                          wf_layer_options options);

@@ -349,10 +349,10 @@ wf_tensor *wf_insert(wf_tape *tape, wf_tensor *x, wf_tensor *rows, const uint32_
     return op.out[0];
 }
 
-wf_tensor *wf_time_features(wf_tape *tape, wf_tensor *t, int width) {
+wf_tensor *wf_time_features(wf_tape *tape, wf_tensor *t, int width, double frequency) {
     if (tape->failed) return NULL;
     assert(width % 2 == 0);
-    wf_op op = {.kind = WF_OP_time_features, .in = {t}};
+    wf_op op = {.kind = WF_OP_time_features, .in = {t}, .value = frequency};
     op.out[0] = output(tape, &op, t->rows, width);
     run(tape, &op);
     return op.out[0];

@@ -105,8 +105,10 @@ wf_tensor *wf_mean_op(wf_tape *tape, wf_tensor *x, int graphs, const uint32_t *s
 wf_tensor *wf_gather(wf_tape *tape, wf_tensor *table, int rows, const uint32_t *map);
 /* y = x, y[map[r]] += rows[r]; no row twice. Continues x. */
 wf_tensor *wf_insert(wf_tape *tape, wf_tensor *x, wf_tensor *rows, const uint32_t *map);
-/* t (B, 1) -> (B, width): cos then sin of 1000 t * 10000^(-i/(width/2)). */
-wf_tensor *wf_time_features(wf_tape *tape, wf_tensor *t, int width);
+/* The top frequency of time codes where nothing else is asked for. */
+#define WF_TIME_FREQUENCY 1000.0
+/* t (B, 1) -> (B, width): cos then sin of frequency * t * 10000^(-i/(width/2)). */
+wf_tensor *wf_time_features(wf_tape *tape, wf_tensor *t, int width, double frequency);
 /* y[b] = flags[b] ? null : x[b]; null (1, D). */
 wf_tensor *wf_null_rows(wf_tape *tape, wf_tensor *x, wf_tensor *null, const uint8_t *flags);
 /* (1, H) = a (1, D) M (D, H): the attention logit a.(M y) as a vector against y. */

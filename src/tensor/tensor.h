@@ -112,7 +112,7 @@ typedef struct wf_op {
     const void *scale; /* per row, of the tape's type */
     const wf_part *part;
     int tokens, heads; /* rows of a sequence; heads of attention */
-    double value;      /* eps, probability, temperature */
+    double value;      /* eps, probability, temperature, frequency */
     wf_dropout_key key;
     wf_conv1d_desc conv;
     wf_ctx *ctx; /* whose threads the operation may use; NULL: the calling one alone */

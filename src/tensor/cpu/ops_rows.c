@@ -409,9 +409,9 @@ bool WF_FN(wf_time_features_forward)(const wf_op *op, wf_arena *arena) {
         real *out = row_of(y, r);
         memset(out, 0, (size_t)y->ld * sizeof(real));
         for (int i = 0; i < half; i++) {
-            /* The frequency in double: 1000 t is large and its phase matters. */
+            /* In double: the phase may be large. */
             double phase =
-                1000.0 * (double)row_of(t, r)[0] * exp(-log(10000.0) * (double)i / (double)half);
+                op->value * (double)row_of(t, r)[0] * exp(-log(10000.0) * (double)i / (double)half);
             out[i] = (real)cos(phase);
             out[half + i] = (real)sin(phase);
         }

@@ -330,8 +330,9 @@ bool insert_backward(const wf_op *op, wf_arena *) {
 
 /* --- time, conditions, logits ----------------------------------------------------------------- */
 namespace {
-/* In double: 1000 t is large and its phase matters. */
+/* In double: the phase may be large. */
 struct time_element {
+    double frequency;
     const float *t;
     int ld_t;
     float *y;
@@ -341,7 +342,7 @@ struct time_element {
         double value = 0;
         if (col < cols) {
             double phase =
-                1000.0 * (double)t[(size_t)row * ld_t] * exp(-log(10000.0) * i / (double)half);
+                frequency * (double)t[(size_t)row * ld_t] * exp(-log(10000.0) * i / (double)half);
             value = col < half ? cos(phase) : sin(phase);
         }
         y[(size_t)row * ld + col] = (float)value;
@@ -404,7 +405,7 @@ struct logit_back_row {
 
 bool time_features_forward(const wf_op *op, wf_arena *) {
     const wf_tensor *t = op->in[0], *y = op->out[0];
-    each(time_element{data_of(t), t->ld, data_of(y), y->cols, y->ld}, y->rows, y->ld);
+    each(time_element{op->value, data_of(t), t->ld, data_of(y), y->cols, y->ld}, y->rows, y->ld);
     return launched();
 }
 

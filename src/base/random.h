@@ -26,4 +26,39 @@ void wf_rng_normals_from(const wf_rng *rng, size_t first, float *out, size_t cou
 /* A uniform permutation of 0..n-1 (Fisher and Yates), drawn from the stream. */
 void wf_rng_shuffle(wf_rng *rng, uint32_t *order, uint32_t n);
 
+/* Place i of a permutation of 0..n-1 that belongs to the stream's address, without memory for it: six
+ * Feistel rounds over the fewest bits, an even number, that hold n - 1; a result beyond n - 1 goes
+ * through them again. */
+static inline WF_HD uint32_t wf_rng_permuted(const wf_rng *rng, uint32_t n, uint32_t i) {
+    uint32_t half = 1;
+    while (half < 16 && (1u << (2 * half)) < n) half++;
+    uint32_t mask = (1u << half) - 1;
+    do {
+        uint32_t left = i >> half, right = i & mask;
+        for (uint32_t round = 0; round < 6; round++) {
+            uint32_t counter[4] = {(round << 16) + right, rng->step, rng->network, rng->purpose};
+            uint32_t words[4];
+            wf_philox(counter, rng->seed, words);
+            uint32_t mixed = left ^ (words[0] & mask);
+            left = right;
+            right = mixed;
+        }
+        i = (left << half) + right;
+    } while (i >= n);
+    return i;
+}
+
+/* Place b of batch `batch_number` when `count` things are gone through in epochs, each in an order of its
+ * own that belongs to (seed, epoch, purpose, step), in batches of `batch`. What is left of an epoch
+ * behind its last whole batch is dropped. With fewer things than a batch has places, every batch is an
+ * epoch, and its order is gone round. */
+static inline WF_HD uint32_t wf_epoch_place(uint64_t seed, wf_purpose purpose, uint32_t step,
+                                            uint32_t count, uint32_t batch, uint64_t batch_number,
+                                            uint32_t b) {
+    uint32_t batches = count >= batch ? count / batch : 1;
+    wf_rng order = wf_rng_at(seed, (uint32_t)(batch_number / batches), purpose, step);
+    uint64_t place = batch_number % batches * batch + b;
+    return wf_rng_permuted(&order, count, (uint32_t)(place % count));
+}
+
 #endif

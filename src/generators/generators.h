@@ -10,4 +10,7 @@ extern const wf_generator_kind wf__control_kinds[];
 /* The flow generator of each field (models/field.h), made when first asked for; likewise ended. */
 const wf_generator_kind *wf__flow_kinds(void);
 
+/* Rivals that are fitted in phases (generators/phase_fit.h). */
+extern const wf_generator_kind wf__pdiff_kind;
+
 #endif

@@ -20,13 +20,19 @@ enum { most_registered = 256 };
 static const wf_generator_kind *registered[most_registered];
 static int n_registered;
 
-/* Controls, then flows, then what programs registered. */
+/* Rivals of the flows. */
+static const wf_generator_kind *const phased[] = {&wf__pdiff_kind};
+enum { n_phased = sizeof phased / sizeof *phased };
+
+/* Controls, then flows, then other rivals, then what programs registered. */
 const wf_generator_kind *wf_generator_at(int index) {
     const wf_generator_kind *const own[] = {wf__control_kinds, wf__flow_kinds()};
     if (index < 0) return NULL;
     for (int list = 0; list < 2; list++)
         for (const wf_generator_kind *kind = own[list]; kind->name != NULL; kind++)
             if (index-- == 0) return kind;
+    if (index < n_phased) return phased[index];
+    index -= n_phased;
     return index < n_registered ? registered[index] : NULL;
 }
 

@@ -41,6 +41,17 @@ void wf_net_scope(wf_net *net, const char *format, ...) {
     va_end(args);
 }
 
+wf_net_place wf_net_here(const wf_net *net) {
+    if (!net->declares) return (wf_net_place){net->next, net->next_buffer};
+    return (wf_net_place){net->list->count, net->buffers != NULL ? net->buffers->count : 0};
+}
+
+void wf_net_go(wf_net *net, wf_net_place place) {
+    assert(!net->declares && !net->tape->keep);
+    net->next = place.tensor;
+    net->next_buffer = place.buffer;
+}
+
 wf_tensor *wf_net_param(wf_net *net, const wf_field_tensor *tensor) {
     wf_tape *tape = net->tape;
     if (net->declares) {

@@ -1,0 +1,292 @@
+/* pdiff: P-diff as a generator: an autoencoder of networks, a diffusion model of its latents, ancestral
+ * sampling. Noise of network k at step s of the diffusion: stream (seed, k, WF_RNG_SAMPLE, s); the
+ * latent that it starts from has the number of steps in place of s. */
+#include "base/random.h"
+#include "generators/generators.h"
+#include "generators/pdiff_net.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const wf_setting rows[] = {
+#define SETTING(...) WF_SETTING_ROW(wf_pdiff_options, "model", "field.", __VA_ARGS__)
+#include "generators/pdiff.def"
+    {0}};
+static const wf_setting *settings(void) { return rows; }
+
+/* --- the model -------------------------------------------------------------------------------- */
+
+typedef struct pdiff {
+    wf_pdiff_model model;
+    wf_net_place decoder;
+    double *beta, *kept; /* [diffusion_steps] */
+    wf_phase phases[2];  /* of a generator that samples */
+    wf_phase_file file;
+    wf_norm norm;
+    float *latents; /* of the fit's networks */
+} pdiff;
+
+static wf_status check_options(wf_ctx *ctx, const wf_pdiff_options *o) {
+    WF_TRY(wf_settings_check(ctx, rows, o));
+    if (o->channels % 2 != 0)
+        return wf_fail(ctx, WF_ERR_USAGE, "model.channels is %d; give an even number", o->channels);
+    if (o->time % 2 != 0)
+        return wf_fail(ctx, WF_ERR_USAGE, "model.time is %d; it must be even (cosines, then sines)",
+                       o->time);
+    return WF_OK;
+}
+
+static wf_status set_up(wf_ctx *ctx, pdiff *p, const wf_pdiff_options *options,
+                        const wf_graph *graph) {
+    WF_TRY(check_options(ctx, options));
+    if (graph->n_params > INT32_MAX - 64)
+        return wf_fail(ctx, WF_ERR_SHAPE, "pdiff: networks of %zu parameters are too large",
+                       graph->n_params);
+    size_t steps = (size_t)options->diffusion_steps;
+    WF_TRY(wf_alloc(ctx, steps, sizeof(double), "diffusion", &p->beta));
+    WF_TRY(wf_alloc(ctx, steps, sizeof(double), "diffusion", &p->kept));
+    double scale = 1000.0 / (double)steps, product = 1;
+    for (size_t s = 0; s < steps; s++) {
+        p->beta[s] = scale * (1e-4 + (0.02 - 1e-4) * (double)s / (double)(steps - 1));
+        p->kept[s] = product *= 1 - p->beta[s];
+    }
+    p->model = (wf_pdiff_model){.options = *options,
+                                .params = (int)graph->n_params,
+                                .padded = ((int)graph->n_params + 63) / 64 * 64,
+                                .decoder = &p->decoder,
+                                .kept = p->kept};
+    return WF_OK;
+}
+
+static void tear_down(pdiff *p) {
+    for (int i = 0; i < 2; i++) wf_phase_free(&p->phases[i]);
+    wf_phase_file_close(&p->file);
+    wf_norm_free(&p->norm);
+    free(p->beta);
+    free(p->kept);
+    free(p->latents);
+    free(p);
+}
+
+static wf_status params(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
+                        const wf_graph *graph, int cond_size, size_t *out) {
+    (void)kind, (void)cond_size;
+    pdiff *p;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *p, "pdiff", &p));
+    wf_status status = set_up(ctx, p, options, graph);
+    if (status == WF_OK) wf_pdiff_phases(options, p->phases);
+    for (int i = 0; i < 2 && status == WF_OK; i++) {
+        status = wf_phase_declare(ctx, &p->phases[i], &p->model);
+        *out += p->phases[i].list.total;
+    }
+    tear_down(p);
+    return status;
+}
+
+/* --- fit -------------------------------------------------------------------------------------- */
+
+static wf_status no_memory(wf_ctx *ctx) {
+    if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted");
+    return wf_fail(ctx, WF_ERR_MEMORY, "pdiff: no memory for the activations of a batch");
+}
+
+/* mu of all networks, with the weights that the first phase ended with. */
+static wf_status encode_all(wf_ctx *ctx, pdiff *p, wf_phase *vae, size_t count) {
+    enum { at_once = 16 };
+    size_t latent = (size_t)p->model.options.latent, n = (size_t)p->model.padded;
+    size_t each = (size_t)p->model.params;
+    float *in;
+    wf_tape tape = {0};
+    wf_status status = WF_OK;
+    WF_TRY(wf_alloc(ctx, count * latent, sizeof(float), "latents", &p->latents));
+    WF_TRY(wf_alloc(ctx, at_once * n, sizeof(float), "networks", &in));
+    wf_meter meter = wf_meter_start(ctx, "encoding networks", "networks", (double)count);
+    for (size_t first = 0; first < count && status == WF_OK; first += at_once) {
+        size_t some = count - first < at_once ? count - first : at_once;
+        wf_net net;
+        for (size_t k = 0; k < some; k++)
+            memcpy(in + k * n, p->model.networks + (first + k) * each, each * sizeof(float));
+        wf_phase_start(ctx, vae, false, &tape, &net);
+        wf_tensor *mu =
+            wf_pdiff_encode(&net, &p->model, wf_phase_input(&net, (int)some, (int)n, in));
+        if (tape.failed || wf_interrupted(ctx)) status = no_memory(ctx);
+        for (size_t k = 0; k < some && status == WF_OK; k++)
+            memcpy(p->latents + (first + k) * latent, (const float *)mu->data + k * (size_t)mu->ld,
+                   latent * sizeof(float));
+        wf_meter_update(&meter, (double)(first + some), "%s", "");
+    }
+    wf_meter_end(&meter, (double)count, "%s", "");
+    wf_tape_free(&tape);
+    free(in);
+    p->model.latents = p->latents;
+    return status;
+}
+
+static wf_status run_phases(wf_ctx *ctx, pdiff *p, wf_phase_fit *fit) {
+    const wf_family *family = &fit->set.families[0];
+    size_t all = family->count + family->held_out, each = family->graph->n_params;
+    WF_TRY(
+        wf_phase_norm(ctx, family->graph, family->weights, family->count, false, false, &p->norm));
+    for (size_t k = 0; k < all; k++) {
+        float *w = family->weights + k * each;
+        wf_norm_apply(&p->norm, family->graph, w, w);
+    }
+    p->model.networks = family->weights;
+    fit->extra[0] = (wf_phase_extra){"norm.mean", (size_t)p->norm.n, 0, p->norm.mean};
+    fit->extra[1] = (wf_phase_extra){"norm.std", (size_t)p->norm.n, 0, p->norm.std};
+    fit->n_extra = 2;
+    for (int i = 0; i < 2; i++) WF_TRY(wf_phase_declare(ctx, &fit->phases[i], &p->model));
+    WF_TRY(wf_phase_fit_open(fit, &p->model));
+    WF_TRY(wf_phase_fit_run(fit, 0));
+    if (!wf_phase_fit_done(fit)) WF_TRY(encode_all(ctx, p, &fit->phases[0], all));
+    return wf_phase_fit_run(fit, 1);
+}
+
+static wf_status fit_pdiff(wf_ctx *ctx, const wf_generator_kind *kind,
+                           const wf_generator_fit_desc *desc) {
+    const wf_pdiff_options *o = desc->options;
+    pdiff *p;
+    wf_phase_fit fit = {.n_phases = 2};
+    wf_status status;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *p, "pdiff", &p));
+    wf_pdiff_phases(o, fit.phases);
+    fit.phases[0].updates = o->vae_updates, fit.phases[0].lr = o->vae_lr;
+    fit.phases[1].updates = desc->train->updates, fit.phases[1].lr = desc->train->lr;
+    WF_TRY_GOTO(set_up(ctx, p, o, wf_zoo_graph(desc->sources[0].zoo)), done);
+    WF_TRY_GOTO(wf_phase_fit_load(&fit, ctx, kind, desc), done);
+    status = run_phases(ctx, p, &fit);
+done:
+    wf_phase_fit_free(&fit);
+    tear_down(p);
+    return status;
+}
+
+/* --- samples ---------------------------------------------------------------------------------- */
+
+static wf_status open_pdiff(wf_ctx *ctx, const wf_generator_kind *kind,
+                            const wf_generator_open_desc *desc, void **self) {
+    wf_pdiff_options options;
+    pdiff *p;
+    wf_status status;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *p, "pdiff", &p));
+    WF_TRY_GOTO(wf_phase_file_open(ctx, desc->path, kind, &options, &p->file), fail);
+    WF_TRY_GOTO(wf_blame_file(ctx, desc->path, set_up(ctx, p, &options, p->file.graph)), fail);
+    wf_pdiff_phases(&options, p->phases);
+    for (int i = 0; i < 2; i++) WF_TRY_GOTO(wf_phase_declare(ctx, &p->phases[i], &p->model), fail);
+    WF_TRY_GOTO(wf_phase_file_read(ctx, &p->file, p->phases, 2), fail);
+    WF_TRY_GOTO(wf_phase_file_norm(ctx, &p->file, &p->norm), fail);
+    *self = p;
+    return WF_OK;
+fail:
+    tear_down(p);
+    return status;
+}
+
+/* One step towards the data: z at `step` becomes that of the step before, given the noise in it. */
+static void step_back(const pdiff *p, int step, const wf_tensor *noise, uint64_t seed,
+                      uint32_t first, size_t n, float *z, float *fresh) {
+    size_t latent = (size_t)p->model.options.latent;
+    double beta = p->beta[step], kept = p->kept[step], before = step > 0 ? p->kept[step - 1] : 1;
+    float share = (float)(beta / sqrt(1 - kept)), scale = (float)(1 / sqrt(1 - beta));
+    float spread = (float)sqrt(beta * (1 - before) / (1 - kept));
+    for (size_t k = 0; k < n; k++) {
+        const float *in_it = (const float *)noise->data + k * (size_t)noise->ld;
+        float *x = z + k * latent;
+        for (size_t i = 0; i < latent; i++) x[i] = scale * (x[i] - share * in_it[i]);
+        if (step == 0) continue;
+        wf_rng rng = wf_rng_at(seed, first + (uint32_t)k, WF_RNG_SAMPLE, (uint32_t)step);
+        wf_rng_normals(&rng, fresh, latent);
+        for (size_t i = 0; i < latent; i++) x[i] += spread * fresh[i];
+    }
+}
+
+/* What a call of sample needs. */
+typedef struct sampling {
+    wf_tape tape;
+    float *z, *t, *fresh;
+    wf_meter meter;
+    double done; /* steps of all networks */
+} sampling;
+
+static wf_status diffuse(wf_ctx *ctx, pdiff *p, sampling *s, uint64_t seed, uint32_t first,
+                         size_t n) {
+    size_t latent = (size_t)p->model.options.latent;
+    int steps = p->model.options.diffusion_steps;
+    for (size_t k = 0; k < n; k++) {
+        wf_rng rng = wf_rng_at(seed, first + (uint32_t)k, WF_RNG_SAMPLE, (uint32_t)steps);
+        wf_rng_normals(&rng, s->z + k * latent, latent);
+    }
+    for (int step = steps - 1; step >= 0; step--) {
+        wf_net net;
+        for (size_t k = 0; k < n; k++) s->t[k] = (float)step / (float)steps;
+        wf_phase_start(ctx, &p->phases[1], false, &s->tape, &net);
+        wf_tensor *x = wf_phase_input(&net, (int)n, (int)latent, s->z);
+        wf_tensor *noise =
+            wf_pdiff_noise(&net, &p->model, x, wf_phase_input(&net, (int)n, 1, s->t));
+        if (s->tape.failed || wf_interrupted(ctx)) return no_memory(ctx);
+        step_back(p, step, noise, seed, first, n, s->z, s->fresh);
+        s->done += (double)n;
+        wf_meter_update(&s->meter, s->done, "%s", "");
+    }
+    return WF_OK;
+}
+
+static wf_status decode(wf_ctx *ctx, pdiff *p, sampling *s, size_t n, float *weights) {
+    wf_net net;
+    size_t each = (size_t)p->model.params;
+    wf_phase_start(ctx, &p->phases[0], false, &s->tape, &net);
+    wf_net_go(&net, p->decoder);
+    wf_tensor *z = wf_phase_input(&net, (int)n, p->model.options.latent, s->z);
+    wf_tensor *made = wf_pdiff_decode(&net, &p->model, z);
+    if (s->tape.failed || wf_interrupted(ctx)) return no_memory(ctx);
+    for (size_t k = 0; k < n; k++)
+        wf_norm_invert(&p->norm, p->file.graph, (const float *)made->data + k * (size_t)made->ld,
+                       weights + k * each);
+    return WF_OK;
+}
+
+static wf_status sample(wf_ctx *ctx, void *self, const wf_generator_request *request) {
+    pdiff *p = self;
+    size_t latent = (size_t)p->model.options.latent, at_once = request->sample->batch;
+    if (at_once == 0) at_once = 32;
+    double start = wf_seconds(), steps = p->model.options.diffusion_steps;
+    sampling s = {0};
+    wf_status status;
+    WF_TRY_GOTO(wf_alloc(ctx, at_once * latent, sizeof(float), "latents", &s.z), done);
+    WF_TRY_GOTO(wf_alloc(ctx, at_once, sizeof(float), "steps", &s.t), done);
+    WF_TRY_GOTO(wf_alloc(ctx, latent, sizeof(float), "noise", &s.fresh), done);
+    s.meter = wf_meter_start(ctx, "sampling networks", "steps", steps * (double)request->n);
+    for (size_t first = 0; first < request->n && status == WF_OK; first += at_once) {
+        size_t n = request->n - first < at_once ? request->n - first : at_once;
+        uint32_t index = (uint32_t)(request->sample->first + first);
+        status = diffuse(ctx, p, &s, request->sample->seed, index, n);
+        if (status == WF_OK)
+            status = decode(ctx, p, &s, n, request->weights + first * (size_t)p->model.params);
+    }
+    wf_meter_end(&s.meter, s.done, "%s", "");
+    request->stats->evaluations = steps;
+    request->stats->seconds = wf_seconds() - start;
+done:
+    wf_tape_free(&s.tape);
+    free(s.z);
+    free(s.t);
+    free(s.fresh);
+    return status;
+}
+
+static void free_pdiff(void *self) { tear_down(self); }
+
+static const wf_graph *graph_of(const void *self) { return ((const pdiff *)self)->file.graph; }
+
+const wf_generator_kind wf__pdiff_kind = {
+    .name = "pdiff",
+    .about = "P-diff: diffusion of the latents of a convolutional autoencoder; one architecture",
+    .settings = settings,
+    .options_size = sizeof(wf_pdiff_options),
+    .fit = fit_pdiff,
+    .open = open_pdiff,
+    .sample = sample,
+    .free = free_pdiff,
+    .graph = graph_of,
+    .params = params};

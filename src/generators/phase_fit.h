@@ -1,0 +1,139 @@
+/* phase_fit: generators that are fitted in phases, one network after another: an autoencoder, then
+ * perhaps a model of its latents. What they share: loading, checkpoints, log, optimiser, validation,
+ * interruption, resume. Each phase is a network of nn/layers.h with a loss.
+ *
+ *     wf_phase_fit fit = {.phases = {{.name = "vae", ...}, {.name = "ddpm", ...}}, .n_phases = 2};
+ *     wf_phase_fit_load(&fit, ctx, kind, desc);    networks are in fit.set
+ *     wf_phase_fit_open(&fit, model);              a checkpoint of the same settings is continued
+ *     wf_phase_fit_run(&fit, 0); ... wf_phase_fit_run(&fit, 1);
+ *
+ * P1  An update is addressed by its number, counted over all phases: a fit that goes on from a
+ *     checkpoint makes the updates of the uninterrupted one, bit for bit.
+ * P2  A broken update leaves no trace: weights are changed last, and running statistics, which the
+ *     forward pass changes, are put back.
+ * P3  A checkpoint holds finite numbers. */
+#ifndef WF_GENERATORS_PHASE_FIT_H
+#define WF_GENERATORS_PHASE_FIT_H
+
+#include "flow/training_set.h"
+#include "flow/tensor_file.h"
+#include "nn/layers.h"
+#include "nn/optim.h"
+#include "weft/generator.h"
+
+enum { WF_PHASE_INPUTS = 3, WF_MAX_FIT_PHASES = 2 };
+
+/* A batch of a phase. */
+typedef struct wf_phase_batch {
+    const uint32_t *networks; /* [n] held-out ones stand behind those that are fitted */
+    int n;
+    uint64_t seed; /* noise: streams of (seed, place in the batch, purpose, update) */
+    uint32_t update;
+} wf_phase_batch;
+
+typedef struct wf_phase_shape {
+    int rows, cols;
+} wf_phase_shape;
+
+/* The loss is a weighted sum of at most two terms, each (1, 1). */
+typedef struct wf_phase_loss {
+    wf_tensor *term[2];
+    double weight[2];
+} wf_phase_loss;
+
+/* model: the generator's own struct, the same for all of its phases. */
+typedef struct wf_phase {
+    const char *name;  /* "vae": of its tensors in files and of its lines in the log */
+    const char *doing; /* "training the autoencoder" */
+    /* Shapes of the inputs of so many networks; how many inputs. */
+    int (*shapes)(const void *model, int networks, wf_phase_shape out[WF_PHASE_INPUTS]);
+    /* Rows without padding. Called once for each batch. */
+    void (*fill)(const void *model, const wf_phase_batch *batch, float *const in[WF_PHASE_INPUTS]);
+    wf_phase_loss (*loss)(wf_net *net, const void *model, int networks,
+                          wf_tensor *const in[WF_PHASE_INPUTS]);
+    size_t updates;
+    double lr;
+    uint64_t seed;  /* of its initial weights */
+    bool decay_all; /* weight decay of all parameters; else of matrices */
+    /* made by wf_phase_declare */
+    wf_params list, buffers;
+    /* (list.total) and (buffers.total) floats; ema NULL without, and behind the phase: then it is
+     * what `weights` holds. */
+    float *weights, *ema, *statistics;
+} wf_phase;
+
+/* The lists of parameters and buffers, from a walk of the network without memory for it. */
+wf_status wf_phase_declare(wf_ctx *ctx, wf_phase *phase, const void *model);
+void wf_phase_free(wf_phase *phase);
+/* Starts a tape with the network's weights, on the CPU. grad: the tape keeps what backward needs, and
+ * batch norms use the batch; else it is the network that samples. */
+void wf_phase_start(wf_ctx *ctx, wf_phase *phase, bool grad, wf_tape *tape, wf_net *net);
+/* An input of float values, or while declaring a shape. */
+wf_tensor *wf_phase_input(wf_net *net, int rows, int cols, const float *values);
+
+/* Mean and deviation of each block from means over networks of theirs: the deviation is the mean of
+ * the networks' deviations, or the root of the mean of their squares. by_layer: a layer's blocks are one
+ * group. A deviation of 0 becomes 1. */
+wf_status wf_phase_norm(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
+                        bool by_layer, bool squares, wf_norm *out);
+
+/* Tensors besides those of the phases, which sampling needs. Borrowed. */
+typedef struct wf_phase_extra {
+    const char *name;
+    size_t rows, cols; /* cols 0: a vector */
+    const float *data;
+} wf_phase_extra;
+
+typedef struct wf_phase_fit {
+    wf_phase phases[WF_MAX_FIT_PHASES];
+    int n_phases;
+    wf_phase_extra extra[4];
+    int n_extra;
+    /* made by wf_phase_fit_load */
+    wf_ctx *ctx;
+    const wf_generator_kind *kind;
+    const char *path;
+    wf_fit_desc desc;
+    wf_training_set set; /* one; its weights are as the collections have them */
+    wf_meta config;
+    /* the rest is the loop's */
+    const void *model;
+    int at;      /* the phase that it is in */
+    size_t step; /* updates of that phase */
+    double seconds, phase_seconds, window_loss;
+    size_t window_count;
+    bool saved;
+    int resumed; /* the phase whose optimiser's state is in the file; -1: none */
+    int log;
+    struct wf_phase_loop *loop;
+} wf_phase_fit;
+
+/* Checks that desc->train sets nothing that such a fit would not read, and loads the networks. */
+wf_status wf_phase_fit_load(wf_phase_fit *fit, wf_ctx *ctx, const wf_generator_kind *kind,
+                            const wf_generator_fit_desc *desc);
+/* Initial weights, or those of the checkpoint at the path. All phases are declared. */
+wf_status wf_phase_fit_open(wf_phase_fit *fit, const void *model);
+/* Phase `index` to its end; nothing where it is done. WF_ERR_INTERRUPTED: the checkpoint is saved. */
+wf_status wf_phase_fit_run(wf_phase_fit *fit, int index);
+/* Has the last phase, of this fit or of an earlier one into the file, all of its updates? */
+bool wf_phase_fit_done(const wf_phase_fit *fit);
+/* Writes the file once more: further `extra` tensors were made behind the last phase. */
+wf_status wf_phase_fit_save(wf_phase_fit *fit);
+void wf_phase_fit_free(wf_phase_fit *fit);
+
+/* A file of such a fit, to sample from: its settings, architecture and networks. `phases` are declared
+ * in between by `declare`, when options and graph are known. */
+typedef struct wf_phase_file {
+    wf_st_file *file;
+    const char *path;
+    wf_graph *graph;
+} wf_phase_file;
+wf_status wf_phase_file_open(wf_ctx *ctx, const char *path, const wf_generator_kind *kind,
+                             void *options, wf_phase_file *out);
+/* The weights of declared phases. WF_ERR_INPUT: the fit broke off before the last phase. */
+wf_status wf_phase_file_read(wf_ctx *ctx, const wf_phase_file *file, wf_phase *phases, int n);
+/* The tensors "norm.mean" and "norm.std". */
+wf_status wf_phase_file_norm(wf_ctx *ctx, const wf_phase_file *file, wf_norm *out);
+void wf_phase_file_close(wf_phase_file *file);
+
+#endif

@@ -48,6 +48,7 @@ static inline wf_field_desc plain_field(int cond_size) {
                            .node = 8,
                            .edge = 8,
                            .time = 8,
+                           .time_frequency = 1000,
                            .blocks = 1,
                            .max_coef = 1,
                            .seed = 3};

@@ -11,6 +11,6 @@ extern const wf_generator_kind wf__control_kinds[];
 const wf_generator_kind *wf__flow_kinds(void);
 
 /* Rivals that are fitted in phases (generators/phase_fit.h). */
-extern const wf_generator_kind wf__pdiff_kind;
+extern const wf_generator_kind wf__sane_kde_kind, wf__sane_gauss_kind, wf__pdiff_kind;
 
 #endif

@@ -133,9 +133,7 @@ static wf_status run_phases(wf_ctx *ctx, pdiff *p, wf_phase_fit *fit) {
         wf_norm_apply(&p->norm, family->graph, w, w);
     }
     p->model.networks = family->weights;
-    fit->extra[0] = (wf_phase_extra){"norm.mean", (size_t)p->norm.n, 0, p->norm.mean};
-    fit->extra[1] = (wf_phase_extra){"norm.std", (size_t)p->norm.n, 0, p->norm.std};
-    fit->n_extra = 2;
+    wf_phase_fit_norm(fit, &p->norm);
     for (int i = 0; i < 2; i++) WF_TRY(wf_phase_declare(ctx, &fit->phases[i], &p->model));
     WF_TRY(wf_phase_fit_open(fit, &p->model));
     WF_TRY(wf_phase_fit_run(fit, 0));

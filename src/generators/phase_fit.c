@@ -178,6 +178,12 @@ wf_status wf_phase_norm(wf_ctx *ctx, const wf_graph *graph, const float *weights
     return WF_OK;
 }
 
+void wf_phase_fit_norm(wf_phase_fit *fit, const wf_norm *norm) {
+    size_t n = (size_t)norm->n;
+    fit->extra[fit->n_extra++] = (wf_phase_extra){"norm.mean", n, 0, norm->mean};
+    fit->extra[fit->n_extra++] = (wf_phase_extra){"norm.std", n, 0, norm->std};
+}
+
 /* --- checkpoints ------------------------------------------------------------------------------ */
 
 static const char *part_name(char out[WF_TENSOR_NAME], const wf_phase *phase, const char *part) {

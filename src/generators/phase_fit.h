@@ -108,6 +108,8 @@ typedef struct wf_phase_fit {
     struct wf_phase_loop *loop;
 } wf_phase_fit;
 
+/* Adds "norm.mean" and "norm.std" to the extra tensors. */
+void wf_phase_fit_norm(wf_phase_fit *fit, const wf_norm *norm);
 /* Checks that desc->train sets nothing that such a fit would not read, and loads the networks. */
 wf_status wf_phase_fit_load(wf_phase_fit *fit, wf_ctx *ctx, const wf_generator_kind *kind,
                             const wf_generator_fit_desc *desc);

@@ -21,7 +21,8 @@ static const wf_generator_kind *registered[most_registered];
 static int n_registered;
 
 /* Rivals of the flows. */
-static const wf_generator_kind *const phased[] = {&wf__pdiff_kind};
+static const wf_generator_kind *const phased[] = {&wf__sane_kde_kind, &wf__sane_gauss_kind,
+                                                  &wf__pdiff_kind};
 enum { n_phased = sizeof phased / sizeof *phased };
 
 /* Controls, then flows, then other rivals, then what programs registered. */

@@ -24,6 +24,11 @@ static const small_case cases[] = {
       {"diffusion_steps", "25"}},
      14,
      12},
+    {"sane-kde",
+     {{"width", "12"}, {"heads", "3"}, {"blocks", "2"}, {"latent", "5"}, {"token", "3"}},
+     15,
+     0},
+    {"sane-gauss", {{"width", "8"}, {"heads", "2"}, {"blocks", "1"}, {"latent", "4"}}, 9, 0},
 };
 enum { n_small = sizeof cases / sizeof *cases };
 
@@ -118,6 +123,25 @@ static void counts_are_the_papers(void **state) {
     assert_int_equal(
         params_of(ctx, &(small_case){.generator = "pdiff", .settings = {{"latent", "768"}}}, cifar),
         32725537 + 3201537);
+    /* SANE: the paper prints millions with one decimal, baselines.md's arithmetic has two. Position
+     * tables have as many rows as there are units, layers and channels. */
+    static const struct {
+        const char *arch, *width, *blocks;
+        size_t params;
+        double millions;
+    } sane[] = {
+        {mnist, "104", "6", 2041873, 2.04},   {mnist, "160", "6", 4277533, 4.28},
+        {mnist, "224", "6", 7938493, 7.94},   {mnist, "232", "6", 8479057, 8.48},
+        {mnist, "320", "6", 15641773, 15.64}, {mnist, "328", "6", 16403521, 16.40},
+        {cifar, "640", "8", 79657757, 79.66}, {cifar, "1024", "8", 202704797, 202.70},
+    };
+    for (size_t i = 0; i < sizeof sane / sizeof *sane; i++) {
+        small_case c = {.generator = "sane-kde",
+                        .settings = {{"width", sane[i].width}, {"blocks", sane[i].blocks}}};
+        size_t params = params_of(ctx, &c, sane[i].arch);
+        assert_close((double)params / 1e6, sane[i].millions, 0.0051);
+        assert_int_equal(params, sane[i].params);
+    }
     wf_ctx_free(ctx);
 }
 

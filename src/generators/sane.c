@@ -1,0 +1,325 @@
+/* sane: SANE as two generators, which share the autoencoder and differ in where latents come from.
+ *
+ * sane-kde   a draw is the whole latent of one anchor plus noise. The authors fit a kernel density to each
+ *            coordinate (or token) and sample all of them with one seed, so that all use the same anchor, and
+ *            the same noise. `kernel` says how far that goes; "coordinate" is what their code does.
+ * sane-gauss normal latents.
+ * Draw k: stream (seed, k, WF_RNG_SAMPLE, 0) chooses the anchor, (seed, k, WF_RNG_SAMPLE, 1) is noise. */
+#include "base/random.h"
+#include "generators/generators.h"
+#include "generators/sane_net.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME(constant, text) text,
+#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
+#include "generators/sane.def"
+static const wf_setting rows[] = {
+#define SETTING(...) WF_SETTING_ROW(wf_sane_options, "model", "field.", __VA_ARGS__)
+#include "generators/sane.def"
+    {0}};
+static const wf_setting *settings(void) { return rows; }
+
+enum { most_anchors = 1000, at_once = 16 };
+
+typedef struct sane {
+    wf_sane_model model;
+    wf_net_place decoder;
+    wf_phase phase; /* of a generator that samples */
+    wf_phase_file file;
+    wf_norm norm;
+    size_t numbers;    /* in the latent of a network */
+    size_t n_anchors;  /* sane-kde */
+    float *anchors;    /* (n_anchors, numbers) */
+    float *mean, *std; /* (numbers) of latents, sane-gauss */
+} sane;
+
+static bool is_kde(const wf_generator_kind *kind) { return kind == &wf__sane_kde_kind; }
+
+/* --- the model -------------------------------------------------------------------------------- */
+
+static wf_status set_up(wf_ctx *ctx, sane *s, const wf_sane_options *o, const wf_graph *graph) {
+    WF_TRY(wf_settings_check(ctx, rows, o));
+    if (o->width % 2 != 0)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "model.width is %d; give an even number: positions take half of it each",
+                       o->width);
+    if (o->width % o->heads != 0)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "model.width is %d; model.heads, %d, must divide it: each head has an equal "
+                       "part",
+                       o->width, o->heads);
+    s->model = (wf_sane_model){.options = *o, .graph = graph, .decoder = &s->decoder};
+    WF_TRY(wf_sane_tokens_create(ctx, graph, o->token, &s->model.tokens));
+    s->numbers = (size_t)s->model.tokens.count * (size_t)o->latent;
+    return WF_OK;
+}
+
+static void tear_down(sane *s) {
+    wf_phase_free(&s->phase);
+    wf_phase_file_close(&s->file);
+    wf_sane_tokens_free(&s->model.tokens);
+    wf_norm_free(&s->norm);
+    free(s->model.perm);
+    free(s->model.flat);
+    free(s->anchors);
+    free(s->mean);
+    free(s->std);
+    free(s);
+}
+
+static wf_status params(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
+                        const wf_graph *graph, int cond_size, size_t *out) {
+    (void)kind, (void)cond_size;
+    sane *s;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *s, "sane", &s));
+    wf_status status = set_up(ctx, s, options, graph);
+    wf_sane_phase(options, &s->phase);
+    if (status == WF_OK) status = wf_phase_declare(ctx, &s->phase, &s->model);
+    *out = s->phase.list.total;
+    tear_down(s);
+    return status;
+}
+
+static wf_status no_memory(wf_ctx *ctx) {
+    if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted");
+    return wf_fail(ctx, WF_ERR_MEMORY, "sane: no memory for the activations of a batch");
+}
+
+/* --- fit -------------------------------------------------------------------------------------- */
+
+static wf_status count_anchors(wf_ctx *ctx, const wf_generator_kind *kind,
+                               const wf_generator_fit_desc *desc, size_t networks, size_t *out) {
+    const wf_sane_options *o = desc->options;
+    const char *path = wf_zoo_path(desc->sources[0].zoo);
+    *out = o->anchors > 0 ? o->anchors : networks < most_anchors ? networks : most_anchors;
+    if (*out > networks)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: model.anchors is %zu, but %zu networks are fitted; lower it", path,
+                       o->anchors, networks);
+    if (*out < 2)
+        return wf_fail(
+            ctx, WF_ERR_INPUT,
+            "%s: %zu network%s; %s takes latents of two or more, of hundreds to be of use", path,
+            networks, networks == 1 ? "" : "s", kind->name);
+    return WF_OK;
+}
+
+/* Latents of the first networks: (n_anchors, numbers). */
+static wf_status encode_anchors(wf_ctx *ctx, sane *s, wf_phase *phase) {
+    size_t p = s->model.graph->n_params, count = s->n_anchors, latent = s->numbers;
+    size_t tokens = (size_t)s->model.tokens.count, each = latent / tokens;
+    wf_tape tape = {0};
+    wf_status status = WF_OK;
+    WF_TRY(wf_alloc(ctx, count * latent, sizeof(float), "latents", &s->anchors));
+    wf_meter meter = wf_meter_start(ctx, "encoding networks", "networks", (double)count);
+    for (size_t first = 0; first < count && status == WF_OK; first += at_once) {
+        size_t some = count - first < at_once ? count - first : at_once;
+        wf_net net;
+        wf_phase_start(ctx, phase, false, &tape, &net);
+        wf_tensor *x = wf_phase_input(&net, (int)some, (int)p, s->model.networks + first * p);
+        wf_tensor *z = wf_sane_encode(&net, &s->model, (int)some, x);
+        if (tape.failed || wf_interrupted(ctx)) status = no_memory(ctx);
+        for (size_t r = 0; r < some * tokens && status == WF_OK; r++)
+            memcpy(s->anchors + first * latent + r * each,
+                   (const float *)z->data + r * (size_t)z->ld, each * sizeof(float));
+        wf_meter_update(&meter, (double)(first + some), "%s", "");
+    }
+    wf_meter_end(&meter, (double)count, "%s", "");
+    wf_tape_free(&tape);
+    return status;
+}
+
+/* Mean and deviation of each coordinate over the anchors. */
+static wf_status measure_latents(wf_ctx *ctx, sane *s) {
+    WF_TRY(wf_alloc(ctx, s->numbers, sizeof(float), "latents", &s->mean));
+    WF_TRY(wf_alloc(ctx, s->numbers, sizeof(float), "latents", &s->std));
+    double n = (double)s->n_anchors;
+    for (size_t i = 0; i < s->numbers; i++) {
+        double sum = 0, squares = 0;
+        for (size_t k = 0; k < s->n_anchors; k++) sum += s->anchors[k * s->numbers + i];
+        for (size_t k = 0; k < s->n_anchors; k++) {
+            double d = s->anchors[k * s->numbers + i] - sum / n;
+            squares += d * d;
+        }
+        s->mean[i] = (float)(sum / n);
+        s->std[i] = (float)sqrt(squares / n);
+    }
+    return WF_OK;
+}
+
+static wf_status keep_latents(wf_ctx *ctx, sane *s, wf_phase_fit *fit) {
+    WF_TRY(encode_anchors(ctx, s, &fit->phases[0]));
+    if (is_kde(fit->kind)) {
+        fit->extra[fit->n_extra++] =
+            (wf_phase_extra){"anchors", s->n_anchors, s->numbers, s->anchors};
+    } else {
+        WF_TRY(measure_latents(ctx, s));
+        fit->extra[fit->n_extra++] = (wf_phase_extra){"latent.mean", s->numbers, 0, s->mean};
+        fit->extra[fit->n_extra++] = (wf_phase_extra){"latent.std", s->numbers, 0, s->std};
+    }
+    return wf_phase_fit_save(fit);
+}
+
+static wf_status run_phase(wf_ctx *ctx, sane *s, wf_phase_fit *fit) {
+    const wf_family *family = &fit->set.families[0];
+    const wf_graph *graph = s->model.graph;
+    size_t p = graph->n_params;
+    WF_TRY(wf_alloc(ctx, wf_graph_perm_size(graph) + 1, sizeof(uint32_t), "relabelling",
+                    &s->model.perm));
+    WF_TRY(wf_alloc(ctx, p, sizeof(float), "noise", &s->model.flat));
+    WF_TRY(wf_phase_norm(ctx, graph, family->weights, family->count, true, true, &s->norm));
+    for (size_t k = 0; k < family->count + family->held_out; k++)
+        wf_norm_apply(&s->norm, graph, family->weights + k * p, family->weights + k * p);
+    s->model.networks = family->weights;
+    wf_phase_fit_norm(fit, &s->norm);
+    WF_TRY(wf_phase_declare(ctx, &fit->phases[0], &s->model));
+    WF_TRY(wf_phase_fit_open(fit, &s->model));
+    WF_TRY(wf_phase_fit_run(fit, 0));
+    return keep_latents(ctx, s, fit);
+}
+
+static wf_status fit_sane(wf_ctx *ctx, const wf_generator_kind *kind,
+                          const wf_generator_fit_desc *desc) {
+    sane *s;
+    wf_phase_fit fit = {.n_phases = 1};
+    wf_status status;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *s, "sane", &s));
+    wf_sane_phase(desc->options, &fit.phases[0]);
+    fit.phases[0].updates = desc->train->updates, fit.phases[0].lr = desc->train->lr;
+    WF_TRY_GOTO(set_up(ctx, s, desc->options, wf_zoo_graph(desc->sources[0].zoo)), done);
+    WF_TRY_GOTO(wf_phase_fit_load(&fit, ctx, kind, desc), done);
+    s->model.graph = fit.set.families[0].graph;
+    WF_TRY_GOTO(count_anchors(ctx, kind, desc, fit.set.families[0].count, &s->n_anchors), done);
+    status = run_phase(ctx, s, &fit);
+done:
+    wf_phase_fit_free(&fit);
+    tear_down(s);
+    return status;
+}
+
+/* --- samples ---------------------------------------------------------------------------------- */
+
+static wf_status read_latents(wf_ctx *ctx, const wf_generator_kind *kind, sane *s) {
+    const wf_st_file *file = s->file.file;
+    const char *path = s->file.path, *needed = is_kde(kind) ? "anchors" : "latent.mean";
+    const wf_st_tensor *anchors = wf_st_find(file, needed);
+    if (anchors == NULL)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: its fit broke off; the same command goes on with it",
+                       path);
+    if (!is_kde(kind)) {
+        WF_TRY(wf_alloc(ctx, s->numbers, sizeof(float), "latents", &s->mean));
+        WF_TRY(wf_alloc(ctx, s->numbers, sizeof(float), "latents", &s->std));
+        WF_TRY(wf_file_tensor(ctx, path, file, needed, s->numbers, s->mean));
+        return wf_file_tensor(ctx, path, file, "latent.std", s->numbers, s->std);
+    }
+    s->n_anchors = anchors->count / s->numbers;
+    if (s->n_anchors < 1 || s->n_anchors > UINT32_MAX)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: tensor \"anchors\" holds no latent of a network",
+                       path);
+    WF_TRY(wf_alloc(ctx, s->n_anchors * s->numbers, sizeof(float), "latents", &s->anchors));
+    return wf_file_tensor(ctx, path, file, needed, s->n_anchors * s->numbers, s->anchors);
+}
+
+static wf_status open_sane(wf_ctx *ctx, const wf_generator_kind *kind,
+                           const wf_generator_open_desc *desc, void **self) {
+    wf_sane_options options;
+    sane *s;
+    wf_status status;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *s, "sane", &s));
+    WF_TRY_GOTO(wf_phase_file_open(ctx, desc->path, kind, &options, &s->file), fail);
+    WF_TRY_GOTO(wf_blame_file(ctx, desc->path, set_up(ctx, s, &options, s->file.graph)), fail);
+    wf_sane_phase(&options, &s->phase);
+    WF_TRY_GOTO(wf_phase_declare(ctx, &s->phase, &s->model), fail);
+    WF_TRY_GOTO(wf_phase_file_read(ctx, &s->file, &s->phase, 1), fail);
+    WF_TRY_GOTO(wf_phase_file_norm(ctx, &s->file, &s->norm), fail);
+    WF_TRY_GOTO(read_latents(ctx, kind, s), fail);
+    *self = s;
+    return WF_OK;
+fail:
+    tear_down(s);
+    return status;
+}
+
+/* The latent of draw `index`. */
+static void draw_latent(const sane *s, uint64_t seed, uint32_t index, float *z) {
+    const wf_sane_options *o = &s->model.options;
+    wf_rng choice = wf_rng_at(seed, index, WF_RNG_SAMPLE, 0);
+    wf_rng noise = wf_rng_at(seed, index, WF_RNG_SAMPLE, 1);
+    wf_rng_normals(&noise, z, s->numbers);
+    if (s->anchors == NULL) {
+        bool fitted = o->prior == WF_SANE_PRIOR_FITTED;
+        for (size_t i = 0; i < s->numbers; i++)
+            z[i] = fitted ? s->mean[i] + s->std[i] * z[i] : (float)o->prior_std * z[i];
+        return;
+    }
+    const float *anchor = s->anchors + wf_rng_below(&choice, (uint32_t)s->n_anchors) * s->numbers;
+    /* The first deviates are shared by the rest, which is overwritten from the end. */
+    size_t shared = o->kernel == WF_SANE_KERNEL_JOINT   ? s->numbers
+                    : o->kernel == WF_SANE_KERNEL_TOKEN ? (size_t)o->latent
+                                                        : 1;
+    for (size_t i = s->numbers; i-- > 0;) z[i] = anchor[i] + (float)o->bandwidth * z[i % shared];
+}
+
+static wf_status decode_some(wf_ctx *ctx, sane *s, wf_tape *tape, const float *z, size_t n,
+                             float *weights) {
+    wf_net net;
+    int tokens = s->model.tokens.count;
+    wf_phase_start(ctx, &s->phase, false, tape, &net);
+    wf_tensor *in = wf_phase_input(&net, (int)n * tokens, s->model.options.latent, z);
+    wf_tensor *made = wf_sane_decode(&net, &s->model, (int)n, in);
+    if (tape->failed || wf_interrupted(ctx)) return no_memory(ctx);
+    for (size_t k = 0; k < n; k++)
+        wf_norm_invert(&s->norm, s->file.graph, (const float *)made->data + k * (size_t)made->ld,
+                       weights + k * s->file.graph->n_params);
+    return WF_OK;
+}
+
+static wf_status sample(wf_ctx *ctx, void *self, const wf_generator_request *request) {
+    sane *s = self;
+    size_t batch = request->sample->batch > 0 ? request->sample->batch : at_once;
+    double start = wf_seconds();
+    float *z;
+    wf_tape tape = {0};
+    wf_status status = WF_OK;
+    WF_TRY(wf_alloc(ctx, batch * s->numbers, sizeof(float), "latents", &z));
+    wf_meter meter = wf_meter_start(ctx, "sampling networks", "networks", (double)request->n);
+    for (size_t first = 0; first < request->n && status == WF_OK; first += batch) {
+        size_t n = request->n - first < batch ? request->n - first : batch;
+        for (size_t k = 0; k < n; k++)
+            draw_latent(s, request->sample->seed, (uint32_t)(request->sample->first + first + k),
+                        z + k * s->numbers);
+        status =
+            decode_some(ctx, s, &tape, z, n, request->weights + first * s->file.graph->n_params);
+        wf_meter_update(&meter, (double)(first + n), "%s", "");
+    }
+    wf_meter_end(&meter, (double)request->n, "%s", "");
+    request->stats->evaluations = 1;
+    request->stats->seconds = wf_seconds() - start;
+    wf_tape_free(&tape);
+    free(z);
+    return status;
+}
+
+static void free_sane(void *self) { tear_down(self); }
+
+static const wf_graph *graph_of(const void *self) { return ((const sane *)self)->file.graph; }
+
+/* clang-format off */
+#define SHARED                                                                                     \
+    .traits = WF_GENERATOR_WANTS_ALIGNED, .settings = settings,                                    \
+    .options_size = sizeof(wf_sane_options), .fit = fit_sane, .open = open_sane,                   \
+    .sample = sample, .free = free_sane, .graph = graph_of, .params = params
+/* clang-format on */
+
+const wf_generator_kind wf__sane_kde_kind = {
+    .name = "sane-kde",
+    .about =
+        "SANE: latents of a token autoencoder near those of trained networks; one architecture",
+    SHARED};
+const wf_generator_kind wf__sane_gauss_kind = {
+    .name = "sane-gauss",
+    .about = "SANE: normal latents of a token autoencoder; one architecture",
+    SHARED};

@@ -19,13 +19,17 @@ endif
 .PHONY: test test-programs test-oracle test-threads fuzz fuzz-targets fuzz-smoke layering \
         formatting check check-full
 
-TEST_FLAGS = $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes $(LDFLAGS)
-$(TESTS) $(EMULATED_TESTS) $(EMULATED_OBJ): | need-test
-TEST_H := $(wildcard tests/*.h)
-$(BUILD)/tests/%: tests/%.c $(BUILD)/libweft.a $(TEST_H)
+TEST_FLAGS = $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes
+$(TESTS:%=%.o) $(EMULATED_TESTS) $(EMULATED_OBJ): | need-test
+# Objects of their own, so that the compiler cache knows them.
+.SECONDARY: $(TESTS:%=%.o)
+$(BUILD)/tests/%.o: tests/%.c
 	@mkdir -p $(@D)
-	$(call quiet,TEST,$@)$(CC) $(TEST_FLAGS) -MMD -MP $(filter %.c %.o,$^) $(filter %.a,$^) \
-	    -lcmocka $(LIBS) -o $@
+	$(call quiet,CC,$<)$(CCACHE) $(CC) $(TEST_FLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libweft.a
+	$(call quiet,TEST,$@)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LIBS) \
+	    -o $@
 
 # This one runs the program with generators of its own.
 $(BUILD)/tests/unit/test_generators: $(filter-out %/main.o,$(CLI_OBJ))
@@ -44,9 +48,9 @@ $(BUILD)/emulated/emulator.o: tests/emulator/emulator.cpp $(wildcard tests/emula
 	$(call quiet,CXX,$<)$(CCACHE) $(CXX) $(EMULATED_FLAGS) -Wextra -Wshadow -O3 -Itests/emulator \
 	    -c $< -o $@
 
-$(BUILD)/emulated/test_%: tests/unit/test_%.c $(CPU_OBJ) $(UNEMULATED_OBJ) $(EMULATED_OBJ) $(TEST_H)
+$(BUILD)/emulated/test_%: $(BUILD)/tests/unit/test_%.o $(CPU_OBJ) $(UNEMULATED_OBJ) $(EMULATED_OBJ)
 	@mkdir -p $(@D)
-	$(call quiet,TEST,$@)$(CC) $(TEST_FLAGS) $(filter %.c %.o,$^) -lcmocka $(LDLIBS) -lstdc++ -o $@
+	$(call quiet,TEST,$@)$(CC) $(CFLAGS) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -lstdc++ -o $@
 
 test-programs: $(TESTS) $(EMULATED_TESTS)
 
@@ -66,7 +70,7 @@ FUZZ_OBJ := $(BUILD)/tests/fuzz/program.o $(filter-out %/main.o,$(CLI_OBJ))
 $(BUILD)/tests/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(FUZZ_OBJ) $(BUILD)/libweft.a \
                        $(wildcard tests/fuzz/*.h tests/torch_writer.h)
 	@mkdir -p $(@D)
-	$(call quiet,FUZZ,$@)$(CC) $(TEST_FLAGS) $(FUZZ_FLAGS) $(filter %.c %.o %.a,$^) $(LIBS) -o $@
+	$(call quiet,FUZZ,$@)$(CC) $(TEST_FLAGS) $(LDFLAGS) $(FUZZ_FLAGS) $(filter %.c %.o %.a,$^) $(LIBS) -o $@
 
 fuzz-targets: $(FUZZERS)
 

@@ -36,8 +36,41 @@ typedef struct wf_dataset {
     int channels, height, width;
 } wf_dataset;
 
+/* Read or generate a data set. desc is borrowed for the call and must not be NULL. *out is the
+ * caller's: wf_dataset_free(), which accepts NULL; it is NULL on failure. Later it is only read,
+ * by several threads if need be.
+ * Returns WF_OK, WF_ERR_USAGE (settings that do not go together), WF_ERR_INPUT (a file), or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_dataset_open(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out);
 WF_API void wf_dataset_free(wf_dataset *data);
+
+/* A data set of numbers in memory, which are copied as they are: nothing is scaled or imputed.
+ * name      to show, and the name of its scores; NULL: "data".
+ * x, y      (n, inputs) and (n) of both parts; labels count from 0. Either part may be empty (n 0,
+ *           pointers NULL): networks are judged on the test part and trained on the other.
+ * classes   0: one more than the largest label.
+ * out       as of wf_dataset_open. Its preparation is NULL.
+ * Returns WF_OK, WF_ERR_USAGE (both parts empty, a label outside the classes), WF_ERR_INPUT (a
+ * number that is not finite; the sentence has its row) or WF_ERR_MEMORY. */
+WF_API wf_status wf_dataset_from_memory(wf_ctx *ctx, const char *name, int inputs, int classes,
+                                        const float *x_train, const int32_t *y_train,
+                                        size_t n_train, const float *x_test, const int32_t *y_test,
+                                        size_t n_test, wf_dataset **out);
+/* The same of one table that is split as files are: stratified, by test_fraction and seed. A class
+ * with fewer than two rows is WF_ERR_INPUT. */
+WF_API wf_status wf_dataset_split(wf_ctx *ctx, const char *name, int inputs, int classes,
+                                  const float *x, const int32_t *y, size_t n, double test_fraction,
+                                  uint64_t seed, wf_dataset **out);
+
+/* For callers that do not know the struct; data must not be NULL. Arrays belong to the data set,
+ * NULL where the part is empty. */
+WF_API const float *wf_dataset_x(const wf_dataset *data, bool test, size_t *n);
+WF_API const int32_t *wf_dataset_y(const wf_dataset *data, bool test, size_t *n);
+/* {"name", "inputs", "classes", "n_train", "n_test", "class_names", "input_names", "fingerprint",
+ * "note", "preparation": an object or null, "image": [channels, height, width] or null}.
+ * wf_free(*out). Returns WF_OK or WF_ERR_MEMORY. */
+WF_API wf_status wf_dataset_json(wf_ctx *ctx, const wf_dataset *data, char **out);
+
 /* WF_ERR_SHAPE, with what is expected and what was found, unless networks of this description take the data's
  * inputs and give its classes. Plain inputs take images row by row; images must have the network's size. */
 WF_API wf_status wf_dataset_fits(wf_ctx *ctx, const wf_dataset *data, const wf_graph *graph);

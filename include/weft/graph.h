@@ -168,6 +168,20 @@ WF_API void wf_graph_free(wf_graph *graph);
 WF_API bool wf_graph_equal(const wf_graph *a, const wf_graph *b);
 WF_API const char *wf_activation_name(wf_activation activation);
 
+/* --- what a description says, for callers that do not know the struct -------------------------
+ * graph must not be NULL. Texts belong to the graph. Any thread may ask. */
+WF_API size_t wf_graph_params(const wf_graph *graph); /* length of the flat vector */
+WF_API int wf_graph_inputs(const wf_graph *graph);
+WF_API int wf_graph_outputs(const wf_graph *graph);
+WF_API const char *wf_graph_text(const wf_graph *graph);       /* "64-16-8-10" */
+WF_API const char *wf_graph_activation(const wf_graph *graph); /* "relu", "mixed" */
+WF_API int wf_graph_tensors(const wf_graph *graph); /* tensors of a PyTorch state_dict, in order */
+/* Tensor `index` as PyTorch has it: its name ("layers.0.weight"), or NULL behind the last.
+ * offset, count: its entries in the flat vector. rank and shape: its own dimensions, 1 to 4. kind:
+ * wf_block_kind; from WF_BLOCK_MEAN on it is not trained. Any of them may be NULL. */
+WF_API const char *wf_graph_tensor(const wf_graph *graph, int index, size_t *offset, size_t *count,
+                                   int *rank, size_t shape[4], int *kind);
+
 /* WF_OK when weft can train such networks itself. Otherwise WF_ERR_UNSUPPORTED, and the sentence
  * names the layer. Every description can be executed. */
 WF_API wf_status wf_graph_trainable(wf_ctx *ctx, const wf_graph *graph);

@@ -91,8 +91,37 @@ WF_API wf_status wf_settings_set(wf_ctx *ctx, const wf_setting *rows, const char
  * fault. */
 WF_API wf_status wf_settings_check(wf_ctx *ctx, const wf_setting *rows, const void *desc);
 /* {"lr": 0.001, "optimizer": "muon", ...}: unset texts are null, numbers above 2^53 are texts.
- * NULL: out of memory. free() it. */
+ * NULL: out of memory. wf_free() it. */
 WF_API char *wf_settings_json(const wf_setting *rows, const void *desc);
+
+/* --- without the struct's layout ---------------------------------------------------------------
+ * Structs of settings grow with every version. A program in C is compiled against the layout that
+ * it uses, and WF_ABI says whether the library still has it. Bindings of other languages do not
+ * know layouts at all: they ask for a struct by table and JSON, get a pointer, and hand it to the
+ * calls that take one. A setting that is added later has its default there, and nothing changes.
+ *
+ *     void *fit;
+ *     wf_settings_create(ctx, wf_fit_settings(), "{\"updates\": 2000, \"lr\": 1e-3}", &fit);
+ *     wf_flow_fit(ctx, &source, 1, NULL, fit, path, NULL);
+ *     wf_free(fit); */
+
+/* A struct with the defaults and what a JSON object says, its texts included, in one piece of
+ * memory: wf_free(*out). json NULL or "": the defaults. Values may be numbers, texts as recipes
+ * write them, true and false; null is the default; a list of scalars is joined by commas.
+ * Returns WF_OK, WF_ERR_USAGE (no JSON object, an unknown key and which is near, a value and what
+ * is allowed) or WF_ERR_MEMORY; *out is then NULL. */
+WF_API wf_status wf_settings_create(wf_ctx *ctx, const wf_setting *rows, const char *json,
+                                    void **out);
+/* The same into a struct of the caller's: what the object lacks stays as it is. texts: memory that
+ * the struct's texts lie in, wf_free() it behind the struct; may be NULL for tables without texts.
+ * On failure neither is changed. */
+WF_API wf_status wf_settings_from_json(wf_ctx *ctx, const wf_setting *rows, const char *json,
+                                       void *desc, char **texts);
+WF_API size_t wf_settings_size(const wf_setting *rows); /* bytes that suffice for the struct */
+/* What there is to set: a JSON list of {"section", "key", "type": text, bool, int, seed, real or
+ * choice, "default", "allowed", "help", "names": of choices}. wf_free(*out). Returns WF_OK or
+ * WF_ERR_MEMORY. */
+WF_API wf_status wf_settings_describe(wf_ctx *ctx, const wf_setting *rows, char **out);
 
 /* The parts of these. Parse answers false and leaves *desc when the text is not allowed. */
 WF_API bool wf_setting_parse(const wf_setting *row, const char *text, void *desc);

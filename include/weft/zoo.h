@@ -17,22 +17,68 @@
 
 WF_BEGIN_C
 
-typedef struct wf_zoo wf_zoo; /* an open collection; memory-mapped, read-only */
+typedef struct wf_zoo wf_zoo; /* an open collection: a mapped file, or memory; read-only */
 
+/* Open a file, which stays mapped until *out is freed. *out is the caller's: wf_zoo_free(), which
+ * accepts NULL; it is NULL on failure.
+ * Returns WF_OK, WF_ERR_INPUT (no file, damaged, no collection), WF_ERR_SHAPE or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_open(wf_ctx *ctx, const char *path, wf_zoo **out);
 WF_API void wf_zoo_free(wf_zoo *zoo);
+
+/* --- collections without a file ---------------------------------------------------------------
+ * They serve wherever a wf_zoo is taken: fits, evaluation, controls, alignment, summaries, export.
+ * The graph is copied. name: what messages and flow files call the collection in place of a path;
+ * NULL: "collection in memory". *out is the caller's: wf_zoo_free(). Networks are not looked at:
+ * values that are not finite are refused by who cannot use them, and counted by wf_zoo_info().
+ * Both return WF_OK, WF_ERR_USAGE (no networks) or WF_ERR_MEMORY. */
+
+/* weights (count, n_params) in flat order. copy false: borrowed; they must stay and not change
+ * until wf_zoo_free(). */
+WF_API wf_status wf_zoo_from_memory(wf_ctx *ctx, const char *name, const wf_graph *graph,
+                                    const float *weights, size_t count, bool copy, wf_zoo **out);
+/* Tensor by tensor, in the order of wf_graph_tensor(): tensor i of network k begins at
+ * base[i] + k * stride[i] and is contiguous. Stacked tensors, as torch.func.stack_module_state
+ * makes them, have its count as stride. The two arrays are copied, the numbers are borrowed. */
+WF_API wf_status wf_zoo_from_tensors(wf_ctx *ctx, const char *name, const wf_graph *graph,
+                                     const float *const *base, const size_t *stride, size_t count,
+                                     wf_zoo **out);
+/* Columns and metadata of a collection in memory; all is copied, what was there is replaced.
+ * Not beside a call that reads the collection. Return WF_OK, WF_ERR_USAGE (a file's collection, a
+ * bad name, more than 8 test sets) or WF_ERR_MEMORY. */
+/* scores [count], errors (count, error_bytes) as in the list above; either may be NULL. */
+WF_API wf_status wf_zoo_set_scores(wf_ctx *ctx, wf_zoo *zoo, const char *test, const float *scores,
+                                   const uint8_t *errors, size_t error_bytes);
+/* The network's names or files [count], kept as "weft.sources". */
+WF_API wf_status wf_zoo_set_names(wf_ctx *ctx, wf_zoo *zoo, const char *const *names);
+/* Keys of the file's own ("weft.graph", "weft.arch" ...) are refused. value NULL takes one away. */
+WF_API wf_status wf_zoo_set_meta(wf_ctx *ctx, wf_zoo *zoo, const char *key, const char *value);
+/* Write any collection, with its columns and metadata. Atomic: the file appears whole or not at
+ * all. The collection's own path is fine.
+ * Returns WF_OK, WF_ERR_INPUT (the file it came from is damaged), WF_ERR_MEMORY or WF_ERR_DISK. */
+WF_API wf_status wf_zoo_save(wf_ctx *ctx, const wf_zoo *zoo, const char *path);
+
+/* --- what is in a collection ------------------------------------------------------------------
+ * zoo must not be NULL. Pointers belong to the collection. Several threads may read one. */
 WF_API const wf_graph *wf_zoo_graph(const wf_zoo *zoo);
 WF_API size_t wf_zoo_count(const wf_zoo *zoo);
-WF_API const char *wf_zoo_path(const wf_zoo *zoo);
-/* Flat parameters of one network. */
+WF_API const char *wf_zoo_path(const wf_zoo *zoo); /* or the name of one in memory */
+WF_API bool wf_zoo_in_memory(const wf_zoo *zoo);
+/* Flat parameters of one network, index < wf_zoo_count(), into w (n_params). */
 WF_API void wf_zoo_get(const wf_zoo *zoo, size_t index, float *w);
-/* Networks first .. first+count-1 as a (count, n_params) matrix; free(*out). WF_ERR_INPUT when all are asked for and the
- * file's digest says that it is damaged. */
+/* Networks first .. first+count-1 as a (count, n_params) matrix; wf_free(*out), NULL on failure.
+ * Returns WF_OK, WF_ERR_USAGE (there are fewer), WF_ERR_INPUT when all are asked for and the file's
+ * digest says that it is damaged, WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count,
                              float **out);
+/* Without a copy: tensor `index` of network k begins *stride * k floats behind the result; NULL:
+ * there is no such tensor. In a file of another program it may not be aligned to 4 bytes. */
+WF_API const float *wf_zoo_tensor(const wf_zoo *zoo, int index, size_t *stride);
 /* The name of a test set; NULL behind the last. */
 WF_API const char *wf_zoo_test(const wf_zoo *zoo, int index);
 WF_API const char *wf_zoo_meta(const wf_zoo *zoo, const char *key); /* NULL when absent */
+WF_API size_t wf_zoo_meta_count(const wf_zoo *zoo);
+/* Key and value number index < wf_zoo_meta_count(). */
+WF_API void wf_zoo_meta_at(const wf_zoo *zoo, size_t index, const char **key, const char **value);
 /* Scores [M] and error bits of a test set (NULL: the first). NULL when absent. */
 WF_API const float *wf_zoo_scores(const wf_zoo *zoo, const char *test);
 WF_API const uint8_t *wf_zoo_errors(const wf_zoo *zoo, const char *test, size_t *bytes_each);

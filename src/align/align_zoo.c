@@ -1,7 +1,7 @@
 /* align_zoo: a collection whose networks all match one of them (Git Re-Basin as preprocessing). */
 #include "align/cuda/match_cuda.h"
 #include "align/matcher.h"
-#include "base/safetensors.h"
+#include "zoo/zoo_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,75 +47,6 @@ static wf_status match_all(wf_ctx *ctx, const wf_graph *graph, const wf_match_de
     return status;
 }
 
-static const wf_block *block_named(const wf_graph *graph, const char *name) {
-    for (int b = 0; b < graph->n_blocks; b++)
-        if (strcmp(graph->blocks[b].name, name) == 0) return &graph->blocks[b];
-    return NULL;
-}
-
-/* Tensors of the old file in its order, weights replaced by the stacked new ones, which are laid
- * into `stacked`. */
-static wf_status new_tensors(wf_ctx *ctx, const wf_st_file *file, const wf_graph *graph,
-                             const float *weights, size_t count, float *stacked,
-                             wf_st_tensor *out) {
-    for (size_t i = 0; i < wf_st_count(file); i++) {
-        out[i] = *wf_st_at(file, i);
-        const wf_block *block = block_named(graph, out[i].name);
-        if (block == NULL) continue;
-        if (out[i].count != count * block->count)
-            return wf_fail(ctx, WF_ERR_INPUT,
-                           "aligning: tensor %s has changed since the file was opened",
-                           out[i].name);
-        float *place = stacked + count * block->offset;
-        for (size_t k = 0; k < count; k++)
-            memcpy(place + k * block->count, weights + k * graph->n_params + block->offset,
-                   block->count * sizeof *place);
-        out[i].data = place;
-    }
-    return WF_OK;
-}
-
-/* The old metadata and how the collection was aligned; returns the number of pairs. */
-static size_t new_meta(const wf_st_file *file, const char *how, const char *(*out)[2]) {
-    size_t n = 0;
-    for (size_t i = 0; i < wf_st_meta_count(file); i++) {
-        wf_st_meta_at(file, i, &out[n][0], &out[n][1]);
-        if (strcmp(out[n][0], "weft.aligned") != 0) n++;
-    }
-    out[n][0] = "weft.aligned";
-    out[n][1] = how;
-    return n + 1;
-}
-
-static wf_status rewrite(wf_ctx *ctx, const wf_zoo *zoo, const float *weights, const char *how,
-                         const char *path) {
-    const wf_graph *graph = wf_zoo_graph(zoo);
-    size_t count = wf_zoo_count(zoo);
-    wf_st_file *file = NULL;
-    wf_st_tensor *tensors = NULL;
-    const char *(*meta)[2] = NULL;
-    float *stacked = NULL;
-    WF_TRY(wf_st_open(ctx, wf_zoo_path(zoo), &file));
-    wf_status status = WF_OK;
-    WF_TRY_GOTO(
-        wf_alloc(ctx, count * graph->n_params, sizeof *stacked, "aligned networks", &stacked),
-        done);
-    WF_TRY_GOTO(wf_alloc(ctx, wf_st_count(file), sizeof *tensors, "aligned networks", &tensors),
-                done);
-    WF_TRY_GOTO(wf_alloc(ctx, wf_st_meta_count(file) + 1, sizeof *meta, "aligned networks", &meta),
-                done);
-    WF_TRY_GOTO(new_tensors(ctx, file, graph, weights, count, stacked, tensors), done);
-    size_t n_meta = new_meta(file, how, meta);
-    status =
-        wf_st_write(ctx, path, tensors, wf_st_count(file), (const char *const(*)[2])meta, n_meta);
-done:
-    free(tensors);
-    free(meta);
-    free(stacked);
-    wf_st_close(file);
-    return status;
-}
-
 wf_status wf_align_zoo(wf_ctx *ctx, const wf_zoo *zoo, size_t reference, const wf_match_desc *desc,
                        const char *path) {
     wf_match_desc defaults = wf_match_desc_default();
@@ -136,7 +67,7 @@ wf_status wf_align_zoo(wf_ctx *ctx, const wf_zoo *zoo, size_t reference, const w
     snprintf(how, sizeof how, "network %zu, sweeps %d, restarts %d, tolerance %g, seed %llu",
              reference, desc->sweeps, desc->restarts, desc->tolerance,
              (unsigned long long)desc->seed);
-    status = rewrite(ctx, zoo, weights, how, path);
+    status = wf__zoo_rewrite(ctx, zoo, weights, "weft.aligned", how, path);
 done:
     free(weights);
     free(target);

@@ -1,4 +1,4 @@
-/* build_info: what this build has, one "name: value" a line. */
+/* build_info: what this build has, one "name: value" a line; what a program checks at load. */
 #include "base/cuda/device.h"
 #include "base/curl/download.h"
 #include "base/isa.h"
@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <zlib.h>
 
 static char text[512];
@@ -33,3 +34,7 @@ const char *wf_build_info(void) {
     pthread_once(&once, compose);
     return text;
 }
+
+int wf_abi_version(void) { return WF_ABI; }
+const char *wf_version(void) { return WF_VERSION; }
+void wf_free(void *memory) { free(memory); }

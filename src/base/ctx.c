@@ -2,6 +2,7 @@
 #include "base/cuda/device.h"
 #include "base/pool.h"
 #include "base/status.h"
+#include "weft/settings.h"
 #include "weft/text.h"
 
 #include <assert.h>
@@ -37,6 +38,7 @@ struct wf_ctx {
     char error[1024];
     atomic_bool interrupted;
     wf_ctx_desc desc;
+    void *progress_user, *warn_user, *log_user;
     int threads;
 
     pthread_t worker[max_threads];
@@ -156,6 +158,8 @@ static void stop_workers(wf_ctx *ctx) {
     open_round(ctx);
     for (int i = 0; i < ctx->started; i++) pthread_join(ctx->worker[i], NULL);
     ctx->started = 0;
+    atomic_store(&ctx->quit, false);
+    atomic_fetch_add(&ctx->round, 1); /* close the round that woke them */
 }
 
 /* The cores this process may use, which a container or taskset can make fewer than the machine has. */
@@ -169,6 +173,8 @@ static int usable_cores(void) {
 /* As many as the system gives. Signals are left to the caller's threads. */
 static void start_workers(wf_ctx *ctx) {
     sigset_t all, before;
+    ctx->threads = ctx->desc.threads > 0 ? ctx->desc.threads : usable_cores();
+    if (ctx->threads > max_threads) ctx->threads = max_threads;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < ctx->threads; i++) {
@@ -186,8 +192,7 @@ wf_status wf_ctx_create(const wf_ctx_desc *desc, wf_ctx **out) {
     wf_ctx *ctx = calloc(1, sizeof *ctx);
     if (ctx == NULL) return WF_ERR_MEMORY;
     if (desc != NULL) ctx->desc = *desc;
-    ctx->threads = ctx->desc.threads > 0 ? ctx->desc.threads : usable_cores();
-    if (ctx->threads > max_threads) ctx->threads = max_threads;
+    ctx->progress_user = ctx->warn_user = ctx->log_user = ctx->desc.user;
     pthread_mutex_init(&ctx->lock, NULL);
     pthread_cond_init(&ctx->wake, NULL);
     start_workers(ctx);
@@ -212,6 +217,60 @@ const char *wf_last_error(const wf_ctx *ctx) { return ctx == NULL ? "" : ctx->er
 
 void wf_interrupt(wf_ctx *ctx) {
     if (ctx != NULL) atomic_store(&ctx->interrupted, true);
+}
+
+void wf_interrupt_clear(wf_ctx *ctx) {
+    if (ctx != NULL) atomic_store(&ctx->interrupted, false);
+}
+
+void wf_ctx_on_progress(wf_ctx *ctx, void (*progress)(void *user, const wf_progress *),
+                        void *user) {
+    ctx->desc.progress = progress;
+    ctx->progress_user = user;
+}
+
+void wf_ctx_on_warning(wf_ctx *ctx, void (*warn)(void *user, const char *sentence), void *user) {
+    ctx->desc.warn = warn;
+    ctx->warn_user = user;
+}
+
+void wf_ctx_on_log(wf_ctx *ctx, void (*log)(void *user, const char *path, const char *line),
+                   void *user) {
+    ctx->desc.log = log;
+    ctx->log_user = user;
+}
+
+void wf_log(wf_ctx *ctx, const char *path, const char *ending, const char *line) {
+    if (ctx == NULL || ctx->desc.log == NULL) return;
+    char name[4096];
+    snprintf(name, sizeof name, "%s%s", path, ending);
+    ctx->desc.log(ctx->log_user, name, line);
+}
+
+/* --- settings of a context ------------------------------------------------------------------ */
+
+static const char *const wf_device_names[] = {"cpu", "cuda", "auto", NULL};
+static const wf_setting ctx_rows[] = {
+#define ROW(...) WF_SETTING_ROW(wf_ctx_desc, "context", "context.", __VA_ARGS__, NONE, NONE, "")
+    ROW(INT, threads, "threads", "0", FROM(0, max_threads))
+        ROW(CHOICE(wf_device), device, "device", "cpu", ANY)
+            ROW(INT, gpu, "gpu", "0", FROM(0, 1023)) ROW(BOOL, wait_for_locks, "wait", "no", ANY)
+#undef ROW
+                {0}};
+
+wf_status wf_ctx_configure(wf_ctx *ctx, const char *json) {
+    wf_ctx_desc desc = ctx->desc;
+    WF_TRY(wf_settings_from_json(ctx, ctx_rows, json, &desc, NULL));
+    if (ctx->cuda != NULL && (desc.device != ctx->desc.device || desc.gpu != ctx->desc.gpu))
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "the context already works on a GPU; make another one for another device");
+    if (desc.threads != ctx->desc.threads) {
+        stop_workers(ctx);
+        ctx->desc.threads = desc.threads;
+        start_workers(ctx);
+    }
+    ctx->desc = desc;
+    return WF_OK;
 }
 
 bool wf_interrupted(const wf_ctx *ctx) { return ctx != NULL && atomic_load(&ctx->interrupted); }
@@ -332,7 +391,7 @@ void wf_warn(wf_ctx *ctx, const char *format, ...) {
     va_start(args, format);
     make_sentence(sentence, sizeof sentence, format, args);
     va_end(args);
-    ctx->desc.warn(ctx->desc.user, sentence);
+    ctx->desc.warn(ctx->warn_user, sentence);
 }
 
 wf_status wf_alloc_raw(wf_ctx *ctx, size_t count, size_t size, const char *what,
@@ -380,7 +439,7 @@ static void report(wf_meter *meter, double done, bool last, const char *format, 
     if (format != NULL) vsnprintf(detail, sizeof detail, format, args);
     wf_progress progress = {meter->stage, meter->unit,        detail, done,
                             meter->total, now - meter->start, last};
-    ctx->desc.progress(ctx->desc.user, &progress);
+    ctx->desc.progress(ctx->progress_user, &progress);
 }
 
 void wf_meter_update(wf_meter *meter, double done, const char *format, ...) {

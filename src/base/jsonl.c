@@ -76,7 +76,7 @@ wf_status wf_jsonl_append(wf_ctx *ctx, const char *path, const struct json_t *ob
     size_t length = json_dumpb(object, NULL, 0, JSON_COMPACT);
     if (length == 0) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for a line", path);
     char *text; /* newline, line, newline: the first is for a file that lacks its last one */
-    WF_TRY(wf_alloc(ctx, length + 2, 1, path, &text));
+    WF_TRY(wf_alloc(ctx, length + 3, 1, path, &text));
     text[0] = text[length + 1] = '\n';
     wf_status status = WF_OK;
     if (json_dumpb(object, text + 1, length, JSON_COMPACT) != length) {
@@ -86,6 +86,7 @@ wf_status wf_jsonl_append(wf_ctx *ctx, const char *path, const struct json_t *ob
         if (fd < 0 || !append(fd, text, length + 2))
             status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
         if (fd >= 0) close(fd);
+        if (status == WF_OK) wf_log(ctx, path, "", text + 1);
     }
     free(text);
     return status;

@@ -2,7 +2,7 @@
 #include "weft/settings.h"
 #include "weft/text.h"
 #include "base/c_locale.h"
-#include "base/json_text.h"
+#include "base/settings_json.h"
 #include "base/status.h"
 
 #include <assert.h>
@@ -14,7 +14,7 @@
 #include <string.h>
 
 static const char *const no_yes[] = {"no", "yes", NULL};
-static const double most_exact = 9007199254740992.0; /* 2^53: a double holds these exactly */
+static const double most_exact = WF_MOST_EXACT;
 
 static void *member(const wf_setting *row, const void *desc) {
     return (char *)(uintptr_t)desc + row->offset;
@@ -140,7 +140,7 @@ bool wf_setting_parse(const wf_setting *row, const char *text, void *desc) {
 
 /* --- to text ---------------------------------------------------------------------------------- */
 
-static double number_of(const wf_setting *row, const void *desc) {
+double wf__setting_number(const wf_setting *row, const void *desc) {
     const void *at = member(row, desc);
     switch (row->type) {
     case WF_SETTING_BOOL:
@@ -277,7 +277,7 @@ wf_status wf_settings_set(wf_ctx *ctx, const wf_setting *rows, const char *key, 
 
 wf_status wf_settings_check(wf_ctx *ctx, const wf_setting *rows, const void *desc) {
     for (; rows->key != NULL; rows++) {
-        double value = number_of(rows, desc);
+        double value = wf__setting_number(rows, desc);
         bool number = rows->type != WF_SETTING_TEXT && rows->names == NULL;
         bool good =
             number ? in_range(rows, value)
@@ -291,31 +291,4 @@ wf_status wf_settings_check(wf_ctx *ctx, const wf_setting *rows, const void *des
                        wf_setting_text(rows, desc, buffer), allowed);
     }
     return WF_OK;
-}
-
-static json_t *value_json(const wf_setting *row, const void *desc) {
-    char buffer[WF_SETTING_BUFFER];
-    const char *text = wf_setting_text(row, desc, buffer);
-    switch (row->type) {
-    case WF_SETTING_BOOL: return json_boolean(number_of(row, desc) != 0);
-    case WF_SETTING_REAL: return json_real(number_of(row, desc));
-    case WF_SETTING_INT:
-    case WF_SETTING_SIZE:
-    case WF_SETTING_SEED:
-        if (number_of(row, desc) <= most_exact)
-            return json_integer((json_int_t)number_of(row, desc));
-        return json_string(text);
-    default: return *text == '\0' ? json_null() : json_string(text);
-    }
-}
-
-char *wf_settings_json(const wf_setting *rows, const void *desc) {
-    json_t *object = json_object();
-    bool good = object != NULL;
-    for (; good && rows->key != NULL; rows++)
-        good = *rows->key == '\0' ||
-               json_object_set_new(object, rows->key, value_json(rows, desc)) == 0;
-    char *text = good ? wf_json_text(object, JSON_PRESERVE_ORDER) : NULL;
-    json_decref(object);
-    return text;
 }

@@ -21,6 +21,10 @@ wf_status wf_fail_errno(wf_ctx *ctx, wf_status status, const char *format, ...)
 /* A sentence the caller should see though the call goes on. */
 void wf_warn(wf_ctx *ctx, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Hands a line, newline included, that was added to the log PATH + ENDING to the context's
+ * callback. */
+void wf_log(wf_ctx *ctx, const char *path, const char *ending, const char *line);
+
 bool wf_ctx_waits(const wf_ctx *ctx); /* wf_ctx_desc.wait_for_locks */
 
 /* wf_use_cuda for work that would take one CPU core this long: left to choose, small work stays on the CPU. */

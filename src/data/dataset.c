@@ -244,7 +244,7 @@ static void set_name(const wf_data_desc *desc, wf_dataset *data) {
     data->name[length] = 0;
 }
 
-static void take_fingerprint(wf_dataset *data) {
+void wf__dataset_fingerprint(wf_dataset *data) {
     wf_sha256 hash;
     uint64_t shape[4] = {data->n_train, data->n_test, (uint64_t)data->inputs,
                          (uint64_t)data->classes};
@@ -277,7 +277,7 @@ static wf_status make_dataset(wf_ctx *ctx, const wf_data_desc *desc, making *fro
                      &data->y_train));
     WF_TRY(make_part(ctx, from, from->test != NULL ? from->test : from->table, from->test_rows,
                      data->n_test, &data->x_test, &data->y_test));
-    take_fingerprint(data);
+    wf__dataset_fingerprint(data);
     return WF_OK;
 }
 

@@ -109,8 +109,9 @@ static size_t cache_tensors(const wf_reference *ref, wf_st_tensor out[max_tensor
 }
 
 void wf__cloud_path(const wf_reference *reference, char out[4096]) {
-    const char *zoo = wf_zoo_path(reference->zoo);
-    int length = zoo == NULL ? -1 : snprintf(out, 4096, "%s.cloud.safetensors", zoo);
+    bool file = !wf_zoo_in_memory(reference->zoo);
+    int length =
+        file ? snprintf(out, 4096, "%s.cloud.safetensors", wf_zoo_path(reference->zoo)) : -1;
     if (length < 0 || length >= 4096) out[0] = 0;
 }
 

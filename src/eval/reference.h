@@ -24,7 +24,7 @@ struct wf_reference {
     char notes[512];
 };
 
-/* Where the cache of a collection lies; "" when the name is too long. */
+/* Where the cache of a collection lies; "" for one in memory, and when the name is too long. */
 void wf__cloud_path(const wf_reference *reference, char out[4096]);
 /* Fills score, errors, iou, wcs and their neighbours; false when there is no usable cache. reference->cloud is set. */
 bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference);

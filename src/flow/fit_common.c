@@ -54,8 +54,10 @@ done:
 wf_status wf_fit_log_append(wf_ctx *ctx, const char *path, int log, const char *line,
                             size_t length) {
     errno = ENOSPC; /* what a short write means */
-    if (write(log, line, length) == (ssize_t)length) return WF_OK;
-    return wf_fail_errno(ctx, WF_ERR_DISK, "%s.log.jsonl", path);
+    if (write(log, line, length) != (ssize_t)length)
+        return wf_fail_errno(ctx, WF_ERR_DISK, "%s.log.jsonl", path);
+    wf_log(ctx, path, ".log.jsonl", line);
+    return WF_OK;
 }
 
 wf_optim_desc wf_fit_optim_desc(const wf_fit_desc *desc, double lr) {

@@ -11,11 +11,11 @@
  * I2  An open collection was checked whole: every block is there, F32, and has the shape that
  *     the description says; a tensor that is neither a block nor named weft.* is refused.
  * I3  Weights and error masks stay in the mapping; the small typed columns are copied, because
- *     tensors in a file may be unaligned. */
+ *     tensors in a file may be unaligned.
+ * Collections without a file are in zoo_memory.c. */
 #include "zoo/zoo_file.h"
 
 #include "base/pool.h"
-#include "base/safetensors.h"
 #include "graph/describe.h"
 #include "weft/text.h"
 
@@ -23,30 +23,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_tests = 8, n_own_meta = 4, max_extra_tensors = 3 + 2 * max_tests };
+enum { max_tests = WF_ZOO_TESTS, n_own_meta = 4, max_extra_tensors = 3 + 2 * max_tests };
 static const char format_name[] = "collection 1";
 static const char score_prefix[] = "weft.score.";
 static const char errors_prefix[] = "weft.errors.";
-
-typedef struct test_set {
-    char *name;
-    float *scores;         /* [M]; NULL when absent */
-    const uint8_t *errors; /* [M, bytes] in the mapping; NULL when absent */
-    size_t error_bytes;
-} test_set;
-
-struct wf_zoo {
-    char *path;
-    wf_st_file *file;
-    wf_graph *graph;
-    size_t count;
-    const uint8_t **blocks; /* [n_blocks], stacked, in the mapping */
-    int64_t *seeds;
-    float *rates;
-    int32_t *epochs;
-    int n_tests;
-    test_set tests[max_tests];
-};
 
 /* --- shapes ----------------------------------------------------------------------------------- */
 
@@ -109,6 +89,8 @@ static wf_status read_blocks(wf_ctx *ctx, wf_zoo *zoo) {
     const wf_graph *graph = zoo->graph;
     WF_TRY(wf_alloc(ctx, (size_t)graph->n_blocks, sizeof *zoo->blocks, "collection blocks",
                     &zoo->blocks));
+    WF_TRY(wf_alloc(ctx, (size_t)graph->n_blocks, sizeof *zoo->strides, "collection blocks",
+                    &zoo->strides));
     for (int b = 0; b < graph->n_blocks; b++) {
         const wf_block *block = &graph->blocks[b];
         const wf_st_tensor *tensor = wf_st_find(zoo->file, block->name);
@@ -125,6 +107,7 @@ static wf_status read_blocks(wf_ctx *ctx, wf_zoo *zoo) {
                            shape_text(tensor, have, sizeof have), graph->text, zoo->count,
                            shape_text(&expected, want, sizeof want));
         zoo->blocks[b] = tensor->data;
+        zoo->strides[b] = block->count * sizeof(float);
     }
     if (zoo->count == 0)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: the collection has no networks", zoo->path);
@@ -148,8 +131,7 @@ static wf_status read_column(wf_ctx *ctx, const wf_zoo *zoo, const char *name, w
     return WF_OK;
 }
 
-/* The entry of test set `name`, made when it is new. */
-static wf_status test_entry(wf_ctx *ctx, wf_zoo *zoo, const char *name, test_set **out) {
+wf_status wf__zoo_test_entry(wf_ctx *ctx, wf_zoo *zoo, const char *name, wf_zoo_test_set **out) {
     for (int t = 0; t < zoo->n_tests; t++) {
         *out = &zoo->tests[t];
         if (strcmp(zoo->tests[t].name, name) == 0) return WF_OK;
@@ -166,12 +148,12 @@ static wf_status test_entry(wf_ctx *ctx, wf_zoo *zoo, const char *name, test_set
 static wf_status read_tests(wf_ctx *ctx, wf_zoo *zoo) {
     for (size_t i = 0; i < wf_st_count(zoo->file); i++) {
         const wf_st_tensor *tensor = wf_st_at(zoo->file, i);
-        test_set *test;
+        wf_zoo_test_set *test;
         if (strncmp(tensor->name, score_prefix, strlen(score_prefix)) == 0) {
-            WF_TRY(test_entry(ctx, zoo, tensor->name + strlen(score_prefix), &test));
+            WF_TRY(wf__zoo_test_entry(ctx, zoo, tensor->name + strlen(score_prefix), &test));
             WF_TRY(read_column(ctx, zoo, tensor->name, WF_ST_F32, &test->scores));
         } else if (strncmp(tensor->name, errors_prefix, strlen(errors_prefix)) == 0) {
-            WF_TRY(test_entry(ctx, zoo, tensor->name + strlen(errors_prefix), &test));
+            WF_TRY(wf__zoo_test_entry(ctx, zoo, tensor->name + strlen(errors_prefix), &test));
             char have[160];
             if (tensor->dtype != WF_ST_U8 || tensor->rank != 2 || tensor->shape[0] != zoo->count)
                 return wf_fail(ctx, WF_ERR_SHAPE, "%s: \"%s\" is %s %s, expected U8 [%zu,bytes]",
@@ -230,7 +212,15 @@ void wf_zoo_free(wf_zoo *zoo) {
     for (int t = 0; t < zoo->n_tests; t++) {
         free(zoo->tests[t].name);
         free(zoo->tests[t].scores);
+        free(zoo->tests[t].own_errors);
     }
+    for (size_t i = 0; i < zoo->n_meta; i++) {
+        free(zoo->meta[i][0]);
+        free(zoo->meta[i][1]);
+    }
+    free(zoo->meta);
+    free(zoo->own);
+    free(zoo->strides);
     free(zoo->epochs);
     free(zoo->rates);
     free(zoo->seeds);
@@ -244,16 +234,35 @@ void wf_zoo_free(wf_zoo *zoo) {
 const wf_graph *wf_zoo_graph(const wf_zoo *zoo) { return zoo->graph; }
 size_t wf_zoo_count(const wf_zoo *zoo) { return zoo->count; }
 const char *wf_zoo_path(const wf_zoo *zoo) { return zoo->path; }
-const char *wf_zoo_meta(const wf_zoo *zoo, const char *key) { return wf_st_meta(zoo->file, key); }
-size_t wf_zoo_meta_count(const wf_zoo *zoo) { return wf_st_meta_count(zoo->file); }
-void wf_zoo_meta_at(const wf_zoo *zoo, size_t index, const char **key, const char **value) {
-    wf_st_meta_at(zoo->file, index, key, value);
+bool wf_zoo_in_memory(const wf_zoo *zoo) { return zoo->file == NULL; }
+
+const char *wf_zoo_meta(const wf_zoo *zoo, const char *key) {
+    if (zoo->file != NULL) return wf_st_meta(zoo->file, key);
+    for (size_t i = 0; i < zoo->n_meta; i++)
+        if (strcmp(zoo->meta[i][0], key) == 0) return zoo->meta[i][1];
+    return NULL;
 }
+
+size_t wf_zoo_meta_count(const wf_zoo *zoo) {
+    return zoo->file != NULL ? wf_st_meta_count(zoo->file) : zoo->n_meta;
+}
+
+void wf_zoo_meta_at(const wf_zoo *zoo, size_t index, const char **key, const char **value) {
+    if (zoo->file != NULL) wf_st_meta_at(zoo->file, index, key, value);
+    else *key = zoo->meta[index][0], *value = zoo->meta[index][1];
+}
+
+const float *wf_zoo_tensor(const wf_zoo *zoo, int index, size_t *stride) {
+    if (index < 0 || index >= zoo->graph->n_blocks) return NULL;
+    *stride = zoo->strides[index] / sizeof(float);
+    return (const float *)(const void *)zoo->blocks[index];
+}
+
 const int64_t *wf_zoo_seeds(const wf_zoo *zoo) { return zoo->seeds; }
 const float *wf_zoo_rates(const wf_zoo *zoo) { return zoo->rates; }
 const int32_t *wf_zoo_epochs(const wf_zoo *zoo) { return zoo->epochs; }
 
-static const test_set *find_test(const wf_zoo *zoo, const char *name) {
+static const wf_zoo_test_set *find_test(const wf_zoo *zoo, const char *name) {
     for (int t = 0; t < zoo->n_tests; t++)
         if (name == NULL || strcmp(zoo->tests[t].name, name) == 0) return &zoo->tests[t];
     return NULL;
@@ -264,12 +273,12 @@ const char *wf_zoo_test(const wf_zoo *zoo, int index) {
 }
 
 const float *wf_zoo_scores(const wf_zoo *zoo, const char *test) {
-    const test_set *found = find_test(zoo, test);
+    const wf_zoo_test_set *found = find_test(zoo, test);
     return found == NULL ? NULL : found->scores;
 }
 
 const uint8_t *wf_zoo_errors(const wf_zoo *zoo, const char *test, size_t *bytes_each) {
-    const test_set *found = find_test(zoo, test);
+    const wf_zoo_test_set *found = find_test(zoo, test);
     *bytes_each = found == NULL ? 0 : found->error_bytes;
     return found == NULL ? NULL : found->errors;
 }
@@ -277,8 +286,8 @@ const uint8_t *wf_zoo_errors(const wf_zoo *zoo, const char *test, size_t *bytes_
 void wf_zoo_get(const wf_zoo *zoo, size_t index, float *w) {
     for (int b = 0; b < zoo->graph->n_blocks; b++) {
         const wf_block *block = &zoo->graph->blocks[b];
-        size_t bytes = block->count * sizeof(float);
-        memcpy(w + block->offset, zoo->blocks[b] + index * bytes, bytes);
+        memcpy(w + block->offset, zoo->blocks[b] + index * zoo->strides[b],
+               block->count * sizeof(float));
     }
 }
 
@@ -299,7 +308,7 @@ static void load_chunk(void *call_, size_t chunk, int worker) {
 }
 
 wf_status wf_zoo_verify(wf_ctx *ctx, const wf_zoo *zoo) {
-    return wf_st_verify(ctx, zoo->file, NULL);
+    return zoo->file == NULL ? WF_OK : wf_st_verify(ctx, zoo->file, NULL);
 }
 
 wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count, float **out) {
@@ -309,7 +318,7 @@ wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count
                        "%s: networks %zu to %zu were asked for, the collection has %zu", zoo->path,
                        first, first + count, zoo->count);
     /* Who reads all of it anyway looks whether it is still what was written. */
-    if (count == zoo->count) WF_TRY(wf_st_verify(ctx, zoo->file, NULL));
+    if (count == zoo->count) WF_TRY(wf_zoo_verify(ctx, zoo));
     size_t n_params = zoo->graph->n_params;
     float *weights;
     WF_TRY(wf_alloc_raw(ctx, count, n_params * sizeof(float), "weights of a collection", &weights));
@@ -356,7 +365,7 @@ static size_t add_tests(wf_st_tensor *tensors, size_t n, char (*names)[2][128], 
     return n;
 }
 
-static bool is_own_key(const char *key) {
+bool wf__zoo_own_key(const char *key) {
     return strcmp(key, "weft.format") == 0 || strcmp(key, "weft.graph") == 0 ||
            strcmp(key, "weft.arch") == 0 || strcmp(key, "weft.activation") == 0;
 }
@@ -371,7 +380,7 @@ static size_t gather_meta(const wf_graph *graph, const char *json, const wf_zoo_
     memcpy(meta, own, sizeof own);
     size_t n = n_own_meta;
     for (int i = 0; i < extra->n_meta; i++) {
-        if (extra->meta[i][1] == NULL || is_own_key(extra->meta[i][0])) continue;
+        if (extra->meta[i][1] == NULL || wf__zoo_own_key(extra->meta[i][0])) continue;
         meta[n][0] = extra->meta[i][0];
         meta[n][1] = extra->meta[i][1];
         n++;

@@ -2,8 +2,47 @@
 #ifndef WF_ZOO_FILE_H
 #define WF_ZOO_FILE_H
 
+#include "base/safetensors.h"
 #include "base/status.h"
 #include "weft/zoo.h"
+
+enum { WF_ZOO_TESTS = 8 };
+
+typedef struct wf_zoo_test_set {
+    char *name;
+    float *scores;         /* [M]; NULL when absent */
+    const uint8_t *errors; /* [M, bytes] in the mapping, or own_errors; NULL when absent */
+    uint8_t *own_errors;
+    size_t error_bytes;
+} wf_zoo_test_set;
+
+/* Block b of network i begins at blocks[b] + i * strides[b], in bytes. */
+struct wf_zoo {
+    char *path;       /* or the name of a collection in memory */
+    wf_st_file *file; /* NULL: in memory */
+    wf_graph *graph;
+    size_t count;
+    const uint8_t **blocks; /* [n_blocks] in the mapping or in the caller's memory */
+    size_t *strides;        /* [n_blocks] */
+    float *own;             /* weights of a copy */
+    int64_t *seeds;
+    float *rates;
+    int32_t *epochs;
+    int n_tests;
+    wf_zoo_test_set tests[WF_ZOO_TESTS];
+    char *(*meta)[2]; /* [n_meta] key and value of a collection in memory */
+    size_t n_meta;
+};
+
+/* The entry of test set `name`, made when it is new. */
+wf_status wf__zoo_test_entry(wf_ctx *ctx, wf_zoo *zoo, const char *name, wf_zoo_test_set **out);
+/* Keys that describe the graph and the format: the writer's own. */
+bool wf__zoo_own_key(const char *key);
+
+/* Writes the collection with other weights (count, n_params) and one more entry of metadata: for
+ * who changed the networks but nothing else. weights NULL: its own; key NULL: none. */
+wf_status wf__zoo_rewrite(wf_ctx *ctx, const wf_zoo *zoo, const float *weights, const char *key,
+                          const char *value, const char *path);
 
 /* Copies the flat parameters of network `index` (0 .. count-1) to w. */
 typedef void wf_zoo_source(void *user, size_t index, float *w);
@@ -31,10 +70,6 @@ void wf_zoo_stream_abort(wf_zoo_stream *stream);
 
 /* wf_st_verify of its file. */
 wf_status wf_zoo_verify(wf_ctx *ctx, const wf_zoo *zoo);
-
-/* Its metadata one by one. */
-size_t wf_zoo_meta_count(const wf_zoo *zoo);
-void wf_zoo_meta_at(const wf_zoo *zoo, size_t index, const char **key, const char **value);
 
 /* Learning rates and epoch counts [M] of an open collection; NULL when absent. */
 const float *wf_zoo_rates(const wf_zoo *zoo);

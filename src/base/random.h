@@ -61,4 +61,14 @@ static inline WF_HD uint32_t wf_epoch_place(uint64_t seed, wf_purpose purpose, u
     return wf_rng_permuted(&order, count, (uint32_t)(place % count));
 }
 
+/* Orders of networks and of noise vectors that know nothing of each other. */
+static inline WF_HD uint32_t wf_epoch_network(uint64_t seed, uint32_t count, uint32_t batch,
+                                              uint32_t update, uint32_t place) {
+    return wf_epoch_place(seed, WF_RNG_EPOCH, 0, count, batch, update, place);
+}
+static inline WF_HD uint32_t wf_epoch_noise(uint64_t seed, uint32_t count, uint32_t batch,
+                                            uint32_t update, uint32_t place) {
+    return wf_epoch_place(seed, WF_RNG_EPOCH, 1, count, batch, update, place);
+}
+
 #endif

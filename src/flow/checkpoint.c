@@ -50,6 +50,8 @@ static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_field *field,
     WF_TRY(wf_meta_add(ctx, meta, "window.loss", "%.17g", state->window_loss));
     WF_TRY(wf_meta_add(ctx, meta, "best.loss", "%.17g", state->best_loss));
     if (state->validation_waits) WF_TRY(wf_meta_add(ctx, meta, "validation.waits", "yes"));
+    WF_TRY(wf_meta_add(ctx, meta, "last.loss", "%.17g", state->last_loss));
+    WF_TRY(wf_meta_add(ctx, meta, "worse.updates", "%zu", state->worse));
     return wf_meta_add(ctx, meta, "window.updates", "%zu", state->window_count);
 }
 
@@ -122,6 +124,11 @@ static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *fil
     state->step = (size_t)step;
     state->window_count = (size_t)window;
     state->validation_waits = wf_st_meta(file, "validation.waits") != NULL;
+    if (wf_st_meta(file, "worse.updates") == NULL) return WF_OK; /* version 0.1 had no patience */
+    double worse;
+    WF_TRY(wf_file_number(ctx, path, file, "last.loss", 0, 1e300, &state->last_loss));
+    WF_TRY(wf_file_number(ctx, path, file, "worse.updates", 0, 4294967295.0, &worse));
+    state->worse = (size_t)worse;
     return WF_OK;
 }
 

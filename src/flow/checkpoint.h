@@ -18,12 +18,14 @@ static const double WF_NO_LOSS = 1e300;
 
 /* Where a run stands. */
 typedef struct wf_fit_state {
-    size_t step;           /* updates done */
-    double seconds;        /* of training, over all pieces of the run */
-    double window_loss;    /* sum of losses since the last line of the log */
-    size_t window_count;   /* updates in it */
-    double best_loss;      /* lowest of a single batch, with weights = validation of a validation;
+    size_t step;         /* updates done */
+    double seconds;      /* of training, over all pieces of the run */
+    double window_loss;  /* sum of losses since the last line of the log */
+    size_t window_count; /* updates in it */
+    double best_loss;    /* lowest of a single batch, with weights = validation of a validation;
                             WF_NO_LOSS before the first */
+    double last_loss;    /* of the last update, and how many in a row rose: for patience */
+    size_t worse;
     bool validation_waits; /* that of this step was broken off and is to be made first */
     const char *kernels; /* what it runs on: "avx2", "cuda bf16"; NULL in a flow that was opened */
 } wf_fit_state;

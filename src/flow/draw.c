@@ -59,6 +59,7 @@ wf_status wf_draw_create(wf_ctx *ctx, const wf_training_set *set, const wf_fit_d
                      .source_std = desc->source_std,
                      .cond_drop = desc->cond_drop,
                      .noise_table = (uint32_t)desc->noise_table,
+                     .epochs = desc->epochs,
                      .time_law = desc->time_law,
                      .shape_fixed = set->n_families == 1};
     out->flow.shape = &out->shape;
@@ -101,9 +102,12 @@ static void choose_networks(wf_draw *draw, uint32_t update) {
         draw->source[b] = draw->only != NULL ? draw->only[b % draw->n_only]
                                              : wf_draw_source(set, draw->batch, update, b);
         const wf_training_source *source = &set->sources[draw->source[b]];
-        draw->network[b] = draw->held_out
-                               ? (uint32_t)((size_t)(b / draw->n_only) % source->held_out_count)
-                               : wf_rng_below(&rng, (uint32_t)source->count);
+        if (draw->held_out)
+            draw->network[b] = (uint32_t)((size_t)(b / draw->n_only) % source->held_out_count);
+        else if (draw->epochs)
+            draw->network[b] = wf_epoch_network(draw->seed, (uint32_t)source->count,
+                                                (uint32_t)draw->batch, update, (uint32_t)b);
+        else draw->network[b] = wf_rng_below(&rng, (uint32_t)source->count);
     }
     wf_draw_order(set, draw->batch, draw->source, draw->order);
 }
@@ -131,9 +135,12 @@ static float draw_time(const wf_draw *draw, wf_rng *rng) {
 static void draw_noise(const wf_draw *draw, wf_rng *choice, uint32_t place, uint32_t update,
                        float *out, size_t n) {
     wf_rng rng = wf_rng_at(draw->seed, place, WF_RNG_NOISE, update);
-    if (draw->noise_table > 0)
-        rng = wf_rng_at(draw->seed, wf_rng_below(choice, draw->noise_table), WF_RNG_NOISE,
-                        UINT32_MAX);
+    if (draw->noise_table > 0) {
+        uint32_t which = draw->epochs ? wf_epoch_noise(draw->seed, draw->noise_table,
+                                                       (uint32_t)draw->batch, update, place)
+                                      : wf_rng_below(choice, draw->noise_table);
+        rng = wf_rng_at(draw->seed, which, WF_RNG_NOISE, UINT32_MAX);
+    }
     wf_rng_normals(&rng, out, n);
 }
 

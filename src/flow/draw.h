@@ -3,7 +3,7 @@
  * The places of all batches, one after another, go round the sources: a source of weight s appears
  * s times per round. So there are few different compositions of a batch, and the GPU records each
  * once. The network of a place is drawn uniformly from its source, by stream (seed, place,
- * WF_RNG_BATCH, update). Then the places are ordered by family, so that networks of one
+ * WF_RNG_BATCH, update), or in epochs (wf_epoch_place, WF_RNG_EPOCH). Then the places are ordered by family, so that networks of one
  * architecture are neighbours. */
 #ifndef WF_FLOW_DRAW_H
 #define WF_FLOW_DRAW_H
@@ -33,6 +33,7 @@ typedef struct wf_draw {
     uint64_t seed;
     double source_std, cond_drop;
     uint32_t noise_table;
+    bool epochs; /* networks and vectors of the noise table are gone through in epochs */
     wf_time_law time_law;
     wf_matcher **matchers; /* (n_families); NULL with the independent coupling */
     wf_flow_batch flow;

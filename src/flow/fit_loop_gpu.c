@@ -91,7 +91,9 @@ static wf_status go_on_saving(gpu_loop *loop, bool wait) {
 
 /* --- updates ---------------------------------------------------------------------------------- */
 
+/* With patience each loss decides whether there is a next update. */
 static size_t updates_ahead(const gpu_loop *loop) {
+    if (loop->tr->desc.patience > 0) return 1;
     double fitting = loop->per_update > 0 ? seconds_ahead / loop->per_update : 4;
     return fitting < 2 ? 2 : fitting > WF_FIT_CUDA_AHEAD ? WF_FIT_CUDA_AHEAD : (size_t)fitting;
 }
@@ -171,7 +173,7 @@ static wf_status run(gpu_loop *loop) {
     double loss = NAN, smooth = NAN;
     if (tr->state.validation_waits) WF_TRY(validate(loop));
     tr->state.validation_waits = false;
-    while (tr->state.step < updates && !wf__trainer_late(tr)) {
+    while (!wf__trainer_ended(tr) && !wf__trainer_late(tr)) {
         if (wf_interrupted(tr->ctx)) {
             WF_TRY(finish(loop));
             return wf__trainer_interrupted(tr);
@@ -193,7 +195,7 @@ static wf_status run(gpu_loop *loop) {
 }
 
 wf_status wf__train_gpu(wf_trainer *tr) {
-    if (tr->state.step >= tr->desc.updates && !tr->state.validation_waits) return WF_OK;
+    if (wf__trainer_ended(tr) && !tr->state.validation_waits) return WF_OK;
     gpu_loop loop = {.tr = tr, .enqueued = tr->state.step};
     wf_fit_cuda_desc desc = {.field = tr->field,
                              .set = &tr->set,

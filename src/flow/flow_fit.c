@@ -40,7 +40,22 @@ bool wf__trainer_late(const wf_trainer *tr) {
     return most > 0 && tr->state.step > 0 && wf__trainer_seconds(tr) >= most;
 }
 
+static bool out_of_patience(const wf_trainer *tr) {
+    return tr->desc.patience > 0 && tr->state.worse >= tr->desc.patience;
+}
+
+bool wf__trainer_ended(const wf_trainer *tr) {
+    return tr->state.step >= tr->desc.updates || out_of_patience(tr);
+}
+
 void wf__trainer_cut(const wf_trainer *tr) {
+    if (out_of_patience(tr)) {
+        wf_warn(tr->ctx,
+                "%s: the loss rose %zu times in a row (patience): training ends at update %zu of "
+                "%zu",
+                tr->path, tr->state.worse, tr->state.step, tr->desc.updates);
+        return;
+    }
     wf_warn(
         tr->ctx,
         "%s: max_seconds is over: training ends at update %zu of %zu, its rate at %.0f %% of lr",
@@ -65,6 +80,8 @@ static wf_status write_line(wf_trainer *tr, double norm, double factor) {
 }
 
 wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double factor) {
+    tr->state.worse = tr->state.step > 0 && loss > tr->state.last_loss ? tr->state.worse + 1 : 0;
+    tr->state.last_loss = loss;
     tr->state.step++;
     tr->state.window_loss += loss;
     tr->state.window_count++;
@@ -217,7 +234,7 @@ static wf_status make_updates(wf_trainer *tr, wf_meter *meter) {
     const wf_fit_desc *desc = &tr->desc;
     double loss = NAN, smooth = NAN;
     if (tr->state.validation_waits) WF_TRY(validate(tr));
-    while (tr->state.step < desc->updates && !wf__trainer_late(tr)) {
+    while (!wf__trainer_ended(tr) && !wf__trainer_late(tr)) {
         if (wf_interrupted(tr->ctx)) return WF_ERR_INTERRUPTED;
         WF_TRY(update(tr, &loss));
         smooth = isnan(smooth) ? loss : 0.98 * smooth + 0.02 * loss;
@@ -231,7 +248,7 @@ static wf_status make_updates(wf_trainer *tr, wf_meter *meter) {
 
 static wf_status train(wf_trainer *tr) {
     size_t updates = tr->desc.updates;
-    if (tr->state.step >= updates && !tr->state.validation_waits) return WF_OK;
+    if (wf__trainer_ended(tr) && !tr->state.validation_waits) return WF_OK;
     wf_meter meter = wf_meter_start(tr->ctx, "training the flow", "updates", (double)updates);
     wf_status status = make_updates(tr, &meter);
     if (status != WF_OK && status != WF_ERR_INTERRUPTED) return status;
@@ -303,6 +320,11 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
     const wf_graph *graph;
     WF_TRY(wf_fit_check(ctx, desc));
     WF_TRY(only_graph(ctx, kind, sources, n_sources, &graph));
+    if (desc->epochs && n_sources > 1)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "train.draw is epochs, which go through one collection; here are %d: use "
+                       "draw = independent",
+                       n_sources);
     WF_TRY(wf_field_create(ctx, kind, options, graph, WF_F32, &tr->field));
     if (desc->coupling == WF_COUPLING_MATCHED && !wf_field_equivariant(tr->field))
         return wf_fail(ctx, WF_ERR_USAGE,
@@ -321,7 +343,7 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
     WF_TRY(make_optimiser(tr));
     if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->set, desc, &tr->draw));
     WF_TRY(start_or_resume(tr));
-    bool finished = tr->state.step >= desc->updates && !tr->state.validation_waits;
+    bool finished = wf__trainer_ended(tr) && !tr->state.validation_waits;
     if (!finished) {
         WF_TRY(wf_training_set_rotate(ctx, desc, &tr->set));
         WF_TRY(wf_validation_create(ctx, &tr->set, desc, &tr->path_form, &tr->validation));

@@ -32,7 +32,9 @@ typedef struct wf_trainer {
 
 /* Is max_seconds over? A run makes one update at least. */
 bool wf__trainer_late(const wf_trainer *tr);
-/* The warning of a run that ended so. */
+/* Has it made its updates, or has the loss risen as often as patience allows? */
+bool wf__trainer_ended(const wf_trainer *tr);
+/* The warning of a run that ended before its last update. */
 void wf__trainer_cut(const wf_trainer *tr);
 /* Seconds of training so far, over all pieces of the run. */
 double wf__trainer_seconds(const wf_trainer *tr);

@@ -26,6 +26,7 @@ static wf_status open_batch(wf_ctx *ctx, const wf_validation *v, const wf_traini
     fixed.batch = (size_t)networks_of(desc, set, v->n_sources);
     fixed.seed ^= validation_stream;
     fixed.noise_table = 0;
+    fixed.epochs = false;
     fixed.cond_drop = 0;
     WF_TRY(wf_draw_create(ctx, set, &fixed, draw));
     draw->only = v->sources;

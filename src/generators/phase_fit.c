@@ -109,7 +109,7 @@ static bool is_flow_setting(const char *key) {
     static const char *const keys[] = {"weights",      "precondition", "principal",    "normalise",
                                        "normalise_by", "coupling",     "match_sweeps", "source_std",
                                        "path_noise",   "noise_table",  "times",        "loss_by",
-                                       "cond_drop",    "precision"};
+                                       "draw",         "patience",     "cond_drop",    "precision"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i], key) == 0) return true;
     return false;
@@ -500,7 +500,7 @@ static wf_status update(wf_phase_fit *fit, double started, double *loss) {
     size_t number = loop->first + fit->step, bytes = s->buffers.total * sizeof(float);
     uint32_t count = (uint32_t)fit->set.families[0].count, places = (uint32_t)desc->batch;
     for (uint32_t b = 0; b < places; b++)
-        loop->networks[b] = wf_epoch_place(desc->seed, WF_RNG_EPOCH, 0, count, places, number, b);
+        loop->networks[b] = wf_epoch_network(desc->seed, count, places, (uint32_t)number, b);
     wf_phase_batch batch = {loop->networks, (int)places, desc->seed, (uint32_t)number};
     memcpy(loop->statistics, s->statistics, bytes);
     wf_status status = evaluate(fit, &batch, true, loss);

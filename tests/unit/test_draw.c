@@ -59,6 +59,100 @@ static void noise_comes_from_its_table(void **state) {
     assert_true(distinct_noise(0) > 310); /* 320 draws of 24 bits */
 }
 
+/* A number that tells networks apart, and one for noise vectors. */
+static void note_epoch(drawing *d, size_t batch, size_t update, float *networks, float *noise) {
+    assert_ok(d->ctx, wf_draw_batch(d->ctx, &d->draw, update));
+    for (size_t b = 0; b < batch; b++) {
+        networks[b] = d->draw.flow.w1[b * d->params];
+        noise[b] = d->draw.flow.w0[b * d->params];
+    }
+}
+
+static int distinct(const float *values, int n) {
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        int k = 0;
+        while (k < i && values[k] != values[i]) k++;
+        count += k == i;
+    }
+    return count;
+}
+
+/* Six networks in batches of two or four: three batches an epoch, or one that leaves two out. */
+static void epochs_visit_each_once(void **state) {
+    (void)state;
+    enum { epochs = 30 };
+    for (size_t batch = 2; batch <= 4; batch += 2) {
+        wf_fit_desc desc = quick_fit();
+        desc.coupling = WF_COUPLING_INDEPENDENT;
+        desc.noise_table = 6;
+        desc.epochs = true;
+        desc.batch = batch;
+        drawing d;
+        drawing_open(&d, &desc);
+        size_t batches = 6 / batch, used = batches * batch;
+        int together = 0, orders = 0;
+        float networks[6], noise[6], before[6] = {0}, first = 0, with = 0;
+        for (size_t e = 0; e < epochs; e++) {
+            for (size_t k = 0; k < batches; k++)
+                note_epoch(&d, batch, e * batches + k, networks + k * batch, noise + k * batch);
+            assert_int_equal(distinct(networks, (int)used), used);
+            assert_int_equal(distinct(noise, (int)used), used);
+            orders += memcmp(networks, before, used * sizeof(float)) != 0;
+            memcpy(before, networks, sizeof before);
+            if (e == 0) first = networks[0], with = noise[0];
+            for (size_t k = 0; k < used; k++) together += networks[k] == first && noise[k] == with;
+        }
+        assert_true(orders > epochs / 2);
+        assert_true(together < epochs / 2); /* noise does not go with its network */
+        drawing_close(&d);
+    }
+    /* any n: a permutation */
+    for (uint32_t n = 1; n < 70; n++) {
+        bool seen[70] = {false};
+        wf_rng rng = wf_rng_at(3, n, WF_RNG_TEST, 0);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t to = wf_rng_permuted(&rng, n, i);
+            assert_true(to < n && !seen[to]);
+            seen[to] = true;
+        }
+    }
+    /* fewer networks than places: every batch is an epoch that goes round */
+    for (uint32_t b = 0; b < 4; b++)
+        assert_int_equal(wf_epoch_network(1, 4, 10, 7, b), wf_epoch_network(1, 4, 10, 7, b + 4));
+}
+
+/* The loss of single batches of a small flow rises now and then, but seldom many times in a row. */
+static void patience_ends_a_run(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 6, 0);
+    wf_source source = {.zoo = zoo};
+    wf_field_desc field = plain_field(0);
+    wf_fit_desc fit = quick_fit();
+    fit.patience = 2;
+    fit.updates = fit.schedule_updates = 400;
+    wf_flow *flow;
+    const char *path = in_folder("patience");
+    assert_ok(ctx, wf_flow_fit(ctx, &source, 1, &field, &fit, path, &flow));
+    size_t ended = wf_flow_updates(flow);
+    assert_true(ended > 2 && ended < 400);
+    wf_flow_free(flow);
+    /* it stays ended, and a cut run ends at the same update */
+    assert_ok(ctx, wf_flow_fit(ctx, &source, 1, &field, &fit, path, &flow));
+    assert_int_equal(wf_flow_updates(flow), ended);
+    wf_flow_free(flow);
+    path = in_folder("patience2");
+    fit.updates = ended - 1;
+    assert_ok(ctx, wf_flow_fit(ctx, &source, 1, &field, &fit, path, NULL));
+    fit.updates = 400;
+    assert_ok(ctx, wf_flow_fit(ctx, &source, 1, &field, &fit, path, &flow));
+    assert_int_equal(wf_flow_updates(flow), ended);
+    wf_flow_free(flow);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
 static void times_follow_their_law(void **state) {
     (void)state;
     /* of t, of its logit, of t: mean and variance */
@@ -276,6 +370,8 @@ int main(void) {
         cmocka_unit_test(weights_are_places),
         cmocka_unit_test(matching_ahead_finds_the_same),
         cmocka_unit_test(noise_comes_from_its_table),
+        cmocka_unit_test(epochs_visit_each_once),
+        cmocka_unit_test(patience_ends_a_run),
         cmocka_unit_test(times_follow_their_law),
         cmocka_unit_test(layers_may_count_alike),
         cmocka_unit_test(best_weights_had_the_lowest_loss),

@@ -44,7 +44,9 @@ __device__ place_info choose(const batch &b, uint32_t place, uint32_t update, ui
     source s = b.sources[from];
     family k = b.families[s.family];
     wf_rng rng = wf_rng_at(b.seed, drawn, WF_RNG_BATCH, update);
-    uint32_t network = wf_rng_below(&rng, s.count);
+    uint32_t network = b.epochs
+                           ? wf_epoch_network(b.seed, s.count, (uint32_t)b.networks, update, drawn)
+                           : wf_rng_below(&rng, s.count);
     info.w1 = k.weights + ((size_t)s.first + network) * k.params;
     info.blocks = k.blocks;
     info.n_blocks = k.n_blocks;
@@ -55,7 +57,9 @@ __device__ place_info choose(const batch &b, uint32_t place, uint32_t update, ui
     info.noise_network = place;
     info.noise_step = update;
     if (b.noise_table > 0) {
-        info.noise_network = wf_rng_below(&rng, b.noise_table);
+        info.noise_network =
+            b.epochs ? wf_epoch_noise(b.seed, b.noise_table, (uint32_t)b.networks, update, place)
+                     : wf_rng_below(&rng, b.noise_table);
         info.noise_step = UINT32_MAX;
     }
     info.scale = wf_path_at(&b.path, 1, (double)info.t);

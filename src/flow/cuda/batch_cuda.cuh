@@ -50,6 +50,7 @@ struct batch {
     wf_path path; /* both in double */
     double cond_drop;
     uint32_t noise_table;
+    bool epochs;
     int time_law;
     const family *families;
     const source *sources;       /* (round_length) of each place of a round */

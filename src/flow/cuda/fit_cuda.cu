@@ -415,6 +415,7 @@ void set_constants(gpu::batch *b, const wf_fit_cuda_desc *desc, const wf_optim_c
     b->path = desc->path;
     b->cond_drop = fit->cond_drop;
     b->noise_table = (uint32_t)fit->noise_table;
+    b->epochs = fit->epochs;
     b->time_law = (int)fit->time_law;
 }
 

@@ -1,5 +1,6 @@
 /* eval, align: networks against a collection; a collection against one of its own. */
 #include "cli/commands.h"
+#include "cli/data_source.h"
 #include "cli/eval_rows.h"
 
 #include <math.h>
@@ -104,7 +105,9 @@ static wf_status judge(judging *j) {
                         "%s has networks of %s, %s of %s: they cannot be compared", zoo,
                         wf_zoo_graph(j->zoo)->text, nets, wf_zoo_graph(j->nets)->text);
     CLI_TRY(read_rows(j));
-    if (cli_given(app, "data")) CLI_TRY(cli_dataset_named(app, cli_text(app, "data"), &j->data));
+    if (cli_given(app, "data"))
+        CLI_TRY(cli_dataset_named(app, cli_text(app, "data"), j->zoo != NULL ? j->zoo : j->nets,
+                                  &j->data));
     if (zoo != NULL)
         CLI_TRY(wf_reference_open(app->ctx, j->zoo, j->data, &j->recipe.eval, &j->reference));
     cli_judging what = {.app = app,

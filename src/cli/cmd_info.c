@@ -1,5 +1,6 @@
 /* data list, data info, model info: what there is and how large it is. */
 #include "cli/commands.h"
+#include "cli/data_source.h"
 #include "cli/files.h"
 #include "cli/recipe_schema.h"
 #include "cli/sources.h"
@@ -19,7 +20,7 @@ wf_status cli_data_list(cli_app *app) {
     cli_print("built in:\n");
     for (const char *const *name = wf_data_builtin(); *name != NULL; name++)
         cli_print("  %s\n", *name);
-    cli_print("files of recipes are looked up under %s%s\n",
+    cli_print("%s\nfiles of recipes are looked up under %s%s\n", cli_data_remark("digits"),
               root != NULL ? root : "the working folder",
               root != NULL ? " (WEFT_DATA)" : "; WEFT_DATA names another");
     return WF_OK;
@@ -46,7 +47,7 @@ static json_t *image_to_json(const wf_dataset *data) {
                              : json_pack("[i, i, i]", data->channels, data->height, data->width);
 }
 
-static void print_dataset(const wf_dataset *data, const size_t *counts) {
+static void print_dataset(const char *named, const wf_dataset *data, const size_t *counts) {
     cli_print("%s\n  examples     %zu to train, %zu to test\n  inputs       %d", data->name,
               data->n_train, data->n_test, data->inputs);
     if (data->height > 0)
@@ -56,11 +57,12 @@ static void print_dataset(const wf_dataset *data, const size_t *counts) {
         cli_print(" %s (%zu)", data->class_names[c], counts[c]);
     cli_print("%s\n  fingerprint  %.16s\n", data->classes > 12 ? " ..." : "", data->fingerprint);
     if (data->note[0] != '\0') cli_print("  note         %s\n", data->note);
+    if (cli_data_remark(named) != NULL) cli_print("  note         %s\n", cli_data_remark(named));
 }
 
 wf_status cli_data_info(cli_app *app) {
     wf_dataset *data;
-    CLI_TRY(cli_dataset_named(app, app->argument[0], &data));
+    CLI_TRY(cli_dataset_named(app, app->argument[0], NULL, &data));
     wf_status status = WF_OK;
     size_t *counts = calloc((size_t)data->classes, sizeof *counts);
     if (counts == NULL) status = cli_fail(app, WF_ERR_MEMORY, "out of memory");
@@ -74,7 +76,7 @@ wf_status cli_data_info(cli_app *app) {
                                "inputs", inputs_to_json(data), "image", image_to_json(data),
                                "classes", classes_to_json(data, counts), "fingerprint",
                                data->fingerprint, "note", data->note));
-        else print_dataset(data, counts);
+        else print_dataset(app->argument[0], data, counts);
     }
     free(counts);
     wf_dataset_free(data);

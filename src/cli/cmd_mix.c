@@ -1,5 +1,6 @@
 /* mix: baselines between two collections. */
 #include "cli/commands.h"
+#include "cli/data_source.h"
 #include "cli/files.h"
 #include "cli/mixes.h"
 #include "cli/recipe_schema.h"
@@ -73,7 +74,7 @@ static wf_status take_zoo(cli_app *app, const char *path, mix_inputs *in) {
 static wf_status take_data(cli_app *app, const char *name, mix_inputs *in) {
     if (in->n_data == most_sets)
         return cli_fail(app, WF_ERR_USAGE, "--data names more than %d sets", most_sets);
-    CLI_TRY(cli_dataset_named(app, name, &in->data[in->n_data]));
+    CLI_TRY(cli_dataset_named(app, name, in->zoo[0], &in->data[in->n_data]));
     in->n_data++;
     return WF_OK;
 }

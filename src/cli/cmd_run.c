@@ -2,6 +2,7 @@
  * settings is skipped, a broken one goes on where it stopped, and results of other settings are
  * never overwritten unless --redo says so. */
 #include "cli/commands.h"
+#include "cli/data_source.h"
 #include "cli/outputs.h"
 #include "cli/eval_rows.h"
 #include "cli/run.h"
@@ -352,6 +353,15 @@ static wf_status check_recipe(run *r) {
     return status;
 }
 
+/* Networks that were brought in read the data as their collection says. */
+static wf_status take_scale(run *r) {
+    wf_zoo *zoo;
+    CLI_TRY(wf_zoo_open(r->app->ctx, r->recipe.zoo_path, &zoo));
+    cli_scale_of(r->app, zoo, &r->recipe);
+    wf_zoo_free(zoo);
+    return WF_OK;
+}
+
 static wf_status open_inputs(run *r) {
     const cli_recipe *recipe = &r->recipe;
     CLI_TRY(check_recipe(r));
@@ -370,6 +380,7 @@ static wf_status open_inputs(run *r) {
                         recipe->widths != NULL ? "widths" : "conds");
     if (recipe->shares != NULL)
         return cli_fail(r->app, WF_ERR_USAGE, "train.shares belongs to zoo.manifest");
+    if (given) CLI_TRY(take_scale(r));
     if (!given || wf_recipe_has_section(recipe->source, "data"))
         CLI_TRY(cli_recipe_dataset(r->app, recipe, &r->data));
     if (!given) CLI_TRY(cli_recipe_graph(r->app, recipe, r->data, &r->graph));

@@ -27,7 +27,14 @@
 #define DATA_OPTIONS(help) \
     TEXT("data", 'd', "DATA", NULL, help \
          ": a file (.csv, .tsv, .arff, .npz, IDX), a built-in set, or a recipe with a [data] " \
-         "section.")
+         "section."), DATA_SETTINGS
+#define DATA_SETTINGS \
+    SETTING("target", 0, "NAME", wf_data_settings), \
+    VALUE(CLI_SETTING, "scale", 0, "NAME", NULL, "without it that of the collection, none for an " \
+          "imported one", .settings = wf_data_settings), \
+    SETTING("classes", 0, "A,B,C", wf_data_settings), \
+    SETTING("categorical", 0, "A,B,C", wf_data_settings), \
+    SETTING("drop", 0, "A,B,C", wf_data_settings), SETTING("labels", 0, "FILE", wf_data_settings)
 #define TEST TEXT("test", 0, "NAME", NULL, \
                   "The test set whose scores count; without it the file's first.")
 
@@ -160,8 +167,7 @@ static const cli_option eval_options[] = {
          "The collection to judge against; without it the scores on --data alone, of networks of "
          "any shape."),
     TEXT("nets", 0, "FILE", NULL, "The networks to judge."),
-    TEXT("data", 'd', "DATA", NULL,
-         "A built-in set, or a recipe with a [data] section. Without it WCS and diversity only."),
+    DATA_OPTIONS("What to judge on; without it WCS and diversity only"),
     TEXT("name", 0, "NAME", "networks", "Name of the row."),
     TEXT("rows", 0, "A,B", NULL,
          "Rows of a table: reference, NAME, and generators that need no fit, as "
@@ -176,7 +182,8 @@ static const cli_option eval_options[] = {
 static const cli_option mix_options[] = {
     TEXT("zoo", 'z', "A,B", NULL, "The two collections, of one architecture."),
     TEXT("data", 'd', "SET[,SET...]", NULL,
-         "Test sets: built-in ones, or recipes with a [data] section."),
+         "Test sets: files, built-in ones, or recipes with a [data] section."),
+    DATA_SETTINGS,
     INT("pairs", 'n', "50", 1, 1e6, "Pairs of networks, one of each collection."),
     INT("steps", 0, "10", 1, 1000, "Alpha goes from 0 to 1 in so many steps."),
     TEXT("sweeps", 0, "N,N,...", "0,1,5,50",
@@ -213,6 +220,7 @@ static const cli_option demo_options[] = {
     SET, END,
 };
 static const cli_option recipe_options[] = {SET, END};
+static const cli_option data_info_options[] = {DATA_SETTINGS, SET, END};
 static const cli_option data_bng_options[] = {
     TEXT("out", 'o', "FILE", NULL, "The ARFF table to write."),
     INT("rows", 'n', "55296", 2, 1e8, "Rows to sample."),
@@ -413,8 +421,10 @@ const cli_command cli_commands[] = {
      "Lists the data sets that need no file, and where files of recipes are looked up.", NULL,
      {{"weft data list", "for people"}, {"weft data list --json", "for programs"}}, cli_data_list},
     {"data info", "DATA", 1, 1, "What a data set looks like.",
-     "DATA is a built-in set or a recipe with a [data] section.", recipe_options,
+     "DATA is a file (.csv, .tsv, .arff, .npz, IDX), a built-in set or a recipe with a [data] "
+     "section.", data_info_options,
      {{"weft data info spirals", "a built-in set"},
+      {"weft data info my.csv --target species", "a table"},
       {"weft data info karhunen --json", "the data of a recipe"}}, cli_data_info},
     {"data bng", "TABLE", 1, 1, "A table sampled from a Bayesian network learned on another.",
      "Learns a Bayesian network (the class is a parent of every column, further edges by hill "

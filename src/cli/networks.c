@@ -1,6 +1,6 @@
 #include "cli/networks.h"
 
-#include "cli/recipe_schema.h"
+#include "cli/data_source.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -94,7 +94,7 @@ wf_status cli_scores(cli_app *app, const wf_zoo *zoo, float **out, const char **
         memcpy(*out, stored, count * sizeof **out);
         return WF_OK;
     }
-    wf_status status = cli_dataset_named(app, cli_text(app, "data"), data);
+    wf_status status = cli_dataset_named(app, cli_text(app, "data"), zoo, data);
     if (status == WF_OK) status = wf_zoo_load(app->ctx, zoo, 0, count, &weights);
     if (status == WF_OK)
         status = wf_score_networks(app->ctx, wf_zoo_graph(zoo), weights, count, *data,

@@ -177,6 +177,13 @@ wf_status cli_recipe_builtin(cli_app *app, cli_recipe *out) {
     return read_all(app, out);
 }
 
+wf_status cli_recipe_of_data(cli_app *app, const char *key, const char *value, cli_recipe *out) {
+    *out = (cli_recipe){.name = "data"};
+    CLI_TRY(wf_recipe_parse(app->ctx, value, "[data]\n", strlen("[data]\n"), &out->source));
+    CLI_TRY(wf_recipe_set(app->ctx, out->source, "data", key, value));
+    return read_all(app, out);
+}
+
 void cli_recipe_free(cli_recipe *recipe) {
     wf_recipe_free(recipe->source);
     free(recipe->model);
@@ -248,21 +255,6 @@ wf_status cli_recipe_graph(cli_app *app, const cli_recipe *recipe, const wf_data
     wf_graph_free(*out);
     *out = NULL;
     return cli_fail(app, status, "zoo.arch: %s", wf_last_error(app->ctx));
-}
-
-wf_status cli_dataset_named(cli_app *app, const char *name, wf_dataset **out) {
-    for (const char *const *builtin = wf_data_builtin(); *builtin != NULL; builtin++) {
-        if (strcmp(*builtin, name) != 0) continue;
-        wf_data_desc desc = wf_data_desc_default();
-        desc.name = name;
-        return wf_dataset_open(app->ctx, &desc, out);
-    }
-    cli_recipe recipe;
-    *out = NULL;
-    wf_status status = cli_recipe_open(app, name, &recipe);
-    if (status == WF_OK) status = cli_recipe_dataset(app, &recipe, out);
-    cli_recipe_free(&recipe);
-    return status;
 }
 
 typedef struct default_visit {

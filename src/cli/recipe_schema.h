@@ -37,6 +37,8 @@ void cli_recipe_files(FILE *file); /* lists them */
  * --set overrides and --seed. Free with cli_recipe_free, also after a failure. */
 wf_status cli_recipe_open(cli_app *app, const char *path, cli_recipe *out);
 wf_status cli_recipe_builtin(cli_app *app, cli_recipe *out);
+/* A recipe that has nothing but one key of [data], with --set overrides. */
+wf_status cli_recipe_of_data(cli_app *app, const char *key, const char *value, cli_recipe *out);
 void cli_recipe_free(cli_recipe *recipe);
 
 /* Text with every key and its value; free() it. NULL when out of memory. */
@@ -55,8 +57,6 @@ bool cli_recipe_conditional(const cli_recipe *recipe);
 int *cli_recipe_cond_size(const cli_recipe *recipe);
 /* "NAME (node 32, blocks 3)": a generator, and its settings that are not the defaults. */
 void cli_options_text(const wf_generator_kind *kind, const void *options, char *out, size_t size);
-/* A data set by built-in name or by a recipe with a [data] section. */
-wf_status cli_dataset_named(cli_app *app, const char *name, wf_dataset **out);
 
 /* Every key of a recipe with its default, section by section; then those of [model], generator by
  * generator. */

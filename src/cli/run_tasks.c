@@ -1,6 +1,7 @@
 /* run_tasks: the stages of a run with a manifest: collections that recipes describe, networks
  * trained alike at other widths, one flow for all of them, and networks of every task and width
  * out of it. A file that is there is not made again, so a broken stage goes on where it stopped. */
+#include "cli/data_source.h"
 #include "cli/run.h"
 
 #include <stdlib.h>
@@ -35,10 +36,19 @@ static wf_status read_widths(cli_job *r) {
     return WF_OK;
 }
 
+/* The data that a given collection is judged on. */
+static wf_status open_task_data(cli_job *r, const cli_source_text *text, wf_dataset **out) {
+    wf_zoo *zoo = NULL;
+    if (text->zoo[0] != '\0') CLI_TRY(wf_zoo_open(r->app->ctx, text->zoo, &zoo));
+    wf_status status = cli_dataset_named(r->app, text->data, zoo, out);
+    wf_zoo_free(zoo);
+    return status;
+}
+
 static wf_status open_task(cli_job *r, int source) {
     cli_task *task = &r->tasks->task[source];
     cli_source_text *text = &r->tasks->sources.text[source];
-    if (text->data[0] != '\0') return cli_dataset_named(r->app, text->data, &task->data);
+    if (text->data[0] != '\0') return open_task_data(r, text, &task->data);
     if (text->recipe[0] == '\0') return WF_OK;
     CLI_TRY(cli_recipe_open(r->app, text->recipe, &task->recipe));
     /* How many is the run's to say: the same recipes serve at any scale. */

@@ -1,5 +1,7 @@
 #include "cli/sources.h"
 
+#include "cli/data_source.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,12 +83,6 @@ wf_status cli_sources_list(cli_app *app, const char *zoo, const char *cond, cli_
 
 /* --- a manifest ------------------------------------------------------------------------------- */
 
-static bool is_builtin(const char *name) {
-    for (const char *const *builtin = wf_data_builtin(); *builtin != NULL; builtin++)
-        if (strcmp(*builtin, name) == 0) return true;
-    return false;
-}
-
 /* "0.5: 79.54 54.38, 1: 87.07 73.26": the pair at `width`, NaN when there is none. False when it
  * is written otherwise. */
 static bool read_paper(const char *text, double width, double pair[2]) {
@@ -147,7 +143,8 @@ static wf_status read_section(cli_app *app, const char *path, const char *sectio
     int folder = slash == NULL ? 0 : (int)(slash - path) + 1;
     if (zoo != NULL) CLI_TRY(put_path(app, path, folder, zoo, text->zoo));
     if (recipe != NULL) CLI_TRY(put_path(app, path, folder, recipe, text->recipe));
-    if (data != NULL) CLI_TRY(put_path(app, path, is_builtin(data) ? 0 : folder, data, text->data));
+    if (data != NULL)
+        CLI_TRY(put_path(app, path, cli_is_builtin_data(data) ? 0 : folder, data, text->data));
     return WF_OK;
 }
 

@@ -38,6 +38,35 @@ static wf_status thin_bytes(wf_ctx *ctx, wf_table *table, const bool *kept, size
     return WF_OK;
 }
 
+/* Columns that are stored each in its own way. */
+static wf_status thin_columns(wf_ctx *ctx, wf_table *table, const bool *kept, size_t most) {
+    for (size_t c = 0; c < table->columns; c++) {
+        wf_column *column = &table->column[c];
+        double *values = wf_arena_alloc(&table->arena, most * sizeof *values);
+        if (values == NULL) return out_of_memory(ctx, table);
+        const char **texts = (const char **)(void *)values;
+        uint8_t *bytes = (uint8_t *)values;
+        size_t to = 0;
+        for (size_t r = 0; r < table->rows; r++) {
+            if (!kept[r]) continue;
+            if (column->texts != NULL) texts[to] = column->texts[r];
+            else if (column->values != NULL) values[to] = column->values[r];
+            else bytes[to] = column->bytes[r * column->stride];
+            to++;
+        }
+        if (column->texts != NULL) column->texts = texts;
+        else if (column->values != NULL) column->values = values;
+        else column->bytes = bytes, column->stride = 1;
+    }
+    return WF_OK;
+}
+
+static bool all_bytes(const wf_table *table) {
+    for (size_t c = 0; c < table->columns; c++)
+        if (table->column[c].bytes == NULL) return false;
+    return true;
+}
+
 wf_status wf__table_thin(wf_ctx *ctx, wf_table *table, size_t most, uint64_t seed) {
     if (most == 0 || table->rows <= most) return WF_OK;
     uint32_t *order = NULL;
@@ -49,7 +78,7 @@ wf_status wf__table_thin(wf_ctx *ctx, wf_table *table, size_t most, uint64_t see
     wf_rng_shuffle(&rng, order, (uint32_t)table->rows);
     for (size_t i = 0; i < most; i++) kept[order[i]] = true;
     if (table->cells != NULL) thin_text(table, kept);
-    else WF_TRY_GOTO(thin_bytes(ctx, table, kept, most), done);
+    else WF_TRY_GOTO((all_bytes(table) ? thin_bytes : thin_columns)(ctx, table, kept, most), done);
     table->rows = most;
 done:
     free(order);

@@ -131,6 +131,7 @@ bool wf__parse_number(const char *text, double *out) {
 }
 
 static const char *cell(const wf_table *table, size_t row, size_t column) {
+    if (table->column[column].texts != NULL) return table->column[column].texts[row];
     return table->cells[row * table->columns + column];
 }
 

@@ -1,8 +1,9 @@
 /* data_table: a table as it was read or generated, before anything is fitted.
  *
- * A table has `rows` rows and `columns` columns; column `target` holds the labels. A column is stored in one of three ways:
+ * A table has `rows` rows and `columns` columns; column `target` holds the labels. A column is stored in one of four ways:
  *   text    cells (rows, columns) of the table, row-major; NULL is a missing cell
- *   values  rows doubles, NaN is missing           (built-in sets)
+ *   texts   rows texts of its own                  (labels of NumPy files)
+ *   values  rows doubles, NaN is missing           (built-in sets, NumPy files)
  *   bytes   one byte every `stride`, none missing  (IDX, CIFAR)
  * What a text cell means is decided when a column is used: wf__table_numbers reads numbers, wf__table_levels and
  * wf__table_codes read categories. A text cell points into the file's bytes, which the reader cuts up in place. */
@@ -25,6 +26,7 @@ typedef struct wf_column {
     wf_declared declared;
     const char **levels; /* declared levels, in declared order; NULL unless nominal */
     size_t n_levels;
+    const char **texts;   /* NULL unless stored so */
     const double *values; /* NULL unless stored so */
     const uint8_t *bytes; /* NULL unless stored so */
     size_t stride;
@@ -106,6 +108,11 @@ wf_status wf__table_from_idx(wf_ctx *ctx, const char *label, char *images, size_
 
 /* Is more there than the header promises, or is there no good header? For wf_read_until. */
 bool wf__idx_is_over(const char *bytes, size_t size, size_t fresh);
+
+/* Arrays of one .npz file, whose bytes are borrowed. target: the array of labels; NULL: found by the usual names. Where
+ * the file has a test part it fills *test, unless that is NULL. On failure both tables are to be freed too. */
+wf_status wf__table_from_npz(wf_ctx *ctx, const char *label, const void *bytes, size_t size,
+                             const char *target, wf_table *out, wf_table *test);
 
 /* One batch of CIFAR-10 (classes 10) or CIFAR-100; target: "fine", "coarse" or NULL. */
 wf_status wf__table_from_cifar(wf_ctx *ctx, const char *label, char *bytes, size_t size,

@@ -18,6 +18,7 @@ typedef enum format {
     FORMAT_CSV,
     FORMAT_TSV,
     FORMAT_ARFF,
+    FORMAT_NPZ,
     FORMAT_CIFAR10,
     FORMAT_CIFAR100,
     N_FORMATS
@@ -48,8 +49,8 @@ static bool ends_with(const char *text, size_t length, const char *ending) {
 
 static wf_status choose_format(wf_ctx *ctx, const wf_data_desc *desc, const char *path,
                                format *out) {
-    static const char *const names[N_FORMATS] = {"idx",  "csv",     "tsv",
-                                                 "arff", "cifar10", "cifar100"};
+    static const char *const names[N_FORMATS] = {"idx", "csv",     "tsv",     "arff",
+                                                 "npz", "cifar10", "cifar100"};
     bool automatic = desc->format == NULL || strcmp(desc->format, "auto") == 0;
     for (int k = 0; !automatic && k < N_FORMATS; k++)
         if (strcmp(desc->format, names[k]) == 0) {
@@ -57,15 +58,22 @@ static wf_status choose_format(wf_ctx *ctx, const wf_data_desc *desc, const char
             return WF_OK;
         }
     if (!automatic)
-        return wf_fail(ctx, WF_ERR_USAGE,
-                       "data: format is '%s'; it must be auto, idx, csv, tsv, arff, cifar10 or "
-                       "cifar100",
-                       desc->format);
+        return wf_fail(
+            ctx, WF_ERR_USAGE,
+            "data: format is '%s'; it must be auto, idx, csv, tsv, arff, npz, cifar10 or "
+            "cifar100",
+            desc->format);
     size_t length = strlen(path);
     if (ends_with(path, length, ".gz")) length -= 3;
     if (ends_with(path, length, ".csv")) *out = FORMAT_CSV;
     else if (ends_with(path, length, ".tsv") || ends_with(path, length, ".tab")) *out = FORMAT_TSV;
     else if (ends_with(path, length, ".arff")) *out = FORMAT_ARFF;
+    else if (ends_with(path, length, ".npz")) *out = FORMAT_NPZ;
+    else if (ends_with(path, length, ".npy"))
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "%s: one array holds inputs or labels, not both; save them together: "
+                       "numpy.savez('data.npz', X=X, y=y)",
+                       path);
     else if (ends_with(path, length, ".idx") || ends_with(path, length, "-ubyte"))
         *out = FORMAT_IDX;
     else if (strcasestr(path, "cifar-100") != NULL) *out = FORMAT_CIFAR100;
@@ -73,8 +81,8 @@ static wf_status choose_format(wf_ctx *ctx, const wf_data_desc *desc, const char
     else
         return wf_fail(ctx, WF_ERR_USAGE,
                        "%s: its name does not tell the format (.csv, .tsv, .arff, .idx or -ubyte, "
-                       "with or without .gz, or cifar-10 or cifar-100 in it); say format = idx, "
-                       "csv, tsv, arff, cifar10 or cifar100",
+                       "with or without .gz, .npz, or cifar-10 or cifar-100 in it); say format = "
+                       "idx, csv, tsv, arff, npz, cifar10 or cifar100",
                        path);
     return WF_OK;
 }
@@ -135,6 +143,15 @@ static wf_status load_cifar(wf_ctx *ctx, const wf_data_desc *desc, const char *f
     return status;
 }
 
+static wf_status load_npz(wf_ctx *ctx, const wf_data_desc *desc, const char *found, wf_table *out,
+                          wf_table *test) {
+    wf_map map = {0};
+    WF_TRY(wf_map_open(ctx, found, &map));
+    wf_status status = wf__table_from_npz(ctx, found, map.data, map.size, desc->target, out, test);
+    wf_map_close(&map);
+    return status;
+}
+
 wf_status wf__table_load(wf_ctx *ctx, const wf_data_desc *desc, const char *path,
                          const char *labels, wf_table *out, wf_table *test) {
     const char *found;
@@ -149,6 +166,7 @@ wf_status wf__table_load(wf_ctx *ctx, const wf_data_desc *desc, const char *path
                        "%s: a separate file of labels goes with IDX only; name the label column "
                        "under target",
                        found);
+    if (how == FORMAT_NPZ) return load_npz(ctx, desc, found, out, test);
     if (how == FORMAT_CIFAR10 || how == FORMAT_CIFAR100)
         return load_cifar(ctx, desc, found, how == FORMAT_CIFAR100 ? 100 : 10, out, test);
     WF_TRY(wf_read_until(ctx, found, LARGEST_FILE, is_no_text, &bytes, &size));

@@ -88,6 +88,28 @@ static wf_status add_column(wf_ctx *ctx, const wf_table *table, size_t column, r
     return WF_OK;
 }
 
+/* Many numbers that are not whole are a quantity, not classes; so are many whole numbers that hardly
+ * ever repeat. */
+static wf_status refuse_regression(wf_ctx *ctx, const wf_table *table, const char *name,
+                                   const wf_preparation *out) {
+    enum { most_classes = 20 };
+    bool rare = 2 * out->n_classes > table->rows, broken = false;
+    double number;
+    const char *example = out->classes[0];
+    for (size_t k = 0; k < out->n_classes; k++) {
+        if (!wf__parse_number(out->classes[k], &number)) return WF_OK;
+        if (!broken && number != floor(number)) example = out->classes[k];
+        broken = broken || number != floor(number);
+    }
+    if (out->n_classes <= most_classes || (!broken && !rare)) return WF_OK;
+    return wf_fail(
+        ctx, WF_ERR_INPUT,
+        "%s: the label column '%s' holds numbers, as %.20s, %zu different ones in %zu rows: "
+        "that is regression, which is not supported. Name a column of classes under "
+        "target (--target), or cut the numbers into classes first",
+        table->label, name, example, out->n_classes, table->rows);
+}
+
 static wf_status choose_classes(wf_ctx *ctx, const wf_table *table, wf_preparation *out) {
     const wf_column *target = &table->column[table->target];
     out->target = target->name;
@@ -100,11 +122,43 @@ static wf_status choose_classes(wf_ctx *ctx, const wf_table *table, wf_preparati
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: the label column '%s' has one class only, '%s'; nothing can be learnt",
                        table->label, target->name, out->classes[0]);
+    WF_TRY(refuse_regression(ctx, table, target->name, out));
     if (2 * out->n_classes > table->rows && out->n_classes > 20)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: the label column '%s' has %zu classes in %zu rows; name the right one "
                        "under target",
                        table->label, target->name, out->n_classes, table->rows);
+    return WF_OK;
+}
+
+/* desc->classes, "no,yes": another order of the same classes. */
+static wf_status order_classes(wf_ctx *ctx, const wf_table *table, const char *list,
+                               wf_preparation *out) {
+    if (list == NULL || list[0] == 0) return WF_OK;
+    const char **ordered = wf_arena_alloc(&out->arena, out->n_classes * sizeof *ordered);
+    if (ordered == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", table->label);
+    size_t n = 0;
+    for (const char *at = list; at != NULL; n++) {
+        at += strspn(at, " ");
+        size_t length = strcspn(at, ","), used = length, k = 0;
+        while (used > 0 && at[used - 1] == ' ') used--;
+        while (k < out->n_classes &&
+               (strncmp(out->classes[k], at, used) != 0 || out->classes[k][used] != 0))
+            k++;
+        bool again = false;
+        for (size_t i = 0; k < out->n_classes && i < n && !again; i++)
+            again = ordered[i] == out->classes[k];
+        if (k == out->n_classes || again || n == out->n_classes)
+            return wf_fail(ctx, WF_ERR_INPUT, "%s: classes names '%.*s'%s", table->label, (int)used,
+                           at, again ? " twice" : ", which does not occur");
+        ordered[n] = out->classes[k];
+        at = at[length] == ',' ? at + length + 1 : NULL;
+    }
+    if (n != out->n_classes)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: classes names %zu of the %zu classes of '%s'; name all of them",
+                       table->label, n, out->n_classes, out->target);
+    out->classes = ordered;
     return WF_OK;
 }
 
@@ -126,6 +180,7 @@ wf_status wf__prepare_roles(wf_ctx *ctx, const wf_data_desc *desc, wf_table *tab
                        "target",
                        table->label, table->column[table->target].name);
     WF_TRY(choose_classes(ctx, table, out));
+    WF_TRY(order_classes(ctx, table, desc->classes, out));
     for (size_t c = 0; c < table->columns; c++)
         if (c != table->target && roles[c] != ROLE_DROPPED)
             WF_TRY(add_column(ctx, table, c, roles[c], test, out));
@@ -172,7 +227,7 @@ static double median(double *values, size_t n) {
 
 /* Mean and population deviation of the imputed values of the rows; a constant column keeps deviation 1. */
 static bool fit_scale(wf_prepared_column *column, const double *all, const uint32_t *rows,
-                      size_t n_rows) {
+                      size_t n_rows, bool to_range) {
     double sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
     for (size_t i = 0; i < n_rows; i++) {
         double x = isnan(all[rows[i]]) ? column->impute : all[rows[i]];
@@ -184,6 +239,11 @@ static bool fit_scale(wf_prepared_column *column, const double *all, const uint3
     column->mean = constant ? low : sum / (double)n_rows;
     column->std = 1;
     if (constant) return true;
+    if (to_range) { /* from the smallest, which becomes 0, to the largest, which becomes 1 */
+        column->mean = low;
+        column->std = isfinite(high - low) ? high - low : high;
+        return false;
+    }
     for (size_t i = 0; i < n_rows; i++) {
         double x = isnan(all[rows[i]]) ? column->impute : all[rows[i]];
         squares += (x - column->mean) * (x - column->mean);
@@ -248,8 +308,9 @@ static wf_status fit_numeric(wf_ctx *ctx, wf_preparation *preparation, wf_prepar
     column->impute = median(scratch->present, present);
     column->mean = 0;
     column->std = preparation->scale == WF_SCALE_UNIT ? 255 : 1;
-    if (preparation->scale == WF_SCALE_STANDARD)
-        *constant = fit_scale(column, scratch->all, rows, n_rows);
+    if (preparation->scale == WF_SCALE_STANDARD || preparation->scale == WF_SCALE_MINMAX)
+        *constant =
+            fit_scale(column, scratch->all, rows, n_rows, preparation->scale == WF_SCALE_MINMAX);
     if (preparation->scale == WF_SCALE_CHANNEL) fit_sums(column, scratch->all, rows, n_rows);
     return WF_OK;
 }

@@ -84,7 +84,9 @@ static void fit_some(void *work_, size_t chunk, int worker) {
 wf_status wf__prepare_fit_bytes(wf_ctx *ctx, wf_preparation *preparation, const wf_table *table,
                                 const uint32_t *rows, size_t n_rows, bool *done) {
     *done = false;
-    if (preparation->scale == WF_SCALE_STANDARD || n_rows == 0) return WF_OK;
+    if (preparation->scale == WF_SCALE_STANDARD || preparation->scale == WF_SCALE_MINMAX ||
+        n_rows == 0)
+        return WF_OK;
     byte_work work = {.fitted = preparation, .rows = rows, .n_rows = n_rows};
     const uint8_t **bytes;
     WF_TRY(find_bytes(ctx, preparation, table, &bytes, &work.stride));

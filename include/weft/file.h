@@ -19,6 +19,11 @@ WF_API wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its pare
  * answer is true: whoever opens the file then gets the error, and nobody replaces what could not be seen. */
 WF_API bool wf_file_exists(const char *path);
 
+/* Which file weft has mapped at an address; false: none. For a handler of SIGBUS, which the system
+ * sends when a mapped file is made shorter or its disk fails: weft's program ends there with a
+ * sentence, a program that uses the library does as it likes. May be called from a handler. */
+WF_API bool wf_mapped_file(const void *address, char *out, size_t size);
+
 /* Only one process at a time makes an output: a file that is to be written (refused like by wf_write_file when its path will
  * not do), or all that lies in a folder. It is this call's until wf_lock_free, which takes NULL, or until the process ends,
  * however it ends. If another process has it: WF_ERR_LOCKED and a sentence that says who, on which machine and since when;

@@ -374,10 +374,22 @@ void wf_note_device(wf_ctx *ctx, const char *part, bool cuda) {
     ctx->on_cuda[i] |= cuda;
 }
 
+/* The first part by name behind `before`; -1: there is none. */
+static int next_part(const wf_ctx *ctx, const char *before) {
+    int next = -1;
+    for (int i = 0; i < most_parts && ctx->part[i][0] != '\0'; i++)
+        if (strcmp(ctx->part[i], before) > 0 &&
+            (next < 0 || strcmp(ctx->part[i], ctx->part[next]) < 0))
+            next = i;
+    return next;
+}
+
+/* By name: which part begins first may depend on what an earlier run has left. */
 const char *wf_ctx_devices(wf_ctx *ctx) {
     wf_text text = wf_text_start(ctx->devices, sizeof ctx->devices);
-    for (int i = 0; i < most_parts && ctx->part[i][0] != '\0'; i++)
-        wf_text_add(&text, "%s%s %s", i > 0 ? ", " : "", ctx->part[i],
+    const char *before = "";
+    for (int i; (i = next_part(ctx, before)) >= 0; before = ctx->part[i])
+        wf_text_add(&text, "%s%s %s", before[0] != '\0' ? ", " : "", ctx->part[i],
                     !ctx->on_cuda[i]  ? "cpu"
                     : !ctx->on_cpu[i] ? "cuda"
                                       : "cpu and cuda");

@@ -11,6 +11,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -19,11 +21,63 @@
 #include <unistd.h>
 #include <zlib.h>
 
-/* --- reading ---------------------------------------------------------------------------------- */
+/* --- mapped files ------------------------------------------------------------------------------ */
+
+/* All mappings, for wf_mapped_file. A thread that holds the flag touches no mapping, so a handler of
+ * SIGBUS may wait for it. */
+typedef struct map_note {
+    struct map_note *next, **self; /* self: what points here */
+    const uint8_t *data;
+    size_t size;
+    char path[];
+} map_note;
+static map_note *mapped;
+static atomic_flag mapped_busy = ATOMIC_FLAG_INIT;
+
+static void enter_mapped(void) {
+    while (atomic_flag_test_and_set(&mapped_busy)) sched_yield();
+}
+
+static void leave_mapped(void) { atomic_flag_clear(&mapped_busy); }
+
+static map_note *note_mapping(const uint8_t *data, size_t size, const char *path) {
+    map_note *note = malloc(sizeof *note + strlen(path) + 1);
+    if (note == NULL) return NULL;
+    *note = (map_note){.self = &mapped, .data = data, .size = size};
+    strcpy(note->path, path);
+    enter_mapped();
+    note->next = mapped;
+    if (mapped != NULL) mapped->self = &note->next;
+    mapped = note;
+    leave_mapped();
+    return note;
+}
+
+static void forget_mapping(map_note *note) {
+    enter_mapped();
+    *note->self = note->next;
+    if (note->next != NULL) note->next->self = note->self;
+    leave_mapped();
+    free(note);
+}
+
+bool wf_mapped_file(const void *address, char *out, size_t size) {
+    enter_mapped();
+    const map_note *note = mapped;
+    while (note != NULL && (uintptr_t)address - (uintptr_t)note->data >= note->size)
+        note = note->next;
+    if (note != NULL && size > 0) {
+        size_t length = strnlen(note->path, size - 1);
+        memcpy(out, note->path, length);
+        out[length] = '\0';
+    }
+    leave_mapped();
+    return note != NULL;
+}
 
 wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out) {
     static const uint8_t nothing[1];
-    *out = (wf_map){nothing, 0};
+    *out = (wf_map){nothing, 0, NULL};
     /* O_NONBLOCK: a pipe without a writer must be refused below, not waited for. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be opened", path);
@@ -40,18 +94,27 @@ wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out) {
     } else if (info.st_size > 0) {
         size_t size = (size_t)info.st_size;
         void *data = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+        map_note *note = data == MAP_FAILED ? NULL : note_mapping(data, size, path);
         if (data == MAP_FAILED)
             status = wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be mapped", path);
-        else *out = (wf_map){data, size};
+        else if (note == NULL) {
+            munmap(data, size);
+            status = wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+        } else *out = (wf_map){data, size, note};
     }
     close(fd);
     return status;
 }
 
 void wf_map_close(wf_map *map) {
-    if (map->size > 0) munmap((void *)(uintptr_t)map->data, map->size);
-    *map = (wf_map){NULL, 0};
+    if (map->note != NULL) {
+        forget_mapping(map->note);
+        munmap((void *)(uintptr_t)map->data, map->size);
+    }
+    *map = (wf_map){NULL, 0, NULL};
 }
+
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* A growing buffer that never holds more than limit + 1 bytes (one more shows that there is more),
  * and a NUL behind them. */

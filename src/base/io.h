@@ -7,10 +7,12 @@
 
 #include <stdio.h>
 
-/* A read-only mapping; an empty file maps to size 0. Sentences name the path. */
+/* A read-only mapping; an empty file maps to size 0. Sentences name the path. A file that is made
+ * shorter while it is mapped ends the process with SIGBUS: see wf_mapped_file in weft/file.h. */
 typedef struct wf_map {
     const uint8_t *data;
     size_t size;
+    struct map_note *note; /* io's own; NULL without a mapping */
 } wf_map;
 wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out);
 void wf_map_close(wf_map *map);

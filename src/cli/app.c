@@ -2,7 +2,7 @@
  *
  * cli_main finds the command, reads its options, makes the context and runs it. SIGINT and
  * SIGTERM ask the running call to finish its step and save; a second one ends the program at
- * once. */
+ * once. SIGBUS means that a file was lost while it was read. */
 #include "cli/files.h"
 #include "weft/text.h"
 
@@ -23,11 +23,30 @@ static void on_signal(int number) {
     else _exit(128 + number);
 }
 
+/* A mapped file became shorter, or its disk failed. Outputs are whole or not there, as after a kill. */
+static void on_lost_file(int number, siginfo_t *info, void *context) {
+    (void)context;
+    char path[CLI_PATH];
+    if (!wf_mapped_file(info->si_addr, path, sizeof path)) {
+        signal(number, SIG_DFL); /* a fault of the program: comes again, and ends it */
+        return;
+    }
+    /* No call of the C library was interrupted but one that copied from the file, so it can print. */
+    cli_print_error(
+        "weft: %s: cannot be read to its end: it was made shorter while weft read it, or "
+        "its disk failed; bring it back and give the same command\n",
+        path);
+    _exit(wf_status_exit_code(WF_ERR_INPUT));
+}
+
 static void catch_signals(void) {
     struct sigaction action = {.sa_handler = on_signal};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    struct sigaction lost = {.sa_sigaction = on_lost_file, .sa_flags = SA_SIGINFO};
+    sigemptyset(&lost.sa_mask);
+    sigaction(SIGBUS, &lost, NULL);
     /* A closed pipe and a file at its size limit are writes that fail, not a death in mid-file. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

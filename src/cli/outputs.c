@@ -8,12 +8,17 @@ static int by_name(const FTSENT **a, const FTSENT **b) {
     return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
+static wf_status walk_failed(cli_app *app, const char *path, int code) {
+    return cli_fail(app, code == ENOMEM ? WF_ERR_MEMORY : WF_ERR_INPUT, "%s: %s", path,
+                    strerror(code));
+}
+
 wf_status cli_each_file(cli_app *app, const char *path, cli_visit *visit, void *user) {
     char start[CLI_PATH];
     snprintf(start, sizeof start, "%s", path);
     char *const starts[] = {start, NULL};
     FTS *walk = fts_open(starts, FTS_PHYSICAL | FTS_NOCHDIR | FTS_COMFOLLOW, by_name);
-    if (walk == NULL) return cli_fail(app, WF_ERR_INPUT, "%s: %s", path, strerror(errno));
+    if (walk == NULL) return walk_failed(app, path, errno);
     wf_status status = WF_OK;
     for (FTSENT *entry; status == WF_OK && (errno = 0, entry = fts_read(walk)) != NULL;) {
         bool hidden = entry->fts_level > 0 && entry->fts_name[0] == '.';
@@ -21,11 +26,9 @@ wf_status cli_each_file(cli_app *app, const char *path, cli_visit *visit, void *
         else if (entry->fts_info == FTS_F) status = visit(user, entry->fts_path);
         else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR ||
                  entry->fts_info == FTS_NS)
-            status =
-                cli_fail(app, WF_ERR_INPUT, "%s: %s", entry->fts_path, strerror(entry->fts_errno));
+            status = walk_failed(app, entry->fts_path, entry->fts_errno);
     }
-    if (status == WF_OK && errno != 0)
-        status = cli_fail(app, WF_ERR_INPUT, "%s: %s", path, strerror(errno));
+    if (status == WF_OK && errno != 0) status = walk_failed(app, path, errno);
     fts_close(walk);
     return status;
 }

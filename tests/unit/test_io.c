@@ -90,6 +90,32 @@ static void maps(void **state) {
     assert_fails(ctx, wf_map_open(ctx, in_folder("fifo"), &map), WF_ERR_INPUT, "pipe or device");
 }
 
+/* Whoever gets SIGBUS asks which file it came from. */
+static void says_what_is_mapped(void **state) {
+    (void)state;
+    wf_map map[3];
+    char name[4096];
+    for (int i = 0; i < 3; i++) {
+        char file[] = {(char)('a' + i), '\0'};
+        put(file, "hello", 5);
+        assert_ok(ctx, wf_map_open(ctx, in_folder(file), &map[i]));
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_true(wf_mapped_file(map[i].data + 4, name, sizeof name));
+        assert_int_equal(name[strlen(name) - 1], 'a' + i);
+        assert_false(wf_mapped_file(map[i].data + 5, name, sizeof name));
+    }
+    assert_true(wf_mapped_file(map[0].data, name, 4));
+    assert_int_equal(strlen(name), 3);
+    const uint8_t *gone = map[1].data;
+    wf_map_close(&map[1]);
+    assert_false(wf_mapped_file(gone, name, sizeof name));
+    assert_true(wf_mapped_file(map[0].data, name, sizeof name));
+    wf_map_close(&map[2]);
+    wf_map_close(&map[0]);
+    assert_false(wf_mapped_file(&gone, name, sizeof name));
+}
+
 static void fill(char *bytes, size_t count) {
     uint32_t x = 1;
     for (size_t i = 0; i < count; i++) {
@@ -804,6 +830,7 @@ static void utf8(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(maps),
+        cmocka_unit_test(says_what_is_mapped),
         cmocka_unit_test(reads_any_size),
         cmocka_unit_test(reads_members_and_refuses_damage),
         cmocka_unit_test(bombs_are_cheap),

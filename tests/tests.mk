@@ -16,8 +16,8 @@ EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field loop
                     ops)
 endif
 
-.PHONY: test test-programs test-oracle test-threads fuzz fuzz-targets fuzz-smoke layering \
-        formatting check check-full
+.PHONY: test test-programs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos chaos-long \
+        layering formatting check check-full
 
 TEST_FLAGS = $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes
 $(TESTS:%=%.o) $(EMULATED_TESTS) $(EMULATED_OBJ): | need-test
@@ -89,6 +89,25 @@ fuzz: FUZZ_BUILD = $(if $(has_libfuzzer),$(LIBFUZZER_BUILD),$(OWN_FUZZ_BUILD))
 fuzz: need-lib ## fuzz every reader for MINUTES=15 in all, with libFuzzer where clang has it
 	+@$(again) $(FUZZ_BUILD) fuzz-targets
 	@BUILD=$(lastword $(subst =, ,$(FUZZ_BUILD))) MINUTES=$(MINUTES) tests/fuzz/run.sh
+
+# Every command under faults (tests/chaos/chaos.py); a fifth of the time goes to the fuzz targets.
+SECONDS ?= 300
+SEED ?= $(shell date +%Y%m%d)
+CHAOS := $(BUILD)/chaos/shim.so
+$(CHAOS): tests/chaos/shim.c
+	@mkdir -p $(@D)
+	$(call quiet,CC,$<)$(CC) -std=gnu11 -O2 -Wall -Wextra $(WERROR) -shared -fPIC $< -o $@ -ldl
+
+chaos: $(BUILD)/weft $(CHAOS) $(FUZZERS) ## every command under faults, for SECONDS=300; SEED=N
+	@$(PYTHON) tests/chaos/chaos.py --build $(BUILD) --seconds $(SECONDS) --seed $(SEED) \
+	    --fuzz $(BUILD)
+
+chaos-long: FUZZ_BUILD = $(if $(has_libfuzzer),$(LIBFUZZER_BUILD),$(OWN_FUZZ_BUILD))
+chaos-long: $(BUILD)/weft $(CHAOS) ## the same for MINUTES=15, with sanitizers and libFuzzer
+	+@$(again) $(OWN_FUZZ_BUILD) build/asan/weft
+	+@$(again) $(FUZZ_BUILD) fuzz-targets
+	@$(PYTHON) tests/chaos/chaos.py --build $(BUILD) --seconds $$(($(MINUTES) * 60)) \
+	    --seed $(SEED) --sanitized build/asan/weft --fuzz $(lastword $(subst =, ,$(FUZZ_BUILD)))
 
 layering:
 	@tools/layering.py

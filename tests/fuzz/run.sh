@@ -2,7 +2,8 @@
 # Runs the fuzz targets of $BUILD one after another, MINUTES in all, and prints one line for each.
 #
 #     run.sh smoke       every kept input, and a few thousand mutations; no libFuzzer needed
-#     run.sh [TARGET]... MINUTES; with libFuzzer what it finds out about the readers is kept in $BUILD/corpus
+#     run.sh [TARGET]... MINUTES, or EACH seconds a target; with libFuzzer what it finds out about the
+#                        readers is kept in $BUILD/corpus
 # A failure leaves its input beside the target (TARGET.crash, or crash-* with libFuzzer) and ends with 1.
 build=${BUILD:-build}
 here=tests/fuzz
@@ -17,7 +18,7 @@ if [ -z "$targets" ]; then
 fi
 set -- $targets
 minutes=${MINUTES:-15}
-seconds=$((minutes * 60 / $#))
+seconds=${EACH:-$((minutes * 60 / $#))}
 [ $seconds -gt 0 ] || seconds=1
 failed=0
 # Sanitizers must leave memory to the kernel's account, and a refusal of memory is an answer, not a failure.

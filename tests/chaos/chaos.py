@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""chaos: every command of weft against an unkind system, and whether the results are still right.
+
+    make chaos [SECONDS=300]            a share of every fault, drawn with SEED
+    make chaos-long [MINUTES=15]        the same with sanitizers and libFuzzer
+    tests/chaos/chaos.py --repeat CASE  one case again, as a failure prints it; keeps its folder
+    tests/chaos/chaos.py --list         commands, faults, and how many cases each has
+
+A case is COMMAND:FAULT:NUMBERS, and says all there is to know. It runs in a folder of its own:
+
+    1  the command's inputs are copied, the command runs with the fault
+    2  its exit code is one that docs/commands.md has for this fault, its message is a sentence
+    3  unless it was killed, no temporary file and no lock is left behind
+    4  with exit code 0 all files are those of an undisturbed run, bit for bit
+    5  the same command, undisturbed, ends with 0; now all files are those of an undisturbed run,
+       and there are no others
+
+Seconds that something took are left out of comparisons, nothing else is.
+
+    commands.txt  the commands: to add one, add a line
+    faults.py     the faults, a class each
+    shim.c        a system for one process: fails and kills at calls, refuses memory ...
+    power.py      what a disk may hold after a power loss
+    lab.py        inputs, undisturbed runs, comparisons
+"""
+
+import argparse, concurrent.futures, glob, itertools, os, random, re, shutil, subprocess, sys
+import tempfile, time
+
+from faults import FAULTS
+from lab import COMMANDS, ROOT, Lab, Wrong
+
+
+def all_cases(lab, fault, commands, seed):
+    """Cases of one fault; commands take turns. Lists are shuffled and end, draws do not."""
+
+    def of(command):
+        rng = random.Random("%s %s %d" % (fault, command, seed))
+        cases = FAULTS[fault].cases(lab, command)
+        rng.shuffle(cases)
+        yield from cases
+        while not cases:
+            drawn = FAULTS[fault].draw(lab, command, rng)
+            if drawn is None:
+                return
+            yield drawn
+
+    turns = [(command, of(command)) for command in commands]
+    while turns:
+        for turn in list(turns):
+            case = next(turn[1], None)
+            if case is None:
+                turns.remove(turn)
+            else:
+                yield (turn[0], fault) + case
+
+
+def name_of(case):
+    return ":".join(map(str, case))
+
+
+def try_case(lab, case):
+    """None, or what is wrong."""
+    command, fault, *numbers = case
+    try:
+        FAULTS[fault].try_case(lab, command, *numbers)
+    except Wrong as wrong:
+        return str(wrong)
+    return None
+
+
+class Row:
+    """Of the table."""
+
+    def __init__(self):
+        self.tried = self.failed = 0
+
+
+def campaign(lab, faults, commands, seconds, seed, jobs, each):
+    """Faults take turns until the time is over or nothing is left."""
+    rows = {fault: Row() for fault in faults}
+    lists = {fault: all_cases(lab, fault, commands, seed) for fault in faults}
+    end = time.monotonic() + seconds
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        running = {}
+        turns = itertools.cycle(faults)
+        while lists or running:
+            while lists and len(running) < jobs and time.monotonic() < end:
+                fault = next(turns)
+                case = next(lists[fault], None) if fault in lists else None
+                if case is None or (each and rows[fault].tried >= each):
+                    lists.pop(fault, None)
+                    continue
+                running[pool.submit(try_case, lab, case)] = case
+                rows[fault].tried += 1
+            if time.monotonic() >= end:
+                lists = {}
+            done, _ = concurrent.futures.wait(
+                running, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+            for future in done:
+                case, wrong = running.pop(future), future.result()
+                if wrong is None:
+                    continue
+                rows[case[1]].failed += 1
+                print(
+                    "FAILED %s\n       %s\n       again: tests/chaos/chaos.py --repeat %s"
+                    % (name_of(case), wrong, name_of(case)),
+                    flush=True,
+                )
+    return rows
+
+
+def fuzz(build, seconds, seed):
+    """The fuzz targets, one after another."""
+    row, count = Row(), len(glob.glob(os.path.join(ROOT, "tests/fuzz/fuzz_*.c")))
+    env = dict(os.environ, BUILD=build, EACH=str(max(1, int(seconds / count))), FUZZ_SEED=str(seed))
+    run = subprocess.run(["tests/fuzz/run.sh"], cwd=ROOT, env=env, capture_output=True, text=True)
+    row.tried = sum(map(int, re.findall(r"^ok +\S+ +(\d+) runs", run.stdout, re.M)))
+    row.failed = len(re.findall(r"^FAILED", run.stdout, re.M))
+    if run.returncode != 0:
+        print(run.stdout + run.stderr, end="")
+        row.failed = max(1, row.failed)
+    return row
+
+
+def print_table(lab, rows, commands, seed, seconds):
+    print("\n%-10s %9s %9s %9s   %s" % ("fault", "tried", "of", "failed", "what"))
+    for fault, row in rows.items():
+        kind = FAULTS.get(fault)
+        of = sum(len(kind.cases(lab, command)) for command in commands) if kind else 0
+        print(
+            "%-10s %9d %9s %9d   %s"
+            % (fault, row.tried, of or "any", row.failed, (kind or fuzz).__doc__)
+        )
+    failed = sum(row.failed for row in rows.values())
+    print(
+        "\nseed %d, %d commands, %.0f s: %s"
+        % (seed, len(commands), seconds, "%d failed" % failed if failed else "nothing failed")
+    )
+
+
+def can_mount(folder):
+    probe = os.path.join(folder, "probe")
+    os.mkdir(probe)
+    words = ["mount", "-t", "tmpfs", "-o", "size=8192", "none", probe]
+    if os.geteuid() == 0 and subprocess.run(words, stderr=subprocess.DEVNULL).returncode == 0:
+        subprocess.run(["umount", probe], check=True)
+        return True
+    return False
+
+
+def main():
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parse.add_argument("--build", default=os.environ.get("BUILD", os.path.join(ROOT, "build")))
+    parse.add_argument("--seconds", type=float, default=300)
+    parse.add_argument("--seed", type=int, default=1)
+    parse.add_argument("--jobs", type=int, default=os.cpu_count(), help="cases at a time")
+    parse.add_argument("--each", type=int, default=0, help="cases of a fault at most")
+    parse.add_argument("--sanitized", metavar="WEFT", help="the program under sanitizers")
+    parse.add_argument(
+        "--fuzz", metavar="BUILD", help="also its fuzz targets, for a fifth of the time"
+    )
+    parse.add_argument("--faults", default=",".join(FAULTS))
+    parse.add_argument("--commands", default=",".join(COMMANDS))
+    parse.add_argument("--repeat", metavar="CASE")
+    parse.add_argument("--list", action="store_true")
+    options = parse.parse_args()
+    faults, commands = options.faults.split(","), options.commands.split(",")
+    for name in faults + commands:
+        if name not in FAULTS and name not in COMMANDS:
+            parse.error("no fault or command is called %s" % name)
+    folder = tempfile.mkdtemp(prefix="chaos-")
+    try:
+        lab = Lab(options.build, folder, keep=options.repeat is not None)
+        lab.mounts = can_mount(folder)
+        lab.sanitized = options.sanitized and os.path.abspath(options.sanitized)
+        if options.list:
+            for command in commands:
+                print(
+                    "%-16s %s"
+                    % (
+                        command,
+                        " ".join(
+                            "%s:%s" % (f, len(FAULTS[f].cases(lab, command)) or "any")
+                            for f in faults
+                        ),
+                    )
+                )
+            return 0
+        if options.repeat:
+            command, fault, *numbers = options.repeat.split(":")
+            wrong = try_case(lab, (command, fault, *map(int, numbers)))
+            print(wrong or "all is well", "in " + folder)
+            return 1 if wrong else 0
+        begun, share = time.monotonic(), options.seconds / 5 if options.fuzz else 0
+        rows = campaign(
+            lab, faults, commands, options.seconds - share, options.seed, options.jobs, options.each
+        )
+        if options.fuzz:
+            rows["fuzz"] = fuzz(options.fuzz, share, options.seed)
+        print_table(lab, rows, commands, options.seed, time.monotonic() - begun)
+        return 1 if any(row.failed for row in rows.values()) else 0
+    finally:
+        if not options.repeat:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

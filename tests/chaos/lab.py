@@ -1,0 +1,307 @@
+"""lab: the program, inputs for the commands, what undisturbed runs leave, how files compare."""
+
+import itertools, json, os, random, re, shutil, struct, subprocess, threading, time, zipfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+
+def read_commands():
+    """{name: (words, seconds a look)}"""
+    text = open(os.path.join(HERE, "commands.txt")).read().replace("\n ", " ")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: (words, int(tick)) for name, tick, *words in lines}
+
+
+COMMANDS = read_commands()
+NAMED = {"table.conf": ["table.csv"], "tasks.conf": ["tasks"]}  # by these recipes
+MANIFEST = "[moons]\nrecipe = moons.conf\n[spirals]\nrecipe = spirals.conf\n"
+TASK = """[data]
+name = %s
+rows = 120
+[zoo]
+arch = %s
+count = 12
+held_out = 4
+epochs = 3
+batch = 32
+"""
+MLP = """[model]
+generator = mlp
+width = 8
+blocks = 1
+[train]
+updates = 16
+batch = 4
+save_seconds = 8
+coupling = independent
+"""
+TASKS = """[zoo]
+manifest = tasks/all.manifest
+[model]
+node = 8
+edge = 8
+time = 8
+blocks = 1
+cond = linear
+[train]
+updates = 8
+batch = 4
+[sample]
+count = 3
+widths = 0.5,1
+solver = euler
+steps = 2
+refine_cycles = 1
+[eval]
+subsets = 2
+"""
+
+
+# --- running
+
+
+class Wrong(Exception):
+    """What a case found."""
+
+
+class Lab:
+    """The program, the inputs, what undisturbed runs leave, and where cases run."""
+
+    def __init__(self, build, folder, keep=False):
+        self.weft, self.shim = os.path.abspath(build + "/weft"), os.path.abspath(
+            build + "/chaos/shim.so"
+        )
+        self.sanitized = None  # the program under sanitizers, where there is one
+        self.folder, self.keep, self.count = folder, keep, itertools.count()
+        self.inputs = os.path.join(folder, "inputs")
+        self.known, self.lock = {}, threading.Lock()
+        os.mkdir(self.inputs)
+        make_inputs(self)
+
+    def words(self, command, threads=1):
+        return [self.weft, *COMMANDS[command][0], "--threads", str(threads)]
+
+    def environment(self, command, chaos):
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "LC_", "LANG"))}
+        tick = COMMANDS[command][1] if command in COMMANDS else 0
+        chaos = ",".join(filter(None, [chaos, "tick=%d" % tick if tick else ""]))
+        return dict(env, CHAOS=chaos, LD_PRELOAD=self.shim) if chaos else env
+
+    def start(self, folder, command, chaos="", threads=1, more=(), limits=None):
+        return subprocess.Popen(
+            self.words(command, threads) + list(more),
+            cwd=folder,
+            env=self.environment(command, chaos),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=limits,
+        )
+
+    def run(self, folder, command, chaos="", seconds=60, **more):
+        process = self.start(folder, command, chaos, **more)
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise Wrong("still at work after %d s" % seconds)
+        return process.returncode, out, err
+
+    def takes(self, command):
+        """The inputs of a command, and what they name in turn."""
+        words = {part for word in COMMANDS[command][0] for part in word.split(",")}
+        names = words & set(os.listdir(self.inputs))
+        return sorted(names | {name for conf in names for name in NAMED.get(conf, ())})
+
+    def fresh(self, command):
+        """A folder with the command's inputs."""
+        folder = os.path.join(self.folder, "%s-%d" % (command, next(self.count)))
+        os.mkdir(folder)
+        for name in self.takes(command):
+            source, target = os.path.join(self.inputs, name), os.path.join(folder, name)
+            (shutil.copytree if os.path.isdir(source) else shutil.copy)(source, target)
+        return folder
+
+    def done(self, folder):
+        if not self.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def know(self, command):
+        """Of an undisturbed run: files, output, system calls, requests for memory, seconds."""
+        with self.lock:
+            if command in self.known:
+                return self.known[command]
+            folder, trace = self.fresh(command), os.path.join(self.folder, command + ".trace")
+            first = self.run(folder, command)
+            files = snapshot(folder)
+            self.done(folder)
+            folder, begun = self.fresh(command), time.monotonic()
+            second = self.run(folder, command, "trace=" + trace)
+            seconds = time.monotonic() - begun
+            for code, out, err in (first, second):
+                if code != 0:
+                    raise SystemExit(
+                        "chaos: %s ends with %d undisturbed: %s" % (command, code, text(err))
+                    )
+            if differences(files, snapshot(folder)):
+                raise SystemExit(
+                    "chaos: %s: two undisturbed runs differ: %s"
+                    % (command, differences(files, snapshot(folder)))
+                )
+            self.done(folder)
+            *calls, last = open(trace, errors="replace").read().splitlines()
+            known = Known(
+                files, plain(first[1]), [c.split(" ")[0] for c in calls], int(last[2:]), seconds
+            )
+            self.known[command] = known
+            return known
+
+
+class Known:
+    def __init__(self, files, out, calls, requests, seconds):
+        self.files, self.out, self.calls, self.requests, self.seconds = (
+            files,
+            out,
+            calls,
+            requests,
+            seconds,
+        )
+
+
+def text(bytes_):
+    return bytes_.decode(errors="replace").strip()
+
+
+# --- inputs
+
+
+def write_pickle(path, shapes, rng):
+    """A state_dict as torch.save writes it."""
+    text = lambda s: b"X" + struct.pack("<I", len(s)) + s.encode()
+    whole = lambda n: b"J" + struct.pack("<i", n)
+    numbers = lambda v: b"(" + b"".join(map(whole, v)) + b"t"
+    body, storages = b"\x80\x02}(", []
+    for name, shape in shapes:
+        count = 1
+        for size in shape:
+            count *= size
+        stride = [shape[1], 1] if len(shape) == 2 else [1]
+        body += (
+            text(name)
+            + b"ctorch._utils\n_rebuild_tensor_v2\n(("
+            + text("storage")
+            + b"ctorch\nFloatStorage\n"
+            + text(str(len(storages)))
+            + text("cpu")
+            + whole(count)
+            + b"tQ"
+            + whole(0)
+            + numbers(shape)
+            + numbers(stride)
+            + b"\x89}tR"
+        )
+        storages.append(struct.pack("<%df" % count, *(rng.gauss(0, 1) for i in range(count))))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("net/data.pkl", body + b"u.")
+        for k, storage in enumerate(storages):
+            archive.writestr("net/data/%d" % k, storage)
+
+
+def make_inputs(lab):
+    at, rng = lab.inputs, random.Random(1)
+    write = lambda name, what: open(os.path.join(at, name), "w").write(what)
+    weft = lambda words: subprocess.run(
+        [lab.weft, *words.split(), "-q"], cwd=at, check=True, stdout=subprocess.DEVNULL
+    )
+    shutil.copy(os.path.join(ROOT, "tests/cli/tiny.conf"), at)
+    weft("run tiny.conf -o done")
+    for name in ("zoo", "flow", "nets"):
+        shutil.copy(os.path.join(at, "done", name + ".safetensors"), at)
+    for folder in ("dicts", "pickles", "tasks"):
+        os.mkdir(os.path.join(at, folder))
+    for i in range(4):
+        weft("zoo export zoo.safetensors -i %d -o dicts/net%d.safetensors" % (i, i))
+        write_pickle(
+            os.path.join(at, "pickles/net%d.pt" % i),
+            [("a.weight", (5, 3)), ("a.bias", (5,)), ("b.weight", (2, 5)), ("b.bias", (2,))],
+            rng,
+        )
+    rows = [
+        "%.3f,%s,%d" % (rng.gauss(0, 1), rng.choice("abc"), rng.randrange(2)) for i in range(60)
+    ]
+    write("table.csv", "x,letter,class\n" + "\n".join(rows) + "\n")
+    write("table.conf", "[data]\npath = table.csv\ncategorical = letter\n")
+    write("mlp.conf", MLP)
+    write("tasks.conf", TASKS)
+    write("tasks/all.manifest", MANIFEST)
+    write("tasks/moons.conf", TASK % ("moons", "2-4-2"))
+    write("tasks/spirals.conf", TASK % ("spirals", "2-5-3"))
+
+
+# --- comparing
+
+CACHE = re.compile(r"\.cloud\.safetensors$")  # may be missing: it only saves time
+DURATION = re.compile(rb"\b[0-9.]+ (ms|s|min|h)\b( [0-9.]+ (s|min)\b)?|\d+ threads?")
+
+
+def without_seconds(value):
+    """stage.json holds digests of files that hold seconds; weft verify checks those."""
+    if isinstance(value, dict):
+        return {k: without_seconds(v) for k, v in value.items() if k not in ("seconds", "outputs")}
+    return [without_seconds(v) for v in value] if isinstance(value, list) else value
+
+
+def plain(data):
+    return DURATION.sub(b"TIME", data)
+
+
+def essence(path):
+    """The bytes of a file, without how long something took."""
+    data = open(path, "rb").read()
+    try:
+        if path.endswith((".jsonl", ".json")):
+            lines = data.splitlines() if path.endswith("l") else [data]
+            return b"\n".join(
+                json.dumps(without_seconds(json.loads(line)), sort_keys=True).encode()
+                for line in lines
+            )
+        if path.endswith(".safetensors"):
+            size = struct.unpack("<Q", data[:8])[0]
+            header = json.loads(data[8 : 8 + size])
+            for key in ("seconds", "weft.digest"):
+                header.get("__metadata__", {}).pop(key, None)
+            return json.dumps(header, sort_keys=True).encode() + data[8 + size :]
+    except (ValueError, struct.error):
+        return data
+    return plain(data) if path.endswith(".html") else data
+
+
+def snapshot(folder):
+    out = {}
+    for at, folders, names in os.walk(folder):
+        for name in folders:
+            out[os.path.relpath(os.path.join(at, name), folder) + "/"] = b""
+        for name in names:
+            out[os.path.relpath(os.path.join(at, name), folder)] = essence(os.path.join(at, name))
+    return out
+
+
+def differences(wanted, found):
+    out = ["%s is missing" % name for name in sorted(wanted.keys() - found.keys())]
+    out += ["%s is left over" % name for name in sorted(found.keys() - wanted.keys())]
+    out += [
+        "%s differs" % name
+        for name in sorted(wanted.keys() & found.keys())
+        if wanted[name] != found[name]
+    ]
+    return "; ".join(out)
+
+
+def leftovers(folder):
+    return sorted(
+        name
+        for name in snapshot(folder)
+        if re.search(r"(^|/)\.[^/]*(\.tmp\.\d+|lock)$|\.safetensors\.parts/", name)
+    )

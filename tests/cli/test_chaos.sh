@@ -1,0 +1,26 @@
+#!/bin/sh
+# A few cases of each fault of tests/chaos, so that the campaign itself stays sound.
+. tests/cli/lib.sh
+# Failures last, where they are shown.
+campaign() {
+    "${PYTHON:-/usr/bin/python3}" tests/chaos/chaos.py --build "$build" --jobs 1 --seconds 60 "$@" \
+        >"$scratch/campaign"
+    code=$?
+    grep -A 2 FAILED "$scratch/campaign"
+    return $code
+}
+build=${BUILD:-build}
+if nm "$weft" | grep -q '__[at]san_init'; then
+    echo "skip chaos: a sanitizer's build"
+elif [ "$(uname -m)" != x86_64 ]; then
+    echo "skip chaos: the shim knows x86-64 alone"
+elif ! make -s NVCC= BUILD="$build" "$build/chaos/shim.so" >"$scratch/check.out" 2>&1; then
+    fail "the shim" "$(cat "$scratch/check.out")"
+else
+    check "a few cases of each fault" campaign --commands zoo-export,sample --each 4
+    check "a file made empty while it is read" \
+        campaign --commands zoo-info,zoo-export --faults cut --each 28
+    TMPDIR=$scratch campaign --repeat zoo-info:cut:0:5
+    check "a case again" grep -q "all is well" "$scratch/campaign"
+fi
+finish

@@ -18,6 +18,14 @@ typedef struct wf_flow wf_flow;
 /* The generator of recipes and of flow files that name none. */
 #define WF_GENERATOR_DEFAULT "gmn"
 
+/* How more networks of a collection's kind are trained, while a flow is fitted to them. */
+typedef struct wf_fresh {
+    const wf_dataset *data; /* borrowed */
+    wf_zoo_desc zoo;        /* count and first are not looked at */
+} wf_fresh;
+/* Indices of fresh networks; collections have lower ones. */
+#define WF_FRESH_FIRST 0x80000000u
+
 /* A collection to fit. */
 typedef struct wf_source {
     const wf_zoo *zoo;
@@ -25,6 +33,9 @@ typedef struct wf_source {
     const float *cond;      /* of its networks: K numbers; NULL without conditions */
     const char *task; /* name to ask for them by; NULL: none. Several collections may share one */
     int draw_weight;  /* relative sampling weight; 0 means 1 */
+    /* Fit networks that are trained beside the flow: zoo's own are never fitted, and only say what
+     * a network looks like. NULL: zoo's are. All sources of a flow or none. */
+    const wf_fresh *fresh;
 } wf_source;
 
 #define NAME(constant, text) constant,

@@ -86,6 +86,9 @@ static wf_status fit(cli_app *app, cli_recipe *recipe, cli_sources *s) {
     if (recipe->train_path != NULL)
         return cli_fail(app, WF_ERR_USAGE,
                         "train.path belongs to weft run; here --zoo names what is fitted");
+    if (recipe->fresh)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "zoo.fresh belongs to weft run, which knows how networks are trained");
     CLI_TRY(open_sources(app, recipe, s));
     CLI_TRY(cli_sources_open(app, s));
     CLI_TRY(cli_sources_condition(app, s, recipe));

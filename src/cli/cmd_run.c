@@ -133,7 +133,8 @@ static wf_status stage_training(run *r) {
     wf_zoo *held_out = NULL; /* for the validation loss */
     if (status == WF_OK && wf_file_exists(r->paths.held_out))
         status = wf_zoo_open(r->app->ctx, r->paths.held_out, &held_out);
-    wf_source source = {.zoo = zoo, .held_out = held_out};
+    wf_fresh fresh = {.data = r->data, .zoo = r->recipe.zoo};
+    wf_source source = {.zoo = zoo, .held_out = held_out, .fresh = r->recipe.fresh ? &fresh : NULL};
     if (status == WF_OK) status = cli_fit(r->app, &r->recipe, &source, 1, r->paths.flow);
     wf_zoo_free(zoo);
     wf_zoo_free(held_out);
@@ -345,6 +346,10 @@ static wf_status check_recipe(run *r) {
         return cli_fail(r->app, WF_ERR_USAGE,
                         "sample.refine_cycles is %d, but %s has no refinement; set it to 0",
                         recipe->sample.refine_cycles, recipe->generator);
+    if (recipe->fresh && (recipe->zoo_path != NULL || recipe->train_path != NULL))
+        return cli_fail(r->app, WF_ERR_USAGE,
+                        "zoo.fresh trains networks by [zoo]'s settings; leave %s.path out",
+                        recipe->zoo_path != NULL ? "zoo" : "train");
     cli_eval_rows rows;
     bool many = recipe->manifest != NULL;
     wf_status status = cli_eval_rows_read(r->app, recipe, many ? "scratch" : "held-out",

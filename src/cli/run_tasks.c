@@ -205,11 +205,35 @@ static wf_status open_held_out(cli_job *r) {
     return WF_OK;
 }
 
+/* What each task's networks are trained with, where all have a recipe; free(*out). */
+static wf_status freshen_sources(cli_job *r, wf_fresh **out) {
+    cli_sources *sources = &r->tasks->sources;
+    *out = calloc((size_t)sources->n, sizeof **out);
+    if (*out == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
+    for (int i = 0; i < sources->n; i++) {
+        const cli_task *task = &r->tasks->task[i];
+        if (task->graph == NULL)
+            return cli_fail(r->app, WF_ERR_USAGE,
+                            "zoo.fresh: %s has no recipe to train networks with; give it one in "
+                            "the manifest, or set zoo.fresh = no",
+                            sources->text[i].label);
+        (*out)[i] = (wf_fresh){.data = task->data, .zoo = task->recipe.zoo};
+        sources->list[i].fresh = &(*out)[i];
+    }
+    return WF_OK;
+}
+
 wf_status cli_tasks_training(cli_job *r) {
     CLI_TRY(open_zoos(r));
     CLI_TRY(open_held_out(r));
     const cli_sources *sources = &r->tasks->sources;
-    return cli_fit(r->app, &r->recipe, sources->list, sources->n, r->paths.flow);
+    wf_fresh *fresh = NULL;
+    wf_status status = r->recipe.fresh ? freshen_sources(r, &fresh) : WF_OK;
+    if (status == WF_OK)
+        status = cli_fit(r->app, &r->recipe, sources->list, sources->n, r->paths.flow);
+    for (int i = 0; i < sources->n; i++) sources->list[i].fresh = NULL;
+    free(fresh);
+    return status;
 }
 
 /* What the flow knows of a collection; of other generators the manifest says it. */

@@ -52,6 +52,10 @@ static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_field *field,
     if (state->validation_waits) WF_TRY(wf_meta_add(ctx, meta, "validation.waits", "yes"));
     WF_TRY(wf_meta_add(ctx, meta, "last.loss", "%.17g", state->last_loss));
     WF_TRY(wf_meta_add(ctx, meta, "worse.updates", "%zu", state->worse));
+    if (state->fresh_every > 0) {
+        WF_TRY(wf_meta_add(ctx, meta, "fresh.every", "%zu", state->fresh_every));
+        WF_TRY(wf_meta_add(ctx, meta, "fresh.from", "%zu", state->fresh_from));
+    }
     return wf_meta_add(ctx, meta, "window.updates", "%zu", state->window_count);
 }
 
@@ -124,11 +128,18 @@ static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *fil
     state->step = (size_t)step;
     state->window_count = (size_t)window;
     state->validation_waits = wf_st_meta(file, "validation.waits") != NULL;
-    if (wf_st_meta(file, "worse.updates") == NULL) return WF_OK; /* version 0.1 had no patience */
-    double worse;
-    WF_TRY(wf_file_number(ctx, path, file, "last.loss", 0, 1e300, &state->last_loss));
-    WF_TRY(wf_file_number(ctx, path, file, "worse.updates", 0, 4294967295.0, &worse));
-    state->worse = (size_t)worse;
+    if (wf_st_meta(file, "worse.updates") != NULL) { /* version 0.1 had no patience */
+        double worse;
+        WF_TRY(wf_file_number(ctx, path, file, "last.loss", 0, 1e300, &state->last_loss));
+        WF_TRY(wf_file_number(ctx, path, file, "worse.updates", 0, 4294967295.0, &worse));
+        state->worse = (size_t)worse;
+    }
+    if (wf_st_meta(file, "fresh.every") == NULL) return WF_OK;
+    double every, from;
+    WF_TRY(wf_file_number(ctx, path, file, "fresh.every", 1, 1e15, &every));
+    WF_TRY(wf_file_number(ctx, path, file, "fresh.from", 0, 4294967295.0, &from));
+    state->fresh_every = (size_t)every;
+    state->fresh_from = (size_t)from;
     return WF_OK;
 }
 
@@ -153,6 +164,18 @@ static wf_status check_generator(wf_ctx *ctx, const char *path, const wf_st_file
                    "%s: made by the generator %.40s, this run's is %s; use another path, or "
                    "remove it",
                    path, name, kind->name);
+}
+
+static wf_status read_norm(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
+                           wf_family *family) {
+    char key[WF_TENSOR_NAME];
+    WF_TRY(wf_norm_create(ctx, family->graph->n_blocks, &family->norm));
+    size_t n = (size_t)family->norm.n;
+    snprintf(key, sizeof key, "norm.%d.mean", s);
+    WF_TRY(wf_file_tensor(ctx, path, file, key, n, family->norm.mean));
+    snprintf(key, sizeof key, "norm.%d.std", s);
+    WF_TRY(wf_file_tensor(ctx, path, file, key, n, family->norm.std));
+    return wf_file_positive(ctx, path, key, "deviation", family->norm.std, n);
 }
 
 static wf_status read_principal(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
@@ -204,6 +227,9 @@ wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *fi
                 done);
     for (int s = 0; has_principal(file) && s < set->n_families; s++)
         WF_TRY_GOTO(read_principal(ctx, path, file, s, &set->families[s]), done);
+    for (int s = 0; set->fresh && s < set->n_families; s++)
+        if (wf_st_find(file, "norm.0.mean") != NULL)
+            WF_TRY_GOTO(read_norm(ctx, path, file, s, &set->families[s]), done);
     const char *isa = wf_st_meta(file, "isa");
     if (isa != NULL && strcmp(isa, state->kernels) != 0)
         wf_warn(ctx, "%s: begun with %s kernels and continued with %s: not bit for bit", path, isa,
@@ -248,16 +274,9 @@ static wf_status read_field_of(wf_ctx *ctx, const char *path, const wf_field_kin
 
 static wf_status read_family(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
                              bool normalise, wf_family *family) {
-    char key[WF_TENSOR_NAME];
     WF_TRY(wf_file_graph(ctx, path, file, s, &family->graph));
     if (!normalise) return WF_OK;
-    WF_TRY(wf_norm_create(ctx, family->graph->n_blocks, &family->norm));
-    size_t n = (size_t)family->norm.n;
-    snprintf(key, sizeof key, "norm.%d.mean", s);
-    WF_TRY(wf_file_tensor(ctx, path, file, key, n, family->norm.mean));
-    snprintf(key, sizeof key, "norm.%d.std", s);
-    WF_TRY(wf_file_tensor(ctx, path, file, key, n, family->norm.std));
-    WF_TRY(wf_file_positive(ctx, path, key, "deviation", family->norm.std, n));
+    WF_TRY(read_norm(ctx, path, file, s, family));
     return has_principal(file) ? read_principal(ctx, path, file, s, family) : WF_OK;
 }
 

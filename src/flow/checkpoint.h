@@ -26,6 +26,9 @@ typedef struct wf_fit_state {
                             WF_NO_LOSS before the first */
     double last_loss;    /* of the last update, and how many in a row rose: for patience */
     size_t worse;
+    /* With fresh networks: a renewal every so many updates, counted from update fresh_from; 0: not
+     * chosen yet. */
+    size_t fresh_every, fresh_from;
     bool validation_waits; /* that of this step was broken off and is to be made first */
     const char *kernels; /* what it runs on: "avx2", "cuda bf16"; NULL in a flow that was opened */
 } wf_fit_state;
@@ -41,7 +44,8 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_training_set *set, wf_meta
 wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_field *field,
                              const wf_training_set *set, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays);
-/* Refuses a file of another configuration. set get its principal axes. */
+/* Refuses a file of another configuration. The set gets its principal axes, and
+ * with fresh networks its normalisation. */
 wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *field,
                                const wf_meta *config, wf_training_set *set, wf_fit_state *state,
                                wf_fit_arrays *arrays);

@@ -107,6 +107,7 @@ static bool validation_waits(const gpu_loop *loop) {
 static wf_status enqueue(gpu_loop *loop) {
     wf_trainer *tr = loop->tr;
     while (loop->enqueued < tr->desc.updates && !validation_waits(loop) &&
+           !wf__trainer_renewal_due(tr, loop->enqueued) &&
            loop->enqueued - tr->state.step < updates_ahead(loop)) {
         WF_TRY(wf__fit_cuda_enqueue(tr->ctx, loop->fit));
         loop->enqueued++;
@@ -153,17 +154,52 @@ static wf_status validate(gpu_loop *loop) {
     return wf__trainer_validate(tr, forward_on_gpu, loop);
 }
 
+/* Fresh networks, where the next update waits for them and nothing is under way; as on the CPU
+ * before a validation. */
+static wf_status renew(gpu_loop *loop) {
+    wf_trainer *tr = loop->tr;
+    wf__trainer_choose_rate(tr, loop->enqueued);
+    if (loop->enqueued != tr->state.step || !wf__trainer_renewal_due(tr, loop->enqueued))
+        return WF_OK;
+    tr->state.validation_waits =
+        wf_validation_due(&tr->validation, tr->state.step, tr->desc.updates);
+    WF_TRY(wf__fit_cuda_match_until(tr->ctx, loop->fit, loop->enqueued));
+    while (wf__trainer_renewal_due(tr, loop->enqueued)) {
+        int place;
+        WF_TRY(wf_fresh_pool_renew(tr->ctx, &tr->pool, &place));
+        for (int i = 0; i < tr->set.n_sources; i++) {
+            const wf_training_source *source = &tr->set.sources[i];
+            size_t slice = tr->pool.sources[i].slice;
+            WF_TRY(wf__fit_cuda_renew(tr->ctx, loop->fit, source->family,
+                                      source->first + (size_t)place * slice, slice));
+        }
+    }
+    tr->state.validation_waits = false;
+    return wf__fit_cuda_match_until(tr->ctx, loop->fit, tr->desc.updates);
+}
+
 /* Finishes all enqueued updates and writes a checkpoint of them. */
 static wf_status finish(gpu_loop *loop) {
+    wf_trainer *tr = loop->tr;
     double loss;
-    while (loop->tr->state.step < loop->enqueued) {
+    while (tr->state.step < loop->enqueued) {
         WF_TRY(read_record(loop, &loss));
-        WF_TRY(validate(loop));
+        if (wf__trainer_renewal_due(tr, tr->state.step)) /* comes first, and is not begun here */
+            tr->state.validation_waits =
+                wf_validation_due(&tr->validation, tr->state.step, tr->desc.updates);
+        else WF_TRY(validate(loop));
         WF_TRY(go_on_saving(loop, false));
     }
     WF_TRY(go_on_saving(loop, true)); /* one that is still on its way */
     WF_TRY(begin_save(loop));
     return go_on_saving(loop, true);
+}
+
+/* WF_ERR_INTERRUPTED: in a renewal behind the update. */
+static wf_status next_update(gpu_loop *loop, double *loss) {
+    WF_TRY(enqueue(loop));
+    WF_TRY(read_record(loop, loss));
+    return renew(loop);
 }
 
 static wf_status run(gpu_loop *loop) {
@@ -174,12 +210,12 @@ static wf_status run(gpu_loop *loop) {
     if (tr->state.validation_waits) WF_TRY(validate(loop));
     tr->state.validation_waits = false;
     while (!wf__trainer_ended(tr) && !wf__trainer_late(tr)) {
-        if (wf_interrupted(tr->ctx)) {
+        wf_status status = wf_interrupted(tr->ctx) ? WF_ERR_INTERRUPTED : next_update(loop, &loss);
+        if (status == WF_ERR_INTERRUPTED) {
             WF_TRY(finish(loop));
             return wf__trainer_interrupted(tr);
         }
-        WF_TRY(enqueue(loop));
-        WF_TRY(read_record(loop, &loss));
+        WF_TRY(status);
         smooth = isnan(smooth) ? loss : 0.98 * smooth + 0.02 * loss;
         WF_TRY(validate(loop));
         wf__trainer_progress(tr, &meter, smooth, false);

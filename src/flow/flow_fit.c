@@ -2,7 +2,7 @@
  *
  * One update: draw a batch (draw.c), interpolate, loss and gradient (objective.c), clip, AdamW or
  * Muon, EMA (nn/optim.c). Everything is allocated before the loop; the loop allocates only to write
- * a checkpoint.
+ * a checkpoint and to train fresh networks (fresh.c).
  *
  * L1  All randomness is addressed by the update's number, so a run that goes on from a checkpoint
  *     makes the updates the uninterrupted run would have made, bit for bit.
@@ -172,13 +172,14 @@ wf_status wf__trainer_validate(wf_trainer *tr, wf_validation_forward *forward, v
 }
 
 void wf__trainer_progress(const wf_trainer *tr, wf_meter *meter, double smooth, bool end) {
-    char text[80];
-    int length = snprintf(text, sizeof text, "loss %.4f", smooth);
-    if (!isnan(tr->validation.loss))
-        snprintf(text + length, sizeof text - (size_t)length, ", held-out %.4f",
-                 tr->validation.loss);
-    if (end) wf_meter_end(meter, (double)tr->state.step, "%s", text);
-    else wf_meter_update(meter, (double)tr->state.step, "%s", text);
+    char buffer[120];
+    wf_text text = wf_text_start(buffer, sizeof buffer);
+    wf_text_add(&text, "loss %.4f", smooth);
+    if (!isnan(tr->validation.loss)) wf_text_add(&text, ", held-out %.4f", tr->validation.loss);
+    if (tr->pool.sources != NULL)
+        wf_text_add(&text, ", %zu networks", wf_fresh_pool_made(&tr->pool));
+    if (end) wf_meter_end(meter, (double)tr->state.step, "%s", buffer);
+    else wf_meter_update(meter, (double)tr->state.step, "%s", buffer);
 }
 
 static wf_status save(wf_trainer *tr) {
@@ -228,6 +229,18 @@ static wf_status validate(wf_trainer *tr) {
     return WF_OK;
 }
 
+/* Behind an update: fresh networks for the next one, then validation, so that what the pool is does
+ * not depend on where a run was broken off. */
+static wf_status follow_update(wf_trainer *tr) {
+    int place;
+    wf__trainer_choose_rate(tr, tr->state.step);
+    tr->state.validation_waits =
+        wf_validation_due(&tr->validation, tr->state.step, tr->desc.updates);
+    while (wf__trainer_renewal_due(tr, tr->state.step))
+        WF_TRY(wf_fresh_pool_renew(tr->ctx, &tr->pool, &place));
+    return tr->state.validation_waits ? validate(tr) : WF_OK;
+}
+
 /* Updates until the last, the time limit, or an interruption, which leaves the update it comes in
  * unmade. */
 static wf_status make_updates(wf_trainer *tr, wf_meter *meter) {
@@ -238,7 +251,7 @@ static wf_status make_updates(wf_trainer *tr, wf_meter *meter) {
         if (wf_interrupted(tr->ctx)) return WF_ERR_INTERRUPTED;
         WF_TRY(update(tr, &loss));
         smooth = isnan(smooth) ? loss : 0.98 * smooth + 0.02 * loss;
-        if (wf_validation_due(&tr->validation, tr->state.step, desc->updates)) WF_TRY(validate(tr));
+        WF_TRY(follow_update(tr));
         wf__trainer_progress(tr, meter, smooth, false);
         if (wf_seconds() - tr->last_save >= desc->save_seconds) WF_TRY(save(tr));
     }
@@ -332,6 +345,7 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
                        "coupling = independent");
     WF_TRY(choose_device(tr));
     WF_TRY(wf_training_set_load(ctx, sources, n_sources, tr->field, desc, &tr->set));
+    WF_TRY(wf_fresh_pool_create(ctx, sources, &tr->set, &tr->pool));
     WF_TRY(wf_config_put(ctx, &tr->config, kind->settings(), options));
     WF_TRY(wf_config_put(ctx, &tr->config, wf_fit_settings(), desc));
     WF_TRY(wf_checkpoint_sources(ctx, &tr->set, &tr->config));
@@ -344,17 +358,21 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
     if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->set, desc, &tr->draw));
     WF_TRY(start_or_resume(tr));
     bool finished = wf__trainer_ended(tr) && !tr->state.validation_waits;
+    tr->started = wf_seconds();
     if (!finished) {
+        WF_TRY(wf__trainer_fill_pool(tr));
         WF_TRY(wf_training_set_rotate(ctx, desc, &tr->set));
         WF_TRY(wf_validation_create(ctx, &tr->set, desc, &tr->path_form, &tr->validation));
     }
-    tr->started = tr->last_save = wf_seconds();
+    tr->last_save = wf_seconds();
+    if (!tr->set.fresh) tr->started = tr->last_save; /* making networks is part of a run's time */
     return finished ? WF_OK : open_log(tr);
 }
 
 static void trainer_free(wf_trainer *tr) {
     if (tr->log >= 0) close(tr->log);
     wf_draw_free(&tr->draw);
+    wf_fresh_pool_free(&tr->pool);
     wf_validation_free(&tr->validation);
     wf_optim_free(tr->optim);
     wf_field_free(tr->field);

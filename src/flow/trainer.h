@@ -5,6 +5,7 @@
 
 #include "flow/cuda/fit_cuda.h"
 #include "flow/flow_fit.h"
+#include "flow/fresh.h"
 #include "flow/validation.h"
 #include "nn/optim.h"
 
@@ -16,6 +17,9 @@ typedef struct wf_trainer {
     wf_schedule schedule;
     wf_optim_desc optim_desc;
     wf_training_set set;
+    wf_fresh_pool pool;      /* without sources where nothing is fresh */
+    size_t fresh_timed_from; /* update, and when it began */
+    double fresh_timed_at;
     wf_draw draw;
     wf_field *field;
     wf_optim *optim;
@@ -59,6 +63,16 @@ void wf__trainer_fill_best(wf_trainer *tr);
 wf_status wf__trainer_store(const wf_trainer *tr, wf_ctx *ctx, const wf_fit_state *state);
 /* The sentence of an interruption after the checkpoint has been saved. */
 wf_status wf__trainer_interrupted(const wf_trainer *tr);
+
+/* --- fresh networks (trainer_fresh.c); nothing happens without -----------------------------------
+ * Fills the pool as the run's update wants it, and normalises. */
+wf_status wf__trainer_fill_pool(wf_trainer *tr);
+/* Renewals before update `update`. */
+size_t wf__trainer_renewals(const wf_trainer *tr, size_t update);
+/* Is one to be made before that update? Then wf_fresh_pool_renew. */
+bool wf__trainer_renewal_due(const wf_trainer *tr, size_t update);
+/* After an update: chooses how often to renew, counted from update `next`, where that is due. */
+void wf__trainer_choose_rate(wf_trainer *tr, size_t next);
 
 /* The loop on the GPU. */
 wf_status wf__train_gpu(wf_trainer *tr);

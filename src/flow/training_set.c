@@ -1,4 +1,5 @@
 #include "flow/training_set.h"
+#include "flow/fresh.h"
 #include "weft/text.h"
 
 #include <math.h>
@@ -8,6 +9,8 @@
 /* --- loading ---------------------------------------------------------------------------------- */
 
 /* A hash that tells collections apart; not a safeguard against intent. */
+static const uint64_t no_words = 0xCBF29CE484222325u;
+
 static uint64_t hash_words(uint64_t hash, const float *values, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t word;
@@ -18,6 +21,12 @@ static uint64_t hash_words(uint64_t hash, const float *values, size_t n) {
     return hash;
 }
 
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n) {
+    const unsigned char *b = bytes;
+    for (size_t i = 0; i < n; i++) hash = (hash ^ b[i]) * 0x100000001B3u;
+    return hash;
+}
+
 /* Networks of the collection itself that are kept for validation. */
 static size_t set_aside(const wf_source *source, const wf_fit_desc *fit) {
     return source->held_out != NULL ? 0 : fit->set_aside;
@@ -25,7 +34,9 @@ static size_t set_aside(const wf_source *source, const wf_fit_desc *fit) {
 
 static size_t used_networks(const wf_source *source, const wf_fit_desc *fit) {
     size_t count = wf_zoo_count(source->zoo) - set_aside(source, fit);
-    return fit->limit > 0 && fit->limit < count ? fit->limit : count;
+    if (source->fresh != NULL && fit->fresh_pool > 0) count = fit->fresh_pool;
+    else if (fit->limit > 0 && fit->limit < count) count = fit->limit;
+    return source->fresh != NULL ? wf_fresh_pool_size(count) : count;
 }
 
 wf_status wf_family_graph(wf_ctx *ctx, const wf_field *field, const wf_graph *graph,
@@ -65,6 +76,10 @@ static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int
     size_t limit = fit->limit;
     if (n < 1) return wf_fail(ctx, WF_ERR_USAGE, "no collection to train on; give at least one");
     for (int i = 0; i < n; i++) {
+        if ((sources[i].fresh != NULL) != (sources[0].fresh != NULL))
+            return wf_fail(ctx, WF_ERR_USAGE,
+                           "fresh networks of some collections and stored ones of others; all or "
+                           "none must be fresh");
         const char *path = wf_zoo_path(sources[i].zoo);
         size_t count = wf_zoo_count(sources[i].zoo);
         if (count == 0)
@@ -164,27 +179,59 @@ static wf_status load_networks(wf_ctx *ctx, const wf_zoo *zoo, size_t from, size
     return WF_OK;
 }
 
+/* Fresh networks are told apart by what they are made from. */
+static wf_status hash_fresh(wf_ctx *ctx, const wf_fresh *fresh, uint64_t *out) {
+    wf_zoo_desc desc = fresh->zoo;
+    desc.count = 1;
+    desc.first = WF_FRESH_FIRST;
+    desc.shard = 0; /* and what else does not change a network */
+    desc.fp32 = false;
+    desc.test_name = NULL;
+    char *settings = wf_settings_json(wf_zoo_settings(), &desc);
+    if (settings == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "sources: out of memory");
+    const wf_dataset *data = fresh->data;
+    uint64_t hash = hash_bytes(no_words, settings, strlen(settings));
+    hash = hash_bytes(hash, data->y_train, data->n_train * sizeof *data->y_train);
+    *out = hash_words(hash, data->x_train, data->n_train * (size_t)data->inputs);
+    free(settings);
+    return WF_OK;
+}
+
 static wf_status load_source(wf_ctx *ctx, const wf_source *from, wf_training_source *source,
                              wf_family *family) {
     size_t n = family->graph->n_params;
     float *fitted = family->weights + source->first * n;
     float *held_out = family->weights + source->held_out_first * n;
-    WF_TRY(load_networks(ctx, from->zoo, 0, source->count, fitted));
-    source->hash = hash_words(0xCBF29CE484222325u, fitted, source->count * n);
+    if (from->fresh != NULL) WF_TRY(hash_fresh(ctx, from->fresh, &source->hash));
+    else {
+        WF_TRY(load_networks(ctx, from->zoo, 0, source->count, fitted));
+        source->hash = hash_words(no_words, fitted, source->count * n);
+    }
     bool own = from->held_out == NULL; /* set aside: the last ones of the collection */
     return load_networks(ctx, own ? from->zoo : from->held_out,
                          own ? wf_zoo_count(from->zoo) - source->held_out_count : 0,
                          source->held_out_count, held_out);
 }
 
-static wf_status normalise_family(wf_ctx *ctx, wf_family *family) {
-    WF_TRY(wf_norm_fit(ctx, family->graph, family->weights, family->count, &family->norm));
+static void normalise(const wf_family *family, float *weights, size_t count) {
     size_t n = family->graph->n_params;
-    for (size_t k = 0; k < family->count + family->held_out; k++) {
-        float *w = family->weights + k * n;
-        wf_norm_apply(&family->norm, family->graph, w, w);
+    for (size_t k = 0; family->norm.n > 0 && k < count; k++)
+        wf_norm_apply(&family->norm, family->graph, weights + k * n, weights + k * n);
+}
+
+wf_status wf_training_set_normalise(wf_ctx *ctx, const wf_fit_desc *fit, wf_training_set *set) {
+    for (int s = 0; fit->normalise && s < set->n_families; s++) {
+        wf_family *family = &set->families[s];
+        if (family->norm.n == 0)
+            WF_TRY(wf_norm_fit(ctx, family->graph, family->weights, family->count, &family->norm));
+        normalise(family, family->weights, family->count + family->held_out);
     }
     return WF_OK;
+}
+
+wf_status wf_family_transform(wf_ctx *ctx, const wf_family *family, float *weights, size_t count) {
+    normalise(family, weights, count);
+    return wf_principal_apply(ctx, &family->principal, family->graph, weights, count, NULL);
 }
 
 /* Loss weights: 1 for every parameter, or such that all layers contribute equally. */
@@ -263,9 +310,7 @@ static wf_status load_all(wf_ctx *ctx, const wf_source *sources, const wf_field 
         memcpy(cond, sources[i].cond, (size_t)out->cond_size * sizeof *cond);
         source->hash = hash_words(source->hash, cond, (size_t)out->cond_size);
     }
-    for (int s = 0; fit->normalise && s < out->n_families; s++)
-        WF_TRY(normalise_family(ctx, &out->families[s]));
-    return WF_OK;
+    return out->fresh ? WF_OK : wf_training_set_normalise(ctx, fit, out);
 }
 
 wf_status wf_training_set_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
@@ -274,6 +319,7 @@ wf_status wf_training_set_load(wf_ctx *ctx, const wf_source *sources, int n_sour
     int cond_size = field->cond_size;
     *out = (wf_training_set){.n_sources = n_sources, .cond_size = cond_size};
     WF_TRY(check_sources(ctx, sources, n_sources, cond_size, fit));
+    out->fresh = sources[0].fresh != NULL;
     size_t n = (size_t)n_sources;
     wf_status status;
     WF_TRY_GOTO(wf_alloc(ctx, n, sizeof *out->families, "families", &out->families), fail);

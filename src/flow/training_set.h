@@ -37,6 +37,7 @@ enum { WF_MAX_FAMILIES = 16384 };
 
 typedef struct wf_training_set {
     int n_families, n_sources, cond_size;
+    bool fresh; /* fitted networks are trained meanwhile (fresh.h); held-out ones are loaded */
     wf_family *families;
     wf_training_source *sources;
     float *cond;     /* (n_sources, cond_size); NULL without conditions */
@@ -48,6 +49,11 @@ typedef struct wf_training_set {
  * normalisation. */
 wf_status wf_training_set_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
                                const wf_field *field, const wf_fit_desc *fit, wf_training_set *out);
+/* Normalises all networks where the fit does. A normalisation that a family has already is kept.
+ * Loading has done it, but for fresh networks, which come later. */
+wf_status wf_training_set_normalise(wf_ctx *ctx, const wf_fit_desc *fit, wf_training_set *set);
+/* Networks as they come from training (count, n_params) to the family's normalised space. */
+wf_status wf_family_transform(wf_ctx *ctx, const wf_family *family, float *weights, size_t count);
 /* With fit->principal: rotates the networks onto their principal axes. Axes that the set has
  * already are kept, so that a continued run goes on along its own: where variances are nearly
  * equal, another machine may find other axes. */

@@ -102,6 +102,7 @@ wf_status wf_validation_run(wf_ctx *ctx, wf_validation *v, size_t step,
     double *losses[] = {&v->loss, &v->fitted_loss};
     for (int which = 0; which < 2; which++) {
         wf_draw *draw = draws[which];
+        if (which == 1 && draw->set->fresh) WF_TRY(wf_draw_batch(ctx, draw, 0));
         wf_flow_interpolate(ctx, &v->path, draw->seed, 0, &draw->flow);
         WF_TRY(forward(arg, which, &draw->flow));
         *losses[which] = wf_flow_compare(ctx, &draw->flow);

@@ -148,7 +148,12 @@ static wf_status check_sources(wf_ctx *ctx, const wf_generator_kind *kind,
         for (int k = 0; k < 2; k++)
             if (zoos[k] != NULL) WF_TRY(wf_zoo_verify(ctx, zoos[k]));
     }
-    for (int i = 0; (kind->traits & WF_GENERATOR_WANTS_ALIGNED) != 0 && i < desc->n_sources; i++)
+    bool aligned = (kind->traits & WF_GENERATOR_WANTS_ALIGNED) != 0;
+    if (desc->sources[0].fresh != NULL && (kind->flow == NULL || aligned))
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "%s is not fitted to fresh networks: %s; set zoo.fresh = no", kind->name,
+                       aligned ? "it wants them aligned" : "it is no flow");
+    for (int i = 0; aligned && i < desc->n_sources; i++)
         if (wf_zoo_meta(desc->sources[i].zoo, "weft.aligned") == NULL)
             return wf_fail(
                 ctx, WF_ERR_INPUT,

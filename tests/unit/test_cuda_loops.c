@@ -2,6 +2,7 @@
  * beside the CPU's, and a field without a program for the GPU. */
 #include "wf_test.h"
 #include "base/cuda/device.h"
+#include "clusters.h"
 #include "flow/flow_fit.h"
 #include "flow_fixture.h"
 
@@ -81,6 +82,46 @@ static void training_and_sampling_agree_with_the_cpu(void **state) {
     }
 }
 
+/* Networks that are trained meanwhile reach the device, in memory of its own and in the host's. A
+ * run that was broken off goes on as if it had not been. */
+static void fresh_networks_reach_the_device(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip("no GPU and no emulated one");
+    wf_ctx *ctx[] = {device_ctx(WF_DEVICE_CPU), device_ctx(WF_DEVICE_CUDA)};
+    wf_zoo *zoos[] = {make_zoo(ctx[0], "3-4-2", 16, 0), make_zoo(ctx[0], "3-3-2", 16, 1)};
+    wf_dataset *data = data_of(3, 2, 20, 5);
+    static const float cond[2][1] = {{0}, {1}};
+    wf_fresh fresh = {.data = data, .zoo = wf_zoo_desc_default()};
+    fresh.zoo.epochs = 1;
+    wf_source sources[] = {{.zoo = zoos[0], .held_out = zoos[0], .cond = cond[0], .fresh = &fresh},
+                           {.zoo = zoos[1], .cond = cond[1], .fresh = &fresh}};
+    wf_field_desc field = plain_field(1);
+    wf_fit_desc fit = short_fit(WF_OPT_ADAMW);
+    fit.updates = 5;
+    fit.schedule_updates = 5;
+    fit.fresh_rate = 2; /* 2 networks of a slice: a renewal behind every update */
+    fit.validations = 2;
+    wf_flow *flow[3];
+    const char *names[] = {"fresh_cpu", "fresh_gpu", "fresh_streamed"};
+    for (int d = 0; d < 3; d++) {
+        if (d == 2) setenv("WEFT_STREAM_COLLECTION", "1", 1);
+        for (size_t updates = d == 1 ? 2 : 5; updates <= 5; updates += 3) { /* in two parts */
+            fit.updates = updates;
+            assert_ok(ctx[d > 0], wf_flow_fit(ctx[d > 0], sources, 2, &field, &fit,
+                                              in_folder(names[d]), &flow[d]));
+            if (updates < 5) wf_flow_free(flow[d]);
+        }
+        unsetenv("WEFT_STREAM_COLLECTION");
+    }
+    size_t params = wf_flow_params(flow[0]);
+    assert_close(relative_difference(flow[1]->params, flow[0]->params, params), 0, 1e-5);
+    assert_memory_equal(flow[2]->params, flow[1]->params, params * sizeof(float));
+    for (int d = 0; d < 3; d++) wf_flow_free(flow[d]);
+    for (int d = 0; d < 2; d++) wf_zoo_free(zoos[d]);
+    for (int d = 0; d < 2; d++) wf_ctx_free(ctx[d]);
+    data_free(data);
+}
+
 /* What has no program for the GPU runs on the CPU, with its bits, and says so. */
 static void a_field_without_a_program_says_so(void **state) {
     (void)state;
@@ -115,6 +156,7 @@ static void a_field_without_a_program_says_so(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_and_sampling_agree_with_the_cpu),
+        cmocka_unit_test(fresh_networks_reach_the_device),
         cmocka_unit_test(a_field_without_a_program_says_so),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);

@@ -56,6 +56,8 @@ struct wf_fit_cuda {
     std::vector<wf_match_cuda *> matchers; /* by family; NULL: nothing to match */
     uint32_t *relabellings;                /* host */
     wf_match_ahead *ahead;
+    size_t matched_until;          /* the update where it ends */
+    std::vector<float *> resident; /* weights of each family; NULL: the host's are read */
     std::vector<saved_array> saved;
     cudaStream_t copying;
     cudaEvent_t boundary, copied, done[WF_FIT_CUDA_AHEAD];
@@ -134,7 +136,10 @@ wf_status upload_families(wf_ctx *ctx, wf_fit_cuda *fit) {
         const wf_family *family = &set->families[s];
         gpu::family k = {};
         size_t bytes = family->count * family->graph->n_params * sizeof(float);
-        if (resident) WF_TRY(take(ctx, fit, bytes, family->weights, &k.weights));
+        float *there_weights = NULL;
+        if (resident) WF_TRY(take(ctx, fit, bytes, family->weights, &there_weights));
+        fit->resident.push_back(there_weights);
+        if (resident) k.weights = there_weights;
         else {
             WF_TRY(pin(ctx, fit, family->weights, bytes));
             k.weights = family->weights;
@@ -399,7 +404,8 @@ wf_status start_matching(wf_ctx *ctx, wf_fit_cuda *fit, size_t update) {
                 cudaHostGetDevicePointer((void **)&fit->batch.relabelling, fit->relabellings, 0));
     fit->batch.ring = ring;
     fit->batch.units = (uint32_t)units;
-    return wf_match_ahead_start(ctx, fit->set, fit->fit, update, fit->fit->updates,
+    fit->matched_until = fit->fit->updates;
+    return wf_match_ahead_start(ctx, fit->set, fit->fit, update, fit->matched_until,
                                 fit->relabellings, ring, &fit->ahead);
 }
 
@@ -491,6 +497,28 @@ extern "C" wf_status wf__fit_cuda_enqueue(wf_ctx *ctx, wf_fit_cuda *fit) {
     return WF_OK;
 }
 
+extern "C" wf_status wf__fit_cuda_renew(wf_ctx *ctx, wf_fit_cuda *fit, int family, size_t first,
+                                        size_t count) {
+    const wf_family *from = &fit->set->families[family];
+    size_t n = from->graph->n_params;
+    float *there = fit->resident[(size_t)family];
+    if (there == NULL) return WF_OK; /* the device reads the host's */
+    WF_CUDA_TRY(ctx,
+                cudaMemcpyAsync(there + first * n, from->weights + first * n,
+                                count * n * sizeof(float), cudaMemcpyHostToDevice, stream(fit)));
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream(fit)));
+    return WF_OK;
+}
+
+extern "C" wf_status wf__fit_cuda_match_until(wf_ctx *ctx, wf_fit_cuda *fit, size_t end) {
+    if (fit->ahead == NULL || end == fit->matched_until) return WF_OK;
+    wf_match_ahead_stop(fit->ahead);
+    fit->ahead = NULL;
+    fit->matched_until = end;
+    return wf_match_ahead_start(ctx, fit->set, fit->fit, fit->next, end, fit->relabellings, ring,
+                                &fit->ahead);
+}
+
 extern "C" wf_status wf__fit_cuda_record(wf_ctx *ctx, wf_fit_cuda *fit, size_t update,
                                          wf_update_record *out) {
     WF_CUDA_TRY(ctx, cudaEventSynchronize(fit->done[update % WF_FIT_CUDA_AHEAD]));
@@ -538,7 +566,12 @@ wf_status build_fixed(wf_ctx *ctx, wf_fit_cuda *fit, const wf_flow_batch *batch,
     desc.fast = fit->fast;
     desc.lent.params = arrays.ema != NULL ? arrays.ema : arrays.params;
     WF_TRY(wf_field_program_create(ctx, fit->field, &desc, out));
-    const wf_field_buffers *to = &(*out)->buffers;
+    return WF_OK;
+}
+
+wf_status upload_fixed(wf_ctx *ctx, wf_fit_cuda *fit, const wf_flow_batch *batch,
+                       const wf_field_program *program) {
+    const wf_field_buffers *to = &program->buffers;
     size_t n = (size_t)batch->shape->n_graphs, cond = (size_t)fit->field->cond_size;
     auto upload = [&](void *there, const void *here, size_t bytes) {
         return cudaMemcpyAsync(there, here, bytes, cudaMemcpyHostToDevice, stream(fit));
@@ -556,6 +589,7 @@ extern "C" wf_status wf__fit_cuda_forward(wf_ctx *ctx, wf_fit_cuda *fit, int whi
                                           const wf_flow_batch *batch) {
     wf_field_program **program = &fit->fixed[which];
     if (*program == NULL) WF_TRY(build_fixed(ctx, fit, batch, program));
+    WF_TRY(upload_fixed(ctx, fit, batch, *program));
     WF_TRY(wf_field_program_forward(ctx, *program));
     if (wf_cuda_download(fit->device, batch->f, (*program)->buffers.v,
                          batch->shape->n_params * sizeof(float)))

@@ -3,7 +3,7 @@
  * One update is one CUDA graph: draw and interpolate (batch_cuda.cu), the field's program forward
  * (models/field.h), the loss, the program backward, clip and optimiser (nn/cuda). The number of the
  * update lies on the device, so the host launches the same graph again and again. With several
- * architectures there is a graph for each composition of a batch (family.h).
+ * architectures there is a graph for each composition of a batch (draw.h).
  *
  * G1  The collections lie on the device when they take no more than half of its free memory. Else
  *     the device reads the networks of a batch from host memory.
@@ -48,6 +48,12 @@ void wf__fit_cuda_free(wf_fit_cuda *fit); /* waits for the GPU; accepts NULL */
 
 /* Enqueue the next update; waits for its relabellings only. */
 wf_status wf__fit_cuda_enqueue(wf_ctx *ctx, wf_fit_cuda *fit);
+/* Rows first .. first + count - 1 of a family's weights have changed. No update may be under way;
+ * those that follow see them. */
+wf_status wf__fit_cuda_renew(wf_ctx *ctx, wf_fit_cuda *fit, int family, size_t first, size_t count);
+/* Host threads that match noise go on up to update `end`: they read the networks themselves, which
+ * may change behind it. No update may be under way. Nothing happens where the GPU matches. */
+wf_status wf__fit_cuda_match_until(wf_ctx *ctx, wf_fit_cuda *fit, size_t end);
 /* Waits for update `update`, which has been enqueued; one call for each, in order. */
 wf_status wf__fit_cuda_record(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, wf_update_record *out);
 /* Begin to copy the state after all enqueued updates to desc->arrays. */

@@ -18,6 +18,17 @@ wf_status wf__fit_cuda_enqueue(wf_ctx *ctx, wf_fit_cuda *fit) {
     return absent(ctx);
 }
 
+wf_status wf__fit_cuda_renew(wf_ctx *ctx, wf_fit_cuda *fit, int family, size_t first,
+                             size_t count) {
+    (void)fit, (void)family, (void)first, (void)count;
+    return absent(ctx);
+}
+
+wf_status wf__fit_cuda_match_until(wf_ctx *ctx, wf_fit_cuda *fit, size_t end) {
+    (void)fit, (void)end;
+    return absent(ctx);
+}
+
 wf_status wf__fit_cuda_record(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, wf_update_record *out) {
     (void)fit, (void)update, (void)out;
     return absent(ctx);

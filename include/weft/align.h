@@ -16,6 +16,7 @@ typedef struct wf_match_desc {
     uint64_t seed;    /* sweep s visits the orbits in an order drawn from (seed, restart, s) */
 } wf_match_desc;
 WF_API wf_match_desc wf_match_desc_default(void);
+WF_API const wf_setting *wf_match_settings(void); /* for wf_settings_create() */
 
 /* Find the relabelling of b's hidden units that brings b closest to a: perm is ready for
  * wf_graph_permute(graph, perm, b, out). dot (may be NULL) receives <a, permuted b>; sweeps_used
@@ -34,6 +35,12 @@ WF_API wf_status wf_wcs_max(wf_ctx *ctx, const wf_graph *graph, const float *que
  * parallel. */
 WF_API wf_status wf_match_pairs(wf_ctx *ctx, const wf_graph *graph, const float *a, float *b,
                                 size_t count, const wf_match_desc *desc);
+
+/* Relabel networks (count, n_params) in place so that each matches network `reference` of them.
+ * desc NULL means the defaults. Returns WF_OK, WF_ERR_USAGE (no such network), WF_ERR_INPUT (values
+ * that are not finite), WF_ERR_INTERRUPTED (some are relabelled) or WF_ERR_MEMORY. */
+WF_API wf_status wf_align_networks(wf_ctx *ctx, const wf_graph *graph, float *weights, size_t count,
+                                   size_t reference, const wf_match_desc *desc);
 
 /* Write the collection `zoo` to `path` with every network relabelled to match network
  * `reference`. Indices, all other tensors (seeds, scores, masks: relabelling changes no

@@ -58,6 +58,15 @@ WF_API wf_status wf_eval_networks(wf_ctx *ctx, const wf_reference *reference, co
 WF_API void wf_reference_scales(const wf_reference *reference, double scales[3]);
 WF_API const char *wf_reference_notes(const wf_reference *reference);
 
+/* A row and the scores of its networks as JSON, for callers that do not know the structs.
+ * weights  (n, n_params); NULL: the collection itself, and n is ignored.
+ * out      {"name", "n", "accuracy_mean", ... all members of wf_eval_row, NaN as null,
+ *          "points": {"accuracy", "iou", "wcs", "nearest_wcs", "nearest_iou",
+ *          "wcs_percentile", "iou_percentile": lists of n, absent without data}}; wf_free(*out).
+ * Returns what wf_eval_networks() returns. */
+WF_API wf_status wf_eval_json(wf_ctx *ctx, const wf_reference *reference, const char *name,
+                              const float *weights, size_t n, char **out);
+
 /* --- parts of the evaluation ------------------------------------------------------------------ */
 
 /* Scores (n) and error bits (n, (n_test+7)/8) of networks on the test part; bit r%8 of byte r/8

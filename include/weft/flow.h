@@ -120,6 +120,23 @@ WF_API wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *grap
                                 const float *cond, size_t n, const wf_sample_desc *desc,
                                 float *weights, float *direct, wf_sample_stats *stats);
 
+/* dw/dt of networks on their way from noise (t = 0) to networks (t = 1), on the CPU.
+ * graph       as of wf_flow_sample.
+ * weights, t  (n, n_params) and (n), 0 <= t <= 1.
+ * cond        K numbers, the same for all; NULL: none. guidance: 1 is the condition as it is.
+ * normalised  weights and velocity are in the space the flow lives in, where source noise has the
+ *             flow's source_std; else on the networks' own scale.
+ * velocity    (n, n_params); may not overlap weights.
+ * Returns WF_OK, WF_ERR_USAGE (a time or a condition), WF_ERR_UNSUPPORTED (layers that the flow does
+ * not know), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
+WF_API wf_status wf_flow_velocity(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph,
+                                  const float *weights, const float *t, size_t n, const float *cond,
+                                  double guidance, bool normalised, float *velocity);
+/* All that a flow says of itself: {"generator", "params", "updates", "cond_size", "model": its
+ * settings, "train": how it was trained, "sources": [{"task", "arch", "count", "cond", "tests",
+ * "data", "path"}]}. wf_free(*out). Returns WF_OK or WF_ERR_MEMORY. */
+WF_API wf_status wf_flow_json(wf_ctx *ctx, const wf_flow *flow, char **out);
+
 /* Control generators: what a generated network must beat. Each writes weights (n, n_params). */
 WF_API wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64_t seed,
                                    float *weights);

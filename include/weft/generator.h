@@ -114,6 +114,45 @@ WF_API wf_status wf_generator_params(wf_ctx *ctx, const wf_generator_kind *kind,
                                      size_t *out);
 WF_API wf_flow *wf_generator_flow(wf_generator *generator); /* NULL: it is no flow */
 
+/* --- without structs: options as JSON ----------------------------------------------------------
+ * For bindings. Unknown keys and bad values are WF_ERR_USAGE with a sentence that names them. */
+
+/* Fit the generator `name` to n collections.
+ * zoos      [n]; borrowed.
+ * held_out  [n] networks for the validation loss, NULL where there are none; NULL: none at all.
+ * json      {"model": settings of the generator, "train": settings of [train],
+ *           "sources": [{"task": text, "cond": [numbers], "weight": N}, ...] one for each
+ *           collection}; every part may be absent. NULL: the defaults.
+ * path      of the file that is written, and gone on from when it was broken off.
+ * Returns what wf_generator_fit() returns: WF_OK, WF_ERR_USAGE, WF_ERR_INPUT, WF_ERR_SHAPE,
+ * WF_ERR_DIVERGED, WF_ERR_INTERRUPTED (the checkpoint is kept), WF_ERR_LOCKED, WF_ERR_DISK,
+ * WF_ERR_MEMORY, WF_ERR_UNSUPPORTED. */
+WF_API wf_status wf_generator_fit_json(wf_ctx *ctx, const char *name, const wf_zoo *const *zoos,
+                                       const wf_zoo *const *held_out, int n, const char *json,
+                                       const char *path);
+/* Open what was fitted into `path`, or a generator `name` that needs no fit ("perturbation-0.1").
+ * name  NULL: as the file says.     path  NULL: without fit.
+ * zoo   for those that keep their collection; borrowed until wf_generator_free(); else NULL.
+ * json  settings of a generator without fit; NULL: the defaults.
+ * *out is the caller's: wf_generator_free(); NULL on failure. */
+WF_API wf_status wf_generator_open_json(wf_ctx *ctx, const char *name, const char *path,
+                                        const wf_zoo *zoo, const char *json, wf_generator **out);
+/* n networks of `graph` into weights (n, n_params).
+ * json    {"sample": settings of [sample], "cond": [numbers], "task": name of a task whose
+ *         condition is taken}; NULL: the defaults.
+ * direct  the networks before refinement; may be NULL.
+ * stats   {"evaluations", "accepted", "rejected", "seconds"}: wf_free(*stats); may be NULL. */
+WF_API wf_status wf_generator_sample_json(wf_ctx *ctx, wf_generator *generator,
+                                          const wf_graph *graph, size_t n, const char *json,
+                                          float *weights, float *direct, char **stats);
+/* What is known of generator number `index`: {"name", "about", "fitted": bool, "parameter",
+ * "variants", "traits": ["any-architecture", "conditions", "equivariant", "wants-aligned",
+ * "keeps-collection", "on-gpu", "refines"]}; wf_free(*out). WF_ERR_USAGE behind the last. */
+WF_API wf_status wf_generator_json(wf_ctx *ctx, int index, char **out);
+/* The table of a generator's settings, for wf_settings_create(); NULL: there is no such generator,
+ * or it has no settings. */
+WF_API const wf_setting *wf_generator_settings(const char *name);
+
 WF_END_C
 
 #endif

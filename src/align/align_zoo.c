@@ -47,29 +47,38 @@ static wf_status match_all(wf_ctx *ctx, const wf_graph *graph, const wf_match_de
     return status;
 }
 
+wf_status wf_align_networks(wf_ctx *ctx, const wf_graph *graph, float *weights, size_t count,
+                            size_t reference, const wf_match_desc *desc) {
+    wf_match_desc defaults = wf_match_desc_default();
+    float *target;
+    if (reference >= count)
+        return wf_fail(ctx, WF_ERR_USAGE, "aligning: network %zu asked for, there are %zu",
+                       reference, count);
+    WF_TRY(wf_alloc(ctx, graph->n_params, sizeof *target, "aligning", &target));
+    memcpy(target, weights + reference * graph->n_params, graph->n_params * sizeof *target);
+    wf_status status =
+        match_all(ctx, graph, desc == NULL ? &defaults : desc, target, weights, count);
+    free(target);
+    return status;
+}
+
 wf_status wf_align_zoo(wf_ctx *ctx, const wf_zoo *zoo, size_t reference, const wf_match_desc *desc,
                        const char *path) {
     wf_match_desc defaults = wf_match_desc_default();
     if (desc == NULL) desc = &defaults;
-    const wf_graph *graph = wf_zoo_graph(zoo);
-    size_t count = wf_zoo_count(zoo), params = graph->n_params;
+    size_t count = wf_zoo_count(zoo);
     if (reference >= count)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "aligning %s: network %zu asked for, it has %zu (0 to %zu)",
-                       wf_zoo_path(zoo), reference, count, count == 0 ? 0 : count - 1);
-    float *weights = NULL, *target = NULL;
-    wf_status status = WF_OK;
-    WF_TRY_GOTO(wf_zoo_load(ctx, zoo, 0, count, &weights), done);
-    WF_TRY_GOTO(wf_alloc(ctx, params, sizeof *target, "aligning", &target), done);
-    memcpy(target, weights + reference * params, params * sizeof *target);
-    WF_TRY_GOTO(match_all(ctx, graph, desc, target, weights, count), done);
+                       wf_zoo_path(zoo), reference, count, count - 1);
+    float *weights;
+    WF_TRY(wf_zoo_load(ctx, zoo, 0, count, &weights));
+    wf_status status = wf_align_networks(ctx, wf_zoo_graph(zoo), weights, count, reference, desc);
     char how[160];
     snprintf(how, sizeof how, "network %zu, sweeps %d, restarts %d, tolerance %g, seed %llu",
              reference, desc->sweeps, desc->restarts, desc->tolerance,
              (unsigned long long)desc->seed);
-    status = wf__zoo_rewrite(ctx, zoo, weights, "weft.aligned", how, path);
-done:
+    if (status == WF_OK) status = wf__zoo_rewrite(ctx, zoo, weights, "weft.aligned", how, path);
     free(weights);
-    free(target);
     return status;
 }

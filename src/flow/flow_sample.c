@@ -359,6 +359,18 @@ static wf_status sample_all(sampler *s, size_t n, float *weights, float *direct)
     return WF_OK;
 }
 
+static sampler start_sampler(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const float *cond,
+                             const wf_sample_desc *desc) {
+    bool conditional = flow->field->cond_size > 0;
+    return (sampler){.ctx = ctx,
+                     .flow = flow,
+                     .graph = graph,
+                     .desc = desc,
+                     .path = {flow->fit.precondition, flow->fit.source_std, flow->fit.path_noise},
+                     .want_cond = !conditional || (cond != NULL && desc->guidance != 0),
+                     .want_null = conditional && (cond == NULL || desc->guidance != 1)};
+}
+
 /* wf_flow_sample with a graph as the field takes it. */
 static wf_status sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const float *cond,
                         size_t n, const wf_sample_desc *desc, float *weights, float *direct,
@@ -370,15 +382,8 @@ static wf_status sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const
     if (n > UINT32_MAX - (desc->first < UINT32_MAX ? desc->first : UINT32_MAX))
         return wf_fail(ctx, WF_ERR_USAGE, "network indices end at %u", UINT32_MAX);
     if (n == 0) return WF_OK;
-    double g = desc->guidance, started = wf_seconds();
-    sampler s = {.ctx = ctx,
-                 .flow = flow,
-                 .graph = graph,
-                 .desc = desc,
-                 .path = {flow->fit.precondition, flow->fit.source_std, flow->fit.path_noise}};
-    bool conditional = flow->field->cond_size > 0;
-    s.want_cond = !conditional || (cond != NULL && g != 0);
-    s.want_null = conditional && (cond == NULL || g != 1);
+    double started = wf_seconds();
+    sampler s = start_sampler(ctx, flow, graph, cond, desc);
     WF_TRY(check_condition(ctx, &s, cond));
     WF_TRY(wf__field_device(ctx, flow->field, "sampling", &s.on_gpu));
     WF_TRY(wf_choose_precision(ctx, desc->precision, s.on_gpu, desc->solver != WF_SOLVER_DOPRI5,
@@ -402,6 +407,85 @@ wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, cons
     wf_graph *own;
     WF_TRY(wf_family_graph(ctx, flow->field, graph, &own));
     wf_status status = sample(ctx, flow, own, cond, n, desc, weights, direct, stats);
+    wf_graph_free(own);
+    return status;
+}
+
+/* --- the velocity itself ---------------------------------------------------------------------- */
+
+/* Networks first .. first+m-1 of a call: into the flow's space, their velocity, and out again. The
+ * way out is affine, so a velocity is the difference of two points. */
+static wf_status velocity_batch(sampler *s, const float *weights, const float *t, int m,
+                                bool normalised, double *dy, float *out) {
+    size_t p = s->graph->n_params, all = (size_t)m * p;
+    float *from = s->flat, *to = s->flat + (size_t)s->batch * p;
+    double times[batch_at_most];
+    for (int r = 0; r < m; r++) {
+        times[r] = (double)t[r];
+        if (normalised) memcpy(from + (size_t)r * p, weights + (size_t)r * p, p * sizeof *from);
+        else wf_norm_apply(&s->norm, s->graph, weights + (size_t)r * p, from + (size_t)r * p);
+    }
+    if (!normalised)
+        WF_TRY(wf_principal_apply(s->ctx, s->principal, s->graph, from, (size_t)m, NULL));
+    for (size_t i = 0; i < all; i++) s->y[i] = (double)from[i];
+    WF_TRY(velocity_fn(s, m, NULL, times, s->y, dy));
+    for (size_t i = 0; i < all; i++) to[i] = (float)dy[i];
+    if (normalised) {
+        memcpy(out, to, all * sizeof *out);
+        return WF_OK;
+    }
+    if (s->principal->width > 0) {
+        for (size_t i = 0; i < all; i++) to[i] += from[i];
+        WF_TRY(wf_principal_invert(s->ctx, s->principal, s->graph, to, (size_t)m));
+        WF_TRY(wf_principal_invert(s->ctx, s->principal, s->graph, from, (size_t)m));
+        for (size_t i = 0; i < all; i++) to[i] -= from[i];
+    }
+    for (int b = 0; b < s->graph->n_blocks; b++) {
+        const wf_block *block = &s->graph->blocks[b];
+        float std = s->norm.n > 0 ? s->norm.std[b] : 1;
+        for (int r = 0; r < m; r++)
+            for (size_t i = 0; i < block->count; i++) {
+                size_t at = (size_t)r * p + block->offset + i;
+                out[at] = std * to[at];
+            }
+    }
+    return WF_OK;
+}
+
+static wf_status velocities(sampler *s, const float *weights, const float *t, size_t n,
+                            const float *cond, bool normalised, float *out) {
+    size_t p = s->graph->n_params;
+    double *dy = NULL;
+    WF_TRY(check_condition(s->ctx, s, cond));
+    WF_TRY(choose_norm(s->ctx, s, cond));
+    WF_TRY(sampler_alloc(s, cond));
+    WF_TRY(wf_alloc(s->ctx, (size_t)s->batch * p, sizeof *dy, "velocity", &dy));
+    wf_status status = WF_OK;
+    for (size_t done = 0; done < n && status == WF_OK;) {
+        int m = n - done < (size_t)s->batch ? (int)(n - done) : s->batch;
+        status = velocity_batch(s, weights + done * p, t + done, m, normalised, dy, out + done * p);
+        done += (size_t)m;
+    }
+    free(dy);
+    return status;
+}
+
+wf_status wf_flow_velocity(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const float *weights,
+                           const float *t, size_t n, const float *cond, double guidance,
+                           bool normalised, float *velocity) {
+    wf_sample_desc desc = wf_sample_desc_default();
+    desc.guidance = guidance;
+    for (size_t r = 0; r < n; r++)
+        if (!(t[r] >= 0 && t[r] <= 1))
+            return wf_fail(ctx, WF_ERR_USAGE, "time %zu is %g; it goes from 0 to 1", r,
+                           (double)t[r]);
+    if (n == 0) return WF_OK;
+    wf_graph *own;
+    WF_TRY(wf_family_graph(ctx, flow->field, graph, &own));
+    sampler s = start_sampler(ctx, flow, own, cond, &desc);
+    s.batch = choose_batch(&s, n);
+    wf_status status = velocities(&s, weights, t, n, cond, normalised, velocity);
+    sampler_free(&s);
     wf_graph_free(own);
     return status;
 }

@@ -1,7 +1,8 @@
 /* What bindings of other languages stand on: the library's number, options without structs,
- * collections and data sets from memory, getters. Public headers alone. */
+ * collections and data sets from memory, generators by JSON, getters. */
 #include "ctx_fixture.h"
 
+#include "base/random.h"
 #include "weft/weft.h"
 
 #include <pthread.h>
@@ -412,6 +413,178 @@ static void test_data_refused(void **state) {
     assert_null(data);
 }
 
+/* --- generators ------------------------------------------------------------------------------- */
+
+static const char quick[] = "{\"model\": {\"node\": 8, \"edge\": 8, \"time\": 8, \"blocks\": 1%s},"
+                            " \"train\": {\"updates\": 5, \"batch\": 2%s}%s}";
+
+static wf_zoo *six_networks(const char *arch, float **weights) {
+    wf_graph *graph;
+    assert_ok(ctx, wf_graph_parse(ctx, arch, "relu", 0, &graph));
+    size_t n = wf_graph_params(graph);
+    *weights = malloc(6 * n * sizeof **weights);
+    for (uint32_t k = 0; k < 6; k++) wf_zoo_init(graph, 9, k, *weights + k * n);
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_from_memory(ctx, NULL, graph, *weights, 6, false, &zoo));
+    wf_graph_free(graph);
+    return zoo;
+}
+
+/* One Euler step from the noise of network 0 and 1 is the noise plus its velocity at t = 0, in both
+ * spaces. */
+static void check_velocity(wf_generator *generator, const wf_graph *graph, const wf_norm *norm) {
+    size_t n = wf_graph_params(graph);
+    float *noise = malloc(2 * n * sizeof *noise), *start = malloc(2 * n * sizeof *start);
+    float *v = malloc(2 * n * sizeof *v), *own = malloc(2 * n * sizeof *own);
+    float *made = malloc(2 * n * sizeof *made), t[2] = {0, 0};
+    for (uint32_t k = 0; k < 2; k++) {
+        wf_rng rng = wf_rng_at(0, k, WF_RNG_SAMPLE, 0);
+        wf_rng_normals(&rng, noise + k * n, n);
+        wf_norm_invert(norm, graph, noise + k * n, start + k * n);
+    }
+    char *stats;
+    assert_ok(ctx, wf_generator_sample_json(ctx, generator, graph, 2,
+                                            "{\"sample\": {\"solver\": \"euler\", \"steps\": 1}}",
+                                            made, NULL, &stats));
+    assert_non_null(strstr(stats, "\"evaluations\": 1.0"));
+    wf_free(stats);
+    wf_flow *flow = wf_generator_flow(generator);
+    assert_ok(ctx, wf_flow_velocity(ctx, flow, graph, start, t, 2, NULL, 1, false, own));
+    for (size_t i = 0; i < 2 * n; i++) assert_close(start[i] + own[i], made[i], 1e-4);
+    assert_ok(ctx, wf_flow_velocity(ctx, flow, graph, noise, t, 2, NULL, 1, true, v));
+    for (uint32_t k = 0; k < 2; k++) {
+        for (size_t i = 0; i < n; i++) v[k * n + i] += noise[k * n + i];
+        wf_norm_invert(norm, graph, v + k * n, own + k * n);
+    }
+    for (size_t i = 0; i < 2 * n; i++) assert_close(own[i], made[i], 1e-4);
+    t[1] = 1.5f;
+    assert_fails(ctx, wf_flow_velocity(ctx, flow, graph, noise, t, 2, NULL, 1, true, v),
+                 WF_ERR_USAGE, "time 1");
+    float *all[] = {noise, start, v, own, made};
+    for (int i = 0; i < 5; i++) free(all[i]);
+}
+
+static void test_generator(void **state) {
+    (void)state;
+    float *weights;
+    wf_zoo *zoo = six_networks("2-4-2", &weights);
+    const wf_zoo *zoos[] = {zoo};
+    char json[256];
+    snprintf(json, sizeof json, quick, "", "", "");
+    const char *path = in_folder("by_json.safetensors");
+    assert_ok(ctx, wf_generator_fit_json(ctx, "gmn", zoos, NULL, 1, json, path));
+    wf_generator *generator;
+    assert_ok(ctx, wf_generator_open_json(ctx, NULL, path, NULL, NULL, &generator));
+    wf_norm norm;
+    assert_ok(ctx, wf_norm_fit(ctx, wf_zoo_graph(zoo), weights, 6, &norm));
+    check_velocity(generator, wf_zoo_graph(zoo), &norm);
+    char *text;
+    assert_ok(ctx, wf_flow_json(ctx, wf_generator_flow(generator), &text));
+    assert_non_null(strstr(text, "\"updates\": 5"));
+    assert_non_null(strstr(text, "\"path\": \"collection in memory\""));
+    wf_free(text);
+    wf_norm_free(&norm);
+    wf_generator_free(generator);
+
+    float made[3 * params];
+    assert_ok(ctx, wf_generator_open_json(ctx, "perturbation-0.1", NULL, zoo, NULL, &generator));
+    assert_ok(ctx, wf_generator_sample_json(ctx, generator, wf_zoo_graph(zoo), 3, NULL, made, NULL,
+                                            NULL));
+    wf_reference *reference;
+    assert_ok(ctx, wf_reference_open(ctx, zoo, NULL, NULL, &reference));
+    assert_ok(ctx, wf_eval_json(ctx, reference, "made", made, 3, &text));
+    assert_non_null(strstr(text, "\"name\": \"made\""));
+    assert_non_null(strstr(text, "\"accuracy_mean\": null"));
+    assert_non_null(strstr(text, "\"nearest_wcs\": ["));
+    wf_free(text);
+    assert_ok(ctx, wf_eval_json(ctx, reference, NULL, NULL, 0, &text));
+    assert_non_null(strstr(text, "\"n\": 6"));
+    wf_free(text);
+    wf_reference_free(reference);
+    wf_generator_free(generator);
+    wf_zoo_free(zoo);
+    free(weights);
+}
+
+static void test_generator_tasks(void **state) {
+    (void)state;
+    float *weights[2], made[params], again[params];
+    wf_zoo *zoos[2];
+    for (int i = 0; i < 2; i++) zoos[i] = six_networks("2-4-2", &weights[i]);
+    char json[512];
+    snprintf(json, sizeof json, quick, ", \"cond\": \"linear\"", ", \"cond_drop\": 0.1",
+             ", \"sources\": [{\"task\": \"a\", \"cond\": [0, 1]}, {\"cond\": [1, 0.5]}]");
+    const char *path = in_folder("tasks.safetensors");
+    const wf_zoo *const *both = (const wf_zoo *const *)zoos;
+    assert_ok(ctx, wf_generator_fit_json(ctx, "gmn", both, NULL, 2, json, path));
+    wf_generator *g;
+    assert_ok(ctx, wf_generator_open_json(ctx, NULL, path, NULL, NULL, &g));
+    const wf_graph *graph = wf_zoo_graph(zoos[0]);
+    assert_ok(ctx,
+              wf_generator_sample_json(ctx, g, graph, 1, "{\"task\": \"a\"}", made, NULL, NULL));
+    assert_ok(ctx,
+              wf_generator_sample_json(ctx, g, graph, 1, "{\"cond\": [0, 1]}", again, NULL, NULL));
+    assert_memory_equal(made, again, sizeof made);
+    static const char *const bad[][2] = {{"{\"task\": \"b\"}", "knows no task"},
+                                         {"{\"cond\": [1]}", "takes 2"},
+                                         {"{\"cond\": [1, \"x\"]}", "no number"},
+                                         {"{\"sampel\": {}}", "did you mean \"sample\""},
+                                         {"{\"sample\": {\"stepps\": 1}}", "\"steps\""}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_fails(ctx, wf_generator_sample_json(ctx, g, graph, 1, bad[i][0], made, NULL, NULL),
+                     WF_ERR_USAGE, bad[i][1]);
+    assert_fails(ctx, wf_generator_fit_json(ctx, "gmm", both, NULL, 2, json, path), WF_ERR_USAGE,
+                 "gmn");
+    assert_fails(ctx, wf_generator_fit_json(ctx, "gmn", both, NULL, 2, "{\"sources\": [{}]}", path),
+                 WF_ERR_USAGE, "one for each");
+    wf_generator_free(g);
+    for (int i = 0; i < 2; i++) {
+        wf_zoo_free(zoos[i]);
+        free(weights[i]);
+    }
+}
+
+static void test_generator_list(void **state) {
+    (void)state;
+    char *text;
+    bool gmn = false;
+    int i = 0;
+    for (; i < wf_generator_count(); i++) {
+        assert_ok(ctx, wf_generator_json(ctx, i, &text));
+        gmn |= strstr(text, "\"name\": \"gmn\"") != NULL && strstr(text, "\"refines\"") != NULL;
+        wf_free(text);
+    }
+    assert_true(gmn);
+    assert_fails(ctx, wf_generator_json(ctx, i, &text), WF_ERR_USAGE, "there are");
+    assert_ptr_equal(wf_generator_settings("gmn"), wf_field_settings());
+    assert_null(wf_generator_settings("nobody"));
+}
+
+static void test_align_in_memory(void **state) {
+    (void)state;
+    float *weights, before[params];
+    wf_zoo *zoo = six_networks("2-4-2", &weights);
+    memcpy(before, weights + 2 * params, sizeof before);
+    void *desc;
+    assert_ok(ctx, wf_settings_create(ctx, wf_match_settings(), "{\"sweeps\": 20}", &desc));
+    const char *path = in_folder("aligned_file.safetensors");
+    assert_ok(ctx, wf_align_zoo(ctx, zoo, 2, desc, path));
+    assert_ok(ctx, wf_align_networks(ctx, wf_zoo_graph(zoo), weights, 6, 2, desc));
+    assert_memory_equal(before, weights + 2 * params, sizeof before);
+    wf_zoo *file;
+    float *all;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &file));
+    assert_ok(ctx, wf_zoo_load(ctx, file, 0, 6, &all));
+    assert_memory_equal(all, weights, 6 * sizeof before);
+    assert_fails(ctx, wf_align_networks(ctx, wf_zoo_graph(zoo), weights, 6, 6, desc), WF_ERR_USAGE,
+                 "there are 6");
+    wf_free(all);
+    wf_free(desc);
+    wf_zoo_free(file);
+    wf_zoo_free(zoo);
+    free(weights);
+}
+
 /* --- descriptions ----------------------------------------------------------------------------- */
 
 static void test_graph_getters(void **state) {
@@ -450,6 +623,10 @@ int main(void) {
         cmocka_unit_test(test_memory_everywhere),
         cmocka_unit_test(test_data_from_memory),
         cmocka_unit_test(test_data_refused),
+        cmocka_unit_test(test_generator),
+        cmocka_unit_test(test_generator_tasks),
+        cmocka_unit_test(test_generator_list),
+        cmocka_unit_test(test_align_in_memory),
         cmocka_unit_test(test_graph_getters),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -5,11 +5,13 @@
 #   src/MODULE/cpu/*.c    compiled once per variant (src/base/variant.h): instruction set, type
 #   src/MODULE/cuda/      *.cu with nvcc; without nvcc *_absent.c takes their place
 #   src/MODULE/curl/      *_curl.c with libcurl; without it *_absent.c
+#   src/MODULE/mpi/       *_mpi.c with MPI's compiler mpicc; without it *_absent.c
 # The rules of the tests are in tests/tests.mk.
 # Objects and programs go to $(BUILD), in folders named as those of the sources. Settings:
 #   V=1                   show whole commands, not "CC file"
 #   BUILD=DIR SAN=LIST    side builds:  make BUILD=build/asan SAN=address,undefined test
 #   NVCC= CURL= CCACHE=   leave CUDA, downloads, the compiler cache out
+#   MPI= MPI=/opt/x/mpicc leave MPI out; that one
 #   CUDA_ARCH=90a         that card alone; 80/90 makes code of sm_80 for a later card
 
 BUILD ?= build
@@ -79,6 +81,16 @@ LDLIBS += $(shell pkg-config --libs libcurl)
 else
 CPU_OBJ += $(call objects,curl/*_absent.c)
 endif
+# What mpicc adds to a compiler's command line. MPICH and Open MPI both know -show.
+MPI ?= $(shell command -v mpicc 2>/dev/null)
+ifneq ($(MPI),)
+mpi_flags := $(shell $(MPI) -show 2>/dev/null)
+CPU_OBJ += $(call objects,mpi/*_mpi.c)
+$(BUILD)/src/base/mpi/%_mpi.o: CPPFLAGS += $(patsubst -I%,-isystem %,$(filter -I% -D%,$(mpi_flags)))
+LDLIBS += $(filter -L% -l% -Wl%,$(mpi_flags))
+else
+CPU_OBJ += $(call objects,mpi/*_absent.c)
+endif
 ABSENT_OBJ := $(call objects,cuda/*_absent.c)
 ifneq ($(NVCC),)
 CUDA_OBJ := $(patsubst %.cu,$(BUILD)/%.cu.o,$(call cuda_sources,$(MODULES)))
@@ -99,7 +111,7 @@ help: ## this list
 need-lib:
 	@CC="$(CC)" tools/need.sh gcc zlib1g-dev libjansson-dev libxxhash-dev
 need-test: need-lib
-	@CC="$(CC)" tools/need.sh libcmocka-dev python3 g++
+	@CC="$(CC)" tools/need.sh libcmocka-dev python3 g++ openmpi-bin libopenmpi-dev
 need-oracle: need-lib
 	@tools/need.sh python3-torch python3-scipy python3-sklearn
 # With the reference BLAS PyTorch is slow, and being faster than that says nothing.

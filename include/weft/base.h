@@ -62,11 +62,13 @@ typedef struct wf_progress {
 /* AUTO takes the GPU when this build and this machine have one. */
 typedef enum wf_device { WF_DEVICE_CPU, WF_DEVICE_CUDA, WF_DEVICE_AUTO } wf_device;
 
+struct wf_comm;
 typedef struct wf_ctx_desc {
-    int threads;         /* 0: as many as there are cores */
-    wf_device device;    /* where the heavy work runs */
-    int gpu;             /* which one, counted from 0 */
-    bool wait_for_locks; /* an output that another process makes: wait, else WF_ERR_LOCKED */
+    int threads;          /* 0: as many as there are cores */
+    wf_device device;     /* where the heavy work runs */
+    int gpu;              /* which one, counted from 0 */
+    bool wait_for_locks;  /* an output that another process makes: wait, else WF_ERR_LOCKED */
+    struct wf_comm *comm; /* processes that share the work (weft/comm.h); NULL: this one alone */
     void (*progress)(void *user, const wf_progress *); /* NULL: silent */
     void (*warn)(void *user, const char *sentence);    /* NULL: dropped */
     void *user;

@@ -15,6 +15,8 @@ WF_API wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char 
  * object is two bytes of text and 250 bytes of memory. To be asked before the text is given to jansson. */
 WF_API wf_status wf_json_check(wf_ctx *ctx, const char *label, const char *text, size_t size);
 WF_API wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its parents */
+/* A file, or a folder with all that is in it; one that is not there is fine. */
+WF_API wf_status wf_remove(wf_ctx *ctx, const char *path);
 /* False only when the system says that there is no such file. When it cannot tell (an I/O error, a closed folder) the
  * answer is true: whoever opens the file then gets the error, and nobody replaces what could not be seen. */
 WF_API bool wf_file_exists(const char *path);

@@ -5,6 +5,7 @@
 #include "weft/align.h"
 #include "weft/base.h"
 #include "weft/bench.h"
+#include "weft/comm.h"
 #include "weft/data.h"
 #include "weft/eval.h"
 #include "weft/field.h"

@@ -2,6 +2,7 @@
 #include "base/cuda/device.h"
 #include "base/curl/download.h"
 #include "base/isa.h"
+#include "base/mpi/mpi_ranks.h"
 #include "weft/base.h"
 
 #include <jansson.h>
@@ -17,6 +18,7 @@ static void compose(void) {
              "compiler: %s\n"
              "instruction set: %s (WEFT_ISA=base|avx2|avx512 lowers it)\n"
              "cuda: %s\n"
+             "mpi: %s\n"
              "downloads: %s\n"
              "zlib: %s\n"
              "jansson: %s\n",
@@ -25,8 +27,8 @@ static void compose(void) {
 #else
              "gcc " __VERSION__,
 #endif
-             wf_isa_name(wf_isa()), wf_cuda_description(), wf_download_description(), zlibVersion(),
-             JANSSON_VERSION);
+             wf_isa_name(wf_isa()), wf_cuda_description(), wf__mpi_description(),
+             wf_download_description(), zlibVersion(), JANSSON_VERSION);
 }
 
 const char *wf_build_info(void) {

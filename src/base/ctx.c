@@ -1,4 +1,6 @@
-/* ctx: the context: last error, progress, interruption, the worker threads and the GPU. */
+/* ctx: the context: last error, progress, interruption, the worker threads, the GPU, and the place
+ * among the processes that share its work. */
+#include "base/comm.h"
 #include "base/cuda/device.h"
 #include "base/pool.h"
 #include "base/status.h"
@@ -58,6 +60,7 @@ struct wf_ctx {
     bool stoppable; /* no chunk is begun once the context is interrupted */
 
     wf_cuda_device *cuda; /* NULL: not yet asked for */
+    bool alone;           /* wf_work_alone */
 
     char part[most_parts][16]; /* parts of the work that had a choice of device */
     bool on_cpu[most_parts], on_cuda[most_parts];
@@ -196,12 +199,14 @@ wf_status wf_ctx_create(const wf_ctx_desc *desc, wf_ctx **out) {
     pthread_mutex_init(&ctx->lock, NULL);
     pthread_cond_init(&ctx->wake, NULL);
     start_workers(ctx);
+    if (ctx->desc.comm != NULL) atomic_store(&ctx->desc.comm->ctx, ctx);
     *out = ctx;
     return WF_OK;
 }
 
 void wf_ctx_free(wf_ctx *ctx) {
     if (ctx == NULL) return;
+    if (ctx->desc.comm != NULL) atomic_store(&ctx->desc.comm->ctx, NULL);
     stop_workers(ctx);
     wf_cuda_release(ctx->cuda);
     pthread_cond_destroy(&ctx->wake);
@@ -212,6 +217,26 @@ void wf_ctx_free(wf_ctx *ctx) {
 int wf_ctx_threads(const wf_ctx *ctx) { return ctx == NULL ? 1 : ctx->threads; }
 
 bool wf_ctx_waits(const wf_ctx *ctx) { return ctx != NULL && ctx->desc.wait_for_locks; }
+
+/* After a failure nothing is collective any more. */
+wf_comm *wf__ctx_comm(const wf_ctx *ctx) {
+    wf_comm *comm = ctx == NULL || ctx->alone ? NULL : ctx->desc.comm;
+    return comm == NULL || (atomic_load(&comm->failed) != 0) ? NULL : comm;
+}
+
+bool wf_work_alone(wf_ctx *ctx, bool alone) {
+    if (ctx == NULL) return true;
+    bool before = ctx->alone;
+    ctx->alone = alone;
+    return before;
+}
+
+bool wf_writes_files(const wf_ctx *ctx) {
+    return ctx == NULL || ctx->alone || wf_comm_rank(ctx->desc.comm) == 0;
+}
+
+int wf_ctx_rank(const wf_ctx *ctx) { return wf_comm_rank(wf__ctx_comm(ctx)); }
+int wf_ctx_ranks(const wf_ctx *ctx) { return wf_comm_size(wf__ctx_comm(ctx)); }
 
 const char *wf_last_error(const wf_ctx *ctx) { return ctx == NULL ? "" : ctx->error; }
 

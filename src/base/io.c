@@ -7,9 +7,12 @@
  *     do: containers start at the same ones again and again. */
 #include "base/io.h"
 
+#include "base/comm.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -450,9 +453,7 @@ wf_status wf_writer_target(wf_ctx *ctx, const char *path, char out[4096]) {
     return WF_OK;
 }
 
-wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out) {
-    out->file = NULL;
-    out->path[0] = out->temporary[0] = '\0';
+static wf_status open_sibling(wf_ctx *ctx, const char *path, wf_writer *out) {
     mode_t mode;
     WF_TRY(find_target(ctx, path, out, &mode));
     int fd;
@@ -477,16 +478,36 @@ wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out) {
     return status;
 }
 
+wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out) {
+    out->file = NULL;
+    out->path[0] = out->temporary[0] = '\0';
+    out->shared = NULL;
+    if (wf_ctx_ranks(ctx) == 1) return wf_writes_files(ctx) ? open_sibling(ctx, path, out) : WF_OK;
+    WF_TRY(wf_barrier(ctx));
+    wf_status status = wf_ctx_rank(ctx) == 0 ? open_sibling(ctx, path, out) : WF_OK;
+    WF_TRY(wf_from_rank_0(ctx, status));
+    out->shared = ctx;
+    return WF_OK;
+}
+
 static const char *writer_name(const wf_writer *writer) {
     return writer->path[0] != '\0' ? writer->path : "the device";
 }
 
 wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, size_t count) {
-    if (count == 0 || fwrite(bytes, 1, count, writer->file) == count) return WF_OK;
+    bool nothing = count == 0 || writer->file == NULL; /* another rank writes it */
+    if (nothing || fwrite(bytes, 1, count, writer->file) == count) return WF_OK;
     return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", writer_name(writer));
 }
 
-wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer) {
+static void remove_sibling(wf_writer *writer) {
+    if (writer->file == NULL) return;
+    if (writer->temporary[0] != '\0') unlink(writer->temporary);
+    fclose(writer->file);
+    writer->file = NULL;
+}
+
+static wf_status replace_file(wf_ctx *ctx, wf_writer *writer) {
     bool in_place = writer->temporary[0] == '\0';
     bool written = fflush(writer->file) == 0 && !ferror(writer->file);
     if (!written && errno == 0) errno = EIO;
@@ -495,7 +516,7 @@ wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer) {
     if (!written) {
         wf_status status =
             wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", writer_name(writer));
-        wf_writer_abort(writer);
+        remove_sibling(writer);
         return status;
     }
     bool closed = fclose(writer->file) == 0; /* the lock ends here, behind the rename */
@@ -510,11 +531,28 @@ wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer) {
     return WF_OK;
 }
 
+wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer) {
+    wf_ctx *shared = writer->shared;
+    writer->shared = NULL;
+    if (shared != NULL) {
+        wf_status met = wf_barrier(shared);
+        if (met != WF_OK) remove_sibling(writer);
+        WF_TRY(met);
+    }
+    wf_status status = writer->file != NULL ? replace_file(ctx, writer) : WF_OK;
+    return shared != NULL ? wf_from_rank_0(shared, status) : status;
+}
+
+/* Where rank 0 aborts, the others may be waiting in commit. */
 void wf_writer_abort(wf_writer *writer) {
-    if (writer->file == NULL) return;
-    if (writer->temporary[0] != '\0') unlink(writer->temporary);
-    fclose(writer->file);
-    writer->file = NULL;
+    wf_ctx *shared = writer->shared;
+    writer->shared = NULL;
+    remove_sibling(writer);
+    if (shared == NULL || wf_ctx_rank(shared) != 0) return;
+    char sentence[WF_COMM_SENTENCE];
+    snprintf(sentence, sizeof sentence, "%s", wf_last_error(shared));
+    if (wf_barrier(shared) == WF_OK)
+        wf_from_rank_0(shared, wf_fail(shared, WF_ERR_DISK, "%s", sentence));
 }
 
 wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes, size_t count) {
@@ -543,7 +581,7 @@ static wf_status make_one_folder(wf_ctx *ctx, const char *path) {
     return wf_fail_errno(ctx, WF_ERR_DISK, "%s: the folder cannot be made", path);
 }
 
-wf_status wf_make_folder(wf_ctx *ctx, const char *path) {
+static wf_status make_folders(wf_ctx *ctx, const char *path) {
     char part[4096];
     size_t length = strlen(path);
     if (length == 0 || length >= sizeof part)
@@ -557,3 +595,19 @@ wf_status wf_make_folder(wf_ctx *ctx, const char *path) {
     }
     return WF_OK;
 }
+
+wf_status wf_make_folder(wf_ctx *ctx, const char *path) {
+    return wf_rank_0_does(ctx, path, make_folders);
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk) {
+    (void)info, (void)kind, (void)walk;
+    return remove(path);
+}
+
+static wf_status remove_all(wf_ctx *ctx, const char *path) {
+    if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return WF_OK;
+    return wf_fail_errno(ctx, WF_ERR_DISK, "%s cannot be removed", path);
+}
+
+wf_status wf_remove(wf_ctx *ctx, const char *path) { return wf_rank_0_does(ctx, path, remove_all); }

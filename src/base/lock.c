@@ -7,6 +7,7 @@
  * K1  The lock counts, not the file: one that a killed process left is free, and the next holder takes it over.
  * K2  Only the holder removes the file, while it still has the lock. Who gets a lock looks whether its file still has a name;
  *     if not, the lock was on what an earlier holder had removed, and it begins again. */
+#include "base/comm.h"
 #include "base/io.h"
 
 #include <errno.h>
@@ -111,16 +112,22 @@ static wf_status take(wf_ctx *ctx, const char *path, wf_lock *lock) {
     }
 }
 
+static wf_status lock_take(wf_ctx *ctx, const char *path, bool folder, wf_lock *lock) {
+    WF_TRY(folder ? mark_of_folder(ctx, path, lock->path) : mark_of_file(ctx, path, lock->path));
+    return lock->path[0] != '\0' ? take(ctx, path, lock) : WF_OK;
+}
+
+/* Rank 0 holds the lock for all ranks. */
 static wf_status lock_create(wf_ctx *ctx, const char *path, bool folder, wf_lock **out) {
     wf_lock *lock;
     *out = NULL;
     WF_TRY(wf_alloc(ctx, 1, sizeof *lock, path, &lock));
     lock->fd = -1;
-    wf_status status =
-        folder ? mark_of_folder(ctx, path, lock->path) : mark_of_file(ctx, path, lock->path);
-    if (status == WF_OK && lock->path[0] != '\0') status = take(ctx, path, lock);
+    bool takes = wf_ctx_rank(ctx) == 0 && wf_writes_files(ctx);
+    wf_status status = takes ? lock_take(ctx, path, folder, lock) : WF_OK;
+    status = wf_from_rank_0(ctx, status);
     if (status == WF_OK) *out = lock;
-    else free(lock);
+    else wf_lock_free(lock);
     return status;
 }
 

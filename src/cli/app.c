@@ -1,9 +1,10 @@
 /* app: the program behind main. Uses the public headers alone.
  *
- * cli_main finds the command, reads its options, makes the context and runs it. SIGINT and
- * SIGTERM ask the running call to finish its step and save; a second one ends the program at
- * once. SIGBUS means that a file was lost while it was read. */
+ * cli_main finds the command, reads its options, makes the context and runs it. SIGINT, SIGTERM and
+ * SIGUSR1, which Slurm sends before a job's end, ask the running call to finish its step and save;
+ * a second one ends the program at once. SIGBUS means that a file was lost while it was read. */
 #include "cli/files.h"
+#include "weft/comm.h"
 #include "weft/text.h"
 
 #include <poll.h>
@@ -44,6 +45,7 @@ static void catch_signals(void) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
     struct sigaction lost = {.sa_sigaction = on_lost_file, .sa_flags = SA_SIGINFO};
     sigemptyset(&lost.sa_mask);
     sigaction(SIGBUS, &lost, NULL);
@@ -122,7 +124,8 @@ static int fail(cli_app *app, wf_status status) {
     const char *sentence = app->sentence;
     if (sentence[0] == '\0' && app->ctx != NULL) sentence = wf_last_error(app->ctx);
     if (sentence[0] == '\0') sentence = wf_status_name(status);
-    cli_print_error("weft: %s\n", sentence);
+    sentence = cli_ranks_failed(app, status, sentence);
+    if (sentence[0] != '\0') cli_print_error("weft: %s\n", sentence);
     if (status == WF_ERR_INTERRUPTED && caught != 0) return 128 + caught;
     return wf_status_exit_code(status);
 }
@@ -145,11 +148,16 @@ static int finish(cli_app *app, wf_status status) {
 }
 
 static int run_command(cli_app *app) {
+    bool speaks = wf_comm_rank(app->comm) == 0;
+    bool shares = cli_ranks_share(app->command);
+    if (!speaks && !shares) return 0;
     wf_ctx_desc desc = {.threads = (int)cli_int(app, "threads"),
                         .device = (wf_device)cli_index(app, "device"),
+                        .gpu = wf_comm_local_rank(app->comm),
                         .wait_for_locks = cli_flag(app, "wait"),
-                        .progress = cli_progress_report,
-                        .warn = cli_progress_warn,
+                        .comm = shares ? app->comm : NULL,
+                        .progress = speaks ? cli_progress_report : NULL,
+                        .warn = speaks ? cli_progress_warn : NULL,
                         .user = app};
     app->progress.terminal = isatty(STDERR_FILENO) == 1;
     app->progress.quiet = app->quiet;
@@ -204,7 +212,11 @@ int cli_main(int argc, char **argv) {
     }
     app.argument = calloc((size_t)argc + 1, sizeof *app.argument);
     if (app.argument == NULL) return fail(&app, WF_ERR_MEMORY);
-    int code = parse_and_answer(&app, before, argv + 1, count - used, words + used, count > 0);
+    int code = wf_status_exit_code(WF_ERR_USAGE);
+    if (cli_ranks_join(&app, argc, argv)) {
+        code = parse_and_answer(&app, before, argv + 1, count - used, words + used, count > 0);
+        code = cli_ranks_leave(&app, code);
+    }
     free(app.argument);
     return code;
 }

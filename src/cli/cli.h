@@ -66,6 +66,7 @@ typedef struct cli_progress {
 
 struct cli_app {
     wf_ctx *ctx;
+    struct wf_comm *comm; /* NULL: one process */
     const cli_command *command;
     const char *value[CLI_MAX_OPTIONS]; /* by place in the command's table, then the global one */
     const char *list[CLI_MAX_LIST];     /* values of the repeatable option, in order */
@@ -83,6 +84,17 @@ struct cli_app {
 
 /* The program, without its main: tests and programs with generators of their own call it. */
 int cli_main(int argc, char **argv);
+
+/* Where mpirun or srun started several processes (ranks.c). Joins them: app->comm; false: the
+ * sentence says why not. Ranks other than 0 print nothing. */
+bool cli_ranks_join(cli_app *app, int argc, char **argv);
+/* Whether the ranks share the command's work; else rank 0 runs it by itself. */
+bool cli_ranks_share(const cli_command *command);
+/* A command has ended: the other ranks hear of a failure. What to tell the user: the failure of
+ * another rank before what followed from it; "" on ranks other than 0, which say nothing. */
+const char *cli_ranks_failed(cli_app *app, wf_status status, const char *sentence);
+/* Leaves; code becomes that of a failure that came after this rank's work. */
+int cli_ranks_leave(cli_app *app, int code);
 
 /* The commands, ended by a NULL name, and the options every command has. */
 extern const cli_command cli_commands[];

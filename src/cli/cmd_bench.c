@@ -238,7 +238,7 @@ wf_status cli_bench(cli_app *app) {
     else {
         status = measure_all(b);
         wf_zoo_free(b->zoo);
-        cli_remove(app, b->folder);
+        wf_remove(app->ctx, b->folder);
     }
     wf_graph_free(b->graph);
     wf_dataset_free(b->data);

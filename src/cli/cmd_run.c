@@ -211,11 +211,11 @@ static wf_status remove_outputs(run *r, wf_stage stage) {
     for (int i = 0; i < 3 && work[stage].outputs[i] != 0; i++) {
         char beside[CLI_PATH + 32];
         const char *path = output_path(r, stage, i);
-        CLI_TRY(cli_remove(r->app, path));
+        CLI_TRY(wf_remove(r->app->ctx, path));
         static const char *const ending[] = {".parts", ".cloud.safetensors"};
         for (int k = 0; k < 2; k++) {
             snprintf(beside, sizeof beside, "%s%s", path, ending[k]);
-            CLI_TRY(cli_remove(r->app, beside));
+            CLI_TRY(wf_remove(r->app->ctx, beside));
         }
     }
     return WF_OK;

@@ -1,8 +1,6 @@
 /* files: paths, removal and JSON files. */
 #include "cli/files.h"
 
-#include <errno.h>
-#include <ftw.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,19 +12,6 @@ wf_status cli_path(cli_app *app, const char *folder, const char *name, char out[
     int length = snprintf(out, CLI_PATH, "%s/%s", folder, name);
     if (length < 0 || length >= CLI_PATH)
         return cli_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", folder);
-    return WF_OK;
-}
-
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk) {
-    (void)info;
-    (void)kind;
-    (void)walk;
-    return remove(path);
-}
-
-wf_status cli_remove(cli_app *app, const char *path) {
-    if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
-        return cli_fail(app, WF_ERR_DISK, "%s cannot be removed: %s", path, strerror(errno));
     return WF_OK;
 }
 

@@ -10,8 +10,6 @@ enum { CLI_PATH = 4096 };
 
 /* FOLDER/NAME; fails when it is too long. */
 wf_status cli_path(cli_app *app, const char *folder, const char *name, char out[CLI_PATH]);
-/* A file, or a folder with all in it; what is not there is removed already. */
-wf_status cli_remove(cli_app *app, const char *path);
 /* Until the command ends no other process makes this file (NULL: none) or what lies in this
  * folder. */
 wf_status cli_lock_file(cli_app *app, const char *path);

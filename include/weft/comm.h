@@ -1,0 +1,68 @@
+/* weft/comm.h: several processes that work as one (docs/scaling.md).
+ *
+ * A launcher starts the same program several times: `mpirun -n 4 PROGRAM`. Every process joins,
+ * puts the communicator into its context, and then makes the same library calls with the same
+ * arguments in the same order. Each call shares its work out over the processes (ranks); results
+ * are those of one process, bit for bit on the CPU. Rank 0 alone writes files.
+ *
+ *     wf_comm *comm;
+ *     char why[WF_COMM_SENTENCE];
+ *     wf_comm_join(&(wf_comm_desc){.arguments = "train"}, &comm, why);
+ *     wf_ctx_create(&(wf_ctx_desc){.comm = comm, .gpu = wf_comm_local_rank(comm)}, &ctx);
+ *     status = wf_generator_fit(ctx, ...);
+ *     if (status != WF_OK) wf_comm_give_up(ctx, status, wf_last_error(ctx));
+ *     wf_ctx_free(ctx);
+ *     wf_comm_leave(comm, why);
+ */
+#ifndef WEFT_COMM_H
+#define WEFT_COMM_H
+
+#include "weft/base.h"
+
+WF_BEGIN_C
+
+typedef struct wf_comm wf_comm;
+
+enum { WF_COMM_SENTENCE = 768 };
+
+typedef struct wf_comm_desc {
+    /* Digested and compared: ranks that were started with other arguments are refused. NULL:
+     * nothing. */
+    const char *arguments;
+    /* Another rank failed or was lost, and this one has not come back to the communicator for some
+     * seconds: it hangs in a call of its own. Called on another thread; should print the sentence
+     * and end the process. NULL: MPI_Abort. */
+    void (*stuck)(void *user, const char *sentence);
+    void *user;
+} wf_comm_desc;
+
+/* Joins the processes that a launcher started together. *out NULL with WF_OK: this process stands
+ * alone, at no cost. Fails when ranks differ in build, instruction set or arguments, and when there
+ * are several but this build has no MPI. */
+WF_API wf_status wf_comm_join(const wf_comm_desc *desc, wf_comm **out,
+                              char sentence[WF_COMM_SENTENCE]);
+/* The last call. Waits until all ranks are here. Fails when another rank gave up after this one's
+ * last shared call. */
+WF_API wf_status wf_comm_leave(wf_comm *comm, char sentence[WF_COMM_SENTENCE]);
+
+/* All accept NULL: rank 0 of 1. */
+WF_API int wf_comm_rank(const wf_comm *comm);
+WF_API int wf_comm_size(const wf_comm *comm);
+WF_API int wf_comm_local_rank(const wf_comm *comm); /* among the ranks of this host: its GPU */
+WF_API const char *wf_comm_host(const wf_comm *comm, int rank);
+
+/* Of the context's communicator. */
+WF_API int wf_ctx_rank(const wf_ctx *ctx);
+WF_API int wf_ctx_ranks(const wf_ctx *ctx);
+/* Rank 0's answer becomes everybody's, so that all take the same branch. */
+WF_API wf_status wf_ctx_decide(wf_ctx *ctx, bool *answer);
+/* This rank has failed: shared calls of the others end with `status` and a sentence that names rank
+ * and host. From here on the context works by itself; ranks other than 0 write no files. Harmless
+ * when another rank has failed before. */
+WF_API void wf_comm_give_up(wf_ctx *ctx, wf_status status, const char *sentence);
+/* The failure of another rank that ended this one's work; NULL: there was none. */
+WF_API const char *wf_comm_failure(const wf_comm *comm);
+
+WF_END_C
+
+#endif

@@ -1,0 +1,92 @@
+/* comm: what the library asks of a context whose work several processes share.
+ *
+ * C1  All ranks make the same collective calls in the same order. What they branch on is equal on
+ *     all of them: arguments, results of collective calls, and files, which change only inside
+ *     collective calls (base/io.c).
+ * C2  A rank that fails by itself gives up (wf_comm_give_up): the collective calls of the others
+ *     fail, and none waits for ever. A rank that falls silent is found by the others within
+ *     WEFT_RANK_TIMEOUT seconds (base/mpi/).
+ * C3  With one rank every call returns at once and changes nothing. */
+#ifndef WF_BASE_COMM_H
+#define WF_BASE_COMM_H
+
+#include "base/status.h"
+#include "weft/comm.h"
+
+#include <stdatomic.h>
+
+WF_BEGIN_C
+
+/* --- of a context
+ * --------------------------------------------------------------------------------- */
+
+/* Rank 0's bytes go to all. */
+wf_status wf_broadcast(wf_ctx *ctx, void *bytes, size_t count);
+wf_status wf_barrier(wf_ctx *ctx);
+
+/* Rank r works on items start(r) .. start(r+1)-1 of `count`. */
+typedef struct wf_range {
+    size_t first, last; /* last: one behind */
+} wf_range;
+size_t wf_share_start(size_t count, int rank, int ranks);
+wf_range wf_share(const wf_ctx *ctx, size_t count); /* this rank's */
+/* Each rank has filled its share of rows (count, row_bytes); all get all. rows may be NULL, for
+ * nobody. */
+wf_status wf_gather_rows(wf_ctx *ctx, void *rows, size_t row_bytes, size_t count);
+/* The same with any cut: rank r has filled bytes start[r] .. start[r+1]-1. */
+wf_status wf_gather_bytes(wf_ctx *ctx, void *bytes, const size_t *start);
+
+/* Every rank's status: WF_OK when all have WF_OK, else on all ranks the failure of the lowest
+ * failing rank. An interruption counts less than any other failure. */
+wf_status wf_agree(wf_ctx *ctx, wf_status mine);
+/* wf_agree of some shared work, then the gathering of its rows. */
+wf_status wf_agree_rows(wf_ctx *ctx, wf_status mine, void *rows, size_t row_bytes, size_t count);
+/* Rank 0's status for all, with its sentence. */
+wf_status wf_from_rank_0(wf_ctx *ctx, wf_status status);
+/* When all ranks are here, rank 0 calls `change`; its status for all. */
+wf_status wf_rank_0_does(wf_ctx *ctx, const char *path,
+                         wf_status (*change)(wf_ctx *ctx, const char *path));
+/* Fails where ranks have different texts: "rank 2 on node3 has another WHAT than rank 0 on node1
+ * (b, a)". */
+wf_status wf_same(wf_ctx *ctx, const char *what, const char *text);
+
+/* out (count) = the sum over ranks 0 .. active-1, in their order. add() adds this rank's numbers
+ * first .. first+n-1 to `running`, or, when `fresh`, sets them. The running sum passes from rank to
+ * rank in buckets, so the bits are those of one process that adds everything in this order. Ranks
+ * from `active` on only get the result. */
+typedef void wf_add_numbers(void *user, size_t first, size_t n, float *running, bool fresh);
+wf_status wf_sum_in_order(wf_ctx *ctx, float *out, size_t count, int active, wf_add_numbers *add,
+                          void *user);
+
+/* While true, the context works as if it were alone; returns what it was. For work and files of
+ * this rank only. */
+bool wf_work_alone(wf_ctx *ctx, bool alone);
+/* Rank 0 and all that stand alone write files. */
+bool wf_writes_files(const wf_ctx *ctx);
+/* "rank 2 on node3", in a static buffer of the calling thread. */
+const char *wf_rank_name(const wf_comm *comm, int rank);
+
+/* --- the object, shared with the implementations (base/mpi/)
+ * ---------------------------------------- */
+
+struct wf_comm {
+    int rank, size, local_rank;
+    char (*host)[64];    /* [size] */
+    atomic_int failed;   /* a wf_status: nothing is collective any more */
+    atomic_bool failing; /* the first failure is the one to tell */
+    int failed_rank;
+    char sentence[WF_COMM_SENTENCE]; /* of the failure; written before `failed` */
+    wf_ctx *_Atomic ctx;             /* is interrupted when another rank stops */
+    wf_comm_desc desc;
+    float *running; /* of wf_sum_in_order */
+    size_t n_running;
+    struct wf_mpi *mpi;
+};
+
+wf_comm *wf__ctx_comm(const wf_ctx *ctx); /* NULL: it is alone, or works alone */
+/* Notes the first failure; false when there was one before. */
+bool wf__comm_fail(wf_comm *comm, wf_status status, int rank, const char *sentence);
+
+WF_END_C
+
+#endif

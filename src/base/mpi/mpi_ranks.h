@@ -1,0 +1,29 @@
+/* mpi_ranks: processes started together by mpirun or srun. mpi_ranks_mpi.c has it with an MPI
+ * library, mpi_ranks_absent.c without. Waiting calls return false when the communicator has failed
+ * meanwhile. */
+#ifndef WF_BASE_MPI_RANKS_H
+#define WF_BASE_MPI_RANKS_H
+
+#include "base/comm.h"
+
+/* For `weft version`: "Open MPI 4.1.4", or "none". */
+const char *wf__mpi_description(void);
+/* Fills comm->rank, size, local_rank and host, and starts the thread that watches the other ranks.
+ * */
+wf_status wf__mpi_join(wf_comm *comm, char sentence[WF_COMM_SENTENCE]);
+/* Waits for all ranks, then ends MPI. */
+void wf__mpi_leave(wf_comm *comm);
+/* This rank has failed, or wants all to stop. */
+void wf__mpi_tell_failure(wf_comm *comm, wf_status status, const char *sentence);
+
+bool wf__mpi_barrier(wf_comm *comm);
+bool wf__mpi_broadcast(wf_comm *comm, void *bytes, size_t count, int root);
+bool wf__mpi_gather(wf_comm *comm, void *bytes, const size_t *start);
+bool wf__mpi_sum_in_order(wf_comm *comm, float *out, float *running, size_t count, int active,
+                          wf_add_numbers *add, void *user);
+
+/* Did a launcher start this process as one of several? From the environment; WEFT_MPI=on|off
+ * overrides it. */
+bool wf__launched(void);
+
+#endif

@@ -1,0 +1,473 @@
+/* mpi_ranks_mpi: collective calls over MPI, and a thread that watches the other ranks.
+ *
+ * M1  Every MPI call is made under one mutex (MPI_THREAD_SERIALIZED). Calls that wait start a
+ *     nonblocking operation and test it again and again, so that the mutex is free in between and a
+ *     failure elsewhere ends the wait.
+ * M2  Notices (a beat, a failure, an interruption, a farewell) go over a communicator of their own.
+ *     Every rank sends rank 0 a beat every few seconds, and rank 0 all others. Who is not heard of
+ *     for WEFT_RANK_TIMEOUT seconds is lost: a killed process, a stopped one, a host that hangs.
+ * M3  After a failure all ranks say farewell to rank 0 before any of them ends: a launcher kills
+ *     the whole job when one process ends with an error, and rank 0 may have a checkpoint to
+ *     write. */
+#include "base/mpi/mpi_ranks.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Open MPI's C++ bindings are not wanted here. */
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+enum {
+    bucket_floats = 65536,
+    largest_call = 1 << 30, /* bytes: counts of MPI are ints */
+    spins = 2000,
+    yields = 200,
+    tick_ms = 20,
+    beat_ms = 2000,
+    stuck_ms = 7000,    /* from a failure to the end of a rank that does not react */
+    farewell_ms = 10000 /* that a failed rank waits for the others */
+};
+static const double usual_timeout = 20;
+
+typedef enum notice_kind { BEAT, FAILURE, INTERRUPTION, FAREWELL } notice_kind;
+
+typedef struct notice {
+    int32_t kind, status;
+    char sentence[WF_COMM_SENTENCE];
+} notice;
+
+typedef struct wf_mpi {
+    MPI_Comm work, notices;
+    pthread_mutex_t lock;
+    pthread_t watcher;
+    bool watching;
+    atomic_bool quit;
+    double timeout;
+    double *heard;      /* [size] when a rank was last heard of */
+    bool *left;         /* [size] its farewell has come */
+    MPI_Request *beats; /* [size] under way, or MPI_REQUEST_NULL */
+    notice beat;
+    bool interruption_told;
+    atomic_int farewells;
+    double failed_at;
+} wf_mpi;
+
+const char *wf__mpi_description(void) {
+    static char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    if (text[0] != '\0') return text;
+    MPI_Get_library_version(text, &length);
+    text[strcspn(text, ",\n")] = '\0';
+    for (char *at = strstr(text, " v"); at != NULL; at = NULL)
+        memmove(at + 1, at + 2, strlen(at + 1));
+    return text;
+}
+
+static void nap(long microseconds) { nanosleep(&(struct timespec){0, microseconds * 1000}, NULL); }
+
+/* Tests until all operations are over (M1). False: the communicator has failed. Pending receives
+ * are cancelled, because their memory may be freed. */
+static bool wait_all(wf_comm *comm, MPI_Request *requests, int n) {
+    wf_mpi *mpi = comm->mpi;
+    for (int rounds = 0;; rounds++) {
+        int done = 0;
+        pthread_mutex_lock(&mpi->lock);
+        MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE);
+        pthread_mutex_unlock(&mpi->lock);
+        if (done) return true;
+        if (atomic_load(&comm->failed) != 0) return false;
+        if (rounds > spins + yields) nap(50);
+        else if (rounds > spins) sched_yield();
+    }
+}
+
+/* --- notices (M2)
+ * --------------------------------------------------------------------------------- */
+
+static void send_notice(wf_comm *comm, int to, const notice *what) {
+    MPI_Request request;
+    notice *copy = malloc(sizeof *copy); /* lives as long as the process: few are sent */
+    if (copy == NULL) return;
+    *copy = *what;
+    MPI_Isend(copy, (int)sizeof *copy, MPI_BYTE, to, 0, comm->mpi->notices, &request);
+    MPI_Request_free(&request);
+}
+
+/* Under the lock. */
+static void tell_all(wf_comm *comm, const notice *what) {
+    for (int r = 0; r < comm->size; r++)
+        if (r != comm->rank) send_notice(comm, r, what);
+}
+
+void wf__mpi_tell_failure(wf_comm *comm, wf_status status, const char *sentence) {
+    notice what = {.kind = FAILURE, .status = (int32_t)status};
+    snprintf(what.sentence, sizeof what.sentence, "%s", sentence);
+    pthread_mutex_lock(&comm->mpi->lock);
+    tell_all(comm, &what);
+    pthread_mutex_unlock(&comm->mpi->lock);
+}
+
+/* Long work of this rank ends early, as after Ctrl-C. */
+static void stop_work(wf_comm *comm) {
+    wf_ctx *ctx = atomic_load(&comm->ctx);
+    if (ctx != NULL) wf_interrupt(ctx);
+}
+
+static void failed_elsewhere(wf_comm *comm, int rank, wf_status status, const char *what) {
+    char sentence[WF_COMM_SENTENCE];
+    snprintf(sentence, sizeof sentence, "%s: %.600s", wf_rank_name(comm, rank), what);
+    wf__comm_fail(comm, status, rank, sentence);
+    stop_work(comm);
+}
+
+static void take_notice(wf_comm *comm, int from, const notice *what) {
+    wf_mpi *mpi = comm->mpi;
+    mpi->heard[from] = wf_seconds();
+    if (what->kind == FAILURE)
+        failed_elsewhere(comm, from, (wf_status)what->status, what->sentence);
+    else if (what->kind == INTERRUPTION) {
+        mpi->interruption_told = true; /* by the one who was interrupted */
+        stop_work(comm);
+    } else if (what->kind == FAREWELL && !mpi->left[from]) {
+        mpi->left[from] = true;
+        atomic_fetch_add(&mpi->farewells, 1);
+    }
+}
+
+/* Under the lock. */
+static void take_notices(wf_comm *comm) {
+    for (;;) {
+        int there = 0;
+        MPI_Status status;
+        notice what;
+        MPI_Iprobe(MPI_ANY_SOURCE, 0, comm->mpi->notices, &there, &status);
+        if (!there) return;
+        MPI_Recv(&what, (int)sizeof what, MPI_BYTE, status.MPI_SOURCE, 0, comm->mpi->notices,
+                 MPI_STATUS_IGNORE);
+        take_notice(comm, status.MPI_SOURCE, &what);
+    }
+}
+
+/* Under the lock. A beat that has not left yet need not be followed by another. */
+static void send_beats(wf_comm *comm) {
+    wf_mpi *mpi = comm->mpi;
+    for (int r = 0; r < comm->size; r++) {
+        int done = 1;
+        if (r == comm->rank || (comm->rank != 0 && r != 0)) continue;
+        if (mpi->beats[r] != MPI_REQUEST_NULL) MPI_Test(&mpi->beats[r], &done, MPI_STATUS_IGNORE);
+        if (done)
+            MPI_Isend(&mpi->beat, (int)sizeof mpi->beat, MPI_BYTE, r, 0, mpi->notices,
+                      &mpi->beats[r]);
+    }
+}
+
+/* Rank 0 looks after all, the others after rank 0, and wait a little longer: rank 0 names the rank
+ * that is lost. */
+static void find_lost(wf_comm *comm, double now) {
+    wf_mpi *mpi = comm->mpi;
+    double limit = mpi->timeout + (comm->rank == 0 ? 0 : 3);
+    for (int r = 0; r < (comm->rank == 0 ? comm->size : 1); r++) {
+        if (r == comm->rank || mpi->left[r] || now - mpi->heard[r] < limit) continue;
+        char sentence[WF_COMM_SENTENCE];
+        snprintf(sentence, sizeof sentence,
+                 "%s has not answered for %.0f s: it was killed, or its host hangs. The last "
+                 "checkpoint is whole, and the same command goes on from it",
+                 wf_rank_name(comm, r), mpi->timeout);
+        if (!wf__comm_fail(comm, WF_ERR_RANK, r, sentence)) return;
+        if (comm->rank == 0) {
+            notice what = {.kind = FAILURE, .status = WF_ERR_RANK};
+            snprintf(what.sentence, sizeof what.sentence, "%s", sentence);
+            pthread_mutex_lock(&mpi->lock);
+            tell_all(comm, &what);
+            pthread_mutex_unlock(&mpi->lock);
+        }
+        stop_work(comm);
+        return;
+    }
+}
+
+/* A failure elsewhere has to end this rank too, whatever its own thread is doing. */
+static void end_when_stuck(wf_comm *comm, double now) {
+    wf_mpi *mpi = comm->mpi;
+    if (mpi->failed_at == 0) mpi->failed_at = now;
+    if (comm->failed_rank == comm->rank || now - mpi->failed_at < 1e-3 * stuck_ms) return;
+    if (atomic_load(&comm->ctx) == NULL) return; /* it is on its way out */
+    if (comm->desc.stuck != NULL) comm->desc.stuck(comm->desc.user, comm->sentence);
+    else MPI_Abort(MPI_COMM_WORLD, wf_status_exit_code(WF_ERR_RANK));
+}
+
+static void *watch(void *comm_) {
+    wf_comm *comm = comm_;
+    wf_mpi *mpi = comm->mpi;
+    double next_beat = 0;
+    while (!atomic_load(&mpi->quit)) {
+        double now = wf_seconds();
+        wf_ctx *ctx = atomic_load(&comm->ctx);
+        bool interrupted = wf_interrupted(ctx) && atomic_load(&comm->failed) == 0;
+        pthread_mutex_lock(&mpi->lock);
+        take_notices(comm);
+        if (interrupted && !mpi->interruption_told) {
+            mpi->interruption_told = true;
+            tell_all(comm, &(notice){.kind = INTERRUPTION});
+        }
+        if (now >= next_beat) {
+            next_beat = now + 1e-3 * beat_ms;
+            send_beats(comm);
+        }
+        pthread_mutex_unlock(&mpi->lock);
+        if (atomic_load(&comm->failed) != 0) end_when_stuck(comm, now);
+        else find_lost(comm, now);
+        nap(1000L * tick_ms);
+    }
+    return NULL;
+}
+
+/* --- joining and leaving
+ * --------------------------------------------------------------------------- */
+
+static double timeout_setting(void) {
+    const char *text = getenv("WEFT_RANK_TIMEOUT");
+    double seconds = text != NULL ? strtod(text, NULL) : 0;
+    return seconds > 0 ? seconds : usual_timeout;
+}
+
+static int find_local_rank(void) {
+    MPI_Comm node;
+    int rank = 0;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    MPI_Comm_rank(node, &rank);
+    MPI_Comm_free(&node);
+    return rank;
+}
+
+static wf_status start_watching(wf_comm *comm) {
+    wf_mpi *mpi = comm->mpi;
+    sigset_t all, before;
+    for (int r = 0; r < comm->size; r++) {
+        mpi->heard[r] = wf_seconds();
+        mpi->beats[r] = MPI_REQUEST_NULL;
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    mpi->watching = pthread_create(&mpi->watcher, NULL, watch, comm) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return mpi->watching ? WF_OK : WF_ERR_MEMORY;
+}
+
+static wf_status prepare(wf_comm *comm, char *sentence) {
+    char own[64] = "?";
+    size_t size = (size_t)comm->size;
+    comm->host = calloc(size, sizeof *comm->host);
+    comm->mpi = calloc(1, sizeof *comm->mpi);
+    wf_mpi *mpi = comm->mpi;
+    if (mpi != NULL) {
+        mpi->heard = calloc(size, sizeof *mpi->heard);
+        mpi->left = calloc(size, sizeof *mpi->left);
+        mpi->beats = calloc(size, sizeof(MPI_Request));
+        pthread_mutex_init(&mpi->lock, NULL);
+    }
+    if (comm->host == NULL || mpi == NULL || mpi->heard == NULL || mpi->left == NULL ||
+        mpi->beats == NULL) {
+        snprintf(sentence, WF_COMM_SENTENCE, "no memory for %d ranks", comm->size);
+        return WF_ERR_MEMORY;
+    }
+    gethostname(own, sizeof own - 1);
+    MPI_Allgather(own, sizeof own, MPI_BYTE, comm->host, sizeof own, MPI_BYTE, MPI_COMM_WORLD);
+    MPI_Comm_dup(MPI_COMM_WORLD, &mpi->work);
+    MPI_Comm_dup(MPI_COMM_WORLD, &mpi->notices);
+    comm->local_rank = find_local_rank();
+    mpi->timeout = timeout_setting();
+    return start_watching(comm);
+}
+
+wf_status wf__mpi_join(wf_comm *comm, char sentence[WF_COMM_SENTENCE]) {
+    int provided = 0;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) {
+        snprintf(sentence, WF_COMM_SENTENCE, "%s could not start", wf__mpi_description());
+        return WF_ERR_UNSUPPORTED;
+    }
+    MPI_Comm_rank(MPI_COMM_WORLD, &comm->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &comm->size);
+    if (comm->size == 1) return WF_OK;
+    if (provided < MPI_THREAD_SERIALIZED) {
+        snprintf(sentence, WF_COMM_SENTENCE,
+                 "%s was built without threads (MPI_THREAD_SERIALIZED); take one that has them",
+                 wf__mpi_description());
+        return WF_ERR_UNSUPPORTED;
+    }
+    return prepare(comm, sentence);
+}
+
+/* Invariant M3. Are all ranks here? */
+static bool say_farewell(wf_comm *comm) {
+    wf_mpi *mpi = comm->mpi;
+    notice bye = {.kind = FAREWELL};
+    int wanted = comm->rank == 0 ? comm->size - 1 : 1;
+    pthread_mutex_lock(&mpi->lock);
+    if (comm->rank != 0) send_notice(comm, 0, &bye);
+    pthread_mutex_unlock(&mpi->lock);
+    for (double start = wf_seconds(); wf_seconds() - start < 1e-3 * farewell_ms;) {
+        if (atomic_load(&mpi->farewells) >= wanted) break;
+        nap(1000L * tick_ms);
+    }
+    bool all = atomic_load(&mpi->farewells) >= wanted;
+    pthread_mutex_lock(&mpi->lock);
+    if (comm->rank == 0 && all) tell_all(comm, &bye);
+    pthread_mutex_unlock(&mpi->lock);
+    return all;
+}
+
+void wf__mpi_leave(wf_comm *comm) {
+    wf_mpi *mpi = comm->mpi;
+    int code = wf_status_exit_code((wf_status)atomic_load(&comm->failed));
+    bool all = code == 0 || comm->size == 1 || say_farewell(comm);
+    if (mpi != NULL) {
+        atomic_store(&mpi->quit, true);
+        if (mpi->watching) pthread_join(mpi->watcher, NULL);
+    }
+    /* MPI_Finalize would wait for the lost rank; MPI_Abort ends it, where it still runs. */
+    if (!all) MPI_Abort(MPI_COMM_WORLD, code);
+    MPI_Finalize();
+    if (mpi == NULL) return;
+    free(mpi->heard);
+    free(mpi->left);
+    free(mpi->beats);
+    pthread_mutex_destroy(&mpi->lock);
+    free(mpi);
+}
+
+/* --- collective calls
+ * ------------------------------------------------------------------------------ */
+
+bool wf__mpi_barrier(wf_comm *comm) {
+    MPI_Request request;
+    if (atomic_load(&comm->failed) != 0) return false;
+    pthread_mutex_lock(&comm->mpi->lock);
+    MPI_Ibarrier(comm->mpi->work, &request);
+    pthread_mutex_unlock(&comm->mpi->lock);
+    return wait_all(comm, &request, 1);
+}
+
+bool wf__mpi_broadcast(wf_comm *comm, void *bytes, size_t count, int root) {
+    if (atomic_load(&comm->failed) != 0) return false;
+    for (size_t at = 0; at < count; at += largest_call) {
+        size_t part = count - at < largest_call ? count - at : largest_call;
+        MPI_Request request;
+        pthread_mutex_lock(&comm->mpi->lock);
+        MPI_Ibcast((char *)bytes + at, (int)part, MPI_BYTE, root, comm->mpi->work, &request);
+        pthread_mutex_unlock(&comm->mpi->lock);
+        if (!wait_all(comm, &request, 1)) return false;
+    }
+    return true;
+}
+
+/* Counts of MPI are ints: large gathers are broadcasts from each rank. */
+static bool gather_large(wf_comm *comm, char *bytes, const size_t *start) {
+    for (int r = 0; r < comm->size; r++)
+        if (!wf__mpi_broadcast(comm, bytes + start[r], start[r + 1] - start[r], r)) return false;
+    return true;
+}
+
+bool wf__mpi_gather(wf_comm *comm, void *bytes, const size_t *start) {
+    if (atomic_load(&comm->failed) != 0) return false;
+    if (start[comm->size] > largest_call) return gather_large(comm, bytes, start);
+    int *counts = malloc(2 * (size_t)comm->size * sizeof *counts);
+    if (counts == NULL) return gather_large(comm, bytes, start);
+    int *starts = counts + comm->size;
+    for (int r = 0; r < comm->size; r++) {
+        starts[r] = (int)start[r];
+        counts[r] = (int)(start[r + 1] - start[r]);
+    }
+    MPI_Request request;
+    pthread_mutex_lock(&comm->mpi->lock);
+    MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, bytes, counts, starts, MPI_BYTE,
+                    comm->mpi->work, &request);
+    pthread_mutex_unlock(&comm->mpi->lock);
+    bool done = wait_all(comm, &request, 1);
+    if (done) free(counts); /* else MPI may still read them */
+    return done;
+}
+
+/* The operations of one ordered sum, bucket by bucket. */
+typedef struct ordered_sum {
+    wf_comm *comm;
+    float *out, *running;
+    size_t count, buckets;
+    int active;
+    MPI_Request *receives, *sends, *results; /* [buckets] each */
+} ordered_sum;
+
+static size_t bucket_size(const ordered_sum *s, size_t b) {
+    size_t left = s->count - b * bucket_floats;
+    return left < bucket_floats ? left : bucket_floats;
+}
+
+static void post_receives(ordered_sum *s) {
+    int rank = s->comm->rank;
+    wf_mpi *mpi = s->comm->mpi;
+    for (size_t b = 0; b < 3 * s->buckets; b++) s->receives[b] = MPI_REQUEST_NULL;
+    if (rank == 0 || rank >= s->active) return;
+    pthread_mutex_lock(&mpi->lock);
+    for (size_t b = 0; b < s->buckets; b++)
+        MPI_Irecv(s->running + b * bucket_floats, (int)bucket_size(s, b), MPI_FLOAT, rank - 1,
+                  (int)(b % 32768), mpi->work, &s->receives[b]);
+    pthread_mutex_unlock(&mpi->lock);
+}
+
+/* This rank's numbers join bucket b; the sum goes to the next rank, from the last one to all. */
+static bool pass_bucket(ordered_sum *s, size_t b, wf_add_numbers *add, void *user) {
+    wf_mpi *mpi = s->comm->mpi;
+    int rank = s->comm->rank, n = (int)bucket_size(s, b);
+    size_t first = b * bucket_floats;
+    bool last = rank == s->active - 1;
+    if (rank < s->active) {
+        if (rank > 0 && !wait_all(s->comm, &s->receives[b], 1)) return false;
+        add(user, first, (size_t)n, s->running + first, rank == 0);
+        if (last) memcpy(s->out + first, s->running + first, (size_t)n * sizeof(float));
+    }
+    pthread_mutex_lock(&mpi->lock);
+    if (rank < s->active - 1)
+        MPI_Isend(s->running + first, n, MPI_FLOAT, rank + 1, (int)(b % 32768), mpi->work,
+                  &s->sends[b]);
+    MPI_Ibcast(s->out + first, n, MPI_FLOAT, s->active - 1, mpi->work, &s->results[b]);
+    pthread_mutex_unlock(&mpi->lock);
+    return true;
+}
+
+static void cancel_receives(ordered_sum *s) {
+    pthread_mutex_lock(&s->comm->mpi->lock);
+    for (size_t b = 0; b < s->buckets; b++)
+        if (s->receives[b] != MPI_REQUEST_NULL) {
+            MPI_Cancel(&s->receives[b]);
+            MPI_Request_free(&s->receives[b]);
+        }
+    pthread_mutex_unlock(&s->comm->mpi->lock);
+}
+
+bool wf__mpi_sum_in_order(wf_comm *comm, float *out, float *running, size_t count, int active,
+                          wf_add_numbers *add, void *user) {
+    if (atomic_load(&comm->failed) != 0) return false;
+    ordered_sum s = {
+        .comm = comm, .out = out, .running = running, .count = count, .active = active};
+    s.buckets = (count + bucket_floats - 1) / bucket_floats;
+    s.receives = malloc((3 * s.buckets + 1) * sizeof(MPI_Request));
+    if (s.receives == NULL) return false;
+    s.sends = s.receives + s.buckets;
+    s.results = s.sends + s.buckets;
+    post_receives(&s);
+    bool done = true;
+    for (size_t b = 0; b < s.buckets && done; b++) done = pass_bucket(&s, b, add, user);
+    if (done) done = wait_all(comm, s.receives, (int)(3 * s.buckets));
+    if (!done) cancel_receives(&s);
+    free(s.receives);
+    return done;
+}

@@ -1,0 +1,71 @@
+/* ranks: the program as one of several that mpirun or srun started. */
+#include "cli/commands.h"
+#include "weft/comm.h"
+#include "weft/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Another rank failed, and this one hangs in a call that does not notice. */
+static void end_here(void *app_, const char *sentence) {
+    cli_app *app = app_;
+    if (wf_comm_rank(app->comm) == 0 || strncmp(sentence, "rank 0 ", 7) == 0) {
+        cli_print_error("weft: %s\n", sentence);
+        fflush(stderr);
+    }
+    _exit(wf_status_exit_code(WF_ERR_RANK));
+}
+
+/* The words behind the program's name, one a line. free() it. */
+static char *arguments_of(int argc, char **argv) {
+    size_t size = 1;
+    for (int i = 1; i < argc; i++) size += strlen(argv[i]) + 1;
+    char *text = malloc(size);
+    if (text == NULL) return NULL;
+    wf_text all = wf_text_start(text, size);
+    for (int i = 1; i < argc; i++) wf_text_add(&all, "%s\n", argv[i]);
+    return text;
+}
+
+bool cli_ranks_join(cli_app *app, int argc, char **argv) {
+    char sentence[WF_COMM_SENTENCE], *arguments = arguments_of(argc, argv);
+    wf_comm_desc desc = {.arguments = arguments, .stuck = end_here, .user = app};
+    wf_status status = wf_comm_join(&desc, &app->comm, sentence);
+    free(arguments);
+    if (status != WF_OK) {
+        if (sentence[0] != '\0') cli_print_error("weft: %s\n", sentence);
+        return false;
+    }
+    if (wf_comm_rank(app->comm) == 0) return true;
+    app->quiet = true;
+    return freopen("/dev/null", "w", stdout) != NULL;
+}
+
+bool cli_ranks_share(const cli_command *command) {
+    static wf_status (*const shared[])(cli_app *) = {cli_run,    cli_demo, cli_zoo_train, cli_train,
+                                                     cli_sample, cli_eval, cli_align};
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        if (command->run == shared[i]) return true;
+    return false;
+}
+
+const char *cli_ranks_failed(cli_app *app, wf_status status, const char *sentence) {
+    if (app->comm == NULL) return sentence;
+    if (app->ctx != NULL) wf_comm_give_up(app->ctx, status, sentence);
+    const char *elsewhere = wf_comm_failure(app->comm);
+    /* That all were stopped is better told by what this rank has saved. */
+    if (elsewhere != NULL && status != WF_ERR_INTERRUPTED) sentence = elsewhere;
+    bool lost = elsewhere != NULL && strncmp(elsewhere, "rank 0 ", 7) == 0;
+    return wf_comm_rank(app->comm) == 0 || lost ? sentence : "";
+}
+
+int cli_ranks_leave(cli_app *app, int code) {
+    char sentence[WF_COMM_SENTENCE];
+    bool speaks = wf_comm_rank(app->comm) == 0;
+    wf_status status = wf_comm_leave(app->comm, sentence);
+    app->comm = NULL;
+    if (code != 0 || status == WF_OK) return code;
+    if (speaks) cli_print_error("weft: %s\n", sentence);
+    return wf_status_exit_code(status);
+}

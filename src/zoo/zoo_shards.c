@@ -15,11 +15,12 @@
  * I3  A diverged network lies in its part with weights that are not finite, which is how the merge knows it.
  * I4  Every wf_zoo_save_seconds, and when it is interrupted or fails, a call saves what no part holds yet: finished networks as
  *     a part, and each thread the network it is training. */
-#include "zoo/zoo_engine.h"
+#include "zoo/zoo_collection.h"
 
+#include "base/comm.h"
 #include "base/safetensors.h"
 #include "weft/text.h"
-#include "zoo/zoo_file.h"
+#include "zoo/zoo_recipe.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -30,82 +31,14 @@
 #include <unistd.h>
 
 enum {
-    max_path = 4096,
-    max_recipe = 4096,
     largest_shard = 1024,
     gpu_shard = 16384, /* a second or so, and many times what runs at once */
-    named_divergences = 10,
-    in_stream = -2 /* place.part: in the growing file alone */
+    named_divergences = 10
 };
 static const double stream_bytes = 2147483648.0; /* of weights in memory at once */
 static const double shard_flops = 1e12;          /* about ten seconds of one core */
 static const double gpu_speed = 100;             /* times that */
 static const char part_ending[] = ".safetensors", started_ending[] = ".started";
-
-typedef struct part_list {
-    size_t count, capacity;
-    wf_zoo **parts;
-} part_list;
-
-/* Where network first + i lies; part -1: not trained yet, in_stream: in the growing file, slot i. */
-typedef struct place {
-    int32_t part;
-    uint32_t slot;
-} place;
-
-/* Columns of some networks, in the order of the file. */
-typedef struct columns {
-    int64_t *index;
-    float *lr;
-    int32_t *epochs;
-    float *scores;
-    uint8_t *errors; /* (count, error_bytes) */
-} columns;
-
-/* Networks of a piece on their way into the growing file; one thread at a time writes them. */
-typedef struct hand {
-    size_t handed; /* networks of the piece that were given to the thread, or are in the file */
-    size_t first, count;  /* what the thread writes now, as places in the collection ... */
-    const float *weights; /* ... and their weights */
-    bool running;
-    pthread_t thread;
-    int failed; /* an errno */
-} hand;
-
-typedef struct collection {
-    const wf_graph *graph;
-    const wf_dataset *data;
-    const wf_zoo_desc *desc;
-    const char *path;
-    wf_lock *lock; /* of path: the folder of parts is this call's too */
-    wf_zoo_chain chain;
-    wf_zoo_plan plan;
-    char folder[max_path];
-    char recipe[max_recipe];
-    char networks[64]; /* which are asked for: "100 to 122" */
-    char fingerprint[65], test_name[101];
-    size_t error_bytes;
-    size_t stands; /* networks of the finished collection at path; 0: it is still to be made */
-    part_list list;
-    place *places;         /* [count] */
-    columns extra;         /* [count], of networks trained by this call */
-    uint8_t *state;        /* [count] wf_zoo_state */
-    uint8_t *started;      /* [count] 1: there is a file of the network under way */
-    wf_zoo_stream *stream; /* while the file grows, else NULL */
-    /* the piece that is being trained: networks piece_first .. piece_first + piece_count - 1 */
-    size_t piece_first, piece_count;
-    const float *piece_weights; /* (piece_count, n_params) */
-    hand hand;
-    size_t done; /* networks trained by this call in earlier pieces */
-    wf_ctx *ctx;
-    double saved; /* when parts were last written */
-    wf_status
-        save_status; /* the first failure of a save while training went on; its sentence is in `sentence` */
-    char sentence[512];
-    /* Threads that save their networks under way take turns. */
-    wf_ctx *keeper;
-    pthread_mutex_t keeping;
-} collection;
 
 /* --- settings as text ------------------------------------------------------------------------- */
 
@@ -142,7 +75,7 @@ static wf_zoo_desc normal_form(const wf_zoo_desc *desc) {
 }
 
 /* All that a network depends on but its index, as lines of "key = value". */
-static wf_status write_recipe(wf_ctx *ctx, collection *all) {
+static wf_status write_recipe(wf_ctx *ctx, zoo_collection *all) {
     wf_zoo_desc desc = normal_form(all->desc);
     char buffer[WF_SETTING_BUFFER];
     wf_text text = wf_text_start(all->recipe, sizeof all->recipe);
@@ -157,64 +90,6 @@ static wf_status write_recipe(wf_ctx *ctx, collection *all) {
                                "%.80s...: the text of this architecture is too long for "
                                "a collection's recipe",
                                all->graph->text);
-}
-
-/* A line of a recipe. */
-typedef struct recipe_line {
-    const char *key, *value;
-    int key_size, value_size;
-} recipe_line;
-
-/* The line that *at points to, which moves behind it; false at the end of the text. */
-static bool next_line(const char **at, recipe_line *line) {
-    size_t size = strcspn(*at, "\n");
-    const char *sign = memmem(*at, size, " = ", 3), *end = *at + size;
-    if (sign == NULL) return false;
-    *line = (recipe_line){*at, sign + 3, (int)(sign - *at), (int)(end - sign) - 3};
-    *at = *end == '\n' ? end + 1 : end;
-    return true;
-}
-
-/* The line of the same key; that of recipes without it where it is a setting. */
-static recipe_line line_of(const char *recipe, const recipe_line *like, const wf_setting *row) {
-    recipe_line line;
-    while (next_line(&recipe, &line))
-        if (line.key_size == like->key_size &&
-            memcmp(line.key, like->key, (size_t)line.key_size) == 0)
-            return line;
-    const char *absent = row == NULL ? "" : wf_setting_absent(row);
-    return (recipe_line){like->key, absent, like->key_size, (int)strlen(absent)};
-}
-
-/* The value as a text of its own; version 0.1 wrote true and false. */
-static const char *value_text(const recipe_line *line, bool yes_no, char out[64]) {
-    snprintf(out, 64, "%.*s", line->value_size, line->value);
-    if (yes_no && strcmp(out, "true") == 0) return "yes";
-    return yes_no && strcmp(out, "false") == 0 ? "no" : out;
-}
-
-static bool same_value(const recipe_line *a, const recipe_line *b, const wf_setting *row) {
-    if (a->value_size == b->value_size && memcmp(a->value, b->value, (size_t)a->value_size) == 0)
-        return true;
-    char left[64], right[64];
-    bool yes_no = row != NULL && row->type == WF_SETTING_BOOL;
-    return row != NULL &&
-           wf_setting_same(row, value_text(a, yes_no, left), value_text(b, yes_no, right));
-}
-
-/* Whether two recipes mean the same networks; if not, the first lines that differ. */
-static bool same_recipe(const char *a, const char *b, recipe_line *left, recipe_line *right) {
-    const char *const texts[] = {b, a};
-    for (int t = 0; t < 2; t++)
-        for (const char *at = texts[t]; next_line(&at, left);) {
-            char key[64];
-            snprintf(key, sizeof key, "%.*s", left->key_size, left->key);
-            const wf_setting *row = wf_settings_find(wf_zoo_settings(), key);
-            *right = line_of(b, left, row);
-            *left = line_of(a, left, row);
-            if (!same_value(left, right, row)) return false;
-        }
-    return true;
 }
 
 /* --- parts on disk ----------------------------------------------------------------------------- */
@@ -236,9 +111,9 @@ static wf_status list_add(wf_ctx *ctx, part_list *list, wf_zoo *part) {
     return WF_OK;
 }
 
-static wf_status check_recipe(wf_ctx *ctx, const collection *all, const char *recipe) {
-    recipe_line theirs, ours;
-    if (same_recipe(recipe, all->recipe, &theirs, &ours)) return WF_OK;
+static wf_status check_recipe(wf_ctx *ctx, const zoo_collection *all, const char *recipe) {
+    wf_recipe_line theirs, ours;
+    if (wf__same_recipe(recipe, all->recipe, &theirs, &ours)) return WF_OK;
     return wf_fail(ctx, WF_ERR_INPUT,
                    "%s holds networks of other settings (\"%.*s = %.*s\", asked for is \"%.*s = "
                    "%.*s\"); finish that collection, or delete the folder to start again",
@@ -247,7 +122,7 @@ static wf_status check_recipe(wf_ctx *ctx, const collection *all, const char *re
                    ours.key, ours.value_size < 80 ? ours.value_size : 80, ours.value);
 }
 
-static wf_status check_part(wf_ctx *ctx, const collection *all, const wf_zoo *part) {
+static wf_status check_part(wf_ctx *ctx, const zoo_collection *all, const wf_zoo *part) {
     const char *recipe = wf_zoo_meta(part, "weft.recipe");
     size_t bytes;
     const uint8_t *errors = wf_zoo_errors(part, NULL, &bytes);
@@ -272,7 +147,7 @@ static wf_status cannot_take(wf_ctx *ctx, wf_status status) {
 }
 
 /* Notes where the networks of the last part lie; those outside first .. first+count-1 are left alone. */
-static void note_places(collection *all) {
+static void note_places(zoo_collection *all) {
     const wf_zoo *part = all->list.parts[all->list.count - 1];
     const int64_t *indices = wf_zoo_seeds(part);
     for (size_t slot = 0; slot < wf_zoo_count(part); slot++) {
@@ -283,7 +158,7 @@ static void note_places(collection *all) {
     }
 }
 
-static wf_status take_part(wf_ctx *ctx, collection *all, const char *path) {
+wf_status wf__zoo_take_part(wf_ctx *ctx, zoo_collection *all, const char *path) {
     wf_zoo *part;
     wf_status status = wf_zoo_open(ctx, path, &part);
     if (status != WF_OK) return cannot_take(ctx, status);
@@ -299,7 +174,7 @@ static wf_status take_part(wf_ctx *ctx, collection *all, const char *path) {
 
 /* What stands at PATH, when it was made with these settings and is intact: all that is asked for, or, when a killed call has
  * left some of its parts behind it, as good as a part. Any other file there is about to be replaced. */
-static wf_status take_result(wf_ctx *ctx, collection *all) {
+static wf_status take_result(wf_ctx *ctx, zoo_collection *all) {
     wf_zoo *zoo;
     if (!wf_file_exists(all->path)) return WF_OK;
     wf_status status = wf_zoo_open(ctx, all->path, &zoo);
@@ -321,23 +196,31 @@ static wf_status take_result(wf_ctx *ctx, collection *all) {
 
 static wf_status join_path(wf_ctx *ctx, char *out, const char *a, const char *separator,
                            const char *b) {
-    if (snprintf(out, max_path, "%s%s%s", a, separator, b) >= max_path)
+    if (snprintf(out, WF_ZOO_PATH, "%s%s%s", a, separator, b) >= WF_ZOO_PATH)
         return wf_fail(ctx, WF_ERR_USAGE, "%s: the path is too long", a);
     return WF_OK;
 }
 
+wf_status wf__zoo_part_path(wf_ctx *ctx, const zoo_collection *all, int64_t first,
+                            char out[WF_ZOO_PATH]) {
+    char name[64];
+    snprintf(name, sizeof name, "%010" PRId64 "%s", first, part_ending);
+    return join_path(ctx, out, all->folder, "/", name);
+}
+
 /* --- networks under way ------------------------------------------------------------------------- */
 
-static wf_status started_path(wf_ctx *ctx, const collection *all, size_t i, char out[max_path]) {
+static wf_status started_path(wf_ctx *ctx, const zoo_collection *all, size_t i,
+                              char out[WF_ZOO_PATH]) {
     char name[64];
     snprintf(name, sizeof name, "%010zu%s", all->desc->first + i, started_ending);
     return join_path(ctx, out, all->folder, "/", name);
 }
 
-static wf_status started_write(wf_ctx *ctx, const collection *all, size_t i, const void *w,
+static wf_status started_write(wf_ctx *ctx, const zoo_collection *all, size_t i, const void *w,
                                const wf_zoo_progress *progress) {
     size_t n = all->graph->n_params;
-    char path[max_path], updates[32];
+    char path[WF_ZOO_PATH], updates[32];
     WF_TRY(started_path(ctx, all, i, path));
     snprintf(updates, sizeof updates, "%" PRIu64, progress->updates);
     const void *data[] = {w, progress->first, progress->second};
@@ -352,7 +235,7 @@ static wf_status started_write(wf_ctx *ctx, const collection *all, size_t i, con
 }
 
 /* w and progress NULL: the file is checked only. */
-static wf_status started_read(wf_ctx *ctx, const collection *all, const char *path, void *w,
+static wf_status started_read(wf_ctx *ctx, const zoo_collection *all, const char *path, void *w,
                               wf_zoo_progress *progress) {
     wf_st_file *file;
     wf_status status = wf_st_open(ctx, path, &file);
@@ -384,13 +267,14 @@ static wf_status started_read(wf_ctx *ctx, const collection *all, const char *pa
     return status;
 }
 
-static void started_remove(wf_ctx *ctx, collection *all, size_t i) {
-    char path[max_path];
+static void started_remove(wf_ctx *ctx, zoo_collection *all, size_t i) {
+    char path[WF_ZOO_PATH];
     if (all->started[i] && started_path(ctx, all, i, path) == WF_OK) unlink(path);
     all->started[i] = 0;
 }
 
-static wf_status take_started(wf_ctx *ctx, collection *all, const char *name, const char *path) {
+static wf_status take_started(wf_ctx *ctx, zoo_collection *all, const char *name,
+                              const char *path) {
     size_t index = strtoull(name, NULL, 10);
     WF_TRY(started_read(ctx, all, path, NULL, NULL));
     if (index >= all->desc->first && index - all->desc->first < all->desc->count)
@@ -400,32 +284,39 @@ static wf_status take_started(wf_ctx *ctx, collection *all, const char *name, co
 
 typedef struct taking {
     wf_ctx *ctx;
-    collection *all;
+    zoo_collection *all;
 } taking;
 
 static wf_status take_file(void *taking_, const char *name) {
     const taking *now = taking_;
     wf_ctx *ctx = now->ctx;
-    collection *all = now->all;
-    char path[max_path];
+    zoo_collection *all = now->all;
+    char path[WF_ZOO_PATH];
     bool part = has_ending(name, part_ending), started = has_ending(name, started_ending);
     if (!part && !started) return WF_OK;
     WF_TRY(join_path(ctx, path, all->folder, "/", name));
     if (started) return take_started(ctx, all, name, path);
-    WF_TRY(take_part(ctx, all, path));
+    WF_TRY(wf__zoo_take_part(ctx, all, path));
     wf_status status = wf_zoo_verify(ctx, all->list.parts[all->list.count - 1]);
     return status == WF_OK ? WF_OK : cannot_take(ctx, status);
 }
 
-static wf_status take_files(wf_ctx *ctx, collection *all) {
+static wf_status take_files(wf_ctx *ctx, zoo_collection *all) {
     WF_TRY(take_result(ctx, all));
     if (all->stands > 0 && !wf_file_exists(all->folder)) return WF_OK;
     WF_TRY(wf_make_folder(ctx, all->folder));
     return wf_list_folder(ctx, all->folder, take_file, &(taking){ctx, all});
 }
 
+static wf_status take_files_alone(wf_ctx *ctx, zoo_collection *all) {
+    bool alone = wf_work_alone(ctx, true);
+    wf_status status = take_files(ctx, all);
+    wf_work_alone(ctx, alone);
+    return status;
+}
+
 /* Networks of a larger collection that is not finished yet are not ours to delete. */
-static bool reaches_outside(const collection *all, const wf_zoo *part) {
+static bool reaches_outside(const zoo_collection *all, const wf_zoo *part) {
     const int64_t *indices = wf_zoo_seeds(part);
     for (size_t slot = 0; slot < wf_zoo_count(part); slot++) {
         int64_t i = indices[slot] - (int64_t)all->desc->first;
@@ -435,7 +326,7 @@ static bool reaches_outside(const collection *all, const wf_zoo *part) {
 }
 
 /* Deletes the merged parts, what a killed writer left of one (".NAME.tmp.PID"), and the folder when it is empty. */
-static void remove_parts(wf_ctx *ctx, collection *all) {
+static void remove_parts(wf_ctx *ctx, zoo_collection *all) {
     for (size_t i = 0; i < all->desc->count; i++) started_remove(ctx, all, i);
     for (size_t p = 0; p < all->list.count; p++)
         if (!reaches_outside(all, all->list.parts[p]) &&
@@ -468,7 +359,7 @@ static wf_status columns_alloc(wf_ctx *ctx, size_t count, size_t error_bytes, co
     return status;
 }
 
-static wf_zoo_extra extra_of(const collection *all, const columns *some, const char *seed) {
+static wf_zoo_extra extra_of(const zoo_collection *all, const columns *some, const char *seed) {
     bool tested = all->error_bytes > 0;
     return (wf_zoo_extra){.seeds = some->index,
                           .lr = some->lr,
@@ -487,7 +378,7 @@ static wf_zoo_extra extra_of(const collection *all, const columns *some, const c
                                    {"weft.data.note", all->data->note}}};
 }
 
-static const char *seed_text(const collection *all, char *out, size_t size) {
+static const char *seed_text(const zoo_collection *all, char *out, size_t size) {
     snprintf(out, size, "%" PRIu64, all->desc->seed);
     return out;
 }
@@ -496,18 +387,18 @@ static const char *seed_text(const collection *all, char *out, size_t size) {
 
 /* Networks that are to be written as a part. */
 typedef struct unsaved {
-    const collection *all;
+    const zoo_collection *all;
     const size_t *list;
     int failed; /* an errno */
 } unsaved;
 
-static bool in_piece(const collection *all, size_t i) {
+static bool in_piece(const zoo_collection *all, size_t i) {
     return i >= all->piece_first && i - all->piece_first < all->piece_count;
 }
 
 static void unsaved_network(void *unsaved_, size_t k, float *w) {
     unsaved *some = unsaved_;
-    const collection *all = some->all;
+    const zoo_collection *all = some->all;
     size_t i = some->list[k], n = all->graph->n_params;
     if (in_piece(all, i)) {
         memcpy(w, all->piece_weights + (i - all->piece_first) * n, n * sizeof *w);
@@ -517,7 +408,8 @@ static void unsaved_network(void *unsaved_, size_t k, float *w) {
     if (failed) some->failed = failed;
 }
 
-static void copy_columns(const collection *all, const size_t *list, size_t count, columns *out) {
+static void copy_columns(const zoo_collection *all, const size_t *list, size_t count,
+                         columns *out) {
     size_t bytes = all->error_bytes;
     for (size_t k = 0; k < count; k++) {
         size_t i = list[k];
@@ -530,21 +422,20 @@ static void copy_columns(const collection *all, const size_t *list, size_t count
 }
 
 /* Finished, and in no part yet. Threads may be finishing others meanwhile. */
-static bool is_unsaved(const collection *all, size_t i) {
+static bool is_unsaved(const zoo_collection *all, size_t i) {
     if (all->places[i].part >= 0) return false;
-    if (!in_piece(all, i)) return all->places[i].part == in_stream;
+    if (!in_piece(all, i)) return all->places[i].part == WF_PLACE_STREAM;
     return __atomic_load_n(&all->state[i], __ATOMIC_ACQUIRE) != WF_ZOO_WAITING;
 }
 
-static wf_status write_part(wf_ctx *ctx, collection *all, const size_t *list, size_t count) {
+static wf_status write_part(wf_ctx *ctx, zoo_collection *all, const size_t *list, size_t count) {
     columns some = {0};
     unsaved source = {all, list, 0};
     wf_status status;
-    char name[64], path[max_path], seed[32];
+    char path[WF_ZOO_PATH], seed[32];
     WF_TRY_GOTO(columns_alloc(ctx, count, all->error_bytes, &some), done);
     copy_columns(all, list, count, &some);
-    snprintf(name, sizeof name, "%010" PRId64 "%s", some.index[0], part_ending);
-    WF_TRY_GOTO(join_path(ctx, path, all->folder, "/", name), done);
+    WF_TRY_GOTO(wf__zoo_part_path(ctx, all, some.index[0], path), done);
     wf_zoo_extra extra = extra_of(all, &some, seed_text(all, seed, sizeof seed));
     WF_TRY_GOTO(wf_zoo_write_from(ctx, path, all->graph, unsaved_network, &source, count, &extra),
                 done);
@@ -552,13 +443,13 @@ static wf_status write_part(wf_ctx *ctx, collection *all, const size_t *list, si
         unlink(path);
         errno = source.failed;
         status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be read back", all->path);
-    } else status = take_part(ctx, all, path);
+    } else status = wf__zoo_take_part(ctx, all, path);
 done:
     columns_free(&some);
     return status;
 }
 
-static wf_status save_unsaved(wf_ctx *ctx, collection *all) {
+static wf_status save_unsaved(wf_ctx *ctx, zoo_collection *all) {
     size_t *list, count = 0;
     WF_TRY(wf_alloc(ctx, all->desc->count, sizeof *list, "network indices", &list));
     for (size_t i = 0; i < all->desc->count; i++)
@@ -571,14 +462,14 @@ static wf_status save_unsaved(wf_ctx *ctx, collection *all) {
 }
 
 /* The first failure of a save while training goes on. */
-static void note_failure(collection *all, wf_status status, const wf_ctx *said_by) {
+static void note_failure(zoo_collection *all, wf_status status, const wf_ctx *said_by) {
     if (all->save_status != WF_OK) return;
     snprintf(all->sentence, sizeof all->sentence, "%s", wf_last_error(said_by));
     all->save_status = status;
 }
 
 static bool save_when_due(void *all_) {
-    collection *all = all_;
+    zoo_collection *all = all_;
     if (wf_seconds() - all->saved < wf_zoo_save_seconds) return true;
     pthread_mutex_lock(&all->keeping);
     wf_status status = save_unsaved(all->ctx, all);
@@ -588,7 +479,7 @@ static bool save_when_due(void *all_) {
 }
 
 static bool keep_network(void *all_, size_t i, const void *w, const wf_zoo_progress *progress) {
-    collection *all = all_;
+    zoo_collection *all = all_;
     pthread_mutex_lock(&all->keeping);
     wf_status status = started_write(all->keeper, all, all->piece_first + i, w, progress);
     if (status == WF_OK) all->started[all->piece_first + i] = 1;
@@ -598,8 +489,8 @@ static bool keep_network(void *all_, size_t i, const void *w, const wf_zoo_progr
 }
 
 static bool resume_network(void *all_, size_t i, void *w, wf_zoo_progress *progress, bool *found) {
-    collection *all = all_;
-    char path[max_path];
+    zoo_collection *all = all_;
+    char path[WF_ZOO_PATH];
     wf_status status = WF_OK;
     pthread_mutex_lock(&all->keeping);
     *found = all->started[all->piece_first + i] != 0;
@@ -613,7 +504,7 @@ static bool resume_network(void *all_, size_t i, void *w, wf_zoo_progress *progr
 /* --- the growing file --------------------------------------------------------------------------- */
 
 static void *write_networks(void *all_) {
-    collection *all = all_;
+    zoo_collection *all = all_;
     hand *h = &all->hand;
     int failed = wf_zoo_stream_put(all->stream, h->first, h->count, h->weights);
     if (failed) h->failed = failed;
@@ -627,7 +518,7 @@ static void hand_wait(hand *h) {
 
 /* All networks of the piece before `end` are done: a thread writes those that it has not been given yet. */
 static void hand_over(void *all_, size_t end) {
-    collection *all = all_;
+    zoo_collection *all = all_;
     hand *h = &all->hand;
     if (all->stream == NULL) return;
     hand_wait(h);
@@ -640,7 +531,7 @@ static void hand_over(void *all_, size_t end) {
 }
 
 /* Opens the growing file; leaves all->stream NULL where there can be none. */
-static wf_status stream_start(wf_ctx *ctx, collection *all) {
+static wf_status stream_start(wf_ctx *ctx, zoo_collection *all) {
     char seed[32];
     wf_zoo_extra extra = extra_of(all, &all->extra, seed_text(all, seed, sizeof seed));
     wf_status status =
@@ -649,7 +540,7 @@ static wf_status stream_start(wf_ctx *ctx, collection *all) {
 }
 
 /* The growing file becomes the collection when it is whole; else its networks become parts. */
-static wf_status stream_end(wf_ctx *ctx, collection *all) {
+static wf_status stream_end(wf_ctx *ctx, zoo_collection *all) {
     for (size_t i = 0; i < all->desc->count; i++)
         if (all->state[i] != WF_ZOO_TRAINED) return save_unsaved(ctx, all);
     char seed[32];
@@ -663,7 +554,7 @@ static wf_status stream_end(wf_ctx *ctx, collection *all) {
 /* --- training ----------------------------------------------------------------------------------- */
 
 /* Networks in memory at a time: enough to keep the threads busy; on a GPU many times what runs at once. */
-static size_t piece_size(const collection *all, int threads, bool cuda) {
+static size_t piece_size(const zoo_collection *all, int threads, bool cuda) {
     if (all->desc->shard > 0) return all->desc->shard;
     if (cuda && all->stream != NULL)
         return (size_t)fmax(stream_bytes / ((double)all->graph->n_params * sizeof(float)), 1);
@@ -674,14 +565,14 @@ static size_t piece_size(const collection *all, int threads, bool cuda) {
     return size > 2 * threads ? (size_t)size : 2 * (size_t)threads;
 }
 
-static size_t count_trained(const collection *all) {
+static size_t count_trained(const zoo_collection *all) {
     size_t trained = 0;
-    for (size_t i = 0; i < all->desc->count; i++) trained += all->places[i].part != -1;
+    for (size_t i = 0; i < all->desc->count; i++) trained += all->places[i].part != WF_PLACE_NONE;
     return trained;
 }
 
 /* Networks first .. first+count-1, those that are in parts already left out. */
-static wf_status train_piece(wf_ctx *ctx, collection *all, size_t first, size_t count,
+static wf_status train_piece(wf_ctx *ctx, zoo_collection *all, size_t first, size_t count,
                              const uint32_t *index, float *weights, wf_meter *meter) {
     hand_wait(&all->hand);
     all->hand.handed = 0;
@@ -716,8 +607,8 @@ static wf_status train_piece(wf_ctx *ctx, collection *all, size_t first, size_t 
 
 /* All networks that are missing, in pieces. With a growing file two buffers take turns, because one is still being
  * written from. */
-static wf_status train_pieces(wf_ctx *ctx, collection *all, size_t capacity, const uint32_t *index,
-                              float *const weights[2], wf_meter *meter) {
+static wf_status train_pieces(wf_ctx *ctx, zoo_collection *all, size_t capacity,
+                              const uint32_t *index, float *const weights[2], wf_meter *meter) {
     size_t total = all->desc->count;
     wf_status status = WF_OK;
     int turn = 0;
@@ -730,7 +621,8 @@ static wf_status train_pieces(wf_ctx *ctx, collection *all, size_t capacity, con
         for (size_t i = next; i < next + count; i++) waiting += all->state[i] == WF_ZOO_WAITING;
         status = train_piece(ctx, all, next, count, index, weights[turn], meter);
         for (size_t i = next; i < next + count && status == WF_OK; i++)
-            if (all->places[i].part == -1) all->places[i] = (place){in_stream, (uint32_t)i};
+            if (all->places[i].part == WF_PLACE_NONE)
+                all->places[i] = (place){WF_PLACE_STREAM, (uint32_t)i};
         if (weights[1] != NULL) turn ^= 1;
         all->done += waiting;
         next += count;
@@ -742,7 +634,7 @@ static wf_status train_pieces(wf_ctx *ctx, collection *all, size_t capacity, con
     return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", all->path);
 }
 
-static wf_status train_with_buffers(wf_ctx *ctx, collection *all, bool cuda) {
+static wf_status train_with_buffers(wf_ctx *ctx, zoo_collection *all, bool cuda) {
     size_t total = all->desc->count, row = all->graph->n_params * sizeof(float);
     size_t trained = count_trained(all), capacity = piece_size(all, wf_ctx_threads(ctx), cuda);
     if (capacity > total) capacity = total;
@@ -766,14 +658,14 @@ static wf_status train_with_buffers(wf_ctx *ctx, collection *all, bool cuda) {
     return status;
 }
 
-/* *merged: the file stands already. */
-static wf_status train_missing(wf_ctx *ctx, collection *all, bool *merged) {
+wf_status wf__zoo_train_missing(wf_ctx *ctx, zoo_collection *all, bool *merged) {
     size_t total = all->desc->count;
     *merged = false;
     if (count_trained(all) == total) return WF_OK;
     bool cuda;
     WF_TRY(wf_use_cuda(ctx, &cuda));
-    if (all->desc->shard == 0 && all->list.count == 0) WF_TRY(stream_start(ctx, all));
+    bool grows = all->desc->shard == 0 && all->list.count == 0 && !all->in_parts;
+    if (grows) WF_TRY(stream_start(ctx, all));
     wf_status status = train_with_buffers(ctx, all, cuda);
     if (status == WF_OK && all->stream != NULL) {
         status = stream_end(ctx, all);
@@ -791,7 +683,7 @@ static wf_status train_missing(wf_ctx *ctx, collection *all, bool *merged) {
 /* --- the merge --------------------------------------------------------------------------------- */
 
 static void network_at(void *all_, size_t place_index, float *w) {
-    const collection *all = all_;
+    const zoo_collection *all = all_;
     const place *at = &all->places[place_index];
     wf_zoo_get(all->list.parts[at->part], at->slot, w);
 }
@@ -803,7 +695,7 @@ static bool all_finite(const float *values, size_t n) {
 }
 
 /* Closes up the places of networks that did not diverge; returns how many there are. */
-static wf_status drop_diverged(wf_ctx *ctx, collection *all, size_t *kept) {
+static wf_status drop_diverged(wf_ctx *ctx, zoo_collection *all, size_t *kept) {
     size_t total = all->desc->count, n_params = all->graph->n_params, dropped = 0;
     float *w;
     WF_TRY(wf_alloc(ctx, n_params, sizeof *w, "one network", &w));
@@ -826,7 +718,7 @@ static wf_status drop_diverged(wf_ctx *ctx, collection *all, size_t *kept) {
     return WF_OK;
 }
 
-static void merge_columns(const collection *all, size_t count, columns *out) {
+static void merge_columns(const zoo_collection *all, size_t count, columns *out) {
     for (size_t i = 0; i < count; i++) {
         const wf_zoo *part = all->list.parts[all->places[i].part];
         size_t slot = all->places[i].slot, bytes = all->error_bytes;
@@ -839,7 +731,7 @@ static void merge_columns(const collection *all, size_t count, columns *out) {
     }
 }
 
-static wf_status merge(wf_ctx *ctx, collection *all, size_t *diverged) {
+wf_status wf__zoo_merge(wf_ctx *ctx, zoo_collection *all, size_t *diverged) {
     size_t kept;
     WF_TRY(drop_diverged(ctx, all, &kept));
     *diverged = all->desc->count - kept;
@@ -862,7 +754,7 @@ static wf_status merge(wf_ctx *ctx, collection *all, size_t *diverged) {
     return status;
 }
 
-static wf_status collection_start(wf_ctx *ctx, collection *all) {
+static wf_status collection_start(wf_ctx *ctx, zoo_collection *all) {
     const wf_zoo_desc *desc = all->desc;
     WF_TRY(wf_lock_file(ctx, all->path, &all->lock));
     WF_TRY(wf_zoo_plan_build(ctx, all->graph, all->data, desc, &all->chain, &all->plan));
@@ -880,20 +772,31 @@ static wf_status collection_start(wf_ctx *ctx, collection *all) {
     WF_TRY(columns_alloc(ctx, desc->count, all->error_bytes, &all->extra));
     for (size_t i = 0; i < desc->count; i++) {
         wf_zoo_task task = wf_zoo_task_of(desc, (uint32_t)(desc->first + i));
-        all->places[i].part = -1;
+        all->places[i].part = WF_PLACE_NONE;
         all->extra.index[i] = task.index;
         all->extra.lr[i] = (float)task.lr;
         all->extra.epochs[i] = task.epochs;
     }
     if (wf_ctx_create(&(wf_ctx_desc){.threads = 1}, &all->keeper) != WF_OK)
         return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", all->path);
-    return take_files(ctx, all);
+    return wf_ctx_rank(ctx) == 0 ? take_files_alone(ctx, all) : WF_OK;
+}
+
+wf_status wf__zoo_train_here(wf_ctx *ctx, zoo_collection *all, size_t *dropped) {
+    bool merged = all->stands > 0;
+    if (merged) {
+        *dropped = all->desc->count - all->stands;
+        if (wf_file_exists(all->folder)) remove_parts(ctx, all);
+        return WF_OK;
+    }
+    WF_TRY(wf__zoo_train_missing(ctx, all, &merged));
+    return merged ? WF_OK : wf__zoo_merge(ctx, all, dropped);
 }
 
 wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                        const wf_zoo_desc *desc, const char *path, size_t *diverged) {
     size_t dropped = 0;
-    collection *all;
+    zoo_collection *all;
     WF_TRY(wf_alloc(ctx, 1, sizeof *all, "collection", &all));
     all->graph = graph;
     all->data = data;
@@ -902,13 +805,8 @@ wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *dat
     all->ctx = ctx;
     pthread_mutex_init(&all->keeping, NULL);
     wf_status status = collection_start(ctx, all);
-    bool merged = status == WF_OK && all->stands > 0;
-    if (merged) {
-        dropped = desc->count - all->stands;
-        if (wf_file_exists(all->folder)) remove_parts(ctx, all);
-    }
-    if (status == WF_OK && !merged) status = train_missing(ctx, all, &merged);
-    if (status == WF_OK && !merged) status = merge(ctx, all, &dropped);
+    if (wf_ctx_ranks(ctx) > 1) status = wf__zoo_train_together(ctx, all, status, &dropped);
+    else if (status == WF_OK) status = wf__zoo_train_here(ctx, all, &dropped);
     for (size_t p = 0; p < all->list.count; p++) wf_zoo_free(all->list.parts[p]);
     free(all->list.parts);
     free(all->places);

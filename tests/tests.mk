@@ -16,7 +16,7 @@ EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field loop
                     ops)
 endif
 
-.PHONY: test test-programs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos chaos-long \
+.PHONY: test test-programs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos chaos-long claims \
         layering formatting check check-full
 
 TEST_FLAGS = $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes
@@ -115,13 +115,16 @@ layering:
 formatting: need-check
 	@clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
+claims:
+	@tools/check_claims.py
+
 # Programs that use threads; the rest would only be slower under the thread sanitizer.
 THREAD_TESTS := unit/test_pool unit/test_match unit/test_draw unit/test_flow unit/test_field \
                 prop/test_zoo_train
 test-threads: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 	@BUILD=$(BUILD) tests/run.sh $(THREAD_TESTS:%=%.c)
 
-check: need-check layering formatting ## layering of includes, formatting, warnings of gcc and clang
+check: need-check layering formatting claims ## layering of includes, formatting, warnings of gcc and clang
 	@tools/layering.py --svg | cmp -s - docs/modules.svg || \
 	    { echo "old picture: tools/layering.py --svg >docs/modules.svg" >&2; exit 1; }
 	+@$(again) BUILD=build/gcc-strict WERROR=-Werror CC=gcc all

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""check_claims.py [FOLDER]: are the README's figures those that docs/results/ shows?
+
+docs/results/values.json lists results: a text that marks the README's lines about it, the page that
+shows it, and its values. A line of the README with a score (0.972) or a gap in points (-1.8) must be
+marked by a result, and the figure must be one of its values, rounded. Every value must stand in its
+page, or in the eval.json that is kept. Rows of printed tables are compared as a whole with the kept
+eval.json of the demo."""
+import json
+import os
+import re
+import sys
+
+SCORE = re.compile(r"(?<![\d.])0\.\d{3}(?!\d)")
+GAP = re.compile(r"(?<![\w.])-\d+\.\d(?!\d)")
+
+
+def printed_row(row):
+    """A row of the table that `weft demo` prints, as its columns."""
+
+    def pair(name, digits, factor=1):
+        return f"{factor * row[name + '_mean']:.{digits}f} ± {factor * row[name + '_std']:.{digits}f}"
+
+    jws = "-" if row["jws"] is None else f"{row['jws']:.3f} ± {row['jws_std']:.3f}"
+    columns = [row["name"], str(row["n"]), pair("accuracy", 2, 100), pair("iou", 3), pair("wcs", 3), jws]
+    return columns + (["copies"] if row["copies"] else [])
+
+
+def figures(line):
+    return [(m.group(), 3) for m in SCORE.finditer(line)] + [(m.group(), 1) for m in GAP.finditer(line)]
+
+
+def check_values(folder, results, faults):
+    for result in results:
+        if "eval" in result:
+            continue
+        page = open(os.path.join(folder, result["page"]), encoding="utf-8").read()
+        for name, value in result["values"].items():
+            if f"{value:.{3 if 0 <= value < 1 else 2}f}" not in page:  # a score, or a gap in points
+                faults.append(f"values.json: {result['line']}: {name} {value} is not in {result['page']}")
+
+
+def values_of(result, rows):
+    if "eval" not in result:
+        return list(result["values"].values())
+    return [row[key] for row in rows.values() for key in ("jws", "iou_mean", "wcs_mean") if row[key] is not None]
+
+
+def check_readme(root, results, rows, faults):
+    fenced = False
+    for number, line in enumerate(open(os.path.join(root, "README.md"), encoding="utf-8"), 1):
+        place = f"README.md:{number}"
+        if line.startswith("```"):
+            fenced = not fenced
+            continue
+        columns = re.split(r"\s{2,}", line.strip())
+        if fenced:
+            row = rows.get(columns[0])
+            if row is not None and columns[1:2] == [str(row["n"])] and columns != printed_row(row):
+                faults.append(f"{place}: the demo's row is {'  '.join(printed_row(row))}")
+            continue
+        found = figures(line)
+        if not found:
+            continue
+        marked = [r for r in results if r["line"] in line]
+        if not marked:
+            faults.append(f"{place}: {found[0][0]} belongs to no result of docs/results/values.json")
+        values = [v for r in marked for v in values_of(r, rows)]
+        for text, digits in found if marked else []:
+            if not any(f"{v:.{digits}f}" == text for v in values):
+                faults.append(f"{place}: {text} is no value of {marked[0]['line']!r} in values.json")
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "..")
+    folder = os.path.join(root, "docs", "results")
+    results = json.load(open(os.path.join(folder, "values.json"), encoding="utf-8"))
+    rows = {}
+    for result in results:
+        if "eval" in result:
+            kept = json.load(open(os.path.join(folder, result["eval"]), encoding="utf-8"))
+            rows.update({row["name"]: row for row in kept["rows"]})
+    faults = []
+    check_values(folder, results, faults)
+    check_readme(root, results, rows, faults)
+    print("\n".join(faults) if faults else f"README.md: figures agree with {len(results)} results")
+    return 1 if faults else 0
+
+
+sys.exit(main())

@@ -2,6 +2,10 @@
 # The experiments of docs/results/ on karhunen and MNIST: each a set of `weft run` folders under $OUT, and a table of them.
 #
 #     bench/experiments.sh [EXPERIMENT ...]      without one: these in this order
+#     bench/experiments.sh grid [PATTERN ...]    the paper's 110 configurations of rivals, or those whose names match a shell
+#                                                pattern: 'mnist-dwf-*-aligned'; --list prints the names. CIFAR names a
+#                                                collection of CIFAR-10 networks; without it those are left out
+#     bench/experiments.sh scaling [PATTERN ...] the paper's 70 runs on karhunen likewise: seven methods, ten sizes
 #
 #   sweep            karhunen, nested subsets of 50,000 networks (the first 100 ... 50,000), judged against all of them
 #   mnist            10,000 networks of 784-32-32-10: direct and refined, held-out, all controls
@@ -365,6 +369,119 @@ run_refinement() {
     sed "s/$scores$near/\1 \2 \3 \4 \5 \6 \7/" "$out/refinement.jsonl"
 }
 
+# --- the paper's grid of rivals, and its scaling experiment ------------------------------------------
+
+# Configurations, a line each: NAME RECIPE [SECTION.KEY=VALUE ...]. Everything else is as in the recipe.
+mnist_grid() {
+    echo "mnist-mlp mnist-mlp train.batch=64"
+    for one in "256 1e-3 cosine 0.999" "256 5e-4 cosine 0.999" "368 1e-3 cosine 0.999" "368 5e-4 cosine 0.999" "368 3e-4 constant 0.9999"; do
+        # shellcheck disable=SC2086
+        set -- $one
+        echo "mnist-dit-h$1-lr$2-$3-ema$4 mnist-dit train.batch=256 model.width=$1 train.lr=$2 train.schedule=$3 train.ema=$4"
+    done
+    for b in 32 64 256; do
+        for lr in 1e-3 5e-4 1e-4; do
+            for h in 200 300 400 558; do
+                for kind in dwf dwf-aligned; do
+                    echo "mnist-dwf-b$b-lr$lr-h$h${kind#dwf} mnist-$kind train.batch=$b train.lr=$lr model.width=$h"
+                done
+            done
+        done
+    done
+    for h in 104 160 224 232 320 328 1024; do
+        more=
+        [ "$h" = 1024 ] && more=" model.blocks=8 model.token=289" # what its printed size takes
+        for prior in kde gauss; do echo "mnist-sane-h$h-$prior mnist-sane-$prior train.batch=32 model.width=$h$more"; done
+    done
+    echo "mnist-pdiff mnist-pdiff train.batch=50"
+}
+cifar10_grid() {
+    echo "cifar10-mlp cifar10-mlp train.batch=64"
+    echo "cifar10-dit-lr2e-4-constant cifar10-dit train.batch=256 train.lr=2e-4 train.schedule=constant"
+    echo "cifar10-dit-lr5e-4-cosine cifar10-dit train.batch=256 train.lr=5e-4 train.schedule=cosine"
+    for kind in dwf dwf-aligned; do
+        for one in "256 5e-4" "256 1e-3" "256 1e-4" "64 5e-4"; do
+            # shellcheck disable=SC2086
+            set -- $one
+            echo "cifar10-dwf-b$1-lr$2${kind#dwf} cifar10-$kind train.batch=$1 train.lr=$2"
+        done
+    done
+    echo "cifar10-dwf-b64-lr1e-4-aligned cifar10-dwf-aligned train.batch=64 train.lr=1e-4"
+    for h in 640 1024; do
+        for prior in kde gauss; do echo "cifar10-sane-h$h-$prior cifar10-sane-$prior train.batch=32 model.width=$h"; done
+    done
+    echo "cifar10-pdiff cifar10-pdiff train.batch=256"
+}
+grid() { mnist_grid && cifar10_grid; }
+scaling() {
+    for method in gmn dit dit-l dwf dwf-aligned dwf-l dwf-l-aligned; do
+        recipe=karhunen-$method table=
+        [ "$method" = gmn ] && recipe=../karhunen-paper
+        case $method in dwf*) table=yes ;; esac
+        for n in $sizes; do echo "scaling-$method-$n $recipe train.batch=256 train.limit=$n${table:+ train.noise_table=$n}"; done
+    done
+}
+
+# The lines of the function $1 whose names match one of the patterns.
+chosen() {
+    list=$1
+    shift
+    "$list" | while read -r name rest; do
+        [ $# -gt 0 ] || echo "$name $rest"
+        for pattern in "$@"; do
+            # shellcheck disable=SC2254
+            case $name in $pattern) echo "$name $rest" && break ;; esac
+        done
+    done
+}
+# One aligned collection for all runs that want it: NAME
+aligned_collection() {
+    [ -f "$out/$1-aligned.safetensors" ] ||
+        "$weft" align "$out/$1.safetensors" -o "$out/$1-aligned.safetensors" --device "$device" -q >&2
+}
+# Runs from stdin, with the collections that they take.
+with_collections() {
+    while read -r name recipe rest; do
+        zoo=${recipe%%-*}
+        [ "$recipe" = ../karhunen-paper ] && zoo=karhunen
+        case $zoo in
+        mnist) collection mnist.conf mnist "$mnist" >&2 ;;
+        karhunen) collection karhunen.conf karhunen "$karhunen" >&2 ;;
+        cifar10)
+            [ -n "${CIFAR:-}" ] || { note "left out: $name; CIFAR names no collection" >&2 && continue; }
+            [ -f "$out/cifar10.safetensors" ] || ln -s "$(realpath "$CIFAR")" "$out/cifar10.safetensors"
+            ;;
+        esac
+        paths="zoo.path=$out/$zoo.safetensors eval.controls=no"
+        [ ! -f "$out/$zoo-held-out.safetensors" ] || paths="$paths zoo.held_out_path=$out/$zoo-held-out.safetensors"
+        case $recipe in *-aligned | *-sane-*) aligned_collection "$zoo" && paths="$paths train.path=$out/$zoo-aligned.safetensors" ;; esac
+        echo "$name 0 rivals/$recipe.conf $paths $rest"
+    done
+}
+run_configurations() {
+    list=$1
+    shift
+    if [ "${1:-}" = --list ]; then
+        shift
+        chosen "$list" "$@" | cut -d ' ' -f 1
+        exit 0
+    fi
+    mkdir -p "$out"
+    rm -f "$out/failed"
+    chosen "$list" "$@" | with_collections | together
+    set --
+    for name in $("$list" | cut -d ' ' -f 1); do [ ! -f "$out/$name/eval.json" ] || set -- "$@" "$out/$name/"; done
+    [ $# -eq 0 ] || table "$list" "$@"
+    [ ! -e "$out/failed" ]
+    exit
+}
+
+if [ "${1:-}" = grid ] || [ "${1:-}" = scaling ]; then
+    export THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
+    list=$1
+    shift
+    run_configurations "$list" "$@"
+fi
 if [ "${1:-}" = one ] || [ "${1:-}" = schedule ]; then
     "$@"
     exit 0

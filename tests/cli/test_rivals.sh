@@ -1,0 +1,91 @@
+#!/bin/sh
+# Recipes of the rivals: sizes as the paper states them, a few updates of each digits recipe from the collection to the table, the
+# paper's grid, and what is refused before any work.
+. tests/cli/lib.sh
+cd "$scratch" || exit 1
+rivals=$root/recipes/rivals
+
+# --- sizes --------------------------------------------------------------------------------------------
+size() { "$weft" model info "$rivals/$1.conf" --json | sed -n 's/.*"parameters": \([0-9]*\),/\1/p' | head -n 1; }
+while read -r name params; do
+    check "$name has $params parameters" test "$(size "$name")" = "$params"
+done <<END
+mnist-mlp 21434730
+mnist-dit 15762848
+mnist-dwf 16045844
+mnist-dwf-aligned 16045844
+mnist-sane-kde 2041873
+mnist-sane-gauss 4277533
+mnist-pdiff $((15396833 + 2545153))
+cifar10-mlp 80356378
+cifar10-dit 77913152
+cifar10-dwf 79992165
+cifar10-dwf-aligned 79992165
+cifar10-sane-kde 79657757
+cifar10-sane-gauss 79657757
+cifar10-pdiff $((32725537 + 3201537))
+karhunen-dit 2019872
+karhunen-dit-l 10731424
+karhunen-dwf 2009538
+karhunen-dwf-aligned 2009538
+karhunen-dwf-l 10557490
+karhunen-dwf-l-aligned 10557490
+digits-gmn 215105
+digits-mlp 493490
+digits-dit 262688
+digits-dwf 347922
+digits-dwf-aligned 347922
+digits-sane-kde 245117
+digits-sane-gauss 245117
+digits-pdiff 86310
+END
+check "all recipes are in this list" test "$(ls "$rivals"/*.conf | wc -l)" = 28
+
+# --- two updates of each ------------------------------------------------------------------------------
+"$weft" zoo train "$rivals/digits-mlp.conf" -n 8 --set zoo.epochs=1 -o zoo.safetensors -q >/dev/null
+toy="--set zoo.path=zoo.safetensors --set zoo.held_out=0 --set train.updates=2 --set train.batch=4 --set train.set_aside=2
+ --set sample.count=3 --set eval.controls=no --set eval.subsets=2 -q"
+for name in gmn mlp dit dwf dwf-aligned sane-kde sane-gauss pdiff; do
+    case $name in
+    pdiff) more="--set model.vae_updates=2 --set model.diffusion_steps=25" ;;
+    gmn) more="--set sample.steps=1 --set sample.refine_cycles=1" ;;
+    sane-*) more= ;;
+    *) more="--set sample.steps=1" ;;
+    esac
+    # shellcheck disable=SC2086
+    expect "$name" 0 "$name  " "$weft" run "$rivals/digits-$name.conf" -o "run-$name" $toy $more
+done
+check "a validation loss in each phase" python3 -c '
+import json
+lines = [json.loads(line) for line in open("run-pdiff/model.safetensors.log.jsonl")]
+seen = {(line["phase"], key) for line in lines for key in ("loss", "validation") if key in line}
+assert seen == {(p, k) for p in ("vae", "ddpm") for k in ("loss", "validation")}, seen
+assert [line["update"] for line in lines if "loss" in line] == [2, 4]'
+"$weft" sample run-sane-kde/model.safetensors -n 2 -o more.safetensors --json -q >more.json
+check "weft sample of a rival" python3 -c 'import json; j = json.load(open("more.json")); assert j["n"] == 2, j'
+
+# --- said before any work -----------------------------------------------------------------------------
+"$weft" zoo train "$rivals/digits-mlp.conf" -n 3 --set zoo.epochs=1 --set zoo.arch=64-7-10 -o other.safetensors -q >/dev/null
+for name in mlp dit dwf sane-kde pdiff; do
+    expect "$name-architectures" 3 "takes one architecture" "$weft" train "$rivals/digits-$name.conf" --zoo zoo.safetensors,other.safetensors -o no.safetensors -q
+done
+for name in dwf-aligned sane-kde sane-gauss; do
+    expect "$name-unaligned" 3 "weft align makes an aligned collection" "$weft" train "$rivals/digits-$name.conf" --zoo zoo.safetensors -o no.safetensors -q
+done
+"$weft" align zoo.safetensors -o aligned.safetensors -q >/dev/null
+expect too-few 3 "model.anchors is 50, but 8 networks are fitted" "$weft" train "$rivals/digits-sane-kde.conf" --zoo aligned.safetensors --set model.anchors=50 -o no.safetensors -q
+expect one-network 3 "takes latents of two or more" "$weft" train "$rivals/digits-sane-kde.conf" --zoo aligned.safetensors --set train.limit=1 -o no.safetensors -q
+expect not-read 2 "does not read it" "$weft" train "$rivals/digits-pdiff.conf" --zoo zoo.safetensors --set train.coupling=independent -o no.safetensors -q
+expect refined 2 "has no refinement" "$weft" run "$rivals/digits-pdiff.conf" -o no --set sample.refine_cycles=2 -q
+expect epochs 2 "which go through one collection" "$weft" train "$rivals/digits-dwf.conf" --zoo zoo.safetensors,zoo.safetensors -o no.safetensors -q
+expect heads 2 "must divide it" "$weft" train "$rivals/digits-sane-kde.conf" --zoo aligned.safetensors --set model.heads=5 -o no.safetensors -q
+check "nothing half-written" test ! -e no.safetensors -a ! -e no
+
+# --- the paper's grid ---------------------------------------------------------------------------------
+grid() { WEFT="$weft" OUT=grid DEVICE=cpu "$root/bench/experiments.sh" grid "$@"; }
+grid --list >list.txt
+check "110 configurations" test "$(wc -l <list.txt)" = 110
+check "93 on MNIST" test "$(grep -c '^mnist-' list.txt)" = 93
+check "each once" test "$(sort -u list.txt | wc -l)" = 110
+check "81 of DWF, 18 of SANE, 7 of DiT" test "$(grep -c -- '-dwf' list.txt) $(grep -c -- '-sane' list.txt) $(grep -c -- '-dit' list.txt)" = "81 18 7"
+finish

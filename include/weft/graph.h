@@ -182,9 +182,9 @@ WF_API int wf_graph_tensors(const wf_graph *graph); /* tensors of a PyTorch stat
 WF_API const char *wf_graph_tensor(const wf_graph *graph, int index, size_t *offset, size_t *count,
                                    int *rank, size_t shape[4], int *kind);
 
-/* WF_OK when weft can train such networks itself. Otherwise WF_ERR_UNSUPPORTED, and the sentence
- * names the layer. Every description can be executed. */
-WF_API wf_status wf_graph_trainable(wf_ctx *ctx, const wf_graph *graph);
+/* One chain of linear layers on plain inputs, without norms and residual connections: what the programs for a GPU
+ * that train and test networks take. */
+WF_API bool wf_graph_is_chain(const wf_graph *graph);
 
 /* Shape of a block's tensor in PyTorch: its rank (1 to 4) is returned. */
 WF_API int wf_block_shape(const wf_graph *graph, const wf_block *block, size_t shape[4]);

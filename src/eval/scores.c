@@ -161,8 +161,10 @@ wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *wei
     bool cuda;
     WF_TRY(wf_use_cuda_for(ctx, flops / 40e9, &cuda));
     if (cuda && score == WF_SCORE_ACCURACY) {
-        wf_status on_gpu = wf_graph_trainable(ctx, graph); /* chains of linear layers alone */
-        if (on_gpu == WF_OK) on_gpu = score_on_gpu(ctx, &call, n);
+        wf_status on_gpu =
+            wf_graph_is_chain(graph)
+                ? score_on_gpu(ctx, &call, n)
+                : wf_fail(ctx, WF_ERR_UNSUPPORTED, "the GPU runs chains of linear layers alone");
         if (on_gpu != WF_ERR_UNSUPPORTED) {
             wf_note_device(ctx, "testing", true);
             return on_gpu;

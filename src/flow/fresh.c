@@ -95,7 +95,7 @@ static wf_status train_slices(wf_ctx *ctx, wf_fresh_pool *pool, const wf_fresh_s
                           .state = pool->state,
                           .meter = meter,
                           .done_before = done_before};
-    WF_TRY(wf_zoo_piece_run(ctx, &source->plan, wf_zoo_kernels_pick(), &piece));
+    WF_TRY(wf_zoo_piece_run(ctx, &source->plan, wf_zoo_kernels_pick(&source->plan), &piece));
     for (size_t s = 0; s < n; s++) {
         size_t at = s * source->slice;
         WF_TRY(leave_out(ctx, pool, source, pool->index + at, pool->state + at,

@@ -517,24 +517,14 @@ bool wf_graph_equal(const wf_graph *a, const wf_graph *b) {
     return true;
 }
 
-wf_status wf_graph_trainable(wf_ctx *ctx, const wf_graph *graph) {
-    static const char *const norms[] = {"", "batch norms", "layer norms"};
+bool wf_graph_is_chain(const wf_graph *graph) {
     for (int l = 0; l < graph->n_layers; l++) {
         const wf_layer *layer = &graph->layers[l];
-        const char *what = layer->op == WF_LAYER_CONV            ? "convolutions"
-                           : layer->op == WF_LAYER_ADD           ? "residual connections"
-                           : layer->op == WF_LAYER_PASS          ? "layers without weights"
-                           : layer->norm != WF_NORM_NONE         ? norms[layer->norm]
-                           : layer->pool != WF_POOL_NONE         ? "poolings"
-                           : graph->groups[layer->from[0]].image ? "images that are flattened"
-                                                                 : NULL;
-        if (what != NULL)
-            return refuse(ctx, graph, l, WF_ERR_UNSUPPORTED,
-                          "%s cannot be trained here, only linear layers; train these networks "
-                          "elsewhere and bring them in with weft zoo import",
-                          what);
+        if (layer->op != WF_LAYER_LINEAR || layer->from[0] != l || layer->norm != WF_NORM_NONE ||
+            layer->pool != WF_POOL_NONE || graph->groups[l].image)
+            return false;
     }
-    return WF_OK;
+    return true;
 }
 
 wf_status wf_graph_scale_width(wf_ctx *ctx, const wf_graph *graph, double factor, wf_graph **out) {

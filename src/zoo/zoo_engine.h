@@ -1,4 +1,5 @@
-/* zoo_engine: what the driver (zoo_train.c) and the kernels (cpu/zoo_kernels.c) share.
+/* zoo_engine: what the driver (zoo_train.c) and the kernels share: cpu/zoo_kernels.c for chains of linear layers,
+ * cpu/net_kernels.c for every other network.
  *
  * One network is trained from its first update to its last by one thread, so nothing about it
  * depends on its neighbours, the batch of networks, the shard or the number of threads. */
@@ -33,8 +34,10 @@ typedef struct wf_zoo_examples {
 
 /* The same for every network of a collection. Only the optimiser's numbers of `desc` are used. */
 typedef struct wf_zoo_plan {
-    const wf_zoo_chain *chain;
+    const wf_graph *graph;
+    const wf_zoo_chain *chain; /* NULL: any other network, or images that are changed on the way */
     const wf_zoo_desc *desc;
+    int image[3]; /* channels, height, width of the examples; zeros: no images */
     wf_zoo_examples train, test;
 } wf_zoo_plan;
 
@@ -77,17 +80,20 @@ typedef struct wf_zoo_kernels {
 } wf_zoo_kernels;
 
 extern const wf_zoo_kernels wf_zoo_kernels_base_f32, wf_zoo_kernels_base_f64;
+extern const wf_zoo_kernels wf_net_kernels_base_f32, wf_net_kernels_base_f64;
 #if defined(__x86_64__)
 extern const wf_zoo_kernels wf_zoo_kernels_avx2_f32, wf_zoo_kernels_avx512_f32;
+extern const wf_zoo_kernels wf_net_kernels_avx2_f32, wf_net_kernels_avx512_f32;
 #endif
 
-/* The layers of a graph that can be trained; anything else is WF_ERR_UNSUPPORTED. */
-wf_status wf_zoo_chain_build(wf_ctx *ctx, const wf_graph *graph, wf_zoo_chain *out);
+/* The layers of a chain of linear layers with one activation; false: it is none, or too long. */
+bool wf_zoo_chain_build(const wf_graph *graph, wf_zoo_chain *out);
 
 /* Learning rate and epochs of network `index`. */
 wf_zoo_task wf_zoo_task_of(const wf_zoo_desc *desc, uint32_t index);
 
-/* Refuses settings and data that cannot be trained on, and fills the plan. x is data's own, in float. */
+/* Refuses settings and data that cannot be trained on, and fills the plan, which borrows all it is given. x is data's
+ * own, in float. */
 wf_status wf_zoo_plan_build(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                             const wf_zoo_desc *desc, wf_zoo_chain *chain, wf_zoo_plan *out);
 
@@ -126,8 +132,8 @@ extern double wf_zoo_save_seconds;
 wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_kernels *kernels,
                            const wf_zoo_piece *piece);
 
-/* Kernels for this machine. */
-const wf_zoo_kernels *wf_zoo_kernels_pick(void);
+/* Kernels for this machine and these networks. */
+const wf_zoo_kernels *wf_zoo_kernels_pick(const wf_zoo_plan *plan);
 
 /* wf_zoo_train_from in double; for tests. */
 wf_status wf_zoo_train_from_f64(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,

@@ -58,14 +58,10 @@ wf_zoo_task wf_zoo_task_of(const wf_zoo_desc *desc, uint32_t index) {
     return task;
 }
 
-/* What can be trained is one chain of linear layers. */
-wf_status wf_zoo_chain_build(wf_ctx *ctx, const wf_graph *graph, wf_zoo_chain *out) {
-    WF_TRY(wf_graph_trainable(ctx, graph));
-    if (graph->n_layers > WF_ZOO_LAYERS || graph->activation == WF_ACT_MIXED)
-        return wf_fail(ctx, WF_ERR_UNSUPPORTED,
-                       "%.200s: collections are trained for networks of at most %d layers with one "
-                       "activation; train these elsewhere and bring them in with weft zoo import",
-                       graph->text, WF_ZOO_LAYERS);
+bool wf_zoo_chain_build(const wf_graph *graph, wf_zoo_chain *out) {
+    if (!wf_graph_is_chain(graph) || graph->n_layers > WF_ZOO_LAYERS ||
+        graph->activation == WF_ACT_MIXED)
+        return false;
     *out = (wf_zoo_chain){
         .n_layers = graph->n_layers, .activation = graph->activation, .n_params = graph->n_params};
     for (int b = 0; b < graph->n_blocks; b++) {
@@ -80,5 +76,5 @@ wf_status wf_zoo_chain_build(wf_ctx *ctx, const wf_graph *graph, wf_zoo_chain *o
             layer->bias_offset = block->offset;
         }
     }
-    return WF_OK;
+    return true;
 }

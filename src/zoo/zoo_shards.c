@@ -595,7 +595,7 @@ static wf_status train_piece(wf_ctx *ctx, zoo_collection *all, size_t first, siz
                           .tick = save_when_due,
                           .keep = keep_network,
                           .resume = resume_network};
-    wf_status status = wf_zoo_piece_run(ctx, &all->plan, wf_zoo_kernels_pick(), &piece);
+    wf_status status = wf_zoo_piece_run(ctx, &all->plan, wf_zoo_kernels_pick(&all->plan), &piece);
     if (all->save_status != WF_OK) status = wf_fail(ctx, all->save_status, "%s", all->sentence);
     if (status == WF_OK && all->stream == NULL) return save_unsaved(ctx, all);
     if (status == WF_OK) return WF_OK;

@@ -13,7 +13,9 @@
 #include <string.h>
 #include <time.h>
 
-const wf_zoo_kernels *wf_zoo_kernels_pick(void) { return WF_PICK_F32(&wf_zoo_kernels); }
+const wf_zoo_kernels *wf_zoo_kernels_pick(const wf_zoo_plan *plan) {
+    return plan->chain != NULL ? WF_PICK_F32(&wf_zoo_kernels) : WF_PICK_F32(&wf_net_kernels);
+}
 
 /* --- checks ------------------------------------------------------------------------------------ */
 
@@ -45,16 +47,82 @@ static wf_status check_data(wf_ctx *ctx, const wf_graph *graph, const wf_dataset
     return check_labels(ctx, data, "test", data->y_test, data->n_test);
 }
 
+/* Bytes that a thread may take for the values of one network, 8 GB: a description of a few bytes may stand for images
+ * of any size. Counted in double, where nothing overflows. */
+static const double most_bytes = 8e9;
+
+static wf_status check_memory(wf_ctx *ctx, const wf_graph *graph, const wf_zoo_desc *desc,
+                              size_t n_train) {
+    const double tile = 16, real_size = sizeof(float), kept = 6; /* arrays of a layer, at most */
+    double examples = tile, bytes = 0;
+    for (int l = 0; l < graph->n_layers; l++)
+        if (graph->layers[l].norm == WF_NORM_BATCH)
+            examples = fmin(desc->batch, (double)n_train) + tile;
+    for (int l = 0; l < graph->n_layers; l++) {
+        const wf_group *group = &graph->groups[l + 1];
+        bytes += kept * ((double)group->n + 1) * group->sum_height * group->sum_width * examples *
+                 real_size;
+        if (bytes > most_bytes)
+            return wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                           "training %.200s: layer %d (%d units of %dx%d) takes more than %.0f GB "
+                           "for %.0f examples",
+                           graph->text, l + 1, group->n, group->sum_height, group->sum_width,
+                           most_bytes / 1e9, examples);
+    }
+    return WF_OK;
+}
+
+/* Statistics of a batch need two values of each unit. */
+static wf_status check_batches(wf_ctx *ctx, const wf_graph *graph, const wf_zoo_desc *desc,
+                               size_t n_train) {
+    size_t batch = (size_t)desc->batch, last = n_train % batch == 0 ? batch : n_train % batch;
+    for (int l = 0; l < graph->n_layers; l++) {
+        const wf_group *group = &graph->groups[l + 1];
+        if (graph->layers[l].norm != WF_NORM_BATCH || group->sum_height * group->sum_width > 1 ||
+            (batch > 1 && last > 1))
+            continue;
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "zoo.batch is %zu, which leaves a batch of one of %zu examples, and the "
+                       "batch norm of layer %d needs two; change it",
+                       batch, n_train, l + 1);
+    }
+    return WF_OK;
+}
+
+/* The size of images that are changed on the way: the network's, else the data's. */
+static wf_status find_image(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
+                            const wf_zoo_desc *desc, int image[3]) {
+    const wf_group *input = &graph->groups[0];
+    image[0] = input->image ? input->n : data->channels;
+    image[1] = input->image ? input->height : data->height;
+    image[2] = input->image ? input->width : data->width;
+    if (!desc->flip && desc->crop == 0) return WF_OK;
+    if (image[1] == 0)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "zoo.flip and zoo.crop change images, but data set %s has none", data->name);
+    if (desc->crop >= image[1] || desc->crop >= image[2])
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "zoo.crop is %d; expected less than the sides of the images, %dx%d",
+                       desc->crop, image[1], image[2]);
+    return WF_OK;
+}
+
 wf_status wf_zoo_plan_build(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                             const wf_zoo_desc *desc, wf_zoo_chain *chain, wf_zoo_plan *out) {
     WF_TRY(check_desc(ctx, desc));
     WF_TRY(check_data(ctx, graph, data));
-    WF_TRY(wf_zoo_chain_build(ctx, graph, chain));
-    *out = (wf_zoo_plan){.chain = chain,
+    *out = (wf_zoo_plan){.graph = graph,
                          .desc = desc,
                          .train = {data->x_train, data->y_train, data->n_train},
                          .test = {data->x_test, data->y_test, data->n_test}};
-    return WF_OK;
+    WF_TRY(find_image(ctx, graph, data, desc, out->image));
+    bool changed = desc->flip || desc->crop > 0;
+    if (!changed && wf_zoo_chain_build(graph, chain)) {
+        out->chain = chain;
+        return WF_OK;
+    }
+    WF_TRY(check_batches(ctx, graph, desc, data->n_train));
+    return check_memory(ctx, graph, desc, data->n_train);
 }
 
 /* --- a piece of work --------------------------------------------------------------------------- */
@@ -169,7 +237,7 @@ static wf_status run_on_cpu(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_k
     size_t workers = (size_t)wf_ctx_threads(ctx);
     piece_run run = {.ctx = ctx, .plan = plan, .kernels = kernels, .piece = piece};
     run.scratch_bytes = kernels->scratch_bytes(plan);
-    run.row_bytes = plan->chain->n_params * kernels->real_size;
+    run.row_bytes = plan->graph->n_params * kernels->real_size;
     wf_status status = wf_alloc(ctx, workers, run.scratch_bytes, "training", &run.scratch);
     if (status == WF_OK)
         status = wf_alloc_raw(ctx, 2 * workers, run.row_bytes, "training", &run.moments);
@@ -187,7 +255,10 @@ wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_ke
     bool cuda;
     WF_TRY(wf_use_cuda(ctx, &cuda));
     if (cuda && kernels->real_size == sizeof(float)) {
-        wf_status status = wf_zoo_cuda_run(ctx, plan, piece);
+        wf_status status =
+            plan->chain == NULL
+                ? wf_fail(ctx, WF_ERR_UNSUPPORTED, "the GPU trains chains of linear layers alone")
+                : wf_zoo_cuda_run(ctx, plan, piece);
         if (status != WF_ERR_UNSUPPORTED) return status;
         wf_warn(ctx, "%s; these networks are trained on the CPU", wf_last_error(ctx));
     }
@@ -236,7 +307,7 @@ wf_status wf_zoo_train_from(wf_ctx *ctx, const wf_graph *graph, const wf_dataset
     wf_zoo_chain chain;
     wf_zoo_plan plan;
     WF_TRY(wf_zoo_plan_build(ctx, graph, data, desc, &chain, &plan));
-    return train_in_place(ctx, graph, &plan, wf_zoo_kernels_pick(), weights);
+    return train_in_place(ctx, graph, &plan, wf_zoo_kernels_pick(&plan), weights);
 }
 
 wf_status wf_zoo_train_from_f64(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
@@ -249,7 +320,9 @@ wf_status wf_zoo_train_from_f64(wf_ctx *ctx, const wf_graph *graph, const wf_dat
     WF_TRY(wf_alloc(ctx, n, sizeof *x, "training inputs", &x));
     for (size_t i = 0; i < n; i++) x[i] = data->x_train[i];
     plan.train.x = x;
-    wf_status status = train_in_place(ctx, graph, &plan, &wf_zoo_kernels_base_f64, weights);
+    const wf_zoo_kernels *kernels =
+        plan.chain != NULL ? &wf_zoo_kernels_base_f64 : &wf_net_kernels_base_f64;
+    wf_status status = train_in_place(ctx, graph, &plan, kernels, weights);
     free(x);
     return status;
 }

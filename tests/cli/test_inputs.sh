@@ -69,7 +69,7 @@ expect bad-generator 2 'override model.generator is "gmm"; allowed is random, pe
 expect bad-model-key 2 '[model] has no key "nodes"; did you mean "node"?' tiny tests/cli/tiny.conf --set model.nodes=4
 expect unset-text 0 "parameters" tiny tests/cli/tiny.conf --set train.shares="a: 2" --set train.shares=
 expect unset-to-default 0 "parameters" tiny tests/cli/tiny.conf --set model.generator= --set zoo.activation=
-# Descriptions of networks: what is wrong is named with its layer; what cannot be executed yet, too.
+# Descriptions of networks: what is wrong is named with its layer; what does not fit the data, too.
 expect arch-words 0 "19,450 parameters as a graph of 113 nodes" \
     tiny tests/cli/tiny.conf --set "zoo.arch=3x32x32 conv16 pool conv32 pool conv48 gap linear10"
 expect arch-kernel 3 'layer 2 (conv "3"): convolution: a kernel of 9x9 does not fit' \
@@ -77,8 +77,7 @@ expect arch-kernel 3 'layer 2 (conv "3"): convolution: a kernel of 9x9 does not 
 echo '{"input":[2],"layers":[{"op":"linear","units":4,"in":3}]}' >"$scratch/net.json"
 expect arch-file 3 "net.json: architecture: layer 1 (linear \"layers.0\"): expected 3 units to read, found 2" \
     tiny tests/cli/tiny.conf --set "zoo.arch=$scratch/net.json"
-expect arch-refused 2 'layer 1 (conv "0"): convolutions cannot be trained here' "$weft" zoo train tests/cli/tiny.conf \
-    --set "zoo.arch=1x2x1 conv4 gap linear3" -o "$scratch/cnn.safetensors"
+expect crop-without-images 2 "data set spirals has none" "$weft" zoo train tests/cli/tiny.conf --set zoo.crop=2 -o "$scratch/cnn.safetensors"
 "$weft" data list --json >"$scratch/list.json"
 check data-list-json is_json "$scratch/list.json"
 for set in spirals moons digits; do

@@ -1,6 +1,7 @@
-/* Solvers and optimisers as a small shared library for the Python oracles (flow_internals.py builds it). */
+/* Solvers, optimisers and the zoo engine in double as a small shared library for the Python oracles (flow_internals.py builds it). */
 #include "flow/ode.h"
 #include "nn/optim.h"
+#include "zoo/zoo_engine.h"
 
 #include <string.h>
 
@@ -49,6 +50,16 @@ EXPORT int oracle_optim(const wf_optim_desc *desc, const wf_optim_tensor *tensor
     }
     if (status == WF_OK && ema != NULL) memcpy(ema, wf_optim_ema(optim), size);
     wf_optim_free(optim);
+    wf_ctx_free(ctx);
+    return status;
+}
+
+/* wf_zoo_train_from with weights and arithmetic in double. */
+EXPORT int oracle_zoo_f64(const wf_graph *graph, const wf_dataset *data, const wf_zoo_desc *desc,
+                          double *weights) {
+    wf_ctx *ctx;
+    if (wf_ctx_create(NULL, &ctx) != WF_OK) return WF_ERR_MEMORY;
+    wf_status status = wf_zoo_train_from_f64(ctx, graph, data, desc, weights);
     wf_ctx_free(ctx);
     return status;
 }

@@ -24,7 +24,7 @@ class ZooDesc(C.Structure):
                 ("lr", C.c_double), ("lr_max", C.c_double), ("epochs", C.c_int), ("epochs_max", C.c_int),
                 ("batch", C.c_int), ("momentum", C.c_double), ("nesterov", C.c_bool), ("weight_decay", C.c_double),
                 ("beta1", C.c_double), ("beta2", C.c_double), ("eps", C.c_double), ("cosine", C.c_bool),
-                ("label_smoothing", C.c_double), ("shard", C.c_size_t), ("fp32", C.c_bool),
+                ("label_smoothing", C.c_double), ("flip", C.c_bool), ("crop", C.c_int), ("shard", C.c_size_t), ("fp32", C.c_bool),
                 ("test_name", C.c_char_p)]
 
 
@@ -47,8 +47,8 @@ def graph(arch, activation):
 
 
 # --- Philox, from its definition -----------------------------------------------------------------------------------
-def philox_words(seed, network, purpose, step):
-    mask, index = 0xFFFFFFFF, 0
+def philox_words(seed, network, purpose, step, first=0):
+    mask, index = 0xFFFFFFFF, first
     while True:
         c, k0, k1 = [index, step, network, purpose], seed & mask, seed >> 32
         for _ in range(10):

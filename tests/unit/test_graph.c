@@ -360,24 +360,22 @@ static void bad_json(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* What cannot be trained is refused by its name. */
-static void refused_training(void **state) {
+static void chains(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
-    static const char *const texts[][2] = {
-        {paper_cnn, "layer 1 (conv \"0\"): convolutions cannot"},
-        {"4-3-2", NULL},
-        {"1x2x2 linear4 linear2", "layer 1 (linear \"1\"): images"},
-        {"4 linear3 batchnorm linear2", "batch norms"},
-        {"4 linear3 pass tanh linear2", "layer 2 (pass): layers without weights"}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        wf_graph *g = parse(ctx, texts[i][0], "relu", 0);
-        if (texts[i][1] == NULL) assert_ok(ctx, wf_graph_trainable(ctx, g));
-        else assert_fails(ctx, wf_graph_trainable(ctx, g), WF_ERR_UNSUPPORTED, texts[i][1]);
+    static const char *const others[] = {paper_cnn, "1x2x2 linear4 linear2",
+                                         "4 linear3 batchnorm linear2",
+                                         "4 linear3 pass tanh linear2"};
+    wf_graph *g = parse(ctx, "4-3-2", "relu", 0);
+    assert_true(wf_graph_is_chain(g));
+    wf_graph_free(g);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        g = parse(ctx, others[i], "relu", 0);
+        assert_false(wf_graph_is_chain(g));
         wf_graph_free(g);
     }
-    wf_graph *g = resnet(ctx);
-    assert_fails(ctx, wf_graph_trainable(ctx, g), WF_ERR_UNSUPPORTED, "convolutions");
+    g = resnet(ctx);
+    assert_false(wf_graph_is_chain(g));
     wf_graph_free(g);
     wf_ctx_free(ctx);
 }
@@ -640,7 +638,7 @@ int main(void) {
         cmocka_unit_test(descriptions_survive_json),
         cmocka_unit_test(bad_words),
         cmocka_unit_test(bad_json),
-        cmocka_unit_test(refused_training),
+        cmocka_unit_test(chains),
         cmocka_unit_test(relabelled_images_have_the_same_logits),
         cmocka_unit_test(images_without_end_are_refused),
         cmocka_unit_test(width_is_rounded_half_up),

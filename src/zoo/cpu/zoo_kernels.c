@@ -1,4 +1,4 @@
-/* zoo_kernels: one small network trained from its first update to its last, and judged.
+/* zoo_kernels: one chain of linear layers trained from its first update to its last, and judged.
  *
  * Per update and chunk of at most WF_ZOO_CHUNK examples e (row pointers into the data, no copy):
  *   h0 = x      z_l = h_{l-1} W_l' + b_l      h_l = act(z_l)      last layer: logits
@@ -10,14 +10,10 @@
  * parameters, gradient and moments of all layers in one array each. d_l overwrites h_l.
  * I1  Padding lanes hold zero weights and zero gradients, and are never read as a unit.
  * I2  All sums run in a fixed order: the bits depend on the network's own data and on nothing else. */
-#include "zoo/zoo_engine.h"
-
+#include "zoo/cpu/zoo_course.h"
 #include "zoo/cpu/zoo_tiles.h"
-#include "weft/rng.h"
 
 #include <stdlib.h>
-
-enum { word_blocks = 256 }; /* Philox blocks made at once */
 
 typedef struct layer_state {
     int in, out;
@@ -46,17 +42,6 @@ typedef struct network {
 
 /* --- memory ------------------------------------------------------------------------------------ */
 
-typedef struct carver {
-    char *base; /* NULL: only counts */
-    size_t used;
-} carver;
-
-static void *carve(carver *from, size_t count, size_t size) {
-    void *piece = from->base == NULL ? NULL : from->base + from->used;
-    from->used += (count * size + 63) / 64 * 64;
-    return piece;
-}
-
 static size_t padded(int n) { return ((size_t)n + tile_grain - 1) / tile_grain * tile_grain; }
 
 static void carve_layer(carver *from, network *net, int l) {
@@ -64,7 +49,7 @@ static void carve_layer(carver *from, network *net, int l) {
     const wf_activation activation = net->plan->chain->activation;
     bool hidden = l + 1 < net->n_layers;
     layer->output = carve(from, WF_ZOO_CHUNK * layer->stride, sizeof(real));
-    if (hidden && activation != WF_ACT_RELU && activation != WF_ACT_IDENTITY)
+    if (hidden && has_slope(activation))
         layer->slope = carve(from, WF_ZOO_CHUNK * layer->stride, sizeof(real));
     if (l > 0) layer->plain = carve(from, (size_t)layer->out * layer->stride_in, sizeof(real));
     layer->rows = carve(from, WF_ZOO_CHUNK, sizeof *layer->rows);
@@ -97,10 +82,6 @@ static size_t lay_out(const wf_zoo_plan *plan, void *base, network *net) {
     net->words = carve(&from, 4 * word_blocks, sizeof *net->words);
     net->order = carve(&from, plan->train.n, sizeof *net->order);
     return from.used;
-}
-
-static void clear(real *values, size_t n) {
-    for (size_t i = 0; i < n; i++) values[i] = 0;
 }
 
 /* Row pointers of all layers but the first, which change with the examples. */
@@ -160,118 +141,7 @@ static void network_start(network *net, const wf_zoo_plan *plan, const real *w, 
     point_rows(net);
 }
 
-/* --- random order ------------------------------------------------------------------------------ */
-
-/* The words of stream (seed, network, WF_RNG_SHUFFLE, epoch) in order, many blocks at a time so
- * that the compiler computes them in vectors. Word w of block b lies at words[w * word_blocks + b]. */
-typedef struct word_stream {
-    uint64_t seed;
-    uint32_t network, epoch, block, next;
-    uint32_t *words;
-} word_stream;
-
-static void refill(word_stream *stream) {
-    uint32_t *words = stream->words;
-    const uint32_t first = stream->block, epoch = stream->epoch, network_index = stream->network;
-    const uint64_t seed = stream->seed;
-    for (uint32_t b = 0; b < word_blocks; b++) {
-        const uint32_t counter[4] = {first + b, epoch, network_index, WF_RNG_SHUFFLE};
-        uint32_t out[4];
-        wf_philox(counter, seed, out);
-        words[b] = out[0];
-        words[word_blocks + b] = out[1];
-        words[2 * word_blocks + b] = out[2];
-        words[3 * word_blocks + b] = out[3];
-    }
-    stream->block += word_blocks;
-    stream->next = 0;
-}
-
-static inline uint32_t next_word(word_stream *stream) {
-    if (stream->next == 4 * word_blocks) refill(stream);
-    uint32_t i = stream->next++;
-    return stream->words[(i & 3) * word_blocks + (i >> 2)];
-}
-
-/* wf_rng_below on these words; the division is left out where its result cannot matter. */
-static inline uint32_t below(word_stream *stream, uint32_t n) {
-    uint64_t product = (uint64_t)next_word(stream) * n;
-    if ((uint32_t)product < n) {
-        uint32_t floor = (0u - n) % n;
-        while ((uint32_t)product < floor) product = (uint64_t)next_word(stream) * n;
-    }
-    return (uint32_t)(product >> 32);
-}
-
-/* The permutation that wf_rng_shuffle draws. */
-static void shuffle_examples(network *net, uint32_t index, uint32_t epoch) {
-    word_stream stream = {net->plan->desc->seed, index, epoch, 0, 4 * word_blocks, net->words};
-    uint32_t *order = net->order, n = (uint32_t)net->plan->train.n;
-    for (uint32_t i = 0; i < n; i++) order[i] = i;
-    for (uint32_t i = n; i > 1; i--) {
-        uint32_t j = below(&stream, i), kept = order[i - 1];
-        order[i - 1] = order[j];
-        order[j] = kept;
-    }
-}
-
 /* --- forward ----------------------------------------------------------------------------------- */
-
-#ifdef WF_REAL_IS_DOUBLE
-/* Phi(x) and exp(-x^2/2). */
-static inline void normal_parts(real x, real *cdf, real *bell) {
-    *bell = exp(-0.5 * x * x);
-    *cdf = 0.5 * erfc(-x * 0.70710678118654752440);
-}
-#else
-/* Abramowitz and Stegun 7.1.26: |error| of Phi <= 7.5e-8, and the exponential is needed anyway. */
-static inline void normal_parts(real x, real *cdf, real *bell) {
-    float size = fabsf(x) * 0.70710678f;
-    float t = 1.0f / (1.0f + 0.3275911f * size);
-    float p = 1.061405429f;
-    p = p * t - 1.453152027f;
-    p = p * t + 1.421413741f;
-    p = p * t - 0.284496736f;
-    p = p * t + 0.254829592f;
-    *bell = wf_expf(-size * size);
-    float tail = 0.5f * p * t * *bell;
-    *cdf = x < 0 ? tail : 1.0f - tail;
-}
-#endif
-
-/* z -> act(z) in place, with its derivative beside it. */
-static void activate(wf_activation activation, real *z, real *slope, size_t n) {
-    switch (activation) {
-    case WF_ACT_TANH:
-        for (size_t i = 0; i < n; i++) {
-            z[i] = r_tanh(z[i]);
-            slope[i] = 1 - z[i] * z[i];
-        }
-        break;
-    case WF_ACT_SIGMOID:
-        for (size_t i = 0; i < n; i++) {
-            z[i] = 1 / (1 + r_exp(-z[i]));
-            slope[i] = z[i] * (1 - z[i]);
-        }
-        break;
-    case WF_ACT_SILU:
-        for (size_t i = 0; i < n; i++) {
-            real gate = 1 / (1 + r_exp(-z[i])), y = z[i] * gate;
-            slope[i] = gate + y * (1 - gate);
-            z[i] = y;
-        }
-        break;
-    case WF_ACT_GELU:
-        for (size_t i = 0; i < n; i++) {
-            real cdf, bell;
-            normal_parts(z[i], &cdf, &bell);
-            slope[i] = cdf + z[i] * bell * (real)0.39894228040143267794;
-            z[i] = z[i] * cdf;
-        }
-        break;
-    default: break;
-    }
-}
 
 /* Logits of `rows` examples whose inputs layers[0].rows points at. */
 static void forward(network *net, int rows) {
@@ -395,8 +265,10 @@ static void refresh_plain(network *net) {
 }
 
 /* Gradient of the mean loss over examples order[0 .. batch-1]; false after a pause in the midst of them. */
-static bool batch_gradient(network *net, const uint32_t *order, int batch,
+static bool batch_gradient(void *net_, const uint32_t *order, int batch, uint32_t epoch,
                            const wf_zoo_watch *watch) {
+    (void)epoch;
+    network *net = net_;
     const wf_zoo_examples *train = &net->plan->train;
     const real *x = train->x;
     const size_t inputs = (size_t)net->layers[0].in;
@@ -417,124 +289,51 @@ static bool batch_gradient(network *net, const uint32_t *order, int batch,
     return true;
 }
 
-/* --- optimisers, with the semantics of torch.optim ---------------------------------------------- */
-
-typedef struct schedule {
-    double lr;
-    uint64_t updates, done; /* K in all, k so far */
-    double power1, power2;  /* beta^k */
-} schedule;
-
-/* lr_k = lr/2 (1 + cos(pi k / K)) for update k = 0 .. K-1, or lr. */
-static double next_rate(const wf_zoo_desc *desc, schedule *plan) {
-    double k = (double)plan->done++;
-    if (!desc->cosine) return plan->lr;
-    return 0.5 * plan->lr * (1 + cos(3.14159265358979323846 * k / (double)plan->updates));
-}
-
-/* w -= rate * m / (root * sqrt(v) + eps), the bias corrections folded into rate and root. */
-static void adam_update(network *net, schedule *plan) {
-    const wf_zoo_desc *desc = net->plan->desc;
-    double lr = next_rate(desc, plan);
-    plan->power1 *= desc->beta1;
-    plan->power2 *= desc->beta2;
-    const real rate = (real)(lr / (1 - plan->power1));
-    const real root = (real)(1 / sqrt(1 - plan->power2));
-    const real beta1 = (real)desc->beta1, rest1 = (real)(1 - desc->beta1);
-    const real beta2 = (real)desc->beta2, rest2 = (real)(1 - desc->beta2);
-    const real eps = (real)desc->eps, decay = (real)desc->weight_decay;
-    real *restrict w = net->weight, *restrict m = net->first_moment,
-                   *restrict v = net->second_moment;
-    const real *restrict gradient = net->gradient;
-    for (size_t i = 0; i < net->n_reals; i++) {
-        real g = gradient[i] + decay * w[i];
-        m[i] = beta1 * m[i] + rest1 * g;
-        v[i] = beta2 * v[i] + rest2 * g * g;
-        w[i] -= rate * m[i] / (root * r_sqrt(v[i]) + eps);
-    }
-}
-
-static void sgd_update(network *net, schedule *plan) {
-    const wf_zoo_desc *desc = net->plan->desc;
-    const real rate = (real)next_rate(desc, plan);
-    const real momentum = (real)desc->momentum, decay = (real)desc->weight_decay;
-    const real ahead = desc->nesterov ? momentum : 0, now = desc->nesterov ? 1 : 0;
-    const real kept = desc->nesterov ? ahead : 1;
-    real *restrict w = net->weight, *restrict m = net->first_moment;
-    const real *restrict gradient = net->gradient;
-    for (size_t i = 0; i < net->n_reals; i++) {
-        real g = gradient[i] + decay * w[i];
-        m[i] = momentum * m[i] + g;
-        w[i] -= rate * (now * g + kept * m[i]);
-    }
-}
-
 /* --- what the driver calls --------------------------------------------------------------------- */
-
-static bool all_finite(const real *values, size_t n) {
-    real sum = 0;
-    for (size_t i = 0; i < n; i++) sum += values[i] * 0;
-    return sum == 0;
-}
 
 static size_t scratch_bytes(const wf_zoo_plan *plan) {
     network net;
     return lay_out(plan, NULL, &net);
 }
 
-/* Where an earlier call has paused. beta^k by the multiplications that made it then: the same bits. */
-static void go_on(network *net, const wf_zoo_progress *progress, schedule *rates) {
-    if (progress->updates == 0) return;
-    import_flat(net, progress->first, net->first_moment);
-    import_flat(net, progress->second, net->second_moment);
-    for (; rates->done < progress->updates; rates->done++) {
-        rates->power1 *= net->plan->desc->beta1;
-        rates->power2 *= net->plan->desc->beta2;
-    }
+static void update_all(void *net_, update_numbers now) {
+    network *net = net_;
+    trained_reals all = {net->n_reals, net->weight, net->first_moment, net->second_moment,
+                         net->gradient};
+    update_reals(net->plan->desc, now, &all);
 }
 
-static void stop_here(const network *net, const schedule *rates, wf_zoo_progress *progress) {
-    progress->updates = rates->done;
-    export_flat(net, net->first_moment, progress->first);
-    export_flat(net, net->second_moment, progress->second);
-}
-
-/* The updates of one epoch that are still to be made, one at least unless the call is to stop; false after a pause. */
-static bool train_epoch(network *net, const wf_zoo_task *task, schedule *rates,
-                        const wf_zoo_watch *watch) {
-    const wf_zoo_desc *desc = net->plan->desc;
-    size_t n = net->plan->train.n, batch = (size_t)desc->batch, each = (n + batch - 1) / batch;
-    shuffle_examples(net, task->index, (uint32_t)(rates->done / each));
-    for (size_t first = rates->done % each * batch; first < n; first += batch) {
-        size_t rows = n - first < batch ? n - first : batch;
-        if (!batch_gradient(net, net->order + first, (int)rows, watch)) return false;
-        if (desc->optimizer == WF_ZOO_ADAM) adam_update(net, rates);
-        else sgd_update(net, rates);
-        if (watch->pause(watch->user, true)) return false;
-    }
-    return true;
+static bool is_finite(const void *net_) {
+    const network *net = net_;
+    return all_finite(net->weight, net->n_reals);
 }
 
 static wf_zoo_state train(const wf_zoo_plan *plan, const wf_zoo_task *task, void *w,
                           wf_zoo_progress *progress, const wf_zoo_watch *watch, void *scratch) {
-    size_t n = plan->train.n, batch = (size_t)plan->desc->batch, each = (n + batch - 1) / batch;
     network net;
     network_start(&net, plan, w, scratch);
-    schedule rates = {task->lr, (uint64_t)task->epochs * each, 0, 1, 1};
-    go_on(&net, progress, &rates);
-    bool finite = true, whole = true;
-    while (rates.done < rates.updates && finite && whole) {
-        whole = train_epoch(&net, task, &rates, watch);
-        if (rates.done % each == 0) finite = all_finite(net.weight, net.n_reals);
+    if (progress->updates > 0) {
+        import_flat(&net, progress->first, net.first_moment);
+        import_flat(&net, progress->second, net.second_moment);
     }
+    course run = {.plan = plan,
+                  .task = task,
+                  .watch = watch,
+                  .words = net.words,
+                  .order = net.order,
+                  .net = &net,
+                  .gradient = batch_gradient,
+                  .update = update_all,
+                  .finite = is_finite};
+    course_start(&run, progress->updates);
+    wf_zoo_state state = course_run(&run);
     export_flat(&net, net.weight, w);
-    if (!finite) return WF_ZOO_DIVERGED;
-    if (rates.done < rates.updates) {
-        stop_here(&net, &rates, progress);
-        return WF_ZOO_WAITING;
+    if (state == WF_ZOO_WAITING) {
+        export_flat(&net, net.first_moment, progress->first);
+        export_flat(&net, net.second_moment, progress->second);
     }
-    progress->updates = rates.done;
-    return WF_ZOO_TRAINED;
+    if (state != WF_ZOO_DIVERGED) progress->updates = run.rates.done;
+    return state;
 }
 
 /* The most likely class; of equal ones the first. */

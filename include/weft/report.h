@@ -109,6 +109,19 @@ WF_API wf_report_desc wf_report_desc_default(void);
  * Returns WF_OK, WF_ERR_MEMORY, WF_ERR_DISK or, for an unreadable log, WF_ERR_INPUT. */
 WF_API wf_status wf_report_write(wf_ctx *ctx, const wf_report_desc *desc, const char *path);
 
+/* Judges sets of networks and gives table and page as texts, in one go.
+ * title    of the page; NULL: "evaluation".
+ * names    [count] of the rows, at most 63 bytes each; the collection's own row comes first and is
+ *          called reference. Rows whose name begins with "held" are held-out networks in plots, rows
+ *          named after a generator without fit are controls, the others are generated.
+ * weights  [count] of (n[i], n_params) each.
+ * rows     a JSON list of what wf_eval_json() gives, each with "copies": wf_report_is_copy(); NULL:
+ *          not asked for. page: the HTML; NULL: not asked for. wf_free() both; NULL on failure.
+ * Returns what wf_eval_networks() returns, and WF_ERR_USAGE without a row. */
+WF_API wf_status wf_report_evaluation(wf_ctx *ctx, const char *title, const wf_reference *reference,
+                                      const char *const *names, const float *const *weights,
+                                      const size_t *n, int count, char **rows, char **page);
+
 /* Most of these networks are nearer to a training network than 99 % of the training networks are to
  * each other. */
 WF_API bool wf_report_is_copy(const wf_points *points);

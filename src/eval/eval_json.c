@@ -1,4 +1,6 @@
 /* eval_json: a row of the table and its networks' scores as JSON. */
+#include "eval/eval_json.h"
+
 #include "base/settings_json.h"
 #include "eval/reference.h"
 
@@ -77,6 +79,13 @@ static json_t *row_json(const wf_eval_row *row) {
     return object;
 }
 
+json_t *wf__eval_row_json(const wf_eval_row *row, const wf_points *points) {
+    json_t *object = row_json(row);
+    if (json_object_set_new(object, "points", points_json(points)) == 0) return object;
+    json_decref(object);
+    return NULL;
+}
+
 wf_status wf_eval_json(wf_ctx *ctx, const wf_reference *reference, const char *name,
                        const float *weights, size_t n, char **out) {
     wf_eval_row row;
@@ -85,14 +94,7 @@ wf_status wf_eval_json(wf_ctx *ctx, const wf_reference *reference, const char *n
     wf_status status = weights == NULL
                            ? wf_eval_reference(ctx, reference, &row, &points)
                            : wf_eval_networks(ctx, reference, name, weights, n, &row, &points);
-    if (status == WF_OK) {
-        json_t *object = row_json(&row);
-        if (json_object_set_new(object, "points", points_json(&points)) != 0) {
-            json_decref(object);
-            object = NULL;
-        }
-        status = wf__json_answer(ctx, object, out);
-    }
+    if (status == WF_OK) status = wf__json_answer(ctx, wf__eval_row_json(&row, &points), out);
     wf_points_free(&points);
     return status;
 }

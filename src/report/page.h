@@ -86,4 +86,7 @@ const wf_report_entry *wf__report_named(const wf_report_desc *desc, const char *
 /* The entry the page is about: `generated_name`, else the last generated one. */
 const wf_report_entry *wf__report_subject(const wf_report_desc *desc);
 
+/* The whole page; free it with wf__page_free, also after a failure. */
+wf_status wf__report_page(wf_ctx *ctx, const wf_report_desc *desc, wf__page *page);
+
 #endif

@@ -142,24 +142,25 @@ static void page_tail(wf__page *page, const wf_report_desc *desc) {
                        "</main></body></html>\n");
 }
 
+wf_status wf__report_page(wf_ctx *ctx, const wf_report_desc *desc, wf__page *page) {
+    page_head(page, desc);
+    wf__report_glance(page, desc);
+    wf__report_sweep(page, desc);
+    wf__report_table(page, desc);
+    wf__report_tasks(page, desc);
+    wf__report_domains(page, desc);
+    wf__report_scatter(page, desc);
+    WF_TRY(wf__report_wall(ctx, page, desc));
+    WF_TRY(wf__report_loss(ctx, page, desc));
+    wf__report_histograms(page, desc);
+    wf__report_audit(page, desc);
+    page_tail(page, desc);
+    return page->failed ? wf_fail(ctx, WF_ERR_MEMORY, "the report does not fit in memory") : WF_OK;
+}
+
 wf_status wf_report_write(wf_ctx *ctx, const wf_report_desc *desc, const char *path) {
     wf__page page = {0};
-    page_head(&page, desc);
-    wf__report_glance(&page, desc);
-    wf__report_sweep(&page, desc);
-    wf__report_table(&page, desc);
-    wf__report_tasks(&page, desc);
-    wf__report_domains(&page, desc);
-    wf__report_scatter(&page, desc);
-    wf_status status = wf__report_wall(ctx, &page, desc);
-    if (status == WF_OK) status = wf__report_loss(ctx, &page, desc);
-    if (status == WF_OK) {
-        wf__report_histograms(&page, desc);
-        wf__report_audit(&page, desc);
-        page_tail(&page, desc);
-        if (page.failed)
-            status = wf_fail(ctx, WF_ERR_MEMORY, "%s: the report does not fit in memory", path);
-    }
+    wf_status status = wf__report_page(ctx, desc, &page);
     if (status == WF_OK) status = wf_write_file(ctx, path, page.text, page.size);
     wf__page_free(&page);
     return status;

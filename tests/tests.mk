@@ -57,6 +57,10 @@ test-programs: $(TESTS) $(EMULATED_TESTS)
 test: all test-programs ## unit, property and command-line tests; kernels without a GPU
 	@BUILD=$(BUILD) tests/run.sh
 
+.PHONY: test-python
+test-python: $(BUILD)/libweft.so ## the Python package: types, wheel in an empty environment, tests
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) python/test.sh
+
 test-oracle: all need-oracle ## comparisons with PyTorch, SciPy and scikit-learn
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/run.sh $(ORACLES:tests/%=%)
 

@@ -1,0 +1,27 @@
+"""Examples in docstrings do what they say."""
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import weft
+
+MODULES = ["weft"] + [f"weft.{module.name}" for module in pkgutil.iter_modules(weft.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    module = importlib.import_module(name)
+    failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+    assert failed == 0
+
+
+def test_there_are_examples():
+    finder = doctest.DocTestFinder()
+    examples = 0
+    for name in MODULES:
+        examples += sum(len(t.examples) for t in finder.find(importlib.import_module(name)))
+    assert examples > 30

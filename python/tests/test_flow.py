@@ -1,0 +1,164 @@
+"""Fitting and sampling: widths, tasks, conditions, refinement, velocity; faults."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from conftest import SMALL
+
+
+def test_sampling_is_addressed_by_index_and_seed(flow):
+    many, few = flow.sample(6, seed=1), flow.sample(2, seed=1)
+    assert np.array_equal(many.weights[:2], few.weights)
+    assert not np.array_equal(flow.sample(2, seed=2).weights, few.weights)
+    assert np.isfinite(many.weights).all() and many.stats["evaluations"] > 0
+
+
+def test_widths_and_architectures(flow):
+    assert flow.sample(2, width=2).arch.text == "2-16-3"
+    assert flow.sample(2, arch="2-5-3").arch.text == "2-5-3"
+    with pytest.raises(weft.UnsupportedError, match="other layers"):
+        flow.sample(2, arch="2-5-4-3")
+    assert flow.sample(1, arch=weft.Arch("2-6-3", "relu")).arch.text == "2-6-3"
+
+
+def test_refinement(flow):
+    plain, refined = flow.sample(3), flow.sample(3, refine=(0.5, 2))
+    assert not np.array_equal(plain.weights, refined.weights)
+    assert refined.stats["evaluations"] > plain.stats["evaluations"]
+    assert flow.sample(1, refine=True).weights.shape == (1, 51)
+    with pytest.raises(weft.UsageError, match="refine"):
+        flow.sample(1, refine=(2, 2))
+
+
+def test_solvers_agree(flow):
+    fine = flow.sample(3, solver="dopri5", rtol=1e-5, atol=1e-5)
+    rough = flow.sample(3, solver="rk4", steps=50)
+    assert np.allclose(fine.weights, rough.weights, atol=0.05)
+
+
+def test_velocity_integrates_to_the_sample(flow):
+    """Euler steps with flow.velocity are the library's own."""
+    zoo = flow.sample(2, solver="euler", steps=4)
+    noise = flow.sample(2, solver="euler", steps=4).weights
+    velocity = flow.velocity(zoo, 0.5)
+    assert velocity.shape == noise.shape and np.isfinite(velocity).all()
+    assert np.allclose(flow.velocity(zoo.weights, [0.5, 0.5]), velocity)
+    assert not np.allclose(flow.velocity(zoo, 0.1), velocity)
+    alone = flow.velocity(zoo[1:], 0.5)
+    assert np.allclose(alone[0], velocity[1], atol=1e-5)  # whatever else is in the batch
+
+
+def test_log(flow):
+    lines = flow.log
+    assert lines and lines[-1]["update"] == 100
+    assert all(a["update"] < b["update"] for a, b in zip(lines, lines[1:]))
+
+
+def test_on_log(zoo):
+    lines = []
+    flow = weft.fit(zoo, updates=20, log_every=5, on_log=lines.append, **SMALL)
+    assert lines == flow.log
+
+
+def test_save_and_open(flow, tmp_path):
+    path = flow.save(tmp_path / "saved.safetensors")
+    again = weft.Flow.open(path)
+    assert np.array_equal(again.sample(2).weights, flow.sample(2).weights)
+    assert again.log == flow.log
+
+
+def test_tasks(data):
+    zoos = {
+        name: weft.train_zoo("2-6-3", data, 8, epochs=3, seed=seed)
+        for seed, name in enumerate(("red", "blue"), 1)
+    }
+    flow = weft.fit(zoos, updates=30, cond_drop=0.1, **SMALL)
+    assert flow.tasks == ["red", "blue"]
+    red, blue = flow.sample(2, task="red"), flow.sample(2, task="blue")
+    assert not np.array_equal(red.weights, blue.weights)
+    assert np.array_equal(flow.sample(2, cond=[1, 0]).weights, red.weights)
+    assert not np.array_equal(flow.sample(2, task="red", guidance=3).weights, red.weights)
+    assert flow.sample(1, cond="none", width=2).arch.text == "2-12-3"
+    with pytest.raises(weft.UsageError, match="red, blue"):
+        flow.sample(1, task="green")
+    with pytest.raises(weft.UsageError, match="task= .red, blue."):
+        flow.sample(1)
+    with pytest.raises(weft.ShapeError, match="3 numbers"):
+        flow.sample(1, cond=[1, 0, 0])
+    with pytest.raises(weft.UsageError, match="not both"):
+        flow.sample(1, task="red", cond=[1, 0])
+
+
+def test_conditions_between_domains(data):
+    zoos = [weft.train_zoo("2-6-3", data, 8, epochs=3, seed=seed) for seed in (1, 2)]
+    flow = weft.fit(zoos, conds=[0.0, 1.0], updates=20, **SMALL)
+    assert flow.sample(2, cond=0.5).weights.shape == (2, 39)
+    with pytest.raises(weft.ShapeError, match="conds"):
+        weft.fit(zoos, conds=[0.0, 1.0, 2.0], updates=20, **SMALL)
+
+
+def test_several_architectures(data):
+    zoos = [weft.train_zoo(arch, data, 6, epochs=2) for arch in ("2-4-3", "2-5-3")]
+    flow = weft.fit(zoos, updates=10, **SMALL)
+    assert flow.sample(1, arch="2-5-3").arch.text == "2-5-3"
+
+
+@pytest.mark.parametrize("name", [k.name for k in weft.generators() if not k.fitted])
+def test_every_control_by_name(name, zoo):
+    assert np.isfinite(weft.generator(name, zoo).sample(3, seed=1).weights).all()
+
+
+def test_other_kinds_by_name(zoo):
+    flow = weft.fit(zoo, generator="mlp", updates=10, batch=8, coupling="independent")
+    assert flow.name == "mlp" and len(flow.sample(2)) == 2
+
+
+def test_collections_in_memory(zoo):
+    """No file is needed: the same flow from memory and from a file."""
+    memory = weft.Zoo(zoo.arch, zoo.weights.copy())
+    a = weft.fit(memory, updates=10, **SMALL).sample(2).weights
+    b = weft.fit(zoo, updates=10, **SMALL).sample(2).weights
+    assert np.array_equal(a, b)
+
+
+def test_bad_calls(zoo, flow, tmp_path):
+    with pytest.raises(weft.UsageError, match="gmn"):
+        weft.fit(zoo, generator="gnm")
+    with pytest.raises(weft.UsageError, match="updates"):
+        weft.fit(zoo, updats=10)
+    with pytest.raises(weft.UsageError, match="solver"):
+        flow.sample(1, solver="rk5")
+    with pytest.raises(weft.UsageError, match="at least one"):
+        flow.sample(0)
+    with pytest.raises(weft.UsageError, match="fitted first"):
+        weft.generator("gmn", zoo)
+    with pytest.raises(weft.UsageError, match="perturbation"):
+        weft.generator("perturbaton", zoo)
+    with pytest.raises(weft.UsageError, match="no collection"):
+        weft.fit([])
+    with pytest.raises(weft.InputError, match="none.safetensors"):
+        weft.Flow.open(tmp_path / "none.safetensors")
+    with pytest.raises(weft.ShapeError, match="51 parameters"):
+        flow.velocity(np.zeros((1, 50)), 0.5)
+
+
+def test_values_that_are_not_finite_are_refused(zoo):
+    broken = zoo.weights.copy()
+    broken[3, 7] = np.nan
+    with pytest.raises(weft.WeftError, match="3|finite"):
+        weft.fit(weft.Zoo(zoo.arch, broken), updates=5, **SMALL)
+
+
+def test_train_zoo(data, tmp_path):
+    path = tmp_path / "zoo.safetensors"
+    zoo = weft.train_zoo("2-6-3", data, 5, epochs=2, path=path)
+    assert zoo.path == str(path) and len(weft.Zoo.open(path)) == 5
+    x, y = data.x_train, data.y_train
+    assert len(weft.train_zoo("2-6-3", (x, y), 2, epochs=1, activation="tanh")) == 2
+    with pytest.raises(weft.ShapeError):
+        weft.train_zoo("3-6-3", data, 2, epochs=1)
+    with pytest.raises(weft.UsageError, match="epochs"):
+        weft.train_zoo("2-6-3", data, 2, epoch=1)

@@ -1,0 +1,69 @@
+"""weft: learn the distribution of trained neural networks, and sample new ones.
+
+    zoo = weft.Zoo.from_models(models)            # nn.Modules, state_dicts, a folder, a glob,
+    stacked tensors flow = weft.fit(zoo, data=(X, y))
+    new = flow.sample(50)
+    print(weft.evaluate(new, zoo, data=(X, y)))
+
+Names are loaded when they are first used: `import weft` itself imports neither numpy nor the
+library."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import hub as hub, logs as logs, onnx as onnx
+    from ._options import settings as settings
+    from .arch import Arch as Arch, Tensor as Tensor
+    from .context import Context as Context, WeftWarning as WeftWarning
+    from .context import build_info as build_info
+    from .data import Data as Data
+    from .errors import DiskError as DiskError, DivergedError as DivergedError
+    from .errors import InputError as InputError, Interrupted as Interrupted
+    from .errors import LibraryError as LibraryError, LockedError as LockedError
+    from .errors import OutOfMemoryError as OutOfMemoryError, ShapeError as ShapeError
+    from .errors import SolverError as SolverError, UnsupportedError as UnsupportedError
+    from .errors import UsageError as UsageError, WeftError as WeftError
+    from .zoo import Zoo as Zoo
+
+# name -> module that has it
+_NAMES = {
+    name: module
+    for module, names in {
+        "_options": "settings",
+        "arch": "Arch Tensor",
+        "context": "Context WeftWarning build_info",
+        "data": "Data",
+        "errors": "DiskError DivergedError InputError Interrupted LibraryError LockedError "
+        "OutOfMemoryError ShapeError SolverError UnsupportedError UsageError WeftError",
+        "_align": "align matched_cosine",
+        "_evaluate": "Evaluation compare evaluate score",
+        "_fit": "fit train_zoo",
+        "_generator": "Flow Generator Kind generator generators",
+        "zoo": "Zoo",
+    }.items()
+    for name in names.split()
+}
+_MODULES = ("hub", "logs", "onnx")
+
+__all__ = sorted([*_NAMES, *_MODULES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from ._lib import from_text, lib
+
+        return from_text(lib.wf_version())
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    if name in _NAMES:
+        value = getattr(importlib.import_module(f".{_NAMES[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

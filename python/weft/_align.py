@@ -1,0 +1,93 @@
+"""Relabelling of hidden units: alignment of collections, matched cosines."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+
+import numpy as np
+
+from ._lib import lib, text
+from ._memory import Array
+from .context import current
+from .errors import UsageError
+from .zoo import Zoo, same_arch
+
+
+class _Match(ctypes.Structure):
+    _fields_ = [
+        ("sweeps", ctypes.c_int),
+        ("tolerance", ctypes.c_double),
+        ("restarts", ctypes.c_int),
+        ("seed", ctypes.c_uint64),
+    ]
+
+
+def align(
+    zoo: Zoo,
+    reference: int = 0,
+    *,
+    sweeps: int = 100,
+    restarts: int = 0,
+    seed: int = 0,
+    path: str | os.PathLike[str] | None = None,
+) -> Zoo:
+    """The collection with every network's hidden units relabelled to match network `reference`:
+    the same functions, weights as near to each other as Git Re-Basin brings them. path: the file
+    to write, too.
+
+    >>> import weft
+    >>> zoo = weft.generator("random").sample(4, arch=weft.Arch("2-8-3", activation="relu"))
+    >>> aligned = weft.align(zoo)
+    >>> bool(abs(aligned.forward([[1.0, 2.0]]) - zoo.forward([[1.0, 2.0]])).max() < 1e-5)
+    True
+    """
+    if not 0 <= reference < len(zoo):
+        raise UsageError(f"reference is {reference}; the collection has {len(zoo)} networks")
+    desc = _Match(sweeps, 1e-12, restarts, seed)
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        out = os.fspath(path) if path is not None else os.path.join(folder, "aligned.safetensors")
+        current().run(lib.wf_align_zoo, zoo._c, reference, ctypes.byref(desc), text(out))
+        aligned = Zoo.open(out)
+    if path is None:
+        aligned.path = None
+    return aligned
+
+
+def matched_cosine(
+    networks: Zoo, others: Zoo | None = None, *, sweeps: int = 5, seed: int = 0
+) -> tuple[Array, Array]:
+    """For each network the largest cosine with one of `others` after relabelling hidden units, and
+    its index. Without `others`: with the rest of its own collection.
+
+    >>> import weft
+    >>> zoo = weft.generator("random").sample(4, arch=weft.Arch("2-8-3", activation="relu"))
+    >>> cosine, which = weft.matched_cosine(zoo[:2], zoo)
+    >>> cosine.round(4).tolist(), which.tolist()
+    ([1.0, 1.0], [0, 1])
+    """
+    skip = np.arange(len(networks), dtype=np.int64) if others is None else None
+    if others is None:
+        others = networks
+        if len(networks) < 2:
+            raise UsageError("one network has no other to compare with: give others=")
+    same_arch([networks, others], "matched_cosine")
+    queries = np.ascontiguousarray(networks.weights)
+    references = np.ascontiguousarray(others.weights)
+    best = np.empty(len(queries), np.float32)
+    which = np.empty(len(queries), np.uint32)
+    desc = _Match(sweeps, 1e-12, 0, seed)
+    current().run(
+        lib.wf_wcs_max,
+        networks.arch._handle,
+        queries.ctypes.data,
+        len(queries),
+        references.ctypes.data,
+        len(references),
+        None if skip is None else skip.ctypes.data,
+        ctypes.byref(desc),
+        best.ctypes.data,
+        which.ctypes.data,
+    )
+    return best, which

@@ -1,0 +1,135 @@
+"""Training: flows on collections, collections on data."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from typing import Any, Callable, Mapping, Sequence
+
+from ._lib import lib, text
+from ._options import Options, as_json, keys
+from .arch import ArchLike, arch_of
+from .context import current
+from .data import DataLike, data_of
+from .errors import UsageError
+from ._generator import DEFAULT, Flow, Zoos, conditions, generators, sources_of
+from .zoo import Zoo
+
+
+def train_zoo(
+    arch: ArchLike,
+    data: DataLike,
+    count: int,
+    *,
+    activation: str = "relu",
+    path: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Zoo:
+    """Train `count` networks on a data set. Settings are those of [zoo] in recipes:
+    weft.settings("zoo").
+
+    path  the file to write; a call that broke off goes on there. None: the collection is in memory
+          alone
+
+    >>> import weft
+    >>> zoo = weft.train_zoo("2-8-3", weft.Data.open("spirals", rows=200), 4, epochs=3)
+    >>> zoo, zoo.scores().shape
+    (<weft.Zoo of 4 networks 2-8-3, relu, 51 parameters>, (4,))
+    """
+    graph = arch_of(arch, activation)
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        out = os.fspath(path) if path is not None else os.path.join(folder, "zoo.safetensors")
+        examples = data_of(data, classes=graph.outputs, train=True)
+        with Options("wf_zoo_settings", {"count": count, **settings}) as options:
+            current().run(
+                lib.wf_zoo_train, graph._handle, examples._c, options.pointer, text(out), None
+            )
+        zoo = Zoo.open(out)
+    if path is None:
+        zoo.path = None
+    return zoo
+
+
+def handles(zoos: Sequence[Zoo]) -> Any:
+    """Collections as the library takes several."""
+    return (ctypes.c_void_p * len(zoos))(*[zoo._c.value for zoo in zoos])
+
+
+def known_settings(generator: str) -> set[str]:
+    """Names of the settings of a generator's own."""
+    rows = lib.wf_generator_settings(text(generator))
+    return keys(rows) if rows else set()
+
+
+def _split_settings(
+    generator: str, settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keywords by table: [model] of the generator's kind and [train]. `seed` is of both."""
+    of_model = known_settings(generator)
+    of_train = keys(lib.wf_fit_settings())
+    model = {key: value for key, value in settings.items() if key in of_model}
+    train = {k: value for k, value in settings.items() if k in of_train or k not in of_model}
+    return model, train
+
+
+def fit(
+    zoo: Zoos,
+    data: DataLike | None = None,
+    *,
+    generator: str = DEFAULT,
+    path: str | os.PathLike[str] | None = None,
+    held_out: Zoos | None = None,
+    conds: Any = None,
+    model: Mapping[str, Any] | None = None,
+    train: Mapping[str, Any] | None = None,
+    on_log: Callable[[dict[str, Any]], None] | None = None,
+    **settings: Any,
+) -> Flow:
+    """Fit a generator to a collection, to several (a list), or to tasks ({"name": zoo}).
+
+    path       the file to write; a fit that was interrupted goes on there. None: a temporary file,
+               which lives as long as the flow
+    held_out   networks trained like those of `zoo`, for the validation loss
+    conds      numbers that tell collections apart, a row each; tasks have one-hot rows without it
+    settings   of [model] and [train] in recipes: updates, batch, lr, node, edge, blocks ... Where
+               a name is in both, model={...} and train={...} say which
+    on_log     a function of each line of the log, as a dict
+    """
+    zoos, tasks = sources_of(zoo)
+    if not zoos:
+        raise UsageError("no collection was given")
+    others = sources_of(held_out)[0] if held_out is not None else []
+    if others and len(others) != len(zoos):
+        raise UsageError(f"{len(others)} held-out collections for {len(zoos)} collections")
+    names = [kind.name for kind in generators() if kind.fitted]
+    if generator not in names:
+        raise UsageError(
+            f"there is no generator {generator} to fit; weft.fit knows {', '.join(names)}"
+        )
+    rows = conditions(conds, tasks)
+    of_model, of_train = _split_settings(generator, settings)
+    if rows is not None and "cond" in known_settings(generator):
+        of_model.setdefault("cond", "linear")
+    request = {
+        "model": {**of_model, **(model or {})},
+        "train": {**of_train, **(train or {})},
+        "sources": [
+            {"task": task, "cond": None if rows is None else rows[index]}
+            for index, task in enumerate(tasks)
+        ],
+    }
+    keep = tempfile.TemporaryDirectory(prefix="weft-") if path is None else None
+    out = os.path.join(keep.name, "flow.safetensors") if keep is not None else os.fspath(path or "")
+    context = current()
+    with context.logging(on_log):
+        context.run(
+            lib.wf_generator_fit_json,
+            text(generator),
+            handles(zoos),
+            handles(others) if others else None,
+            len(zoos),
+            as_json(request),
+            text(out),
+        )
+    return Flow(out, zoos[0], keep)

@@ -1,0 +1,372 @@
+"""Generators: flows that are fitted to collections, and controls that a generated network must
+beat."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import threading
+from dataclasses import dataclass
+from typing import Any, Iterator, Mapping, Sequence, Union
+
+import numpy as np
+
+from ._lib import lib, owned_text, text
+from ._memory import Array, Owned, pointer
+from ._options import as_json
+from .arch import Arch, ArchLike, arch_of
+from .context import current
+from .errors import ShapeError, UsageError
+from .logs import read_log
+from .zoo import Zoo
+
+DEFAULT = "gmn"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of generator by its name."""
+
+    name: str
+    about: str
+    traits: frozenset[str]
+    fitted: bool  # by weft.fit; others are made by weft.generator
+
+
+def generators() -> list[Kind]:
+    """Every kind of generator there is.
+
+    >>> import weft
+    >>> {"gmn", "random", "perturbation"} <= {kind.name for kind in weft.generators()}
+    True
+    """
+    found = []
+    for index in range(lib.wf_generator_count()):
+        out = ctypes.c_void_p()
+        current().call(lib.wf_generator_json, index, ctypes.byref(out))
+        kind = json.loads(owned_text(out))
+        traits = frozenset(kind["traits"])
+        found.append(Kind(kind["name"], kind["about"], traits, bool(kind["fitted"])))
+    return found
+
+
+class Generator:
+    """Something that makes networks. `sample` gives a Zoo."""
+
+    def __init__(
+        self,
+        name: str | None,
+        path: str | os.PathLike[str] | None = None,
+        zoo: Zoo | None = None,
+        *keep: Any,
+    ) -> None:
+        """name  of a generator that needs no fit, or path  of one that was fitted"""
+        handle, collection = ctypes.c_void_p(), None if zoo is None else zoo._c
+        names = (text(name), text(path))
+        current().run(lib.wf_generator_open_json, *names, collection, None, ctypes.byref(handle))
+        self._owned = Owned(handle, lib.wf_generator_free, zoo, *keep)
+        self._zoo = zoo
+        self._lock = threading.Lock()  # one call at a time: a generator has working memory
+        self.name = name or ""
+
+    @property
+    def _c(self) -> ctypes.c_void_p:
+        return self._owned.handle
+
+    @property
+    def arch(self) -> Arch:
+        """The architecture that is sampled where none is asked for."""
+        graph = lib.wf_generator_graph(self._c)
+        if graph:
+            return Arch._copy(graph)
+        if self._zoo is None:
+            raise UsageError(f"{self.name} makes networks of any architecture: give arch=")
+        return self._zoo.arch
+
+    def sample(
+        self,
+        n: int,
+        *,
+        arch: ArchLike | None = None,
+        width: float | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Zoo:
+        """n new networks. Settings are those of [sample] in recipes: weft.settings("sample")."""
+        graph = self._arch_for(arch, self.arch if arch is None else None, width)
+        return self._draw(n, graph, {"sample": {"seed": seed, **settings}})
+
+    def _arch_for(self, arch: ArchLike | None, like: Arch | None, width: float | None) -> Arch:
+        if arch is not None:
+            activation = like.activation if like is not None else None
+            graph = arch_of(arch, activation)
+        else:
+            assert like is not None
+            graph = like
+        return graph if width is None else graph.scaled(width)
+
+    def _draw(self, n: int, graph: Arch, request: Mapping[str, Any]) -> Zoo:
+        if n < 1:
+            raise UsageError(f"n is {n}; at least one network is drawn")
+        weights = np.empty((n, graph.params), np.float32)
+        stats = ctypes.c_void_p()
+        with self._lock:
+            current().run(
+                lib.wf_generator_sample_json,
+                self._c,
+                graph._handle,
+                n,
+                as_json(request),
+                weights.ctypes.data,
+                None,
+                ctypes.byref(stats),
+            )
+        zoo = Zoo(graph, weights)
+        zoo.stats = json.loads(owned_text(stats) or "{}")
+        return zoo
+
+    def __repr__(self) -> str:
+        return f"<weft.Generator {self.name}>"
+
+
+class Flow(Generator):
+    """A fitted generator, with its file and its log."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], zoo: Zoo | None = None, keep: Any = None
+    ) -> None:
+        super().__init__(None, path, zoo, keep)
+        self.path = os.fspath(path)
+        kind = lib.wf_generator_kind_of(self._c)
+        index = next(i for i in range(lib.wf_generator_count()) if lib.wf_generator_at(i) == kind)
+        self.name = generators()[index].name
+        self._about: dict[str, Any] | None = None
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], zoo: Zoo | None = None) -> Flow:
+        """A flow that was saved; kinds that keep their collection need it again."""
+        return cls(path, zoo)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Generator, parameters, updates, settings, and the collections it was fitted to."""
+        if self._about is None:
+            flow = lib.wf_generator_flow(self._c)
+            if not flow:
+                return {"generator": self.name, "sources": [], "cond_size": 0}
+            out = ctypes.c_void_p()
+            current().call(lib.wf_flow_json, flow, ctypes.byref(out))
+            self._about = json.loads(owned_text(out))
+        assert self._about is not None
+        return self._about
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the collections it was fitted to, where they have names."""
+        named = [str(source["task"]) for source in self.about["sources"] if source.get("task")]
+        return list(dict.fromkeys(named))
+
+    def _arch_of(self, index: int) -> Arch:
+        """The architecture of a collection it was fitted to."""
+        flow = lib.wf_generator_flow(self._c)
+        if not flow:
+            return super().arch
+        return Arch._copy(lib.wf_flow_source_at(flow, index).graph)
+
+    @property
+    def arch(self) -> Arch:
+        return self._arch_of(0)
+
+    def sample(
+        self,
+        n: int,
+        *,
+        arch: ArchLike | None = None,
+        width: float | None = None,
+        task: str | None = None,
+        cond: Sequence[float] | float | str | None = None,
+        guidance: float | None = None,
+        refine: Sequence[float] | bool | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Zoo:
+        """n new networks.
+
+        arch      another architecture than the one fitted to
+        width     hidden widths times this number
+        task      the name of a collection it was fitted to
+        cond      or a condition, as numbers; "none" for the learned null
+        guidance  1 is plain; above it the condition counts more
+        refine    (t, cycles) or (t, cycles, steps): back to time t and to the end again; True is
+                  (0.75, 10)
+        seed      of the noise; network k is the same whatever n
+        settings  of [sample] in recipes: solver, steps, rtol ... (weft.settings("sample"))
+        """
+        index, values = self._condition(task, cond)
+        graph = self._arch_for(arch, self._arch_of(index), width)
+        chosen: dict[str, Any] = {"seed": seed, "guidance": guidance, **settings}
+        if self.about.get("train"):
+            chosen.setdefault("refine_matched", self.about["train"]["coupling"] == "matched")
+        if refine is not None and refine is not False:
+            parts = [0.75, 10] if refine is True else list(refine)
+            if not 2 <= len(parts) <= 3 or not 0 < parts[0] < 1:
+                raise UsageError(
+                    f"refine is {refine}; give (t, cycles) with 0 < t < 1, as (0.75, 10)"
+                )
+            names = ("refine_t", "refine_cycles", "refine_steps")
+            chosen.update(zip(names, [parts[0], *map(int, parts[1:])]))
+        request: dict[str, Any] = {"sample": chosen}
+        if values is not None:
+            request["cond"] = values
+        return self._draw(n, graph, request)
+
+    def _condition(
+        self, task: str | None, cond: Sequence[float] | float | str | None
+    ) -> tuple[int, Array | None]:
+        """The collection that is meant, and the condition's numbers."""
+        size = int(self.about["cond_size"])
+        flow = lib.wf_generator_flow(self._c)
+        if task is not None and cond is not None:
+            raise UsageError("give task or cond, not both: a task has its condition")
+        if task is not None:
+            index = ctypes.c_int()
+            current().call(lib.wf_flow_find_task, flow, text(task), ctypes.byref(index))
+            values = self.about["sources"][index.value].get("cond")
+            return index.value, np.asarray(values, np.float32) if values else None
+        if cond is None or isinstance(cond, str):
+            if size and cond != "none":
+                named = f"task= ({', '.join(self.tasks)}) or " if self.tasks else ""
+                raise UsageError(
+                    f'the flow has conditions: give {named}cond= ({size} numbers, or "none")'
+                )
+            return 0, None
+        numbers = np.atleast_1d(np.asarray(cond, np.float32))
+        if numbers.shape != (size,):
+            raise ShapeError(f"cond has {numbers.size} numbers, the flow's conditions have {size}")
+        return lib.wf_flow_nearest(flow, numbers.ctypes.data), numbers
+
+    def velocity(
+        self,
+        weights: Any,
+        t: float | Sequence[float],
+        *,
+        arch: ArchLike | None = None,
+        task: str | None = None,
+        cond: Sequence[float] | float | str | None = None,
+        guidance: float = 1.0,
+        normalised: bool = False,
+    ) -> Array:
+        """dw/dt at weights w (networks, parameters) and time t, one or one for each network; noise is
+        at t = 0, networks at t = 1.
+
+        normalised  weights and velocity are in the space that the flow works in, where parameters are
+                    scaled by group; otherwise on the networks' own scale
+        """
+        flow = lib.wf_generator_flow(self._c)
+        if not flow:
+            raise UsageError(f"{self.name} is no flow and has no velocity")
+        index, values = self._condition(task, cond)
+        if isinstance(weights, Zoo):
+            graph, weights = weights.arch, weights.weights
+        else:
+            graph = self._arch_for(arch, self._arch_of(index), None)
+        flat = graph.weights_of(weights)
+        times = np.ascontiguousarray(np.broadcast_to(np.asarray(t, np.float32), (len(flat),)))
+        out = np.empty_like(flat)
+        with self._lock:
+            current().run(
+                lib.wf_flow_velocity,
+                flow,
+                graph._handle,
+                flat.ctypes.data,
+                times.ctypes.data,
+                len(flat),
+                pointer(values),
+                guidance,
+                normalised,
+                out.ctypes.data,
+            )
+        return out
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of its training log."""
+        return list(self.iter_log())
+
+    def iter_log(self) -> Iterator[dict[str, Any]]:
+        return read_log(self.path + ".log.jsonl")
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Copy the flow and its log to `path`."""
+        target = os.fspath(path)
+        for suffix in ("", ".log.jsonl"):
+            if os.path.exists(self.path + suffix):
+                temporary = f"{target}{suffix}.{os.getpid()}.tmp"
+                shutil.copyfile(self.path + suffix, temporary)
+                os.replace(temporary, target + suffix)
+        return target
+
+    def save_pretrained(self, folder: str | os.PathLike[str], **card: Any) -> str:
+        """Write flow, settings and a card as a model of the Hugging Face hub."""
+        from .hub import save_flow
+
+        return save_flow(self, folder, **card)
+
+    @classmethod
+    def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Flow:
+        """A flow from a folder or from a model of the hub."""
+        from .hub import load_flow
+
+        return load_flow(source, **options)
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload the flow as a model."""
+        from .hub import push
+
+        return push(self, repo_id, "model", **options)
+
+    def __repr__(self) -> str:
+        about = self.about
+        names = ", ".join(self.tasks) or (self.arch.text if about["sources"] else "")
+        return f"<weft.Flow {self.name} of {names}, {about.get('params', 0)} parameters, {about.get('updates', 0)} updates>"
+
+
+def generator(name: str, zoo: Zoo | None = None) -> Generator:
+    """A generator that needs no fit, by its name: "random", "perturbation-0.1", "average" ...
+
+    >>> import weft
+    >>> weft.generator("random").sample(3, arch=weft.Arch("2-8-3", activation="relu"))
+    <weft.Zoo of 3 networks 2-8-3, relu, 51 parameters>
+    """
+    for kind in generators():
+        if kind.name == name and kind.fitted:
+            raise UsageError(f'{name} is fitted first: weft.fit(zoo, generator="{name}")')
+    return Generator(name, None, zoo)
+
+
+Zoos = Union[Zoo, Sequence[Zoo], Mapping[str, Zoo]]
+
+
+def sources_of(zoos: Zoos) -> tuple[list[Zoo], list[str | None]]:
+    if isinstance(zoos, Zoo):
+        return [zoos], [None]
+    if isinstance(zoos, Mapping):
+        return list(zoos.values()), [str(name) for name in zoos]
+    return list(zoos), [None] * len(zoos)
+
+
+def conditions(conds: Any, tasks: Sequence[str | None]) -> Array | None:
+    """A row of numbers for each collection: given, or one-hot by task."""
+    if conds is not None:
+        if isinstance(conds, Mapping):
+            conds = [conds[task] for task in tasks]
+        rows = np.asarray(conds, np.float32)
+        rows = rows.reshape(len(rows), -1)
+        if len(rows) != len(tasks):
+            raise ShapeError(f"conds has {len(rows)} rows for {len(tasks)} collections")
+        return np.ascontiguousarray(rows)
+    if len(tasks) < 2 or any(task is None for task in tasks):
+        return None
+    return np.eye(len(tasks), dtype=np.float32)

@@ -1,0 +1,54 @@
+"""numpy arrays over memory of the library, without copies."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Owned:
+    """A handle of the library, freed with the last thing that refers to it."""
+
+    def __init__(self, handle: ctypes.c_void_p, free: Callable[[Any], None], *keep: Any) -> None:
+        self.handle = handle
+        self._free = free
+        self._keep = keep  # what the library borrows as long as the handle lives
+
+    def __del__(self) -> None:
+        if self.handle:
+            self._free(self.handle)
+            self.handle = ctypes.c_void_p()
+
+
+class _View:
+    def __init__(self, owner: Any, interface: dict[str, Any]) -> None:
+        self.owner = owner
+        self.__array_interface__ = interface
+
+
+def view(
+    owner: Any,
+    address: int,
+    shape: tuple[int, ...],
+    dtype: Any = np.float32,
+    strides: tuple[int, ...] | None = None,
+) -> Array:
+    """A read-only array at `address`, which keeps `owner` alive."""
+    interface = {
+        "version": 3,
+        "shape": shape,
+        "typestr": np.dtype(dtype).str,
+        "data": (address, True),
+        "strides": strides,
+    }
+    if not address or 0 in shape:
+        return np.empty(shape, dtype)
+    return np.asarray(_View(owner, interface))
+
+
+def pointer(array: Array | None) -> int | None:
+    return None if array is None else int(array.ctypes.data)

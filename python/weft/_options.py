@@ -1,0 +1,84 @@
+"""Settings as structs of the library, by their tables; no layout is known here."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from typing import Any, Mapping
+
+from ._lib import lib, owned_text
+from .context import current
+from .errors import UsageError
+
+#: Sections of recipes and the tables behind them.
+TABLES = {
+    "data": "wf_data_settings",
+    "zoo": "wf_zoo_settings",
+    "model": "wf_field_settings",
+    "train": "wf_fit_settings",
+    "sample": "wf_sample_settings",
+    "eval": "wf_eval_settings",
+}
+
+
+class Options:
+    """A struct of settings with the given values; freed at the end of its `with`."""
+
+    def __init__(self, table: str | int, values: Mapping[str, Any]) -> None:
+        """table  the function that returns it, or its address"""
+        rows = getattr(lib, table)() if isinstance(table, str) else table
+        self.pointer = ctypes.c_void_p()
+        out = ctypes.byref(self.pointer)
+        current().call(lib.wf_settings_create, rows, as_json(values), out)
+
+    def __enter__(self) -> Options:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        lib.wf_free(self.pointer)
+        self.pointer = ctypes.c_void_p()
+
+
+def as_json(values: Mapping[str, Any]) -> bytes:
+    """Options as the library takes them; None is left out, and so is what it stands for."""
+    return json.dumps(_chosen(values), default=_plain).encode()
+
+
+def _chosen(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _chosen(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy, paths."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)
+
+
+def keys(rows: int) -> set[str]:
+    """Names of the settings of a table."""
+    return {row["key"] for row in describe(rows)}
+
+
+def describe(rows: int) -> list[dict[str, Any]]:
+    out = ctypes.c_void_p()
+    current().call(lib.wf_settings_describe, rows, ctypes.byref(out))
+    found: list[dict[str, Any]] = json.loads(owned_text(out))
+    return found
+
+
+def settings(section: str) -> list[dict[str, Any]]:
+    """What can be set in a section of a recipe, and so by keyword: key, type, default, allowed,
+    help.
+
+    >>> import weft
+    >>> next(row for row in weft.settings("sample") if row["key"] == "solver")["default"]
+    'dopri5'
+    """
+    if section not in TABLES:
+        raise UsageError(f"there are no settings {section}; sections are {', '.join(TABLES)}")
+    return describe(getattr(lib, TABLES[section])())

@@ -1,0 +1,256 @@
+"""Where calls run: threads, device, progress, and how Ctrl-C reaches them.
+
+Each Python thread has a context of its own, so that threads may work side by side. Another one for
+a while:
+
+>>> import weft
+>>> with weft.Context(threads=1, progress=False) as context:
+...     context.threads
+1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import queue
+import threading
+import warnings
+from typing import Any, Callable, Iterator
+
+from ._lib import ON_LOG, ON_PROGRESS, ON_WARNING, from_text, lib
+from .errors import UsageError, error_of
+from .progress import Event, Shower, shower
+
+
+class WeftWarning(UserWarning):
+    """What the library wants to be known, though the work went on."""
+
+
+class Context:
+    """Threads, device and callbacks of the calls that are made with it; a `with` block makes it
+    current.
+
+    threads   0: as many as there are cores
+    device    "auto": a GPU where build and machine have one; "cpu"; "cuda"
+    gpu       which GPU, counted from 0
+    wait      an output that another process makes: wait for it, else LockedError
+    progress  True: a bar in terminals and notebooks; False: none; or a function of an Event
+    on_log    a function of each line of a training log, as a dict
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int = 0,
+        device: str = "auto",
+        gpu: int = 0,
+        wait: bool = False,
+        progress: bool | Callable[[Event], None] = True,
+        on_log: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self._handle = ctypes.c_void_p()
+        handle = ctypes.c_void_p()
+        status = lib.wf_ctx_create(None, ctypes.byref(handle))
+        if status:
+            raise error_of(status, "no memory for a context")
+        self._handle = handle
+        self._busy = threading.Lock()
+        self._progress = progress
+        self._on_log = on_log
+        self._sink: Callable[[str, Any], None] | None = None
+        self._keep = (
+            ON_PROGRESS(self._progress_of_c),
+            ON_WARNING(self._warning_of_c),
+            ON_LOG(self._log_of_c),
+        )
+        lib.wf_ctx_on_progress(handle, self._keep[0], None)
+        lib.wf_ctx_on_warning(handle, self._keep[1], None)
+        lib.wf_ctx_on_log(handle, self._keep[2], None)
+        options = {"threads": threads, "device": device, "gpu": gpu, "wait": wait}
+        self.check(lib.wf_ctx_configure(handle, json.dumps(options).encode()))
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            lib.wf_ctx_free(self._handle)
+            self._handle = ctypes.c_void_p()
+
+    def __enter__(self) -> Context:
+        _stack().append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _stack().remove(self)
+
+    @property
+    def threads(self) -> int:
+        """Threads that work, the caller's own counted."""
+        return int(lib.wf_ctx_threads(self._handle))
+
+    @property
+    def devices(self) -> str:
+        """Where parts of the work had a choice and ran: "matching cuda, errors cpu"."""
+        return from_text(lib.wf_ctx_devices(self._handle))
+
+    # --- what the library reports, on the thread that called it ---
+
+    def _progress_of_c(self, _: int, report: Any) -> None:
+        if self._sink is not None:
+            self._sink("progress", Event.of(report.contents))
+
+    def _warning_of_c(self, _: int, sentence: bytes) -> None:
+        if self._sink is not None:
+            self._sink("warning", from_text(sentence))
+
+    def _log_of_c(self, _: int, path: bytes, line: bytes) -> None:
+        if self._sink is not None and self._on_log is not None:
+            self._sink("log", from_text(line))
+
+    @contextlib.contextmanager
+    def logging(self, on_log: Callable[[dict[str, Any]], None] | None) -> Iterator[None]:
+        """Lines of logs go to `on_log`, for a while; None changes nothing."""
+        before = self._on_log
+        self._on_log = on_log or before
+        try:
+            yield
+        finally:
+            self._on_log = before
+
+    # --- calls ---
+
+    def check(self, status: int) -> None:
+        """Raise the exception of a status other than 0."""
+        if status:
+            raise error_of(status, from_text(lib.wf_last_error(self._handle)))
+
+    def call(self, function: Callable[..., int], *arguments: Any) -> None:
+        """A short call: function(context, *arguments)."""
+        with self._working():
+            self.check(function(self._handle, *arguments))
+
+    def run(self, function: Callable[..., int], *arguments: Any) -> None:
+        """A long call. In the main thread the work runs in a thread of its own, while this one
+        shows progress and waits for Ctrl-C; in other threads it runs where it is."""
+        with self._working(), shower(self._progress) as show:
+            if threading.current_thread() is threading.main_thread():
+                self._run_beside(function, arguments, show)
+            else:
+                self._run_here(function, arguments, show)
+
+    def _run_beside(
+        self, function: Callable[..., int], arguments: tuple[Any, ...], show: Shower
+    ) -> None:
+        events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._sink = lambda kind, value: events.put((kind, value))
+
+        def work() -> None:
+            status = -1
+            try:
+                status = function(self._handle, *arguments)
+            finally:
+                events.put(("end", status))
+
+        failure: BaseException | None = None
+        worker = threading.Thread(target=work, name="weft", daemon=True)
+        worker.start()
+        try:
+            while True:
+                try:
+                    kind, value = events.get()
+                    if kind == "end":
+                        break
+                    if failure is None:
+                        self._deliver(kind, value, show)
+                except (
+                    BaseException
+                ) as error:  # Ctrl-C, or a fault of a callback: stop the work first
+                    failure = failure or error
+                    lib.wf_interrupt(self._handle)
+            worker.join()
+        finally:
+            self._sink = None
+        self._finish(value, failure)
+
+    def _run_here(
+        self, function: Callable[..., int], arguments: tuple[Any, ...], show: Shower
+    ) -> None:
+        failures: list[BaseException] = []
+
+        def deliver(kind: str, value: Any) -> None:
+            if failures:
+                return
+            try:
+                self._deliver(kind, value, show)
+            except BaseException as error:
+                failures.append(error)
+                lib.wf_interrupt(self._handle)
+
+        self._sink = deliver
+        try:
+            status = function(self._handle, *arguments)
+        finally:
+            self._sink = None
+        self._finish(status, failures[0] if failures else None)
+
+    def _deliver(self, kind: str, value: Any, show: Shower) -> None:
+        if kind == "progress":
+            show(value)
+        elif kind == "warning":
+            warnings.warn(value, WeftWarning, stacklevel=6)
+        elif self._on_log is not None:
+            self._on_log(json.loads(value))
+
+    def _finish(self, status: int, failure: BaseException | None) -> None:
+        if failure is None:
+            self.check(status)
+            return
+        lib.wf_interrupt_clear(self._handle)
+        if isinstance(failure, KeyboardInterrupt) and status:
+            raise error_of(9, from_text(lib.wf_last_error(self._handle))) from None
+        raise failure
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise UsageError(
+                "this context is at work in another thread; give each thread its own: with "
+                "weft.Context(): ..."
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+
+_local = threading.local()
+
+
+def _stack() -> list[Context]:
+    if not hasattr(_local, "stack"):
+        _local.stack = []
+    return _local.stack  # type: ignore[no-any-return]
+
+
+def current() -> Context:
+    """The context of this thread: that of the innermost `with`, else one made for the thread."""
+    stack = _stack()
+    if stack:
+        return stack[-1]
+    if not hasattr(_local, "own"):
+        _local.own = Context()
+    return _local.own  # type: ignore[no-any-return]
+
+
+def build_info() -> dict[str, str]:
+    """What the library was built with.
+
+    >>> import weft
+    >>> "threads" in weft.build_info() or len(weft.build_info()) > 0
+    True
+    """
+    lines = from_text(lib.wf_build_info()).splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+__all__ = ["Context", "WeftWarning", "build_info", "current"]

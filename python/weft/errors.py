@@ -1,0 +1,108 @@
+"""Exceptions: a class for each status of the library, with the library's own sentence.
+
+>>> import weft
+>>> try:
+...     weft.Arch("64-16-cat", activation="relu")
+... except weft.UsageError as error:
+...     error.status
+2
+"""
+
+from __future__ import annotations
+
+
+class WeftError(Exception):
+    """What the library says went wrong, where, and how to mend it. `status` is its code."""
+
+    status = 1
+
+
+class UsageError(WeftError, ValueError):
+    """The call or an option is wrong."""
+
+    status = 2
+
+
+class InputError(WeftError, ValueError):
+    """A file or a model is missing, damaged or not what was expected."""
+
+    status = 3
+
+
+class OutOfMemoryError(WeftError, MemoryError):
+    status = 4
+
+
+class DiskError(WeftError, OSError):
+    """A file could not be written."""
+
+    status = 5
+
+
+class ShapeError(WeftError, ValueError):
+    """Shapes do not fit."""
+
+    status = 6
+
+
+class DivergedError(WeftError, ArithmeticError):
+    """A value is no longer finite."""
+
+    status = 7
+
+
+class SolverError(WeftError, ArithmeticError):
+    """The solver could not reach the end."""
+
+    status = 8
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C: the work was stopped after its step, and its checkpoint kept.
+
+    No WeftError, so that `except Exception` lets it pass, as it does KeyboardInterrupt."""
+
+    status = 9
+
+
+class UnsupportedError(WeftError, NotImplementedError):
+    """Not supported by this build or for this network."""
+
+    status = 10
+
+
+class LockedError(WeftError):
+    """Another process is making the output."""
+
+    status = 11
+
+
+class LibraryError(WeftError, ImportError):
+    """libweft.so is missing, or of another version than this package."""
+
+
+_BY_STATUS: dict[int, type[BaseException]] = {
+    cls.status: cls
+    for cls in (
+        WeftError,
+        UsageError,
+        InputError,
+        OutOfMemoryError,
+        DiskError,
+        ShapeError,
+        DivergedError,
+        SolverError,
+        Interrupted,
+        UnsupportedError,
+        LockedError,
+    )
+}
+
+
+def error_of(status: int, message: str) -> BaseException:
+    """The exception of a status other than 0."""
+    cls = _BY_STATUS.get(status, WeftError)
+    error = cls(message)
+    if cls is WeftError:
+        error.status = status  # type: ignore[attr-defined]
+    return error

@@ -16,6 +16,10 @@
 #   mnist-alignment  the alignment on MNIST; only when asked for
 #   lstar            the paper's layout and settings at three sizes of the sweep
 #   leads            karhunen: single settings beside the recipe's; other batches and widths in the same time
+#   mnist-fresh      recipes/mnist-fresh.conf as it is; then 1, 3, 10, 30 times 10,000 distinct networks at equal total time
+#   karhunen-fresh   the same on karhunen, with 12,000
+#   mnist-fixed      10,000 stored networks: weight decay, weights of the lowest validation loss, a shorter EMA, a smaller field
+#                    these three only when asked for
 #   refinement       ways to sample and schedules of refinement, of the best flow on karhunen so far and of MNIST's
 #
 # Without BUDGET at full scale: 75,000 updates a run on karhunen, 200,000 on MNIST. With BUDGET=SECONDS for everything asked
@@ -295,6 +299,50 @@ run_mnist_leads() {
     table mnist-leads "$out/mnist-base/" "$out"/mnist-lead-*/
 }
 
+# Fresh networks. RECIPE NAME MS-AN-UPDATE MS-A-NETWORK NETWORKS SETTINGS: the recipe as it is, then NETWORKS times 1, 3, 10, 30
+# distinct ones in the time of $updates updates alone.
+fresh() {
+    recipe=$1 name=$2 ms=$3 each=$4 networks=$5
+    shift 5
+    echo "$name 1500 $recipe $*"
+    for times in 30 1 10 3; do
+        echo "$name-${times}x $estimate $recipe $* eval.controls=no train.fresh_pool=$networks $(awk -v u="$updates" -v ms="$ms" \
+            -v each="$each" -v n="$networks" -v times=$times 'BEGIN {
+            made = u - n * (times - 1) * each / ms
+            print "train.updates=" int(made), "train.fresh_rate=" (times > 1 ? n * (times - 1) / made : 1e-9) }')"
+    done
+}
+run_mnist_fresh() {
+    need_mnist
+    own_ms=$(milliseconds 1 mnist.conf "$out/mnist.safetensors" train.batch=128)
+    [ -n "$own_ms" ] || stop "mnist-fresh: the timed training failed"
+    plan 4 "$own_ms" 30 20000
+    fresh mnist-fresh.conf mnist-fresh "$own_ms" 0.77 10000 train.batch=128 | together
+    table mnist-fresh "$out"/mnist-fresh*/
+}
+run_karhunen_fresh() {
+    need_karhunen
+    plan 4 "$k_ms" 5 20000
+    fresh karhunen-fresh.conf karhunen-fresh "$k_ms" 0.021 12000 train.batch="$batch" | together
+    table karhunen-fresh "$out"/karhunen-fresh*/
+}
+# What holds the gap shut on a stored collection, three seeds where a difference is to be claimed.
+run_mnist_fixed() {
+    need_mnist
+    plan 8 "$m_ms" 8 50000
+    all="$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50"
+    {
+        for seed in 0 1 2; do
+            echo "mnist-fixed-$seed $all $(seeds $seed)"
+            echo "mnist-fixed-decay-$seed $all $(seeds $seed) train.weight_decay=0.1"
+        done
+        echo "mnist-fixed-validation $all train.weights=validation"
+        echo "mnist-fixed-ema99 $all train.ema=0.99"
+        echo "mnist-fixed-small $all model.node=128 model.edge=64"
+    } | together
+    table mnist-fixed "$out"/mnist-fixed*/
+}
+
 # Updates that take as long as the base's, each timed alone: SECTION.KEY=VALUE ...
 as_long() {
     ms=$(milliseconds 1 karhunen.conf "$out/karhunen.safetensors" train.limit="$middle" "$@")
@@ -498,7 +546,7 @@ export THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
 [ $# -gt 0 ] || set -- sweep mnist ablations alignment mnist-ablations mnist-leads lstar leads refinement
 # Weights of the experiments in the time; what one leaves over goes to those behind it.
 weight() {
-    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; mnist-ablations | mnist-alignment | mnist-leads) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
+    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; mnist-ablations | mnist-alignment | mnist-leads | *-fresh | mnist-fixed) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
 }
 while [ $# -gt 0 ]; do
     asked=$* total=0
@@ -511,6 +559,9 @@ while [ $# -gt 0 ]; do
     mnist-ablations) run_mnist_ablations ;;
     mnist-leads) run_mnist_leads ;;
     mnist-alignment) run_mnist_alignment ;;
+    mnist-fresh) run_mnist_fresh ;;
+    karhunen-fresh) run_karhunen_fresh ;;
+    mnist-fixed) run_mnist_fixed ;;
     *) echo "no experiment $1" >&2 && exit 2 ;;
     esac
     shift

@@ -56,4 +56,10 @@ expect fresh-path 2 "leave zoo.path out" "$weft" run "$recipe" $fresh --set zoo.
 expect fresh-train 2 "zoo.fresh belongs to weft run" "$weft" train "$recipe" --zoo one/zoo.safetensors $fresh -o flow
 sed '/^node\|^edge\|^time\|^blocks/d; s/^\[model\]/&\ngenerator = dwf-aligned/' "$recipe" >aligned.conf
 expect fresh-aligned 2 "it wants them aligned" "$weft" run aligned.conf $fresh --set sample.refine_cycles=0 -o aligned
+
+# Recipes for the GPU, as far as they can be read here.
+for name in mnist-fresh karhunen-fresh; do
+    expect $name 0 "parameters" "$weft" model info "$root/recipes/$name.conf"
+    check "$name asks for fresh networks" grep -q "^fresh = yes" "$root/recipes/$name.conf"
+done
 finish

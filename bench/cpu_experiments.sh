@@ -1,0 +1,97 @@
+#!/bin/sh
+# Experiments of docs/results/ that two CPU cores can make: small collections, what holds a flow from
+# memorising them, fresh networks, and the time code. Each run is a `weft run` folder under $OUT.
+#
+#     bench/cpu_experiments.sh EXPERIMENT ...
+#
+#   fixed    the demo's flow fitted to the first 300 networks, judged against 2,000: single settings
+#   time     the demo's flow with top frequencies 1000 and 30 of the time code, solved by dopri5
+#   fresh    the demo and digits at equal total time with 1, 3, 10 and 30 times the networks
+#   table    a line for each finished run of those named, or of all
+#
+# A finished run is kept, so a broken call goes on. SEEDS ("1 2 3"), UPDATES (2000), THREADS (1), WEFT
+# (build/weft), OUT (runs/cpu-experiments).
+set -u
+bench=$(dirname "$0")
+weft=${WEFT:-build/weft}
+out=${OUT:-runs/cpu-experiments}
+seeds=${SEEDS:-"1 2 3"}
+updates=${UPDATES:-2000}
+mkdir -p "$out"
+
+# One run: NAME RECIPE SEED [SECTION.KEY=VALUE ...]
+one() {
+    name=$1 recipe=$2 seed=$3
+    shift 3
+    [ ! -f "$out/$name/eval.json" ] || return 0
+    for setting in train.seed="$seed" model.seed="$seed" sample.seed="$seed" "$@"; do
+        set -- "$@" --set "$setting"
+    done
+    while [ "$1" != --set ]; do shift; done
+    begin=$(date +%s)
+    if nice -n 10 "$weft" run "$bench/../recipes/$recipe" -o "$out/$name" --redo -q \
+        --threads "${THREADS:-1}" "$@" >"$out/$name.txt" 2>&1; then
+        echo "$name: $(($(date +%s) - begin)) s"
+    else
+        echo "FAILED $name: $(tail -n 1 "$out/$name.txt")" >&2
+    fi
+}
+
+# Single settings beside the demo's; those that are worth it with every seed.
+fixed() {
+    for seed in $seeds; do
+        demo() {
+            name=$1
+            shift
+            one "fixed-$name-$seed" demo.conf "$seed" train.limit=300 train.updates="$updates" "$@"
+        }
+        demo base
+        demo decay train.weight_decay=0.1
+        [ "$seed" = 1 ] || continue
+        demo validation train.weights=validation
+        demo small model.node=16 model.edge=16 model.blocks=2
+        demo ema99 train.ema=0.99
+        demo ema9995 train.ema=0.9995
+    done
+}
+
+# NAME UPDATES NETWORKS POOL: distinct networks in the time of $updates updates alone. An update of the
+# demo takes the time of 55 networks (docs/results/2026-11-18-fresh-cpu.md).
+fresh_run() {
+    rate=$(awk "BEGIN { r = ($3 - $4) / $2; print (r > 0 ? r : 1e-9) }")
+    one "fresh-$1-$seed" demo.conf "$seed" zoo.fresh=yes train.fresh_pool="$4" train.updates="$2" \
+        train.fresh_rate="$rate"
+}
+fresh() {
+    for seed in $seeds; do
+        fresh_run 1x "$updates" 304 304
+        fresh_run 10x $((updates - 3000 / 55)) 3000 304
+        fresh_run 30x $((updates - 9000 / 55)) 9000 304
+        fresh_run 3x $((updates - 900 / 55)) 900 304
+        fresh_run 30x-wide $((updates - 9000 / 55)) 9000 4800
+    done
+}
+
+# The same flow with another time code; dopri5's evaluations are in NAME/dopri5.json.
+time_code() {
+    for seed in $seeds; do
+        for frequency in 1000 30; do
+            name=time-$frequency-$seed
+            one "$name" demo.conf "$seed" train.updates="$updates" model.time_frequency="$frequency"
+            [ -f "$out/$name/dopri5.json" ] || nice -n 10 "$weft" sample "$out/$name/flow.safetensors" \
+                -n 100 -o "$out/$name/dopri5.safetensors" --solver dopri5 --threads "${THREADS:-1}" --json \
+                >"$out/$name/dopri5.json"
+        done
+    done
+}
+
+table() { python3 "$bench/cpu_table.py" "$out" "$@"; }
+
+for experiment in "$@"; do
+    case $experiment in
+        time) time_code ;;
+        fixed | fresh) $experiment ;;
+        table) table ;;
+        *) echo "no experiment $experiment" >&2 && exit 2 ;;
+    esac
+done

@@ -85,6 +85,26 @@ WF_API double wf_error_iou(const uint8_t *a, const uint8_t *b, size_t bytes); /*
 /* Exact W2 between two equal-sized clouds of points (m, 3). */
 WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, int m, double *out);
 
+/* --- networks of other programs ----------------------------------------------------------------- */
+
+/* Files of other programs say neither how inputs were scaled nor which activation the networks have
+ * nor which output stands for which class. */
+typedef struct wf_suits {
+    double
+        accuracy; /* mean of a few networks on a part of the test set, as things are said to be */
+    double best;  /* and what it would be with `advice`; the same without */
+    char advice[400]; /* "--scale standard --activation tanh"; "": nothing is far better */
+} wf_suits;
+/* Try the usual scales, activations and any order of classes on a few networks. desc is as the caller
+ * would open it. Returns WF_OK, WF_ERR_SHAPE where the networks do not take such data, or what
+ * wf_dataset_open returns. */
+WF_API wf_status wf_zoo_suits(wf_ctx *ctx, const wf_zoo *zoo, const wf_data_desc *desc,
+                              wf_suits *out);
+/* Write the collection with the accuracies and errors of its networks on `data`, and how that was
+ * prepared: later commands then read data alike. path may be the collection's own. */
+WF_API wf_status wf_zoo_score(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *data,
+                              wf_scale scale, const char *path);
+
 /* --- between two collections ------------------------------------------------------------------ */
 
 /* What pairs of networks (a, b) of two collections give without a generator, at alpha = 0,

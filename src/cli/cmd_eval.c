@@ -95,6 +95,27 @@ static wf_status read_rows(judging *j) {
     return WF_OK;
 }
 
+/* Networks that were brought in without their data may want other inputs than these. */
+static wf_status check_data(judging *j, const wf_zoo *zoo, const cli_recipe *recipe) {
+    wf_suits suits;
+    bool known =
+        wf_zoo_meta(zoo, "weft.sources") == NULL || wf_zoo_meta(zoo, "weft.preparation") != NULL;
+    if (known || cli_says_scale(j->app, recipe)) return WF_OK;
+    CLI_TRY(wf_zoo_suits(j->app->ctx, zoo, &recipe->data, &suits));
+    cli_warn_unsuited(j->app, wf_zoo_path(zoo), recipe, j->data, suits.accuracy, &suits);
+    return WF_OK;
+}
+
+static wf_status open_data(judging *j) {
+    const wf_zoo *zoo = j->zoo != NULL ? j->zoo : j->nets;
+    cli_recipe recipe;
+    wf_status status = cli_data_recipe(j->app, cli_text(j->app, "data"), zoo, &recipe);
+    if (status == WF_OK) status = cli_recipe_dataset(j->app, &recipe, &j->data);
+    if (status == WF_OK) status = check_data(j, zoo, &recipe);
+    cli_recipe_free(&recipe);
+    return status;
+}
+
 static wf_status judge(judging *j) {
     cli_app *app = j->app;
     const char *zoo = cli_text(app, "zoo"), *nets = cli_text(app, "nets");
@@ -105,9 +126,7 @@ static wf_status judge(judging *j) {
                         "%s has networks of %s, %s of %s: they cannot be compared", zoo,
                         wf_zoo_graph(j->zoo)->text, nets, wf_zoo_graph(j->nets)->text);
     CLI_TRY(read_rows(j));
-    if (cli_given(app, "data"))
-        CLI_TRY(cli_dataset_named(app, cli_text(app, "data"), j->zoo != NULL ? j->zoo : j->nets,
-                                  &j->data));
+    if (cli_given(app, "data")) CLI_TRY(open_data(j));
     if (zoo != NULL)
         CLI_TRY(wf_reference_open(app->ctx, j->zoo, j->data, &j->recipe.eval, &j->reference));
     cli_judging what = {.app = app,

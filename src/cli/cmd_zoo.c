@@ -1,10 +1,11 @@
 /* zoo train, import: collections made and brought in. */
 #include "cli/commands.h"
+#include "cli/data_source.h"
 #include "cli/networks.h"
-#include "cli/recipe_schema.h"
 #include "weft/import.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static wf_status train_collection(cli_app *app, cli_recipe *recipe, wf_dataset **data,
                                   wf_graph **graph) {
@@ -43,45 +44,135 @@ wf_status cli_zoo_train(cli_app *app) {
     return status;
 }
 
-static json_t *import_to_json(const wf_import_result *result) {
+static bool ends_in_safetensors(const char *path) {
+    static const char ending[] = ".safetensors";
+    size_t length = strlen(path);
+    return length >= sizeof ending - 1 && strcmp(path + length - (sizeof ending - 1), ending) == 0;
+}
+
+/* --- import ----------------------------------------------------------------------------------- */
+
+/* What is known of a collection beyond its file. */
+typedef struct imported {
+    wf_suits suits;
+    double mean, low, high; /* accuracies of all its networks */
+} imported;
+
+typedef struct importing {
+    cli_app *app;
+    wf_import_result result;
+    cli_recipe recipe; /* of --data */
+    wf_dataset *data;  /* NULL: none */
+    imported *about;   /* of each collection, with data */
+} importing;
+
+/* --data, with scale = none where nothing else is said. */
+static wf_status open_data(importing *i, wf_import_desc *desc) {
+    const char *name = cli_text(i->app, "data");
+    if (name == NULL) return WF_OK;
+    CLI_TRY(cli_data_recipe(i->app, name, NULL, &i->recipe));
+    if (!cli_says_scale(i->app, &i->recipe)) i->recipe.data.scale = WF_SCALE_NONE;
+    if (cli_data_remark(name) != NULL) cli_progress_warn(i->app, cli_data_remark(name));
+    CLI_TRY(cli_recipe_dataset(i->app, &i->recipe, &i->data));
+    desc->inputs = i->data->inputs;
+    desc->outputs = i->data->classes;
+    return WF_OK;
+}
+
+static wf_status score_collection(importing *i, int which) {
+    const char *path = i->result.collections[which].path;
+    imported *about = &i->about[which];
+    wf_zoo *zoo, *scored = NULL;
+    CLI_TRY(wf_zoo_open(i->app->ctx, path, &zoo));
+    wf_status status = wf_zoo_suits(i->app->ctx, zoo, &i->recipe.data, &about->suits);
+    if (status == WF_OK)
+        status = wf_zoo_score(i->app->ctx, zoo, i->data, i->recipe.data.scale, path);
+    wf_zoo_free(zoo);
+    if (status == WF_OK) status = wf_zoo_open(i->app->ctx, path, &scored);
+    if (status != WF_OK) return status;
+    size_t n = wf_zoo_count(scored);
+    const float *scores = wf_zoo_scores(scored, i->data->name);
+    about->low = about->high = scores[0];
+    for (size_t k = 0; k < n; k++) {
+        about->mean += scores[k] / (double)n;
+        if (scores[k] < about->low) about->low = scores[k];
+        if (scores[k] > about->high) about->high = scores[k];
+    }
+    wf_zoo_free(scored);
+    cli_warn_unsuited(i->app, path, &i->recipe, i->data, about->mean, &about->suits);
+    return WF_OK;
+}
+
+static wf_status score_collections(importing *i) {
+    if (i->data == NULL) return WF_OK;
+    i->about = calloc((size_t)i->result.n_collections, sizeof *i->about);
+    if (i->about == NULL) return cli_fail(i->app, WF_ERR_MEMORY, "out of memory");
+    for (int k = 0; k < i->result.n_collections; k++) CLI_TRY(score_collection(i, k));
+    return WF_OK;
+}
+
+static json_t *import_to_json(const importing *i) {
+    const wf_import_result *result = &i->result;
     json_t *list = json_array();
-    for (int i = 0; i < result->n_collections; i++) {
-        const wf_import_collection *one = &result->collections[i];
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I}", "path", one->path, "arch",
-                                              one->arch, "count", (json_int_t)one->count,
-                                              "non_finite", (json_int_t)one->non_finite));
+    for (int k = 0; k < result->n_collections; k++) {
+        const wf_import_collection *one = &result->collections[k];
+        json_t *json =
+            json_pack("{s:s, s:s, s:I, s:I}", "path", one->path, "arch", one->arch, "count",
+                      (json_int_t)one->count, "non_finite", (json_int_t)one->non_finite);
+        if (i->about != NULL) {
+            const imported *about = &i->about[k];
+            json_object_set_new(json, "accuracy", cli_json_number(about->mean));
+            json_object_set_new(json, "advice", json_string(about->suits.advice));
+            json_object_set_new(json, "advised_accuracy", cli_json_number(about->suits.best));
+        }
+        json_array_append_new(list, json);
     }
     return json_pack("{s:I, s:I, s:o}", "files", (json_int_t)result->files, "networks",
                      (json_int_t)result->networks, "collections", list);
 }
 
-wf_status cli_zoo_import(cli_app *app) {
-    const char *out = cli_text(app, "out"), *activation = cli_text(app, "activation");
-    if (out == NULL) return cli_fail(app, WF_ERR_USAGE, "say where the collection goes: -o FILE");
-    if (activation == NULL && cli_text(app, "arch") == NULL)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "say the activation of the hidden layers, which files do not hold: "
-                        "--activation relu, or describe the whole network with --arch");
-    CLI_TRY(cli_new_file(app, out));
+static void print_imported(const importing *i, int which) {
+    const wf_import_collection *one = &i->result.collections[which];
+    cli_print("%s: %zu network%s of %s", one->path, one->count, CLI_S(one->count), one->arch);
+    if (one->non_finite > 0) cli_print(", %zu with values that are not finite", one->non_finite);
+    if (i->about != NULL)
+        cli_print(", accuracy %.2f %% on %s (%.2f to %.2f)", 100 * i->about[which].mean,
+                  i->data->name, 100 * i->about[which].low, 100 * i->about[which].high);
+    cli_print("\n");
+}
+
+static wf_status import_networks(importing *i) {
+    cli_app *app = i->app;
+    const char *out = cli_text(app, "out");
+    char path[CLI_PATH];
     wf_import_desc desc = wf_import_desc_default();
-    desc.activation = activation;
+    snprintf(path, sizeof path, "%s%s", out, ends_in_safetensors(out) ? "" : ".safetensors");
+    CLI_TRY(cli_new_file(app, path));
+    desc.activation = cli_text(app, "activation");
     desc.arch = cli_text(app, "arch");
     desc.layers = cli_text(app, "layers");
     desc.name = cli_text(app, "name");
     desc.recursive = cli_flag(app, "recursive");
-    wf_import_result result;
-    CLI_TRY(wf_zoo_import_all(app->ctx, app->argument, app->n_arguments, &desc, out, &result));
-    wf_status status = WF_OK;
-    if (app->json) status = cli_print_json(app, import_to_json(&result));
-    else
-        for (int i = 0; i < result.n_collections; i++) {
-            const wf_import_collection *one = &result.collections[i];
-            cli_print("%s: %zu network%s of %s", one->path, one->count, CLI_S(one->count),
-                      one->arch);
-            if (one->non_finite > 0)
-                cli_print(", %zu with values that are not finite", one->non_finite);
-            cli_print("\n");
-        }
-    wf_import_result_free(&result);
+    CLI_TRY(open_data(i, &desc));
+    CLI_TRY(wf_zoo_import_all(app->ctx, app->argument, app->n_arguments, &desc, out, &i->result));
+    CLI_TRY(score_collections(i));
+    if (app->json) return cli_print_json(app, import_to_json(i));
+    for (int k = 0; k < i->result.n_collections; k++) print_imported(i, k);
+    return WF_OK;
+}
+
+wf_status cli_zoo_import(cli_app *app) {
+    if (cli_text(app, "out") == NULL)
+        return cli_fail(app, WF_ERR_USAGE, "say where the collection goes: -o FILE");
+    if (cli_text(app, "activation") == NULL && cli_text(app, "arch") == NULL)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "say the activation of the hidden layers, which files do not hold: "
+                        "--activation relu, or describe the whole network with --arch");
+    importing i = {.app = app};
+    wf_status status = import_networks(&i);
+    free(i.about);
+    wf_dataset_free(i.data);
+    cli_recipe_free(&i.recipe);
+    wf_import_result_free(&i.result);
     return status;
 }

@@ -74,6 +74,11 @@ static const cli_option zoo_import_options[] = {
          "Names of the layers in order, where names and shapes leave a doubt."),
     TEXT("name", 0, "NAME", NULL, "Name kept in the collection; without it the source's."),
     FLAG("recursive", 'r', "Search folders below the given ones, too."),
+    TEXT("data", 'd', "DATA", NULL,
+         "The data the networks were trained for, a file, a built-in set or a recipe: scores go into "
+         "the collection, and a warning says when another scale, activation or order of classes would "
+         "fit better."),
+    DATA_SETTINGS, SET,
     FORCE, END,
 };
 static const cli_option zoo_export_options[] = {
@@ -283,9 +288,10 @@ const cli_command cli_commands[] = {
      "are kept. Mixed architectures become one collection each.",
      zoo_import_options,
      {{"weft zoo import checkpoints/ -a relu -o mine.safetensors", "a folder of state_dicts"},
-      {"weft zoo import 'runs/*/last.ckpt' -a relu -o mine.safetensors", "files by a pattern"},
-      {"weft zoo import runs/ --recursive -a relu -o mine.safetensors",
-       "runs/1/model.safetensors, runs/2/model.safetensors ..."},
+      {"weft zoo import checkpoints/ -a relu --data my.csv --target kind --scale standard -o mine",
+       "scored, and checked against the data"},
+      {"weft zoo import 'runs/*/last.ckpt' more/ --recursive -a relu -o mine.safetensors",
+       "files by a pattern, and a folder with all below it"},
       {"weft zoo import stack.safetensors -a tanh --layers fc1,fc2,out -o mine.safetensors",
        "with the layers named"}}, cli_zoo_import},
     {"zoo export", "COLLECTION", 1, 1, "Networks as plain PyTorch state_dicts.",

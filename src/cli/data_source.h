@@ -4,6 +4,7 @@
 #define WF_CLI_DATA_SOURCE_H
 
 #include "cli/recipe_schema.h"
+#include "weft/eval.h"
 
 /* What is named, with --set and the command's options of [data] (--target, --scale ...). of: the
  * collection whose networks will read it; without a scale of its own the data set has the
@@ -12,8 +13,15 @@ wf_status cli_data_recipe(cli_app *app, const char *name, const wf_zoo *of, cli_
 /* The same, opened. */
 wf_status cli_dataset_named(cli_app *app, const char *name, const wf_zoo *of, wf_dataset **out);
 
+/* Does the recipe or the command line say a scale? */
+bool cli_says_scale(const cli_app *app, const cli_recipe *recipe);
 /* Takes the collection's scale where neither the recipe nor the command line says one. */
 void cli_scale_of(const cli_app *app, const wf_zoo *of, cli_recipe *recipe);
+
+/* Warns where something else would fit far better, or where accuracy is hardly above chance. mean: of
+ * all networks, from 0 to 1. */
+void cli_warn_unsuited(cli_app *app, const char *path, const cli_recipe *recipe,
+                       const wf_dataset *data, double mean, const wf_suits *suits);
 
 bool cli_is_builtin_data(const char *name);
 /* The digits of scikit-learn are others; NULL: there is nothing to say about this set. */

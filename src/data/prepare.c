@@ -364,7 +364,7 @@ static wf_status fit_columns(wf_ctx *ctx, wf_preparation *preparation, const wf_
     if (constants > 0)
         wf_warn(ctx,
                 "%s: %zu of %zu columns are constant in the training part (the first: '%s') and "
-                "tell nothing; name them under drop to save their inputs",
+                "tell nothing; networks that are yet to be trained can do without (drop)",
                 table->label, constants, preparation->columns, first);
     return WF_OK;
 }

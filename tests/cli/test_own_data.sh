@@ -44,4 +44,33 @@ check "imported networks take numbers as they are" test "$(eval_mean mine.safete
 check "a scale that is said rules" test "$(eval_mean mine.safetensors spirals '--scale standard')" = "$(eval_mean four.safetensors spirals)"
 printf '[data]\nname = spirals\nscale = standard\n' >said.conf
 check "so does one of a recipe" test "$(eval_mean mine.safetensors said.conf)" = "$(eval_mean four.safetensors spirals)"
+
+# Imported with their data they are scored, checked and remembered.
+printf '[data]\nname = spirals\nscale = standard\n[zoo]\narch = 2-12-3\ncount = 6\nepochs = 30\nbatch = 32\nlr = 1e-2\n' >spirals.conf
+"$weft" zoo train spirals.conf -o six.safetensors -q >/dev/null
+mkdir six
+for i in 0 1 2 3 4 5; do "$weft" zoo export six.safetensors -i $i -o six/n$i.pt -q >/dev/null; done
+expect import-good 0 "accuracy 9" "$weft" zoo import six -a relu --data spirals --scale standard -o good.safetensors
+check "nothing to warn of" test ! -s "$scratch/err"
+check "the scale is remembered" test "$(eval_mean good.safetensors spirals)" = "$(eval_mean six.safetensors spirals)"
+"$weft" zoo info good.safetensors --json -q >good.json
+check "scores are in the collection" python3 -c '
+import json
+test, = json.load(open("good.json"))["tests"]
+assert test["name"] == "spirals" and test["mean"] > 0.9, test'
+check best-by-stored-scores "$weft" zoo export good.safetensors --best 1 -o best.pt -q
+expect import-scale 0 "with --scale standard: pass that" "$weft" zoo import six -a relu --data spirals -o a.safetensors -q
+expect import-activation 0 "with --activation relu: pass that" \
+    "$weft" zoo import six -a sigmoid --data spirals --scale standard -o b.safetensors -q
+expect import-classes 0 '--classes "0,1,2": pass that' \
+    "$weft" zoo import six -a relu --data spirals --scale standard --classes 2,0,1 -o c.safetensors -q
+expect import-shape 3 "the data have 64 inputs" "$weft" zoo import six -a relu --data digits -o d.safetensors -q
+check "nothing was written" test ! -e d.safetensors
+"$weft" zoo import six -a relu -o plain.safetensors -q >/dev/null
+expect eval-warns 0 "with --scale standard: pass that" "$weft" eval --nets plain.safetensors --data spirals -q
+"$weft" zoo import six -a relu --data spirals -o f.safetensors --json -q >advice.json 2>/dev/null
+check import-json python3 -c '
+import json
+one, = json.load(open("advice.json"))["collections"]
+assert one["advice"] == "--scale standard" and one["advised_accuracy"] > one["accuracy"] + 0.02, one'
 finish

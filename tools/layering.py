@@ -13,7 +13,7 @@ import pathlib, re, sys
 ORDER = "base tensor nn graph data zoo align models flow generators eval report".split()
 # Public headers that are not named after their module; weft.h has them all.
 PUBLIC = {"bench": "models", "comm": "base", "errors": "base", "field": "models", "file": "base", "fit": "flow", "generator": "generators",
-          "import": "zoo", "recipe": "base", "rng": "base", "sample": "flow", "settings": "base", "text": "base"}
+          "import": "zoo", "plan": "generators", "recipe": "base", "rng": "base", "sample": "flow", "settings": "base", "text": "base"}
 # What the program prints comes from files of others: only src/cli/print.c, which filters it, writes to a terminal.
 # progress.c adds the escapes that rewrite its line; help.c and recipe_schema.c print the program's own texts to a FILE.
 PRINTS = re.compile(r"\b(v?printf|puts|putchar|json_dumpf)\(|\b(v?fprintf|fputs|fputc|putc|fwrite)\([^;]*\bstd(out|err)\b")

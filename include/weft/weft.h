@@ -14,6 +14,7 @@
 #include "weft/generator.h"
 #include "weft/graph.h"
 #include "weft/import.h"
+#include "weft/plan.h"
 #include "weft/recipe.h"
 #include "weft/report.h"
 #include "weft/rng.h"

@@ -2,6 +2,7 @@
  * among the processes that share its work. */
 #include "base/comm.h"
 #include "base/cuda/device.h"
+#include "base/mute.h"
 #include "base/pool.h"
 #include "base/status.h"
 #include "weft/settings.h"
@@ -41,6 +42,7 @@ struct wf_ctx {
     atomic_bool interrupted;
     wf_ctx_desc desc;
     void *progress_user, *warn_user, *log_user;
+    bool muted; /* callbacks but for interruption rest */
     int threads;
 
     pthread_t worker[max_threads];
@@ -265,8 +267,12 @@ void wf_ctx_on_log(wf_ctx *ctx, void (*log)(void *user, const char *path, const 
     ctx->log_user = user;
 }
 
+void wf__ctx_mute(wf_ctx *ctx, bool mute) {
+    if (ctx != NULL) ctx->muted = mute;
+}
+
 void wf_log(wf_ctx *ctx, const char *path, const char *ending, const char *line) {
-    if (ctx == NULL || ctx->desc.log == NULL) return;
+    if (ctx == NULL || ctx->muted || ctx->desc.log == NULL) return;
     char name[4096];
     snprintf(name, sizeof name, "%s%s", path, ending);
     ctx->desc.log(ctx->log_user, name, line);
@@ -422,7 +428,7 @@ const char *wf_ctx_devices(wf_ctx *ctx) {
 }
 
 void wf_warn(wf_ctx *ctx, const char *format, ...) {
-    if (ctx == NULL || ctx->desc.warn == NULL) return;
+    if (ctx == NULL || ctx->muted || ctx->desc.warn == NULL) return;
     char sentence[1024];
     va_list args;
     va_start(args, format);
@@ -468,7 +474,7 @@ wf_meter wf_meter_start(wf_ctx *ctx, const char *stage, const char *unit, double
 
 static void report(wf_meter *meter, double done, bool last, const char *format, va_list args) {
     const wf_ctx *ctx = meter->ctx;
-    if (ctx == NULL || ctx->desc.progress == NULL) return;
+    if (ctx == NULL || ctx->muted || ctx->desc.progress == NULL) return;
     double now = wf_seconds();
     if (!last && now - meter->last_report < 1e-3 * report_interval_ms) return;
     meter->last_report = now;

@@ -127,6 +127,13 @@ static const cli_option zoo_filter_options[] = {
     TEST, DATA_OPTIONS("Score on this data set in place of the scores in the file"),
     FORCE, SET, END,
 };
+static const cli_option fit_options[] = {
+    TEXT("out", 'o', "FILE", NULL, "The flow to write, and FILE.recipe.conf beside it."),
+    REAL("minutes", 'm', "M", "5", 1e-3, 1e6, "Time to train, on this machine as it is now."),
+    DATA_OPTIONS("What `weft run` with the recipe judges the networks on"),
+    FLAG("force", 0, "Plan and fit anew where a flow is there."),
+    END,
+};
 static const cli_option train_options[] = {
     TEXT("zoo", 'z', "FILE[,FILE...]", NULL, "The collections to fit, of any architectures."),
     TEXT("cond", 0, "\"C;C;...\"", NULL,
@@ -348,6 +355,15 @@ const cli_command cli_commands[] = {
      NULL,
      {{"weft zoo info digits.safetensors",
        "for people"}, {"weft zoo info digits.safetensors --json", "for programs"}}, cli_zoo_info},
+    {"fit", "ZOO", 1, 1, "Fit a flow to a collection in a given time, without a recipe.",
+     "Measures how long real updates take here, chooses field, batch and updates for the time and "
+     "the number of networks, says so, and trains. The recipe beside the flow makes the same flow "
+     "(weft train) and the whole table (weft run). Interrupted, the same command goes on.",
+     fit_options,
+     {{"weft fit mine.safetensors -o flow.safetensors", "five minutes"},
+      {"weft fit mine.safetensors --minutes 30 --data test.csv --target y -o flow.safetensors",
+       "longer, with data to judge the networks on"},
+      {"weft fit mine.safetensors -m 1 -o flow.safetensors --json", "for programs"}}, cli_fit_zoo},
     {"train", "RECIPE", 1, 1, "Fit a generator to collections.",
      "Trains the generator of [model] with the settings of [train]. A checkpoint at the output "
      "file with the same settings is continued, bit for bit.",

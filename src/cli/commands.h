@@ -16,6 +16,7 @@ wf_status cli_zoo_split(cli_app *app);
 wf_status cli_zoo_merge(cli_app *app);
 wf_status cli_zoo_filter(cli_app *app);
 wf_status cli_flow_info(cli_app *app);
+wf_status cli_fit_zoo(cli_app *app);
 wf_status cli_train(cli_app *app);
 wf_status cli_sample(cli_app *app);
 wf_status cli_eval(cli_app *app);

@@ -1,0 +1,11 @@
+/* mute: a context that reports nothing for a while, for work inside a call that its caller did not
+ * ask for. */
+#ifndef WF_BASE_MUTE_H
+#define WF_BASE_MUTE_H
+
+#include "weft/base.h"
+
+/* Progress, warnings and lines of logs are dropped while `mute`. ctx may be NULL. */
+void wf__ctx_mute(wf_ctx *ctx, bool mute);
+
+#endif

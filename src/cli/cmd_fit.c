@@ -1,0 +1,202 @@
+/* fit: a flow without a recipe. The library plans (weft/plan.h), the plan is written as a recipe
+ * beside the flow, and that recipe is what is trained: `weft train` with it makes the same flow.
+ *
+ * F1  The recipe stands there before the first update. A flow that was broken off goes on with it;
+ *     nothing is measured or planned again. */
+#include "cli/commands.h"
+#include "cli/data_source.h"
+#include "cli/networks.h"
+#include "cli/pipeline.h"
+#include "weft/plan.h"
+#include "weft/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct fitting {
+    cli_app *app;
+    const char *zoo_path, *out;
+    char recipe_path[CLI_PATH];
+    wf_zoo *zoo;
+    wf_plan plan;
+    bool planned; /* by this call; else an earlier one did */
+    cli_recipe recipe;
+} fitting;
+
+/* --- the plan --------------------------------------------------------------------------------- */
+
+/* Files that the recipe names must be found from any folder. */
+static const char *whole_path(const char *key, const char *value, char buffer[CLI_PATH]) {
+    static const char *const paths[] = {"path", "labels", "test_path", "test_labels"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (strcmp(key, paths[i]) == 0 && realpath(value, buffer) != NULL) return buffer;
+    return value;
+}
+
+/* Lines of [data]: what differs from the defaults. free() it; NULL: out of memory. */
+static char *data_lines(const wf_data_desc *data) {
+    enum { size = 8 * CLI_PATH };
+    char *lines = malloc(size), path[CLI_PATH];
+    if (lines == NULL) return NULL;
+    wf_data_desc plain = wf_data_desc_default();
+    wf_text text = wf_text_start(lines, size);
+    for (const wf_setting *row = wf_data_settings(); row->key != NULL; row++) {
+        char buffer[WF_SETTING_BUFFER];
+        if (row->key[0] == '\0' || wf_setting_equal(row, data, &plain)) continue;
+        const char *value = whole_path(row->key, wf_setting_text(row, data, buffer), path);
+        bool quote = strpbrk(value, "#\"") != NULL;
+        wf_text_add(&text, "%s = %s%s%s\n", row->key, quote ? "\"" : "", value, quote ? "\"" : "");
+    }
+    return lines;
+}
+
+/* --data, opened once so that what does not fit is said before any training; *lines NULL without. */
+static wf_status read_data(fitting *f, char **lines) {
+    cli_app *app = f->app;
+    const char *name = cli_text(app, "data");
+    *lines = NULL;
+    if (name == NULL) return WF_OK;
+    cli_recipe recipe;
+    wf_dataset *data = NULL;
+    wf_status status = cli_data_recipe(app, name, f->zoo, &recipe);
+    if (status == WF_OK) status = cli_recipe_dataset(app, &recipe, &data);
+    if (status == WF_OK) status = wf_dataset_fits(app->ctx, data, wf_zoo_graph(f->zoo));
+    if (status == WF_OK) {
+        *lines = data_lines(&recipe.data);
+        if (*lines == NULL) status = cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    }
+    wf_dataset_free(data);
+    cli_recipe_free(&recipe);
+    return status;
+}
+
+static void say_plan(const fitting *f) {
+    const wf_plan *plan = &f->plan;
+    const wf_graph *graph = wf_zoo_graph(f->zoo);
+    char params[32], updates[32], took[32];
+    cli_count(plan->field_params, params);
+    cli_count(plan->fit.updates, updates);
+    cli_duration(plan->seconds, took);
+    cli_say(f->app, "%zu networks of %s: %zu train, %zu validate", wf_zoo_count(f->zoo),
+            graph->text, plan->networks, plan->fit.set_aside);
+    cli_say(f->app, "field: %d wide, %d blocks, %s parameters%s", plan->field.node,
+            plan->field.blocks, params, plan->field.fold ? ", first layer folded" : "");
+    cli_say(f->app, "training: %s updates of %zu networks, %.3g ms each: about %s", updates,
+            plan->fit.batch, 1000 * plan->update_seconds, took);
+    cli_say(f->app, "recipe: %s", f->recipe_path);
+}
+
+static wf_status write_plan(fitting *f, const char *data) {
+    char zoo[CLI_PATH], *text;
+    const char *path = realpath(f->zoo_path, zoo) != NULL ? zoo : f->zoo_path;
+    CLI_TRY(wf_plan_recipe(f->app->ctx, &f->plan, path, data, &text));
+    wf_status status = wf_write_file(f->app->ctx, f->recipe_path, text, strlen(text));
+    wf_free(text);
+    return status;
+}
+
+static wf_status make_plan(fitting *f) {
+    cli_app *app = f->app;
+    char *data;
+    CLI_TRY(read_data(f, &data));
+    cli_say(app, "measuring how long updates take");
+    wf_status status = wf_plan_fit(app->ctx, f->zoo, cli_real(app, "minutes"), &f->plan);
+    if (status == WF_OK && cli_given(app, "seed")) {
+        uint64_t seed = (uint64_t)cli_int(app, "seed");
+        f->plan.field.seed = f->plan.fit.seed = f->plan.sample.seed = seed;
+    }
+    if (status == WF_OK) status = write_plan(f, data);
+    free(data);
+    f->planned = status == WF_OK;
+    if (f->planned) say_plan(f);
+    return status;
+}
+
+/* --- what is there already -------------------------------------------------------------------- */
+
+/* Invariant F1. *go_on: a flow that was broken off stands there, with its recipe. */
+static wf_status look_around(fitting *f, bool *go_on) {
+    cli_app *app = f->app;
+    *go_on = false;
+    if (cli_flag(app, "force")) {
+        CLI_TRY(wf_remove(app->ctx, f->out));
+        return wf_remove(app->ctx, f->recipe_path);
+    }
+    if (!wf_file_exists(f->out)) return WF_OK;
+    if (!wf_file_exists(f->recipe_path)) return cli_not_there(app, f->out);
+    wf_flow *flow;
+    CLI_TRY(cli_recipe_open(app, f->recipe_path, &f->recipe));
+    CLI_TRY(wf_flow_open(app->ctx, f->out, &flow));
+    size_t done = wf_flow_updates(flow), of = f->recipe.fit.updates;
+    wf_flow_free(flow);
+    if (done >= of)
+        return cli_fail(app, WF_ERR_USAGE,
+                        "%s has all its %zu updates; sample from it (weft sample %s), give another "
+                        "name, or --force to fit anew",
+                        f->out, of, f->out);
+    cli_say(app, "%s: goes on from update %zu of %zu, as %s says", f->out, done, of,
+            f->recipe_path);
+    *go_on = true;
+    return WF_OK;
+}
+
+/* --- fitting ---------------------------------------------------------------------------------- */
+
+static json_t *plan_json(const fitting *f) {
+    const wf_plan *plan = &f->plan;
+    if (!f->planned) return json_null();
+    return json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b}", "width",
+                     plan->field.node, "blocks", plan->field.blocks, "field_params",
+                     (json_int_t)plan->field_params, "updates", (json_int_t)plan->fit.updates,
+                     "batch", (json_int_t)plan->fit.batch, "networks", (json_int_t)plan->networks,
+                     "set_aside", (json_int_t)plan->fit.set_aside, "seconds", plan->seconds,
+                     "update_seconds", plan->update_seconds, "few_networks", plan->few_networks,
+                     "short_time", plan->short_time);
+}
+
+static wf_status print_result(const fitting *f, double seconds) {
+    cli_app *app = f->app;
+    wf_flow *flow;
+    CLI_TRY(wf_flow_open(app->ctx, f->out, &flow));
+    size_t updates = wf_flow_updates(flow);
+    wf_flow_free(flow);
+    if (app->json)
+        return cli_print_json(app, json_pack("{s:s, s:s, s:I, s:f, s:o, s:s}", "path", f->out,
+                                             "recipe", f->recipe_path, "updates",
+                                             (json_int_t)updates, "seconds", seconds, "plan",
+                                             plan_json(f), "devices", wf_ctx_devices(app->ctx)));
+    char took[32];
+    cli_duration(seconds, took);
+    cli_print("%s: a flow after %zu updates, in %s\n", f->out, updates, took);
+    cli_print("networks from it:  weft sample %s -n 100 -o nets.safetensors --refine %g,%d,%d\n",
+              f->out, f->recipe.sample.refine_t, f->recipe.sample.refine_cycles,
+              f->recipe.sample.refine_steps);
+    cli_print("the whole table:   weft run %s\n", f->recipe_path);
+    return WF_OK;
+}
+
+static wf_status fit_zoo(fitting *f) {
+    cli_app *app = f->app;
+    bool go_on;
+    CLI_TRY(wf_zoo_open(app->ctx, f->zoo_path, &f->zoo));
+    CLI_TRY(look_around(f, &go_on));
+    if (!go_on) {
+        CLI_TRY(make_plan(f));
+        CLI_TRY(cli_recipe_open(app, f->recipe_path, &f->recipe));
+    }
+    wf_source source = {.zoo = f->zoo};
+    double start = cli_seconds();
+    CLI_TRY(cli_resumable(app, cli_fit(app, &f->recipe, &source, 1, f->out)));
+    return print_result(f, cli_seconds() - start);
+}
+
+wf_status cli_fit_zoo(cli_app *app) {
+    fitting f = {.app = app, .zoo_path = app->argument[0], .out = cli_text(app, "out")};
+    if (f.out == NULL) return cli_fail(app, WF_ERR_USAGE, "say where the flow goes: -o FILE");
+    if (snprintf(f.recipe_path, CLI_PATH, "%s.recipe.conf", f.out) >= CLI_PATH)
+        return cli_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", f.out);
+    wf_status status = fit_zoo(&f);
+    cli_recipe_free(&f.recipe);
+    wf_zoo_free(f.zoo);
+    return status;
+}

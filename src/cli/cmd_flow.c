@@ -112,6 +112,13 @@ wf_status cli_train(cli_app *app) {
 
 /* --- flow info -------------------------------------------------------------------------------- */
 
+/* Networks that were trained beside the flow, not the file's. */
+static bool is_fresh(const wf_flow *flow, int index) {
+    char key[32];
+    snprintf(key, sizeof key, "source.%d.fresh", index);
+    return wf_flow_meta(flow, key) != NULL;
+}
+
 static json_t *source_to_json(const wf_flow *flow, int index) {
     wf_flow_source source = wf_flow_source_at(flow, index);
     json_t *json = json_pack(
@@ -121,6 +128,7 @@ static json_t *source_to_json(const wf_flow *flow, int index) {
     if (source.cond != NULL)
         json_object_set_new(json, "cond",
                             cli_numbers_to_json(source.cond, wf_flow_cond_size(flow)));
+    if (is_fresh(flow, index)) json_object_set_new(json, "fresh", json_true());
     return json;
 }
 
@@ -133,7 +141,8 @@ static void print_source(const wf_flow *flow, int index) {
     else if (numbers > 0) cli_print("  condition ");
     for (int k = 0; numbers <= 8 && k < numbers; k++)
         cli_print("%s%g", k > 0 ? "," : "", source.cond[k]);
-    cli_print("%s%s\n", source.tests[0] != '\0' ? "  tested on " : "", source.tests);
+    cli_print("%s%s%s\n", is_fresh(flow, index) ? "  trained beside the flow" : "",
+              source.tests[0] != '\0' ? "  tested on " : "", source.tests);
 }
 
 static wf_status print_flow_json(cli_app *app, const wf_flow *flow) {

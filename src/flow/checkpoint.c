@@ -26,6 +26,8 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_training_set *set, wf_meta
         WF_TRY(wf_meta_add(ctx, config, key, "%d", source->draw_weight));
         snprintf(key, sizeof key, "source.%d.hash", i);
         WF_TRY(wf_meta_add(ctx, config, key, "%016llx", (unsigned long long)source->hash));
+        snprintf(key, sizeof key, "source.%d.fresh", i);
+        if (set->fresh) WF_TRY(wf_meta_add(ctx, config, key, "yes"));
         const char *notes[][2] = {{"path", source->path},
                                   {"task", source->task},
                                   {"tests", source->tests},

@@ -83,8 +83,8 @@ static wf_status leave_out(wf_ctx *ctx, wf_fresh_pool *pool, const wf_fresh_sour
 }
 
 /* Trains slices 0 .. n - 1 of pool->index to weights. */
-static wf_status train_slices(wf_ctx *ctx, wf_fresh_pool *pool, const wf_fresh_source *source,
-                              size_t n, float *weights, wf_meter *meter, size_t done_before) {
+static wf_status train_slices(wf_ctx *ctx, wf_fresh_pool *pool, wf_fresh_source *source, size_t n,
+                              float *weights, wf_meter *meter, size_t done_before) {
     size_t count = n * source->slice;
     memset(pool->state, WF_ZOO_WAITING, count);
     wf_zoo_piece piece = {.graph = source->graph,
@@ -93,6 +93,7 @@ static wf_status train_slices(wf_ctx *ctx, wf_fresh_pool *pool, const wf_fresh_s
                           .weights = weights,
                           .fresh = true,
                           .state = pool->state,
+                          .declined = &source->declined,
                           .meter = meter,
                           .done_before = done_before};
     WF_TRY(wf_zoo_piece_run(ctx, &source->plan, wf_zoo_kernels_pick(&source->plan), &piece));
@@ -130,7 +131,7 @@ wf_status wf_fresh_pool_fill(wf_ctx *ctx, wf_fresh_pool *pool, size_t renewals) 
     size_t all = pool->slices * WF_FRESH_SLICES, done = 0;
     wf_meter meter = wf_meter_start(ctx, "training fresh networks", "networks", (double)all);
     for (int i = 0; i < pool->set->n_sources; i++) {
-        const wf_fresh_source *source = &pool->sources[i];
+        wf_fresh_source *source = &pool->sources[i];
         for (size_t place = 0; place < WF_FRESH_SLICES; place++) {
             size_t times = (renewals + WF_FRESH_SLICES - 1 - place) / WF_FRESH_SLICES;
             WF_TRY(set_indices(ctx, pool, source, place + times * WF_FRESH_SLICES,
@@ -150,7 +151,7 @@ wf_status wf_fresh_pool_renew(wf_ctx *ctx, wf_fresh_pool *pool, int *place) {
     size_t c = WF_FRESH_SLICES + pool->renewals;
     *place = (int)(c % WF_FRESH_SLICES);
     for (int i = 0; i < pool->set->n_sources; i++) {
-        const wf_fresh_source *source = &pool->sources[i];
+        wf_fresh_source *source = &pool->sources[i];
         const wf_family *family = &pool->set->families[pool->set->sources[i].family];
         float *weights = weights_of(pool, i, (size_t)*place);
         WF_TRY(set_indices(ctx, pool, source, c, 0));

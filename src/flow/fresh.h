@@ -22,7 +22,8 @@ typedef struct wf_fresh_source {
     wf_zoo_desc desc;
     wf_zoo_chain chain;
     wf_zoo_plan plan;
-    size_t slice; /* networks */
+    size_t slice;  /* networks */
+    bool declined; /* the GPU cannot train them */
 } wf_fresh_source;
 
 typedef struct wf_fresh_pool {

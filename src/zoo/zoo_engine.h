@@ -110,6 +110,7 @@ typedef struct wf_zoo_piece {
     size_t error_bytes; /* ceil(test.n / 8) */
     wf_meter *meter;    /* may be NULL */
     size_t done_before; /* networks the meter has already counted */
+    bool *declined;     /* set where the GPU cannot train these, which is said once; may be NULL */
     void *user;         /* of the functions below, each of which may be NULL */
     /* Called by the thread that runs the piece: everything before place `end` is done, nothing behind it is touched
      * by another thread. On the CPU networks end in no order, so only the end of the piece is told. */

@@ -254,13 +254,15 @@ wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_ke
                            const wf_zoo_piece *piece) {
     bool cuda;
     WF_TRY(wf_use_cuda(ctx, &cuda));
-    if (cuda && kernels->real_size == sizeof(float)) {
+    bool declined = piece->declined != NULL && *piece->declined;
+    if (cuda && !declined && kernels->real_size == sizeof(float)) {
         wf_status status =
             plan->chain == NULL
                 ? wf_fail(ctx, WF_ERR_UNSUPPORTED, "the GPU trains chains of linear layers alone")
                 : wf_zoo_cuda_run(ctx, plan, piece);
         if (status != WF_ERR_UNSUPPORTED) return status;
         wf_warn(ctx, "%s; these networks are trained on the CPU", wf_last_error(ctx));
+        if (piece->declined != NULL) *piece->declined = true;
     }
     WF_TRY(run_on_cpu(ctx, plan, kernels, piece));
     for (size_t i = 0; i < piece->count; i++)

@@ -53,6 +53,7 @@ printf '[given]\nzoo = ../one/zoo.safetensors\n' >>recipes/all.manifest
 expect fresh-given-task 2 "has no recipe to train networks with" "$weft" run tasks.conf -o given
 
 expect fresh-path 2 "leave zoo.path out" "$weft" run "$recipe" $fresh --set zoo.path=one/zoo.safetensors -o path
+expect fresh-info 0 "trained beside the flow" "$weft" flow info one/flow.safetensors
 expect fresh-train 2 "zoo.fresh belongs to weft run" "$weft" train "$recipe" --zoo one/zoo.safetensors $fresh -o flow
 sed '/^node\|^edge\|^time\|^blocks/d; s/^\[model\]/&\ngenerator = dwf-aligned/' "$recipe" >aligned.conf
 expect fresh-aligned 2 "it wants them aligned" "$weft" run aligned.conf $fresh --set sample.refine_cycles=0 -o aligned

@@ -325,6 +325,13 @@ static bool sync_folder(const char *folder) {
     return done;
 }
 
+void wf_sync_names(const char *path) {
+    char folder[4096];
+    if (strlen(path) >= sizeof folder) return;
+    split_path(path, folder);
+    sync_folder(folder);
+}
+
 wf_status wf_list_folder(wf_ctx *ctx, const char *folder, wf_take_name *take, void *user) {
     DIR *entries = opendir(folder);
     if (entries == NULL) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", folder);
@@ -566,9 +573,7 @@ wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes, size_t
 
 static wf_status make_one_folder(wf_ctx *ctx, const char *path) {
     if (mkdir(path, 0777) == 0) {
-        char parent[4096];
-        split_path(path, parent);
-        sync_folder(parent); /* as well as it can: a folder that is lost will be made again */
+        wf_sync_names(path); /* a folder that is lost will be made again */
         return WF_OK;
     }
     int code = errno;

@@ -34,6 +34,8 @@ wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out);
 wf_status wf_writer_target(wf_ctx *ctx, const char *path, char out[4096]);
 /* Removes the siblings of NAME (NULL: of any name) in the folder that no living writer has. */
 void wf_remove_dead_siblings(const char *folder, const char *name);
+/* Brings to the disk what happened to the names beside `path`, as well as it can. */
+void wf_sync_names(const char *path);
 wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, size_t count);
 wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer);
 void wf_writer_abort(wf_writer *writer); /* harmless after commit */

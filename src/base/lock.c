@@ -6,7 +6,9 @@
  *
  * K1  The lock counts, not the file: one that a killed process left is free, and the next holder takes it over.
  * K2  Only the holder removes the file, while it still has the lock. Who gets a lock looks whether its file still has a name;
- *     if not, the lock was on what an earlier holder had removed, and it begins again. */
+ *     if not, the lock was on what an earlier holder had removed, and it begins again.
+ * K3  Who takes a lock removes what killed processes have left of the output (io.c, I2): its work may be done already, and
+ *     then nobody writes it again. */
 #include "base/comm.h"
 #include "base/io.h"
 
@@ -112,9 +114,67 @@ static wf_status take(wf_ctx *ctx, const char *path, wf_lock *lock) {
     }
 }
 
+/* --- what killed processes have left ---------------------------------------------------------- */
+
+static const char mark_ending[] = ".lock";
+
+/* A mark that nobody holds: K2, as its holder. */
+static void remove_dead_mark(const char *path) {
+    int fd;
+    char who[who_bytes];
+    if (access(path, F_OK) != 0 || try_once(path, &fd, who) != TAKEN) return;
+    unlink(path);
+    close(fd);
+}
+
+/* Siblings of `path`'s output: the mark is FOLDER/.NAME.lock. */
+static void remove_siblings(const char *mark) {
+    char folder[max_path], name[max_path];
+    const char *slash = strrchr(mark, '/'), *last = slash != NULL ? slash + 1 : mark;
+    snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash + 1 - mark) : 1,
+             slash != NULL ? mark : ".");
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(last) - sizeof mark_ending), last + 1);
+    wf_remove_dead_siblings(folder, name);
+}
+
+/* Siblings and marks in a folder and those below it: all of it is the holder's. */
+typedef struct sweep {
+    const char *folder;
+    int depth;
+} sweep;
+
+static void sweep_folder(sweep at);
+
+static wf_status sweep_entry(void *sweep_, const char *name) {
+    const sweep *at = sweep_;
+    enum { deepest = 4 };
+    char path[max_path];
+    size_t length = strlen(name), end = sizeof mark_ending - 1;
+    struct stat info;
+    if (snprintf(path, sizeof path, "%s/%s", at->folder, name) >= max_path) return WF_OK;
+    if (name[0] != '.') {
+        if (at->depth < deepest && lstat(path, &info) == 0 && S_ISDIR(info.st_mode))
+            sweep_folder((sweep){path, at->depth + 1});
+    } else if (length > end + 1 && strcmp(name + length - end, mark_ending) == 0)
+        remove_dead_mark(path);
+    return WF_OK;
+}
+
+static void sweep_folder(sweep at) {
+    wf_remove_dead_siblings(at.folder, NULL);
+    /* As well as it can: what cannot be read now is swept next time. */
+    if (wf_list_folder(NULL, at.folder, sweep_entry, &at) != WF_OK) return;
+}
+
+/* --- taking and giving back -------------------------------------------------------------------- */
+
 static wf_status lock_take(wf_ctx *ctx, const char *path, bool folder, wf_lock *lock) {
     WF_TRY(folder ? mark_of_folder(ctx, path, lock->path) : mark_of_file(ctx, path, lock->path));
-    return lock->path[0] != '\0' ? take(ctx, path, lock) : WF_OK;
+    if (lock->path[0] == '\0') return WF_OK;
+    WF_TRY(take(ctx, path, lock));
+    if (folder) sweep_folder((sweep){path, 0});
+    else remove_siblings(lock->path);
+    return WF_OK;
 }
 
 /* Rank 0 holds the lock for all ranks. */

@@ -336,6 +336,7 @@ static void remove_parts(wf_ctx *ctx, zoo_collection *all) {
     if (rmdir(all->folder) != 0)
         wf_warn(ctx, "%s: the folder is kept, it holds more than this collection's parts (%s)",
                 all->folder, strerror(errno));
+    wf_sync_names(all->folder); /* else a power loss brings it back, beside a finished collection */
 }
 
 /* --- what goes with the weights ---------------------------------------------------------------- */

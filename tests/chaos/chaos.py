@@ -24,8 +24,8 @@ Seconds that something took are left out of comparisons, nothing else is.
     lab.py        inputs, undisturbed runs, comparisons
 """
 
-import argparse, concurrent.futures, glob, itertools, os, random, re, shutil, subprocess, sys
-import tempfile, time
+import argparse, concurrent.futures, glob, itertools, os, random, re, shutil, signal, subprocess
+import sys, tempfile, time
 
 from faults import FAULTS
 from lab import COMMANDS, ROOT, Lab, Wrong
@@ -76,38 +76,59 @@ class Row:
         self.tried = self.failed = 0
 
 
-def campaign(lab, faults, commands, seconds, seed, jobs, each):
+class Clock:
+    """When the campaign ends: after some seconds, or with Ctrl-C. Shows progress on a terminal."""
+
+    def __init__(self, seconds):
+        self.end, self.told = time.monotonic() + seconds, 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: setattr(self, "end", 0))
+
+    def over(self):
+        return time.monotonic() >= self.end
+
+    def tell(self, rows):
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - self.told > 1:
+            tried, failed = (sum(getattr(r, k) for r in rows) for k in ("tried", "failed"))
+            left = max(0, self.end - now)
+            print(
+                "\r%d cases, %d failed, %.0f s left " % (tried, failed, left),
+                end="",
+                file=sys.stderr,
+            )
+            self.told = now
+
+
+def campaign(lab, faults, commands, clock, seed, jobs, each):
     """Faults take turns until the time is over or nothing is left."""
     rows = {fault: Row() for fault in faults}
     lists = {fault: all_cases(lab, fault, commands, seed) for fault in faults}
-    end = time.monotonic() + seconds
+    turns, running = itertools.cycle(faults), {}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        running = {}
-        turns = itertools.cycle(faults)
         while lists or running:
-            while lists and len(running) < jobs and time.monotonic() < end:
+            while lists and len(running) < jobs and not clock.over():
                 fault = next(turns)
-                case = next(lists[fault], None) if fault in lists else None
-                if case is None or (each and rows[fault].tried >= each):
+                full = each and rows[fault].tried >= each
+                case = next(lists[fault], None) if fault in lists and not full else None
+                if case is None:
                     lists.pop(fault, None)
                     continue
                 running[pool.submit(try_case, lab, case)] = case
                 rows[fault].tried += 1
-            if time.monotonic() >= end:
+            if clock.over():
                 lists = {}
-            done, _ = concurrent.futures.wait(
-                running, return_when=concurrent.futures.FIRST_COMPLETED
-            )
+            clock.tell(rows.values())
+            done, _ = concurrent.futures.wait(running, 1, concurrent.futures.FIRST_COMPLETED)
             for future in done:
                 case, wrong = running.pop(future), future.result()
-                if wrong is None:
-                    continue
-                rows[case[1]].failed += 1
-                print(
-                    "FAILED %s\n       %s\n       again: tests/chaos/chaos.py --repeat %s"
-                    % (name_of(case), wrong, name_of(case)),
-                    flush=True,
-                )
+                if wrong is not None:
+                    rows[case[1]].failed += 1
+                    again = "tests/chaos/chaos.py --repeat " + name_of(case)
+                    print(
+                        "FAILED %s\n       %s\n       again: %s" % (name_of(case), wrong, again),
+                        flush=True,
+                    )
     return rows
 
 
@@ -179,16 +200,8 @@ def main():
         lab.sanitized = options.sanitized and os.path.abspath(options.sanitized)
         if options.list:
             for command in commands:
-                print(
-                    "%-16s %s"
-                    % (
-                        command,
-                        " ".join(
-                            "%s:%s" % (f, len(FAULTS[f].cases(lab, command)) or "any")
-                            for f in faults
-                        ),
-                    )
-                )
+                counts = ((f, len(FAULTS[f].cases(lab, command))) for f in faults)
+                print("%-16s" % command, *("%s:%s" % (f, count or "any") for f, count in counts))
             return 0
         if options.repeat:
             command, fault, *numbers = options.repeat.split(":")
@@ -196,9 +209,8 @@ def main():
             print(wrong or "all is well", "in " + folder)
             return 1 if wrong else 0
         begun, share = time.monotonic(), options.seconds / 5 if options.fuzz else 0
-        rows = campaign(
-            lab, faults, commands, options.seconds - share, options.seed, options.jobs, options.each
-        )
+        clock = Clock(options.seconds - share)
+        rows = campaign(lab, faults, commands, clock, options.seed, options.jobs, options.each)
         if options.fuzz:
             rows["fuzz"] = fuzz(options.fuzz, share, options.seed)
         print_table(lab, rows, commands, options.seed, time.monotonic() - begun)

@@ -332,12 +332,12 @@ int posix_memalign(void **out, size_t alignment, size_t size) {
 
 /* --- clocks ----------------------------------------------------------------------------------- */
 
-/* Seconds by which the n-th look at a clock is off: mostly 0, then a minute, an hour, a day. */
+/* Seconds by which the n-th look at a clock is off: mostly 0, else a minute, an hour, a day. */
 static long jump(unsigned long n) {
     unsigned long x = (n + clock_seed * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
     x ^= x >> 31;
     static const long jumps[] = {60, 3600, 86400, 5};
-    return x % 4 == 0 ? jumps[x / 4 % 4] : 0;
+    return x % 64 == 0 ? jumps[x / 64 % 4] : 0;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *out) {

@@ -599,6 +599,37 @@ static void locks_of_others(void **state) {
     assert_false(wf_file_exists(in_folder(".counter.lock")));
 }
 
+/* K3: of the output alone, or of all that lies in the folder. */
+static void who_locks_sweeps(void **state) {
+    (void)state;
+    assert_ok(ctx, wf_make_folder(ctx, in_folder("swept/below")));
+    static const char *const dead[] = {"swept/.out.tmp.1", "swept/.out.lock", "swept/.two.tmp.1",
+                                       "swept/below/.three.tmp.22", "swept/below/.three.lock"};
+    static const char *const kept[] = {"swept/.tmp.1", "swept/a.lock", "swept/.lock.x",
+                                       "swept/below/.lock"};
+    for (size_t i = 0; i < sizeof dead / sizeof *dead; i++) put(dead[i], "x", 1);
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) put(kept[i], "x", 1);
+    wf_lock *lock, *living;
+    assert_ok(ctx, wf_lock_file(ctx, in_folder("swept/out"), &lock));
+    assert_false(wf_file_exists(in_folder(dead[0])));
+    assert_true(wf_file_exists(in_folder(dead[2])));
+    wf_lock_free(lock);
+    assert_false(wf_file_exists(in_folder(dead[1])));
+    wf_writer writer;
+    assert_ok(ctx, wf_writer_open(ctx, in_folder("swept/below/own"), &writer));
+    assert_ok(ctx, wf_lock_file(ctx, in_folder("swept/below/other"), &living));
+    assert_ok(ctx, wf_lock_folder(ctx, in_folder("swept"), &lock));
+    for (size_t i = 0; i < sizeof dead / sizeof *dead; i++)
+        assert_false(wf_file_exists(in_folder(dead[i])));
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        assert_true(wf_file_exists(in_folder(kept[i])));
+    assert_true(wf_file_exists(writer.temporary));
+    assert_true(wf_file_exists(in_folder("swept/below/.other.lock")));
+    wf_writer_abort(&writer);
+    wf_lock_free(living);
+    wf_lock_free(lock);
+}
+
 static void interrupt_ctx(void *waiting, const char *sentence) {
     assert_non_null(strstr(sentence, "waiting"));
     wf_interrupt(*(wf_ctx **)waiting);
@@ -848,6 +879,7 @@ int main(void) {
         cmocka_unit_test(writers_do_not_meet),
         cmocka_unit_test(locks),
         cmocka_unit_test(locks_of_others),
+        cmocka_unit_test(who_locks_sweeps),
         cmocka_unit_test(waiting_can_be_interrupted),
         cmocka_unit_test(folders),
         cmocka_unit_test(json_lines),

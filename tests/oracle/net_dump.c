@@ -3,63 +3,18 @@
  *     net_dump FIELD ARCH NETWORKS DTYPE STEPS EPS IN OUT [KEY=VALUE...]
  * IN: params, w, t, dv as reals (DTYPE 0 float, 1 double). OUT: params, v, grad, dw before the first AdamW step and behind each. The
  * gradient is that of sum dv*v. IN "-": prints the tensors' names, rows, columns and whether they decay instead. */
+#include "dump.h"
 #include "graph/batch.h"
 #include "models/field_kinds.h"
-#include "nn/optim.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { first_setting = 9, most_tensors = 1024, most_networks = 64 };
-
-static void die(wf_ctx *ctx, const char *what) {
-    fprintf(stderr, "net_dump: %s: %s\n", what, wf_last_error(ctx));
-    exit(1);
-}
-
-static char *read_reals(FILE *file, size_t count, size_t size) {
-    char *out = calloc(count + 1, size);
-    if (out == NULL || fread(out, size, count, file) != count) {
-        fprintf(stderr, "net_dump: the input is too short\n");
-        exit(1);
-    }
-    return out;
-}
-
-/* The optimiser a trainer would make, with constants that test_fields.py has too. */
-static wf_optim *make_adamw(wf_ctx *ctx, const wf_field *field, double eps) {
-    wf_optim_desc desc = {.lr = 3e-3,
-                          .weight_decay = 0.01,
-                          .beta1 = 0.9,
-                          .beta2 = 0.95,
-                          .eps = eps,
-                          .dtype = field->dtype};
-    static wf_optim_tensor to[most_tensors];
-    if (field->n_tensors > most_tensors) die(ctx, "too many tensors");
-    for (int i = 0; i < field->n_tensors; i++) {
-        const wf_field_tensor *from = &field->tensors[i];
-        to[i] = (wf_optim_tensor){from->offset, from->rows, from->cols, from->matrix, from->decay};
-    }
-    wf_optim *optim;
-    if (wf_optim_create(ctx, &desc, to, field->n_tensors, field->params, &optim) != WF_OK)
-        die(ctx, "optimiser");
-    return optim;
-}
+enum { first_setting = 9, most_networks = 64 };
 
 static wf_field *make_field(wf_ctx *ctx, const char *name, const wf_graph *graph, wf_dtype dtype,
                             char **settings, int n) {
     const wf_field_kind *kind = wf_field_find(name);
     if (kind == NULL) die(ctx, name);
     void *options = calloc(1, kind->options_size);
-    wf_settings_default(kind->settings(), options);
-    for (int i = 0; i < n; i++) {
-        char *value = strchr(settings[i], '=');
-        if (value == NULL) die(ctx, settings[i]);
-        *value = '\0';
-        if (wf_settings_set(ctx, kind->settings(), settings[i], value + 1, options) != WF_OK)
-            die(ctx, settings[i]);
-    }
+    set_options(ctx, kind->settings(), settings, n, options);
     wf_field *field;
     if (wf_field_create(ctx, kind, options, graph, dtype, &field) != WF_OK) die(ctx, name);
     free(options);
@@ -81,9 +36,7 @@ int main(int argc, char **argv) {
     wf_field *field =
         make_field(ctx, argv[1], graph, dtype, argv + first_setting, argc - first_setting);
     if (strcmp(argv[7], "-") == 0) {
-        for (int i = 0; i < field->n_tensors; i++)
-            printf("%s %d %d %d\n", field->tensors[i].name, field->tensors[i].rows,
-                   field->tensors[i].cols, field->tensors[i].decay);
+        print_tensors(field->tensors, field->n_tensors);
         return 0;
     }
     wf_arena arena = {.first = NULL};
@@ -96,7 +49,8 @@ int main(int argc, char **argv) {
     char *t = read_reals(in, (size_t)n, size), *dv = read_reals(in, many, size);
     fclose(in);
     char *v = calloc(many, size), *grad = calloc(params, size), *dw = calloc(many, size);
-    wf_optim *optim = make_adamw(ctx, field, atof(argv[6]));
+    wf_optim *optim =
+        make_adamw(ctx, field->tensors, field->n_tensors, params, dtype, atof(argv[6]));
     if (v == NULL || grad == NULL || dw == NULL) return 1;
     bool written = true;
     for (int step = 0; step <= steps; step++) {

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Phases of P-diff and SANE against PyTorch: loss, gradients of every parameter tensor, the parameters behind three steps of AdamW,
+and the network that samples (running statistics), with random values in all parameters. double: 1e-8 by norm per tensor, float:
+1e-3."""
+import os, pathlib, subprocess, sys, tempfile
+import numpy as np
+import torch
+from torch.nn import functional
+from test_fields import affine, difference, sinusoids
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NETWORKS = 4
+
+
+def build_dump():
+    target = f"{os.environ.get('BUILD', 'build')}/tests/oracle/phase_dump"
+    subprocess.run(["make", "-s", target], cwd=ROOT, check=True)
+    return ROOT / target
+
+
+# --- P-diff: layers over (B, channels, positions) with parameters p and running statistics s by name --------------------------
+class Net:
+    def __init__(self, p, statistics, training):
+        self.p, self.s, self.training = p, statistics, training
+
+    def conv(self, name, x, out, stride=1):
+        """The library keeps the taps of a filter one after another: (out, kernel, channels)."""
+        weight = self.p[name + ".weight"].reshape(out, 7, x.shape[1]).transpose(1, 2)
+        return functional.conv1d(x, weight, self.p[name + ".bias"].reshape(-1), stride, 3)
+
+    def spread(self, name, x, out):
+        weight = self.p[name + ".weight"].reshape(x.shape[1], 7, out).transpose(1, 2)
+        return functional.conv_transpose1d(x, weight, self.p[name + ".bias"].reshape(-1), 2, 3, 1)
+
+    def norm(self, name, x):
+        mean, var = self.s.setdefault(name, (torch.zeros(x.shape[1], dtype=x.dtype), torch.ones(x.shape[1], dtype=x.dtype)))
+        weight, bias = (self.p[f"{name}.{part}"].reshape(-1) for part in ("weight", "bias"))
+        return functional.batch_norm(x, mean, var, weight, bias, self.training, 0.1, 1e-5)
+
+
+def pad64(columns):
+    return (columns + 63) // 64 * 64
+
+
+def vae(net, inputs, c):
+    x, target, noise = inputs
+    k, p = c["channels"], net.p
+    h = x[:, None]
+    for i, out in enumerate((k, 2 * k, 4 * k, 4 * k, k // 2)):
+        h = functional.leaky_relu(net.norm(f"encoder.{i}.norm", net.conv(f"encoder.{i}.conv", h, out, 2)), 0.01)
+    length = h.shape[2]
+    h = affine(p, "encoder.out", h.transpose(1, 2).reshape(len(x), -1))  # the library flattens position by position
+    z = affine(p, "encoder.mu", h) + noise
+    h = affine(p, "decoder.in", z).reshape(len(x), length, k // 2).transpose(1, 2)
+    for i, out in enumerate((4 * k, 4 * k, 2 * k, k, k)):
+        h = functional.elu(net.norm(f"decoder.{i}.norm", net.spread(f"decoder.{i}.conv", h, out)))
+    return functional.mse_loss(net.conv("decoder.out", h, 1)[:, 0], target), None
+
+
+def ddpm(net, inputs, c):
+    x, t, noise = inputs
+    k = c["channels"]
+    step = affine(net.p, "time.2", functional.silu(affine(net.p, "time.0", sinusoids(t[:, 0], c["time"]))))[:, None]
+    h, kept = x[:, None], []
+    for i, out in enumerate((k, 2 * k, 4 * k, 8 * k, 4 * k, 2 * k, k)):
+        if i in (5, 6):
+            h = h + kept[7 - i]
+        h = functional.elu(net.norm(f"{i}.norm", net.conv(f"{i}.conv", h + step, out)))
+        kept.append(h)
+    return functional.mse_loss(net.conv("7.conv", h + kept[0] + step, 1)[:, 0], noise), None
+
+
+# --- SANE ----------------------------------------------------------------------------------------------------------------------
+def tokens_of(arch, width):
+    """Places in the flat vector of each token's numbers (-1: none), and the token's unit, layer and channel."""
+    places, positions, at, unit = [], [], 0, 0
+    longest = max(arch[:-1]) + 1
+    width = width or longest
+    for layer, (inputs, outputs) in enumerate(zip(arch, arch[1:])):
+        for channel in range(outputs):
+            row = [at + channel * inputs + i for i in range(inputs)] + [at + inputs * outputs + channel]
+            while row:
+                places.append(row[:width] + [-1] * (width - len(row[:width])))
+                positions.append((unit, layer, channel))
+                row = row[width:]
+            unit += 1
+        at += inputs * outputs + outputs
+    return torch.tensor(places), torch.tensor(positions)
+
+
+def autoencoder(net, inputs, c):
+    p, (views,) = net.p, inputs
+    places, positions = tokens_of([int(word) for word in c["arch"].split("-")], c.get("token", 0))
+    mask = (places >= 0).to(views.dtype)
+    x = views[:, places.clamp(min=0)] * mask
+    index, layer, channel = (p["positions." + name] for name in ("index", "layer", "channel"))
+    position = torch.cat([index[positions[:, 0]] + layer[positions[:, 1]], channel[positions[:, 2]]], 1)
+    layer_norm = lambda name, y: functional.layer_norm(
+        y, y.shape[-1:], p[name + ".weight"].reshape(-1), p[name + ".bias"].reshape(-1) if name + ".bias" in p else None, 1e-5)
+    heads = lambda y: y.reshape(*y.shape[:2], c["heads"], -1).transpose(1, 2)
+
+    def blocks(part, h):
+        for k in range(c["blocks"]):
+            name = f"{part}.blocks.{k}."
+            query, key, value = (heads(y) for y in affine(p, name + "attention.qkv", layer_norm(name + "norm1", h)).chunk(3, 2))
+            y = functional.scaled_dot_product_attention(query, key, value) if hasattr(functional, "scaled_dot_product_attention") else \
+                torch.softmax(query @ key.transpose(2, 3) / query.shape[3] ** 0.5, 3) @ value
+            h = h + affine(p, name + "attention.proj", y.transpose(1, 2).reshape(h.shape))
+            h = h + affine(p, name + "mlp.2", functional.gelu(affine(p, name + "mlp.0", layer_norm(name + "norm2", h))))
+        return h
+
+    z = affine(p, "encoder.out", blocks("encoder", affine(p, "encoder.in", x) + position))
+    y = affine(p, "decoder.out", blocks("decoder", affine(p, "decoder.in", z) + position))
+    h = functional.relu(layer_norm("head.1", affine(p, "head.0", z.reshape(len(z), -1))))
+    h = functional.normalize(functional.relu(layer_norm("head.4", affine(p, "head.3", h))), dim=1)
+    n = len(h) // 2
+    similar = h @ h.T / 0.1
+    similar = similar.masked_fill(torch.eye(2 * n, dtype=torch.bool), float("-inf"))
+    contrast = functional.cross_entropy(similar, torch.cat([torch.arange(n, 2 * n), torch.arange(n)]))
+    return contrast, ((y * mask - x) ** 2).mean()
+
+
+CASES = [
+    ("vae", vae, dict(latent=5, channels=4, time=4), "3-7-2"),
+    ("vae", vae, dict(latent=16, channels=6, time=4), "5-20-3"),
+    ("ddpm", ddpm, dict(latent=6, channels=4, time=8), "3-7-2"),
+    ("ddpm", ddpm, dict(latent=33, channels=6, time=16), "3-7-2"),
+    ("autoencoder", autoencoder, dict(width=12, blocks=2, heads=3, latent=5, token=4), "3-7-4-2"),
+    ("autoencoder", autoencoder, dict(width=32, blocks=1, heads=8, latent=8), "5-20-6"),
+]
+
+
+def library(dump, folder, name, arch, config, dtype, steps, eps, arrays):
+    settings = [f"{key}={value}" for key, value in config.items()]
+    command = lambda source, sink: [str(dump), name, arch, str(NETWORKS), "1" if dtype == np.float64 else "0", str(steps), str(eps),
+                                    str(source), str(sink), *settings]
+    if arrays is None:
+        text = subprocess.run(command("-", "-"), check=True, capture_output=True, text=True).stdout
+        return [line.split() for line in text.splitlines()]
+    source, sink = folder / "in.bin", folder / "out.bin"
+    np.concatenate([np.asarray(a, dtype).reshape(-1) for a in arrays]).tofile(source)
+    subprocess.run(command(source, sink), check=True)
+    return np.fromfile(sink, dtype)
+
+
+def run_case(dump, folder, name, network, config, arch, dtype, tolerance):
+    lines = library(dump, folder, name, arch, config, dtype, 0, 0, None)
+    shapes = [(line[0], int(line[1]), int(line[2]), line[3] == "1") for line in lines if line[0] != "input"]
+    inputs = [(int(line[1]), int(line[2])) for line in lines if line[0] == "input"]
+    rng = np.random.default_rng(7)
+    numbers = [rng.standard_normal((rows, cols)) * (0.3 if cols == 1 else cols ** -0.5) + (cols == 1 and "norm" in tensor)
+               for tensor, rows, cols, _ in shapes]
+    values = [rng.standard_normal(shape) for shape in inputs]
+    if name == "ddpm":
+        values[1] = rng.random(inputs[1])
+    params = np.concatenate([x.reshape(-1) for x in numbers]).astype(np.float32)
+    values = [x.astype(np.float32) for x in values]
+    torch_type = torch.float64 if dtype == np.float64 else torch.float32
+    as_torch = lambda x: torch.tensor(np.asarray(x, dtype), dtype=torch_type)
+
+    def split(flat):
+        out, at = {}, 0
+        for tensor, rows, cols, _ in shapes:
+            out[tensor] = flat[at : at + rows * cols].reshape(rows, cols)
+            at += rows * cols
+        return out
+
+    theirs = {tensor: torch.nn.Parameter(as_torch(x)) for tensor, x in split(params).items()}
+    eps, steps = (1e-8 if dtype == np.float64 else 1e-4), 3
+    groups = [dict(params=[theirs[t]], weight_decay=0.01 if decay else 0.0) for t, _, _, decay in shapes]
+    optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), eps=eps)
+    out = library(dump, folder, name, arch, config, dtype, steps, eps, [params, *values])
+    each = 2 * params.size + 2
+    worst, statistics = ("", 0.0), {}
+
+    def check(label, a, b):
+        nonlocal worst
+        value = difference(a, b)
+        worst = max(worst, (label, value), key=lambda pair: pair[1])
+        assert value <= tolerance, f"{label}: {value:.3g} > {tolerance:g}"
+
+    weight = (1.0, 0.0) if name != "autoencoder" else (0.05, 0.95)
+    config = config | {"arch": arch}
+    given = [as_torch(x) for x in values]
+    scale = 1.0
+    if name == "autoencoder":  # the library's second term is a mean over the flat vector, without what stands behind rows
+        places, _ = tokens_of([int(word) for word in arch.split("-")], config.get("token", 0))
+        scale = places.numel() / int((places >= 0).sum())
+    for step in range(steps + 1):
+        row = out[step * each : (step + 1) * each]
+        ours, loss, grad = row[: params.size], row[params.size : params.size + 2], row[params.size + 2 :]
+        optimizer.zero_grad(set_to_none=False)
+        for p in theirs.values():
+            p.grad = torch.zeros_like(p)
+        first, second = network(Net(theirs, statistics, True), given, config)
+        total = weight[0] * first + (weight[1] * second if second is not None else 0)
+        total.backward()
+        check(f"step {step}: loss", loss[:1], first.detach().reshape(1))
+        if second is not None:
+            check(f"step {step}: second loss", loss[1:], scale * second.detach().reshape(1))
+        # A bias before a batch norm has no gradient but rounding: compared beside the largest of its layer.
+        for (tensor, value), gradient in zip(split(ours).items(), split(grad).values()):
+            reference = theirs[tensor].grad
+            check(f"step {step}: {tensor}", value, theirs[tensor].detach())
+            if tensor.endswith("conv.bias") and tensor.replace("conv.bias", "norm.weight") in theirs:
+                largest = float(theirs[tensor.replace(".bias", ".weight")].grad.norm())
+                assert np.linalg.norm(gradient.reshape(-1) - reference.numpy().reshape(-1)) <= tolerance * largest, tensor
+            else:
+                check(f"step {step}: gradient of {tensor}", gradient, reference)
+        optimizer.step()
+    rest = out[(steps + 1) * each :]
+    # The library's AdamW made the same three steps; the fourth of PyTorch's is taken back for what follows.
+    frozen = {tensor: as_torch(x) for tensor, x in split(out[steps * each : steps * each + params.size]).items()}
+    with torch.no_grad():
+        first, second = network(Net(frozen, statistics, False), given, config)
+    check("sampling network: loss", rest[:1], first.reshape(1))
+    if statistics:
+        flat = torch.cat([torch.cat(pair) for pair in statistics.values()])
+        check("running statistics", rest[2:], flat)
+    return worst
+
+
+def main():
+    torch.set_num_threads(1)
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        dump = build_dump()
+        for name, network, config, arch in CASES:
+            for dtype, tolerance in ((np.float64, 1e-8), (np.float32, 1e-3)):
+                label = f"{name} {arch} {np.dtype(dtype).name}"
+                try:
+                    worst = run_case(dump, pathlib.Path(folder), name, network, config, arch, dtype, tolerance)
+                    print(f"ok {label} (worst {worst[1]:.1e}, {worst[0]})")
+                except AssertionError as error:
+                    failed += 1
+                    print(f"not ok {label}: {error}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

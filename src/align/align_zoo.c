@@ -1,6 +1,7 @@
 /* align_zoo: a collection whose networks all match one of them (Git Re-Basin as preprocessing). */
 #include "align/cuda/match_cuda.h"
 #include "align/matcher.h"
+#include "base/comm.h"
 #include "zoo/zoo_file.h"
 
 #include <stdio.h>
@@ -20,8 +21,8 @@ static wf_status match_all_on_gpu(wf_ctx *ctx, const wf_graph *graph, const wf_m
     return WF_OK;
 }
 
-static wf_status match_all(wf_ctx *ctx, const wf_graph *graph, const wf_match_desc *desc,
-                           const float *target, float *weights, size_t count) {
+static wf_status match_here(wf_ctx *ctx, const wf_graph *graph, const wf_match_desc *desc,
+                            const float *target, float *weights, size_t count) {
     bool cuda;
     WF_TRY(wf__match_check(ctx, desc));
     WF_TRY(wf__match_on_gpu(ctx, graph, desc, (double)count, &cuda));
@@ -45,6 +46,16 @@ static wf_status match_all(wf_ctx *ctx, const wf_graph *graph, const wf_match_de
     if (status == WF_OK) wf_meter_end(&meter, (double)count, NULL);
     wf__matcher_close(matcher);
     return status;
+}
+
+/* Each rank aligns a share of the networks. */
+static wf_status match_all(wf_ctx *ctx, const wf_graph *graph, const wf_match_desc *desc,
+                           const float *target, float *weights, size_t count) {
+    wf_range own = wf_share(ctx, count);
+    size_t params = graph->n_params;
+    wf_status status =
+        match_here(ctx, graph, desc, target, weights + own.first * params, own.last - own.first);
+    return wf_agree_rows(ctx, status, weights, params * sizeof *weights, count);
 }
 
 wf_status wf_align_networks(wf_ctx *ctx, const wf_graph *graph, float *weights, size_t count,

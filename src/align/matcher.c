@@ -9,6 +9,7 @@
 
 #include "align/cuda/match_cuda.h"
 #include "align/match_plan.h"
+#include "base/comm.h"
 #include "base/pool.h"
 
 #include <assert.h>
@@ -405,9 +406,9 @@ static wf_status wcs_run(wf_ctx *ctx, wcs_call *call, size_t round, float *best,
     return WF_OK;
 }
 
-wf_status wf_wcs_max(wf_ctx *ctx, const wf_graph *graph, const float *queries, size_t nq,
-                     const float *refs, size_t nr, const int64_t *skip, const wf_match_desc *desc,
-                     float *best, uint32_t *which) {
+static wf_status wcs_here(wf_ctx *ctx, const wf_graph *graph, const float *queries, size_t nq,
+                          const float *refs, size_t nr, const int64_t *skip,
+                          const wf_match_desc *desc, float *best, uint32_t *which) {
     wf_match_desc defaults = wf_match_desc_default();
     defaults.sweeps = 5;
     if (desc == NULL) desc = &defaults;
@@ -450,4 +451,17 @@ done:
     free(values);
     free(places);
     return status;
+}
+
+wf_status wf_wcs_max(wf_ctx *ctx, const wf_graph *graph, const float *queries, size_t nq,
+                     const float *refs, size_t nr, const int64_t *skip, const wf_match_desc *desc,
+                     float *best, uint32_t *which) {
+    wf_range own = wf_share(ctx, nq);
+    size_t first = own.first;
+    wf_status status =
+        wcs_here(ctx, graph, queries + first * graph->n_params, own.last - first, refs, nr,
+                 skip == NULL ? NULL : skip + first, desc, best == NULL ? NULL : best + first,
+                 which == NULL ? NULL : which + first);
+    WF_TRY(wf_agree_rows(ctx, status, best, sizeof *best, nq));
+    return wf_gather_rows(ctx, which, sizeof *which, nq);
 }

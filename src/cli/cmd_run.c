@@ -7,6 +7,7 @@
 #include "cli/eval_rows.h"
 #include "cli/run.h"
 #include "weft/align.h"
+#include "weft/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -299,7 +300,9 @@ static wf_status take_digests(run *r, wf_stage stage, json_t *outputs) {
 
 static wf_status run_stage(run *r, wf_stage stage) {
     cli_app *app = r->app;
-    if (cli_stages_finished(&r->stages, stage) && outputs_exist(r, stage)) {
+    bool done = cli_stages_finished(&r->stages, stage) && outputs_exist(r, stage);
+    CLI_TRY(wf_ctx_decide(app->ctx, &done)); /* with several ranks: as rank 0 sees the files */
+    if (done) {
         cli_say(app, "%s: done before", cli_stage_name(stage));
         return WF_OK;
     }
@@ -317,6 +320,7 @@ static wf_status run_stage(run *r, wf_stage stage) {
         cli_resumable(app, status);
         char sentence[sizeof app->sentence];
         memcpy(sentence, app->sentence, sizeof sentence);
+        wf_comm_give_up(app->ctx, status, sentence); /* the other ranks may not be here */
         cli_stages_end(app, &r->stages, stage, seconds, false, NULL);
         memcpy(app->sentence, sentence, sizeof sentence);
         return status;

@@ -6,6 +6,7 @@
  *                               the data set's fingerprint and the settings that matter
  *                 weft.digest   digest of the tensors as they stand, so that damage is noticed
  * A file with another key is stale and replaced silently; a damaged one with a warning. */
+#include "base/comm.h"
 #include "base/pool.h"
 #include "base/safetensors.h"
 #include "eval/reference.h"
@@ -154,6 +155,14 @@ bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference) {
         wf_warn(ctx, "%s is damaged (%s); the reference is computed again", path, fault);
     wf_st_close(file);
     return fault == NULL;
+}
+
+wf_status wf__cloud_share(wf_ctx *ctx, wf_reference *reference) {
+    wf_st_tensor tensors[max_tensors];
+    size_t count = cache_tensors(reference, tensors);
+    for (size_t i = 0; i < count; i++)
+        WF_TRY(wf_broadcast(ctx, (void *)(uintptr_t)tensors[i].data, tensors[i].bytes));
+    return WF_OK;
 }
 
 void wf__cloud_write(wf_ctx *ctx, const wf_reference *reference) {

@@ -3,6 +3,7 @@
  * Only the intersection is counted per pair; a mask's own size is counted once. */
 #include "eval/iou.h"
 
+#include "base/comm.h"
 #include "base/pool.h"
 #include "eval/cuda/eval_cuda.h"
 #include "eval/eval_kernel.h"
@@ -70,8 +71,9 @@ static void query_chunk(void *call_, size_t chunk, int worker) {
     for (; q < end && q < call->nq; q++) query_max(call, q);
 }
 
-wf_status wf__iou_max(wf_ctx *ctx, const uint64_t *queries, size_t nq, const uint64_t *refs,
-                      size_t nr, size_t words, const int64_t *skip, float *best, uint32_t *which) {
+static wf_status iou_here(wf_ctx *ctx, const uint64_t *queries, size_t nq, const uint64_t *refs,
+                          size_t nr, size_t words, const int64_t *skip, float *best,
+                          uint32_t *which) {
     bool cuda;
     /* What a pair takes one core: 3 ns, and one more a word. */
     double seconds = (double)nq * (double)nr * (3e-9 + 1e-9 * (double)words);
@@ -97,4 +99,16 @@ wf_status wf__iou_max(wf_ctx *ctx, const uint64_t *queries, size_t nq, const uin
     if (status == WF_OK) wf_meter_end(&meter, (double)nq, NULL);
     free(call.size);
     return status;
+}
+
+wf_status wf__iou_max(wf_ctx *ctx, const uint64_t *queries, size_t nq, const uint64_t *refs,
+                      size_t nr, size_t words, const int64_t *skip, float *best, uint32_t *which) {
+    wf_range own = wf_share(ctx, nq);
+    size_t first = own.first;
+    wf_status status =
+        iou_here(ctx, queries + first * words, own.last - first, refs, nr, words,
+                 skip == NULL ? NULL : skip + first, best == NULL ? NULL : best + first,
+                 which == NULL ? NULL : which + first);
+    WF_TRY(wf_agree_rows(ctx, status, best, sizeof *best, nq));
+    return wf_gather_rows(ctx, which, sizeof *which, nq);
 }

@@ -9,6 +9,7 @@
 #include "eval/jws.h"
 
 #include "align/assign.h"
+#include "base/comm.h"
 #include "base/pool.h"
 #include "base/random.h"
 
@@ -173,6 +174,22 @@ static wf_jws summary(const jws_call *call) {
                     .no_sqrt3 = fmax(0, 1 - scaled)};
 }
 
+/* Every rank has the distances of some chunks of subsets. */
+static wf_status collect(wf_ctx *ctx, jws_call *call, size_t chunks) {
+    int ranks = wf_ctx_ranks(ctx);
+    if (ranks == 1) return WF_OK;
+    size_t *start;
+    WF_TRY(wf_alloc(ctx, (size_t)ranks + 1, sizeof *start, "JWS", &start));
+    for (int r = 0; r <= ranks; r++) {
+        size_t subset = wf_share_start(chunks, r, ranks) * subsets_in_a_chunk;
+        start[r] = sizeof(double) * (subset < call->subsets ? subset : call->subsets);
+    }
+    wf_status status = wf_gather_bytes(ctx, call->scaled, start);
+    if (status == WF_OK) status = wf_gather_bytes(ctx, call->raw, start);
+    free(start);
+    return status;
+}
+
 wf_status wf__jws(wf_ctx *ctx, const double *points, size_t n, const double *cloud, size_t m,
                   const double scales[3], int subsets, uint64_t seed, wf_jws *out) {
     /* As many networks as the cloud has: every subset is the whole cloud, and all distances are equal. */
@@ -188,17 +205,21 @@ wf_status wf__jws(wf_ctx *ctx, const double *points, size_t n, const double *clo
     wf_status status = WF_OK;
     WF_TRY_GOTO(jws_open(ctx, &call), done);
     wf_meter meter = wf_meter_start(ctx, "comparing clouds", "subsets", (double)call.subsets);
-    while (call.first < chunks) {
-        size_t left = chunks - call.first,
+    wf_range own = wf_share(ctx, chunks);
+    call.first = own.first;
+    while (call.first < own.last) {
+        size_t left = own.last - call.first,
                count = left < chunks_in_a_round ? left : chunks_in_a_round;
         bool whole = wf_parallel_stoppable(ctx, count, subset_chunk, &call);
         call.first += count;
         wf_meter_update(&meter, (double)(call.first * subsets_in_a_chunk), NULL);
         if (!whole) {
             status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while comparing clouds");
-            goto done;
+            break;
         }
     }
+    WF_TRY_GOTO(wf_agree(ctx, status), done);
+    WF_TRY_GOTO(collect(ctx, &call, chunks), done);
     wf_meter_end(&meter, (double)call.subsets, NULL);
     *out = summary(&call);
 done:

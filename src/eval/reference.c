@@ -6,8 +6,10 @@
  * The cloud is the beginning of the shuffle of stream (seed, 0, WF_RNG_CLOUD, 0). */
 #include "eval/reference.h"
 
+#include "base/comm.h"
 #include "base/random.h"
 #include "eval/iou.h"
+#include "zoo/zoo_file.h"
 #include "weft/text.h"
 
 #include <math.h>
@@ -205,6 +207,7 @@ wf_status wf_reference_open(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *da
     wf_eval_desc defaults = wf_eval_desc_default();
     if (desc == NULL) desc = &defaults;
     WF_TRY(check_desc(ctx, zoo, desc));
+    WF_TRY(wf_zoo_same(ctx, zoo));
     wf_reference *ref = NULL;
     WF_TRY(wf_alloc(ctx, 1, sizeof *ref, "reference", &ref));
     ref->zoo = zoo;
@@ -217,7 +220,10 @@ wf_status wf_reference_open(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *da
     WF_TRY_GOTO(allocate(ctx, ref), failed);
     WF_TRY_GOTO(wf_zoo_load(ctx, zoo, 0, ref->n, &ref->weights), failed);
     draw_cloud(ref);
-    if (!desc->cache || !wf__cloud_read(ctx, ref)) {
+    bool cached = desc->cache && wf_ctx_rank(ctx) == 0 && wf__cloud_read(ctx, ref);
+    WF_TRY_GOTO(wf_ctx_decide(ctx, &cached), failed);
+    if (cached) WF_TRY_GOTO(wf__cloud_share(ctx, ref), failed);
+    else {
         WF_TRY_GOTO(compute(ctx, ref), failed);
         if (desc->cache) wf__cloud_write(ctx, ref);
     }

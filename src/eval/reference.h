@@ -29,6 +29,8 @@ void wf__cloud_path(const wf_reference *reference, char out[4096]);
 /* Fills score, errors, iou, wcs and their neighbours; false when there is no usable cache. reference->cloud is set. */
 bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference);
 /* A cache that cannot be written is a warning, not a failure. */
+/* Rank 0 has read the cache for all. */
+wf_status wf__cloud_share(wf_ctx *ctx, wf_reference *reference);
 void wf__cloud_write(wf_ctx *ctx, const wf_reference *reference);
 
 #endif

@@ -3,6 +3,7 @@
  * The test inputs are laid out once as tiles (inputs, 64 examples); a network runs over all
  * tiles on one thread, so its logits do not depend on its neighbours or on the thread count. The
  * prediction is the first largest logit; a prediction from logits that are not numbers is wrong. */
+#include "base/comm.h"
 #include "base/pool.h"
 #include "eval/cuda/eval_cuda.h"
 #include "graph/execute.h"
@@ -146,7 +147,7 @@ done:
     return status;
 }
 
-wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
+static wf_status score_here(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
                             const wf_dataset *data, wf_score score, float *scores,
                             uint8_t *errors) {
     score_call call = {.graph = graph,
@@ -173,6 +174,19 @@ wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *wei
     }
     wf_note_device(ctx, "testing", false);
     return run_networks(ctx, call, n);
+}
+
+wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
+                            const wf_dataset *data, wf_score score, float *scores,
+                            uint8_t *errors) {
+    size_t bytes = (data->n_test + 7) / 8;
+    wf_range own = wf_share(ctx, n);
+    wf_status status =
+        score_here(ctx, graph, weights + own.first * graph->n_params, own.last - own.first, data,
+                   score, scores == NULL ? NULL : scores + own.first,
+                   errors == NULL ? NULL : errors + own.first * bytes);
+    WF_TRY(wf_agree_rows(ctx, status, scores, sizeof *scores, n));
+    return wf_gather_rows(ctx, errors, bytes, n);
 }
 
 wf_status wf_logits(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,

@@ -5,6 +5,8 @@
  * fresh eps of stream (seed, k, WF_RNG_REFINE, cycle), and integrates again. The guided velocity is
  * null + g (conditional - null). A network depends on its index alone, never on the batch or the
  * call it is made in. */
+#include "base/comm.h"
+#include "base/digest.h"
 #include "base/random.h"
 #include "flow/cuda/sample_cuda.h"
 #include "flow/flow_fit.h"
@@ -401,12 +403,58 @@ static wf_status sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const
     return status;
 }
 
+/* Sums of all ranks, each of which has made `own` networks. */
+static wf_status add_stats(wf_ctx *ctx, size_t own, size_t n, wf_sample_stats *stats) {
+    size_t ranks = (size_t)wf_ctx_ranks(ctx);
+    double(*each)[3];
+    WF_TRY(wf_alloc(ctx, ranks, sizeof *each, "sampling", &each));
+    double *mine = each[wf_ctx_rank(ctx)];
+    mine[0] = rint(stats->evaluations * (double)own);
+    mine[1] = (double)stats->accepted, mine[2] = (double)stats->rejected;
+    wf_status status = wf_gather_rows(ctx, each, sizeof *each, ranks);
+    double sum[3] = {0};
+    for (size_t r = 0; r < ranks; r++)
+        for (int k = 0; k < 3; k++) sum[k] += each[r][k];
+    stats->evaluations = sum[0] / (double)n;
+    stats->accepted = (size_t)sum[1], stats->rejected = (size_t)sum[2];
+    free(each);
+    return status;
+}
+
+/* Each rank makes a share of the networks; all get all. */
+static wf_status sample_together(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph,
+                                 const float *cond, size_t n, const wf_sample_desc *desc,
+                                 float *weights, float *direct, wf_sample_stats *stats) {
+    char digits[WF_DIGEST_DIGITS + 1] = "";
+    wf_digest digest;
+    wf_sample_desc mine = desc != NULL ? *desc : wf_sample_desc_default();
+    wf_sample_stats counted = {0};
+    wf_range own = wf_share(ctx, n);
+    size_t p = graph->n_params, row = p * sizeof(float);
+    WF_TRY(wf_digest_start(ctx, &digest));
+    wf_digest_add(&digest, flow->params, flow->field->params * sizeof(float));
+    wf_digest_end(&digest, digits);
+    WF_TRY(wf_same(ctx, "the flow's file", digits));
+    mine.first += own.first;
+    wf_status status =
+        sample(ctx, flow, graph, cond, own.last - own.first, &mine, weights + own.first * p,
+               direct == NULL ? NULL : direct + own.first * p, &counted);
+    WF_TRY(wf_agree_rows(ctx, status, weights, row, n));
+    WF_TRY(wf_gather_rows(ctx, direct, row, n));
+    WF_TRY(add_stats(ctx, own.last - own.first, n, &counted));
+    if (stats != NULL) *stats = counted;
+    return WF_OK;
+}
+
 wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph, const float *cond,
                          size_t n, const wf_sample_desc *desc, float *weights, float *direct,
                          wf_sample_stats *stats) {
     wf_graph *own;
     WF_TRY(wf_family_graph(ctx, flow->field, graph, &own));
-    wf_status status = sample(ctx, flow, own, cond, n, desc, weights, direct, stats);
+    bool together = wf_ctx_ranks(ctx) > 1 && n > 0;
+    wf_status status = together
+                           ? sample_together(ctx, flow, own, cond, n, desc, weights, direct, stats)
+                           : sample(ctx, flow, own, cond, n, desc, weights, direct, stats);
     wf_graph_free(own);
     return status;
 }

@@ -15,6 +15,7 @@
  * Collections without a file are in zoo_memory.c. */
 #include "zoo/zoo_file.h"
 
+#include "base/comm.h"
 #include "base/pool.h"
 #include "graph/describe.h"
 #include "weft/text.h"
@@ -309,6 +310,14 @@ static void load_chunk(void *call_, size_t chunk, int worker) {
 
 wf_status wf_zoo_verify(wf_ctx *ctx, const wf_zoo *zoo) {
     return zoo->file == NULL ? WF_OK : wf_st_verify(ctx, zoo->file, NULL);
+}
+
+wf_status wf_zoo_same(wf_ctx *ctx, const wf_zoo *zoo) {
+    const char *digest = wf_zoo_meta(zoo, "weft.digest");
+    char text[256];
+    snprintf(text, sizeof text, "%zu networks of %.100s, %.60s", wf_zoo_count(zoo),
+             zoo->graph->text, digest != NULL ? digest : "");
+    return wf_same(ctx, wf_zoo_path(zoo), text);
 }
 
 wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count, float **out) {

@@ -75,4 +75,7 @@ wf_status wf_zoo_verify(wf_ctx *ctx, const wf_zoo *zoo);
 const float *wf_zoo_rates(const wf_zoo *zoo);
 const int32_t *wf_zoo_epochs(const wf_zoo *zoo);
 
+/* Fails where ranks have opened different files. */
+wf_status wf_zoo_same(wf_ctx *ctx, const wf_zoo *zoo);
+
 #endif

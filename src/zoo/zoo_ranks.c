@@ -53,7 +53,10 @@ static wf_status take_others(wf_ctx *ctx, zoo_collection *all, size_t before) {
     for (size_t p = start[1] / sizeof *first; rank == 0 && p < start[ranks] / sizeof *first; p++) {
         char path[WF_ZOO_PATH];
         WF_TRY_GOTO(wf__zoo_part_path(ctx, all, first[p], path), done);
-        WF_TRY_GOTO(wf__zoo_take_part(ctx, all, path), done);
+        bool alone = wf_work_alone(ctx, true);
+        status = wf__zoo_take_part(ctx, all, path);
+        wf_work_alone(ctx, alone);
+        if (status != WF_OK) goto done;
     }
 done:
     free(start);

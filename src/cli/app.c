@@ -160,6 +160,7 @@ static int run_command(cli_app *app) {
                         .warn = speaks ? cli_progress_warn : NULL,
                         .user = app};
     app->progress.terminal = isatty(STDERR_FILENO) == 1;
+    app->quiet |= !speaks;
     app->progress.quiet = app->quiet;
     wf_status status = wf_ctx_create(&desc, &app->ctx);
     if (status != WF_OK) return fail(app, status);

@@ -88,6 +88,19 @@ void wf_draw_free(wf_draw *draw) {
     *draw = (wf_draw){0};
 }
 
+void wf_draw_split(const wf_ctx *ctx, wf_draw *draw, wf_field *field) {
+    draw->split = wf_split_start(ctx, field);
+    if (draw->split.field == NULL) return;
+    draw->flow.split = &draw->split;
+    if (draw->shape.n_graphs > 0) wf_split_batch(&draw->split, &draw->shape);
+}
+
+/* The places that this rank fills. */
+static wf_range places_of(const wf_draw *draw) {
+    if (draw->flow.split == NULL) return (wf_range){0, (size_t)draw->batch};
+    return wf_split_networks(&draw->split, draw->split.rank);
+}
+
 void wf_draw_order(const wf_training_set *set, int batch, const uint32_t *source, uint32_t *order) {
     int place = 0;
     for (int s = 0; s < set->n_families; s++)
@@ -119,6 +132,7 @@ static int place_family(const wf_draw *draw, int place) {
 typedef struct fill_call {
     wf_draw *draw;
     uint32_t update;
+    size_t first;
 } fill_call;
 
 static float draw_time(const wf_draw *draw, wf_rng *rng) {
@@ -144,10 +158,11 @@ static void draw_noise(const wf_draw *draw, wf_rng *choice, uint32_t place, uint
     wf_rng_normals(&rng, out, n);
 }
 
-static void fill_place(void *arg, size_t place, int worker) {
+static void fill_place(void *arg, size_t chunk, int worker) {
     const fill_call *call = arg;
     (void)worker;
     wf_draw *draw = call->draw;
+    size_t place = call->first + chunk;
     const wf_training_set *set = draw->set;
     wf_flow_batch *flow = &draw->flow;
     uint32_t drawn = draw->order[place], source = draw->source[drawn], b = (uint32_t)place;
@@ -174,9 +189,11 @@ static void fill_place(void *arg, size_t place, int worker) {
 /* Matches the noise of each family's networks, which are neighbours, to their targets. With `from`
  * only the relabellings are wanted. */
 static wf_status match_noise(wf_ctx *ctx, wf_draw *draw, uint32_t *from, size_t units) {
-    for (int first = 0, to; first < draw->batch; first = to) {
+    wf_range own = places_of(draw);
+    int end = (int)own.last;
+    for (int first = (int)own.first, to; first < end; first = to) {
         int family = place_family(draw, first);
-        for (to = first + 1; to < draw->batch && place_family(draw, to) == family;) to++;
+        for (to = first + 1; to < end && place_family(draw, to) == family;) to++;
         wf_matcher *matcher = draw->matchers[family];
         if (matcher == NULL) continue;
         size_t start = draw->shape.param_start[first], count = (size_t)(to - first);
@@ -198,8 +215,10 @@ static wf_status fill_batch(wf_ctx *ctx, wf_draw *draw, size_t update) {
         wf_arena_reset(&draw->shape_arena);
         WF_TRY(wf_batch_build(ctx, &draw->shape_arena, draw->graphs, draw->batch, &draw->shape));
     }
-    fill_call call = {draw, (uint32_t)update};
-    wf_parallel(ctx, (size_t)draw->batch, fill_place, &call);
+    if (draw->flow.split != NULL) wf_split_batch(&draw->split, &draw->shape);
+    wf_range own = places_of(draw);
+    fill_call call = {draw, (uint32_t)update, own.first};
+    wf_parallel(ctx, own.last - own.first, fill_place, &call);
     return WF_OK;
 }
 

@@ -48,11 +48,14 @@ typedef struct wf_draw {
     const uint32_t *only;
     int n_only;
     bool held_out;
+    wf_split split; /* of several ranks; flow.split points to it then */
 } wf_draw;
 
 wf_status wf_draw_create(wf_ctx *ctx, const wf_training_set *set, const wf_fit_desc *desc,
                          wf_draw *out);
 void wf_draw_free(wf_draw *draw);
+/* In a context of several ranks: from now on each draws its own networks of a batch alone. */
+void wf_draw_split(const wf_ctx *ctx, wf_draw *draw, wf_field *field);
 /* Fills draw->flow: w0, w1, t, cond, drop of update `update`. */
 wf_status wf_draw_batch(wf_ctx *ctx, wf_draw *draw, size_t update);
 /* For the matched coupling: only the relabellings of that update's noise, `from` (batch, units) in

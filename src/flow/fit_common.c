@@ -1,5 +1,6 @@
 #include "flow/fit_common.h"
 
+#include "base/comm.h"
 #include "base/io.h"
 
 #include <errno.h>
@@ -43,6 +44,7 @@ wf_status wf_fit_log_open(wf_ctx *ctx, const char *path, size_t done, int *log) 
         size = keep_lines(text, size, done);
     }
     WF_TRY_GOTO(wf_write_file(ctx, name, text == NULL ? "" : text, size), done);
+    if (!wf_writes_files(ctx)) goto done; /* rank 0 has the log */
     *log = open(name, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (*log < 0) status = wf_fail_errno(ctx, WF_ERR_DISK, "%s", name);
 done:

@@ -13,6 +13,8 @@
 #include "flow/trainer.h"
 
 #include "base/c_locale.h"
+#include "base/comm.h"
+#include "base/digest.h"
 #include "base/isa.h"
 #include "flow/fit_common.h"
 #include "weft/text.h"
@@ -182,20 +184,50 @@ void wf__trainer_progress(const wf_trainer *tr, wf_meter *meter, double smooth, 
     else wf_meter_update(meter, (double)tr->state.step, "%s", buffer);
 }
 
+/* Rank 0 writes it, for all. */
 static wf_status save(wf_trainer *tr) {
+    WF_TRY(wf_optim_collect(tr->ctx, tr->optim));
     wf__trainer_fill_best(tr);
     wf_fit_state state = tr->state;
     state.seconds = wf__trainer_seconds(tr);
-    WF_TRY(wf__trainer_store(tr, tr->ctx, &state));
+    wf_status status = WF_OK;
+    if (wf_ctx_rank(tr->ctx) == 0) {
+        bool alone = wf_work_alone(tr->ctx, true);
+        status = wf__trainer_store(tr, tr->ctx, &state);
+        wf_work_alone(tr->ctx, alone);
+    }
+    WF_TRY(wf_from_rank_0(tr->ctx, status));
     tr->saved = true;
     tr->last_save = wf_seconds();
     return WF_OK;
 }
 
+/* What goes by a clock, of which rank 0's counts. */
+enum { TIME_IS_OVER = 1, SAVE_IS_DUE = 2 };
+static uint32_t clock_flags(const wf_trainer *tr) {
+    bool due = wf_seconds() - tr->last_save >= tr->desc.save_seconds;
+    return (wf__trainer_late(tr) ? (uint32_t)TIME_IS_OVER : 0) | (due ? (uint32_t)SAVE_IS_DUE : 0);
+}
+
+static void tell_idle_ranks(const wf_trainer *tr) {
+    const wf_split *split = &tr->draw.split;
+    int idle = split->ranks - split->active;
+    if (split->field == NULL || idle == 0) return;
+    wf_warn(tr->ctx,
+            "%s cuts a batch of %d networks into %d part%s: %d of %d ranks idle while the flow is "
+            "trained; a larger batch has more parts",
+            tr->field->kind->name, tr->draw.batch, split->parts, split->parts == 1 ? "" : "s", idle,
+            split->ranks);
+}
+
 /* One update. */
 static wf_status update(wf_trainer *tr, double *loss) {
     size_t step = tr->state.step;
-    WF_TRY(wf_draw_batch(tr->ctx, &tr->draw, step));
+    wf_flow_batch *batch = &tr->draw.flow;
+    batch->drawn = wf_draw_batch(tr->ctx, &tr->draw, step);
+    if (batch->split == NULL) WF_TRY(batch->drawn);
+    else if (step == tr->first_step) tell_idle_ranks(tr);
+    batch->flags = clock_flags(tr);
     wf_flow_interpolate(tr->ctx, &tr->path_form, tr->desc.seed, (uint32_t)step, &tr->draw.flow);
     WF_TRY(wf_flow_loss(tr->ctx, tr->field, tr->arrays.weights, &tr->draw.flow, loss, tr->grad));
     if (!isfinite(*loss)) return wf__trainer_diverged(tr, tr->ctx, step + 1, "loss", *loss);
@@ -207,23 +239,19 @@ static wf_status update(wf_trainer *tr, double *loss) {
         memcpy(tr->arrays.best, tr->arrays.weights, tr->field->params * sizeof(float));
     }
     double factor = wf_schedule_factor(&tr->schedule, step);
-    wf_optim_step(tr->ctx, tr->optim, step, factor, norm, tr->grad, tr->arrays.weights);
+    WF_TRY(wf_optim_step(tr->ctx, tr->optim, step, factor, norm, tr->grad, tr->arrays.weights));
     return wf__trainer_count(tr, *loss, norm, factor);
 }
 
 static wf_status forward_on_cpu(void *arg, int which, wf_flow_batch *batch) {
     const wf_trainer *tr = arg;
     (void)which;
-    wf_field_input input = {.batch = batch->shape,
-                            .w = batch->x,
-                            .t = batch->t,
-                            .cond = batch->cond,
-                            .drop = batch->drop};
-    return wf_field_forward(tr->ctx, tr->field, wf__trainer_sampled(tr), &input, batch->f);
+    return wf_flow_forward(tr->ctx, tr->field, wf__trainer_sampled(tr), batch, false);
 }
 
 static wf_status validate(wf_trainer *tr) {
     tr->state.validation_waits = true;
+    WF_TRY(wf_optim_collect(tr->ctx, tr->optim));
     WF_TRY(wf__trainer_validate(tr, forward_on_cpu, tr));
     tr->state.validation_waits = false;
     return WF_OK;
@@ -234,6 +262,10 @@ static wf_status validate(wf_trainer *tr) {
 static wf_status follow_update(wf_trainer *tr) {
     int place;
     wf__trainer_choose_rate(tr, tr->state.step);
+    if (tr->pool.sources != NULL) { /* the rate goes by rank 0's clock */
+        WF_TRY(wf_broadcast(tr->ctx, &tr->state.fresh_every, sizeof tr->state.fresh_every));
+        WF_TRY(wf_broadcast(tr->ctx, &tr->state.fresh_from, sizeof tr->state.fresh_from));
+    }
     tr->state.validation_waits =
         wf_validation_due(&tr->validation, tr->state.step, tr->desc.updates);
     while (wf__trainer_renewal_due(tr, tr->state.step))
@@ -244,16 +276,19 @@ static wf_status follow_update(wf_trainer *tr) {
 /* Updates until the last, the time limit, or an interruption, which leaves the update it comes in
  * unmade. */
 static wf_status make_updates(wf_trainer *tr, wf_meter *meter) {
-    const wf_fit_desc *desc = &tr->desc;
     double loss = NAN, smooth = NAN;
     if (tr->state.validation_waits) WF_TRY(validate(tr));
-    while (!wf__trainer_ended(tr) && !wf__trainer_late(tr)) {
-        if (wf_interrupted(tr->ctx)) return WF_ERR_INTERRUPTED;
+    bool shared = tr->draw.flow.split != NULL; /* then the ranks meet in each update */
+    uint32_t flags = clock_flags(tr);
+    WF_TRY(wf_broadcast(tr->ctx, &flags, sizeof flags));
+    while (!wf__trainer_ended(tr) && (flags & TIME_IS_OVER) == 0) {
+        if (!shared && wf_interrupted(tr->ctx)) return WF_ERR_INTERRUPTED;
         WF_TRY(update(tr, &loss));
         smooth = isnan(smooth) ? loss : 0.98 * smooth + 0.02 * loss;
         WF_TRY(follow_update(tr));
         wf__trainer_progress(tr, meter, smooth, false);
-        if (wf_seconds() - tr->last_save >= desc->save_seconds) WF_TRY(save(tr));
+        flags = shared ? tr->draw.flow.flags : clock_flags(tr);
+        if (flags & SAVE_IS_DUE) WF_TRY(save(tr));
     }
     wf__trainer_progress(tr, meter, smooth, true);
     return WF_OK;
@@ -284,12 +319,39 @@ static wf_status make_optimiser(wf_trainer *tr) {
     return WF_OK;
 }
 
+/* All ranks go on from one checkpoint. */
+static wf_status same_state(const wf_trainer *tr) {
+    char text[64 + WF_DIGEST_DIGITS];
+    wf_digest digest;
+    if (wf_ctx_ranks(tr->ctx) == 1) return WF_OK;
+    WF_TRY(wf_digest_start(tr->ctx, &digest));
+    wf_digest_add(&digest, tr->arrays.weights, tr->field->params * sizeof(float));
+    int length = snprintf(text, 32, "%zu ", tr->state.step);
+    wf_digest_end(&digest, text + length);
+    text[length + WF_DIGEST_DIGITS] = '\0';
+    return wf_same(tr->ctx, tr->path, text);
+}
+
+/* Networks and conditions of all sources. */
+static wf_status same_networks(const wf_trainer *tr) {
+    for (int i = 0; i < tr->set.n_sources; i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%llx", (unsigned long long)tr->set.sources[i].hash);
+        WF_TRY(wf_same(tr->ctx, tr->set.sources[i].path, text));
+    }
+    return WF_OK;
+}
+
 static wf_status start_or_resume(wf_trainer *tr) {
     size_t params = tr->field->params;
-    if (wf_file_exists(tr->path)) {
+    bool there = wf_file_exists(tr->path);
+    WF_TRY(wf_ctx_decide(tr->ctx, &there));
+    if (there) {
         tr->saved = true;
-        return wf_checkpoint_resume(tr->ctx, tr->path, tr->field, &tr->config, &tr->set, &tr->state,
-                                    &tr->arrays);
+        wf_status status = wf_checkpoint_resume(tr->ctx, tr->path, tr->field, &tr->config, &tr->set,
+                                                &tr->state, &tr->arrays);
+        WF_TRY(wf_agree(tr->ctx, status));
+        return same_state(tr);
     }
     wf_field_init(tr->field, tr->field->seed, tr->arrays.weights);
     if (tr->arrays.ema != NULL) memcpy(tr->arrays.ema, tr->arrays.weights, params * sizeof(float));
@@ -312,6 +374,10 @@ wf_status wf__field_device(wf_ctx *ctx, const wf_field *field, const char *part,
 static wf_status choose_device(wf_trainer *tr) {
     WF_TRY(wf__field_device(tr->ctx, tr->field, "fitting", &tr->on_gpu));
     WF_TRY(wf_choose_precision(tr->ctx, tr->desc.precision, tr->on_gpu, true, &tr->fast));
+    if (tr->on_gpu && wf_ctx_ranks(tr->ctx) > 1)
+        return wf_fail(tr->ctx, WF_ERR_UNSUPPORTED,
+                       "training on GPUs takes one process for now: use --device cpu with several "
+                       "ranks, or one rank with a GPU");
     tr->state.kernels = !tr->on_gpu ? wf_isa_name(wf_isa()) : tr->fast ? "cuda bf16" : "cuda fp32";
     return WF_OK;
 }
@@ -345,6 +411,7 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
                        "coupling = independent");
     WF_TRY(choose_device(tr));
     WF_TRY(wf_training_set_load(ctx, sources, n_sources, tr->field, desc, &tr->set));
+    WF_TRY(same_networks(tr));
     WF_TRY(wf_fresh_pool_create(ctx, sources, &tr->set, &tr->pool));
     WF_TRY(wf_config_put(ctx, &tr->config, kind->settings(), options));
     WF_TRY(wf_config_put(ctx, &tr->config, wf_fit_settings(), desc));
@@ -355,14 +422,22 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
     if (desc->kept == WF_KEPT_BEST || desc->kept == WF_KEPT_VALIDATION)
         WF_TRY(wf_alloc(ctx, params, sizeof(float), "best weights", &tr->arrays.best));
     WF_TRY(make_optimiser(tr));
-    if (!tr->on_gpu) WF_TRY(wf_draw_create(ctx, &tr->set, desc, &tr->draw));
+    if (!tr->on_gpu) {
+        WF_TRY(wf_draw_create(ctx, &tr->set, desc, &tr->draw));
+        wf_draw_split(ctx, &tr->draw, tr->field);
+    }
     WF_TRY(start_or_resume(tr));
+    tr->first_step = tr->state.step;
     bool finished = wf__trainer_ended(tr) && !tr->state.validation_waits;
     tr->started = wf_seconds();
     if (!finished) {
         WF_TRY(wf__trainer_fill_pool(tr));
         WF_TRY(wf_training_set_rotate(ctx, desc, &tr->set));
         WF_TRY(wf_validation_create(ctx, &tr->set, desc, &tr->path_form, &tr->validation));
+        if (tr->validation.every > 0 && !tr->on_gpu) {
+            wf_draw_split(ctx, &tr->validation.held_out, tr->field);
+            wf_draw_split(ctx, &tr->validation.fitted, tr->field);
+        }
     }
     tr->last_save = wf_seconds();
     if (!tr->set.fresh) tr->started = tr->last_save; /* making networks is part of a run's time */

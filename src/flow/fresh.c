@@ -1,5 +1,6 @@
 #include "flow/fresh.h"
 
+#include "base/comm.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,17 +87,23 @@ static wf_status leave_out(wf_ctx *ctx, wf_fresh_pool *pool, const wf_fresh_sour
 static wf_status train_slices(wf_ctx *ctx, wf_fresh_pool *pool, wf_fresh_source *source, size_t n,
                               float *weights, wf_meter *meter, size_t done_before) {
     size_t count = n * source->slice;
+    size_t params = source->graph->n_params;
+    wf_range own = wf_share(ctx, count); /* each rank trains some, and all get all */
     memset(pool->state, WF_ZOO_WAITING, count);
     wf_zoo_piece piece = {.graph = source->graph,
-                          .count = count,
-                          .index = pool->index,
-                          .weights = weights,
+                          .count = own.last - own.first,
+                          .index = pool->index + own.first,
+                          .weights = weights + own.first * params,
                           .fresh = true,
-                          .state = pool->state,
+                          .state = pool->state + own.first,
                           .declined = &source->declined,
                           .meter = meter,
                           .done_before = done_before};
-    WF_TRY(wf_zoo_piece_run(ctx, &source->plan, wf_zoo_kernels_pick(&source->plan), &piece));
+    wf_status status = WF_OK;
+    if (piece.count > 0)
+        status = wf_zoo_piece_run(ctx, &source->plan, wf_zoo_kernels_pick(&source->plan), &piece);
+    WF_TRY(wf_agree_rows(ctx, status, weights, params * sizeof *weights, count));
+    WF_TRY(wf_gather_rows(ctx, pool->state, 1, count));
     for (size_t s = 0; s < n; s++) {
         size_t at = s * source->slice;
         WF_TRY(leave_out(ctx, pool, source, pool->index + at, pool->state + at,

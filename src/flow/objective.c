@@ -34,15 +34,6 @@ static void interpolate_network(void *arg, size_t b, int worker) {
     for (size_t i = 0; i < n; i++) x[i] = scales_of(batch, b, i).in * wt[i];
 }
 
-void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32_t update,
-                         wf_flow_batch *batch) {
-    batch->path = path;
-    batch->seed = seed;
-    batch->update = update;
-    interpolation call = {seed, update, batch};
-    wf_parallel(ctx, (size_t)batch->shape->n_graphs, interpolate_network, &call);
-}
-
 /* f becomes v, wt becomes dloss/dF. x stays: the field's backward reads its forward's input. */
 static void compare_network(void *arg, size_t b, int worker) {
     wf_flow_batch *batch = arg;
@@ -65,27 +56,82 @@ static void compare_network(void *arg, size_t b, int worker) {
     batch->loss[b] = sum / (double)n;
 }
 
-double wf_flow_compare(wf_ctx *ctx, wf_flow_batch *batch) {
-    int n = batch->shape->n_graphs;
-    wf_parallel(ctx, (size_t)n, compare_network, batch);
-    double sum = 0;
-    for (int b = 0; b < n; b++) sum += batch->loss[b];
-    return sum / n;
+/* Networks of this rank. */
+static wf_range networks_of(const wf_flow_batch *batch) {
+    if (batch->split == NULL) return (wf_range){0, (size_t)batch->shape->n_graphs};
+    return wf_split_networks(batch->split, batch->split->rank);
 }
 
-wf_status wf_flow_loss(wf_ctx *ctx, wf_field *field, const float *params, wf_flow_batch *batch,
-                       double *loss, float *grad) {
+static void interpolate_own(void *arg, size_t chunk, int worker) {
+    const interpolation *call = arg;
+    interpolate_network(arg, networks_of(call->batch).first + chunk, worker);
+}
+
+void wf_flow_interpolate(wf_ctx *ctx, const wf_path *path, uint64_t seed, uint32_t update,
+                         wf_flow_batch *batch) {
+    batch->path = path;
+    batch->seed = seed;
+    batch->update = update;
+    interpolation call = {seed, update, batch};
+    wf_range own = networks_of(batch);
+    wf_parallel(ctx, own.last - own.first, interpolate_own, &call);
+}
+
+static void compare_own(void *arg, size_t chunk, int worker) {
+    const wf_flow_batch *batch = arg;
+    compare_network(arg, networks_of(batch).first + chunk, worker);
+}
+
+static void compare_here(wf_ctx *ctx, wf_flow_batch *batch) {
+    wf_range own = networks_of(batch);
+    wf_parallel(ctx, own.last - own.first, compare_own, batch);
+}
+
+/* The loss, once the ranks' networks and statuses have come together. */
+static wf_status mean_loss(wf_ctx *ctx, wf_status mine, wf_flow_batch *batch, double *loss) {
+    int n = batch->shape->n_graphs;
+    if (batch->split == NULL) WF_TRY(mine);
+    else WF_TRY(wf_split_meet(ctx, batch->split, mine, &batch->flags, batch->loss));
+    double sum = 0;
+    for (int b = 0; b < n; b++) sum += batch->loss[b];
+    *loss = sum / n;
+    return WF_OK;
+}
+
+wf_status wf_flow_compare(wf_ctx *ctx, wf_status forward, wf_flow_batch *batch, double *loss) {
+    if (forward == WF_OK) compare_here(ctx, batch);
+    return mean_loss(ctx, forward, batch, loss);
+}
+
+wf_status wf_flow_forward(wf_ctx *ctx, wf_field *field, const float *params,
+                          const wf_flow_batch *batch, bool training) {
+    wf_range parts = {0, 0};
+    if (batch->split != NULL) parts = wf_split_parts(batch->split, batch->split->rank);
     wf_field_input input = {.batch = batch->shape,
                             .w = batch->x,
                             .t = batch->t,
                             .cond = batch->cond,
                             .drop = batch->drop,
-                            .keep = grad != NULL,
-                            .training = grad != NULL,
+                            .first_part = (int)parts.first,
+                            .last_part = (int)parts.last,
+                            .keep = training,
+                            .training = training,
                             .seed = batch->seed,
                             .update = batch->update};
-    WF_TRY(wf_field_forward(ctx, field, params, &input, batch->f));
-    *loss = wf_flow_compare(ctx, batch);
-    if (grad == NULL) return WF_OK;
-    return wf_field_backward(ctx, field, batch->wt, grad, NULL);
+    bool idle = batch->split != NULL && parts.first == parts.last;
+    return idle ? wf__field_result(ctx, WF_OK)
+                : wf_field_forward(ctx, field, params, &input, batch->f);
+}
+
+wf_status wf_flow_loss(wf_ctx *ctx, wf_field *field, const float *params, wf_flow_batch *batch,
+                       double *loss, float *grad) {
+    const wf_split *split = batch->split;
+    bool works = split == NULL || split->rank < split->active;
+    wf_status status = batch->drawn;
+    if (status == WF_OK) status = wf_flow_forward(ctx, field, params, batch, grad != NULL);
+    if (status == WF_OK) compare_here(ctx, batch);
+    if (status == WF_OK && grad != NULL && works)
+        status = wf_field_backward(ctx, field, batch->wt, grad, NULL);
+    WF_TRY(mean_loss(ctx, status, batch, loss));
+    return split != NULL && grad != NULL ? wf_split_gradient(ctx, split, grad) : WF_OK;
 }

@@ -28,6 +28,7 @@ typedef struct wf_trainer {
     wf_validation validation;
     wf_meta config;
     wf_fit_state state;
+    size_t first_step; /* where this process began */
     bool on_gpu, fast; /* where updates are made; fast: bf16 */
     bool saved;        /* a checkpoint of this configuration stands at path */
     int log;           /* file descriptor; -1 without a log */

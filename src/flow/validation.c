@@ -104,8 +104,8 @@ wf_status wf_validation_run(wf_ctx *ctx, wf_validation *v, size_t step,
         wf_draw *draw = draws[which];
         if (which == 1 && draw->set->fresh) WF_TRY(wf_draw_batch(ctx, draw, 0));
         wf_flow_interpolate(ctx, &v->path, draw->seed, 0, &draw->flow);
-        WF_TRY(forward(arg, which, &draw->flow));
-        *losses[which] = wf_flow_compare(ctx, &draw->flow);
+        wf_status status = forward(arg, which, &draw->flow);
+        WF_TRY(wf_flow_compare(ctx, status, &draw->flow, losses[which]));
     }
     sum_by_source(v);
     warn_of_gap(ctx, v, step);

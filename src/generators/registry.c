@@ -4,6 +4,7 @@
 #include "flow/training_set.h"
 #include "generators/generators.h"
 #include "zoo/zoo_file.h"
+#include "weft/comm.h"
 #include "weft/text.h"
 
 #include <stdlib.h>
@@ -171,6 +172,11 @@ wf_status wf_generator_fit(wf_ctx *ctx, const wf_generator_kind *kind,
     wf_fit_desc train = wf_fit_desc_default();
     void *options = NULL;
     if (own.train == NULL) own.train = &train;
+    if (kind->flow == NULL && wf_ctx_ranks(ctx) > 1)
+        return wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                       "%s: its step needs the whole batch (batch norm, contrastive loss); fit it "
+                       "with one process, the other stages take several",
+                       kind->name);
     WF_TRY(check_sources(ctx, kind, desc));
     WF_TRY(say_device(ctx, kind, "fitting"));
     wf_lock *lock; /* of the file, and of what a kind keeps beside it: a log */

@@ -35,13 +35,18 @@ typedef struct wf_field {
     uint64_t seed; /* of the initial parameters */
 } wf_field;
 
+/* Most parts that a field cuts a batch into. */
+enum { WF_FIELD_PARTS = 16 };
+
 /* One evaluation. Arrays over parameters are (P) of the batch, ragged by network. */
 typedef struct wf_field_input {
     const wf_batch *batch;
     const void *w, *t; /* (P), (n_graphs) */
     const void *cond;  /* (n_graphs, cond_size); NULL without conditions */
     const uint8_t
-        *drop;     /* (n_graphs) nonzero: the learned null in place of the condition; or NULL */
+        *drop; /* (n_graphs) nonzero: the learned null in place of the condition; or NULL */
+    /* Only these parts of the batch, for fields that have parts; last_part 0: all of them. */
+    int first_part, last_part;
     bool keep;     /* record what backward needs */
     bool fast;     /* on a GPU: products of operands rounded to bf16 */
     bool training; /* random parts such as dropout work, drawn from ... */
@@ -73,6 +78,13 @@ struct wf_field_kind {
     /* After a forward with keep, whose arrays must still hold what they held: grad (params) =
      * d(sum dv*v)/d(params), overwritten. dw (P, may be NULL): gradient by w. */
     wf_status (*backward)(wf_ctx *ctx, wf_field *field, const void *dv, void *grad, void *dw);
+    /* Parts of a batch that are evaluated one by one, by the batch alone: start[p] is the first
+     * network of part p, start[n] their number; returns n. After a forward with some parts only,
+     * backward leaves grad alone, and `add` adds these parts' gradients of parameters first ..
+     * first+n-1 to `running`, in their order, or sets them when `fresh`. NULL, both: the whole
+     * batch is one part. */
+    int (*parts)(wf_field *field, const wf_batch *batch, int start[WF_FIELD_PARTS + 1]);
+    void (*add)(wf_field *field, size_t first, size_t n, float *running, bool fresh);
     /* Operations of the matrix products of the last forward with keep and its backward; may be
      * NULL. */
     double (*flops)(const wf_field *field);

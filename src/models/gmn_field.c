@@ -11,7 +11,7 @@
 
 enum {
     least_edges = 800,
-    most_parts = 16,
+    most_parts = WF_FIELD_PARTS,
     parts_of_large_fields = 8,
     large_field = 4000000,
     reduce_span = 16384
@@ -26,9 +26,9 @@ typedef struct gmn_field {
     void *panels, *fourier;
     gmn_part parts[most_parts];
     int n_parts;
-    int grads;   /* parts whose partial gradient is allocated */
-    bool ready;  /* a forward with keep stands */
-    bool on_gpu; /* where it was */
+    int first_part, last_part; /* those of the last forward */
+    bool ready;                /* a forward with keep stands */
+    bool on_gpu;               /* where it was */
     gmn_inputs inputs;
     gmn_cuda_cache gpu;
 } gmn_field;
@@ -191,11 +191,11 @@ static void pack_chunk(void *arg, size_t chunk, int worker) {
 static void forward_chunk(void *arg, size_t chunk, int worker) {
     (void)worker;
     gmn_field *field = arg;
-    wf__gmn_part_forward(&field->parts[chunk], &field->inputs);
+    wf__gmn_part_forward(&field->parts[field->first_part + (int)chunk], &field->inputs);
 }
 
 static wf_status check_parts(wf_ctx *ctx, const gmn_field *field) {
-    for (int p = 0; p < field->n_parts; p++)
+    for (int p = field->first_part; p < field->last_part; p++)
         if (field->parts[p].tape.failed)
             return wf_fail(ctx, WF_ERR_MEMORY,
                            "field: no memory for the activations of the batch; use smaller batches "
@@ -224,9 +224,12 @@ static wf_status gmn_forward(wf_ctx *ctx, wf_field *base, const void *params,
         return WF_OK;
     }
     cut(field, batch);
-    for (; keep && field->grads < field->n_parts; field->grads++)
-        WF_TRY(wf_alloc(ctx, field->layout.params, field->size, "partial gradients",
-                        &field->parts[field->grads].grad));
+    field->first_part = input->last_part > 0 ? input->first_part : 0;
+    field->last_part = input->last_part > 0 ? input->last_part : field->n_parts;
+    for (int p = field->first_part; keep && p < field->last_part; p++)
+        if (field->parts[p].grad == NULL)
+            WF_TRY(wf_alloc(ctx, field->layout.params, field->size, "partial gradients",
+                            &field->parts[p].grad));
     field->inputs = (gmn_inputs){.layout = &field->layout,
                                  .backend = wf_backend_cpu(field->base.dtype),
                                  .dtype = field->base.dtype,
@@ -243,7 +246,7 @@ static wf_status gmn_forward(wf_ctx *ctx, wf_field *base, const void *params,
                                  .v = v,
                                  .watched = ctx};
     wf_parallel(ctx, (size_t)field->layout.count, pack_chunk, field);
-    wf_parallel(ctx, (size_t)field->n_parts, forward_chunk, field);
+    wf_parallel(ctx, (size_t)(field->last_part - field->first_part), forward_chunk, field);
     WF_TRY(check_parts(ctx, field));
     field->ready = keep;
     return WF_OK;
@@ -269,7 +272,8 @@ typedef struct backward_work {
 static void backward_chunk(void *arg, size_t chunk, int worker) {
     (void)worker;
     backward_work *work = arg;
-    wf__gmn_part_backward(&work->field->parts[chunk], &work->field->inputs, work->dv, work->dw);
+    gmn_part *part = &work->field->parts[work->field->first_part + (int)chunk];
+    wf__gmn_part_backward(part, &work->field->inputs, work->dv, work->dw);
 }
 
 #define REDUCE(type)                                                                               \
@@ -299,17 +303,37 @@ static wf_status gmn_backward(wf_ctx *ctx, wf_field *base, const void *dv, void 
     field->ready = false;
     if (field->on_gpu) return wf__gmn_cuda_field_backward(ctx, &field->gpu, dv, grad, dw);
     backward_work work = {field, dv, grad, dw};
-    wf_parallel(ctx, (size_t)field->n_parts, backward_chunk, &work);
+    wf_parallel(ctx, (size_t)(field->last_part - field->first_part), backward_chunk, &work);
     WF_TRY(check_parts(ctx, field));
+    if (field->last_part - field->first_part < field->n_parts) return WF_OK;
     wf_parallel(ctx, (field->layout.params + reduce_span - 1) / reduce_span, reduce_chunk, &work);
     return WF_OK;
+}
+
+static int gmn_parts(wf_field *base, const wf_batch *batch, int start[WF_FIELD_PARTS + 1]) {
+    gmn_field *field = own(base);
+    cut(field, batch);
+    for (int p = 0; p < field->n_parts; p++) start[p] = field->parts[p].first_graph;
+    start[field->n_parts] = batch->n_graphs;
+    return field->n_parts;
+}
+
+static void gmn_add(wf_field *base, size_t first, size_t n, float *running, bool fresh) {
+    const gmn_field *field = own(base);
+    for (int p = field->first_part; p < field->last_part; p++) {
+        const float *partial = (const float *)field->parts[p].grad + first;
+        if (fresh && p == field->first_part) memcpy(running, partial, n * sizeof *running);
+        else
+            for (size_t i = 0; i < n; i++) running[i] += partial[i];
+    }
 }
 
 static double gmn_flops(const wf_field *base) {
     const gmn_field *field = own_const(base);
     if (field->on_gpu) return wf__gmn_cuda_cache_flops(&field->gpu);
     double sum = 0;
-    for (int p = 0; p < field->n_parts; p++) sum += wf_tape_flops(&field->parts[p].tape);
+    for (int p = field->first_part; p < field->last_part; p++)
+        sum += wf_tape_flops(&field->parts[p].tape);
     return sum;
 }
 
@@ -391,6 +415,8 @@ const wf_field_kind wf__field_gmn = {
     .init = gmn_init,
     .forward = gmn_forward,
     .backward = gmn_backward,
+    .parts = gmn_parts,
+    .add = gmn_add,
     .flops = gmn_flops,
     .bytes = gmn_bytes,
     .gpu = &gmn_gpu};

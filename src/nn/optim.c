@@ -1,5 +1,6 @@
 #include "nn/optim.h"
 
+#include "base/comm.h"
 #include "base/isa.h"
 #include "base/pool.h"
 #include "nn/optim_kernels.h"
@@ -17,6 +18,7 @@ typedef struct piece {
     size_t offset, count;
     int rows, cols;
     bool decay;
+    int owner; /* the rank that moves a matrix */
 } piece;
 
 struct wf_optim {
@@ -31,6 +33,9 @@ struct wf_optim {
     int threads;
     double *partial; /* [chunks] sums of squares */
     size_t n_partial;
+    int rank, ranks;
+    void *shared;  /* matrices on their way between ranks; NULL with one rank */
+    size_t *start; /* [ranks + 1] of each rank's bytes in it */
 };
 
 /* What the chunks of one pass need. */
@@ -62,7 +67,7 @@ static size_t tensor_count(const wf_optim_tensor *tensor) {
 static size_t cut_range(piece *pieces, size_t at, size_t offset, size_t count, bool decay) {
     for (size_t done = 0; done < count; done += chunk_reals, at++) {
         size_t part = count - done < chunk_reals ? count - done : chunk_reals;
-        if (pieces != NULL) pieces[at] = (piece){offset + done, part, 0, 0, decay};
+        if (pieces != NULL) pieces[at] = (piece){offset + done, part, 0, 0, decay, 0};
     }
     return at;
 }
@@ -76,7 +81,7 @@ static size_t cut_pieces(const wf_optim *optim, const wf_optim_tensor *tensors, 
         if (!is_muon(optim, &tensors[i])) continue;
         if (pieces != NULL)
             pieces[at] = (piece){tensors[i].offset, tensor_count(&tensors[i]), tensors[i].rows,
-                                 tensors[i].cols, tensors[i].decay};
+                                 tensors[i].cols,   tensors[i].decay,          0};
         at++;
     }
     size_t run = 0, length = 0;
@@ -102,6 +107,58 @@ static void check_layout(const wf_optim_tensor *tensors, int n, size_t params) {
     }
     assert(next == params);
     (void)next, (void)params;
+}
+
+/* Each matrix to the rank that has least to do so far. Depends on the tensors and the number of
+ * ranks alone. */
+static wf_status share_matrices(wf_ctx *ctx, wf_optim *optim) {
+    optim->rank = wf_ctx_rank(ctx);
+    optim->ranks = wf_ctx_ranks(ctx);
+    if (optim->ranks == 1) return WF_OK;
+    double *work;
+    size_t ranks = (size_t)optim->ranks, total = 0;
+    WF_TRY(wf_alloc(ctx, ranks + 1, sizeof *optim->start, "optimiser", &optim->start));
+    WF_TRY(wf_alloc(ctx, ranks, sizeof *work, "optimiser", &work));
+    for (size_t i = 0; i < optim->n_pieces && optim->pieces[i].rows > 0; i++) {
+        piece *one = &optim->pieces[i];
+        for (int r = 1; r < optim->ranks; r++)
+            if (work[r] < work[one->owner]) one->owner = r;
+        work[one->owner] += (double)one->count * fmin(one->rows, one->cols);
+        optim->start[one->owner + 1] += one->count * optim->size;
+        total += one->count;
+    }
+    free(work);
+    for (size_t r = 0; r < ranks; r++) optim->start[r + 1] += optim->start[r];
+    return wf_alloc(ctx, total, optim->size, "optimiser", &optim->shared);
+}
+
+/* Between an array of parameters and the matrices of all ranks one after another, in the order of
+ * owners. */
+static void copy_matrices(const wf_optim *optim, char *array, bool out) {
+    char *at = optim->shared;
+    for (int r = 0; r < optim->ranks; r++)
+        for (size_t i = 0; i < optim->n_pieces && optim->pieces[i].rows > 0; i++) {
+            const piece *one = &optim->pieces[i];
+            if (one->owner != r) continue;
+            size_t bytes = one->count * optim->size;
+            char *place = array + one->offset * optim->size;
+            if (out) memcpy(place, at, bytes);
+            else if (r == optim->rank) memcpy(at, place, bytes);
+            at += bytes;
+        }
+}
+
+static wf_status gather_matrices(wf_ctx *ctx, const wf_optim *optim, void *array) {
+    if (optim->shared == NULL || array == NULL || wf_ctx_ranks(ctx) == 1) return WF_OK;
+    copy_matrices(optim, array, false);
+    WF_TRY(wf_gather_bytes(ctx, optim->shared, optim->start));
+    copy_matrices(optim, array, true);
+    return WF_OK;
+}
+
+wf_status wf_optim_collect(wf_ctx *ctx, wf_optim *optim) {
+    WF_TRY(gather_matrices(ctx, optim, optim->first));
+    return gather_matrices(ctx, optim, optim->ema);
 }
 
 wf_status wf_optim_create(wf_ctx *ctx, const wf_optim_desc *desc, const wf_optim_tensor *tensors,
@@ -135,6 +192,7 @@ wf_status wf_optim_create(wf_ctx *ctx, const wf_optim_desc *desc, const wf_optim
                 fail);
     WF_TRY_GOTO(wf_alloc(ctx, optim->n_partial, sizeof(double), what, &optim->partial), fail);
     cut_pieces(optim, tensors, n_tensors, optim->pieces);
+    WF_TRY_GOTO(share_matrices(ctx, optim), fail);
     *out = optim;
     return WF_OK;
 fail:
@@ -150,6 +208,8 @@ void wf_optim_free(wf_optim *optim) {
     free(optim->pieces);
     free(optim->scratch);
     free(optim->partial);
+    free(optim->shared);
+    free(optim->start);
     free(optim);
 }
 
@@ -182,6 +242,7 @@ static void step_piece(void *arg, size_t chunk, int worker) {
     const pass *p = arg;
     const wf_optim *optim = p->optim;
     const piece *work = &optim->pieces[chunk];
+    if (work->rows > 0 && work->owner != optim->rank) return;
     void *params = real_at(optim, p->params, work->offset);
     const void *grad = (const char *)p->grad + work->offset * optim->size;
     void *first = real_at(optim, optim->first, work->offset);
@@ -201,8 +262,8 @@ static void step_piece(void *arg, size_t chunk, int worker) {
                         real_at(optim, optim->scratch, (size_t)worker * optim->scratch_each));
 }
 
-void wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
-                   const void *grad, void *params) {
+wf_status wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
+                        const void *grad, void *params) {
     assert(wf_ctx_threads(ctx) <= optim->threads);
     const wf_optim_desc *desc = &optim->desc;
     /* As torch.nn.utils.clip_grad_norm_ has it. */
@@ -219,4 +280,5 @@ void wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, d
               .adamw_rate = rate,
               .muon_rate = desc->muon_lr * factor};
     wf_parallel(ctx, optim->n_pieces, step_piece, &p);
+    return gather_matrices(ctx, optim, params);
 }

@@ -46,8 +46,12 @@ double wf_optim_norm(wf_ctx *ctx, const wf_optim *optim, const void *grad);
 
 /* Update number `update` (0, 1 ...) with both learning rates times `factor`. norm: wf_optim_norm of
  * grad, finite. */
-void wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
-                   const void *grad, void *params);
+wf_status wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
+                        const void *grad, void *params);
+
+/* Several ranks share out Muon's matrices: each moves some, and all get the parameters. What only
+ * the owner of a matrix has of it, moments and EMA, comes to all by this call. */
+wf_status wf_optim_collect(wf_ctx *ctx, wf_optim *optim);
 
 /* EMA decay of update `update`: min(ema, (1+n)/(10+n)) with n the updates made before it. */
 static inline WF_HD double wf_ema_decay(double ema, size_t update) {

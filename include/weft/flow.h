@@ -76,7 +76,8 @@ typedef struct wf_flow_source {
     const char *tests; /* names of its test sets, joined by commas */
     const char *data;  /* fingerprint of the data its networks were trained on */
     const char *path;
-    size_t count; /* networks used */
+    size_t count;      /* networks used */
+    const char *scale; /* of the data its networks read, as recipes write it */
 } wf_flow_source;
 WF_API int wf_flow_sources(const wf_flow *flow); /* how many */
 WF_API wf_flow_source wf_flow_source_at(const wf_flow *flow, int index);
@@ -102,6 +103,12 @@ typedef struct wf_sample_desc {
 } wf_sample_desc;
 WF_API wf_sample_desc wf_sample_desc_default(void);
 WF_API const wf_setting *wf_sample_settings(void);
+
+/* How the flow is to be sampled: what wf_flow_keep_sampling put into its file, over the defaults. The
+ * seed is the default's. */
+WF_API void wf_flow_sampling(const wf_flow *flow, wf_sample_desc *out);
+/* Keep sampling settings in the file of a finished flow; nothing is written where they are there. */
+WF_API wf_status wf_flow_keep_sampling(wf_ctx *ctx, const char *path, const wf_sample_desc *desc);
 
 typedef struct wf_sample_stats {
     double evaluations;        /* mean field evaluations a network */

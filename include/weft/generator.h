@@ -22,6 +22,11 @@ WF_BEGIN_C
 typedef struct wf_generator wf_generator; /* one that is open */
 typedef struct wf_generator_kind wf_generator_kind;
 
+/* One tensor of parameters: rows x cols, a vector has one column. muon: updated by Muon where that is
+ * used; decay: weight decay applies. */
+typedef void wf_generator_visit(void *user, const char *name, int rows, int cols, bool muon,
+                                bool decay);
+
 /* What is fitted, and how. */
 typedef struct wf_generator_fit_desc {
     const wf_source *sources; /* collections; borrowed */
@@ -76,6 +81,10 @@ struct wf_generator_kind {
     /* Trainable parameters when fitted to networks of `graph`; NULL: none. */
     wf_status (*params)(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
                         const wf_graph *graph, int cond_size, size_t *out);
+    /* The same tensor by tensor, in the order of the flat array; NULL: not known. */
+    wf_status (*tensors)(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
+                         const wf_graph *graph, int cond_size, wf_generator_visit *visit,
+                         void *user);
 };
 
 /* --- the registry --------------------------------------------------------------------------------
@@ -112,6 +121,10 @@ WF_API const wf_graph *wf_generator_graph(const wf_generator *generator); /* NUL
 WF_API wf_status wf_generator_params(wf_ctx *ctx, const wf_generator_kind *kind,
                                      const void *options, const wf_graph *graph, int cond_size,
                                      size_t *out);
+/* Calls visit for each of its tensors; kinds that do not list them are passed over. */
+WF_API wf_status wf_generator_tensors(wf_ctx *ctx, const wf_generator_kind *kind,
+                                      const void *options, const wf_graph *graph, int cond_size,
+                                      wf_generator_visit *visit, void *user);
 WF_API wf_flow *wf_generator_flow(wf_generator *generator); /* NULL: it is no flow */
 
 /* --- without structs: options as JSON ----------------------------------------------------------

@@ -2,6 +2,8 @@
 #include "cli/commands.h"
 #include "cli/data_source.h"
 #include "cli/eval_rows.h"
+#include "cli/networks.h"
+#include "weft/import.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,6 +25,7 @@ typedef struct judging {
     cli_eval_rows rows;
     cli_judged *judged;
     int n;
+    char **names; /* of the networks; NULL: none */
 } judging;
 
 /* What belongs to all rows. */
@@ -37,19 +40,117 @@ static void add_notes(const judging *j, json_t *json) {
     json_object_set_new(json, "data_note", json_string(j->data != NULL ? j->data->note : ""));
 }
 
-static json_t *judged_to_json(const cli_judged *judged) {
+/* --- networks one by one ---------------------------------------------------------------------- */
+
+/* What there is of a network; fields that are not known are NaN or -1. */
+typedef struct network_scores {
+    const char *name; /* NULL: none */
+    double score, iou, wcs;
+    json_int_t nearest_iou, nearest_wcs;
+} network_scores;
+
+static network_scores scores_of(const judging *j, const wf_points *p, size_t k) {
+    network_scores s = {.score = NAN, .iou = NAN, .wcs = NAN, .nearest_iou = -1, .nearest_wcs = -1};
+    if (j->names != NULL) s.name = j->names[k];
+    if (p->accuracy != NULL) s.score = (double)p->accuracy[k];
+    if (p->iou != NULL) s.iou = (double)p->iou[k];
+    if (p->iou != NULL && p->nearest_iou != NULL) s.nearest_iou = p->nearest_iou[k];
+    if (p->wcs != NULL) s.wcs = (double)p->wcs[k];
+    if (p->wcs != NULL && p->nearest_wcs != NULL) s.nearest_wcs = p->nearest_wcs[k];
+    return s;
+}
+
+static void set_number(json_t *json, const char *key, double value) {
+    if (!isnan(value)) json_object_set_new(json, key, json_real(value));
+}
+
+static json_t *networks_to_json(const judging *j, const wf_points *points) {
+    json_t *list = json_array();
+    for (size_t k = 0; k < points->n; k++) {
+        network_scores s = scores_of(j, points, k);
+        json_t *one = json_pack("{s:I}", "index", (json_int_t)k);
+        if (s.name != NULL) json_object_set_new(one, "name", json_string(s.name));
+        set_number(one, "score", s.score);
+        set_number(one, "iou", s.iou);
+        set_number(one, "wcs", s.wcs);
+        if (s.nearest_iou >= 0)
+            json_object_set_new(one, "nearest_iou", json_integer(s.nearest_iou));
+        if (s.nearest_wcs >= 0)
+            json_object_set_new(one, "nearest_wcs", json_integer(s.nearest_wcs));
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
+static void put_number(FILE *file, double value) {
+    fputc(',', file);
+    if (!isnan(value)) fprintf(file, "%.7g", value);
+}
+
+/* Names in quotes, quotes in them doubled. */
+static void put_networks(FILE *file, const judging *j, const wf_points *points) {
+    fputs("index,name,score,error_iou,wcs,nearest_iou,nearest_wcs\n", file);
+    for (size_t k = 0; k < points->n; k++) {
+        network_scores s = scores_of(j, points, k);
+        fprintf(file, "%zu,", k);
+        if (s.name != NULL) fputc('"', file);
+        for (const char *at = s.name; at != NULL && *at != '\0'; at++) {
+            if (*at == '"') fputc('"', file);
+            fputc(*at, file);
+        }
+        if (s.name != NULL) fputc('"', file);
+        put_number(file, s.score);
+        put_number(file, s.iou);
+        put_number(file, s.wcs);
+        put_number(file, s.nearest_iou < 0 ? NAN : (double)s.nearest_iou);
+        put_number(file, s.nearest_wcs < 0 ? NAN : (double)s.nearest_wcs);
+        fputc('\n', file);
+    }
+}
+
+/* The row of the networks themselves; NULL: --rows leaves it out. */
+static const cli_judged *judged_networks(const judging *j) {
+    for (int i = 0; i < j->n; i++)
+        if (j->judged[i].of->kind == CLI_ROW_GENERATED) return &j->judged[i];
+    return NULL;
+}
+
+static wf_status write_csv(const judging *j) {
+    const char *path = cli_text(j->app, "csv");
+    const cli_judged *networks = judged_networks(j);
+    if (path == NULL) return WF_OK;
+    if (networks == NULL)
+        return cli_fail(j->app, WF_ERR_USAGE,
+                        "--csv lists the networks, but --rows leaves them out");
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    if (file == NULL) return cli_fail(j->app, WF_ERR_MEMORY, "out of memory");
+    put_networks(file, j, &networks->points);
+    bool whole = ferror(file) == 0;
+    if (fclose(file) != 0) whole = false;
+    wf_status status = whole ? wf_write_file(j->app->ctx, path, text, size)
+                             : cli_fail(j->app, WF_ERR_MEMORY, "out of memory");
+    free(text);
+    return status;
+}
+
+static json_t *judged_to_json(const judging *j, const cli_judged *judged) {
     json_t *json = cli_row_to_json(&judged->row);
     if (judged->has_points)
         json_object_set_new(json, "novelty", cli_novelty_to_json(&judged->points));
+    if (judged == judged_networks(j) && (judged->has_points || judged->has_scores))
+        json_object_set_new(json, "networks", networks_to_json(j, &judged->points));
     return json;
 }
 
 /* One row is an object, several are a list in one. */
 static wf_status print_json(const judging *j) {
-    json_t *json = j->rows.listed ? json_object() : judged_to_json(&j->judged[0]);
+    json_t *json = j->rows.listed ? json_object() : judged_to_json(j, &j->judged[0]);
     if (j->rows.listed) {
         json_t *rows = json_array();
-        for (int i = 0; i < j->n; i++) json_array_append_new(rows, judged_to_json(&j->judged[i]));
+        for (int i = 0; i < j->n; i++)
+            json_array_append_new(rows, judged_to_json(j, &j->judged[i]));
         json_object_set_new(json, "rows", rows);
     }
     if (j->reference != NULL) add_notes(j, json);
@@ -120,7 +221,8 @@ static wf_status judge(judging *j) {
     cli_app *app = j->app;
     const char *zoo = cli_text(app, "zoo"), *nets = cli_text(app, "nets");
     if (zoo != NULL) CLI_TRY(wf_zoo_open(app->ctx, zoo, &j->zoo));
-    CLI_TRY(wf_zoo_open(app->ctx, nets, &j->nets));
+    CLI_TRY(
+        wf_zoo_open_networks(app->ctx, nets, zoo != NULL ? wf_zoo_graph(j->zoo) : NULL, &j->nets));
     if (zoo != NULL && !wf_graph_equal(wf_zoo_graph(j->zoo), wf_zoo_graph(j->nets)))
         return cli_fail(app, WF_ERR_SHAPE,
                         "%s has networks of %s, %s of %s: they cannot be compared", zoo,
@@ -133,11 +235,13 @@ static wf_status judge(judging *j) {
                         .recipe = &j->recipe,
                         .reference = j->reference,
                         .data = j->data,
-                        .generated = nets,
+                        .nets = j->nets,
                         .zoo = j->zoo,
                         .graph = wf_zoo_graph(j->nets),
                         .whole = true};
     CLI_TRY(cli_judge_rows(&what, &j->rows, &j->judged, &j->n));
+    CLI_TRY(wf_zoo_names(app->ctx, j->nets, &j->names));
+    CLI_TRY(write_csv(j));
     return app->json ? print_json(j) : print_table(j);
 }
 
@@ -148,12 +252,14 @@ wf_status cli_eval(cli_app *app) {
             app, WF_ERR_USAGE,
             "weft eval needs --nets FILE and --zoo FILE, or --nets FILE and --data DATA "
             "for the scores alone");
+    if (cli_text(app, "csv") != NULL) CLI_TRY(cli_new_file(app, cli_text(app, "csv")));
     judging j = {.app = app};
     wf_status status = judge(&j);
     cli_judged_free(j.judged, j.n);
     cli_eval_rows_free(&j.rows);
     wf_reference_free(j.reference);
     wf_dataset_free(j.data);
+    if (j.nets != NULL) wf_zoo_names_free(j.names, wf_zoo_count(j.nets));
     wf_zoo_free(j.nets);
     wf_zoo_free(j.zoo);
     return status;
@@ -214,7 +320,7 @@ static wf_status align_collection(cli_app *app, const wf_zoo *zoo) {
 wf_status cli_align(cli_app *app) {
     if (cli_text(app, "out") == NULL)
         return cli_fail(app, WF_ERR_USAGE, "say where the aligned collection goes: -o FILE");
-    CLI_TRY(cli_lock_file(app, cli_text(app, "out")));
+    CLI_TRY(cli_new_file(app, cli_text(app, "out")));
     wf_zoo *zoo;
     CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
     wf_status status = align_collection(app, zoo);

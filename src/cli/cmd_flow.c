@@ -42,7 +42,9 @@ wf_status cli_fit(cli_app *app, const cli_recipe *recipe, const wf_source *sourc
                                   .train = &recipe->fit,
                                   .path = path};
     if (cli_recipe_conditional(recipe) && cond_size != NULL) desc.cond_size = *cond_size;
-    return wf_generator_fit(app->ctx, recipe->kind, &desc);
+    CLI_TRY(wf_generator_fit(app->ctx, recipe->kind, &desc));
+    return recipe->kind->flow == NULL ? WF_OK
+                                      : wf_flow_keep_sampling(app->ctx, path, &recipe->sample);
 }
 
 wf_status cli_open_generator(cli_app *app, const cli_recipe *recipe, const char *path,

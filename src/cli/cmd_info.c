@@ -5,6 +5,8 @@
 #include "cli/recipe_schema.h"
 #include "cli/sources.h"
 
+#include "weft/text.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,21 +85,52 @@ wf_status cli_data_info(cli_app *app) {
     return status;
 }
 
+static void add_tensor(void *list, const char *name, int rows, int cols, bool muon, bool decay) {
+    json_t *shape = cols > 1 ? json_pack("[i,i]", rows, cols) : json_pack("[i]", rows);
+    json_array_append_new(list, json_pack("{s:s, s:o, s:b, s:b}", "name", name, "shape", shape,
+                                          "muon", (int)muon, "decay", (int)decay));
+}
+
+static void print_tensors(const json_t *list) {
+    size_t index;
+    json_t *one;
+    if (json_array_size(list) > 0) cli_print("tensors    in the order of the flat array\n");
+    json_array_foreach(list, index, one) {
+        json_t *shape = json_object_get(one, "shape");
+        char text[64];
+        wf_text size = wf_text_start(text, sizeof text);
+        for (size_t k = 0; k < json_array_size(shape); k++)
+            wf_text_add(&size, "%s%lld", k > 0 ? " x " : "",
+                        (long long)json_integer_value(json_array_get(shape, k)));
+        cli_print("  %-40s %-12s%s%s\n", json_string_value(json_object_get(one, "name")), text,
+                  json_is_true(json_object_get(one, "muon")) ? " muon" : "",
+                  json_is_true(json_object_get(one, "decay")) ? " decay" : "");
+    }
+}
+
 static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_graph *graph) {
     const int *cond_size = cli_recipe_cond_size(recipe);
+    int numbers = cond_size != NULL ? *cond_size : 0;
     size_t parameters, nodes, edges, folded;
-    CLI_TRY(wf_generator_params(app->ctx, recipe->kind, recipe->model, graph,
-                                cond_size != NULL ? *cond_size : 0, &parameters));
+    CLI_TRY(
+        wf_generator_params(app->ctx, recipe->kind, recipe->model, graph, numbers, &parameters));
+    json_t *tensors = json_array();
+    wf_status status = wf_generator_tensors(app->ctx, recipe->kind, recipe->model, graph, numbers,
+                                            add_tensor, tensors);
+    if (status != WF_OK) {
+        json_decref(tensors);
+        return status;
+    }
     wf_graph_size(graph, &nodes, &edges, &folded);
     if (app->json) {
         const wf_generator_kind *kind = recipe->kind;
         char *settings =
             kind->settings == NULL ? NULL : wf_settings_json(kind->settings(), recipe->model);
-        json_t *json = json_pack("{s:s, s:I, s:o?, s:s, s:I, s:I}", "generator", recipe->generator,
-                                 "parameters", (json_int_t)parameters, "model",
+        json_t *json = json_pack("{s:s, s:I, s:o?, s:s, s:I, s:I, s:o}", "generator",
+                                 recipe->generator, "parameters", (json_int_t)parameters, "model",
                                  settings == NULL ? NULL : json_loads(settings, 0, NULL), "arch",
                                  graph->text, "network_parameters", (json_int_t)graph->n_params,
-                                 "nodes", (json_int_t)nodes);
+                                 "nodes", (json_int_t)nodes, "tensors", tensors);
         free(settings);
         return cli_print_json(app, json);
     }
@@ -107,25 +140,30 @@ static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_gra
     cli_options_text(recipe->kind, recipe->model, model, sizeof model);
     cli_print("generator  %s: %s parameters\n", model, count);
     cli_print("networks   %s: %s parameters as a graph of %zu nodes\n", graph->text, each, nodes);
+    print_tensors(tensors);
+    json_decref(tensors);
     return WF_OK;
+}
+
+static wf_status collection_graph(cli_app *app, const char *path, wf_graph **out) {
+    wf_zoo *zoo;
+    CLI_TRY(wf_zoo_open(app->ctx, path, &zoo));
+    wf_status status = wf_graph_scale_width(app->ctx, wf_zoo_graph(zoo), 1, out);
+    wf_zoo_free(zoo);
+    return status;
 }
 
 /* The networks of a manifest's first collection; its conditions size the generator. */
 static wf_status manifest_graph(cli_app *app, cli_recipe *recipe, wf_graph **out) {
     cli_sources sources;
     cli_recipe first = {0};
-    wf_zoo *zoo = NULL;
     wf_status status = cli_sources_manifest(app, recipe->manifest, &sources);
     if (status == WF_OK) status = cli_sources_condition(app, &sources, recipe);
     if (status == WF_OK && sources.text[0].recipe[0] != '\0') {
         status = cli_recipe_open(app, sources.text[0].recipe, &first);
         if (status == WF_OK) status = cli_recipe_graph(app, &first, NULL, out);
         cli_recipe_free(&first);
-    } else if (status == WF_OK) {
-        status = wf_zoo_open(app->ctx, sources.text[0].zoo, &zoo);
-        if (status == WF_OK) status = wf_graph_scale_width(app->ctx, wf_zoo_graph(zoo), 1, out);
-        wf_zoo_free(zoo);
-    }
+    } else if (status == WF_OK) status = collection_graph(app, sources.text[0].zoo, out);
     cli_sources_free(&sources);
     return status;
 }
@@ -135,8 +173,9 @@ wf_status cli_model_info(cli_app *app) {
     wf_graph *graph = NULL;
     wf_status status = cli_recipe_open(app, app->argument[0], &recipe);
     if (status == WF_OK)
-        status = recipe.manifest != NULL ? manifest_graph(app, &recipe, &graph)
-                                         : cli_recipe_graph(app, &recipe, NULL, &graph);
+        status = recipe.manifest != NULL   ? manifest_graph(app, &recipe, &graph)
+                 : recipe.zoo_path != NULL ? collection_graph(app, recipe.zoo_path, &graph)
+                                           : cli_recipe_graph(app, &recipe, NULL, &graph);
     if (status == WF_OK) status = model_info(app, &recipe, graph);
     wf_graph_free(graph);
     cli_recipe_free(&recipe);

@@ -298,12 +298,21 @@ static wf_status take_digests(run *r, wf_stage stage, json_t *outputs) {
     return WF_OK;
 }
 
+/* A stage of a run that has no such part: nothing is held out, or the generator needs no fit. */
+static bool has_nothing(const run *r, wf_stage stage) {
+    const cli_recipe *recipe = &r->recipe;
+    if (stage == WF_STAGE_TRAINING) return recipe->kind->fit == NULL;
+    if (stage != WF_STAGE_HELD_OUT || r->tasks != NULL) return false;
+    return recipe->zoo_path != NULL ? recipe->held_out_path == NULL : recipe->held_out == 0;
+}
+
 static wf_status run_stage(run *r, wf_stage stage) {
     cli_app *app = r->app;
+    bool silent = has_nothing(r, stage);
     bool done = cli_stages_finished(&r->stages, stage) && outputs_exist(r, stage);
     CLI_TRY(wf_ctx_decide(app->ctx, &done)); /* with several ranks: as rank 0 sees the files */
     if (done) {
-        cli_say(app, "%s: done before", cli_stage_name(stage));
+        if (!silent) cli_say(app, "%s: done before", cli_stage_name(stage));
         return WF_OK;
     }
     if (wf_interrupted(app->ctx))
@@ -327,7 +336,7 @@ static wf_status run_stage(run *r, wf_stage stage) {
     }
     char took[32];
     cli_duration(seconds, took);
-    cli_say(app, "%s: %s", cli_stage_name(stage), took);
+    if (!silent) cli_say(app, "%s: %s", cli_stage_name(stage), took);
     json_t *outputs = json_object();
     status = take_digests(r, stage, outputs);
     if (status == WF_OK) status = cli_stages_end(app, &r->stages, stage, seconds, true, outputs);

@@ -1,6 +1,7 @@
 /* sample: networks from a generator; from a flow those of a task it knows, under any condition, of
  * any shape. */
 #include "cli/commands.h"
+#include "cli/networks.h"
 #include "cli/pipeline.h"
 #include "weft/text.h"
 
@@ -20,10 +21,14 @@ typedef struct request {
     float cond[max_cond];
 } request;
 
-/* --refine T,K or T,K,S */
+/* --refine T,K or T,K,S, or none */
 static wf_status read_refine(cli_app *app, wf_sample_desc *desc) {
     const char *text = cli_text(app, "refine");
     if (text == NULL) return WF_OK;
+    if (strcmp(text, "none") == 0) {
+        desc->refine_cycles = 0;
+        return WF_OK;
+    }
     float numbers[3] = {0};
     int count;
     CLI_TRY(cli_numbers(app, "--refine", text, numbers, 3, &count));
@@ -34,7 +39,7 @@ static wf_status read_refine(cli_app *app, wf_sample_desc *desc) {
     if (count < 2 || !(numbers[0] > 0 && numbers[0] < 1) || !whole)
         return cli_fail(app, WF_ERR_USAGE,
                         "--refine is %s; write T,K with 0 < T < 1 and K cycles, as 0.75,10, or "
-                        "T,K,S with S Euler steps a cycle",
+                        "T,K,S with S Euler steps a cycle, or none",
                         text);
     desc->refine_t = strtod(text, NULL);
     desc->refine_cycles = (int)numbers[1];
@@ -43,13 +48,29 @@ static wf_status read_refine(cli_app *app, wf_sample_desc *desc) {
 }
 
 static wf_status read_sample_options(cli_app *app, const wf_flow *flow, wf_sample_desc *desc) {
-    *desc = wf_sample_desc_default();
+    wf_flow_sampling(flow, desc);
     cli_settings(app, wf_sample_settings(), desc);
     if (cli_given(app, "tolerance")) desc->rtol = desc->atol = cli_real(app, "tolerance");
     desc->first = (size_t)cli_int(app, "first");
-    /* Noise of refinement is matched where the flow was trained on matched noise. */
-    desc->refine_matched = wf_flow_trained_with(flow)->coupling == WF_COUPLING_MATCHED;
-    return read_refine(app, desc);
+    CLI_TRY(read_refine(app, desc));
+    if (cli_given(app, "direct") && desc->refine_cycles == 0)
+        return cli_fail(
+            app, WF_ERR_USAGE,
+            "--direct keeps networks as they were before refinement, but there is none; "
+            "give --refine 0.75,10");
+    return WF_OK;
+}
+
+/* "euler of 100 steps, refined 30 times from t = 0.8" */
+static void sampling_text(const wf_sample_desc *desc, char *out, size_t size) {
+    char solver[WF_SETTING_BUFFER];
+    wf_text text = wf_text_start(out, size);
+    wf_text_add(&text, "%s",
+                wf_setting_text(wf_settings_find(wf_sample_settings(), "solver"), desc, solver));
+    if (desc->solver != WF_SOLVER_DOPRI5) wf_text_add(&text, " of %d steps", desc->steps);
+    if (desc->refine_cycles > 0)
+        wf_text_add(&text, ", refined %d time%s from t = %g", desc->refine_cycles,
+                    CLI_S(desc->refine_cycles), desc->refine_t);
 }
 
 /* "letter, banknote ... or": what --task may say, for a fault. */
@@ -94,6 +115,7 @@ static wf_status choose_source(cli_app *app, const wf_flow *flow, request *r) {
                         "give --task or --cond, not both: a task has its condition");
     else CLI_TRY(wf_flow_find_task(app->ctx, flow, task, &r->source));
     r->about = wf_flow_source_at(flow, r->source);
+    r->what.scale = r->about.scale;
     if (task == NULL) return WF_OK;
     r->what.task = task;
     r->what.cond = r->about.cond;
@@ -114,6 +136,22 @@ static wf_status scale_width(cli_app *app, request *r) {
     return WF_OK;
 }
 
+/* Inputs and outputs are those of a collection that the flow was fitted to: hidden layers alone may
+ * differ. */
+static wf_status check_ends(cli_app *app, const wf_flow *flow, const request *r) {
+    for (int i = 0; i < wf_flow_sources(flow); i++) {
+        const wf_graph *known = wf_flow_source_at(flow, i).graph;
+        if (known->inputs == r->graph->inputs && known->outputs == r->graph->outputs) return WF_OK;
+    }
+    const wf_graph *like = r->about.graph;
+    return cli_fail(
+        app, WF_ERR_USAGE,
+        "--arch %s has %d inputs and %d outputs; the flow was fitted to networks of %s, "
+        "with %d and %d, and makes no others: write %d-...-%d",
+        cli_text(app, "arch"), r->graph->inputs, r->graph->outputs, like->text, like->inputs,
+        like->outputs, like->inputs, like->outputs);
+}
+
 /* The architecture: --arch, else that of the source; then --width. */
 static wf_status choose_graph(cli_app *app, const wf_flow *flow, request *r) {
     const char *arch = cli_text(app, "arch"), *activation = cli_text(app, "activation");
@@ -131,6 +169,7 @@ static wf_status choose_graph(cli_app *app, const wf_flow *flow, request *r) {
                         "%d-...-%d",
                         r->what.task, like->inputs, like->outputs, arch, r->graph->inputs,
                         r->graph->outputs, like->inputs, like->outputs);
+    if (r->what.task == NULL) CLI_TRY(check_ends(app, flow, r));
     CLI_TRY(scale_width(app, r));
     r->what.new_shape = true;
     for (int i = 0; i < wf_flow_sources(flow); i++)
@@ -149,6 +188,11 @@ static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_gener
             what->graph->text, "new_shape", what->new_shape, "evaluations", stats->evaluations,
             "accepted", (json_int_t)stats->accepted, "rejected", (json_int_t)stats->rejected,
             "seconds", stats->seconds, "devices", wf_ctx_devices(app->ctx));
+        if (json != NULL && flow != NULL) {
+            char how[128];
+            sampling_text(&what->sample, how, sizeof how);
+            json_object_set_new(json, "sampling", json_string(how));
+        }
         if (json != NULL && what->task != NULL)
             json_object_set_new(json, "task", json_string(what->task));
         if (json != NULL && cond_size > 0) {
@@ -170,7 +214,9 @@ static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_gener
                                                            : "a condition beyond those trained on");
     if (cond_size > 0 && what->cond != NULL && what->sample.guidance != 1)
         cli_print("guidance %g, ", what->sample.guidance);
-    if (flow != NULL) cli_print("%.6g field evaluations each, ", stats->evaluations);
+    char how[128];
+    sampling_text(&what->sample, how, sizeof how);
+    if (flow != NULL) cli_print("%s, %.6g field evaluations each, ", how, stats->evaluations);
     cli_print("%.3g s\n", stats->seconds);
     return WF_OK;
 }
@@ -248,8 +294,8 @@ static wf_status open_generator(cli_app *app, request *r) {
 wf_status cli_sample(cli_app *app) {
     if (cli_text(app, "out") == NULL)
         return cli_fail(app, WF_ERR_USAGE, "say where the networks go: -o FILE");
-    CLI_TRY(cli_lock_file(app, cli_text(app, "out")));
-    CLI_TRY(cli_lock_file(app, cli_text(app, "direct")));
+    CLI_TRY(cli_new_file(app, cli_text(app, "out")));
+    if (cli_text(app, "direct") != NULL) CLI_TRY(cli_new_file(app, cli_text(app, "direct")));
     request *r = calloc(1, sizeof *r);
     if (r == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
     wf_status status = open_generator(app, r);

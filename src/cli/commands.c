@@ -149,7 +149,7 @@ static const cli_option train_options[] = {
 static const cli_option sample_options[] = {
     INT("count", 'n', "100", 1, 1e9, "Networks to generate."),
     TEXT("out", 'o', "FILE", NULL, "The collection to write."),
-    TEXT("direct", 0, "FILE", NULL, "With --refine: also the same networks before refinement."),
+    TEXT("direct", 0, "FILE", NULL, "With refinement: also the same networks before it."),
     TEXT("zoo", 'z', "FILE", NULL,
          "The collection, for generators that keep it: perturbation, average ..."),
     TEXT("task", 't', "NAME", NULL,
@@ -169,18 +169,22 @@ static const cli_option sample_options[] = {
     SETTING("precision", 0, "P", wf_sample_settings),
     TEXT("refine", 0, "T,K[,S]", NULL,
          "Noise back to time T and flow again, K times, as 0.75,10; with S Euler steps each, as "
-         "0.8,30,1."),
+         "0.8,30,1; none: not at all. Without it as the flow's recipe says."),
     INT("first", 0, "0", 0, 4e9,
          "Index of the first network: network k is the same whatever the call."),
-    END,
+    FORCE, END,
 };
 static const cli_option eval_options[] = {
     TEXT("zoo", 'z', "FILE", NULL,
          "The collection to judge against; without it the scores on --data alone, of networks of "
          "any shape."),
-    TEXT("nets", 0, "FILE", NULL, "The networks to judge."),
+    TEXT("nets", 0, "FILE", NULL,
+         "The networks to judge: a collection, an exported file (.pt, .safetensors), or a folder of "
+         "them."),
     DATA_OPTIONS("What to judge on; without it WCS and diversity only"),
     TEXT("name", 0, "NAME", "networks", "Name of the row."),
+    TEXT("csv", 0, "FILE", NULL,
+         "Also a table of the networks one by one: score, error-IoU, WCS and the nearest trained one."),
     TEXT("rows", 0, "A,B", NULL,
          "Rows of a table: reference, NAME, and generators that need no fit, as "
          "perturbation-0.25; without it NAME."),
@@ -189,7 +193,7 @@ static const cli_option eval_options[] = {
     SETTING("subsets", 0, "N", wf_eval_settings),
     SETTING("sweeps", 0, "N", wf_eval_settings),
     FLAG("no-cache", 0, "Do not keep the reference cloud beside the collection."),
-    SET, END,
+    FORCE, SET, END,
 };
 static const cli_option mix_options[] = {
     TEXT("zoo", 'z', "A,B", NULL, "The two collections, of one architecture."),
@@ -208,7 +212,7 @@ static const cli_option align_options[] = {
     INT("reference", 0, "0", 0, 4e9, "The network that all others are matched to."),
     INT("sweeps", 0, "100", 1, 1e6, "At most."),
     INT("restarts", 0, "0", 0, 1e6, "Further runs from random orders; the best is kept."),
-    END,
+    FORCE, END,
 };
 static const cli_option report_options[] = {
     TEXT("out", 'o', "FILE", NULL, "Where the page goes; without it RUN/report.html."),
@@ -381,7 +385,8 @@ const cli_command cli_commands[] = {
     {"sample", "GENERATOR", 1, 1, "Generate networks, of any task, condition and width.",
      "Draws networks from the file of a fitted generator, or from a generator by name that needs "
      "no fit (weft help recipe lists them), and writes them as a collection that eval, align and "
-     "zoo export take.",
+     "zoo export take. A flow is sampled as the [sample] section of its recipe said, refinement too, "
+     "unless options say otherwise.",
      sample_options,
      {{"weft sample flow.safetensors -n 100 -o nets.safetensors", "100 networks"},
       {"weft sample flow.safetensors -o nets.safetensors --refine 0.75,10", "refined"},
@@ -394,8 +399,8 @@ const cli_command cli_commands[] = {
      "and ablations, diversity, and how near each network comes to a trained one.",
      eval_options,
      {{"weft eval --zoo zoo.safetensors --nets nets.safetensors --data digits", "one row"},
-      {"weft eval --zoo zoo.safetensors --nets nets.safetensors --data karhunen --json",
-       "for programs"},
+      {"weft eval --zoo zoo.safetensors --nets net.pt --data my.csv --csv scores.csv --json",
+       "an exported network; every network's scores, for programs"},
       {"weft eval --zoo zoo.safetensors --nets nets.safetensors --rows reference,random,networks",
        "several rows, without labelled data"},
       {"weft eval --nets wide.safetensors --data digits",
@@ -466,8 +471,9 @@ const cli_command cli_commands[] = {
       {"weft data fetch acs:2018:CA",
        "California into acs-income/acsincome-2018-CA.csv"}}, cli_data_fetch},
     {"model info", "RECIPE", 1, 1, "How large the generator is.",
-     "Counts the parameters of [model] for the networks of [zoo], of a manifest for those of its "
-     "first collection, without building anything.", recipe_options,
+     "Counts the parameters of [model] for the networks of [zoo], of a collection that it names, or of "
+     "a manifest's first collection, and lists its tensors: names as in files of flows, shapes, what "
+     "Muon updates and what decays.", recipe_options,
      {{"weft model info karhunen-paper", "1,958,017 parameters"},
       {"weft model info digits --set model.layout=lstar --json", "for programs"}}, cli_model_info},
     {"bench", "", 0, 0, "How fast this machine is.",

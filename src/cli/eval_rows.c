@@ -161,6 +161,10 @@ static wf_status row_networks(const cli_judging *what, const cli_eval_row *row, 
     const char *path = row->kind == CLI_ROW_HELD_OUT    ? what->held_out
                        : row->kind == CLI_ROW_GENERATED ? what->generated
                                                         : what->refined;
+    if (row->kind == CLI_ROW_GENERATED && what->nets != NULL) {
+        *n = wf_zoo_count(what->nets);
+        return wf_zoo_load(what->app->ctx, what->nets, 0, *n, weights);
+    }
     if (path == NULL || (row->kind == CLI_ROW_HELD_OUT && !wf_file_exists(path))) return WF_OK;
     return load_file(what->app, path, what->graph, weights, n);
 }
@@ -169,14 +173,19 @@ static wf_status row_networks(const cli_judging *what, const cli_eval_row *row, 
 
 /* Networks that are of no collection's architecture have a score and nothing else. */
 static wf_status judge_scores(const cli_judging *what, const char *name, const float *weights,
-                              size_t n, wf_eval_row *row) {
+                              size_t n, cli_judged *out) {
     float *scores = calloc(n + 1, sizeof *scores);
     if (scores == NULL) return cli_fail(what->app, WF_ERR_MEMORY, "out of memory");
     wf_status status = wf_score_networks(what->app->ctx, what->graph, weights, n, what->data,
                                          what->recipe->eval.score, scores, NULL);
-    if (status == WF_OK) cli_row_of_scores(name, scores, n, row);
-    free(scores);
-    return status;
+    if (status != WF_OK) {
+        free(scores);
+        return status;
+    }
+    cli_row_of_scores(name, scores, n, &out->row);
+    out->points = (wf_points){.n = n, .accuracy = scores};
+    out->has_scores = true;
+    return WF_OK;
 }
 
 static wf_status judge_networks(const cli_judging *what, const cli_eval_row *row, cli_judged *out) {
@@ -184,7 +193,7 @@ static wf_status judge_networks(const cli_judging *what, const cli_eval_row *row
     size_t n = 0;
     wf_status status = row_networks(what, row, &weights, &n);
     if (status == WF_OK && weights != NULL && what->reference == NULL)
-        status = judge_scores(what, row->name, weights, n, &out->row);
+        status = judge_scores(what, row->name, weights, n, out);
     else if (status == WF_OK && weights != NULL) {
         status = wf_eval_networks(what->app->ctx, what->reference, row->name, weights, n, &out->row,
                                   &out->points);
@@ -241,6 +250,6 @@ wf_status cli_judge_rows(const cli_judging *what, const cli_eval_rows *rows, cli
 
 void cli_judged_free(cli_judged *judged, int n) {
     for (int i = 0; judged != NULL && i < n; i++)
-        if (judged[i].has_points) wf_points_free(&judged[i].points);
+        if (judged[i].has_points || judged[i].has_scores) wf_points_free(&judged[i].points);
     free(judged);
 }

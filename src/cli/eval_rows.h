@@ -45,7 +45,8 @@ typedef struct cli_judging {
     const cli_recipe *recipe;
     const wf_reference *reference; /* NULL: scores on `data` alone */
     const wf_dataset *data;
-    const char *held_out, *generated, *refined; /* files of networks */
+    const char *held_out, *generated, *refined; /* files of networks ... */
+    const wf_zoo *nets;                         /* ... or in place of `generated`, open ones */
     const wf_zoo *zoo;     /* for controls; NULL: there is none of this architecture */
     const wf_graph *graph; /* what all networks must be */
     bool whole;            /* a row without networks is a fault; else it is left out */
@@ -56,6 +57,7 @@ typedef struct cli_judged {
     wf_eval_row row;
     wf_points points;
     bool has_points, copies;
+    bool has_scores; /* without points: points.accuracy alone */
 } cli_judged;
 
 /* Judge every row. *out is to be freed with cli_judged_free, also after a failure. */

@@ -62,6 +62,8 @@ static wf_status write_networks(cli_app *app, const cli_generate *what, const ch
         wf_text_add(&refinement, "%g,%d", what->sample.refine_t, cycles);
         if (what->sample.refine_steps > 0)
             wf_text_add(&refinement, ",%d", what->sample.refine_steps);
+        add_meta(&extra, "weft.scale",
+                 what->scale != NULL ? what->scale : wf_flow_source_at(flow, 0).scale);
         add_meta(&extra, "weft.flow", what->path_of);
         add_meta(&extra, "weft.flow.updates", updates);
         add_meta(&extra, "weft.sample.first", first);

@@ -18,7 +18,8 @@ typedef struct cli_generate {
     const float *cond;
     wf_cond_place place;
     const char *task, *tests, *data;
-    bool new_shape; /* not that of any collection */
+    const char *scale; /* of the data that the networks read; NULL: that of the first collection */
+    bool new_shape;    /* not that of any collection */
     size_t n;
     wf_sample_desc sample;
     const char *path, *direct_path;

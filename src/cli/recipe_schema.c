@@ -156,9 +156,34 @@ static wf_status find_manifest(cli_app *app, const char *path, cli_recipe *recip
     return wf_recipe_string(app->ctx, recipe->source, "zoo", "manifest", &recipe->manifest);
 }
 
+/* A collection or a flow in place of a recipe: says what to type. */
+static wf_status refuse_safetensors(cli_app *app, const char *path) {
+    static const char ending[] = ".safetensors";
+    size_t length = strlen(path), tail = strlen(ending);
+    if (length < tail || strcmp(path + length - tail, ending) != 0) return WF_OK;
+    wf_zoo *zoo = NULL;
+    wf_flow *flow = NULL;
+    if (wf_zoo_open(app->ctx, path, &zoo) == WF_OK) {
+        wf_zoo_free(zoo);
+        return cli_fail(
+            app, WF_ERR_USAGE,
+            "%s is a collection, not a recipe. To fit a generator to it: weft fit %s -o "
+            "flow.safetensors; or with a recipe: weft train RECIPE --zoo %s -o "
+            "flow.safetensors",
+            path, path, path);
+    }
+    if (wf_flow_open(app->ctx, path, &flow) != WF_OK) return WF_OK; /* who opens it will say */
+    wf_flow_free(flow);
+    return cli_fail(app, WF_ERR_USAGE,
+                    "%s is a flow, not a recipe. To make networks with it: weft sample %s -o "
+                    "new.safetensors; what it was fitted to: weft flow info %s",
+                    path, path, path);
+}
+
 wf_status cli_recipe_open(cli_app *app, const char *path, cli_recipe *out) {
     char found[CLI_PATH];
     *out = (cli_recipe){0};
+    CLI_TRY(refuse_safetensors(app, path));
     CLI_TRY(cli_recipe_find(app, path, found));
     path = found;
     CLI_TRY(wf_recipe_open(app->ctx, path, &out->source));

@@ -31,7 +31,8 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_training_set *set, wf_meta
         const char *notes[][2] = {{"path", source->path},
                                   {"task", source->task},
                                   {"tests", source->tests},
-                                  {"data", source->data}};
+                                  {"data", source->data},
+                                  {"scale", source->scale}};
         for (size_t k = 0; k < sizeof notes / sizeof *notes; k++) {
             if (notes[k][1][0] == '\0') continue;
             snprintf(key, sizeof key, "source.%d.%s", i, notes[k][0]);

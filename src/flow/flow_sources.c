@@ -38,6 +38,7 @@ wf_flow_source wf_flow_source_at(const wf_flow *flow, int index) {
                             .cond = set->cond == NULL ? NULL : trained(set, index),
                             .tests = source_note(flow, index, "tests"),
                             .data = source_note(flow, index, "data"),
+                            .scale = source_note(flow, index, "scale"),
                             .path = source_note(flow, index, "path"),
                             .count = set->sources[index].count};
 }

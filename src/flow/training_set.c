@@ -3,6 +3,7 @@
 #include "weft/text.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,6 +117,11 @@ static char *test_names(const wf_zoo *zoo) {
 
 static wf_status name_source(wf_ctx *ctx, const wf_source *from, wf_training_source *source) {
     const char *data = wf_zoo_meta(from->zoo, "weft.data");
+    wf_data_desc desc;
+    char buffer[WF_SETTING_BUFFER];
+    if (wf_zoo_scale(from->zoo, &desc.scale))
+        snprintf(source->scale, sizeof source->scale, "%s",
+                 wf_setting_text(wf_settings_find(wf_data_settings(), "scale"), &desc, buffer));
     source->path = strdup(wf_zoo_path(from->zoo));
     source->task = strdup(from->task != NULL ? from->task : "");
     source->tests = test_names(from->zoo);

@@ -28,6 +28,7 @@ typedef struct wf_training_source {
     char *path;                            /* of the collection */
     char *task;                            /* "" without a name */
     char *tests;                           /* names of its test sets, joined by commas */
+    char scale[WF_SETTING_BUFFER];         /* of the data its networks read; "": not known */
     char *data;    /* fingerprint of the data it was trained on; "" where it does not say */
     uint64_t hash; /* of its used networks and its condition */
 } wf_training_source;

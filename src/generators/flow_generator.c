@@ -55,18 +55,39 @@ static const wf_graph *graph_of_flow(const void *self) { return wf_flow_source_a
 
 static wf_flow *flow_itself(void *self) { return self; }
 
+/* A field as it would be fitted, without parameters; *own: its options. Both are the caller's. */
+static wf_status make_field(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
+                            const wf_graph *graph, int cond_size, void **own, wf_field **out) {
+    WF_TRY(adapt(ctx, field_of(kind), options, &graph, 1, cond_size, own));
+    wf_status status = wf_field_create(ctx, field_of(kind), *own, graph, WF_F32, out);
+    if (status != WF_OK) free(*own);
+    return status;
+}
+
 static wf_status flow_params(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
                              const wf_graph *graph, int cond_size, size_t *out) {
     void *own;
     wf_field *field;
-    WF_TRY(adapt(ctx, field_of(kind), options, &graph, 1, cond_size, &own));
-    wf_status status = wf_field_create(ctx, field_of(kind), own, graph, WF_F32, &field);
-    if (status == WF_OK) {
-        *out = field->params;
-        wf_field_free(field);
-    }
+    WF_TRY(make_field(ctx, kind, options, graph, cond_size, &own, &field));
+    *out = field->params;
+    wf_field_free(field);
     free(own);
-    return status;
+    return WF_OK;
+}
+
+static wf_status flow_tensors(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
+                              const wf_graph *graph, int cond_size, wf_generator_visit *visit,
+                              void *user) {
+    void *own;
+    wf_field *field;
+    WF_TRY(make_field(ctx, kind, options, graph, cond_size, &own, &field));
+    for (int i = 0; i < field->n_tensors; i++) {
+        const wf_field_tensor *t = &field->tensors[i];
+        visit(user, t->name, t->rows, t->cols, t->matrix, t->decay);
+    }
+    wf_field_free(field);
+    free(own);
+    return WF_OK;
 }
 
 enum { most_flows = 64 };
@@ -89,7 +110,8 @@ static void make_flows(void) {
                                 .free = free_flow,
                                 .graph = graph_of_flow,
                                 .flow = flow_itself,
-                                .params = flow_params};
+                                .params = flow_params,
+                                .tensors = flow_tensors};
     }
 }
 

@@ -136,6 +136,20 @@ static wf_status say_device(wf_ctx *ctx, const wf_generator_kind *kind, const ch
     return WF_OK;
 }
 
+/* A generator of few networks can do little but repeat them. */
+static void warn_of_few(wf_ctx *ctx, const wf_generator_kind *kind,
+                        const wf_generator_fit_desc *desc) {
+    enum { few = 30 };
+    size_t networks = 0;
+    if (desc->sources[0].fresh != NULL) return;
+    for (int i = 0; i < desc->n_sources; i++) networks += wf_zoo_count(desc->sources[i].zoo);
+    if (networks < few)
+        wf_warn(ctx,
+                "%zu network%s to fit %s to: with fewer than %d it can do little but repeat them; "
+                "some hundreds are better",
+                networks, networks == 1 ? "" : "s", kind->name, few);
+}
+
 static wf_status check_sources(wf_ctx *ctx, const wf_generator_kind *kind,
                                const wf_generator_fit_desc *desc) {
     if (desc->n_sources < 1)
@@ -149,6 +163,7 @@ static wf_status check_sources(wf_ctx *ctx, const wf_generator_kind *kind,
         for (int k = 0; k < 2; k++)
             if (zoos[k] != NULL) WF_TRY(wf_zoo_verify(ctx, zoos[k]));
     }
+    warn_of_few(ctx, kind, desc);
     bool aligned = (kind->traits & WF_GENERATOR_WANTS_ALIGNED) != 0;
     if (desc->sources[0].fresh != NULL && (kind->flow == NULL || aligned))
         return wf_fail(ctx, WF_ERR_USAGE,
@@ -278,6 +293,18 @@ wf_status wf_generator_params(wf_ctx *ctx, const wf_generator_kind *kind, const 
     if (options == NULL) WF_TRY(default_options(ctx, kind, &own));
     wf_status status =
         kind->params(ctx, kind, options != NULL ? options : own, graph, cond_size, out);
+    free(own);
+    return status;
+}
+
+wf_status wf_generator_tensors(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
+                               const wf_graph *graph, int cond_size, wf_generator_visit *visit,
+                               void *user) {
+    void *own = NULL;
+    if (kind->tensors == NULL) return WF_OK;
+    if (options == NULL) WF_TRY(default_options(ctx, kind, &own));
+    wf_status status =
+        kind->tensors(ctx, kind, options != NULL ? options : own, graph, cond_size, visit, user);
     free(own);
     return status;
 }

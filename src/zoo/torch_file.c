@@ -359,6 +359,20 @@ void wf_torch_close(wf_torch_file *file) {
     free(file);
 }
 
+wf_status wf_torch_description(wf_ctx *ctx, wf_torch_file *file, char **out) {
+    static const char name[] = "net/extra/weft.graph";
+    enum { longest = 16 << 20 };
+    *out = NULL;
+    size_t entry = wf_zip_find(&file->zip, name, sizeof name - 1);
+    if (entry == file->zip.n || file->zip.entries[entry].size > longest) return WF_OK;
+    contents text = {0};
+    size_t size = file->zip.entries[entry].size;
+    WF_TRY(load(ctx, file, entry, &text));
+    WF_TRY(wf_alloc(ctx, size + 1, 1, file->label, out));
+    memcpy(*out, text.data, size);
+    return WF_OK;
+}
+
 size_t wf_torch_count(const wf_torch_file *file) { return file->n; }
 
 const wf_st_tensor *wf_torch_at(const wf_torch_file *file, size_t index) {

@@ -440,3 +440,74 @@ wf_status wf_zoo_import_all(wf_ctx *ctx, const char *const *sources, int n,
     free_importer(&imp);
     return status;
 }
+
+/* --- networks that are only looked at ------------------------------------------------------------ */
+
+/* What a file says of itself: whether it is a collection, else the description that an export has;
+ * *graph NULL: none. */
+static wf_status read_description(wf_ctx *ctx, const char *path, bool *collection,
+                                  wf_graph **graph) {
+    source s = {0};
+    char *json = NULL;
+    bool torch = false;
+    *collection = false;
+    *graph = NULL;
+    wf_status status = looks_like_torch(ctx, path, &torch);
+    if (status == WF_OK)
+        status = torch ? wf_torch_open(ctx, path, &s.torch) : wf_st_open(ctx, path, &s.st);
+    if (status == WF_OK && torch) status = wf_torch_description(ctx, s.torch, &json);
+    const char *text = status != WF_OK ? NULL : torch ? json : wf_st_meta(s.st, "weft.graph");
+    if (status == WF_OK && !torch)
+        *collection = wf_st_meta(s.st, "weft.format") != NULL ||
+                      (text == NULL && wf_st_meta(s.st, "weft.arch") != NULL);
+    if (status == WF_OK && text != NULL && !*collection)
+        status = wf_graph_from_json(ctx, text, 0, graph);
+    free(json);
+    close_source(&s);
+    return status;
+}
+
+static wf_status gather(importer *imp, const wf_import_files *files, const char *path,
+                        wf_zoo **out) {
+    WF_TRY(add_files(imp, files));
+    group *g = &imp->groups[0];
+    if (imp->n_groups > 1)
+        return wf_fail(imp->ctx, WF_ERR_SHAPE,
+                       "%s holds networks of %s and of %s; name those of one architecture", path,
+                       g->graph->text, imp->groups[1].graph->text);
+    WF_TRY(wf_zoo_from_memory(imp->ctx, path, g->graph, g->weights, g->count, true, out));
+    char *sources = wf_json_text(g->sources, JSON_COMPACT);
+    wf_status status = sources != NULL
+                           ? wf_zoo_set_meta(imp->ctx, *out, "weft.sources", sources)
+                           : wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    free(sources);
+    if (status == WF_OK) return WF_OK;
+    wf_zoo_free(*out);
+    *out = NULL;
+    return status;
+}
+
+wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_graph *like, wf_zoo **out) {
+    const wf_import_desc desc = {0};
+    importer imp = {.ctx = ctx, .desc = &desc};
+    wf_import_files files;
+    bool collection = false;
+    *out = NULL;
+    wf_status status = wf_import_files_list(ctx, &path, 1, false, &files);
+    if (status == WF_OK)
+        status = read_description(ctx, files.list[0].path, &collection, &imp.described);
+    if (status == WF_OK && collection && files.n == 1) status = wf_zoo_open(ctx, path, out);
+    else if (status == WF_OK) {
+        if (imp.described == NULL && like != NULL)
+            status = wf_graph_clone(ctx, like, &imp.described);
+        if (status == WF_OK && imp.described == NULL)
+            status = wf_fail(ctx, WF_ERR_INPUT,
+                             "%s: a state_dict does not say its activation; give --zoo, the "
+                             "collection it is like, or bring it in with weft zoo import",
+                             files.list[0].path);
+        if (status == WF_OK) status = gather(&imp, &files, path, out);
+    }
+    wf_import_files_free(&files);
+    free_importer(&imp);
+    return status;
+}

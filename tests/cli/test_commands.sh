@@ -101,4 +101,55 @@ expect mix-auc-classes 2 "two classes" "$weft" mix --zoo zoo.safetensors,other.s
 expect mix-one-zoo 2 "give two" "$weft" mix --zoo zoo.safetensors --data "$recipe" --score accuracy -q
 expect mix-sweeps 2 "whole numbers" "$weft" mix --zoo zoo.safetensors,other.safetensors --data "$recipe" --sweeps 0.5 --score accuracy -q
 expect mix-shapes 3 "one architecture" "$weft" mix --zoo zoo.safetensors,wide.safetensors --data "$recipe" --score accuracy -q
+
+# A flow is sampled as its recipe said, unless told otherwise.
+"$weft" sample flow.safetensors -n 3 -o as-trained.safetensors --json -q >as-trained.json
+check sample-as-trained test "$(value as-trained.json sampling)" = "euler of 4 steps, refined 2 times from t = 0.75"
+check sample-as-trained-cost test "$(value as-trained.json evaluations)" = 6.0
+"$weft" sample flow.safetensors -n 3 -o plain.safetensors --refine none --json -q >plain.json
+check sample-refine-none test "$(value plain.json evaluations)" = 4.0
+expect sample-direct-alone 2 "there is none" "$weft" sample flow.safetensors -o x.safetensors --refine none --direct y.safetensors
+expect sample-other-inputs 2 "write 2-...-3" "$weft" sample flow.safetensors -o x.safetensors --arch 4-6-3
+expect sample-there 2 "--force" "$weft" sample flow.safetensors -o plain.safetensors
+check sample-force "$weft" sample flow.safetensors -n 3 -o plain.safetensors --force -q
+"$weft" zoo head zoo.safetensors -n 6 -o few.safetensors -q >/dev/null
+expect train-few 0 "fewer than 30" "$weft" train "$recipe" --zoo few.safetensors -o few-flow.safetensors --set train.updates=2 -q
+expect train-collection 2 "weft fit zoo.safetensors" "$weft" train zoo.safetensors -o x.safetensors
+expect train-flow 2 "weft sample flow.safetensors" "$weft" run flow.safetensors
+printf '[zoo]\npath = zoo.safetensors\n[model]\nblocks = 1\n' >given.conf
+"$weft" model info given.conf --json >model.json
+check model-info-path test "$(value model.json arch)" = 2-6-3
+check model-info-tensors python3 -c '
+import json, math
+model = json.load(open("model.json"))
+names = [t["name"] for t in model["tensors"]]
+assert names[0] == "time.0.weight" and "blocks.0.edge.0.weight_e" in names and "readout.2.bias" in names
+assert sum(math.prod(t["shape"]) for t in model["tensors"]) == model["parameters"]
+position, = [t for t in model["tensors"] if t["name"] == "edge_encoder.position.weight"]
+assert position["shape"][1] == 3 and not position["decay"]'
+
+# Scores of the networks one by one; exported files as networks.
+check eval-networks python3 -c '
+import json
+row = json.load(open("row.json"))
+nets = row["networks"]
+assert [n["index"] for n in nets] == list(range(6))
+assert abs(sum(n["score"] for n in nets) / 6 - row["accuracy_mean"]) < 1e-6
+assert all(0 <= n["nearest_wcs"] < 40 and n["wcs"] <= 1 for n in nets)'
+check eval-csv "$weft" eval --nets mine.safetensors --data "$recipe" --csv scores.csv -q
+check eval-csv-rows test "$(wc -l <scores.csv)" = 4
+check eval-csv-names grep -q '^2,"net2.safetensors",0' scores.csv
+expect eval-csv-there 2 "--force" "$weft" eval --nets mine.safetensors --data "$recipe" --csv scores.csv -q
+"$weft" zoo export zoo.safetensors -i 3 -o three.pt -q >/dev/null
+"$weft" zoo export zoo.safetensors -i 3 -o three.safetensors -q >/dev/null
+for net in three.pt three.safetensors; do
+    "$weft" eval --zoo zoo.safetensors --nets $net --data "$recipe" --json -q >three.json
+    check "an exported network is judged ($net)" python3 -c '
+import json
+row = json.load(open("three.json"))
+assert row["n"] == 1 and row["networks"][0]["nearest_wcs"] == 3 and row["wcs_mean"] > 0.9999, row'
+done
+check "a folder of exported networks is judged" "$weft" eval --nets folder --data "$recipe" -q
+printf 'junk' >junk.pt
+expect eval-junk 3 "junk.pt" "$weft" eval --zoo zoo.safetensors --nets junk.pt
 finish

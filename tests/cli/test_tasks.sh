@@ -91,7 +91,7 @@ check guidance-remembered test "$(meta between.safetensors weft.sample.guidance)
 sample beyond --cond 2,-1 --arch 2-7-3
 check beyond test "$(value beyond.json cond_place)" = beyond
 # shellcheck disable=SC2086
-expect beyond-named 0 "a condition beyond those trained on" "$weft" sample flow.safetensors -o x --cond 2,-1 $fast
+expect beyond-named 0 "a condition beyond those trained on" "$weft" sample flow.safetensors -o far-beyond.safetensors --cond 2,-1 $fast
 sample null --cond none
 sample ignored --task moons --guidance 0
 check no-condition test "$(value null.json cond_place)" = none

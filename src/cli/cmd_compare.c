@@ -4,6 +4,7 @@
  *
  * A run's settings are those of its stage.json, so they are the ones its results were made with. */
 #include "cli/commands.h"
+#include "cli/compare_methods.h"
 #include "cli/pipeline.h"
 #include "cli/stages.h"
 #include "weft/text.h"
@@ -22,8 +23,9 @@ static const struct kind {
 typedef struct compared {
     char name[64];
     json_t *eval, *stages;
-    json_t *settings; /* of all stages together: key to text */
-    double at;        /* the setting of --over */
+    json_t *settings;  /* of all stages together: key to text */
+    double at;         /* the setting of --over */
+    cli_method method; /* with --methods */
 } compared;
 
 /* A line of the table. */
@@ -31,6 +33,7 @@ typedef struct line {
     wf_eval_row row;
     wf_report_role role;
     bool copies;
+    const wf_points *points; /* with --methods and a page; belongs to the run */
 } line;
 
 typedef struct comparison {
@@ -40,7 +43,8 @@ typedef struct comparison {
     const char *keys[most_keys]; /* settings that differ; they belong to the runs */
     int n_keys;
     const char *over; /* NULL: none */
-    json_t *beside;   /* published numbers, or NULL */
+    bool methods;
+    json_t *beside; /* published numbers, or NULL */
     line *lines;
     int n_lines, line_room;
     wf_report_series series[most_series];
@@ -85,7 +89,11 @@ static wf_status read_run(comparison *c, const char *folder, compared *run) {
     json_t *stage;
     json_object_foreach(run->stages, name, stage)
         json_object_update(run->settings, json_object_get(stage, "config"));
-    return cli_json_complete(app, path, run->settings);
+    CLI_TRY(cli_json_complete(app, path, run->settings));
+    if (!c->methods) return WF_OK;
+    CLI_TRY(cli_path(app, folder, "points.json", path));
+    return cli_method_read(app, run->eval, run->settings,
+                           cli_text(app, "out") != NULL ? path : NULL, &run->method);
 }
 
 /* Runs that have no results yet are passed over. */
@@ -112,6 +120,8 @@ static wf_status find_keys(comparison *c) {
         const char *key;
         json_t *value;
         json_object_foreach(c->runs[run].settings, key, value) {
+            /* Generators have settings of their own: the generator says enough. */
+            if (c->methods && strcmp(key, "model.generator") != 0) continue;
             bool differs = false, known = strcmp(key, "data.fingerprint") == 0;
             for (int i = 0; i < c->n_runs; i++)
                 differs |= strcmp(setting(&c->runs[i], key), setting(&c->runs[run], key)) != 0;
@@ -153,6 +163,10 @@ static wf_status read_over(comparison *c) {
 static void describe(const comparison *c, const compared *run, const char *but, char *out,
                      size_t size) {
     wf_text text = wf_text_start(out, size);
+    if (c->methods) {
+        wf_text_add(&text, "%s", run->method.label);
+        return;
+    }
     for (int i = 0; i < c->n_keys; i++) {
         if (but != NULL && strcmp(c->keys[i], but) == 0) continue;
         wf_text_add(&text, "%s%s=%s", text.length > 0 ? " " : "", c->keys[i],
@@ -162,6 +176,7 @@ static void describe(const comparison *c, const compared *run, const char *but, 
 
 /* Whether two runs differ in nothing but --over. */
 static bool alike(const comparison *c, const compared *a, const compared *b) {
+    if (c->methods) return strcmp(a->method.label, b->method.label) == 0;
     for (int i = 0; i < c->n_keys; i++)
         if (strcmp(c->keys[i], c->over) != 0 &&
             strcmp(setting(a, c->keys[i]), setting(b, c->keys[i])) != 0)
@@ -199,7 +214,7 @@ static wf_status add_line(comparison *c, const wf_eval_row *row, const char *nam
         c->lines = more;
     }
     line *next = &c->lines[c->n_lines++];
-    *next = (line){*row, role, copies};
+    *next = (line){.row = *row, .role = role, .copies = copies};
     snprintf(next->row.name, sizeof next->row.name, "%s", name);
     return WF_OK;
 }
@@ -218,7 +233,10 @@ static wf_status add_shared(comparison *c, const char *name, wf_report_role role
         }
         char label[160];
         snprintf(label, sizeof label, any ? "%s of %s" : "%s", name, c->runs[i].name);
-        if (!known) CLI_TRY(add_line(c, &row, label, role, false));
+        if (!known) {
+            CLI_TRY(add_line(c, &row, label, role, false));
+            c->lines[c->n_lines - 1].points = cli_method_points(&c->runs[i].method, name);
+        }
     }
     return WF_OK;
 }
@@ -236,6 +254,8 @@ static wf_status add_generated(comparison *c) {
             snprintf(label, sizeof label, "%s %s", c->runs[i].name, kinds[k].name);
             CLI_TRY(add_line(c, &row, label, WF_REPORT_GENERATED,
                              json_is_true(json_object_get(json, "copies"))));
+            c->lines[c->n_lines - 1].points = cli_method_points(&c->runs[i].method, row.name);
+            if (k == 0) c->runs[i].method.row = row;
         }
     return WF_OK;
 }
@@ -347,6 +367,9 @@ static json_t *to_json(const comparison *c) {
                                               json_object_get(run->eval, "rows"), "scales",
                                               json_object_get(run->eval, "scales"), "novelty",
                                               json_object_get(run->eval, "novelty")));
+        if (c->methods)
+            json_object_set_new(json_array_get(runs, (size_t)i), "method",
+                                cli_method_to_json(&run->method, run->stages));
     }
     return json_pack("{s:o, s:o}", "differ", keys, "runs", runs);
 }
@@ -364,7 +387,10 @@ static wf_status print_table(const comparison *c, bool auc) {
     free(rows);
     free(copies);
     cli_print("\n");
-    for (int i = 0; i < c->n_runs; i++) {
+    if (c->methods) cli_print_methods_head();
+    for (int i = 0; c->methods && i < c->n_runs; i++)
+        cli_print_method(c->runs[i].name, &c->runs[i].method, c->runs[i].stages);
+    for (int i = 0; !c->methods && i < c->n_runs; i++) {
         char what[1024], took[32];
         describe(c, &c->runs[i], NULL, what, sizeof what);
         cli_duration(seconds_of(&c->runs[i], WF_STAGE_TRAINING), took);
@@ -382,15 +408,22 @@ static wf_status write_page(const comparison *c, bool auc, const char *path) {
     if (entries == NULL || facts == NULL || texts == NULL)
         status = cli_fail(c->app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; status == WF_OK && i < c->n_lines; i++)
-        entries[i] = (wf_report_entry){
-            .role = c->lines[i].role, .row = &c->lines[i].row, .copies = c->lines[i].copies};
+        entries[i] = (wf_report_entry){.role = c->lines[i].role,
+                                       .row = &c->lines[i].row,
+                                       .points = c->lines[i].points,
+                                       .copies = c->lines[i].copies};
     for (int i = 0; status == WF_OK && i < c->n_runs; i++) {
         describe(c, &c->runs[i], NULL, texts[i], sizeof texts[i]);
+        if (c->methods)
+            cli_method_text(&c->runs[i].method, c->runs[i].stages, texts[i], sizeof texts[i]);
         facts[i] = (wf_report_fact){c->runs[i].name, texts[i]};
     }
     if (status == WF_OK) {
         char summary[200];
-        snprintf(summary, sizeof summary, "%d runs, and in what they differ.", c->n_runs);
+        snprintf(summary, sizeof summary,
+                 c->methods ? "%d runs of several generators: sizes, seconds, variants of JWS."
+                            : "%d runs, and in what they differ.",
+                 c->n_runs);
         wf_report_sweep sweep = {c->over != NULL ? c->over : "", c->series, c->n_series};
         wf_report_desc desc = wf_report_desc_default();
         desc.title = "weft: runs side by side";
@@ -417,6 +450,7 @@ static wf_status compare(comparison *c) {
         return cli_fail(app, WF_ERR_USAGE,
                         "--beside needs --over: its numbers stand over a setting");
     CLI_TRY(cli_lock_file(app, page));
+    c->methods = cli_flag(app, "methods");
     CLI_TRY(read_runs(c));
     if (beside != NULL) CLI_TRY(cli_json_read(app, beside, &c->beside));
     CLI_TRY(find_keys(c));
@@ -439,6 +473,7 @@ wf_status cli_compare(cli_app *app) {
         json_decref(c->runs[i].eval);
         json_decref(c->runs[i].stages);
         json_decref(c->runs[i].settings);
+        cli_method_free(&c->runs[i].method);
     }
     json_decref(c->beside);
     free(c->runs);

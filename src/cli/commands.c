@@ -223,6 +223,9 @@ static const cli_option compare_options[] = {
          "A setting that is a number, as train.limit: scores are drawn over it."),
     TEXT("beside", 0, "FILE", NULL,
          "With --over: published numbers, JSON as bench/paper_karhunen.json."),
+    FLAG("methods", 0,
+         "The runs are of several generators: one line of a plot for each generator and size, "
+         "parameters, seconds and variants of JWS, all their networks in one plot."),
     TEXT("out", 'o', "FILE", NULL, "A page with the table and the plots."),
     END,
 };
@@ -433,6 +436,7 @@ const cli_command cli_commands[] = {
      compare_options,
      {{"weft compare runs/adamw runs/muon", "one table"},
       {"weft compare runs/sweep-* --over train.limit -o sweep.html", "with plots over a setting"},
+      {"weft compare runs/digits-* --methods -o methods.html", "several generators on one collection"},
       {"weft compare runs/sweep-* --json",
        "for programs: all rows, settings, seconds"}}, cli_compare},
     {"verify", "FILE|FOLDER...", 1, CLI_MAX_ARGUMENTS, "Whether files are still what weft wrote.",

@@ -22,6 +22,16 @@ static wf__mark perturbation_mark(const wf_report_desc *desc, int index) {
     return marks[before % (int)(sizeof marks / sizeof marks[0])];
 }
 
+/* On a page about several runs each has a colour, and from the eighth on another mark too. */
+static wf__style method_style(const wf_report_desc *desc, int index) {
+    static const char *const classes[] = {"k-run0", "k-run1", "k-run2", "k-run3",
+                                          "k-run4", "k-run5", "k-run6"};
+    static const wf__mark marks[] = {WF_MARK_DOT, WF_MARK_DIAMOND, WF_MARK_TRIANGLE};
+    int before = 0;
+    for (int i = 0; i < index; i++) before += desc->entries[i].role == WF_REPORT_GENERATED;
+    return (wf__style){classes[before % 7], marks[before / 7 % 3], 2.8};
+}
+
 wf__style wf__style_of(const wf_report_desc *desc, int index) {
     const wf_report_entry *entry = &desc->entries[index];
     const char *name = entry->row->name;
@@ -29,6 +39,7 @@ wf__style wf__style_of(const wf_report_desc *desc, int index) {
     case WF_REPORT_REFERENCE: return (wf__style){"k-reference", WF_MARK_DOT, 2.4};
     case WF_REPORT_HELD_OUT: return (wf__style){"k-held", WF_MARK_RING, 3.0};
     case WF_REPORT_GENERATED:
+        if (desc->sweep != NULL) return method_style(desc, index);
         if (entry == wf__report_subject(desc)) return (wf__style){"k-subject", WF_MARK_DOT, 3.2};
         return (wf__style){"k-direct", WF_MARK_DIAMOND, 2.8};
     case WF_REPORT_CONTROL: break;

@@ -91,11 +91,12 @@ static void begin_panel(wf__page *page, const wf__plot *plot, const span *s, con
 static const char *colour_of(const wf_report_sweep *sweep, int series) {
     static const char *const own[] = {"--subject", "--direct",  "--perturbation", "--random",
                                       "--average", "--matched", "--other"};
-    static const char *const published[] = {"--held", "--average"};
+    static const char *const published[] = {"--held",         "--average", "--matched", "--random",
+                                            "--perturbation", "--direct",  "--other"};
     int before = 0; /* of its kind */
     for (int i = 0; i < series; i++)
         before += sweep->series[i].published == sweep->series[series].published;
-    return sweep->series[series].published ? published[before % 2] : own[before % 7];
+    return sweep->series[series].published ? published[before % 7] : own[before % 7];
 }
 
 /* The band between mean - std and mean + std; out and back. */

@@ -64,6 +64,31 @@ assert [line["update"] for line in lines if "loss" in line] == [2, 4]'
 "$weft" sample run-sane-kde/model.safetensors -n 2 -o more.safetensors --json -q >more.json
 check "weft sample of a rival" python3 -c 'import json; j = json.load(open("more.json")); assert j["n"] == 2, j'
 
+# --- side by side -------------------------------------------------------------------------------------
+expect methods 0 "no sqrt 3" "$weft" compare run-* --methods -o methods.html
+check methods-table sh -c 'grep -q "^run-pdiff  *pdiff  *86,310 " out && [ "$(grep -c "^reference" out)" = 1 ]'
+"$weft" compare run-* --methods --json >methods.json
+check methods-json python3 -c '
+import json
+methods = [run["method"] for run in json.load(open("methods.json"))["runs"]]
+assert {m["generator"]: m["parameters"] for m in methods}["dit"] == 262688 and len(methods) == 8
+assert all(m["training_seconds"] > 0 and 0 <= m["jws_raw"] <= 1 and 0 <= m["jws_no_sqrt3"] <= 1 for m in methods)'
+# All networks of all methods in one plot: nine generated rows (one is refined), each with its mark in the legend.
+check methods-scatter python3 -c '
+page = open("methods.html").read()
+points = page[page.index("id=\"points\""):]
+legend = points[points.index("class=\"legend\""):points.index("<h3>")]
+assert legend.count("k-run") == 9, legend.count("k-run")
+assert all(legend.count("run-%s direct" % name) == 1 for name in ("gmn", "mlp", "dit", "dwf", "sane-kde", "pdiff"))'
+"$weft" run "$rivals/digits-mlp.conf" -o run5-mlp $toy --set sample.steps=1 --set train.limit=5 >/dev/null 2>&1
+"$weft" run "$rivals/digits-dwf.conf" -o run5-dwf $toy --set sample.steps=1 --set train.limit=5 >/dev/null 2>&1
+expect methods-over 0 "paper, DWF 2M" "$weft" compare run-mlp run-dwf run5-mlp run5-dwf --methods --over train.limit --beside "$root/bench/paper_karhunen.json" -o over.html
+check "one series a method, the paper's seven beside" python3 -c '
+page = open("over.html").read()
+sweep = page[page.index("Over train.limit"):]
+for name in ("mlp, 493,490 parameters, direct", "dwf, 347,922 parameters, direct", "paper, DiT 10M", "paper, DWF 10M aligned"):
+    assert sweep.count(">" + name + "<") == 1 or sweep.count(name + "</span>") == 1, name'
+
 # --- said before any work -----------------------------------------------------------------------------
 "$weft" zoo train "$rivals/digits-mlp.conf" -n 3 --set zoo.epochs=1 --set zoo.arch=64-7-10 -o other.safetensors -q >/dev/null
 for name in mlp dit dwf sane-kde pdiff; do

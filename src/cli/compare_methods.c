@@ -1,0 +1,131 @@
+#include "cli/compare_methods.h"
+
+#include "cli/stages.h"
+#include "weft/text.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+/* Trainable parameters from the settings of the run; 0 where they cannot be told. */
+static size_t count_params(cli_app *app, const wf_generator_kind *kind, const json_t *eval,
+                           const json_t *settings) {
+    const char *arch = json_string_value(json_object_get(eval, "arch"));
+    wf_graph *graph = NULL;
+    size_t params = 0;
+    void *options = kind->settings != NULL ? calloc(1, kind->options_size) : NULL;
+    if (arch == NULL || options == NULL ||
+        wf_graph_parse(app->ctx, arch, "relu", 0, &graph) != WF_OK)
+        goto done;
+    wf_settings_default(kind->settings(), options);
+    for (const wf_setting *row = kind->settings(); row->key != NULL; row++) {
+        char key[96];
+        snprintf(key, sizeof key, "model.%s", row->key);
+        const char *text = json_string_value(json_object_get(settings, key));
+        if (text != NULL && text[0] != '\0') wf_setting_parse(row, text, options);
+    }
+    if (wf_generator_params(app->ctx, kind, options, graph, 0, &params) != WF_OK) params = 0;
+done:
+    wf_graph_free(graph);
+    free(options);
+    return params;
+}
+
+static wf_status read_points(cli_app *app, const char *path, cli_method *out) {
+    if (!wf_file_exists(path)) return WF_OK;
+    CLI_TRY(cli_json_read(app, path, &out->points));
+    const json_t *list = json_object_get(out->points, "points"), *cloud;
+    size_t i, n = json_array_size(list);
+    out->clouds = calloc(n + 1, sizeof *out->clouds);
+    out->names = calloc(n + 1, sizeof *out->names);
+    if (out->clouds == NULL || out->names == NULL)
+        return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    json_array_foreach(list, i, cloud) {
+        const char *name = json_string_value(json_object_get(cloud, "name"));
+        if (name == NULL || !cli_points_from_json(cloud, &out->clouds[out->n_clouds]))
+            return cli_fail(app, WF_ERR_INPUT, "%s: its points are damaged", path);
+        snprintf(out->names[out->n_clouds++], sizeof *out->names, "%s", name);
+    }
+    return WF_OK;
+}
+
+wf_status cli_method_read(cli_app *app, const json_t *eval, const json_t *settings,
+                          const char *points, cli_method *out) {
+    const char *name = json_string_value(json_object_get(eval, "generator"));
+    *out = (cli_method){.n_clouds = 0};
+    cli_row_of_scores("", NULL, 0, &out->row);
+    snprintf(out->generator, sizeof out->generator, "%s", name != NULL ? name : "gmn");
+    const wf_generator_kind *kind = wf_generator_find(out->generator);
+    if (kind != NULL) out->params = count_params(app, kind, eval, settings);
+    char count[32] = "";
+    cli_count(out->params, count);
+    wf_text label = wf_text_start(out->label, sizeof out->label);
+    wf_text_add(&label, "%s", out->generator);
+    if (out->params > 0) wf_text_add(&label, ", %s parameters", count);
+    return points == NULL ? WF_OK : read_points(app, points, out);
+}
+
+void cli_method_free(cli_method *method) {
+    for (int i = 0; i < method->n_clouds; i++) cli_points_release(&method->clouds[i]);
+    json_decref(method->points);
+    free(method->clouds);
+    free(method->names);
+    *method = (cli_method){.n_clouds = 0};
+}
+
+const wf_points *cli_method_points(const cli_method *method, const char *row) {
+    for (int i = 0; i < method->n_clouds; i++)
+        if (strcmp(method->names[i], row) == 0) return &method->clouds[i];
+    return NULL;
+}
+
+/* --- results ---------------------------------------------------------------------------------- */
+
+static double seconds_of(const json_t *stages, wf_stage stage) {
+    return json_number_value(
+        json_object_get(json_object_get(stages, cli_stage_name(stage)), "seconds"));
+}
+
+/* "0.291", or "-" where there is none. */
+static const char *score(double value, char out[16]) {
+    snprintf(out, 16, isfinite(value) ? "%.3f" : "-", value);
+    return out;
+}
+
+void cli_print_methods_head(void) {
+    cli_print("%-24s %-12s %12s %10s %10s %7s %12s %12s\n", "run", "generator", "parameters",
+              "training", "sampling", "JWS", "unscaled", "no sqrt 3");
+}
+
+void cli_print_method(const char *run, const cli_method *m, const json_t *stages) {
+    char count[32] = "-", fit[32], draw[32], jws[16], raw[16], no_root[16];
+    if (m->params > 0) cli_count(m->params, count);
+    cli_duration(seconds_of(stages, WF_STAGE_TRAINING), fit);
+    cli_duration(seconds_of(stages, WF_STAGE_SAMPLING), draw);
+    cli_print("%-24s %-12s %12s %10s %10s %7s %12s %12s\n", run, m->generator, count, fit, draw,
+              score(m->row.jws, jws), score(m->row.jws_raw, raw),
+              score(m->row.jws_no_sqrt3, no_root));
+}
+
+void cli_method_text(const cli_method *m, const json_t *stages, char *out, size_t size) {
+    char fit[32], draw[32], jws[16], raw[16], no_root[16];
+    cli_duration(seconds_of(stages, WF_STAGE_TRAINING), fit);
+    cli_duration(seconds_of(stages, WF_STAGE_SAMPLING), draw);
+    wf_text text = wf_text_start(out, size);
+    wf_text_add(&text,
+                "%s; training %s, sampling %s; JWS %s, without scales %s, without the root of 3 %s",
+                m->label, fit, draw, score(m->row.jws, jws), score(m->row.jws_raw, raw),
+                score(m->row.jws_no_sqrt3, no_root));
+}
+
+json_t *cli_method_to_json(const cli_method *m, const json_t *stages) {
+    json_t *params = m->params > 0 ? json_integer((json_int_t)m->params) : json_null();
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "generator", m->generator, "parameters",
+                     params, "training_seconds",
+                     cli_json_number(seconds_of(stages, WF_STAGE_TRAINING)), "sampling_seconds",
+                     cli_json_number(seconds_of(stages, WF_STAGE_SAMPLING)), "jws",
+                     cli_json_number(m->row.jws), "jws_raw", cli_json_number(m->row.jws_raw),
+                     "jws_no_sqrt3", cli_json_number(m->row.jws_no_sqrt3));
+}

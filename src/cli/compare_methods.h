@@ -1,0 +1,29 @@
+/* compare_methods: what weft compare --methods says of each run: generator and size, seconds, variants of JWS, networks as points. */
+#ifndef CLI_COMPARE_METHODS_H
+#define CLI_COMPARE_METHODS_H
+
+#include "cli/pipeline.h"
+
+typedef struct cli_method {
+    char label[96]; /* "dit, 2,019,872 parameters": runs with the same are one line of a plot */
+    size_t params;  /* 0: not known */
+    char generator[64];
+    wf_eval_row row; /* of its networks, direct ones where it refines */
+    json_t *points;  /* points.json; NULL: not wanted, or there is none */
+    wf_points *clouds;
+    char (*names)[64];
+    int n_clouds;
+} cli_method;
+
+/* points: the path of points.json; NULL: no points are wanted. */
+wf_status cli_method_read(cli_app *app, const json_t *eval, const json_t *settings,
+                          const char *points, cli_method *out);
+void cli_method_free(cli_method *method);
+const wf_points *cli_method_points(const cli_method *method, const char *row); /* or NULL */
+
+void cli_print_methods_head(void);
+void cli_print_method(const char *run, const cli_method *method, const json_t *stages);
+void cli_method_text(const cli_method *method, const json_t *stages, char *out, size_t size);
+json_t *cli_method_to_json(const cli_method *method, const json_t *stages);
+
+#endif

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
-
 import weft
 from conftest import SMALL
 
@@ -162,3 +163,25 @@ def test_train_zoo(data, tmp_path):
         weft.train_zoo("3-6-3", data, 2, epochs=1)
     with pytest.raises(weft.UsageError, match="epochs"):
         weft.train_zoo("2-6-3", data, 2, epoch=1)
+
+
+def test_a_planned_fit(zoo, data, capsys):
+    planned = weft.plan(zoo, minutes=0.02)
+    assert planned["seconds"] > 0 and planned["train"]["updates"] > 0
+    with weft.Context(progress=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore", weft.WeftWarning)  # the time is too short for a good flow
+        flow = weft.fit(zoo, data=data, minutes=0.02, seed=3)
+    said = capsys.readouterr().out
+    assert said.startswith("fitting ") and "about" in said
+    assert flow.sampling["solver"] == planned["sample"]["solver"]
+    assert flow.about["train"]["seed"] == 3
+    with pytest.raises(weft.UsageError, match="minutes"):
+        weft.plan(zoo, minutes=-1)
+    with pytest.raises(weft.UsageError, match="for plans"):
+        weft.fit(zoo, updates=10, minutes=1)
+
+
+def test_data_on_which_the_networks_only_guess(zoo):
+    x = np.random.default_rng(0).standard_normal((100, 2))
+    with pytest.warns(weft.WeftWarning, match="largest class"):
+        weft.fit(zoo, data=(x, np.zeros(100, int)), updates=5, **SMALL)

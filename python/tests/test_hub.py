@@ -7,7 +7,6 @@ import shutil
 
 import numpy as np
 import pytest
-
 import weft
 from weft import hub
 

@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-
 import weft
 from weft import logs
 

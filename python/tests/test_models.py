@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+import weft  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-
-import weft  # noqa: E402
 
 
 class MLP(nn.Module):

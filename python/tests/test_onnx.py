@@ -9,7 +9,6 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 import onnx.helper  # noqa: E402
 import onnx.numpy_helper  # noqa: E402
-
 import weft  # noqa: E402
 from weft.onnx import run  # noqa: E402
 

@@ -14,18 +14,45 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import hub as hub, logs as logs, onnx as onnx
+    from . import hub as hub
+    from . import logs as logs
+    from . import onnx as onnx
+    from ._align import align as align
+    from ._align import matched_cosine as matched_cosine
+    from ._evaluate import Evaluation as Evaluation
+    from ._evaluate import compare as compare
+    from ._evaluate import evaluate as evaluate
+    from ._evaluate import score as score
+    from ._fit import fit as fit
+    from ._fit import plan as plan
+    from ._fit import train_zoo as train_zoo
+    from ._generator import Flow as Flow
+    from ._generator import Generator as Generator
+    from ._generator import Kind as Kind
+    from ._generator import generator as generator
+    from ._generator import generators as generators
     from ._options import settings as settings
-    from .arch import Arch as Arch, Tensor as Tensor
-    from .context import Context as Context, WeftWarning as WeftWarning
+    from ._run import Report as Report
+    from ._run import Run as Run
+    from .arch import Arch as Arch
+    from .arch import Tensor as Tensor
+    from .context import Context as Context
+    from .context import WeftWarning as WeftWarning
     from .context import build_info as build_info
     from .data import Data as Data
-    from .errors import DiskError as DiskError, DivergedError as DivergedError
-    from .errors import InputError as InputError, Interrupted as Interrupted
-    from .errors import LibraryError as LibraryError, LockedError as LockedError
-    from .errors import OutOfMemoryError as OutOfMemoryError, ShapeError as ShapeError
-    from .errors import SolverError as SolverError, UnsupportedError as UnsupportedError
-    from .errors import UsageError as UsageError, WeftError as WeftError
+    from .errors import DiskError as DiskError
+    from .errors import DivergedError as DivergedError
+    from .errors import InputError as InputError
+    from .errors import Interrupted as Interrupted
+    from .errors import LibraryError as LibraryError
+    from .errors import LockedError as LockedError
+    from .errors import OutOfMemoryError as OutOfMemoryError
+    from .errors import ShapeError as ShapeError
+    from .errors import SolverError as SolverError
+    from .errors import UnsupportedError as UnsupportedError
+    from .errors import UsageError as UsageError
+    from .errors import WeftError as WeftError
+    from .progress import Event as Event
     from .zoo import Zoo as Zoo
 
 # name -> module that has it
@@ -33,6 +60,7 @@ _NAMES = {
     name: module
     for module, names in {
         "_options": "settings",
+        "_run": "Report Run",
         "arch": "Arch Tensor",
         "context": "Context WeftWarning build_info",
         "data": "Data",
@@ -40,8 +68,9 @@ _NAMES = {
         "OutOfMemoryError ShapeError SolverError UnsupportedError UsageError WeftError",
         "_align": "align matched_cosine",
         "_evaluate": "Evaluation compare evaluate score",
-        "_fit": "fit train_zoo",
+        "_fit": "fit plan train_zoo",
         "_generator": "Flow Generator Kind generator generators",
+        "progress": "Event",
         "zoo": "Zoo",
     }.items()
     for name in names.split()

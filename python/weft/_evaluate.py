@@ -129,8 +129,10 @@ def _named(networks: Networks) -> dict[str, Zoo]:
 def _fits(zoo: Zoo, reference: Zoo, name: str) -> None:
     if zoo.arch != reference.arch:
         raise ShapeError(
-            f"{name}: these networks are {zoo.arch.text}, the collection is {reference.arch.text}. Networks are "
-            "compared with trained ones of their own architecture; weft.score(networks, data) judges them alone"
+            f"{name}: these networks are {zoo.arch.text}, the collection is "
+            f"{reference.arch.text}. Networks are "
+            "compared with trained ones of their own architecture; weft.score(networks, data) "
+            "judges them alone"
         )
     if not np.isfinite(zoo.weights).all():
         raise UsageError(f"{name}: a network has NaN or infinite values; leave it out")
@@ -229,7 +231,8 @@ def compare(
     sample: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Evaluation:
-    """Judge generators by n networks of each. Names are of those that need no fit ("perturbation-0.1"); others
+    """Judge generators by n networks of each. Names are of those that need no fit
+    ("perturbation-0.1"); others
     are given as they are, flows with the settings `sample`."""
     from ._generator import Flow, generator
 

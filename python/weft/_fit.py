@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import tempfile
+import warnings
 from typing import Any, Callable, Mapping, Sequence
 
-from ._lib import lib, text
+import numpy as np
+
+from ._generator import DEFAULT, Flow, Zoos, conditions, generators, sources_of
+from ._lib import lib, owned_text, text
 from ._options import Options, as_json, keys
 from .arch import ArchLike, arch_of
-from .context import current
+from .context import WeftWarning, current
 from .data import DataLike, data_of
 from .errors import UsageError
-from ._generator import DEFAULT, Flow, Zoos, conditions, generators, sources_of
 from .zoo import Zoo
 
 
@@ -56,6 +60,46 @@ def handles(zoos: Sequence[Zoo]) -> Any:
     return (ctypes.c_void_p * len(zoos))(*[zoo._c.value for zoo in zoos])
 
 
+def plan(zoo: Zoo, minutes: float | None = None) -> dict[str, Any]:
+    """How weft.fit would fit a flow to a collection in so many minutes: settings of [model],
+    [train]
+    and [sample], the estimate in seconds. The speed is measured, which takes a second or two."""
+    if minutes is not None and not minutes > 0:
+        raise UsageError(f"minutes is {minutes}; give a number above 0")
+    out = ctypes.c_void_p()
+    current().run(lib.wf_plan_json, zoo._c, minutes or 0.0, ctypes.byref(out))
+    found: dict[str, Any] = json.loads(owned_text(out))
+    return found
+
+
+def describe_plan(planned: Mapping[str, Any]) -> str:
+    """The estimate in a sentence."""
+    seconds = planned["seconds"]
+    time = f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+    return (
+        f"fitting {planned['networks']} networks: {planned['field_params']} parameters, "
+        f"{planned['train']['updates']} updates, about {time}"
+    )
+
+
+def _score_first(zoo: Zoo, data: DataLike) -> None:
+    """Networks that do no better than guessing are a sign of wrong data, before minutes are
+    spent."""
+    from ._evaluate import score
+
+    examples = data_of(data, classes=zoo.arch.outputs)
+    reached = float(score(zoo[:100], examples).mean())
+    share = float(np.bincount(examples.y_test).max() / len(examples.y_test))
+    if reached <= share:
+        warnings.warn(
+            f"the networks have an accuracy of {reached:.3f} on this data, and always naming the "
+            f"largest class {share:.3f}: are inputs scaled as in training, and labels in its "
+            f"order?",
+            WeftWarning,
+            stacklevel=3,
+        )
+
+
 def known_settings(generator: str) -> set[str]:
     """Names of the settings of a generator's own."""
     rows = lib.wf_generator_settings(text(generator))
@@ -81,6 +125,7 @@ def fit(
     path: str | os.PathLike[str] | None = None,
     held_out: Zoos | None = None,
     conds: Any = None,
+    minutes: float | None = None,
     model: Mapping[str, Any] | None = None,
     train: Mapping[str, Any] | None = None,
     on_log: Callable[[dict[str, Any]], None] | None = None,
@@ -88,6 +133,11 @@ def fit(
 ) -> Flow:
     """Fit a generator to a collection, to several (a list), or to tasks ({"name": zoo}).
 
+    Without `updates` the fit is planned: its size and length are chosen for this machine and the
+    minutes there are (5), and the estimate is printed first. See weft.plan.
+
+    data       (X, y): the networks are scored on it before the work begins
+    minutes    of training, for the plan
     path       the file to write; a fit that was interrupted goes on there. None: a temporary file,
                which lives as long as the flow
     held_out   networks trained like those of `zoo`, for the validation loss
@@ -109,6 +159,17 @@ def fit(
         )
     rows = conditions(conds, tasks)
     of_model, of_train = _split_settings(generator, settings)
+    sampling: dict[str, Any] = {}
+    if data is not None:
+        _score_first(zoos[0], data)
+    if generator == DEFAULT and "updates" not in {**settings, **(train or {})}:
+        planned = plan(max(zoos, key=len), minutes)
+        print(describe_plan(planned))
+        of_model = {**planned["model"], **of_model}
+        of_train = {**planned["train"], **of_train}
+        sampling = planned["sample"]
+    elif minutes is not None:
+        raise UsageError("minutes is for plans: leave updates out, and the generator gmn")
     if rows is not None and "cond" in known_settings(generator):
         of_model.setdefault("cond", "linear")
     request = {
@@ -132,4 +193,6 @@ def fit(
             as_json(request),
             text(out),
         )
-    return Flow(out, zoos[0], keep)
+    flow = Flow(out, zoos[0], keep)
+    flow.sampling = sampling
+    return flow

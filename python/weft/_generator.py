@@ -143,6 +143,8 @@ class Flow(Generator):
         index = next(i for i in range(lib.wf_generator_count()) if lib.wf_generator_at(i) == kind)
         self.name = generators()[index].name
         self._about: dict[str, Any] | None = None
+        #: Settings of [sample] that hold where a call says nothing else: those of the plan.
+        self.sampling: dict[str, Any] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], zoo: Zoo | None = None) -> Flow:
@@ -200,13 +202,16 @@ class Flow(Generator):
         cond      or a condition, as numbers; "none" for the learned null
         guidance  1 is plain; above it the condition counts more
         refine    (t, cycles) or (t, cycles, steps): back to time t and to the end again; True is
-                  (0.75, 10)
+                  (0.75, 10), False none
         seed      of the noise; network k is the same whatever n
         settings  of [sample] in recipes: solver, steps, rtol ... (weft.settings("sample"))
         """
         index, values = self._condition(task, cond)
         graph = self._arch_for(arch, self._arch_of(index), width)
-        chosen: dict[str, Any] = {"seed": seed, "guidance": guidance, **settings}
+        given = {key: v for key, v in {"guidance": guidance, **settings}.items() if v is not None}
+        chosen: dict[str, Any] = {**self.sampling, "seed": seed, **given}
+        if refine is False:
+            chosen["refine_cycles"] = 0
         if self.about.get("train"):
             chosen.setdefault("refine_matched", self.about["train"]["coupling"] == "matched")
         if refine is not None and refine is not False:
@@ -258,11 +263,11 @@ class Flow(Generator):
         guidance: float = 1.0,
         normalised: bool = False,
     ) -> Array:
-        """dw/dt at weights w (networks, parameters) and time t, one or one for each network; noise is
-        at t = 0, networks at t = 1.
+        """dw/dt at weights w (networks, parameters) and time t, one or one for each network; noise
+        is at t = 0, networks at t = 1.
 
-        normalised  weights and velocity are in the space that the flow works in, where parameters are
-                    scaled by group; otherwise on the networks' own scale
+        normalised  weights and velocity are in the space that the flow works in, where parameters
+                    are scaled by group; otherwise on the networks' own scale
         """
         flow = lib.wf_generator_flow(self._c)
         if not flow:
@@ -330,7 +335,8 @@ class Flow(Generator):
     def __repr__(self) -> str:
         about = self.about
         names = ", ".join(self.tasks) or (self.arch.text if about["sources"] else "")
-        return f"<weft.Flow {self.name} of {names}, {about.get('params', 0)} parameters, {about.get('updates', 0)} updates>"
+        size = f"{about.get('params', 0)} parameters, {about.get('updates', 0)} updates"
+        return f"<weft.Flow {self.name} of {names}, {size}>"
 
 
 def generator(name: str, zoo: Zoo | None = None) -> Generator:

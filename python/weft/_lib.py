@@ -129,6 +129,7 @@ _PROTOTYPES = {
     "wf_flow_source_at": "Fpi",
     "wf_flow_find_task": "ippsp",
     "wf_flow_nearest": "ipp",
+    "wf_plan_json": "ippdp",
     # align.h, eval.h
     "wf_wcs_max": "ipppzpzpppp",
     "wf_align_zoo": "ippzps",
@@ -175,7 +176,8 @@ def _load() -> ctypes.CDLL:
         raise LibraryError(
             "libweft.so is missing; looked for "
             + ", ".join(map(str, places))
-            + ". Install the package again (pip install . in the repository), run make there, or set "
+            + ". Install the package again (pip install . in the repository), run make there, or "
+            "set "
             "WEFT_LIBRARY to the library."
         )
     try:

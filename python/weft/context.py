@@ -64,6 +64,7 @@ class Context:
             ON_PROGRESS(self._progress_of_c),
             ON_WARNING(self._warning_of_c),
             ON_LOG(self._log_of_c),
+            ON_WARNING(self._line_of_c),
         )
         lib.wf_ctx_on_progress(handle, self._keep[0], None)
         lib.wf_ctx_on_warning(handle, self._keep[1], None)
@@ -106,6 +107,15 @@ class Context:
     def _log_of_c(self, _: int, path: bytes, line: bytes) -> None:
         if self._sink is not None and self._on_log is not None:
             self._sink("log", from_text(line))
+
+    def _line_of_c(self, _: int, line: bytes) -> None:
+        if self._sink is not None:
+            self._sink("line", from_text(line))
+
+    @property
+    def say(self) -> Any:
+        """The callback for lines about stages of a run; they are printed where progress is shown."""
+        return self._keep[3]
 
     @contextlib.contextmanager
     def logging(self, on_log: Callable[[dict[str, Any]], None] | None) -> Iterator[None]:
@@ -198,6 +208,9 @@ class Context:
             show(value)
         elif kind == "warning":
             warnings.warn(value, WeftWarning, stacklevel=6)
+        elif kind == "line":
+            if self._progress is True:
+                print(value)
         elif self._on_log is not None:
             self._on_log(json.loads(value))
 

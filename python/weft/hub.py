@@ -87,7 +87,7 @@ def _card(
     front = [
         "---",
         f"license: {license_name}",
-        *([f"library_name: weft"] if kind == "model" else []),
+        *(["library_name: weft"] if kind == "model" else []),
     ]
     front += ["tags:", *(f"- {tag}" for tag in tags), "---"]
     parts = ["\n".join(front), f"# {title}", about, "```python\n" + use + "\n```"]
@@ -116,7 +116,8 @@ def save_flow(
     about = flow.about
     recipe = recipe_text({"model": about.get("model") or {}, "train": about.get("train") or {}})
     _write(
-        target / "config.json", json.dumps({"weft": "flow", **about}, indent=1, default=str) + "\n"
+        target / "config.json",
+        json.dumps({"weft": "flow", "sampling": flow.sampling, **about}, indent=1) + "\n",
     )
     _write(target / "recipe.conf", recipe)
     pictures = _pictures(evaluation, target)
@@ -128,7 +129,8 @@ def save_flow(
         f"{archs}: "
         f"{about.get('params', 0)} parameters, {about.get('updates', 0)} updates."
     )
-    use = f'import weft\n\nflow = weft.Flow.from_pretrained("{title or target.name}")\nnew = flow.sample(50)'
+    load = f'flow = weft.Flow.from_pretrained("{title or target.name}")'
+    use = f"import weft\n\n{load}\nnew = flow.sample(50)"
     card = _card("model", title or target.name, lead, use, evaluation, pictures, recipe, license)
     _write(target / "README.md", card)
     return os.fspath(folder)
@@ -187,7 +189,12 @@ def load_flow(source: str | os.PathLike[str], *, zoo: Zoo | None = None, **optio
     huggingface_hub.snapshot_download."""
     from ._generator import Flow
 
-    return Flow(_folder(source, "model", FLOW, options) / FLOW, zoo)
+    folder = _folder(source, "model", FLOW, options)
+    flow = Flow(folder / FLOW, zoo)
+    config = folder / "config.json"
+    if config.exists():
+        flow.sampling = dict(json.loads(config.read_text(encoding="utf-8")).get("sampling") or {})
+    return flow
 
 
 def load_zoo(source: str | os.PathLike[str], **options: Any) -> Zoo:

@@ -247,7 +247,8 @@ def _unplaced(arch: Arch, state: Mapping[str, Any]) -> None:
             "lose them. Remove them from the module, or describe the network with arch="
         )
     raise InputError(
-        f"the state_dict has {', '.join(left[:4]) or 'nothing else'}; the module {arch.text} needs {', '.join(missing[:4])}"
+        f"the state_dict has {', '.join(left[:4]) or 'nothing else'}; the module {arch.text} "
+        f"needs {', '.join(missing[:4])}"
     )
 
 

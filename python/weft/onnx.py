@@ -529,11 +529,12 @@ class _Reader:
 def load(sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Zoo:
     """A collection of the networks of ONNX files, which must be of one architecture.
 
-    >>> import weft
-    >>> zoo = weft.train_zoo("2-8-3", "spirals", 2, epochs=2)          # doctest: +SKIP
-    >>> zoo.to_onnx("first.onnx", index=0)                             # doctest: +SKIP
-    >>> weft.onnx.load("first.onnx").arch.text                         # doctest: +SKIP
-    '2-8-3'
+    >>> import tempfile, weft
+    >>> zoo = weft.generator("random").sample(2, arch=weft.Arch("2-8-3", activation="relu"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     zoo.to_onnx(folder + "/first.onnx", index=0)
+    ...     print(weft.onnx.load(folder + "/first.onnx"))
+    <weft.Zoo of 1 networks 2-8-3, relu, 51 parameters>
     """
     from .zoo import Zoo
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator
 
@@ -77,10 +78,11 @@ class _Bars:
                 return
             self.close()
             self._stage = event.stage
-            self._bar = self._tqdm(
-                total=event.total or None, desc=event.stage, unit=" " + event.unit, leave=False
-            )
-        self._bar.n = event.done
+            total = int(event.total) or None
+            unit = " " + event.unit
+            self._bar = self._tqdm(total=total, desc=event.stage, unit=unit, leave=False)
+            self._bar.start_t -= event.seconds
+        self._bar.n = int(event.done)
         self._bar.set_postfix_str(event.detail, refresh=False)
         self._bar.refresh()
         if event.last:
@@ -125,11 +127,13 @@ def shower(progress: bool | Shower) -> Iterator[Shower]:
         return
     bar: _Bars | _Line
     try:
-        from tqdm.auto import tqdm
-
-        bar = _Bars(tqdm)
+        with warnings.catch_warnings():  # a notebook without widgets has plain bars
+            warnings.simplefilter("ignore")
+            from tqdm.auto import tqdm
     except ImportError:
         bar = _Line()
+    else:
+        bar = _Bars(tqdm)
     try:
         yield bar
     finally:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence, overload
 
 import numpy as np
 
-from ._lib import from_text, lib, owned_text, text
+from ._lib import from_text, lib, text
 from ._memory import Array, Owned, view
 from .arch import Arch, ArchLike, arch_of
 from .context import current
@@ -226,7 +225,9 @@ class Zoo:
         return view(self._owned, address, (len(self),)) if address else None
 
     def __repr__(self) -> str:
-        return f"<weft.Zoo of {len(self)} networks {self.arch.text}, {self.arch.activation}, {self.arch.params} parameters>"
+        arch = self.arch
+        kind = f"{arch.text}, {arch.activation}, {arch.params} parameters"
+        return f"<weft.Zoo of {len(self)} networks {kind}>"
 
     # --- the library's side ---
 

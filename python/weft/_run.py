@@ -1,0 +1,94 @@
+"""Runs of recipes, and what they leave in their folder."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from pathlib import Path
+from typing import Any, Iterator
+
+from ._evaluate import Evaluation
+from ._generator import Flow
+from .errors import InputError
+from .logs import read_log
+from .zoo import Zoo
+
+
+class Report:
+    """A page of weft, shown inline in notebooks."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        if not os.path.exists(self.path):
+            raise InputError(f"{self.path}: there is no such page")
+
+    @property
+    def html(self) -> str:
+        return Path(self.path).read_text(encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.html, quote=True)
+        return f'<iframe srcdoc="{page}" style="width:100%;height:640px;border:0"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"<weft.Report {self.path}>"
+
+
+class Run:
+    """The folder of a run: its collection, flow, networks, table, page and log."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = os.fspath(folder)
+        if not os.path.isfile(self._file("recipe.conf")):
+            raise InputError(
+                f"{self.folder}: there is no recipe.conf; this is not the folder of a run"
+            )
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    @property
+    def zoo(self) -> Zoo:
+        """The collection that the flow was fitted to."""
+        return Zoo.open(self._file("zoo.safetensors"))
+
+    @property
+    def flow(self) -> Flow:
+        return Flow.open(self._file("flow.safetensors"))
+
+    @property
+    def networks(self) -> Zoo:
+        """The networks that were sampled."""
+        return Zoo.open(self._file("nets.safetensors"))
+
+    @property
+    def table(self) -> Evaluation:
+        """The rows of eval.json; shows as the run's page in notebooks."""
+        try:
+            found = json.loads(Path(self._file("eval.json")).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(f"{self.folder}: the run has no eval.json yet") from None
+        page = self.report.html if os.path.exists(self._file("report.html")) else ""
+        score = str(found.get("score", "accuracy"))
+        return Evaluation(found["rows"], page, str(found.get("notes") or ""), score)
+
+    @property
+    def report(self) -> Report:
+        return Report(self._file("report.html"))
+
+    @property
+    def recipe(self) -> str:
+        """The recipe with all overrides."""
+        return Path(self._file("recipe.conf")).read_text(encoding="utf-8")
+
+    def iter_log(self) -> Iterator[dict[str, Any]]:
+        return read_log(self._file("flow.safetensors.log.jsonl"))
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of the training log."""
+        return list(self.iter_log())
+
+    def __repr__(self) -> str:
+        return f"<weft.Run {self.folder}>"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The runs of bench/cpu_experiments.sh as lines: OUT [PREFIX ...].
 
-JWS of the generator's direct and refined networks, the share of refined networks within 0.99 of a
-trained one, both losses of the last validation, updates, seconds of training, dopri5's evaluations."""
+JWS of the generator's direct and refined networks and of held-out ones, how many refined networks
+are nearer to a trained one than 99 % of those are to each other, both losses of the last
+validation, updates, seconds of training, dopri5's evaluations."""
 import json
 import os
 import sys
@@ -23,7 +24,8 @@ def seconds_of(path):
 
 
 def row_of(folder):
-    rows = {row["name"]: row for row in json.load(open(f"{folder}/eval.json"))["rows"]}
+    judged = json.load(open(f"{folder}/eval.json"))
+    rows = {row["name"]: row for row in judged["rows"]}
     direct, refined = rows.get("gmn"), rows.get("gmn-refined")
     log = f"{folder}/flow.safetensors.log.jsonl"
     losses = last_validation(log)
@@ -34,6 +36,7 @@ def row_of(folder):
         "direct": direct and direct["jws"],
         "refined": refined and refined["jws"],
         "held_out": rows["held-out"]["jws"] if "held-out" in rows else None,
+        "near": judged["novelty"]["gmn-refined"]["wcs"]["at_99th_percentile"] if refined else None,
         "validation": losses.get("validation"),
         "fitted": losses.get("fitted"),
         "updates": losses.get("update"),
@@ -45,12 +48,12 @@ def row_of(folder):
 def main():
     out, wanted = sys.argv[1], sys.argv[2:]
     names = sorted(n for n in os.listdir(out) if os.path.exists(f"{out}/{n}/eval.json"))
-    print("run direct refined held-out validation fitted updates seconds dopri5")
+    print("run direct refined held-out near validation fitted updates seconds dopri5")
     for name in names:
         if wanted and not any(name.startswith(prefix) for prefix in wanted):
             continue
-        row = row_of(f"{out}/{name}")
-        print(*("-" if v is None else f"{v:.4f}" if isinstance(v, float) else v for v in row.values()))
+        values = row_of(f"{out}/{name}").values()
+        print(*("-" if v is None else f"{v:.4f}" if isinstance(v, float) else v for v in values))
 
 
 main()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """check_claims.py [FOLDER]: are the README's figures those that docs/results/ shows?
 
-docs/results/values.json lists results: a text that marks the README's lines about it, the page that
-shows it, and its values. A line of the README with a score (0.972) or a gap in points (-1.8) must be
-marked by a result, and the figure must be one of its values, rounded. Every value must stand in its
-page, or in the eval.json that is kept. Rows of printed tables are compared as a whole with the kept
-eval.json of the demo."""
+docs/results/values.json lists results: a text that marks the README's lines about it, the page
+that shows it, and its values. A line of the README with a score (0.972) or a gap in points (-1.8)
+must be marked by a result, and the figure must be one of its values, rounded. Every value must
+stand in its page, or in the eval.json that is kept. Rows of printed tables are compared as a whole
+with the kept eval.json of the demo."""
 import json
 import os
 import re
@@ -19,15 +19,17 @@ def printed_row(row):
     """A row of the table that `weft demo` prints, as its columns."""
 
     def pair(name, digits, factor=1):
-        return f"{factor * row[name + '_mean']:.{digits}f} ± {factor * row[name + '_std']:.{digits}f}"
+        mean, std = factor * row[name + "_mean"], factor * row[name + "_std"]
+        return f"{mean:.{digits}f} ± {std:.{digits}f}"
 
     jws = "-" if row["jws"] is None else f"{row['jws']:.3f} ± {row['jws_std']:.3f}"
-    columns = [row["name"], str(row["n"]), pair("accuracy", 2, 100), pair("iou", 3), pair("wcs", 3), jws]
-    return columns + (["copies"] if row["copies"] else [])
+    scores = [pair("accuracy", 2, 100), pair("iou", 3), pair("wcs", 3), jws]
+    return [row["name"], str(row["n"])] + scores + (["copies"] if row["copies"] else [])
 
 
 def figures(line):
-    return [(m.group(), 3) for m in SCORE.finditer(line)] + [(m.group(), 1) for m in GAP.finditer(line)]
+    """The scores and gaps of a line, each with its number of decimals."""
+    return [(text, 3) for text in SCORE.findall(line)] + [(text, 1) for text in GAP.findall(line)]
 
 
 def check_values(folder, results, faults):
@@ -37,13 +39,14 @@ def check_values(folder, results, faults):
         page = open(os.path.join(folder, result["page"]), encoding="utf-8").read()
         for name, value in result["values"].items():
             if f"{value:.{3 if 0 <= value < 1 else 2}f}" not in page:  # a score, or a gap in points
-                faults.append(f"values.json: {result['line']}: {name} {value} is not in {result['page']}")
+                faults.append(f"values.json: {name}, {value}, is not in {result['page']}")
 
 
 def values_of(result, rows):
     if "eval" not in result:
         return list(result["values"].values())
-    return [row[key] for row in rows.values() for key in ("jws", "iou_mean", "wcs_mean") if row[key] is not None]
+    keys = ("jws", "iou_mean", "wcs_mean")
+    return [row[key] for row in rows.values() for key in keys if row[key] is not None]
 
 
 def check_readme(root, results, rows, faults):
@@ -64,11 +67,11 @@ def check_readme(root, results, rows, faults):
             continue
         marked = [r for r in results if r["line"] in line]
         if not marked:
-            faults.append(f"{place}: {found[0][0]} belongs to no result of docs/results/values.json")
+            faults.append(f"{place}: {found[0][0]} belongs to no result of values.json")
         values = [v for r in marked for v in values_of(r, rows)]
         for text, digits in found if marked else []:
             if not any(f"{v:.{digits}f}" == text for v in values):
-                faults.append(f"{place}: {text} is no value of {marked[0]['line']!r} in values.json")
+                faults.append(f"{place}: {text} is no value of {marked[0]['line']!r}")
 
 
 def main():
@@ -83,7 +86,10 @@ def main():
     faults = []
     check_values(folder, results, faults)
     check_readme(root, results, rows, faults)
-    print("\n".join(faults) if faults else f"README.md: figures agree with {len(results)} results")
+    for fault in faults:
+        print(fault)
+    if not faults:
+        print(f"README.md: its figures are those of {len(results)} results")
     return 1 if faults else 0
 
 

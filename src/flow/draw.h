@@ -3,8 +3,8 @@
  * The places of all batches, one after another, go round the sources: a source of weight s appears
  * s times per round. So there are few different compositions of a batch, and the GPU records each
  * once. The network of a place is drawn uniformly from its source, by stream (seed, place,
- * WF_RNG_BATCH, update), or in epochs (wf_epoch_place, WF_RNG_EPOCH). Then the places are ordered by family, so that networks of one
- * architecture are neighbours. */
+ * WF_RNG_BATCH, update), or in epochs (wf_epoch_place, WF_RNG_EPOCH). Then the places are ordered
+ * by family, so that networks of one architecture are neighbours. */
 #ifndef WF_FLOW_DRAW_H
 #define WF_FLOW_DRAW_H
 

@@ -1,8 +1,8 @@
 /* trainer_fresh: when a run's pool of fresh networks is filled and renewed.
  *
  * A renewal is made every fresh_every updates. With train.fresh_rate that is a function of the
- * settings. Without, the first updates are timed, and the choice stands in the checkpoint: pieces of
- * a run agree on it, two runs need not. */
+ * settings. Without, the first updates are timed, and the choice stands in the checkpoint: pieces
+ * of a run agree on it, two runs need not. */
 #include "flow/trainer.h"
 
 #include <math.h>

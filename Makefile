@@ -65,7 +65,7 @@ flags_base_f64 := -DWF_REAL=double -DWF_LANES=2 -DWF_REAL_IS_DOUBLE
 again := $(MAKE) --no-print-directory
 
 # --- sources and objects ------------------------------------------------------------------------
-MODULES := base tensor nn graph data zoo align models flow generators eval report
+MODULES := base tensor nn graph data zoo align models flow generators eval report run
 # objects PATTERN...: of the .c files that match src/MODULE/PATTERN in any module
 objects = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(foreach p,$(1),$(MODULES:%=src/%/$(p)))))
 # cuda_sources MODULE...: the .cu files of cuda/ and of the folders in it
@@ -147,7 +147,7 @@ $(BUILD)/src/%.cu.o: src/%.cu
 	$(call quiet,NVCC,$<)$(if $(CCACHE),CCACHE_DEPEND=1) $(CCACHE) $(NVCC) $(CPPFLAGS) $(NVCC_FLAGS) \
 	    -MMD -MF $(@:.o=.d) -c $< -o $@
 
-$(BUILD)/src/cli/demo_recipe.o: recipes/demo.conf # which the assembler takes in
+$(BUILD)/src/run/demo_recipe.o: recipes/demo.conf # which the assembler takes in
 
 $(BUILD)/libweft.a: $(LIB_OBJ)
 	@rm -f $@

@@ -6,16 +6,16 @@
     layering.py --svg       the same as a picture: docs/modules.svg, which `make check` compares
 
 A module includes itself and the modules before it in ORDER, their public headers too; cli/ includes
-public headers alone. Tables of the source in README.md and docs/ name the modules in that order.
+public headers and those of run/, which is the program's work without its printing. Tables of the source in README.md and docs/ name the modules in that order.
 The program prints through its filter alone."""
 import pathlib, re, sys
 
-ORDER = "base tensor nn graph data zoo align models flow generators eval report".split()
+ORDER = "base tensor nn graph data zoo align models flow generators eval report run".split()
 # Public headers that are not named after their module; weft.h has them all.
 PUBLIC = {"bench": "models", "comm": "base", "errors": "base", "field": "models", "file": "base", "fit": "flow", "generator": "generators",
           "import": "zoo", "plan": "generators", "recipe": "base", "rng": "base", "sample": "flow", "settings": "base", "text": "base"}
 # What the program prints comes from files of others: only src/cli/print.c, which filters it, writes to a terminal.
-# progress.c adds the escapes that rewrite its line; help.c and recipe_schema.c print the program's own texts to a FILE.
+# progress.c adds the escapes that rewrite its line; help.c and recipe_help.c print the program's own texts to a FILE.
 PRINTS = re.compile(r"\b(v?printf|puts|putchar|json_dumpf)\(|\b(v?fprintf|fputs|fputc|putc|fwrite)\([^;]*\bstd(out|err)\b")
 REWRITES_LINE = 'fputs("\\r\\033[K", stderr)'
 root = pathlib.Path(__file__).resolve().parent.parent
@@ -32,11 +32,11 @@ def public_owner(file):
 def check_include(place, module, target):
     first, _, rest = target.partition("/")
     owner = public_owner(rest) if first == "weft" else first
-    if module is None or (module == "cli" and first in ("weft", "cli")):
+    if module is None or (module == "cli" and first in ("weft", "run", "cli")):
         return
     if module == "cli":
         if rest or not (place[0].parent / target).exists():
-            complain(place, f"cli/ may include weft/ only, not {target}")
+            complain(place, f"cli/ may include weft/ and run/ only, not {target}")
     elif owner is None:
         complain(place, f"{module} may not include all public headers at once")
     elif owner not in ORDER:
@@ -61,7 +61,7 @@ def read_sources():
         if parts[0] == "src" and names.setdefault(path.name, path) != path:
             complain((path, 1), f"file name already used by {names[path.name].relative_to(root)}")
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            if module == "cli" and path.name != "print.c" and PRINTS.search(line) and REWRITES_LINE not in line:
+            if parts[0] == "src" and module in ("cli", "run") and path.name != "print.c" and PRINTS.search(line) and REWRITES_LINE not in line:
                 complain((path, number), "prints past the filter of print.c; use cli_print or cli_print_error")
             include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
             if include:

@@ -18,6 +18,7 @@
 #include "weft/recipe.h"
 #include "weft/report.h"
 #include "weft/rng.h"
+#include "weft/run.h"
 #include "weft/settings.h"
 #include "weft/text.h"
 #include "weft/zoo.h"

@@ -3,7 +3,8 @@
  * cli_main finds the command, reads its options, makes the context and runs it. SIGINT, SIGTERM and
  * SIGUSR1, which Slurm sends before a job's end, ask the running call to finish its step and save;
  * a second one ends the program at once. SIGBUS means that a file was lost while it was read. */
-#include "cli/files.h"
+#include "cli/cli.h"
+#include "run/files.h"
 #include "weft/comm.h"
 #include "weft/text.h"
 
@@ -147,6 +148,13 @@ static int finish(cli_app *app, wf_status status) {
     return status == WF_OK ? 0 : fail(app, status);
 }
 
+/* --scale, where the command has it. */
+static bool scale_given(const cli_app *app) {
+    for (const cli_option *o = app->command->options; o != NULL && o->name != NULL; o++)
+        if (strcmp(o->name, "scale") == 0) return cli_given(app, "scale");
+    return false;
+}
+
 static int run_command(cli_app *app) {
     bool speaks = wf_comm_rank(app->comm) == 0;
     bool shares = cli_ranks_share(app->command);
@@ -159,6 +167,10 @@ static int run_command(cli_app *app) {
                         .progress = speaks ? cli_progress_report : NULL,
                         .warn = speaks ? cli_progress_warn : NULL,
                         .user = app};
+    app->seed = cli_given(app, "seed") ? cli_text(app, "seed") : NULL;
+    app->scale_given = scale_given(app);
+    app->apply = cli_settings;
+    app->say = cli_say_line;
     app->progress.terminal = isatty(STDERR_FILENO) == 1;
     app->quiet |= !speaks;
     app->progress.quiet = app->quiet;

@@ -8,9 +8,8 @@
 #ifndef WF_CLI_H
 #define WF_CLI_H
 
-#include "weft/settings.h"
+#include "run/run_app.h"
 
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -36,8 +35,6 @@ typedef struct cli_option {
     const char *const *names;            /* CHOICE: ended by NULL */
 } cli_option;
 
-typedef struct cli_app cli_app;
-
 typedef struct cli_example {
     const char *command, *what;
 } cli_example;
@@ -52,35 +49,6 @@ typedef struct cli_command {
     cli_example examples[4];
     wf_status (*run)(cli_app *app);
 } cli_command;
-
-enum { CLI_MAX_OPTIONS = 32, CLI_MAX_LIST = 64, CLI_MAX_ARGUMENTS = 1 << 24, CLI_MAX_LOCKS = 2 };
-
-typedef struct cli_progress {
-    bool terminal, quiet;
-    bool line_open; /* a line that the next report rewrites */
-    char stage[64]; /* the running stage ... */
-    double first_done,
-        first_seconds; /* ... its first report: a resumed stage does not begin at 0 ... */
-    double last_plain; /* ... and when its last plain line was written */
-} cli_progress;
-
-struct cli_app {
-    wf_ctx *ctx;
-    struct wf_comm *comm; /* NULL: one process */
-    const cli_command *command;
-    const char *value[CLI_MAX_OPTIONS]; /* by place in the command's table, then the global one */
-    const char *list[CLI_MAX_LIST];     /* values of the repeatable option, in order */
-    int n_list;
-    const char **argument; /* room for all words of the command line */
-    int n_arguments;
-    bool help;
-    bool json, quiet;
-    cli_progress progress;
-    char sentence[1024];
-    char warned[1024];                    /* the last warning */
-    struct wf_lock *locks[CLI_MAX_LOCKS]; /* of what the command makes; main gives them back */
-    int n_locks;
-};
 
 /* The program, without its main: tests and programs with generators of their own call it. */
 int cli_main(int argc, char **argv);
@@ -128,6 +96,10 @@ void cli_help_program(FILE *file);
 void cli_help_command(FILE *file, const cli_command *command);
 bool cli_help_group(FILE *file, const char *group); /* false when there is none of that name */
 void cli_help_markdown(FILE *file);
+/* `weft help recipes`; `weft help recipe`, and the same for docs/commands.md. */
+void cli_recipe_files(FILE *file);
+void cli_recipe_help(FILE *file);
+void cli_recipe_markdown(FILE *file);
 /* For shells: the manual page, and completions for "bash", "zsh" or "fish". */
 void cli_help_man(FILE *file);
 void cli_help_completion(FILE *file, const char *shell);
@@ -140,30 +112,11 @@ const cli_command *cli_find_command(int count, char **words, int *used);
 /* "unknown command zoo trian; did you mean weft zoo train?" */
 void cli_unknown_command(int count, const char *const *words, char *out, size_t size);
 
-/* "1 network", "2 networks": what stands behind the noun. */
-#define CLI_S(count) ((count) == 1 ? "" : "s")
-
-/* Record a printf-style sentence and return `status`. */
-wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-/* The status of work that the same command goes on with: the sentence of an interruption says
- * so. */
-wf_status cli_resumable(cli_app *app, wf_status status);
-
-#define CLI_TRY(call)                                                                              \
-    do {                                                                                           \
-        wf_status cli_try_status_ = (call);                                                        \
-        if (cli_try_status_ != WF_OK) return cli_try_status_;                                      \
-    } while (0)
-
 /* Progress and warnings of the library, and lines of the program's own, on stderr. */
 void cli_progress_report(void *app, const wf_progress *progress);
 void cli_progress_warn(void *app, const char *sentence);
-void cli_progress_clear(cli_app *app); /* before anything else is printed on stderr */
-void cli_say(cli_app *app, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* "3.2 s", "4 min 05 s", "2 h 10 min". */
-void cli_duration(double seconds, char out[32]);
+void cli_progress_clear(cli_app *app);             /* before anything else is printed on stderr */
+void cli_say_line(cli_app *app, const char *line); /* for app->say */
 
 /* Print on stdout, on stderr, on either. The only way to print: what a terminal would act on is
  * shown as an escape. */
@@ -173,6 +126,5 @@ void cli_print_to(FILE *to, const char *format, va_list args) __attribute__((for
 bool cli_print_lost(void); /* text was lost for want of memory */
 /* Print on stdout and free. NULL is out of memory. */
 wf_status cli_print_json(cli_app *app, json_t *json);
-json_t *cli_json_number(double value); /* null when it is not finite */
 
 #endif

@@ -5,7 +5,7 @@
  * where WEFT_DATA has it, else the built-in digits cut to the same size. The best of several
  * runs counts, because others may use the machine. */
 #include "cli/commands.h"
-#include "cli/files.h"
+#include "run/files.h"
 #include "weft/bench.h"
 #include "weft/data.h"
 

@@ -5,8 +5,9 @@
  * A run's settings are those of its stage.json, so they are the ones its results were made with. */
 #include "cli/commands.h"
 #include "cli/compare_methods.h"
-#include "cli/pipeline.h"
-#include "cli/stages.h"
+#include "cli/tables.h"
+#include "run/pipeline.h"
+#include "run/stages.h"
 #include "weft/text.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* data bng, data fetch: data sets that are made, and data sets from the network. */
 #include "cli/commands.h"
-#include "cli/files.h"
-#include "cli/recipe_schema.h"
+#include "run/files.h"
+#include "run/recipe_schema.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,9 @@
 /* eval, align: networks against a collection; a collection against one of its own. */
 #include "cli/commands.h"
-#include "cli/data_source.h"
-#include "cli/eval_rows.h"
 #include "cli/networks.h"
+#include "cli/tables.h"
+#include "run/data_source.h"
+#include "run/eval_rows.h"
 #include "weft/import.h"
 
 #include <math.h>

@@ -4,9 +4,9 @@
  * F1  The recipe stands there before the first update. A flow that was broken off goes on with it;
  *     nothing is measured or planned again. */
 #include "cli/commands.h"
-#include "cli/data_source.h"
+#include "run/data_source.h"
 #include "cli/networks.h"
-#include "cli/pipeline.h"
+#include "run/pipeline.h"
 #include "weft/plan.h"
 #include "weft/text.h"
 

@@ -1,7 +1,7 @@
 /* train, flow info: fit a generator to collections; what a flow was fitted to. */
 #include "cli/commands.h"
-#include "cli/pipeline.h"
-#include "cli/sources.h"
+#include "run/pipeline.h"
+#include "run/sources.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,28 +30,6 @@ static wf_status open_sources(cli_app *app, const cli_recipe *recipe, cli_source
     return cli_fail(app, WF_ERR_USAGE,
                     "say what to fit: --zoo FILE or --manifest FILE (weft zoo train and weft zoo "
                     "import make collections; weft run does all of it)");
-}
-
-wf_status cli_fit(cli_app *app, const cli_recipe *recipe, const wf_source *sources, int n,
-                  const char *path) {
-    if (recipe->kind->fit == NULL) return WF_OK;
-    const int *cond_size = cli_recipe_cond_size(recipe);
-    wf_generator_fit_desc desc = {.sources = sources,
-                                  .n_sources = n,
-                                  .options = recipe->model,
-                                  .train = &recipe->fit,
-                                  .path = path};
-    if (cli_recipe_conditional(recipe) && cond_size != NULL) desc.cond_size = *cond_size;
-    CLI_TRY(wf_generator_fit(app->ctx, recipe->kind, &desc));
-    return recipe->kind->flow == NULL ? WF_OK
-                                      : wf_flow_keep_sampling(app->ctx, path, &recipe->sample);
-}
-
-wf_status cli_open_generator(cli_app *app, const cli_recipe *recipe, const char *path,
-                             const wf_zoo *zoo, wf_generator **out) {
-    wf_generator_open_desc desc = {.kind = recipe->kind, .zoo = zoo, .options = recipe->model};
-    if (recipe->kind->fit != NULL) desc.path = path;
-    return wf_generator_open(app->ctx, &desc, out);
 }
 
 static wf_status print_fitted(cli_app *app, const cli_recipe *recipe, const char *path,

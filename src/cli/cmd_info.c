@@ -1,9 +1,9 @@
 /* data list, data info, model info: what there is and how large it is. */
 #include "cli/commands.h"
-#include "cli/data_source.h"
-#include "cli/files.h"
-#include "cli/recipe_schema.h"
-#include "cli/sources.h"
+#include "run/data_source.h"
+#include "run/files.h"
+#include "run/recipe_schema.h"
+#include "run/sources.h"
 
 #include "weft/text.h"
 

@@ -2,7 +2,7 @@
  * any shape. */
 #include "cli/commands.h"
 #include "cli/networks.h"
-#include "cli/pipeline.h"
+#include "run/pipeline.h"
 #include "weft/text.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* verify: whether files are still what weft wrote: by the digest that a file holds, and by those that a run keeps of what its
  * stages left (stage.json). */
 #include "cli/commands.h"
-#include "cli/outputs.h"
+#include "run/outputs.h"
 
 #include <string.h>
 #include <sys/stat.h>

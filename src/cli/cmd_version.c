@@ -1,7 +1,7 @@
 /* version, help: what this program is and what it can do. */
 #include "cli/commands.h"
-#include "cli/files.h"
-#include "cli/recipe_schema.h"
+#include "run/files.h"
+#include "run/recipe_schema.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,8 +19,6 @@ wf_status cli_print_json(cli_app *app, json_t *json) {
     json_decref(json);
     return status;
 }
-
-json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
 /* "name: value" lines to an object. */
 static json_t *build_object(void) {

@@ -1,6 +1,6 @@
 /* zoo train, import: collections made and brought in. */
 #include "cli/commands.h"
-#include "cli/data_source.h"
+#include "run/data_source.h"
 #include "cli/networks.h"
 #include "weft/import.h"
 

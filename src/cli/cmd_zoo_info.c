@@ -1,6 +1,6 @@
 /* zoo info: what a collection looks like. */
 #include "cli/commands.h"
-#include "cli/files.h"
+#include "run/files.h"
 #include "weft/import.h"
 
 #include <math.h>

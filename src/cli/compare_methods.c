@@ -1,6 +1,6 @@
 #include "cli/compare_methods.h"
 
-#include "cli/stages.h"
+#include "run/stages.h"
 #include "weft/text.h"
 
 #include <math.h>

@@ -2,7 +2,8 @@
 #ifndef CLI_COMPARE_METHODS_H
 #define CLI_COMPARE_METHODS_H
 
-#include "cli/pipeline.h"
+#include "cli/cli.h"
+#include "run/pipeline.h"
 
 typedef struct cli_method {
     char label[96]; /* "dit, 2,019,872 parameters": runs with the same are one line of a plot */

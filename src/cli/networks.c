@@ -1,7 +1,5 @@
 #include "cli/networks.h"
 
-#include "cli/data_source.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -256,19 +256,3 @@ double cli_real(const cli_app *app, const char *name) {
     const char *text = cli_text(app, name);
     return text == NULL ? 0 : strtod(text, NULL);
 }
-
-wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...) {
-    char sentence[sizeof app->sentence];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
-    va_end(args);
-    memcpy(app->sentence, sentence, sizeof sentence);
-    return status;
-}
-
-wf_status cli_resumable(cli_app *app, wf_status status) {
-    if (status != WF_ERR_INTERRUPTED) return status;
-    return cli_fail(app, status, "%s; the same command goes on from here",
-                    app->sentence[0] != '\0' ? app->sentence : wf_last_error(app->ctx));
-}

@@ -9,15 +9,6 @@
 static const double plain_interval = 5;
 static const double worth_telling = 1; /* stages that end sooner leave no line */
 
-void cli_duration(double seconds, char out[32]) {
-    if (seconds < 0) seconds = 0;
-    if (seconds < 9.95) snprintf(out, 32, "%.1f s", seconds);
-    else if (seconds < 99.5) snprintf(out, 32, "%.0f s", seconds);
-    else if (seconds < 5970)
-        snprintf(out, 32, "%d min %02d s", (int)(seconds + 0.5) / 60, (int)(seconds + 0.5) % 60);
-    else snprintf(out, 32, "%d h %02d min", (int)(seconds / 3600), (int)(seconds / 60) % 60);
-}
-
 /* Since the first report, so that what an earlier call had done does not count. */
 static double rate_of(const cli_progress *state, const wf_progress *progress) {
     double done = progress->done - state->first_done;
@@ -99,13 +90,9 @@ void cli_progress_warn(void *app_, const char *sentence) {
     cli_print_error("weft: warning: %s\n", sentence);
 }
 
-void cli_say(cli_app *app, const char *format, ...) {
+void cli_say_line(cli_app *app, const char *line) {
     if (app->quiet) return;
     cli_progress_clear(app);
-    va_list args;
-    va_start(args, format);
-    cli_print_to(stderr, format, args);
-    va_end(args);
-    cli_print_error("\n");
+    cli_print_error("%s\n", line);
     fflush(stderr);
 }

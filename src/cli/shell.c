@@ -1,5 +1,6 @@
 /* shell: the manual page and the completions of bash, zsh and fish, from the table of commands. */
-#include "cli/recipe_schema.h"
+#include "cli/cli.h"
+#include "run/recipe_schema.h"
 #include "weft/text.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
  * rounding, which differs between processors. */
 #include "ctx_fixture.h"
 #include "weft/file.h"
-#include "cli/recipe_schema.h"
+#include "run/recipe_schema.h"
 #include "weft/flow.h"
 
 #define GOLDEN "tests/golden/0.1/"
@@ -125,7 +125,7 @@ static void training_goes_on(void **state) {
 
 static const wf_setting recipe_rows[] = {
 #define SETTING(section, ...) WF_SETTING_ROW(cli_recipe, section, "", __VA_ARGS__)
-#include "cli/recipe.def"
+#include "run/recipe.def"
     {0}};
 
 /* A setting that version 0.1 did not have says what it did: else its flows could not be continued,

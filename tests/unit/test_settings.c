@@ -1,7 +1,7 @@
 /* Tables of settings: text to value and back, ranges, defaults, JSON; and a table made from lines. */
 #include "comma_locale.h"
 #include "wf_test.h"
-#include "cli/recipe_schema.h"
+#include "run/recipe_schema.h"
 
 static wf_ctx *ctx;
 
@@ -146,7 +146,7 @@ static void numbers_ignore_the_locale(void **state) {
 
 static const wf_setting recipe_rows[] = {
 #define SETTING(section, ...) WF_SETTING_ROW(cli_recipe, section, "", __VA_ARGS__)
-#include "cli/recipe.def"
+#include "run/recipe.def"
     {0}};
 
 static size_t size_of_type(wf_setting_type type) {

@@ -1,0 +1,491 @@
+/* job: everything a recipe describes, stage after stage. A finished stage with the same
+ * settings is skipped, a broken one goes on where it stopped, and results of other settings are
+ * never overwritten unless --redo says so. */
+#include "run/data_source.h"
+#include "run/outputs.h"
+#include "run/eval_rows.h"
+#include "run/job.h"
+#include "weft/align.h"
+#include "weft/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef cli_job run;
+
+wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *folder,
+                            cli_run_paths *out) {
+    bool flow = recipe->kind->flow != NULL;
+    const struct {
+        const char *name;
+        char *path;
+    } files[] = {
+        {"zoo.safetensors", out->zoo},
+        {"held-out.safetensors", out->held_out},
+        {flow ? "flow.safetensors" : "model.safetensors", out->flow},
+        {flow ? "flow.safetensors.log.jsonl" : "model.safetensors.log.jsonl", out->log},
+        {"nets.safetensors", out->nets},
+        {"nets-direct.safetensors", out->direct},
+        {"eval.json", out->eval},
+        {"points.json", out->points},
+        {"report.html", out->report},
+        {"recipe.conf", out->recipe},
+        {"zoo-aligned.safetensors", out->aligned},
+    };
+    snprintf(out->folder, sizeof out->folder, "%s", folder);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        CLI_TRY(cli_path(app, folder, files[i].name, files[i].path));
+    if (recipe->manifest != NULL) { /* folders with a file for each collection */
+        char *folders[] = {out->zoo, out->held_out, out->nets, out->direct};
+        static const char *const names[] = {"zoos", "scratch", "nets", "nets-direct"};
+        for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+            CLI_TRY(cli_path(app, folder, names[i], folders[i]));
+    }
+    if (recipe->zoo_path != NULL) {
+        snprintf(out->zoo, sizeof out->zoo, "%s", recipe->zoo_path);
+        snprintf(out->held_out, sizeof out->held_out, "%s",
+                 recipe->held_out_path != NULL ? recipe->held_out_path : "");
+    }
+    return WF_OK;
+}
+
+bool cli_job_along(const run *r) { return r->recipe.manifest != NULL && r->recipe.conds != NULL; }
+
+/* --- the stages ------------------------------------------------------------------------------- */
+
+static wf_status train_zoo(run *r, size_t first, size_t count, const char *path) {
+    wf_zoo_desc desc = r->recipe.zoo;
+    desc.first = first;
+    desc.count = count;
+    size_t diverged = 0;
+    CLI_TRY(wf_zoo_train(r->app->ctx, r->graph, r->data, &desc, path, &diverged));
+    if (diverged > 0)
+        cli_say(r->app, "%zu network%s diverged, left out", diverged, CLI_S(diverged));
+    return WF_OK;
+}
+
+static wf_status stage_collection(run *r) {
+    const cli_recipe *recipe = &r->recipe;
+    if (r->tasks != NULL) return cli_tasks_collection(r);
+    if (recipe->zoo_path == NULL)
+        return train_zoo(r, recipe->zoo.first, recipe->zoo.count, r->paths.zoo);
+    wf_zoo *zoo; /* a given collection: only looked at */
+    CLI_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
+    wf_zoo_free(zoo);
+    return WF_OK;
+}
+
+static wf_status stage_held_out(run *r) {
+    const cli_recipe *recipe = &r->recipe;
+    if (r->tasks != NULL) return cli_tasks_held_out(r);
+    if (recipe->zoo_path != NULL || recipe->held_out == 0) return WF_OK;
+    return train_zoo(r, recipe->zoo.first + recipe->zoo.count, recipe->held_out, r->paths.held_out);
+}
+
+/* train.path holds networks of the collection's architecture. */
+static wf_status check_train_path(run *r, const wf_zoo *fitted) {
+    wf_zoo *zoo;
+    wf_status status = wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo);
+    if (status != WF_OK) return status;
+    if (!wf_graph_equal(wf_zoo_graph(fitted), wf_zoo_graph(zoo)))
+        status = cli_fail(
+            r->app, WF_ERR_SHAPE, "train.path %s has networks of %s, the collection has %s",
+            r->recipe.train_path, wf_zoo_graph(fitted)->text, wf_zoo_graph(zoo)->text);
+    wf_zoo_free(zoo);
+    return status;
+}
+
+/* The collection with its networks matched to network 0, made where it is not there. */
+static wf_status open_aligned(run *r, wf_zoo **zoo) {
+    enum { sweeps = 100 };
+    wf_match_desc desc = wf_match_desc_default();
+    desc.sweeps = sweeps;
+    wf_status status = WF_OK;
+    if (!wf_file_exists(r->paths.aligned))
+        status = wf_align_zoo(r->app->ctx, *zoo, 0, &desc, r->paths.aligned);
+    wf_zoo_free(*zoo);
+    *zoo = NULL;
+    return status == WF_OK ? wf_zoo_open(r->app->ctx, r->paths.aligned, zoo) : status;
+}
+
+/* What the generator is fitted to, and keeps where it does: train.path, else the collection,
+ * aligned where the generator wants that. */
+static wf_status open_fitted(run *r, wf_zoo **out) {
+    const char *other = r->recipe.train_path;
+    CLI_TRY(wf_zoo_open(r->app->ctx, other != NULL ? other : r->paths.zoo, out));
+    bool wants = (r->recipe.kind->traits & WF_GENERATOR_WANTS_ALIGNED) != 0;
+    if (other == NULL && wants && wf_zoo_meta(*out, "weft.aligned") == NULL)
+        return open_aligned(r, out);
+    return WF_OK;
+}
+
+static wf_status stage_training(run *r) {
+    wf_zoo *zoo = NULL;
+    if (r->tasks != NULL) return cli_tasks_training(r);
+    wf_status status = open_fitted(r, &zoo);
+    if (status == WF_OK && r->recipe.train_path != NULL) status = check_train_path(r, zoo);
+    if (status == WF_OK && cli_recipe_conditional(&r->recipe))
+        status = cli_fail(
+            r->app, WF_ERR_UNSUPPORTED,
+            "one collection needs no conditions; set model.cond = none, or write a manifest "
+            "of several");
+    wf_zoo *held_out = NULL; /* for the validation loss */
+    if (status == WF_OK && wf_file_exists(r->paths.held_out))
+        status = wf_zoo_open(r->app->ctx, r->paths.held_out, &held_out);
+    wf_fresh fresh = {.data = r->data, .zoo = r->recipe.zoo};
+    wf_source source = {.zoo = zoo, .held_out = held_out, .fresh = r->recipe.fresh ? &fresh : NULL};
+    if (status == WF_OK) status = cli_fit(r->app, &r->recipe, &source, 1, r->paths.flow);
+    wf_zoo_free(zoo);
+    wf_zoo_free(held_out);
+    return status;
+}
+
+static wf_status stage_sampling(run *r) {
+    wf_zoo *zoo = NULL;
+    wf_generator *generator = NULL;
+    if (cli_job_along(r)) return cli_domains_sampling(r);
+    if (r->tasks != NULL) return cli_tasks_sampling(r);
+    wf_status status = open_fitted(r, &zoo);
+    if (status == WF_OK)
+        status = cli_open_generator(r->app, &r->recipe, r->paths.flow, zoo, &generator);
+    if (status == WF_OK) {
+        bool refined = r->recipe.sample.refine_cycles > 0;
+        cli_generate what = {.generator = generator,
+                             .path_of = r->paths.flow,
+                             .graph = wf_zoo_graph(zoo),
+                             .n = r->recipe.sample_count,
+                             .sample = r->recipe.sample,
+                             .path = r->paths.nets,
+                             .direct_path = refined ? r->paths.direct : NULL};
+        status = cli_generate_networks(r->app, &what, NULL);
+    }
+    wf_generator_free(generator);
+    wf_zoo_free(zoo);
+    return status;
+}
+
+static wf_status stage_evaluation(run *r) {
+    if (cli_job_along(r)) return cli_domains_evaluation(r);
+    if (r->tasks != NULL) return cli_tasks_evaluation(r);
+    return cli_evaluate_run(r->app, &r->recipe, &r->paths, r->data);
+}
+
+static wf_status stage_report(run *r) {
+    if (cli_job_along(r)) return cli_domains_report(r, r->paths.report);
+    if (r->tasks != NULL) return cli_tasks_report(r, r->paths.report);
+    return cli_report_run(r->app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages),
+                          r->paths.report);
+}
+
+typedef struct stage_work {
+    wf_status (*run)(run *r);
+    size_t
+        outputs[3]; /* offsets in cli_run_paths, of what it leaves; ended by 0, which is `folder` */
+} stage_work;
+
+#define FILE_AT(member) offsetof(cli_run_paths, member)
+static const stage_work work[WF_STAGES] = {
+    [WF_STAGE_COLLECTION] = {stage_collection, {FILE_AT(zoo)}},
+    [WF_STAGE_HELD_OUT] = {stage_held_out, {FILE_AT(held_out)}},
+    [WF_STAGE_TRAINING] = {stage_training, {FILE_AT(flow), FILE_AT(log), FILE_AT(aligned)}},
+    [WF_STAGE_SAMPLING] = {stage_sampling, {FILE_AT(nets), FILE_AT(direct)}},
+    [WF_STAGE_EVALUATION] = {stage_evaluation, {FILE_AT(eval), FILE_AT(points)}},
+    [WF_STAGE_REPORT] = {stage_report, {FILE_AT(report)}},
+};
+
+static const char *output_path(const run *r, wf_stage stage, int which) {
+    return (const char *)&r->paths + work[stage].outputs[which];
+}
+
+/* --- skipping, redoing ------------------------------------------------------------------------ */
+
+/* Collections that the recipe names are the user's: never removed. */
+static bool is_given(const run *r, wf_stage stage) {
+    return r->recipe.zoo_path != NULL &&
+           (stage == WF_STAGE_COLLECTION || stage == WF_STAGE_HELD_OUT);
+}
+
+static wf_status remove_outputs(run *r, wf_stage stage) {
+    if (is_given(r, stage)) return WF_OK;
+    for (int i = 0; i < 3 && work[stage].outputs[i] != 0; i++) {
+        char beside[CLI_PATH + 32];
+        const char *path = output_path(r, stage, i);
+        CLI_TRY(wf_remove(r->app->ctx, path));
+        static const char *const ending[] = {".parts", ".cloud.safetensors"};
+        for (int k = 0; k < 2; k++) {
+            snprintf(beside, sizeof beside, "%s%s", path, ending[k]);
+            CLI_TRY(wf_remove(r->app->ctx, beside));
+        }
+    }
+    return WF_OK;
+}
+
+static wf_status redo_from(run *r, wf_stage changed, const char *what) {
+    cli_say(r->app, "%s; %s and what stands on it are done again", what, cli_stage_name(changed));
+    for (int stage = 0; stage < WF_STAGES; stage++)
+        if (stage == (int)changed || cli_stage_depends((wf_stage)stage, changed))
+            CLI_TRY(remove_outputs(r, (wf_stage)stage));
+    return cli_stages_forget(r->app, &r->stages, changed);
+}
+
+/* Files that are not what their stage left: damaged, or exchanged. */
+static wf_status settle_outputs(run *r, bool redo) {
+    for (int stage = 0; stage < WF_STAGES; stage++) {
+        char path[CLI_PATH], what[CLI_PATH + 64];
+        if (!cli_stages_finished(&r->stages, (wf_stage)stage)) continue;
+        CLI_TRY(cli_outputs_changed(r->app, r->paths.folder,
+                                    cli_stages_outputs(&r->stages, (wf_stage)stage), path));
+        if (path[0] == '\0') continue;
+        bool again = redo || stage == WF_STAGE_REPORT; /* which is made of results */
+        if (!again && is_given(r, (wf_stage)stage))
+            return cli_fail(r->app, WF_ERR_USAGE,
+                            "%s is not the collection that the results in %s were made with. Give "
+                            "another --out, or --redo to replace them",
+                            path, r->paths.folder);
+        if (!again)
+            return cli_fail(
+                r->app, WF_ERR_INPUT,
+                "%s: is not what %s left: damaged, or exchanged. Remove %s, and weft run "
+                "makes it again",
+                path, cli_stage_name((wf_stage)stage), path);
+        snprintf(what, sizeof what, "%s is not what it was", path);
+        CLI_TRY(redo_from(r, (wf_stage)stage, what));
+    }
+    return WF_OK;
+}
+
+/* Settings that changed since the results in the folder: refuse, or with redo start those stages
+ * over. The page itself is made of results and may always be written again. */
+static wf_status settle_changes(run *r, bool redo) {
+    for (;;) {
+        char what[600];
+        wf_stage changed = cli_stages_changed(&r->stages, what, sizeof what);
+        if (changed == WF_STAGES) return WF_OK;
+        if (!redo && changed != WF_STAGE_REPORT)
+            return cli_fail(
+                r->app, WF_ERR_USAGE,
+                "%s holds results of another recipe (%s): %s. Give another --out, or --redo to "
+                "replace them",
+                r->paths.folder, cli_stage_name(changed), what);
+        CLI_TRY(redo_from(r, changed, what));
+    }
+}
+
+/* Is everything a finished stage leaves still there? The direct networks exist only with
+ * refinement. */
+static bool outputs_exist(const run *r, wf_stage stage) {
+    if (cli_job_along(r) && stage != WF_STAGE_REPORT) return cli_domains_outputs_exist(r, stage);
+    if (r->tasks != NULL && stage != WF_STAGE_REPORT) return cli_tasks_outputs_exist(r, stage);
+    if (stage == WF_STAGE_HELD_OUT && (r->recipe.held_out == 0 || r->recipe.zoo_path != NULL))
+        return true;
+    if (stage == WF_STAGE_TRAINING && r->recipe.kind->fit == NULL) return true;
+    if (!wf_file_exists(output_path(r, stage, 0))) return false;
+    if (stage == WF_STAGE_EVALUATION) return wf_file_exists(r->paths.points);
+    if (stage == WF_STAGE_SAMPLING && r->recipe.sample.refine_cycles > 0)
+        return wf_file_exists(r->paths.direct);
+    return true;
+}
+
+/* Of everything the stage leaves. The stage is done, also when there is no time left for digests. */
+static wf_status take_digests(run *r, wf_stage stage, json_t *outputs) {
+    wf_status status = WF_OK;
+    for (int i = 0; i < 3 && work[stage].outputs[i] != 0 && status == WF_OK; i++)
+        status = cli_outputs_add(r->app, r->paths.folder, output_path(r, stage, i), outputs);
+    if (status != WF_ERR_INTERRUPTED) return status;
+    json_object_clear(outputs);
+    return WF_OK;
+}
+
+/* A stage of a run that has no such part: nothing is held out, or the generator needs no fit. */
+static bool has_nothing(const run *r, wf_stage stage) {
+    const cli_recipe *recipe = &r->recipe;
+    if (stage == WF_STAGE_TRAINING) return recipe->kind->fit == NULL;
+    if (stage != WF_STAGE_HELD_OUT || r->tasks != NULL) return false;
+    return recipe->zoo_path != NULL ? recipe->held_out_path == NULL : recipe->held_out == 0;
+}
+
+static wf_status run_stage(run *r, wf_stage stage) {
+    cli_app *app = r->app;
+    bool silent = has_nothing(r, stage);
+    bool done = cli_stages_finished(&r->stages, stage) && outputs_exist(r, stage);
+    CLI_TRY(wf_ctx_decide(app->ctx, &done)); /* with several ranks: as rank 0 sees the files */
+    if (done) {
+        if (!silent) cli_say(app, "%s: done before", cli_stage_name(stage));
+        return WF_OK;
+    }
+    if (wf_interrupted(app->ctx))
+        return cli_fail(app, WF_ERR_INTERRUPTED,
+                        "stopped before %s; the same command goes on from here",
+                        cli_stage_name(stage));
+    CLI_TRY(cli_stages_begin(app, &r->stages, stage));
+    double start = cli_seconds();
+    wf_status status = work[stage].run(r);
+    double seconds = cli_seconds() - start;
+    if (status != WF_OK) {
+        /* The first fault is the one to tell. */
+        if (app->sentence[0] == '\0') cli_fail(app, status, "%s", wf_last_error(app->ctx));
+        cli_resumable(app, status);
+        char sentence[sizeof app->sentence];
+        memcpy(sentence, app->sentence, sizeof sentence);
+        wf_comm_give_up(app->ctx, status, sentence); /* the other ranks may not be here */
+        cli_stages_end(app, &r->stages, stage, seconds, false, NULL);
+        memcpy(app->sentence, sentence, sizeof sentence);
+        return status;
+    }
+    char took[32];
+    cli_duration(seconds, took);
+    if (!silent) cli_say(app, "%s: %s", cli_stage_name(stage), took);
+    json_t *outputs = json_object();
+    status = take_digests(r, stage, outputs);
+    if (status == WF_OK) status = cli_stages_end(app, &r->stages, stage, seconds, true, outputs);
+    json_decref(outputs);
+    return status;
+}
+
+static wf_status write_resolved(run *r) {
+    char *text = cli_recipe_resolved(&r->recipe);
+    if (text == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
+    wf_status status = wf_write_file(r->app->ctx, r->paths.recipe, text, strlen(text));
+    free(text);
+    return status;
+}
+
+/* What can be said before any work is done. */
+static wf_status check_recipe(run *r) {
+    const cli_recipe *recipe = &r->recipe;
+    if (recipe->sample.refine_cycles > 0 && (recipe->kind->traits & WF_GENERATOR_REFINES) == 0)
+        return cli_fail(r->app, WF_ERR_USAGE,
+                        "sample.refine_cycles is %d, but %s has no refinement; set it to 0",
+                        recipe->sample.refine_cycles, recipe->generator);
+    if (recipe->fresh && (recipe->zoo_path != NULL || recipe->train_path != NULL))
+        return cli_fail(r->app, WF_ERR_USAGE,
+                        "zoo.fresh trains networks by [zoo]'s settings; leave %s.path out",
+                        recipe->zoo_path != NULL ? "zoo" : "train");
+    cli_eval_rows rows;
+    bool many = recipe->manifest != NULL;
+    wf_status status = cli_eval_rows_read(r->app, recipe, many ? "scratch" : "held-out",
+                                          !many && recipe->controls, &rows);
+    cli_eval_rows_free(&rows);
+    return status;
+}
+
+/* Networks that were brought in read the data as their collection says. */
+static wf_status take_scale(run *r) {
+    wf_zoo *zoo;
+    CLI_TRY(wf_zoo_open(r->app->ctx, r->recipe.zoo_path, &zoo));
+    cli_scale_of(r->app, zoo, &r->recipe);
+    wf_zoo_free(zoo);
+    return WF_OK;
+}
+
+static wf_status open_inputs(run *r) {
+    const cli_recipe *recipe = &r->recipe;
+    CLI_TRY(check_recipe(r));
+    bool given = recipe->zoo_path != NULL;
+    if (recipe->manifest != NULL && (given || recipe->arch != NULL))
+        return cli_fail(r->app, WF_ERR_USAGE,
+                        "zoo.manifest names the collections; leave zoo.%s out",
+                        given ? "path" : "arch");
+    if (recipe->manifest != NULL && recipe->train_path != NULL)
+        return cli_fail(r->app, WF_ERR_USAGE,
+                        "zoo.manifest names the collections; leave train.path out");
+    if (recipe->manifest != NULL) return cli_tasks_open(r);
+    if (recipe->widths != NULL || recipe->conds != NULL)
+        return cli_fail(r->app, WF_ERR_USAGE,
+                        "sample.%s belongs to zoo.manifest; weft sample does it for one collection",
+                        recipe->widths != NULL ? "widths" : "conds");
+    if (recipe->shares != NULL)
+        return cli_fail(r->app, WF_ERR_USAGE, "train.shares belongs to zoo.manifest");
+    if (given) CLI_TRY(take_scale(r));
+    if (!given || wf_recipe_has_section(recipe->source, "data"))
+        CLI_TRY(cli_recipe_dataset(r->app, recipe, &r->data));
+    if (!given) CLI_TRY(cli_recipe_graph(r->app, recipe, r->data, &r->graph));
+    return WF_OK;
+}
+
+wf_status cli_job_run(run *r, const char *folder, bool redo) {
+    cli_app *app = r->app;
+    CLI_TRY(cli_run_paths_set(app, &r->recipe, folder, &r->paths));
+    CLI_TRY(open_inputs(r));
+    CLI_TRY(wf_make_folder(app->ctx, folder));
+    CLI_TRY(cli_lock_folder(app, folder));
+    const char *fingerprint = r->tasks != NULL  ? r->tasks->fingerprint
+                              : r->data != NULL ? r->data->fingerprint
+                                                : "";
+    CLI_TRY(cli_stages_open(app, folder, &r->recipe, fingerprint, &r->stages));
+    CLI_TRY(settle_changes(r, redo));
+    CLI_TRY(settle_outputs(r, redo));
+    CLI_TRY(write_resolved(r));
+    for (int stage = 0; stage < WF_STAGES; stage++) CLI_TRY(run_stage(r, (wf_stage)stage));
+    return WF_OK;
+}
+
+/* A fault in a file that the run itself made: say how it is mended. */
+static wf_status add_remedy(run *r, wf_status status) {
+    cli_app *app = r->app;
+    if (status != WF_ERR_INPUT && status != WF_ERR_SHAPE) return status;
+    if (strstr(app->sentence, "Remove ") != NULL) return status;
+    char sentence[sizeof app->sentence];
+    snprintf(sentence, sizeof sentence, "%s",
+             app->sentence[0] != '\0' ? app->sentence : wf_last_error(app->ctx));
+    for (int stage = 0; stage < WF_STAGES; stage++)
+        for (int i = 0; i < 3 && work[stage].outputs[i] != 0; i++) {
+            const char *path = output_path(r, (wf_stage)stage, i);
+            size_t length = strlen(path);
+            bool named = length > 0 && strncmp(sentence, path, length) == 0 &&
+                         strchr(":, ", sentence[length]) != NULL;
+            if (named && !is_given(r, (wf_stage)stage) && wf_file_exists(path))
+                return cli_fail(app, status, "%s. Remove %s, and weft run makes it again", sentence,
+                                path);
+        }
+    return status;
+}
+
+wf_status cli_job_create(cli_app *app, run **out) {
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    (*out)->app = app;
+    return WF_OK;
+}
+
+wf_status cli_job_end(run *r, wf_status status) {
+    status = add_remedy(r, status);
+    cli_stages_free(&r->stages);
+    cli_tasks_free(r->tasks);
+    wf_dataset_free(r->data);
+    wf_graph_free(r->graph);
+    cli_recipe_free(&r->recipe);
+    free(r);
+    return status;
+}
+
+/* r->recipe is the resolved one that lies in the folder. */
+wf_status cli_job_report(run *r, const char *folder, const char *out) {
+    cli_app *app = r->app;
+    char source[CLI_PATH];
+    CLI_TRY(cli_path(app, folder, "recipe.conf", source));
+    if (!wf_file_exists(source))
+        return cli_fail(app, WF_ERR_INPUT, "%s is no folder of weft run: it has no recipe.conf",
+                        folder);
+    CLI_TRY(cli_recipe_open(app, source, &r->recipe));
+    CLI_TRY(cli_run_paths_set(app, &r->recipe, folder, &r->paths));
+    bool many = r->recipe.manifest != NULL;
+    if (!many && wf_recipe_has_section(r->recipe.source, "data"))
+        CLI_TRY(cli_recipe_dataset(app, &r->recipe, &r->data));
+    CLI_TRY(cli_stages_open(app, folder, &r->recipe, "", &r->stages));
+    char changed[CLI_PATH];
+    CLI_TRY(cli_outputs_changed(app, folder, cli_stages_outputs(&r->stages, WF_STAGE_EVALUATION),
+                                changed));
+    if (changed[0] != '\0')
+        return cli_fail(app, WF_ERR_INPUT, "%s: is not what evaluation left: damaged, or exchanged",
+                        changed);
+    if (out == NULL) out = r->paths.report;
+    CLI_TRY(cli_lock_file(app, out));
+    if (cli_job_along(r)) CLI_TRY(cli_domains_report(r, out));
+    else if (many) CLI_TRY(cli_tasks_report(r, out));
+    else
+        CLI_TRY(
+            cli_report_run(app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages), out));
+    if (out != r->paths.report) snprintf(r->paths.report, sizeof r->paths.report, "%s", out);
+    return WF_OK;
+}

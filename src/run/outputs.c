@@ -1,0 +1,82 @@
+#include "run/outputs.h"
+
+#include <errno.h>
+#include <fts.h>
+#include <string.h>
+
+static int by_name(const FTSENT **a, const FTSENT **b) {
+    return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+static wf_status walk_failed(cli_app *app, const char *path, int code) {
+    return cli_fail(app, code == ENOMEM ? WF_ERR_MEMORY : WF_ERR_INPUT, "%s: %s", path,
+                    strerror(code));
+}
+
+wf_status cli_each_file(cli_app *app, const char *path, cli_visit *visit, void *user) {
+    char start[CLI_PATH];
+    snprintf(start, sizeof start, "%s", path);
+    char *const starts[] = {start, NULL};
+    FTS *walk = fts_open(starts, FTS_PHYSICAL | FTS_NOCHDIR | FTS_COMFOLLOW, by_name);
+    if (walk == NULL) return walk_failed(app, path, errno);
+    wf_status status = WF_OK;
+    for (FTSENT *entry; status == WF_OK && (errno = 0, entry = fts_read(walk)) != NULL;) {
+        bool hidden = entry->fts_level > 0 && entry->fts_name[0] == '.';
+        if (hidden) fts_set(walk, entry, FTS_SKIP);
+        else if (entry->fts_info == FTS_F) status = visit(user, entry->fts_path);
+        else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR ||
+                 entry->fts_info == FTS_NS)
+            status = walk_failed(app, entry->fts_path, entry->fts_errno);
+    }
+    if (status == WF_OK && errno != 0) status = walk_failed(app, path, errno);
+    fts_close(walk);
+    return status;
+}
+
+typedef struct adding {
+    cli_app *app;
+    const char *folder;
+    json_t *outputs;
+} adding;
+
+static wf_status add_file(void *adding_, const char *path) {
+    const adding *a = adding_;
+    char digest[33];
+    size_t length = strlen(a->folder);
+    bool inside = strncmp(path, a->folder, length) == 0 && path[length] == '/';
+    CLI_TRY(wf_file_digest(a->app->ctx, path, digest));
+    json_object_set_new(a->outputs, inside ? path + length + 1 : path, json_string(digest));
+    return cli_json_complete(a->app, path, a->outputs);
+}
+
+wf_status cli_outputs_add(cli_app *app, const char *folder, const char *path, json_t *outputs) {
+    adding a = {app, folder, outputs};
+    if (path[0] == '\0' || !wf_file_exists(path)) return WF_OK;
+    return cli_each_file(app, path, add_file, &a);
+}
+
+wf_status cli_outputs_path(cli_app *app, const char *folder, const char *name, char out[CLI_PATH]) {
+    if (name[0] != '/') {
+        CLI_TRY(cli_path(app, folder, name, out));
+        if (wf_file_exists(out)) return WF_OK;
+    }
+    /* A collection of the user's stands under its own path. */
+    if (wf_file_exists(name)) snprintf(out, CLI_PATH, "%s", name);
+    return WF_OK;
+}
+
+wf_status cli_outputs_changed(cli_app *app, const char *folder, json_t *outputs,
+                              char changed[CLI_PATH]) {
+    const char *name;
+    json_t *value;
+    json_object_foreach(outputs, name, value) {
+        char digest[33];
+        const char *recorded = json_string_value(value);
+        CLI_TRY(cli_outputs_path(app, folder, name, changed));
+        if (recorded == NULL || !wf_file_exists(changed)) continue;
+        CLI_TRY(wf_file_digest(app->ctx, changed, digest));
+        if (strcmp(digest, recorded) != 0) return WF_OK;
+    }
+    changed[0] = '\0';
+    return WF_OK;
+}

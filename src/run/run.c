@@ -1,0 +1,169 @@
+/* run: weft/run.h on top of jobs. */
+#include "weft/run.h"
+
+#include "base/settings_json.h"
+#include "base/status.h"
+#include "run/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void pass_on(cli_app *app, const char *line) {
+    const wf_run_desc *desc = app->user;
+    desc->say(desc->user, line);
+}
+
+static wf_status begin(wf_ctx *ctx, const wf_run_desc *desc, cli_app *app) {
+    *app = (cli_app){.ctx = ctx, .seed = desc->seed, .user = (void *)(uintptr_t)desc};
+    if (desc->say != NULL) app->say = pass_on;
+    if (desc->n_overrides < 0 || desc->n_overrides > CLI_MAX_LIST)
+        return wf_fail(ctx, WF_ERR_USAGE, "%d overrides; at most %d", desc->n_overrides,
+                       CLI_MAX_LIST);
+    for (int i = 0; i < desc->n_overrides; i++) app->list[app->n_list++] = desc->overrides[i];
+    for (const char *c = desc->seed; c != NULL && *c != '\0'; c++)
+        if (*c < '0' || *c > '9')
+            return wf_fail(ctx, WF_ERR_USAGE, "seed is \"%.40s\"; a whole number from 0 up",
+                           desc->seed);
+    return WF_OK;
+}
+
+/* What the job noticed itself becomes the context's sentence. */
+static wf_status end(cli_app *app, wf_status status) {
+    for (int i = 0; i < app->n_locks; i++) wf_lock_free(app->locks[i]);
+    if (status != WF_OK && app->sentence[0] != '\0')
+        return wf_fail(app->ctx, status, "%s", app->sentence);
+    return status;
+}
+
+static json_t *files_json(const cli_run_paths *paths) {
+    const struct {
+        const char *key, *path;
+    } all[] = {{"zoo", paths->zoo},      {"held_out", paths->held_out}, {"flow", paths->flow},
+               {"log", paths->log},      {"nets", paths->nets},         {"direct", paths->direct},
+               {"eval", paths->eval},    {"points", paths->points},     {"report", paths->report},
+               {"recipe", paths->recipe}};
+    json_t *object = json_object();
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].path[0] != '\0' && wf_file_exists(all[i].path))
+            json_object_set_new(object, all[i].key, json_string(all[i].path));
+    return object;
+}
+
+static wf_status describe(cli_job *job, char **result) {
+    json_t *eval;
+    WF_TRY(cli_json_read(job->app, job->paths.eval, &eval));
+    return wf__json_answer(
+        job->app->ctx,
+        json_pack("{s:s, s:s, s:f, s:o, s:o, s:s}", "folder", job->paths.folder, "name",
+                  job->recipe.name, "seconds", cli_stages_total(&job->stages), "eval", eval,
+                  "files", files_json(&job->paths), "devices", wf_ctx_devices(job->app->ctx)),
+        result);
+}
+
+static wf_status open_recipe(cli_app *app, const char *recipe, const char *text, cli_recipe *out) {
+    if (text != NULL) return cli_recipe_of_text(app, recipe != NULL ? recipe : "recipe", text, out);
+    if (recipe == NULL) return wf_fail(app->ctx, WF_ERR_USAGE, "say which recipe to run");
+    bool builtin = strcmp(recipe, "demo") == 0 && !wf_file_exists(recipe);
+    return builtin ? cli_recipe_builtin(app, out) : cli_recipe_open(app, recipe, out);
+}
+
+wf_status wf_run(wf_ctx *ctx, const char *recipe, const char *text, const wf_run_desc *desc,
+                 char **result) {
+    static const wf_run_desc defaults;
+    cli_app *app;
+    cli_job *job;
+    if (desc == NULL) desc = &defaults;
+    if (result != NULL) *result = NULL;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *app, "run", &app));
+    wf_status status = begin(ctx, desc, app);
+    if (status == WF_OK) status = cli_job_create(app, &job);
+    if (status == WF_OK) {
+        status = open_recipe(app, recipe, text, &job->recipe);
+        if (status == WF_OK) {
+            char folder[CLI_PATH];
+            if (desc->folder != NULL) snprintf(folder, sizeof folder, "%s", desc->folder);
+            else snprintf(folder, sizeof folder, "runs/%s", job->recipe.name);
+            status = cli_job_run(job, folder, desc->redo);
+        }
+        if (status == WF_OK && result != NULL) status = describe(job, result);
+        status = cli_job_end(job, status);
+    }
+    status = end(app, status);
+    free(app);
+    return status;
+}
+
+wf_status wf_run_report(wf_ctx *ctx, const char *folder, const char *path) {
+    static const wf_run_desc defaults;
+    cli_app *app;
+    cli_job *job;
+    WF_TRY(wf_alloc(ctx, 1, sizeof *app, "run", &app));
+    wf_status status = begin(ctx, &defaults, app);
+    if (status == WF_OK) status = cli_job_create(app, &job);
+    if (status == WF_OK) status = cli_job_end(job, cli_job_report(job, folder, path));
+    status = end(app, status);
+    free(app);
+    return status;
+}
+
+/* --- options as JSON -------------------------------------------------------------------------- */
+
+typedef struct override_texts {
+    char *text[CLI_MAX_LIST];
+    int n;
+} override_texts;
+
+/* {"train.updates": 100} to "train.updates=100". */
+static wf_status read_overrides(wf_ctx *ctx, json_t *set, override_texts *out) {
+    const char *key;
+    json_t *value;
+    if (set != NULL && !json_is_object(set))
+        return wf_fail(ctx, WF_ERR_USAGE, "set: an object of \"section.key\": value is expected");
+    json_object_foreach(set, key, value) {
+        char *text = NULL, *scalar = NULL;
+        if (json_is_string(value)) scalar = strdup(json_string_value(value));
+        else if (json_is_boolean(value)) scalar = strdup(json_is_true(value) ? "yes" : "no");
+        else if (json_is_number(value)) scalar = json_dumps(value, JSON_ENCODE_ANY);
+        else
+            return wf_fail(ctx, WF_ERR_USAGE, "set.%s: a text, a number, true or false is expected",
+                           key);
+        if (out->n == CLI_MAX_LIST) {
+            free(scalar);
+            return wf_fail(ctx, WF_ERR_USAGE, "set: at most %d overrides", CLI_MAX_LIST);
+        }
+        if (scalar == NULL || asprintf(&text, "%s=%s", key, scalar) < 0) {
+            free(scalar);
+            return wf_fail(ctx, WF_ERR_MEMORY, "out of memory");
+        }
+        free(scalar);
+        out->text[out->n++] = text;
+    }
+    return WF_OK;
+}
+
+wf_status wf_run_json(wf_ctx *ctx, const char *recipe, const char *text, const char *json,
+                      void (*say)(void *user, const char *line), void *user, char **result) {
+    static const char *const known[] = {"folder", "set", "seed", "redo", NULL};
+    json_t *options;
+    override_texts overrides = {.n = 0};
+    char seed[32];
+    if (result != NULL) *result = NULL;
+    WF_TRY(wf__json_options(ctx, "run", json, &options));
+    wf_status status = wf__json_known(ctx, "run", options, known);
+    if (status == WF_OK) status = read_overrides(ctx, json_object_get(options, "set"), &overrides);
+    if (status == WF_OK) {
+        const json_t *number = json_object_get(options, "seed");
+        snprintf(seed, sizeof seed, "%lld", (long long)json_integer_value(number));
+        wf_run_desc desc = {.folder = json_string_value(json_object_get(options, "folder")),
+                            .overrides = (const char *const *)overrides.text,
+                            .n_overrides = overrides.n,
+                            .seed = json_is_integer(number) ? seed : NULL,
+                            .redo = json_is_true(json_object_get(options, "redo")),
+                            .say = say,
+                            .user = user};
+        status = wf_run(ctx, recipe, text, &desc, result);
+    }
+    for (int i = 0; i < overrides.n; i++) free(overrides.text[i]);
+    json_decref(options);
+    return status;
+}

@@ -28,3 +28,49 @@ def test_faults(tmp_path):
 def test_a_page_inline(tmp_path):
     (tmp_path / "report.html").write_text("<p>&</p>")
     assert 'srcdoc="&lt;p&gt;' in weft.Report(tmp_path / "report.html")._repr_html_()
+
+
+RECIPE = """[data]
+name = spirals
+rows = 200
+[zoo]
+arch = 2-6-3
+count = 12
+held_out = 4
+epochs = 3
+[model]
+node = 8
+edge = 8
+time = 8
+blocks = 1
+[train]
+updates = 20
+batch = 4
+[sample]
+count = 4
+solver = euler
+steps = 5
+[eval]
+subsets = 3
+"""
+
+
+def test_a_recipe(tmp_path, capsys):
+    recipe = tmp_path / "tiny.conf"
+    recipe.write_text(RECIPE)
+    run = weft.run(recipe, tmp_path / "run", set={"train.updates": 30, "train.log_every": 10})
+    assert "training" in capsys.readouterr().out
+    assert run.log[-1]["update"] == 30 and len(run.networks) == 4
+    assert {"reference", "held-out", "gmn"} <= {row["name"] for row in run.table}
+    assert "<svg" in run.report.html and run.table._repr_html_().startswith("<iframe")
+    again = weft.run(recipe, tmp_path / "run", set={"train.updates": 30, "train.log_every": 10})
+    assert "done before" in capsys.readouterr().out and again.folder == run.folder
+
+
+def test_faults_of_recipes(tmp_path):
+    with pytest.raises(weft.WeftError, match="none.conf"):
+        weft.run(tmp_path / "none.conf")
+    recipe = tmp_path / "tiny.conf"
+    recipe.write_text(RECIPE)
+    with pytest.raises(weft.UsageError, match="updates"):
+        weft.run(recipe, tmp_path / "run", set={"train.updats": 3})

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ._options import settings as settings
     from ._run import Report as Report
     from ._run import Run as Run
+    from ._run import run as run
     from .arch import Arch as Arch
     from .arch import Tensor as Tensor
     from .context import Context as Context
@@ -60,7 +61,7 @@ _NAMES = {
     name: module
     for module, names in {
         "_options": "settings",
-        "_run": "Report Run",
+        "_run": "Report Run run",
         "arch": "Arch Tensor",
         "context": "Context WeftWarning build_info",
         "data": "Data",

@@ -130,6 +130,7 @@ _PROTOTYPES = {
     "wf_flow_find_task": "ippsp",
     "wf_flow_nearest": "ipp",
     "wf_plan_json": "ippdp",
+    "wf_run_json": "ipsssppp",
     # align.h, eval.h
     "wf_wcs_max": "ipppzpzpppp",
     "wf_align_zoo": "ippzps",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import html
 import json
 import os
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping
 
 from ._evaluate import Evaluation
 from ._generator import Flow
+from ._lib import lib, owned_text, text
+from ._options import as_json
+from .context import current
 from .errors import InputError
 from .logs import read_log
 from .zoo import Zoo
@@ -92,3 +96,35 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<weft.Run {self.folder}>"
+
+
+def run(
+    recipe: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    set: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    redo: bool = False,
+) -> Run:
+    """Run a recipe, as `weft run` does. Stages that are done already are kept, and a run that was
+    interrupted goes on.
+
+    recipe  its file, or the name of one that is installed; "demo" is that of `weft demo`
+    folder  of the results; None: runs/NAME of the recipe
+    set     settings in place of the recipe's: {"zoo.count": 100, "train.updates": 500}
+    seed    of all that is drawn, in place of the recipe's
+    redo    replace results of other settings
+    """
+    options = {"folder": folder, "set": set, "seed": seed, "redo": redo}
+    out = ctypes.c_void_p()
+    context = current()
+    context.run(
+        lib.wf_run_json,
+        text(recipe),
+        None,
+        as_json(options),
+        context.say,
+        None,
+        ctypes.byref(out),
+    )
+    return Run(json.loads(owned_text(out))["folder"])

@@ -13,7 +13,9 @@
 #include "base/status.h"
 #include "weft/comm.h"
 
+#ifndef __cplusplus
 #include <stdatomic.h>
+#endif
 
 WF_BEGIN_C
 
@@ -69,6 +71,7 @@ const char *wf_rank_name(const wf_comm *comm, int rank);
 /* --- the object, shared with the implementations (base/mpi/)
  * ---------------------------------------- */
 
+#ifndef __cplusplus /* C++ has other atomics; the CUDA code needs no look inside */
 struct wf_comm {
     int rank, size, local_rank;
     char (*host)[64];    /* [size] */
@@ -82,6 +85,7 @@ struct wf_comm {
     size_t n_running;
     struct wf_mpi *mpi;
 };
+#endif
 
 wf_comm *wf__ctx_comm(const wf_ctx *ctx); /* NULL: it is alone, or works alone */
 /* Notes the first failure; false when there was one before. */

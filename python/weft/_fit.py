@@ -193,6 +193,7 @@ def fit(
             as_json(request),
             text(out),
         )
-    flow = Flow(out, zoos[0], keep)
-    flow.sampling = sampling
-    return flow
+    if sampling:
+        with Options("wf_sample_settings", sampling) as options:
+            context.call(lib.wf_flow_keep_sampling, text(out), options.pointer)
+    return Flow(out, zoos[0], keep)

@@ -4,6 +4,7 @@ beat."""
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import numpy as np
 
 from ._lib import lib, owned_text, text
 from ._memory import Array, Owned, pointer
-from ._options import as_json
+from ._options import Options, as_json
 from .arch import Arch, ArchLike, arch_of
 from .context import current
 from .errors import ShapeError, UsageError
@@ -143,8 +144,6 @@ class Flow(Generator):
         index = next(i for i in range(lib.wf_generator_count()) if lib.wf_generator_at(i) == kind)
         self.name = generators()[index].name
         self._about: dict[str, Any] | None = None
-        #: Settings of [sample] that hold where a call says nothing else: those of the plan.
-        self.sampling: dict[str, Any] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], zoo: Zoo | None = None) -> Flow:
@@ -163,6 +162,19 @@ class Flow(Generator):
             self._about = json.loads(owned_text(out))
         assert self._about is not None
         return self._about
+
+    @functools.cached_property
+    def sampling(self) -> dict[str, Any]:
+        """Settings of [sample] that hold where a call says nothing else: those of the plan or recipe
+        that the flow was fitted by, over the defaults."""
+        flow = lib.wf_generator_flow(self._c)
+        if not flow:
+            return {}
+        with Options("wf_sample_settings", {}) as options:
+            lib.wf_flow_sampling(flow, options.pointer)
+            found = ctypes.c_void_p(lib.wf_settings_json(lib.wf_sample_settings(), options.pointer))
+        settings: dict[str, Any] = json.loads(owned_text(found))
+        return settings
 
     @property
     def tasks(self) -> list[str]:
@@ -212,8 +224,6 @@ class Flow(Generator):
         chosen: dict[str, Any] = {**self.sampling, "seed": seed, **given}
         if refine is False:
             chosen["refine_cycles"] = 0
-        if self.about.get("train"):
-            chosen.setdefault("refine_matched", self.about["train"]["coupling"] == "matched")
         if refine is not None and refine is not False:
             parts = [0.75, 10] if refine is True else list(refine)
             if not 2 <= len(parts) <= 3 or not 0 < parts[0] < 1:

@@ -125,6 +125,8 @@ _PROTOTYPES = {
     "wf_generator_graph": "pp",
     "wf_generator_flow": "pp",
     "wf_flow_json": "ippp",
+    "wf_flow_sampling": "vpp",
+    "wf_flow_keep_sampling": "ipsp",
     "wf_flow_velocity": "ipppppzpdbp",
     "wf_flow_source_at": "Fpi",
     "wf_flow_find_task": "ippsp",

@@ -114,10 +114,11 @@ def save_flow(
     target.mkdir(parents=True, exist_ok=True)
     flow.save(target / FLOW)
     about = flow.about
-    recipe = recipe_text({"model": about.get("model") or {}, "train": about.get("train") or {}})
+    parts = {"model": about.get("model"), "train": about.get("train"), "sample": flow.sampling}
+    recipe = recipe_text({name: values or {} for name, values in parts.items()})
     _write(
         target / "config.json",
-        json.dumps({"weft": "flow", "sampling": flow.sampling, **about}, indent=1) + "\n",
+        json.dumps({"weft": "flow", **about}, indent=1) + "\n",
     )
     _write(target / "recipe.conf", recipe)
     pictures = _pictures(evaluation, target)
@@ -189,12 +190,7 @@ def load_flow(source: str | os.PathLike[str], *, zoo: Zoo | None = None, **optio
     huggingface_hub.snapshot_download."""
     from ._generator import Flow
 
-    folder = _folder(source, "model", FLOW, options)
-    flow = Flow(folder / FLOW, zoo)
-    config = folder / "config.json"
-    if config.exists():
-        flow.sampling = dict(json.loads(config.read_text(encoding="utf-8")).get("sampling") or {})
-    return flow
+    return Flow(_folder(source, "model", FLOW, options) / FLOW, zoo)
 
 
 def load_zoo(source: str | os.PathLike[str], **options: Any) -> Zoo:

@@ -42,7 +42,9 @@ static char *data_lines(const wf_data_desc *data) {
     wf_text text = wf_text_start(lines, size);
     for (const wf_setting *row = wf_data_settings(); row->key != NULL; row++) {
         char buffer[WF_SETTING_BUFFER];
-        if (row->key[0] == '\0' || wf_setting_equal(row, data, &plain)) continue;
+        /* The scale is always written: without one the collection's own would count. */
+        bool scale = strcmp(row->key, "scale") == 0;
+        if (row->key[0] == '\0' || (!scale && wf_setting_equal(row, data, &plain))) continue;
         const char *value = whole_path(row->key, wf_setting_text(row, data, buffer), path);
         bool quote = strpbrk(value, "#\"") != NULL;
         wf_text_add(&text, "%s = %s%s%s\n", row->key, quote ? "\"" : "", value, quote ? "\"" : "");
@@ -168,9 +170,7 @@ static wf_status print_result(const fitting *f, double seconds) {
     char took[32];
     cli_duration(seconds, took);
     cli_print("%s: a flow after %zu updates, in %s\n", f->out, updates, took);
-    cli_print("networks from it:  weft sample %s -n 100 -o nets.safetensors --refine %g,%d,%d\n",
-              f->out, f->recipe.sample.refine_t, f->recipe.sample.refine_cycles,
-              f->recipe.sample.refine_steps);
+    cli_print("networks from it:  weft sample %s -n 100 -o nets.safetensors\n", f->out);
     cli_print("the whole table:   weft run %s\n", f->recipe_path);
     return WF_OK;
 }

@@ -19,10 +19,12 @@
 #include "base/pool.h"
 #include "graph/describe.h"
 #include "weft/text.h"
+#include "zoo/torch_file.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { max_tests = WF_ZOO_TESTS, n_own_meta = 4, max_extra_tensors = 3 + 2 * max_tests };
 static const char format_name[] = "collection 1";
@@ -180,7 +182,25 @@ static wf_status refuse_strangers(wf_ctx *ctx, const wf_zoo *zoo) {
     return WF_OK;
 }
 
+/* Checkpoints in place of a collection: says how to make one of them. */
+static wf_status refuse_checkpoints(wf_ctx *ctx, const char *path) {
+    struct stat info;
+    wf_map map = {0};
+    bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode), torch = false;
+    if (!folder) {
+        WF_TRY(wf_map_open(ctx, path, &map));
+        torch = wf_torch_recognise(map.data, map.size);
+        wf_map_close(&map);
+    }
+    if (!folder && !torch) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s is %s, not a collection; bring networks in first: weft zoo import %s "
+                   "--activation relu -o mine.safetensors",
+                   path, folder ? "a folder" : "a file of torch.save", path);
+}
+
 static wf_status read_collection(wf_ctx *ctx, wf_zoo *zoo) {
+    WF_TRY(refuse_checkpoints(ctx, zoo->path));
     WF_TRY(wf_st_open(ctx, zoo->path, &zoo->file));
     WF_TRY(read_graph(ctx, zoo));
     WF_TRY(read_blocks(ctx, zoo));

@@ -73,4 +73,8 @@ check import-json python3 -c '
 import json
 one, = json.load(open("advice.json"))["collections"]
 assert one["advice"] == "--scale standard" and one["advised_accuracy"] > one["accuracy"] + 0.02, one'
+
+# Checkpoints in place of a collection: what to type.
+expect folder-as-zoo 3 "weft zoo import six --activation relu" "$weft" eval --zoo six --nets six
+expect torch-as-zoo 3 "weft zoo import six/n0.pt" "$weft" zoo info six/n0.pt
 finish

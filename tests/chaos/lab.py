@@ -136,14 +136,16 @@ class Lab:
             folder, trace = self.fresh(command), os.path.join(self.folder, command + ".trace")
             first = self.run(folder, command)
             files = snapshot(folder)
+            again = self.run(folder, command)
             self.done(folder)
             folder, begun = self.fresh(command), time.monotonic()
             second = self.run(folder, command, "trace=" + trace)
             seconds = time.monotonic() - begun
-            for code, out, err in (first, second):
+            for code, out, err in (first, again, second):
                 if code != 0:
+                    when = "undisturbed" if first[0] else "when it is given again"
                     raise SystemExit(
-                        "chaos: %s ends with %d undisturbed: %s" % (command, code, text(err))
+                        "chaos: %s ends with %d %s: %s" % (command, code, when, text(err))
                     )
             if differences(files, snapshot(folder)):
                 raise SystemExit(

@@ -74,4 +74,25 @@ wait $pid
 check "SIGTERM inside a large network exits 143" test $? -eq 143
 check "soon" test $(($(date +%s) - start)) -lt 10
 check "and keeps what it has" test -n "$(ls large.safetensors.parts/*.started)"
+
+# Sampling and judging, too, which save nothing.
+# stops NAME COMMAND...
+stops() {
+    part=$1
+    shift
+    "$weft" "$@" -q >/dev/null 2>err &
+    pid=$!
+    sleep 1
+    kill -TERM $pid
+    start=$(date +%s)
+    wait $pid
+    check "SIGTERM in $part exits 143" test $? -eq 143
+    check "soon, in $part" test $(($(date +%s) - start)) -lt 10
+}
+flow=whole/runs/tiny/flow.safetensors
+stops sampling sample $flow -n 2000000 -o never.safetensors
+stops "sampling of a wide network" sample $flow -n 40 --arch 2-60000-3 -o never.safetensors
+"$weft" zoo train "$recipe" -n 3000 --set zoo.epochs=1 -o many.safetensors -q >/dev/null 2>&1
+stops alignment align many.safetensors --restarts 1000 -o never.safetensors
+check "nothing is left of them" test -z "$(ls -A | grep never)"
 finish

@@ -464,6 +464,27 @@ static void check_velocity(wf_generator *generator, const wf_graph *graph, const
     for (int i = 0; i < 5; i++) free(all[i]);
 }
 
+/* Table and page of several sets of networks in one call; copies are marked. */
+static void check_report(const wf_reference *reference, const float *made, const float *copies) {
+    const char *names[] = {"made", "copies"};
+    const float *weights[] = {made, copies};
+    const size_t n[] = {3, 6};
+    char *rows, *page;
+    assert_ok(ctx,
+              wf_report_evaluation(ctx, "two sets", reference, names, weights, n, 2, &rows, &page));
+    assert_non_null(strstr(rows, "\"name\": \"reference\""));
+    assert_non_null(strstr(strstr(rows, "\"name\": \"copies\""), "\"copies\": true"));
+    assert_non_null(strstr(page, "two sets"));
+    assert_non_null(strstr(page, "</html>"));
+    wf_free(page);
+    wf_free(rows);
+    assert_ok(ctx, wf_report_evaluation(ctx, NULL, reference, names, weights, n, 1, NULL, NULL));
+    assert_int_equal(wf_report_evaluation(ctx, NULL, reference, names, weights, n, 0, &rows, &page),
+                     WF_ERR_USAGE);
+    assert_null(rows);
+    assert_null(page);
+}
+
 static void test_generator(void **state) {
     (void)state;
     float *weights;
@@ -500,6 +521,7 @@ static void test_generator(void **state) {
     assert_ok(ctx, wf_eval_json(ctx, reference, NULL, NULL, 0, &text));
     assert_non_null(strstr(text, "\"n\": 6"));
     wf_free(text);
+    check_report(reference, made, weights);
     wf_reference_free(reference);
     wf_generator_free(generator);
     wf_zoo_free(zoo);

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import json
 import queue
+import sys
 import threading
 import warnings
 from typing import Any, Callable, Iterator
@@ -175,6 +176,8 @@ class Context:
                 except (
                     BaseException
                 ) as error:  # Ctrl-C, or a fault of a callback: stop the work first
+                    if failure is None and isinstance(error, KeyboardInterrupt):
+                        print("stopping after this step; what is done is kept", file=sys.stderr)
                     failure = failure or error
                     lib.wf_interrupt(self._handle)
             worker.join()

@@ -38,27 +38,23 @@ class Net:
         return functional.batch_norm(x, mean, var, weight, bias, self.training, 0.1, 1e-5)
 
 
-def pad64(columns):
-    return (columns + 63) // 64 * 64
-
-
-def vae(net, inputs, c):
-    x, target, noise = inputs
-    k, p = c["channels"], net.p
-    h = x[:, None]
+def pdiff_encode(net, x, c):
+    k, h = c["channels"], x[:, None]
     for i, out in enumerate((k, 2 * k, 4 * k, 4 * k, k // 2)):
         h = functional.leaky_relu(net.norm(f"encoder.{i}.norm", net.conv(f"encoder.{i}.conv", h, out, 2)), 0.01)
-    length = h.shape[2]
-    h = affine(p, "encoder.out", h.transpose(1, 2).reshape(len(x), -1))  # the library flattens position by position
-    z = affine(p, "encoder.mu", h) + noise
-    h = affine(p, "decoder.in", z).reshape(len(x), length, k // 2).transpose(1, 2)
+    h = affine(net.p, "encoder.out", h.transpose(1, 2).reshape(len(x), -1))  # the library flattens position by position
+    return affine(net.p, "encoder.mu", h)
+
+
+def pdiff_decode(net, z, c):
+    k = c["channels"]
+    h = affine(net.p, "decoder.in", z).reshape(len(z), -1, k // 2).transpose(1, 2)
     for i, out in enumerate((4 * k, 4 * k, 2 * k, k, k)):
         h = functional.elu(net.norm(f"decoder.{i}.norm", net.spread(f"decoder.{i}.conv", h, out)))
-    return functional.mse_loss(net.conv("decoder.out", h, 1)[:, 0], target), None
+    return net.conv("decoder.out", h, 1)[:, 0]
 
 
-def ddpm(net, inputs, c):
-    x, t, noise = inputs
+def pdiff_noise(net, x, t, c):
     k = c["channels"]
     step = affine(net.p, "time.2", functional.silu(affine(net.p, "time.0", sinusoids(t[:, 0], c["time"]))))[:, None]
     h, kept = x[:, None], []
@@ -67,7 +63,17 @@ def ddpm(net, inputs, c):
             h = h + kept[7 - i]
         h = functional.elu(net.norm(f"{i}.norm", net.conv(f"{i}.conv", h + step, out)))
         kept.append(h)
-    return functional.mse_loss(net.conv("7.conv", h + kept[0] + step, 1)[:, 0], noise), None
+    return net.conv("7.conv", h + kept[0] + step, 1)[:, 0]
+
+
+def vae(net, inputs, c):
+    x, target, noise = inputs
+    return functional.mse_loss(pdiff_decode(net, pdiff_encode(net, x, c) + noise, c), target), None
+
+
+def ddpm(net, inputs, c):
+    x, t, noise = inputs
+    return functional.mse_loss(pdiff_noise(net, x, t, c), noise), None
 
 
 # --- SANE ----------------------------------------------------------------------------------------------------------------------
@@ -88,36 +94,56 @@ def tokens_of(arch, width):
     return torch.tensor(places), torch.tensor(positions)
 
 
-def autoencoder(net, inputs, c):
-    p, (views,) = net.p, inputs
-    places, positions = tokens_of([int(word) for word in c["arch"].split("-")], c.get("token", 0))
-    mask = (places >= 0).to(views.dtype)
-    x = views[:, places.clamp(min=0)] * mask
-    index, layer, channel = (p["positions." + name] for name in ("index", "layer", "channel"))
-    position = torch.cat([index[positions[:, 0]] + layer[positions[:, 1]], channel[positions[:, 2]]], 1)
-    layer_norm = lambda name, y: functional.layer_norm(
-        y, y.shape[-1:], p[name + ".weight"].reshape(-1), p[name + ".bias"].reshape(-1) if name + ".bias" in p else None, 1e-5)
-    heads = lambda y: y.reshape(*y.shape[:2], c["heads"], -1).transpose(1, 2)
+class Sane:
+    def __init__(self, p, c):
+        self.p, self.c = p, c
+        self.places, positions = tokens_of([int(word) for word in c["arch"].split("-")], c.get("token", 0))
+        self.mask = (self.places >= 0).to(p["encoder.in.weight"].dtype)
+        index, layer, channel = (p["positions." + name] for name in ("index", "layer", "channel"))
+        self.position = torch.cat([index[positions[:, 0]] + layer[positions[:, 1]], channel[positions[:, 2]]], 1)
 
-    def blocks(part, h):
-        for k in range(c["blocks"]):
+    def layer_norm(self, name, y):
+        bias = self.p[name + ".bias"].reshape(-1) if name + ".bias" in self.p else None
+        return functional.layer_norm(y, y.shape[-1:], self.p[name + ".weight"].reshape(-1), bias, 1e-5)
+
+    def blocks(self, part, h):
+        heads = lambda y: y.reshape(*y.shape[:2], self.c["heads"], -1).transpose(1, 2)
+        for k in range(self.c["blocks"]):
             name = f"{part}.blocks.{k}."
-            query, key, value = (heads(y) for y in affine(p, name + "attention.qkv", layer_norm(name + "norm1", h)).chunk(3, 2))
-            y = functional.scaled_dot_product_attention(query, key, value) if hasattr(functional, "scaled_dot_product_attention") else \
-                torch.softmax(query @ key.transpose(2, 3) / query.shape[3] ** 0.5, 3) @ value
-            h = h + affine(p, name + "attention.proj", y.transpose(1, 2).reshape(h.shape))
-            h = h + affine(p, name + "mlp.2", functional.gelu(affine(p, name + "mlp.0", layer_norm(name + "norm2", h))))
+            query, key, value = (heads(y) for y in affine(self.p, name + "attention.qkv", self.layer_norm(name + "norm1", h)).chunk(3, 2))
+            y = torch.softmax(query @ key.transpose(2, 3) / query.shape[3] ** 0.5, 3) @ value
+            h = h + affine(self.p, name + "attention.proj", y.transpose(1, 2).reshape(h.shape))
+            h = h + affine(self.p, name + "mlp.2", functional.gelu(affine(self.p, name + "mlp.0", self.layer_norm(name + "norm2", h))))
         return h
 
-    z = affine(p, "encoder.out", blocks("encoder", affine(p, "encoder.in", x) + position))
-    y = affine(p, "decoder.out", blocks("decoder", affine(p, "decoder.in", z) + position))
-    h = functional.relu(layer_norm("head.1", affine(p, "head.0", z.reshape(len(z), -1))))
-    h = functional.normalize(functional.relu(layer_norm("head.4", affine(p, "head.3", h))), dim=1)
+    def tokens(self, flat):
+        return flat[:, self.places.clamp(min=0)] * self.mask
+
+    def encode(self, tokens):
+        return affine(self.p, "encoder.out", self.blocks("encoder", affine(self.p, "encoder.in", tokens) + self.position))
+
+    def decode(self, z):
+        return affine(self.p, "decoder.out", self.blocks("decoder", affine(self.p, "decoder.in", z) + self.position)) * self.mask
+
+    def head(self, z):
+        h = functional.relu(self.layer_norm("head.1", affine(self.p, "head.0", z.reshape(len(z), -1))))
+        return functional.relu(self.layer_norm("head.4", affine(self.p, "head.3", h)))
+
+    def flat(self, tokens):
+        out = tokens.new_zeros(len(tokens), int((self.places >= 0).sum()))
+        out[:, self.places[self.places >= 0]] = tokens[:, self.places >= 0]
+        return out
+
+
+def autoencoder(net, inputs, c):
+    sane, (views,) = Sane(net.p, c), inputs
+    x = sane.tokens(views)
+    z = sane.encode(x)
+    h = functional.normalize(sane.head(z), dim=1)
     n = len(h) // 2
-    similar = h @ h.T / 0.1
-    similar = similar.masked_fill(torch.eye(2 * n, dtype=torch.bool), float("-inf"))
+    similar = (h @ h.T / 0.1).masked_fill(torch.eye(2 * n, dtype=torch.bool), float("-inf"))
     contrast = functional.cross_entropy(similar, torch.cat([torch.arange(n, 2 * n), torch.arange(n)]))
-    return contrast, ((y * mask - x) ** 2).mean()
+    return contrast, ((sane.decode(z) - x) ** 2).mean()
 
 
 CASES = [

@@ -17,8 +17,13 @@ const char *wf_comm_host(const wf_comm *comm, int rank) {
 }
 
 const char *wf_comm_failure(const wf_comm *comm) {
-    bool failed = comm != NULL && atomic_load(&comm->failed) != 0;
+    int status = comm != NULL ? atomic_load(&comm->failed) : WF_OK;
+    bool failed = status != WF_OK && status != WF_ERR_INTERRUPTED; /* all were stopped then */
     return failed && comm->failed_rank != comm->rank ? comm->sentence : NULL;
+}
+
+wf_status wf_comm_failure_status(const wf_comm *comm) {
+    return wf_comm_failure(comm) == NULL ? WF_OK : (wf_status)atomic_load(&comm->failed);
 }
 
 const char *wf_rank_name(const wf_comm *comm, int rank) {
@@ -289,9 +294,15 @@ wf_status wf_from_rank_0(wf_ctx *ctx, wf_status status) {
 
 wf_status wf_rank_0_does(wf_ctx *ctx, const char *path,
                          wf_status (*change)(wf_ctx *ctx, const char *path)) {
-    WF_TRY(wf_barrier(ctx));
-    wf_status status = wf_ctx_rank(ctx) == 0 && wf_writes_files(ctx) ? change(ctx, path) : WF_OK;
-    return wf_from_rank_0(ctx, status);
+    bool together = wf_writes_together(ctx);
+    if (together) WF_TRY(wf_barrier(ctx));
+    wf_status status = wf_writes_files(ctx) ? change(ctx, path) : WF_OK;
+    return together ? wf_from_rank_0(ctx, status) : status;
+}
+
+bool wf_writes_together(const wf_ctx *ctx) {
+    const wf_comm *comm = wf__ctx_comm(ctx);
+    return comm != NULL && atomic_load(&comm->failed) == 0;
 }
 
 wf_status wf_same(wf_ctx *ctx, const char *what, const char *text) {

@@ -6,7 +6,9 @@
  * C2  A rank that fails by itself gives up (wf_comm_give_up): the collective calls of the others
  *     fail, and none waits for ever. A rank that falls silent is found by the others within
  *     WEFT_RANK_TIMEOUT seconds (base/mpi/).
- * C3  With one rank every call returns at once and changes nothing. */
+ * C3  After a failure all collective calls fail. Files are then rank 0's alone to write, without
+ *     the others.
+ * C4  With one rank every call returns at once and changes nothing. */
 #ifndef WF_BASE_COMM_H
 #define WF_BASE_COMM_H
 
@@ -65,6 +67,8 @@ wf_status wf_sum_in_order(wf_ctx *ctx, float *out, size_t count, int active, wf_
 bool wf_work_alone(wf_ctx *ctx, bool alone);
 /* Rank 0 and all that stand alone write files. */
 bool wf_writes_files(const wf_ctx *ctx);
+/* Whether files are written in collective calls: there are several ranks, and none has failed. */
+bool wf_writes_together(const wf_ctx *ctx);
 /* "rank 2 on node3", in a static buffer of the calling thread. */
 const char *wf_rank_name(const wf_comm *comm, int rank);
 

@@ -220,10 +220,8 @@ int wf_ctx_threads(const wf_ctx *ctx) { return ctx == NULL ? 1 : ctx->threads; }
 
 bool wf_ctx_waits(const wf_ctx *ctx) { return ctx != NULL && ctx->desc.wait_for_locks; }
 
-/* After a failure nothing is collective any more. */
 wf_comm *wf__ctx_comm(const wf_ctx *ctx) {
-    wf_comm *comm = ctx == NULL || ctx->alone ? NULL : ctx->desc.comm;
-    return comm == NULL || (atomic_load(&comm->failed) != 0) ? NULL : comm;
+    return ctx == NULL || ctx->alone ? NULL : ctx->desc.comm;
 }
 
 bool wf_work_alone(wf_ctx *ctx, bool alone) {

@@ -489,7 +489,8 @@ wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out) {
     out->file = NULL;
     out->path[0] = out->temporary[0] = '\0';
     out->shared = NULL;
-    if (wf_ctx_ranks(ctx) == 1) return wf_writes_files(ctx) ? open_sibling(ctx, path, out) : WF_OK;
+    if (!wf_writes_together(ctx))
+        return wf_writes_files(ctx) ? open_sibling(ctx, path, out) : WF_OK;
     WF_TRY(wf_barrier(ctx));
     wf_status status = wf_ctx_rank(ctx) == 0 ? open_sibling(ctx, path, out) : WF_OK;
     WF_TRY(wf_from_rank_0(ctx, status));

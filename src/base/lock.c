@@ -183,9 +183,9 @@ static wf_status lock_create(wf_ctx *ctx, const char *path, bool folder, wf_lock
     *out = NULL;
     WF_TRY(wf_alloc(ctx, 1, sizeof *lock, path, &lock));
     lock->fd = -1;
-    bool takes = wf_ctx_rank(ctx) == 0 && wf_writes_files(ctx);
-    wf_status status = takes ? lock_take(ctx, path, folder, lock) : WF_OK;
-    status = wf_from_rank_0(ctx, status);
+    bool together = wf_writes_together(ctx);
+    wf_status status = wf_writes_files(ctx) ? lock_take(ctx, path, folder, lock) : WF_OK;
+    if (together) status = wf_from_rank_0(ctx, status);
     if (status == WF_OK) *out = lock;
     else wf_lock_free(lock);
     return status;

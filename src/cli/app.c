@@ -127,6 +127,8 @@ static int fail(cli_app *app, wf_status status) {
     if (sentence[0] == '\0') sentence = wf_status_name(status);
     sentence = cli_ranks_failed(app, status, sentence);
     if (sentence[0] != '\0') cli_print_error("weft: %s\n", sentence);
+    wf_status elsewhere = wf_comm_failure_status(app->comm);
+    if (elsewhere != WF_OK) status = elsewhere;
     if (status == WF_ERR_INTERRUPTED && caught != 0) return 128 + caught;
     return wf_status_exit_code(status);
 }

@@ -54,8 +54,7 @@ const char *cli_ranks_failed(cli_app *app, wf_status status, const char *sentenc
     if (app->comm == NULL) return sentence;
     if (app->ctx != NULL) wf_comm_give_up(app->ctx, status, sentence);
     const char *elsewhere = wf_comm_failure(app->comm);
-    /* That all were stopped is better told by what this rank has saved. */
-    if (elsewhere != NULL && status != WF_ERR_INTERRUPTED) sentence = elsewhere;
+    if (elsewhere != NULL) sentence = elsewhere;
     bool lost = elsewhere != NULL && strncmp(elsewhere, "rank 0 ", 7) == 0;
     return wf_comm_rank(app->comm) == 0 || lost ? sentence : "";
 }

@@ -17,7 +17,7 @@ fi
 # Two cores take three ranks, also as root in a container; MPI's own memory is no leak of ours.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl_vader_single_copy_mechanism=none
-export ASAN_OPTIONS="detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}" WEFT_RANK_TIMEOUT=4
+export ASAN_OPTIONS="detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}" WEFT_RANK_TIMEOUT=30
 # ranks N ARGUMENT...: weft with N ranks of one thread; a minute at most.
 ranks() {
     n=$1
@@ -27,7 +27,6 @@ ranks() {
 
 # --- the communicator
 check "collective calls of 3 ranks" timeout 60 mpirun -n 3 "$programs/tests/unit/test_comm"
-check "weft version speaks once" test "$(timeout 60 mpirun -n 2 "$weft" version | grep -c '^mpi: ')" = 1
 [ "$(uname -m)" != x86_64 ] || expect "ranks of other instruction sets" 2 "computes with avx2, rank 1 on " timeout 60 mpirun -n 1 -x WEFT_ISA=avx2 "$weft" zoo train "$recipe" -o x.safetensors : -n 1 -x WEFT_ISA=base "$weft" zoo train "$recipe" -o x.safetensors
 expect "ranks of other arguments" 2 "rank 1 on $(hostname) was started with other arguments" timeout 60 mpirun -n 1 "$weft" zoo train "$recipe" -o x.safetensors : -n 1 "$weft" zoo train "$recipe" -o y.safetensors
 cp "$weft" other && echo >>other
@@ -43,5 +42,101 @@ check "and leaves no parts" test ! -e zoo-3.safetensors.parts
 expect "more ranks than networks" 0 "1 of 3 ranks have nothing to do" ranks 3 zoo train "$recipe" -n 2 -o two.safetensors
 "$weft" zoo train "$recipe" -n 2 -o two-alone.safetensors -q >/dev/null
 check "are the same networks" cmp two.safetensors two-alone.safetensors
+
+# --- training, sampling, evaluation: whole runs of 1, 2 and 3 ranks
+cat >body.py <<'END'
+import struct, sys
+def body(path):  # headers say how long it took
+    data = open(path, "rb").read()
+    return data[8 + struct.unpack("<Q", data[:8])[0]:]
+sys.exit(0 if body(sys.argv[1]) == body(sys.argv[2]) else "other tensors")
+END
+quick="--set train.batch=96 --set train.updates=24 --set train.validations=3 --set eval.subsets=4"
+# same_run NAME N FOLDER OPTION...: N ranks make the networks, losses, samples and scores of FOLDER.
+same_run() {
+    label=$1 many=$2 alone=$3
+    shift 3
+    rm -rf run
+    ranks "$many" run "$recipe" -o run "$@" >run.out 2>run.err
+    code=$?
+    check "$label: ends well: $(tail -n 1 run.err)" test $code -eq 0
+    for file in zoo held-out flow nets nets-direct; do
+        check "$label: $file" python3 body.py "$alone/$file.safetensors" "run/$file.safetensors"
+    done
+    check "$label: scores" cmp "$alone/eval.json" run/eval.json
+    sed 's/"seconds".*//' "$alone/flow.safetensors.log.jsonl" >log.alone
+    sed 's/"seconds".*//' run/flow.safetensors.log.jsonl >log.run
+    check "$label: losses and validation" cmp log.alone log.run
+}
+# shellcheck disable=SC2086
+"$weft" run "$recipe" -o muon -q $quick --set train.optimizer=muon --set train.ema=0.9 >/dev/null 2>&1
+# shellcheck disable=SC2086
+same_run "muon, 3 ranks" 3 muon $quick --set train.optimizer=muon --set train.ema=0.9
+check "the collection's scores are kept beside it" test -e run/zoo.safetensors.cloud.safetensors
+expect "a finished run is done" 0 "report: done before" ranks 2 run "$recipe" -o run $quick --set train.optimizer=muon --set train.ema=0.9
+# A field of parts, and one whose whole batch is one part; some networks are for validation.
+sed 's/^node.*/width = 16/; /^edge/d; s/^\[model\]/&\ngenerator = mlp/' "$recipe" >mlp.conf
+cp "$recipe" gmn.conf
+for field in gmn mlp; do
+    set -- "$field.conf" --set train.coupling=independent --set train.batch=96 --set train.updates=12 --set train.weights=validation --set train.set_aside=10 -z zoo.safetensors
+    "$weft" train "$@" -o "$field.safetensors" -q >/dev/null 2>first.err || fail "$field" "$(tail -n 1 first.err)"
+    expect "$field with 2 ranks" 0 "" ranks 2 train "$@" -o "$field-2.safetensors"
+    check "$field: the weights of one process" python3 body.py "$field.safetensors" "$field-2.safetensors"
+done
+check "a field of one part says who idles" grep -q "mlp cuts a batch of 96 networks into 1 part: 1 of 2 ranks idle" err
+
+# --- a run goes on with another number of ranks
+long="--set train.batch=96 --set train.optimizer=muon"
+"$weft" train "$recipe" $long --set train.updates=30 -z zoo.safetensors -o whole.safetensors -q >/dev/null 2>&1
+ranks 2 train "$recipe" $long --set train.updates=10 --set train.schedule_updates=30 -z zoo.safetensors -o part.safetensors -q >/dev/null 2>part.err
+"$weft" train "$recipe" $long --set train.updates=20 --set train.schedule_updates=30 -z zoo.safetensors -o part.safetensors -q >/dev/null 2>>part.err
+ranks 3 train "$recipe" $long --set train.updates=30 --set train.schedule_updates=30 -z zoo.safetensors -o part.safetensors -q >/dev/null 2>>part.err
+check "10 updates of 2 ranks, 10 of 1, 10 of 3: as 30 of one" python3 body.py whole.safetensors part.safetensors
+
+# --- different files
+mkdir here there
+cp zoo.safetensors here/zoo.safetensors
+cp two.safetensors there/zoo.safetensors
+expect "ranks with different files" 3 "zoo.safetensors is another here than on rank 0" timeout 60 mpirun -n 1 -wdir "$PWD/here" "$weft" train "$recipe" -z zoo.safetensors -o flow.safetensors : -n 1 -wdir "$PWD/there" "$weft" train "$recipe" -z zoo.safetensors -o flow.safetensors
+
+# --- faults
+# wait_for COMMAND...: until it holds, at most 30 s.
+wait_for() {
+    tries=0
+    until "$@" 2>/dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || return 1
+        sleep 0.1
+    done
+}
+# The process of rank $2 that makes $1.
+rank_of() {
+    for process in $(pgrep -f "weft train .*-o $1 "); do
+        tr '\0' '\n' 2>/dev/null </proc/"$process"/environ | grep -qx "OMPI_COMM_WORLD_RANK=$2" && echo "$process"
+    done
+}
+endless="--set train.batch=96 --set train.updates=1000000 --set train.save_seconds=1 -z zoo.safetensors"
+# fault NAME SIGNAL RANK CODES WORDS: of a run whose first checkpoint stands.
+fault() {
+    label=$1 signal=$2 rank=$3 codes=$4 words=$5
+    # shellcheck disable=SC2086
+    ranks 2 train "$recipe" $endless -o "$label.safetensors" -q >/dev/null 2>"$label.err" &
+    job=$!
+    wait_for test -s "$label.safetensors"
+    start=$(date +%s)
+    kill -"$signal" "$(rank_of "$label.safetensors" "$rank")"
+    wait $job
+    code=$?
+    took=$(($(date +%s) - start))
+    check "$label: ends with an error ($code)" test "$(echo " $codes " | grep -c " $code ")" = 1
+    check "$label: in time ($took s)" test $took -le 30
+    check "$label: says so" grep -q "$words" "$label.err"
+    expect "$label: the checkpoint is whole" 0 "ok" "$weft" verify "$label.safetensors"
+    [ "$label" != killed ] || expect "$label: the same command goes on" 0 "" ranks 3 train "$recipe" $endless --set train.max_seconds=1 -o "$label.safetensors"
+}
+fault killed KILL 1 "137" "rank 1 .* on node .* exited on signal 9"
+fault stopped USR1 1 "130 138" "stopped.safetensors: interrupted after update [0-9]*; the checkpoint is saved"
+WEFT_RANK_TIMEOUT=3
+fault hangs STOP 1 "1" "rank 1 on .* has not answered for 3 s"
 
 finish

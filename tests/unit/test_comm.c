@@ -173,8 +173,10 @@ static void a_rank_gives_up(void **state) {
         assert_non_null(strstr(wf_comm_failure(comm), "no memory left"));
         assert_true(wf_interrupted(ctx));
     }
-    assert_int_equal(wf_ctx_ranks(ctx), 1);
+    assert_false(wf_writes_together(ctx));
     assert_int_equal(wf_writes_files(ctx), rank == 0);
+    assert_int_equal(wf_barrier(ctx), WF_ERR_MEMORY);
+    assert_int_equal(wf_agree(ctx, WF_OK), WF_ERR_MEMORY);
 }
 
 static int end_after_failure(void **state) {

@@ -42,6 +42,7 @@ typedef enum notice_kind { BEAT, FAILURE, INTERRUPTION, FAREWELL } notice_kind;
 
 typedef struct notice {
     int32_t kind, status;
+    int32_t rank; /* that failed: the sender, or one that it has found lost */
     char sentence[WF_COMM_SENTENCE];
 } notice;
 
@@ -109,7 +110,7 @@ static void tell_all(wf_comm *comm, const notice *what) {
 }
 
 void wf__mpi_tell_failure(wf_comm *comm, wf_status status, const char *sentence) {
-    notice what = {.kind = FAILURE, .status = (int32_t)status};
+    notice what = {.kind = FAILURE, .status = (int32_t)status, .rank = comm->rank};
     snprintf(what.sentence, sizeof what.sentence, "%s", sentence);
     pthread_mutex_lock(&comm->mpi->lock);
     tell_all(comm, &what);
@@ -122,18 +123,20 @@ static void stop_work(wf_comm *comm) {
     if (ctx != NULL) wf_interrupt(ctx);
 }
 
-static void failed_elsewhere(wf_comm *comm, int rank, wf_status status, const char *what) {
+/* A rank that is found lost is named already. */
+static void failed_elsewhere(wf_comm *comm, int from, const notice *what) {
     char sentence[WF_COMM_SENTENCE];
-    snprintf(sentence, sizeof sentence, "%s: %.600s", wf_rank_name(comm, rank), what);
-    wf__comm_fail(comm, status, rank, sentence);
+    if (what->rank == from)
+        snprintf(sentence, sizeof sentence, "%s: %.600s", wf_rank_name(comm, from), what->sentence);
+    else snprintf(sentence, sizeof sentence, "%s", what->sentence);
+    wf__comm_fail(comm, (wf_status)what->status, what->rank, sentence);
     stop_work(comm);
 }
 
 static void take_notice(wf_comm *comm, int from, const notice *what) {
     wf_mpi *mpi = comm->mpi;
     mpi->heard[from] = wf_seconds();
-    if (what->kind == FAILURE)
-        failed_elsewhere(comm, from, (wf_status)what->status, what->sentence);
+    if (what->kind == FAILURE) failed_elsewhere(comm, from, what);
     else if (what->kind == INTERRUPTION) {
         mpi->interruption_told = true; /* by the one who was interrupted */
         stop_work(comm);
@@ -184,7 +187,7 @@ static void find_lost(wf_comm *comm, double now) {
                  wf_rank_name(comm, r), mpi->timeout);
         if (!wf__comm_fail(comm, WF_ERR_RANK, r, sentence)) return;
         if (comm->rank == 0) {
-            notice what = {.kind = FAILURE, .status = WF_ERR_RANK};
+            notice what = {.kind = FAILURE, .status = WF_ERR_RANK, .rank = r};
             snprintf(what.sentence, sizeof what.sentence, "%s", sentence);
             pthread_mutex_lock(&mpi->lock);
             tell_all(comm, &what);

@@ -79,7 +79,7 @@ time_code() {
             name=time-$frequency-$seed
             one "$name" demo.conf "$seed" train.updates="$updates" model.time_frequency="$frequency"
             [ -f "$out/$name/dopri5.json" ] || nice -n 10 "$weft" sample "$out/$name/flow.safetensors" \
-                -n 100 -o "$out/$name/dopri5.safetensors" --solver dopri5 --threads "${THREADS:-1}" --json \
+                -n 100 -o "$out/$name/dopri5.safetensors" --force --solver dopri5 --threads "${THREADS:-1}" --json \
                 >"$out/$name/dopri5.json"
         done
     done

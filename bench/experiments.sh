@@ -211,7 +211,7 @@ run_mnist() {
     for how in "--solver dopri5" "--solver euler --steps 50" "--solver euler --steps 50 --refine 0.75,10"; do
         if [ "$(left)" -lt 10 ]; then note "left out: clock of $how" && continue; fi
         # shellcheck disable=SC2086
-        "$weft" sample "$out/mnist/flow.safetensors" -n "${COUNT:-100}" $how -o "$out/clocked.safetensors" --device "$device" -q --json |
+        "$weft" sample "$out/mnist/flow.safetensors" -n "${COUNT:-100}" $how -o "$out/clocked.safetensors" --force --device "$device" -q --json |
             grep -E '"(n|evaluations|seconds)"' | tr -d '\n' && echo " $how"
         "$weft" eval --zoo "$out/mnist.safetensors" --nets "$out/clocked.safetensors" --data "$recipes/mnist.conf" \
             --name "$(echo "$how" | tr -d ' -' | sed 's/solver//')" --device "$device" -q
@@ -382,7 +382,7 @@ schedule() {
     if [ "$(left)" -lt 3 ]; then note "left out: $name" >&2 && return; fi
     # shellcheck disable=SC2086
     if ! "$weft" sample "$3" -n "${COUNT:-100}" --solver euler --steps "$4" $refine -o "$out/$name.safetensors" \
-        --device "$device" -q >/dev/null ||
+        --force --device "$device" -q >/dev/null ||
         ! row=$("$weft" eval --zoo "$out/$1.safetensors" --nets "$out/$name.safetensors" --data "$recipes/$2" --name "$name" \
             --device "$device" -q --json); then
         failed "$name"

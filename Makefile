@@ -119,7 +119,7 @@ need-bench: need-oracle
 	@tools/need.sh libopenblas0-pthread
 need-check:
 	@tools/need.sh clang clang-format
-.PHONY: all help demo docs bench install clean format compile_commands.json \
+.PHONY: all help demo docs bench bench-ranks install clean format compile_commands.json \
         need-lib need-test need-oracle need-bench need-check
 
 # --- the library and the program ----------------------------------------------------------------
@@ -179,6 +179,11 @@ docs: ## the documentation as a site: build/site
 
 bench: $(BUILD)/weft need-bench ## speed beside PyTorch in one run
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) bench/run.sh
+
+$(BUILD)/bench/ranks: bench/ranks.c $(BUILD)/libweft.a
+	@mkdir -p $(@D)
+	$(call quiet,CC,$<)$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+bench-ranks: $(BUILD)/bench/ranks ## cost of the collective calls: mpirun -n 2 build/bench/ranks
 
 install: all ## to PREFIX, /usr/local unless told
 	@BUILD=$(BUILD) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VERSION=$(VERSION) LIBS="$(LIBS)" \

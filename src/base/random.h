@@ -18,7 +18,8 @@ static inline WF_HD void wf_box_muller(uint32_t a, uint32_t b, float *x, float *
     *y = radius * sine;
 }
 
-/* out[i] is deviate i of the stream's address; the stream's position is ignored. Deviates 4k..4k+3 come from block k. */
+/* out[i] is deviate i of the stream's address; the stream's position is ignored. Deviates
+ * 4k..4k+3 come from block k. */
 void wf_rng_normals(const wf_rng *rng, float *out, size_t count);
 /* The same numbers for i = first .. first+count-1. */
 void wf_rng_normals_from(const wf_rng *rng, size_t first, float *out, size_t count);
@@ -26,9 +27,9 @@ void wf_rng_normals_from(const wf_rng *rng, size_t first, float *out, size_t cou
 /* A uniform permutation of 0..n-1 (Fisher and Yates), drawn from the stream. */
 void wf_rng_shuffle(wf_rng *rng, uint32_t *order, uint32_t n);
 
-/* Place i of a permutation of 0..n-1 that belongs to the stream's address, without memory for it: six
- * Feistel rounds over the fewest bits, an even number, that hold n - 1; a result beyond n - 1 goes
- * through them again. */
+/* Place i of a permutation of 0..n-1 that belongs to the stream's address, without memory for
+ * it: six Feistel rounds over the fewest bits, an even number, that hold n - 1; a result beyond
+ * n - 1 goes through them again. */
 static inline WF_HD uint32_t wf_rng_permuted(const wf_rng *rng, uint32_t n, uint32_t i) {
     uint32_t half = 1;
     while (half < 16 && (1u << (2 * half)) < n) half++;
@@ -48,10 +49,10 @@ static inline WF_HD uint32_t wf_rng_permuted(const wf_rng *rng, uint32_t n, uint
     return i;
 }
 
-/* Place b of batch `batch_number` when `count` things are gone through in epochs, each in an order of its
- * own that belongs to (seed, epoch, purpose, step), in batches of `batch`. What is left of an epoch
- * behind its last whole batch is dropped. With fewer things than a batch has places, every batch is an
- * epoch, and its order is gone round. */
+/* Place b of batch `batch_number` when `count` things are gone through in epochs, each in an
+ * order of its own that belongs to (seed, epoch, purpose, step), in batches of `batch`. What is
+ * left of an epoch behind its last whole batch is dropped. With fewer things than a batch has
+ * places, every batch is an epoch, and its order is gone round. */
 static inline WF_HD uint32_t wf_epoch_place(uint64_t seed, wf_purpose purpose, uint32_t step,
                                             uint32_t count, uint32_t batch, uint64_t batch_number,
                                             uint32_t b) {

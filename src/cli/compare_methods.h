@@ -1,4 +1,5 @@
-/* compare_methods: what weft compare --methods says of each run: generator and size, seconds, variants of JWS, networks as points. */
+/* compare_methods: what weft compare --methods says of each run: generator and size, seconds,
+ * variants of JWS, networks as points. */
 #ifndef CLI_COMPARE_METHODS_H
 #define CLI_COMPARE_METHODS_H
 

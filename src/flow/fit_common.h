@@ -7,9 +7,9 @@
 #include "nn/params.h"
 #include "weft/flow.h"
 
-/* The log of a fit into `path`: JSON lines in PATH.log.jsonl that begin with {"update":N. Opened, it
- * keeps the lines up to update `done` and drops the rest, also what is no whole line; done = 0 starts
- * it anew. *log is a file descriptor. */
+/* The log of a fit into `path`: JSON lines in PATH.log.jsonl that begin with {"update":N.
+ * Opened, it keeps the lines up to update `done` and drops the rest, also what is no whole line;
+ * done = 0 starts it anew. *log is a file descriptor. */
 wf_status wf_fit_log_open(wf_ctx *ctx, const char *path, size_t done, int *log);
 wf_status wf_fit_log_append(wf_ctx *ctx, const char *path, int log, const char *line,
                             size_t length);

@@ -36,7 +36,7 @@ wf_status wf_meta_add_text(wf_ctx *ctx, wf_meta *meta, const char *key, const ch
 wf_status wf_meta_add_arch(wf_ctx *ctx, wf_meta *config, int index, const wf_graph *graph);
 wf_status wf_meta_add_graph(wf_ctx *ctx, wf_meta *run, int index, const wf_graph *graph);
 
-/* --- reading: WF_ERR_INPUT says which part of the file is wrong --------------------------------- */
+/* --- reading: WF_ERR_INPUT says which part of the file is wrong ------------------------------- */
 
 wf_status wf_file_check_tensor(wf_ctx *ctx, const char *path, const wf_st_file *file,
                                const char *name, size_t count);

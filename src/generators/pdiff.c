@@ -1,6 +1,6 @@
-/* pdiff: P-diff as a generator: an autoencoder of networks, a diffusion model of its latents, ancestral
- * sampling. Noise of network k at step s of the diffusion: stream (seed, k, WF_RNG_SAMPLE, s); the
- * latent that it starts from has the number of steps in place of s. */
+/* pdiff: P-diff as a generator: an autoencoder of networks, a diffusion model of its latents,
+ * ancestral sampling. Noise of network k at step s of the diffusion: stream (seed, k,
+ * WF_RNG_SAMPLE, s); the latent that it starts from has the number of steps in place of s. */
 #include "base/random.h"
 #include "generators/generators.h"
 #include "generators/pdiff_net.h"

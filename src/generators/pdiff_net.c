@@ -74,7 +74,7 @@ wf_tensor *wf_pdiff_noise(wf_net *net, const wf_pdiff_model *model, wf_tensor *x
     return wf_from_tokens(tape, h, latent, latent, NULL, NULL);
 }
 
-/* --- the autoencoder: noisy networks, networks, noise of latents -------------------------------- */
+/* --- the autoencoder: noisy networks, networks, noise of latents ------------------------------ */
 
 static int vae_shapes(const void *self, int n, wf_phase_shape out[WF_PHASE_INPUTS]) {
     const wf_pdiff_model *model = self;
@@ -112,7 +112,7 @@ static wf_phase_loss vae_loss(wf_net *net, const void *self, int n,
     return (wf_phase_loss){{wf_mse(net->tape, made, in[1], NULL)}, {1}};
 }
 
-/* --- the diffusion: noisy latents, steps, noise ------------------------------------------------ */
+/* --- the diffusion: noisy latents, steps, noise ----------------------------------------------- */
 
 static int ddpm_shapes(const void *self, int n, wf_phase_shape out[WF_PHASE_INPUTS]) {
     const wf_pdiff_model *model = self;

@@ -1,13 +1,14 @@
-/* pdiff_net: the two networks of P-diff (Wang et al. 2024, code of 2025): a convolutional autoencoder of
- * networks, and a diffusion model of its latents. B networks of P parameters, standardised, zeros behind
- * them up to n, a multiple of 64; c channels.
+/* pdiff_net: the two networks of P-diff (Wang et al. 2024, code of 2025): a convolutional
+ * autoencoder of networks, and a diffusion model of its latents. B networks of P parameters,
+ * standardised, zeros behind them up to n, a multiple of 64; c channels.
  *
  *   encode  (B, n): 5 x [Conv1d 7, stride 2; batch norm; LeakyReLU] of c, 2c, 4c, 4c, c/2 channels,
  *           lin to the latent; mu = lin, log-variance = lin, which nothing reads
- *   decode  lin back, 5 x [transposed Conv1d 7, stride 2; batch norm; ELU] of 4c, 4c, 2c, c, c, Conv1d 7
- *   noise   latent as a sequence of one channel, 8 x Conv1d 7 of c, 2c, 4c, 8c, 4c, 2c, c, 1 with batch
- *           norm and ELU but for the last; the embedded step is added to every convolution's input, and
- *           outputs 3, 2, 1 to the inputs of the last three */
+ *   decode  lin back, 5 x [transposed Conv1d 7, stride 2; batch norm; ELU] of 4c, 4c, 2c, c, c,
+ *           Conv1d 7
+ *   noise   latent as a sequence of one channel, 8 x Conv1d 7 of c, 2c, 4c, 8c, 4c, 2c, c, 1 with
+ *           batch norm and ELU but for the last; the embedded step is added to every convolution's
+ *           input, and outputs 3, 2, 1 to the inputs of the last three */
 #ifndef WF_GENERATORS_PDIFF_NET_H
 #define WF_GENERATORS_PDIFF_NET_H
 

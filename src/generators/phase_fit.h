@@ -1,6 +1,6 @@
 /* phase_fit: generators that are fitted in phases, one network after another: an autoencoder, then
- * perhaps a model of its latents. What they share: loading, checkpoints, log, optimiser, validation,
- * interruption, resume. Each phase is a network of nn/layers.h with a loss.
+ * perhaps a model of its latents. What they share: loading, checkpoints, log, optimiser,
+ * validation, interruption, resume. Each phase is a network of nn/layers.h with a loss.
  *
  *     wf_phase_fit fit = {.phases = {{.name = "vae", ...}, {.name = "ddpm", ...}}, .n_phases = 2};
  *     wf_phase_fit_load(&fit, ctx, kind, desc);    networks are in fit.set
@@ -65,15 +65,15 @@ typedef struct wf_phase {
 /* The lists of parameters and buffers, from a walk of the network without memory for it. */
 wf_status wf_phase_declare(wf_ctx *ctx, wf_phase *phase, const void *model);
 void wf_phase_free(wf_phase *phase);
-/* Starts a tape with the network's weights, on the CPU. grad: the tape keeps what backward needs, and
- * batch norms use the batch; else it is the network that samples. */
+/* Starts a tape with the network's weights, on the CPU. grad: the tape keeps what backward
+ * needs, and batch norms use the batch; else it is the network that samples. */
 void wf_phase_start(wf_ctx *ctx, wf_phase *phase, bool grad, wf_tape *tape, wf_net *net);
 /* An input of float values, or while declaring a shape. */
 wf_tensor *wf_phase_input(wf_net *net, int rows, int cols, const float *values);
 
-/* Mean and deviation of each block from means over networks of theirs: the deviation is the mean of
- * the networks' deviations, or the root of the mean of their squares. by_layer: a layer's blocks are one
- * group. A deviation of 0 becomes 1. */
+/* Mean and deviation of each block from means over networks of theirs: the deviation is the mean
+ * of the networks' deviations, or the root of the mean of their squares. by_layer: a layer's
+ * blocks are one group. A deviation of 0 becomes 1. */
 wf_status wf_phase_norm(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
                         bool by_layer, bool squares, wf_norm *out);
 
@@ -115,7 +115,8 @@ wf_status wf_phase_fit_load(wf_phase_fit *fit, wf_ctx *ctx, const wf_generator_k
                             const wf_generator_fit_desc *desc);
 /* Initial weights, or those of the checkpoint at the path. All phases are declared. */
 wf_status wf_phase_fit_open(wf_phase_fit *fit, const void *model);
-/* Phase `index` to its end; nothing where it is done. WF_ERR_INTERRUPTED: the checkpoint is saved. */
+/* Phase `index` to its end; nothing where it is done. WF_ERR_INTERRUPTED: the checkpoint is
+ * saved. */
 wf_status wf_phase_fit_run(wf_phase_fit *fit, int index);
 /* Has the last phase, of this fit or of an earlier one into the file, all of its updates? */
 bool wf_phase_fit_done(const wf_phase_fit *fit);
@@ -123,8 +124,8 @@ bool wf_phase_fit_done(const wf_phase_fit *fit);
 wf_status wf_phase_fit_save(wf_phase_fit *fit);
 void wf_phase_fit_free(wf_phase_fit *fit);
 
-/* A file of such a fit, to sample from: its settings, architecture and networks. `phases` are declared
- * in between by `declare`, when options and graph are known. */
+/* A file of such a fit, to sample from: its settings, architecture and networks. `phases` are
+ * declared in between by `declare`, when options and graph are known. */
 typedef struct wf_phase_file {
     wf_st_file *file;
     const char *path;

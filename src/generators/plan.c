@@ -1,10 +1,9 @@
-/* plan: how to fit a flow in a given time. See weft/plan.h.
- *
- * The sizes of the field form a ladder. A first measurement, of the second rung, predicts the update
- * time of the others by their operations; the largest rung that still gets enough updates is measured
- * itself, and left for a smaller one where the prediction was too good. Updates beyond what a small
- * batch profits from go into the batch: at the same number of networks seen, many small updates beat
- * few large ones (docs/results/2026-11-15-cpu.md). */
+/* plan: how to fit a flow in a given time. See weft/plan.h.  The sizes of the field form a
+ * ladder. A first measurement, of the second rung, predicts the update time of the others by
+ * their operations; the largest rung that still gets enough updates is measured itself, and left
+ * for a smaller one where the prediction was too good. Updates beyond what a small batch profits
+ * from go into the batch: at the same number of networks seen, many small updates beat few large
+ * ones (docs/results/2026-11-15-cpu.md). */
 #include "base/json_text.h"
 #include "base/mute.h"
 #include "base/settings_json.h"

@@ -1,10 +1,12 @@
 /* sane: SANE as two generators, which share the autoencoder and differ in where latents come from.
  *
- * sane-kde   a draw is the whole latent of one anchor plus noise. The authors fit a kernel density to each
- *            coordinate (or token) and sample all of them with one seed, so that all use the same anchor, and
- *            the same noise. `kernel` says how far that goes; "coordinate" is what their code does.
+ * sane-kde   a draw is the whole latent of one anchor plus noise. The authors fit a kernel density
+ *            to each coordinate (or token) and sample all of them with one seed, so that all use
+ *            the same anchor, and the same noise. `kernel` says how far that goes; "coordinate" is
+ *            what their code does.
  * sane-gauss normal latents.
- * Draw k: stream (seed, k, WF_RNG_SAMPLE, 0) chooses the anchor, (seed, k, WF_RNG_SAMPLE, 1) is noise. */
+ * Draw k: stream (seed, k, WF_RNG_SAMPLE, 0) chooses the anchor, (seed, k, WF_RNG_SAMPLE, 1) is
+ * noise. */
 #include "base/random.h"
 #include "generators/generators.h"
 #include "generators/sane_net.h"

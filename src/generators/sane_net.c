@@ -12,8 +12,8 @@ static size_t row_length(const wf_graph *graph, const wf_block *block) {
     return block->count / (size_t)graph->groups[block->dst].n;
 }
 
-/* Units of a layer with parameters, and the numbers that belong to each; blocks of a layer stand next
- * to each other. *next: the first block of the next layer. */
+/* Units of a layer with parameters, and the numbers that belong to each; blocks of a layer stand
+ * next to each other. *next: the first block of the next layer. */
 static int layer_units(const wf_graph *graph, int first, int *next, size_t *length) {
     int units = graph->groups[graph->blocks[first].dst].n;
     *length = 0;
@@ -184,7 +184,7 @@ static wf_tensor *project(wf_net *net, const wf_sane_model *model, wf_tensor *z)
                             WF_TAPE_ACT_RELU);
 }
 
-/* --- the phase: two views of each network, the first ones before the second ones ---------------- */
+/* --- the phase: two views of each network, the first ones before the second ones -------------- */
 
 static int shapes(const void *self, int n, wf_phase_shape out[WF_PHASE_INPUTS]) {
     const wf_sane_model *model = self;
@@ -192,7 +192,8 @@ static int shapes(const void *self, int n, wf_phase_shape out[WF_PHASE_INPUTS]) 
     return 1;
 }
 
-/* Relabelling `index` of those that copies are made with: stream (seed, index, WF_RNG_VIEW, orbit). */
+/* Relabelling `index` of those that copies are made with: stream (seed, index, WF_RNG_VIEW,
+ * orbit). */
 static void relabelling(const wf_sane_model *model, uint32_t index, uint32_t *perm) {
     const wf_graph *graph = model->graph;
     for (int o = 0; o < graph->n_orbits; o++) {
@@ -202,7 +203,8 @@ static void relabelling(const wf_sane_model *model, uint32_t index, uint32_t *pe
     }
 }
 
-/* The relabellings of a network's copies are the first ones of a permutation of all that is its own. */
+/* The relabellings of a network's copies are the first ones of a permutation of all that is its
+ * own. */
 static void second_view(const wf_sane_model *model, uint32_t network, wf_rng *choice, float *out) {
     uint32_t all = (uint32_t)model->options.relabellings, copies = (uint32_t)model->options.copies;
     uint32_t copy = wf_rng_below(choice, copies < all ? copies : all);

@@ -1,15 +1,16 @@
-/* sane_net: the autoencoder of SANE (Schürholt et al. 2024). A network of P parameters is a sequence of T
- * tokens, one or more a unit: its incoming weights and bias, zeros behind them.
+/* sane_net: the autoencoder of SANE (Schürholt et al. 2024). A network of P parameters is a
+ * sequence of T tokens, one or more a unit: its incoming weights and bias, zeros behind them.
  *
  *   encode  lin to `width`, + position, blocks, lin to the latent        (B * T, latent)
  *   decode  lin to `width`, + position, blocks, lin to a token           (B * T, token)
- *   position = [index + layer | channel], three learned tables of half the width, the same both times
+ *   position = [index + layer | channel], three learned tables of half the width, used both times
  *   block   x + attention(LN x), x + mlp(LN x), no biases, erf-GELU, four times the width
- *   head    all latents of a network: lin to 30, LN, ReLU, lin to 30, LN, ReLU; for the contrastive loss
+ *   head    all latents of a network: lin to 30, LN, ReLU, lin to 30, LN, ReLU; for the
+ *           contrastive loss
  *
  * Loss of B networks with two views each, the second relabelled, both with multiplicative noise:
- *   contrast * NT-Xent(heads of views) + (1 - contrast) * mean over all entries of tokens of (view -
- *   decoded view)^2, zeros behind a row included. */
+ *   contrast * NT-Xent(heads of views) + (1 - contrast) * mean over all entries of tokens of
+ *   (view - decoded view)^2, zeros behind a row included. */
 #ifndef WF_GENERATORS_SANE_NET_H
 #define WF_GENERATORS_SANE_NET_H
 

@@ -51,8 +51,8 @@ bool wf_net_backward(wf_net *net, void *grad);
 /* Names of what follows begin with this; NULL: with nothing. "blocks.%d." */
 void wf_net_scope(wf_net *net, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* A place between two layers. A recording that begins there runs the layers behind it alone, as a decoder
- * without its encoder; it has no backward. */
+/* A place between two layers. A recording that begins there runs the layers behind it alone, as
+ * a decoder without its encoder; it has no backward. */
 typedef struct wf_net_place {
     int tensor, buffer;
 } wf_net_place;

@@ -1,5 +1,5 @@
-/* Generators that are fitted in phases: counts, resume in every phase, samples that do not depend on
- * batches and threads, and what they refuse. */
+/* Generators that are fitted in phases: counts, resume in every phase, samples that do not
+ * depend on batches and threads, and what they refuse. */
 #include "flow_fixture.h"
 #include "base/safetensors.h"
 #include "generators/phase_fit.h"
@@ -98,7 +98,7 @@ static size_t count_of(const char *text, const char *what) {
     return n;
 }
 
-/* --- counts ------------------------------------------------------------------------------------- */
+/* --- counts ----------------------------------------------------------------------------------- */
 
 static size_t params_of(wf_ctx *ctx, const small_case *small, const char *arch) {
     wf_graph *graph;
@@ -145,7 +145,7 @@ static void counts_are_the_papers(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- resume ------------------------------------------------------------------------------------- */
+/* --- resume ----------------------------------------------------------------------------------- */
 
 /* Interrupts a fit once its log has so many lines. */
 typedef struct interrupter {
@@ -237,7 +237,7 @@ static void resumed_is_uninterrupted(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- samples ------------------------------------------------------------------------------------ */
+/* --- samples ---------------------------------------------------------------------------------- */
 
 static void sample_small(const char *path, int threads, size_t first, size_t n, size_t batch,
                          float *out) {
@@ -273,7 +273,7 @@ static void samples_have_addresses(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- refusals ----------------------------------------------------------------------------------- */
+/* --- refusals --------------------------------------------------------------------------------- */
 
 static void bad_fits_are_refused(void **state) {
     (void)state;

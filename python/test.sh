@@ -34,7 +34,7 @@ trap 'rm -rf "$wheels"' EXIT
 WEFT_LIBRARY=$build/libweft.so "$full/bin/pip" wheel --no-build-isolation --no-deps -w "$wheels/plain" .
 wheel=$(echo "$wheels"/plain/weft-*-py3-none-linux_*.whl)
 # auditwheel puts in the libraries that libweft.so needs; where it cannot, the wheel stays as it is.
-if PATH=$full/bin:$PATH "$full/bin/auditwheel" -q repair -w "$wheels/repaired" "$wheel" >"$wheels/log" 2>&1; then
+if PATH=$full/bin:$PATH "$full/bin/auditwheel" repair -w "$wheels/repaired" "$wheel" >"$wheels/log" 2>&1; then
     wheel=$(echo "$wheels"/repaired/weft-*.whl)
 fi
 echo "$(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"

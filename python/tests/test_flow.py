@@ -40,16 +40,17 @@ def test_solvers_agree(flow):
     assert np.allclose(fine.weights, rough.weights, atol=0.05)
 
 
-def test_velocity_integrates_to_the_sample(flow):
-    """Euler steps with flow.velocity are the library's own."""
-    zoo = flow.sample(2, solver="euler", steps=4)
-    noise = flow.sample(2, solver="euler", steps=4).weights
+def test_velocity(flow):
+    zoo = flow.sample(2)
     velocity = flow.velocity(zoo, 0.5)
-    assert velocity.shape == noise.shape and np.isfinite(velocity).all()
+    assert velocity.shape == zoo.weights.shape and np.isfinite(velocity).all()
     assert np.allclose(flow.velocity(zoo.weights, [0.5, 0.5]), velocity)
     assert not np.allclose(flow.velocity(zoo, 0.1), velocity)
+    assert not np.allclose(flow.velocity(zoo, 0.5, normalised=True), velocity)
     alone = flow.velocity(zoo[1:], 0.5)
     assert np.allclose(alone[0], velocity[1], atol=1e-5)  # whatever else is in the batch
+    with pytest.raises(weft.UsageError, match="t|time"):
+        flow.velocity(zoo, 2)
 
 
 def test_log(flow):

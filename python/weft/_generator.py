@@ -187,7 +187,10 @@ class Flow(Generator):
         flow = lib.wf_generator_flow(self._c)
         if not flow:
             return super().arch
-        return Arch._copy(lib.wf_flow_source_at(flow, index).graph)
+        unfolded = ctypes.c_void_p()
+        graph = lib.wf_flow_source_at(flow, index).graph
+        current().call(lib.wf_graph_fold, graph, 0, ctypes.byref(unfolded))
+        return Arch._own(unfolded)
 
     @property
     def arch(self) -> Arch:

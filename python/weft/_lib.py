@@ -66,6 +66,7 @@ _PROTOTYPES = {
     "wf_graph_parse": "ipssip",
     "wf_graph_json": "ippp",
     "wf_graph_clone": "ippp",
+    "wf_graph_fold": "ippip",
     "wf_graph_free": "vp",
     "wf_graph_equal": "bpp",
     "wf_graph_params": "zp",

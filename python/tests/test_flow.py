@@ -98,6 +98,9 @@ def test_conditions_between_domains(data):
     zoos = [weft.train_zoo("2-6-3", data, 8, epochs=3, seed=seed) for seed in (1, 2)]
     flow = weft.fit(zoos, conds=[0.0, 1.0], updates=20, **SMALL)
     assert flow.sample(2, cond=0.5).weights.shape == (2, 39)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", weft.WeftWarning)
+        assert weft.fit(zoos, conds=[0.0, 1.0], minutes=0.02).about["cond_size"] == 1
     with pytest.raises(weft.ShapeError, match="conds"):
         weft.fit(zoos, conds=[0.0, 1.0, 2.0], updates=20, **SMALL)
 

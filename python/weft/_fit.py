@@ -165,7 +165,8 @@ def fit(
     if generator == DEFAULT and "updates" not in {**settings, **(train or {})}:
         planned = plan(max(zoos, key=len), minutes)
         print(describe_plan(planned))
-        of_model = {**planned["model"], **of_model}
+        chosen = {k: v for k, v in planned["model"].items() if k not in ("cond", "cond_size")}
+        of_model = {**chosen, **of_model}
         of_train = {**planned["train"], **of_train}
         sampling = planned["sample"]
     elif minutes is not None:

@@ -85,7 +85,7 @@ WF_API double wf_error_iou(const uint8_t *a, const uint8_t *b, size_t bytes); /*
 /* Exact W2 between two equal-sized clouds of points (m, 3). */
 WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, int m, double *out);
 
-/* --- networks of other programs ----------------------------------------------------------------- */
+/* --- networks of other programs --------------------------------------------------------------- */
 
 /* Files of other programs say neither how inputs were scaled nor which activation the networks have
  * nor which output stands for which class. */
@@ -95,8 +95,8 @@ typedef struct wf_suits {
     double best;  /* and what it would be with `advice`; the same without */
     char advice[400]; /* "--scale standard --activation tanh"; "": nothing is far better */
 } wf_suits;
-/* Try the usual scales, activations and any order of classes on a few networks. desc is as the caller
- * would open it. Returns WF_OK, WF_ERR_SHAPE where the networks do not take such data, or what
+/* Try the usual scales, activations and any order of classes on a few networks. desc is as the
+ * caller would open it. Returns WF_OK, WF_ERR_SHAPE where the networks do not take such data, or what
  * wf_dataset_open returns. */
 WF_API wf_status wf_zoo_suits(wf_ctx *ctx, const wf_zoo *zoo, const wf_data_desc *desc,
                               wf_suits *out);

@@ -104,10 +104,11 @@ typedef struct wf_sample_desc {
 WF_API wf_sample_desc wf_sample_desc_default(void);
 WF_API const wf_setting *wf_sample_settings(void);
 
-/* How the flow is to be sampled: what wf_flow_keep_sampling put into its file, over the defaults. The
- * seed is the default's. */
+/* How the flow is to be sampled: what wf_flow_keep_sampling put into its file, over the defaults.
+ * The seed is the default's. */
 WF_API void wf_flow_sampling(const wf_flow *flow, wf_sample_desc *out);
-/* Keep sampling settings in the file of a finished flow; nothing is written where they are there. */
+/* Keep sampling settings in the file of a finished flow; nothing is written where they are
+ * there. */
 WF_API wf_status wf_flow_keep_sampling(wf_ctx *ctx, const char *path, const wf_sample_desc *desc);
 
 typedef struct wf_sample_stats {

@@ -22,8 +22,8 @@ WF_BEGIN_C
 typedef struct wf_generator wf_generator; /* one that is open */
 typedef struct wf_generator_kind wf_generator_kind;
 
-/* One tensor of parameters: rows x cols, a vector has one column. muon: updated by Muon where that is
- * used; decay: weight decay applies. */
+/* One tensor of parameters: rows x cols, a vector has one column. muon: updated by Muon where that
+ * is used; decay: weight decay applies. */
 typedef void wf_generator_visit(void *user, const char *name, int rows, int cols, bool muon,
                                 bool decay);
 

@@ -65,8 +65,8 @@ WF_API wf_status wf_zoo_import_all(wf_ctx *ctx, const char *const *sources, int 
                                    const wf_import_desc *desc, const char *out,
                                    wf_import_result *result);
 
-/* Networks to look at: a collection, a network that wf_zoo_export wrote, or a folder of them. Those that
- * do not describe themselves are taken for networks like `like` (NULL: they are refused).
+/* Networks to look at: a collection, a network that wf_zoo_export wrote, or a folder of them. Those
+ * that do not describe themselves are taken for networks like `like` (NULL: they are refused).
  * *out is the caller's: wf_zoo_free(). */
 WF_API wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_graph *like,
                                       wf_zoo **out);

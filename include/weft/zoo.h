@@ -101,8 +101,8 @@ typedef struct wf_zoo_extra {
 WF_API wf_status wf_zoo_write(wf_ctx *ctx, const char *path, const wf_graph *graph,
                               const float *weights, size_t count, const wf_zoo_extra *extra);
 
-/* How its networks want the numbers of a data set: metadata "weft.scale", which an import writes, or
- * the scale of "weft.preparation". False: it does not say, and *out stays. */
+/* How its networks want the numbers of a data set: metadata "weft.scale", which an import writes,
+ * or the scale of "weft.preparation". False: it does not say, and *out stays. */
 WF_API bool wf_zoo_scale(const wf_zoo *zoo, wf_scale *out);
 
 /* Networks of an open collection, in this order. */

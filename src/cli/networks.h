@@ -26,8 +26,8 @@ wf_status cli_scores(cli_app *app, const wf_zoo *zoo, float **out, const char **
 /* Indices in order of falling score, equal ones by index, those without a score last. */
 wf_status cli_order_by_score(cli_app *app, const float *scores, size_t *index, size_t n);
 
-/* Warns where something else would fit far better, or where accuracy is hardly above chance. mean: of
- * all networks, from 0 to 1. */
+/* Warns where something else would fit far better, or where accuracy is hardly above chance.
+ * mean: of all networks, from 0 to 1. */
 void cli_warn_unsuited(cli_app *app, const char *path, const cli_recipe *recipe,
                        const wf_dataset *data, double mean, const wf_suits *suits);
 

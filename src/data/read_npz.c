@@ -1,11 +1,12 @@
-/* read_npz: arrays of NumPy, as numpy.savez and savez_compressed write them: a zip container of .npy
- * files, stored or deflated.
+/* read_npz: arrays of NumPy, as numpy.savez and savez_compressed write them: a zip container of
+ * .npy files, stored or deflated.
  *
  *   .npy   "\x93NUMPY", version 1 to 3, length of the header, a header of text, the values
  *          {'descr': '<f4', 'fortran_order': False, 'shape': (150, 4), }
  *
- * Inputs (n, ...) and labels (n) are two arrays of one file: those of `target` and of the usual names
- * (X and y, data and target, x_train, y_train, x_test, y_test ...). Pickled objects are never read.
+ * Inputs (n, ...) and labels (n) are two arrays of one file: those of `target` and of the usual
+ * names (X and y, data and target, x_train, y_train, x_test, y_test ...). Pickled objects are never
+ * read.
  *
  * The size of the file sets what it may unpack to: a few hundred bytes can claim gigabytes. */
 #include "base/safetensors.h"

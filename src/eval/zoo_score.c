@@ -17,8 +17,8 @@ enum { sample_networks = 16, sample_rows = 2000, most_rows = 20000 };
 
 /* A better way must raise accuracy by this much and take away this share of the errors. */
 static const double least_gain = 0.02, least_share = 1.0 / 3;
-/* Of two ways that are nearly as good the simpler and more usual one is told: activations are listed
- * by how often people use them. */
+/* Of two ways that are nearly as good the simpler and more usual one is told. Activations are
+ * listed by how often people use them. */
 static const double cost_of_a_change = 0.01, cost_of_a_place = 0.003;
 
 typedef struct way {

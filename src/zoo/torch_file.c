@@ -140,6 +140,8 @@ static wf_status find_state(wf_ctx *ctx, const wf_torch_file *file, const wf_pic
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: holds no dictionary of tensors; save model.state_dict()", file->label);
     *out = top;
+    static const char usual[] = "state_dict"; /* of Lightning, and of many scripts */
+    const wf_pickle_value *called = NULL;
     size_t found = 0, looked = 0;
     if (has_tensors(top, &looked)) return WF_OK;
     char keys[256];
@@ -150,6 +152,9 @@ static wf_status find_state(wf_ctx *ctx, const wf_torch_file *file, const wf_pic
         const wf_pickle_value *key = top->items[i], *inner = top->items[i + 1];
         if (inner->kind != WF_PICKLE_DICT || !has_tensors(inner, &looked)) continue;
         *out = inner;
+        if (key->kind == WF_PICKLE_TEXT && key->n == strlen(usual) &&
+            memcmp(key->text, usual, key->n) == 0)
+            called = inner;
         if (key->kind == WF_PICKLE_TEXT)
             wf_text_add(&list, "%s'%.*s'", found ? ", " : "", (int)(key->n < 40 ? key->n : 40),
                         key->text);
@@ -160,7 +165,8 @@ static wf_status find_state(wf_ctx *ctx, const wf_torch_file *file, const wf_pic
                        "%s: its dictionaries hold one another over and over; save "
                        "model.state_dict()",
                        file->label);
-    if (found == 1) return WF_OK;
+    if (called != NULL) *out = called;
+    if (found == 1 || called != NULL) return WF_OK;
     if (found == 0)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: no tensors in its dictionary; save model.state_dict()", file->label);

@@ -1,7 +1,7 @@
 /* torch_file: the tensors of one torch.save file (zip container, torch 1.6 and later), in the
  * order of their dictionary. The file holds a dictionary of tensors, or a dictionary in which
- * exactly one value is such a dictionary ({"state_dict": {...}, "epoch": 3}). Tensors come out
- * contiguous, whatever their strides were. */
+ * exactly one value, or the one called state_dict, is such a dictionary ({"model": {...}}).
+ * Tensors come out contiguous, whatever their strides were. */
 #ifndef WF_ZOO_TORCH_FILE_H
 #define WF_ZOO_TORCH_FILE_H
 

@@ -24,6 +24,11 @@ static const struct {
     int global;
 } known_globals[] = {
     {"collections", "OrderedDict", global_ordered_dict},
+    /* Hyperparameters in checkpoints of Lightning: dictionaries, too. */
+    {"lightning.fabric.utilities.data", "AttributeDict", global_ordered_dict},
+    {"lightning_fabric.utilities.data", "AttributeDict", global_ordered_dict},
+    {"lightning.pytorch.utilities.parsing", "AttributeDict", global_ordered_dict},
+    {"pytorch_lightning.utilities.parsing", "AttributeDict", global_ordered_dict},
     {"torch._utils", "_rebuild_tensor_v2", global_rebuild_tensor},
     {"torch._utils", "_rebuild_parameter", global_rebuild_parameter},
     {"torch", "FloatStorage", global_storage + WF_ST_F32},
@@ -447,6 +452,17 @@ static wf_status reduce(machine *m) {
     }
 }
 
+/* An object of a class without arguments: a dictionary. */
+static wf_status new_object(machine *m) {
+    value *args = NULL, *class = NULL, *v = NULL;
+    WF_TRY(pop(m, &args));
+    WF_TRY(pop(m, &class));
+    if (class->kind != WF_PICKLE_GLOBAL || class->integer != global_ordered_dict ||
+        args->kind != WF_PICKLE_TUPLE || args->n != 0)
+        return refuse(m, "an object is made that is no dict");
+    return push_new(m, WF_PICKLE_DICT, &v);
+}
+
 /* An OrderedDict's attributes (_metadata of a state_dict) say nothing about tensors. */
 static wf_status build(machine *m) {
     value *attributes = NULL;
@@ -538,6 +554,7 @@ static wf_status step(machine *m, uint8_t opcode) {
     case 0x93: return global_on_stack(m);
     case 'Q': return persistent(m);
     case 'R': return reduce(m);
+    case 0x81: return new_object(m);
     case 'b': return build(m);
     default:
         return refuse(m,

@@ -1,7 +1,7 @@
 /* torch_pickle: reads the pickle inside a torch.save file. Data only: no code is ever run.
  *
  * The machine knows the opcodes that dictionaries, lists, numbers, text and tensors need
- * (protocols 2 to 5) and these names alone: collections.OrderedDict,
+ * (protocols 2 to 5) and these names alone: collections.OrderedDict, Lightning's AttributeDict,
  * torch._utils._rebuild_tensor_v2, torch._utils._rebuild_parameter and the torch storages. Any
  * other name is refused where it stands. A value never owns another one: cycles are harmless
  * because nothing here or in the callers walks deeper than they ask for. */

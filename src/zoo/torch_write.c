@@ -1,6 +1,6 @@
 /* torch_write: a zip container of stored entries, as torch 1.6 and later read it.
  *
- *   net/data.pkl            pickle, protocol 2: OrderedDict of name -> _rebuild_tensor_v2(storage, ...)
+ *   net/data.pkl            pickle, protocol 2: OrderedDict of name -> _rebuild_tensor_v2(...)
  *   net/byteorder           "little"
  *   net/extra/weft.graph    the description, where there is one
  *   net/data/0, 1 ...       one storage for each tensor, raw floats

@@ -1,4 +1,5 @@
-/* torch_write: a state_dict as torch.save writes it: torch.load reads it, also with weights_only. */
+/* torch_write: a state_dict as torch.save writes it; torch.load reads it, also with
+ * weights_only. */
 #ifndef WF_ZOO_TORCH_WRITE_H
 #define WF_ZOO_TORCH_WRITE_H
 

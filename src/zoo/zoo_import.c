@@ -441,7 +441,7 @@ wf_status wf_zoo_import_all(wf_ctx *ctx, const char *const *sources, int n,
     return status;
 }
 
-/* --- networks that are only looked at ------------------------------------------------------------ */
+/* --- networks that are only looked at --------------------------------------------------------- */
 
 /* What a file says of itself: whether it is a collection, else the description that an export has;
  * *graph NULL: none. */

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 
 import numpy as np
 import torch
@@ -346,6 +347,27 @@ def exported_network(tmp):
         assert accuracy > 1.2 / data.classes, "the network has learned nothing: the comparison would be empty"
 
 
+def lightning_checkpoints(tmp):
+    """What Lightning saves beside the weights: hyperparameters in a class of its own, optimisers, callbacks."""
+    for module in ("lightning.fabric.utilities.data", "pytorch_lightning.utilities.parsing"):
+        cls = type("AttributeDict", (dict,), {"__module__": module})
+        for i in range(1, module.count(".") + 2):
+            sys.modules[".".join(module.split(".")[:i])] = types.ModuleType(".".join(module.split(".")[:i]))
+        sys.modules[module].AttributeDict = cls
+        model = mlp(4, 5, 3)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.zeros(2, 4)).sum().backward()
+        optimizer.step()
+        torch.save({"epoch": 3, "pytorch-lightning_version": "2.1.0", "optimizer_states": [optimizer.state_dict()],
+                    "state_dict": {"net." + k: v for k, v in model.state_dict().items()},
+                    "hyper_parameters": cls(lr=0.1, sizes=[4, 5]), "callbacks": {"best": torch.tensor(0.5)},
+                    "loops": {"fit_loop": {"state_dict": {}}}} if module[0] == "l" else
+                   {"state_dict": model.state_dict(), "hyper_parameters": cls(lr=0.1)}, tmp / "last.ckpt")
+        (path, arch, count), = do_import(tmp / "last.ckpt", tmp / "lightning")
+        assert (arch, count) == ("4-5-3", 1)
+        np.testing.assert_array_equal(collection_flat(path)[0][0], flat(model.state_dict().values()))
+
+
 def written_for_torch(tmp):
     """A .pt that weft wrote is one for torch: under the names it was imported with, as plain data, mapped."""
     class Own(nn.Module):
@@ -415,7 +437,7 @@ def info_of_collections(tmp):
 def main():
     failed = 0
     for test in (torch_files, stacked_and_safetensors, described_networks, refused, exported_network,
-                 written_for_torch, info_of_collections):
+                 lightning_checkpoints, written_for_torch, info_of_collections):
         tmp = pathlib.Path(tempfile.mkdtemp())
         torch.manual_seed(0)
         try:

@@ -441,7 +441,7 @@ static void bad_pickles(void **state) {
         {P("ccollections\n"), "ends inside a name"},
         {P("NN\x93."), "a name is no text"},
         {P("i__builtin__\neval\n."), "opcode 0x69"},
-        {P("N)\x81."), "opcode 0x81"},
+        {P("N)\x81."), "no dict"},
         {P("P1\n."), "opcode 0x50"},
         {P("\xff."), "opcode 0xff"},
         {P("\x82\x01."), "opcode 0x82"},

@@ -149,6 +149,10 @@ static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *fil
 static wf_status check_kind(wf_ctx *ctx, const char *path, const wf_st_file *file) {
     const char *kind = wf_st_meta(file, "weft.kind");
     if (kind != NULL && strcmp(kind, "flow") == 0) return WF_OK;
+    const char *generator = wf_st_meta(file, "weft.generator");
+    if (kind != NULL && generator != NULL && strcmp(kind, "generator") == 0)
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: made by the generator %.40s, which is no flow", path,
+                       generator);
     return wf_fail(ctx, WF_ERR_INPUT,
                    "%s: not a flow (\"weft.kind\" is %.40s); `weft train` makes one", path,
                    kind == NULL ? "missing" : kind);

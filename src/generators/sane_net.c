@@ -61,6 +61,11 @@ wf_status wf_sane_tokens_create(wf_ctx *ctx, const wf_graph *graph, int width,
     size_t count, longest;
     walk_units(graph, 0, &count, &longest, NULL);
     size_t own = width > 0 ? (size_t)width : longest;
+    if (own > longest)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "model.token is %zu; the longest row of %s has %zu numbers: give at most so "
+                       "many, or 0",
+                       own, graph->text, longest);
     walk_units(graph, own, &count, &longest, NULL);
     if (graph->n_params > INT32_MAX || own > INT32_MAX / count)
         return wf_fail(ctx, WF_ERR_SHAPE, "networks of %s are too large for tokens of %zu numbers",

@@ -103,6 +103,8 @@ expect one-network 3 "takes latents of two or more" "$weft" train "$rivals/digit
 expect not-read 2 "does not read it" "$weft" train "$rivals/digits-pdiff.conf" --zoo zoo.safetensors --set train.coupling=independent -o no.safetensors -q
 expect refined 2 "has no refinement" "$weft" run "$rivals/digits-pdiff.conf" -o no --set sample.refine_cycles=2 -q
 expect epochs 2 "which go through one collection" "$weft" train "$rivals/digits-dwf.conf" --zoo zoo.safetensors,zoo.safetensors -o no.safetensors -q
+expect token 2 "the longest row of 64-16-8-10 has 65 numbers" "$weft" train "$rivals/digits-sane-kde.conf" --zoo aligned.safetensors --set model.token=66 -o no.safetensors -q
+expect no-flow 3 "made by the generator pdiff, which is no flow" "$weft" flow info run-pdiff/model.safetensors
 expect heads 2 "must divide it" "$weft" train "$rivals/digits-sane-kde.conf" --zoo aligned.safetensors --set model.heads=5 -o no.safetensors -q
 check "nothing half-written" test ! -e no.safetensors -a ! -e no
 

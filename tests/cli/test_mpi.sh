@@ -74,16 +74,26 @@ same_run() {
 same_run "muon, 3 ranks" 3 muon $quick --set train.optimizer=muon --set train.ema=0.9
 check "the collection's scores are kept beside it" test -e run/zoo.safetensors.cloud.safetensors
 expect "a finished run is done" 0 "report: done before" ranks 2 run "$recipe" -o run $quick --set train.optimizer=muon --set train.ema=0.9
-# A field of parts, and one whose whole batch is one part; some networks are for validation.
+# A field of parts, with conditions, and one whose whole batch is one part; some networks are for validation.
 sed 's/^node.*/width = 16/; /^edge/d; s/^\[model\]/&\ngenerator = mlp/' "$recipe" >mlp.conf
 cp "$recipe" gmn.conf
 for field in gmn mlp; do
-    set -- "$field.conf" --set train.coupling=independent --set train.batch=96 --set train.updates=12 --set train.weights=validation --set train.set_aside=10 -z zoo.safetensors
+    set -- "$field.conf" --set train.coupling=independent --set train.batch=96 --set train.updates=12 --set train.weights=validation --set train.set_aside=10
+    if [ $field = gmn ]; then set -- "$@" -z zoo.safetensors,zoo-3.safetensors --cond "0;1" --set model.cond=linear
+    else set -- "$@" -z zoo.safetensors; fi
     "$weft" train "$@" -o "$field.safetensors" -q >/dev/null 2>first.err || fail "$field" "$(tail -n 1 first.err)"
     expect "$field with 2 ranks" 0 "" ranks 2 train "$@" -o "$field-2.safetensors"
     check "$field: the weights of one process" python3 body.py "$field.safetensors" "$field-2.safetensors"
 done
 check "a field of one part says who idles" grep -q "mlp cuts a batch of 96 networks into 1 part: 1 of 2 ranks idle" err
+
+# --- single commands
+"$weft" sample muon/flow.safetensors -n 7 -o nets.safetensors --solver dopri5 -q >/dev/null 2>&1
+expect "sample with 3 ranks" 0 "7 networks" ranks 3 sample muon/flow.safetensors -n 7 -o nets-3.safetensors --solver dopri5
+check "sample: the file of one process" cmp nets.safetensors nets-3.safetensors
+"$weft" align zoo.safetensors -o aligned.safetensors -q >/dev/null 2>&1
+expect "align with 3 ranks" 0 "" ranks 3 align zoo.safetensors -o aligned-3.safetensors
+check "align: the file of one process" cmp aligned.safetensors aligned-3.safetensors
 
 # --- a run goes on with another number of ranks
 long="--set train.batch=96 --set train.optimizer=muon"

@@ -31,10 +31,11 @@ echo "types"
 echo "the wheel, in an environment with numpy alone"
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
-WEFT_LIBRARY=$build/libweft.so "$full/bin/pip" wheel --no-build-isolation --no-deps -w "$wheels/plain" .
+export WEFT_LIBRARY=$build/libweft.so
+"$full/bin/pip" wheel --no-build-isolation --no-deps -w "$wheels/plain" .
 wheel=$(echo "$wheels"/plain/weft-*-py3-none-linux_*.whl)
 # auditwheel puts in the libraries that libweft.so needs; where it cannot, the wheel stays as it is.
-if PATH=$full/bin:$PATH "$full/bin/auditwheel" repair -w "$wheels/repaired" "$wheel" >"$wheels/log" 2>&1; then
+if PATH=$full/bin:$PATH auditwheel repair -w "$wheels/repaired" "$wheel" >"$wheels/log" 2>&1; then
     wheel=$(echo "$wheels"/repaired/weft-*.whl)
 fi
 echo "$(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
@@ -43,4 +44,4 @@ echo "$(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
     "$OLDPWD"/python/tests/test_{library,zoo,data}.py)
 
 echo "all tests"
-WEFT_LIBRARY=$build/libweft.so PYTHONPATH=python "$full/bin/python" -m pytest -q -p no:cacheprovider "$@"
+PYTHONPATH=python "$full/bin/python" -m pytest -q -p no:cacheprovider "$@"

@@ -251,12 +251,12 @@ static void build_edge_features(setup *s) {
     wf_edge_features_desc desc = {.code = (wf_value_code)s->variant, .width = width};
     desc.w = parameters(s, part);
     desc.a = flat(s, s->size, 1);
-    desc.kernel_a = flat(s, s->size, 4);
+    desc.kernel_a[0] = flat(s, s->size, 4);
     if (fourier) {
-        desc.a->wants = desc.kernel_a->wants = false; /* frozen */
+        desc.a->wants = desc.kernel_a[0]->wants = false; /* frozen */
     } else {
         desc.b = flat(s, s->size, 1);
-        desc.kernel_b = flat(s, s->size, 1);
+        desc.kernel_b[0] = flat(s, s->size, 1);
     }
     wf_edge_features(&s->tape, part, &desc);
 }
@@ -267,7 +267,7 @@ static void build_fold_pack(setup *s) {
 static void build_velocity(setup *s) {
     const wf_part *part = graphs(s, s->variant ? 4 : 1);
     wf_tensor *single = rows(s, part->n_edges, 1);
-    wf_tensor *kernel = s->variant ? rows(s, part->n_edges, 4) : NULL;
+    wf_tensor *kernel[WF_KERNELS] = {s->variant ? rows(s, part->n_edges, 4) : NULL};
     wf_tensor *fold = rows(s, 3, s->group + 1);
     void *v = wf_tape_alloc(&s->tape, part->n_params * s->tape.size);
     wf_tape_zero(&s->tape, v, part->n_params * s->tape.size);

@@ -17,6 +17,7 @@ enum {
     reduce_span = 16384
 };
 static const double fourier_std = 3.0;
+enum { most_coef = 1024 }; /* of max_coef and kernel_2 .. kernel_4 in field.def */
 
 typedef struct gmn_field {
     wf_field base;
@@ -115,6 +116,14 @@ static void gmn_init(const wf_field *field, uint64_t seed, void *params) {
     wf_params_init(field->tensors, field->n_tensors, field->dtype, seed, params);
 }
 
+/* Whether edges with so many coefficients have an encoder and a readout. */
+static bool has_code(const wf_field_desc *desc, int coef) {
+    int kernels[WF_KERNELS], n = wf__gmn_kernels(desc, kernels);
+    bool found = coef == 1;
+    for (int k = 0; k < n; k++) found = found || kernels[k] == coef;
+    return found;
+}
+
 /* --- checks of a batch ------------------------------------------------------------------------ */
 static wf_status check_batch(wf_ctx *ctx, const gmn_field *field, const wf_batch *batch,
                              const void *cond) {
@@ -125,10 +134,11 @@ static wf_status check_batch(wf_ctx *ctx, const gmn_field *field, const wf_batch
                        "field: %zu parameters in one batch are too many; use smaller batches",
                        batch->n_params);
     for (size_t b = 0; b < batch->n_blocks; b++)
-        if (batch->blocks[b].coef != 1 && batch->blocks[b].coef != desc->max_coef)
+        if (!has_code(desc, batch->blocks[b].coef))
             return wf_fail(ctx, WF_ERR_SHAPE,
-                           "field: edges of %d coefficients; this field has codes for 1 and %d",
-                           batch->blocks[b].coef, desc->max_coef);
+                           "field: edges of %d coefficients; this field has no code for them, only "
+                           "for 1 and the kernels that it was fitted to",
+                           batch->blocks[b].coef);
     for (int f = 0; f < batch->n_folds; f++) {
         int row = batch->folds[f].n_src + (batch->folds[f].has_bias ? 1 : 0);
         if (row > desc->fold_rows)
@@ -356,17 +366,20 @@ static wf_status adapt_conditions(wf_ctx *ctx, wf_field_desc *desc, int cond_siz
                    cond_size, desc->cond_size);
 }
 
-/* Edges carry one number, or a kernel of one size. */
+/* Edges carry one number, or a kernel; the field gets an encoder and a readout for each size. */
 static wf_status adapt_kernels(wf_ctx *ctx, wf_field_desc *desc, const wf_graph *graph) {
+    int *const more[WF_KERNELS] = {&desc->max_coef, &desc->kernel_2, &desc->kernel_3,
+                                   &desc->kernel_4};
     for (int b = 0; b < graph->n_blocks; b++) {
-        int coef = graph->blocks[b].coef;
-        if (coef == 1 || coef == desc->max_coef) continue;
-        if (desc->max_coef > 1)
+        int kernels[WF_KERNELS], coef = graph->blocks[b].coef;
+        if (graph->blocks[b].folded || has_code(desc, coef)) continue;
+        int n = wf__gmn_kernels(desc, kernels);
+        if (n == WF_KERNELS || coef > most_coef)
             return wf_fail(ctx, WF_ERR_UNSUPPORTED,
-                           "%.200s: edges of %d and of %d coefficients (%s); gmn takes kernels of "
-                           "one size beside single weights",
-                           graph->text, desc->max_coef, coef, graph->blocks[b].name);
-        desc->max_coef = coef;
+                           "%.200s: %s has edges of %d coefficients; gmn takes kernels of at most "
+                           "%d sizes beside single weights, of at most %d coefficients",
+                           graph->text, graph->blocks[b].name, coef, WF_KERNELS, most_coef);
+        *more[n] = coef;
     }
     return WF_OK;
 }

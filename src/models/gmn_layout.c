@@ -34,6 +34,33 @@ gmn_columns wf__gmn_columns(const wf_field_desc *desc) {
     return columns;
 }
 
+int wf__gmn_kernels(const wf_field_desc *desc, int out[WF_KERNELS]) {
+    const int sizes[WF_KERNELS] = {desc->max_coef > 1 ? desc->max_coef : 0, desc->kernel_2,
+                                   desc->kernel_3, desc->kernel_4};
+    int n = 0;
+    while (n < WF_KERNELS && sizes[n] > 0) {
+        out[n] = sizes[n];
+        n++;
+    }
+    return n;
+}
+
+/* Sizes follow one another without a gap, and none stands twice. */
+static wf_status check_kernels(wf_ctx *ctx, const wf_field_desc *desc) {
+    int kernels[WF_KERNELS], n = wf__gmn_kernels(desc, kernels);
+    const int rest[WF_KERNELS] = {0, desc->kernel_2, desc->kernel_3, desc->kernel_4};
+    for (int k = 0; k < WF_KERNELS; k++) {
+        bool twice = k < n && kernels[k] == 1;
+        for (int j = 0; j < k && k < n; j++) twice = twice || kernels[j] == kernels[k];
+        if (twice || (k >= n && rest[k] != 0))
+            return wf_fail(ctx, WF_ERR_INPUT,
+                           "field: the sizes of kernels %d, %d, %d, %d are not a list of different "
+                           "ones",
+                           desc->max_coef, desc->kernel_2, desc->kernel_3, desc->kernel_4);
+    }
+    return WF_OK;
+}
+
 static wf_status check(wf_ctx *ctx, const wf_field_desc *desc) {
     WF_TRY(wf_settings_check(ctx, field_rows, desc));
     if (desc->time % 2 != 0)
@@ -42,6 +69,7 @@ static wf_status check(wf_ctx *ctx, const wf_field_desc *desc) {
     if (desc->encoder == WF_ENCODER_FOURIER && desc->edge % 2 != 0)
         return wf_fail(ctx, WF_ERR_USAGE, "model.edge is %d; Fourier features need an even one",
                        desc->edge);
+    WF_TRY(check_kernels(ctx, desc));
     if ((desc->cond == WF_COND_NONE) != (desc->cond_size == 0))
         return wf_fail(ctx, WF_ERR_USAGE, "model.cond_size is %d, but model.cond is %s",
                        desc->cond_size, wf_cond_kind_names[desc->cond]);
@@ -111,6 +139,14 @@ static gmn_affine add_sine(builder *b, const char *name, int out, int in, bool l
     return affine;
 }
 
+/* Tensors of the first size have the name that they had when there was one alone. */
+static const char *kernel_name(const char *name, const gmn_layout *l, int k, const char *tail,
+                               char out[48]) {
+    if (k == 0) snprintf(out, 48, "%s%s", name, tail);
+    else snprintf(out, 48, "%s_%d%s", name, l->kernels[k], tail);
+    return out;
+}
+
 static void add_conditions(builder *b, const wf_field_desc *d) {
     gmn_layout *l = b->layout;
     l->cond_null = -1;
@@ -142,8 +178,11 @@ static void add_encoders(builder *b, const wf_field_desc *d) {
     if (d->encoder != WF_ENCODER_FOURIER) {
         bool linear = d->encoder == WF_ENCODER_SCALAR;
         l->edge_value = add_sine(b, "edge_encoder.value", de, 1, linear);
-        if (d->max_coef > 1)
-            l->edge_kernel = add_sine(b, "edge_encoder.kernel", de, d->max_coef, linear);
+        for (int k = 0; k < l->n_kernels; k++) {
+            char name[48];
+            l->edge_kernel[k] = add_sine(b, kernel_name("edge_encoder.kernel", l, k, "", name), de,
+                                         l->kernels[k], linear);
+        }
         l->edge_layer = add_sine(b, "edge_encoder.layer", de, 1, false);
         l->edge_position = add_sine(b, "edge_encoder.position", de, GMN_POSITION, false);
     }
@@ -244,6 +283,7 @@ static void add_readout(builder *b, const char *first, const char *second, int d
 
 wf_status wf__gmn_layout_create(wf_ctx *ctx, const wf_field_desc *desc, gmn_layout *out) {
     *out = (gmn_layout){.desc = *desc};
+    out->n_kernels = wf__gmn_kernels(desc, out->kernels);
     WF_TRY(check(ctx, desc));
     size_t most = tensors_outside + (size_t)desc->blocks * tensors_per_block;
     wf_status status;
@@ -260,9 +300,12 @@ wf_status wf__gmn_layout_create(wf_ctx *ctx, const wf_field_desc *desc, gmn_layo
     add_encoders(&b, desc);
     for (int k = 0; k < desc->blocks; k++) add_block(&b, desc, k);
     add_readout(&b, "readout.0", "readout.2", desc->edge, 1, out->readout);
-    if (desc->max_coef > 1)
-        add_readout(&b, "kernel_readout.0", "kernel_readout.2", desc->edge, desc->max_coef,
-                    out->kernel_readout);
+    for (int k = 0; k < out->n_kernels; k++) {
+        char first[48], second[48];
+        add_readout(&b, kernel_name("kernel_readout", out, k, ".0", first),
+                    kernel_name("kernel_readout", out, k, ".2", second), desc->edge,
+                    out->kernels[k], out->kernel_readout[k]);
+    }
     if (desc->fold_rows > 0)
         out->fold_decoder = add_affine(&b, (affine_desc){.name = "fold_decoder",
                                                          .out = desc->fold_rows,

@@ -8,6 +8,7 @@
 #define WF_MODELS_GMN_LAYOUT_H
 
 #include "models/field.h"
+#include "tensor/tape.h"
 
 enum { GMN_NODE_TYPES = 17, GMN_EDGE_TYPES = 14, GMN_POSITION = 3 };
 
@@ -37,16 +38,20 @@ typedef struct gmn_layout {
     int cond_null, global_start;
     gmn_affine node_layer, node_order, node_projection; /* projection: layer, order, type */
     int node_type;
-    gmn_affine edge_value, edge_kernel, edge_layer, edge_position,
+    int n_kernels, kernels[WF_KERNELS]; /* coefficients of edges, besides 1 */
+    gmn_affine edge_value, edge_kernel[WF_KERNELS], edge_layer, edge_position,
         edge_projection; /* value, layer, type, position */
     int edge_type;
     gmn_affine fold_encoder, fold_decoder;
-    gmn_affine readout[2], kernel_readout[2];
+    gmn_affine readout[2], kernel_readout[WF_KERNELS][2];
     gmn_block_layout *blocks;
 } gmn_layout;
 
 wf_status wf__gmn_layout_create(wf_ctx *ctx, const wf_field_desc *desc, gmn_layout *out);
 void wf__gmn_layout_free(gmn_layout *layout);
+
+/* Coefficients of edges, besides 1, that the field has codes for; how many there are is returned. */
+int wf__gmn_kernels(const wf_field_desc *desc, int out[WF_KERNELS]);
 
 /* Columns of the modulation where node, edge and global parts begin, and its width. */
 typedef struct gmn_columns {

@@ -233,7 +233,9 @@ static void encode_nodes(network *n) {
 /* Offsets of the frozen frequencies, in rows of de/2. */
 enum { fourier_value = 0, fourier_layer = 1, fourier_position = 2, fourier_kernel = 5 };
 size_t wf__gmn_fourier_size(const wf_field_desc *desc) {
-    return (size_t)(desc->edge / 2) * (size_t)(fourier_kernel + desc->max_coef);
+    int kernels[WF_KERNELS], rows = fourier_kernel + desc->max_coef;
+    for (int k = wf__gmn_kernels(desc, kernels) - 1; k > 0; k--) rows += kernels[k];
+    return (size_t)(desc->edge / 2) * (size_t)rows;
 }
 
 /* [sin(2 pi f.x), cos(2 pi f.x)] of the rows of x. */
@@ -257,7 +259,7 @@ static wf_tensor *fourier_code(network *n, int first, wf_tensor *x) {
 /* The code of an edge's parameters, of width de. */
 static bool value_code(network *n, wf_edge_features_desc *out) {
     const gmn_layout *layout = n->layout;
-    int half = n->desc->edge / 2, coef = n->desc->max_coef;
+    int half = n->desc->edge / 2;
     wf_edge_features_desc desc = {.width = n->desc->edge, .w = n->part->w};
     if (n->desc->encoder == WF_ENCODER_FOURIER) {
         desc.code = WF_CODE_FOURIER;
@@ -265,15 +267,19 @@ static bool value_code(network *n, wf_edge_features_desc *out) {
             wf_tape_upload(n->tape, n->in->fourier, wf__gmn_fourier_size(n->desc) * n->size);
         if (frequencies == NULL) return false;
         desc.a = wf_tape_view(n->tape, frequencies, NULL, half, 1);
-        desc.kernel_a = wf_tape_view(
-            n->tape, at_mut(n, frequencies, (size_t)(fourier_kernel * half)), NULL, half, coef);
+        size_t first = (size_t)(fourier_kernel * half);
+        for (int k = 0; k < layout->n_kernels; k++) {
+            desc.kernel_a[k] = wf_tape_view(n->tape, at_mut(n, frequencies, first), NULL, half,
+                                            layout->kernels[k]);
+            first += (size_t)(half * layout->kernels[k]);
+        }
     } else {
         desc.code = n->desc->encoder == WF_ENCODER_SINE ? WF_CODE_SINE : WF_CODE_LINEAR;
         desc.a = weight(n, layout->edge_value.weight[0]);
         desc.b = weight(n, layout->edge_value.bias);
-        if (coef > 1) {
-            desc.kernel_a = weight(n, layout->edge_kernel.weight[0]);
-            desc.kernel_b = weight(n, layout->edge_kernel.bias);
+        for (int k = 0; k < layout->n_kernels; k++) {
+            desc.kernel_a[k] = weight(n, layout->edge_kernel[k].weight[0]);
+            desc.kernel_b[k] = weight(n, layout->edge_kernel[k].bias);
         }
     }
     *out = desc;
@@ -501,13 +507,19 @@ static wf_tensor *readout(network *n, const gmn_affine layers[2]) {
                                                    .act = n->act});
 }
 
+static bool has_edges(const network *n, int coef) {
+    const wf_batch_block *blocks = part_blocks(n); /* the view's may lie in a backend's memory */
+    for (int b = 0; b < n->view->n_blocks; b++)
+        if (blocks[b].coef == coef) return true;
+    return false;
+}
+
 static void read_out(network *n) {
     const gmn_layout *layout = n->layout;
-    bool single = false, kernel = false;
-    const wf_batch_block *blocks = part_blocks(n); /* the view's may lie in a backend's memory */
-    for (int b = 0; b < n->view->n_blocks; b++) *(blocks[b].coef == 1 ? &single : &kernel) = true;
-    wf_tensor *singles = single ? readout(n, layout->readout) : NULL;
-    wf_tensor *kernels = kernel ? readout(n, layout->kernel_readout) : NULL;
+    wf_tensor *kernels[WF_KERNELS] = {NULL};
+    wf_tensor *singles = has_edges(n, 1) ? readout(n, layout->readout) : NULL;
+    for (int k = 0; k < layout->n_kernels; k++)
+        if (has_edges(n, layout->kernels[k])) kernels[k] = readout(n, layout->kernel_readout[k]);
     wf_tensor *fold = NULL;
     if (n->view->n_fold_rows > 0) {
         fold = wf_gather(n->tape, n->h, n->view->n_fold_rows, n->view->fold_node);

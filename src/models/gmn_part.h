@@ -18,8 +18,8 @@ typedef struct gmn_inputs {
     const void *params;
     const size_t *panel_offset; /* of each tensor, in reals; panels, then panels_t behind them */
     const void *panels;
-    /* Frozen frequencies: value (de/2), layer (de/2), position (de/2, 3), kernel
-     * (de/2, max_coef). */
+    /* Frozen frequencies: value (de/2), layer (de/2), position (de/2, 3), kernels
+     * (de/2, coefficients) of each size. */
     const void *fourier;
     const wf_batch *batch;
     const void *w, *t, *cond;

@@ -378,9 +378,13 @@ wf_tensor *wf_logit(wf_tape *tape, wf_tensor *a, wf_tensor *m) {
 wf_tensor *wf_edge_features(wf_tape *tape, const wf_part *part, const wf_edge_features_desc *desc) {
     if (tape->failed) return NULL;
     wf_op op = {.kind = WF_OP_edge_features,
-                .in = {desc->w, desc->a, desc->b, desc->kernel_a, desc->kernel_b},
+                .in = {desc->w, desc->a, desc->b},
                 .mode = (int)desc->code,
                 .part = part};
+    for (int k = 0; k < WF_KERNELS; k++) {
+        op.in[3 + 2 * k] = desc->kernel_a[k];
+        op.in[4 + 2 * k] = desc->kernel_b[k];
+    }
     op.out[0] = output(tape, &op, part->n_edges, desc->width);
     run(tape, &op);
     return op.out[0];
@@ -399,7 +403,7 @@ wf_tensor *wf_edge_encoder(wf_tape *tape, const wf_part *part, const wf_edge_fea
                 .mode = (int)desc->code,
                 .map = map,
                 .part = part};
-    if (desc->kernel_a != NULL || !fuses(tape, &op)) {
+    if (desc->kernel_a[0] != NULL || !fuses(tape, &op)) {
         wf_tensor *code = wf_edge_features(tape, part, desc);
         return wf_linear(
             tape, &(wf_linear_desc){.x = {code}, .weight = {weight}, .table = table, .map = map});
@@ -436,10 +440,11 @@ wf_tensor *wf_fold_pack(wf_tape *tape, const wf_part *part, wf_tensor *w, int co
     return op.out[0];
 }
 
-void wf_velocity(wf_tape *tape, const wf_part *part, wf_tensor *single, wf_tensor *kernel,
-                 wf_tensor *fold, wf_tensor *v) {
+void wf_velocity(wf_tape *tape, const wf_part *part, wf_tensor *single,
+                 wf_tensor *const kernel[WF_KERNELS], wf_tensor *fold, wf_tensor *v) {
     if (tape->failed) return;
-    wf_op op = {.kind = WF_OP_velocity, .in = {single, kernel, fold}, .out = {v}, .part = part};
+    wf_op op = {.kind = WF_OP_velocity, .in = {fold, single}, .out = {v}, .part = part};
+    for (int k = 0; k < WF_KERNELS; k++) op.in[2 + k] = kernel[k];
     run(tape, &op);
 }
 

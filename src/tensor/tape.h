@@ -115,11 +115,11 @@ wf_tensor *wf_null_rows(wf_tape *tape, wf_tensor *x, wf_tensor *null, const uint
 wf_tensor *wf_logit(wf_tape *tape, wf_tensor *a, wf_tensor *m);
 
 /* Code of the parameters of each edge, w (P) -> (E, D). A (D, 1), b (D) for single values; kernel_A (D, c), kernel_b (D)
- * for edges of c coefficients (NULL when there are none). Fourier: A (D/2, .), no bias. */
+ * for edges of c coefficients, one pair for each c (NULL behind the last). Fourier: A (D/2, .), no bias. */
 typedef struct wf_edge_features_desc {
     wf_value_code code;
     int width;
-    wf_tensor *w, *a, *b, *kernel_a, *kernel_b;
+    wf_tensor *w, *a, *b, *kernel_a[WF_KERNELS], *kernel_b[WF_KERNELS];
 } wf_edge_features_desc;
 wf_tensor *wf_edge_features(wf_tape *tape, const wf_part *part, const wf_edge_features_desc *desc);
 /* y = linear of these features: (E, out) = weight code + table[map]. */
@@ -133,9 +133,10 @@ typedef struct wf_edge_readout_desc {
 wf_tensor *wf_edge_readout(wf_tape *tape, const wf_edge_readout_desc *desc);
 /* w (P) -> (fold rows, columns): weights of a row, then its bias. A shorter row is followed by zeros. */
 wf_tensor *wf_fold_pack(wf_tape *tape, const wf_part *part, wf_tensor *w, int columns);
-/* v (P) from edge readouts (E, 1) and (E, c) and fold rows, each NULL when there are none. v is the caller's. */
-void wf_velocity(wf_tape *tape, const wf_part *part, wf_tensor *single, wf_tensor *kernel,
-                 wf_tensor *fold, wf_tensor *v);
+/* v (P) from edge readouts (E, 1), (E, c) for each size c of kernels, and fold rows, each NULL when there are none. v is
+ * the caller's. */
+void wf_velocity(wf_tape *tape, const wf_part *part, wf_tensor *single,
+                 wf_tensor *const kernel[WF_KERNELS], wf_tensor *fold, wf_tensor *v);
 
 /* Edges of a lean block. e (E, de), modulation (B, .): shift, scale, gate at column; ad, as (N, 2mo + 2de) with bias
  * and global part in ad; w1 (2mo + 2de, de), w2 (de, 2de), c2 (de); vf, vb (1, 2mo): attention, else NULL.

@@ -64,6 +64,18 @@ int main(int argc, char **argv) {
     size_t size = value[11] ? 8 : 4;
     wf_ctx *ctx;
     if (wf_ctx_create(&(wf_ctx_desc){.threads = 2}, &ctx) != WF_OK) return 1;
+    wf_graph *graphs[64];
+    int n = argc - first_arch;
+    for (int i = 0; i < n && i < 64; i++) {
+        const char *arch = argv[first_arch + i];
+        bool fold = arch[0] == '*';
+        if (wf_graph_parse(ctx, arch + fold, "relu", fold ? WF_GRAPH_FOLD_INPUT : 0, &graphs[i]) !=
+            WF_OK)
+            return die(ctx, arch);
+    }
+    if (wf__field_gmn.adapt(ctx, &desc, (const wf_graph *const *)graphs, n, desc.cond_size) !=
+        WF_OK)
+        return die(ctx, "adapt");
     wf_field *field;
     if (wf_field_create(ctx, &wf__field_gmn, &desc, NULL, dtype, &field) != WF_OK)
         return die(ctx, "create");
@@ -73,15 +85,6 @@ int main(int argc, char **argv) {
             printf("%s %d %d %d\n", tensors[i].name, tensors[i].rows, tensors[i].cols,
                    tensors[i].decay);
         return 0;
-    }
-    wf_graph *graphs[64];
-    int n = argc - first_arch;
-    for (int i = 0; i < n && i < 64; i++) {
-        const char *arch = argv[first_arch + i];
-        bool fold = arch[0] == '*';
-        if (wf_graph_parse(ctx, arch + fold, "relu", fold ? WF_GRAPH_FOLD_INPUT : 0, &graphs[i]) !=
-            WF_OK)
-            return die(ctx, arch);
     }
     wf_arena arena = {.first = NULL};
     wf_batch batch;

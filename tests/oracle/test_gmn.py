@@ -27,8 +27,49 @@ def build_dump():
 
 
 # --- the graph of a network, written from its description alone -------------------------------------------------------
+def conv_layers(arch):
+    """(units, coefficients of an edge) of each layer, the input first: "2x6x6 conv3k5 pool3 linear2"."""
+    words = arch.split()
+    channels, height, width = map(int, words[0].split("x"))
+    layers = [(channels, 0)]
+    for word in words[1:]:
+        kind, rest = word.rstrip("0123456789k"), word[len(word.rstrip("0123456789k")):]
+        if kind == "pool":
+            height, width = height // int(rest), width // int(rest)
+        elif kind == "conv":
+            units, kernel = map(int, rest.split("k"))
+            layers.append((units, kernel * kernel))
+        else:
+            layers.append((int(rest), height * width))
+            height = width = 1
+    return layers
+
+
+def conv_graph(arch):
+    """As graph_of, for a chain of convolutions and linear layers: an edge carries a whole kernel."""
+    layers = conv_layers(arch)
+    last = len(layers) - 1
+    nodes, first, edges, parameter = [], [], [], 0
+    for l, (units, _) in enumerate(layers):
+        first.append(len(nodes))
+        kind = 0 if l == 0 else 2 if l == last else 1
+        nodes += [(l, i if kind != 1 else -1, kind) for i in range(units)]
+    for l in range(1, last + 1):
+        (n_in, _), (n_out, coef), bias_node = layers[l - 1], layers[l], len(nodes)
+        nodes.append((l, -1, 3))
+        for i in range(n_out):
+            for j in range(n_in):
+                edges.append((first[l] + i, first[l - 1] + j, l - 1, 0, parameter + (i * n_in + j) * coef, coef))
+        parameter += n_out * n_in * coef
+        edges += [(first[l] + i, bias_node, l - 1, 1, parameter + i, 1) for i in range(n_out)]
+        parameter += n_out
+    return nodes, edges, [], parameter
+
+
 def graph_of(arch):
-    """Nodes (layer, order, type), edges (dst, src, layer, type, parameter), folded rows (node, parameters)."""
+    """Nodes (layer, order, type), edges (dst, src, layer, type, parameter, coefficients), folded rows (node, parameters)."""
+    if " " in arch:
+        return conv_graph(arch)
     fold = arch.startswith("*")
     words = arch.lstrip("*").split("-")
     bias = [not word.endswith("!") for word in words[1:]]
@@ -60,10 +101,10 @@ def graph_of(arch):
         else:
             for i in range(n_out):
                 for j in range(n_in):
-                    edges.append((first[l + 1] + i, first[l] + j, l, 0, weight + i * n_in + j))
+                    edges.append((first[l + 1] + i, first[l] + j, l, 0, weight + i * n_in + j, 1))
             if bias[l]:
                 for i in range(n_out):
-                    edges.append((first[l + 1] + i, bias_node[l], l, 1, parameter + i))
+                    edges.append((first[l + 1] + i, bias_node[l], l, 1, parameter + i, 1))
         if bias[l]:
             parameter += n_out
     return nodes, edges, folds, parameter
@@ -117,7 +158,15 @@ class Field:
             phase = 2 * math.pi * (x.double() @ self.frequencies[name].T)
             return torch.cat([torch.sin(phase), torch.cos(phase)], 1).to(x.dtype)
         code = self.affine("edge_encoder." + name, x)
-        return code if self.c["encoder"] == SCALAR and name == "value" else torch.sin(code)
+        return code if self.c["encoder"] == SCALAR and name not in ("layer", "position") else torch.sin(code)
+
+    def kernels(self):
+        """Coefficients of an edge -> suffix of its tensors' names."""
+        out = {1: None}
+        for name in self.p:
+            if name.startswith("kernel_readout") and name.endswith(".2.weight"):
+                out[self.p[name].shape[0]] = name[len("kernel_readout"):-len(".2.weight")]
+        return out
 
     def forward_one(self, graph, w, s):
         """Velocity of one network."""
@@ -129,11 +178,18 @@ class Field:
                         torch.cat([self.sine("node_encoder.layer", role[:, :1].to(dtype)),
                                    self.sine("node_encoder.order", role[:, 1:2].to(dtype)),
                                    p["node_encoder.type"][role[:, 2]]], 1), ["layer", "order", "type"])
-        edge = torch.tensor(edges, dtype=torch.long).reshape(-1, 5)
-        dst, src, where = edge[:, 0], edge[:, 1], edge[:, 4]
+        edge = torch.tensor(edges, dtype=torch.long).reshape(-1, 6)
+        sizes = [(coef, suffix, torch.nonzero(edge[:, 5] == coef)[:, 0]) for coef, suffix in self.kernels().items()]
+        taken = {coef: edge[some, 4, None] + torch.arange(coef) for coef, _, some in sizes}
+        values = torch.zeros(len(edges), de, dtype=dtype)
+        for coef, suffix, some in sizes:
+            name = "value" if suffix is None else "kernel" + suffix
+            if len(some):
+                values = values.index_add(0, some, self.edge_code(name, w[taken[coef]]))
+        dst, src = edge[:, 0], edge[:, 1]
         position = torch.full((len(edges), 3), -1.0, dtype=dtype)
         e = self.affine("edge_encoder.projection",
-                        torch.cat([self.edge_code("value", w[where][:, None]),
+                        torch.cat([values,
                                    self.edge_code("layer", edge[:, 2:3].to(dtype)), p["edge_encoder.type"][edge[:, 3]],
                                    self.edge_code("position", position)], 1),
                         ["value", "layer", "type", "position"])
@@ -145,8 +201,10 @@ class Field:
         for k in range(c["blocks"]):
             h, e, u = self.block(f"blocks.{k}.", h, e, u, s, dst, src)
         v = torch.zeros_like(w)
-        y = self.affine("readout.2", self.act(self.affine("readout.0", norm(e))))[:, 0]
-        v = v.index_add(0, where, y)
+        for coef, suffix, some in sizes:
+            name = "readout" if suffix is None else "kernel_readout" + suffix
+            y = self.affine(name + ".2", self.act(self.affine(name + ".0", norm(e[some]))))
+            v = v.index_add(0, taken[coef].reshape(-1), y.reshape(-1))
         if folds:
             v = v.index_add(0, rows.reshape(-1), self.affine("fold_decoder", norm(h[at])).reshape(-1))
         return v
@@ -216,7 +274,7 @@ class Case:
         self.dump, self.folder, self.config, self.archs = dump, folder, config, archs
         keys = "layout node edge time blocks messages encoder activation cond cond_size fold_rows".split()
         self.arguments = [str(config[key]) for key in keys]
-        text = subprocess.run([str(dump), *self.arguments, "1", "0", "0", "-", "-", "1-1"], check=True, capture_output=True, text=True).stdout
+        text = subprocess.run([str(dump), *self.arguments, "1", "0", "0", "-", "-", *archs], check=True, capture_output=True, text=True).stdout
         lines = [line.split() for line in text.splitlines()]
         self.shapes = [(name, int(rows), int(cols)) for name, rows, cols, _ in lines]
         self.decays = {name: decay == "1" for name, _, _, decay in lines}
@@ -311,6 +369,7 @@ def config(layout, **changes):
 
 
 MIXED = ["3-4-2", "2-3-3-2", "5-2", "4-3!-2", "2-16-3"]
+KERNELS = ["2x6x6 conv3k5 conv4k1 pool3 conv3k3 linear2", "1x4x4 conv2k3 conv2k5 linear2"]
 FOLDED = ["*5-4-3", "*5-3-2-2", "*5-6-3"]
 CASES = [
     ("sum", dict(), MIXED),
@@ -319,6 +378,8 @@ CASES = [
     ("attention, linear condition", dict(messages=ATTENTION, cond=LINEAR, cond_size=3), MIXED),
     ("attention, mlp condition, gelu", dict(messages=ATTENTION, cond=MLP, cond_size=1, activation=GELU), MIXED),
     ("fourier", dict(encoder=FOURIER), MIXED),
+    ("kernels of four sizes", dict(), KERNELS),
+    ("kernels, scalar encoder, attention", dict(encoder=SCALAR, messages=ATTENTION), KERNELS),
     ("folded, silu", dict(fold_rows=6, activation=SILU), FOLDED),
     ("folded attention", dict(fold_rows=6, messages=ATTENTION), FOLDED),
 ]

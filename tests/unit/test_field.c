@@ -147,6 +147,26 @@ static void test_gradient_lstar(void **state) {
     check_gradient(desc, folded);
 }
 
+/* Kernels of four sizes: 25, 9 and 4 coefficients beside single weights. */
+static const char *const kernels[] = {"2x6x6 conv3k5 conv4k1 pool3 conv3 linear2",
+                                      "1x4x4 conv2 conv3k5 pool linear2", NULL};
+static wf_field_desc kernel_desc(wf_layout layout, wf_encoder encoder) {
+    wf_field_desc desc = small(layout);
+    desc.edge = 10;
+    desc.encoder = encoder;
+    desc.max_coef = 25;
+    desc.kernel_2 = 9;
+    desc.kernel_3 = 4;
+    return desc;
+}
+
+static void test_gradient_kernels(void **state) {
+    (void)state;
+    check_gradient(kernel_desc(WF_LAYOUT_LEAN, WF_ENCODER_SINE), kernels);
+    check_gradient(kernel_desc(WF_LAYOUT_LEAN, WF_ENCODER_SCALAR), kernels);
+    check_gradient(kernel_desc(WF_LAYOUT_LSTAR, WF_ENCODER_FOURIER), kernels);
+}
+
 /* --- equivariance ------------------------------------------------------------------------------- */
 static void check_equivariance(wf_field_desc desc, const char *const *archs) {
     for (int dtype = 0; dtype < 2; dtype++)
@@ -176,6 +196,8 @@ static void test_equivariance(void **state) {
             check_equivariance(desc, networks);
             desc.fold_rows = 6;
             check_equivariance(desc, folds);
+            if (messages == 1)
+                check_equivariance(kernel_desc((wf_layout)layout, WF_ENCODER_SINE), kernels);
         }
 }
 
@@ -440,6 +462,7 @@ int main(void) {
         cmocka_unit_test(test_lean_count),
         cmocka_unit_test(test_gradient_lean),
         cmocka_unit_test(test_gradient_lstar),
+        cmocka_unit_test(test_gradient_kernels),
         cmocka_unit_test(test_equivariance),
         cmocka_unit_test(test_neighbours),
         cmocka_unit_test(test_threads_and_keep),

@@ -12,6 +12,20 @@ static size_t block_edges(const wf_part *part, int block) {
     return (size_t)part->blocks[block].n_src * (size_t)part->blocks[block].n_dst;
 }
 
+/* The matrix A of edges with `coef` coefficients; its bias stands behind it. */
+static wf_tensor *const *code_of(const wf_op *op, int coef) {
+    int k = 1;
+    while (coef != 1 && (k == 1 || op->in[k]->cols != coef)) k += 2;
+    return &op->in[k];
+}
+
+/* The readout of edges with `coef` coefficients. */
+static const wf_tensor *readout_of(const wf_op *op, int coef) {
+    int k = 1;
+    while (coef != 1 && (k == 1 || op->in[k] == NULL || op->in[k]->cols != coef)) k++;
+    return op->in[k];
+}
+
 #define two_pi ((real)6.283185307179586)
 
 /* x = A value + b, into out. A (width, coef) row-major. */
@@ -36,7 +50,7 @@ bool WF_FN(wf_edge_features_forward)(const wf_op *op, wf_arena *arena) {
     int half = y->cols / 2;
     for (int block = 0; block < part->n_blocks; block++) {
         int coef = part->blocks[block].coef;
-        const wf_tensor *a = op->in[coef == 1 ? 1 : 3], *b = op->in[coef == 1 ? 2 : 4];
+        const wf_tensor *a = code_of(op, coef)[0], *b = code_of(op, coef)[1];
         const real *w = (const real *)op->in[0]->data + block_param(part, block);
         real *out = row_of(y, block_edge(part, block));
         for (size_t r = 0; r < block_edges(part, block); r++, out += y->ld, w += coef) {
@@ -83,7 +97,7 @@ bool WF_FN(wf_edge_features_backward)(const wf_op *op, wf_arena *arena) {
     if (g == NULL || x == NULL) return false;
     for (int block = 0; block < part->n_blocks; block++) {
         int coef = part->blocks[block].coef;
-        const wf_tensor *a = op->in[coef == 1 ? 1 : 3], *b = op->in[coef == 1 ? 2 : 4];
+        const wf_tensor *a = code_of(op, coef)[0], *b = code_of(op, coef)[1];
         size_t first = block_param(part, block), edge = block_edge(part, block);
         for (size_t r = 0; r < block_edges(part, block); r++) {
             const real *value = (const real *)w->data + first + r * (size_t)coef;
@@ -147,10 +161,10 @@ bool WF_FN(wf_fold_pack_backward)(const wf_op *op, wf_arena *arena) {
 bool WF_FN(wf_velocity_forward)(const wf_op *op, wf_arena *arena) {
     (void)arena;
     const wf_part *part = op->part;
-    const wf_tensor *fold = op->in[2];
+    const wf_tensor *fold = op->in[0];
     for (int block = 0; block < part->n_blocks; block++) {
         int coef = part->blocks[block].coef;
-        const wf_tensor *readout = op->in[coef == 1 ? 0 : 1];
+        const wf_tensor *readout = readout_of(op, coef);
         real *v = (real *)op->out[0]->data + block_param(part, block);
         const real *row = row_of(readout, block_edge(part, block));
         for (size_t r = 0; r < block_edges(part, block); r++, row += readout->ld, v += coef)
@@ -163,10 +177,10 @@ bool WF_FN(wf_velocity_forward)(const wf_op *op, wf_arena *arena) {
 bool WF_FN(wf_velocity_backward)(const wf_op *op, wf_arena *arena) {
     (void)arena;
     const wf_part *part = op->part;
-    const wf_tensor *fold = op->in[2];
+    const wf_tensor *fold = op->in[0];
     for (int block = 0; block < part->n_blocks; block++) {
         int coef = part->blocks[block].coef;
-        const wf_tensor *readout = op->in[coef == 1 ? 0 : 1];
+        const wf_tensor *readout = readout_of(op, coef);
         if (!wanted(readout)) continue;
         const real *dv = (const real *)op->out[0]->grad + block_param(part, block);
         real *row = grad_row(readout, block_edge(part, block));

@@ -47,15 +47,26 @@ edge_place *places_of(const wf_part *part, wf_arena *arena) {
     return places;
 }
 
+enum { sizes = 1 + WF_KERNELS }; /* of edges: single values, then kernels */
+
+/* Which of the sizes an edge of `coef` coefficients has; sizes[0] is 1. */
+__device__ int size_of(const int coefs[sizes], int coef) {
+    int which = 0;
+    for (int k = 1; k < sizes; k++)
+        if (coef > 1 && coefs[k] == coef) which = k;
+    return which;
+}
+
 /* A w + b for single values and for kernels. */
 struct value_code {
-    const float *a[2], *b[2];
+    const float *a[sizes], *b[sizes];
+    int coefs[sizes];
     const float *w;
     const edge_place *places;
 
     __device__ float operator()(int edge, int c) const {
         edge_place place = places[edge];
-        int which = place.coef > 1;
+        int which = size_of(coefs, place.coef);
         float sum = b[which] == NULL ? 0 : b[which][c];
         const float *matrix = a[which] + (size_t)c * place.coef, *value = w + place.param;
         for (int k = 0; k < place.coef; k++) sum += matrix[k] * value[k];
@@ -63,9 +74,12 @@ struct value_code {
     }
 };
 value_code code_of(const wf_op *op, const edge_place *places) {
-    value_code code = {{NULL, NULL}, {NULL, NULL}, data_of(op->in[0]), places};
-    for (int k = 0; k < 2; k++) {
+    value_code code = {};
+    code.w = data_of(op->in[0]);
+    code.places = places;
+    for (int k = 0; k < sizes; k++) {
         const wf_tensor *a = op->in[1 + 2 * k], *b = op->in[2 + 2 * k];
+        code.coefs[k] = a == NULL ? 0 : a->cols;
         code.a[k] = a == NULL ? NULL : data_of(a);
         code.b[k] = b == NULL ? NULL : data_of(b);
     }
@@ -117,7 +131,7 @@ struct value_back_row {
     float *dw;
     __device__ void operator()(int edge, int lane) const {
         edge_place place = code.places[edge];
-        const float *matrix = code.a[place.coef > 1];
+        const float *matrix = code.a[size_of(code.coefs, place.coef)];
         for (int k = 0; k < place.coef; k++) {
             float sum = 0;
             for (int c = lane; c < width; c += 32)
@@ -128,15 +142,14 @@ struct value_back_row {
     }
 };
 
-/* g, or g times coefficient k, of the edges that are kernels (or those that are not). */
+/* g, or g times coefficient k, of the edges with `coef` coefficients. */
 struct code_value {
     const float *g, *w;
     const edge_place *places;
-    int ld, k;
-    bool kernels;
+    int ld, k, coef;
     __device__ float operator()(int edge, int col) const {
         edge_place place = places[edge];
-        if ((place.coef > 1) != kernels) return 0;
+        if (place.coef != coef) return 0;
         float value = g[(size_t)edge * ld + col];
         return k < 0 ? value : value * w[place.param + k];
     }
@@ -196,10 +209,12 @@ bool edge_features_backward(const wf_op *op, wf_arena *arena) {
          width);
     if (wanted(w)) each_warp(value_back_row{code, g, width, y->ld, grad_of(w)}, y->rows);
     if (fourier) return launched();
-    code_value value = {g, data_of(w), places, y->ld, -1, false};
-    if (!code_gradient(op->in[1], op->in[2], value, y->rows, width, arena)) return false;
-    value.kernels = true;
-    return code_gradient(op->in[3], op->in[4], value, y->rows, width, arena) && launched();
+    code_value value = {g, data_of(w), places, y->ld, -1, 0};
+    for (int k = 1; k < 1 + 2 * sizes && op->in[k] != NULL; k += 2) {
+        value.coef = op->in[k]->cols;
+        if (!code_gradient(op->in[k], op->in[k + 1], value, y->rows, width, arena)) return false;
+    }
+    return launched();
 }
 
 /* --- folded rows ------------------------------------------------------------------------------ */
@@ -244,14 +259,14 @@ void each_fold(const wf_part *part, float *flat, float *rows, int ld, fold_mode 
 
 /* v[param + k] = readout[edge][k], or the gradients of the readouts += dv */
 struct velocity_edge {
-    float *rows[2];
-    int ld[2];
+    float *rows[sizes];
+    int ld[sizes], coefs[sizes];
     place_finder find;
     float *v;
     const float *dv;
     __device__ void operator()(int edge, int) const {
         edge_place place = find(edge);
-        int which = place.coef > 1;
+        int which = size_of(coefs, place.coef);
         if (rows[which] == NULL) return;
         float *row = rows[which] + (size_t)edge * ld[which];
         for (int k = 0; k < place.coef; k++) {
@@ -260,6 +275,12 @@ struct velocity_edge {
         }
     }
 };
+
+void add_readout(velocity_edge *edge, int k, const wf_tensor *readout, float *rows) {
+    edge->rows[k] = rows;
+    edge->ld[k] = readout->ld;
+    edge->coefs[k] = readout->cols;
+}
 } // namespace
 
 bool fold_pack_forward(const wf_op *op, wf_arena *) {
@@ -276,21 +297,25 @@ bool fold_pack_backward(const wf_op *op, wf_arena *) {
 }
 
 bool velocity_forward(const wf_op *op, wf_arena *) {
-    velocity_edge edge = {{NULL, NULL}, {0, 0}, finder_of(op->part), data_of(op->out[0]), NULL};
-    for (int k = 0; k < 2; k++)
-        if (op->in[k] != NULL) edge.rows[k] = data_of(op->in[k]), edge.ld[k] = op->in[k]->ld;
+    velocity_edge edge = {};
+    edge.find = finder_of(op->part);
+    edge.v = data_of(op->out[0]);
+    for (int k = 0; k < sizes; k++)
+        if (op->in[1 + k] != NULL) add_readout(&edge, k, op->in[1 + k], data_of(op->in[1 + k]));
     each(edge, op->part->n_edges, 1);
-    const wf_tensor *fold = op->in[2];
+    const wf_tensor *fold = op->in[0];
     if (fold != NULL) each_fold(op->part, data_of(op->out[0]), data_of(fold), fold->ld, fold_put);
     return launched();
 }
 
 bool velocity_backward(const wf_op *op, wf_arena *) {
-    velocity_edge edge = {{NULL, NULL}, {0, 0}, finder_of(op->part), NULL, grad_of(op->out[0])};
-    for (int k = 0; k < 2; k++)
-        if (wanted(op->in[k])) edge.rows[k] = grad_of(op->in[k]), edge.ld[k] = op->in[k]->ld;
+    velocity_edge edge = {};
+    edge.find = finder_of(op->part);
+    edge.dv = grad_of(op->out[0]);
+    for (int k = 0; k < sizes; k++)
+        if (wanted(op->in[1 + k])) add_readout(&edge, k, op->in[1 + k], grad_of(op->in[1 + k]));
     each(edge, op->part->n_edges, 1);
-    const wf_tensor *fold = op->in[2];
+    const wf_tensor *fold = op->in[0];
     if (wanted(fold))
         each_fold(op->part, grad_of(op->out[0]), grad_of(fold), fold->ld, fold_take_add);
     return launched();

@@ -310,11 +310,12 @@ wf_status wf__mpi_join(wf_comm *comm, char sentence[WF_COMM_SENTENCE]) {
     return prepare(comm, sentence);
 }
 
-/* Invariant M3. Are all ranks here? */
+/* Invariant M3. Are all ranks here? Nobody waits for one that is lost. */
 static bool say_farewell(wf_comm *comm) {
     wf_mpi *mpi = comm->mpi;
     notice bye = {.kind = FAREWELL};
-    int wanted = comm->rank == 0 ? comm->size - 1 : 1;
+    bool lost = atomic_load(&comm->failed) == WF_ERR_RANK;
+    int wanted = comm->rank == 0 ? comm->size - 1 - lost : !(lost && comm->failed_rank == 0);
     pthread_mutex_lock(&mpi->lock);
     if (comm->rank != 0) send_notice(comm, 0, &bye);
     pthread_mutex_unlock(&mpi->lock);
@@ -322,7 +323,7 @@ static bool say_farewell(wf_comm *comm) {
         if (atomic_load(&mpi->farewells) >= wanted) break;
         nap(1000L * tick_ms);
     }
-    bool all = atomic_load(&mpi->farewells) >= wanted;
+    bool all = !lost && atomic_load(&mpi->farewells) >= wanted;
     pthread_mutex_lock(&mpi->lock);
     if (comm->rank == 0 && all) tell_all(comm, &bye);
     pthread_mutex_unlock(&mpi->lock);

@@ -36,7 +36,7 @@ for target in "$@"; do
     elif nm "$program" | grep -q LLVMFuzzerRunDriver; then
         mkdir -p "$build/corpus/$target"
         # shellcheck disable=SC2086
-        "$program" -max_total_time=$seconds -timeout=10 -rss_limit_mb=1024 -max_len=65536 -print_final_stats=1 \
+        "$program" -max_total_time=$seconds -timeout=60 -rss_limit_mb=1024 -max_len=65536 -print_final_stats=1 \
             -artifact_prefix="$program." "$build/corpus/$target" $kept >"$program.log" 2>&1
     else
         # shellcheck disable=SC2086

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What drawing 100 networks costs from Python, beside the program: seconds of CPU on one thread,
-the fastest of some rounds in which the two take turns. Opening the flow, sampling and writing the file
-count; an interpreter's start is shown by itself.
+the fastest of some rounds in which the two take turns. Opening the flow, sampling and writing the
+file count; an interpreter's start is shown by itself.
 
     PYTHONPATH=python bench/python_cost.py [ROUNDS]"""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import tempfile
 
@@ -10,18 +9,10 @@ import numpy as np
 
 from ._lib import lib, text
 from ._memory import Array
+from ._options import Options
 from .context import current
 from .errors import UsageError
 from .zoo import Zoo, same_arch
-
-
-class _Match(ctypes.Structure):
-    _fields_ = [
-        ("sweeps", ctypes.c_int),
-        ("tolerance", ctypes.c_double),
-        ("restarts", ctypes.c_int),
-        ("seed", ctypes.c_uint64),
-    ]
 
 
 def align(
@@ -45,10 +36,11 @@ def align(
     """
     if not 0 <= reference < len(zoo):
         raise UsageError(f"reference is {reference}; the collection has {len(zoo)} networks")
-    desc = _Match(sweeps, 1e-12, restarts, seed)
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         out = os.fspath(path) if path is not None else os.path.join(folder, "aligned.safetensors")
-        current().run(lib.wf_align_zoo, zoo._c, reference, ctypes.byref(desc), text(out))
+        settings = {"sweeps": sweeps, "restarts": restarts, "seed": seed}
+        with Options("wf_match_settings", settings) as desc:
+            current().run(lib.wf_align_zoo, zoo._c, reference, desc.pointer, text(out))
         aligned = Zoo.open(out)
     if path is None:
         aligned.path = None
@@ -77,17 +69,17 @@ def matched_cosine(
     references = np.ascontiguousarray(others.weights)
     best = np.empty(len(queries), np.float32)
     which = np.empty(len(queries), np.uint32)
-    desc = _Match(sweeps, 1e-12, 0, seed)
-    current().run(
-        lib.wf_wcs_max,
-        networks.arch._handle,
-        queries.ctypes.data,
-        len(queries),
-        references.ctypes.data,
-        len(references),
-        None if skip is None else skip.ctypes.data,
-        ctypes.byref(desc),
-        best.ctypes.data,
-        which.ctypes.data,
-    )
+    with Options("wf_match_settings", {"sweeps": sweeps, "seed": seed}) as desc:
+        current().run(
+            lib.wf_wcs_max,
+            networks.arch._handle,
+            queries.ctypes.data,
+            len(queries),
+            references.ctypes.data,
+            len(references),
+            None if skip is None else skip.ctypes.data,
+            desc.pointer,
+            best.ctypes.data,
+            which.ctypes.data,
+        )
     return best, which

@@ -165,8 +165,8 @@ class Flow(Generator):
 
     @functools.cached_property
     def sampling(self) -> dict[str, Any]:
-        """Settings of [sample] that hold where a call says nothing else: those of the plan or recipe
-        that the flow was fitted by, over the defaults."""
+        """Settings of [sample] that hold where a call says nothing else: those of the plan or
+        recipe that the flow was fitted by, over the defaults."""
         flow = lib.wf_generator_flow(self._c)
         if not flow:
             return {}

@@ -135,6 +135,7 @@ _PROTOTYPES = {
     "wf_plan_json": "ippdp",
     "wf_run_json": "ipsssppp",
     # align.h, eval.h
+    "wf_match_settings": "p",
     "wf_wcs_max": "ipppzpzpppp",
     "wf_align_zoo": "ippzps",
     "wf_eval_settings": "p",
@@ -219,12 +220,6 @@ class _Library:
         function.argtypes = [_TYPES[letter] for letter in prototype[1:]]
         setattr(self, name, function)
         return function  # type: ignore[no-any-return]
-
-    def pointer_of(self, name: str) -> int:
-        """The address of a function, for callbacks that are functions of the library."""
-        if self._loaded is None:
-            self._loaded = _load()
-        return ctypes.cast(getattr(self._loaded, name), ctypes.c_void_p).value or 0
 
 
 lib = _Library()

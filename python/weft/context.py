@@ -115,7 +115,7 @@ class Context:
 
     @property
     def say(self) -> Any:
-        """The callback for lines about stages of a run; they are printed where progress is shown."""
+        """The callback for lines about stages of a run, printed where progress is shown."""
         return self._keep[3]
 
     @contextlib.contextmanager

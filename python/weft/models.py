@@ -294,6 +294,7 @@ class _Import(ctypes.Structure):
         ("recursive", ctypes.c_bool),
         ("inputs", ctypes.c_int),
         ("outputs", ctypes.c_int),
+        ("later", ctypes.c_char * 256),  # zeros for what later versions add at the end
     ]
 
 

@@ -77,7 +77,8 @@ check "the best are the best" python3 -c '
 import json
 best, all = (json.load(open(p))["tests"][0] for p in ("best.json", "whole.json"))
 assert best["max"] == all["max"] and best["min"] >= all["mean"]'
-expect filter-score 2 "no network" "$weft" zoo filter zoo.safetensors --min-score 2 -o x.safetensors -q
+expect filter-score 2 "no network" "$weft" zoo filter zoo.safetensors --max-score 0 -o x.safetensors -q
+expect filter-percent 2 "allowed is 0 to 1" "$weft" zoo filter zoo.safetensors --min-score 90 -o x.safetensors -q
 expect filter-no-scores 2 "--data" "$weft" zoo filter mine.safetensors --best 2 -o x.safetensors -q
 check filter-data "$weft" zoo filter good.safetensors --best 2 --data "$recipe" -o two.safetensors -q
 expect filter-nothing 2 "say what stays" "$weft" zoo filter zoo.safetensors -o x.safetensors

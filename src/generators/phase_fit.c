@@ -104,12 +104,14 @@ void wf_phase_start(wf_ctx *ctx, wf_phase *phase, bool grad, wf_tape *tape, wf_n
 
 /* --- loading ---------------------------------------------------------------------------------- */
 
-/* Settings of [train] that shape flows; no phase reads them. */
-static bool is_flow_setting(const char *key) {
-    static const char *const keys[] = {"weights",      "precondition", "principal",    "normalise",
-                                       "normalise_by", "coupling",     "match_sweeps", "source_std",
-                                       "path_noise",   "noise_table",  "times",        "loss_by",
-                                       "draw",         "patience",     "cond_drop",    "precision"};
+/* The settings of [train] that phases read; the others shape flows. */
+static bool is_read(const char *key) {
+    static const char *const keys[] = {
+        "updates",   "batch",       "limit",        "set_aside",     "validations",
+        "optimizer", "lr",          "muon_lr",      "muon_momentum", "weight_decay",
+        "beta1",     "beta2",       "eps",          "clip",          "ema",
+        "warmup",    "schedule",    "one_cycle",    "min_lr",        "schedule_updates",
+        "seed",      "max_seconds", "save_seconds", "log_every"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i], key) == 0) return true;
     return false;
@@ -120,7 +122,7 @@ static wf_status check_train(wf_ctx *ctx, const wf_generator_kind *kind, const w
     WF_TRY(wf_fit_check(ctx, desc));
     char buffer[WF_SETTING_BUFFER];
     for (const wf_setting *row = wf_fit_settings(); row->key != NULL; row++)
-        if (is_flow_setting(row->key) && !wf_setting_equal(row, desc, &defaults))
+        if (!is_read(row->key) && !wf_setting_equal(row, desc, &defaults))
             return wf_fail(ctx, WF_ERR_USAGE,
                            "train.%s is %s, but %s is no flow and does not read it; leave it out",
                            row->key, wf_setting_text(row, desc, buffer), kind->name);

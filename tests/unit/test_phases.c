@@ -286,6 +286,12 @@ static void bad_fits_are_refused(void **state) {
         snprintf(path, sizeof path, "%s/%s-refused", folder, small->generator);
         train.coupling = WF_COUPLING_INDEPENDENT;
         assert_fails(ctx, fit_small(ctx, small, &train, path), WF_ERR_USAGE, "does not read it");
+        static const char *const others[] = {"patience", "fresh_pool", "noise_table"};
+        for (int k = 0; k < 3; k++) {
+            train = small_fit(small);
+            assert_ok(ctx, wf_settings_set(ctx, wf_fit_settings(), others[k], "3", &train));
+            assert_fails(ctx, fit_small(ctx, small, &train, path), WF_ERR_USAGE, others[k]);
+        }
         wf_zoo *a = open_networks(ctx, kind), *b = make_zoo(ctx, "3-6-4-2", 5, 2);
         wf_source sources[] = {{.zoo = a}, {.zoo = b}};
         wf_generator_fit_desc desc = {.sources = sources, .n_sources = 2, .path = path};

@@ -168,6 +168,9 @@ static void draws_have_the_same_bits(void **state) {
     compare_draws(3, fit);
     fit.principal = true;
     compare_draws(3, fit);
+    fit.principal = false;
+    fit.epochs = true;
+    compare_draws(1, fit);
 }
 
 static void matched_draws_have_the_same_bits(void **state) {

@@ -16,7 +16,9 @@ typedef struct wf_bench_field_result {
 } wf_bench_field_result;
 
 /* One training step of a field (random weights in all parameters) on `batch` networks of
- * architecture `arch`, with the context's threads. A first run is not counted. */
+ * architecture `arch`, with the context's threads. A first run is not counted.
+ * desc is borrowed and not NULL. Returns WF_OK, WF_ERR_USAGE (batch, repeats, the description),
+ * WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_bench_field(wf_ctx *ctx, const wf_field_desc *desc, const char *arch, int batch,
                                 int repeats, wf_bench_field_result *out);
 

@@ -38,11 +38,14 @@ typedef struct wf_comm_desc {
 
 /* Joins the processes that a launcher started together. *out NULL with WF_OK: this process stands
  * alone, at no cost. Fails when ranks differ in build, instruction set or arguments, and when there
- * are several but this build has no MPI. */
+ * are several but this build has no MPI.
+ * *out is the caller's: wf_comm_leave(). Returns WF_OK, WF_ERR_RANK (ranks differ, or one was
+ * lost), WF_ERR_UNSUPPORTED (no MPI in this build) or WF_ERR_MEMORY; `sentence` says which. */
 WF_API wf_status wf_comm_join(const wf_comm_desc *desc, wf_comm **out,
                               char sentence[WF_COMM_SENTENCE]);
 /* The last call. Waits until all ranks are here. Fails when another rank gave up after this one's
- * last shared call. */
+ * last shared call.
+ * comm may be NULL and is gone afterwards. Returns WF_OK or the status of the rank that failed. */
 WF_API wf_status wf_comm_leave(wf_comm *comm, char sentence[WF_COMM_SENTENCE]);
 
 /* All accept NULL: rank 0 of 1. */
@@ -54,7 +57,8 @@ WF_API const char *wf_comm_host(const wf_comm *comm, int rank);
 /* Of the context's communicator. */
 WF_API int wf_ctx_rank(const wf_ctx *ctx);
 WF_API int wf_ctx_ranks(const wf_ctx *ctx);
-/* Rank 0's answer becomes everybody's, so that all take the same branch. */
+/* Rank 0's answer becomes everybody's, so that all take the same branch.
+ * Returns WF_OK, or the status of a rank that failed meanwhile. */
 WF_API wf_status wf_ctx_decide(wf_ctx *ctx, bool *answer);
 /* This rank has failed: shared calls of the others end with `status` and a sentence that names rank
  * and host. From here on the context works by itself; ranks other than 0 write no files. Harmless

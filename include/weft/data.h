@@ -88,7 +88,9 @@ WF_API wf_bng_desc wf_bng_desc_default(void);
  * write an ARFF file. Its first line says that the rows are regenerated and with which seed;
  * every data set read from it carries that note.
  * desc         NULL means the defaults.
- * description  JSON of columns, parents, bins and BIC; free() it. May be NULL. */
+ * description  JSON of columns, parents, bins and BIC; free() it. May be NULL.
+ * Returns WF_OK, WF_ERR_USAGE (desc), WF_ERR_INPUT (the table), WF_ERR_INTERRUPTED, WF_ERR_DISK
+ * or WF_ERR_MEMORY. */
 WF_API wf_status wf_data_bng(wf_ctx *ctx, const wf_data_desc *from, const wf_bng_desc *desc,
                              const char *path, char **description);
 
@@ -114,7 +116,10 @@ WF_API void wf_fetched_free(wf_fetched *fetched);
  * for a file that is there and unchanged.
  * what  an OpenML number or name ("23", "cmc"), "acs:2018:CA" (ACSIncome of a state, filtered as
  *       Folktables does), or an http(s) address.
- * out   free it with wf_fetched_free, also after a failure. */
+ * out   free it with wf_fetched_free, also after a failure.
+ * Returns WF_OK, WF_ERR_USAGE (a name that means nothing), WF_ERR_INPUT (the server's answer, a
+ * wrong checksum), WF_ERR_UNSUPPORTED, WF_ERR_INTERRUPTED (the next call goes on), WF_ERR_DISK or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_data_fetch(wf_ctx *ctx, const char *what, const wf_fetch_desc *desc,
                                wf_fetched *out);
 

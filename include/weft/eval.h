@@ -21,7 +21,11 @@ WF_API const wf_setting *wf_eval_settings(void);
 /* The reference side of every comparison: a collection with its scores and errors on `data`, and
  * the cloud of its networks with the scales of JWS. */
 typedef struct wf_reference wf_reference;
-/* data NULL: no labelled data; then scores and IoU are absent and JWS is not defined. */
+/* data NULL: no labelled data; then scores and IoU are absent and JWS is not defined.
+ * zoo and data are borrowed until wf_reference_free(), which accepts NULL; desc NULL means the
+ * defaults. Returns WF_OK, WF_ERR_USAGE (desc), WF_ERR_SHAPE (data for other networks),
+ * WF_ERR_INPUT (damaged, values that are not finite), WF_ERR_INTERRUPTED or WF_ERR_MEMORY; *out is
+ * then NULL. */
 WF_API wf_status wf_reference_open(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *data,
                                    const wf_eval_desc *desc, wf_reference **out);
 WF_API void wf_reference_free(wf_reference *reference);
@@ -47,10 +51,15 @@ typedef struct wf_points {
 WF_API void wf_points_free(wf_points *points);
 
 /* The collection itself: accuracy and IoU over all of it, WCS over the cloud, all leave-one-out.
- * points: of the cloud. */
+ * points: of the cloud.
+ * points may be NULL; else wf_points_free() what it holds. Returns WF_OK, WF_ERR_INTERRUPTED or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_eval_reference(wf_ctx *ctx, const wf_reference *reference, wf_eval_row *row,
                                    wf_points *points);
-/* Networks (n, n_params). points may be NULL. */
+/* Networks (n, n_params). points may be NULL.
+ * else wf_points_free() what it holds. Returns WF_OK, WF_ERR_INPUT (no networks, values that are
+ * not
+ * finite), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_eval_networks(wf_ctx *ctx, const wf_reference *reference, const char *name,
                                   const float *weights, size_t n, wf_eval_row *row,
                                   wf_points *points);
@@ -70,19 +79,25 @@ WF_API wf_status wf_eval_json(wf_ctx *ctx, const wf_reference *reference, const 
 /* --- parts of the evaluation ------------------------------------------------------------------ */
 
 /* Scores (n) and error bits (n, (n_test+7)/8) of networks on the test part; bit r%8 of byte r/8
- * is set where the prediction of example r is wrong. scores and errors may be NULL. */
+ * is set where the prediction of example r is wrong. scores and errors may be NULL.
+ * Returns WF_OK, WF_ERR_SHAPE (data for other networks), WF_ERR_INPUT (no test part),
+ * WF_ERR_USAGE (ROC AUC of more than two classes), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *weights,
                                    size_t n, const wf_dataset *data, wf_score score, float *scores,
                                    uint8_t *errors);
-/* Logits (n, n_test, outputs) of networks on the test part; scores and error bits of any logits. */
+/* Logits (n, n_test, outputs) of networks on the test part; scores and error bits of any logits.
+ * Returns as wf_score_networks. */
 WF_API wf_status wf_logits(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
                            const wf_dataset *data, float *logits);
+/* Returns WF_OK, WF_ERR_USAGE (ROC AUC of more than two classes) or WF_ERR_MEMORY. */
 WF_API wf_status wf_score_logits(wf_ctx *ctx, const float *logits, size_t n, const wf_dataset *data,
                                  wf_score score, float *scores, uint8_t *errors);
 /* Ties count one half; NaN with one class. */
 WF_API double wf_roc_auc(const float *score, const int32_t *positive, size_t n);
 WF_API double wf_error_iou(const uint8_t *a, const uint8_t *b, size_t bytes); /* empty union: 0 */
-/* Exact W2 between two equal-sized clouds of points (m, 3). */
+/* Exact W2 between two equal-sized clouds of points (m, 3).
+ * Returns WF_OK, WF_ERR_USAGE (m, a point that is not finite) or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, int m, double *out);
 
 /* --- networks of other programs --------------------------------------------------------------- */
@@ -101,7 +116,9 @@ typedef struct wf_suits {
 WF_API wf_status wf_zoo_suits(wf_ctx *ctx, const wf_zoo *zoo, const wf_data_desc *desc,
                               wf_suits *out);
 /* Write the collection with the accuracies and errors of its networks on `data`, and how that was
- * prepared: later commands then read data alike. path may be the collection's own. */
+ * prepared: later commands then read data alike. path may be the collection's own.
+ * Returns WF_OK, WF_ERR_SHAPE, WF_ERR_INPUT (a damaged collection), WF_ERR_INTERRUPTED,
+ * WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_score(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *data,
                               wf_scale scale, const char *path);
 
@@ -129,7 +146,9 @@ typedef struct wf_mix {
     double *mean, *std; /* (curves, points, n_data): over the pairs; std divides by their number */
 } wf_mix;
 /* a, b: collections of one architecture; data: n_data sets, judged on one by one.
- * Free *out with wf_mix_free, also after a failure. */
+ * Free *out with wf_mix_free, also after a failure.
+ * desc NULL means the defaults. Returns WF_OK, WF_ERR_USAGE (desc), WF_ERR_SHAPE (other
+ * architectures, data for other networks), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_eval_mix(wf_ctx *ctx, const wf_zoo *a, const wf_zoo *b,
                              const wf_dataset *const *data, int n_data, const wf_mix_desc *desc,
                              wf_mix *out);

@@ -29,7 +29,8 @@ typedef struct wf_field_desc {
 WF_API wf_field_desc wf_field_desc_default(void);
 WF_API const wf_setting *wf_field_settings(void);
 
-/* Trainable parameters, without building anything. */
+/* Trainable parameters, without building anything.
+ * Returns WF_OK, WF_ERR_USAGE (a setting outside its range) or WF_ERR_MEMORY. */
 WF_API wf_status wf_field_count(wf_ctx *ctx, const wf_field_desc *desc, size_t *out);
 
 WF_END_C

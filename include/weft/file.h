@@ -6,16 +6,24 @@
 
 WF_BEGIN_C
 
-/* Written to a sibling, fsync, rename, fsync of the folder: the file appears whole or not at all. */
+/* Written to a sibling, fsync, rename, fsync of the folder: the file appears whole or not at all.
+ * Returns WF_OK, WF_ERR_DISK or WF_ERR_MEMORY; what stood there before stays on failure. */
 WF_API wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes, size_t count);
-/* The whole of a file, NUL-terminated behind its end, gunzipped when it is gzip; at most `limit` bytes. free(*out). */
+/* The whole of a file, NUL-terminated behind its end, gunzipped when it is gzip; at most `limit`
+ * bytes. free(*out).
+ * Returns WF_OK, WF_ERR_INPUT (missing, too long, damaged gzip) or WF_ERR_MEMORY; *out is then
+ * NULL. */
 WF_API wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out,
                               size_t *size);
 /* Fails for JSON which, once read, would take far more memory than text of its size should: an empty
- * object is two bytes of text and 250 bytes of memory. To be asked before the text is given to jansson. */
+ * object is two bytes of text and 250 bytes of memory. To be asked before the text is given to
+ * jansson.
+ * Returns WF_OK or WF_ERR_INPUT. */
 WF_API wf_status wf_json_check(wf_ctx *ctx, const char *label, const char *text, size_t size);
+/* Returns WF_OK or WF_ERR_DISK. */
 WF_API wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its parents */
-/* A file, or a folder with all that is in it; one that is not there is fine. */
+/* A file, or a folder with all that is in it; one that is not there is fine.
+ * Returns WF_OK or WF_ERR_DISK. */
 WF_API wf_status wf_remove(wf_ctx *ctx, const char *path);
 /* False only when the system says that there is no such file. When it cannot tell (an I/O error, a closed folder) the
  * answer is true: whoever opens the file then gets the error, and nobody replaces what could not be seen. */
@@ -31,12 +39,16 @@ WF_API bool wf_mapped_file(const void *address, char *out, size_t size);
  * however it ends. If another process has it: WF_ERR_LOCKED and a sentence that says who, on which machine and since when;
  * or, where the context waits for locks, a warning and a wait. */
 typedef struct wf_lock wf_lock;
+/* Both return WF_OK, WF_ERR_LOCKED, WF_ERR_INTERRUPTED (while waiting), WF_ERR_DISK or
+ * WF_ERR_MEMORY; *out is then NULL. */
 WF_API wf_status wf_lock_file(wf_ctx *ctx, const char *path, wf_lock **out);
+/* Returns as wf_lock_file. */
 WF_API wf_status wf_lock_folder(wf_ctx *ctx, const char *path, wf_lock **out);
 WF_API void wf_lock_free(wf_lock *lock);
 
 /* A file's digest, 32 hexadecimal digits and a NUL: XXH3 of 128 bits over its bytes. It tells damage and exchanged files; it
- * is no protection against a forger. */
+ * is no protection against a forger.
+ * Returns WF_OK, WF_ERR_INPUT, WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_file_digest(wf_ctx *ctx, const char *path, char out[33]);
 /* safetensors files of weft hold a digest of themselves. WF_ERR_INPUT, with a sentence, when the content is not what was
  * written; *known false: there is none, because another program or version 0.1 wrote the file. */

@@ -52,10 +52,17 @@ WF_API wf_fit_desc wf_fit_desc_paper(void); /* AdamW, plain, independent */
 
 /* Train until desc->updates, or until max_seconds with a warning. A checkpoint at `path` of the
  * same settings is continued, bit for bit. On WF_ERR_INTERRUPTED and WF_ERR_DIVERGED the last
- * good checkpoint is kept there. out may be NULL. */
+ * good checkpoint is kept there. out may be NULL.
+ * Everything is borrowed for the call; *out, where it is wanted, is the caller's. Returns WF_OK,
+ * WF_ERR_USAGE (settings), WF_ERR_INPUT (a collection, a checkpoint of other settings),
+ * WF_ERR_SHAPE, WF_ERR_DIVERGED, WF_ERR_INTERRUPTED, WF_ERR_DISK, WF_ERR_UNSUPPORTED or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_sources,
                              const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
                              wf_flow **out);
+/* Open a flow's file, to sample from it. *out is the caller's: wf_flow_free(), which accepts NULL.
+ * A flow may be used by one thread at a time. Returns WF_OK, WF_ERR_INPUT (no flow, damaged, of a
+ * newer version), WF_ERR_SHAPE or WF_ERR_MEMORY; *out is then NULL. */
 WF_API wf_status wf_flow_open(wf_ctx *ctx, const char *path, wf_flow **out);
 WF_API void wf_flow_free(wf_flow *flow);
 WF_API const char *wf_flow_generator(const wf_flow *flow); /* whose flow it is: "gmn" */
@@ -90,6 +97,7 @@ WF_API int wf_flow_nearest(const wf_flow *flow, const float *cond);
 /* Where a condition lies: at one that was trained on, between such (a convex combination), or
  * beyond. */
 typedef enum wf_cond_place { WF_COND_TRAINED, WF_COND_BETWEEN, WF_COND_BEYOND } wf_cond_place;
+/* Returns WF_OK, WF_ERR_USAGE (the flow has no conditions) or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_place(wf_ctx *ctx, const wf_flow *flow, const float *cond,
                                wf_cond_place *out);
 
@@ -107,8 +115,8 @@ WF_API const wf_setting *wf_sample_settings(void);
 /* How the flow is to be sampled: what wf_flow_keep_sampling put into its file, over the defaults.
  * The seed is the default's. */
 WF_API void wf_flow_sampling(const wf_flow *flow, wf_sample_desc *out);
-/* Keep sampling settings in the file of a finished flow; nothing is written where they are
- * there. */
+/* Keep sampling settings in the file of a finished flow; nothing is written where they are there.
+ * Returns WF_OK, WF_ERR_INPUT (no flow), WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_keep_sampling(wf_ctx *ctx, const char *path, const wf_sample_desc *desc);
 
 typedef struct wf_sample_stats {
@@ -123,7 +131,9 @@ typedef struct wf_sample_stats {
  * desc     NULL means the defaults.
  * weights  (n, n_params of graph), on their own scale again.
  * direct   the networks before refinement; may be NULL.
- * stats    may be NULL. */
+ * stats    may be NULL.
+ * Returns WF_OK, WF_ERR_USAGE (desc, a condition), WF_ERR_UNSUPPORTED (layers that the flow does
+ * not know), WF_ERR_SOLVER, WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph,
                                 const float *cond, size_t n, const wf_sample_desc *desc,
                                 float *weights, float *direct, wf_sample_stats *stats);
@@ -145,19 +155,25 @@ WF_API wf_status wf_flow_velocity(wf_ctx *ctx, wf_flow *flow, const wf_graph *gr
  * "data", "path"}]}. wf_free(*out). Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_json(wf_ctx *ctx, const wf_flow *flow, char **out);
 
-/* Control generators: what a generated network must beat. Each writes weights (n, n_params). */
+/* Control generators: what a generated network must beat. Each writes weights (n, n_params).
+ * Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64_t seed,
                                    float *weights);
-/* Training networks plus sigma * N(0,1) in group-normalised space. */
+/* Training networks plus sigma * N(0,1) in group-normalised space.
+ * Returns WF_OK, WF_ERR_INPUT (a damaged collection), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma, size_t n,
                                     uint64_t seed, float *weights);
-/* Means of pairs, of unmatched or of Re-Basin-matched networks. */
+/* Means of pairs, of unmatched or of Re-Basin-matched networks.
+ * Returns WF_OK, WF_ERR_INPUT (fewer than two networks, damaged), WF_ERR_INTERRUPTED or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_control_average(wf_ctx *ctx, const wf_zoo *zoo, bool matched, size_t n,
                                     uint64_t seed, float *weights);
 
 /* Pairs of networks of two collections of one architecture, drawn without repeats until one
  * collection is used up. from, to (n, n_params): each `to` is matched to its `from` with so many
- * sweeps; 0: none. */
+ * sweeps; 0: none.
+ * Returns WF_OK, WF_ERR_SHAPE (two architectures), WF_ERR_INPUT, WF_ERR_INTERRUPTED or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_control_pairs(wf_ctx *ctx, const wf_zoo *a, const wf_zoo *b, int sweeps,
                                   size_t n, uint64_t seed, float *from, float *to);
 

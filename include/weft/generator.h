@@ -107,21 +107,30 @@ WF_API wf_status wf_generator_named(wf_ctx *ctx, const char *name, const wf_gene
 
 /* Says before any work when the collections do not suit the kind: several architectures,
  * conditions, no alignment. Under a device of cuda a kind that has no program for it warns and runs
- * on the CPU; wf_ctx_devices says where "fitting" and "sampling" ran. */
+ * on the CPU; wf_ctx_devices says where "fitting" and "sampling" ran.
+ * desc is borrowed for the call. Returns WF_OK, WF_ERR_USAGE, WF_ERR_INPUT, WF_ERR_SHAPE,
+ * WF_ERR_UNSUPPORTED, WF_ERR_LOCKED, WF_ERR_DIVERGED, WF_ERR_INTERRUPTED, WF_ERR_DISK or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_generator_fit(wf_ctx *ctx, const wf_generator_kind *kind,
                                   const wf_generator_fit_desc *desc);
+/* *out is the caller's: wf_generator_free(). Returns WF_OK, WF_ERR_USAGE (neither kind nor file, a
+ * collection that is needed), WF_ERR_INPUT (the file) or WF_ERR_MEMORY; *out is then NULL. */
 WF_API wf_status wf_generator_open(wf_ctx *ctx, const wf_generator_open_desc *desc,
                                    wf_generator **out);
+/* Returns WF_OK, WF_ERR_USAGE (conditions or refinement that the kind has not), WF_ERR_UNSUPPORTED
+ * (another architecture), WF_ERR_SOLVER, WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_generator_sample(wf_ctx *ctx, wf_generator *generator,
                                      const wf_generator_request *request);
 WF_API void wf_generator_free(wf_generator *generator); /* accepts NULL */
 WF_API const wf_generator_kind *wf_generator_kind_of(const wf_generator *generator);
 WF_API const wf_graph *wf_generator_graph(const wf_generator *generator); /* NULL: any, not known */
-/* Trainable parameters of a fit to networks of `graph`; options NULL: the defaults. 0: none. */
+/* Trainable parameters of a fit to networks of `graph`; options NULL: the defaults. 0: none.
+ * Returns WF_OK, WF_ERR_USAGE (options) or WF_ERR_MEMORY. */
 WF_API wf_status wf_generator_params(wf_ctx *ctx, const wf_generator_kind *kind,
                                      const void *options, const wf_graph *graph, int cond_size,
                                      size_t *out);
-/* Calls visit for each of its tensors; kinds that do not list them are passed over. */
+/* Calls visit for each of its tensors; kinds that do not list them are passed over.
+ * Returns WF_OK, WF_ERR_USAGE (options), WF_ERR_UNSUPPORTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_generator_tensors(wf_ctx *ctx, const wf_generator_kind *kind,
                                       const void *options, const wf_graph *graph, int cond_size,
                                       wf_generator_visit *visit, void *user);
@@ -147,14 +156,16 @@ WF_API wf_status wf_generator_fit_json(wf_ctx *ctx, const char *name, const wf_z
  * name  NULL: as the file says.     path  NULL: without fit.
  * zoo   for those that keep their collection; borrowed until wf_generator_free(); else NULL.
  * json  settings of a generator without fit; NULL: the defaults.
- * *out is the caller's: wf_generator_free(); NULL on failure. */
+ * *out is the caller's: wf_generator_free(); NULL on failure.
+ * Returns WF_OK, WF_ERR_USAGE, WF_ERR_INPUT or WF_ERR_MEMORY. */
 WF_API wf_status wf_generator_open_json(wf_ctx *ctx, const char *name, const char *path,
                                         const wf_zoo *zoo, const char *json, wf_generator **out);
 /* n networks of `graph` into weights (n, n_params).
  * json    {"sample": settings of [sample], "cond": [numbers], "task": name of a task whose
  *         condition is taken}; NULL: the defaults.
  * direct  the networks before refinement; may be NULL.
- * stats   {"evaluations", "accepted", "rejected", "seconds"}: wf_free(*stats); may be NULL. */
+ * stats   {"evaluations", "accepted", "rejected", "seconds"}: wf_free(*stats); may be NULL.
+ * Returns what wf_generator_sample() returns; WF_ERR_USAGE for bad options. */
 WF_API wf_status wf_generator_sample_json(wf_ctx *ctx, wf_generator *generator,
                                           const wf_graph *graph, size_t n, const char *json,
                                           float *weights, float *direct, char **stats);

@@ -153,15 +153,23 @@ WF_API wf_status wf_graph_build(wf_ctx *ctx, int channels, int height, int width
  *                     conv16k5s2p2 has kernel 5, stride 2, padding 2 (default k3 s1, padding k/2),
  *                     pool3s2p1 likewise (default 2, stride as kernel, no padding).
  *   {"input": ...     JSON, see wf_graph_json
- *   net.json          a file with such JSON */
+ *   net.json          a file with such JSON
+ * Returns WF_OK, WF_ERR_USAGE (no such text or activation), WF_ERR_SHAPE (sizes that do not fit),
+ * WF_ERR_INPUT (the file) or WF_ERR_MEMORY; *out is then NULL, else the caller's:
+ * wf_graph_free(). */
 WF_API wf_status wf_graph_parse(wf_ctx *ctx, const char *text, const char *activation,
                                 unsigned flags, wf_graph **out);
 
-/* The description as JSON: docs/formats.md has its keys. wf_graph_json is free()d by the caller. */
+/* The description as JSON: docs/formats.md has its keys. wf_graph_json is free()d by the caller.
+ * Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_graph_json(wf_ctx *ctx, const wf_graph *graph, char **out);
+/* Returns WF_OK, WF_ERR_USAGE, WF_ERR_SHAPE or WF_ERR_MEMORY; *out is then NULL, else the
+ * caller's: wf_graph_free(). */
 WF_API wf_status wf_graph_from_json(wf_ctx *ctx, const char *json, unsigned flags, wf_graph **out);
 
+/* A copy, the caller's: wf_graph_free(). Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_graph_clone(wf_ctx *ctx, const wf_graph *graph, wf_graph **out);
+/* A copy with other flags, the caller's: wf_graph_free(). Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_graph_fold(wf_ctx *ctx, const wf_graph *graph, unsigned flags, wf_graph **out);
 WF_API void wf_graph_free(wf_graph *graph);
 /* Same parameters, same function; names and folding are ignored. */
@@ -196,7 +204,9 @@ WF_API int wf_graph_fold_rows(const wf_graph *graph);
 /* Nodes and edges of the metanetwork's graph, and parameters that are folded. */
 WF_API void wf_graph_size(const wf_graph *graph, size_t *nodes, size_t *edges, size_t *folded);
 
-/* Every hidden width that can move times `factor`, rounded half up, at least 1. */
+/* Every hidden width that can move times `factor`, rounded half up, at least 1.
+ * *out is the caller's: wf_graph_free(). Returns WF_OK, WF_ERR_USAGE (the factor) or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_graph_scale_width(wf_ctx *ctx, const wf_graph *graph, double factor,
                                       wf_graph **out);
 
@@ -209,7 +219,8 @@ WF_API void wf_graph_permute(const wf_graph *graph, const uint32_t *perm, const 
 WF_API void wf_graph_permute_inverse(const wf_graph *graph, const uint32_t *perm, const float *in,
                                      float *out);
 
-/* Logits (n, outputs) of inputs x (n, inputs) under flat parameters w. */
+/* Logits (n, outputs) of inputs x (n, inputs) under flat parameters w.
+ * Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_graph_forward(wf_ctx *ctx, const wf_graph *graph, const float *w,
                                   const float *x, size_t n, float *logits);
 
@@ -220,9 +231,11 @@ typedef struct wf_norm {
     float *mean, *std;
 } wf_norm;
 
-/* weights (count, n_params). A block whose entries are all equal gets std 1. */
+/* weights (count, n_params). A block whose entries are all equal gets std 1.
+ * wf_norm_free() what *out holds. Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_norm_fit(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
                              wf_norm *out);
+/* wf_norm_free() what *out holds. Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_norm_create(wf_ctx *ctx, int n, wf_norm *out); /* zeros */
 WF_API void wf_norm_free(wf_norm *norm);                           /* what it holds, not itself */
 WF_API void wf_norm_apply(const wf_norm *norm, const wf_graph *graph, const float *in,

@@ -57,24 +57,30 @@ WF_API void wf_import_result_free(wf_import_result *result); /* what it holds, n
  * Nothing is written unless every network can be read. Names of layers are kept where tensors are
  * NAME.weight and NAME.bias. Metadata "weft.sources" is a JSON list: the file of each network, or
  *         the one file where networks came stacked; "weft.scale" is none: the networks take inputs
- *         as they are in a file of data, unless wf_zoo_score says otherwise. */
+ *         as they are in a file of data, unless wf_zoo_score says otherwise.
+ * desc must not be NULL. Returns WF_OK, WF_ERR_USAGE (desc), WF_ERR_INPUT (a file, a tensor that
+ * belongs to no layer), WF_ERR_SHAPE, WF_ERR_INTERRUPTED, WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_import(wf_ctx *ctx, const char *source, const wf_import_desc *desc,
                                const char *out, wf_import_result *result);
-/* The same for several sources together. */
+/* The same for several sources together.
+ * Returns as wf_zoo_import. */
 WF_API wf_status wf_zoo_import_all(wf_ctx *ctx, const char *const *sources, int n,
                                    const wf_import_desc *desc, const char *out,
                                    wf_import_result *result);
 
 /* Networks to look at: a collection, a network that wf_zoo_export wrote, or a folder of them. Those
  * that do not describe themselves are taken for networks like `like` (NULL: they are refused).
- * *out is the caller's: wf_zoo_free(). */
+ * *out is the caller's: wf_zoo_free().
+ * Returns WF_OK, WF_ERR_INPUT, WF_ERR_SHAPE or WF_ERR_MEMORY; *out is then NULL. */
 WF_API wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_graph *like,
                                       wf_zoo **out);
 
 /* Write network `index` as a plain state_dict: as torch.save does where the path ends in .pt, .pth,
  * .ckpt or .bin, else as safetensors.
  * names  comma-separated names of the layers that have weights; NULL: those of the collection.
- *        Tensors are NAME.weight and NAME.bias. */
+ *        Tensors are NAME.weight and NAME.bias.
+ * Returns WF_OK, WF_ERR_USAGE (no such network, a wrong number of names), WF_ERR_DISK or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_export(wf_ctx *ctx, const wf_zoo *zoo, size_t index, const char *path,
                                const char *names);
 
@@ -121,7 +127,8 @@ typedef struct wf_zoo_summary {
     char warning[512]; /* one sentence when the networks are not independent, else "" */
 } wf_zoo_summary;
 
-/* Everything that can be said of a collection without its data set. */
+/* Everything that can be said of a collection without its data set.
+ * Returns WF_OK, WF_ERR_INPUT (a damaged file), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_info(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out);
 /* The same, and what was found of each network: marks [count], of these bits. */
 enum {
@@ -129,6 +136,7 @@ enum {
     WF_ZOO_DUPLICATE = 2, /* of an earlier one, relabelled or not */
     WF_ZOO_DEAD_UNITS = 4
 };
+/* Returns as wf_zoo_info. */
 WF_API wf_status wf_zoo_inspect(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out,
                                 uint8_t *marks);
 

@@ -45,7 +45,8 @@ WF_API wf_status wf_plan_fit(wf_ctx *ctx, const wf_zoo *zoo, double minutes, wf_
 /* The same as JSON: {"generator": "gmn", "model", "train", "sample": settings, "networks",
  * "set_aside", "field_params", "seconds", "update_seconds", "few_networks", "short_time"}. "model"
  * and "train" are what wf_generator_fit_json() takes, "sample" what wf_generator_sample_json()
- * takes. wf_free(*out). */
+ * takes. wf_free(*out).
+ * Returns what wf_plan_fit() returns; *out is then NULL. */
 WF_API wf_status wf_plan_json(wf_ctx *ctx, const wf_zoo *zoo, double minutes, char **out);
 /* The plan as a recipe that `weft train` and `weft run` take: what was chosen, with the reason
  * behind each key. zoo: path of the collection, for [zoo]; data: lines of a [data] section, or

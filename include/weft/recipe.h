@@ -16,13 +16,19 @@
 WF_BEGIN_C
 
 typedef struct wf_recipe wf_recipe;
+/* Read a file. *out is the caller's: wf_recipe_free(), which accepts NULL. Returns WF_OK,
+ * WF_ERR_INPUT (no file, or a line that is no recipe; the sentence has file and line) or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_recipe_open(wf_ctx *ctx, const char *path, wf_recipe **out);
+/* The same of a text, which is copied; label stands for its path. Returns as wf_recipe_open. */
 WF_API wf_status wf_recipe_parse(wf_ctx *ctx, const char *label, const char *text, size_t size,
                                  wf_recipe **out);
 WF_API void wf_recipe_free(wf_recipe *recipe);
+/* Returns WF_OK, WF_ERR_USAGE (not of that form) or WF_ERR_MEMORY. */
 WF_API wf_status wf_recipe_override(wf_ctx *ctx, wf_recipe *recipe,
                                     const char *assignment); /* "section.key=value" */
-/* The same for names and a value as they are. */
+/* The same for names and a value as they are.
+ * Returns WF_OK, WF_ERR_INPUT (too many settings) or WF_ERR_MEMORY. */
 WF_API wf_status wf_recipe_set(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
                                const char *value);
 WF_API bool wf_recipe_has(const wf_recipe *recipe, const char *section, const char *key);
@@ -32,16 +38,21 @@ WF_API bool wf_recipe_has_section(const wf_recipe *recipe, const char *section);
 
 /* Both set values and mark keys as known; an absent key leaves its value as it is (the default).
  * A malformed or out-of-range value fails with file, line, key, what was found and what is
- * allowed. */
+ * allowed.
+ * The value belongs to the recipe. Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *section,
                                   const char *key, const char **value);
-/* Read every setting of a table that the recipe has; absent ones stay as they are. */
+/* Read every setting of a table that the recipe has; absent ones stay as they are.
+ * Texts belong to the recipe. Returns WF_OK, WF_ERR_INPUT or, for an override, WF_ERR_USAGE. */
 WF_API wf_status wf_recipe_settings(wf_ctx *ctx, wf_recipe *recipe, const wf_setting *rows,
                                     void *desc);
 /* Fails with file, line, key, what was found, and `allowed`: for values that only a caller can
- * judge. */
+ * judge.
+ * Returns WF_ERR_INPUT or, for an override, WF_ERR_USAGE. */
 WF_API wf_status wf_recipe_refuse(wf_ctx *ctx, const wf_recipe *recipe, const char *section,
                                   const char *key, const char *allowed);
+/* Refuses keys that nobody asked for. Returns WF_OK, WF_ERR_INPUT or, for an override,
+ * WF_ERR_USAGE. */
 WF_API wf_status wf_recipe_finish(wf_ctx *ctx, const wf_recipe *recipe);
 /* The recipe with all overrides, as text that reads back to the same; free() it. */
 WF_API char *wf_recipe_text(const wf_recipe *recipe);

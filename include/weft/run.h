@@ -41,7 +41,8 @@ typedef struct wf_run_desc {
 WF_API wf_status wf_run(wf_ctx *ctx, const char *recipe, const char *text, const wf_run_desc *desc,
                         char **result);
 /* The same without the struct. json {"folder": text, "set": {"train.updates": 100, ...}, "seed": N,
- * "redo": bool}, every key optional; NULL: the defaults. say and user as above; say may be NULL. */
+ * "redo": bool}, every key optional; NULL: the defaults. say and user as above; say may be NULL.
+ * Returns what wf_run() returns; WF_ERR_USAGE for bad options. */
 WF_API wf_status wf_run_json(wf_ctx *ctx, const char *recipe, const char *text, const char *json,
                              void (*say)(void *user, const char *line), void *user, char **result);
 /* Write the page of a run's folder again, to `path`; NULL: where it was.

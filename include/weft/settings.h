@@ -114,7 +114,8 @@ WF_API wf_status wf_settings_create(wf_ctx *ctx, const wf_setting *rows, const c
                                     void **out);
 /* The same into a struct of the caller's: what the object lacks stays as it is. texts: memory that
  * the struct's texts lie in, wf_free() it behind the struct; may be NULL for tables without texts.
- * On failure neither is changed. */
+ * On failure neither is changed.
+ * Returns as wf_settings_create. */
 WF_API wf_status wf_settings_from_json(wf_ctx *ctx, const wf_setting *rows, const char *json,
                                        void *desc, char **texts);
 WF_API size_t wf_settings_size(const wf_setting *rows); /* bytes that suffice for the struct */

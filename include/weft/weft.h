@@ -1,4 +1,13 @@
-/* weft/weft.h: the whole library in one include. Each header also stands alone. */
+/* weft/weft.h: the whole library in one include. Each header also stands alone.
+ *
+ * What holds where a comment says nothing else:
+ *   - Arguments are borrowed for the call and must not be NULL; ctx may be NULL.
+ *   - *out of a call that makes an object is the caller's, to be freed by the object's _free
+ *     function, which accepts NULL; on failure *out is NULL. Texts and arrays that are handed over
+ *     go to wf_free(). What a getter returns belongs to the object it was asked of.
+ *   - A status other than WF_OK leaves a sentence in the context (wf_last_error).
+ *   - Objects that are only read (graphs, collections, data sets, references, settings) may be used
+ *     by several threads at once; contexts, flows and generators by one at a time. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 

@@ -33,24 +33,29 @@ WF_API void wf_zoo_free(wf_zoo *zoo);
  * Both return WF_OK, WF_ERR_USAGE (no networks) or WF_ERR_MEMORY. */
 
 /* weights (count, n_params) in flat order. copy false: borrowed; they must stay and not change
- * until wf_zoo_free(). */
+ * until wf_zoo_free().
+ * Returns WF_OK, WF_ERR_USAGE or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_from_memory(wf_ctx *ctx, const char *name, const wf_graph *graph,
                                     const float *weights, size_t count, bool copy, wf_zoo **out);
 /* Tensor by tensor, in the order of wf_graph_tensor(): tensor i of network k begins at
  * base[i] + k * stride[i] and is contiguous. Stacked tensors, as torch.func.stack_module_state
- * makes them, have its count as stride. The two arrays are copied, the numbers are borrowed. */
+ * makes them, have its count as stride. The two arrays are copied, the numbers are borrowed.
+ * Returns WF_OK, WF_ERR_USAGE or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_from_tensors(wf_ctx *ctx, const char *name, const wf_graph *graph,
                                      const float *const *base, const size_t *stride, size_t count,
                                      wf_zoo **out);
 /* Columns and metadata of a collection in memory; all is copied, what was there is replaced.
  * Not beside a call that reads the collection. Return WF_OK, WF_ERR_USAGE (a file's collection, a
  * bad name, more than 8 test sets) or WF_ERR_MEMORY. */
-/* scores [count], errors (count, error_bytes) as in the list above; either may be NULL. */
+/* scores [count], errors (count, error_bytes) as in the list above; either may be NULL.
+ * Returns WF_OK, WF_ERR_USAGE or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_set_scores(wf_ctx *ctx, wf_zoo *zoo, const char *test, const float *scores,
                                    const uint8_t *errors, size_t error_bytes);
-/* The network's names or files [count], kept as "weft.sources". */
+/* The network's names or files [count], kept as "weft.sources".
+ * Returns WF_OK, WF_ERR_USAGE (a name that is not UTF-8) or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_set_names(wf_ctx *ctx, wf_zoo *zoo, const char *const *names);
-/* Keys of the file's own ("weft.graph", "weft.arch" ...) are refused. value NULL takes one away. */
+/* Keys of the file's own ("weft.graph", "weft.arch" ...) are refused. value NULL takes one away.
+ * Returns WF_OK, WF_ERR_USAGE or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_set_meta(wf_ctx *ctx, wf_zoo *zoo, const char *key, const char *value);
 /* Write any collection, with its columns and metadata. Atomic: the file appears whole or not at
  * all. The collection's own path is fine.
@@ -97,7 +102,9 @@ typedef struct wf_zoo_extra {
     int n_meta;
     const char *meta[32][2]; /* key, value */
 } wf_zoo_extra;
-/* weights (count, n_params). Atomic: the file appears whole or not at all. */
+/* weights (count, n_params). Atomic: the file appears whole or not at all.
+ * extra NULL: none. Returns WF_OK, WF_ERR_USAGE (no networks, a bad name), WF_ERR_DISK or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_write(wf_ctx *ctx, const char *path, const wf_graph *graph,
                               const float *weights, size_t count, const wf_zoo_extra *extra);
 
@@ -113,10 +120,13 @@ typedef struct wf_zoo_pick {
 } wf_zoo_pick;
 /* Write networks of collections of one architecture as one collection: part of one, or several
  * joined. Scores, seeds and names go along where all picks have them, and so does metadata on which
- * all agree; a warning says when they were scored on different data. */
+ * all agree; a warning says when they were scored on different data.
+ * Returns WF_OK, WF_ERR_USAGE (no networks), WF_ERR_SHAPE (two architectures), WF_ERR_INPUT,
+ * WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_select(wf_ctx *ctx, const wf_zoo_pick *picks, int n, const char *path);
 /* The name of each network, the file it came from; *out is NULL where there are none, else
- * wf_zoo_names_free it. */
+ * wf_zoo_names_free it.
+ * Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_names(wf_ctx *ctx, const wf_zoo *zoo, char ***out);
 WF_API void wf_zoo_names_free(char **names, size_t count); /* accepts NULL */
 
@@ -134,7 +144,10 @@ WF_API const wf_setting *wf_zoo_settings(void);
 /* Train networks first .. first+count-1 and write them to `path`; where they stand there already, of the same settings and
  * intact, nothing is done. Finished shards lie in
  * `path`.parts/ until the end: a broken call goes on where it stopped. A network that diverges
- * is reported, left out of the file and counted in *diverged (may be NULL). */
+ * is reported, left out of the file and counted in *diverged (may be NULL).
+ * Returns WF_OK, WF_ERR_USAGE (desc), WF_ERR_SHAPE (data for other networks), WF_ERR_UNSUPPORTED
+ * (networks that weft cannot train), WF_ERR_INTERRUPTED (finished shards stay), WF_ERR_LOCKED,
+ * WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                               const wf_zoo_desc *desc, const char *path, size_t *diverged);
 

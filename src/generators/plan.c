@@ -34,6 +34,7 @@ enum {
     good_updates = 4000,    /* a rung is used where it gets so many */
     plenty_updates = 10000, /* from here on a larger batch is better */
     most_updates = 20000,
+    updates_a_validation = 40, /* at least, so that validating takes little of the time */
     measured_networks = 512,
     folded_inputs = 256 /* first layers with such rows are kept on their nodes */
 };
@@ -182,13 +183,15 @@ static wf_status choose_batch(planner *p, wf_plan *plan, double *seconds) {
 }
 
 static void set_updates(const planner *p, double seconds, wf_plan *plan) {
-    double updates = floor(updates_in(p, seconds));
+    /* Two batches of 16 networks or more forward at each validation; an update is three passes. */
+    double validation = plan->fit.set_aside == 0 ? 0 : 2 * 16 / (3.0 * (double)plan->fit.batch);
+    double updates = floor(updates_in(p, seconds) / (1 + validation / updates_a_validation));
     plan->short_time = updates < good_updates / 4.0;
     plan->fit.updates = (size_t)fmin(most_updates, fmax(updates, 100));
     if (plan->fit.updates >= 1000) plan->fit.updates -= plan->fit.updates % 100;
+    plan->fit.validations = plan->fit.updates / updates_a_validation;
+    if (plan->fit.validations > 100) plan->fit.validations = 100;
     plan->update_seconds = seconds;
-    /* Two batches of 16 networks or more forward at each validation; an update is three passes. */
-    double validation = plan->fit.set_aside == 0 ? 0 : 2 * 16 / (3.0 * (double)plan->fit.batch);
     plan->seconds =
         seconds * ((double)plan->fit.updates + validation * (double)plan->fit.validations);
 }
@@ -273,6 +276,7 @@ static const char *const reasons[][3] = {
     {"train", "updates", "what the time gives, by updates that were measured"},
     {"train", "batch", "small: more updates are worth more than larger ones"},
     {"train", "set_aside", "networks that only validate"},
+    {"train", "validations", NULL},
     {"train", "weights", "of the lowest validation loss: nothing is learned by heart"},
     {"train", "optimizer", "on the blocks' matrices: the largest single gain"},
     {"train", "muon_lr", NULL},

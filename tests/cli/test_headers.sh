@@ -38,4 +38,13 @@ else
     check "a C++ program links" c++ -std=c++11 -Iinclude "$scratch/program.cc" -o "$scratch/program" "$library/libweft.so"
     check "a C++ program runs" env LD_LIBRARY_PATH="$library" "$scratch/program"
 fi
+
+# A caller must know what may happen: every function that can fail says which statuses it returns.
+check "every function that can fail lists its statuses" python3 -c '
+import glob, re
+silent = []
+for path in sorted(glob.glob("include/weft/*.h")):
+    for comment, name in re.findall(r"(/\*(?:[^*]|\*(?!/))*\*/\n)?WF_API wf_status (\w+)\(", open(path).read()):
+        if "eturns" not in comment and "WF_ERR_" not in comment: silent.append(f"{path}: {name}")
+assert not silent, silent'
 finish

@@ -3,9 +3,11 @@
 
     tests/doc_blocks.py README.md docs/tutorial.md
 
-Blocks of one page share the folder and, in Python, their variables. A block that cannot run here has a
-comment above it, <!-- not run: REASON -->, which is printed. Blocks without a mark are output or
-formulas. BUILD names the build whose `weft` runs; PYTHON the interpreter (with the package `weft`)."""
+Blocks of one page share the folder and, in Python, their variables. A comment above a block,
+<!-- before: CODE -->, runs first, for what readers have already; <!-- not run: REASON --> keeps a block
+from running, and the reason is printed. Blocks without a mark are output or formulas. Fits get MINUTES
+(0.2) in place of the minutes that the page gives them. BUILD names the build whose `weft` runs; PYTHON
+the interpreter, with PyTorch. $ROOT is the repository."""
 import os
 import pathlib
 import re
@@ -13,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 
-FENCE = re.compile(r"(?:<!-- not run: (?P<reason>.*?) -->\n)?^```(?P<language>sh|python)\n(?P<code>.*?)^```$",
-                   re.S | re.M)
+FENCE = re.compile(r"(?:<!-- (?:not run: (?P<reason>[^>]*?)|before: (?P<before>[^>]*?)) -->\n)?"
+                   r"^```(?P<language>sh|python)\n(?P<code>.*?)^```$", re.S | re.M)
+MINUTES = re.compile(r"(--minutes |minutes=)[0-9.]+")
 
 
 def run_page(page, environment, python):
@@ -29,10 +32,13 @@ def run_page(page, environment, python):
                 print(f"skip {place}: {block['reason']}")
                 skipped += 1
                 continue
+            code = MINUTES.sub(rf"\g<1>{os.environ.get('MINUTES', '0.2')}", block["code"])
+            if block["before"]:
+                code = block["before"] + "\n" + code
             if block["language"] == "sh":
-                command = ["bash", "-euo", "pipefail", "-c", block["code"]]
+                command = ["bash", "-euo", "pipefail", "-c", code]
             else:
-                history += block["code"]
+                history += code
                 command = [python, "-c", history]
             done = subprocess.run(command, cwd=folder, env=environment, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -40,7 +46,7 @@ def run_page(page, environment, python):
                 passed += 1
                 continue
             failed += 1
-            print(f"not ok {place}: exit {done.returncode}\n{block['code']}{done.stdout[-2000:]}")
+            print(f"not ok {place}: exit {done.returncode}\n{code}{done.stdout[-2000:]}")
             break  # what follows stands on this block
     return passed, failed, skipped
 
@@ -48,7 +54,8 @@ def run_page(page, environment, python):
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     build = (root / os.environ.get("BUILD", "build")).resolve()
-    environment = dict(os.environ, PATH=f"{build}:{os.environ['PATH']}")
+    environment = dict(os.environ, PATH=f"{build}:{os.environ['PATH']}", ROOT=str(root),
+                       PYTHONPATH=str(root / "python"), WEFT_LIBRARY=str(build / "libweft.so"))
     python = os.environ.get("PYTHON", "/usr/bin/python3")
     totals = [0, 0, 0]
     for page in sys.argv[1:]:

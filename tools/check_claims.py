@@ -3,7 +3,7 @@
 
 docs/results/values.json lists results: a text that marks the README's lines about it, the page
 that shows it, and its values. A line of the README with a score (0.972) or a gap in points (-1.8)
-must be marked by a result, and the figure must be one of its values, rounded. Every value must
+must be marked by a result, in the line or in the first line of its table, and the figure must be one of its values, rounded. Every value must
 stand in its page, or in the eval.json that is kept. Rows of printed tables are compared as a whole
 with the kept eval.json of the demo."""
 import json
@@ -50,7 +50,7 @@ def values_of(result, rows):
 
 
 def check_readme(root, results, rows, faults):
-    fenced = False
+    fenced, heading = False, ""
     for number, line in enumerate(open(os.path.join(root, "README.md"), encoding="utf-8"), 1):
         place = f"README.md:{number}"
         if line.startswith("```"):
@@ -62,10 +62,14 @@ def check_readme(root, results, rows, faults):
             if row is not None and columns[1:2] == [str(row["n"])] and columns != printed_row(row):
                 faults.append(f"{place}: the demo's row is {'  '.join(printed_row(row))}")
             continue
+        if not line.startswith("|"):
+            heading = ""
+        elif not heading:
+            heading = line
         found = figures(line)
         if not found:
             continue
-        marked = [r for r in results if r["line"] in line]
+        marked = [r for r in results if r["line"] in line or r["line"] in heading]
         if not marked:
             faults.append(f"{place}: {found[0][0]} belongs to no result of values.json")
         values = [v for r in marked for v in values_of(r, rows)]

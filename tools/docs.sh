@@ -15,6 +15,7 @@ rm -rf build/docs
 mkdir -p build/docs
 cp -r docs/. build/docs/
 tools/api_c.py include/weft/*.h >build/docs/api-c.md
+tools/api_python.py python/weft >build/docs/api-python.md
 tools/recipes_page.py recipes/*.conf >build/docs/recipes.md
 # The README is the first page: its links and pictures lie in docs/ there and beside it here.
 sed 's#\](docs/#](#g' README.md >build/docs/index.md

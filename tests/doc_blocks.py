@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-FENCE = re.compile(r"(?:<!-- (?:not run: (?P<reason>[^>]*?)|before: (?P<before>[^>]*?)) -->\n)?"
+FENCE = re.compile(r"(?:<!-- (?:not run: (?P<reason>[^>]*?)|before:(?P<before>[^>]*?))\s*-->\n)?"
                    r"^```(?P<language>sh|python)\n(?P<code>.*?)^```$", re.S | re.M)
 MINUTES = re.compile(r"(--minutes |minutes=)[0-9.]+")
 
@@ -23,7 +23,9 @@ MINUTES = re.compile(r"(--minutes |minutes=)[0-9.]+")
 def run_page(page, environment, python):
     text = pathlib.Path(page).read_text()
     passed = failed = skipped = 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as programs:
+        os.symlink(python, pathlib.Path(programs, "python3"))
+        environment = dict(environment, PATH=f"{programs}:{environment['PATH']}")
         history = ""  # of Python: a block may use what earlier ones made
         for block in FENCE.finditer(text):
             line = text.count("\n", 0, block.start("code"))
@@ -34,7 +36,7 @@ def run_page(page, environment, python):
                 continue
             code = MINUTES.sub(rf"\g<1>{os.environ.get('MINUTES', '0.2')}", block["code"])
             if block["before"]:
-                code = block["before"] + "\n" + code
+                code = block["before"].strip() + "\n" + code
             if block["language"] == "sh":
                 command = ["bash", "-euo", "pipefail", "-c", code]
             else:

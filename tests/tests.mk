@@ -16,7 +16,7 @@ EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field loop
                     ops)
 endif
 
-.PHONY: test test-programs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos chaos-long claims \
+.PHONY: test test-programs test-docs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos chaos-long claims \
         layering formatting check check-full
 
 TEST_FLAGS = $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes
@@ -60,6 +60,10 @@ test: all test-programs ## unit, property and command-line tests; kernels withou
 .PHONY: test-python
 test-python: $(BUILD)/libweft.so ## the Python package: types, wheel in an empty environment, tests
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) python/test.sh
+
+test-docs: $(BUILD)/weft $(BUILD)/libweft.so ## the code blocks of the README and of the pages for users
+	@tools/need.sh python3-torch
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/doc_blocks.py README.md docs/tutorial.md docs/python.md
 
 test-oracle: all need-oracle ## comparisons with PyTorch, SciPy and scikit-learn
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/run.sh $(ORACLES:tests/%=%)

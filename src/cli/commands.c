@@ -211,7 +211,7 @@ static const cli_option align_options[] = {
     TEXT("out", 'o', "FILE", NULL, "The aligned collection; indices stay."),
     INT("reference", 0, "0", 0, 4e9, "The network that all others are matched to."),
     INT("sweeps", 0, "100", 1, 1e6, "At most."),
-    INT("restarts", 0, "0", 0, 1e6, "Further runs from random orders; the best is kept."),
+    INT("restarts", 0, "0", 0, 1e4, "Further runs from random orders; the best is kept."),
     FORCE, END,
 };
 static const cli_option report_options[] = {

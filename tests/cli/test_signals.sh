@@ -76,13 +76,14 @@ check "soon" test $(($(date +%s) - start)) -lt 10
 check "and keeps what it has" test -n "$(ls large.safetensors.parts/*.started)"
 
 # Sampling and judging, too, which save nothing.
-# stops NAME COMMAND...
+# stops NAME COMMAND...: 0.2 s after it took its output's lock.
 stops() {
     part=$1
     shift
-    "$weft" "$@" -q >/dev/null 2>err &
+    "$weft" "$@" -o never.safetensors -q >/dev/null 2>err &
     pid=$!
-    sleep 1
+    wait_for test -e .never.safetensors.lock
+    sleep 0.2
     kill -TERM $pid
     start=$(date +%s)
     wait $pid
@@ -90,9 +91,9 @@ stops() {
     check "soon, in $part" test $(($(date +%s) - start)) -lt 10
 }
 flow=whole/runs/tiny/flow.safetensors
-stops sampling sample $flow -n 2000000 -o never.safetensors
-stops "sampling of a wide network" sample $flow -n 40 --arch 2-60000-3 -o never.safetensors
+stops sampling sample $flow -n 2000000
+stops "sampling of a wide network" sample $flow -n 40 --arch 2-60000-3
 "$weft" zoo train "$recipe" -n 3000 --set zoo.epochs=1 -o many.safetensors -q >/dev/null 2>&1
-stops alignment align many.safetensors --restarts 10000 -o never.safetensors
+stops alignment align many.safetensors --restarts 10000
 check "nothing is left of them" test -z "$(ls -A | grep never)"
 finish

@@ -66,6 +66,7 @@ WF_API wf_status wf_ctx_decide(wf_ctx *ctx, bool *answer);
 WF_API void wf_comm_give_up(wf_ctx *ctx, wf_status status, const char *sentence);
 /* The failure of another rank that ended this one's work; NULL: there was none. */
 WF_API const char *wf_comm_failure(const wf_comm *comm);
+/* Returns its status; WF_OK: there was none. */
 WF_API wf_status wf_comm_failure_status(const wf_comm *comm);
 
 WF_END_C

@@ -27,6 +27,7 @@ def make_library() -> Path:
         "make",
         "-s",
         f"-j{os.cpu_count() or 1}",
+        "MPI=",  # ranks are the program's; a wheel must not ask for an MPI library
         *shlex.split(os.environ.get("WEFT_MAKE", "")),
     ]
     subprocess.run([*command, f"BUILD={build}", f"{build}/libweft.so"], cwd=ROOT, check=True)

@@ -1,9 +1,11 @@
 """Training logs (log.jsonl): read, followed while a job runs, and written on to TensorBoard and
 W&B.
 
-for line in weft.logs.follow("runs/mine/flow.safetensors.log.jsonl"): print(line["update"],
-line["loss"]) weft.fit(zoo, on_log=weft.logs.TensorBoard("runs/tb"))
-weft.logs.WandB(project="weft").copy("runs/mine/flow.safetensors.log.jsonl")"""
+    for line in weft.logs.follow("runs/mine/flow.safetensors.log.jsonl"):
+        print(line["update"], line["loss"])
+    weft.fit(zoo, on_log=weft.logs.TensorBoard("runs/tb"))
+    weft.logs.WandB(project="weft").copy("runs/mine/flow.safetensors.log.jsonl")
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 /* cuda_loop: what an update costs on the GPU beside its field: draw, loss, optimiser, matching.
  *
- *     cuda_loop [CASE...]        of karhunen-lean karhunen-lstar mnist-lean mnist-lstar; all without
+ *     cuda_loop [CASE...]        of karhunen-lean karhunen-lstar mnist-lean mnist-lstar; all
+ *                                without
  *     cuda_loop brief [CASE...]  the field and an update with AdamW alone
  *     cuda_loop profile CASE     two updates with Muon and matched noise, for a profiler
  * CASE:B: B networks, not 256; CASE:B:NxE: nodes of width N, edges of width E. */

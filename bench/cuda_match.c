@@ -1,9 +1,13 @@
 /* cuda_match: time of the weight matching on the GPU and on the CPU, and whether they agree.
  *
- *     cuda_match pairs ARCH COUNT           COUNT pairs of noise in device memory, two sweeps, replayed as a CUDA graph
- *     cuda_match cloud ZOO QUERIES COUNT    the first QUERIES networks against COUNT of the collection (fewer: filled up with
- *                                           relabelled, perturbed copies), each leave-one-out; the CPU takes its share of queries
- *     cuda_match parts ZOO COUNT TESTS      COUNT networks tested on TESTS examples of noise, and all their errors compared */
+ *     cuda_match pairs ARCH COUNT           COUNT pairs of noise in device memory, two sweeps,
+ *                                           replayed as a CUDA graph
+ *     cuda_match cloud ZOO QUERIES COUNT    the first QUERIES networks against COUNT of the
+ *                                           collection (fewer: filled up with relabelled,
+ *                                           perturbed copies), each leave-one-out; the CPU takes
+ *                                           its share of queries
+ *     cuda_match parts ZOO COUNT TESTS      COUNT networks tested on TESTS examples of noise,
+ *                                           and all their errors compared */
 #include "align/cuda/match_cuda.h"
 #include "base/cuda/device.h"
 #include "base/random.h"
@@ -97,7 +101,8 @@ static void time_pairs(const char *arch, size_t count) {
     wf_match_cuda_close(matcher);
 }
 
-/* Networks from `have` on are copies of the earlier ones: relabelled, and every weight moved by 30 % of its block's size. */
+/* Networks from `have` on are copies of the earlier ones: relabelled, and every weight moved by
+ * 30 % of its block's size. */
 static void fill_up(const wf_graph *graph, const wf_norm *norm, float *w, size_t have,
                     size_t count) {
     size_t params = graph->n_params;

@@ -1,8 +1,10 @@
-/* cuda_step: time and memory of a training step and of a velocity on the GPU, replayed as CUDA graphs.
+/* cuda_step: time and memory of a training step and of a velocity on the GPU, replayed as CUDA
+ * graphs.
  *
  *     cuda_step                        all cases, and the velocity of 100 networks
- *     cuda_step CASE KIND PRECISION    one of karhunen, mnist with lean or lstar (+a: with attention) in fp32 or bf16, created and
- *                                      run once: for a profiler
+ *     cuda_step CASE KIND PRECISION    one of karhunen, mnist with lean or lstar (+a: with
+ *                                      attention) in fp32 or bf16, created and run once: for a
+ *                                      profiler
  *     cuda_step KIND                   this kind alone, in bf16 */
 #include "base/arena.h"
 #include "base/random.h"
@@ -78,7 +80,8 @@ static void open_case(wf_ctx *ctx, const char *name, const kind *of, bool fast, 
     check(ctx, wf_field_create(ctx, &wf__field_gmn, &desc, NULL, WF_F32, &c->field));
     wf_field_program_desc program = {.batch = &c->batch, .keep = keep, .fast = fast};
     check(ctx, wf_field_program_create(ctx, c->field, &program, &c->program));
-    /* Random numbers of about the right size in all parameters: zeros would be faster than real data. */
+    /* Random numbers of about the right size in all parameters: zeros would be faster than real
+     * data. */
     const wf_field_buffers *to = &c->program->buffers;
     size_t count = c->field->params > c->batch.n_params ? c->field->params : c->batch.n_params;
     float *numbers = malloc(count * sizeof *numbers);

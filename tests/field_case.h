@@ -1,4 +1,5 @@
-/* field_case: a velocity field over a batch of described networks with random values in ALL parameters, for tests. */
+/* field_case: a velocity field over a batch of described networks with random values in ALL
+ * parameters, for tests. */
 #ifndef WF_FIELD_CASE_H
 #define WF_FIELD_CASE_H
 

@@ -1,4 +1,5 @@
-/* What the flow's unit tests share: a folder of their own, collections, and short runs of the toy field. */
+/* What the flow's unit tests share: a folder of their own, collections, and short runs of the toy
+ * field. */
 #ifndef FLOW_FIXTURE_H
 #define FLOW_FIXTURE_H
 

@@ -1,4 +1,5 @@
-/* net_case: fields of models/net_field.h on a batch of equal architectures, with random values everywhere. */
+/* net_case: fields of models/net_field.h on a batch of equal architectures, with random values
+ * everywhere. */
 #ifndef NET_CASE_H
 #define NET_CASE_H
 

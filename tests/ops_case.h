@@ -1,5 +1,5 @@
-/* ops_case: one case per operation of tensor/ops.def and fused.def, on any backend, for tests. An operation without a case here does
- * not compile. */
+/* ops_case: one case per operation of tensor/ops.def and fused.def, on any backend, for tests. An
+ * operation without a case here does not compile. */
 #ifndef WF_OPS_CASE_H
 #define WF_OPS_CASE_H
 
@@ -34,7 +34,8 @@ static void put(const setup *s, void *x, size_t i, double value) {
     else ((float *)x)[i] = (float)value;
 }
 
-/* Data may lie in a backend's own memory. Copies to it do not wait for kernels: settle() before, where they may be using it. */
+/* Data may lie in a backend's own memory. Copies to it do not wait for kernels: settle() before,
+ * where they may be using it. */
 static inline void settle(const setup *s) {
     if (s->tape.backend->upload != NULL)
         assert_true(wf_cuda_download(s->tape.backend->device, NULL, NULL, 0));
@@ -123,8 +124,9 @@ static void add_block(setup *s, int graph, int n_src, int n_dst, size_t src0, si
     s->part.n_params += (size_t)(n_src * n_dst * coef);
 }
 
-/* Two graphs: 3 -> group with a bias node, and group -> 2; places in the batch do not start at zero. `coef` of the last
- * block. A fold of 3 rows of group + 1 sits on the first graph's inputs. */
+/* Two graphs: 3 -> group with a bias node, and group -> 2; places in the batch do not start at
+ * zero. `coef` of the last block. A fold of 3 rows of group + 1 sits on the first graph's
+ * inputs. */
 static const wf_part *graphs(setup *s, int coef) {
     int n = s->group;
     wf_part *part = &s->part;
@@ -172,7 +174,7 @@ static const wf_part *graphs(setup *s, int coef) {
     return part;
 }
 
-/* --- one case per operation: builds inputs and records the operation ------------------------------------ */
+/* --- one case per operation: builds inputs and records the operation -------------------------- */
 static void build_linear(setup *s) {
     int n = s->size, count = s->group > 100 ? 40 * s->group : 9;
     wf_linear_desc desc = {.x = {rows(s, count, n)}, .weight = {flat(s, n + 2, n)}};
@@ -276,10 +278,11 @@ static void build_velocity(setup *s) {
                 wf_tape_view(&s->tape, v, dv, (int)part->n_params, 1));
 }
 
-/* Variants 0..5: the three sums with either unit; 6: a last block, whose sums nobody wants; 7: the same with 64 messages,
- * whole panels that are left out. Variants from 8 on have the alignment and the widths that fused kernels ask for; 14: most
- * units are far from zero, where a tanh that is not quite one would give GELU large slopes. 15 and 16: attention, with 64 messages
- * and with logits around 40 towards dst and -40 towards src, whose exponentials no float of 16 bits would hold. */
+/* Variants 0..5: the three sums with either unit; 6: a last block, whose sums nobody wants; 7: the
+ * same with 64 messages, whole panels that are left out. Variants from 8 on have the alignment and
+ * the widths that fused kernels ask for; 14: most units are far from zero, where a tanh that is not
+ * quite one would give GELU large slopes. 15 and 16: attention, with 64 messages and with logits
+ * around 40 towards dst and -40 towards src, whose exponentials no float of 16 bits would hold. */
 static void build_lean_edges(setup *s) {
     const wf_part *part = graphs(s, 1);
     bool aligned = s->variant >= 8;
@@ -315,7 +318,8 @@ static void build_lean_edges(setup *s) {
 /* Widths in whole sixteens take shapes and places that fused kernels know. */
 static bool round_size(const setup *s) { return s->size % 16 == 0; }
 
-/* Variants 0..5: the three sums with either unit; 6: attention with logits around 40 where messages are many (build_lean_edges). */
+/* Variants 0..5: the three sums with either unit; 6: attention with logits around 40 where messages
+ * are many (build_lean_edges). */
 static void build_lstar_messages(setup *s) {
     const wf_part *part = graphs(s, 1);
     int de = s->size, hidden = round_size(s) ? 2 * s->size : 2 * (s->size % 5 + 1);
@@ -355,7 +359,7 @@ static void build_lstar_edges(setup *s) {
     wf_lstar_edges(&s->tape, part, &desc);
 }
 
-/* --- sequences ------------------------------------------------------------------------------------------ */
+/* --- sequences -------------------------------------------------------------------------------- */
 /* Sequences of so many tokens: more than two blocks of queries where groups are large. */
 static int case_tokens(const setup *s) {
     return s->group > 70 ? 140 : s->group > 30 ? s->group * 2 - 1 : s->group;
@@ -551,7 +555,7 @@ static inline const char *variant_name(wf_op_kind kind, int variant) {
     return numbers[variant];
 }
 
-/* --- running a case --------------------------------------------------------------------------------------- */
+/* --- running a case --------------------------------------------------------------------------- */
 /* In the memory of the last case of `s`, whose kernels are done: taking memory of a GPU is slow. */
 static void start_again(setup *s, const wf_backend *backend, wf_dtype dtype, wf_op_kind kind,
                         int size, int group, int variant) {

@@ -1,4 +1,5 @@
-/* An operation run again over memory full of NaN: what a kernel reads before it wrote it shows in the results. */
+/* An operation run again over memory full of NaN: what a kernel reads before it wrote it shows in
+ * the results. */
 #ifndef WF_TESTS_POISONED_CASE_H
 #define WF_TESTS_POISONED_CASE_H
 
@@ -14,8 +15,8 @@ static void poison(setup *s, void *data, size_t bytes) {
                 bytes - done < sizeof nans ? bytes - done : sizeof nans);
 }
 
-/* Everything the arena hands out next is NaN, written on the backend: copies of a row, small ones first, so that little
- * of a block stays behind its last. */
+/* Everything the arena hands out next is NaN, written on the backend: copies of a row, small ones
+ * first, so that little of a block stays behind its last. */
 static void poison_scratch(setup *s) {
     static const int pieces[][2] = {{16, 1}, {4, 16}, {7, 256}}; /* so many of so many rows */
     wf_tape_mark mark = wf_tape_here(&s->tape);
@@ -33,8 +34,8 @@ static void poison_scratch(setup *s) {
     s->tape.last = last;
 }
 
-/* Forward once more over poisoned outputs, then backward; scratch poisoned too or as the last user left it. Tools that slow
- * the program down (WEFT_CUDA_SMALL) look at memory themselves. */
+/* Forward once more over poisoned outputs, then backward; scratch poisoned too or as the last user
+ * left it. Tools that slow the program down (WEFT_CUDA_SMALL) look at memory themselves. */
 static void run_case(setup *s, bool poisoned) {
     const wf_op *op = s->tape.last;
     poisoned = poisoned && getenv("WEFT_CUDA_SMALL") == NULL;

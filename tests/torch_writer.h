@@ -1,4 +1,5 @@
-/* What tests need to make torch.save files without torch: a byte buffer, a zip writer, the pickle of a dict of tensors. */
+/* What tests need to make torch.save files without torch: a byte buffer, a zip writer, the pickle
+ * of a dict of tensors. */
 #ifndef TORCH_WRITER_H
 #define TORCH_WRITER_H
 

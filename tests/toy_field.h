@@ -1,7 +1,7 @@
 /* A field small enough to differentiate by hand, for tests of what stands around it.
  *
- * With r the row of an edge's layer and kind, m the mean of its block's entries, c the condition's first number (0 when
- * dropped, and then p[r][5] is added):
+ * With r the row of an edge's layer and kind, m the mean of its block's entries, c the condition's
+ * first number (0 when dropped, and then p[r][5] is added):
  *     v = p[r][0] w + p[r][1] t w + p[r][2] tanh(w) + p[r][3] m + p[r][4] c + bias[r]
  * It treats the entries of a block alike, so it is equivariant. */
 #ifndef TOY_FIELD_H

@@ -71,8 +71,9 @@ WF_API const int32_t *wf_dataset_y(const wf_dataset *data, bool test, size_t *n)
  * wf_free(*out). Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_dataset_json(wf_ctx *ctx, const wf_dataset *data, char **out);
 
-/* WF_ERR_SHAPE, with what is expected and what was found, unless networks of this description take the data's
- * inputs and give its classes. Plain inputs take images row by row; images must have the network's size. */
+/* WF_ERR_SHAPE, with what is expected and what was found, unless networks of this description take
+ * the data's inputs and give its classes. Plain inputs take images row by row; images must have the
+ * network's size. */
 WF_API wf_status wf_dataset_fits(wf_ctx *ctx, const wf_dataset *data, const wf_graph *graph);
 
 /* A table sampled from a Bayesian network learned on another one, as OpenML's BNG sets are. */

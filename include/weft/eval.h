@@ -111,8 +111,8 @@ typedef struct wf_suits {
     char advice[400]; /* "--scale standard --activation tanh"; "": nothing is far better */
 } wf_suits;
 /* Try the usual scales, activations and any order of classes on a few networks. desc is as the
- * caller would open it. Returns WF_OK, WF_ERR_SHAPE where the networks do not take such data, or what
- * wf_dataset_open returns. */
+ * caller would open it. Returns WF_OK, WF_ERR_SHAPE where the networks do not take such data, or
+ * what wf_dataset_open returns. */
 WF_API wf_status wf_zoo_suits(wf_ctx *ctx, const wf_zoo *zoo, const wf_data_desc *desc,
                               wf_suits *out);
 /* Write the collection with the accuracies and errors of its networks on `data`, and how that was

@@ -142,11 +142,11 @@ WF_API wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *grap
  * graph       as of wf_flow_sample.
  * weights, t  (n, n_params) and (n), 0 <= t <= 1.
  * cond        K numbers, the same for all; NULL: none. guidance: 1 is the condition as it is.
- * normalised  weights and velocity are in the space the flow lives in, where source noise has the
- *             flow's source_std; else on the networks' own scale.
+ * normalised  weights and velocity are in the space the flow lives in, where source noise has
+ *             the flow's source_std; else on the networks' own scale.
  * velocity    (n, n_params); may not overlap weights.
- * Returns WF_OK, WF_ERR_USAGE (a time or a condition), WF_ERR_UNSUPPORTED (layers that the flow does
- * not know), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
+ * Returns WF_OK, WF_ERR_USAGE (a time or a condition), WF_ERR_UNSUPPORTED (layers that the flow
+ * does not know), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_velocity(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph,
                                   const float *weights, const float *t, size_t n, const float *cond,
                                   double guidance, bool normalised, float *velocity);

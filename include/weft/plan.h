@@ -6,10 +6,10 @@
  *     wf_flow_fit(ctx, &source, 1, &plan.field, &plan.fit, "flow.safetensors", &flow);
  *     wf_flow_sample(ctx, flow, wf_zoo_graph(zoo), NULL, 100, &plan.sample, weights, NULL, NULL);
  *
- * The speed is measured, not looked up: real updates of the flow that is planned run for a second or
- * two, matching, optimiser and validation included. A busy machine makes the plan smaller. Two calls
- * may measure different speeds and plan different flows; who wants the same flow again keeps the
- * plan. `weft fit` writes it as a recipe. */
+ * The speed is measured, not looked up: real updates of the flow that is planned run for a second
+ * or two, matching, optimiser and validation included. A busy machine makes the plan smaller. Two
+ * calls may measure different speeds and plan different flows; who wants the same flow again keeps
+ * the plan. `weft fit` writes it as a recipe. */
 #ifndef WEFT_PLAN_H
 #define WEFT_PLAN_H
 

@@ -111,12 +111,14 @@ WF_API wf_status wf_report_write(wf_ctx *ctx, const wf_report_desc *desc, const 
 
 /* Judges sets of networks and gives table and page as texts, in one go.
  * title    of the page; NULL: "evaluation".
- * names    [count] of the rows, at most 63 bytes each; the collection's own row comes first and is
- *          called reference. Rows whose name begins with "held" are held-out networks in plots, rows
- *          named after a generator without fit are controls, the others are generated.
+ * names    [count] of the rows, at most 63 bytes each; the collection's own row comes first and
+ *          is called reference. Rows whose name begins with "held" are held-out networks in
+ *          plots, rows named after a generator without fit are controls, the others are
+ *          generated.
  * weights  [count] of (n[i], n_params) each.
- * rows     a JSON list of what wf_eval_json() gives, each with "copies": wf_report_is_copy(); NULL:
- *          not asked for. page: the HTML; NULL: not asked for. wf_free() both; NULL on failure.
+ * rows     a JSON list of what wf_eval_json() gives, each with "copies": wf_report_is_copy();
+ *          NULL: not asked for. page: the HTML; NULL: not asked for. wf_free() both; NULL on
+ *          failure.
  * Returns what wf_eval_networks() returns, and WF_ERR_USAGE without a row. */
 WF_API wf_status wf_report_evaluation(wf_ctx *ctx, const char *title, const wf_reference *reference,
                                       const char *const *names, const float *const *weights,

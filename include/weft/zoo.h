@@ -141,13 +141,12 @@ typedef struct wf_zoo_desc {
 WF_API wf_zoo_desc wf_zoo_desc_default(void);
 WF_API const wf_setting *wf_zoo_settings(void);
 
-/* Train networks first .. first+count-1 and write them to `path`; where they stand there already, of the same settings and
- * intact, nothing is done. Finished shards lie in
- * `path`.parts/ until the end: a broken call goes on where it stopped. A network that diverges
- * is reported, left out of the file and counted in *diverged (may be NULL).
- * Returns WF_OK, WF_ERR_USAGE (desc), WF_ERR_SHAPE (data for other networks), WF_ERR_UNSUPPORTED
- * (networks that weft cannot train), WF_ERR_INTERRUPTED (finished shards stay), WF_ERR_LOCKED,
- * WF_ERR_DISK or WF_ERR_MEMORY. */
+/* Train networks first .. first+count-1 and write them to `path`; where they stand there already,
+ * of the same settings and intact, nothing is done. Finished shards lie in `path`.parts/ until the
+ * end: a broken call goes on where it stopped. A network that diverges is reported, left out of the
+ * file and counted in *diverged (may be NULL). Returns WF_OK, WF_ERR_USAGE (desc), WF_ERR_SHAPE
+ * (data for other networks), WF_ERR_UNSUPPORTED (networks that weft cannot train),
+ * WF_ERR_INTERRUPTED (finished shards stay), WF_ERR_LOCKED, WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                               const wf_zoo_desc *desc, const char *path, size_t *diverged);
 

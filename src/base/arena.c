@@ -40,8 +40,8 @@ static void unpoison(const wf_arena *arena, void *memory, size_t bytes) {
     if (arena->source == NULL) ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
 }
 
-/* WEFT_EXACT_BLOCKS: a block per object, for tools that watch what a device's blocks are used for (compute-sanitizer), as
- * AddressSanitizer does on the host. */
+/* WEFT_EXACT_BLOCKS: a block per object, for tools that watch what a device's blocks are used for
+ * (compute-sanitizer), as AddressSanitizer does on the host. */
 static bool exact_blocks(const wf_arena *arena) {
     return arena->source != NULL && getenv("WEFT_EXACT_BLOCKS") != NULL;
 }

@@ -11,7 +11,8 @@
 
 #include "base/status.h"
 
-/* Where blocks come from: a GPU's memory, for example. take returns NULL when there is none left. owner: passed to both. */
+/* Where blocks come from: a GPU's memory, for example. take returns NULL when there is none left.
+ * owner: passed to both. */
 typedef struct wf_arena_source {
     void *(*take)(void *owner, size_t bytes);
     void (*give)(void *owner, void *memory);
@@ -25,14 +26,16 @@ typedef struct wf_arena {
     const wf_arena_source *source; /* NULL: host memory */
 } wf_arena;
 
-/* A zero-initialised wf_arena is empty and valid. Not zeroed memory unless asked; NULL when out of memory. */
+/* A zero-initialised wf_arena is empty and valid. Not zeroed memory unless asked; NULL when out of
+ * memory. */
 void *wf_arena_alloc(wf_arena *arena, size_t bytes);
 void *wf_arena_zalloc(wf_arena *arena, size_t bytes); /* host memory only */
 void wf_arena_reset(wf_arena *arena);                 /* keeps the blocks */
 void wf_arena_free(wf_arena *arena);
 size_t wf_arena_capacity(const wf_arena *arena);
-/* Empties the arena and leaves it one block, just large enough for the most that was handed out at a time: blocks that were
- * added as they were needed are up to twice as large. Where memory is short there is none, and it grows again. */
+/* Empties the arena and leaves it one block, just large enough for the most that was handed out at
+ * a time: blocks that were added as they were needed are up to twice as large. Where memory is
+ * short there is none, and it grows again. */
 void wf_arena_tighten(wf_arena *arena);
 
 /* Return to an earlier point: everything allocated since is given back. */

@@ -30,13 +30,12 @@ typedef struct worker_start {
 } worker_start;
 
 /* The pool. `round` is odd while a round is open. The caller opens it, draws chunks itself, and
- * closes it when none is left; workers that wake in time enter (`inside`), draw and leave. So a round
- * waits for the workers that took part, never for one that the system has not scheduled yet.
+ * closes it when none is left; workers that wake in time enter (`inside`), draw and leave. So a
+ * round waits for the workers that took part, never for one that the system has not scheduled yet.
  * A worker raises `inside` and then looks at `round`; the caller closes `round` and then looks at
  * `inside`: in the one order of all these operations, either the worker sees the round closed and
- * touches nothing, or the caller sees the worker and waits.
- * Workers spin a little before they sleep because a training step is hundreds of rounds a few
- * microseconds apart. */
+ * touches nothing, or the caller sees the worker and waits. Workers spin a little before they sleep
+ * because a training step is hundreds of rounds a few microseconds apart. */
 struct wf_ctx {
     char error[1024];
     atomic_bool interrupted;
@@ -167,7 +166,8 @@ static void stop_workers(wf_ctx *ctx) {
     atomic_fetch_add(&ctx->round, 1); /* close the round that woke them */
 }
 
-/* The cores this process may use, which a container or taskset can make fewer than the machine has. */
+/* The cores this process may use, which a container or taskset can make fewer than the machine
+ * has. */
 static int usable_cores(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
@@ -383,7 +383,8 @@ wf_status wf_ctx_cuda(wf_ctx *ctx, wf_cuda_device **out) {
     return WF_OK;
 }
 
-/* The GPU's context and kernels take 0.2 s, once, measured beside an H200; elsewhere it may be more. */
+/* The GPU's context and kernels take 0.2 s, once, measured beside an H200; elsewhere it may be
+ * more. */
 static const double cuda_start_seconds = 0.25;
 
 wf_status wf_use_cuda_for(wf_ctx *ctx, double core_seconds, bool *out) {

@@ -24,10 +24,10 @@
 #include <unistd.h>
 #include <zlib.h>
 
-/* --- mapped files ------------------------------------------------------------------------------ */
+/* --- mapped files ----------------------------------------------------------------------------- */
 
-/* All mappings, for wf_mapped_file. A thread that holds the flag touches no mapping, so a handler of
- * SIGBUS may wait for it. */
+/* All mappings, for wf_mapped_file. A thread that holds the flag touches no mapping, so a handler
+ * of SIGBUS may wait for it. */
 typedef struct map_note {
     struct map_note *next, **self; /* self: what points here */
     const uint8_t *data;
@@ -188,7 +188,8 @@ static wf_status read_plain(wf_ctx *ctx, int fd, wf_buffer *buffer) {
 
 enum { packed_bytes = 65536 };
 
-/* Everything zlib makes of its current input goes to the buffer. *member_over: no member is open. */
+/* Everything zlib makes of its current input goes to the buffer. *member_over: no member is
+ * open. */
 static wf_status inflate_input(wf_ctx *ctx, z_stream *stream, wf_buffer *buffer,
                                bool *member_over) {
     while (!buffer->over && (stream->avail_in > 0 || (!*member_over && stream->avail_out == 0))) {
@@ -216,7 +217,8 @@ static wf_status inflate_input(wf_ctx *ctx, z_stream *stream, wf_buffer *buffer,
     return WF_OK;
 }
 
-/* Members behind one another are one file, as gunzip has it; bytes that are no member are damage. */
+/* Members behind one another are one file, as gunzip has it; bytes that are no member are
+ * damage. */
 static wf_status read_gzip(wf_ctx *ctx, int fd, uint8_t *packed, size_t count, wf_buffer *buffer) {
     z_stream stream = {0};
     if (inflateInit2(&stream, 16 + MAX_WBITS) != Z_OK)
@@ -375,8 +377,8 @@ void wf_remove_dead_siblings(const char *folder, const char *name) {
     closedir(entries);
 }
 
-/* A locked new sibling. Between creation and lock another writer may take it for dead and remove it;
- * the link count shows that, and the next attempt makes a new one. */
+/* A locked new sibling. Between creation and lock another writer may take it for dead and remove
+ * it; the link count shows that, and the next attempt makes a new one. */
 static int create_sibling(const char *temporary, mode_t mode) {
     for (int attempt = 0; attempt < 100; attempt++) {
         int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -421,7 +423,8 @@ static wf_status follow_links(wf_ctx *ctx, char path[4096]) {
     return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
 }
 
-/* Where the bytes go. A link is followed, so that it survives; a device or pipe is written in place. */
+/* Where the bytes go. A link is followed, so that it survives; a device or pipe is written in
+ * place. */
 static wf_status find_target(wf_ctx *ctx, const char *path, wf_writer *writer, mode_t *mode) {
     *mode = 0;
     size_t length = strlen(path);

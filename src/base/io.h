@@ -21,16 +21,18 @@ void wf_map_close(wf_map *map);
  * are collective: nobody sees a change before all ranks are there, rank 0 makes it, and all get its
  * status. So ranks that look at the same files see the same. */
 
-/* Durable replacement: written to a sibling, fsync, rename, fsync of the folder. Until commit the old file stands;
- * abort (or a killed process) leaves at most a sibling named ".NAME.tmp.PID", which the next writer of NAME removes. */
+/* Durable replacement: written to a sibling, fsync, rename, fsync of the folder. Until commit the
+ * old file stands; abort (or a killed process) leaves at most a sibling named ".NAME.tmp.PID",
+ * which the next writer of NAME removes. */
 typedef struct wf_writer {
     FILE *file; /* NULL on ranks other than 0 */
     char path[4096], temporary[4096];
     wf_ctx *shared; /* opened by all ranks together, and not yet closed; else NULL */
 } wf_writer;
 wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out);
-/* The file that wf_writer_open would replace, links followed; "" for a device or pipe, which is written in place. Fails
- * where wf_writer_open would because of the path: before long work, not behind it. */
+/* The file that wf_writer_open would replace, links followed; "" for a device or pipe, which is
+ * written in place. Fails where wf_writer_open would because of the path: before long work, not
+ * behind it. */
 wf_status wf_writer_target(wf_ctx *ctx, const char *path, char out[4096]);
 /* Removes the siblings of NAME (NULL: of any name) in the folder that no living writer has. */
 void wf_remove_dead_siblings(const char *folder, const char *name);

@@ -4,7 +4,8 @@
 
 typedef enum wf_isa { WF_ISA_BASE, WF_ISA_AVX2, WF_ISA_AVX512 } wf_isa_id;
 
-/* The best this machine has, or less when the environment says WEFT_ISA=base|avx2|avx512. Fixed at the first call. */
+/* The best this machine has, or less when the environment says WEFT_ISA=base|avx2|avx512. Fixed at
+ * the first call. */
 wf_isa_id wf_isa(void);
 const char *wf_isa_name(wf_isa_id isa);
 

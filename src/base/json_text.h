@@ -4,8 +4,8 @@
 
 #include <jansson.h>
 
-/* flags are those of json_dumps, which drops what did not fit where memory ran out and calls the rest a success.
- * NULL: no memory. Free with free(). */
+/* flags are those of json_dumps, which drops what did not fit where memory ran out and calls the
+ * rest a success. NULL: no memory. Free with free(). */
 char *wf_json_text(const json_t *json, size_t flags);
 
 #endif

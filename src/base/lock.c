@@ -1,14 +1,17 @@
 /* lock: one process at a time makes an output.
  *
- * The mark of an output is a small file beside it, locked (flock) by its holder and saying who that is:
+ * The mark of an output is a small file beside it, locked (flock) by its holder and saying who that
+ * is:
  *
  *   FOLDER/.lock, or FOLDER/.NAME.lock      "process 4711 on node3 since 2026-11-18 02:47:10 UTC"
  *
- * K1  The lock counts, not the file: one that a killed process left is free, and the next holder takes it over.
- * K2  Only the holder removes the file, while it still has the lock. Who gets a lock looks whether its file still has a name;
- *     if not, the lock was on what an earlier holder had removed, and it begins again.
- * K3  Who takes a lock removes what killed processes have left of the output (io.c, I2): its work may be done already, and
- *     then nobody writes it again. */
+ * K1  The lock counts, not the file: one that a killed process left is free, and the next holder
+ *     takes it over.
+ * K2  Only the holder removes the file, while it still has the lock. Who gets a lock looks
+ *     whether its file still has a name; if not, the lock was on what an earlier holder had
+ *     removed, and it begins again.
+ * K3  Who takes a lock removes what killed processes have left of the output (io.c, I2): its
+ *     work may be done already, and then nobody writes it again. */
 #include "base/comm.h"
 #include "base/io.h"
 
@@ -166,7 +169,7 @@ static void sweep_folder(sweep at) {
     if (wf_list_folder(NULL, at.folder, sweep_entry, &at) != WF_OK) return;
 }
 
-/* --- taking and giving back -------------------------------------------------------------------- */
+/* --- taking and giving back ------------------------------------------------------------------- */
 
 static wf_status lock_take(wf_ctx *ctx, const char *path, bool folder, wf_lock *lock) {
     WF_TRY(folder ? mark_of_folder(ctx, path, lock->path) : mark_of_file(ctx, path, lock->path));

@@ -10,10 +10,11 @@
 /* worker is in 0 .. wf_ctx_threads(ctx)-1: an index for scratch memory, nothing else. */
 typedef void wf_chunk_fn(void *arg, size_t chunk, int worker);
 
-/* Returns when all chunks are done. ctx NULL runs them here, in order. Not reentrant: a chunk must not call it. */
+/* Returns when all chunks are done. ctx NULL runs them here, in order. Not reentrant: a chunk must
+ * not call it. */
 void wf_parallel(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg);
-/* The same, but once the context is interrupted no more chunks are begun: false then, and what the chunks wrote must not be
- * used. */
+/* The same, but once the context is interrupted no more chunks are begun: false then, and what the
+ * chunks wrote must not be used. */
 bool wf_parallel_stoppable(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg);
 
 #endif

@@ -6,10 +6,11 @@
  * R1  A file is accepted whole or refused with a sentence; no tensor ever points outside the data.
  * R2  In order of their offsets the tensors follow one another from 0 to the end of the file: no
  *     overlap, no hole, nothing behind. Tensors without elements are legal and take no room.
- * D1  The last pair of our metadata is "weft.digest": "xxh3:" and 32 digits, the digest of the whole file with zeros in
- *     the place of these digits. A file without this text, byte for byte, has no digest.
- * W1  Tensors are written by falling item size, then by name, and the data begin at a multiple of
- *     64 bytes: every tensor is aligned for its type, and equal input gives equal bytes. */
+ * D1  The last pair of our metadata is "weft.digest": "xxh3:" and 32 digits, the digest of the
+ *     whole file with zeros in the place of these digits. A file without this text, byte for
+ *     byte, has no digest.
+ * W1  Tensors are written by falling item size, then by name, and the data begin at a multiple
+ *     of 64 bytes: every tensor is aligned for its type, and equal input gives equal bytes. */
 #include "base/safetensors.h"
 #include "base/digest.h"
 #include "base/st_index.h"
@@ -413,7 +414,7 @@ done:
     return status;
 }
 
-/* --- piece by piece ---------------------------------------------------------------------------- */
+/* --- piece by piece --------------------------------------------------------------------------- */
 
 enum { early_bytes = 1 << 18 };
 
@@ -514,7 +515,8 @@ int wf_st_stream_get(const wf_st_stream *stream, size_t i, size_t at, void *byte
     return read_at(stream, stream->start[i] + at, bytes, count);
 }
 
-/* The data came in any order, so they are read back for the digest: out of the page cache, as a rule. */
+/* The data came in any order, so they are read back for the digest: out of the page cache, as a
+ * rule. */
 static wf_status stream_sign(wf_ctx *ctx, wf_st_stream *stream) {
     enum { block_bytes = 1 << 20 };
     void *block;

@@ -1,7 +1,7 @@
-/* safetensors: strict reader and writer.
- * File: u64 little-endian header size, JSON header, data. All rules are enforced when reading: header at most
- * 100 MB, starts with '{', UTF-8, no duplicate key, known dtypes, shape product checked against the offsets, no
- * overlap, no hole, the data ends where the file ends. */
+/* safetensors: strict reader and writer. File: u64 little-endian header size, JSON header, data.
+ * All rules are enforced when reading: header at most 100 MB, starts with '{', UTF-8, no duplicate
+ * key, known dtypes, shape product checked against the offsets, no overlap, no hole, the data ends
+ * where the file ends. */
 #ifndef WF_BASE_SAFETENSORS_H
 #define WF_BASE_SAFETENSORS_H
 
@@ -47,23 +47,27 @@ size_t wf_st_meta_count(const wf_st_file *file);
 void wf_st_meta_at(const wf_st_file *file, size_t index, const char **key, const char **value);
 size_t wf_st_dtype_size(wf_st_dtype dtype);
 const char *wf_st_dtype_name(wf_st_dtype dtype);
-/* Whether the content is what the writer wrote: WF_ERR_INPUT when its digest (metadata "weft.digest") says otherwise. *known
- * (may be NULL) false: the file has none, because another program or version 0.1 wrote it. Reads the whole file. */
+/* Whether the content is what the writer wrote: WF_ERR_INPUT when its digest (metadata
+ * "weft.digest") says otherwise. *known (may be NULL) false: the file has none, because another
+ * program or version 0.1 wrote it. Reads the whole file. */
 wf_status wf_st_verify(wf_ctx *ctx, const wf_st_file *file, bool *known);
-/* Any float dtype to float (F16, BF16, F32, F64); other dtypes fail. out has tensor->count floats. */
+/* Any float dtype to float (F16, BF16, F32, F64); other dtypes fail. out has tensor->count
+ * floats. */
 wf_status wf_st_to_float(wf_ctx *ctx, const wf_st_tensor *tensor, float *out);
 
-/* Atomic and durable. data pointers are borrowed. meta: n_meta pairs (key, value); "weft.digest" is the writer's own and
- * is left out where a caller hands on the metadata of another file. */
+/* Atomic and durable. data pointers are borrowed. meta: n_meta pairs (key, value); "weft.digest" is
+ * the writer's own and is left out where a caller hands on the metadata of another file. */
 wf_status wf_st_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
                       const char *const (*meta)[2], size_t n_meta);
 
-/* The same piece by piece: the shapes are known, the data comes in any order. tensors[i].data is not looked at.
- * Nothing stands at `path` before commit. A path that is no plain file (a pipe) is WF_ERR_UNSUPPORTED. */
+/* The same piece by piece: the shapes are known, the data comes in any order. tensors[i].data is
+ * not looked at. Nothing stands at `path` before commit. A path that is no plain file (a pipe) is
+ * WF_ERR_UNSUPPORTED. */
 typedef struct wf_st_stream wf_st_stream;
 wf_status wf_st_stream_open(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
                             const char *const (*meta)[2], size_t n_meta, wf_st_stream **out);
-/* `count` bytes at byte `at` of tensor i. Any thread may call them, also side by side; the result is 0 or an errno. */
+/* `count` bytes at byte `at` of tensor i. Any thread may call them, also side by side; the result
+ * is 0 or an errno. */
 int wf_st_stream_put(const wf_st_stream *stream, size_t i, size_t at, const void *bytes,
                      size_t count);
 int wf_st_stream_get(const wf_st_stream *stream, size_t i, size_t at, void *bytes, size_t count);

@@ -1,7 +1,7 @@
 /* settings_json: see settings_json.h and weft/settings.h.
  *
- * A value in JSON becomes the text that a recipe would have, and is read by the same parser: ranges,
- * names and messages are those of recipes. */
+ * A value in JSON becomes the text that a recipe would have, and is read by the same parser:
+ * ranges, names and messages are those of recipes. */
 #include "base/settings_json.h"
 
 #include "base/c_locale.h"

@@ -1,5 +1,5 @@
-/* sha256: the hash of FIPS 180-4, for fingerprints of data and recipes.
- * With the processor's own instructions where it has them: a data set of 200 MB is hashed before each use of it. */
+/* sha256: the hash of FIPS 180-4, for fingerprints of data and recipes. With the processor's own
+ * instructions where it has them: a data set of 200 MB is hashed before each use of it. */
 #include "base/io.h"
 
 #include <string.h>
@@ -61,8 +61,9 @@ static bool has_sha(void) {
            (b >> 29 & 1);
 }
 
-/* The instructions keep the state as (a, b, e, f) and (c, d, g, h), highest lane first, and do two rounds each.
- * w[i % 4] holds words 4i .. 4i+3 of the schedule; those of i - 4 .. i - 1 give the next. */
+/* The instructions keep the state as (a, b, e, f) and (c, d, g, h), highest lane first, and do two
+ * rounds each. w[i % 4] holds words 4i .. 4i+3 of the schedule; those of i - 4 .. i - 1 give the
+ * next. */
 __attribute__((target("sha,sse4.1"))) static void
 compress_sha(uint32_t state[8], const uint8_t *bytes, size_t blocks) {
     const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);

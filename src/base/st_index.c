@@ -2,13 +2,13 @@
  *
  *     {"__metadata__": {key: text, ...}, name: {"dtype", "shape", "data_offsets": [begin, end]}, ...}
  *
- * A reader for exactly this, not for JSON at large: a header of 100 MB costs memory in proportion to
- * what it really holds, lack of memory is told from a damaged file, and the first thing that does not
- * belong is named with its place.
+ * A reader for exactly this, not for JSON at large: a header of 100 MB costs memory in proportion
+ * to what it really holds, lack of memory is told from a damaged file, and the first thing that
+ * does not belong is named with its place.
  *
  * S1  `at` never passes `size`: every look at the text goes through peek().
- * S2  A decoded string and its NUL are never longer than the string with its quotes, so all strings
- *     of a header fit in as many bytes as the header has. */
+ * S2  A decoded string and its NUL are never longer than the string with its quotes, so all
+ *     strings of a header fit in as many bytes as the header has. */
 #include "base/st_index.h"
 #include "base/utf8.h"
 
@@ -165,7 +165,7 @@ static bool read_size(scanner *s, size_t *out) {
     return c != '.' && c != 'e' && c != 'E';
 }
 
-/* --- one tensor --------------------------------------------------------------------------------- */
+/* --- one tensor ------------------------------------------------------------------------------- */
 
 /* An entry as it stands; shape and offsets are judged when all fields are there. */
 typedef struct entry {
@@ -299,7 +299,7 @@ static wf_status read_tensor(scanner *s, const char *name) {
     return judge_entry(s, tensor, &e);
 }
 
-/* --- the whole ---------------------------------------------------------------------------------- */
+/* --- the whole -------------------------------------------------------------------------------- */
 
 static wf_status read_pair(scanner *s) {
     wf_st_index *index = s->index;

@@ -14,7 +14,8 @@ WF_BEGIN_C
 wf_status wf_fail(wf_ctx *ctx, wf_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same with ": <strerror(errno)>" behind it; ENOMEM becomes WF_ERR_MEMORY, ENOSPC and EDQUOT WF_ERR_DISK. */
+/* The same with ": <strerror(errno)>" behind it; ENOMEM becomes WF_ERR_MEMORY, ENOSPC and EDQUOT
+ * WF_ERR_DISK. */
 wf_status wf_fail_errno(wf_ctx *ctx, wf_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -27,7 +28,8 @@ void wf_log(wf_ctx *ctx, const char *path, const char *ending, const char *line)
 
 bool wf_ctx_waits(const wf_ctx *ctx); /* wf_ctx_desc.wait_for_locks */
 
-/* wf_use_cuda for work that would take one CPU core this long: left to choose, small work stays on the CPU. */
+/* wf_use_cuda for work that would take one CPU core this long: left to choose, small work stays on
+ * the CPU. */
 wf_status wf_use_cuda_for(wf_ctx *ctx, double core_seconds, bool *out);
 /* Notes for wf_ctx_devices where a part of the work ("matching") runs. */
 void wf_note_device(wf_ctx *ctx, const char *part, bool cuda);
@@ -44,9 +46,11 @@ void wf_note_device(wf_ctx *ctx, const char *part, bool cuda);
         if (status != WF_OK) goto label;                                                           \
     } while (0)
 
-/* Zeroed memory, 64-byte aligned; count * size is checked. On failure the sentence names `what`. Free with free(). */
+/* Zeroed memory, 64-byte aligned; count * size is checked. On failure the sentence names `what`.
+ * Free with free(). */
 wf_status wf_alloc(wf_ctx *ctx, size_t count, size_t size, const char *what, void *out_pointer);
-/* The same with nothing in it, for memory that many threads fill: who touches a page first pays for it. */
+/* The same with nothing in it, for memory that many threads fill: who touches a page first pays for
+ * it. */
 wf_status wf_alloc_raw(wf_ctx *ctx, size_t count, size_t size, const char *what, void *out_pointer);
 
 /* Report progress from a long loop; cheap to call, forwards a few times a second. */

@@ -1,5 +1,5 @@
-/* tar: headers of 512 bytes, each followed by its file's bytes, filled up to 512; two blocks of zeros at
- * the end.
+/* tar: headers of 512 bytes, each followed by its file's bytes, filled up to 512; two blocks of
+ * zeros at the end.
  *   0 name[100]   124 size[12] octal   148 checksum[8] octal   156 type   257 "ustar"   345 prefix[155]
  * The checksum is the sum of the header's bytes with eight spaces in place of itself. */
 #include "base/tar.h"

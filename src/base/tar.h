@@ -1,6 +1,6 @@
-/* tar: a read-only tar reader over bytes in memory (POSIX ustar, GNU's and pax headers), strict where
- * it matters for safety. Checksums, sizes and the end are checked; anything but files and folders is
- * refused. Nothing is ever extracted to disk, so names need no cleaning. */
+/* tar: a read-only tar reader over bytes in memory (POSIX ustar, GNU's and pax headers), strict
+ * where it matters for safety. Checksums, sizes and the end are checked; anything but files and
+ * folders is refused. Nothing is ever extracted to disk, so names need no cleaning. */
 #ifndef WF_BASE_TAR_H
 #define WF_BASE_TAR_H
 

@@ -127,8 +127,9 @@ static inline WF_HD float wf_sincosf_(float x, int shift) {
 static inline WF_HD float wf_sinf(float x) { return wf_sincosf_(x, 0); }
 static inline WF_HD float wf_cosf(float x) { return wf_sincosf_(x, 1); }
 
-/* Phi(x), the probability that a standard normal deviate is below x, and *bell = e^(-x^2/2). For z = |x|, Phi(-z) is the bell times a
- * polynomial of 1 / (1 + 0.24 z), fitted by least squares to 4e-10. */
+/* Phi(x), the probability that a standard normal deviate is below x, and *bell = e^(-x^2/2). For z
+ * = |x|, Phi(-z) is the bell times a polynomial of 1 / (1 + 0.24 z), fitted by least squares to
+ * 4e-10. */
 static inline WF_HD float wf_normal_cdff(float x, float *bell) {
     float z = x < 0 ? -x : x;
     float t = 1.0f / (1.0f + 0.24f * z);

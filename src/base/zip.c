@@ -2,8 +2,9 @@
  *
  *   | local header, name, extra, contents | ... | central directory | zip64 end, locator | end, comment |
  *
- * The end record gives the place of the central directory, whose entries give the local headers; the sizes and the
- * CRC are taken from the central directory alone (torch writes zeros into the local headers). */
+ * The end record gives the place of the central directory, whose entries give the local headers;
+ * the sizes and the CRC are taken from the central directory alone (torch writes zeros into the
+ * local headers). */
 #include "base/zip.h"
 
 #include <limits.h>
@@ -99,7 +100,8 @@ static wf_status read_directory(wf_ctx *ctx, const wf_zip *zip, directory *dir) 
     return WF_OK;
 }
 
-/* The 64-bit values stand in the extra field in this order, each only where the 32-bit one is all ones. */
+/* The 64-bit values stand in the extra field in this order, each only where the 32-bit one is all
+ * ones. */
 static bool widen(uint64_t value[3], const uint8_t *extra, size_t length) {
     bool wanted = value[0] == UINT32_MAX || value[1] == UINT32_MAX || value[2] == UINT32_MAX;
     while (wanted && length >= 4) {

@@ -31,12 +31,12 @@ void wf_zip_close(wf_zip *zip);
 /* Index of the entry, or zip->n when there is none. */
 size_t wf_zip_find(const wf_zip *zip, const char *name, size_t length);
 /* The contents. *owned is what the caller frees: NULL when *data points into the zip's bytes. A
- * deflated entry takes entry->size bytes of memory, which the file alone decides: the caller compares
- * it with what it may spend before it calls. */
+ * deflated entry takes entry->size bytes of memory, which the file alone decides: the caller
+ * compares it with what it may spend before it calls. */
 wf_status wf_zip_read(wf_ctx *ctx, const wf_zip *zip, size_t index, const uint8_t **data,
                       void **owned);
-/* The contents piece by piece, whatever their size. What `take` was given is only then good when the
- * call returns WF_OK: size and CRC are known at the end. A failure of `take` ends the call. */
+/* The contents piece by piece, whatever their size. What `take` was given is only then good when
+ * the call returns WF_OK: size and CRC are known at the end. A failure of `take` ends the call. */
 typedef wf_status wf_zip_take(void *user, const uint8_t *bytes, size_t count);
 wf_status wf_zip_stream(wf_ctx *ctx, const wf_zip *zip, size_t index, wf_zip_take *take,
                         void *user);

@@ -25,7 +25,8 @@ static void on_signal(int number) {
     else _exit(128 + number);
 }
 
-/* A mapped file became shorter, or its disk failed. Outputs are whole or not there, as after a kill. */
+/* A mapped file became shorter, or its disk failed. Outputs are whole or not there, as after a
+ * kill. */
 static void on_lost_file(int number, siginfo_t *info, void *context) {
     (void)context;
     char path[CLI_PATH];
@@ -33,7 +34,8 @@ static void on_lost_file(int number, siginfo_t *info, void *context) {
         signal(number, SIG_DFL); /* a fault of the program: comes again, and ends it */
         return;
     }
-    /* No call of the C library was interrupted but one that copied from the file, so it can print. */
+    /* No call of the C library was interrupted but one that copied from the file, so it can
+     * print. */
     cli_print_error(
         "weft: %s: cannot be read to its end: it was made shorter while weft read it, or "
         "its disk failed; bring it back and give the same command\n",

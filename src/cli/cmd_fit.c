@@ -52,7 +52,8 @@ static char *data_lines(const wf_data_desc *data) {
     return lines;
 }
 
-/* --data, opened once so that what does not fit is said before any training; *lines NULL without. */
+/* --data, opened once so that what does not fit is said before any training; *lines NULL
+ * without. */
 static wf_status read_data(fitting *f, char **lines) {
     cli_app *app = f->app;
     const char *name = cli_text(app, "data");

@@ -1,5 +1,5 @@
-/* verify: whether files are still what weft wrote: by the digest that a file holds, and by those that a run keeps of what its
- * stages left (stage.json). */
+/* verify: whether files are still what weft wrote: by the digest that a file holds, and by those
+ * that a run keeps of what its stages left (stage.json). */
 #include "cli/commands.h"
 #include "run/outputs.h"
 
@@ -13,7 +13,8 @@ typedef struct verification {
     int damaged;
 } verification;
 
-/* The outputs of a folder of weft run; nothing when it is none. only (may be NULL): of this path alone. */
+/* The outputs of a folder of weft run; nothing when it is none. only (may be NULL): of this path
+ * alone. */
 static wf_status add_recorded(verification *v, const char *folder, const char *only) {
     char path[CLI_PATH];
     json_t *record, *entry, *digest;

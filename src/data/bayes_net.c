@@ -27,7 +27,8 @@ static bool is_fixed(const wf_bayes_net *net, size_t parent, size_t child) {
            ((size_t)net->class_variable == parent || (size_t)net->class_variable == child);
 }
 
-/* Configurations of the child's parents, or 0 when they are more than the rows, which no data can fill. */
+/* Configurations of the child's parents, or 0 when they are more than the rows, which no data can
+ * fill. */
 static size_t configurations(const wf_bayes_net *net, size_t child) {
     size_t count = 1;
     for (size_t p = 0; p < net->variables; p++) {
@@ -38,7 +39,8 @@ static size_t configurations(const wf_bayes_net *net, size_t child) {
     return count;
 }
 
-/* Which configuration row r has: mixed radix over the parents in order. values: codes of a row, `stride` apart. */
+/* Which configuration row r has: mixed radix over the parents in order. values: codes of a row,
+ * `stride` apart. */
 static size_t configuration_of(const wf_bayes_net *net, size_t child, const int32_t *values,
                                size_t stride) {
     size_t place = 0;

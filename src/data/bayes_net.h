@@ -1,10 +1,12 @@
-/* bayes_net: a Bayesian network over discrete columns: learned by hill climbing, drawn from row by row.
+/* bayes_net: a Bayesian network over discrete columns: learned by hill climbing, drawn from row by
+ * row.
  *
  *   codes (V, N)  column-major: value of variable v in row r, 0 .. card[v]-1
  *   edge (V, V)   edge[p * V + c]: p is a parent of c; no directed cycles
- * Score of a structure (BIC): sum over variables of  log-likelihood - 1/2 log N * q (card - 1), q the number of
- * configurations of the parents. Steps: add, drop or reverse one edge; the best of all of them is taken until none gains.
- * Probabilities: (count + prior) / (configuration's count + prior * card). */
+ * Score of a structure (BIC): sum over variables of  log-likelihood - 1/2 log N * q (card - 1), q
+ * the number of configurations of the parents. Steps: add, drop or reverse one edge; the best of
+ * all of them is taken until none gains. Probabilities: (count + prior) / (configuration's count +
+ * prior * card). */
 #ifndef WF_DATA_BAYES_NET_H
 #define WF_DATA_BAYES_NET_H
 
@@ -26,7 +28,8 @@ typedef struct wf_bayes_net {
     wf_arena arena;
 } wf_bayes_net;
 
-/* Fills edge, local, bic and order; codes and card are borrowed. Free with wf__bayes_net_free, also after a failure. */
+/* Fills edge, local, bic and order; codes and card are borrowed. Free with wf__bayes_net_free, also
+ * after a failure. */
 wf_status wf__bayes_net_learn(wf_ctx *ctx, wf_bayes_net *net);
 wf_status wf__bayes_net_tables(wf_ctx *ctx, wf_bayes_net *net, double prior);
 /* One row: values [V]. */

@@ -1,10 +1,11 @@
 /* bng: a table sampled from a Bayesian network that was learned on another table.
  *
- * The "BNG" sets of OpenML were made so from small tables (van Rijn and others, 2014). Here: numeric columns are cut into bins
- * of nearly equal counts (equal values stay together), a missing cell counts as its column's most frequent value, the class
- * is a parent of every column, further edges come from hill climbing (bayes_net.h). Row r is drawn from the stream
- * (seed, r, WF_RNG_DATA, bng_stream), so a larger set begins with the smaller one. A numeric cell is one of the source's own
- * cells in the drawn bin, so its text is one that occurs there.
+ * The "BNG" sets of OpenML were made so from small tables (van Rijn and others, 2014). Here:
+ * numeric columns are cut into bins of nearly equal counts (equal values stay together), a missing
+ * cell counts as its column's most frequent value, the class is a parent of every column, further
+ * edges come from hill climbing (bayes_net.h). Row r is drawn from the stream (seed, r,
+ * WF_RNG_DATA, bng_stream), so a larger set begins with the smaller one. A numeric cell is one of
+ * the source's own cells in the drawn bin, so its text is one that occurs there.
  *
  * The file is ARFF; its first line is the note that readers hand on (wf_dataset.note). */
 #include "base/io.h"
@@ -64,7 +65,7 @@ static wf_status check_desc(wf_ctx *ctx, const wf_bng_desc *desc) {
     return WF_OK;
 }
 
-/* --- the table as discrete variables ------------------------------------------------------------ */
+/* --- the table as discrete variables ---------------------------------------------------------- */
 
 typedef struct placed {
     double value;
@@ -171,7 +172,7 @@ static wf_status make_variables(generator *g) {
     return WF_OK;
 }
 
-/* --- the file ----------------------------------------------------------------------------------- */
+/* --- the file --------------------------------------------------------------------------------- */
 
 /* A name or level as ARFF takes it: bare where that is safe, else in single quotes. */
 static void put_token(FILE *out, const char *text) {
@@ -277,7 +278,7 @@ static wf_status read_back(const generator *g, wf_table *out) {
     return status;
 }
 
-/* --- the description ---------------------------------------------------------------------------- */
+/* --- the description -------------------------------------------------------------------------- */
 
 static json_t *describe_variable(const generator *g, size_t index) {
     const variable *v = &g->variable[index];

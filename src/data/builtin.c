@@ -1,8 +1,11 @@
-/* builtin: the data sets that come with the library. Row r of a set depends on (seed, r, noise) alone, so more rows are the same rows
- * and some. Only additions, products, quotients, roots and the polynomials of base/vmath.h are used: the same bits everywhere.
+/* builtin: the data sets that come with the library. Row r of a set depends on (seed, r, noise)
+ * alone, so more rows are the same rows and some. Only additions, products, quotients, roots and
+ * the polynomials of base/vmath.h are used: the same bits everywhere.
  *
- *   spirals  3 arms. t uniform in [0, 1): radius 0.1 + 0.9 t, angle 4 t + 2 pi arm / 3 + noise * normal
- *   moons    2 half circles of radius 1, the second upside down and moved by (1, -0.5); both coordinates + noise * normal
+ *   spirals  3 arms. t uniform in [0, 1): radius 0.1 + 0.9 t, angle 4 t + 2 pi arm / 3 + noise *
+ *            normal
+ *   moons    2 half circles of radius 1, the second upside down and moved by (1, -0.5); both
+ *            coordinates + noise * normal
  *   digits   8x8 pixels in [0, 1], 10 classes, drawn as strokes (digits.c) */
 #include "base/random.h"
 #include "data/data_table.h"

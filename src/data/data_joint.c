@@ -10,7 +10,7 @@ static wf_status out_of_memory(wf_ctx *ctx, const wf_table *table) {
     return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", table->label);
 }
 
-/* --- fewer rows --------------------------------------------------------------------------------- */
+/* --- fewer rows ------------------------------------------------------------------------------- */
 
 static void thin_text(wf_table *table, const bool *kept) {
     size_t to = 0, width = table->columns;
@@ -86,9 +86,10 @@ done:
     return status;
 }
 
-/* --- merging levels ------------------------------------------------------------------------------ */
+/* --- merging levels --------------------------------------------------------------------------- */
 
-/* The next piece of *at up to one of `stops` or the end, without blanks round it; *at moves to the stop. */
+/* The next piece of *at up to one of `stops` or the end, without blanks round it; *at moves to the
+ * stop. */
 static size_t take_piece(const char **at, const char *stops, const char **start) {
     *at += strspn(*at, " \t");
     *start = *at;
@@ -192,7 +193,7 @@ wf_status wf__table_merge(wf_ctx *ctx, const char *list, wf_table *const *tables
     return WF_OK;
 }
 
-/* --- joining ------------------------------------------------------------------------------------- */
+/* --- joining ---------------------------------------------------------------------------------- */
 
 static wf_status join_columns(wf_ctx *ctx, wf_table *const *parts, size_t count, size_t own,
                               wf_table *out) {

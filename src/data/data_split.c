@@ -10,7 +10,8 @@ typedef struct share {
     double remainder;
 } share;
 
-/* Whole parts first, then one row more to the largest remainders while any class has a row to give. */
+/* Whole parts first, then one row more to the largest remainders while any class has a row to
+ * give. */
 static void deal_shares(share *shares, size_t classes, double fraction, size_t wanted) {
     size_t given = 0;
     for (size_t c = 0; c < classes; c++) {

@@ -177,7 +177,8 @@ static int compare_numbered(const void *a_, const void *b_) {
     return strcmp(a->text, b->text);
 }
 
-/* A cell as text, whatever the storage: bytes and values become decimals. NULL: missing or no memory (then *failed). */
+/* A cell as text, whatever the storage: bytes and values become decimals. NULL: missing or no
+ * memory (then *failed). */
 static const char *cell_text(const wf_table *table, size_t row, size_t column, wf_arena *arena,
                              bool *failed) {
     const wf_column *from = &table->column[column];
@@ -197,7 +198,8 @@ static size_t drop_repeats(const char **sorted, size_t count) {
     return kept;
 }
 
-/* The distinct texts of a column, sorted by bytes, appended to `found` (room for all rows), which has `count` already. */
+/* The distinct texts of a column, sorted by bytes, appended to `found` (room for all rows), which
+ * has `count` already. */
 static wf_status distinct_texts(wf_ctx *ctx, const wf_table *table, size_t column, wf_arena *arena,
                                 const char **found, size_t *count) {
     const wf_column *from = &table->column[column];

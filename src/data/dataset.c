@@ -294,13 +294,14 @@ wf_status wf__dataset_from_tables(wf_ctx *ctx, const wf_data_desc *desc, wf_tabl
     return status;
 }
 
-/* --- files -------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 /* The tables of a data set: its own, those prepared together with it, its test file. */
 enum { most_tables = 16 };
 typedef struct tables {
     const char *path
-        [most_tables]; /* in the order of their names, so that every member of a family is fitted alike */
+        /* in the order of their names, so that every member of a family is fitted alike */
+        [most_tables];
     wf_table table[most_tables], test, joined;
     size_t count, own;
     wf_arena arena;

@@ -1,9 +1,11 @@
 /* digits: a digit as strokes, bent by chance and drawn on 8x8 pixels.
  *
- * A glyph is a few strokes in a square, x to the right and y down, both in [-1, 1]: straight pieces between points, or arcs of an
- * ellipse. For each drawing (1) every point moves a little, (2) one affine map turns, shears, stretches and shifts the whole,
- * (3) the distance of each of 4x4 sample places of a pixel to the nearest stroke, against half a pen's width, gives its ink,
- * (4) pixels get a little noise. `noise` scales all of it; 1 is the data set's default, 0 draws the plain glyph. */
+ * A glyph is a few strokes in a square, x to the right and y down, both in [-1, 1]: straight pieces
+ * between points, or arcs of an ellipse. For each drawing (1) every point moves a little, (2) one
+ * affine map turns, shears, stretches and shifts the whole, (3) the distance of each of 4x4 sample
+ * places of a pixel to the nearest stroke, against half a pen's width, gives its ink, (4) pixels
+ * get a little noise. `noise` scales all of it; 1 is the data set's default, 0 draws the plain
+ * glyph. */
 #include "base/random.h"
 #include "data/data_table.h"
 
@@ -15,8 +17,9 @@ typedef struct point {
     double x, y;
 } point;
 
-/* A piece of a glyph: a line to (x, y), a pen-up move there, or an arc round (x, y) with radii (rx, ry) from turn `from` to
- * turn `to` (0 is right, 0.25 down), which begins with a pen-up move unless `joined`. END closes the list. */
+/* A piece of a glyph: a line to (x, y), a pen-up move there, or an arc round (x, y) with radii (rx,
+ * ry) from turn `from` to turn `to` (0 is right, 0.25 down), which begins with a pen-up move unless
+ * `joined`. END closes the list. */
 typedef struct piece {
     enum { END, MOVE, LINE, ARC, JOINED_ARC } kind;
     double x, y, rx, ry, from, to;
@@ -115,7 +118,8 @@ static bool inked(const drawing *drawn, point p, double half_width) {
     return false;
 }
 
-/* The share of a pixel's sample places that lie under the pen. The square [-1, 1] fills the image but for a margin. */
+/* The share of a pixel's sample places that lie under the pen. The square [-1, 1] fills the image
+ * but for a margin. */
 static double pixel_ink(const drawing *drawn, int row, int column, double half_width) {
     int hits = 0;
     for (int s = 0; s < samples * samples; s++) {

@@ -4,8 +4,9 @@
  *   cmc, openml:cmc      the first active version      SERVER/api/v1/json/data/list/data_name/cmc/limit/100
  *   acs:2018:CA          ACSIncome of a state          SERVER/programs-surveys/acs/data/pums/2018/1-Year/csv_pca.zip
  *   http://..., https:// a file as it is
- * A finished file has FILE.fetch.json beside it: where it came from, its size, its SHA-256. While both agree nothing is asked of
- * the network. Unfinished files are FILE.part (base/curl/download.h). */
+ * A finished file has FILE.fetch.json beside it: where it came from, its size, its SHA-256. While
+ * both agree nothing is asked of the network. Unfinished files are FILE.part
+ * (base/curl/download.h). */
 #include "data/fetch.h"
 
 #include "base/curl/download.h"
@@ -35,13 +36,14 @@ void wf_fetched_free(wf_fetched *fetched) {
     *fetched = (wf_fetched){0};
 }
 
-/* --- what to fetch ------------------------------------------------------------------------------- */
+/* --- what to fetch ---------------------------------------------------------------------------- */
 
 static bool all_digits(const char *text) {
     return text[0] != 0 && text[strspn(text, "0123456789")] == 0;
 }
 
-/* A name as one part of a path: what is no letter, digit, '-', '_', bracket or inner '.' becomes '_'. */
+/* A name as one part of a path: what is no letter, digit, '-', '_', bracket or inner '.' becomes
+ * '_'. */
 static void file_part(const char *name, char *out, size_t size) {
     size_t n = 0;
     for (; name[n] != 0 && n + 1 < size; n++) {
@@ -200,7 +202,7 @@ static wf_status make_plan(wf_ctx *ctx, const char *what, const char *server, wf
     return plan_openml(ctx, server, what, out);
 }
 
-/* --- what is there already ----------------------------------------------------------------------- */
+/* --- what is there already -------------------------------------------------------------------- */
 
 static const char *folder_of(const wf_fetch_desc *desc) {
     const char *folder = desc->folder != NULL ? desc->folder : getenv("WEFT_DATA");
@@ -256,7 +258,7 @@ static bool plan_from_cache(wf_ctx *ctx, const char *what, const wf_fetch_desc *
     return found && out->url[0] != 0;
 }
 
-/* --- digests ------------------------------------------------------------------------------------- */
+/* --- digests ---------------------------------------------------------------------------------- */
 
 static wf_status take_digests(wf_ctx *ctx, const char *path, char sha[65], char md5[33],
                               uint64_t *bytes) {
@@ -305,7 +307,7 @@ static wf_status check_download(wf_ctx *ctx, const wf_fetch_plan *plan, const wf
                    plan->url, sha, desc->sha256);
 }
 
-/* --- the cache ----------------------------------------------------------------------------------- */
+/* --- the cache -------------------------------------------------------------------------------- */
 
 typedef struct places {
     char folder[longest_path], path[longest_path], record[longest_path + 16],
@@ -375,7 +377,7 @@ static wf_status write_record(wf_ctx *ctx, const wf_fetch_plan *plan, const plac
     return status;
 }
 
-/* --- all of it ----------------------------------------------------------------------------------- */
+/* --- all of it -------------------------------------------------------------------------------- */
 
 static wf_status bring(wf_ctx *ctx, const wf_fetch_plan *plan, const wf_fetch_desc *desc,
                        const places *at, wf_fetched *out) {

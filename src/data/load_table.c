@@ -24,7 +24,8 @@ typedef enum format {
     N_FORMATS
 } format;
 
-/* Relative paths: under desc->root if there is one, else under WEFT_DATA if the file is there, else from the working folder. */
+/* Relative paths: under desc->root if there is one, else under WEFT_DATA if the file is there, else
+ * from the working folder. */
 static wf_status find_file(wf_ctx *ctx, const wf_data_desc *desc, const char *path, wf_arena *arena,
                            const char **out) {
     const char *folder = desc->root != NULL ? desc->root : getenv("WEFT_DATA");

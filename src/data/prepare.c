@@ -10,7 +10,7 @@ void wf__preparation_free(wf_preparation *preparation) {
     *preparation = (wf_preparation){0};
 }
 
-/* --- roles ------------------------------------------------------------------------------------- */
+/* --- roles ------------------------------------------------------------------------------------ */
 
 typedef enum role { ROLE_INPUT, ROLE_CATEGORY, ROLE_DROPPED } role;
 
@@ -23,7 +23,8 @@ static wf_status no_such_column(wf_ctx *ctx, const wf_table *table, const char *
                    table->label, key, (int)(length > 80 ? 80 : length), name, names);
 }
 
-/* Marks each column of a comma-separated list. Spaces round a name are not part of it; a name with a comma is "quoted". */
+/* Marks each column of a comma-separated list. Spaces round a name are not part of it; a name with
+ * a comma is "quoted". */
 static wf_status mark_listed(wf_ctx *ctx, const wf_table *table, const char *key, const char *list,
                              role mark, role *roles) {
     const char *at = list == NULL ? "" : list;
@@ -88,8 +89,8 @@ static wf_status add_column(wf_ctx *ctx, const wf_table *table, size_t column, r
     return WF_OK;
 }
 
-/* Many numbers that are not whole are a quantity, not classes; so are many whole numbers that hardly
- * ever repeat. */
+/* Many numbers that are not whole are a quantity, not classes; so are many whole numbers that
+ * hardly ever repeat. */
 static wf_status refuse_regression(wf_ctx *ctx, const wf_table *table, const char *name,
                                    const wf_preparation *out) {
     enum { most_classes = 20 };
@@ -194,7 +195,7 @@ wf_status wf__prepare_roles(wf_ctx *ctx, const wf_data_desc *desc, wf_table *tab
     return WF_OK;
 }
 
-/* --- fitting ----------------------------------------------------------------------------------- */
+/* --- fitting ---------------------------------------------------------------------------------- */
 
 /* The k-th smallest of n values (Hoare's selection); reorders them. */
 static double select_kth(double *values, size_t n, size_t k) {
@@ -225,7 +226,8 @@ static double median(double *values, size_t n) {
     return lower + (upper - lower) / 2;
 }
 
-/* Mean and population deviation of the imputed values of the rows; a constant column keeps deviation 1. */
+/* Mean and population deviation of the imputed values of the rows; a constant column keeps
+ * deviation 1. */
 static bool fit_scale(wf_prepared_column *column, const double *all, const uint32_t *rows,
                       size_t n_rows, bool to_range) {
     double sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
@@ -336,7 +338,8 @@ static wf_status fit_categorical(wf_ctx *ctx, wf_prepared_column *column, const 
     return WF_OK;
 }
 
-/* Columns come in the same order as a rule: the search goes on behind *at, where the last one was found. */
+/* Columns come in the same order as a rule: the search goes on behind *at, where the last one was
+ * found. */
 static wf_status source_column(wf_ctx *ctx, const wf_table *table, const char *name, size_t *at) {
     *at = wf__table_find(table, name, strlen(name), *at + 1);
     if (*at == table->columns)
@@ -405,7 +408,7 @@ done:
     return status;
 }
 
-/* --- applying ---------------------------------------------------------------------------------- */
+/* --- applying --------------------------------------------------------------------------------- */
 
 static wf_status apply_numeric(wf_ctx *ctx, const wf_preparation *preparation,
                                const wf_prepared_column *column, const wf_table *table,

@@ -1,6 +1,6 @@
-/* prepare_bytes: the preparation of tables whose inputs are all bytes (images), by all threads.
- * The same numbers as prepare.c column by column, but a data set of 60,000 images is read in rows: a column of it
- * touches as much memory as the whole. */
+/* prepare_bytes: the preparation of tables whose inputs are all bytes (images), by all threads. The
+ * same numbers as prepare.c column by column, but a data set of 60,000 images is read in rows: a
+ * column of it touches as much memory as the whole. */
 #include "data/prepare.h"
 
 #include "base/pool.h"
@@ -19,7 +19,8 @@ typedef struct byte_work {
     float *x;
 } byte_work;
 
-/* Where each prepared column's bytes begin; *out NULL where they are not all bytes of one stride. To be freed. */
+/* Where each prepared column's bytes begin; *out NULL where they are not all bytes of one stride.
+ * To be freed. */
 static wf_status find_bytes(wf_ctx *ctx, const wf_preparation *preparation, const wf_table *table,
                             const uint8_t ***out, size_t *stride) {
     const uint8_t **bytes;

@@ -1,4 +1,5 @@
-/* prepare_json: a preparation as JSON and back. Doubles are written with 17 digits, which reads back exactly.
+/* prepare_json: a preparation as JSON and back. Doubles are written with 17 digits, which reads
+ * back exactly.
  *
  * {"format": "weft preparation 1", "scale": "standard", "target": "class", "classes": ["a", "b"],
  *  "columns": [{"name": "age", "impute": 54.0, "mean": 53.9, "std": 9.1},

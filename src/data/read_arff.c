@@ -4,10 +4,12 @@
  *   @attribute NAME numeric|real|integer    a number
  *   @attribute NAME {level, 'other level'}  a category; levels keep this order
  *   @attribute NAME string|date ...         may be dropped, but not used
- *   @data                                   then a row a line: 1.5,'other level',?
- *                                           or sparse: {0 1.5, 1 'other level'}; what is left out is 0 or the first level
- * Keywords in any case; lines that begin with % are comments; quotes are ' or ", a backslash takes the next character as it is
- * (\n, \r, \t are control characters); a bare ? is missing. Cells are cut in place, as in read_delimited.c. */
+ *   @data                                   then a row a line: 1.5,'other level',? or sparse: {0
+ *                                           1.5, 1 'other level'}; what is left out is 0 or the
+ *                                           first level
+ * Keywords in any case; lines that begin with % are comments; quotes are ' or ", a backslash takes
+ * the next character as it is (\n, \r, \t are control characters); a bare ? is missing. Cells are
+ * cut in place, as in read_delimited.c. */
 #include "data/data_table.h"
 
 #include <stdlib.h>
@@ -96,7 +98,8 @@ static wf_status take_quoted(reader *in, token *out) {
     return WF_OK;
 }
 
-/* A quoted token, or a bare one up to a byte of `stops` or the line's end, without the spaces round it. */
+/* A quoted token, or a bare one up to a byte of `stops` or the line's end, without the spaces round
+ * it. */
 static wf_status take_token(reader *in, const char *stops, token *out) {
     skip_blanks(in);
     if (in->at < in->end && (*in->at == '\'' || *in->at == '"')) return take_quoted(in, out);
@@ -117,7 +120,7 @@ static const char *copy_token(reader *in, token from) {
     return copy;
 }
 
-/* --- header ------------------------------------------------------------------------------------ */
+/* --- header ----------------------------------------------------------------------------------- */
 
 static bool take_word(reader *in, const char *word) {
     size_t length = strlen(word);
@@ -239,7 +242,8 @@ static wf_status take_header(reader *in) {
                : fail_here(in, "fewer than two attributes; inputs and a label are needed");
 }
 
-/* While it grows the column array is malloced; afterwards it belongs to the arena, whatever happened. */
+/* While it grows the column array is malloced; afterwards it belongs to the arena, whatever
+ * happened. */
 static wf_status settle_columns(reader *in) {
     wf_table *table = in->table;
     size_t bytes = table->columns * sizeof *table->column;
@@ -252,7 +256,7 @@ static wf_status settle_columns(reader *in) {
     return out_of_memory(in);
 }
 
-/* --- rows -------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 /* Ends a token's string. Its stop byte must have been consumed: the NUL may overwrite it. */
 static const char *finish_cell(token from) {

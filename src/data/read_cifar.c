@@ -3,9 +3,9 @@
  * A batch is a row of images without a header:
  *   CIFAR-10    label (0 to 9), 3072 bytes                            3073 bytes an image
  *   CIFAR-100   coarse label (0 to 19), fine (0 to 99), 3072 bytes    3074
- * The 3072 bytes are red, green and blue planes of 32 rows of 32. A whole set is a folder of batches or the
- * official archive; a single batch is a table that may be split. All images of a part stand in one piece
- * of memory, so a column of the table is every 3073rd byte of it. */
+ * The 3072 bytes are red, green and blue planes of 32 rows of 32. A whole set is a folder of
+ * batches or the official archive; a single batch is a table that may be split. All images of a
+ * part stand in one piece of memory, so a column of the table is every 3073rd byte of it. */
 #include "base/io.h"
 #include "base/tar.h"
 #include "data/data_table.h"
@@ -39,7 +39,7 @@ static const cifar_kind kinds[] = {
     {"CIFAR-100", 2 + pixels, 2, {20, 100}, {"coarse", "fine"}, {"train.bin"}, {"test.bin"}},
 };
 
-/* --- images to a table -------------------------------------------------------------------------- */
+/* --- images to a table ------------------------------------------------------------------------ */
 
 static wf_status check_batch(wf_ctx *ctx, const char *label, const cifar_kind *kind,
                              const uint8_t *bytes, size_t size) {
@@ -111,7 +111,7 @@ wf_status wf__table_from_cifar(wf_ctx *ctx, const char *label, char *bytes, size
     return status;
 }
 
-/* --- whole sets --------------------------------------------------------------------------------- */
+/* --- whole sets ------------------------------------------------------------------------------- */
 
 /* The batches of a part as they were found; from a folder they are to be freed. */
 typedef struct batches {

@@ -1,9 +1,10 @@
 /* read_delimited: CSV and TSV, cut in place.
  *
- * The first line names the columns. A cell may stand in double quotes; then "" is one quote, and separators and line ends are
- * part of it. Spaces round a cell are not. An empty cell, or a bare ?, is missing. Lines end with LF, CRLF or CR; empty lines are
- * skipped. Cells become NUL-terminated strings within the file's bytes: unquoting only shortens, and the byte behind a cell
- * has always been read before it is overwritten. */
+ * The first line names the columns. A cell may stand in double quotes; then "" is one quote, and
+ * separators and line ends are part of it. Spaces round a cell are not. An empty cell, or a bare ?,
+ * is missing. Lines end with LF, CRLF or CR; empty lines are skipped. Cells become NUL-terminated
+ * strings within the file's bytes: unquoting only shortens, and the byte behind a cell has always
+ * been read before it is overwritten. */
 #include "data/data_table.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* evaluate: rows of the table and scores of single networks (paper, appendix B.2 to B.4).
  *
- * Networks are compared with the whole collection; the collection's own row is leave-one-out: task score and IoU over
- * all N networks, WCS over the cloud. Diversity is the leave-one-out maximum among the networks themselves. Standard
- * deviations divide by n. */
+ * Networks are compared with the whole collection; the collection's own row is leave-one-out: task
+ * score and IoU over all N networks, WCS over the cloud. Diversity is the leave-one-out maximum
+ * among the networks themselves. Standard deviations divide by n. */
 #include "base/status.h"
 #include "eval/iou.h"
 #include "eval/jws.h"

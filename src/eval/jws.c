@@ -1,11 +1,12 @@
 /* jws: joint Wasserstein similarity (paper, appendix B.4).
  *
- * Points are (task score, max IoU, WCS), divided by the scales d_k. For b = 1..B a subset of the reference cloud as large as
- * the set of networks is drawn without replacement, and
+ * Points are (task score, max IoU, WCS), divided by the scales d_k. For b = 1..B a subset of the
+ * reference cloud as large as the set of networks is drawn without replacement, and
  *     W2(b)^2 = min over matchings g of mean_i |s_i - r_g(i)|^2       exact, by assignment
  *     JWS     = max(0, 1 - mean_b W2(b) / sqrt 3)
- * Ablations: raw leaves out the scales; no_sqrt3 leaves out the division by sqrt 3. Subset b is the beginning of the shuffle
- * of stream (seed, 0, WF_RNG_JWS, b), the same for every row of a table. */
+ * Ablations: raw leaves out the scales; no_sqrt3 leaves out the division by sqrt 3. Subset b is
+ * the beginning of the shuffle of stream (seed, 0, WF_RNG_JWS, b), the same for every row of a
+ * table. */
 #include "eval/jws.h"
 
 #include "align/assign.h"
@@ -17,8 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Neighbouring subsets share most of their cloud points, whose prices are a good start for the next assignment. They are
- * handed on within a fixed chunk only, so that results do not depend on the thread count. */
+/* Neighbouring subsets share most of their cloud points, whose prices are a good start for the next
+ * assignment. They are handed on within a fixed chunk only, so that results do not depend on the
+ * thread count. */
 enum { subsets_in_a_chunk = 5, chunks_in_a_round = 8 };
 
 /* -|a_i - b_j|^2 for all pairs. */
@@ -192,7 +194,8 @@ static wf_status collect(wf_ctx *ctx, jws_call *call, size_t chunks) {
 
 wf_status wf__jws(wf_ctx *ctx, const double *points, size_t n, const double *cloud, size_t m,
                   const double scales[3], int subsets, uint64_t seed, wf_jws *out) {
-    /* As many networks as the cloud has: every subset is the whole cloud, and all distances are equal. */
+    /* As many networks as the cloud has: every subset is the whole cloud, and all distances are
+     * equal. */
     jws_call call = {.points = points,
                      .cloud = cloud,
                      .n = n,

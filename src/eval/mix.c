@@ -1,5 +1,6 @@
-/* mix: baselines between two collections (paper, domain-conditioned generation): curves over alpha of averaged weights, direct
- * and after Re-Basin, and of logit ensembles. The same pairs serve every curve. */
+/* mix: baselines between two collections (paper, domain-conditioned generation): curves over alpha
+ * of averaged weights, direct and after Re-Basin, and of logit ensembles. The same pairs serve
+ * every curve. */
 #include "base/status.h"
 #include "weft/eval.h"
 #include "weft/flow.h"

@@ -1,7 +1,8 @@
 /* reference: the collection's own scores (paper, appendix B.2 and B.4).
  *
- * Task score and max IoU of all N networks, WCS of a cloud of m = min(1000, N) drawn uniformly, each leave-one-out:
- * a network is compared with the whole collection but itself. The scale of coordinate k is
+ * Task score and max IoU of all N networks, WCS of a cloud of m = min(1000, N) drawn uniformly,
+ * each leave-one-out: a network is compared with the whole collection but itself. The scale of
+ * coordinate k is
  *     d_k = max(mu_k, 1 - mu_k),   mu_k the mean over the cloud.
  * The cloud is the beginning of the shuffle of stream (seed, 0, WF_RNG_CLOUD, 0). */
 #include "eval/reference.h"

@@ -5,8 +5,8 @@
 #include "base/status.h"
 #include "weft/eval.h"
 
-/* N networks of P parameters, a cloud of m of them, masks of `words` words. Without labelled data score, errors, iou and
- * iou_nearest are NULL. */
+/* N networks of P parameters, a cloud of m of them, masks of `words` words. Without labelled data
+ * score, errors, iou and iou_nearest are NULL. */
 struct wf_reference {
     const wf_zoo *zoo;      /* borrowed */
     const wf_dataset *data; /* borrowed; NULL: none */
@@ -26,7 +26,8 @@ struct wf_reference {
 
 /* Where the cache of a collection lies; "" for one in memory, and when the name is too long. */
 void wf__cloud_path(const wf_reference *reference, char out[4096]);
-/* Fills score, errors, iou, wcs and their neighbours; false when there is no usable cache. reference->cloud is set. */
+/* Fills score, errors, iou, wcs and their neighbours; false when there is no usable cache.
+ * reference->cloud is set. */
 bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference);
 /* A cache that cannot be written is a warning, not a failure. */
 /* Rank 0 has read the cache for all. */

@@ -50,7 +50,7 @@ void wf__executor_close(wf_executor *executor) {
     *executor = (wf_executor){0};
 }
 
-/* --- one layer ----------------------------------------------------------------------------------- */
+/* --- one layer -------------------------------------------------------------------------------- */
 
 typedef struct layer_call {
     const wf_executor *executor;

@@ -1,9 +1,10 @@
 /* execute: the forward pass of a described network on a tile of examples.
  *
  * A value has one number for each of WF_TILE examples, so all loops run over examples and a weight
- * is a broadcast. Values of a group are stored (unit, row, column, example); a group without an image
- * has one place. One layer after another:
- *   sums        linear: one product; convolution: one product for each place, of its patch; add; pass
+ * is a broadcast. Values of a group are stored (unit, row, column, example); a group without an
+ * image has one place. One layer after another:
+ *   sums        linear: one product; convolution: one product for each place, of its patch; add;
+ *               pass
  *   then        bias, norm, activation, pooling
  * Sums run over sources in the order of the parameters, whatever the instruction set. */
 #ifndef WF_GRAPH_EXECUTE_H

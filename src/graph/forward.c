@@ -1,7 +1,7 @@
 /* forward: the described network's own forward pass, on all threads.
  *
- * Examples are cut into tiles (graph/execute.h), so logits depend neither on the thread count nor on
- * the other examples. */
+ * Examples are cut into tiles (graph/execute.h), so logits depend neither on the thread count nor
+ * on the other examples. */
 #include "base/pool.h"
 #include "graph/execute.h"
 

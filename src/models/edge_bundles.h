@@ -22,12 +22,10 @@
  * (wf_cut):
  *     WF_CUT_SHORT   segments of 2 pairs; 4 tasks a multiprocessor
  *     WF_CUT_GROUP   segments of 8 pairs; 2 tasks a multiprocessor. For kernels whose warpgroup
- *                    sums
- *                    towards a as a whole: a task has one list, and the warpgroup takes the pairs
- *                    p = t * list_length + 4s + 0..3 at step s, one a warp
+ *                    sums towards a as a whole: a task has one list, and the warpgroup takes the
+ *                    pairs p = t * list_length + 4s + 0..3 at step s, one a warp
  *     WF_CUT_LONG_4  segments of 5 pairs; 4 tasks a multiprocessor. Few segments stay short: a
- *                    layer of
- *                    64 inputs and a bias has 33 pairs
+ *                    layer of 64 inputs and a bias has 33 pairs
  *     WF_CUT_LONG_3  segments of 7 pairs; 3 tasks a multiprocessor
  *
  * Sums over edges leave a kernel as partial sums, rows of one buffer (wf_partial_rows(t), width):

@@ -97,8 +97,8 @@ struct wf_field_kind {
 extern const wf_field_kind *const wf__field_kinds[];
 const wf_field_kind *wf_field_find(const char *name); /* NULL: none of that name */
 
-/* The status of an evaluation: WF_ERR_INTERRUPTED in an interrupted context, where it may have left out operations and its
- * results must not be used. */
+/* The status of an evaluation: WF_ERR_INTERRUPTED in an interrupted context, where it may have left
+ * out operations and its results must not be used. */
 wf_status wf__field_result(wf_ctx *ctx, wf_status status);
 
 static inline wf_status wf_field_create(wf_ctx *ctx, const wf_field_kind *kind, const void *options,

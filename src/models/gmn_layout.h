@@ -50,7 +50,8 @@ typedef struct gmn_layout {
 wf_status wf__gmn_layout_create(wf_ctx *ctx, const wf_field_desc *desc, gmn_layout *out);
 void wf__gmn_layout_free(gmn_layout *layout);
 
-/* Coefficients of edges, besides 1, that the field has codes for; how many there are is returned. */
+/* Coefficients of edges, besides 1, that the field has codes for; how many there are is
+ * returned. */
 int wf__gmn_kernels(const wf_field_desc *desc, int out[WF_KERNELS]);
 
 /* Columns of the modulation where node, edge and global parts begin, and its width. */

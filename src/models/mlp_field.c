@@ -2,7 +2,8 @@
  *
  *   h = in w;  h += block_k(h) for each block;  v = out h
  *   block_k(h) = l2 SiLU(l1 (LN(h) (1 + scale) + shift)),  [shift, scale] = modulation_k(time(t))
- * Layer norm has no affine part; blocks have no gates. `out`, l2 and the modulations start as zeros, so that the field starts at zero. */
+ * Layer norm has no affine part; blocks have no gates. `out`, l2 and the modulations start as
+ * zeros, so that the field starts at zero. */
 #include "models/field_kinds.h"
 #include "models/net_field.h"
 

@@ -15,7 +15,8 @@ typedef struct net_field {
 
 static net_field *own(wf_field *field) { return (net_field *)field; }
 
-/* The parameters of the model for networks of `width`. A file may lie about widths: nothing of their size is allocated. */
+/* The parameters of the model for networks of `width`. A file may lie about widths: nothing of
+ * their size is allocated. */
 static wf_status declare(wf_ctx *ctx, net_field *field) {
     wf_tape *tape = &field->run.tape;
     wf_net_model *model = &field->model;

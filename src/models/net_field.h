@@ -1,7 +1,8 @@
 /* net_field: a field of one architecture whose network is written with nn/layers.h.
  *
- * Such a field sees a batch as a matrix (B, P), one network a row. A model is its settings and one function that walks the network;
- * everything else that models/field.h asks for is here. The whole batch is one tape, and operations use all threads. */
+ * Such a field sees a batch as a matrix (B, P), one network a row. A model is its settings and one
+ * function that walks the network; everything else that models/field.h asks for is here. The whole
+ * batch is one tape, and operations use all threads. */
 #ifndef WF_MODELS_NET_FIELD_H
 #define WF_MODELS_NET_FIELD_H
 
@@ -17,8 +18,8 @@ typedef struct wf_net_inputs {
     int networks, params; /* B, P */
     wf_tensor *w, *t;     /* (B, P) without padding, (B, 1) */
     wf_tensor *v;         /* (B, P) without padding */
-    /* [P] The places in the flat vector of all weights in the order of layers, then those of all other parameters in theirs: a map for
-     * wf_to_tokens and wf_from_tokens. */
+    /* [P] The places in the flat vector of all weights in the order of layers, then those of all
+     * other parameters in theirs: a map for wf_to_tokens and wf_from_tokens. */
     const uint32_t *weights_first;
 } wf_net_inputs;
 
@@ -38,15 +39,16 @@ typedef struct wf_net_run {
     wf_net net;
     wf_tensor *w, *v;
 } wf_net_run;
-/* On run->tape, which is started. Arrays are the backend's; key: of dropout, NULL: none. False: out of memory. */
+/* On run->tape, which is started. Arrays are the backend's; key: of dropout, NULL: none. False: out
+ * of memory. */
 bool wf__net_run_forward(wf_net_run *run, const wf_net_model *model, int networks,
                          const void *params, const void *w, const void *t,
                          const wf_dropout_key *key, void *v);
 /* Behind a forward that keeps; dw may be NULL. */
 bool wf__net_run_backward(wf_net_run *run, const void *dv, void *grad, void *dw);
 
-/* The functions of a kind whose model is `walk`: create as the kind's own create calls it, the rest as they are. Weight decay applies
- * to all parameters or, as in nn/params.h, to matrices alone. */
+/* The functions of a kind whose model is `walk`: create as the kind's own create calls it, the rest
+ * as they are. Weight decay applies to all parameters or, as in nn/params.h, to matrices alone. */
 wf_status wf__net_field_create(wf_ctx *ctx, const wf_field_kind *kind, const void *options,
                                const wf_graph *graph, wf_dtype dtype, size_t params, uint64_t seed,
                                bool decay_all, wf_net_walk *walk, wf_field **out);

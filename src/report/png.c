@@ -1,5 +1,5 @@
-/* png: the smallest encoder that a browser reads: 8-bit RGB, one IDAT, each row filtered against its left
- * neighbour (regions of one colour become runs of zeros). */
+/* png: the smallest encoder that a browser reads: 8-bit RGB, one IDAT, each row filtered against
+ * its left neighbour (regions of one colour become runs of zeros). */
 #include "report/page.h"
 
 #include <stdlib.h>

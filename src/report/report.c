@@ -1,5 +1,5 @@
-/* report: the page as a whole: style, order of the parts, writing. No script and no outside reference; light
- * and dark follow the reader's system. */
+/* report: the page as a whole: style, order of the parts, writing. No script and no outside
+ * reference; light and dark follow the reader's system. */
 #include "base/io.h"
 #include "report/page.h"
 

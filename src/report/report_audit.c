@@ -1,4 +1,5 @@
-/* report_audit: is it new? Each generated network's nearest training network, by weights and by errors. */
+/* report_audit: is it new? Each generated network's nearest training network, by weights and by
+ * errors. */
 #include "report/page.h"
 
 #include <math.h>

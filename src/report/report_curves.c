@@ -1,4 +1,5 @@
-/* report_curves: the loss of the flow over its updates, and weight histograms by parameter group. */
+/* report_curves: the loss of the flow over its updates, and weight histograms by parameter
+ * group. */
 #include "base/c_locale.h"
 #include "base/io.h"
 #include "report/page.h"
@@ -27,8 +28,8 @@ static size_t count_lines(const char *text) {
     return lines;
 }
 
-/* The number behind "key": in a line of the log. Lines are flat objects that weft wrote, and are read
- * without a JSON reader: jansson drops digits when memory is short, and does not say so. */
+/* The number behind "key": in a line of the log. Lines are flat objects that weft wrote, and are
+ * read without a JSON reader: jansson drops digits when memory is short, and does not say so. */
 static bool read_member(const char *line, size_t length, const char *key, double *out) {
     char quoted[32];
     int size = snprintf(quoted, sizeof quoted, "\"%s\"", key);
@@ -45,8 +46,8 @@ static bool read_member(const char *line, size_t length, const char *key, double
     return behind < end && isfinite(*out);
 }
 
-/* The lines with this key, over their updates. Other lines are passed over: a log holds several kinds,
- * and its last line may be cut. */
+/* The lines with this key, over their updates. Other lines are passed over: a log holds several
+ * kinds, and its last line may be cut. */
 static wf_status read_curve(wf_ctx *ctx, const char *text, const char *key, curve *out) {
     size_t lines = count_lines(text);
     double **arrays[] = {&out->x, &out->y, &out->smooth};
@@ -62,7 +63,8 @@ static wf_status read_curve(wf_ctx *ctx, const char *text, const char *key, curv
     return WF_OK;
 }
 
-/* Means over runs of neighbours, so that a long log stays a light drawing; then a centred running mean of those. */
+/* Means over runs of neighbours, so that a long log stays a light drawing; then a centred running
+ * mean of those. */
 static void thin_and_smooth(curve *c) {
     size_t run = (c->n + drawn_points - 1) / drawn_points, n = 0;
     for (size_t i = 0; i < c->n; i += run, n++) {
@@ -206,7 +208,8 @@ static void histogram(const float *weights, size_t n, size_t n_params, const wf_
     }
 }
 
-/* Mean plus and minus four deviations of the trained values: a stray value does not flatten the rest. */
+/* Mean plus and minus four deviations of the trained values: a stray value does not flatten the
+ * rest. */
 static void histogram_range(const wf_report_desc *desc, const wf_block *block, double *low,
                             double *high) {
     double sum = 0, squares = 0, count = 0;

@@ -1,5 +1,6 @@
-/* report_domains: a flow between two domains: networks in the plane of their scores on both, baselines as curves through it, and
- * how similar the generated networks are to either collection, over the condition. */
+/* report_domains: a flow between two domains: networks in the plane of their scores on both,
+ * baselines as curves through it, and how similar the generated networks are to either collection,
+ * over the condition. */
 #include "report/page.h"
 
 #include <math.h>
@@ -32,7 +33,7 @@ static void spread_of(const float *values, size_t n, double *mean, double *std) 
     *std = n > 0 ? sqrt(squares) : NAN;
 }
 
-/* --- ranges ------------------------------------------------------------------------------------- */
+/* --- ranges ----------------------------------------------------------------------------------- */
 
 typedef enum panel_kind {
     PANEL_ENDS,    /* collections and what is generated at their conditions */
@@ -75,7 +76,7 @@ static void panel_range(const wf_report_domains *d, panel_kind kind, wf__plot *p
     wf__plot_range(ys, 2, &plot->y_low, &plot->y_high);
 }
 
-/* --- drawing ------------------------------------------------------------------------------------ */
+/* --- drawing ---------------------------------------------------------------------------------- */
 
 static bool inside(const wf__plot *plot, double x, double y) {
     return x >= plot->x_low && x <= plot->x_high && y >= plot->y_low && y <= plot->y_high;
@@ -190,7 +191,7 @@ static void plane(wf__page *page, const wf_report_desc *desc, const wf_report_do
                  "need both networks at every prediction.</p></section>\n");
 }
 
-/* --- JWS over the condition ----------------------------------------------------------------------- */
+/* --- JWS over the condition ------------------------------------------------------------------- */
 
 static void jws_curve(wf__page *page, const wf__plot *plot, const wf_report_domains *d,
                       const double *jws, double cond) {
@@ -244,7 +245,7 @@ static void jws_figure(wf__page *page, const wf_report_domains *d) {
                  "</section>\n");
 }
 
-/* --- tables ------------------------------------------------------------------------------------- */
+/* --- tables ----------------------------------------------------------------------------------- */
 
 static double jws_at(const wf_report_domains *d, const double *jws, double cond) {
     for (int i = 0; i < d->n_jws; i++)

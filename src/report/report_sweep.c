@@ -1,5 +1,6 @@
-/* report_sweep: score, error-IoU, WCS and JWS of several runs over one number (the paper's scaling figure): a line with
- * its band of one standard deviation for every series, dashes for published ones and for the trained networks. */
+/* report_sweep: score, error-IoU, WCS and JWS of several runs over one number (the paper's scaling
+ * figure): a line with its band of one standard deviation for every series, dashes for published
+ * ones and for the trained networks. */
 #include "report/page.h"
 
 #include <math.h>
@@ -29,7 +30,7 @@ static double factor_of(const wf_report_desc *desc, const measure *m) {
     return m->score && desc->score != WF_SCORE_AUC ? 100 : 1;
 }
 
-/* --- the axis below: logarithmic where the values span a decade ------------------------------------ */
+/* --- the axis below: logarithmic where the values span a decade ------------------------------- */
 
 typedef struct span {
     double low, high;
@@ -86,7 +87,7 @@ static void begin_panel(wf__page *page, const wf__plot *plot, const span *s, con
     wf__page_add(page, "</text>");
 }
 
-/* --- lines -------------------------------------------------------------------------------------- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 static const char *colour_of(const wf_report_sweep *sweep, int series) {
     static const char *const own[] = {"--subject", "--direct",  "--perturbation", "--random",

@@ -1,5 +1,5 @@
-/* report_tasks: a flow of many tasks: the mean gap of generated to trained networks at a glance, bars for each task and width,
- * and the table, with a paper's numbers where there are any. */
+/* report_tasks: a flow of many tasks: the mean gap of generated to trained networks at a glance,
+ * bars for each task and width, and the table, with a paper's numbers where there are any. */
 #include "report/page.h"
 
 #include <math.h>
@@ -85,7 +85,7 @@ static void glance(wf__page *page, const wf_report_desc *desc) {
     wf__page_add(page, "</div>\n");
 }
 
-/* --- bars --------------------------------------------------------------------------------------- */
+/* --- bars ------------------------------------------------------------------------------------- */
 
 static void add_bar(wf__page *page, const wf__plot *plot, const char *class_name, double x,
                     double wide, double mean, double std) {
@@ -188,7 +188,7 @@ static void bars(wf__page *page, const wf_report_desc *desc) {
         desc->score == WF_SCORE_AUC ? "ROC AUC" : "Accuracy in percent");
 }
 
-/* --- the table ---------------------------------------------------------------------------------- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 static void gap_cell(wf__page *page, const wf_report_desc *desc, double gap) {
     if (isfinite(gap))

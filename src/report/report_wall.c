@@ -1,5 +1,6 @@
-/* report_wall: for data in the plane, what networks decide: one small picture each, trained ones beside
- * generated ones. A pixel has the colour of the class the network picks there, paler where it is less sure. */
+/* report_wall: for data in the plane, what networks decide: one small picture each, trained ones
+ * beside generated ones. A pixel has the colour of the class the network picks there, paler where
+ * it is less sure. */
 #include "base/status.h"
 #include "report/page.h"
 

@@ -286,7 +286,8 @@ static bool outputs_exist(const run *r, wf_stage stage) {
     return true;
 }
 
-/* Of everything the stage leaves. The stage is done, also when there is no time left for digests. */
+/* Of everything the stage leaves. The stage is done, also when there is no time left for
+ * digests. */
 static wf_status take_digests(run *r, wf_stage stage, json_t *outputs) {
     wf_status status = WF_OK;
     for (int i = 0; i < 3 && work[stage].outputs[i] != 0 && status == WF_OK; i++)

@@ -1,12 +1,12 @@
-/* outputs: digests of what a stage leaves, kept in stage.json: {name: digest}. Names are relative to the run's folder where the
- * file lies in it. */
+/* outputs: digests of what a stage leaves, kept in stage.json: {name: digest}. Names are relative
+ * to the run's folder where the file lies in it. */
 #ifndef WF_RUN_OUTPUTS_H
 #define WF_RUN_OUTPUTS_H
 
 #include "run/files.h"
 
-/* Adds the digest of a file, or of every file of a folder but those whose names begin with '.'; what is not there is left
- * out. */
+/* Adds the digest of a file, or of every file of a folder but those whose names begin with '.';
+ * what is not there is left out. */
 wf_status cli_outputs_add(cli_app *app, const char *folder, const char *path, json_t *outputs);
 /* The path behind a name. */
 wf_status cli_outputs_path(cli_app *app, const char *folder, const char *name, char out[CLI_PATH]);
@@ -14,7 +14,8 @@ wf_status cli_outputs_path(cli_app *app, const char *folder, const char *name, c
 wf_status cli_outputs_changed(cli_app *app, const char *folder, json_t *outputs,
                               char changed[CLI_PATH]);
 
-/* Calls visit for every file below `path` (itself, when it is one), in order of names, hidden ones left out. */
+/* Calls visit for every file below `path` (itself, when it is one), in order of names, hidden ones
+ * left out. */
 typedef wf_status cli_visit(void *user, const char *path);
 wf_status cli_each_file(cli_app *app, const char *path, cli_visit *visit, void *user);
 

@@ -1,6 +1,6 @@
 /* run_app: what the commands of the program and the parts of a run share: the context, overrides of
- * recipes, how failure is reported. The library itself fills one in for wf_run (weft/run.h), without
- * a command line. Nothing here prints: lines about the work go to app->say. */
+ * recipes, how failure is reported. The library itself fills one in for wf_run (weft/run.h),
+ * without a command line. Nothing here prints: lines about the work go to app->say. */
 #ifndef WF_RUN_RUN_APP_H
 #define WF_RUN_RUN_APP_H
 

@@ -29,8 +29,8 @@ double cli_stages_total(const cli_stages *stages); /* seconds of all stages toge
 
 /* Each writes the file. forget drops a stage and all that stand on it. */
 wf_status cli_stages_begin(cli_app *app, cli_stages *stages, wf_stage stage);
-/* finished false: broken off after so many seconds, to be resumed. outputs: digests of what it leaves (cli/outputs.h), or
- * NULL. */
+/* finished false: broken off after so many seconds, to be resumed. outputs: digests of what it
+ * leaves (cli/outputs.h), or NULL. */
 wf_status cli_stages_end(cli_app *app, cli_stages *stages, wf_stage stage, double seconds,
                          bool finished, json_t *outputs);
 /* What a finished stage left; NULL where nothing was recorded, as by version 0.1. */

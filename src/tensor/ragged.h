@@ -1,10 +1,10 @@
 /* ragged: the shape of a ragged batch of parameter graphs, as the metanetwork sees them.
  *
- * Nodes of all graphs in one list (N), edges in one list (E), parameters in one flat vector (P), each
- * graph's part contiguous. A block's edges are dense and dst-major: edge (i, j) is row
- * edge0 + i*n_src + j, its coefficients are parameters param0 + (i*n_src + j)*coef + 0..coef-1.
- * Folded groups (an input layer whose weights sit on the hidden nodes) have neither nodes nor edges
- * here. graph/batch.h builds it from descriptions. */
+ * Nodes of all graphs in one list (N), edges in one list (E), parameters in one flat vector (P),
+ * each graph's part contiguous. A block's edges are dense and dst-major: edge (i, j) is row edge0 +
+ * i*n_src + j, its coefficients are parameters param0 + (i*n_src + j)*coef + 0..coef-1. Folded
+ * groups (an input layer whose weights sit on the hidden nodes) have neither nodes nor edges here.
+ * graph/batch.h builds it from descriptions. */
 #ifndef WF_TENSOR_RAGGED_H
 #define WF_TENSOR_RAGGED_H
 
@@ -28,7 +28,8 @@ typedef struct wf_batch_fold {
     size_t weight0, bias0; /* parameters of row i: weight0 + i*n_src .., bias0 + i */
 } wf_batch_fold;
 
-/* Positional roles are shared by an orbit: order is the index of an input or output node, -1 for hidden and bias nodes. */
+/* Positional roles are shared by an orbit: order is the index of an input or output node, -1 for
+ * hidden and bias nodes. */
 typedef struct wf_node_role {
     int layer, order, type; /* type: kind of node group */
 } wf_node_role;

@@ -155,7 +155,8 @@ static void *take_spare(wf_tape *tape, size_t bytes) {
     return NULL;
 }
 
-/* A tensor's gradient is read by the operation that made the tensor. That one is done, so its memory may be used again. */
+/* A tensor's gradient is read by the operation that made the tensor. That one is done, so its
+ * memory may be used again. */
 static void spare_gradient(wf_tape *tape, wf_tensor *tensor) {
     if (tensor->shares != NULL || !tensor->grad_own || tape->spares == WF_TAPE_SPARES) return;
     if (tensor->rows <= tape->backend->spare_rows) return;

@@ -5,10 +5,10 @@
  *     wf_tape_grad(&tape, y)[...] = dy;  wf_tape_backward(&tape);
  *
  * Everything lives in the tape's arenas: start resets them, so that after the first step nothing is
- * allocated. Data lies in the backend's memory, the records of operations in the host's. Out of memory is sticky: constructors then return NULL and do nothing, and
- * wf_tape_status() says so; check it once at the end.
- * Without `keep` nothing is recorded, residual operations work in place, and the caller may rewind
- * the arena between layers. */
+ * allocated. Data lies in the backend's memory, the records of operations in the host's. Out of
+ * memory is sticky: constructors then return NULL and do nothing, and wf_tape_status() says so;
+ * check it once at the end. Without `keep` nothing is recorded, residual operations work in place,
+ * and the caller may rewind the arena between layers. */
 #ifndef WF_TENSOR_TAPE_H
 #define WF_TENSOR_TAPE_H
 
@@ -25,7 +25,8 @@ typedef struct wf_tape {
     const wf_backend *backend;
     wf_arena arena; /* data and scratch */
     wf_arena
-        uploads; /* of the host's tables in the backend's memory; never used again before the next start */
+        /* of the host's tables in the backend's memory; never used again before the next start */
+        uploads;
     wf_arena records; /* tensors and operations, host memory */
     wf_op *last;
     size_t size; /* of a real */
@@ -45,7 +46,8 @@ void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, boo
 void wf_tape_free(wf_tape *tape);
 /* Uninitialised memory of the backend's; NULL after or on failure. */
 void *wf_tape_alloc(wf_tape *tape, size_t bytes);
-/* The same of the host's, and its content in the backend's memory (the same place when that is the host's). */
+/* The same of the host's, and its content in the backend's memory (the same place when that is the
+ * host's). */
 void *wf_tape_host(wf_tape *tape, size_t bytes);
 void *wf_tape_upload(wf_tape *tape, const void *host, size_t bytes);
 void wf_tape_zero(const wf_tape *tape, void *data, size_t bytes);
@@ -62,7 +64,8 @@ void wf_tape_rewind(wf_tape *tape, wf_tape_mark mark);
 wf_tensor *wf_tape_blank(wf_tape *tape, int rows, int cols);
 wf_tensor *wf_tape_filled(wf_tape *tape, wf_tensor *tensor);
 wf_tensor *wf_tape_tensor(wf_tape *tape, int rows, int cols, bool wants);
-/* Rows of the caller's, which have no padding: a copy where kernels need one, on a backend with its own memory a view. */
+/* Rows of the caller's, which have no padding: a copy where kernels need one, on a backend with its
+ * own memory a view. */
 wf_tensor *wf_tape_rows(wf_tape *tape, const void *rows, int count, int cols);
 /* A view of caller's memory without padding; grad NULL: none wanted. */
 wf_tensor *wf_tape_view(wf_tape *tape, void *data, void *grad, int rows, int cols);
@@ -72,13 +75,16 @@ wf_tensor *wf_tape_weight(wf_tape *tape, const void *data, void *grad, int rows,
 /* Zeroed gradient of a tensor, to be filled before backward. */
 void *wf_tape_grad(wf_tape *tape, wf_tensor *tensor);
 bool wf_tape_backward(wf_tape *tape); /* false: out of memory */
-/* Floating-point operations of the matrix products that forward and backward of the recorded operations execute. */
+/* Floating-point operations of the matrix products that forward and backward of the recorded
+ * operations execute. */
 double wf_tape_flops(const wf_tape *tape);
 
-/* The caller's matrix as a weight is a wf_tape_weight, whose panels are read often, or a plain wf_tape_view, which is read where it
- * lies: right for large weights that change with every step. */
+/* The caller's matrix as a weight is a wf_tape_weight, whose panels are read often, or a plain
+ * wf_tape_view, which is read where it lies: right for large weights that change with every
+ * step. */
 
-/* y (R, out) = sum_k x_k (R, in_k) W_k' + scale[r] * bias + table[map[r]].  Absent parts are NULL; scale NULL means 1. */
+/* y (R, out) = sum_k x_k (R, in_k) W_k' + scale[r] * bias + table[map[r]].  Absent parts are NULL;
+ * scale NULL means 1. */
 typedef struct wf_linear_desc {
     wf_tensor *x[4], *weight[4];
     wf_tensor *bias;
@@ -90,12 +96,13 @@ wf_tensor *wf_linear(wf_tape *tape, const wf_linear_desc *desc);
 
 wf_tensor *wf_activation_op(wf_tape *tape, wf_tensor *x, wf_tape_act act);
 
-/* y = LN(x) * (1 + scale[g]) + shift[g], g = map[row]; shift and scale are columns column.., column + D.. of
- * modulation (B, .). modulation NULL: y = LN(x). eps 1e-6, no affine. */
+/* y = LN(x) * (1 + scale[g]) + shift[g], g = map[row]; shift and scale are columns column.., column
+ * + D.. of modulation (B, .). modulation NULL: y = LN(x). eps 1e-6, no affine. */
 wf_tensor *wf_norm_op(wf_tape *tape, wf_tensor *x, wf_tensor *modulation, int column,
                       const uint32_t *map);
 
-/* y = x + (1 + gate[g]) * r, gate in columns column.. of modulation; modulation NULL: y = x + r. Continues x. */
+/* y = x + (1 + gate[g]) * r, gate in columns column.. of modulation; modulation NULL: y = x + r.
+ * Continues x. */
 wf_tensor *wf_residual(wf_tape *tape, wf_tensor *x, wf_tensor *r, wf_tensor *modulation, int column,
                        const uint32_t *map);
 
@@ -114,8 +121,9 @@ wf_tensor *wf_null_rows(wf_tape *tape, wf_tensor *x, wf_tensor *null, const uint
 /* (1, H) = a (1, D) M (D, H): the attention logit a.(M y) as a vector against y. */
 wf_tensor *wf_logit(wf_tape *tape, wf_tensor *a, wf_tensor *m);
 
-/* Code of the parameters of each edge, w (P) -> (E, D). A (D, 1), b (D) for single values; kernel_A (D, c), kernel_b (D)
- * for edges of c coefficients, one pair for each c (NULL behind the last). Fourier: A (D/2, .), no bias. */
+/* Code of the parameters of each edge, w (P) -> (E, D). A (D, 1), b (D) for single values; kernel_A
+ * (D, c), kernel_b (D) for edges of c coefficients, one pair for each c (NULL behind the last).
+ * Fourier: A (D/2, .), no bias. */
 typedef struct wf_edge_features_desc {
     wf_value_code code;
     int width;
@@ -131,15 +139,17 @@ typedef struct wf_edge_readout_desc {
     wf_tape_act act;
 } wf_edge_readout_desc;
 wf_tensor *wf_edge_readout(wf_tape *tape, const wf_edge_readout_desc *desc);
-/* w (P) -> (fold rows, columns): weights of a row, then its bias. A shorter row is followed by zeros. */
+/* w (P) -> (fold rows, columns): weights of a row, then its bias. A shorter row is followed by
+ * zeros. */
 wf_tensor *wf_fold_pack(wf_tape *tape, const wf_part *part, wf_tensor *w, int columns);
-/* v (P) from edge readouts (E, 1), (E, c) for each size c of kernels, and fold rows, each NULL when there are none. v is
- * the caller's. */
+/* v (P) from edge readouts (E, 1), (E, c) for each size c of kernels, and fold rows, each NULL when
+ * there are none. v is the caller's. */
 void wf_velocity(wf_tape *tape, const wf_part *part, wf_tensor *single,
                  wf_tensor *const kernel[WF_KERNELS], wf_tensor *fold, wf_tensor *v);
 
-/* Edges of a lean block. e (E, de), modulation (B, .): shift, scale, gate at column; ad, as (N, 2mo + 2de) with bias
- * and global part in ad; w1 (2mo + 2de, de), w2 (de, 2de), c2 (de); vf, vb (1, 2mo): attention, else NULL.
+/* Edges of a lean block. e (E, de), modulation (B, .): shift, scale, gate at column; ad, as (N, 2mo
+ * + 2de) with bias and global part in ad; w1 (2mo + 2de, de), w2 (de, 2de), c2 (de); vf, vb (1,
+ * 2mo): attention, else NULL.
  *   eb = LN(e) modulated     [m | z] = act(w1 eb + ad[dst] + as[src])
  *   e' = e + (1 + gate) * (w2 z + c2)    to_dst = sum m over edges in, to_src = sum m over edges out    mean = mean eb
  * sums = false: to_dst and to_src are not wanted (last block). */
@@ -155,7 +165,8 @@ typedef struct wf_lean_out {
 } wf_lean_out;
 wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc *desc);
 
-/* Messages of an lstar block, both directions through one MLP whose last affine stands behind the sum.
+/* Messages of an lstar block, both directions through one MLP whose last affine stands behind the
+ * sum.
  *   x1 = me eb + ai[receiver] + aj[sender]   y2 = act(m2 act(x1) + b2)   S (N, H) = sum y2 over all messages entering
  * mean (B, de) = mean eb. v (1, H): attention, else NULL. */
 typedef struct wf_lstar_messages_desc {
@@ -170,7 +181,8 @@ typedef struct wf_lstar_messages_out {
 wf_lstar_messages_out wf_lstar_messages(wf_tape *tape, const wf_part *part,
                                         const wf_lstar_messages_desc *desc);
 
-/* Edge update of an lstar block: e' = e + e3 act(e2 act(ee eb + ci[dst] + cj[src]) + c2) + c3. Continues e. */
+/* Edge update of an lstar block: e' = e + e3 act(e2 act(ee eb + ci[dst] + cj[src]) + c2) + c3.
+ * Continues e. */
 typedef struct wf_lstar_edges_desc {
     wf_tensor *e, *modulation, *ci, *cj, *ee, *e2, *c2, *e3, *c3;
     int column;
@@ -178,18 +190,19 @@ typedef struct wf_lstar_edges_desc {
 } wf_lstar_edges_desc;
 wf_tensor *wf_lstar_edges(wf_tape *tape, const wf_part *part, const wf_lstar_edges_desc *desc);
 
-/* --- sequences: rows are the tokens of B sequences, those of one sequence one after another ------------------- */
+/* --- sequences: rows are the tokens of B sequences, those of one sequence one after another --- */
 /* y = LN(x) * weight + bias; weight, bias (1, D), either may be NULL. */
 wf_tensor *wf_layer_norm(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
                          double eps);
 /* y = x + gate[g] * r, g = map[row], gate in columns column.. of modulation (B, .). Continues x. */
 wf_tensor *wf_gated_residual(wf_tape *tape, wf_tensor *x, wf_tensor *r, wf_tensor *modulation,
                              int column, const uint32_t *map);
-/* Self-attention of `heads` heads without a mask. qkv (B * tokens, 3D): queries, keys, values of D columns each, heads one after
- * another in them; y (B * tokens, D) = softmax(q k' / sqrt(D / heads)) v in each head. */
+/* Self-attention of `heads` heads without a mask. qkv (B * tokens, 3D): queries, keys, values of D
+ * columns each, heads one after another in them; y (B * tokens, D) = softmax(q k' / sqrt(D /
+ * heads)) v in each head. */
 wf_tensor *wf_attention(wf_tape *tape, wf_tensor *qkv, int heads, int tokens);
-/* y = x / (1 - p) where kept, else 0; each value is kept with probability 1 - p. key NULL: y is x. site: 0..255, another one for each
- * dropout of a model. */
+/* y = x / (1 - p) where kept, else 0; each value is kept with probability 1 - p. key NULL: y is x.
+ * site: 0..255, another one for each dropout of a model. */
 wf_tensor *wf_dropout(wf_tape *tape, wf_tensor *x, double p, int site, const wf_dropout_key *key);
 /* y = x, y[r][column..] += table[map[r]]: learned positions. Continues x. */
 wf_tensor *wf_add_table(wf_tape *tape, wf_tensor *x, wf_tensor *table, int column,
@@ -198,33 +211,35 @@ wf_tensor *wf_add_table(wf_tape *tape, wf_tensor *x, wf_tensor *table, int colum
 wf_tensor *wf_add_column(wf_tape *tape, wf_tensor *x, wf_tensor *s);
 /* y = [x0 | x1 | ...], `count` of them (at most WF_OP_INPUTS) with as many rows each. */
 wf_tensor *wf_concat(wf_tape *tape, wf_tensor *const *x, int count);
-/* x (B, D) -> (B * tokens, width): value c of token k is x[map[k * width + c]], zero for WF_NO_VALUE. map NULL: x cut into pieces of
- * `width` values, zeros behind the last. No column of x is in the map twice. */
+/* x (B, D) -> (B * tokens, width): value c of token k is x[map[k * width + c]], zero for
+ * WF_NO_VALUE. map NULL: x cut into pieces of `width` values, zeros behind the last. No column of x
+ * is in the map twice. */
 wf_tensor *wf_to_tokens(wf_tape *tape, wf_tensor *x, int tokens, int width, const uint32_t *map);
-/* The other way: x (B * tokens, width) -> (B, columns); a column that no token has is zero. out: a (B, columns) view of the
- * caller's, or NULL for a new tensor. With one token this copies rows. */
+/* The other way: x (B * tokens, width) -> (B, columns); a column that no token has is zero. out: a
+ * (B, columns) view of the caller's, or NULL for a new tensor. With one token this copies rows. */
 wf_tensor *wf_from_tokens(wf_tape *tape, wf_tensor *x, int tokens, int columns, const uint32_t *map,
                           wf_tensor *out);
 
-/* y = (x - mean) / sqrt(variance + eps) * weight + bias for each column. training: of all rows, and running (2, C), means then variances,
- * moves towards them by a tenth, the variance with R - 1; else mean and variance are those of `running`. weight, bias (1, C). */
+/* y = (x - mean) / sqrt(variance + eps) * weight + bias for each column. training: of all rows, and
+ * running (2, C), means then variances, moves towards them by a tenth, the variance with R - 1;
+ * else mean and variance are those of `running`. weight, bias (1, C). */
 wf_tensor *wf_batch_norm(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
                          wf_tensor *running, bool training, double eps);
-/* Sequences (B * length, C) -> (B * windows, out): row i of a sequence sees its positions i * stride - padding .. + kernel - 1.
- * weight (out, kernel * C): the values of one position after another; bias (1, out) or NULL. windows = (length + 2 padding - kernel) /
- * stride + 1. */
+/* Sequences (B * length, C) -> (B * windows, out): row i of a sequence sees its positions i *
+ * stride - padding .. + kernel - 1. weight (out, kernel * C): the values of one position after
+ * another; bias (1, out) or NULL. windows = (length + 2 padding - kernel) / stride + 1. */
 wf_tensor *wf_conv1d(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
                      const wf_conv1d_desc *desc);
-/* The transpose of such a map: (B * length, C) -> (B * positions, out), positions = (length - 1) stride - 2 padding + kernel +
- * output_padding. weight (C, kernel * out). */
+/* The transpose of such a map: (B * length, C) -> (B * positions, out), positions = (length - 1)
+ * stride - 2 padding + kernel + output_padding. weight (C, kernel * out). */
 wf_tensor *wf_conv1d_transposed(wf_tape *tape, wf_tensor *x, wf_tensor *weight, wf_tensor *bias,
                                 const wf_conv1d_desc *desc);
 
-/* --- losses: (1, 1); the caller sets their gradient to the weight of the loss ---------------------------------- */
+/* --- losses: (1, 1); the caller sets their gradient to the weight of the loss ----------------- */
 /* Mean over all entries of (mask * x - target)^2; mask NULL: 1. Gradient by x alone. */
 wf_tensor *wf_mse(wf_tape *tape, wf_tensor *x, wf_tensor *target, wf_tensor *mask);
-/* NT-Xent of two views, z (2n, D): rows i and i + n belong together. s_ij = cosine of rows i and j / temperature; mean over i of
- * ln(sum over j != i of e^s_ij) - s_i,partner. */
+/* NT-Xent of two views, z (2n, D): rows i and i + n belong together. s_ij = cosine of rows i and j
+ * / temperature; mean over i of ln(sum over j != i of e^s_ij) - s_i,partner. */
 wf_tensor *wf_nt_xent(wf_tape *tape, wf_tensor *z, double temperature);
 
 #endif

@@ -1,10 +1,11 @@
 /* tensor: matrices with padded rows, and the record of one operation.
  *
- * Letters used everywhere: B networks (graphs), N nodes, E edges, P parameters of the networks, D width.
- * A tensor is (rows, cols) with rows `ld` apart, ld a multiple of 16 reals, so kernels work in whole
- * vectors. Invariants
+ * Letters used everywhere: B networks (graphs), N nodes, E edges, P parameters of the networks, D
+ * width. A tensor is (rows, cols) with rows `ld` apart, ld a multiple of 16 reals, so kernels work
+ * in whole vectors. Invariants
  *   T1  columns cols..ld-1 of data are zero (of grad: too)
- *   T2  the flat vectors w, v (P) and parameters of the field are the caller's: ld = cols, no padding
+ *   T2  the flat vectors w, v (P) and parameters of the field are the caller's: ld = cols, no
+ *       padding
  *   T3  a tensor made by a residual operation shares its gradient with the stream it continues */
 #ifndef WF_TENSOR_TENSOR_H
 #define WF_TENSOR_TENSOR_H
@@ -26,7 +27,8 @@ typedef struct wf_tensor {
     bool grad_set; /* grad holds something */
     bool grad_own; /* grad is the tape's, and may be used again when its operation is done */
     struct wf_tensor *shares; /* T3: whose grad this is */
-    /* Weights (out, in) as the kernels read them: y = x W' reads panels_t, dx = dy W reads panels. */
+    /* Weights (out, in) as the kernels read them: y = x W' reads panels_t, dx = dy W reads
+     * panels. */
     const void *panels, *panels_t;
 } wf_tensor;
 
@@ -69,15 +71,17 @@ typedef struct wf_part {
     const struct wf_bundle_table *bundles[WF_CUTS];
 } wf_part;
 
-/* The address of dropout's random numbers (weft/rng.h): row r, column c of dropout number `site` is kept or not by word c % 4 of
- * block (site << 24) + c / 4 of the stream (seed, row + r, WF_RNG_DROPOUT, *update). */
+/* The address of dropout's random numbers (weft/rng.h): row r, column c of dropout number `site` is
+ * kept or not by word c % 4 of block (site << 24) + c / 4 of the stream (seed, row + r,
+ * WF_RNG_DROPOUT, *update). */
 typedef struct wf_dropout_key {
     uint64_t seed;
     const uint32_t *update; /* in the backend's memory: a recorded program draws anew each time */
     uint32_t row;           /* number of the first row */
 } wf_dropout_key;
 
-/* Rows are positions of sequences, one after another; columns are channels. Padding is zeros on both sides. */
+/* Rows are positions of sequences, one after another; columns are channels. Padding is zeros on
+ * both sides. */
 typedef struct wf_conv1d_desc {
     int length; /* positions of an input sequence */
     int kernel, stride, padding;
@@ -99,7 +103,8 @@ typedef enum wf_op_kind {
 enum { WF_KERNELS = 4 };
 enum { WF_OP_INPUTS = 12, WF_OP_OUTPUTS = 4 };
 
-/* One recorded operation: everything a kernel needs. The constructors of tape.h say which input is which. */
+/* One recorded operation: everything a kernel needs. The constructors of tape.h say which input is
+ * which. */
 typedef struct wf_op {
     wf_op_kind kind;
     const struct wf_backend *backend;
@@ -122,8 +127,9 @@ typedef struct wf_op {
     struct wf_op *previous;
 } wf_op;
 
-/* A backend: one forward and one backward per operation. Kernels take scratch from `arena` and return false when it
- * is out of memory. backward adds to the gradients of those inputs that want one; they are never uninitialised. */
+/* A backend: one forward and one backward per operation. Kernels take scratch from `arena` and
+ * return false when it is out of memory. backward adds to the gradients of those inputs that want
+ * one; they are never uninitialised. */
 typedef struct wf_backend {
     const char *name;
     /* Operations of fused.def may be NULL. */
@@ -131,10 +137,12 @@ typedef struct wf_backend {
     bool (*backward[WF_OP_COUNT])(const wf_op *op, wf_arena *arena);
     /* Whether an operation of fused.def with these inputs has a kernel; NULL: none has. */
     bool (*fuses)(const wf_op *op);
-    /* W (rows, cols) to panels [wf_panel_size(rows, cols)] and panels_t [wf_panel_size(cols, rows)] */
+    /* W (rows, cols) to panels [wf_panel_size(rows, cols)] and panels_t [wf_panel_size(cols,
+     * rows)] */
     void (*pack)(const struct wf_backend *self, const void *weight, int rows, int cols,
                  void *panels, void *panels_t);
-    /* Multiply-adds on registers alone; returns how many floating-point operations were done. NULL: not measured. */
+    /* Multiply-adds on registers alone; returns how many floating-point operations were done. NULL:
+     * not measured. */
     double (*fma_rounds)(size_t rounds);
     /* A backend with memory of its own; all NULL: host memory. */
     const wf_arena_source *memory;
@@ -142,13 +150,15 @@ typedef struct wf_backend {
     void (*upload)(const struct wf_backend *self, void *to, const void *from, size_t bytes);
     struct wf_cuda_device *device; /* the GPU; NULL: the CPU */
     int processors; /* multiprocessors for which part->bundles are cut; 0: none are built */
-    /* Backward uses the memory of gradients again. A backend that still reads some of them for a while has the tape leave
-     * the last `spare_late` alone, and all of at most `spare_rows` rows. */
+    /* Backward uses the memory of gradients again. A backend that still reads some of them for a
+     * while has the tape leave the last `spare_late` alone, and all of at most `spare_rows`
+     * rows. */
     int spare_late, spare_rows;
 } wf_backend;
 static inline size_t wf_panel_size(int k, int n) { return (size_t)k * (size_t)wf_pad(n); }
 
-/* The CPU backend of this machine (see base/isa.h), and the float one of an instruction set that it has. */
+/* The CPU backend of this machine (see base/isa.h), and the float one of an instruction set that it
+ * has. */
 const wf_backend *wf_backend_cpu(wf_dtype dtype);
 const wf_backend *wf_backend_cpu_at(wf_isa_id isa);
 const char *wf_op_name(wf_op_kind kind);

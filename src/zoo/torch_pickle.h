@@ -47,7 +47,9 @@ typedef struct wf_pickle_tensor {
 typedef struct wf_pickle_value {
     wf_pickle_kind kind;
     size_t
-        n; /* bytes of text; items of a tuple or list; keys and values of a dict (so twice its pairs) */
+        /* bytes of text; items of a tuple or list; keys and values of a dict (so twice its
+         * pairs) */
+        n;
     size_t capacity; /* of items */
     union {
         int64_t integer; /* also of a bool, and which one of a global */
@@ -59,8 +61,8 @@ typedef struct wf_pickle_value {
     };
 } wf_pickle_value;
 
-/* bytes and arena must outlive *out. label is the file's name in sentences. A pickle that asks for more
- * than `budget` bytes of memory is refused. */
+/* bytes and arena must outlive *out. label is the file's name in sentences. A pickle that asks for
+ * more than `budget` bytes of memory is refused. */
 wf_status wf_pickle_read(wf_ctx *ctx, const char *label, const void *bytes, size_t size,
                          size_t budget, wf_arena *arena, const wf_pickle_value **out);
 

@@ -1,5 +1,5 @@
-/* zoo_collection: a collection while it is trained (zoo_shards.c), by one process or by several ranks
- * (zoo_ranks.c). */
+/* zoo_collection: a collection while it is trained (zoo_shards.c), by one process or by several
+ * ranks (zoo_ranks.c). */
 #ifndef WF_ZOO_COLLECTION_H
 #define WF_ZOO_COLLECTION_H
 

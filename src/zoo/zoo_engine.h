@@ -1,5 +1,5 @@
-/* zoo_engine: what the driver (zoo_train.c) and the kernels share: cpu/zoo_kernels.c for chains of linear layers,
- * cpu/net_kernels.c for every other network.
+/* zoo_engine: what the driver (zoo_train.c) and the kernels share: cpu/zoo_kernels.c for chains of
+ * linear layers, cpu/net_kernels.c for every other network.
  *
  * One network is trained from its first update to its last by one thread, so nothing about it
  * depends on its neighbours, the batch of networks, the shard or the number of threads. */
@@ -50,31 +50,31 @@ typedef struct wf_zoo_task {
 
 typedef enum wf_zoo_state { WF_ZOO_WAITING, WF_ZOO_TRAINED, WF_ZOO_DIVERGED } wf_zoo_state;
 
-/* How far the training of one network has come. The weights belong to it but lie elsewhere. Moments are flat, in graph
- * order, in the type of the kernel; without updates they are not looked at. */
+/* How far the training of one network has come. The weights belong to it but lie elsewhere. Moments
+ * are flat, in graph order, in the type of the kernel; without updates they are not looked at. */
 typedef struct wf_zoo_progress {
     uint64_t updates; /* made so far */
     void *first, *second;
 } wf_zoo_progress;
 
-/* Whether a kernel is to pause. It asks behind every update (between: nothing is lost by a pause), and before every chunk of
- * examples, where what has been computed of the update is lost. */
+/* Whether a kernel is to pause. It asks behind every update (between: nothing is lost by a pause),
+ * and before every chunk of examples, where what has been computed of the update is lost. */
 typedef struct wf_zoo_watch {
     bool (*pause)(void *user, bool between);
     void *user;
 } wf_zoo_watch;
 
-/* Kernels of one instruction set and type. w is flat, in graph order, in the type of the kernel; scratch has
- * scratch_bytes, starts at a multiple of 64, and needs no preparation. */
+/* Kernels of one instruction set and type. w is flat, in graph order, in the type of the kernel;
+ * scratch has scratch_bytes, starts at a multiple of 64, and needs no preparation. */
 typedef struct wf_zoo_kernels {
     size_t real_size;
     size_t (*scratch_bytes)(const wf_zoo_plan *plan);
-    /* Trains w in place from where `progress` says. WF_ZOO_WAITING after a pause: w and progress say where to go on, with
-     * the same bits; WF_ZOO_DIVERGED when a weight is no longer finite. */
+    /* Trains w in place from where `progress` says. WF_ZOO_WAITING after a pause: w and progress
+     * say where to go on, with the same bits; WF_ZOO_DIVERGED when a weight is no longer finite. */
     wf_zoo_state (*train)(const wf_zoo_plan *plan, const wf_zoo_task *task, void *w,
                           wf_zoo_progress *progress, const wf_zoo_watch *watch, void *scratch);
-    /* Bit r of errors (ceil(n/8) bytes, all written) is set where test example r is wrong; *wrong: how many are. False
-     * after a pause: not all were judged. */
+    /* Bit r of errors (ceil(n/8) bytes, all written) is set where test example r is wrong; *wrong:
+     * how many are. False after a pause: not all were judged. */
     bool (*judge)(const wf_zoo_plan *plan, const void *w, uint8_t *errors, size_t *wrong,
                   const wf_zoo_watch *watch, void *scratch);
 } wf_zoo_kernels;
@@ -92,8 +92,8 @@ bool wf_zoo_chain_build(const wf_graph *graph, wf_zoo_chain *out);
 /* Learning rate and epochs of network `index`. */
 wf_zoo_task wf_zoo_task_of(const wf_zoo_desc *desc, uint32_t index);
 
-/* Refuses settings and data that cannot be trained on, and fills the plan, which borrows all it is given. x is data's
- * own, in float. */
+/* Refuses settings and data that cannot be trained on, and fills the plan, which borrows all it is
+ * given. x is data's own, in float. */
 wf_status wf_zoo_plan_build(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                             const wf_zoo_desc *desc, wf_zoo_chain *chain, wf_zoo_plan *out);
 
@@ -112,24 +112,27 @@ typedef struct wf_zoo_piece {
     size_t done_before; /* networks the meter has already counted */
     bool *declined;     /* set where the GPU cannot train these, which is said once; may be NULL */
     void *user;         /* of the functions below, each of which may be NULL */
-    /* Called by the thread that runs the piece: everything before place `end` is done, nothing behind it is touched
-     * by another thread. On the CPU networks end in no order, so only the end of the piece is told. */
+    /* Called by the thread that runs the piece: everything before place `end` is done, nothing
+     * behind it is touched by another thread. On the CPU networks end in no order, so only the end
+     * of the piece is told. */
     void (*finished)(void *user, size_t end);
-    /* Called often by the thread that runs the piece, while others train: networks whose state is set may be saved.
-     * False: stop, as after an interruption. */
+    /* Called often by the thread that runs the piece, while others train: networks whose state is
+     * set may be saved. False: stop, as after an interruption. */
     bool (*tick)(void *user);
-    /* Network i is not finished, but this far. Called by the thread that trains it every wf_zoo_save_seconds, and when the
-     * piece stops. False: stop. */
+    /* Network i is not finished, but this far. Called by the thread that trains it every
+     * wf_zoo_save_seconds, and when the piece stops. False: stop. */
     bool (*keep)(void *user, size_t i, const void *w, const wf_zoo_progress *progress);
-    /* Fills w and progress with what was kept of network i; *found false when there is nothing. False: stop. */
+    /* Fills w and progress with what was kept of network i; *found false when there is nothing.
+     * False: stop. */
     bool (*resume)(void *user, size_t i, void *w, wf_zoo_progress *progress, bool *found);
 } wf_zoo_piece;
 
 /* Seconds of work that a killed process may lose; tests shorten it. */
 extern double wf_zoo_save_seconds;
 
-/* Trains every network whose state is WF_ZOO_WAITING, one per thread at a time. WF_ERR_INTERRUPTED after an interruption, or
- * when a function of the piece said stop: networks that are not finished are still waiting. */
+/* Trains every network whose state is WF_ZOO_WAITING, one per thread at a time. WF_ERR_INTERRUPTED
+ * after an interruption, or when a function of the piece said stop: networks that are not finished
+ * are still waiting. */
 wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_kernels *kernels,
                            const wf_zoo_piece *piece);
 

@@ -490,7 +490,7 @@ wf_status wf_import_resolve(wf_ctx *ctx, const char *label, const wf_st_tensor *
     return status;
 }
 
-/* --- a described network ------------------------------------------------------------------------ */
+/* --- a described network ---------------------------------------------------------------------- */
 
 static bool is_counter(const item *it) {
     static const char tail[] = "num_batches_tracked";

@@ -1,14 +1,14 @@
-/* zoo_ranks: a collection trained by several ranks. Rank 0 takes up the files that it finds and says
- * which networks are missing; each rank trains a contiguous share of those into parts; rank 0 merges
- * all parts. Of a rank that was killed, the parts that it had saved are kept, and the next call shares
- * the rest out anew. */
+/* zoo_ranks: a collection trained by several ranks. Rank 0 takes up the files that it finds and
+ * says which networks are missing; each rank trains a contiguous share of those into parts; rank 0
+ * merges all parts. Of a rank that was killed, the parts that it had saved are kept, and the next
+ * call shares the rest out anew. */
 #include "base/comm.h"
 #include "zoo/zoo_collection.h"
 
 #include <stdlib.h>
 
-/* Rank 0's knowledge of what is trained becomes everybody's; then each rank keeps a share of what is
- * not. */
+/* Rank 0's knowledge of what is trained becomes everybody's; then each rank keeps a share of what
+ * is not. */
 static wf_status share_out(wf_ctx *ctx, zoo_collection *all) {
     size_t count = all->desc->count, waiting = 0, next = 0;
     WF_TRY(wf_same(ctx, "the collection's recipe or data set", all->recipe));

@@ -1,20 +1,23 @@
 /* zoo_shards: a collection trained in resumable pieces.
  *
- *   PATH.parts/0000000512.safetensors ...   finished networks, each file a collection of its own, atomic
+ *   PATH.parts/0000000512.safetensors ...   finished networks, each file a collection of its
+ *                                           own, atomic
  *   PATH.parts/0000000519.started           one network under way: weights, moments, updates made
  *   PATH                                    all networks, in order of index, when the last is done
  *
- * Both kinds carry the settings of their networks (weft.recipe), a part its networks' indices too (weft.seed). A call first
- * takes up everything it finds, then trains the missing networks, then merges.
+ * Both kinds carry the settings of their networks (weft.recipe), a part its networks' indices too
+ * (weft.seed). A call first takes up everything it finds, then trains the missing networks, then
+ * merges.
  *
- * A call that finds no parts and was not told a shard's size writes the networks straight to their places in PATH's temporary
- * sibling, beside the training of the next ones (zoo_file.h, wf_zoo_stream). When nothing diverged the sibling becomes PATH
- * and nothing is copied.
+ * A call that finds no parts and was not told a shard's size writes the networks straight to their
+ * places in PATH's temporary sibling, beside the training of the next ones (zoo_file.h,
+ * wf_zoo_stream). When nothing diverged the sibling becomes PATH and nothing is copied.
  * I1  A network is the same in whatever part it was trained, so parts of any size may be mixed.
  * I2  Parts of other settings are refused, never mixed in, never deleted.
- * I3  A diverged network lies in its part with weights that are not finite, which is how the merge knows it.
- * I4  Every wf_zoo_save_seconds, and when it is interrupted or fails, a call saves what no part holds yet: finished networks as
- *     a part, and each thread the network it is training. */
+ * I3  A diverged network lies in its part with weights that are not finite, which is how the
+ *     merge knows it.
+ * I4  Every wf_zoo_save_seconds, and when it is interrupted or fails, a call saves what no part
+ *     holds yet: finished networks as a part, and each thread the network it is training. */
 #include "zoo/zoo_collection.h"
 
 #include "base/comm.h"
@@ -92,7 +95,7 @@ static wf_status write_recipe(wf_ctx *ctx, zoo_collection *all) {
                                all->graph->text);
 }
 
-/* --- parts on disk ----------------------------------------------------------------------------- */
+/* --- parts on disk ---------------------------------------------------------------------------- */
 
 static bool has_ending(const char *name, const char *ending) {
     size_t length = strlen(name), end = strlen(ending);
@@ -146,7 +149,8 @@ static wf_status cannot_take(wf_ctx *ctx, wf_status status) {
                    wf_last_error(ctx));
 }
 
-/* Notes where the networks of the last part lie; those outside first .. first+count-1 are left alone. */
+/* Notes where the networks of the last part lie; those outside first .. first+count-1 are left
+ * alone. */
 static void note_places(zoo_collection *all) {
     const wf_zoo *part = all->list.parts[all->list.count - 1];
     const int64_t *indices = wf_zoo_seeds(part);
@@ -172,8 +176,9 @@ wf_status wf__zoo_take_part(wf_ctx *ctx, zoo_collection *all, const char *path) 
     return WF_OK;
 }
 
-/* What stands at PATH, when it was made with these settings and is intact: all that is asked for, or, when a killed call has
- * left some of its parts behind it, as good as a part. Any other file there is about to be replaced. */
+/* What stands at PATH, when it was made with these settings and is intact: all that is asked for,
+ * or, when a killed call has left some of its parts behind it, as good as a part. Any other file
+ * there is about to be replaced. */
 static wf_status take_result(wf_ctx *ctx, zoo_collection *all) {
     wf_zoo *zoo;
     if (!wf_file_exists(all->path)) return WF_OK;
@@ -208,7 +213,7 @@ wf_status wf__zoo_part_path(wf_ctx *ctx, const zoo_collection *all, int64_t firs
     return join_path(ctx, out, all->folder, "/", name);
 }
 
-/* --- networks under way ------------------------------------------------------------------------- */
+/* --- networks under way ----------------------------------------------------------------------- */
 
 static wf_status started_path(wf_ctx *ctx, const zoo_collection *all, size_t i,
                               char out[WF_ZOO_PATH]) {
@@ -325,7 +330,8 @@ static bool reaches_outside(const zoo_collection *all, const wf_zoo *part) {
     return false;
 }
 
-/* Deletes the merged parts, what a killed writer left of one (".NAME.tmp.PID"), and the folder when it is empty. */
+/* Deletes the merged parts, what a killed writer left of one (".NAME.tmp.PID"), and the folder when
+ * it is empty. */
 static void remove_parts(wf_ctx *ctx, zoo_collection *all) {
     for (size_t i = 0; i < all->desc->count; i++) started_remove(ctx, all, i);
     for (size_t p = 0; p < all->list.count; p++)
@@ -339,7 +345,7 @@ static void remove_parts(wf_ctx *ctx, zoo_collection *all) {
     wf_sync_names(all->folder); /* else a power loss brings it back, beside a finished collection */
 }
 
-/* --- what goes with the weights ---------------------------------------------------------------- */
+/* --- what goes with the weights --------------------------------------------------------------- */
 
 static void columns_free(columns *some) {
     free(some->index);
@@ -384,7 +390,7 @@ static const char *seed_text(const zoo_collection *all, char *out, size_t size) 
     return out;
 }
 
-/* --- saving ------------------------------------------------------------------------------------- */
+/* --- saving ----------------------------------------------------------------------------------- */
 
 /* Networks that are to be written as a part. */
 typedef struct unsaved {
@@ -502,7 +508,7 @@ static bool resume_network(void *all_, size_t i, void *w, wf_zoo_progress *progr
     return status == WF_OK;
 }
 
-/* --- the growing file --------------------------------------------------------------------------- */
+/* --- the growing file ------------------------------------------------------------------------- */
 
 static void *write_networks(void *all_) {
     zoo_collection *all = all_;
@@ -517,7 +523,8 @@ static void hand_wait(hand *h) {
     h->running = false;
 }
 
-/* All networks of the piece before `end` are done: a thread writes those that it has not been given yet. */
+/* All networks of the piece before `end` are done: a thread writes those that it has not been given
+ * yet. */
 static void hand_over(void *all_, size_t end) {
     zoo_collection *all = all_;
     hand *h = &all->hand;
@@ -552,9 +559,10 @@ static wf_status stream_end(wf_ctx *ctx, zoo_collection *all) {
     return status;
 }
 
-/* --- training ----------------------------------------------------------------------------------- */
+/* --- training --------------------------------------------------------------------------------- */
 
-/* Networks in memory at a time: enough to keep the threads busy; on a GPU many times what runs at once. */
+/* Networks in memory at a time: enough to keep the threads busy; on a GPU many times what runs at
+ * once. */
 static size_t piece_size(const zoo_collection *all, int threads, bool cuda) {
     if (all->desc->shard > 0) return all->desc->shard;
     if (cuda && all->stream != NULL)
@@ -606,8 +614,8 @@ static wf_status train_piece(wf_ctx *ctx, zoo_collection *all, size_t first, siz
     return kept == WF_OK ? wf_fail(ctx, status, "%s", sentence) : kept;
 }
 
-/* All networks that are missing, in pieces. With a growing file two buffers take turns, because one is still being
- * written from. */
+/* All networks that are missing, in pieces. With a growing file two buffers take turns, because one
+ * is still being written from. */
 static wf_status train_pieces(wf_ctx *ctx, zoo_collection *all, size_t capacity,
                               const uint32_t *index, float *const weights[2], wf_meter *meter) {
     size_t total = all->desc->count;
@@ -681,7 +689,7 @@ wf_status wf__zoo_train_missing(wf_ctx *ctx, zoo_collection *all, bool *merged) 
     return status;
 }
 
-/* --- the merge --------------------------------------------------------------------------------- */
+/* --- the merge -------------------------------------------------------------------------------- */
 
 static void network_at(void *all_, size_t place_index, float *w) {
     const zoo_collection *all = all_;

@@ -1,6 +1,6 @@
 /* zoo_train: checks of what is asked for, and a piece of work spread over the threads of a context.
- * A network is one chunk of the pool: one thread carries it from its first update to its last, pausing now and then to
- * have it saved. */
+ * A network is one chunk of the pool: one thread carries it from its first update to its last,
+ * pausing now and then to have it saved. */
 #include "zoo/cuda/zoo_cuda.h"
 #include "zoo/zoo_engine.h"
 
@@ -17,7 +17,7 @@ const wf_zoo_kernels *wf_zoo_kernels_pick(const wf_zoo_plan *plan) {
     return plan->chain != NULL ? WF_PICK_F32(&wf_zoo_kernels) : WF_PICK_F32(&wf_net_kernels);
 }
 
-/* --- checks ------------------------------------------------------------------------------------ */
+/* --- checks ----------------------------------------------------------------------------------- */
 
 static wf_status check_desc(wf_ctx *ctx, const wf_zoo_desc *desc) {
     WF_TRY(wf_settings_check(ctx, wf_zoo_settings(), desc));
@@ -47,8 +47,8 @@ static wf_status check_data(wf_ctx *ctx, const wf_graph *graph, const wf_dataset
     return check_labels(ctx, data, "test", data->y_test, data->n_test);
 }
 
-/* Bytes that a thread may take for the values of one network, 8 GB: a description of a few bytes may stand for images
- * of any size. Counted in double, where nothing overflows. */
+/* Bytes that a thread may take for the values of one network, 8 GB: a description of a few bytes
+ * may stand for images of any size. Counted in double, where nothing overflows. */
 static const double most_bytes = 8e9;
 
 static wf_status check_memory(wf_ctx *ctx, const wf_graph *graph, const wf_zoo_desc *desc,
@@ -125,7 +125,7 @@ wf_status wf_zoo_plan_build(wf_ctx *ctx, const wf_graph *graph, const wf_dataset
     return check_memory(ctx, graph, desc, data->n_train);
 }
 
-/* --- a piece of work --------------------------------------------------------------------------- */
+/* --- a piece of work -------------------------------------------------------------------------- */
 
 double wf_zoo_save_seconds = 5;
 static const double least_kept =
@@ -272,7 +272,7 @@ wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_ke
     return WF_OK;
 }
 
-/* --- from given weights, in memory ------------------------------------------------------------- */
+/* --- from given weights, in memory ------------------------------------------------------------ */
 
 static wf_status train_in_place(wf_ctx *ctx, const wf_graph *graph, const wf_zoo_plan *plan,
                                 const wf_zoo_kernels *kernels, void *weights) {

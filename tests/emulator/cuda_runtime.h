@@ -1,20 +1,29 @@
-/* cuda_runtime: what weft's kernels need of the CUDA runtime and of device C++, for g++ on a machine without a GPU.
+/* cuda_runtime: what weft's kernels need of the CUDA runtime and of device C++, for g++ on a
+ * machine without a GPU.
  *
- * translate.py turns launches and inline PTX of a preprocessed .cu file into calls of what is declared here and in ptx.h;
- * emulator.cpp runs them. Every thread of a block is a fiber; one runs at a time, until it has to wait for others.
- * Invariants
- *   M1  a thread runs on until it meets others (warp, barrier, mbarrier): what it may not yet read has not been written,
- *       for the order of warps and lanes is shuffled by WEFT_EMULATOR_SEED (0: as they are numbered)
- *   M2  a launch runs when somebody waits for it, in any order that streams and events allow: shuffled by the same seed
- *   M3  an asynchronous copy to shared memory happens when its thread waits for it, or (by the same seed) at once
- *   M4  memory that nobody has written is NaN: of the device when it is taken, dynamic shared memory for every block
- *   M5  what a GPU would refuse or hang on (too much shared memory, misaligned words, threads that wait for ever, lanes of a
- *       warp in different instructions, a capture whose streams are not joined) ends the program with a sentence
- * Not seen: two lanes' accesses on both sides of an instruction that the whole warp executes (mma, shuffles), for here it
- * keeps them in order as __syncwarp does; blocks side by side; code for sm_90a.
- *   M6  several host threads may call; one is inside at a time, and launches of all of them are shuffled together (M2)
- * The card is one of sm_80 with the shared memory of later ones; WEFT_EMULATOR_PROCESSORS says of how many SMs (8), and
- * WEFT_EMULATOR_DEVICES how many cards there are (1). Their memory is one: reading another card's is not noticed. */
+ * translate.py turns launches and inline PTX of a preprocessed .cu file into calls of what is
+ * declared here and in ptx.h; emulator.cpp runs them. Every thread of a block is a fiber; one runs
+ * at a time, until it has to wait for others. Invariants
+ *   M1  a thread runs on until it meets others (warp, barrier, mbarrier): what it may not yet
+ *       read has not been written, for the order of warps and lanes is shuffled by
+ *       WEFT_EMULATOR_SEED (0: as they are numbered)
+ *   M2  a launch runs when somebody waits for it, in any order that streams and events allow:
+ *       shuffled by the same seed
+ *   M3  an asynchronous copy to shared memory happens when its thread waits for it, or (by the
+ *       same seed) at once
+ *   M4  memory that nobody has written is NaN: of the device when it is taken, dynamic shared
+ *       memory for every block
+ *   M5  what a GPU would refuse or hang on (too much shared memory, misaligned words, threads
+ *       that wait for ever, lanes of a warp in different instructions, a capture whose streams
+ *       are not joined) ends the program with a sentence
+ * Not seen: two lanes' accesses on both sides of an instruction that the whole warp executes (mma,
+ * shuffles), for here it keeps them in order as __syncwarp does; blocks side by side; code for
+ * sm_90a.
+ *   M6  several host threads may call; one is inside at a time, and launches of all of them are
+ *       shuffled together (M2)
+ * The card is one of sm_80 with the shared memory of later ones; WEFT_EMULATOR_PROCESSORS says of
+ * how many SMs (8), and WEFT_EMULATOR_DEVICES how many cards there are (1). Their memory is one:
+ * reading another card's is not noticed. */
 #ifndef WF_EMULATOR_CUDA_RUNTIME_H
 #define WF_EMULATOR_CUDA_RUNTIME_H
 
@@ -40,7 +49,7 @@
 using std::max;
 using std::min;
 
-/* --- vectors --------------------------------------------------------------------------------------------------- */
+/* --- vectors ---------------------------------------------------------------------------------- */
 struct alignas(8) float2 {
     float x, y;
 };
@@ -67,7 +76,7 @@ struct dim3 {
     dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/* --- runtime --------------------------------------------------------------------------------------------------- */
+/* --- runtime ---------------------------------------------------------------------------------- */
 enum cudaError_t {
     cudaSuccess,
     cudaErrorMemoryAllocation,
@@ -174,7 +183,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-/* --- threads ----------------------------------------------------------------------------------------------------- */
+/* --- threads ---------------------------------------------------------------------------------- */
 extern dim3 blockDim, gridDim; /* a launch's configuration has members of these names */
 namespace emulated {
 
@@ -189,8 +198,8 @@ extern dim3 block_index;
 
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* What the lanes of a warp bring to an instruction that all of them execute together, and what it gives them. The last to
- * arrive calls finish for all. Lanes that have ended bring nothing. */
+/* What the lanes of a warp bring to an instruction that all of them execute together, and what it
+ * gives them. The last to arrive calls finish for all. Lanes that have ended bring nothing. */
 enum { most_words = 6, warp_lanes = 32 };
 struct meeting {
     uint32_t in[warp_lanes][most_words], out[warp_lanes][4];
@@ -212,7 +221,7 @@ inline uint32_t address_of(const void *p) {
 /* Of an aligned word of so many bytes. */
 void *shared_at(uint32_t address, int bytes);
 
-/* --- launches ---------------------------------------------------------------------------------------------------- */
+/* --- launches --------------------------------------------------------------------------------- */
 void enqueue(cudaStream_t stream, std::function<void()> task);
 void run_grid(const char *name, dim3 grid, dim3 block, size_t bytes,
               const std::function<void()> &thread);
@@ -282,7 +291,7 @@ template <class K> cudaError_t cudaFuncSetAttribute(K *kernel, cudaFuncAttribute
     return cudaSuccess;
 }
 
-/* --- device functions ------------------------------------------------------------------------------------------- */
+/* --- device functions ------------------------------------------------------------------------- */
 inline void __syncthreads() { emulated::sync_threads(false); }
 inline int __syncthreads_or(int value) { return emulated::sync_threads(value != 0); }
 inline void __syncwarp() { emulated::meet("__syncwarp", NULL, NULL, 0); }

@@ -1,5 +1,6 @@
-/* ptx: the instructions that weft's kernels write down, as functions. translate.py calls them by the instruction's name,
- * dots made underscores; operands stand in its order, vectors word by word. */
+/* ptx: the instructions that weft's kernels write down, as functions. translate.py calls them by
+ * the instruction's name, dots made underscores; operands stand in its order, vectors word by
+ * word. */
 #ifndef WF_EMULATOR_PTX_H
 #define WF_EMULATOR_PTX_H
 
@@ -21,7 +22,7 @@ inline void mov_b32(uint16_t &low, uint16_t &high, uint32_t from) {
 }
 inline void selp_u32(uint32_t &to, uint32_t yes, uint32_t no, bool p) { to = p ? yes : no; }
 
-/* --- numbers --------------------------------------------------------------------------------------------------- */
+/* --- numbers ---------------------------------------------------------------------------------- */
 inline void tanh_approx_f32(float &to, float x) { to = tanhf(x); }
 inline void rsqrt_approx_ftz_f32(float &to, float x) { to = 1 / sqrtf(x); }
 inline void cvt_rn_bf16x2_f32(uint32_t &to, float high, float low) {
@@ -74,7 +75,7 @@ inline void tanh_approx_f16x2(uint32_t &to, uint32_t x) {
         to, [](float a, float, float) { return tanhf(a); }, x);
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 template <class T> const T *global_at(const void *p) {
     if ((uintptr_t)p % sizeof(T) != 0) emulated::fail("%zu bytes at %p in memory", sizeof(T), p);
     return (const T *)p;
@@ -110,7 +111,7 @@ inline void st_shared_v4_b32(uint32_t to, uint32_t x, uint32_t y, uint32_t z, ui
     *(uint4 *)shared_at(to, 16) = uint4{x, y, z, w};
 }
 
-/* --- copies and barriers ----------------------------------------------------------------------------------------- */
+/* --- copies and barriers ---------------------------------------------------------------------- */
 /* 16 bytes, of which `there` are read; the rest become zero. */
 void cp_async_cg_shared_global(uint32_t to, const void *from, int size, int there = 16);
 inline void cp_async_ca_shared_global(uint32_t to, const void *from, int size) {
@@ -126,9 +127,9 @@ void cp_async_mbarrier_arrive_noinc_shared_b64(uint32_t barrier);
 inline void bar_sync(int id, int count) { emulated::arrive_at(id, count, true); }
 inline void bar_arrive(int id, int count) { emulated::arrive_at(id, count, false); }
 
-/* --- matrices ---------------------------------------------------------------------------------------------------- */
-/* Four matrices of 8 x 8 elements of 16 bits: lane l names row l % 8 of matrix l / 8 and gets elements (l / 4, l % 4 * 2 ..)
- * of each, or those of its transpose. */
+/* --- matrices --------------------------------------------------------------------------------- */
+/* Four matrices of 8 x 8 elements of 16 bits: lane l names row l % 8 of matrix l / 8 and gets
+ * elements (l / 4, l % 4 * 2 ..) of each, or those of its transpose. */
 void ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t &a, uint32_t &b, uint32_t &c, uint32_t &d,
                                               uint32_t address);
 void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t &a, uint32_t &b, uint32_t &c,

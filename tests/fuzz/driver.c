@@ -4,10 +4,10 @@
  *
  *     fuzz_x [FILE | FOLDER]...      FUZZ_RUNS=3000   FUZZ_SECONDS=   FUZZ_SEED=1
  *
- * runs the target on every file, on the target's own seeds, and on FUZZ_RUNS mutations of both, or for
- * FUZZ_SECONDS. The mutations depend on nothing but FUZZ_SEED and the inputs, so a failure comes back.
- * The input that failed is left in PROGRAM.crash; give that file as the only argument, with
- * FUZZ_RUNS=0, to rerun it.
+ * runs the target on every file, on the target's own seeds, and on FUZZ_RUNS mutations of both, or
+ * for FUZZ_SECONDS. The mutations depend on nothing but FUZZ_SEED and the inputs, so a failure
+ * comes back. The input that failed is left in PROGRAM.crash; give that file as the only argument,
+ * with FUZZ_RUNS=0, to rerun it.
  *
  * With clang -fsanitize=fuzzer -DFUZZ_LIBFUZZER libFuzzer has main, and this file gives it the
  * target's seeds, written to the first folder it is given, and one mutation in four. */
@@ -36,7 +36,7 @@ static input inputs[most_inputs];
 static size_t input_count;
 
 #ifndef FUZZ_LIBFUZZER
-/* --- what to do when the target dies ------------------------------------------------------------ */
+/* --- what to do when the target dies ---------------------------------------------------------- */
 
 static char crash_path[4096];
 static const uint8_t *running;
@@ -87,7 +87,7 @@ static void run(const uint8_t *bytes, size_t size) {
 
 #endif
 
-/* --- inputs ------------------------------------------------------------------------------------ */
+/* --- inputs ----------------------------------------------------------------------------------- */
 
 static void add_input(const void *bytes, size_t size) {
     if (input_count == most_inputs) return;
@@ -145,7 +145,7 @@ static void add_path(const char *path) {
 
 #endif
 
-/* --- mutations --------------------------------------------------------------------------------- */
+/* --- mutations -------------------------------------------------------------------------------- */
 
 static uint64_t random_state;
 
@@ -275,7 +275,7 @@ static void mutate_once(mutant *m) {
 
 #ifdef FUZZ_LIBFUZZER
 
-/* --- for libFuzzer ------------------------------------------------------------------------------ */
+/* --- for libFuzzer ---------------------------------------------------------------------------- */
 
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
@@ -314,7 +314,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 
 #else
 
-/* --- by itself ---------------------------------------------------------------------------------- */
+/* --- by itself -------------------------------------------------------------------------------- */
 
 static void run_mutant(void) {
     static mutant m;

@@ -1,5 +1,5 @@
-/* The survey's zip: any bytes are read or refused. They are taken as a whole zip, and as the table in a
- * sound one, because a checksum would stop most mutations of a whole file. */
+/* The survey's zip: any bytes are read or refused. They are taken as a whole zip, and as the table
+ * in a sound one, because a checksum would stop most mutations of a whole file. */
 #include "driver.h"
 
 #include "../torch_writer.h"

@@ -1,6 +1,6 @@
 /* NumPy archives: any bytes are read or refused; what is read can be used. The bytes are taken as a
- * whole file, and as the inputs of a sound archive, because a checksum would stop most mutations of a
- * whole file. */
+ * whole file, and as the inputs of a sound archive, because a checksum would stop most mutations of
+ * a whole file. */
 #include "fuzz_table.h"
 
 #include "../torch_writer.h"

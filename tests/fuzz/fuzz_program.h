@@ -21,8 +21,8 @@ static inline void fuzz_leave(void) {
     if (system(command) != 0) return;
 }
 
-/* A folder in memory, where there is one, because the program syncs what it writes. The program's own
- * streams are silenced; what fuzzers and sanitizers say goes past them. */
+/* A folder in memory, where there is one, because the program syncs what it writes. The program's
+ * own streams are silenced; what fuzzers and sanitizers say goes past them. */
 static inline const char *fuzz_home(void) {
     if (fuzz_folder[0] != 0) return fuzz_folder;
     struct stat info;

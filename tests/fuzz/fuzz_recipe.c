@@ -1,4 +1,5 @@
-/* The recipe reader: any text is read or refused; what is read survives being written and read again. */
+/* The recipe reader: any text is read or refused; what is read survives being written and read
+ * again. */
 #include "driver.h"
 
 #include "../one_setting.h"

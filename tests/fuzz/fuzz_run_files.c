@@ -1,7 +1,7 @@
-/* The files of a run: the first byte says which file of which run the rest replaces; `weft report` and
- * `weft compare` then read all of them. There is a run of one collection, one over tasks and widths,
- * and one along a condition. Whatever stands there, it is read or refused with an exit code of
- * errors.def. */
+/* The files of a run: the first byte says which file of which run the rest replaces; `weft report`
+ * and `weft compare` then read all of them. There is a run of one collection, one over tasks and
+ * widths, and one along a condition. Whatever stands there, it is read or refused with an exit code
+ * of errors.def. */
 #include "fuzz_program.h"
 
 static const char *const runs[] = {"run", "tasks", "domains"};

@@ -64,8 +64,8 @@ static void read_bytes(const uint8_t *data, size_t size) {
     wf_st_close(file);
 }
 
-/* Once as they are, and once with a header size that fits: a mutation that moves the end of the header
- * would otherwise never reach the rules behind the JSON. */
+/* Once as they are, and once with a header size that fits: a mutation that moves the end of the
+ * header would otherwise never reach the rules behind the JSON. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     read_bytes(data, size);
     const uint8_t *brace = size > 8 ? memrchr(data + 8, '}', size - 8) : NULL;

@@ -1,4 +1,5 @@
-/* Recipes with all their settings: any text is resolved or refused; what is resolved is described. */
+/* Recipes with all their settings: any text is resolved or refused; what is resolved is
+ * described. */
 #include "fuzz_program.h"
 
 static const char *const seeds[] = {

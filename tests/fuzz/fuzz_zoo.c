@@ -64,7 +64,8 @@ static void open_bytes(const uint8_t *data, size_t size) {
     fuzz_file_close(&file);
 }
 
-/* Once as they are, and once with a header size that fits, so that more mutations reach our rules. */
+/* Once as they are, and once with a header size that fits, so that more mutations reach our
+ * rules. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     open_bytes(data, size);
     const uint8_t *brace = size > 8 ? memrchr(data + 8, '}', size - 8) : NULL;

@@ -1,4 +1,5 @@
-/* Solvers, optimisers and the zoo engine in double as a small shared library for the Python oracles (flow_internals.py builds it). */
+/* Solvers, optimisers and the zoo engine in double as a small shared library for the Python oracles
+ * (flow_internals.py builds it). */
 #include "flow/ode.h"
 #include "nn/optim.h"
 #include "zoo/zoo_engine.h"
@@ -32,8 +33,8 @@ EXPORT int oracle_ode(int solver, int steps, double tolerance, int systems, size
     return status;
 }
 
-/* `updates` updates of params with gradients grads (updates, params), rates times factors (updates). Arrays are of
- * desc->dtype; ema may be NULL. */
+/* `updates` updates of params with gradients grads (updates, params), rates times factors
+ * (updates). Arrays are of desc->dtype; ema may be NULL. */
 EXPORT int oracle_optim(const wf_optim_desc *desc, const wf_optim_tensor *tensors, int n_tensors,
                         size_t params, int updates, const void *grads, const double *factors,
                         void *weights, void *ema) {

@@ -1,4 +1,5 @@
-/* The fast matching against the plain loop, on many shapes; invariances; leave-one-out; thread counts. */
+/* The fast matching against the plain loop, on many shapes; invariances; leave-one-out; thread
+ * counts. */
 #include "wf_test.h"
 #include "network_case.h"
 
@@ -156,7 +157,8 @@ static void any_description_is_put_back(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* The matched cosine of a relabelled copy is 1, and relabelling either side cannot raise it above that. */
+/* The matched cosine of a relabelled copy is 1, and relabelling either side cannot raise it above
+ * that. */
 static void copies_have_cosine_one(void **state) {
     (void)state;
     enum { count = 8 };

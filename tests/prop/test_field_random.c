@@ -1,5 +1,6 @@
-/* Random fields over random networks: equivariance in float and double, and the gradient along a random direction of all
- * parameters and weights at once. WEFT_LONG_TESTS=1 takes twenty times as many. */
+/* Random fields over random networks: equivariance in float and double, and the gradient along a
+ * random direction of all parameters and weights at once. WEFT_LONG_TESTS=1 takes twenty times as
+ * many. */
 #include "field_case.h"
 
 typedef struct random_case {

@@ -1,4 +1,5 @@
-/* Properties of the flow around the graph metanetwork itself: symmetry of the loss, law of matched noise, bits. */
+/* Properties of the flow around the graph metanetwork itself: symmetry of the loss, law of matched
+ * noise, bits. */
 #include "folder_fixture.h"
 
 #include "base/random.h"
@@ -28,7 +29,7 @@ static wf_field_desc small_field(wf_layout layout) {
     return field;
 }
 
-/* --- the loss ----------------------------------------------------------------------------------- */
+/* --- the loss --------------------------------------------------------------------------------- */
 
 /* A batch of two networks of one architecture. */
 typedef struct pair {
@@ -152,7 +153,7 @@ static void gradient_is_the_slope(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- matched noise ------------------------------------------------------------------------------ */
+/* --- matched noise ---------------------------------------------------------------------------- */
 
 static wf_zoo *relabelled_zoo(wf_ctx *ctx, const char *arch, size_t count, const char *name) {
     wf_graph *graph;
@@ -247,7 +248,8 @@ static law noise_law(wf_ctx *ctx, wf_zoo *zoo, wf_coupling coupling) {
     return out;
 }
 
-/* 6,400 draws: a mean scatters by 0.0125, a variance by 0.018, a fourth moment by 0.12; KS 0.024 at 5 %, 0.034 at 0.1 %. */
+/* 6,400 draws: a mean scatters by 0.0125, a variance by 0.018, a fourth moment by 0.12; KS 0.024 at
+ * 5 %, 0.034 at 0.1 %. */
 static void matched_noise_keeps_its_law(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -269,7 +271,7 @@ static void matched_noise_keeps_its_law(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- the whole path ----------------------------------------------------------------------------- */
+/* --- the whole path --------------------------------------------------------------------------- */
 
 static void assert_same_file(wf_ctx *ctx, const char *a, const char *b, const char *prefix) {
     wf_st_file *x, *y;
@@ -304,7 +306,8 @@ static wf_fit_desc short_fit(void) {
     return fit;
 }
 
-/* Two architectures in one ragged batch; threads, and an interruption wherever it falls, change no bit. */
+/* Two architectures in one ragged batch; threads, and an interruption wherever it falls, change no
+ * bit. */
 static void training_has_the_same_bits(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();

@@ -1,5 +1,6 @@
-/* One flow for several tasks: two of one shape that want opposite answers, so that the condition alone tells them apart,
- * and one of another shape. Networks are asked for by task and scored on its examples. */
+/* One flow for several tasks: two of one shape that want opposite answers, so that the condition
+ * alone tells them apart, and one of another shape. Networks are asked for by task and scored on
+ * its examples. */
 #include "wf_test.h"
 #include "flow_fixture.h"
 
@@ -7,7 +8,8 @@
 
 enum { n_examples = 300, n_networks = 150, n_tasks = 3, sampled = 40 };
 
-/* ahead, behind: which side of a line, and the same with the labels exchanged. range: low, middle or high. */
+/* ahead, behind: which side of a line, and the same with the labels exchanged. range: low, middle
+ * or high. */
 static const char *const names[n_tasks] = {"ahead", "behind", "range"};
 static const char *const archs[n_tasks] = {"2-4-2", "2-4-2", "1-4-3"};
 
@@ -170,8 +172,9 @@ static void widths_never_seen(void **state) {
     }
 }
 
-/* Guidance 1 and 0 are the plain and the unconditional flow, bit for bit, with every solver and in refinement; and the
- * mixture of both velocities, which only other scales evaluate, tends to them. */
+/* Guidance 1 and 0 are the plain and the unconditional flow, bit for bit, with every solver and
+ * in refinement; and the mixture of both velocities, which only other scales evaluate, tends to
+ * them. */
 static void guidance_has_its_ends(void **state) {
     tasks *t = *state;
     const wf_graph *graph = wf_zoo_graph(t->zoos[2]);
@@ -226,7 +229,8 @@ static void conditions_are_placed(void **state) {
     }
 }
 
-/* The paper's heterogeneous setting: Fourier features, tanh-GELU, no normalisation, plain AdamW. Any depth samples. */
+/* The paper's heterogeneous setting: Fourier features, tanh-GELU, no normalisation, plain AdamW.
+ * Any depth samples. */
 static void weights_as_they_are(void **state) {
     tasks *t = *state;
     wf_field_desc field = plain_field(n_tasks);

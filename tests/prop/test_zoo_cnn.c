@@ -1,5 +1,6 @@
-/* Collections of convolutional and residual networks: the same bits for any number of threads, any shard, any pause
- * and any neighbours; scores; requests that cannot be met. PyTorch is compared in tests/oracle/test_cnn.py. */
+/* Collections of convolutional and residual networks: the same bits for any number of threads, any
+ * shard, any pause and any neighbours; scores; requests that cannot be met. PyTorch is compared in
+ * tests/oracle/test_cnn.py. */
 #include "folder_fixture.h"
 
 #include "weft/zoo.h"
@@ -134,7 +135,8 @@ static void judged(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* A chain of linear layers gives the same networks through both kinds of kernels, up to rounding. */
+/* A chain of linear layers gives the same networks through both kinds of kernels, up to
+ * rounding. */
 static void both_kernels(void **state) {
     (void)state;
     wf_ctx *ctx = ctx_of(1);

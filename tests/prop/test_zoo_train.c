@@ -27,7 +27,7 @@ static wf_graph *graph_of(wf_ctx *ctx, const char *arch, const char *activation)
     return graph;
 }
 
-/* --- plain loops in double ---------------------------------------------------------------------- */
+/* --- plain loops in double -------------------------------------------------------------------- */
 
 static double plain_act(wf_activation kind, double z, double *slope) {
     double s = 1 / (1 + exp(-z)), cdf = 0.5 * (1 + erf(z / sqrt(2)));
@@ -51,7 +51,8 @@ static long offset_of(const wf_graph *graph, int l, wf_block_kind kind) {
     return -1;
 }
 
-/* Adds the gradient of one example's loss / batch. Groups 0 .. n_layers are the layers of a chain. */
+/* Adds the gradient of one example's loss / batch. Groups 0 .. n_layers are the layers of a
+ * chain. */
 static void plain_gradient(const wf_graph *graph, const double *w, const float *x, int label,
                            double smoothing, double batch, double *g) {
     double h[plain_layers + 1][plain_width], slope[plain_layers + 1][plain_width];
@@ -225,7 +226,7 @@ static void test_long_epoch(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- relabelling: train(P w) = P train(w) ------------------------------------------------------- */
+/* --- relabelling: train(P w) = P train(w) ----------------------------------------------------- */
 
 /* where[i]: the place in the flat vector that entry i moves to. */
 static void random_relabelling(const wf_graph *graph, uint32_t index, uint32_t *where) {
@@ -282,7 +283,7 @@ static void test_relabelling(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- the same bits whatever the threads, the shards and the interruptions ------------------------ */
+/* --- the same bits whatever the threads, the shards and the interruptions --------------------- */
 
 typedef struct shared {
     wf_graph *graph;
@@ -599,8 +600,8 @@ static void *stop_when_started(void *stop_) {
     return NULL;
 }
 
-/* Two networks of a minute each, interrupted or killed in the midst of their training: soon over, and
- * nothing lost. */
+/* Two networks of a minute each, interrupted or killed in the midst of their training: soon over,
+ * and nothing lost. */
 static void test_stopped_inside_a_network(void **state) {
     (void)state;
 #ifdef __SANITIZE_THREAD__
@@ -653,7 +654,8 @@ static void count_training(void *user, const wf_progress *progress) {
     if (strcmp(progress->stage, "training networks") == 0 && progress->done > 0) ++*(int *)user;
 }
 
-/* Killed between the rename and the removal of the parts: nothing is trained again, nothing stays. */
+/* Killed between the rename and the removal of the parts: nothing is trained again, nothing
+ * stays. */
 static void test_killed_while_removing(void **state) {
     (void)state;
     shared s;
@@ -698,7 +700,7 @@ static void test_killed_while_removing(void **state) {
     shared_end(&s);
 }
 
-/* --- divergence, scores, refusals ----------------------------------------------------------------- */
+/* --- divergence, scores, refusals ------------------------------------------------------------- */
 
 static void count_warning(void *user, const char *sentence) {
     if (strstr(sentence, "diverged") != NULL) ++*(int *)user;
@@ -866,7 +868,7 @@ static void test_bad_requests(void **state) {
     shared_end(&s);
 }
 
-/* --- initial weights and hyperparameters ----------------------------------------------------------- */
+/* --- initial weights and hyperparameters ------------------------------------------------------ */
 
 static void test_init(void **state) {
     (void)state;

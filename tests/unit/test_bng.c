@@ -1,10 +1,12 @@
-/* Bayesian networks: structure against enumerated scores, draws against the tables, generated files against their source. */
+/* Bayesian networks: structure against enumerated scores, draws against the tables, generated files
+ * against their source. */
 #include "ctx_fixture.h"
 #include "weft/data.h"
 #include "weft/file.h"
 #include "data/bayes_net.h"
 
-/* a: three values; b follows a nine times of ten; c is a coin of its own; d = (b + c) mod 2 mostly. */
+/* a: three values; b follows a nine times of ten; c is a coin of its own; d = (b + c) mod 2
+ * mostly. */
 enum { n_rows = 1200, n_variables = 4 };
 static void make_codes(int32_t *codes) {
     for (uint32_t r = 0; r < n_rows; r++) {

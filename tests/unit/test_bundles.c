@@ -1,5 +1,5 @@
-/* Bundle tables on the host: every edge once with both ends right, and the sums that kernels and partial lists make of them,
- * against sums over the edges themselves. */
+/* Bundle tables on the host: every edge once with both ends right, and the sums that kernels and
+ * partial lists make of them, against sums over the edges themselves. */
 #include "models/edge_bundles.h"
 #include "wf_test.h"
 
@@ -35,7 +35,8 @@ static void add_block(parts *p, int graph, int n_src, int n_dst, int src0, int d
         }
 }
 
-/* A chain of layers, each with a bias node behind its units; `folded`: the first layer's weights are no edges. */
+/* A chain of layers, each with a bias node behind its units; `folded`: the first layer's weights
+ * are no edges. */
 static void add_network(parts *p, const int *widths, int layers, bool folded) {
     int graph = p->part.n_graphs++, source = p->part.n_nodes;
     p->part.n_nodes += widths[0];
@@ -96,7 +97,8 @@ static void check_cover(const parts *p, const wf_bundle_table *o) {
     free(size);
 }
 
-/* What a kernel leaves: sums of bundles, of segments towards a, and of segments as a whole. Partial sums nobody writes stay `unset`. */
+/* What a kernel leaves: sums of bundles, of segments towards a, and of segments as a whole. Partial
+ * sums nobody writes stay `unset`. */
 enum { unset = 1 << 28 };
 
 static void leave_partials(const wf_bundle_table *o, int *partials, int *segments) {
@@ -225,7 +227,8 @@ static void test_long_lists(void **state) {
     close_parts(&p);
 }
 
-/* Lists of a graph name the same bundles and segments of it in the same order wherever it stands in a batch. */
+/* Lists of a graph name the same bundles and segments of it in the same order wherever it stands in
+ * a batch. */
 static void test_neighbours(void **state) {
     (void)state;
     parts alone, batch;
@@ -262,7 +265,8 @@ static void test_neighbours(void **state) {
     close_parts(&batch);
 }
 
-/* Lengths of lists for the batches of the benchmarks: hardly more than their pairs divided by all lists. */
+/* Lengths of lists for the batches of the benchmarks: hardly more than their pairs divided by all
+ * lists. */
 static void test_packing(void **state) {
     (void)state;
     static const struct {

@@ -1,4 +1,5 @@
-/* The CIFAR and tar readers, images as inputs, means and deviations of channels. Small batches made here. */
+/* The CIFAR and tar readers, images as inputs, means and deviations of channels. Small batches made
+ * here. */
 #include "folder_fixture.h"
 
 #include "base/tar.h"
@@ -229,7 +230,8 @@ static void bad_archives(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* One mean and one deviation for each channel: bytes against the formula, digits against their inputs. */
+/* One mean and one deviation for each channel: bytes against the formula, digits against their
+ * inputs. */
 static void channel_scale(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();

@@ -1,5 +1,5 @@
-/* Contexts on threads of their own, each with its GPU's streams and memory: fields that record and replay at the same time
- * give the bits they give alone. With a second GPU the threads use both. */
+/* Contexts on threads of their own, each with its GPU's streams and memory: fields that record and
+ * replay at the same time give the bits they give alone. With a second GPU the threads use both. */
 #include <pthread.h>
 
 #include "base/cuda/device.h"
@@ -89,7 +89,8 @@ static void test_at_once(void **state) {
     }
 }
 
-/* One field, two contexts in turn: its programs are remade for the device of the context that calls. */
+/* One field, two contexts in turn: its programs are remade for the device of the context that
+ * calls. */
 static void test_in_turn(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");

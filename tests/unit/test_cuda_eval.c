@@ -1,4 +1,5 @@
-/* Evaluation on the GPU against the CPU's: overlaps of error masks exactly, masks of networks but for border cases. */
+/* Evaluation on the GPU against the CPU's: overlaps of error masks exactly, masks of networks but
+ * for border cases. */
 #include "named_cases.h"
 
 #include "base/cuda/device.h"

@@ -1,10 +1,11 @@
-/* The GMN velocity field on the GPU against the CPU's: velocities, gradients, equivariance, equal bits, training. */
+/* The GMN velocity field on the GPU against the CPU's: velocities, gradients, equivariance, equal
+ * bits, training. */
 #include "base/cuda/device.h"
 #include "named_cases.h"
 #include "field_case.h"
 
-/* How far a backend may be off: float throughout, or products in bf16, whose operations are each within 1e-2 (test_cuda_ops)
- * and add up through the blocks. */
+/* How far a backend may be off: float throughout, or products in bf16, whose operations are each
+ * within 1e-2 (test_cuda_ops) and add up through the blocks. */
 typedef struct precision {
     bool fast;
     double output, gradient, loss;
@@ -48,8 +49,8 @@ static double gradient_difference(const field_case *a, const field_case *b,
     return sqrt(sum);
 }
 
-/* The reference with its parameters rounded to bf16: how far its gradients move tells how far those of products in bf16 may
- * be off where the field magnifies such errors. */
+/* The reference with its parameters rounded to bf16: how far its gradients move tells how far those
+ * of products in bf16 may be off where the field magnifies such errors. */
 static field_case rounded_case(const field_case *cpu, const char *const *archs) {
     field_case c = case_open(cpu->desc, cpu->dtype, archs);
     for (size_t i = 0; i < c.field->params; i++)
@@ -59,7 +60,8 @@ static field_case rounded_case(const field_case *cpu, const char *const *archs) 
     return c;
 }
 
-/* Each tensor's gradient beside the norm of the largest, so that one that is almost zero cannot fail alone. */
+/* Each tensor's gradient beside the norm of the largest, so that one that is almost zero cannot
+ * fail alone. */
 static void check_gradients(const field_case *gpu, const field_case *cpu, const char *const *archs,
                             const precision *p) {
     enum { roundings = 3 }; /* of weights, of what they are multiplied by, and of gradients */
@@ -221,7 +223,8 @@ static void test_equivariance(void **state) {
         }
 }
 
-/* A fresh field gives the bits of the first; a network's do not depend on its neighbours; batches may alternate. */
+/* A fresh field gives the bits of the first; a network's do not depend on its neighbours; batches
+ * may alternate. */
 static void test_equal_bits(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");
@@ -266,8 +269,9 @@ static void test_equal_bits(void **state) {
         }
 }
 
-/* Batches with 906 nodes, which go through chains, to 19,026, through wide products in tiles of either width: the first networks
- * have the same bits in all of them. Width 64: wider, few rows have deep sums, which are rounded in parts. */
+/* Batches with 906 nodes, which go through chains, to 19,026, through wide products in tiles of
+ * either width: the first networks have the same bits in all of them. Width 64: wider, few rows
+ * have deep sums, which are rounded in parts. */
 static void test_row_counts(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");
@@ -302,8 +306,8 @@ static void test_row_counts(void **state) {
     }
 }
 
-/* Seven modulations of 40 graphs: a tail of products whose columns blocks share, and backward deep sums of four parts and of
- * three, which other blocks compute before the chain adds them up. */
+/* Seven modulations of 40 graphs: a tail of products whose columns blocks share, and backward deep
+ * sums of four parts and of three, which other blocks compute before the chain adds them up. */
 static void test_split_chains(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");

@@ -1,4 +1,5 @@
-/* The training loop on the GPU against the CPU's: draws, twenty updates, equal bits, resuming, divergence. */
+/* The training loop on the GPU against the CPU's: draws, twenty updates, equal bits, resuming,
+ * divergence. */
 #include "wf_test.h"
 #include "base/cuda/device.h"
 #include "named_cases.h"
@@ -75,7 +76,7 @@ static void remove_run(const char *name) {
     remove(log);
 }
 
-/* --- draws ----------------------------------------------------------------------------------------- */
+/* --- draws ------------------------------------------------------------------------------------ */
 
 static wf_fit_cuda *open_engine(bench *b, const wf_field_desc *field, const wf_fit_desc *fit,
                                 wf_trainer *tr) {
@@ -187,7 +188,7 @@ static void matched_draws_have_the_same_bits(void **state) {
     match_on_host(false);
 }
 
-/* --- updates --------------------------------------------------------------------------------------- */
+/* --- updates ---------------------------------------------------------------------------------- */
 
 /* Largest relative differences of the kept weights and of both moments of two flow files. */
 static double difference(const wf_flow *a, const wf_flow *b) {

@@ -1,5 +1,5 @@
-/* The loops around a field on the GPU, small enough for the emulated device: a training run and samples
- * beside the CPU's, and a field without a program for the GPU. */
+/* The loops around a field on the GPU, small enough for the emulated device: a training run and
+ * samples beside the CPU's, and a field without a program for the GPU. */
 #include "wf_test.h"
 #include "base/cuda/device.h"
 #include "clusters.h"

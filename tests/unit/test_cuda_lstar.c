@@ -1,6 +1,7 @@
-/* The fused kernels of an lstar block on the GPU, with wide products and with mma.sync: outputs and gradients against the
- * CPU's in double, outputs and scratch poisoned beforehand, again without for the same bits. Group widths around the eight rows of an
- * octet, two graphs in a tile, a bias block, fewer than eight edges into a node. All cases are tried before the test fails. */
+/* The fused kernels of an lstar block on the GPU, with wide products and with mma.sync: outputs and
+ * gradients against the CPU's in double, outputs and scratch poisoned beforehand, again without for
+ * the same bits. Group widths around the eight rows of an octet, two graphs in a tile, a bias
+ * block, fewer than eight edges into a node. All cases are tried before the test fails. */
 #include "gpu_fixture.h"
 #include "base/cuda/device.h"
 #include "named_cases.h"
@@ -73,7 +74,8 @@ static void check_case(wf_op_kind kind, int size, int group, int variant) {
     wf_tape_free(&cpu.tape);
 }
 
-/* Variants first .. last - 1. WEFT_CUDA_SMALL: one group width, for tools that slow the program down. */
+/* Variants first .. last - 1. WEFT_CUDA_SMALL: one group width, for tools that slow the program
+ * down. */
 static void walk(wf_op_kind kind, int first, int last) {
     if (!wf_cuda_available()) skip("no GPU");
     static const int sizes[] = {64, 128}, groups[] = {1, 3, 7, 8, 9, 33, 300};

@@ -1,5 +1,5 @@
-/* Weight matching on the GPU against the CPU's kernels and the plain loop: values and permutations, at odd widths, with ties,
- * copies and networks of zeros. */
+/* Weight matching on the GPU against the CPU's kernels and the plain loop: values and permutations,
+ * at odd widths, with ties, copies and networks of zeros. */
 #include "named_cases.h"
 
 #include "align/cuda/match_cuda.h"
@@ -23,8 +23,8 @@ enum { n_archs = sizeof archs / sizeof *archs };
 /* How networks are made. */
 typedef enum kind { GAUSSIAN, TIED, COPIES, ZEROS, KINDS } kind;
 
-/* TIED: weights -1, 0 and 1, so that many assignments have the same value. COPIES: every third network is a relabelling of
- * the one before. ZEROS: every second network is zero. */
+/* TIED: weights -1, 0 and 1, so that many assignments have the same value. COPIES: every third
+ * network is a relabelling of the one before. ZEROS: every second network is zero. */
 static float *make_networks(const wf_graph *graph, size_t count, kind how, uint32_t stream) {
     size_t params = graph->n_params, units = wf_graph_perm_size(graph);
     float *w = malloc(count * params * sizeof *w);
@@ -148,7 +148,8 @@ static void same_as_cpu(void **state) {
     wf_ctx_free(s.cpu), wf_ctx_free(s.gpu);
 }
 
-/* Several slabs of references and tiles of queries; the CPU's values are those of the plain loop (tests/prop/test_align.c). */
+/* Several slabs of references and tiles of queries; the CPU's values are those of the plain loop
+ * (tests/prop/test_align.c). */
 static void many_tiles(void **state) {
     (void)state;
     if (!wf_cuda_available() || getenv("WEFT_CUDA_SMALL") != NULL)

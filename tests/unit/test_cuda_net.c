@@ -1,4 +1,5 @@
-/* Programs on a GPU of fields written with nn/layers.h, against the CPU: velocity, gradients, and the same bits when they run again. */
+/* Programs on a GPU of fields written with nn/layers.h, against the CPU: velocity, gradients, and
+ * the same bits when they run again. */
 #include "base/cuda/device.h"
 #include "named_cases.h"
 #include "net_case.h"

@@ -1,6 +1,7 @@
-/* A block's operations on rows of nodes, in bf16 on the GPU: messages in, an MLP with a residual, a norm, two tables and a mean,
- * and their gradients. Widths are unequal and odd. Few rows go through chains, many through wide products: both are held
- * against the CPU in double, and the first rows of the many against the few, bit by bit. */
+/* A block's operations on rows of nodes, in bf16 on the GPU: messages in, an MLP with a residual, a
+ * norm, two tables and a mean, and their gradients. Widths are unequal and odd. Few rows go through
+ * chains, many through wide products: both are held against the CPU in double, and the first rows
+ * of the many against the few, bit by bit. */
 #include "gpu_fixture.h"
 #include "base/cuda/device.h"
 #include "named_cases.h"
@@ -32,7 +33,8 @@ static wf_tensor *product(setup *s, wf_tensor *x, int width, wf_tensor *bias) {
         &s->tape, &(wf_linear_desc){.x = {x}, .weight = {flat(s, width, x->cols)}, .bias = bias});
 }
 
-/* Rows behind the first few are of the last graph, so that those have the same neighbours in all batches. */
+/* Rows behind the first few are of the last graph, so that those have the same neighbours in all
+ * batches. */
 static uint32_t *graph_starts(setup *s, int count) {
     uint32_t *start = wf_tape_host(&s->tape, (n_graphs + 1) * sizeof *start);
     for (int g = 0; g < n_graphs; g++) start[g] = (uint32_t)(few * g / (n_graphs - 1));

@@ -1,6 +1,7 @@
-/* Walks tensor/ops.def on both backends of the GPU: outputs and gradients against the CPU's in double and (those in float)
- * in float, at odd widths and group sizes, with outputs and scratch poisoned beforehand, and again without for the same bits.
- * All cases are tried before the test fails. Threads compute the references ahead: alone they take longer than the GPU. */
+/* Walks tensor/ops.def on both backends of the GPU: outputs and gradients against the CPU's in
+ * double and (those in float) in float, at odd widths and group sizes, with outputs and scratch
+ * poisoned beforehand, and again without for the same bits. All cases are tried before the test
+ * fails. Threads compute the references ahead: alone they take longer than the GPU. */
 #include <pthread.h>
 
 #include "gpu_fixture.h"
@@ -54,7 +55,8 @@ static double distance(const double *x, const double *y, size_t n) {
 /* Whether x is near enough to y; `rounded` may be NULL. */
 static bool compare(const setup *s, const comparison *c, const wf_tensor *a, const double *x,
                     const double *y, const double *rounded, bool gradient) {
-    /* Inputs, what becomes of them and gradients are rounded to bf16, each as far as the first: together less than twice as far. */
+    /* Inputs, what becomes of them and gradients are rounded to bf16, each as far as the first:
+     * together less than twice as far. */
     enum { roundings = 2 };
     size_t n = (size_t)a->rows * (size_t)a->ld;
     double tolerance = gradient ? c->gradient : c->output;
@@ -100,7 +102,8 @@ typedef struct op_case {
     bool ready;
 } op_case;
 
-/* The cases of a walk: threads take them in order, never further than `ahead` beyond the one in use. */
+/* The cases of a walk: threads take them in order, never further than `ahead` beyond the one in
+ * use. */
 typedef struct case_list {
     op_case *cases;
     int count, taken, used, ahead;
@@ -192,20 +195,21 @@ static void check_case(const wf_backend *backend, case_list *list, op_case *c) {
     drop(&here);
 }
 
-/* (width, group): every tile of the products, several spans of the sums. WEFT_CUDA_SMALL takes small
- * groups only, for tools that slow the program down. */
+/* (width, group): every tile of the products, several spans of the sums. WEFT_CUDA_SMALL takes
+ * small groups only, for tools that slow the program down. */
 typedef struct shape {
     int width, group;
 } shape;
 static const shape shapes[] = {{1, 1},   {3, 3},    {7, 7},    {9, 9},    {33, 33},
                                {5, 1},   {32, 3},   {48, 7},   {64, 9},   {100, 33},
                                {130, 5}, {64, 700}, {36, 701}, {128, 33}, {70, 105}};
-/* Rows of norms that 16 lanes share, or a warp, or that are too wide for chains; few of them and many. The first is of weights,
- * whose gradients have larger tiles where rows are many. */
+/* Rows of norms that 16 lanes share, or a warp, or that are too wide for chains; few of them and
+ * many. The first is of weights, whose gradients have larger tiles where rows are many. */
 static const shape wide_shapes[] = {{97, 105}, {129, 1},   {192, 105}, {256, 105}, {257, 3},
                                     {384, 2},  {510, 105}, {512, 4},   {513, 4}};
 
-/* Attention's fused kernels: groups around the eight rows of an octet, two graphs in a tile, runs that are cut. */
+/* Attention's fused kernels: groups around the eight rows of an octet, two graphs in a tile, runs
+ * that are cut. */
 static const shape attended_shapes[] = {{32, 1},  {32, 7},  {32, 33}, {32, 105}, {64, 1},
                                         {64, 3},  {64, 7},  {64, 8},  {64, 33},  {64, 300},
                                         {128, 2}, {128, 3}, {128, 7}, {128, 9},  {128, 105}};
@@ -284,8 +288,8 @@ static void test_attention(void **state) {
          sizeof attended_shapes / sizeof *attended_shapes, takes_attended);
 }
 
-/* A table that a long gather reads and an affine map adds, its gradient against sums written out here: the map's comes first and
- * may set what the gather's is added to. */
+/* A table that a long gather reads and an affine map adds, its gradient against sums written out
+ * here: the map's comes first and may set what the gather's is added to. */
 static void check_shared_table(const wf_backend *backend) {
     enum { targets = 4, width = 18, inputs = 5 };
     static const int count[2] = {2500, 9};

@@ -8,7 +8,8 @@
 
 enum { n_tensors = 6, updates = 12 };
 
-/* Tall, wide and square matrices, some beyond a tile and some beyond a chunk, and vectors between them. */
+/* Tall, wide and square matrices, some beyond a tile and some beyond a chunk, and vectors between
+ * them. */
 static const int shapes[n_tensors][3] = {{20, 34, 1},  {5, 1, 0},   {130, 70, 1},
                                          {64, 200, 1}, {777, 1, 0}, {9, 1, 0}};
 

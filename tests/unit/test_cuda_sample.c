@@ -1,4 +1,5 @@
-/* The samplers on the GPU against the CPU's: every solver, guidance, refinement, chunks, the order of the methods. */
+/* The samplers on the GPU against the CPU's: every solver, guidance, refinement, chunks, the order
+ * of the methods. */
 #include "wf_test.h"
 #include "base/cuda/device.h"
 #include "named_cases.h"
@@ -20,7 +21,8 @@ typedef struct bench {
 
 enum { networks = 8 };
 
-/* A flow after a few updates: large ones, after which its field is far from zero, or next to none. */
+/* A flow after a few updates: large ones, after which its field is far from zero, or next to
+ * none. */
 static void bench_train(bench *b, const char *arch, int cond_size, wf_fit_desc fit) {
     *b = (bench){.cpu = device_ctx(WF_DEVICE_CPU), .gpu = device_ctx(WF_DEVICE_CUDA)};
     wf_field_desc field = plain_field(cond_size);
@@ -176,8 +178,8 @@ static void networks_do_not_depend_on_the_call(void **state) {
     bench_close(&b);
 }
 
-/* Half the step, 2^order of the error: of the preconditioned path alone, w' = (t - s^2 (1-t)) / (t^2 + s^2 (1-t)^2) w, for a
- * field's codes of time turn faster than these steps see. */
+/* Half the step, 2^order of the error: of the preconditioned path alone, w' = (t - s^2 (1-t)) /
+ * (t^2 + s^2 (1-t)^2) w, for a field's codes of time turn faster than these steps see. */
 static void methods_have_their_order(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");

@@ -39,7 +39,8 @@ static void builtin_sets_have_their_shapes(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* The training part has mean 0 and deviation 1 in each input; the test part nearly so, but not exactly. */
+/* The training part has mean 0 and deviation 1 in each input; the test part nearly so, but not
+ * exactly. */
 static void training_part_is_standardised(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -85,7 +86,8 @@ static void rows_are_addressed(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* Without noise a spiral's point lies on its arm: the angle, less 4 t, is the arm's third of a turn. */
+/* Without noise a spiral's point lies on its arm: the angle, less 4 t, is the arm's third of a
+ * turn. */
 static void spirals_follow_their_formula(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -175,7 +177,8 @@ static void same_seed_same_fingerprint(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* Largest remainder by hand: 7, 5 and 3 rows at 0.3 want 2.1, 1.5, 0.9, in all round(4.5) = 5: 2, 2, 1. */
+/* Largest remainder by hand: 7, 5 and 3 rows at 0.3 want 2.1, 1.5, 0.9, in all round(4.5) = 5: 2,
+ * 2, 1. */
 static void split_is_stratified(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();

@@ -1,4 +1,5 @@
-/* wf_dataset_open on files: preparation against values worked out by hand, refusals, separate test files, frozen preparations. */
+/* wf_dataset_open on files: preparation against values worked out by hand, refusals, separate test
+ * files, frozen preparations. */
 #include "folder_fixture.h"
 #include "data/prepare.h"
 #include "weft/rng.h"
@@ -54,9 +55,10 @@ static void refuse(wf_ctx *ctx, const char *name, const char *text, const wf_dat
     assert_null(data);
 }
 
-/* The separate test file fixes which rows are which, so every number follows by hand:
- * age 1 2 3 ? 10 -> median 2.5, imputed 1 2 3 2.5 10: mean 3.7, variance 10.36; colour: red and blue occur twice each in the training
- * part, blue stands first; green occurs in the test part alone and is a level; the constant column keeps deviation 1. */
+/* The separate test file fixes which rows are which, so every number follows by hand: age 1 2 3 ?
+ * 10 -> median 2.5, imputed 1 2 3 2.5 10: mean 3.7, variance 10.36; colour: red and blue occur
+ * twice each in the training part, blue stands first; green occurs in the test part alone and is a
+ * level; the constant column keeps deviation 1. */
 static const char train_csv[] = "age,colour,same,dropped,class\n"
                                 "1,red,7,x,b\n"
                                 "2,blue,7,x,a\n"
@@ -240,7 +242,8 @@ static void bad_tables_are_refused(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* A string column that is dropped does no harm; a numeric column may be called a category in ARFF too. */
+/* A string column that is dropped does no harm; a numeric column may be called a category in ARFF
+ * too. */
 static void dropped_string_columns_are_fine(void **state) {
     (void)state;
     wf_ctx *ctx = warning_ctx();
@@ -319,7 +322,8 @@ static void files_are_found_and_told_apart(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* The median against sorting, over lengths, ties and orders; seen through a one-column table with one missing test value. */
+/* The median against sorting, over lengths, ties and orders; seen through a one-column table with
+ * one missing test value. */
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);

@@ -1,5 +1,5 @@
-/* Tables prepared together: levels, imputation and scaling of all of them, against values worked out by hand; merged levels;
- * fewer rows; the two ACS domains under WEFT_DATA. */
+/* Tables prepared together: levels, imputation and scaling of all of them, against values worked
+ * out by hand; merged levels; fewer rows; the two ACS domains under WEFT_DATA. */
 #include "ctx_fixture.h"
 #include "weft/data.h"
 #include "weft/file.h"
@@ -19,7 +19,8 @@ static wf_data_desc here(const char *path) {
     return desc;
 }
 
-/* Eight rows each, four of each class; every class gives one row to the test part. In b.csv the columns stand otherwise. */
+/* Eight rows each, four of each class; every class gives one row to the test part. In b.csv the
+ * columns stand otherwise. */
 static void write_pair(void) {
     write_text("a.csv", "x,kind,y\n1,u,0\n1,u,0\n1,u,0\n1,u,0\n3,v,1\n3,v,1\n3,v,1\n3,v,1\n");
     write_text("b.csv", "kind,x,y\nw,5,0\nw,5,0\nw,5,0\nw,5,0\nu,7,1\nu,7,1\nu,7,1\nu,7,1\n");

@@ -237,7 +237,7 @@ static void levels_have_their_order(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- IDX ---------------------------------------------------------------------------------------- */
+/* --- IDX -------------------------------------------------------------------------------------- */
 
 static wf_status read_pair(wf_ctx *ctx, const uint8_t *images, size_t images_size,
                            const uint8_t *labels, size_t labels_size, wf_table *out) {

@@ -1,4 +1,5 @@
-/* The tables and MNIST under WEFT_DATA: inputs after one-hot, classes and rows of each class. Skipped where there are none. */
+/* The tables and MNIST under WEFT_DATA: inputs after one-hot, classes and rows of each class.
+ * Skipped where there are none. */
 #include "wf_test.h"
 #include "weft/data.h"
 
@@ -166,7 +167,8 @@ static void mnist_is_mnist(void **state) {
         assert_int_equal(train_count[k], train[k]);
         assert_int_equal(test_count[k], test[k]);
     }
-    /* The first image, a five: its first inked row is row 5, columns 12 on: 3 18 18 18 126 136 175 26 166 255 247 127. */
+    /* The first image, a five: its first inked row is row 5, columns 12 on: 3 18 18 18 126 136 175
+     * 26 166 255 247 127. */
     const int pixels[] = {3, 18, 18, 18, 126, 136, 175, 26, 166, 255, 247, 127};
     assert_int_equal(data->y_train[0], 5);
     for (int i = 0; i < 152; i++) assert_true(data->x_train[i] == 0);

@@ -1,4 +1,5 @@
-/* What an update draws: sources, fresh and fixed noise, the laws of time, matching ahead; and which weights are kept. */
+/* What an update draws: sources, fresh and fixed noise, the laws of time, matching ahead; and which
+ * weights are kept. */
 #include "wf_test.h"
 
 #include "flow/match_ahead.h"
@@ -237,7 +238,8 @@ static void three_sources(wf_ctx *ctx, const wf_fit_desc *desc, wf_zoo *zoos[3],
     assert_ok(ctx, wf_training_set_load(ctx, sources, 3, &field, desc, out));
 }
 
-/* A weight of 3 is three places of a round, which lie apart; batches of 8 cut rounds of 6 anywhere. */
+/* A weight of 3 is three places of a round, which lie apart; batches of 8 cut rounds of 6
+ * anywhere. */
 static void weights_are_places(void **state) {
     (void)state;
     static const uint32_t round[] = {0, 1, 2, 1, 2, 1};

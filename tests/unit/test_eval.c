@@ -258,7 +258,8 @@ static void rows_equal_plain_recomputation(void **state) {
             below += cloud.wcs[j] < points.wcs[i] ? 1 : cloud.wcs[j] == points.wcs[i] ? 0.5 : 0;
         assert_close(points.wcs_percentile[i], 10 * below, 1e-4);
     }
-    /* JWS by hand: with five networks the assignment is small, but W2 itself is tested elsewhere. */
+    /* JWS by hand: with five networks the assignment is small, but W2 itself is tested
+     * elsewhere. */
     double jws = 0;
     for (uint32_t b = 0; b < 5; b++) {
         uint32_t subset[10];
@@ -323,7 +324,8 @@ static wf_eval_row judge(fixture *f, const wf_eval_desc *desc, wf_ctx *ctx) {
     return row;
 }
 
-/* Two opens give the same row; a truncated, altered or stale cache is computed again, with a warning if damaged. */
+/* Two opens give the same row; a truncated, altered or stale cache is computed again, with a
+ * warning if damaged. */
 static void cache_is_checked(void **state) {
     fixture *f = *state;
     wf_eval_desc desc = wf_eval_desc_default();
@@ -430,7 +432,8 @@ static void stored_masks_are_used(void **state) {
     free(masks);
 }
 
-/* Networks without errors have an error-IoU of 0, as have exact copies: the notes say that it tells nothing. */
+/* Networks without errors have an error-IoU of 0, as have exact copies: the notes say that it tells
+ * nothing. */
 static void an_axis_without_errors_is_told(void **state) {
     fixture *f = *state;
     size_t bytes = (f->data->n_test + 7) / 8;

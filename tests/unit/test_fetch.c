@@ -1,4 +1,5 @@
-/* What fetching is made of, without a network: MD5 against RFC 1321, the survey's zip whole, cut off and damaged. */
+/* What fetching is made of, without a network: MD5 against RFC 1321, the survey's zip whole, cut
+ * off and damaged. */
 #include "comma_locale.h"
 #include "ctx_fixture.h"
 #include "base/md5.h"

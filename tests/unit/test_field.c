@@ -17,7 +17,7 @@ static wf_field_desc small(wf_layout layout) {
 static const char *const mixed[] = {"3-4-2", "2-3-3-2", "5-2", "3-4-2", "4-3!-2", NULL};
 static const char *const folded[] = {"*5-4-3", "*5-3-2-2", "*5-6-3", NULL};
 
-/* --- counts ------------------------------------------------------------------------------------- */
+/* --- counts ----------------------------------------------------------------------------------- */
 static size_t count_of(wf_field_desc desc) {
     wf_ctx *ctx = test_ctx();
     size_t count = 0;
@@ -81,7 +81,7 @@ static void test_lean_count(void **state) {
     assert_int_equal(count_of(desc), eight + block);
 }
 
-/* --- gradients ---------------------------------------------------------------------------------- */
+/* --- gradients -------------------------------------------------------------------------------- */
 /* Central differences of sum dv*v by every tensor (three entries each) and by w. */
 static void check_gradient(wf_field_desc desc, const char *const *archs) {
     field_case c = case_open(desc, WF_F64, archs);
@@ -167,7 +167,7 @@ static void test_gradient_kernels(void **state) {
     check_gradient(kernel_desc(WF_LAYOUT_LSTAR, WF_ENCODER_FOURIER), kernels);
 }
 
-/* --- equivariance ------------------------------------------------------------------------------- */
+/* --- equivariance ----------------------------------------------------------------------------- */
 static void check_equivariance(wf_field_desc desc, const char *const *archs) {
     for (int dtype = 0; dtype < 2; dtype++)
         for (uint32_t round = 0; round < 3; round++) {
@@ -201,9 +201,9 @@ static void test_equivariance(void **state) {
         }
 }
 
-/* --- batches ------------------------------------------------------------------------------------ */
-/* A network's velocity and gradient by its weights have the same bits whatever stands beside it, and the gradient of the
- * parameters is the sum of those that the networks have alone. */
+/* --- batches ---------------------------------------------------------------------------------- */
+/* A network's velocity and gradient by its weights have the same bits whatever stands beside it,
+ * and the gradient of the parameters is the sum of those that the networks have alone. */
 static void check_neighbours(wf_field_desc desc, wf_dtype dtype, const char *const *archs) {
     field_case all = case_open(desc, dtype, archs);
     case_forward(&all, true);
@@ -313,7 +313,7 @@ static void test_null_condition(void **state) {
     case_close(&c);
 }
 
-/* --- initial values ----------------------------------------------------------------------------- */
+/* --- initial values --------------------------------------------------------------------------- */
 static void test_init(void **state) {
     (void)state;
     wf_field_desc desc = small(WF_LAYOUT_LSTAR);
@@ -351,7 +351,7 @@ static void test_init(void **state) {
     case_close(&c);
 }
 
-/* --- bad input ---------------------------------------------------------------------------------- */
+/* --- bad input -------------------------------------------------------------------------------- */
 static void bad_desc(wf_ctx *ctx, wf_field_desc desc, const char *words) {
     wf_field *field = NULL;
     size_t count;
@@ -406,7 +406,7 @@ static void test_bad_input(void **state) {
     case_close(&c);
 }
 
-/* --- bench -------------------------------------------------------------------------------------- */
+/* --- bench ------------------------------------------------------------------------------------ */
 static void test_bench(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();

@@ -1,4 +1,5 @@
-/* After the first step of a shape, forward and backward touch no allocator; and memory that runs out is a status. */
+/* After the first step of a shape, forward and backward touch no allocator; and memory that runs
+ * out is a status. */
 #include "field_case.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -6,7 +7,8 @@
 #else
 #define own_allocator 1
 
-/* The program's allocator: glibc's, counted; when limited it refuses all behind the first `allowed`. */
+/* The program's allocator: glibc's, counted; when limited it refuses all behind the first
+ * `allowed`. */
 static size_t allocations;
 static long allowed;
 static bool limited, refused;
@@ -71,7 +73,8 @@ static void test_no_allocation(void **state) {
 #endif
 }
 
-/* The N-th allocation and all behind it fail, for all N: a status with a sentence, and the field works afterwards. */
+/* The N-th allocation and all behind it fail, for all N: a status with a sentence, and the field
+ * works afterwards. */
 static void test_out_of_memory(void **state) {
     (void)state;
 #if own_allocator

@@ -25,7 +25,7 @@ void *aligned_alloc(size_t a, size_t n) { return refused() ? NULL : __libc_memal
 #pragma GCC visibility pop
 #endif
 
-/* --- objective ---------------------------------------------------------------------------------- */
+/* --- objective -------------------------------------------------------------------------------- */
 
 /* The preconditioning is what linear regression of u = w1 - w0 on w_t gives for Gaussians. */
 static void scales_are_the_gaussian_answer(void **state) {
@@ -129,7 +129,8 @@ static void loss_is_the_mean_of_means(void **state) {
         expected += sum / (double)x.list[g]->n_params / 3;
     }
     assert_close(loss, expected, 1e-5 * expected);
-    /* and with weights of its own: the first three parameters of every network count double, the rest half */
+    /* and with weights of its own: the first three parameters of every network count double, the
+     * rest half */
     wf_loss_weight weights[3][2];
     const wf_loss_weight *lists[3] = {weights[0], weights[1], weights[2]};
     expected = 0;
@@ -152,7 +153,8 @@ static void loss_is_the_mean_of_means(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* The gradient with a GMN, along a direction through all its parameters, against differences of the loss. */
+/* The gradient with a GMN, along a direction through all its parameters, against differences of the
+ * loss. */
 static void the_gradient_is_that_of_the_loss(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -246,7 +248,7 @@ static void gradient_agrees_with_differences(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- trainer ------------------------------------------------------------------------------------ */
+/* --- trainer ---------------------------------------------------------------------------------- */
 
 static wf_status fit(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
                      const wf_fit_desc *desc, const char *path, toy_orders *orders) {
@@ -528,8 +530,8 @@ static void updates_allocate_nothing(void **state) {
 #endif
 }
 
-/* Whichever allocation of training and sampling fails, the call says so, and what it calls good is. jansson is spared:
- * its lexer does not survive the lack of memory. */
+/* Whichever allocation of training and sampling fails, the call says so, and what it calls good is.
+ * jansson is spared: its lexer does not survive the lack of memory. */
 static void failed_allocations_are_reported(void **state) {
     (void)state;
 #if COUNTS_ALLOCATIONS

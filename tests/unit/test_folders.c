@@ -1,4 +1,5 @@
-/* Folders that the system cannot read to their end: nothing that depends on all of their files goes on. */
+/* Folders that the system cannot read to their end: nothing that depends on all of their files goes
+ * on. */
 #include "ctx_fixture.h"
 #include "base/io.h"
 #include "weft/import.h"

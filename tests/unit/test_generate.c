@@ -3,7 +3,7 @@
 #include "flow/draw.h"
 #include "flow_fixture.h"
 
-/* --- sampling ----------------------------------------------------------------------------------- */
+/* --- sampling --------------------------------------------------------------------------------- */
 
 static wf_flow *fitted(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
                        const wf_fit_desc *desc, const char *name, toy_orders *orders) {
@@ -42,7 +42,8 @@ static void networks_do_not_depend_on_batching(void **state) {
         } else {
             assert_true(stats.accepted > 0 && stats.evaluations > 6);
         }
-        /* Euler's 12 steps have three from 0.75: the same three by their number. Other solvers differ there alone. */
+        /* Euler's 12 steps have three from 0.75: the same three by their number. Other solvers
+         * differ there alone. */
         desc.refine_steps = 3;
         assert_ok(ctx, wf_flow_sample(ctx, flow, graph, NULL, n, &desc, part, again, NULL));
         assert_memory_equal(direct, again, n * p * sizeof *all);
@@ -74,9 +75,9 @@ static void networks_do_not_depend_on_batching(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* With F = 0 and preconditioning the flow is exact for unit Gaussians, so w(1) = w(0): the direct sample is its noise
- * on the scale of the collection; at another width, where the second layer has 9 inputs instead of 6, that layer's
- * scale goes with 1/sqrt(inputs). */
+/* With F = 0 and preconditioning the flow is exact for unit Gaussians, so w(1) = w(0): the direct
+ * sample is its noise on the scale of the collection; at another width, where the second layer has
+ * 9 inputs instead of 6, that layer's scale goes with 1/sqrt(inputs). */
 static void exact_flow_returns_its_noise(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -123,7 +124,8 @@ static void exact_flow_returns_its_noise(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* One Euler step of the sampler from t = 0 is w0 + v(w0, 0) with the v that training compares to its target. */
+/* One Euler step of the sampler from t = 0 is w0 + v(w0, 0) with the v that training compares to
+ * its target. */
 static void sampler_and_objective_agree(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -233,8 +235,8 @@ static void normalisation_is_per_architecture(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* With normalise_by = collection, collections of one architecture keep their own means; a sample takes those of the
- * nearest condition. An exact flow (F = 0) shows them. */
+/* With normalise_by = collection, collections of one architecture keep their own means; a sample
+ * takes those of the nearest condition. An exact flow (F = 0) shows them. */
 static void normalisation_may_be_per_collection(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -273,7 +275,8 @@ static void normalisation_may_be_per_collection(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* A field with fold_rows is trained on folded graphs, its file says so, and its samples are of that field. */
+/* A field with fold_rows is trained on folded graphs, its file says so, and its samples are of that
+ * field. */
 static void folded_fields_see_folded_graphs(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -372,7 +375,7 @@ static void guidance_mixes_two_velocities(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- controls ----------------------------------------------------------------------------------- */
+/* --- controls --------------------------------------------------------------------------------- */
 
 static double distance(const float *a, const float *b, size_t n) {
     double sum = 0;
@@ -419,7 +422,8 @@ static void perturbations_are_near_different_networks(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* A collection of relabelled copies of one network: matched averages give it back, unmatched ones do not. */
+/* A collection of relabelled copies of one network: matched averages give it back, unmatched ones
+ * do not. */
 static void matched_averages_undo_relabelling(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();

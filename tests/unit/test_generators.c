@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 
-/* --- a generator with a fit: its file is the mean of the collection ------------------------------ */
+/* --- a generator with a fit: its file is the mean of the collection --------------------------- */
 
 static wf_status mean_fit(wf_ctx *ctx, const wf_generator_kind *kind,
                           const wf_generator_fit_desc *desc) {
@@ -75,7 +75,7 @@ static wf_generator_kind mean_kind(const char *name, unsigned traits) {
                                .graph = mean_graph};
 }
 
-/* --- the registry -------------------------------------------------------------------------------- */
+/* --- the registry ----------------------------------------------------------------------------- */
 
 static void kinds_are_found(void **state) {
     (void)state;
@@ -128,7 +128,7 @@ static void names_have_parameters(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- fit, open, sample --------------------------------------------------------------------------- */
+/* --- fit, open, sample ------------------------------------------------------------------------ */
 
 static wf_zoo *make_zoo(wf_ctx *ctx, const char *arch, size_t count) {
     wf_graph *graph;
@@ -227,7 +227,7 @@ static void controls_are_generators(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- in the program ------------------------------------------------------------------------------ */
+/* --- in the program --------------------------------------------------------------------------- */
 
 enum { most_words = 32 };
 

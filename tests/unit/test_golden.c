@@ -1,5 +1,5 @@
-/* Files of version 0.1 (tests/golden/0.1): collections and flows open, flows sample the networks that
- * version 0.1 sampled, and training goes on from its checkpoints. Networks are compared up to
+/* Files of version 0.1 (tests/golden/0.1): collections and flows open, flows sample the networks
+ * that version 0.1 sampled, and training goes on from its checkpoints. Networks are compared up to
  * rounding, which differs between processors. */
 #include "ctx_fixture.h"
 #include "weft/file.h"

@@ -440,7 +440,8 @@ static void relabelled_images_have_the_same_logits(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* Entry (i, j) of a block goes to (place of i, place of j), where places of fixed groups are their own. */
+/* Entry (i, j) of a block goes to (place of i, place of j), where places of fixed groups are their
+ * own. */
 /* Few parameters, but images whose values no machine holds, and whose number overflows. */
 static void images_without_end_are_refused(void **state) {
     (void)state;
@@ -471,7 +472,8 @@ static void permutation_moves_entries(void **state) {
     wf_graph_permute(g, perm, w, moved);
     wf_graph_permute_inverse(g, perm, moved, back);
     assert_memory_equal(w, back, g->n_params * sizeof *w);
-    /* layers.0 weight (3,2) and bias (3), layers.1 weight (2,3) and bias (2), layers.2 weight (2,2) and bias (2) */
+    /* layers.0 weight (3,2) and bias (3), layers.1 weight (2,3) and bias (2), layers.2 weight (2,2)
+     * and bias (2) */
     const float expected[] = {2,  3,  4, 5,       0,  1,       /**/ 7, 8,  6,  /**/ 13, 14, 12,
                               10, 11, 9, /**/ 16, 15, /**/ 18, 17,     20, 19, /**/ 21, 22};
     assert_int_equal(g->n_params, sizeof expected / sizeof *expected);

@@ -1,4 +1,5 @@
-/* Import and export: which tensors are the layers, all three kinds of source, refusals, and the way back out. */
+/* Import and export: which tensors are the layers, all three kinds of source, refusals, and the way
+ * back out. */
 #include "folder_fixture.h"
 #include "weft/text.h"
 #include "failing_malloc.h"
@@ -253,7 +254,8 @@ static void many_orders_end(void **state) {
 
 static float value_of(size_t network, size_t i) { return (float)network + (float)i / 64; }
 
-/* Layer sizes 3-4-2 with a last layer without bias; `wide`: 3-5-2. Values count up in flat order. */
+/* Layer sizes 3-4-2 with a last layer without bias; `wide`: 3-5-2. Values count up in flat
+ * order. */
 static void write_net(const char *path, size_t network, bool torch, bool wide) {
     const int64_t h = wide ? 5 : 4;
     float w[64];

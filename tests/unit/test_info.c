@@ -87,7 +87,8 @@ static void scores_and_sizes(void **state) {
     wf_graph_free(graph);
 }
 
-/* 0..9 are different; 10 = 3, 11 = P 5, 12 = 11, 13 = Q 5, 14 = 3 but for one bit of one weight, 15 = P 14. */
+/* 0..9 are different; 10 = 3, 11 = P 5, 12 = 11, 13 = Q 5, 14 = 3 but for one bit of one weight, 15
+ * = P 14. */
 static void duplicates(void **state) {
     (void)state;
     wf_graph *graph = graph_of("6-9-8-4", "tanh");
@@ -260,7 +261,8 @@ static void not_finite(void **state) {
     wf_graph_free(graph);
 }
 
-/* Independent networks; one walk; many short walks; small steps around one start; a common start with large steps. */
+/* Independent networks; one walk; many short walks; small steps around one start; a common start
+ * with large steps. */
 static void kinship(void **state) {
     (void)state;
     enum { count = 60 };

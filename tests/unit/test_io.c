@@ -1,4 +1,5 @@
-/* Files in and out: gzip, limits, replacement that never loses the old file, JSON lines, SHA-256. */
+/* Files in and out: gzip, limits, replacement that never loses the old file, JSON lines,
+ * SHA-256. */
 #include "failing_malloc.h"
 #include "ctx_fixture.h"
 #include "base/io.h"
@@ -511,7 +512,7 @@ static void writers_do_not_meet(void **state) {
     free(found);
 }
 
-/* --- locks ------------------------------------------------------------------------------------- */
+/* --- locks ------------------------------------------------------------------------------------ */
 
 static void locks(void **state) {
     (void)state;
@@ -662,7 +663,7 @@ static void folders(void **state) {
     assert_false(wf_file_exists(in_folder("one/four")));
 }
 
-/* --- JSON lines -------------------------------------------------------------------------------- */
+/* --- JSON lines ------------------------------------------------------------------------------- */
 
 static void append_step(int step) {
     json_t *object = json_pack("{s:i, s:s}", "step", step, "text", "a\nb");
@@ -785,7 +786,7 @@ static void processes_share_a_log(void **state) {
     free(text);
 }
 
-/* --- SHA-256 and UTF-8 ------------------------------------------------------------------------- */
+/* --- SHA-256 and UTF-8 ------------------------------------------------------------------------ */
 
 /* Known answers of FIPS 180-4's examples; the lengths round 55 and 64 from sha256sum. */
 static void sha256(void **state) {
@@ -826,7 +827,8 @@ static void sha256(void **state) {
     free(text);
 }
 
-/* Every code point encodes to what is accepted; every other sequence of up to three bytes is not. */
+/* Every code point encodes to what is accepted; every other sequence of up to three bytes is
+ * not. */
 static void utf8(void **state) {
     (void)state;
     static uint8_t valid[1 << 24]; /* by the bytes of a sequence of one to three */

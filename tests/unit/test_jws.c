@@ -70,7 +70,8 @@ static void same_cloud_scores_one(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* All points in one place: every subset has the same distance, so each variant has a closed form. */
+/* All points in one place: every subset has the same distance, so each variant has a closed
+ * form. */
 static void constant_clouds_have_known_scores(void **state) {
     (void)state;
     enum { n = 5, m = 20 };
@@ -91,7 +92,8 @@ static void constant_clouds_have_known_scores(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* Far away: clipped at zero. More networks than the cloud: subsets of both, still 1 for one repeated point. */
+/* Far away: clipped at zero. More networks than the cloud: subsets of both, still 1 for one
+ * repeated point. */
 static void clips_and_takes_more_networks_than_the_cloud(void **state) {
     (void)state;
     enum { n = 40, m = 10 };

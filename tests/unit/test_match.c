@@ -1,4 +1,5 @@
-/* Weight matching: permuted copies are found, one hidden layer is exact, and bad input is refused. */
+/* Weight matching: permuted copies are found, one hidden layer is exact, and bad input is
+ * refused. */
 #include "wf_test.h"
 
 #include <pthread.h>
@@ -62,8 +63,8 @@ static void finds_permuted_copies(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* The returned dot product is that of the returned relabelling, never below the identity's, and more sweeps or restarts
- * never make it smaller. */
+/* The returned dot product is that of the returned relabelling, never below the identity's, and
+ * more sweeps or restarts never make it smaller. */
 static void dot_belongs_to_perm(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -121,7 +122,8 @@ static void one_hidden_layer_is_exact(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* Relabelling b beforehand cannot change the value when the optimum is unique (one hidden layer). */
+/* Relabelling b beforehand cannot change the value when the optimum is unique (one hidden
+ * layer). */
 static void value_is_invariant(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -170,7 +172,8 @@ static void pairs_equal_plain_loop(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* Indices, seeds and metadata stay, every network computes what it did, and none is further from the reference. */
+/* Indices, seeds and metadata stay, every network computes what it did, and none is further from
+ * the reference. */
 static void aligns_a_collection(void **state) {
     (void)state;
     enum { count = 11, chosen = 4 };
@@ -230,7 +233,8 @@ static void *interrupt_soon(void *ctx_) {
     return NULL;
 }
 
-/* One pair whose matching would take an hour, in every way there is: each ends soon after the interruption. */
+/* One pair whose matching would take an hour, in every way there is: each ends soon after the
+ * interruption. */
 static void can_be_interrupted(void **state) {
     (void)state;
     wf_match_desc desc = wf_match_desc_default();

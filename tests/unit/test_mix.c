@@ -1,5 +1,6 @@
-/* Logits against the plain forward pass; scores of logits against scores of networks; curves between two collections where their
- * values are known: at both ends, for copies, for relabelled copies. tests/oracle/test_mix.py has the rest. */
+/* Logits against the plain forward pass; scores of logits against scores of networks; curves
+ * between two collections where their values are known: at both ends, for copies, for relabelled
+ * copies. tests/oracle/test_mix.py has the rest. */
 #include "folder_fixture.h"
 #include "weft/align.h"
 #include "weft/eval.h"
@@ -142,7 +143,8 @@ static void ends_are_the_collections(void **state) {
     wf_zoo_free(b);
 }
 
-/* The second collection is the first with its hidden units relabelled: weight matching undoes it, so that the middle is the ends. */
+/* The second collection is the first with its hidden units relabelled: weight matching undoes it,
+ * so that the middle is the ends. */
 static void matching_finds_relabelled_copies(void **state) {
     (void)state;
     wf_zoo *a, *b;

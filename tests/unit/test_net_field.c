@@ -1,4 +1,5 @@
-/* Fields written with nn/layers.h: counts of parameters, gradients against differences, and the same bits for any number of threads. */
+/* Fields written with nn/layers.h: counts of parameters, gradients against differences, and the
+ * same bits for any number of threads. */
 #include "net_case.h"
 
 static double loss(net_case *s) {

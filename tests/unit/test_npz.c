@@ -1,4 +1,5 @@
-/* NumPy archives: every type that is read, both orders, labels of any kind, what is refused and why. */
+/* NumPy archives: every type that is read, both orders, labels of any kind, what is refused and
+ * why. */
 #include "torch_writer.h"
 #include "wf_test.h"
 

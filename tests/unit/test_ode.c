@@ -1,9 +1,11 @@
-/* Solvers on equations with known solutions: order, error, evaluations, independence of the batch, failures. */
+/* Solvers on equations with known solutions: order, error, evaluations, independence of the batch,
+ * failures. */
 #include "wf_test.h"
 
 #include "flow/ode.h"
 
-/* System i of `swing`: y' = y r cos(r t), y(0) = 1, so y = exp(sin(r t)); a second coordinate with -r. */
+/* System i of `swing`: y' = y r cos(r t), y(0) = 1, so y = exp(sin(r t)); a second coordinate with
+ * -r. */
 typedef struct swing {
     double rate[8];
     double low, high; /* times asked for */
@@ -24,7 +26,8 @@ static wf_status swing_fn(void *arg, int n, const int *which, const double *t, c
     return WF_OK;
 }
 
-/* Rotation with friction: x' = -a x - b y, y' = b x - a y; from (1, 0) to exp(-a t) (cos bt, sin bt). */
+/* Rotation with friction: x' = -a x - b y, y' = b x - a y; from (1, 0) to exp(-a t) (cos bt, sin
+ * bt). */
 static wf_status spiral_fn(void *arg, int n, const int *which, const double *t, const double *y,
                            double *dy) {
     (void)arg, (void)which, (void)t;
@@ -132,7 +135,8 @@ static void dopri5_keeps_its_tolerance(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* Systems of different stiffness side by side give the bits they give alone, and finished ones are not evaluated. */
+/* Systems of different stiffness side by side give the bits they give alone, and finished ones are
+ * not evaluated. */
 static void systems_do_not_depend_on_their_batch(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();

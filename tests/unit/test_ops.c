@@ -1,5 +1,6 @@
-/* Walks tensor/ops.def: every operation's gradient in double against central differences, at odd sizes, and the float
- * kernels of every instruction set this machine has against the double ones. */
+/* Walks tensor/ops.def: every operation's gradient in double against central differences, at odd
+ * sizes, and the float kernels of every instruction set this machine has against the double
+ * ones. */
 #include "ops_case.h"
 
 /* All operations up to this one, in order. */
@@ -119,7 +120,8 @@ static void test_float_kernels(void **state) {
                     check_float((wf_op_kind)kind, sizes[k], variant, (wf_isa_id)isa);
 }
 
-/* Values against loops written out here, so that a gradient consistent with a wrong forward cannot pass. */
+/* Values against loops written out here, so that a gradient consistent with a wrong forward cannot
+ * pass. */
 static void test_values(void **state) {
     (void)state;
     setup s;
@@ -325,7 +327,8 @@ static void test_dropout_values(void **state) {
     wf_tape_free(&s.tape);
 }
 
-/* A linear layer and its gradients; the weight packed, or read where it lies with the threads of ctx. */
+/* A linear layer and its gradients; the weight packed, or read where it lies with the threads of
+ * ctx. */
 typedef struct wide_layer {
     setup s;
     wf_tensor *x, *weight, *y;

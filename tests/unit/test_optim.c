@@ -1,4 +1,5 @@
-/* Optimisers, schedules and EMA against formulas written a second time here, in double and without chunks. */
+/* Optimisers, schedules and EMA against formulas written a second time here, in double and without
+ * chunks. */
 #include "wf_test.h"
 
 #include "base/isa.h"

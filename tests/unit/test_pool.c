@@ -157,7 +157,8 @@ static void interrupt_at_once(void *arg, size_t chunk, int worker) {
     wf_interrupt(s->ctx);
 }
 
-/* Behind an interruption a stoppable round begins no chunk that a thread has not begun already; others do them all. */
+/* Behind an interruption a stoppable round begins no chunk that a thread has not begun already;
+ * others do them all. */
 static void rounds_can_be_stopped(void **state) {
     (void)state;
     for (int threads = 1; threads <= 3; threads++) {

@@ -1,9 +1,10 @@
-/* Principal axes of first layers: eigenvectors, what apply and invert do, the flow they give, what is refused. */
+/* Principal axes of first layers: eigenvectors, what apply and invert do, the flow they give, what
+ * is refused. */
 #include "wf_test.h"
 #include "flow/eigen.h"
 #include "flow_fixture.h"
 
-/* --- eigenvectors ----------------------------------------------------------------------------------- */
+/* --- eigenvectors ----------------------------------------------------------------------------- */
 
 static double dot(const double *a, const double *b, int n) {
     double sum = 0;
@@ -79,7 +80,7 @@ static void odd_matrices_have_eigenvectors_too(void **state) {
     }
 }
 
-/* --- rows ------------------------------------------------------------------------------------------------ */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 enum { inputs = 19 }; /* fills no vector */
 
@@ -197,7 +198,8 @@ static void hear(void *user, const wf_progress *progress) {
     t->last = progress->last;
 }
 
-/* One meter for covariance, eigenvectors and rows of all architectures; each of the three can be stopped. */
+/* One meter for covariance, eigenvectors and rows of all architectures; each of the three can be
+ * stopped. */
 static void work_is_told_and_can_be_stopped(void **state) {
     (void)state;
     told t = {.last = false};
@@ -237,7 +239,8 @@ static void work_is_told_and_can_be_stopped(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* Inputs whose weights never change, and one law for all of them: variances stay positive, rows come back. */
+/* Inputs whose weights never change, and one law for all of them: variances stay positive, rows
+ * come back. */
 static void constant_rows_have_axes(void **state) {
     (void)state;
     enum { count = 50, width = 40 };
@@ -265,10 +268,10 @@ static void constant_rows_have_axes(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* --- the flow -------------------------------------------------------------------------------------------- */
+/* --- the flow --------------------------------------------------------------------------------- */
 
-/* With F = 0 coordinate k of a row goes from its noise x to sqrt(variance k) x: exact for Gaussian rows. So it does at
- * another width; with other inputs there are no axes. */
+/* With F = 0 coordinate k of a row goes from its noise x to sqrt(variance k) x: exact for Gaussian
+ * rows. So it does at another width; with other inputs there are no axes. */
 static void exact_flow_has_the_collections_covariance(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();

@@ -82,7 +82,7 @@ static void reads_values(void **state) {
     wf_recipe_free(recipe);
 }
 
-/* --- mistakes in the text ---------------------------------------------------------------------- */
+/* --- mistakes in the text --------------------------------------------------------------------- */
 
 #define LONG_NAME "a123456789b123456789c123456789d123456789e123456789f123456789g1234"
 
@@ -168,7 +168,7 @@ static void files(void **state) {
     assert_fails(ctx, wf_recipe_open(ctx, "/", &recipe), WF_ERR_INPUT, "Is a directory");
 }
 
-/* --- mistakes in values ------------------------------------------------------------------------ */
+/* --- mistakes in values ----------------------------------------------------------------------- */
 
 static void refuses_bad_numbers(void **state) {
     (void)state;
@@ -250,7 +250,7 @@ static void numbers_ignore_the_locale(void **state) {
     if (!comma) skip("no localedef");
 }
 
-/* --- keys nobody asked for --------------------------------------------------------------------- */
+/* --- keys nobody asked for -------------------------------------------------------------------- */
 
 static void finish_refuses(const char *text, const char *override, wf_status status,
                            const char *words) {
@@ -284,7 +284,7 @@ static void finish_names_the_nearest(void **state) {
     finish_refuses("", "zo.count=3", WF_ERR_USAGE, "unknown section [zo]; did you mean [zoo]?");
 }
 
-/* --- overrides and text ------------------------------------------------------------------------ */
+/* --- overrides and text ----------------------------------------------------------------------- */
 
 static void overrides_replace_and_add(void **state) {
     (void)state;
@@ -343,7 +343,7 @@ static void refuses_bad_overrides(void **state) {
     wf_recipe_free(recipe);
 }
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static wf_status use_recipe(wf_ctx *with, void *path) {
     wf_recipe *recipe = NULL;

@@ -1,5 +1,5 @@
-/* The report: escaping, self-containment, the PNG encoder against zlib's own inflate, marked copies, missing
- * parts. WEFT_TEST_REPORT=FILE keeps the page of the full test, to look at it. */
+/* The report: escaping, self-containment, the PNG encoder against zlib's own inflate, marked
+ * copies, missing parts. WEFT_TEST_REPORT=FILE keeps the page of the full test, to look at it. */
 #include "ctx_fixture.h"
 #include "comma_locale.h"
 
@@ -291,8 +291,8 @@ static size_t count_of(const char *text, const char *piece) {
     return count;
 }
 
-/* A flow of many tasks: a picture a task, bars and a line for each width, means over tasks; names are escaped, what is not known is
- * a dash. */
+/* A flow of many tasks: a picture a task, bars and a line for each width, means over tasks; names
+ * are escaped, what is not known is a dash. */
 static void page_of_tasks(void **state) {
     (void)state;
     const wf_report_task tasks[] = {
@@ -318,7 +318,8 @@ static void page_of_tasks(void **state) {
     assert_non_null(strstr(page.text, "<td>0.951</td>"));
     assert_non_null(strstr(page.text, "<td>&ndash;</td>"));
     assert_null(strstr(page.text, "nan"));
-    /* Width 0.5: one task, -5.00, the paper -3.00. Width 1: two tasks, (-1 + 3) / 2, and no paper for both of them. */
+    /* Width 0.5: one task, -5.00, the paper -3.00. Width 1: two tasks, (-1 + 3) / 2, and no paper
+     * for both of them. */
     assert_non_null(strstr(page.text, "times 0.5</span><b>-5.00</b><small>mean of 1 task: 85.00 "
                                       "against 90.00&thinsp;%; the paper has -3.00</small>"));
     assert_non_null(strstr(page.text, "times 1</span><b>+1.00</b><small>mean of 2 tasks: 82.00 "
@@ -331,7 +332,8 @@ static void page_of_tasks(void **state) {
     wf__page_free(&page);
 }
 
-/* Two domains: collections, networks at the ends and between, one curve of averages and one of ensembles, JWS over c. */
+/* Two domains: collections, networks at the ends and between, one curve of averages and one of
+ * ensembles, JWS over c. */
 static void page_of_domains(void **state) {
     (void)state;
     const float x[] = {0.9f, 0.8f, 0.85f, 0.88f}, y[] = {0.7f, 0.92f, 0.84f, 0.86f};
@@ -366,7 +368,8 @@ static void page_of_domains(void **state) {
     assert_non_null(strstr(page.text, "ROC AUC on CA &amp; more"));
     assert_null(strstr(page.text, "nan"));
     assert_null(strstr(page.text, "inf"));
-    /* c = 0.5 lies half way between the colours of the domains, and its row has the JWS of c = 0.5. */
+    /* c = 0.5 lies half way between the colours of the domains, and its row has the JWS of c =
+     * 0.5. */
     assert_non_null(strstr(page.text, "var(--subject) 50%,var(--held)"));
     assert_non_null(strstr(page.text, "<td>0.700</td><td>0.800</td>"));
     assert_non_null(strstr(page.text, "0.8650 <small>&plusmn;&thinsp;0.0150</small>"));
@@ -387,7 +390,8 @@ static void page_of_domains(void **state) {
 }
 
 /* A copy: more than half of the networks at the 99th percentile or above. */
-/* Three decades: 100, 1,000 and 10,000 stand at equal distances, JWS 0.6 in the middle between 0.2 and 1. */
+/* Three decades: 100, 1,000 and 10,000 stand at equal distances, JWS 0.6 in the middle between 0.2
+ * and 1. */
 static void page_of_a_sweep(void **state) {
     (void)state;
     const double x[] = {100, 1000, 10000}, few[] = {2, 4};

@@ -3,7 +3,7 @@
 #include "ctx_fixture.h"
 #include "base/safetensors.h"
 
-/* --- writing and reading back ------------------------------------------------------------------ */
+/* --- writing and reading back ----------------------------------------------------------------- */
 
 static void round_trip(void **state) {
     (void)state;
@@ -47,7 +47,8 @@ static void round_trip(void **state) {
     wf_st_close(file);
 }
 
-/* W1: by falling item size, then name; aligned; the same bytes for the same tensors in any order. */
+/* W1: by falling item size, then name; aligned; the same bytes for the same tensors in any
+ * order. */
 static void writer_is_deterministic(void **state) {
     (void)state;
     static const wf_st_dtype dtypes[] = {WF_ST_BOOL, WF_ST_U8,   WF_ST_I8,  WF_ST_I16, WF_ST_U16,
@@ -122,8 +123,8 @@ static void writer_refuses(void **state) {
     wf_st_close(file);
 }
 
-/* tests/golden/tensors.safetensors was made by a script with Python's json and struct: the reader reads
- * it, and the writer makes the same bytes. */
+/* tests/golden/tensors.safetensors was made by a script with Python's json and struct: the reader
+ * reads it, and the writer makes the same bytes. */
 static void golden(void **state) {
     (void)state;
     wf_st_file *file;
@@ -173,7 +174,7 @@ static void golden(void **state) {
     assert_false(known);
 }
 
-/* --- digests ------------------------------------------------------------------------------------ */
+/* --- digests ---------------------------------------------------------------------------------- */
 
 static void digest_is_xxh3(void **state) {
     (void)state;
@@ -205,7 +206,8 @@ static void every_flipped_bit_is_seen(void **state) {
         if (status == WF_OK) {
             status = wf_st_verify(ctx, file, &known);
             by_digest += status != WF_OK;
-            /* Not seen: damage to the digest's own name, which makes it a file of another program. */
+            /* Not seen: damage to the digest's own name, which makes it a file of another
+             * program. */
             if (bit < 8 * size && status == WF_OK && known) fail_msg("bit %zu goes unnoticed", bit);
             if (bit == 8 * size) assert_true(status == WF_OK && known);
             if (bit == 8 * size) assert_string_equal(wf_st_meta(file, "note"), "kept");
@@ -242,7 +244,7 @@ static void streams_have_the_same_digest(void **state) {
     free(values);
 }
 
-/* --- bad files --------------------------------------------------------------------------------- */
+/* --- bad files -------------------------------------------------------------------------------- */
 
 typedef struct image {
     uint8_t *bytes;
@@ -585,7 +587,7 @@ static void bad_paths(void **state) {
     assert_null(file);
 }
 
-/* --- conversion -------------------------------------------------------------------------------- */
+/* --- conversion ------------------------------------------------------------------------------- */
 
 static void halves(void **state) {
     (void)state;
@@ -642,7 +644,7 @@ static void wide_floats(void **state) {
                  "tensor \"f\" holds I32; F16, BF16, F32 or F64 is needed");
 }
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static wf_status write_and_read(wf_ctx *with, void *path) {
     float x[4] = {1, 2, 3, 4};

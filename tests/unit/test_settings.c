@@ -1,4 +1,5 @@
-/* Tables of settings: text to value and back, ranges, defaults, JSON; and a table made from lines. */
+/* Tables of settings: text to value and back, ranges, defaults, JSON; and a table made from
+ * lines. */
 #include "comma_locale.h"
 #include "wf_test.h"
 #include "run/recipe_schema.h"
@@ -142,7 +143,7 @@ static void numbers_ignore_the_locale(void **state) {
     if (!comma) skip("no localedef");
 }
 
-/* --- the tables there are ----------------------------------------------------------------------- */
+/* --- the tables there are --------------------------------------------------------------------- */
 
 static const wf_setting recipe_rows[] = {
 #define SETTING(section, ...) WF_SETTING_ROW(cli_recipe, section, "", __VA_ARGS__)

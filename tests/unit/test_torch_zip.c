@@ -1,4 +1,5 @@
-/* Files of torch.save: zip container, restricted pickle, tensors. All bytes are made here; tests/oracle reads torch's own. */
+/* Files of torch.save: zip container, restricted pickle, tensors. All bytes are made here;
+ * tests/oracle reads torch's own. */
 #include "wf_test.h"
 #include "torch_writer.h"
 #include "zoo/torch_file.h"
@@ -569,7 +570,8 @@ static void bad_dictionaries(void **state) {
     }
 }
 
-/* A list in itself, a hundred thousand nested lists, a memo that doubles itself: read or refused, in little time and memory. */
+/* A list in itself, a hundred thousand nested lists, a memo that doubles itself: read or refused,
+ * in little time and memory. */
 static void bombs(void **state) {
     (void)state;
     wf_arena arena = {0};
@@ -641,8 +643,8 @@ static void refused(bytes *p, const void *storage, size_t size, const char *word
     free(p->data);
 }
 
-/* Small files that ask for much: a name of megabytes, a name used over and over, storages of zeros, dictionaries that hold
- * the same dictionary over and over. */
+/* Small files that ask for much: a name of megabytes, a name used over and over, storages of zeros,
+ * dictionaries that hold the same dictionary over and over. */
 static void small_files_cost_little(void **state) {
     (void)state;
     enum { much = 64 << 20, many = 3000 };
@@ -674,7 +676,8 @@ static void small_files_cost_little(void **state) {
     free(zeros);
 }
 
-/* Every single byte of a good file changed, and every cut: a status or a success, never a fault (for the sanitizers). */
+/* Every single byte of a good file changed, and every cut: a status or a success, never a fault
+ * (for the sanitizers). */
 static void every_byte(void **state) {
     (void)state;
     layout at;

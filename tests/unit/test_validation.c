@@ -1,4 +1,5 @@
-/* The validation loss: what it measures, when, what it keeps, and that training never notices it. */
+/* The validation loss: what it measures, when, what it keeps, and that training never notices
+ * it. */
 #include "wf_test.h"
 #include "flow_fixture.h"
 

@@ -28,9 +28,8 @@ void wf_match_cuda_close(wf_match_cuda *matcher);
 /* out[k] = b[k] with its hidden units permuted to match a[k * a_step] (a_step 1: pairs; 0: all
  * match one network), k < count.
  *   a, b, out   device memory, (count, n_params) in flat order, no padding; out overlaps neither
- *   stream      a cudaStream_t; the call only enqueues kernels there: nothing is allocated, copied
- *               from the host or waited
- *               for, so it may be captured in a CUDA graph
+ *   stream      a cudaStream_t; the call only enqueues kernels there: nothing is allocated,
+ *               copied from the host or waited for, so it may be captured in a CUDA graph
  * A pair with a weight that is not finite comes out as some permutation of b. */
 wf_status wf_match_cuda_run(wf_ctx *ctx, wf_match_cuda *matcher, const float *a, size_t a_step,
                             const float *b, size_t count, float *out, void *stream);

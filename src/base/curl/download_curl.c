@@ -208,7 +208,7 @@ wf_status wf_download_text(wf_ctx *ctx, const char *url, size_t limit, char **ou
     return status;
 }
 
-/* --- files -------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 typedef struct parts {
     char file[longest_path], tag[longest_path];

@@ -1,7 +1,8 @@
 /* execute_kernel: products and activations of graph/execute.h.
  *
  * affine: y (n_dst, tile) += w (n_dst, n_src) x (n_src, tile). Lanes are examples, so a weight is a
- * broadcast; a step holds row_step x column_step vectors of y in registers and runs over all sources. */
+ * broadcast; a step holds row_step x column_step vectors of y in registers and runs over all
+ * sources. */
 #include "graph/execute.h"
 
 #include "base/variant.h"

@@ -1,9 +1,9 @@
 /* edge_tile: what the fused edge kernels share.
  *
- * A kernel takes its part's edges in tiles of 96 rows, in edge order, through the whole layer while they lie in the
- * caches. Invariants
- *   E1  sums towards nodes and graphs are added row by row in edge order: their bits do not depend on where tiles
- *       begin, so not on the other graphs of the batch
+ * A kernel takes its part's edges in tiles of 96 rows, in edge order, through the whole layer while
+ * they lie in the caches. Invariants
+ *   E1  sums towards nodes and graphs are added row by row in edge order: their bits do not
+ *       depend on where tiles begin, so not on the other graphs of the batch
  *   E2  backward recomputes a tile from e; nothing but e and the sums is kept */
 #ifndef WF_MODELS_CPU_EDGE_TILE_H
 #define WF_MODELS_CPU_EDGE_TILE_H
@@ -18,7 +18,8 @@ typedef struct edge_tile {
     int first, rows; /* edges first .. first+rows-1 */
     real *hat, *eb;  /* (tile_rows, e->ld) */
     real rho[tile_rows];
-    /* Modulation of the edges, (graphs, e->ld) each with padding zero: shift, 1 + scale, and lean's 1 + gate */
+    /* Modulation of the edges, (graphs, e->ld) each with padding zero: shift, 1 + scale, and lean's
+     * 1 + gate */
     real *shift, *scale, *gate;
     real *dshift, *dscale; /* its gradient so far; NULL in forward */
     real *share;           /* [graphs] 1 / edges */
@@ -89,7 +90,8 @@ static inline void tile_mean(const edge_tile *tile, const wf_tensor *mean) {
                        tile->eb + (size_t)r * tile->e->ld, mean->ld);
 }
 
-/* deb (tile) is complete but for the mean's share: adds to the gradients of modulation and of e (de NULL: not wanted). */
+/* deb (tile) is complete but for the mean's share: adds to the gradients of modulation and of e (de
+ * NULL: not wanted). */
 static inline void tile_norm_backward(const edge_tile *tile, const wf_tensor *mean, real *deb,
                                       real *de) {
     const uint32_t *graph = tile->part->edge_graph + tile->first;
@@ -121,7 +123,8 @@ static inline void tile_finish_backward(const edge_tile *tile, const wf_op *op) 
     }
 }
 
-/* out = act(in + a + b) over cols, b NULL: none; slope = act'(in + a + b), NULL: not wanted. in may be out. */
+/* out = act(in + a + b) over cols, b NULL: none; slope = act'(in + a + b), NULL: not wanted. in may
+ * be out. */
 static inline __attribute__((always_inline)) void act_row(const int act, const bool sloped,
                                                           const bool two, const real *in, real *out,
                                                           real *slope, const real *a, const real *b,
@@ -141,7 +144,8 @@ static inline __attribute__((always_inline)) void act_row(const int act, const b
     if (sloped) store_some(slope + done, change, rest);
 }
 
-/* A hidden layer's activation over a tile of rows `ld` apart: tables a and b by index, index NULL: row 0 (a bias). */
+/* A hidden layer's activation over a tile of rows `ld` apart: tables a and b by index, index NULL:
+ * row 0 (a bias). */
 typedef struct tile_act_args {
     const real *in;
     real *out, *slope;
@@ -172,8 +176,8 @@ static inline void tile_act(int act, const tile_act_args *args) {
     else tile_act_kind(WF_TAPE_ACT_GELU, args);
 }
 
-/* Softmax weights over all messages entering a node, in one pass: running maximum and sum of exponentials per node.
- * `sums` are the unnormalised weighted sums that a new maximum rescales. */
+/* Softmax weights over all messages entering a node, in one pass: running maximum and sum of
+ * exponentials per node. `sums` are the unnormalised weighted sums that a new maximum rescales. */
 typedef struct node_softmax {
     real *max, *total; /* [N] */
 } node_softmax;
@@ -205,8 +209,8 @@ static inline real softmax_add(node_softmax softmax, uint32_t node, real logit, 
 static inline real softmax_weight(node_softmax softmax, uint32_t node, real logit) {
     return r_exp(logit - softmax.max[node]) / softmax.total[node];
 }
-/* What turns a node's sum into a mean or a softmax average: the factor of the sum and, for plain sums and means, of its
- * gradient. */
+/* What turns a node's sum into a mean or a softmax average: the factor of the sum and, for plain
+ * sums and means, of its gradient. */
 static inline real sum_factor(const wf_op *op, node_softmax softmax, int node) {
     real divisor = 1;
     if (op->mode == WF_SUM_ATTENTION) divisor = softmax.total[node];

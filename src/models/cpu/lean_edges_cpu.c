@@ -1,9 +1,9 @@
 /* lean_edges_cpu: the edges of a lean block, fused. Formulas: wf_lean_edges in tensor/tape.h.
  *
  *   eb (E, de)   x = [m | z] (E, M + 2de)   F = to_dst, R = to_src (N, M)
- * Multiply-adds an edge at equal widths d: forward 6 d^2; backward 4 (x again) + 2 (dz) + 2 (dw2) + 4 (deb)
- * + 4 (dw1). A last block, whose messages nobody wants, does without the m half.
- * The gate's gradient needs no second product with w2: with P_g = sum over a graph's edges of de' z',
+ * Multiply-adds an edge at equal widths d: forward 6 d^2; backward 4 (x again) + 2 (dz) + 2 (dw2) +
+ * 4 (deb) + 4 (dw1). A last block, whose messages nobody wants, does without the m half. The gate's
+ * gradient needs no second product with w2: with P_g = sum over a graph's edges of de' z',
  *   dw2 = sum_g (1 + gate_g) P_g (rows scaled)     dgate_g[k] = w2[k].P_g[k] + c2[k] sum de'[k] */
 #include "models/cpu/edge_tile.h"
 
@@ -36,7 +36,8 @@ static bool lean_start(lean *l, const wf_op *op, bool backward, wf_arena *arena)
     l->de = l->e->cols;
     l->hidden = l->w1->rows;
     l->messages = l->hidden - 2 * l->de;
-    /* z begins at column M; a product into it writes whole vectors, which must end inside the row. */
+    /* z begins at column M; a product into it writes whole vectors, which must end inside the
+     * row. */
     l->ldx = wf_pad(l->messages + wf_pad(2 * l->de));
     /* Whole panels can be left out, where what remains is padded as before. */
     if (l->to_dst == NULL && l->messages % gemm_panel == 0 && l->messages % WF_PAD == 0)

@@ -1,4 +1,5 @@
-/* lstar_messages_cpu: the messages of an lstar block in both directions, fused. Formula: wf_lstar_messages in tape.h.
+/* lstar_messages_cpu: the messages of an lstar block in both directions, fused. Formula:
+ * wf_lstar_messages in tape.h.
  *
  *   p = me eb, shared by both directions; towards dst: x1 = p + ai[dst] + aj[src], towards src: p + ai[src] + aj[dst]
  *   y1 = s(x1)   x2 = m2 y1 + b2   y2 = s(x2)   S[receiver] += y2

@@ -1,4 +1,5 @@
-/* ops_edges: between flat parameters w, v (P) and features of edges and folded rows. Formulas: tape.h. */
+/* ops_edges: between flat parameters w, v (P) and features of edges and folded rows. Formulas:
+ * tape.h. */
 #include "tensor/cpu/kernels.h"
 
 /* First edge and parameter of a block, local to the part. */
@@ -120,7 +121,8 @@ bool WF_FN(wf_edge_features_backward)(const wf_op *op, wf_arena *arena) {
     return true;
 }
 
-/* Calls copy(flat parameters, row of the fold matrix, count) for the weights and for the bias of every folded row. */
+/* Calls copy(flat parameters, row of the fold matrix, count) for the weights and for the bias of
+ * every folded row. */
 typedef void fold_copy(real *flat, real *row, size_t count);
 
 static void each_fold_row(const wf_part *part, real *flat, real *rows, int ld, fold_copy *copy) {

@@ -2,17 +2,14 @@
  *
  *     A = s^2 Y'Y     Q = b A + c A A     Z = s (a Y + Y Q)
  *     s = 1 / (||Y|| + 1e-7) in the first of five iterations, then 1
- *   inside  one CTA of 8 warps per matrix, r = 64 or 128: Y, A and Q in shared memory (bf16, rows
- *           16 bytes
- *           longer than a power of two), mma.sync with float sums. A and Q are symmetric, so every
- *           operand
- *           is read along its rows except in the first product. Y is replaced in strips of 16 rows.
- *           Results are rounded to bf16, as in the publication of Muon
- *   fast    for larger matrices: one CTA of 128 threads per 64 x 64 tile of a product; 15 launches.
- *           Operand
- *           tiles of bf16 in shared memory, depth 64 at a time, each warp 32 x 32 on tensor cores
- *           (wmma
- *           16x16x16)
+ *   inside  one CTA of 8 warps per matrix, r = 64 or 128: Y, A and Q in shared memory (bf16,
+ *           rows 16 bytes longer than a power of two), mma.sync with float sums. A and Q are
+ *           symmetric, so every operand is read along its rows except in the first product. Y is
+ *           replaced in strips of 16 rows. Results are rounded to bf16, as in the publication of
+ *           Muon
+ *   fast    for larger matrices: one CTA of 128 threads per 64 x 64 tile of a product; 15
+ *           launches. Operand tiles of bf16 in shared memory, depth 64 at a time, each warp 32 x
+ *           32 on tensor cores (wmma 16x16x16)
  *   float   the same tiles, 32 numbers a thread, depth 16 at a time: for comparisons with the CPU
  * Cost: 5 (4 n r^2 + 2 r^3) FLOP a matrix: 24 MFLOP for (256, 64), 189 MFLOP for (512, 128). Reads
  * and writes 2 n r bf16. Measured, H200, inside: the 128 matrices of the lean field of width 64

@@ -2,11 +2,9 @@
  *
  *   squares   sum of squares of the gradient, one double per CTA
  *   decide    one CTA: norm and loss from the partial sums, whether they are finite, scalars and
- *             record of
- *             this update, number of the next
+ *             record of this update, number of the next
  *   first     pieces of at most 1024: AdamW with EMA; or, for Muon's matrices, momentum and the
- *             start of
- *             Newton-Schulz (muon_cuda.cu: one launch, or 15)
+ *             start of Newton-Schulz (muon_cuda.cu: one launch, or 15)
  *   second    Muon's parameters and EMA
  * AdamW reads 20 bytes a parameter and writes 16, squares reads 4: bound by bandwidth. Measured,
  * H200, the lean field of width 64 (1.66 M parameters) with Muon: squares 4.3 us, decide 5.8, first

@@ -1,9 +1,11 @@
 /* attention_cpu: multi-head self-attention without a mask.
  *
- * One sequence and head after another, T tokens of width d, with queries in blocks of 48, so that a block's logits (48, T) stay in the
- * second-level cache and the (T, T) matrix is never stored:
- *   forward   S = Q K' / sqrt(d), P = softmax(S), O = P V; of each row the logarithm of its sum of exponentials is kept
- *   backward  P = exp(S - log sum), dV += P' dO, dS = P (dO V' - dO.O) / sqrt(d), dQ = dS K, dK += dS' Q
+ * One sequence and head after another, T tokens of width d, with queries in blocks of 48, so that a
+ * block's logits (48, T) stay in the second-level cache and the (T, T) matrix is never stored:
+ *   forward   S = Q K' / sqrt(d), P = softmax(S), O = P V; of each row the logarithm of its sum
+ *             of exponentials is kept
+ *   backward  P = exp(S - log sum), dV += P' dO, dS = P (dO V' - dO.O) / sqrt(d), dQ = dS K, dK
+ *             += dS' Q
  * Blocks run in order, so the sums over queries have the same bits for any number of threads. */
 #include "tensor/cpu/kernels.h"
 #include "weft/base.h"

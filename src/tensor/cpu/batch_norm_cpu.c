@@ -1,7 +1,8 @@
 /* batch_norm_cpu: batch norm of columns over all rows.
  *
- * Rows are cut into chunks by their number alone; partial sums of chunks are added in order, so that bits do not depend on threads and
- * sums over hundreds of thousands of rows stay exact. Variances are sums of squares about the mean, in a second pass. */
+ * Rows are cut into chunks by their number alone; partial sums of chunks are added in order, so
+ * that bits do not depend on threads and sums over hundreds of thousands of rows stay exact.
+ * Variances are sums of squares about the mean, in a second pass. */
 #include "tensor/cpu/kernels.h"
 
 enum { chunk_rows = 512 };

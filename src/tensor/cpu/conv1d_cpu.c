@@ -1,12 +1,14 @@
 /* conv1d_cpu: convolutions of sequences and their transposes, with channels along the rows.
  *
- * Both join a long side (B * P positions, c channels) and a short side (B * R windows, m channels) by a weight (m, K * c): window i of a
- * sequence is positions i * stride - padding .. + K - 1. As rows lie one behind another, a window is K * c values in a row, and the
- * windows are a matrix with rows stride * c apart: no copy of it is needed, only one of its positions with zeros round them.
+ * Both join a long side (B * P positions, c channels) and a short side (B * R windows, m channels)
+ * by a weight (m, K * c): window i of a sequence is positions i * stride - padding .. + K - 1. As
+ * rows lie one behind another, a window is K * c values in a row, and the windows are a matrix with
+ * rows stride * c apart: no copy of it is needed, only one of its positions with zeros round them.
  *   gather    short (R, m) = windows W'      forward of a convolution, gradient by the input of a transposed one
  *   scatter   long += windows of short W     the other two
  *   gradient  dW += short' windows           of both
- * Rows are summed in order and sequences one after another: the same bits for any number of threads. */
+ * Rows are summed in order and sequences one after another: the same bits for any number of
+ * threads. */
 #include "tensor/cpu/product.h"
 #include "weft/base.h"
 
@@ -31,7 +33,8 @@ static size_t worker_count(const conv_work *w) {
 }
 static int least(int a, int b) { return a < b ? a : b; }
 
-/* Positions first .. of a sequence, `count` of them, without the padding of rows; zeros where there are none. */
+/* Positions first .. of a sequence, `count` of them, without the padding of rows; zeros where there
+ * are none. */
 static void copy_positions(const conv_work *w, int sequence, int first, int count, real *out) {
     size_t c = (size_t)w->channels;
     for (int i = 0; i < count; i++, out += c) {
@@ -47,7 +50,7 @@ static void copy_positions(const conv_work *w, int sequence, int first, int coun
 
 static int tiles_of(const conv_work *w) { return (w->windows + tile_rows - 1) / tile_rows; }
 
-/* --- gather ------------------------------------------------------------------------------------------ */
+/* --- gather ----------------------------------------------------------------------------------- */
 static void gather_chunk(void *arg, size_t chunk, int worker) {
     const conv_work *w = arg;
     int tiles = tiles_of(w), sequence = (int)chunk / tiles, first = (int)chunk % tiles * tile_rows;
@@ -101,7 +104,7 @@ static bool gather(conv_work *w, wf_arena *arena) {
     return true;
 }
 
-/* --- scatter ----------------------------------------------------------------------------------------- */
+/* --- scatter ---------------------------------------------------------------------------------- */
 /* A sequence a chunk: windows overlap. */
 static void scatter_chunk(void *arg, size_t chunk, int worker) {
     const conv_work *w = arg;
@@ -138,7 +141,7 @@ static bool scatter(conv_work *w, wf_arena *arena) {
     return true;
 }
 
-/* --- gradient of the weight ----------------------------------------------------------------------------- */
+/* --- gradient of the weight ------------------------------------------------------------------- */
 static bool weight_sums(const conv_work *w, wf_arena *arena) {
     wf_arena_mark mark = wf_arena_here(arena);
     int count = (w->windows - 1) * w->stride + w->kernel;
@@ -163,7 +166,7 @@ static bool weight_sums(const conv_work *w, wf_arena *arena) {
     return true;
 }
 
-/* --- operations ----------------------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------------------- */
 static void add_bias(const wf_op *op, void *more, int first, int last) {
     (void)more;
     for (int r = first; r < last; r++)

@@ -1,9 +1,10 @@
 /* gemm: C (m, n) = or += A (m, k) B (k, n), for tiles that stay in the caches.
  *
- *   for each panel of B: 64 columns (AVX-512; two vectors elsewhere)        B panel [k][64] stays in L1
+ *   for each panel of B: 64 columns (AVX-512; two vectors elsewhere)        B panel [k][64]
+ *                                                                           stays in L1
  *     for each 6 rows of A: 24 accumulators in registers, 4 loads + 6 broadcasts for 24 multiply-adds
- * Columns are processed up to wf_pad(n); A may have any strides (so A' is free). An element's sum runs over k in
- * order whatever the tile, so a row's bits do not depend on its neighbours. */
+ * Columns are processed up to wf_pad(n); A may have any strides (so A' is free). An element's sum
+ * runs over k in order whatever the tile, so a row's bits do not depend on its neighbours. */
 #ifndef WF_TENSOR_CPU_GEMM_H
 #define WF_TENSOR_CPU_GEMM_H
 
@@ -71,7 +72,8 @@ gemm_strip(const gemm_args *g, real *c, const real *b, ptrdiff_t b_k, const int 
 }
 
 void WF_FN(wf_gemm)(const gemm_args *args);
-/* B (k, n), entry (k, n) at k*row + n*column of b, to panels [wf_panel_size(k, n)]; columns beyond n are zero. */
+/* B (k, n), entry (k, n) at k*row + n*column of b, to panels [wf_panel_size(k, n)]; columns beyond
+ * n are zero. */
 void WF_FN(wf_pack_panels)(const real *b, ptrdiff_t row, ptrdiff_t column, int k, int n, real *out);
 
 /* B as packed by wf_backend.pack: panel after panel, each [k][its width]. */

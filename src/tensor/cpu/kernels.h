@@ -144,8 +144,8 @@ static inline void norm_row_backward(real *dx, const real *g, const real *hat, r
     each_rest(i, cols) dx[i] += rho * (g[i] - mean - hat[i] * along);
 }
 
-/* Gradient of the rows first.. of a weight (m, n): weight->grad += A' B, A (k, m - first). The caller's array has no
- * padding, so odd widths pass by scratch. */
+/* Gradient of the rows first.. of a weight (m, n): weight->grad += A' B, A (k, m - first). The
+ * caller's array has no padding, so odd widths pass by scratch. */
 static inline bool weight_gradient_from(const wf_tensor *weight, int first, const real *a, int lda,
                                         const real *b, int ldb, int k, wf_arena *arena) {
     int m = weight->rows - first, n = weight->cols;

@@ -1,9 +1,9 @@
-/* ops_layers: operations of networks over rows of tokens: affine layer norm, dropout, positions, concatenation, tokens. Formulas:
- * tape.h. */
+/* ops_layers: operations of networks over rows of tokens: affine layer norm, dropout, positions,
+ * concatenation, tokens. Formulas: tape.h. */
 #include "tensor/cpu/product.h"
 #include "weft/rng.h"
 
-/* --- layer norm with affine part ------------------------------------------------------------------- */
+/* --- layer norm with affine part -------------------------------------------------------------- */
 static void layer_norm_range(const wf_op *op, void *more, int first, int last) {
     (void)more;
     const wf_tensor *x = op->in[0], *y = op->out[0];
@@ -58,7 +58,7 @@ bool WF_FN(wf_layer_norm_backward)(const wf_op *op, wf_arena *arena) {
     return true;
 }
 
-/* --- dropout ---------------------------------------------------------------------------------------- */
+/* --- dropout ---------------------------------------------------------------------------------- */
 /* out [+]= in where kept, over 1 - p. */
 static inline __attribute__((always_inline)) void drop_row(const wf_op *op, int row, const real *in,
                                                            real *out, int cols, const bool add) {
@@ -102,7 +102,7 @@ bool WF_FN(wf_dropout_backward)(const wf_op *op, wf_arena *arena) {
     return true;
 }
 
-/* --- positions -------------------------------------------------------------------------------------- */
+/* --- positions -------------------------------------------------------------------------------- */
 static void add_table_range(const wf_op *op, void *more, int first, int last) {
     (void)more;
     const wf_tensor *x = op->in[0], *table = op->in[1], *y = op->out[0];
@@ -161,7 +161,7 @@ bool WF_FN(wf_add_column_backward)(const wf_op *op, wf_arena *arena) {
     return true;
 }
 
-/* --- concatenation ---------------------------------------------------------------------------------- */
+/* --- concatenation ---------------------------------------------------------------------------- */
 static void concat_range(const wf_op *op, void *more, int first, int last) {
     (void)more;
     const wf_tensor *y = op->out[0];
@@ -192,8 +192,9 @@ bool WF_FN(wf_concat_backward)(const wf_op *op, wf_arena *arena) {
     return true;
 }
 
-/* --- tokens ----------------------------------------------------------------------------------------- */
-/* The tokens of sequence b and its flat row, from = of either. Each value is set or added: to a token, or to the flat row. */
+/* --- tokens ----------------------------------------------------------------------------------- */
+/* The tokens of sequence b and its flat row, from = of either. Each value is set or added: to a
+ * token, or to the flat row. */
 typedef struct token_view {
     const wf_tensor *flat, *tokens;
     bool gradients, to_flat, add;

@@ -7,7 +7,7 @@ static void set_loss(const wf_op *op, double value) {
     out[0] = (real)value;
 }
 
-/* --- mean squared error ------------------------------------------------------------------------------- */
+/* --- mean squared error ----------------------------------------------------------------------- */
 static const real *mask_row(const wf_op *op, int row) {
     return op->in[2] != NULL ? row_of(op->in[2], row) : NULL;
 }
@@ -45,7 +45,7 @@ bool WF_FN(wf_mse_backward)(const wf_op *op, wf_arena *arena) {
     return true;
 }
 
-/* --- NT-Xent ------------------------------------------------------------------------------------------- */
+/* --- NT-Xent ---------------------------------------------------------------------------------- */
 /* Rows of length 1, (n, D), and the factors that made them. */
 static void unit_rows(const wf_tensor *z, real *unit, real *factor) {
     for (int i = 0; i < z->rows; i++) {
@@ -57,7 +57,8 @@ static void unit_rows(const wf_tensor *z, real *unit, real *factor) {
     }
 }
 
-/* p (n) = softmax of row i's similarities to all others over the temperature; returns the row's loss. */
+/* p (n) = softmax of row i's similarities to all others over the temperature; returns the row's
+ * loss. */
 static double similarities(const wf_op *op, const real *unit, int i, real *p) {
     const wf_tensor *z = op->in[0];
     int n = z->rows, partner = (i + n / 2) % n;
@@ -86,7 +87,8 @@ bool WF_FN(wf_nt_xent_forward)(const wf_op *op, wf_arena *arena) {
     return true;
 }
 
-/* Similarity (i, j) has gradient g_ij = (p_ij - [j is i's partner]) / (n temperature); both rows i and j see it. */
+/* Similarity (i, j) has gradient g_ij = (p_ij - [j is i's partner]) / (n temperature); both rows i
+ * and j see it. */
 bool WF_FN(wf_nt_xent_backward)(const wf_op *op, wf_arena *arena) {
     const wf_tensor *z = op->in[0];
     int n = z->rows, cols = z->cols;

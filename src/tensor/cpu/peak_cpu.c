@@ -1,4 +1,5 @@
-/* peak_cpu: the rate of multiply-adds on registers alone, against which matrix products are measured. */
+/* peak_cpu: the rate of multiply-adds on registers alone, against which matrix products are
+ * measured. */
 #include "tensor/cpu/kernels.h"
 
 double WF_FN(wf_fma_rounds)(size_t rounds) {

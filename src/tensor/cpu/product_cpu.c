@@ -12,7 +12,7 @@ enum {
 static int blocks_of(int count, int each) { return (count + each - 1) / each; }
 static int least(int a, int b) { return a < b ? a : b; }
 
-/* --- B row-major ----------------------------------------------------------------------------------- */
+/* --- B row-major ------------------------------------------------------------------------------ */
 /* A last group of fewer than WF_PAD columns: B and C by way of padded copies. */
 static void narrow_block(const product_args *g, const real *a, const real *b, real *c, int m,
                          int n) {
@@ -69,7 +69,7 @@ void WF_FN(wf_product)(wf_ctx *ctx, const product_args *args) {
     wf_parallel(ctx, chunks, product_chunk, (void *)args);
 }
 
-/* --- B is a transposed weight ----------------------------------------------------------------------- */
+/* --- B is a transposed weight ----------------------------------------------------------------- */
 typedef struct weight_work {
     real *c;
     int ldc;
@@ -158,7 +158,7 @@ bool WF_FN(wf_product_by_weight)(wf_ctx *ctx, wf_arena *arena, real *c, int ldc,
     return true;
 }
 
-/* --- ranges ----------------------------------------------------------------------------------------- */
+/* --- ranges ----------------------------------------------------------------------------------- */
 typedef struct range_work {
     const wf_op *op;
     range_fn *fn;

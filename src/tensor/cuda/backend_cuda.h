@@ -9,8 +9,8 @@
  *   C2  the values of a graph do not depend on its place in the batch nor on its neighbours
  *   C3  columns behind a tensor's last are written as zeros (T1), never read
  *   C4  uploads run at once, on a stream of their own: in a capture they are complete before the
- *       graph
- *       is launched. No kernel writes to uploaded memory: a tape keeps it in an arena of its own
+ *       graph is launched. No kernel writes to uploaded memory: a tape keeps it in an arena of
+ *       its own
  * One thread at a time uses the backends of a device (base/cuda/device.h). The float backend reads
  * weights where they are, so packing does nothing. Panels of the bf16 backend are bf16 copies
  * (rows, columns padded to 16). */

@@ -1,19 +1,22 @@
-/* net_kernels: any described network (graph/graph.h) trained from its first update to its last, and judged.
+/* net_kernels: any described network (graph/graph.h) trained from its first update to its last, and
+ * judged.
  *
  * A batch is cut into tiles of NET_TILE examples. One layer makes, for each tile,
- *   sums    linear or convolution (net_tiles.h; a linear layer is a convolution with one tap for each place
- *           of its source), add, pass
- *   norm    batch norm: over the whole batch, so all its tiles are kept; layer norm: of each example
+ *   sums    linear or convolution (net_tiles.h; a linear layer is a convolution with one tap for
+ *           each place of its source), add, pass
+ *   norm    batch norm: over the whole batch, so all its tiles are kept; layer norm: of each
+ *           example
  *   act     in place; slope beside it unless it follows from the result
  *   pool    to values of their own
- * and backward the same in turn. Networks without a batch norm carry one tile after another through all
- * layers; with one, all tiles go through a layer together (a wave).
+ * and backward the same in turn. Networks without a batch norm carry one tile after another through
+ * all layers; with one, all tiles go through a layer together (a wave).
  *
- * Parameters, gradient and moments are flat, in the order of the graph. Running statistics are part of the
- * weights and no optimiser touches them.
- * I1  The last tile of a batch may have fewer examples. The other lanes hold zeros as inputs, and their
- *     gradient of the loss is zero, so they add nothing; norms leave them out.
- * I2  All sums run in a fixed order: the bits depend on the network's own data and on nothing else. */
+ * Parameters, gradient and moments are flat, in the order of the graph. Running statistics are part
+ * of the weights and no optimiser touches them.
+ * I1  The last tile of a batch may have fewer examples. The other lanes hold zeros as inputs,
+ *     and their gradient of the loss is zero, so they add nothing; norms leave them out.
+ * I2  All sums run in a fixed order: the bits depend on the network's own data and on nothing else.
+ */
 #include "zoo/cpu/net_tiles.h"
 #include "zoo/cpu/zoo_course.h"
 
@@ -23,7 +26,8 @@
 typedef struct net_values {
     real *at; /* NULL: not kept */
     size_t
-        place; /* reals from place to place: units * NET_TILE, and a tile more where caches want it */
+        /* reals from place to place: units * NET_TILE, and a tile more where caches want it */
+        place;
     size_t tile; /* reals of a tile */
 } net_values;
 
@@ -38,7 +42,8 @@ typedef struct net_layer {
     net_values normal; /* (z - mean) / deviation */
     net_values slope;
     real *
-        moments; /* batch norm: [2 n] mean and 1 / deviation; layer norm: [wave][NET_TILE] 1 / deviation */
+        /* batch norm: [2 n] mean and 1 / deviation; layer norm: [wave][NET_TILE] 1 / deviation */
+        moments;
 } net_layer;
 
 typedef struct network {
@@ -68,7 +73,7 @@ static size_t taps_of(const net_layer *l) {
 static bool is_weighted(const net_layer *l) { return l->layer->op <= WF_LAYER_CONV; }
 static bool pools(const net_layer *l) { return l->layer->pool != WF_POOL_NONE; }
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 /* An odd number of cache lines from place to place: neighbours then lie in different sets. */
 static net_values carve_values(carver *from, int wave, int units, size_t n_places) {
@@ -135,7 +140,8 @@ static bool has_batch_norm(const wf_graph *graph) {
 
 static int tiles_of(int examples) { return (examples + NET_TILE - 1) / NET_TILE; }
 
-/* Gives every array of `net` its place behind base; with base NULL only counts. Returns the bytes. */
+/* Gives every array of `net` its place behind base; with base NULL only counts. Returns the
+ * bytes. */
 static size_t lay_out(const wf_zoo_plan *plan, void *base, network *net) {
     const wf_graph *graph = plan->graph;
     int n_layers = graph->n_layers;
@@ -209,7 +215,7 @@ static real *tile_of(const net_values *values, int tile) {
     return values->at + (size_t)tile * values->tile;
 }
 
-/* --- forward ----------------------------------------------------------------------------------- */
+/* --- forward ---------------------------------------------------------------------------------- */
 
 /* Taps of one output place that fall on the source. */
 static int find_taps(const network *net, const net_layer *l, const net_values *source, int tile,
@@ -261,8 +267,8 @@ static real sum_of(const real *values, int n) {
     return sum;
 }
 
-/* Mean and 1 / deviation of one unit over all examples and places of a wave; running statistics follow with
- * momentum 0.1, the variance unbiased, as in PyTorch. */
+/* Mean and 1 / deviation of one unit over all examples and places of a wave; running statistics
+ * follow with momentum 0.1, the variance unbiased, as in PyTorch. */
 static void fit_unit(const network *net, net_layer *l, int unit, int n_tiles) {
     size_t all = sum_places(l->to), shift = (size_t)unit * NET_TILE;
     double sum = 0, squares = 0, n = 0;
@@ -402,7 +408,7 @@ static void forward(network *net, int n_tiles, bool training) {
     }
 }
 
-/* --- loss -------------------------------------------------------------------------------------- */
+/* --- loss ------------------------------------------------------------------------------------- */
 
 /* Gradient of the mean cross-entropy at the logits of one tile; `scale` is 1/batch. */
 static void loss_gradient(network *net, int tile, real scale) {
@@ -429,7 +435,7 @@ static void loss_gradient(network *net, int tile, real scale) {
     }
 }
 
-/* --- backward ---------------------------------------------------------------------------------- */
+/* --- backward --------------------------------------------------------------------------------- */
 
 /* The first of equal ones takes the gradient of a maximum, as in PyTorch. */
 static void unpool_place(const net_layer *l, pool_window window, const real *sums,
@@ -453,7 +459,8 @@ static void unpool_place(const net_layer *l, pool_window window, const real *sum
         }
 }
 
-/* From the gradient of a group's values to that of the layer's sums, through pooling and activation. */
+/* From the gradient of a group's values to that of the layer's sums, through pooling and
+ * activation. */
 static void undo_pool(const network *net, int index, int tile) {
     const net_layer *l = &net->layers[index];
     const net_values *values = &net->values[index + 1], *d = &net->gradients[index + 1];
@@ -490,7 +497,8 @@ static real *gradient_of(const network *net, const real *parameter) {
     return net->gradient + (parameter - net->weight);
 }
 
-/* delta <- gamma scale / n (n delta - sum delta - normal sum(delta normal)), over the whole batch. */
+/* delta <- gamma scale / n (n delta - sum delta - normal sum(delta normal)), over the whole
+ * batch. */
 static void undo_batch_norm(const network *net, net_layer *l, int n_tiles) {
     size_t all = sum_places(l->to), place = l->sums.place;
     double n = 0;
@@ -667,9 +675,10 @@ static void backward_layer(network *net, int index, int n_tiles) {
     }
 }
 
-/* --- batches ----------------------------------------------------------------------------------- */
+/* --- batches ---------------------------------------------------------------------------------- */
 
-/* How an example is changed: numbers from (seed, network, WF_RNG_AUGMENT, epoch), block `example`. */
+/* How an example is changed: numbers from (seed, network, WF_RNG_AUGMENT, epoch), block
+ * `example`. */
 typedef struct change {
     bool flip;
     int down, right; /* pixels that the window moves from the image's own place */
@@ -691,8 +700,8 @@ static int reflected(int i, int n) {
     return i < n ? i : 2 * (n - 1) - i;
 }
 
-/* Lane `lane` of a tile of inputs; `how` NULL: the example as it is. Plain inputs that are images in the data are
- * one place with a unit for each pixel. */
+/* Lane `lane` of a tile of inputs; `how` NULL: the example as it is. Plain inputs that are images
+ * in the data are one place with a unit for each pixel. */
 static void load_example(network *net, int tile, int lane, const real *x, const change *how) {
     const wf_group *input = &net->plan->graph->groups[0];
     const net_values *to = &net->values[0];
@@ -772,7 +781,7 @@ static bool batch_gradient(void *training_, const uint32_t *order, int batch, ui
     return true;
 }
 
-/* --- what the driver calls --------------------------------------------------------------------- */
+/* --- what the driver calls -------------------------------------------------------------------- */
 
 static size_t scratch_bytes(const wf_zoo_plan *plan) {
     network net;

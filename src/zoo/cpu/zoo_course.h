@@ -1,5 +1,5 @@
-/* zoo_course: what the kernels of both kinds of networks share: memory, the random order of examples,
- * activations with their slopes, optimisers, and the course of one network's updates. */
+/* zoo_course: what the kernels of both kinds of networks share: memory, the random order of
+ * examples, activations with their slopes, optimisers, and the course of one network's updates. */
 #ifndef WF_ZOO_COURSE_H
 #define WF_ZOO_COURSE_H
 
@@ -10,7 +10,7 @@
 
 enum { word_blocks = 256 }; /* Philox blocks made at once */
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 typedef struct carver {
     char *base; /* NULL: only counts */
@@ -27,10 +27,11 @@ static void clear(real *values, size_t n) {
     for (size_t i = 0; i < n; i++) values[i] = 0;
 }
 
-/* --- random order ------------------------------------------------------------------------------ */
+/* --- random order ----------------------------------------------------------------------------- */
 
 /* The words of stream (seed, network, WF_RNG_SHUFFLE, epoch) in order, many blocks at a time so
- * that the compiler computes them in vectors. Word w of block b lies at words[w * word_blocks + b]. */
+ * that the compiler computes them in vectors. Word w of block b lies at words[w * word_blocks +
+ * b]. */
 typedef struct word_stream {
     uint64_t seed;
     uint32_t network, epoch, block, next;
@@ -80,7 +81,7 @@ static void shuffle_examples(word_stream *stream, uint32_t *order, uint32_t n) {
     }
 }
 
-/* --- activations ------------------------------------------------------------------------------- */
+/* --- activations ------------------------------------------------------------------------------ */
 
 #ifdef WF_REAL_IS_DOUBLE
 /* Phi(x) and exp(-x^2/2). */
@@ -143,7 +144,7 @@ static void activate(wf_activation activation, real *z, real *slope, size_t n) {
     }
 }
 
-/* --- optimisers, with the semantics of torch.optim ---------------------------------------------- */
+/* --- optimisers, with the semantics of torch.optim -------------------------------------------- */
 
 typedef struct schedule {
     double lr;
@@ -214,7 +215,7 @@ static void update_reals(const wf_zoo_desc *desc, update_numbers now, const trai
     else sgd_update(desc, now, all);
 }
 
-/* --- the course of updates ---------------------------------------------------------------------- */
+/* --- the course of updates -------------------------------------------------------------------- */
 
 /* One network's training, with what it needs of a kernel. */
 typedef struct course {
@@ -223,7 +224,8 @@ typedef struct course {
     const wf_zoo_watch *watch;
     uint32_t *words, *order; /* [4 * word_blocks], [n_train] */
     void *net;
-    /* Gradient of the mean loss over examples order[0 .. batch-1]; false after a pause in the midst of them. */
+    /* Gradient of the mean loss over examples order[0 .. batch-1]; false after a pause in the midst
+     * of them. */
     bool (*gradient)(void *net, const uint32_t *order, int batch, uint32_t epoch,
                      const wf_zoo_watch *watch);
     void (*update)(void *net, update_numbers now);
@@ -238,7 +240,8 @@ static bool all_finite(const real *values, size_t n) {
     return sum == 0;
 }
 
-/* From where an earlier call has paused. beta^k by the multiplications that made it then: the same bits. */
+/* From where an earlier call has paused. beta^k by the multiplications that made it then: the same
+ * bits. */
 static void course_start(course *run, uint64_t updates) {
     size_t n = run->plan->train.n, batch = (size_t)run->plan->desc->batch;
     run->each = (n + batch - 1) / batch;
@@ -249,7 +252,8 @@ static void course_start(course *run, uint64_t updates) {
     }
 }
 
-/* The updates of one epoch that are still to be made, one at least unless the call is to stop; false after a pause. */
+/* The updates of one epoch that are still to be made, one at least unless the call is to stop;
+ * false after a pause. */
 static bool train_epoch(course *run) {
     const wf_zoo_desc *desc = run->plan->desc;
     size_t n = run->plan->train.n, batch = (size_t)desc->batch;

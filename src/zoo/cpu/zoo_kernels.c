@@ -6,10 +6,11 @@
  *   dW_l' (+)= h_{l-1}' d_l      db_l (+)= sum_e d_l      d_{l-1} = (d_l W_l) * act'(z_{l-1})
  * then Adam or SGD over all parameters at once.
  *
- * Layout: W_l transposed (in, stride), the bias as one more row, stride = out rounded up to whole vectors;
- * parameters, gradient and moments of all layers in one array each. d_l overwrites h_l.
+ * Layout: W_l transposed (in, stride), the bias as one more row, stride = out rounded up to whole
+ * vectors; parameters, gradient and moments of all layers in one array each. d_l overwrites h_l.
  * I1  Padding lanes hold zero weights and zero gradients, and are never read as a unit.
- * I2  All sums run in a fixed order: the bits depend on the network's own data and on nothing else. */
+ * I2  All sums run in a fixed order: the bits depend on the network's own data and on nothing else.
+ */
 #include "zoo/cpu/zoo_course.h"
 #include "zoo/cpu/zoo_tiles.h"
 
@@ -40,7 +41,7 @@ typedef struct network {
     uint32_t *words, *order; /* [4 * word_blocks], [n_train] */
 } network;
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static size_t padded(int n) { return ((size_t)n + tile_grain - 1) / tile_grain * tile_grain; }
 
@@ -55,7 +56,8 @@ static void carve_layer(carver *from, network *net, int l) {
     layer->rows = carve(from, WF_ZOO_CHUNK, sizeof *layer->rows);
 }
 
-/* Gives every array of `net` its place behind base; with base NULL only counts. Returns the bytes. */
+/* Gives every array of `net` its place behind base; with base NULL only counts. Returns the
+ * bytes. */
 static size_t lay_out(const wf_zoo_plan *plan, void *base, network *net) {
     *net = (network){.plan = plan, .n_layers = plan->chain->n_layers};
     carver from = {base, 0};
@@ -141,7 +143,7 @@ static void network_start(network *net, const wf_zoo_plan *plan, const real *w, 
     point_rows(net);
 }
 
-/* --- forward ----------------------------------------------------------------------------------- */
+/* --- forward ---------------------------------------------------------------------------------- */
 
 /* Logits of `rows` examples whose inputs layers[0].rows points at. */
 static void forward(network *net, int rows) {
@@ -165,7 +167,7 @@ static void forward(network *net, int rows) {
     }
 }
 
-/* --- loss -------------------------------------------------------------------------------------- */
+/* --- loss ------------------------------------------------------------------------------------- */
 
 /* Logits z (lanes, stride) -> columns (classes, lanes), whole squares first. */
 static void lanes_from_rows(const real *z, size_t stride, int classes, real *columns) {
@@ -197,8 +199,9 @@ static vreal exponentials(real *columns, int classes) {
     return total;
 }
 
-/* Logits (rows, stride) -> gradient of the mean cross-entropy; `scale` is 1/batch. Examples are brought into the
- * lanes, WF_LANES at a time; lanes behind the last example hold leftovers that nobody reads. */
+/* Logits (rows, stride) -> gradient of the mean cross-entropy; `scale` is 1/batch. Examples are
+ * brought into the lanes, WF_LANES at a time; lanes behind the last example hold leftovers that
+ * nobody reads. */
 static void loss_gradient(network *net, const int32_t *labels, int rows, real scale) {
     const layer_state *last = &net->layers[net->n_layers - 1];
     const size_t stride = last->stride;
@@ -219,7 +222,7 @@ static void loss_gradient(network *net, const int32_t *labels, int rows, real sc
     }
 }
 
-/* --- backward ---------------------------------------------------------------------------------- */
+/* --- backward --------------------------------------------------------------------------------- */
 
 /* From the gradient of the logits to that of all parameters; `add` to what earlier chunks gave. */
 static void backward(network *net, int rows, bool add) {
@@ -264,7 +267,8 @@ static void refresh_plain(network *net) {
     }
 }
 
-/* Gradient of the mean loss over examples order[0 .. batch-1]; false after a pause in the midst of them. */
+/* Gradient of the mean loss over examples order[0 .. batch-1]; false after a pause in the midst of
+ * them. */
 static bool batch_gradient(void *net_, const uint32_t *order, int batch, uint32_t epoch,
                            const wf_zoo_watch *watch) {
     (void)epoch;
@@ -289,7 +293,7 @@ static bool batch_gradient(void *net_, const uint32_t *order, int batch, uint32_
     return true;
 }
 
-/* --- what the driver calls --------------------------------------------------------------------- */
+/* --- what the driver calls -------------------------------------------------------------------- */
 
 static size_t scratch_bytes(const wf_zoo_plan *plan) {
     network net;

@@ -4,13 +4,14 @@
  *   outer product   sum[i][u] (+)= sum_e a[e][i] * d[e][u]                   the gradient of weights
  *
  * a is a table of row pointers, so that examples are read where they lie, in any order, without a
- * copy. b, d, out and sum are row-major with rows of `stride` reals, a multiple of tile_grain.
- * A tile keeps its sums in registers: R rows x V vectors, and an entry of `a` enters as a broadcast memory
- * operand. Every sum runs over k (or e) in increasing order in one register: its bits
- * do not depend on the tile that holds it.
+ * copy. b, d, out and sum are row-major with rows of `stride` reals, a multiple of tile_grain. A
+ * tile keeps its sums in registers: R rows x V vectors, and an entry of `a` enters as a broadcast
+ * memory operand. Every sum runs over k (or e) in increasing order in one register: its bits do not
+ * depend on the tile that holds it.
  *
- * With 16 lanes a last panel of 8 units or fewer takes half vectors, which cost half on CPUs that run wide
- * ones in two passes: 64-16-8-10 spends 173 instead of 194 wide multiply-adds an example, 167 being the least. */
+ * With 16 lanes a last panel of 8 units or fewer takes half vectors, which cost half on CPUs that
+ * run wide ones in two passes: 64-16-8-10 spends 173 instead of 194 wide multiply-adds an example,
+ * 167 being the least. */
 #ifndef WF_ZOO_TILES_H
 #define WF_ZOO_TILES_H
 
@@ -107,7 +108,7 @@ static void column_sums(const real *d, int rows, size_t stride, real *sum, bool 
     if (column < stride) HALF_PANEL(column_sum_half(d + column, rows, stride, sum + column, add));
 }
 
-/* --- examples in the lanes ----------------------------------------------------------------------- */
+/* --- examples in the lanes -------------------------------------------------------------------- */
 
 ALWAYS_INLINE vreal load(const real *from) { return *(const vreal *)from; }
 ALWAYS_INLINE void store(real *to, vreal value) { *(vreal *)to = value; }
@@ -125,7 +126,8 @@ ALWAYS_INLINE void transpose(const real *from, size_t from_stride, real *to, siz
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
 #pragma GCC unroll 16
     for (int r = 0; r < WF_LANES; r++) row[r] = _mm512_loadu_ps(from + (size_t)r * from_stride);
-        /* Step d swaps the off-diagonal quarters of every square of 2d; lane + 16 names the second operand. */
+        /* Step d swaps the off-diagonal quarters of every square of 2d; lane + 16 names the second
+         * operand. */
 #pragma GCC unroll 4
     for (int d = 1; d < WF_LANES; d *= 2) {
         const __mmask16 odd = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(d));

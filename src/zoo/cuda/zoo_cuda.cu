@@ -2,8 +2,7 @@
  * the networks in waves and copies the results back.
  *
  *   zoo_small        tensor cores, bf16 hi + lo; two or three layers of few units behind many
- *                    inputs, one
- *                    to eight blocks a network
+ *                    inputs, one to eight blocks a network
  *   zoo_large_input  the same for any other network whose first layer holds most of its parameters
  *   zoo_block        fp32; any other MLP, and every one if desc.fp32 asks for it
  *

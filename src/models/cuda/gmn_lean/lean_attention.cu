@@ -8,32 +8,25 @@
  * A warp walks through its lists as in lean_forward.cu and keeps all m of a pair in registers, in
  * fp16.
  *   logits    a product of m with four columns: vf and vb in fp16, and the remainder of either
- *   forward   weights are relative to the largest logit: of a bundle towards b, of the segment so
- *             far
- *             towards a. A new maximum rescales the sums of the segment. The weights replace the
- *             ones
- *             in the matrix whose product with m sums its rows. Partial sums are in fp32, because
- *             along
- *             needs that accuracy, with their maximum and sum of exponentials beside them;
- *             node_softmax_sums combines those of a node in the order of its lists
+ *   forward   weights are relative to the largest logit: of a bundle towards b, of the segment
+ *             so far towards a. A new maximum rescales the sums of the segment. The weights
+ *             replace the ones in the matrix whose product with m sums its rows. Partial sums
+ *             are in fp32, because along needs that accuracy, with their maximum and sum of
+ *             exponentials beside them; node_softmax_sums combines those of a node in the order
+ *             of its lists
  *   backward  computes m again; dS.m is a product with the gradients of the 8 nodes a and the 2
- *             nodes b,
- *             in fp16, each row scaled by a power of two. The alphas and dl of an edge go to memory
- *             for
- *             lean_backward.cu. dv: products of dl (scaled likewise) with m, in which tile t of
- *             eight
- *             columns has row t alone, so that 64 columns add up in four registers; added over all
- *             pairs
- *             of a warp, then over warps, then over blocks, in order
+ *             nodes b, in fp16, each row scaled by a power of two. The alphas and dl of an edge
+ *             go to memory for lean_backward.cu. dv: products of dl (scaled likewise) with m, in
+ *             which tile t of eight columns has row t alone, so that 64 columns add up in four
+ *             registers; added over all pairs of a warp, then over warps, then over blocks, in
+ *             order
  *   D         as forward: four warpgroups at D <= 64, three at D = 128, where m takes 64 of a
- *             lane's 168
- *             registers and some spill
- *   flops     2 M D an edge each way; as products of 16 rows 48 M forward (logits, sums) and 80 M
- *             backward (logits, dS.m, dv)
+ *             lane's 168 registers and some spill
+ *   flops     2 M D an edge each way; as products of 16 rows 48 M forward (logits, sums) and 80
+ *             M backward (logits, dS.m, dv)
  *   bytes     4D an edge each way, 16 written and read backward; tables as in lean_forward.cu;
- *             partial
- *             sums 4M (1/8 + 1/12) written and read; of a node 16M read and 4M written, of these
- *             2M (1/8 + 1/10) an edge read
+ *             partial sums 4M (1/8 + 1/12) written and read; of a node 16M read and 4M written,
+ *             of these 2M (1/8 + 1/10) an edge read
  * Measured on an H200, 256 graphs (ncu): 64-16-8-10 at D = 64 61 us forward (134 MB, 46 % of HBM's
  * bandwidth; 44 % of the issue slots) and 32 for the sums; 61 backward (43 %, 46 %), 19 before it
  * for the nodes, 9 beside what follows for dv. 784-32-32-10 folded at D = 128: 159 and 56; 157 and

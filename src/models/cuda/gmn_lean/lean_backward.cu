@@ -8,32 +8,27 @@
  *   gives
  *   the four numbers of an edge
  *   block   four warpgroups, one block a multiprocessor. Two compute: each takes a task
- *           (WF_CUT_GROUP), 64
- *           rows at a time, and leaves eb, do, z and dx in shared memory as bf16 panels, operands
- *           of its
- *           next products. Two add up weight gradients: dw1 and dw2 are six squares of 64 x 64,
- *           three a
- *           warpgroup, in registers over all rows of the block; they also sum dx towards the nodes.
- *           Named
- *           barriers pass a tile from one to the other: full (compute to sums), empty (back)
- *   paths   of the computing warpgroups: lean_back_ahead.cuh at D <= 64, lean_back_quarters.cuh at
- *           D = 128
- *   split   Q = 4 (D = 128): a block has a quarter of the messages and of z, so weights, panels and
- *           squares
- *           are those of D = 64. Its deb is a quarter of the sum and leaves as bf16;
- *           lean_norm_kernel adds
- *           the four quarters and finishes the rows
+ *           (WF_CUT_GROUP), 64 rows at a time, and leaves eb, do, z and dx in shared memory as
+ *           bf16 panels, operands of its next products. Two add up weight gradients: dw1 and dw2
+ *           are six squares of 64 x 64, three a warpgroup, in registers over all rows of the
+ *           block; they also sum dx towards the nodes. Named barriers pass a tile from one to
+ *           the other: full (compute to sums), empty (back)
+ *   paths   of the computing warpgroups: lean_back_ahead.cuh at D <= 64, lean_back_quarters.cuh
+ *           at D = 128
+ *   split   Q = 4 (D = 128): a block has a quarter of the messages and of z, so weights, panels
+ *           and squares are those of D = 64. Its deb is a quarter of the sum and leaves as bf16;
+ *           lean_norm_kernel adds the four quarters and finishes the rows
  *   flops   36 D^2 an edge at M = 2D (x 8, w2 z 4, dz 4, deb 8, dw1 8, dw2 4)
- *   bytes   e and de' read (twice, the second time from L2), de written: 12D of HBM; tables
- *           4 (M + 2D) (1 + 2/8) of L1, dF and dR 4M (1 + 2/8); partial sums 2 (M + 2D) (1/8 +
- *           1/16..1/8)
- *           written and read; Q = 4: e and de' read by four blocks, and deb 8D written and read
+ *   bytes   e and de' read (twice, the second time from L2), de written: 12D of HBM; tables 4 (M
+ *           + 2D) (1 + 2/8) of L1, dF and dR 4M (1 + 2/8); partial sums 2 (M + 2D) (1/8 +
+ *           1/16..1/8) written and read; Q = 4: e and de' read by four blocks, and deb 8D
+ *           written and read
  * Measured on an H200, 256 graphs, 8 blocks: 64-16-8-10 at D = 64 5.12 ms for the backward of a
  * step, 784-32-32-10 folded at D = 128 16.09 ms. The kernel alone, before it loaded ahead (ncu):
- * 0.32 ms without messages at D = 64, 21 % of HBM, 31 % of the issue slots; 1.18 ms at D = 128, 20
- * % and 37 %. The dependent instructions of two computing warps a scheduler are the limit: half (D
- * = 128: a third) of their time they waited for loads. docs/results/2026-11-15-cuda-bf16.md, third
- * round, has what else was tried. */
+ * 0.32 ms without messages at D = 64, 21 % of HBM, 31 % of the issue slots; 1.18 ms at D = 128,
+ * 20 % and 37 %. The dependent instructions of two computing warps a scheduler are the limit: half
+ * (D = 128: a third) of their time they waited for loads. docs/results/2026-11-15-cuda-bf16.md,
+ * third round, has what else was tried. */
 #include "models/cuda/gmn_lean/lean_attention.cuh"
 #include "models/cuda/gmn_lean/lean_back_ahead.cuh"
 #include "models/cuda/gmn_lean/lean_back_quarters.cuh"

@@ -1,32 +1,24 @@
 /* lean_forward: the edges of a lean block forward, and the sums of its partial sums.
  *
  *   eb = LN(e) modulated   [m | z] = f(w1 eb + ad[dst] + as[src])   e' = e + (1 + gate) (w2 z + c2)
- *   warp    takes a list (models/edge_bundles.h) on its own, a pair of bundles at a time: 16 rows
- *           that stay
- *           in registers. The four warps of a warpgroup have only wgmma in common; there is no
- *           barrier
- *           after the staging of the weights
- *   tables  the eight rows of nodes a are in shared memory in bf16 for a whole segment, the two of
- *           b for a
- *           pair. x begins as their product with a matrix of zeros and halves (mma.sync), and w1 is
- *           halved
- *           too: the activation works on x / 2
- *   activations  in fp16, two at a time; m, z and w2 are fp16 too, finer than bf16 and with enough
- *                range
+ *   warp    takes a list (models/edge_bundles.h) on its own, a pair of bundles at a time: 16
+ *           rows that stay in registers. The four warps of a warpgroup have only wgmma in
+ *           common; there is no barrier after the staging of the weights
+ *   tables  the eight rows of nodes a are in shared memory in bf16 for a whole segment, the two
+ *           of b for a pair. x begins as their product with a matrix of zeros and halves
+ *           (mma.sync), and w1 is halved too: the activation works on x / 2
+ *   activations  in fp16, two at a time; m, z and w2 are fp16 too, finer than bf16 and with
+ *                enough range
  *           after an activation
  *   sums    products of a matrix of zeros and ones with the transposed fragments of m: towards a
- *           carried in
- *           shared memory over a segment, towards b stored, both as partial sums in bf16; sums of
- *           eb over a
- *           segment likewise, in fp32
- *   D       D <= 64: one launch of four warpgroups. D = 128: one launch for the messages, one for z
- *           and e',
- *           of three warpgroups each, because their weights do not fit together. Under attention
- *           lean_attention.cu makes the messages, at all widths
+ *           carried in shared memory over a segment, towards b stored, both as partial sums in
+ *           bf16; sums of eb over a segment likewise, in fp32
+ *   D       D <= 64: one launch of four warpgroups. D = 128: one launch for the messages, one
+ *           for z and e', of three warpgroups each, because their weights do not fit together.
+ *           Under attention lean_attention.cu makes the messages, at all widths
  *   flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D, and D^2 / 2 .. 2 D^2 more for tables and sums
  *   bytes   e read twice (the second time from L2; D = 128: three times), e' written: 8D of HBM;
- *           tables
- *           4 (M + 2D) (1/12 + 1/8); partial sums 2M (1/8 + 1/12) written and read
+ *           tables 4 (M + 2D) (1/12 + 1/8); partial sums 2M (1/8 + 1/12) written and read
  * Measured on an H200, 256 graphs, one launch after the other: 64-16-8-10 at D = 64 0.126 ms, with
  * the sums 0.141; 784-32-32-10 folded at D = 128 0.148 + 0.252 ms, with the sums 0.422. 261 MB of
  * HBM in the first, 48 % of the bandwidth; 34 % of the issue slots (37 million warp instructions):

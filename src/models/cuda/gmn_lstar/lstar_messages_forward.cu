@@ -5,11 +5,11 @@
  *                                  fragments, D / 16 x 4 registers
  *     towards a, then towards b:   x1 = Me eb + Ai[receiver] + Aj[sender]            pieces of 64
  *                                  columns
- *                                  y1 = s(x1)                                        fragments of
- *                                                                                    the next
+ *                                  y1 = s(x1)                                        fragments
+ *                                                                                    of the next
  *                                                                                    product
- *                                  y2 = s(M2 y1 + b2)                                pieces of 64
- *                                                                                    columns
+ *                                  y2 = s(M2 y1 + b2)                                pieces of
+ *                                                                                    64 columns
  *     sums of y2: towards a in the segment's partials, towards b by a butterfly into the bundle's
  *     partial; sum of eb per segment
  * Me and M2 stay in shared memory as bf16 panels. One CTA for each multiprocessor, of four
@@ -22,11 +22,11 @@
  * 3.58 ms, sums 3.06 (D = 64); 10.16 and 8.71 (D = 128). An edge costs 4 D H + 4 H H FLOP (Me eb
  * once for either direction), 4 H special functions; bytes from L2: 4 D of e, 5 H of tables where
  * they miss L1, 2 H of partials. Measured on an H200, 256 networks of 784-32-32-10 folded at D 128,
- * H 256: 499 us, 280 TFLOP/s (35 % of the 788 that products alone reach); a scheduler issues in 34
- * % of its cycles, the rest is latency, of memory and of dependent instructions. 64-16-8-10 at 64,
- * 128 was 165 us with the sums of partials before rows came ahead. Tried: tables fetched a piece
- * ahead into registers: slower; two warpgroups at D = 64: 205 us; two pieces in flight at D = 128:
- * the compiler serialises the products (C7515). */
+ * H 256: 499 us, 280 TFLOP/s (35 % of the 788 that products alone reach); a scheduler issues in
+ * 34 % of its cycles, the rest is latency, of memory and of dependent instructions. 64-16-8-10 at
+ * 64, 128 was 165 us with the sums of partials before rows came ahead. Tried: tables fetched a
+ * piece ahead into registers: slower; two warpgroups at D = 64: 205 us; two pieces in flight at D =
+ * 128: the compiler serialises the products (C7515). */
 #include "models/cuda/gmn_lstar/lstar_attention.cuh"
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"
 #include "models/cuda/gmn_edges/warp_tile.cuh"

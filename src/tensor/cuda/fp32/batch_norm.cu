@@ -1,5 +1,6 @@
-/* batch_norm: batch norm of columns over all rows. Sums over rows by row_sums.cuh, variances about the mean in a second pass; four
- * passes forward with training, three backward, bound by bandwidth; not measured yet. */
+/* batch_norm: batch norm of columns over all rows. Sums over rows by row_sums.cuh, variances about
+ * the mean in a second pass; four passes forward with training, three backward, bound by bandwidth;
+ * not measured yet. */
 #include "tensor/cuda/fp32/row_sums.cuh"
 
 namespace wf_gpu {

@@ -1,13 +1,16 @@
 /* conv1d: convolutions of sequences and their transposes, by the products of matrix_ops.cuh.
  *
- * As on the CPU (cpu/conv1d_cpu.c) both join a long side (B * P positions, c channels) and a short side (B * R windows, m channels) by a
- * weight (m, K * c), and windows are rows stride * c apart of a copy of the positions with zeros round them. In the copy a sequence takes
- * R' * stride positions, enough for its last window: then the windows of all sequences are equally far apart, R' a sequence, of which
- * the first R are meant.
+ * As on the CPU (cpu/conv1d_cpu.c) both join a long side (B * P positions, c channels) and a short
+ * side (B * R windows, m channels) by a weight (m, K * c), and windows are rows stride * c apart of
+ * a copy of the positions with zeros round them. In the copy a sequence takes R' * stride
+ * positions, enough for its last window: then the windows of all sequences are equally far apart,
+ * R' a sequence, of which the first R are meant.
  *   gather    all windows W' to scratch, the R meant ones copied (+ bias)
- *   scatter   short W to scratch, then each position adds up the windows that it is in; so many sequences at a time
+ *   scatter   short W to scratch, then each position adds up the windows that it is in; so many
+ *             sequences at a time
  *   gradient  weight_product of the windows with the short side, zero in windows that are not meant
- * Bytes: scratch of about K / stride times the long side, written and read once. Not measured yet. */
+ * Bytes: scratch of about K / stride times the long side, written and read once. Not measured
+ * yet. */
 #include "tensor/cuda/fp32/row_sums.cuh"
 
 namespace wf_gpu {
@@ -88,7 +91,8 @@ bool gather(const conv_shape &s, const float *from, int ld_from, const wf_tensor
     return true;
 }
 
-/* Row: a position of some sequences. Windows that it is in, the last one first: in the order of taps. */
+/* Row: a position of some sequences. Windows that it is in, the last one first: in the order of
+ * taps. */
 struct scatter_element {
     conv_shape s;
     const float *x, *bias; /* (windows, ld_x); bias NULL: none */

@@ -1,14 +1,12 @@
 /* gemm: products of float matrices, on the ordinary cores or, rounded to bf16, on the tensor cores.
  *
- *   block   a tile of the output. k goes through two buffers of shared memory: the elements of the
- *           next step are loaded
- *           into registers while those of this step are multiplied
- *   float   a thread has TM x TN outputs in groups of 4 x 4: (TM + TN) / 4 loads of 16 bytes for TM
- *           * TN multiply-adds.
- *           Both operands lie in shared memory as [k][.]
+ *   block   a tile of the output. k goes through two buffers of shared memory: the elements of
+ *           the next step are loaded into registers while those of this step are multiplied
+ *   float   a thread has TM x TN outputs in groups of 4 x 4: (TM + TN) / 4 loads of 16 bytes for
+ *           TM * TN multiply-adds. Both operands lie in shared memory as [k][.]
  *   bf16    elements are rounded on the way into shared memory, where a tile lies as it lies in
- *           memory; ldmatrix
- *           transposes what needs it. A warp has WM x WN outputs, by mma.sync m16n8k16
+ *           memory; ldmatrix transposes what needs it. A warp has WM x WN outputs, by mma.sync
+ *           m16n8k16
  * The three forms of a product (matrix_ops.cuh) differ only in how tiles are fetched. The sum of an
  * element runs over k in order in every tile shape, so a row's bits do not depend on its neighbours
  * (C2). Bias, tables, activation and gate are applied to the sums in registers (epilogue.cuh).

@@ -1,5 +1,6 @@
-/* layer_ops: operations of networks over rows of tokens: affine layer norm, gates, dropout, positions, concatenation, tokens, losses.
- * Formulas: tape.h. All are bound by bandwidth or, when small, by the launch; not measured yet. */
+/* layer_ops: operations of networks over rows of tokens: affine layer norm, gates, dropout,
+ * positions, concatenation, tokens, losses. Formulas: tape.h. All are bound by bandwidth or, when
+ * small, by the launch; not measured yet. */
 #include "tensor/cuda/fp32/row_sums.cuh"
 #include "weft/rng.h"
 
@@ -16,7 +17,7 @@ void zero_padding(const wf_tensor *x) {
     each(padding_element{data_of(x), x->cols, x->ld}, x->rows, x->ld - x->cols);
 }
 
-/* --- layer norm with affine part ------------------------------------------------------------------- */
+/* --- layer norm with affine part -------------------------------------------------------------- */
 /* hat (R, ld) and rho [R], or y = hat * weight + bias. */
 struct affine_norm_row {
     const float *x, *weight, *bias;
@@ -92,7 +93,7 @@ bool layer_norm_backward(const wf_op *op, wf_arena *arena) {
     return launched();
 }
 
-/* --- gates ------------------------------------------------------------------------------------------ */
+/* --- gates ------------------------------------------------------------------------------------ */
 namespace {
 /* y = x + gate r */
 struct gated_element {
@@ -141,9 +142,10 @@ bool gated_residual_backward(const wf_op *op, wf_arena *arena) {
     return launched();
 }
 
-/* --- dropout ---------------------------------------------------------------------------------------- */
+/* --- dropout ---------------------------------------------------------------------------------- */
 namespace {
-/* Four neighbouring columns, which one block of random numbers decides about; they are set, or added to. */
+/* Four neighbouring columns, which one block of random numbers decides about; they are set, or
+ * added to. */
 struct dropout_four {
     wf_dropout_key key;
     uint32_t site, limit;
@@ -188,7 +190,7 @@ bool dropout_backward(const wf_op *op, wf_arena *) {
     return launched();
 }
 
-/* --- positions -------------------------------------------------------------------------------------- */
+/* --- positions -------------------------------------------------------------------------------- */
 namespace {
 struct add_table_element {
     const float *x, *table;
@@ -257,7 +259,7 @@ bool add_column_backward(const wf_op *op, wf_arena *) {
     return launched();
 }
 
-/* --- concatenation and tokens --------------------------------------------------------------------------- */
+/* --- concatenation and tokens ----------------------------------------------------------------- */
 namespace {
 /* to[r][to_first + c] = or += from[r][from_first + c] */
 struct columns_element {
@@ -345,7 +347,7 @@ bool from_tokens_backward(const wf_op *op, wf_arena *) {
     return launched();
 }
 
-/* --- losses --------------------------------------------------------------------------------------------- */
+/* --- losses ----------------------------------------------------------------------------------- */
 namespace {
 /* squares[r] = sum over the row of (mask x - target)^2, or dx += its gradient */
 struct squares_row {
@@ -390,7 +392,8 @@ squares_row squares_of(const wf_op *op) {
         x->ld,      target->ld,      mask == NULL ? 0 : mask->ld, 0};
 }
 
-/* NT-Xent, a warp a row: similarities to all other rows, in turn. Views are few: a few hundred rows of some tens of columns. */
+/* NT-Xent, a warp a row: similarities to all other rows, in turn. Views are few: a few hundred rows
+ * of some tens of columns. */
 struct nt_xent {
     const float *z;
     int rows, cols, ld;
@@ -433,7 +436,8 @@ struct nt_xent_row : nt_xent {
         }
     }
 };
-/* dz[i]: the gradient by its unit vector is the sum over j of (g_ij + g_ji) u_j, g_ij = p_ij - [j is i's partner]. */
+/* dz[i]: the gradient by its unit vector is the sum over j of (g_ij + g_ji) u_j, g_ij = p_ij - [j
+ * is i's partner]. */
 struct nt_xent_back_row : nt_xent {
     const float *factor, *log_sum, *dloss;
     float *dz;

@@ -1,14 +1,18 @@
 /* self_attention: multi-head self-attention without a mask, in float on the ordinary cores.
  *
- * The (T, T) matrix of a head is never stored. A block has 64 rows of one side and walks over the other side 32 rows at a time:
+ * The (T, T) matrix of a head is never stored. A block has 64 rows of one side and walks over the
+ * other side 32 rows at a time:
  *   forward   queries over keys: S = Q K', running maximum and sum of each row, O = P V
  *   queries   dQ = dS K               queries over keys
  *   keys      dV = P' dO, dK = dS' Q  keys over queries
- * with P = exp(S / sqrt(d) - log sum) again from Q and K, dS = P (dO V' - along) / sqrt(d), along = dO.O of the row.
- *   thread  4 rows x 4 columns of a tile of S from operands that lie in shared memory as [d][row], then 4 rows x D / 8 columns of the
- *           result: eight neighbouring lanes share four rows
- * Sums run in order, with neither atomics nor partial sums: the same bits always. Heads wider than 128 columns take a warp a row.
- * Limit: 4 T D multiply-adds forward and 14 T D / 2 backward a row. Not measured yet. */
+ * with P = exp(S / sqrt(d) - log sum) again from Q and K, dS = P (dO V' - along) / sqrt(d), along =
+ * dO.O of the row.
+ *   thread  4 rows x 4 columns of a tile of S from operands that lie in shared memory as
+ *           [d][row], then 4 rows x D / 8 columns of the result: eight neighbouring lanes share
+ *           four rows
+ * Sums run in order, with neither atomics nor partial sums: the same bits always. Heads wider than
+ * 128 columns take a warp a row. Limit: 4 T D multiply-adds forward and 14 T D / 2 backward a row.
+ * Not measured yet. */
 #include "tensor/cuda/runtime/op_kernels.cuh"
 
 namespace wf_gpu {
@@ -103,13 +107,14 @@ __device__ float lanes_max(float x) {
     return x;
 }
 
-/* Shared memory, in floats: own sides [D][64 + skew], walked sides [D][32 + skew], walked rows [32][D], tiles [32][64 + skew]. */
+/* Shared memory, in floats: own sides [D][64 + skew], walked sides [D][32 + skew], walked rows
+ * [32][D], tiles [32][64 + skew]. */
 template <int D> constexpr size_t shared_floats(int own, int walked, int rows, int tiles) {
     return (size_t)D * (own_rows + skew) * own + (size_t)D * (walk_rows + skew) * walked +
            (size_t)walk_rows * D * rows + (size_t)walk_rows * (own_rows + skew) * tiles;
 }
 
-/* --- forward ---------------------------------------------------------------------------------------- */
+/* --- forward ---------------------------------------------------------------------------------- */
 template <int D> __global__ void __launch_bounds__(tile_threads) forward_kernel(attention a) {
     wait_for_previous();
     extern __shared__ __align__(16) unsigned char shared[];
@@ -162,7 +167,7 @@ template <int D> __global__ void __launch_bounds__(tile_threads) forward_kernel(
     }
 }
 
-/* --- backward ---------------------------------------------------------------------------------------- */
+/* --- backward --------------------------------------------------------------------------------- */
 /* along[row] = dy.y of each head */
 struct along_row {
     attention a;
@@ -177,7 +182,8 @@ struct along_row {
     }
 };
 
-/* p = P of the tile, ds = dS; row statistics of queries, which are the tile's rows or its columns. */
+/* p = P of the tile, ds = dS; row statistics of queries, which are the tile's rows or its
+ * columns. */
 template <bool queries_own>
 __device__ void tile_slopes(const attention &a, float (&p)[4][4], float (&ds)[4][4], int own,
                             int walked) {
@@ -262,7 +268,7 @@ template <int D> __global__ void __launch_bounds__(tile_threads) keys_kernel(att
     add_result<D>(a.dqkv + a.part(2), a.ld, first + r, a, dv, lane);
 }
 
-/* --- wide heads: a warp a row and head, which it walks over all others ----------------------------------- */
+/* --- wide heads: a warp a row and head, which it walks over all others ------------------------ */
 struct wide_attention {
     attention a;
     int sequence, head;
@@ -328,7 +334,7 @@ struct wide_backward {
     }
 };
 
-/* --- launches ----------------------------------------------------------------------------------------- */
+/* --- launches --------------------------------------------------------------------------------- */
 attention attention_of(const wf_op *op) {
     const wf_tensor *qkv = op->in[0], *y = op->out[0];
     attention a = {};

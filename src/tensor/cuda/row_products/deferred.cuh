@@ -6,9 +6,8 @@
  * when something is about to overwrite what it reads, or at launch_deferred. The memset of a
  * gradient is deferred as well: it is cancelled if the first operation on the gradient overwrites
  * all of it. Invariants
- *   Q1  open sequences do not depend on each other, and sums depend on sequences only: the writers
- *       of
- *       a sum's sources are launched before it (asserted)
+ *   Q1  open sequences do not depend on each other, and sums depend on sequences only: the
+ *       writers of a sum's sources are launched before it (asserted)
  *   Q2  within a sequence a row is only read again by operations on the same row
  *   Q3  other kernels and copies call launch_before or launch_deferred before they touch memory */
 #ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_DEFERRED_CUH

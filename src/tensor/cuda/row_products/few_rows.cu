@@ -1,12 +1,12 @@
 /* few_rows: a row sequence on few rows, all operations in one launch. For many rows see
  * many_rows.cu.
  *
- *   block    takes 16 rows through all operations: a team of eight warps, and one more that fetches
- *            weights (weight_ring.cuh)
+ *   block    takes 16 rows through all operations: a team of eight warps, and one more that
+ *            fetches weights (weight_ring.cuh)
  *   team     each warp has 16 columns of a product; the team synchronises between operations
  *   product  128 columns of n and 64 of k at a time; mma.sync m16n8k16; sums over k in order. A
- *            left
- *            operand in memory is read 64 columns ahead and passes through shared memory as bf16
+ *            left operand in memory is read 64 columns ahead and passes through shared memory as
+ *            bf16
  *   results  product_ends.cuh
  * Latency is the limit: the products of a block run one after the other. Measured, H200, ncu:
  * sequences of 256 graphs take 22 us forward and 30 backward at width 64, 53 and 52 at width

@@ -1,20 +1,16 @@
 /* many_rows: row sequences on many rows: products tile by tile, and the operations between them.
  *
  *   launch   independent products of one direction; blocks that read the same rows are neighbours
- *   block    128 rows by 128 columns of one product, or by 64 (use_narrow_tiles); two warpgroups of
- *            64
- *            rows; two blocks an SM, so that one writes its results while the other multiplies
- *   k        64 at a time through all terms, in order. The left operand is read from float memory
- *            64
- *            columns ahead into registers, rounded to bf16 and stored as a panel of 64 rows for
- *            each
- *            warpgroup, in two stages. Weights come by cp.async two stages ahead, three stages in
- *            all;
- *            the first ones before the previous launch has ended (L3)
+ *   block    128 rows by 128 columns of one product, or by 64 (use_narrow_tiles); two warpgroups
+ *            of 64 rows; two blocks an SM, so that one writes its results while the other
+ *            multiplies
+ *   k        64 at a time through all terms, in order. The left operand is read from float
+ *            memory 64 columns ahead into registers, rounded to bf16 and stored as a panel of 64
+ *            rows for each warpgroup, in two stages. Weights come by cp.async two stages ahead,
+ *            three stages in all; the first ones before the previous launch has ended (L3)
  *   product  wgmma m64n128k16, on sm_80 mma.sync (mma.cuh), both operands from panels
- *   results  a warp has 16 rows, as in few_rows.cu: product_ends.cuh. Its sums replace the stages
- *            in
- *            shared memory
+ *   results  a warp has 16 rows, as in few_rows.cu: product_ends.cuh. Its sums replace the
+ *            stages in shared memory
  * Sums over k are in order, and wgmma and mma.sync round alike on an H200 (test_cuda_nodes,
  * test_cuda_field): a row has the bits that few_rows.cu gives it. FLOPs 2 rows k n a product.
  * Bytes: the left operand in float once for every tile across, from L2; weights in bf16 for every

@@ -106,12 +106,12 @@ $(CHAOS): tests/chaos/shim.c
 	@mkdir -p $(@D)
 	$(call quiet,CC,$<)$(CC) -std=gnu11 -O2 -Wall -Wextra $(WERROR) -shared -fPIC $< -o $@ -ldl
 
-chaos: $(BUILD)/weft $(CHAOS) $(FUZZERS) ## every command under faults, for SECONDS=300; SEED=N
+chaos: $(BUILD)/weft-cpu $(CHAOS) $(FUZZERS) ## every command under faults, for SECONDS=300; SEED=N
 	@$(PYTHON) tests/chaos/chaos.py --build $(BUILD) --seconds $(SECONDS) --seed $(SEED) \
 	    --fuzz $(BUILD)
 
 chaos-long: FUZZ_BUILD = $(if $(has_libfuzzer),$(LIBFUZZER_BUILD),$(OWN_FUZZ_BUILD))
-chaos-long: $(BUILD)/weft $(CHAOS) ## the same for MINUTES=15, with sanitizers and libFuzzer
+chaos-long: $(BUILD)/weft-cpu $(CHAOS) ## the same for MINUTES=15, with sanitizers and libFuzzer
 	+@$(again) $(OWN_FUZZ_BUILD) build/asan/weft
 	+@$(again) $(FUZZ_BUILD) fuzz-targets
 	@$(PYTHON) tests/chaos/chaos.py --build $(BUILD) --seconds $$(($(MINUTES) * 60)) \

@@ -69,7 +69,8 @@ class Lab:
     """The program, the inputs, what undisturbed runs leave, and where cases run."""
 
     def __init__(self, build, folder, keep=False):
-        self.weft, self.shim = os.path.abspath(build + "/weft"), os.path.abspath(
+        # Without CUDA: its run time registers kernels before main and does not bear lack of memory.
+        self.weft, self.shim = os.path.abspath(build + "/weft-cpu"), os.path.abspath(
             build + "/chaos/shim.so"
         )
         self.sanitized = None  # the program under sanitizers, where there is one

@@ -66,7 +66,7 @@ test-docs: $(BUILD)/weft $(BUILD)/libweft.so ## the code blocks of the README an
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/doc_blocks.py README.md docs/tutorial.md docs/python.md
 
 test-oracle: all need-oracle ## comparisons with PyTorch, SciPy and scikit-learn
-	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/run.sh $(ORACLES:tests/%=%)
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) LIBS="$(LIBS)" tests/run.sh $(ORACLES:tests/%=%)
 
 # Targets may call the whole program: weft_main is its main.
 $(BUILD)/tests/fuzz/program.o: src/cli/main.c

@@ -1,18 +1,12 @@
 """Builds flow_internals.c against $BUILD/libweft.a and gives its functions to the oracles."""
 import ctypes as C
 import os
-import shutil
 import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
-
-
-def cuda_libraries():
-    """The library holds CUDA code exactly when the Makefile found nvcc."""
-    nvcc = os.environ.get("NVCC", shutil.which("nvcc"))
-    return ["-L" + os.path.join(os.path.dirname(nvcc), "../lib64"), "-lcudart_static", "-ldl", "-lrt",
-            "-lstdc++"] if nvcc else []
+# What the library needs: `make test-oracle` says it, with CUDA and MPI where they are.
+LIBS = os.environ.get("LIBS", "-ljansson -lz -lxxhash -lm -pthread").split()
 
 
 def library():
@@ -22,7 +16,7 @@ def library():
     made = f"{target}.{os.getpid()}"  # programs that run side by side both make it
     subprocess.run([*os.environ.get("CC", "cc").split(), "-std=gnu11", "-O2", "-fPIC", "-shared", "-D_GNU_SOURCE",
                     "-I" + ROOT + "/include", "-I" + ROOT + "/src", source, BUILD + "/libweft.a",
-                    "-ljansson", "-lz", "-lm", "-pthread", *cuda_libraries(), "-o", made], check=True)
+                    *LIBS, "-o", made], check=True)
     os.replace(made, target)
     return C.CDLL(target)
 

@@ -11,7 +11,7 @@ lib = C.CDLL(os.path.join(build, "libweft.so"))
 class Desc(C.Structure):
     _fields_ = [
         ("name", C.c_char_p), ("path", C.c_char_p), ("labels", C.c_char_p), ("test_path", C.c_char_p),
-        ("test_labels", C.c_char_p), ("root", C.c_char_p), ("format", C.c_char_p), ("target", C.c_char_p),
+        ("test_labels", C.c_char_p), ("root", C.c_char_p), ("format", C.c_char_p), ("target", C.c_char_p), ("classes", C.c_char_p),
         ("categorical", C.c_char_p), ("drop", C.c_char_p),
         ("merge", C.c_char_p), ("joint", C.c_char_p), ("scale", C.c_int), ("test_fraction", C.c_double),
         ("seed", C.c_uint64), ("rows", C.c_size_t), ("noise", C.c_double),

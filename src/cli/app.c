@@ -29,7 +29,7 @@ static void on_signal(int number) {
  * kill. */
 static void on_lost_file(int number, siginfo_t *info, void *context) {
     (void)context;
-    char path[CLI_PATH];
+    char path[WF_RUN_PATH];
     if (!wf_mapped_file(info->si_addr, path, sizeof path)) {
         signal(number, SIG_DFL); /* a fault of the program: comes again, and ends it */
         return;
@@ -122,7 +122,7 @@ static int unknown_command(int count, char **words) {
     return 2;
 }
 
-static int fail(cli_app *app, wf_status status) {
+static int fail(wf_run_app *app, wf_status status) {
     cli_progress_clear(app);
     const char *sentence = app->sentence;
     if (sentence[0] == '\0' && app->ctx != NULL) sentence = wf_last_error(app->ctx);
@@ -143,23 +143,23 @@ static bool reader_left(void) {
 
 /* The exit code, once all is said. A reader who left has what it wanted: no complaint, and the
  * code a shell knows. */
-static int finish(cli_app *app, wf_status status) {
+static int finish(wf_run_app *app, wf_status status) {
     bool unwritten = fflush(stdout) != 0 || ferror(stdout) || cli_print_lost();
     if (status == WF_OK && unwritten) {
         if (reader_left()) return 128 + SIGPIPE;
-        status = cli_fail(app, WF_ERR_DISK, "standard output could not be written");
+        status = wf__run_fail(app, WF_ERR_DISK, "standard output could not be written");
     }
     return status == WF_OK ? 0 : fail(app, status);
 }
 
 /* --scale, where the command has it. */
-static bool scale_given(const cli_app *app) {
+static bool scale_given(const wf_run_app *app) {
     for (const cli_option *o = app->command->options; o != NULL && o->name != NULL; o++)
         if (strcmp(o->name, "scale") == 0) return cli_given(app, "scale");
     return false;
 }
 
-static int run_command(cli_app *app) {
+static int run_command(wf_run_app *app) {
     bool speaks = wf_comm_rank(app->comm) == 0;
     bool shares = cli_ranks_share(app->command);
     if (!speaks && !shares) return 0;
@@ -190,7 +190,7 @@ static int run_command(cli_app *app) {
 }
 
 /* Prints help or the version where one is asked for, else runs the command. */
-static int answer(cli_app *app) {
+static int answer(wf_run_app *app) {
     if (cli_flag(app, "version"))
         app->command = cli_find_command(1, (char *[]){"version"}, &(int){0});
     else if (app->help) {
@@ -201,7 +201,7 @@ static int answer(cli_app *app) {
 }
 
 /* Words before and behind the command's name. */
-static int parse_and_answer(cli_app *app, int before, char **leading, int count, char **words,
+static int parse_and_answer(wf_run_app *app, int before, char **leading, int count, char **words,
                             bool named) {
     wf_status status = cli_parse(app, before, leading);
     if (status == WF_OK) status = cli_parse(app, count, words);
@@ -214,13 +214,13 @@ static int parse_and_answer(cli_app *app, int before, char **leading, int count,
 
 int cli_main(int argc, char **argv) {
     catch_signals();
-    cli_json_watch();
+    wf__run_json_watch();
     /* Options may stand before the command, too. */
     int before = cli_leading_options(argc - 1, argv + 1), used = 0;
     int count = argc - 1 - before;
     char **words = argv + 1 + before;
-    cli_app app = {.command = count > 0 ? cli_find_command(count, words, &used)
-                                        : cli_find_command(1, (char *[]){"help"}, &used)};
+    wf_run_app app = {.command = count > 0 ? cli_find_command(count, words, &used)
+                                           : cli_find_command(1, (char *[]){"help"}, &used)};
     if (count == 0) used = 0;
     if (app.command == NULL) {
         bool help = count > 1 && (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0);

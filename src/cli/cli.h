@@ -47,7 +47,7 @@ typedef struct cli_command {
     const char *details;   /* a paragraph for --help */
     const cli_option *options;
     cli_example examples[4];
-    wf_status (*run)(cli_app *app);
+    wf_status (*run)(wf_run_app *app);
 } cli_command;
 
 /* The program, without its main: tests and programs with generators of their own call it. */
@@ -55,14 +55,14 @@ int cli_main(int argc, char **argv);
 
 /* Where mpirun or srun started several processes (ranks.c). Joins them: app->comm; false: the
  * sentence says why not. Ranks other than 0 print nothing. */
-bool cli_ranks_join(cli_app *app, int argc, char **argv);
+bool cli_ranks_join(wf_run_app *app, int argc, char **argv);
 /* Whether the ranks share the command's work; else rank 0 runs it by itself. */
 bool cli_ranks_share(const cli_command *command);
 /* A command has ended: the other ranks hear of a failure. What to tell the user: the failure of
  * another rank before what followed from it; "" on ranks other than 0, which say nothing. */
-const char *cli_ranks_failed(cli_app *app, wf_status status, const char *sentence);
+const char *cli_ranks_failed(wf_run_app *app, wf_status status, const char *sentence);
 /* Leaves; code becomes that of a failure that came after this rank's work. */
-int cli_ranks_leave(cli_app *app, int code);
+int cli_ranks_leave(wf_run_app *app, int code);
 
 /* The commands, ended by a NULL name, and the options every command has. */
 extern const cli_command cli_commands[];
@@ -73,21 +73,22 @@ extern const char *const cli_exit_codes[][2]; /* code and meaning, ended by NULL
 int cli_leading_options(int count, char **words);
 /* Fill app from words before and behind the command's name; then check that all of them are
  * there. */
-wf_status cli_parse(cli_app *app, int count, char **words);
-wf_status cli_parse_end(cli_app *app);
+wf_status cli_parse(wf_run_app *app, int count, char **words);
+wf_status cli_parse_end(wf_run_app *app);
 
 /* Values of options by name. The name must be in the table: anything else is a programming
  * mistake. */
-bool cli_given(const cli_app *app, const char *name);
-bool cli_flag(const cli_app *app, const char *name);
-const char *cli_text(const cli_app *app,
+bool cli_given(const wf_run_app *app, const char *name);
+bool cli_flag(const wf_run_app *app, const char *name);
+const char *cli_text(const wf_run_app *app,
                      const char *name); /* NULL when neither given nor defaulted */
-int64_t cli_int(const cli_app *app, const char *name);
-int cli_index(const cli_app *app, const char *name); /* of a CHOICE, in its names; -1: not given */
-double cli_real(const cli_app *app, const char *name);
+int64_t cli_int(const wf_run_app *app, const char *name);
+int cli_index(const wf_run_app *app,
+              const char *name); /* of a CHOICE, in its names; -1: not given */
+double cli_real(const wf_run_app *app, const char *name);
 
 /* Set what the options of this table say, and --seed where the table has a seed. */
-void cli_settings(const cli_app *app, const wf_setting *rows, void *desc);
+void cli_settings(const wf_run_app *app, const wf_setting *rows, void *desc);
 /* The row of an option of kind SETTING. */
 const wf_setting *cli_option_row(const cli_option *option);
 
@@ -115,8 +116,8 @@ void cli_unknown_command(int count, const char *const *words, char *out, size_t 
 /* Progress and warnings of the library, and lines of the program's own, on stderr. */
 void cli_progress_report(void *app, const wf_progress *progress);
 void cli_progress_warn(void *app, const char *sentence);
-void cli_progress_clear(cli_app *app);             /* before anything else is printed on stderr */
-void cli_say_line(cli_app *app, const char *line); /* for app->say */
+void cli_progress_clear(wf_run_app *app); /* before anything else is printed on stderr */
+void cli_say_line(wf_run_app *app, const char *line); /* for app->say */
 
 /* Print on stdout, on stderr, on either. The only way to print: what a terminal would act on is
  * shown as an escape. */
@@ -125,6 +126,6 @@ void cli_print_error(const char *format, ...) __attribute__((format(printf, 1, 2
 void cli_print_to(FILE *to, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
 bool cli_print_lost(void); /* text was lost for want of memory */
 /* Print on stdout and free. NULL is out of memory. */
-wf_status cli_print_json(cli_app *app, json_t *json);
+wf_status cli_print_json(wf_run_app *app, json_t *json);
 
 #endif

@@ -31,7 +31,7 @@ typedef struct result {
 } result;
 
 typedef struct bench {
-    cli_app *app;
+    wf_run_app *app;
     char folder[64], place[32];
     wf_dataset *data;
     wf_graph *graph;
@@ -68,16 +68,16 @@ static wf_status open_data(bench *b) {
         desc = wf_data_desc_default();
         desc.name = "digits";
         desc.rows = 2000;
-        CLI_TRY(wf_dataset_open(b->app->ctx, &desc, &b->data));
+        WF_TRY(wf_dataset_open(b->app->ctx, &desc, &b->data));
     }
     return wf_graph_parse(b->app->ctx, bench_arch, "relu", 0, &b->graph);
 }
 
 static void measure_peak(bench *b) {
     int threads = wf_ctx_threads(b->app->ctx);
-    double begin = cli_seconds();
+    double begin = wf_seconds();
     do b->peak = fmax(b->peak, wf_bench_fma_peak(b->app->ctx));
-    while (cli_seconds() - begin < fmin(b->seconds, 2));
+    while (wf_seconds() - begin < fmin(b->seconds, 2));
     add_result(b, "peak", b->peak / threads, "GFLOP/s a core",
                "multiply-adds in registers, %d threads together", threads);
 }
@@ -91,9 +91,9 @@ static wf_status train_networks(bench *b, size_t count, double *seconds) {
     desc.count = count;
     wf_zoo_free(b->zoo);
     b->zoo = NULL;
-    double start = cli_seconds();
-    CLI_TRY(wf_zoo_train(b->app->ctx, b->graph, b->data, &desc, path, NULL));
-    *seconds = cli_seconds() - start;
+    double start = wf_seconds();
+    WF_TRY(wf_zoo_train(b->app->ctx, b->graph, b->data, &desc, path, NULL));
+    *seconds = wf_seconds() - start;
     return wf_zoo_open(b->app->ctx, path, &b->zoo);
 }
 
@@ -109,12 +109,12 @@ static const char *place_of(bench *b) {
 static wf_status measure_zoo(bench *b) {
     double seconds;
     size_t count = first_networks;
-    CLI_TRY(train_networks(b, count, &seconds));
+    WF_TRY(train_networks(b, count, &seconds));
     for (int round = 0; round < 3 && count < most_networks; round++) {
         if (round > 0 && seconds > b->seconds / 2) break;
         size_t fill = (size_t)(b->seconds * (double)count / seconds);
         count = fill <= count ? count + 1 : fill > most_networks ? most_networks : fill;
-        CLI_TRY(train_networks(b, count, &seconds));
+        WF_TRY(train_networks(b, count, &seconds));
     }
     add_result(b, "zoo", (double)count / seconds, "networks/s",
                "%zu networks on %s, 25 epochs, batch 128, %s", count, b->data->name, place_of(b));
@@ -129,20 +129,20 @@ static wf_status need_zoo(bench *b) {
 /* --- matching --------------------------------------------------------------------------------- */
 
 static wf_status measure_wcs(bench *b) {
-    CLI_TRY(need_zoo(b));
+    WF_TRY(need_zoo(b));
     size_t n = wf_zoo_count(b->zoo) < 1000 ? wf_zoo_count(b->zoo) : 1000, queries = 8;
     float *weights = NULL;
     float best[1000];
     wf_match_desc desc = wf_match_desc_default();
     desc.sweeps = 5;
-    CLI_TRY(wf_zoo_load(b->app->ctx, b->zoo, 0, n, &weights));
-    double rate = 0, begin = cli_seconds();
+    WF_TRY(wf_zoo_load(b->app->ctx, b->zoo, 0, n, &weights));
+    double rate = 0, begin = wf_seconds();
     wf_status status = WF_OK;
-    while (status == WF_OK && cli_seconds() - begin < b->seconds) {
-        double start = cli_seconds();
+    while (status == WF_OK && wf_seconds() - begin < b->seconds) {
+        double start = wf_seconds();
         status = wf_wcs_max(b->app->ctx, b->graph, weights, queries, weights, n, NULL, &desc, best,
                             NULL);
-        double took = cli_seconds() - start;
+        double took = wf_seconds() - start;
         rate = fmax(rate, (double)(queries * n) / took);
         if (took < 0.2 && 2 * queries <= n) queries *= 2;
     }
@@ -160,9 +160,9 @@ static wf_status measure_step(bench *b, wf_layout layout) {
     wf_field_desc field = wf_field_desc_default();
     field.layout = layout;
     wf_bench_field_result got;
-    CLI_TRY(wf_bench_field(b->app->ctx, &field, bench_arch, step_batch, 1, &got));
+    WF_TRY(wf_bench_field(b->app->ctx, &field, bench_arch, step_batch, 1, &got));
     int repeats = (int)fmin(1000, b->seconds / (got.step_best * step_batch)) + 2;
-    CLI_TRY(wf_bench_field(b->app->ctx, &field, bench_arch, step_batch, repeats, &got));
+    WF_TRY(wf_bench_field(b->app->ctx, &field, bench_arch, step_batch, repeats, &got));
     add_result(b, layout == WF_LAYOUT_LEAN ? "lean" : "lstar", 1e3 * got.step_best, "ms a network",
                "64 x 8, batch %d, median %.3g ms, %.0f GFLOP/s, %.0f %% of peak", step_batch,
                1e3 * got.step_median, got.gigaflops, 100 * got.gigaflops / b->peak);
@@ -179,8 +179,8 @@ static wf_status measure_gpu_step(bench *b, wf_layout layout, bool mnist, bool b
         field.fold_rows = 785;
     }
     wf_bench_gpu_result got;
-    CLI_TRY(wf_bench_field_gpu(b->app->ctx, &field, mnist ? "784-32-32-10" : bench_arch, gpu_batch,
-                               gpu_velocities, bf16, &got));
+    WF_TRY(wf_bench_field_gpu(b->app->ctx, &field, mnist ? "784-32-32-10" : bench_arch, gpu_batch,
+                              gpu_velocities, bf16, &got));
     char name[32];
     snprintf(name, sizeof name, "%s %s", mnist ? "mnist" : "karhunen",
              layout == WF_LAYOUT_LEAN ? "lean" : "lstar");
@@ -193,7 +193,7 @@ static wf_status measure_gpu_step(bench *b, wf_layout layout, bool mnist, bool b
 
 static wf_status measure_layout(bench *b, wf_layout layout) {
     if (!b->gpu) return measure_step(b, layout);
-    for (int k = 0; k < 4; k++) CLI_TRY(measure_gpu_step(b, layout, k % 2 == 1, k < 2));
+    for (int k = 0; k < 4; k++) WF_TRY(measure_gpu_step(b, layout, k % 2 == 1, k < 2));
     return WF_OK;
 }
 
@@ -203,9 +203,10 @@ static wf_status print_results(bench *b) {
     if (!b->app->json) return WF_OK; /* printed as they came */
     json_t *list = json_array();
     for (int i = 0; i < b->n; i++)
-        json_array_append_new(list, json_pack("{s:s, s:o, s:s, s:s}", "name", b->results[i].name,
-                                              "value", cli_json_number(b->results[i].value), "unit",
-                                              b->results[i].unit, "note", b->results[i].note));
+        json_array_append_new(list,
+                              json_pack("{s:s, s:o, s:s, s:s}", "name", b->results[i].name, "value",
+                                        wf__run_json_number(b->results[i].value), "unit",
+                                        b->results[i].unit, "note", b->results[i].note));
     return cli_print_json(b->app, json_pack("{s:s, s:i, s:s, s:o}", "version", WF_VERSION,
                                             "threads", wf_ctx_threads(b->app->ctx), "build",
                                             wf_build_info(), "results", list));
@@ -217,24 +218,25 @@ static bool wanted(const bench *b, const char *name) {
 }
 
 static wf_status measure_all(bench *b) {
-    CLI_TRY(wf_use_cuda(b->app->ctx, &b->gpu));
+    WF_TRY(wf_use_cuda(b->app->ctx, &b->gpu));
     if (!b->gpu) measure_peak(b);
-    CLI_TRY(open_data(b));
-    if (wanted(b, "zoo")) CLI_TRY(measure_zoo(b));
-    if (wanted(b, "wcs")) CLI_TRY(measure_wcs(b));
-    if (wanted(b, "lstar")) CLI_TRY(measure_layout(b, WF_LAYOUT_LSTAR));
-    if (wanted(b, "lean")) CLI_TRY(measure_layout(b, WF_LAYOUT_LEAN));
+    WF_TRY(open_data(b));
+    if (wanted(b, "zoo")) WF_TRY(measure_zoo(b));
+    if (wanted(b, "wcs")) WF_TRY(measure_wcs(b));
+    if (wanted(b, "lstar")) WF_TRY(measure_layout(b, WF_LAYOUT_LSTAR));
+    if (wanted(b, "lean")) WF_TRY(measure_layout(b, WF_LAYOUT_LEAN));
     return print_results(b);
 }
 
-wf_status cli_bench(cli_app *app) {
+wf_status cli_bench(wf_run_app *app) {
     bench *b = calloc(1, sizeof *b);
-    if (b == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (b == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     *b = (bench){
         .app = app, .seconds = cli_real(app, "seconds"), .folder = "/tmp/weft-bench-XXXXXX"};
     wf_status status;
     if (mkdtemp(b->folder) == NULL)
-        status = cli_fail(app, WF_ERR_DISK, "no folder for the measurements can be made in /tmp");
+        status =
+            wf__run_fail(app, WF_ERR_DISK, "no folder for the measurements can be made in /tmp");
     else {
         status = measure_all(b);
         wf_zoo_free(b->zoo);

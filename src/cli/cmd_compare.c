@@ -38,7 +38,7 @@ typedef struct line {
 } line;
 
 typedef struct comparison {
-    cli_app *app;
+    wf_run_app *app;
     compared *runs;
     int n_runs;
     const char *keys[most_keys]; /* settings that differ; they belong to the runs */
@@ -73,46 +73,46 @@ static const char *setting(const compared *run, const char *key) {
 }
 
 static wf_status read_run(comparison *c, const char *folder, compared *run) {
-    cli_app *app = c->app;
-    char path[CLI_PATH];
+    wf_run_app *app = c->app;
+    char path[WF_RUN_PATH];
     name_of(folder, run->name);
-    CLI_TRY(cli_path(app, folder, "eval.json", path));
-    CLI_TRY(cli_json_read(app, path, &run->eval));
+    WF_TRY(wf__run_path(app, folder, "eval.json", path));
+    WF_TRY(wf__run_json_read(app, path, &run->eval));
     if (!json_is_array(json_object_get(run->eval, "rows")))
-        return cli_fail(app, WF_ERR_INPUT,
-                        "%s: no rows of one collection; weft compare takes runs "
-                        "without a manifest",
-                        path);
-    CLI_TRY(cli_path(app, folder, "stage.json", path));
-    CLI_TRY(cli_json_read(app, path, &run->stages));
+        return wf__run_fail(app, WF_ERR_INPUT,
+                            "%s: no rows of one collection; weft compare takes runs "
+                            "without a manifest",
+                            path);
+    WF_TRY(wf__run_path(app, folder, "stage.json", path));
+    WF_TRY(wf__run_json_read(app, path, &run->stages));
     run->settings = json_object();
     const char *name;
     json_t *stage;
     json_object_foreach(run->stages, name, stage)
         json_object_update(run->settings, json_object_get(stage, "config"));
-    CLI_TRY(cli_json_complete(app, path, run->settings));
+    WF_TRY(wf__run_json_complete(app, path, run->settings));
     if (!c->methods) return WF_OK;
-    CLI_TRY(cli_path(app, folder, "points.json", path));
+    WF_TRY(wf__run_path(app, folder, "points.json", path));
     return cli_method_read(app, run->eval, run->settings,
                            cli_text(app, "out") != NULL ? path : NULL, &run->method);
 }
 
 /* Runs that have no results yet are passed over. */
 static wf_status read_runs(comparison *c) {
-    cli_app *app = c->app;
+    wf_run_app *app = c->app;
     c->runs = calloc((size_t)app->n_arguments, sizeof *c->runs);
-    if (c->runs == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (c->runs == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; i < app->n_arguments; i++) {
-        char path[CLI_PATH];
-        CLI_TRY(cli_path(app, app->argument[i], "eval.json", path));
+        char path[WF_RUN_PATH];
+        WF_TRY(wf__run_path(app, app->argument[i], "eval.json", path));
         if (!wf_file_exists(path)) {
-            cli_say(app, "%s has no results yet (no eval.json): left out", app->argument[i]);
+            wf__run_say(app, "%s has no results yet (no eval.json): left out", app->argument[i]);
             continue;
         }
-        CLI_TRY(read_run(c, app->argument[i], &c->runs[c->n_runs++]));
+        WF_TRY(read_run(c, app->argument[i], &c->runs[c->n_runs++]));
     }
     if (c->n_runs > 0) return WF_OK;
-    return cli_fail(app, WF_ERR_INPUT, "none of the folders holds results of weft run");
+    return wf__run_fail(app, WF_ERR_INPUT, "none of the folders holds results of weft run");
 }
 
 /* Settings that differ between the runs, in the order of the first run's file. */
@@ -129,9 +129,9 @@ static wf_status find_keys(comparison *c) {
             for (int i = 0; i < c->n_keys; i++) known |= strcmp(c->keys[i], key) == 0;
             if (!differs || known) continue;
             if (c->n_keys == most_keys)
-                return cli_fail(c->app, WF_ERR_USAGE,
-                                "the runs differ in more than %d settings; compare fewer",
-                                most_keys);
+                return wf__run_fail(c->app, WF_ERR_USAGE,
+                                    "the runs differ in more than %d settings; compare fewer",
+                                    most_keys);
             c->keys[c->n_keys++] = key;
         }
     }
@@ -151,10 +151,11 @@ static wf_status read_over(comparison *c) {
         const char *text = setting(&c->runs[i], c->over);
         c->runs[i].at = strtod(text, &end);
         if (end == text || *end != '\0' || !isfinite(c->runs[i].at))
-            return cli_fail(c->app, WF_ERR_USAGE,
-                            "--over %s: \"%s\" in the run %s is no number; weft help recipe lists "
-                            "the settings",
-                            c->over, text, c->runs[i].name);
+            return wf__run_fail(
+                c->app, WF_ERR_USAGE,
+                "--over %s: \"%s\" in the run %s is no number; weft help recipe lists "
+                "the settings",
+                c->over, text, c->runs[i].name);
     }
     qsort(c->runs, (size_t)c->n_runs, sizeof *c->runs, by_setting);
     return WF_OK;
@@ -211,7 +212,7 @@ static wf_status add_line(comparison *c, const wf_eval_row *row, const char *nam
     if (c->n_lines == c->line_room) {
         c->line_room = 2 * c->line_room + 16;
         line *more = realloc(c->lines, (size_t)c->line_room * sizeof *more);
-        if (more == NULL) return cli_fail(c->app, WF_ERR_MEMORY, "out of memory");
+        if (more == NULL) return wf__run_fail(c->app, WF_ERR_MEMORY, "out of memory");
         c->lines = more;
     }
     line *next = &c->lines[c->n_lines++];
@@ -225,7 +226,7 @@ static wf_status add_shared(comparison *c, const char *name, wf_report_role role
     for (int i = 0; i < c->n_runs; i++) {
         wf_eval_row row;
         const json_t *json = row_named(&c->runs[i], name);
-        if (json == NULL || !cli_row_from_json(json, &row)) continue;
+        if (json == NULL || !wf__run_row_from_json(json, &row)) continue;
         bool known = false, any = false;
         for (int k = 0; k < i; k++) {
             const json_t *earlier = row_named(&c->runs[k], name);
@@ -235,7 +236,7 @@ static wf_status add_shared(comparison *c, const char *name, wf_report_role role
         char label[160];
         snprintf(label, sizeof label, any ? "%s of %s" : "%s", name, c->runs[i].name);
         if (!known) {
-            CLI_TRY(add_line(c, &row, label, role, false));
+            WF_TRY(add_line(c, &row, label, role, false));
             c->lines[c->n_lines - 1].points = cli_method_points(&c->runs[i].method, name);
         }
     }
@@ -249,12 +250,12 @@ static wf_status add_generated(comparison *c) {
             char label[160];
             const json_t *json = generated_row(&c->runs[i], &kinds[k]);
             if (json == NULL) continue;
-            if (!cli_row_from_json(json, &row))
-                return cli_fail(c->app, WF_ERR_INPUT, "%s: its %s row is not one of weft eval",
-                                c->runs[i].name, kinds[k].name);
+            if (!wf__run_row_from_json(json, &row))
+                return wf__run_fail(c->app, WF_ERR_INPUT, "%s: its %s row is not one of weft eval",
+                                    c->runs[i].name, kinds[k].name);
             snprintf(label, sizeof label, "%s %s", c->runs[i].name, kinds[k].name);
-            CLI_TRY(add_line(c, &row, label, WF_REPORT_GENERATED,
-                             json_is_true(json_object_get(json, "copies"))));
+            WF_TRY(add_line(c, &row, label, WF_REPORT_GENERATED,
+                            json_is_true(json_object_get(json, "copies"))));
             c->lines[c->n_lines - 1].points = cli_method_points(&c->runs[i].method, row.name);
             if (k == 0) c->runs[i].method.row = row;
         }
@@ -265,8 +266,8 @@ static wf_status add_generated(comparison *c) {
 
 static wf_status begin_series(comparison *c, const char *name, bool published) {
     if (c->n_series == most_series)
-        return cli_fail(c->app, WF_ERR_USAGE, "more than %d lines to draw; compare fewer runs",
-                        most_series);
+        return wf__run_fail(c->app, WF_ERR_USAGE, "more than %d lines to draw; compare fewer runs",
+                            most_series);
     snprintf(c->series_name[c->n_series], sizeof c->series_name[0], "%s", name);
     c->series[c->n_series] = (wf_report_series){.name = c->series_name[c->n_series],
                                                 .published = published,
@@ -292,9 +293,9 @@ static wf_status own_series(comparison *c, int first, const struct kind *kind) {
         wf_eval_row row;
         const json_t *json = generated_row(&c->runs[i], kind);
         if (json == NULL || !alike(c, &c->runs[first], &c->runs[i]) ||
-            !cli_row_from_json(json, &row))
+            !wf__run_row_from_json(json, &row))
             continue;
-        if (!begun) CLI_TRY(begin_series(c, name, false));
+        if (!begun) WF_TRY(begin_series(c, name, false));
         begun = true;
         add_point(c, c->runs[i].at, &row);
     }
@@ -306,19 +307,19 @@ static wf_status published_series(comparison *c) {
     const json_t *series, *json;
     json_array_foreach(json_object_get(c->beside, "series"), i, series) {
         const char *name = json_string_value(json_object_get(series, "name"));
-        CLI_TRY(begin_series(c, name != NULL ? name : "published", true));
+        WF_TRY(begin_series(c, name != NULL ? name : "published", true));
         json_array_foreach(json_object_get(series, "rows"), k, json) {
             wf_eval_row row;
             char label[160];
             const json_t *at = json_object_get(json, "at");
-            if (!json_is_number(at) || !cli_row_from_json(json, &row))
-                return cli_fail(c->app, WF_ERR_INPUT,
-                                "%s: row %zu of series %zu needs at, name and n",
-                                cli_text(c->app, "beside"), k, i);
+            if (!json_is_number(at) || !wf__run_row_from_json(json, &row))
+                return wf__run_fail(c->app, WF_ERR_INPUT,
+                                    "%s: row %zu of series %zu needs at, name and n",
+                                    cli_text(c->app, "beside"), k, i);
             add_point(c, json_number_value(at), &row);
             snprintf(label, sizeof label, "%.60s %g", c->series_name[c->n_series - 1],
                      json_number_value(at));
-            CLI_TRY(add_line(c, &row, label, WF_REPORT_CONTROL, false));
+            WF_TRY(add_line(c, &row, label, WF_REPORT_CONTROL, false));
         }
     }
     return WF_OK;
@@ -336,11 +337,12 @@ static wf_status make_series(comparison *c) {
     size_t room = (size_t)(most_kinds * c->n_runs + published_points(c) + 1);
     c->x = calloc(room, sizeof *c->x);
     c->rows = calloc(room, sizeof *c->rows);
-    if (c->x == NULL || c->rows == NULL) return cli_fail(c->app, WF_ERR_MEMORY, "out of memory");
+    if (c->x == NULL || c->rows == NULL)
+        return wf__run_fail(c->app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; i < c->n_runs; i++) {
         bool seen = false;
         for (int k = 0; k < i; k++) seen |= alike(c, &c->runs[i], &c->runs[k]);
-        for (int k = 0; k < most_kinds && !seen; k++) CLI_TRY(own_series(c, i, &kinds[k]));
+        for (int k = 0; k < most_kinds && !seen; k++) WF_TRY(own_series(c, i, &kinds[k]));
     }
     return published_series(c);
 }
@@ -349,7 +351,7 @@ static wf_status make_series(comparison *c) {
 
 static double seconds_of(const compared *run, wf_stage stage) {
     return json_number_value(
-        json_object_get(json_object_get(run->stages, cli_stage_name(stage)), "seconds"));
+        json_object_get(json_object_get(run->stages, wf__run_stage_name(stage)), "seconds"));
 }
 
 static json_t *to_json(const comparison *c) {
@@ -361,8 +363,8 @@ static json_t *to_json(const comparison *c) {
         for (int k = 0; k < c->n_keys; k++)
             json_object_set_new(settings, c->keys[k], json_string(setting(run, c->keys[k])));
         for (int stage = 0; stage < WF_STAGES; stage++)
-            json_object_set_new(seconds, cli_stage_name((wf_stage)stage),
-                                cli_json_number(seconds_of(run, (wf_stage)stage)));
+            json_object_set_new(seconds, wf__run_stage_name((wf_stage)stage),
+                                wf__run_json_number(seconds_of(run, (wf_stage)stage)));
         json_array_append_new(runs, json_pack("{s:s, s:o, s:o, s:O?, s:O?, s:O?}", "run", run->name,
                                               "settings", settings, "seconds", seconds, "rows",
                                               json_object_get(run->eval, "rows"), "scales",
@@ -381,7 +383,7 @@ static wf_status print_table(const comparison *c, bool auc) {
     if (rows == NULL || copies == NULL) {
         free(rows);
         free(copies);
-        return cli_fail(c->app, WF_ERR_MEMORY, "out of memory");
+        return wf__run_fail(c->app, WF_ERR_MEMORY, "out of memory");
     }
     for (int i = 0; i < c->n_lines; i++) rows[i] = c->lines[i].row, copies[i] = c->lines[i].copies;
     cli_print_rows(rows, c->n_lines, auc, copies);
@@ -394,7 +396,7 @@ static wf_status print_table(const comparison *c, bool auc) {
     for (int i = 0; !c->methods && i < c->n_runs; i++) {
         char what[1024], took[32];
         describe(c, &c->runs[i], NULL, what, sizeof what);
-        cli_duration(seconds_of(&c->runs[i], WF_STAGE_TRAINING), took);
+        wf__run_duration(seconds_of(&c->runs[i], WF_STAGE_TRAINING), took);
         cli_print("%s: %s%straining %s\n", c->runs[i].name, what, what[0] != '\0' ? ", " : "",
                   took);
     }
@@ -407,7 +409,7 @@ static wf_status write_page(const comparison *c, bool auc, const char *path) {
     char(*texts)[1024] = calloc((size_t)c->n_runs, sizeof *texts);
     wf_status status = WF_OK;
     if (entries == NULL || facts == NULL || texts == NULL)
-        status = cli_fail(c->app, WF_ERR_MEMORY, "out of memory");
+        status = wf__run_fail(c->app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; status == WF_OK && i < c->n_lines; i++)
         entries[i] = (wf_report_entry){.role = c->lines[i].role,
                                        .row = &c->lines[i].row,
@@ -444,30 +446,30 @@ static wf_status write_page(const comparison *c, bool auc, const char *path) {
 }
 
 static wf_status compare(comparison *c) {
-    cli_app *app = c->app;
+    wf_run_app *app = c->app;
     const char *beside = cli_text(app, "beside"), *page = cli_text(app, "out");
     c->over = cli_text(app, "over");
     if (beside != NULL && c->over == NULL)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "--beside needs --over: its numbers stand over a setting");
-    CLI_TRY(cli_lock_file(app, page));
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "--beside needs --over: its numbers stand over a setting");
+    WF_TRY(wf__run_lock_file(app, page));
     c->methods = cli_flag(app, "methods");
-    CLI_TRY(read_runs(c));
-    if (beside != NULL) CLI_TRY(cli_json_read(app, beside, &c->beside));
-    CLI_TRY(find_keys(c));
-    CLI_TRY(read_over(c));
-    CLI_TRY(add_shared(c, "reference", WF_REPORT_REFERENCE));
-    CLI_TRY(add_shared(c, "held-out", WF_REPORT_HELD_OUT));
-    CLI_TRY(add_generated(c));
-    if (c->over != NULL) CLI_TRY(make_series(c));
+    WF_TRY(read_runs(c));
+    if (beside != NULL) WF_TRY(wf__run_json_read(app, beside, &c->beside));
+    WF_TRY(find_keys(c));
+    WF_TRY(read_over(c));
+    WF_TRY(add_shared(c, "reference", WF_REPORT_REFERENCE));
+    WF_TRY(add_shared(c, "held-out", WF_REPORT_HELD_OUT));
+    WF_TRY(add_generated(c));
+    if (c->over != NULL) WF_TRY(make_series(c));
     bool auc = strcmp(setting(&c->runs[0], "eval.score"), "auc") == 0;
-    if (page != NULL) CLI_TRY(write_page(c, auc, page));
+    if (page != NULL) WF_TRY(write_page(c, auc, page));
     return app->json ? cli_print_json(app, to_json(c)) : print_table(c, auc);
 }
 
-wf_status cli_compare(cli_app *app) {
+wf_status cli_compare(wf_run_app *app) {
     comparison *c = calloc(1, sizeof *c);
-    if (c == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (c == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     c->app = app;
     wf_status status = compare(c);
     for (int i = 0; c->runs != NULL && i < app->n_arguments; i++) {

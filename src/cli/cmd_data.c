@@ -11,10 +11,10 @@ static bool is_recipe(const char *path) {
     return length > 5 && strcmp(path + length - 5, ".conf") == 0;
 }
 
-static wf_status print_bng(cli_app *app, const char *path, const char *text) {
+static wf_status print_bng(wf_run_app *app, const char *path, const char *text) {
     json_error_t error;
     json_t *json = json_loads(text, 0, &error);
-    CLI_TRY(cli_json_complete(app, path, json));
+    WF_TRY(wf__run_json_complete(app, path, json));
     if (app->json) {
         json_object_set_new(json, "path", json_string(path));
         return cli_print_json(app, json);
@@ -32,7 +32,7 @@ static wf_status print_bng(cli_app *app, const char *path, const char *text) {
     return WF_OK;
 }
 
-static wf_status make_bng(cli_app *app, const wf_data_desc *from) {
+static wf_status make_bng(wf_run_app *app, const wf_data_desc *from) {
     const char *path = cli_text(app, "out");
     wf_bng_desc desc = wf_bng_desc_default();
     desc.rows = (size_t)cli_int(app, "rows");
@@ -41,30 +41,30 @@ static wf_status make_bng(cli_app *app, const wf_data_desc *from) {
     desc.prior = cli_real(app, "prior");
     if (cli_given(app, "seed")) desc.seed = (uint64_t)cli_int(app, "seed");
     char *text;
-    CLI_TRY(wf_data_bng(app->ctx, from, &desc, path, &text));
+    WF_TRY(wf_data_bng(app->ctx, from, &desc, path, &text));
     wf_status status = print_bng(app, path, text);
     free(text);
     return status;
 }
 
-wf_status cli_data_bng(cli_app *app) {
+wf_status cli_data_bng(wf_run_app *app) {
     const char *source = app->argument[0];
     if (cli_text(app, "out") == NULL)
-        return cli_fail(app, WF_ERR_USAGE, "say where the table goes: -o FILE.arff");
-    CLI_TRY(cli_lock_file(app, cli_text(app, "out")));
+        return wf__run_fail(app, WF_ERR_USAGE, "say where the table goes: -o FILE.arff");
+    WF_TRY(wf__run_lock_file(app, cli_text(app, "out")));
     if (!is_recipe(source)) {
         wf_data_desc from = wf_data_desc_default();
         from.path = source;
         return make_bng(app, &from);
     }
-    cli_recipe recipe;
-    wf_status status = cli_recipe_open(app, source, &recipe);
+    wf_run_recipe recipe;
+    wf_status status = wf__run_recipe_open(app, source, &recipe);
     if (status == WF_OK) status = make_bng(app, &recipe.data);
-    cli_recipe_free(&recipe);
+    wf__run_recipe_free(&recipe);
     return status;
 }
 
-wf_status cli_data_fetch(cli_app *app) {
+wf_status cli_data_fetch(wf_run_app *app) {
     wf_fetch_desc desc = wf_fetch_desc_default();
     desc.folder = cli_text(app, "out");
     desc.server = cli_text(app, "server");
@@ -79,8 +79,8 @@ wf_status cli_data_fetch(cli_app *app) {
                            (json_int_t)fetched.resumed, "cached", (int)fetched.cached));
     else if (status == WF_OK) {
         char bytes[32], resumed[32];
-        cli_count((size_t)fetched.bytes, bytes);
-        cli_count((size_t)fetched.resumed, resumed);
+        wf__run_count((size_t)fetched.bytes, bytes);
+        wf__run_count((size_t)fetched.resumed, resumed);
         cli_print("%s: %s, %s bytes%s%s%s\n  sha256 %s\n", fetched.path, fetched.name, bytes,
                   fetched.cached        ? ", there already"
                   : fetched.resumed > 0 ? ", of them "

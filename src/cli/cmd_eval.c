@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static wf_eval_desc read_eval_options(cli_app *app) {
+static wf_eval_desc read_eval_options(wf_run_app *app) {
     wf_eval_desc desc = wf_eval_desc_default();
     cli_settings(app, wf_eval_settings(), &desc);
     desc.cache = !cli_flag(app, "no-cache");
@@ -18,13 +18,13 @@ static wf_eval_desc read_eval_options(cli_app *app) {
 }
 
 typedef struct judging {
-    cli_app *app;
-    cli_recipe recipe; /* what the options say; it comes from no file */
+    wf_run_app *app;
+    wf_run_recipe recipe; /* what the options say; it comes from no file */
     wf_zoo *zoo, *nets;
     wf_dataset *data;
     wf_reference *reference;
-    cli_eval_rows rows;
-    cli_judged *judged;
+    wf_run_eval_rows rows;
+    wf_run_judged *judged;
     int n;
     char **names; /* of the networks; NULL: none */
 } judging;
@@ -34,8 +34,8 @@ static void add_notes(const judging *j, json_t *json) {
     double scales[3];
     wf_reference_scales(j->reference, scales);
     json_object_set_new(json, "scales",
-                        json_pack("[o,o,o]", cli_json_number(scales[0]), cli_json_number(scales[1]),
-                                  cli_json_number(scales[2])));
+                        json_pack("[o,o,o]", wf__run_json_number(scales[0]),
+                                  wf__run_json_number(scales[1]), wf__run_json_number(scales[2])));
     json_object_set_new(json, "notes", json_string(wf_reference_notes(j->reference)));
     json_object_set_new(json, "devices", json_string(wf_ctx_devices(j->app->ctx)));
     json_object_set_new(json, "data_note", json_string(j->data != NULL ? j->data->note : ""));
@@ -110,36 +110,36 @@ static void put_networks(FILE *file, const judging *j, const wf_points *points) 
 }
 
 /* The row of the networks themselves; NULL: --rows leaves it out. */
-static const cli_judged *judged_networks(const judging *j) {
+static const wf_run_judged *judged_networks(const judging *j) {
     for (int i = 0; i < j->n; i++)
-        if (j->judged[i].of->kind == CLI_ROW_GENERATED) return &j->judged[i];
+        if (j->judged[i].of->kind == WF_RUN_ROW_GENERATED) return &j->judged[i];
     return NULL;
 }
 
 static wf_status write_csv(const judging *j) {
     const char *path = cli_text(j->app, "csv");
-    const cli_judged *networks = judged_networks(j);
+    const wf_run_judged *networks = judged_networks(j);
     if (path == NULL) return WF_OK;
     if (networks == NULL)
-        return cli_fail(j->app, WF_ERR_USAGE,
-                        "--csv lists the networks, but --rows leaves them out");
+        return wf__run_fail(j->app, WF_ERR_USAGE,
+                            "--csv lists the networks, but --rows leaves them out");
     char *text = NULL;
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
-    if (file == NULL) return cli_fail(j->app, WF_ERR_MEMORY, "out of memory");
+    if (file == NULL) return wf__run_fail(j->app, WF_ERR_MEMORY, "out of memory");
     put_networks(file, j, &networks->points);
     bool whole = ferror(file) == 0;
     if (fclose(file) != 0) whole = false;
     wf_status status = whole ? wf_write_file(j->app->ctx, path, text, size)
-                             : cli_fail(j->app, WF_ERR_MEMORY, "out of memory");
+                             : wf__run_fail(j->app, WF_ERR_MEMORY, "out of memory");
     free(text);
     return status;
 }
 
-static json_t *judged_to_json(const judging *j, const cli_judged *judged) {
-    json_t *json = cli_row_to_json(&judged->row);
+static json_t *judged_to_json(const judging *j, const wf_run_judged *judged) {
+    json_t *json = wf__run_row_to_json(&judged->row);
     if (judged->has_points)
-        json_object_set_new(json, "novelty", cli_novelty_to_json(&judged->points));
+        json_object_set_new(json, "novelty", wf__run_novelty_to_json(&judged->points));
     if (judged == judged_networks(j) && (judged->has_points || judged->has_scores))
         json_object_set_new(json, "networks", networks_to_json(j, &judged->points));
     return json;
@@ -162,7 +162,8 @@ static wf_status print_table(const judging *j) {
     wf_eval_row *rows = calloc((size_t)j->n, sizeof *rows);
     bool *copies = calloc((size_t)j->n, sizeof *copies);
     wf_status status = WF_OK;
-    if (rows == NULL || copies == NULL) status = cli_fail(j->app, WF_ERR_MEMORY, "out of memory");
+    if (rows == NULL || copies == NULL)
+        status = wf__run_fail(j->app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; status == WF_OK && i < j->n; i++) {
         rows[i] = j->judged[i].row;
         copies[i] = j->judged[i].copies;
@@ -181,83 +182,83 @@ static wf_status print_table(const judging *j) {
 
 /* --rows; without it the networks alone, as one row. */
 static wf_status read_rows(judging *j) {
-    cli_recipe *recipe = &j->recipe;
+    wf_run_recipe *recipe = &j->recipe;
     recipe->generator = cli_text(j->app, "name");
     recipe->rows = cli_text(j->app, "rows");
     recipe->sample = wf_sample_desc_default();
     cli_settings(j->app, wf_sample_settings(), &recipe->sample);
     recipe->sample_count = wf_zoo_count(j->nets);
     recipe->eval = read_eval_options(j->app);
-    if (recipe->rows != NULL) return cli_eval_rows_read(j->app, recipe, "", false, &j->rows);
+    if (recipe->rows != NULL) return wf__run_eval_rows_read(j->app, recipe, "", false, &j->rows);
     j->rows.list = calloc(1, sizeof *j->rows.list);
-    if (j->rows.list == NULL) return cli_fail(j->app, WF_ERR_MEMORY, "out of memory");
+    if (j->rows.list == NULL) return wf__run_fail(j->app, WF_ERR_MEMORY, "out of memory");
     j->rows.n = 1;
-    j->rows.list[0].kind = CLI_ROW_GENERATED;
+    j->rows.list[0].kind = WF_RUN_ROW_GENERATED;
     snprintf(j->rows.list[0].name, sizeof j->rows.list[0].name, "%s", recipe->generator);
     return WF_OK;
 }
 
 /* Networks that were brought in without their data may want other inputs than these. */
-static wf_status check_data(judging *j, const wf_zoo *zoo, const cli_recipe *recipe) {
+static wf_status check_data(judging *j, const wf_zoo *zoo, const wf_run_recipe *recipe) {
     wf_suits suits;
     bool known =
         wf_zoo_meta(zoo, "weft.sources") == NULL || wf_zoo_meta(zoo, "weft.preparation") != NULL;
-    if (known || cli_says_scale(j->app, recipe)) return WF_OK;
-    CLI_TRY(wf_zoo_suits(j->app->ctx, zoo, &recipe->data, &suits));
+    if (known || wf__run_says_scale(j->app, recipe)) return WF_OK;
+    WF_TRY(wf_zoo_suits(j->app->ctx, zoo, &recipe->data, &suits));
     cli_warn_unsuited(j->app, wf_zoo_path(zoo), recipe, j->data, suits.accuracy, &suits);
     return WF_OK;
 }
 
 static wf_status open_data(judging *j) {
     const wf_zoo *zoo = j->zoo != NULL ? j->zoo : j->nets;
-    cli_recipe recipe;
-    wf_status status = cli_data_recipe(j->app, cli_text(j->app, "data"), zoo, &recipe);
-    if (status == WF_OK) status = cli_recipe_dataset(j->app, &recipe, &j->data);
+    wf_run_recipe recipe;
+    wf_status status = wf__run_data_recipe(j->app, cli_text(j->app, "data"), zoo, &recipe);
+    if (status == WF_OK) status = wf__run_recipe_dataset(j->app, &recipe, &j->data);
     if (status == WF_OK) status = check_data(j, zoo, &recipe);
-    cli_recipe_free(&recipe);
+    wf__run_recipe_free(&recipe);
     return status;
 }
 
 static wf_status judge(judging *j) {
-    cli_app *app = j->app;
+    wf_run_app *app = j->app;
     const char *zoo = cli_text(app, "zoo"), *nets = cli_text(app, "nets");
-    if (zoo != NULL) CLI_TRY(wf_zoo_open(app->ctx, zoo, &j->zoo));
-    CLI_TRY(
+    if (zoo != NULL) WF_TRY(wf_zoo_open(app->ctx, zoo, &j->zoo));
+    WF_TRY(
         wf_zoo_open_networks(app->ctx, nets, zoo != NULL ? wf_zoo_graph(j->zoo) : NULL, &j->nets));
     if (zoo != NULL && !wf_graph_equal(wf_zoo_graph(j->zoo), wf_zoo_graph(j->nets)))
-        return cli_fail(app, WF_ERR_SHAPE,
-                        "%s has networks of %s, %s of %s: they cannot be compared", zoo,
-                        wf_zoo_graph(j->zoo)->text, nets, wf_zoo_graph(j->nets)->text);
-    CLI_TRY(read_rows(j));
-    if (cli_given(app, "data")) CLI_TRY(open_data(j));
+        return wf__run_fail(app, WF_ERR_SHAPE,
+                            "%s has networks of %s, %s of %s: they cannot be compared", zoo,
+                            wf_zoo_graph(j->zoo)->text, nets, wf_zoo_graph(j->nets)->text);
+    WF_TRY(read_rows(j));
+    if (cli_given(app, "data")) WF_TRY(open_data(j));
     if (zoo != NULL)
-        CLI_TRY(wf_reference_open(app->ctx, j->zoo, j->data, &j->recipe.eval, &j->reference));
-    cli_judging what = {.app = app,
-                        .recipe = &j->recipe,
-                        .reference = j->reference,
-                        .data = j->data,
-                        .nets = j->nets,
-                        .zoo = j->zoo,
-                        .graph = wf_zoo_graph(j->nets),
-                        .whole = true};
-    CLI_TRY(cli_judge_rows(&what, &j->rows, &j->judged, &j->n));
-    CLI_TRY(wf_zoo_names(app->ctx, j->nets, &j->names));
-    CLI_TRY(write_csv(j));
+        WF_TRY(wf_reference_open(app->ctx, j->zoo, j->data, &j->recipe.eval, &j->reference));
+    wf_run_judging what = {.app = app,
+                           .recipe = &j->recipe,
+                           .reference = j->reference,
+                           .data = j->data,
+                           .nets = j->nets,
+                           .zoo = j->zoo,
+                           .graph = wf_zoo_graph(j->nets),
+                           .whole = true};
+    WF_TRY(wf__run_judge_rows(&what, &j->rows, &j->judged, &j->n));
+    WF_TRY(wf_zoo_names(app->ctx, j->nets, &j->names));
+    WF_TRY(write_csv(j));
     return app->json ? print_json(j) : print_table(j);
 }
 
-wf_status cli_eval(cli_app *app) {
+wf_status cli_eval(wf_run_app *app) {
     bool alone = cli_text(app, "zoo") == NULL;
     if (cli_text(app, "nets") == NULL || (alone && cli_text(app, "data") == NULL))
-        return cli_fail(
+        return wf__run_fail(
             app, WF_ERR_USAGE,
             "weft eval needs --nets FILE and --zoo FILE, or --nets FILE and --data DATA "
             "for the scores alone");
-    if (cli_text(app, "csv") != NULL) CLI_TRY(cli_new_file(app, cli_text(app, "csv")));
+    if (cli_text(app, "csv") != NULL) WF_TRY(cli_new_file(app, cli_text(app, "csv")));
     judging j = {.app = app};
     wf_status status = judge(&j);
-    cli_judged_free(j.judged, j.n);
-    cli_eval_rows_free(&j.rows);
+    wf__run_judged_free(j.judged, j.n);
+    wf__run_eval_rows_free(&j.rows);
     wf_reference_free(j.reference);
     wf_dataset_free(j.data);
     if (j.nets != NULL) wf_zoo_names_free(j.names, wf_zoo_count(j.nets));
@@ -269,10 +270,10 @@ wf_status cli_eval(cli_app *app) {
 /* --- align ------------------------------------------------------------------------------------ */
 
 /* Mean cosine of all networks to network `to`, as they stand. */
-static wf_status mean_cosine(cli_app *app, const char *path, size_t to, double *out) {
+static wf_status mean_cosine(wf_run_app *app, const char *path, size_t to, double *out) {
     wf_zoo *zoo;
     float *weights = NULL;
-    CLI_TRY(wf_zoo_open(app->ctx, path, &zoo));
+    WF_TRY(wf_zoo_open(app->ctx, path, &zoo));
     size_t each = wf_zoo_graph(zoo)->n_params, total = wf_zoo_count(zoo);
     wf_status status = wf_zoo_load(app->ctx, zoo, 0, total, &weights);
     double sum = 0;
@@ -292,21 +293,22 @@ static wf_status mean_cosine(cli_app *app, const char *path, size_t to, double *
     return status;
 }
 
-static wf_status align_collection(cli_app *app, const wf_zoo *zoo) {
+static wf_status align_collection(wf_run_app *app, const wf_zoo *zoo) {
     const char *out = cli_text(app, "out");
     size_t to = (size_t)cli_int(app, "reference");
     if (to >= wf_zoo_count(zoo))
-        return cli_fail(app, WF_ERR_USAGE,
-                        "--reference is %zu, but the collection has %zu network%s, counted from 0",
-                        to, wf_zoo_count(zoo), CLI_S(wf_zoo_count(zoo)));
+        return wf__run_fail(
+            app, WF_ERR_USAGE,
+            "--reference is %zu, but the collection has %zu network%s, counted from 0", to,
+            wf_zoo_count(zoo), WF_RUN_S(wf_zoo_count(zoo)));
     wf_match_desc desc = wf_match_desc_default();
     desc.sweeps = (int)cli_int(app, "sweeps");
     desc.restarts = (int)cli_int(app, "restarts");
     if (cli_given(app, "seed")) desc.seed = (uint64_t)cli_int(app, "seed");
     double before, after;
-    CLI_TRY(mean_cosine(app, app->argument[0], to, &before));
-    CLI_TRY(wf_align_zoo(app->ctx, zoo, to, &desc, out));
-    CLI_TRY(mean_cosine(app, out, to, &after));
+    WF_TRY(mean_cosine(app, app->argument[0], to, &before));
+    WF_TRY(wf_align_zoo(app->ctx, zoo, to, &desc, out));
+    WF_TRY(mean_cosine(app, out, to, &after));
     if (app->json)
         return cli_print_json(app,
                               json_pack("{s:s, s:I, s:I, s:f, s:f}", "path", out, "count",
@@ -314,16 +316,16 @@ static wf_status align_collection(cli_app *app, const wf_zoo *zoo) {
                                         "cosine_before", before, "cosine_after", after));
     cli_print(
         "%s: %zu network%s aligned to network %zu; mean cosine to it %.3f before, %.3f after\n",
-        out, wf_zoo_count(zoo), CLI_S(wf_zoo_count(zoo)), to, before, after);
+        out, wf_zoo_count(zoo), WF_RUN_S(wf_zoo_count(zoo)), to, before, after);
     return WF_OK;
 }
 
-wf_status cli_align(cli_app *app) {
+wf_status cli_align(wf_run_app *app) {
     if (cli_text(app, "out") == NULL)
-        return cli_fail(app, WF_ERR_USAGE, "say where the aligned collection goes: -o FILE");
-    CLI_TRY(cli_new_file(app, cli_text(app, "out")));
+        return wf__run_fail(app, WF_ERR_USAGE, "say where the aligned collection goes: -o FILE");
+    WF_TRY(cli_new_file(app, cli_text(app, "out")));
     wf_zoo *zoo;
-    CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
+    WF_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
     wf_status status = align_collection(app, zoo);
     wf_zoo_free(zoo);
     return status;

@@ -14,19 +14,19 @@
 #include <string.h>
 
 typedef struct fitting {
-    cli_app *app;
+    wf_run_app *app;
     const char *zoo_path, *out;
-    char recipe_path[CLI_PATH];
+    char recipe_path[WF_RUN_PATH];
     wf_zoo *zoo;
     wf_plan plan;
     bool planned; /* by this call; else an earlier one did */
-    cli_recipe recipe;
+    wf_run_recipe recipe;
 } fitting;
 
 /* --- the plan --------------------------------------------------------------------------------- */
 
 /* Files that the recipe names must be found from any folder. */
-static const char *whole_path(const char *key, const char *value, char buffer[CLI_PATH]) {
+static const char *whole_path(const char *key, const char *value, char buffer[WF_RUN_PATH]) {
     static const char *const paths[] = {"path", "labels", "test_path", "test_labels"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         if (strcmp(key, paths[i]) == 0 && realpath(value, buffer) != NULL) return buffer;
@@ -35,8 +35,8 @@ static const char *whole_path(const char *key, const char *value, char buffer[CL
 
 /* Lines of [data]: what differs from the defaults. free() it; NULL: out of memory. */
 static char *data_lines(const wf_data_desc *data) {
-    enum { size = 8 * CLI_PATH };
-    char *lines = malloc(size), path[CLI_PATH];
+    enum { size = 8 * WF_RUN_PATH };
+    char *lines = malloc(size), path[WF_RUN_PATH];
     if (lines == NULL) return NULL;
     wf_data_desc plain = wf_data_desc_default();
     wf_text text = wf_text_start(lines, size);
@@ -55,21 +55,21 @@ static char *data_lines(const wf_data_desc *data) {
 /* --data, opened once so that what does not fit is said before any training; *lines NULL
  * without. */
 static wf_status read_data(fitting *f, char **lines) {
-    cli_app *app = f->app;
+    wf_run_app *app = f->app;
     const char *name = cli_text(app, "data");
     *lines = NULL;
     if (name == NULL) return WF_OK;
-    cli_recipe recipe;
+    wf_run_recipe recipe;
     wf_dataset *data = NULL;
-    wf_status status = cli_data_recipe(app, name, f->zoo, &recipe);
-    if (status == WF_OK) status = cli_recipe_dataset(app, &recipe, &data);
+    wf_status status = wf__run_data_recipe(app, name, f->zoo, &recipe);
+    if (status == WF_OK) status = wf__run_recipe_dataset(app, &recipe, &data);
     if (status == WF_OK) status = wf_dataset_fits(app->ctx, data, wf_zoo_graph(f->zoo));
     if (status == WF_OK) {
         *lines = data_lines(&recipe.data);
-        if (*lines == NULL) status = cli_fail(app, WF_ERR_MEMORY, "out of memory");
+        if (*lines == NULL) status = wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     }
     wf_dataset_free(data);
-    cli_recipe_free(&recipe);
+    wf__run_recipe_free(&recipe);
     return status;
 }
 
@@ -77,32 +77,32 @@ static void say_plan(const fitting *f) {
     const wf_plan *plan = &f->plan;
     const wf_graph *graph = wf_zoo_graph(f->zoo);
     char params[32], updates[32], took[32];
-    cli_count(plan->field_params, params);
-    cli_count(plan->fit.updates, updates);
-    cli_duration(plan->seconds, took);
-    cli_say(f->app, "%zu networks of %s: %zu train, %zu validate", wf_zoo_count(f->zoo),
-            graph->text, plan->networks, plan->fit.set_aside);
-    cli_say(f->app, "field: %d wide, %d blocks, %s parameters%s", plan->field.node,
-            plan->field.blocks, params, plan->field.fold ? ", first layer folded" : "");
-    cli_say(f->app, "training: %s updates of %zu networks, %.3g ms each: about %s", updates,
-            plan->fit.batch, 1000 * plan->update_seconds, took);
-    cli_say(f->app, "recipe: %s", f->recipe_path);
+    wf__run_count(plan->field_params, params);
+    wf__run_count(plan->fit.updates, updates);
+    wf__run_duration(plan->seconds, took);
+    wf__run_say(f->app, "%zu networks of %s: %zu train, %zu validate", wf_zoo_count(f->zoo),
+                graph->text, plan->networks, plan->fit.set_aside);
+    wf__run_say(f->app, "field: %d wide, %d blocks, %s parameters%s", plan->field.node,
+                plan->field.blocks, params, plan->field.fold ? ", first layer folded" : "");
+    wf__run_say(f->app, "training: %s updates of %zu networks, %.3g ms each: about %s", updates,
+                plan->fit.batch, 1000 * plan->update_seconds, took);
+    wf__run_say(f->app, "recipe: %s", f->recipe_path);
 }
 
 static wf_status write_plan(fitting *f, const char *data) {
-    char zoo[CLI_PATH], *text;
+    char zoo[WF_RUN_PATH], *text;
     const char *path = realpath(f->zoo_path, zoo) != NULL ? zoo : f->zoo_path;
-    CLI_TRY(wf_plan_recipe(f->app->ctx, &f->plan, path, data, &text));
+    WF_TRY(wf_plan_recipe(f->app->ctx, &f->plan, path, data, &text));
     wf_status status = wf_write_file(f->app->ctx, f->recipe_path, text, strlen(text));
     wf_free(text);
     return status;
 }
 
 static wf_status make_plan(fitting *f) {
-    cli_app *app = f->app;
+    wf_run_app *app = f->app;
     char *data;
-    CLI_TRY(read_data(f, &data));
-    cli_say(app, "measuring how long updates take");
+    WF_TRY(read_data(f, &data));
+    wf__run_say(app, "measuring how long updates take");
     wf_status status = wf_plan_fit(app->ctx, f->zoo, cli_real(app, "minutes"), &f->plan);
     if (status == WF_OK && cli_given(app, "seed")) {
         uint64_t seed = (uint64_t)cli_int(app, "seed");
@@ -119,26 +119,27 @@ static wf_status make_plan(fitting *f) {
 
 /* Invariant F1. *go_on: a flow that was broken off stands there, with its recipe. */
 static wf_status look_around(fitting *f, bool *go_on) {
-    cli_app *app = f->app;
+    wf_run_app *app = f->app;
     *go_on = false;
     if (cli_flag(app, "force")) {
-        CLI_TRY(wf_remove(app->ctx, f->out));
+        WF_TRY(wf_remove(app->ctx, f->out));
         return wf_remove(app->ctx, f->recipe_path);
     }
     if (!wf_file_exists(f->out)) return WF_OK;
     if (!wf_file_exists(f->recipe_path)) return cli_not_there(app, f->out);
     wf_flow *flow;
-    CLI_TRY(cli_recipe_open(app, f->recipe_path, &f->recipe));
-    CLI_TRY(wf_flow_open(app->ctx, f->out, &flow));
+    WF_TRY(wf__run_recipe_open(app, f->recipe_path, &f->recipe));
+    WF_TRY(wf_flow_open(app->ctx, f->out, &flow));
     size_t done = wf_flow_updates(flow), of = f->recipe.fit.updates;
     wf_flow_free(flow);
     if (done >= of)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "%s has all its %zu updates; sample from it (weft sample %s), give another "
-                        "name, or --force to fit anew",
-                        f->out, of, f->out);
-    cli_say(app, "%s: goes on from update %zu of %zu, as %s says", f->out, done, of,
-            f->recipe_path);
+        return wf__run_fail(
+            app, WF_ERR_USAGE,
+            "%s has all its %zu updates; sample from it (weft sample %s), give another "
+            "name, or --force to fit anew",
+            f->out, of, f->out);
+    wf__run_say(app, "%s: goes on from update %zu of %zu, as %s says", f->out, done, of,
+                f->recipe_path);
     *go_on = true;
     return WF_OK;
 }
@@ -158,9 +159,9 @@ static json_t *plan_json(const fitting *f) {
 }
 
 static wf_status print_result(const fitting *f, double seconds) {
-    cli_app *app = f->app;
+    wf_run_app *app = f->app;
     wf_flow *flow;
-    CLI_TRY(wf_flow_open(app->ctx, f->out, &flow));
+    WF_TRY(wf_flow_open(app->ctx, f->out, &flow));
     size_t updates = wf_flow_updates(flow);
     wf_flow_free(flow);
     if (app->json)
@@ -169,7 +170,7 @@ static wf_status print_result(const fitting *f, double seconds) {
                                              (json_int_t)updates, "seconds", seconds, "plan",
                                              plan_json(f), "devices", wf_ctx_devices(app->ctx)));
     char took[32];
-    cli_duration(seconds, took);
+    wf__run_duration(seconds, took);
     cli_print("%s: a flow after %zu updates, in %s\n", f->out, updates, took);
     cli_print("networks from it:  weft sample %s -n 100 -o nets.safetensors\n", f->out);
     cli_print("the whole table:   weft run %s\n", f->recipe_path);
@@ -177,27 +178,27 @@ static wf_status print_result(const fitting *f, double seconds) {
 }
 
 static wf_status fit_zoo(fitting *f) {
-    cli_app *app = f->app;
+    wf_run_app *app = f->app;
     bool go_on;
-    CLI_TRY(wf_zoo_open(app->ctx, f->zoo_path, &f->zoo));
-    CLI_TRY(look_around(f, &go_on));
+    WF_TRY(wf_zoo_open(app->ctx, f->zoo_path, &f->zoo));
+    WF_TRY(look_around(f, &go_on));
     if (!go_on) {
-        CLI_TRY(make_plan(f));
-        CLI_TRY(cli_recipe_open(app, f->recipe_path, &f->recipe));
+        WF_TRY(make_plan(f));
+        WF_TRY(wf__run_recipe_open(app, f->recipe_path, &f->recipe));
     }
     wf_source source = {.zoo = f->zoo};
-    double start = cli_seconds();
-    CLI_TRY(cli_resumable(app, cli_fit(app, &f->recipe, &source, 1, f->out)));
-    return print_result(f, cli_seconds() - start);
+    double start = wf_seconds();
+    WF_TRY(wf__run_resumable(app, wf__run_fit(app, &f->recipe, &source, 1, f->out)));
+    return print_result(f, wf_seconds() - start);
 }
 
-wf_status cli_fit_zoo(cli_app *app) {
+wf_status cli_fit_zoo(wf_run_app *app) {
     fitting f = {.app = app, .zoo_path = app->argument[0], .out = cli_text(app, "out")};
-    if (f.out == NULL) return cli_fail(app, WF_ERR_USAGE, "say where the flow goes: -o FILE");
-    if (snprintf(f.recipe_path, CLI_PATH, "%s.recipe.conf", f.out) >= CLI_PATH)
-        return cli_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", f.out);
+    if (f.out == NULL) return wf__run_fail(app, WF_ERR_USAGE, "say where the flow goes: -o FILE");
+    if (snprintf(f.recipe_path, WF_RUN_PATH, "%s.recipe.conf", f.out) >= WF_RUN_PATH)
+        return wf__run_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", f.out);
     wf_status status = fit_zoo(&f);
-    cli_recipe_free(&f.recipe);
+    wf__run_recipe_free(&f.recipe);
     wf_zoo_free(f.zoo);
     return status;
 }

@@ -6,39 +6,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-static wf_status write_recipe_beside(cli_app *app, const cli_recipe *recipe, const char *path) {
-    char beside[CLI_PATH];
+static wf_status write_recipe_beside(wf_run_app *app, const wf_run_recipe *recipe,
+                                     const char *path) {
+    char beside[WF_RUN_PATH];
     snprintf(beside, sizeof beside, "%s.recipe.conf", path);
-    char *text = cli_recipe_resolved(recipe);
-    if (text == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    char *text = wf__run_recipe_resolved(recipe);
+    if (text == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     wf_status status = wf_write_file(app->ctx, beside, text, strlen(text));
     free(text);
     return status;
 }
 
 /* --zoo, --manifest, or the recipe's manifest. */
-static wf_status open_sources(cli_app *app, const cli_recipe *recipe, cli_sources *s) {
+static wf_status open_sources(wf_run_app *app, const wf_run_recipe *recipe, wf_run_sources *s) {
     const char *zoo = cli_text(app, "zoo"), *manifest = cli_text(app, "manifest");
     if (zoo != NULL && manifest != NULL)
-        return cli_fail(app, WF_ERR_USAGE, "give --zoo or --manifest, not both");
+        return wf__run_fail(app, WF_ERR_USAGE, "give --zoo or --manifest, not both");
     if (manifest != NULL && cli_text(app, "cond") != NULL)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "--cond belongs to --zoo; a manifest holds conditions itself");
-    if (zoo != NULL) return cli_sources_list(app, zoo, cli_text(app, "cond"), s);
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "--cond belongs to --zoo; a manifest holds conditions itself");
+    if (zoo != NULL) return wf__run_sources_list(app, zoo, cli_text(app, "cond"), s);
     if (manifest == NULL) manifest = recipe->manifest;
-    if (manifest != NULL) return cli_sources_manifest(app, manifest, s);
-    return cli_fail(app, WF_ERR_USAGE,
-                    "say what to fit: --zoo FILE or --manifest FILE (weft zoo train and weft zoo "
-                    "import make collections; weft run does all of it)");
+    if (manifest != NULL) return wf__run_sources_manifest(app, manifest, s);
+    return wf__run_fail(
+        app, WF_ERR_USAGE,
+        "say what to fit: --zoo FILE or --manifest FILE (weft zoo train and weft zoo "
+        "import make collections; weft run does all of it)");
 }
 
-static wf_status print_fitted(cli_app *app, const cli_recipe *recipe, const char *path,
+static wf_status print_fitted(wf_run_app *app, const wf_run_recipe *recipe, const char *path,
                               double seconds) {
     size_t updates = 0;
     bool is_flow = recipe->kind->flow != NULL;
     if (is_flow) {
         wf_flow *flow;
-        CLI_TRY(wf_flow_open(app->ctx, path, &flow));
+        WF_TRY(wf_flow_open(app->ctx, path, &flow));
         updates = wf_flow_updates(flow);
         wf_flow_free(flow);
     }
@@ -50,43 +52,44 @@ static wf_status print_fitted(cli_app *app, const cli_recipe *recipe, const char
             json_object_set_new(json, "updates", json_integer((json_int_t)updates));
         return cli_print_json(app, json);
     }
-    if (is_flow) cli_print("%s: a flow after %zu update%s\n", path, updates, CLI_S(updates));
+    if (is_flow) cli_print("%s: a flow after %zu update%s\n", path, updates, WF_RUN_S(updates));
     else cli_print("%s: %s, fitted\n", path, recipe->generator);
     return WF_OK;
 }
 
-static wf_status fit(cli_app *app, cli_recipe *recipe, cli_sources *s) {
+static wf_status fit(wf_run_app *app, wf_run_recipe *recipe, wf_run_sources *s) {
     const char *out = cli_text(app, "out");
-    CLI_TRY(cli_recipe_open(app, app->argument[0], recipe));
+    WF_TRY(wf__run_recipe_open(app, app->argument[0], recipe));
     if (recipe->kind->fit == NULL)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "model.generator is %s, which needs no fit; weft sample makes its networks",
-                        recipe->generator);
+        return wf__run_fail(
+            app, WF_ERR_USAGE,
+            "model.generator is %s, which needs no fit; weft sample makes its networks",
+            recipe->generator);
     cli_settings(app, wf_fit_settings(), &recipe->fit);
     if (recipe->train_path != NULL)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "train.path belongs to weft run; here --zoo names what is fitted");
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "train.path belongs to weft run; here --zoo names what is fitted");
     if (recipe->fresh)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "zoo.fresh belongs to weft run, which knows how networks are trained");
-    CLI_TRY(open_sources(app, recipe, s));
-    CLI_TRY(cli_sources_open(app, s));
-    CLI_TRY(cli_sources_condition(app, s, recipe));
-    CLI_TRY(cli_sources_shares(app, s, recipe->shares));
-    CLI_TRY(write_recipe_beside(app, recipe, out));
-    double start = cli_seconds();
-    CLI_TRY(cli_resumable(app, cli_fit(app, recipe, s->list, s->n, out)));
-    return print_fitted(app, recipe, out, cli_seconds() - start);
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "zoo.fresh belongs to weft run, which knows how networks are trained");
+    WF_TRY(open_sources(app, recipe, s));
+    WF_TRY(wf__run_sources_open(app, s));
+    WF_TRY(wf__run_sources_condition(app, s, recipe));
+    WF_TRY(wf__run_sources_shares(app, s, recipe->shares));
+    WF_TRY(write_recipe_beside(app, recipe, out));
+    double start = wf_seconds();
+    WF_TRY(wf__run_resumable(app, wf__run_fit(app, recipe, s->list, s->n, out)));
+    return print_fitted(app, recipe, out, wf_seconds() - start);
 }
 
-wf_status cli_train(cli_app *app) {
+wf_status cli_train(wf_run_app *app) {
     if (cli_text(app, "out") == NULL)
-        return cli_fail(app, WF_ERR_USAGE, "say where the flow goes: -o FILE");
-    cli_recipe recipe = {0};
-    cli_sources s = {0};
+        return wf__run_fail(app, WF_ERR_USAGE, "say where the flow goes: -o FILE");
+    wf_run_recipe recipe = {0};
+    wf_run_sources s = {0};
     wf_status status = fit(app, &recipe, &s);
-    cli_sources_free(&s);
-    cli_recipe_free(&recipe);
+    wf__run_sources_free(&s);
+    wf__run_recipe_free(&recipe);
     return status;
 }
 
@@ -107,7 +110,7 @@ static json_t *source_to_json(const wf_flow *flow, int index) {
         (json_int_t)source.count, "tests", source.tests, "data", source.data, "path", source.path);
     if (source.cond != NULL)
         json_object_set_new(json, "cond",
-                            cli_numbers_to_json(source.cond, wf_flow_cond_size(flow)));
+                            wf__run_numbers_to_json(source.cond, wf_flow_cond_size(flow)));
     if (is_fresh(flow, index)) json_object_set_new(json, "fresh", json_true());
     return json;
 }
@@ -116,7 +119,7 @@ static void print_source(const wf_flow *flow, int index) {
     wf_flow_source source = wf_flow_source_at(flow, index);
     int numbers = source.cond != NULL ? wf_flow_cond_size(flow) : 0;
     cli_print("  %-20s %-20s %8zu network%s", source.task[0] != '\0' ? source.task : "-",
-              source.graph->text, source.count, CLI_S(source.count));
+              source.graph->text, source.count, WF_RUN_S(source.count));
     if (numbers > 8) cli_print("  a condition of %d numbers", numbers);
     else if (numbers > 0) cli_print("  condition ");
     for (int k = 0; numbers <= 8 && k < numbers; k++)
@@ -125,7 +128,7 @@ static void print_source(const wf_flow *flow, int index) {
               source.tests[0] != '\0' ? "  tested on " : "", source.tests);
 }
 
-static wf_status print_flow_json(cli_app *app, const wf_flow *flow) {
+static wf_status print_flow_json(wf_run_app *app, const wf_flow *flow) {
     const wf_generator_kind *kind = wf_generator_find(wf_flow_generator(flow));
     const char *cond = wf_flow_meta(flow, "field.cond");
     char *settings = wf_settings_json(kind->settings(), wf_flow_options(flow));
@@ -138,33 +141,33 @@ static wf_status print_flow_json(cli_app *app, const wf_flow *flow) {
                   settings == NULL ? NULL : json_loads(settings, 0, NULL), "parameters",
                   (json_int_t)wf_flow_params(flow), "cond", cond != NULL ? cond : "none",
                   "cond_size", wf_flow_cond_size(flow), "cond_drop",
-                  cli_json_number(wf_flow_trained_with(flow)->cond_drop), "sources", sources);
+                  wf__run_json_number(wf_flow_trained_with(flow)->cond_drop), "sources", sources);
     free(settings);
     return cli_print_json(app, json);
 }
 
-static wf_status print_flow(cli_app *app, const wf_flow *flow) {
+static wf_status print_flow(wf_run_app *app, const wf_flow *flow) {
     if (app->json) return print_flow_json(app, flow);
     const char *cond = wf_flow_meta(flow, "field.cond");
     int cond_size = wf_flow_cond_size(flow);
     char count[32], model[400];
-    cli_count(wf_flow_params(flow), count);
-    cli_options_text(wf_generator_find(wf_flow_generator(flow)), wf_flow_options(flow), model,
-                     sizeof model);
+    wf__run_count(wf_flow_params(flow), count);
+    wf__run_options_text(wf_generator_find(wf_flow_generator(flow)), wf_flow_options(flow), model,
+                         sizeof model);
     cli_print("%s\n  generator    %s: %s parameters after %zu update%s\n", app->argument[0], model,
-              count, wf_flow_updates(flow), CLI_S(wf_flow_updates(flow)));
+              count, wf_flow_updates(flow), WF_RUN_S(wf_flow_updates(flow)));
     if (cond_size > 0)
         cli_print("  conditions   %d number%s (%s), left out with probability %g\n", cond_size,
-                  CLI_S(cond_size), cond != NULL ? cond : "",
+                  WF_RUN_S(cond_size), cond != NULL ? cond : "",
                   wf_flow_trained_with(flow)->cond_drop);
     cli_print("fitted to\n");
     for (int i = 0; i < wf_flow_sources(flow); i++) print_source(flow, i);
     return WF_OK;
 }
 
-wf_status cli_flow_info(cli_app *app) {
+wf_status cli_flow_info(wf_run_app *app) {
     wf_flow *flow;
-    CLI_TRY(wf_flow_open(app->ctx, app->argument[0], &flow));
+    WF_TRY(wf_flow_open(app->ctx, app->argument[0], &flow));
     wf_status status = print_flow(app, flow);
     wf_flow_free(flow);
     return status;

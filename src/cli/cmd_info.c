@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-wf_status cli_data_list(cli_app *app) {
+wf_status cli_data_list(wf_run_app *app) {
     const char *root = getenv("WEFT_DATA");
     if (app->json) {
         json_t *names = json_array();
@@ -22,7 +22,7 @@ wf_status cli_data_list(cli_app *app) {
     cli_print("built in:\n");
     for (const char *const *name = wf_data_builtin(); *name != NULL; name++)
         cli_print("  %s\n", *name);
-    cli_print("%s\nfiles of recipes are looked up under %s%s\n", cli_data_remark("digits"),
+    cli_print("%s\nfiles of recipes are looked up under %s%s\n", wf__run_data_remark("digits"),
               root != NULL ? root : "the working folder",
               root != NULL ? " (WEFT_DATA)" : "; WEFT_DATA names another");
     return WF_OK;
@@ -59,15 +59,16 @@ static void print_dataset(const char *named, const wf_dataset *data, const size_
         cli_print(" %s (%zu)", data->class_names[c], counts[c]);
     cli_print("%s\n  fingerprint  %.16s\n", data->classes > 12 ? " ..." : "", data->fingerprint);
     if (data->note[0] != '\0') cli_print("  note         %s\n", data->note);
-    if (cli_data_remark(named) != NULL) cli_print("  note         %s\n", cli_data_remark(named));
+    if (wf__run_data_remark(named) != NULL)
+        cli_print("  note         %s\n", wf__run_data_remark(named));
 }
 
-wf_status cli_data_info(cli_app *app) {
+wf_status cli_data_info(wf_run_app *app) {
     wf_dataset *data;
-    CLI_TRY(cli_dataset_named(app, app->argument[0], NULL, &data));
+    WF_TRY(wf__run_dataset_named(app, app->argument[0], NULL, &data));
     wf_status status = WF_OK;
     size_t *counts = calloc((size_t)data->classes, sizeof *counts);
-    if (counts == NULL) status = cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (counts == NULL) status = wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     else {
         for (size_t i = 0; i < data->n_train; i++) counts[data->y_train[i]]++;
         for (size_t i = 0; i < data->n_test; i++) counts[data->y_test[i]]++;
@@ -108,12 +109,11 @@ static void print_tensors(const json_t *list) {
     }
 }
 
-static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_graph *graph) {
-    const int *cond_size = cli_recipe_cond_size(recipe);
+static wf_status model_info(wf_run_app *app, const wf_run_recipe *recipe, const wf_graph *graph) {
+    const int *cond_size = wf__run_recipe_cond_size(recipe);
     int numbers = cond_size != NULL ? *cond_size : 0;
     size_t parameters, nodes, edges, folded;
-    CLI_TRY(
-        wf_generator_params(app->ctx, recipe->kind, recipe->model, graph, numbers, &parameters));
+    WF_TRY(wf_generator_params(app->ctx, recipe->kind, recipe->model, graph, numbers, &parameters));
     json_t *tensors = json_array();
     wf_status status = wf_generator_tensors(app->ctx, recipe->kind, recipe->model, graph, numbers,
                                             add_tensor, tensors);
@@ -135,9 +135,9 @@ static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_gra
         return cli_print_json(app, json);
     }
     char count[32], each[32], model[400];
-    cli_count(parameters, count);
-    cli_count(graph->n_params, each);
-    cli_options_text(recipe->kind, recipe->model, model, sizeof model);
+    wf__run_count(parameters, count);
+    wf__run_count(graph->n_params, each);
+    wf__run_options_text(recipe->kind, recipe->model, model, sizeof model);
     cli_print("generator  %s: %s parameters\n", model, count);
     cli_print("networks   %s: %s parameters as a graph of %zu nodes\n", graph->text, each, nodes);
     print_tensors(tensors);
@@ -145,39 +145,39 @@ static wf_status model_info(cli_app *app, const cli_recipe *recipe, const wf_gra
     return WF_OK;
 }
 
-static wf_status collection_graph(cli_app *app, const char *path, wf_graph **out) {
+static wf_status collection_graph(wf_run_app *app, const char *path, wf_graph **out) {
     wf_zoo *zoo;
-    CLI_TRY(wf_zoo_open(app->ctx, path, &zoo));
+    WF_TRY(wf_zoo_open(app->ctx, path, &zoo));
     wf_status status = wf_graph_scale_width(app->ctx, wf_zoo_graph(zoo), 1, out);
     wf_zoo_free(zoo);
     return status;
 }
 
 /* The networks of a manifest's first collection; its conditions size the generator. */
-static wf_status manifest_graph(cli_app *app, cli_recipe *recipe, wf_graph **out) {
-    cli_sources sources;
-    cli_recipe first = {0};
-    wf_status status = cli_sources_manifest(app, recipe->manifest, &sources);
-    if (status == WF_OK) status = cli_sources_condition(app, &sources, recipe);
+static wf_status manifest_graph(wf_run_app *app, wf_run_recipe *recipe, wf_graph **out) {
+    wf_run_sources sources;
+    wf_run_recipe first = {0};
+    wf_status status = wf__run_sources_manifest(app, recipe->manifest, &sources);
+    if (status == WF_OK) status = wf__run_sources_condition(app, &sources, recipe);
     if (status == WF_OK && sources.text[0].recipe[0] != '\0') {
-        status = cli_recipe_open(app, sources.text[0].recipe, &first);
-        if (status == WF_OK) status = cli_recipe_graph(app, &first, NULL, out);
-        cli_recipe_free(&first);
+        status = wf__run_recipe_open(app, sources.text[0].recipe, &first);
+        if (status == WF_OK) status = wf__run_recipe_graph(app, &first, NULL, out);
+        wf__run_recipe_free(&first);
     } else if (status == WF_OK) status = collection_graph(app, sources.text[0].zoo, out);
-    cli_sources_free(&sources);
+    wf__run_sources_free(&sources);
     return status;
 }
 
-wf_status cli_model_info(cli_app *app) {
-    cli_recipe recipe;
+wf_status cli_model_info(wf_run_app *app) {
+    wf_run_recipe recipe;
     wf_graph *graph = NULL;
-    wf_status status = cli_recipe_open(app, app->argument[0], &recipe);
+    wf_status status = wf__run_recipe_open(app, app->argument[0], &recipe);
     if (status == WF_OK)
         status = recipe.manifest != NULL   ? manifest_graph(app, &recipe, &graph)
                  : recipe.zoo_path != NULL ? collection_graph(app, recipe.zoo_path, &graph)
-                                           : cli_recipe_graph(app, &recipe, NULL, &graph);
+                                           : wf__run_recipe_graph(app, &recipe, NULL, &graph);
     if (status == WF_OK) status = model_info(app, &recipe, graph);
     wf_graph_free(graph);
-    cli_recipe_free(&recipe);
+    wf__run_recipe_free(&recipe);
     return status;
 }

@@ -32,10 +32,10 @@ static void print_mix(const wf_mix *mix, const wf_dataset *const *data) {
 }
 
 /* Each part of "A,B,C" through `take`. */
-static wf_status each_part(cli_app *app, const char *list, mix_inputs *in,
-                           wf_status (*take)(cli_app *, const char *, mix_inputs *)) {
+static wf_status each_part(wf_run_app *app, const char *list, mix_inputs *in,
+                           wf_status (*take)(wf_run_app *, const char *, mix_inputs *)) {
     char *text = strdup(list), *rest = text;
-    if (text == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (text == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     wf_status status = WF_OK;
     for (char *part; status == WF_OK && (part = strsep(&rest, ",")) != NULL;)
         status = take(app, part, in);
@@ -43,22 +43,22 @@ static wf_status each_part(cli_app *app, const char *list, mix_inputs *in,
     return status;
 }
 
-static wf_status take_zoo(cli_app *app, const char *path, mix_inputs *in) {
+static wf_status take_zoo(wf_run_app *app, const char *path, mix_inputs *in) {
     int n = in->zoo[0] == NULL ? 0 : 1;
     if (in->zoo[1] != NULL)
-        return cli_fail(app, WF_ERR_USAGE, "--zoo names more than two collections");
+        return wf__run_fail(app, WF_ERR_USAGE, "--zoo names more than two collections");
     return wf_zoo_open(app->ctx, path, &in->zoo[n]);
 }
 
-static wf_status take_data(cli_app *app, const char *name, mix_inputs *in) {
+static wf_status take_data(wf_run_app *app, const char *name, mix_inputs *in) {
     if (in->n_data == most_sets)
-        return cli_fail(app, WF_ERR_USAGE, "--data names more than %d sets", most_sets);
-    CLI_TRY(cli_dataset_named(app, name, in->zoo[0], &in->data[in->n_data]));
+        return wf__run_fail(app, WF_ERR_USAGE, "--data names more than %d sets", most_sets);
+    WF_TRY(wf__run_dataset_named(app, name, in->zoo[0], &in->data[in->n_data]));
     in->n_data++;
     return WF_OK;
 }
 
-static wf_status read_mix_options(cli_app *app, wf_mix_desc *desc) {
+static wf_status read_mix_options(wf_run_app *app, wf_mix_desc *desc) {
     float sweeps[8];
     *desc = wf_mix_desc_default();
     wf_eval_desc eval = {.score = desc->score};
@@ -67,34 +67,34 @@ static wf_status read_mix_options(cli_app *app, wf_mix_desc *desc) {
     desc->pairs = (size_t)cli_int(app, "pairs");
     desc->steps = (int)cli_int(app, "steps");
     if (cli_given(app, "seed")) desc->seed = (uint64_t)cli_int(app, "seed");
-    CLI_TRY(cli_numbers(app, "--sweeps", cli_text(app, "sweeps"), sweeps, 8, &desc->n_sweeps));
+    WF_TRY(wf__run_numbers(app, "--sweeps", cli_text(app, "sweeps"), sweeps, 8, &desc->n_sweeps));
     for (int i = 0; i < desc->n_sweeps && i < 8; i++) {
         desc->sweeps[i] = (int)sweeps[i];
         if (sweeps[i] < 0 || sweeps[i] > 1e6f || sweeps[i] != (float)desc->sweeps[i])
-            return cli_fail(app, WF_ERR_USAGE,
-                            "--sweeps is %s; write whole numbers from 0, as 0,1,5,50",
-                            cli_text(app, "sweeps"));
+            return wf__run_fail(app, WF_ERR_USAGE,
+                                "--sweeps is %s; write whole numbers from 0, as 0,1,5,50",
+                                cli_text(app, "sweeps"));
     }
     return WF_OK;
 }
 
-static wf_status mix_two(cli_app *app, mix_inputs *in, wf_mix *mix) {
+static wf_status mix_two(wf_run_app *app, mix_inputs *in, wf_mix *mix) {
     wf_mix_desc desc;
-    CLI_TRY(read_mix_options(app, &desc));
-    CLI_TRY(each_part(app, cli_text(app, "zoo"), in, take_zoo));
+    WF_TRY(read_mix_options(app, &desc));
+    WF_TRY(each_part(app, cli_text(app, "zoo"), in, take_zoo));
     if (in->zoo[1] == NULL)
-        return cli_fail(app, WF_ERR_USAGE, "--zoo names one collection; give two, as A,B");
-    CLI_TRY(each_part(app, cli_text(app, "data"), in, take_data));
+        return wf__run_fail(app, WF_ERR_USAGE, "--zoo names one collection; give two, as A,B");
+    WF_TRY(each_part(app, cli_text(app, "data"), in, take_data));
     const wf_dataset *const *data = (const wf_dataset *const *)in->data;
-    CLI_TRY(wf_eval_mix(app->ctx, in->zoo[0], in->zoo[1], data, in->n_data, &desc, mix));
-    if (app->json) return cli_print_json(app, cli_mix_to_json(mix, data));
+    WF_TRY(wf_eval_mix(app->ctx, in->zoo[0], in->zoo[1], data, in->n_data, &desc, mix));
+    if (app->json) return cli_print_json(app, wf__run_mix_to_json(mix, data));
     print_mix(mix, data);
     return WF_OK;
 }
 
-wf_status cli_mix(cli_app *app) {
+wf_status cli_mix(wf_run_app *app) {
     if (cli_text(app, "zoo") == NULL || cli_text(app, "data") == NULL)
-        return cli_fail(app, WF_ERR_USAGE, "weft mix needs --zoo A,B and --data SET[,SET...]");
+        return wf__run_fail(app, WF_ERR_USAGE, "weft mix needs --zoo A,B and --data SET[,SET...]");
     mix_inputs in = {0};
     wf_mix mix = {0};
     wf_status status = mix_two(app, &in, &mix);

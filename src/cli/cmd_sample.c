@@ -12,7 +12,7 @@ enum { max_cond = 4096 };
 
 /* What is asked for. */
 typedef struct request {
-    cli_generate what;
+    wf_run_generation what;
     wf_generator *generator;
     wf_zoo *zoo; /* --zoo; NULL: none */
     int source;  /* of a flow: that of the task, or nearest to the condition */
@@ -22,7 +22,7 @@ typedef struct request {
 } request;
 
 /* --refine T,K or T,K,S, or none */
-static wf_status read_refine(cli_app *app, wf_sample_desc *desc) {
+static wf_status read_refine(wf_run_app *app, wf_sample_desc *desc) {
     const char *text = cli_text(app, "refine");
     if (text == NULL) return WF_OK;
     if (strcmp(text, "none") == 0) {
@@ -31,30 +31,30 @@ static wf_status read_refine(cli_app *app, wf_sample_desc *desc) {
     }
     float numbers[3] = {0};
     int count;
-    CLI_TRY(cli_numbers(app, "--refine", text, numbers, 3, &count));
+    WF_TRY(wf__run_numbers(app, "--refine", text, numbers, 3, &count));
     bool whole = true;
     for (int i = 1; i < count; i++)
         whole =
             whole && numbers[i] >= 0 && numbers[i] < 1e6f && numbers[i] == (float)(int)numbers[i];
     if (count < 2 || !(numbers[0] > 0 && numbers[0] < 1) || !whole)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "--refine is %s; write T,K with 0 < T < 1 and K cycles, as 0.75,10, or "
-                        "T,K,S with S Euler steps a cycle, or none",
-                        text);
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "--refine is %s; write T,K with 0 < T < 1 and K cycles, as 0.75,10, or "
+                            "T,K,S with S Euler steps a cycle, or none",
+                            text);
     desc->refine_t = strtod(text, NULL);
     desc->refine_cycles = (int)numbers[1];
     desc->refine_steps = (int)numbers[2];
     return WF_OK;
 }
 
-static wf_status read_sample_options(cli_app *app, const wf_flow *flow, wf_sample_desc *desc) {
+static wf_status read_sample_options(wf_run_app *app, const wf_flow *flow, wf_sample_desc *desc) {
     wf_flow_sampling(flow, desc);
     cli_settings(app, wf_sample_settings(), desc);
     if (cli_given(app, "tolerance")) desc->rtol = desc->atol = cli_real(app, "tolerance");
     desc->first = (size_t)cli_int(app, "first");
-    CLI_TRY(read_refine(app, desc));
+    WF_TRY(read_refine(app, desc));
     if (cli_given(app, "direct") && desc->refine_cycles == 0)
-        return cli_fail(
+        return wf__run_fail(
             app, WF_ERR_USAGE,
             "--direct keeps networks as they were before refinement, but there is none; "
             "give --refine 0.75,10");
@@ -70,7 +70,7 @@ static void sampling_text(const wf_sample_desc *desc, char *out, size_t size) {
     if (desc->solver != WF_SOLVER_DOPRI5) wf_text_add(&text, " of %d steps", desc->steps);
     if (desc->refine_cycles > 0)
         wf_text_add(&text, ", refined %d time%s from t = %g", desc->refine_cycles,
-                    CLI_S(desc->refine_cycles), desc->refine_t);
+                    WF_RUN_S(desc->refine_cycles), desc->refine_t);
 }
 
 /* "letter, banknote ... or": what --task may say, for a fault. */
@@ -82,38 +82,39 @@ static void task_hint(const wf_flow *flow, char *out, size_t size) {
 }
 
 /* --cond: numbers, or none for the learned null. */
-static wf_status read_condition(cli_app *app, const wf_flow *flow, request *r) {
+static wf_status read_condition(wf_run_app *app, const wf_flow *flow, request *r) {
     int cond_size = wf_flow_cond_size(flow);
     const char *text = cli_text(app, "cond");
     char hint[600];
     int count = 0;
     if (text == NULL && cond_size == 0) return WF_OK;
     if (cond_size == 0)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "--cond is given, but the flow was trained without conditions");
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "--cond is given, but the flow was trained without conditions");
     task_hint(flow, hint, sizeof hint);
     if (text == NULL)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "the flow has conditions: give %s--cond (%d number%s, or none)", hint,
-                        cond_size, CLI_S(cond_size));
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "the flow has conditions: give %s--cond (%d number%s, or none)", hint,
+                            cond_size, WF_RUN_S(cond_size));
     if (strcmp(text, "none") == 0) return WF_OK;
-    CLI_TRY(cli_numbers(app, "--cond", text, r->cond, max_cond, &count));
+    WF_TRY(wf__run_numbers(app, "--cond", text, r->cond, max_cond, &count));
     if (count != cond_size)
-        return cli_fail(app, WF_ERR_USAGE, "--cond has %d number%s, the flow's conditions have %d",
-                        count, CLI_S(count), cond_size);
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "--cond has %d number%s, the flow's conditions have %d", count,
+                            WF_RUN_S(count), cond_size);
     r->what.cond = r->cond;
     r->source = wf_flow_nearest(flow, r->cond);
     return wf_flow_place(app->ctx, flow, r->cond, &r->what.place);
 }
 
 /* --task or --cond. */
-static wf_status choose_source(cli_app *app, const wf_flow *flow, request *r) {
+static wf_status choose_source(wf_run_app *app, const wf_flow *flow, request *r) {
     const char *task = cli_text(app, "task");
-    if (task == NULL) CLI_TRY(read_condition(app, flow, r));
+    if (task == NULL) WF_TRY(read_condition(app, flow, r));
     else if (cli_text(app, "cond") != NULL)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "give --task or --cond, not both: a task has its condition");
-    else CLI_TRY(wf_flow_find_task(app->ctx, flow, task, &r->source));
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "give --task or --cond, not both: a task has its condition");
+    else WF_TRY(wf_flow_find_task(app->ctx, flow, task, &r->source));
     r->about = wf_flow_source_at(flow, r->source);
     r->what.scale = r->about.scale;
     if (task == NULL) return WF_OK;
@@ -124,10 +125,10 @@ static wf_status choose_source(cli_app *app, const wf_flow *flow, request *r) {
     return WF_OK;
 }
 
-static wf_status scale_width(cli_app *app, request *r) {
+static wf_status scale_width(wf_run_app *app, request *r) {
     if (!cli_given(app, "width")) return WF_OK;
     if (r->graph->n_orbits == 0)
-        return cli_fail(app, WF_ERR_USAGE, "--width: %s has no hidden layer", r->graph->text);
+        return wf__run_fail(app, WF_ERR_USAGE, "--width: %s has no hidden layer", r->graph->text);
     wf_graph *scaled;
     wf_status status = wf_graph_scale_width(app->ctx, r->graph, cli_real(app, "width"), &scaled);
     if (status != WF_OK) return status;
@@ -138,13 +139,13 @@ static wf_status scale_width(cli_app *app, request *r) {
 
 /* Inputs and outputs are those of a collection that the flow was fitted to: hidden layers alone may
  * differ. */
-static wf_status check_ends(cli_app *app, const wf_flow *flow, const request *r) {
+static wf_status check_ends(wf_run_app *app, const wf_flow *flow, const request *r) {
     for (int i = 0; i < wf_flow_sources(flow); i++) {
         const wf_graph *known = wf_flow_source_at(flow, i).graph;
         if (known->inputs == r->graph->inputs && known->outputs == r->graph->outputs) return WF_OK;
     }
     const wf_graph *like = r->about.graph;
-    return cli_fail(
+    return wf__run_fail(
         app, WF_ERR_USAGE,
         "--arch %s has %d inputs and %d outputs; the flow was fitted to networks of %s, "
         "with %d and %d, and makes no others: write %d-...-%d",
@@ -153,24 +154,25 @@ static wf_status check_ends(cli_app *app, const wf_flow *flow, const request *r)
 }
 
 /* The architecture: --arch, else that of the source; then --width. */
-static wf_status choose_graph(cli_app *app, const wf_flow *flow, request *r) {
+static wf_status choose_graph(wf_run_app *app, const wf_flow *flow, request *r) {
     const char *arch = cli_text(app, "arch"), *activation = cli_text(app, "activation");
     const wf_graph *like = r->about.graph;
     if (arch == NULL && activation != NULL)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "--activation goes with --arch: a collection's own networks keep theirs");
+        return wf__run_fail(
+            app, WF_ERR_USAGE,
+            "--activation goes with --arch: a collection's own networks keep theirs");
     if (activation == NULL) activation = wf_activation_name(like->activation);
-    CLI_TRY(arch == NULL ? wf_graph_fold(app->ctx, like, 0, &r->graph)
-                         : wf_graph_parse(app->ctx, arch, activation, 0, &r->graph));
+    WF_TRY(arch == NULL ? wf_graph_fold(app->ctx, like, 0, &r->graph)
+                        : wf_graph_parse(app->ctx, arch, activation, 0, &r->graph));
     if (r->what.task != NULL &&
         (r->graph->inputs != like->inputs || r->graph->outputs != like->outputs))
-        return cli_fail(app, WF_ERR_USAGE,
-                        "task %s has %d inputs and %d classes, --arch %s has %d and %d: write "
-                        "%d-...-%d",
-                        r->what.task, like->inputs, like->outputs, arch, r->graph->inputs,
-                        r->graph->outputs, like->inputs, like->outputs);
-    if (r->what.task == NULL) CLI_TRY(check_ends(app, flow, r));
-    CLI_TRY(scale_width(app, r));
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "task %s has %d inputs and %d classes, --arch %s has %d and %d: write "
+                            "%d-...-%d",
+                            r->what.task, like->inputs, like->outputs, arch, r->graph->inputs,
+                            r->graph->outputs, like->inputs, like->outputs);
+    if (r->what.task == NULL) WF_TRY(check_ends(app, flow, r));
+    WF_TRY(scale_width(app, r));
     r->what.new_shape = true;
     for (int i = 0; i < wf_flow_sources(flow); i++)
         if (wf_graph_equal(wf_flow_source_at(flow, i).graph, r->graph)) r->what.new_shape = false;
@@ -178,7 +180,7 @@ static wf_status choose_graph(cli_app *app, const wf_flow *flow, request *r) {
     return WF_OK;
 }
 
-static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_generate *what,
+static wf_status print_result(wf_run_app *app, const wf_flow *flow, const wf_run_generation *what,
                               const wf_sample_stats *stats) {
     int cond_size = flow != NULL ? wf_flow_cond_size(flow) : 0;
     if (app->json) {
@@ -197,15 +199,15 @@ static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_gener
             json_object_set_new(json, "task", json_string(what->task));
         if (json != NULL && cond_size > 0) {
             json_object_set_new(json, "cond",
-                                what->cond != NULL ? cli_numbers_to_json(what->cond, cond_size)
+                                what->cond != NULL ? wf__run_numbers_to_json(what->cond, cond_size)
                                                    : json_null());
-            json_object_set_new(json, "cond_place", json_string(cli_cond_place(what)));
-            json_object_set_new(json, "guidance", cli_json_number(what->sample.guidance));
+            json_object_set_new(json, "cond_place", json_string(wf__run_cond_place(what)));
+            json_object_set_new(json, "guidance", wf__run_json_number(what->sample.guidance));
         }
         return cli_print_json(app, json);
     }
-    cli_print("%s: %zu network%s of %s%s, ", what->path, what->n, CLI_S(what->n), what->graph->text,
-              what->new_shape ? " (a shape never trained on)" : "");
+    cli_print("%s: %zu network%s of %s%s, ", what->path, what->n, WF_RUN_S(what->n),
+              what->graph->text, what->new_shape ? " (a shape never trained on)" : "");
     if (what->task != NULL) cli_print("task %s, ", what->task);
     else if (cond_size > 0)
         cli_print("%s, ", what->cond == NULL               ? "no condition"
@@ -222,63 +224,63 @@ static wf_status print_result(cli_app *app, const wf_flow *flow, const cli_gener
 }
 
 /* Options that flows alone have. */
-static wf_status refuse_flow_options(cli_app *app, const char *generator) {
+static wf_status refuse_flow_options(wf_run_app *app, const char *generator) {
     static const char *const names[] = {"task",  "cond",      "guidance", "solver", "steps",
                                         "first", "tolerance", "refine",   "direct"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (cli_given(app, names[i]))
-            return cli_fail(app, WF_ERR_USAGE, "--%s belongs to flows, and %s is none", names[i],
-                            generator);
+            return wf__run_fail(app, WF_ERR_USAGE, "--%s belongs to flows, and %s is none",
+                                names[i], generator);
     return WF_OK;
 }
 
 /* --arch, else what the generator was fitted to, else the collection's. */
-static wf_status choose_plain_graph(cli_app *app, request *r) {
+static wf_status choose_plain_graph(wf_run_app *app, request *r) {
     const char *arch = cli_text(app, "arch"), *activation = cli_text(app, "activation");
     const wf_graph *like = wf_generator_graph(r->generator);
     if (like == NULL && r->zoo != NULL) like = wf_zoo_graph(r->zoo);
     if (like == NULL && arch == NULL)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "say which networks to make: --arch 64-16-8-10, or --zoo");
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "say which networks to make: --arch 64-16-8-10, or --zoo");
     if (activation == NULL)
         activation = like != NULL ? wf_activation_name(like->activation) : "relu";
-    CLI_TRY(wf_graph_parse(app->ctx, arch != NULL ? arch : like->text, activation, 0, &r->graph));
-    CLI_TRY(scale_width(app, r));
+    WF_TRY(wf_graph_parse(app->ctx, arch != NULL ? arch : like->text, activation, 0, &r->graph));
+    WF_TRY(scale_width(app, r));
     r->what.new_shape = like != NULL && !wf_graph_equal(like, r->graph);
     r->what.graph = r->graph;
     return WF_OK;
 }
 
-static wf_status sample_from(cli_app *app, request *r) {
+static wf_status sample_from(wf_run_app *app, request *r) {
     wf_flow *flow = wf_generator_flow(r->generator);
-    r->what = (cli_generate){.generator = r->generator,
-                             .path_of = app->argument[0],
-                             .n = (size_t)cli_int(app, "count"),
-                             .path = cli_text(app, "out"),
-                             .direct_path = cli_text(app, "direct")};
+    r->what = (wf_run_generation){.generator = r->generator,
+                                  .path_of = app->argument[0],
+                                  .n = (size_t)cli_int(app, "count"),
+                                  .path = cli_text(app, "out"),
+                                  .direct_path = cli_text(app, "direct")};
     if (flow != NULL) {
-        CLI_TRY(read_sample_options(app, flow, &r->what.sample));
-        CLI_TRY(choose_source(app, flow, r));
-        CLI_TRY(choose_graph(app, flow, r));
+        WF_TRY(read_sample_options(app, flow, &r->what.sample));
+        WF_TRY(choose_source(app, flow, r));
+        WF_TRY(choose_graph(app, flow, r));
     } else {
-        CLI_TRY(refuse_flow_options(app, wf_generator_kind_of(r->generator)->name));
+        WF_TRY(refuse_flow_options(app, wf_generator_kind_of(r->generator)->name));
         r->what.sample = wf_sample_desc_default();
         cli_settings(app, wf_sample_settings(), &r->what.sample);
-        CLI_TRY(choose_plain_graph(app, r));
+        WF_TRY(choose_plain_graph(app, r));
     }
     wf_sample_stats stats;
-    double start = cli_seconds();
-    CLI_TRY(cli_generate_networks(app, &r->what, &stats));
-    if (flow == NULL) stats.seconds = cli_seconds() - start;
+    double start = wf_seconds();
+    WF_TRY(wf__run_generate_networks(app, &r->what, &stats));
+    if (flow == NULL) stats.seconds = wf_seconds() - start;
     return print_result(app, flow, &r->what, &stats);
 }
 
 /* The argument is a file, or the name of a generator that needs no fit. */
-static wf_status open_generator(cli_app *app, request *r) {
+static wf_status open_generator(wf_run_app *app, request *r) {
     const char *zoo = cli_text(app, "zoo"), *name = app->argument[0];
     wf_generator_open_desc desc = {.path = name};
     void *options = NULL;
-    if (zoo != NULL) CLI_TRY(wf_zoo_open(app->ctx, zoo, &r->zoo));
+    if (zoo != NULL) WF_TRY(wf_zoo_open(app->ctx, zoo, &r->zoo));
     desc.zoo = r->zoo;
     if (!wf_file_exists(name) &&
         wf_generator_named(app->ctx, name, &desc.kind, &options) == WF_OK &&
@@ -291,13 +293,13 @@ static wf_status open_generator(cli_app *app, request *r) {
     return status;
 }
 
-wf_status cli_sample(cli_app *app) {
+wf_status cli_sample(wf_run_app *app) {
     if (cli_text(app, "out") == NULL)
-        return cli_fail(app, WF_ERR_USAGE, "say where the networks go: -o FILE");
-    CLI_TRY(cli_new_file(app, cli_text(app, "out")));
-    if (cli_text(app, "direct") != NULL) CLI_TRY(cli_new_file(app, cli_text(app, "direct")));
+        return wf__run_fail(app, WF_ERR_USAGE, "say where the networks go: -o FILE");
+    WF_TRY(cli_new_file(app, cli_text(app, "out")));
+    if (cli_text(app, "direct") != NULL) WF_TRY(cli_new_file(app, cli_text(app, "direct")));
     request *r = calloc(1, sizeof *r);
-    if (r == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (r == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     wf_status status = open_generator(app, r);
     if (status == WF_OK) status = sample_from(app, r);
     wf_graph_free(r->graph);

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 typedef struct verification {
-    cli_app *app;
+    wf_run_app *app;
     json_t *files;  /* path: digest of the run's records, or null */
     json_t *result; /* list of {path, verdict, ...} */
     int damaged;
@@ -16,16 +16,16 @@ typedef struct verification {
 /* The outputs of a folder of weft run; nothing when it is none. only (may be NULL): of this path
  * alone. */
 static wf_status add_recorded(verification *v, const char *folder, const char *only) {
-    char path[CLI_PATH];
+    char path[WF_RUN_PATH];
     json_t *record, *entry, *digest;
     const char *stage, *name;
-    CLI_TRY(cli_path(v->app, folder, "stage.json", path));
+    WF_TRY(wf__run_path(v->app, folder, "stage.json", path));
     if (!wf_file_exists(path)) return WF_OK;
-    CLI_TRY(cli_json_read(v->app, path, &record));
+    WF_TRY(wf__run_json_read(v->app, path, &record));
     wf_status status = WF_OK;
     json_object_foreach(record, stage, entry) {
         json_object_foreach(json_object_get(entry, "outputs"), name, digest) {
-            if (status == WF_OK) status = cli_outputs_path(v->app, folder, name, path);
+            if (status == WF_OK) status = wf__run_outputs_path(v->app, folder, name, path);
             if (status == WF_OK && (only == NULL || strcmp(only, path) == 0))
                 json_object_set(v->files, path, digest);
         }
@@ -50,17 +50,17 @@ static wf_status add_file(void *v_, const char *path) {
 static wf_status add_argument(verification *v, const char *path) {
     struct stat info;
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
-        char folder[CLI_PATH];
+        char folder[WF_RUN_PATH];
         snprintf(folder, sizeof folder, "%s", path);
         for (size_t end = strlen(folder); end > 1 && folder[end - 1] == '/';) folder[--end] = '\0';
-        CLI_TRY(add_recorded(v, folder, NULL));
-        return cli_each_file(v->app, folder, add_file, v);
+        WF_TRY(add_recorded(v, folder, NULL));
+        return wf__run_each_file(v->app, folder, add_file, v);
     }
     const char *slash = strrchr(path, '/');
-    char folder[CLI_PATH] = ".", beside[CLI_PATH];
+    char folder[WF_RUN_PATH] = ".", beside[WF_RUN_PATH];
     if (slash != NULL) snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
-    CLI_TRY(cli_path(v->app, folder, slash != NULL ? slash + 1 : path, beside));
-    CLI_TRY(add_recorded(v, folder, beside));
+    WF_TRY(wf__run_path(v->app, folder, slash != NULL ? slash + 1 : path, beside));
+    WF_TRY(add_recorded(v, folder, beside));
     if (json_object_get(v->files, beside) == NULL)
         json_object_set_new(v->files, slash != NULL ? beside : path, json_null());
     return WF_OK;
@@ -92,14 +92,14 @@ static wf_status judge(verification *v, const char *path, const char *recorded) 
                                             : "no digest");
     if (status != WF_OK) json_object_set_new(one, "why", json_string(why));
     json_array_append_new(v->result, one);
-    return cli_json_complete(v->app, path, v->result);
+    return wf__run_json_complete(v->app, path, v->result);
 }
 
 static wf_status print(verification *v) {
     size_t count = json_array_size(v->result);
     if (v->app->json) {
-        CLI_TRY(cli_print_json(v->app,
-                               json_pack("{s:O, s:i}", "files", v->result, "damaged", v->damaged)));
+        WF_TRY(cli_print_json(v->app,
+                              json_pack("{s:O, s:i}", "files", v->result, "damaged", v->damaged)));
     } else {
         for (size_t i = 0; i < count; i++) {
             const json_t *one = json_array_get(v->result, i);
@@ -110,21 +110,21 @@ static wf_status print(verification *v) {
         }
     }
     if (v->damaged == 0) return WF_OK;
-    return cli_fail(v->app, WF_ERR_INPUT, "%d of %zu files are not what they were", v->damaged,
-                    count);
+    return wf__run_fail(v->app, WF_ERR_INPUT, "%d of %zu files are not what they were", v->damaged,
+                        count);
 }
 
 static wf_status verify(verification *v) {
     const char *path;
     json_t *recorded;
-    for (int i = 0; i < v->app->n_arguments; i++) CLI_TRY(add_argument(v, v->app->argument[i]));
-    CLI_TRY(cli_json_complete(v->app, "verify", v->files));
+    for (int i = 0; i < v->app->n_arguments; i++) WF_TRY(add_argument(v, v->app->argument[i]));
+    WF_TRY(wf__run_json_complete(v->app, "verify", v->files));
     json_object_foreach(v->files, path, recorded)
-        CLI_TRY(judge(v, path, json_string_value(recorded)));
+        WF_TRY(judge(v, path, json_string_value(recorded)));
     return print(v);
 }
 
-wf_status cli_verify(cli_app *app) {
+wf_status cli_verify(wf_run_app *app) {
     verification v = {app, json_object(), json_array(), 0};
     wf_status status = verify(&v);
     json_decref(v.files);

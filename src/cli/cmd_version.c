@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-wf_status cli_print_json(cli_app *app, json_t *json) {
-    wf_status status = cli_json_complete(app, "JSON", json);
+wf_status cli_print_json(wf_run_app *app, json_t *json) {
+    wf_status status = wf__run_json_complete(app, "JSON", json);
     if (status == WF_OK) {
         char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
-        status = cli_json_complete(app, "JSON", json);
+        status = wf__run_json_complete(app, "JSON", json);
         /* main looks whether standard output took it all */
         if (status == WF_OK && text != NULL) cli_print("%s\n", text);
         free(text);
@@ -36,13 +36,13 @@ static json_t *build_object(void) {
     return object;
 }
 
-wf_status cli_version(cli_app *app) {
+wf_status cli_version(wf_run_app *app) {
     if (app->json) return cli_print_json(app, build_object());
     cli_print("weft %s\n%s", WF_VERSION, wf_build_info());
     return WF_OK;
 }
 
-wf_status cli_help(cli_app *app) {
+wf_status cli_help(wf_run_app *app) {
     if (cli_flag(app, "man")) {
         cli_help_man(stdout);
         return WF_OK;
@@ -77,5 +77,5 @@ wf_status cli_help(cli_app *app) {
     if (app->n_arguments == 1 && cli_help_group(stdout, app->argument[0])) return WF_OK;
     char sentence[256];
     cli_unknown_command(app->n_arguments, app->argument, sentence, sizeof sentence);
-    return cli_fail(app, WF_ERR_USAGE, "%s", sentence);
+    return wf__run_fail(app, WF_ERR_USAGE, "%s", sentence);
 }

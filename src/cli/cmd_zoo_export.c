@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 typedef struct exporting {
-    cli_app *app;
+    wf_run_app *app;
     wf_zoo *zoo;
     size_t *index;
     size_t n;
@@ -25,24 +25,24 @@ typedef struct exporting {
 static wf_status choose_all(exporting *e) {
     e->n = wf_zoo_count(e->zoo);
     e->index = calloc(e->n, sizeof *e->index);
-    if (e->index == NULL) return cli_fail(e->app, WF_ERR_MEMORY, "out of memory");
+    if (e->index == NULL) return wf__run_fail(e->app, WF_ERR_MEMORY, "out of memory");
     for (size_t i = 0; i < e->n; i++) e->index[i] = i;
     return WF_OK;
 }
 
 static wf_status choose(exporting *e) {
-    cli_app *app = e->app;
+    wf_run_app *app = e->app;
     bool best = cli_given(app, "best"), all = cli_flag(app, "all"), list = cli_given(app, "index");
     if (best + all + list > 1)
-        return cli_fail(app, WF_ERR_USAGE, "give one of --index, --best and --all");
+        return wf__run_fail(app, WF_ERR_USAGE, "give one of --index, --best and --all");
     if (!best && !all)
         return cli_read_indices(app, "--index", cli_text(app, "index"), app->argument[0],
                                 wf_zoo_count(e->zoo), &e->index, &e->n);
-    CLI_TRY(choose_all(e));
+    WF_TRY(choose_all(e));
     if (!best) return WF_OK;
     const char *test;
-    CLI_TRY(cli_scores(app, e->zoo, &e->scores, &test, &e->data));
-    CLI_TRY(cli_order_by_score(app, e->scores, e->index, e->n));
+    WF_TRY(cli_scores(app, e->zoo, &e->scores, &test, &e->data));
+    WF_TRY(cli_order_by_score(app, e->scores, e->index, e->n));
     if (e->n > (size_t)cli_int(app, "best")) e->n = (size_t)cli_int(app, "best");
     return WF_OK;
 }
@@ -64,23 +64,24 @@ static bool is_one_of(const char *ending, const char *const *known) {
  * or ends in a slash. */
 static wf_status choose_place(exporting *e) {
     static const char *const known[] = {"", ".safetensors", ".pt", ".pth", ".ckpt", ".bin", NULL};
-    cli_app *app = e->app;
+    wf_run_app *app = e->app;
     const char *out = cli_text(app, "out"), *ending = ending_of(out);
     struct stat info;
     bool there = stat(out, &info) == 0;
     e->folder = e->n > 1 || out[strlen(out) - 1] == '/' || (there && S_ISDIR(info.st_mode));
     if (e->folder && there && !S_ISDIR(info.st_mode))
-        return cli_fail(app, WF_ERR_USAGE,
-                        "%s is a file, and %zu networks need a folder: one file each. Give another "
-                        "-o, or --index for one of them",
-                        out, e->n);
+        return wf__run_fail(
+            app, WF_ERR_USAGE,
+            "%s is a file, and %zu networks need a folder: one file each. Give another "
+            "-o, or --index for one of them",
+            out, e->n);
     if (!e->folder && !is_one_of(ending, known))
-        return cli_fail(app, WF_ERR_USAGE,
-                        "%s ends in %s, which is not written; .safetensors and .pt are", out,
-                        ending);
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "%s ends in %s, which is not written; .safetensors and .pt are", out,
+                            ending);
     if (!e->folder && cli_given(app, "format"))
-        return cli_fail(app, WF_ERR_USAGE,
-                        "--format goes with a folder; the ending of -o says it for one file");
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "--format goes with a folder; the ending of -o says it for one file");
     return e->folder ? wf_make_folder(app->ctx, out) : cli_new_file(app, out);
 }
 
@@ -102,11 +103,11 @@ static void file_name(const exporting *e, size_t index, char *out, size_t size) 
     wf_text_add(&text, "net-%0*zu", digits, index);
 }
 
-static wf_status set_path(const exporting *e, size_t k, char (*stems)[128], char out[CLI_PATH]) {
-    cli_app *app = e->app;
+static wf_status set_path(const exporting *e, size_t k, char (*stems)[128], char out[WF_RUN_PATH]) {
+    wf_run_app *app = e->app;
     const char *folder = cli_text(app, "out");
     if (!e->folder) {
-        snprintf(out, CLI_PATH, "%s", folder);
+        snprintf(out, WF_RUN_PATH, "%s", folder);
         return WF_OK;
     }
     char name[192];
@@ -119,9 +120,9 @@ static wf_status set_path(const exporting *e, size_t k, char (*stems)[128], char
     wf_text_add(&text, ".%s", cli_text(app, "format"));
     size_t length = strlen(folder);
     while (length > 1 && folder[length - 1] == '/') length--;
-    char bare[CLI_PATH];
+    char bare[WF_RUN_PATH];
     snprintf(bare, sizeof bare, "%.*s", (int)length, folder);
-    return cli_path(app, bare, name, out);
+    return wf__run_path(app, bare, name, out);
 }
 
 /* --- the work --------------------------------------------------------------------------------- */
@@ -131,31 +132,31 @@ static json_t *network_to_json(const exporting *e, size_t k, const char *path) {
     json_t *json = json_pack("{s:s, s:I}", "path", path, "index", (json_int_t)index);
     if (e->names != NULL) json_object_set_new(json, "name", json_string(e->names[index]));
     if (e->scores != NULL)
-        json_object_set_new(json, "score", cli_json_number((double)e->scores[index]));
+        json_object_set_new(json, "score", wf__run_json_number((double)e->scores[index]));
     return json;
 }
 
 /* Nothing is written where one of the files is there already. */
 static wf_status export_all(const exporting *e, char (*stems)[128], json_t *list) {
-    cli_app *app = e->app;
-    char path[CLI_PATH];
+    wf_run_app *app = e->app;
+    char path[WF_RUN_PATH];
     for (size_t k = 0; e->folder && k < e->n; k++) {
-        CLI_TRY(set_path(e, k, stems, path));
-        CLI_TRY(cli_not_there(app, path));
+        WF_TRY(set_path(e, k, stems, path));
+        WF_TRY(cli_not_there(app, path));
     }
     for (size_t k = 0; k < e->n; k++) {
         if (wf_interrupted(app->ctx))
-            return cli_fail(app, WF_ERR_INTERRUPTED, "interrupted after %zu of %zu networks", k,
-                            e->n);
-        CLI_TRY(set_path(e, k, stems, path));
-        CLI_TRY(wf_zoo_export(app->ctx, e->zoo, e->index[k], path, cli_text(app, "names")));
+            return wf__run_fail(app, WF_ERR_INTERRUPTED, "interrupted after %zu of %zu networks", k,
+                                e->n);
+        WF_TRY(set_path(e, k, stems, path));
+        WF_TRY(wf_zoo_export(app->ctx, e->zoo, e->index[k], path, cli_text(app, "names")));
         json_array_append_new(list, network_to_json(e, k, path));
     }
     return WF_OK;
 }
 
 static wf_status print_exported(const exporting *e, json_t *list) {
-    cli_app *app = e->app;
+    wf_run_app *app = e->app;
     const wf_graph *graph = wf_zoo_graph(e->zoo);
     const char *activation = wf_activation_name(graph->activation);
     if (app->json && !e->folder) {
@@ -170,7 +171,7 @@ static wf_status print_exported(const exporting *e, json_t *list) {
                                              "networks", list));
     if (e->folder)
         cli_print("%s: %zu network%s of %s, a state_dict each (%s)\n", cli_text(app, "out"), e->n,
-                  CLI_S(e->n), graph->text, activation);
+                  WF_RUN_S(e->n), graph->text, activation);
     for (size_t k = 0; k < e->n && (k < 10 || !e->folder); k++) {
         const char *path = json_string_value(json_object_get(json_array_get(list, k), "path"));
         if (e->folder) cli_print("  %s", path);
@@ -185,26 +186,26 @@ static wf_status print_exported(const exporting *e, json_t *list) {
 }
 
 static wf_status export_networks(exporting *e) {
-    cli_app *app = e->app;
-    CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &e->zoo));
-    CLI_TRY(choose(e));
-    CLI_TRY(wf_zoo_names(app->ctx, e->zoo, &e->names));
-    CLI_TRY(choose_place(e));
+    wf_run_app *app = e->app;
+    WF_TRY(wf_zoo_open(app->ctx, app->argument[0], &e->zoo));
+    WF_TRY(choose(e));
+    WF_TRY(wf_zoo_names(app->ctx, e->zoo, &e->names));
+    WF_TRY(choose_place(e));
     char(*stems)[128] = calloc(e->n, sizeof *stems);
     json_t *list = json_array();
-    wf_status status =
-        stems != NULL ? export_all(e, stems, list) : cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    wf_status status = stems != NULL ? export_all(e, stems, list)
+                                     : wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     if (status == WF_OK) status = print_exported(e, list);
     json_decref(list);
     free(stems);
     return status;
 }
 
-wf_status cli_zoo_export(cli_app *app) {
+wf_status cli_zoo_export(wf_run_app *app) {
     const char *out = cli_text(app, "out");
     if (out == NULL || out[0] == '\0')
-        return cli_fail(app, WF_ERR_USAGE,
-                        "say where the network goes: -o net.pt, or -o FOLDER for several");
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "say where the network goes: -o net.pt, or -o FOLDER for several");
     exporting e = {.app = app};
     wf_status status = export_networks(&e);
     if (e.zoo != NULL) wf_zoo_names_free(e.names, wf_zoo_count(e.zoo));

@@ -14,10 +14,11 @@ static json_t *summary_to_json(const char *path, const wf_graph *graph, const wf
     json_t *tests = json_array(), *examples = json_array();
     for (int i = 0; i < s->n_tests; i++) {
         const wf_zoo_score_info *t = &s->tests[i];
-        json_array_append_new(
-            tests, json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", t->name, "mean",
-                             cli_json_number(t->mean), "std", cli_json_number(t->std), "min",
-                             cli_json_number(t->min), "max", cli_json_number(t->max)));
+        json_array_append_new(tests, json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", t->name, "mean",
+                                               wf__run_json_number(t->mean), "std",
+                                               wf__run_json_number(t->std), "min",
+                                               wf__run_json_number(t->min), "max",
+                                               wf__run_json_number(t->max)));
     }
     for (int i = 0; i < s->n_examples; i++)
         json_array_append_new(examples, json_pack("{s:I, s:I, s:b}", "index",
@@ -33,15 +34,16 @@ static json_t *summary_to_json(const char *path, const wf_graph *graph, const wf
         (json_int_t)s->permuted_duplicates, "duplicate_examples", examples, "hidden_units",
         (json_int_t)s->hidden_units, "dead_units", (json_int_t)s->dead_units, "dead_networks",
         (json_int_t)s->dead_networks, "non_finite_values", (json_int_t)s->non_finite_values,
-        "non_finite_networks", (json_int_t)s->non_finite_networks, "near", cli_json_number(s->near),
-        "far", cli_json_number(s->far), "kinship", kinship_name(s->kinship), "warning", s->warning);
+        "non_finite_networks", (json_int_t)s->non_finite_networks, "near",
+        wf__run_json_number(s->near), "far", wf__run_json_number(s->far), "kinship",
+        kinship_name(s->kinship), "warning", s->warning);
 }
 
 static void print_summary(const char *path, const wf_graph *graph, const char *note,
                           const wf_zoo_summary *s) {
     char count[32], parameters[32];
-    cli_count(s->count, count);
-    cli_count(s->parameters, parameters);
+    wf__run_count(s->count, count);
+    wf__run_count(s->parameters, parameters);
     cli_print("%s\n  networks       %s of %s (%s), %s parameters each\n", path, count, graph->text,
               wf_activation_name(graph->activation), parameters);
     for (int i = 0; i < s->n_tests; i++)
@@ -54,19 +56,20 @@ static void print_summary(const char *path, const wf_graph *graph, const char *n
         cli_print("                 network %zu equals %zu%s\n", s->examples[i].index,
                   s->examples[i].earlier, s->examples[i].permuted ? " relabelled" : "");
     cli_print("  dead units     %zu of %zu, in %zu network%s\n", s->dead_units, s->hidden_units,
-              s->dead_networks, CLI_S(s->dead_networks));
+              s->dead_networks, WF_RUN_S(s->dead_networks));
     cli_print("  not finite     %zu value%s in %zu network%s\n", s->non_finite_values,
-              CLI_S(s->non_finite_values), s->non_finite_networks, CLI_S(s->non_finite_networks));
+              WF_RUN_S(s->non_finite_values), s->non_finite_networks,
+              WF_RUN_S(s->non_finite_networks));
     if (isfinite(s->near))
         cli_print("  relationship   %s (median cosine: neighbours %.3f, others %.3f)\n",
                   kinship_name(s->kinship), s->near, s->far);
     if (s->warning[0] != '\0') cli_print("  warning: %s\n", s->warning);
 }
 
-wf_status cli_zoo_info(cli_app *app) {
+wf_status cli_zoo_info(wf_run_app *app) {
     wf_zoo *zoo;
     wf_zoo_summary summary;
-    CLI_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
+    WF_TRY(wf_zoo_open(app->ctx, app->argument[0], &zoo));
     wf_status status = wf_zoo_info(app->ctx, zoo, &summary);
     const char *note = wf_zoo_meta(zoo, "weft.data.note");
     if (status == WF_OK && app->json) {

@@ -295,7 +295,7 @@ const cli_command cli_commands[] = {
      {{"weft zoo train digits -o digits.safetensors", "the recipe's collection"},
       {"weft zoo train digits -o part2.safetensors --first 2000 -n 500",
        "the next 500 networks"}}, cli_zoo_train},
-    {"zoo import", "SOURCE...", 1, CLI_MAX_ARGUMENTS, "Bring in networks saved by PyTorch.",
+    {"zoo import", "SOURCE...", 1, WF_RUN_MAX_ARGUMENTS, "Bring in networks saved by PyTorch.",
      "SOURCE is a state_dict file (.safetensors, .pt, .pth, .ckpt, .bin), a file of stacked "
      "networks (torch.func.stack_module_state), a pattern of files in quotes, or a folder of them; "
      "a Hugging Face folder is one network. No code in them is ever run. Names of layers and files "
@@ -340,7 +340,7 @@ const cli_command cli_commands[] = {
        "a tenth held out"},
       {"weft zoo split mine.safetensors -n 50 -o fit.safetensors --held-out held-out.safetensors",
        "fifty held out"}}, cli_zoo_split},
-    {"zoo merge", "COLLECTION...", 1, CLI_MAX_ARGUMENTS, "Collections of one architecture as one.",
+    {"zoo merge", "COLLECTION...", 1, WF_RUN_MAX_ARGUMENTS, "Collections of one architecture as one.",
      "Puts the networks of several collections one behind the other. Scores, seeds and names go "
      "along where all have them.",
      zoo_merge_options,
@@ -430,7 +430,7 @@ const cli_command cli_commands[] = {
      {{"weft report runs/demo", "writes runs/demo/report.html"},
       {"weft report runs/demo -o demo.html --set report.wall=60",
        "elsewhere, with a larger wall"}}, cli_report},
-    {"compare", "RUN...", 1, CLI_MAX_ARGUMENTS, "Runs side by side.",
+    {"compare", "RUN...", 1, WF_RUN_MAX_ARGUMENTS, "Runs side by side.",
      "The settings in which folders of weft run differ, and the rows of their networks in one "
      "table. Runs that have no results yet are left out.",
      compare_options,
@@ -439,7 +439,7 @@ const cli_command cli_commands[] = {
       {"weft compare runs/digits-* --methods -o methods.html", "several generators on one collection"},
       {"weft compare runs/sweep-* --json",
        "for programs: all rows, settings, seconds"}}, cli_compare},
-    {"verify", "FILE|FOLDER...", 1, CLI_MAX_ARGUMENTS, "Whether files are still what weft wrote.",
+    {"verify", "FILE|FOLDER...", 1, WF_RUN_MAX_ARGUMENTS, "Whether files are still what weft wrote.",
      "Reads files whole and compares them with their digests: the one that every safetensors file of "
      "weft holds, and those that weft run keeps of what its stages left (stage.json). A folder is "
      "searched for both. Files of other programs and of version 0.1 have no digest and are said to "

@@ -4,34 +4,34 @@
 
 #include "cli/cli.h"
 
-wf_status cli_version(cli_app *app);
-wf_status cli_help(cli_app *app);
-wf_status cli_zoo_train(cli_app *app);
-wf_status cli_zoo_import(cli_app *app);
-wf_status cli_zoo_export(cli_app *app);
-wf_status cli_zoo_info(cli_app *app);
-wf_status cli_zoo_subset(cli_app *app);
-wf_status cli_zoo_head(cli_app *app);
-wf_status cli_zoo_split(cli_app *app);
-wf_status cli_zoo_merge(cli_app *app);
-wf_status cli_zoo_filter(cli_app *app);
-wf_status cli_flow_info(cli_app *app);
-wf_status cli_fit_zoo(cli_app *app);
-wf_status cli_train(cli_app *app);
-wf_status cli_sample(cli_app *app);
-wf_status cli_eval(cli_app *app);
-wf_status cli_mix(cli_app *app);
-wf_status cli_align(cli_app *app);
-wf_status cli_report(cli_app *app);
-wf_status cli_compare(cli_app *app);
-wf_status cli_verify(cli_app *app);
-wf_status cli_run(cli_app *app);
-wf_status cli_demo(cli_app *app);
-wf_status cli_data_list(cli_app *app);
-wf_status cli_data_info(cli_app *app);
-wf_status cli_data_bng(cli_app *app);
-wf_status cli_data_fetch(cli_app *app);
-wf_status cli_model_info(cli_app *app);
-wf_status cli_bench(cli_app *app);
+wf_status cli_version(wf_run_app *app);
+wf_status cli_help(wf_run_app *app);
+wf_status cli_zoo_train(wf_run_app *app);
+wf_status cli_zoo_import(wf_run_app *app);
+wf_status cli_zoo_export(wf_run_app *app);
+wf_status cli_zoo_info(wf_run_app *app);
+wf_status cli_zoo_subset(wf_run_app *app);
+wf_status cli_zoo_head(wf_run_app *app);
+wf_status cli_zoo_split(wf_run_app *app);
+wf_status cli_zoo_merge(wf_run_app *app);
+wf_status cli_zoo_filter(wf_run_app *app);
+wf_status cli_flow_info(wf_run_app *app);
+wf_status cli_fit_zoo(wf_run_app *app);
+wf_status cli_train(wf_run_app *app);
+wf_status cli_sample(wf_run_app *app);
+wf_status cli_eval(wf_run_app *app);
+wf_status cli_mix(wf_run_app *app);
+wf_status cli_align(wf_run_app *app);
+wf_status cli_report(wf_run_app *app);
+wf_status cli_compare(wf_run_app *app);
+wf_status cli_verify(wf_run_app *app);
+wf_status cli_run(wf_run_app *app);
+wf_status cli_demo(wf_run_app *app);
+wf_status cli_data_list(wf_run_app *app);
+wf_status cli_data_info(wf_run_app *app);
+wf_status cli_data_bng(wf_run_app *app);
+wf_status cli_data_fetch(wf_run_app *app);
+wf_status cli_model_info(wf_run_app *app);
+wf_status cli_bench(wf_run_app *app);
 
 #endif

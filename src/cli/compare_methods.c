@@ -10,7 +10,7 @@
 /* --- reading ---------------------------------------------------------------------------------- */
 
 /* Trainable parameters from the settings of the run; 0 where they cannot be told. */
-static size_t count_params(cli_app *app, const wf_generator_kind *kind, const json_t *eval,
+static size_t count_params(wf_run_app *app, const wf_generator_kind *kind, const json_t *eval,
                            const json_t *settings) {
     const char *arch = json_string_value(json_object_get(eval, "arch"));
     wf_graph *graph = NULL;
@@ -33,34 +33,34 @@ done:
     return params;
 }
 
-static wf_status read_points(cli_app *app, const char *path, cli_method *out) {
+static wf_status read_points(wf_run_app *app, const char *path, cli_method *out) {
     if (!wf_file_exists(path)) return WF_OK;
-    CLI_TRY(cli_json_read(app, path, &out->points));
+    WF_TRY(wf__run_json_read(app, path, &out->points));
     const json_t *list = json_object_get(out->points, "points"), *cloud;
     size_t i, n = json_array_size(list);
     out->clouds = calloc(n + 1, sizeof *out->clouds);
     out->names = calloc(n + 1, sizeof *out->names);
     if (out->clouds == NULL || out->names == NULL)
-        return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+        return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     json_array_foreach(list, i, cloud) {
         const char *name = json_string_value(json_object_get(cloud, "name"));
-        if (name == NULL || !cli_points_from_json(cloud, &out->clouds[out->n_clouds]))
-            return cli_fail(app, WF_ERR_INPUT, "%s: its points are damaged", path);
+        if (name == NULL || !wf__run_points_from_json(cloud, &out->clouds[out->n_clouds]))
+            return wf__run_fail(app, WF_ERR_INPUT, "%s: its points are damaged", path);
         snprintf(out->names[out->n_clouds++], sizeof *out->names, "%s", name);
     }
     return WF_OK;
 }
 
-wf_status cli_method_read(cli_app *app, const json_t *eval, const json_t *settings,
+wf_status cli_method_read(wf_run_app *app, const json_t *eval, const json_t *settings,
                           const char *points, cli_method *out) {
     const char *name = json_string_value(json_object_get(eval, "generator"));
     *out = (cli_method){.n_clouds = 0};
-    cli_row_of_scores("", NULL, 0, &out->row);
+    wf__run_row_of_scores("", NULL, 0, &out->row);
     snprintf(out->generator, sizeof out->generator, "%s", name != NULL ? name : "gmn");
     const wf_generator_kind *kind = wf_generator_find(out->generator);
     if (kind != NULL) out->params = count_params(app, kind, eval, settings);
     char count[32] = "";
-    cli_count(out->params, count);
+    wf__run_count(out->params, count);
     wf_text label = wf_text_start(out->label, sizeof out->label);
     wf_text_add(&label, "%s", out->generator);
     if (out->params > 0) wf_text_add(&label, ", %s parameters", count);
@@ -68,7 +68,7 @@ wf_status cli_method_read(cli_app *app, const json_t *eval, const json_t *settin
 }
 
 void cli_method_free(cli_method *method) {
-    for (int i = 0; i < method->n_clouds; i++) cli_points_release(&method->clouds[i]);
+    for (int i = 0; i < method->n_clouds; i++) wf__run_points_release(&method->clouds[i]);
     json_decref(method->points);
     free(method->clouds);
     free(method->names);
@@ -85,7 +85,7 @@ const wf_points *cli_method_points(const cli_method *method, const char *row) {
 
 static double seconds_of(const json_t *stages, wf_stage stage) {
     return json_number_value(
-        json_object_get(json_object_get(stages, cli_stage_name(stage)), "seconds"));
+        json_object_get(json_object_get(stages, wf__run_stage_name(stage)), "seconds"));
 }
 
 /* "0.291", or "-" where there is none. */
@@ -101,9 +101,9 @@ void cli_print_methods_head(void) {
 
 void cli_print_method(const char *run, const cli_method *m, const json_t *stages) {
     char count[32] = "-", fit[32], draw[32], jws[16], raw[16], no_root[16];
-    if (m->params > 0) cli_count(m->params, count);
-    cli_duration(seconds_of(stages, WF_STAGE_TRAINING), fit);
-    cli_duration(seconds_of(stages, WF_STAGE_SAMPLING), draw);
+    if (m->params > 0) wf__run_count(m->params, count);
+    wf__run_duration(seconds_of(stages, WF_STAGE_TRAINING), fit);
+    wf__run_duration(seconds_of(stages, WF_STAGE_SAMPLING), draw);
     cli_print("%-24s %-12s %12s %10s %10s %7s %12s %12s\n", run, m->generator, count, fit, draw,
               score(m->row.jws, jws), score(m->row.jws_raw, raw),
               score(m->row.jws_no_sqrt3, no_root));
@@ -111,8 +111,8 @@ void cli_print_method(const char *run, const cli_method *m, const json_t *stages
 
 void cli_method_text(const cli_method *m, const json_t *stages, char *out, size_t size) {
     char fit[32], draw[32], jws[16], raw[16], no_root[16];
-    cli_duration(seconds_of(stages, WF_STAGE_TRAINING), fit);
-    cli_duration(seconds_of(stages, WF_STAGE_SAMPLING), draw);
+    wf__run_duration(seconds_of(stages, WF_STAGE_TRAINING), fit);
+    wf__run_duration(seconds_of(stages, WF_STAGE_SAMPLING), draw);
     wf_text text = wf_text_start(out, size);
     wf_text_add(&text,
                 "%s; training %s, sampling %s; JWS %s, without scales %s, without the root of 3 %s",
@@ -122,10 +122,10 @@ void cli_method_text(const cli_method *m, const json_t *stages, char *out, size_
 
 json_t *cli_method_to_json(const cli_method *m, const json_t *stages) {
     json_t *params = m->params > 0 ? json_integer((json_int_t)m->params) : json_null();
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "generator", m->generator, "parameters",
-                     params, "training_seconds",
-                     cli_json_number(seconds_of(stages, WF_STAGE_TRAINING)), "sampling_seconds",
-                     cli_json_number(seconds_of(stages, WF_STAGE_SAMPLING)), "jws",
-                     cli_json_number(m->row.jws), "jws_raw", cli_json_number(m->row.jws_raw),
-                     "jws_no_sqrt3", cli_json_number(m->row.jws_no_sqrt3));
+    return json_pack(
+        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "generator", m->generator, "parameters", params,
+        "training_seconds", wf__run_json_number(seconds_of(stages, WF_STAGE_TRAINING)),
+        "sampling_seconds", wf__run_json_number(seconds_of(stages, WF_STAGE_SAMPLING)), "jws",
+        wf__run_json_number(m->row.jws), "jws_raw", wf__run_json_number(m->row.jws_raw),
+        "jws_no_sqrt3", wf__run_json_number(m->row.jws_no_sqrt3));
 }

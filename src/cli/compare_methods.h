@@ -18,7 +18,7 @@ typedef struct cli_method {
 } cli_method;
 
 /* points: the path of points.json; NULL: no points are wanted. */
-wf_status cli_method_read(cli_app *app, const json_t *eval, const json_t *settings,
+wf_status cli_method_read(wf_run_app *app, const json_t *eval, const json_t *settings,
                           const char *points, cli_method *out);
 void cli_method_free(cli_method *method);
 const wf_points *cli_method_points(const cli_method *method, const char *row); /* or NULL */

@@ -5,16 +5,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
-wf_status cli_not_there(cli_app *app, const char *path) {
+wf_status cli_not_there(wf_run_app *app, const char *path) {
     struct stat info;
     if (cli_flag(app, "force") || stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return WF_OK;
-    return cli_fail(app, WF_ERR_USAGE,
-                    "%s is there already; give another name, or --force to replace it", path);
+    return wf__run_fail(app, WF_ERR_USAGE,
+                        "%s is there already; give another name, or --force to replace it", path);
 }
 
-wf_status cli_new_file(cli_app *app, const char *path) {
-    CLI_TRY(cli_not_there(app, path));
-    return cli_lock_file(app, path);
+wf_status cli_new_file(wf_run_app *app, const char *path) {
+    WF_TRY(cli_not_there(app, path));
+    return wf__run_lock_file(app, path);
 }
 
 /* --- indices ---------------------------------------------------------------------------------- */
@@ -32,7 +32,7 @@ static bool read_range(const char **at, size_t *from, size_t *to) {
     return *to >= *from;
 }
 
-wf_status cli_read_indices(cli_app *app, const char *what, const char *text, const char *path,
+wf_status cli_read_indices(wf_run_app *app, const char *what, const char *text, const char *path,
                            size_t count, size_t **out, size_t *n) {
     *out = NULL;
     *n = 0;
@@ -41,19 +41,20 @@ wf_status cli_read_indices(cli_app *app, const char *what, const char *text, con
         at += strspn(at, " ");
         if (!read_range(&at, &from, &to) || (*at != ',' && *at != '\0')) {
             free(*out);
-            return cli_fail(app, WF_ERR_USAGE,
-                            "%s is %s; write numbers of networks, as 3 or 0,3,10-19", what, text);
+            return wf__run_fail(app, WF_ERR_USAGE,
+                                "%s is %s; write numbers of networks, as 3 or 0,3,10-19", what,
+                                text);
         }
         if (to >= count) {
             free(*out);
-            return cli_fail(app, WF_ERR_USAGE,
-                            "%s names network %zu, but %s has %zu network%s, counted from 0", what,
-                            to, path, count, CLI_S(count));
+            return wf__run_fail(app, WF_ERR_USAGE,
+                                "%s names network %zu, but %s has %zu network%s, counted from 0",
+                                what, to, path, count, WF_RUN_S(count));
         }
         size_t *moved = realloc(*out, (*n + to - from + 1) * sizeof *moved);
         if (moved == NULL) {
             free(*out);
-            return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+            return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
         }
         *out = moved;
         for (size_t i = from; i <= to; i++) (*out)[(*n)++] = i;
@@ -64,35 +65,35 @@ wf_status cli_read_indices(cli_app *app, const char *what, const char *text, con
 
 /* --- scores ----------------------------------------------------------------------------------- */
 
-static wf_status stored_scores(cli_app *app, const wf_zoo *zoo, const float **out,
+static wf_status stored_scores(wf_run_app *app, const wf_zoo *zoo, const float **out,
                                const char **name) {
     const char *test = cli_text(app, "test");
     *out = wf_zoo_scores(zoo, test);
     *name = test != NULL ? test : wf_zoo_test(zoo, 0);
     if (*out != NULL) return WF_OK;
     if (test != NULL && wf_zoo_test(zoo, 0) != NULL)
-        return cli_fail(app, WF_ERR_USAGE, "%s has no scores on %s; the first it has are on %s",
-                        wf_zoo_path(zoo), test, wf_zoo_test(zoo, 0));
-    return cli_fail(app, WF_ERR_USAGE,
-                    "%s holds no scores; give --data, the data set to score its networks on",
-                    wf_zoo_path(zoo));
+        return wf__run_fail(app, WF_ERR_USAGE, "%s has no scores on %s; the first it has are on %s",
+                            wf_zoo_path(zoo), test, wf_zoo_test(zoo, 0));
+    return wf__run_fail(app, WF_ERR_USAGE,
+                        "%s holds no scores; give --data, the data set to score its networks on",
+                        wf_zoo_path(zoo));
 }
 
-wf_status cli_scores(cli_app *app, const wf_zoo *zoo, float **out, const char **name,
+wf_status cli_scores(wf_run_app *app, const wf_zoo *zoo, float **out, const char **name,
                      wf_dataset **data) {
     size_t count = wf_zoo_count(zoo);
     const float *stored = NULL;
     float *weights = NULL;
     *data = NULL;
     *out = NULL;
-    if (cli_text(app, "data") == NULL) CLI_TRY(stored_scores(app, zoo, &stored, name));
+    if (cli_text(app, "data") == NULL) WF_TRY(stored_scores(app, zoo, &stored, name));
     *out = calloc(count, sizeof **out);
-    if (*out == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (*out == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     if (stored != NULL) {
         memcpy(*out, stored, count * sizeof **out);
         return WF_OK;
     }
-    wf_status status = cli_dataset_named(app, cli_text(app, "data"), zoo, data);
+    wf_status status = wf__run_dataset_named(app, cli_text(app, "data"), zoo, data);
     if (status == WF_OK) status = wf_zoo_load(app->ctx, zoo, 0, count, &weights);
     if (status == WF_OK)
         status = wf_score_networks(app->ctx, wf_zoo_graph(zoo), weights, count, *data,
@@ -121,9 +122,9 @@ static int by_falling_score(const void *a_, const void *b_) {
     return (a->index > b->index) - (a->index < b->index);
 }
 
-wf_status cli_order_by_score(cli_app *app, const float *scores, size_t *index, size_t n) {
+wf_status cli_order_by_score(wf_run_app *app, const float *scores, size_t *index, size_t n) {
     ranked *order = calloc(n + 1, sizeof *order);
-    if (order == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (order == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     for (size_t i = 0; i < n; i++) order[i] = (ranked){scores[index[i]], index[i]};
     qsort(order, n, sizeof *order, by_falling_score);
     for (size_t i = 0; i < n; i++) index[i] = order[i].index;

@@ -9,26 +9,26 @@
 
 /* Locks an output for this command. WF_ERR_USAGE where a file is there already and --force, which
  * the command must have, is not given. */
-wf_status cli_new_file(cli_app *app, const char *path);
+wf_status cli_new_file(wf_run_app *app, const char *path);
 /* The same without a lock, for one of many files. */
-wf_status cli_not_there(cli_app *app, const char *path);
+wf_status cli_not_there(wf_run_app *app, const char *path);
 
 /* "0,3,10-19" to indices below `count`; free(*out). `what` names the option. */
-wf_status cli_read_indices(cli_app *app, const char *what, const char *text, const char *path,
+wf_status cli_read_indices(wf_run_app *app, const char *what, const char *text, const char *path,
                            size_t count, size_t **out, size_t *n);
 
 /* Scores of all networks: on --data where it is given, else those in the file, of --test or the
  * first test set. The command must have both options. free(*out). name: of the test set, as long as
  * zoo and *data live. data: wf_dataset_free it; NULL where the file's scores serve. */
-wf_status cli_scores(cli_app *app, const wf_zoo *zoo, float **out, const char **name,
+wf_status cli_scores(wf_run_app *app, const wf_zoo *zoo, float **out, const char **name,
                      wf_dataset **data);
 
 /* Indices in order of falling score, equal ones by index, those without a score last. */
-wf_status cli_order_by_score(cli_app *app, const float *scores, size_t *index, size_t n);
+wf_status cli_order_by_score(wf_run_app *app, const float *scores, size_t *index, size_t n);
 
 /* Warns where something else would fit far better, or where accuracy is hardly above chance.
  * mean: of all networks, from 0 to 1. */
-void cli_warn_unsuited(cli_app *app, const char *path, const cli_recipe *recipe,
+void cli_warn_unsuited(wf_run_app *app, const char *path, const wf_run_recipe *recipe,
                        const wf_dataset *data, double mean, const wf_suits *suits);
 
 #endif

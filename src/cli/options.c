@@ -41,8 +41,8 @@ static int find_by_letter(const cli_command *command, char letter) {
     return -1;
 }
 
-static wf_status unknown_option(cli_app *app, const char *word) {
-    const char *names[CLI_MAX_OPTIONS + 1] = {NULL};
+static wf_status unknown_option(wf_run_app *app, const char *word) {
+    const char *names[WF_RUN_MAX_OPTIONS + 1] = {NULL};
     for (int place = 0; place < option_count(app->command); place++)
         names[place] = option_at(app->command, place)->name;
     char bare[64];
@@ -50,13 +50,14 @@ static wf_status unknown_option(cli_app *app, const char *word) {
     bare[strcspn(bare, "=")] = '\0';
     const char *near = wf_nearest_name(bare, names);
     if (near != NULL)
-        return cli_fail(app, WF_ERR_USAGE, "unknown option %s; did you mean --%s? See weft help %s",
-                        word, near, app->command->name);
-    return cli_fail(app, WF_ERR_USAGE, "unknown option %s; see weft help %s", word,
-                    app->command->name);
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "unknown option %s; did you mean --%s? See weft help %s", word, near,
+                            app->command->name);
+    return wf__run_fail(app, WF_ERR_USAGE, "unknown option %s; see weft help %s", word,
+                        app->command->name);
 }
 
-static wf_status check_number(cli_app *app, const cli_option *option, const char *text) {
+static wf_status check_number(wf_run_app *app, const cli_option *option, const char *text) {
     char *end;
     errno = 0;
     bool bad;
@@ -69,11 +70,11 @@ static wf_status check_number(cli_app *app, const cli_option *option, const char
         bad = end == text || *end != '\0' || !isfinite(number);
     }
     if (bad)
-        return cli_fail(app, WF_ERR_USAGE, "--%s needs %s, not \"%s\"", option->name,
-                        option->kind == CLI_INT ? "a whole number" : "a number", text);
+        return wf__run_fail(app, WF_ERR_USAGE, "--%s needs %s, not \"%s\"", option->name,
+                            option->kind == CLI_INT ? "a whole number" : "a number", text);
     if (number < option->low || number > option->high)
-        return cli_fail(app, WF_ERR_USAGE, "--%s is %s; allowed is %.10g to %.10g", option->name,
-                        text, option->low, option->high);
+        return wf__run_fail(app, WF_ERR_USAGE, "--%s is %s; allowed is %.10g to %.10g",
+                            option->name, text, option->low, option->high);
     return WF_OK;
 }
 
@@ -87,29 +88,29 @@ const char *const *cli_option_names(const cli_option *option) {
     return option->kind == CLI_SETTING ? cli_option_row(option)->names : option->names;
 }
 
-static wf_status check_choice(cli_app *app, const cli_option *option, const char *text) {
+static wf_status check_choice(wf_run_app *app, const cli_option *option, const char *text) {
     char allowed[400];
     wf_text list = wf_text_start(allowed, sizeof allowed);
     for (int i = 0; option->names[i] != NULL; i++) {
         if (strcmp(option->names[i], text) == 0) return WF_OK;
         wf_text_add(&list, "%s%s", i > 0 ? ", " : "", option->names[i]);
     }
-    return cli_fail(app, WF_ERR_USAGE, "--%s is \"%s\"; allowed is %s", option->name, text,
-                    allowed);
+    return wf__run_fail(app, WF_ERR_USAGE, "--%s is \"%s\"; allowed is %s", option->name, text,
+                        allowed);
 }
 
-static wf_status check_setting(cli_app *app, const cli_option *option, const char *text) {
+static wf_status check_setting(wf_run_app *app, const cli_option *option, const char *text) {
     wf_setting alone = *cli_option_row(option);
     double value; /* as large as any but a text */
     alone.offset = 0;
     if (alone.type == WF_SETTING_TEXT || wf_setting_parse(&alone, text, &value)) return WF_OK;
     char allowed[400];
     wf_setting_allowed(&alone, allowed, sizeof allowed);
-    return cli_fail(app, WF_ERR_USAGE, "--%s is \"%s\"; allowed is %s", option->name, text,
-                    allowed);
+    return wf__run_fail(app, WF_ERR_USAGE, "--%s is \"%s\"; allowed is %s", option->name, text,
+                        allowed);
 }
 
-void cli_settings(const cli_app *app, const wf_setting *rows, void *desc) {
+void cli_settings(const wf_run_app *app, const wf_setting *rows, void *desc) {
     for (int place = 0; place < option_count(app->command); place++) {
         const cli_option *option = option_at(app->command, place);
         bool own = option->kind == CLI_SETTING && option->settings() == rows;
@@ -121,16 +122,16 @@ void cli_settings(const cli_app *app, const wf_setting *rows, void *desc) {
     }
 }
 
-static wf_status store(cli_app *app, int place, const char *text) {
+static wf_status store(wf_run_app *app, int place, const char *text) {
     const cli_option *option = option_at(app->command, place);
     if (option->kind == CLI_INT || option->kind == CLI_REAL)
-        CLI_TRY(check_number(app, option, text));
-    if (option->kind == CLI_SETTING) CLI_TRY(check_setting(app, option, text));
-    if (option->kind == CLI_CHOICE) CLI_TRY(check_choice(app, option, text));
+        WF_TRY(check_number(app, option, text));
+    if (option->kind == CLI_SETTING) WF_TRY(check_setting(app, option, text));
+    if (option->kind == CLI_CHOICE) WF_TRY(check_choice(app, option, text));
     if (option->kind == CLI_LIST) {
-        if (app->n_list == CLI_MAX_LIST)
-            return cli_fail(app, WF_ERR_USAGE, "more than %d times --%s", CLI_MAX_LIST,
-                            option->name);
+        if (app->n_list == WF_RUN_MAX_LIST)
+            return wf__run_fail(app, WF_ERR_USAGE, "more than %d times --%s", WF_RUN_MAX_LIST,
+                                option->name);
         app->list[app->n_list++] = text;
     }
     app->value[place] = text;
@@ -139,7 +140,7 @@ static wf_status store(cli_app *app, int place, const char *text) {
 
 /* Takes the option in words[0] and, where it needs one, its value; *used says how many words
  * that was. */
-static wf_status take_option(cli_app *app, int count, char **words, int *used) {
+static wf_status take_option(wf_run_app *app, int count, char **words, int *used) {
     const char *word = words[0], *value = NULL;
     int place;
     *used = 1;
@@ -155,47 +156,48 @@ static wf_status take_option(cli_app *app, int count, char **words, int *used) {
     const cli_option *option = option_at(app->command, place);
     if (option->kind == CLI_FLAG) {
         if (value != NULL)
-            return cli_fail(app, WF_ERR_USAGE, "--%s takes no value; write it alone", option->name);
+            return wf__run_fail(app, WF_ERR_USAGE, "--%s takes no value; write it alone",
+                                option->name);
         app->value[place] = "yes";
         return WF_OK;
     }
     if (value == NULL) {
         if (count < 2)
-            return cli_fail(app, WF_ERR_USAGE, "--%s needs a value: --%s %s", option->name,
-                            option->name, option->value);
+            return wf__run_fail(app, WF_ERR_USAGE, "--%s needs a value: --%s %s", option->name,
+                                option->name, option->value);
         value = words[1];
         *used = 2;
     }
     return store(app, place, value);
 }
 
-static wf_status check_arguments(cli_app *app) {
+static wf_status check_arguments(wf_run_app *app) {
     const cli_command *command = app->command;
     if (app->n_arguments < command->least)
-        return cli_fail(app, WF_ERR_USAGE, "weft %s needs %s; see weft help %s", command->name,
-                        command->arguments, command->name);
+        return wf__run_fail(app, WF_ERR_USAGE, "weft %s needs %s; see weft help %s", command->name,
+                            command->arguments, command->name);
     if (app->n_arguments > command->most)
-        return cli_fail(app, WF_ERR_USAGE,
-                        "\"%s\" is one argument too many for weft %s; see weft help %s",
-                        app->argument[command->most], command->name, command->name);
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "\"%s\" is one argument too many for weft %s; see weft help %s",
+                            app->argument[command->most], command->name, command->name);
     return WF_OK;
 }
 
-wf_status cli_parse(cli_app *app, int count, char **words) {
-    assert(option_count(app->command) <= CLI_MAX_OPTIONS);
+wf_status cli_parse(wf_run_app *app, int count, char **words) {
+    assert(option_count(app->command) <= WF_RUN_MAX_OPTIONS);
     bool only_arguments = false;
     for (int i = 0, used; i < count; i += used) {
         const char *word = words[i];
         used = 1;
         if (!only_arguments && strcmp(word, "--") == 0) only_arguments = true;
         else if (!only_arguments && word[0] == '-' && word[1] != '\0')
-            CLI_TRY(take_option(app, count - i, words + i, &used));
+            WF_TRY(take_option(app, count - i, words + i, &used));
         else app->argument[app->n_arguments++] = word;
     }
     return WF_OK;
 }
 
-wf_status cli_parse_end(cli_app *app) {
+wf_status cli_parse_end(wf_run_app *app) {
     app->json = cli_flag(app, "json");
     app->quiet = cli_flag(app, "quiet");
     app->help = cli_flag(app, "help");
@@ -222,29 +224,29 @@ int cli_leading_options(int count, char **words) {
     return n < count ? n : count;
 }
 
-static int place_of(const cli_app *app, const char *name) {
+static int place_of(const wf_run_app *app, const char *name) {
     int place = find_by_name(app->command, name, strlen(name));
     assert(place >= 0 && "an option that is not in the command's table");
     return place;
 }
 
-bool cli_given(const cli_app *app, const char *name) {
+bool cli_given(const wf_run_app *app, const char *name) {
     return app->value[place_of(app, name)] != NULL;
 }
 
-bool cli_flag(const cli_app *app, const char *name) { return cli_given(app, name); }
+bool cli_flag(const wf_run_app *app, const char *name) { return cli_given(app, name); }
 
-const char *cli_text(const cli_app *app, const char *name) {
+const char *cli_text(const wf_run_app *app, const char *name) {
     int place = place_of(app, name);
     return app->value[place] != NULL ? app->value[place] : option_at(app->command, place)->fallback;
 }
 
-int64_t cli_int(const cli_app *app, const char *name) {
+int64_t cli_int(const wf_run_app *app, const char *name) {
     const char *text = cli_text(app, name);
     return text == NULL ? 0 : strtoll(text, NULL, 10);
 }
 
-int cli_index(const cli_app *app, const char *name) {
+int cli_index(const wf_run_app *app, const char *name) {
     const char *text = cli_text(app, name);
     const char *const *names = option_at(app->command, place_of(app, name))->names;
     int index = 0;
@@ -252,7 +254,7 @@ int cli_index(const cli_app *app, const char *name) {
     return text == NULL ? -1 : index;
 }
 
-double cli_real(const cli_app *app, const char *name) {
+double cli_real(const wf_run_app *app, const char *name) {
     const char *text = cli_text(app, name);
     return text == NULL ? 0 : strtod(text, NULL);
 }

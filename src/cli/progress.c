@@ -10,25 +10,25 @@ static const double plain_interval = 5;
 static const double worth_telling = 1; /* stages that end sooner leave no line */
 
 /* Since the first report, so that what an earlier call had done does not count. */
-static double rate_of(const cli_progress *state, const wf_progress *progress) {
+static double rate_of(const wf_run_progress *state, const wf_progress *progress) {
     double done = progress->done - state->first_done;
     double seconds = progress->seconds - state->first_seconds;
     if (done > 0 && seconds > 0) return done / seconds;
     return progress->seconds > 0 ? progress->done / progress->seconds : 0;
 }
 
-static void write_line(const cli_progress *state, const wf_progress *progress, char *line,
+static void write_line(const wf_run_progress *state, const wf_progress *progress, char *line,
                        size_t size) {
     double rate = rate_of(state, progress);
     char took[32], rest[32] = "", counted[64];
-    cli_duration(progress->seconds, took);
+    wf__run_duration(progress->seconds, took);
     if (progress->total > 0)
         snprintf(counted, sizeof counted, "%.0f of %.0f %s (%.0f %%)", progress->done,
                  progress->total, progress->unit, 100 * progress->done / progress->total);
     else snprintf(counted, sizeof counted, "%.0f %s", progress->done, progress->unit);
     if (!progress->last && progress->total > 0 && rate > 0) {
         char left[32];
-        cli_duration((progress->total - progress->done) / rate, left);
+        wf__run_duration((progress->total - progress->done) / rate, left);
         snprintf(rest, sizeof rest, "%.20s left", left);
     }
     const char *separator = progress->detail[0] != '\0' ? ", " : "";
@@ -40,7 +40,7 @@ static void write_line(const cli_progress *state, const wf_progress *progress, c
                  rest[0] != '\0' ? ", " : "", rest, separator, progress->detail);
 }
 
-static void note_stage(cli_progress *state, const wf_progress *progress) {
+static void note_stage(wf_run_progress *state, const wf_progress *progress) {
     bool same = strncmp(state->stage, progress->stage, sizeof state->stage - 1) == 0;
     if (same && progress->seconds >= state->first_seconds && progress->done >= state->first_done)
         return;
@@ -50,7 +50,7 @@ static void note_stage(cli_progress *state, const wf_progress *progress) {
     state->last_plain = 0;
 }
 
-static bool plain_due(cli_progress *state, const wf_progress *progress) {
+static bool plain_due(wf_run_progress *state, const wf_progress *progress) {
     if (progress->last) return progress->seconds >= worth_telling;
     if (progress->seconds - state->last_plain < plain_interval) return false;
     state->last_plain = progress->seconds;
@@ -58,8 +58,8 @@ static bool plain_due(cli_progress *state, const wf_progress *progress) {
 }
 
 void cli_progress_report(void *app_, const wf_progress *progress) {
-    cli_app *app = app_;
-    cli_progress *state = &app->progress;
+    wf_run_app *app = app_;
+    wf_run_progress *state = &app->progress;
     if (state->quiet) return;
     char line[512];
     note_stage(state, progress);
@@ -76,13 +76,13 @@ void cli_progress_report(void *app_, const wf_progress *progress) {
     fflush(stderr);
 }
 
-void cli_progress_clear(cli_app *app) {
+void cli_progress_clear(wf_run_app *app) {
     if (app->progress.line_open) fputs("\r\033[K", stderr);
     app->progress.line_open = false;
 }
 
 void cli_progress_warn(void *app_, const char *sentence) {
-    cli_app *app = app_;
+    wf_run_app *app = app_;
     if (strcmp(app->warned, sentence) == 0)
         return; /* every cycle of a refinement may have it to say */
     snprintf(app->warned, sizeof app->warned, "%s", sentence);
@@ -90,7 +90,7 @@ void cli_progress_warn(void *app_, const char *sentence) {
     cli_print_error("weft: warning: %s\n", sentence);
 }
 
-void cli_say_line(cli_app *app, const char *line) {
+void cli_say_line(wf_run_app *app, const char *line) {
     if (app->quiet) return;
     cli_progress_clear(app);
     cli_print_error("%s\n", line);

@@ -9,7 +9,7 @@
 
 /* Another rank failed, and this one hangs in a call that does not notice. */
 static void end_here(void *app_, const char *sentence) {
-    cli_app *app = app_;
+    wf_run_app *app = app_;
     if (wf_comm_rank(app->comm) == 0 || strncmp(sentence, "rank 0 ", 7) == 0) {
         cli_print_error("weft: %s\n", sentence);
         fflush(stderr);
@@ -28,7 +28,7 @@ static char *arguments_of(int argc, char **argv) {
     return text;
 }
 
-bool cli_ranks_join(cli_app *app, int argc, char **argv) {
+bool cli_ranks_join(wf_run_app *app, int argc, char **argv) {
     char sentence[WF_COMM_SENTENCE], *arguments = arguments_of(argc, argv);
     wf_comm_desc desc = {.arguments = arguments, .stuck = end_here, .user = app};
     wf_status status = wf_comm_join(&desc, &app->comm, sentence);
@@ -43,14 +43,14 @@ bool cli_ranks_join(cli_app *app, int argc, char **argv) {
 }
 
 bool cli_ranks_share(const cli_command *command) {
-    static wf_status (*const shared[])(cli_app *) = {cli_run,    cli_demo, cli_zoo_train, cli_train,
-                                                     cli_sample, cli_eval, cli_align};
+    static wf_status (*const shared[])(wf_run_app *) = {
+        cli_run, cli_demo, cli_zoo_train, cli_train, cli_sample, cli_eval, cli_align};
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
         if (command->run == shared[i]) return true;
     return false;
 }
 
-const char *cli_ranks_failed(cli_app *app, wf_status status, const char *sentence) {
+const char *cli_ranks_failed(wf_run_app *app, wf_status status, const char *sentence) {
     if (app->comm == NULL) return sentence;
     if (app->ctx != NULL) wf_comm_give_up(app->ctx, status, sentence);
     const char *elsewhere = wf_comm_failure(app->comm);
@@ -59,7 +59,7 @@ const char *cli_ranks_failed(cli_app *app, wf_status status, const char *sentenc
     return wf_comm_rank(app->comm) == 0 || lost ? sentence : "";
 }
 
-int cli_ranks_leave(cli_app *app, int code) {
+int cli_ranks_leave(wf_run_app *app, int code) {
     char sentence[WF_COMM_SENTENCE];
     bool speaks = wf_comm_rank(app->comm) == 0;
     wf_status status = wf_comm_leave(app->comm, sentence);

@@ -17,13 +17,13 @@ static void print_recipe(void *to, const char *name, const char *path) {
 
 void cli_recipe_files(FILE *file) {
     fputs("Recipes that weft run takes by name:\n\n", file);
-    cli_each_recipe(print_recipe, file);
+    wf__run_each_recipe(print_recipe, file);
     fputs("\n\"weft help recipe\" has all keys of a recipe.\n", file);
 }
 
-static void print_help(cli_listing *list, const wf_setting *row, const char *value) {
+static void print_help(wf_run_listing *list, const wf_setting *row, const char *value) {
     char line[128], allowed[256];
-    if (cli_listing_begins(list, row)) {
+    if (wf__run_listing_begins(list, row)) {
         fprintf(list->file, "\n[%s]", row->section);
         if (list->kind != NULL)
             fprintf(list->file, "  # generator = %s: %s", list->kind->name, list->kind->about);
@@ -41,15 +41,15 @@ static void print_help(cli_listing *list, const wf_setting *row, const char *val
 void cli_recipe_help(FILE *file) {
     fputs("A recipe is a text of sections of \"key = value  # why\". Keys, defaults, meaning:\n",
           file);
-    cli_recipe_each(print_help, &(cli_listing){.file = file, .section = ""});
+    wf__run_recipe_each(print_help, &(wf_run_listing){.file = file, .section = ""});
     fputs("\nGenerators:\n", file);
     for (int i = 0; i < wf_generator_count(); i++)
         fprintf(file, "%-28s # %s\n", wf_generator_at(i)->name, wf_generator_at(i)->about);
 }
 
-static void print_row(cli_listing *list, const wf_setting *row, const char *value) {
+static void print_row(wf_run_listing *list, const wf_setting *row, const char *value) {
     char allowed[256];
-    if (cli_listing_begins(list, row)) {
+    if (wf__run_listing_begins(list, row)) {
         fprintf(list->file, "\n## [%s]", row->section);
         if (list->kind != NULL)
             fprintf(list->file, " with generator = %s: %s", list->kind->name, list->kind->about);
@@ -65,7 +65,7 @@ void cli_recipe_markdown(FILE *file) {
           "section.key=value` replaces a value on the command line, and `--set section.key=` takes "
           "a text back. Unknown and duplicate keys are refused with their line.\n",
           file);
-    cli_recipe_each(print_row, &(cli_listing){.file = file, .section = ""});
+    wf__run_recipe_each(print_row, &(wf_run_listing){.file = file, .section = ""});
     fputs("\n# Generators\n\n`model.generator` and `eval.rows` name them; docs/generators.md says "
           "how "
           "to add one.\n\n| generator | | what it does |\n| --- | --- | --- |\n",

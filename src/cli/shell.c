@@ -56,9 +56,9 @@ static void man_command(FILE *file, const cli_command *command) {
     fputs(".fi\n", file);
 }
 
-static void man_setting(cli_listing *list, const wf_setting *row, const char *value) {
+static void man_setting(wf_run_listing *list, const wf_setting *row, const char *value) {
     char tag[160], text[600];
-    if (cli_listing_begins(list, row))
+    if (wf__run_listing_begins(list, row))
         fprintf(list->file, ".SS [%s]%s%s\n", row->section,
                 list->kind != NULL ? " with generator = " : "",
                 list->kind != NULL ? list->kind->name : "");
@@ -89,7 +89,7 @@ void cli_help_man(FILE *file) {
     fputs(".SH RECIPES\nA recipe is a text of sections of \"key = value  # why\". Keys, defaults "
           "and meaning:\n",
           file);
-    cli_recipe_each(man_setting, &(cli_listing){.file = file, .section = ""});
+    wf__run_recipe_each(man_setting, &(wf_run_listing){.file = file, .section = ""});
     fputs(".SH ENVIRONMENT\n", file);
     for (size_t i = 0; i < sizeof environment / sizeof *environment; i++)
         man_entry(file, environment[i][0], environment[i][1], "");
@@ -141,13 +141,13 @@ static bool is_path(const char *value) {
                              strstr(value, "DATA") != NULL || strstr(value, "SET") != NULL);
 }
 
-static void put_key(cli_listing *list, const wf_setting *row, const char *value) {
+static void put_key(wf_run_listing *list, const wf_setting *row, const char *value) {
     (void)value;
     fprintf(list->file, " %s.%s=", row->section, row->key);
 }
 
 static void put_keys(FILE *file) {
-    cli_recipe_each(put_key, &(cli_listing){.file = file, .section = ""});
+    wf__run_recipe_each(put_key, &(wf_run_listing){.file = file, .section = ""});
 }
 
 typedef void option_printer(FILE *file, const char *condition, const cli_option *option);

@@ -33,19 +33,19 @@ void cli_print_rows(const wf_eval_row *rows, int count, bool auc, const bool *co
     }
 }
 
-wf_status cli_print_eval_json(cli_app *app, json_t *eval) {
+wf_status cli_print_eval_json(wf_run_app *app, json_t *eval) {
     json_object_set_new(eval, "devices", json_string(wf_ctx_devices(app->ctx)));
     return cli_print_json(app, eval);
 }
 
-static wf_status print_eval(cli_app *app, const char *path, bool auc) {
+static wf_status print_eval(wf_run_app *app, const char *path, bool auc) {
     json_t *eval;
-    CLI_TRY(cli_json_read(app, path, &eval));
+    WF_TRY(wf__run_json_read(app, path, &eval));
     if (app->json) return cli_print_eval_json(app, eval);
     wf_eval_row *rows;
     bool *copies;
     int n;
-    wf_status status = cli_rows_of_eval(app, path, eval, &rows, &copies, &n);
+    wf_status status = wf__run_rows_of_eval(app, path, eval, &rows, &copies, &n);
     if (status == WF_OK) {
         cli_print_rows(rows, n, auc, copies);
         const char *notes = json_string_value(json_object_get(eval, "notes"));
@@ -72,7 +72,7 @@ static void print_score(double mean, double std, bool auc) {
     cli_print("%*s%s", 18 - (int)strlen(text) + (isfinite(mean) ? 1 : 0), "", text);
 }
 
-static void print_board(const cli_board *b, bool auc) {
+static void print_board(const wf_run_board *b, bool auc) {
     double factor = auc ? 1 : 100;
     int decimals = auc ? 4 : 2;
     bool paper = json_array_size(json_object_get(b->eval, "paper")) > 0;
@@ -96,10 +96,10 @@ static void print_board(const cli_board *b, bool auc) {
     size_t i;
     const json_t *row;
     json_array_foreach(json_object_get(b->eval, "gaps"), i, row) {
-        if (isfinite(cli_number_of(row, "gap")))
+        if (isfinite(wf__run_number_of(row, "gap")))
             cli_print("mean gap at width %g over %g collections: %+.*f\n",
-                      cli_number_of(row, "width"), cli_number_of(row, "collections"), decimals,
-                      factor * cli_number_of(row, "gap"));
+                      wf__run_number_of(row, "width"), wf__run_number_of(row, "collections"),
+                      decimals, factor * wf__run_number_of(row, "gap"));
     }
     const char *label;
     json_t *note;
@@ -107,12 +107,12 @@ static void print_board(const cli_board *b, bool auc) {
         cli_print("data of %s: %s\n", label, json_string_value(note));
 }
 
-static wf_status print_tasks(cli_job *r) {
-    cli_board b = {0};
-    wf_status status = cli_board_read(r, &b);
+static wf_status print_tasks(wf_run_job *r) {
+    wf_run_board b = {0};
+    wf_status status = wf__run_board_read(r, &b);
     if (status == WF_OK && r->app->json) status = cli_print_eval_json(r->app, json_incref(b.eval));
     else if (status == WF_OK) print_board(&b, r->recipe.eval.score == WF_SCORE_AUC);
-    cli_board_free(&b);
+    wf__run_board_free(&b);
     return status;
 }
 
@@ -121,11 +121,12 @@ static wf_status print_tasks(cli_job *r) {
 static void print_cell(const json_t *row, bool auc) {
     double factor = auc ? 1 : 100;
     int decimals = auc ? 4 : 2;
-    if (!isfinite(cli_number_of(row, "accuracy_mean"))) cli_print("  %16s", "-");
+    if (!isfinite(wf__run_number_of(row, "accuracy_mean"))) cli_print("  %16s", "-");
     else
-        cli_print("  %7.*f \u00b1 %6.*f", decimals, factor * cli_number_of(row, "accuracy_mean"),
-                  decimals, factor * cli_number_of(row, "accuracy_std"));
-    if (isfinite(cli_number_of(row, "jws"))) cli_print(" %6.3f", cli_number_of(row, "jws"));
+        cli_print("  %7.*f \u00b1 %6.*f", decimals,
+                  factor * wf__run_number_of(row, "accuracy_mean"), decimals,
+                  factor * wf__run_number_of(row, "accuracy_std"));
+    if (isfinite(wf__run_number_of(row, "jws"))) cli_print(" %6.3f", wf__run_number_of(row, "jws"));
     else cli_print(" %6s", "-");
 }
 
@@ -133,8 +134,8 @@ static const json_t *find_row(const json_t *rows, const char *name, double cond,
     size_t i;
     const json_t *row;
     json_array_foreach(rows, i, row) {
-        if (strcmp(cli_text_of(row, "name"), name) == 0 && cli_number_of(row, "cond") == cond &&
-            strcmp(cli_text_of(row, "on"), on) == 0)
+        if (strcmp(wf__run_text_of(row, "name"), name) == 0 &&
+            wf__run_number_of(row, "cond") == cond && strcmp(wf__run_text_of(row, "on"), on) == 0)
             return row;
     }
     return NULL;
@@ -144,12 +145,13 @@ static const json_t *find_row(const json_t *rows, const char *name, double cond,
 static void print_line(const json_t *rows, const json_t *like, bool auc) {
     size_t i;
     const json_t *row;
-    double cond = cli_number_of(like, "cond");
-    cli_print("%-12s %8g", cli_text_of(like, "name"), cond);
+    double cond = wf__run_number_of(like, "cond");
+    cli_print("%-12s %8g", wf__run_text_of(like, "name"), cond);
     json_array_foreach(rows, i, row) {
-        if (strcmp(cli_text_of(row, "name"), "reference") == 0)
-            print_cell(find_row(rows, cli_text_of(like, "name"), cond, cli_text_of(row, "on")),
-                       auc);
+        if (strcmp(wf__run_text_of(row, "name"), "reference") == 0)
+            print_cell(
+                find_row(rows, wf__run_text_of(like, "name"), cond, wf__run_text_of(row, "on")),
+                auc);
     }
     cli_print("\n");
 }
@@ -160,8 +162,8 @@ static bool seen_before(const json_t *rows, size_t at, const char *name, double 
     const json_t *row;
     json_array_foreach(rows, i, row) {
         if (i >= at) break;
-        if (strcmp(cli_text_of(row, "name"), name) == 0 &&
-            (isnan(cond) || cli_number_of(row, "cond") == cond))
+        if (strcmp(wf__run_text_of(row, "name"), name) == 0 &&
+            (isnan(cond) || wf__run_number_of(row, "cond") == cond))
             return true;
     }
     return false;
@@ -172,8 +174,8 @@ static void print_lines(const json_t *rows, const char *name, bool auc) {
     size_t i;
     const json_t *row;
     json_array_foreach(rows, i, row) {
-        if (strcmp(cli_text_of(row, "name"), name) == 0 &&
-            !seen_before(rows, i, name, cli_number_of(row, "cond")))
+        if (strcmp(wf__run_text_of(row, "name"), name) == 0 &&
+            !seen_before(rows, i, name, wf__run_number_of(row, "cond")))
             print_line(rows, row, auc);
     }
 }
@@ -183,19 +185,19 @@ static void print_conditions(const json_t *eval, bool auc) {
     size_t i;
     cli_print("%-12s %8s", "networks", "cond");
     json_array_foreach(rows, i, row) {
-        if (strcmp(cli_text_of(row, "name"), "reference") == 0)
-            cli_print("  %16.16s %6s", cli_text_of(row, "on"), "JWS");
+        if (strcmp(wf__run_text_of(row, "name"), "reference") == 0)
+            cli_print("  %16.16s %6s", wf__run_text_of(row, "on"), "JWS");
     }
     cli_print("\n");
     json_array_foreach(rows, i, row) {
-        if (!seen_before(rows, i, cli_text_of(row, "name"), NAN))
-            print_lines(rows, cli_text_of(row, "name"), auc);
+        if (!seen_before(rows, i, wf__run_text_of(row, "name"), NAN))
+            print_lines(rows, wf__run_text_of(row, "name"), auc);
     }
 }
 
-static wf_status print_domains(cli_job *r) {
+static wf_status print_domains(wf_run_job *r) {
     json_t *eval;
-    CLI_TRY(cli_json_read(r->app, r->paths.eval, &eval));
+    WF_TRY(wf__run_json_read(r->app, r->paths.eval, &eval));
     if (r->app->json) return cli_print_eval_json(r->app, eval);
     print_conditions(eval, r->recipe.eval.score == WF_SCORE_AUC);
     const char *label;
@@ -206,8 +208,8 @@ static wf_status print_domains(cli_job *r) {
     return WF_OK;
 }
 
-wf_status cli_print_job(cli_job *r) {
-    if (cli_job_along(r)) return print_domains(r);
+wf_status cli_print_job(wf_run_job *r) {
+    if (wf__run_job_along(r)) return print_domains(r);
     if (r->tasks != NULL) return print_tasks(r);
     return print_eval(r->app, r->paths.eval, r->recipe.eval.score == WF_SCORE_AUC);
 }

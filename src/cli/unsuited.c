@@ -14,7 +14,7 @@ static double largest_class(const wf_dataset *data) {
     return (double)largest / (double)data->n_test;
 }
 
-void cli_warn_unsuited(cli_app *app, const char *path, const cli_recipe *recipe,
+void cli_warn_unsuited(wf_run_app *app, const char *path, const wf_run_recipe *recipe,
                        const wf_dataset *data, double mean, const wf_suits *suits) {
     char sentence[1200], scale[WF_SETTING_BUFFER];
     const wf_setting *row = wf_settings_find(wf_data_settings(), "scale");

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool cli_is_builtin_data(const char *name) {
+bool wf__run_is_builtin_data(const char *name) {
     for (const char *const *builtin = wf_data_builtin(); *builtin != NULL; builtin++)
         if (strcmp(*builtin, name) == 0) return true;
     return false;
 }
 
-const char *cli_data_remark(const char *name) {
+const char *wf__run_data_remark(const char *name) {
     if (strcmp(name, "digits") != 0) return NULL;
     return "digits is drawn by weft, 8x8 pixels from 0 to 1; it is not load_digits() of "
            "scikit-learn, "
@@ -36,68 +36,71 @@ static bool is_data_file(const char *name) {
 /* --- IDX -------------------------------------------------------------------------------------- */
 
 /* Replaces `from` in the path by `to`; false where the result is no file. */
-static bool sibling(const char *path, const char *from, const char *to, char out[CLI_PATH]) {
+static bool sibling(const char *path, const char *from, const char *to, char out[WF_RUN_PATH]) {
     const char *at = strstr(path, from);
     if (at == NULL) return false;
-    int length = snprintf(out, CLI_PATH, "%.*s%s%s", (int)(at - path), path, to, at + strlen(from));
-    return length > 0 && length < CLI_PATH && wf_file_exists(out);
+    int length =
+        snprintf(out, WF_RUN_PATH, "%.*s%s%s", (int)(at - path), path, to, at + strlen(from));
+    return length > 0 && length < WF_RUN_PATH && wf_file_exists(out);
 }
 
-static wf_status set_path(cli_app *app, cli_recipe *recipe, const char *key, const char *value,
-                          const char **member) {
-    CLI_TRY(wf_recipe_set(app->ctx, recipe->source, "data", key, value));
+static wf_status set_path(wf_run_app *app, wf_run_recipe *recipe, const char *key,
+                          const char *value, const char **member) {
+    WF_TRY(wf_recipe_set(app->ctx, recipe->source, "data", key, value));
     return wf_recipe_string(app->ctx, recipe->source, "data", key, member);
 }
 
 /* MNIST's four files, where they lie side by side under their names. */
-static wf_status find_labels(cli_app *app, const char *path, cli_recipe *recipe) {
-    char found[CLI_PATH], labels[CLI_PATH];
+static wf_status find_labels(wf_run_app *app, const char *path, wf_run_recipe *recipe) {
+    char found[WF_RUN_PATH], labels[WF_RUN_PATH];
     if (recipe->data.labels == NULL && sibling(path, "images-idx3", "labels-idx1", found))
-        CLI_TRY(set_path(app, recipe, "labels", found, &recipe->data.labels));
+        WF_TRY(set_path(app, recipe, "labels", found, &recipe->data.labels));
     if (recipe->data.test_path != NULL || !sibling(path, "train-images", "t10k-images", found) ||
         !sibling(found, "images-idx3", "labels-idx1", labels))
         return WF_OK;
-    CLI_TRY(set_path(app, recipe, "test_path", found, &recipe->data.test_path));
+    WF_TRY(set_path(app, recipe, "test_path", found, &recipe->data.test_path));
     return set_path(app, recipe, "test_labels", labels, &recipe->data.test_labels);
 }
 
 /* --- the recipe ------------------------------------------------------------------------------- */
 
-bool cli_says_scale(const cli_app *app, const cli_recipe *recipe) {
+bool wf__run_says_scale(const wf_run_app *app, const wf_run_recipe *recipe) {
     return app->scale_given || wf_recipe_has(recipe->source, "data", "scale");
 }
 
-void cli_scale_of(const cli_app *app, const wf_zoo *of, cli_recipe *recipe) {
-    if (of != NULL && !cli_says_scale(app, recipe)) wf_zoo_scale(of, &recipe->data.scale);
+void wf__run_scale_of(const wf_run_app *app, const wf_zoo *of, wf_run_recipe *recipe) {
+    if (of != NULL && !wf__run_says_scale(app, recipe)) wf_zoo_scale(of, &recipe->data.scale);
 }
 
-wf_status cli_data_recipe(cli_app *app, const char *name, const wf_zoo *of, cli_recipe *out) {
-    bool builtin = cli_is_builtin_data(name), file = !builtin && is_data_file(name);
-    *out = (cli_recipe){0};
-    if (builtin) CLI_TRY(cli_recipe_of_data(app, "name", name, out));
-    else if (file) CLI_TRY(cli_recipe_of_data(app, "path", name, out));
-    else CLI_TRY(cli_recipe_open(app, name, out));
+wf_status wf__run_data_recipe(wf_run_app *app, const char *name, const wf_zoo *of,
+                              wf_run_recipe *out) {
+    bool builtin = wf__run_is_builtin_data(name), file = !builtin && is_data_file(name);
+    *out = (wf_run_recipe){0};
+    if (builtin) WF_TRY(wf__run_recipe_of_data(app, "name", name, out));
+    else if (file) WF_TRY(wf__run_recipe_of_data(app, "path", name, out));
+    else WF_TRY(wf__run_recipe_open(app, name, out));
     /* A file that is named on the command line lies where the name says. */
     if (file && wf_file_exists(name)) {
         out->data.root = "";
-        CLI_TRY(find_labels(app, name, out));
+        WF_TRY(find_labels(app, name, out));
     }
     uint64_t seed = out->data.seed; /* --seed is that of what is drawn, not of the data */
     if (app->apply != NULL) app->apply(app, wf_data_settings(), &out->data);
     out->data.seed = seed;
-    cli_scale_of(app, of, out);
+    wf__run_scale_of(app, of, out);
     if (builtin && of != NULL && wf_zoo_meta(of, "weft.sources") != NULL &&
-        cli_data_remark(name) != NULL)
-        wf_warn(app->ctx, "%s", cli_data_remark(name));
+        wf__run_data_remark(name) != NULL)
+        wf_warn(app->ctx, "%s", wf__run_data_remark(name));
     return WF_OK;
 }
 
-wf_status cli_dataset_named(cli_app *app, const char *name, const wf_zoo *of, wf_dataset **out) {
-    cli_recipe recipe;
+wf_status wf__run_dataset_named(wf_run_app *app, const char *name, const wf_zoo *of,
+                                wf_dataset **out) {
+    wf_run_recipe recipe;
     *out = NULL;
-    wf_status status = cli_data_recipe(app, name, of, &recipe);
-    if (status == WF_OK) status = cli_recipe_dataset(app, &recipe, out);
-    cli_recipe_free(&recipe);
+    wf_status status = wf__run_data_recipe(app, name, of, &recipe);
+    if (status == WF_OK) status = wf__run_recipe_dataset(app, &recipe, out);
+    wf__run_recipe_free(&recipe);
     return status;
 }
 

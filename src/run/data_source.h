@@ -8,18 +8,20 @@
 
 /* What is named, with --set and the command's options of [data] (--target, --scale ...). of: the
  * collection whose networks will read it; without a scale of its own the data set has the
- * collection's. NULL: none. Free *out with cli_recipe_free, also after a failure. */
-wf_status cli_data_recipe(cli_app *app, const char *name, const wf_zoo *of, cli_recipe *out);
+ * collection's. NULL: none. Free *out with wf__run_recipe_free, also after a failure. */
+wf_status wf__run_data_recipe(wf_run_app *app, const char *name, const wf_zoo *of,
+                              wf_run_recipe *out);
 /* The same, opened. */
-wf_status cli_dataset_named(cli_app *app, const char *name, const wf_zoo *of, wf_dataset **out);
+wf_status wf__run_dataset_named(wf_run_app *app, const char *name, const wf_zoo *of,
+                                wf_dataset **out);
 
 /* Does the recipe or the command line say a scale? */
-bool cli_says_scale(const cli_app *app, const cli_recipe *recipe);
+bool wf__run_says_scale(const wf_run_app *app, const wf_run_recipe *recipe);
 /* Takes the collection's scale where neither the recipe nor the command line says one. */
-void cli_scale_of(const cli_app *app, const wf_zoo *of, cli_recipe *recipe);
+void wf__run_scale_of(const wf_run_app *app, const wf_zoo *of, wf_run_recipe *recipe);
 
-bool cli_is_builtin_data(const char *name);
+bool wf__run_is_builtin_data(const char *name);
 /* The digits of scikit-learn are others; NULL: there is nothing to say about this set. */
-const char *cli_data_remark(const char *name);
+const char *wf__run_data_remark(const char *name);
 
 #endif

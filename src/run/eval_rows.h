@@ -8,41 +8,41 @@
 
 #include "run/pipeline.h"
 
-typedef enum cli_row_kind {
-    CLI_ROW_REFERENCE,
-    CLI_ROW_HELD_OUT,
-    CLI_ROW_GENERATED,
-    CLI_ROW_REFINED,
-    CLI_ROW_CONTROL, /* a generator without a fit */
-    CLI_ROW_BEST     /* of the control rows of its generator above it */
-} cli_row_kind;
+typedef enum wf_run_row_kind {
+    WF_RUN_ROW_REFERENCE,
+    WF_RUN_ROW_HELD_OUT,
+    WF_RUN_ROW_GENERATED,
+    WF_RUN_ROW_REFINED,
+    WF_RUN_ROW_CONTROL, /* a generator without a fit */
+    WF_RUN_ROW_BEST     /* of the control rows of its generator above it */
+} wf_run_row_kind;
 
-typedef struct cli_eval_row {
+typedef struct wf_run_eval_row {
     char name[64];
-    cli_row_kind kind;
+    wf_run_row_kind kind;
     const wf_generator_kind *generator; /* of CONTROL and BEST */
     void *options;
-} cli_eval_row;
+} wf_run_eval_row;
 
-typedef struct cli_eval_rows {
-    cli_eval_row *list;
+typedef struct wf_run_eval_rows {
+    wf_run_eval_row *list;
     int n;
     bool listed; /* by the recipe, not by default */
-} cli_eval_rows;
+} wf_run_eval_rows;
 
 /* held_out: what the table calls networks trained alike. controls: whether tables have control rows
- * where the recipe lists none. Free with cli_eval_rows_free, also after a failure. */
-wf_status cli_eval_rows_read(cli_app *app, const cli_recipe *recipe, const char *held_out,
-                             bool controls, cli_eval_rows *out);
-void cli_eval_rows_free(cli_eval_rows *rows);
+ * where the recipe lists none. Free with wf__run_eval_rows_free, also after a failure. */
+wf_status wf__run_eval_rows_read(wf_run_app *app, const wf_run_recipe *recipe, const char *held_out,
+                                 bool controls, wf_run_eval_rows *out);
+void wf__run_eval_rows_free(wf_run_eval_rows *rows);
 
 /* The last row of what was generated: its name is NAME or NAME-refined. */
-const char *cli_generated_name(const cli_recipe *recipe, char out[64]);
+const char *wf__run_generated_name(const wf_run_recipe *recipe, char out[64]);
 
 /* What the networks of a table are judged against, and where they come from. Paths may be NULL. */
-typedef struct cli_judging {
-    cli_app *app;
-    const cli_recipe *recipe;
+typedef struct wf_run_judging {
+    wf_run_app *app;
+    const wf_run_recipe *recipe;
     const wf_reference *reference; /* NULL: scores on `data` alone */
     const wf_dataset *data;
     const char *held_out, *generated, *refined; /* files of networks ... */
@@ -50,19 +50,19 @@ typedef struct cli_judging {
     const wf_zoo *zoo;     /* for controls; NULL: there is none of this architecture */
     const wf_graph *graph; /* what all networks must be */
     bool whole;            /* a row without networks is a fault; else it is left out */
-} cli_judging;
+} wf_run_judging;
 
-typedef struct cli_judged {
-    const cli_eval_row *of;
+typedef struct wf_run_judged {
+    const wf_run_eval_row *of;
     wf_eval_row row;
     wf_points points;
     bool has_points, copies;
     bool has_scores; /* without points: points.accuracy alone */
-} cli_judged;
+} wf_run_judged;
 
-/* Judge every row. *out is to be freed with cli_judged_free, also after a failure. */
-wf_status cli_judge_rows(const cli_judging *what, const cli_eval_rows *rows, cli_judged **out,
-                         int *n);
-void cli_judged_free(cli_judged *judged, int n);
+/* Judge every row. *out is to be freed with wf__run_judged_free, also after a failure. */
+wf_status wf__run_judge_rows(const wf_run_judging *what, const wf_run_eval_rows *rows,
+                             wf_run_judged **out, int *n);
+void wf__run_judged_free(wf_run_judged *judged, int n);
 
 #endif

@@ -5,31 +5,32 @@
 #include <stdlib.h>
 
 typedef struct evaluation {
-    cli_app *app;
-    const cli_recipe *recipe;
+    wf_run_app *app;
+    const wf_run_recipe *recipe;
     const wf_zoo *zoo;
     const wf_reference *reference;
-    cli_judged *rows;
+    wf_run_judged *rows;
     int n;
 } evaluation;
 
 static json_t *results(const evaluation *e, const wf_dataset *data) {
     json_t *rows = json_array(), *novelty = json_object();
     for (int i = 0; i < e->n; i++) {
-        const cli_judged *judged = &e->rows[i];
-        json_t *row = cli_row_to_json(&judged->row);
+        const wf_run_judged *judged = &e->rows[i];
+        json_t *row = wf__run_row_to_json(&judged->row);
         json_object_set_new(row, "copies", json_boolean(judged->copies));
         json_array_append_new(rows, row);
-        if (judged->of->kind == CLI_ROW_GENERATED || judged->of->kind == CLI_ROW_REFINED)
-            json_object_set_new(novelty, judged->row.name, cli_novelty_to_json(&judged->points));
+        if (judged->of->kind == WF_RUN_ROW_GENERATED || judged->of->kind == WF_RUN_ROW_REFINED)
+            json_object_set_new(novelty, judged->row.name,
+                                wf__run_novelty_to_json(&judged->points));
     }
     double scales[3];
     wf_reference_scales(e->reference, scales);
     const wf_graph *graph = wf_zoo_graph(e->zoo);
     return json_pack("{s:s, s:s, s:o, s:[o,o,o], s:s, s:o, s:s, s:s, s:s, s:I, s:s}", "recipe",
                      e->recipe->name, "generator", e->recipe->generator, "rows", rows, "scales",
-                     cli_json_number(scales[0]), cli_json_number(scales[1]),
-                     cli_json_number(scales[2]), "notes", wf_reference_notes(e->reference),
+                     wf__run_json_number(scales[0]), wf__run_json_number(scales[1]),
+                     wf__run_json_number(scales[2]), "notes", wf_reference_notes(e->reference),
                      "novelty", novelty, "data", data != NULL ? data->name : "", "data_note",
                      data != NULL ? data->note : "", "arch", graph->text, "networks",
                      (json_int_t)wf_zoo_count(e->zoo), "version", WF_VERSION);
@@ -40,45 +41,46 @@ static json_t *clouds(const evaluation *e) {
     for (int i = 0; i < e->n; i++)
         if (e->rows[i].has_points)
             json_array_append_new(list,
-                                  cli_points_to_json(e->rows[i].row.name, &e->rows[i].points));
+                                  wf__run_points_to_json(e->rows[i].row.name, &e->rows[i].points));
     return json_pack("{s:o}", "points", list);
 }
 
-static wf_status write_results(const evaluation *e, const cli_run_paths *paths,
+static wf_status write_results(const evaluation *e, const wf_run_paths *paths,
                                const wf_dataset *data) {
     json_t *json = clouds(e);
-    wf_status status = cli_json_write(e->app, paths->points, json);
+    wf_status status = wf__run_json_write(e->app, paths->points, json);
     json_decref(json);
     if (status != WF_OK) return status;
     json = results(e, data);
-    status = cli_json_write(e->app, paths->eval, json);
+    status = wf__run_json_write(e->app, paths->eval, json);
     json_decref(json);
     return status;
 }
 
-wf_status cli_evaluate_run(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
+wf_status wf__run_evaluate(wf_run_app *app, const wf_run_recipe *recipe, const wf_run_paths *paths,
                            const wf_dataset *data) {
     wf_zoo *zoo;
     wf_reference *reference = NULL;
-    cli_eval_rows rows;
-    CLI_TRY(wf_zoo_open(app->ctx, paths->zoo, &zoo));
-    wf_status status = cli_eval_rows_read(app, recipe, "held-out", recipe->controls, &rows);
+    wf_run_eval_rows rows;
+    WF_TRY(wf_zoo_open(app->ctx, paths->zoo, &zoo));
+    wf_status status = wf__run_eval_rows_read(app, recipe, "held-out", recipe->controls, &rows);
     if (status == WF_OK) status = wf_reference_open(app->ctx, zoo, data, &recipe->eval, &reference);
     evaluation e = {.app = app, .recipe = recipe, .zoo = zoo, .reference = reference};
-    cli_judging what = {.app = app,
-                        .recipe = recipe,
-                        .reference = reference,
-                        .data = data,
-                        .held_out = paths->held_out,
-                        .generated = recipe->sample.refine_cycles > 0 ? paths->direct : paths->nets,
-                        .refined = paths->nets,
-                        .zoo = zoo,
-                        .graph = wf_zoo_graph(zoo),
-                        .whole = rows.listed};
-    if (status == WF_OK) status = cli_judge_rows(&what, &rows, &e.rows, &e.n);
+    wf_run_judging what = {.app = app,
+                           .recipe = recipe,
+                           .reference = reference,
+                           .data = data,
+                           .held_out = paths->held_out,
+                           .generated =
+                               recipe->sample.refine_cycles > 0 ? paths->direct : paths->nets,
+                           .refined = paths->nets,
+                           .zoo = zoo,
+                           .graph = wf_zoo_graph(zoo),
+                           .whole = rows.listed};
+    if (status == WF_OK) status = wf__run_judge_rows(&what, &rows, &e.rows, &e.n);
     if (status == WF_OK) status = write_results(&e, paths, data);
-    cli_judged_free(e.rows, e.n);
-    cli_eval_rows_free(&rows);
+    wf__run_judged_free(e.rows, e.n);
+    wf__run_eval_rows_free(&rows);
     wf_reference_free(reference);
     wf_zoo_free(zoo);
     return status;

@@ -4,32 +4,26 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { json_limit = 256 << 20 };
 
-wf_status cli_path(cli_app *app, const char *folder, const char *name, char out[CLI_PATH]) {
-    int length = snprintf(out, CLI_PATH, "%s/%s", folder, name);
-    if (length < 0 || length >= CLI_PATH)
-        return cli_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", folder);
+wf_status wf__run_path(wf_run_app *app, const char *folder, const char *name,
+                       char out[WF_RUN_PATH]) {
+    int length = snprintf(out, WF_RUN_PATH, "%s/%s", folder, name);
+    if (length < 0 || length >= WF_RUN_PATH)
+        return wf__run_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", folder);
     return WF_OK;
 }
 
-wf_status cli_lock_file(cli_app *app, const char *path) {
+wf_status wf__run_lock_file(wf_run_app *app, const char *path) {
     return path == NULL ? WF_OK : wf_lock_file(app->ctx, path, &app->locks[app->n_locks++]);
 }
 
-wf_status cli_lock_folder(cli_app *app, const char *folder) {
+wf_status wf__run_lock_folder(wf_run_app *app, const char *folder) {
     return wf_lock_folder(app->ctx, folder, &app->locks[app->n_locks++]);
 }
 
-double cli_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-void cli_count(size_t count, char out[32]) {
+void wf__run_count(size_t count, char out[32]) {
     char digits[24];
     int n = snprintf(digits, sizeof digits, "%zu", count), used = 0;
     for (int i = 0; i < n; i++) {
@@ -41,44 +35,44 @@ void cli_count(size_t count, char out[32]) {
 
 static atomic_bool lacked_memory;
 
-void *cli_json_malloc(size_t size) {
+void *wf__run_json_malloc(size_t size) {
     void *memory = malloc(size);
     if (memory == NULL) lacked_memory = true;
     return memory;
 }
 
-void cli_json_watch(void) { json_set_alloc_funcs(cli_json_malloc, free); }
+void wf__run_json_watch(void) { json_set_alloc_funcs(wf__run_json_malloc, free); }
 
-wf_status cli_json_complete(cli_app *app, const char *what, const json_t *json) {
-    if (lacked_memory) return cli_fail(app, WF_ERR_MEMORY, "%s: out of memory", what);
+wf_status wf__run_json_complete(wf_run_app *app, const char *what, const json_t *json) {
+    if (lacked_memory) return wf__run_fail(app, WF_ERR_MEMORY, "%s: out of memory", what);
     if (json == NULL)
-        return cli_fail(app, WF_ERR_INPUT, "%s: a name in it is not UTF-8, which JSON demands",
-                        what);
+        return wf__run_fail(app, WF_ERR_INPUT, "%s: a name in it is not UTF-8, which JSON demands",
+                            what);
     return WF_OK;
 }
 
-wf_status cli_json_read(cli_app *app, const char *path, json_t **out) {
+wf_status wf__run_json_read(wf_run_app *app, const char *path, json_t **out) {
     char *text;
     size_t size;
     *out = NULL;
-    CLI_TRY(wf_read_file(app->ctx, path, json_limit, &text, &size));
+    WF_TRY(wf_read_file(app->ctx, path, json_limit, &text, &size));
     json_error_t error;
     wf_status modest = wf_json_check(app->ctx, path, text, size);
     if (modest == WF_OK) *out = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
     free(text);
-    CLI_TRY(modest);
+    WF_TRY(modest);
     if (*out == NULL && !lacked_memory)
-        return cli_fail(app, WF_ERR_INPUT, "%s, line %d: %s", path, error.line, error.text);
-    wf_status status = cli_json_complete(app, path, *out);
+        return wf__run_fail(app, WF_ERR_INPUT, "%s, line %d: %s", path, error.line, error.text);
+    wf_status status = wf__run_json_complete(app, path, *out);
     if (status == WF_OK) return WF_OK;
     json_decref(*out);
     *out = NULL;
     return status;
 }
 
-wf_status cli_json_write(cli_app *app, const char *path, const json_t *json) {
+wf_status wf__run_json_write(wf_run_app *app, const char *path, const json_t *json) {
     char *text = json == NULL ? NULL : json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(10));
-    wf_status status = cli_json_complete(app, path, text == NULL ? NULL : json);
+    wf_status status = wf__run_json_complete(app, path, text == NULL ? NULL : json);
     if (status == WF_OK) status = wf_write_file(app->ctx, path, text, strlen(text));
     free(text);
     return status;

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-const char *cli_cond_place(const cli_generate *what) {
+const char *wf__run_cond_place(const wf_run_generation *what) {
     static const char *const names[] = {"trained", "between", "beyond"};
     return what->cond == NULL ? "none" : names[what->place];
 }
@@ -26,7 +26,7 @@ static char *numbers_text(const float *numbers, int count) {
 }
 
 /* What a flow with conditions was asked for. `cond` keeps the text. */
-static wf_status add_condition(cli_app *app, const cli_generate *what, wf_zoo_extra *extra,
+static wf_status add_condition(wf_run_app *app, const wf_run_generation *what, wf_zoo_extra *extra,
                                char guidance[32], char **cond) {
     wf_flow *flow = wf_generator_flow(what->generator);
     int cond_size = flow != NULL ? wf_flow_cond_size(flow) : 0;
@@ -36,16 +36,16 @@ static wf_status add_condition(cli_app *app, const cli_generate *what, wf_zoo_ex
     if (cond_size == 0) return WF_OK;
     if (what->cond != NULL) {
         *cond = numbers_text(what->cond, cond_size);
-        if (*cond == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+        if (*cond == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     }
     snprintf(guidance, 32, "%g", what->sample.guidance);
     add_meta(extra, "weft.sample.cond", *cond);
-    add_meta(extra, "weft.sample.cond_place", cli_cond_place(what));
+    add_meta(extra, "weft.sample.cond_place", wf__run_cond_place(what));
     add_meta(extra, "weft.sample.guidance", guidance);
     return WF_OK;
 }
 
-static wf_status write_networks(cli_app *app, const cli_generate *what, const char *path,
+static wf_status write_networks(wf_run_app *app, const wf_run_generation *what, const char *path,
                                 const float *weights, int cycles, const wf_sample_stats *stats) {
     char updates[32], seed[32], evaluations[32], refine[64], first[32], buffer[WF_SETTING_BUFFER];
     wf_flow *flow = wf_generator_flow(what->generator);
@@ -81,7 +81,8 @@ static wf_status write_networks(cli_app *app, const cli_generate *what, const ch
     return status;
 }
 
-wf_status cli_generate_networks(cli_app *app, const cli_generate *what, wf_sample_stats *stats) {
+wf_status wf__run_generate_networks(wf_run_app *app, const wf_run_generation *what,
+                                    wf_sample_stats *stats) {
     wf_sample_stats own = {0};
     if (stats == NULL) stats = &own;
     size_t each = what->graph->n_params;
@@ -89,8 +90,8 @@ wf_status cli_generate_networks(cli_app *app, const cli_generate *what, wf_sampl
     float *direct = what->direct_path != NULL ? calloc(what->n, each * sizeof *direct) : NULL;
     wf_status status = WF_OK;
     if (weights == NULL || (what->direct_path != NULL && direct == NULL))
-        status = cli_fail(app, WF_ERR_MEMORY, "%zu networks of %zu parameters do not fit in memory",
-                          what->n, each);
+        status = wf__run_fail(app, WF_ERR_MEMORY,
+                              "%zu networks of %zu parameters do not fit in memory", what->n, each);
     if (status == WF_OK)
         status = wf_generator_sample(app->ctx, what->generator,
                                      &(wf_generator_request){.graph = what->graph,
@@ -109,23 +110,23 @@ wf_status cli_generate_networks(cli_app *app, const cli_generate *what, wf_sampl
     return status;
 }
 
-wf_status cli_fit(cli_app *app, const cli_recipe *recipe, const wf_source *sources, int n,
-                  const char *path) {
+wf_status wf__run_fit(wf_run_app *app, const wf_run_recipe *recipe, const wf_source *sources, int n,
+                      const char *path) {
     if (recipe->kind->fit == NULL) return WF_OK;
-    const int *cond_size = cli_recipe_cond_size(recipe);
+    const int *cond_size = wf__run_recipe_cond_size(recipe);
     wf_generator_fit_desc desc = {.sources = sources,
                                   .n_sources = n,
                                   .options = recipe->model,
                                   .train = &recipe->fit,
                                   .path = path};
-    if (cli_recipe_conditional(recipe) && cond_size != NULL) desc.cond_size = *cond_size;
-    CLI_TRY(wf_generator_fit(app->ctx, recipe->kind, &desc));
+    if (wf__run_recipe_conditional(recipe) && cond_size != NULL) desc.cond_size = *cond_size;
+    WF_TRY(wf_generator_fit(app->ctx, recipe->kind, &desc));
     return recipe->kind->flow == NULL ? WF_OK
                                       : wf_flow_keep_sampling(app->ctx, path, &recipe->sample);
 }
 
-wf_status cli_open_generator(cli_app *app, const cli_recipe *recipe, const char *path,
-                             const wf_zoo *zoo, wf_generator **out) {
+wf_status wf__run_open_generator(wf_run_app *app, const wf_run_recipe *recipe, const char *path,
+                                 const wf_zoo *zoo, wf_generator **out) {
     wf_generator_open_desc desc = {.kind = recipe->kind, .zoo = zoo, .options = recipe->model};
     if (recipe->kind->fit != NULL) desc.path = path;
     return wf_generator_open(app->ctx, &desc, out);

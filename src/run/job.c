@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef cli_job run;
+typedef wf_run_job run;
 
-wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *folder,
-                            cli_run_paths *out) {
+wf_status wf__run_paths_set(wf_run_app *app, const wf_run_recipe *recipe, const char *folder,
+                            wf_run_paths *out) {
     bool flow = recipe->kind->flow != NULL;
     const struct {
         const char *name;
@@ -34,12 +34,12 @@ wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *
     };
     snprintf(out->folder, sizeof out->folder, "%s", folder);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-        CLI_TRY(cli_path(app, folder, files[i].name, files[i].path));
+        WF_TRY(wf__run_path(app, folder, files[i].name, files[i].path));
     if (recipe->manifest != NULL) { /* folders with a file for each collection */
         char *folders[] = {out->zoo, out->held_out, out->nets, out->direct};
         static const char *const names[] = {"zoos", "scratch", "nets", "nets-direct"};
         for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
-            CLI_TRY(cli_path(app, folder, names[i], folders[i]));
+            WF_TRY(wf__run_path(app, folder, names[i], folders[i]));
     }
     if (recipe->zoo_path != NULL) {
         snprintf(out->zoo, sizeof out->zoo, "%s", recipe->zoo_path);
@@ -49,7 +49,9 @@ wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *
     return WF_OK;
 }
 
-bool cli_job_along(const run *r) { return r->recipe.manifest != NULL && r->recipe.conds != NULL; }
+bool wf__run_job_along(const run *r) {
+    return r->recipe.manifest != NULL && r->recipe.conds != NULL;
+}
 
 /* --- the stages ------------------------------------------------------------------------------- */
 
@@ -58,26 +60,26 @@ static wf_status train_zoo(run *r, size_t first, size_t count, const char *path)
     desc.first = first;
     desc.count = count;
     size_t diverged = 0;
-    CLI_TRY(wf_zoo_train(r->app->ctx, r->graph, r->data, &desc, path, &diverged));
+    WF_TRY(wf_zoo_train(r->app->ctx, r->graph, r->data, &desc, path, &diverged));
     if (diverged > 0)
-        cli_say(r->app, "%zu network%s diverged, left out", diverged, CLI_S(diverged));
+        wf__run_say(r->app, "%zu network%s diverged, left out", diverged, WF_RUN_S(diverged));
     return WF_OK;
 }
 
 static wf_status stage_collection(run *r) {
-    const cli_recipe *recipe = &r->recipe;
-    if (r->tasks != NULL) return cli_tasks_collection(r);
+    const wf_run_recipe *recipe = &r->recipe;
+    if (r->tasks != NULL) return wf__run_tasks_collection(r);
     if (recipe->zoo_path == NULL)
         return train_zoo(r, recipe->zoo.first, recipe->zoo.count, r->paths.zoo);
     wf_zoo *zoo; /* a given collection: only looked at */
-    CLI_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
+    WF_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
     wf_zoo_free(zoo);
     return WF_OK;
 }
 
 static wf_status stage_held_out(run *r) {
-    const cli_recipe *recipe = &r->recipe;
-    if (r->tasks != NULL) return cli_tasks_held_out(r);
+    const wf_run_recipe *recipe = &r->recipe;
+    if (r->tasks != NULL) return wf__run_tasks_held_out(r);
     if (recipe->zoo_path != NULL || recipe->held_out == 0) return WF_OK;
     return train_zoo(r, recipe->zoo.first + recipe->zoo.count, recipe->held_out, r->paths.held_out);
 }
@@ -88,7 +90,7 @@ static wf_status check_train_path(run *r, const wf_zoo *fitted) {
     wf_status status = wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo);
     if (status != WF_OK) return status;
     if (!wf_graph_equal(wf_zoo_graph(fitted), wf_zoo_graph(zoo)))
-        status = cli_fail(
+        status = wf__run_fail(
             r->app, WF_ERR_SHAPE, "train.path %s has networks of %s, the collection has %s",
             r->recipe.train_path, wf_zoo_graph(fitted)->text, wf_zoo_graph(zoo)->text);
     wf_zoo_free(zoo);
@@ -112,7 +114,7 @@ static wf_status open_aligned(run *r, wf_zoo **zoo) {
  * aligned where the generator wants that. */
 static wf_status open_fitted(run *r, wf_zoo **out) {
     const char *other = r->recipe.train_path;
-    CLI_TRY(wf_zoo_open(r->app->ctx, other != NULL ? other : r->paths.zoo, out));
+    WF_TRY(wf_zoo_open(r->app->ctx, other != NULL ? other : r->paths.zoo, out));
     bool wants = (r->recipe.kind->traits & WF_GENERATOR_WANTS_ALIGNED) != 0;
     if (other == NULL && wants && wf_zoo_meta(*out, "weft.aligned") == NULL)
         return open_aligned(r, out);
@@ -121,11 +123,11 @@ static wf_status open_fitted(run *r, wf_zoo **out) {
 
 static wf_status stage_training(run *r) {
     wf_zoo *zoo = NULL;
-    if (r->tasks != NULL) return cli_tasks_training(r);
+    if (r->tasks != NULL) return wf__run_tasks_training(r);
     wf_status status = open_fitted(r, &zoo);
     if (status == WF_OK && r->recipe.train_path != NULL) status = check_train_path(r, zoo);
-    if (status == WF_OK && cli_recipe_conditional(&r->recipe))
-        status = cli_fail(
+    if (status == WF_OK && wf__run_recipe_conditional(&r->recipe))
+        status = wf__run_fail(
             r->app, WF_ERR_UNSUPPORTED,
             "one collection needs no conditions; set model.cond = none, or write a manifest "
             "of several");
@@ -134,7 +136,7 @@ static wf_status stage_training(run *r) {
         status = wf_zoo_open(r->app->ctx, r->paths.held_out, &held_out);
     wf_fresh fresh = {.data = r->data, .zoo = r->recipe.zoo};
     wf_source source = {.zoo = zoo, .held_out = held_out, .fresh = r->recipe.fresh ? &fresh : NULL};
-    if (status == WF_OK) status = cli_fit(r->app, &r->recipe, &source, 1, r->paths.flow);
+    if (status == WF_OK) status = wf__run_fit(r->app, &r->recipe, &source, 1, r->paths.flow);
     wf_zoo_free(zoo);
     wf_zoo_free(held_out);
     return status;
@@ -143,21 +145,21 @@ static wf_status stage_training(run *r) {
 static wf_status stage_sampling(run *r) {
     wf_zoo *zoo = NULL;
     wf_generator *generator = NULL;
-    if (cli_job_along(r)) return cli_domains_sampling(r);
-    if (r->tasks != NULL) return cli_tasks_sampling(r);
+    if (wf__run_job_along(r)) return wf__run_domains_sampling(r);
+    if (r->tasks != NULL) return wf__run_tasks_sampling(r);
     wf_status status = open_fitted(r, &zoo);
     if (status == WF_OK)
-        status = cli_open_generator(r->app, &r->recipe, r->paths.flow, zoo, &generator);
+        status = wf__run_open_generator(r->app, &r->recipe, r->paths.flow, zoo, &generator);
     if (status == WF_OK) {
         bool refined = r->recipe.sample.refine_cycles > 0;
-        cli_generate what = {.generator = generator,
-                             .path_of = r->paths.flow,
-                             .graph = wf_zoo_graph(zoo),
-                             .n = r->recipe.sample_count,
-                             .sample = r->recipe.sample,
-                             .path = r->paths.nets,
-                             .direct_path = refined ? r->paths.direct : NULL};
-        status = cli_generate_networks(r->app, &what, NULL);
+        wf_run_generation what = {.generator = generator,
+                                  .path_of = r->paths.flow,
+                                  .graph = wf_zoo_graph(zoo),
+                                  .n = r->recipe.sample_count,
+                                  .sample = r->recipe.sample,
+                                  .path = r->paths.nets,
+                                  .direct_path = refined ? r->paths.direct : NULL};
+        status = wf__run_generate_networks(r->app, &what, NULL);
     }
     wf_generator_free(generator);
     wf_zoo_free(zoo);
@@ -165,25 +167,25 @@ static wf_status stage_sampling(run *r) {
 }
 
 static wf_status stage_evaluation(run *r) {
-    if (cli_job_along(r)) return cli_domains_evaluation(r);
-    if (r->tasks != NULL) return cli_tasks_evaluation(r);
-    return cli_evaluate_run(r->app, &r->recipe, &r->paths, r->data);
+    if (wf__run_job_along(r)) return wf__run_domains_evaluation(r);
+    if (r->tasks != NULL) return wf__run_tasks_evaluation(r);
+    return wf__run_evaluate(r->app, &r->recipe, &r->paths, r->data);
 }
 
 static wf_status stage_report(run *r) {
-    if (cli_job_along(r)) return cli_domains_report(r, r->paths.report);
-    if (r->tasks != NULL) return cli_tasks_report(r, r->paths.report);
-    return cli_report_run(r->app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages),
+    if (wf__run_job_along(r)) return wf__run_domains_report(r, r->paths.report);
+    if (r->tasks != NULL) return wf__run_tasks_report(r, r->paths.report);
+    return wf__run_report(r->app, &r->recipe, &r->paths, r->data, wf__run_stages_total(&r->stages),
                           r->paths.report);
 }
 
 typedef struct stage_work {
     wf_status (*run)(run *r);
     size_t
-        outputs[3]; /* offsets in cli_run_paths, of what it leaves; ended by 0, which is `folder` */
+        outputs[3]; /* offsets in wf_run_paths, of what it leaves; ended by 0, which is `folder` */
 } stage_work;
 
-#define FILE_AT(member) offsetof(cli_run_paths, member)
+#define FILE_AT(member) offsetof(wf_run_paths, member)
 static const stage_work work[WF_STAGES] = {
     [WF_STAGE_COLLECTION] = {stage_collection, {FILE_AT(zoo)}},
     [WF_STAGE_HELD_OUT] = {stage_held_out, {FILE_AT(held_out)}},
@@ -208,48 +210,50 @@ static bool is_given(const run *r, wf_stage stage) {
 static wf_status remove_outputs(run *r, wf_stage stage) {
     if (is_given(r, stage)) return WF_OK;
     for (int i = 0; i < 3 && work[stage].outputs[i] != 0; i++) {
-        char beside[CLI_PATH + 32];
+        char beside[WF_RUN_PATH + 32];
         const char *path = output_path(r, stage, i);
-        CLI_TRY(wf_remove(r->app->ctx, path));
+        WF_TRY(wf_remove(r->app->ctx, path));
         static const char *const ending[] = {".parts", ".cloud.safetensors"};
         for (int k = 0; k < 2; k++) {
             snprintf(beside, sizeof beside, "%s%s", path, ending[k]);
-            CLI_TRY(wf_remove(r->app->ctx, beside));
+            WF_TRY(wf_remove(r->app->ctx, beside));
         }
     }
     return WF_OK;
 }
 
 static wf_status redo_from(run *r, wf_stage changed, const char *what) {
-    cli_say(r->app, "%s; %s and what stands on it are done again", what, cli_stage_name(changed));
+    wf__run_say(r->app, "%s; %s and what stands on it are done again", what,
+                wf__run_stage_name(changed));
     for (int stage = 0; stage < WF_STAGES; stage++)
-        if (stage == (int)changed || cli_stage_depends((wf_stage)stage, changed))
-            CLI_TRY(remove_outputs(r, (wf_stage)stage));
-    return cli_stages_forget(r->app, &r->stages, changed);
+        if (stage == (int)changed || wf__run_stage_depends((wf_stage)stage, changed))
+            WF_TRY(remove_outputs(r, (wf_stage)stage));
+    return wf__run_stages_forget(r->app, &r->stages, changed);
 }
 
 /* Files that are not what their stage left: damaged, or exchanged. */
 static wf_status settle_outputs(run *r, bool redo) {
     for (int stage = 0; stage < WF_STAGES; stage++) {
-        char path[CLI_PATH], what[CLI_PATH + 64];
-        if (!cli_stages_finished(&r->stages, (wf_stage)stage)) continue;
-        CLI_TRY(cli_outputs_changed(r->app, r->paths.folder,
-                                    cli_stages_outputs(&r->stages, (wf_stage)stage), path));
+        char path[WF_RUN_PATH], what[WF_RUN_PATH + 64];
+        if (!wf__run_stages_finished(&r->stages, (wf_stage)stage)) continue;
+        WF_TRY(wf__run_outputs_changed(r->app, r->paths.folder,
+                                       wf__run_stages_outputs(&r->stages, (wf_stage)stage), path));
         if (path[0] == '\0') continue;
         bool again = redo || stage == WF_STAGE_REPORT; /* which is made of results */
         if (!again && is_given(r, (wf_stage)stage))
-            return cli_fail(r->app, WF_ERR_USAGE,
-                            "%s is not the collection that the results in %s were made with. Give "
-                            "another --out, or --redo to replace them",
-                            path, r->paths.folder);
+            return wf__run_fail(
+                r->app, WF_ERR_USAGE,
+                "%s is not the collection that the results in %s were made with. Give "
+                "another --out, or --redo to replace them",
+                path, r->paths.folder);
         if (!again)
-            return cli_fail(
+            return wf__run_fail(
                 r->app, WF_ERR_INPUT,
                 "%s: is not what %s left: damaged, or exchanged. Remove %s, and weft run "
                 "makes it again",
-                path, cli_stage_name((wf_stage)stage), path);
+                path, wf__run_stage_name((wf_stage)stage), path);
         snprintf(what, sizeof what, "%s is not what it was", path);
-        CLI_TRY(redo_from(r, (wf_stage)stage, what));
+        WF_TRY(redo_from(r, (wf_stage)stage, what));
     }
     return WF_OK;
 }
@@ -259,23 +263,24 @@ static wf_status settle_outputs(run *r, bool redo) {
 static wf_status settle_changes(run *r, bool redo) {
     for (;;) {
         char what[600];
-        wf_stage changed = cli_stages_changed(&r->stages, what, sizeof what);
+        wf_stage changed = wf__run_stages_changed(&r->stages, what, sizeof what);
         if (changed == WF_STAGES) return WF_OK;
         if (!redo && changed != WF_STAGE_REPORT)
-            return cli_fail(
+            return wf__run_fail(
                 r->app, WF_ERR_USAGE,
                 "%s holds results of another recipe (%s): %s. Give another --out, or --redo to "
                 "replace them",
-                r->paths.folder, cli_stage_name(changed), what);
-        CLI_TRY(redo_from(r, changed, what));
+                r->paths.folder, wf__run_stage_name(changed), what);
+        WF_TRY(redo_from(r, changed, what));
     }
 }
 
 /* Is everything a finished stage leaves still there? The direct networks exist only with
  * refinement. */
 static bool outputs_exist(const run *r, wf_stage stage) {
-    if (cli_job_along(r) && stage != WF_STAGE_REPORT) return cli_domains_outputs_exist(r, stage);
-    if (r->tasks != NULL && stage != WF_STAGE_REPORT) return cli_tasks_outputs_exist(r, stage);
+    if (wf__run_job_along(r) && stage != WF_STAGE_REPORT)
+        return wf__run_domains_outputs_exist(r, stage);
+    if (r->tasks != NULL && stage != WF_STAGE_REPORT) return wf__run_tasks_outputs_exist(r, stage);
     if (stage == WF_STAGE_HELD_OUT && (r->recipe.held_out == 0 || r->recipe.zoo_path != NULL))
         return true;
     if (stage == WF_STAGE_TRAINING && r->recipe.kind->fit == NULL) return true;
@@ -291,7 +296,7 @@ static bool outputs_exist(const run *r, wf_stage stage) {
 static wf_status take_digests(run *r, wf_stage stage, json_t *outputs) {
     wf_status status = WF_OK;
     for (int i = 0; i < 3 && work[stage].outputs[i] != 0 && status == WF_OK; i++)
-        status = cli_outputs_add(r->app, r->paths.folder, output_path(r, stage, i), outputs);
+        status = wf__run_outputs_add(r->app, r->paths.folder, output_path(r, stage, i), outputs);
     if (status != WF_ERR_INTERRUPTED) return status;
     json_object_clear(outputs);
     return WF_OK;
@@ -299,53 +304,54 @@ static wf_status take_digests(run *r, wf_stage stage, json_t *outputs) {
 
 /* A stage of a run that has no such part: nothing is held out, or the generator needs no fit. */
 static bool has_nothing(const run *r, wf_stage stage) {
-    const cli_recipe *recipe = &r->recipe;
+    const wf_run_recipe *recipe = &r->recipe;
     if (stage == WF_STAGE_TRAINING) return recipe->kind->fit == NULL;
     if (stage != WF_STAGE_HELD_OUT || r->tasks != NULL) return false;
     return recipe->zoo_path != NULL ? recipe->held_out_path == NULL : recipe->held_out == 0;
 }
 
 static wf_status run_stage(run *r, wf_stage stage) {
-    cli_app *app = r->app;
+    wf_run_app *app = r->app;
     bool silent = has_nothing(r, stage);
-    bool done = cli_stages_finished(&r->stages, stage) && outputs_exist(r, stage);
-    CLI_TRY(wf_ctx_decide(app->ctx, &done)); /* with several ranks: as rank 0 sees the files */
+    bool done = wf__run_stages_finished(&r->stages, stage) && outputs_exist(r, stage);
+    WF_TRY(wf_ctx_decide(app->ctx, &done)); /* with several ranks: as rank 0 sees the files */
     if (done) {
-        if (!silent) cli_say(app, "%s: done before", cli_stage_name(stage));
+        if (!silent) wf__run_say(app, "%s: done before", wf__run_stage_name(stage));
         return WF_OK;
     }
     if (wf_interrupted(app->ctx))
-        return cli_fail(app, WF_ERR_INTERRUPTED,
-                        "stopped before %s; the same command goes on from here",
-                        cli_stage_name(stage));
-    CLI_TRY(cli_stages_begin(app, &r->stages, stage));
-    double start = cli_seconds();
+        return wf__run_fail(app, WF_ERR_INTERRUPTED,
+                            "stopped before %s; the same command goes on from here",
+                            wf__run_stage_name(stage));
+    WF_TRY(wf__run_stages_begin(app, &r->stages, stage));
+    double start = wf_seconds();
     wf_status status = work[stage].run(r);
-    double seconds = cli_seconds() - start;
+    double seconds = wf_seconds() - start;
     if (status != WF_OK) {
         /* The first fault is the one to tell. */
-        if (app->sentence[0] == '\0') cli_fail(app, status, "%s", wf_last_error(app->ctx));
-        cli_resumable(app, status);
+        if (app->sentence[0] == '\0') wf__run_fail(app, status, "%s", wf_last_error(app->ctx));
+        wf__run_resumable(app, status);
         char sentence[sizeof app->sentence];
         memcpy(sentence, app->sentence, sizeof sentence);
         wf_comm_give_up(app->ctx, status, sentence); /* the other ranks may not be here */
-        cli_stages_end(app, &r->stages, stage, seconds, false, NULL);
+        wf__run_stages_end(app, &r->stages, stage, seconds, false, NULL);
         memcpy(app->sentence, sentence, sizeof sentence);
         return status;
     }
     char took[32];
-    cli_duration(seconds, took);
-    if (!silent) cli_say(app, "%s: %s", cli_stage_name(stage), took);
+    wf__run_duration(seconds, took);
+    if (!silent) wf__run_say(app, "%s: %s", wf__run_stage_name(stage), took);
     json_t *outputs = json_object();
     status = take_digests(r, stage, outputs);
-    if (status == WF_OK) status = cli_stages_end(app, &r->stages, stage, seconds, true, outputs);
+    if (status == WF_OK)
+        status = wf__run_stages_end(app, &r->stages, stage, seconds, true, outputs);
     json_decref(outputs);
     return status;
 }
 
 static wf_status write_resolved(run *r) {
-    char *text = cli_recipe_resolved(&r->recipe);
-    if (text == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
+    char *text = wf__run_recipe_resolved(&r->recipe);
+    if (text == NULL) return wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
     wf_status status = wf_write_file(r->app->ctx, r->paths.recipe, text, strlen(text));
     free(text);
     return status;
@@ -353,77 +359,78 @@ static wf_status write_resolved(run *r) {
 
 /* What can be said before any work is done. */
 static wf_status check_recipe(run *r) {
-    const cli_recipe *recipe = &r->recipe;
+    const wf_run_recipe *recipe = &r->recipe;
     if (recipe->sample.refine_cycles > 0 && (recipe->kind->traits & WF_GENERATOR_REFINES) == 0)
-        return cli_fail(r->app, WF_ERR_USAGE,
-                        "sample.refine_cycles is %d, but %s has no refinement; set it to 0",
-                        recipe->sample.refine_cycles, recipe->generator);
+        return wf__run_fail(r->app, WF_ERR_USAGE,
+                            "sample.refine_cycles is %d, but %s has no refinement; set it to 0",
+                            recipe->sample.refine_cycles, recipe->generator);
     if (recipe->fresh && (recipe->zoo_path != NULL || recipe->train_path != NULL))
-        return cli_fail(r->app, WF_ERR_USAGE,
-                        "zoo.fresh trains networks by [zoo]'s settings; leave %s.path out",
-                        recipe->zoo_path != NULL ? "zoo" : "train");
-    cli_eval_rows rows;
+        return wf__run_fail(r->app, WF_ERR_USAGE,
+                            "zoo.fresh trains networks by [zoo]'s settings; leave %s.path out",
+                            recipe->zoo_path != NULL ? "zoo" : "train");
+    wf_run_eval_rows rows;
     bool many = recipe->manifest != NULL;
-    wf_status status = cli_eval_rows_read(r->app, recipe, many ? "scratch" : "held-out",
-                                          !many && recipe->controls, &rows);
-    cli_eval_rows_free(&rows);
+    wf_status status = wf__run_eval_rows_read(r->app, recipe, many ? "scratch" : "held-out",
+                                              !many && recipe->controls, &rows);
+    wf__run_eval_rows_free(&rows);
     return status;
 }
 
 /* Networks that were brought in read the data as their collection says. */
 static wf_status take_scale(run *r) {
     wf_zoo *zoo;
-    CLI_TRY(wf_zoo_open(r->app->ctx, r->recipe.zoo_path, &zoo));
-    cli_scale_of(r->app, zoo, &r->recipe);
+    WF_TRY(wf_zoo_open(r->app->ctx, r->recipe.zoo_path, &zoo));
+    wf__run_scale_of(r->app, zoo, &r->recipe);
     wf_zoo_free(zoo);
     return WF_OK;
 }
 
 static wf_status open_inputs(run *r) {
-    const cli_recipe *recipe = &r->recipe;
-    CLI_TRY(check_recipe(r));
+    const wf_run_recipe *recipe = &r->recipe;
+    WF_TRY(check_recipe(r));
     bool given = recipe->zoo_path != NULL;
     if (recipe->manifest != NULL && (given || recipe->arch != NULL))
-        return cli_fail(r->app, WF_ERR_USAGE,
-                        "zoo.manifest names the collections; leave zoo.%s out",
-                        given ? "path" : "arch");
+        return wf__run_fail(r->app, WF_ERR_USAGE,
+                            "zoo.manifest names the collections; leave zoo.%s out",
+                            given ? "path" : "arch");
     if (recipe->manifest != NULL && recipe->train_path != NULL)
-        return cli_fail(r->app, WF_ERR_USAGE,
-                        "zoo.manifest names the collections; leave train.path out");
-    if (recipe->manifest != NULL) return cli_tasks_open(r);
+        return wf__run_fail(r->app, WF_ERR_USAGE,
+                            "zoo.manifest names the collections; leave train.path out");
+    if (recipe->manifest != NULL) return wf__run_tasks_open(r);
     if (recipe->widths != NULL || recipe->conds != NULL)
-        return cli_fail(r->app, WF_ERR_USAGE,
-                        "sample.%s belongs to zoo.manifest; weft sample does it for one collection",
-                        recipe->widths != NULL ? "widths" : "conds");
+        return wf__run_fail(
+            r->app, WF_ERR_USAGE,
+            "sample.%s belongs to zoo.manifest; weft sample does it for one collection",
+            recipe->widths != NULL ? "widths" : "conds");
     if (recipe->shares != NULL)
-        return cli_fail(r->app, WF_ERR_USAGE, "train.shares belongs to zoo.manifest");
-    if (given) CLI_TRY(take_scale(r));
+        return wf__run_fail(r->app, WF_ERR_USAGE, "train.shares belongs to zoo.manifest");
+    if (given) WF_TRY(take_scale(r));
     if (!given || wf_recipe_has_section(recipe->source, "data"))
-        CLI_TRY(cli_recipe_dataset(r->app, recipe, &r->data));
-    if (!given) CLI_TRY(cli_recipe_graph(r->app, recipe, r->data, &r->graph));
+        WF_TRY(wf__run_recipe_dataset(r->app, recipe, &r->data));
+    if (!given) WF_TRY(wf__run_recipe_graph(r->app, recipe, r->data, &r->graph));
     return WF_OK;
 }
 
-wf_status cli_job_run(run *r, const char *folder, bool redo) {
-    cli_app *app = r->app;
-    CLI_TRY(cli_run_paths_set(app, &r->recipe, folder, &r->paths));
-    CLI_TRY(open_inputs(r));
-    CLI_TRY(wf_make_folder(app->ctx, folder));
-    CLI_TRY(cli_lock_folder(app, folder));
+wf_status wf__run_job(run *r, const char *folder, bool redo) {
+    wf_run_app *app = r->app;
+    WF_TRY(wf__run_paths_set(app, &r->recipe, folder, &r->paths));
+    WF_TRY(open_inputs(r));
+    WF_TRY(wf_make_folder(app->ctx, folder));
+    WF_TRY(wf__run_lock_folder(app, folder));
     const char *fingerprint = r->tasks != NULL  ? r->tasks->fingerprint
                               : r->data != NULL ? r->data->fingerprint
                                                 : "";
-    CLI_TRY(cli_stages_open(app, folder, &r->recipe, fingerprint, &r->stages));
-    CLI_TRY(settle_changes(r, redo));
-    CLI_TRY(settle_outputs(r, redo));
-    CLI_TRY(write_resolved(r));
-    for (int stage = 0; stage < WF_STAGES; stage++) CLI_TRY(run_stage(r, (wf_stage)stage));
+    WF_TRY(wf__run_stages_open(app, folder, &r->recipe, fingerprint, &r->stages));
+    WF_TRY(settle_changes(r, redo));
+    WF_TRY(settle_outputs(r, redo));
+    WF_TRY(write_resolved(r));
+    for (int stage = 0; stage < WF_STAGES; stage++) WF_TRY(run_stage(r, (wf_stage)stage));
     return WF_OK;
 }
 
 /* A fault in a file that the run itself made: say how it is mended. */
 static wf_status add_remedy(run *r, wf_status status) {
-    cli_app *app = r->app;
+    wf_run_app *app = r->app;
     if (status != WF_ERR_INPUT && status != WF_ERR_SHAPE) return status;
     if (strstr(app->sentence, "Remove ") != NULL) return status;
     char sentence[sizeof app->sentence];
@@ -436,57 +443,57 @@ static wf_status add_remedy(run *r, wf_status status) {
             bool named = length > 0 && strncmp(sentence, path, length) == 0 &&
                          strchr(":, ", sentence[length]) != NULL;
             if (named && !is_given(r, (wf_stage)stage) && wf_file_exists(path))
-                return cli_fail(app, status, "%s. Remove %s, and weft run makes it again", sentence,
-                                path);
+                return wf__run_fail(app, status, "%s. Remove %s, and weft run makes it again",
+                                    sentence, path);
         }
     return status;
 }
 
-wf_status cli_job_create(cli_app *app, run **out) {
+wf_status wf__run_job_create(wf_run_app *app, run **out) {
     *out = calloc(1, sizeof **out);
-    if (*out == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (*out == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     (*out)->app = app;
     return WF_OK;
 }
 
-wf_status cli_job_end(run *r, wf_status status) {
+wf_status wf__run_job_end(run *r, wf_status status) {
     status = add_remedy(r, status);
-    cli_stages_free(&r->stages);
-    cli_tasks_free(r->tasks);
+    wf__run_stages_free(&r->stages);
+    wf__run_tasks_free(r->tasks);
     wf_dataset_free(r->data);
     wf_graph_free(r->graph);
-    cli_recipe_free(&r->recipe);
+    wf__run_recipe_free(&r->recipe);
     free(r);
     return status;
 }
 
 /* r->recipe is the resolved one that lies in the folder. */
-wf_status cli_job_report(run *r, const char *folder, const char *out) {
-    cli_app *app = r->app;
-    char source[CLI_PATH];
-    CLI_TRY(cli_path(app, folder, "recipe.conf", source));
+wf_status wf__run_job_report(run *r, const char *folder, const char *out) {
+    wf_run_app *app = r->app;
+    char source[WF_RUN_PATH];
+    WF_TRY(wf__run_path(app, folder, "recipe.conf", source));
     if (!wf_file_exists(source))
-        return cli_fail(app, WF_ERR_INPUT, "%s is no folder of weft run: it has no recipe.conf",
-                        folder);
-    CLI_TRY(cli_recipe_open(app, source, &r->recipe));
-    CLI_TRY(cli_run_paths_set(app, &r->recipe, folder, &r->paths));
+        return wf__run_fail(app, WF_ERR_INPUT, "%s is no folder of weft run: it has no recipe.conf",
+                            folder);
+    WF_TRY(wf__run_recipe_open(app, source, &r->recipe));
+    WF_TRY(wf__run_paths_set(app, &r->recipe, folder, &r->paths));
     bool many = r->recipe.manifest != NULL;
     if (!many && wf_recipe_has_section(r->recipe.source, "data"))
-        CLI_TRY(cli_recipe_dataset(app, &r->recipe, &r->data));
-    CLI_TRY(cli_stages_open(app, folder, &r->recipe, "", &r->stages));
-    char changed[CLI_PATH];
-    CLI_TRY(cli_outputs_changed(app, folder, cli_stages_outputs(&r->stages, WF_STAGE_EVALUATION),
-                                changed));
+        WF_TRY(wf__run_recipe_dataset(app, &r->recipe, &r->data));
+    WF_TRY(wf__run_stages_open(app, folder, &r->recipe, "", &r->stages));
+    char changed[WF_RUN_PATH];
+    WF_TRY(wf__run_outputs_changed(
+        app, folder, wf__run_stages_outputs(&r->stages, WF_STAGE_EVALUATION), changed));
     if (changed[0] != '\0')
-        return cli_fail(app, WF_ERR_INPUT, "%s: is not what evaluation left: damaged, or exchanged",
-                        changed);
+        return wf__run_fail(app, WF_ERR_INPUT,
+                            "%s: is not what evaluation left: damaged, or exchanged", changed);
     if (out == NULL) out = r->paths.report;
-    CLI_TRY(cli_lock_file(app, out));
-    if (cli_job_along(r)) CLI_TRY(cli_domains_report(r, out));
-    else if (many) CLI_TRY(cli_tasks_report(r, out));
+    WF_TRY(wf__run_lock_file(app, out));
+    if (wf__run_job_along(r)) WF_TRY(wf__run_domains_report(r, out));
+    else if (many) WF_TRY(wf__run_tasks_report(r, out));
     else
-        CLI_TRY(
-            cli_report_run(app, &r->recipe, &r->paths, r->data, cli_stages_total(&r->stages), out));
+        WF_TRY(wf__run_report(app, &r->recipe, &r->paths, r->data, wf__run_stages_total(&r->stages),
+                              out));
     if (out != r->paths.report) snprintf(r->paths.report, sizeof r->paths.report, "%s", out);
     return WF_OK;
 }

@@ -10,79 +10,79 @@
 #include "run/pipeline.h"
 #include "run/stages.h"
 
-enum { CLI_MOST_WIDTHS = 16, CLI_MOST_CONDS = 64 };
+enum { WF_RUN_MOST_WIDTHS = 16, WF_RUN_MOST_CONDS = 64 };
 
 /* A collection of the manifest in this run. */
-typedef struct cli_task {
-    cli_recipe recipe; /* how it is made; its source is NULL where the collection is given */
-    wf_dataset *data;  /* NULL without labelled data */
-    wf_graph *graph;   /* with a recipe */
-} cli_task;
+typedef struct wf_run_task {
+    wf_run_recipe recipe; /* how it is made; its source is NULL where the collection is given */
+    wf_dataset *data;     /* NULL without labelled data */
+    wf_graph *graph;      /* with a recipe */
+} wf_run_task;
 
-typedef struct cli_tasks {
-    cli_sources sources;
-    cli_task *task; /* [sources.n] */
-    float width[CLI_MOST_WIDTHS];
+typedef struct wf_run_tasks {
+    wf_run_sources sources;
+    wf_run_task *task; /* [sources.n] */
+    float width[WF_RUN_MOST_WIDTHS];
     int n_widths;
-    float cond[CLI_MOST_CONDS]; /* of [sample] conds */
+    float cond[WF_RUN_MOST_CONDS]; /* of [sample] conds */
     int n_conds;
     char fingerprint[65]; /* of the manifest, the recipes and the data */
-} cli_tasks;
+} wf_run_tasks;
 
-typedef struct cli_job {
-    cli_app *app;
-    cli_recipe recipe;
-    cli_run_paths paths;
-    cli_stages stages;
+typedef struct wf_run_job {
+    wf_run_app *app;
+    wf_run_recipe recipe;
+    wf_run_paths paths;
+    wf_run_stages stages;
     wf_dataset *data;
     wf_graph *graph;
-    cli_tasks *tasks; /* NULL without a manifest */
-} cli_job;
+    wf_run_tasks *tasks; /* NULL without a manifest */
+} wf_run_job;
 
-/* A run without a recipe yet: read one into run->recipe. cli_job_end frees it, and adds to the
+/* A run without a recipe yet: read one into run->recipe. wf__run_job_end frees it, and adds to the
  * sentence of a failure how the file is mended that it is about. */
-wf_status cli_job_create(cli_app *app, cli_job **out);
-wf_status cli_job_end(cli_job *run, wf_status status);
+wf_status wf__run_job_create(wf_run_app *app, wf_run_job **out);
+wf_status wf__run_job_end(wf_run_job *run, wf_status status);
 /* All stages of the recipe, in `folder`; redo: results of other settings are replaced. */
-wf_status cli_job_run(cli_job *run, const char *folder, bool redo);
+wf_status wf__run_job(wf_run_job *run, const char *folder, bool redo);
 /* The page again, of a folder that has results; into `out`, or where it was (NULL). */
-wf_status cli_job_report(cli_job *run, const char *folder, const char *out);
+wf_status wf__run_job_report(wf_run_job *run, const char *folder, const char *out);
 /* A run along conditions instead of over tasks. */
-bool cli_job_along(const cli_job *run);
+bool wf__run_job_along(const wf_run_job *run);
 
-/* Reads manifest, recipes and data. Free with cli_tasks_free, also after a failure. */
-wf_status cli_tasks_open(cli_job *run);
-void cli_tasks_free(cli_tasks *tasks);
+/* Reads manifest, recipes and data. Free with wf__run_tasks_free, also after a failure. */
+wf_status wf__run_tasks_open(wf_run_job *run);
+void wf__run_tasks_free(wf_run_tasks *tasks);
 /* Whether all files that a finished stage leaves are there. */
-bool cli_tasks_outputs_exist(const cli_job *run, wf_stage stage);
+bool wf__run_tasks_outputs_exist(const wf_run_job *run, wf_stage stage);
 
-wf_status cli_tasks_collection(cli_job *run);
-wf_status cli_tasks_held_out(cli_job *run);
-wf_status cli_tasks_training(cli_job *run);
-wf_status cli_tasks_sampling(cli_job *run);
-wf_status cli_tasks_evaluation(cli_job *run);
+wf_status wf__run_tasks_collection(wf_run_job *run);
+wf_status wf__run_tasks_held_out(wf_run_job *run);
+wf_status wf__run_tasks_training(wf_run_job *run);
+wf_status wf__run_tasks_sampling(wf_run_job *run);
+wf_status wf__run_tasks_evaluation(wf_run_job *run);
 /* The page, from eval.json. */
-wf_status cli_tasks_report(cli_job *run, const char *path);
+wf_status wf__run_tasks_report(wf_run_job *run, const char *path);
 /* The table of such a run. Free it also after a failure. */
-typedef struct cli_board {
+typedef struct wf_run_board {
     json_t *eval;
     wf_report_task *tasks; /* [n], one for each collection and width */
     int n;
-} cli_board;
-wf_status cli_board_read(cli_job *run, cli_board *out);
-void cli_board_free(cli_board *board);
+} wf_run_board;
+wf_status wf__run_board_read(wf_run_job *run, wf_run_board *out);
+void wf__run_board_free(wf_run_board *board);
 
 /* The stages that differ with [sample] conds. */
-wf_status cli_domains_open(cli_job *run); /* after the manifest is read */
-bool cli_domains_outputs_exist(const cli_job *run, wf_stage stage);
-wf_status cli_domains_sampling(cli_job *run);
-wf_status cli_domains_evaluation(cli_job *run);
-wf_status cli_domains_report(cli_job *run, const char *path);
+wf_status wf__run_domains_open(wf_run_job *run); /* after the manifest is read */
+bool wf__run_domains_outputs_exist(const wf_run_job *run, wf_stage stage);
+wf_status wf__run_domains_sampling(wf_run_job *run);
+wf_status wf__run_domains_evaluation(wf_run_job *run);
+wf_status wf__run_domains_report(wf_run_job *run, const char *path);
 
 /* FOLDER/LABEL-xW.safetensors; width 0: FOLDER/LABEL.safetensors. */
-wf_status cli_tasks_file(cli_job *run, const char *folder, int source, double width,
-                         char out[CLI_PATH]);
+wf_status wf__run_tasks_file(wf_run_job *run, const char *folder, int source, double width,
+                             char out[WF_RUN_PATH]);
 /* The source's networks at a width; wf_graph_free it. */
-wf_status cli_tasks_graph(cli_job *run, int source, double width, wf_graph **out);
+wf_status wf__run_tasks_graph(wf_run_job *run, int source, double width, wf_graph **out);
 
 #endif

@@ -6,6 +6,6 @@
 #include "weft/eval.h"
 
 /* {"data": [names], "curves": [{"name", "points": [{"alpha", "mean": [..], "std": [..]}]}]} */
-json_t *cli_mix_to_json(const wf_mix *mix, const wf_dataset *const *data);
+json_t *wf__run_mix_to_json(const wf_mix *mix, const wf_dataset *const *data);
 
 #endif

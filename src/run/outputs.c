@@ -8,13 +8,13 @@ static int by_name(const FTSENT **a, const FTSENT **b) {
     return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
-static wf_status walk_failed(cli_app *app, const char *path, int code) {
-    return cli_fail(app, code == ENOMEM ? WF_ERR_MEMORY : WF_ERR_INPUT, "%s: %s", path,
-                    strerror(code));
+static wf_status walk_failed(wf_run_app *app, const char *path, int code) {
+    return wf__run_fail(app, code == ENOMEM ? WF_ERR_MEMORY : WF_ERR_INPUT, "%s: %s", path,
+                        strerror(code));
 }
 
-wf_status cli_each_file(cli_app *app, const char *path, cli_visit *visit, void *user) {
-    char start[CLI_PATH];
+wf_status wf__run_each_file(wf_run_app *app, const char *path, wf_run_visit *visit, void *user) {
+    char start[WF_RUN_PATH];
     snprintf(start, sizeof start, "%s", path);
     char *const starts[] = {start, NULL};
     FTS *walk = fts_open(starts, FTS_PHYSICAL | FTS_NOCHDIR | FTS_COMFOLLOW, by_name);
@@ -34,7 +34,7 @@ wf_status cli_each_file(cli_app *app, const char *path, cli_visit *visit, void *
 }
 
 typedef struct adding {
-    cli_app *app;
+    wf_run_app *app;
     const char *folder;
     json_t *outputs;
 } adding;
@@ -44,37 +44,39 @@ static wf_status add_file(void *adding_, const char *path) {
     char digest[33];
     size_t length = strlen(a->folder);
     bool inside = strncmp(path, a->folder, length) == 0 && path[length] == '/';
-    CLI_TRY(wf_file_digest(a->app->ctx, path, digest));
+    WF_TRY(wf_file_digest(a->app->ctx, path, digest));
     json_object_set_new(a->outputs, inside ? path + length + 1 : path, json_string(digest));
-    return cli_json_complete(a->app, path, a->outputs);
+    return wf__run_json_complete(a->app, path, a->outputs);
 }
 
-wf_status cli_outputs_add(cli_app *app, const char *folder, const char *path, json_t *outputs) {
+wf_status wf__run_outputs_add(wf_run_app *app, const char *folder, const char *path,
+                              json_t *outputs) {
     adding a = {app, folder, outputs};
     if (path[0] == '\0' || !wf_file_exists(path)) return WF_OK;
-    return cli_each_file(app, path, add_file, &a);
+    return wf__run_each_file(app, path, add_file, &a);
 }
 
-wf_status cli_outputs_path(cli_app *app, const char *folder, const char *name, char out[CLI_PATH]) {
+wf_status wf__run_outputs_path(wf_run_app *app, const char *folder, const char *name,
+                               char out[WF_RUN_PATH]) {
     if (name[0] != '/') {
-        CLI_TRY(cli_path(app, folder, name, out));
+        WF_TRY(wf__run_path(app, folder, name, out));
         if (wf_file_exists(out)) return WF_OK;
     }
     /* A collection of the user's stands under its own path. */
-    if (wf_file_exists(name)) snprintf(out, CLI_PATH, "%s", name);
+    if (wf_file_exists(name)) snprintf(out, WF_RUN_PATH, "%s", name);
     return WF_OK;
 }
 
-wf_status cli_outputs_changed(cli_app *app, const char *folder, json_t *outputs,
-                              char changed[CLI_PATH]) {
+wf_status wf__run_outputs_changed(wf_run_app *app, const char *folder, json_t *outputs,
+                                  char changed[WF_RUN_PATH]) {
     const char *name;
     json_t *value;
     json_object_foreach(outputs, name, value) {
         char digest[33];
         const char *recorded = json_string_value(value);
-        CLI_TRY(cli_outputs_path(app, folder, name, changed));
+        WF_TRY(wf__run_outputs_path(app, folder, name, changed));
         if (recorded == NULL || !wf_file_exists(changed)) continue;
-        CLI_TRY(wf_file_digest(app->ctx, changed, digest));
+        WF_TRY(wf_file_digest(app->ctx, changed, digest));
         if (strcmp(digest, recorded) != 0) return WF_OK;
     }
     changed[0] = '\0';

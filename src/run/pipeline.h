@@ -11,7 +11,7 @@
  * NULL without one. direct_path (may be NULL): also the same networks before refinement. cond:
  * NULL for none. place: where it lies among the trained ones. task, tests, data (may be NULL):
  * as the generator knows them. stats may be NULL. */
-typedef struct cli_generate {
+typedef struct wf_run_generation {
     wf_generator *generator;
     const char *path_of;
     const wf_graph *graph;
@@ -23,43 +23,45 @@ typedef struct cli_generate {
     size_t n;
     wf_sample_desc sample;
     const char *path, *direct_path;
-} cli_generate;
-wf_status cli_generate_networks(cli_app *app, const cli_generate *what, wf_sample_stats *stats);
-const char *cli_cond_place(const cli_generate *what); /* "none", "trained", "between" or "beyond" */
+} wf_run_generation;
+wf_status wf__run_generate_networks(wf_run_app *app, const wf_run_generation *what,
+                                    wf_sample_stats *stats);
+const char *
+wf__run_cond_place(const wf_run_generation *what); /* "none", "trained", "between" or "beyond" */
 
-/* Fit the recipe's generator to collections, after cli_sources_condition. Does nothing for a
+/* Fit the recipe's generator to collections, after wf__run_sources_condition. Does nothing for a
  * generator that needs no fit. */
-wf_status cli_fit(cli_app *app, const cli_recipe *recipe, const wf_source *sources, int n,
-                  const char *path);
+wf_status wf__run_fit(wf_run_app *app, const wf_run_recipe *recipe, const wf_source *sources, int n,
+                      const char *path);
 /* The generator that was fitted into `path`, or the recipe's own that needs no fit. zoo: for those
  * that keep their collection; may be NULL for others. */
-wf_status cli_open_generator(cli_app *app, const cli_recipe *recipe, const char *path,
-                             const wf_zoo *zoo, wf_generator **out);
+wf_status wf__run_open_generator(wf_run_app *app, const wf_run_recipe *recipe, const char *path,
+                                 const wf_zoo *zoo, wf_generator **out);
 
 /* The files of a run. */
-typedef struct cli_run_paths {
-    char folder[CLI_PATH], zoo[CLI_PATH], held_out[CLI_PATH], flow[CLI_PATH], log[CLI_PATH],
-        nets[CLI_PATH], direct[CLI_PATH], eval[CLI_PATH], points[CLI_PATH], report[CLI_PATH],
-        recipe[CLI_PATH], aligned[CLI_PATH];
-} cli_run_paths;
+typedef struct wf_run_paths {
+    char folder[WF_RUN_PATH], zoo[WF_RUN_PATH], held_out[WF_RUN_PATH], flow[WF_RUN_PATH],
+        log[WF_RUN_PATH], nets[WF_RUN_PATH], direct[WF_RUN_PATH], eval[WF_RUN_PATH],
+        points[WF_RUN_PATH], report[WF_RUN_PATH], recipe[WF_RUN_PATH], aligned[WF_RUN_PATH];
+} wf_run_paths;
 /* With [zoo] path the collections are those of the recipe. */
-wf_status cli_run_paths_set(cli_app *app, const cli_recipe *recipe, const char *folder,
-                            cli_run_paths *out);
+wf_status wf__run_paths_set(wf_run_app *app, const wf_run_recipe *recipe, const char *folder,
+                            wf_run_paths *out);
 
 /* Judge the run's networks beside held-out ones and controls; writes eval.json and points.json.
  * data may be NULL. */
-wf_status cli_evaluate_run(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
+wf_status wf__run_evaluate(wf_run_app *app, const wf_run_recipe *recipe, const wf_run_paths *paths,
                            const wf_dataset *data);
 
 /* The page about a run, from its files. data may be NULL; seconds of all stages together, 0: not
  * known. */
-wf_status cli_report_run(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
+wf_status wf__run_report(wf_run_app *app, const wf_run_recipe *recipe, const wf_run_paths *paths,
                          const wf_dataset *data, double seconds, const char *out_path);
 
 /* What a row of eval.json is, in a run of `generator`. */
-wf_report_role cli_role_of(const char *generator, const char *row);
+wf_report_role wf__run_role_of(const char *generator, const char *row);
 /* All rows of an eval.json; free(*rows), free(*copies). */
-wf_status cli_rows_of_eval(cli_app *app, const char *path, const json_t *eval, wf_eval_row **rows,
-                           bool **copies, int *n);
+wf_status wf__run_rows_of_eval(wf_run_app *app, const char *path, const json_t *eval,
+                               wf_eval_row **rows, bool **copies, int *n);
 
 #endif

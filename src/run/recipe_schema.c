@@ -11,7 +11,7 @@
 #include <string.h>
 
 static const wf_setting own_rows[] = {
-#define SETTING(section, ...) WF_SETTING_ROW(cli_recipe, section, "", __VA_ARGS__)
+#define SETTING(section, ...) WF_SETTING_ROW(wf_run_recipe, section, "", __VA_ARGS__)
 #include "run/recipe.def"
     {0}};
 
@@ -29,8 +29,8 @@ static const wf_setting *model_rows(const wf_generator_kind *kind) {
     return kind == NULL || kind->settings == NULL ? &none : kind->settings();
 }
 
-static void list_parts(const cli_recipe *recipe, part parts[n_parts]) {
-    cli_recipe *r = (cli_recipe *)(uintptr_t)recipe;
+static void list_parts(const wf_run_recipe *recipe, part parts[n_parts]) {
+    wf_run_recipe *r = (wf_run_recipe *)(uintptr_t)recipe;
     const part all[n_parts] = {{own_rows, r},
                                {wf_data_settings(), &r->data},
                                {wf_zoo_settings(), &r->zoo},
@@ -53,7 +53,7 @@ static void each_row(const wf_setting *row, const void *desc, const char *sectio
 }
 
 /* Calls `visit` for every setting that recipes have, section by section. */
-static void each_setting(const cli_recipe *recipe, visitor *visit, void *to) {
+static void each_setting(const wf_run_recipe *recipe, visitor *visit, void *to) {
     static const char *const sections[] = {"data",   "zoo",  "model", "train",
                                            "sample", "eval", "report"};
     part parts[n_parts];
@@ -63,14 +63,14 @@ static void each_setting(const cli_recipe *recipe, visitor *visit, void *to) {
             each_row(parts[p].rows, parts[p].desc, sections[s], visit, to);
 }
 
-static void set_defaults(cli_recipe *recipe) {
+static void set_defaults(wf_run_recipe *recipe) {
     part parts[n_parts];
     list_parts(recipe, parts);
     for (int p = 0; p < n_parts; p++) wf_settings_default(parts[p].rows, parts[p].desc);
 }
 
 /* The generator that model.generator names, and its settings. */
-static wf_status choose_generator(cli_app *app, cli_recipe *recipe) {
+static wf_status choose_generator(wf_run_app *app, wf_run_recipe *recipe) {
     if (recipe->generator == NULL) recipe->generator = WF_GENERATOR_DEFAULT; /* taken back */
     recipe->kind = wf_generator_find(recipe->generator);
     if (recipe->kind == NULL) {
@@ -81,25 +81,26 @@ static wf_status choose_generator(cli_app *app, cli_recipe *recipe) {
         return wf_recipe_refuse(app->ctx, recipe->source, "model", "generator", names);
     }
     recipe->model = calloc(1, recipe->kind->options_size + 1);
-    if (recipe->model == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (recipe->model == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     wf_settings_default(model_rows(recipe->kind), recipe->model);
     return WF_OK;
 }
 
 /* The place of a setting of the generator; NULL: it has none of that key. */
-static void *option(const cli_recipe *recipe, const char *key) {
+static void *option(const wf_run_recipe *recipe, const char *key) {
     const wf_setting *row = wf_settings_find(model_rows(recipe->kind), key);
     return row == NULL ? NULL : (char *)recipe->model + row->offset;
 }
 
-bool cli_recipe_conditional(const cli_recipe *recipe) {
+bool wf__run_recipe_conditional(const wf_run_recipe *recipe) {
     const int *cond = option(recipe, "cond"); /* a choice; the first is none */
     return cond != NULL && *cond != 0;
 }
 
-int *cli_recipe_cond_size(const cli_recipe *recipe) { return option(recipe, "cond_size"); }
+int *wf__run_recipe_cond_size(const wf_run_recipe *recipe) { return option(recipe, "cond_size"); }
 
-void cli_options_text(const wf_generator_kind *kind, const void *options, char *out, size_t size) {
+void wf__run_options_text(const wf_generator_kind *kind, const void *options, char *out,
+                          size_t size) {
     wf_text text = wf_text_start(out, size);
     bool any = false;
     wf_text_add(&text, "%s", kind->name);
@@ -115,23 +116,23 @@ void cli_options_text(const wf_generator_kind *kind, const void *options, char *
 }
 
 /* --seed replaces every seed of the recipe but those of data and evaluation. */
-static void set_seeds(cli_app *app, cli_recipe *recipe) {
+static void set_seeds(wf_run_app *app, wf_run_recipe *recipe) {
     uint64_t seed = strtoull(app->seed, NULL, 10);
     recipe->zoo.seed = recipe->fit.seed = recipe->sample.seed = seed;
     const wf_setting *row = wf_settings_find(model_rows(recipe->kind), "seed");
     if (row != NULL) wf_setting_parse(row, app->seed, recipe->model);
 }
 
-static wf_status read_all(cli_app *app, cli_recipe *recipe) {
+static wf_status read_all(wf_run_app *app, wf_run_recipe *recipe) {
     for (int i = 0; i < app->n_list; i++)
-        CLI_TRY(wf_recipe_override(app->ctx, recipe->source, app->list[i]));
+        WF_TRY(wf_recipe_override(app->ctx, recipe->source, app->list[i]));
     set_defaults(recipe);
-    CLI_TRY(wf_recipe_settings(app->ctx, recipe->source, own_rows, recipe));
-    CLI_TRY(choose_generator(app, recipe));
+    WF_TRY(wf_recipe_settings(app->ctx, recipe->source, own_rows, recipe));
+    WF_TRY(choose_generator(app, recipe));
     part parts[n_parts];
     list_parts(recipe, parts);
     for (int p = 0; p < n_parts; p++)
-        CLI_TRY(wf_recipe_settings(app->ctx, recipe->source, parts[p].rows, parts[p].desc));
+        WF_TRY(wf_recipe_settings(app->ctx, recipe->source, parts[p].rows, parts[p].desc));
     recipe->generator = recipe->kind->name;
     if (app->seed != NULL) set_seeds(app, recipe);
     return wf_recipe_finish(app->ctx, recipe->source);
@@ -145,19 +146,19 @@ static void name_of_path(const char *path, char *name, size_t size) {
 }
 
 /* A manifest that is not where the recipe says is looked up beside the recipe. */
-static wf_status find_manifest(cli_app *app, const char *path, cli_recipe *recipe) {
+static wf_status find_manifest(wf_run_app *app, const char *path, wf_run_recipe *recipe) {
     char beside[4096];
     const char *slash = strrchr(path, '/'), *manifest = recipe->manifest;
     if (manifest == NULL || slash == NULL || manifest[0] == '/' || wf_file_exists(manifest))
         return WF_OK;
     snprintf(beside, sizeof beside, "%.*s%s", (int)(slash - path) + 1, path, manifest);
     if (!wf_file_exists(beside)) return WF_OK;
-    CLI_TRY(wf_recipe_set(app->ctx, recipe->source, "zoo", "manifest", beside));
+    WF_TRY(wf_recipe_set(app->ctx, recipe->source, "zoo", "manifest", beside));
     return wf_recipe_string(app->ctx, recipe->source, "zoo", "manifest", &recipe->manifest);
 }
 
 /* A collection or a flow in place of a recipe: says what to type. */
-static wf_status refuse_safetensors(cli_app *app, const char *path) {
+static wf_status refuse_safetensors(wf_run_app *app, const char *path) {
     static const char ending[] = ".safetensors";
     size_t length = strlen(path), tail = strlen(ending);
     if (length < tail || strcmp(path + length - tail, ending) != 0) return WF_OK;
@@ -165,7 +166,7 @@ static wf_status refuse_safetensors(cli_app *app, const char *path) {
     wf_flow *flow = NULL;
     if (wf_zoo_open(app->ctx, path, &zoo) == WF_OK) {
         wf_zoo_free(zoo);
-        return cli_fail(
+        return wf__run_fail(
             app, WF_ERR_USAGE,
             "%s is a collection, not a recipe. To fit a generator to it: weft fit %s -o "
             "flow.safetensors; or with a recipe: weft train RECIPE --zoo %s -o "
@@ -174,52 +175,54 @@ static wf_status refuse_safetensors(cli_app *app, const char *path) {
     }
     if (wf_flow_open(app->ctx, path, &flow) != WF_OK) return WF_OK; /* who opens it will say */
     wf_flow_free(flow);
-    return cli_fail(app, WF_ERR_USAGE,
-                    "%s is a flow, not a recipe. To make networks with it: weft sample %s -o "
-                    "new.safetensors; what it was fitted to: weft flow info %s",
-                    path, path, path);
+    return wf__run_fail(app, WF_ERR_USAGE,
+                        "%s is a flow, not a recipe. To make networks with it: weft sample %s -o "
+                        "new.safetensors; what it was fitted to: weft flow info %s",
+                        path, path, path);
 }
 
-wf_status cli_recipe_open(cli_app *app, const char *path, cli_recipe *out) {
-    char found[CLI_PATH];
-    *out = (cli_recipe){0};
-    CLI_TRY(refuse_safetensors(app, path));
-    CLI_TRY(cli_recipe_find(app, path, found));
+wf_status wf__run_recipe_open(wf_run_app *app, const char *path, wf_run_recipe *out) {
+    char found[WF_RUN_PATH];
+    *out = (wf_run_recipe){0};
+    WF_TRY(refuse_safetensors(app, path));
+    WF_TRY(wf__run_recipe_find(app, path, found));
     path = found;
-    CLI_TRY(wf_recipe_open(app->ctx, path, &out->source));
+    WF_TRY(wf_recipe_open(app->ctx, path, &out->source));
     name_of_path(path, out->name, sizeof out->name);
-    CLI_TRY(read_all(app, out));
+    WF_TRY(read_all(app, out));
     return find_manifest(app, path, out);
 }
 
 /* recipes/demo.conf, byte for byte. */
-extern const char cli_demo_recipe[], cli_demo_recipe_end[];
+extern const char wf__run_demo_recipe[], wf__run_demo_recipe_end[];
 
-wf_status cli_recipe_builtin(cli_app *app, cli_recipe *out) {
-    *out = (cli_recipe){.name = "demo"};
-    CLI_TRY(wf_recipe_parse(app->ctx, "demo.conf", cli_demo_recipe,
-                            (size_t)(cli_demo_recipe_end - cli_demo_recipe), &out->source));
+wf_status wf__run_recipe_builtin(wf_run_app *app, wf_run_recipe *out) {
+    *out = (wf_run_recipe){.name = "demo"};
+    WF_TRY(wf_recipe_parse(app->ctx, "demo.conf", wf__run_demo_recipe,
+                           (size_t)(wf__run_demo_recipe_end - wf__run_demo_recipe), &out->source));
     return read_all(app, out);
 }
 
-wf_status cli_recipe_of_text(cli_app *app, const char *name, const char *text, cli_recipe *out) {
-    *out = (cli_recipe){0};
-    CLI_TRY(wf_recipe_parse(app->ctx, name, text, strlen(text), &out->source));
+wf_status wf__run_recipe_of_text(wf_run_app *app, const char *name, const char *text,
+                                 wf_run_recipe *out) {
+    *out = (wf_run_recipe){0};
+    WF_TRY(wf_recipe_parse(app->ctx, name, text, strlen(text), &out->source));
     name_of_path(name, out->name, sizeof out->name);
     return read_all(app, out);
 }
 
-wf_status cli_recipe_of_data(cli_app *app, const char *key, const char *value, cli_recipe *out) {
-    *out = (cli_recipe){.name = "data"};
-    CLI_TRY(wf_recipe_parse(app->ctx, value, "[data]\n", strlen("[data]\n"), &out->source));
-    CLI_TRY(wf_recipe_set(app->ctx, out->source, "data", key, value));
+wf_status wf__run_recipe_of_data(wf_run_app *app, const char *key, const char *value,
+                                 wf_run_recipe *out) {
+    *out = (wf_run_recipe){.name = "data"};
+    WF_TRY(wf_recipe_parse(app->ctx, value, "[data]\n", strlen("[data]\n"), &out->source));
+    WF_TRY(wf_recipe_set(app->ctx, out->source, "data", key, value));
     return read_all(app, out);
 }
 
-void cli_recipe_free(cli_recipe *recipe) {
+void wf__run_recipe_free(wf_run_recipe *recipe) {
     wf_recipe_free(recipe->source);
     free(recipe->model);
-    *recipe = (cli_recipe){0};
+    *recipe = (wf_run_recipe){0};
 }
 
 static void put_in_recipe(void *to, const wf_setting *row, const char *value) {
@@ -231,7 +234,7 @@ static void put_in_recipe(void *to, const wf_setting *row, const char *value) {
     *recipe = NULL;
 }
 
-char *cli_recipe_resolved(const cli_recipe *recipe) {
+char *wf__run_recipe_resolved(const wf_run_recipe *recipe) {
     wf_recipe *full = NULL;
     if (wf_recipe_parse(NULL, recipe->name, "", 0, &full) != WF_OK) return NULL;
     each_setting(recipe, put_in_recipe, &full);
@@ -261,37 +264,38 @@ static void put_in_stage(void *to, const wf_setting *row, const char *value) {
     json_object_set_new(settings->object, name, json_string(value));
 }
 
-json_t *cli_recipe_stage(const cli_recipe *recipe, wf_stage stage) {
+json_t *wf__run_recipe_stage(const wf_run_recipe *recipe, wf_stage stage) {
     stage_settings settings = {stage, json_object()};
     each_setting(recipe, put_in_stage, &settings);
     return settings.object;
 }
 
-wf_status cli_recipe_dataset(cli_app *app, const cli_recipe *recipe, wf_dataset **out) {
+wf_status wf__run_recipe_dataset(wf_run_app *app, const wf_run_recipe *recipe, wf_dataset **out) {
     *out = NULL;
     if (!wf_recipe_has_section(recipe->source, "data"))
-        return cli_fail(app, WF_ERR_INPUT, "%s has no [data] section; name a data set there",
-                        recipe->name);
+        return wf__run_fail(app, WF_ERR_INPUT, "%s has no [data] section; name a data set there",
+                            recipe->name);
     return wf_dataset_open(app->ctx, &recipe->data, out);
 }
 
-wf_status cli_recipe_graph(cli_app *app, const cli_recipe *recipe, const wf_dataset *data,
-                           wf_graph **out) {
+wf_status wf__run_recipe_graph(wf_run_app *app, const wf_run_recipe *recipe, const wf_dataset *data,
+                               wf_graph **out) {
     *out = NULL;
     if (recipe->arch == NULL)
-        return cli_fail(app, WF_ERR_INPUT,
-                        "%s has no zoo.arch; say the widths, as arch = 64-16-8-10", recipe->name);
-    CLI_TRY(wf_graph_parse(app->ctx, recipe->arch, recipe->activation, 0, out));
+        return wf__run_fail(app, WF_ERR_INPUT,
+                            "%s has no zoo.arch; say the widths, as arch = 64-16-8-10",
+                            recipe->name);
+    WF_TRY(wf_graph_parse(app->ctx, recipe->arch, recipe->activation, 0, out));
     wf_status status = data != NULL ? wf_dataset_fits(app->ctx, data, *out) : WF_OK;
     if (status == WF_OK) return WF_OK;
     wf_graph_free(*out);
     *out = NULL;
-    return cli_fail(app, status, "zoo.arch: %s", wf_last_error(app->ctx));
+    return wf__run_fail(app, status, "zoo.arch: %s", wf_last_error(app->ctx));
 }
 
 typedef struct default_visit {
-    cli_visit_setting *visit;
-    cli_listing *list;
+    wf_run_visit_setting *visit;
+    wf_run_listing *list;
 } default_visit;
 
 static void visit_default(void *to, const wf_setting *row, const char *value) {
@@ -299,8 +303,8 @@ static void visit_default(void *to, const wf_setting *row, const char *value) {
     v->visit(v->list, row, value);
 }
 
-void cli_recipe_each(cli_visit_setting *visit, cli_listing *list) {
-    cli_recipe defaults = {0};
+void wf__run_recipe_each(wf_run_visit_setting *visit, wf_run_listing *list) {
+    wf_run_recipe defaults = {0};
     default_visit to = {visit, list};
     set_defaults(&defaults);
     each_setting(&defaults, visit_default, &to);
@@ -315,7 +319,7 @@ void cli_recipe_each(cli_visit_setting *visit, cli_listing *list) {
     }
 }
 
-bool cli_listing_begins(cli_listing *list, const wf_setting *row) {
+bool wf__run_listing_begins(wf_run_listing *list, const wf_setting *row) {
     const char *section = list->kind != NULL ? list->kind->name : row->section;
     bool other = strcmp(list->section, section) != 0;
     list->section = section;

@@ -9,9 +9,9 @@
 
 typedef struct plane {
     json_t *eval, *points;
-    wf_report_cloud clouds[2 + CLI_MOST_CONDS];
-    float *scores[2][2 + CLI_MOST_CONDS];
-    double cond[CLI_MOST_CONDS], jws[2][CLI_MOST_CONDS];
+    wf_report_cloud clouds[2 + WF_RUN_MOST_CONDS];
+    float *scores[2][2 + WF_RUN_MOST_CONDS];
+    double cond[WF_RUN_MOST_CONDS], jws[2][WF_RUN_MOST_CONDS];
     wf_mix mix;
     wf_report_domains domains;
 } plane;
@@ -31,7 +31,7 @@ static void plane_free(plane *p) {
 }
 
 static float *read_scores(const json_t *list, size_t n) {
-    float *out = cli_json_malloc((n + 1) * sizeof *out);
+    float *out = wf__run_json_malloc((n + 1) * sizeof *out);
     for (size_t i = 0; out != NULL && i < n; i++) {
         const json_t *value = json_array_get(list, i);
         out[i] = json_is_number(value) ? (float)json_number_value(value) : NAN;
@@ -47,15 +47,16 @@ static bool read_clouds(plane *p) {
         int at = p->domains.n_clouds;
         const json_t *scores = json_object_get(cloud, "scores");
         size_t n = json_array_size(json_array_get(scores, 0));
-        if (at == 2 + CLI_MOST_CONDS || json_array_size(json_array_get(scores, 1)) != n) continue;
+        if (at == 2 + WF_RUN_MOST_CONDS || json_array_size(json_array_get(scores, 1)) != n)
+            continue;
         p->scores[0][at] = read_scores(json_array_get(scores, 0), n);
         p->scores[1][at] = read_scores(json_array_get(scores, 1), n);
         p->domains.n_clouds++;
         if (p->scores[0][at] == NULL || p->scores[1][at] == NULL) return false;
         p->clouds[at] =
-            (wf_report_cloud){.name = cli_text_of(cloud, "name"),
+            (wf_report_cloud){.name = wf__run_text_of(cloud, "name"),
                               .trained = json_is_true(json_object_get(cloud, "trained")),
-                              .cond = cli_number_of(cloud, "cond"),
+                              .cond = wf__run_number_of(cloud, "cond"),
                               .x = p->scores[0][at],
                               .y = p->scores[1][at],
                               .n = n};
@@ -68,21 +69,22 @@ static void read_rows(plane *p, const char *generator) {
     const json_t *row;
     int references = 0;
     json_array_foreach(json_object_get(p->eval, "rows"), i, row) {
-        if (strcmp(cli_text_of(row, "name"), "reference") == 0 && references++ < 2) {
-            *(references == 1 ? &p->domains.x_name : &p->domains.y_name) = cli_text_of(row, "on");
+        if (strcmp(wf__run_text_of(row, "name"), "reference") == 0 && references++ < 2) {
+            *(references == 1 ? &p->domains.x_name : &p->domains.y_name) =
+                wf__run_text_of(row, "on");
             *(references == 1 ? &p->domains.x_cond : &p->domains.y_cond) =
-                cli_number_of(row, "cond");
+                wf__run_number_of(row, "cond");
         }
-        if (strcmp(cli_text_of(row, "name"), generator) != 0) continue;
-        int at = 0, on = strcmp(cli_text_of(row, "on"), p->domains.x_name) == 0 ? 0 : 1;
-        while (at < p->domains.n_jws && p->cond[at] != cli_number_of(row, "cond")) at++;
-        if (at == CLI_MOST_CONDS) continue;
+        if (strcmp(wf__run_text_of(row, "name"), generator) != 0) continue;
+        int at = 0, on = strcmp(wf__run_text_of(row, "on"), p->domains.x_name) == 0 ? 0 : 1;
+        while (at < p->domains.n_jws && p->cond[at] != wf__run_number_of(row, "cond")) at++;
+        if (at == WF_RUN_MOST_CONDS) continue;
         if (at == p->domains.n_jws) {
             p->domains.n_jws++;
-            p->cond[at] = cli_number_of(row, "cond");
+            p->cond[at] = wf__run_number_of(row, "cond");
             p->jws[0][at] = p->jws[1][at] = NAN;
         }
-        p->jws[on][at] = cli_number_of(row, "jws");
+        p->jws[on][at] = wf__run_number_of(row, "jws");
     }
 }
 
@@ -92,20 +94,20 @@ static bool read_mix(plane *p) {
     size_t n = json_array_size(curves), c, k;
     size_t points = json_array_size(json_object_get(json_array_get(curves, 0), "points"));
     if (n == 0 || points == 0) return true;
-    p->mix.name = cli_json_malloc(n * sizeof *p->mix.name);
-    p->mix.alpha = cli_json_malloc(points * sizeof(double));
-    p->mix.mean = cli_json_malloc(2 * n * points * sizeof(double));
-    p->mix.std = cli_json_malloc(2 * n * points * sizeof(double));
+    p->mix.name = wf__run_json_malloc(n * sizeof *p->mix.name);
+    p->mix.alpha = wf__run_json_malloc(points * sizeof(double));
+    p->mix.mean = wf__run_json_malloc(2 * n * points * sizeof(double));
+    p->mix.std = wf__run_json_malloc(2 * n * points * sizeof(double));
     if (p->mix.name == NULL || p->mix.alpha == NULL || p->mix.mean == NULL || p->mix.std == NULL)
         return false;
     p->mix.curves = (int)n;
     p->mix.points = (int)points;
     p->mix.n_data = 2;
     json_array_foreach(curves, c, curve) {
-        snprintf(p->mix.name[c], sizeof p->mix.name[c], "%s", cli_text_of(curve, "name"));
+        snprintf(p->mix.name[c], sizeof p->mix.name[c], "%s", wf__run_text_of(curve, "name"));
         for (k = 0; k < points; k++) {
             const json_t *point = json_array_get(json_object_get(curve, "points"), k);
-            p->mix.alpha[k] = cli_number_of(point, "alpha");
+            p->mix.alpha[k] = wf__run_number_of(point, "alpha");
             for (size_t s = 0; s < 2; s++) {
                 size_t place = (c * points + k) * 2 + s;
                 p->mix.mean[place] =
@@ -119,11 +121,12 @@ static bool read_mix(plane *p) {
     return true;
 }
 
-static wf_status read_plane(cli_job *r, plane *p) {
-    CLI_TRY(cli_json_read(r->app, r->paths.eval, &p->eval));
-    CLI_TRY(cli_json_read(r->app, r->paths.points, &p->points));
+static wf_status read_plane(wf_run_job *r, plane *p) {
+    WF_TRY(wf__run_json_read(r->app, r->paths.eval, &p->eval));
+    WF_TRY(wf__run_json_read(r->app, r->paths.points, &p->points));
     p->domains.x_name = p->domains.y_name = "";
-    if (!read_clouds(p) || !read_mix(p)) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
+    if (!read_clouds(p) || !read_mix(p))
+        return wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
     read_rows(p, r->recipe.generator);
     p->domains.clouds = p->clouds;
     p->domains.jws_cond = p->cond;
@@ -132,17 +135,18 @@ static wf_status read_plane(cli_job *r, plane *p) {
     return WF_OK;
 }
 
-static wf_status write_page(cli_job *r, const plane *p, const char *path, const char *recipe_text) {
-    const cli_recipe *recipe = &r->recipe;
+static wf_status write_page(wf_run_job *r, const plane *p, const char *path,
+                            const char *recipe_text) {
+    const wf_run_recipe *recipe = &r->recipe;
     char title[128], summary[400], field[160], guidance[160];
-    const char *name = recipe->title != NULL ? recipe->title : cli_text_of(p->eval, "recipe");
+    const char *name = recipe->title != NULL ? recipe->title : wf__run_text_of(p->eval, "recipe");
     snprintf(title, sizeof title, "weft: %.100s", name);
     snprintf(
         summary, sizeof summary,
         "One flow was fitted to networks of %.100s and of %.100s, told apart by a condition, and "
         "asked for networks at conditions between them that it never saw.",
         p->domains.x_name, p->domains.y_name);
-    cli_options_text(recipe->kind, recipe->model, field, sizeof field);
+    wf__run_options_text(recipe->kind, recipe->model, field, sizeof field);
     snprintf(guidance, sizeof guidance, "%g at conditions trained on, %g at others",
              recipe->sample.guidance, recipe->guidance_between);
     const wf_report_fact facts[] = {{"generator", field}, {"guidance", guidance}};
@@ -158,10 +162,10 @@ static wf_status write_page(cli_job *r, const plane *p, const char *path, const 
     return wf_report_write(r->app->ctx, &desc, path);
 }
 
-wf_status cli_domains_report(cli_job *r, const char *path) {
+wf_status wf__run_domains_report(wf_run_job *r, const char *path) {
     plane *p = calloc(1, sizeof *p);
     char *text = wf_recipe_text(r->recipe.source);
-    wf_status status = p == NULL ? cli_fail(r->app, WF_ERR_MEMORY, "out of memory") : WF_OK;
+    wf_status status = p == NULL ? wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory") : WF_OK;
     if (status == WF_OK) status = read_plane(r, p);
     if (status == WF_OK) status = write_page(r, p, path, text);
     if (p != NULL) plane_free(p);

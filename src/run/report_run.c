@@ -24,7 +24,7 @@ typedef struct gathered {
     char *recipe_text;
 } gathered;
 
-wf_report_role cli_role_of(const char *generator, const char *row) {
+wf_report_role wf__run_role_of(const char *generator, const char *row) {
     if (strcmp(row, "reference") == 0) return WF_REPORT_REFERENCE;
     if (strcmp(row, "held-out") == 0) return WF_REPORT_HELD_OUT;
     size_t length = strlen(generator);
@@ -33,21 +33,21 @@ wf_report_role cli_role_of(const char *generator, const char *row) {
     return own ? WF_REPORT_GENERATED : WF_REPORT_CONTROL;
 }
 
-wf_status cli_rows_of_eval(cli_app *app, const char *path, const json_t *eval, wf_eval_row **rows,
-                           bool **copies, int *n) {
+wf_status wf__run_rows_of_eval(wf_run_app *app, const char *path, const json_t *eval,
+                               wf_eval_row **rows, bool **copies, int *n) {
     const json_t *list = json_object_get(eval, "rows"), *row;
     size_t i, count = json_array_size(list);
     *n = 0;
     *rows = calloc(count + 1, sizeof **rows);
     *copies = calloc(count + 1, sizeof **copies);
-    if (*rows == NULL || *copies == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (*rows == NULL || *copies == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     json_array_foreach(list, i, row) {
-        if (!cli_row_from_json(row, &(*rows)[i]))
-            return cli_fail(app, WF_ERR_INPUT, "%s: row %zu is not one of weft eval", path, i);
+        if (!wf__run_row_from_json(row, &(*rows)[i]))
+            return wf__run_fail(app, WF_ERR_INPUT, "%s: row %zu is not one of weft eval", path, i);
         (*copies)[i] = json_is_true(json_object_get(row, "copies"));
         ++*n;
     }
-    return count > 0 ? WF_OK : cli_fail(app, WF_ERR_INPUT, "%s: it has no rows", path);
+    return count > 0 ? WF_OK : wf__run_fail(app, WF_ERR_INPUT, "%s: it has no rows", path);
 }
 
 static const json_t *points_named(const json_t *points, const char *name) {
@@ -60,46 +60,47 @@ static const json_t *points_named(const json_t *points, const char *name) {
     return NULL;
 }
 
-static wf_status gather_cloud(cli_app *app, const cli_run_paths *paths, gathered *g, int i) {
+static wf_status gather_cloud(wf_run_app *app, const wf_run_paths *paths, gathered *g, int i) {
     const json_t *cloud = points_named(g->points, g->rows[i].name);
     if (cloud == NULL) return WF_OK;
-    bool read = cli_points_from_json(cloud, &g->clouds[i]);
-    CLI_TRY(cli_json_complete(app, paths->points, cloud));
+    bool read = wf__run_points_from_json(cloud, &g->clouds[i]);
+    WF_TRY(wf__run_json_complete(app, paths->points, cloud));
     if (!read)
-        return cli_fail(app, WF_ERR_INPUT, "%s: the points of %s are damaged", paths->points,
-                        g->rows[i].name);
+        return wf__run_fail(app, WF_ERR_INPUT, "%s: the points of %s are damaged", paths->points,
+                            g->rows[i].name);
     g->entries[i].points = &g->clouds[i];
     return WF_OK;
 }
 
-static wf_status gather_rows(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
-                             gathered *g) {
-    CLI_TRY(cli_json_read(app, paths->eval, &g->eval));
-    CLI_TRY(cli_json_read(app, paths->points, &g->points));
-    CLI_TRY(cli_rows_of_eval(app, paths->eval, g->eval, &g->rows, &g->copies, &g->n));
+static wf_status gather_rows(wf_run_app *app, const wf_run_recipe *recipe,
+                             const wf_run_paths *paths, gathered *g) {
+    WF_TRY(wf__run_json_read(app, paths->eval, &g->eval));
+    WF_TRY(wf__run_json_read(app, paths->points, &g->points));
+    WF_TRY(wf__run_rows_of_eval(app, paths->eval, g->eval, &g->rows, &g->copies, &g->n));
     g->clouds = calloc((size_t)g->n, sizeof *g->clouds);
     g->entries = calloc((size_t)g->n, sizeof *g->entries);
     if (g->clouds == NULL || g->entries == NULL)
-        return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+        return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; i < g->n; i++) {
-        g->entries[i] = (wf_report_entry){.role = cli_role_of(recipe->generator, g->rows[i].name),
-                                          .row = &g->rows[i],
-                                          .copies = g->copies[i]};
-        CLI_TRY(gather_cloud(app, paths, g, i));
+        g->entries[i] =
+            (wf_report_entry){.role = wf__run_role_of(recipe->generator, g->rows[i].name),
+                              .row = &g->rows[i],
+                              .copies = g->copies[i]};
+        WF_TRY(gather_cloud(app, paths, g, i));
     }
     return WF_OK;
 }
 
-static wf_status gather_weights(cli_app *app, const cli_run_paths *paths, gathered *g,
+static wf_status gather_weights(wf_run_app *app, const wf_run_paths *paths, gathered *g,
                                 wf_report_desc *desc) {
-    CLI_TRY(wf_zoo_open(app->ctx, paths->zoo, &g->zoo));
-    CLI_TRY(wf_zoo_open(app->ctx, paths->nets, &g->nets));
+    WF_TRY(wf_zoo_open(app->ctx, paths->zoo, &g->zoo));
+    WF_TRY(wf_zoo_open(app->ctx, paths->nets, &g->nets));
     desc->graph = wf_zoo_graph(g->zoo);
     desc->n_trained = wf_zoo_count(g->zoo) < weights_shown ? wf_zoo_count(g->zoo) : weights_shown;
     desc->n_generated =
         wf_zoo_count(g->nets) < weights_shown ? wf_zoo_count(g->nets) : weights_shown;
-    CLI_TRY(wf_zoo_load(app->ctx, g->zoo, 0, desc->n_trained, &g->trained));
-    CLI_TRY(wf_zoo_load(app->ctx, g->nets, 0, desc->n_generated, &g->generated));
+    WF_TRY(wf_zoo_load(app->ctx, g->zoo, 0, desc->n_trained, &g->trained));
+    WF_TRY(wf_zoo_load(app->ctx, g->nets, 0, desc->n_generated, &g->generated));
     desc->trained = g->trained;
     desc->generated = g->generated;
     return WF_OK;
@@ -117,20 +118,20 @@ static void add_fact(gathered *g, const char *label, const char *format, ...) {
     g->n_facts++;
 }
 
-static void flow_facts(cli_app *app, const cli_recipe *recipe, gathered *g) {
+static void flow_facts(wf_run_app *app, const wf_run_recipe *recipe, gathered *g) {
     size_t parameters = 0;
     char model[200], count[32], updates[32];
-    cli_options_text(recipe->kind, recipe->model, model, sizeof model);
+    wf__run_options_text(recipe->kind, recipe->model, model, sizeof model);
     if (wf_generator_params(app->ctx, recipe->kind, recipe->model, wf_zoo_graph(g->zoo), 0,
                             &parameters) != WF_OK ||
         parameters == 0)
         add_fact(g, "generator", "%s", model);
     else {
-        cli_count(parameters, count);
+        wf__run_count(parameters, count);
         add_fact(g, "generator", "%s, %s parameters", model, count);
     }
     if (recipe->kind->flow == NULL) return;
-    cli_count(recipe->fit.updates, updates);
+    wf__run_count(recipe->fit.updates, updates);
     add_fact(g, "training", "%s updates of %zu, %s%s%s%s%s", updates, recipe->fit.batch,
              recipe->fit.optimizer == WF_OPT_MUON ? "Muon" : "AdamW",
              recipe->fit.precondition ? ", preconditioned" : "",
@@ -139,7 +140,7 @@ static void flow_facts(cli_app *app, const cli_recipe *recipe, gathered *g) {
              recipe->fit.loss_by == WF_LOSS_BY_LAYERS ? ", layers count alike" : "");
 }
 
-static void sampling_facts(const cli_recipe *recipe, gathered *g) {
+static void sampling_facts(const wf_run_recipe *recipe, gathered *g) {
     const char *solver = wf_zoo_meta(g->nets, "weft.sample.solver");
     const char *evaluations = wf_zoo_meta(g->nets, "weft.sample.evaluations");
     char refine[64] = "";
@@ -152,15 +153,15 @@ static void sampling_facts(const cli_recipe *recipe, gathered *g) {
              evaluations != NULL ? " evaluations a network" : "");
 }
 
-static void gather_facts(cli_app *app, const cli_recipe *recipe, const wf_dataset *data,
+static void gather_facts(wf_run_app *app, const wf_run_recipe *recipe, const wf_dataset *data,
                          double seconds, gathered *g) {
     const wf_graph *graph = wf_zoo_graph(g->zoo);
     char count[32], parameters[32], rows[32], tests[32], took[32];
-    cli_count(wf_zoo_count(g->zoo), count);
-    cli_count(graph->n_params, parameters);
+    wf__run_count(wf_zoo_count(g->zoo), count);
+    wf__run_count(graph->n_params, parameters);
     if (data != NULL) {
-        cli_count(data->n_train, rows);
-        cli_count(data->n_test, tests);
+        wf__run_count(data->n_train, rows);
+        wf__run_count(data->n_test, tests);
         add_fact(g, "data", "%s: %s training and %s test examples, %d inputs, %d classes",
                  data->name, rows, tests, data->inputs, data->classes);
         if (data->note[0] != '\0') add_fact(g, "about the data", "%s", data->note);
@@ -170,7 +171,7 @@ static void gather_facts(cli_app *app, const cli_recipe *recipe, const wf_datase
     flow_facts(app, recipe, g);
     sampling_facts(recipe, g);
     if (seconds > 0) {
-        cli_duration(seconds, took);
+        wf__run_duration(seconds, took);
         add_fact(g, "time", "%s in all, %d threads", took, wf_ctx_threads(app->ctx));
     }
     const char *name = json_string_value(json_object_get(g->eval, "recipe"));
@@ -194,7 +195,7 @@ static void gather_facts(cli_app *app, const cli_recipe *recipe, const wf_datase
 static void gathered_free(gathered *g) {
     json_decref(g->eval);
     json_decref(g->points);
-    for (int i = 0; g->clouds != NULL && i < g->n; i++) cli_points_release(&g->clouds[i]);
+    for (int i = 0; g->clouds != NULL && i < g->n; i++) wf__run_points_release(&g->clouds[i]);
     free(g->rows);
     free(g->copies);
     free(g->clouds);
@@ -207,12 +208,12 @@ static void gathered_free(gathered *g) {
     free(g);
 }
 
-static wf_status write_page(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
+static wf_status write_page(wf_run_app *app, const wf_run_recipe *recipe, const wf_run_paths *paths,
                             const wf_dataset *data, double seconds, gathered *g,
                             const char *out_path) {
     wf_report_desc desc = wf_report_desc_default();
-    CLI_TRY(gather_rows(app, recipe, paths, g));
-    CLI_TRY(gather_weights(app, paths, g, &desc));
+    WF_TRY(gather_rows(app, recipe, paths, g));
+    WF_TRY(gather_weights(app, paths, g, &desc));
     gather_facts(app, recipe, data, seconds, g);
     g->recipe_text = wf_recipe_text(recipe->source);
     desc.title = g->title;
@@ -222,7 +223,7 @@ static wf_status write_page(cli_app *app, const cli_recipe *recipe, const cli_ru
     desc.n_entries = g->n;
     desc.notes = json_string_value(json_object_get(g->eval, "notes"));
     desc.log_path = paths->log;
-    desc.generated_name = cli_generated_name(recipe, g->generated_name);
+    desc.generated_name = wf__run_generated_name(recipe, g->generated_name);
     desc.data = data;
     desc.wall = recipe->wall;
     desc.recipe = g->recipe_text;
@@ -231,10 +232,10 @@ static wf_status write_page(cli_app *app, const cli_recipe *recipe, const cli_ru
     return wf_report_write(app->ctx, &desc, out_path);
 }
 
-wf_status cli_report_run(cli_app *app, const cli_recipe *recipe, const cli_run_paths *paths,
+wf_status wf__run_report(wf_run_app *app, const wf_run_recipe *recipe, const wf_run_paths *paths,
                          const wf_dataset *data, double seconds, const char *out_path) {
     gathered *g = calloc(1, sizeof *g);
-    if (g == NULL) return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (g == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     wf_status status = write_page(app, recipe, paths, data, seconds, g, out_path);
     gathered_free(g);
     return status;

@@ -15,11 +15,11 @@ static const json_t *find_row(const json_t *rows, const json_t *like, const char
     const json_t *found = NULL, *row;
     size_t i;
     json_array_foreach(rows, i, row) {
-        if (strcmp(cli_text_of(row, "collection"), cli_text_of(like, "collection")) != 0 ||
-            cli_number_of(row, "width") != cli_number_of(like, "width"))
+        if (strcmp(wf__run_text_of(row, "collection"), wf__run_text_of(like, "collection")) != 0 ||
+            wf__run_number_of(row, "width") != wf__run_number_of(like, "width"))
             continue;
-        if (strcmp(cli_text_of(row, "name"), name) == 0) return row;
-        if (strcmp(cli_text_of(row, "name"), other) == 0) found = row;
+        if (strcmp(wf__run_text_of(row, "name"), name) == 0) return row;
+        if (strcmp(wf__run_text_of(row, "name"), other) == 0) found = row;
     }
     return found;
 }
@@ -29,8 +29,9 @@ static const json_t *find_paper(const json_t *list, const json_t *like) {
     const json_t *found;
     size_t i;
     json_array_foreach(list, i, found) {
-        if (strcmp(cli_text_of(found, "collection"), cli_text_of(like, "collection")) == 0 &&
-            cli_number_of(found, "width") == cli_number_of(like, "width"))
+        if (strcmp(wf__run_text_of(found, "collection"), wf__run_text_of(like, "collection")) ==
+                0 &&
+            wf__run_number_of(found, "width") == wf__run_number_of(like, "width"))
             return found;
     }
     return NULL;
@@ -38,14 +39,14 @@ static const json_t *find_paper(const json_t *list, const json_t *like) {
 
 /* One task for every collection and width that was sampled: the last generated row beside the
  * trained one. */
-wf_status cli_board_read(cli_job *r, cli_board *out) {
-    CLI_TRY(cli_json_read(r->app, r->paths.eval, &out->eval));
+wf_status wf__run_board_read(wf_run_job *r, wf_run_board *out) {
+    WF_TRY(wf__run_json_read(r->app, r->paths.eval, &out->eval));
     const char *generator = r->recipe.generator;
     char refined[64];
     snprintf(refined, sizeof refined, "%s-refined", generator);
     const json_t *rows = json_object_get(out->eval, "rows"), *row;
-    out->tasks = cli_json_malloc((json_array_size(rows) + 1) * sizeof *out->tasks);
-    if (out->tasks == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
+    out->tasks = wf__run_json_malloc((json_array_size(rows) + 1) * sizeof *out->tasks);
+    if (out->tasks == NULL) return wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
     size_t i;
     json_array_foreach(rows, i, row) {
         if (row != find_row(rows, row, refined, generator)) continue;
@@ -53,30 +54,30 @@ wf_status cli_board_read(cli_job *r, cli_board *out) {
         const json_t *paper = find_paper(json_object_get(out->eval, "paper"), row);
         const json_t *notes = json_object_get(out->eval, "data_notes");
         out->tasks[out->n++] =
-            (wf_report_task){.name = cli_text_of(row, "collection"),
-                             .arch = cli_text_of(row, "arch"),
-                             .width = cli_number_of(row, "width"),
-                             .trained = cli_number_of(trained, "accuracy_mean"),
-                             .trained_std = cli_number_of(trained, "accuracy_std"),
-                             .generated = cli_number_of(row, "accuracy_mean"),
-                             .generated_std = cli_number_of(row, "accuracy_std"),
-                             .jws = cli_number_of(row, "jws"),
-                             .note = cli_text_of(notes, cli_text_of(row, "collection"))};
+            (wf_report_task){.name = wf__run_text_of(row, "collection"),
+                             .arch = wf__run_text_of(row, "arch"),
+                             .width = wf__run_number_of(row, "width"),
+                             .trained = wf__run_number_of(trained, "accuracy_mean"),
+                             .trained_std = wf__run_number_of(trained, "accuracy_std"),
+                             .generated = wf__run_number_of(row, "accuracy_mean"),
+                             .generated_std = wf__run_number_of(row, "accuracy_std"),
+                             .jws = wf__run_number_of(row, "jws"),
+                             .note = wf__run_text_of(notes, wf__run_text_of(row, "collection"))};
         if (paper == NULL) continue;
-        out->tasks[out->n - 1].paper_trained = cli_number_of(paper, "trained");
-        out->tasks[out->n - 1].paper_generated = cli_number_of(paper, "generated");
+        out->tasks[out->n - 1].paper_trained = wf__run_number_of(paper, "trained");
+        out->tasks[out->n - 1].paper_generated = wf__run_number_of(paper, "generated");
     }
     return WF_OK;
 }
 
-void cli_board_free(cli_board *b) {
+void wf__run_board_free(wf_run_board *b) {
     json_decref(b->eval);
     free(b->tasks);
 }
 
 /* --- the page --------------------------------------------------------------------------------- */
 
-static int count_collections(const cli_board *b) {
+static int count_collections(const wf_run_board *b) {
     int count = 0;
     for (int i = 0; i < b->n; i++) {
         int first = 0;
@@ -86,32 +87,33 @@ static int count_collections(const cli_board *b) {
     return count;
 }
 
-static wf_status write_page(cli_job *r, const cli_board *b, const char *path, char *recipe_text) {
-    const cli_recipe *recipe = &r->recipe;
+static wf_status write_page(wf_run_job *r, const wf_run_board *b, const char *path,
+                            char *recipe_text) {
+    const wf_run_recipe *recipe = &r->recipe;
     char title[128], summary[400], model[200], field[260], training[160], took[32], updates[32];
     wf_report_fact facts[max_facts];
     int n_facts = 0;
-    const char *name = recipe->title != NULL ? recipe->title : cli_text_of(b->eval, "recipe");
+    const char *name = recipe->title != NULL ? recipe->title : wf__run_text_of(b->eval, "recipe");
     snprintf(title, sizeof title, "weft: %.100s", name);
     snprintf(summary, sizeof summary,
              "One generator was fitted to %d collections of trained networks, and new networks "
              "were drawn "
              "from it for every task and width. Are they as good as trained ones?",
              count_collections(b));
-    const int *numbers = cli_recipe_cond_size(recipe);
+    const int *numbers = wf__run_recipe_cond_size(recipe);
     wf_text about = wf_text_start(field, sizeof field);
-    cli_options_text(recipe->kind, recipe->model, model, sizeof model);
+    wf__run_options_text(recipe->kind, recipe->model, model, sizeof model);
     wf_text_add(&about, "%s", model);
     if (numbers != NULL)
-        wf_text_add(&about, ", %d number%s in a condition", *numbers, CLI_S(*numbers));
-    cli_count(recipe->fit.updates, updates);
+        wf_text_add(&about, ", %d number%s in a condition", *numbers, WF_RUN_S(*numbers));
+    wf__run_count(recipe->fit.updates, updates);
     snprintf(training, sizeof training, "%s updates of %zu, %s", updates, recipe->fit.batch,
              recipe->fit.optimizer == WF_OPT_MUON ? "Muon" : "AdamW");
     facts[n_facts++] = (wf_report_fact){"generator", field};
     facts[n_facts++] = (wf_report_fact){"training", training};
-    double seconds = cli_stages_total(&r->stages);
+    double seconds = wf__run_stages_total(&r->stages);
     if (seconds > 0) {
-        cli_duration(seconds, took);
+        wf__run_duration(seconds, took);
         facts[n_facts++] = (wf_report_fact){"time", took};
     }
     wf_report_desc desc = wf_report_desc_default();
@@ -127,12 +129,12 @@ static wf_status write_page(cli_job *r, const cli_board *b, const char *path, ch
     return wf_report_write(r->app->ctx, &desc, path);
 }
 
-wf_status cli_tasks_report(cli_job *r, const char *path) {
-    cli_board b = {0};
+wf_status wf__run_tasks_report(wf_run_job *r, const char *path) {
+    wf_run_board b = {0};
     char *text = wf_recipe_text(r->recipe.source);
-    wf_status status = cli_board_read(r, &b);
+    wf_status status = wf__run_board_read(r, &b);
     if (status == WF_OK) status = write_page(r, &b, path, text);
     free(text);
-    cli_board_free(&b);
+    wf__run_board_free(&b);
     return status;
 }

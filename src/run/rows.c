@@ -31,16 +31,16 @@ static const struct row_member {
 };
 enum { n_members = sizeof members / sizeof members[0] };
 
-json_t *cli_row_to_json(const wf_eval_row *row) {
+json_t *wf__run_row_to_json(const wf_eval_row *row) {
     json_t *json = json_pack("{s:s, s:I}", "name", row->name, "n", (json_int_t)row->n);
     for (int i = 0; json != NULL && i < n_members; i++) {
         const double *value = (const void *)((const char *)row + members[i].offset);
-        json_object_set_new(json, members[i].name, cli_json_number(*value));
+        json_object_set_new(json, members[i].name, wf__run_json_number(*value));
     }
     return json;
 }
 
-void cli_row_of_scores(const char *name, const float *scores, size_t n, wf_eval_row *row) {
+void wf__run_row_of_scores(const char *name, const float *scores, size_t n, wf_eval_row *row) {
     *row = (wf_eval_row){.n = n};
     snprintf(row->name, sizeof row->name, "%s", name);
     for (int i = 0; i < n_members; i++) *(double *)(void *)((char *)row + members[i].offset) = NAN;
@@ -51,7 +51,7 @@ void cli_row_of_scores(const char *name, const float *scores, size_t n, wf_eval_
     row->accuracy_std = sqrt(squares / (double)n);
 }
 
-bool cli_row_from_json(const json_t *json, wf_eval_row *row) {
+bool wf__run_row_from_json(const json_t *json, wf_eval_row *row) {
     *row = (wf_eval_row){0};
     const char *name = json_string_value(json_object_get(json, "name"));
     const json_t *n = json_object_get(json, "n");
@@ -85,7 +85,7 @@ static void *array_of(const wf_points *points, int which) {
     return *(void *const *)(const void *)((const char *)points + arrays[which].offset);
 }
 
-json_t *cli_points_to_json(const char *name, const wf_points *points) {
+json_t *wf__run_points_to_json(const char *name, const wf_points *points) {
     json_t *json = json_pack("{s:s, s:I}", "name", name, "n", (json_int_t)points->n);
     for (int which = 0; json != NULL && which < n_arrays; which++) {
         const void *from = array_of(points, which);
@@ -94,7 +94,7 @@ json_t *cli_points_to_json(const char *name, const wf_points *points) {
         for (size_t i = 0; i < points->n; i++)
             json_array_append_new(list, arrays[which].index
                                             ? json_integer(((const uint32_t *)from)[i])
-                                            : cli_json_number(((const float *)from)[i]));
+                                            : wf__run_json_number(((const float *)from)[i]));
         json_object_set_new(json, arrays[which].name, list);
     }
     return json;
@@ -102,7 +102,7 @@ json_t *cli_points_to_json(const char *name, const wf_points *points) {
 
 static bool read_array(const json_t *list, bool index, size_t n, void **out) {
     if (!json_is_array(list) || json_array_size(list) != n) return false;
-    void *array = cli_json_malloc((n + 1) * 4);
+    void *array = wf__run_json_malloc((n + 1) * 4);
     if (array == NULL) return false;
     for (size_t i = 0; i < n; i++) {
         const json_t *value = json_array_get(list, i);
@@ -113,7 +113,7 @@ static bool read_array(const json_t *list, bool index, size_t n, void **out) {
     return true;
 }
 
-bool cli_points_from_json(const json_t *json, wf_points *points) {
+bool wf__run_points_from_json(const json_t *json, wf_points *points) {
     *points = (wf_points){0};
     const json_t *n = json_object_get(json, "n");
     if (!json_is_integer(n) || json_integer_value(n) < 0) return false;
@@ -122,14 +122,14 @@ bool cli_points_from_json(const json_t *json, wf_points *points) {
         const json_t *list = json_object_get(json, arrays[which].name);
         void **place = (void *)((char *)points + arrays[which].offset);
         if (list != NULL && !read_array(list, arrays[which].index, points->n, place)) {
-            cli_points_release(points);
+            wf__run_points_release(points);
             return false;
         }
     }
     return true;
 }
 
-void cli_points_release(wf_points *points) {
+void wf__run_points_release(wf_points *points) {
     for (int which = 0; which < n_arrays; which++) free(array_of(points, which));
     *points = (wf_points){0};
 }
@@ -141,7 +141,7 @@ static int by_value(const void *a, const void *b) {
 
 /* Median of the percentiles, how many lie at 99 or above, and the largest value. */
 static json_t *audit_of(const float *values, const float *percentiles, size_t n) {
-    float *sorted = cli_json_malloc((n + 1) * sizeof *sorted);
+    float *sorted = wf__run_json_malloc((n + 1) * sizeof *sorted);
     if (sorted == NULL) return NULL;
     memcpy(sorted, percentiles, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, by_value);
@@ -153,11 +153,11 @@ static json_t *audit_of(const float *values, const float *percentiles, size_t n)
     }
     double median = n == 0 ? NAN : 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
     free(sorted);
-    return json_pack("{s:o, s:o, s:I}", "largest", cli_json_number(most), "median_percentile",
-                     cli_json_number(median), "at_99th_percentile", (json_int_t)close);
+    return json_pack("{s:o, s:o, s:I}", "largest", wf__run_json_number(most), "median_percentile",
+                     wf__run_json_number(median), "at_99th_percentile", (json_int_t)close);
 }
 
-json_t *cli_novelty_to_json(const wf_points *points) {
+json_t *wf__run_novelty_to_json(const wf_points *points) {
     json_t *json = json_pack("{s:I}", "n", (json_int_t)points->n);
     if (points->wcs != NULL && points->wcs_percentile != NULL)
         json_object_set_new(json, "wcs", audit_of(points->wcs, points->wcs_percentile, points->n));
@@ -166,12 +166,12 @@ json_t *cli_novelty_to_json(const wf_points *points) {
     return json;
 }
 
-double cli_number_of(const json_t *row, const char *key) {
+double wf__run_number_of(const json_t *row, const char *key) {
     const json_t *value = json_object_get(row, key);
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-const char *cli_text_of(const json_t *row, const char *key) {
+const char *wf__run_text_of(const json_t *row, const char *key) {
     const char *text = json_string_value(json_object_get(row, key));
     return text != NULL ? text : "";
 }

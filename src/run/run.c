@@ -8,17 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void pass_on(cli_app *app, const char *line) {
+static void pass_on(wf_run_app *app, const char *line) {
     const wf_run_desc *desc = app->user;
     desc->say(desc->user, line);
 }
 
-static wf_status begin(wf_ctx *ctx, const wf_run_desc *desc, cli_app *app) {
-    *app = (cli_app){.ctx = ctx, .seed = desc->seed, .user = (void *)(uintptr_t)desc};
+static wf_status begin(wf_ctx *ctx, const wf_run_desc *desc, wf_run_app *app) {
+    *app = (wf_run_app){.ctx = ctx, .seed = desc->seed, .user = (void *)(uintptr_t)desc};
     if (desc->say != NULL) app->say = pass_on;
-    if (desc->n_overrides < 0 || desc->n_overrides > CLI_MAX_LIST)
+    if (desc->n_overrides < 0 || desc->n_overrides > WF_RUN_MAX_LIST)
         return wf_fail(ctx, WF_ERR_USAGE, "%d overrides; at most %d", desc->n_overrides,
-                       CLI_MAX_LIST);
+                       WF_RUN_MAX_LIST);
     for (int i = 0; i < desc->n_overrides; i++) app->list[app->n_list++] = desc->overrides[i];
     for (const char *c = desc->seed; c != NULL && *c != '\0'; c++)
         if (*c < '0' || *c > '9')
@@ -28,14 +28,14 @@ static wf_status begin(wf_ctx *ctx, const wf_run_desc *desc, cli_app *app) {
 }
 
 /* What the job noticed itself becomes the context's sentence. */
-static wf_status end(cli_app *app, wf_status status) {
+static wf_status end(wf_run_app *app, wf_status status) {
     for (int i = 0; i < app->n_locks; i++) wf_lock_free(app->locks[i]);
     if (status != WF_OK && app->sentence[0] != '\0')
         return wf_fail(app->ctx, status, "%s", app->sentence);
     return status;
 }
 
-static json_t *files_json(const cli_run_paths *paths) {
+static json_t *files_json(const wf_run_paths *paths) {
     const struct {
         const char *key, *path;
     } all[] = {{"zoo", paths->zoo},      {"held_out", paths->held_out}, {"flow", paths->flow},
@@ -49,44 +49,46 @@ static json_t *files_json(const cli_run_paths *paths) {
     return object;
 }
 
-static wf_status describe(cli_job *job, char **result) {
+static wf_status describe(wf_run_job *job, char **result) {
     json_t *eval;
-    WF_TRY(cli_json_read(job->app, job->paths.eval, &eval));
+    WF_TRY(wf__run_json_read(job->app, job->paths.eval, &eval));
     return wf__json_answer(
         job->app->ctx,
         json_pack("{s:s, s:s, s:f, s:o, s:o, s:s}", "folder", job->paths.folder, "name",
-                  job->recipe.name, "seconds", cli_stages_total(&job->stages), "eval", eval,
+                  job->recipe.name, "seconds", wf__run_stages_total(&job->stages), "eval", eval,
                   "files", files_json(&job->paths), "devices", wf_ctx_devices(job->app->ctx)),
         result);
 }
 
-static wf_status open_recipe(cli_app *app, const char *recipe, const char *text, cli_recipe *out) {
-    if (text != NULL) return cli_recipe_of_text(app, recipe != NULL ? recipe : "recipe", text, out);
+static wf_status open_recipe(wf_run_app *app, const char *recipe, const char *text,
+                             wf_run_recipe *out) {
+    if (text != NULL)
+        return wf__run_recipe_of_text(app, recipe != NULL ? recipe : "recipe", text, out);
     if (recipe == NULL) return wf_fail(app->ctx, WF_ERR_USAGE, "say which recipe to run");
     bool builtin = strcmp(recipe, "demo") == 0 && !wf_file_exists(recipe);
-    return builtin ? cli_recipe_builtin(app, out) : cli_recipe_open(app, recipe, out);
+    return builtin ? wf__run_recipe_builtin(app, out) : wf__run_recipe_open(app, recipe, out);
 }
 
 wf_status wf_run(wf_ctx *ctx, const char *recipe, const char *text, const wf_run_desc *desc,
                  char **result) {
     static const wf_run_desc defaults;
-    cli_app *app;
-    cli_job *job;
+    wf_run_app *app;
+    wf_run_job *job;
     if (desc == NULL) desc = &defaults;
     if (result != NULL) *result = NULL;
     WF_TRY(wf_alloc(ctx, 1, sizeof *app, "run", &app));
     wf_status status = begin(ctx, desc, app);
-    if (status == WF_OK) status = cli_job_create(app, &job);
+    if (status == WF_OK) status = wf__run_job_create(app, &job);
     if (status == WF_OK) {
         status = open_recipe(app, recipe, text, &job->recipe);
         if (status == WF_OK) {
-            char folder[CLI_PATH];
+            char folder[WF_RUN_PATH];
             if (desc->folder != NULL) snprintf(folder, sizeof folder, "%s", desc->folder);
             else snprintf(folder, sizeof folder, "runs/%s", job->recipe.name);
-            status = cli_job_run(job, folder, desc->redo);
+            status = wf__run_job(job, folder, desc->redo);
         }
         if (status == WF_OK && result != NULL) status = describe(job, result);
-        status = cli_job_end(job, status);
+        status = wf__run_job_end(job, status);
     }
     status = end(app, status);
     free(app);
@@ -95,12 +97,12 @@ wf_status wf_run(wf_ctx *ctx, const char *recipe, const char *text, const wf_run
 
 wf_status wf_run_report(wf_ctx *ctx, const char *folder, const char *path) {
     static const wf_run_desc defaults;
-    cli_app *app;
-    cli_job *job;
+    wf_run_app *app;
+    wf_run_job *job;
     WF_TRY(wf_alloc(ctx, 1, sizeof *app, "run", &app));
     wf_status status = begin(ctx, &defaults, app);
-    if (status == WF_OK) status = cli_job_create(app, &job);
-    if (status == WF_OK) status = cli_job_end(job, cli_job_report(job, folder, path));
+    if (status == WF_OK) status = wf__run_job_create(app, &job);
+    if (status == WF_OK) status = wf__run_job_end(job, wf__run_job_report(job, folder, path));
     status = end(app, status);
     free(app);
     return status;
@@ -109,7 +111,7 @@ wf_status wf_run_report(wf_ctx *ctx, const char *folder, const char *path) {
 /* --- options as JSON -------------------------------------------------------------------------- */
 
 typedef struct override_texts {
-    char *text[CLI_MAX_LIST];
+    char *text[WF_RUN_MAX_LIST];
     int n;
 } override_texts;
 
@@ -127,9 +129,9 @@ static wf_status read_overrides(wf_ctx *ctx, json_t *set, override_texts *out) {
         else
             return wf_fail(ctx, WF_ERR_USAGE, "set.%s: a text, a number, true or false is expected",
                            key);
-        if (out->n == CLI_MAX_LIST) {
+        if (out->n == WF_RUN_MAX_LIST) {
             free(scalar);
-            return wf_fail(ctx, WF_ERR_USAGE, "set: at most %d overrides", CLI_MAX_LIST);
+            return wf_fail(ctx, WF_ERR_USAGE, "set: at most %d overrides", WF_RUN_MAX_LIST);
         }
         if (scalar == NULL || asprintf(&text, "%s=%s", key, scalar) < 0) {
             free(scalar);

@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...) {
+wf_status wf__run_fail(wf_run_app *app, wf_status status, const char *format, ...) {
     char sentence[sizeof app->sentence];
     va_list args;
     va_start(args, format);
@@ -15,13 +15,13 @@ wf_status cli_fail(cli_app *app, wf_status status, const char *format, ...) {
     return status;
 }
 
-wf_status cli_resumable(cli_app *app, wf_status status) {
+wf_status wf__run_resumable(wf_run_app *app, wf_status status) {
     if (status != WF_ERR_INTERRUPTED) return status;
-    return cli_fail(app, status, "%s; the same command goes on from here",
-                    app->sentence[0] != '\0' ? app->sentence : wf_last_error(app->ctx));
+    return wf__run_fail(app, status, "%s; the same command goes on from here",
+                        app->sentence[0] != '\0' ? app->sentence : wf_last_error(app->ctx));
 }
 
-void cli_say(cli_app *app, const char *format, ...) {
+void wf__run_say(wf_run_app *app, const char *format, ...) {
     if (app->say == NULL) return;
     char line[1024];
     va_list args;
@@ -31,7 +31,7 @@ void cli_say(cli_app *app, const char *format, ...) {
     app->say(app, line);
 }
 
-void cli_duration(double seconds, char out[32]) {
+void wf__run_duration(double seconds, char out[32]) {
     if (seconds < 0) seconds = 0;
     if (seconds < 9.95) snprintf(out, 32, "%.1f s", seconds);
     else if (seconds < 99.5) snprintf(out, 32, "%.0f s", seconds);
@@ -40,4 +40,6 @@ void cli_duration(double seconds, char out[32]) {
     else snprintf(out, 32, "%d h %02d min", (int)(seconds / 3600), (int)(seconds / 60) % 60);
 }
 
-json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+json_t *wf__run_json_number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}

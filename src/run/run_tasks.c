@@ -9,70 +9,71 @@
 
 /* --- what is to be made ----------------------------------------------------------------------- */
 
-wf_status cli_tasks_file(cli_job *r, const char *folder, int source, double width,
-                         char out[CLI_PATH]) {
+wf_status wf__run_tasks_file(wf_run_job *r, const char *folder, int source, double width,
+                             char out[WF_RUN_PATH]) {
     const char *label = r->tasks->sources.text[source].label;
     char name[160];
     if (width > 0) snprintf(name, sizeof name, "%.64s-x%g.safetensors", label, width);
     else snprintf(name, sizeof name, "%.64s.safetensors", label);
-    return cli_path(r->app, folder, name, out);
+    return wf__run_path(r->app, folder, name, out);
 }
 
-static wf_status read_widths(cli_job *r) {
-    cli_tasks *t = r->tasks;
+static wf_status read_widths(wf_run_job *r) {
+    wf_run_tasks *t = r->tasks;
     t->width[0] = 1;
     t->n_widths = 1;
     if (r->recipe.widths == NULL) return WF_OK;
-    CLI_TRY(cli_numbers(r->app, "sample.widths", r->recipe.widths, t->width, CLI_MOST_WIDTHS,
-                        &t->n_widths));
+    WF_TRY(wf__run_numbers(r->app, "sample.widths", r->recipe.widths, t->width, WF_RUN_MOST_WIDTHS,
+                           &t->n_widths));
     for (int w = 0; w < t->n_widths; w++) {
         bool twice = false;
         for (int k = 0; k < w; k++) twice = twice || t->width[k] == t->width[w];
         if (!(t->width[w] > 0) || twice)
-            return cli_fail(r->app, WF_ERR_USAGE,
-                            "sample.widths is %s; write different factors above 0, as 0.5,1,1.5",
-                            r->recipe.widths);
+            return wf__run_fail(
+                r->app, WF_ERR_USAGE,
+                "sample.widths is %s; write different factors above 0, as 0.5,1,1.5",
+                r->recipe.widths);
     }
     return WF_OK;
 }
 
 /* The data that a given collection is judged on. */
-static wf_status open_task_data(cli_job *r, const cli_source_text *text, wf_dataset **out) {
+static wf_status open_task_data(wf_run_job *r, const wf_run_source_text *text, wf_dataset **out) {
     wf_zoo *zoo = NULL;
-    if (text->zoo[0] != '\0') CLI_TRY(wf_zoo_open(r->app->ctx, text->zoo, &zoo));
-    wf_status status = cli_dataset_named(r->app, text->data, zoo, out);
+    if (text->zoo[0] != '\0') WF_TRY(wf_zoo_open(r->app->ctx, text->zoo, &zoo));
+    wf_status status = wf__run_dataset_named(r->app, text->data, zoo, out);
     wf_zoo_free(zoo);
     return status;
 }
 
-static wf_status open_task(cli_job *r, int source) {
-    cli_task *task = &r->tasks->task[source];
-    cli_source_text *text = &r->tasks->sources.text[source];
+static wf_status open_task(wf_run_job *r, int source) {
+    wf_run_task *task = &r->tasks->task[source];
+    wf_run_source_text *text = &r->tasks->sources.text[source];
     if (text->data[0] != '\0') return open_task_data(r, text, &task->data);
     if (text->recipe[0] == '\0') return WF_OK;
-    CLI_TRY(cli_recipe_open(r->app, text->recipe, &task->recipe));
+    WF_TRY(wf__run_recipe_open(r->app, text->recipe, &task->recipe));
     /* How many is the run's to say: the same recipes serve at any scale. */
     if (wf_recipe_has(r->recipe.source, "zoo", "count"))
         task->recipe.zoo.count = r->recipe.zoo.count;
     if (wf_recipe_has(r->recipe.source, "zoo", "held_out"))
         task->recipe.held_out = r->recipe.held_out;
-    CLI_TRY(cli_recipe_dataset(r->app, &task->recipe, &task->data));
-    CLI_TRY(cli_recipe_graph(r->app, &task->recipe, task->data, &task->graph));
-    return cli_tasks_file(r, r->paths.zoo, source, 0, text->zoo);
+    WF_TRY(wf__run_recipe_dataset(r->app, &task->recipe, &task->data));
+    WF_TRY(wf__run_recipe_graph(r->app, &task->recipe, task->data, &task->graph));
+    return wf__run_tasks_file(r, r->paths.zoo, source, 0, text->zoo);
 }
 
 /* The settings a collection is made with, as text; free() it. */
-static char *collection_text(const cli_task *task) {
+static char *collection_text(const wf_run_task *task) {
     if (task->recipe.source == NULL) return strdup("");
-    json_t *config = cli_recipe_stage(&task->recipe, WF_STAGE_COLLECTION);
+    json_t *config = wf__run_recipe_stage(&task->recipe, WF_STAGE_COLLECTION);
     char *text = json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(config);
     return text;
 }
 
 /* Everything the collections depend on, as one digest. */
-static wf_status take_fingerprint(cli_job *r) {
-    cli_tasks *t = r->tasks;
+static wf_status take_fingerprint(wf_run_job *r) {
+    wf_run_tasks *t = r->tasks;
     char *text = NULL, *manifest = wf_recipe_text(t->sources.manifest);
     size_t size;
     FILE *stream = manifest == NULL ? NULL : open_memstream(&text, &size);
@@ -92,38 +93,38 @@ static wf_status take_fingerprint(cli_job *r) {
     if (whole) wf_sha256_hex(text, size, t->fingerprint);
     free(text);
     free(manifest);
-    return whole ? WF_OK : cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
+    return whole ? WF_OK : wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
 }
 
-wf_status cli_tasks_open(cli_job *r) {
+wf_status wf__run_tasks_open(wf_run_job *r) {
     r->tasks = calloc(1, sizeof *r->tasks);
-    if (r->tasks == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
-    cli_sources *sources = &r->tasks->sources;
-    CLI_TRY(read_widths(r));
-    CLI_TRY(cli_sources_manifest(r->app, r->recipe.manifest, sources));
+    if (r->tasks == NULL) return wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
+    wf_run_sources *sources = &r->tasks->sources;
+    WF_TRY(read_widths(r));
+    WF_TRY(wf__run_sources_manifest(r->app, r->recipe.manifest, sources));
     r->tasks->task = calloc((size_t)sources->n, sizeof *r->tasks->task);
-    if (r->tasks->task == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
-    for (int i = 0; i < sources->n; i++) CLI_TRY(open_task(r, i));
-    CLI_TRY(cli_sources_condition(r->app, sources, &r->recipe));
-    CLI_TRY(cli_sources_shares(r->app, sources, r->recipe.shares));
-    if (r->recipe.conds != NULL) CLI_TRY(cli_domains_open(r));
+    if (r->tasks->task == NULL) return wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
+    for (int i = 0; i < sources->n; i++) WF_TRY(open_task(r, i));
+    WF_TRY(wf__run_sources_condition(r->app, sources, &r->recipe));
+    WF_TRY(wf__run_sources_shares(r->app, sources, r->recipe.shares));
+    if (r->recipe.conds != NULL) WF_TRY(wf__run_domains_open(r));
     return take_fingerprint(r);
 }
 
-void cli_tasks_free(cli_tasks *t) {
+void wf__run_tasks_free(wf_run_tasks *t) {
     if (t == NULL) return;
     for (int i = 0; t->task != NULL && i < t->sources.n; i++) {
-        cli_recipe_free(&t->task[i].recipe);
+        wf__run_recipe_free(&t->task[i].recipe);
         wf_dataset_free(t->task[i].data);
         wf_graph_free(t->task[i].graph);
     }
     free(t->task);
-    cli_sources_free(&t->sources);
+    wf__run_sources_free(&t->sources);
     free(t);
 }
 
-wf_status cli_tasks_graph(cli_job *r, int source, double width, wf_graph **out) {
-    const cli_task *task = &r->tasks->task[source];
+wf_status wf__run_tasks_graph(wf_run_job *r, int source, double width, wf_graph **out) {
+    const wf_run_task *task = &r->tasks->task[source];
     const wf_zoo *zoo = r->tasks->sources.list[source].zoo;
     return wf_graph_scale_width(r->app->ctx, task->graph != NULL ? task->graph : wf_zoo_graph(zoo),
                                 width, out);
@@ -132,49 +133,49 @@ wf_status cli_tasks_graph(cli_job *r, int source, double width, wf_graph **out) 
 /* --- networks --------------------------------------------------------------------------------- */
 
 /* `count` networks of the task's recipe, unless they are there. */
-static wf_status train_networks(cli_job *r, int source, const wf_graph *graph, size_t first,
+static wf_status train_networks(wf_run_job *r, int source, const wf_graph *graph, size_t first,
                                 size_t count, const char *path) {
-    const cli_task *task = &r->tasks->task[source];
-    char parts[CLI_PATH + 16]; /* left by a call that was killed before its end */
+    const wf_run_task *task = &r->tasks->task[source];
+    char parts[WF_RUN_PATH + 16]; /* left by a call that was killed before its end */
     snprintf(parts, sizeof parts, "%s.parts", path);
     if (wf_file_exists(path) && !wf_file_exists(parts)) return WF_OK;
     wf_zoo_desc desc = task->recipe.zoo;
     desc.first = first;
     desc.count = count;
     size_t diverged = 0;
-    CLI_TRY(wf_zoo_train(r->app->ctx, graph, task->data, &desc, path, &diverged));
-    cli_say(r->app, "%s: %zu network%s of %s%s", r->tasks->sources.text[source].label,
-            count - diverged, CLI_S(count - diverged), graph->text,
-            diverged > 0 ? "; others diverged and were left out" : "");
+    WF_TRY(wf_zoo_train(r->app->ctx, graph, task->data, &desc, path, &diverged));
+    wf__run_say(r->app, "%s: %zu network%s of %s%s", r->tasks->sources.text[source].label,
+                count - diverged, WF_RUN_S(count - diverged), graph->text,
+                diverged > 0 ? "; others diverged and were left out" : "");
     return WF_OK;
 }
 
-wf_status cli_tasks_collection(cli_job *r) {
-    cli_sources *sources = &r->tasks->sources;
-    CLI_TRY(wf_make_folder(r->app->ctx, r->paths.zoo));
+wf_status wf__run_tasks_collection(wf_run_job *r) {
+    wf_run_sources *sources = &r->tasks->sources;
+    WF_TRY(wf_make_folder(r->app->ctx, r->paths.zoo));
     for (int i = 0; i < sources->n; i++) {
-        const cli_task *task = &r->tasks->task[i];
+        const wf_run_task *task = &r->tasks->task[i];
         if (task->graph == NULL) continue;
-        CLI_TRY(train_networks(r, i, task->graph, task->recipe.zoo.first, task->recipe.zoo.count,
-                               sources->text[i].zoo));
+        WF_TRY(train_networks(r, i, task->graph, task->recipe.zoo.first, task->recipe.zoo.count,
+                              sources->text[i].zoo));
     }
     return WF_OK;
 }
 
-static bool has_scratch(const cli_job *r, int source) {
+static bool has_scratch(const wf_run_job *r, int source) {
     return r->tasks->task[source].graph != NULL && r->tasks->task[source].recipe.held_out > 0;
 }
 
-wf_status cli_tasks_held_out(cli_job *r) {
-    const cli_tasks *t = r->tasks;
-    CLI_TRY(wf_make_folder(r->app->ctx, r->paths.held_out));
+wf_status wf__run_tasks_held_out(wf_run_job *r) {
+    const wf_run_tasks *t = r->tasks;
+    WF_TRY(wf_make_folder(r->app->ctx, r->paths.held_out));
     for (int i = 0; i < t->sources.n; i++)
         for (int w = 0; w < t->n_widths && has_scratch(r, i); w++) {
             const wf_zoo_desc *zoo = &t->task[i].recipe.zoo;
-            char path[CLI_PATH];
+            char path[WF_RUN_PATH];
             wf_graph *graph;
-            CLI_TRY(cli_tasks_file(r, r->paths.held_out, i, t->width[w], path));
-            CLI_TRY(cli_tasks_graph(r, i, t->width[w], &graph));
+            WF_TRY(wf__run_tasks_file(r, r->paths.held_out, i, t->width[w], path));
+            WF_TRY(wf__run_tasks_graph(r, i, t->width[w], &graph));
             wf_status status = train_networks(r, i, graph, zoo->first + zoo->count,
                                               t->task[i].recipe.held_out, path);
             wf_graph_free(graph);
@@ -186,98 +187,99 @@ wf_status cli_tasks_held_out(cli_job *r) {
 /* --- the flow --------------------------------------------------------------------------------- */
 
 /* The collections themselves, once. */
-static wf_status open_zoos(cli_job *r) {
-    cli_sources *sources = &r->tasks->sources;
-    return sources->list[0].zoo != NULL ? WF_OK : cli_sources_open(r->app, sources);
+static wf_status open_zoos(wf_run_job *r) {
+    wf_run_sources *sources = &r->tasks->sources;
+    return sources->list[0].zoo != NULL ? WF_OK : wf__run_sources_open(r->app, sources);
 }
 
 /* Held-out networks of the collections' own width, for the validation loss. */
-static wf_status open_held_out(cli_job *r) {
+static wf_status open_held_out(wf_run_job *r) {
     wf_source *list = r->tasks->sources.list;
     for (int i = 0; i < r->tasks->sources.n; i++) {
-        char path[CLI_PATH];
+        char path[WF_RUN_PATH];
         wf_zoo *zoo;
-        CLI_TRY(cli_tasks_file(r, r->paths.held_out, i, 1, path));
+        WF_TRY(wf__run_tasks_file(r, r->paths.held_out, i, 1, path));
         if (list[i].held_out != NULL || !has_scratch(r, i) || !wf_file_exists(path)) continue;
-        CLI_TRY(wf_zoo_open(r->app->ctx, path, &zoo));
+        WF_TRY(wf_zoo_open(r->app->ctx, path, &zoo));
         list[i].held_out = zoo;
     }
     return WF_OK;
 }
 
 /* What each task's networks are trained with, where all have a recipe; free(*out). */
-static wf_status freshen_sources(cli_job *r, wf_fresh **out) {
-    cli_sources *sources = &r->tasks->sources;
+static wf_status freshen_sources(wf_run_job *r, wf_fresh **out) {
+    wf_run_sources *sources = &r->tasks->sources;
     *out = calloc((size_t)sources->n, sizeof **out);
-    if (*out == NULL) return cli_fail(r->app, WF_ERR_MEMORY, "out of memory");
+    if (*out == NULL) return wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; i < sources->n; i++) {
-        const cli_task *task = &r->tasks->task[i];
+        const wf_run_task *task = &r->tasks->task[i];
         if (task->graph == NULL)
-            return cli_fail(r->app, WF_ERR_USAGE,
-                            "zoo.fresh: %s has no recipe to train networks with; give it one in "
-                            "the manifest, or set zoo.fresh = no",
-                            sources->text[i].label);
+            return wf__run_fail(
+                r->app, WF_ERR_USAGE,
+                "zoo.fresh: %s has no recipe to train networks with; give it one in "
+                "the manifest, or set zoo.fresh = no",
+                sources->text[i].label);
         (*out)[i] = (wf_fresh){.data = task->data, .zoo = task->recipe.zoo};
         sources->list[i].fresh = &(*out)[i];
     }
     return WF_OK;
 }
 
-wf_status cli_tasks_training(cli_job *r) {
-    CLI_TRY(open_zoos(r));
-    CLI_TRY(open_held_out(r));
-    const cli_sources *sources = &r->tasks->sources;
+wf_status wf__run_tasks_training(wf_run_job *r) {
+    WF_TRY(open_zoos(r));
+    WF_TRY(open_held_out(r));
+    const wf_run_sources *sources = &r->tasks->sources;
     wf_fresh *fresh = NULL;
     wf_status status = r->recipe.fresh ? freshen_sources(r, &fresh) : WF_OK;
     if (status == WF_OK)
-        status = cli_fit(r->app, &r->recipe, sources->list, sources->n, r->paths.flow);
+        status = wf__run_fit(r->app, &r->recipe, sources->list, sources->n, r->paths.flow);
     for (int i = 0; i < sources->n; i++) sources->list[i].fresh = NULL;
     free(fresh);
     return status;
 }
 
 /* What the flow knows of a collection; of other generators the manifest says it. */
-static wf_flow_source source_of(const cli_job *r, wf_generator *generator, int source) {
+static wf_flow_source source_of(const wf_run_job *r, wf_generator *generator, int source) {
     wf_flow *flow = wf_generator_flow(generator);
     const wf_source *listed = &r->tasks->sources.list[source];
     if (flow != NULL) return wf_flow_source_at(flow, source);
     return (wf_flow_source){.task = listed->task, .cond = listed->cond};
 }
 
-static wf_status sample_task(cli_job *r, wf_generator *generator, int source, double width) {
+static wf_status sample_task(wf_run_job *r, wf_generator *generator, int source, double width) {
     bool refined = r->recipe.sample.refine_cycles > 0;
-    char path[CLI_PATH], direct[CLI_PATH];
-    CLI_TRY(cli_tasks_file(r, r->paths.nets, source, width, path));
-    CLI_TRY(cli_tasks_file(r, r->paths.direct, source, width, direct));
+    char path[WF_RUN_PATH], direct[WF_RUN_PATH];
+    WF_TRY(wf__run_tasks_file(r, r->paths.nets, source, width, path));
+    WF_TRY(wf__run_tasks_file(r, r->paths.direct, source, width, direct));
     if (wf_file_exists(path) && (!refined || wf_file_exists(direct))) return WF_OK;
     wf_graph *graph;
-    CLI_TRY(cli_tasks_graph(r, source, width, &graph));
+    WF_TRY(wf__run_tasks_graph(r, source, width, &graph));
     wf_flow_source about = source_of(r, generator, source);
-    cli_generate what = {.generator = generator,
-                         .path_of = r->paths.flow,
-                         .graph = graph,
-                         .cond = about.cond,
-                         .task = about.task,
-                         .tests = about.tests,
-                         .data = about.data,
-                         .n = r->recipe.sample_count,
-                         .sample = r->recipe.sample,
-                         .path = path,
-                         .direct_path = refined ? direct : NULL};
-    wf_status status = cli_generate_networks(r->app, &what, NULL);
+    wf_run_generation what = {.generator = generator,
+                              .path_of = r->paths.flow,
+                              .graph = graph,
+                              .cond = about.cond,
+                              .task = about.task,
+                              .tests = about.tests,
+                              .data = about.data,
+                              .n = r->recipe.sample_count,
+                              .sample = r->recipe.sample,
+                              .path = path,
+                              .direct_path = refined ? direct : NULL};
+    wf_status status = wf__run_generate_networks(r->app, &what, NULL);
     wf_graph_free(graph);
     return status;
 }
 
-wf_status cli_tasks_sampling(cli_job *r) {
-    const cli_tasks *t = r->tasks;
-    CLI_TRY(open_zoos(r));
-    CLI_TRY(wf_make_folder(r->app->ctx, r->paths.nets));
-    if (r->recipe.sample.refine_cycles > 0) CLI_TRY(wf_make_folder(r->app->ctx, r->paths.direct));
+wf_status wf__run_tasks_sampling(wf_run_job *r) {
+    const wf_run_tasks *t = r->tasks;
+    WF_TRY(open_zoos(r));
+    WF_TRY(wf_make_folder(r->app->ctx, r->paths.nets));
+    if (r->recipe.sample.refine_cycles > 0) WF_TRY(wf_make_folder(r->app->ctx, r->paths.direct));
     for (int i = 0; i < t->sources.n; i++) {
         wf_generator *generator;
-        CLI_TRY(cli_open_generator(r->app, &r->recipe, r->paths.flow, t->sources.list[i].zoo,
-                                   &generator));
+        WF_TRY(wf__run_open_generator(r->app, &r->recipe, r->paths.flow, t->sources.list[i].zoo,
+                                      &generator));
         wf_status status = WF_OK;
         for (int w = 0; status == WF_OK && w < t->n_widths; w++)
             status = sample_task(r, generator, i, t->width[w]);
@@ -287,9 +289,9 @@ wf_status cli_tasks_sampling(cli_job *r) {
     return WF_OK;
 }
 
-bool cli_tasks_outputs_exist(const cli_job *run, wf_stage stage) {
-    cli_job *r = (cli_job *)(uintptr_t)run; /* names of files alone */
-    const cli_tasks *t = r->tasks;
+bool wf__run_tasks_outputs_exist(const wf_run_job *run, wf_stage stage) {
+    wf_run_job *r = (wf_run_job *)(uintptr_t)run; /* names of files alone */
+    const wf_run_tasks *t = r->tasks;
     bool all = true;
     for (int i = 0; i < t->sources.n; i++) {
         if (stage == WF_STAGE_COLLECTION) all = all && wf_file_exists(t->sources.text[i].zoo);
@@ -297,8 +299,8 @@ bool cli_tasks_outputs_exist(const cli_job *run, wf_stage stage) {
         bool counts =
             stage == WF_STAGE_SAMPLING || (stage == WF_STAGE_HELD_OUT && has_scratch(r, i));
         for (int w = 0; counts && w < t->n_widths; w++) {
-            char path[CLI_PATH];
-            all = all && cli_tasks_file(r, folder, i, t->width[w], path) == WF_OK &&
+            char path[WF_RUN_PATH];
+            all = all && wf__run_tasks_file(r, folder, i, t->width[w], path) == WF_OK &&
                   wf_file_exists(path);
         }
     }

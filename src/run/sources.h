@@ -17,39 +17,41 @@
 #include "run/recipe_schema.h"
 
 /* What is said of a collection. */
-typedef struct cli_source_text {
+typedef struct wf_run_source_text {
     const char *label; /* what faults call it: a section, or a path */
     const char *cond;  /* NULL: none */
     const char *paper; /* NULL: none */
-    char zoo[CLI_PATH], recipe[CLI_PATH], data[CLI_PATH]; /* "" where not given */
-} cli_source_text;
+    char zoo[WF_RUN_PATH], recipe[WF_RUN_PATH], data[WF_RUN_PATH]; /* "" where not given */
+} wf_run_source_text;
 
-typedef struct cli_sources {
+typedef struct wf_run_sources {
     int n;
-    wf_source *list;       /* [n] */
-    cli_source_text *text; /* [n] */
-    float *cond;           /* (n, K) */
-    wf_recipe *manifest;   /* owns the texts, or ... */
-    char *zoos, *conds;    /* ... these do */
-} cli_sources;
+    wf_source *list;          /* [n] */
+    wf_run_source_text *text; /* [n] */
+    float *cond;              /* (n, K) */
+    wf_recipe *manifest;      /* owns the texts, or ... */
+    char *zoos, *conds;       /* ... these do */
+} wf_run_sources;
 
-/* --zoo "A,B" and --cond "0;1"; cond may be NULL. Free with cli_sources_free, also after a
+/* --zoo "A,B" and --cond "0;1"; cond may be NULL. Free with wf__run_sources_free, also after a
  * failure. */
-wf_status cli_sources_list(cli_app *app, const char *zoo, const char *cond, cli_sources *out);
-wf_status cli_sources_manifest(cli_app *app, const char *path, cli_sources *out);
+wf_status wf__run_sources_list(wf_run_app *app, const char *zoo, const char *cond,
+                               wf_run_sources *out);
+wf_status wf__run_sources_manifest(wf_run_app *app, const char *path, wf_run_sources *out);
 /* Opens the collections: list[i].zoo. */
-wf_status cli_sources_open(cli_app *app, cli_sources *sources);
-void cli_sources_free(cli_sources *sources);
+wf_status wf__run_sources_open(wf_run_app *app, wf_run_sources *sources);
+void wf__run_sources_free(wf_run_sources *sources);
 
 /* Reads the conditions into list[i].cond for the recipe's generator, whose model.cond_size is
  * checked, or set when it is 0. A manifest without conditions numbers its tasks. */
-wf_status cli_sources_condition(cli_app *app, cli_sources *sources, const cli_recipe *recipe);
+wf_status wf__run_sources_condition(wf_run_app *app, wf_run_sources *sources,
+                                    const wf_run_recipe *recipe);
 
 /* train.shares, "letter: 4, cmc: 2": relative sampling weights; others have 1. NULL: all have 1. */
-wf_status cli_sources_shares(cli_app *app, cli_sources *sources, const char *shares);
+wf_status wf__run_sources_shares(wf_run_app *app, wf_run_sources *sources, const char *shares);
 
 /* What the manifest says a paper has at a width, from 0 to 1; false when it says nothing. */
-bool cli_sources_paper(const cli_sources *sources, int index, double width, double *trained,
-                       double *generated);
+bool wf__run_sources_paper(const wf_run_sources *sources, int index, double width, double *trained,
+                           double *generated);
 
 #endif

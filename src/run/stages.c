@@ -15,9 +15,9 @@
 static const char *const names[WF_STAGES] = {"collection", "held-out",   "training",
                                              "sampling",   "evaluation", "report"};
 
-const char *cli_stage_name(wf_stage stage) { return names[stage]; }
+const char *wf__run_stage_name(wf_stage stage) { return names[stage]; }
 
-bool cli_stage_depends(wf_stage stage, wf_stage on) {
+bool wf__run_stage_depends(wf_stage stage, wf_stage on) {
     static const unsigned below[WF_STAGES] = {
         [WF_STAGE_COLLECTION] = 0,
         [WF_STAGE_HELD_OUT] = 1u << WF_STAGE_COLLECTION,
@@ -29,23 +29,23 @@ bool cli_stage_depends(wf_stage stage, wf_stage on) {
     return (below[stage] >> on & 1) != 0;
 }
 
-static wf_status set_digest(cli_app *app, cli_stages *stages, wf_stage stage) {
+static wf_status set_digest(wf_run_app *app, wf_run_stages *stages, wf_stage stage) {
     char *text = json_dumps(stages->config[stage], JSON_COMPACT | JSON_SORT_KEYS);
-    wf_status status = cli_json_complete(app, stages->path, stages->config[stage]);
+    wf_status status = wf__run_json_complete(app, stages->path, stages->config[stage]);
     if (status != WF_OK || text == NULL) {
         free(text);
-        return status != WF_OK ? status : cli_fail(app, WF_ERR_MEMORY, "out of memory");
+        return status != WF_OK ? status : wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     }
     size_t size = strlen(text) + WF_STAGES * 65 + 1;
     char *all = malloc(size);
     if (all == NULL) {
         free(text);
-        return cli_fail(app, WF_ERR_MEMORY, "out of memory");
+        return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     }
     wf_text joined = wf_text_start(all, size);
     wf_text_add(&joined, "%s", text);
     for (int below = 0; below < (int)stage; below++)
-        if (cli_stage_depends(stage, (wf_stage)below))
+        if (wf__run_stage_depends(stage, (wf_stage)below))
             wf_text_add(&joined, "%s", stages->digest[below]);
     wf_sha256_hex(all, joined.length, stages->digest[stage]);
     free(text);
@@ -53,33 +53,33 @@ static wf_status set_digest(cli_app *app, cli_stages *stages, wf_stage stage) {
     return WF_OK;
 }
 
-wf_status cli_stages_open(cli_app *app, const char *folder, const cli_recipe *recipe,
-                          const char *fingerprint, cli_stages *out) {
-    *out = (cli_stages){0};
-    CLI_TRY(cli_path(app, folder, "stage.json", out->path));
+wf_status wf__run_stages_open(wf_run_app *app, const char *folder, const wf_run_recipe *recipe,
+                              const char *fingerprint, wf_run_stages *out) {
+    *out = (wf_run_stages){0};
+    WF_TRY(wf__run_path(app, folder, "stage.json", out->path));
     for (int stage = 0; stage < WF_STAGES; stage++) {
-        out->config[stage] = cli_recipe_stage(recipe, (wf_stage)stage);
+        out->config[stage] = wf__run_recipe_stage(recipe, (wf_stage)stage);
         if (stage == WF_STAGE_COLLECTION)
             json_object_set_new(out->config[stage], "data.fingerprint", json_string(fingerprint));
-        CLI_TRY(set_digest(app, out, (wf_stage)stage));
+        WF_TRY(set_digest(app, out, (wf_stage)stage));
     }
     wf_status status = WF_OK;
-    if (wf_file_exists(out->path)) status = cli_json_read(app, out->path, &out->record);
+    if (wf_file_exists(out->path)) status = wf__run_json_read(app, out->path, &out->record);
     else out->record = json_object();
-    if (status == WF_OK) status = cli_json_complete(app, out->path, out->record);
+    if (status == WF_OK) status = wf__run_json_complete(app, out->path, out->record);
     if (status == WF_ERR_INPUT || (status == WF_OK && !json_is_object(out->record)))
-        return cli_fail(app, WF_ERR_INPUT, "%s is damaged; remove it to run all stages again",
-                        out->path);
+        return wf__run_fail(app, WF_ERR_INPUT, "%s is damaged; remove it to run all stages again",
+                            out->path);
     return status;
 }
 
-void cli_stages_free(cli_stages *stages) {
+void wf__run_stages_free(wf_run_stages *stages) {
     json_decref(stages->record);
     for (int stage = 0; stage < WF_STAGES; stage++) json_decref(stages->config[stage]);
-    *stages = (cli_stages){0};
+    *stages = (wf_run_stages){0};
 }
 
-static json_t *entry_of(const cli_stages *stages, wf_stage stage) {
+static json_t *entry_of(const wf_run_stages *stages, wf_stage stage) {
     return json_object_get(stages->record, names[stage]);
 }
 
@@ -103,7 +103,7 @@ static bool describe_changes(json_t *then, json_t *now, char *what, size_t size)
     return changes.length > 0;
 }
 
-wf_stage cli_stages_changed(const cli_stages *stages, char *what, size_t size) {
+wf_stage wf__run_stages_changed(const wf_run_stages *stages, char *what, size_t size) {
     for (int stage = 0; stage < WF_STAGES; stage++) {
         json_t *then = json_object_get(entry_of(stages, (wf_stage)stage), "config");
         if (then != NULL && describe_changes(then, stages->config[stage], what, size))
@@ -112,50 +112,51 @@ wf_stage cli_stages_changed(const cli_stages *stages, char *what, size_t size) {
     return WF_STAGES;
 }
 
-bool cli_stages_finished(const cli_stages *stages, wf_stage stage) {
+bool wf__run_stages_finished(const wf_run_stages *stages, wf_stage stage) {
     const json_t *entry = entry_of(stages, stage);
     const char *digest = json_string_value(json_object_get(entry, "digest"));
     return json_is_true(json_object_get(entry, "finished")) && digest != NULL &&
            strcmp(digest, stages->digest[stage]) == 0;
 }
 
-double cli_stages_seconds(const cli_stages *stages, wf_stage stage) {
+double wf__run_stages_seconds(const wf_run_stages *stages, wf_stage stage) {
     return json_number_value(json_object_get(entry_of(stages, stage), "seconds"));
 }
 
-double cli_stages_total(const cli_stages *stages) {
+double wf__run_stages_total(const wf_run_stages *stages) {
     double sum = 0;
     for (int stage = 0; stage < WF_STAGES; stage++)
-        sum += cli_stages_seconds(stages, (wf_stage)stage);
+        sum += wf__run_stages_seconds(stages, (wf_stage)stage);
     return sum;
 }
 
-json_t *cli_stages_outputs(const cli_stages *stages, wf_stage stage) {
+json_t *wf__run_stages_outputs(const wf_run_stages *stages, wf_stage stage) {
     return json_object_get(entry_of(stages, stage), "outputs");
 }
 
-static wf_status put(cli_app *app, cli_stages *stages, wf_stage stage, bool finished,
+static wf_status put(wf_run_app *app, wf_run_stages *stages, wf_stage stage, bool finished,
                      double seconds, json_t *outputs) {
     json_t *entry = json_pack("{s:b, s:s, s:f, s:O, s:O*}", "finished", finished, "digest",
                               stages->digest[stage], "seconds", seconds, "config",
                               stages->config[stage], "outputs", outputs);
     if (entry == NULL || json_object_set_new(stages->record, names[stage], entry) != 0)
-        return cli_fail(app, WF_ERR_MEMORY, "out of memory");
-    return cli_json_write(app, stages->path, stages->record);
+        return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
+    return wf__run_json_write(app, stages->path, stages->record);
 }
 
-wf_status cli_stages_begin(cli_app *app, cli_stages *stages, wf_stage stage) {
-    return put(app, stages, stage, false, cli_stages_seconds(stages, stage), NULL);
+wf_status wf__run_stages_begin(wf_run_app *app, wf_run_stages *stages, wf_stage stage) {
+    return put(app, stages, stage, false, wf__run_stages_seconds(stages, stage), NULL);
 }
 
-wf_status cli_stages_end(cli_app *app, cli_stages *stages, wf_stage stage, double seconds,
-                         bool finished, json_t *outputs) {
-    return put(app, stages, stage, finished, seconds + cli_stages_seconds(stages, stage), outputs);
+wf_status wf__run_stages_end(wf_run_app *app, wf_run_stages *stages, wf_stage stage, double seconds,
+                             bool finished, json_t *outputs) {
+    return put(app, stages, stage, finished, seconds + wf__run_stages_seconds(stages, stage),
+               outputs);
 }
 
-wf_status cli_stages_forget(cli_app *app, cli_stages *stages, wf_stage stage) {
+wf_status wf__run_stages_forget(wf_run_app *app, wf_run_stages *stages, wf_stage stage) {
     for (int other = 0; other < WF_STAGES; other++)
-        if (other == (int)stage || cli_stage_depends((wf_stage)other, stage))
+        if (other == (int)stage || wf__run_stage_depends((wf_stage)other, stage))
             json_object_del(stages->record, names[other]);
-    return cli_json_write(app, stages->path, stages->record);
+    return wf__run_json_write(app, stages->path, stages->record);
 }

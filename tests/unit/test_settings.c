@@ -146,7 +146,7 @@ static void numbers_ignore_the_locale(void **state) {
 /* --- the tables there are --------------------------------------------------------------------- */
 
 static const wf_setting recipe_rows[] = {
-#define SETTING(section, ...) WF_SETTING_ROW(cli_recipe, section, "", __VA_ARGS__)
+#define SETTING(section, ...) WF_SETTING_ROW(wf_run_recipe, section, "", __VA_ARGS__)
 #include "run/recipe.def"
     {0}};
 

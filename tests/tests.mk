@@ -12,8 +12,8 @@ EMULATED_OBJ := $(BUILD)/emulated/emulator.o \
                 $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,$(EMULATED)))
 UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%),$(ABSENT_OBJ))
 ifeq ($(SAN),)
-EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field loops lstar net nodes \
-                    ops)
+EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field fit loops lstar net \
+                    nodes ops)
 endif
 
 .PHONY: test test-programs test-docs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos chaos-long claims \

@@ -36,7 +36,7 @@ typedef enum wf_purpose {
     WF_RNG_FOURIER = 17,   /* frozen Fourier features */
     WF_RNG_DROPOUT = 18,   /* tensor/tensor.h, wf_dropout_key */
     WF_RNG_EPOCH = 19,     /* order of networks or noise vectors in an epoch (network = epoch) */
-    WF_RNG_VIEW = 20,      /* relabelled views of a network (SANE) */
+    WF_RNG_VIEW = 20,      /* relabelled copies of a network (SANE; train.relabel) */
     WF_RNG_AUGMENT = 21,   /* flips and crops of a collection's network (step = epoch) */
     WF_RNG_TEST = 99
 } wf_purpose;

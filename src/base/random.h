@@ -62,6 +62,13 @@ static inline WF_HD uint32_t wf_epoch_place(uint64_t seed, wf_purpose purpose, u
     return wf_rng_permuted(&order, count, (uint32_t)(place % count));
 }
 
+/* The order that the hidden units of place `place` of a batch get, for each orbit another one; unit
+ * u comes from unit wf_rng_permuted(order, n, u). start: the orbit's first unit in a relabelling. */
+static inline WF_HD wf_rng wf_relabel_order(uint64_t seed, uint32_t place, uint32_t batch,
+                                            uint32_t update, uint32_t start) {
+    return wf_rng_at(seed, place + start * batch, WF_RNG_VIEW, update);
+}
+
 /* Orders of networks and of noise vectors that know nothing of each other. */
 static inline WF_HD uint32_t wf_epoch_network(uint64_t seed, uint32_t count, uint32_t batch,
                                               uint32_t update, uint32_t place) {

@@ -2,6 +2,7 @@
 
 #include "base/pool.h"
 #include "base/random.h"
+#include "flow/match_ahead.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -60,12 +61,18 @@ wf_status wf_draw_create(wf_ctx *ctx, const wf_training_set *set, const wf_fit_d
                      .cond_drop = desc->cond_drop,
                      .noise_table = (uint32_t)desc->noise_table,
                      .epochs = desc->epochs,
+                     .relabel = desc->relabel,
                      .time_law = desc->time_law,
                      .shape_fixed = set->n_families == 1};
     out->flow.shape = &out->shape;
     wf_status status = draw_alloc(ctx, out);
     if (status == WF_OK && desc->coupling == WF_COUPLING_MATCHED)
         status = open_matchers(ctx, out, desc);
+    if (status == WF_OK && out->relabel) {
+        out->most_units = wf_match_units(set) + 1;
+        status = wf_alloc(ctx, (size_t)wf_ctx_threads(ctx) * out->most_units, sizeof *out->units,
+                          "relabellings", &out->units);
+    }
     if (status == WF_OK && out->shape_fixed) {
         for (int b = 0; b < out->batch; b++) out->graphs[b] = set->families[0].graph;
         status = wf_batch_build(ctx, &out->shape_arena, out->graphs, out->batch, &out->shape);
@@ -78,11 +85,11 @@ void wf_draw_free(wf_draw *draw) {
     for (int s = 0; draw->matchers != NULL && s < draw->set->n_families; s++)
         wf__matcher_close(draw->matchers[s]);
     wf_flow_batch *flow = &draw->flow;
-    void *memory[] = {flow->w0,      flow->w1,     flow->wt,      flow->x,
-                      flow->f,       flow->t,      flow->scale,   flow->loss,
-                      flow->cond,    flow->drop,   flow->axes,    (void *)flow->loss_weights,
-                      draw->graphs,  draw->source, draw->network, draw->order,
-                      draw->matchers};
+    void *memory[] = {flow->w0,       flow->w1,     flow->wt,      flow->x,
+                      flow->f,        flow->t,      flow->scale,   flow->loss,
+                      flow->cond,     flow->drop,   flow->axes,    (void *)flow->loss_weights,
+                      draw->graphs,   draw->source, draw->network, draw->order,
+                      draw->matchers, draw->units};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
     wf_arena_free(&draw->shape_arena);
     *draw = (wf_draw){0};
@@ -158,9 +165,21 @@ static void draw_noise(const wf_draw *draw, wf_rng *choice, uint32_t place, uint
     wf_rng_normals(&rng, out, n);
 }
 
+/* A copy of w1 with hidden units in an order that belongs to the place and the update. */
+static void draw_copy(const wf_draw *draw, const wf_graph *graph, uint32_t place, uint32_t update,
+                      int worker, const float *w1, float *out) {
+    uint32_t *from = draw->units + (size_t)worker * draw->most_units;
+    for (int o = 0; o < graph->n_orbits; o++) {
+        uint32_t start = (uint32_t)graph->orbit_start[o];
+        uint32_t n = (uint32_t)graph->orbit_start[o + 1] - start;
+        wf_rng order = wf_relabel_order(draw->seed, place, (uint32_t)draw->batch, update, start);
+        for (uint32_t u = 0; u < n; u++) from[start + u] = wf_rng_permuted(&order, n, u);
+    }
+    wf_graph_permute_inverse(graph, from, w1, out);
+}
+
 static void fill_place(void *arg, size_t chunk, int worker) {
     const fill_call *call = arg;
-    (void)worker;
     wf_draw *draw = call->draw;
     size_t place = call->first + chunk;
     const wf_training_set *set = draw->set;
@@ -170,8 +189,10 @@ static void fill_place(void *arg, size_t chunk, int worker) {
     const wf_family *family = &set->families[from->family];
     size_t n = family->graph->n_params, start = draw->shape.param_start[place];
     size_t first = draw->held_out ? from->held_out_first : from->first;
-    memcpy(flow->w1 + start, family->weights + (first + draw->network[drawn]) * n,
-           n * sizeof(float));
+    const float *w1 = family->weights + (first + draw->network[drawn]) * n;
+    if (draw->relabel)
+        draw_copy(draw, family->graph, b, call->update, worker, w1, flow->w1 + start);
+    else memcpy(flow->w1 + start, w1, n * sizeof(float));
     wf_rng rng = wf_rng_at(draw->seed, b, WF_RNG_TIME, call->update);
     flow->t[place] = draw_time(draw, &rng);
     flow->axes[place] = wf_principal_axes(&family->principal, family->graph);

@@ -57,6 +57,7 @@ contexts            1  contexts at_once -
 contexts-2-gpus     2  contexts at_once -             WEFT_EMULATOR_DEVICES=2
 contexts-in-turn    3  contexts in_turn -             WEFT_EMULATOR_DEVICES=2
 net-fields          1  net   programs     *
+draws               1  fit   draws        -
 self-attention      1  ops   float        attention-3x3-*,attention-33x33-*,attention-130x5-* WEFT_CUDA_SMALL=1
 self-attention-128  2  ops   bf16         attention-100x33-1
 convolution-nans    3  ops   bf16         conv1d*-33x33-0

@@ -150,7 +150,7 @@ static void compare_draws(int sources, wf_fit_desc fit) {
     bench_close(&b);
 }
 
-static void draws_have_the_same_bits(void **state) {
+static void test_draws(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");
     wf_fit_desc fit = short_fit();
@@ -170,6 +170,8 @@ static void draws_have_the_same_bits(void **state) {
     fit.principal = true;
     compare_draws(3, fit);
     fit.principal = false;
+    fit.relabel = true;
+    compare_draws(3, fit);
     fit.epochs = true;
     compare_draws(1, fit);
 }
@@ -473,7 +475,7 @@ static void bf16_is_refused_on_the_cpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_have_the_same_bits),
+        cmocka_unit_test(test_draws),
         cmocka_unit_test(matched_draws_have_the_same_bits),
         cmocka_unit_test(twenty_updates_agree),
         cmocka_unit_test(reruns_and_resumed_runs_have_the_same_bits),

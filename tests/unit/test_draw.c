@@ -79,6 +79,51 @@ static int distinct(const float *values, int n) {
     return count;
 }
 
+/* Are the incoming rows of the hidden units (2 weights each) those of the network, in any order,
+ * each with its own bias and its own column behind it? */
+static bool is_copy(const float *w, const float *copy) {
+    enum { hidden = 3, in = 2, out = 2, bias = 6, second = 9 };
+    for (int u = 0; u < hidden; u++) {
+        int v = 0;
+        while (v < hidden && memcmp(copy + u * in, w + v * in, in * sizeof *w) != 0) v++;
+        if (v == hidden || copy[bias + u] != w[bias + v]) return false;
+        for (int o = 0; o < out; o++)
+            if (copy[second + o * hidden + u] != w[second + o * hidden + v]) return false;
+    }
+    return memcmp(copy + second + out * hidden, w + second + out * hidden, out * sizeof *w) == 0;
+}
+
+/* With relabel each drawn network is a network of the collection with its hidden units in another
+ * order; all six orders of three units occur, and everything else that is drawn stays. */
+static void relabelled_copies_compute_the_same(void **state) {
+    (void)state;
+    wf_fit_desc desc = quick_fit();
+    desc.coupling = WF_COUPLING_INDEPENDENT;
+    drawing plain, copies;
+    drawing_open(&plain, &desc);
+    desc.relabel = true;
+    drawing_open(&copies, &desc);
+    float orders[320];
+    int n = 0, moved = 0;
+    for (size_t update = 0; update < 40; update++) {
+        assert_ok(plain.ctx, wf_draw_batch(plain.ctx, &plain.draw, update));
+        assert_ok(copies.ctx, wf_draw_batch(copies.ctx, &copies.draw, update));
+        size_t all = desc.batch * plain.params;
+        assert_memory_equal(plain.draw.flow.w0, copies.draw.flow.w0, all * sizeof(float));
+        for (size_t b = 0; b < desc.batch; b++) {
+            const float *w = plain.draw.flow.w1 + b * plain.params;
+            const float *copy = copies.draw.flow.w1 + b * plain.params;
+            assert_true(is_copy(w, copy));
+            moved += memcmp(w, copy, plain.params * sizeof *w) != 0;
+            if (plain.draw.network[b] == 0) orders[n++] = copy[0] + 3 * copy[2] + 5 * copy[4];
+        }
+    }
+    assert_true(moved > 200); /* five of six orders differ from the network's own */
+    assert_int_equal(distinct(orders, n), 6);
+    drawing_close(&plain);
+    drawing_close(&copies);
+}
+
 /* Six networks in batches of two or four: three batches an epoch, or one that leaves two out. */
 static void epochs_visit_each_once(void **state) {
     (void)state;
@@ -373,6 +418,7 @@ int main(void) {
         cmocka_unit_test(matching_ahead_finds_the_same),
         cmocka_unit_test(noise_comes_from_its_table),
         cmocka_unit_test(epochs_visit_each_once),
+        cmocka_unit_test(relabelled_copies_compute_the_same),
         cmocka_unit_test(patience_ends_a_run),
         cmocka_unit_test(times_follow_their_law),
         cmocka_unit_test(layers_may_count_alike),

@@ -103,6 +103,20 @@ __device__ uint32_t relabelled(const place_info &info, const uint32_t *from, uin
     return k.offset + (dst * (uint32_t)k.n_src + src) * (uint32_t)k.coef + rest;
 }
 
+/* The relabelling that w1 is read with, into shared memory. */
+__device__ void draw_relabelling(const batch &b, const place_info &info, uint32_t place,
+                                 uint32_t update, uint32_t *from) {
+    for (int i = 0; i < info.n_blocks; i++) {
+        relabel k = info.blocks[i];
+        if (k.dst < 0) continue;
+        uint32_t n = k.count / (uint32_t)(k.n_src * k.coef);
+        wf_rng order =
+            wf_relabel_order(b.seed, place, (uint32_t)b.networks, update, (uint32_t)k.dst);
+        for (uint32_t u = threadIdx.x; u < n; u += threads)
+            from[k.dst + u] = wf_rng_permuted(&order, n, u);
+    }
+}
+
 /* Where a network of the batch is on its path. */
 struct on_path {
     uint32_t place, update, start, n;
@@ -123,7 +137,7 @@ __device__ void put(const batch &b, const on_path &p, uint32_t at, float w0, flo
 }
 
 __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
-    extern __shared__ uint32_t from[]; /* this network's relabelling */
+    extern __shared__ uint32_t from[]; /* relabellings of its noise, and of itself behind it */
     __shared__ float noise[slice];     /* w0 of this slice before scaling */
     __shared__ place_info shared;
     __shared__ uint32_t chosen;
@@ -150,6 +164,7 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
         for (int k = threadIdx.x; k < b.cond_size; k += threads)
             b.cond[place * b.cond_size + k] = b.conds[chosen * b.cond_size + k];
     }
+    if (b.relabel) draw_relabelling(b, info, place, update, from + b.units);
     uint32_t first = blockIdx.x * slice;
     if (first >= info.n) return;
     uint32_t count = min(info.n - first, (uint32_t)slice);
@@ -167,7 +182,8 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
     for (uint32_t i = threadIdx.x; i < count; i += threads) {
         uint32_t at = first + i;
         size_t to = (size_t)info.start + at;
-        float w0 = noise[i], w1 = info.w1[at];
+        float w0 = noise[i];
+        float w1 = info.w1[b.relabel ? relabelled(info, from + b.units, at) : at];
         if (b.source_std != 1) w0 *= b.source_std;
         if (b.w0 != NULL) b.w0[to] = w0, b.w1[to] = w1;
         else put(b, here, at, w0, w1);
@@ -220,7 +236,7 @@ __global__ void __launch_bounds__(threads)
 } // namespace
 
 void draw(const batch &b, cudaStream_t stream) {
-    size_t bytes = b.relabelling != NULL ? b.units * sizeof(uint32_t) : 0;
+    size_t bytes = (b.units + b.most_units) * sizeof(uint32_t);
     draw_kernel<<<dim3((unsigned)b.slices, (unsigned)b.networks), threads, bytes, stream>>>(b);
 }
 

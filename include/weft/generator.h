@@ -78,6 +78,8 @@ struct wf_generator_kind {
     /* The architecture it was fitted to, which a fixed one samples; NULL: any, or not known. */
     const wf_graph *(*graph)(const void *self);
     wf_flow *(*flow)(void *self); /* of flow generators; NULL for others */
+    /* Networks that a fit with these settings takes at least; NULL: one. */
+    size_t (*least)(const void *options);
     /* Trainable parameters when fitted to networks of `graph`; NULL: none. */
     wf_status (*params)(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
                         const wf_graph *graph, int cond_size, size_t *out);

@@ -109,6 +109,11 @@ static wf_status count_anchors(wf_ctx *ctx, const wf_generator_kind *kind,
     return WF_OK;
 }
 
+static size_t least(const void *options) {
+    size_t anchors = ((const wf_sane_options *)options)->anchors;
+    return anchors > 2 ? anchors : 2;
+}
+
 /* Latents of the first networks: (n_anchors, numbers). */
 static wf_status encode_anchors(wf_ctx *ctx, sane *s, wf_phase *phase) {
     size_t p = s->model.graph->n_params, count = s->n_anchors, latent = s->numbers;
@@ -313,7 +318,7 @@ static const wf_graph *graph_of(const void *self) { return ((const sane *)self)-
 #define SHARED                                                                                     \
     .traits = WF_GENERATOR_WANTS_ALIGNED, .settings = settings,                                    \
     .options_size = sizeof(wf_sane_options), .fit = fit_sane, .open = open_sane,                   \
-    .sample = sample, .free = free_sane, .graph = graph_of, .params = params
+    .sample = sample, .free = free_sane, .graph = graph_of, .least = least, .params = params
 /* clang-format on */
 
 const wf_generator_kind wf__sane_kde_kind = {

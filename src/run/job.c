@@ -376,6 +376,22 @@ static wf_status check_recipe(run *r) {
     return status;
 }
 
+/* Can the generator be fitted to the collection that [zoo] makes? Said before it is made. */
+static wf_status check_fit(run *r) {
+    const wf_run_recipe *recipe = &r->recipe;
+    const wf_generator_kind *kind = recipe->kind;
+    size_t params, limit = recipe->fit.limit, networks = recipe->zoo.count;
+    if (kind->fit == NULL || r->graph == NULL) return WF_OK;
+    WF_TRY(wf_generator_params(r->app->ctx, kind, recipe->model, r->graph, 0, &params));
+    if (limit > 0 && limit < networks) networks = limit;
+    size_t least = kind->least != NULL ? kind->least(recipe->model) : 1;
+    if (recipe->train_path != NULL || networks >= least) return WF_OK;
+    return wf__run_fail(r->app, WF_ERR_USAGE,
+                        "%s takes %zu networks or more with the settings of [model], and [zoo] and "
+                        "train.limit leave %zu; raise zoo.count, or lower what [model] asks for",
+                        kind->name, least, networks);
+}
+
 /* Networks that were brought in read the data as their collection says. */
 static wf_status take_scale(run *r) {
     wf_zoo *zoo;
@@ -408,7 +424,7 @@ static wf_status open_inputs(run *r) {
     if (!given || wf_recipe_has_section(recipe->source, "data"))
         WF_TRY(wf__run_recipe_dataset(r->app, recipe, &r->data));
     if (!given) WF_TRY(wf__run_recipe_graph(r->app, recipe, r->data, &r->graph));
-    return WF_OK;
+    return check_fit(r);
 }
 
 wf_status wf__run_job(run *r, const char *folder, bool redo) {

@@ -96,6 +96,25 @@ static wf_status take_fingerprint(wf_run_job *r) {
     return whole ? WF_OK : wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
 }
 
+/* Said before the collections are made. Those that are given are opened, and compared, later. */
+static wf_status check_architectures(wf_run_job *r) {
+    const wf_generator_kind *kind = r->recipe.kind;
+    const wf_run_tasks *tasks = r->tasks;
+    int first = -1;
+    if ((kind->traits & WF_GENERATOR_ANY_ARCHITECTURE) != 0) return WF_OK;
+    for (int i = 0; i < tasks->sources.n; i++) {
+        const wf_graph *graph = tasks->task[i].graph;
+        if (graph == NULL) continue;
+        if (first < 0) first = i;
+        if (!wf_graph_equal(tasks->task[first].graph, graph))
+            return wf__run_fail(
+                r->app, WF_ERR_USAGE, "%s takes one architecture; %s has networks of %s, %s of %s",
+                kind->name, tasks->sources.text[first].label, tasks->task[first].graph->text,
+                tasks->sources.text[i].label, graph->text);
+    }
+    return WF_OK;
+}
+
 wf_status wf__run_tasks_open(wf_run_job *r) {
     r->tasks = calloc(1, sizeof *r->tasks);
     if (r->tasks == NULL) return wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
@@ -105,6 +124,7 @@ wf_status wf__run_tasks_open(wf_run_job *r) {
     r->tasks->task = calloc((size_t)sources->n, sizeof *r->tasks->task);
     if (r->tasks->task == NULL) return wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; i < sources->n; i++) WF_TRY(open_task(r, i));
+    WF_TRY(check_architectures(r));
     WF_TRY(wf__run_sources_condition(r->app, sources, &r->recipe));
     WF_TRY(wf__run_sources_shares(r->app, sources, r->recipe.shares));
     if (r->recipe.conds != NULL) WF_TRY(wf__run_domains_open(r));

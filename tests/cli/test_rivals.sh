@@ -100,6 +100,18 @@ done
 "$weft" align zoo.safetensors -o aligned.safetensors -q >/dev/null
 expect too-few 3 "model.anchors is 50, but 8 networks are fitted" "$weft" train "$rivals/digits-sane-kde.conf" --zoo aligned.safetensors --set model.anchors=50 -o no.safetensors -q
 expect one-network 3 "takes latents of two or more" "$weft" train "$rivals/digits-sane-kde.conf" --zoo aligned.safetensors --set train.limit=1 -o no.safetensors -q
+run_kde() { "$weft" run "$rivals/digits-sane-kde.conf" -o no -q "$@"; }
+expect run-too-few 2 "sane-kde takes 900 networks or more" run_kde --set model.anchors=900
+expect run-one-network 2 "sane-kde takes 2 networks or more" run_kde --set train.limit=1
+expect run-heads 2 "must divide it" run_kde --set model.heads=5
+expect relabel 2 "relabelled copies are not" "$weft" train "$rivals/digits-dwf-aligned.conf" --zoo aligned.safetensors --set train.relabel=yes -o no.safetensors -q
+printf '[small]\nrecipe = small.conf\n[large]\nrecipe = large.conf\n' >both.ini
+for n in 7 9; do
+    name=small; [ "$n" = 7 ] || name=large
+    printf '[data]\nname = digits\n[zoo]\narch = 64-%s-10\ncount = 4\nepochs = 1\n' "$n" >"$name.conf"
+done
+printf '[zoo]\nmanifest = both.ini\n[model]\ngenerator = pdiff\n[train]\nupdates = 2\n' >both.conf
+expect run-architectures 2 "pdiff takes one architecture; small has networks of 64-7-10" "$weft" run both.conf -o no -q
 expect not-read 2 "does not read it" "$weft" train "$rivals/digits-pdiff.conf" --zoo zoo.safetensors --set train.coupling=independent -o no.safetensors -q
 expect refined 2 "has no refinement" "$weft" run "$rivals/digits-pdiff.conf" -o no --set sample.refine_cycles=2 -q
 expect epochs 2 "which go through one collection" "$weft" train "$rivals/digits-dwf.conf" --zoo zoo.safetensors,zoo.safetensors -o no.safetensors -q

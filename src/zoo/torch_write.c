@@ -29,8 +29,9 @@ static wf_status put(archive *a, const void *bytes, size_t count) {
     return wf_writer_write(a->ctx, &a->file, bytes, count);
 }
 
+/* Little-endian; there may be more bytes than a uint64_t has. */
 static void number(uint8_t **at, uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; i++) *(*at)++ = (uint8_t)(value >> 8 * i);
+    for (int i = 0; i < bytes; i++, value >>= 8) *(*at)++ = (uint8_t)value;
 }
 
 /* What the local header and the directory have in common: version, flags, method, time, date, CRC,

@@ -302,6 +302,7 @@ static void test_zoo_from_tensors(void **state) {
         assert_int_equal(step, stride[t]);
         assert_memory_equal(tensor, base[t], count * step * sizeof *tensor);
     }
+    wf_zoo_free(zoo);
     assert_fails(ctx, wf_zoo_from_tensors(ctx, "none", graph, base, stride, 0, &zoo), WF_ERR_USAGE,
                  "at least one network");
     assert_null(zoo);

@@ -371,10 +371,10 @@ def _finite(zoo: Zoo, skip: bool) -> Zoo:
         return zoo
     if skip and len(bad) < len(zoo):
         return zoo.take(index for index in range(len(zoo)) if index not in bad)
-    index = min(bad)
+    first = min(bad)
     raise InputError(
         f"{len(bad)} of {len(zoo)} models have NaN or infinite values, the first is model "
-        f"{index} ({bad[index]}). Leave "
+        f"{first} ({bad[first]}). Leave "
         "them out, or give skip_non_finite=True"
     )
 

@@ -65,7 +65,7 @@ class _Writer:
 
     def number(self, value: float) -> str:
         name = f"constant.{value!r}"
-        self.constants[name] = np.float32(value).reshape(())
+        self.constants[name] = np.array(value, np.float32)
         return name
 
     def window(self, layer: Mapping[str, Any], stride: Any) -> dict[str, list[int]]:

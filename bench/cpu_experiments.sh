@@ -6,6 +6,7 @@
 #
 #   fixed    the demo's flow fitted to the first 300 networks, judged against 2,000: single settings
 #   time     the demo's flow with top frequencies 1000 and 30 of the time code, solved by dopri5
+#   decay    weight decay 0, 0.1 and 0.3 at UPDATES=7000, fitted to 300 and to 2,000 networks
 #   fresh    the demo and digits at equal total time with 1, 3, 10 and 30 times the networks
 #   table    a line for each finished run of those named, or of all
 #
@@ -55,6 +56,18 @@ fixed() {
     done
 }
 
+# What a weight decay does for small and large collections.
+decay() {
+    for seed in $seeds; do
+        for networks in 300 2000; do
+            for rate in 0 0.1 0.3; do
+                one "decay-$networks-$rate-$updates-$seed" demo.conf "$seed" train.limit="$networks" \
+                    train.updates="$updates" train.weight_decay="$rate"
+            done
+        done
+    done
+}
+
 # NAME UPDATES NETWORKS POOL: distinct networks in the time of $updates updates alone. An update of the
 # demo takes the time of 55 networks (docs/results/2026-11-18-fresh-cpu.md).
 fresh_run() {
@@ -90,7 +103,7 @@ table() { python3 "$bench/cpu_table.py" "$out" "$@"; }
 for experiment in "$@"; do
     case $experiment in
         time) time_code ;;
-        fixed | fresh) $experiment ;;
+        decay | fixed | fresh) $experiment ;;
         table) table ;;
         *) echo "no experiment $experiment" >&2 && exit 2 ;;
     esac

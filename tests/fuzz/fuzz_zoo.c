@@ -39,7 +39,10 @@ const char *fuzz_seed(size_t index, size_t *size) {
 static void use_collection(const wf_zoo *zoo) {
     size_t count = wf_zoo_count(zoo), n = wf_zoo_graph(zoo)->n_params, bytes;
     float *w = NULL, sum = 0;
-    if (count == 0 || wf_zoo_load(NULL, zoo, 0, count, &w) != WF_OK) abort();
+    if (count == 0) abort();
+    wf_status status = wf_zoo_load(NULL, zoo, 0, count, &w);
+    if (status == WF_ERR_INPUT && wf_zoo_meta(zoo, "weft.digest") != NULL) return; /* a wrong one */
+    if (status != WF_OK) abort();
     for (size_t i = 0; i < count * n; i++) sum += w[i];
     free(w);
     const float *scores = wf_zoo_scores(zoo, NULL);

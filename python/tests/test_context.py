@@ -34,7 +34,15 @@ def test_a_fault_of_a_callback_stops_the_work_and_is_raised(zoo):
     weft.fit(zoo, updates=5, **SMALL)  # the context works again
 
 
-def test_ctrl_c_stops_and_keeps_the_checkpoint(zoo, tmp_path):
+@pytest.fixture
+def ctrl_c():
+    """Python's own handling of SIGINT, which a process in the background is born without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_stops_and_keeps_the_checkpoint(zoo, tmp_path, ctrl_c):
     path = tmp_path / "flow.safetensors"
     timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()

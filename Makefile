@@ -6,12 +6,14 @@
 #   src/MODULE/cuda/      *.cu with nvcc; without nvcc *_absent.c takes their place
 #   src/MODULE/curl/      *_curl.c with libcurl; without it *_absent.c
 #   src/MODULE/mpi/       *_mpi.c with MPI's compiler mpicc; without it *_absent.c
+#   src/MODULE/nccl/      *_nccl.cu with nvcc and nccl.h; without them *_absent.c
 # The rules of the tests are in tests/tests.mk.
 # Objects and programs go to $(BUILD), in folders named as those of the sources. Settings:
 #   V=1                   show whole commands, not "CC file"
 #   BUILD=DIR SAN=LIST    side builds:  make BUILD=build/asan SAN=address,undefined test
 #   NVCC= CURL= CCACHE=   leave CUDA, downloads, the compiler cache out
 #   MPI= MPI=/opt/x/mpicc leave MPI out; that one
+#   NCCL= NCCL=/opt/nccl  leave NCCL out, which needs CUDA; that one
 #   CUDA_ARCH=90a         that card alone; 80/90 makes code of sm_80 for a later card
 
 BUILD ?= build
@@ -62,6 +64,7 @@ flags_avx2_f32 := -DWF_REAL=float -DWF_LANES=8 -march=x86-64-v3
 flags_base_f32 := -DWF_REAL=float -DWF_LANES=4
 flags_base_f64 := -DWF_REAL=double -DWF_LANES=2 -DWF_REAL_IS_DOUBLE
 
+comma := ,
 again := $(MAKE) --no-print-directory
 
 # --- sources and objects ------------------------------------------------------------------------
@@ -91,10 +94,21 @@ LDLIBS += $(filter -L% -l% -Wl%,$(mpi_flags))
 else
 CPU_OBJ += $(call objects,mpi/*_absent.c)
 endif
-ABSENT_OBJ := $(call objects,cuda/*_absent.c)
+ABSENT_OBJ := $(call objects,cuda/*_absent.c nccl/*_absent.c)
 ifneq ($(NVCC),)
 CUDA_OBJ := $(patsubst %.cu,$(BUILD)/%.cu.o,$(call cuda_sources,$(MODULES)))
 CUDA_LIBS := -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
+# The folder that holds include/nccl.h: beside nvcc, or the system's.
+NCCL ?= $(patsubst %/include/nccl.h,%,$(firstword $(wildcard $(dir $(NVCC))../include/nccl.h \
+            /usr/include/nccl.h)))
+ifneq ($(NCCL),)
+nccl_libs := $(wildcard $(NCCL)/lib $(NCCL)/lib64 $(NCCL)/lib/x86_64-linux-gnu)
+CUDA_OBJ += $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard src/base/nccl/*_nccl.cu))
+CUDA_LIBS += $(patsubst %,-L%,$(nccl_libs)) $(patsubst %,-Wl$(comma)-rpath$(comma)%,$(nccl_libs)) -lnccl
+$(BUILD)/src/base/nccl/%.cu.o: CPPFLAGS += -isystem $(NCCL)/include
+else
+CUDA_OBJ += $(call objects,nccl/*_absent.c)
+endif
 else
 CUDA_OBJ := $(ABSENT_OBJ)
 endif
@@ -119,7 +133,7 @@ need-bench: need-oracle
 	@tools/need.sh libopenblas0-pthread
 need-check:
 	@tools/need.sh clang clang-format
-.PHONY: all help demo docs bench bench-ranks install clean format compile_commands.json \
+.PHONY: FORCE all help demo docs bench bench-ranks install clean format compile_commands.json \
         need-lib need-test need-oracle need-bench need-check
 
 # --- the library and the program ----------------------------------------------------------------
@@ -138,7 +152,7 @@ endef
 $(foreach v,$(VARIANTS),$(eval $(call variant_rule,$(v))))
 
 # Draws and solver states have the same bits as on the CPU, which does not contract either.
-$(BUILD)/src/flow/cuda/%.cu.o: NVCC_FLAGS += -fmad=false
+$(BUILD)/src/flow/cuda/%.cu.o $(BUILD)/src/generators/cuda/%.cu.o: NVCC_FLAGS += -fmad=false
 
 # ccache must go by the .d file: what nvcc preprocesses lacks the code under #if __CUDA_ARCH__, and
 # a change there would bring back the old object.
@@ -149,13 +163,20 @@ $(BUILD)/src/%.cu.o: src/%.cu
 
 $(BUILD)/src/run/demo_recipe.o: recipes/demo.conf # which the assembler takes in
 
-$(BUILD)/libweft.a: $(LIB_OBJ)
-	@rm -f $@
-	$(call quiet,AR,$@)$(AR) rcs $@ $^
+# Changes when NVCC, CURL or MPI do: objects that are there already would not make the library again.
+$(BUILD)/parts.txt $(BUILD)/wheel/parts.txt: FORCE
+	@mkdir -p $(@D)
+	@echo '$(LIB_OBJ) $(LIBS)' | cmp -s - $@ || echo '$(LIB_OBJ) $(LIBS)' >$@
+FORCE:
 
-$(BUILD)/libweft.so: $(LIB_OBJ)
-	$(call quiet,LD,$@)$(CC) -shared -Wl,-soname,libweft.so.0 $(LDFLAGS) $^ $(LIBS) -o $@
-	@ln -sf libweft.so $(BUILD)/libweft.so.0 # the name that programs look for
+$(BUILD)/libweft.a: $(LIB_OBJ) $(BUILD)/parts.txt
+	@rm -f $@
+	$(call quiet,AR,$@)$(AR) rcs $@ $(LIB_OBJ)
+
+# wheel/: that of the Python package, which setup.py makes without MPI.
+$(BUILD)/libweft.so $(BUILD)/wheel/libweft.so: %/libweft.so: $(LIB_OBJ) %/parts.txt
+	$(call quiet,LD,$@)$(CC) -shared -Wl,-soname,libweft.so.0 $(LDFLAGS) $(LIB_OBJ) $(LIBS) -o $@
+	@ln -sf libweft.so $@.0 # the name that programs look for
 
 $(BUILD)/weft: $(CLI_OBJ) $(BUILD)/libweft.a
 	$(call quiet,LD,$@)$(CC) $(LDFLAGS) $^ $(LIBS) -o $@

@@ -18,11 +18,11 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 
 
-def make_library() -> Path:
+def make_library(name: str) -> Path:
+    """build/NAME, or the library that is there already."""
     given = os.environ.get("WEFT_LIBRARY")
     if given:
         return Path(given)
-    build = ROOT / "build"
     command = [
         "make",
         "-s",
@@ -30,8 +30,9 @@ def make_library() -> Path:
         "MPI=",  # ranks are the program's; a wheel must not ask for an MPI library
         *shlex.split(os.environ.get("WEFT_MAKE", "")),
     ]
-    subprocess.run([*command, f"BUILD={build}", f"{build}/libweft.so"], cwd=ROOT, check=True)
-    return build / "libweft.so"
+    # BUILD as make has it by itself: lists of headers are by the path of the object.
+    subprocess.run([*command, "BUILD=build", f"build/{name}"], cwd=ROOT, check=True)
+    return ROOT / "build" / name
 
 
 class BuildWithLibrary(build_py):
@@ -39,9 +40,10 @@ class BuildWithLibrary(build_py):
 
     def run(self) -> None:
         super().run()
-        library = make_library()
         if self.editable_mode:
-            return  # the package finds build/libweft.so of the checkout
+            make_library("libweft.so")  # which the package finds in the checkout
+            return
+        library = make_library("wheel/libweft.so")
         target = Path(self.build_lib) / "weft" / "libweft.so"
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(library, target)

@@ -1,33 +1,98 @@
 #!/bin/sh
 # The CUDA backend on this machine's GPU: tests, compute-sanitizer, times of a training step.
 #
-#     bench/cuda_check.sh build     compile what it runs, and weft, into $BUILD/gpu (needs nvcc, the test libraries)
-#     bench/cuda_check.sh           run from there; needs the folder and a GPU only, so it may be carried elsewhere
+#     bench/cuda_check.sh build         compile what it runs, and weft, into $BUILD/gpu (needs nvcc, the test libraries)
+#     bench/cuda_check.sh build edges   only the benchmark of the second edge design and its instructions
+#     bench/cuda_check.sh               run from there; needs the folder and a GPU only, so it may be carried elsewhere
+#     bench/cuda_check.sh lease         the same in LEASE=560 seconds at most, one short table last: instructions of
+#                                       sm_90a, the edge benchmark, step times, the tests of the GPU code
 #
-# The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck synccheck times torch profile".
+# The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck synccheck times
+# products torch profile"; products: our products beside cuBLASLt's, one table.
 # Tests and sanitizers run side by side, a log each in the folder; LIMIT is the most seconds one of them may take.
 set -u
 build=${BUILD:-build}
 gpu=$build/gpu
 cd "$(dirname "$0")/.." || exit 1
-if [ "${1:-run}" = build ]; then
-    rm -f "$build/libweft.a" # it may hold what uses libcurl
-    make BUILD="$build" CURL= "$build/libweft.a" || exit 1
-    mkdir -p "$gpu"
-    nvcc=${NVCC:-$(command -v nvcc)}
-    jansson=$(grep -q ljansson Makefile && echo -l:libjansson.a)
-    link="-L$(dirname "$nvcc")/../lib64 -lcudart_static -l:libz.a -lm -lpthread -ldl -lrt -lstdc++"
-    flags="-std=gnu11 -O2 -g -D_GNU_SOURCE -Iinclude -Isrc -Itests -I$(dirname "$nvcc")/../include"
-    for source in tests/unit/test_cuda_*.c tests/unit/test_zoo_cuda.c bench/cuda_*.c; do
-        name=$(basename "$source" .c)
-        case $name in test_*) cmocka=-lcmocka ;; *) cmocka= ;; esac
-        ${CC:-gcc} $flags "$source" "$build/libweft.a" $cmocka $link $jansson \
-            -Wl,-rpath,'$ORIGIN' -o "$gpu/$name" || exit 1
+mode=${1:-run}
+case $mode-${2:-} in
+build- | build-edges | run- | lease-) ;;
+*)
+    echo "usage: bench/cuda_check.sh [build | build edges | lease]" >&2
+    exit 2 ;;
+esac
+# Programs of one .cu file. Spills, products that the compiler serialises and registers that it does not move are errors.
+build_edges() {
+    mkdir -p "$gpu" || exit 1
+    for source in bench/edge_benchmark.cu tests/emulator/test_instructions.cu; do
+        name=$(basename "$source" .cu)
+        echo "$nvcc $source"
+        if ! "$nvcc" -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Xptxas -v -Xcompiler -Wall \
+            "$source" -o "$gpu/$name" >"$gpu/$name.build" 2>&1; then
+            cat "$gpu/$name.build"
+            exit 1
+        fi
+        if grep -E 'warning|C75(0[89]|1[0-5])|[1-9][0-9]* bytes spill' "$gpu/$name.build"; then
+            echo "$source: the lines above are errors here ($gpu/$name.build)" >&2
+            exit 1
+        fi
     done
-    make BUILD="$build" CURL= "$build/weft" || exit 1
-    ${CC:-gcc} "$build"/src/cli/*.o "$build/libweft.a" $link $jansson -o "$gpu/weft" || exit 1
+}
+# All programs in one file, for each of them would hold all kernels: $gpu/programs NAME ARGUMENT..., and a script NAME
+# that calls it.
+link_programs() {
+    objects=$gpu/objects table= mains=
+    rm -rf "$objects" && mkdir -p "$objects" || return 1
+    jansson=$(grep -q ljansson Makefile && echo -l:libjansson.a)
+    link="-L$(dirname "$nvcc")/../lib64 -lcudart_static -l:libz.a -l:libxxhash.a -lm -lpthread -ldl -lrt -lstdc++"
+    flags="-std=gnu11 -O2 -Wall -Werror -D_GNU_SOURCE -Iinclude -Isrc -Itests -I$(dirname "$nvcc")/../include"
+    for source in tests/unit/test_cuda_*.c tests/unit/test_zoo_cuda.c bench/cuda_*.c weft; do
+        name=$(basename "$source" .c)
+        case $source in
+        weft) ld -r "$build"/src/cli/*.o -o "$objects/$name.o" || return 1 ;;
+        *) ${CC:-gcc} $flags -c "$source" -o "$objects/$name.o" || return 1 ;;
+        esac
+        objcopy --redefine-sym main=main_$name --keep-global-symbol=main_$name "$objects/$name.o" || return 1
+        mains="$mains int main_$name(int, char **);" table="$table {\"$name\", main_$name},"
+        printf '#!/bin/sh\nexec "$(dirname "$0")/programs" %s "$@"\n' "$name" >"$gpu/$name"
+        chmod +x "$gpu/$name"
+    done
+    cat >"$objects/programs.c" <<END
+#include <stdio.h>
+#include <string.h>
+$mains
+static const struct { const char *name; int (*run)(int, char **); } table[] = {$table};
+int main(int argc, char **argv) {
+    for (size_t k = 0; argc > 1 && k < sizeof table / sizeof *table; k++)
+        if (strcmp(argv[1], table[k].name) == 0) return table[k].run(argc - 1, argv + 1);
+    fprintf(stderr, "usage: programs NAME ARGUMENT...\n");
+    return 2;
+}
+END
+    ${CC:-gcc} $flags "$objects"/programs.c "$objects"/*.o "$build/libweft.a" -lcmocka $link $jansson \
+        -s -Wl,-rpath,'$ORIGIN' -o "$gpu/programs" || return 1
     cp -L "$(${CC:-gcc} -print-file-name=libcmocka.so)" "$gpu/libcmocka.so.0"
-    rm -f "$build/libweft.a" "$build/weft" # the next make puts libcurl back
+    rm -r "$objects"
+}
+if [ "$mode" = build ]; then
+    nvcc=${NVCC:-$(command -v nvcc)}
+    if [ -z "$nvcc" ]; then
+        echo "cuda_check.sh: no nvcc; put CUDA's bin folder into PATH, or set NVCC" >&2
+        exit 2
+    fi
+    build_edges
+    [ -z "${2:-}" ] || exit 0
+    rm -f "$build/libweft.a" # it may hold what uses libcurl and MPI
+    make BUILD="$build" CURL= MPI= "$build/libweft.a" || exit 1
+    make BUILD="$build" CURL= MPI= "$build/weft" || exit 1
+    link_programs || exit 1
+    arch="-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a"
+    # shellcheck disable=SC2086
+    "$nvcc" -std=c++17 -O3 $arch -D_GNU_SOURCE -Iinclude -Isrc -c bench/cuda_products.cu -o "$gpu/cuda_products.o" &&
+        ${CC:-gcc} "$gpu/cuda_products.o" "$build/libweft.a" $link $jansson -lcublasLt \
+            -s -Wl,-rpath,"$(dirname "$nvcc")/../lib64" -o "$gpu/cuda_products" || exit 1
+    rm -f "$build/libweft.a" "$build/weft" # the next make puts libcurl and MPI back
+    du -sm "$gpu" | sed 's/\t/ MiB in /'
     exit 0
 fi
 checks=${CHECKS:-tests memcheck racecheck times}
@@ -67,18 +132,83 @@ sanitize() {
     piece "$check-$1" env WEFT_EXACT_BLOCKS=1 WEFT_TEST_FILTER="$2" WEFT_CUDA_SMALL=1 "$choice" \
         compute-sanitizer --tool "$check" --error-exitcode 9 --print-limit 5 "$gpu/$3"
 }
+# Every program that is run must be there before the first one starts.
+first_tests="test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval test_cuda_optim"
+second_tests="test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts test_cuda_loops"
+second_tests="$second_tests test_cuda_net test_cuda_convs test_cuda_phases test_zoo_cuda"
+missing=
+[ "$mode" = lease ] && more="edge_benchmark test_instructions cuda_step cuda_loop" || more=
+for name in weft $more $first_tests $second_tests; do
+    [ -x "$gpu/$name" ] || missing="$missing $name"
+done
+if [ -n "$missing" ]; then
+    echo "cuda_check.sh: not in $gpu:$missing; make them where nvcc is: bench/cuda_check.sh build" >&2
+    exit 2
+fi
 # Without a GPU most tests are skipped, which is no success here.
 if ! WEFT_TEST_FILTER=test_absent "$gpu/test_cuda_ops" 2>&1 | grep -q SKIPPED; then
     note "no GPU that this build can use: $("$gpu/weft" version | grep "^cuda")"
     exit 1
 fi
+if [ "$mode" = lease ]; then
+    begun=$(date +%s) rows=
+    rm -f "$gpu"/*.end
+    left() { echo $((${LEASE:-560} - ($(date +%s) - begun))); }
+    # timed NAME MOST COMMAND...: in MOST seconds or what is left; its log is $gpu/NAME.log
+    timed() {
+        name=$1 limit=$(left)
+        [ "$limit" -lt "$2" ] || limit=$2
+        shift 2
+        if [ "$limit" -lt 5 ]; then
+            rows="$rows|not run  $name: no time left"
+            : >"$gpu/$name.log"
+            status=1
+            return
+        fi
+        piece "$name" "$@"
+        wait
+        pieces=
+        rows="$rows|$(cat "$gpu/$name.end")"
+        grep -q '^ok' "$gpu/$name.end" || status=1
+    }
+    timed instructions 30 "$gpu/test_instructions"
+    timed edges 180 "$gpu/edge_benchmark"
+    timed step_lean 60 "$gpu/cuda_step" lean
+    timed step_lstar 60 "$gpu/cuda_step" lstar
+    for lot in "$first_tests" "$second_tests"; do
+        limit=$(left)
+        for test in $lot; do
+            if [ "$limit" -lt 5 ]; then
+                rows="$rows|not run  $test: no time left" status=1
+            else piece "$test" "$gpu/$test"; fi
+        done
+        wait
+        for name in $pieces; do
+            rows="$rows|$(cat "$gpu/$name.end")"
+            grep -q '^ok' "$gpu/$name.end" || status=1
+        done
+        pieces=
+    done
+    timed loop 90 "$gpu/cuda_loop"
+    # What failed comes first, the table last.
+    for file in "$gpu"/*.end; do
+        grep -q '^ok' "$file" && continue
+        note "--- ${file%.end}.log"
+        grep -v '^\[ RUN\|^\[       OK' "${file%.end}.log" | head -n 20
+    done
+    note "=== $(($(date +%s) - begun)) of ${LEASE:-560} s; logs in $gpu"
+    note "$rows" | tr '|' '\n' | sed 1d
+    cat "$gpu/step_lean.log" "$gpu/step_lstar.log" | awk '!seen[$0]++'
+    grep -E '^stage|^[FZM][0-2] |^FAILED|wrong' "$gpu/edges.log"
+    exit $status
+fi
 for check in $checks; do
     case $check in
     tests)
         # in two lots: programs that share the GPU wait for one another's turns
-        for test in cuda_ops cuda_nodes cuda_match cuda_eval cuda_optim; do piece test_$test "$gpu/test_$test"; done
+        for test in $first_tests; do piece $test "$gpu/$test"; done
         gather
-        for test in cuda_field cuda_lstar cuda_fit cuda_sample zoo_cuda; do piece test_$test "$gpu/test_$test"; done
+        for test in $second_tests; do piece $test "$gpu/$test"; done
         gather ;;
     memcheck)
         for op in linear edge_features edge_encoder edge_readout velocity; do
@@ -94,6 +224,7 @@ for check in $checks; do
         gather
         sanitize field test_training test_cuda_field '*'
         sanitize fit bf16_stays_near test_cuda_fit -
+        sanitize phases test_bf16 test_cuda_phases '*'
         sanitize sample networks_do_not_depend_on_the_call test_cuda_sample -
         sanitize zoo same_networks test_zoo_cuda '*'
         sanitize match '*' test_cuda_match '5-1-3,6-17-5,3-64-2,6-5!-7!-11-3,4-17-33-6,3-40!-40!-3'
@@ -120,6 +251,8 @@ for check in $checks; do
     times)
         "$gpu/cuda_step" || status=1
         "$gpu/cuda_loop" || status=1 ;;
+    products)
+        "$gpu/cuda_products" || status=1 ;;
     torch) # the same steps in PyTorch, bf16: the cases of a mode compile side by side and are timed in turn
         for mode in eager compile; do
             turns=$(mktemp -d)

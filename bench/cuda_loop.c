@@ -5,6 +5,7 @@
  *     cuda_loop brief [CASE...]  the field and an update with AdamW alone
  *     cuda_loop profile CASE     two updates with Muon and matched noise, for a profiler
  * CASE:B: B networks, not 256; CASE:B:NxE: nodes of width N, edges of width E. */
+#include "base/cuda/device.h"
 #include "base/random.h"
 #include "flow/cuda/fit_cuda.h"
 #include "flow/match_ahead.h"
@@ -44,7 +45,7 @@ static wf_training_set make_set(wf_ctx *ctx, bool mnist) {
     return set;
 }
 
-static double time_updates(wf_ctx *ctx, const wf_field *field, const wf_training_set *set,
+static double time_updates(wf_ctx *ctx, const wf_field *field, wf_training_set *set,
                            wf_fit_desc fit, bool fast) {
     size_t params = field->params;
     wf_fit_arrays arrays = {calloc(params, 4), calloc(params, 4), NULL, calloc(params, 4),

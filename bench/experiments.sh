@@ -5,7 +5,18 @@
 #     bench/experiments.sh grid [PATTERN ...]    the paper's 110 configurations of rivals, or those whose names match a shell
 #                                                pattern: 'mnist-dwf-*-aligned'; --list prints the names. CIFAR names a
 #                                                collection of CIFAR-10 networks; without it those are left out
+#     bench/experiments.sh cifar10 FOLDER ...    CIFAR-10 from its batches to the table: bench/cifar10.sh
 #     bench/experiments.sh scaling [PATTERN ...] the paper's 70 runs on karhunen likewise: seven methods, ten sizes
+#     bench/experiments.sh rivals [PATTERN ...]  the best configuration of each method: 'mnist-*', 'cifar10-*' (with CIFAR),
+#                                                'digits-*' (minutes on a CPU)
+#     bench/experiments.sh permutation [PATTERN ...]
+#                                                mlp, dit and dwf on digits networks as they are, aligned, and with relabelled
+#                                                copies, three seeds each
+#     bench/experiments.sh origin [PATTERN ...]  each rival on the checkpoints of one training run
+#   These have batches of their own. SHARE is the percentage of their updates that is made (100). A finished run is kept, so that
+#   the same command goes on, with other patterns too; their table is one of all that there are, and OUT/NAME.html has plots:
+#   parameters, seconds of training and of sampling, variants of JWS, every method's networks in one plot, and for scaling one
+#   line a method beside the paper's seven.
 #
 #   sweep            karhunen, nested subsets of 50,000 networks (the first 100 ... 50,000), judged against all of them
 #   mnist            10,000 networks of 784-32-32-10: direct and refined, held-out, all controls
@@ -31,7 +42,7 @@
 #
 #   WEFT   the program (build/weft)             DEVICE  cuda or cpu (cuda)       JOBS   runs side by side (1)
 #   OUT    where all goes (runs/experiments)    COUNT   networks drawn (100)     SETTINGS  for every run: "model.node=32 ..."
-#   KARHUNEN, MNIST   networks in the collections (50000, 10000)                 SIZES  of the sweep
+#   KARHUNEN, MNIST, DIGITS, RUN_LENGTH   networks in the collections (50000, 10000, 500, 200)    SIZES  of the sweep
 #   BATCH  networks an update (256); with little time 64 and more updates come further: seeing 64,000 networks the demo's flow
 #          reaches JWS 0.61 direct in 250 updates of 256, 0.73 in 1,000 of 64, 0.76 in 4,000 of 16
 #   MNIST_SOLVER, MNIST_STEPS   of MNIST in place of the recipe's
@@ -45,9 +56,10 @@ weft=${WEFT:-build/weft}
 device=${DEVICE:-cuda}
 out=${OUT:-runs/experiments}
 jobs=${JOBS:-1}
-batch=${BATCH:-256}
+batch=${BATCH-256}
 karhunen=${KARHUNEN:-50000}
 mnist=${MNIST:-10000}
+digits=${DIGITS:-500}
 sizes=${SIZES:-"50000 100 1500 12000 400 6000 25000 200 3000 800"} # the largest first: it matters most
 middle=$((karhunen < 12000 ? karhunen : 12000))                      # where the other experiments on karhunen are made
 export STUDY_BEGAN="${STUDY_BEGAN:-$(date +%s)}"
@@ -70,7 +82,9 @@ one() {
         note "left out: $name, $estimate s, with $(left) s to go"
         return
     fi
-    for setting in sample.count="${COUNT:-100}" train.batch="$batch" ${SETTINGS:-} "$@"; do set -- "$@" --set "$setting"; done
+    for setting in sample.count="${COUNT:-100}" ${batch:+train.batch="$batch"} ${SETTINGS:-} "$@"; do
+        set -- "$@" --set "$setting"
+    done
     while [ "$1" != --set ]; do shift; done
     begin=$(date +%s)
     if "$weft" run "$recipes/$recipe" -o "$out/$name" --device "$device" --threads "${THREADS:-0}" -q --redo "$@" \
@@ -128,7 +142,7 @@ plan() {
 
 # --- collections ------------------------------------------------------------------------------------
 
-# RECIPE NAME COUNT: $out/NAME.safetensors, and the 100 networks behind it as held-out ones.
+# RECIPE NAME COUNT: $out/NAME.safetensors, and the 100 networks after it as held-out ones.
 collection() {
     [ -f "$out/$2-held-out.safetensors" ] && return
     begin=$(date +%s)
@@ -470,6 +484,53 @@ scaling() {
     done
 }
 
+rivals() {
+    for set in mnist cifar10 digits; do
+        case $set in digits) echo "$set-gmn $set-gmn" ;; *) echo "$set-gmn ../$set-paper" ;; esac
+        for method in mlp dit dwf dwf-aligned sane-kde sane-gauss pdiff; do echo "$set-$method $set-$method"; done
+    done
+}
+
+# The share of so many updates.
+part() { echo $((($1 * ${SHARE:-100} + 99) / 100)); }
+permutation() {
+    for seed in 0 1 2; do
+        for one in "mlp 10000" "dit 1600" "dwf 20000"; do
+            # shellcheck disable=SC2086
+            set -- $one
+            same="digits-$1 train.updates=$(part "$2") $(seeds $seed)"
+            echo "permutation-$1-as-it-is-$seed $same"
+            echo "permutation-$1-aligned-$seed $same train.path=$out/digits-aligned.safetensors"
+            echo "permutation-$1-relabelled-$seed $same train.relabel=yes"
+        done
+    done
+}
+# The noise table of dwf has a vector for each network.
+origin() {
+    for one in "mlp 10000" "dit 1600" "dwf 20000 train.noise_table=$run_length" "dwf-aligned 20000 train.noise_table=$run_length" \
+        "sane-kde 1500" "sane-gauss 1500" "pdiff 3000 model.vae_updates=$(part 1500)"; do
+        # shellcheck disable=SC2086
+        set -- $one
+        aligned=
+        case $1 in *-aligned | sane-*) aligned="train.path=$out/trajectory-aligned.safetensors" ;; esac
+        echo "origin-$1 digits-$1 zoo.path=$out/trajectory.safetensors train.updates=$(part "$2") ${3:-} $aligned"
+    done
+}
+# Networks of one training run: seed 1, network 0, after 21, 22 ... epochs. The rate is constant and all draws have addresses, so
+# each is a checkpoint of the same run.
+run_length=${RUN_LENGTH:-200}
+trajectory() {
+    [ -f "$out/trajectory-aligned.safetensors" ] && return
+    mkdir -p "$out/trajectory"
+    for epochs in $(seq 1021 $((1020 + run_length))); do # four digits: files in order
+        [ -f "$out/trajectory/$epochs.safetensors" ] ||
+            "$weft" zoo train "$recipes/rivals/digits-dwf.conf" --seed 1 -n 1 --set zoo.epochs=$((epochs - 1000)) \
+                -o "$out/trajectory/$epochs.safetensors" -q >/dev/null || exit 1
+    done
+    "$weft" zoo merge "$out"/trajectory/*.safetensors -o "$out/trajectory.safetensors" --force -q >/dev/null || exit 1
+    aligned_collection trajectory
+}
+
 # The lines of the function $1 whose names match one of the patterns.
 chosen() {
     list=$1
@@ -490,11 +551,16 @@ aligned_collection() {
 # Runs from stdin, with the collections that they take.
 with_collections() {
     while read -r name recipe rest; do
-        zoo=${recipe%%-*}
-        [ "$recipe" = ../karhunen-paper ] && zoo=karhunen
+        zoo=${recipe#../}
+        zoo=${zoo%%-*}
+        case $name in
+        permutation-*-aligned-*) collection rivals/digits-dwf.conf digits "$digits" >&2 && aligned_collection digits ;;
+        origin-*) trajectory >&2 ;;
+        esac
         case $zoo in
         mnist) collection mnist.conf mnist "$mnist" >&2 ;;
         karhunen) collection karhunen.conf karhunen "$karhunen" >&2 ;;
+        digits) collection rivals/digits-dwf.conf digits "$digits" >&2 ;;
         cifar10)
             [ -n "${CIFAR:-}" ] || { note "left out: $name; CIFAR names no collection" >&2 && continue; }
             [ -f "$out/cifar10.safetensors" ] || ln -s "$(realpath "$CIFAR")" "$out/cifar10.safetensors"
@@ -502,7 +568,7 @@ with_collections() {
         esac
         paths="zoo.path=$out/$zoo.safetensors eval.controls=no"
         [ ! -f "$out/$zoo-held-out.safetensors" ] || paths="$paths zoo.held_out_path=$out/$zoo-held-out.safetensors"
-        case $recipe in *-aligned | *-sane-*) aligned_collection "$zoo" && paths="$paths train.path=$out/$zoo-aligned.safetensors" ;; esac
+        case $name:$recipe in origin-* | permutation-*) ;; *-aligned | *-sane-*) aligned_collection "$zoo" && paths="$paths train.path=$out/$zoo-aligned.safetensors" ;; esac
         echo "$name 0 rivals/$recipe.conf $paths $rest"
     done
 }
@@ -516,20 +582,38 @@ run_configurations() {
     fi
     mkdir -p "$out"
     rm -f "$out/failed"
-    chosen "$list" "$@" | with_collections | together
-    set --
-    for name in $("$list" | cut -d ' ' -f 1); do [ ! -f "$out/$name/eval.json" ] || set -- "$@" "$out/$name/"; done
-    [ $# -eq 0 ] || table "$list" "$@"
+    chosen "$list" "$@" | with_collections | sed 's/ *$//' | together # a blank at an end would join two lines
+    case $list in
+    grid | rivals) for set in mnist cifar10 digits karhunen; do methods_table "$list-$set" "$list" "$set-*"; done ;;
+    scaling) methods_table scaling scaling '*' --over train.limit --beside "$bench/paper_karhunen.json" ;;
+    *) methods_table "$list" "$list" '*' ;;
+    esac
     [ ! -e "$out/failed" ]
     exit
 }
+# NAME LIST PATTERN [OPTIONS]: the table and the page of the runs of LIST that match and are done.
+methods_table() {
+    name=$1 list=$2 pattern=$3
+    shift 3
+    for run in $(chosen "$list" "$pattern" | cut -d ' ' -f 1); do
+        [ ! -f "$out/$run/eval.json" ] || set -- "$@" "$out/$run/"
+    done
+    case "$*" in *"$out"/*) table "$name" "$@" --methods -o "$out/$name.html" ;; esac
+}
 
-if [ "${1:-}" = grid ] || [ "${1:-}" = scaling ]; then
+if [ "${1:-}" = cifar10 ]; then
+    shift
+    exec "$bench/cifar10.sh" "$@"
+fi
+case ${1:-} in
+grid | scaling | rivals | permutation | origin)
+    case $1 in grid | scaling) ;; *) export BATCH= ;; esac
     export THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
     list=$1
     shift
     run_configurations "$list" "$@"
-fi
+    ;;
+esac
 if [ "${1:-}" = one ] || [ "${1:-}" = schedule ]; then
     "$@"
     exit 0

@@ -33,6 +33,19 @@ static inline wf_zoo *make_zoo(wf_ctx *ctx, const char *arch, size_t count, uint
     return zoo;
 }
 
+/* The learning rate in the last line of a run's log. */
+static inline double last_rate(wf_ctx *ctx, const char *path) {
+    char name[300], *text, *last = NULL;
+    size_t size;
+    snprintf(name, sizeof name, "%s.log.jsonl", path);
+    assert_ok(ctx, wf_read_file(ctx, name, 1 << 24, &text, &size));
+    for (char *at = text; (at = strstr(at, "\"lr\":")) != NULL;) last = at += 5;
+    assert_non_null(last);
+    double rate = strtod(last, NULL);
+    free(text);
+    return rate;
+}
+
 static inline wf_fit_desc quick_fit(void) {
     wf_fit_desc fit = wf_fit_desc_default();
     fit.updates = 60;

@@ -1,4 +1,4 @@
-/* What tests with files share: a folder of their own, made before the group and gone behind it. */
+/* What tests with files share: a folder of their own, made before the group and gone after it. */
 #ifndef FOLDER_FIXTURE_H
 #define FOLDER_FIXTURE_H
 

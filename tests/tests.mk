@@ -7,13 +7,25 @@ TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c tests/prop/tes
 ORACLES := $(wildcard tests/oracle/test_*.py)
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Kernels of these modules run in tests without a GPU. Sanitizers do not know the emulator's fibers.
-EMULATED := base tensor nn models flow
-EMULATED_OBJ := $(BUILD)/emulated/emulator.o \
-                $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,$(EMULATED)))
-UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%),$(ABSENT_OBJ))
+EMULATED := base tensor nn graph models flow generators
+# Of the zoo all but the kernels that launch clusters by cudaLaunchKernelExC.
+EMULATED_ZOO := $(patsubst %,$(BUILD)/emulated/zoo/cuda/%.o,zoo_block zoo_conv zoo_cuda zoo_start)
+EMULATOR_OBJ := $(BUILD)/emulated/emulator.o $(BUILD)/emulated/hopper.o
+FAKE_NCCL_OBJ := $(BUILD)/emulated/fake_nccl.o
+EMULATED_OBJ := $(EMULATOR_OBJ) $(FAKE_NCCL_OBJ) \
+                $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,$(EMULATED)) \
+                    $(wildcard src/base/nccl/*_nccl.cu)) \
+                $(EMULATED_ZOO) $(BUILD)/emulated/zoo_mlp_absent.o
+# The matching is emulated in its own test alone; elsewhere the host matches.
+EMULATED_ALIGN := $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,align))
+UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%) $(BUILD)/src/zoo/cuda/% \
+                    $(BUILD)/src/base/nccl/%,$(ABSENT_OBJ))
 ifeq ($(SAN),)
-EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts field fit loops lstar net \
-                    nodes ops)
+EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts convs execute field fit loops \
+                    lstar match net nodes ops phases)
+HOPPER_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,instructions edge_benchmark)
+EMULATED_TESTS += $(HOPPER_TESTS) $(BUILD)/emulated/test_cuda_ops_90a
+EMULATED_PROGRAM := $(BUILD)/emulated/weft
 endif
 
 .PHONY: test test-programs test-docs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos chaos-long claims \
@@ -36,23 +48,59 @@ $(BUILD)/tests/unit/test_generators: $(filter-out %/main.o,$(CLI_OBJ))
 
 # The .cu files as C++ (tests/emulator): preprocessed, launches and PTX translated, compiled.
 EMULATED_FLAGS := -std=c++17 -Wall -Wno-unknown-pragmas $(WERROR) -g1
-$(BUILD)/emulated/%.o: src/%.cu tests/emulator/translate.py
+define emulate
 	@mkdir -p $(@D)
 	$(call quiet,EMU,$<)$(CXX) $(CPPFLAGS) -std=c++17 -D__CUDACC__ -Itests/emulator -include ptx.h \
 	    -MMD -MP -MF $(@:.o=.d) -MT $@ -E -x c++ $< -o $(@:.o=.cu) && \
 	tests/emulator/translate.py <$(@:.o=.cu) >$(@:.o=.ii) && \
 	$(CCACHE) $(CXX) $(EMULATED_FLAGS) -O1 -c $(@:.o=.ii) -o $@
+endef
+$(BUILD)/emulated/%.o: src/%.cu tests/emulator/translate.py
+	$(emulate)
+$(BUILD)/emulated/zoo_mlp_absent.o: tests/emulator/zoo_mlp_absent.cpp tests/emulator/translate.py
+	$(emulate)
+# Programs of one .cu file that use instructions of sm_90a.
+$(BUILD)/emulated/test_cuda_instructions.o: tests/emulator/test_instructions.cu \
+                                            tests/emulator/translate.py
+	$(emulate)
+$(BUILD)/emulated/test_cuda_edge_benchmark.o: bench/edge_benchmark.cu tests/emulator/translate.py
+	$(emulate)
+# Kernels of src/ that use wgmma, as for sm_90a: test_cuda_ops_90a has these in place of the others.
+WGMMA_SRC := $(wildcard src/models/cuda/gmn_lean/*.cu src/models/cuda/gmn_lstar/*.cu) \
+             src/models/cuda/gmn_edges/edge_weight_gradients.cu \
+             src/tensor/cuda/row_products/many_rows.cu
+WGMMA_OBJ := $(WGMMA_SRC:src/%.cu=$(BUILD)/emulated/sm_90a/%.o)
+$(WGMMA_OBJ): CPPFLAGS += -D__CUDA_ARCH_FEAT_SM90_ALL
+$(WGMMA_OBJ): $(BUILD)/emulated/sm_90a/%.o: src/%.cu tests/emulator/translate.py
+	$(emulate)
+$(BUILD)/emulated/test_cuda_ops_90a: $(BUILD)/tests/unit/test_cuda_ops.o $(CPU_OBJ) \
+    $(UNEMULATED_OBJ) $(filter-out $(WGMMA_SRC:src/%.cu=$(BUILD)/emulated/%.o),$(EMULATED_OBJ)) \
+    $(WGMMA_OBJ)
+	$(call quiet,TEST,$@)$(CC) $(CFLAGS) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -lstdc++ -o $@
+$(HOPPER_TESTS): %: %.o $(EMULATOR_OBJ)
+	$(call quiet,TEST,$@)$(CXX) $^ -pthread -o $@
 
-$(BUILD)/emulated/emulator.o: tests/emulator/emulator.cpp $(wildcard tests/emulator/*.h)
+$(EMULATOR_OBJ) $(FAKE_NCCL_OBJ): $(BUILD)/emulated/%.o: tests/emulator/%.cpp $(wildcard tests/emulator/*.h)
 	@mkdir -p $(@D)
 	$(call quiet,CXX,$<)$(CCACHE) $(CXX) $(EMULATED_FLAGS) -Wextra -Wshadow -O3 -Itests/emulator \
 	    -c $< -o $@
 
-$(BUILD)/emulated/test_%: $(BUILD)/tests/unit/test_%.o $(CPU_OBJ) $(UNEMULATED_OBJ) $(EMULATED_OBJ)
+define link_emulated
 	@mkdir -p $(@D)
 	$(call quiet,TEST,$@)$(CC) $(CFLAGS) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -lstdc++ -o $@
+endef
+$(BUILD)/emulated/test_%: $(BUILD)/tests/unit/test_%.o $(CPU_OBJ) $(UNEMULATED_OBJ) $(EMULATED_OBJ)
+	$(link_emulated)
+$(BUILD)/emulated/test_cuda_match: $(BUILD)/tests/unit/test_cuda_match.o $(CPU_OBJ) $(EMULATED_OBJ) \
+        $(EMULATED_ALIGN) $(filter-out $(BUILD)/src/align/cuda/%,$(UNEMULATED_OBJ))
+	$(link_emulated)
 
-test-programs: $(TESTS) $(EMULATED_TESTS)
+# The program itself, for tests of several ranks with a GPU each.
+$(BUILD)/emulated/weft: $(CLI_OBJ) $(CPU_OBJ) $(UNEMULATED_OBJ) $(EMULATED_OBJ)
+	@mkdir -p $(@D)
+	$(call quiet,TEST,$@)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lstdc++ -o $@
+
+test-programs: $(TESTS) $(EMULATED_TESTS) $(EMULATED_PROGRAM)
 
 test: all test-programs ## unit, property and command-line tests; kernels without a GPU
 	@BUILD=$(BUILD) tests/run.sh
@@ -61,9 +109,9 @@ test: all test-programs ## unit, property and command-line tests; kernels withou
 test-python: $(BUILD)/libweft.so ## the Python package: types, wheel in an empty environment, tests
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) python/test.sh
 
-test-docs: $(BUILD)/weft $(BUILD)/libweft.so ## the code blocks of the README and of the pages for users
+test-docs: $(BUILD)/weft $(BUILD)/libweft.so ## the code blocks of the README and of docs
 	@tools/need.sh python3-torch
-	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/doc_blocks.py README.md docs/tutorial.md docs/python.md
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/doc_blocks.py README.md CONTRIBUTING.md docs/*.md
 
 test-oracle: all need-oracle ## comparisons with PyTorch, SciPy and scikit-learn
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) LIBS="$(LIBS)" tests/run.sh $(ORACLES:tests/%=%)
@@ -128,7 +176,7 @@ claims:
 
 # Programs that use threads; the rest would only be slower under the thread sanitizer.
 THREAD_TESTS := unit/test_pool unit/test_match unit/test_draw unit/test_flow unit/test_field \
-                prop/test_zoo_train
+                prop/test_zoo_restart
 test-threads: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 	@BUILD=$(BUILD) tests/run.sh $(THREAD_TESTS:%=%.c)
 
@@ -146,4 +194,4 @@ check-full: need-test ## sanitizers, fuzz smoke, long tests, the report in a bro
 	+@WEFT_LONG_TESTS=1 $(again) test
 	@tests/browser.sh
 
--include $(TESTS:%=%.d) $(EMULATED_OBJ:.o=.d)
+-include $(TESTS:%=%.d) $(EMULATED_OBJ:.o=.d) $(EMULATED_TESTS:%=%.d) $(WGMMA_OBJ:.o=.d)

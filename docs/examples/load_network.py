@@ -40,7 +40,7 @@ def load_network(path):
         layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
         layer.load_state_dict({"weight": weight, **({} if bias is None else {"bias": bias})})
         modules += [layer, ACTIVATIONS[metadata["weft.activation"]]()]
-    return torch.nn.Sequential(*modules[:-1])  # no activation behind the last layer
+    return torch.nn.Sequential(*modules[:-1])  # no activation after the last layer
 
 
 if __name__ == "__main__":

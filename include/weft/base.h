@@ -34,7 +34,7 @@
 
 WF_BEGIN_C
 
-#define WF_VERSION "0.1.0"
+#define WF_VERSION "0.2.0"
 /* The binary interface: what functions take and return, layouts of public structs, values of
  * constants. A program that was compiled against another number must not call the library. It
  * rises when something that existed changes; new functions do not change it. */
@@ -94,7 +94,7 @@ WF_API void wf_free(void *memory);
  * NULL unless they say otherwise: then there is one thread, the CPU, no progress, no sentence. */
 
 /* desc is copied; NULL means the defaults, which are all zero. *out is the caller's: wf_ctx_free(),
- * which accepts NULL and must not run beside a call with that context.
+ * which accepts NULL; no call with that context may be running then.
  * Returns WF_OK or WF_ERR_MEMORY, where *out is NULL. */
 WF_API wf_status wf_ctx_create(const wf_ctx_desc *desc, wf_ctx **out);
 WF_API void wf_ctx_free(wf_ctx *ctx);

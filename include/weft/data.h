@@ -97,8 +97,8 @@ WF_API wf_status wf_data_bng(wf_ctx *ctx, const wf_data_desc *from, const wf_bng
 
 /* Data sets from the network (builds with libcurl; others answer WF_ERR_UNSUPPORTED). */
 typedef struct wf_fetch_desc {
-    const char
-        *folder; /* of the files; NULL: the environment's WEFT_DATA, else the working folder */
+    /* of the files; NULL: the environment's WEFT_DATA, else the working folder */
+    const char *folder;
     const char *server; /* NULL: OpenML's, or the Census Bureau's */
     const char *sha256; /* that the file must have; NULL: OpenML's published MD5 is checked alone */
 } wf_fetch_desc;

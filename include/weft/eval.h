@@ -51,15 +51,13 @@ typedef struct wf_points {
 WF_API void wf_points_free(wf_points *points);
 
 /* The collection itself: accuracy and IoU over all of it, WCS over the cloud, all leave-one-out.
- * points: of the cloud.
- * points may be NULL; else wf_points_free() what it holds. Returns WF_OK, WF_ERR_INTERRUPTED or
- * WF_ERR_MEMORY. */
+ * points: of the cloud; NULL, or freed by wf_points_free().
+ * Returns WF_OK, WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_eval_reference(wf_ctx *ctx, const wf_reference *reference, wf_eval_row *row,
                                    wf_points *points);
-/* Networks (n, n_params). points may be NULL.
- * else wf_points_free() what it holds. Returns WF_OK, WF_ERR_INPUT (no networks, values that are
- * not
- * finite), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
+/* Networks (n, n_params). points: NULL, or freed by wf_points_free().
+ * Returns WF_OK, WF_ERR_INPUT (no networks, values that are not finite), WF_ERR_INTERRUPTED or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_eval_networks(wf_ctx *ctx, const wf_reference *reference, const char *name,
                                   const float *weights, size_t n, wf_eval_row *row,
                                   wf_points *points);
@@ -96,8 +94,7 @@ WF_API wf_status wf_score_logits(wf_ctx *ctx, const float *logits, size_t n, con
 WF_API double wf_roc_auc(const float *score, const int32_t *positive, size_t n);
 WF_API double wf_error_iou(const uint8_t *a, const uint8_t *b, size_t bytes); /* empty union: 0 */
 /* Exact W2 between two equal-sized clouds of points (m, 3).
- * Returns WF_OK, WF_ERR_USAGE (m, a point that is not finite) or
- * WF_ERR_MEMORY. */
+ * Returns WF_OK, WF_ERR_USAGE (m, a point that is not finite) or WF_ERR_MEMORY. */
 WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, int m, double *out);
 
 /* --- networks of other programs --------------------------------------------------------------- */
@@ -105,9 +102,9 @@ WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, 
 /* Files of other programs say neither how inputs were scaled nor which activation the networks have
  * nor which output stands for which class. */
 typedef struct wf_suits {
-    double
-        accuracy; /* mean of a few networks on a part of the test set, as things are said to be */
-    double best;  /* and what it would be with `advice`; the same without */
+    /* mean of a few networks on a part of the test set, with the scale and activation as stated */
+    double accuracy;
+    double best;      /* the same with `advice` taken */
     char advice[400]; /* "--scale standard --activation tanh"; "": nothing is far better */
 } wf_suits;
 /* Try the usual scales, activations and any order of classes on a few networks. desc is as the
@@ -116,11 +113,12 @@ typedef struct wf_suits {
 WF_API wf_status wf_zoo_suits(wf_ctx *ctx, const wf_zoo *zoo, const wf_data_desc *desc,
                               wf_suits *out);
 /* Write the collection with the accuracies and errors of its networks on `data`, and how that was
- * prepared: later commands then read data alike. path may be the collection's own.
+ * prepared, desc's scale and order of classes too: later commands then read data alike. path may be
+ * the collection's own.
  * Returns WF_OK, WF_ERR_SHAPE, WF_ERR_INPUT (a damaged collection), WF_ERR_INTERRUPTED,
  * WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_score(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *data,
-                              wf_scale scale, const char *path);
+                              const wf_data_desc *desc, const char *path);
 
 /* --- between two collections ------------------------------------------------------------------ */
 

@@ -9,7 +9,7 @@ WF_BEGIN_C
 /* Written to a sibling, fsync, rename, fsync of the folder: the file appears whole or not at all.
  * Returns WF_OK, WF_ERR_DISK or WF_ERR_MEMORY; what stood there before stays on failure. */
 WF_API wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes, size_t count);
-/* The whole of a file, NUL-terminated behind its end, gunzipped when it is gzip; at most `limit`
+/* The whole of a file, NUL-terminated after its end, gunzipped when it is gzip; at most `limit`
  * bytes. free(*out).
  * Returns WF_OK, WF_ERR_INPUT (missing, too long, damaged gzip) or WF_ERR_MEMORY; *out is then
  * NULL. */

@@ -21,7 +21,7 @@ typedef struct wf_flow wf_flow;
 /* How more networks of a collection's kind are trained, while a flow is fitted to them. */
 typedef struct wf_fresh {
     const wf_dataset *data; /* borrowed */
-    wf_zoo_desc zoo;        /* count and first are not looked at */
+    wf_zoo_desc zoo;        /* count and first are ignored */
 } wf_fresh;
 /* Indices of fresh networks; collections have lower ones. */
 #define WF_FRESH_FIRST 0x80000000u
@@ -33,8 +33,9 @@ typedef struct wf_source {
     const float *cond;      /* of its networks: K numbers; NULL without conditions */
     const char *task; /* name to ask for them by; NULL: none. Several collections may share one */
     int draw_weight;  /* relative sampling weight; 0 means 1 */
-    /* Fit networks that are trained beside the flow: zoo's own are never fitted, and only say what
-     * a network looks like. NULL: zoo's are. All sources of a flow or none. */
+    /* Fit networks that are trained while the flow is. Those of zoo are then never fitted; they
+     * only say what a network looks like. NULL: fit those of zoo. All sources of a flow have it, or
+     * none. */
     const wf_fresh *fresh;
 } wf_source;
 
@@ -50,7 +51,8 @@ WF_API wf_fit_desc wf_fit_desc_default(void); /* our recipe: muon, preconditione
 WF_API const wf_setting *wf_fit_settings(void);
 WF_API wf_fit_desc wf_fit_desc_paper(void); /* AdamW, plain, independent */
 
-/* Train until desc->updates, or until max_seconds with a warning. A checkpoint at `path` of the
+/* Train until desc->updates, or until max_seconds with a warning: the schedule is shortened on the
+ * way to end by then. A checkpoint at `path` of the
  * same settings is continued, bit for bit. On WF_ERR_INTERRUPTED and WF_ERR_DIVERGED the last
  * good checkpoint is kept there. out may be NULL.
  * Everything is borrowed for the call; *out, where it is wanted, is the caller's. Returns WF_OK,
@@ -72,6 +74,9 @@ WF_API size_t wf_flow_params(const wf_flow *flow);         /* trainable paramete
 WF_API const void *wf_flow_options(const wf_flow *flow);
 WF_API const wf_fit_desc *wf_flow_trained_with(const wf_flow *flow);
 WF_API size_t wf_flow_updates(const wf_flow *flow); /* done so far */
+/* Where it stands on the way to the updates it was given: the same, unless max_seconds shortened
+ * its schedule. */
+WF_API size_t wf_flow_position(const wf_flow *flow);
 WF_API const char *wf_flow_meta(const wf_flow *flow, const char *key);
 
 /* A collection the flow was fitted to. Everything belongs to the flow; texts are "" where
@@ -83,11 +88,14 @@ typedef struct wf_flow_source {
     const char *tests; /* names of its test sets, joined by commas */
     const char *data;  /* fingerprint of the data its networks were trained on */
     const char *path;
-    size_t count;      /* networks used */
-    const char *scale; /* of the data its networks read, as recipes write it */
+    size_t count;        /* networks used */
+    const char *scale;   /* of the data its networks read, as recipes write it */
+    const char *classes; /* their order, where the collection says one */
 } wf_flow_source;
 WF_API int wf_flow_sources(const wf_flow *flow); /* how many */
 WF_API wf_flow_source wf_flow_source_at(const wf_flow *flow, int index);
+/* Its architecture alone, for callers that do not know the struct; it belongs to the flow. */
+WF_API const wf_graph *wf_flow_source_graph(const wf_flow *flow, int index);
 /* "a, b, c": the names of the tasks, each once, as many as fit into `size` bytes, at most 64. */
 WF_API void wf_flow_tasks(const wf_flow *flow, char *out, size_t size);
 /* The first source of a task; WF_ERR_USAGE lists the tasks there are. */

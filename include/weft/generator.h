@@ -40,8 +40,8 @@ typedef struct wf_generator_fit_desc {
 typedef struct wf_generator_open_desc {
     const wf_generator_kind *kind; /* NULL: as the file says */
     const char *path;              /* of a fit; NULL for kinds without fit */
-    const wf_zoo
-        *zoo; /* KEEPS_COLLECTION: borrowed, must outlive the generator; else NULL is fine */
+    /* KEEPS_COLLECTION: borrowed, must outlive the generator; else NULL is fine */
+    const wf_zoo *zoo;
     const void *options; /* kinds without fit; NULL: the defaults */
 } wf_generator_open_desc;
 
@@ -50,20 +50,20 @@ typedef struct wf_generator_request {
     const wf_graph *graph;
     const float *cond; /* NULL: none */
     size_t n;
-    const wf_sample_desc
-        *sample;    /* NULL: the defaults. Kinds that are no flows may read the seed alone */
-    float *weights; /* (n, n_params of graph) */
-    float *direct;  /* with REFINES: the networks before refinement; may be NULL */
+    /* NULL: the defaults. Kinds that are no flows may read the seed alone */
+    const wf_sample_desc *sample;
+    float *weights;         /* (n, n_params of graph) */
+    float *direct;          /* with REFINES: the networks before refinement; may be NULL */
     wf_sample_stats *stats; /* may be NULL */
 } wf_generator_request;
 
 struct wf_generator_kind {
-    const char *name;  /* lower-case letters, digits, '-' inside; no number behind the last '-' */
+    const char *name;  /* lower-case letters, digits, '-' inside; no number after the last '-' */
     const char *about; /* one line for people */
     unsigned traits;   /* of wf_generator_trait */
     const wf_setting *(*settings)(void); /* of the struct `options`; NULL: none */
     size_t options_size;
-    /* The setting that a number behind the name gives: "sigma" in perturbation-0.25; NULL: none. */
+    /* The setting that a number after the name gives: "sigma" in perturbation-0.25; NULL: none. */
     const char *parameter;
     /* Its values in a table that names no rows: "0.05,0.10"; the best of them is the row NAME. */
     const char *variants;
@@ -99,7 +99,7 @@ WF_API wf_status wf_generator_register(wf_ctx *ctx, const wf_generator_kind *kin
 WF_API int wf_generator_count(void);
 WF_API const wf_generator_kind *wf_generator_at(int index);          /* in order of registration */
 WF_API const wf_generator_kind *wf_generator_find(const char *name); /* NULL: none */
-/* A name that may have its parameter behind it, "perturbation-0.25": the kind, and its options with
+/* A name that may have its parameter after it, "perturbation-0.25": the kind, and its options with
  * that parameter; free(*options), which is NULL for kinds without settings. WF_ERR_USAGE lists
  * names. */
 WF_API wf_status wf_generator_named(wf_ctx *ctx, const char *name, const wf_generator_kind **kind,
@@ -146,8 +146,9 @@ WF_API wf_flow *wf_generator_flow(wf_generator *generator); /* NULL: it is no fl
  * held_out  [n] networks for the validation loss, NULL where there are none; NULL: none at all.
  * json      {"model": settings of the generator, "train": settings of [train],
  *           "sources": [{"task": text, "cond": [numbers], "weight": N}, ...] one for each
- *           collection}; every part may be absent. NULL: the defaults.
- * path      of the file that is written, and gone on from when it was broken off.
+ *           collection}; every part may be absent. NULL: the defaults, where train.coupling is
+ *           "matched" for flows that are equivariant and "independent" for other flows.
+ * path      of the file that is written. Where it holds an unfinished fit, that one continues.
  * Returns what wf_generator_fit() returns: WF_OK, WF_ERR_USAGE, WF_ERR_INPUT, WF_ERR_SHAPE,
  * WF_ERR_DIVERGED, WF_ERR_INTERRUPTED (the checkpoint is kept), WF_ERR_LOCKED, WF_ERR_DISK,
  * WF_ERR_MEMORY, WF_ERR_UNSUPPORTED. */
@@ -173,7 +174,7 @@ WF_API wf_status wf_generator_sample_json(wf_ctx *ctx, wf_generator *generator,
                                           float *weights, float *direct, char **stats);
 /* What is known of generator number `index`: {"name", "about", "fitted": bool, "parameter",
  * "variants", "traits": ["any-architecture", "conditions", "equivariant", "wants-aligned",
- * "keeps-collection", "on-gpu", "refines"]}; wf_free(*out). WF_ERR_USAGE behind the last. */
+ * "keeps-collection", "on-gpu", "refines"]}; wf_free(*out). WF_ERR_USAGE after the last. */
 WF_API wf_status wf_generator_json(wf_ctx *ctx, int index, char **out);
 /* The table of a generator's settings, for wf_settings_create(); NULL: there is no such generator,
  * or it has no settings. */

@@ -6,9 +6,9 @@
  *
  * A description is a list of layers. Each makes one group of units from one or two earlier groups.
  * It is written as a C array (wf_graph_build), as JSON (wf_graph_json) or, without residual
- * connections, as a text. Everything else follows from it: the flat parameter order (that of a
- * PyTorch state_dict), hidden-unit permutations, positional roles, parameter groups, the forward
- * pass. Nothing else knows what an MLP is. */
+ * connections but those of basic blocks, as a text. Everything else follows from it: the flat
+ * parameter order (that of a PyTorch state_dict), hidden-unit permutations, positional roles,
+ * parameter groups, the forward pass. Nothing else knows what an MLP is. */
 #ifndef WEFT_GRAPH_H
 #define WEFT_GRAPH_H
 
@@ -69,6 +69,10 @@ typedef struct wf_layer {
     wf_window pool_window; /* of maximum and average */
     const char *name;      /* NAME.weight, NAME.bias; NULL: "layers.0", "layers.1" ... */
     const char *norm_name; /* NULL: "layers.0.norm" ... */
+    /* A batch norm that is multiplied into weight and bias (wf_graph_fold_norms): its name, and
+     * `eps` above. It has no parameters; exports write it as an identity. NULL: none. */
+    const char *folded_norm;
+    bool folded_bias; /* the bias stands for that norm's beta: the layer itself has none */
 } wf_layer;
 
 /* Units of a layer, or the one node that stands for a vector of parameters. The values of kinds
@@ -147,11 +151,14 @@ WF_API wf_status wf_graph_build(wf_ctx *ctx, int channels, int height, int width
 
 /* A graph from a text. activation: relu, tanh, gelu, silu, sigmoid, identity; it is used for the
  * hidden linear and convolution layers that name none.
- *   64-16-8-10        widths; a '!' behind a width means that this layer has no bias: 64-16!-10
+ *   64-16-8-10        widths; a '!' after a width means that this layer has no bias: 64-16!-10
  *   3x32x32 conv16 .. input (64 or 3x32x32), then words: conv16, linear10 (both with '!'), pool,
  *                     avgpool, gap, flatten, batchnorm, layernorm, pass, or an activation.
  *                     conv16k5s2p2 has kernel 5, stride 2, padding 2 (default k3 s1, padding k/2),
  *                     pool3s2p1 likewise (default 2, stride as kernel, no padding).
+ *                     basic64x2s2: two basic blocks of a ResNet with 64 channels, the first with
+ *                     stride 2; a text with such words has torchvision's names:
+ *                     "3x32x32 conv16! batchnorm basic16x2 basic32x2s2 gap linear10"
  *   {"input": ...     JSON, see wf_graph_json
  *   net.json          a file with such JSON
  * Returns WF_OK, WF_ERR_USAGE (no such text or activation), WF_ERR_SHAPE (sizes that do not fit),
@@ -176,6 +183,20 @@ WF_API void wf_graph_free(wf_graph *graph);
 WF_API bool wf_graph_equal(const wf_graph *a, const wf_graph *b);
 WF_API const char *wf_activation_name(wf_activation activation);
 
+/* --- batch norms in evaluation: a factor and a shift of the layer before them -----------------
+ * The description with every batch norm folded into the linear or convolution layer that it belongs
+ * to, which has a bias then. *out is the caller's: wf_graph_free().
+ * Returns WF_OK, WF_ERR_SHAPE (a batch norm behind no such layer) or WF_ERR_MEMORY. */
+WF_API wf_status wf_graph_fold_norms(wf_ctx *ctx, const wf_graph *graph, wf_graph **out);
+/* The reverse: the description with its batch norms again. *out is the caller's: wf_graph_free().
+ * Returns WF_OK or WF_ERR_MEMORY. */
+WF_API wf_status wf_graph_unfold_norms(wf_ctx *ctx, const wf_graph *graph, wf_graph **out);
+/* Parameters of one network between the two descriptions: `to` is what one of the functions above
+ * made of `from`. The network computes the same. Unfolded batch norms have gamma 1, mean 0 and
+ * variance 1 - eps; beta is 0, or the folded bias where the layer itself has none. */
+WF_API void wf_graph_convert_norms(const wf_graph *from, const wf_graph *to, const float *in,
+                                   float *out);
+
 /* --- what a description says, for callers that do not know the struct -------------------------
  * graph must not be NULL. Texts belong to the graph. Any thread may ask. */
 WF_API size_t wf_graph_params(const wf_graph *graph); /* length of the flat vector */
@@ -184,7 +205,7 @@ WF_API int wf_graph_outputs(const wf_graph *graph);
 WF_API const char *wf_graph_text(const wf_graph *graph);       /* "64-16-8-10" */
 WF_API const char *wf_graph_activation(const wf_graph *graph); /* "relu", "mixed" */
 WF_API int wf_graph_tensors(const wf_graph *graph); /* tensors of a PyTorch state_dict, in order */
-/* Tensor `index` as PyTorch has it: its name ("layers.0.weight"), or NULL behind the last.
+/* Tensor `index` as PyTorch has it: its name ("layers.0.weight"), or NULL after the last.
  * offset, count: its entries in the flat vector. rank and shape: its own dimensions, 1 to 4. kind:
  * wf_block_kind; from WF_BLOCK_MEAN on it is not trained. Any of them may be NULL. */
 WF_API const char *wf_graph_tensor(const wf_graph *graph, int index, size_t *offset, size_t *count,

@@ -26,6 +26,9 @@ typedef struct wf_import_desc {
     const char *name;       /* for the metadata, as "weft.name"; NULL: the source's name */
     bool recursive;         /* folders with all folders below them */
     int inputs, outputs;    /* that every network must have, those of a data set; 0: any */
+    bool keep_norm;         /* batch norms of arch stay gamma, beta and statistics; otherwise they
+                               are folded into the layers before them (wf_graph_fold_norms), and
+                               wf_zoo_export writes them out again */
 } wf_import_desc;
 WF_API wf_import_desc wf_import_desc_default(void);
 
@@ -35,6 +38,7 @@ typedef struct wf_import_collection {
     char *arch; /* as wf_graph.text */
     size_t count;
     size_t non_finite; /* networks with an infinite value or NaN; they are kept */
+    int folded_norms;  /* batch norms of each network that were folded */
 } wf_import_collection;
 
 typedef struct wf_import_result {
@@ -68,6 +72,28 @@ WF_API wf_status wf_zoo_import_all(wf_ctx *ctx, const char *const *sources, int 
                                    const wf_import_desc *desc, const char *out,
                                    wf_import_result *result);
 
+/* --- into memory, for programs that do not know the struct -------------------------------------
+ * options  JSON: {"activation", "arch", "layers", "name": texts, "recursive", "keep_norm": true or
+ *          false, "inputs", "outputs": whole numbers}, each as in wf_import_desc and none required
+ *          but activation or arch; NULL: {}. Other keys are refused.
+ * *out     a collection in memory with the metadata of an import; the caller's: wf_zoo_free();
+ *          NULL on failure.
+ * Both return WF_OK, WF_ERR_USAGE (options), WF_ERR_INPUT (a file, a tensor that belongs to no
+ * layer), WF_ERR_SHAPE (also: networks of several architectures), WF_ERR_INTERRUPTED or
+ * WF_ERR_MEMORY. */
+
+/* sources [n] as in wf_zoo_import, borrowed. Returns as above. */
+WF_API wf_status wf_zoo_import_json(wf_ctx *ctx, const char *const *sources, int n,
+                                    const char *options, wf_zoo **out);
+/* n tensors in memory: one state_dict, or several stacked. All arrays are borrowed for the call.
+ * names  [n]                     data   [n] float32, row after row
+ * rank   [n] dimensions of each  shape  the dimensions of all, one tensor after another
+ * Returns as above. */
+WF_API wf_status wf_zoo_import_tensors(wf_ctx *ctx, const char *const *names,
+                                       const float *const *data, const int *rank,
+                                       const size_t *shape, int n, const char *options,
+                                       wf_zoo **out);
+
 /* Networks to look at: a collection, a network that wf_zoo_export wrote, or a folder of them. Those
  * that do not describe themselves are taken for networks like `like` (NULL: they are refused).
  * *out is the caller's: wf_zoo_free().
@@ -79,6 +105,8 @@ WF_API wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_gr
  * .ckpt or .bin, else as safetensors.
  * names  comma-separated names of the layers that have weights; NULL: those of the collection.
  *        Tensors are NAME.weight and NAME.bias.
+ * Batch norms that an import folded are written under their names, as norms that change nothing
+ * but by their bias; the network computes the same.
  * Returns WF_OK, WF_ERR_USAGE (no such network, a wrong number of names), WF_ERR_DISK or
  * WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_export(wf_ctx *ctx, const wf_zoo *zoo, size_t index, const char *path,
@@ -102,6 +130,7 @@ typedef enum wf_zoo_kinship {
     WF_ZOO_TRAJECTORY,
     WF_ZOO_RELATED
 } wf_zoo_kinship;
+WF_API const char *wf_zoo_kinship_name(wf_zoo_kinship kinship); /* "independent" ...; static */
 
 typedef struct wf_zoo_duplicate {
     size_t index, earlier; /* network `index` equals network `earlier` */
@@ -130,7 +159,18 @@ typedef struct wf_zoo_summary {
 /* Everything that can be said of a collection without its data set.
  * Returns WF_OK, WF_ERR_INPUT (a damaged file), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_info(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out);
-/* The same, and what was found of each network: marks [count], of these bits. */
+/* The same as JSON, which `weft zoo info --json` prints:
+ *   path, arch, activation          the file, or the name of a collection in memory; its networks
+ *   count, parameters               networks; parameters of each
+ *   tests                           [{name, mean, std, min, max}]
+ *   duplicates, permuted_duplicates, duplicate_examples    the last [{index, earlier, permuted}]
+ *   hidden_units, dead_units, dead_networks, non_finite_values, non_finite_networks
+ *   near, far, kinship, warning     as in wf_zoo_summary
+ *   data_note                       metadata "weft.data.note", else ""
+ * Numbers that are not finite are null. *out: wf_free(), NULL on failure.
+ * Returns as wf_zoo_info. */
+WF_API wf_status wf_zoo_info_json(wf_ctx *ctx, const wf_zoo *zoo, char **out);
+/* wf_zoo_info, and what was found of each network: marks [count], of these bits. */
 enum {
     WF_ZOO_NON_FINITE = 1,
     WF_ZOO_DUPLICATE = 2, /* of an earlier one, relabelled or not */

@@ -8,7 +8,7 @@
  *
  * The speed is measured, not looked up: real updates of the flow that is planned run for a second
  * or two, matching, optimiser and validation included. A busy machine makes the plan smaller. Two
- * calls may measure different speeds and plan different flows; who wants the same flow again keeps
+ * calls may measure different speeds and plan different flows; to get the same flow again, keep
  * the plan. `weft fit` writes it as a recipe. */
 #ifndef WEFT_PLAN_H
 #define WEFT_PLAN_H
@@ -37,8 +37,8 @@ enum { WF_PLAN_FEW = 30 };
  *          (TMPDIR, else /tmp), which is removed.
  * minutes  of training, above 0; 0: WF_PLAN_MINUTES.
  * out      filled; it owns nothing.
- * Warns through the context where there are too few networks or too little time. Progress and
- * warnings of the measurement itself are not reported.
+ * Warns through the context where there is too little time; the fit itself warns of few networks.
+ * Progress and warnings of the measurement are not reported.
  * Returns WF_OK, WF_ERR_USAGE (minutes), WF_ERR_INPUT (values that are not finite, a damaged file),
  * WF_ERR_INTERRUPTED, WF_ERR_DISK, WF_ERR_MEMORY, or what else wf_flow_fit() returns. */
 WF_API wf_status wf_plan_fit(wf_ctx *ctx, const wf_zoo *zoo, double minutes, wf_plan *out);
@@ -49,7 +49,7 @@ WF_API wf_status wf_plan_fit(wf_ctx *ctx, const wf_zoo *zoo, double minutes, wf_
  * Returns what wf_plan_fit() returns; *out is then NULL. */
 WF_API wf_status wf_plan_json(wf_ctx *ctx, const wf_zoo *zoo, double minutes, char **out);
 /* The plan as a recipe that `weft train` and `weft run` take: what was chosen, with the reason
- * behind each key. zoo: path of the collection, for [zoo]; data: lines of a [data] section, or
+ * after each key. zoo: path of the collection, for [zoo]; data: lines of a [data] section, or
  * NULL. wf_free(*out). Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_plan_recipe(wf_ctx *ctx, const wf_plan *plan, const char *zoo, const char *data,
                                 char **out);

@@ -5,7 +5,7 @@
  *
  * A reader asks for the keys it knows, mostly by a table of settings, and then calls
  * wf_recipe_finish, which refuses every other key with its line and the nearest known name.
- * Values keep inner spaces; '#' starts a comment at the line's start or behind a space; a quoted
+ * Values keep inner spaces; '#' starts a comment at the line's start or after a space; a quoted
  * value ("...") may hold '#'. Duplicate keys and sections are refused. Overrides
  * ("zoo.count=10") replace or add values. */
 #ifndef WEFT_RECIPE_H
@@ -33,7 +33,7 @@ WF_API wf_status wf_recipe_set(wf_ctx *ctx, wf_recipe *recipe, const char *secti
                                const char *value);
 WF_API bool wf_recipe_has(const wf_recipe *recipe, const char *section, const char *key);
 WF_API const char *wf_recipe_section(const wf_recipe *recipe,
-                                     int index); /* names in file order; NULL behind the last */
+                                     int index); /* names in file order; NULL after the last */
 WF_API bool wf_recipe_has_section(const wf_recipe *recipe, const char *section);
 
 /* Both set values and mark keys as known; an absent key leaves its value as it is (the default).

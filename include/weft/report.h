@@ -83,8 +83,9 @@ typedef struct wf_report_desc {
     wf_score score;      /* what accuracy columns hold */
     const wf_report_entry *entries;
     int n_entries;
-    const char *notes;    /* what was cut; NULL or "" */
-    const char *log_path; /* JSON lines with "update" and "loss"; a missing file is no fault */
+    const char *notes;      /* what was cut; NULL or "" */
+    const char *log_path;   /* JSON lines with "update" and "loss"; a missing file is no fault */
+    const char *log_digest; /* what wf_file_digest said of it: another one is refused; or NULL */
     const wf_graph *graph;
     const float *trained; /* (n_trained, n_params), for histograms and decision regions */
     size_t n_trained;
@@ -98,10 +99,10 @@ typedef struct wf_report_desc {
     int n_facts;
     const wf_report_task *tasks; /* a flow of many tasks: bars by width, and a table */
     int n_tasks;
-    const wf_report_domains
-        *domains; /* the plane of two domains, JWS against the condition; NULL: none */
-    const wf_report_sweep
-        *sweep; /* the page is about several runs; four panels where it has points */
+    /* the plane of two domains, JWS against the condition; NULL: none */
+    const wf_report_domains *domains;
+    /* the page is about several runs; four panels where it has points */
+    const wf_report_sweep *sweep;
 } wf_report_desc;
 WF_API wf_report_desc wf_report_desc_default(void);
 

@@ -24,7 +24,7 @@
  *     #include "weft/fit.def"
  *         {0}};
  *
- * Behind the help, designated members may follow. A setting that is added to a table which released
+ * After the help, designated members may follow. A setting that is added to a table which released
  * files were written with needs `.before`, the value that they were made with: then they open, and
  * finished stages of their runs stay finished. */
 #ifndef WEFT_SETTINGS_H
@@ -74,7 +74,7 @@ typedef struct wf_setting {
     const char *before; /* the value in files and run folders without this key; NULL: the default */
     double low, high;   /* allowed numbers ... */
     bool above, below;  /* ... without the bound itself */
-    const char *const *names; /* CHOICE, SWITCH; NULL behind the last */
+    const char *const *names; /* CHOICE, SWITCH; NULL after the last */
     const char *help;         /* one line */
 } wf_setting;
 
@@ -113,7 +113,7 @@ WF_API char *wf_settings_json(const wf_setting *rows, const void *desc);
 WF_API wf_status wf_settings_create(wf_ctx *ctx, const wf_setting *rows, const char *json,
                                     void **out);
 /* The same into a struct of the caller's: what the object lacks stays as it is. texts: memory that
- * the struct's texts lie in, wf_free() it behind the struct; may be NULL for tables without texts.
+ * the struct's texts lie in, wf_free() it after the struct; may be NULL for tables without texts.
  * On failure neither is changed.
  * Returns as wf_settings_create. */
 WF_API wf_status wf_settings_from_json(wf_ctx *ctx, const wf_setting *rows, const char *json,

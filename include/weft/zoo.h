@@ -19,17 +19,25 @@ WF_BEGIN_C
 
 typedef struct wf_zoo wf_zoo; /* an open collection: a mapped file, or memory; read-only */
 
-/* Open a file, which stays mapped until *out is freed. *out is the caller's: wf_zoo_free(), which
- * accepts NULL; it is NULL on failure.
- * Returns WF_OK, WF_ERR_INPUT (no file, damaged, no collection), WF_ERR_SHAPE or WF_ERR_MEMORY. */
+/* Open a file, which stays mapped until *out is freed, or all files that match a pattern with *, ?
+ * or [: they are one collection, in the order of their names. Files that end in .cloud.safetensors
+ * are left out. *out is the caller's: wf_zoo_free(), which accepts NULL; it is NULL on failure.
+ * A warning says when networks between two files seem to be missing or to be there twice.
+ * Returns WF_OK, WF_ERR_INPUT (no file, damaged, no collection), WF_ERR_SHAPE (also: files of
+ * several architectures) or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_open(wf_ctx *ctx, const char *path, wf_zoo **out);
 WF_API void wf_zoo_free(wf_zoo *zoo);
+/* The files that a path of wf_zoo_open() names: those that match a pattern, else the path itself,
+ * whether it is there or not. *out [*count] is the caller's: wf_zoo_names_free().
+ * Returns WF_OK, WF_ERR_INPUT (a folder that cannot be read, no file that matches) or
+ * WF_ERR_MEMORY. */
+WF_API wf_status wf_zoo_files(wf_ctx *ctx, const char *path, char ***out, size_t *count);
 
 /* --- collections without a file ---------------------------------------------------------------
  * They serve wherever a wf_zoo is taken: fits, evaluation, controls, alignment, summaries, export.
  * The graph is copied. name: what messages and flow files call the collection in place of a path;
- * NULL: "collection in memory". *out is the caller's: wf_zoo_free(). Networks are not looked at:
- * values that are not finite are refused by who cannot use them, and counted by wf_zoo_info().
+ * NULL: "collection in memory". *out is the caller's: wf_zoo_free(). Weights are not checked here:
+ * calls that cannot use infinite values or NaN refuse them, wf_zoo_info() counts them.
  * Both return WF_OK, WF_ERR_USAGE (no networks) or WF_ERR_MEMORY. */
 
 /* weights (count, n_params) in flat order. copy false: borrowed; they must stay and not change
@@ -44,9 +52,10 @@ WF_API wf_status wf_zoo_from_memory(wf_ctx *ctx, const char *name, const wf_grap
 WF_API wf_status wf_zoo_from_tensors(wf_ctx *ctx, const char *name, const wf_graph *graph,
                                      const float *const *base, const size_t *stride, size_t count,
                                      wf_zoo **out);
-/* Columns and metadata of a collection in memory; all is copied, what was there is replaced.
- * Not beside a call that reads the collection. Return WF_OK, WF_ERR_USAGE (a file's collection, a
- * bad name, more than 8 test sets) or WF_ERR_MEMORY. */
+/* The next three set columns and metadata of a collection in memory. They copy what they are given
+ * and replace what was there. No other call may be reading the collection. WF_ERR_USAGE also means
+ * a collection of a file, a bad name, or more than 8 test sets. */
+
 /* scores [count], errors (count, error_bytes) as in the list above; either may be NULL.
  * Returns WF_OK, WF_ERR_USAGE or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_set_scores(wf_ctx *ctx, wf_zoo *zoo, const char *test, const float *scores,
@@ -75,10 +84,11 @@ WF_API void wf_zoo_get(const wf_zoo *zoo, size_t index, float *w);
  * digest says that it is damaged, WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count,
                              float **out);
-/* Without a copy: tensor `index` of network k begins *stride * k floats behind the result; NULL:
- * there is no such tensor. In a file of another program it may not be aligned to 4 bytes. */
+/* Without a copy: tensor `index` of network k begins *stride * k floats after the result; NULL:
+ * there is no such tensor, or the collection lies in several files. In a file of another program it
+ * may not be aligned to 4 bytes. */
 WF_API const float *wf_zoo_tensor(const wf_zoo *zoo, int index, size_t *stride);
-/* The name of a test set; NULL behind the last. */
+/* The name of a test set; NULL after the last. */
 WF_API const char *wf_zoo_test(const wf_zoo *zoo, int index);
 WF_API const char *wf_zoo_meta(const wf_zoo *zoo, const char *key); /* NULL when absent */
 WF_API size_t wf_zoo_meta_count(const wf_zoo *zoo);

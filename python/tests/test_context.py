@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -141,14 +146,49 @@ def test_bad_options(options, text):
         weft.Context(**options)
 
 
-def test_a_plain_line_without_tqdm(capsys, monkeypatch):
-    from weft.progress import Event, _Line
+def in_terminal(code: str, keys: bytes = b"", after: bytes = b"") -> str:
+    """What a new interpreter shows in a terminal; `keys` are typed once it has shown `after`."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+        os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    shown = b""
+    try:
+        while select.select([terminal], [], [], 60)[0] and (part := os.read(terminal, 65536)):
+            shown += part
+            if keys and after in shown:
+                os.write(terminal, keys)
+                keys = b""
+    except OSError:  # the other end is closed
+        pass
+    os.close(terminal)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return shown.decode(errors="replace")
 
-    line = _Line()
-    line(Event("fitting", "updates", "loss 1", 50, 100, 2.0, False))
-    line.close()
-    said = capsys.readouterr().err
-    assert "fitting: 50/100 updates, about 2 s left, loss 1" in said
+
+FIT = """
+import signal, sys, weft
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if {without}:
+    sys.modules["tqdm.auto"] = None
+zoo = weft.generator("random").sample(40, arch=weft.Arch("2-8-3", activation="relu"))
+try:
+    weft.fit(zoo, updates=10**6, node=16, edge=16, time=16, blocks=2, batch=8)
+except weft.Interrupted as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("without", [False, True], ids=["tqdm", "plain"])
+def test_a_bar_and_ctrl_c_in_a_terminal(without):
+    if not without:
+        pytest.importorskip("tqdm")
+    shown = in_terminal(FIT.format(without=without), keys=b"\x03", after=b"/1000000 ")
+    assert "training the flow" in shown and "updates" in shown and "loss" in shown
+    assert ("about" if without else "|") in shown
+    assert "stopping after this step" in shown and "the checkpoint is saved" in shown
 
 
 def test_everything_is_freed():

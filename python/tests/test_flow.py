@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import threading
 import warnings
 
 import numpy as np
@@ -23,6 +26,9 @@ def test_widths_and_architectures(flow):
     with pytest.raises(weft.UnsupportedError, match="other layers"):
         flow.sample(2, arch="2-5-4-3")
     assert flow.sample(1, arch=weft.Arch("2-6-3", "relu")).arch.text == "2-6-3"
+    for other in ("4-5-3", "2-5-6"):
+        with pytest.raises(weft.ShapeError, match="give 2-...-3"):
+            flow.sample(2, arch=other)
 
 
 def test_refinement(flow):
@@ -63,6 +69,17 @@ def test_on_log(zoo):
     lines = []
     flow = weft.fit(zoo, updates=20, log_every=5, on_log=lines.append, **SMALL)
     assert lines == flow.log
+
+
+def test_the_file_of_a_flow_goes_with_it(zoo):
+    flow = weft.fit(zoo, updates=2, **SMALL)
+    path = flow.path
+    assert os.path.exists(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del flow
+        gc.collect()
+    assert not os.path.exists(os.path.dirname(path))
 
 
 def test_save_and_open(flow, tmp_path):
@@ -116,9 +133,27 @@ def test_every_control_by_name(name, zoo):
     assert np.isfinite(weft.generator(name, zoo).sample(3, seed=1).weights).all()
 
 
-def test_other_kinds_by_name(zoo):
-    flow = weft.fit(zoo, generator="mlp", updates=10, batch=8, coupling="independent")
-    assert flow.name == "mlp" and len(flow.sample(2)) == 2
+# Small ones of every kind that is fitted.
+TOKENS = {"width": 16, "blocks": 1, "heads": 2, "latent": 8}
+KINDS = {
+    "gmn": {"node": 16, "edge": 16, "time": 16, "blocks": 2},
+    "mlp": {"width": 16, "blocks": 1, "time": 8},
+    "dit": {"width": 16, "blocks": 1, "heads": 2},
+    "dwf": {},
+    "dwf-aligned": {},
+    "sane-kde": TOKENS,
+    "sane-gauss": TOKENS,
+    "pdiff": {"vae_updates": 5, "latent": 8, "channels": 4, "time": 8},
+}
+
+
+@pytest.mark.parametrize("kind", [k for k in weft.generators() if k.fitted], ids=lambda k: k.name)
+def test_every_fitted_kind_by_name(kind, zoo):
+    collection = weft.align(zoo) if "wants-aligned" in kind.traits else zoo
+    flow = weft.fit(collection, generator=kind.name, updates=5, batch=8, **KINDS[kind.name])
+    new = flow.sample(2)
+    assert flow.name == kind.name and np.isfinite(new.weights).all()
+    assert np.array_equal(weft.Flow.open(flow.path).sample(2).weights, new.weights)
 
 
 def test_collections_in_memory(zoo):
@@ -144,6 +179,8 @@ def test_bad_calls(zoo, flow, tmp_path):
         weft.generator("perturbaton", zoo)
     with pytest.raises(weft.UsageError, match="no collection"):
         weft.fit([])
+    with pytest.raises(weft.UsageError, match="not a dict.*from_models"):
+        weft.fit([zoo[0]])
     with pytest.raises(weft.InputError, match="none.safetensors"):
         weft.Flow.open(tmp_path / "none.safetensors")
     with pytest.raises(weft.ShapeError, match="51 parameters"):
@@ -187,5 +224,21 @@ def test_a_planned_fit(zoo, data, capsys):
 
 def test_data_on_which_the_networks_only_guess(zoo):
     x = np.random.default_rng(0).standard_normal((100, 2))
-    with pytest.warns(weft.WeftWarning, match="largest class"):
+    with pytest.warns(weft.WeftWarning, match="largest class") as caught:
         weft.fit(zoo, data=(x, np.zeros(100, int)), updates=5, **SMALL)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_warnings_point_at_the_line_that_made_the_call(zoo, threaded):
+    def call():
+        weft.fit(zoo[:5], updates=2, **SMALL)
+
+    with pytest.warns(weft.WeftWarning, match="5 networks to fit") as caught:
+        if threaded:
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+        else:
+            call()
+    assert [warning.filename for warning in caught] == [__file__]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import weft
@@ -78,3 +80,51 @@ def test_every_prototype_is_in_the_library():
 
     for name in _lib._PROTOTYPES:
         assert isinstance(getattr(_lib.lib, name), ctypes._CFuncPtr)
+
+
+HEADERS = Path(__file__).parents[2] / "include" / "weft"
+
+
+def letters_of(declared: str) -> str:
+    """The letters of _lib.py that may stand for a C type."""
+    words = declared.replace("*", " * ").split()
+    if "*" in words or "[" in declared:
+        return "ps"
+    kinds = {"void": "v", "size_t": "z", "int64_t": "q", "uint64_t": "Q", "double": "d"}
+    kinds.update({"bool": "b", "float": "?"})
+    return next((kinds[word] for word in words if word in kinds), "i")  # int, a status, an enum
+
+
+@pytest.mark.skipif(not HEADERS.exists(), reason="not in the repository")
+def test_every_prototype_is_that_of_the_header():
+    from weft import _lib
+
+    source = "".join(path.read_text() for path in HEADERS.glob("*.h"))
+    source = re.sub(r"/\*.*?\*/", " ", source, flags=re.S)
+    declarations = re.findall(r"WF_API ([^;()]*?\*?)\b(wf_\w+)\((.*?)\);", source, re.S)
+    declared = {name: (result, arguments) for result, name, arguments in declarations}
+    for name, prototype in _lib._PROTOTYPES.items():
+        result, arguments = declared[name]
+        arguments = re.sub(r"\(\*\w*\)\([^)]*\)", "*", arguments)  # callbacks
+        types = [result] + ([] if arguments == "void" else arguments.split(","))
+        assert len(types) == len(prototype), name
+        for letter, c_type in zip(prototype, types):
+            assert letter in letters_of(c_type), f"{name}: {letter} for {c_type.strip()}"
+
+
+@pytest.mark.skipif(not HEADERS.exists() or shutil.which("gcc") is None, reason="needs a compiler")
+def test_reports_of_progress_have_the_layout_of_the_header(tmp_path):
+    from weft._lib import Progress
+
+    names = [name for name, _ in Progress._fields_]
+    offsets = ", ".join(f"offsetof(wf_progress, {name})" for name in names)
+    (tmp_path / "layout.c").write_text(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <weft/base.h>\n"
+        f"int main(void) {{ size_t at[] = {{{offsets}}};\n"
+        f'for (int i = 0; i < {len(names)}; i++) printf("%zu ", at[i]); }}\n'
+    )
+    program = tmp_path / "layout"
+    include = f"-I{HEADERS.parent}"
+    subprocess.run(["gcc", include, "-o", program, tmp_path / "layout.c"], check=True)
+    printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    assert [int(at) for at in printed.split()] == [getattr(Progress, n).offset for n in names]

@@ -48,6 +48,19 @@ def test_follow_a_running_job(tmp_path):
     writer.join()
 
 
+def test_a_writer_of_a_running_job(log):
+    class Kept(logs.Writer):
+        def __init__(self):
+            self.lines = []
+
+        def __call__(self, line):
+            self.lines.append(line)
+
+    with Kept() as writer:
+        assert writer.copy(log, live=True, interval=0.01, stop=lambda: True) == len(LINES)
+    assert writer.lines == LINES
+
+
 def test_faults(tmp_path, log):
     with pytest.raises(weft.InputError, match="no such log"):
         list(logs.read_log(tmp_path / "none"))

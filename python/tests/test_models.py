@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -73,21 +75,36 @@ def trained(module):
 CASES = [(MLP, (4,)), (sequential, (4,)), (ResNet, (3, 8, 8)), (cnn, (1, 15, 15))]
 
 
+@pytest.mark.parametrize("keep_norm", [True, False])
 @pytest.mark.parametrize("make, shape", CASES)
-def test_modules_in_and_out(make, shape):
+def test_modules_in_and_out(make, shape, keep_norm):
     models = [trained(make()) for _ in range(3)]
-    zoo = weft.Zoo.from_models(models, input_shape=shape)
+    if make is sequential and not keep_norm:  # a batch norm behind an activation
+        with pytest.raises(weft.ShapeError, match="keep_norm"):
+            weft.Zoo.from_models(models, input_shape=shape)
+        return
+    zoo = weft.Zoo.from_models(models, input_shape=shape, keep_norm=keep_norm)
+    norms = {"batch"} & {m.get("norm", {}).get("kind") for m in zoo.arch.description["layers"]}
+    assert keep_norm or not norms
+    close = 1e-6 if keep_norm else 1e-5
     x = torch.randn(6, *shape)
     back = zoo.modules(make)
     together = zoo.ensemble(make)(x)
     for index, model in enumerate(models):
         expected = model(x).detach()
         assert np.allclose(zoo.forward(x.numpy(), index), expected, atol=1e-4)
-        assert torch.allclose(back[index].eval()(x), expected, atol=1e-6)
+        assert torch.allclose(back[index].eval()(x), expected, atol=close)
         assert torch.allclose(together[index], expected, atol=1e-5)
         fresh = make().eval()
         fresh.load_state_dict(zoo.state_dict(index))  # as it is
-        assert torch.allclose(fresh(x), expected, atol=1e-6)
+        assert torch.allclose(fresh(x), expected, atol=close)
+
+
+def test_however_a_list_is_made():
+    models = [MLP() for _ in range(3)]
+    expected = weft.Zoo.from_models(models).weights
+    for given in (tuple(models), (m for m in models), nn.ModuleList(models)):
+        assert np.array_equal(weft.Zoo.from_models(given).weights, expected)
 
 
 def test_names_and_order_are_kept():
@@ -111,7 +128,7 @@ def test_stacked_in_and_out_without_copies():
         }
     else:
         params, buffers = stack_module_state(models)
-    zoo = weft.Zoo.from_models((params, buffers), module=sequential)
+    zoo = weft.Zoo.from_models((params, buffers), module=sequential, keep_norm=True)
     assert zoo["0.weight"].__array_interface__["data"][0] == params["0.weight"].data_ptr()
     assert len(zoo) == 4 and zoo._owned is None or zoo._c
     again, more = zoo.stacked()
@@ -143,6 +160,7 @@ def test_state_dicts(tmp_path):
         weft.Zoo.from_models(states, arch="4-8-3", activation="relu", layers=["first", "out"]),
     ):
         assert zoo.arch == traced.arch and np.array_equal(zoo.weights, traced.weights)
+        assert zoo.names == traced.names
 
 
 @pytest.mark.parametrize("how", ["folder", "glob", "paths", "one file"])
@@ -159,7 +177,17 @@ def test_files(tmp_path, how):
     }[how]
     zoo = weft.Zoo.from_models(source, module=MLP)
     expected = weft.Zoo.from_models(models if how != "one file" else models[:1])
-    assert np.array_equal(zoo.weights, expected.weights)
+    assert np.array_equal(zoo.weights, expected.weights) and zoo.path is None
+    assert json.loads(zoo.meta["weft.sources"]) == [f"net{i}.pt" for i in range(len(zoo))]
+
+
+def test_sources_stay_where_batch_norms_are_folded(tmp_path):
+    def make():
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
+
+    torch.save(make().state_dict(), tmp_path / "net.pt")
+    zoo = weft.Zoo.from_models(tmp_path, module=make)
+    assert json.loads(zoo.meta["weft.sources"]) == ["net.pt"]
 
 
 def test_wrapped_modules():
@@ -225,6 +253,22 @@ class Own(nn.Module):
         return F.linear(x, self.w)
 
 
+class Tied(Twice):
+    def __init__(self):
+        super().__init__()
+        self.b = nn.Linear(4, 4)
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+
+class Hooked(MLP):
+    def __init__(self):
+        super().__init__()
+        self.first.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
 @pytest.mark.parametrize(
     "make, text",
     [
@@ -242,6 +286,8 @@ class Own(nn.Module):
         (lambda: nn.Linear(4, 3), "single layer"),
         (Scaled, "mul"),
         (Twice, "a: a layer that is used twice"),
+        (Tied, "b: a layer that is used twice, or that shares weights"),
+        (Hooked, "differ by .* hooks"),
         (Branching, "cannot be traced"),
         (Unused, "spare.bias, spare.weight"),
         (Own, "w: a parameter that belongs to no layer"),
@@ -304,8 +350,10 @@ def test_values_that_are_not_finite():
     "models, error, text",
     [
         ([], weft.InputError, "no models"),
-        ([3], weft.InputError, "model 0 is a int"),
-        ([{"a.weight": "x"}], weft.InputError, "a.weight is a str"),
+        (3, weft.InputError, "models has the type int; give nn.Modules"),
+        ([3], weft.InputError, "model 0 has the type int"),
+        ([MLP], weft.InputError, "model 0 has the type type"),
+        ([{"a.weight": "x"}], weft.InputError, "a.weight has the type str"),
         ([MLP().state_dict()], weft.UsageError, "activation"),
     ],
 )

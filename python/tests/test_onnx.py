@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 onnx = pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
 import onnx.helper  # noqa: E402
 import onnx.numpy_helper  # noqa: E402
 import weft  # noqa: E402
-from weft.onnx import run  # noqa: E402
 
 ARCHS = [
     "4-8-3",
@@ -45,6 +44,12 @@ RESIDUAL = {
 }
 
 
+def run(path, x):
+    """The outputs by onnxruntime."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x})[0]
+
+
 def random_zoo(arch, n=2):
     weights = np.random.default_rng(0).standard_normal((n, arch.params)).astype(np.float32) * 0.5
     zoo = weft.Zoo(arch, weights)
@@ -63,7 +68,7 @@ def test_there_and_back(text, activation, tmp_path):
     for index, path in enumerate(paths):
         zoo.to_onnx(path, index)
     x = np.random.default_rng(1).standard_normal((7, *arch.input_shape)).astype(np.float32)
-    theirs = run(str(paths[1]), x)
+    theirs = run(paths[1], x)
     ours = zoo.forward(x, 1)
     assert np.abs(theirs - ours).max() <= 1e-5 * max(1, np.abs(ours).max())
     back = weft.onnx.load(paths)
@@ -101,6 +106,21 @@ def test_models_of_torch(tmp_path):
     assert "a.weight" in zoo.names
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_folded_batch_norms(bias, tmp_path):
+    torch = pytest.importorskip("torch")
+    from torch import nn
+
+    layers = nn.Linear(4, 8, bias=bias), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)
+    model = nn.Sequential(*layers).eval()
+    model[1].running_mean += 1
+    zoo = weft.Zoo.from_models([model])
+    assert "norm" not in zoo.arch.description["layers"][0]
+    zoo.to_onnx(tmp_path / "net.onnx")
+    x = torch.randn(5, 4)
+    assert np.allclose(run(tmp_path / "net.onnx", x.numpy()), model(x).detach(), atol=1e-5)
+
+
 def model_of(nodes, constants=(), shape=("n", 4), outputs=1):
     kind = onnx.TensorProto.FLOAT
     graph = onnx.helper.make_graph(
@@ -129,6 +149,13 @@ def test_matmul_with_its_bias(tmp_path):
     zoo = weft.onnx.load(tmp_path / "m.onnx")
     x = np.random.rand(5, 4).astype(np.float32)
     assert np.allclose(zoo.forward(x, 0), x @ constants["w"] + constants["b"], atol=1e-5)
+
+
+def test_a_fixed_number_of_examples(tmp_path):
+    """As torch.onnx.export writes it where nothing else is said."""
+    model = model_of([node("Gemm", ["x", "w"], "y", transB=1)], {"w": np.ones((3, 4))}, (2, 4))
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    assert weft.onnx.load(tmp_path / "m.onnx").arch.text == "4-3!"
 
 
 W = {"w": np.ones((3, 4))}

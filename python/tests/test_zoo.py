@@ -91,10 +91,27 @@ def test_scores_of_a_trained_collection(zoo, data):
     assert zoo.scores("other") is None
 
 
+def test_info(arch, weights, zoo):
+    weights[4] = weights[1]
+    weights[5, 3] = np.nan
+    info = weft.Zoo(arch, weights).info()
+    assert (info["count"], info["arch"], info["activation"]) == (6, "2-4-3", "tanh")
+    assert info["duplicates"] == 1 and info["non_finite_networks"] == 1
+    assert info["duplicate_examples"] == [{"index": 4, "earlier": 1, "permuted": False}]
+    assert info["tests"] == [] and info["kinship"] == "independent" and info["warning"] == ""
+    trained = zoo.info()["tests"][0]
+    assert trained["name"] == "spirals"
+    assert trained["mean"] == pytest.approx(zoo.scores().mean(), abs=1e-6)
+
+
 def test_iteration(arch, weights):
     zoo = weft.Zoo(arch, weights)
     assert len(list(zoo)) == len(zoo) == 6
-    assert len(zoo.take([5, 0])) == 2 and np.array_equal(zoo.take([5, 0]).weights[0], weights[5])
+    assert np.array_equal(zoo.take([5, 0]).weights, weights[[5, 0]])
+    assert np.array_equal(zoo[[5, 0]].weights, weights[[5, 0]])
+    assert np.array_equal(zoo[weights[:, 0] > 0].weights, weights[weights[:, 0] > 0])
+    with pytest.raises(TypeError):
+        zoo[1.5]
 
 
 def test_bad_calls(arch, weights, tmp_path):

@@ -1,6 +1,6 @@
 """weft: learn the distribution of trained neural networks, and sample new ones.
 
-    zoo = weft.Zoo.from_models(models)    # nn.Modules, state_dicts, a folder, a glob, stacked tensors
+    zoo = weft.Zoo.from_models(models)  # nn.Modules, state_dicts, a folder, a glob, stacked tensors
     flow = weft.fit(zoo, data=(X, y))
     new = flow.sample(50)
     print(weft.evaluate(new, zoo, data=(X, y)))

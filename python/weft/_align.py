@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from ._memory import Array
 from ._options import Options
 from .context import current
 from .errors import UsageError
-from .zoo import Zoo, same_arch
+from .zoo import Zoo, opened, output, same_arch
 
 
 def align(
@@ -36,15 +35,10 @@ def align(
     """
     if not 0 <= reference < len(zoo):
         raise UsageError(f"reference is {reference}; the collection has {len(zoo)} networks")
-    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        out = os.fspath(path) if path is not None else os.path.join(folder, "aligned.safetensors")
-        settings = {"sweeps": sweeps, "restarts": restarts, "seed": seed}
-        with Options("wf_match_settings", settings) as desc:
-            current().run(lib.wf_align_zoo, zoo._c, reference, desc.pointer, text(out))
-        aligned = Zoo.open(out)
-    if path is None:
-        aligned.path = None
-    return aligned
+    settings = {"sweeps": sweeps, "restarts": restarts, "seed": seed}
+    with Options("wf_match_settings", settings) as desc, output(path) as out:
+        current().run(lib.wf_align_zoo, zoo._c, reference, desc.pointer, text(out))
+        return opened(out, path)
 
 
 def matched_cosine(

@@ -29,7 +29,7 @@ class Description:
         self.layers.append(layer)
         return Value(len(self.layers))
 
-    def onto(self, value: Value, key: str, entry: Any, alone: bool) -> Value:
+    def attach(self, value: Value, key: str, entry: Any, alone: bool) -> Value:
         """Add a norm, an activation or a pooling to the layer of `value`, or to a new one."""
         order = ["norm", "activation", "pool"]
         later = order[order.index(key) :]

@@ -10,6 +10,7 @@ from typing import Any, Iterator, Mapping, Sequence, Union
 
 import numpy as np
 
+from ._files import write_text
 from ._generator import Generator
 from ._lib import from_text, lib, owned_text, text
 from ._memory import Array, Owned
@@ -32,8 +33,7 @@ class Evaluation:
     """A table: a row for the collection itself and one for each set of networks that was judged.
 
     `rows` are dicts, `points` have the values of single networks. Prints as text, shows as a page
-    with plots in
-    notebooks."""
+    with plots in notebooks."""
 
     def __init__(self, rows: list[dict[str, Any]], page: str, notes: str, score: str) -> None:
         self.points: dict[str, dict[str, Array]] = {
@@ -106,13 +106,17 @@ class Evaluation:
 
     def save(self, path: str | os.PathLike[str]) -> str:
         """Write the page to a file."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self._page)
+        write_text(path, self._page)
         return os.fspath(path)
 
     def _repr_html_(self) -> str:
-        page = html.escape(self._page, quote=True)
-        return f'<iframe srcdoc="{page}" style="width:100%;height:640px;border:0"></iframe>'
+        return in_frame(self._page)
+
+
+def in_frame(page: str) -> str:
+    """A whole page for the output of a notebook's cell."""
+    source = html.escape(page, quote=True)
+    return f'<iframe srcdoc="{source}" style="width:100%;height:640px;border:0"></iframe>'
 
 
 Networks = Union[Zoo, Mapping[str, Zoo], Sequence[Zoo]]
@@ -129,10 +133,9 @@ def _named(networks: Networks) -> dict[str, Zoo]:
 def _fits(zoo: Zoo, reference: Zoo, name: str) -> None:
     if zoo.arch != reference.arch:
         raise ShapeError(
-            f"{name}: these networks are {zoo.arch.text}, the collection is "
-            f"{reference.arch.text}. Networks are "
-            "compared with trained ones of their own architecture; weft.score(networks, data) "
-            "judges them alone"
+            f"{name}: these networks are {zoo.arch.text}, the collection is {reference.arch.text}. "
+            f"Networks are compared with trained ones of their own architecture; "
+            f"weft.score(networks, data) judges them alone"
         )
     if not np.isfinite(zoo.weights).all():
         raise UsageError(f"{name}: a network has NaN or infinite values; leave it out")
@@ -232,8 +235,7 @@ def compare(
     **settings: Any,
 ) -> Evaluation:
     """Judge generators by n networks of each. Names are of those that need no fit
-    ("perturbation-0.1"); others
-    are given as they are, flows with the settings `sample`."""
+    ("perturbation-0.1"); others are given as they are, flows with the settings `sample`."""
     from ._generator import Flow, generator
 
     drawn = {}

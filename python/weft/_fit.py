@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-import tempfile
-import warnings
 from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from ._generator import DEFAULT, Flow, Zoos, conditions, generators, sources_of
-from ._lib import lib, owned_text, text
+from ._lib import lib, text
+from ._memory import TemporaryFolder
 from ._options import Options, as_json, keys
 from .arch import ArchLike, arch_of
-from .context import WeftWarning, current
+from .context import answer, current, warn
 from .data import DataLike, data_of
 from .errors import UsageError
-from .zoo import Zoo
+from .zoo import Zoo, opened, output
 
 
 def train_zoo(
@@ -42,17 +40,12 @@ def train_zoo(
     (<weft.Zoo of 4 networks 2-8-3, relu, 51 parameters>, (4,))
     """
     graph = arch_of(arch, activation)
-    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        out = os.fspath(path) if path is not None else os.path.join(folder, "zoo.safetensors")
-        examples = data_of(data, classes=graph.outputs, train=True)
-        with Options("wf_zoo_settings", {"count": count, **settings}) as options:
-            current().run(
-                lib.wf_zoo_train, graph._handle, examples._c, options.pointer, text(out), None
-            )
-        zoo = Zoo.open(out)
-    if path is None:
-        zoo.path = None
-    return zoo
+    examples = data_of(data, classes=graph.outputs, train=True)
+    with Options("wf_zoo_settings", {"count": count, **settings}) as options, output(path) as out:
+        current().run(
+            lib.wf_zoo_train, graph._handle, examples._c, options.pointer, text(out), None
+        )
+        return opened(out, path)
 
 
 def handles(zoos: Sequence[Zoo]) -> Any:
@@ -62,13 +55,11 @@ def handles(zoos: Sequence[Zoo]) -> Any:
 
 def plan(zoo: Zoo, minutes: float | None = None) -> dict[str, Any]:
     """How weft.fit would fit a flow to a collection in so many minutes: settings of [model],
-    [train]
-    and [sample], the estimate in seconds. The speed is measured, which takes a second or two."""
+    [train] and [sample], the estimate in seconds. The speed is measured, which takes a second or
+    two."""
     if minutes is not None and not minutes > 0:
         raise UsageError(f"minutes is {minutes}; give a number above 0")
-    out = ctypes.c_void_p()
-    current().run(lib.wf_plan_json, zoo._c, minutes or 0.0, ctypes.byref(out))
-    found: dict[str, Any] = json.loads(owned_text(out))
+    found: dict[str, Any] = answer(lib.wf_plan_json, zoo._c, minutes or 0.0, long=True)
     return found
 
 
@@ -91,12 +82,9 @@ def _score_first(zoo: Zoo, data: DataLike) -> None:
     reached = float(score(zoo[:100], examples).mean())
     share = float(np.bincount(examples.y_test).max() / len(examples.y_test))
     if reached <= share:
-        warnings.warn(
+        warn(
             f"the networks have an accuracy of {reached:.3f} on this data, and always naming the "
-            f"largest class {share:.3f}: are inputs scaled as in training, and labels in its "
-            f"order?",
-            WeftWarning,
-            stacklevel=3,
+            f"largest class {share:.3f}: are inputs scaled as in training, and labels in its order?"
         )
 
 
@@ -160,6 +148,8 @@ def fit(
     rows = conditions(conds, tasks)
     of_model, of_train = _split_settings(generator, settings)
     sampling: dict[str, Any] = {}
+    with Options("wf_fit_settings", {**of_train, **(train or {})}):
+        pass  # a wrong setting is said before anything takes time
     if data is not None:
         _score_first(zoos[0], data)
     if generator == DEFAULT and "updates" not in {**settings, **(train or {})}:
@@ -181,8 +171,8 @@ def fit(
             for index, task in enumerate(tasks)
         ],
     }
-    keep = tempfile.TemporaryDirectory(prefix="weft-") if path is None else None
-    out = os.path.join(keep.name, "flow.safetensors") if keep is not None else os.fspath(path or "")
+    folder = TemporaryFolder() if path is None else None
+    out = os.path.join(folder.path, "flow.safetensors") if folder else os.fspath(path or "")
     context = current()
     with context.logging(on_log):
         context.run(
@@ -197,4 +187,4 @@ def fit(
     if sampling:
         with Options("wf_sample_settings", sampling) as options:
             context.call(lib.wf_flow_keep_sampling, text(out), options.pointer)
-    return Flow(out, zoos[0], keep)
+    return Flow(out, zoos[0], folder)

@@ -14,11 +14,12 @@ from typing import Any, Iterator, Mapping, Sequence, Union
 
 import numpy as np
 
+from ._files import replacing
 from ._lib import lib, owned_text, text
 from ._memory import Array, Owned, pointer
 from ._options import Options, as_json
 from .arch import Arch, ArchLike, arch_of
-from .context import current
+from .context import answer, current
 from .errors import ShapeError, UsageError
 from .logs import read_log
 from .zoo import Zoo
@@ -45,9 +46,7 @@ def generators() -> list[Kind]:
     """
     found = []
     for index in range(lib.wf_generator_count()):
-        out = ctypes.c_void_p()
-        current().call(lib.wf_generator_json, index, ctypes.byref(out))
-        kind = json.loads(owned_text(out))
+        kind = answer(lib.wf_generator_json, index)
         traits = frozenset(kind["traits"])
         found.append(Kind(kind["name"], kind["about"], traits, bool(kind["fitted"])))
     return found
@@ -157,9 +156,7 @@ class Flow(Generator):
             flow = lib.wf_generator_flow(self._c)
             if not flow:
                 return {"generator": self.name, "sources": [], "cond_size": 0}
-            out = ctypes.c_void_p()
-            current().call(lib.wf_flow_json, flow, ctypes.byref(out))
-            self._about = json.loads(owned_text(out))
+            self._about = answer(lib.wf_flow_json, flow)
         assert self._about is not None
         return self._about
 
@@ -188,13 +185,26 @@ class Flow(Generator):
         if not flow:
             return super().arch
         unfolded = ctypes.c_void_p()
-        graph = lib.wf_flow_source_at(flow, index).graph
+        graph = lib.wf_flow_source_graph(flow, index)
         current().call(lib.wf_graph_fold, graph, 0, ctypes.byref(unfolded))
         return Arch._own(unfolded)
 
     @property
     def arch(self) -> Arch:
         return self._arch_of(0)
+
+    def _check_ends(self, graph: Arch, index: int | None) -> None:
+        """Hidden layers alone may differ from the networks it was fitted to: those of collection
+        `index`, or of any."""
+        indices = range(len(self.about["sources"])) if index is None else [index]
+        known = [self._arch_of(i) for i in indices]
+        if any((a.inputs, a.outputs) == (graph.inputs, graph.outputs) for a in known):
+            return
+        raise ShapeError(
+            f"{graph.text} has {graph.inputs} inputs and {graph.outputs} outputs; the flow was "
+            f"fitted to networks of {known[0].text} and makes no others: give "
+            f"{known[0].inputs}-...-{known[0].outputs}"
+        )
 
     def sample(
         self,
@@ -223,6 +233,8 @@ class Flow(Generator):
         """
         index, values = self._condition(task, cond)
         graph = self._arch_for(arch, self._arch_of(index), width)
+        if arch is not None and self.about["sources"]:
+            self._check_ends(graph, index if task is not None else None)
         given = {key: v for key, v in {"guidance": guidance, **settings}.items() if v is not None}
         chosen: dict[str, Any] = {**self.sampling, "seed": seed, **given}
         if refine is False:
@@ -321,9 +333,8 @@ class Flow(Generator):
         target = os.fspath(path)
         for suffix in ("", ".log.jsonl"):
             if os.path.exists(self.path + suffix):
-                temporary = f"{target}{suffix}.{os.getpid()}.tmp"
-                shutil.copyfile(self.path + suffix, temporary)
-                os.replace(temporary, target + suffix)
+                with replacing(target + suffix) as temporary:
+                    shutil.copyfile(self.path + suffix, temporary)
         return target
 
     def save_pretrained(self, folder: str | os.PathLike[str], **card: Any) -> str:
@@ -369,11 +380,21 @@ Zoos = Union[Zoo, Sequence[Zoo], Mapping[str, Zoo]]
 
 
 def sources_of(zoos: Zoos) -> tuple[list[Zoo], list[str | None]]:
+    """Collections, and the names of their tasks."""
+    tasks: list[str | None] = []
     if isinstance(zoos, Zoo):
-        return [zoos], [None]
-    if isinstance(zoos, Mapping):
-        return list(zoos.values()), [str(name) for name in zoos]
-    return list(zoos), [None] * len(zoos)
+        zoos = [zoos]
+    elif isinstance(zoos, Mapping):
+        tasks = [str(name) for name in zoos]
+        zoos = list(zoos.values())
+    found = list(zoos)
+    for zoo in found:
+        if not isinstance(zoo, Zoo):
+            raise UsageError(
+                f"a collection is a weft.Zoo, not a {type(zoo).__name__}: "
+                f"weft.Zoo.from_models(models) makes one"
+            )
+    return found, tasks or [None] * len(found)
 
 
 def conditions(conds: Any, tasks: Sequence[str | None]) -> Array | None:

@@ -2,7 +2,8 @@
 
 A prototype is a word: the result, then the arguments, a letter each.
   v nothing   i int (also a status)   z size_t   q int64   Q uint64   d double   b bool
-  p pointer   s text, UTF-8, NULL for None   F FlowSource
+  p pointer   s text, UTF-8, NULL for None
+No struct goes by value: their layouts may grow.
 ctypes lets go of the interpreter's lock during every call."""
 
 from __future__ import annotations
@@ -18,20 +19,6 @@ from .errors import LibraryError
 ABI = 1
 
 
-class FlowSource(ctypes.Structure):
-    """wf_flow_source, which wf_flow_source_at returns by value."""
-
-    _fields_ = [
-        ("task", ctypes.c_char_p),
-        ("graph", ctypes.c_void_p),
-        ("cond", ctypes.c_void_p),
-        ("tests", ctypes.c_char_p),
-        ("data", ctypes.c_char_p),
-        ("path", ctypes.c_char_p),
-        ("count", ctypes.c_size_t),
-    ]
-
-
 _TYPES: dict[str, Any] = {
     "v": None,
     "i": ctypes.c_int,
@@ -42,7 +29,6 @@ _TYPES: dict[str, Any] = {
     "b": ctypes.c_bool,
     "p": ctypes.c_void_p,
     "s": ctypes.c_char_p,
-    "F": FlowSource,
 }
 
 _PROTOTYPES = {
@@ -67,6 +53,9 @@ _PROTOTYPES = {
     "wf_graph_json": "ippp",
     "wf_graph_clone": "ippp",
     "wf_graph_fold": "ippip",
+    "wf_graph_fold_norms": "ippp",
+    "wf_graph_unfold_norms": "ippp",
+    "wf_graph_convert_norms": "vpppp",
     "wf_graph_free": "vp",
     "wf_graph_equal": "bpp",
     "wf_graph_params": "zp",
@@ -93,7 +82,9 @@ _PROTOTYPES = {
     "wf_zoo_meta_count": "zp",
     "wf_zoo_meta_at": "vpzpp",
     "wf_zoo_scores": "pps",
-    "wf_zoo_import_all": "ippipsp",
+    "wf_zoo_import_json": "ippisp",
+    "wf_zoo_import_tensors": "ipppppisp",
+    "wf_zoo_info_json": "ippp",
     "wf_zoo_train": "ippppsp",
     "wf_zoo_settings": "p",
     # data.h
@@ -129,7 +120,7 @@ _PROTOTYPES = {
     "wf_flow_sampling": "vpp",
     "wf_flow_keep_sampling": "ipsp",
     "wf_flow_velocity": "ipppppzpdbp",
-    "wf_flow_source_at": "Fpi",
+    "wf_flow_source_graph": "ppi",
     "wf_flow_find_task": "ippsp",
     "wf_flow_nearest": "ipp",
     "wf_plan_json": "ippdp",
@@ -179,19 +170,17 @@ def _load() -> ctypes.CDLL:
     path = next((place for place in places if place.exists()), None)
     if path is None:
         raise LibraryError(
-            "libweft.so is missing; looked for "
-            + ", ".join(map(str, places))
-            + ". Install the package again (pip install . in the repository), run make there, or "
-            "set "
-            "WEFT_LIBRARY to the library."
+            f"libweft.so is missing; looked for {', '.join(map(str, places))}. Install the package "
+            f"again (pip install . in the repository), run make there, or set WEFT_LIBRARY to the "
+            f"library."
         )
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise LibraryError(
             f"{path} cannot be loaded: {error}. Install what it needs (Debian: libjansson4, "
-            f"zlib1g, "
-            "libxxhash0), or make it again on this machine: pip install . in the repository."
+            f"zlib1g, libxxhash0), or make it again on this machine: pip install . in the "
+            f"repository."
         ) from None
     abi = library.wf_abi_version() if hasattr(library, "wf_abi_version") else 0
     if abi != ABI:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
+import tempfile
+import weakref
 from typing import Any, Callable
 
 import numpy as np
@@ -22,6 +25,14 @@ class Owned:
         if self.handle:
             self._free(self.handle)
             self.handle = ctypes.c_void_p()
+
+
+class TemporaryFolder:
+    """A folder that goes with the last thing that refers to it, without a ResourceWarning."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="weft-")
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 class _View:
@@ -48,6 +59,17 @@ def view(
     if not address or 0 in shape:
         return np.empty(shape, dtype)
     return np.asarray(_View(owner, interface))
+
+
+def as_array(value: Any, dtype: Any = None) -> Array:
+    """An array of what numpy reads, and of tensors of torch, wherever they are; without a copy
+    where none is needed."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+        if str(value.dtype) == "torch.bfloat16":  # which numpy does not have
+            value = value.float()
+        value = value.cpu().numpy()
+    return np.asarray(value, dtype=dtype)
 
 
 def pointer(array: Array | None) -> int | None:

@@ -6,8 +6,8 @@ import ctypes
 import json
 from typing import Any, Mapping
 
-from ._lib import lib, owned_text
-from .context import current
+from ._lib import lib
+from .context import answer, current
 from .errors import UsageError
 
 #: Sections of recipes and the tables behind them.
@@ -65,9 +65,8 @@ def keys(rows: int) -> set[str]:
 
 
 def describe(rows: int) -> list[dict[str, Any]]:
-    out = ctypes.c_void_p()
-    current().call(lib.wf_settings_describe, rows, ctypes.byref(out))
-    found: list[dict[str, Any]] = json.loads(owned_text(out))
+    """The settings of a table."""
+    found: list[dict[str, Any]] = answer(lib.wf_settings_describe, rows)
     return found
 
 

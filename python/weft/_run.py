@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import html
 import json
 import os
 from pathlib import Path
 from typing import Any, Iterator, Mapping
 
-from ._evaluate import Evaluation
+from ._evaluate import Evaluation, in_frame
 from ._generator import Flow
 from ._lib import lib, owned_text, text
 from ._options import as_json
@@ -32,8 +31,7 @@ class Report:
         return Path(self.path).read_text(encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        page = html.escape(self.html, quote=True)
-        return f'<iframe srcdoc="{page}" style="width:100%;height:640px;border:0"></iframe>'
+        return in_frame(self.html)
 
     def __repr__(self) -> str:
         return f"<weft.Report {self.path}>"
@@ -123,7 +121,7 @@ def run(
         text(recipe),
         None,
         as_json(options),
-        context.say,
+        context.on_line,
         None,
         ctypes.byref(out),
     )

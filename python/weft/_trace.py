@@ -3,8 +3,7 @@
 A layer of a description is an op, then a norm, an activation and a pooling. The trace is walked in
 order of execution; each operation is put into the layer that made its input where it fits there
 and nothing else reads that input, otherwise it begins a layer of its own ("pass"). What has no
-description is refused with the
-name of the operation and of the module."""
+description is refused with the name of the operation and of the module."""
 
 from __future__ import annotations
 
@@ -16,10 +15,8 @@ from .errors import InputError
 
 HOW = (
     "weft describes chains of nn.Linear and nn.Conv2d with BatchNorm, LayerNorm, poolings, "
-    "residual sums and the "
-    "activations relu, tanh, gelu, silu, sigmoid. Give arch= and activation= where the module "
-    "computes the same "
-    "in another way."
+    "residual sums and the activations relu, tanh, gelu, silu, sigmoid. Give arch= and activation= "
+    "where the module computes the same in another way."
 )
 
 
@@ -90,7 +87,7 @@ def _norm(kind: str) -> Callable[..., Value]:
             _refuse(f"nn.{type(m).__name__} without gamma and beta", name)
         if kind == "batch" and m.running_mean is None:
             _refuse(f"nn.{type(m).__name__} without running statistics", name)
-        return d.onto(x, "norm", {"kind": kind, "name": name, "eps": float(m.eps)}, alone)
+        return d.attach(x, "norm", {"kind": kind, "name": name, "eps": float(m.eps)}, alone)
 
     return add
 
@@ -99,7 +96,7 @@ def _activation(function: str) -> Callable[..., Value]:
     def add(d: Description, x: Value, m: Any, name: str, alone: bool) -> Value:
         if function == "gelu" and getattr(m, "approximate", "none") != "none":
             _refuse("the tanh form of gelu", name)
-        return d.onto(x, "activation", function, alone)
+        return d.attach(x, "activation", function, alone)
 
     return add
 
@@ -123,7 +120,7 @@ def _pool(kind: str) -> Callable[..., Value]:
             "stride": _compact(stride),
             "padding": _compact(m.padding),
         }
-        return d.onto(x, "pool", {"kind": kind, **window}, alone)
+        return d.attach(x, "pool", {"kind": kind, **window}, alone)
 
     return add
 
@@ -131,7 +128,7 @@ def _pool(kind: str) -> Callable[..., Value]:
 def _global_pool(d: Description, x: Value, m: Any, name: str, alone: bool) -> Value:
     if _pair(m.output_size) != [1, 1]:
         _refuse(f"nn.AdaptiveAvgPool2d({m.output_size}); only output_size=1 is described", name)
-    return d.onto(x, "pool", {"kind": "global"}, alone)
+    return d.attach(x, "pool", {"kind": "global"}, alone)
 
 
 def _flatten(d: Description, x: Value, m: Any, name: str, alone: bool) -> Value:
@@ -183,7 +180,7 @@ class _Arguments:
 
 _MAX_POOL = "kernel_size stride padding dilation ceil_mode return_indices"
 _AVERAGE_POOL = "kernel_size stride padding ceil_mode count_include_pad divisor_override"
-# name -> what it does, names of the arguments behind the first
+# name -> what it does, names of the arguments after the first
 FUNCTIONS: dict[str, tuple[Callable[..., Value], str]] = {
     "relu": (_activation("relu"), "inplace"),
     "relu_": (_activation("relu"), ""),
@@ -222,7 +219,7 @@ class _Walk:
         self.nodes = list(traced.graph.nodes)
         self.values: dict[Any, Value] = {}
         self.sizes: set[Any] = set()  # nodes that hold sizes, for x.view(x.size(0), -1)
-        self.used: set[str] = set()
+        self.owners: dict[int, Any] = {}  # node that uses a parameter, by the parameter's id
         self.description = Description()
 
     def value(self, node: Any, where: str) -> Value:
@@ -249,7 +246,7 @@ class _Walk:
                 if result not in self.values:
                     _refuse(f"an output that is not one tensor ({result})", "forward")
                 if self.values[result].group != len(self.description.layers):
-                    _refuse("layers behind the one that is returned", "forward")
+                    _refuse("layers after the one that is returned", "forward")
         return self.description
 
     def alone(self, node: Any) -> bool:
@@ -261,10 +258,9 @@ class _Walk:
         kind = type(module).__name__
         if kind not in MODULES or not type(module).__module__.startswith("torch.nn"):
             _refuse(f"nn.{kind}" if kind not in MODULES else kind, name)
-        if any(True for _ in module.parameters()):
-            if name in self.used:
-                _refuse("a layer that is used twice (shared weights)", name)
-            self.used.add(name)
+        for parameter in module.parameters():
+            if self.owners.setdefault(id(parameter), node) is not node:
+                _refuse("a layer that is used twice, or that shares weights with another", name)
         source = node.args[0]
         return MODULES[kind](
             self.description, self.value(source, name), module, name, self.alone(source)
@@ -276,11 +272,8 @@ class _Walk:
         source = node.args[0] if node.args else node.kwargs.get("input")
         rest = tuple(node.args[1:])
         kwargs = {k: v for k, v in node.kwargs.items() if k != "input"}
-        if (
-            name in ("size", "dim")
-            or (name == "getattr" and rest[:1] == ("shape",))
-            or source in self.sizes
-        ):
+        of_shape = name in ("size", "dim") or (name == "getattr" and rest[:1] == ("shape",))
+        if of_shape or source in self.sizes:
             self.sizes.add(node)
             return None
         if target in (operator.add, operator.iadd) or name in ("add", "add_"):
@@ -296,7 +289,8 @@ class _Walk:
             return Value(value.group, flat=True)
         if name == "mean":
             if _is_global_mean(rest, kwargs) and not kwargs.get("keepdim", False):
-                return self.description.onto(value, "pool", {"kind": "global"}, self.alone(source))
+                entry = {"kind": "global"}
+                return self.description.attach(value, "pool", entry, self.alone(source))
             _refuse("a mean that is not over the whole image", where)
         if name not in FUNCTIONS:
             _refuse(f"the operation {name}", where)
@@ -334,9 +328,8 @@ def describe(module: Any, input_shape: tuple[int, ...] | None = None) -> dict[st
         traced = torch.fx.symbolic_trace(module)
     except Exception as error:
         raise InputError(
-            f"{name} cannot be traced by torch.fx ({type(error).__name__}: {error}). Its "
-            f"forward must not depend "
-            f"on values of its input. {HOW}"
+            f"{name} cannot be traced by torch.fx ({type(error).__name__}: {error}). Its forward "
+            f"must not depend on values of its input. {HOW}"
         ) from None
     found = _Walk(traced, module).run()
     if not found.layers:

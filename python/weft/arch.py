@@ -6,16 +6,14 @@ import ctypes
 import functools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Mapping, Union
+from typing import Any, Mapping, Union
 
-from ._lib import from_text, lib, owned_text, text
-from .context import current
+import numpy as np
+
+from ._lib import from_text, lib, text
+from ._memory import Array, as_array
+from .context import answer, current
 from .errors import ShapeError, UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 _KINDS = ("weight", "bias", "gamma", "beta", "mean", "variance")
 
@@ -113,9 +111,7 @@ class Arch:
     @functools.cached_property
     def description(self) -> dict[str, Any]:
         """The layers as JSON has them (docs/formats.md)."""
-        out = ctypes.c_void_p()
-        current().call(lib.wf_graph_json, self._handle, ctypes.byref(out))
-        found: dict[str, Any] = json.loads(owned_text(out))
+        found: dict[str, Any] = answer(lib.wf_graph_json, self._handle)
         return found
 
     @property
@@ -147,32 +143,23 @@ class Arch:
 
     def inputs_of(self, x: Any) -> Array:
         """Examples as the library takes them: (n, inputs), float32, contiguous."""
-        import numpy as np
-
-        array = np.ascontiguousarray(x, dtype=np.float32)
+        array = np.ascontiguousarray(as_array(x, np.float32))
         if array.ndim < 2 or array[0:1].size != self.inputs:
+            image = f" or (n, {', '.join(map(str, self.input_shape))})"
             raise ShapeError(
                 f"examples have the shape {tuple(array.shape)}; {self.text} reads {self.inputs} "
-                f"numbers "
-                f"each: give (n, {self.inputs})"
-                + (
-                    f" or (n, {', '.join(map(str, self.input_shape))})"
-                    if len(self.input_shape) > 1
-                    else ""
-                )
+                f"numbers each: give (n, {self.inputs})"
+                + (image if len(self.input_shape) > 1 else "")
             )
         return array.reshape(len(array), -1)
 
     def weights_of(self, weights: Any) -> Array:
         """Flat weights as the library takes them: (n, params), float32, contiguous."""
-        import numpy as np
-
-        array = np.ascontiguousarray(weights, dtype=np.float32)
+        array = np.ascontiguousarray(as_array(weights, np.float32))
         if array.ndim != 2 or array.shape[1] != self.params:
             raise ShapeError(
                 f"weights have the shape {tuple(array.shape)}; {self.text} has {self.params} "
-                f"parameters: "
-                f"give (networks, {self.params})"
+                f"parameters: give (networks, {self.params})"
             )
         return array
 
@@ -184,9 +171,7 @@ class Arch:
         >>> arch.forward(np.ones(arch.params, np.float32), [[1.0, 2.0]])
         array([[4., 4., 4.]], dtype=float32)
         """
-        import numpy as np
-
-        flat = self.weights_of(np.asarray(weights, dtype=np.float32).reshape(1, -1))
+        flat = self.weights_of(as_array(weights, np.float32).reshape(1, -1))
         examples = self.inputs_of(x)
         out = np.empty((len(examples), self.outputs), np.float32)
         current().call(

@@ -14,19 +14,29 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import os
 import queue
 import sys
 import threading
 import warnings
 from typing import Any, Callable, Iterator
 
-from ._lib import ON_LOG, ON_PROGRESS, ON_WARNING, from_text, lib
+from ._lib import ON_LOG, ON_PROGRESS, ON_WARNING, from_text, lib, owned_text
 from .errors import UsageError, error_of
-from .progress import Event, Shower, shower
+from .progress import Display, Event, display
 
 
 class WeftWarning(UserWarning):
     """What the library wants to be known, though the work went on."""
+
+
+def warn(sentence: str) -> None:
+    """A WeftWarning at the line outside this package that made the call."""
+    package = os.path.dirname(__file__)
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, WeftWarning, stacklevel=level)
 
 
 class Context:
@@ -61,15 +71,15 @@ class Context:
         self._progress = progress
         self._on_log = on_log
         self._sink: Callable[[str, Any], None] | None = None
-        self._keep = (
+        self._callbacks = (
             ON_PROGRESS(self._progress_of_c),
             ON_WARNING(self._warning_of_c),
             ON_LOG(self._log_of_c),
             ON_WARNING(self._line_of_c),
         )
-        lib.wf_ctx_on_progress(handle, self._keep[0], None)
-        lib.wf_ctx_on_warning(handle, self._keep[1], None)
-        lib.wf_ctx_on_log(handle, self._keep[2], None)
+        lib.wf_ctx_on_progress(handle, self._callbacks[0], None)
+        lib.wf_ctx_on_warning(handle, self._callbacks[1], None)
+        lib.wf_ctx_on_log(handle, self._callbacks[2], None)
         options = {"threads": threads, "device": device, "gpu": gpu, "wait": wait}
         self.check(lib.wf_ctx_configure(handle, json.dumps(options).encode()))
 
@@ -114,9 +124,9 @@ class Context:
             self._sink("line", from_text(line))
 
     @property
-    def say(self) -> Any:
+    def on_line(self) -> Any:
         """The callback for lines about stages of a run, printed where progress is shown."""
-        return self._keep[3]
+        return self._callbacks[3]
 
     @contextlib.contextmanager
     def logging(self, on_log: Callable[[dict[str, Any]], None] | None) -> Iterator[None]:
@@ -143,14 +153,14 @@ class Context:
     def run(self, function: Callable[..., int], *arguments: Any) -> None:
         """A long call. In the main thread the work runs in a thread of its own, while this one
         shows progress and waits for Ctrl-C; in other threads it runs where it is."""
-        with self._working(), shower(self._progress) as show:
+        with self._working(), display(self._progress) as show:
             if threading.current_thread() is threading.main_thread():
                 self._run_beside(function, arguments, show)
             else:
                 self._run_here(function, arguments, show)
 
     def _run_beside(
-        self, function: Callable[..., int], arguments: tuple[Any, ...], show: Shower
+        self, function: Callable[..., int], arguments: tuple[Any, ...], show: Display
     ) -> None:
         events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._sink = lambda kind, value: events.put((kind, value))
@@ -173,9 +183,7 @@ class Context:
                         break
                     if failure is None:
                         self._deliver(kind, value, show)
-                except (
-                    BaseException
-                ) as error:  # Ctrl-C, or a fault of a callback: stop the work first
+                except BaseException as error:  # Ctrl-C, a fault of a callback: stop the work first
                     if failure is None and isinstance(error, KeyboardInterrupt):
                         print("stopping after this step; what is done is kept", file=sys.stderr)
                     failure = failure or error
@@ -186,7 +194,7 @@ class Context:
         self._finish(value, failure)
 
     def _run_here(
-        self, function: Callable[..., int], arguments: tuple[Any, ...], show: Shower
+        self, function: Callable[..., int], arguments: tuple[Any, ...], show: Display
     ) -> None:
         failures: list[BaseException] = []
 
@@ -206,11 +214,11 @@ class Context:
             self._sink = None
         self._finish(status, failures[0] if failures else None)
 
-    def _deliver(self, kind: str, value: Any, show: Shower) -> None:
+    def _deliver(self, kind: str, value: Any, show: Display) -> None:
         if kind == "progress":
             show(value)
         elif kind == "warning":
-            warnings.warn(value, WeftWarning, stacklevel=6)
+            warn(value)
         elif kind == "line":
             if self._progress is True:
                 print(value)
@@ -258,6 +266,15 @@ def current() -> Context:
     return _local.own  # type: ignore[no-any-return]
 
 
+def answer(function: Callable[..., int], *arguments: Any, long: bool = False) -> Any:
+    """The JSON that a function hands over by its last argument."""
+    out = ctypes.c_void_p()
+    context = current()
+    call = context.run if long else context.call
+    call(function, *arguments, ctypes.byref(out))
+    return json.loads(owned_text(out))
+
+
 def build_info() -> dict[str, str]:
     """What the library was built with.
 
@@ -269,4 +286,4 @@ def build_info() -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-__all__ = ["Context", "WeftWarning", "build_info", "current"]
+__all__ = ["Context", "WeftWarning", "answer", "build_info", "current", "warn"]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
 from typing import Any, Mapping, Union
 
 import numpy as np
 
-from ._lib import lib, owned_text, text
-from ._memory import Array, Owned, view
+from ._lib import lib, text
+from ._memory import Array, Owned, as_array, view
 from ._options import Options
-from .context import current
+from .context import answer, current
 from .errors import InputError, ShapeError, UsageError
 
 
@@ -34,8 +33,8 @@ class Data:
     @classmethod
     def open(cls, name: str | os.PathLike[str], **settings: Any) -> Data:
         """A built-in set ("spirals", "moons", "digits") or a table of CSV, TSV, ARFF or IDX, under
-        the folder
-        that WEFT_DATA names. Settings are those of [data] in recipes: weft.settings("data")."""
+        the folder that WEFT_DATA names. Settings are those of [data] in recipes:
+        weft.settings("data")."""
         given = os.fspath(name)
         key = "path" if os.sep in given or "." in given else "name"
         with Options("wf_data_settings", {key: given, **settings}) as options:
@@ -55,8 +54,7 @@ class Data:
         classes: int = 0,
     ) -> Data:
         """Of arrays in memory: examples (n, ...) and labels 0, 1, ... (n). Without a test part
-        these
-        examples are the test part: what networks are judged on."""
+        these examples are the test part: what networks are judged on."""
         examples, labels = _examples(x, "X"), _labels(y, len(x), "y")
         none: tuple[int | None, int | None, int] = (None, None, 0)
         train, test = none, none
@@ -112,9 +110,7 @@ class Data:
     @functools.cached_property
     def about(self) -> dict[str, Any]:
         """Name, sizes, names of classes and inputs, fingerprint, preparation."""
-        out = ctypes.c_void_p()
-        current().call(lib.wf_dataset_json, self._c, ctypes.byref(out))
-        found: dict[str, Any] = json.loads(owned_text(out))
+        found: dict[str, Any] = answer(lib.wf_dataset_json, self._c)
         return found
 
     @property
@@ -186,15 +182,12 @@ def data_of(data: DataLike, *, classes: int = 0, train: bool = False) -> Data:
         return Data.of_arrays(*data, classes=classes)
     raise UsageError(
         "data is (X, y), (X, y, X_test, y_test), the name of a built-in set, a path, a dict of "
-        "settings or weft.Data; "
-        f"not {type(data).__name__}"
+        f"settings or weft.Data; not {type(data).__name__}"
     )
 
 
 def _examples(x: Any, name: str) -> Array:
-    if hasattr(x, "detach"):
-        x = x.detach().cpu().numpy()
-    array = np.ascontiguousarray(x, dtype=np.float32)
+    array = np.ascontiguousarray(as_array(x, np.float32))
     if array.ndim < 2 or len(array) == 0:
         raise ShapeError(f"{name} has the shape {tuple(array.shape)}; give (examples, inputs)")
     array = array.reshape(len(array), -1)
@@ -207,9 +200,7 @@ def _examples(x: Any, name: str) -> Array:
 
 
 def _labels(y: Any, n: int, name: str) -> Array:
-    if hasattr(y, "detach"):
-        y = y.detach().cpu().numpy()
-    array = np.asarray(y)
+    array = as_array(y)
     if array.shape != (n,):
         raise ShapeError(f"{name} has the shape {tuple(array.shape)}; {n} examples need ({n},)")
     if array.dtype.kind not in "iub":
@@ -217,8 +208,7 @@ def _labels(y: Any, n: int, name: str) -> Array:
         if not whole:
             raise InputError(
                 f"{name} holds {array.dtype}; labels are whole numbers from 0, the index of the "
-                f"network's output: "
-                "np.unique(y, return_inverse=True)[1] makes such"
+                f"network's output: np.unique(y, return_inverse=True)[1] makes such"
             )
     if array.size and int(array.min()) < 0:
         raise InputError(f"{name} holds {int(array.min())}; labels count from 0")

@@ -1,8 +1,7 @@
 """Flows as models and collections as data sets of the Hugging Face hub.
 
 A folder holds the file, a card (README.md) with table, pictures and settings, and config.json.
-Folders need no
-account and no network; `push_to_hub` uploads one."""
+Folders need no account and no network; `push_to_hub` uploads one."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
 
+from ._files import write_text
 from .errors import InputError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -33,12 +33,6 @@ def _hub() -> Any:
     return huggingface_hub
 
 
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def _pictures(evaluation: Evaluation | None, folder: Path) -> list[str]:
     """The plots of the report as files of their own."""
     if evaluation is None:
@@ -52,7 +46,7 @@ def _pictures(evaluation: Evaluation | None, folder: Path) -> list[str]:
             head += ' xmlns="http://www.w3.org/2000/svg"'
         names.append(f"pictures/{number + 1}.svg")
         (folder / "pictures").mkdir(exist_ok=True)
-        _write(folder / names[-1], f"{head}>{style}{rest}")
+        write_text(folder / names[-1], f"{head}>{style}{rest}")
     return names
 
 
@@ -63,11 +57,7 @@ def recipe_text(sections: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(f"[{section}]")
         for key, value in values.items():
             if value is not None:
-                shown = (
-                    {True: "yes", False: "no"}.get(value, value)
-                    if isinstance(value, bool)
-                    else value
-                )
+                shown = ("no", "yes")[value] if isinstance(value, bool) else value
                 lines.append(f"{key} = {shown}")
         lines.append("")
     return "\n".join(lines)
@@ -116,24 +106,23 @@ def save_flow(
     about = flow.about
     parts = {"model": about.get("model"), "train": about.get("train"), "sample": flow.sampling}
     recipe = recipe_text({name: values or {} for name, values in parts.items()})
-    _write(
+    write_text(
         target / "config.json",
         json.dumps({"weft": "flow", **about}, indent=1) + "\n",
     )
-    _write(target / "recipe.conf", recipe)
+    write_text(target / "recipe.conf", recipe)
     pictures = _pictures(evaluation, target)
     if evaluation is not None:
-        _write(target / "report.html", evaluation.html())
+        write_text(target / "report.html", evaluation.html())
     archs = ", ".join(dict.fromkeys(source["arch"] for source in about["sources"]))
     lead = description or (
         f"A generator of neural networks ({flow.name}) that weft fitted to trained networks of "
-        f"{archs}: "
-        f"{about.get('params', 0)} parameters, {about.get('updates', 0)} updates."
+        f"{archs}: {about.get('params', 0)} parameters, {about.get('updates', 0)} updates."
     )
     load = f'flow = weft.Flow.from_pretrained("{title or target.name}")'
     use = f"import weft\n\n{load}\nnew = flow.sample(50)"
     card = _card("model", title or target.name, lead, use, evaluation, pictures, recipe, license)
-    _write(target / "README.md", card)
+    write_text(target / "README.md", card)
     return os.fspath(folder)
 
 
@@ -151,12 +140,11 @@ def save_zoo(
     target.mkdir(parents=True, exist_ok=True)
     zoo.save(target / ZOO)
     info = {"weft": "collection", "networks": len(zoo), "arch": zoo.arch.description}
-    _write(target / "config.json", json.dumps(info, indent=1) + "\n")
+    write_text(target / "config.json", json.dumps(info, indent=1) + "\n")
     pictures = _pictures(evaluation, target)
     lead = description or (
         f"{len(zoo)} trained networks {zoo.arch.text} ({zoo.arch.activation}, {zoo.arch.params} "
-        f"parameters each), as "
-        "stacked tensors named as in their state_dict."
+        f"parameters each), as stacked tensors named as in their state_dict."
     )
     scores = zoo.scores()
     if scores is not None:
@@ -164,7 +152,7 @@ def save_zoo(
     use = f'import weft\n\nzoo = weft.Zoo.from_pretrained("{title or target.name}")'
     recipe = zoo.meta.get("weft.recipe", "")
     card = _card("dataset", title or target.name, lead, use, evaluation, pictures, recipe, license)
-    _write(target / "README.md", card)
+    write_text(target / "README.md", card)
     return os.fspath(folder)
 
 

@@ -6,14 +6,15 @@ import copy
 import ctypes
 import json
 import os
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ._lib import lib, text
-from ._memory import Array
+from ._memory import Array, as_array
+from ._options import as_json
+from ._trace import describe, unwrap
 from .arch import Arch, ArchLike, arch_of
 from .context import current
 from .errors import InputError, ShapeError, UnsupportedError, UsageError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .zoo import Zoo
 
 TOLERANCE = 1e-4  # of the largest output, between a module and its description
+MODELS = "give nn.Modules, state_dicts, paths or stacked tensors"
 COUNTER = "num_batches_tracked"  # of batch norms: part of a state_dict, of no network
 
 
@@ -39,23 +41,15 @@ def _torch() -> Any:
 
 
 def _is_module(value: Any) -> bool:
-    return hasattr(value, "named_parameters") and hasattr(value, "state_dict") and callable(value)
+    return not isinstance(value, type) and hasattr(value, "named_parameters")
 
 
 def _array(value: Any) -> Array:
     """A tensor or array as float32; without a copy where it is that already."""
-    if hasattr(value, "detach"):
-        value = value.detach()
-        if str(value.dtype) != "torch.float32":
-            value = value.float()
-        value = value.cpu().numpy()
-    array = np.asarray(value)
-    if (
-        not (np.issubdtype(array.dtype, np.number) or array.dtype == bool)
-        or array.dtype.kind == "c"
-    ):
+    array = as_array(value)
+    if array.dtype.kind not in "fiub":
         raise InputError(f"a tensor of {array.dtype}; weft reads real numbers")
-    return array if array.dtype == np.float32 else array.astype(np.float32)
+    return array.astype(np.float32, copy=False)
 
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +58,7 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in state.items():
         if not hasattr(value, "shape"):
             raise InputError(
-                f"{name} is a {type(value).__name__}, no tensor: give model.state_dict()"
+                f"{name} has the type {type(value).__name__}, no tensor: give model.state_dict()"
             )
         name = name.replace("_orig_mod.", "")
         name = name[len("module.") :] if name.startswith("module.") else name
@@ -76,6 +70,23 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
 # --- in ---
 
 
+@dataclass(frozen=True)
+class _Given:
+    """What a caller says of networks besides their weights; docs: Zoo.from_models."""
+
+    module: Any
+    arch: Arch | None
+    activation: str | None
+    layers: Sequence[str] | None
+    input_shape: tuple[int, ...] | None
+
+    def described_by(self, template: Any) -> Arch | None:
+        """The architecture: as it was given, else by a trace of `template`; None: not known."""
+        if self.arch is not None or template is None:
+            return self.arch
+        return _described(template, self.input_shape)
+
+
 def from_models(
     cls: type[Zoo],
     models: Any,
@@ -85,34 +96,43 @@ def from_models(
     activation: str | None,
     layers: Sequence[str] | None,
     input_shape: Sequence[int] | None,
+    keep_norm: bool,
     verify: bool,
     skip_non_finite: bool,
 ) -> Zoo:
+    made = None if arch is None else arch_of(arch, activation)
+    if made is not None and layers is not None:
+        made, layers = _renamed(made, layers), None
     shape = None if input_shape is None else tuple(int(n) for n in input_shape)
-    if arch is not None and layers is not None:
-        arch, layers = _named(arch_of(arch, activation), layers), None
-    if _is_module(models):
-        models = [models]
-    if isinstance(models, (str, os.PathLike)):
-        models = [models]
-    elif not isinstance(models, (Mapping, tuple)):
-        models = list(models)
+    given = _Given(module, made, activation, layers, shape)
+    models = _listed(models)
     states: Sequence[Any] = []
     if _are_paths(models):
-        if arch is None and module is not None:
-            arch = _described(module, shape)
-        zoo = _import_files(cls, models, arch, activation, layers)
-    elif isinstance(models, Mapping) or _is_stacked_pair(models):
-        tensors = dict(models) if isinstance(models, Mapping) else {**models[0], **models[1]}
-        zoo = _of_stacked(cls, _plain(tensors), module, arch, activation, layers, shape)
+        zoo = _import_files(cls, models, given)
+    elif isinstance(models, Mapping):
+        zoo = _of_stacked(cls, models, given)
+    elif _is_stacked_pair(models):
+        zoo = _of_stacked(cls, {**models[0], **models[1]}, given)
     else:
-        states = list(models)
-        if not states:
-            raise InputError("no models were given")
-        zoo = _of_states(cls, states, module, arch, activation, layers, shape)
+        states = models
+        zoo = _of_states(cls, states, given)
     if verify:
         _verify(zoo, states, module)
-    return _finite(zoo, skip_non_finite)
+    zoo = _finite(zoo, skip_non_finite)
+    return zoo if keep_norm else _folded(zoo)
+
+
+def _listed(models: Any) -> Any:
+    """One model or path as a list of one; mappings and tuples, which may be stacked, as they
+    are."""
+    if isinstance(models, (Mapping, tuple)):
+        return models
+    alone = isinstance(models, (str, os.PathLike)) or _is_module(models)
+    if alone and type(models).__name__ != "ModuleList":
+        return [models]
+    if not isinstance(models, Iterable):
+        raise InputError(f"models has the type {type(models).__name__}; {MODELS}")
+    return list(models)
 
 
 def _are_paths(models: Any) -> bool:
@@ -124,6 +144,8 @@ def _are_paths(models: Any) -> bool:
 
 
 def _is_stacked_pair(models: Any) -> bool:
+    """(params, buffers) of stack_module_state, and not two state_dicts: those have names in
+    common."""
     return (
         isinstance(models, tuple)
         and len(models) == 2
@@ -133,12 +155,10 @@ def _is_stacked_pair(models: Any) -> bool:
 
 
 def _described(module: Any, shape: tuple[int, ...] | None) -> Arch:
-    from ._trace import describe
-
     return Arch(describe(_instance(module), shape))
 
 
-def _named(arch: Arch, layers: Sequence[str]) -> Arch:
+def _renamed(arch: Arch, layers: Sequence[str]) -> Arch:
     """The same description with other names of the layers that have weights."""
     description = copy.deepcopy(arch.description)
     weighted = [layer for layer in description["layers"] if layer["op"] in ("linear", "conv")]
@@ -153,98 +173,97 @@ def _named(arch: Arch, layers: Sequence[str]) -> Arch:
 
 def _instance(module: Any) -> Any:
     """The module itself, or one that a class or function makes."""
-    made = module if _is_module(module) and not isinstance(module, type) else module()
+    made = module if _is_module(module) else module()
     if not _is_module(made):
-        raise UsageError(f"{module} made a {type(made).__name__}, no nn.Module")
+        raise UsageError(f"{module} gave something of type {type(made).__name__}, no nn.Module")
     return made
 
 
-def _of_states(
-    cls: type[Zoo],
-    states: Sequence[Any],
-    module: Any,
-    arch: ArchLike | None,
-    activation: str | None,
-    layers: Sequence[str] | None,
-    shape: tuple[int, ...] | None,
-) -> Zoo:
+def _of_states(cls: type[Zoo], states: Sequence[Any], given: _Given) -> Zoo:
     """Of modules or state_dicts, one network each."""
-    from ._trace import unwrap
-
-    template = module
-    plain = []
-    order: list[str] = []
+    if not states:
+        raise InputError("no models were given")
+    template = given.module
+    tensors = []
     for index, state in enumerate(states):
         if _is_module(state):
-            template = template if template is not None else state
+            template = state if template is None else template
             state = unwrap(state).state_dict()
         elif not isinstance(state, Mapping):
-            raise InputError(
-                f"model {index} is a {type(state).__name__}; give nn.Modules, state_dicts, "
-                f"paths or stacked tensors"
-            )
-        order = order or [name for name in _plain(state)]
-        plain.append(_plain(state))
-    _same_shapes(plain)
-    traced = arch is None and template is not None
-    if traced:
-        arch = _described(template, shape)
-    if arch is None:
-        stacked = {name: np.stack([_array(p[name]) for p in plain]) for name in plain[0]}
-        return _import_stacked(cls, stacked, None, activation, layers)
-    made = arch_of(arch, activation)
-    if {t.name for t in made.tensors} != set(plain[0]):
-        if traced:
-            _unplaced(made, plain[0])
-        stacked = {name: np.stack([_array(p[name]) for p in plain]) for name in plain[0]}
-        return _import_stacked(cls, stacked, made, activation, layers)
-    weights = np.empty((len(plain), made.params), np.float32)
-    for tensor in made.tensors:
+            raise InputError(f"model {index} has the type {type(state).__name__}; {MODELS}")
+        tensors.append(_plain(state))
+    _same_shapes(tensors)
+    arch = given.described_by(template)
+    if not _places_all(arch, tensors[0], given):
+        stacked = {name: np.stack([_array(t[name]) for t in tensors]) for name in tensors[0]}
+        return _import_stacked(cls, stacked, arch, given)
+    assert arch is not None
+    weights = np.empty((len(tensors), arch.params), np.float32)
+    for tensor in arch.tensors:
+        _fits(tensor.name, tensors[0][tensor.name].shape, tensor.shape, arch)
         part = weights[:, tensor.offset : tensor.offset + tensor.count]
-        for index, state in enumerate(plain):
-            array = _array(state[tensor.name])
-            _fits(tensor.name, array.shape, tensor.shape, made)
-            part[index] = array.reshape(-1)
-    zoo = cls(made, weights)
-    zoo._order = order
+        for index, state in enumerate(tensors):
+            part[index] = _array(state[tensor.name]).reshape(-1)
+    zoo = cls(arch, weights)
+    zoo._order = list(tensors[0])
     return zoo
+
+
+def _of_stacked(cls: type[Zoo], stacked: Mapping[str, Any], given: _Given) -> Zoo:
+    """Of tensors with the networks in front, which are not copied, or of a single state_dict."""
+    if not stacked:
+        raise InputError("no tensors were given")
+    arrays = {name: _array(value) for name, value in _plain(stacked).items()}
+    arch = given.described_by(given.module)
+    if not _places_all(arch, arrays, given):
+        return _import_stacked(cls, arrays, arch, given)
+    assert arch is not None
+    first = arch.tensors[0]
+    if arrays[first.name].ndim == len(first.shape):
+        arrays = {name: array[None] for name, array in arrays.items()}
+    count = len(arrays[first.name])
+    for tensor in arch.tensors:
+        _fits(tensor.name, arrays[tensor.name].shape, (count, *tensor.shape), arch)
+    return cls._of_tensors(arch, arrays, list(arrays))
 
 
 def _same_shapes(states: Sequence[Mapping[str, Any]]) -> None:
     """All of one architecture, as far as names and shapes tell."""
     first = states[0]
+    advice = "A Zoo holds one architecture: make one for each, weft.fit takes a list of them"
     for index, state in enumerate(states):
         if set(state) != set(first):
             odd = sorted(set(state) ^ set(first))[0]
             raise ShapeError(
                 f"mixed architectures: model {index} and model 0 do not have the same tensors "
-                f"({odd} is in one of them). "
-                "A Zoo holds one architecture: make one for each, weft.fit takes a list of them"
+                f"({odd} is in one of them). {advice}"
             )
         for name, value in state.items():
             if tuple(value.shape) != tuple(first[name].shape):
                 raise ShapeError(
                     f"mixed architectures: {name} is {list(value.shape)} in model {index} and "
-                    f"{list(first[name].shape)} in "
-                    "model 0. A Zoo holds one architecture: make one for each, weft.fit takes a "
-                    "list of them"
+                    f"{list(first[name].shape)} in model 0. {advice}"
                 )
 
 
-def _fits(name: str, have: tuple[int, ...], want: tuple[int, ...], arch: Arch) -> None:
+def _fits(name: str, have: Sequence[int], want: Sequence[int], arch: Arch) -> None:
     if tuple(have) != tuple(want):
         raise ShapeError(f"{name} is {list(have)}; {arch.text} needs {list(want)}")
 
 
-def _unplaced(arch: Arch, state: Mapping[str, Any]) -> None:
-    """Names of a traced module and of its state_dict differ."""
-    known = {t.name for t in arch.tensors}
+def _places_all(arch: Arch | None, state: Mapping[str, Any], given: _Given) -> bool:
+    """Whether the tensors have the names of the architecture. Those of a traced module must."""
+    if arch is None:
+        return False
+    known = {tensor.name for tensor in arch.tensors}
     left, missing = sorted(set(state) - known), sorted(known - set(state))
+    if given.arch is not None or not (left or missing):
+        return not (left or missing)
     if left and not missing:
         raise InputError(
-            f"{', '.join(left[:4])}: parameters that the traced forward does not use as layers "
-            f"of a network; weft would "
-            "lose them. Remove them from the module, or describe the network with arch="
+            f"{', '.join(left[:4])}: parameters that the traced forward does not use as layers of "
+            f"a network; weft would lose them. Remove them from the module, or describe the "
+            f"network with arch="
         )
     raise InputError(
         f"the state_dict has {', '.join(left[:4]) or 'nothing else'}; the module {arch.text} "
@@ -252,110 +271,82 @@ def _unplaced(arch: Arch, state: Mapping[str, Any]) -> None:
     )
 
 
-def _of_stacked(
-    cls: type[Zoo],
-    tensors: Mapping[str, Any],
-    module: Any,
-    arch: ArchLike | None,
-    activation: str | None,
-    layers: Sequence[str] | None,
-    shape: tuple[int, ...] | None,
-) -> Zoo:
-    """Of tensors with the networks in front, or of a single state_dict."""
-    if not tensors:
-        raise InputError("no tensors were given")
-    arrays = {name: _array(value) for name, value in tensors.items()}
-    traced = arch is None and module is not None
-    if traced:
-        arch = _described(module, shape)
-    made = None if arch is None else arch_of(arch, activation)
-    if made is None or {t.name for t in made.tensors} != set(arrays):
-        if made is not None and traced:
-            _unplaced(made, arrays)
-        return _import_stacked(cls, arrays, made, activation, layers)
-    first = made.tensors[0]
-    if arrays[first.name].ndim == len(first.shape):
-        arrays = {name: array[None] for name, array in arrays.items()}
-    count = len(arrays[first.name])
-    for tensor in made.tensors:
-        _fits(tensor.name, arrays[tensor.name].shape, (count, *tensor.shape), made)
-    return cls._of_tensors(made, arrays, list(arrays))
+# --- by the importer of the library (docs/import.md): files, and tensors whose layers it finds ---
 
 
-# --- files, by the rules of the library (docs/import.md) ---
-
-
-class _Import(ctypes.Structure):
-    _fields_ = [
-        ("activation", ctypes.c_char_p),
-        ("arch", ctypes.c_char_p),
-        ("layers", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("recursive", ctypes.c_bool),
-        ("inputs", ctypes.c_int),
-        ("outputs", ctypes.c_int),
-        ("later", ctypes.c_char * 256),  # zeros for what later versions add at the end
-    ]
-
-
-def _import_files(
-    cls: type[Zoo],
-    sources: Sequence[str | os.PathLike[str]],
-    arch: ArchLike | None,
-    activation: str | None,
-    layers: Sequence[str] | None,
-) -> Zoo:
-    if arch is None and activation is None:
+def _import_options(arch: Arch | None, given: _Given) -> bytes:
+    if arch is None and given.activation is None:
         raise UsageError(
             "state_dicts do not say which activation the networks have: give module= (an "
-            "nn.Module of that kind, which is "
-            'traced), or activation="relu", or arch='
+            'nn.Module of that kind, which is traced), or activation="relu", or arch='
         )
-    if arch is not None:
-        described = arch_of(arch, activation)
-        arch = json.dumps(described.description)
-    desc = _Import(text(activation), text(arch), text(",".join(layers) if layers else None))
-    names = (ctypes.c_char_p * len(sources))(*[text(source) for source in sources])
-    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        out = text(os.path.join(folder, "zoo.safetensors"))
-        current().run(lib.wf_zoo_import_all, names, len(sources), ctypes.byref(desc), out, None)
-        written = sorted(Path(folder).glob("*.safetensors"))
-        if len(written) != 1:
-            kinds = ", ".join(cls.open(path).arch.text for path in written)
-            raise ShapeError(
-                f"mixed architectures: the models are {kinds}. A Zoo holds one: give the files "
-                f"of each architecture by "
-                "themselves; weft.fit takes a list of collections"
-            )
-        zoo = cls.open(written[0])  # stays mapped when the file's name is gone
-    zoo.path = None
-    return zoo
+    described = None if arch is None else json.dumps(arch.description)
+    layers = None if given.layers is None else ",".join(given.layers)
+    options = {"activation": given.activation, "arch": described, "layers": layers}
+    return as_json({**options, "keep_norm": True})  # they are folded once all is verified
+
+
+def _import_files(cls: type[Zoo], paths: Sequence[str | os.PathLike[str]], given: _Given) -> Zoo:
+    options = _import_options(given.described_by(given.module), given)
+    sources = (ctypes.c_char_p * len(paths))(*[text(path) for path in paths])
+    handle = ctypes.c_void_p()
+    current().run(lib.wf_zoo_import_json, sources, len(sources), options, ctypes.byref(handle))
+    return cls._of_handle(handle)
 
 
 def _import_stacked(
-    cls: type[Zoo],
-    tensors: Mapping[str, Array],
-    arch: Arch | None,
-    activation: str | None,
-    layers: Sequence[str] | None,
+    cls: type[Zoo], tensors: Mapping[str, Array], arch: Arch | None, given: _Given
 ) -> Zoo:
-    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        path = os.path.join(folder, "stacked.safetensors")
-        _write_safetensors(path, tensors)
-        return _import_files(cls, [path], arch, activation, layers)
+    options = _import_options(arch, given)
+    arrays = [np.ascontiguousarray(array) for array in tensors.values()]
+    dimensions = [n for array in arrays for n in array.shape]
+    handle = ctypes.c_void_p()
+    current().run(
+        lib.wf_zoo_import_tensors,
+        (ctypes.c_char_p * len(arrays))(*[text(name) for name in tensors]),
+        (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays]),
+        (ctypes.c_int * len(arrays))(*[array.ndim for array in arrays]),
+        (ctypes.c_size_t * len(dimensions))(*dimensions),
+        len(arrays),
+        options,
+        ctypes.byref(handle),
+    )
+    zoo = cls._of_handle(handle)
+    if set(tensors) == set(zoo.names):
+        zoo._order = list(tensors)
+    return zoo
 
 
-def _write_safetensors(path: str, tensors: Mapping[str, Array]) -> None:
-    header, at = {}, 0
-    for name, array in tensors.items():
-        size = array.size * 4
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [at, at + size]}
-        at += size
-    encoded = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for array in tensors.values():
-            file.write(np.ascontiguousarray(array, dtype="<f4").tobytes())
+# --- batch norms in evaluation: a factor and a shift of the layer before them ---
+
+
+def _has(zoo: Zoo, what: Callable[[Mapping[str, Any]], bool]) -> bool:
+    return any(what(layer) for layer in zoo.arch.description["layers"])
+
+
+def _folded(zoo: Zoo) -> Zoo:
+    """With batch norms multiplied into weights and biases."""
+    if not _has(zoo, lambda layer: layer.get("norm", {}).get("kind") == "batch"):
+        return zoo
+    return _converted(zoo, lib.wf_graph_fold_norms)
+
+
+def unfolded(zoo: Zoo) -> Zoo:
+    """With the batch norms that were folded, as their module has them."""
+    if not _has(zoo, lambda layer: "folded_norm" in layer):
+        return zoo
+    return _converted(zoo, lib.wf_graph_unfold_norms)
+
+
+def _converted(zoo: Zoo, convert: Any) -> Zoo:
+    handle = ctypes.c_void_p()
+    current().call(convert, zoo.arch._handle, ctypes.byref(handle))
+    arch = Arch._own(handle)
+    given = np.ascontiguousarray(zoo.weights)
+    made = np.empty((len(zoo), arch.params), np.float32)
+    for one, other in zip(given, made):
+        lib.wf_graph_convert_norms(zoo.arch._handle, handle, one.ctypes.data, other.ctypes.data)
+    return type(zoo)(arch, made, meta=zoo.meta)
 
 
 # --- checks ---
@@ -373,9 +364,8 @@ def _finite(zoo: Zoo, skip: bool) -> Zoo:
         return zoo.take(index for index in range(len(zoo)) if index not in bad)
     first = min(bad)
     raise InputError(
-        f"{len(bad)} of {len(zoo)} models have NaN or infinite values, the first is model "
-        f"{first} ({bad[first]}). Leave "
-        "them out, or give skip_non_finite=True"
+        f"{len(bad)} of {len(zoo)} models have NaN or infinite values, the first is model {first} "
+        f"({bad[first]}). Leave them out, or give skip_non_finite=True"
     )
 
 
@@ -403,10 +393,9 @@ def _verify(zoo: Zoo, models: Sequence[Any], module: Any) -> None:
         if not error <= TOLERANCE and np.isfinite(theirs).all():
             raise InputError(
                 f"model {index} and its description {zoo.arch.text} ({zoo.arch.activation}) "
-                f"differ by {error:.2g} of the "
-                "largest output on random inputs: the module computes something else. Check "
-                "arch= and activation=, or "
-                "let the module be traced"
+                f"differ by {error:.2g} of the largest output on random inputs: the module "
+                f"computes something else. Check arch= and activation= where they are given; hooks "
+                f"of modules are not described"
             )
 
 
@@ -445,6 +434,8 @@ def _counters(zoo: Zoo) -> list[str]:
 
 def state_dict(zoo: Zoo, index: int, device: Any) -> dict[str, torch.Tensor]:
     torch = _torch()
+    if _has(zoo, lambda layer: "folded_norm" in layer):
+        zoo, index = unfolded(zoo.take([index])), 0
     arrays = zoo[index]
     state = {name: _tensor(torch, arrays[name], device) for name in arrays}
     for name in _counters(zoo):
@@ -454,6 +445,7 @@ def state_dict(zoo: Zoo, index: int, device: Any) -> dict[str, torch.Tensor]:
 
 def stacked(zoo: Zoo, device: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     torch = _torch()
+    zoo = unfolded(zoo)
     buffers = {t.name for t in zoo.arch.tensors if t.is_buffer}
     made = {name: _tensor(torch, zoo[name], device) for name in zoo.names}
     params = {name: tensor for name, tensor in made.items() if name not in buffers}
@@ -465,6 +457,7 @@ def stacked(zoo: Zoo, device: Any) -> tuple[dict[str, torch.Tensor], dict[str, t
 
 def _renaming(zoo: Zoo, module: Any) -> dict[str, str]:
     """Names of this collection's tensors in a module; the same where they fit."""
+    zoo = unfolded(zoo)
     have = set(_plain(module.state_dict()))
     names = [t.name for t in zoo.arch.tensors]
     shapes = {name: tuple(value.shape) for name, value in _plain(module.state_dict()).items()}
@@ -475,16 +468,14 @@ def _renaming(zoo: Zoo, module: Any) -> dict[str, str]:
     if described != zoo.arch:
         raise ShapeError(
             f"{type(module).__name__} is {described.text} ({described.activation}), these "
-            f"networks are {zoo.arch.text} "
-            f"({zoo.arch.activation}): give a class or function that makes a module of that shape"
+            f"networks are {zoo.arch.text} ({zoo.arch.activation}): give a class or function that "
+            f"makes a module of that shape"
         )
     return {ours.name: theirs.name for ours, theirs in zip(zoo.arch.tensors, described.tensors)}
 
 
 def load(module: Any, zoo: Zoo, index: int, names: Mapping[str, str] | None = None) -> None:
     """Load network `index` into an nn.Module."""
-    from ._trace import unwrap
-
     inner = unwrap(module)
     names = _renaming(zoo, inner) if names is None else names
     state = {names.get(name, name): value for name, value in state_dict(zoo, index, None).items()}
@@ -496,6 +487,7 @@ def load(module: Any, zoo: Zoo, index: int, names: Mapping[str, str] | None = No
 
 def modules(zoo: Zoo, module: Any, device: Any) -> list[torch.nn.Module]:
     _torch()
+    zoo = unfolded(zoo)
     first = _instance(module)
     names = _renaming(zoo, first)
     made = []

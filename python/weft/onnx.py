@@ -1,8 +1,7 @@
 """Networks as ONNX models, both ways.
 
-`export` writes a network of a collection; `load` reads models that have a description. Both
-compare what ONNX
-computes with what weft computes, where onnxruntime is installed."""
+`export` writes a network of a collection; `load` reads models that have a description. Both compare
+what ONNX computes with what weft computes, where onnxruntime is installed."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, NoReturn
 import numpy as np
 
 from ._description import Description, Value
+from ._files import replacing
 from .errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -94,7 +94,10 @@ class _Writer:
         at = f"layer{index}"
         sources = layer.get("from", index)
         value, image = self.groups[sources[0] if isinstance(sources, list) else sources]
-        weights = [f"{name}.weight"] + ([f"{name}.bias"] if layer.get("bias", True) else [])
+        weights = [f"{name}.weight"]
+        if layer.get("bias", True):
+            folded = layer.get("folded_norm", {})  # whose beta the bias may stand for
+            weights.append(f"{folded['name'] if folded.get('bias') else name}.bias")
         if layer["op"] == "linear":
             if image:
                 value, image = self.node("Flatten", [value], at + ".flat", axis=1), False
@@ -153,8 +156,8 @@ class _Writer:
         return made
 
 
-def run(path_or_bytes: str | bytes, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """The outputs by onnxruntime; None where it is not installed."""
+def _session(model: bytes) -> Any:
+    """The model in onnxruntime; None where that is not installed."""
     try:
         import onnxruntime
     except ImportError:
@@ -162,25 +165,25 @@ def run(path_or_bytes: str | bytes, x: np.ndarray[Any, Any]) -> np.ndarray[Any, 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        path_or_bytes, options, providers=["CPUExecutionProvider"]
-    )
-    return np.asarray(session.run(None, {session.get_inputs()[0].name: x})[0])
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _compare(zoo: Zoo, index: int, model: bytes, label: str) -> None:
-    shape = zoo.arch.input_shape
-    x = np.random.default_rng(0).standard_normal((8, *shape)).astype(np.float32)
-    theirs = run(model, x)
-    if theirs is None:
+    """Outputs of onnxruntime and of weft on random inputs."""
+    session = _session(model)
+    if session is None:
         return
+    given = session.get_inputs()[0]
+    batch = given.shape[0] if isinstance(given.shape[0], int) else 8  # it may be fixed
+    shape = (batch, *zoo.arch.input_shape)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    theirs = np.asarray(session.run(None, {given.name: x})[0])
     ours = zoo.forward(x, index)
     error = float(np.abs(ours - theirs).max() / max(1.0, float(np.abs(ours).max())))
     if not error <= TOLERANCE:
         raise InputError(
-            f"{label}: onnxruntime and weft differ by {error:.1e} of the largest output on "
-            f"random inputs; the model "
-            "computes something else than its description says"
+            f"{label}: onnxruntime and weft differ by {error:.1e} of the largest output on random "
+            f"inputs; the model computes something else than its description says"
         )
 
 
@@ -190,10 +193,8 @@ def export(zoo: Zoo, path: str | os.PathLike[str], index: int = 0) -> None:
     made = writer.model(zoo.arch.outputs)
     data = made.SerializeToString()
     _compare(zoo, index, data, os.fspath(path))
-    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
-    with open(temporary, "wb") as file:
+    with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(data)
-    os.replace(temporary, path)
 
 
 # --- import ---
@@ -230,10 +231,8 @@ class _Reader:
     def refuse(self, what: str, node: Any) -> NoReturn:
         raise InputError(
             f"{self.label}: node {node.name or node.output[0]}: {what}, which weft cannot "
-            f"describe. It reads Gemm, MatMul, "
-            "Conv, BatchNormalization, LayerNormalization, Relu, Tanh, Sigmoid, Gelu, SiLU, "
-            "pooling, Flatten and Add "
-            "of residual connections"
+            f"describe. It reads Gemm, MatMul, Conv, BatchNormalization, LayerNormalization, Relu, "
+            f"Tanh, Sigmoid, Gelu, SiLU, pooling, Flatten and Add of residual connections"
         )
 
     def of(self, node: Any, name: str, default: Any) -> Any:
@@ -263,8 +262,8 @@ class _Reader:
         inputs = [i for i in self.graph.input if i.name not in self.constants]
         if len(inputs) != 1 or len(self.graph.output) != 1:
             raise InputError(
-                f"{self.label}: {len(inputs)} inputs and {len(self.graph.output)} outputs; weft "
-                f"describes one of each"
+                f"{self.label}: {len(inputs)} inputs and {len(self.graph.output)} outputs; "
+                f"weft describes one of each"
             )
         dims = inputs[0].type.tensor_type.shape.dim
         shape = [int(d.dim_value) for d in dims[1:]]
@@ -276,8 +275,8 @@ class _Reader:
             raise InputError(f"{self.label}: the output {out} is not the last layer")
         if len(shape) not in (1, 3) or 0 in shape:
             raise InputError(
-                f"{self.label}: the input has the shape {shape}; weft needs [n] or [channels, "
-                f"height, width], all fixed"
+                f"{self.label}: the input has the shape {shape}; weft needs [n] or "
+                f"[channels, height, width], all fixed"
             )
         return self.found.json(shape), self.tensors
 
@@ -378,7 +377,7 @@ class _Reader:
         return False
 
     def activate(self, out: str, kind: str, source: str, users: int = 1) -> None:
-        self.values[out] = self.found.onto(
+        self.values[out] = self.found.attach(
             self.values[source], "activation", kind, self.alone(source, users)
         )
 
@@ -453,7 +452,7 @@ class _Reader:
             self.take(node, index + 1, f"{name}.{part}")
         eps = float(f"{self.of(node, 'epsilon', 1e-5):.7g}")  # ONNX keeps it as float32
         entry = {"kind": kind, "name": name, "eps": eps}
-        return self.found.onto(x, "norm", entry, self.alone(node.input[0]))
+        return self.found.attach(x, "norm", entry, self.alone(node.input[0]))
 
     def op_BatchNormalization(self, node: Any, x: Value) -> Value:
         if self.of(node, "training_mode", 0):
@@ -485,7 +484,7 @@ class _Reader:
         return self.simple(node, "gelu")
 
     def pool(self, node: Any, x: Value, entry: dict[str, Any]) -> Value:
-        return self.found.onto(x, "pool", entry, self.alone(node.input[0]))
+        return self.found.attach(x, "pool", entry, self.alone(node.input[0]))
 
     def op_MaxPool(self, node: Any, x: Value) -> Value:
         return self.pool(
@@ -561,7 +560,7 @@ def load(sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> 
             raise InputError(
                 f"{label} is of another architecture than {labels[0]}: load them one by one"
             )
-    zoo = Zoo.from_models(states, arch=descriptions[0])
+    zoo = Zoo.from_models(states, arch=descriptions[0], keep_norm=True)
     for index, label in enumerate(labels):
         _compare(zoo, index, data[index], label)
     return zoo

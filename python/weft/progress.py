@@ -1,8 +1,7 @@
 """Progress of long calls: a bar by tqdm where it is installed, a plain line otherwise.
 
 Bars are shown in terminals and notebooks, not in files and pipes, and only for work that takes
-longer
-than half a second."""
+longer than half a second."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any, Callable, Iterator
 
 from ._lib import from_text
 
-Shower = Callable[["Event"], None]
+Display = Callable[["Event"], None]
 SHOWN_AFTER = 0.5  # seconds
 
 
@@ -117,7 +116,7 @@ class _Line:
 
 
 @contextlib.contextmanager
-def shower(progress: bool | Shower) -> Iterator[Shower]:
+def display(progress: bool | Display) -> Iterator[Display]:
     """What shows the events of one call."""
     if callable(progress):
         yield progress

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import operator
 import os
+import tempfile
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence, overload
 
 import numpy as np
@@ -11,8 +14,8 @@ import numpy as np
 from ._lib import from_text, lib, text
 from ._memory import Array, Owned, view
 from .arch import Arch, ArchLike, arch_of
-from .context import current
-from .errors import ShapeError
+from .context import answer, current
+from .errors import InputError, ShapeError
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +83,11 @@ class Zoo:
         stride = ctypes.c_size_t()
         for block, tensor in enumerate(arch.tensors):
             address = lib.wf_zoo_tensor(handle, block, ctypes.byref(stride))
+            if not address:
+                raise InputError(
+                    f"{from_text(lib.wf_zoo_path(handle))} is many files; join them for Python: "
+                    "weft zoo merge FILE... -o all.safetensors"
+                )
             inner = np.empty(tensor.shape, np.float32).strides
             strides = (int(stride.value) * 4, *inner)
             tensors[tensor.name] = view(owner, address, (count, *tensor.shape), np.float32, strides)
@@ -106,6 +114,7 @@ class Zoo:
         activation: str | None = None,
         layers: Sequence[str] | None = None,
         input_shape: Sequence[int] | None = None,
+        keep_norm: bool = False,
         verify: bool = True,
         skip_non_finite: bool = False,
     ) -> Zoo:
@@ -124,6 +133,9 @@ class Zoo:
         named in order
 
         input_shape        (channels, height, width) of networks that read images
+        keep_norm          keep batch norms as gamma, beta and statistics; otherwise they are folded
+                           into the layers before them, which in evaluation compute the same, and
+                           state_dict(), modules() ... have them again
         verify             compare outputs with those of the module on random inputs, refuse a
                            difference
         skip_non_finite    leave networks with NaN or infinite values out; otherwise they are
@@ -139,6 +151,7 @@ class Zoo:
             activation=activation,
             layers=layers,
             input_shape=input_shape,
+            keep_norm=keep_norm,
             verify=verify,
             skip_non_finite=skip_non_finite,
         )
@@ -170,10 +183,10 @@ class Zoo:
     @overload
     def __getitem__(self, key: int) -> dict[str, Array]: ...
     @overload
-    def __getitem__(self, key: slice) -> Zoo: ...
-    def __getitem__(self, key: str | int | slice) -> Any:
+    def __getitem__(self, key: slice | Sequence[int] | Array) -> Zoo: ...
+    def __getitem__(self, key: str | int | slice | Sequence[int] | Array) -> Any:
         """By name: the tensor of all networks. By index: the tensors of one. By slice: a Zoo. All
-        are views."""
+        are views. By a list of indices or a mask: a Zoo of copies, as `take` makes it."""
         if isinstance(key, str):
             if key not in self._tensors:
                 raise KeyError(f"{key}; there are {', '.join(self._tensors)}")
@@ -186,7 +199,9 @@ class Zoo:
                 part._flat = self._flat[key]
             part._meta = dict(self._meta)
             return part
-        index = int(key)
+        if np.ndim(key) == 1:
+            return self.take(np.arange(len(self))[np.asarray(key)])
+        index = operator.index(key)  # type: ignore[arg-type]
         if not -len(self) <= index < len(self):
             raise IndexError(f"network {index} of {len(self)}")
         return {name: self._tensors[name][index] for name in self._order}
@@ -196,8 +211,9 @@ class Zoo:
 
     def take(self, indices: Iterable[int]) -> Zoo:
         """The networks of these indices, copied."""
-        chosen = list(indices)
-        return Zoo(self.arch, self.weights[chosen], meta=self._meta)
+        chosen = Zoo(self.arch, self.weights[list(indices)], meta=self._meta)
+        chosen._order = list(self._order)
+        return chosen
 
     @property
     def meta(self) -> dict[str, str]:
@@ -223,6 +239,20 @@ class Zoo:
         """Scores of the networks on a test set (None: the first); None where the file has none."""
         address = lib.wf_zoo_scores(self._c, text(test))
         return view(self._owned, address, (len(self),)) if address else None
+
+    def info(self) -> dict[str, Any]:
+        """What can be said of the collection without data, as `weft zoo info` says it: scores,
+        duplicates (also after relabelling hidden units), units that cannot change an output, values
+        that are not finite, and by `kinship` and `warning` whether the networks are independent.
+
+        >>> import weft
+        >>> zoo = weft.generator("random").sample(5, arch=weft.Arch("2-8-3", activation="relu"))
+        >>> info = zoo.info()
+        >>> info["count"], info["parameters"], info["duplicates"], info["kinship"]
+        (5, 51, 0, 'independent')
+        """
+        found: dict[str, Any] = answer(lib.wf_zoo_info_json, self._c, long=True)
+        return found
 
     def __repr__(self) -> str:
         arch = self.arch
@@ -277,8 +307,7 @@ class Zoo:
 
     def state_dict(self, index: int, *, device: Any = None) -> dict[str, torch.Tensor]:
         """The state_dict of one network, as load_state_dict takes it. Its tensors share this
-        collection's
-        memory, unless `device` is another than the CPU."""
+        collection's memory, unless `device` is another than the CPU."""
         from .models import state_dict
 
         return state_dict(self, index, device)
@@ -341,6 +370,24 @@ def _cut(arch: Arch, flat: Array) -> dict[str, Array]:
     return cut
 
 
+@contextlib.contextmanager
+def output(path: str | os.PathLike[str] | None) -> Iterator[str]:
+    """Where the library writes a collection: `path`, or a file that is gone after the `with`."""
+    if path is not None:
+        yield os.fspath(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        yield os.path.join(folder, "zoo.safetensors")
+
+
+def opened(written: str, path: str | os.PathLike[str] | None) -> Zoo:
+    """The collection in a file of `output`. It stays mapped when the file's name is gone."""
+    zoo = Zoo.open(written)
+    if path is None:
+        zoo.path = None
+    return zoo
+
+
 def same_arch(zoos: Sequence[Zoo], what: str) -> None:
     for zoo in zoos[1:]:
         if zoo.arch != zoos[0].arch:
@@ -349,4 +396,4 @@ def same_arch(zoos: Sequence[Zoo], what: str) -> None:
             )
 
 
-__all__ = ["Zoo", "same_arch"]
+__all__ = ["Zoo", "opened", "output", "same_arch"]

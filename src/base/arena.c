@@ -68,7 +68,7 @@ static struct wf_arena_block *block_create(const wf_arena *arena, size_t capacit
 void *wf_arena_alloc(wf_arena *arena, size_t bytes) {
     if (bytes > SIZE_MAX / 2) return NULL;
     bool exact = exact_blocks(arena);
-    /* One line behind each object is the redzone. */
+    /* One line after each object is the redzone. */
     size_t need = (bytes + alignment - 1) / alignment * alignment + alignment;
     if (exact) need = bytes > 0 ? bytes : 1;
     while (!has_room(arena, need, exact)) {

@@ -3,6 +3,7 @@
 #include "base/curl/download.h"
 #include "base/isa.h"
 #include "base/mpi/mpi_ranks.h"
+#include "base/nccl/nccl_ranks.h"
 #include "weft/base.h"
 
 #include <jansson.h>
@@ -19,6 +20,7 @@ static void compose(void) {
              "instruction set: %s (WEFT_ISA=base|avx2|avx512 lowers it)\n"
              "cuda: %s\n"
              "mpi: %s\n"
+             "nccl: %s\n"
              "downloads: %s\n"
              "zlib: %s\n"
              "jansson: %s\n",
@@ -28,7 +30,7 @@ static void compose(void) {
              "gcc " __VERSION__,
 #endif
              wf_isa_name(wf_isa()), wf_cuda_description(), wf__mpi_description(),
-             wf_download_description(), zlibVersion(), JANSSON_VERSION);
+             wf__nccl_description(), wf_download_description(), zlibVersion(), JANSSON_VERSION);
 }
 
 const char *wf_build_info(void) {

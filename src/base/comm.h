@@ -30,7 +30,7 @@ wf_status wf_barrier(wf_ctx *ctx);
 
 /* Rank r works on items start(r) .. start(r+1)-1 of `count`. */
 typedef struct wf_range {
-    size_t first, last; /* last: one behind */
+    size_t first, last; /* last: one past it */
 } wf_range;
 size_t wf_share_start(size_t count, int rank, int ranks);
 wf_range wf_share(const wf_ctx *ctx, size_t count); /* this rank's */

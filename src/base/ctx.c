@@ -41,7 +41,9 @@ struct wf_ctx {
     atomic_bool interrupted;
     wf_ctx_desc desc;
     void *progress_user, *warn_user, *log_user;
-    bool muted; /* callbacks but for interruption rest */
+    bool muted;                  /* callbacks but for interruption rest */
+    double (*clock)(void *user); /* NULL: the machine's */
+    void *clock_user;
     int threads;
 
     pthread_t worker[max_threads];
@@ -58,7 +60,8 @@ struct wf_ctx {
     wf_chunk_fn *fn;
     void *arg;
     size_t chunks;
-    bool stoppable; /* no chunk is begun once the context is interrupted */
+    bool stoppable;   /* no chunk is begun once the context is interrupted */
+    bool stop_rounds; /* so are rounds that do not ask for it */
 
     wf_cuda_device *cuda; /* NULL: not yet asked for */
     bool alone;           /* wf_work_alone */
@@ -148,7 +151,14 @@ static void run_round(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg, bo
 }
 
 void wf_parallel(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg) {
-    run_round(ctx, chunks, fn, arg, false);
+    run_round(ctx, chunks, fn, arg, ctx != NULL && ctx->stop_rounds);
+}
+
+bool wf_stop_rounds(wf_ctx *ctx, bool stop) {
+    if (ctx == NULL) return false;
+    bool before = ctx->stop_rounds;
+    ctx->stop_rounds = stop;
+    return before;
 }
 
 bool wf_parallel_stoppable(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg) {
@@ -159,6 +169,7 @@ bool wf_parallel_stoppable(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *ar
 static void stop_workers(wf_ctx *ctx) {
     if (ctx->started == 0) return;
     atomic_store(&ctx->quit, true);
+    ctx->chunks = 0; /* a round that was stopped has left some */
     open_round(ctx);
     for (int i = 0; i < ctx->started; i++) pthread_join(ctx->worker[i], NULL);
     ctx->started = 0;
@@ -404,7 +415,7 @@ void wf_note_device(wf_ctx *ctx, const char *part, bool cuda) {
     ctx->on_cuda[i] |= cuda;
 }
 
-/* The first part by name behind `before`; -1: there is none. */
+/* The first part by name after `before`; -1: there is none. */
 static int next_part(const wf_ctx *ctx, const char *before) {
     int next = -1;
     for (int i = 0; i < most_parts && ctx->part[i][0] != '\0'; i++)
@@ -464,6 +475,15 @@ double wf_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+double wf_ctx_seconds(const wf_ctx *ctx) {
+    return ctx != NULL && ctx->clock != NULL ? ctx->clock(ctx->clock_user) : wf_seconds();
+}
+
+void wf_ctx_set_clock(wf_ctx *ctx, double (*clock)(void *user), void *user) {
+    ctx->clock = clock;
+    ctx->clock_user = user;
 }
 
 wf_meter wf_meter_start(wf_ctx *ctx, const char *stage, const char *unit, double total) {

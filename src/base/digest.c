@@ -34,6 +34,15 @@ void wf_digest_end(wf_digest *digest, char text[WF_DIGEST_DIGITS]) {
     digest->state = NULL;
 }
 
+wf_status wf_digest_of(wf_ctx *ctx, const void *bytes, size_t count, char out[33]) {
+    wf_digest digest;
+    WF_TRY(wf_digest_start(ctx, &digest));
+    wf_digest_add(&digest, bytes, count);
+    wf_digest_end(&digest, out);
+    out[WF_DIGEST_DIGITS] = '\0';
+    return WF_OK;
+}
+
 static wf_status add_file(wf_ctx *ctx, const char *path, int fd, void *block, wf_digest *digest) {
     for (;;) {
         ssize_t got = read(fd, block, block_bytes);

@@ -15,4 +15,7 @@ void wf_digest_add(wf_digest *digest, const void *bytes, size_t count);
 /* Frees it. text: the digits, no NUL; NULL when they are not wanted any more. */
 void wf_digest_end(wf_digest *digest, char text[WF_DIGEST_DIGITS]);
 
+/* Of bytes that are at hand: what wf_file_digest says of a file of these bytes. */
+wf_status wf_digest_of(wf_ctx *ctx, const void *bytes, size_t count, char out[33]);
+
 #endif

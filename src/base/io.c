@@ -117,10 +117,18 @@ void wf_map_close(wf_map *map) {
     *map = (wf_map){NULL, 0, NULL};
 }
 
+void wf_map_give_back(const wf_map *map, size_t from, size_t to) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE); /* the mapping begins at a page */
+    from = (from + page - 1) / page * page;
+    to = to / page * page;
+    if (map->note == NULL || to > map->size || from >= to) return;
+    (void)madvise((void *)(uintptr_t)(map->data + from), to - from, MADV_DONTNEED);
+}
+
 /* --- reading ---------------------------------------------------------------------------------- */
 
 /* A growing buffer that never holds more than limit + 1 bytes (one more shows that there is more),
- * and a NUL behind them. */
+ * and a NUL after them. */
 typedef struct wf_buffer {
     const char *path;
     char *bytes;
@@ -217,7 +225,7 @@ static wf_status inflate_input(wf_ctx *ctx, z_stream *stream, wf_buffer *buffer,
     return WF_OK;
 }
 
-/* Members behind one another are one file, as gunzip has it; bytes that are no member are
+/* Members in a row are one file, as gunzip has it; bytes that are no member are
  * damage. */
 static wf_status read_gzip(wf_ctx *ctx, int fd, uint8_t *packed, size_t count, wf_buffer *buffer) {
     z_stream stream = {0};
@@ -276,6 +284,24 @@ wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out, 
     return wf_read_until(ctx, path, limit, NULL, out, size);
 }
 
+/* All of an open file. Other programs may write to it meanwhile: what was read is then the start
+ * of one file and the end of another, and nothing in it need show that. */
+static wf_status read_unchanged(wf_ctx *ctx, int fd, wf_buffer *buffer) {
+    struct stat before, behind;
+    bool known = fstat(fd, &before) == 0;
+    if (known) WF_TRY(read_stream(ctx, fd, buffer));
+    if (!known || fstat(fd, &behind) != 0)
+        return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be examined", buffer->path);
+    if (!S_ISREG(before.st_mode) ||
+        (before.st_size == behind.st_size && before.st_mtim.tv_sec == behind.st_mtim.tv_sec &&
+         before.st_mtim.tv_nsec == behind.st_mtim.tv_nsec))
+        return WF_OK;
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s: was changed by another program while it was read; try again when that is "
+                   "done",
+                   buffer->path);
+}
+
 wf_status wf_read_until(wf_ctx *ctx, const char *path, size_t limit, wf_enough *enough, char **out,
                         size_t *size) {
     *out = NULL;
@@ -284,7 +310,7 @@ wf_status wf_read_until(wf_ctx *ctx, const char *path, size_t limit, wf_enough *
     if (fd < 0) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be opened", path);
     wf_buffer buffer = {
         .path = path, .limit = limit < SIZE_MAX / 4 ? limit : SIZE_MAX / 4, .enough = enough};
-    wf_status status = read_stream(ctx, fd, &buffer);
+    wf_status status = read_unchanged(ctx, fd, &buffer);
     close(fd);
     if (status != WF_OK) {
         free(buffer.bytes);
@@ -530,7 +556,7 @@ static wf_status replace_file(wf_ctx *ctx, wf_writer *writer) {
         remove_sibling(writer);
         return status;
     }
-    bool closed = fclose(writer->file) == 0; /* the lock ends here, behind the rename */
+    bool closed = fclose(writer->file) == 0; /* the lock ends here, after the rename */
     writer->file = NULL;
     if (!closed && in_place)
         return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", writer_name(writer));

@@ -16,6 +16,9 @@ typedef struct wf_map {
 } wf_map;
 wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out);
 void wf_map_close(wf_map *map);
+/* Whole pages of bytes from .. to-1 leave this process; the page cache keeps them, and a later look
+ * brings them back. For who goes through a file that may be larger than memory. */
+void wf_map_give_back(const wf_map *map, size_t from, size_t to);
 
 /* In a context of several ranks (base/comm.h) opening, closing, locking, making and removing files
  * are collective: nobody sees a change before all ranks are there, rank 0 makes it, and all get its
@@ -32,7 +35,7 @@ typedef struct wf_writer {
 wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out);
 /* The file that wf_writer_open would replace, links followed; "" for a device or pipe, which is
  * written in place. Fails where wf_writer_open would because of the path: before long work, not
- * behind it. */
+ * after it. */
 wf_status wf_writer_target(wf_ctx *ctx, const char *path, char out[4096]);
 /* Removes the siblings of NAME (NULL: of any name) in the folder that no living writer has. */
 void wf_remove_dead_siblings(const char *folder, const char *name);
@@ -53,9 +56,6 @@ wf_status wf_read_until(wf_ctx *ctx, const char *path, size_t limit, wf_enough *
 typedef wf_status wf_take_name(void *user, const char *name);
 wf_status wf_list_folder(wf_ctx *ctx, const char *folder, wf_take_name *take, void *user);
 
-/* JSON lines, appended; each line whole. A line is one object, built by the caller with jansson. */
-struct json_t;
-wf_status wf_jsonl_append(wf_ctx *ctx, const char *path, const struct json_t *object);
 /* SHA-256 piece by piece. */
 typedef struct wf_sha256 {
     uint32_t state[8];

@@ -4,6 +4,7 @@
 #include "weft/file.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* What jansson takes for a value, with the allocator's share; memory that any text may take. */
 enum {
@@ -42,4 +43,36 @@ char *wf_json_text(const json_t *json, size_t flags) {
     }
     text[length] = '\0';
     return text;
+}
+
+json_t *wf_json_string(const char *text) {
+    json_t *string = json_string(text);
+    char *copy = string == NULL ? strdup(text) : NULL;
+    if (copy == NULL) return string;
+    for (char *c = copy; *c != '\0'; c++)
+        if ((unsigned char)*c >= 128) *c = '?';
+    string = json_string(copy);
+    free(copy);
+    return string;
+}
+
+wf_status wf_json_read(wf_ctx *ctx, const char *what, const char *text, wf_status bad,
+                       json_t **out) {
+    json_error_t error = {0};
+    *out = NULL;
+    WF_TRY(wf_json_check(ctx, what, text, strlen(text)));
+    json_t *once = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    json_t *again = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    bool same = once != NULL && again != NULL ? json_equal(once, again) : once == again;
+    void *probe = malloc(strlen(text) + 4096);
+    bool lacking = !same || probe == NULL;
+    free(probe);
+    json_decref(again);
+    if (once != NULL && !lacking) {
+        *out = once;
+        return WF_OK;
+    }
+    json_decref(once);
+    if (lacking) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", what);
+    return wf_fail(ctx, bad, "%s (line %d): %s", what, error.line, error.text);
 }

@@ -16,5 +16,9 @@ void wf_parallel(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg);
 /* The same, but once the context is interrupted no more chunks are begun: false then, and what the
  * chunks wrote must not be used. */
 bool wf_parallel_stoppable(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *arg);
+/* From now on every round of the context is stoppable, or (false) only those that say so. Returns
+ * what it was before. For callers of functions that know nothing of interruptions; ctx NULL: false,
+ * and nothing changes. */
+bool wf_stop_rounds(wf_ctx *ctx, bool stop);
 
 #endif

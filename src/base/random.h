@@ -51,7 +51,7 @@ static inline WF_HD uint32_t wf_rng_permuted(const wf_rng *rng, uint32_t n, uint
 
 /* Place b of batch `batch_number` when `count` things are gone through in epochs, each in an
  * order of its own that belongs to (seed, epoch, purpose, step), in batches of `batch`. What is
- * left of an epoch behind its last whole batch is dropped. With fewer things than a batch has
+ * left of an epoch after its last whole batch is dropped. With fewer things than a batch has
  * places, every batch is an epoch, and its order is gone round. */
 static inline WF_HD uint32_t wf_epoch_place(uint64_t seed, wf_purpose purpose, uint32_t step,
                                             uint32_t count, uint32_t batch, uint64_t batch_number,
@@ -62,8 +62,8 @@ static inline WF_HD uint32_t wf_epoch_place(uint64_t seed, wf_purpose purpose, u
     return wf_rng_permuted(&order, count, (uint32_t)(place % count));
 }
 
-/* The order that the hidden units of place `place` of a batch get, for each orbit another one; unit
- * u comes from unit wf_rng_permuted(order, n, u). start: the orbit's first unit in a relabelling. */
+/* The order that the hidden units of an orbit get in place `place` of a batch: unit u comes from
+ * unit wf_rng_permuted(order, n, u). start: the orbit's first unit in a relabelling. */
 static inline WF_HD wf_rng wf_relabel_order(uint64_t seed, uint32_t place, uint32_t batch,
                                             uint32_t update, uint32_t start) {
     return wf_rng_at(seed, place + start * batch, WF_RNG_VIEW, update);

@@ -103,7 +103,7 @@ static setting *find_setting(const recipe_section *s, piece key) {
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* The value of a setting. In a file, '#' behind a space begins a comment; in an override it does
+/* The value of a setting. In a file, '#' after a space begins a comment; in an override it does
  * not. */
 static wf_status read_value(wf_ctx *ctx, wf_recipe *recipe, const char *where, piece p, int line,
                             const char **out) {
@@ -128,7 +128,7 @@ static wf_status read_value(wf_ctx *ctx, wf_recipe *recipe, const char *where, p
         bool comment =
             rest.size > 0 && rest.text[0] == '#' && line > 0 && rest.text > p.text + at + 1;
         if (rest.size > 0 && !comment)
-            return wf_fail(ctx, fault(line), "%s: \"%.*s\" stands behind the closing quote", where,
+            return wf_fail(ctx, fault(line), "%s: \"%.*s\" stands after the closing quote", where,
                            (int)(rest.size < 40 ? rest.size : 40), rest.text);
         *out = value;
         return WF_OK;
@@ -174,7 +174,7 @@ static wf_status read_section(wf_ctx *ctx, wf_recipe *recipe, const char *where,
     piece name = trim((piece){p.text + 1, (size_t)(close - p.text) - 1});
     piece rest = trim((piece){close + 1, p.size - (size_t)(close - p.text) - 1});
     if (rest.size > 0 && rest.text[0] != '#')
-        return wf_fail(ctx, WF_ERR_INPUT, "%s: only a comment may stand behind [%.*s]", where,
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: only a comment may stand after [%.*s]", where,
                        (int)(name.size < 64 ? name.size : 64), name.text);
     if (!is_name(name))
         return wf_fail(ctx, WF_ERR_INPUT,

@@ -1,11 +1,11 @@
 /* safetensors: strict reader and writer.
  *
  *     | u64 n, little-endian | n bytes of JSON, padded with spaces | data |
- *     {"__metadata__": {key: text, ...}, name: {"dtype", "shape", "data_offsets": [begin, end]}, ...}
+ *   {"__metadata__": {key: text, ...}, name: {"dtype", "shape", "data_offsets": [begin, end]} ...}
  *
  * R1  A file is accepted whole or refused with a sentence; no tensor ever points outside the data.
  * R2  In order of their offsets the tensors follow one another from 0 to the end of the file: no
- *     overlap, no hole, nothing behind. Tensors without elements are legal and take no room.
+ *     overlap, no hole, nothing after. Tensors without elements are legal and take no room.
  * D1  The last pair of our metadata is "weft.digest": "xxh3:" and 32 digits, the digest of the
  *     whole file with zeros in the place of these digits. A file without this text, byte for
  *     byte, has no digest.
@@ -111,6 +111,11 @@ void wf_st_close(wf_st_file *file) {
     free(file);
 }
 
+void wf_st_give_back(const wf_st_file *file, const void *data, size_t bytes) {
+    size_t from = (size_t)((const uint8_t *)data - file->bytes);
+    wf_map_give_back(&file->map, from, from + bytes);
+}
+
 size_t wf_st_count(const wf_st_file *file) { return file->index.count; }
 
 const wf_st_tensor *wf_st_at(const wf_st_file *file, size_t index) {
@@ -153,6 +158,7 @@ wf_status wf_st_verify(wf_ctx *ctx, const wf_st_file *file, bool *known) {
     for (size_t at = digits + WF_DIGEST_DIGITS; at < file->size && !wf_interrupted(ctx);) {
         size_t some = file->size - at < verified_at_once ? file->size - at : verified_at_once;
         wf_digest_add(&digest, start + at, some);
+        wf_map_give_back(&file->map, at, at + some);
         at += some;
     }
     wf_digest_end(&digest, found);
@@ -293,7 +299,7 @@ static void put_string(header_text *text, const char *string) {
     put(text, "\"", 1);
 }
 
-/* One tensor; *offset moves behind it. */
+/* One tensor; *offset moves past it. */
 static wf_status put_entry(wf_ctx *ctx, const char *path, header_text *text,
                            const wf_st_tensor *tensor, size_t *offset) {
     WF_TRY(check_name(ctx, path, tensor));

@@ -39,6 +39,8 @@ wf_status wf_st_open(wf_ctx *ctx, const char *path, wf_st_file **out);
 wf_status wf_st_parse(wf_ctx *ctx, const char *label, const void *bytes, size_t size,
                       wf_st_file **out);
 void wf_st_close(wf_st_file *file);
+/* wf_map_give_back for `bytes` bytes of a tensor's data; nothing where the file is in memory. */
+void wf_st_give_back(const wf_st_file *file, const void *data, size_t bytes);
 size_t wf_st_count(const wf_st_file *file);
 const wf_st_tensor *wf_st_at(const wf_st_file *file, size_t index);       /* in file order */
 const wf_st_tensor *wf_st_find(const wf_st_file *file, const char *name); /* NULL when absent */

@@ -96,16 +96,13 @@ wf_status wf__json_options(wf_ctx *ctx, const char *what, const char *text, json
         *out = json_object();
         return *out != NULL ? WF_OK : wf_fail(ctx, WF_ERR_MEMORY, "out of memory");
     }
-    json_error_t error = {0};
-    WF_TRY(wf_json_check(ctx, what, text, strlen(text)));
-    *out = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    if (*out != NULL && json_is_object(*out)) return WF_OK;
-    bool read = *out != NULL;
+    char label[80];
+    snprintf(label, sizeof label, "%.40s: options are not JSON", what);
+    WF_TRY(wf_json_read(ctx, label, text, WF_ERR_USAGE, out));
+    if (json_is_object(*out)) return WF_OK;
     json_decref(*out);
     *out = NULL;
-    if (read) return wf_fail(ctx, WF_ERR_USAGE, "%s: options are a JSON object, {...}", what);
-    return wf_fail(ctx, WF_ERR_USAGE, "%s: options are not JSON (line %d): %s", what, error.line,
-                   error.text);
+    return wf_fail(ctx, WF_ERR_USAGE, "%s: options are a JSON object, {...}", what);
 }
 
 wf_status wf__json_known(wf_ctx *ctx, const char *what, const json_t *object,

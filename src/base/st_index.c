@@ -1,6 +1,6 @@
 /* st_index: the header of a safetensors file, read and checked.
  *
- *     {"__metadata__": {key: text, ...}, name: {"dtype", "shape", "data_offsets": [begin, end]}, ...}
+ *   {"__metadata__": {key: text, ...}, name: {"dtype", "shape", "data_offsets": [begin, end]} ...}
  *
  * A reader for exactly this, not for JSON at large: a header of 100 MB costs memory in proportion
  * to what it really holds, lack of memory is told from a damaged file, and the first thing that
@@ -78,7 +78,7 @@ static int hex_digit(char c) {
     return -1;
 }
 
-/* The four digits behind \u. */
+/* The four digits after \u. */
 static wf_status read_code_unit(scanner *s, uint32_t *out) {
     *out = 0;
     for (int i = 0; i < 4; i++, s->at++) {
@@ -101,7 +101,7 @@ static char *put_utf8(char *to, uint32_t c) {
     return to;
 }
 
-/* Behind "\u": a character, which outside the basic plane is two escapes. */
+/* After "\u": a character, which outside the basic plane is two escapes. */
 static wf_status read_unicode_escape(scanner *s, char **to) {
     uint32_t high, low;
     WF_TRY(read_code_unit(s, &high));
@@ -349,7 +349,7 @@ static wf_status read_header(scanner *s) {
         WF_TRY(next_member(s, '}', false, &more));
     }
     peek_token(s);
-    return s->at == s->size ? WF_OK : not_valid(s, "something behind the object");
+    return s->at == s->size ? WF_OK : not_valid(s, "something after the object");
 }
 
 typedef const char *const *place; /* of a string */
@@ -405,7 +405,7 @@ static int by_place(const void *a_, const void *b_) {
     return strcmp(a->name, b->name);
 }
 
-/* No overlap, no hole, nothing behind. */
+/* No overlap, no hole, nothing after. */
 static wf_status check_places(const scanner *s, const wf_st_tensor *tensor, size_t count) {
     const uint8_t *next = s->data;
     for (size_t i = 0; i < count; i++) {
@@ -419,7 +419,7 @@ static wf_status check_places(const scanner *s, const wf_st_tensor *tensor, size
     }
     size_t behind = s->data_size - (size_t)(next - s->data);
     if (behind > 0)
-        return wf_fail(s->ctx, WF_ERR_INPUT, "%s: %zu bytes behind the last tensor belong to none",
+        return wf_fail(s->ctx, WF_ERR_INPUT, "%s: %zu bytes after the last tensor belong to none",
                        s->label, behind);
     return WF_OK;
 }

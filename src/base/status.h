@@ -14,7 +14,7 @@ WF_BEGIN_C
 wf_status wf_fail(wf_ctx *ctx, wf_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same with ": <strerror(errno)>" behind it; ENOMEM becomes WF_ERR_MEMORY, ENOSPC and EDQUOT
+/* The same with ": <strerror(errno)>" after it; ENOMEM becomes WF_ERR_MEMORY, ENOSPC and EDQUOT
  * WF_ERR_DISK. */
 wf_status wf_fail_errno(wf_ctx *ctx, wf_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -65,6 +65,9 @@ void wf_meter_update(wf_meter *meter, double done, const char *format, ...)
 void wf_meter_end(wf_meter *meter, double done, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 double wf_seconds(void); /* monotonic clock */
+/* The clock that training goes by: wf_seconds, or one that a test has set. */
+double wf_ctx_seconds(const wf_ctx *ctx);
+void wf_ctx_set_clock(wf_ctx *ctx, double (*clock)(void *user), void *user);
 
 WF_END_C
 

@@ -1,6 +1,6 @@
 /* tar: headers of 512 bytes, each followed by its file's bytes, filled up to 512; two blocks of
  * zeros at the end.
- *   0 name[100]   124 size[12] octal   148 checksum[8] octal   156 type   257 "ustar"   345 prefix[155]
+ *   0 name[100]  124 size[12] octal  148 checksum[8] octal  156 type  257 "ustar"  345 prefix[155]
  * The checksum is the sum of the header's bytes with eight spaces in place of itself. */
 #include "base/tar.h"
 
@@ -13,7 +13,7 @@ wf_tar wf_tar_start(const char *label, const void *bytes, size_t size) {
     return (wf_tar){.label = label, .bytes = bytes, .size = size};
 }
 
-/* Octal digits, spaces before them, a space or NUL behind them or the end of the field. */
+/* Octal digits, spaces before them, a space or NUL after them or the end of the field. */
 static bool read_octal(const uint8_t *field, int size, uint64_t *out) {
     int i = 0, digits = 0;
     *out = 0;
@@ -48,7 +48,7 @@ static void read_name(wf_tar *tar, const uint8_t *header) {
     tar->name[used + name] = 0;
 }
 
-/* The header at tar->at, which moves behind its contents. */
+/* The header at tar->at, which moves past its contents. */
 static wf_status read_entry(wf_ctx *ctx, wf_tar *tar, uint8_t *type) {
     const uint8_t *header = tar->bytes + tar->at;
     uint64_t size;

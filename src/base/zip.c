@@ -1,6 +1,7 @@
 /* zip: see the header. Layout of a zip file, from the end backwards:
  *
- *   | local header, name, extra, contents | ... | central directory | zip64 end, locator | end, comment |
+ *   | local header, name, extra, contents | ... | central directory | zip64 end, locator
+ *   | end, comment |
  *
  * The end record gives the place of the central directory, whose entries give the local headers;
  * the sizes and the CRC are taken from the central directory alone (torch writes zeros into the
@@ -124,7 +125,7 @@ static bool widen(uint64_t value[3], const uint8_t *extra, size_t length) {
     return !wanted;
 }
 
-/* Finds the contents behind the local header, whose name must be that of the central directory. */
+/* Finds the contents after the local header, whose name must be that of the central directory. */
 static wf_status locate(wf_ctx *ctx, const wf_zip *zip, wf_zip_entry *entry, uint64_t limit) {
     if (!inside(entry->header, local_size, limit) ||
         u32(zip->bytes + entry->header) != local_signature)

@@ -99,6 +99,18 @@ static bool nearest_part(const char *group, const char *word, char out[name_size
     return near != NULL;
 }
 
+/* The command whose second word this is: import -> zoo import; NULL: none, or several. */
+static const char *by_second_word(const char *word) {
+    const char *found = NULL;
+    for (const cli_command *c = cli_commands; c->name != NULL; c++) {
+        const char *space = strchr(c->name, ' ');
+        if (space == NULL || strcmp(space + 1, word) != 0) continue;
+        if (found != NULL) return NULL;
+        found = c->name;
+    }
+    return found;
+}
+
 void cli_unknown_command(int count, const char *const *words, char *out, size_t size) {
     char first[name_size], second[name_size];
     bool found = nearest_part(NULL, words[0], first);
@@ -106,6 +118,10 @@ void cli_unknown_command(int count, const char *const *words, char *out, size_t 
     bool both = found && count > 1 && nearest_part(first, words[1], second);
     wf_text text = wf_text_start(out, size);
     wf_text_add(&text, "unknown command %s", words[0]);
+    if (by_second_word(words[0]) != NULL) {
+        wf_text_add(&text, "; did you mean weft %s?", by_second_word(words[0]));
+        return;
+    }
     if (count > 1 && (group || both)) wf_text_add(&text, " %s", words[1]);
     if (both) wf_text_add(&text, "; did you mean weft %s %s?", first, second);
     else if (group) wf_text_add(&text, "; weft help %s lists those there are", first);
@@ -200,7 +216,7 @@ static int answer(wf_run_app *app) {
     return run_command(app);
 }
 
-/* Words before and behind the command's name. */
+/* Words before and after the command's name. */
 static int parse_and_answer(wf_run_app *app, int before, char **leading, int count, char **words,
                             bool named) {
     wf_status status = cli_parse(app, before, leading);

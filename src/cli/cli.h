@@ -71,7 +71,7 @@ extern const char *const cli_exit_codes[][2]; /* code and meaning, ended by NULL
 
 /* Words before the command that are options, with their values. */
 int cli_leading_options(int count, char **words);
-/* Fill app from words before and behind the command's name; then check that all of them are
+/* Fill app from words before and after the command's name; then check that all of them are
  * there. */
 wf_status cli_parse(wf_run_app *app, int count, char **words);
 wf_status cli_parse_end(wf_run_app *app);

@@ -129,7 +129,7 @@ static wf_status write_csv(const judging *j) {
     if (file == NULL) return wf__run_fail(j->app, WF_ERR_MEMORY, "out of memory");
     put_networks(file, j, &networks->points);
     bool whole = ferror(file) == 0;
-    if (fclose(file) != 0) whole = false;
+    if (fclose(file) != 0 || text == NULL) whole = false;
     wf_status status = whole ? wf_write_file(j->app->ctx, path, text, size)
                              : wf__run_fail(j->app, WF_ERR_MEMORY, "out of memory");
     free(text);

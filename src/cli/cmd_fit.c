@@ -2,7 +2,9 @@
  * beside the flow, and that recipe is what is trained: `weft train` with it makes the same flow.
  *
  * F1  The recipe stands there before the first update. A flow that was broken off goes on with it;
- *     nothing is measured or planned again. */
+ *     nothing is measured or planned again.
+ * F2  Recipe and flow belong together: who plans or removes them holds the lock of the recipe, as
+ *     the trainer holds that of the flow. */
 #include "cli/commands.h"
 #include "run/data_source.h"
 #include "cli/networks.h"
@@ -117,30 +119,48 @@ static wf_status make_plan(fitting *f) {
 
 /* --- what is there already -------------------------------------------------------------------- */
 
-/* Invariant F1. *go_on: a flow that was broken off stands there, with its recipe. */
-static wf_status look_around(fitting *f, bool *go_on) {
+/* --force. Another command may be training the flow. */
+static wf_status remove_earlier(fitting *f) {
+    wf_ctx *ctx = f->app->ctx;
+    wf_lock *lock;
+    WF_TRY(wf_lock_file(ctx, f->out, &lock));
+    wf_status status = wf_remove(ctx, f->out);
+    if (status == WF_OK) status = wf_remove(ctx, f->recipe_path);
+    wf_lock_free(lock);
+    return status;
+}
+
+/* Invariant F1. What is to be done, where a flow stands there with its recipe. */
+typedef enum earlier { EARLIER_NONE, EARLIER_BEGUN, EARLIER_DONE } earlier;
+
+/* Is the recipe that is there about the collection that was given? */
+static bool same_collection(const fitting *f) {
+    char given[WF_RUN_PATH], named[WF_RUN_PATH];
+    return f->recipe.zoo_path != NULL && realpath(f->zoo_path, given) != NULL &&
+           realpath(f->recipe.zoo_path, named) != NULL && strcmp(given, named) == 0;
+}
+
+static wf_status look_around(fitting *f, earlier *found) {
     wf_run_app *app = f->app;
-    *go_on = false;
-    if (cli_flag(app, "force")) {
-        WF_TRY(wf_remove(app->ctx, f->out));
-        return wf_remove(app->ctx, f->recipe_path);
-    }
+    *found = EARLIER_NONE;
+    if (cli_flag(app, "force")) return remove_earlier(f);
     if (!wf_file_exists(f->out)) return WF_OK;
     if (!wf_file_exists(f->recipe_path)) return cli_not_there(app, f->out);
     wf_flow *flow;
     WF_TRY(wf__run_recipe_open(app, f->recipe_path, &f->recipe));
     WF_TRY(wf_flow_open(app->ctx, f->out, &flow));
-    size_t done = wf_flow_updates(flow), of = f->recipe.fit.updates;
+    size_t done = wf_flow_position(flow), of = f->recipe.fit.updates;
     wf_flow_free(flow);
+    if (!same_collection(f))
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "%s is a flow of %s; give another name, or --force to fit anew", f->out,
+                            f->recipe.zoo_path);
+    *found = done >= of ? EARLIER_DONE : EARLIER_BEGUN;
     if (done >= of)
-        return wf__run_fail(
-            app, WF_ERR_USAGE,
-            "%s has all its %zu updates; sample from it (weft sample %s), give another "
-            "name, or --force to fit anew",
-            f->out, of, f->out);
-    wf__run_say(app, "%s: goes on from update %zu of %zu, as %s says", f->out, done, of,
-                f->recipe_path);
-    *go_on = true;
+        wf__run_say(app, "%s: done before, as %s says; --force fits anew", f->out, f->recipe_path);
+    else
+        wf__run_say(app, "%s: goes on from update %zu of %zu, as %s says", f->out, done, of,
+                    f->recipe_path);
     return WF_OK;
 }
 
@@ -179,10 +199,12 @@ static wf_status print_result(const fitting *f, double seconds) {
 
 static wf_status fit_zoo(fitting *f) {
     wf_run_app *app = f->app;
-    bool go_on;
+    earlier found;
     WF_TRY(wf_zoo_open(app->ctx, f->zoo_path, &f->zoo));
-    WF_TRY(look_around(f, &go_on));
-    if (!go_on) {
+    WF_TRY(wf__run_lock_file(app, f->recipe_path));
+    WF_TRY(look_around(f, &found));
+    if (found == EARLIER_DONE) return print_result(f, 0);
+    if (found == EARLIER_NONE) {
         WF_TRY(make_plan(f));
         WF_TRY(wf__run_recipe_open(app, f->recipe_path, &f->recipe));
     }

@@ -117,6 +117,7 @@ static wf_status choose_source(wf_run_app *app, const wf_flow *flow, request *r)
     else WF_TRY(wf_flow_find_task(app->ctx, flow, task, &r->source));
     r->about = wf_flow_source_at(flow, r->source);
     r->what.scale = r->about.scale;
+    r->what.classes = r->about.classes;
     if (task == NULL) return WF_OK;
     r->what.task = task;
     r->what.cond = r->about.cond;

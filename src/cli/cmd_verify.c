@@ -2,6 +2,7 @@
  * that a run keeps of what its stages left (stage.json). */
 #include "cli/commands.h"
 #include "run/outputs.h"
+#include "weft/zoo.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -47,7 +48,7 @@ static wf_status add_file(void *v_, const char *path) {
 }
 
 /* FILE: with what a run's stage.json beside it says. */
-static wf_status add_argument(verification *v, const char *path) {
+static wf_status add_path(verification *v, const char *path) {
     struct stat info;
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
         char folder[WF_RUN_PATH];
@@ -64,6 +65,17 @@ static wf_status add_argument(verification *v, const char *path) {
     if (json_object_get(v->files, beside) == NULL)
         json_object_set_new(v->files, slash != NULL ? beside : path, json_null());
     return WF_OK;
+}
+
+/* A path, or a pattern that the shell left as it was. */
+static wf_status add_argument(verification *v, const char *path) {
+    char **files;
+    size_t count;
+    WF_TRY(wf_zoo_files(v->app->ctx, path, &files, &count));
+    wf_status status = WF_OK;
+    for (size_t i = 0; i < count && status == WF_OK; i++) status = add_path(v, files[i]);
+    wf_zoo_names_free(files, count);
+    return status;
 }
 
 static wf_status judge(verification *v, const char *path, const char *recorded) {

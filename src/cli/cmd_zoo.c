@@ -85,8 +85,7 @@ static wf_status score_collection(importing *i, int which) {
     wf_zoo *zoo, *scored = NULL;
     WF_TRY(wf_zoo_open(i->app->ctx, path, &zoo));
     wf_status status = wf_zoo_suits(i->app->ctx, zoo, &i->recipe.data, &about->suits);
-    if (status == WF_OK)
-        status = wf_zoo_score(i->app->ctx, zoo, i->data, i->recipe.data.scale, path);
+    if (status == WF_OK) status = wf_zoo_score(i->app->ctx, zoo, i->data, &i->recipe.data, path);
     wf_zoo_free(zoo);
     if (status == WF_OK) status = wf_zoo_open(i->app->ctx, path, &scored);
     if (status != WF_OK) return status;
@@ -116,9 +115,9 @@ static json_t *import_to_json(const importing *i) {
     json_t *list = json_array();
     for (int k = 0; k < result->n_collections; k++) {
         const wf_import_collection *one = &result->collections[k];
-        json_t *json =
-            json_pack("{s:s, s:s, s:I, s:I}", "path", one->path, "arch", one->arch, "count",
-                      (json_int_t)one->count, "non_finite", (json_int_t)one->non_finite);
+        json_t *json = json_pack("{s:s, s:s, s:I, s:I, s:i}", "path", one->path, "arch", one->arch,
+                                 "count", (json_int_t)one->count, "non_finite",
+                                 (json_int_t)one->non_finite, "folded_norms", one->folded_norms);
         if (i->about != NULL) {
             const imported *about = &i->about[k];
             json_object_set_new(json, "accuracy", wf__run_json_number(about->mean));
@@ -136,9 +135,21 @@ static void print_imported(const importing *i, int which) {
     cli_print("%s: %zu network%s of %s", one->path, one->count, WF_RUN_S(one->count), one->arch);
     if (one->non_finite > 0) cli_print(", %zu with values that are not finite", one->non_finite);
     if (i->about != NULL)
-        cli_print(", accuracy %.2f %% on %s (%.2f to %.2f)", 100 * i->about[which].mean,
-                  i->data->name, 100 * i->about[which].low, 100 * i->about[which].high);
+        cli_print(", accuracy %.2f %% on %zu examples of %s (%.2f to %.2f)",
+                  100 * i->about[which].mean, i->data->n_test, i->data->name,
+                  100 * i->about[which].low, 100 * i->about[which].high);
     cli_print("\n");
+}
+
+static void say_folded(const importing *i) {
+    for (int k = 0; k < i->result.n_collections; k++) {
+        const wf_import_collection *one = &i->result.collections[k];
+        if (one->folded_norms > 0)
+            cli_print_error("weft: %s: %d batch norm%s of each network folded into the layers "
+                            "before, which in evaluation compute the same; --keep-norm keeps "
+                            "norms\n",
+                            one->path, one->folded_norms, WF_RUN_S(one->folded_norms));
+    }
 }
 
 static wf_status import_networks(importing *i) {
@@ -153,8 +164,12 @@ static wf_status import_networks(importing *i) {
     desc.layers = cli_text(app, "layers");
     desc.name = cli_text(app, "name");
     desc.recursive = cli_flag(app, "recursive");
+    desc.keep_norm = cli_flag(app, "keep-norm");
+    if (desc.keep_norm && desc.arch == NULL)
+        return wf__run_fail(app, WF_ERR_USAGE, "--keep-norm goes with --arch");
     WF_TRY(open_data(i, &desc));
     WF_TRY(wf_zoo_import_all(app->ctx, app->argument, app->n_arguments, &desc, out, &i->result));
+    say_folded(i);
     WF_TRY(score_collections(i));
     if (app->json) return cli_print_json(app, import_to_json(i));
     for (int k = 0; k < i->result.n_collections; k++) print_imported(i, k);

@@ -70,6 +70,9 @@ static const cli_option zoo_import_options[] = {
     TEXT("arch", 0, "TEXT", NULL,
          "Description of the network, as \"3x32x32 conv16 pool conv32 gap linear10\" or net.json; "
          "without it fully connected layers are found by names and shapes."),
+    FLAG("keep-norm", 0,
+         "Keep batch norms of --arch as gamma, beta and statistics; without it they are folded into "
+         "the layers before them."),
     TEXT("layers", 0, "A,B,C", NULL,
          "Names of the layers in order, where names and shapes leave a doubt."),
     TEXT("name", 0, "NAME", NULL, "Name kept in the collection; without it the source's."),
@@ -277,7 +280,7 @@ const cli_command cli_commands[] = {
      "run of a recipe inside the program.",
      demo_options,
      {{"weft demo", "leaves runs/demo/report.html"},
-      {"weft demo -o /tmp/demo --set train.updates=500", "a shorter flow, elsewhere"}}, cli_demo},
+      {"weft demo -o short --set train.updates=500", "a shorter flow, elsewhere"}}, cli_demo},
     {"run", "RECIPE", 1, 1, "Everything a recipe describes, resumable.",
      "Collection, held-out networks, training, sampling, evaluation, report. Finished stages with "
      "the same settings are skipped, a broken one goes on where it stopped, and results of other "
@@ -306,8 +309,9 @@ const cli_command cli_commands[] = {
        "scored, and checked against the data"},
       {"weft zoo import 'runs/*/last.ckpt' more/ --recursive -a relu -o mine.safetensors",
        "files by a pattern, and a folder with all below it"},
-      {"weft zoo import stack.safetensors -a tanh --layers fc1,fc2,out -o mine.safetensors",
-       "with the layers named"}}, cli_zoo_import},
+      {"weft zoo import resnets/ --arch \"3x32x32 conv16! batchnorm basic16x2 basic32x2s2 gap "
+       "linear10\" -o mine",
+       "ResNets with torchvision's names"}}, cli_zoo_import},
     {"zoo export", "COLLECTION", 1, 1, "Networks as plain PyTorch state_dicts.",
      "Writes networks of a collection, trained or generated, one file each: .safetensors, or .pt as "
      "torch.save does, which torch.load reads, also with weights_only. Layers have the names that "
@@ -317,7 +321,7 @@ const cli_command cli_commands[] = {
       {"weft zoo export nets.safetensors --best 5 -o best/ --format pt",
        "the five of the highest score"},
       {"weft zoo export nets.safetensors --all -o new/", "new/net-000.safetensors ..."},
-      {"weft zoo export nets.safetensors --names fc1,fc2 -o net.safetensors",
+      {"weft zoo export nets.safetensors --names fc1,fc2,out -o net.safetensors",
        "with names of your own"}}, cli_zoo_export},
     {"zoo subset", "COLLECTION", 1, 1, "Some networks of a collection, by number.",
      "Writes the networks of --index as a collection, in that order. Scores, seeds and names go "
@@ -341,7 +345,7 @@ const cli_command cli_commands[] = {
       {"weft zoo split mine.safetensors -n 50 -o fit.safetensors --held-out held-out.safetensors",
        "fifty held out"}}, cli_zoo_split},
     {"zoo merge", "COLLECTION...", 1, WF_RUN_MAX_ARGUMENTS, "Collections of one architecture as one.",
-     "Puts the networks of several collections one behind the other. Scores, seeds and names go "
+     "Puts the networks of several collections one after the other. Scores, seeds and names go "
      "along where all have them.",
      zoo_merge_options,
      {{"weft zoo merge a.safetensors b.safetensors -o both.safetensors", "two"},
@@ -368,7 +372,7 @@ const cli_command cli_commands[] = {
      "(weft train) and the whole table (weft run). Interrupted, the same command goes on.",
      fit_options,
      {{"weft fit mine.safetensors -o flow.safetensors", "five minutes"},
-      {"weft fit mine.safetensors --minutes 30 --data test.csv --target y -o flow.safetensors",
+      {"weft fit mine.safetensors --minutes 30 --data my.csv --target kind -o flow.safetensors",
        "longer, with data to judge the networks on"},
       {"weft fit mine.safetensors -m 1 -o flow.safetensors --json", "for programs"}}, cli_fit_zoo},
     {"train", "RECIPE", 1, 1, "Fit a generator to collections.",
@@ -376,9 +380,9 @@ const cli_command cli_commands[] = {
      "file with the same settings is continued, bit for bit.",
      train_options,
      {{"weft train digits --zoo digits.safetensors -o flow.safetensors", "one collection"},
-      {"weft train acs.conf --zoo ca.safetensors,pr.safetensors --cond \"0;1\" -o flow.safetensors",
+      {"weft train acs.conf --zoo ca.safetensors,pr.safetensors --cond \"0;1\" -o domains.safetensors",
        "two domains"},
-      {"weft train tasks.conf --manifest tasks.manifest -o flow.safetensors",
+      {"weft train tasks.conf --manifest tasks.manifest -o tasks.safetensors",
        "many tasks and architectures"}}, cli_train},
     {"flow info", "FLOW", 1, 1, "What a flow was fitted to.",
      "The generator, its settings and conditions, and for every collection its task, "
@@ -393,9 +397,9 @@ const cli_command cli_commands[] = {
      sample_options,
      {{"weft sample flow.safetensors -n 100 -o nets.safetensors", "100 networks"},
       {"weft sample flow.safetensors -o nets.safetensors --refine 0.75,10", "refined"},
-      {"weft sample flow.safetensors -o wide.safetensors --task letter --width 1.5",
+      {"weft sample tasks.safetensors -o wide.safetensors --task letter --width 1.5",
        "of one task, at widths never trained on"},
-      {"weft sample flow.safetensors -o mid.safetensors --cond 0.5 --guidance 4",
+      {"weft sample domains.safetensors -o mid.safetensors --cond 0.5 --guidance 4",
        "between two domains"}}, cli_sample},
     {"eval", "", 0, 0, "Judge networks against a collection.",
      "Accuracy, largest error-IoU, matched cosine (WCS), joint similarity (JWS) with its spread "
@@ -455,7 +459,7 @@ const cli_command cli_commands[] = {
      "DATA is a file (.csv, .tsv, .arff, .npz, IDX), a built-in set or a recipe with a [data] "
      "section.", data_info_options,
      {{"weft data info spirals", "a built-in set"},
-      {"weft data info my.csv --target species", "a table"},
+      {"weft data info my.csv --target kind", "a table"},
       {"weft data info karhunen --json", "the data of a recipe"}}, cli_data_info},
     {"data bng", "TABLE", 1, 1, "A table sampled from a Bayesian network learned on another.",
      "Learns a Bayesian network (the class is a parent of every column, further edges by hill "
@@ -496,7 +500,7 @@ const cli_command cli_commands[] = {
      "Lists the commands, shows one command's options and examples, all keys of a recipe (help "
      "recipe) or the recipes that were installed (help recipes).", help_options,
      {{"weft help zoo train", "one command"}, {"weft help recipe", "what a recipe may say"},
-      {"weft help --completion bash >~/.local/share/bash-completion/completions/weft",
+      {"source <(weft help --completion bash)",
        "completions, without installing"}}, cli_help},
     {NULL, NULL, 0, 0, NULL, NULL, NULL, {{NULL, NULL}}, NULL},
 };

@@ -27,7 +27,7 @@ static void exit_codes(char *out, size_t size) {
     wf_text_add(&text, ".");
 }
 
-/* Prints `text` behind `indent` spaces, broken between words; the first line has begun at column
+/* Prints `text` after `indent` spaces, broken between words; the first line has begun at column
  * `column`. */
 static void print_wrapped(FILE *file, const char *text, int indent, int column) {
     while (*text != '\0') {
@@ -163,15 +163,29 @@ static void markdown_options(FILE *file, const cli_option *option) {
     fputc('\n', file);
 }
 
+/* Tells tests/doc_blocks.py, which runs the examples, of one that it cannot run. */
+static void markdown_not_run(FILE *file, const char *example) {
+    static const char *const reasons[][2] = {
+        {"weft data fetch", "needs the network"},
+        {"weft bench --device cuda", "needs a GPU"},
+    };
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+        if (strncmp(example, reasons[i][0], strlen(reasons[i][0])) == 0)
+            fprintf(file, "<!-- not run, %s: %s -->\n", example, reasons[i][1]);
+}
+
 static void markdown_command(FILE *file, const cli_command *command) {
     fprintf(file, "## weft %s\n\n", command->name);
-    fprintf(file, "```\nweft %s%s%s%s\n```\n\n", command->name,
+    fprintf(file, "```text\nweft %s%s%s%s\n```\n\n", command->name,
             command->arguments[0] != '\0' ? " " : "", command->arguments,
             command->options != NULL ? " [options]" : "");
     markdown_escaped(file, command->details);
     fputs("\n\n", file);
     if (command->options != NULL) markdown_options(file, command->options);
-    fputs("Examples:\n\n```\n", file);
+    fputs("Examples:\n\n", file);
+    for (int i = 0; i < 4 && command->examples[i].command != NULL; i++)
+        markdown_not_run(file, command->examples[i].command);
+    fputs("```sh\n", file);
     for (int i = 0; i < 4 && command->examples[i].command != NULL; i++)
         fprintf(file, "%-64s # %s\n", command->examples[i].command, command->examples[i].what);
     fputs("```\n\n", file);
@@ -182,7 +196,8 @@ void cli_help_markdown(FILE *file) {
     exit_codes(codes, sizeof codes);
     fprintf(file,
             "# Commands\n\nWritten by `weft help --markdown` from the tables the program itself "
-            "uses; do not edit by hand. `weft help --man` prints the same as a manual page.\n\n"
+            "uses; do not edit by hand. `weft help --man` prints the same as a manual page.\n"
+            "<!-- files: tests/doc_files.sh; each line by itself -->\n\n"
             "Results go to stdout, progress and faults to stderr. %s\n\n",
             codes);
     fputs("Options of every command, which may stand before its name, too:\n\n", file);

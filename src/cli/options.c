@@ -1,5 +1,5 @@
 /* options: the command line against a command's table: `--name value`, `--name=value`, `-o
- * value`, flags, and `--` behind which everything is an argument. Numbers are checked here, so a
+ * value`, flags, and `--` after which everything is an argument. Numbers are checked here, so a
  * command only reads them. */
 #include "cli/cli.h"
 #include "weft/text.h"
@@ -178,8 +178,9 @@ static wf_status check_arguments(wf_run_app *app) {
                             command->arguments, command->name);
     if (app->n_arguments > command->most)
         return wf__run_fail(app, WF_ERR_USAGE,
-                            "\"%s\" is one argument too many for weft %s; see weft help %s",
-                            app->argument[command->most], command->name, command->name);
+                            "\"%s\" is one argument too many for weft %s; as in %s (weft help %s)",
+                            app->argument[command->most], command->name,
+                            command->examples[0].command, command->name);
     return WF_OK;
 }
 

@@ -17,7 +17,7 @@ static void end_here(void *app_, const char *sentence) {
     _exit(wf_status_exit_code(WF_ERR_RANK));
 }
 
-/* The words behind the program's name, one a line. free() it. */
+/* The words after the program's name, one a line. free() it. */
 static char *arguments_of(int argc, char **argv) {
     size_t size = 1;
     for (int i = 1; i < argc; i++) size += strlen(argv[i]) + 1;

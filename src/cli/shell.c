@@ -157,7 +157,7 @@ static void each_option(FILE *file, const char *condition, const cli_option *opt
     for (; option != NULL && option->name != NULL; option++) print(file, condition, option);
 }
 
-/* bash: the words behind an option, if it has names; else the options or the sub-commands. */
+/* bash: the words after an option, if it has names; else the options or the sub-commands. */
 
 static void bash_word(FILE *file, const char *condition, const cli_option *option) {
     (void)condition;

@@ -78,7 +78,7 @@ static int by_value(const void *a_, const void *b_) {
     return (a->row > b->row) - (a->row < b->row);
 }
 
-/* Bin k ends at the first change of value behind (k + 1) / bins of the sorted values. */
+/* Bin k ends at the first change of value after (k + 1) / bins of the sorted values. */
 static void cut_bins(const generator *g, const placed *sorted, size_t n, variable *v,
                      int32_t *codes) {
     size_t bin = 0;
@@ -272,7 +272,8 @@ static wf_status read_back(const generator *g, wf_table *out) {
     put_header(g, stream);
     wf_status status = put_rows(g, stream);
     bool failed = ferror(stream) != 0;
-    if ((fclose(stream) != 0 || failed) && status == WF_OK) status = out_of_memory(g);
+    failed = fclose(stream) != 0 || text == NULL || failed;
+    if (failed && status == WF_OK) status = out_of_memory(g);
     if (status == WF_OK) return wf__table_from_arff(g->ctx, label, text, size, out);
     free(text);
     return status;

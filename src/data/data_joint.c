@@ -137,7 +137,7 @@ static wf_status merge_fault(wf_ctx *ctx, const char *list) {
                    list);
 }
 
-/* "a, b -> c" of one column, the list from `levels` on; *at moves behind it. */
+/* "a, b -> c" of one column, the list from `levels` on; *at moves past it. */
 static wf_status merge_column(wf_ctx *ctx, const char *list, const char *name, size_t name_length,
                               const char **at, wf_table *const *tables, size_t count) {
     const char *levels = *at, *arrow = strstr(levels, "->"), *end = levels + strcspn(levels, ";");

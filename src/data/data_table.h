@@ -64,7 +64,7 @@ typedef struct wf_table {
 void wf__table_free(wf_table *table); /* a zeroed table is fine */
 
 /* Index of the column with this name, or table->columns. Looks first at column `hint`, then at
- * those behind it, then at the others. */
+ * those after it, then at the others. */
 size_t wf__table_find(const wf_table *table, const char *name, size_t length, size_t hint);
 
 /* One more text row, from line `line` of the file; *cells (columns of them) are missing until
@@ -103,7 +103,7 @@ bool wf__parse_number(const char *text, double *out);
 char *wf__arena_format(wf_arena *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Readers into a zeroed table. `text` (size bytes and a NUL behind them) becomes the table's;
+/* Readers into a zeroed table. `text` (size bytes and a NUL after them) becomes the table's;
  * `label` is borrowed and must outlive it. On failure *out is to be freed too. */
 wf_status wf__table_from_delimited(wf_ctx *ctx, const char *label, char *text, size_t size,
                                    char delimiter, wf_table *out);

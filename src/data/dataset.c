@@ -299,9 +299,8 @@ wf_status wf__dataset_from_tables(wf_ctx *ctx, const wf_data_desc *desc, wf_tabl
 /* The tables of a data set: its own, those prepared together with it, its test file. */
 enum { most_tables = 16 };
 typedef struct tables {
-    const char *path
-        /* in the order of their names, so that every member of a family is fitted alike */
-        [most_tables];
+    /* in the order of their names, so that every member of a family is fitted alike */
+    const char *path[most_tables];
     wf_table table[most_tables], test, joined;
     size_t count, own;
     wf_arena arena;

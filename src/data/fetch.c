@@ -1,8 +1,11 @@
 /* fetch: data sets from OpenML and the American Community Survey.
  *
- *   23, openml:23        OpenML data set by number     SERVER/api/v1/json/data/23 names the file and its MD5
- *   cmc, openml:cmc      the first active version      SERVER/api/v1/json/data/list/data_name/cmc/limit/100
- *   acs:2018:CA          ACSIncome of a state          SERVER/programs-surveys/acs/data/pums/2018/1-Year/csv_pca.zip
+ *   23, openml:23        OpenML data set by number; SERVER/api/v1/json/data/23 names the file and
+ *                        its MD5
+ *   cmc, openml:cmc      the first active version of
+ *                        SERVER/api/v1/json/data/list/data_name/cmc/limit/100
+ *   acs:2018:CA          ACSIncome of a state:
+ *                        SERVER/programs-surveys/acs/data/pums/2018/1-Year/csv_pca.zip
  *   http://..., https:// a file as it is
  * A finished file has FILE.fetch.json beside it: where it came from, its size, its SHA-256. While
  * both agree nothing is asked of the network. Unfinished files are FILE.part

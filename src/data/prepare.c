@@ -167,7 +167,7 @@ wf_status wf__prepare_roles(wf_ctx *ctx, const wf_data_desc *desc, wf_table *tab
                             const wf_table *test, wf_preparation *out) {
     out->scale = desc->scale;
     if (table->rows == 0)
-        return wf_fail(ctx, WF_ERR_INPUT, "%s: no rows behind the header", table->label);
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: no rows after the header", table->label);
     WF_TRY(find_target(ctx, table, desc->target, &table->target));
     out->column = wf_arena_zalloc(&out->arena, table->columns * sizeof *out->column);
     role *roles = wf_arena_zalloc(&out->arena, table->columns * sizeof *roles);
@@ -338,7 +338,7 @@ static wf_status fit_categorical(wf_ctx *ctx, wf_prepared_column *column, const 
     return WF_OK;
 }
 
-/* Columns come in the same order as a rule: the search goes on behind *at, where the last one was
+/* Columns come in the same order as a rule: the search goes on after *at, where the last one was
  * found. */
 static wf_status source_column(wf_ctx *ctx, const wf_table *table, const char *name, size_t *at) {
     *at = wf__table_find(table, name, strlen(name), *at + 1);

@@ -9,6 +9,7 @@
 #include "base/json_text.h"
 #include "weft/file.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -118,16 +119,14 @@ static bool read_root(const json_t *root, wf_preparation *out) {
 
 wf_status wf__preparation_read(wf_ctx *ctx, const char *json, wf_preparation *out) {
     *out = (wf_preparation){0};
-    json_error_t error;
-    WF_TRY(wf_json_check(ctx, "preparation", json, strlen(json)));
-    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL)
-        return wf_fail(ctx, WF_ERR_INPUT, "preparation: not JSON: %s (line %d)", error.text,
-                       error.line);
-    bool fine = read_root(root, out);
+    json_t *root;
+    WF_TRY(wf_json_read(ctx, "preparation: not JSON", json, WF_ERR_INPUT, &root));
+    errno = 0;
+    bool fine = read_root(root, out), lacking = errno == ENOMEM;
     json_decref(root);
     if (fine) return WF_OK;
     wf__preparation_free(out);
+    if (lacking) return wf_fail(ctx, WF_ERR_MEMORY, "preparation: out of memory");
     return wf_fail(ctx, WF_ERR_INPUT,
                    "preparation: not a \"%s\"; it comes from another version or was edited",
                    format_name);

@@ -150,7 +150,7 @@ static wf_status keep_levels(reader *in, const char **levels, size_t count, wf_c
     return WF_OK;
 }
 
-/* Behind the opening brace. The list grows in *levels, malloced even on failure. */
+/* After the opening brace. The list grows in *levels, malloced even on failure. */
 static wf_status take_levels(reader *in, const char ***levels, size_t *count) {
     size_t capacity = 0;
     for (;;) {
@@ -219,8 +219,7 @@ static wf_status take_attribute(reader *in) {
     if (column->name == NULL) return out_of_memory(in);
     WF_TRY(take_type(in, column));
     skip_blanks(in);
-    if (!at_line_end(in) && *in->at != '%')
-        return fail_here(in, "text behind the attribute's type");
+    if (!at_line_end(in) && *in->at != '%') return fail_here(in, "text after the attribute's type");
     skip_line(in);
     table->columns++;
     return WF_OK;
@@ -272,7 +271,7 @@ static wf_status take_dense_row(reader *in, const char **cells) {
         bool tab = skip_blanks(in);
         more = !at_line_end(in);
         if (more && *in->at == ',') in->at++;
-        else if (more && !tab) return fail_here(in, "text behind a closing quote");
+        else if (more && !tab) return fail_here(in, "text after a closing quote");
         if (!more) take_line_end(in);
         if (cell.start == cell.end && !cell.quoted)
             return wf_fail(in->ctx, WF_ERR_INPUT,
@@ -309,7 +308,7 @@ static wf_status take_index(reader *in, size_t next, size_t *out) {
     return WF_OK;
 }
 
-/* Behind the opening brace. */
+/* After the opening brace. */
 static wf_status take_sparse_row(reader *in, const char **cells) {
     size_t next = 0;
     fill_defaults(in->table, cells);
@@ -332,7 +331,7 @@ static wf_status take_sparse_row(reader *in, const char **cells) {
         next = index + 1;
     }
     skip_blanks(in);
-    if (!at_line_end(in)) return fail_here(in, "text behind the closing brace of a sparse row");
+    if (!at_line_end(in)) return fail_here(in, "text after the closing brace of a sparse row");
     take_line_end(in);
     return WF_OK;
 }
@@ -359,7 +358,7 @@ static wf_status take_rows(reader *in) {
             WF_TRY(take_sparse_row(in, cells));
         } else WF_TRY(take_dense_row(in, cells));
     }
-    return in->table->rows > 0 ? WF_OK : fail_here(in, "no rows behind @data");
+    return in->table->rows > 0 ? WF_OK : fail_here(in, "no rows after @data");
 }
 
 /* The first line may be a comment that goes along with the table. */

@@ -176,7 +176,7 @@ wf_status wf__cifar_from_tar(wf_ctx *ctx, const char *label, const char *bytes, 
     return join_batches(ctx, label, kind, target, &parts[1], test);
 }
 
-/* A batch of a folder, plain or with .gz behind its name. */
+/* A batch of a folder, plain or with .gz after its name. */
 static wf_status read_batch(wf_ctx *ctx, const char *folder, batches *part, int i) {
     char path[4096], *bytes;
     for (int packed = 0; packed < 2; packed++) {

@@ -3,7 +3,7 @@
  * The first line names the columns. A cell may stand in double quotes; then "" is one quote, and
  * separators and line ends are part of it. Spaces round a cell are not. An empty cell, or a bare ?,
  * is missing. Lines end with LF, CRLF or CR; empty lines are skipped. Cells become NUL-terminated
- * strings within the file's bytes: unquoting only shortens, and the byte behind a cell has always
+ * strings within the file's bytes: unquoting only shortens, and the byte after a cell has always
  * been read before it is overwritten. */
 #include "data/data_table.h"
 
@@ -28,7 +28,7 @@ static void skip_blanks(cutter *cut) {
     while (cut->at < cut->end && is_blank(cut, *cut->at)) cut->at++;
 }
 
-/* Consumes what stands behind a cell: separator, line end or the file's end. */
+/* Consumes what stands after a cell: separator, line end or the file's end. */
 static bool take_ending(cutter *cut, ending *how) {
     *how = ENDS_FILE;
     if (cut->at == cut->end) return true;
@@ -60,7 +60,7 @@ static wf_status cut_quoted(cutter *cut, char **cell, ending *how) {
     skip_blanks(cut);
     if (!take_ending(cut, how))
         return wf_fail(cut->ctx, WF_ERR_INPUT,
-                       "%s:%zu: text behind a closing quote; a quote within a quoted cell is "
+                       "%s:%zu: text after a closing quote; a quote within a quoted cell is "
                        "written twice",
                        cut->label, cut->line);
     *to = 0;
@@ -185,6 +185,6 @@ wf_status wf__table_from_delimited(wf_ctx *ctx, const char *label, char *text, s
     WF_TRY(cut_header(&cut, out));
     for (skip_empty_lines(&cut); cut.at < cut.end; skip_empty_lines(&cut))
         WF_TRY(cut_row(&cut, out));
-    if (out->rows == 0) return wf_fail(ctx, WF_ERR_INPUT, "%s: no rows behind the header", label);
+    if (out->rows == 0) return wf_fail(ctx, WF_ERR_INPUT, "%s: no rows after the header", label);
     return WF_OK;
 }

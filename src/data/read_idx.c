@@ -1,7 +1,7 @@
 /* read_idx: IDX files of unsigned bytes (the format of MNIST).
  *
  *   byte 0,1 zero   byte 2 type (8: unsigned byte)   byte 3 number of dimensions d
- *   d big-endian 32-bit sizes, then the product of them in bytes, last dimension fastest; nothing behind it
+ *   d big-endian 32-bit sizes, then as many bytes as their product, last dimension fastest
  * The first dimension counts the examples. Labels have one dimension. */
 #include "data/data_table.h"
 

@@ -53,7 +53,7 @@ static wf_status bad_array(const npz *z, const array *a, const char *why) {
 
 /* --- the header ------------------------------------------------------------------------------- */
 
-/* Moves *at behind `word` where it stands there, spaces before it left out. */
+/* Moves *at past `word` where it stands there, spaces before it left out. */
 static bool take(const char **at, const char *word) {
     *at += strspn(*at, " ");
     size_t length = strlen(word);
@@ -144,7 +144,7 @@ static wf_status read_dictionary(const npz *z, const char *at, array *a) {
         take(&at, ",");
     }
     if (!seen[0] || !seen[1] || !seen[2]) return bad_array(z, a, "its header lacks a part");
-    return at[strspn(at, " \n")] == 0 ? WF_OK : bad_array(z, a, "text behind its header");
+    return at[strspn(at, " \n")] == 0 ? WF_OK : bad_array(z, a, "text after its header");
 }
 
 static wf_status parse_npy(const npz *z, const uint8_t *bytes, size_t size, array *a) {

@@ -18,8 +18,9 @@
 enum { cache_version = 2, networks_in_a_chunk = 256, max_tensors = 7 };
 
 typedef struct digest_call {
+    wf_ctx *ctx;
     const float *weights;
-    size_t n, params;
+    size_t n, params; /* n: of this piece */
     uint64_t *digest; /* [n] */
 } digest_call;
 
@@ -46,14 +47,22 @@ static void digest_chunk(void *call_, size_t chunk, int worker) {
     }
 }
 
+static wf_status digest_piece(void *call_, const float *weights, size_t first, size_t count) {
+    const digest_call *all = call_;
+    digest_call call = {all->ctx, weights, count, all->params, all->digest + first};
+    size_t chunks = (count + networks_in_a_chunk - 1) / networks_in_a_chunk;
+    if (wf_parallel_stoppable(call.ctx, chunks, digest_chunk, &call)) return WF_OK;
+    return wf_fail(call.ctx, WF_ERR_INTERRUPTED, "interrupted while looking at networks");
+}
+
 static wf_status cache_key(wf_ctx *ctx, const wf_reference *ref, char out[65]) {
     const wf_graph *graph = wf_zoo_graph(ref->zoo);
-    digest_call call = {ref->weights, ref->n, graph->n_params, NULL};
+    digest_call call = {.ctx = ctx, .params = graph->n_params};
     WF_TRY(wf_alloc(ctx, ref->n, sizeof *call.digest, "cloud cache", &call.digest));
-    size_t chunks = (ref->n + networks_in_a_chunk - 1) / networks_in_a_chunk;
-    if (!wf_parallel_stoppable(ctx, chunks, digest_chunk, &call)) {
+    wf_status status = wf__reference_each(ctx, ref, digest_piece, &call);
+    if (status != WF_OK) {
         free(call.digest);
-        return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while looking at networks");
+        return status;
     }
     wf_sha256 hash;
     wf_sha256_start(&hash);
@@ -114,6 +123,9 @@ void wf__cloud_path(const wf_reference *reference, char out[4096]) {
     int length =
         file ? snprintf(out, 4096, "%s.cloud.safetensors", wf_zoo_path(reference->zoo)) : -1;
     if (length < 0 || length >= 4096) out[0] = 0;
+    const char *name = strrchr(out, '/'); /* of several files: no pattern as a name */
+    size_t at = name == NULL ? 0 : (size_t)(name - out);
+    while (out[at += strcspn(out + at, "*?[]")] != 0) out[at] = '_';
 }
 
 /* NULL, or what is wrong with the file. Values are copied over the reference's arrays only when

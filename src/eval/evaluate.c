@@ -119,11 +119,25 @@ static wf_status cloud_points(wf_ctx *ctx, const wf_reference *ref, wf_points *p
     return percentiles(ctx, points->iou, ref->m, points->iou, ref->m, points->iou_percentile);
 }
 
+/* Of all networks, or of the cloud's where only they have one. */
+static wf_status spread_iou(wf_ctx *ctx, const wf_reference *ref, wf_eval_row *row) {
+    if (ref->n <= WF_REFERENCE_PAIRED) {
+        spread(ref->iou, ref->n, &row->iou_mean, &row->iou_std);
+        return WF_OK;
+    }
+    float *iou = NULL;
+    if (ref->iou != NULL) WF_TRY(wf_alloc(ctx, ref->m, sizeof *iou, "scores", &iou));
+    for (size_t i = 0; iou != NULL && i < ref->m; i++) iou[i] = ref->iou[ref->cloud[i]];
+    spread(iou, ref->m, &row->iou_mean, &row->iou_std);
+    free(iou);
+    return WF_OK;
+}
+
 wf_status wf_eval_reference(wf_ctx *ctx, const wf_reference *reference, wf_eval_row *row,
                             wf_points *points) {
     *row = empty_row("reference", reference->n);
     spread(reference->score, reference->n, &row->accuracy_mean, &row->accuracy_std);
-    spread(reference->iou, reference->n, &row->iou_mean, &row->iou_std);
+    WF_TRY(spread_iou(ctx, reference, row));
     spread(reference->wcs, reference->m, &row->wcs_mean, &row->wcs_std);
     /* Leave-one-out among themselves is what the collection's IoU and WCS already are. */
     row->diversity_iou_mean = row->iou_mean;
@@ -184,8 +198,8 @@ static wf_status judge_weights(wf_ctx *ctx, judged *set, wf_eval_row *row) {
     wf_match_desc match = wf_match_desc_default();
     match.sweeps = ref->desc.sweeps;
     match.seed = ref->desc.seed;
-    WF_TRY(wf_wcs_max(ctx, graph, set->weights, set->n, ref->weights, ref->n, NULL, &match,
-                      points->wcs, points->nearest_wcs));
+    WF_TRY(wf__reference_match(ctx, ref, set->weights, set->n, NULL, &match, points->wcs,
+                               points->nearest_wcs));
     WF_TRY(percentiles(ctx, points->wcs, set->n, ref->wcs, ref->m, points->wcs_percentile));
     spread(points->wcs, set->n, &row->wcs_mean, &row->wcs_std);
     if (set->n < 2) return WF_OK;

@@ -1,6 +1,7 @@
 /* iou: functional similarity as overlap of errors (paper, appendix B.1):
- *     IoU(a, b) = |Ea and Eb| / |Ea or Eb|,   |Ea or Eb| = |Ea| + |Eb| - |Ea and Eb|,   empty union: 0.
- * Only the intersection is counted per pair; a mask's own size is counted once. */
+ *     IoU(a, b) = |Ea and Eb| / |Ea or Eb|,   |Ea or Eb| = |Ea| + |Eb| - |Ea and Eb|,
+ * and 0 where the union is empty. Only the intersection is counted per pair; a mask's own size is
+ * counted once. */
 #include "eval/iou.h"
 
 #include "base/comm.h"

@@ -6,6 +6,7 @@
 #include "base/comm.h"
 #include "base/pool.h"
 #include "eval/cuda/eval_cuda.h"
+#include "graph/cuda/execute_cuda.h"
 #include "graph/execute.h"
 #include "weft/eval.h"
 
@@ -113,7 +114,11 @@ static wf_status score_on_gpu(wf_ctx *ctx, const score_call *call, size_t n) {
         WF_TRY(wf_alloc(ctx, n, bytes, "error masks", &own));
         masks = own;
     }
-    wf_status status = wf_error_masks_cuda(ctx, call->graph, call->weights, n, call->data, masks);
+    wf_status status =
+        wf_graph_is_chain(call->graph)
+            ? wf_error_masks_cuda(ctx, call->graph, call->weights, n, call->data, masks)
+            : wf__execute_cuda(ctx, call->graph, call->weights, n, call->data->x_test,
+                               call->data->y_test, tests, masks, NULL);
     for (size_t i = 0; status == WF_OK && call->scores != NULL && i < n; i++) {
         size_t wrong = 0;
         for (size_t k = 0; k < bytes; k++)
@@ -162,10 +167,7 @@ static wf_status score_here(wf_ctx *ctx, const wf_graph *graph, const float *wei
     bool cuda;
     WF_TRY(wf_use_cuda_for(ctx, flops / 40e9, &cuda));
     if (cuda && score == WF_SCORE_ACCURACY) {
-        wf_status on_gpu =
-            wf_graph_is_chain(graph)
-                ? score_on_gpu(ctx, &call, n)
-                : wf_fail(ctx, WF_ERR_UNSUPPORTED, "the GPU runs chains of linear layers alone");
+        wf_status on_gpu = score_on_gpu(ctx, &call, n);
         if (on_gpu != WF_ERR_UNSUPPORTED) {
             wf_note_device(ctx, "testing", true);
             return on_gpu;

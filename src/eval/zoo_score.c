@@ -205,18 +205,17 @@ wf_status wf_zoo_suits(wf_ctx *ctx, const wf_zoo *zoo, const wf_data_desc *desc,
 /* --- scores into a collection ----------------------------------------------------------------- */
 
 static bool is_replaced(const char *key) {
-    static const char *const keys[] = {"weft.format",      "weft.graph",  "weft.arch",
-                                       "weft.activation",  "weft.digest", "weft.data",
-                                       "weft.preparation", "weft.scale",  "weft.data.note"};
+    static const char *const keys[] = {
+        "weft.format", "weft.graph",       "weft.arch",  "weft.activation", "weft.digest",
+        "weft.data",   "weft.preparation", "weft.scale", "weft.data.note",  "weft.classes"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(key, keys[i]) == 0) return true;
     return false;
 }
 
-static wf_status describe(wf_ctx *ctx, const wf_zoo *from, const wf_dataset *data, wf_scale scale,
-                          wf_zoo *to) {
+static wf_status describe(wf_ctx *ctx, const wf_zoo *from, const wf_dataset *data,
+                          const wf_data_desc *desc, wf_zoo *to) {
     char buffer[WF_SETTING_BUFFER];
-    const wf_data_desc desc = {.scale = scale};
     for (size_t i = 0; i < wf_zoo_meta_count(from); i++) {
         const char *key, *value;
         wf_zoo_meta_at(from, i, &key, &value);
@@ -224,15 +223,17 @@ static wf_status describe(wf_ctx *ctx, const wf_zoo *from, const wf_dataset *dat
     }
     WF_TRY(wf_zoo_set_meta(
         ctx, to, "weft.scale",
-        wf_setting_text(wf_settings_find(wf_data_settings(), "scale"), &desc, buffer)));
+        wf_setting_text(wf_settings_find(wf_data_settings(), "scale"), desc, buffer)));
+    if (desc->classes != NULL && desc->classes[0] != 0)
+        WF_TRY(wf_zoo_set_meta(ctx, to, "weft.classes", desc->classes));
     WF_TRY(wf_zoo_set_meta(ctx, to, "weft.preparation", data->preparation));
     WF_TRY(wf_zoo_set_meta(ctx, to, "weft.data", data->fingerprint));
     if (data->note[0] != 0) WF_TRY(wf_zoo_set_meta(ctx, to, "weft.data.note", data->note));
     return WF_OK;
 }
 
-wf_status wf_zoo_score(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *data, wf_scale scale,
-                       const char *path) {
+wf_status wf_zoo_score(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *data,
+                       const wf_data_desc *desc, const char *path) {
     size_t count = wf_zoo_count(zoo), bytes = (data->n_test + 7) / 8;
     float *weights = NULL, *scores = NULL;
     uint8_t *errors = NULL;
@@ -247,7 +248,7 @@ wf_status wf_zoo_score(wf_ctx *ctx, const wf_zoo *zoo, const wf_dataset *data, w
     WF_TRY_GOTO(
         wf_zoo_from_memory(ctx, wf_zoo_path(zoo), wf_zoo_graph(zoo), weights, count, false, &copy),
         done);
-    WF_TRY_GOTO(describe(ctx, zoo, data, scale, copy), done);
+    WF_TRY_GOTO(describe(ctx, zoo, data, desc, copy), done);
     WF_TRY_GOTO(wf_zoo_set_scores(ctx, copy, data->name, scores, errors, bytes), done);
     status = wf_zoo_save(ctx, copy, path);
 done:

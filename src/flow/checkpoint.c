@@ -28,11 +28,9 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_training_set *set, wf_meta
         WF_TRY(wf_meta_add(ctx, config, key, "%016llx", (unsigned long long)source->hash));
         snprintf(key, sizeof key, "source.%d.fresh", i);
         if (set->fresh) WF_TRY(wf_meta_add(ctx, config, key, "yes"));
-        const char *notes[][2] = {{"path", source->path},
-                                  {"task", source->task},
-                                  {"tests", source->tests},
-                                  {"data", source->data},
-                                  {"scale", source->scale}};
+        const char *notes[][2] = {{"path", source->path},   {"task", source->task},
+                                  {"tests", source->tests}, {"data", source->data},
+                                  {"scale", source->scale}, {"classes", source->classes}};
         for (size_t k = 0; k < sizeof notes / sizeof *notes; k++) {
             if (notes[k][1][0] == '\0') continue;
             snprintf(key, sizeof key, "source.%d.%s", i, notes[k][0]);
@@ -55,6 +53,11 @@ static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_field *field,
     if (state->validation_waits) WF_TRY(wf_meta_add(ctx, meta, "validation.waits", "yes"));
     WF_TRY(wf_meta_add(ctx, meta, "last.loss", "%.17g", state->last_loss));
     WF_TRY(wf_meta_add(ctx, meta, "worse.updates", "%zu", state->worse));
+    if (state->pace.stride > 0) {
+        WF_TRY(wf_meta_add(ctx, meta, "pace.from", "%zu", state->pace.from));
+        WF_TRY(wf_meta_add(ctx, meta, "pace.position", "%.17g", state->pace.position));
+        WF_TRY(wf_meta_add(ctx, meta, "pace.stride", "%.17g", state->pace.stride));
+    }
     if (state->fresh_every > 0) {
         WF_TRY(wf_meta_add(ctx, meta, "fresh.every", "%zu", state->fresh_every));
         WF_TRY(wf_meta_add(ctx, meta, "fresh.from", "%zu", state->fresh_from));
@@ -120,6 +123,17 @@ done:
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
+static wf_status read_pace(wf_ctx *ctx, const char *path, const wf_st_file *file, double step,
+                           wf_pace *pace) {
+    double from;
+    if (wf_st_meta(file, "pace.stride") == NULL) return WF_OK;
+    WF_TRY(wf_file_number(ctx, path, file, "pace.from", 0, step, &from));
+    WF_TRY(wf_file_number(ctx, path, file, "pace.position", from, 1e12, &pace->position));
+    WF_TRY(wf_file_number(ctx, path, file, "pace.stride", 1, 1e6, &pace->stride));
+    pace->from = (size_t)from;
+    return WF_OK;
+}
+
 static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *file,
                             wf_fit_state *state) {
     double step, window;
@@ -137,6 +151,7 @@ static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *fil
         WF_TRY(wf_file_number(ctx, path, file, "worse.updates", 0, 4294967295.0, &worse));
         state->worse = (size_t)worse;
     }
+    WF_TRY(read_pace(ctx, path, file, step, &state->pace));
     if (wf_st_meta(file, "fresh.every") == NULL) return WF_OK;
     double every, from;
     WF_TRY(wf_file_number(ctx, path, file, "fresh.every", 1, 1e15, &every));
@@ -153,9 +168,8 @@ static wf_status check_kind(wf_ctx *ctx, const char *path, const wf_st_file *fil
     if (kind != NULL && generator != NULL && strcmp(kind, "generator") == 0)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: made by the generator %.40s, which is no flow", path,
                        generator);
-    return wf_fail(ctx, WF_ERR_INPUT,
-                   "%s: not a flow (\"weft.kind\" is %.40s); `weft train` makes one", path,
-                   kind == NULL ? "missing" : kind);
+    return wf_fail(ctx, WF_ERR_INPUT, "%s: not a flow (\"weft.kind\" is %.40s); weft fit makes one",
+                   path, kind == NULL ? "missing" : kind);
 }
 
 static const char *generator_of(const wf_st_file *file) {
@@ -369,6 +383,9 @@ size_t wf_flow_params(const wf_flow *flow) { return flow->field->params; }
 const void *wf_flow_options(const wf_flow *flow) { return flow->options; }
 const wf_fit_desc *wf_flow_trained_with(const wf_flow *flow) { return &flow->fit; }
 size_t wf_flow_updates(const wf_flow *flow) { return flow->state.step; }
+size_t wf_flow_position(const wf_flow *flow) {
+    return wf_pace_position(&flow->state.pace, flow->state.step);
+}
 const char *wf_flow_meta(const wf_flow *flow, const char *key) {
     return wf_st_meta(flow->file, key);
 }

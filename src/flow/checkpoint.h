@@ -5,14 +5,15 @@
  * number per block); "principal.S.mean", "principal.S.variance" (inputs), "principal.S.axes"
  * (inputs, inputs); "cond" (sources, K). Metadata: the configuration (flow_config.h),
  * "weft.kind" = "flow", "arch.S", "source.I.*", "weft.generator" (the field's kind), and the
- * state of the run: "step", "seconds", "window.loss", "window.updates", "best.loss". Sampling
- * reads what `kept` says: the EMA where there is one, the last or the best weights. docs/flow.md
- * has the list. */
+ * state of the run: "step", "seconds", "window.loss", "window.updates", "best.loss", "pace.*".
+ * Sampling reads what `kept` says: the EMA where there is one, the last or the best weights.
+ * docs/flow.md has the list. */
 #ifndef WF_FLOW_CHECKPOINT_H
 #define WF_FLOW_CHECKPOINT_H
 
 #include "flow/flow_config.h"
 #include "flow/training_set.h"
+#include "nn/optim.h"
 
 static const double WF_NO_LOSS = 1e300;
 
@@ -29,6 +30,7 @@ typedef struct wf_fit_state {
     /* With fresh networks: a renewal every so many updates, counted from update fresh_from; 0: not
      * chosen yet. */
     size_t fresh_every, fresh_from;
+    wf_pace pace;          /* of the schedule */
     bool validation_waits; /* that of this step was broken off and is to be made first */
     const char *kernels; /* what it runs on: "avx2", "cuda bf16"; NULL in a flow that was opened */
 } wf_fit_state;
@@ -44,8 +46,8 @@ wf_status wf_checkpoint_sources(wf_ctx *ctx, const wf_training_set *set, wf_meta
 wf_status wf_checkpoint_save(wf_ctx *ctx, const char *path, const wf_field *field,
                              const wf_training_set *set, const wf_meta *config,
                              const wf_fit_state *state, const wf_fit_arrays *arrays);
-/* Refuses a file of another configuration. The set gets its principal axes, and
- * with fresh networks its normalisation. */
+/* Refuses a file of another configuration. The set gets its principal axes, and with fresh
+ * networks its normalisation. */
 wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *field,
                                const wf_meta *config, wf_training_set *set, wf_fit_state *state,
                                wf_fit_arrays *arrays);

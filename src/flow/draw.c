@@ -188,11 +188,11 @@ static void fill_place(void *arg, size_t chunk, int worker) {
     const wf_training_source *from = &set->sources[source];
     const wf_family *family = &set->families[from->family];
     size_t n = family->graph->n_params, start = draw->shape.param_start[place];
-    size_t first = draw->held_out ? from->held_out_first : from->first;
-    const float *w1 = family->weights + (first + draw->network[drawn]) * n;
-    if (draw->relabel)
-        draw_copy(draw, family->graph, b, call->update, worker, w1, flow->w1 + start);
-    else memcpy(flow->w1 + start, w1, n * sizeof(float));
+    if (draw->relabel) {
+        float *original = flow->w0 + start; /* free until the noise is drawn */
+        wf_source_network(set, from, draw->held_out, draw->network[drawn], original);
+        draw_copy(draw, family->graph, b, call->update, worker, original, flow->w1 + start);
+    } else wf_source_network(set, from, draw->held_out, draw->network[drawn], flow->w1 + start);
     wf_rng rng = wf_rng_at(draw->seed, b, WF_RNG_TIME, call->update);
     flow->t[place] = draw_time(draw, &rng);
     flow->axes[place] = wf_principal_axes(&family->principal, family->graph);

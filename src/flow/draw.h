@@ -39,8 +39,8 @@ typedef struct wf_draw {
     wf_matcher **matchers; /* (n_families); NULL with the independent coupling */
     wf_flow_batch flow;
     wf_batch shape;
-    wf_arena
-        shape_arena; /* the shape, made anew for every update when there are several families */
+    /* the shape, made anew for every update when there are several families */
+    wf_arena shape_arena;
     bool shape_fixed;
     const wf_graph **graphs; /* (batch) */
     uint32_t *source, *network, *order;

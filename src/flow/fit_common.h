@@ -1,4 +1,4 @@
-/* fit_common: what every fit has, whatever it fits: a log, an optimiser and a schedule after
+/* fit_common: what every fit has, whatever it fits: a log, an optimiser and a schedule from
  * wf_fit_desc, and a check that numbers are finite. */
 #ifndef WF_FLOW_FIT_COMMON_H
 #define WF_FLOW_FIT_COMMON_H
@@ -14,7 +14,7 @@ wf_status wf_fit_log_open(wf_ctx *ctx, const char *path, size_t done, int *log);
 wf_status wf_fit_log_append(wf_ctx *ctx, const char *path, int log, const char *line,
                             size_t length);
 
-/* After the settings of desc, with this rate of AdamW. */
+/* From the settings of desc, with this rate of AdamW. */
 wf_optim_desc wf_fit_optim_desc(const wf_fit_desc *desc, double lr);
 wf_status wf_fit_optim_create(wf_ctx *ctx, const wf_optim_desc *desc,
                               const wf_field_tensor *tensors, int n, size_t params, wf_optim **out);

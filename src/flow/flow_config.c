@@ -148,8 +148,9 @@ wf_status wf_config_get(wf_ctx *ctx, const char *path, const wf_st_file *file,
 /* Notes about a source; its hash tells whether it is the same. */
 static bool is_note(const char *key) {
     const char *dot = strrchr(key, '.');
-    return dot != NULL && (strcmp(dot, ".path") == 0 || strcmp(dot, ".tests") == 0 ||
-                           strcmp(dot, ".data") == 0 || strcmp(dot, ".scale") == 0);
+    return dot != NULL &&
+           (strcmp(dot, ".path") == 0 || strcmp(dot, ".tests") == 0 || strcmp(dot, ".data") == 0 ||
+            strcmp(dot, ".scale") == 0 || strcmp(dot, ".classes") == 0);
 }
 
 wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *file,

@@ -34,7 +34,7 @@ static wf_status open_log(wf_trainer *tr) {
 }
 
 double wf__trainer_seconds(const wf_trainer *tr) {
-    return tr->state.seconds + wf_seconds() - tr->started;
+    return tr->state.seconds + wf_ctx_seconds(tr->ctx) - tr->started;
 }
 
 bool wf__trainer_late(const wf_trainer *tr) {
@@ -46,8 +46,24 @@ static bool out_of_patience(const wf_trainer *tr) {
     return tr->desc.patience > 0 && tr->state.worse >= tr->desc.patience;
 }
 
+/* Is update `update` behind the end of the schedule? */
+static bool is_through(const wf_trainer *tr, size_t update) {
+    return wf_pace_position(&tr->state.pace, update) >= tr->desc.updates;
+}
+
+bool wf__trainer_wants(const wf_trainer *tr, size_t update) { return !is_through(tr, update); }
+
 bool wf__trainer_ended(const wf_trainer *tr) {
-    return tr->state.step >= tr->desc.updates || out_of_patience(tr);
+    return is_through(tr, tr->state.step) || out_of_patience(tr);
+}
+
+bool wf__trainer_validation_due(const wf_trainer *tr, size_t update) {
+    size_t last = is_through(tr, update) ? update : tr->desc.updates;
+    return wf_validation_due(&tr->validation, update, last);
+}
+
+static double rate_factor(const wf_trainer *tr, size_t update) {
+    return wf_schedule_factor(&tr->schedule, wf_pace_position(&tr->state.pace, update));
 }
 
 void wf__trainer_cut(const wf_trainer *tr) {
@@ -58,11 +74,18 @@ void wf__trainer_cut(const wf_trainer *tr) {
                 tr->path, tr->state.worse, tr->state.step, tr->desc.updates);
         return;
     }
+    if (is_through(tr, tr->state.step)) {
+        if ((double)tr->state.step > 0.95 * (double)tr->desc.updates) return; /* hardly */
+        wf_warn(tr->ctx,
+                "%s: %zu updates in place of %zu: the machine was slower than planned, and the "
+                "schedule was shortened to end in time",
+                tr->path, tr->state.step, tr->desc.updates);
+        return;
+    }
     wf_warn(
         tr->ctx,
         "%s: max_seconds is over: training ends at update %zu of %zu, its rate at %.0f %% of lr",
-        tr->path, tr->state.step, tr->desc.updates,
-        100 * wf_schedule_factor(&tr->schedule, tr->state.step));
+        tr->path, tr->state.step, tr->desc.updates, 100 * rate_factor(tr, tr->state.step));
 }
 
 /* One line for the updates since the last one. */
@@ -87,7 +110,7 @@ wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double fac
     tr->state.step++;
     tr->state.window_loss += loss;
     tr->state.window_count++;
-    bool last = tr->state.step == tr->desc.updates;
+    bool last = is_through(tr, tr->state.step);
     if (tr->desc.log_every > 0 && (last || tr->state.step % tr->desc.log_every == 0))
         return write_line(tr, norm, factor);
     return WF_OK;
@@ -181,7 +204,9 @@ void wf__trainer_progress(const wf_trainer *tr, wf_meter *meter, double smooth, 
     if (tr->pool.sources != NULL)
         wf_text_add(&text, ", %zu networks", wf_fresh_pool_made(&tr->pool));
     if (end) wf_meter_end(meter, (double)tr->state.step, "%s", buffer);
-    else wf_meter_update(meter, (double)tr->state.step, "%s", buffer);
+    else
+        wf_meter_update(meter, (double)wf_pace_position(&tr->state.pace, tr->state.step), "%s",
+                        buffer);
 }
 
 /* Rank 0 writes it, for all. */
@@ -198,21 +223,69 @@ static wf_status save(wf_trainer *tr) {
     }
     WF_TRY(wf_from_rank_0(tr->ctx, status));
     tr->saved = true;
-    tr->last_save = wf_seconds();
+    tr->last_save = wf_ctx_seconds(tr->ctx);
+    return WF_OK;
+}
+
+/* --- the pace ----------------------------------------------------------------------------------
+ * With max_seconds the speed is measured this many times in a run. Where the updates that are left
+ * would take too long, each update moves on by more than one update of the schedule, so that the
+ * learning rate comes down to its end in time. When the machine is faster again the stride shrinks,
+ * down to 1. The checkpoint holds it (L1). */
+enum { looks_at_pace = 20 };
+/* Of max_seconds: the rest is for the last validation and checkpoint. */
+static const double pace_share = 0.98;
+
+void wf__trainer_start_pace(wf_trainer *tr) {
+    tr->paced_from = tr->state.step;
+    tr->paced_at = wf__trainer_seconds(tr);
+}
+
+bool wf__trainer_pace_due(const wf_trainer *tr) {
+    double most = tr->desc.max_seconds;
+    return most > 0 && tr->state.step > tr->paced_from &&
+           wf__trainer_seconds(tr) - tr->paced_at >= most / looks_at_pace;
+}
+
+/* The stride that ends the schedule in time, by the speed since the last look. */
+static double fitting_stride(const wf_trainer *tr, double position) {
+    double now = wf__trainer_seconds(tr), made = (double)(tr->state.step - tr->paced_from);
+    double left = pace_share * tr->desc.max_seconds - now;
+    double fitting = left * made / (now - tr->paced_at);
+    if (!(fitting > 0)) return tr->state.pace.stride; /* no time is left: max_seconds ends it */
+    return fmin(fmax(((double)tr->desc.updates - position) / fitting, 1), 1e6);
+}
+
+wf_status wf__trainer_set_pace(wf_trainer *tr) {
+    wf_pace *pace = &tr->state.pace;
+    double position = (double)wf_pace_position(pace, tr->state.step);
+    double stride = fitting_stride(tr, position);
+    WF_TRY(wf_broadcast(tr->ctx, &stride, sizeof stride)); /* rank 0's clock counts */
+    wf__trainer_start_pace(tr);
+    if (stride == pace->stride || (stride == 1 && pace->stride == 0)) return WF_OK;
+    *pace = (wf_pace){tr->state.step, position, stride};
     return WF_OK;
 }
 
 /* What goes by a clock, of which rank 0's counts. */
-enum { TIME_IS_OVER = 1, SAVE_IS_DUE = 2 };
+enum { TIME_IS_OVER = 1, SAVE_IS_DUE = 2, PACE_IS_DUE = 4 };
 static uint32_t clock_flags(const wf_trainer *tr) {
-    bool due = wf_seconds() - tr->last_save >= tr->desc.save_seconds;
-    return (wf__trainer_late(tr) ? (uint32_t)TIME_IS_OVER : 0) | (due ? (uint32_t)SAVE_IS_DUE : 0);
+    bool due = wf_ctx_seconds(tr->ctx) - tr->last_save >= tr->desc.save_seconds;
+    return (wf__trainer_late(tr) ? (uint32_t)TIME_IS_OVER : 0) | (due ? (uint32_t)SAVE_IS_DUE : 0) |
+           (wf__trainer_pace_due(tr) ? (uint32_t)PACE_IS_DUE : 0);
 }
 
 static void tell_idle_ranks(const wf_trainer *tr) {
     const wf_split *split = &tr->draw.split;
     int idle = split->ranks - split->active;
     if (split->field == NULL || idle == 0) return;
+    if (tr->field->kind->parts == NULL) {
+        wf_warn(tr->ctx,
+                "%s takes a batch as a whole on the CPU: %d of %d ranks idle%s while the flow is "
+                "trained; gmn shares it out, and so do GPUs",
+                tr->field->kind->name, idle, split->ranks, idle == 1 ? "s" : "");
+        return;
+    }
     wf_warn(tr->ctx,
             "%s cuts a batch of %d networks into %d part%s: %d of %d ranks idle while the flow is "
             "trained; a larger batch has more parts",
@@ -238,7 +311,7 @@ static wf_status update(wf_trainer *tr, double *loss) {
         tr->state.best_loss = *loss;
         memcpy(tr->arrays.best, tr->arrays.weights, tr->field->params * sizeof(float));
     }
-    double factor = wf_schedule_factor(&tr->schedule, step);
+    double factor = rate_factor(tr, step);
     WF_TRY(wf_optim_step(tr->ctx, tr->optim, step, factor, norm, tr->grad, tr->arrays.weights));
     return wf__trainer_count(tr, *loss, norm, factor);
 }
@@ -257,7 +330,7 @@ static wf_status validate(wf_trainer *tr) {
     return WF_OK;
 }
 
-/* Behind an update: fresh networks for the next one, then validation, so that what the pool is does
+/* After an update: fresh networks for the next one, then validation, so that what the pool is does
  * not depend on where a run was broken off. */
 static wf_status follow_update(wf_trainer *tr) {
     int place;
@@ -266,8 +339,7 @@ static wf_status follow_update(wf_trainer *tr) {
         WF_TRY(wf_broadcast(tr->ctx, &tr->state.fresh_every, sizeof tr->state.fresh_every));
         WF_TRY(wf_broadcast(tr->ctx, &tr->state.fresh_from, sizeof tr->state.fresh_from));
     }
-    tr->state.validation_waits =
-        wf_validation_due(&tr->validation, tr->state.step, tr->desc.updates);
+    tr->state.validation_waits = wf__trainer_validation_due(tr, tr->state.step);
     while (wf__trainer_renewal_due(tr, tr->state.step))
         WF_TRY(wf_fresh_pool_renew(tr->ctx, &tr->pool, &place));
     return tr->state.validation_waits ? validate(tr) : WF_OK;
@@ -279,6 +351,7 @@ static wf_status make_updates(wf_trainer *tr, wf_meter *meter) {
     double loss = NAN, smooth = NAN;
     if (tr->state.validation_waits) WF_TRY(validate(tr));
     bool shared = tr->draw.flow.split != NULL; /* then the ranks meet in each update */
+    wf__trainer_start_pace(tr);
     uint32_t flags = clock_flags(tr);
     WF_TRY(wf_broadcast(tr->ctx, &flags, sizeof flags));
     while (!wf__trainer_ended(tr) && (flags & TIME_IS_OVER) == 0) {
@@ -288,6 +361,7 @@ static wf_status make_updates(wf_trainer *tr, wf_meter *meter) {
         WF_TRY(follow_update(tr));
         wf__trainer_progress(tr, meter, smooth, false);
         flags = shared ? tr->draw.flow.flags : clock_flags(tr);
+        if (flags & PACE_IS_DUE) WF_TRY(wf__trainer_set_pace(tr));
         if (flags & SAVE_IS_DUE) WF_TRY(save(tr));
     }
     wf__trainer_progress(tr, meter, smooth, true);
@@ -374,10 +448,6 @@ wf_status wf__field_device(wf_ctx *ctx, const wf_field *field, const char *part,
 static wf_status choose_device(wf_trainer *tr) {
     WF_TRY(wf__field_device(tr->ctx, tr->field, "fitting", &tr->on_gpu));
     WF_TRY(wf_choose_precision(tr->ctx, tr->desc.precision, tr->on_gpu, true, &tr->fast));
-    if (tr->on_gpu && wf_ctx_ranks(tr->ctx) > 1)
-        return wf_fail(tr->ctx, WF_ERR_UNSUPPORTED,
-                       "training on GPUs takes one process for now: use --device cpu with several "
-                       "ranks, or one rank with a GPU");
     tr->state.kernels = !tr->on_gpu ? wf_isa_name(wf_isa()) : tr->fast ? "cuda bf16" : "cuda fp32";
     return WF_OK;
 }
@@ -429,7 +499,7 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
     WF_TRY(start_or_resume(tr));
     tr->first_step = tr->state.step;
     bool finished = wf__trainer_ended(tr) && !tr->state.validation_waits;
-    tr->started = wf_seconds();
+    tr->started = wf_ctx_seconds(tr->ctx);
     if (!finished) {
         WF_TRY(wf__trainer_fill_pool(tr));
         WF_TRY(wf_training_set_rotate(ctx, desc, &tr->set));
@@ -439,7 +509,7 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
             wf_draw_split(ctx, &tr->validation.fitted, tr->field);
         }
     }
-    tr->last_save = wf_seconds();
+    tr->last_save = wf_ctx_seconds(tr->ctx);
     if (!tr->set.fresh) tr->started = tr->last_save; /* making networks is part of a run's time */
     return finished ? WF_OK : open_log(tr);
 }

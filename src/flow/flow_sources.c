@@ -39,8 +39,13 @@ wf_flow_source wf_flow_source_at(const wf_flow *flow, int index) {
                             .tests = source_note(flow, index, "tests"),
                             .data = source_note(flow, index, "data"),
                             .scale = source_note(flow, index, "scale"),
+                            .classes = source_note(flow, index, "classes"),
                             .path = source_note(flow, index, "path"),
                             .count = set->sources[index].count};
+}
+
+const wf_graph *wf_flow_source_graph(const wf_flow *flow, int index) {
+    return wf_flow_source_at(flow, index).graph;
 }
 
 void wf_flow_tasks(const wf_flow *flow, char *out, size_t size) {

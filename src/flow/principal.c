@@ -53,7 +53,7 @@ static float *row_at(const collection_rows *rows, size_t index) {
            index % rows->each * rows->width;
 }
 
-/* tile (tile_rows, padded) = rows minus mean, zeros behind them. Row n of the tile is row
+/* tile (tile_rows, padded) = rows minus mean, zeros after them. Row n of the tile is row
  * (first + n) * total / used of the collection. */
 static void fill_tile(const collection_rows *rows, size_t first, size_t n, size_t used,
                       const float *mean, float *tile) {
@@ -206,7 +206,7 @@ wf_status wf_principal_fit(wf_ctx *ctx, const wf_graph *graph, const float *weig
 typedef struct rotating {
     collection_rows rows;
     size_t first;                 /* row of the first tile */
-    const float *before, *behind; /* subtracted before, added behind; NULL: nothing */
+    const float *before, *behind; /* subtracted before, added after; NULL: nothing */
     float *matrix;                /* (padded, padded): row times matrix */
     float *tiles;                 /* (threads, 2, tile_rows, padded) */
     wf_optim_kernels kernels;

@@ -32,7 +32,7 @@ wf_range wf_split_networks(const wf_split *split, int rank) {
                       (size_t)split->part_start[parts.last]};
 }
 
-/* What a rank brings to a meeting, its losses behind it. */
+/* What a rank brings to a meeting, its losses after it. */
 typedef struct greeting {
     int32_t status;
     uint32_t flags;

@@ -33,17 +33,29 @@ typedef struct wf_trainer {
     bool saved;        /* a checkpoint of this configuration stands at path */
     int log;           /* file descriptor; -1 without a log */
     double started, last_save;
+    size_t paced_from; /* update, and the run's seconds, of the last look at the pace */
+    double paced_at;
 } wf_trainer;
 
 /* Is max_seconds over? A run makes one update at least. */
 bool wf__trainer_late(const wf_trainer *tr);
-/* Has it made its updates, or has the loss risen as often as patience allows? */
+/* Is it through its schedule, or has the loss risen as often as patience allows? */
 bool wf__trainer_ended(const wf_trainer *tr);
+/* Is update `update` made, unless something else ends the run? */
+bool wf__trainer_wants(const wf_trainer *tr, size_t update);
+/* Is a validation due behind that many updates? */
+bool wf__trainer_validation_due(const wf_trainer *tr, size_t update);
+/* With max_seconds: starts to measure the speed, between updates. */
+void wf__trainer_start_pace(wf_trainer *tr);
+/* Is it time for wf__trainer_set_pace? */
+bool wf__trainer_pace_due(const wf_trainer *tr);
+/* Between updates: sets state.pace so that the schedule ends by max_seconds. */
+wf_status wf__trainer_set_pace(wf_trainer *tr);
 /* The warning of a run that ended before its last update. */
 void wf__trainer_cut(const wf_trainer *tr);
 /* Seconds of training so far, over all pieces of the run. */
 double wf__trainer_seconds(const wf_trainer *tr);
-/* The update behind tr->state.step has been made: counts it and writes its line of the log where
+/* The update after tr->state.step has been made: counts it and writes its line of the log where
  * one is due. */
 wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double factor);
 /* WF_ERR_DIVERGED with its sentence, in ctx. */
@@ -51,7 +63,7 @@ wf_status wf__trainer_diverged(const wf_trainer *tr, wf_ctx *ctx, size_t update,
                                double value);
 /* The weights that would sample, had the run ended here: the EMA where there is one. */
 const float *wf__trainer_sampled(const wf_trainer *tr);
-/* Measures both validation losses behind tr->state.step and logs them. With weights = validation
+/* Measures both validation losses after tr->state.step and logs them. With weights = validation
  * the weights of the lowest one are kept; wf__trainer_sampled must be up to date then. */
 wf_status wf__trainer_validate(wf_trainer *tr, wf_validation_forward *forward, void *arg);
 /* The progress line: the smoothed loss, and the last validation's where there is one. */

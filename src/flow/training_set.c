@@ -117,6 +117,7 @@ static char *test_names(const wf_zoo *zoo) {
 
 static wf_status name_source(wf_ctx *ctx, const wf_source *from, wf_training_source *source) {
     const char *data = wf_zoo_meta(from->zoo, "weft.data");
+    const char *classes = wf_zoo_meta(from->zoo, "weft.classes");
     wf_data_desc desc;
     char buffer[WF_SETTING_BUFFER];
     if (wf_zoo_scale(from->zoo, &desc.scale))
@@ -126,8 +127,9 @@ static wf_status name_source(wf_ctx *ctx, const wf_source *from, wf_training_sou
     source->task = strdup(from->task != NULL ? from->task : "");
     source->tests = test_names(from->zoo);
     source->data = strdup(data != NULL ? data : "");
+    source->classes = strdup(classes != NULL ? classes : "");
     if (source->path != NULL && source->task != NULL && source->tests != NULL &&
-        source->data != NULL)
+        source->data != NULL && source->classes != NULL)
         return WF_OK;
     return wf_fail(ctx, WF_ERR_MEMORY, "sources: out of memory");
 }
@@ -157,31 +159,51 @@ static wf_status assign_sources(wf_ctx *ctx, const wf_source *sources, int n, co
         out->families[family].count += source->count;
         WF_TRY(name_source(ctx, &sources[i], source));
     }
-    for (int i = 0; i < n; i++) { /* behind all networks that are fitted */
+    for (int i = 0; i < n; i++) { /* after all networks that are fitted */
         wf_training_source *source = &out->sources[i];
         wf_family *family = &out->families[source->family];
         source->held_out_first = family->count + family->held_out;
         source->held_out_count = sources[i].held_out != NULL ? wf_zoo_count(sources[i].held_out)
                                                              : set_aside(&sources[i], fit);
+        bool own = sources[i].held_out == NULL; /* set aside: the last ones of the collection */
+        source->zoo = sources[i].zoo;
+        source->held_out = own ? source->zoo : sources[i].held_out;
+        source->held_out_from = own ? wf_zoo_count(source->zoo) - source->held_out_count : 0;
         family->held_out += source->held_out_count;
     }
     return WF_OK;
 }
 
-/* Networks from .. from + count - 1 of a collection to weights (count, n_params). */
+/* Networks of a collection that are looked at: all must be finite. */
+typedef struct looking {
+    wf_ctx *ctx;
+    const wf_zoo *zoo;
+    uint64_t hash;
+    size_t from;
+    float *to; /* (count, n_params) a copy of networks from `from` on; NULL: none */
+} looking;
+
+static wf_status look_at(void *looking_, const float *weights, size_t first, size_t count) {
+    looking *l = looking_;
+    size_t n = wf_zoo_graph(l->zoo)->n_params;
+    for (size_t i = 0; i < count * n; i++)
+        if (!isfinite(weights[i]))
+            return wf_fail(l->ctx, WF_ERR_INPUT,
+                           "%s: network %zu has values that are not finite; leave such "
+                           "networks out: weft zoo filter %s --finite -o GOOD.safetensors",
+                           wf_zoo_path(l->zoo), first + i / n, wf_zoo_path(l->zoo));
+    l->hash = hash_words(l->hash, weights, count * n);
+    if (l->to != NULL) memcpy(l->to + (first - l->from) * n, weights, count * n * sizeof *weights);
+    return WF_OK;
+}
+
+/* Networks from .. from + count - 1 of a collection, to weights (count, n_params), which may be
+ * NULL. *hash: of them. */
 static wf_status load_networks(wf_ctx *ctx, const wf_zoo *zoo, size_t from, size_t count,
-                               float *weights) {
-    size_t n = wf_zoo_graph(zoo)->n_params;
-    for (size_t k = 0; k < count; k++) {
-        float *w = weights + k * n;
-        wf_zoo_get(zoo, from + k, w);
-        for (size_t i = 0; i < n; i++)
-            if (!isfinite(w[i]))
-                return wf_fail(ctx, WF_ERR_INPUT,
-                               "%s: network %zu has values that are not finite; leave such "
-                               "networks out: weft zoo filter %s --finite -o GOOD.safetensors",
-                               wf_zoo_path(zoo), from + k, wf_zoo_path(zoo));
-    }
+                               float *weights, uint64_t *hash) {
+    looking l = {ctx, zoo, no_words, from, weights};
+    WF_TRY(wf__zoo_each(ctx, zoo, from, count, "reading networks", look_at, &l));
+    *hash = l.hash;
     return WF_OK;
 }
 
@@ -203,20 +225,17 @@ static wf_status hash_fresh(wf_ctx *ctx, const wf_fresh *fresh, uint64_t *out) {
     return WF_OK;
 }
 
-static wf_status load_source(wf_ctx *ctx, const wf_source *from, wf_training_source *source,
+static wf_status load_source(wf_ctx *ctx, const wf_fresh *fresh, wf_training_source *source,
                              wf_family *family) {
     size_t n = family->graph->n_params;
-    float *fitted = family->weights + source->first * n;
-    float *held_out = family->weights + source->held_out_first * n;
-    if (from->fresh != NULL) WF_TRY(hash_fresh(ctx, from->fresh, &source->hash));
-    else {
-        WF_TRY(load_networks(ctx, from->zoo, 0, source->count, fitted));
-        source->hash = hash_words(no_words, fitted, source->count * n);
-    }
-    bool own = from->held_out == NULL; /* set aside: the last ones of the collection */
-    return load_networks(ctx, own ? from->zoo : from->held_out,
-                         own ? wf_zoo_count(from->zoo) - source->held_out_count : 0,
-                         source->held_out_count, held_out);
+    bool keeps = family->weights != NULL;
+    float *fitted = keeps ? family->weights + source->first * n : NULL;
+    float *held_out = keeps ? family->weights + source->held_out_first * n : NULL;
+    uint64_t not_told;
+    if (fresh != NULL) WF_TRY(hash_fresh(ctx, fresh, &source->hash));
+    else WF_TRY(load_networks(ctx, source->zoo, 0, source->count, fitted, &source->hash));
+    return load_networks(ctx, source->held_out, source->held_out_from, source->held_out_count,
+                         held_out, &not_told);
 }
 
 static void normalise(const wf_family *family, float *weights, size_t count) {
@@ -225,11 +244,88 @@ static void normalise(const wf_family *family, float *weights, size_t count) {
         wf_norm_apply(&family->norm, family->graph, weights + k * n, weights + k * n);
 }
 
+static wf_status fit_streamed(wf_ctx *ctx, const wf_training_set *set, int family) {
+    wf_zoo_span *spans;
+    int n = 0;
+    WF_TRY(wf_alloc(ctx, (size_t)set->n_sources, sizeof *spans, "normalisation", &spans));
+    for (int i = 0; i < set->n_sources; i++)
+        if (set->sources[i].family == family)
+            spans[n++] = (wf_zoo_span){set->sources[i].zoo, 0, set->sources[i].count};
+    wf_family *of = &set->families[family];
+    wf_status status = wf__zoo_norm(ctx, of->graph, spans, n, &of->norm);
+    free(spans);
+    return status;
+}
+
 wf_status wf_training_set_normalise(wf_ctx *ctx, const wf_fit_desc *fit, wf_training_set *set) {
     for (int s = 0; fit->normalise && s < set->n_families; s++) {
         wf_family *family = &set->families[s];
-        if (family->norm.n == 0)
+        if (family->norm.n == 0 && set->streams) WF_TRY(fit_streamed(ctx, set, s));
+        else if (family->norm.n == 0)
             WF_TRY(wf_norm_fit(ctx, family->graph, family->weights, family->count, &family->norm));
+        if (!set->streams) normalise(family, family->weights, family->count + family->held_out);
+    }
+    return WF_OK;
+}
+
+/* --- networks that stay in their files -------------------------------------------------------- */
+
+void wf_source_network(const wf_training_set *set, const wf_training_source *source, bool held_out,
+                       size_t index, float *w) {
+    const wf_family *family = &set->families[source->family];
+    size_t n = family->graph->n_params;
+    if (family->weights != NULL) {
+        size_t first = held_out ? source->held_out_first : source->first;
+        memcpy(w, family->weights + (first + index) * n, n * sizeof *w);
+        return;
+    }
+    if (held_out) wf_zoo_get(source->held_out, source->held_out_from + index, w);
+    else wf_zoo_get(source->zoo, index, w);
+    normalise(family, w, 1);
+}
+
+typedef struct normalising {
+    const wf_family *family;
+    size_t first; /* of the source, in the family */
+    wf_zoo_visit *visit;
+    void *user;
+} normalising;
+
+static wf_status hand_on(void *normalising_, const float *weights, size_t first, size_t count) {
+    const normalising *h = normalising_;
+    /* The piece is wf__zoo_each's own buffer, read anew for the next one. */
+    normalise(h->family, (float *)(uintptr_t)weights, count);
+    return h->visit(h->user, weights, h->first + first, count);
+}
+
+wf_status wf_family_each(wf_ctx *ctx, const wf_training_set *set, int family, wf_zoo_visit *visit,
+                         void *user) {
+    const wf_family *f = &set->families[family];
+    if (f->weights != NULL) return visit(user, f->weights, 0, f->count);
+    for (int i = 0; i < set->n_sources; i++) {
+        const wf_training_source *source = &set->sources[i];
+        if (source->family != family) continue;
+        normalising h = {.family = f, .first = source->first, .visit = visit, .user = user};
+        WF_TRY(wf__zoo_each(ctx, source->zoo, 0, source->count, "networks to the device", hand_on,
+                            &h));
+    }
+    return WF_OK;
+}
+
+wf_status wf_training_set_keep(wf_ctx *ctx, wf_training_set *set) {
+    if (!set->streams) return WF_OK;
+    for (int s = 0; s < set->n_families; s++) {
+        wf_family *family = &set->families[s];
+        WF_TRY(wf_alloc(ctx, (family->count + family->held_out) * family->graph->n_params,
+                        sizeof(float), "networks to train on", &family->weights));
+    }
+    for (int i = 0; i < set->n_sources; i++) {
+        wf_family *family = &set->families[set->sources[i].family];
+        WF_TRY(load_source(ctx, NULL, &set->sources[i], family));
+    }
+    set->streams = false;
+    for (int s = 0; s < set->n_families; s++) {
+        const wf_family *family = &set->families[s];
         normalise(family, family->weights, family->count + family->held_out);
     }
     return WF_OK;
@@ -298,19 +394,30 @@ static wf_status lay_out_round(wf_ctx *ctx, wf_training_set *out) {
     return WF_OK;
 }
 
+/* Whether the networks of all families together may lie in memory. */
+static bool all_kept(const wf_training_set *set) {
+    size_t numbers = 0;
+    for (int s = 0; s < set->n_families; s++)
+        numbers +=
+            (set->families[s].count + set->families[s].held_out) * set->families[s].graph->n_params;
+    return wf__zoo_keeps(numbers, 1);
+}
+
 static wf_status load_all(wf_ctx *ctx, const wf_source *sources, const wf_field *field,
                           const wf_fit_desc *fit, wf_training_set *out) {
     WF_TRY(assign_sources(ctx, sources, out->n_sources, field, fit, out));
     WF_TRY(lay_out_round(ctx, out));
+    out->streams = !out->fresh && !fit->principal && !all_kept(out);
     for (int s = 0; s < out->n_families; s++) {
         wf_family *family = &out->families[s];
-        WF_TRY(wf_alloc(ctx, (family->count + family->held_out) * family->graph->n_params,
-                        sizeof(float), "networks to train on", &family->weights));
+        if (!out->streams)
+            WF_TRY(wf_alloc(ctx, (family->count + family->held_out) * family->graph->n_params,
+                            sizeof(float), "networks to train on", &family->weights));
         WF_TRY(weigh_loss(ctx, fit->loss_by, family));
     }
     for (int i = 0; i < out->n_sources; i++) {
         wf_training_source *source = &out->sources[i];
-        WF_TRY(load_source(ctx, &sources[i], source, &out->families[source->family]));
+        WF_TRY(load_source(ctx, sources[i].fresh, source, &out->families[source->family]));
         if (out->cond == NULL) continue;
         float *cond = out->cond + (size_t)i * (size_t)out->cond_size;
         memcpy(cond, sources[i].cond, (size_t)out->cond_size * sizeof *cond);
@@ -354,6 +461,7 @@ void wf_training_set_free(wf_training_set *set) {
         free(source->task);
         free(source->tests);
         free(source->data);
+        free(source->classes);
     }
     free(set->families);
     free(set->sources);

@@ -8,6 +8,7 @@
 
 #include "flow/objective.h"
 #include "flow/principal.h"
+#include "zoo/zoo_pieces.h"
 #include "weft/flow.h"
 
 typedef struct wf_family {
@@ -16,12 +17,17 @@ typedef struct wf_family {
     wf_principal principal;       /* width 0: the first layer's rows are as they are */
     wf_loss_weight *loss_weights; /* weights of its parameters in the loss */
     size_t count;                 /* networks that are fitted */
-    size_t held_out;              /* networks behind them, for validation alone */
-    float *weights; /* (count + held_out, n_params), normalised; NULL in a flow that only samples */
+    size_t held_out;              /* networks after them, for validation alone */
+    /* (count + held_out, n_params), normalised. NULL in a flow that only samples, and where they
+     * are read from their collections when they are drawn (streams). */
+    float *weights;
 } wf_family;
 
 typedef struct wf_training_source {
     int family;
+    const wf_zoo *zoo;                     /* borrowed; NULL in a flow that only samples */
+    const wf_zoo *held_out;                /* of the held-out ones: the same, or another */
+    size_t held_out_from;                  /* their first one there */
     int draw_weight;                       /* relative sampling weight: places in a round */
     size_t first, count;                   /* its networks in the family */
     size_t held_out_first, held_out_count; /* and its held-out ones */
@@ -29,6 +35,7 @@ typedef struct wf_training_source {
     char *task;                            /* "" without a name */
     char *tests;                           /* names of its test sets, joined by commas */
     char scale[WF_SETTING_BUFFER];         /* of the data its networks read; "": not known */
+    char *classes;                         /* of that data, in order; "": not said */
     char *data;    /* fingerprint of the data it was trained on; "" where it does not say */
     uint64_t hash; /* of its used networks and its condition */
 } wf_training_source;
@@ -38,6 +45,9 @@ enum { WF_MAX_FAMILIES = 16384 };
 
 typedef struct wf_training_set {
     int n_families, n_sources, cond_size;
+    /* Networks stay in their files: they are more than WEFT_KEEP_MB says, and neither fresh nor
+     * rotated onto principal axes. */
+    bool streams;
     bool fresh; /* fitted networks are trained meanwhile (fresh.h); held-out ones are loaded */
     wf_family *families;
     wf_training_source *sources;
@@ -50,6 +60,15 @@ typedef struct wf_training_set {
  * normalisation. */
 wf_status wf_training_set_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
                                const wf_field *field, const wf_fit_desc *fit, wf_training_set *out);
+/* Reads networks that were left in their files into memory, for who needs them all at hand. */
+wf_status wf_training_set_keep(wf_ctx *ctx, wf_training_set *set);
+/* Network `index` of a source, or of its held-out ones, in normalised space: w (n_params). Threads
+ * may call it side by side. */
+void wf_source_network(const wf_training_set *set, const wf_training_source *source, bool held_out,
+                       size_t index, float *w);
+/* Hands the networks that a family is fitted to, normalised, to `visit`, piece by piece. */
+wf_status wf_family_each(wf_ctx *ctx, const wf_training_set *set, int family, wf_zoo_visit *visit,
+                         void *user);
 /* Normalises all networks where the fit does. A normalisation that a family has already is kept.
  * Loading has done it, but for fresh networks, which come later. */
 wf_status wf_training_set_normalise(wf_ctx *ctx, const wf_fit_desc *fit, wf_training_set *set);

@@ -8,6 +8,8 @@
 #include "base/status.h"
 #include "generators/generators.h"
 #include "weft/align.h"
+#include "zoo/zoo_file.h"
+#include "zoo/zoo_pieces.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -50,11 +52,9 @@ static wf_status pick_networks(wf_ctx *ctx, const wf_zoo *zoo, size_t tuple, siz
 }
 
 static wf_status fit_norm(wf_ctx *ctx, const wf_zoo *zoo, wf_norm *norm) {
-    float *all;
-    WF_TRY(wf_zoo_load(ctx, zoo, 0, wf_zoo_count(zoo), &all));
-    wf_status status = wf_norm_fit(ctx, wf_zoo_graph(zoo), all, wf_zoo_count(zoo), norm);
-    free(all);
-    return status;
+    const wf_zoo_span all = {zoo, 0, wf_zoo_count(zoo)};
+    WF_TRY(wf_zoo_verify(ctx, zoo));
+    return wf__zoo_norm(ctx, wf_zoo_graph(zoo), &all, 1, norm);
 }
 
 wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma, size_t n, uint64_t seed,

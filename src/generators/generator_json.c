@@ -92,6 +92,15 @@ static wf_status read_part(wf_ctx *ctx, const wf_setting *rows, const json_t *op
     return wf_fail(ctx, WF_ERR_USAGE, "%s: this generator has no settings", part);
 }
 
+/* Matched noise is the default, which a flow that does not know the symmetry refuses. */
+static void choose_coupling(const wf_generator_kind *kind, const json_t *options,
+                            wf_fit_desc *train) {
+    const json_t *given = json_object_get(json_object_get(options, "train"), "coupling");
+    bool equivariant = (kind->traits & WF_GENERATOR_EQUIVARIANT) != 0;
+    if (given == NULL && kind->flow != NULL && !equivariant)
+        train->coupling = WF_COUPLING_INDEPENDENT;
+}
+
 static wf_status find_kind(wf_ctx *ctx, const char *name, const wf_generator_kind **out) {
     void *options;
     WF_TRY(wf_generator_named(ctx, name, out, &options)); /* lists the names there are */
@@ -120,6 +129,7 @@ wf_status wf_generator_fit_json(wf_ctx *ctx, const char *name, const wf_zoo *con
     const wf_setting *rows = kind->settings == NULL ? NULL : kind->settings();
     WF_TRY_GOTO(read_part(ctx, rows, call.options, "model", &call.model), done);
     WF_TRY_GOTO(read_part(ctx, wf_fit_settings(), call.options, "train", &call.train), done);
+    choose_coupling(kind, call.options, call.train);
     wf_generator_fit_desc desc = {.sources = call.sources,
                                   .n_sources = n,
                                   .cond_size = call.cond_size,

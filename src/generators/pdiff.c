@@ -2,6 +2,7 @@
  * ancestral sampling. Noise of network k at step s of the diffusion: stream (seed, k,
  * WF_RNG_SAMPLE, s); the latent that it starts from has the number of steps in place of s. */
 #include "base/random.h"
+#include "flow/flow_config.h"
 #include "generators/generators.h"
 #include "generators/pdiff_net.h"
 
@@ -86,38 +87,39 @@ static wf_status params(wf_ctx *ctx, const wf_generator_kind *kind, const void *
 
 /* --- fit -------------------------------------------------------------------------------------- */
 
-static wf_status no_memory(wf_ctx *ctx) {
-    if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted");
-    return wf_fail(ctx, WF_ERR_MEMORY, "pdiff: no memory for the activations of a batch");
+static wf_tensor *encode_walk(wf_net *net, const void *model, int networks,
+                              wf_tensor *const in[WF_PHASE_INPUTS]) {
+    (void)networks;
+    return wf_pdiff_encode(net, model, in[0]);
 }
 
 /* mu of all networks, with the weights that the first phase ended with. */
-static wf_status encode_all(wf_ctx *ctx, pdiff *p, wf_phase *vae, size_t count) {
+static wf_status encode_all(pdiff *p, wf_phase_fit *fit, size_t count) {
     enum { at_once = 16 };
     size_t latent = (size_t)p->model.options.latent, n = (size_t)p->model.padded;
     size_t each = (size_t)p->model.params;
-    float *in;
-    wf_tape tape = {0};
-    wf_status status = WF_OK;
+    wf_ctx *ctx = fit->ctx;
+    wf_phase_shape shape = {1, p->model.padded};
+    wf_phase_eval eval = {0};
+    float *in = NULL;
+    wf_status status;
     WF_TRY(wf_alloc(ctx, count * latent, sizeof(float), "latents", &p->latents));
-    WF_TRY(wf_alloc(ctx, at_once * n, sizeof(float), "networks", &in));
+    WF_TRY_GOTO(wf_alloc(ctx, at_once * n, sizeof(float), "networks", &in), done);
+    WF_TRY_GOTO(
+        wf_phase_eval_open(ctx, &fit->phases[0], &p->model, at_once, fit->on_gpu, false, &eval),
+        done);
     wf_meter meter = wf_meter_start(ctx, "encoding networks", "networks", (double)count);
     for (size_t first = 0; first < count && status == WF_OK; first += at_once) {
         size_t some = count - first < at_once ? count - first : at_once;
-        wf_net net;
         for (size_t k = 0; k < some; k++)
             memcpy(in + k * n, p->model.networks + (first + k) * each, each * sizeof(float));
-        wf_phase_start(ctx, vae, false, &tape, &net);
-        wf_tensor *mu =
-            wf_pdiff_encode(&net, &p->model, wf_phase_input(&net, (int)some, (int)n, in));
-        if (tape.failed || wf_interrupted(ctx)) status = no_memory(ctx);
-        for (size_t k = 0; k < some && status == WF_OK; k++)
-            memcpy(p->latents + (first + k) * latent, (const float *)mu->data + k * (size_t)mu->ld,
-                   latent * sizeof(float));
+        status = wf_phase_eval_run(&eval, encode_walk, some, &shape, 1, (const float *[]){in},
+                                   p->latents + first * latent);
         wf_meter_update(&meter, (double)(first + some), "%s", "");
     }
     wf_meter_end(&meter, (double)count, "%s", "");
-    wf_tape_free(&tape);
+done:
+    wf_phase_eval_close(&eval);
     free(in);
     p->model.latents = p->latents;
     return status;
@@ -137,7 +139,7 @@ static wf_status run_phases(wf_ctx *ctx, pdiff *p, wf_phase_fit *fit) {
     for (int i = 0; i < 2; i++) WF_TRY(wf_phase_declare(ctx, &fit->phases[i], &p->model));
     WF_TRY(wf_phase_fit_open(fit, &p->model));
     WF_TRY(wf_phase_fit_run(fit, 0));
-    if (!wf_phase_fit_done(fit)) WF_TRY(encode_all(ctx, p, &fit->phases[0], all));
+    if (!wf_phase_fit_done(fit)) WF_TRY(encode_all(p, fit, all));
     return wf_phase_fit_run(fit, 1);
 }
 
@@ -182,14 +184,14 @@ fail:
 }
 
 /* One step towards the data: z at `step` becomes that of the step before, given the noise in it. */
-static void step_back(const pdiff *p, int step, const wf_tensor *noise, uint64_t seed,
-                      uint32_t first, size_t n, float *z, float *fresh) {
+static void step_back(const pdiff *p, int step, const float *noise, uint64_t seed, uint32_t first,
+                      size_t n, float *z, float *fresh) {
     size_t latent = (size_t)p->model.options.latent;
     double beta = p->beta[step], kept = p->kept[step], before = step > 0 ? p->kept[step - 1] : 1;
     float share = (float)(beta / sqrt(1 - kept)), scale = (float)(1 / sqrt(1 - beta));
     float spread = (float)sqrt(beta * (1 - before) / (1 - kept));
     for (size_t k = 0; k < n; k++) {
-        const float *in_it = (const float *)noise->data + k * (size_t)noise->ld;
+        const float *in_it = noise + k * latent;
         float *x = z + k * latent;
         for (size_t i = 0; i < latent; i++) x[i] = scale * (x[i] - share * in_it[i]);
         if (step == 0) continue;
@@ -201,75 +203,98 @@ static void step_back(const pdiff *p, int step, const wf_tensor *noise, uint64_t
 
 /* What a call of sample needs. */
 typedef struct sampling {
-    wf_tape tape;
-    float *z, *t, *fresh;
+    wf_phase_eval denoise, decode;
+    float *z, *t, *noise, *fresh, *made;
     wf_meter meter;
     double done; /* steps of all networks */
 } sampling;
 
-static wf_status diffuse(wf_ctx *ctx, pdiff *p, sampling *s, uint64_t seed, uint32_t first,
-                         size_t n) {
+static wf_tensor *denoise_walk(wf_net *net, const void *model, int networks,
+                               wf_tensor *const in[WF_PHASE_INPUTS]) {
+    (void)networks;
+    return wf_pdiff_noise(net, model, in[0], in[1]);
+}
+
+static wf_tensor *decode_walk(wf_net *net, const void *model, int networks,
+                              wf_tensor *const in[WF_PHASE_INPUTS]) {
+    (void)networks;
+    wf_net_go(net, *((const wf_pdiff_model *)model)->decoder);
+    return wf_pdiff_decode(net, model, in[0]);
+}
+
+static wf_status diffuse(pdiff *p, sampling *s, uint64_t seed, uint32_t first, size_t n) {
     size_t latent = (size_t)p->model.options.latent;
     int steps = p->model.options.diffusion_steps;
+    const wf_phase_shape shape[] = {{1, (int)latent}, {1, 1}};
     for (size_t k = 0; k < n; k++) {
         wf_rng rng = wf_rng_at(seed, first + (uint32_t)k, WF_RNG_SAMPLE, (uint32_t)steps);
         wf_rng_normals(&rng, s->z + k * latent, latent);
     }
     for (int step = steps - 1; step >= 0; step--) {
-        wf_net net;
         for (size_t k = 0; k < n; k++) s->t[k] = (float)step / (float)steps;
-        wf_phase_start(ctx, &p->phases[1], false, &s->tape, &net);
-        wf_tensor *x = wf_phase_input(&net, (int)n, (int)latent, s->z);
-        wf_tensor *noise =
-            wf_pdiff_noise(&net, &p->model, x, wf_phase_input(&net, (int)n, 1, s->t));
-        if (s->tape.failed || wf_interrupted(ctx)) return no_memory(ctx);
-        step_back(p, step, noise, seed, first, n, s->z, s->fresh);
+        WF_TRY(wf_phase_eval_run(&s->denoise, denoise_walk, n, shape, 2,
+                                 (const float *[]){s->z, s->t}, s->noise));
+        step_back(p, step, s->noise, seed, first, n, s->z, s->fresh);
         s->done += (double)n;
         wf_meter_update(&s->meter, s->done, "%s", "");
     }
     return WF_OK;
 }
 
-static wf_status decode(wf_ctx *ctx, pdiff *p, sampling *s, size_t n, float *weights) {
-    wf_net net;
-    size_t each = (size_t)p->model.params;
-    wf_phase_start(ctx, &p->phases[0], false, &s->tape, &net);
-    wf_net_go(&net, p->decoder);
-    wf_tensor *z = wf_phase_input(&net, (int)n, p->model.options.latent, s->z);
-    wf_tensor *made = wf_pdiff_decode(&net, &p->model, z);
-    if (s->tape.failed || wf_interrupted(ctx)) return no_memory(ctx);
+static wf_status decode(pdiff *p, sampling *s, size_t n, float *weights) {
+    size_t each = (size_t)p->model.params, padded = (size_t)p->model.padded;
+    wf_phase_shape shape = {1, p->model.options.latent};
+    WF_TRY(
+        wf_phase_eval_run(&s->decode, decode_walk, n, &shape, 1, (const float *[]){s->z}, s->made));
     for (size_t k = 0; k < n; k++)
-        wf_norm_invert(&p->norm, p->file.graph, (const float *)made->data + k * (size_t)made->ld,
-                       weights + k * each);
+        wf_norm_invert(&p->norm, p->file.graph, s->made + k * padded, weights + k * each);
     return WF_OK;
+}
+
+static wf_status sampling_open(wf_ctx *ctx, pdiff *p, const wf_sample_desc *desc, size_t *at_once,
+                               sampling *s) {
+    size_t latent = (size_t)p->model.options.latent, padded = (size_t)p->model.padded;
+    bool on_gpu, fast;
+    WF_TRY(wf_use_cuda(ctx, &on_gpu));
+    WF_TRY(wf_choose_precision(ctx, desc->precision, on_gpu, true, &fast));
+    *at_once = desc->batch > 0 ? desc->batch : on_gpu ? 128 : 32;
+    WF_TRY(wf_phase_eval_open(ctx, &p->phases[1], &p->model, *at_once, on_gpu, fast, &s->denoise));
+    WF_TRY(wf_phase_eval_open(ctx, &p->phases[0], &p->model, *at_once, on_gpu, fast, &s->decode));
+    WF_TRY(wf_alloc(ctx, *at_once * latent, sizeof(float), "latents", &s->z));
+    WF_TRY(wf_alloc(ctx, *at_once * latent, sizeof(float), "noise", &s->noise));
+    WF_TRY(wf_alloc(ctx, *at_once * padded, sizeof(float), "networks", &s->made));
+    WF_TRY(wf_alloc(ctx, *at_once, sizeof(float), "steps", &s->t));
+    return wf_alloc(ctx, latent, sizeof(float), "noise", &s->fresh);
+}
+
+static void sampling_close(sampling *s) {
+    wf_phase_eval_close(&s->denoise);
+    wf_phase_eval_close(&s->decode);
+    free(s->z);
+    free(s->noise);
+    free(s->made);
+    free(s->t);
+    free(s->fresh);
 }
 
 static wf_status sample(wf_ctx *ctx, void *self, const wf_generator_request *request) {
     pdiff *p = self;
-    size_t latent = (size_t)p->model.options.latent, at_once = request->sample->batch;
-    if (at_once == 0) at_once = 32;
+    size_t at_once;
     double start = wf_seconds(), steps = p->model.options.diffusion_steps;
     sampling s = {0};
-    wf_status status;
-    WF_TRY_GOTO(wf_alloc(ctx, at_once * latent, sizeof(float), "latents", &s.z), done);
-    WF_TRY_GOTO(wf_alloc(ctx, at_once, sizeof(float), "steps", &s.t), done);
-    WF_TRY_GOTO(wf_alloc(ctx, latent, sizeof(float), "noise", &s.fresh), done);
+    wf_status status = sampling_open(ctx, p, request->sample, &at_once, &s);
     s.meter = wf_meter_start(ctx, "sampling networks", "steps", steps * (double)request->n);
     for (size_t first = 0; first < request->n && status == WF_OK; first += at_once) {
         size_t n = request->n - first < at_once ? request->n - first : at_once;
         uint32_t index = (uint32_t)(request->sample->first + first);
-        status = diffuse(ctx, p, &s, request->sample->seed, index, n);
+        status = diffuse(p, &s, request->sample->seed, index, n);
         if (status == WF_OK)
-            status = decode(ctx, p, &s, n, request->weights + first * (size_t)p->model.params);
+            status = decode(p, &s, n, request->weights + first * (size_t)p->model.params);
     }
     wf_meter_end(&s.meter, s.done, "%s", "");
     request->stats->evaluations = steps;
     request->stats->seconds = wf_seconds() - start;
-done:
-    wf_tape_free(&s.tape);
-    free(s.z);
-    free(s.t);
-    free(s.fresh);
+    sampling_close(&s);
     return status;
 }
 
@@ -279,6 +304,7 @@ static const wf_graph *graph_of(const void *self) { return ((const pdiff *)self)
 
 const wf_generator_kind wf__pdiff_kind = {
     .name = "pdiff",
+    .traits = WF_GENERATOR_ON_GPU,
     .about = "P-diff: diffusion of the latents of a convolutional autoencoder; one architecture",
     .settings = settings,
     .options_size = sizeof(wf_pdiff_options),

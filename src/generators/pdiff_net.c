@@ -112,6 +112,19 @@ static wf_phase_loss vae_loss(wf_net *net, const void *self, int n,
     return (wf_phase_loss){{wf_mse(net->tape, made, in[1], NULL)}, {1}};
 }
 
+static wf_status vae_draw(wf_ctx *ctx, const void *self, wf_phase_draw *out) {
+    const wf_pdiff_model *model = self;
+    (void)ctx;
+    *out = (wf_phase_draw){.law = WF_PHASE_NOISY,
+                           .rows = model->networks,
+                           .width = model->params,
+                           .padded = model->padded,
+                           .latent = model->options.latent,
+                           .noise = (float)model->options.input_noise,
+                           .latent_noise = (float)model->options.latent_noise};
+    return WF_OK;
+}
+
 /* --- the diffusion: noisy latents, steps, noise ----------------------------------------------- */
 
 static int ddpm_shapes(const void *self, int n, wf_phase_shape out[WF_PHASE_INPUTS]) {
@@ -146,12 +159,24 @@ static wf_phase_loss ddpm_loss(wf_net *net, const void *self, int n,
     return (wf_phase_loss){{wf_mse(net->tape, noise, in[2], NULL)}, {1}};
 }
 
+static wf_status ddpm_draw(wf_ctx *ctx, const void *self, wf_phase_draw *out) {
+    const wf_pdiff_model *model = self;
+    (void)ctx;
+    *out = (wf_phase_draw){.law = WF_PHASE_DIFFUSED,
+                           .rows = model->latents,
+                           .width = model->options.latent,
+                           .steps = model->options.diffusion_steps,
+                           .kept = model->kept};
+    return WF_OK;
+}
+
 void wf_pdiff_phases(const wf_pdiff_options *options, wf_phase phases[2]) {
     phases[0] = (wf_phase){.name = "vae",
                            .doing = "training the autoencoder",
                            .shapes = vae_shapes,
                            .fill = vae_fill,
                            .loss = vae_loss,
+                           .draw = vae_draw,
                            .seed = options->seed,
                            .decay_all = true};
     phases[1] = (wf_phase){.name = "ddpm",
@@ -159,6 +184,7 @@ void wf_pdiff_phases(const wf_pdiff_options *options, wf_phase phases[2]) {
                            .shapes = ddpm_shapes,
                            .fill = ddpm_fill,
                            .loss = ddpm_loss,
+                           .draw = ddpm_draw,
                            .seed = options->seed + 1,
                            .decay_all = true};
 }

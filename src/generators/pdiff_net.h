@@ -1,6 +1,6 @@
 /* pdiff_net: the two networks of P-diff (Wang et al. 2024, code of 2025): a convolutional
  * autoencoder of networks, and a diffusion model of its latents. B networks of P parameters,
- * standardised, zeros behind them up to n, a multiple of 64; c channels.
+ * standardised, zeros after them up to n, a multiple of 64; c channels.
  *
  *   encode  (B, n): 5 x [Conv1d 7, stride 2; batch norm; LeakyReLU] of c, 2c, 4c, 4c, c/2 channels,
  *           lin to the latent; mu = lin, log-variance = lin, which nothing reads
@@ -24,7 +24,7 @@ typedef struct wf_pdiff_model {
     wf_pdiff_options options;
     int params, padded;    /* P, n */
     wf_net_place *decoder; /* where decode begins in the autoencoder; declaring sets it */
-    const float *networks; /* (N, P) standardised; held-out ones behind the others */
+    const float *networks; /* (N, P) standardised; held-out ones after the others */
     const float *latents;  /* (N, latent) their mu; for the second phase */
     const double *kept;    /* [diffusion_steps] product of 1 - beta up to each step */
 } wf_pdiff_model;

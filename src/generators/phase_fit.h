@@ -21,11 +21,15 @@
 #include "nn/optim.h"
 #include "weft/generator.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { WF_PHASE_INPUTS = 3, WF_MAX_FIT_PHASES = 2 };
 
 /* A batch of a phase. */
 typedef struct wf_phase_batch {
-    const uint32_t *networks; /* [n] held-out ones stand behind those that are fitted */
+    const uint32_t *networks; /* [n] held-out ones stand after those that are fitted */
     int n;
     uint64_t seed; /* noise: streams of (seed, place in the batch, purpose, update) */
     uint32_t update;
@@ -41,6 +45,27 @@ typedef struct wf_phase_loss {
     double weight[2];
 } wf_phase_loss;
 
+/* How a GPU draws what `fill` does (generators/cuda/phase_draws.cu). */
+typedef enum wf_phase_law {
+    WF_PHASE_NOISY,    /* rows with noise, rows, noise of latents: pdiff's autoencoder */
+    WF_PHASE_DIFFUSED, /* noisy rows, steps, noise: its diffusion */
+    WF_PHASE_VIEWS     /* two views of each row with factors of noise: sane */
+} wf_phase_law;
+typedef struct wf_phase_draw {
+    wf_phase_law law;
+    const float *rows; /* (networks, width) what is drawn from; borrowed */
+    int width;
+    float noise;        /* NOISY: on rows; VIEWS: of factors */
+    int padded, latent; /* NOISY: numbers of a row with zeros behind it, and of a latent */
+    float latent_noise;
+    int steps;             /* DIFFUSED */
+    const double *kept;    /* [steps] share of the signal's variance; borrowed */
+    const wf_graph *graph; /* VIEWS: second ones are relabelled as one of `copies` of a network */
+    uint64_t view_seed;
+    uint32_t copies, relabellings, units;
+    uint32_t *from; /* (relabellings, units) the unit that comes to each place; free() it */
+} wf_phase_draw;
+
 /* model: the generator's own struct, the same for all of its phases. */
 typedef struct wf_phase {
     const char *name;  /* "vae": of its tensors in files and of its lines in the log */
@@ -51,13 +76,14 @@ typedef struct wf_phase {
     void (*fill)(const void *model, const wf_phase_batch *batch, float *const in[WF_PHASE_INPUTS]);
     wf_phase_loss (*loss)(wf_net *net, const void *model, int networks,
                           wf_tensor *const in[WF_PHASE_INPUTS]);
+    wf_status (*draw)(wf_ctx *ctx, const void *model, wf_phase_draw *out);
     size_t updates;
     double lr;
     uint64_t seed;  /* of its initial weights */
     bool decay_all; /* weight decay of all parameters; else of matrices */
     /* made by wf_phase_declare */
     wf_params list, buffers;
-    /* (list.total) and (buffers.total) floats; ema NULL without, and behind the phase: then it is
+    /* (list.total) and (buffers.total) floats; ema NULL without, and after the phase: then it is
      * what `weights` holds. */
     float *weights, *ema, *statistics;
 } wf_phase;
@@ -70,6 +96,27 @@ void wf_phase_free(wf_phase *phase);
 void wf_phase_start(wf_ctx *ctx, wf_phase *phase, bool grad, wf_tape *tape, wf_net *net);
 /* An input of float values, or while declaring a shape. */
 wf_tensor *wf_phase_input(wf_net *net, int rows, int cols, const float *values);
+
+/* Evaluations of the network that samples, on the CPU or on a GPU. A walk records them. */
+typedef wf_tensor *wf_phase_walk(wf_net *net, const void *model, int networks,
+                                 wf_tensor *const in[WF_PHASE_INPUTS]);
+typedef struct wf_phase_eval {
+    wf_ctx *ctx;
+    wf_phase *phase;
+    const void *model;
+    int most; /* networks at once; on a GPU there are always so many */
+    wf_tape tape;
+    struct wf_eval_cuda *gpu; /* NULL: on the CPU */
+} wf_phase_eval;
+/* fast: on a GPU with products of bf16 numbers. */
+wf_status wf_phase_eval_open(wf_ctx *ctx, wf_phase *phase, const void *model, size_t most,
+                             bool on_gpu, bool fast, wf_phase_eval *out);
+/* shape: of the inputs of one network. out: the walk's result for `networks` of them, without
+ * padding. */
+wf_status wf_phase_eval_run(wf_phase_eval *eval, wf_phase_walk *walk, size_t networks,
+                            const wf_phase_shape *shape, int inputs, const float *const *in,
+                            float *out);
+void wf_phase_eval_close(wf_phase_eval *eval);
 
 /* Mean and deviation of each block from means over networks of theirs: the deviation is the mean
  * of the networks' deviations, or the root of the mean of their squares. by_layer: a layer's
@@ -84,6 +131,15 @@ typedef struct wf_phase_extra {
     const float *data;
 } wf_phase_extra;
 
+/* Where a fit stands. */
+typedef struct wf_phase_state {
+    int at;      /* the phase that it is in */
+    size_t step; /* updates of that phase */
+    double seconds, phase_seconds, window_loss;
+    size_t window_count;
+    bool waits; /* the validation of this step was broken off and is made first */
+} wf_phase_state;
+
 typedef struct wf_phase_fit {
     wf_phase phases[WF_MAX_FIT_PHASES];
     int n_phases;
@@ -96,12 +152,11 @@ typedef struct wf_phase_fit {
     wf_fit_desc desc;
     wf_training_set set; /* one; its weights are as the collections have them */
     wf_meta config;
+    bool on_gpu, fast;   /* where updates are made; fast: bf16 products */
+    const char *kernels; /* "avx2", "cuda bf16" */
     /* the rest is the loop's */
     const void *model;
-    int at;      /* the phase that it is in */
-    size_t step; /* updates of that phase */
-    double seconds, phase_seconds, window_loss;
-    size_t window_count;
+    wf_phase_state state;
     bool saved;
     int resumed; /* the phase whose optimiser's state is in the file; -1: none */
     int log;
@@ -120,7 +175,7 @@ wf_status wf_phase_fit_open(wf_phase_fit *fit, const void *model);
 wf_status wf_phase_fit_run(wf_phase_fit *fit, int index);
 /* Has the last phase, of this fit or of an earlier one into the file, all of its updates? */
 bool wf_phase_fit_done(const wf_phase_fit *fit);
-/* Writes the file once more: further `extra` tensors were made behind the last phase. */
+/* Writes the file once more: further `extra` tensors were made after the last phase. */
 wf_status wf_phase_fit_save(wf_phase_fit *fit);
 void wf_phase_fit_free(wf_phase_fit *fit);
 
@@ -138,5 +193,9 @@ wf_status wf_phase_file_read(wf_ctx *ctx, const wf_phase_file *file, wf_phase *p
 /* The tensors "norm.mean" and "norm.std". */
 wf_status wf_phase_file_norm(wf_ctx *ctx, const wf_phase_file *file, wf_norm *out);
 void wf_phase_file_close(wf_phase_file *file);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

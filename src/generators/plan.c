@@ -194,6 +194,7 @@ static void set_updates(const planner *p, double seconds, wf_plan *plan) {
     plan->update_seconds = seconds;
     plan->seconds =
         seconds * ((double)plan->fit.updates + validation * (double)plan->fit.validations);
+    plan->fit.max_seconds = ceil(fmax(p->budget, plan->seconds / used_share));
 }
 
 static wf_status choose(planner *p, wf_plan *plan) {
@@ -207,18 +208,13 @@ static wf_status choose(planner *p, wf_plan *plan) {
 }
 
 static void warn_user(const planner *p, const wf_plan *plan) {
-    size_t count = wf_zoo_count(p->zoo);
-    if (plan->few_networks)
-        wf_warn(p->ctx,
-                "%s has %zu networks; below %d a flow mostly learns them by heart. Train or "
-                "import more",
-                wf_zoo_path(p->zoo), count, WF_PLAN_FEW);
     if (plan->short_time)
-        wf_warn(p->ctx,
-                "%zu updates fit into the time, and flows need %d and more; %.0f minutes would "
-                "give them",
-                plan->fit.updates, good_updates,
-                ceil(good_updates * plan->update_seconds / used_share / 60));
+        wf_warn(
+            p->ctx,
+            "%zu updates fit into the time, and flows need %d and more, as --minutes %.0f would "
+            "give",
+            plan->fit.updates, good_updates,
+            ceil(good_updates * plan->update_seconds / used_share / 60));
 }
 
 wf_status wf_plan_fit(wf_ctx *ctx, const wf_zoo *zoo, double minutes, wf_plan *out) {
@@ -274,6 +270,7 @@ static const char *const reasons[][3] = {
     {"model", "fold", "yes for first layers with long rows"},
     {"model", "seed", NULL},
     {"train", "updates", "what the time gives, by updates that were measured"},
+    {"train", "max_seconds", "on a slower machine the schedule is shortened to end by then"},
     {"train", "batch", "small: more updates are worth more than larger ones"},
     {"train", "set_aside", "networks that only validate"},
     {"train", "validations", NULL},

@@ -51,7 +51,7 @@ const wf_generator_kind *wf_generator_find(const char *name) {
     return NULL;
 }
 
-/* Letters, digits and '-' inside, and no part behind a '-' that reads as a number. */
+/* Letters, digits and '-' inside, and no part after a '-' that reads as a number. */
 static bool good_name(const char *name) {
     size_t length = strlen(name);
     if (length == 0 || length > 40 ||
@@ -66,7 +66,7 @@ wf_status wf_generator_register(wf_ctx *ctx, const wf_generator_kind *kind) {
     if (kind->name == NULL || !good_name(kind->name))
         return wf_fail(ctx, WF_ERR_USAGE,
                        "\"%.60s\" cannot name a generator: take lower-case letters, digits and "
-                       "'-', and no number behind a '-'",
+                       "'-', and no number after a '-'",
                        kind->name == NULL ? "" : kind->name);
     if (kind->about == NULL || kind->open == NULL || kind->sample == NULL)
         return wf_fail(ctx, WF_ERR_USAGE, "the generator %s lacks about, open or sample",
@@ -215,14 +215,23 @@ static wf_status kind_of_file(wf_ctx *ctx, const char *path, const wf_generator_
     WF_TRY(wf_st_open(ctx, path, &file));
     const char *name = wf_st_meta(file, "weft.generator"), *is = wf_st_meta(file, "weft.kind");
     if (name == NULL && is != NULL && strcmp(is, "flow") == 0) name = WF_GENERATOR_DEFAULT;
+    bool collection =
+        wf_st_meta(file, "weft.graph") != NULL || wf_st_meta(file, "weft.arch") != NULL;
     wf_status status = WF_OK;
-    *out = name == NULL ? NULL : wf_generator_find(name);
-    if (*out == NULL)
+    *out = name == NULL || collection ? NULL : wf_generator_find(name);
+    if (collection)
         status =
             wf_fail(ctx, WF_ERR_INPUT,
-                    name == NULL ? "%s: not a file of a generator; `weft train` makes one%s"
-                                 : "%s: made by the generator \"%.40s\", which is not known here",
-                    path, name == NULL ? "" : name);
+                    "%s: a collection of networks, not a generator; fit one to it: weft fit %s "
+                    "-o flow.safetensors",
+                    path, path);
+    else if (name == NULL)
+        status =
+            wf_fail(ctx, WF_ERR_INPUT, "%s: not a file of a generator; weft fit makes one", path);
+    else if (*out == NULL)
+        status =
+            wf_fail(ctx, WF_ERR_INPUT,
+                    "%s: made by the generator \"%.40s\", which is not known here", path, name);
     wf_st_close(file);
     return status;
 }

@@ -8,6 +8,7 @@
  * Draw k: stream (seed, k, WF_RNG_SAMPLE, 0) chooses the anchor, (seed, k, WF_RNG_SAMPLE, 1) is
  * noise. */
 #include "base/random.h"
+#include "flow/flow_config.h"
 #include "generators/generators.h"
 #include "generators/sane_net.h"
 
@@ -85,11 +86,6 @@ static wf_status params(wf_ctx *ctx, const wf_generator_kind *kind, const void *
     return status;
 }
 
-static wf_status no_memory(wf_ctx *ctx) {
-    if (wf_interrupted(ctx)) return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted");
-    return wf_fail(ctx, WF_ERR_MEMORY, "sane: no memory for the activations of a batch");
-}
-
 /* --- fit -------------------------------------------------------------------------------------- */
 
 static wf_status count_anchors(wf_ctx *ctx, const wf_generator_kind *kind,
@@ -114,28 +110,37 @@ static size_t least(const void *options) {
     return anchors > 2 ? anchors : 2;
 }
 
+static wf_tensor *encode_walk(wf_net *net, const void *model, int networks,
+                              wf_tensor *const in[WF_PHASE_INPUTS]) {
+    return wf_sane_encode(net, model, networks, in[0]);
+}
+
+static wf_tensor *decode_walk(wf_net *net, const void *model, int networks,
+                              wf_tensor *const in[WF_PHASE_INPUTS]) {
+    return wf_sane_decode(net, model, networks, in[0]);
+}
+
 /* Latents of the first networks: (n_anchors, numbers). */
-static wf_status encode_anchors(wf_ctx *ctx, sane *s, wf_phase *phase) {
-    size_t p = s->model.graph->n_params, count = s->n_anchors, latent = s->numbers;
-    size_t tokens = (size_t)s->model.tokens.count, each = latent / tokens;
-    wf_tape tape = {0};
-    wf_status status = WF_OK;
-    WF_TRY(wf_alloc(ctx, count * latent, sizeof(float), "latents", &s->anchors));
-    wf_meter meter = wf_meter_start(ctx, "encoding networks", "networks", (double)count);
+static wf_status encode_anchors(sane *s, wf_phase_fit *fit) {
+    size_t p = s->model.graph->n_params, count = s->n_anchors;
+    wf_phase_shape shape = {1, (int)p};
+    wf_phase_eval eval = {0};
+    wf_status status;
+    WF_TRY(wf_alloc(fit->ctx, count * s->numbers, sizeof(float), "latents", &s->anchors));
+    WF_TRY_GOTO(wf_phase_eval_open(fit->ctx, &fit->phases[0], &s->model, at_once, fit->on_gpu,
+                                   false, &eval),
+                done);
+    wf_meter meter = wf_meter_start(fit->ctx, "encoding networks", "networks", (double)count);
     for (size_t first = 0; first < count && status == WF_OK; first += at_once) {
         size_t some = count - first < at_once ? count - first : at_once;
-        wf_net net;
-        wf_phase_start(ctx, phase, false, &tape, &net);
-        wf_tensor *x = wf_phase_input(&net, (int)some, (int)p, s->model.networks + first * p);
-        wf_tensor *z = wf_sane_encode(&net, &s->model, (int)some, x);
-        if (tape.failed || wf_interrupted(ctx)) status = no_memory(ctx);
-        for (size_t r = 0; r < some * tokens && status == WF_OK; r++)
-            memcpy(s->anchors + first * latent + r * each,
-                   (const float *)z->data + r * (size_t)z->ld, each * sizeof(float));
+        status = wf_phase_eval_run(&eval, encode_walk, some, &shape, 1,
+                                   (const float *[]){s->model.networks + first * p},
+                                   s->anchors + first * s->numbers);
         wf_meter_update(&meter, (double)(first + some), "%s", "");
     }
     wf_meter_end(&meter, (double)count, "%s", "");
-    wf_tape_free(&tape);
+done:
+    wf_phase_eval_close(&eval);
     return status;
 }
 
@@ -158,7 +163,7 @@ static wf_status measure_latents(wf_ctx *ctx, sane *s) {
 }
 
 static wf_status keep_latents(wf_ctx *ctx, sane *s, wf_phase_fit *fit) {
-    WF_TRY(encode_anchors(ctx, s, &fit->phases[0]));
+    WF_TRY(encode_anchors(s, fit));
     if (is_kde(fit->kind)) {
         fit->extra[fit->n_extra++] =
             (wf_phase_extra){"anchors", s->n_anchors, s->numbers, s->anchors};
@@ -270,42 +275,36 @@ static void draw_latent(const sane *s, uint64_t seed, uint32_t index, float *z) 
     for (size_t i = s->numbers; i-- > 0;) z[i] = anchor[i] + (float)o->bandwidth * z[i % shared];
 }
 
-static wf_status decode_some(wf_ctx *ctx, sane *s, wf_tape *tape, const float *z, size_t n,
-                             float *weights) {
-    wf_net net;
-    int tokens = s->model.tokens.count;
-    wf_phase_start(ctx, &s->phase, false, tape, &net);
-    wf_tensor *in = wf_phase_input(&net, (int)n * tokens, s->model.options.latent, z);
-    wf_tensor *made = wf_sane_decode(&net, &s->model, (int)n, in);
-    if (tape->failed || wf_interrupted(ctx)) return no_memory(ctx);
-    for (size_t k = 0; k < n; k++)
-        wf_norm_invert(&s->norm, s->file.graph, (const float *)made->data + k * (size_t)made->ld,
-                       weights + k * s->file.graph->n_params);
-    return WF_OK;
-}
-
 static wf_status sample(wf_ctx *ctx, void *self, const wf_generator_request *request) {
     sane *s = self;
-    size_t batch = request->sample->batch > 0 ? request->sample->batch : at_once;
+    const wf_sample_desc *desc = request->sample;
+    size_t batch = desc->batch > 0 ? desc->batch : at_once, p = s->file.graph->n_params;
+    wf_phase_shape shape = {s->model.tokens.count, s->model.options.latent};
     double start = wf_seconds();
-    float *z;
-    wf_tape tape = {0};
-    wf_status status = WF_OK;
-    WF_TRY(wf_alloc(ctx, batch * s->numbers, sizeof(float), "latents", &z));
+    bool on_gpu, fast;
+    float *z = NULL;
+    wf_phase_eval eval = {0};
+    wf_status status;
+    WF_TRY(wf_use_cuda(ctx, &on_gpu));
+    WF_TRY(wf_choose_precision(ctx, desc->precision, on_gpu, true, &fast));
+    WF_TRY_GOTO(wf_alloc(ctx, batch * s->numbers, sizeof(float), "latents", &z), done);
+    WF_TRY_GOTO(wf_phase_eval_open(ctx, &s->phase, &s->model, batch, on_gpu, fast, &eval), done);
     wf_meter meter = wf_meter_start(ctx, "sampling networks", "networks", (double)request->n);
     for (size_t first = 0; first < request->n && status == WF_OK; first += batch) {
         size_t n = request->n - first < batch ? request->n - first : batch;
+        float *made = request->weights + first * p;
         for (size_t k = 0; k < n; k++)
-            draw_latent(s, request->sample->seed, (uint32_t)(request->sample->first + first + k),
-                        z + k * s->numbers);
-        status =
-            decode_some(ctx, s, &tape, z, n, request->weights + first * s->file.graph->n_params);
+            draw_latent(s, desc->seed, (uint32_t)(desc->first + first + k), z + k * s->numbers);
+        status = wf_phase_eval_run(&eval, decode_walk, n, &shape, 1, (const float *[]){z}, made);
+        for (size_t k = 0; k < n && status == WF_OK; k++)
+            wf_norm_invert(&s->norm, s->file.graph, made + k * p, made + k * p);
         wf_meter_update(&meter, (double)(first + n), "%s", "");
     }
     wf_meter_end(&meter, (double)request->n, "%s", "");
     request->stats->evaluations = 1;
     request->stats->seconds = wf_seconds() - start;
-    wf_tape_free(&tape);
+done:
+    wf_phase_eval_close(&eval);
     free(z);
     return status;
 }
@@ -316,7 +315,7 @@ static const wf_graph *graph_of(const void *self) { return ((const sane *)self)-
 
 /* clang-format off */
 #define SHARED                                                                                     \
-    .traits = WF_GENERATOR_WANTS_ALIGNED, .settings = settings,                                    \
+    .traits = WF_GENERATOR_WANTS_ALIGNED | WF_GENERATOR_ON_GPU, .settings = settings,              \
     .options_size = sizeof(wf_sane_options), .fit = fit_sane, .open = open_sane,                   \
     .sample = sample, .free = free_sane, .graph = graph_of, .least = least, .params = params
 /* clang-format on */

@@ -243,12 +243,38 @@ static wf_phase_loss loss(wf_net *net, const void *self, int n,
     wf_tensor *heads = project(net, model, z);
     if (net->declares) *model->decoder = wf_net_here(net);
     wf_tensor *made = decode(net, model, 2 * n, &t, z);
-    /* The mean goes over entries of tokens, of which those behind rows are zero on both sides. */
+    /* The mean goes over entries of tokens, of which those after rows are zero on both sides. */
     double entries = (double)model->tokens.count * model->tokens.width;
     double share = (1 - model->options.contrast) * (double)model->graph->n_params / entries;
     return (wf_phase_loss){{wf_nt_xent(net->tape, heads, model->options.temperature),
                             wf_mse(net->tape, made, in[0], NULL)},
                            {model->options.contrast, share}};
+}
+
+/* All relabellings, the other way round: `relabelling` says where each unit goes. */
+static wf_status draw(wf_ctx *ctx, const void *self, wf_phase_draw *out) {
+    const wf_sane_model *model = self;
+    const wf_graph *graph = model->graph;
+    size_t units = wf_graph_perm_size(graph), all = (size_t)model->options.relabellings;
+    *out = (wf_phase_draw){.law = WF_PHASE_VIEWS,
+                           .rows = model->networks,
+                           .width = (int)graph->n_params,
+                           .noise = (float)model->options.view_noise,
+                           .graph = graph,
+                           .view_seed = model->options.seed,
+                           .copies = (uint32_t)model->options.copies,
+                           .relabellings = (uint32_t)all,
+                           .units = (uint32_t)units};
+    WF_TRY(wf_alloc(ctx, all * units + 1, sizeof *out->from, "relabellings", &out->from));
+    for (size_t k = 0; k < all; k++) {
+        uint32_t *from = out->from + k * units;
+        relabelling(model, (uint32_t)k, model->perm);
+        for (int o = 0; o < graph->n_orbits; o++) {
+            size_t start = graph->orbit_start[o], n = graph->orbit_start[o + 1] - start;
+            for (size_t u = 0; u < n; u++) from[start + model->perm[start + u]] = (uint32_t)u;
+        }
+    }
+    return WF_OK;
 }
 
 void wf_sane_phase(const wf_sane_options *options, wf_phase *phase) {
@@ -257,5 +283,6 @@ void wf_sane_phase(const wf_sane_options *options, wf_phase *phase) {
                         .shapes = shapes,
                         .fill = fill,
                         .loss = loss,
+                        .draw = draw,
                         .seed = options->seed};
 }

@@ -1,5 +1,5 @@
 /* sane_net: the autoencoder of SANE (Schürholt et al. 2024). A network of P parameters is a
- * sequence of T tokens, one or more a unit: its incoming weights and bias, zeros behind them.
+ * sequence of T tokens, one or more a unit: its incoming weights and bias, zeros after them.
  *
  *   encode  lin to `width`, + position, blocks, lin to the latent        (B * T, latent)
  *   decode  lin to `width`, + position, blocks, lin to a token           (B * T, token)
@@ -10,7 +10,7 @@
  *
  * Loss of B networks with two views each, the second relabelled, both with multiplicative noise:
  *   contrast * NT-Xent(heads of views) + (1 - contrast) * mean over all entries of tokens of
- *   (view - decoded view)^2, zeros behind a row included. */
+ *   (view - decoded view)^2, zeros after a row included. */
 #ifndef WF_GENERATORS_SANE_NET_H
 #define WF_GENERATORS_SANE_NET_H
 
@@ -28,7 +28,7 @@ typedef struct wf_sane_options {
 /* How networks of an architecture become tokens. */
 typedef struct wf_sane_tokens {
     int count, width;   /* T, numbers of a token */
-    uint32_t *map;      /* [T * width] place in the flat vector; WF_NO_VALUE behind a row */
+    uint32_t *map;      /* [T * width] place in the flat vector; WF_NO_VALUE after a row */
     uint32_t *position; /* [3 * T] index of its unit, layer, channel */
     int rows[3];        /* of the three tables */
 } wf_sane_tokens;
@@ -40,7 +40,7 @@ typedef struct wf_sane_model {
     const wf_graph *graph;
     wf_sane_tokens tokens;
     wf_net_place *decoder; /* declaring sets it */
-    const float *networks; /* (N, P) standardised; held-out ones behind the others */
+    const float *networks; /* (N, P) standardised; held-out ones after the others */
     uint32_t *perm;        /* scratch of fill: a relabelling */
     float *flat;           /* and a network */
 } wf_sane_model;

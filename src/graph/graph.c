@@ -168,7 +168,12 @@ static wf_status make_group(wf_ctx *ctx, wf_graph *graph, int l) {
     group->sum_height = group->height;
     group->sum_width = group->width;
     WF_TRY(pool_group(ctx, graph, l, group));
-    if (layer->norm != WF_NORM_NONE && layer->eps == 0) layer->eps = default_eps;
+    bool has_eps = layer->norm != WF_NORM_NONE || layer->folded_norm != NULL;
+    if (has_eps && layer->eps == 0) layer->eps = default_eps;
+    if (layer->folded_norm != NULL && (!layer->bias || layer->norm != WF_NORM_NONE))
+        return refuse(ctx, graph, l, WF_ERR_USAGE,
+                      "a folded batch norm needs a linear or convolution layer with a bias and "
+                      "without another norm");
     if (!(layer->eps >= 0) || !isfinite(layer->eps))
         return refuse(ctx, graph, l, WF_ERR_USAGE, "eps %g must be a positive number", layer->eps);
     return WF_OK;
@@ -324,7 +329,8 @@ static wf_status add_blocks(wf_ctx *ctx, wf_graph *graph, int l, char **names) {
         int coef = layer->op == WF_LAYER_LINEAR ? source->height * source->width
                                                 : layer->window.kernel[0] * layer->window.kernel[1];
         WF_TRY(add_block(ctx, graph, l, WF_BLOCK_WEIGHT, coef, layer->name, names));
-        if (layer->bias) WF_TRY(add_block(ctx, graph, l, WF_BLOCK_BIAS, 1, layer->name, names));
+        const char *owner = layer->folded_bias ? layer->folded_norm : layer->name;
+        if (layer->bias) WF_TRY(add_block(ctx, graph, l, WF_BLOCK_BIAS, 1, owner, names));
     }
     if (layer->norm == WF_NORM_NONE) return WF_OK;
     bool batch = layer->norm == WF_NORM_BATCH;
@@ -353,10 +359,12 @@ static wf_status copy_layers(wf_ctx *ctx, wf_graph *graph, const wf_layer *layer
         graph->layers[l] = layers[l];
         WF_TRY(check_name(ctx, graph, l, layers[l].name));
         WF_TRY(check_name(ctx, graph, l, layers[l].norm_name));
+        WF_TRY(check_name(ctx, graph, l, layers[l].folded_norm));
+        size_t folded = layers[l].folded_norm != NULL ? strlen(layers[l].folded_norm) : 0;
         size_t name = layers[l].name != NULL ? strlen(layers[l].name) : sizeof "layers.9999";
         size_t norm =
             layers[l].norm_name != NULL ? strlen(layers[l].norm_name) : sizeof "layers.9999.norm";
-        size += 3 * (name + longest_tail) + 5 * (norm + longest_tail);
+        size += 3 * (name + longest_tail) + 5 * (norm + longest_tail) + 2 * (folded + longest_tail);
     }
     WF_TRY(wf_alloc(ctx, size, 1, "graph", &graph->names));
     *end = graph->names;
@@ -371,6 +379,9 @@ static wf_status copy_layers(wf_ctx *ctx, wf_graph *graph, const wf_layer *layer
         strcat(standard, ".norm");
         const char *norm = layer->norm_name != NULL ? layer->norm_name : standard;
         layer->norm_name = layer->norm != WF_NORM_NONE ? add_name(end, norm, NULL) : NULL;
+        if (layer->folded_norm != NULL)
+            layer->folded_norm = add_name(end, layer->folded_norm, NULL);
+        layer->folded_bias = layer->folded_bias && layer->folded_norm != NULL;
     }
     return WF_OK;
 }

@@ -104,6 +104,20 @@ static wf_status read_window(const reader *r, json_t *object, bool pooling, wf_w
     return get_pair(r, object, "padding", out->padding);
 }
 
+static wf_status get_bool(const reader *r, json_t *object, const char *key, bool *out) {
+    const json_t *value = json_object_get(object, key);
+    if (value != NULL && !json_is_boolean(value)) return wrong(r, key, "true or false");
+    if (value != NULL) *out = json_is_true(value);
+    return WF_OK;
+}
+
+static wf_status get_eps(const reader *r, json_t *norm, wf_layer *layer) {
+    const json_t *eps = json_object_get(norm, "eps");
+    if (eps != NULL && !(json_number_value(eps) > 0)) return wrong(r, "eps", "a positive number");
+    layer->eps = json_number_value(eps);
+    return WF_OK;
+}
+
 static wf_status read_norm(reader *r, int number, json_t *norm, wf_layer *layer) {
     static const char *const keys[] = {"kind", "name", "eps", NULL};
     int kind = WF_NORM_NONE;
@@ -113,10 +127,19 @@ static wf_status read_norm(reader *r, int number, json_t *norm, wf_layer *layer)
     WF_TRY(get_name(r, norm, "kind", norm_names, 3, &kind));
     if (kind == WF_NORM_NONE) return wrong(r, "kind", "batch or layer");
     layer->norm = (wf_norm_kind)kind;
-    const json_t *eps = json_object_get(norm, "eps");
-    if (eps != NULL && !(json_number_value(eps) > 0)) return wrong(r, "eps", "a positive number");
-    layer->eps = json_number_value(eps);
+    WF_TRY(get_eps(r, norm, layer));
     return get_text(r, norm, "name", &layer->norm_name);
+}
+
+static wf_status read_folded(reader *r, int number, json_t *norm, wf_layer *layer) {
+    static const char *const keys[] = {"name", "eps", "bias", NULL};
+    if (norm == NULL) return WF_OK;
+    snprintf(r->where, sizeof r->where, "layer %d, folded_norm", number);
+    WF_TRY(check_keys(r, norm, keys));
+    WF_TRY(get_eps(r, norm, layer));
+    WF_TRY(get_text(r, norm, "name", &layer->folded_norm));
+    if (layer->folded_norm == NULL) return wrong(r, "name", "given");
+    return get_bool(r, norm, "bias", &layer->folded_bias);
 }
 
 static wf_status read_pool(reader *r, int number, json_t *pool, wf_layer *layer) {
@@ -143,9 +166,9 @@ static wf_status read_from(const reader *r, json_t *object, wf_layer *layer) {
 }
 
 static wf_status read_layer(reader *r, int l, json_t *object, wf_layer *layer) {
-    static const char *const keys[] = {"op",      "from", "in",   "units",      "kernel",
-                                       "stride",  "name", "bias", "activation", "norm",
-                                       "padding", "pool", NULL};
+    static const char *const keys[] = {"op",      "from", "in",          "units",      "kernel",
+                                       "stride",  "name", "bias",        "activation", "norm",
+                                       "padding", "pool", "folded_norm", NULL};
     int op = -1;
     const char *activation = "identity";
     snprintf(r->where, sizeof r->where, "layer %d", l + 1);
@@ -162,10 +185,9 @@ static wf_status read_layer(reader *r, int l, json_t *object, wf_layer *layer) {
     WF_TRY(get_text(r, object, "name", &layer->name));
     WF_TRY(get_text(r, object, "activation", &activation));
     WF_TRY(wf__activation_parse(r->ctx, activation, &layer->activation));
-    const json_t *bias = json_object_get(object, "bias");
-    if (bias != NULL && !json_is_boolean(bias)) return wrong(r, "bias", "true or false");
-    layer->bias = bias == NULL || json_is_true(bias);
+    WF_TRY(get_bool(r, object, "bias", &layer->bias));
     WF_TRY(read_norm(r, l + 1, json_object_get(object, "norm"), layer));
+    WF_TRY(read_folded(r, l + 1, json_object_get(object, "folded_norm"), layer));
     return read_pool(r, l + 1, json_object_get(object, "pool"), layer);
 }
 
@@ -243,14 +265,20 @@ static bool write_layer(const wf_layer *layer, int l, json_t *object) {
     if (layer->norm != WF_NORM_NONE) {
         json_t *norm =
             json_pack("{s:s, s:s}", "kind", norm_names[layer->norm], "name", layer->norm_name);
-        ok = ok && set(object, "norm", norm);
+        ok = set(object, "norm", norm) && ok;
         if (ok && layer->eps != 1e-5) ok = set(norm, "eps", json_real(layer->eps));
+    }
+    if (layer->folded_norm != NULL) {
+        json_t *norm = json_pack("{s:s}", "name", layer->folded_norm);
+        ok = set(object, "folded_norm", norm) && ok;
+        if (ok && layer->eps != 1e-5) ok = set(norm, "eps", json_real(layer->eps));
+        if (layer->folded_bias) ok = ok && set(norm, "bias", json_true());
     }
     if (layer->activation != WF_ACT_IDENTITY)
         ok = ok && set(object, "activation", json_string(wf_activation_name(layer->activation)));
     if (layer->pool != WF_POOL_NONE) {
         json_t *pool = json_pack("{s:s}", "kind", pool_names[layer->pool]);
-        ok = ok && set(object, "pool", pool);
+        ok = set(object, "pool", pool) && ok;
         if (ok && layer->pool != WF_POOL_GLOBAL)
             ok = set_window(pool, &layer->pool_window, layer->pool_window.kernel);
     }

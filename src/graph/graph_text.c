@@ -2,7 +2,8 @@
  *
  * Names of layers are those of the nn.Sequential that a text with words stands for: every word and
  * every activation is a module, and so is the flattening before the first linear layer. Widths
- * joined by '-' are weft's own form, whose layers are layers.0, layers.1 ... */
+ * joined by '-' are weft's own form, whose layers are layers.0, layers.1 ... A text with basic
+ * blocks has the names of torchvision's ResNets: conv1, bn1, layer1.0.conv1 ..., fc. */
 #include "base/io.h"
 #include "graph/describe.h"
 #include "weft/text.h"
@@ -19,6 +20,9 @@ typedef struct reader {
     wf_activation activation;
     wf_draft draft;
     int modules;    /* of the nn.Sequential so far */
+    bool resnet;    /* there are basic blocks: names are torchvision's */
+    int stages;     /* words of basic blocks so far */
+    int units;      /* that the next layer reads */
     bool image;     /* what the next layer reads */
     int stage;      /* of the last layer: what may still follow */
     bool activated; /* the last layer names its activation */
@@ -51,9 +55,24 @@ static wf_layer *add_layer(reader *r, wf_layer_kind op) {
     return layer;
 }
 
+enum { layers_of_a_block = 4, most_blocks = WF_MAX_LAYERS / layers_of_a_block };
+
+/* UNITSxBLOCKS behind "basic". */
+static bool read_basic(const char **at, int *units, int *blocks) {
+    if (!read_number(at, units) || **at != 'x') return false;
+    ++*at;
+    return read_number(at, blocks) && *blocks >= 1 && *blocks <= most_blocks;
+}
+
 static wf_status reserve_layers(reader *r) {
     size_t words = 1;
     for (const char *p = r->text; *p != 0; p++) words += *p == '-' || *p == ' ';
+    for (const char *p = r->text; (p = strstr(p, " basic")) != NULL;) {
+        int units, blocks;
+        p += sizeof " basic" - 1;
+        r->resnet = true;
+        if (read_basic(&p, &units, &blocks)) words += layers_of_a_block * (size_t)blocks;
+    }
     r->draft.layers = wf_arena_alloc(&r->draft.arena, words * sizeof *r->draft.layers);
     return r->draft.layers != NULL ? WF_OK
                                    : wf_fail(r->ctx, WF_ERR_MEMORY, "architecture: out of memory");
@@ -76,7 +95,7 @@ static wf_status read_widths(reader *r) {
             if (!bias)
                 return wf_fail(r->ctx, WF_ERR_USAGE,
                                "architecture \"%.200s\": the inputs have no bias; '!' stands "
-                               "behind a layer's output width",
+                               "after a layer's output width",
                                r->text);
             r->draft.channels = width;
         } else {
@@ -100,11 +119,15 @@ static wf_status read_widths(reader *r) {
 
 /* --- words ------------------------------------------------------------------------------------ */
 
-/* The module that the next word stands for, as a name. */
-static wf_status next_module(reader *r, const char **out) {
-    char *name = wf_arena_alloc(&r->draft.arena, 12);
+enum { longest_module = sizeof "layer1024.1024.downsample.0" };
+
+/* The module that the next word stands for, as a name; `in_resnet` is its name in a ResNet. */
+static wf_status next_module(reader *r, const char *in_resnet, const char **out) {
+    char *name = wf_arena_alloc(&r->draft.arena, longest_module);
     if (name == NULL) return wf_fail(r->ctx, WF_ERR_MEMORY, "architecture: out of memory");
-    snprintf(name, 12, "%d", r->modules++);
+    if (r->resnet) snprintf(name, longest_module, "%s", in_resnet);
+    else snprintf(name, longest_module, "%d", r->modules);
+    r->modules++;
     *out = name;
     return WF_OK;
 }
@@ -167,7 +190,55 @@ static wf_status read_weighted(reader *r, const char *word, wf_layer_kind op) {
     if (!layer->bias) r->at++;
     if (op == WF_LAYER_LINEAR && r->image) r->modules++; /* nn.Flatten */
     r->image = r->image && op == WF_LAYER_CONV;
-    return next_module(r, &layer->name);
+    r->units = layer->n;
+    return next_module(r, op == WF_LAYER_CONV ? "conv1" : "fc", &layer->name);
+}
+
+/* One convolution with its batch norm, of block `b` of the stage that is being read. */
+static wf_status add_block_conv(reader *r, int b, const char *name, const char *norm, int from,
+                                wf_window window) {
+    wf_layer *layer = add_layer(r, WF_LAYER_CONV);
+    char module[longest_module];
+    layer->from[0] = from;
+    layer->n = r->units;
+    layer->window = window;
+    layer->norm = WF_NORM_BATCH;
+    snprintf(module, sizeof module, "layer%d.%d.%s", r->stages, b, name);
+    WF_TRY(next_module(r, module, &layer->name));
+    snprintf(module, sizeof module, "layer%d.%d.%s", r->stages, b, norm);
+    return next_module(r, module, &layer->norm_name);
+}
+
+/* Blocks of two 3x3 convolutions with batch norms and a shortcut. Where the first block changes
+ * the number of channels or has a stride, its shortcut is a 1x1 convolution with a batch norm. */
+static wf_status read_stage(reader *r, const char *word) {
+    int units, blocks, stride = 1;
+    if (!read_basic(&r->at, &units, &blocks))
+        return expected(r, word,
+                        "channels and number of basic blocks, as basic64x2 or basic64x2s2");
+    const char *number = r->at + 1;
+    if (*r->at == 's' && read_number(&number, &stride)) r->at = number;
+    settle_activation(r);
+    r->stages++;
+    for (int b = 0; b < blocks; b++, stride = 1) {
+        int input = r->draft.n, shortcut = input;
+        bool same = stride == 1 && units == r->units;
+        r->units = units;
+        WF_TRY(add_block_conv(r, b, "conv1", "bn1", input, square(3, stride, 1)));
+        r->draft.layers[input].activation = r->activation;
+        WF_TRY(add_block_conv(r, b, "conv2", "bn2", input + 1, square(3, 1, 1)));
+        if (!same) {
+            WF_TRY(
+                add_block_conv(r, b, "downsample.0", "downsample.1", input, square(1, stride, 0)));
+            shortcut = input + 3;
+        }
+        wf_layer *sum = add_layer(r, WF_LAYER_ADD);
+        sum->from[0] = input + 2;
+        sum->from[1] = shortcut;
+        sum->activation = r->activation;
+    }
+    r->stage = stage_activation;
+    return WF_OK;
 }
 
 static wf_status read_pool(reader *r, const char *word, wf_pool_kind pool) {
@@ -188,7 +259,7 @@ static wf_status read_norm(reader *r, const char *word, wf_norm_kind norm) {
     wf_layer *layer = NULL;
     WF_TRY(last_layer(r, word, stage_norm, &layer));
     layer->norm = norm;
-    return next_module(r, &layer->norm_name);
+    return next_module(r, "bn1", &layer->norm_name);
 }
 
 static wf_status read_activation(reader *r, const char *word) {
@@ -202,14 +273,15 @@ static wf_status read_activation(reader *r, const char *word) {
         return WF_OK;
     }
     return expected(r, word,
-                    "conv16, linear10, pool, avgpool, gap, flatten, batchnorm, layernorm, pass or "
-                    "an activation");
+                    "conv16, linear10, basic64x2, pool, avgpool, gap, flatten, batchnorm, "
+                    "layernorm, pass or an activation");
 }
 
 static wf_status read_word(reader *r) {
     const char *word = r->at;
     if (take(&r->at, "conv")) return read_weighted(r, word, WF_LAYER_CONV);
     if (take(&r->at, "linear")) return read_weighted(r, word, WF_LAYER_LINEAR);
+    if (take(&r->at, "basic")) return read_stage(r, word);
     if (take(&r->at, "pool")) return read_pool(r, word, WF_POOL_MAX);
     if (take(&r->at, "avgpool")) return read_pool(r, word, WF_POOL_AVERAGE);
     if (take(&r->at, "gap")) return read_pool(r, word, WF_POOL_GLOBAL);
@@ -223,7 +295,7 @@ static wf_status read_word(reader *r) {
     if (take(&r->at, "flatten")) /* every linear layer flattens what it reads */
         return strncmp(r->at + strspn(r->at, " "), "linear", 6) == 0
                    ? WF_OK
-                   : expected(r, r->at, "a linear layer behind flatten");
+                   : expected(r, r->at, "a linear layer after flatten");
     return read_activation(r, word);
 }
 
@@ -235,6 +307,7 @@ static wf_status read_words(reader *r) {
         fits = fits && read_number(&r->at, &draft->height) && draft->height > 0 &&
                take(&r->at, "x") && read_number(&r->at, &draft->width);
     if (!fits) return expected(r, r->text, "inputs as 64 or 3x32x32");
+    r->units = draft->channels;
     while (*r->at != 0) {
         if (*r->at != ' ') return expected(r, r->at, "a space");
         while (*r->at == ' ') r->at++;

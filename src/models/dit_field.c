@@ -1,8 +1,10 @@
 /* dit_field: a diffusion transformer over tokens, pieces of the flat vector of a network's
- * parameters with zeros behind the last.
+ * parameters with zeros after the last.
  *
  *   x = in token + position;  z = SiLU(time(t))
- *   x += gate * attention(LN(x) (1 + scale) + shift);  x += gate' * mlp(LN(x) (1 + scale') + shift')    for each block
+ *   for each block
+ *     x += gate * attention(LN(x) (1 + scale) + shift)
+ *     x += gate' * mlp(LN(x) (1 + scale') + shift')
  *   v = out (LN(x) (1 + scale) + shift)
  * Shifts, scales and gates are affine maps of z, which has the width of the time embedding.
  * Positions are learned. The mlp has tanh-GELU and four times the width. The maps of z and `out`

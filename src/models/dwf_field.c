@@ -2,7 +2,8 @@
  * parameters and its time.
  *
  *   h = [w | time(t)];  time(t) = lin GELU(lin t), of t itself
- *   h = dropout GELU(LN(lin h)) of `width`, then of width / 2;  h = GELU(LN(lin h)) of `width`;  v = lin h
+ *   h = dropout GELU(LN(lin h)) of `width`, then of width / 2
+ *   h = GELU(LN(lin h)) of `width`;  v = lin h
  * Layer norms have an affine part. The last layer starts as zeros, so that the field starts at
  * zero. Inside, all weights of a network come before all of its biases. */
 #include "models/field_kinds.h"

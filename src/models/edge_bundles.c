@@ -17,9 +17,6 @@ static const cut_shape shapes[WF_CUTS] = {[WF_CUT_SHORT] = {2, WF_GROUP_WARPS, 4
                                           [WF_CUT_LONG_4] = {5, WF_GROUP_WARPS, 4},
                                           [WF_CUT_LONG_3] = {7, WF_GROUP_WARPS, 3}};
 
-int wf_cut_lists(wf_cut cut) { return shapes[cut].lists; }
-int wf_cut_tasks(wf_cut cut) { return shapes[cut].tasks; }
-
 /* --- bundles in order ------------------------------------------------------------------------- */
 typedef struct builder {
     const wf_part *part;

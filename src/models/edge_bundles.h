@@ -67,10 +67,6 @@ typedef struct wf_bundle_table {
     const uint32_t *graph_segments; /* [n_graphs + 1] */
 } wf_bundle_table;
 
-/* Lists of a task, and tasks for each multiprocessor at most. */
-int wf_cut_lists(wf_cut cut);
-int wf_cut_tasks(wf_cut cut);
-
 static inline size_t wf_partial_rows(const wf_bundle_table *table) {
     return (size_t)table->n_bundles + (size_t)table->n_segments * WF_BUNDLE;
 }

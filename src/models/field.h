@@ -43,8 +43,8 @@ typedef struct wf_field_input {
     const wf_batch *batch;
     const void *w, *t; /* (P), (n_graphs) */
     const void *cond;  /* (n_graphs, cond_size); NULL without conditions */
-    const uint8_t
-        *drop; /* (n_graphs) nonzero: the learned null in place of the condition; or NULL */
+    /* (n_graphs) nonzero: the learned null in place of the condition; or NULL */
+    const uint8_t *drop;
     /* Only these parts of the batch, for fields that have parts; last_part 0: all of them. */
     int first_part, last_part;
     bool keep;     /* record what backward needs */
@@ -93,7 +93,7 @@ struct wf_field_kind {
     const wf_field_gpu *gpu; /* NULL: it runs on the CPU alone */
 };
 
-/* The kinds there are, NULL behind the last (models/field_kinds.c). */
+/* The kinds there are, NULL after the last (models/field_kinds.c). */
 extern const wf_field_kind *const wf__field_kinds[];
 const wf_field_kind *wf_field_find(const char *name); /* NULL: none of that name */
 

@@ -19,8 +19,8 @@ typedef struct gmn_affine {
 
 typedef struct gmn_block_layout {
     gmn_affine adaln; /* (T) -> shift, scale (lean: and gate) of node, edge, global */
-    gmn_affine
-        edge[3]; /* first: edge, dst, src, global. lean: first gives [m | z], second takes z */
+    /* first: edge, dst, src, global. lean: first gives [m | z], second takes z */
+    gmn_affine edge[3];
     gmn_affine msg[3];     /* lstar; first: edge, receiver, sender, global */
     int forward, backward; /* lean: messages of the sums towards dst and towards src (dn, 2de) */
     gmn_affine logit;      /* attention */

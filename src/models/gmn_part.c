@@ -17,7 +17,7 @@ typedef struct network {
     const uint32_t *identity; /* 0, 1, 2 ...: graph rows to graph rows */
     wf_tape_act act;
     size_t size;              /* of a real */
-    const void *presence;     /* [N] 1 where a node has messages, else 0: the bias behind a mean */
+    const void *presence;     /* [N] 1 where a node has messages, else 0: the bias after a mean */
     wf_tensor *h, *e, *u, *s; /* streams, and SiLU of the time and condition embedding */
 } network;
 
@@ -359,7 +359,7 @@ static void node_tables(network *n, const block_state *b, const gmn_affine *firs
     *table_j = product(n, first->weight[2], b->hb);
 }
 
-/* The rest of a branch behind its first affine. */
+/* The rest of a branch after its first affine. */
 static wf_tensor *branch_tail(network *n, const gmn_affine *layers, int count, wf_tensor *x) {
     for (int k = 1; k < count; k++) x = affine(n, &layers[k], activate(n, x));
     return x;
@@ -433,7 +433,7 @@ static void lstar_messages(network *n, block_state *b, wf_lstar_messages_desc *d
     if (n->tape->failed) return;
     wf_lstar_messages_out out = wf_lstar_messages(n->tape, n->view, desc);
     b->mean_e = out.mean;
-    /* The last affine of the message MLP stands behind the sum: its bias once per message. */
+    /* The last affine of the message MLP stands after the sum: its bias once per message. */
     wf_tensor *message =
         wf_linear(n->tape, &(wf_linear_desc){.x = {out.sum},
                                              .weight = {m3},

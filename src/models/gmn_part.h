@@ -16,7 +16,7 @@ typedef struct gmn_inputs {
     const wf_backend *backend;
     wf_dtype dtype;
     const void *params;
-    const size_t *panel_offset; /* of each tensor, in reals; panels, then panels_t behind them */
+    const size_t *panel_offset; /* of each tensor, in reals; panels, then panels_t after them */
     const void *panels;
     /* Frozen frequencies: value (de/2), layer (de/2), position (de/2, 3), kernels
      * (de/2, coefficients) of each size. */
@@ -30,7 +30,7 @@ typedef struct gmn_inputs {
 } gmn_inputs;
 
 typedef struct gmn_part {
-    int first_graph, last_graph; /* last: one behind */
+    int first_graph, last_graph; /* last: one past it */
     wf_tape tape;
     wf_part view;
     void *grad; /* (params): this part's partial gradient; NULL without keep */

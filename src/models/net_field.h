@@ -44,7 +44,7 @@ typedef struct wf_net_run {
 bool wf__net_run_forward(wf_net_run *run, const wf_net_model *model, int networks,
                          const void *params, const void *w, const void *t,
                          const wf_dropout_key *key, void *v);
-/* Behind a forward that keeps; dw may be NULL. */
+/* After a forward that keeps; dw may be NULL. */
 bool wf__net_run_backward(wf_net_run *run, const void *dv, void *grad, void *dw);
 
 /* The functions of a kind whose model is `walk`: create as the kind's own create calls it, the rest

@@ -44,14 +44,14 @@ void wf_net_declare(wf_net *net, wf_tape *tape, wf_params *list);
  * of dropout, NULL: none. */
 void wf_net_start(wf_net *net, wf_tape *tape, const wf_params *list, const void *params,
                   const wf_dropout_key *key);
-/* Behind a recording whose tape keeps: grad (params), overwritten, from the gradients of outputs
+/* After a recording whose tape keeps: grad (params), overwritten, from the gradients of outputs
  * that the caller has set. */
 bool wf_net_backward(wf_net *net, void *grad);
 
 /* Names of what follows begin with this; NULL: with nothing. "blocks.%d." */
 void wf_net_scope(wf_net *net, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* A place between two layers. A recording that begins there runs the layers behind it alone, as
+/* A place between two layers. A recording that begins there runs the layers after it alone, as
  * a decoder without its encoder; it has no backward. */
 typedef struct wf_net_place {
     int tensor, buffer;
@@ -98,7 +98,7 @@ wf_tensor *wf_layer_attention(wf_net *net, const char *name, wf_tensor *x, int h
 /* A table of `rows` learned vectors: NAME (rows, cols), normal with this std. */
 wf_tensor *wf_layer_table(wf_net *net, const char *name, int rows, int cols, double std);
 /* NAME.weight, NAME.bias (C), and the buffers NAME.running_mean, NAME.running_var (C). A net with
- * batch norms sets net->buffers behind wf_net_declare and wf_net_start, and net->statistics behind
+ * batch norms sets net->buffers after wf_net_declare and wf_net_start, and net->statistics after
  * the latter. */
 wf_tensor *wf_layer_batch_norm(wf_net *net, const char *name, wf_tensor *x);
 /* NAME.weight (out, kernel * C), the taps of PyTorch's (out, C, kernel) one after another;

@@ -58,11 +58,23 @@ static inline WF_HD double wf_ema_decay(double ema, size_t update) {
     return fmin(ema, (1.0 + (double)update) / (10.0 + (double)update));
 }
 
+/* How fast a run goes through its schedule. A run that is late moves on by `stride` updates of the
+ * schedule with each update that it makes. */
+typedef struct wf_pace {
+    size_t from;     /* from this update on ... */
+    double position; /* ... which is here in the schedule ... */
+    double stride;   /* ... by so many; 0: no pace was set, update n is at n */
+} wf_pace;
+static inline WF_HD size_t wf_pace_position(const wf_pace *pace, size_t update) {
+    if (pace->stride == 0) return update;
+    return (size_t)(pace->position + (double)(update - pace->from) * pace->stride);
+}
+
 typedef struct wf_schedule {
     size_t warmup;    /* updates, linear from 1/warmup */
     bool cosine;      /* else constant ... */
     bool one_cycle;   /* ... or torch.optim.lr_scheduler.OneCycleLR, which has its own warm-up */
-    size_t horizon;   /* where the cosine ends; constant behind it */
+    size_t horizon;   /* where the cosine ends; constant after it */
     double min_ratio; /* smallest rate / largest rate */
 } wf_schedule;
 /* Half a cosine from `from` to `to`. */

@@ -40,7 +40,7 @@ typedef struct wf_params {
     bool failed;
 } wf_params;
 
-/* Appends a tensor behind the others and returns its index; only offset and the list's total are
+/* Appends a tensor after the others and returns its index; only offset and the list's total are
  * computed. */
 int wf_params_add(wf_params *list, const wf_field_tensor *tensor);
 void wf_params_free(wf_params *list);

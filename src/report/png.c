@@ -10,7 +10,7 @@ static void put_u32(uint8_t *at, uint32_t value) {
     for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> (24 - 8 * i));
 }
 
-/* length, type, data, CRC over type and data. Returns the place behind it. */
+/* length, type, data, CRC over type and data. Returns the place after it. */
 static uint8_t *put_chunk(uint8_t *at, const char type[4], const uint8_t *data, size_t size) {
     put_u32(at, (uint32_t)size);
     memcpy(at + 4, type, 4);

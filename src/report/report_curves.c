@@ -1,6 +1,7 @@
 /* report_curves: the loss of the flow over its updates, and weight histograms by parameter
  * group. */
 #include "base/c_locale.h"
+#include "base/digest.h"
 #include "base/io.h"
 #include "report/page.h"
 
@@ -28,7 +29,7 @@ static size_t count_lines(const char *text) {
     return lines;
 }
 
-/* The number behind "key": in a line of the log. Lines are flat objects that weft wrote, and are
+/* The number after "key": in a line of the log. Lines are flat objects that weft wrote, and are
  * read without a JSON reader: jansson drops digits when memory is short, and does not say so. */
 static bool read_member(const char *line, size_t length, const char *key, double *out) {
     char quoted[32];
@@ -133,6 +134,19 @@ static void explain_validation(wf__page *page, const curves *c) {
         100 * gap / c->fitted.y[last]);
 }
 
+/* The plot in one of its two shapes; the style sheet shows the one that fits the screen. */
+static void draw_plot(wf__page *page, const char *shape, const wf__plot *plot, const curves *all,
+                      bool validated) {
+    const curve *c = &all->training;
+    wf__page_add(page, "<figure class=\"%s\">", shape);
+    wf__plot_begin(page, plot, "updates", "loss", "Loss of the flow over its updates");
+    wf__plot_path(page, plot, "curve-raw", c->x, c->y, c->n);
+    wf__plot_path(page, plot, "curve", c->x, c->smooth, c->n);
+    if (validated) draw_validation(page, plot, all);
+    wf__plot_end(page);
+    wf__page_add(page, "</figure>");
+}
+
 static void draw_curves(wf__page *page, curves *all, double *scratch) {
     curve *c = &all->training;
     bool validated = all->held_out.n > 0 && all->fitted.n == all->held_out.n;
@@ -145,36 +159,45 @@ static void draw_curves(wf__page *page, curves *all, double *scratch) {
         plot.y_low = fmin(plot.y_low, fmin(all->fitted.y[i], all->held_out.y[i]));
     clip(c->y, c->n, plot.y_high);
     clip(c->smooth, c->n, plot.y_high);
-    wf__page_add(
-        page, "<section id=\"training\"><h2>Training the flow</h2><figure class=\"scroll wide\">");
-    wf__plot_begin(page, &plot, "updates", "loss", "Loss of the flow over its updates");
-    wf__plot_path(page, &plot, "curve-raw", c->x, c->y, c->n);
-    wf__plot_path(page, &plot, "curve", c->x, c->smooth, c->n);
-    if (validated) {
-        curves drawn = *all; /* the text below gives values that the axis cuts */
-        for (size_t i = 0; i < all->held_out.n; i++) {
-            drawn.held_out.smooth[i] = fmin(all->held_out.y[i], plot.y_high);
-            drawn.fitted.smooth[i] = fmin(all->fitted.y[i], plot.y_high);
-        }
-        drawn.held_out.y = drawn.held_out.smooth;
-        drawn.fitted.y = drawn.fitted.smooth;
-        draw_validation(page, &plot, &drawn);
+    curves drawn = *all; /* the text below gives values that the axis cuts */
+    for (size_t i = 0; validated && i < all->held_out.n; i++) {
+        drawn.held_out.smooth[i] = fmin(all->held_out.y[i], plot.y_high);
+        drawn.fitted.smooth[i] = fmin(all->fitted.y[i], plot.y_high);
     }
-    wf__plot_end(page);
+    drawn.held_out.y = drawn.held_out.smooth;
+    drawn.fitted.y = drawn.fitted.smooth;
+    wf__page_add(page, "<section id=\"training\"><h2>Training the flow</h2>");
+    draw_plot(page, "wide", &plot, &drawn, validated);
+    plot.width = 400;
+    draw_plot(page, "narrow", &plot, &drawn, validated);
     wf__page_add(
         page,
-        "</figure><p class=\"note\">Pale: as logged, dark: running mean. The loss does not go to "
+        "<p class=\"note\">Pale: as logged, dark: running mean. The loss does not go to "
         "zero: from the middle of its path a network cannot tell which of many it comes from.");
     if (validated) explain_validation(page, all);
     wf__page_add(page, "</p></section>\n");
+}
+
+/* The digest is of the bytes that are drawn: a file could change between a look at it and this. */
+static wf_status read_log(wf_ctx *ctx, const wf_report_desc *desc, char **text) {
+    size_t size;
+    char digest[33];
+    WF_TRY(wf_read_file(ctx, desc->log_path, log_limit, text, &size));
+    wf_status status = desc->log_digest != NULL ? wf_digest_of(ctx, *text, size, digest) : WF_OK;
+    if (status == WF_OK && desc->log_digest != NULL && strcmp(digest, desc->log_digest) != 0)
+        status = wf_fail(ctx, WF_ERR_INPUT,
+                         "%s: is not what training left: damaged, or exchanged. Remove %s, and the "
+                         "page has no curve of the loss",
+                         desc->log_path, desc->log_path);
+    if (status != WF_OK) free(*text);
+    return status;
 }
 
 wf_status wf__report_loss(wf_ctx *ctx, wf__page *page, const wf_report_desc *desc) {
     if (desc->log_path == NULL || !wf_file_exists(desc->log_path)) return WF_OK;
     curves c = {0};
     char *text;
-    size_t size;
-    WF_TRY(wf_read_file(ctx, desc->log_path, log_limit, &text, &size));
+    WF_TRY(read_log(ctx, desc, &text));
     wf_status status = read_curve(ctx, text, "loss", &c.training);
     if (status == WF_OK) status = read_curve(ctx, text, "validation", &c.held_out);
     if (status == WF_OK) status = read_curve(ctx, text, "fitted", &c.fitted);

@@ -90,14 +90,17 @@ static wf_status page_text(wf_ctx *ctx, const char *title, const wf_reference *r
     desc.n_entries = j->n;
     desc.notes = reference->notes;
     desc.graph = wf_zoo_graph(reference->zoo);
-    desc.trained = reference->weights;
     desc.n_trained = at_most(reference->n);
+    float *trained;
+    WF_TRY(wf_zoo_load(ctx, reference->zoo, 0, desc.n_trained, &trained));
+    desc.trained = trained;
     desc.generated = weights[0];
     desc.n_generated = at_most(n[0]);
     desc.generated_name = j->rows[1].name;
     desc.data = reference->data;
     wf__page page = {0};
     wf_status status = wf__report_page(ctx, &desc, &page);
+    free(trained);
     if (status == WF_OK) *out = page.text;
     else wf__page_free(&page);
     return status;

@@ -44,7 +44,7 @@ static bool sibling(const char *path, const char *from, const char *to, char out
     return length > 0 && length < WF_RUN_PATH && wf_file_exists(out);
 }
 
-static wf_status set_path(wf_run_app *app, wf_run_recipe *recipe, const char *key,
+static wf_status set_text(wf_run_app *app, wf_run_recipe *recipe, const char *key,
                           const char *value, const char **member) {
     WF_TRY(wf_recipe_set(app->ctx, recipe->source, "data", key, value));
     return wf_recipe_string(app->ctx, recipe->source, "data", key, member);
@@ -54,12 +54,12 @@ static wf_status set_path(wf_run_app *app, wf_run_recipe *recipe, const char *ke
 static wf_status find_labels(wf_run_app *app, const char *path, wf_run_recipe *recipe) {
     char found[WF_RUN_PATH], labels[WF_RUN_PATH];
     if (recipe->data.labels == NULL && sibling(path, "images-idx3", "labels-idx1", found))
-        WF_TRY(set_path(app, recipe, "labels", found, &recipe->data.labels));
+        WF_TRY(set_text(app, recipe, "labels", found, &recipe->data.labels));
     if (recipe->data.test_path != NULL || !sibling(path, "train-images", "t10k-images", found) ||
         !sibling(found, "images-idx3", "labels-idx1", labels))
         return WF_OK;
-    WF_TRY(set_path(app, recipe, "test_path", found, &recipe->data.test_path));
-    return set_path(app, recipe, "test_labels", labels, &recipe->data.test_labels);
+    WF_TRY(set_text(app, recipe, "test_path", found, &recipe->data.test_path));
+    return set_text(app, recipe, "test_labels", labels, &recipe->data.test_labels);
 }
 
 /* --- the recipe ------------------------------------------------------------------------------- */
@@ -68,8 +68,12 @@ bool wf__run_says_scale(const wf_run_app *app, const wf_run_recipe *recipe) {
     return app->scale_given || wf_recipe_has(recipe->source, "data", "scale");
 }
 
-void wf__run_scale_of(const wf_run_app *app, const wf_zoo *of, wf_run_recipe *recipe) {
-    if (of != NULL && !wf__run_says_scale(app, recipe)) wf_zoo_scale(of, &recipe->data.scale);
+wf_status wf__run_read_as(wf_run_app *app, const wf_zoo *of, wf_run_recipe *recipe) {
+    if (of == NULL) return WF_OK;
+    if (!wf__run_says_scale(app, recipe)) wf_zoo_scale(of, &recipe->data.scale);
+    const char *classes = wf_zoo_meta(of, "weft.classes"), *said = recipe->data.classes;
+    if (classes == NULL || (said != NULL && said[0] != '\0')) return WF_OK;
+    return set_text(app, recipe, "classes", classes, &recipe->data.classes);
 }
 
 wf_status wf__run_data_recipe(wf_run_app *app, const char *name, const wf_zoo *of,
@@ -87,7 +91,7 @@ wf_status wf__run_data_recipe(wf_run_app *app, const char *name, const wf_zoo *o
     uint64_t seed = out->data.seed; /* --seed is that of what is drawn, not of the data */
     if (app->apply != NULL) app->apply(app, wf_data_settings(), &out->data);
     out->data.seed = seed;
-    wf__run_scale_of(app, of, out);
+    WF_TRY(wf__run_read_as(app, of, out));
     if (builtin && of != NULL && wf_zoo_meta(of, "weft.sources") != NULL &&
         wf__run_data_remark(name) != NULL)
         wf_warn(app->ctx, "%s", wf__run_data_remark(name));

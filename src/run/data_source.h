@@ -17,8 +17,9 @@ wf_status wf__run_dataset_named(wf_run_app *app, const char *name, const wf_zoo 
 
 /* Does the recipe or the command line say a scale? */
 bool wf__run_says_scale(const wf_run_app *app, const wf_run_recipe *recipe);
-/* Takes the collection's scale where neither the recipe nor the command line says one. */
-void wf__run_scale_of(const wf_run_app *app, const wf_zoo *of, wf_run_recipe *recipe);
+/* Takes the collection's scale, and its order of classes, where neither the recipe nor the command
+ * line says one. */
+wf_status wf__run_read_as(wf_run_app *app, const wf_zoo *of, wf_run_recipe *recipe);
 
 bool wf__run_is_builtin_data(const char *name);
 /* The digits of scikit-learn are others; NULL: there is nothing to say about this set. */

@@ -1,5 +1,7 @@
 #include "run/eval_rows.h"
 
+#include "run/outputs.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,7 +167,8 @@ static wf_status row_networks(const wf_run_judging *what, const wf_run_eval_row 
         *n = wf_zoo_count(what->nets);
         return wf_zoo_load(what->app->ctx, what->nets, 0, *n, weights);
     }
-    if (path == NULL || (row->kind == WF_RUN_ROW_HELD_OUT && !wf_file_exists(path))) return WF_OK;
+    if (path == NULL || (row->kind == WF_RUN_ROW_HELD_OUT && !wf__run_exists(what->app, path)))
+        return WF_OK;
     return load_file(what->app, path, what->graph, weights, n);
 }
 

@@ -64,6 +64,9 @@ static wf_status write_networks(wf_run_app *app, const wf_run_generation *what, 
             wf_text_add(&refinement, ",%d", what->sample.refine_steps);
         add_meta(&extra, "weft.scale",
                  what->scale != NULL ? what->scale : wf_flow_source_at(flow, 0).scale);
+        const char *classes =
+            what->classes != NULL ? what->classes : wf_flow_source_at(flow, 0).classes;
+        if (classes[0] != '\0') add_meta(&extra, "weft.classes", classes);
         add_meta(&extra, "weft.flow", what->path_of);
         add_meta(&extra, "weft.flow.updates", updates);
         add_meta(&extra, "weft.sample.first", first);

@@ -1,6 +1,7 @@
 /* job: everything a recipe describes, stage after stage. A finished stage with the same
  * settings is skipped, a broken one goes on where it stopped, and results of other settings are
  * never overwritten unless --redo says so. */
+#include "base/comm.h"
 #include "run/data_source.h"
 #include "run/outputs.h"
 #include "run/eval_rows.h"
@@ -10,8 +11,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef wf_run_job run;
+
+bool wf__run_job_along(const run *r) {
+    return r->recipe.manifest != NULL && r->recipe.conds != NULL;
+}
 
 wf_status wf__run_paths_set(wf_run_app *app, const wf_run_recipe *recipe, const char *folder,
                             wf_run_paths *out) {
@@ -49,11 +55,7 @@ wf_status wf__run_paths_set(wf_run_app *app, const wf_run_recipe *recipe, const 
     return WF_OK;
 }
 
-bool wf__run_job_along(const run *r) {
-    return r->recipe.manifest != NULL && r->recipe.conds != NULL;
-}
-
-/* --- the stages ------------------------------------------------------------------------------- */
+/* --- the stages of a run with one collection -------------------------------------------------- */
 
 static wf_status train_zoo(run *r, size_t first, size_t count, const char *path) {
     wf_zoo_desc desc = r->recipe.zoo;
@@ -68,7 +70,6 @@ static wf_status train_zoo(run *r, size_t first, size_t count, const char *path)
 
 static wf_status stage_collection(run *r) {
     const wf_run_recipe *recipe = &r->recipe;
-    if (r->tasks != NULL) return wf__run_tasks_collection(r);
     if (recipe->zoo_path == NULL)
         return train_zoo(r, recipe->zoo.first, recipe->zoo.count, r->paths.zoo);
     wf_zoo *zoo; /* a given collection: only looked at */
@@ -79,7 +80,6 @@ static wf_status stage_collection(run *r) {
 
 static wf_status stage_held_out(run *r) {
     const wf_run_recipe *recipe = &r->recipe;
-    if (r->tasks != NULL) return wf__run_tasks_held_out(r);
     if (recipe->zoo_path != NULL || recipe->held_out == 0) return WF_OK;
     return train_zoo(r, recipe->zoo.first + recipe->zoo.count, recipe->held_out, r->paths.held_out);
 }
@@ -121,9 +121,55 @@ static wf_status open_fitted(run *r, wf_zoo **out) {
     return WF_OK;
 }
 
+/* weft fit and weft train leave FLOW.recipe.conf beside FLOW. Is this run's recipe such a one, and
+ * has the run no flow yet? */
+static bool flow_beside_recipe(const run *r, char flow[WF_RUN_PATH]) {
+    static const char ending[] = ".recipe.conf";
+    size_t length = strlen(r->recipe.file), n = sizeof ending - 1;
+    if (length <= n || strcmp(r->recipe.file + length - n, ending) != 0) return false;
+    snprintf(flow, WF_RUN_PATH, "%.*s", (int)(length - n), r->recipe.file);
+    return wf_file_exists(flow) && !wf_file_exists(r->paths.flow);
+}
+
+static wf_status copy_file(wf_ctx *ctx, const char *from, const char *to) {
+    char *bytes;
+    size_t size;
+    WF_TRY(wf_read_file(ctx, from, (size_t)1 << 32, &bytes, &size));
+    wf_status status = wf_write_file(ctx, to, bytes, size);
+    free(bytes);
+    return status;
+}
+
+/* The log first: a flow without its log would go on with half of one. */
+static wf_status take_flow(run *r, const char *flow) {
+    char log[WF_RUN_PATH];
+    int length = snprintf(log, sizeof log, "%s.log.jsonl", flow);
+    if (length < (int)sizeof log && wf_file_exists(log))
+        WF_TRY(copy_file(r->app->ctx, log, r->paths.log));
+    return copy_file(r->app->ctx, flow, r->paths.flow);
+}
+
+/* Fits the generator, or takes over the flow that the recipe was written for. One of other settings
+ * is refused by the fit, which then begins anew. */
+static wf_status fit_or_take(run *r, const wf_source *source) {
+    wf_ctx *ctx = r->app->ctx;
+    bool first = wf_ctx_rank(ctx) == 0;
+    char flow[WF_RUN_PATH];
+    bool take = flow_beside_recipe(r, flow);
+    WF_TRY(wf_ctx_decide(ctx, &take));
+    if (take) WF_TRY(wf_from_rank_0(ctx, first ? take_flow(r, flow) : WF_OK));
+    wf_status status = wf__run_fit(r->app, &r->recipe, source, 1, r->paths.flow);
+    if (take && status == WF_OK) wf__run_say(r->app, "training: that of %s", flow);
+    if (!take || (status != WF_ERR_USAGE && status != WF_ERR_INPUT)) return status;
+    if (first) {
+        unlink(r->paths.flow);
+        unlink(r->paths.log);
+    }
+    return wf__run_fit(r->app, &r->recipe, source, 1, r->paths.flow);
+}
+
 static wf_status stage_training(run *r) {
     wf_zoo *zoo = NULL;
-    if (r->tasks != NULL) return wf__run_tasks_training(r);
     wf_status status = open_fitted(r, &zoo);
     if (status == WF_OK && r->recipe.train_path != NULL) status = check_train_path(r, zoo);
     if (status == WF_OK && wf__run_recipe_conditional(&r->recipe))
@@ -132,11 +178,11 @@ static wf_status stage_training(run *r) {
             "one collection needs no conditions; set model.cond = none, or write a manifest "
             "of several");
     wf_zoo *held_out = NULL; /* for the validation loss */
-    if (status == WF_OK && wf_file_exists(r->paths.held_out))
+    if (status == WF_OK && wf__run_exists(r->app, r->paths.held_out))
         status = wf_zoo_open(r->app->ctx, r->paths.held_out, &held_out);
     wf_fresh fresh = {.data = r->data, .zoo = r->recipe.zoo};
     wf_source source = {.zoo = zoo, .held_out = held_out, .fresh = r->recipe.fresh ? &fresh : NULL};
-    if (status == WF_OK) status = wf__run_fit(r->app, &r->recipe, &source, 1, r->paths.flow);
+    if (status == WF_OK) status = fit_or_take(r, &source);
     wf_zoo_free(zoo);
     wf_zoo_free(held_out);
     return status;
@@ -145,8 +191,6 @@ static wf_status stage_training(run *r) {
 static wf_status stage_sampling(run *r) {
     wf_zoo *zoo = NULL;
     wf_generator *generator = NULL;
-    if (wf__run_job_along(r)) return wf__run_domains_sampling(r);
-    if (r->tasks != NULL) return wf__run_tasks_sampling(r);
     wf_status status = open_fitted(r, &zoo);
     if (status == WF_OK)
         status = wf__run_open_generator(r->app, &r->recipe, r->paths.flow, zoo, &generator);
@@ -167,36 +211,90 @@ static wf_status stage_sampling(run *r) {
 }
 
 static wf_status stage_evaluation(run *r) {
-    if (wf__run_job_along(r)) return wf__run_domains_evaluation(r);
-    if (r->tasks != NULL) return wf__run_tasks_evaluation(r);
     return wf__run_evaluate(r->app, &r->recipe, &r->paths, r->data);
 }
 
-static wf_status stage_report(run *r) {
-    if (wf__run_job_along(r)) return wf__run_domains_report(r, r->paths.report);
-    if (r->tasks != NULL) return wf__run_tasks_report(r, r->paths.report);
-    return wf__run_report(r->app, &r->recipe, &r->paths, r->data, wf__run_stages_total(&r->stages),
-                          r->paths.report);
+const char *wf__run_log_digest(const run *r) {
+    const char *name = strrchr(r->paths.log, '/');
+    json_t *outputs = wf__run_stages_outputs(&r->stages, WF_STAGE_TRAINING);
+    return json_string_value(json_object_get(outputs, name != NULL ? name + 1 : r->paths.log));
 }
 
-typedef struct stage_work {
-    wf_status (*run)(run *r);
-    size_t
-        outputs[3]; /* offsets in wf_run_paths, of what it leaves; ended by 0, which is `folder` */
-} stage_work;
+static wf_status write_report(run *r, const char *path) {
+    return wf__run_report(r->app, &r->recipe, &r->paths, r->data, wf__run_stages_total(&r->stages),
+                          wf__run_log_digest(r), path);
+}
 
+/* Is everything that a finished stage leaves still there? The direct networks exist only with
+ * refinement. */
+static bool outputs_exist(const run *r, wf_stage stage) {
+    const wf_run_paths *paths = &r->paths;
+    switch (stage) {
+    case WF_STAGE_COLLECTION: return wf__run_exists(r->app, paths->zoo);
+    case WF_STAGE_HELD_OUT:
+        return r->recipe.held_out == 0 || r->recipe.zoo_path != NULL ||
+               wf_file_exists(paths->held_out);
+    case WF_STAGE_TRAINING: return r->recipe.kind->fit == NULL || wf_file_exists(paths->flow);
+    case WF_STAGE_SAMPLING:
+        return wf_file_exists(paths->nets) &&
+               (r->recipe.sample.refine_cycles == 0 || wf_file_exists(paths->direct));
+    default: return wf_file_exists(paths->eval) && wf_file_exists(paths->points);
+    }
+}
+
+/* --- the stages of all runs ------------------------------------------------------------------- */
+
+/* What differs between a run of one collection, one of a manifest, and one along conditions. */
+typedef struct run_shape {
+    wf_status (*stages[WF_STAGE_REPORT])(run *r);
+    wf_status (*report)(run *r, const char *path);
+    bool (*outputs_exist)(const run *r, wf_stage stage); /* of these stages */
+} run_shape;
+
+static const run_shape *shape_of(const run *r) {
+    static const run_shape one = {
+        {stage_collection, stage_held_out, stage_training, stage_sampling, stage_evaluation},
+        write_report,
+        outputs_exist};
+    static const run_shape tasks = {{wf__run_tasks_collection, wf__run_tasks_held_out,
+                                     wf__run_tasks_training, wf__run_tasks_sampling,
+                                     wf__run_tasks_evaluation},
+                                    wf__run_tasks_report,
+                                    wf__run_tasks_outputs_exist};
+    static const run_shape domains = {{wf__run_tasks_collection, wf__run_tasks_held_out,
+                                       wf__run_tasks_training, wf__run_domains_sampling,
+                                       wf__run_domains_evaluation},
+                                      wf__run_domains_report,
+                                      wf__run_domains_outputs_exist};
+    if (r->recipe.manifest == NULL) return &one;
+    return wf__run_job_along(r) ? &domains : &tasks;
+}
+
+static wf_status do_stage(run *r, wf_stage stage) {
+    if (stage == WF_STAGE_REPORT) return shape_of(r)->report(r, r->paths.report);
+    return shape_of(r)->stages[stage](r);
+}
+
+static bool is_there(const run *r, wf_stage stage) {
+    if (stage == WF_STAGE_REPORT) return wf_file_exists(r->paths.report);
+    return shape_of(r)->outputs_exist(r, stage);
+}
+
+/* Offsets in wf_run_paths of what a stage leaves, ended by 0, which is `folder`. */
 #define FILE_AT(member) offsetof(wf_run_paths, member)
-static const stage_work work[WF_STAGES] = {
-    [WF_STAGE_COLLECTION] = {stage_collection, {FILE_AT(zoo)}},
-    [WF_STAGE_HELD_OUT] = {stage_held_out, {FILE_AT(held_out)}},
-    [WF_STAGE_TRAINING] = {stage_training, {FILE_AT(flow), FILE_AT(log), FILE_AT(aligned)}},
-    [WF_STAGE_SAMPLING] = {stage_sampling, {FILE_AT(nets), FILE_AT(direct)}},
-    [WF_STAGE_EVALUATION] = {stage_evaluation, {FILE_AT(eval), FILE_AT(points)}},
-    [WF_STAGE_REPORT] = {stage_report, {FILE_AT(report)}},
+static const size_t outputs_of[WF_STAGES][3] = {
+    [WF_STAGE_COLLECTION] = {FILE_AT(zoo)},
+    [WF_STAGE_HELD_OUT] = {FILE_AT(held_out)},
+    [WF_STAGE_TRAINING] = {FILE_AT(flow), FILE_AT(log), FILE_AT(aligned)},
+    [WF_STAGE_SAMPLING] = {FILE_AT(nets), FILE_AT(direct)},
+    [WF_STAGE_EVALUATION] = {FILE_AT(eval), FILE_AT(points)},
+    [WF_STAGE_REPORT] = {FILE_AT(report)},
 };
 
-static const char *output_path(const run *r, wf_stage stage, int which) {
-    return (const char *)&r->paths + work[stage].outputs[which];
+/* Path k of what a stage leaves; NULL after the last. */
+static const char *output_path(const run *r, wf_stage stage, int k) {
+    if (k == 3 || outputs_of[stage][k] == 0) return NULL;
+    return (const char *)&r->paths + outputs_of[stage][k];
 }
 
 /* --- skipping, redoing ------------------------------------------------------------------------ */
@@ -209,13 +307,13 @@ static bool is_given(const run *r, wf_stage stage) {
 
 static wf_status remove_outputs(run *r, wf_stage stage) {
     if (is_given(r, stage)) return WF_OK;
-    for (int i = 0; i < 3 && work[stage].outputs[i] != 0; i++) {
+    const char *path;
+    for (int k = 0; (path = output_path(r, stage, k)) != NULL; k++) {
         char beside[WF_RUN_PATH + 32];
-        const char *path = output_path(r, stage, i);
         WF_TRY(wf_remove(r->app->ctx, path));
         static const char *const ending[] = {".parts", ".cloud.safetensors"};
-        for (int k = 0; k < 2; k++) {
-            snprintf(beside, sizeof beside, "%s%s", path, ending[k]);
+        for (int e = 0; e < 2; e++) {
+            snprintf(beside, sizeof beside, "%s%s", path, ending[e]);
             WF_TRY(wf_remove(r->app->ctx, beside));
         }
     }
@@ -231,6 +329,14 @@ static wf_status redo_from(run *r, wf_stage changed, const char *what) {
     return wf__run_stages_forget(r->app, &r->stages, changed);
 }
 
+/* A collection of several files that has one more or one less than it had. */
+static wf_status given_changed(run *r, wf_stage stage, char changed[WF_RUN_PATH]) {
+    const char *path = output_path(r, stage, 0);
+    if (path[0] == '\0' || !wf__run_exists(r->app, path)) return WF_OK; /* said by who opens it */
+    return wf__run_parts_changed(r->app, r->paths.folder, path,
+                                 wf__run_stages_outputs(&r->stages, stage), changed);
+}
+
 /* Files that are not what their stage left: damaged, or exchanged. */
 static wf_status settle_outputs(run *r, bool redo) {
     for (int stage = 0; stage < WF_STAGES; stage++) {
@@ -238,20 +344,27 @@ static wf_status settle_outputs(run *r, bool redo) {
         if (!wf__run_stages_finished(&r->stages, (wf_stage)stage)) continue;
         WF_TRY(wf__run_outputs_changed(r->app, r->paths.folder,
                                        wf__run_stages_outputs(&r->stages, (wf_stage)stage), path));
+        if (path[0] == '\0' && is_given(r, (wf_stage)stage))
+            WF_TRY(given_changed(r, (wf_stage)stage, path));
         if (path[0] == '\0') continue;
         bool again = redo || stage == WF_STAGE_REPORT; /* which is made of results */
         if (!again && is_given(r, (wf_stage)stage))
             return wf__run_fail(
                 r->app, WF_ERR_USAGE,
-                "%s is not the collection that the results in %s were made with. Give "
-                "another --out, or --redo to replace them",
-                path, r->paths.folder);
+                "%s is not %s the results in %s were made with. Give another --out, or --redo to "
+                "replace them",
+                path,
+                wf_file_exists(output_path(r, (wf_stage)stage, 0))
+                    ? "the collection that"
+                    : "as it was in the collection that",
+                r->paths.folder);
         if (!again)
-            return wf__run_fail(
-                r->app, WF_ERR_INPUT,
-                "%s: is not what %s left: damaged, or exchanged. Remove %s, and weft run "
-                "makes it again",
-                path, wf__run_stage_name((wf_stage)stage), path);
+            return wf__run_fail(r->app, WF_ERR_INPUT,
+                                "%s: is not what %s left: damaged, or exchanged. Remove %s, %s",
+                                path, wf__run_stage_name((wf_stage)stage), path,
+                                strcmp(path, r->paths.log) == 0
+                                    ? "and the page has no curve of the loss"
+                                    : "and weft run makes it again");
         snprintf(what, sizeof what, "%s is not what it was", path);
         WF_TRY(redo_from(r, (wf_stage)stage, what));
     }
@@ -275,28 +388,13 @@ static wf_status settle_changes(run *r, bool redo) {
     }
 }
 
-/* Is everything a finished stage leaves still there? The direct networks exist only with
- * refinement. */
-static bool outputs_exist(const run *r, wf_stage stage) {
-    if (wf__run_job_along(r) && stage != WF_STAGE_REPORT)
-        return wf__run_domains_outputs_exist(r, stage);
-    if (r->tasks != NULL && stage != WF_STAGE_REPORT) return wf__run_tasks_outputs_exist(r, stage);
-    if (stage == WF_STAGE_HELD_OUT && (r->recipe.held_out == 0 || r->recipe.zoo_path != NULL))
-        return true;
-    if (stage == WF_STAGE_TRAINING && r->recipe.kind->fit == NULL) return true;
-    if (!wf_file_exists(output_path(r, stage, 0))) return false;
-    if (stage == WF_STAGE_EVALUATION) return wf_file_exists(r->paths.points);
-    if (stage == WF_STAGE_SAMPLING && r->recipe.sample.refine_cycles > 0)
-        return wf_file_exists(r->paths.direct);
-    return true;
-}
-
 /* Of everything the stage leaves. The stage is done, also when there is no time left for
  * digests. */
 static wf_status take_digests(run *r, wf_stage stage, json_t *outputs) {
     wf_status status = WF_OK;
-    for (int i = 0; i < 3 && work[stage].outputs[i] != 0 && status == WF_OK; i++)
-        status = wf__run_outputs_add(r->app, r->paths.folder, output_path(r, stage, i), outputs);
+    const char *path;
+    for (int k = 0; status == WF_OK && (path = output_path(r, stage, k)) != NULL; k++)
+        status = wf__run_outputs_add(r->app, r->paths.folder, path, outputs);
     if (status != WF_ERR_INTERRUPTED) return status;
     json_object_clear(outputs);
     return WF_OK;
@@ -313,7 +411,7 @@ static bool has_nothing(const run *r, wf_stage stage) {
 static wf_status run_stage(run *r, wf_stage stage) {
     wf_run_app *app = r->app;
     bool silent = has_nothing(r, stage);
-    bool done = wf__run_stages_finished(&r->stages, stage) && outputs_exist(r, stage);
+    bool done = wf__run_stages_finished(&r->stages, stage) && is_there(r, stage);
     WF_TRY(wf_ctx_decide(app->ctx, &done)); /* with several ranks: as rank 0 sees the files */
     if (done) {
         if (!silent) wf__run_say(app, "%s: done before", wf__run_stage_name(stage));
@@ -325,7 +423,7 @@ static wf_status run_stage(run *r, wf_stage stage) {
                             wf__run_stage_name(stage));
     WF_TRY(wf__run_stages_begin(app, &r->stages, stage));
     double start = wf_seconds();
-    wf_status status = work[stage].run(r);
+    wf_status status = do_stage(r, stage);
     double seconds = wf_seconds() - start;
     if (status != WF_OK) {
         /* The first fault is the one to tell. */
@@ -396,9 +494,9 @@ static wf_status check_fit(run *r) {
 static wf_status take_scale(run *r) {
     wf_zoo *zoo;
     WF_TRY(wf_zoo_open(r->app->ctx, r->recipe.zoo_path, &zoo));
-    wf__run_scale_of(r->app, zoo, &r->recipe);
+    wf_status status = wf__run_read_as(r->app, zoo, &r->recipe);
     wf_zoo_free(zoo);
-    return WF_OK;
+    return status;
 }
 
 static wf_status open_inputs(run *r) {
@@ -452,9 +550,9 @@ static wf_status add_remedy(run *r, wf_status status) {
     char sentence[sizeof app->sentence];
     snprintf(sentence, sizeof sentence, "%s",
              app->sentence[0] != '\0' ? app->sentence : wf_last_error(app->ctx));
+    const char *path;
     for (int stage = 0; stage < WF_STAGES; stage++)
-        for (int i = 0; i < 3 && work[stage].outputs[i] != 0; i++) {
-            const char *path = output_path(r, (wf_stage)stage, i);
+        for (int k = 0; (path = output_path(r, (wf_stage)stage, k)) != NULL; k++) {
             size_t length = strlen(path);
             bool named = length > 0 && strncmp(sentence, path, length) == 0 &&
                          strchr(":, ", sentence[length]) != NULL;
@@ -493,8 +591,7 @@ wf_status wf__run_job_report(run *r, const char *folder, const char *out) {
                             folder);
     WF_TRY(wf__run_recipe_open(app, source, &r->recipe));
     WF_TRY(wf__run_paths_set(app, &r->recipe, folder, &r->paths));
-    bool many = r->recipe.manifest != NULL;
-    if (!many && wf_recipe_has_section(r->recipe.source, "data"))
+    if (r->recipe.manifest == NULL && wf_recipe_has_section(r->recipe.source, "data"))
         WF_TRY(wf__run_recipe_dataset(app, &r->recipe, &r->data));
     WF_TRY(wf__run_stages_open(app, folder, &r->recipe, "", &r->stages));
     char changed[WF_RUN_PATH];
@@ -505,11 +602,7 @@ wf_status wf__run_job_report(run *r, const char *folder, const char *out) {
                             "%s: is not what evaluation left: damaged, or exchanged", changed);
     if (out == NULL) out = r->paths.report;
     WF_TRY(wf__run_lock_file(app, out));
-    if (wf__run_job_along(r)) WF_TRY(wf__run_domains_report(r, out));
-    else if (many) WF_TRY(wf__run_tasks_report(r, out));
-    else
-        WF_TRY(wf__run_report(app, &r->recipe, &r->paths, r->data, wf__run_stages_total(&r->stages),
-                              out));
+    WF_TRY(shape_of(r)->report(r, out));
     if (out != r->paths.report) snprintf(r->paths.report, sizeof r->paths.report, "%s", out);
     return WF_OK;
 }

@@ -47,6 +47,8 @@ wf_status wf__run_job_end(wf_run_job *run, wf_status status);
 wf_status wf__run_job(wf_run_job *run, const char *folder, bool redo);
 /* The page again, of a folder that has results; into `out`, or where it was (NULL). */
 wf_status wf__run_job_report(wf_run_job *run, const char *folder, const char *out);
+/* What training recorded of its log; NULL where it recorded nothing. */
+const char *wf__run_log_digest(const wf_run_job *run);
 /* A run along conditions instead of over tasks. */
 bool wf__run_job_along(const wf_run_job *run);
 

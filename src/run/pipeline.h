@@ -18,8 +18,10 @@ typedef struct wf_run_generation {
     const float *cond;
     wf_cond_place place;
     const char *task, *tests, *data;
-    const char *scale; /* of the data that the networks read; NULL: that of the first collection */
-    bool new_shape;    /* not that of any collection */
+    /* of the data that the networks read, and the order of its classes; NULL: those of the first
+     * collection */
+    const char *scale, *classes;
+    bool new_shape; /* not that of any collection */
     size_t n;
     wf_sample_desc sample;
     const char *path, *direct_path;
@@ -54,9 +56,10 @@ wf_status wf__run_evaluate(wf_run_app *app, const wf_run_recipe *recipe, const w
                            const wf_dataset *data);
 
 /* The page about a run, from its files. data may be NULL; seconds of all stages together, 0: not
- * known. */
+ * known; log_digest of the log, NULL: none was kept. */
 wf_status wf__run_report(wf_run_app *app, const wf_run_recipe *recipe, const wf_run_paths *paths,
-                         const wf_dataset *data, double seconds, const char *out_path);
+                         const wf_dataset *data, double seconds, const char *log_digest,
+                         const char *out_path);
 
 /* What a row of eval.json is, in a run of `generator`. */
 wf_report_role wf__run_role_of(const char *generator, const char *row);

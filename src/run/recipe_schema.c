@@ -187,6 +187,7 @@ wf_status wf__run_recipe_open(wf_run_app *app, const char *path, wf_run_recipe *
     WF_TRY(refuse_safetensors(app, path));
     WF_TRY(wf__run_recipe_find(app, path, found));
     path = found;
+    snprintf(out->file, sizeof out->file, "%s", found);
     WF_TRY(wf_recipe_open(app->ctx, path, &out->source));
     name_of_path(path, out->name, sizeof out->name);
     WF_TRY(read_all(app, out));

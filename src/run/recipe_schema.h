@@ -15,7 +15,8 @@
 /* A recipe with all its defaults filled in. Texts belong to `source`. */
 typedef struct wf_run_recipe {
     wf_recipe *source;
-    char name[64]; /* of the file, without folder and ending */
+    char name[64];          /* of the file, without folder and ending */
+    char file[WF_RUN_PATH]; /* "": it is no file */
     wf_data_desc data;
     wf_zoo_desc zoo;
     const wf_generator_kind *kind; /* of model.generator ... */

@@ -156,6 +156,7 @@ static wf_status write_page(wf_run_job *r, const plane *p, const char *path,
     desc.score = recipe->eval.score;
     desc.domains = &p->domains;
     desc.log_path = r->paths.log;
+    desc.log_digest = wf__run_log_digest(r);
     desc.recipe = recipe_text;
     desc.facts = facts;
     desc.n_facts = 2;

@@ -209,8 +209,8 @@ static void gathered_free(gathered *g) {
 }
 
 static wf_status write_page(wf_run_app *app, const wf_run_recipe *recipe, const wf_run_paths *paths,
-                            const wf_dataset *data, double seconds, gathered *g,
-                            const char *out_path) {
+                            const wf_dataset *data, double seconds, const char *log_digest,
+                            gathered *g, const char *out_path) {
     wf_report_desc desc = wf_report_desc_default();
     WF_TRY(gather_rows(app, recipe, paths, g));
     WF_TRY(gather_weights(app, paths, g, &desc));
@@ -223,6 +223,7 @@ static wf_status write_page(wf_run_app *app, const wf_run_recipe *recipe, const 
     desc.n_entries = g->n;
     desc.notes = json_string_value(json_object_get(g->eval, "notes"));
     desc.log_path = paths->log;
+    desc.log_digest = log_digest;
     desc.generated_name = wf__run_generated_name(recipe, g->generated_name);
     desc.data = data;
     desc.wall = recipe->wall;
@@ -233,10 +234,11 @@ static wf_status write_page(wf_run_app *app, const wf_run_recipe *recipe, const 
 }
 
 wf_status wf__run_report(wf_run_app *app, const wf_run_recipe *recipe, const wf_run_paths *paths,
-                         const wf_dataset *data, double seconds, const char *out_path) {
+                         const wf_dataset *data, double seconds, const char *log_digest,
+                         const char *out_path) {
     gathered *g = calloc(1, sizeof *g);
     if (g == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
-    wf_status status = write_page(app, recipe, paths, data, seconds, g, out_path);
+    wf_status status = write_page(app, recipe, paths, data, seconds, log_digest, g, out_path);
     gathered_free(g);
     return status;
 }

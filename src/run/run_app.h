@@ -32,8 +32,8 @@ struct wf_run_app {
     wf_ctx *ctx;
     struct wf_comm *comm; /* NULL: one process */
     const struct cli_command *command;
-    const char
-        *value[WF_RUN_MAX_OPTIONS];    /* by place in the command's table, then the global one */
+    /* by place in the command's table, then the global one */
+    const char *value[WF_RUN_MAX_OPTIONS];
     const char *list[WF_RUN_MAX_LIST]; /* values of the repeatable option, in order */
     int n_list;
     const char **argument; /* room for all words of the command line */
@@ -54,7 +54,7 @@ struct wf_run_app {
     int n_locks;
 };
 
-/* "1 network", "2 networks": what stands behind the noun. */
+/* "1 network", "2 networks": what stands after the noun. */
 #define WF_RUN_S(count) ((count) == 1 ? "" : "s")
 
 /* Record a printf-style sentence and return `status`. */

@@ -88,7 +88,7 @@ static wf_status take_fingerprint(wf_run_job *r) {
     }
     if (stream != NULL) {
         whole = ferror(stream) == 0 && whole;
-        whole = fclose(stream) == 0 && whole;
+        whole = fclose(stream) == 0 && text != NULL && whole;
     }
     if (whole) wf_sha256_hex(text, size, t->fingerprint);
     free(text);

@@ -24,14 +24,13 @@ typedef struct wf_tape_spare {
 typedef struct wf_tape {
     const wf_backend *backend;
     wf_arena arena; /* data and scratch */
-    wf_arena
-        /* of the host's tables in the backend's memory; never used again before the next start */
-        uploads;
+    /* of the host's tables in the backend's memory; never used again before the next start */
+    wf_arena uploads;
     wf_arena records; /* tensors and operations, host memory */
     wf_op *last;
     size_t size; /* of a real */
     bool keep, failed;
-    /* Set behind wf_tape_start. shapes: tensors have no data, and nothing runs; a model is walked
+    /* Set after wf_tape_start. shapes: tensors have no data, and nothing runs; a model is walked
      * for its parameters. ctx: whose threads operations on the CPU may use; NULL: one thread.
      * watched: once this context is interrupted, no more operations run, as after a failure, and
      * what was computed must not be used; NULL: none is watched. */
@@ -75,6 +74,8 @@ wf_tensor *wf_tape_weight(wf_tape *tape, const void *data, void *grad, int rows,
 /* Zeroed gradient of a tensor, to be filled before backward. */
 void *wf_tape_grad(wf_tape *tape, wf_tensor *tensor);
 bool wf_tape_backward(wf_tape *tape); /* false: out of memory */
+/* Runs an operation whose outputs are allocated, and records it for backward. */
+void wf_tape_run(wf_tape *tape, wf_op *op);
 /* Floating-point operations of the matrix products that forward and backward of the recorded
  * operations execute. */
 double wf_tape_flops(const wf_tape *tape);
@@ -122,7 +123,7 @@ wf_tensor *wf_null_rows(wf_tape *tape, wf_tensor *x, wf_tensor *null, const uint
 wf_tensor *wf_logit(wf_tape *tape, wf_tensor *a, wf_tensor *m);
 
 /* Code of the parameters of each edge, w (P) -> (E, D). A (D, 1), b (D) for single values; kernel_A
- * (D, c), kernel_b (D) for edges of c coefficients, one pair for each c (NULL behind the last).
+ * (D, c), kernel_b (D) for edges of c coefficients, one pair for each c (NULL after the last).
  * Fourier: A (D/2, .), no bias. */
 typedef struct wf_edge_features_desc {
     wf_value_code code;
@@ -151,7 +152,8 @@ void wf_velocity(wf_tape *tape, const wf_part *part, wf_tensor *single,
  * + 2de) with bias and global part in ad; w1 (2mo + 2de, de), w2 (de, 2de), c2 (de); vf, vb (1,
  * 2mo): attention, else NULL.
  *   eb = LN(e) modulated     [m | z] = act(w1 eb + ad[dst] + as[src])
- *   e' = e + (1 + gate) * (w2 z + c2)    to_dst = sum m over edges in, to_src = sum m over edges out    mean = mean eb
+ *   e' = e + (1 + gate) * (w2 z + c2)    mean = mean eb
+ *   to_dst = sum m over edges in, to_src = sum m over edges out
  * sums = false: to_dst and to_src are not wanted (last block). */
 typedef struct wf_lean_desc {
     wf_tensor *e, *modulation, *ad, *as, *w1, *w2, *c2, *vf, *vb;
@@ -165,9 +167,10 @@ typedef struct wf_lean_out {
 } wf_lean_out;
 wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc *desc);
 
-/* Messages of an lstar block, both directions through one MLP whose last affine stands behind the
+/* Messages of an lstar block, both directions through one MLP whose last affine stands after the
  * sum.
- *   x1 = me eb + ai[receiver] + aj[sender]   y2 = act(m2 act(x1) + b2)   S (N, H) = sum y2 over all messages entering
+ *   x1 = me eb + ai[receiver] + aj[sender]   y2 = act(m2 act(x1) + b2)
+ *   S (N, H) = sum y2 over all messages entering
  * mean (B, de) = mean eb. v (1, H): attention, else NULL. */
 typedef struct wf_lstar_messages_desc {
     wf_tensor *e, *modulation, *ai, *aj, *me, *m2, *b2, *v;
@@ -212,7 +215,7 @@ wf_tensor *wf_add_column(wf_tape *tape, wf_tensor *x, wf_tensor *s);
 /* y = [x0 | x1 | ...], `count` of them (at most WF_OP_INPUTS) with as many rows each. */
 wf_tensor *wf_concat(wf_tape *tape, wf_tensor *const *x, int count);
 /* x (B, D) -> (B * tokens, width): value c of token k is x[map[k * width + c]], zero for
- * WF_NO_VALUE. map NULL: x cut into pieces of `width` values, zeros behind the last. No column of x
+ * WF_NO_VALUE. map NULL: x cut into pieces of `width` values, zeros after the last. No column of x
  * is in the map twice. */
 wf_tensor *wf_to_tokens(wf_tape *tape, wf_tensor *x, int tokens, int width, const uint32_t *map);
 /* The other way: x (B * tokens, width) -> (B, columns); a column that no token has is zero. out: a

@@ -573,7 +573,7 @@ static wf_status run(machine *m, const value **out) {
         WF_TRY(step(m, opcode));
     }
     if (m->n_stack != 1 || m->n_marks != 0) return refuse(m, "STOP with %zu values", m->n_stack);
-    if (m->at != m->size) return refuse(m, "bytes behind the end of the pickle");
+    if (m->at != m->size) return refuse(m, "bytes after the end of the pickle");
     *out = m->stack[0];
     return WF_OK;
 }

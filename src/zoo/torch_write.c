@@ -16,13 +16,41 @@
 
 enum { alignment = 64, most_tensors = 60000 };
 
+/* Bytes in memory. A stream of open_memstream that gets no more of it drops what does not fit and
+ * sets no error, so every write is looked at. */
+typedef struct text {
+    FILE *stream;
+    char *bytes;
+    size_t size;
+    bool cut;
+} text;
+
 typedef struct archive {
     wf_ctx *ctx;
     wf_writer file;
-    uint64_t at;     /* bytes written */
-    FILE *directory; /* central directory, in memory */
+    uint64_t at;    /* bytes written */
+    text directory; /* central directory */
     unsigned entries;
 } archive;
+
+static void put_bytes(text *t, const void *bytes, size_t count) {
+    if (fwrite(bytes, 1, count, t->stream) != count) t->cut = true;
+}
+
+static void put_string(text *t, const char *string) { put_bytes(t, string, strlen(string)); }
+
+static void put_byte(text *t, int byte) {
+    if (fputc(byte, t->stream) == EOF) t->cut = true;
+}
+
+static bool open_text(text *t) {
+    *t = (text){0};
+    t->stream = open_memstream(&t->bytes, &t->size);
+    return t->stream != NULL;
+}
+
+/* Whether all that was written is there; the caller frees t->bytes in any case. */
+static bool close_text(text *t) { return fclose(t->stream) == 0 && !t->cut && t->bytes != NULL; }
 
 static wf_status put(archive *a, const void *bytes, size_t count) {
     a->at += count;
@@ -67,14 +95,15 @@ static wf_status add_entry(archive *a, const char *name, const void *bytes, size
     common_fields(&at, crc, size, length);
     number(&at, 0, 12); /* no extra field, comment, disk, attributes */
     number(&at, start, 4);
-    fwrite(central, sizeof central, 1, a->directory);
-    fwrite(name, length, 1, a->directory);
+    put_bytes(&a->directory, central, sizeof central);
+    put_bytes(&a->directory, name, length);
     a->entries++;
     return WF_OK;
 }
 
-static wf_status end_archive(archive *a, const char *directory, size_t size) {
+static wf_status end_archive(archive *a) {
     uint8_t end[22], *at = end;
+    size_t size = a->directory.size;
     number(&at, 0x06054b50, 4);
     number(&at, 0, 4);
     number(&at, a->entries, 2);
@@ -82,61 +111,62 @@ static wf_status end_archive(archive *a, const char *directory, size_t size) {
     number(&at, size, 4);
     number(&at, a->at, 4);
     number(&at, 0, 2);
-    WF_TRY(put(a, directory, size));
+    WF_TRY(put(a, a->directory.bytes, size));
     return put(a, end, sizeof end);
 }
 
 /* --- the pickle ------------------------------------------------------------------------------- */
 
-static void put_number(FILE *p, uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; i++) fputc((int)(value >> 8 * i & 255), p);
+static void put_number(text *p, uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; i++) put_byte(p, (int)(value >> 8 * i & 255));
 }
 
-static void put_text(FILE *p, const char *text) {
-    fputc('X', p); /* BINUNICODE */
-    put_number(p, strlen(text), 4);
-    fputs(text, p);
+static void put_unicode(text *p, const char *string) {
+    put_byte(p, 'X'); /* BINUNICODE */
+    put_number(p, strlen(string), 4);
+    put_string(p, string);
 }
 
-static void put_integer(FILE *p, size_t value) {
+static void put_integer(text *p, size_t value) {
     bool small = value <= INT32_MAX;
-    fputc(small ? 'J' : '\x8a', p); /* BININT, or LONG1 of 8 bytes */
-    if (!small) fputc(8, p);
+    put_byte(p, small ? 'J' : '\x8a'); /* BININT, or LONG1 of 8 bytes */
+    if (!small) put_byte(p, 8);
     put_number(p, value, small ? 4 : 8);
 }
 
 /* ((OrderedDict),): an empty one. */
 static const char ordered_dict[] = "ccollections\nOrderedDict\n)R";
 
-static void put_tensor(FILE *p, const wf_st_tensor *tensor, size_t index) {
+static void put_tensor(text *p, const wf_st_tensor *tensor, size_t index) {
     size_t stride[WF_ST_MAX_RANK], step = 1;
     char key[24];
-    put_text(p, tensor->name);
-    fputs("ctorch._utils\n_rebuild_tensor_v2\n((", p); /* MARK of its arguments, of the storage */
-    put_text(p, "storage");
-    fputs("ctorch\nFloatStorage\n", p);
+    put_unicode(p, tensor->name);
+    put_string(p,
+               "ctorch._utils\n_rebuild_tensor_v2\n(("); /* MARK of its arguments, of the storage */
+    put_unicode(p, "storage");
+    put_string(p, "ctorch\nFloatStorage\n");
     snprintf(key, sizeof key, "%zu", index);
-    put_text(p, key);
-    put_text(p, "cpu");
+    put_unicode(p, key);
+    put_unicode(p, "cpu");
     put_integer(p, tensor->count);
-    fputs("tQ", p); /* TUPLE, BINPERSID */
+    put_string(p, "tQ"); /* TUPLE, BINPERSID */
     put_integer(p, 0);
     for (int i = tensor->rank; i-- > 0; step *= tensor->shape[i]) stride[i] = step;
-    fputc('(', p);
+    put_byte(p, '(');
     for (int i = 0; i < tensor->rank; i++) put_integer(p, tensor->shape[i]);
-    fputs("t(", p);
+    put_string(p, "t(");
     for (int i = 0; i < tensor->rank; i++) put_integer(p, stride[i]);
-    fputs("t\x89", p); /* NEWFALSE: requires_grad */
-    fputs(ordered_dict, p);
-    fputs("tR", p);
+    put_string(p, "t\x89"); /* NEWFALSE: requires_grad */
+    put_string(p, ordered_dict);
+    put_string(p, "tR");
 }
 
-static void put_pickle(FILE *p, const wf_st_tensor *tensors, size_t n) {
-    fputs("\x80\x02", p);
-    fputs(ordered_dict, p);
-    fputc('(', p);
+static void put_pickle(text *p, const wf_st_tensor *tensors, size_t n) {
+    put_string(p, "\x80\x02");
+    put_string(p, ordered_dict);
+    put_byte(p, '(');
     for (size_t i = 0; i < n; i++) put_tensor(p, &tensors[i], i);
-    fputs("u.", p); /* SETITEMS, STOP */
+    put_string(p, "u."); /* SETITEMS, STOP */
 }
 
 /* --- the call --------------------------------------------------------------------------------- */
@@ -146,15 +176,12 @@ static wf_status no_memory(archive *a, const char *path) {
 }
 
 static wf_status add_pickle(archive *a, const char *path, const wf_st_tensor *tensors, size_t n) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *pickle = open_memstream(&text, &size);
-    if (pickle == NULL) return no_memory(a, path);
-    put_pickle(pickle, tensors, n);
-    bool whole = !ferror(pickle);
-    if (fclose(pickle) != 0) whole = false;
-    wf_status status = whole ? add_entry(a, "net/data.pkl", text, size) : no_memory(a, path);
-    free(text);
+    text pickle;
+    if (!open_text(&pickle)) return no_memory(a, path);
+    put_pickle(&pickle, tensors, n);
+    wf_status status = close_text(&pickle) ? add_entry(a, "net/data.pkl", pickle.bytes, pickle.size)
+                                           : no_memory(a, path);
+    free(pickle.bytes);
     return status;
 }
 
@@ -185,24 +212,16 @@ static wf_status check_size(wf_ctx *ctx, const char *path, const wf_st_tensor *t
 wf_status wf_torch_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
                          const char *description) {
     archive a = {.ctx = ctx};
-    char *directory = NULL;
-    size_t size = 0;
     WF_TRY(check_size(ctx, path, tensors, n));
-    a.directory = open_memstream(&directory, &size);
-    if (a.directory == NULL) return no_memory(&a, path);
+    if (!open_text(&a.directory)) return no_memory(&a, path);
     wf_status status = wf_writer_open(ctx, path, &a.file);
-    if (status != WF_OK) {
-        fclose(a.directory);
-        free(directory);
-        return status;
-    }
-    status = add_entries(&a, path, tensors, n, description);
-    bool whole = !ferror(a.directory);
-    if (fclose(a.directory) != 0) whole = false;
+    bool opened = status == WF_OK;
+    if (opened) status = add_entries(&a, path, tensors, n, description);
+    bool whole = close_text(&a.directory);
     if (status == WF_OK && !whole) status = no_memory(&a, path);
-    if (status == WF_OK) status = end_archive(&a, directory, size);
+    if (status == WF_OK) status = end_archive(&a);
     if (status == WF_OK) status = wf_writer_commit(ctx, &a.file);
-    else wf_writer_abort(&a.file);
-    free(directory);
+    else if (opened) wf_writer_abort(&a.file);
+    free(a.directory.bytes);
     return status;
 }

@@ -1,5 +1,5 @@
 /* zoo_collection: a collection while it is trained (zoo_shards.c), by one process or by several
- * ranks (zoo_ranks.c). */
+ * ranks (zoo_ranks.c), and its files (zoo_parts.c). */
 #ifndef WF_ZOO_COLLECTION_H
 #define WF_ZOO_COLLECTION_H
 
@@ -59,7 +59,7 @@ typedef struct zoo_collection {
     char folder[WF_ZOO_PATH];
     char recipe[WF_ZOO_RECIPE];
     char networks[64]; /* which are asked for: "100 to 122" */
-    char fingerprint[65], test_name[101];
+    char fingerprint[65], test_name[101], seed[32];
     size_t error_bytes;
     size_t stands; /* networks of the finished collection at path; 0: it is still to be made */
     part_list list;
@@ -84,15 +84,35 @@ typedef struct zoo_collection {
     pthread_mutex_t keeping;
 } zoo_collection;
 
+/* --- the files (zoo_parts.c) ------------------------------------------------------------------ */
+
+/* Fills `all` from its graph, data, desc and path: locks the path, lays out the plan, and on rank 0
+ * takes up every file of an earlier call. */
+wf_status wf__zoo_start(wf_ctx *ctx, zoo_collection *all);
 /* The file of a part, which is named after its first network. */
 wf_status wf__zoo_part_path(wf_ctx *ctx, const zoo_collection *all, int64_t first,
                             char out[WF_ZOO_PATH]);
 /* Opens a part and notes where its networks lie. */
 wf_status wf__zoo_take_part(wf_ctx *ctx, zoo_collection *all, const char *path);
-/* Trains what is WAITING; *merged: the file stands already. */
-wf_status wf__zoo_train_missing(wf_ctx *ctx, zoo_collection *all, bool *merged);
+/* Removes the folder of parts, but for files that are not this collection's. */
+void wf__zoo_remove_parts(wf_ctx *ctx, zoo_collection *all);
+/* The file of network first + i under way. */
+wf_status wf__zoo_started_write(wf_ctx *ctx, const zoo_collection *all, size_t i, const void *w,
+                                const wf_zoo_progress *progress);
+wf_status wf__zoo_started_read(wf_ctx *ctx, const zoo_collection *all, size_t i, void *w,
+                               wf_zoo_progress *progress);
+void wf__zoo_started_remove(wf_ctx *ctx, zoo_collection *all, size_t i);
+wf_status wf__zoo_columns_alloc(wf_ctx *ctx, size_t count, size_t error_bytes, columns *out);
+void wf__zoo_columns_free(columns *some); /* also after a failure */
+/* What a file of these networks has besides weights. */
+wf_zoo_extra wf__zoo_extra(const zoo_collection *all, const columns *some);
 /* Writes the collection from its parts and removes them. */
 wf_status wf__zoo_merge(wf_ctx *ctx, zoo_collection *all, size_t *diverged);
+
+/* --- the training (zoo_shards.c, zoo_ranks.c) ------------------------------------------------- */
+
+/* Trains what is WAITING; *merged: the file stands already. */
+wf_status wf__zoo_train_missing(wf_ctx *ctx, zoo_collection *all, bool *merged);
 /* The whole training in this process, after the files were taken up. */
 wf_status wf__zoo_train_here(wf_ctx *ctx, zoo_collection *all, size_t *dropped);
 /* The same by all ranks together. status: that of the start on this rank. */

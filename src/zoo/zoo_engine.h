@@ -57,7 +57,7 @@ typedef struct wf_zoo_progress {
     void *first, *second;
 } wf_zoo_progress;
 
-/* Whether a kernel is to pause. It asks behind every update (between: nothing is lost by a pause),
+/* Whether a kernel is to pause. It asks after every update (between: nothing is lost by a pause),
  * and before every chunk of examples, where what has been computed of the update is lost. */
 typedef struct wf_zoo_watch {
     bool (*pause)(void *user, bool between);
@@ -113,7 +113,7 @@ typedef struct wf_zoo_piece {
     bool *declined;     /* set where the GPU cannot train these, which is said once; may be NULL */
     void *user;         /* of the functions below, each of which may be NULL */
     /* Called by the thread that runs the piece: everything before place `end` is done, nothing
-     * behind it is touched by another thread. On the CPU networks end in no order, so only the end
+     * after it is touched by another thread. On the CPU networks end in no order, so only the end
      * of the piece is told. */
     void (*finished)(void *user, size_t end);
     /* Called often by the thread that runs the piece, while others train: networks whose state is

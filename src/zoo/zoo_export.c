@@ -13,8 +13,9 @@ typedef struct exporter {
     wf_ctx *ctx;
     wf_graph *graph; /* of the collection, with the caller's names */
     wf_layer *layers;
+    wf_graph *unfolded; /* with the batch norms that were folded; NULL: none were */
     char *names, *json;
-    float *weights;
+    float *weights, *unfolded_weights;
     wf_st_tensor *tensors;
 } exporter;
 
@@ -48,16 +49,31 @@ static wf_status rename_layers(exporter *e, const char *names) {
     return WF_OK;
 }
 
+/* Batch norms that an import folded, as the user's module has them. */
+static wf_status unfold_norms(exporter *e) {
+    bool folded = false;
+    for (int l = 0; l < e->graph->n_layers; l++)
+        folded = folded || e->graph->layers[l].folded_norm != NULL;
+    if (!folded) return WF_OK;
+    WF_TRY(wf_graph_unfold_norms(e->ctx, e->graph, &e->unfolded));
+    WF_TRY(wf_alloc(e->ctx, e->unfolded->n_params, sizeof *e->weights, "network",
+                    &e->unfolded_weights));
+    wf_graph_convert_norms(e->graph, e->unfolded, e->weights, e->unfolded_weights);
+    return WF_OK;
+}
+
 static wf_status export_network(exporter *e, const wf_zoo *zoo, size_t index, const char *path,
                                 const char *names) {
     WF_TRY(wf_graph_clone(e->ctx, wf_zoo_graph(zoo), &e->graph));
     if (names != NULL) WF_TRY(rename_layers(e, names));
-    const wf_graph *graph = e->graph;
-    size_t blocks = (size_t)graph->n_blocks;
-    WF_TRY(wf_alloc(e->ctx, graph->n_params, sizeof *e->weights, "network", &e->weights));
-    WF_TRY(wf_alloc(e->ctx, blocks, sizeof *e->tensors, "tensors", &e->tensors));
-    WF_TRY(wf_graph_json(e->ctx, graph, &e->json));
+    WF_TRY(wf_alloc(e->ctx, e->graph->n_params, sizeof *e->weights, "network", &e->weights));
+    WF_TRY(wf_graph_json(e->ctx, e->graph, &e->json));
     wf_zoo_get(zoo, index, e->weights);
+    WF_TRY(unfold_norms(e));
+    const wf_graph *graph = e->unfolded != NULL ? e->unfolded : e->graph;
+    const float *weights = e->unfolded != NULL ? e->unfolded_weights : e->weights;
+    size_t blocks = (size_t)graph->n_blocks;
+    WF_TRY(wf_alloc(e->ctx, blocks, sizeof *e->tensors, "tensors", &e->tensors));
     for (size_t b = 0; b < blocks; b++) {
         const wf_block *block = &graph->blocks[b];
         wf_st_tensor *tensor = &e->tensors[b];
@@ -65,14 +81,14 @@ static wf_status export_network(exporter *e, const wf_zoo *zoo, size_t index, co
                                  .dtype = WF_ST_F32,
                                  .count = block->count,
                                  .bytes = block->count * sizeof(float),
-                                 .data = e->weights + block->offset};
+                                 .data = weights + block->offset};
         tensor->rank = wf_block_shape(graph, block, tensor->shape);
     }
     if (wf_import_torch_name(path))
         return wf_torch_write(e->ctx, path, e->tensors, blocks, e->json);
     const char *meta[][2] = {{"format", "pt"}, /* what the safetensors library writes for PyTorch */
                              {"weft.graph", e->json},
-                             {"weft.arch", graph->text},
+                             {"weft.arch", e->graph->text},
                              {"weft.activation", wf_activation_name(graph->activation)}};
     return wf_st_write(e->ctx, path, e->tensors, blocks, (const char *const(*)[2])meta,
                        sizeof meta / sizeof *meta);
@@ -86,6 +102,8 @@ wf_status wf_zoo_export(wf_ctx *ctx, const wf_zoo *zoo, size_t index, const char
     exporter e = {.ctx = ctx};
     wf_status status = export_network(&e, zoo, index, path, names);
     wf_graph_free(e.graph);
+    wf_graph_free(e.unfolded);
+    free(e.unfolded_weights);
     free(e.layers);
     free(e.names);
     free(e.json);

@@ -12,7 +12,7 @@
  *     the description says; a tensor that is neither a block nor named weft.* is refused.
  * I3  Weights and error masks stay in the mapping; the small typed columns are copied, because
  *     tensors in a file may be unaligned.
- * Collections without a file are in zoo_memory.c. */
+ * Collections without a file are in zoo_memory.c, those of several files in zoo_select.c. */
 #include "zoo/zoo_file.h"
 
 #include "base/comm.h"
@@ -68,6 +68,12 @@ static wf_status read_graph(wf_ctx *ctx, wf_zoo *zoo) {
     if (format != NULL && strcmp(format, format_name) != 0)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: weft.format is \"%s\", a collection has \"%s\"",
                        zoo->path, format, format_name);
+    if (wf_st_meta(zoo->file, "weft.kind") != NULL) /* of a flow, or another generator */
+        return wf_fail(
+            ctx, WF_ERR_INPUT,
+            "%s: a generator, not a collection of networks; draw some from it: weft sample "
+            "%s -o new.safetensors",
+            zoo->path, zoo->path);
     if (json == NULL && (arch == NULL || activation == NULL))
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: not a collection: __metadata__ has no %s; bring other files in with "
@@ -219,7 +225,8 @@ wf_status wf_zoo_open(wf_ctx *ctx, const char *path, wf_zoo **out) {
         wf_zoo_free(zoo);
         return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
     }
-    wf_status status = read_collection(ctx, zoo);
+    wf_status status =
+        wf__zoo_is_pattern(path) ? wf__zoo_open_files(ctx, zoo) : read_collection(ctx, zoo);
     if (status != WF_OK) {
         wf_zoo_free(zoo);
         return status;
@@ -228,13 +235,27 @@ wf_status wf_zoo_open(wf_ctx *ctx, const char *path, wf_zoo **out) {
     return WF_OK;
 }
 
-void wf_zoo_free(wf_zoo *zoo) {
-    if (zoo == NULL) return;
+void wf__zoo_free_columns(wf_zoo *zoo) {
     for (int t = 0; t < zoo->n_tests; t++) {
         free(zoo->tests[t].name);
         free(zoo->tests[t].scores);
         free(zoo->tests[t].own_errors);
     }
+    free(zoo->epochs);
+    free(zoo->rates);
+    free(zoo->seeds);
+    zoo->n_tests = 0;
+    zoo->epochs = NULL;
+    zoo->rates = NULL;
+    zoo->seeds = NULL;
+}
+
+void wf_zoo_free(wf_zoo *zoo) {
+    if (zoo == NULL) return;
+    wf__zoo_free_columns(zoo);
+    for (size_t p = 0; p < zoo->n_parts; p++) wf_zoo_free(zoo->parts[p]);
+    free(zoo->parts);
+    free(zoo->firsts);
     for (size_t i = 0; i < zoo->n_meta; i++) {
         free(zoo->meta[i][0]);
         free(zoo->meta[i][1]);
@@ -242,9 +263,6 @@ void wf_zoo_free(wf_zoo *zoo) {
     free(zoo->meta);
     free(zoo->own);
     free(zoo->strides);
-    free(zoo->epochs);
-    free(zoo->rates);
-    free(zoo->seeds);
     free(zoo->blocks);
     wf_graph_free(zoo->graph);
     if (zoo->file != NULL) wf_st_close(zoo->file);
@@ -255,7 +273,7 @@ void wf_zoo_free(wf_zoo *zoo) {
 const wf_graph *wf_zoo_graph(const wf_zoo *zoo) { return zoo->graph; }
 size_t wf_zoo_count(const wf_zoo *zoo) { return zoo->count; }
 const char *wf_zoo_path(const wf_zoo *zoo) { return zoo->path; }
-bool wf_zoo_in_memory(const wf_zoo *zoo) { return zoo->file == NULL; }
+bool wf_zoo_in_memory(const wf_zoo *zoo) { return zoo->file == NULL && zoo->n_parts == 0; }
 
 const char *wf_zoo_meta(const wf_zoo *zoo, const char *key) {
     if (zoo->file != NULL) return wf_st_meta(zoo->file, key);
@@ -274,7 +292,7 @@ void wf_zoo_meta_at(const wf_zoo *zoo, size_t index, const char **key, const cha
 }
 
 const float *wf_zoo_tensor(const wf_zoo *zoo, int index, size_t *stride) {
-    if (index < 0 || index >= zoo->graph->n_blocks) return NULL;
+    if (index < 0 || index >= zoo->graph->n_blocks || zoo->n_parts > 0) return NULL;
     *stride = zoo->strides[index] / sizeof(float);
     return (const float *)(const void *)zoo->blocks[index];
 }
@@ -304,12 +322,41 @@ const uint8_t *wf_zoo_errors(const wf_zoo *zoo, const char *test, size_t *bytes_
     return found == NULL ? NULL : found->errors;
 }
 
+/* The part that holds a network. */
+static size_t part_of(const wf_zoo *zoo, size_t index) {
+    size_t low = 0, high = zoo->n_parts;
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (zoo->firsts[middle] <= index) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
 void wf_zoo_get(const wf_zoo *zoo, size_t index, float *w) {
+    if (zoo->n_parts > 0) {
+        size_t part = part_of(zoo, index);
+        wf_zoo_get(zoo->parts[part], index - zoo->firsts[part], w);
+        return;
+    }
     for (int b = 0; b < zoo->graph->n_blocks; b++) {
         const wf_block *block = &zoo->graph->blocks[b];
         memcpy(w + block->offset, zoo->blocks[b] + index * zoo->strides[b],
                block->count * sizeof(float));
     }
+}
+
+void wf__zoo_give_back(const wf_zoo *zoo, size_t first, size_t count) {
+    size_t part = zoo->n_parts > 0 ? part_of(zoo, first) : 0;
+    for (; part < zoo->n_parts && zoo->firsts[part] < first + count; part++) {
+        size_t start = zoo->firsts[part], end = start + zoo->parts[part]->count;
+        size_t from = first > start ? first : start;
+        size_t to = first + count < end ? first + count : end;
+        wf__zoo_give_back(zoo->parts[part], from - start, to - from);
+    }
+    for (int b = 0; zoo->file != NULL && b < zoo->graph->n_blocks; b++)
+        wf_st_give_back(zoo->file, zoo->blocks[b] + first * zoo->strides[b],
+                        count * zoo->strides[b]);
 }
 
 typedef struct load_call {
@@ -329,6 +376,7 @@ static void load_chunk(void *call_, size_t chunk, int worker) {
 }
 
 wf_status wf_zoo_verify(wf_ctx *ctx, const wf_zoo *zoo) {
+    for (size_t p = 0; p < zoo->n_parts; p++) WF_TRY(wf_zoo_verify(ctx, zoo->parts[p]));
     return zoo->file == NULL ? WF_OK : wf_st_verify(ctx, zoo->file, NULL);
 }
 

@@ -16,10 +16,15 @@ typedef struct wf_zoo_test_set {
     size_t error_bytes;
 } wf_zoo_test_set;
 
-/* Block b of network i begins at blocks[b] + i * strides[b], in bytes. */
+/* Block b of network i begins at blocks[b] + i * strides[b], in bytes. A collection of several
+ * files has parts in place of blocks; its columns are copies and its metadata is what the parts
+ * agree on. */
 struct wf_zoo {
     char *path;       /* or the name of a collection in memory */
-    wf_st_file *file; /* NULL: in memory */
+    wf_st_file *file; /* NULL: in memory, or several files */
+    wf_zoo **parts;   /* [n_parts] owned */
+    size_t *firsts;   /* [n_parts] the first network of each part */
+    size_t n_parts;   /* 0: one file, or in memory */
     wf_graph *graph;
     size_t count;
     const uint8_t **blocks; /* [n_blocks] in the mapping or in the caller's memory */
@@ -30,12 +35,22 @@ struct wf_zoo {
     int32_t *epochs;
     int n_tests;
     wf_zoo_test_set tests[WF_ZOO_TESTS];
-    char *(*meta)[2]; /* [n_meta] key and value of a collection in memory */
+    char *(*meta)[2]; /* [n_meta] key and value, without a file of its own */
     size_t n_meta;
 };
 
 /* The entry of test set `name`, made when it is new. */
 wf_status wf__zoo_test_entry(wf_ctx *ctx, wf_zoo *zoo, const char *name, wf_zoo_test_set **out);
+/* Sets metadata of a collection in memory or of several files; value NULL takes the key away. */
+wf_status wf__zoo_put_meta(wf_ctx *ctx, wf_zoo *zoo, const char *key, const char *value);
+void wf__zoo_free_columns(wf_zoo *zoo);
+/* Whether a path names several files (*, ? or [), and no file has that very name. */
+bool wf__zoo_is_pattern(const char *path);
+/* Fills `zoo`, which has its path alone, from the files that match it. */
+wf_status wf__zoo_open_files(wf_ctx *ctx, wf_zoo *zoo);
+/* Tells the system that networks first .. first+count-1 of a file are not needed soon: their pages
+ * leave this process, not the page cache. */
+void wf__zoo_give_back(const wf_zoo *zoo, size_t first, size_t count);
 /* Keys that describe the graph and the format: the writer's own. */
 bool wf__zoo_own_key(const char *key);
 

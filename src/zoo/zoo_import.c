@@ -8,6 +8,7 @@
 #include "weft/import.h"
 #include "base/json_text.h"
 #include "base/safetensors.h"
+#include "base/settings_json.h"
 #include "graph/describe.h"
 #include "zoo/torch_file.h"
 #include "zoo/zoo_import_files.h"
@@ -34,6 +35,7 @@ typedef struct importer {
     const wf_import_desc *desc;
     wf_activation activation; /* of the hidden layers */
     wf_graph *described;      /* the user's description; NULL: found in each file */
+    bool keep_norm;           /* batch norms stay as they are described */
     group *groups;
     size_t n_groups, files;
     size_t of_files; /* to be read */
@@ -97,7 +99,9 @@ static wf_status open_tensors(wf_ctx *ctx, const char *path, source *s) {
 
 /* One network, or several stacked: its description and its tensors in the order of parameters. */
 typedef struct found_networks {
-    wf_graph *graph; /* owned until a group takes it */
+    wf_graph *graph;   /* owned until a group takes it */
+    wf_graph *in_file; /* where batch norms are folded: the description with them; else NULL */
+    float *network;    /* of in_file */
     const wf_st_tensor **parts;
     int n_parts;
     size_t networks;
@@ -133,13 +137,35 @@ static wf_status find_chain(importer *imp, const char *label, const source *s, b
     return WF_OK;
 }
 
+static int count_norms(const wf_graph *graph, bool folded) {
+    int n = 0;
+    for (int l = 0; l < graph->n_layers; l++)
+        n += folded ? graph->layers[l].folded_norm != NULL : graph->layers[l].norm == WF_NORM_BATCH;
+    return n;
+}
+
+/* Files have their batch norms; what a collection has is said by the description and by
+ * keep_norm. */
 static wf_status find_described(importer *imp, const char *label, const source *s, bool stackable,
                                 found_networks *out) {
-    WF_TRY(wf_graph_clone(imp->ctx, imp->described, &out->graph));
-    out->n_parts = out->graph->n_blocks;
-    WF_TRY(wf_alloc(imp->ctx, (size_t)out->n_parts, sizeof *out->parts, label, &out->parts));
-    return wf_import_described(imp->ctx, label, s->tensors, s->n, out->graph, stackable, out->parts,
-                               &out->networks);
+    wf_ctx *ctx = imp->ctx;
+    const wf_graph *described = imp->described;
+    bool folded = count_norms(described, true) > 0;
+    bool fold = folded || (!imp->keep_norm && count_norms(described, false) > 0);
+    WF_TRY(folded ? wf_graph_unfold_norms(ctx, described, &out->in_file)
+                  : wf_graph_clone(ctx, described, &out->in_file));
+    out->n_parts = out->in_file->n_blocks;
+    WF_TRY(wf_alloc(ctx, (size_t)out->n_parts, sizeof *out->parts, label, &out->parts));
+    WF_TRY(wf_import_described(ctx, label, s->tensors, s->n, &out->in_file, stackable, out->parts,
+                               &out->networks));
+    if (!fold) {
+        out->graph = out->in_file;
+        out->in_file = NULL;
+        return WF_OK;
+    }
+    WF_TRY(wf_alloc(ctx, out->in_file->n_params, sizeof *out->network, label, &out->network));
+    return imp->keep_norm ? wf_graph_clone(ctx, described, &out->graph)
+                          : wf_graph_fold_norms(ctx, out->in_file, &out->graph);
 }
 
 /* Networks that are to be scored must fit the data, which is said before anything is written. */
@@ -223,15 +249,7 @@ static void make_ascii(char *text) {
 }
 
 static wf_status note_source(importer *imp, group *g, const char *name) {
-    json_t *text = json_string(name);
-    if (text == NULL) {
-        char *copy = NULL;
-        WF_TRY(wf_copy_names(imp->ctx, name, &copy));
-        make_ascii(copy);
-        text = json_string(copy);
-        free(copy);
-    }
-    if (json_array_append_new(g->sources, text) != 0)
+    if (json_array_append_new(g->sources, wf_json_string(name)) != 0)
         return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", name);
     return WF_OK;
 }
@@ -254,7 +272,8 @@ static wf_status note_sources(importer *imp, group *g, const char *name, size_t 
 static wf_status add_network(importer *imp, group *g, const char *name, const found_networks *found,
                              size_t m) {
     float *w = g->weights + g->count * g->graph->n_params;
-    WF_TRY(copy_network(imp->ctx, found, m, w));
+    WF_TRY(copy_network(imp->ctx, found, m, found->in_file != NULL ? found->network : w));
+    if (found->in_file != NULL) wf_graph_convert_norms(found->in_file, g->graph, found->network, w);
     if (!is_finite(w, g->graph->n_params) && g->non_finite++ == 0)
         snprintf(g->first_non_finite, sizeof g->first_non_finite, "network %zu, %s", g->count,
                  name);
@@ -284,18 +303,24 @@ static wf_status add_networks(importer *imp, const wf_import_file *file, found_n
     return status;
 }
 
-static wf_status add_file(importer *imp, const wf_import_file *file) {
-    source s = {0};
+static wf_status add_tensors(importer *imp, const wf_import_file *file, const source *s) {
     found_networks found = {0};
-    wf_status status = open_tensors(imp->ctx, file->path, &s);
-    if (status == WF_OK)
-        status = (imp->described != NULL ? find_described : find_chain)(imp, file->path, &s,
-                                                                        file->alone, &found);
+    wf_status status = (imp->described != NULL ? find_described : find_chain)(imp, file->path, s,
+                                                                              file->alone, &found);
     if (status == WF_OK) status = check_data(imp, file->path, found.graph);
     if (status == WF_OK) status = add_networks(imp, file, &found);
     wf_graph_free(found.graph);
+    wf_graph_free(found.in_file);
+    free(found.network);
     free(found.parts);
     if (status == WF_OK) imp->files++;
+    return status;
+}
+
+static wf_status add_file(importer *imp, const wf_import_file *file) {
+    source s = {0};
+    wf_status status = open_tensors(imp->ctx, file->path, &s);
+    if (status == WF_OK) status = add_tensors(imp, file, &s);
     close_source(&s);
     return status;
 }
@@ -371,6 +396,7 @@ static wf_status write_groups(importer *imp, const char *from, const char *out,
             return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", out);
         made->count = g->count;
         made->non_finite = g->non_finite;
+        made->folded_norms = count_norms(g->graph, true);
         result->networks += g->count;
         result->non_finite += g->non_finite;
         WF_TRY(write_group(imp, g, made->path, from));
@@ -380,12 +406,22 @@ static wf_status write_groups(importer *imp, const char *from, const char *out,
 
 /* --- the call --------------------------------------------------------------------------------- */
 
+/* Whether every batch norm can be folded, before files are read. */
+static wf_status check_folds(wf_ctx *ctx, const wf_graph *graph) {
+    wf_graph *folded = NULL;
+    wf_status status = wf_graph_fold_norms(ctx, graph, &folded);
+    wf_graph_free(folded);
+    return status;
+}
+
 static wf_status check_desc(wf_ctx *ctx, const wf_import_desc *desc, importer *imp) {
     if (desc != NULL && desc->arch != NULL) {
+        imp->keep_norm = desc->keep_norm;
         if (desc->layers != NULL)
             return wf_fail(ctx, WF_ERR_USAGE, "import: give either --arch or --layers");
-        return wf_graph_parse(ctx, desc->arch, desc->activation != NULL ? desc->activation : "relu",
-                              0, &imp->described);
+        WF_TRY(wf_graph_parse(ctx, desc->arch, desc->activation != NULL ? desc->activation : "relu",
+                              0, &imp->described));
+        return desc->keep_norm ? WF_OK : check_folds(ctx, imp->described);
     }
     if (desc == NULL || desc->activation == NULL)
         return wf_fail(ctx, WF_ERR_USAGE,
@@ -426,10 +462,10 @@ wf_status wf_zoo_import_all(wf_ctx *ctx, const char *const *sources, int n,
     wf_import_result local = {0};
     if (result != NULL) *result = local;
     importer imp = {.ctx = ctx, .desc = desc};
-    WF_TRY(check_desc(ctx, desc, &imp));
     char *from = NULL;
     wf_import_files files = {0};
-    wf_status status = wf_import_files_list(ctx, sources, n, desc->recursive, &files);
+    wf_status status = check_desc(ctx, desc, &imp);
+    if (status == WF_OK) status = wf_import_files_list(ctx, sources, n, desc->recursive, &files);
     if (status == WF_OK) status = source_name(ctx, n == 1 ? sources[0] : out, &from);
     if (status == WF_OK) status = add_files(&imp, &files);
     if (status == WF_OK) status = write_groups(&imp, from, out, &local);
@@ -467,9 +503,8 @@ static wf_status read_description(wf_ctx *ctx, const char *path, bool *collectio
     return status;
 }
 
-static wf_status gather(importer *imp, const wf_import_files *files, const char *path,
-                        wf_zoo **out) {
-    WF_TRY(add_files(imp, files));
+/* The networks that were read, as a collection in memory. */
+static wf_status gather(importer *imp, const char *path, wf_zoo **out) {
     group *g = &imp->groups[0];
     if (imp->n_groups > 1)
         return wf_fail(imp->ctx, WF_ERR_SHAPE,
@@ -489,7 +524,7 @@ static wf_status gather(importer *imp, const wf_import_files *files, const char 
 
 wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_graph *like, wf_zoo **out) {
     const wf_import_desc desc = {0};
-    importer imp = {.ctx = ctx, .desc = &desc};
+    importer imp = {.ctx = ctx, .desc = &desc, .keep_norm = true};
     wf_import_files files;
     bool collection = false;
     *out = NULL;
@@ -505,9 +540,123 @@ wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_graph *li
                              "%s: a state_dict does not say its activation; give --zoo, the "
                              "collection it is like, or bring it in with weft zoo import",
                              files.list[0].path);
-        if (status == WF_OK) status = gather(&imp, &files, path, out);
+        if (status == WF_OK) status = add_files(&imp, &files);
+        if (status == WF_OK) status = gather(&imp, path, out);
     }
     wf_import_files_free(&files);
     free_importer(&imp);
+    return status;
+}
+
+/* --- into memory ------------------------------------------------------------------------------ */
+
+/* Texts of *desc are those of *object, which the caller releases. */
+static wf_status read_options(wf_ctx *ctx, const char *options, json_t **object,
+                              wf_import_desc *desc) {
+    static const char *const names[] = {"activation", "arch",    "layers",    "name", "recursive",
+                                        "inputs",     "outputs", "keep_norm", NULL};
+    int recursive = 0, keep_norm = 0;
+    json_error_t error;
+    WF_TRY(wf__json_options(ctx, "import", options, object));
+    WF_TRY(wf__json_known(ctx, "import", *object, names));
+    if (json_unpack_ex(*object, &error, 0, "{s?s, s?s, s?s, s?s, s?b, s?i, s?i, s?b}", "activation",
+                       &desc->activation, "arch", &desc->arch, "layers", &desc->layers, "name",
+                       &desc->name, "recursive", &recursive, "inputs", &desc->inputs, "outputs",
+                       &desc->outputs, "keep_norm", &keep_norm) != 0)
+        return wf_fail(
+            ctx, json_error_code(&error) == json_error_out_of_memory ? WF_ERR_MEMORY : WF_ERR_USAGE,
+            "import: %s", error.text);
+    desc->recursive = recursive != 0;
+    desc->keep_norm = keep_norm != 0;
+    return WF_OK;
+}
+
+static wf_status note_import(importer *imp, const char *from, wf_zoo *zoo) {
+    WF_TRY(wf_zoo_set_meta(imp->ctx, zoo, "weft.name", imp->desc->name ? imp->desc->name : from));
+    return wf_zoo_set_meta(imp->ctx, zoo, "weft.scale", "none");
+}
+
+/* What add(importer, from) reads. */
+static wf_status import_to_memory(wf_ctx *ctx, const char *options, const char *label,
+                                  wf_status (*add)(importer *imp, const void *from),
+                                  const void *from, wf_zoo **out) {
+    wf_import_desc desc = {0};
+    importer imp = {.ctx = ctx, .desc = &desc};
+    json_t *object = NULL;
+    char *name = NULL;
+    *out = NULL;
+    wf_status status = read_options(ctx, options, &object, &desc);
+    if (status == WF_OK) status = check_desc(ctx, &desc, &imp);
+    if (status == WF_OK) status = source_name(ctx, label, &name);
+    if (status == WF_OK) status = add(&imp, from);
+    if (status == WF_OK) status = gather(&imp, label, out);
+    if (status == WF_OK) status = note_import(&imp, name, *out);
+    if (status != WF_OK) {
+        wf_zoo_free(*out);
+        *out = NULL;
+    }
+    free(name);
+    json_decref(object);
+    free_importer(&imp);
+    return status;
+}
+
+typedef struct named_sources {
+    const char *const *list;
+    int n;
+} named_sources;
+
+static wf_status add_sources(importer *imp, const void *from) {
+    const named_sources *sources = from;
+    wf_import_files files = {0};
+    wf_status status =
+        wf_import_files_list(imp->ctx, sources->list, sources->n, imp->desc->recursive, &files);
+    if (status == WF_OK) status = add_files(imp, &files);
+    wf_import_files_free(&files);
+    return status;
+}
+
+wf_status wf_zoo_import_json(wf_ctx *ctx, const char *const *sources, int n, const char *options,
+                             wf_zoo **out) {
+    const char *label = n == 1 ? sources[0] : "import";
+    return import_to_memory(ctx, options, label, add_sources, &(named_sources){sources, n}, out);
+}
+
+static char tensors_label[] = "tensors in memory";
+
+static wf_status add_memory(importer *imp, const void *from) {
+    const wf_import_file file = {.path = tensors_label, .name = tensors_label, .alone = true};
+    imp->of_files = 1;
+    return add_tensors(imp, &file, from);
+}
+
+/* Tensor i of the caller's arrays; *shape moves on to that of the next. */
+static wf_status tensor_of(wf_ctx *ctx, const char *name, const float *data, int rank,
+                           const size_t **shape, wf_st_tensor *out) {
+    if (rank < 0 || rank > WF_ST_MAX_RANK)
+        return wf_fail(ctx, WF_ERR_SHAPE, "%s: %d dimensions; a tensor has at most %d", name, rank,
+                       WF_ST_MAX_RANK);
+    *out = (wf_st_tensor){.name = name, .dtype = WF_ST_F32, .rank = rank, .count = 1, .data = data};
+    for (int d = 0; d < rank; d++) out->count *= out->shape[d] = *(*shape)++;
+    out->bytes = out->count * sizeof *data;
+    return WF_OK;
+}
+
+wf_status wf_zoo_import_tensors(wf_ctx *ctx, const char *const *names, const float *const *data,
+                                const int *rank, const size_t *shape, int n, const char *options,
+                                wf_zoo **out) {
+    wf_st_tensor *tensors = NULL;
+    source s = {.n = (size_t)n};
+    *out = NULL;
+    wf_status status = wf_alloc(ctx, s.n, sizeof *tensors, tensors_label, &tensors);
+    if (status == WF_OK) status = wf_alloc(ctx, s.n, sizeof *s.tensors, tensors_label, &s.tensors);
+    for (int i = 0; i < n && status == WF_OK; i++) {
+        status = tensor_of(ctx, names[i], data[i], rank[i], &shape, &tensors[i]);
+        s.tensors[i] = &tensors[i];
+    }
+    if (status == WF_OK)
+        status = import_to_memory(ctx, options, tensors_label, add_memory, &s, out);
+    free(s.tensors);
+    free(tensors);
     return status;
 }

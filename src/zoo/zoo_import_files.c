@@ -198,7 +198,7 @@ static wf_status list_pattern(wf_ctx *ctx, const char *pattern, bool recursive,
     return status;
 }
 
-/* Names begin behind the last slash that all paths have in common. */
+/* Names begin after the last slash that all paths have in common. */
 static void set_names(wf_import_files *files) {
     size_t common = (size_t)(base_name(files->list[0].path) - files->list[0].path);
     for (size_t i = 1; i < files->n; i++) {

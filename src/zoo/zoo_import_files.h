@@ -6,7 +6,7 @@
 
 typedef struct wf_import_file {
     char *path;
-    const char *name; /* behind the folder that all files have in common; into path */
+    const char *name; /* after the folder that all files have in common; into path */
     bool alone;       /* named itself, so that it may hold stacked networks */
 } wf_import_file;
 

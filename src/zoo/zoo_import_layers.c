@@ -170,8 +170,29 @@ static const char *list(const resolver *r, which kind, char out[512]) {
     return out;
 }
 
+/* What a name says of a layer that no description has; NULL: nothing. */
+static const char *foreign_kind(const char *name) {
+    static const char *const words[][2] = {
+        {"attn", "an attention layer"},           {"attention", "an attention layer"},
+        {"in_proj_weight", "an attention layer"}, {"q_proj", "an attention layer"},
+        {"weight_hh_l", "a recurrent layer"},     {"embedding", "an embedding"},
+        {"embeddings", "an embedding"},           {"wte.", "an embedding"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(name, words[i][0]) != NULL) return words[i][1];
+    return NULL;
+}
+
 static wf_status refuse(const resolver *r, const char *why, which kind, const char *mend) {
     char tensors[512];
+    for (size_t i = 0; i < r->n; i++) {
+        const char *foreign = foreign_kind(r->items[i].name);
+        if (foreign != NULL)
+            return wf_fail(r->ctx, WF_ERR_INPUT,
+                           "%s: '%.80s' belongs to %s. Transformers, recurrent networks and "
+                           "embeddings have no description; linear and convolution layers, norms, "
+                           "poolings and residual connections have (docs/import.md)",
+                           r->label, r->items[i].name, foreign);
+    }
     return wf_fail(r->ctx, WF_ERR_INPUT, "%s: %s: %s; %s", r->label, why, list(r, kind, tensors),
                    mend);
 }
@@ -226,8 +247,8 @@ static wf_status check_items(resolver *r, size_t *networks) {
     }
     if (strange)
         return refuse(r, "not the weights and biases of a fully connected network", unused_items,
-                      "networks with convolutions, normalisation layers, counters or empty tensors "
-                      "cannot be imported");
+                      "describe a network with convolutions or normalisation layers with --arch "
+                      "(docs/import.md); whole numbers and empty tensors belong to no layer");
     for (size_t i = 0; i < r->n; i++) r->items[i].used = false;
     return WF_OK;
 }
@@ -429,7 +450,8 @@ static wf_status check_rest(resolver *r) {
     for (size_t i = 0; i < r->n; i++)
         if (!r->items[i].used)
             return refuse(r, "tensors are left over that belong to no layer", unused_items,
-                          "only fully connected layers with biases can be imported");
+                          "describe a network with other than fully connected layers with --arch "
+                          "(docs/import.md)");
     return WF_OK;
 }
 
@@ -531,13 +553,15 @@ static item *item_at(const resolver *r, size_t place) {
     return NULL;
 }
 
-/* The item of each block: by name, or all in the order of the file. */
-static wf_status assign_blocks(resolver *r, const wf_graph *graph, item **of_block) {
+/* The item of each block: by name, or all in the order of the file (*by_order). */
+static wf_status assign_blocks(resolver *r, const wf_graph *graph, item **of_block,
+                               bool *by_order) {
     int named = 0;
     for (int b = 0; b < graph->n_blocks; b++) {
         of_block[b] = find_item(r, graph->blocks[b].name);
         named += of_block[b] != NULL;
     }
+    *by_order = named == 0;
     if (named > 0)
         for (int b = 0; b < graph->n_blocks; b++)
             if (of_block[b] == NULL)
@@ -562,8 +586,8 @@ static wf_status assign_blocks(resolver *r, const wf_graph *graph, item **of_blo
 }
 
 static wf_status take_parts(resolver *r, const wf_graph *graph, bool stackable, item **of_block,
-                            const wf_st_tensor **parts, size_t *networks) {
-    WF_TRY(assign_blocks(r, graph, of_block));
+                            const wf_st_tensor **parts, size_t *networks, bool *by_order) {
+    WF_TRY(assign_blocks(r, graph, of_block, by_order));
     int lead = stackable && !has_shape(of_block[0], graph, &graph->blocks[0], 0);
     for (int b = 0; b < graph->n_blocks; b++) {
         if (!has_shape(of_block[b], graph, &graph->blocks[b], lead))
@@ -579,15 +603,66 @@ static wf_status take_parts(resolver *r, const wf_graph *graph, bool stackable, 
     return WF_OK;
 }
 
+/* NAME of the block's tensor, where all tensors of that module are NAME.weight, NAME.bias ...;
+ * NULL: they are called otherwise. */
+static char *module_name(resolver *r, const item *it, const wf_block *block) {
+    const char *tail = strrchr(block->name, '.');
+    size_t length = 0;
+    tail = tail == NULL ? block->name : tail;
+    char dotted[32];
+    snprintf(dotted, sizeof dotted, "%s%s", *tail == '.' ? "" : ".", tail);
+    if (!has_tail(it->name, dotted, &length)) return NULL;
+    char *name = wf_arena_alloc(&r->arena, length + 1);
+    if (name == NULL) return NULL;
+    memcpy(name, it->name, length);
+    name[length] = 0;
+    return name;
+}
+
+/* The description with the names that the file has, so that an export has them again. Where they
+ * do not pair up as modules, it keeps its own. */
+static wf_status take_names(resolver *r, item *const *of_block, wf_graph **graph) {
+    const wf_graph *old = *graph;
+    const wf_group *input = &old->groups[0];
+    wf_layer *layers;
+    WF_TRY(wf_alloc(r->ctx, (size_t)old->n_layers, sizeof *layers, r->label, &layers));
+    memcpy(layers, old->layers, (size_t)old->n_layers * sizeof *layers);
+    bool pair = true;
+    for (int b = 0; b < old->n_blocks && pair; b++) {
+        const wf_block *block = &old->blocks[b];
+        wf_layer *layer = &layers[block->layer];
+        char *name = module_name(r, of_block[b], block);
+        bool first = block->kind == WF_BLOCK_WEIGHT || block->kind == WF_BLOCK_GAMMA;
+        const char **place = block->kind <= WF_BLOCK_BIAS ? &layer->name : &layer->norm_name;
+        pair = name != NULL && (first || strcmp(name, *place) == 0);
+        *place = name;
+    }
+    wf_graph *renamed = NULL;
+    wf_status status = WF_OK;
+    if (pair)
+        status = wf_graph_build(r->ctx, input->n, input->image ? input->height : 0, input->width,
+                                layers, old->n_layers, 0, &renamed);
+    free(layers);
+    if (status == WF_ERR_MEMORY) return status;
+    if (renamed == NULL) return WF_OK; /* names that no description takes */
+    wf_graph_free(*graph);
+    *graph = renamed;
+    return WF_OK;
+}
+
 wf_status wf_import_described(wf_ctx *ctx, const char *label, const wf_st_tensor *const *tensors,
-                              size_t n, const wf_graph *graph, bool stackable,
+                              size_t n, wf_graph **graph, bool stackable,
                               const wf_st_tensor **parts, size_t *networks) {
     resolver r = {.ctx = ctx, .label = label};
     item **of_block = NULL;
-    wf_status status = wf_alloc(ctx, (size_t)graph->n_blocks, sizeof *of_block, label, &of_block);
+    bool by_order = false;
+    wf_status status =
+        wf_alloc(ctx, (size_t)(*graph)->n_blocks, sizeof *of_block, label, &of_block);
     if (status == WF_OK) status = gather_items(&r, tensors, n, false);
     if (status == WF_OK && r.n == 0) status = wf_fail(ctx, WF_ERR_INPUT, "%s: no tensors", label);
-    if (status == WF_OK) status = take_parts(&r, graph, stackable, of_block, parts, networks);
+    if (status == WF_OK)
+        status = take_parts(&r, *graph, stackable, of_block, parts, networks, &by_order);
+    if (status == WF_OK && by_order) status = take_names(&r, of_block, graph);
     free(of_block);
     free(r.items);
     wf_arena_free(&r.arena);

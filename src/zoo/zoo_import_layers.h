@@ -44,11 +44,12 @@ wf_status wf_import_resolve(wf_ctx *ctx, const char *label, const wf_st_tensor *
 
 /* The tensors of a described network in the order of its parameters: parts [n_blocks]. A tensor
  * belongs to the block of its name. Where not one name is known, tensors are taken in the order of
- * the file, which in torch.save is that of the modules, and all shapes must fit. Counters of batch
- * norms (num_batches_tracked) are left out. stackable: tensors may have the number of networks in
+ * the file, which in torch.save is that of the modules, and all shapes must fit; *graph is then
+ * replaced by the same description with the file's names. Counters of batch norms
+ * (num_batches_tracked) are left out. stackable: tensors may have the number of networks in
  * front. */
 wf_status wf_import_described(wf_ctx *ctx, const char *label, const wf_st_tensor *const *tensors,
-                              size_t n, const wf_graph *graph, bool stackable,
+                              size_t n, wf_graph **graph, bool stackable,
                               const wf_st_tensor **parts, size_t *networks);
 
 #endif

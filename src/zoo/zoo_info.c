@@ -5,7 +5,9 @@
  * answer does not depend on the threads. */
 #include "zoo/zoo_file.h"
 #include "weft/import.h"
+#include "base/json_text.h"
 #include "base/pool.h"
+#include "base/settings_json.h"
 #include "zoo/zoo_info_units.h"
 
 #include <math.h>
@@ -63,6 +65,8 @@ static wf_status record_all(scan *s) {
     for (s->first = 0; s->first < s->count; s->first += round_networks) {
         if (!wf_parallel_stoppable(s->ctx, round_networks / chunk_networks, record_chunk, s))
             return wf_fail(s->ctx, WF_ERR_INTERRUPTED, "interrupted");
+        size_t left = s->count - s->first;
+        wf__zoo_give_back(s->zoo, s->first, left < round_networks ? left : round_networks);
         wf_meter_update(&meter, (double)s->first, NULL);
     }
     wf_meter_end(&meter, (double)s->count, NULL);
@@ -333,4 +337,63 @@ wf_status wf_zoo_inspect(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out, ui
     wf_status status = summarise(&s, out);
     free_scan(&s);
     return status;
+}
+
+/* --- as JSON ---------------------------------------------------------------------------------- */
+
+const char *wf_zoo_kinship_name(wf_zoo_kinship kinship) {
+    static const char *const names[] = {"independent", "trajectory", "related"};
+    return names[kinship];
+}
+
+/* Adds a member to a list that may be NULL; NULL when memory runs out. */
+static json_t *with_member(json_t *list, json_t *member) {
+    if (json_array_append_new(list, member) == 0) return list;
+    json_decref(list);
+    return NULL;
+}
+
+static json_t *tests_json(const wf_zoo_summary *s) {
+    json_t *tests = json_array();
+    for (int i = 0; i < s->n_tests; i++) {
+        const wf_zoo_score_info *t = &s->tests[i];
+        tests = with_member(tests,
+                            json_pack("{s:o, s:o, s:o, s:o, s:o}", "name", wf_json_string(t->name),
+                                      "mean", wf__json_real(t->mean), "std", wf__json_real(t->std),
+                                      "min", wf__json_real(t->min), "max", wf__json_real(t->max)));
+    }
+    return tests;
+}
+
+static json_t *examples_json(const wf_zoo_summary *s) {
+    json_t *examples = json_array();
+    for (int i = 0; i < s->n_examples; i++) {
+        const wf_zoo_duplicate *d = &s->examples[i];
+        examples = with_member(examples, json_pack("{s:I, s:I, s:b}", "index", (json_int_t)d->index,
+                                                   "earlier", (json_int_t)d->earlier, "permuted",
+                                                   (int)d->permuted));
+    }
+    return examples;
+}
+
+wf_status wf_zoo_info_json(wf_ctx *ctx, const wf_zoo *zoo, char **out) {
+    wf_zoo_summary s;
+    *out = NULL;
+    WF_TRY(wf_zoo_info(ctx, zoo, &s));
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    const char *note = wf_zoo_meta(zoo, "weft.data.note");
+    json_t *object = json_pack(
+        "{s:o, s:s, s:s, s:I, s:I, s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:s, "
+        "s:o, s:o}",
+        "path", wf_json_string(wf_zoo_path(zoo)), "arch", graph->text, "activation",
+        wf_activation_name(graph->activation), "count", (json_int_t)s.count, "parameters",
+        (json_int_t)s.parameters, "tests", tests_json(&s), "duplicates", (json_int_t)s.duplicates,
+        "permuted_duplicates", (json_int_t)s.permuted_duplicates, "duplicate_examples",
+        examples_json(&s), "hidden_units", (json_int_t)s.hidden_units, "dead_units",
+        (json_int_t)s.dead_units, "dead_networks", (json_int_t)s.dead_networks, "non_finite_values",
+        (json_int_t)s.non_finite_values, "non_finite_networks", (json_int_t)s.non_finite_networks,
+        "near", wf__json_real(s.near), "far", wf__json_real(s.far), "kinship",
+        wf_zoo_kinship_name(s.kinship), "warning", wf_json_string(s.warning), "data_note",
+        wf_json_string(note != NULL ? note : ""));
+    return wf__json_answer(ctx, object, out);
 }

@@ -71,7 +71,7 @@ enum { most_meta = sizeof((wf_zoo_extra *)0)->meta / sizeof(const char *[2]) - 1
 /* --- columns and metadata --------------------------------------------------------------------- */
 
 static wf_status check_memory(wf_ctx *ctx, const wf_zoo *zoo) {
-    if (zoo->file == NULL) return WF_OK;
+    if (wf_zoo_in_memory(zoo)) return WF_OK;
     return wf_fail(ctx, WF_ERR_USAGE, "%s: a collection that is a file cannot be changed",
                    zoo->path);
 }
@@ -118,11 +118,7 @@ static void drop_meta(wf_zoo *zoo, size_t index) {
     memmove(zoo->meta + index, zoo->meta + index + 1, (--zoo->n_meta - index) * sizeof *zoo->meta);
 }
 
-wf_status wf_zoo_set_meta(wf_ctx *ctx, wf_zoo *zoo, const char *key, const char *value) {
-    WF_TRY(check_memory(ctx, zoo));
-    if (key == NULL || *key == '\0' || wf__zoo_own_key(key))
-        return wf_fail(ctx, WF_ERR_USAGE, "%s: metadata \"%s\" is the writer's own", zoo->path,
-                       key == NULL ? "" : key);
+wf_status wf__zoo_put_meta(wf_ctx *ctx, wf_zoo *zoo, const char *key, const char *value) {
     size_t at = 0;
     while (at < zoo->n_meta && strcmp(zoo->meta[at][0], key) != 0) at++;
     if (value == NULL) {
@@ -144,6 +140,14 @@ wf_status wf_zoo_set_meta(wf_ctx *ctx, wf_zoo *zoo, const char *key, const char 
     zoo->meta[zoo->n_meta][0] = name;
     zoo->meta[zoo->n_meta++][1] = copy;
     return WF_OK;
+}
+
+wf_status wf_zoo_set_meta(wf_ctx *ctx, wf_zoo *zoo, const char *key, const char *value) {
+    WF_TRY(check_memory(ctx, zoo));
+    if (key == NULL || *key == '\0' || wf__zoo_own_key(key))
+        return wf_fail(ctx, WF_ERR_USAGE, "%s: metadata \"%s\" is the writer's own", zoo->path,
+                       key == NULL ? "" : key);
+    return wf__zoo_put_meta(ctx, zoo, key, value);
 }
 
 wf_status wf_zoo_set_names(wf_ctx *ctx, wf_zoo *zoo, const char *const *names) {

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The line that *at points to, which moves behind it; false at the end of the text. */
+/* The line that *at points to, which moves past it; false at the end of the text. */
 static bool next_line(const char **at, wf_recipe_line *line) {
     size_t size = strcspn(*at, "\n");
     const char *sign = memmem(*at, size, " = ", 3), *end = *at + size;

@@ -1,11 +1,16 @@
-/* zoo_select: parts of collections, and collections joined (weft/zoo.h).
+/* zoo_select: parts of collections, and collections joined (weft/zoo.h), in a new file or as one
+ * collection of many files.
  *
  * Columns (seeds, rates, scores, error masks) are gathered network by network where every pick has
  * them. Metadata is kept where all picks say the same; names of networks are joined. */
+#include "base/digest.h"
 #include "base/json_text.h"
 #include "base/safetensors.h"
+#include "weft/file.h"
 #include "zoo/zoo_file.h"
 
+#include <errno.h>
+#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -240,7 +245,6 @@ static wf_status check_picks(selection *s) {
                 return wf_fail(
                     s->ctx, WF_ERR_USAGE, "%s: network %zu was asked for, the last one is %zu",
                     wf_zoo_path(pick->zoo), pick_index(pick, k), wf_zoo_count(pick->zoo) - 1);
-        WF_TRY(wf_zoo_verify(s->ctx, pick->zoo));
         s->count += pick_size(pick);
     }
     return WF_OK;
@@ -257,6 +261,7 @@ static void next_network(void *selection_, size_t index, float *w) {
 wf_status wf_zoo_select(wf_ctx *ctx, const wf_zoo_pick *picks, int n, const char *path) {
     selection s = {.ctx = ctx, .picks = picks, .n = n};
     wf_status status = check_picks(&s);
+    for (int p = 0; p < n && status == WF_OK; p++) status = wf_zoo_verify(ctx, picks[p].zoo);
     if (status == WF_OK) status = join_columns(&s);
     if (status == WF_OK) status = join_meta(&s);
     if (status == WF_OK)
@@ -265,4 +270,166 @@ wf_status wf_zoo_select(wf_ctx *ctx, const wf_zoo_pick *picks, int n, const char
     for (int i = 0; i < s.n_owned; i++) free(s.owned[i]);
     free(s.sources);
     return status;
+}
+
+/* --- one collection of many files ------------------------------------------------------------- */
+
+bool wf__zoo_is_pattern(const char *path) {
+    return strpbrk(path, "*?[") != NULL && !wf_file_exists(path);
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Reference clouds lie beside collections and match the same pattern. */
+static bool is_cloud(const char *path) {
+    static const char ending[] = ".cloud.safetensors";
+    size_t length = strlen(path), end = strlen(ending);
+    return length >= end && strcmp(path + length - end, ending) == 0;
+}
+
+/* The digest of all parts' digests; "" where a part has none. */
+static wf_status join_digests(wf_ctx *ctx, const wf_zoo *zoo, char out[WF_DIGEST_DIGITS + 1]) {
+    wf_digest digest;
+    bool known = true;
+    out[0] = '\0';
+    WF_TRY(wf_digest_start(ctx, &digest));
+    for (size_t p = 0; p < zoo->n_parts; p++) {
+        const char *text = wf_zoo_meta(zoo->parts[p], "weft.digest");
+        known = known && text != NULL;
+        if (known) wf_digest_add(&digest, text, strlen(text));
+    }
+    wf_digest_end(&digest, out);
+    out[known ? WF_DIGEST_DIGITS : 0] = '\0';
+    return WF_OK;
+}
+
+/* Columns and metadata of the joined parts become the collection's own. */
+static wf_status take_joined(selection *s, wf_zoo *zoo) {
+    const wf_zoo_extra *extra = &s->extra;
+    char digest[WF_DIGEST_DIGITS + 1];
+    zoo->count = s->count;
+    zoo->seeds = (int64_t *)(uintptr_t)extra->seeds;
+    zoo->rates = (float *)(uintptr_t)extra->lr;
+    zoo->epochs = (int32_t *)(uintptr_t)extra->epochs;
+    s->n_owned = 0;
+    for (int t = 0; t < extra->n_tests; t++) {
+        wf_zoo_test_set *test = &zoo->tests[zoo->n_tests++];
+        *test = (wf_zoo_test_set){.name = strdup(extra->test_names[t]),
+                                  .scores = (float *)(uintptr_t)extra->scores[t],
+                                  .errors = extra->errors[t],
+                                  .own_errors = (uint8_t *)(uintptr_t)extra->errors[t],
+                                  .error_bytes = extra->error_bytes[t]};
+    }
+    for (int t = 0; t < zoo->n_tests; t++)
+        if (zoo->tests[t].name == NULL)
+            return wf_fail(s->ctx, WF_ERR_MEMORY, "%s: out of memory", zoo->path);
+    for (int i = 0; i < extra->n_meta; i++)
+        WF_TRY(wf__zoo_put_meta(s->ctx, zoo, extra->meta[i][0], extra->meta[i][1]));
+    WF_TRY(join_digests(s->ctx, zoo, digest));
+    if (digest[0] != '\0') WF_TRY(wf__zoo_put_meta(s->ctx, zoo, "weft.digest", digest));
+    for (size_t p = 0; p < zoo->n_parts; p++) wf__zoo_free_columns(zoo->parts[p]);
+    return wf_graph_clone(s->ctx, wf_zoo_graph(zoo->parts[0]), &zoo->graph);
+}
+
+static wf_status join_parts(wf_ctx *ctx, wf_zoo *zoo) {
+    wf_zoo_pick *picks;
+    WF_TRY(wf_alloc(ctx, zoo->n_parts, sizeof *picks, zoo->path, &picks));
+    for (size_t p = 0; p < zoo->n_parts; p++) picks[p].zoo = zoo->parts[p];
+    selection s = {.ctx = ctx, .picks = picks, .n = (int)zoo->n_parts};
+    wf_status status = check_picks(&s);
+    if (status == WF_OK) status = join_columns(&s);
+    if (status == WF_OK) status = join_meta(&s);
+    if (status == WF_OK) status = take_joined(&s, zoo);
+    for (int i = 0; i < s.n_owned; i++) free(s.owned[i]);
+    free(s.sources);
+    free(picks);
+    return status;
+}
+
+/* Adds the files that match, sorted. */
+static wf_status take_matches(wf_ctx *ctx, const char *path, const glob_t *found, char **files,
+                              size_t *count) {
+    for (size_t i = 0; i < found->gl_pathc; i++) {
+        if (is_cloud(found->gl_pathv[i])) continue;
+        files[*count] = strdup(found->gl_pathv[i]);
+        if (files[*count] == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+        ++*count;
+    }
+    qsort(files, *count, sizeof *files, by_name);
+    return WF_OK;
+}
+
+wf_status wf_zoo_files(wf_ctx *ctx, const char *path, char ***out, size_t *count) {
+    *out = NULL;
+    *count = 0;
+    glob_t found = {0};
+    errno = 0;
+    bool pattern = wf__zoo_is_pattern(path);
+    int flags = GLOB_ERR | GLOB_NOSORT | (pattern ? 0 : GLOB_NOESCAPE);
+    int failed = pattern ? glob(path, flags, NULL, &found) : 0;
+    wf_status status = WF_OK;
+    if (failed == GLOB_NOSPACE) status = wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    else if (failed == GLOB_ABORTED)
+        status = wf_fail_errno(ctx, WF_ERR_INPUT, "%s: a folder cannot be read", path);
+    if (status == WF_OK) status = wf_alloc(ctx, found.gl_pathc + 1, sizeof **out, path, out);
+    if (status == WF_OK && pattern) status = take_matches(ctx, path, &found, *out, count);
+    else if (status == WF_OK && ((*out)[(*count)++] = strdup(path)) == NULL)
+        status = wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", path);
+    if (failed == 0 && pattern) globfree(&found);
+    if (status == WF_OK && *count == 0)
+        status = wf_fail(ctx, WF_ERR_INPUT, "%s: no file matches this pattern", path);
+    if (status == WF_OK) return WF_OK;
+    wf_zoo_names_free(*out, *count);
+    *out = NULL;
+    *count = 0;
+    return status;
+}
+
+/* Seeds count the networks of a collection. Files of one recipe that continue each other leave no
+ * gap between them and share none. */
+static void warn_of_gap(wf_ctx *ctx, const wf_zoo *before, const wf_zoo *behind) {
+    if (before->seeds == NULL || behind->seeds == NULL) return;
+    int64_t last = before->seeds[before->count - 1], next = behind->seeds[0];
+    if (next > last + 1)
+        wf_warn(ctx,
+                "%s ends with network %lld of its recipe and %s begins with network %lld: is a "
+                "file between them missing?",
+                before->path, (long long)last, behind->path, (long long)next);
+    else if (next <= last && behind->seeds[behind->count - 1] >= before->seeds[0])
+        wf_warn(ctx,
+                "%s has networks %lld to %lld of its recipe and %s networks %lld to %lld: some are "
+                "there twice",
+                before->path, (long long)before->seeds[0], (long long)last, behind->path,
+                (long long)next, (long long)behind->seeds[behind->count - 1]);
+}
+
+static bool same_value(const wf_zoo *a, const wf_zoo *b, const char *key) {
+    const char *x = wf_zoo_meta(a, key), *y = wf_zoo_meta(b, key);
+    return x != NULL && y != NULL && strcmp(x, y) == 0;
+}
+
+static wf_status open_parts(wf_ctx *ctx, char **paths, size_t n, wf_zoo *zoo) {
+    size_t first = 0;
+    WF_TRY(wf_alloc(ctx, n, sizeof(wf_zoo *), zoo->path, &zoo->parts));
+    WF_TRY(wf_alloc(ctx, n, sizeof *zoo->firsts, zoo->path, &zoo->firsts));
+    for (size_t i = 0; i < n; i++) {
+        WF_TRY(wf_zoo_open(ctx, paths[i], &zoo->parts[i]));
+        zoo->n_parts++;
+        zoo->firsts[i] = first;
+        first += wf_zoo_count(zoo->parts[i]);
+        if (i > 0 && same_value(zoo->parts[i - 1], zoo->parts[i], "weft.recipe"))
+            warn_of_gap(ctx, zoo->parts[i - 1], zoo->parts[i]);
+    }
+    return WF_OK;
+}
+
+wf_status wf__zoo_open_files(wf_ctx *ctx, wf_zoo *zoo) {
+    char **paths;
+    size_t n;
+    WF_TRY(wf_zoo_files(ctx, zoo->path, &paths, &n));
+    wf_status status = open_parts(ctx, paths, n, zoo);
+    wf_zoo_names_free(paths, n);
+    return status == WF_OK ? join_parts(ctx, zoo) : status;
 }

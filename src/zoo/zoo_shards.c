@@ -21,13 +21,8 @@
 #include "zoo/zoo_collection.h"
 
 #include "base/comm.h"
-#include "base/safetensors.h"
-#include "weft/text.h"
-#include "zoo/zoo_recipe.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,360 +30,11 @@
 
 enum {
     largest_shard = 1024,
-    gpu_shard = 16384, /* a second or so, and many times what runs at once */
-    named_divergences = 10
+    gpu_shard = 16384 /* a second or so, and many times what runs at once */
 };
 static const double stream_bytes = 2147483648.0; /* of weights in memory at once */
 static const double shard_flops = 1e12;          /* about ten seconds of one core */
 static const double gpu_speed = 100;             /* times that */
-static const char part_ending[] = ".safetensors", started_ending[] = ".started";
-
-/* --- settings as text ------------------------------------------------------------------------- */
-
-static void fingerprint_of(const wf_dataset *data, char out[65]) {
-    if (data->fingerprint[0] != '\0') {
-        memcpy(out, data->fingerprint, sizeof data->fingerprint);
-        return;
-    }
-    wf_sha256 hash;
-    wf_sha256_start(&hash);
-    size_t width = (size_t)data->inputs * sizeof(float);
-    wf_sha256_add(&hash, data->x_train, data->n_train * width);
-    wf_sha256_add(&hash, data->y_train, data->n_train * sizeof *data->y_train);
-    wf_sha256_add(&hash, data->x_test, data->n_test * width);
-    wf_sha256_add(&hash, data->y_test, data->n_test * sizeof *data->y_test);
-    wf_sha256_end(&hash, out);
-}
-
-/* The settings with one value for each meaning: ranges that are none, and settings of the other
- * optimiser, which nobody looks at. */
-static wf_zoo_desc normal_form(const wf_zoo_desc *desc) {
-    wf_zoo_desc normal = *desc, defaults = wf_zoo_desc_default();
-    normal.lr_max = fmax(desc->lr, desc->lr_max);
-    if (normal.epochs_max < normal.epochs) normal.epochs_max = normal.epochs;
-    if (desc->optimizer == WF_ZOO_ADAM) {
-        normal.momentum = defaults.momentum;
-        normal.nesterov = defaults.nesterov;
-    } else {
-        normal.beta1 = defaults.beta1;
-        normal.beta2 = defaults.beta2;
-        normal.eps = defaults.eps;
-    }
-    return normal;
-}
-
-/* All that a network depends on but its index, as lines of "key = value". */
-static wf_status write_recipe(wf_ctx *ctx, zoo_collection *all) {
-    wf_zoo_desc desc = normal_form(all->desc);
-    char buffer[WF_SETTING_BUFFER];
-    wf_text text = wf_text_start(all->recipe, sizeof all->recipe);
-    wf_text_add(&text, "arch = %s\nactivation = %s\n", all->graph->text,
-                wf_activation_name(all->graph->activation));
-    for (const wf_setting *row = wf_zoo_settings(); row->key != NULL; row++)
-        if (row->in_file == WF_FILE_CONFIG)
-            wf_text_add(&text, "%s = %s\n", row->key, wf_setting_text(row, &desc, buffer));
-    wf_text_add(&text, "test = %s\ndata = %s\n", all->test_name, all->fingerprint);
-    return !text.cut ? WF_OK
-                     : wf_fail(ctx, WF_ERR_UNSUPPORTED,
-                               "%.80s...: the text of this architecture is too long for "
-                               "a collection's recipe",
-                               all->graph->text);
-}
-
-/* --- parts on disk ---------------------------------------------------------------------------- */
-
-static bool has_ending(const char *name, const char *ending) {
-    size_t length = strlen(name), end = strlen(ending);
-    return name[0] != '.' && length > end && strcmp(name + length - end, ending) == 0;
-}
-
-static wf_status list_add(wf_ctx *ctx, part_list *list, wf_zoo *part) {
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
-        wf_zoo **grown = realloc(list->parts, capacity * sizeof *grown);
-        if (grown == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "list of parts: out of memory");
-        list->parts = grown;
-        list->capacity = capacity;
-    }
-    list->parts[list->count++] = part;
-    return WF_OK;
-}
-
-static wf_status check_recipe(wf_ctx *ctx, const zoo_collection *all, const char *recipe) {
-    wf_recipe_line theirs, ours;
-    if (wf__same_recipe(recipe, all->recipe, &theirs, &ours)) return WF_OK;
-    return wf_fail(ctx, WF_ERR_INPUT,
-                   "%s holds networks of other settings (\"%.*s = %.*s\", asked for is \"%.*s = "
-                   "%.*s\"); finish that collection, or delete the folder to start again",
-                   all->folder, theirs.key_size, theirs.key,
-                   theirs.value_size < 80 ? theirs.value_size : 80, theirs.value, ours.key_size,
-                   ours.key, ours.value_size < 80 ? ours.value_size : 80, ours.value);
-}
-
-static wf_status check_part(wf_ctx *ctx, const zoo_collection *all, const wf_zoo *part) {
-    const char *recipe = wf_zoo_meta(part, "weft.recipe");
-    size_t bytes;
-    const uint8_t *errors = wf_zoo_errors(part, NULL, &bytes);
-    if (recipe == NULL || wf_zoo_seeds(part) == NULL || wf_zoo_rates(part) == NULL ||
-        wf_zoo_epochs(part) == NULL ||
-        (all->error_bytes > 0 && (errors == NULL || wf_zoo_scores(part, NULL) == NULL)))
-        return wf_fail(ctx, WF_ERR_INPUT,
-                       "%s: not a part of a collection; delete the folder %s to start again",
-                       wf_zoo_path(part), all->folder);
-    WF_TRY(check_recipe(ctx, all, recipe));
-    if (bytes != all->error_bytes || !wf_graph_equal(wf_zoo_graph(part), all->graph))
-        return wf_fail(ctx, WF_ERR_INPUT,
-                       "%s: shapes do not fit its settings; delete the folder %s to start again",
-                       wf_zoo_path(part), all->folder);
-    return WF_OK;
-}
-
-static wf_status cannot_take(wf_ctx *ctx, wf_status status) {
-    if (status == WF_ERR_MEMORY || status == WF_ERR_INTERRUPTED) return status;
-    return wf_fail(ctx, status, "%s; delete this file to train its networks again",
-                   wf_last_error(ctx));
-}
-
-/* Notes where the networks of the last part lie; those outside first .. first+count-1 are left
- * alone. */
-static void note_places(zoo_collection *all) {
-    const wf_zoo *part = all->list.parts[all->list.count - 1];
-    const int64_t *indices = wf_zoo_seeds(part);
-    for (size_t slot = 0; slot < wf_zoo_count(part); slot++) {
-        int64_t i = indices[slot] - (int64_t)all->desc->first;
-        if (i < 0 || (size_t)i >= all->desc->count) continue;
-        all->places[i] = (place){(int32_t)all->list.count - 1, (uint32_t)slot};
-        all->state[i] = WF_ZOO_TRAINED;
-    }
-}
-
-wf_status wf__zoo_take_part(wf_ctx *ctx, zoo_collection *all, const char *path) {
-    wf_zoo *part;
-    wf_status status = wf_zoo_open(ctx, path, &part);
-    if (status != WF_OK) return cannot_take(ctx, status);
-    status = check_part(ctx, all, part);
-    if (status == WF_OK) status = list_add(ctx, &all->list, part);
-    if (status != WF_OK) {
-        wf_zoo_free(part);
-        return status;
-    }
-    note_places(all);
-    return WF_OK;
-}
-
-/* What stands at PATH, when it was made with these settings and is intact: all that is asked for,
- * or, when a killed call has left some of its parts behind it, as good as a part. Any other file
- * there is about to be replaced. */
-static wf_status take_result(wf_ctx *ctx, zoo_collection *all) {
-    wf_zoo *zoo;
-    if (!wf_file_exists(all->path)) return WF_OK;
-    wf_status status = wf_zoo_open(ctx, all->path, &zoo);
-    if (status != WF_OK) return status == WF_ERR_MEMORY ? status : WF_OK;
-    const char *recipe = wf_zoo_meta(zoo, "weft.recipe"), *same = wf_zoo_meta(zoo, "weft.networks");
-    bool whole = same != NULL && strcmp(same, all->networks) == 0;
-    bool ours = recipe != NULL && strcmp(recipe, all->recipe) == 0 &&
-                (whole || wf_file_exists(all->folder)) && wf_zoo_verify(ctx, zoo) == WF_OK;
-    if (ours) status = check_part(ctx, all, zoo);
-    if (ours && status == WF_OK) status = list_add(ctx, &all->list, zoo);
-    if (!ours || status != WF_OK) {
-        wf_zoo_free(zoo);
-        return status;
-    }
-    all->stands = whole ? wf_zoo_count(zoo) : 0;
-    note_places(all);
-    return WF_OK;
-}
-
-static wf_status join_path(wf_ctx *ctx, char *out, const char *a, const char *separator,
-                           const char *b) {
-    if (snprintf(out, WF_ZOO_PATH, "%s%s%s", a, separator, b) >= WF_ZOO_PATH)
-        return wf_fail(ctx, WF_ERR_USAGE, "%s: the path is too long", a);
-    return WF_OK;
-}
-
-wf_status wf__zoo_part_path(wf_ctx *ctx, const zoo_collection *all, int64_t first,
-                            char out[WF_ZOO_PATH]) {
-    char name[64];
-    snprintf(name, sizeof name, "%010" PRId64 "%s", first, part_ending);
-    return join_path(ctx, out, all->folder, "/", name);
-}
-
-/* --- networks under way ----------------------------------------------------------------------- */
-
-static wf_status started_path(wf_ctx *ctx, const zoo_collection *all, size_t i,
-                              char out[WF_ZOO_PATH]) {
-    char name[64];
-    snprintf(name, sizeof name, "%010zu%s", all->desc->first + i, started_ending);
-    return join_path(ctx, out, all->folder, "/", name);
-}
-
-static wf_status started_write(wf_ctx *ctx, const zoo_collection *all, size_t i, const void *w,
-                               const wf_zoo_progress *progress) {
-    size_t n = all->graph->n_params;
-    char path[WF_ZOO_PATH], updates[32];
-    WF_TRY(started_path(ctx, all, i, path));
-    snprintf(updates, sizeof updates, "%" PRIu64, progress->updates);
-    const void *data[] = {w, progress->first, progress->second};
-    static const char *const names[] = {"weights", "first", "second"};
-    wf_st_tensor tensors[3];
-    for (int k = 0; k < 3; k++)
-        tensors[k] = (wf_st_tensor){names[k], WF_ST_F32, 1, {n}, n, n * sizeof(float), data[k]};
-    const char *const meta[][2] = {{"weft.format", "network under way 1"},
-                                   {"weft.recipe", all->recipe},
-                                   {"weft.updates", updates}};
-    return wf_st_write(ctx, path, tensors, 3, meta, 3);
-}
-
-/* w and progress NULL: the file is checked only. */
-static wf_status started_read(wf_ctx *ctx, const zoo_collection *all, const char *path, void *w,
-                              wf_zoo_progress *progress) {
-    wf_st_file *file;
-    wf_status status = wf_st_open(ctx, path, &file);
-    if (status == WF_OK) {
-        status = wf_st_verify(ctx, file, NULL);
-        if (status != WF_OK) wf_st_close(file);
-    }
-    if (status != WF_OK) return cannot_take(ctx, status);
-    void *out[] = {w, progress != NULL ? progress->first : NULL,
-                   progress != NULL ? progress->second : NULL};
-    static const char *const names[] = {"weights", "first", "second"};
-    const char *recipe = wf_st_meta(file, "weft.recipe"), *text = wf_st_meta(file, "weft.updates");
-    char *end = NULL;
-    uint64_t updates = text != NULL ? strtoull(text, &end, 10) : 0;
-    bool whole = recipe != NULL && updates > 0 && *end == '\0';
-    for (int k = 0; k < 3 && whole; k++) {
-        const wf_st_tensor *tensor = wf_st_find(file, names[k]);
-        whole =
-            tensor != NULL && tensor->dtype == WF_ST_F32 && tensor->count == all->graph->n_params;
-    }
-    if (whole) status = check_recipe(ctx, all, recipe);
-    else status = cannot_take(ctx, wf_fail(ctx, WF_ERR_INPUT, "%s: not a network under way", path));
-    for (int k = 0; k < 3 && status == WF_OK && w != NULL; k++) {
-        const wf_st_tensor *tensor = wf_st_find(file, names[k]);
-        memcpy(out[k], tensor->data, tensor->bytes);
-    }
-    if (progress != NULL) progress->updates = updates;
-    wf_st_close(file);
-    return status;
-}
-
-static void started_remove(wf_ctx *ctx, zoo_collection *all, size_t i) {
-    char path[WF_ZOO_PATH];
-    if (all->started[i] && started_path(ctx, all, i, path) == WF_OK) unlink(path);
-    all->started[i] = 0;
-}
-
-static wf_status take_started(wf_ctx *ctx, zoo_collection *all, const char *name,
-                              const char *path) {
-    size_t index = strtoull(name, NULL, 10);
-    WF_TRY(started_read(ctx, all, path, NULL, NULL));
-    if (index >= all->desc->first && index - all->desc->first < all->desc->count)
-        all->started[index - all->desc->first] = 1;
-    return WF_OK;
-}
-
-typedef struct taking {
-    wf_ctx *ctx;
-    zoo_collection *all;
-} taking;
-
-static wf_status take_file(void *taking_, const char *name) {
-    const taking *now = taking_;
-    wf_ctx *ctx = now->ctx;
-    zoo_collection *all = now->all;
-    char path[WF_ZOO_PATH];
-    bool part = has_ending(name, part_ending), started = has_ending(name, started_ending);
-    if (!part && !started) return WF_OK;
-    WF_TRY(join_path(ctx, path, all->folder, "/", name));
-    if (started) return take_started(ctx, all, name, path);
-    WF_TRY(wf__zoo_take_part(ctx, all, path));
-    wf_status status = wf_zoo_verify(ctx, all->list.parts[all->list.count - 1]);
-    return status == WF_OK ? WF_OK : cannot_take(ctx, status);
-}
-
-static wf_status take_files(wf_ctx *ctx, zoo_collection *all) {
-    WF_TRY(take_result(ctx, all));
-    if (all->stands > 0 && !wf_file_exists(all->folder)) return WF_OK;
-    WF_TRY(wf_make_folder(ctx, all->folder));
-    return wf_list_folder(ctx, all->folder, take_file, &(taking){ctx, all});
-}
-
-static wf_status take_files_alone(wf_ctx *ctx, zoo_collection *all) {
-    bool alone = wf_work_alone(ctx, true);
-    wf_status status = take_files(ctx, all);
-    wf_work_alone(ctx, alone);
-    return status;
-}
-
-/* Networks of a larger collection that is not finished yet are not ours to delete. */
-static bool reaches_outside(const zoo_collection *all, const wf_zoo *part) {
-    const int64_t *indices = wf_zoo_seeds(part);
-    for (size_t slot = 0; slot < wf_zoo_count(part); slot++) {
-        int64_t i = indices[slot] - (int64_t)all->desc->first;
-        if (i < 0 || (size_t)i >= all->desc->count) return true;
-    }
-    return false;
-}
-
-/* Deletes the merged parts, what a killed writer left of one (".NAME.tmp.PID"), and the folder when
- * it is empty. */
-static void remove_parts(wf_ctx *ctx, zoo_collection *all) {
-    for (size_t i = 0; i < all->desc->count; i++) started_remove(ctx, all, i);
-    for (size_t p = 0; p < all->list.count; p++)
-        if (!reaches_outside(all, all->list.parts[p]) &&
-            strcmp(wf_zoo_path(all->list.parts[p]), all->path) != 0)
-            unlink(wf_zoo_path(all->list.parts[p]));
-    wf_remove_dead_siblings(all->folder, NULL);
-    if (rmdir(all->folder) != 0)
-        wf_warn(ctx, "%s: the folder is kept, it holds more than this collection's parts (%s)",
-                all->folder, strerror(errno));
-    wf_sync_names(all->folder); /* else a power loss brings it back, beside a finished collection */
-}
-
-/* --- what goes with the weights --------------------------------------------------------------- */
-
-static void columns_free(columns *some) {
-    free(some->index);
-    free(some->lr);
-    free(some->epochs);
-    free(some->scores);
-    free(some->errors);
-}
-
-static wf_status columns_alloc(wf_ctx *ctx, size_t count, size_t error_bytes, columns *out) {
-    *out = (columns){0};
-    const char *what = "scores of a collection";
-    wf_status status = wf_alloc(ctx, count, sizeof *out->index, what, &out->index);
-    if (status == WF_OK) status = wf_alloc(ctx, count, sizeof *out->lr, what, &out->lr);
-    if (status == WF_OK) status = wf_alloc(ctx, count, sizeof *out->epochs, what, &out->epochs);
-    if (status == WF_OK) status = wf_alloc(ctx, count, sizeof *out->scores, what, &out->scores);
-    if (status == WF_OK) status = wf_alloc(ctx, count, error_bytes, what, &out->errors);
-    return status;
-}
-
-static wf_zoo_extra extra_of(const zoo_collection *all, const columns *some, const char *seed) {
-    bool tested = all->error_bytes > 0;
-    return (wf_zoo_extra){.seeds = some->index,
-                          .lr = some->lr,
-                          .epochs = some->epochs,
-                          .n_tests = tested ? 1 : 0,
-                          .test_names = {all->test_name},
-                          .scores = {some->scores},
-                          .errors = {some->errors},
-                          .error_bytes = {all->error_bytes},
-                          .n_meta = all->data->note[0] != 0 ? 6 : 5,
-                          .meta = {{"weft.recipe", all->recipe},
-                                   {"weft.networks", all->networks},
-                                   {"weft.data", all->fingerprint},
-                                   {"weft.preparation", all->data->preparation},
-                                   {"weft.seed", seed},
-                                   {"weft.data.note", all->data->note}}};
-}
-
-static const char *seed_text(const zoo_collection *all, char *out, size_t size) {
-    snprintf(out, size, "%" PRIu64, all->desc->seed);
-    return out;
-}
 
 /* --- saving ----------------------------------------------------------------------------------- */
 
@@ -439,11 +85,11 @@ static wf_status write_part(wf_ctx *ctx, zoo_collection *all, const size_t *list
     columns some = {0};
     unsaved source = {all, list, 0};
     wf_status status;
-    char path[WF_ZOO_PATH], seed[32];
-    WF_TRY_GOTO(columns_alloc(ctx, count, all->error_bytes, &some), done);
+    char path[WF_ZOO_PATH];
+    WF_TRY_GOTO(wf__zoo_columns_alloc(ctx, count, all->error_bytes, &some), done);
     copy_columns(all, list, count, &some);
     WF_TRY_GOTO(wf__zoo_part_path(ctx, all, some.index[0], path), done);
-    wf_zoo_extra extra = extra_of(all, &some, seed_text(all, seed, sizeof seed));
+    wf_zoo_extra extra = wf__zoo_extra(all, &some);
     WF_TRY_GOTO(wf_zoo_write_from(ctx, path, all->graph, unsaved_network, &source, count, &extra),
                 done);
     if (source.failed) {
@@ -452,7 +98,7 @@ static wf_status write_part(wf_ctx *ctx, zoo_collection *all, const size_t *list
         status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be read back", all->path);
     } else status = wf__zoo_take_part(ctx, all, path);
 done:
-    columns_free(&some);
+    wf__zoo_columns_free(&some);
     return status;
 }
 
@@ -462,7 +108,7 @@ static wf_status save_unsaved(wf_ctx *ctx, zoo_collection *all) {
     for (size_t i = 0; i < all->desc->count; i++)
         if (is_unsaved(all, i)) list[count++] = i;
     wf_status status = count > 0 ? write_part(ctx, all, list, count) : WF_OK;
-    for (size_t k = 0; k < count && status == WF_OK; k++) started_remove(ctx, all, list[k]);
+    for (size_t k = 0; k < count && status == WF_OK; k++) wf__zoo_started_remove(ctx, all, list[k]);
     all->saved = wf_seconds();
     free(list);
     return status;
@@ -488,7 +134,7 @@ static bool save_when_due(void *all_) {
 static bool keep_network(void *all_, size_t i, const void *w, const wf_zoo_progress *progress) {
     zoo_collection *all = all_;
     pthread_mutex_lock(&all->keeping);
-    wf_status status = started_write(all->keeper, all, all->piece_first + i, w, progress);
+    wf_status status = wf__zoo_started_write(all->keeper, all, all->piece_first + i, w, progress);
     if (status == WF_OK) all->started[all->piece_first + i] = 1;
     else note_failure(all, status, all->keeper);
     pthread_mutex_unlock(&all->keeping);
@@ -497,12 +143,10 @@ static bool keep_network(void *all_, size_t i, const void *w, const wf_zoo_progr
 
 static bool resume_network(void *all_, size_t i, void *w, wf_zoo_progress *progress, bool *found) {
     zoo_collection *all = all_;
-    char path[WF_ZOO_PATH];
     wf_status status = WF_OK;
     pthread_mutex_lock(&all->keeping);
     *found = all->started[all->piece_first + i] != 0;
-    if (*found) status = started_path(all->keeper, all, all->piece_first + i, path);
-    if (*found && status == WF_OK) status = started_read(all->keeper, all, path, w, progress);
+    if (*found) status = wf__zoo_started_read(all->keeper, all, all->piece_first + i, w, progress);
     if (status != WF_OK) note_failure(all, status, all->keeper);
     pthread_mutex_unlock(&all->keeping);
     return status == WF_OK;
@@ -540,8 +184,7 @@ static void hand_over(void *all_, size_t end) {
 
 /* Opens the growing file; leaves all->stream NULL where there can be none. */
 static wf_status stream_start(wf_ctx *ctx, zoo_collection *all) {
-    char seed[32];
-    wf_zoo_extra extra = extra_of(all, &all->extra, seed_text(all, seed, sizeof seed));
+    wf_zoo_extra extra = wf__zoo_extra(all, &all->extra);
     wf_status status =
         wf_zoo_stream_open(ctx, all->path, all->graph, all->desc->count, &extra, &all->stream);
     return status == WF_ERR_UNSUPPORTED ? WF_OK : status;
@@ -551,11 +194,10 @@ static wf_status stream_start(wf_ctx *ctx, zoo_collection *all) {
 static wf_status stream_end(wf_ctx *ctx, zoo_collection *all) {
     for (size_t i = 0; i < all->desc->count; i++)
         if (all->state[i] != WF_ZOO_TRAINED) return save_unsaved(ctx, all);
-    char seed[32];
-    wf_zoo_extra extra = extra_of(all, &all->extra, seed_text(all, seed, sizeof seed));
+    wf_zoo_extra extra = wf__zoo_extra(all, &all->extra);
     wf_status status = wf_zoo_stream_commit(ctx, all->stream, &extra);
     all->stream = NULL;
-    if (status == WF_OK) remove_parts(ctx, all);
+    if (status == WF_OK) wf__zoo_remove_parts(ctx, all);
     return status;
 }
 
@@ -689,113 +331,11 @@ wf_status wf__zoo_train_missing(wf_ctx *ctx, zoo_collection *all, bool *merged) 
     return status;
 }
 
-/* --- the merge -------------------------------------------------------------------------------- */
-
-static void network_at(void *all_, size_t place_index, float *w) {
-    const zoo_collection *all = all_;
-    const place *at = &all->places[place_index];
-    wf_zoo_get(all->list.parts[at->part], at->slot, w);
-}
-
-static bool all_finite(const float *values, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(values[i])) return false;
-    return true;
-}
-
-/* Closes up the places of networks that did not diverge; returns how many there are. */
-static wf_status drop_diverged(wf_ctx *ctx, zoo_collection *all, size_t *kept) {
-    size_t total = all->desc->count, n_params = all->graph->n_params, dropped = 0;
-    float *w;
-    WF_TRY(wf_alloc(ctx, n_params, sizeof *w, "one network", &w));
-    for (size_t i = 0; i < total; i++) {
-        network_at(all, i, w);
-        if (all_finite(w, n_params)) {
-            all->places[i - dropped] = all->places[i];
-            continue;
-        }
-        if (++dropped <= named_divergences)
-            wf_warn(ctx, "network %zu diverged (learning rate %.3g) and is left out",
-                    all->desc->first + i,
-                    wf_zoo_task_of(all->desc, (uint32_t)(all->desc->first + i)).lr);
-    }
-    free(w);
-    *kept = total - dropped;
-    if (dropped > named_divergences)
-        wf_warn(ctx, "%zu of %zu networks diverged and are left out; lower the learning rate",
-                dropped, total);
-    return WF_OK;
-}
-
-static void merge_columns(const zoo_collection *all, size_t count, columns *out) {
-    for (size_t i = 0; i < count; i++) {
-        const wf_zoo *part = all->list.parts[all->places[i].part];
-        size_t slot = all->places[i].slot, bytes = all->error_bytes;
-        out->index[i] = wf_zoo_seeds(part)[slot];
-        out->lr[i] = wf_zoo_rates(part)[slot];
-        out->epochs[i] = wf_zoo_epochs(part)[slot];
-        if (bytes == 0) continue;
-        out->scores[i] = wf_zoo_scores(part, NULL)[slot];
-        memcpy(out->errors + i * bytes, wf_zoo_errors(part, NULL, &bytes) + slot * bytes, bytes);
-    }
-}
-
-wf_status wf__zoo_merge(wf_ctx *ctx, zoo_collection *all, size_t *diverged) {
-    size_t kept;
-    WF_TRY(drop_diverged(ctx, all, &kept));
-    *diverged = all->desc->count - kept;
-    if (kept == 0) {
-        remove_parts(ctx, all);
-        return wf_fail(ctx, WF_ERR_DIVERGED,
-                       "%s: all %zu networks diverged; lower the learning rate (%g)", all->path,
-                       all->desc->count, all->desc->lr);
-    }
-    columns extra;
-    wf_status status = columns_alloc(ctx, kept, all->error_bytes, &extra);
-    if (status == WF_OK) {
-        char seed[32];
-        merge_columns(all, kept, &extra);
-        wf_zoo_extra written = extra_of(all, &extra, seed_text(all, seed, sizeof seed));
-        status = wf_zoo_write_from(ctx, all->path, all->graph, network_at, all, kept, &written);
-    }
-    columns_free(&extra);
-    if (status == WF_OK) remove_parts(ctx, all);
-    return status;
-}
-
-static wf_status collection_start(wf_ctx *ctx, zoo_collection *all) {
-    const wf_zoo_desc *desc = all->desc;
-    WF_TRY(wf_lock_file(ctx, all->path, &all->lock));
-    WF_TRY(wf_zoo_plan_build(ctx, all->graph, all->data, desc, &all->chain, &all->plan));
-    const char *name = desc->test_name != NULL ? desc->test_name : all->data->name;
-    if (strlen(name) >= sizeof all->test_name)
-        return wf_fail(ctx, WF_ERR_USAGE, "test set name \"%s\": at most 100 characters", name);
-    snprintf(all->test_name, sizeof all->test_name, "%s", name[0] != '\0' ? name : "test");
-    all->error_bytes = (all->data->n_test + 7) / 8;
-    fingerprint_of(all->data, all->fingerprint);
-    WF_TRY(write_recipe(ctx, all));
-    WF_TRY(join_path(ctx, all->folder, all->path, "", ".parts"));
-    WF_TRY(wf_alloc(ctx, desc->count, sizeof *all->places, "places of networks", &all->places));
-    WF_TRY(wf_alloc(ctx, desc->count, 1, "network states", &all->state));
-    WF_TRY(wf_alloc(ctx, desc->count, 1, "network states", &all->started));
-    WF_TRY(columns_alloc(ctx, desc->count, all->error_bytes, &all->extra));
-    for (size_t i = 0; i < desc->count; i++) {
-        wf_zoo_task task = wf_zoo_task_of(desc, (uint32_t)(desc->first + i));
-        all->places[i].part = WF_PLACE_NONE;
-        all->extra.index[i] = task.index;
-        all->extra.lr[i] = (float)task.lr;
-        all->extra.epochs[i] = task.epochs;
-    }
-    if (wf_ctx_create(&(wf_ctx_desc){.threads = 1}, &all->keeper) != WF_OK)
-        return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", all->path);
-    return wf_ctx_rank(ctx) == 0 ? take_files_alone(ctx, all) : WF_OK;
-}
-
 wf_status wf__zoo_train_here(wf_ctx *ctx, zoo_collection *all, size_t *dropped) {
     bool merged = all->stands > 0;
     if (merged) {
         *dropped = all->desc->count - all->stands;
-        if (wf_file_exists(all->folder)) remove_parts(ctx, all);
+        if (wf_file_exists(all->folder)) wf__zoo_remove_parts(ctx, all);
         return WF_OK;
     }
     WF_TRY(wf__zoo_train_missing(ctx, all, &merged));
@@ -813,7 +353,7 @@ wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *dat
     all->path = path;
     all->ctx = ctx;
     pthread_mutex_init(&all->keeping, NULL);
-    wf_status status = collection_start(ctx, all);
+    wf_status status = wf__zoo_start(ctx, all);
     if (wf_ctx_ranks(ctx) > 1) status = wf__zoo_train_together(ctx, all, status, &dropped);
     else if (status == WF_OK) status = wf__zoo_train_here(ctx, all, &dropped);
     for (size_t p = 0; p < all->list.count; p++) wf_zoo_free(all->list.parts[p]);
@@ -824,7 +364,7 @@ wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *dat
     wf_ctx_free(all->keeper);
     wf_lock_free(all->lock);
     pthread_mutex_destroy(&all->keeping);
-    columns_free(&all->extra);
+    wf__zoo_columns_free(&all->extra);
     free(all);
     if (diverged != NULL) *diverged = dropped;
     return status;

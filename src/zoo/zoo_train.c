@@ -224,7 +224,7 @@ static void train_network(void *run_, size_t i, int worker) {
     *t = (trainee){run, worker, clock_seconds()};
     wf_zoo_state state = train_to_end(t, i, w, &progress);
     if (state == WF_ZOO_WAITING) return;
-    /* Behind everything else: whoever sees it sees the network. */
+    /* After everything else: whoever sees it sees the network. */
     __atomic_store_n(&piece->state[i], (uint8_t)state, __ATOMIC_RELEASE);
     size_t done = atomic_fetch_add(&run->done, 1) + 1;
     if (worker == 0 && piece->meter != NULL)
@@ -256,10 +256,7 @@ wf_status wf_zoo_piece_run(wf_ctx *ctx, const wf_zoo_plan *plan, const wf_zoo_ke
     WF_TRY(wf_use_cuda(ctx, &cuda));
     bool declined = piece->declined != NULL && *piece->declined;
     if (cuda && !declined && kernels->real_size == sizeof(float)) {
-        wf_status status =
-            plan->chain == NULL
-                ? wf_fail(ctx, WF_ERR_UNSUPPORTED, "the GPU trains chains of linear layers alone")
-                : wf_zoo_cuda_run(ctx, plan, piece);
+        wf_status status = wf_zoo_cuda_run(ctx, plan, piece);
         if (status != WF_ERR_UNSUPPORTED) return status;
         wf_warn(ctx, "%s; these networks are trained on the CPU", wf_last_error(ctx));
         if (piece->declined != NULL) *piece->declined = true;

@@ -3,7 +3,7 @@
 import errno, glob, os, random, re, resource, shutil, signal, subprocess, threading, time
 
 import power
-from lab import CACHE, Wrong, differences, essence, leftovers, plain, snapshot, text
+from lab import CACHE, HANGS, Wrong, differences, essence, leftovers, plain, snapshot, text
 
 
 def check_code(code, allowed, err, silent=False):
@@ -50,6 +50,10 @@ class Fault:
     def cases(self, lab, command):
         return []
 
+    def count(self, lab, command):
+        """How many cases there are; None: the command has not been looked at yet."""
+        return len(self.cases(lab, command)) if command in lab.known else None
+
     def draw(self, lab, command, rng):
         return None
 
@@ -83,7 +87,7 @@ class Fault:
 
 
 class KillAtCall(Fault):
-    """kill -9 before (0) or behind (1) system call N"""
+    """kill -9 before (0) or after (1) system call N"""
 
     allowed = {0, -9}
 
@@ -110,7 +114,7 @@ class KillAtTime(Fault):
             process = lab.start(folder, command, "", 2)
             time.sleep(delay / 1e6)
             process.send_signal(self.signals[delay % len(self.signals)])
-            out, err = process.communicate(timeout=60)
+            out, err = lab.end(process)
             check_code(process.returncode, self.allowed, err, silent=True)
         return process.returncode
 
@@ -235,7 +239,7 @@ class JumpingClock(Fault):
 
 
 class PowerLoss(Fault):
-    """the power fails behind operation N of a recorded run; a mode of power.py, SEED"""
+    """the power fails after operation N of a recorded run; a mode of power.py, SEED"""
 
     def __init__(self):
         self.records, self.lock = {}, threading.Lock()
@@ -265,6 +269,9 @@ class PowerLoss(Fault):
                 lab.done(folder)
             return self.records[command]
 
+    def count(self, lab, command):
+        return super().count(lab, command) if command in self.records else None
+
     def cases(self, lab, command):
         count = len(self.record(lab, command)[2])
         return [
@@ -289,7 +296,7 @@ class PowerLoss(Fault):
                 wanted, {name: data for name, data in found.items() if name in wanted}
             )
             if wrong:
-                raise Wrong("lost behind exit code 0: " + wrong)
+                raise Wrong("lost after exit code 0: " + wrong)
         return None
 
 
@@ -310,7 +317,7 @@ class Together(Fault):
             time.sleep(rng.random() * lab.know(command).seconds / 2)
         if killed >= 0:
             processes[killed].kill()
-        ends = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
+        ends = [(lab.end(process)[1], process.returncode) for process in processes]
         for i, (err, code) in enumerate(ends):
             check_code(
                 code, {0} | ({-9} if i == killed else set()) | (set() if wait[i] else {5}), err
@@ -401,13 +408,15 @@ class BadInput(Fault):
         process.stderr.close()
         check_code(process.returncode, {0, 3}, err)
         used, cpu = usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
-        if used > self.memory + self.times * len(data) or cpu > self.seconds:
+        # What is read as if it were sound costs what the command costs.
+        most = self.seconds + (lab.know(command).seconds if process.returncode == 0 else 0)
+        if used > self.memory + self.times * len(data) or cpu > most:
             raise Wrong("%d bytes cost %d MB and %.1f s" % (len(data), used >> 20, cpu))
         if lab.sanitized:
             other = lab.fresh(command)
             shutil.copy(path, os.path.join(other, name))
             words = [lab.sanitized] + lab.words(command)[1:]
-            run = subprocess.run(words, cwd=other, capture_output=True, timeout=120)
+            run = subprocess.run(words, cwd=other, capture_output=True, timeout=HANGS)
             if b"Sanitizer" in run.stderr or b"runtime error" in run.stderr:
                 raise Wrong("a sanitizer speaks: " + text(run.stderr)[:600])
             lab.done(other)

@@ -14,7 +14,18 @@ def read_commands():
 
 
 COMMANDS = read_commands()
-NAMED = {"table.conf": ["table.csv"], "tasks.conf": ["tasks"]}  # by these recipes
+HANGS = 400  # seconds
+# What these name, or what lies beside them.
+NAMED = {
+    "table.conf": ["table.csv"],
+    "tasks.conf": ["tasks"],
+    "cifar.conf": ["images"],
+    "arrays.conf": ["arrays.npz"],
+    "planned.safetensors": [
+        "planned.safetensors.recipe.conf",
+        "planned.safetensors.log.jsonl",
+    ],
+}
 MANIFEST = "[moons]\nrecipe = moons.conf\n[spirals]\nrecipe = spirals.conf\n"
 TASK = """[data]
 name = %s
@@ -35,6 +46,71 @@ updates = 16
 batch = 4
 save_seconds = 8
 coupling = independent
+"""
+PDIFF = """[model]
+generator = pdiff
+latent = 8
+channels = 4
+vae_updates = 6
+diffusion_steps = 25
+[train]
+updates = 6
+batch = 4
+save_seconds = 8
+"""
+FRESH = """[data]
+name = spirals
+rows = 120
+[zoo]
+arch = 2-6-3
+fresh = yes
+count = 32
+held_out = 4
+epochs = 1
+batch = 32
+[model]
+node = 8
+edge = 8
+time = 8
+blocks = 1
+[train]
+updates = 8
+batch = 4
+fresh_pool = 32
+fresh_rate = 1
+save_seconds = 0
+[sample]
+count = 4
+solver = euler
+steps = 2
+refine_cycles = 0
+[eval]
+subsets = 2
+controls = no
+"""
+CNN = """[data]
+name = digits
+rows = 60
+[zoo]
+arch = 1x8x8 conv2 pool linear10
+count = 3
+held_out = 0
+epochs = 1
+batch = 16
+"""
+# As weft fit writes it; the flow has half of the updates.
+PLANNED = """[zoo]
+path = zoo.safetensors
+[model]
+node = 8
+edge = 8
+time = 8
+blocks = 1
+[train]
+updates = 12
+schedule_updates = 12
+batch = 4
+save_seconds = 0
 """
 TASKS = """[zoo]
 manifest = tasks/all.manifest
@@ -100,15 +176,19 @@ class Lab:
             preexec_fn=limits,
         )
 
-    def run(self, folder, command, chaos="", seconds=60, **more):
+    def run(self, folder, command, chaos="", **more):
         process = self.start(folder, command, chaos, **more)
+        out, err = self.end(process)
+        return process.returncode, out, err
+
+    def end(self, process):
+        """What it said. Commands take a second or so; a busy machine may need minutes."""
         try:
-            out, err = process.communicate(timeout=seconds)
+            return process.communicate(timeout=HANGS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            raise Wrong("still at work after %d s" % seconds)
-        return process.returncode, out, err
+            raise Wrong("still at work after %d s" % HANGS)
 
     def takes(self, command):
         """The inputs of a command, and what they name in turn."""
@@ -180,12 +260,12 @@ def text(bytes_):
 # --- inputs
 
 
-def write_pickle(path, shapes, rng):
-    """A state_dict as torch.save writes it."""
+def write_pickle(path, shapes, rng, inside=""):
+    """A state_dict as torch.save writes it; inside: under this key of a dictionary."""
     text = lambda s: b"X" + struct.pack("<I", len(s)) + s.encode()
     whole = lambda n: b"J" + struct.pack("<i", n)
     numbers = lambda v: b"(" + b"".join(map(whole, v)) + b"t"
-    body, storages = b"\x80\x02}(", []
+    body, storages = b"\x80\x02}(" + (text(inside) + b"}(" if inside else b""), []
     for name, shape in shapes:
         count = 1
         for size in shape:
@@ -207,7 +287,7 @@ def write_pickle(path, shapes, rng):
         )
         storages.append(struct.pack("<%df" % count, *(rng.gauss(0, 1) for i in range(count))))
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("net/data.pkl", body + b"u.")
+        archive.writestr("net/data.pkl", body + (b"u" + text("epoch") + whole(3) if inside else b"") + b"u.")
         for k, storage in enumerate(storages):
             archive.writestr("net/data/%d" % k, storage)
 
@@ -222,7 +302,7 @@ def make_inputs(lab):
     weft("run tiny.conf -o done")
     for name in ("zoo", "flow", "nets"):
         shutil.copy(os.path.join(at, "done", name + ".safetensors"), at)
-    for folder in ("dicts", "pickles", "tasks"):
+    for folder in ("dicts", "pickles", "lightning", "images", "tasks"):
         os.mkdir(os.path.join(at, folder))
     for i in range(4):
         weft("zoo export zoo.safetensors -i %d -o dicts/net%d.safetensors" % (i, i))
@@ -231,12 +311,39 @@ def make_inputs(lab):
             [("a.weight", (5, 3)), ("a.bias", (5,)), ("b.weight", (2, 5)), ("b.bias", (2,))],
             rng,
         )
+        write_pickle(
+            os.path.join(at, "lightning/run%d.ckpt" % i),
+            [("model.a.weight", (5, 3)), ("model.a.bias", (5,)), ("model.b.weight", (2, 5)),
+             ("model.b.bias", (2,))],
+            rng,
+            inside="state_dict",
+        )
+    for k, name in enumerate(["data_batch_%d" % (i + 1) for i in range(5)] + ["test_batch"]):
+        with open(os.path.join(at, "images", name + ".bin"), "wb") as file:
+            for i in range(2):
+                file.write(bytes([(2 * k + i) % 10]) + rng.randbytes(3072))
+    with zipfile.ZipFile(os.path.join(at, "arrays.npz"), "w", zipfile.ZIP_DEFLATED) as archive:
+        numbers = struct.pack("<80f", *(rng.gauss(0, 1) for i in range(80)))
+        labels = struct.pack("<40q", *(rng.randrange(2) for i in range(40)))
+        for name, kind, shape, data in (("x", "<f4", "(40, 2)", numbers), ("y", "<i8", "(40,)", labels)):
+            head = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }" % (kind, shape)
+            head += " " * (63 - (10 + len(head)) % 64) + "\n"
+            magic = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head))
+            archive.writestr(name + ".npy", magic + head.encode() + data)
     rows = [
         "%.3f,%s,%d" % (rng.gauss(0, 1), rng.choice("abc"), rng.randrange(2)) for i in range(60)
     ]
     write("table.csv", "x,letter,class\n" + "\n".join(rows) + "\n")
     write("table.conf", "[data]\npath = table.csv\ncategorical = letter\n")
     write("mlp.conf", MLP)
+    write("pdiff.conf", PDIFF)
+    write("fresh.conf", FRESH)
+    write("cnn.conf", CNN)
+    write("cifar.conf", "[data]\npath = images\nformat = cifar10\nscale = channel\n")
+    write("arrays.conf", "[data]\npath = arrays.npz\n")
+    write("planned.safetensors.recipe.conf", PLANNED)
+    weft("train planned.safetensors.recipe.conf --zoo zoo.safetensors -o planned.safetensors"
+         " --set train.updates=6")
     write("tasks.conf", TASKS)
     write("tasks/all.manifest", MANIFEST)
     write("tasks/moons.conf", TASK % ("moons", "2-4-2"))
@@ -273,7 +380,7 @@ def essence(path):
         if path.endswith(".safetensors"):
             size = struct.unpack("<Q", data[:8])[0]
             header = json.loads(data[8 : 8 + size])
-            for key in ("seconds", "weft.digest"):
+            for key in ("seconds", "phase.seconds", "weft.digest"):
                 header.get("__metadata__", {}).pop(key, None)
             return json.dumps(header, sort_keys=True).encode() + data[8 + size :]
     except (ValueError, struct.error):

@@ -3,7 +3,7 @@
  *
  *   trace=FILE             appends a line "NAME PATH" for each call: its number is its line
  *   record=FILE            appends what the process does to files, for the replay of a power loss
- *   kill=N  killed=N       SIGKILL before call N; behind it
+ *   kill=N  killed=N       SIGKILL before call N; after it
  *   fail=N  errno=E  on=1  call N fails with E; with on=1 all later calls of its kind, too
  *   short=N                call N, if it reads or writes, moves half of its bytes
  *   cut=N  file=FILE       before call N somebody makes FILE empty
@@ -140,7 +140,7 @@ static void trace(const kind *k, const long *arg) {
     leave();
 }
 
-/* A line: the call, its result, numbers and paths behind tabs; of writes the bytes behind it. */
+/* A line: the call, its result, numbers and paths after tabs; of writes the bytes after it. */
 static void record(int number, const long *arg, long result) {
     const char *paths[2] = {NULL, NULL};
     long numbers[4], n = 0, bytes = 0;
@@ -422,7 +422,7 @@ __attribute__((constructor)) static void begin(void) {
     alloc_at = number(words, "alloc", 0);
 }
 
-/* The number of requests for memory, behind the calls of a trace. */
+/* The number of requests for memory, after the calls of a trace. */
 __attribute__((destructor)) static void end(void) {
     if (!traces) return;
     put_text(log_fd, "# ");

@@ -30,6 +30,9 @@ expect value-out-of-range 2 "allowed is 0 to 256" "$weft" version --threads 9999
 expect flag-with-value 2 "takes no value" "$weft" version --json=1
 expect bad-device 2 "allowed is cpu, cuda, auto" "$weft" version --device tpu
 expect argument-too-many 2 "one argument too many" "$weft" version extra
+expect shows-how 2 "as in weft eval --zoo" "$weft" eval zoo.safetensors nets.safetensors
+expect second-word 2 "did you mean weft zoo import" "$weft" import checkpoints
+check "CHANGELOG.md begins with this version" test "$("$weft" version | sed -n '1s/weft //p')" = "$(sed -n 's/^## //p' CHANGELOG.md | head -n 1)"
 expect help-unknown 2 "unknown command nonsense" "$weft" help nonsense
 expect stdout-full 4 "standard output could not be written" sh -c "\"$weft\" version >/dev/full"
 

@@ -22,6 +22,20 @@ check "lines are short" has "printf.*CC src/base/arena.c"
 check "tests can be made" plan V=1 NVCC= test
 check "tests ask for their packages" has "need.sh.*libcmocka-dev"
 
+# parts OPTION: what the library is made of; an old file unless the parts have changed
+parts() {
+    touch -d 2000-01-01 "$scratch/build/parts.txt"
+    make -s --no-print-directory BUILD="$scratch/build" NVCC= "$1" "$scratch/build/parts.txt"
+}
+changed() { [ "$(date -r "$scratch/build/parts.txt" +%Y)" != 2000 ]; }
+unchanged() { ! changed; }
+mkdir -p "$scratch/build"
+parts CURL=
+parts CURL=
+check "the same parts make no new library" unchanged
+parts CURL=yes
+check "other parts make a new library" changed
+
 printf '#!/bin/sh\nexit 1\n' >"$scratch/dpkg-query" && chmod +x "$scratch/dpkg-query"
 expect "a missing package is named, not installed" 1 "packages (Debian's names): no-such" \
     env WEFT_INSTALL=no PATH="$scratch:$PATH" tools/need.sh no-such

@@ -44,4 +44,17 @@ check archive python3 -c '
 import json
 a, b = json.load(open("folder.json")), json.load(open("archive.json"))
 assert a["fingerprint"] == b["fingerprint"] and a["image"] == [3, 32, 32]'
+# The whole experiment on 240 images: batches of two folders, one of them packed; again, it is done.
+mkdir pair
+gzip -c "$data/data_batch_2.bin" >pair/data_batch_2.bin.gz
+bench() {
+    env DEVICE=cpu WEFT="$weft" OUT="$scratch/bench" IMAGES=40 COUNT=4 HELD=2 EPOCHS=1 UPDATES=3 SAMPLES=2 TIMED=2 SETTINGS="train.batch=2 \
+        model.blocks=1 model.node=8 model.edge=8 model.time=8 train.weights=ema sample.steps=4" "$root/bench/experiments.sh" cifar10 "$@"
+}
+expect bench 0 "refined 0.3,10" bench pair "$WEFT_DATA/cifar-10"
+check bench-rate grep -q "networks of 1 epochs a second" out
+check bench-table grep -q "gmn-refined" out
+expect bench-again 0 "refined 0.3,10" bench pair
+rm -r "$scratch/bench"
+expect bench-missing 3 "data_batch_1.bin is in none of: pair" bench pair
 finish

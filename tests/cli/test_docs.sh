@@ -9,4 +9,24 @@ for page in README.md CONTRIBUTING.md docs/*.md; do
     done
     check "$page names files that are there${missing:+, but not:}$missing" test -z "$missing"
 done
+
+# The program behind `make test-docs` finds what is wrong, and counts what does not run.
+page() { printf '# Page\n\n%b' "$1" >"$scratch/page.md"; }
+blocks() { tests/doc_blocks.py "$scratch/page.md"; }
+page '```sh\nweft version\n```\n'
+expect blocks-pass 0 "1 passed, 0 failed, 0 not run" blocks
+page '```sh\nweft nonsense\n```\n'
+expect blocks-fail 1 "page.md:4: exit 2" blocks
+page '<!-- not run: needs the moon -->\n```sh\nfalse\n```\n'
+expect blocks-not-run 0 "page.md:5: sh: needs the moon" blocks
+page '<!-- not run, false: so it is -->\n```sh\nfalse\nweft version\n```\n'
+expect blocks-line-not-run 0 "1 passed, 0 failed, 1 not run" blocks
+page '    weft version\n'
+expect blocks-indented 1 "an indented block of commands" blocks
+page '```\nweft version\n```\n'
+expect blocks-unmarked 1 "mark it sh" blocks
+page '```json\n{"a": }\n```\n'
+expect blocks-json 1 "page.md:4" blocks
+page '```conf\n[data]\nnmae = digits\n```\n'
+expect blocks-recipe 1 "has no key" blocks
 finish

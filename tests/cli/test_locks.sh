@@ -5,16 +5,6 @@ recipe=$root/tests/cli/tiny.conf
 cd "$scratch" || exit 1
 long="--set train.updates=3000 --set eval.controls=no"
 
-# wait_for COMMAND...: until it holds, at most 30 s.
-wait_for() {
-    tries=0
-    until "$@" 2>/dev/null; do
-        tries=$((tries + 1))
-        [ $tries -lt 300 ] || return 1
-        sleep 0.1
-    done
-}
-
 # shellcheck disable=SC2086
 mkdir whole && (cd whole && "$weft" run "$recipe" -o shared $long -q >/dev/null 2>&1)
 # shellcheck disable=SC2086

@@ -85,7 +85,20 @@ for field in gmn mlp; do
     expect "$field with 2 ranks" 0 "" ranks 2 train "$@" -o "$field-2.safetensors"
     check "$field: the weights of one process" python3 body.py "$field.safetensors" "$field-2.safetensors"
 done
-check "a field of one part says who idles" grep -q "mlp cuts a batch of 96 networks into 1 part: 1 of 2 ranks idle" err
+check "a field of one part says who idles" grep -q "mlp takes a batch as a whole on the CPU: 1 of 2 ranks idles" err
+
+# --- networks that are trained beside the flow: batches and pools that ranks do not divide
+fresh="--set zoo.fresh=yes --set train.fresh_rate=1 --set train.batch=50 --set train.updates=24"
+# shellcheck disable=SC2086
+"$weft" run "$recipe" -o fresh -q $fresh >/dev/null 2>&1
+# shellcheck disable=SC2086
+same_run "fresh networks, 3 ranks" 3 fresh $fresh
+# shellcheck disable=SC2086
+"$weft" run "$recipe" -o few -q $quick --set train.batch=2 >/dev/null 2>&1
+# shellcheck disable=SC2086
+same_run "a batch of 2, 3 ranks" 3 few $quick --set train.batch=2
+expect "a flow that diverges ends all ranks" 1 "training diverged at update" ranks 3 train "$recipe" --set train.lr=1000 --set train.weight_decay=1000 --set train.clip=0 --set train.batch=96 -z zoo.safetensors -o wild.safetensors
+check "and is told once" test "$(grep -c 'training diverged' err)" = 1
 
 # --- single commands
 "$weft" sample muon/flow.safetensors -n 7 -o nets.safetensors --solver dopri5 -q >/dev/null 2>&1
@@ -110,18 +123,10 @@ cp two.safetensors there/zoo.safetensors
 expect "ranks with different files" 3 "zoo.safetensors is another here than on rank 0" timeout 60 mpirun -n 1 -wdir "$PWD/here" "$weft" train "$recipe" -z zoo.safetensors -o flow.safetensors : -n 1 -wdir "$PWD/there" "$weft" train "$recipe" -z zoo.safetensors -o flow.safetensors
 
 # --- faults
-# wait_for COMMAND...: until it holds, at most 30 s.
-wait_for() {
-    tries=0
-    until "$@" 2>/dev/null; do
-        tries=$((tries + 1))
-        [ $tries -lt 300 ] || return 1
-        sleep 0.1
-    done
-}
-# The process of rank $2 that makes $1.
+# The process of rank $2 that makes $1 here: another run of this test may make one of that name.
 rank_of() {
     for process in $(pgrep -f "weft train .*-o $1 "); do
+        [ "$(readlink /proc/"$process"/cwd)" = "$(pwd -P)" ] || continue
         tr '\0' '\n' 2>/dev/null </proc/"$process"/environ | grep -qx "OMPI_COMM_WORLD_RANK=$2" && echo "$process"
     done
 }
@@ -144,6 +149,26 @@ fault() {
     expect "$label: the checkpoint is whole" 0 "ok" "$weft" verify "$label.safetensors"
     [ "$label" != killed ] || expect "$label: the same command goes on" 0 "" ranks 3 train "$recipe" $endless --set train.max_seconds=1 -o "$label.safetensors"
 }
+# saves NAME SIGNAL: to every rank, as Slurm does; they save within 5 s. Open MPI's launcher would hold SIGTERM back.
+saves() {
+    label=$1 signal=$2
+    # shellcheck disable=SC2086
+    ranks 2 train "$recipe" $endless --set train.save_seconds=1000 -o "$label.safetensors" -q >/dev/null 2>"$label.err" &
+    job=$!
+    wait_for test -s "$label.safetensors.log.jsonl"
+    both="$(rank_of "$label.safetensors" 0) $(rank_of "$label.safetensors" 1)"
+    start=$(date +%s%N)
+    # shellcheck disable=SC2086
+    kill -"$signal" $both
+    wait_for test -s "$label.safetensors"
+    took=$((($(date +%s%N) - start) / 1000000))
+    wait $job
+    check "$label: a checkpoint after $took ms" test $took -le 5000
+    expect "$label: which is whole" 0 "ok" "$weft" verify "$label.safetensors"
+    check "$label: says so" grep -q "interrupted after update [0-9]*; the checkpoint is saved" "$label.err"
+}
+saves term TERM
+saves usr1 USR1
 fault killed KILL 1 "137" "rank 1 .* on node .* exited on signal 9"
 fault stopped USR1 1 "130 138" "stopped.safetensors: interrupted after update [0-9]*; the checkpoint is saved"
 WEFT_RANK_TIMEOUT=3

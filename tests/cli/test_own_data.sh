@@ -53,6 +53,21 @@ for i in 0 1 2 3 4 5; do "$weft" zoo export six.safetensors -i $i -o six/n$i.pt 
 expect import-good 0 "accuracy 9" "$weft" zoo import six -a relu --data spirals --scale standard -o good.safetensors
 check "nothing to warn of" test ! -s "$scratch/err"
 check "the scale is remembered" test "$(eval_mean good.safetensors spirals)" = "$(eval_mean six.safetensors spirals)"
+
+# An order of classes that was said at import is kept as the scale is, by flows and their networks too.
+printf '[data]\npath = own.tsv\nclasses = c, a, b\nscale = standard\n[zoo]\narch = 2-6-3\ncount = 30\nepochs = 20\nlr = 1e-2\n' >order.conf
+"$weft" zoo train order.conf -o order.safetensors -q >/dev/null
+"$weft" zoo export order.safetensors --all -o order -q >/dev/null
+"$weft" zoo import order -a relu --data own.tsv --scale standard --classes c,a,b -o ordered.safetensors -q >/dev/null
+check "the order of classes is remembered" test "$(eval_mean ordered.safetensors own.tsv)" = "$(eval_mean ordered.safetensors own.tsv '--classes c,a,b')"
+check "another one that is said rules" test "$(eval_mean ordered.safetensors own.tsv '--classes a,b,c')" != "$(eval_mean ordered.safetensors own.tsv)"
+"$weft" fit ordered.safetensors --data own.tsv -m 0.01 -o order.flow -q >/dev/null
+check "the recipe of a fit has it" grep -q '^classes = c,a,b' order.flow.recipe.conf
+"$weft" sample order.flow -n 3 -o drawn.safetensors -q >/dev/null
+check "networks from the flow have it" test "$(eval_mean drawn.safetensors own.tsv)" = "$(eval_mean drawn.safetensors own.tsv '--classes c,a,b')"
+expect flow-as-zoo 3 "draw some from it: weft sample order.flow" "$weft" zoo info order.flow
+expect sample-collection 3 "weft fit ordered.safetensors -o" "$weft" sample ordered.safetensors -o x.safetensors
+
 "$weft" zoo info good.safetensors --json -q >good.json
 check "scores are in the collection" python3 -c '
 import json

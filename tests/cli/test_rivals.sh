@@ -121,10 +121,24 @@ expect heads 2 "must divide it" "$weft" train "$rivals/digits-sane-kde.conf" --z
 check "nothing half-written" test ! -e no.safetensors -a ! -e no
 
 # --- the paper's grid ---------------------------------------------------------------------------------
-grid() { WEFT="$weft" OUT=grid DEVICE=cpu "$root/bench/experiments.sh" grid "$@"; }
-grid --list >list.txt
+experiment() { WEFT="$weft" OUT=grid DEVICE=cpu "$root/bench/experiments.sh" "$@"; }
+experiment grid --list >list.txt
 check "110 configurations" test "$(wc -l <list.txt)" = 110
 check "93 on MNIST" test "$(grep -c '^mnist-' list.txt)" = 93
 check "each once" test "$(sort -u list.txt | wc -l)" = 110
 check "81 of DWF, 18 of SANE, 7 of DiT" test "$(grep -c -- '-dwf' list.txt) $(grep -c -- '-sane' list.txt) $(grep -c -- '-dit' list.txt)" = "81 18 7"
+check "70 runs of the scaling study" test "$(experiment scaling --list | wc -l)" = 70
+check "8 methods on three data sets" test "$(experiment rivals --list | wc -l)" = 24
+check "27 runs about permutations" test "$(experiment permutation --list | wc -l)" = 27
+check "7 rivals on one training run" test "$(experiment origin --list 'origin-*' | wc -l)" = 7
+
+# --- a subset of an experiment, and the same command again --------------------------------------------
+few() {
+    COUNT=3 DIGITS=8 SETTINGS="train.updates=2 train.set_aside=2 sample.steps=1 eval.subsets=2" experiment rivals 'digits-mlp' digits-dwf 2>&1
+}
+few >few.txt
+check "two methods, one table" grep -q '^digits-dwf  *dwf  *347,922 ' few.txt
+check "a page with their networks" grep -q 'id="points"' grid/rivals-digits.html
+few >again.txt
+check "goes on where it was" test "$(grep -c 'done before' again.txt)" = 2
 finish

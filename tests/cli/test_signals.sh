@@ -5,21 +5,13 @@ recipe=$root/tests/cli/tiny.conf
 mkdir "$scratch/whole" "$scratch/broken"
 long="--set train.updates=4000 --set train.batch=32 --set eval.controls=no"
 
-# wait_for COMMAND...: until it holds, at most 30 s.
-wait_for() {
-    tries=0
-    until "$@" 2>/dev/null; do
-        tries=$((tries + 1))
-        [ $tries -lt 300 ] || return 1
-        sleep 0.1
-    done
-}
 # interrupt SIGNAL CODE: start the run, wait until the flow is being trained, send the signal.
 interrupt() {
     # shellcheck disable=SC2086
     "$weft" run "$recipe" $long 2>err >out &
     pid=$!
     wait_for grep -q '"training"' runs/tiny/stage.json || fail "interrupt $1" "training did not begin"
+    wait_for test -s err # an earlier run may have begun it, and this one not be ready for signals
     sleep "$3"
     kill -"$1" $pid
     wait $pid

@@ -37,6 +37,19 @@ done
 flip run/eval.json 100
 expect "weft report refuses it" 3 "is not what evaluation left" "$weft" report run
 cp whole/eval.json run/eval.json
+# A log that is cut short draws another curve, an empty one none.
+for size in 0 300; do
+    truncate -s $size run/flow.safetensors.log.jsonl
+    cp run/report.html page.html
+    expect "weft report refuses a log of $size bytes" 3 "flow.safetensors.log.jsonl: is not what training left" \
+        "$weft" report run -o page.html
+    check "and leaves the page as it was" cmp run/report.html page.html
+    expect "so does weft run" 3 "and the page has no curve of the loss" "$weft" run "$recipe" -o run
+done
+rm run/flow.safetensors.log.jsonl
+expect "without a log there is a page" 0 "page.html" "$weft" report run -o page.html
+check "that has no curve" sh -c '! grep -q "Training the flow" page.html && grep -q "Training the flow" run/report.html'
+cp whole/flow.safetensors.log.jsonl run/
 expect "all is well again" 0 "report: done before" "$weft" run "$recipe" -o run
 echo "<!-- my own -->" >>run/report.html
 expect "a changed page is written again" 0 "report is not done" sh -c "'$weft' run '$recipe' -o run 2>&1 | sed 's/report and what stands on it are done again/report is not done/'"

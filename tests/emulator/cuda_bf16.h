@@ -16,6 +16,7 @@ inline __nv_bfloat16 __float2bfloat16_rn(float x) {
     if (x != x) return {0x7fff};
     return {(uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
+inline __nv_bfloat16 __float2bfloat16(float x) { return __float2bfloat16_rn(x); }
 inline float __bfloat162float(__nv_bfloat16 x) {
     return emulated::of_bits<float>((uint32_t)x.bits << 16);
 }

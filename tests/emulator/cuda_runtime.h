@@ -16,17 +16,23 @@
  *   M5  what a GPU would refuse or hang on (too much shared memory, misaligned words, threads
  *       that wait for ever, lanes of a warp in different instructions, a capture whose streams
  *       are not joined) ends the program with a sentence
- * Not seen: two lanes' accesses on both sides of an instruction that the whole warp executes (mma,
- * shuffles), for here it keeps them in order as __syncwarp does; blocks side by side; code for
- * sm_90a.
  *   M6  several host threads may call; one is inside at a time, and launches of all of them are
  *       shuffled together (M2)
+ *   M7  blocks of a cluster run side by side. A bulk copy lands at any time between its issue and
+ *       the moment when all threads wait, its destination NaN until then (hopper.cpp)
+ *   M8  wgmma runs when it is waited for; until then its accumulators are NaN
+ * Not seen: two lanes' accesses on both sides of an instruction that the whole warp executes (mma,
+ * shuffles), for here it keeps them in order as __syncwarp does; blocks that are not of one cluster
+ * side by side. Kernels of src/ run here as compiled for sm_80, those of bench/ as for sm_90a, and
+ * those of lean, of lstar and of many rows both ways (test_cuda_ops_90a).
+ * Static shared memory is one for all blocks of a cluster.
  * The card is one of sm_80 with the shared memory of later ones; WEFT_EMULATOR_PROCESSORS says of
  * how many SMs (8), and WEFT_EMULATOR_DEVICES how many cards there are (1). Their memory is one:
  * reading another card's is not noticed. */
 #ifndef WF_EMULATOR_CUDA_RUNTIME_H
 #define WF_EMULATOR_CUDA_RUNTIME_H
 
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -93,7 +99,10 @@ enum cudaMemcpyKind {
 };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+enum cudaLaunchAttributeID {
+    cudaLaunchAttributeProgrammaticStreamSerialization,
+    cudaLaunchAttributeClusterDimension
+};
 enum { cudaStreamNonBlocking = 1, cudaStreamCaptureModeRelaxed = 2 };
 enum { cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
 struct cudaDeviceProp {
@@ -114,6 +123,9 @@ struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;
     struct {
         int programmaticStreamSerializationAllowed;
+        struct {
+            unsigned x, y, z;
+        } clusterDim;
     } val;
 };
 struct cudaLaunchConfig_t {
@@ -129,6 +141,7 @@ cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaDeviceGetPCIBusId(char *out, int size, int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
@@ -140,7 +153,7 @@ template <class T> cudaError_t cudaMalloc(T **memory, size_t bytes) {
 }
 cudaError_t cudaMemGetInfo(size_t *left, size_t *all);
 /* Host memory that kernels reach: theirs are the host's addresses. */
-enum { cudaHostAllocMapped = 2, cudaHostRegisterDefault = 0 };
+enum { cudaHostAllocDefault = 0, cudaHostAllocMapped = 2, cudaHostRegisterDefault = 0 };
 cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned flags);
 template <class T> cudaError_t cudaMallocHost(T **memory, size_t bytes) {
     return cudaHostAlloc((void **)memory, bytes, 0);
@@ -154,19 +167,31 @@ inline cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSucce
 inline cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
+inline cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    return cudaMemsetAsync(to, value, bytes, NULL);
+}
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
+
+inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
+    return cudaMemcpyAsync(to, from, bytes, kind, NULL);
+}
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+/* Waits: nobody else would run the launches. */
+inline cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event); /* waits: nobody else would run the launches */
+
+#define CUDART_CB
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*call)(void *), void *argument);
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
@@ -214,16 +239,27 @@ bool sync_threads(bool value); /* true: of any thread */
 
 /* Shared memory has addresses of 32 bits. */
 enum { most_shared = 227 << 10, first_address = 1 << 30 };
-extern unsigned char dynamic_shared[];
+extern unsigned char *dynamic_shared; /* of the block that runs */
 inline uint32_t address_of(const void *p) {
     return (uint32_t)((uintptr_t)p - (uintptr_t)dynamic_shared) + first_address;
 }
 /* Of an aligned word of so many bytes. */
 void *shared_at(uint32_t address, int bytes);
 
+/* What wgmma says, and what a lane brings to it: its accumulators, its part of a in registers. */
+struct product_form {
+    int n;
+    bool half, a_in_registers, turned_a, turned_b, added;
+    uint64_t a_at, b_at; /* descriptors */
+};
+struct product_part {
+    float *acc[128];
+    uint32_t a[4];
+};
+
 /* --- launches --------------------------------------------------------------------------------- */
 void enqueue(cudaStream_t stream, std::function<void()> task);
-void run_grid(const char *name, dim3 grid, dim3 block, size_t bytes,
+void run_grid(const char *name, dim3 grid, dim3 block, unsigned cluster, size_t bytes,
               const std::function<void()> &thread);
 void allow_shared(const void *kernel, int bytes);
 int shared_allowed(const void *kernel);
@@ -236,20 +272,26 @@ template <class... P> struct launcher {
     size_t bytes;
     cudaStream_t stream;
     void (*kernel)(P...);
+    unsigned cluster; /* blocks along x */
     template <class... A> void operator()(const A &...arguments) const {
         std::tuple<P...> kept(static_cast<P>(arguments)...);
         launcher own = *this;
         check_shared(name, (const void *)kernel, bytes);
         enqueue(stream, [own, kept] {
-            run_grid(own.name, own.grid, own.block, own.bytes,
+            run_grid(own.name, own.grid, own.block, own.cluster, own.bytes,
                      [&] { std::apply(own.kernel, kept); });
         });
     }
 };
 template <class... P>
 launcher<P...> launch(const char *name, dim3 grid, dim3 block, size_t bytes, cudaStream_t stream,
-                      void (*kernel)(P...)) {
-    return {name, grid, block, bytes, stream, kernel};
+                      void (*kernel)(P...), unsigned cluster = 1) {
+    return {name, grid, block, bytes, stream, kernel, cluster};
+}
+
+template <class... P>
+launcher<P...> launch(const char *name, dim3 grid, dim3 block, void (*kernel)(P...)) {
+    return {name, grid, block, 0, NULL, kernel, 1};
 }
 
 template <class T> uint32_t bits_of(T value) {
@@ -272,12 +314,16 @@ template <class F> uint32_t reduced(const char *name, uint32_t own, uint32_t sta
 
 } // namespace emulated
 
-/* Code of sm_80 has no launches that begin early: attributes are not looked at. */
+/* Launches do not begin early here: of the attributes only the cluster is looked at. */
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...),
                                const A &...arguments) {
+    unsigned cluster = 1;
+    for (unsigned k = 0; k < config->numAttrs; k++)
+        if (config->attrs[k].id == cudaLaunchAttributeClusterDimension)
+            cluster = config->attrs[k].val.clusterDim.x;
     emulated::launch(__PRETTY_FUNCTION__, config->gridDim, config->blockDim,
-                     config->dynamicSmemBytes, config->stream, kernel)(arguments...);
+                     config->dynamicSmemBytes, config->stream, kernel, cluster)(arguments...);
     return cudaSuccess;
 }
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *of, const void *kernel) {
@@ -296,9 +342,17 @@ inline void __syncthreads() { emulated::sync_threads(false); }
 inline int __syncthreads_or(int value) { return emulated::sync_threads(value != 0); }
 inline void __syncwarp() { emulated::meet("__syncwarp", NULL, NULL, 0); }
 
-template <class T> T __shfl_sync(unsigned, T value, int lane) {
-    uint32_t own = emulated::bits_of(value);
-    return emulated::of_bits<T>(emulated::meet("__shfl_sync", NULL, &own, 1).in[lane & 31][0]);
+template <class T> T __shfl_sync(unsigned mask, T value, int lane) {
+    if constexpr (sizeof(T) == 8) {
+        uint32_t half[2];
+        memcpy(half, &value, 8);
+        for (uint32_t &word : half) word = __shfl_sync(mask, word, lane);
+        memcpy(&value, half, 8);
+        return value;
+    } else {
+        uint32_t own = emulated::bits_of(value);
+        return emulated::of_bits<T>(emulated::meet("__shfl_sync", NULL, &own, 1).in[lane & 31][0]);
+    }
 }
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits) {
     return __shfl_sync(mask, value, emulated::self->lane ^ bits);
@@ -320,6 +374,7 @@ inline unsigned __ballot_sync(unsigned, int value) {
         "__ballot_sync", value != 0, 0,
         [](uint32_t all, uint32_t x, int lane) { return all | (x & 1) << lane; });
 }
+inline int __any_sync(unsigned mask, int value) { return __ballot_sync(mask, value) != 0; }
 inline int __reduce_add_sync(unsigned, int value) {
     return (int)emulated::reduced("__reduce_add_sync", (uint32_t)value, 0,
                                   [](uint32_t all, uint32_t x, int) { return all + x; });
@@ -342,9 +397,11 @@ template <class T> T __ldg(const T *p) { return *p; }
 template <class T> void __stcs(T *p, T value) { *p = value; }
 
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline float __uint_as_float(uint32_t x) { return emulated::of_bits<float>(x); }
 inline float __int_as_float(int x) { return emulated::of_bits<float>((uint32_t)x); }
+inline int __float_as_int(float x) { return (int)emulated::bits_of(x); }
 inline uint32_t __float_as_uint(float x) { return emulated::bits_of(x); }
 inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t which) {
     uint64_t both = (uint64_t)y << 32 | x;
@@ -353,6 +410,20 @@ inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t which) {
     return out;
 }
 
+inline uint32_t __umulhi(uint32_t x, uint32_t y) { return (uint32_t)((uint64_t)x * y >> 32); }
+inline uint32_t atomicAdd(uint32_t *to, uint32_t value) { /* blocks run one after another */
+    uint32_t before = *to;
+    *to += value;
+    return before;
+}
+inline int atomicMin(int *to, int value) {
+    int before = *to;
+    if (value < before) *to = value;
+    return before;
+}
+inline double cospi(double x) { return cos(3.14159265358979323846 * x); }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float __expf(float x) { return expf(x); }

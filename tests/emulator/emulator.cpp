@@ -1,19 +1,18 @@
-/* emulator: runs grids of threads one block after another, and launches in the order of their streams (cuda_runtime.h).
+/* emulator: runs grids of threads one block after another, and launches in the order of their
+ * streams (cuda_runtime.h).
  *
- * A thread is a fiber with a stack of its own. It is entered once by makecontext, then left and resumed by longjmp, which
- * asks the system for nothing. Threads that wait are not ready; whoever completes what they wait for makes them so. */
-#include <setjmp.h>
+ * A thread is a fiber with a stack of its own. It is entered once by makecontext, then left and
+ * resumed by longjmp, which asks the system for nothing. Threads that wait are not ready; whoever
+ * completes what they wait for makes them so. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <ucontext.h>
 #include <map>
 #include <mutex>
-#include <vector>
 
-#include "ptx.h"
+#include "fibers.h"
 
-/* --- order ------------------------------------------------------------------------------------------------------- */
+/* --- order ------------------------------------------------------------------------------------ */
 namespace {
 
 int setting(const char *name, int otherwise) {
@@ -23,28 +22,32 @@ int setting(const char *name, int otherwise) {
 
 const uint32_t seed = (uint32_t)setting("WEFT_EMULATOR_SEED", 0);
 uint64_t random_state = seed;
+const char *kernel_name = "no kernel";
 
-/* Random where the seed is not 0, else 0. */
-inline uint32_t random_below(uint32_t n) {
+} // namespace
+
+uint32_t emulated::random_below(uint32_t n) {
     if (seed == 0) return 0;
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)((random_state >> 33) * n >> 31);
 }
-template <class T> void shuffle(std::vector<T> &list) {
+using emulated::random_below;
+
+template <class T> static void shuffle(std::vector<T> &list) {
     for (size_t k = 0; k < list.size(); k++)
         std::swap(list[k], list[k + random_below((uint32_t)(list.size() - k))]);
 }
-
-const char *kernel_name = "no kernel";
-
-} // namespace
 
 dim3 blockDim, gridDim;
 namespace emulated {
 
 thread *self;
 dim3 block_index;
-alignas(1024) unsigned char dynamic_shared[most_shared];
+alignas(1024) unsigned char cluster_shared[most_cluster][shared_window];
+unsigned char *dynamic_shared = cluster_shared[0];
+block blocks[most_cluster];
+int cluster_size = 1;
+size_t shared_size;
 
 void fail(const char *format, ...) {
     va_list list;
@@ -62,59 +65,21 @@ void fail(const char *format, ...) {
 
 } // namespace emulated
 
-/* --- fibers ------------------------------------------------------------------------------------------------------ */
+/* --- fibers ----------------------------------------------------------------------------------- */
 namespace {
 
-using emulated::meeting;
-using emulated::warp_lanes;
+using namespace emulated;
 
-struct copy {
-    void *to;
-    const void *from;
-    int there;
-};
-struct fiber : emulated::thread {
-    int warp;
-    bool entered;
-    ucontext_t start;
-    jmp_buf where;
-    const char *waits; /* for what */
-    std::vector<std::vector<copy>> groups;
-};
-struct warp {
-    uint32_t live, ready, arrived; /* lanes */
-    const char *name;              /* of what those that arrived are in */
-    emulated::finish_fn *finish;
-    int round;
-    meeting meetings[2]; /* who is slow still reads the last one */
-};
-struct barrier {
-    int arrived, count;
-    std::vector<fiber *> waiting;
-};
-
-enum { most_threads = 1024, stack_bytes = 128 << 10, n_barriers = 16, page = 4096 };
+enum { stack_bytes = 128 << 10, page = 4096 };
 fiber *fibers;
-warp warps[most_threads / warp_lanes];
-barrier barriers[n_barriers];
-std::vector<fiber *> polling; /* an mbarrier */
-int live_threads;
-bool any_value, any_result; /* of __syncthreads_or */
-size_t shared_size;
+std::vector<fiber *> polling; /* an mbarrier, a bulk copy, the cluster's barrier */
 jmp_buf home;
 const std::function<void()> *body;
 
-fiber *me() { return (fiber *)emulated::self; }
-
-void wake(fiber *f) { warps[f->warp].ready |= 1u << f->lane; }
+void wake(fiber *f) { f->of->warps[f->warp].ready |= 1u << f->lane; }
 void wake_all(std::vector<fiber *> &list) {
     for (fiber *f : list) wake(f);
     list.clear();
-}
-void pause(const char *reason) {
-    fiber *f = me();
-    f->waits = reason;
-    if (_setjmp(f->where) == 0) _longjmp(home, 1);
 }
 
 void complete_warp(warp &w) {
@@ -129,12 +94,12 @@ void complete_barrier(barrier &b) {
     b.arrived = 0;
     wake_all(b.waiting);
 }
-void complete_block() {
-    barriers[0].count = live_threads;
-    if (live_threads == 0 || barriers[0].arrived < live_threads) return;
-    any_result = any_value;
-    any_value = false;
-    complete_barrier(barriers[0]);
+void complete_block(block &b) {
+    b.barriers[0].count = b.live;
+    if (b.live == 0 || b.barriers[0].arrived < b.live) return;
+    b.any_result = b.any_value;
+    b.any_value = false;
+    complete_barrier(b.barriers[0]);
 }
 
 /* A fiber's life: the threads of its place in one block after another. */
@@ -142,100 +107,135 @@ void live() {
     for (;;) {
         (*body)();
         fiber *f = me();
-        warps[f->warp].live &= ~(1u << f->lane);
-        live_threads--;
-        complete_warp(warps[f->warp]);
-        complete_block();
-        pause("the next block");
+        block &b = *f->of;
+        b.warps[f->warp].live &= ~(1u << f->lane);
+        b.live--;
+        thread_ends();
+        complete_warp(b.warps[f->warp]);
+        complete_block(b);
+        if (b.live == 0) block_ended(b);
+        emulated::pause("the next block");
     }
 }
 
 void resume(fiber *f) {
-    emulated::self = f;
+    self = f;
+    block_index = f->of->index;
+    dynamic_shared = f->of->shared;
     if (_setjmp(home) != 0) return;
     if (f->entered) _longjmp(f->where, 1);
     f->entered = true;
     setcontext(&f->start);
 }
 
-void make_fibers() {
-    fibers = new fiber[most_threads]();
-    char *stacks = (char *)mmap(NULL, (size_t)most_threads * stack_bytes, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stacks == MAP_FAILED) emulated::fail("no memory for stacks");
-    for (int k = 0; k < most_threads; k++) {
-        char *stack = stacks + (size_t)k * stack_bytes;
+/* The first `count` of them, as many as a launch has needed so far. */
+void make_fibers(int count) {
+    static char *stacks;
+    static int made;
+    if (fibers == NULL) {
+        fibers = new fiber[most_fibers]();
+        stacks = (char *)mmap(NULL, (size_t)most_fibers * stack_bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (stacks == MAP_FAILED) fail("no memory for stacks");
+    }
+    for (; made < count; made++) {
+        char *stack = stacks + (size_t)made * stack_bytes;
         mprotect(stack, page, PROT_NONE); /* one that overflows stops here */
-        getcontext(&fibers[k].start);
-        fibers[k].start.uc_stack.ss_sp = stack;
-        fibers[k].start.uc_stack.ss_size = stack_bytes;
-        makecontext(&fibers[k].start, live, 0);
+        getcontext(&fibers[made].start);
+        fibers[made].start.uc_stack.ss_sp = stack;
+        fibers[made].start.uc_stack.ss_size = stack_bytes;
+        makecontext(&fibers[made].start, live, 0);
     }
 }
 
-void start_block(int threads) {
-    if (fibers == NULL) make_fibers();
-    int n_warps = (threads + warp_lanes - 1) / warp_lanes;
-    for (int k = 0; k < n_warps; k++)
-        warps[k].live = warps[k].ready = warps[k].arrived = 0, warps[k].round = 0;
+void start_block(block &b, int rank, dim3 index, int threads) {
+    b.index = index, b.rank = rank, b.live = threads;
+    b.shared = cluster_shared[rank];
+    b.any_value = false;
+    for (int k = 0; k < (threads + warp_lanes - 1) / warp_lanes; k++) {
+        warp &w = b.warps[k];
+        w.live = w.ready = w.arrived = 0, w.round = 0;
+        w.fenced = false, w.issued = w.committed = 0;
+    }
     for (int k = 0; k < threads; k++) {
-        fiber &f = fibers[k];
+        fiber &f = fibers[rank * threads + k];
         unsigned x = blockDim.x, y = blockDim.y, at = (unsigned)k;
         f.index = dim3(at % x, at / x % y, at / x / y);
-        f.lane = k % warp_lanes, f.warp = k / warp_lanes;
+        f.of = &b, f.lane = k % warp_lanes, f.warp = k / warp_lanes;
         f.groups.clear();
-        warps[f.warp].live |= 1u << f.lane;
+        f.bulk_groups = 0, f.at_cluster = false;
+        f.unfenced.clear();
+        b.warps[f.warp].live |= 1u << f.lane;
         wake(&f);
     }
-    for (barrier &b : barriers) b.arrived = b.count = 0, b.waiting.clear();
-    polling.clear();
-    live_threads = threads;
-    any_value = false;
-    memset(emulated::dynamic_shared, 0xff, shared_size);
+    for (barrier &each : b.barriers) each.arrived = each.count = 0, each.waiting.clear();
+    memset(b.shared, 0xff, shared_size);
 }
 
 /* One of the ready lanes. */
-fiber *pick(warp &w) {
+fiber *pick(warp &w, int threads) {
     uint32_t turn = random_below(warp_lanes);
     uint32_t turned = turn == 0 ? w.ready : w.ready >> turn | w.ready << (warp_lanes - turn);
     int lane = (int)((turn + (uint32_t)__builtin_ctz(turned)) % warp_lanes);
     w.ready &= ~(1u << lane);
-    return &fibers[(&w - warps) * warp_lanes + lane];
+    int rank = (int)(((char *)&w - (char *)blocks) / (ptrdiff_t)sizeof(block));
+    return &fibers[rank * threads + (&w - blocks[rank].warps) * warp_lanes + lane];
+}
+
+int live_threads() {
+    int sum = 0;
+    for (int k = 0; k < cluster_size; k++) sum += blocks[k].live;
+    return sum;
 }
 
 void report_hang(int threads) {
-    for (int k = 0; k < threads; k++) {
+    for (int k = 0; k < threads * cluster_size; k++) {
         fiber &f = fibers[k];
-        if (warps[f.warp].live >> f.lane & 1) {
-            emulated::self = &f;
-            emulated::fail("waits for ever for %s, and %d threads in all", f.waits, live_threads);
+        if (f.of->warps[f.warp].live >> f.lane & 1) {
+            self = &f, block_index = f.of->index;
+            fail("waits for ever for %s, and %d threads in all", f.waits, live_threads());
         }
     }
 }
 
-/* The first warp of a shuffled order that can goes on as far as it can, so that some are far ahead of others. */
-void run_block(int threads) {
-    enum { keeps_order = 200 };
+/* The first warp of a shuffled order that can run goes on as far as it can, so that some are far
+ * ahead of others. Bulk copies land in between, at the latest when all threads wait. */
+void run_cluster(int threads) {
+    enum { keeps_order = 200, lands = 16 };
     std::vector<warp *> order;
-    for (int k = 0; k * warp_lanes < threads; k++) order.push_back(&warps[k]);
-    start_block(threads);
+    for (int k = 0; k < cluster_size; k++)
+        for (int w = 0; w * warp_lanes < threads; w++) order.push_back(&blocks[k].warps[w]);
     shuffle(order);
-    while (live_threads > 0) {
+    while (live_threads() > 0) {
         if (random_below(keeps_order) == keeps_order - 1) shuffle(order);
         auto first = std::find_if(order.begin(), order.end(), [](warp *w) { return w->ready; });
-        if (first == order.end()) report_hang(threads);
-        else resume(pick(**first));
+        bool none = first == order.end();
+        if (copies_in_flight() && (none || random_below(lands) == lands - 1)) land_a_copy();
+        else if (none) report_hang(threads);
+        else resume(pick(**first, threads));
     }
-    emulated::self = NULL;
+    while (copies_in_flight()) land_a_copy();
+    self = NULL;
 }
 
 } // namespace
 
 namespace emulated {
 
+void pause(const char *reason) {
+    fiber *f = me();
+    snprintf(f->waits, sizeof f->waits, "%s", reason);
+    if (_setjmp(f->where) == 0) _longjmp(home, 1);
+}
+void poll(const char *reason) {
+    polling.push_back(me());
+    pause(reason);
+}
+void wake_polling() { wake_all(polling); }
+
 const meeting &meet(const char *name, finish_fn *finish, const uint32_t *words, int count) {
     fiber *f = me();
-    warp &w = warps[f->warp];
+    warp &w = my_warp();
     meeting &m = w.meetings[w.round % 2];
     if (w.arrived == 0) {
         w.name = name, w.finish = finish;
@@ -256,7 +256,7 @@ const meeting &meet(const char *name, finish_fn *finish, const uint32_t *words, 
 
 void arrive_at(int id, int count, bool wait) {
     if (id < 1 || id >= n_barriers) fail("barrier %d", id);
-    barrier &b = barriers[id];
+    barrier &b = me()->of->barriers[id];
     if (b.arrived > 0 && b.count != count)
         fail("%d threads at barrier %d, others said %d", count, id, b.count);
     b.count = count;
@@ -270,23 +270,24 @@ void arrive_at(int id, int count, bool wait) {
 }
 
 bool sync_threads(bool value) {
-    any_value |= value;
-    barriers[0].arrived++;
-    barriers[0].waiting.push_back(me());
-    complete_block();
+    block &b = *me()->of;
+    b.any_value |= value;
+    b.barriers[0].arrived++;
+    b.barriers[0].waiting.push_back(me());
+    complete_block(b);
     pause("__syncthreads");
-    return any_result;
+    return b.any_result;
 }
 
 void *shared_at(uint32_t address, int bytes) {
     int64_t offset = (int64_t)address - first_address;
+    unsigned char *p = (unsigned char *)((uintptr_t)dynamic_shared + (uintptr_t)offset);
     if (address % (uint32_t)bytes != 0) fail("%d bytes at %u in shared memory", bytes, address);
-    if (offset >= 0 && offset < most_shared && (size_t)(offset + bytes) > shared_size)
-        fail("byte %lld of %zu of shared memory", (long long)offset, shared_size);
-    return (void *)((uintptr_t)dynamic_shared + (uintptr_t)offset); /* or of another variable */
+    if (p >= cluster_shared[0] && p < cluster_shared[most_cluster]) check_shared_access(p, bytes);
+    return p; /* of dynamic shared memory or of another variable */
 }
 
-/* --- grids --------------------------------------------------------------------------------------------------------- */
+/* --- grids ------------------------------------------------------------------------------------ */
 static std::map<const void *, int> allowed;
 
 void allow_shared(const void *kernel, int bytes) { allowed[kernel] = bytes; }
@@ -301,27 +302,38 @@ void check_shared(const char *name, const void *kernel, size_t bytes) {
         fail("%zu bytes of shared memory, allowed are %d", bytes, shared_allowed(kernel));
 }
 
-void run_grid(const char *name, dim3 grid, dim3 block, size_t bytes,
+void run_grid(const char *name, dim3 grid, dim3 block, unsigned cluster, size_t bytes,
               const std::function<void()> &thread) {
-    uint32_t blocks = grid.x * grid.y * grid.z, threads = block.x * block.y * block.z;
+    uint32_t count = grid.x * grid.y * grid.z, threads = block.x * block.y * block.z;
     kernel_name = name;
-    if (blocks == 0 || threads == 0 || threads > most_threads)
-        fail("%u blocks of %u threads", blocks, threads);
+    if (count == 0 || threads == 0 || threads > most_threads)
+        fail("%u blocks of %u threads", count, threads);
+    if (cluster == 0 || cluster > most_cluster || grid.x % cluster != 0 ||
+        cluster * threads > most_fibers)
+        fail("clusters of %u in a grid of %u, blocks of %u threads", cluster, grid.x, threads);
     gridDim = grid, blockDim = block;
     shared_size = bytes;
+    cluster_size = (int)cluster;
     body = &thread;
-    uint32_t first = random_below(blocks), back = random_below(2);
-    for (uint32_t k = 0; k < blocks; k++) {
-        uint32_t at = (first + (back ? blocks - k : k)) % blocks;
-        block_index = dim3(at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y);
-        run_block((int)threads);
+    make_fibers((int)(cluster * threads));
+    uint32_t clusters = count / cluster, first = random_below(clusters), back = random_below(2);
+    for (uint32_t k = 0; k < clusters; k++) {
+        uint32_t at = (first + (back ? clusters - k : k)) % clusters * cluster;
+        for (uint32_t rank = 0; rank < cluster; rank++, at++)
+            start_block(blocks[rank], (int)rank,
+                        dim3(at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y),
+                        (int)threads);
+        start_cluster();
+        run_cluster((int)threads);
     }
+    cluster_size = 1;
+    dynamic_shared = cluster_shared[0];
     kernel_name = "no kernel";
 }
 
 } // namespace emulated
 
-/* --- instructions -------------------------------------------------------------------------------------------------- */
+/* --- instructions ----------------------------------------------------------------------------- */
 namespace ptx {
 
 using emulated::fail;
@@ -357,39 +369,6 @@ void cp_async_wait_all() {
     groups().clear();
 }
 
-/* In its eight bytes: arrivals that are missing, arrivals of a phase, the phase. */
-struct mbarrier {
-    int16_t missing, count;
-    uint32_t phase;
-};
-static mbarrier *barrier_at(uint32_t address) { return (mbarrier *)shared_at(address, 8); }
-
-void mbarrier_init_shared_b64(uint32_t barrier, int count) {
-    *barrier_at(barrier) = {(int16_t)count, (int16_t)count, 0};
-}
-void mbarrier_arrive_shared_b64(uint64_t &state, uint32_t barrier) {
-    mbarrier *b = barrier_at(barrier);
-    state = b->phase;
-    if (b->missing <= 0) fail("an arrival too many at an mbarrier");
-    if (--b->missing > 0) return;
-    b->missing = b->count;
-    b->phase++;
-    wake_all(polling);
-}
-void mbarrier_test_wait_parity_shared_b64(bool &done, uint32_t barrier, uint32_t parity) {
-    const mbarrier *b = barrier_at(barrier);
-    if ((b->phase & 1) == parity) {
-        polling.push_back(me());
-        pause("an mbarrier");
-    }
-    done = (b->phase & 1) != parity;
-}
-void cp_async_mbarrier_arrive_noinc_shared_b64(uint32_t barrier) {
-    uint64_t state;
-    cp_async_wait_all();
-    mbarrier_arrive_shared_b64(state, barrier);
-}
-
 static uint16_t element(const meeting &m, int matrix, int row, int column) {
     return ((const uint16_t *)shared_at(m.in[8 * matrix + row][0], 16))[column];
 }
@@ -413,6 +392,15 @@ void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t &a, uint32_t &b, ui
     const auto &out =
         emulated::meet("ldmatrix.trans", load_matrices<true>, &address, 1).out[laneid()];
     a = out[0], b = out[1], c = out[2], d = out[3];
+}
+
+void stmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                              uint32_t d) {
+    const uint32_t words[] = {a, b, c, d, address};
+    const meeting &m = emulated::meet("stmatrix", NULL, words, 5);
+    uint16_t *to = (uint16_t *)shared_to(address, 16); /* its row */
+    for (int k = 0; k < 8; k++)
+        to[k] = (uint16_t)(m.in[laneid() % 8 * 4 + k / 2][laneid() / 8] >> 16 * (k % 2));
 }
 
 static void turn_matrix(meeting &m) {
@@ -463,9 +451,10 @@ EMULATED_MMA(f16) EMULATED_MMA_BODY(true)
 
 } // namespace ptx
 
-/* --- streams ------------------------------------------------------------------------------------------------------- */
-/* Tasks behind others: of the device, in the order in which they were given (places never change, those before `base` are
- * done), or of a graph. A stream's tips are the tasks its next one has to come after. */
+/* --- streams ---------------------------------------------------------------------------------- */
+/* Tasks after others: of the device, in the order in which they were given (places never change,
+ * those before `base` are done), or of a graph. A stream's tips are the tasks its next one has to
+ * come after. */
 struct emulated_task {
     std::function<void()> run;
     std::vector<size_t> after;
@@ -494,6 +483,7 @@ std::vector<emulated_task> pending;
 size_t base;
 std::vector<cudaStream_t> streams;
 std::map<const char *, size_t> device_memory;
+std::map<const char *, size_t> pinned_memory;
 thread_local int current; /* device of a host thread */
 
 /* Host threads come in one at a time; launches of all of them run on the thread that waits. */
@@ -503,12 +493,13 @@ struct one_call {
     one_call() : guard(entry) {}
 };
 
-bool on_device(const void *p) {
-    auto next = device_memory.upper_bound((const char *)p);
-    if (next == device_memory.begin()) return false;
+bool is_inside(const std::map<const char *, size_t> &memory, const void *p) {
+    auto next = memory.upper_bound((const char *)p);
+    if (next == memory.begin()) return false;
     --next;
     return (const char *)p < next->first + next->second;
 }
+bool on_device(const void *p) { return is_inside(device_memory, p); }
 
 bool is_done(size_t task) { return task < base || pending[task - base].done; }
 
@@ -568,6 +559,11 @@ bool all_joined(const emulated_graph &graph) {
 
 void emulated::enqueue(cudaStream_t stream, std::function<void()> task) {
     one_call guard;
+    if (stream == NULL) { /* the default stream waits for all others */
+        settle_all();
+        task();
+        return;
+    }
     if (stream->device != current)
         fail("a launch on a stream of device %d, while the thread's is %d", stream->device,
              current);
@@ -599,6 +595,10 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     one_call guard;
+    if (stream == NULL) {
+        settle_all();
+        return cudaSuccess;
+    }
     if (stream->capture != NULL) emulated::fail("cudaStreamSynchronize in a capture");
     settle(stream->tips);
     return cudaSuccess;
@@ -675,7 +675,7 @@ cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNo
     stream->tips.assign(after, after + n);
     return cudaSuccess;
 }
-/* The child's tasks, and one behind them that stands for the node. */
+/* The child's tasks, and one after them that stands for the node. */
 cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *node, cudaGraph_t graph,
                                        const cudaGraphNode_t *after, size_t n, cudaGraph_t child) {
     one_call guard;
@@ -721,7 +721,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     return cudaSuccess;
 }
 
-/* --- memory -------------------------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 cudaError_t cudaMalloc(void **memory, size_t bytes) {
     one_call guard;
     enum { alignment = 256 };
@@ -743,12 +743,16 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
     return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) {
+    one_call guard;
     *memory = calloc(bytes + 1, 1);
-    return *memory != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (*memory == NULL) return cudaErrorMemoryAllocation;
+    pinned_memory[(const char *)*memory] = bytes + 1;
+    return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void *memory) {
     one_call guard;
     settle_all();
+    pinned_memory.erase((const char *)memory);
     free(memory);
     return cudaSuccess;
 }
@@ -757,7 +761,13 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     emulated::enqueue(stream, [=] { memset(to, value, bytes); });
     return cudaSuccess;
 }
-/* Pageable memory: what goes to the device is read at once, and what comes from it is waited for. */
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*call)(void *), void *argument) {
+    one_call guard;
+    emulated::enqueue(stream, [=] { call(argument); });
+    return cudaSuccess;
+}
+/* Pageable memory: what goes to the device is read at once, and what comes from it is waited for.
+ * Pinned memory is read and written when the stream comes to it. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
     one_call guard;
@@ -766,9 +776,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         (kind == cudaMemcpyDeviceToHost && (to_device || !from_device)) ||
         (kind == cudaMemcpyDeviceToDevice && !(to_device && from_device)))
         return cudaErrorInvalidValue;
-    if (from_device) {
+    if (from_device || is_inside(pinned_memory, from)) {
         emulated::enqueue(stream, [=] { memmove(to, from, bytes); });
-        if (!to_device) return cudaStreamSynchronize(stream);
+        if (!to_device && !is_inside(pinned_memory, to)) return cudaStreamSynchronize(stream);
     } else {
         std::vector<char> kept((const char *)from, (const char *)from + bytes);
         emulated::enqueue(stream, [=] { memcpy(to, kept.data(), bytes); });
@@ -776,7 +786,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     return cudaSuccess;
 }
 
-/* --- the device ---------------------------------------------------------------------------------------------------- */
+/* --- the device ------------------------------------------------------------------------------- */
 cudaError_t cudaGetDeviceCount(int *count) {
     *count = setting("WEFT_EMULATOR_DEVICES", 1);
     return cudaSuccess;
@@ -795,6 +805,10 @@ cudaError_t cudaGetDevice(int *device) {
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
     *value = attribute == cudaDevAttrMultiProcessorCount ? setting("WEFT_EMULATOR_PROCESSORS", 8)
                                                          : (int)emulated::most_shared;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char *out, int size, int device) {
+    snprintf(out, (size_t)size, "emulated:%d", device);
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {

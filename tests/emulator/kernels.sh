@@ -37,6 +37,10 @@ lean-64             1  ops   bf16         lean_edges-64x9-fused-sum-silu-64 WEFT
 lean-64-mean        2  ops   bf16         lean_edges-64x9-fused-mean-silu-64 WEFT_CUDA_SMALL=1
 lean-64-saturated   4  ops   bf16         lean_edges-64x9-fused-saturated WEFT_CUDA_SMALL=1
 lean-128            3  ops   bf16         lean_edges-128x33-fused-sum    WEFT_CUDA_SMALL=1
+lean-64-90a         1  ops_90a bf16      lean_edges-64x9-fused-sum-silu-64 WEFT_CUDA_SMALL=1
+lean-128-90a        3  ops_90a bf16      lean_edges-128x33-fused-sum    WEFT_CUDA_SMALL=1
+attention-64-90a    1  ops_90a attention lean_edges-64x33-fused-attention WEFT_CUDA_SMALL=1
+many-rows-90a       5  ops_90a bf16      linear-70x105-1
 attention-32        2  ops   attention    lean_edges-32x1-fused-attention-silu WEFT_CUDA_SMALL=1
 attention-64        1  ops   attention    lean_edges-64x33-fused-attention WEFT_CUDA_SMALL=1
 attention-64-logits 3  ops   attention    lean_edges-64x33-fused-large-logits WEFT_CUDA_SMALL=1
@@ -53,11 +57,37 @@ many-rows-2         6  ops   bf16         linear-70x105-2
 many-rows-3         7  ops   bf16         linear-70x105-0
 few-rows            1  ops   bf16         linear-*                       WEFT_CUDA_SMALL=1
 shared-table        1  ops   shared_table -                              WEFT_CUDA_SMALL=1
+instructions        0  instructions all -
+edge-benchmark-1    1  edge_benchmark all -
+edge-benchmark-2    2  edge_benchmark all -
 contexts            1  contexts at_once -
 contexts-2-gpus     2  contexts at_once -             WEFT_EMULATOR_DEVICES=2
 contexts-in-turn    3  contexts in_turn -             WEFT_EMULATOR_DEVICES=2
 net-fields          1  net   programs     *
+training-stops      1  loops training_stops -
+sampling-stops      1  loops sampling_stops -
 draws               1  fit   draws        -
+loop-training       1  loops training     -
+loop-fresh          2  loops fresh        -
+loop-pace           3  loops pace         -
+loop-without        4  loops without      -
+convs-update        1  convs networks     one-update
+convs-updates       5  convs networks     six-updates,adam
+convs-paper         6  convs networks     paper
+convs-odd           2  convs networks     odd
+convs-wide          3  convs networks     wide
+convs-deep          4  convs networks     deep
+execute             3  execute forward    *
+convs-scores        7  convs scores       -
+match-convs         1  match same_as_cpu  *conv*                         WEFT_CUDA_SMALL=1
+convs-elsewhere     1  convs others       *
+phase-draws         1  phases draws       -
+phase-pdiff         1  phases fits        pdiff
+phase-sane-kde      2  phases fits        sane-kde
+phase-sane-gauss    3  phases fits        sane-gauss
+phase-bf16          4  phases bf16        *
+phase-resume        5  phases resume      *
+phase-without       1  phases without     -
 self-attention      1  ops   float        attention-3x3-*,attention-33x33-*,attention-130x5-* WEFT_CUDA_SMALL=1
 self-attention-128  2  ops   bf16         attention-100x33-1
 convolution-nans    3  ops   bf16         conv1d*-33x33-0
@@ -103,7 +133,7 @@ shift 5
 log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT
 # shellcheck disable=SC2086
-if env $choice "$@" "$program" >"$log" 2>&1 && grep -q '^\[       OK' "$log"; then
+if env $choice "$@" "$program" >"$log" 2>&1 && grep -q '^\[       OK\|^ok ' "$log"; then
     echo "ok $name"
     exit 0
 fi

@@ -44,6 +44,8 @@ def operand(token, names):
     if token.startswith("["):
         base, _, offset = token[1:-1].partition("+")
         return "ptx::at(%s, %s)" % (operand(base.strip(), names), offset.strip() or "0")
+    if token == "_":
+        return "ptx::sink()"
     return names[int(token[1:])] if token.startswith("%") else token
 
 

@@ -73,7 +73,7 @@ static void watch_deaths(const char *program) {
     signal(SIGALRM, on_signal);
 }
 
-/* The target sees a copy without a byte to spare, so that sanitizers notice a read behind it. */
+/* The target sees a copy without a byte to spare, so that sanitizers notice a read after it. */
 static void run(const uint8_t *bytes, size_t size) {
     uint8_t *copy = malloc(size > 0 ? size : 1);
     if (copy == NULL) exit(4);

@@ -57,7 +57,7 @@ static inline char *fuzz_get(const char *name, size_t *size) {
     return bytes;
 }
 
-/* Runs `weft WORDS...` (NULL behind the last); its exit code. */
+/* Runs `weft WORDS...` (NULL after the last); its exit code. */
 static inline int fuzz_weft(const char *const *words) {
     char *argv[32] = {"weft"}, copies[32][256];
     int argc = 1;

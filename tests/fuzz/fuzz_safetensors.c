@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Headers; fuzz_seed puts their size before and data behind them. */
+/* Headers; fuzz_seed puts their size before and data after them. */
 static const struct {
     const char *header;
     size_t data;
@@ -65,7 +65,7 @@ static void read_bytes(const uint8_t *data, size_t size) {
 }
 
 /* Once as they are, and once with a header size that fits: a mutation that moves the end of the
- * header would otherwise never reach the rules behind the JSON. */
+ * header would otherwise never reach the rules after the JSON. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     read_bytes(data, size);
     const uint8_t *brace = size > 8 ? memrchr(data + 8, '}', size - 8) : NULL;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Headers of collections of two networks; fuzz_seed puts their size before and data behind them. */
+/* Headers of collections of two networks; fuzz_seed puts their size before and data after them. */
 static const struct {
     const char *header;
     size_t data;

@@ -3,7 +3,7 @@
  *     field_dump layout node edge time blocks messages encoder activation cond cond_size fold_rows dtype steps eps
  *                IN OUT ARCH...
  * IN: params, w, t, cond, drop, dv as reals (dtype 0 float, 1 double). OUT: params, v, grad, dw
- * before the first AdamW step and behind each of `steps`, then the 5 * edge / 2 frozen Fourier
+ * before the first AdamW step and after each of `steps`, then the 5 * edge / 2 frozen Fourier
  * frequencies as doubles, drawn here from their documented address. The gradient is that of sum
  * dv*v. IN "-": prints the tensors' names, rows, columns and whether they decay instead. A leading
  * '*' folds an ARCH. */

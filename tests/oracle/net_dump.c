@@ -2,7 +2,7 @@
  * file, for tests/oracle/test_fields.py, which compiles it.
  *     net_dump FIELD ARCH NETWORKS DTYPE STEPS EPS IN OUT [KEY=VALUE...]
  * IN: params, w, t, dv as reals (DTYPE 0 float, 1 double). OUT: params, v, grad, dw before the
- * first AdamW step and behind each. The gradient is that of sum dv*v. IN "-": prints the tensors'
+ * first AdamW step and after each. The gradient is that of sum dv*v. IN "-": prints the tensors'
  * names, rows, columns and whether they decay instead. */
 #include "dump.h"
 #include "graph/batch.h"

@@ -3,7 +3,7 @@
  *     phase_dump PHASE ARCH NETWORKS DTYPE STEPS EPS IN OUT [KEY=VALUE...]
  * PHASE: vae, ddpm (of pdiff) or autoencoder (of SANE). IN: params, then the phase's inputs, as
  * reals (DTYPE 0 float, 1 double). OUT: params, both terms of the loss, grad before the first AdamW
- * step and behind each; then both terms of the network that samples, and its running statistics. IN
+ * step and after each; then both terms of the network that samples, and its running statistics. IN
  * "-": prints the tensors' names, rows, columns and whether they decay, and "input" rows columns 0,
  * instead. */
 #include "dump.h"

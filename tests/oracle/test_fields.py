@@ -114,7 +114,7 @@ class Case:
         self.columns = sum(a * b + b for a, b in zip(widths, widths[1:]))
 
     def library(self, arrays, dtype, steps, eps):
-        """params, v, grad, dw of the library: at first and behind each step of its AdamW."""
+        """params, v, grad, dw of the library: at first and after each step of its AdamW."""
         source, sink = self.folder / "in.bin", self.folder / "out.bin"
         np.concatenate([np.asarray(a, dtype).reshape(-1) for a in arrays]).tofile(source)
         subprocess.run(self.command(dtype, steps, eps, source, sink), check=True)

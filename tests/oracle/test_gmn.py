@@ -281,7 +281,7 @@ class Case:
         self.graphs = [graph_of(arch) for arch in archs]
 
     def library(self, arrays, dtype, steps, eps):
-        """params, v, grad, dw of the library for params, w, t, cond, drop, dv: at first and behind each step of its AdamW."""
+        """params, v, grad, dw of the library for params, w, t, cond, drop, dv: at first and after each step of its AdamW."""
         source, sink = self.folder / "in.bin", self.folder / "out.bin"
         np.concatenate([np.asarray(a, dtype).reshape(-1) for a in arrays]).tofile(source)
         subprocess.run([str(self.dump), *self.arguments, "1" if dtype == np.float64 else "0", str(steps), str(eps),

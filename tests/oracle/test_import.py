@@ -29,11 +29,12 @@ spec.loader.exec_module(load_network)
 class ImportDesc(C.Structure):
     _fields_ = [("activation", C.c_char_p), ("arch", C.c_char_p),
                 ("layers", C.c_char_p), ("name", C.c_char_p), ("recursive", C.c_bool),
-                ("inputs", C.c_int), ("outputs", C.c_int)]
+                ("inputs", C.c_int), ("outputs", C.c_int), ("keep_norm", C.c_bool)]
 
 
 class Collection(C.Structure):
-    _fields_ = [("path", C.c_char_p), ("arch", C.c_char_p), ("count", C.c_size_t), ("non_finite", C.c_size_t)]
+    _fields_ = [("path", C.c_char_p), ("arch", C.c_char_p), ("count", C.c_size_t), ("non_finite", C.c_size_t),
+                ("folded_norms", C.c_int)]
 
 
 class ImportResult(C.Structure):
@@ -69,6 +70,7 @@ LIB.wf_zoo_open.argtypes = [C.c_void_p, C.c_char_p, C.c_void_p]
 LIB.wf_zoo_free.argtypes = [C.c_void_p]
 LIB.wf_zoo_graph.restype = C.c_void_p
 LIB.wf_zoo_graph.argtypes = [C.c_void_p]
+LIB.wf_graph_params.restype, LIB.wf_graph_params.argtypes = C.c_size_t, [C.c_void_p]
 LIB.wf_zoo_get.argtypes = [C.c_void_p, C.c_size_t, C.c_void_p]
 LIB.wf_graph_forward.argtypes = [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t, C.c_void_p]
 
@@ -78,9 +80,10 @@ def check(status):
         raise ValueError(LIB.wf_last_error(CTX).decode())
 
 
-def do_import(source, out, activation="relu", layers=None, arch=None):
+def do_import(source, out, activation="relu", layers=None, arch=None, keep_norm=False):
     """[(path, arch, count)] of the collections written."""
     desc = ImportDesc(activation.encode(), arch.encode() if arch else None, layers.encode() if layers else None, None)
+    desc.keep_norm = keep_norm
     result = ImportResult()
     check(LIB.wf_zoo_import(CTX, str(source).encode(), C.byref(desc), str(out).encode(), C.byref(result)))
     made = [(c.path.decode(), c.arch.decode(), c.count) for c in result.collections[:result.n_collections]]
@@ -96,7 +99,8 @@ class Zoo:
     def export(self, index, path, names=None):
         check(LIB.wf_zoo_export(CTX, self.handle, index, str(path).encode(), names.encode() if names else None))
 
-    def logits(self, index, x, parameters, outputs):
+    def logits(self, index, x, outputs):
+        parameters = LIB.wf_graph_params(LIB.wf_zoo_graph(self.handle))
         w, x = np.zeros(parameters, np.float32), np.ascontiguousarray(x, np.float32)
         out = np.zeros((len(x), outputs), np.float32)
         LIB.wf_zoo_get(self.handle, index, w.ctypes.data)
@@ -224,6 +228,17 @@ def stacked_and_safetensors(tmp):
     np.testing.assert_array_equal(collection_flat(made[1][0])[0][0], flat(wide.state_dict().values()))
 
 
+def again(tmp, zoo, fresh, model, x, exact):
+    """Network 1, exported both ways, goes into a module of its user by the names that it had, and computes the same."""
+    for name in ("one.safetensors", "one.pt"):
+        zoo.export(1, tmp / name)
+        tensors = torch.load(tmp / name) if name.endswith(".pt") else load_network.load_tensors(tmp / name)[0]
+        fresh.load_state_dict(tensors)  # strict: each name, each shape
+        mine, theirs = fresh.eval()(x), model(x)
+        error = float((mine - theirs).abs().max() / theirs.abs().max())
+        assert error == 0 if exact else error < 1e-5, error
+
+
 def described_networks(tmp):
     """Convolutions and norms by their description, in and out again: names, shapes, logits, bits."""
     class Named(nn.Module):
@@ -246,19 +261,16 @@ def described_networks(tmp):
                 (model[1] if k == 0 else model.bn1).running_var.uniform_(0.5, 2)
                 (model[1] if k == 0 else model.bn1).running_mean.normal_()
             torch.save(model.eval().state_dict(), folder / f"{i}.pt")
-        [(path, text, count)] = do_import(folder, tmp / f"out{k}", arch=arch)
-        assert count == 3 and text.startswith("2x6x5 conv4 batchnorm"), (text, count)
         x = torch.randn(70, 2, 6, 5)
-        zoo = Zoo(path)
-        for i, model in enumerate(models):
-            theirs = model(x).detach().numpy()
-            mine = zoo.logits(i, x.numpy(), 2 * 4 * 9 + 4 + 4 * 4 + 4 * 3 + 3, 3)
-            assert np.abs(mine - theirs).max() < 1e-5 * np.abs(theirs).max(), np.abs(mine - theirs).max()
-        zoo.export(1, tmp / "one.safetensors")
-        tensors, _ = load_network.load_tensors(tmp / "one.safetensors")
-        if k == 0:  # the names of an nn.Sequential: it loads as it is
-            models[0].load_state_dict(tensors, strict=False)
-            assert torch.equal(models[0].eval()(x), models[1](x))
+        for keep in (True, False):
+            [(path, text, count)] = do_import(folder, tmp / f"out{k}{keep}", arch=arch, keep_norm=keep)
+            assert count == 3 and text.startswith("2x6x5 conv4 batchnorm" if keep else "2x6x5 conv4 gap"), (text, count)
+            zoo = Zoo(path)
+            for i, model in enumerate(models):
+                theirs = model(x).detach().numpy()
+                mine = zoo.logits(i, x.numpy(), 3)
+                assert np.abs(mine - theirs).max() < 1e-5 * np.abs(theirs).max(), np.abs(mine - theirs).max()
+            again(tmp, zoo, make(), models[1], x, exact=keep)
     plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
     save_safetensors({n: torch.stack([t] * 5) for n, t in plain.state_dict().items()}, tmp / "stack.safetensors")
     [(path, text, count)] = do_import(tmp / "stack.safetensors", tmp / "stacked", arch="1x4x4 conv3p0 linear2")
@@ -268,6 +280,99 @@ def described_networks(tmp):
     fails(["no tensor"], do_import, tmp / "nets0", tmp / "bad", arch="2x6x5 conv4 tanh gap linear3")
     fails(["num_batches_tracked"], do_import, tmp / "nets0", tmp / "bad")
     assert not (tmp / "bad.safetensors").exists()
+
+
+class Block(nn.Module):
+    """The basic block of torchvision's ResNets, with its names."""
+
+    def __init__(self, inputs, units, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, units, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(units)
+        self.conv2 = nn.Conv2d(units, units, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(units)
+        self.downsample = None
+        if stride != 1 or inputs != units:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, units, 1, stride, bias=False), nn.BatchNorm2d(units))
+
+    def forward(self, x):
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return torch.relu(self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))) + shortcut)
+
+
+class ResNet(nn.Module):
+    """torchvision.models.ResNet with basic blocks: 7x7 stem and pooling, or a 3x3 stem for small images."""
+
+    def __init__(self, widths, blocks, classes, small):
+        super().__init__()
+        kernel, stride = (3, 1) if small else (7, 2)
+        self.conv1 = nn.Conv2d(3, widths[0], kernel, stride, kernel // 2, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
+        before = widths[0]
+        for stage, (units, count) in enumerate(zip(widths, blocks)):
+            parts = [Block(before if b == 0 else units, units, 2 if b == 0 and stage > 0 else 1) for b in range(count)]
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*parts))
+            before = units
+        self.stages, self.fc = len(widths), nn.Linear(before, classes)
+
+    def forward(self, x):
+        x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
+        for stage in range(self.stages):
+            x = getattr(self, f"layer{stage + 1}")(x)
+        return self.fc(x.mean((2, 3)))
+
+
+def resnets(tmp):
+    """ResNets with basic blocks, by a text: folded and kept, in and out, computed as PyTorch does."""
+    cases = [("3x12x10 conv4! batchnorm basic4x2 basic6x2s2 gap linear5", lambda: ResNet([4, 6], [2, 2], 5, True), 12, 10),
+             ("3x40x40 conv6k7s2! batchnorm pool3s2p1 basic6x2 basic8x2s2 basic10x2s2 basic12x2s2 gap linear7",
+              lambda: ResNet([6, 8, 10, 12], [2, 2, 2, 2], 7, False), 40, 40)]
+    for k, (arch, make, height, width) in enumerate(cases):
+        folder = tmp / f"resnets{k}"
+        folder.mkdir()
+        models = [make() for _ in range(2)]
+        x = torch.randn(33, 3, height, width)
+        for i, model in enumerate(models):
+            model.train()(x)  # statistics that are not those of the start
+            for name, value in model.state_dict().items():
+                if "bn" in name and name.endswith("weight"):
+                    value.uniform_(0.5, 1.5)
+            torch.save(model.eval().state_dict(), folder / f"{i}.pt")
+        for keep in (True, False):
+            [(path, text, count)] = do_import(folder, tmp / f"res{k}{keep}", arch=arch, keep_norm=keep)
+            assert count == 2, count
+            zoo = Zoo(path)
+            for i, model in enumerate(models):
+                theirs = model(x).detach().numpy()
+                mine = zoo.logits(i, x.numpy(), theirs.shape[1])
+                error = np.abs(mine - theirs).max() / np.abs(theirs).max()
+                assert error < 1e-5, (arch, keep, error)
+            again(tmp, zoo, make(), models[1], x, exact=keep)
+    wrong = cases[0][0].replace("basic6x2s2", "basic6x3s2")
+    fails(["layer2.2.conv1.weight", "no tensor"], do_import, tmp / "resnets0", tmp / "bad", arch=wrong)
+    fails(["layer5.0.conv1.weight", "no tensor"], do_import, tmp / "resnets1", tmp / "bad",
+          arch=cases[1][0].replace("basic6x2 ", "basic6x2 basic6x2s2 "))
+    assert not (tmp / "bad.safetensors").exists()
+
+
+def not_described(tmp):
+    """What no description has is named."""
+    torch.save(nn.TransformerEncoderLayer(8, 2, 16).state_dict(), tmp / "transformer.pt")
+    for arch in (None, "8 linear8 linear3"):
+        fails(["'self_attn.in_proj_bias'", "attention layer", "no description"], do_import, tmp / "transformer.pt",
+              tmp / "never", arch=arch)
+    torch.save({"embedding.weight": torch.zeros(9, 4), "fc.weight": torch.zeros(2, 4)}, tmp / "text.pt")
+    fails(["'embedding.weight'", "an embedding"], do_import, tmp / "text.pt", tmp / "never")
+    act_first = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 2))
+    torch.save(act_first.state_dict(), tmp / "late.pt")
+    arch = "1x4x4 conv3 relu pass batchnorm linear2"
+    fails(["layer 2", 'batch norm "2"', "expected a convolution or linear layer before it", "found", "--keep-norm"],
+          do_import, tmp / "late.pt", tmp / "never", arch=arch)
+    [(path, _, _)] = do_import(tmp / "late.pt", tmp / "late", arch=arch, keep_norm=True)
+    x = torch.randn(5, 1, 4, 4)
+    assert np.abs(Zoo(path).logits(0, x.numpy(), 2) - act_first.eval()(x).detach().numpy()).max() < 1e-5
+    assert not (tmp / "never.safetensors").exists()
 
 
 class Evil:
@@ -323,8 +428,7 @@ def exported_network(tmp):
         (path, arch, _), = do_import(tmp / "net.pt", tmp / "zoo", activation=name)
         zoo = Zoo(path)
         assert arch == f"{data.inputs}-16-8-{data.classes}"
-        parameters = sum(p.numel() for p in model.parameters())
-        ours = zoo.logits(0, data.x_test, parameters, data.classes)
+        ours = zoo.logits(0, data.x_test, data.classes)
         with torch.no_grad():
             theirs = model(torch.from_numpy(data.x_test)).numpy()
             zoo.export(0, tmp / "net.safetensors")
@@ -436,14 +540,14 @@ def info_of_collections(tmp):
 
 def main():
     failed = 0
-    for test in (torch_files, stacked_and_safetensors, described_networks, refused, exported_network,
+    for test in (torch_files, stacked_and_safetensors, described_networks, resnets, not_described, refused, exported_network,
                  lightning_checkpoints, written_for_torch, info_of_collections):
         tmp = pathlib.Path(tempfile.mkdtemp())
         torch.manual_seed(0)
         try:
             test(tmp)
             print(f"ok {test.__name__}")
-        except Exception as error:  # every test reports, also behind a failure
+        except Exception as error:  # every test reports, also after a failure
             failed += 1
             print(f"not ok {test.__name__}: {type(error).__name__}: {error}")
         finally:

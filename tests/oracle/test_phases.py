@@ -209,7 +209,7 @@ def run_case(dump, folder, name, network, config, arch, dtype, tolerance):
     config = config | {"arch": arch}
     given = [as_torch(x) for x in values]
     scale = 1.0
-    if name == "autoencoder":  # the library's second term is a mean over the flat vector, without what stands behind rows
+    if name == "autoencoder":  # the library's second term is a mean over the flat vector, without what stands after rows
         places, _ = tokens_of([int(word) for word in arch.split("-")], config.get("token", 0))
         scale = places.numel() / int((places >= 0).sum())
     for step in range(steps + 1):

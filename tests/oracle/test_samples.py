@@ -103,7 +103,7 @@ def parameters(tensors, prefix):
 
 
 def dropped(field, p, w, t, c):
-    """The field of dwf with dropout behind the first and the second layer."""
+    """The field of dwf with dropout after the first and the second layer."""
     gelu, calls = functional.gelu, [0]
     def gelu_dropped(x, *args, **more):
         calls[0] += 1

@@ -1,9 +1,9 @@
 /* Properties of the flow around the graph metanetwork itself: symmetry of the loss, law of matched
  * noise, bits. */
-#include "folder_fixture.h"
 
-#include "base/random.h"
 #include "flow/flow_fit.h"
+#include "base/random.h"
+#include "ctx_fixture.h"
 
 #include <unistd.h>
 
@@ -45,7 +45,7 @@ typedef struct pair {
     wf_flow_batch flow;
 } pair;
 
-static void pair_make(wf_ctx *ctx, pair *x, const char *arch, const wf_field_desc *field) {
+static void pair_make(pair *x, const char *arch, const wf_field_desc *field) {
     *x = (pair){.t = {0.3f, 0.8f}};
     assert_ok(ctx, wf_graph_parse(ctx, arch, "relu", 0, &x->graph));
     const wf_graph *graphs[2] = {x->graph, x->graph};
@@ -80,7 +80,7 @@ static void pair_free(pair *x) {
     wf_arena_free(&x->arena);
 }
 
-static double pair_loss(wf_ctx *ctx, pair *x, const wf_path *path, float *grad) {
+static double pair_loss(pair *x, const wf_path *path, float *grad) {
     double loss;
     wf_flow_interpolate(ctx, path, 1, 1, &x->flow);
     assert_ok(ctx, wf_flow_loss(ctx, x->field, x->params, &x->flow, &loss, grad));
@@ -90,12 +90,11 @@ static double pair_loss(wf_ctx *ctx, pair *x, const wf_path *path, float *grad) 
 /* loss(w0, P w1) = loss(P^-1 w0, w1), and so are the gradients. */
 static void loss_moves_relabelling_to_the_noise(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     for (int variant = 0; variant < 4; variant++) {
         wf_field_desc field = small_field(variant & 1 ? WF_LAYOUT_LSTAR : WF_LAYOUT_LEAN);
         wf_path path = {variant & 2, 1, 0};
         pair x;
-        pair_make(ctx, &x, "3-7-5-2", &field);
+        pair_make(&x, "3-7-5-2", &field);
         size_t p = x.graph->n_params;
         float *w0 = malloc(2 * p * 4), *w1 = malloc(2 * p * 4);
         float *kept = malloc(x.field->params * 4);
@@ -106,34 +105,32 @@ static void loss_moves_relabelling_to_the_noise(void **state) {
             random_perm(x.graph, 10 + b, perm[b]);
             wf_graph_permute(x.graph, perm[b], w1 + b * p, x.w1 + b * p);
         }
-        double right = pair_loss(ctx, &x, &path, x.grad);
+        double right = pair_loss(&x, &path, x.grad);
         memcpy(kept, x.grad, x.field->params * 4);
         memcpy(x.w1, w1, 2 * p * 4);
         for (uint32_t b = 0; b < 2; b++)
             wf_graph_permute_inverse(x.graph, perm[b], w0 + b * p, x.w0 + b * p);
-        double left = pair_loss(ctx, &x, &path, x.grad);
+        double left = pair_loss(&x, &path, x.grad);
         assert_close(left, right, 1e-5 * right);
         assert_close(relative_difference(x.grad, kept, x.field->params), 0, 1e-4);
         memcpy(x.w0, w0, 2 * p * 4); /* and without any relabelling it is another loss */
-        assert_true(fabs(pair_loss(ctx, &x, &path, NULL) - right) > 1e-3 * right);
+        assert_true(fabs(pair_loss(&x, &path, NULL) - right) > 1e-3 * right);
         free(w0);
         free(w1);
         free(kept);
         pair_free(&x);
     }
-    wf_ctx_free(ctx);
 }
 
 /* Along its own direction the gradient is the loss's slope, through the preconditioning too. */
 static void gradient_is_the_slope(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     for (int precondition = 0; precondition < 2; precondition++) {
         wf_field_desc field = small_field(WF_LAYOUT_LEAN);
         wf_path path = {precondition, 1.3, 0};
         pair x;
-        pair_make(ctx, &x, "3-7-2", &field);
-        pair_loss(ctx, &x, &path, x.grad);
+        pair_make(&x, "3-7-2", &field);
+        pair_loss(&x, &path, x.grad);
         double norm = 0, h = 2e-3;
         for (size_t i = 0; i < x.field->params; i++) norm += (double)x.grad[i] * x.grad[i];
         norm = sqrt(norm);
@@ -144,18 +141,17 @@ static void gradient_is_the_slope(void **state) {
         for (int s = 0; s < 2; s++) {
             for (size_t i = 0; i < x.field->params; i++)
                 x.params[i] = (float)(kept[i] + (s ? -h : h) * x.grad[i] / norm);
-            side[s] = pair_loss(ctx, &x, &path, NULL);
+            side[s] = pair_loss(&x, &path, NULL);
         }
         assert_close((side[0] - side[1]) / (2 * h) / norm, 1, 5e-3);
         free(kept);
         pair_free(&x);
     }
-    wf_ctx_free(ctx);
 }
 
 /* --- matched noise ---------------------------------------------------------------------------- */
 
-static wf_zoo *relabelled_zoo(wf_ctx *ctx, const char *arch, size_t count, const char *name) {
+static wf_zoo *relabelled_zoo(const char *arch, size_t count, const char *name) {
     wf_graph *graph;
     assert_ok(ctx, wf_graph_parse(ctx, arch, "relu", 0, &graph));
     size_t p = graph->n_params;
@@ -201,7 +197,7 @@ static double ks_distance(float *a, float *b, size_t n) {
     return largest;
 }
 
-static law noise_law(wf_ctx *ctx, wf_zoo *zoo, wf_coupling coupling) {
+static law noise_law(wf_zoo *zoo, wf_coupling coupling) {
     wf_source source = {.zoo = zoo};
     wf_training_set set;
     wf_field field = {.cond_size = 0};
@@ -252,10 +248,9 @@ static law noise_law(wf_ctx *ctx, wf_zoo *zoo, wf_coupling coupling) {
  * 5 %, 0.034 at 0.1 %. */
 static void matched_noise_keeps_its_law(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_zoo *invariant = relabelled_zoo(ctx, "2-6-2", 4000, "invariant");
-    law plain = noise_law(ctx, invariant, WF_COUPLING_INDEPENDENT);
-    law matched = noise_law(ctx, invariant, WF_COUPLING_MATCHED);
+    wf_zoo *invariant = relabelled_zoo("2-6-2", 4000, "invariant");
+    law plain = noise_law(invariant, WF_COUPLING_INDEPENDENT);
+    law matched = noise_law(invariant, WF_COUPLING_MATCHED);
     assert_true(fabs(plain.dot) < 0.01 && matched.dot > 0.3); /* it does match */
     assert_true(matched.mean < 0.06);
     assert_true(matched.variance < 0.09);
@@ -263,17 +258,16 @@ static void matched_noise_keeps_its_law(void **state) {
     assert_true(matched.covariance < 0.06);
     assert_true(matched.ks < 0.042);
     /* With a target that is not invariant the law is lost: the checks can see it. */
-    wf_zoo *single = relabelled_zoo(ctx, "2-6-2", 1, "single");
-    law bent = noise_law(ctx, single, WF_COUPLING_MATCHED);
+    wf_zoo *single = relabelled_zoo("2-6-2", 1, "single");
+    law bent = noise_law(single, WF_COUPLING_MATCHED);
     assert_true(bent.mean > 0.2 && bent.ks > 0.1);
     wf_zoo_free(invariant);
     wf_zoo_free(single);
-    wf_ctx_free(ctx);
 }
 
 /* --- the whole path --------------------------------------------------------------------------- */
 
-static void assert_same_file(wf_ctx *ctx, const char *a, const char *b, const char *prefix) {
+static void assert_same_file(const char *a, const char *b, const char *prefix) {
     wf_st_file *x, *y;
     assert_ok(ctx, wf_st_open(ctx, a, &x));
     assert_ok(ctx, wf_st_open(ctx, b, &y));
@@ -310,9 +304,8 @@ static wf_fit_desc short_fit(void) {
  * bit. */
 static void training_has_the_same_bits(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_zoo *zoos[2] = {relabelled_zoo(ctx, "2-4-2", 20, "bits_a"),
-                       relabelled_zoo(ctx, "2-3-5-2", 20, "bits_b")};
+    wf_zoo *zoos[2] = {relabelled_zoo("2-4-2", 20, "bits_a"),
+                       relabelled_zoo("2-3-5-2", 20, "bits_b")};
     wf_source sources[2] = {{.zoo = zoos[0]}, {.zoo = zoos[1]}};
     wf_field_desc field = small_field(WF_LAYOUT_LEAN);
     wf_fit_desc fit = short_fit();
@@ -339,14 +332,13 @@ static void training_has_the_same_bits(void **state) {
         }
         assert_int_equal(status, WF_OK);
     }
-    assert_same_file(ctx, path[0], path[1], "");
-    assert_same_file(ctx, path[0], path[2], "");
+    assert_same_file(path[0], path[1], "");
+    assert_same_file(path[0], path[2], "");
     wf_zoo_free(zoos[0]);
     wf_zoo_free(zoos[1]);
-    wf_ctx_free(ctx);
 }
 
-static double logged_loss(wf_ctx *ctx, const char *path, bool late) {
+static double logged_loss(const char *path, bool late) {
     char name[300], *text;
     size_t size;
     snprintf(name, sizeof name, "%s.log.jsonl", path);
@@ -365,15 +357,14 @@ static double logged_loss(wf_ctx *ctx, const char *path, bool late) {
 /* A flow on two networks learns, and its samples do not depend on how they are batched. */
 static void tiny_flow_learns_and_samples(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_zoo *zoo = relabelled_zoo(ctx, "2-4-2", 2, "tiny");
+    wf_zoo *zoo = relabelled_zoo("2-4-2", 2, "tiny");
     wf_source source = {.zoo = zoo};
     wf_field_desc field = small_field(WF_LAYOUT_LEAN);
     wf_fit_desc fit = short_fit();
     const char *path = in_folder("tiny.flow");
     wf_flow *flow;
     assert_ok(ctx, wf_flow_fit(ctx, &source, 1, &field, &fit, path, &flow));
-    double early = logged_loss(ctx, path, false), late = logged_loss(ctx, path, true);
+    double early = logged_loss(path, false), late = logged_loss(path, true);
     if (!(late < 0.5 * early)) fail_msg("the loss went from %g to %g", early, late);
     const wf_graph *graph = wf_zoo_graph(zoo);
     size_t p = graph->n_params, n = 7;
@@ -401,7 +392,6 @@ static void tiny_flow_learns_and_samples(void **state) {
     free(part);
     wf_flow_free(flow);
     wf_zoo_free(zoo);
-    wf_ctx_free(ctx);
 }
 
 int main(void) {
@@ -412,5 +402,5 @@ int main(void) {
         cmocka_unit_test(training_has_the_same_bits),
         cmocka_unit_test(tiny_flow_learns_and_samples),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

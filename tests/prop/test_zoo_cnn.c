@@ -87,7 +87,7 @@ static void same_networks(void **state) {
         assert_memory_equal(threads, expected, bytes);
         float *shards = trained(&d, "shards.safetensors", 2, 2);
         assert_memory_equal(shards, expected, bytes);
-        wf_zoo_save_seconds = 0; /* a pause behind every update, through a file */
+        wf_zoo_save_seconds = 0; /* a pause after every update, through a file */
         float *pauses = trained(&d, "pauses.safetensors", 2, 0);
         wf_zoo_save_seconds = 5;
         assert_memory_equal(pauses, expected, bytes);

@@ -111,6 +111,7 @@ static void test_callbacks(void **state) {
     assert_int_equal(log.lines, 2);
     assert_non_null(strstr(log.line, "\"update\":4"));
     assert_string_equal(wf_flow_source_at(flow, 0).path, "mine");
+    assert_ptr_equal(wf_flow_source_graph(flow, 0), wf_flow_source_at(flow, 0).graph);
     wf_flow_free(flow);
     wf_free(fit);
     wf_zoo_free(zoo);
@@ -178,6 +179,7 @@ static void test_option_texts(void **state) {
         ctx, wf_settings_from_json(ctx, wf_data_settings(), "{\"name\": \"moons\"}", &own, &texts));
     assert_string_equal(own.name, "moons");
     assert_int_equal(own.rows, 5);
+    wf_free(texts);
     assert_fails(ctx,
                  wf_settings_from_json(ctx, wf_data_settings(), "{\"rows\": 6, \"noise\": \"x\"}",
                                        &own, &texts),
@@ -503,10 +505,19 @@ static void test_generator(void **state) {
     char *text;
     assert_ok(ctx, wf_flow_json(ctx, wf_generator_flow(generator), &text));
     assert_non_null(strstr(text, "\"updates\": 5"));
+    assert_non_null(strstr(text, "\"coupling\": \"matched\""));
     assert_non_null(strstr(text, "\"path\": \"collection in memory\""));
     wf_free(text);
     wf_norm_free(&norm);
     wf_generator_free(generator);
+
+    /* A flow that is not equivariant has plain noise unless told, and refuses matched noise. */
+    const char *other = in_folder("mlp_by_json.safetensors");
+    const char *plain = "{\"model\": {\"width\": 8, \"blocks\": 1}, \"train\": {\"updates\": 2}}";
+    const char *matched = "{\"train\": {\"updates\": 2, \"coupling\": \"matched\"}}";
+    assert_ok(ctx, wf_generator_fit_json(ctx, "mlp", zoos, NULL, 1, plain, other));
+    assert_fails(ctx, wf_generator_fit_json(ctx, "mlp", zoos, NULL, 1, matched, other),
+                 WF_ERR_USAGE, "coupling = independent");
 
     float made[3 * params];
     assert_ok(ctx, wf_generator_open_json(ctx, "perturbation-0.1", NULL, zoo, NULL, &generator));

@@ -1,6 +1,6 @@
 /* Exact assignment against brute force, and its refusals. */
-#include "wf_test.h"
 
+#include "ctx_fixture.h"
 #include "weft/align.h"
 #include "weft/rng.h"
 
@@ -38,7 +38,6 @@ static void assert_permutation(int n, const uint32_t *match) {
 
 static void solves_like_brute_force(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     for (int n = 1; n <= 7; n++)
         for (uint32_t trial = 0; trial < 40; trial++) {
             double score[49];
@@ -52,13 +51,11 @@ static void solves_like_brute_force(void **state) {
             assert_permutation(n, match);
             assert_close(matching_value(n, score, match), brute_force(n, score, order, 0), 1e-12);
         }
-    wf_ctx_free(ctx);
 }
 
 /* A hidden permutation with a clear margin must be found at any size. */
 static void finds_planted_permutation(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     static double score[200 * 200];
     uint32_t match[200];
     const int sizes[] = {2, 16, 33, 100, 200};
@@ -72,27 +69,22 @@ static void finds_planted_permutation(void **state) {
         assert_ok(ctx, wf_assign_max(ctx, n, score, match));
         for (int r = 0; r < n && n % 7; r++) assert_int_equal(match[r], (r * 7 + 3) % n);
     }
-    wf_ctx_free(ctx);
 }
 
 static void equal_scores_end(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     static double score[64 * 64];
     uint32_t match[64];
     assert_ok(ctx, wf_assign_max(ctx, 64, score, match));
     assert_permutation(64, match);
-    wf_ctx_free(ctx);
 }
 
 static void refuses_bad_input(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     double score[4] = {1, 2, 3, NAN};
     uint32_t match[2];
     assert_fails(ctx, wf_assign_max(ctx, 2, score, match), WF_ERR_USAGE, "row 1, column 1");
     assert_fails(ctx, wf_assign_max(ctx, 0, score, match), WF_ERR_USAGE, "at least one");
-    wf_ctx_free(ctx);
 }
 
 int main(void) {
@@ -102,5 +94,5 @@ int main(void) {
         cmocka_unit_test(equal_scores_end),
         cmocka_unit_test(refuses_bad_input),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

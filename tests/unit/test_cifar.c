@@ -1,7 +1,7 @@
 /* The CIFAR and tar readers, images as inputs, means and deviations of channels. Small batches made
  * here. */
-#include "folder_fixture.h"
 
+#include "ctx_fixture.h"
 #include "base/tar.h"
 #include "data/data_table.h"
 #include "weft/file.h"
@@ -19,7 +19,7 @@ static void make_batch(int from, uint8_t *out) {
     }
 }
 
-static void write_file(wf_ctx *ctx, const char *name, const void *bytes, size_t size) {
+static void write_file(const char *name, const void *bytes, size_t size) {
     assert_ok(ctx, wf_write_file(ctx, in_folder(name), bytes, size));
 }
 
@@ -60,7 +60,7 @@ static uint8_t *make_archive(size_t *size) {
     return tar;
 }
 
-static void make_files(wf_ctx *ctx) {
+static void make_files(void) {
     uint8_t batch[images * record];
     char name[64];
     mkdir(in_folder("cifar-10"), 0755);
@@ -68,7 +68,7 @@ static void make_files(wf_ctx *ctx) {
         make_batch(i, batch);
         snprintf(name, sizeof name, "cifar-10/%s%s", batch_names[i], i == 2 ? ".gz" : "");
         if (i != 2) {
-            write_file(ctx, name, batch, sizeof batch);
+            write_file(name, batch, sizeof batch);
             continue;
         }
         gzFile packed = gzopen(in_folder(name), "wb");
@@ -91,7 +91,7 @@ static wf_data_desc described(const char *path) {
     return desc;
 }
 
-static void check_whole(wf_ctx *ctx, const char *path, char fingerprint[65]) {
+static void check_whole(const char *path, char fingerprint[65]) {
     wf_dataset *data;
     wf_data_desc desc = described(path);
     assert_ok(ctx, wf_dataset_open(ctx, &desc, &data));
@@ -114,11 +114,10 @@ static void check_whole(wf_ctx *ctx, const char *path, char fingerprint[65]) {
 
 static void folder_and_archive(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     char of_folder[65], of_archive[65];
-    make_files(ctx);
-    check_whole(ctx, "cifar-10", of_folder);
-    check_whole(ctx, "cifar-10-binary.tar.gz", of_archive);
+    make_files();
+    check_whole("cifar-10", of_folder);
+    check_whole("cifar-10-binary.tar.gz", of_archive);
     assert_string_equal(of_folder, of_archive);
     /* One batch to train and one to test. */
     wf_dataset *data;
@@ -134,13 +133,11 @@ static void folder_and_archive(void **state) {
     desc = described("cifar-10");
     assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_INPUT,
                  "data_batch_4.bin is missing");
-    wf_ctx_free(ctx);
 }
 
 /* CIFAR-100: a coarse and a fine label; target chooses. */
 static void hundred_classes(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     enum { rows = 8, each = 3074 };
     uint8_t *batch = calloc(rows, each);
     for (int r = 0; r < rows; r++) {
@@ -148,8 +145,8 @@ static void hundred_classes(void **state) {
         batch[r * each + 1] = (uint8_t)(90 + r % 4);
     }
     mkdir(in_folder("cifar-100"), 0755);
-    write_file(ctx, "cifar-100/train.bin", batch, rows * each);
-    write_file(ctx, "cifar-100/test.bin", batch, rows * each);
+    write_file("cifar-100/train.bin", batch, rows * each);
+    write_file("cifar-100/test.bin", batch, rows * each);
     wf_dataset *data;
     wf_data_desc desc = described("cifar-100");
     assert_ok(ctx, wf_dataset_open(ctx, &desc, &data));
@@ -163,38 +160,34 @@ static void hundred_classes(void **state) {
     desc.target = "colour";
     assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_USAGE, "coarse and fine");
     batch[5 * each] = 20;
-    write_file(ctx, "cifar-100/test.bin", batch, rows * each);
+    write_file("cifar-100/test.bin", batch, rows * each);
     desc.target = NULL;
     assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_INPUT,
                  "test.bin: image 5 has the coarse label 20; expected 0 to 19");
     free(batch);
-    wf_ctx_free(ctx);
 }
 
 static void bad_batches(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     uint8_t batch[images * record];
     wf_dataset *data;
     wf_data_desc desc = described("one.bin");
     make_batch(0, batch);
-    write_file(ctx, "one.bin", batch, sizeof batch);
+    write_file("one.bin", batch, sizeof batch);
     assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_USAGE, "cifar10");
     desc.format = "cifar10";
-    write_file(ctx, "one.bin", batch, sizeof batch - 100);
+    write_file("one.bin", batch, sizeof batch - 100);
     assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_INPUT, "it is cut off");
-    write_file(ctx, "one.bin", batch, 0);
+    write_file("one.bin", batch, 0);
     assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_INPUT, "0 bytes");
     batch[2 * record] = 10;
-    write_file(ctx, "one.bin", batch, sizeof batch);
+    write_file("one.bin", batch, sizeof batch);
     assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_INPUT,
                  "image 2 has the label 10; expected 0 to 9");
-    wf_ctx_free(ctx);
 }
 
 static void bad_archives(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     size_t size;
     uint8_t *tar = make_archive(&size), kept = tar[0];
     wf_table train = {0}, test = {0};
@@ -227,18 +220,16 @@ static void bad_archives(void **state) {
     wf__table_free(&train);
     wf__table_free(&test);
     free(tar);
-    wf_ctx_free(ctx);
 }
 
 /* One mean and one deviation for each channel: bytes against the formula, digits against their
  * inputs. */
 static void channel_scale(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_dataset *data;
     uint8_t batch[images * record];
     make_batch(0, batch);
-    write_file(ctx, "cifar-10-part.bin", batch, sizeof batch);
+    write_file("cifar-10-part.bin", batch, sizeof batch);
     wf_data_desc desc = described("cifar-10-part.bin");
     desc.test_path = desc.path;
     desc.scale = WF_SCALE_CHANNEL;
@@ -262,12 +253,10 @@ static void channel_scale(void **state) {
     wf_dataset_free(data);
     desc.name = "moons";
     assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_USAGE, "needs images");
-    wf_ctx_free(ctx);
 }
 
 static void shapes(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_dataset *data;
     wf_data_desc desc = wf_data_desc_default();
     desc.name = "digits";
@@ -288,7 +277,6 @@ static void shapes(void **state) {
         wf_graph_free(graph);
     }
     wf_dataset_free(data);
-    wf_ctx_free(ctx);
 }
 
 int main(void) {
@@ -297,5 +285,5 @@ int main(void) {
         cmocka_unit_test(bad_batches),        cmocka_unit_test(bad_archives),
         cmocka_unit_test(channel_scale),      cmocka_unit_test(shapes),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -155,7 +155,7 @@ static void rank_0_writes_files(void **state) {
     assert_ok(ctx, wf_barrier(ctx));
 }
 
-/* The last test: nothing is collective behind it. */
+/* The last test: nothing is collective after it. */
 static void a_rank_gives_up(void **state) {
     (void)state;
     int ranks = wf_comm_size(comm), rank = wf_comm_rank(comm);

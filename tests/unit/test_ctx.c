@@ -109,6 +109,7 @@ static void warnings_and_progress(void **state) {
     assert_int_equal(h.warnings, 1);
     assert_string_equal(h.sentence, "only 3 of 5");
     wf_meter meter = wf_meter_start(ctx, "training", "networks", 1000);
+    assert_true(wf_ctx_seconds(NULL) > 0); /* the machine's clock, as the context's */
     double until = wf_seconds() + 0.5;
     double done = 0;
     while (wf_seconds() < until) wf_meter_update(&meter, done++, "loss %.1f", 0.5);

@@ -14,10 +14,24 @@ static wf_ctx *device_ctx(wf_device device) {
     return ctx;
 }
 
-static const char *const archs[] = {"5-1-3",      "4-3-2",        "7-9-4",         "6-17-5",
-                                    "9-32-3",     "10-33-4",      "3-64-2",        "64-16-8-10",
-                                    "5-9!-1-4-2", "6-5!-7!-11-3", "20-32-31-10",   "3-64-63-9-2",
-                                    "4-17-33-6",  "784-32-32-10", "2-6-6-6-6-6-2", "3-40!-40!-3"};
+static const char *const archs[] = {"5-1-3",
+                                    "4-3-2",
+                                    "7-9-4",
+                                    "6-17-5",
+                                    "9-32-3",
+                                    "10-33-4",
+                                    "3-64-2",
+                                    "64-16-8-10",
+                                    "5-9!-1-4-2",
+                                    "6-5!-7!-11-3",
+                                    "20-32-31-10",
+                                    "3-64-63-9-2",
+                                    "4-17-33-6",
+                                    "784-32-32-10",
+                                    "2-6-6-6-6-6-2",
+                                    "3-40!-40!-3",
+                                    "2x6x6 conv5 pool conv9k5 conv4k1! gap linear3",
+                                    "1x6x6 conv33 conv16 gap linear2"};
 enum { n_archs = sizeof archs / sizeof *archs };
 
 /* How networks are made. */
@@ -120,7 +134,7 @@ static void compare_maxima(setting *s, kind how, size_t nq, size_t nr) {
     free(queries), free(refs), free(skip);
 }
 
-static void same_as_cpu(void **state) {
+static void test_same_as_cpu(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");
     setting s = {.cpu = device_ctx(WF_DEVICE_CPU), .gpu = device_ctx(WF_DEVICE_CUDA)};
@@ -272,9 +286,9 @@ static void absent(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_as_cpu),   cmocka_unit_test(many_tiles),
-        cmocka_unit_test(same_as_plain), cmocka_unit_test(bad_networks),
-        cmocka_unit_test(all_to_one),    cmocka_unit_test(too_wide),
+        cmocka_unit_test(test_same_as_cpu), cmocka_unit_test(many_tiles),
+        cmocka_unit_test(same_as_plain),    cmocka_unit_test(bad_networks),
+        cmocka_unit_test(all_to_one),       cmocka_unit_test(too_wide),
         cmocka_unit_test(absent),
     };
     return run_chosen(tests, NULL, NULL);

@@ -33,7 +33,7 @@ static wf_tensor *product(setup *s, wf_tensor *x, int width, wf_tensor *bias) {
         &s->tape, &(wf_linear_desc){.x = {x}, .weight = {flat(s, width, x->cols)}, .bias = bias});
 }
 
-/* Rows behind the first few are of the last graph, so that those have the same neighbours in all
+/* Rows after the first few are of the last graph, so that those have the same neighbours in all
  * batches. */
 static uint32_t *graph_starts(setup *s, int count) {
     uint32_t *start = wf_tape_host(&s->tape, (n_graphs + 1) * sizeof *start);

@@ -67,7 +67,8 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
     wf_optim_cuda *gpu;
     float *params = calloc(c.params, sizeof(float)), *here = calloc(c.params, sizeof(float));
     assert_ok(c.ctx, wf_optim_create(c.ctx, &desc, c.tensors, n_tensors, c.params, &cpu));
-    wf_optim_cuda_desc gpu_desc = {desc, schedule, c.tensors, n_tensors, c.params, fast, true};
+    wf_optim_cuda_desc gpu_desc = {desc,     schedule, c.tensors, n_tensors,
+                                   c.params, fast,     true,      NULL};
     assert_ok(c.ctx, wf__optim_cuda_create(c.ctx, &gpu_desc, &gpu));
     wf_optim_cuda_arrays arrays = wf__optim_cuda_arrays(gpu);
     const wf_backend *backend = wf_backend_cuda(test_gpu());

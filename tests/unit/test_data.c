@@ -1,9 +1,9 @@
 /* Built-in sets: shapes, addressing by row, the split and the scaling computed again by hand. */
-#include "wf_test.h"
+#include "ctx_fixture.h"
 #include "data/prepare.h"
 #include "weft/rng.h"
 
-static wf_dataset *open_set(wf_ctx *ctx, const char *name, uint64_t seed, size_t rows) {
+static wf_dataset *open_set(const char *name, uint64_t seed, size_t rows) {
     wf_data_desc desc = wf_data_desc_default();
     desc.name = name;
     desc.seed = seed;
@@ -20,10 +20,9 @@ static void builtin_sets_have_their_shapes(void **state) {
         int inputs, classes;
         size_t rows;
     } sets[] = {{"spirals", 2, 3, 1500}, {"moons", 2, 2, 1000}, {"digits", 64, 10, 4000}};
-    wf_ctx *ctx = test_ctx();
     for (size_t s = 0; s < 3; s++) {
         assert_string_equal(wf_data_builtin()[s], sets[s].name);
-        wf_dataset *data = open_set(ctx, sets[s].name, 0, 0);
+        wf_dataset *data = open_set(sets[s].name, 0, 0);
         assert_string_equal(data->name, sets[s].name);
         assert_int_equal(data->inputs, sets[s].inputs);
         assert_int_equal(data->classes, sets[s].classes);
@@ -36,15 +35,13 @@ static void builtin_sets_have_their_shapes(void **state) {
         wf_dataset_free(data);
     }
     assert_null(wf_data_builtin()[3]);
-    wf_ctx_free(ctx);
 }
 
 /* The training part has mean 0 and deviation 1 in each input; the test part nearly so, but not
  * exactly. */
 static void training_part_is_standardised(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_dataset *data = open_set(ctx, "digits", 3, 1000);
+    wf_dataset *data = open_set("digits", 3, 1000);
     double worst_test = 0;
     for (int c = 0; c < data->inputs; c++) {
         double m = 0, v = 0, t = 0;
@@ -60,13 +57,11 @@ static void training_part_is_standardised(void **state) {
     }
     assert_true(worst_test > 1e-3);
     wf_dataset_free(data);
-    wf_ctx_free(ctx);
 }
 
 /* Row r is the same row whatever the number of rows; another seed gives other rows. */
 static void rows_are_addressed(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     for (const char *const *name = wf_data_builtin(); *name != NULL; name++) {
         wf_table few = {0}, many = {0}, other = {0};
         assert_ok(ctx, wf__table_builtin(ctx, *name, 5, 60, -1, &few));
@@ -83,14 +78,12 @@ static void rows_are_addressed(void **state) {
         wf__table_free(&many);
         wf__table_free(&other);
     }
-    wf_ctx_free(ctx);
 }
 
 /* Without noise a spiral's point lies on its arm: the angle, less 4 t, is the arm's third of a
  * turn. */
 static void spirals_follow_their_formula(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_table table = {0};
     assert_ok(ctx, wf__table_builtin(ctx, "spirals", 1, 90, 0, &table));
     for (size_t r = 0; r < table.rows; r++) {
@@ -108,7 +101,6 @@ static void spirals_follow_their_formula(void **state) {
         assert_close(hypot(x - (double)(r % 2), y - 0.5 * (double)(r % 2)), 1, 1e-6);
     }
     wf__table_free(&table);
-    wf_ctx_free(ctx);
 }
 
 static void digits_are_images(void **state) {
@@ -137,7 +129,6 @@ static void digits_are_images(void **state) {
 
 static void bad_descriptions_are_refused(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_dataset *data;
     wf_data_desc desc = wf_data_desc_default();
     assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_USAGE, "neither a path");
@@ -161,27 +152,23 @@ static void bad_descriptions_are_refused(void **state) {
     assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_USAGE, "noise");
     assert_null(data);
     wf_dataset_free(NULL);
-    wf_ctx_free(ctx);
 }
 
 static void same_seed_same_fingerprint(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_dataset *a = open_set(ctx, "spirals", 1, 300), *b = open_set(ctx, "spirals", 1, 300),
-               *c = open_set(ctx, "spirals", 2, 300);
+    wf_dataset *a = open_set("spirals", 1, 300), *b = open_set("spirals", 1, 300),
+               *c = open_set("spirals", 2, 300);
     assert_string_equal(a->fingerprint, b->fingerprint);
     assert_string_not_equal(a->fingerprint, c->fingerprint);
     wf_dataset_free(a);
     wf_dataset_free(b);
     wf_dataset_free(c);
-    wf_ctx_free(ctx);
 }
 
 /* Largest remainder by hand: 7, 5 and 3 rows at 0.3 want 2.1, 1.5, 0.9, in all round(4.5) = 5: 2,
  * 2, 1. */
 static void split_is_stratified(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     int32_t labels[15] = {0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 0, 1, 0, 0};
     bool in_test[15], other[15];
     assert_ok(ctx, wf__split(ctx, labels, 15, 3, 0.3, 4, in_test));
@@ -197,7 +184,6 @@ static void split_is_stratified(void **state) {
     assert_ok(ctx, wf__split(ctx, pair, 4, 2, 0.9, 1, in_test));
     assert_int_equal(in_test[0] + in_test[1], 1);
     assert_int_equal(in_test[2] + in_test[3], 1);
-    wf_ctx_free(ctx);
 }
 
 int main(void) {
@@ -211,5 +197,5 @@ int main(void) {
         cmocka_unit_test(same_seed_same_fingerprint),
         cmocka_unit_test(split_is_stratified),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

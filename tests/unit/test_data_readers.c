@@ -12,7 +12,7 @@ static wf_status tsv(wf_ctx *ctx, const char *label, char *text, size_t size, wf
 }
 static table_reader *const arff = wf__table_from_arff;
 
-/* An exact-size copy, so that the address sanitizer sees every read behind it. */
+/* An exact-size copy, so that the address sanitizer sees every read after it. */
 static char *copy_bytes(const void *bytes, size_t size) {
     char *copy = malloc(size + 1);
     memcpy(copy, bytes, size);
@@ -88,7 +88,7 @@ static void csv_refusals(void **state) {
     wf_ctx *ctx = test_ctx();
     refuse(ctx, csv, "", "t: the file is empty");
     refuse(ctx, csv, "\n \r\n\n", "the file is empty");
-    refuse(ctx, csv, "a,b\n", "no rows behind the header");
+    refuse(ctx, csv, "a,b\n", "no rows after the header");
     refuse(ctx, csv, "a\n1\n", "one column only; is the separator a comma");
     refuse(ctx, tsv, "a,b\n1,2\n", "one column only; is the separator a tab");
     refuse(ctx, csv, "1,2\n3,4\n", "it must name the columns");
@@ -99,7 +99,7 @@ static void csv_refusals(void **state) {
     refuse(ctx, csv, "a,b\n1,2,\n", "t:2: 3 cells");
     refuse(ctx, csv, "a,b\n1,\"x\ny\n", "t:2: a quote is opened and never closed");
     refuse(ctx, csv, "a,b\n1,\"", "t:2: a quote is opened");
-    refuse(ctx, csv, "a,b\n\"x\ny\"z,1\n", "t:3: text behind a closing quote");
+    refuse(ctx, csv, "a,b\n\"x\ny\"z,1\n", "t:3: text after a closing quote");
     refuse(ctx, csv, "a,b\n1,\xff\n", "t:2: a byte that is not UTF-8");
     refuse_bytes(ctx, csv, "a,b\n1,\0002\n", 9, "t:2: a NUL byte");
     wf_ctx_free(ctx);
@@ -159,14 +159,14 @@ static void arff_refusals(void **state) {
     refuse(ctx, arff, "", "t:1: the file ends before @data");
     refuse(ctx, arff, TWO, "the file ends before @data");
     refuse(ctx, arff, "@data\n1,2\n", "fewer than two attributes");
-    refuse(ctx, arff, TWO "@data\n% nothing\n", "no rows behind @data");
+    refuse(ctx, arff, TWO "@data\n% nothing\n", "no rows after @data");
     refuse(ctx, arff, "hello\n", "t:1: expected @relation");
     refuse(ctx, arff, "@attributes a real\n", "t:1: expected @relation");
     refuse(ctx, arff, "@attribute\n", "t:1: the attribute has no name");
     refuse(ctx, arff, "@attribute a\n", "t:1: the attribute's type must be");
     refuse(ctx, arff, "@attribute a complex\n", "t:1: the attribute's type must be");
     refuse(ctx, arff, "@attribute a relational\n", "relational attributes are not supported");
-    refuse(ctx, arff, "@attribute a real 5\n", "text behind the attribute's type");
+    refuse(ctx, arff, "@attribute a real 5\n", "text after the attribute's type");
     refuse(ctx, arff, "@attribute 'a real\n", "t:1: a quote is opened and not closed");
     refuse(ctx, arff, "@attribute a {x,y\n", "closed by }");
     refuse(ctx, arff, "@attribute a {x,,y}\n", "a level is empty");
@@ -179,7 +179,7 @@ static void arff_refusals(void **state) {
     refuse(ctx, arff, TWO "@data\n1,\n", "t:4: cell 2 is empty");
     refuse(ctx, arff, TWO "@data\n,x\n", "t:4: cell 1 is empty");
     refuse(ctx, arff, TWO "@data\n1,'x\n", "t:4: a quote is opened");
-    refuse(ctx, arff, TWO "@data\n'1'x,x\n", "t:4: text behind a closing quote");
+    refuse(ctx, arff, TWO "@data\n'1'x,x\n", "t:4: text after a closing quote");
     refuse(ctx, arff, TWO "@data\n{0 1, 2 x}\n", "attribute number 2, but they end at 1");
     refuse(ctx, arff, TWO "@data\n{1 x, 0 1}\n", "must rise");
     refuse(ctx, arff, TWO "@data\n{0 1, 0 2}\n", "must rise");
@@ -188,7 +188,7 @@ static void arff_refusals(void **state) {
     refuse(ctx, arff, TWO "@data\n{0 1, 1 }\n", "without a value");
     refuse(ctx, arff, TWO "@data\n{a 1}\n", "{number value");
     refuse(ctx, arff, TWO "@data\n{99999999999 1}\n", "{number value");
-    refuse(ctx, arff, TWO "@data\n{0 1} 5\n", "text behind the closing brace");
+    refuse(ctx, arff, TWO "@data\n{0 1} 5\n", "text after the closing brace");
     refuse(ctx, arff, TWO "@data\n{", "{number value");
     refuse(ctx, arff, TWO "@data\n1,\xc3\x28\n", "t:4: a byte that is not UTF-8");
 #undef TWO

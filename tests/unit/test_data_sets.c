@@ -1,6 +1,6 @@
 /* The tables and MNIST under WEFT_DATA: inputs after one-hot, classes and rows of each class.
  * Skipped where there are none. */
-#include "wf_test.h"
+#include "ctx_fixture.h"
 #include "weft/data.h"
 
 #include <unistd.h>
@@ -71,7 +71,6 @@ static void check_counts(const wf_dataset *data, const size_t *expected) {
 static void tables_have_their_inputs_and_classes(void **state) {
     (void)state;
     size_t seen = 0;
-    wf_ctx *ctx = test_ctx();
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         if (!have(tables[i].path)) {
             print_message("skip %s: not in the folder that WEFT_DATA names\n", tables[i].path);
@@ -93,7 +92,6 @@ static void tables_have_their_inputs_and_classes(void **state) {
         wf_dataset_free(data);
         seen++;
     }
-    wf_ctx_free(ctx);
     if (seen == 0) skip("WEFT_DATA names no folder with the tables");
 }
 
@@ -101,7 +99,6 @@ static void tables_have_their_inputs_and_classes(void **state) {
 static void regenerated_cmc_stands_in_for_bng(void **state) {
     (void)state;
     if (!have("cmc/cmc.arff")) skip("WEFT_DATA names no folder with cmc");
-    wf_ctx *ctx = test_ctx();
     char path[] = "/tmp/weft-bng-cmc-XXXXXX.arff";
     int file = mkstemps(path, 5);
     assert_true(file >= 0);
@@ -137,14 +134,12 @@ static void regenerated_cmc_stands_in_for_bng(void **state) {
     unlink(path);
     wf_dataset_free(source);
     wf_dataset_free(data);
-    wf_ctx_free(ctx);
 }
 
 static void mnist_is_mnist(void **state) {
     (void)state;
     if (!have("mnist/t10k-images-idx3-ubyte.gz") || !have("mnist/train-images-idx3-ubyte.gz"))
         skip("WEFT_DATA names no folder with MNIST");
-    wf_ctx *ctx = test_ctx();
     wf_data_desc desc = wf_data_desc_default();
     desc.name = "mnist";
     desc.path = "mnist/train-images-idx3-ubyte.gz";
@@ -176,7 +171,6 @@ static void mnist_is_mnist(void **state) {
         assert_close(data->x_train[152 + i], (float)(pixels[i] / 255.0), 0);
     assert_string_equal(data->input_names[29], "pixel 1,1");
     wf_dataset_free(data);
-    wf_ctx_free(ctx);
 }
 
 int main(void) {
@@ -185,5 +179,5 @@ int main(void) {
         cmocka_unit_test(regenerated_cmc_stands_in_for_bng),
         cmocka_unit_test(mnist_is_mnist),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

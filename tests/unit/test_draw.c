@@ -1,9 +1,9 @@
 /* What an update draws: sources, fresh and fixed noise, the laws of time, matching ahead; and which
  * weights are kept. */
-#include "wf_test.h"
 
 #include "flow/match_ahead.h"
 #include "flow_fixture.h"
+#include "ctx_fixture.h"
 
 typedef struct drawing {
     wf_ctx *ctx;
@@ -80,7 +80,7 @@ static int distinct(const float *values, int n) {
 }
 
 /* Are the incoming rows of the hidden units (2 weights each) those of the network, in any order,
- * each with its own bias and its own column behind it? */
+ * each with its own bias and its own column after it? */
 static bool is_copy(const float *w, const float *copy) {
     enum { hidden = 3, in = 2, out = 2, bias = 6, second = 9 };
     for (int u = 0; u < hidden; u++) {
@@ -171,7 +171,6 @@ static void epochs_visit_each_once(void **state) {
 /* The loss of single batches of a small flow rises now and then, but seldom many times in a row. */
 static void patience_ends_a_run(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 6, 0);
     wf_source source = {.zoo = zoo};
     wf_field_desc field = plain_field(0);
@@ -196,7 +195,6 @@ static void patience_ends_a_run(void **state) {
     assert_int_equal(wf_flow_updates(flow), ended);
     wf_flow_free(flow);
     wf_zoo_free(zoo);
-    wf_ctx_free(ctx);
 }
 
 static void times_follow_their_law(void **state) {
@@ -226,7 +224,7 @@ static void times_follow_their_law(void **state) {
     }
 }
 
-static wf_status fit_toy(wf_ctx *ctx, const wf_zoo *zoo, const wf_fit_desc *desc, const char *path,
+static wf_status fit_toy(const wf_zoo *zoo, const wf_fit_desc *desc, const char *path,
                          wf_flow **out) {
     wf_source source = {.zoo = zoo};
     wf_field_desc field = plain_field(0);
@@ -237,7 +235,6 @@ static wf_status fit_toy(wf_ctx *ctx, const wf_zoo *zoo, const wf_fit_desc *desc
 /* The best weights are those a run has that stops just before the update with the lowest loss. */
 static void best_weights_had_the_lowest_loss(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
     wf_fit_desc desc = quick_fit();
     desc.log_every = 1;
@@ -245,7 +242,7 @@ static void best_weights_had_the_lowest_loss(void **state) {
     desc.schedule_updates = desc.updates;
     wf_flow *best, *final;
     const char *path = in_folder("best");
-    assert_ok(ctx, fit_toy(ctx, zoo, &desc, path, &best));
+    assert_ok(ctx, fit_toy(zoo, &desc, path, &best));
     char name[300], line[512];
     snprintf(name, sizeof name, "%s.log.jsonl", path);
     FILE *log = fopen(name, "r");
@@ -261,18 +258,16 @@ static void best_weights_had_the_lowest_loss(void **state) {
     assert_true(at > 1);
     desc.kept = WF_KEPT_FINAL;
     desc.updates = at - 1;
-    assert_ok(ctx, fit_toy(ctx, zoo, &desc, in_folder("final"), &final));
+    assert_ok(ctx, fit_toy(zoo, &desc, in_folder("final"), &final));
     assert_int_equal(best->field->params, final->field->params);
     assert_memory_equal(best->params, final->params, best->field->params * sizeof(float));
     wf_flow_free(best);
     wf_flow_free(final);
     wf_zoo_free(zoo);
-    wf_ctx_free(ctx);
 }
 
 /* Three collections of two architectures. */
-static void three_sources(wf_ctx *ctx, const wf_fit_desc *desc, wf_zoo *zoos[3],
-                          wf_training_set *out) {
+static void three_sources(const wf_fit_desc *desc, wf_zoo *zoos[3], wf_training_set *out) {
     static const char *const archs[] = {"2-5-2", "2-4-3-2", "2-5-2"};
     wf_source sources[3];
     for (int i = 0; i < 3; i++) {
@@ -288,7 +283,6 @@ static void three_sources(wf_ctx *ctx, const wf_fit_desc *desc, wf_zoo *zoos[3],
 static void weights_are_places(void **state) {
     (void)state;
     static const uint32_t round[] = {0, 1, 2, 1, 2, 1};
-    wf_ctx *ctx = test_ctx();
     wf_fit_desc desc = quick_fit();
     wf_zoo *zoos[3];
     wf_source sources[3];
@@ -309,17 +303,15 @@ static void weights_are_places(void **state) {
     assert_int_equal(wf_training_set_load(ctx, sources, 3, &field, &desc, &set), WF_ERR_USAGE);
     assert_non_null(strstr(wf_last_error(ctx), "a sampling weight of -1"));
     for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
-    wf_ctx_free(ctx);
 }
 
 static void sources_take_turns(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_fit_desc desc = quick_fit();
     wf_zoo *zoos[3];
     wf_training_set set;
     wf_draw draw;
-    three_sources(ctx, &desc, zoos, &set);
+    three_sources(&desc, zoos, &set);
     assert_ok(ctx, wf_draw_create(ctx, &set, &desc, &draw));
     int count[3] = {0};
     bool seen[3][6] = {{false}};
@@ -341,20 +333,18 @@ static void sources_take_turns(void **state) {
     wf_draw_free(&draw);
     wf_training_set_free(&set);
     for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
-    wf_ctx_free(ctx);
 }
 
 /* Relabellings found ahead, applied to plain noise, are the noise of a matched draw. */
 static void matching_ahead_finds_the_same(void **state) {
     (void)state;
     enum { slots = 4, first = 3, end = 17 };
-    wf_ctx *ctx = test_ctx();
     wf_fit_desc matched = quick_fit(), plain = matched;
     plain.coupling = WF_COUPLING_INDEPENDENT;
     wf_zoo *zoos[3];
     wf_training_set set;
     wf_draw with, without;
-    three_sources(ctx, &matched, zoos, &set);
+    three_sources(&matched, zoos, &set);
     assert_ok(ctx, wf_draw_create(ctx, &set, &matched, &with));
     assert_ok(ctx, wf_draw_create(ctx, &set, &plain, &without));
     size_t units = wf_match_units(&set);
@@ -387,7 +377,6 @@ static void matching_ahead_finds_the_same(void **state) {
     wf_draw_free(&without);
     wf_training_set_free(&set);
     for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
-    wf_ctx_free(ctx);
 }
 
 static void layers_may_count_alike(void **state) {
@@ -424,5 +413,5 @@ int main(void) {
         cmocka_unit_test(layers_may_count_alike),
         cmocka_unit_test(best_weights_had_the_lowest_loss),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

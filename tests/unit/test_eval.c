@@ -64,7 +64,7 @@ static int close_fixture(void **state) {
 }
 
 /* Error mask and accuracy by the library's other forward pass. */
-static double plain_score(fixture *f, const float *w, uint8_t *mask) {
+static double plain_score(const fixture *f, const float *w, uint8_t *mask) {
     size_t n = f->data->n_test, wrong = 0;
     float *logits = malloc(n * 2 * sizeof *logits);
     assert_ok(f->ctx, wf_graph_forward(f->ctx, f->graph, w, f->data->x_test, n, logits));
@@ -79,7 +79,7 @@ static double plain_score(fixture *f, const float *w, uint8_t *mask) {
     return 1 - (double)wrong / (double)n;
 }
 
-static double cosine(fixture *f, const float *a, const float *b, uint64_t seed) {
+static double cosine(const fixture *f, const float *a, const float *b, uint64_t seed) {
     uint32_t perm[64];
     double dot, aa = 0, bb = 0;
     wf_match_desc desc = {.sweeps = 5, .tolerance = 1e-12, .seed = seed};
@@ -176,49 +176,55 @@ static void iou_of_small_masks(void **state) {
 }
 
 /* Every value of both rows, recomputed with wf_match, wf_error_iou and the other forward pass. */
-static void rows_equal_plain_recomputation(void **state) {
-    fixture *f = *state;
-    size_t params = f->graph->n_params, bytes = (f->data->n_test + 7) / 8;
-    wf_eval_desc desc = wf_eval_desc_default();
-    desc.cloud = 10;
-    desc.seed = 2;
-    desc.subsets = 5;
-    wf_reference *reference;
-    assert_ok(f->ctx, wf_reference_open(f->ctx, f->zoo, f->data, &desc, &reference));
-    assert_string_equal(wf_reference_notes(reference), "");
-    wf_eval_row row;
+/* All values of the table, by plain loops over pairs, and the points of the library to compare. */
+typedef struct recomputed {
+    uint8_t *masks; /* of the collection, then of the new networks */
+    double score[n_networks + n_new], iou[n_networks], scales[3];
     wf_points cloud, points;
-    assert_ok(f->ctx, wf_eval_reference(f->ctx, reference, &row, &cloud));
+} recomputed;
 
-    uint8_t *masks = malloc((n_networks + n_new) * bytes);
-    double score[n_networks + n_new], iou[n_networks];
-    for (size_t i = 0; i < n_networks; i++)
-        score[i] = plain_score(f, f->weights + i * params, masks + i * bytes);
-    for (size_t i = 0; i < n_new; i++)
-        score[n_networks + i] =
-            plain_score(f, f->fresh + i * params, masks + (n_networks + i) * bytes);
+static double plain_iou(const fixture *f, const recomputed *p, size_t i, size_t j) {
+    size_t bytes = (f->data->n_test + 7) / 8;
+    return wf_error_iou(p->masks + i * bytes, p->masks + j * bytes, bytes);
+}
+
+static void recompute(const fixture *f, recomputed *p) {
+    size_t params = f->graph->n_params, bytes = (f->data->n_test + 7) / 8;
+    p->masks = malloc((n_networks + n_new) * bytes);
+    for (size_t i = 0; i < n_networks + n_new; i++) {
+        const float *w =
+            i < n_networks ? f->weights + i * params : f->fresh + (i - n_networks) * params;
+        p->score[i] = plain_score(f, w, p->masks + i * bytes);
+    }
+    for (size_t i = 0; i < n_networks; i++) {
+        p->iou[i] = 0;
+        for (size_t j = 0; j < n_networks; j++)
+            if (j != i) p->iou[i] = fmax(p->iou[i], plain_iou(f, p, i, j));
+    }
+}
+
+static void check_collection(const recomputed *p, const wf_eval_row *row) {
     double score_mean = 0, iou_mean = 0, iou_square = 0;
     for (size_t i = 0; i < n_networks; i++) {
-        iou[i] = 0;
-        for (size_t j = 0; j < n_networks; j++)
-            if (j != i)
-                iou[i] = fmax(iou[i], wf_error_iou(masks + i * bytes, masks + j * bytes, bytes));
-        score_mean += score[i] / n_networks;
-        iou_mean += iou[i] / n_networks;
-        iou_square += iou[i] * iou[i] / n_networks;
+        score_mean += p->score[i] / n_networks;
+        iou_mean += p->iou[i] / n_networks;
+        iou_square += p->iou[i] * p->iou[i] / n_networks;
     }
-    assert_int_equal(row.n, n_networks);
-    assert_close(row.accuracy_mean, score_mean, 1e-6);
-    assert_close(row.iou_mean, iou_mean, 1e-6);
-    assert_close(row.iou_std, sqrt(iou_square - iou_mean * iou_mean), 1e-5);
-    assert_true(isnan(row.jws));
+    assert_int_equal(row->n, n_networks);
+    assert_close(row->accuracy_mean, score_mean, 1e-6);
+    assert_close(row->iou_mean, iou_mean, 1e-6);
+    assert_close(row->iou_std, sqrt(iou_square - iou_mean * iou_mean), 1e-5);
+    assert_true(isnan(row->jws));
+}
 
-    /* The cloud: the first ten of the stated shuffle. */
+/* The cloud: the first ten of the stated shuffle. */
+static void check_cloud(const fixture *f, const recomputed *p, const wf_eval_row *row) {
+    size_t params = f->graph->n_params;
     uint32_t order[n_networks];
     wf_rng rng = wf_rng_at(2, 0, WF_RNG_CLOUD, 0);
     wf_rng_shuffle(&rng, order, n_networks);
-    assert_int_equal(cloud.n, 10);
-    double wcs_mean = 0, mean[3] = {0};
+    assert_int_equal(p->cloud.n, 10);
+    double mean[3] = {0};
     for (size_t i = 0; i < 10; i++) {
         double best = -2;
         uint32_t which = 0;
@@ -227,39 +233,39 @@ static void rows_equal_plain_recomputation(void **state) {
             double value = cosine(f, f->weights + order[i] * params, f->weights + j * params, 2);
             if (value > best) best = value, which = j;
         }
-        assert_close(cloud.wcs[i], best, 1e-6);
-        assert_int_equal(cloud.nearest_wcs[i], which);
-        assert_close(cloud.iou[i], iou[order[i]], 1e-6);
-        assert_close(cloud.accuracy[i], score[order[i]], 1e-6);
-        wcs_mean += best / 10;
-        mean[0] += score[order[i]] / 10;
-        mean[1] += iou[order[i]] / 10;
+        assert_close(p->cloud.wcs[i], best, 1e-6);
+        assert_int_equal(p->cloud.nearest_wcs[i], which);
+        assert_close(p->cloud.iou[i], p->iou[order[i]], 1e-6);
+        assert_close(p->cloud.accuracy[i], p->score[order[i]], 1e-6);
+        mean[0] += p->score[order[i]] / 10;
+        mean[1] += p->iou[order[i]] / 10;
+        mean[2] += best / 10;
     }
-    mean[2] = wcs_mean;
-    assert_close(row.wcs_mean, wcs_mean, 1e-6);
-    double scales[3];
-    wf_reference_scales(reference, scales);
-    for (int k = 0; k < 3; k++) assert_close(scales[k], fmax(mean[k], 1 - mean[k]), 1e-6);
+    assert_close(row->wcs_mean, mean[2], 1e-6);
+    for (int k = 0; k < 3; k++) assert_close(p->scales[k], fmax(mean[k], 1 - mean[k]), 1e-6);
+}
 
-    assert_ok(f->ctx, wf_eval_networks(f->ctx, reference, "fresh", f->fresh, n_new, &row, &points));
-    assert_string_equal(row.name, "fresh");
+static void check_new_networks(const fixture *f, const recomputed *p) {
+    size_t params = f->graph->n_params;
     for (size_t i = 0; i < n_new; i++) {
-        double best_wcs = -2, best_iou = 0;
+        double wcs = -2, iou = 0, below = 0;
         for (size_t j = 0; j < n_networks; j++) {
-            best_wcs = fmax(best_wcs, cosine(f, f->fresh + i * params, f->weights + j * params, 2));
-            best_iou = fmax(
-                best_iou, wf_error_iou(masks + (n_networks + i) * bytes, masks + j * bytes, bytes));
+            wcs = fmax(wcs, cosine(f, f->fresh + i * params, f->weights + j * params, 2));
+            iou = fmax(iou, plain_iou(f, p, n_networks + i, j));
         }
-        assert_close(points.wcs[i], best_wcs, 1e-6);
-        assert_close(points.iou[i], best_iou, 1e-6);
-        assert_close(points.accuracy[i], score[n_networks + i], 1e-6);
-        double below = 0;
-        for (size_t j = 0; j < 10; j++)
-            below += cloud.wcs[j] < points.wcs[i] ? 1 : cloud.wcs[j] == points.wcs[i] ? 0.5 : 0;
-        assert_close(points.wcs_percentile[i], 10 * below, 1e-4);
+        assert_close(p->points.wcs[i], wcs, 1e-6);
+        assert_close(p->points.iou[i], iou, 1e-6);
+        assert_close(p->points.accuracy[i], p->score[n_networks + i], 1e-6);
+        for (size_t j = 0; j < 10; j++) {
+            float theirs = p->cloud.wcs[j], own = p->points.wcs[i];
+            below += theirs < own ? 1 : theirs == own ? 0.5 : 0;
+        }
+        assert_close(p->points.wcs_percentile[i], 10 * below, 1e-4);
     }
-    /* JWS by hand: with five networks the assignment is small, but W2 itself is tested
-     * elsewhere. */
+}
+
+/* JWS by hand: with five networks the assignment is small, but W2 itself is tested elsewhere. */
+static double plain_jws(const fixture *f, const recomputed *p) {
     double jws = 0;
     for (uint32_t b = 0; b < 5; b++) {
         uint32_t subset[10];
@@ -267,21 +273,45 @@ static void rows_equal_plain_recomputation(void **state) {
         wf_rng stream = wf_rng_at(2, 0, WF_RNG_JWS, b);
         wf_rng_shuffle(&stream, subset, 10);
         for (size_t i = 0; i < n_new; i++) {
-            const double own[3] = {points.accuracy[i], points.iou[i], points.wcs[i]};
-            const double other[3] = {cloud.accuracy[subset[i]], cloud.iou[subset[i]],
-                                     cloud.wcs[subset[i]]};
-            for (int k = 0; k < 3; k++) {
-                s[3 * i + k] = own[k] / scales[k];
-                r[3 * i + k] = other[k] / scales[k];
-            }
+            const wf_points *own = &p->points, *other = &p->cloud;
+            uint32_t j = subset[i];
+            s[3 * i] = own->accuracy[i] / p->scales[0];
+            s[3 * i + 1] = own->iou[i] / p->scales[1];
+            s[3 * i + 2] = own->wcs[i] / p->scales[2];
+            r[3 * i] = other->accuracy[j] / p->scales[0];
+            r[3 * i + 1] = other->iou[j] / p->scales[1];
+            r[3 * i + 2] = other->wcs[j] / p->scales[2];
         }
         assert_ok(f->ctx, wf_wasserstein2(f->ctx, s, r, n_new, &distance));
         jws += (1 - distance / sqrt(3)) / 5;
     }
-    assert_close(row.jws, jws, 1e-6);
-    free(masks);
-    wf_points_free(&cloud);
-    wf_points_free(&points);
+    return jws;
+}
+
+static void rows_equal_plain_recomputation(void **state) {
+    fixture *f = *state;
+    wf_eval_desc desc = wf_eval_desc_default();
+    desc.cloud = 10;
+    desc.seed = 2;
+    desc.subsets = 5;
+    wf_reference *reference;
+    assert_ok(f->ctx, wf_reference_open(f->ctx, f->zoo, f->data, &desc, &reference));
+    assert_string_equal(wf_reference_notes(reference), "");
+    recomputed p;
+    recompute(f, &p);
+    wf_eval_row row;
+    assert_ok(f->ctx, wf_eval_reference(f->ctx, reference, &row, &p.cloud));
+    wf_reference_scales(reference, p.scales);
+    check_collection(&p, &row);
+    check_cloud(f, &p, &row);
+    assert_ok(f->ctx,
+              wf_eval_networks(f->ctx, reference, "fresh", f->fresh, n_new, &row, &p.points));
+    assert_string_equal(row.name, "fresh");
+    check_new_networks(f, &p);
+    assert_close(row.jws, plain_jws(f, &p), 1e-6);
+    free(p.masks);
+    wf_points_free(&p.cloud);
+    wf_points_free(&p.points);
     wf_reference_free(reference);
 }
 

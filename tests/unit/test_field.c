@@ -1,5 +1,6 @@
 /* The GMN velocity field as a whole: counts, gradients, equivariance, batches, memory, threads. */
 #include "field_case.h"
+#include "ctx_fixture.h"
 #include "weft/bench.h"
 
 #include "tensor/cuda/backend_cuda.h"
@@ -19,7 +20,6 @@ static const char *const folded[] = {"*5-4-3", "*5-3-2-2", "*5-6-3", NULL};
 
 /* --- counts ----------------------------------------------------------------------------------- */
 static size_t count_of(wf_field_desc desc) {
-    wf_ctx *ctx = test_ctx();
     size_t count = 0;
     assert_ok(ctx, wf_field_count(ctx, &desc, &count));
     if (count < 3000000) { /* the large ones are only counted */
@@ -28,7 +28,6 @@ static size_t count_of(wf_field_desc desc) {
         assert_int_equal(count, field->params);
         wf_field_free(field);
     }
-    wf_ctx_free(ctx);
     return count;
 }
 
@@ -160,8 +159,18 @@ static wf_field_desc kernel_desc(wf_layout layout, wf_encoder encoder) {
     return desc;
 }
 
+/* Kernels of a first layer on its units: rows of 27 and a bias. */
+static const char *const folded_kernels[] = {"*3x6x6 conv5 pool conv4k1 linear2",
+                                             "*1x6x6 conv3k5! pool conv2k1 linear2", NULL};
+static wf_field_desc folded_kernel_desc(wf_layout layout, wf_encoder encoder) {
+    wf_field_desc desc = kernel_desc(layout, encoder);
+    desc.fold_rows = 28;
+    return desc;
+}
+
 static void test_gradient_kernels(void **state) {
     (void)state;
+    check_gradient(folded_kernel_desc(WF_LAYOUT_LEAN, WF_ENCODER_SCALAR), folded_kernels);
     check_gradient(kernel_desc(WF_LAYOUT_LEAN, WF_ENCODER_SINE), kernels);
     check_gradient(kernel_desc(WF_LAYOUT_LEAN, WF_ENCODER_SCALAR), kernels);
     check_gradient(kernel_desc(WF_LAYOUT_LSTAR, WF_ENCODER_FOURIER), kernels);
@@ -198,6 +207,9 @@ static void test_equivariance(void **state) {
             check_equivariance(desc, folds);
             if (messages == 1)
                 check_equivariance(kernel_desc((wf_layout)layout, WF_ENCODER_SINE), kernels);
+            if (messages == 1)
+                check_equivariance(folded_kernel_desc((wf_layout)layout, WF_ENCODER_SINE),
+                                   folded_kernels);
         }
 }
 
@@ -352,7 +364,7 @@ static void test_init(void **state) {
 }
 
 /* --- bad input -------------------------------------------------------------------------------- */
-static void bad_desc(wf_ctx *ctx, wf_field_desc desc, const char *words) {
+static void bad_desc(wf_field_desc desc, const char *words) {
     wf_field *field = NULL;
     size_t count;
     assert_fails(ctx, wf_field_create(ctx, &wf__field_gmn, &desc, NULL, WF_F32, &field),
@@ -363,25 +375,23 @@ static void bad_desc(wf_ctx *ctx, wf_field_desc desc, const char *words) {
 
 static void test_bad_input(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_field_desc good = small(WF_LAYOUT_LEAN), desc = good;
     desc.node = 0;
-    bad_desc(ctx, desc, "model.node is 0; allowed is a whole number from 1 to 8192");
+    bad_desc(desc, "model.node is 0; allowed is a whole number from 1 to 8192");
     desc = good, desc.edge = -3;
-    bad_desc(ctx, desc, "model.edge is -3");
+    bad_desc(desc, "model.edge is -3");
     desc = good, desc.time = 7;
-    bad_desc(ctx, desc, "even");
+    bad_desc(desc, "even");
     desc = good, desc.blocks = 0;
-    bad_desc(ctx, desc, "blocks");
+    bad_desc(desc, "blocks");
     desc = good, desc.encoder = WF_ENCODER_FOURIER;
-    bad_desc(ctx, desc, "Fourier");
+    bad_desc(desc, "Fourier");
     desc = good, desc.cond = WF_COND_LINEAR;
-    bad_desc(ctx, desc, "model.cond_size is 0, but model.cond is linear");
+    bad_desc(desc, "model.cond_size is 0, but model.cond is linear");
     desc = good, desc.cond_size = 2;
-    bad_desc(ctx, desc, "model.cond_size is 2, but model.cond is none");
+    bad_desc(desc, "model.cond_size is 2, but model.cond is none");
     desc = good, desc.fold_rows = -1;
-    bad_desc(ctx, desc, "field.fold_rows is -1");
-    wf_ctx_free(ctx);
+    bad_desc(desc, "field.fold_rows is -1");
 
     field_case c = case_open(good, WF_F32, mixed);
     assert_fails(c.ctx, wf_field_backward(c.ctx, c.field, c.dv, c.grad, NULL), WF_ERR_USAGE,
@@ -409,7 +419,6 @@ static void test_bad_input(void **state) {
 /* --- bench ------------------------------------------------------------------------------------ */
 static void test_bench(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_field_desc desc = small(WF_LAYOUT_LEAN);
     desc.node = desc.edge = 16, desc.time = 16;
     wf_bench_field_result result;
@@ -434,7 +443,6 @@ static void test_bench(void **state) {
         assert_ok(ctx, wf_bench_field_gpu(ctx, &desc, "2-16-3", 8, 4, true, &gpu));
         assert_true(gpu.forward > 0 && gpu.step > gpu.forward && gpu.velocity > 0 && gpu.bytes > 0);
     }
-    wf_ctx_free(ctx);
 }
 
 /* Once the context is interrupted no operation runs any more, and the call says so. */
@@ -472,5 +480,5 @@ int main(void) {
         cmocka_unit_test(test_interruption),
         cmocka_unit_test(test_bench),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -7,7 +7,7 @@
 #else
 #define own_allocator 1
 
-/* The program's allocator: glibc's, counted; when limited it refuses all behind the first
+/* The program's allocator: glibc's, counted; when limited it refuses all after the first
  * `allowed`. */
 static size_t allocations;
 static long allowed;
@@ -73,7 +73,7 @@ static void test_no_allocation(void **state) {
 #endif
 }
 
-/* The N-th allocation and all behind it fail, for all N: a status with a sentence, and the field
+/* The N-th allocation and all after it fail, for all N: a status with a sentence, and the field
  * works afterwards. */
 static void test_out_of_memory(void **state) {
     (void)state;

@@ -417,6 +417,97 @@ static void a_run_ends_by_the_clock(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* --- a clock that each update moves on -------------------------------------------------------- */
+
+typedef struct slow_clock {
+    double now, per_update;
+    size_t updates, fast_from; /* from this update on an update takes no time; 0: never */
+} slow_clock;
+
+static double slow_now(void *user) { return ((slow_clock *)user)->now; }
+
+static void slow_update(void *user, const char *path, const char *line) { /* log_every = 1 */
+    slow_clock *clock = user;
+    (void)path, (void)line;
+    clock->updates++;
+    bool fast = clock->fast_from > 0 && clock->updates >= clock->fast_from;
+    clock->now += fast ? 1e-6 : clock->per_update;
+}
+
+static wf_ctx *slow_ctx(slow_clock *clock) {
+    wf_ctx *ctx = test_ctx();
+    wf_ctx_set_clock(ctx, slow_now, clock);
+    wf_ctx_on_log(ctx, slow_update, clock);
+    return ctx;
+}
+
+static wf_fit_desc late_fit(void) {
+    wf_fit_desc desc = quick_fit();
+    desc.updates = 400;
+    desc.log_every = 1;
+    desc.max_seconds = 1;
+    return desc;
+}
+
+/* 400 updates of 10 ms. In the 1 s that there is the schedule comes to its end all the same. */
+static void a_late_run_shortens_its_schedule(void **state) {
+    (void)state;
+    static const size_t fast_from[] = {0, 50};
+    for (int k = 0; k < 2; k++) {
+        slow_clock clock = {.now = 5, .per_update = 0.01, .fast_from = fast_from[k]};
+        wf_ctx *ctx = slow_ctx(&clock);
+        wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
+        wf_source source = {.zoo = zoo};
+        wf_fit_desc desc = late_fit();
+        const char *path = in_folder(k == 0 ? "late" : "late_at_first");
+        toy_orders orders = {0};
+        assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, path, &orders));
+        wf_flow *flow;
+        assert_ok(ctx, wf_flow_open_with(ctx, path, toy_kind(&orders), &flow));
+        assert_true(wf_flow_position(flow) >= 400);
+        if (k == 0) assert_in_range(wf_flow_updates(flow), 90, 100);
+        assert_true(clock.now - 5 < 1);
+        assert_true(last_rate(ctx, path) < 0.2 * desc.lr);
+        wf_flow_free(flow);
+        wf_zoo_free(zoo);
+        wf_ctx_free(ctx);
+    }
+}
+
+/* The strides are part of the checkpoint: broken off with long ones, a run goes on with them, in
+ * one piece or in three. */
+static void a_late_run_goes_on_with_its_pace(void **state) {
+    (void)state;
+    slow_clock clock = {.per_update = 0.01};
+    wf_ctx *ctx = test_ctx(), *slow = slow_ctx(&clock);
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
+    wf_source source = {.zoo = zoo};
+    wf_fit_desc desc = late_fit();
+    const char *whole = in_folder("late_whole"), *pieces = in_folder("late_pieces");
+    toy_orders orders = {.interrupt_at = 30};
+    assert_int_equal(fit(slow, &source, 1, 0, &desc, whole, &orders), WF_ERR_INTERRUPTED);
+    size_t size;
+    char *bytes;
+    assert_ok(ctx, wf_read_file(ctx, whole, 1 << 24, &bytes, &size));
+    assert_ok(ctx, wf_write_file(ctx, pieces, bytes, size));
+    free(bytes);
+    desc.max_seconds = 0;
+    orders = (toy_orders){0};
+    assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, whole, &orders));
+    assert_in_range(orders.calls, 60, 80); /* of 371 */
+    for (int piece = 0; piece < 3; piece++) {
+        wf_ctx *own = test_ctx();
+        orders = (toy_orders){.interrupt_at = piece < 2 ? 15 : 0};
+        assert_int_equal(fit(own, &source, 1, 0, &desc, pieces, &orders),
+                         piece < 2 ? WF_ERR_INTERRUPTED : WF_OK);
+        wf_ctx_free(own);
+    }
+    assert_same_tensors(ctx, whole, pieces);
+    wf_zoo_free(zoo);
+    wf_ctx_free(slow);
+    wf_ctx_free(ctx);
+}
+
 /* A process killed after a checkpoint leaves log lines beyond it, perhaps half a line. */
 static void log_lines_beyond_the_checkpoint_go(void **state) {
     (void)state;
@@ -623,6 +714,8 @@ int main(void) {
         cmocka_unit_test(training_reduces_the_loss),
         cmocka_unit_test(resumed_run_is_the_uninterrupted_one),
         cmocka_unit_test(a_run_ends_by_the_clock),
+        cmocka_unit_test(a_late_run_shortens_its_schedule),
+        cmocka_unit_test(a_late_run_goes_on_with_its_pace),
         cmocka_unit_test(log_lines_beyond_the_checkpoint_go),
         cmocka_unit_test(another_configuration_is_refused),
         cmocka_unit_test(divergence_keeps_the_last_checkpoint),

@@ -1,19 +1,7 @@
 /* Files of flows that were damaged or lie, and files under another locale. */
-#include "wf_test.h"
 #include "comma_locale.h"
 #include "flow_fixture.h"
-
-static wf_ctx *ctx;
-
-static int start(void **state) {
-    ctx = test_ctx();
-    return make_folder(state);
-}
-
-static int stop(void **state) {
-    wf_ctx_free(ctx);
-    return drop_folder(state);
-}
+#include "ctx_fixture.h"
 
 static wf_fit_desc train_desc(void) {
     wf_fit_desc desc = quick_fit();
@@ -294,5 +282,5 @@ int main(void) {
         cmocka_unit_test(resumed_runs_keep_the_axes_of_the_file),
         cmocka_unit_test(files_ignore_the_locale),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,12 +1,12 @@
 /* Sampling, guidance, normalisation of sampled networks, and the controls, around a toy field. */
-#include "wf_test.h"
 #include "flow/draw.h"
 #include "flow_fixture.h"
+#include "ctx_fixture.h"
 
 /* --- sampling --------------------------------------------------------------------------------- */
 
-static wf_flow *fitted(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
-                       const wf_fit_desc *desc, const char *name, toy_orders *orders) {
+static wf_flow *fitted(const wf_source *sources, int n, int cond_size, const wf_fit_desc *desc,
+                       const char *name, toy_orders *orders) {
     wf_field_desc field = plain_field(cond_size);
     wf_flow *flow;
     assert_ok(ctx, wf_flow_fit_with(ctx, sources, n, toy_kind(orders), &field, desc,
@@ -17,12 +17,11 @@ static wf_flow *fitted(wf_ctx *ctx, const wf_source *sources, int n, int cond_si
 
 static void networks_do_not_depend_on_batching(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-6-5-2", 30, 0);
     wf_source source = {.zoo = zoo};
     wf_fit_desc fit_desc = quick_fit();
     toy_orders orders = {0};
-    wf_flow *flow = fitted(ctx, &source, 1, 0, &fit_desc, "batching", &orders);
+    wf_flow *flow = fitted(&source, 1, 0, &fit_desc, "batching", &orders);
     const wf_graph *graph = wf_zoo_graph(zoo);
     size_t p = graph->n_params, n = 11;
     float *all = calloc(n * p, 4), *direct = calloc(n * p, 4), *part = calloc(n * p, 4);
@@ -72,7 +71,6 @@ static void networks_do_not_depend_on_batching(void **state) {
     free(again);
     wf_flow_free(flow);
     wf_zoo_free(zoo);
-    wf_ctx_free(ctx);
 }
 
 /* With F = 0 and preconditioning the flow is exact for unit Gaussians, so w(1) = w(0): the direct
@@ -80,12 +78,11 @@ static void networks_do_not_depend_on_batching(void **state) {
  * 9 inputs instead of 6, that layer's scale goes with 1/sqrt(inputs). */
 static void exact_flow_returns_its_noise(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-6-2", 50, 0);
     wf_source source = {.zoo = zoo};
     wf_fit_desc fit_desc = quick_fit();
     toy_orders orders = {0};
-    wf_flow *flow = fitted(ctx, &source, 1, 0, &fit_desc, "exact", &orders);
+    wf_flow *flow = fitted(&source, 1, 0, &fit_desc, "exact", &orders);
     memset(flow->params, 0, toy_params * sizeof(float));
     wf_graph *wide;
     assert_ok(ctx, wf_graph_parse(ctx, "2-9-2", "relu", 0, &wide));
@@ -121,14 +118,12 @@ static void exact_flow_returns_its_noise(void **state) {
     wf_graph_free(deep);
     wf_flow_free(flow);
     wf_zoo_free(zoo);
-    wf_ctx_free(ctx);
 }
 
 /* One Euler step of the sampler from t = 0 is w0 + v(w0, 0) with the v that training compares to
  * its target. */
 static void sampler_and_objective_agree(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-6-3", 20, 0);
     wf_source source = {.zoo = zoo};
     for (int way = 0; way < 3; way++) { /* plain, preconditioned, along principal axes */
@@ -138,7 +133,7 @@ static void sampler_and_objective_agree(void **state) {
         fit_desc.principal = way == 2;
         fit_desc.source_std = 1.3;
         toy_orders orders = {0};
-        wf_flow *flow = fitted(ctx, &source, 1, 0, &fit_desc,
+        wf_flow *flow = fitted(&source, 1, 0, &fit_desc,
                                way == 0   ? "agree"
                                : way == 1 ? "agree_p"
                                           : "agree_a",
@@ -182,12 +177,10 @@ static void sampler_and_objective_agree(void **state) {
         wf_flow_free(flow);
     }
     wf_zoo_free(zoo);
-    wf_ctx_free(ctx);
 }
 
 static void normalisation_is_per_architecture(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     /* The first and third share an architecture, hence a family and its normalisation. */
     wf_zoo *zoos[3] = {make_zoo(ctx, "2-3-2", 10, 0), make_zoo(ctx, "2-3-3", 6, 1),
                        make_zoo(ctx, "2-3-2", 4, 2)};
@@ -232,21 +225,19 @@ static void normalisation_is_per_architecture(void **state) {
     assert_memory_equal(set.families[0].weights + 7 * p, w, p * sizeof *w);
     wf_training_set_free(&set);
     for (int i = 0; i < 3; i++) wf_zoo_free(zoos[i]);
-    wf_ctx_free(ctx);
 }
 
 /* With normalise_by = collection, collections of one architecture keep their own means; a sample
  * takes those of the nearest condition. An exact flow (F = 0) shows them. */
 static void normalisation_may_be_per_collection(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_zoo *zoos[2] = {make_zoo(ctx, "2-3-2", 40, 0), make_zoo(ctx, "2-3-2", 30, 5)};
     float cond[2][1] = {{0}, {1}};
     wf_source sources[2] = {{.zoo = zoos[0], .cond = cond[0]}, {.zoo = zoos[1], .cond = cond[1]}};
     wf_fit_desc fit_desc = quick_fit();
     fit_desc.normalise_by = WF_NORMALISE_BY_COLLECTION;
     toy_orders orders = {0};
-    wf_flow *flow = fitted(ctx, sources, 2, 1, &fit_desc, "apart", &orders);
+    wf_flow *flow = fitted(sources, 2, 1, &fit_desc, "apart", &orders);
     assert_int_equal(flow->set.n_families, 2);
     memset(flow->params, 0, toy_params * sizeof(float));
     const wf_graph *graph = wf_zoo_graph(zoos[0]);
@@ -272,14 +263,12 @@ static void normalisation_may_be_per_collection(void **state) {
     assert_true(fabs((double)norms[0].mean[1] - (double)norms[1].mean[1]) > 1e-3);
     wf_flow_free(flow);
     for (int i = 0; i < 2; i++) wf_zoo_free(zoos[i]), wf_norm_free(&norms[i]);
-    wf_ctx_free(ctx);
 }
 
 /* A field with fold_rows is trained on folded graphs, its file says so, and its samples are of that
  * field. */
 static void folded_fields_see_folded_graphs(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "5-4-2", 20, 0);
     wf_source source = {.zoo = zoo};
     wf_field_desc field = plain_field(0);
@@ -314,19 +303,17 @@ static void folded_fields_see_folded_graphs(void **state) {
     wf_graph_free(folded);
     wf_flow_free(flow);
     wf_zoo_free(zoo);
-    wf_ctx_free(ctx);
 }
 
 static void guidance_mixes_two_velocities(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_zoo *zoo = make_zoo(ctx, "2-3-2", 10, 0);
     float cond[1] = {2};
     wf_source source = {.zoo = zoo, .cond = cond};
     wf_fit_desc fit_desc = quick_fit();
     fit_desc.cond_drop = 0.2;
     toy_orders orders = {0};
-    wf_flow *flow = fitted(ctx, &source, 1, 1, &fit_desc, "guided", &orders);
+    wf_flow *flow = fitted(&source, 1, 1, &fit_desc, "guided", &orders);
     const wf_graph *graph = wf_zoo_graph(zoo);
     size_t p = graph->n_params;
     float w[4][64];
@@ -350,7 +337,7 @@ static void guidance_mixes_two_velocities(void **state) {
                  WF_ERR_USAGE, "not finite");
     wf_flow_free(flow);
     fit_desc.cond_drop = 0;
-    flow = fitted(ctx, &source, 1, 1, &fit_desc, "unguided", &orders);
+    flow = fitted(&source, 1, 1, &fit_desc, "unguided", &orders);
     assert_fails(ctx, wf_flow_sample(ctx, flow, graph, cond, 1, &desc, w[0], NULL, NULL),
                  WF_ERR_USAGE, "never trained");
     assert_fails(ctx, wf_flow_sample(ctx, flow, graph, NULL, 1, &desc, w[0], NULL, NULL),
@@ -372,7 +359,6 @@ static void guidance_mixes_two_velocities(void **state) {
                  WF_ERR_DIVERGED, "network 40");
     wf_flow_free(flow);
     wf_zoo_free(zoo);
-    wf_ctx_free(ctx);
 }
 
 /* --- controls --------------------------------------------------------------------------------- */
@@ -385,7 +371,6 @@ static double distance(const float *a, const float *b, size_t n) {
 
 static void perturbations_are_near_different_networks(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     enum { count = 12 };
     wf_zoo *zoo = make_zoo(ctx, "2-6-2", count, 0);
     const wf_graph *graph = wf_zoo_graph(zoo);
@@ -419,14 +404,12 @@ static void perturbations_are_near_different_networks(void **state) {
     free(x);
     free(y);
     wf_zoo_free(zoo);
-    wf_ctx_free(ctx);
 }
 
 /* A collection of relabelled copies of one network: matched averages give it back, unmatched ones
  * do not. */
 static void matched_averages_undo_relabelling(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     enum { count = 8 };
     wf_graph *graph;
     assert_ok(ctx, wf_graph_parse(ctx, "3-7-2", "relu", 0, &graph));
@@ -464,7 +447,6 @@ static void matched_averages_undo_relabelling(void **state) {
     free(b);
     wf_zoo_free(zoo);
     wf_graph_free(graph);
-    wf_ctx_free(ctx);
 }
 
 int main(void) {
@@ -479,5 +461,5 @@ int main(void) {
         cmocka_unit_test(perturbations_are_near_different_networks),
         cmocka_unit_test(matched_averages_undo_relabelling),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

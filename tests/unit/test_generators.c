@@ -191,7 +191,7 @@ static void a_fit_is_opened_by_its_file(void **state) {
     bad.kind = &toy_generator;
     assert_fails(ctx, wf_generator_open(ctx, &bad, &generator), WF_ERR_USAGE, "collection");
     bad = (wf_generator_open_desc){.path = wf_zoo_path(zoo)};
-    assert_fails(ctx, wf_generator_open(ctx, &bad, &generator), WF_ERR_INPUT, "weft train");
+    assert_fails(ctx, wf_generator_open(ctx, &bad, &generator), WF_ERR_INPUT, "weft fit");
     wf_zoo_free(zoo);
     wf_zoo_free(other);
     wf_ctx_free(ctx);

@@ -1,12 +1,12 @@
 /* Descriptions, flat order, permutation action, forward pass, normalisation, ragged batches. */
-#include "wf_test.h"
 #include "network_case.h"
+#include "ctx_fixture.h"
 #include "base/random.h"
 #include "graph/batch.h"
 #include "weft/text.h"
 #include "weft/graph.h"
 
-static wf_graph *parse(wf_ctx *ctx, const char *arch, const char *act, unsigned flags) {
+static wf_graph *parse(const char *arch, const char *act, unsigned flags) {
     wf_graph *graph = NULL;
     assert_ok(ctx, wf_graph_parse(ctx, arch, act, flags, &graph));
     return graph;
@@ -14,8 +14,7 @@ static wf_graph *parse(wf_ctx *ctx, const char *arch, const char *act, unsigned 
 
 static void layout_is_that_of_a_state_dict(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_graph *g = parse(ctx, "64-16-8-10", "relu", 0);
+    wf_graph *g = parse("64-16-8-10", "relu", 0);
     assert_int_equal(g->n_params, 1266);
     assert_int_equal(g->n_orbits, 2);
     static const struct {
@@ -29,19 +28,17 @@ static void layout_is_that_of_a_state_dict(void **state) {
         assert_int_equal(g->blocks[b].offset, expected[b].offset);
     }
     wf_graph_free(g);
-    g = parse(ctx, "784-32-32-10", "relu", 0);
+    g = parse("784-32-32-10", "relu", 0);
     assert_int_equal(g->n_params, 26506);
     wf_graph_free(g);
-    g = parse(ctx, "4-3!-2", "tanh", 0);
+    g = parse("4-3!-2", "tanh", 0);
     assert_int_equal(g->n_params, 12 + 6 + 2);
     assert_string_equal(g->text, "4-3!-2");
     wf_graph_free(g);
-    wf_ctx_free(ctx);
 }
 
 static void bad_descriptions(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_graph *g;
     static const char *const bad[] = {"",
                                       "64",
@@ -62,14 +59,13 @@ static void bad_descriptions(void **state) {
     assert_fails(ctx, wf_graph_parse(ctx, "2-2", "swish", 0, &g), WF_ERR_USAGE, "relu");
     char deep[10000] = "2";
     for (int i = 0; i < 300; i++) strcat(deep, "-2");
-    g = parse(ctx, deep, "relu", 0);
+    g = parse(deep, "relu", 0);
     assert_int_equal(g->n_blocks, 600);
     assert_string_equal(g->text, deep);
     wf_graph_free(g);
     for (int i = 300; i < 4097; i++) strcat(deep, "-2");
     assert_fails(ctx, wf_graph_parse(ctx, deep, "relu", 0, &g), WF_ERR_USAGE,
                  "expected 1 to 4096 layers");
-    wf_ctx_free(ctx);
 }
 
 static const char paper_cnn[] = "3x32x32 conv16 pool conv32 pool conv48 gap linear10";
@@ -77,8 +73,7 @@ static const char paper_cnn[] = "3x32x32 conv16 pool conv32 pool conv48 gap line
 /* The order, shapes and names of the nn.Sequential. */
 static void layout_of_a_cnn(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_graph *g = parse(ctx, paper_cnn, "relu", 0);
+    wf_graph *g = parse(paper_cnn, "relu", 0);
     assert_int_equal(g->n_params, 19450);
     assert_int_equal(g->inputs, 3072);
     assert_int_equal(g->outputs, 10);
@@ -105,8 +100,8 @@ static void layout_of_a_cnn(void **state) {
     assert_int_equal(g->groups[3].sum_width, 8);
     assert_int_equal(g->groups[3].width, 1);
     wf_graph_free(g);
-    /* A linear layer behind an image flattens it; the norms of an image are those of torch. */
-    g = parse(ctx, "2x6x5 conv4k3s2p0! batchnorm tanh pass layernorm linear7! linear3", "relu", 0);
+    /* A linear layer after an image flattens it; the norms of an image are those of torch. */
+    g = parse("2x6x5 conv4k3s2p0! batchnorm tanh pass layernorm linear7! linear3", "relu", 0);
     static const char *const names[] = {"0.weight",      "1.weight", "1.bias", "1.running_mean",
                                         "1.running_var", "3.weight", "3.bias", "5.weight",
                                         "7.weight",      "7.bias"};
@@ -124,7 +119,6 @@ static void layout_of_a_cnn(void **state) {
     assert_int_equal(shape[1], 16);
     assert_int_equal(g->activation, WF_ACT_MIXED);
     wf_graph_free(g);
-    wf_ctx_free(ctx);
 }
 
 /* A ResNet of two basic blocks, the second with a convolution in its shortcut, as torchvision names
@@ -150,7 +144,7 @@ static wf_layer conv_layer(int l, int from, int n, int kernel, int stride, bool 
                       .norm_name = resnet_names[l][1]};
 }
 
-static wf_graph *resnet(wf_ctx *ctx) {
+static wf_graph *resnet(void) {
     const wf_layer layers[] = {
         conv_layer(0, 0, 4, 3, 1, true),
         conv_layer(1, 1, 4, 3, 1, true),
@@ -173,8 +167,7 @@ static wf_graph *resnet(wf_ctx *ctx) {
 
 static void layout_of_a_resnet(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_graph *g = resnet(ctx), *wide = NULL, *read = parse(ctx, resnet_json, "relu", 0);
+    wf_graph *g = resnet(), *wide = NULL, *read = parse(resnet_json, "relu", 0);
     assert_true(wf_graph_equal(g, read));
     for (int b = 0; b < g->n_blocks; b++)
         assert_string_equal(g->blocks[b].name, read->blocks[b].name);
@@ -206,13 +199,103 @@ static void layout_of_a_resnet(void **state) {
     assert_int_equal(batch.n_nodes, 3 + 4 + 4 + 6 + 6 + 5 + 6 * 4 + 1);
     wf_arena_free(&arena);
     wf_graph_free(g), wf_graph_free(wide);
-    wf_ctx_free(ctx);
+}
+
+/* The same ResNet as words, and torchvision's resnet18, whose parameters are known. */
+static void basic_blocks_as_words(void **state) {
+    (void)state;
+    wf_graph *g = resnet(), *read;
+    read = parse("3x8x8 conv4! batchnorm basic4x1 basic6x1s2 gap linear5", "relu", 0);
+    assert_true(wf_graph_equal(g, read));
+    for (int b = 0; b < g->n_blocks; b++)
+        assert_string_equal(g->blocks[b].name, read->blocks[b].name);
+    wf_graph_free(read);
+    read = parse("3x224x224 conv64k7s2! batchnorm pool3s2p1 basic64x2 basic128x2s2 basic256x2s2 "
+                 "basic512x2s2 gap linear1000",
+                 "relu", 0);
+    size_t statistics = 0;
+    for (int b = 0; b < read->n_blocks; b++)
+        if (!wf_block_trained(&read->blocks[b])) statistics += read->blocks[b].count;
+    assert_int_equal(read->n_params - statistics, 11689512); /* PyTorch's count for resnet18 */
+    wf_graph_free(read);
+    assert_fails(ctx,
+                 wf_graph_parse(ctx, "3x8x8 conv4 conv4 basic4x1 gap linear5", "relu", 0, &read),
+                 WF_ERR_USAGE, "conv1.bias");
+    assert_fails(ctx, wf_graph_parse(ctx, "3x8x8 basic4 gap linear5", "relu", 0, &read),
+                 WF_ERR_USAGE, "basic64x2s2");
+    assert_fails(ctx, wf_graph_parse(ctx, "3x8x8 basic4x9999 gap linear5", "relu", 0, &read),
+                 WF_ERR_USAGE, "basic64x2s2");
+    assert_fails(ctx, wf_graph_parse(ctx, "3x8x8 basic4x1 batchnorm gap linear5", "relu", 0, &read),
+                 WF_ERR_USAGE, "in this order");
+    wf_graph_free(g);
+}
+
+/* Batch norms folded, out again and folded again: the same logits, then the same bits. */
+static void norms_are_folded(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "3x8x8 conv4! batchnorm basic4x1 basic6x1s2 gap linear5",
+        "7 linear6 batchnorm tanh linear4! batchnorm sigmoid linear3",
+        "{\"input\":[2,5,5],\"layers\":[{\"op\":\"conv\",\"units\":3,\"kernel\":3,\"norm\":"
+        "{\"kind\":\"batch\",\"name\":\"n\",\"eps\":0.5},\"activation\":\"relu\"},"
+        "{\"op\":\"linear\",\"units\":4}]}"};
+    for (int t = 0; t < 3; t++) {
+        wf_graph *kept = parse(texts[t], "relu", 0), *folded, *back, *read, *wide;
+        assert_ok(ctx, wf_graph_fold_norms(ctx, kept, &folded));
+        assert_ok(ctx, wf_graph_unfold_norms(ctx, folded, &back));
+        assert_true(wf_graph_equal(kept, back));
+        for (int b = 0; b < kept->n_blocks; b++)
+            assert_string_equal(kept->blocks[b].name, back->blocks[b].name);
+        for (int b = 0; b < folded->n_blocks; b++)
+            assert_true(folded->blocks[b].kind <= WF_BLOCK_BIAS);
+        /* JSON and a change of width keep what was folded. */
+        char *json;
+        assert_ok(ctx, wf_graph_json(ctx, folded, &json));
+        assert_ok(ctx, wf_graph_from_json(ctx, json, 0, &read));
+        free(json);
+        assert_ok(ctx, wf_graph_scale_width(ctx, folded, 2, &wide));
+        for (int l = 0; l < kept->n_layers; l++) {
+            const wf_layer *a = &folded->layers[l], *b = &read->layers[l], *c = &wide->layers[l];
+            assert_int_equal(a->folded_norm != NULL, kept->layers[l].norm == WF_NORM_BATCH);
+            if (a->folded_norm == NULL) continue;
+            assert_string_equal(a->folded_norm, b->folded_norm);
+            assert_string_equal(a->folded_norm, c->folded_norm);
+            assert_true(a->folded_bias == b->folded_bias && a->eps == b->eps);
+            assert_int_equal(a->folded_bias, !kept->layers[l].bias);
+        }
+        float *w = calloc(2 * kept->n_params + 2 * folded->n_params, sizeof *w);
+        float *w_back = w + kept->n_params, *f = w_back + kept->n_params,
+              *again = f + folded->n_params;
+        wf_rng rng = wf_rng_at(5, (uint32_t)t, 0, 0);
+        for (size_t i = 0; i < kept->n_params; i++) w[i] = 2 * wf_rng_uniform(&rng) - 1;
+        for (int b = 0; b < kept->n_blocks; b++)
+            for (size_t i = 0; i < kept->blocks[b].count; i++)
+                if (kept->blocks[b].kind == WF_BLOCK_VARIANCE)
+                    w[kept->blocks[b].offset + i] = fabsf(w[kept->blocks[b].offset + i]) + 0.1f;
+        wf_graph_convert_norms(kept, folded, w, f);
+        wf_graph_convert_norms(folded, back, f, w_back);
+        wf_graph_convert_norms(back, folded, w_back, again);
+        assert_memory_equal(f, again, folded->n_params * sizeof *f);
+        float x[3 * 8 * 8], logits[3][8];
+        for (size_t i = 0; i < sizeof x / sizeof *x; i++) x[i] = 2 * wf_rng_uniform(&rng) - 1;
+        assert_ok(ctx, wf_graph_forward(ctx, kept, w, x, 1, logits[0]));
+        assert_ok(ctx, wf_graph_forward(ctx, folded, f, x, 1, logits[1]));
+        assert_ok(ctx, wf_graph_forward(ctx, back, w_back, x, 1, logits[2]));
+        for (int o = 0; o < kept->outputs; o++)
+            for (int k = 1; k < 3; k++)
+                assert_close(logits[k][o], logits[0][o], 1e-5 * (1 + fabs((double)logits[0][o])));
+        free(w);
+        wf_graph_free(kept), wf_graph_free(folded), wf_graph_free(back);
+        wf_graph_free(read), wf_graph_free(wide);
+    }
+    wf_graph *kept = parse("1x4x4 conv3 relu pass batchnorm linear2", "relu", 0), *folded;
+    assert_fails(ctx, wf_graph_fold_norms(ctx, kept, &folded), WF_ERR_SHAPE, "layer 2, batch norm");
+    wf_graph_free(kept);
 }
 
 /* Text or builder -> description -> JSON -> the same description, and the text parses back. */
 static void descriptions_survive_json(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     static const char *const texts[] = {
         "64-16-8-10",
         "64-10",
@@ -225,7 +308,7 @@ static void descriptions_survive_json(void **state) {
         "7 linear5 tanh linear4 silu linear3"};
     for (size_t i = 0; i <= sizeof texts / sizeof *texts; i++) {
         bool text = i < sizeof texts / sizeof *texts;
-        wf_graph *g = text ? parse(ctx, texts[i], "relu", 0) : resnet(ctx), *again, *clone;
+        wf_graph *g = text ? parse(texts[i], "relu", 0) : resnet(), *again, *clone;
         char *json, *json_again;
         assert_ok(ctx, wf_graph_json(ctx, g, &json));
         assert_ok(ctx, wf_graph_from_json(ctx, json, 0, &again));
@@ -242,7 +325,7 @@ static void descriptions_survive_json(void **state) {
         wf_graph_free(again), wf_graph_free(clone);
         if (text) {
             bool mixed = g->activation == WF_ACT_MIXED;
-            again = parse(ctx, g->text, mixed ? "relu" : wf_activation_name(g->activation), 0);
+            again = parse(g->text, mixed ? "relu" : wf_activation_name(g->activation), 0);
             assert_true(wf_graph_equal(g, again));
             assert_string_equal(g->text, again->text);
             wf_graph_free(again);
@@ -250,17 +333,15 @@ static void descriptions_survive_json(void **state) {
         free(json), free(json_again);
         wf_graph_free(g);
     }
-    wf_graph *a = parse(ctx, "5-4-3", "relu", 0), *b = parse(ctx, "5 linear4 linear3", "relu", 0),
-             *c = parse(ctx, "5-4-3", "tanh", 0);
+    wf_graph *a = parse("5-4-3", "relu", 0), *b = parse("5 linear4 linear3", "relu", 0),
+             *c = parse("5-4-3", "tanh", 0);
     assert_true(wf_graph_equal(a, b)); /* names are ignored */
     assert_false(wf_graph_equal(a, c));
     wf_graph_free(a), wf_graph_free(b), wf_graph_free(c);
-    wf_ctx_free(ctx);
 }
 
 static void bad_words(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     static const struct {
         const char *text, *sentence;
         wf_status status;
@@ -274,7 +355,7 @@ static void bad_words(void **state) {
         {"3x8x8 conv0 gap", "layer 1 (conv \"0\"): expected 1 to 1048576 units", WF_ERR_USAGE},
         {"3x8x8 conv4 swish", "an activation at \"swish\"", WF_ERR_USAGE},
         {"3x8x8 conv4 pool batchnorm linear2", "in this order", WF_ERR_USAGE},
-        {"3x8x8 conv4 flatten conv5 gap", "a linear layer behind flatten", WF_ERR_USAGE},
+        {"3x8x8 conv4 flatten conv5 gap", "a linear layer after flatten", WF_ERR_USAGE},
         {"3x8x8 conv4 linear2 relu", "the outputs are logits", WF_ERR_USAGE},
         {"3x8x8 conv4", "expected one value per output, found 4x8x8", WF_ERR_SHAPE},
         {"3x8x8 conv4 linear5 conv3 gap", "layer 3 (conv \"5\"): expected an image", WF_ERR_SHAPE},
@@ -298,12 +379,10 @@ static void bad_words(void **state) {
                      bad[i].sentence);
         assert_null(g);
     }
-    wf_ctx_free(ctx);
 }
 
 static void bad_json(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     static const struct {
         const char *json, *sentence;
     } bad[] = {
@@ -357,33 +436,29 @@ static void bad_json(void **state) {
             fail_msg("%s: \"%s\", expected \"%s\"", bad[i].json, wf_last_error(ctx),
                      bad[i].sentence);
     }
-    wf_ctx_free(ctx);
 }
 
 static void chains(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     static const char *const others[] = {paper_cnn, "1x2x2 linear4 linear2",
                                          "4 linear3 batchnorm linear2",
                                          "4 linear3 pass tanh linear2"};
-    wf_graph *g = parse(ctx, "4-3-2", "relu", 0);
+    wf_graph *g = parse("4-3-2", "relu", 0);
     assert_true(wf_graph_is_chain(g));
     wf_graph_free(g);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        g = parse(ctx, others[i], "relu", 0);
+        g = parse(others[i], "relu", 0);
         assert_false(wf_graph_is_chain(g));
         wf_graph_free(g);
     }
-    g = resnet(ctx);
+    g = resnet();
     assert_false(wf_graph_is_chain(g));
     wf_graph_free(g);
-    wf_ctx_free(ctx);
 }
 
 static void width_is_rounded_half_up(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_graph *g = parse(ctx, "64-16-5-10", "relu", 0), *h = NULL;
+    wf_graph *g = parse("64-16-5-10", "relu", 0), *h = NULL;
     assert_ok(ctx, wf_graph_scale_width(ctx, g, 0.5, &h));
     assert_string_equal(h->text, "64-8-3-10");
     wf_graph_free(h);
@@ -392,7 +467,6 @@ static void width_is_rounded_half_up(void **state) {
     wf_graph_free(h);
     assert_fails(ctx, wf_graph_scale_width(ctx, g, 0, &h), WF_ERR_USAGE, "width factor");
     wf_graph_free(g);
-    wf_ctx_free(ctx);
 }
 
 static void random_perm(const wf_graph *g, uint64_t seed, uint32_t *perm) {
@@ -406,12 +480,11 @@ static void random_perm(const wf_graph *g, uint64_t seed, uint32_t *perm) {
 /* Relabelled channels compute the same function: convolutions, poolings, norms, residual sums. */
 static void relabelled_images_have_the_same_logits(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     static const char *const texts[] = {
         "3x8x8 conv5 pool conv6k5p2 avgpool3s2p1 conv4s2 gap linear3",
         "2x7x9 conv4k3p0 batchnorm tanh pool3s2p1 conv3k1 layernorm linear6 linear4", NULL};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        wf_graph *g = texts[i] == NULL ? resnet(ctx) : parse(ctx, texts[i], "relu", 0);
+        wf_graph *g = texts[i] == NULL ? resnet() : parse(texts[i], "relu", 0);
         enum { rows = 70 };
         size_t n = g->n_params, in = (size_t)g->inputs, out = (size_t)g->outputs;
         float *w = malloc(2 * n * 4), *x = malloc(rows * in * 4), *y = malloc(2 * rows * out * 4);
@@ -437,7 +510,6 @@ static void relabelled_images_have_the_same_logits(void **state) {
         free(w), free(x), free(y);
         wf_graph_free(g);
     }
-    wf_ctx_free(ctx);
 }
 
 /* Entry (i, j) of a block goes to (place of i, place of j), where places of fixed groups are their
@@ -445,7 +517,6 @@ static void relabelled_images_have_the_same_logits(void **state) {
 /* Few parameters, but images whose values no machine holds, and whose number overflows. */
 static void images_without_end_are_refused(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     char text[4096];
     wf_text words = wf_text_start(text, sizeof text);
     wf_text_add(&words, "1x1x1 conv1048576k1p8191!");
@@ -459,13 +530,11 @@ static void images_without_end_are_refused(void **state) {
                  "layer 1 (1048576 units of 16383x16383) takes more than 4 GB");
     free(w);
     wf_graph_free(graph);
-    wf_ctx_free(ctx);
 }
 
 static void permutation_moves_entries(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_graph *g = parse(ctx, "2-3-2-2", "relu", 0);
+    wf_graph *g = parse("2-3-2-2", "relu", 0);
     const uint32_t perm[] = {2, 0, 1, /* second layer */ 1, 0};
     float w[64], moved[64], back[64];
     for (size_t i = 0; i < g->n_params; i++) w[i] = (float)i;
@@ -479,18 +548,16 @@ static void permutation_moves_entries(void **state) {
     assert_int_equal(g->n_params, sizeof expected / sizeof *expected);
     for (size_t i = 0; i < g->n_params; i++) assert_true(moved[i] == expected[i]);
     wf_graph_free(g);
-    wf_ctx_free(ctx);
 }
 
 /* The forward pass against a plain loop in double, and its invariance under relabelling. */
 static void forward_and_permutation(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     static const char *const archs[] = {"5-7-3", "5-9-6-4", "5-3!-8-2!", "5-4"};
     static const char *const acts[] = {"relu", "tanh", "gelu", "silu", "sigmoid", "identity"};
     for (int a = 0; a < 4; a++)
         for (int c = 0; c < 6; c++) {
-            wf_graph *g = parse(ctx, archs[a], acts[c], 0);
+            wf_graph *g = parse(archs[a], acts[c], 0);
             enum { rows = 301 };
             size_t out = (size_t)g->outputs;
             float *w = malloc(g->n_params * 4), *pw = malloc(g->n_params * 4),
@@ -542,13 +609,11 @@ static void forward_and_permutation(void **state) {
             free(w), free(pw), free(back), free(x), free(y), free(py);
             wf_graph_free(g);
         }
-    wf_ctx_free(ctx);
 }
 
 static void normalisation(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_graph *g = parse(ctx, "3-4-2", "relu", 0);
+    wf_graph *g = parse("3-4-2", "relu", 0);
     enum { count = 50 };
     size_t p = g->n_params;
     float *w = malloc(count * p * 4), *n = malloc(count * p * 4), *back = malloc(p * 4);
@@ -576,15 +641,13 @@ static void normalisation(void **state) {
     wf_norm_free(&norm), wf_norm_free(&again), wf_norm_free(&bad);
     free(w), free(n), free(back);
     wf_graph_free(g);
-    wf_ctx_free(ctx);
 }
 
 static void ragged_batches(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
-    wf_graph *a = parse(ctx, "64-16-8-10", "relu", 0),
-             *b = parse(ctx, "784-32-32-10", "relu", WF_GRAPH_FOLD_INPUT);
-    wf_graph *c = parse(ctx, "3-2!-2", "relu", 0);
+    wf_graph *a = parse("64-16-8-10", "relu", 0),
+             *b = parse("784-32-32-10", "relu", WF_GRAPH_FOLD_INPUT);
+    wf_graph *c = parse("3-2!-2", "relu", 0);
     const wf_graph *graphs[] = {a, b, c, a, b};
     wf_arena arena = {0};
     wf_batch batch;
@@ -628,7 +691,6 @@ static void ragged_batches(void **state) {
     free(edge_seen), free(param_seen);
     wf_arena_free(&arena);
     wf_graph_free(a), wf_graph_free(b), wf_graph_free(c);
-    wf_ctx_free(ctx);
 }
 
 int main(void) {
@@ -637,6 +699,8 @@ int main(void) {
         cmocka_unit_test(bad_descriptions),
         cmocka_unit_test(layout_of_a_cnn),
         cmocka_unit_test(layout_of_a_resnet),
+        cmocka_unit_test(basic_blocks_as_words),
+        cmocka_unit_test(norms_are_folded),
         cmocka_unit_test(descriptions_survive_json),
         cmocka_unit_test(bad_words),
         cmocka_unit_test(bad_json),
@@ -649,5 +713,5 @@ int main(void) {
         cmocka_unit_test(normalisation),
         cmocka_unit_test(ragged_batches),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -6,6 +6,7 @@
 #include "torch_writer.h"
 #include "base/safetensors.h"
 #include "weft/import.h"
+#include "zoo/torch_write.h"
 #include "zoo/zoo_import_layers.h"
 
 #include <sys/stat.h>
@@ -188,7 +189,7 @@ static void refused_networks(void **state) {
         {{{"0.weight", 2, {4, 3}}, {"0.bias", 1, {4}}, {"1.weight", 1, {4}}, {"1.bias", 1, {4}},
           {"1.running_mean", 1, {4}}, {"#1.num_batches_tracked", 0, {0}}},
          NULL, false, {"1.num_batches_tracked I64 []", "normalisation"}},
-        /* layer norm behind layers with and without bias */
+        /* layer norm after layers with and without bias */
         {{{"0.weight", 2, {4, 3}}, {"0.bias", 1, {4}}, {"1.weight", 1, {4}}, {"1.bias", 1, {4}}},
          NULL, false, {"left over", "1.bias F32 [4], 1.weight F32 [4]"}},
         {{{"0.weight", 2, {4, 3}}, {"1.weight", 1, {4}}, {"1.bias", 1, {4}}}, NULL, false,
@@ -297,10 +298,8 @@ static void write_net(const char *path, size_t network, bool torch, bool wide) {
     free(p.data);
 }
 
-static void check_collection(const char *path, const char *arch, const size_t *networks,
-                             size_t count, const char *sources) {
-    wf_zoo *zoo = NULL;
-    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+static void check_networks(const wf_zoo *zoo, const char *arch, const size_t *networks,
+                           size_t count, const char *sources) {
     const wf_graph *graph = wf_zoo_graph(zoo);
     assert_string_equal(graph->text, arch);
     assert_string_equal(wf_activation_name(graph->activation), "tanh");
@@ -312,6 +311,13 @@ static void check_collection(const char *path, const char *arch, const size_t *n
         for (size_t i = 0; i < graph->n_params; i++)
             assert_close(w[i], value_of(networks[m], i), 0);
     }
+}
+
+static void check_collection(const char *path, const char *arch, const size_t *networks,
+                             size_t count, const char *sources) {
+    wf_zoo *zoo = NULL;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    check_networks(zoo, arch, networks, count, sources);
     wf_zoo_free(zoo);
 }
 
@@ -392,6 +398,82 @@ static void stacked_and_widened(void **state) {
     assert_fails(ctx, wf_zoo_import(ctx, result.collections[0].path, &desc, in_folder("x"), NULL),
                  WF_ERR_INPUT, "already");
     wf_import_result_free(&result);
+}
+
+/* --- into memory ------------------------------------------------------------------------------ */
+
+/* After folders(), whose files these are. */
+static void files_into_memory(void **state) {
+    (void)state;
+    char pattern[256], one[256];
+    snprintf(pattern, sizeof pattern, "%s", in_folder("nets-pt/net[12].pt"));
+    snprintf(one, sizeof one, "%s", in_folder("nets-pt/net11.pt"));
+    const char *both[2] = {pattern, one}, *all = in_folder("nets-pt");
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_import_json(ctx, both, 2, "{\"activation\": \"tanh\"}", &zoo));
+    check_networks(zoo, "3-4-2!", (size_t[]){1, 2, 11}, 3,
+                   "[\"net1.pt\",\"net2.pt\",\"net11.pt\"]");
+    assert_true(wf_zoo_in_memory(zoo));
+    assert_string_equal(wf_zoo_meta(zoo, "weft.scale"), "none");
+    wf_zoo_free(zoo);
+    const char *described = "{\"arch\": \"3-4-2!\", \"activation\": \"tanh\", \"name\": \"mine\"}";
+    assert_ok(ctx, wf_zoo_import_json(ctx, both + 1, 1, described, &zoo));
+    check_networks(zoo, "3-4-2!", (size_t[]){11}, 1, "[\"net11.pt\"]");
+    assert_string_equal(wf_zoo_meta(zoo, "weft.name"), "mine");
+    wf_zoo_free(zoo);
+    static const struct {
+        const char *options;
+        wf_status status;
+        const char *says;
+    } bad[] = {
+        {"{\"activation\": \"relu\"}", WF_ERR_SHAPE, "networks of 3-4-2! and of 3-5-2!"},
+        {NULL, WF_ERR_USAGE, "activation"},
+        {"{", WF_ERR_USAGE, "import"},
+        {"{\"activation\": 3}", WF_ERR_USAGE, "import"},
+        {"{\"activaton\": \"relu\"}", WF_ERR_USAGE, "activaton"},
+        {"{\"activation\": \"relu\", \"inputs\": 7, \"outputs\": 2}", WF_ERR_SHAPE, "7 inputs"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_fails(ctx, wf_zoo_import_json(ctx, &all, 1, bad[i].options, &zoo), bad[i].status,
+                     bad[i].says);
+        assert_null(zoo);
+    }
+}
+
+/* Two networks 3-4-2! stacked: values of network 5, then of network 6. */
+static wf_status import_stacked(wf_ctx *c, const char *options, wf_zoo **out) {
+    static const char *const names[3] = {"0.weight", "0.bias", "2.weight"};
+    static const int rank[3] = {3, 2, 3};
+    static const size_t dims[8] = {2, 4, 3, 2, 4, 2, 2, 4}, counts[3] = {12, 4, 8};
+    float values[3][2 * 12];
+    for (size_t t = 0, at = 0; t < 3; at += counts[t++])
+        for (size_t i = 0; i < 2 * counts[t]; i++)
+            values[t][i] = value_of(5 + i / counts[t], at + i % counts[t]);
+    const float *data[3] = {values[0], values[1], values[2]};
+    return wf_zoo_import_tensors(c, names, data, rank, dims, 3, options, out);
+}
+
+static void tensors_into_memory(void **state) {
+    (void)state;
+    static const char *const options[2] = {"{\"activation\": \"tanh\"}",
+                                           "{\"activation\": \"tanh\", \"arch\": \"3-4-2!\"}"};
+    wf_zoo *zoo;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(ctx, import_stacked(ctx, options[i], &zoo));
+        check_networks(zoo, "3-4-2!", (size_t[]){5, 6}, 2, "[\"tensors in memory\"]");
+        wf_zoo_free(zoo);
+    }
+    static const char *const name = "0.weight";
+    static const float number;
+    static const size_t dims[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const float *data = &number;
+    assert_fails(ctx,
+                 wf_zoo_import_tensors(ctx, &name, &data, &(int){9}, dims, 1, options[0], &zoo),
+                 WF_ERR_SHAPE, "0.weight: 9 dimensions");
+    assert_null(zoo);
+    assert_fails(ctx, wf_zoo_import_tensors(ctx, NULL, NULL, NULL, NULL, 0, options[0], &zoo),
+                 WF_ERR_INPUT, "tensors in memory");
+    assert_null(zoo);
 }
 
 static void bad_sources(void **state) {
@@ -508,18 +590,115 @@ static wf_status import_again(wf_ctx *c, void *source) {
     return status;
 }
 
+static wf_status import_to_memory(wf_ctx *c, void *options) {
+    wf_zoo *zoo;
+    char file[256];
+    snprintf(file, sizeof file, "%s", in_folder("nets-pt/net11.pt"));
+    const char *source = file;
+    wf_status status = wf_zoo_import_json(c, &source, 1, options, &zoo);
+    wf_zoo_free(zoo);
+    if (status == WF_OK) status = import_stacked(c, options, &zoo);
+    wf_zoo_free(zoo);
+    /* jansson takes a text for damaged when it has no memory for one of its strings. */
+    bool blamed = status == WF_ERR_USAGE && strstr(wf_last_error(c), "not JSON") != NULL;
+    return blamed ? WF_ERR_MEMORY : status;
+}
+
 static wf_status look_and_export(wf_ctx *c, void *zoo) {
-    wf_zoo_summary info;
-    wf_status status = wf_zoo_info(c, zoo, &info);
-    if (status == WF_OK) assert_int_equal(info.duplicates + info.permuted_duplicates, 2);
+    char *info;
+    wf_status status = wf_zoo_info_json(c, zoo, &info);
+    if (status == WF_OK) { /* whole, or an error */
+        assert_non_null(strstr(info, "\"index\": 1, \"earlier\": 0, \"permuted\": false"));
+        assert_non_null(strstr(info, "\"index\": 2, \"earlier\": 0, \"permuted\": true"));
+    }
+    wf_free(info);
     if (status == WF_OK) status = wf_zoo_export(c, zoo, 0, in_folder("one-net.safetensors"), "a,b");
+    if (status == WF_OK) status = wf_zoo_export(c, zoo, 0, in_folder("one-net.pt"), "a,b");
+    if (status == WF_OK) { /* whole, whichever request failed */
+        static off_t whole;
+        struct stat made;
+        assert_int_equal(stat(in_folder("one-net.pt"), &made), 0);
+        if (whole == 0) whole = made.st_size;
+        assert_int_equal(made.st_size, whole);
+    }
     return status;
+}
+
+static const char folded_arch[] = "1x3x3 conv2! batchnorm relu linear2";
+
+static wf_status import_folded(wf_ctx *c, void *unused) {
+    (void)unused;
+    wf_import_desc desc = {.arch = folded_arch};
+    wf_zoo *zoo = NULL;
+    wf_status status = wf_zoo_import(c, in_folder("norm.pt"), &desc, in_folder("norm-out"), NULL);
+    if (status == WF_OK) status = wf_zoo_open(c, in_folder("norm-out.safetensors"), &zoo);
+    if (status == WF_OK) status = wf_zoo_export(c, zoo, 0, in_folder("norm-net.safetensors"), NULL);
+    wf_zoo_free(zoo);
+    return status;
+}
+
+/* Folding at import and back at export, under the names of the file, and read again as networks
+ * like those of the collection. */
+static void folded_norms(void **state) {
+    (void)state;
+    wf_graph *graph = NULL;
+    float w[18 + 8 + 36 + 2];
+    for (size_t i = 0; i < sizeof w / sizeof *w; i++) w[i] = 0.25f + (float)(i % 7);
+    assert_ok(ctx, wf_graph_parse(ctx, folded_arch, "relu", 0, &graph));
+    wf_st_tensor tensors[7];
+    static const char *const names[] = {"stem.weight",       "norm.weight",      "norm.bias",
+                                        "norm.running_mean", "norm.running_var", "head.weight",
+                                        "head.bias"};
+    for (int b = 0; b < 7; b++) {
+        const wf_block *block = &graph->blocks[b];
+        tensors[b] = (wf_st_tensor){.name = names[b],
+                                    .dtype = WF_ST_F32,
+                                    .count = block->count,
+                                    .bytes = block->count * sizeof(float),
+                                    .data = w + block->offset};
+        tensors[b].rank = wf_block_shape(graph, block, tensors[b].shape);
+    }
+    assert_int_equal(graph->n_params, sizeof w / sizeof *w);
+    assert_ok(ctx, wf_torch_write(ctx, in_folder("norm.pt"), tensors, 7, NULL));
+    wf_import_desc desc = {.arch = folded_arch};
+    wf_import_result result;
+    assert_ok(ctx, wf_zoo_import(ctx, in_folder("norm.pt"), &desc, in_folder("norm-out"), &result));
+    assert_int_equal(result.collections[0].folded_norms, 1);
+    assert_string_equal(result.collections[0].arch, "1x3x3 conv2 linear2");
+    wf_import_result_free(&result);
+    assert_ok(ctx, import_folded(ctx, NULL));
+    wf_zoo *zoo = NULL, *nets = NULL;
+    assert_ok(ctx, wf_zoo_open(ctx, in_folder("norm-out.safetensors"), &zoo));
+    assert_ok(ctx, wf_zoo_open_networks(ctx, in_folder("norm-net.safetensors"), NULL, &nets));
+    assert_true(wf_graph_equal(wf_zoo_graph(zoo), wf_zoo_graph(nets)));
+    float a[18 + 2 + 36 + 2], b[18 + 2 + 36 + 2];
+    wf_zoo_get(zoo, 0, a), wf_zoo_get(nets, 0, b);
+    assert_memory_equal(a, b, sizeof a);
+    wf_zoo_free(nets);
+    /* The user's own file, beside the collection that is like it. */
+    assert_ok(ctx, wf_zoo_open_networks(ctx, in_folder("norm.pt"), wf_zoo_graph(zoo), &nets));
+    wf_zoo_get(nets, 0, b);
+    assert_memory_equal(a, b, sizeof a);
+    wf_zoo_free(nets), wf_zoo_free(zoo);
+    wf_st_file *file = NULL;
+    assert_ok(ctx, wf_st_open(ctx, in_folder("norm-net.safetensors"), &file));
+    assert_int_equal(wf_st_count(file), 7);
+    for (int k = 0; k < 7; k++) assert_non_null(wf_st_find(file, names[k]));
+    wf_st_close(file);
+    desc.keep_norm = true;
+    assert_ok(ctx,
+              wf_zoo_import(ctx, in_folder("norm.pt"), &desc, in_folder("norm-kept"), &result));
+    assert_int_equal(result.collections[0].folded_norms, 0);
+    wf_import_result_free(&result);
+    wf_graph_free(graph);
+    fail_every_allocation(ctx, "folded norms", import_folded, NULL);
 }
 
 static void short_of_memory(void **state) {
     (void)state;
     fail_every_allocation(ctx, "torch folder", import_again, "nets-pt");
     fail_every_allocation(ctx, "safetensors folder", import_again, "nets-safetensors");
+    fail_every_allocation(ctx, "into memory", import_to_memory, "{\"activation\": \"relu\"}");
     wf_graph *graph =
         NULL; /* network 1 = network 0, network 2 = the same with two units exchanged */
     assert_ok(ctx, wf_graph_parse(ctx, "1-2-1!", "relu", 0, &graph));
@@ -550,12 +729,13 @@ static void interrupted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(natural_order),    cmocka_unit_test(good_networks),
-        cmocka_unit_test(refused_networks), cmocka_unit_test(many_orders_end),
-        cmocka_unit_test(folders),          cmocka_unit_test(stacked_and_widened),
-        cmocka_unit_test(bad_sources),      cmocka_unit_test(single_files),
-        cmocka_unit_test(exports),          cmocka_unit_test(interrupted),
-        cmocka_unit_test(short_of_memory),
+        cmocka_unit_test(natural_order),     cmocka_unit_test(good_networks),
+        cmocka_unit_test(refused_networks),  cmocka_unit_test(many_orders_end),
+        cmocka_unit_test(folders),           cmocka_unit_test(stacked_and_widened),
+        cmocka_unit_test(bad_sources),       cmocka_unit_test(single_files),
+        cmocka_unit_test(exports),           cmocka_unit_test(interrupted),
+        cmocka_unit_test(files_into_memory), cmocka_unit_test(tensors_into_memory),
+        cmocka_unit_test(folded_norms),      cmocka_unit_test(short_of_memory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

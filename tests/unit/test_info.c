@@ -1,27 +1,20 @@
 /* wf_zoo_info against what was put into the collections; the hashes and dead units on their own. */
-#include "wf_test.h"
 #include "network_case.h"
+#include "ctx_fixture.h"
 #include "base/io.h"
 #include "base/random.h"
 #include "weft/import.h"
 #include "zoo/zoo_info_units.h"
 
+#include <jansson.h>
 #include <unistd.h>
 
-static wf_ctx *ctx;
-static char path[64];
+static char path[256];
 
-static int setup(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    snprintf(path, sizeof path, "/tmp/weft-info-%ld.safetensors", (long)getpid());
-    return 0;
-}
-static int teardown(void **state) {
-    (void)state;
-    wf_ctx_free(ctx);
-    remove(path);
-    return 0;
+static int begin(void **state) {
+    int failed = set_up(state);
+    snprintf(path, sizeof path, "%s/zoo.safetensors", folder);
+    return failed;
 }
 
 static wf_graph *graph_of(const char *arch, const char *activation) {
@@ -338,6 +331,50 @@ static void threads_do_not_matter(void **state) {
     wf_graph_free(graph);
 }
 
+/* The same as JSON, with names that JSON could not hold. */
+static void as_json(void **state) {
+    (void)state;
+    wf_graph *graph = graph_of("2-3-2", "tanh");
+    float *w = normals(graph, 3, 8);
+    w[0] = NAN;
+    const float scores[3] = {0.25f, NAN, 0.75f};
+    wf_zoo *zoo;
+    char *text;
+    assert_ok(ctx, wf_zoo_from_memory(ctx, "caf\xe9", graph, w, 3, true, &zoo));
+    assert_ok(ctx, wf_zoo_set_scores(ctx, zoo, "moons", scores, NULL, 0));
+    assert_ok(ctx, wf_zoo_set_meta(ctx, zoo, "weft.data.note", "made again"));
+    assert_ok(ctx, wf_zoo_info_json(ctx, zoo, &text));
+    json_t *info = json_loads(text, 0, NULL);
+    wf_free(text);
+    static const struct {
+        const char *key, *value;
+    } texts[] = {{"path", "caf?"},           {"arch", "2-3-2"}, {"activation", "tanh"},
+                 {"kinship", "independent"}, {"warning", ""},   {"data_note", "made again"}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        assert_string_equal(json_string_value(json_object_get(info, texts[i].key)), texts[i].value);
+    static const struct {
+        const char *key;
+        int value;
+    } numbers[] = {{"count", 3},         {"parameters", 17},         {"hidden_units", 9},
+                   {"duplicates", 0},    {"permuted_duplicates", 0}, {"dead_units", 0},
+                   {"dead_networks", 0}, {"non_finite_values", 1},   {"non_finite_networks", 1}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        assert_int_equal(json_integer_value(json_object_get(info, numbers[i].key)),
+                         numbers[i].value);
+    assert_true(json_is_null(json_object_get(info, "near"))); /* of two finite networks */
+    json_t *test = json_array_get(json_object_get(info, "tests"), 0);
+    assert_string_equal(json_string_value(json_object_get(test, "name")), "moons");
+    assert_close(json_real_value(json_object_get(test, "mean")), 0.5, 0);
+    json_decref(info);
+    wf_interrupt(ctx);
+    assert_fails(ctx, wf_zoo_info_json(ctx, zoo, &text), WF_ERR_INTERRUPTED, "interrupted");
+    assert_null(text);
+    wf_interrupt_clear(ctx);
+    wf_zoo_free(zoo);
+    free(w);
+    wf_graph_free(graph);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_and_sizes),
@@ -349,6 +386,7 @@ int main(void) {
         cmocka_unit_test(not_finite),
         cmocka_unit_test(kinship),
         cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(as_json),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, begin, tear_down);
 }

@@ -258,6 +258,44 @@ static wf_status read_once(wf_ctx *with, void *path) {
     return WF_OK;
 }
 
+/* What another program does to the file between two pieces of it. */
+static enum { cuts, appends, rewrites } meddling;
+
+static bool meddle(const char *bytes, size_t size, size_t fresh) {
+    (void)bytes;
+    if (size > fresh) return false;
+    const char *path = in_folder("changing");
+    int fd = open(path, meddling == appends ? O_WRONLY | O_APPEND : O_WRONLY);
+    struct stat info;
+    assert_true(fd >= 0 && fstat(fd, &info) == 0);
+    if (meddling == cuts) assert_int_equal(ftruncate(fd, 0), 0);
+    else assert_int_equal(write(fd, "!", 1), 1);
+    info.st_mtim.tv_sec += 1; /* clocks of file systems are coarse */
+    const struct timespec times[] = {info.st_atim, info.st_mtim};
+    assert_int_equal(futimens(fd, times), 0);
+    close(fd);
+    return false;
+}
+
+static void a_file_that_changes_is_refused(void **state) {
+    (void)state;
+    enum { many = 300000 };
+    char *bytes = malloc(many), *text;
+    size_t size;
+    memset(bytes, 'x', many);
+    for (meddling = cuts; meddling <= rewrites; meddling++) {
+        put("changing", bytes, many);
+        assert_fails(ctx, wf_read_until(ctx, in_folder("changing"), SIZE_MAX, meddle, &text, &size),
+                     WF_ERR_INPUT, "changed by another program while it was read");
+        assert_null(text);
+    }
+    fstat_fails = EIO;
+    wf_status status = wf_read_file(ctx, in_folder("changing"), SIZE_MAX, &text, &size);
+    fstat_fails = 0;
+    assert_int_equal(status, WF_ERR_INPUT);
+    free(bytes);
+}
+
 static void reading_survives_lack_of_memory(void **state) {
     (void)state;
     char bytes[50000], path[256];
@@ -388,12 +426,6 @@ static int write_too_much(void) {
     int code = 0;
     if (wf_write_file(NULL, in_folder("full/kept"), large, 300000) != WF_ERR_DISK) code = 11;
     if (wf_write_file(NULL, in_folder("full/new"), large, 100001) != WF_ERR_DISK) code = 12;
-    json_t *object = json_pack("{s:i}", "step", 1);
-    for (int i = 0; i < 9000 && code == 0; i++) { /* 11 bytes a line: stops before the limit */
-        wf_status status = wf_jsonl_append(NULL, in_folder("full/log"), object);
-        if (status != WF_OK && status != WF_ERR_DISK) code = 13;
-    }
-    json_decref(object);
     free(large);
     return code;
 }
@@ -402,17 +434,9 @@ static void disk_full(void **state) {
     (void)state;
     assert_ok(ctx, wf_make_folder(ctx, in_folder("full")));
     put("full/kept", "old", 3);
-    char *line = malloc(99995);
-    memset(line, '1', 99995);
-    line[99994] = '\n';
-    put("full/log", line, 99995); /* room for five more bytes */
-    free(line);
     assert_int_equal(in_child(write_too_much), 0);
     assert_holds("full/kept", "old");
-    assert_int_equal(files_in(in_folder("full")), 2); /* no sibling, no new file */
-    struct stat info;
-    assert_int_equal(stat(in_folder("full/log"), &info), 0);
-    assert_int_equal(info.st_size, 99995); /* no half line */
+    assert_int_equal(files_in(in_folder("full")), 1); /* no sibling, no new file */
 }
 
 /* As somebody who may not write here. */
@@ -421,10 +445,6 @@ static int write_forbidden(void) {
     if (wf_write_file(NULL, in_folder("closed/file"), "new", 3) != WF_ERR_DISK) return 11;
     if (wf_write_file(NULL, in_folder("open/kept"), "new", 3) != WF_ERR_DISK) return 12;
     if (wf_make_folder(NULL, in_folder("closed/more")) != WF_ERR_DISK) return 13;
-    json_t *object = json_pack("{s:i}", "step", 1);
-    wf_status status = wf_jsonl_append(NULL, in_folder("closed/log"), object);
-    json_decref(object);
-    if (status != WF_ERR_DISK) return 14;
     char *found;
     size_t size;
     if (wf_read_file(NULL, in_folder("open/secret"), 9, &found, &size) != WF_ERR_INPUT) return 15;
@@ -663,64 +683,7 @@ static void folders(void **state) {
     assert_false(wf_file_exists(in_folder("one/four")));
 }
 
-/* --- JSON lines ------------------------------------------------------------------------------- */
-
-static void append_step(int step) {
-    json_t *object = json_pack("{s:i, s:s}", "step", step, "text", "a\nb");
-    assert_ok(ctx, wf_jsonl_append(ctx, in_folder("log"), object));
-    json_decref(object);
-}
-
-#define LINE(n) "{\"step\":" #n ",\"text\":\"a\\nb\"}\n"
-
-static void json_lines(void **state) {
-    (void)state;
-    append_step(1);
-    append_step(2);
-    assert_holds("log", LINE(1) LINE(2));
-    static const char torn[] = LINE(1) "{\"step\":2,\"te";
-    put("log", torn, sizeof torn - 1);
-    append_step(3);
-    assert_holds("log", LINE(1) LINE(3));
-    static const char unended[] = LINE(1) "{\"step\":2}";
-    put("log", unended, sizeof unended - 1);
-    append_step(3);
-    assert_holds("log", LINE(1) "{\"step\":2}\n" LINE(3));
-    put("log", "{", 1);
-    append_step(4);
-    assert_holds("log", LINE(4));
-    char *zeros = calloc(1, 10000); /* what some file systems leave after a crash */
-    put("log", zeros, 10000);
-    free(zeros);
-    append_step(5);
-    assert_holds("log", LINE(5));
-    json_t *object = json_pack("{s:i}", "step", 1);
-    assert_fails(ctx, wf_jsonl_append(ctx, in_folder("none/log"), object), WF_ERR_DISK, "No such");
-    assert_fails(ctx, wf_jsonl_append(ctx, "/dev/full", object), WF_ERR_DISK, "No space left");
-    assert_ok(ctx, wf_jsonl_append(ctx, "/dev/null", object));
-    json_decref(object);
-}
-
-/* Whatever request fails, the log holds whole lines only. */
-static wf_status log_once(wf_ctx *with, void *path) {
-    json_t *object = json_object(); /* made without the failing requests */
-    long countdown = 0;
-#if !defined(__SANITIZE_THREAD__)
-    countdown = atomic_exchange(&malloc_countdown, -1);
-#endif
-    for (int i = 0; i < 40; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "a long key %d", i);
-        json_object_set_new(object, key, json_integer(i));
-    }
-#if !defined(__SANITIZE_THREAD__)
-    atomic_store(&malloc_countdown, countdown);
-#endif
-    (void)countdown;
-    wf_status status = object == NULL ? WF_ERR_MEMORY : wf_jsonl_append(with, path, object);
-    json_decref(object);
-    return status;
-}
+/* --- JSON text -------------------------------------------------------------------------------- */
 
 /* The text of a long array, or nothing. */
 static wf_status text_once(wf_ctx *with, void *array) {
@@ -738,52 +701,6 @@ static void json_text_is_whole_or_nothing(void **state) {
     for (int i = 0; i < 1000; i++) json_array_append_new(array, json_integer(555));
     fail_every_allocation(ctx, "JSON text", text_once, array);
     json_decref(array);
-}
-
-static void logging_survives_lack_of_memory(void **state) {
-    (void)state;
-    char path[256], *text;
-    size_t size;
-    snprintf(path, sizeof path, "%s", in_folder("thin_log"));
-    fail_every_allocation(ctx, "log", log_once, path);
-    assert_ok(ctx, wf_read_file(ctx, path, 1 << 20, &text, &size));
-    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
-        json_t *object = json_loads(line, 0, NULL);
-        assert_non_null(object);
-        assert_int_equal(json_object_size(object), 40);
-        json_decref(object);
-    }
-    free(text);
-}
-
-static int log_often(void) {
-    json_t *object = json_pack("{s:i, s:s}", "process", (int)getpid(), "text",
-                               "a line that is long enough to be cut if it could be cut");
-    int code = 0;
-    for (int i = 0; i < 300; i++)
-        if (wf_jsonl_append(NULL, in_folder("shared_log"), object) != WF_OK) code = 1;
-    json_decref(object);
-    return code;
-}
-
-static void processes_share_a_log(void **state) {
-    (void)state;
-    pid_t child = fork();
-    if (child == 0) _exit(log_often());
-    assert_int_equal(in_child(log_often), 0);
-    waitpid(child, NULL, 0);
-    char *text;
-    size_t size;
-    assert_ok(ctx, wf_read_file(ctx, in_folder("shared_log"), 1 << 20, &text, &size));
-    int lines = 0;
-    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
-        json_t *object = json_loads(line, 0, NULL);
-        assert_non_null(object);
-        json_decref(object);
-        lines++;
-    }
-    assert_int_equal(lines, 600);
-    free(text);
 }
 
 /* --- SHA-256 and UTF-8 ------------------------------------------------------------------------ */
@@ -868,6 +785,7 @@ int main(void) {
         cmocka_unit_test(reads_members_and_refuses_damage),
         cmocka_unit_test(bombs_are_cheap),
         cmocka_unit_test(reads_pipes),
+        cmocka_unit_test(a_file_that_changes_is_refused),
         cmocka_unit_test(reading_survives_lack_of_memory),
         cmocka_unit_test(replaces_only_at_commit),
         cmocka_unit_test(follows_links),
@@ -884,10 +802,7 @@ int main(void) {
         cmocka_unit_test(who_locks_sweeps),
         cmocka_unit_test(waiting_can_be_interrupted),
         cmocka_unit_test(folders),
-        cmocka_unit_test(json_lines),
-        cmocka_unit_test(logging_survives_lack_of_memory),
         cmocka_unit_test(json_text_is_whole_or_nothing),
-        cmocka_unit_test(processes_share_a_log),
         cmocka_unit_test(sha256),
         cmocka_unit_test(utf8),
     };

@@ -1,6 +1,6 @@
 /* Wasserstein distance and JWS against brute force and known answers. */
-#include "wf_test.h"
 
+#include "ctx_fixture.h"
 #include "base/random.h"
 #include "eval/jws.h"
 
@@ -28,7 +28,6 @@ static double least(const double *a, const double *b, int n, int i, unsigned use
 
 static void distance_equals_brute_force(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     for (int n = 1; n <= 7; n++)
         for (uint32_t trial = 0; trial < 5; trial++) {
             double a[21], b[21], distance;
@@ -37,27 +36,23 @@ static void distance_equals_brute_force(void **state) {
             assert_ok(ctx, wf_wasserstein2(ctx, a, b, n, &distance));
             assert_close(distance, sqrt(least(a, b, n, 0, 0) / n), 1e-12);
         }
-    wf_ctx_free(ctx);
 }
 
 /* A shifted copy in another order is exactly the shift away. */
 static void shift_is_the_distance(void **state) {
     (void)state;
     enum { n = 50 };
-    wf_ctx *ctx = test_ctx();
     double a[3 * n], b[3 * n], distance;
     fill(a, n, 3);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < 3; k++) b[3 * i + k] = a[3 * (n - 1 - i) + k] + (k == 1 ? 0.25 : 0);
     assert_ok(ctx, wf_wasserstein2(ctx, a, b, n, &distance));
     assert_close(distance, 0.25, 1e-12);
-    wf_ctx_free(ctx);
 }
 
 static void same_cloud_scores_one(void **state) {
     (void)state;
     enum { n = 30 };
-    wf_ctx *ctx = test_ctx();
     double a[3 * n];
     const double scales[3] = {0.9, 0.7, 0.6};
     fill(a, n, 4);
@@ -67,7 +62,6 @@ static void same_cloud_scores_one(void **state) {
     assert_close(jws.raw, 1, 1e-12);
     assert_close(jws.no_sqrt3, 1, 1e-12);
     assert_close(jws.spread, 0, 1e-12);
-    wf_ctx_free(ctx);
 }
 
 /* All points in one place: every subset has the same distance, so each variant has a closed
@@ -75,7 +69,6 @@ static void same_cloud_scores_one(void **state) {
 static void constant_clouds_have_known_scores(void **state) {
     (void)state;
     enum { n = 5, m = 20 };
-    wf_ctx *ctx = test_ctx();
     double a[3 * n], b[3 * m];
     const double scales[3] = {0.8, 0.5, 0.6};
     const double here[3] = {0.7, 0.3, 0.4}, there[3] = {0.5, 0.35, 0.55};
@@ -89,7 +82,6 @@ static void constant_clouds_have_known_scores(void **state) {
     assert_close(jws.raw, 1 - raw / sqrt(3), 1e-12);
     assert_close(jws.no_sqrt3, 1 - scaled, 1e-12);
     assert_close(jws.spread, 0, 1e-9);
-    wf_ctx_free(ctx);
 }
 
 /* Far away: clipped at zero. More networks than the cloud: subsets of both, still 1 for one
@@ -97,7 +89,6 @@ static void constant_clouds_have_known_scores(void **state) {
 static void clips_and_takes_more_networks_than_the_cloud(void **state) {
     (void)state;
     enum { n = 40, m = 10 };
-    wf_ctx *ctx = test_ctx();
     double a[3 * n], b[3 * m];
     const double scales[3] = {1, 1, 1};
     for (int i = 0; i < 3 * n; i++) a[i] = 5;
@@ -110,14 +101,12 @@ static void clips_and_takes_more_networks_than_the_cloud(void **state) {
     for (int i = 0; i < 3 * n; i++) a[i] = 0;
     assert_ok(ctx, wf__jws(ctx, a, n, b, m, scales, 3, 0, &jws));
     assert_close(jws.full, 1, 1e-12);
-    wf_ctx_free(ctx);
 }
 
 /* Redone by hand: subset b is the beginning of one shuffle; spread over the subsets. */
 static void subsets_are_the_stated_shuffles(void **state) {
     (void)state;
     enum { n = 6, m = 15, subsets = 8 };
-    wf_ctx *ctx = test_ctx();
     double a[3 * n], b[3 * m], part[3 * n], scaled[3 * n];
     const double scales[3] = {0.9, 0.6, 0.7};
     fill(a, n, 5);
@@ -138,16 +127,13 @@ static void subsets_are_the_stated_shuffles(void **state) {
     assert_ok(ctx, wf__jws(ctx, a, n, b, m, scales, subsets, 11, &jws));
     assert_close(jws.full, mean, 1e-12);
     assert_close(jws.spread, sqrt(variance), 1e-12);
-    wf_ctx_free(ctx);
 }
 
 static void refuses_bad_input(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     double a[6] = {0, 0, 0, 0, NAN, 0}, b[6] = {0}, out;
     assert_fails(ctx, wf_wasserstein2(ctx, a, b, 0, &out), WF_ERR_USAGE, "at least one");
     assert_fails(ctx, wf_wasserstein2(ctx, a, b, 2, &out), WF_ERR_USAGE, "point 1");
-    wf_ctx_free(ctx);
 }
 
 int main(void) {
@@ -160,5 +146,5 @@ int main(void) {
         cmocka_unit_test(subsets_are_the_stated_shuffles),
         cmocka_unit_test(refuses_bad_input),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,7 +1,7 @@
 /* Weight matching: permuted copies are found, one hidden layer is exact, and bad input is
  * refused. */
-#include "wf_test.h"
 
+#include "ctx_fixture.h"
 #include <pthread.h>
 #include <unistd.h>
 
@@ -40,7 +40,6 @@ enum { n_archs = sizeof archs / sizeof *archs };
 /* b = P a must be brought back to a, parameter by parameter. */
 static void finds_permuted_copies(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     for (int k = 0; k < n_archs; k++) {
         wf_graph *graph;
         assert_ok(ctx, wf_graph_parse(ctx, archs[k], "relu", 0, &graph));
@@ -60,14 +59,12 @@ static void finds_permuted_copies(void **state) {
         free(a), free(b), free(back), free(hidden), free(found);
         wf_graph_free(graph);
     }
-    wf_ctx_free(ctx);
 }
 
 /* The returned dot product is that of the returned relabelling, never below the identity's, and
  * more sweeps or restarts never make it smaller. */
 static void dot_belongs_to_perm(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     for (int k = 0; k < n_archs; k++) {
         wf_graph *graph;
         assert_ok(ctx, wf_graph_parse(ctx, archs[k], "tanh", 0, &graph));
@@ -88,13 +85,11 @@ static void dot_belongs_to_perm(void **state) {
         free(a), free(b), free(moved), free(perm);
         wf_graph_free(graph);
     }
-    wf_ctx_free(ctx);
 }
 
 /* With one hidden layer a single sweep is exact: compare with all 5! relabellings. */
 static void one_hidden_layer_is_exact(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_graph *graph;
     assert_ok(ctx, wf_graph_parse(ctx, "3-5-2", "relu", 0, &graph));
     float *a = random_network(graph, 1), *b = random_network(graph, 2), moved[64];
@@ -119,14 +114,12 @@ static void one_hidden_layer_is_exact(void **state) {
     assert_close(dot, best, 1e-9);
     free(a), free(b);
     wf_graph_free(graph);
-    wf_ctx_free(ctx);
 }
 
 /* Relabelling b beforehand cannot change the value when the optimum is unique (one hidden
  * layer). */
 static void value_is_invariant(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_graph *graph;
     assert_ok(ctx, wf_graph_parse(ctx, "4-12-3", "relu", 0, &graph));
     float *a = random_network(graph, 1), *b = random_network(graph, 2);
@@ -139,14 +132,12 @@ static void value_is_invariant(void **state) {
     assert_close(relabelled, plain, 1e-9);
     free(a), free(b), free(moved), free(hidden), free(perm);
     wf_graph_free(graph);
-    wf_ctx_free(ctx);
 }
 
 /* wf_match_pairs must leave what wf_match followed by wf_graph_permute leaves. */
 static void pairs_equal_plain_loop(void **state) {
     (void)state;
     enum { count = 37 };
-    wf_ctx *ctx = test_ctx();
     for (int k = 0; k < n_archs; k++) {
         wf_graph *graph;
         assert_ok(ctx, wf_graph_parse(ctx, archs[k], "relu", 0, &graph));
@@ -169,7 +160,6 @@ static void pairs_equal_plain_loop(void **state) {
         free(a), free(b), free(expected), free(original), free(perm);
         wf_graph_free(graph);
     }
-    wf_ctx_free(ctx);
 }
 
 /* Indices, seeds and metadata stay, every network computes what it did, and none is further from
@@ -177,11 +167,8 @@ static void pairs_equal_plain_loop(void **state) {
 static void aligns_a_collection(void **state) {
     (void)state;
     enum { count = 11, chosen = 4 };
-    wf_ctx *ctx = test_ctx();
-    char folder[] = "/tmp/weft-align-XXXXXX", path[64], aligned_path[64];
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/zoo.safetensors", folder);
-    snprintf(aligned_path, sizeof aligned_path, "%s/aligned.safetensors", folder);
+    const char *path = in_folder("zoo.safetensors");
+    const char *aligned_path = in_folder("aligned.safetensors");
     wf_graph *graph;
     assert_ok(ctx, wf_graph_parse(ctx, "5-9-7-2", "relu", 0, &graph));
     size_t n = graph->n_params;
@@ -222,9 +209,7 @@ static void aligns_a_collection(void **state) {
     assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
     assert_non_null(strstr(wf_zoo_meta(zoo, "weft.aligned"), "network 0"));
     wf_zoo_free(zoo);
-    unlink(path), unlink(aligned_path), rmdir(folder);
     wf_graph_free(graph);
-    wf_ctx_free(ctx);
 }
 
 static void *interrupt_soon(void *ctx_) {
@@ -240,7 +225,6 @@ static void can_be_interrupted(void **state) {
     wf_match_desc desc = wf_match_desc_default();
     desc.restarts = 10000;
     for (int way = 0; way < 3; way++) {
-        wf_ctx *ctx = test_ctx();
         wf_graph *graph;
         assert_ok(ctx, wf_graph_parse(ctx, "40-200-180-10", "relu", 0, &graph));
         size_t n = graph->n_params;
@@ -259,13 +243,12 @@ static void can_be_interrupted(void **state) {
         free(perm);
         free(w);
         wf_graph_free(graph);
-        wf_ctx_free(ctx);
+        wf_interrupt_clear(ctx);
     }
 }
 
 static void refuses_bad_input(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_graph *graph;
     assert_ok(ctx, wf_graph_parse(ctx, "3-5-2", "relu", 0, &graph));
     float *a = random_network(graph, 1), *b = random_network(graph, 2);
@@ -284,7 +267,6 @@ static void refuses_bad_input(void **state) {
     assert_fails(ctx, wf_match_pairs(ctx, graph, a, b, 1, NULL), WF_ERR_INPUT, "not finite");
     free(a), free(b);
     wf_graph_free(graph);
-    wf_ctx_free(ctx);
 }
 
 int main(void) {
@@ -294,5 +276,5 @@ int main(void) {
         cmocka_unit_test(pairs_equal_plain_loop),    cmocka_unit_test(aligns_a_collection),
         cmocka_unit_test(can_be_interrupted),        cmocka_unit_test(refuses_bad_input),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,22 +1,9 @@
 /* NumPy archives: every type that is read, both orders, labels of any kind, what is refused and
  * why. */
 #include "torch_writer.h"
-#include "wf_test.h"
+#include "ctx_fixture.h"
 
 #include "data/prepare.h"
-
-static wf_ctx *ctx;
-
-static int setup(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    return 0;
-}
-static int teardown(void **state) {
-    (void)state;
-    wf_ctx_free(ctx);
-    return 0;
-}
 
 static void add_array(zip_writer *z, const char *name, const char *header, const void *data,
                       size_t size, bool deflated) {
@@ -237,5 +224,5 @@ int main(void) {
         cmocka_unit_test(test_part),        cmocka_unit_test(refusals),
         cmocka_unit_test(regression),       cmocka_unit_test(budgets),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

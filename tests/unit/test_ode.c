@@ -1,7 +1,7 @@
 /* Solvers on equations with known solutions: order, error, evaluations, independence of the batch,
  * failures. */
-#include "wf_test.h"
 
+#include "ctx_fixture.h"
 #include "flow/ode.h"
 
 /* System i of `swing`: y' = y r cos(r t), y(0) = 1, so y = exp(sin(r t)); a second coordinate with
@@ -63,7 +63,7 @@ static wf_ode_desc plain_desc(wf_solver solver) {
                          .max_evaluations = 20000};
 }
 
-static double swing_error(wf_ctx *ctx, const wf_ode_desc *desc, double rate) {
+static double swing_error(const wf_ode_desc *desc, double rate) {
     wf_arena arena = {0};
     swing s = {.rate = {rate}};
     wf_ode_problem problem = {
@@ -98,29 +98,26 @@ static void tables_are_consistent(void **state) {
 
 static void fixed_steps_show_their_order(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     for (int solver = WF_SOLVER_EULER; solver <= WF_SOLVER_RK4; solver++) {
         wf_ode_desc desc = plain_desc((wf_solver)solver);
         double last = 0;
         for (int steps = 40; steps <= 160; steps *= 2) {
             desc.steps = steps;
-            double error = swing_error(ctx, &desc, 3);
+            double error = swing_error(&desc, 3);
             if (last > 0)
                 assert_close(log2(last / error), wf_ode_table_of(desc.solver)->order, 0.1);
             last = error;
         }
     }
-    wf_ctx_free(ctx);
 }
 
 static void dopri5_keeps_its_tolerance(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_arena arena = {0};
     for (double tolerance = 1e-4; tolerance > 1e-10; tolerance *= 0.1) {
         wf_ode_desc desc = plain_desc(WF_SOLVER_DOPRI5);
         desc.rtol = desc.atol = tolerance;
-        double error = swing_error(ctx, &desc, 5);
+        double error = swing_error(&desc, 5);
         if (error > 10 * tolerance) fail_msg("swing: error %g at tolerance %g", error, tolerance);
         wf_ode_problem problem = {
             .systems = 1, .dim = 2, .t1 = 1, .fn = spiral_fn, .label = "system"};
@@ -132,14 +129,12 @@ static void dopri5_keeps_its_tolerance(void **state) {
         assert_true(stats.evaluations == 2 + 6 * (stats.accepted + stats.rejected));
     }
     wf_arena_free(&arena);
-    wf_ctx_free(ctx);
 }
 
 /* Systems of different stiffness side by side give the bits they give alone, and finished ones are
  * not evaluated. */
 static void systems_do_not_depend_on_their_batch(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_arena arena = {0};
     swing s = {.rate = {0.1, 20, 3, 7, 0, 50, 1, 2}, .low = 1};
     for (int solver = WF_SOLVER_EULER; solver <= WF_SOLVER_DOPRI5; solver++) {
@@ -169,12 +164,10 @@ static void systems_do_not_depend_on_their_batch(void **state) {
     assert_true(s.low >= 0.25 && s.high <= 1);
     assert_int_equal(s.largest, 8);
     wf_arena_free(&arena);
-    wf_ctx_free(ctx);
 }
 
 static void failures_explain_themselves(void **state) {
     (void)state;
-    wf_ctx *ctx = test_ctx();
     wf_arena arena = {0};
     wf_ode_stats stats = {0};
     wf_ode_desc desc = plain_desc(WF_SOLVER_DOPRI5);
@@ -202,8 +195,8 @@ static void failures_explain_themselves(void **state) {
     wf_interrupt(ctx);
     assert_fails(ctx, wf_ode_solve(ctx, &arena, &problem, &desc, y, &stats), WF_ERR_INTERRUPTED,
                  "interrupted");
+    wf_interrupt_clear(ctx);
     wf_arena_free(&arena);
-    wf_ctx_free(ctx);
 }
 
 int main(void) {
@@ -214,5 +207,5 @@ int main(void) {
         cmocka_unit_test(systems_do_not_depend_on_their_batch),
         cmocka_unit_test(failures_explain_themselves),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

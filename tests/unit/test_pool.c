@@ -1,5 +1,6 @@
 /* The worker pool: every chunk once, the same bits for any number of threads, many short rounds. */
 #include "wf_test.h"
+#include "base/backlog.h"
 #include "base/pool.h"
 #include "base/random.h"
 
@@ -157,7 +158,7 @@ static void interrupt_at_once(void *arg, size_t chunk, int worker) {
     wf_interrupt(s->ctx);
 }
 
-/* Behind an interruption a stoppable round begins no chunk that a thread has not begun already;
+/* After an interruption a stoppable round begins no chunk that a thread has not begun already;
  * others do them all. */
 static void rounds_can_be_stopped(void **state) {
     (void)state;
@@ -174,6 +175,61 @@ static void rounds_can_be_stopped(void **state) {
     }
 }
 
+/* Rounds of functions that know nothing of interruptions can be stopped by their caller. */
+static void other_rounds_can_be_stopped(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        stopping s = {with_threads(threads), 0};
+        assert_false(wf_stop_rounds(s.ctx, true));
+        wf_parallel(s.ctx, 500, interrupt_at_once, &s);
+        assert_in_range(atomic_load(&s.begun), 1, threads);
+        assert_true(wf_stop_rounds(s.ctx, false));
+        wf_parallel(s.ctx, 500, interrupt_at_once, &s);
+        assert_true(atomic_load(&s.begun) >= 500);
+        wf_ctx_free(s.ctx);
+    }
+    assert_false(wf_stop_rounds(NULL, true));
+}
+
+/* A round that was stopped leaves chunks. Nobody begins them when the threads end, though the
+ * interruption has been cleared: what their function works on is gone by then. */
+static void a_stopped_round_is_over(void **state) {
+    (void)state;
+    for (int threads = 2; threads <= 3; threads++) {
+        stopping s = {with_threads(threads), 0};
+        assert_false(wf_parallel_stoppable(s.ctx, 500, interrupt_at_once, &s));
+        int begun = atomic_load(&s.begun);
+        wf_interrupt_clear(s.ctx);
+        wf_ctx_free(s.ctx);
+        assert_int_equal(atomic_load(&s.begun), begun);
+    }
+}
+
+/* A device's queue never holds more than WF_BACKLOG_SECONDS of work, or one piece; also when pieces
+ * become a thousand times slower from one to the next, or the first is unlike the others. */
+static void queues_are_short(void **state) {
+    (void)state;
+    const double speeds[] = {1e-6, 1e-4, 0.01, 0.19, 0.21, 3, 100};
+    enum { n_speeds = sizeof speeds / sizeof *speeds };
+    for (int from = 0; from < n_speeds; from++)
+        for (int to = 0; to < n_speeds; to++) {
+            wf_backlog backlog = {0};
+            assert_int_equal(wf_backlog_next(&backlog, 1000), 1);
+            for (int round = 0; round < 100; round++) {
+                double each = speeds[round < 30 ? from : to];
+                wf_backlog_took(&backlog, backlog.last, each * (double)backlog.last);
+                size_t next = wf_backlog_next(&backlog, 1000);
+                assert_in_range(next, 1, 1000);
+                if (next > 1) assert_true(each * (double)next <= WF_BACKLOG_SECONDS * 1.0001);
+            }
+            size_t wanted = (size_t)(WF_BACKLOG_SECONDS / speeds[to]);
+            wanted = wanted < 1 ? 1 : wanted > 1000 ? 1000 : wanted;
+            assert_in_range(backlog.last, (wanted + 1) / 2, wanted); /* and it is used */
+        }
+    wf_backlog backlog = {0};
+    assert_int_equal(wf_backlog_next(&backlog, 0), 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_for_any_thread_count),
@@ -182,6 +238,9 @@ int main(void) {
         cmocka_unit_test(contexts_come_and_go),
         cmocka_unit_test(contexts_are_independent),
         cmocka_unit_test(rounds_can_be_stopped),
+        cmocka_unit_test(other_rounds_can_be_stopped),
+        cmocka_unit_test(a_stopped_round_is_over),
+        cmocka_unit_test(queues_are_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,6 +159,48 @@ static void rows_lie_along_their_axes(void **state) {
 }
 
 /* The axes do not depend on the number of threads, nor on a cut of the rows. */
+/* The 27 weights of a 3x3x3 kernel are a row with fixed coordinates, too. */
+static void kernels_lie_along_their_axes(void **state) {
+    (void)state;
+    enum { count = 60, width = 27, units = 5 };
+    wf_ctx *ctx = test_ctx();
+    wf_graph *graph = NULL;
+    assert_ok(ctx, wf_graph_parse(ctx, "3x6x6 conv5 pool conv4 gap linear2", "relu", 0, &graph));
+    assert_int_equal(wf_principal_width(graph), width);
+    size_t p = graph->n_params;
+    float *w = calloc(2 * count * p, sizeof *w), *rotated = w + count * p;
+    wf_rng rng = wf_rng_at(8, 0, WF_RNG_TEST, 2);
+    wf_rng_normals(&rng, w, count * p);
+    for (size_t k = 0; k < count; k++)
+        for (int u = 0; u < units; u++)
+            for (int j = 1; j < width; j++) /* neighbours alike, as in trained kernels */
+                w[k * p + (size_t)(u * width + j)] += 0.9f * w[k * p + (size_t)(u * width + j - 1)];
+    memcpy(rotated, w, count * p * sizeof *w);
+    wf_principal axes;
+    assert_ok(ctx, wf_principal_fit(ctx, graph, w, count, NULL, &axes));
+    assert_ok(ctx, wf_principal_apply(ctx, &axes, graph, rotated, count, NULL));
+    for (int a = 0; a < width; a++)
+        for (int b = 0; b <= a; b++) {
+            double sum = 0;
+            for (size_t k = 0; k < count; k++)
+                for (int u = 0; u < units; u++) {
+                    const float *row = rotated + k * p + (size_t)(u * width);
+                    sum += (double)row[a] * (double)row[b];
+                }
+            double expected = a == b ? (double)axes.variance[a] : 0;
+            assert_close(sum / (count * units), expected, 1e-3 * (double)axes.variance[0]);
+        }
+    for (size_t k = 0; k < count; k++) /* all that is not the first kernels stays */
+        assert_memory_equal(rotated + k * p + units * width, w + k * p + units * width,
+                            (p - units * width) * sizeof *w);
+    assert_ok(ctx, wf_principal_invert(ctx, &axes, graph, rotated, count));
+    for (size_t i = 0; i < count * p; i++) assert_close(rotated[i], w[i], 1e-4);
+    wf_principal_free(&axes);
+    free(w);
+    wf_graph_free(graph);
+    wf_ctx_free(ctx);
+}
+
 static void threads_change_no_bit(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();
@@ -353,6 +395,7 @@ int main(void) {
         cmocka_unit_test(eigenvectors_are_such),
         cmocka_unit_test(odd_matrices_have_eigenvectors_too),
         cmocka_unit_test(rows_lie_along_their_axes),
+        cmocka_unit_test(kernels_lie_along_their_axes),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(work_is_told_and_can_be_stopped),
         cmocka_unit_test(constant_rows_have_axes),

@@ -1,12 +1,13 @@
 /* The recipe reader: values, overrides, and a sentence with file and line for every mistake. */
 #include "comma_locale.h"
 #include "failing_malloc.h"
+#include "weft/data.h"
+#include "weft/settings.h"
 #include "one_setting.h"
+#include "ctx_fixture.h"
 
 #include <limits.h>
 #include <unistd.h>
-
-static wf_ctx *ctx;
 
 static wf_recipe *parse(const char *text) {
     wf_recipe *recipe = NULL;
@@ -109,14 +110,14 @@ static void refuses_bad_text(void **state) {
         {"[]\n", 0, "r.conf:1: \"\" is no section name"},
         {"[a b]\n", 0, "r.conf:1: \"a b\" is no section name"},
         {"[" LONG_NAME "]\n", 0, "is no section name"},
-        {"[zoo] count = 1\n", 0, "r.conf:1: only a comment may stand behind [zoo]"},
-        {"[[zoo]]\n", 0, "only a comment may stand behind"},
+        {"[zoo] count = 1\n", 0, "r.conf:1: only a comment may stand after [zoo]"},
+        {"[[zoo]]\n", 0, "only a comment may stand after"},
         {"[zoo]\na = \"b\n", 0, "r.conf:2: the value lacks its closing quote"},
         {"[zoo]\na = \"b\\\"\n", 0, "r.conf:2: the value lacks its closing quote"},
         {"[zoo]\na = \"b\\n\"\n", 0, "r.conf:2: in quotes, \\ stands before"},
         {"[zoo]\na = \"b\\", 0, "r.conf:2: in quotes, \\ stands before"},
-        {"[zoo]\na = \"b\" c\n", 0, "r.conf:2: \"c\" stands behind the closing quote"},
-        {"[zoo]\na = \"b\"# c\n", 0, "stands behind the closing quote"},
+        {"[zoo]\na = \"b\" c\n", 0, "r.conf:2: \"c\" stands after the closing quote"},
+        {"[zoo]\na = \"b\"# c\n", 0, "stands after the closing quote"},
         {"[zoo]\na = \x01\n", 0, "r.conf:2: control character 0x01 at column 5"},
         {"[zoo]\na = b\rc = d\n", 0, "r.conf:2: control character 0x0d at column 6"},
         {"[zoo]\na = b\0c\n", 13, "r.conf:2: control character 0x00 at column 6"},
@@ -333,8 +334,8 @@ static void refuses_bad_overrides(void **state) {
         {"zoo.count=1\n[flow]", "control character 0x0a"},
         {"zoo.count=\xff", "not UTF-8"},
         {"zoo.count=\"a", "lacks its closing quote"},
-        {"zoo.count=\"a\"b", "stands behind the closing quote"},
-        {"zoo.count=\"a\" # b", "stands behind the closing quote"},
+        {"zoo.count=\"a\"b", "stands after the closing quote"},
+        {"zoo.count=\"a\" # b", "stands after the closing quote"},
     };
     wf_recipe *recipe = parse("[zoo]\ncount = 5\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -365,6 +366,28 @@ static wf_status use_recipe(wf_ctx *with, void *path) {
     return status;
 }
 
+/* Options as bindings give them: all of them, or a failure; never another number or text. */
+static wf_status use_options(wf_ctx *with, void *unused) {
+    (void)unused;
+    void *made;
+    static const char options[] = "{\"name\": \"a name of more than sixteen letters\", "
+                                  "\"rows\": 123456789, \"noise\": 0.12345678901234567, "
+                                  "\"drop\": [\"a\", 3]}";
+    wf_status status = wf_settings_create(with, wf_data_settings(), options, &made);
+    if (status != WF_OK) return status;
+    const wf_data_desc *data = made;
+    bool whole = strcmp(data->name, "a name of more than sixteen letters") == 0 &&
+                 data->rows == 123456789 && data->noise == 0.12345678901234567 &&
+                 strcmp(data->drop, "a, 3") == 0;
+    wf_free(made);
+    return whole ? WF_OK : WF_ERR_FAILED;
+}
+
+static void options_survive_lack_of_memory(void **state) {
+    (void)state;
+    fail_every_allocation(ctx, "options", use_options, NULL);
+}
+
 static void survives_lack_of_memory(void **state) {
     (void)state;
     char path[] = "/tmp/weft_recipe_XXXXXX";
@@ -373,18 +396,6 @@ static void survives_lack_of_memory(void **state) {
     close(fd);
     fail_every_allocation(ctx, "recipe", use_recipe, path);
     unlink(path);
-}
-
-static int set_up(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    wf_ctx_free(ctx);
-    return 0;
 }
 
 int main(void) {
@@ -399,6 +410,7 @@ int main(void) {
         cmocka_unit_test(finish_names_the_nearest),
         cmocka_unit_test(overrides_replace_and_add),
         cmocka_unit_test(refuses_bad_overrides),
+        cmocka_unit_test(options_survive_lack_of_memory),
         cmocka_unit_test(survives_lack_of_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -143,7 +143,7 @@ static void golden(void **state) {
     const char *meta[][2] = {{"format", "weft"}, {"note", "caf\xc3\xa9"}};
     assert_ok(ctx, wf_st_write(ctx, in_folder("golden"), tensors, 6, meta, 2));
     wf_st_close(file);
-    /* The same bytes, but for the digest at the end of the metadata and the padding behind it. */
+    /* The same bytes, but for the digest at the end of the metadata and the padding after it. */
     static const char last[] = "\"note\":\"caf\xc3\xa9\"", mark[] = ",\"weft.digest\":\"xxh3:";
     wf_map golden_map, found;
     assert_ok(ctx, wf_map_open(ctx, "tests/golden/tensors.safetensors", &golden_map));
@@ -251,7 +251,7 @@ typedef struct image {
     size_t size;
 } image;
 
-/* A file with this header and `data` bytes behind it. */
+/* A file with this header and `data` bytes after it. */
 static image make_image(const char *header, size_t length, size_t data) {
     image made = {malloc(8 + length + data + 1), 8 + length + data};
     uint64_t size = length;
@@ -425,10 +425,10 @@ static const header_case header_cases[] = {
     {T("U8", "[1]", "[5,6]"), 0, 1, "its data end at 6, but the file holds 1"},
     {T("U8", "[0]", "[9,9]"), 0, 1, "its data end at 9"},
     /* places */
-    {"{}", 0, 1, "1 bytes behind the last tensor belong to none"},
-    {"{\"__metadata__\":{\"a\":\"b\"}}", 0, 3, "3 bytes behind the last tensor"},
-    {T("U8", "[2]", "[0,2]"), 0, 3, "1 bytes behind the last tensor"},
-    {T("U8", "[0]", "[0,0]"), 0, 3, "3 bytes behind the last tensor"},
+    {"{}", 0, 1, "1 bytes after the last tensor belong to none"},
+    {"{\"__metadata__\":{\"a\":\"b\"}}", 0, 3, "3 bytes after the last tensor"},
+    {T("U8", "[2]", "[0,2]"), 0, 3, "1 bytes after the last tensor"},
+    {T("U8", "[0]", "[0,0]"), 0, 3, "3 bytes after the last tensor"},
     {T("U8", "[2]", "[1,3]"), 0, 3, "tensor \"t\": 1 bytes before its data belong to no tensor"},
     {T("U8", "[0]", "[1,1]"), 0, 1, "1 bytes before its data"},
     {"{\"a\":" ENTRY("U8", "[2]", "[0,2]") ",\"b\":" ENTRY("U8", "[2]", "[3,5]") "}", 0, 5,
@@ -526,7 +526,7 @@ static void strings_are_decoded(void **state) {
 }
 
 /* Cut at every byte, and one byte too long. The copy ends where the file does, so that a sanitizer
- * sees any read behind it. */
+ * sees any read after it. */
 static void every_truncation(void **state) {
     (void)state;
     static const char header[] = "{\"__metadata__\":{\"k\":\"v\"},\"a\":" ENTRY(

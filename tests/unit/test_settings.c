@@ -1,10 +1,8 @@
 /* Tables of settings: text to value and back, ranges, defaults, JSON; and a table made from
  * lines. */
 #include "comma_locale.h"
-#include "wf_test.h"
+#include "ctx_fixture.h"
 #include "run/recipe_schema.h"
-
-static wf_ctx *ctx;
 
 typedef enum toy_kind { TOY_ROUND, TOY_SQUARE } toy_kind;
 static const char *const toy_kind_names[] = {"round", "square", NULL};
@@ -205,18 +203,6 @@ static void tables_are_sound(void **state) {
             all[n++] = row;
         }
     assert_true(n > 100);
-}
-
-static int set_up(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    wf_ctx_free(ctx);
-    return 0;
 }
 
 int main(void) {

@@ -1,23 +1,10 @@
 /* Files of torch.save: zip container, restricted pickle, tensors. All bytes are made here;
  * tests/oracle reads torch's own. */
-#include "wf_test.h"
 #include "torch_writer.h"
+#include "ctx_fixture.h"
 #include "zoo/torch_file.h"
 #include "zoo/torch_pickle.h"
 #include "base/zip.h"
-
-static wf_ctx *ctx;
-
-static int setup(void **state) {
-    (void)state;
-    ctx = test_ctx();
-    return 0;
-}
-static int teardown(void **state) {
-    (void)state;
-    wf_ctx_free(ctx);
-    return 0;
-}
 
 /* --- good files ------------------------------------------------------------------------------- */
 
@@ -421,7 +408,7 @@ static void bad_pickles(void **state) {
         {P("."), "STOP with 0 values"},
         {P("NN."), "STOP with 2 values"},
         {P("(N."), "STOP with 1 values"},
-        {P("N.N"), "bytes behind the end"},
+        {P("N.N"), "bytes after the end"},
         {P("\x80\x01N."), "protocol 1"},
         {P("\x80\x06N."), "protocol 6"},
         {P("\x80"), "ends inside an opcode"},
@@ -715,5 +702,5 @@ int main(void) {
         cmocka_unit_test(small_files_cost_little),
         cmocka_unit_test(every_byte),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -101,7 +101,7 @@ static void a_resumed_run_has_the_same_curve(void **state) {
     for (int i = 1; i < a.n; i++) lowest = fmin(lowest, a.held_out[i]);
     /* In updates, in validations between them, and in the last of all. */
     for (long at = 1; at <= 84; at += at < 18 ? 1 : 33) {
-        char name[32];
+        char name[64];
         snprintf(name, sizeof name, "parts_%ld.safetensors", at);
         const char *parts = in_folder(name);
         orders = (toy_orders){.interrupt_at = at};

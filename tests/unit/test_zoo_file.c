@@ -1,6 +1,7 @@
 /* A collection file: what is written comes back; what does not fit its description is refused. */
 #include "failing_malloc.h"
 #include "network_case.h"
+#include "ctx_fixture.h"
 
 #include "base/safetensors.h"
 #include "weft/file.h"
@@ -9,22 +10,12 @@
 #include <unistd.h>
 
 static char path[256];
-static wf_ctx *ctx;
 
-static int setup(void **state) {
-    (void)state;
-    snprintf(path, sizeof path, "/tmp/weft_test_zoo_file.%d.safetensors", (int)getpid());
-    ctx = test_ctx();
-    return 0;
+static int begin(void **state) {
+    int failed = set_up(state);
+    snprintf(path, sizeof path, "%s/zoo.safetensors", folder);
+    return failed;
 }
-
-static int teardown(void **state) {
-    (void)state;
-    unlink(path);
-    wf_ctx_free(ctx);
-    return 0;
-}
-
 static wf_graph *graph_of(const char *arch, const char *activation) {
     wf_graph *graph;
     assert_ok(ctx, wf_graph_parse(ctx, arch, activation, 0, &graph));
@@ -150,7 +141,7 @@ static void test_layout(void **state) {
     assert_int_equal(tensor->shape[0], 2);
     assert_int_equal(tensor->shape[1], 2);
     assert_int_equal(tensor->shape[2], 4);
-    float value; /* network 1, unit 1, input 2: behind 12 + 4 parameters of the first layer */
+    float value; /* network 1, unit 1, input 2: after 12 + 4 parameters of the first layer */
     memcpy(&value, (const char *)tensor->data + (8 + 4 + 2) * sizeof value, sizeof value);
     assert_close(value, 1000 + 16 + 4 + 2, 0);
     tensor = wf_st_find(file, "layers.0.bias");
@@ -357,6 +348,30 @@ static wf_status open_and_close(wf_ctx *caller, void *file) {
     return status;
 }
 
+/* Without memory too: a scale is never taken for one that is not said. */
+static void test_scale(void **state) {
+    (void)state;
+    static const char text[] = "{\"format\": \"weft preparation 1\", \"scale\": \"unit\", "
+                               "\"target\": \"y\", \"classes\": [\"a\", \"b\"], \"columns\": "
+                               "[{\"name\": \"x\", \"impute\": 0, \"mean\": 0, \"std\": 1}]}";
+    wf_graph *graph = graph_of("2-3", "relu");
+    float *weights = numbered(graph, 2);
+    wf_zoo_extra extra = {.n_meta = 1};
+    extra.meta[0][0] = "weft.preparation", extra.meta[0][1] = text;
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, 2, &extra));
+    free(weights);
+    wf_graph_free(graph);
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    wf_scale scale = WF_SCALE_NONE;
+    atomic_store(&malloc_countdown, 0);
+    bool known = wf_zoo_scale(zoo, &scale);
+    atomic_store(&malloc_countdown, -1);
+    assert_true(known);
+    assert_int_equal(scale, WF_SCALE_UNIT);
+    wf_zoo_free(zoo);
+}
+
 /* Without memory the file is not called wrong. */
 static void test_no_memory(void **state) {
     (void)state;
@@ -374,14 +389,11 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_any_description, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_layout, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_no_other_files, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_failed_write, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_select, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_no_memory, setup, teardown),
+        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_any_description),
+        cmocka_unit_test(test_layout),         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_no_other_files), cmocka_unit_test(test_failed_write),
+        cmocka_unit_test(test_select),         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_scale),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, begin, tear_down);
 }

@@ -10,6 +10,7 @@
  * 256 pairs, two sweeps, on an H200: 43 us (64-16-8-10), 253 us (784-32-32-10: sweeps 163, fixed
  * scores 61). Latency binds: a pair is one warp, so beside other work it costs next to nothing. */
 #include "align/cuda/match_gpu.cuh"
+#include "base/backlog.h"
 
 extern "C" {
 #include "align/cuda/match_cuda.h"
@@ -30,7 +31,7 @@ extern "C" bool wf_match_cuda_fits(const wf_graph *graph, const wf_match_desc *d
     for (int b = 0; b < graph->n_blocks; b++) {
         links += 2 * (graph->groups[graph->blocks[b].src].orbit >= 0 &&
                       graph->groups[graph->blocks[b].dst].orbit >= 0);
-        if (graph->blocks[b].coef != 1 || !wf__block_matched(graph, b)) return false;
+        if (!wf__block_matched(graph, b)) return false;
     }
     for (int o = 0; o < graph->n_orbits; o++)
         if (wf__orbit_has_loop(graph, o)) return false;
@@ -58,7 +59,8 @@ static void add_side(wf_gpu_shape *shape, int o, const wf_block_side *at, bool c
         wf_gpu_link *link = &shape->links[shape->n_links++];
         *link = wf_gpu_link{};
         link->orbit = o, link->other = at->other_orbit;
-        link->n = orbit->n, link->n8 = orbit->n8, link->depth = at->n_other;
+        link->n = orbit->n, link->n8 = orbit->n8;
+        link->others = at->n_other, link->coef = at->coef, link->depth = at->n_other * at->coef;
         link->start = shape->link_floats;
         link->offset = (int)at->offset;
         link->unit_step = (int)at->unit_step, link->other_step = (int)at->other_step;
@@ -67,11 +69,12 @@ static void add_side(wf_gpu_shape *shape, int o, const wf_block_side *at, bool c
         orbit->n_links++;
         return;
     }
-    for (int x = 0; x < at->n_other; x++) {
-        int2 *term = &terms[orbit->first_term + orbit->depth++];
-        term->x = (int)(at->offset + (size_t)x * at->other_step);
-        term->y = (int)at->unit_step;
-    }
+    for (int x = 0; x < at->n_other; x++)
+        for (int k = 0; k < at->coef; k++) {
+            int2 *term = &terms[orbit->first_term + orbit->depth++];
+            term->x = (int)(at->offset + (size_t)x * at->other_step + (size_t)k);
+            term->y = (int)at->unit_step;
+        }
 }
 
 static void fill_shape(const wf_graph *graph, wf_gpu_shape *shape, host_tables *host) {
@@ -153,7 +156,7 @@ wf_status wf_gpu_plan_open(wf_ctx *ctx, const wf_graph *graph, const wf_match_de
     if (!wf_match_cuda_fits(graph, desc))
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
                        "device cuda: %s is matched on the CPU: the GPU takes 1 to %d hidden layers "
-                       "of at most %d units with weights and biases alone",
+                       "of at most %d units with weights, kernels and biases alone",
                        graph->text, WF_GPU_ORBITS, WF_GPU_WIDEST);
     wf_cuda_device *device;
     WF_TRY(wf_ctx_cuda(ctx, &device));
@@ -247,7 +250,8 @@ __global__ void __launch_bounds__(score_threads)
 }
 
 struct permute_block {
-    int offset, rows, columns;   /* rows: nodes of dst, columns: of src */
+    int offset, rows, columns; /* rows: nodes of dst, columns: of src, `coef` numbers each */
+    int coef;
     int row_start, column_start; /* of the units in `from`; -1: fixed nodes */
 };
 
@@ -270,11 +274,17 @@ __global__ void permute(const __grid_constant__ permute_call call) {
         const permute_block &block = call.blocks[b];
         for (int i = warp; i < block.rows; i += warps) {
             int source = block.row_start < 0 ? i : from[block.row_start + i];
-            const float *__restrict__ row = in + block.offset + source * block.columns;
-            float *__restrict__ place = out + block.offset + i * block.columns;
+            int length = block.columns * block.coef;
+            const float *__restrict__ row = in + block.offset + source * length;
+            float *__restrict__ place = out + block.offset + i * length;
             if (block.column_start < 0) {
 #pragma unroll 8
-                for (int j = lane; j < block.columns; j += 32) place[j] = __ldg(row + j);
+                for (int j = lane; j < length; j += 32) place[j] = __ldg(row + j);
+            } else if (block.coef > 1) {
+                for (int j = lane; j < length; j += 32) {
+                    int unit = j / block.coef, k = j - unit * block.coef;
+                    place[j] = __ldg(row + from[block.column_start + unit] * block.coef + k);
+                }
             } else
                 for (int j = lane; j < block.columns; j += 32)
                     place[j] = __ldg(row + from[block.column_start + j]);
@@ -311,7 +321,7 @@ static void fill_permute(const wf_graph *graph, permute_call *call) {
         const wf_group *dst = &graph->groups[block->dst], *src = &graph->groups[block->src];
         permute_block *out = &call->blocks[b];
         out->offset = (int)block->offset;
-        out->rows = dst->n, out->columns = src->n;
+        out->rows = dst->n, out->columns = src->n, out->coef = block->coef;
         out->row_start = dst->orbit < 0 ? -1 : (int)wf_graph_perm_start(graph, dst->orbit);
         out->column_start = src->orbit < 0 ? -1 : (int)wf_graph_perm_start(graph, src->orbit);
     }
@@ -464,10 +474,13 @@ extern "C" wf_status wf_match_pairs_cuda(wf_ctx *ctx, const wf_graph *graph, con
     size_t round = count < pairs_in_a_round ? count : pairs_in_a_round, params = graph->n_params;
     host_pairs h = {};
     wf_status status = host_pairs_open(ctx, graph, desc, round, &h);
-    for (size_t done = 0; done < count && status == WF_OK; done += round) {
-        size_t some = count - done < round ? count - done : round;
+    wf_backlog backlog = {};
+    for (size_t done = 0, some; done < count && status == WF_OK; done += some) {
+        double start = wf_seconds();
+        some = wf_backlog_next(&backlog, count - done < round ? count - done : round);
         status =
             host_round(ctx, &h, a + done * a_step * params, a_step, b + done * params, done, some);
+        wf_backlog_took(&backlog, some, wf_seconds() - start);
         if (status == WF_OK && wf_interrupted(ctx))
             status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while matching networks");
     }

@@ -8,7 +8,8 @@
  * are packed alike.
  *
  *   fixed matrix    (depth, networks * n)     of one orbit: operand of the products, k-major
- *   link record     | link 0 (depth, n8) | link 1 | ... | rest |   of one network; n8 = n rounded
+ *   link record     | link 0 (depth, n8) | link 1 | ... | rest |   of one network; kernels are flat
+ *                   in the depth: rows (unit of the other orbit, entry). n8 = n rounded
  *                   up to 8, zeros between
  *   scores          one array per orbit, fixed[r][u] of pair (query, reference) at
  *                   base + query * query_step + reference * reference_step + r * row_step + u */
@@ -40,9 +41,12 @@ struct wf_gpu_orbit {
 
 struct wf_gpu_link {
     int orbit, other; /* the orbit it scores, and the one it depends on */
-    int n, n8, depth; /* units of its orbit, those rounded up, units of the other */
+    int n, n8;        /* units of its orbit, and rounded up */
+    int others;       /* units of the other */
+    int coef;         /* numbers of an edge: entries of a kernel */
+    int depth;        /* others * coef */
     int start;        /* in the link record */
-    int offset;       /* element (x, unit) is w[offset + unit*unit_step + x*other_step] */
+    int offset; /* element (x coef + k, unit) is w[offset + unit*unit_step + x*other_step + k] */
     int unit_step, other_step;
     int counted; /* of a block's two links the one that enters the dot product */
 };
@@ -64,7 +68,7 @@ struct wf_gpu_shape {
     const uint8_t *begin; /* (restarts + 1, n_units) */
 };
 
-/* The tables behind a shape, in one piece of device memory. */
+/* The tables of a shape, in one piece of device memory. */
 struct wf_gpu_plan {
     wf_gpu_shape shape;
     void *tables;

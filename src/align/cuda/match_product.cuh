@@ -8,7 +8,7 @@
 enum { WF_GPU_TILE = 128, WF_GPU_STEP = 8 };
 
 /* c (rows, columns) = a' b, a (depth, rows), b (depth, columns). Whole tiles of WF_GPU_TILE are
- * read and written, so what lies behind the last row and column belongs to the matrices; depth is a
+ * read and written, so what lies after the last row and column belongs to the matrices; depth is a
  * multiple of WF_GPU_STEP; pointers and leading dimensions are multiples of 4 floats. */
 wf_status wf_gpu_product(wf_ctx *ctx, const float *a, size_t lda, const float *b, size_t ldb,
                          int depth, float *c, size_t ldc, size_t rows, size_t columns,

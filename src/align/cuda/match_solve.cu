@@ -130,6 +130,19 @@ template <int G, int C> struct pair_state : group<G, C> {
         return s.base + query * s.query_step + reference * s.reference_step;
     }
 
+    /* One term of eight rows: a [8] of the query times a row of the reference. */
+    __device__ __forceinline__ void add_row(const float *a, const float *row, int n8,
+                                            float (&sum)[row_chunk][C]) const {
+        float4 low = ((const float4 *)a)[0], high = ((const float4 *)a)[1];
+        float left[row_chunk] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            float right = c * G + this->lane < n8 ? __ldg(row + c * G) : 0;
+#pragma unroll
+            for (int i = 0; i < row_chunk; i++) sum[i][c] = fmaf(left[i], right, sum[i][c]);
+        }
+    }
+
     /* Eight rows of scores from row r0 on. */
     __device__ __forceinline__ void score_rows(const wf_gpu_orbit &orbit, int o, int r0) {
         float sum[row_chunk][C];
@@ -148,18 +161,15 @@ template <int G, int C> struct pair_state : group<G, C> {
             const float *b = reference_links + link.start + this->lane;
             const float *a = query_links + link.start + r0;
             int n8 = link.n8;
+            if (link.coef == 1) {
 #pragma unroll 4
-            for (int x = 0; x < link.depth; x++, a += n8) {
-                float4 low = ((const float4 *)a)[0], high = ((const float4 *)a)[1];
-                float left[row_chunk] = {low.x,  low.y,  low.z,  low.w,
-                                         high.x, high.y, high.z, high.w};
-                const float *row = b + rows[x] * n8;
-#pragma unroll
-                for (int c = 0; c < C; c++) {
-                    float right = c * G + this->lane < n8 ? __ldg(row + c * G) : 0;
-#pragma unroll
-                    for (int i = 0; i < row_chunk; i++) sum[i][c] = fmaf(left[i], right, sum[i][c]);
-                }
+                for (int x = 0; x < link.depth; x++, a += n8) add_row(a, b + rows[x] * n8, n8, sum);
+                continue;
+            }
+            for (int x = 0; x < link.others; x++) {
+                const float *row = b + rows[x] * link.coef * n8;
+#pragma unroll 3
+                for (int k = 0; k < link.coef; k++, a += n8, row += n8) add_row(a, row, n8, sum);
             }
         }
 #pragma unroll
@@ -400,9 +410,17 @@ template <int G, int C> struct pair_state : group<G, C> {
                 if (r >= link.n) continue;
                 const float *a = query_links + link.start + r;
                 const float *b = reference_links + link.start + from[link.orbit * units + own(c)];
+                if (link.coef == 1) {
 #pragma unroll 4
-                for (int x = 0; x < link.depth; x++)
-                    sum += (double)a[x * link.n8] * (double)__ldg(b + rows[x] * link.n8);
+                    for (int x = 0; x < link.depth; x++)
+                        sum += (double)a[x * link.n8] * (double)__ldg(b + rows[x] * link.n8);
+                    continue;
+                }
+                for (int x = 0; x < link.others; x++) {
+                    const float *row = b + rows[x] * link.coef * link.n8;
+                    for (int k = 0; k < link.coef; k++, a += link.n8, row += link.n8)
+                        sum += (double)*a * (double)__ldg(row);
+                }
             }
         }
         for (int i = this->lane; i < shape->n_rest; i += G)
@@ -507,11 +525,9 @@ __global__ void pack_links(const __grid_constant__ wf_gpu_shape shape, const flo
     for (int l = 0; l < shape.n_links; l++) {
         const wf_gpu_link &link = shape.links[l];
         for (int i = threadIdx.x; i < link.depth * link.n8; i += blockDim.x) {
-            int x = i / link.n8, u = i % link.n8;
-            record[link.start + i] =
-                u < link.n
-                    ? w[link.offset + (size_t)u * link.unit_step + (size_t)x * link.other_step]
-                    : 0;
+            int row = i / link.n8, u = i % link.n8, x = row / link.coef, k = row % link.coef;
+            size_t from = link.offset + (size_t)u * link.unit_step + (size_t)x * link.other_step;
+            record[link.start + i] = u < link.n ? w[from + k] : 0;
         }
     }
     for (int i = threadIdx.x; i < shape.n_rest; i += blockDim.x)

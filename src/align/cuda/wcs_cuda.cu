@@ -11,6 +11,7 @@
  * binds the two that count. */
 #include "align/cuda/match_gpu.cuh"
 #include "align/cuda/match_product.cuh"
+#include "base/backlog.h"
 
 extern "C" {
 #include "align/cuda/match_cuda.h"
@@ -73,6 +74,7 @@ struct wcs_call {
     size_t nq, nr;
     const int64_t *skip;
     size_t tile_queries;
+    wf_backlog backlog; /* of four queries */
     side_memory query, reference;
     float *scores[WF_GPU_ORBITS];
     float *cosine; /* (tile_queries, slab) */
@@ -95,7 +97,7 @@ template <typename T> wf_status take(wf_ctx *ctx, size_t count, T **out) {
     return WF_OK;
 }
 
-/* A tile may begin at any multiple of 4 networks, so whole tiles of columns must lie behind the
+/* A tile may begin at any multiple of 4 networks, so whole tiles of columns must lie after the
  * last one. */
 wf_status side_open(wf_ctx *ctx, const wf_gpu_shape &shape, size_t most, side_memory *side) {
     side->most = most;
@@ -230,8 +232,14 @@ wf_status wcs_slab(wcs_call *call, size_t q0, size_t queries, float *best, uint3
     for (size_t first = 0; first < call->nr; first += call->reference.most) {
         size_t count = std::min(call->reference.most, call->nr - first);
         WF_TRY(side_fill(call, &call->reference, call->refs, first, count, "reference"));
-        for (size_t q = 0; q < queries; q += call->tile_queries)
-            WF_TRY(wcs_tile(call, q, std::min(call->tile_queries, queries - q), first, count));
+        for (size_t q = 0, some; q < queries; q += some) {
+            /* Whole fours: a tile begins at an aligned place. */
+            some = wf_backlog_next(&call->backlog, call->tile_queries / 4) * 4;
+            some = std::min({some, call->tile_queries, queries - q});
+            double start = wf_seconds();
+            WF_TRY(wcs_tile(call, q, some, first, count));
+            wf_backlog_took(&call->backlog, (some + 3) / 4, wf_seconds() - start);
+        }
     }
     WF_CUDA_TRY(ctx,
                 cudaMemcpy(best + q0, call->best, queries * sizeof(float), cudaMemcpyDeviceToHost));

@@ -1,5 +1,7 @@
 #include "base/cuda/device.cuh"
 
+#include "base/comm.h"
+
 #include <stdio.h>
 
 extern "C" bool wf_cuda_available(void) {
@@ -35,6 +37,8 @@ extern "C" wf_status wf_cuda_open(wf_ctx *ctx, int gpu, wf_cuda_device **out) {
     *out = NULL;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: %s", wf_cuda_description());
+    /* More ranks than GPUs on this host: they share them. */
+    if (wf_ctx_ranks(ctx) > 1 && gpu >= count) gpu %= count;
     if (gpu < 0 || gpu >= count)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
                        "device cuda: there is no GPU %d; this machine has %d, counted from 0", gpu,
@@ -82,7 +86,3 @@ extern "C" wf_status wf_cuda_wait(wf_ctx *ctx) {
     WF_CUDA_TRY(ctx, cudaStreamSynchronize(device->stream));
     return WF_OK;
 }
-
-extern "C" int wf_cuda_processors(const wf_cuda_device *device) { return device->processors; }
-
-extern "C" void *wf_cuda_stream(const wf_cuda_device *device) { return device->stream; }

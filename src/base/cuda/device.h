@@ -22,7 +22,7 @@ bool wf_cuda_available(void);
 const char *wf_cuda_description(void);
 
 /* The context's GPU (wf_ctx_desc.gpu), opened at the first call. It becomes the calling thread's
- * current CUDA device, so that plain CUDA calls behind this one reach it. Fails when there is no
+ * current CUDA device, so that plain CUDA calls after this one reach it. Fails when there is no
  * such GPU. */
 wf_status wf_ctx_cuda(wf_ctx *ctx, wf_cuda_device **out);
 
@@ -32,11 +32,8 @@ wf_cuda_device *wf_cuda_hold(wf_cuda_device *device);
 void wf_cuda_release(wf_cuda_device *device); /* accepts NULL; the last one closes it */
 /* Makes it the calling thread's current CUDA device. */
 void wf_cuda_use(const wf_cuda_device *device);
-int wf_cuda_processors(const wf_cuda_device *device); /* multiprocessors */
 /* Waits for the stream of the context's GPU; says what went wrong there. */
 wf_status wf_cuda_wait(wf_ctx *ctx);
-/* The cudaStream_t of everything that runs in order: tapes, optimiser, training loop, sampling. */
-void *wf_cuda_stream(const wf_cuda_device *device);
 
 #ifdef __cplusplus
 }

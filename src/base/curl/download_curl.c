@@ -67,7 +67,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *transfer_) 
     return length;
 }
 
-/* Before the first byte of an attempt: does the answer go behind what is there? */
+/* Before the first byte of an attempt: does the answer go after what is there? */
 static bool settle_place(transfer *t) {
     long code = 0;
     curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);

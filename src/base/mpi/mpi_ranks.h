@@ -19,6 +19,11 @@ void wf__mpi_tell_failure(wf_comm *comm, wf_status status, const char *sentence)
 bool wf__mpi_barrier(wf_comm *comm);
 bool wf__mpi_broadcast(wf_comm *comm, void *bytes, size_t count, int root);
 bool wf__mpi_gather(wf_comm *comm, void *bytes, const size_t *start);
+/* Sums and gathers of what GPUs have in host memory (base/cuda/device_ranks.h). They go over a
+ * communicator of their own, because they come from threads of the CUDA driver, beside the calls
+ * above. */
+bool wf__mpi_device_sum(wf_comm *comm, void *numbers, size_t n, bool doubles);
+bool wf__mpi_device_gather(wf_comm *comm, void *bytes, const size_t *start);
 bool wf__mpi_sum_in_order(wf_comm *comm, float *out, float *running, size_t count, int active,
                           wf_add_numbers *add, void *user);
 

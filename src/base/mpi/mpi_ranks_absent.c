@@ -35,6 +35,16 @@ bool wf__mpi_gather(wf_comm *comm, void *bytes, const size_t *start) {
     return false;
 }
 
+bool wf__mpi_device_sum(wf_comm *comm, void *numbers, size_t n, bool doubles) {
+    (void)comm, (void)numbers, (void)n, (void)doubles;
+    return false;
+}
+
+bool wf__mpi_device_gather(wf_comm *comm, void *bytes, const size_t *start) {
+    (void)comm, (void)bytes, (void)start;
+    return false;
+}
+
 bool wf__mpi_sum_in_order(wf_comm *comm, float *out, float *running, size_t count, int active,
                           wf_add_numbers *add, void *user) {
     (void)comm, (void)out, (void)running, (void)count, (void)active, (void)add, (void)user;

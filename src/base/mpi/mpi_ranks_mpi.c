@@ -47,7 +47,7 @@ typedef struct notice {
 } notice;
 
 typedef struct wf_mpi {
-    MPI_Comm work, notices;
+    MPI_Comm work, notices, device;
     pthread_mutex_t lock;
     pthread_t watcher;
     bool watching;
@@ -287,6 +287,7 @@ static wf_status prepare(wf_comm *comm, char *sentence) {
     MPI_Allgather(own, sizeof own, MPI_BYTE, comm->host, sizeof own, MPI_BYTE, MPI_COMM_WORLD);
     MPI_Comm_dup(MPI_COMM_WORLD, &mpi->work);
     MPI_Comm_dup(MPI_COMM_WORLD, &mpi->notices);
+    MPI_Comm_dup(MPI_COMM_WORLD, &mpi->device);
     comm->local_rank = find_local_rank();
     mpi->timeout = timeout_setting();
     return start_watching(comm);
@@ -361,31 +362,35 @@ bool wf__mpi_barrier(wf_comm *comm) {
     return wait_all(comm, &request, 1);
 }
 
-bool wf__mpi_broadcast(wf_comm *comm, void *bytes, size_t count, int root) {
+static bool broadcast_over(wf_comm *comm, MPI_Comm over, void *bytes, size_t count, int root) {
     if (atomic_load(&comm->failed) != 0) return false;
     for (size_t at = 0; at < count; at += largest_call) {
         size_t part = count - at < largest_call ? count - at : largest_call;
         MPI_Request request;
         pthread_mutex_lock(&comm->mpi->lock);
-        MPI_Ibcast((char *)bytes + at, (int)part, MPI_BYTE, root, comm->mpi->work, &request);
+        MPI_Ibcast((char *)bytes + at, (int)part, MPI_BYTE, root, over, &request);
         pthread_mutex_unlock(&comm->mpi->lock);
         if (!wait_all(comm, &request, 1)) return false;
     }
     return true;
 }
 
+bool wf__mpi_broadcast(wf_comm *comm, void *bytes, size_t count, int root) {
+    return broadcast_over(comm, comm->mpi->work, bytes, count, root);
+}
+
 /* Counts of MPI are ints: large gathers are broadcasts from each rank. */
-static bool gather_large(wf_comm *comm, char *bytes, const size_t *start) {
+static bool gather_large(wf_comm *comm, MPI_Comm over, char *bytes, const size_t *start) {
     for (int r = 0; r < comm->size; r++)
-        if (!wf__mpi_broadcast(comm, bytes + start[r], start[r + 1] - start[r], r)) return false;
+        if (!broadcast_over(comm, over, bytes + start[r], start[r + 1] - start[r], r)) return false;
     return true;
 }
 
-bool wf__mpi_gather(wf_comm *comm, void *bytes, const size_t *start) {
+static bool gather_over(wf_comm *comm, MPI_Comm over, void *bytes, const size_t *start) {
     if (atomic_load(&comm->failed) != 0) return false;
-    if (start[comm->size] > largest_call) return gather_large(comm, bytes, start);
+    if (start[comm->size] > largest_call) return gather_large(comm, over, bytes, start);
     int *counts = malloc(2 * (size_t)comm->size * sizeof *counts);
-    if (counts == NULL) return gather_large(comm, bytes, start);
+    if (counts == NULL) return gather_large(comm, over, bytes, start);
     int *starts = counts + comm->size;
     for (int r = 0; r < comm->size; r++) {
         starts[r] = (int)start[r];
@@ -393,12 +398,35 @@ bool wf__mpi_gather(wf_comm *comm, void *bytes, const size_t *start) {
     }
     MPI_Request request;
     pthread_mutex_lock(&comm->mpi->lock);
-    MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, bytes, counts, starts, MPI_BYTE,
-                    comm->mpi->work, &request);
+    MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, bytes, counts, starts, MPI_BYTE, over,
+                    &request);
     pthread_mutex_unlock(&comm->mpi->lock);
     bool done = wait_all(comm, &request, 1);
     if (done) free(counts); /* else MPI may still read them */
     return done;
+}
+
+bool wf__mpi_gather(wf_comm *comm, void *bytes, const size_t *start) {
+    return gather_over(comm, comm->mpi->work, bytes, start);
+}
+
+bool wf__mpi_device_gather(wf_comm *comm, void *bytes, const size_t *start) {
+    return gather_over(comm, comm->mpi->device, bytes, start);
+}
+
+bool wf__mpi_device_sum(wf_comm *comm, void *numbers, size_t n, bool doubles) {
+    size_t each = doubles ? sizeof(double) : sizeof(float), most = largest_call / each;
+    for (size_t at = 0; at < n; at += most) {
+        if (atomic_load(&comm->failed) != 0) return false;
+        MPI_Request request;
+        pthread_mutex_lock(&comm->mpi->lock);
+        MPI_Iallreduce(MPI_IN_PLACE, (char *)numbers + at * each,
+                       (int)(n - at < most ? n - at : most), doubles ? MPI_DOUBLE : MPI_FLOAT,
+                       MPI_SUM, comm->mpi->device, &request);
+        pthread_mutex_unlock(&comm->mpi->lock);
+        if (!wait_all(comm, &request, 1)) return false;
+    }
+    return true;
 }
 
 /* The operations of one ordered sum, bucket by bucket. */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/cuda/device.cuh"
+#include "base/backlog.h"
 
 extern "C" {
 #include "eval/cuda/eval_cuda.h"
@@ -187,12 +188,15 @@ wf_status iou_run(wf_ctx *ctx, iou_args args, const uint64_t *queries, const uin
     }
     args.refs = m->refs, args.ref_size = m->ref_size, args.best = m->best;
     wf_meter meter = wf_meter_start(ctx, "comparing errors", "networks", (double)nq);
-    for (size_t q = 0; q < nq; q += round) {
+    wf_backlog backlog = {};
+    for (size_t q = 0; q < nq; q += args.nq) {
+        double start = wf_seconds();
         args.queries = m->queries + q * (size_t)args.words;
         args.query_size = m->query_size + q;
         args.skip = skip == NULL ? NULL : m->skip + q;
-        args.nq = nq - q < round ? nq - q : round;
+        args.nq = wf_backlog_next(&backlog, nq - q < round ? nq - q : round);
         WF_TRY(iou_round(ctx, args, ranges, m, best + q, which == NULL ? NULL : which + q));
+        wf_backlog_took(&backlog, args.nq, wf_seconds() - start);
         wf_meter_update(&meter, (double)(q + args.nq), NULL);
         if (wf_interrupted(ctx))
             return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while comparing errors");

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "align/cuda/match_product.cuh"
+#include "base/backlog.h"
 
 extern "C" {
 #include "base/vmath.h"
@@ -270,9 +271,12 @@ wf_status score_all(score_call *call, const float *weights, size_t n, uint8_t *e
     WF_TRY(score_open(call, n));
     size_t params = (size_t)call->args.n_params, bytes = (call->data->n_test + 7) / 8;
     wf_meter meter = wf_meter_start(call->ctx, "testing networks", "networks", (double)n);
-    for (size_t done = 0; done < n; done += call->slab) {
-        size_t some = n - done < call->slab ? n - done : call->slab;
+    wf_backlog backlog = {};
+    for (size_t done = 0, some; done < n; done += some) {
+        double start = wf_seconds();
+        some = wf_backlog_next(&backlog, n - done < call->slab ? n - done : call->slab);
         WF_TRY(score_slab(call, weights + done * params, some, errors + done * bytes));
+        wf_backlog_took(&backlog, some, wf_seconds() - start);
         wf_meter_update(&meter, (double)(done + some), NULL);
         if (wf_interrupted(call->ctx))
             return wf_fail(call->ctx, WF_ERR_INTERRUPTED, "interrupted while testing networks");

@@ -36,9 +36,9 @@ __device__ float draw_time(const batch &b, wf_rng *rng) {
     return 1 / (1 + wf_expf(-deviate));
 }
 
-__device__ place_info choose(const batch &b, uint32_t place, uint32_t update, uint32_t *chosen) {
+__device__ place_info choose(const batch &b, uint32_t here, uint32_t update, uint32_t *chosen) {
     place_info info;
-    uint32_t drawn = b.drawn[place];
+    uint32_t drawn = b.drawn[here], place = (uint32_t)b.first + here;
     uint32_t from =
         (uint32_t)(((uint64_t)update * (uint64_t)b.networks + drawn) % (uint32_t)b.round_length);
     source s = b.sources[from];
@@ -51,7 +51,7 @@ __device__ place_info choose(const batch &b, uint32_t place, uint32_t update, ui
     info.blocks = k.blocks;
     info.n_blocks = k.n_blocks;
     info.n = k.params;
-    info.start = b.param_start[place];
+    info.start = b.param_start[here];
     rng = wf_rng_at(b.seed, place, WF_RNG_TIME, update);
     info.t = draw_time(b, &rng);
     info.noise_network = place;
@@ -67,40 +67,6 @@ __device__ place_info choose(const batch &b, uint32_t place, uint32_t update, ui
     info.loss_weights = k.loss_weights;
     *chosen = from;
     return info;
-}
-
-__device__ void four_deviates(uint64_t seed, uint32_t network, uint32_t purpose, uint32_t step,
-                              uint32_t block, float out[4]) {
-    uint32_t counter[4] = {block, step, network, purpose}, word[4];
-    wf_philox(counter, seed, word);
-    wf_box_muller(word[0], word[1], &out[0], &out[1]);
-    wf_box_muller(word[2], word[3], &out[2], &out[3]);
-}
-
-__device__ float deviate(uint64_t seed, uint32_t network, uint32_t purpose, uint32_t step,
-                         uint32_t index) {
-    uint32_t counter[4] = {index / 4, step, network, purpose}, word[4];
-    wf_philox(counter, seed, word);
-    int pair = index % 4 / 2 * 2;
-    float x, y;
-    wf_box_muller(pair ? word[2] : word[0], pair ? word[3] : word[1], &x, &y);
-    return index % 2 ? y : x;
-}
-
-/* Index of the parameter that the relabelling moves to place i. */
-__device__ uint32_t relabelled(const place_info &info, const uint32_t *from, uint32_t i) {
-    int low = 0, high = info.n_blocks - 1; /* the block that holds i */
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (info.blocks[middle].offset <= i) low = middle;
-        else high = middle - 1;
-    }
-    relabel k = info.blocks[low];
-    uint32_t edge = (i - k.offset) / (uint32_t)k.coef, rest = (i - k.offset) % (uint32_t)k.coef;
-    uint32_t dst = edge / (uint32_t)k.n_src, src = edge % (uint32_t)k.n_src;
-    if (k.dst >= 0) dst = from[k.dst + dst];
-    if (k.src >= 0) src = from[k.src + src];
-    return k.offset + (dst * (uint32_t)k.n_src + src) * (uint32_t)k.coef + rest;
 }
 
 /* The relabelling that w1 is read with, into shared memory. */
@@ -137,12 +103,12 @@ __device__ void put(const batch &b, const on_path &p, uint32_t at, float w0, flo
 }
 
 __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
-    extern __shared__ uint32_t from[]; /* relabellings of its noise, and of itself behind it */
+    extern __shared__ uint32_t from[]; /* relabellings of its noise, and of itself after it */
     __shared__ float noise[slice];     /* w0 of this slice before scaling */
     __shared__ place_info shared;
     __shared__ uint32_t chosen;
-    uint32_t place = blockIdx.y, update = *b.update;
-    if (threadIdx.x == 0) shared = choose(b, place, update, &chosen);
+    uint32_t here = blockIdx.y, place = (uint32_t)b.first + here, update = *b.update;
+    if (threadIdx.x == 0) shared = choose(b, here, update, &chosen);
     if (b.relabelling != NULL) {
         const uint32_t *there =
             b.relabelling + ((size_t)(update % b.ring) * b.networks + place) * b.units;
@@ -152,17 +118,17 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
     place_info info = shared;
     if (blockIdx.x == 0) {
         if (threadIdx.x == 0) {
-            b.t[place] = info.t;
-            b.scale[place] = info.scale;
-            b.axes[place] = info.axes;
-            b.loss_weights[place] = info.loss_weights;
+            b.t[here] = info.t;
+            b.scale[here] = info.scale;
+            b.axes[here] = info.axes;
+            b.loss_weights[here] = info.loss_weights;
             if (b.cond_size > 0) {
                 wf_rng rng = wf_rng_at(b.seed, place, WF_RNG_DROP, update);
-                b.drop[place] = wf_rng_uniform(&rng) < b.cond_drop;
+                b.drop[here] = wf_rng_uniform(&rng) < b.cond_drop;
             }
         }
         for (int k = threadIdx.x; k < b.cond_size; k += threads)
-            b.cond[place * b.cond_size + k] = b.conds[chosen * b.cond_size + k];
+            b.cond[here * b.cond_size + k] = b.conds[chosen * b.cond_size + k];
     }
     if (b.relabel) draw_relabelling(b, info, place, update, from + b.units);
     uint32_t first = blockIdx.x * slice;
@@ -175,38 +141,39 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
     } else {
         for (uint32_t i = threadIdx.x; i < count; i += threads)
             noise[i] = deviate(b.seed, info.noise_network, WF_RNG_NOISE, info.noise_step,
-                               relabelled(info, from, first + i));
+                               relabelled(info.blocks, info.n_blocks, from, first + i));
     }
     __syncthreads();
-    on_path here = {place, update, info.start, info.n, info.t, info.scale, info.axes};
+    on_path path = {place, update, info.start, info.n, info.t, info.scale, info.axes};
     for (uint32_t i = threadIdx.x; i < count; i += threads) {
         uint32_t at = first + i;
         size_t to = (size_t)info.start + at;
         float w0 = noise[i];
-        float w1 = info.w1[b.relabel ? relabelled(info, from + b.units, at) : at];
+        float w1 =
+            info.w1[b.relabel ? relabelled(info.blocks, info.n_blocks, from + b.units, at) : at];
         if (b.source_std != 1) w0 *= b.source_std;
         if (b.w0 != NULL) b.w0[to] = w0, b.w1[to] = w1;
-        else put(b, here, at, w0, w1);
+        else put(b, path, at, w0, w1);
     }
 }
 
 __global__ void __launch_bounds__(threads) interpolate_kernel(batch b) {
-    uint32_t place = blockIdx.y, update = *b.update, start = b.param_start[place];
-    uint32_t n = b.param_start[place + 1] - start;
+    uint32_t here = blockIdx.y, place = (uint32_t)b.first + here, update = *b.update;
+    uint32_t start = b.param_start[here], n = b.param_start[here + 1] - start;
     uint32_t end = min(n, (blockIdx.x + 1) * (uint32_t)slice);
-    on_path here = {place, update, start, n, b.t[place], b.scale[place], b.axes[place]};
+    on_path path = {place, update, start, n, b.t[here], b.scale[here], b.axes[here]};
     for (uint32_t i = blockIdx.x * slice + threadIdx.x; i < end; i += threads)
-        put(b, here, i, b.matched[(size_t)start + i], b.w1[(size_t)start + i]);
+        put(b, path, i, b.matched[(size_t)start + i], b.w1[(size_t)start + i]);
 }
 
 __global__ void __launch_bounds__(threads) compare_kernel(batch b) {
-    uint32_t place = blockIdx.y, start = b.param_start[place];
-    uint32_t n = b.param_start[place + 1] - start;
+    uint32_t here = blockIdx.y, start = b.param_start[here];
+    uint32_t n = b.param_start[here + 1] - start;
     uint32_t end = min(n, (blockIdx.x + 1) * (uint32_t)slice);
-    wf_path_scales others = b.scale[place];
-    wf_axes axes = b.axes[place];
-    const wf_loss_weight *entry = b.loss_weights[place];
-    double t = (double)b.t[place];
+    wf_path_scales others = b.scale[here];
+    wf_axes axes = b.axes[here];
+    const wf_loss_weight *entry = b.loss_weights[here];
+    double t = (double)b.t[here];
     float slope = (float)(2.0 / ((double)n * b.networks));
     double sum = 0;
     for (uint32_t i = blockIdx.x * slice + threadIdx.x; i < end; i += threads) {
@@ -219,7 +186,8 @@ __global__ void __launch_bounds__(threads) compare_kernel(batch b) {
         sum += (double)entry->weight * (double)difference * (double)difference;
     }
     sum = cta_sum<threads>(sum);
-    if (threadIdx.x == 0) b.terms[place * gridDim.x + blockIdx.x] = sum / (double)n / b.networks;
+    if (threadIdx.x > 0) return;
+    b.terms[((uint32_t)b.first + here) * gridDim.x + blockIdx.x] = sum / (double)n / b.networks;
 }
 
 __global__ void __launch_bounds__(threads)
@@ -237,15 +205,15 @@ __global__ void __launch_bounds__(threads)
 
 void draw(const batch &b, cudaStream_t stream) {
     size_t bytes = (b.units + b.most_units) * sizeof(uint32_t);
-    draw_kernel<<<dim3((unsigned)b.slices, (unsigned)b.networks), threads, bytes, stream>>>(b);
+    draw_kernel<<<dim3((unsigned)b.slices, (unsigned)b.own), threads, bytes, stream>>>(b);
 }
 
 void interpolate(const batch &b, cudaStream_t stream) {
-    interpolate_kernel<<<dim3((unsigned)b.slices, (unsigned)b.networks), threads, 0, stream>>>(b);
+    interpolate_kernel<<<dim3((unsigned)b.slices, (unsigned)b.own), threads, 0, stream>>>(b);
 }
 
 void compare(const batch &b, cudaStream_t stream) {
-    compare_kernel<<<dim3((unsigned)b.slices, (unsigned)b.networks), threads, 0, stream>>>(b);
+    compare_kernel<<<dim3((unsigned)b.slices, (unsigned)b.own), threads, 0, stream>>>(b);
 }
 
 void normals(uint64_t seed, uint32_t first, uint32_t purpose, uint32_t step, float std, float *out,

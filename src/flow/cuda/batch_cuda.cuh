@@ -5,26 +5,20 @@
  * interpolations have the same bits. Only the loss is added up in another order.
  *
  * slice    2048 parameters of a network, the work of one CTA
- * place    index of a network in the batch, ordered by family; drawn[place] is its index before
- *          that */
+ * place    index of a network in the batch, ordered by family; drawn[] is its index before that
+ * here     place - first: index among the networks of this rank, of arrays over them */
 #ifndef WF_FLOW_CUDA_BATCH_CUDA_CUH
 #define WF_FLOW_CUDA_BATCH_CUDA_CUH
 
+#include "flow/cuda/draw_parts.cuh"
+
 extern "C" {
-#include "base/random.h"
 #include "flow/training_set.h"
 }
 
 namespace wf_batch_gpu {
 
 enum { slice = 2048, threads = 256 };
-
-/* A parameter block as a relabelling sees it. */
-struct relabel {
-    uint32_t offset, count;
-    int n_src, coef;
-    int dst, src; /* first unit of either end's orbit in a relabelling; -1: nodes that stay */
-};
 
 struct family {
     const float *weights; /* device memory, or host memory the device reads */
@@ -44,7 +38,8 @@ struct source {
  * place. */
 struct batch {
     const uint32_t *update;
-    int networks, round_length, cond_size;
+    int networks, round_length, cond_size; /* networks: of the batch, over all ranks */
+    int first, own;                        /* places first .. first+own-1 are this rank's */
     uint64_t seed;
     float source_std, path_noise;
     wf_path path; /* both in double */
@@ -56,19 +51,19 @@ struct batch {
     const family *families;
     const source *sources;       /* (round_length) of each place of a round */
     const float *conds;          /* (round_length, cond_size) */
-    const uint32_t *drawn;       /* (networks) */
-    const uint32_t *param_start; /* (networks + 1) */
-    const uint32_t
-        *relabelling; /* host memory: (ring, networks, units); NULL: the coupling is independent */
+    const uint32_t *drawn;       /* (own) */
+    const uint32_t *param_start; /* (own + 1) */
+    /* host memory: (ring, networks, units); NULL: the coupling is independent */
+    const uint32_t *relabelling;
     uint32_t ring, units;
     float *t, *cond;
     uint8_t *drop;
     float *w0, *w1,
         *matched; /* raw noise, networks and matched noise, where the GPU matches; else NULL */
     float *x, *wt, *target;
-    wf_path_scales *scale;               /* (networks) and */
-    wf_axes *axes;                       /* (networks) and */
-    const wf_loss_weight **loss_weights; /* (networks) as in objective.h */
+    wf_path_scales *scale;               /* (own) and */
+    wf_axes *axes;                       /* (own) and */
+    const wf_loss_weight **loss_weights; /* (own) as in objective.h */
     const float *f;
     float *df;
     double *terms; /* (networks, slices): their sum is the loss */

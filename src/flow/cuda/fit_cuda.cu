@@ -1,14 +1,14 @@
 /* fit_cuda: device memory of a run, the graphs of its updates, and the host's work between them. */
 #include "flow/cuda/batch_cuda.cuh"
+#include "base/comm.h"
+#include "flow/cuda/run_memory.cuh"
+#include "flow/cuda/update_graph.cuh"
 
-#include <new>
 #include <stdlib.h>
 #include <string.h>
 #include <vector>
 
 #include "align/cuda/match_cuda.h"
-
-#include "base/cuda/device.cuh"
 
 extern "C" {
 #include "flow/cuda/fit_cuda.h"
@@ -20,7 +20,7 @@ namespace gpu = wf_batch_gpu;
 
 namespace {
 
-enum { ring = 2 * WF_FIT_CUDA_AHEAD };
+enum { ring = 2 * WF_UPDATES_AHEAD };
 
 /* One composition of a batch (how many networks of which family), and the graph of its update. */
 struct composition {
@@ -32,36 +32,28 @@ struct composition {
     cudaGraphExec_t update;
 };
 
-struct saved_array {
-    float *live, *kept, *host; /* device, device, host */
-};
-
 } // namespace
 
 struct wf_fit_cuda {
     wf_cuda_device *device; /* held */
-    const wf_training_set *set;
+    wf_training_set *set;
     const wf_fit_desc *fit;
     const wf_field *field;
     bool fast;
-    wf_optim_cuda *optim;
-    size_t params;
-    gpu::batch batch; /* what all compositions share */
+    wf_device_ranks *ranks; /* NULL: one has the whole batch */
+    wf_updates_cuda *updates;
+    wf_optim_cuda *optim; /* of the updates */
+    gpu::batch batch;     /* what all compositions share */
     float *v;
     size_t values; /* largest size in bytes of an array over the parameters of a batch */
     std::vector<composition *> compositions; /* by phase; NULL: not met yet */
     size_t phase_step;
-    std::vector<void *> memory;            /* on the device */
-    std::vector<void *> registered;        /* host memory pinned here */
+    wf_gpu::run_memory memory;
     std::vector<wf_match_cuda *> matchers; /* by family; NULL: nothing to match */
     uint32_t *relabellings;                /* host */
     wf_match_ahead *ahead;
     size_t matched_until;          /* the update where it ends */
     std::vector<float *> resident; /* weights of each family; NULL: the host's are read */
-    std::vector<saved_array> saved;
-    cudaStream_t copying;
-    cudaEvent_t boundary, copied, done[WF_FIT_CUDA_AHEAD];
-    size_t next; /* update to be enqueued */
     composition *last;
     wf_field_program *fixed[2]; /* of the two batches of validation; NULL: not met yet */
 };
@@ -72,80 +64,66 @@ cudaStream_t stream(const wf_fit_cuda *fit) { return fit->device->stream; }
 
 /* --- memory ----------------------------------------------------------------------------------- */
 wf_status take(wf_ctx *ctx, wf_fit_cuda *fit, size_t bytes, const void *from, void *place) {
-    void *memory = NULL;
-    if (cudaMalloc(&memory, bytes + 16) != cudaSuccess) {
-        cudaGetLastError();
-        return wf_fail(
-            ctx, WF_ERR_MEMORY,
-            "training: no GPU memory (%zu bytes); use smaller batches or a smaller field", bytes);
-    }
-    fit->memory.push_back(memory);
-    memcpy(place, &memory, sizeof memory);
-    if (from != NULL) {
-        WF_CUDA_TRY(ctx, cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, stream(fit)));
-        WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream(fit)));
-    }
-    return WF_OK;
+    return fit->memory.take(ctx, stream(fit), bytes, from, place);
 }
 
 template <class T>
 wf_status take_table(wf_ctx *ctx, wf_fit_cuda *fit, const std::vector<T> &from, void *place) {
-    return take(ctx, fit, from.size() * sizeof(T), from.data(), place);
-}
-
-/* Host memory that copies and kernels can reach. */
-wf_status pin(wf_ctx *ctx, wf_fit_cuda *fit, void *memory, size_t bytes) {
-    cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
-    if (error == cudaErrorHostMemoryAlreadyRegistered) {
-        cudaGetLastError();
-        return WF_OK;
-    }
-    WF_CUDA_TRY(ctx, error);
-    fit->registered.push_back(memory);
-    return WF_OK;
+    return fit->memory.take_table(ctx, stream(fit), from, place);
 }
 
 /* --- the collections -------------------------------------------------------------------------- */
-std::vector<gpu::relabel> relabel_blocks(const wf_graph *graph) {
-    std::vector<gpu::relabel> out;
-    for (int b = 0; b < graph->n_blocks; b++) {
-        const wf_block *block = &graph->blocks[b];
-        int dst = graph->groups[block->dst].orbit, src = graph->groups[block->src].orbit;
-        out.push_back({(uint32_t)block->offset, (uint32_t)block->count, graph->groups[block->src].n,
-                       block->coef, dst < 0 ? -1 : (int)wf_graph_perm_start(graph, dst),
-                       src < 0 ? -1 : (int)wf_graph_perm_start(graph, src)});
-    }
-    return out;
-}
-
-/* Invariant G1. WEFT_STREAM_COLLECTION=1 leaves collections in host memory, for tests. */
+/* Invariant G1. */
 bool collections_fit(const wf_training_set *set) {
-    size_t bytes = 0, left = 0, all = 0;
+    size_t bytes = 0;
     for (int s = 0; s < set->n_families; s++)
         bytes += set->families[s].count * set->families[s].graph->n_params * sizeof(float);
-    const char *stream_it = getenv("WEFT_STREAM_COLLECTION");
-    if (stream_it != NULL && strcmp(stream_it, "1") == 0) return false;
-    return cudaMemGetInfo(&left, &all) == cudaSuccess && bytes <= left / 2;
+    return wf_gpu::networks_fit(bytes);
+}
+
+struct uploading {
+    wf_ctx *ctx;
+    wf_fit_cuda *fit;
+    size_t params;
+    float *there;
+};
+
+/* A wf_zoo_visit. The piece is read anew behind the call, so it waits for the copy. */
+wf_status upload_piece(void *user, const float *weights, size_t first, size_t count) {
+    const uploading *u = (const uploading *)user;
+    wf_ctx *ctx = u->ctx;
+    WF_CUDA_TRY(ctx, cudaMemcpyAsync(u->there + first * u->params, weights,
+                                     count * u->params * sizeof(float), cudaMemcpyHostToDevice,
+                                     stream(u->fit)));
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream(u->fit)));
+    return WF_OK;
+}
+
+wf_status upload_networks(wf_ctx *ctx, wf_fit_cuda *fit, int family, size_t bytes, float **out) {
+    WF_TRY(take(ctx, fit, bytes, NULL, out));
+    uploading u = {ctx, fit, fit->set->families[family].graph->n_params, *out};
+    return wf_family_each(ctx, fit->set, family, upload_piece, &u);
 }
 
 wf_status upload_families(wf_ctx *ctx, wf_fit_cuda *fit) {
     const wf_training_set *set = fit->set;
     bool resident = collections_fit(set);
+    if (!resident) WF_TRY(wf_training_set_keep(ctx, fit->set));
     std::vector<gpu::family> there;
     for (int s = 0; s < set->n_families; s++) {
         const wf_family *family = &set->families[s];
         gpu::family k = {};
         size_t bytes = family->count * family->graph->n_params * sizeof(float);
         float *there_weights = NULL;
-        if (resident) WF_TRY(take(ctx, fit, bytes, family->weights, &there_weights));
+        if (resident) WF_TRY(upload_networks(ctx, fit, s, bytes, &there_weights));
         fit->resident.push_back(there_weights);
         if (resident) k.weights = there_weights;
         else {
-            WF_TRY(pin(ctx, fit, family->weights, bytes));
+            WF_TRY(fit->memory.pin(ctx, family->weights, bytes));
             k.weights = family->weights;
         }
         k.params = (uint32_t)family->graph->n_params;
-        std::vector<gpu::relabel> blocks = relabel_blocks(family->graph);
+        std::vector<gpu::relabel> blocks = gpu::relabel_blocks(family->graph);
         WF_TRY(take_table(ctx, fit, blocks, &k.blocks));
         k.n_blocks = (int)blocks.size();
         WF_TRY(take(ctx, fit, (size_t)family->graph->n_blocks * sizeof *k.loss_weights,
@@ -179,7 +157,8 @@ wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
     for (int s = 0; s < fit->set->n_families; s++)
         if (fit->set->families[s].graph->n_params > largest)
             largest = fit->set->families[s].graph->n_params;
-    size_t networks = (size_t)b->networks, values = networks * largest * sizeof(float);
+    size_t networks = (size_t)(b->own > 0 ? b->own : 1);
+    size_t values = networks * largest * sizeof(float), all = (size_t)b->networks;
     if (networks * largest > INT32_MAX)
         return wf_fail(ctx, WF_ERR_UNSUPPORTED,
                        "training: %zu networks of %zu parameters are too many for one batch",
@@ -205,7 +184,7 @@ wf_status make_buffers(wf_ctx *ctx, wf_fit_cuda *fit) {
     WF_CUDA_TRY(ctx, cudaMemsetAsync(b->cond, 0, networks * (size_t)b->cond_size * sizeof(float),
                                      stream(fit)));
     WF_CUDA_TRY(ctx, cudaMemsetAsync(b->drop, 0, networks, stream(fit)));
-    return take(ctx, fit, networks * (size_t)b->slices * sizeof(double), NULL, &b->terms);
+    return take(ctx, fit, all * (size_t)b->slices * sizeof(double), NULL, &b->terms);
 }
 
 /* --- compositions ----------------------------------------------------------------------------- */
@@ -232,20 +211,23 @@ wf_status build_shape(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition 
     std::vector<const wf_graph *> graphs;
     for (int b = 0; b < networks; b++) source[(size_t)b] = wf_draw_source(set, networks, update, b);
     wf_draw_order(set, networks, source.data(), order.data());
+    c->batch = fit->batch;
+    int own = c->batch.own;
+    if (own == 0) return WF_OK;
+    order.assign(order.begin() + c->batch.first, order.begin() + c->batch.first + own);
     for (uint32_t drawn : order) {
         c->family.push_back(set->sources[source[drawn]].family);
         graphs.push_back(set->families[c->family.back()].graph);
     }
-    WF_TRY(wf_batch_build(ctx, &c->arena, graphs.data(), networks, &c->shape));
-    for (int k = 0; k <= networks; k++) start.push_back((uint32_t)c->shape.param_start[k]);
-    c->batch = fit->batch;
+    WF_TRY(wf_batch_build(ctx, &c->arena, graphs.data(), own, &c->shape));
+    for (int k = 0; k <= own; k++) start.push_back((uint32_t)c->shape.param_start[k]);
     WF_TRY(take_table(ctx, fit, order, &c->batch.drawn));
     return take_table(ctx, fit, start, &c->batch.param_start);
 }
 
 /* Networks of one family are neighbours in the batch and are matched together. */
 wf_status record_matching(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
-    int networks = c->batch.networks;
+    int networks = c->batch.own;
     for (int first = 0, end; first < networks; first = end) {
         int family = c->family[(size_t)first];
         for (end = first + 1; end < networks && c->family[(size_t)end] == family;) end++;
@@ -263,16 +245,29 @@ wf_status record_matching(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
     return WF_OK;
 }
 
-wf_status record_update(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
+/* Gradient and loss of this rank's networks. */
+wf_status record_own(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
     gpu::draw(c->batch, stream(fit));
     if (c->batch.w0 != NULL) WF_TRY(record_matching(ctx, fit, c));
     WF_CUDA_TRY(ctx, cudaGetLastError());
     WF_TRY(wf_field_program_forward(ctx, c->program));
     gpu::compare(c->batch, stream(fit));
     WF_CUDA_TRY(ctx, cudaGetLastError());
-    WF_TRY(wf_field_program_backward(ctx, c->program));
-    return wf__optim_cuda_step(ctx, fit->optim, c->batch.terms,
-                               c->batch.networks * c->batch.slices);
+    return wf_field_program_backward(ctx, c->program);
+}
+
+wf_status record_update(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
+    size_t terms = (size_t)c->batch.networks * (size_t)c->batch.slices;
+    float *grad = wf__optim_cuda_arrays(fit->optim).grad;
+    if (fit->ranks != NULL) /* those of other ranks: x + 0 = x, so the loss is added as one would */
+        WF_CUDA_TRY(ctx, cudaMemsetAsync(c->batch.terms, 0, terms * sizeof(double), stream(fit)));
+    if (c->program != NULL) WF_TRY(record_own(ctx, fit, c));
+    else WF_CUDA_TRY(ctx, cudaMemsetAsync(grad, 0, fit->field->params * sizeof *grad, stream(fit)));
+    if (fit->ranks != NULL) {
+        WF_TRY(wf_device_ranks_sum(ctx, fit->ranks, grad, fit->field->params, false, stream(fit)));
+        WF_TRY(wf_device_ranks_sum(ctx, fit->ranks, c->batch.terms, terms, true, stream(fit)));
+    }
+    return wf__optim_cuda_step(ctx, fit->optim, c->batch.terms, (int)terms);
 }
 
 wf_status build_composition(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition *c) {
@@ -282,7 +277,7 @@ wf_status build_composition(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, compos
     desc.batch = &c->shape;
     desc.keep = true;
     desc.fast = fit->fast;
-    desc.seed = fit->fit->seed;
+    desc.seed = fit->fit->seed + (uint64_t)wf_ctx_rank(ctx); /* dropout of other networks */
     desc.lent.params = arrays.params;
     desc.lent.grad = arrays.grad;
     desc.lent.w = fit->batch.x;
@@ -292,17 +287,9 @@ wf_status build_composition(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, compos
     desc.lent.v = fit->v;
     desc.lent.dv = fit->batch.df;
     desc.lent.update = fit->batch.update;
-    WF_TRY(wf_field_program_create(ctx, fit->field, &desc, &c->program));
-    WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(fit), cudaStreamCaptureModeRelaxed));
-    wf_status status = record_update(ctx, fit, c);
-    cudaGraph_t graph = NULL;
-    cudaError_t error = cudaStreamEndCapture(stream(fit), &graph);
-    if (status == WF_OK && error == cudaSuccess) error = cudaGraphInstantiate(&c->update, graph, 0);
-    if (graph != NULL) cudaGraphDestroy(graph);
-    if (status == WF_OK && error != cudaSuccess)
-        status = wf_fail(ctx, WF_ERR_FAILED, "training on the GPU: capture: %s",
-                         cudaGetErrorString(error));
-    return status;
+    if (c->batch.own > 0) WF_TRY(wf_field_program_create(ctx, fit->field, &desc, &c->program));
+    return wf_gpu::capture_update(
+        ctx, fit->device, [&] { return record_update(ctx, fit, c); }, &c->update);
 }
 
 wf_status composition_of(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition **out) {
@@ -324,42 +311,22 @@ void composition_free(composition *c) {
 }
 
 /* --- setting up ------------------------------------------------------------------------------- */
-wf_status make_optimiser(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_cuda_desc *desc) {
-    std::vector<wf_optim_tensor> tensors;
-    for (int i = 0; i < desc->field->n_tensors; i++) {
-        const wf_field_tensor *t = &desc->field->tensors[i];
-        tensors.push_back({t->offset, t->rows, t->cols, t->matrix, t->decay});
-    }
-    wf_optim_cuda_desc optim = {};
-    optim.optim = desc->optim;
-    optim.schedule = desc->schedule;
-    optim.tensors = tensors.data();
-    optim.n_tensors = desc->field->n_tensors;
-    optim.params = fit->params;
-    optim.fast = desc->fast;
-    optim.best = desc->fit->kept == WF_KEPT_BEST;
-    WF_TRY(wf__optim_cuda_create(ctx, &optim, &fit->optim));
-    return wf__optim_cuda_start(ctx, fit->optim, desc->update, desc->best_loss);
-}
-
-/* Uploads the state of the run, and makes room to keep a boundary's state while it is copied
- * out. */
-wf_status upload_state(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_arrays *host) {
-    wf_optim_cuda_arrays live = wf__optim_cuda_arrays(fit->optim);
-    const saved_array all[] = {{live.params, NULL, host->weights},
-                               {live.ema, NULL, host->ema},
-                               {live.best, NULL, host->best},
-                               {live.first, NULL, host->first},
-                               {live.second, NULL, host->second}};
-    size_t bytes = fit->params * sizeof(float);
-    for (saved_array array : all) {
-        if (array.live == NULL) continue;
-        WF_TRY(pin(ctx, fit, array.host, bytes));
-        WF_TRY(take(ctx, fit, bytes, NULL, &array.kept));
-        WF_CUDA_TRY(ctx, cudaMemcpyAsync(array.live, array.host, bytes, cudaMemcpyHostToDevice,
-                                         stream(fit)));
-        fit->saved.push_back(array);
-    }
+wf_status make_updates(wf_ctx *ctx, wf_fit_cuda *fit, const wf_fit_cuda_desc *desc) {
+    wf_updates_cuda_desc own = {};
+    own.tensors = desc->field->tensors;
+    own.n_tensors = desc->field->n_tensors;
+    own.params = desc->field->params;
+    own.optim = desc->optim;
+    own.schedule = desc->schedule;
+    own.arrays = desc->arrays;
+    own.update = desc->update;
+    own.pace = desc->pace;
+    own.best_loss = desc->best_loss;
+    own.best = desc->fit->kept == WF_KEPT_BEST;
+    own.fast = desc->fast;
+    own.ranks = fit->ranks;
+    WF_TRY(wf__updates_cuda_create(ctx, &own, &fit->updates));
+    fit->optim = wf__updates_cuda_optim(fit->updates);
     return WF_OK;
 }
 
@@ -434,17 +401,13 @@ wf_status build(wf_ctx *ctx, const wf_fit_cuda_desc *desc, wf_fit_cuda *fit) {
     fit->set = desc->set;
     fit->fit = desc->fit;
     fit->field = desc->field;
-    fit->params = desc->field->params;
     fit->fast = desc->fast;
-    fit->next = desc->update;
-    WF_CUDA_TRY(ctx, cudaStreamCreateWithFlags(&fit->copying, cudaStreamNonBlocking));
-    unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
-    WF_CUDA_TRY(ctx, cudaEventCreateWithFlags(&fit->boundary, flags));
-    WF_CUDA_TRY(ctx, cudaEventCreateWithFlags(&fit->copied, flags));
-    for (cudaEvent_t &event : fit->done) WF_CUDA_TRY(ctx, cudaEventCreateWithFlags(&event, flags));
-    WF_TRY(make_optimiser(ctx, fit, desc));
+    WF_TRY(wf_device_ranks_open(ctx, &fit->ranks));
+    WF_TRY(make_updates(ctx, fit, desc));
     set_constants(&fit->batch, desc, fit->optim);
-    WF_TRY(upload_state(ctx, fit, desc->arrays));
+    wf_range own = wf_share(ctx, desc->fit->batch);
+    fit->batch.first = (int)own.first;
+    fit->batch.own = (int)(own.last - own.first);
     WF_TRY(upload_families(ctx, fit));
     WF_TRY(make_buffers(ctx, fit));
     if (desc->fit->coupling == WF_COUPLING_MATCHED) WF_TRY(start_matching(ctx, fit, desc->update));
@@ -470,32 +433,27 @@ extern "C" wf_status wf__fit_cuda_create(wf_ctx *ctx, const wf_fit_cuda_desc *de
 extern "C" void wf__fit_cuda_free(wf_fit_cuda *fit) {
     if (fit == NULL) return;
     if (fit->device != NULL) cudaStreamSynchronize(stream(fit));
-    if (fit->copying != NULL) cudaStreamSynchronize(fit->copying);
     wf_match_ahead_stop(fit->ahead);
     for (composition *c : fit->compositions) composition_free(c);
     for (wf_field_program *program : fit->fixed) wf_field_program_free(program);
     for (wf_match_cuda *matcher : fit->matchers) wf_match_cuda_close(matcher);
-    wf__optim_cuda_free(fit->optim);
-    for (void *memory : fit->registered) cudaHostUnregister(memory);
-    for (void *memory : fit->memory) cudaFree(memory);
+    wf__updates_cuda_free(fit->updates);
+    wf_device_ranks_close(fit->ranks);
+    fit->memory.give_back();
     if (fit->relabellings != NULL) cudaFreeHost(fit->relabellings);
-    for (cudaEvent_t event : fit->done)
-        if (event != NULL) cudaEventDestroy(event);
-    if (fit->boundary != NULL) cudaEventDestroy(fit->boundary);
-    if (fit->copied != NULL) cudaEventDestroy(fit->copied);
-    if (fit->copying != NULL) cudaStreamDestroy(fit->copying);
     wf_cuda_release(fit->device);
     delete fit;
 }
 
+extern "C" wf_updates_cuda *wf__fit_cuda_updates(const wf_fit_cuda *fit) { return fit->updates; }
+
 extern "C" wf_status wf__fit_cuda_enqueue(wf_ctx *ctx, wf_fit_cuda *fit) {
     composition *c;
-    WF_TRY(composition_of(ctx, fit, fit->next, &c));
-    if (fit->ahead != NULL) WF_TRY(wf_match_ahead_wait(ctx, fit->ahead, fit->next));
-    WF_CUDA_TRY(ctx, cudaGraphLaunch(c->update, stream(fit)));
-    WF_CUDA_TRY(ctx, cudaEventRecord(fit->done[fit->next % WF_FIT_CUDA_AHEAD], stream(fit)));
+    size_t next = wf__updates_cuda_next(fit->updates);
+    WF_TRY(composition_of(ctx, fit, next, &c));
+    if (fit->ahead != NULL) WF_TRY(wf_match_ahead_wait(ctx, fit->ahead, next));
+    WF_TRY(wf__updates_cuda_launch(ctx, fit->updates, c->update));
     fit->last = c;
-    fit->next++;
     return WF_OK;
 }
 
@@ -512,49 +470,23 @@ extern "C" wf_status wf__fit_cuda_renew(wf_ctx *ctx, wf_fit_cuda *fit, int famil
     return WF_OK;
 }
 
+extern "C" wf_status wf__fit_cuda_pace(wf_ctx *ctx, wf_fit_cuda *fit, const wf_pace *pace) {
+    return wf__optim_cuda_pace(ctx, fit->optim, pace);
+}
+
 extern "C" wf_status wf__fit_cuda_match_until(wf_ctx *ctx, wf_fit_cuda *fit, size_t end) {
     if (fit->ahead == NULL || end == fit->matched_until) return WF_OK;
     wf_match_ahead_stop(fit->ahead);
     fit->ahead = NULL;
     fit->matched_until = end;
-    return wf_match_ahead_start(ctx, fit->set, fit->fit, fit->next, end, fit->relabellings, ring,
-                                &fit->ahead);
+    return wf_match_ahead_start(ctx, fit->set, fit->fit, wf__updates_cuda_next(fit->updates), end,
+                                fit->relabellings, ring, &fit->ahead);
 }
 
 extern "C" wf_status wf__fit_cuda_record(wf_ctx *ctx, wf_fit_cuda *fit, size_t update,
                                          wf_update_record *out) {
-    WF_CUDA_TRY(ctx, cudaEventSynchronize(fit->done[update % WF_FIT_CUDA_AHEAD]));
-    size_t ring;
-    const volatile wf_update_record *record = wf__optim_cuda_records(fit->optim, &ring);
-    record += update % ring;
-    out->loss = record->loss;
-    out->norm = record->norm;
-    out->factor = record->factor;
-    out->update = record->update;
-    out->made = record->made;
+    WF_TRY(wf__updates_cuda_record(ctx, fit->updates, update, out));
     if (fit->ahead != NULL) wf_match_ahead_release(fit->ahead, update + 1);
-    return WF_OK;
-}
-
-extern "C" wf_status wf__fit_cuda_copy(wf_ctx *ctx, wf_fit_cuda *fit) {
-    size_t bytes = fit->params * sizeof(float);
-    for (const saved_array &array : fit->saved)
-        WF_CUDA_TRY(ctx, cudaMemcpyAsync(array.kept, array.live, bytes, cudaMemcpyDeviceToDevice,
-                                         stream(fit)));
-    WF_CUDA_TRY(ctx, cudaEventRecord(fit->boundary, stream(fit)));
-    WF_CUDA_TRY(ctx, cudaStreamWaitEvent(fit->copying, fit->boundary, 0));
-    for (const saved_array &array : fit->saved)
-        WF_CUDA_TRY(ctx, cudaMemcpyAsync(array.host, array.kept, bytes, cudaMemcpyDeviceToHost,
-                                         fit->copying));
-    WF_CUDA_TRY(ctx, cudaEventRecord(fit->copied, fit->copying));
-    return WF_OK;
-}
-
-extern "C" wf_status wf__fit_cuda_copied(wf_ctx *ctx, wf_fit_cuda *fit, bool wait, bool *out) {
-    if (wait) WF_CUDA_TRY(ctx, cudaEventSynchronize(fit->copied));
-    cudaError_t error = cudaEventQuery(fit->copied);
-    *out = error == cudaSuccess;
-    if (error != cudaErrorNotReady) WF_CUDA_TRY(ctx, error);
     return WF_OK;
 }
 
@@ -603,9 +535,8 @@ extern "C" wf_status wf__fit_cuda_batch(wf_ctx *ctx, wf_fit_cuda *fit, float *x,
                                         float *t) {
     size_t bytes = fit->last->shape.n_params * sizeof(float);
     const gpu::batch *b = &fit->last->batch;
-    bool ok =
-        (x == NULL || wf_cuda_download(fit->device, x, b->x, bytes)) &&
-        (target == NULL || wf_cuda_download(fit->device, target, b->target, bytes)) &&
-        (t == NULL || wf_cuda_download(fit->device, t, b->t, (size_t)b->networks * sizeof(float)));
+    bool ok = (x == NULL || wf_cuda_download(fit->device, x, b->x, bytes)) &&
+              (target == NULL || wf_cuda_download(fit->device, target, b->target, bytes)) &&
+              (t == NULL || wf_cuda_download(fit->device, t, b->t, (size_t)b->own * sizeof(float)));
     return ok ? WF_OK : wf_fail(ctx, WF_ERR_FAILED, "training: the GPU reports a failure");
 }

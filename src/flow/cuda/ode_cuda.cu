@@ -41,7 +41,7 @@ stages with_weights(double *const *k, const double *weight, int n) {
     return s;
 }
 
-/* The steps of all rows on the device; there is room for as many numbers behind them. */
+/* The steps of all rows on the device; there is room for as many numbers after them. */
 wf_status rows_up(wf_ctx *ctx, const wf_ode_ops *ops, const double *host, int rows, double **out) {
     return wf__row_ring_up(ctx, ring_of(ops), host, (size_t)rows * sizeof *host, out);
 }

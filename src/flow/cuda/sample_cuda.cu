@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/cuda/device.cuh"
+#include "base/backlog.h"
 
 extern "C" {
 #include "flow/cuda/ode_cuda.h"
@@ -103,6 +104,9 @@ struct wf_sample_cuda {
     wf_arena memory;                 /* the solver's states */
     wf_ode_ops ops;
     wf_sample_cuda_call call;
+    wf_backlog backlog;
+    size_t enqueued, ahead; /* velocities since the last wait, and how many there may be */
+    double since;           /* that wait */
     wf_row_ring steps, paths;
     row_path *path_host;
     double *y;
@@ -173,6 +177,20 @@ wf_status draw(wf_ctx *ctx, wf_sample_cuda *s, size_t first, int n, uint32_t pur
     return WF_OK;
 }
 
+/* A solver asks for one velocity after another and only enqueues them. Waits when they take longer
+ * than an interruption may. */
+wf_status keep_short(wf_ctx *ctx, wf_sample_cuda *s) {
+    if (++s->enqueued < s->ahead) return WF_OK;
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(stream(s)));
+    double now = wf_seconds();
+    wf_backlog_took(&s->backlog, s->enqueued, now - s->since);
+    s->ahead = wf_backlog_next(&s->backlog, SIZE_MAX);
+    s->enqueued = 0;
+    s->since = now;
+    return wf_interrupted(ctx) ? wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while integrating")
+                               : WF_OK;
+}
+
 /* Relabels the noise in s->noise to match the networks in s->flat; *out: where the result lies. */
 wf_status match_noise(wf_ctx *ctx, wf_sample_cuda *s, int n, const wf_match_desc *match,
                       float **out) {
@@ -233,6 +251,8 @@ extern "C" wf_status wf__sample_cuda_begin(wf_ctx *ctx, wf_sample_cuda *s,
                                            const wf_sample_cuda_call *call) {
     s->ctx = ctx;
     s->call = *call;
+    s->enqueued = 0;
+    s->since = wf_seconds();
     s->call.axes.variance = s->variance;
     if (call->axes.count > 0)
         WF_CUDA_TRY(ctx, cudaMemcpyAsync(s->variance, call->axes.variance,
@@ -285,7 +305,7 @@ extern "C" wf_status wf__sample_cuda_velocity(void *arg, int n, const int *which
     finish<<<grid_of(n, s->n), threads, 0, stream(s)>>>(s->n, call->path, call->axes, path, y, f,
                                                         f_null, call->guidance, dy);
     WF_CUDA_TRY(ctx, cudaGetLastError());
-    return WF_OK;
+    return keep_short(ctx, s);
 }
 
 extern "C" wf_status wf__sample_cuda_noise(wf_ctx *ctx, wf_sample_cuda *s, size_t first, int n) {

@@ -65,7 +65,7 @@ static inline size_t tile_graph_row(const edge_tile *tile, int row) {
     return (size_t)tile->part->edge_graph[tile->first + row] * (size_t)tile->e->ld;
 }
 
-/* eb = LN(e) * (1 + scale) + shift of the next tile; false behind the last. */
+/* eb = LN(e) * (1 + scale) + shift of the next tile; false after the last. */
 static inline bool tile_next(edge_tile *tile) {
     tile->first += tile_rows;
     int left = tile->part->n_edges - tile->first;
@@ -112,7 +112,7 @@ static inline void tile_norm_backward(const edge_tile *tile, const wf_tensor *me
     }
 }
 
-/* Behind the last tile: the gradients of shift and scale. */
+/* After the last tile: the gradients of shift and scale. */
 static inline void tile_finish_backward(const edge_tile *tile, const wf_op *op) {
     const wf_tensor *modulation = op->in[1];
     int cols = tile->e->cols;

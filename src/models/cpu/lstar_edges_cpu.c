@@ -1,7 +1,7 @@
 /* lstar_edges_cpu: the edge update of an lstar block, fused. Formula: wf_lstar_edges in
  * tensor/tape.h.
  *
- *   q1 = ee eb + ci[dst] + cj[src]   z1 = s(q1)   q2 = e2 z1 + c2   z2 = s(q2)   e' = e + e3 z2 + c3
+ *   q1 = ee eb + ci[dst] + cj[src]  z1 = s(q1)  q2 = e2 z1 + c2  z2 = s(q2)  e' = e + e3 z2 + c3
  * Multiply-adds an edge at equal widths d: forward 8 d^2, backward 6 (again) + 16. */
 #include "models/cpu/edge_tile.h"
 

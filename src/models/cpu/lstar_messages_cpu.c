@@ -1,7 +1,8 @@
 /* lstar_messages_cpu: the messages of an lstar block in both directions, fused. Formula:
  * wf_lstar_messages in tape.h.
  *
- *   p = me eb, shared by both directions; towards dst: x1 = p + ai[dst] + aj[src], towards src: p + ai[src] + aj[dst]
+ *   p = me eb, shared by both directions
+ *   x1 = p + ai[dst] + aj[src] towards dst, p + ai[src] + aj[dst] towards src
  *   y1 = s(x1)   x2 = m2 y1 + b2   y2 = s(x2)   S[receiver] += y2
  * Multiply-adds an edge at equal widths d: forward 10 d^2, backward 10 (again) + 20. */
 #include "models/cpu/edge_tile.h"

@@ -13,7 +13,7 @@ static size_t block_edges(const wf_part *part, int block) {
     return (size_t)part->blocks[block].n_src * (size_t)part->blocks[block].n_dst;
 }
 
-/* The matrix A of edges with `coef` coefficients; its bias stands behind it. */
+/* The matrix A of edges with `coef` coefficients; its bias stands after it. */
 static wf_tensor *const *code_of(const wf_op *op, int coef) {
     int k = 1;
     while (coef != 1 && (k == 1 || op->in[k]->cols != coef)) k += 2;

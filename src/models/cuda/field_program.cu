@@ -9,44 +9,14 @@ namespace {
 
 cudaStream_t stream(const recorded_program *program) { return program->device->stream; }
 
-bool own_buffer(recorded_program *program, size_t bytes, const void *borrowed, void *place) {
-    void *memory = (void *)borrowed;
-    if (memory == NULL) {
-        memory = wf_arena_alloc(&program->own, bytes + 16);
-        if (memory == NULL ||
-            cudaMemsetAsync(memory, 0, bytes + 16, stream(program)) != cudaSuccess)
-            return false;
-    }
-    *(void **)place = memory;
-    return true;
-}
-
-bool make_buffers(recorded_program *program, const wf_field_program_desc *desc) {
-    const wf_field_buffers *given = &desc->lent;
-    wf_field_buffers *own = &program->base.buffers;
-    size_t real = sizeof(float), params = program->n_params * real;
-    size_t values = program->n_values * real, graphs = program->n_graphs * real;
-    bool ok = own_buffer(program, params, given->params, &own->params) &&
-              own_buffer(program, values, given->w, &own->w) &&
-              own_buffer(program, graphs, given->t, &own->t) &&
-              own_buffer(program, program->n_cond * real, given->cond, &own->cond) &&
-              own_buffer(program, program->n_graphs, given->drop, &own->drop) &&
-              own_buffer(program, values, given->v, &own->v);
-    if (ok && desc->keep)
-        ok = own_buffer(program, values, given->dv, &own->dv) &&
-             own_buffer(program, params, given->grad, &own->grad);
-    if (ok && desc->keep && desc->want_dw) ok = own_buffer(program, values, given->dw, &own->dw);
-    return ok;
-}
-
 wf_status recorded(wf_ctx *ctx, const recorded_program *program) {
     cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess && error != cudaErrorMemoryAllocation)
-        return wf_fail(ctx, WF_ERR_FAILED, "field on the GPU: %s", cudaGetErrorString(error));
+        return wf_fail(ctx, WF_ERR_FAILED, "GPU: %s", cudaGetErrorString(error));
     if (program->tape->failed || error != cudaSuccess)
         return wf_fail(ctx, WF_ERR_MEMORY,
-                       "field: no GPU memory for the activations of the batch; use smaller batches "
-                       "or a smaller field");
+                       "no GPU memory for the activations of the batch; use smaller batches or a "
+                       "smaller model");
     return WF_OK;
 }
 
@@ -64,8 +34,7 @@ wf_status capture(wf_ctx *ctx, recorded_program *program, const std::function<vo
     wf_status status = recorded(ctx, program);
     if (status == WF_OK && error == cudaSuccess) error = cudaGraphInstantiate(out, *graph, 0);
     if (status == WF_OK && error != cudaSuccess)
-        status =
-            wf_fail(ctx, WF_ERR_FAILED, "field on the GPU: capture: %s", cudaGetErrorString(error));
+        status = wf_fail(ctx, WF_ERR_FAILED, "GPU: capture: %s", cudaGetErrorString(error));
     return status;
 }
 
@@ -104,21 +73,13 @@ wf_status replay(wf_ctx *ctx, const recorded_program *program, cudaGraph_t graph
 
 } // namespace
 
-wf_status open_program(wf_ctx *ctx, recorded_program *program, const wf_field *field,
-                       const wf_field_program_desc *desc) {
+wf_status open_program(wf_ctx *ctx, recorded_program *program, bool fast) {
     wf_cuda_device *device;
     WF_TRY(wf_ctx_cuda(ctx, &device));
     program->device = wf_cuda_hold(device);
-    program->backend = desc->fast ? wf_backend_cuda_bf16(device) : wf_backend_cuda(device);
-    if (program->backend == NULL)
-        return wf_fail(ctx, WF_ERR_MEMORY, "field on the GPU: out of memory");
+    program->backend = fast ? wf_backend_cuda_bf16(device) : wf_backend_cuda(device);
+    if (program->backend == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "GPU: out of memory");
     program->own.source = program->backend->memory;
-    program->n_params = field->params;
-    program->n_values = desc->batch->n_params;
-    program->n_graphs = (size_t)desc->batch->n_graphs;
-    program->n_cond = program->n_graphs * (size_t)field->cond_size;
-    if (!make_buffers(program, desc))
-        return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters and the batch");
     return WF_OK;
 }
 
@@ -147,7 +108,7 @@ void close_program(recorded_program *program) {
     if (program->backward != NULL) cudaGraphExecDestroy(program->backward);
     if (program->forward_graph != NULL) cudaGraphDestroy(program->forward_graph);
     if (program->backward_graph != NULL) cudaGraphDestroy(program->backward_graph);
-    wf_tape_free(program->tape);
+    if (program->tape != NULL) wf_tape_free(program->tape);
     wf_arena_free(&program->own);
     wf_cuda_release(program->device);
 }
@@ -161,6 +122,54 @@ wf_status run_forward(wf_ctx *ctx, recorded_program *program) {
 }
 wf_status run_backward(wf_ctx *ctx, recorded_program *program) {
     return replay(ctx, program, program->backward_graph, program->backward);
+}
+
+/* --- of a field ------------------------------------------------------------------------------- */
+
+namespace {
+
+bool own_buffer(field_program *program, size_t bytes, const void *borrowed, void *place) {
+    void *memory = (void *)borrowed;
+    if (memory == NULL) {
+        memory = wf_arena_alloc(&program->run.own, bytes + 16);
+        if (memory == NULL ||
+            cudaMemsetAsync(memory, 0, bytes + 16, stream(&program->run)) != cudaSuccess)
+            return false;
+    }
+    *(void **)place = memory;
+    return true;
+}
+
+bool make_buffers(field_program *program, const wf_field_program_desc *desc) {
+    const wf_field_buffers *given = &desc->lent;
+    wf_field_buffers *own = &program->base.buffers;
+    size_t real = sizeof(float), params = program->n_params * real;
+    size_t values = program->n_values * real, graphs = program->n_graphs * real;
+    bool ok = own_buffer(program, params, given->params, &own->params) &&
+              own_buffer(program, values, given->w, &own->w) &&
+              own_buffer(program, graphs, given->t, &own->t) &&
+              own_buffer(program, program->n_cond * real, given->cond, &own->cond) &&
+              own_buffer(program, program->n_graphs, given->drop, &own->drop) &&
+              own_buffer(program, values, given->v, &own->v);
+    if (ok && desc->keep)
+        ok = own_buffer(program, values, given->dv, &own->dv) &&
+             own_buffer(program, params, given->grad, &own->grad);
+    if (ok && desc->keep && desc->want_dw) ok = own_buffer(program, values, given->dw, &own->dw);
+    return ok;
+}
+
+} // namespace
+
+wf_status open_field_program(wf_ctx *ctx, field_program *program, const wf_field *field,
+                             const wf_field_program_desc *desc) {
+    WF_TRY(open_program(ctx, &program->run, desc->fast));
+    program->n_params = field->params;
+    program->n_values = desc->batch->n_params;
+    program->n_graphs = (size_t)desc->batch->n_graphs;
+    program->n_cond = program->n_graphs * (size_t)field->cond_size;
+    if (!make_buffers(program, desc))
+        return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters and the batch");
+    return WF_OK;
 }
 
 } // namespace wf_gpu

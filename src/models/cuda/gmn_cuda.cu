@@ -15,7 +15,7 @@ extern "C" {
 #include <vector>
 
 struct gmn_cuda {
-    wf_gpu::recorded_program program;
+    wf_gpu::field_program program;
     gmn_part part;
     wf_gpu::weight_copy *packs; /* fast: weights to bf16, device memory */
     int n_packs;
@@ -31,7 +31,7 @@ bool make_panels(gmn_cuda *own, const gmn_layout *layout, size_t *offsets, float
         offsets[i] = total; /* rows are whole sixteens of two bytes */
         total += (size_t)layout->tensors[i].rows * (size_t)wf_pad(layout->tensors[i].cols) / 2;
     }
-    *panels = (float *)wf_arena_alloc(&own->program.own, total * sizeof(float));
+    *panels = (float *)wf_arena_alloc(&own->program.run.own, total * sizeof(float));
     std::vector<wf_gpu::weight_copy> copies;
     for (int i = 0; i < layout->count; i++) {
         const wf_field_tensor *tensor = &layout->tensors[i];
@@ -46,16 +46,16 @@ bool make_panels(gmn_cuda *own, const gmn_layout *layout, size_t *offsets, float
         }
     }
     size_t bytes = copies.size() * sizeof copies[0];
-    own->packs = (wf_gpu::weight_copy *)wf_arena_alloc(&own->program.own, bytes);
+    own->packs = (wf_gpu::weight_copy *)wf_arena_alloc(&own->program.run.own, bytes);
     if (*panels == NULL || own->packs == NULL) return false;
-    wf_cuda_upload(own->program.device, own->packs, copies.data(), bytes);
+    wf_cuda_upload(own->program.run.device, own->packs, copies.data(), bytes);
     own->n_packs = (int)copies.size();
     return true;
 }
 
 void record_forward(gmn_cuda *own, const gmn_inputs *in) {
     {
-        wf_gpu::entered scope(own->program.backend);
+        wf_gpu::entered scope(own->program.run.backend);
         wf_gpu::pack_weights(own->packs, own->n_packs);
     }
     wf__gmn_part_forward(&own->part, in);
@@ -63,9 +63,9 @@ void record_forward(gmn_cuda *own, const gmn_inputs *in) {
 
 wf_status build(wf_ctx *ctx, const gmn_cuda_desc *field, const wf_field_program_desc *desc,
                 gmn_cuda *own) {
-    wf_gpu::recorded_program *program = &own->program;
-    program->tape = &own->part.tape;
-    WF_TRY(wf_gpu::open_program(ctx, program, field->field, desc));
+    wf_gpu::field_program *program = &own->program;
+    program->run.tape = &own->part.tape;
+    WF_TRY(wf_gpu::open_field_program(ctx, program, field->field, desc));
     const wf_field_buffers *buffers = &program->base.buffers;
     const gmn_layout *layout = field->layout;
     size_t *offsets;
@@ -77,7 +77,7 @@ wf_status build(wf_ctx *ctx, const gmn_cuda_desc *field, const wf_field_program_
     }
     gmn_inputs in = {};
     in.layout = layout;
-    in.backend = program->backend;
+    in.backend = program->run.backend;
     in.dtype = WF_F32;
     in.params = buffers->params;
     in.panel_offset = offsets;
@@ -94,7 +94,7 @@ wf_status build(wf_ctx *ctx, const gmn_cuda_desc *field, const wf_field_program_
     own->part.last_graph = desc->batch->n_graphs;
     own->part.grad = buffers->grad;
     wf_status status = wf_gpu::record_program(
-        ctx, program, desc->keep, [&] { record_forward(own, &in); },
+        ctx, &program->run, desc->keep, [&] { record_forward(own, &in); },
         [&] { wf__gmn_part_backward(&own->part, &in, buffers->dv, buffers->dw); });
     free(offsets);
     return status;
@@ -102,7 +102,7 @@ wf_status build(wf_ctx *ctx, const gmn_cuda_desc *field, const wf_field_program_
 
 void destroy(gmn_cuda *own) {
     if (own == NULL) return;
-    wf_gpu::close_program(&own->program);
+    wf_gpu::close_program(&own->program.run);
     free(own);
 }
 
@@ -156,8 +156,8 @@ uint64_t fingerprint(const wf_batch *batch) {
 
 wf_status copy(wf_ctx *ctx, const gmn_cuda *own, void *to, const void *from, size_t bytes) {
     if (bytes > 0)
-        WF_CUDA_TRY(
-            ctx, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, own->program.device->stream));
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault,
+                                         own->program.run.device->stream));
     return WF_OK;
 }
 
@@ -180,16 +180,16 @@ extern "C" void wf__gmn_cuda_free(wf_field_program *program) { destroy(own_progr
 
 extern "C" size_t wf__gmn_cuda_bytes(const wf_field_program *program) {
     const gmn_cuda *own = (const gmn_cuda *)program;
-    return wf_gpu::program_bytes(&own->program) +
-           (own->packs != NULL ? wf_cuda_shared_bytes(own->program.device) : 0);
+    return wf_gpu::program_bytes(&own->program.run) +
+           (own->packs != NULL ? wf_cuda_shared_bytes(own->program.run.device) : 0);
 }
 
 extern "C" wf_status wf__gmn_cuda_forward(wf_ctx *ctx, wf_field_program *program) {
-    return wf_gpu::run_forward(ctx, &own_program(program)->program);
+    return wf_gpu::run_forward(ctx, &own_program(program)->program.run);
 }
 
 extern "C" wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *program) {
-    return wf_gpu::run_backward(ctx, &own_program(program)->program);
+    return wf_gpu::run_backward(ctx, &own_program(program)->program.run);
 }
 
 /* --- host arrays ------------------------------------------------------------------------------ */
@@ -225,7 +225,7 @@ extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cac
         cache->print[which] = print;
     }
     gmn_cuda *own = cache->program[which];
-    const wf_gpu::recorded_program *program = &own->program;
+    const wf_gpu::field_program *program = &own->program;
     const wf_field_buffers *to = &program->base.buffers;
     size_t real = sizeof(float);
     WF_TRY(copy(ctx, own, to->params, params, program->n_params * real));
@@ -233,8 +233,10 @@ extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cac
     WF_TRY(copy(ctx, own, to->t, input->t, program->n_graphs * real));
     if (input->cond != NULL) WF_TRY(copy(ctx, own, to->cond, input->cond, program->n_cond * real));
     if (input->drop != NULL) WF_TRY(copy(ctx, own, to->drop, input->drop, program->n_graphs));
-    else WF_CUDA_TRY(ctx, cudaMemsetAsync(to->drop, 0, program->n_graphs, program->device->stream));
-    WF_TRY(wf_gpu::run_forward(ctx, &own->program));
+    else
+        WF_CUDA_TRY(ctx,
+                    cudaMemsetAsync(to->drop, 0, program->n_graphs, program->run.device->stream));
+    WF_TRY(wf_gpu::run_forward(ctx, &own->program.run));
     WF_TRY(copy(ctx, own, v, to->v, program->n_values * real));
     return wf_cuda_wait(ctx);
 }
@@ -242,11 +244,11 @@ extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cac
 extern "C" wf_status wf__gmn_cuda_field_backward(wf_ctx *ctx, gmn_cuda_cache *cache,
                                                  const float *dv, float *grad, float *dw) {
     gmn_cuda *own = cache->program[1];
-    const wf_gpu::recorded_program *program = &own->program;
+    const wf_gpu::field_program *program = &own->program;
     const wf_field_buffers *at = &program->base.buffers;
     size_t real = sizeof(float);
     WF_TRY(copy(ctx, own, at->dv, dv, program->n_values * real));
-    WF_TRY(wf_gpu::run_backward(ctx, &own->program));
+    WF_TRY(wf_gpu::run_backward(ctx, &own->program.run));
     WF_TRY(copy(ctx, own, grad, at->grad, program->n_params * real));
     if (dw != NULL) WF_TRY(copy(ctx, own, dw, at->dw, program->n_values * real));
     return wf_cuda_wait(ctx);

@@ -7,7 +7,7 @@ extern "C" {
 }
 
 struct net_cuda {
-    wf_gpu::recorded_program program;
+    wf_gpu::field_program program;
     wf_net_run run;
 };
 
@@ -16,18 +16,18 @@ namespace {
 wf_status build(wf_ctx *ctx, const wf_field *field, const wf_net_model *model,
                 const wf_field_program_desc *desc, net_cuda *own) {
     wf_net_run *run = &own->run;
-    own->program.tape = &run->tape;
-    WF_TRY(wf_gpu::open_program(ctx, &own->program, field, desc));
+    own->program.run.tape = &run->tape;
+    WF_TRY(wf_gpu::open_field_program(ctx, &own->program, field, desc));
     wf_field_buffers *at = &own->program.base.buffers;
     at->update = desc->lent.update;
     wf_dropout_key key = {desc->seed, at->update, 0};
     auto forward = [&] {
-        wf_tape_start(&run->tape, own->program.backend, WF_F32, desc->keep);
+        wf_tape_start(&run->tape, own->program.run.backend, WF_F32, desc->keep);
         wf__net_run_forward(run, model, desc->batch->n_graphs, at->params, at->w, at->t,
                             at->update != NULL ? &key : NULL, at->v);
     };
     auto backward = [&] { wf__net_run_backward(run, at->dv, at->grad, at->dw); };
-    return wf_gpu::record_program(ctx, &own->program, desc->keep, forward, backward);
+    return wf_gpu::record_program(ctx, &own->program.run, desc->keep, forward, backward);
 }
 
 net_cuda *own_program(wf_field_program *program) { return (net_cuda *)program; }
@@ -50,16 +50,16 @@ extern "C" wf_status wf__net_cuda_create(wf_ctx *ctx, const wf_field *field,
 
 extern "C" void wf__net_cuda_free(wf_field_program *program) {
     if (program == NULL) return;
-    wf_gpu::close_program(&own_program(program)->program);
+    wf_gpu::close_program(&own_program(program)->program.run);
     free(program);
 }
 
 extern "C" size_t wf__net_cuda_bytes(const wf_field_program *program) {
-    return wf_gpu::program_bytes(&((const net_cuda *)program)->program);
+    return wf_gpu::program_bytes(&((const net_cuda *)program)->program.run);
 }
 extern "C" wf_status wf__net_cuda_forward(wf_ctx *ctx, wf_field_program *program) {
-    return wf_gpu::run_forward(ctx, &own_program(program)->program);
+    return wf_gpu::run_forward(ctx, &own_program(program)->program.run);
 }
 extern "C" wf_status wf__net_cuda_backward(wf_ctx *ctx, wf_field_program *program) {
-    return wf_gpu::run_backward(ctx, &own_program(program)->program);
+    return wf_gpu::run_backward(ctx, &own_program(program)->program.run);
 }

@@ -12,6 +12,7 @@
  * 20 and 30 MB, 5 and 7 us at 4.3 TB/s. Pieces of 4096 are slower: first 25 us, second 18. */
 #include "nn/cuda/muon_cuda.cuh"
 
+#include "base/comm.h"
 #include "base/cuda/device.cuh"
 
 #include <stdlib.h>
@@ -33,6 +34,7 @@ struct control {
     int stopped;     /* no further update is made */
     int improved;    /* the loss is the lowest so far */
     double best_loss;
+    wf_pace pace;
     float scale, ema, ema_rest;       /* clipping; decay and 1 - decay */
     float rate, root;                 /* AdamW: rate / correct1, 1 / sqrt(correct2) */
     float keep, muon_keep, muon_rate; /* keep: where decay applies */
@@ -105,7 +107,8 @@ __global__ void __launch_bounds__(threads)
     if (threadIdx.x > 0) return;
     c->go = 0;
     if (c->stopped) return;
-    double norm = sqrt(sum), factor = wf_schedule_factor(&s.schedule, c->update);
+    double norm = sqrt(sum),
+           factor = wf_schedule_factor(&s.schedule, wf_pace_position(&c->pace, c->update));
     bool made = isfinite(loss) && isfinite(norm);
     records[c->update % ring] = {loss, norm, factor, c->update, made};
     if (!made) {
@@ -215,6 +218,9 @@ struct wf_optim_cuda {
     int n_pieces, n_muon;
     wf_muon::work muon;
     double *sums;
+    wf_device_ranks *ranks; /* NULL: this one has all matrices */
+    int n_ranks;
+    size_t *shares;   /* [n_ranks + 1] where each rank's results begin, in bytes */
     void *memory[24]; /* everything on the device */
     int n_memory;
 };
@@ -243,7 +249,8 @@ void add_pieces(tables *t, const wf_optim_tensor &tensor, int matrix) {
 
 int padded(int n) { return (n + wf_muon::tile - 1) / wf_muon::tile * wf_muon::tile; }
 
-void add_matrix(tables *t, const wf_optim_tensor &tensor, int shared_bytes) {
+/* own: this rank iterates it. */
+void add_matrix(tables *t, const wf_optim_tensor &tensor, int shared_bytes, bool own) {
     wf_muon::matrix m = {};
     m.offset = (uint32_t)tensor.offset;
     m.rows = tensor.rows, m.cols = tensor.cols;
@@ -259,6 +266,7 @@ void add_matrix(tables *t, const wf_optim_tensor &tensor, int shared_bytes) {
     t->y += (size_t)m.n * (size_t)m.r;
     t->a += (size_t)m.r * (size_t)m.r;
     t->matrices.push_back(m);
+    if (!own) return;
     if (int bytes = wf_muon::inside_bytes(m, shared_bytes)) {
         int kind = m.r == 64 ? 0 : 1;
         t->inside[kind].push_back(index);
@@ -273,11 +281,17 @@ void add_matrix(tables *t, const wf_optim_tensor &tensor, int shared_bytes) {
 }
 
 /* shared_bytes: shared memory that a matrix of Muon may take; 0: none is iterated there. */
-tables make_tables(const wf_optim_cuda_desc *desc, int shared_bytes) {
+tables make_tables(const wf_ctx *ctx, const wf_optim_cuda_desc *desc, int shared_bytes) {
     tables t;
+    size_t matrices = 0;
     for (int i = 0; i < desc->n_tensors; i++)
-        if (desc->optim.muon && desc->tensors[i].matrix)
-            add_matrix(&t, desc->tensors[i], shared_bytes);
+        matrices += desc->optim.muon && desc->tensors[i].matrix;
+    wf_range own = desc->ranks != NULL ? wf_share(ctx, matrices) : wf_range{0, matrices};
+    for (int i = 0; i < desc->n_tensors; i++)
+        if (desc->optim.muon && desc->tensors[i].matrix) {
+            size_t index = t.matrices.size();
+            add_matrix(&t, desc->tensors[i], shared_bytes, index >= own.first && index < own.last);
+        }
     /* Neighbours with equal decay are one range, cut into whole pieces. */
     wf_optim_tensor range = {};
     for (int i = 0; i < desc->n_tensors; i++) {
@@ -317,7 +331,8 @@ wf_status take_table(wf_ctx *ctx, wf_optim_cuda *o, const std::vector<T> &from, 
     return take(ctx, o, from.size() * sizeof(T), from.data(), place);
 }
 
-wf_status make_muon(wf_ctx *ctx, wf_optim_cuda *o, const tables &t) {
+wf_status make_muon(wf_ctx *ctx, const wf_optim_cuda_desc *desc, wf_optim_cuda *o,
+                    const tables &t) {
     size_t size = o->fast ? sizeof(__nv_bfloat16) : sizeof(float);
     WF_TRY(take(ctx, o, t.y * size, NULL, &o->muon.y));
     WF_TRY(take(ctx, o, t.y * size, NULL, &o->muon.z));
@@ -338,6 +353,14 @@ wf_status make_muon(wf_ctx *ctx, wf_optim_cuda *o, const tables &t) {
     o->muon.squares = o->sums;
     o->muon.go = &o->state->go;
     for (const piece &p : t.pieces) o->n_muon += p.matrix >= 0;
+    o->ranks = desc->ranks;
+    o->n_ranks = wf_ctx_ranks(ctx);
+    if (o->ranks == NULL) return WF_OK;
+    WF_TRY(wf_alloc(ctx, (size_t)o->n_ranks + 1, sizeof *o->shares, "optimiser", &o->shares));
+    for (int r = 0; r <= o->n_ranks; r++) {
+        size_t first = wf_share_start(t.matrices.size(), r, o->n_ranks);
+        o->shares[r] = (first < t.matrices.size() ? t.matrices[first].y : t.y) * size;
+    }
     return WF_OK;
 }
 
@@ -357,10 +380,10 @@ wf_status build(wf_ctx *ctx, const wf_optim_cuda_desc *desc, wf_optim_cuda *o) {
     if (desc->best) WF_TRY(take(ctx, o, bytes, NULL, &o->arrays.best));
     WF_TRY(take(ctx, o, sizeof(control), NULL, &o->state));
     WF_TRY(take(ctx, o, square_ctas * sizeof(double), NULL, &o->partial));
-    tables t = make_tables(desc, desc->fast ? device->shared_bytes : 0);
+    tables t = make_tables(ctx, desc, desc->fast ? device->shared_bytes : 0);
     WF_TRY(take_table(ctx, o, t.pieces, &o->pieces));
     o->n_pieces = (int)t.pieces.size();
-    if (!t.matrices.empty()) WF_TRY(make_muon(ctx, o, t));
+    if (!t.matrices.empty()) WF_TRY(make_muon(ctx, desc, o, t));
     WF_CUDA_TRY(
         ctx, cudaHostAlloc((void **)&o->records, ring * sizeof *o->records, cudaHostAllocMapped));
     WF_CUDA_TRY(ctx, cudaHostGetDevicePointer((void **)&o->records_there, o->records, 0));
@@ -369,13 +392,16 @@ wf_status build(wf_ctx *ctx, const wf_optim_cuda_desc *desc, wf_optim_cuda *o) {
     return WF_OK;
 }
 
-template <class T> void launch_pieces(wf_optim_cuda *o, const arrays &a) {
+template <class T> wf_status launch_pieces(wf_ctx *ctx, wf_optim_cuda *o, const arrays &a) {
     first<T><<<o->n_pieces, threads, 0, o->device->stream>>>(
         o->set, o->state, a, o->pieces, o->muon.matrices, (T *)o->muon.y, o->sums);
-    if (o->n_muon == 0) return;
-    const T *z = (const T *)wf_muon::orthogonalise(o->muon, o->fast, o->device->stream);
+    if (o->n_muon == 0) return WF_OK;
+    T *z = (T *)wf_muon::orthogonalise(o->muon, o->fast, o->device->stream);
+    if (o->ranks != NULL)
+        WF_TRY(wf_device_ranks_gather(ctx, o->ranks, z, o->shares, o->device->stream));
     second<T>
         <<<o->n_muon, threads, 0, o->device->stream>>>(o->state, a, o->pieces, o->muon.matrices, z);
+    return WF_OK;
 }
 
 } // namespace
@@ -400,6 +426,7 @@ extern "C" void wf__optim_cuda_free(wf_optim_cuda *o) {
     if (o->device != NULL) cudaStreamSynchronize(o->device->stream);
     for (int i = 0; i < o->n_memory; i++) cudaFree(o->memory[i]);
     cudaFreeHost(o->records);
+    free(o->shares);
     wf_cuda_release(o->device);
     free(o);
 }
@@ -417,6 +444,13 @@ extern "C" wf_status wf__optim_cuda_start(wf_ctx *ctx, wf_optim_cuda *o, size_t 
     return WF_OK;
 }
 
+extern "C" wf_status wf__optim_cuda_pace(wf_ctx *ctx, wf_optim_cuda *o, const wf_pace *pace) {
+    WF_CUDA_TRY(ctx, cudaMemcpyAsync(&o->state->pace, pace, sizeof *pace, cudaMemcpyHostToDevice,
+                                     o->device->stream));
+    WF_CUDA_TRY(ctx, cudaStreamSynchronize(o->device->stream));
+    return WF_OK;
+}
+
 extern "C" const uint32_t *wf__optim_cuda_update(const wf_optim_cuda *o) {
     return &o->state->update;
 }
@@ -428,8 +462,8 @@ extern "C" wf_status wf__optim_cuda_step(wf_ctx *ctx, wf_optim_cuda *o, const do
     squares<<<square_ctas, threads, 0, o->device->stream>>>(a.grad, o->params, o->partial);
     decide<<<1, threads, 0, o->device->stream>>>(o->set, o->state, o->partial, terms, n_terms,
                                                  o->records_there);
-    if (o->fast) launch_pieces<__nv_bfloat16>(o, a);
-    else launch_pieces<float>(o, a);
+    if (o->fast) WF_TRY(launch_pieces<__nv_bfloat16>(ctx, o, a));
+    else WF_TRY(launch_pieces<float>(ctx, o, a));
     WF_CUDA_TRY(ctx, cudaGetLastError());
     return WF_OK;
 }

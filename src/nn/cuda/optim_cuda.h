@@ -12,6 +12,7 @@
 extern "C" {
 #endif
 
+#include "base/cuda/device_ranks.h"
 #include "nn/optim.h"
 
 typedef struct wf_optim_cuda wf_optim_cuda;
@@ -24,6 +25,9 @@ typedef struct wf_optim_cuda_desc {
     size_t params;
     bool fast; /* Muon's products of bf16 numbers on tensor cores, else float */
     bool best; /* keep the parameters of the lowest loss */
+    /* NULL: none. Else all ranks have the same gradient; each iterates its share of Muon's matrices
+     * and gets the others'. */
+    wf_device_ranks *ranks;
 } wf_optim_cuda_desc;
 
 /* Device memory, (params) floats each; ema and best NULL where they are not kept. */
@@ -43,6 +47,8 @@ void wf__optim_cuda_free(wf_optim_cuda *optim); /* accepts NULL */
 wf_optim_cuda_arrays wf__optim_cuda_arrays(const wf_optim_cuda *optim);
 /* Sets the number of the next update and the lowest loss so far; waits for the stream. */
 wf_status wf__optim_cuda_start(wf_ctx *ctx, wf_optim_cuda *optim, size_t update, double best_loss);
+/* How updates go through the schedule from here on; waits for the stream. */
+wf_status wf__optim_cuda_pace(wf_ctx *ctx, wf_optim_cuda *optim, const wf_pace *pace);
 /* Device memory: the number of the next update. */
 const uint32_t *wf__optim_cuda_update(const wf_optim_cuda *optim);
 /* Enqueue one update from the gradient; the loss is the sum of `terms` (device, n_terms). May be

@@ -2,9 +2,9 @@
  *
  * Both join a long side (B * P positions, c channels) and a short side (B * R windows, m channels)
  * by a weight (m, K * c): window i of a sequence is positions i * stride - padding .. + K - 1. As
- * rows lie one behind another, a window is K * c values in a row, and the windows are a matrix with
+ * rows lie one after another, a window is K * c values in a row, and the windows are a matrix with
  * rows stride * c apart: no copy of it is needed, only one of its positions with zeros round them.
- *   gather    short (R, m) = windows W'      forward of a convolution, gradient by the input of a transposed one
+ *   gather    short (R, m) = windows W'      forward; gradient by the input of a transpose
  *   scatter   long += windows of short W     the other two
  *   gradient  dW += short' windows           of both
  * Rows are summed in order and sequences one after another: the same bits for any number of

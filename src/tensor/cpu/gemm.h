@@ -2,7 +2,8 @@
  *
  *   for each panel of B: 64 columns (AVX-512; two vectors elsewhere)        B panel [k][64]
  *                                                                           stays in L1
- *     for each 6 rows of A: 24 accumulators in registers, 4 loads + 6 broadcasts for 24 multiply-adds
+ *     for each 6 rows of A: 24 accumulators in registers,
+ *                           4 loads + 6 broadcasts for 24 multiply-adds
  * Columns are processed up to wf_pad(n); A may have any strides (so A' is free). An element's sum
  * runs over k in order whatever the tile, so a row's bits do not depend on its neighbours. */
 #ifndef WF_TENSOR_CPU_GEMM_H

@@ -25,7 +25,7 @@ static inline real *grad_row(const wf_tensor *tensor, size_t row) {
 }
 static inline bool wanted(const wf_tensor *tensor) { return tensor != NULL && tensor->wants; }
 
-/* Scratch of `count` reals with room for a whole vector behind the last. */
+/* Scratch of `count` reals with room for a whole vector after the last. */
 static inline real *scratch(wf_arena *arena, size_t count) {
     return wf_arena_alloc(arena, (count + WF_PAD) * sizeof(real));
 }

@@ -7,7 +7,7 @@
  * (relaxed mode). Invariants
  *   C1  sums run in an order fixed by shapes and tables alone; no atomics: the same bits every run
  *   C2  the values of a graph do not depend on its place in the batch nor on its neighbours
- *   C3  columns behind a tensor's last are written as zeros (T1), never read
+ *   C3  columns after a tensor's last are written as zeros (T1), never read
  *   C4  uploads run at once, on a stream of their own: in a capture they are complete before the
  *       graph is launched. No kernel writes to uploaded memory: a tape keeps it in an arena of
  *       its own

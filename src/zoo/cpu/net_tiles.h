@@ -1,10 +1,10 @@
 /* net_tiles: the products of convolutions, examples in the lanes of a vector.
  *
  * Values of a group are stored (place, unit, example): NET_TILE examples side by side, units of a
- * place behind one another. A convolution is a sum over taps t, each a pair of a source place and a
+ * place one after another. A convolution is a sum over taps t, each a pair of a source place and a
  * matrix:
- *   gather     out[o] = init[o] + sum_t sum_u w_t[u][o] x_t[u]        forward, and the gradient of inputs
- *   weights    dw[o][u] += sum_p sum_e d_p[o] x_p[u]                  of one tap, over places p
+ *   gather     out[o] = init[o] + sum_t sum_u w_t[u][o] x_t[u]  forward, and the gradient of inputs
+ *   weights    dw[o][u] += sum_p sum_e d_p[o] x_p[u]            of one tap, over places p
  * so no patches are copied. A weight enters as a broadcast memory operand, and a tile keeps its
  * sums in registers. Every sum runs in one order, whatever the tile. */
 #ifndef WF_NET_TILES_H

@@ -23,7 +23,7 @@ typedef struct layer_state {
     size_t stride_in;  /* of in */
     real *weight;      /* (in + 1, stride): transposed; the last row is the bias */
     real *gradient;    /* the same */
-    real *plain;       /* (out, stride_in): not transposed; of layers behind the first */
+    real *plain;       /* (out, stride_in): not transposed; of layers after the first */
     real *output;      /* (chunk, stride): activations, then their gradient */
     real *slope;       /* (chunk, stride): act'; NULL for relu and identity */
     const real **rows; /* [chunk]: input of each example */
@@ -56,7 +56,7 @@ static void carve_layer(carver *from, network *net, int l) {
     layer->rows = carve(from, WF_ZOO_CHUNK, sizeof *layer->rows);
 }
 
-/* Gives every array of `net` its place behind base; with base NULL only counts. Returns the
+/* Gives every array of `net` its place after base; with base NULL only counts. Returns the
  * bytes. */
 static size_t lay_out(const wf_zoo_plan *plan, void *base, network *net) {
     *net = (network){.plan = plan, .n_layers = plan->chain->n_layers};
@@ -200,7 +200,7 @@ static vreal exponentials(real *columns, int classes) {
 }
 
 /* Logits (rows, stride) -> gradient of the mean cross-entropy; `scale` is 1/batch. Examples are
- * brought into the lanes, WF_LANES at a time; lanes behind the last example hold leftovers that
+ * brought into the lanes, WF_LANES at a time; lanes after the last example hold leftovers that
  * nobody reads. */
 static void loss_gradient(network *net, const int32_t *labels, int rows, real scale) {
     const layer_state *last = &net->layers[net->n_layers - 1];

@@ -1,7 +1,8 @@
 /* zoo_tiles: the two matrix products of a dense layer, units in the lanes of a vector.
  *
- *   rows product    out[e][u] = finish(init[u] + sum_k a[e][k] * b[k][u])    forward, and the gradient of inputs
- *   outer product   sum[i][u] (+)= sum_e a[e][i] * d[e][u]                   the gradient of weights
+ *   rows product    out[e][u] = finish(init[u] + sum_k a[e][k] * b[k][u])
+ *                   forward, and the gradient of inputs
+ *   outer product   sum[i][u] (+)= sum_e a[e][i] * d[e][u]    the gradient of weights
  *
  * a is a table of row pointers, so that examples are read where they lie, in any order, without a
  * copy. b, d, out and sum are row-major with rows of `stride` reals, a multiple of tile_grain. A

@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(512)
     __shared__ uint32_t list[most_rows];
     __shared__ int32_t labels[most_rows];
     __shared__ gpu_rates rates;
+    __shared__ uint32_t stop;
     const gpu_plan &net = plan.net;
     size_t network = blockIdx.x;
     float *spill = plan.spill + network * (size_t)(4 - plan.arrays_shared) * net.n_padded;
@@ -112,9 +113,15 @@ __global__ void __launch_bounds__(512)
         size_t order = (network * net.epochs_max + epoch) * (size_t)net.n_train;
         for (int start = 0; start < net.n_train; start += net.batch, update++) {
             int batch = min(net.batch, net.n_train - start);
+            if (threadIdx.x == 0) stop = update % networks.look_every == 0 ? *networks.stop : 0;
             for (int done = 0; done < batch; done += net.rows) {
                 int used = min(net.rows, batch - done);
                 __syncthreads();
+                if (stop !=
+                    0) { /* the same for all threads: it is set again only behind barriers */
+                    if (threadIdx.x == 0) networks.broken[network] = GPU_UNFINISHED;
+                    return;
+                }
                 for (int i = threadIdx.x; i < used; i += blockDim.x) {
                     size_t place = order + start + done + i;
                     list[i] = networks.order16 ? networks.order16[place] : networks.order32[place];
@@ -138,7 +145,7 @@ __global__ void __launch_bounds__(512)
     __syncthreads();
     bool bad = false;
     for (int i = threadIdx.x; i < net.n_padded; i += blockDim.x) bad |= !isfinite(weights[i]);
-    if (__syncthreads_or(bad) && threadIdx.x == 0) networks.broken[network] = 1;
+    if (__syncthreads_or(bad) && threadIdx.x == 0) networks.broken[network] = GPU_DIVERGED;
     store_weights(net, 0, weights, flat);
     judge(net, weights, work, list, networks.errors + network * (((size_t)net.n_test + 7) / 8),
           networks.wrong + network);

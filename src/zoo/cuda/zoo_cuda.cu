@@ -1,10 +1,11 @@
 /* zoo_cuda: trains some networks on the GPU: chooses the kernel, draws the initial state, trains
  * the networks in waves and copies the results back.
  *
- *   zoo_small        tensor cores, bf16 hi + lo; two or three layers of few units behind many
+ *   zoo_small        tensor cores, bf16 hi + lo; two or three layers of few units after many
  *                    inputs, one to eight blocks a network
  *   zoo_large_input  the same for any other network whose first layer holds most of its parameters
  *   zoo_block        fp32; any other MLP, and every one if desc.fp32 asks for it
+ *   zoo_conv         tensor cores, bf16; chains of convolutions with a linear layer behind them
  *
  * Only inputs, labels and indices are uploaded: initial weights and shuffles are drawn on the
  * device from the same Philox addresses that the CPU uses.
@@ -13,13 +14,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "zoo/cuda/zoo_block.cuh"
+#include "zoo/cuda/zoo_conv.cuh"
 #include "zoo/cuda/zoo_small.cuh"
 #include "zoo/cuda/zoo_start.cuh"
 #include "zoo/cuda/zoo_large_input.cuh"
 
 #include "base/cuda/device.cuh"
+#include "base/backlog.h"
 
 extern "C" {
 #include "base/pool.h"
@@ -35,27 +39,34 @@ const size_t wave_bytes = (size_t)4 << 30; /* of shuffles and spilled state on t
 const size_t all_bytes = (size_t)16 << 30; /* of shuffles, when all are drawn at once */
 const size_t fewest_waves = 8;             /* so that results are written while others train */
 const size_t least_wave = 512;             /* networks that keep the device busy */
+const double look_flops = 1e9;             /* of a network's updates between two looks at `stop` */
 
 int padded4(int n) { return (n + 3) / 4 * 4; }
 
 /* What all kernels need to know; each chooses its own rows and places in memory. */
 gpu_plan base_plan(const wf_zoo_plan *host, bool judged) {
-    const wf_zoo_chain *chain = host->chain;
     const wf_zoo_desc *desc = host->desc;
     gpu_plan plan = {};
-    plan.n_layers = chain->n_layers;
-    plan.activation = chain->activation;
-    plan.n_params = (int)chain->n_params;
+    plan.n_params = (int)host->graph->n_params;
     plan.batch = desc->batch;
     plan.n_train = (int)host->train.n, plan.n_test = judged ? (int)host->test.n : 0;
-    plan.inputs = chain->layers[0].in;
-    plan.classes = chain->layers[chain->n_layers - 1].out;
+    plan.inputs = host->graph->inputs;
+    plan.classes = host->graph->outputs;
     plan.optimizer = desc->optimizer, plan.nesterov = desc->nesterov, plan.cosine = desc->cosine;
     plan.momentum = (float)desc->momentum, plan.weight_decay = (float)desc->weight_decay;
     plan.smoothing = (float)desc->label_smoothing;
     plan.beta1 = (float)desc->beta1, plan.rest1 = (float)(1 - desc->beta1);
     plan.beta2 = (float)desc->beta2, plan.rest2 = (float)(1 - desc->beta2);
     plan.eps = (float)desc->eps;
+    return plan;
+}
+
+/* The same with the layers of a chain. */
+gpu_plan chain_plan(const wf_zoo_plan *host, bool judged) {
+    const wf_zoo_chain *chain = host->chain;
+    gpu_plan plan = base_plan(host, judged);
+    plan.n_layers = chain->n_layers;
+    plan.activation = chain->activation;
     bool tells = chain->activation != WF_ACT_GELU && chain->activation != WF_ACT_SILU;
     for (int l = 0; l < chain->n_layers; l++) {
         const wf_zoo_layer *from = &chain->layers[l];
@@ -76,12 +87,14 @@ gpu_plan base_plan(const wf_zoo_plan *host, bool judged) {
 start_plan start_of(const wf_zoo_plan *host, const wf_graph *graph) {
     start_plan plan = {};
     plan.seed = host->desc->seed;
-    plan.n_params = (int)host->chain->n_params;
+    plan.n_params = (int)graph->n_params;
     plan.n_blocks = graph->n_blocks;
     plan.n_train = (int)host->train.n;
+    double entering = 1; /* a layer's weight stands before its bias */
     for (int b = 0; b < graph->n_blocks; b++) {
         const wf_block *block = &graph->blocks[b];
-        double entering = host->chain->layers[block->layer].in;
+        if (block->kind == WF_BLOCK_WEIGHT)
+            entering = (double)graph->groups[block->src].n * block->coef;
         plan.blocks[b] =
             start_block{(int)block->offset, (int)block->count, (float)(1 / sqrt(entering))};
     }
@@ -184,26 +197,29 @@ struct engine {
     size_t count; /* networks that wait, at places [count] of the piece */
     size_t *places;
     gpu_task *tasks;
-    bool is_large_input, is_small;
+    bool is_large_input, is_small, is_conv;
     large_input_plan large; /* of both */
     small_plan small;
     block_plan block;
+    conv_plan conv;
     start_plan start;
     gpu_memory memory;
     size_t wave; /* networks of one */
     wave_set sets[2];
+    wf_backlog backlog;                 /* of least_wave networks */
+    double since;                       /* the end of the last wave */
+    uint32_t *halt;                     /* a word of the host that kernels read */
+    bool unfinished;                    /* networks that were begun */
     size_t order_bytes;                 /* of a network */
     void *orders;                       /* of all networks; NULL: each wave has its own */
     uint32_t *host_broken, *host_wrong; /* [wave] */
     size_t error_bytes;
+    int processors; /* of the device; with convolutions */
 };
 
-wf_status choose_kernel(engine *e) {
-    const wf_zoo_chain *chain = e->host->chain;
-    if (chain->n_layers > max_layers)
-        return wf_fail(e->ctx, WF_ERR_UNSUPPORTED, "device cuda: networks of more than %d layers",
-                       max_layers);
-    if (chain->n_params > INT32_MAX / 8 || e->host->train.n > INT32_MAX ||
+/* Numbers that the kernels count in 32 bits. */
+wf_status check_counts(const engine *e) {
+    if (e->host->graph->n_params > INT32_MAX / 8 || e->host->train.n > INT32_MAX ||
         e->host->test.n > INT32_MAX)
         return wf_fail(e->ctx, WF_ERR_UNSUPPORTED,
                        "device cuda: networks or data sets that count beyond 2^31");
@@ -211,7 +227,42 @@ wf_status choose_kernel(engine *e) {
                      fmax(e->host->desc->epochs, e->host->desc->epochs_max);
     if (updates > INT32_MAX)
         return wf_fail(e->ctx, WF_ERR_UNSUPPORTED, "device cuda: more than 2^31 updates");
-    gpu_plan base = base_plan(e->host, e->piece->scores != NULL);
+    return WF_OK;
+}
+
+wf_status choose_conv(engine *e) {
+    int layer, limit = 0, device = 0;
+    const wf_graph *graph = e->piece->graph;
+    const char *why = conv_refuses(graph, &layer);
+    if (why != NULL)
+        return wf_fail(e->ctx, WF_ERR_UNSUPPORTED, "device cuda: layer %d of %.200s: %s", layer,
+                       graph->text, why);
+    if (e->host->desc->fp32)
+        return wf_fail(e->ctx, WF_ERR_UNSUPPORTED,
+                       "device cuda: convolutions are trained in bf16 alone, zoo.fp32 is yes");
+    e->conv.net = base_plan(e->host, e->piece->scores != NULL);
+    e->start = start_of(e->host, graph);
+    WF_CUDA_TRY(e->ctx, cudaGetDevice(&device));
+    WF_CUDA_TRY(e->ctx,
+                cudaDeviceGetAttribute(&e->processors, cudaDevAttrMultiProcessorCount, device));
+    WF_CUDA_TRY(e->ctx,
+                cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    if (!conv_choose(&e->conv, graph, e->host->desc, limit))
+        return wf_fail(e->ctx, WF_ERR_UNSUPPORTED,
+                       "device cuda: %.200s needs %d bytes of shared memory, this device has %d",
+                       graph->text, e->conv.shared_bytes, limit);
+    e->is_conv = true;
+    return WF_OK;
+}
+
+wf_status choose_kernel(engine *e) {
+    const wf_zoo_chain *chain = e->host->chain;
+    WF_TRY(check_counts(e));
+    if (chain == NULL) return choose_conv(e);
+    if (chain->n_layers > max_layers)
+        return wf_fail(e->ctx, WF_ERR_UNSUPPORTED, "device cuda: networks of more than %d layers",
+                       max_layers);
+    gpu_plan base = chain_plan(e->host, e->piece->scores != NULL);
     e->start = start_of(e->host, e->piece->graph);
     const gpu_layer &first = base.layer[0];
     bool mostly_first = 2 * (size_t)first.in * first.out >= chain->n_params && first.in >= 16;
@@ -233,7 +284,10 @@ wf_status choose_kernel(engine *e) {
     return WF_OK;
 }
 
-gpu_plan *common_plan(engine *e) { return e->is_large_input ? &e->large.rest : &e->block.net; }
+gpu_plan *common_plan(engine *e) {
+    if (e->is_conv) return &e->conv.net;
+    return e->is_large_input ? &e->large.rest : &e->block.net;
+}
 
 /* Inputs and labels on the device, for the chosen kernel. */
 wf_status bring_data(engine *e) {
@@ -277,10 +331,12 @@ wf_status bring_corrections(engine *e) {
     return WF_OK;
 }
 
-/* Networks of a wave: several waves, each large enough, and within the memory meant for them. */
+/* Networks of a wave: several waves, each large enough, and within the memory meant for them.
+ * A network of convolutions takes a minute and a multiprocessor to itself: one for each. */
 size_t wave_size(const engine *e, size_t bytes_each) {
     size_t wave = (e->count + fewest_waves - 1) / fewest_waves;
     if (wave < least_wave) wave = least_wave;
+    if (e->is_conv) wave = (size_t)e->processors;
     if (wave > wave_bytes / bytes_each) wave = wave_bytes / bytes_each;
     if (wave < 1) wave = 1;
     return wave < e->count ? wave : e->count;
@@ -342,6 +398,7 @@ wf_status take_waves(engine *e) {
     e->order_bytes = (size_t)plan->epochs_max * plan->n_train * (plan->n_train <= 65536 ? 2 : 4);
     WF_TRY(draw_orders(e));
     size_t spill_bytes = e->is_large_input ? 0 : sizeof(float) * block_spill(e->block);
+    if (e->is_conv) spill_bytes = sizeof(float) * conv_state(e->conv);
     e->wave = wave_size(e, (e->orders ? 1 : e->order_bytes) + spill_bytes);
     int sets = e->wave < e->count ? 2 : 1;
     for (int i = 0; i < sets; i++) WF_TRY(take_set(e, &e->sets[i], spill_bytes));
@@ -372,10 +429,29 @@ cudaError_t move_rows(const engine *e, const wave_set *set, size_t bytes, void *
     return error;
 }
 
+/* Updates between two looks at e->halt: often enough for a network of any size, and never so often
+ * that the look, which crosses the bus, costs anything. */
+int look_every(const engine *e) {
+    if (e->is_conv) return 1; /* an update is milliseconds */
+    double flops = 6.0 * (double)e->host->graph->n_params * e->host->desc->batch;
+    return (int)fmax(1, fmin(64, look_flops / flops));
+}
+
+/* Waits for a wave, and tells it to stop when that is asked for. */
+cudaError_t wait_for(engine *e, cudaStream_t stream) {
+    for (;;) {
+        cudaError_t state = cudaStreamQuery(stream);
+        if (state != cudaErrorNotReady) return state;
+        if (wf_interrupted(e->ctx)) *(volatile uint32_t *)e->halt = 1;
+        struct timespec pause = {0, 200000};
+        nanosleep(&pause, NULL);
+    }
+}
+
 /* Queues the whole training of a wave. */
 wf_status start_wave(engine *e, wave_set *set) {
     wf_ctx *ctx = e->ctx;
-    size_t row = sizeof(float) * e->host->chain->n_params, n = set->n;
+    size_t row = sizeof(float) * e->host->graph->n_params, n = set->n;
     cudaStream_t stream = set->stream;
     WF_CUDA_TRY(ctx, cudaMemcpyAsync(set->tasks, e->tasks + set->start, n * sizeof(gpu_task),
                                      cudaMemcpyHostToDevice, stream));
@@ -391,9 +467,12 @@ wf_status start_wave(engine *e, wave_set *set) {
         WF_CUDA_TRY(ctx, start_orders(e->start, set->tasks, n, set->order16, set->order32, stream));
     WF_CUDA_TRY(ctx, cudaMemsetAsync(set->broken, 0, n * sizeof(uint32_t), stream));
     WF_CUDA_TRY(ctx, cudaMemsetAsync(set->wrong, 0, n * sizeof(uint32_t), stream));
-    gpu_networks networks = {set->tasks,  set->order16, set->order32, set->flat,
-                             set->broken, set->wrong,   set->errors};
-    if (e->is_small) {
+    gpu_networks networks = {set->tasks, set->order16, set->order32, set->flat,    set->broken,
+                             set->wrong, set->errors,  e->halt,      look_every(e)};
+    if (e->is_conv) {
+        e->conv.state = set->spill;
+        WF_CUDA_TRY(ctx, conv_launch(e->conv, networks, n, stream));
+    } else if (e->is_small) {
         e->small.large = e->large;
         WF_CUDA_TRY(ctx, small_launch(e->small, networks, n, stream));
     } else if (e->is_large_input) {
@@ -409,7 +488,7 @@ wf_status start_wave(engine *e, wave_set *set) {
 wf_status end_wave(engine *e, wave_set *set) {
     wf_ctx *ctx = e->ctx;
     const wf_zoo_piece *piece = e->piece;
-    size_t row = sizeof(float) * e->host->chain->n_params, n = set->n;
+    size_t row = sizeof(float) * e->host->graph->n_params, n = set->n;
     set->n = 0;
     wave_set results = *set;
     results.n = n;
@@ -422,14 +501,25 @@ wf_status end_wave(engine *e, wave_set *set) {
                                      cudaMemcpyDeviceToHost, set->stream));
     WF_CUDA_TRY(ctx, cudaMemcpyAsync(e->host_wrong, set->wrong, n * sizeof(uint32_t),
                                      cudaMemcpyDeviceToHost, set->stream));
-    WF_CUDA_TRY(ctx, cudaStreamSynchronize(set->stream));
+    WF_CUDA_TRY(ctx, wait_for(e, set->stream));
+    double now = wf_seconds();
+    wf_backlog_took(&e->backlog, (n + least_wave - 1) / least_wave, now - e->since);
+    e->since = now;
+    size_t whole = n; /* networks before the first that is not finished */
     for (size_t k = 0; k < n; k++) {
         size_t i = e->places[set->start + k];
+        if (e->host_broken[k] == GPU_UNFINISHED) {
+            if (whole == n) whole = k;
+            continue;
+        }
         piece->state[i] = e->host_broken[k] ? WF_ZOO_DIVERGED : WF_ZOO_TRAINED;
         if (piece->scores != NULL)
             piece->scores[i] = (float)(1 - (double)e->host_wrong[k] / (double)e->host->test.n);
     }
-    size_t done = set->start + n;
+    if (e->unfinished) whole = 0;
+    e->unfinished = e->unfinished || whole < n;
+    if (whole == 0) return WF_OK;
+    size_t done = set->start + whole;
     if (piece->meter) wf_meter_update(piece->meter, (double)(piece->done_before + done), NULL);
     /* All up to here is done: waves end in the order they began in. */
     if (piece->finished) piece->finished(piece->user, e->places[done - 1] + 1);
@@ -438,22 +528,29 @@ wf_status end_wave(engine *e, wave_set *set) {
 }
 
 wf_status run_waves(engine *e) {
+    WF_CUDA_TRY(e->ctx, cudaMallocHost(&e->halt, sizeof *e->halt));
+    *e->halt = 0;
     WF_TRY(bring_data(e));
     WF_TRY(take_waves(e));
     size_t start = 0;
+    e->since = wf_seconds();
     for (int which = 0;; which ^= 1) {
         wave_set *set = &e->sets[which], *other = &e->sets[which ^ 1];
         bool stop = e->stop || wf_interrupted(e->ctx);
         if (start < e->count && !stop) {
             set->start = start;
-            set->n = e->count - start < e->wave ? e->count - start : e->wave;
+            size_t most = e->count - start < e->wave ? e->count - start : e->wave;
+            set->n =
+                least_wave * wf_backlog_next(&e->backlog, (most + least_wave - 1) / least_wave);
+            if (set->n > most) set->n = most;
             start += set->n;
             WF_TRY(start_wave(e, set));
         }
         if (other->n > 0) WF_TRY(end_wave(e, other));
         else if (set->n == 0) break;
     }
-    return start < e->count ? wf_fail(e->ctx, WF_ERR_INTERRUPTED, "interrupted") : WF_OK;
+    if (start == e->count && !e->unfinished) return WF_OK;
+    return wf_fail(e->ctx, WF_ERR_INTERRUPTED, "interrupted");
 }
 
 wf_status gather(engine *e) {
@@ -487,6 +584,7 @@ extern "C" wf_status wf_zoo_cuda_run(wf_ctx *ctx, const wf_zoo_plan *plan,
     for (wave_set &set : e->sets) /* a failure may have left one running */
         if (set.stream != NULL) cudaStreamSynchronize(set.stream), cudaStreamDestroy(set.stream);
     for (int i = 0; i < e->memory.used; i++) cudaFree(e->memory.piece[i]);
+    cudaFreeHost(e->halt);
     free(e->places), free(e->tasks), free(e->host_broken), free(e->host_wrong);
     free(e);
     return status;

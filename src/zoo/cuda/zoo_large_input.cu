@@ -1,16 +1,16 @@
-/* zoo_large_input: MLPs with a large first layer and any layers behind it, trained from their first
+/* zoo_large_input: MLPs with a large first layer and any layers after it, trained from their first
  * update to their last.
  *
  * A network belongs to a cluster of C blocks, and its first layer to their warps
  * (zoo_first_layer.cuh). Warps add their parts of z in shared memory, blocks in distributed shared
- * memory, always in the same order. Rank c then takes rows c R/C .. through the layers behind
+ * memory, always in the same order. Rank c then takes rows c R/C .. through the later layers
  * (fp32, zoo_layers.cuh), and sends d of the first layer and its gradient of the others to all
  * ranks. The next examples are loaded while the optimiser works. After the last update the same
  * forward pass tests the network. Networks that zoo_small.cu takes are several times faster there.
  *
  * Registers: 12 MT NT for the state. Shared memory: x 2 planes R columns, parts of z 4 W R (16 MT +
- * 4), d' 64 MT (R + 8), the layers behind 16 n_padded and their activations. Measured on an H200:
- * MNIST 784-32-32-10 38,000 cycles an update on two SMs, of which the layers behind 18,000.
+ * 4), d' 64 MT (R + 8), the later layers 16 n_padded and their activations. Measured on an H200:
+ * MNIST 784-32-32-10 38,000 cycles an update on two SMs, of which the later layers 18,000.
  *   I1  sums run in fixed order; a network's bits depend on nothing but itself
  *   I2  padding columns, units and rows hold zeros in x, w and d, so they stay zero
  *   I3  a buffer that another rank writes or reads is used again only after the next cluster
@@ -101,7 +101,7 @@ __device__ inline void send_delta(const large_input_plan &plan, const place &at,
     }
 }
 
-/* Sends the gradient of the layers behind to the same place in every other rank. */
+/* Sends the gradient of the later layers to the same place in every other rank. */
 __device__ inline void send_gradient(const large_input_plan &plan, const place &at,
                                      float *gradient) {
     for (int i = 4 * threadIdx.x; i < plan.rest.n_padded && plan.ranks > 1; i += 4 * blockDim.x)

@@ -11,7 +11,7 @@ namespace zoo_gpu {
 
 /* C blocks train a network; each has W warps, a warp owns 8 NT columns of the first layer. */
 struct large_input_plan {
-    gpu_plan rest;        /* the layers behind the first, and its bias; rest.rows = R / C */
+    gpu_plan rest;        /* the layers after the first, and its bias; rest.rows = R / C */
     int tiles_m, tiles_n; /* MT (units / 16), NT */
     int ranks, warps;     /* C, W */
     int rows;             /* R: examples at once */

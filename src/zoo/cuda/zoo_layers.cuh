@@ -77,7 +77,15 @@ struct gpu_networks {
     float *flat; /* (count, n_params) */
     uint32_t *broken, *wrong;
     uint8_t *errors; /* (count, ceil(n_test / 8)) */
+    /* A word of the host, not 0 when training is to stop. zoo_block and zoo_conv look at it every
+     * `look_every` updates and leave GPU_UNFINISHED in `broken`; the networks of the other kernels
+     * are small. */
+    const volatile uint32_t *stop;
+    int look_every;
 };
+
+/* What `broken` says of a network. */
+enum { GPU_SOUND, GPU_DIVERGED, GPU_UNFINISHED };
 
 /* The numbers of one update; what a network's own schedule says. */
 struct gpu_rates {
@@ -279,7 +287,7 @@ __device__ inline void layer_gradient(const gpu_layer &layer, const float *input
 }
 
 /* Logits to their gradient, eight lanes an example. Rows beyond rows_used get zero. Whole warps
- * call: lanes behind the last row take part in the shuffles alone. */
+ * call: lanes after the last row take part in the shuffles alone. */
 __device__ inline void loss_gradient(const gpu_plan &plan, const int32_t *labels, int rows_used,
                                      int batch, float *work) {
     const gpu_layer &layer = plan.layer[plan.n_layers - 1];

@@ -1,7 +1,7 @@
 /* zoo_small: MLPs of two or three layers with many inputs and few units, trained on tensor cores.
  *
  * The first layer is that of zoo_large_input.cu: a warp owns columns, with their state in
- * registers. In the layers behind it a warp takes 8 examples from z_1 to the logits and back to d_1
+ * registers. In the layers after it a warp takes 8 examples from z_1 to the logits and back to d_1
  * without a barrier, all in registers, with examples in the columns of every product:
  *   z_l' = W_l h_{l-1}'    A = W_l, ldmatrix;         B = h_{l-1}, from accumulators of z_{l-1},
  *                          movmatrix
@@ -10,7 +10,7 @@
  * memory, where
  *   dW_l = d_l h_{l-1}'    and the sums of the biases, a product with ones,
  * are one more product over all examples, in pieces of 16 x 16 that are divided among the warps.
- * Every rank of a cluster takes all examples through the layers behind: that costs no time and
+ * Every rank of a cluster takes all examples through the later layers: that costs no time and
  * saves a second exchange. The examples of the next batch come by bulk copies (sm_90) or cp.async
  * while the optimiser works.
  *
@@ -18,11 +18,11 @@
  * 650 TFLOP, 1.2 s at the 2 SM-cycles that m16n8k16 takes by mma.sync. karhunen 64-16-8-10, batch
  * 128: 0.66 MFLOP, three products each; 50,000 networks 32 TFLOP, 0.06 s. Bytes: 100 KB of x an
  * MNIST update (0.6 TB/s in all); nothing else leaves the chip. Measured on an H200 (1.98 GHz),
- * cycles an update: MNIST 18,900 on two SMs (products 3,500, exchange 2,600, layers behind 4,100,
- * dW1 2,500, gradients behind 2,100, copies and Adam 3,600): 10,000 networks in 7.7 s, 16 % of that
+ * cycles an update: MNIST 18,900 on two SMs (products 3,500, exchange 2,600, later layers 4,100,
+ * dW1 2,500, later gradients 2,100, copies and Adam 3,600): 10,000 networks in 7.7 s, 16 % of that
  * rate; z and dW alone reach 45 and 62 % of it, Adam 43 % of the special-function rate. One network
  * fills its SMs' registers, so latency is not hidden. karhunen 30,100 with four networks on an SM
- * (layers behind 13,100): 50,000 in 0.56 s. A warp without columns that makes all gradients behind,
+ * (later layers 13,100): 50,000 in 0.56 s. A warp without columns that makes all later gradients,
  * beside dW1 and Adam, is no faster.
  *
  *   I1  sums run in fixed order; a network's bits depend on nothing but itself
@@ -34,7 +34,7 @@
 namespace zoo_gpu {
 namespace {
 
-/* Sizes of the layers behind, in parameters. */
+/* Sizes of the later layers, in parameters. */
 template <int T1, int T2, int T3> struct sizes {
     static constexpr int layers = T3 > 0 ? 3 : 2;
     static constexpr int pieces = T1 + T2 * T1 + T3 * T2; /* pieces of work, see piece_at */
@@ -345,7 +345,7 @@ __device__ inline void through_layers(const small_plan &plan, const place &at, c
     keep<T1, false>(back, a.d[1], a.pitch, tile, lane, unused);
 }
 
-/* --- the layers behind: gradients and updates ---------------------------------------- */
+/* --- the later layers: gradients and updates ---------------------------------------- */
 
 /* Two neighbouring parameters at `i` of the state. */
 template <bool ADAM>
@@ -361,7 +361,7 @@ __device__ inline float2 update_pair(const gpu_plan &rest, const gpu_rates &rate
     return w;
 }
 
-/* The work of the layers behind is cut into pieces: 16 units of a layer by 16 of its inputs, or the
+/* The work of the later layers is cut into pieces: 16 units of a layer by 16 of its inputs, or the
  * biases of 16 units of the first layer. Piece u belongs to warp (warps - 1 - u) modulo warps,
  * because the last warps own no columns. */
 struct piece_sums {
@@ -711,7 +711,7 @@ void lay_out_small(small_plan *plan, const shape &of, int ranks, int rows) {
     large.partial = bytes;
     int partial = 4 * plan->owners * rows * (16 * t1 + 4);
     int operands = operand * (2 * t1 + t2 + t3 + (t3 > 0 ? t2 : 0));
-    /* With several ranks the parts are added before the layers behind begin, and d and h take their
+    /* With several ranks the parts are added before the later layers begin, and d and h take their
      * place. */
     large.delta = ranks > 1 ? bytes : bytes + partial;
     plan->operands = large.delta + operand * t1;

@@ -6,14 +6,14 @@
 
 namespace zoo_gpu {
 
-/* `large` is the plan of the first layer; the layers behind it are laid out in tiles of 16
+/* `large` is the plan of the first layer; the layers after it are laid out in tiles of 16
  * instead. */
 struct small_plan {
     large_input_plan large; /* warps: all; x, partial, inbox, delta (d_1), shared_bytes */
     int owners;             /* warps that own columns */
     int shape;              /* of the kernels' table */
     int operands;           /* bf16 (2, 16 T, R + 8): d_2, d_3, h_1, h_2, one after the other */
-    int state;  /* floats: weights, first, second moment of the layers behind and of all biases */
+    int state;  /* floats: weights, first, second moment of the later layers and of all biases */
     int halves; /* their weights again, bf16 hi and lo */
 };
 

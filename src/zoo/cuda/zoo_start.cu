@@ -107,9 +107,11 @@ cudaError_t start_orders(const start_plan &plan, const gpu_task *tasks, size_t c
         shuffle_short<<<(unsigned)((total + orders_each - 1) / orders_each), orders_each, bytes,
                         stream>>>(plan, tasks, count, order16);
     } else if (order16 != NULL)
-        shuffle_long<<<(unsigned)((total + 31) / 32), 32, 0, stream>>>(plan, tasks, count, order16);
+        shuffle_long<uint16_t>
+            <<<(unsigned)((total + 31) / 32), 32, 0, stream>>>(plan, tasks, count, order16);
     else
-        shuffle_long<<<(unsigned)((total + 31) / 32), 32, 0, stream>>>(plan, tasks, count, order32);
+        shuffle_long<uint32_t>
+            <<<(unsigned)((total + 31) / 32), 32, 0, stream>>>(plan, tasks, count, order32);
     return cudaGetLastError();
 }
 

@@ -66,7 +66,7 @@ __device__ inline tile_range tiles_of_block(int edges, int rows, int self, int a
     return tile_range{(int)(tiles * self / all), (int)(tiles * (self + 1) / all)};
 }
 
-/* Starts loading this warp's 16 rows of a tile into `raw`; rows behind the last are zero. */
+/* Starts loading this warp's 16 rows of a tile into `raw`; rows after the last are zero. */
 template <int D>
 __device__ void fetch_own_rows(tile_memory<D> &m, const float *from, int first, int edges) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -419,7 +419,7 @@ __global__ void __launch_bounds__(shape<D>::threads, shape<D>::blocks_each)
         multiply_roles<D>(roles, m);
         float sum[S::tiles][4];
         multiply_rows<D, true>(sum, m.right, m.weight);
-        /* rows g and g + 8; rows behind the last have a zero gradient */
+        /* rows g and g + 8; rows after the last have a zero gradient */
         int local = 16 * warp + lane / 4;
         float low = m.value[local], high = m.value[local + 8], dlow = 0, dhigh = 0;
 #pragma unroll

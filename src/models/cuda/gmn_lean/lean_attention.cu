@@ -56,7 +56,7 @@ struct attending : walker<D, MS, false, !Backward> {
     using base::put_b;
     using base::start;
 
-    /* Behind the walker's shared memory: of every 16 columns, words of 16 lanes. */
+    /* After the walker's shared memory: of every 16 columns, words of 16 lanes. */
     static constexpr int sixteens = MS * strip / 16, vectors = at::bytes,
                          bytes = vectors + sixteens * 128;
 

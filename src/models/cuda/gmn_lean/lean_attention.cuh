@@ -15,11 +15,10 @@ struct lean_attention {
         /* forward, beside f.partials: the largest logit and the sum of exponentials relative to
          * it */
         tops;
-    const float4 *
-        nodes; /* backward, (N): largest logit, 1 / total, along, what `gradients` are divided by */
-    const uint4 *
-        /* (N, 2, M) of both sums in fp16, by position: towards the node as dst, as src */
-        gradients;
+    /* backward, (N): largest logit, 1 / total, along, what `gradients` are divided by */
+    const float4 *nodes;
+    /* (N, 2, M) of both sums in fp16, by position: towards the node as dst, as src */
+    const uint4 *gradients;
     float4 *edges;  /* (E): weights towards dst and src, gradients of both logits */
     float *partial; /* (blocks, 2, M): partial sums of dvf, dvb */
 };

@@ -18,7 +18,7 @@ enum {
     squares = 3,        /* of 64 x 64 weight gradients a warpgroup has */
     all_squares = groups * squares
 };
-/* Products are a warpgroup's (mma.cuh, Wgmma): they run on behind the call. */
+/* Products are a warpgroup's (mma.cuh, Wgmma): they run on after the call. */
 constexpr bool group_products = true;
 
 struct lean_gradient {
@@ -108,7 +108,7 @@ template <int D, int Q, int MS> struct worker {
                          (uint32_t)(at::tiles + group * at::each + index * strip_bytes),
                      tile_rows};
     }
-    /* Pairs first .. last - 1 of the `round`-th task of a compute warpgroup; none behind the last
+    /* Pairs first .. last - 1 of the `round`-th task of a compute warpgroup; none after the last
      * task. */
     __device__ void chunk_of(int round, int group, int *first, int *last) const {
         int parts = (int)gridDim.x / Q,
@@ -171,7 +171,7 @@ template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
         }
     }
 
-    /* Under attention: vf and vb of the block's messages, behind all else; `times` what the rows'
+    /* Under attention: vf and vb of the block's messages, after all else; `times` what the rows'
      * messages pull by, towards a and b, along vf and vb, nothing where there is no edge. */
     __device__ const float *vectors() const { return (const float *)(shared + at::bytes); }
     __device__ void load_weights(float4 (&by)[2], float times) const {

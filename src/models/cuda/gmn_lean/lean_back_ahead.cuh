@@ -19,7 +19,7 @@ template <bool Gelu>
 __device__ inline void double_units(float low, float high, uint32_t *value, uint32_t *slope) {
     uint32_t x, t, r = 0x38003800u; /* a half */
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-    if (Gelu) /* p = 0.79788 + 0.035677 x^2, r = p + 2 * 0.035677 x^2; behind x^2 = 240 tanh is 1 */
+    if (Gelu) /* p = 0.79788 + 0.035677 x^2, r = p + 2 * 0.035677 x^2; after x^2 = 240 tanh is 1 */
         asm("{.reg .b32 s, p; mul.f16x2 s, %2, %2; min.f16x2 s, s, %3; fma.rn.f16x2 p, s, %4, %5; "
             "fma.rn.f16x2 %1, s, %6, %5; mul.f16x2 p, p, %2; tanh.approx.f16x2 %0, p;}"
             : "=r"(t), "=r"(r)
@@ -280,7 +280,7 @@ struct ahead_computer : computing<D, Q, MS> {
         }
     }
 
-    /* The products behind the strips, and what follows from them. */
+    /* The products after the strips, and what follows from them. */
     __device__ void finish_rows() {
         refresh();
         float o[D / 8][4], deb[D / 8][4];
@@ -299,7 +299,7 @@ struct ahead_computer : computing<D, Q, MS> {
         norm_backward(deb);
     }
 
-    /* A tile that has been opened; opens the one behind it, or the last one again: a branch would
+    /* A tile that has been opened; opens the one after it, or the last one again: a branch would
      * keep old rows alive. */
     __device__ void step(int pair, int last) {
         load(pair, last);

@@ -10,7 +10,7 @@ namespace {
 
 using namespace lean;
 
-/* Adds the blocks' partial weight gradients in order, by 8 threads an accumulator quadruple. Behind
+/* Adds the blocks' partial weight gradients in order, by 8 threads an accumulator quadruple. After
  * them a block adds the segments' sums of do, (segments, ld), likewise. */
 struct weight_sums {
     const float4 *partial;

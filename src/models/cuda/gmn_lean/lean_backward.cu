@@ -65,7 +65,7 @@ template <int D, int Q, int MS> struct summer : worker<D, Q, MS> {
         for (int u = 0; u < squares; u++) clear(dw[u]);
     }
 
-    /* dw1 comes first, by strips of dx, then of eb; behind the last square that one again, for
+    /* dw1 comes first, by strips of dx, then of eb; after the last square that one again, for
      * nothing: a branch would cost the others their overlap. */
     __device__ void weight_units(int group) {
         refresh();

@@ -59,7 +59,7 @@ struct lane_rows {
     float inv_edges; /* 1 / edges of the graph */
 };
 
-/* Behind `last` pairs there are none: the last one's rows, masked. */
+/* After `last` pairs there are none: the last one's rows, masked. */
 __device__ inline lane_rows rows_of_pair(const wf_bundle *bundles, int pair, int last) {
     bool inside = pair < last;
     const int4 *from = (const int4 *)(bundles + 2 * (inside ? pair : last - 1));
@@ -148,7 +148,7 @@ __device__ inline void into(float (&acc)[8][4], int j, const float4 &x, const fl
 }
 
 /* In shared memory, by asynchronous copies: 2,048 bytes of a warp's own for node a's rows, 512 for
- * b's. Every fetch is a group of copies; take waits until at most `Left` of those behind it are
+ * b's. Every fetch is a group of copies; take waits until at most `Left` of those after it are
  * running. */
 enum { rows_a_bytes = 2048, rows_b_bytes = 512 };
 struct shared_strip {
@@ -194,7 +194,7 @@ struct shared_strip {
         }
     }
     /* acc = by.x * a's row + by.y * b's row + by.z * vf + by.w * vb; it has arrived. vf and vb (vb
-     * is `ld` behind it) lie in shared memory. */
+     * is `ld` after it) lie in shared memory. */
     __device__ void attend(float (&acc)[8][4], const float4 (&by)[2], const float *vf,
                            int ld) const {
         const float *v = vf + 4 * (threadIdx.x % 4);

@@ -99,7 +99,7 @@ __device__ inline void store_stash(uint4 *stash, const mma::fragment (&from)[Fra
 #pragma unroll
     for (int i = 0; i < Fragments; i++) stash[i * bundle::group_threads] = bits_of(from[i]);
 }
-/* Whether `fragments` of every lane fit behind `bytes` of weights. */
+/* Whether `fragments` of every lane fit after `bytes` of weights. */
 template <int D> __host__ __device__ constexpr bool stash_is_shared(size_t bytes, int fragments) {
     return bytes + back_groups<D>() * fragments * bundle::group_threads * sizeof(uint4) <=
            226 * 1024;

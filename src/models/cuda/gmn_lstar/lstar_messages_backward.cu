@@ -8,7 +8,7 @@
  *                                             the sender
  *   deb = Me' (dx1 of both) + dmean / E, then backward through the norm: de, sums of deb and deb *
  *   hat per segment
- * Attention (lstar_attention.cuh): behind y1 all pieces of y2 once, for the logit and dS.y2 of a
+ * Attention (lstar_attention.cuh): after y1 all pieces of y2 once, for the logit and dS.y2 of a
  * row, which give alpha and dl; then dy2 = alpha dS + dl v in place of dS, and dv by products of dl
  * with y2, carried over a warp's pairs. 4 H H FLOP more. Backward of a whole step, 256 networks on
  * an H200, 8 blocks: 10.37 ms, sums 9.37 (D = 64); 41.00 and 31.73 (D = 128, where 1,540 bytes
@@ -77,7 +77,7 @@ template <int D, int H> __host__ __device__ constexpr size_t back_bytes() {
     return fixed_bytes<D, H>() + stash_bytes<D>(fixed_bytes<D, H>(), stash_fragments<D, H>());
 }
 
-/* Attention: v lies behind everything else. */
+/* Attention: v lies after everything else. */
 template <int D, int H> __host__ __device__ constexpr size_t attended_back_bytes() {
     return back_bytes<D, H>() + H * sizeof(float);
 }
@@ -105,7 +105,7 @@ template <int H, bool Attention> struct vector_sums {
                               bundle::transposed(y.r[2 * t + 1]));
         }
     }
-    /* += `times` a piece's sum; the piece behind it comes next. */
+    /* += `times` a piece's sum; the piece after it comes next. */
     __device__ void turn(const float (&sum)[4], float times) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {

@@ -18,7 +18,7 @@ template <int D, int H> __host__ __device__ constexpr size_t last_bytes() {
     return streamed<D, H>() ? back_groups<D>() * mma::panel_bytes(D, mma::strip_columns)
                             : mma::panel_bytes(D, H);
 }
-/* Where the warps' buffers of table rows are: behind the weights, or in the warpgroup's strip while
+/* Where the warps' buffers of table rows are: after the weights, or in the warpgroup's strip while
  * that is not used. */
 template <int D, int H> __host__ __device__ constexpr size_t table_bytes(int groups) {
     return streamed<D, H>() ? 0 : (size_t)groups * WF_GROUP_WARPS * bundle::buffer_bytes;

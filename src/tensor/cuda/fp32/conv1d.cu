@@ -39,7 +39,7 @@ conv_shape shape_of(const wf_op *op, const wf_tensor *big, const wf_tensor *smal
     return s;
 }
 
-/* Row: a position of the copy; the last ones, behind all sequences, are zero. */
+/* Row: a position of the copy; the last ones, after all sequences, are zero. */
 struct spread_element {
     conv_shape s;
     const float *from;

@@ -88,7 +88,7 @@ bool sum_mapped(const float *x, const float *y, int ld, int rows, int cols, cons
 
 /* --- layer norm ------------------------------------------------------------------------------- */
 /* hat = LN(x), y = hat * (1 + scale[map[r]]) + shift[map[r]]; shift at modulation, scale `cols`
- * behind it. hat, rho, y may be NULL; modulation NULL: y = hat. */
+ * after it. hat, rho, y may be NULL; modulation NULL: y = hat. */
 struct norm_args {
     const float *x;
     int rows, cols, ld; /* of x, y and hat */

@@ -58,7 +58,7 @@ __device__ inline void finish_row(const row_op &s, const warp_rows &v, int lane,
 }
 
 /* Finishes 32 staged columns from n + 32 * strip on; a lane takes four columns of its four rows.
- * Sums behind the last column are zero. A forward product may have a bias, a table and a gate, and
+ * Sums after the last column are zero. A forward product may have a bias, a table and a gate, and
  * sets `out`. A backward product has none of these and may add to `out`. */
 template <bool aligned>
 __device__ inline void finish_forward(const row_op &s, const warp_rows &v,

@@ -22,7 +22,7 @@
  *                        row_activation       raw = v, out = f(v)
  *                        row_residual         raw = v, out = x + (1 + gate[gate_map]) * v
  *                        row_activation_back  out (+)= v * f'(other); `add` belongs to this sum
- * raw NULL: v is not stored. Columns behind the last are zero (C3). */
+ * raw NULL: v is not stored. Columns after the last are zero (C3). */
 #ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_ROW_SEQUENCE_CUH
 #define WF_TENSOR_CUDA_ROW_PRODUCTS_ROW_SEQUENCE_CUH
 

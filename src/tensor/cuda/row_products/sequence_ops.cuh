@@ -181,7 +181,7 @@ template <int Lanes> struct held_row {
         for (int step = 1; step < Lanes; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
         return x;
     }
-    /* zeros behind the last column */
+    /* zeros after the last column */
     __device__ void load(const float *row, int cols, int lane) {
 #pragma unroll
         for (int i = 0; i < held_quads; i++) {

@@ -92,7 +92,7 @@ __device__ inline float accurate_activation(int act, float x, float *slope) {
     bool gelu = act == WF_TAPE_ACT_GELU;
     float inner = gelu ? x * (linear + cubic * square) : x;
     float inner_slope = gelu ? linear + 3 * cubic * square : 1;
-    float s = __fdividef(1, 1 + expf(-inner)); /* within 2 ulp; 0 behind overflow */
+    float s = __fdividef(1, 1 + expf(-inner)); /* within 2 ulp; 0 after overflow */
     *slope = s + x * s * (1 - s) * inner_slope;
     return x * s;
 }

@@ -1,0 +1,17 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import pytest
+from weft._files import replacing, write_text
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path):
+    path = tmp_path / "page.html"
+    write_text(path, "first")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        with open(temporary, "w") as file:
+            file.write("half")
+        raise RuntimeError
+    assert path.read_text() == "first"
+    assert [found.name for found in tmp_path.iterdir()] == ["page.html"]

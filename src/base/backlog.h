@@ -1,0 +1,36 @@
+/* backlog: how much work may wait in the queue of a device.
+ *
+ * Whoever feeds a GPU hears an interruption between two pieces of work, and then waits for what is
+ * enqueued. So the queue is measured in seconds, whatever a piece takes: a first piece alone, then
+ * as many as take WF_BACKLOG_SECONDS, never more than four times as many as before. One piece is
+ * the least. */
+#ifndef WF_BASE_BACKLOG_H
+#define WF_BASE_BACKLOG_H
+
+#include <stddef.h>
+
+#define WF_BACKLOG_SECONDS 0.2
+
+typedef struct wf_backlog { /* {0} to begin with */
+    double each;            /* seconds of a piece, a running mean; 0: not known */
+    size_t last;            /* the last answer */
+} wf_backlog;
+
+/* Pieces to take next, 1 to `most`. */
+static inline size_t wf_backlog_next(wf_backlog *backlog, size_t most) {
+    double fitting = backlog->each > 0 ? WF_BACKLOG_SECONDS / backlog->each : 1;
+    double grown = backlog->last > 0 ? 4.0 * (double)backlog->last : 1;
+    if (fitting > grown) fitting = grown;
+    backlog->last = fitting < 1 || most < 1 ? 1 : fitting < (double)most ? (size_t)fitting : most;
+    return backlog->last;
+}
+
+/* `count` pieces took so long. A slower one counts at once, a faster one by and by: a piece that
+ * was ready before it was asked for says little. */
+static inline void wf_backlog_took(wf_backlog *backlog, size_t count, double seconds) {
+    double each = seconds / (double)(count > 0 ? count : 1);
+    if (!(each > 1e-9)) each = 1e-9;
+    backlog->each = each > backlog->each ? each : 0.7 * backlog->each + 0.3 * each;
+}
+
+#endif

@@ -1,0 +1,15 @@
+/* absent: for the *_absent.c files, which stand in for the CUDA code in a build without. No device
+ * ever opens there, and wf_use_cuda has already told the user. So their functions are only linked,
+ * and use none of their parameters. */
+#ifndef WF_BASE_CUDA_ABSENT_H
+#define WF_BASE_CUDA_ABSENT_H
+
+#include "base/status.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+static inline wf_status wf_cuda_absent(wf_ctx *ctx) {
+    return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: this build has no CUDA");
+}
+
+#endif

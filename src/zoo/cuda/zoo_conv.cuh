@@ -1,0 +1,74 @@
+/* zoo_conv: chains of convolutions, one block a network, on tensor cores; see zoo_conv.cu. */
+#ifndef WF_ZOO_CONV_CUH
+#define WF_ZOO_CONV_CUH
+
+#include "zoo/cuda/zoo_layers.cuh"
+
+namespace zoo_gpu {
+
+enum {
+    conv_warps = 8,
+    conv_threads = 32 * conv_warps,
+    most_convs = 6,
+    most_kernel = 5,
+    most_patch = 80,    /* weights of a unit of the first layer, padded */
+    most_channels = 128 /* of a layer, padded */
+};
+
+/* Values of an image, bf16: pixel (y, x) begins at at + ((y + halo) row + x + halo) pitch. The halo
+ * is zero. A pitch is an odd number of 16 bytes, so eight neighbours are in different banks. */
+struct conv_image {
+    int at, pitch, row, halo;
+};
+
+struct conv_layer {
+    int in, out; /* channels; of the first layer `in` is a patch: channels x kernel x kernel */
+    int in_padded, out_padded; /* to multiples of 16 */
+    int kernel, taps;          /* of the first layer 1, 1 */
+    int height, width;         /* of what it reads, and of its sums */
+    int tiles_across, tiles;   /* of 2 x 8 pixels */
+    bool pooled;               /* 2 x 2, maximum */
+    int next_height, next_width;
+    int flat_weight, flat_bias; /* in the flat vector; flat_bias < 0: none */
+    int weight, weight_pitch;   /* bytes; (taps, out_padded) rows of in_padded */
+    int bias;                   /* bytes; [out_padded] float */
+    conv_image values;          /* what it reads; not of the first layer */
+    conv_image delta;           /* gradient of its sums; not of the first layer */
+    int choice; /* bytes; (next_height, next_width, out_padded): 0 to 3, which of the four is the
+                   largest; 4 more where it is above zero */
+};
+
+struct conv_plan {
+    gpu_plan net; /* what all kernels know; its layers are not used */
+    int n_convs;
+    conv_layer layer[most_convs];
+    int channels, kernel; /* of the images; of the first layer */
+    int flip, crop;
+    uint64_t seed;
+    int image;                         /* bytes; (channels, height, width) bf16 */
+    int patches, patch_pitch, d_pitch; /* of each warp: 16 patches, then 16 gradients */
+    int warp_bytes;                    /* of them, or of a warp's partial sum */
+    int first_delta;                   /* gradient of the first layer's values after pooling */
+    int linear_weight, linear_bias;    /* in the flat vector; linear_bias < 0: none */
+    int linear;                        /* bytes; weights (classes, in), then biases, float */
+    int sums, means, slopes, logits;   /* bytes; of the global average and behind it, float */
+    int bias_parts;                    /* bytes; (warps, 16) float */
+    int gradient;                      /* bytes, flat; -1: in `state` */
+    int shared_bytes;
+    float *state; /* (count, 3, n_params): moments, gradient */
+};
+
+/* Why networks of this graph are not for this kernel; NULL: they are. */
+const char *conv_refuses(const wf_graph *graph, int *layer);
+
+/* Fills all but the addresses in device memory; false: it takes more than shared_limit bytes. */
+bool conv_choose(conv_plan *plan, const wf_graph *graph, const wf_zoo_desc *desc, int shared_limit);
+
+/* Floats of `state` for each network. */
+inline size_t conv_state(const conv_plan &plan) { return 3 * (size_t)plan.net.n_params; }
+
+cudaError_t conv_launch(const conv_plan &plan, const gpu_networks &networks, size_t count,
+                        cudaStream_t stream);
+
+} // namespace zoo_gpu
+#endif

@@ -1,0 +1,69 @@
+#!/bin/sh
+# bench/cuda_check.sh as far as it goes without a GPU: arguments, missing programs, time limits and the
+# table of `lease`, with scripts in place of the programs; with nvcc, the machine code of the benchmark.
+. tests/cli/lib.sh
+script=$root/bench/cuda_check.sh
+export BUILD="$scratch/made"
+gpu=$BUILD/gpu
+cd "$scratch" || exit 1
+expect usage 2 "usage: bench/cuda_check.sh" "$script" leese
+expect usage-of-build 2 "usage: bench/cuda_check.sh" "$script" build all
+expect nothing-built 2 "not in $gpu: weft edge_benchmark" "$script" lease
+[ -x /usr/bin/nvcc ] || expect no-nvcc 2 "no nvcc" env NVCC= PATH=/usr/bin:/bin "$script" build
+
+# program NAME: a script that reads its lines from stdin.
+program() {
+    { echo '#!/bin/sh' && cat; } >"$gpu/$1"
+    chmod +x "$gpu/$1"
+}
+mkdir -p "$gpu"
+for name in weft test_instructions cuda_loop test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval \
+    test_cuda_optim test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts \
+    test_cuda_loops test_cuda_convs test_cuda_phases test_zoo_cuda; do
+    echo 'echo "[       OK ] all"' | program $name
+done
+program cuda_step <<'P'
+echo "B = 256; ms  step"
+echo "karhunen $1 6.60"
+P
+program edge_benchmark <<'P'
+echo "ok F0"
+echo "stage      us    cyc   go  stop  verdict"
+echo "F0       28.0   19.7   20    25  go"
+P
+expect one-missing 2 "not in $gpu: test_cuda_net; make them where nvcc is" "$script" lease
+echo 'echo "[       OK ] all"' | program test_cuda_net
+echo 'echo "cuda: no device"' | program weft
+expect no-gpu 1 "no GPU that this build can use" "$script" lease
+echo 'echo "[  SKIPPED ] test_absent"' | program test_cuda_ops
+expect lease 0 "F0       28.0   19.7   20    25  go" "$script" lease
+"$script" lease >table 2>&1
+check table-is-last sh -c 'tail -n 1 table | grep -q "^F0 "'
+check step-times sh -c 'grep -q "karhunen lean 6.60" table && grep -q "karhunen lstar 6.60" table'
+check head-once sh -c '[ "$(grep -c "^B = 256" table)" = 1 ]'
+check tests-listed sh -c '[ "$(grep -c "^ok " table)" = 20 ]'
+
+program test_cuda_field <<'P'
+echo "field is wrong"
+exit 1
+P
+expect a-test-fails 1 "FAILED  test_cuda_field" "$script" lease
+"$script" lease >table 2>&1
+check its-log-is-shown grep -q "^field is wrong" table
+# A program that hangs is ended, and what follows is said not to have run.
+program edge_benchmark <<'P'
+exec sleep 60
+P
+begin=$(date +%s)
+expect limit 1 "KILLED  edges" env LEASE=8 "$script" lease
+check within-limit test $(($(date +%s) - begin)) -lt 30
+env LEASE=8 "$script" lease >table 2>&1
+check not-run grep -q "not run  step_lean: no time left" table
+expect no-time 1 "not run  edges: no time left" env LEASE=3 "$script" lease
+
+if command -v nvcc >/dev/null; then
+    expect machine-code 0 "test_instructions.cu" "$script" build edges
+else
+    echo "skip machine-code: no nvcc"
+fi
+finish

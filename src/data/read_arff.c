@@ -111,13 +111,13 @@ static wf_status take_token(reader *in, const char *stops, token *out) {
     return WF_OK;
 }
 
-static const char *copy_token(reader *in, token from) {
+/* Ends a token's string where the byte after it is still to be read: moves the text one byte back,
+ * over the keyword or blank before it. */
+static const char *end_in_place(token from) {
     size_t length = (size_t)(from.end - from.start);
-    char *copy = wf_arena_alloc(&in->table->arena, length + 1);
-    if (copy == NULL) return NULL;
-    memcpy(copy, from.start, length);
-    copy[length] = 0;
-    return copy;
+    memmove(from.start - 1, from.start, length);
+    from.start[length - 1] = 0;
+    return from.start - 1;
 }
 
 /* --- header ----------------------------------------------------------------------------------- */
@@ -215,8 +215,7 @@ static wf_status take_attribute(reader *in) {
     token name;
     WF_TRY(take_token(in, " \t{", &name));
     if (name.start == name.end) return fail_here(in, "the attribute has no name");
-    column->name = copy_token(in, name);
-    if (column->name == NULL) return out_of_memory(in);
+    column->name = end_in_place(name);
     WF_TRY(take_type(in, column));
     skip_blanks(in);
     if (!at_line_end(in) && *in->at != '%') return fail_here(in, "text after the attribute's type");

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/random.h"
+#include "eval/reference.h"
 #include "weft/eval.h"
 
 enum { n_networks = 24, n_new = 5 };
@@ -568,6 +569,62 @@ static void can_be_interrupted(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* Greatest error-IoU of network i with another one, from the masks. */
+static double greatest_iou(const wf_reference *ref, size_t i) {
+    double best = 0;
+    for (size_t k = 0; k < ref->n; k++) {
+        int both = 0, either = 0;
+        for (size_t word = 0; k != i && word < ref->words; word++) {
+            uint64_t a = ref->errors[i * ref->words + word], b = ref->errors[k * ref->words + word];
+            both += __builtin_popcountll(a & b);
+            either += __builtin_popcountll(a | b);
+        }
+        if (either > 0) best = fmax(best, (double)both / either);
+    }
+    return best;
+}
+
+/* Above WF_REFERENCE_PAIRED networks: error-IoU of the cloud against all, of the others none, with
+ * a note. */
+static void iou_of_a_large_collection(void **state) {
+    const fixture *f = *state;
+    enum { many = WF_REFERENCE_PAIRED + 1, cloud = 30 };
+    char path[160];
+    wf_graph *graph;
+    wf_zoo *zoo;
+    wf_reference *ref;
+    wf_eval_desc desc = wf_eval_desc_default();
+    desc.cloud = cloud;
+    desc.cache = false;
+    assert_ok(f->ctx, wf_graph_parse(f->ctx, "2-1-2", "tanh", 0, &graph));
+    float *weights = malloc(many * graph->n_params * sizeof *weights);
+    wf_rng rng = wf_rng_at(5, 0, WF_RNG_TEST, 0);
+    wf_rng_normals(&rng, weights, many * graph->n_params);
+    snprintf(path, sizeof path, "%s/many.safetensors", f->folder);
+    assert_ok(f->ctx, wf_zoo_write(f->ctx, path, graph, weights, many, NULL));
+    assert_ok(f->ctx, wf_zoo_open(f->ctx, path, &zoo));
+    assert_ok(f->ctx, wf_reference_open(f->ctx, zoo, f->data, &desc, &ref));
+    assert_non_null(strstr(wf_reference_notes(ref),
+                           "error-IoU of the collection is that of its cloud of 30"));
+    size_t without = 0;
+    for (size_t i = 0; i < many; i++) without += isnan(ref->iou[i]);
+    assert_int_equal(without, many - cloud);
+    double mean = 0;
+    for (size_t i = 0; i < cloud; i++) {
+        double expected = greatest_iou(ref, ref->cloud[i]);
+        assert_close(ref->iou[ref->cloud[i]], expected, 1e-6);
+        mean += expected / cloud;
+    }
+    double scales[3];
+    wf_reference_scales(ref, scales);
+    assert_close(scales[1], fmax(mean, 1 - mean), 1e-6);
+    wf_reference_free(ref);
+    wf_zoo_free(zoo);
+    wf_graph_free(graph);
+    free(weights);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_equal_plain_forward),
@@ -582,6 +639,7 @@ int main(void) {
         cmocka_unit_test(stored_masks_are_used),
         cmocka_unit_test(an_axis_without_errors_is_told),
         cmocka_unit_test(more_networks_than_the_cloud),
+        cmocka_unit_test(iou_of_a_large_collection),
         cmocka_unit_test(refuses_bad_input),
         cmocka_unit_test(can_be_interrupted),
     };

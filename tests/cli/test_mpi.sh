@@ -74,10 +74,13 @@ same_run() {
 same_run "muon, 3 ranks" 3 muon $quick --set train.optimizer=muon --set train.ema=0.9
 check "the collection's scores are kept beside it" test -e run/zoo.safetensors.cloud.safetensors
 expect "a finished run is done" 0 "report: done before" ranks 2 run "$recipe" -o run $quick --set train.optimizer=muon --set train.ema=0.9
-# A field of parts, with conditions, and one whose whole batch is one part; some networks are for validation.
-sed 's/^node.*/width = 16/; /^edge/d; s/^\[model\]/&\ngenerator = mlp/' "$recipe" >mlp.conf
+# A field of parts, with conditions, and those whose whole batch is one part; some networks are for validation.
+for field in mlp dit dwf; do
+    sed "s/^node.*/width = 16/; /^edge/d; s/^\[model\]/&\ngenerator = $field/" "$recipe" >$field.conf
+done
+sed -i '/^blocks/d' dwf.conf
 cp "$recipe" gmn.conf
-for field in gmn mlp; do
+for field in gmn dit dwf mlp; do
     set -- "$field.conf" --set train.coupling=independent --set train.batch=96 --set train.updates=12 --set train.weights=validation --set train.set_aside=10
     if [ $field = gmn ]; then set -- "$@" -z zoo.safetensors,zoo-3.safetensors --cond "0;1" --set model.cond=linear
     else set -- "$@" -z zoo.safetensors; fi

@@ -167,6 +167,7 @@ chaos-long: $(BUILD)/weft-cpu $(CHAOS) ## the same for MINUTES=15, with sanitize
 
 layering:
 	@tools/layering.py
+	@tools/header_comments.py
 
 formatting: need-check
 	@clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')

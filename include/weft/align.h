@@ -1,4 +1,5 @@
-/* weft/align.h: exact assignment and Git Re-Basin weight matching for any described network. */
+/* weft/align.h: exact assignment and Git Re-Basin weight matching for any described network.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_ALIGN_H
 #define WEFT_ALIGN_H
 
@@ -17,8 +18,10 @@ typedef struct wf_match_desc {
     int restarts;     /* further runs from random permutations; the best is kept: 0 */
     uint64_t seed;    /* sweep s visits the orbits in an order drawn from (seed, restart, s) */
 } wf_match_desc;
+/* The defaults: a struct that owns nothing. */
 WF_API wf_match_desc wf_match_desc_default(void);
-WF_API const wf_setting *wf_match_settings(void); /* for wf_settings_create() */
+/* The table of its settings, for wf_settings_create(): a constant, never NULL. */
+WF_API const wf_setting *wf_match_settings(void);
 
 /* Find the relabelling of b's hidden units that brings b closest to a: perm is ready for
  * wf_graph_permute(graph, perm, b, out). dot (may be NULL) receives <a, permuted b>; sweeps_used

@@ -9,7 +9,8 @@
  *
  * The library never prints and never exits. A context belongs to one calling thread; it owns the
  * worker threads of the calls made with it, and its GPU's streams and memory. Several contexts may
- * work at the same time, on one GPU or on several. */
+ * work at the same time, on one GPU or on several.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_BASE_H
 #define WEFT_BASE_H
 
@@ -78,7 +79,7 @@ typedef struct wf_ctx_desc {
 } wf_ctx_desc;
 
 /* --- the library that was loaded ---------------------------------------------------------------
- * All of these may be called by any thread at any time; texts are constants. */
+ * All of these may be called by any thread at any time; texts are constants, never NULL. */
 
 /* WF_ABI of the library; compare it with WF_ABI of the headers before any other call. */
 WF_API int wf_abi_version(void);
@@ -113,8 +114,8 @@ WF_API void wf_ctx_on_warning(wf_ctx *ctx, void (*warn)(void *user, const char *
 WF_API void wf_ctx_on_log(wf_ctx *ctx, void (*log)(void *user, const char *path, const char *line),
                           void *user);
 WF_API int wf_ctx_threads(const wf_ctx *ctx); /* the caller's own counted */
-/* Whether heavy work is to run on the GPU. WF_ERR_UNSUPPORTED: one was asked for and there is
- * none. */
+/* Whether heavy work is to run on the GPU. Returns WF_OK, or WF_ERR_UNSUPPORTED: one was asked for
+ * and there is none. */
 WF_API wf_status wf_use_cuda(wf_ctx *ctx, bool *out);
 /* Where the parts of an evaluation have run so far: "matching cuda, errors cpu"; "" when there was
  * nothing to choose. Belongs to the context, valid until its next call; ctx must not be NULL. */

@@ -1,4 +1,5 @@
-/* weft/bench.h: measured speed of parts of the library, for `weft bench`. */
+/* weft/bench.h: measured speed of parts of the library, for `weft bench`.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_BENCH_H
 #define WEFT_BENCH_H
 
@@ -31,7 +32,8 @@ typedef struct wf_bench_gpu_result {
 
 /* The same on the GPU, replayed from GPU memory as a training loop does it. bf16: products in bf16
  * and fused kernels, else float throughout. desc->fold_rows > 0 folds the first layer of arch.
- * WF_ERR_UNSUPPORTED: there is no GPU. */
+ * Returns WF_OK, WF_ERR_USAGE (batch, velocities, the description), WF_ERR_UNSUPPORTED (there is no
+ * GPU) or WF_ERR_MEMORY. */
 WF_API wf_status wf_bench_field_gpu(wf_ctx *ctx, const wf_field_desc *desc, const char *arch,
                                     int batch, int velocities, bool bf16, wf_bench_gpu_result *out);
 

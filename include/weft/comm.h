@@ -13,7 +13,8 @@
  *     if (status != WF_OK) wf_comm_give_up(ctx, status, wf_last_error(ctx));
  *     wf_ctx_free(ctx);
  *     wf_comm_leave(comm, why);
- */
+ *
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_COMM_H
 #define WEFT_COMM_H
 
@@ -48,7 +49,7 @@ WF_API wf_status wf_comm_join(const wf_comm_desc *desc, wf_comm **out,
  * comm may be NULL and is gone afterwards. Returns WF_OK or the status of the rank that failed. */
 WF_API wf_status wf_comm_leave(wf_comm *comm, char sentence[WF_COMM_SENTENCE]);
 
-/* All accept NULL: rank 0 of 1. */
+/* All accept NULL: rank 0 of 1, whose host is "". The host's name belongs to the communicator. */
 WF_API int wf_comm_rank(const wf_comm *comm);
 WF_API int wf_comm_size(const wf_comm *comm);
 WF_API int wf_comm_local_rank(const wf_comm *comm); /* among the ranks of this host: its GPU */
@@ -64,7 +65,8 @@ WF_API wf_status wf_ctx_decide(wf_ctx *ctx, bool *answer);
  * and host. From here on the context works by itself; ranks other than 0 write no files. Harmless
  * when another rank has failed before. */
 WF_API void wf_comm_give_up(wf_ctx *ctx, wf_status status, const char *sentence);
-/* The failure of another rank that ended this one's work; NULL: there was none. */
+/* The failure of another rank that ended this one's work; NULL: there was none. It belongs to the
+ * communicator. */
 WF_API const char *wf_comm_failure(const wf_comm *comm);
 /* Returns its status; WF_OK: there was none. */
 WF_API wf_status wf_comm_failure_status(const wf_comm *comm);

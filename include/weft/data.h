@@ -1,5 +1,6 @@
 /* weft/data.h: labelled data sets: built in, or read from IDX, CSV, TSV, ARFF or
- * CIFAR, plain or gzip. */
+ * CIFAR, plain or gzip.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_DATA_H
 #define WEFT_DATA_H
 
@@ -16,7 +17,9 @@ typedef struct wf_data_desc {
 #define SETTING(type, member, ...) WF_MEMBER_##type member;
 #include "weft/data.def"
 } wf_data_desc;
+/* The defaults: a struct that owns nothing. */
 WF_API wf_data_desc wf_data_desc_default(void);
+/* The table of its settings, for wf_settings_create(): a constant, never NULL. */
 WF_API const wf_setting *wf_data_settings(void);
 
 typedef struct wf_dataset {
@@ -49,15 +52,16 @@ WF_API void wf_dataset_free(wf_dataset *data);
  * x, y      (n, inputs) and (n) of both parts; labels count from 0. Either part may be empty (n 0,
  *           pointers NULL): networks are judged on the test part and trained on the other.
  * classes   0: one more than the largest label.
- * out       as of wf_dataset_open. Its preparation is NULL.
+ * out       the caller's: wf_dataset_free(). Its preparation is NULL.
  * Returns WF_OK, WF_ERR_USAGE (both parts empty, a label outside the classes), WF_ERR_INPUT (a
  * number that is not finite; the sentence has its row) or WF_ERR_MEMORY. */
 WF_API wf_status wf_dataset_from_memory(wf_ctx *ctx, const char *name, int inputs, int classes,
                                         const float *x_train, const int32_t *y_train,
                                         size_t n_train, const float *x_test, const int32_t *y_test,
                                         size_t n_test, wf_dataset **out);
-/* The same of one table that is split as files are: stratified, by test_fraction and seed. A class
- * with fewer than two rows is WF_ERR_INPUT. */
+/* The same of one table that is split as files are: stratified, by test_fraction and seed. *out is
+ * the caller's: wf_dataset_free(). Returns as wf_dataset_from_memory; WF_ERR_USAGE also for a
+ * fraction outside 0 to 1, WF_ERR_INPUT also for a class with fewer than two rows. */
 WF_API wf_status wf_dataset_split(wf_ctx *ctx, const char *name, int inputs, int classes,
                                   const float *x, const int32_t *y, size_t n, double test_fraction,
                                   uint64_t seed, wf_dataset **out);
@@ -71,9 +75,9 @@ WF_API const int32_t *wf_dataset_y(const wf_dataset *data, bool test, size_t *n)
  * wf_free(*out). Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_dataset_json(wf_ctx *ctx, const wf_dataset *data, char **out);
 
-/* WF_ERR_SHAPE, with what is expected and what was found, unless networks of this description take
- * the data's inputs and give its classes. Plain inputs take images row by row; images must have the
- * network's size. */
+/* Whether networks of this description take the data's inputs and give its classes. Plain inputs
+ * take images row by row; images must have the network's size. Returns WF_OK, or WF_ERR_SHAPE with
+ * what is expected and what was found. */
 WF_API wf_status wf_dataset_fits(wf_ctx *ctx, const wf_dataset *data, const wf_graph *graph);
 
 /* A table sampled from a Bayesian network learned on another one, as OpenML's BNG sets are. */
@@ -111,6 +115,7 @@ typedef struct wf_fetched {
     uint64_t bytes, resumed; /* resumed: those that an earlier, broken call had brought */
     bool cached;             /* it was there already, and is unchanged */
 } wf_fetched;
+/* Frees what it holds, not itself; fetched must not be NULL. */
 WF_API void wf_fetched_free(wf_fetched *fetched);
 
 /* Download a data set. The next call resumes a broken download, and asks nothing of the network
@@ -124,7 +129,7 @@ WF_API void wf_fetched_free(wf_fetched *fetched);
 WF_API wf_status wf_data_fetch(wf_ctx *ctx, const char *what, const wf_fetch_desc *desc,
                                wf_fetched *out);
 
-/* Names of the built-in sets, NULL-terminated. */
+/* Names of the built-in sets, NULL-terminated: a constant. */
 WF_API const char *const *wf_data_builtin(void);
 
 WF_END_C

@@ -1,4 +1,5 @@
-/* weft/eval.h: accuracy, ROC AUC, error-IoU, matched cosine, JWS, novelty (paper, appendix B). */
+/* weft/eval.h: accuracy, ROC AUC, error-IoU, matched cosine, JWS, novelty (paper, appendix B).
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_EVAL_H
 #define WEFT_EVAL_H
 
@@ -15,7 +16,9 @@ typedef struct wf_eval_desc {
 #define SETTING(type, member, ...) WF_MEMBER_##type member;
 #include "weft/eval.def"
 } wf_eval_desc;
+/* The defaults: a struct that owns nothing. */
 WF_API wf_eval_desc wf_eval_desc_default(void);
+/* The table of its settings, for wf_settings_create(): a constant, never NULL. */
 WF_API const wf_setting *wf_eval_settings(void);
 
 /* The reference side of every comparison: a collection with its scores and errors on `data`, and
@@ -48,6 +51,7 @@ typedef struct wf_points {
     uint32_t *nearest_wcs, *nearest_iou;    /* index of that training network */
     float *wcs_percentile, *iou_percentile; /* place among the reference's values, 0..100 */
 } wf_points;
+/* Frees what it holds, not itself; accepts NULL. */
 WF_API void wf_points_free(wf_points *points);
 
 /* The collection itself: accuracy and IoU over all of it, WCS over the cloud, all leave-one-out.
@@ -61,7 +65,8 @@ WF_API wf_status wf_eval_reference(wf_ctx *ctx, const wf_reference *reference, w
 WF_API wf_status wf_eval_networks(wf_ctx *ctx, const wf_reference *reference, const char *name,
                                   const float *weights, size_t n, wf_eval_row *row,
                                   wf_points *points);
-/* Scales d_k and what was cut ("cloud of 600: the collection has no more"), "" if nothing. */
+/* Scales d_k and what was cut ("cloud of 600: the collection has no more"), "" if nothing, never
+ * NULL. The text belongs to the reference. */
 WF_API void wf_reference_scales(const wf_reference *reference, double scales[3]);
 WF_API const char *wf_reference_notes(const wf_reference *reference);
 

@@ -1,4 +1,5 @@
-/* weft/field.h: description of a velocity field: layout, widths, encoders, conditions. */
+/* weft/field.h: description of a velocity field: layout, widths, encoders, conditions.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_FIELD_H
 #define WEFT_FIELD_H
 
@@ -26,7 +27,9 @@ typedef struct wf_field_desc {
 #define SETTING(type, member, ...) WF_MEMBER_##type member;
 #include "weft/field.def"
 } wf_field_desc;
+/* The defaults: a struct that owns nothing. */
 WF_API wf_field_desc wf_field_desc_default(void);
+/* The table of its settings, for wf_settings_create(): a constant, never NULL. */
 WF_API const wf_setting *wf_field_settings(void);
 
 /* Trainable parameters, without building anything.

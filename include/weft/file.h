@@ -1,4 +1,5 @@
-/* weft/file.h: whole files in, whole files out, durably. */
+/* weft/file.h: whole files in, whole files out, durably.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_FILE_H
 #define WEFT_FILE_H
 
@@ -40,20 +41,21 @@ WF_API bool wf_mapped_file(const void *address, char *out, size_t size);
  * has it: WF_ERR_LOCKED and a sentence that says who, on which machine and since when; or, where
  * the context waits for locks, a warning and a wait. */
 typedef struct wf_lock wf_lock;
-/* Both return WF_OK, WF_ERR_LOCKED, WF_ERR_INTERRUPTED (while waiting), WF_ERR_DISK or
- * WF_ERR_MEMORY; *out is then NULL. */
+/* *out is the caller's: wf_lock_free(). Returns WF_OK, WF_ERR_LOCKED, WF_ERR_INTERRUPTED (while
+ * waiting), WF_ERR_DISK or WF_ERR_MEMORY; *out is then NULL. */
 WF_API wf_status wf_lock_file(wf_ctx *ctx, const char *path, wf_lock **out);
-/* Returns as wf_lock_file. */
+/* *out is the caller's: wf_lock_free(). Returns as wf_lock_file. */
 WF_API wf_status wf_lock_folder(wf_ctx *ctx, const char *path, wf_lock **out);
+/* Accepts NULL. */
 WF_API void wf_lock_free(wf_lock *lock);
 
 /* A file's digest, 32 hexadecimal digits and a NUL: XXH3 of 128 bits over its bytes. It tells
  * damage and exchanged files; it is no protection against a forger. Returns WF_OK, WF_ERR_INPUT,
  * WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_file_digest(wf_ctx *ctx, const char *path, char out[33]);
-/* safetensors files of weft hold a digest of themselves. WF_ERR_INPUT, with a sentence, when the
- * content is not what was written; *known false: there is none, because another program or version
- * 0.1 wrote the file. */
+/* safetensors files of weft hold a digest of themselves. *known false: there is none, because
+ * another program or version 0.1 wrote the file. Returns WF_OK, WF_ERR_INPUT (no such file, or its
+ * content is not what was written), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_file_verify(wf_ctx *ctx, const char *path, bool *known);
 
 /* SHA-256 as 64 hex digits. */

@@ -4,7 +4,9 @@
  *     wf_fit_desc fit = wf_fit_desc_default();
  *     wf_flow *flow;
  *     wf_flow_fit(ctx, &source, 1, &field, &fit, "flow.safetensors", &flow);
- *     wf_flow_sample(ctx, flow, wf_zoo_graph(zoo), NULL, 100, &sample, weights, NULL, &stats); */
+ *     wf_flow_sample(ctx, flow, wf_zoo_graph(zoo), NULL, 100, &sample, weights, NULL, &stats);
+ *
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_FLOW_H
 #define WEFT_FLOW_H
 
@@ -48,6 +50,7 @@ typedef struct wf_fit_desc {
 #include "weft/fit.def"
 } wf_fit_desc;
 WF_API wf_fit_desc wf_fit_desc_default(void); /* our recipe: muon, preconditioned, matched */
+/* The table of its settings, for wf_settings_create(): a constant, never NULL. */
 WF_API const wf_setting *wf_fit_settings(void);
 WF_API wf_fit_desc wf_fit_desc_paper(void); /* AdamW, plain, independent */
 
@@ -70,13 +73,15 @@ WF_API void wf_flow_free(wf_flow *flow);
 WF_API const char *wf_flow_generator(const wf_flow *flow); /* whose flow it is: "gmn" */
 WF_API int wf_flow_cond_size(const wf_flow *flow);         /* numbers in a condition; 0: none */
 WF_API size_t wf_flow_params(const wf_flow *flow);         /* trainable parameters of its field */
-/* The struct of its generator's settings, wf_field_desc of gmn; and how it was trained. */
+/* The struct of its generator's settings, wf_field_desc of gmn, NULL where it has none; and how it
+ * was trained, never NULL. Both belong to the flow. */
 WF_API const void *wf_flow_options(const wf_flow *flow);
 WF_API const wf_fit_desc *wf_flow_trained_with(const wf_flow *flow);
 WF_API size_t wf_flow_updates(const wf_flow *flow); /* done so far */
 /* Where it stands on the way to the updates it was given: the same, unless max_seconds shortened
  * its schedule. */
 WF_API size_t wf_flow_position(const wf_flow *flow);
+/* A value of its file's metadata, which belongs to the flow; NULL when absent. */
 WF_API const char *wf_flow_meta(const wf_flow *flow, const char *key);
 
 /* A collection the flow was fitted to. Everything belongs to the flow; texts are "" where
@@ -94,11 +99,12 @@ typedef struct wf_flow_source {
 } wf_flow_source;
 WF_API int wf_flow_sources(const wf_flow *flow); /* how many */
 WF_API wf_flow_source wf_flow_source_at(const wf_flow *flow, int index);
-/* Its architecture alone, for callers that do not know the struct; it belongs to the flow. */
+/* Its architecture alone, for callers that do not know the struct; it belongs to the flow. Never
+ * NULL for index < wf_flow_sources(). */
 WF_API const wf_graph *wf_flow_source_graph(const wf_flow *flow, int index);
 /* "a, b, c": the names of the tasks, each once, as many as fit into `size` bytes, at most 64. */
 WF_API void wf_flow_tasks(const wf_flow *flow, char *out, size_t size);
-/* The first source of a task; WF_ERR_USAGE lists the tasks there are. */
+/* The first source of a task. Returns WF_OK, or WF_ERR_USAGE with the tasks there are. */
 WF_API wf_status wf_flow_find_task(wf_ctx *ctx, const wf_flow *flow, const char *task, int *index);
 /* The source whose condition is nearest to `cond`. */
 WF_API int wf_flow_nearest(const wf_flow *flow, const float *cond);
@@ -117,7 +123,9 @@ typedef struct wf_sample_desc {
 #define SETTING(type, member, ...) WF_MEMBER_##type member;
 #include "weft/sample.def"
 } wf_sample_desc;
+/* The defaults: a struct that owns nothing. */
 WF_API wf_sample_desc wf_sample_desc_default(void);
+/* The table of its settings, for wf_settings_create(): a constant, never NULL. */
 WF_API const wf_setting *wf_sample_settings(void);
 
 /* How the flow is to be sampled: what wf_flow_keep_sampling put into its file, over the defaults.

@@ -11,7 +11,8 @@
  * A kind of generator is a table: name, settings, traits, fit, open, sample, free. Flows
  * (weft/flow.h) and the controls, which a generated network must beat, are kinds; a program may
  * register its own. Then recipes, tables and commands know it by its name. docs/generators.md says
- * how to write one. */
+ * how to write one.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_GENERATOR_H
 #define WEFT_GENERATOR_H
 
@@ -93,15 +94,16 @@ struct wf_generator_kind {
  * Kinds of the library are there from the start. Register others before threads use the
  * registry. */
 
-/* kind is borrowed for the rest of the program. WF_ERR_USAGE: a bad table, or a name that is
- * taken. */
+/* kind is borrowed for the rest of the program. Returns WF_OK, or WF_ERR_USAGE: a bad table, a name
+ * that is taken, or too many kinds. */
 WF_API wf_status wf_generator_register(wf_ctx *ctx, const wf_generator_kind *kind);
 WF_API int wf_generator_count(void);
-WF_API const wf_generator_kind *wf_generator_at(int index);          /* in order of registration */
-WF_API const wf_generator_kind *wf_generator_find(const char *name); /* NULL: none */
+/* By number, in order of registration, and by name; a constant. NULL: there is none. */
+WF_API const wf_generator_kind *wf_generator_at(int index);
+WF_API const wf_generator_kind *wf_generator_find(const char *name);
 /* A name that may have its parameter after it, "perturbation-0.25": the kind, and its options with
- * that parameter; free(*options), which is NULL for kinds without settings. WF_ERR_USAGE lists
- * names. */
+ * that parameter; free(*options), which is NULL for kinds without settings. Returns WF_OK,
+ * WF_ERR_USAGE (no such name, with those there are; a bad number) or WF_ERR_MEMORY. */
 WF_API wf_status wf_generator_named(wf_ctx *ctx, const char *name, const wf_generator_kind **kind,
                                     void **options);
 
@@ -124,8 +126,10 @@ WF_API wf_status wf_generator_open(wf_ctx *ctx, const wf_generator_open_desc *de
 WF_API wf_status wf_generator_sample(wf_ctx *ctx, wf_generator *generator,
                                      const wf_generator_request *request);
 WF_API void wf_generator_free(wf_generator *generator); /* accepts NULL */
+/* A constant, never NULL. */
 WF_API const wf_generator_kind *wf_generator_kind_of(const wf_generator *generator);
-WF_API const wf_graph *wf_generator_graph(const wf_generator *generator); /* NULL: any, not known */
+/* Its architecture, which belongs to the generator; NULL: any, or not known. */
+WF_API const wf_graph *wf_generator_graph(const wf_generator *generator);
 /* Trainable parameters of a fit to networks of `graph`; options NULL: the defaults. 0: none.
  * Returns WF_OK, WF_ERR_USAGE (options) or WF_ERR_MEMORY. */
 WF_API wf_status wf_generator_params(wf_ctx *ctx, const wf_generator_kind *kind,
@@ -136,7 +140,8 @@ WF_API wf_status wf_generator_params(wf_ctx *ctx, const wf_generator_kind *kind,
 WF_API wf_status wf_generator_tensors(wf_ctx *ctx, const wf_generator_kind *kind,
                                       const void *options, const wf_graph *graph, int cond_size,
                                       wf_generator_visit *visit, void *user);
-WF_API wf_flow *wf_generator_flow(wf_generator *generator); /* NULL: it is no flow */
+/* The flow inside, which belongs to the generator; NULL: it is no flow. */
+WF_API wf_flow *wf_generator_flow(wf_generator *generator);
 
 /* --- without structs: options as JSON ----------------------------------------------------------
  * For bindings. Unknown keys and bad values are WF_ERR_USAGE with a sentence that names them. */
@@ -174,7 +179,8 @@ WF_API wf_status wf_generator_sample_json(wf_ctx *ctx, wf_generator *generator,
                                           float *weights, float *direct, char **stats);
 /* What is known of generator number `index`: {"name", "about", "fitted": bool, "parameter",
  * "variants", "traits": ["any-architecture", "conditions", "equivariant", "wants-aligned",
- * "keeps-collection", "on-gpu", "refines"]}; wf_free(*out). WF_ERR_USAGE after the last. */
+ * "keeps-collection", "on-gpu", "refines"]}; wf_free(*out). Returns WF_OK, WF_ERR_USAGE (after the
+ * last) or WF_ERR_MEMORY. */
 WF_API wf_status wf_generator_json(wf_ctx *ctx, int index, char **out);
 /* The table of a generator's settings, for wf_settings_create(); NULL: there is no such generator,
  * or it has no settings. */

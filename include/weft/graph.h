@@ -8,7 +8,8 @@
  * It is written as a C array (wf_graph_build), as JSON (wf_graph_json) or, without residual
  * connections but those of basic blocks, as a text. Everything else follows from it: the flat
  * parameter order (that of a PyTorch state_dict), hidden-unit permutations, positional roles,
- * parameter groups, the forward pass. Nothing else knows what an MLP is. */
+ * parameter groups, the forward pass. Nothing else knows what an MLP is.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_GRAPH_H
 #define WEFT_GRAPH_H
 
@@ -143,8 +144,10 @@ enum {
  * channels, height, width   of an image that goes in; height 0: `channels` plain numbers.
  * flags                     0 or WF_GRAPH_FOLD_INPUT.
  * Hidden units of a group form one orbit; groups that are added or passed on share theirs, and
- * with the input or the output they are fixed. Sizes that do not fit are WF_ERR_SHAPE with a
- * sentence that names the layer, what was expected and what was found. */
+ * with the input or the output they are fixed.
+ * *out is the caller's: wf_graph_free(); NULL on failure. Returns WF_OK, WF_ERR_USAGE (the number
+ * of layers, a bad layer), WF_ERR_SHAPE (sizes that do not fit: layer, what was expected and what
+ * was found) or WF_ERR_MEMORY. */
 WF_API wf_status wf_graph_build(wf_ctx *ctx, int channels, int height, int width,
                                 const wf_layer *layers, int n_layers, unsigned flags,
                                 wf_graph **out);
@@ -178,9 +181,11 @@ WF_API wf_status wf_graph_from_json(wf_ctx *ctx, const char *json, unsigned flag
 WF_API wf_status wf_graph_clone(wf_ctx *ctx, const wf_graph *graph, wf_graph **out);
 /* A copy with other flags, the caller's: wf_graph_free(). Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_graph_fold(wf_ctx *ctx, const wf_graph *graph, unsigned flags, wf_graph **out);
+/* Accepts NULL. */
 WF_API void wf_graph_free(wf_graph *graph);
 /* Same parameters, same function; names and folding are ignored. */
 WF_API bool wf_graph_equal(const wf_graph *a, const wf_graph *b);
+/* "relu" ...: a constant, never NULL. */
 WF_API const char *wf_activation_name(wf_activation activation);
 
 /* --- batch norms in evaluation: a factor and a shift of the layer before them -----------------

@@ -10,7 +10,8 @@
  * Without a description, fully connected networks: matrices [out,in] that chain, with or without
  * biases. With one (desc.arch) any network that weft/graph.h describes: convolutions, norm layers,
  * residual connections. What belongs to no layer is refused by name.
- * docs/import.md has the rules. */
+ * docs/import.md has the rules.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_IMPORT_H
 #define WEFT_IMPORT_H
 
@@ -46,7 +47,8 @@ typedef struct wf_import_result {
     int n_collections;
     wf_import_collection *collections;
 } wf_import_result;
-WF_API void wf_import_result_free(wf_import_result *result); /* what it holds, not itself */
+/* Frees what it holds, not itself; result must not be NULL. */
+WF_API void wf_import_result_free(wf_import_result *result);
 
 /* Turn networks saved by PyTorch into collections.
  * source  a safetensors or torch.save file of stacked tensors, as torch.func.stack_module_state

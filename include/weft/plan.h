@@ -9,7 +9,8 @@
  * The speed is measured, not looked up: real updates of the flow that is planned run for a second
  * or two, matching, optimiser and validation included. A busy machine makes the plan smaller. Two
  * calls may measure different speeds and plan different flows; to get the same flow again, keep
- * the plan. `weft fit` writes it as a recipe. */
+ * the plan. `weft fit` writes it as a recipe.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_PLAN_H
 #define WEFT_PLAN_H
 

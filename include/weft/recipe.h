@@ -7,7 +7,8 @@
  * wf_recipe_finish, which refuses every other key with its line and the nearest known name.
  * Values keep inner spaces; '#' starts a comment at the line's start or after a space; a quoted
  * value ("...") may hold '#'. Duplicate keys and sections are refused. Overrides
- * ("zoo.count=10") replace or add values. */
+ * ("zoo.count=10") replace or add values.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_RECIPE_H
 #define WEFT_RECIPE_H
 
@@ -20,9 +21,11 @@ typedef struct wf_recipe wf_recipe;
  * WF_ERR_INPUT (no file, or a line that is no recipe; the sentence has file and line) or
  * WF_ERR_MEMORY. */
 WF_API wf_status wf_recipe_open(wf_ctx *ctx, const char *path, wf_recipe **out);
-/* The same of a text, which is copied; label stands for its path. Returns as wf_recipe_open. */
+/* The same of a text, which is copied; label stands for its path. *out is the caller's:
+ * wf_recipe_free(). Returns as wf_recipe_open. */
 WF_API wf_status wf_recipe_parse(wf_ctx *ctx, const char *label, const char *text, size_t size,
                                  wf_recipe **out);
+/* Accepts NULL. */
 WF_API void wf_recipe_free(wf_recipe *recipe);
 /* Returns WF_OK, WF_ERR_USAGE (not of that form) or WF_ERR_MEMORY. */
 WF_API wf_status wf_recipe_override(wf_ctx *ctx, wf_recipe *recipe,
@@ -32,8 +35,8 @@ WF_API wf_status wf_recipe_override(wf_ctx *ctx, wf_recipe *recipe,
 WF_API wf_status wf_recipe_set(wf_ctx *ctx, wf_recipe *recipe, const char *section, const char *key,
                                const char *value);
 WF_API bool wf_recipe_has(const wf_recipe *recipe, const char *section, const char *key);
-WF_API const char *wf_recipe_section(const wf_recipe *recipe,
-                                     int index); /* names in file order; NULL after the last */
+/* Names in file order, which belong to the recipe; NULL after the last. */
+WF_API const char *wf_recipe_section(const wf_recipe *recipe, int index);
 WF_API bool wf_recipe_has_section(const wf_recipe *recipe, const char *section);
 
 /* Both set values and mark keys as known; an absent key leaves its value as it is (the default).
@@ -54,7 +57,8 @@ WF_API wf_status wf_recipe_refuse(wf_ctx *ctx, const wf_recipe *recipe, const ch
 /* Refuses keys that nobody asked for. Returns WF_OK, WF_ERR_INPUT or, for an override,
  * WF_ERR_USAGE. */
 WF_API wf_status wf_recipe_finish(wf_ctx *ctx, const wf_recipe *recipe);
-/* The recipe with all overrides, as text that reads back to the same; free() it. */
+/* The recipe with all overrides, as text that reads back to the same; free() it.
+ * NULL: out of memory. */
 WF_API char *wf_recipe_text(const wf_recipe *recipe);
 
 WF_END_C

@@ -4,7 +4,8 @@
  *     desc.title = "demo"; desc.entries = entries; desc.n_entries = n; ...
  *     wf_report_write(ctx, &desc, "report.html");
  *
- * The page refers to nothing outside itself and needs no script. */
+ * The page refers to nothing outside itself and needs no script.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_REPORT_H
 #define WEFT_REPORT_H
 

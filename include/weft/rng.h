@@ -3,7 +3,8 @@
  * Every random number of weft has an address, so network 17 is the same network whatever the batch,
  * thread, shard or restart, on the CPU and on the GPU. A stream is the sequence of 128-bit blocks
  *     philox(key = seed, counter = (index, step, network, purpose)),   index = 0, 1, 2 ...
- * The header is plain C that nvcc also compiles. */
+ * The header is plain C that nvcc also compiles.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_RNG_H
 #define WEFT_RNG_H
 
@@ -49,12 +50,14 @@ typedef struct wf_rng {
     uint32_t left; /* words not yet drawn */
 } wf_rng;
 
+/* The two halves of a 64-bit product. */
 static inline WF_HD void wf_philox_mul(uint32_t a, uint32_t b, uint32_t *high, uint32_t *low) {
     uint64_t product = (uint64_t)a * b;
     *high = (uint32_t)(product >> 32);
     *low = (uint32_t)product;
 }
 
+/* One block of 128 random bits: ten rounds of Philox4x32. out may be counter. */
 static inline WF_HD void wf_philox(const uint32_t counter[4], uint64_t key, uint32_t out[4]) {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -72,12 +75,14 @@ static inline WF_HD void wf_philox(const uint32_t counter[4], uint64_t key, uint
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
+/* The beginning of a stream; it owns nothing. */
 static inline WF_HD wf_rng wf_rng_at(uint64_t seed, uint32_t network, wf_purpose purpose,
                                      uint32_t step) {
     wf_rng rng = {seed, network, (uint32_t)purpose, step, 0, {0, 0, 0, 0}, 0};
     return rng;
 }
 
+/* The next 32 bits. */
 static inline WF_HD uint32_t wf_rng_u32(wf_rng *rng) {
     if (rng->left == 0) {
         uint32_t counter[4] = {rng->index++, rng->step, rng->network, rng->purpose};

@@ -9,7 +9,8 @@
  * A finished stage with the same settings is skipped, a broken one goes on where it stopped,
  * results of other settings are never overwritten unless told so. Nothing is printed: progress and
  * warnings go to the context, lines about stages to the callback. docs/commands.md has the keys of
- * recipes. */
+ * recipes.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_RUN_H
 #define WEFT_RUN_H
 
@@ -43,6 +44,7 @@ WF_API wf_status wf_run(wf_ctx *ctx, const char *recipe, const char *text, const
                         char **result);
 /* The same without the struct. json {"folder": text, "set": {"train.updates": 100, ...}, "seed": N,
  * "redo": bool}, every key optional; NULL: the defaults. say and user as above; say may be NULL.
+ * result as above: wf_free(*result).
  * Returns what wf_run() returns; WF_ERR_USAGE for bad options. */
 WF_API wf_status wf_run_json(wf_ctx *ctx, const char *recipe, const char *text, const char *json,
                              void (*say)(void *user, const char *line), void *user, char **result);

@@ -26,7 +26,8 @@
  *
  * After the help, designated members may follow. A setting that is added to a table which released
  * files were written with needs `.before`, the value that they were made with: then they open, and
- * finished stages of their runs stay finished. */
+ * finished stages of their runs stay finished.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_SETTINGS_H
 #define WEFT_SETTINGS_H
 
@@ -83,12 +84,12 @@ enum { WF_SETTING_BUFFER = 32 };
 /* All tables end with a row whose key is NULL. `desc` is the struct that the table describes. */
 WF_API void wf_settings_default(const wf_setting *rows, void *desc);
 WF_API const wf_setting *wf_settings_find(const wf_setting *rows, const char *key); /* or NULL */
-/* Set one from text, which a TEXT setting keeps a pointer to. WF_ERR_USAGE says what is allowed or
- * which key is near; *desc is then as it was. */
+/* Set one from text, which a TEXT setting keeps a pointer to. Returns WF_OK, or WF_ERR_USAGE with
+ * what is allowed or which key is near; *desc is then as it was. */
 WF_API wf_status wf_settings_set(wf_ctx *ctx, const wf_setting *rows, const char *key,
                                  const char *text, void *desc);
-/* Every value within its range, every choice one of its names. WF_ERR_USAGE names the first
- * fault. */
+/* Every value within its range, every choice one of its names. Returns WF_OK, or WF_ERR_USAGE with
+ * the first fault. */
 WF_API wf_status wf_settings_check(wf_ctx *ctx, const wf_setting *rows, const void *desc);
 /* {"lr": 0.001, "optimizer": "muon", ...}: unset texts are null, numbers above 2^53 are texts.
  * NULL: out of memory. wf_free() it. */

@@ -3,7 +3,9 @@
  *     char names[128];
  *     wf_text list = wf_text_start(names, sizeof names);
  *     for (int i = 0; i < n; i++) wf_text_add(&list, "%s%s", i > 0 ? ", " : "", name[i]);
- *     if (list.cut) ...                                 names holds as much as fits */
+ *     if (list.cut) ...                                 names holds as much as fits
+ *
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_TEXT_H
 #define WEFT_TEXT_H
 

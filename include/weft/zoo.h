@@ -8,7 +8,8 @@
  *                         r/8 is set where the network is wrong on example r
  * Metadata: weft.graph (the networks as JSON), weft.arch, weft.activation, weft.recipe, weft.data
  * (fingerprint of the data), weft.preparation ...
- * docs/formats.md has them all. */
+ * docs/formats.md has them all.
+ * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_ZOO_H
 #define WEFT_ZOO_H
 
@@ -148,7 +149,9 @@ typedef struct wf_zoo_desc {
 #define SETTING(type, member, ...) WF_MEMBER_##type member;
 #include "weft/zoo.def"
 } wf_zoo_desc;
+/* The defaults: a struct that owns nothing. */
 WF_API wf_zoo_desc wf_zoo_desc_default(void);
+/* The table of its settings, for wf_settings_create(): a constant, never NULL. */
 WF_API const wf_setting *wf_zoo_settings(void);
 
 /* Train networks first .. first+count-1 and write them to `path`; where they stand there already,
@@ -162,7 +165,9 @@ WF_API wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_datas
 
 /* Train `count` networks in memory; for tests and controls.
  * weights  (count, n_params) initial weights, replaced by the trained ones.
- * WF_ERR_DIVERGED: some are not finite at the end; the others are trained. */
+ * Returns WF_OK, WF_ERR_USAGE (desc), WF_ERR_SHAPE (data for other networks), WF_ERR_UNSUPPORTED
+ * (networks that weft cannot train), WF_ERR_DIVERGED (some are not finite at the end; the others
+ * are trained), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_train_from(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                                    const wf_zoo_desc *desc, float *weights);
 /* PyTorch's default initial weights of network `index`. */

@@ -604,8 +604,8 @@ static void iou_of_a_large_collection(void **state) {
     assert_ok(f->ctx, wf_zoo_write(f->ctx, path, graph, weights, many, NULL));
     assert_ok(f->ctx, wf_zoo_open(f->ctx, path, &zoo));
     assert_ok(f->ctx, wf_reference_open(f->ctx, zoo, f->data, &desc, &ref));
-    assert_non_null(strstr(wf_reference_notes(ref),
-                           "error-IoU of the collection is that of its cloud of 30"));
+    assert_non_null(
+        strstr(wf_reference_notes(ref), "error-IoU of the collection is that of its cloud of 30"));
     size_t without = 0;
     for (size_t i = 0; i < many; i++) without += isnan(ref->iou[i]);
     assert_int_equal(without, many - cloud);

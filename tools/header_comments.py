@@ -22,7 +22,8 @@ import sys
 RULES = "weft/weft.h"
 OWNER = r"caller's|_free\b|\bfree\(|belong|constant|static|borrowed|kept|keeps|table|itself"
 FUNCTION = re.compile(
-    r"(?:WF_API|static inline(?: WF_HD)?)\s+([^;()={}]*?\**)\s*\b(wf_\w+)\(((?:[^()]|\([^()]*\))*)\)"
+    r"(?:WF_API|static inline(?: WF_HD)?)\s+([^;()={}]*?\**)\s*\b(wf_\w+)"
+    r"\(((?:[^()]|\([^()]*\))*)\)"
 )
 
 

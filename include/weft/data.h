@@ -115,7 +115,7 @@ typedef struct wf_fetched {
     uint64_t bytes, resumed; /* resumed: those that an earlier, broken call had brought */
     bool cached;             /* it was there already, and is unchanged */
 } wf_fetched;
-/* Frees what it holds, not itself; fetched must not be NULL. */
+/* Frees what it holds, not itself; accepts NULL. */
 WF_API void wf_fetched_free(wf_fetched *fetched);
 
 /* Download a data set. The next call resumes a broken download, and asks nothing of the network

@@ -47,7 +47,7 @@ typedef struct wf_import_result {
     int n_collections;
     wf_import_collection *collections;
 } wf_import_result;
-/* Frees what it holds, not itself; result must not be NULL. */
+/* Frees what it holds, not itself; accepts NULL. */
 WF_API void wf_import_result_free(wf_import_result *result);
 
 /* Turn networks saved by PyTorch into collections.

@@ -12,6 +12,7 @@
 #include "weft/plan.h"
 #include "weft/text.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,11 +134,25 @@ static wf_status remove_earlier(fitting *f) {
 /* Invariant F1. What is to be done, where a flow stands there with its recipe. */
 typedef enum earlier { EARLIER_NONE, EARLIER_BEGUN, EARLIER_DONE } earlier;
 
+/* The path without links, "" where nothing is there. Other failures are told, so that a fault of
+ * the disk is not taken for another collection. */
+static wf_status resolve(wf_run_app *app, const char *path, char out[WF_RUN_PATH]) {
+    if (realpath(path, out) != NULL) return WF_OK;
+    out[0] = '\0';
+    if (errno == ENOENT || errno == ENOTDIR) return WF_OK;
+    wf_status status = errno == ENOMEM ? WF_ERR_MEMORY : WF_ERR_INPUT;
+    return wf__run_fail(app, status, "%s: %s", path, strerror(errno));
+}
+
 /* Is the recipe that is there about the collection that was given? */
-static bool same_collection(const fitting *f) {
+static wf_status same_collection(fitting *f, bool *same) {
     char given[WF_RUN_PATH], named[WF_RUN_PATH];
-    return f->recipe.zoo_path != NULL && realpath(f->zoo_path, given) != NULL &&
-           realpath(f->recipe.zoo_path, named) != NULL && strcmp(given, named) == 0;
+    *same = false;
+    if (f->recipe.zoo_path == NULL) return WF_OK;
+    WF_TRY(resolve(f->app, f->zoo_path, given));
+    WF_TRY(resolve(f->app, f->recipe.zoo_path, named));
+    *same = given[0] != '\0' && strcmp(given, named) == 0;
+    return WF_OK;
 }
 
 static wf_status look_around(fitting *f, earlier *found) {
@@ -151,7 +166,9 @@ static wf_status look_around(fitting *f, earlier *found) {
     WF_TRY(wf_flow_open(app->ctx, f->out, &flow));
     size_t done = wf_flow_position(flow), of = f->recipe.fit.updates;
     wf_flow_free(flow);
-    if (!same_collection(f))
+    bool same;
+    WF_TRY(same_collection(f, &same));
+    if (!same)
         return wf__run_fail(app, WF_ERR_USAGE,
                             "%s is a flow of %s; give another name, or --force to fit anew", f->out,
                             f->recipe.zoo_path);

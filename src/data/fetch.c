@@ -35,6 +35,7 @@ static const char openml[] = "https://www.openml.org", census[] = "https://www2.
 wf_fetch_desc wf_fetch_desc_default(void) { return (wf_fetch_desc){0}; }
 
 void wf_fetched_free(wf_fetched *fetched) {
+    if (fetched == NULL) return;
     free(fetched->path);
     *fetched = (wf_fetched){0};
 }

@@ -52,6 +52,7 @@ typedef struct source {
 wf_import_desc wf_import_desc_default(void) { return (wf_import_desc){0}; }
 
 void wf_import_result_free(wf_import_result *result) {
+    if (result == NULL) return;
     for (int i = 0; i < result->n_collections; i++) {
         free(result->collections[i].path);
         free(result->collections[i].arch);

@@ -155,6 +155,7 @@ static void bad_requests_are_refused_without_a_network(void **state) {
     assert_fails(ctx, wf_data_fetch(ctx, "openml:", NULL, &fetched), WF_ERR_USAGE,
                  "which data set");
     wf_fetched_free(&fetched);
+    wf_fetched_free(NULL);
 }
 
 int main(void) {

@@ -352,6 +352,7 @@ static void folder_of(bool torch) {
     check_collection(result.collections[0].path, "3-4-2!", (size_t[]){1, 2, 11}, 3, sources[0]);
     check_collection(result.collections[1].path, "3-5-2!", (size_t[]){9, 10}, 2, sources[1]);
     wf_import_result_free(&result);
+    wf_import_result_free(NULL);
 }
 
 static void folders(void **state) {

@@ -6,8 +6,8 @@
  * A reader asks for the keys it knows, mostly by a table of settings, and then calls
  * wf_recipe_finish, which refuses every other key with its line and the nearest known name.
  * Values keep inner spaces; '#' starts a comment at the line's start or after a space; a quoted
- * value ("...") may hold '#'. Duplicate keys and sections are refused. Overrides
- * ("zoo.count=10") replace or add values.
+ * value ("...") may hold '#', and control characters: \x0a is a newline. Duplicate keys and
+ * sections are refused. Overrides ("zoo.count=10") replace or add values.
  * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_RECIPE_H
 #define WEFT_RECIPE_H
@@ -57,9 +57,13 @@ WF_API wf_status wf_recipe_refuse(wf_ctx *ctx, const wf_recipe *recipe, const ch
 /* Refuses keys that nobody asked for. Returns WF_OK, WF_ERR_INPUT or, for an override,
  * WF_ERR_USAGE. */
 WF_API wf_status wf_recipe_finish(wf_ctx *ctx, const wf_recipe *recipe);
-/* The recipe with all overrides, as text that reads back to the same; free() it.
- * NULL: out of memory. */
+/* The recipe with all overrides, as text that reads back to the same; free() it. NULL: out of
+ * memory, or a value that wf_recipe_set was given is not UTF-8. */
 WF_API char *wf_recipe_text(const wf_recipe *recipe);
+/* A value as a recipe writes it: in quotes where it would read back as something else. *out is the
+ * caller's: wf_free(). Returns WF_OK, WF_ERR_USAGE (not UTF-8, which no recipe can hold; the
+ * sentence names the value) or WF_ERR_MEMORY. */
+WF_API wf_status wf_recipe_quote(wf_ctx *ctx, const char *value, char **out);
 
 WF_END_C
 

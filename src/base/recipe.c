@@ -47,6 +47,7 @@ struct wf_recipe {
 /* --- small parts ------------------------------------------------------------------------------ */
 
 static bool is_space(char c) { return c == ' ' || c == '\t'; }
+static bool is_control(char c) { return ((unsigned char)c < 32 && c != '\t') || c == 127; }
 
 /* A piece of a line; the reader cuts lines into these before it copies anything. */
 typedef struct piece {
@@ -103,6 +104,25 @@ static setting *find_setting(const recipe_section *s, piece key) {
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* What stands after a \ in quotes: a quote, a \, or x and the two digits of a control character.
+ * Returns the characters of `p` that it takes; 0: it is none of these. */
+static size_t read_escape(piece p, char *out) {
+    if (p.size == 0) return 0;
+    *out = p.text[0];
+    if (p.text[0] == '"' || p.text[0] == '\\') return 1;
+    if (p.text[0] != 'x' || p.size < 3) return 0;
+    int high = hex_digit(p.text[1]), low = hex_digit(p.text[2]);
+    if (high < 0 || low < 0) return 0;
+    *out = (char)(high << 4 | low);
+    return is_control(*out) && *out != '\0' ? 3 : 0;
+}
+
 /* The value of a setting. In a file, '#' after a space begins a comment; in an override it does
  * not. */
 static wf_status read_value(wf_ctx *ctx, wf_recipe *recipe, const char *where, piece p, int line,
@@ -112,14 +132,18 @@ static wf_status read_value(wf_ctx *ctx, wf_recipe *recipe, const char *where, p
         char *value = wf_arena_alloc(&recipe->arena, p.size);
         if (value == NULL) return no_memory(ctx, recipe);
         size_t size = 0, at = 1;
-        for (; at < p.size && p.text[at] != '"'; at++) {
-            if (p.text[at] == '\\') {
-                at++;
-                if (at == p.size || (p.text[at] != '"' && p.text[at] != '\\'))
+        while (at < p.size && p.text[at] != '"') {
+            char c = p.text[at++];
+            if (c == '\\') {
+                size_t taken = read_escape((piece){p.text + at, p.size - at}, &c);
+                if (taken == 0)
                     return wf_fail(ctx, fault(line),
-                                   "%s: in quotes, \\ stands before \" or \\ only", where);
+                                   "%s: in quotes, \\ stands before \", \\ or the x of a control "
+                                   "character (\\x0a is a newline) only",
+                                   where);
+                at += taken;
             }
-            value[size++] = p.text[at];
+            value[size++] = c;
         }
         if (at == p.size)
             return wf_fail(ctx, fault(line), "%s: the value lacks its closing quote", where);
@@ -222,10 +246,9 @@ static wf_status check_characters(wf_ctx *ctx, const char *where, int line, piec
     if (good < p.size)
         return wf_fail(ctx, fault(line), "%s: not UTF-8 at column %zu", where, good + 1);
     for (size_t i = 0; i < p.size; i++) {
-        unsigned char c = (unsigned char)p.text[i];
-        if ((c < 32 && c != '\t') || c == 127)
-            return wf_fail(ctx, fault(line), "%s: control character 0x%02x at column %zu", where, c,
-                           i + 1);
+        if (is_control(p.text[i]))
+            return wf_fail(ctx, fault(line), "%s: control character 0x%02x at column %zu", where,
+                           (unsigned char)p.text[i], i + 1);
     }
     return WF_OK;
 }
@@ -479,22 +502,35 @@ static bool needs_quotes(const char *value) {
     size_t length = strlen(value);
     if (length == 0 || value[0] == '"' || value[0] == '#') return true;
     if (is_space(value[0]) || is_space(value[length - 1])) return true;
-    for (size_t i = 1; i < length; i++)
-        if (value[i] == '#' && is_space(value[i - 1])) return true;
+    for (size_t i = 0; i < length; i++)
+        if (is_control(value[i]) || (value[i] == '#' && is_space(value[i - 1]))) return true;
     return false;
 }
 
-static void print_value(FILE *to, const char *value) {
+wf_status wf_recipe_quote(wf_ctx *ctx, const char *value, char **out) {
+    size_t length = strlen(value);
+    *out = NULL;
+    if (wf_utf8_check(value, length) < length)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "\"%.300s\" is not UTF-8, and a recipe cannot hold it; give it another name",
+                       value);
+    WF_TRY(wf_alloc(ctx, 4 * length + 3, 1, "recipe", out));
     if (!needs_quotes(value)) {
-        fprintf(to, "%s\n", value);
-        return;
+        memcpy(*out, value, length + 1);
+        return WF_OK;
     }
-    fputc('"', to);
+    char *to = *out;
+    *to++ = '"';
     for (; *value != '\0'; value++) {
-        if (*value == '"' || *value == '\\') fputc('\\', to);
-        fputc(*value, to);
+        if (is_control(*value)) {
+            to += sprintf(to, "\\x%02x", (unsigned char)*value);
+            continue;
+        }
+        if (*value == '"' || *value == '\\') *to++ = '\\';
+        *to++ = *value;
     }
-    fputs("\"\n", to);
+    memcpy(to, "\"", 2);
+    return WF_OK;
 }
 
 char *wf_recipe_text(const wf_recipe *recipe) {
@@ -502,14 +538,17 @@ char *wf_recipe_text(const wf_recipe *recipe) {
     size_t size = 0;
     FILE *to = open_memstream(&text, &size);
     if (to == NULL) return NULL;
+    bool failed = false;
     for (const recipe_section *s = recipe->sections; s != NULL; s = s->next) {
         fprintf(to, "%s[%s]\n", s == recipe->sections ? "" : "\n", s->name);
         for (const setting *one = s->settings; one != NULL; one = one->next) {
-            fprintf(to, "%s = ", one->key);
-            print_value(to, one->value);
+            char *value;
+            if (wf_recipe_quote(NULL, one->value, &value) != WF_OK) failed = true;
+            else fprintf(to, "%s = %s\n", one->key, value);
+            free(value);
         }
     }
-    bool failed = ferror(to) != 0;
+    failed = failed || ferror(to) != 0;
     if (fclose(to) != 0 || failed) {
         free(text);
         return NULL;

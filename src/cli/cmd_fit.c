@@ -10,7 +10,7 @@
 #include "cli/networks.h"
 #include "run/pipeline.h"
 #include "weft/plan.h"
-#include "weft/text.h"
+#include "weft/recipe.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 typedef struct fitting {
     wf_run_app *app;
     const char *zoo_path, *out;
-    char recipe_path[WF_RUN_PATH];
+    char recipe_path[WF_RUN_PATH], zoo_whole[WF_RUN_PATH];
     wf_zoo *zoo;
     wf_plan plan;
     bool planned; /* by this call; else an earlier one did */
@@ -36,23 +36,27 @@ static const char *whole_path(const char *key, const char *value, char buffer[WF
     return value;
 }
 
-/* Lines of [data]: what differs from the defaults. free() it; NULL: out of memory. */
-static char *data_lines(const wf_data_desc *data) {
-    enum { size = 8 * WF_RUN_PATH };
-    char *lines = malloc(size), path[WF_RUN_PATH];
-    if (lines == NULL) return NULL;
+/* Lines of [data]: what differs from the defaults. free() them, also after a failure. */
+static wf_status data_lines(wf_ctx *ctx, const wf_data_desc *data, char **lines) {
+    char path[WF_RUN_PATH];
+    size_t size;
     wf_data_desc plain = wf_data_desc_default();
-    wf_text text = wf_text_start(lines, size);
-    for (const wf_setting *row = wf_data_settings(); row->key != NULL; row++) {
-        char buffer[WF_SETTING_BUFFER];
+    FILE *to = open_memstream(lines, &size);
+    wf_status status = to == NULL ? WF_ERR_MEMORY : WF_OK;
+    for (const wf_setting *row = wf_data_settings(); status == WF_OK && row->key != NULL; row++) {
+        char buffer[WF_SETTING_BUFFER], *quoted;
         /* The scale is always written: without one the collection's own would count. */
         bool scale = strcmp(row->key, "scale") == 0;
         if (row->key[0] == '\0' || (!scale && wf_setting_equal(row, data, &plain))) continue;
         const char *value = whole_path(row->key, wf_setting_text(row, data, buffer), path);
-        bool quote = strpbrk(value, "#\"") != NULL;
-        wf_text_add(&text, "%s = %s%s%s\n", row->key, quote ? "\"" : "", value, quote ? "\"" : "");
+        status = wf_recipe_quote(ctx, value, &quoted);
+        if (status == WF_OK) fprintf(to, "%s = %s\n", row->key, quoted);
+        wf_free(quoted);
     }
-    return lines;
+    if (to == NULL) return status;
+    bool written = ferror(to) == 0;
+    if (fclose(to) != 0 || !written) status = WF_ERR_MEMORY;
+    return status;
 }
 
 /* --data, opened once so that what does not fit is said before any training; *lines NULL
@@ -67,10 +71,7 @@ static wf_status read_data(fitting *f, char **lines) {
     wf_status status = wf__run_data_recipe(app, name, f->zoo, &recipe);
     if (status == WF_OK) status = wf__run_recipe_dataset(app, &recipe, &data);
     if (status == WF_OK) status = wf_dataset_fits(app->ctx, data, wf_zoo_graph(f->zoo));
-    if (status == WF_OK) {
-        *lines = data_lines(&recipe.data);
-        if (*lines == NULL) status = wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
-    }
+    if (status == WF_OK) status = data_lines(app->ctx, &recipe.data, lines);
     wf_dataset_free(data);
     wf__run_recipe_free(&recipe);
     return status;
@@ -93,9 +94,8 @@ static void say_plan(const fitting *f) {
 }
 
 static wf_status write_plan(fitting *f, const char *data) {
-    char zoo[WF_RUN_PATH], *text;
-    const char *path = realpath(f->zoo_path, zoo) != NULL ? zoo : f->zoo_path;
-    WF_TRY(wf_plan_recipe(f->app->ctx, &f->plan, path, data, &text));
+    char *text;
+    WF_TRY(wf_plan_recipe(f->app->ctx, &f->plan, f->zoo_whole, data, &text));
     wf_status status = wf_write_file(f->app->ctx, f->recipe_path, text, strlen(text));
     wf_free(text);
     return status;
@@ -103,10 +103,15 @@ static wf_status write_plan(fitting *f, const char *data) {
 
 static wf_status make_plan(fitting *f) {
     wf_run_app *app = f->app;
-    char *data;
-    WF_TRY(read_data(f, &data));
-    wf__run_say(app, "measuring how long updates take");
-    wf_status status = wf_plan_fit(app->ctx, f->zoo, cli_real(app, "minutes"), &f->plan);
+    char *data, *quoted;
+    WF_TRY(wf__run_whole_path(app, f->zoo_path, f->zoo_whole));
+    WF_TRY(wf_recipe_quote(app->ctx, f->zoo_whole, &quoted)); /* what no recipe can hold is said */
+    wf_free(quoted);                                          /* before updates are measured */
+    wf_status status = read_data(f, &data);
+    if (status == WF_OK) {
+        wf__run_say(app, "measuring how long updates take");
+        status = wf_plan_fit(app->ctx, f->zoo, cli_real(app, "minutes"), &f->plan);
+    }
     if (status == WF_OK && cli_given(app, "seed")) {
         uint64_t seed = (uint64_t)cli_int(app, "seed");
         f->plan.field.seed = f->plan.fit.seed = f->plan.sample.seed = seed;

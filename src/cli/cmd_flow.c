@@ -3,15 +3,75 @@
 #include "run/pipeline.h"
 #include "run/sources.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* FLOW and `ending`; fails when it is too long. */
+static wf_status path_beside(wf_run_app *app, const char *flow, const char *ending,
+                             char out[WF_RUN_PATH]) {
+    if (snprintf(out, WF_RUN_PATH, "%s%s", flow, ending) < WF_RUN_PATH) return WF_OK;
+    return wf__run_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", flow);
+}
+
+/* One section: collection i of --zoo A,B, and its condition. */
+static wf_status print_section(wf_run_app *app, FILE *to, const wf_run_source_text *source, int i) {
+    char whole[WF_RUN_PATH], *zoo, *cond = NULL;
+    WF_TRY(wf__run_whole_path(app, source->zoo, whole));
+    WF_TRY(wf_recipe_quote(app->ctx, whole, &zoo));
+    wf_status status =
+        source->cond == NULL ? WF_OK : wf_recipe_quote(app->ctx, source->cond, &cond);
+    if (status == WF_OK) fprintf(to, "[%d]\nzoo = %s\n", i + 1, zoo);
+    if (cond != NULL) fprintf(to, "cond = %s\n", cond);
+    wf_free(zoo);
+    wf_free(cond);
+    return status;
+}
+
+/* Several collections of --zoo as a manifest, which a recipe can name. */
+static wf_status write_manifest(wf_run_app *app, const wf_run_sources *s, const char *path) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&text, &size);
+    if (to == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
+    wf_status status = WF_OK;
+    for (int i = 0; status == WF_OK && i < s->n; i++)
+        status = print_section(app, to, &s->text[i], i);
+    bool written = ferror(to) == 0;
+    if ((fclose(to) != 0 || !written) && status == WF_OK)
+        status = wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (status == WF_OK) status = wf_write_file(app->ctx, path, text, size);
+    free(text);
+    return status;
+}
+
+/* The recipe that weft run takes: as it was read, with the collections that --zoo or --manifest
+ * named, by their whole paths. */
 static wf_status write_recipe_beside(wf_run_app *app, const wf_run_recipe *recipe,
-                                     const char *path) {
-    char beside[WF_RUN_PATH];
-    snprintf(beside, sizeof beside, "%s.recipe.conf", path);
-    char *text = wf__run_recipe_resolved(recipe);
-    if (text == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
+                                     const wf_run_sources *s, const char *flow) {
+    char beside[WF_RUN_PATH], named[WF_RUN_PATH];
+    const char *zoo = cli_text(app, "zoo"), *manifest = cli_text(app, "manifest");
+    wf_run_recipe made = *recipe;
+    WF_TRY(path_beside(app, flow, ".recipe.conf", beside));
+    if (zoo != NULL && s->n > 1) {
+        char list[WF_RUN_PATH];
+        WF_TRY(path_beside(app, flow, ".manifest.conf", list));
+        WF_TRY(write_manifest(app, s, list));
+        WF_TRY(wf__run_whole_path(app, list, named));
+    } else
+        WF_TRY(wf__run_whole_path(app,
+                                  zoo != NULL        ? zoo
+                                  : manifest != NULL ? manifest
+                                                     : recipe->manifest,
+                                  named));
+    bool one = zoo != NULL && s->n == 1;
+    made.zoo_path = one ? named : NULL;
+    made.manifest = one ? NULL : named;
+    if (!one) made.arch = NULL; /* a manifest's collections have theirs */
+    char *text = wf__run_recipe_resolved(&made);
+    if (text == NULL)
+        return wf__run_fail(app, WF_ERR_MEMORY, "%s: out of memory, or a path is not UTF-8",
+                            beside);
     wf_status status = wf_write_file(app->ctx, beside, text, strlen(text));
     free(text);
     return status;
@@ -76,7 +136,7 @@ static wf_status fit(wf_run_app *app, wf_run_recipe *recipe, wf_run_sources *s) 
     WF_TRY(wf__run_sources_open(app, s));
     WF_TRY(wf__run_sources_condition(app, s, recipe));
     WF_TRY(wf__run_sources_shares(app, s, recipe->shares));
-    WF_TRY(write_recipe_beside(app, recipe, out));
+    WF_TRY(write_recipe_beside(app, recipe, s, out));
     double start = wf_seconds();
     WF_TRY(wf__run_resumable(app, wf__run_fit(app, recipe, s->list, s->n, out)));
     return print_fitted(app, recipe, out, wf_seconds() - start);

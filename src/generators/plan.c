@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "weft/generator.h"
 #include "weft/plan.h"
+#include "weft/recipe.h"
 #include "weft/text.h"
 
 #include <errno.h>
@@ -297,16 +298,17 @@ static void add_line(wf_text *text, const wf_setting *rows, const void *desc, co
     else wf_text_add(text, "%-26s # %s\n", line, why);
 }
 
-/* A path as a recipe's value: quoted where it could be taken for a comment. */
-static void add_path(wf_text *text, const char *path) {
-    bool quote = strpbrk(path, "# \t\"") != NULL;
-    wf_text_add(text, "path = %s%s%s\n", quote ? "\"" : "", path, quote ? "\"" : "");
-}
-
 wf_status wf_plan_recipe(wf_ctx *ctx, const wf_plan *plan, const char *zoo, const char *data,
                          char **out) {
-    size_t size = 4096 + strlen(zoo) + (data == NULL ? 0 : strlen(data));
-    WF_TRY(wf_alloc(ctx, size, 1, "recipe", out));
+    char *path;
+    *out = NULL;
+    WF_TRY(wf_recipe_quote(ctx, zoo, &path));
+    size_t size = 4096 + strlen(path) + (data == NULL ? 0 : strlen(data));
+    wf_status status = wf_alloc(ctx, size, 1, "recipe", out);
+    if (status != WF_OK) {
+        wf_free(path);
+        return status;
+    }
     wf_text text = wf_text_start(*out, size);
     wf_text_add(&text,
                 "# Planned by weft fit for %zu networks: %.0f s of training at %.3g ms an update, "
@@ -314,8 +316,8 @@ wf_status wf_plan_recipe(wf_ctx *ctx, const wf_plan *plan, const char *zoo, cons
                 "train makes the same flow.\n",
                 plan->networks, plan->seconds, 1000 * plan->update_seconds);
     if (data != NULL) wf_text_add(&text, "\n[data]\n%s", data);
-    wf_text_add(&text, "\n[zoo]\n");
-    add_path(&text, zoo);
+    wf_text_add(&text, "\n[zoo]\npath = %s\n", path);
+    wf_free(path);
     const char *section = "";
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
         const char *in = reasons[i][0];

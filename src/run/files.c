@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { json_limit = 256 << 20 };
 
@@ -13,6 +14,15 @@ wf_status wf__run_path(wf_run_app *app, const char *folder, const char *name,
     if (length < 0 || length >= WF_RUN_PATH)
         return wf__run_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", folder);
     return WF_OK;
+}
+
+wf_status wf__run_whole_path(wf_run_app *app, const char *path, char out[WF_RUN_PATH]) {
+    char folder[WF_RUN_PATH];
+    if (realpath(path, out) != NULL) return WF_OK;
+    if (path[0] != '/' && getcwd(folder, sizeof folder) != NULL)
+        return wf__run_path(app, folder, path, out);
+    if (snprintf(out, WF_RUN_PATH, "%s", path) < WF_RUN_PATH) return WF_OK;
+    return wf__run_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", path);
 }
 
 wf_status wf__run_lock_file(wf_run_app *app, const char *path) {

@@ -11,6 +11,8 @@ enum { WF_RUN_PATH = 4096 };
 /* FOLDER/NAME; fails when it is too long. */
 wf_status wf__run_path(wf_run_app *app, const char *folder, const char *name,
                        char out[WF_RUN_PATH]);
+/* The path from the root, for a recipe that is read in any folder; a pattern too. */
+wf_status wf__run_whole_path(wf_run_app *app, const char *path, char out[WF_RUN_PATH]);
 /* Until the command ends no other process makes this file (NULL: none) or what lies in this
  * folder. */
 wf_status wf__run_lock_file(wf_run_app *app, const char *path);

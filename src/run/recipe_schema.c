@@ -1,6 +1,7 @@
 /* recipe_schema: see recipe_schema.h. */
 #include "run/recipe_schema.h"
 
+#include "base/utf8.h"
 #include "weft/file.h"
 #include "weft/text.h"
 
@@ -226,22 +227,49 @@ void wf__run_recipe_free(wf_run_recipe *recipe) {
     *recipe = (wf_run_recipe){0};
 }
 
+/* A recipe without [data] stays one: a section that names no data set would be refused. */
+typedef struct resolution {
+    wf_recipe *recipe;
+    bool has_data;
+} resolution;
+
 static void put_in_recipe(void *to, const wf_setting *row, const char *value) {
-    wf_recipe **recipe = to;
+    resolution *r = to;
     if (row->type == WF_SETTING_TEXT && *value == '\0') return;
-    if (*recipe == NULL || wf_recipe_set(NULL, *recipe, row->section, row->key, value) == WF_OK)
+    if (!r->has_data && strcmp(row->section, "data") == 0) return;
+    if (r->recipe == NULL || wf_recipe_set(NULL, r->recipe, row->section, row->key, value) == WF_OK)
         return;
-    wf_recipe_free(*recipe); /* no memory */
-    *recipe = NULL;
+    wf_recipe_free(r->recipe); /* no memory */
+    r->recipe = NULL;
+}
+
+/* '?' in place of what a comment cannot hold: a control character, or a character cut apart. */
+static void name_for_comment(const char *name, char *out) {
+    size_t size = strlen(name);
+    while (size > 0) {
+        size_t length = wf_utf8_step(name, size);
+        bool fine = length > 0 && (unsigned char)*name >= 32 && *name != 127;
+        if (length == 0) length = 1;
+        if (fine) memcpy(out, name, length);
+        else *out = '?';
+        out += fine ? length : 1;
+        name += length;
+        size -= length;
+    }
+    *out = '\0';
 }
 
 char *wf__run_recipe_resolved(const wf_run_recipe *recipe) {
     wf_recipe *full = NULL;
     if (wf_recipe_parse(NULL, recipe->name, "", 0, &full) != WF_OK) return NULL;
-    each_setting(recipe, put_in_recipe, &full);
+    resolution to = {full, wf_recipe_has_section(recipe->source, "data")};
+    each_setting(recipe, put_in_recipe, &to);
+    full = to.recipe;
     char *settings = full == NULL ? NULL : wf_recipe_text(full), *text = NULL;
+    char name[sizeof recipe->name];
+    name_for_comment(recipe->name, name);
     if (settings != NULL &&
-        asprintf(&text, "# %s, with every key: what this result was made with.\n\n%s", recipe->name,
+        asprintf(&text, "# %s, with every key: what this result was made with.\n\n%s", name,
                  settings) < 0)
         text = NULL;
     wf_recipe_free(full);

@@ -100,6 +100,44 @@ check data "$weft" fit zoo.safetensors -m 0.01 --data mine.csv --target y -o d.s
 check "the data is in the recipe" grep -qx "path = $scratch/mine.csv" d.safetensors.recipe.conf
 check "its target too" grep -qx "target = y" d.safetensors.recipe.conf
 
+# A path may hold quotes, backslashes, newlines and what looks like a comment.
+odd='it"s \ #1
+new'
+mkdir "$odd"
+cp zoo.safetensors "$odd"/zoo.safetensors
+cp mine.csv "$odd"/mine.csv
+check "an odd path" "$weft" fit "$odd"/zoo.safetensors -m 0.01 --data "$odd"/mine.csv --target y -o "$odd"/flow -q
+check "its recipe runs" "$weft" run "$odd"/flow.recipe.conf -o "$odd"/run --set sample.count=4 --set eval.subsets=3 -q
+check "and the page is made again" "$weft" report "$odd"/run
+"$weft" train "$recipe" --zoo "$odd"/zoo.safetensors -o "$odd"/trained -q >/dev/null
+expect "so does that of weft train" 0 "training: that of" "$weft" run "$odd"/trained.recipe.conf -o "$odd"/again --set sample.count=4
+long=$(printf 'é%.0s' $(seq 40)) # the name in the recipe's first line is cut, at a whole character
+cp "$recipe" "$long.conf"
+check "a long name" "$weft" train "$long.conf" --zoo zoo.safetensors -o long_name -q
+check "its recipe opens" "$weft" model info long_name.recipe.conf
+bytes=$(printf 'bad\377.safetensors')
+cp zoo.safetensors "$bytes"
+expect "a path that is not UTF-8" 2 "is not UTF-8" "$weft" fit "$bytes" -m 0.01 -o y.safetensors
+check "is refused before anything is written" test ! -e y.safetensors -a ! -e y.safetensors.recipe.conf
+check "and measured" sh -c '! grep -q measuring "$0"' "$scratch/err"
+
+# weft train with a recipe of model and training alone: the recipe beside the flow names the networks.
+printf '[model]\nnode = 8\nedge = 8\ntime = 8\nblocks = 1\n[train]\nupdates = 5\nbatch = 8\n' >alone.conf
+check "a recipe without data" "$weft" train alone.conf --zoo zoo.safetensors -o bare.safetensors -q
+quick="--set sample.count=4 --set sample.solver=euler --set sample.steps=4 --set eval.subsets=3"
+mkdir elsewhere
+expect "its recipe runs from any folder" 0 "training: that of ../bare.safetensors" sh -c "cd elsewhere && '$weft' run ../bare.safetensors.recipe.conf -o bare $quick"
+check "weft report has no need of data either" "$weft" report elsewhere/bare
+check "two collections" "$weft" train alone.conf --zoo zoo.safetensors,zoo.safetensors -o two.safetensors -q
+check "their recipe runs" sh -c "cd elsewhere && '$weft' run ../two.safetensors.recipe.conf -o two -q $quick"
+check "with conditions" "$weft" train alone.conf --set model.cond=mlp --zoo zoo.safetensors,zoo.safetensors --cond '0;1' -o cond.safetensors -q
+check "it runs too" sh -c "cd elsewhere && '$weft' run ../cond.safetensors.recipe.conf -o cond -q $quick"
+printf '[a]\nzoo = zoo.safetensors\n[b]\nzoo = zoo.safetensors\n' >two.conf
+check "a manifest" "$weft" train alone.conf --manifest two.conf -o many.safetensors -q
+check "and its recipe" sh -c "cd elsewhere && '$weft' run ../many.safetensors.recipe.conf -o many -q $quick"
+check "a pattern of files" "$weft" train alone.conf --zoo 'zo?.safetensors' -o pattern.safetensors -q
+check "and its recipe too" sh -c "cd elsewhere && '$weft' run ../pattern.safetensors.recipe.conf -o pattern -q $quick"
+
 "$weft" zoo head zoo.safetensors -n 12 -o few.safetensors -q >/dev/null
 expect few 0 "little but repeat them" "$weft" fit few.safetensors -m 0.01 -o few_flow.safetensors
 check "once" test "$(grep -c 'warning: .*networks' "$scratch/err")" = 1

@@ -116,6 +116,10 @@ static void refuses_bad_text(void **state) {
         {"[zoo]\na = \"b\\\"\n", 0, "r.conf:2: the value lacks its closing quote"},
         {"[zoo]\na = \"b\\n\"\n", 0, "r.conf:2: in quotes, \\ stands before"},
         {"[zoo]\na = \"b\\", 0, "r.conf:2: in quotes, \\ stands before"},
+        {"[zoo]\na = \"b\\x0\"\n", 0, "r.conf:2: in quotes, \\ stands before"},
+        {"[zoo]\na = \"b\\x00\"\n", 0, "r.conf:2: in quotes, \\ stands before"},
+        {"[zoo]\na = \"b\\x41\"\n", 0, "r.conf:2: in quotes, \\ stands before"},
+        {"[zoo]\na = \"b\\xff\"\n", 0, "r.conf:2: in quotes, \\ stands before"},
         {"[zoo]\na = \"b\" c\n", 0, "r.conf:2: \"c\" stands after the closing quote"},
         {"[zoo]\na = \"b\"# c\n", 0, "stands after the closing quote"},
         {"[zoo]\na = \x01\n", 0, "r.conf:2: control character 0x01 at column 5"},
@@ -287,6 +291,33 @@ static void finish_names_the_nearest(void **state) {
 
 /* --- overrides and text ----------------------------------------------------------------------- */
 
+/* Whatever a file may be called reads back as it was; what is not UTF-8 is refused. */
+static void any_path_reads_back(void **state) {
+    (void)state;
+    static const char *const paths[] = {
+        "plain", "a b",       "a\"b", "\"",           "a # b",  "#a", " a ",      "a\\b",   "a\\",
+        "a\nb",  "\n[zoo]\n", "a\r",  "\001\033\177", "a\tb\t", "",   "\xc3\xa9", "a\\x0ab"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        char *quoted, text[200];
+        assert_ok(ctx, wf_recipe_quote(ctx, paths[i], &quoted));
+        snprintf(text, sizeof text, "[zoo]\npath = %s\nlast = 1\n", quoted);
+        wf_recipe *recipe = parse(text);
+        assert_string_equal(string_of(recipe, "zoo", "path"), paths[i]);
+        assert_string_equal(string_of(recipe, "zoo", "last"), "1");
+        assert_ok(ctx, wf_recipe_set(ctx, recipe, "zoo", "path", paths[i]));
+        char *whole = wf_recipe_text(recipe);
+        wf_recipe *again = parse(whole);
+        assert_string_equal(string_of(again, "zoo", "path"), paths[i]);
+        wf_recipe_free(again);
+        wf_recipe_free(recipe);
+        free(whole);
+        wf_free(quoted);
+    }
+    char *none;
+    assert_fails(ctx, wf_recipe_quote(ctx, "a\xff", &none), WF_ERR_USAGE, "is not UTF-8");
+    assert_null(none);
+}
+
 static void overrides_replace_and_add(void **state) {
     (void)state;
     wf_recipe *recipe = parse("[zoo]\ncount = 5\n[flow]\nrate = 1\n");
@@ -408,6 +439,7 @@ int main(void) {
         cmocka_unit_test(says_what_is_allowed),
         cmocka_unit_test(numbers_ignore_the_locale),
         cmocka_unit_test(finish_names_the_nearest),
+        cmocka_unit_test(any_path_reads_back),
         cmocka_unit_test(overrides_replace_and_add),
         cmocka_unit_test(refuses_bad_overrides),
         cmocka_unit_test(options_survive_lack_of_memory),

@@ -6,8 +6,8 @@
  * F2  Recipe and flow belong together: who plans or removes them holds the lock of the recipe, as
  *     the trainer holds that of the flow. */
 #include "cli/commands.h"
-#include "run/data_source.h"
 #include "cli/networks.h"
+#include "run/data_source.h"
 #include "run/pipeline.h"
 #include "weft/plan.h"
 #include "weft/recipe.h"
@@ -28,35 +28,27 @@ typedef struct fitting {
 
 /* --- the plan --------------------------------------------------------------------------------- */
 
-/* Files that the recipe names must be found from any folder. */
-static const char *whole_path(const char *key, const char *value, char buffer[WF_RUN_PATH]) {
-    static const char *const paths[] = {"path", "labels", "test_path", "test_labels"};
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        if (strcmp(key, paths[i]) == 0 && realpath(value, buffer) != NULL) return buffer;
-    return value;
-}
-
 /* Lines of [data]: what differs from the defaults. free() them, also after a failure. */
-static wf_status data_lines(wf_ctx *ctx, const wf_data_desc *data, char **lines) {
-    char path[WF_RUN_PATH];
+static wf_status data_lines(wf_run_app *app, wf_data_desc data, char **lines) {
+    wf_run_data_paths whole;
     size_t size;
     wf_data_desc plain = wf_data_desc_default();
+    wf__run_data_whole(&data, whole);
     FILE *to = open_memstream(lines, &size);
-    wf_status status = to == NULL ? WF_ERR_MEMORY : WF_OK;
+    if (to == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
+    wf_status status = WF_OK;
     for (const wf_setting *row = wf_data_settings(); status == WF_OK && row->key != NULL; row++) {
         char buffer[WF_SETTING_BUFFER], *quoted;
         /* The scale is always written: without one the collection's own would count. */
         bool scale = strcmp(row->key, "scale") == 0;
-        if (row->key[0] == '\0' || (!scale && wf_setting_equal(row, data, &plain))) continue;
-        const char *value = whole_path(row->key, wf_setting_text(row, data, buffer), path);
-        status = wf_recipe_quote(ctx, value, &quoted);
+        if (row->key[0] == '\0' || (!scale && wf_setting_equal(row, &data, &plain))) continue;
+        status = wf_recipe_quote(app->ctx, wf_setting_text(row, &data, buffer), &quoted);
         if (status == WF_OK) fprintf(to, "%s = %s\n", row->key, quoted);
         wf_free(quoted);
     }
-    if (to == NULL) return status;
     bool written = ferror(to) == 0;
-    if (fclose(to) != 0 || !written) status = WF_ERR_MEMORY;
-    return status;
+    if (fclose(to) == 0 && written) return status;
+    return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
 }
 
 /* --data, opened once so that what does not fit is said before any training; *lines NULL
@@ -71,7 +63,7 @@ static wf_status read_data(fitting *f, char **lines) {
     wf_status status = wf__run_data_recipe(app, name, f->zoo, &recipe);
     if (status == WF_OK) status = wf__run_recipe_dataset(app, &recipe, &data);
     if (status == WF_OK) status = wf_dataset_fits(app->ctx, data, wf_zoo_graph(f->zoo));
-    if (status == WF_OK) status = data_lines(app->ctx, &recipe.data, lines);
+    if (status == WF_OK) status = data_lines(app, recipe.data, lines);
     wf_dataset_free(data);
     wf__run_recipe_free(&recipe);
     return status;

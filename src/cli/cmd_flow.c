@@ -1,5 +1,6 @@
 /* train, flow info: fit a generator to collections; what a flow was fitted to. */
 #include "cli/commands.h"
+#include "run/data_source.h"
 #include "run/pipeline.h"
 #include "run/sources.h"
 
@@ -45,29 +46,29 @@ static wf_status write_manifest(wf_run_app *app, const wf_run_sources *s, const 
     return status;
 }
 
-/* The recipe that weft run takes: as it was read, with the collections that --zoo or --manifest
- * named, by their whole paths. */
+/* The recipe that weft run takes: as it was read, with collections and data by their whole paths.
+ * One collection is zoo.path; several, or one with a condition, are a manifest. */
 static wf_status write_recipe_beside(wf_run_app *app, const wf_run_recipe *recipe,
                                      const wf_run_sources *s, const char *flow) {
-    char beside[WF_RUN_PATH], named[WF_RUN_PATH];
-    const char *zoo = cli_text(app, "zoo"), *manifest = cli_text(app, "manifest");
-    wf_run_recipe made = *recipe;
+    char beside[WF_RUN_PATH], list[WF_RUN_PATH], named[WF_RUN_PATH];
+    wf_run_data_paths data;
+    bool listed = cli_text(app, "zoo") != NULL;
+    bool one = listed && s->n == 1 && s->text[0].cond == NULL;
+    const char *source = cli_text(app, "manifest");
+    if (source == NULL) source = recipe->manifest; /* one of the three is there: open_sources */
     WF_TRY(path_beside(app, flow, ".recipe.conf", beside));
-    if (zoo != NULL && s->n > 1) {
-        char list[WF_RUN_PATH];
-        WF_TRY(path_beside(app, flow, ".manifest.conf", list));
+    WF_TRY(path_beside(app, flow, ".manifest.conf", list));
+    if (one) source = s->text[0].zoo;
+    else if (listed) {
         WF_TRY(write_manifest(app, s, list));
-        WF_TRY(wf__run_whole_path(app, list, named));
-    } else
-        WF_TRY(wf__run_whole_path(app,
-                                  zoo != NULL        ? zoo
-                                  : manifest != NULL ? manifest
-                                                     : recipe->manifest,
-                                  named));
-    bool one = zoo != NULL && s->n == 1;
+        source = list;
+    }
+    wf_run_recipe made = *recipe;
+    WF_TRY(wf__run_whole_path(app, source, named));
     made.zoo_path = one ? named : NULL;
     made.manifest = one ? NULL : named;
     if (!one) made.arch = NULL; /* a manifest's collections have theirs */
+    wf__run_data_whole(&made.data, data);
     char *text = wf__run_recipe_resolved(&made);
     if (text == NULL)
         return wf__run_fail(app, WF_ERR_MEMORY, "%s: out of memory, or a path is not UTF-8",

@@ -5,6 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+void wf__run_data_whole(wf_data_desc *data, wf_run_data_paths buffer) {
+    const char **paths[] = {&data->path, &data->labels, &data->test_path, &data->test_labels};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (*paths[i] != NULL && realpath(*paths[i], buffer[i]) != NULL) *paths[i] = buffer[i];
+}
+
 bool wf__run_is_builtin_data(const char *name) {
     for (const char *const *builtin = wf_data_builtin(); *builtin != NULL; builtin++)
         if (strcmp(*builtin, name) == 0) return true;

@@ -3,6 +3,7 @@
 #ifndef WF_RUN_DATA_SOURCE_H
 #define WF_RUN_DATA_SOURCE_H
 
+#include "run/files.h"
 #include "run/recipe_schema.h"
 #include "weft/eval.h"
 
@@ -20,6 +21,10 @@ bool wf__run_says_scale(const wf_run_app *app, const wf_run_recipe *recipe);
 /* Takes the collection's scale, and its order of classes, where neither the recipe nor the command
  * line says one. */
 wf_status wf__run_read_as(wf_run_app *app, const wf_zoo *of, wf_run_recipe *recipe);
+
+/* The files of [data] by their whole paths, for a recipe that is read in any folder. */
+typedef char wf_run_data_paths[4][WF_RUN_PATH];
+void wf__run_data_whole(wf_data_desc *data, wf_run_data_paths buffer);
 
 bool wf__run_is_builtin_data(const char *name);
 /* The digits of scikit-learn are others; NULL: there is nothing to say about this set. */

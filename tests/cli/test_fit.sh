@@ -138,6 +138,13 @@ check "and its recipe" sh -c "cd elsewhere && '$weft' run ../many.safetensors.re
 check "a pattern of files" "$weft" train alone.conf --zoo 'zo?.safetensors' -o pattern.safetensors -q
 check "and its recipe too" sh -c "cd elsewhere && '$weft' run ../pattern.safetensors.recipe.conf -o pattern -q $quick"
 
+printf '[data]\npath = mine.csv\ntarget = y\n' | cat - alone.conf >with_data.conf
+check "data by a relative path" "$weft" train with_data.conf --zoo zoo.safetensors -o data.safetensors -q
+expect "is found from any folder" 0 "accuracy" sh -c "cd elsewhere && '$weft' run ../data.safetensors.recipe.conf -o data $quick"
+check "a condition of one collection" "$weft" train alone.conf --set model.cond=mlp --zoo zoo.safetensors --cond 1 -o one.safetensors -q
+check "is kept" grep -qx "cond = 1" one.safetensors.manifest.conf
+check "and its recipe runs" sh -c "cd elsewhere && '$weft' run ../one.safetensors.recipe.conf -o one -q $quick"
+
 "$weft" zoo head zoo.safetensors -n 12 -o few.safetensors -q >/dev/null
 expect few 0 "little but repeat them" "$weft" fit few.safetensors -m 0.01 -o few_flow.safetensors
 check "once" test "$(grep -c 'warning: .*networks' "$scratch/err")" = 1

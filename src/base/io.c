@@ -388,8 +388,8 @@ static bool is_sibling(const char *entry, const char *name) {
     return name == NULL || (strlen(name) == end - 1 && strncmp(entry + 1, name, end - 1) == 0);
 }
 
-/* Invariant I2. Removes nothing it cannot lock. */
-void wf_remove_dead_siblings(const char *folder, const char *name) {
+/* Invariant I2. Removes nothing it cannot lock. name NULL: any. */
+static void remove_dead(const char *folder, const char *name) {
     DIR *entries = opendir(folder);
     if (entries == NULL) return;
     for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
@@ -402,6 +402,14 @@ void wf_remove_dead_siblings(const char *folder, const char *name) {
     }
     closedir(entries);
 }
+
+void wf_remove_dead_siblings_of(const char *path) {
+    char real[PATH_MAX], folder[PATH_MAX];
+    if (realpath(path, real) == NULL) snprintf(real, sizeof real, "%s", path);
+    remove_dead(folder, split_path(real, folder));
+}
+
+void wf_remove_dead_siblings(const char *folder) { remove_dead(folder, NULL); }
 
 /* A locked new sibling. Between creation and lock another writer may take it for dead and remove
  * it; the link count shows that, and the next attempt makes a new one. */
@@ -498,7 +506,7 @@ static wf_status open_sibling(wf_ctx *ctx, const char *path, wf_writer *out) {
     } else {
         char folder[4096];
         const char *name = split_path(out->path, folder);
-        wf_remove_dead_siblings(folder, name);
+        remove_dead(folder, name);
         snprintf(out->temporary, sizeof out->temporary, "%.*s.%s.tmp.%ld", (int)(name - out->path),
                  out->path, name, (long)getpid());
         fd = create_sibling(out->temporary, mode);

@@ -37,8 +37,10 @@ wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out);
  * written in place. Fails where wf_writer_open would because of the path: before long work, not
  * after it. */
 wf_status wf_writer_target(wf_ctx *ctx, const char *path, char out[4096]);
-/* Removes the siblings of NAME (NULL: of any name) in the folder that no living writer has. */
-void wf_remove_dead_siblings(const char *folder, const char *name);
+/* Removes the siblings of the file `path` that no living writer has; those of all files in a
+ * folder. */
+void wf_remove_dead_siblings_of(const char *path);
+void wf_remove_dead_siblings(const char *folder);
 /* Brings to the disk what happened to the names beside `path`, as well as it can. */
 void wf_sync_names(const char *path);
 wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, size_t count);

@@ -31,9 +31,10 @@ struct wf_lock {
     char path[max_path]; /* of the small file */
 };
 
-/* Where the mark of a file lies; "" when it is a device or pipe, which needs none. */
-static wf_status mark_of_file(wf_ctx *ctx, const char *path, char out[max_path]) {
-    char target[max_path];
+/* The file behind the links of `path`, and where its mark lies; "" when it is a device or pipe, which
+ * needs none. */
+static wf_status mark_of_file(wf_ctx *ctx, const char *path, char target[max_path],
+                              char out[max_path]) {
     WF_TRY(wf_writer_target(ctx, path, target));
     out[0] = '\0';
     if (target[0] == '\0') return WF_OK;
@@ -130,16 +131,6 @@ static void remove_dead_mark(const char *path) {
     close(fd);
 }
 
-/* Siblings of `path`'s output: the mark is FOLDER/.NAME.lock. */
-static void remove_siblings(const char *mark) {
-    char folder[max_path], name[max_path];
-    const char *slash = strrchr(mark, '/'), *last = slash != NULL ? slash + 1 : mark;
-    snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash + 1 - mark) : 1,
-             slash != NULL ? mark : ".");
-    snprintf(name, sizeof name, "%.*s", (int)(strlen(last) - sizeof mark_ending), last + 1);
-    wf_remove_dead_siblings(folder, name);
-}
-
 /* Siblings and marks in a folder and those below it: all of it is the holder's. */
 typedef struct sweep {
     const char *folder;
@@ -164,7 +155,7 @@ static wf_status sweep_entry(void *sweep_, const char *name) {
 }
 
 static void sweep_folder(sweep at) {
-    wf_remove_dead_siblings(at.folder, NULL);
+    wf_remove_dead_siblings(at.folder);
     /* As well as it can: what cannot be read now is swept next time. */
     if (wf_list_folder(NULL, at.folder, sweep_entry, &at) != WF_OK) return;
 }
@@ -172,11 +163,13 @@ static void sweep_folder(sweep at) {
 /* --- taking and giving back ------------------------------------------------------------------- */
 
 static wf_status lock_take(wf_ctx *ctx, const char *path, bool folder, wf_lock *lock) {
-    WF_TRY(folder ? mark_of_folder(ctx, path, lock->path) : mark_of_file(ctx, path, lock->path));
+    char target[max_path];
+    WF_TRY(folder ? mark_of_folder(ctx, path, lock->path)
+                  : mark_of_file(ctx, path, target, lock->path));
     if (lock->path[0] == '\0') return WF_OK;
     WF_TRY(take(ctx, path, lock));
     if (folder) sweep_folder((sweep){path, 0});
-    else remove_siblings(lock->path);
+    else wf_remove_dead_siblings_of(target);
     return WF_OK;
 }
 

@@ -319,7 +319,7 @@ void wf__zoo_remove_parts(wf_ctx *ctx, zoo_collection *all) {
         if (!reaches_outside(all, all->list.parts[p]) &&
             strcmp(wf_zoo_path(all->list.parts[p]), all->path) != 0)
             unlink(wf_zoo_path(all->list.parts[p]));
-    wf_remove_dead_siblings(all->folder, NULL);
+    wf_remove_dead_siblings(all->folder);
     if (rmdir(all->folder) != 0)
         wf_warn(ctx, "%s: the folder is kept, it holds more than this collection's parts (%s)",
                 all->folder, strerror(errno));

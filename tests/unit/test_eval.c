@@ -370,6 +370,13 @@ static void cache_is_checked(void **state) {
     assert_string_equal(f->warning, "");
     assert_rows_equal(&again, &first);
 
+    /* Two processes wrote it, and one was killed. */
+    char left[200];
+    snprintf(left, sizeof left, "%s/.zoo.safetensors.cloud.safetensors.tmp.1", f->folder);
+    fclose(fopen(left, "w"));
+    judge(f, &desc, f->ctx);
+    assert_int_equal(access(left, F_OK), -1);
+
     FILE *file = fopen(f->cache, "r+b"); /* one value altered */
     fseek(file, -3, SEEK_END);
     int byte = fgetc(file);

@@ -28,8 +28,8 @@ EMULATED_TESTS += $(HOPPER_TESTS) $(BUILD)/emulated/test_cuda_ops_90a
 EMULATED_PROGRAM := $(BUILD)/emulated/weft
 endif
 
-.PHONY: test test-programs test-docs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos chaos-long claims \
-        layering formatting check check-full
+.PHONY: test test-programs test-docs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos chaos-long \
+        chaos-full claims layering formatting check check-full
 
 TEST_FLAGS = $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes
 $(TESTS:%=%.o) $(EMULATED_TESTS) $(EMULATED_OBJ): | need-test
@@ -164,6 +164,9 @@ chaos-long: $(BUILD)/weft-cpu $(CHAOS) ## the same for MINUTES=15, with sanitize
 	+@$(again) $(FUZZ_BUILD) fuzz-targets
 	@$(PYTHON) tests/chaos/chaos.py --build $(BUILD) --seconds $$(($(MINUTES) * 60)) \
 	    --seed $(SEED) --sanitized build/asan/weft --fuzz $(lastword $(subst =, ,$(FUZZ_BUILD)))
+
+chaos-full: $(BUILD)/weft-cpu $(CHAOS) ## every call and request for memory failed, killed, cut off: hours
+	@$(PYTHON) tests/chaos/chaos.py --build $(BUILD) --full $(BUILD)/chaos/tried.txt
 
 layering:
 	@tools/layering.py

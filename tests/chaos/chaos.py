@@ -3,6 +3,8 @@
 
     make chaos [SECONDS=300]            a share of every fault, drawn with SEED
     make chaos-long [MINUTES=15]        the same with sanitizers and libFuzzer
+    make chaos-full                     all faults that can be counted, to their end: hours; goes on
+                                        where it was stopped, as long as the program is the same
     tests/chaos/chaos.py --repeat CASE  one case again, as a failure prints it; keeps its folder
     tests/chaos/chaos.py --list         commands, faults, and how many cases each has
 
@@ -17,6 +19,10 @@ A case is COMMAND:FAULT:NUMBERS, and says all there is to know. It runs in a fol
 
 Seconds that something took are left out of comparisons, nothing else is.
 
+Some faults can be counted: those at a system call, at a request for memory, behind a write. Calls
+that are made at the same place, with the same return addresses on the stack, are alike: of these
+the first and the last are tried, and in a short campaign one between, which SEED chooses.
+
     commands.txt  the commands: to add one, add a line
     faults.py     the faults, a class each
     shim.c        a system for one process: fails and kills at calls, refuses memory ...
@@ -24,11 +30,17 @@ Seconds that something took are left out of comparisons, nothing else is.
     lab.py        inputs, undisturbed runs, comparisons
 """
 
-import argparse, concurrent.futures, glob, itertools, os, random, re, shutil, signal, subprocess
-import sys, tempfile, time
+import argparse, concurrent.futures, glob, hashlib, itertools, math, os, random, re, shutil, signal
+import subprocess, sys, tempfile, time
 
 from faults import FAULTS
 from lab import COMMANDS, ROOT, Lab, Wrong
+
+
+def listed(lab, fault, command, seed):
+    """All cases of a fault that can be counted; seed None: in a full campaign."""
+    rng = None if seed is None else random.Random("%s of %s %d" % (fault, command, seed))
+    return FAULTS[fault].cases(lab, command, rng)
 
 
 def all_cases(lab, fault, commands, seed):
@@ -36,8 +48,8 @@ def all_cases(lab, fault, commands, seed):
     campaign meets other commands with another seed. Lists are shuffled and end, draws do not."""
 
     def of(command):
-        rng = random.Random("%s %s %d" % (fault, command, seed))
-        cases = FAULTS[fault].cases(lab, command)
+        rng = random.Random("%s %s %s" % (fault, command, seed))
+        cases = listed(lab, fault, command, seed)
         rng.shuffle(cases)
         yield from cases
         while not cases:
@@ -47,7 +59,7 @@ def all_cases(lab, fault, commands, seed):
             yield drawn
 
     order = list(commands)
-    random.Random("%s %d" % (fault, seed)).shuffle(order)
+    random.Random("%s %s" % (fault, seed)).shuffle(order)
     turns = [(command, of(command)) for command in order]
     while turns:
         for turn in list(turns):
@@ -79,11 +91,37 @@ class Row:
         self.tried = self.failed = 0
 
 
-class Clock:
-    """When the campaign ends: after some seconds, or with Ctrl-C. Shows progress on a terminal."""
+class Tried:
+    """The cases of a full campaign that went well, in a file. Numbers of cases belong to a program:
+    with another one it begins anew."""
 
-    def __init__(self, seconds):
-        self.end, self.told = time.monotonic() + seconds, 0
+    def __init__(self, path, lab):
+        digest = hashlib.sha256()
+        for part in (lab.weft, lab.shim, os.path.join(ROOT, "tests/chaos/commands.txt")):
+            with open(part, "rb") as file:
+                digest.update(file.read())
+        first = "program %s\n" % digest.hexdigest()
+        try:
+            with open(path) as file:
+                known = file.readline() == first
+                self.names = set(file.read().split()) if known else set()
+        except FileNotFoundError:
+            known, self.names = False, set()
+        self.file = open(path, "a" if known else "w")
+        if not known:
+            self.file.write(first)
+
+    def add(self, name):
+        self.file.write(name + "\n")
+        self.file.flush()
+
+
+class Clock:
+    """When the campaign ends: after some seconds, or with Ctrl-C. Shows progress every second on a
+    terminal, else every minute where the campaign has a total."""
+
+    def __init__(self, seconds, total=0):
+        self.end, self.told, self.total = time.monotonic() + seconds, 0, total
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: setattr(self, "end", 0))
 
@@ -91,20 +129,19 @@ class Clock:
         return time.monotonic() >= self.end
 
     def tell(self, rows):
-        now = time.monotonic()
-        if sys.stderr.isatty() and now - self.told > 1:
-            tried, failed = (sum(getattr(r, k) for r in rows) for k in ("tried", "failed"))
-            left = max(0, self.end - now)
-            print(
-                "\r%d cases, %d failed, %.0f s left " % (tried, failed, left),
-                end="",
-                file=sys.stderr,
-            )
-            self.told = now
+        now, shown = time.monotonic(), sys.stderr.isatty()
+        if now - self.told < (1 if shown else 60) or not (shown or self.total):
+            return
+        tried, failed = (sum(getattr(r, k) for r in rows) for k in ("tried", "failed"))
+        of = " of %d" % self.total if self.total else ""
+        left = ", %.0f s left" % max(0, self.end - now) if self.end < math.inf else ""
+        line = "%d%s cases, %d failed%s" % (tried, of, failed, left)
+        print("\r" + line + " " if shown else line, end="" if shown else "\n", file=sys.stderr)
+        self.told = now
 
 
-def campaign(lab, faults, commands, clock, seed, jobs, each):
-    """Faults take turns until the time is over or nothing is left."""
+def campaign(lab, faults, commands, clock, seed, jobs, each, before):
+    """Faults take turns until the time is over or nothing is left. before: Tried, or None."""
     rows = {fault: Row() for fault in faults}
     lists = {fault: all_cases(lab, fault, commands, seed) for fault in faults}
     turns, running = itertools.cycle(faults), {}
@@ -117,14 +154,17 @@ def campaign(lab, faults, commands, clock, seed, jobs, each):
                 if case is None:
                     lists.pop(fault, None)
                     continue
-                running[pool.submit(try_case, lab, case)] = case
                 rows[fault].tried += 1
+                if before is None or name_of(case) not in before.names:
+                    running[pool.submit(try_case, lab, case)] = case
             if clock.over():
                 lists = {}
             clock.tell(rows.values())
             done, _ = concurrent.futures.wait(running, 1, concurrent.futures.FIRST_COMPLETED)
             for future in done:
                 case, wrong = running.pop(future), future.result()
+                if wrong is None and before is not None:
+                    before.add(name_of(case))
                 if wrong is not None:
                     rows[case[1]].failed += 1
                     again = "tests/chaos/chaos.py --repeat " + name_of(case)
@@ -148,22 +188,26 @@ def fuzz(build, seconds, seed):
     return row
 
 
+def count(lab, fault, command, seed):
+    """None: the command has not been looked at."""
+    return len(listed(lab, fault, command, seed)) if FAULTS[fault].knows(lab, command) else None
+
+
 def print_table(lab, rows, commands, seed, seconds):
     print("\n%-10s %9s %9s %9s   %s" % ("fault", "tried", "of", "failed", "what"))
     for fault, row in rows.items():
         kind = FAULTS.get(fault)
         # A short campaign has not met all commands, and the others are not run for a count.
-        counts = [kind.count(lab, command) for command in commands] if kind else []
+        counts = [count(lab, fault, command, seed) for command in commands] if kind else []
         of = sum(filter(None, counts))
         of = ("> " if None in counts else "") + str(of) if of else "any"
         print(
             "%-10s %9d %9s %9d   %s" % (fault, row.tried, of, row.failed, (kind or fuzz).__doc__)
         )
     failed = sum(row.failed for row in rows.values())
-    print(
-        "\nseed %d, %d commands, %.0f s: %s"
-        % (seed, len(commands), seconds, "%d failed" % failed if failed else "nothing failed")
-    )
+    name = "full" if seed is None else "seed %d" % seed
+    told = "%d failed" % failed if failed else "nothing failed"
+    print("\n%s, %d commands, %.0f s: %s" % (name, len(commands), seconds, told))
 
 
 def can_mount(folder):
@@ -181,8 +225,8 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parse.add_argument("--build", default=os.environ.get("BUILD", os.path.join(ROOT, "build")))
-    parse.add_argument("--seconds", type=float, default=300)
-    parse.add_argument("--seed", type=int, default=1)
+    parse.add_argument("--seconds", type=float, help="[default: 300; with --full no end]")
+    parse.add_argument("--seed", type=int, default=1, help="not with --full")
     parse.add_argument("--jobs", type=int, default=os.cpu_count(), help="cases at a time")
     parse.add_argument("--each", type=int, default=0, help="cases of a fault at most")
     parse.add_argument("--sanitized", metavar="WEFT", help="the program under sanitizers")
@@ -191,10 +235,12 @@ def main():
     )
     parse.add_argument("--faults", default=",".join(FAULTS))
     parse.add_argument("--commands", default=",".join(COMMANDS))
+    parse.add_argument("--full", metavar="FILE", help="all that can be counted; FILE: what is done")
     parse.add_argument("--repeat", metavar="CASE")
     parse.add_argument("--list", action="store_true")
     options = parse.parse_args()
     faults, commands = options.faults.split(","), options.commands.split(",")
+    seed = None if options.full else options.seed
     for name in faults + commands:
         if name not in FAULTS and name not in COMMANDS:
             parse.error("no fault or command is called %s" % name)
@@ -205,7 +251,7 @@ def main():
         lab.sanitized = options.sanitized and os.path.abspath(options.sanitized)
         if options.list:
             for command in commands:
-                counts = ((f, len(FAULTS[f].cases(lab, command))) for f in faults)
+                counts = ((f, len(listed(lab, f, command, seed))) for f in faults)
                 print("%-16s" % command, *("%s:%s" % (f, count or "any") for f, count in counts))
             return 0
         if options.repeat:
@@ -213,12 +259,20 @@ def main():
             wrong = try_case(lab, (command, fault, *map(int, numbers)))
             print(wrong or "all is well", "in " + folder)
             return 1 if wrong else 0
-        begun, share = time.monotonic(), options.seconds / 5 if options.fuzz else 0
-        clock = Clock(options.seconds - share)
-        rows = campaign(lab, faults, commands, clock, options.seed, options.jobs, options.each)
+        begun, total, before = time.monotonic(), 0, None
+        if options.full:
+            sizes = {f: [len(listed(lab, f, c, seed)) for c in commands] for f in faults}
+            faults = [fault for fault in faults if sum(sizes[fault]) > 0]
+            total, before = sum(sum(sizes[f]) for f in faults), Tried(options.full, lab)
+        seconds = options.seconds or (math.inf if options.full else 300)
+        share = seconds / 5 if options.fuzz else 0
+        clock = Clock(seconds - share, total)
+        rows = campaign(
+            lab, faults, commands, clock, seed, options.jobs, options.each, before
+        )
         if options.fuzz:
-            rows["fuzz"] = fuzz(options.fuzz, share, options.seed)
-        print_table(lab, rows, commands, options.seed, time.monotonic() - begun)
+            rows["fuzz"] = fuzz(options.fuzz, share, seed)
+        print_table(lab, rows, commands, seed, time.monotonic() - begun)
         return 1 if any(row.failed for row in rows.values()) else 0
     finally:
         if not options.repeat:

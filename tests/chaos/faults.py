@@ -3,7 +3,8 @@
 import errno, glob, os, random, re, resource, shutil, signal, subprocess, threading, time
 
 import power
-from lab import CACHE, HANGS, Wrong, differences, essence, leftovers, plain, snapshot, text
+from lab import CACHE, HANGS, Wrong, differences, essence, leftovers, plain, snapshot
+from lab import some_of_each, state_of, text
 
 
 def check_code(code, allowed, err, silent=False):
@@ -29,7 +30,10 @@ def check_files(lab, command, folder, when, but=()):
 
 
 def check_again(lab, command, folder):
-    """Steps 5 of a case."""
+    """Step 5 of a case, once for each state of the folder that faults have left."""
+    state = state_of(command, folder)
+    if state in lab.sound and not lab.keep:
+        return
     code, out, err = lab.run(folder, command)
     if code != 0:
         raise Wrong("the same command again ends with %d: %s" % (code, text(err)[-300:]))
@@ -40,19 +44,21 @@ def check_again(lab, command, folder):
         verified = subprocess.run([lab.weft, "verify", "out"], cwd=folder, capture_output=True)
         if verified.returncode != 0:
             raise Wrong("weft verify: " + text(verified.stderr))
+    lab.sound.add(state)
 
 
 class Fault:
-    """cases(): the numbers of all cases, in no order; where there is no end of them, draw()."""
+    """cases(): the numbers of all cases, in no order; rng or None for some_of_each. Where there is no
+    end of them, draw()."""
 
     allowed = {0, 3, 4}
 
-    def cases(self, lab, command):
+    def cases(self, lab, command, rng):
         return []
 
-    def count(self, lab, command):
-        """How many cases there are; None: the command has not been looked at yet."""
-        return len(self.cases(lab, command)) if command in lab.known else None
+    def knows(self, lab, command):
+        """Whether the command has been looked at, so that its cases can be counted."""
+        return command in lab.known
 
     def draw(self, lab, command, rng):
         return None
@@ -91,10 +97,9 @@ class KillAtCall(Fault):
 
     allowed = {0, -9}
 
-    def cases(self, lab, command):
-        return [
-            (n, behind) for n in range(1, len(lab.know(command).calls) + 1) for behind in (0, 1)
-        ]
+    def cases(self, lab, command, rng):
+        numbers = some_of_each(lab.know(command).places, rng)
+        return [(n, behind) for n in numbers for behind in (0, 1)]
 
     def chaos(self, n, behind):
         return "%s=%d" % ("killed" if behind else "kill", n)
@@ -137,14 +142,11 @@ TIDYING = ("unlink", "unlinkat", "rmdir", "close", "flock", "newfstatat")
 class FailCall(Fault):
     """system call N fails, once (0) or from then on (1), with an errno"""
 
-    def cases(self, lab, command):
+    def cases(self, lab, command, rng):
         """Each call has one errno. EINTR comes once only: such calls are made again."""
         code = lambda n, on: CODES[n % (len(CODES) - on)]
-        return [
-            (n, on, code(n, on))
-            for n in range(1, len(lab.know(command).calls) + 1)
-            for on in (0, 1)
-        ]
+        numbers = some_of_each(lab.know(command).places, rng)
+        return [(n, on, code(n, on)) for n in numbers for on in (0, 1)]
 
     def chaos(self, n, on, code):
         return "fail=%d,on=%d,errno=%d" % (n, on, code)
@@ -159,9 +161,9 @@ class FailCall(Fault):
 class ShortCall(Fault):
     """system call N moves half of its bytes"""
 
-    def cases(self, lab, command):
-        moving = ("read", "write", "pread64", "pwrite64")
-        return [(n + 1,) for n, call in enumerate(lab.know(command).calls) if call in moving]
+    def cases(self, lab, command, rng):
+        moving, calls = ("read", "write", "pread64", "pwrite64"), lab.know(command).calls
+        return [(n,) for n in some_of_each(lab.know(command).places, rng) if calls[n - 1] in moving]
 
     def chaos(self, n):
         return "short=%d" % n
@@ -172,8 +174,9 @@ class FailMemory(Fault):
 
     allowed = {0, 4}
 
-    def cases(self, lab, command):
-        return [(n, on) for n in range(1, lab.know(command).requests + 1) for on in (0, 1)]
+    def cases(self, lab, command, rng):
+        numbers = some_of_each(lab.know(command).requests, rng)
+        return [(n, on) for n in numbers for on in (0, 1)]
 
     def chaos(self, n, on):
         return "alloc=%d,on=%d" % (n, on)
@@ -260,26 +263,22 @@ class PowerLoss(Fault):
                     raise SystemExit(
                         "chaos: %s ends with %d when recorded: %s" % (command, code, text(err))
                     )
-                changes = [
-                    op
-                    for op in power.read_record(path)
-                    if op[0] != "close" and not (op[0] == "openat" and not op[3] & os.O_CREAT)
-                ]
-                self.records[command] = (start, folder, power.read_record(path), len(changes))
+                self.records[command] = (start, folder, power.read_record(path))
                 lab.done(folder)
             return self.records[command]
 
-    def count(self, lab, command):
-        return super().count(lab, command) if command in self.records else None
+    def knows(self, lab, command):
+        return command in self.records
 
-    def cases(self, lab, command):
-        count = len(self.record(lab, command)[2])
-        return [
-            (n, mode, n * 4 + mode) for n in range(1, count + 1) for mode in range(len(power.MODES))
-        ]
+    def cases(self, lab, command, rng):
+        operations = self.record(lab, command)[2]
+        numbers = some_of_each([power.place(op) for op in operations], rng)
+        numbers = [n for n in numbers if power.changes(operations[n - 1])] + [len(operations)]
+        modes = range(len(power.MODES))
+        return [(n, mode, n * 4 + mode) for n in sorted(set(numbers)) for mode in modes]
 
     def strike(self, lab, command, folder, n, mode, seed):
-        start, root, operations, changes = self.record(lab, command)
+        start, root, operations = self.record(lab, command)
         shutil.rmtree(folder)
         os.mkdir(folder)
         left = power.replay(start, root, operations[:n], power.MODES[mode], random.Random(seed))
@@ -347,12 +346,9 @@ def input_files(lab, command):
 class CutInput(Fault):
     """input FILE becomes empty before system call N, while it is open and mapped"""
 
-    def cases(self, lab, command):
-        return [
-            (k, n)
-            for k in range(len(input_files(lab, command)))
-            for n in range(1, len(lab.know(command).calls) + 1)
-        ]
+    def cases(self, lab, command, rng):
+        numbers = some_of_each(lab.know(command).places, rng)
+        return [(k, n) for k in range(len(input_files(lab, command))) for n in numbers]
 
     def is_tidy(self, lab, command, k, n):
         return False  # as when killed: the next writer cleans up

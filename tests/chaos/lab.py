@@ -1,6 +1,7 @@
 """lab: the program, inputs for the commands, what undisturbed runs leave, how files compare."""
 
-import itertools, json, os, random, re, shutil, struct, subprocess, threading, time, zipfile
+import hashlib, itertools, json, os, random, re, shutil, struct, subprocess, threading, time
+import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -153,6 +154,7 @@ class Lab:
         self.folder, self.keep, self.count = folder, keep, itertools.count()
         self.inputs = os.path.join(folder, "inputs")
         self.known, self.lock = {}, threading.Lock()
+        self.sound = set()  # states of folders from which the same command again ended well
         os.mkdir(self.inputs)
         make_inputs(self)
 
@@ -234,23 +236,32 @@ class Lab:
                     % (command, differences(files, snapshot(folder)))
                 )
             self.done(folder)
-            *calls, last = open(trace, errors="replace").read().splitlines()
-            known = Known(
-                files, plain(first[1]), [c.split(" ")[0] for c in calls], int(last[2:]), seconds
-            )
-            self.known[command] = known
-            return known
+            lines = [line.split(" ")[:2] for line in open(trace, errors="replace")]
+            calls = [place for place in lines if place[0] != "+"]
+            requests = [place for place in lines if place[0] == "+"]
+            self.known[command] = Known(files, plain(first[1]), calls, requests, seconds)
+            return self.known[command]
 
 
 class Known:
-    def __init__(self, files, out, calls, requests, seconds):
-        self.files, self.out, self.calls, self.requests, self.seconds = (
-            files,
-            out,
-            calls,
-            requests,
-            seconds,
-        )
+    """places, requests: of each system call and of each request for memory its name and a digest of
+    the stack that led there (shim.c)."""
+
+    def __init__(self, files, out, places, requests, seconds):
+        self.files, self.out, self.seconds = files, out, seconds
+        self.places, self.requests = places, requests
+        self.calls = [name for name, stack in places]
+
+
+def some_of_each(places, rng):
+    """The numbers of some calls, from 1 up: of each place the first, the last, and with rng one
+    between. What goes wrong when a call fails depends on its place, and on whether it is the first
+    there."""
+    found = {}
+    for n, place in enumerate(places, 1):
+        found.setdefault(tuple(place), []).append(n)
+    between = {rng.choice(ns) for ns in found.values()} if rng is not None else set()
+    return sorted(between | {n for ns in found.values() for n in (ns[0], ns[-1])})
 
 
 def text(bytes_):
@@ -396,6 +407,17 @@ def snapshot(folder):
         for name in names:
             out[os.path.relpath(os.path.join(at, name), folder)] = essence(os.path.join(at, name))
     return out
+
+
+def state_of(command, folder):
+    """A digest of a command's folder. Names of temporary files and the text of locks tell the
+    process, which does not count."""
+    digest = hashlib.sha256(command.encode())
+    for name, data in sorted(snapshot(folder).items()):
+        name = re.sub(r"\.tmp\.\d+$", ".tmp", name)
+        digest.update(b"%s\0%d\0" % (name.encode(), len(data)))
+        digest.update(b"" if name.endswith("lock") else data)
+    return digest.digest()
 
 
 def differences(wanted, found):

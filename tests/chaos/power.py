@@ -53,18 +53,28 @@ class File:
 FOLDER = "folder"
 
 
+def place(operation):
+    return operation[0], operation[-1]
+
+
+def changes(operation):
+    """Whether the disk may hold something else behind it."""
+    call, flags = operation[0], operation[3]
+    return call != "close" and (call not in ("open", "openat") or flags & os.O_CREAT != 0)
+
+
 def read_record(path):
-    """[(call, result, number, number, [path...], bytes)]"""
+    """[(call, result, number, number, [path...], bytes, stack)]"""
     data, at, out = open(path, "rb").read(), 0, []
     while at < len(data):
         end = data.index(b"\n", at)
-        call, result, *rest = data[at:end].decode().split("\t")
+        call, stack, result, *rest = data[at:end].decode().split("\t")
         numbers, paths, at = [int(x) for x in rest[:2]], rest[2:], end + 1
         piece = b""
         if call in ("write", "pwrite64"):
             piece = data[at : at + int(result)]
             at += int(result)
-        out.append((call, int(result), numbers[0], numbers[1], paths, piece))
+        out.append((call, int(result), numbers[0], numbers[1], paths, piece, stack))
     return out
 
 
@@ -100,7 +110,7 @@ class Disk:
             self.pending.setdefault(folder, []).append(mine)
 
     def apply(self, operation):
-        call, result, first, second, paths, piece = operation
+        call, result, first, second, paths, piece, stack = operation
         if call in ("open", "openat", "creat"):
             path = self.path(first, paths[0])
             if not self.inside(path):

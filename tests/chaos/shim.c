@@ -1,7 +1,8 @@
 /* shim: an unkind system for one process. LD_PRELOAD brings it in; faults.py says what to do in the
  * variable CHAOS, words joined by commas:
  *
- *   trace=FILE             appends a line "NAME PATH" for each call: its number is its line
+ *   trace=FILE             appends a line "NAME STACK PATH" for each call and "+ STACK" for each
+ *                          request for memory: their numbers are their places in the file
  *   record=FILE            appends what the process does to files, for the replay of a power loss
  *   kill=N  killed=N       SIGKILL before call N; after it
  *   fail=N  errno=E  on=1  call N fails with E; with on=1 all later calls of its kind, too
@@ -12,6 +13,8 @@
  *   clock=SEED             clocks jump: the monotonic ones forwards, that of the day both ways
  *   tick=SECONDS           each look at a monotonic clock finds it so much later
  *
+ * STACK is a digest of the return addresses on the stack: where in the program a call is made, and
+ * on which way it came there.
  * Calls are system calls, those of stdio and opendir too: a seccomp filter turns each into SIGSYS,
  * and the handler makes it, fails it or ends the process. It needs neither root nor ptrace. The
  * filter lets pass what comes from one instruction, the handler's own.
@@ -19,7 +22,9 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <fcntl.h>
+#include <link.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -130,17 +135,61 @@ static void put_fd_path(int out, long fd) {
     if (length > 0) put(out, path, (size_t)length);
 }
 
+/* --- places in the program -------------------------------------------------------------------- */
+
+/* The program and its libraries, in the order in which they were loaded. */
+enum { most_modules = 64, most_frames = 64 };
+static struct { uintptr_t start, end; } modules[most_modules];
+static int n_modules;
+
+static int note_module(struct dl_phdr_info *info, size_t size, void *user) {
+    (void)size, (void)user;
+    for (int i = 0; i < info->dlpi_phnum && n_modules < most_modules; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_X)) continue;
+        modules[n_modules].start = info->dlpi_addr + part->p_vaddr;
+        modules[n_modules].end = modules[n_modules].start + part->p_memsz;
+        n_modules++;
+    }
+    return 0;
+}
+
+/* Of all return addresses but the shim's own. An address counts once, so that the depth of a
+ * recursion does not matter. */
+static unsigned stack(void) {
+    void *frames[most_frames];
+    int n = backtrace(frames, most_frames);
+    uint64_t digest = 14695981039346656037u;
+    for (int i = 0; i < n; i++) {
+        uintptr_t at = (uintptr_t)frames[i], own = (uintptr_t)chaos_syscall;
+        int m = 0, earlier = 0;
+        while (m < n_modules && (at < modules[m].start || at >= modules[m].end)) m++;
+        while (frames[earlier] != frames[i]) earlier++;
+        if (m == n_modules || earlier < i) continue;
+        if (own >= modules[m].start && own < modules[m].end) continue;
+        digest = (digest ^ (at - modules[m].start + ((uintptr_t)m << 40))) * 1099511628211u;
+    }
+    return (unsigned)(digest ^ digest >> 32);
+}
+
+static void put_stack(int fd) {
+    put_number(fd, stack());
+    put_text(fd, " ");
+}
+
 static void trace(const kind *k, const long *arg) {
     enter();
     put_text(log_fd, k->name);
     put_text(log_fd, " ");
+    put_stack(log_fd);
     if (k->path >= 10) put_fd_path(log_fd, arg[k->path - 10]);
     else if (k->path >= 0) put_text(log_fd, (const char *)arg[k->path]);
     put_text(log_fd, "\n");
     leave();
 }
 
-/* A line: the call, its result, numbers and paths after tabs; of writes the bytes after it. */
+/* A line: the call, its place, its result, numbers and paths after tabs; of writes the bytes after
+ * it. */
 static void record(int number, const long *arg, long result) {
     const char *paths[2] = {NULL, NULL};
     long numbers[4], n = 0, bytes = 0;
@@ -188,6 +237,8 @@ static void record(int number, const long *arg, long result) {
     }
     if (number == SYS_write && numbers[1] + result < 0) return; /* a pipe or terminal */
     put_text(record_fd, kind_of(number)->name);
+    put_text(record_fd, "\t");
+    put_number(record_fd, stack());
     put_text(record_fd, "\t");
     put_number(record_fd, result);
     for (int i = 0; i < n; i++) put_text(record_fd, "\t"), put_number(record_fd, numbers[i]);
@@ -313,6 +364,7 @@ void *__libc_memalign(size_t alignment, size_t size);
 
 static bool refused(void) {
     long at = atomic_fetch_add(&requests, 1) + 1;
+    if (traces) trace(&(kind){0, "+", -1}, NULL);
     if (alloc_at == 0 || (fail_on ? at < alloc_at : at != alloc_at)) return false;
     errno = ENOMEM;
     return true;
@@ -404,6 +456,8 @@ static bool open_at(const char *words, const char *name, int fd) {
 __attribute__((constructor)) static void begin(void) {
     const char *words = getenv("CHAOS");
     if (words == NULL) return;
+    dl_iterate_phdr(note_module, NULL);
+    stack(); /* the first call asks for memory */
     traces = open_at(words, "trace", log_fd);
     records = open_at(words, "record", record_fd);
     kill_at = number(words, "kill", 0);
@@ -420,12 +474,4 @@ __attribute__((constructor)) static void begin(void) {
         install_filter();
     atomic_store(&requests, 0);
     alloc_at = number(words, "alloc", 0);
-}
-
-/* The number of requests for memory, after the calls of a trace. */
-__attribute__((destructor)) static void end(void) {
-    if (!traces) return;
-    put_text(log_fd, "# ");
-    put_number(log_fd, atomic_load(&requests));
-    put_text(log_fd, "\n");
 }

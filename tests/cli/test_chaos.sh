@@ -20,6 +20,15 @@ else
     check "a few cases of each fault" campaign --commands zoo-export,sample --each 4
     check "a file made empty while it is read" \
         campaign --commands zoo-info,zoo-export --faults cut --each 28
+    full="--commands data-npz --faults short --full $scratch/tried"
+    # shellcheck disable=SC2086
+    check "a full list" campaign $full
+    sort "$scratch/tried" >"$scratch/first"
+    sed -i '$d' "$scratch/tried"
+    # shellcheck disable=SC2086
+    check "which goes on where it was stopped" campaign $full
+    sort "$scratch/tried" >"$scratch/second"
+    check "to the same end" cmp "$scratch/first" "$scratch/second"
     TMPDIR=$scratch campaign --repeat zoo-info:cut:0:5
     check "a case again" grep -q "all is well" "$scratch/campaign"
 fi

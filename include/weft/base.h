@@ -38,8 +38,9 @@ WF_BEGIN_C
 #define WF_VERSION "0.2.0"
 /* The binary interface: what functions take and return, layouts of public structs, values of
  * constants. A program that was compiled against another number must not call the library. It
- * rises when something that existed changes; new functions do not change it. */
-#define WF_ABI 1
+ * rises when something that existed changes, a struct that grows too; new functions do not change
+ * it. */
+#define WF_ABI 2
 
 typedef enum wf_status {
 #define X(name, value, exit_code, sentence) WF_##name = value,

@@ -109,14 +109,25 @@ WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, 
 typedef struct wf_suits {
     /* mean of a few networks on a part of the test set, with the scale and activation as stated */
     double accuracy;
-    double best;      /* the same with `advice` taken */
-    char advice[400]; /* "--scale standard --activation tanh"; "": nothing is far better */
+    double best;          /* the same with `advice` taken */
+    double largest_class; /* share of the largest class of the test part */
+    double guessing;      /* below this an accuracy is hardly above largest_class */
+    char advice[400];     /* "--scale standard --activation tanh"; "": nothing is far better */
 } wf_suits;
 /* Try the usual scales, activations and any order of classes on a few networks. desc is as the
- * caller would open it. Returns WF_OK, WF_ERR_SHAPE where the networks do not take such data, or
- * what wf_dataset_open returns. */
+ * caller would open it. Returns WF_OK, WF_ERR_SHAPE where the networks do not take such data,
+ * WF_ERR_INTERRUPTED, or what wf_dataset_open returns. */
 WF_API wf_status wf_zoo_suits(wf_ctx *ctx, const wf_zoo *zoo, const wf_data_desc *desc,
                               wf_suits *out);
+/* The same as JSON, for data in memory too: {"accuracy", "best", "largest_class", "guessing" as
+ * above, "scale", "activation": what would fit better, null where it is as given, "classes": the
+ * label that each output stands for, null likewise}.
+ * desc  NULL: `data` is taken, and scales are applied to its numbers as they are; with desc, data
+ *       is not read and may be NULL.
+ * wf_free(*out). Returns what wf_zoo_suits returns, and WF_ERR_INPUT for data without a test
+ * part. */
+WF_API wf_status wf_zoo_suits_json(wf_ctx *ctx, const wf_zoo *zoo, const wf_data_desc *desc,
+                                   const wf_dataset *data, char **out);
 /* Write the collection with the accuracies and errors of its networks on `data`, and how that was
  * prepared, desc's scale and order of classes too: later commands then read data alike. path may be
  * the collection's own.

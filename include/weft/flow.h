@@ -168,7 +168,7 @@ WF_API wf_status wf_flow_velocity(wf_ctx *ctx, wf_flow *flow, const wf_graph *gr
                                   double guidance, bool normalised, float *velocity);
 /* All that a flow says of itself: {"generator", "params", "updates", "cond_size", "model": its
  * settings, "train": how it was trained, "sources": [{"task", "arch", "count", "cond", "tests",
- * "data", "path"}]}. wf_free(*out). Returns WF_OK or WF_ERR_MEMORY. */
+ * "data", "path", "scale", "classes"}]}. wf_free(*out). Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_json(wf_ctx *ctx, const wf_flow *flow, char **out);
 
 /* Control generators: what a generated network must beat. Each writes weights (n, n_params).

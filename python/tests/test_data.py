@@ -44,6 +44,17 @@ def test_however_it_is_given(tmp_path, data):
     assert data_of(str(table)).about["class_names"] == ["x", "y"]
 
 
+def test_a_file_lies_where_its_name_says(tmp_path, monkeypatch):
+    (tmp_path / "mine.csv").write_text("a,b\n" + "\n".join(f"{i},{i % 2}" for i in range(20)))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEFT_DATA", str(tmp_path / "elsewhere"))
+    assert weft.Data.open("mine.csv").classes == 2
+    monkeypatch.chdir("elsewhere")
+    monkeypatch.setenv("WEFT_DATA", str(tmp_path))
+    assert weft.Data.open("mine.csv").classes == 2
+
+
 def test_labels_may_be_whole_floats():
     assert weft.Data.of_arrays(X, Y.astype(float)).y_test.tolist() == Y.tolist()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+
 import numpy as np
 import pytest
 import weft
@@ -64,6 +67,74 @@ def test_auc():
     table = weft.evaluate(zoo[:3], zoo, data, score="auc", subsets=2)
     assert "auc" in str(table) and table["generated"]["accuracy_mean"] > 0.5
     assert weft.score(zoo, data, "auc").mean() > 0.5
+
+
+@pytest.fixture(scope="module")
+def mine(data):
+    """Good networks without a word on where they come from; they read standardised inputs."""
+    trained = weft.train_zoo("2-12-3", data, 12, epochs=60, lr=0.02, batch=32)
+    assert trained.scores().mean() > 0.85
+    return weft.Zoo(trained.arch, trained.weights)
+
+
+def judged(zoo, data):
+    """The advice of an evaluation, and its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table = weft.evaluate(zoo[:3], zoo, data, subsets=2)
+    assert [str(warning.message) for warning in caught] == ([table.advice] if table.advice else [])
+    assert all(warning.category is weft.WeftWarning for warning in caught)
+    return table.advice
+
+
+def test_data_that_fits_needs_no_advice(mine, zoo, data):
+    assert judged(mine, (data.x_test, data.y_test)) == "" == judged(mine, data)
+    assert judged(zoo, (10 * data.x_test, data.y_test)) == ""  # weft knows its own
+
+
+def test_inputs_on_another_scale(mine, data):
+    x, y = 7 * data.x_test + 3, data.y_test
+    said = judged(mine, (x, y))
+    assert re.search(r"about 0\.[89].* with \(X - X.mean\(0\)\) / X.std\(0\) in place of X$", said)
+    assert judged(mine, ((x - x.mean(0)) / x.std(0), y)) == ""
+    assert judged(mine, {"name": "spirals", "rows": 300, "scale": "none"}).endswith(
+        'with scale="standard"'
+    )
+
+
+def test_labels_in_another_order(mine, data):
+    y = (data.y_test + 1) % 3
+    said = judged(mine, (data.x_test, y))
+    assert said.endswith("with np.argsort([1, 2, 0])[y] in place of y")
+    assert judged(mine, (data.x_test, np.argsort([1, 2, 0])[y])) == ""
+    settings = {"name": "spirals", "rows": 300, "classes": "2,0,1"}
+    assert judged(mine, settings).endswith('with classes="0,1,2"')
+
+
+def test_another_activation(mine, data):
+    wrong = weft.Zoo(weft.Arch("2-12-3", activation="sigmoid"), mine.weights)
+    assert 'activation="relu" where the networks are read' in judged(wrong, data)
+
+
+def test_data_that_is_not_theirs(mine):
+    draw = np.random.default_rng(0)
+    said = judged(mine, (draw.standard_normal((300, 2)), draw.integers(0, 3, 300)))
+    assert "hardly above the largest class (0.3" in said and said.endswith("were trained on?")
+
+
+def test_data_by_name_is_read_as_the_networks_want_it(zoo, flow, data, tmp_path):
+    """As the program does: trained networks say their scale, imported ones take numbers as they
+    are; so do networks from a flow of them."""
+    named = {"name": "spirals", "rows": 300}
+    assert np.array_equal(weft.score(zoo, named), weft.score(zoo, data))
+    assert np.array_equal(weft.score(flow.sample(4), named), weft.score(flow.sample(4), data))
+    raw = weft.Data.open("spirals", rows=300, scale="none")
+    imported = weft.Zoo.from_models(
+        {name: zoo[name] for name in zoo.names}, arch=zoo.arch, activation="relu"
+    )
+    assert np.array_equal(weft.score(imported, named), weft.score(imported, raw))
+    said = {**named, "scale": "standard"}
+    assert np.array_equal(weft.score(imported, said), weft.score(zoo, data))
 
 
 def test_compare(zoo, flow, data):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import weft
+from weft import _lib
+from weft.errors import error_of
 
 
 def run(code: str, **environment: str) -> str:
@@ -60,7 +62,8 @@ def test_another_abi_is_refused(tmp_path, source, found):
     library = tmp_path / "libother.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "other.c"], check=True)
     said = run(ATTEMPT, WEFT_LIBRARY=str(library))
-    assert f"binary interface {found}," in said and "Install the package again" in said
+    assert f"{library} has binary interface {found}, this package needs {_lib.ABI}: " in said
+    assert "Install the package again" in said
 
 
 def test_version_and_build():
@@ -76,13 +79,29 @@ def test_every_name_is_there():
 
 
 def test_every_prototype_is_in_the_library():
-    from weft import _lib
-
     for name in _lib._PROTOTYPES:
         assert isinstance(getattr(_lib.lib, name), ctypes._CFuncPtr)
 
 
 HEADERS = Path(__file__).parents[2] / "include" / "weft"
+in_the_repository = pytest.mark.skipif(not HEADERS.exists(), reason="not in the repository")
+
+
+@in_the_repository
+def test_the_abi_is_that_of_the_header():
+    number = re.search(r"^#define WF_ABI (\d+)$", (HEADERS / "base.h").read_text(), re.M)
+    assert number and int(number[1]) == _lib.ABI == _lib.lib.wf_abi_version()
+
+
+@in_the_repository
+def test_every_status_has_a_class_of_its_own():
+    rows = re.findall(r"^X\((\w+), (\d+),", (HEADERS / "errors.def").read_text(), re.M)
+    statuses = {int(value) for name, value in rows if name != "OK"}
+    raised = {status: type(error_of(status, "the sentence")) for status in statuses}
+    assert len(statuses) > 10 and len(set(raised.values())) == len(statuses)
+    for status, cls in raised.items():
+        assert cls.status == status and getattr(weft, cls.__name__) is cls
+        assert str(error_of(status, "the sentence")) == "the sentence"
 
 
 def letters_of(declared: str) -> str:
@@ -95,10 +114,8 @@ def letters_of(declared: str) -> str:
     return next((kinds[word] for word in words if word in kinds), "i")  # int, a status, an enum
 
 
-@pytest.mark.skipif(not HEADERS.exists(), reason="not in the repository")
+@in_the_repository
 def test_every_prototype_is_that_of_the_header():
-    from weft import _lib
-
     source = "".join(path.read_text() for path in HEADERS.glob("*.h"))
     source = re.sub(r"/\*.*?\*/", " ", source, flags=re.S)
     declarations = re.findall(r"WF_API ([^;()]*?\*?)\b(wf_\w+)\((.*?)\);", source, re.S)
@@ -114,9 +131,7 @@ def test_every_prototype_is_that_of_the_header():
 
 @pytest.mark.skipif(not HEADERS.exists() or shutil.which("gcc") is None, reason="needs a compiler")
 def test_reports_of_progress_have_the_layout_of_the_header(tmp_path):
-    from weft._lib import Progress
-
-    names = [name for name, _ in Progress._fields_]
+    names = [name for name, _ in _lib.Progress._fields_]
     offsets = ", ".join(f"offsetof(wf_progress, {name})" for name in names)
     (tmp_path / "layout.c").write_text(
         "#include <stddef.h>\n#include <stdio.h>\n#include <weft/base.h>\n"
@@ -127,4 +142,4 @@ def test_reports_of_progress_have_the_layout_of_the_header(tmp_path):
     include = f"-I{HEADERS.parent}"
     subprocess.run(["gcc", include, "-o", program, tmp_path / "layout.c"], check=True)
     printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
-    assert [int(at) for at in printed.split()] == [getattr(Progress, n).offset for n in names]
+    assert [int(at) for at in printed.split()] == [getattr(_lib.Progress, n).offset for n in names]

@@ -216,7 +216,37 @@ def test_modules_of_other_names_are_matched_by_their_trace(zoo):
         zoo.modules(lambda: nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3)))
 
 
+def test_a_template_on_the_meta_device():
+    """It has a forward to trace, and nothing to load into."""
+    models = [trained(sequential()) for _ in range(2)]
+    template = sequential().to("meta")
+    zoo = weft.Zoo.from_models([m.state_dict() for m in models], module=template, keep_norm=True)
+    x = torch.randn(5, 4)
+    made, together = zoo.modules(template), zoo.ensemble(template)(x)
+    for index, model in enumerate(models):
+        assert torch.equal(made[index].eval()(x), model(x))
+        assert torch.allclose(together[index], model(x), atol=1e-5)
+    assert all(p.is_meta for p in template.parameters())
+
+
 # --- refused ---
+
+
+def test_modules_on_the_meta_device():
+    module = MLP().to("meta")
+    for models in ([MLP(), module], [module.state_dict()], module.state_dict()):
+        with pytest.raises(weft.InputError, match="out.weight is on the meta device.*to_empty"):
+            weft.Zoo.from_models(models, module=MLP)
+
+
+def test_tensors_without_plain_numbers():
+    with pytest.raises(weft.InputError, match="sparse_coo"):
+        weft.Data.of_arrays(torch.eye(4).to_sparse(), [0, 1, 2, 3])
+    with pytest.raises(weft.InputError, match="on meta"):
+        weft.Data.of_arrays(torch.zeros(4, 4, device="meta"), [0, 1, 2, 3])
+    state = {**MLP().state_dict(), "out.bias": torch.zeros(3, dtype=torch.complex64)}
+    with pytest.raises(weft.InputError, match="complex64"):
+        weft.Zoo.from_models([state], module=MLP)
 
 
 class Scaled(MLP):

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .errors import LibraryError as LibraryError
     from .errors import LockedError as LockedError
     from .errors import OutOfMemoryError as OutOfMemoryError
+    from .errors import RankError as RankError
     from .errors import ShapeError as ShapeError
     from .errors import SolverError as SolverError
     from .errors import UnsupportedError as UnsupportedError
@@ -66,7 +67,7 @@ _NAMES = {
         "context": "Context WeftWarning build_info",
         "data": "Data",
         "errors": "DiskError DivergedError InputError Interrupted LibraryError LockedError "
-        "OutOfMemoryError ShapeError SolverError UnsupportedError UsageError WeftError",
+        "OutOfMemoryError RankError ShapeError SolverError UnsupportedError UsageError WeftError",
         "_align": "align matched_cosine",
         "_evaluate": "Evaluation compare evaluate score",
         "_fit": "fit plan train_zoo",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import html
 import json
@@ -15,7 +16,7 @@ from ._generator import Generator
 from ._lib import from_text, lib, owned_text, text
 from ._memory import Array, Owned
 from ._options import Options
-from .context import current
+from .context import answer, current, warn
 from .data import Data, DataLike, data_of
 from .errors import ShapeError, UnsupportedError, UsageError
 from .zoo import Zoo
@@ -35,7 +36,9 @@ class Evaluation:
     `rows` are dicts, `points` have the values of single networks. Prints as text, shows as a page
     with plots in notebooks."""
 
-    def __init__(self, rows: list[dict[str, Any]], page: str, notes: str, score: str) -> None:
+    def __init__(
+        self, rows: list[dict[str, Any]], page: str, notes: str, score: str, advice: str = ""
+    ) -> None:
         self.points: dict[str, dict[str, Array]] = {
             row["name"]: {key: np.asarray(v) for key, v in row.get("points", {}).items()}
             for row in rows
@@ -43,6 +46,8 @@ class Evaluation:
         self.rows = [{k: v for k, v in row.items() if k != "points"} for row in rows]
         self.notes = notes
         self.score = score
+        #: What would make networks and data fit better; it was a warning, too.
+        self.advice = advice
         self._page = page
 
     def __getitem__(self, name: str) -> dict[str, Any]:
@@ -141,6 +146,60 @@ def _fits(zoo: Zoo, reference: Zoo, name: str) -> None:
         raise UsageError(f"{name}: a network has NaN or infinite values; leave it out")
 
 
+# Arrays in place of X, by the scale that networks want.
+_RESCALED = {
+    "standard": "(X - X.mean(0)) / X.std(0)",
+    "minmax": "(X - X.min(0)) / (X.max(0) - X.min(0))",
+    "unit": "X / 255",
+}
+
+
+def _changes(found: Mapping[str, Any], data: Data) -> str:
+    """What would fit better, as code."""
+    changes = []
+    scale, order = found["scale"], found["classes"]
+    names = data.about["class_names"]
+    opened = data._settings is not None
+    if scale is not None:
+        changes.append(f'scale="{scale}"' if opened else f"{_RESCALED[scale]} in place of X")
+    if found["activation"] is not None:
+        changes.append(f'activation="{found["activation"]}" where the networks are read')
+    if order is not None and opened:
+        changes.append(f'classes="{",".join(names[label] for label in order)}"')
+    elif order is not None:
+        changes.append(f"np.argsort({order})[y] in place of y")
+    return " and ".join(changes)
+
+
+def advice(zoo: Zoo, data: Data) -> str:
+    """What is wrong between networks and data, and what would fit; "": nothing is far better."""
+    handle = ctypes.c_void_p()
+    with contextlib.ExitStack() as stack:
+        if data._settings is not None:
+            options = stack.enter_context(Options("wf_data_settings", data._settings))
+            handle = options.pointer
+        found = answer(lib.wf_zoo_suits_json, zoo._c, handle, data._c, long=True)
+    changes = _changes(found, data)
+    sentence = f"the networks have an accuracy of {found['accuracy']:.3f} on this data"
+    if changes:
+        return f"{sentence}, and about {found['best']:.3f} with {changes}"
+    if found["accuracy"] < found["guessing"]:
+        return (
+            f"{sentence}, hardly above the largest class ({found['largest_class']:.3f}), and no "
+            f"other scale, activation or order of classes is better: are these the data, columns "
+            f"and order of inputs that the networks were trained on?"
+        )
+    return ""
+
+
+def advise(zoo: Zoo, data: Data) -> str:
+    """`advice` as a warning, too."""
+    sentence = advice(zoo, data)
+    if sentence:
+        warn(sentence)
+    return sentence
+
+
 def score(networks: Zoo, data: DataLike, score: str = "accuracy") -> Array:
     """Accuracy, or "auc", of each network on the test part of the data.
 
@@ -152,7 +211,7 @@ def score(networks: Zoo, data: DataLike, score: str = "accuracy") -> Array:
     kinds = ("accuracy", "auc")
     if score not in kinds:
         raise UsageError(f"score is {score}; there are {', '.join(kinds)}")
-    examples = data_of(data, classes=networks.arch.outputs)
+    examples = data_of(data, classes=networks.arch.outputs, reads=networks._reads)
     _matching(networks, examples)
     weights = np.ascontiguousarray(networks.weights)
     scores = np.empty(len(networks), np.float32)
@@ -195,15 +254,20 @@ def evaluate(
     """Judge networks against the collection they were learned from.
 
     networks  a Zoo, or several by name: {"mine": zoo, "held out": other}
-    data      (X, y): what networks are tested on. Without it there are matched cosines alone
+    data      (X, y): what networks are tested on. Without it there are matched cosines alone. A
+              warning says where other scaling of inputs, another activation or another order of
+              classes would fit a collection of other programs far better
     settings  of [eval] in recipes: score="auc", cloud, subsets ... (weft.settings("eval"))
     """
     named = _named(networks)
     for name, other in named.items():
         _fits(other, zoo, name)
-    examples = None if data is None else data_of(data, classes=zoo.arch.outputs)
-    if examples is not None:
+    examples, said = None, ""
+    if data is not None:
+        examples = data_of(data, classes=zoo.arch.outputs, reads=zoo._reads)
         _matching(zoo, examples)
+        if not zoo.tests:  # those that weft trained or scored are known to fit
+            said = advise(zoo, examples)
     reference = _open(zoo, examples, settings)
     count = len(named)
     weights = [np.ascontiguousarray(other.weights) for other in named.values()]
@@ -221,7 +285,8 @@ def evaluate(
     )
     notes = from_text(lib.wf_reference_notes(reference.handle))
     found = json.loads(owned_text(rows))
-    return Evaluation(found, owned_text(page), notes, str(settings.get("score", "accuracy")))
+    kind = str(settings.get("score", "accuracy"))
+    return Evaluation(found, owned_text(page), notes, kind, said)
 
 
 def compare(

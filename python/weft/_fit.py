@@ -6,14 +6,13 @@ import ctypes
 import os
 from typing import Any, Callable, Mapping, Sequence
 
-import numpy as np
-
+from ._evaluate import advise
 from ._generator import DEFAULT, Flow, Zoos, conditions, generators, sources_of
 from ._lib import lib, text
 from ._memory import TemporaryFolder
 from ._options import Options, as_json, keys
 from .arch import ArchLike, arch_of
-from .context import answer, current, warn
+from .context import answer, current
 from .data import DataLike, data_of
 from .errors import UsageError
 from .zoo import Zoo, opened, output
@@ -73,21 +72,6 @@ def describe_plan(planned: Mapping[str, Any]) -> str:
     )
 
 
-def _score_first(zoo: Zoo, data: DataLike) -> None:
-    """Networks that do no better than guessing are a sign of wrong data, before minutes are
-    spent."""
-    from ._evaluate import score
-
-    examples = data_of(data, classes=zoo.arch.outputs)
-    reached = float(score(zoo[:100], examples).mean())
-    share = float(np.bincount(examples.y_test).max() / len(examples.y_test))
-    if reached <= share:
-        warn(
-            f"the networks have an accuracy of {reached:.3f} on this data, and always naming the "
-            f"largest class {share:.3f}: are inputs scaled as in training, and labels in its order?"
-        )
-
-
 def known_settings(generator: str) -> set[str]:
     """Names of the settings of a generator's own."""
     rows = lib.wf_generator_settings(text(generator))
@@ -124,7 +108,8 @@ def fit(
     Without `updates` the fit is planned: its size and length are chosen for this machine and the
     minutes there are (5), and the estimate is printed first. See weft.plan.
 
-    data       (X, y): the networks are scored on it before the work begins
+    data       (X, y): the networks are tried on it before the work begins; a warning says where
+               they do not fit, and what would
     minutes    of training, for the plan
     path       the file to write; a fit that was interrupted goes on there. None: a temporary file,
                which lives as long as the flow
@@ -151,7 +136,7 @@ def fit(
     with Options("wf_fit_settings", {**of_train, **(train or {})}):
         pass  # a wrong setting is said before anything takes time
     if data is not None:
-        _score_first(zoos[0], data)
+        advise(zoos[0], data_of(data, classes=zoos[0].arch.outputs, reads=zoos[0]._reads))
     if generator == DEFAULT and "updates" not in {**settings, **(train or {})}:
         planned = plan(max(zoos, key=len), minutes)
         print(describe_plan(planned))

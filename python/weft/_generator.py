@@ -96,7 +96,8 @@ class Generator:
     ) -> Zoo:
         """n new networks. Settings are those of [sample] in recipes: weft.settings("sample")."""
         graph = self._arch_for(arch, self.arch if arch is None else None, width)
-        return self._draw(n, graph, {"sample": {"seed": seed, **settings}})
+        reads = {} if self._zoo is None else self._zoo._reads
+        return self._draw(n, graph, {"sample": {"seed": seed, **settings}}, reads)
 
     def _arch_for(self, arch: ArchLike | None, like: Arch | None, width: float | None) -> Arch:
         if arch is not None:
@@ -107,7 +108,10 @@ class Generator:
             graph = like
         return graph if width is None else graph.scaled(width)
 
-    def _draw(self, n: int, graph: Arch, request: Mapping[str, Any]) -> Zoo:
+    def _draw(
+        self, n: int, graph: Arch, request: Mapping[str, Any], reads: Mapping[str, Any]
+    ) -> Zoo:
+        """reads  scale and classes of the data that the networks want; "" where nothing is known"""
         if n < 1:
             raise UsageError(f"n is {n}; at least one network is drawn")
         weights = np.empty((n, graph.params), np.float32)
@@ -123,7 +127,8 @@ class Generator:
                 None,
                 ctypes.byref(stats),
             )
-        zoo = Zoo(graph, weights)
+        meta = {f"weft.{key}": reads[key] for key in ("scale", "classes") if reads.get(key)}
+        zoo = Zoo(graph, weights, meta=meta)
         zoo.stats = json.loads(owned_text(stats) or "{}")
         return zoo
 
@@ -250,7 +255,8 @@ class Flow(Generator):
         request: dict[str, Any] = {"sample": chosen}
         if values is not None:
             request["cond"] = values
-        return self._draw(n, graph, request)
+        sources = self.about["sources"]
+        return self._draw(n, graph, request, sources[index] if sources else {})
 
     def _condition(
         self, task: str | None, cond: Sequence[float] | float | str | None

@@ -16,7 +16,7 @@ from typing import Any, Callable
 from .errors import LibraryError
 
 #: The binary interface that this package was written for: WF_ABI of weft/base.h.
-ABI = 1
+ABI = 2
 
 
 _TYPES: dict[str, Any] = {
@@ -87,6 +87,7 @@ _PROTOTYPES = {
     "wf_zoo_info_json": "ippp",
     "wf_zoo_train": "ippppsp",
     "wf_zoo_settings": "p",
+    "wf_zoo_scale": "bpp",
     # data.h
     "wf_data_settings": "p",
     "wf_dataset_open": "ippp",
@@ -135,6 +136,7 @@ _PROTOTYPES = {
     "wf_reference_notes": "sp",
     "wf_report_evaluation": "ipsppppipp",
     "wf_score_networks": "ipppzpipp",
+    "wf_zoo_suits_json": "ippppp",
 }
 
 

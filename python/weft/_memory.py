@@ -10,6 +10,8 @@ from typing import Any, Callable
 
 import numpy as np
 
+from .errors import InputError
+
 Array = np.ndarray[Any, Any]
 
 
@@ -68,7 +70,13 @@ def as_array(value: Any, dtype: Any = None) -> Array:
         value = value.detach()
         if str(value.dtype) == "torch.bfloat16":  # which numpy does not have
             value = value.float()
-        value = value.cpu().numpy()
+        try:
+            value = value.cpu().numpy()
+        except (NotImplementedError, RuntimeError, TypeError) as error:  # meta, sparse, quantized
+            raise InputError(
+                f"a tensor ({value.dtype}, {value.layout}, on {value.device}) has no plain numbers "
+                f"to read: {str(error).splitlines()[0]}"
+            ) from None
     return np.asarray(value, dtype=dtype)
 
 

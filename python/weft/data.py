@@ -27,20 +27,26 @@ class Data:
     (dtype('float32'), dtype('int32'))
     """
 
-    def __init__(self, handle: ctypes.c_void_p) -> None:
+    def __init__(
+        self, handle: ctypes.c_void_p, settings: Mapping[str, Any] | None = None
+    ) -> None:
         self._owned = Owned(handle, lib.wf_dataset_free)
+        self._settings = settings  # that it was opened by; None: numbers of the caller's
 
     @classmethod
     def open(cls, name: str | os.PathLike[str], **settings: Any) -> Data:
-        """A built-in set ("spirals", "moons", "digits") or a table of CSV, TSV, ARFF or IDX, under
-        the folder that WEFT_DATA names. Settings are those of [data] in recipes:
-        weft.settings("data")."""
+        """A built-in set ("spirals", "moons", "digits") or a file of CSV, TSV, ARFF, NumPy or IDX:
+        where its name says, else under the folder that WEFT_DATA names. Settings are those of
+        [data] in recipes: weft.settings("data")."""
         given = os.fspath(name)
         key = "path" if os.sep in given or "." in given else "name"
-        with Options("wf_data_settings", {key: given, **settings}) as options:
+        if key == "path" and os.path.exists(given):
+            given = os.path.abspath(given)
+        chosen = {key: given, **settings}
+        with Options("wf_data_settings", chosen) as options:
             handle = ctypes.c_void_p()
             current().run(lib.wf_dataset_open, options.pointer, ctypes.byref(handle))
-        return cls(handle)
+        return cls(handle, chosen)
 
     @classmethod
     def of_arrays(
@@ -162,14 +168,22 @@ class Data:
 DataLike = Union[Data, str, "os.PathLike[str]", Mapping[str, Any], "tuple[Any, ...]"]
 
 
-def data_of(data: DataLike, *, classes: int = 0, train: bool = False) -> Data:
-    """Data however it is given. (X, y) is a test part, or, to train on, is split."""
+def data_of(
+    data: DataLike,
+    *,
+    classes: int = 0,
+    train: bool = False,
+    reads: Mapping[str, Any] | None = None,
+) -> Data:
+    """Data however it is given. (X, y) is a test part, or, to train on, is split.
+
+    reads  how networks want what is opened here by its name: scale, order of classes"""
     if isinstance(data, Data):
         return data
     if isinstance(data, (str, os.PathLike)):
-        return Data.open(data)
+        return Data.open(data, **(reads or {}))
     if isinstance(data, Mapping):
-        settings = dict(data)
+        settings = {**(reads or {}), **data}
         name = settings.pop("name", None) or settings.pop("path", None)
         if name is None:
             raise UsageError('data as a dict needs "name" or "path"')

@@ -77,6 +77,12 @@ class LockedError(WeftError):
     status = 11
 
 
+class RankError(WeftError):
+    """Another process of the same run failed or was lost."""
+
+    status = 12
+
+
 class LibraryError(WeftError, ImportError):
     """libweft.so is missing, or of another version than this package."""
 
@@ -95,6 +101,7 @@ _BY_STATUS: dict[int, type[BaseException]] = {
         Interrupted,
         UnsupportedError,
         LockedError,
+        RankError,
     )
 }
 

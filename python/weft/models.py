@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-4  # of the largest output, between a module and its description
 MODELS = "give nn.Modules, state_dicts, paths or stacked tensors"
+AS_IT_IS = {"weft.scale": "none"}  # what the library's importer says of networks
 COUNTER = "num_batches_tracked"  # of batch norms: part of a state_dict, of no network
 
 
@@ -59,6 +60,11 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
         if not hasattr(value, "shape"):
             raise InputError(
                 f"{name} has the type {type(value).__name__}, no tensor: give model.state_dict()"
+            )
+        if getattr(value, "is_meta", False):
+            raise InputError(
+                f"{name} is on the meta device, where tensors have no values: "
+                f'module.to_empty(device="cpu"), then load_state_dict, gives it some'
             )
         name = name.replace("_orig_mod.", "")
         name = name[len("module.") :] if name.startswith("module.") else name
@@ -172,10 +178,16 @@ def _renamed(arch: Arch, layers: Sequence[str]) -> Arch:
 
 
 def _instance(module: Any) -> Any:
-    """The module itself, or one that a class or function makes."""
+    """The module itself, or one that a class or function makes. One on the meta device, which has
+    no memory to load into, as a copy with zeros on the CPU."""
     made = module if _is_module(module) else module()
     if not _is_module(made):
         raise UsageError(f"{module} gave something of type {type(made).__name__}, no nn.Module")
+    tensors = [*made.parameters(), *made.buffers()]
+    if any(tensor.is_meta for tensor in tensors):
+        made = copy.deepcopy(made).to_empty(device="cpu")
+        for tensor in [*made.parameters(), *made.buffers()]:
+            tensor.data.zero_()
     return made
 
 
@@ -204,7 +216,7 @@ def _of_states(cls: type[Zoo], states: Sequence[Any], given: _Given) -> Zoo:
         part = weights[:, tensor.offset : tensor.offset + tensor.count]
         for index, state in enumerate(tensors):
             part[index] = _array(state[tensor.name]).reshape(-1)
-    zoo = cls(arch, weights)
+    zoo = cls(arch, weights, meta=AS_IT_IS)
     zoo._order = list(tensors[0])
     return zoo
 
@@ -224,7 +236,9 @@ def _of_stacked(cls: type[Zoo], stacked: Mapping[str, Any], given: _Given) -> Zo
     count = len(arrays[first.name])
     for tensor in arch.tensors:
         _fits(tensor.name, arrays[tensor.name].shape, (count, *tensor.shape), arch)
-    return cls._of_tensors(arch, arrays, list(arrays))
+    zoo = cls._of_tensors(arch, arrays, list(arrays))
+    zoo._meta.update(AS_IT_IS)
+    return zoo
 
 
 def _same_shapes(states: Sequence[Mapping[str, Any]]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ._lib import from_text, lib, text
 from ._memory import Array, Owned, view
+from ._options import settings
 from .arch import Arch, ArchLike, arch_of
 from .context import answer, current
 from .errors import InputError, ShapeError
@@ -239,6 +240,18 @@ class Zoo:
         """Scores of the networks on a test set (None: the first); None where the file has none."""
         address = lib.wf_zoo_scores(self._c, text(test))
         return view(self._owned, address, (len(self),)) if address else None
+
+    @property
+    def _reads(self) -> dict[str, str]:
+        """How the networks want data that is opened by its name, as far as the collection says:
+        settings of [data]."""
+        scale, found = ctypes.c_int(), {}
+        if lib.wf_zoo_scale(self._c, ctypes.byref(scale)):
+            row = next(row for row in settings("data") if row["key"] == "scale")
+            found["scale"] = str(row["names"][scale.value])
+        if "weft.classes" in self.meta:
+            found["classes"] = self.meta["weft.classes"]
+        return found
 
     def info(self) -> dict[str, Any]:
         """What can be said of the collection without data, as `weft zoo info` says it: scores,

@@ -205,7 +205,7 @@ static wf_status check_data(judging *j, const wf_zoo *zoo, const wf_run_recipe *
         wf_zoo_meta(zoo, "weft.sources") == NULL || wf_zoo_meta(zoo, "weft.preparation") != NULL;
     if (known || wf__run_says_scale(j->app, recipe)) return WF_OK;
     WF_TRY(wf_zoo_suits(j->app->ctx, zoo, &recipe->data, &suits));
-    cli_warn_unsuited(j->app, wf_zoo_path(zoo), recipe, j->data, suits.accuracy, &suits);
+    cli_warn_unsuited(j->app, wf_zoo_path(zoo), recipe, suits.accuracy, &suits);
     return WF_OK;
 }
 

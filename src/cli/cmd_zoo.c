@@ -98,7 +98,7 @@ static wf_status score_collection(importing *i, int which) {
         if (scores[k] > about->high) about->high = scores[k];
     }
     wf_zoo_free(scored);
-    cli_warn_unsuited(i->app, path, &i->recipe, i->data, about->mean, &about->suits);
+    cli_warn_unsuited(i->app, path, &i->recipe, about->mean, &about->suits);
     return WF_OK;
 }
 

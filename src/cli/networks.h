@@ -28,7 +28,7 @@ wf_status cli_order_by_score(wf_run_app *app, const float *scores, size_t *index
 
 /* Warns where something else would fit far better, or where accuracy is hardly above chance.
  * mean: of all networks, from 0 to 1. */
-void cli_warn_unsuited(wf_run_app *app, const char *path, const wf_run_recipe *recipe,
-                       const wf_dataset *data, double mean, const wf_suits *suits);
+void cli_warn_unsuited(wf_run_app *app, const char *path, const wf_run_recipe *recipe, double mean,
+                       const wf_suits *suits);
 
 #endif

@@ -7,9 +7,10 @@ static json_t *source_json(const wf_flow *flow, int index) {
     json_t *cond = source.cond == NULL ? json_null() : json_array();
     for (int k = 0; source.cond != NULL && k < wf_flow_cond_size(flow); k++)
         json_array_append_new(cond, wf__json_real((double)source.cond[k]));
-    return json_pack("{s:s, s:s, s:I, s:o, s:s, s:s, s:s}", "task", source.task, "arch",
+    return json_pack("{s:s, s:s, s:I, s:o, s:s, s:s, s:s, s:s, s:s}", "task", source.task, "arch",
                      source.graph->text, "count", (json_int_t)source.count, "cond", cond, "tests",
-                     source.tests, "data", source.data, "path", source.path);
+                     source.tests, "data", source.data, "path", source.path, "scale", source.scale,
+                     "classes", source.classes);
 }
 
 wf_status wf_flow_json(wf_ctx *ctx, const wf_flow *flow, char **out) {

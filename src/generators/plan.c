@@ -210,12 +210,11 @@ static wf_status choose(planner *p, wf_plan *plan) {
 
 static void warn_user(const planner *p, const wf_plan *plan) {
     if (plan->short_time)
-        wf_warn(
-            p->ctx,
-            "%zu updates fit into the time, and flows need %d and more, as --minutes %.0f would "
-            "give",
-            plan->fit.updates, good_updates,
-            ceil(good_updates * plan->update_seconds / used_share / 60));
+        wf_warn(p->ctx,
+                "%zu updates fit into the time, and flows need %d and more, as minutes = %.0f "
+                "would give",
+                plan->fit.updates, good_updates,
+                ceil(good_updates * plan->update_seconds / used_share / 60));
 }
 
 wf_status wf_plan_fit(wf_ctx *ctx, const wf_zoo *zoo, double minutes, wf_plan *out) {

@@ -363,6 +363,57 @@ static void test_memory_everywhere(void **state) {
 
 /* --- data sets from memory -------------------------------------------------------------------- */
 
+/* What fits networks whose two outputs are -x and x to numbers around 100. */
+static char *what_suits(const wf_zoo *zoo, const int32_t labels[4]) {
+    float x[40];
+    int32_t y[40];
+    for (int k = 0; k < 40; k++) {
+        x[k] = 100 + 0.5f * (float)(k - 20) + 0.25f;
+        y[k] = labels[(k >= 20) * 2 + k % 2];
+    }
+    wf_dataset *data;
+    char *json;
+    assert_ok(ctx, wf_dataset_from_memory(ctx, NULL, 1, 2, NULL, NULL, 0, x, y, 40, &data));
+    assert_ok(ctx, wf_zoo_suits_json(ctx, zoo, NULL, data, &json));
+    wf_dataset_free(data);
+    return json;
+}
+
+static void test_what_suits_data_in_memory(void **state) {
+    (void)state;
+    wf_graph *graph;
+    wf_zoo *zoo;
+    wf_dataset *data;
+    const float weights[] = {-1, 1, 0, 0};
+    assert_ok(ctx, wf_graph_parse(ctx, "1-2", "relu", 0, &graph));
+    assert_ok(ctx, wf_zoo_from_memory(ctx, NULL, graph, weights, 1, false, &zoo));
+    char *json = what_suits(zoo, (const int32_t[]){0, 0, 1, 1});
+    assert_string_equal(json, "{\"accuracy\": 0.5, \"best\": 1.0, \"largest_class\": 0.5, "
+                              "\"guessing\": 0.55000000000000004, \"scale\": \"standard\", "
+                              "\"activation\": null, \"classes\": null}");
+    wf_free(json);
+    json = what_suits(zoo, (const int32_t[]){1, 1, 0, 0});
+    assert_non_null(strstr(json, "\"scale\": \"standard\""));
+    assert_non_null(strstr(json, "\"classes\": [1, 0]"));
+    wf_free(json);
+    /* Labels that have nothing to do with the inputs. */
+    json = what_suits(zoo, (const int32_t[]){0, 1, 0, 1});
+    assert_non_null(strstr(json, "\"scale\": null"));
+    assert_non_null(strstr(json, "\"classes\": null"));
+    wf_free(json);
+    const float x[] = {1, 2};
+    const int32_t y[] = {0, 1};
+    assert_ok(ctx, wf_dataset_from_memory(ctx, NULL, 1, 2, x, y, 2, NULL, NULL, 0, &data));
+    assert_fails(ctx, wf_zoo_suits_json(ctx, zoo, NULL, data, &json), WF_ERR_INPUT, "no test part");
+    assert_null(json);
+    wf_dataset_free(data);
+    assert_ok(ctx, wf_dataset_from_memory(ctx, NULL, 2, 2, NULL, NULL, 0, x, y, 1, &data));
+    assert_fails(ctx, wf_zoo_suits_json(ctx, zoo, NULL, data, &json), WF_ERR_SHAPE, "1-2");
+    wf_dataset_free(data);
+    wf_zoo_free(zoo);
+    wf_graph_free(graph);
+}
+
 static void test_data_from_memory(void **state) {
     (void)state;
     const float x[] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -655,6 +706,7 @@ int main(void) {
         cmocka_unit_test(test_zoo_from_memory),
         cmocka_unit_test(test_zoo_from_tensors),
         cmocka_unit_test(test_memory_everywhere),
+        cmocka_unit_test(test_what_suits_data_in_memory),
         cmocka_unit_test(test_data_from_memory),
         cmocka_unit_test(test_data_refused),
         cmocka_unit_test(test_generator),

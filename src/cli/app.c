@@ -126,6 +126,8 @@ void cli_unknown_command(int count, const char *const *words, char *out, size_t 
     if (both) wf_text_add(&text, "; did you mean weft %s %s?", first, second);
     else if (group) wf_text_add(&text, "; weft help %s lists those there are", first);
     else if (found) wf_text_add(&text, "; did you mean weft %s?", first);
+    else if (strncmp(words[0], "recipe", 6) == 0)
+        wf_text_add(&text, "; weft help recipes lists them");
     else wf_text_add(&text, "; weft help lists them all");
 }
 
@@ -168,10 +170,10 @@ static int finish(wf_run_app *app, wf_status status) {
     return status == WF_OK ? 0 : fail(app, status);
 }
 
-/* --scale, where the command has it. */
-static bool scale_given(const wf_run_app *app) {
+/* An option that some commands have. */
+static bool given(const wf_run_app *app, const char *name) {
     for (const cli_option *o = app->command->options; o != NULL && o->name != NULL; o++)
-        if (strcmp(o->name, "scale") == 0) return cli_given(app, "scale");
+        if (strcmp(o->name, name) == 0) return cli_given(app, name);
     return false;
 }
 
@@ -188,7 +190,8 @@ static int run_command(wf_run_app *app) {
                         .warn = speaks ? cli_progress_warn : NULL,
                         .user = app};
     app->seed = cli_given(app, "seed") ? cli_text(app, "seed") : NULL;
-    app->scale_given = scale_given(app);
+    app->scale_given = given(app, "scale");
+    app->whole_data = given(app, "whole");
     app->apply = cli_settings;
     app->say = cli_say_line;
     app->progress.terminal = isatty(STDERR_FILENO) == 1;

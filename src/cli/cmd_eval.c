@@ -226,9 +226,11 @@ static wf_status judge(judging *j) {
     WF_TRY(
         wf_zoo_open_networks(app->ctx, nets, zoo != NULL ? wf_zoo_graph(j->zoo) : NULL, &j->nets));
     if (zoo != NULL && !wf_graph_equal(wf_zoo_graph(j->zoo), wf_zoo_graph(j->nets)))
-        return wf__run_fail(app, WF_ERR_SHAPE,
-                            "%s has networks of %s, %s of %s: they cannot be compared", zoo,
-                            wf_zoo_graph(j->zoo)->text, nets, wf_zoo_graph(j->nets)->text);
+        return wf__run_fail(
+            app, WF_ERR_SHAPE,
+            "%s has networks of %s, %s of %s: they cannot be compared; without --zoo the "
+            "scores on --data are shown",
+            zoo, wf_zoo_graph(j->zoo)->text, nets, wf_zoo_graph(j->nets)->text);
     WF_TRY(read_rows(j));
     if (cli_given(app, "data")) WF_TRY(open_data(j));
     if (zoo != NULL)

@@ -121,6 +121,7 @@ static wf_status print_fitted(wf_run_app *app, const wf_run_recipe *recipe, cons
 static wf_status fit(wf_run_app *app, wf_run_recipe *recipe, wf_run_sources *s) {
     const char *out = cli_text(app, "out");
     WF_TRY(wf__run_recipe_open(app, app->argument[0], recipe));
+    if (out == NULL) return wf__run_fail(app, WF_ERR_USAGE, "say where the flow goes: -o FILE");
     if (recipe->kind->fit == NULL)
         return wf__run_fail(
             app, WF_ERR_USAGE,
@@ -144,8 +145,6 @@ static wf_status fit(wf_run_app *app, wf_run_recipe *recipe, wf_run_sources *s) 
 }
 
 wf_status cli_train(wf_run_app *app) {
-    if (cli_text(app, "out") == NULL)
-        return wf__run_fail(app, WF_ERR_USAGE, "say where the flow goes: -o FILE");
     wf_run_recipe recipe = {0};
     wf_run_sources s = {0};
     wf_status status = fit(app, &recipe, &s);

@@ -34,7 +34,8 @@
           "imported one", .settings = wf_data_settings), \
     SETTING("classes", 0, "A,B,C", wf_data_settings), \
     SETTING("categorical", 0, "A,B,C", wf_data_settings), \
-    SETTING("drop", 0, "A,B,C", wf_data_settings), SETTING("labels", 0, "FILE", wf_data_settings)
+    SETTING("drop", 0, "A,B,C", wf_data_settings), SETTING("labels", 0, "FILE", wf_data_settings), \
+    FLAG("whole", 0, "Judge on every row of the file; without it on a fifth, drawn at random.")
 #define TEST TEXT("test", 0, "NAME", NULL, \
                   "The test set whose scores count; without it the file's first.")
 
@@ -88,7 +89,7 @@ static const cli_option zoo_export_options[] = {
     TEXT("out", 'o', "FILE|FOLDER", NULL,
          "The file to write, .safetensors or .pt; for several networks a folder."),
     TEXT("index", 'i', "LIST", "0", "Which networks, counted from 0: 3, or 0,3,10-19."),
-    INT("best", 'b', NULL, 1, 4e9, "The so many networks of the highest score."),
+    INT("best", 'b', NULL, 1, 4e9, "The N networks of the highest score."),
     FLAG("all", 0, "All of them."),
     TEST, DATA_OPTIONS("Score on this data set in place of the scores in the file"),
     CHOICE("format", 0, "NAME", "safetensors", "Of the files in a folder.", "safetensors", "pt"),
@@ -126,7 +127,7 @@ static const cli_option zoo_filter_options[] = {
     FLAG("alive", 0, "Leave out networks with dead units."),
     REAL("min-score", 0, "X", NULL, 0, 1, "Keep scores from here up, as 0.9."),
     REAL("max-score", 0, "X", NULL, 0, 1, "Keep scores up to here."),
-    INT("best", 'b', NULL, 1, 4e9, "Keep the so many of the highest score, in that order."),
+    INT("best", 'b', NULL, 1, 4e9, "Keep the N of the highest score, in that order."),
     TEST, DATA_OPTIONS("Score on this data set in place of the scores in the file"),
     FORCE, SET, END,
 };

@@ -4,6 +4,7 @@
  * which output stands for which class. A way is one combination of the three. Ways that people
  * usually take are tried on a few networks and a part of the test set. */
 #include "align/assign.h"
+#include "base/mute.h"
 #include "base/settings_json.h"
 #include "weft/eval.h"
 #include "weft/text.h"
@@ -200,7 +201,10 @@ static wf_status open_scaled(trial *t, wf_scale scale, wf_dataset **out) {
     wf_data_desc desc = *t->desc;
     desc.scale = scale;
     if (desc.rows == 0 && desc.path != NULL) desc.rows = most_rows;
-    WF_TRY(wf_dataset_open(t->ctx, &desc, out));
+    wf__ctx_mute(t->ctx, true); /* warnings about scales that nobody asked for */
+    wf_status opened = wf_dataset_open(t->ctx, &desc, out);
+    wf__ctx_mute(t->ctx, false);
+    WF_TRY(opened);
     t->largest_class = largest_class(*out);
     return WF_OK;
 }

@@ -68,6 +68,18 @@ static wf_status find_labels(wf_run_app *app, const char *path, wf_run_recipe *r
     return set_text(app, recipe, "test_labels", labels, &recipe->data.test_labels);
 }
 
+/* --whole: the file is its own test part. What is fitted on the training part sees the same rows. */
+static wf_status take_whole(wf_run_app *app, bool file, wf_run_recipe *recipe) {
+    wf_data_desc *data = &recipe->data;
+    if (!file || data->test_path != NULL)
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "--whole is for a file that is split; this data set has a test part "
+                            "of its own");
+    if (data->labels != NULL)
+        WF_TRY(set_text(app, recipe, "test_labels", data->labels, &data->test_labels));
+    return set_text(app, recipe, "test_path", data->path, &data->test_path);
+}
+
 /* --- the recipe ------------------------------------------------------------------------------- */
 
 bool wf__run_says_scale(const wf_run_app *app, const wf_run_recipe *recipe) {
@@ -97,6 +109,7 @@ wf_status wf__run_data_recipe(wf_run_app *app, const char *name, const wf_zoo *o
     uint64_t seed = out->data.seed; /* --seed is that of what is drawn, not of the data */
     if (app->apply != NULL) app->apply(app, wf_data_settings(), &out->data);
     out->data.seed = seed;
+    if (app->whole_data) WF_TRY(take_whole(app, file, out));
     WF_TRY(wf__run_read_as(app, of, out));
     if (builtin && of != NULL && wf_zoo_meta(of, "weft.sources") != NULL &&
         wf__run_data_remark(name) != NULL)

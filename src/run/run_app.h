@@ -40,6 +40,7 @@ struct wf_run_app {
     int n_arguments;
     const char *seed; /* of --seed; NULL: those of the recipe */
     bool scale_given; /* --scale, which goes before that of a collection */
+    bool whole_data;  /* --whole: all rows of --data are the test part */
     /* Sets what the command's options say of a table; NULL: there is no command line. */
     void (*apply)(const wf_run_app *app, const wf_setting *rows, void *desc);
     /* A line about how the work goes: "training: done before"; NULL: nobody wants it. */

@@ -13,6 +13,7 @@ expect unknown-option 2 "did you mean --json" "$weft" version --jsno
 expect unknown-sub-command 2 "unknown command zoo trian; did you mean weft zoo train?" "$weft" zoo trian
 expect unknown-group 2 "unknown command zoos train; did you mean weft zoo train?" "$weft" zoos train
 expect far-sub-command 2 "unknown command zoo foo; weft help zoo lists those there are" "$weft" zoo foo
+expect recipes 2 "weft help recipes lists them" "$weft" recipes
 expect help-unknown 2 "did you mean weft data fetch?" "$weft" help data ftech
 for words in -V --version "run -V" "-q version"; do
     expect "version: $words" 0 "weft " "$weft" $words

@@ -54,6 +54,24 @@ expect import-good 0 "accuracy 9" "$weft" zoo import six -a relu --data spirals 
 check "nothing to warn of" test ! -s "$scratch/err"
 check "the scale is remembered" test "$(eval_mean good.safetensors spirals)" = "$(eval_mean six.safetensors spirals)"
 
+# A collection in place of a recipe, also before anything says where the flow goes.
+expect train-collection 2 "is a collection, not a recipe. To fit a generator to it: weft fit mine.safetensors" "$weft" train mine.safetensors
+expect train-nowhere 2 "say where the flow goes" "$weft" train "$recipe" --zoo mine.safetensors
+
+expect other-widths 3 "without --zoo the scores on --data are shown" "$weft" eval --zoo four.safetensors --nets six.safetensors --data spirals
+
+# All rows of a table, where the networks have seen none of it.
+expect split 0 "scored on 60 of 300 rows; --whole takes them all" "$weft" zoo import nets -a relu --data own.tsv -o part.safetensors
+expect whole 0 "on 300 examples of own" "$weft" zoo import nets -a relu --data own.tsv --whole -o all.safetensors
+check "nothing is left to say" sh -c '! grep -q rows "$0"' "$scratch/err"
+expect whole-builtin 2 "a test part of its own" "$weft" eval --nets nets --data spirals --whole
+check "a plan keeps it" sh -c '"$0" fit all.safetensors -m 0.001 --data own.tsv --whole -o whole -q >/dev/null && grep -q "^test_path = .*own.tsv" whole.recipe.conf' "$weft"
+
+# What only another scale would mind is no news at an import.
+awk -F'\t' '{ print (NR == 1 ? "u,v" : "0," $2) "," $3 }' own.tsv >flat.csv
+expect constant 0 "of flat" "$weft" zoo import nets -a relu --data flat.csv -o flat.safetensors
+check "a constant column is not told" sh -c '! grep -q constant "$0"' "$scratch/err"
+
 # An order of classes that was said at import is kept as the scale is, by flows and their networks too.
 printf '[data]\npath = own.tsv\nclasses = c, a, b\nscale = standard\n[zoo]\narch = 2-6-3\ncount = 30\nepochs = 20\nlr = 1e-2\n' >order.conf
 "$weft" zoo train order.conf -o order.safetensors -q >/dev/null

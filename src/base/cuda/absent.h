@@ -12,4 +12,8 @@ static inline wf_status wf_cuda_absent(wf_ctx *ctx) {
     return wf_fail(ctx, WF_ERR_UNSUPPORTED, "device cuda: this build has no CUDA");
 }
 
+/* A function of a context and of other parameters that only says so. */
+#define ABSENT(name, ...)                                                                          \
+    wf_status name(wf_ctx *ctx, __VA_ARGS__) { return wf_cuda_absent(ctx); }
+
 #endif

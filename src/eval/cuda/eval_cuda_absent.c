@@ -2,12 +2,7 @@
 #include "base/cuda/absent.h"
 #include "eval/cuda/eval_cuda.h"
 
-wf_status wf_iou_max_cuda(wf_ctx *ctx, const uint64_t *queries, size_t nq, const uint64_t *refs,
-                          size_t nr, size_t words, const int64_t *skip, float *best,
-                          uint32_t *which) {
-    return wf_cuda_absent(ctx);
-}
-wf_status wf_error_masks_cuda(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
-                              const wf_dataset *data, uint8_t *errors) {
-    return wf_cuda_absent(ctx);
-}
+ABSENT(wf_iou_max_cuda, const uint64_t *queries, size_t nq, const uint64_t *refs, size_t nr,
+       size_t words, const int64_t *skip, float *best, uint32_t *which)
+ABSENT(wf_error_masks_cuda, const wf_graph *graph, const float *weights, size_t n,
+       const wf_dataset *data, uint8_t *errors)

@@ -2,8 +2,5 @@
 #include "base/cuda/absent.h"
 #include "graph/cuda/execute_cuda.h"
 
-wf_status wf__execute_cuda(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
-                           const float *x, const int32_t *labels, size_t examples, uint8_t *errors,
-                           float *logits) {
-    return wf_cuda_absent(ctx);
-}
+ABSENT(wf__execute_cuda, const wf_graph *graph, const float *weights, size_t n, const float *x,
+       const int32_t *labels, size_t examples, uint8_t *errors, float *logits)

@@ -126,7 +126,7 @@ static void run_case(wf_ctx *ctx, const char *name, const kind *of, bool fast) {
     open_case(ctx, name, of, fast, 256, true, &c);
     double made = wf_seconds() - start;
     double forward = time_of(ctx, &c, true, false), step = time_of(ctx, &c, true, true);
-    double bytes = (double)c.program->gpu->bytes(c.program);
+    double bytes = (double)wf_field_program_bytes(c.program);
     close_case(&c);
     open_case(ctx, name, of, fast, 100, false, &c);
     double velocity = time_of(ctx, &c, true, false);

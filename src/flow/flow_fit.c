@@ -437,7 +437,7 @@ static wf_status start_or_resume(wf_trainer *tr) {
 wf_status wf__field_device(wf_ctx *ctx, const wf_field *field, const char *part, bool *on_gpu) {
     WF_TRY(wf_use_cuda(ctx, on_gpu));
     if (!*on_gpu) return WF_OK;
-    if (field->kind->gpu == NULL) {
+    if (field->kind->record == NULL) {
         wf_warn(ctx, "%s has no program for the GPU: %s runs on the CPU", field->kind->name, part);
         *on_gpu = false;
     }

@@ -96,22 +96,22 @@ static wf_generator_kind flows[most_flows + 1];
 static void make_flows(void) {
     for (int i = 0; wf__field_kinds[i] != NULL && i < most_flows; i++) {
         const wf_field_kind *field = wf__field_kinds[i];
-        flows[i] =
-            (wf_generator_kind){.name = field->name,
-                                .about = field->about,
-                                .traits = field->traits | WF_GENERATOR_REFINES |
-                                          (field->gpu != NULL ? (unsigned)WF_GENERATOR_ON_GPU : 0),
-                                .settings = field->settings,
-                                .options_size = field->options_size,
-                                .model = field,
-                                .fit = fit_flow,
-                                .open = open_flow,
-                                .sample = sample_flow,
-                                .free = free_flow,
-                                .graph = graph_of_flow,
-                                .flow = flow_itself,
-                                .params = flow_params,
-                                .tensors = flow_tensors};
+        flows[i] = (wf_generator_kind){
+            .name = field->name,
+            .about = field->about,
+            .traits = field->traits | WF_GENERATOR_REFINES |
+                      (field->record != NULL ? (unsigned)WF_GENERATOR_ON_GPU : 0),
+            .settings = field->settings,
+            .options_size = field->options_size,
+            .model = field,
+            .fit = fit_flow,
+            .open = open_flow,
+            .sample = sample_flow,
+            .free = free_flow,
+            .graph = graph_of_flow,
+            .flow = flow_itself,
+            .params = flow_params,
+            .tensors = flow_tensors};
     }
 }
 

@@ -183,7 +183,7 @@ static wf_status gpu_step(wf_ctx *ctx, const bench *b, bool bf16, wf_bench_gpu_r
     WF_TRY(gpu_open(ctx, b, true, bf16, &program));
     wf_status status = gpu_time(ctx, program, false, &out->forward);
     if (status == WF_OK) status = gpu_time(ctx, program, true, &out->step);
-    out->bytes = program->gpu->bytes(program);
+    out->bytes = wf_field_program_bytes(program);
     wf_field_program_free(program);
     return status;
 }

@@ -21,7 +21,8 @@ extern "C" {
 #endif
 
 typedef struct wf_field_kind wf_field_kind;
-typedef struct wf_field_gpu wf_field_gpu;
+typedef struct wf_field_program wf_field_program;
+typedef struct wf_field_program_desc wf_field_program_desc;
 
 /* What every field has; a kind's own struct begins with it. */
 typedef struct wf_field {
@@ -90,7 +91,10 @@ struct wf_field_kind {
     double (*flops)(const wf_field *field);
     /* Roughly, bytes that a forward without keep holds for a network of `graph`; may be NULL. */
     size_t (*bytes)(const wf_field *field, const wf_graph *graph);
-    const wf_field_gpu *gpu; /* NULL: it runs on the CPU alone */
+    /* Records the field on a GPU, see below; NULL: it runs on the CPU alone. The field must outlive
+     * the program. WF_ERR_MEMORY: the activations do not fit on the GPU. */
+    wf_status (*record)(wf_ctx *ctx, const wf_field *field, const wf_field_program_desc *desc,
+                        wf_field_program **out);
 };
 
 /* The kinds there are, NULL after the last (models/field_kinds.c). */
@@ -127,7 +131,7 @@ static inline bool wf_field_equivariant(const wf_field *field) {
 /* --- on a GPU ------------------------------------------------------------------------------------
  * A program is a float field recorded for one batch, at fixed places in device memory, to be run
  * again and again by loops that stay on the device. A kind's own struct begins with a
- * wf_field_program. */
+ * wf_gpu::field_program (cuda/field_program.cuh). */
 
 /* Device memory. params, grad (params of the field); w, v, dv, dw (P); t (B); cond (B, K); drop
  * (B). */
@@ -142,48 +146,30 @@ typedef struct wf_field_buffers {
 /* batch is read while the program is made and not kept. lent: buffers that are not NULL are used
  * instead of own ones and must outlive the program; making it overwrites v, grad and dw, the rest
  * is only read. Own buffers start as zeros. */
-typedef struct wf_field_program_desc {
+struct wf_field_program_desc {
     const wf_batch *batch;
     bool keep, want_dw;
     bool fast;     /* bf16 products and fused kernels; else float throughout */
     uint64_t seed; /* of random parts */
     wf_field_buffers lent;
-} wf_field_program_desc;
-
-typedef struct wf_field_program {
-    const wf_field_gpu *gpu;
-    wf_field_buffers buffers;
-} wf_field_program;
-
-struct wf_field_gpu {
-    /* WF_ERR_MEMORY: the activations do not fit on the GPU. The field must outlive the program. */
-    wf_status (*create)(wf_ctx *ctx, const wf_field *field, const wf_field_program_desc *desc,
-                        wf_field_program **out);
-    /* Enqueue v = velocity; then grad (and dw) from dv, with keep. On the context's stream, which
-     * may be capturing a graph. */
-    wf_status (*forward)(wf_ctx *ctx, wf_field_program *program);
-    wf_status (*backward)(wf_ctx *ctx, wf_field_program *program);
-    size_t (*bytes)(const wf_field_program *program); /* device memory that it holds or shares */
-    void (*free)(wf_field_program *program);          /* waits for the stream */
 };
 
-/* field->kind->gpu must not be NULL. */
+struct wf_field_program {
+    wf_field_buffers buffers;
+};
+
+/* field->kind->record must not be NULL. */
 static inline wf_status wf_field_program_create(wf_ctx *ctx, const wf_field *field,
                                                 const wf_field_program_desc *desc,
                                                 wf_field_program **out) {
-    wf_status status = field->kind->gpu->create(ctx, field, desc, out);
-    if (status == WF_OK) (*out)->gpu = field->kind->gpu;
-    return status;
+    return field->kind->record(ctx, field, desc, out);
 }
-static inline wf_status wf_field_program_forward(wf_ctx *ctx, wf_field_program *program) {
-    return program->gpu->forward(ctx, program);
-}
-static inline wf_status wf_field_program_backward(wf_ctx *ctx, wf_field_program *program) {
-    return program->gpu->backward(ctx, program);
-}
-static inline void wf_field_program_free(wf_field_program *program) {
-    if (program != NULL) program->gpu->free(program);
-}
+/* Enqueue v = velocity; then grad (and dw) from dv, with keep. On the context's stream, which may
+ * be capturing a graph. */
+wf_status wf_field_program_forward(wf_ctx *ctx, wf_field_program *program);
+wf_status wf_field_program_backward(wf_ctx *ctx, wf_field_program *program);
+size_t wf_field_program_bytes(const wf_field_program *program); /* of the device, held or shared */
+void wf_field_program_free(wf_field_program *program); /* waits for the stream; NULL is fine */
 
 #ifdef __cplusplus
 }

@@ -262,8 +262,8 @@ static wf_status gmn_forward(wf_ctx *ctx, wf_field *base, const void *params,
     return WF_OK;
 }
 
-static wf_status gmn_program(wf_ctx *ctx, const wf_field *base, const wf_field_program_desc *desc,
-                             wf_field_program **out) {
+static wf_status gmn_record(wf_ctx *ctx, const wf_field *base, const wf_field_program_desc *desc,
+                            wf_field_program **out) {
     const gmn_field *field = own_const(base);
     *out = NULL;
     /* Conditions lie in the program's buffers: anything but NULL stands for them here. */
@@ -410,12 +410,6 @@ static size_t gmn_bytes(const wf_field *base, const wf_graph *graph) {
     return graph->n_params * edge * sizeof(float) * copies_of_edges;
 }
 
-static const wf_field_gpu gmn_gpu = {.create = gmn_program,
-                                     .forward = wf__gmn_cuda_forward,
-                                     .backward = wf__gmn_cuda_backward,
-                                     .bytes = wf__gmn_cuda_bytes,
-                                     .free = wf__gmn_cuda_free};
-
 const wf_field_kind wf__field_gmn = {
     .name = "gmn",
     .about = "flow whose field is a graph metanetwork: equivariant, any architecture, conditions",
@@ -432,4 +426,4 @@ const wf_field_kind wf__field_gmn = {
     .add = gmn_add,
     .flops = gmn_flops,
     .bytes = gmn_bytes,
-    .gpu = &gmn_gpu};
+    .record = gmn_record};

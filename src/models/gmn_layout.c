@@ -96,9 +96,8 @@ static int add(builder *b, const char *name, int rows, int cols, wf_start start,
     return index;
 }
 
-/* An affine layer from operands of these widths; suffixes name them, NULL when there is one. start:
- * of the weights; the bias is zero where they are, else uniform like PyTorch's. muon: a matrix of
- * the blocks. */
+/* An affine layer from operands of these widths; suffixes name them, NULL when there is one. zero:
+ * weights and bias start as zeros, else uniform like PyTorch's. matrix: Muon's, of the blocks. */
 typedef struct affine_desc {
     const char *name;
     int out;
@@ -147,19 +146,19 @@ static const char *kernel_name(const char *name, const gmn_layout *l, int k, con
     return out;
 }
 
+static gmn_affine add_plain(builder *b, const char *name, int out, int in) {
+    return add_affine(b, (affine_desc){name, out, .in = {in}});
+}
+
 static void add_conditions(builder *b, const wf_field_desc *d) {
     gmn_layout *l = b->layout;
     l->cond_null = -1;
     if (d->cond == WF_COND_NONE) return;
-    l->cond[0] =
-        add_affine(b, (affine_desc){.name = "cond.0", .out = d->time, .in = {d->cond_size}});
+    l->cond[0] = add_plain(b, "cond.0", d->time, d->cond_size);
     if (d->cond == WF_COND_MLP) {
-        l->cond[1] =
-            add_affine(b, (affine_desc){.name = "cond.2", .out = d->time, .in = {d->time}});
-        l->fuse = add_affine(b, (affine_desc){.name = "fuse",
-                                              .out = d->time,
-                                              .in = {d->time, d->time},
-                                              .suffix = {"time", "cond"}});
+        l->cond[1] = add_plain(b, "cond.2", d->time, d->time);
+        l->fuse = add_affine(
+            b, (affine_desc){"fuse", d->time, {d->time, d->time}, .suffix = {"time", "cond"}});
     }
     l->cond_null = add(b, "cond.null", d->time, 1, WF_START_NORMAL, 0.02);
 }
@@ -171,10 +170,9 @@ static void add_encoders(builder *b, const wf_field_desc *d) {
     l->node_layer = add_sine(b, "node_encoder.layer", dn, 1, false);
     l->node_order = add_sine(b, "node_encoder.order", dn, 1, false);
     l->node_type = add(b, "node_encoder.type", GMN_NODE_TYPES, dn, WF_START_NORMAL, 0.5);
-    l->node_projection = add_affine(b, (affine_desc){.name = "node_encoder.projection",
-                                                     .out = dn,
-                                                     .in = {dn, dn, dn},
-                                                     .suffix = {"layer", "order", "type"}});
+    l->node_projection = add_affine(
+        b, (affine_desc){
+               "node_encoder.projection", dn, {dn, dn, dn}, .suffix = {"layer", "order", "type"}});
     if (d->encoder != WF_ENCODER_FOURIER) {
         bool linear = d->encoder == WF_ENCODER_SCALAR;
         l->edge_value = add_sine(b, "edge_encoder.value", de, 1, linear);
@@ -188,76 +186,52 @@ static void add_encoders(builder *b, const wf_field_desc *d) {
     }
     l->edge_type = add(b, "edge_encoder.type", GMN_EDGE_TYPES, de, WF_START_NORMAL, 0.5);
     l->edge_projection =
-        add_affine(b, (affine_desc){.name = "edge_encoder.projection",
-                                    .out = de,
-                                    .in = {de, de, de, de},
+        add_affine(b, (affine_desc){"edge_encoder.projection",
+                                    de,
+                                    {de, de, de, de},
                                     .suffix = {"value", "layer", "type", "position"}});
     l->global_start = add(b, "global_start", de, 1, WF_START_NORMAL, 1);
-    if (d->fold_rows > 0)
-        l->fold_encoder =
-            add_affine(b, (affine_desc){.name = "fold_encoder", .out = dn, .in = {d->fold_rows}});
+    if (d->fold_rows > 0) l->fold_encoder = add_plain(b, "fold_encoder", dn, d->fold_rows);
 }
 
 static gmn_affine add_matrix(builder *b, const char *name, int out, int in, bool zero) {
-    return add_affine(
-        b, (affine_desc){.name = name, .out = out, .in = {in}, .zero = zero, .matrix = true});
+    return add_affine(b, (affine_desc){name, out, {in}, .zero = zero, .matrix = true});
 }
 
 static void add_lean_block(builder *b, const wf_field_desc *d, gmn_block_layout *k) {
     int dn = d->node, de = d->edge, dg = d->edge;
-    k->edge[0] = add_affine(b, (affine_desc){.name = "edge.0",
-                                             .out = 4 * de,
-                                             .in = {de, dn, dn, dg},
-                                             .suffix = {"e", "d", "s", "u"},
-                                             .matrix = true});
+    k->edge[0] = add_affine(
+        b, (affine_desc){"edge.0", 4 * de, {de, dn, dn, dg}, {"e", "d", "s", "u"}, .matrix = true});
     k->edge[1] = add_matrix(b, "edge.2", de, 2 * de, true);
     affine_desc message = {.out = dn, .in = {2 * de}, .matrix = true, .no_bias = true};
     message.name = "msg.forward";
     k->forward = add_affine(b, message).weight[0];
     message.name = "msg.backward";
     k->backward = add_affine(b, message).weight[0];
-    k->node[0] = add_affine(b, (affine_desc){.name = "node.0",
-                                             .out = 2 * dn,
-                                             .in = {dn, dn, dn, dg},
-                                             .suffix = {"h", "f", "b", "u"},
-                                             .matrix = true});
+    k->node[0] = add_affine(
+        b, (affine_desc){"node.0", 2 * dn, {dn, dn, dn, dg}, {"h", "f", "b", "u"}, .matrix = true});
     k->node[1] = add_matrix(b, "node.2", dn, 2 * dn, true);
-    k->global[0] = add_affine(b, (affine_desc){.name = "global.0",
-                                               .out = 2 * dg,
-                                               .in = {dn, de, dg},
-                                               .suffix = {"h", "e", "u"},
-                                               .matrix = true});
+    k->global[0] = add_affine(
+        b, (affine_desc){"global.0", 2 * dg, {dn, de, dg}, {"h", "e", "u"}, .matrix = true});
     k->global[1] = add_matrix(b, "global.2", dg, 2 * dg, true);
 }
 
 static void add_lstar_block(builder *b, const wf_field_desc *d, gmn_block_layout *k) {
     int dn = d->node, de = d->edge, dg = d->edge;
-    k->msg[0] = add_affine(b, (affine_desc){.name = "msg.0",
-                                            .out = 2 * dn,
-                                            .in = {de, dn, dn, dg},
-                                            .suffix = {"e", "i", "j", "u"},
-                                            .matrix = true});
+    k->msg[0] = add_affine(
+        b, (affine_desc){"msg.0", 2 * dn, {de, dn, dn, dg}, {"e", "i", "j", "u"}, .matrix = true});
     k->msg[1] = add_matrix(b, "msg.2", 2 * dn, 2 * dn, false);
     k->msg[2] = add_matrix(b, "msg.4", dn, 2 * dn, false);
-    k->edge[0] = add_affine(b, (affine_desc){.name = "edge.0",
-                                             .out = 2 * de,
-                                             .in = {de, dn, dn, dg},
-                                             .suffix = {"e", "i", "j", "u"},
-                                             .matrix = true});
+    k->edge[0] = add_affine(
+        b, (affine_desc){"edge.0", 2 * de, {de, dn, dn, dg}, {"e", "i", "j", "u"}, .matrix = true});
     k->edge[1] = add_matrix(b, "edge.2", 2 * de, 2 * de, false);
     k->edge[2] = add_matrix(b, "edge.4", de, 2 * de, true);
-    k->node[0] = add_affine(b, (affine_desc){.name = "node.0",
-                                             .out = 2 * dn,
-                                             .in = {dn, dn, dg},
-                                             .suffix = {"h", "m", "u"},
-                                             .matrix = true});
+    k->node[0] = add_affine(
+        b, (affine_desc){"node.0", 2 * dn, {dn, dn, dg}, {"h", "m", "u"}, .matrix = true});
     k->node[1] = add_matrix(b, "node.2", 2 * dn, 2 * dn, false);
     k->node[2] = add_matrix(b, "node.4", dn, 2 * dn, true);
-    k->global[0] = add_affine(b, (affine_desc){.name = "global.0",
-                                               .out = 2 * dg,
-                                               .in = {dn, de, dg},
-                                               .suffix = {"h", "e", "u"},
-                                               .matrix = true});
+    k->global[0] = add_affine(
+        b, (affine_desc){"global.0", 2 * dg, {dn, de, dg}, {"h", "e", "u"}, .matrix = true});
     k->global[1] = add_matrix(b, "global.2", 2 * dg, 2 * dg, false);
     k->global[2] = add_matrix(b, "global.4", dg, 2 * dg, true);
 }
@@ -265,20 +239,18 @@ static void add_lstar_block(builder *b, const wf_field_desc *d, gmn_block_layout
 static void add_block(builder *b, const wf_field_desc *d, int index) {
     gmn_block_layout *block = &b->layout->blocks[index];
     snprintf(b->prefix, sizeof b->prefix, "blocks.%d.", index);
-    block->adaln = add_affine(
-        b, (affine_desc){
-               .name = "adaln", .out = wf__gmn_columns(d).width, .in = {d->time}, .zero = true});
+    block->adaln =
+        add_affine(b, (affine_desc){"adaln", wf__gmn_columns(d).width, {d->time}, .zero = true});
     if (d->layout == WF_LAYOUT_LEAN) add_lean_block(b, d, block);
     else add_lstar_block(b, d, block);
-    if (d->messages == WF_MESSAGES_ATTENTION)
-        block->logit = add_affine(b, (affine_desc){.name = "logit", .out = 1, .in = {d->node}});
+    if (d->messages == WF_MESSAGES_ATTENTION) block->logit = add_plain(b, "logit", 1, d->node);
     b->prefix[0] = '\0';
 }
 
 static void add_readout(builder *b, const char *first, const char *second, int de, int coef,
                         gmn_affine out[2]) {
-    out[0] = add_affine(b, (affine_desc){.name = first, .out = de, .in = {de}});
-    out[1] = add_affine(b, (affine_desc){.name = second, .out = coef, .in = {de}, .zero = true});
+    out[0] = add_plain(b, first, de, de);
+    out[1] = add_affine(b, (affine_desc){second, coef, {de}, .zero = true});
 }
 
 wf_status wf__gmn_layout_create(wf_ctx *ctx, const wf_field_desc *desc, gmn_layout *out) {
@@ -294,8 +266,8 @@ wf_status wf__gmn_layout_create(wf_ctx *ctx, const wf_field_desc *desc, gmn_layo
                 bad);
     builder b = {.layout = out};
     int time = desc->time;
-    out->time[0] = add_affine(&b, (affine_desc){.name = "time.0", .out = time, .in = {time}});
-    out->time[1] = add_affine(&b, (affine_desc){.name = "time.2", .out = time, .in = {time}});
+    out->time[0] = add_plain(&b, "time.0", time, time);
+    out->time[1] = add_plain(&b, "time.2", time, time);
     add_conditions(&b, desc);
     add_encoders(&b, desc);
     for (int k = 0; k < desc->blocks; k++) add_block(&b, desc, k);
@@ -307,10 +279,8 @@ wf_status wf__gmn_layout_create(wf_ctx *ctx, const wf_field_desc *desc, gmn_layo
                     out->kernels[k], out->kernel_readout[k]);
     }
     if (desc->fold_rows > 0)
-        out->fold_decoder = add_affine(&b, (affine_desc){.name = "fold_decoder",
-                                                         .out = desc->fold_rows,
-                                                         .in = {desc->node},
-                                                         .zero = true});
+        out->fold_decoder = add_affine(
+            &b, (affine_desc){"fold_decoder", desc->fold_rows, {desc->node}, .zero = true});
     return WF_OK;
 bad:
     wf__gmn_layout_free(out);

@@ -173,16 +173,10 @@ double wf__net_field_flops(const wf_field *field) {
     return wf_tape_flops(&((const net_field *)field)->run.tape);
 }
 
-static wf_status make_program(wf_ctx *ctx, const wf_field *base, const wf_field_program_desc *desc,
-                              wf_field_program **out) {
+wf_status wf__net_field_record(wf_ctx *ctx, const wf_field *base, const wf_field_program_desc *desc,
+                               wf_field_program **out) {
     const net_field *field = (const net_field *)base;
     *out = NULL;
     WF_TRY(check_batch(ctx, field, desc->batch));
     return wf__net_cuda_create(ctx, base, &field->model, desc, out);
 }
-
-const wf_field_gpu wf__net_field_gpu = {.create = make_program,
-                                        .forward = wf__net_cuda_forward,
-                                        .backward = wf__net_cuda_backward,
-                                        .bytes = wf__net_cuda_bytes,
-                                        .free = wf__net_cuda_free};

@@ -59,11 +59,13 @@ wf_status wf__net_field_forward(wf_ctx *ctx, wf_field *field, const void *params
 wf_status wf__net_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad,
                                  void *dw);
 double wf__net_field_flops(const wf_field *field);
-extern const wf_field_gpu wf__net_field_gpu;
+wf_status wf__net_field_record(wf_ctx *ctx, const wf_field *field,
+                               const wf_field_program_desc *desc, wf_field_program **out);
 /* These, as members of a wf_field_kind. */
 #define WF_NET_FIELD_FUNCTIONS                                                                     \
     .free = wf__net_field_free, .init = wf__net_field_init, .forward = wf__net_field_forward,      \
-    .backward = wf__net_field_backward, .flops = wf__net_field_flops, .gpu = &wf__net_field_gpu
+    .backward = wf__net_field_backward, .flops = wf__net_field_flops,                              \
+    .record = wf__net_field_record
 
 #ifdef __cplusplus
 }

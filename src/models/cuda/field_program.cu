@@ -1,5 +1,7 @@
 #include "models/cuda/field_program.cuh"
 
+#include <stdlib.h>
+
 extern "C" {
 #include "tensor/cuda/backend_cuda.h"
 }
@@ -173,3 +175,22 @@ wf_status open_field_program(wf_ctx *ctx, field_program *program, const wf_field
 }
 
 } // namespace wf_gpu
+
+using wf_gpu::field_program;
+
+extern "C" wf_status wf_field_program_forward(wf_ctx *ctx, wf_field_program *program) {
+    return wf_gpu::run_forward(ctx, &((field_program *)program)->run);
+}
+extern "C" wf_status wf_field_program_backward(wf_ctx *ctx, wf_field_program *program) {
+    return wf_gpu::run_backward(ctx, &((field_program *)program)->run);
+}
+extern "C" size_t wf_field_program_bytes(const wf_field_program *program) {
+    const field_program *own = (const field_program *)program;
+    return wf_gpu::program_bytes(&own->run) +
+           (own->defers ? wf_cuda_shared_bytes(own->run.device) : 0);
+}
+extern "C" void wf_field_program_free(wf_field_program *program) {
+    if (program == NULL) return;
+    wf_gpu::close_program(&((field_program *)program)->run);
+    free(program);
+}

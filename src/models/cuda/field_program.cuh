@@ -43,11 +43,12 @@ size_t program_bytes(const recorded_program *program);
 wf_status run_forward(wf_ctx *ctx, recorded_program *program);
 wf_status run_backward(wf_ctx *ctx, recorded_program *program);
 
-/* What the programs of all kinds of fields have; a kind's own struct begins with it. */
+/* What the programs of all kinds of fields have; a kind's own struct, from malloc, begins with it. */
 struct field_program {
     wf_field_program base;
     recorded_program run; /* in run.own: buffers that are not lent */
     size_t n_params, n_values, n_graphs, n_cond;
+    bool defers; /* its bytes include the device's memory of deferred work */
 };
 /* open_program, and the buffers. */
 wf_status open_field_program(wf_ctx *ctx, field_program *program, const wf_field *field,

@@ -50,6 +50,7 @@ bool make_panels(gmn_cuda *own, const gmn_layout *layout, size_t *offsets, float
     if (*panels == NULL || own->packs == NULL) return false;
     wf_cuda_upload(own->program.run.device, own->packs, copies.data(), bytes);
     own->n_packs = (int)copies.size();
+    own->program.defers = true;
     return true;
 }
 
@@ -100,24 +101,6 @@ wf_status build(wf_ctx *ctx, const gmn_cuda_desc *field, const wf_field_program_
     return status;
 }
 
-void destroy(gmn_cuda *own) {
-    if (own == NULL) return;
-    wf_gpu::close_program(&own->program.run);
-    free(own);
-}
-
-wf_status create(wf_ctx *ctx, const gmn_cuda_desc *field, const wf_field_program_desc *desc,
-                 gmn_cuda **out) {
-    gmn_cuda *own;
-    *out = NULL;
-    WF_TRY(wf_alloc(ctx, 1, sizeof *own, "a velocity field on the GPU", &own));
-    wf_status status = wf_gpu::without_exceptions(ctx, "field on the GPU",
-                                                  [&] { return build(ctx, field, desc, own); });
-    if (status == WF_OK) *out = own;
-    else destroy(own);
-    return status;
-}
-
 /* --- fingerprint of a batch ------------------------------------------------------------------- */
 /* FNV-1a over numbers; structures are not hashed as bytes, for they have padding. */
 void mix(uint64_t *hash, uint64_t value) { *hash = (*hash ^ value) * 1099511628211u; }
@@ -161,8 +144,6 @@ wf_status copy(wf_ctx *ctx, const gmn_cuda *own, void *to, const void *from, siz
     return WF_OK;
 }
 
-gmn_cuda *own_program(wf_field_program *program) { return (gmn_cuda *)program; }
-
 } // namespace
 
 /* --- a program -------------------------------------------------------------------------------- */
@@ -171,37 +152,24 @@ extern "C" wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *field
                                          wf_field_program **out) {
     gmn_cuda *own;
     *out = NULL;
-    WF_TRY(create(ctx, field, desc, &own));
-    *out = &own->program.base;
-    return WF_OK;
-}
-
-extern "C" void wf__gmn_cuda_free(wf_field_program *program) { destroy(own_program(program)); }
-
-extern "C" size_t wf__gmn_cuda_bytes(const wf_field_program *program) {
-    const gmn_cuda *own = (const gmn_cuda *)program;
-    return wf_gpu::program_bytes(&own->program.run) +
-           (own->packs != NULL ? wf_cuda_shared_bytes(own->program.run.device) : 0);
-}
-
-extern "C" wf_status wf__gmn_cuda_forward(wf_ctx *ctx, wf_field_program *program) {
-    return wf_gpu::run_forward(ctx, &own_program(program)->program.run);
-}
-
-extern "C" wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *program) {
-    return wf_gpu::run_backward(ctx, &own_program(program)->program.run);
+    WF_TRY(wf_alloc(ctx, 1, sizeof *own, "a velocity field on the GPU", &own));
+    wf_status status = wf_gpu::without_exceptions(ctx, "field on the GPU",
+                                                  [&] { return build(ctx, field, desc, own); });
+    if (status == WF_OK) *out = &own->program.base;
+    else wf_field_program_free(&own->program.base);
+    return status;
 }
 
 /* --- host arrays ------------------------------------------------------------------------------ */
 extern "C" void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache) {
     for (int k = 0; k < 2; k++) {
-        destroy(cache->program[k]);
+        wf_field_program_free(cache->program[k]);
         cache->program[k] = NULL;
     }
 }
 
 extern "C" double wf__gmn_cuda_cache_flops(const gmn_cuda_cache *cache) {
-    const gmn_cuda *own = cache->program[1];
+    const gmn_cuda *own = (const gmn_cuda *)cache->program[1];
     return own == NULL ? 0 : wf_tape_flops(&own->part.tape);
 }
 
@@ -215,16 +183,16 @@ extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cac
     mix(&print, input->fast);
     mix(&print, (uint64_t)(uintptr_t)device);
     if (cache->program[which] == NULL || cache->print[which] != print) {
-        destroy(cache->program[which]);
+        wf_field_program_free(cache->program[which]);
         cache->program[which] = NULL;
         wf_field_program_desc desc = {};
         desc.batch = input->batch;
         desc.keep = desc.want_dw = input->keep;
         desc.fast = input->fast;
-        WF_TRY(create(ctx, field, &desc, &cache->program[which]));
+        WF_TRY(wf__gmn_cuda_create(ctx, field, &desc, &cache->program[which]));
         cache->print[which] = print;
     }
-    gmn_cuda *own = cache->program[which];
+    gmn_cuda *own = (gmn_cuda *)cache->program[which];
     const wf_gpu::field_program *program = &own->program;
     const wf_field_buffers *to = &program->base.buffers;
     size_t real = sizeof(float);
@@ -243,7 +211,7 @@ extern "C" wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cac
 
 extern "C" wf_status wf__gmn_cuda_field_backward(wf_ctx *ctx, gmn_cuda_cache *cache,
                                                  const float *dv, float *grad, float *dw) {
-    gmn_cuda *own = cache->program[1];
+    gmn_cuda *own = (gmn_cuda *)cache->program[1];
     const wf_gpu::field_program *program = &own->program;
     const wf_field_buffers *at = &program->base.buffers;
     size_t real = sizeof(float);

@@ -9,8 +9,6 @@ extern "C" {
 
 #include "models/gmn_layout.h"
 
-typedef struct gmn_cuda gmn_cuda;
-
 /* What the field knows; layout and fourier (host; NULL without) are read while a program is
  * made. */
 typedef struct gmn_cuda_desc {
@@ -19,19 +17,15 @@ typedef struct gmn_cuda_desc {
     const float *fourier;
 } gmn_cuda_desc;
 
-/* The functions of wf_field_gpu (models/field.h). */
+/* As wf_field_kind.record (models/field.h). */
 wf_status wf__gmn_cuda_create(wf_ctx *ctx, const gmn_cuda_desc *own,
                               const wf_field_program_desc *desc, wf_field_program **out);
-void wf__gmn_cuda_free(wf_field_program *program);
-size_t wf__gmn_cuda_bytes(const wf_field_program *program);
-wf_status wf__gmn_cuda_forward(wf_ctx *ctx, wf_field_program *program);
-wf_status wf__gmn_cuda_backward(wf_ctx *ctx, wf_field_program *program);
 
 /* --- with the caller's arrays in host memory -------------------------------------------------- */
 /* One program with and one without keep, remade when the batch or the precision is another.
  * Zero-initialised: empty. */
 typedef struct gmn_cuda_cache {
-    gmn_cuda *program[2];
+    wf_field_program *program[2];
     uint64_t print[2];
 } gmn_cuda_cache;
 void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache);

@@ -3,12 +3,13 @@
 #include "models/cuda/gmn_cuda.h"
 #include "models/cuda/net_cuda.h"
 
+ABSENT(wf_field_program_forward, wf_field_program *program)
+ABSENT(wf_field_program_backward, wf_field_program *program)
+size_t wf_field_program_bytes(const wf_field_program *program) { return 0; }
+void wf_field_program_free(wf_field_program *program) {}
+
 ABSENT(wf__gmn_cuda_create, const gmn_cuda_desc *own, const wf_field_program_desc *desc,
        wf_field_program **out)
-void wf__gmn_cuda_free(wf_field_program *program) {}
-size_t wf__gmn_cuda_bytes(const wf_field_program *program) { return 0; }
-ABSENT(wf__gmn_cuda_forward, wf_field_program *program)
-ABSENT(wf__gmn_cuda_backward, wf_field_program *program)
 void wf__gmn_cuda_cache_free(gmn_cuda_cache *cache) {}
 double wf__gmn_cuda_cache_flops(const gmn_cuda_cache *cache) { return 0; }
 ABSENT(wf__gmn_cuda_field_forward, gmn_cuda_cache *cache, const gmn_cuda_desc *own,
@@ -17,7 +18,3 @@ ABSENT(wf__gmn_cuda_field_backward, gmn_cuda_cache *cache, const float *dv, floa
 
 ABSENT(wf__net_cuda_create, const wf_field *field, const wf_net_model *model,
        const wf_field_program_desc *desc, wf_field_program **out)
-void wf__net_cuda_free(wf_field_program *program) {}
-size_t wf__net_cuda_bytes(const wf_field_program *program) { return 0; }
-ABSENT(wf__net_cuda_forward, wf_field_program *program)
-ABSENT(wf__net_cuda_backward, wf_field_program *program)

@@ -1,7 +1,5 @@
 #include "models/cuda/field_program.cuh"
 
-#include <stdlib.h>
-
 extern "C" {
 #include "models/cuda/net_cuda.h"
 }
@@ -30,8 +28,6 @@ wf_status build(wf_ctx *ctx, const wf_field *field, const wf_net_model *model,
     return wf_gpu::record_program(ctx, &own->program.run, desc->keep, forward, backward);
 }
 
-net_cuda *own_program(wf_field_program *program) { return (net_cuda *)program; }
-
 } // namespace
 
 extern "C" wf_status wf__net_cuda_create(wf_ctx *ctx, const wf_field *field,
@@ -44,22 +40,6 @@ extern "C" wf_status wf__net_cuda_create(wf_ctx *ctx, const wf_field *field,
     wf_status status = wf_gpu::without_exceptions(
         ctx, "field on the GPU", [&] { return build(ctx, field, model, desc, own); });
     if (status == WF_OK) *out = &own->program.base;
-    else wf__net_cuda_free(&own->program.base);
+    else wf_field_program_free(&own->program.base);
     return status;
-}
-
-extern "C" void wf__net_cuda_free(wf_field_program *program) {
-    if (program == NULL) return;
-    wf_gpu::close_program(&own_program(program)->program.run);
-    free(program);
-}
-
-extern "C" size_t wf__net_cuda_bytes(const wf_field_program *program) {
-    return wf_gpu::program_bytes(&((const net_cuda *)program)->program.run);
-}
-extern "C" wf_status wf__net_cuda_forward(wf_ctx *ctx, wf_field_program *program) {
-    return wf_gpu::run_forward(ctx, &own_program(program)->program.run);
-}
-extern "C" wf_status wf__net_cuda_backward(wf_ctx *ctx, wf_field_program *program) {
-    return wf_gpu::run_backward(ctx, &own_program(program)->program.run);
 }

@@ -8,13 +8,9 @@
 extern "C" {
 #endif
 
-/* The functions of wf_field_gpu (models/field.h). The model must outlive the program. */
+/* As wf_field_kind.record (models/field.h). The model must outlive the program. */
 wf_status wf__net_cuda_create(wf_ctx *ctx, const wf_field *field, const wf_net_model *model,
                               const wf_field_program_desc *desc, wf_field_program **out);
-void wf__net_cuda_free(wf_field_program *program);
-size_t wf__net_cuda_bytes(const wf_field_program *program);
-wf_status wf__net_cuda_forward(wf_ctx *ctx, wf_field_program *program);
-wf_status wf__net_cuda_backward(wf_ctx *ctx, wf_field_program *program);
 
 #ifdef __cplusplus
 }

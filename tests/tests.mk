@@ -174,6 +174,8 @@ layering:
 
 formatting: need-check
 	@clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+	@awk 'length > 100 { print FILENAME ":" FNR ": longer than 100 columns"; bad = 1 } END { exit bad }' \
+	    $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.def')
 
 claims:
 	@tools/check_claims.py

@@ -15,8 +15,8 @@ typedef struct toy {
 
 /* clang-format off */
 static const wf_setting toy_rows[] = {
-    WF_SETTING_ROW(toy, "model", "toy.", REAL, spread, "spread", "1", FROM(0, 100), TRAINING, CONFIG,
-                   "noise in standard deviations of each coordinate")
+    WF_SETTING_ROW(toy, "model", "toy.", REAL, spread, "spread", "1", FROM(0, 100), TRAINING,
+                   CONFIG, "noise in standard deviations of each coordinate")
     {0}};
 /* clang-format on */
 

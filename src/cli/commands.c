@@ -72,16 +72,16 @@ static const cli_option zoo_import_options[] = {
          "Description of the network, as \"3x32x32 conv16 pool conv32 gap linear10\" or net.json; "
          "without it fully connected layers are found by names and shapes."),
     FLAG("keep-norm", 0,
-         "Keep batch norms of --arch as gamma, beta and statistics; without it they are folded into "
-         "the layers before them."),
+         "Keep batch norms of --arch as gamma, beta and statistics; without it they are folded "
+         "into the layers before them."),
     TEXT("layers", 0, "A,B,C", NULL,
          "Names of the layers in order, where names and shapes leave a doubt."),
     TEXT("name", 0, "NAME", NULL, "Name kept in the collection; without it the source's."),
     FLAG("recursive", 'r', "Search folders below the given ones, too."),
     TEXT("data", 'd', "DATA", NULL,
-         "The data the networks were trained for, a file, a built-in set or a recipe: scores go into "
-         "the collection, and a warning says when another scale, activation or order of classes would "
-         "fit better."),
+         "The data the networks were trained for, a file, a built-in set or a recipe: scores go "
+         "into the collection, and a warning says when another scale, activation or order of "
+         "classes would fit better."),
     DATA_SETTINGS, SET,
     FORCE, END,
 };
@@ -183,12 +183,13 @@ static const cli_option eval_options[] = {
          "The collection to judge against; without it the scores on --data alone, of networks of "
          "any shape."),
     TEXT("nets", 0, "FILE", NULL,
-         "The networks to judge: a collection, an exported file (.pt, .safetensors), or a folder of "
-         "them."),
+         "The networks to judge: a collection, an exported file (.pt, .safetensors), or a folder "
+         "of them."),
     DATA_OPTIONS("What to judge on; without it WCS and diversity only"),
     TEXT("name", 0, "NAME", "networks", "Name of the row."),
     TEXT("csv", 0, "FILE", NULL,
-         "Also a table of the networks one by one: score, error-IoU, WCS and the nearest trained one."),
+         "Also a table of the networks one by one: score, error-IoU, WCS and the nearest trained "
+         "one."),
     TEXT("rows", 0, "A,B", NULL,
          "Rows of a table: reference, NAME, and generators that need no fit, as "
          "perturbation-0.25; without it NAME."),
@@ -314,9 +315,9 @@ const cli_command cli_commands[] = {
        "linear10\" -o mine",
        "ResNets with torchvision's names"}}, cli_zoo_import},
     {"zoo export", "COLLECTION", 1, 1, "Networks as plain PyTorch state_dicts.",
-     "Writes networks of a collection, trained or generated, one file each: .safetensors, or .pt as "
-     "torch.save does, which torch.load reads, also with weights_only. Layers have the names that "
-     "they were imported with, so that load_state_dict takes them.",
+     "Writes networks of a collection, trained or generated, one file each: .safetensors, or .pt "
+     "as torch.save does, which torch.load reads, also with weights_only. Layers have the names "
+     "that they were imported with, so that load_state_dict takes them.",
      zoo_export_options,
      {{"weft zoo export nets.safetensors -i 3 -o net3.pt", "for torch.load"},
       {"weft zoo export nets.safetensors --best 5 -o best/ --format pt",
@@ -345,7 +346,8 @@ const cli_command cli_commands[] = {
        "a tenth held out"},
       {"weft zoo split mine.safetensors -n 50 -o fit.safetensors --held-out held-out.safetensors",
        "fifty held out"}}, cli_zoo_split},
-    {"zoo merge", "COLLECTION...", 1, WF_RUN_MAX_ARGUMENTS, "Collections of one architecture as one.",
+    {"zoo merge", "COLLECTION...", 1, WF_RUN_MAX_ARGUMENTS,
+     "Collections of one architecture as one.",
      "Puts the networks of several collections one after the other. Scores, seeds and names go "
      "along where all have them.",
      zoo_merge_options,
@@ -381,7 +383,8 @@ const cli_command cli_commands[] = {
      "file with the same settings is continued, bit for bit.",
      train_options,
      {{"weft train digits --zoo digits.safetensors -o flow.safetensors", "one collection"},
-      {"weft train acs.conf --zoo ca.safetensors,pr.safetensors --cond \"0;1\" -o domains.safetensors",
+      {"weft train acs.conf --zoo ca.safetensors,pr.safetensors --cond \"0;1\" "
+       "-o domains.safetensors",
        "two domains"},
       {"weft train tasks.conf --manifest tasks.manifest -o tasks.safetensors",
        "many tasks and architectures"}}, cli_train},
@@ -393,8 +396,8 @@ const cli_command cli_commands[] = {
     {"sample", "GENERATOR", 1, 1, "Generate networks, of any task, condition and width.",
      "Draws networks from the file of a fitted generator, or from a generator by name that needs "
      "no fit (weft help recipe lists them), and writes them as a collection that eval, align and "
-     "zoo export take. A flow is sampled as the [sample] section of its recipe said, refinement too, "
-     "unless options say otherwise.",
+     "zoo export take. A flow is sampled as the [sample] section of its recipe said, refinement "
+     "too, unless options say otherwise.",
      sample_options,
      {{"weft sample flow.safetensors -n 100 -o nets.safetensors", "100 networks"},
       {"weft sample flow.safetensors -o nets.safetensors --refine 0.75,10", "refined"},
@@ -441,14 +444,16 @@ const cli_command cli_commands[] = {
      compare_options,
      {{"weft compare runs/adamw runs/muon", "one table"},
       {"weft compare runs/sweep-* --over train.limit -o sweep.html", "with plots over a setting"},
-      {"weft compare runs/digits-* --methods -o methods.html", "several generators on one collection"},
+      {"weft compare runs/digits-* --methods -o methods.html",
+       "several generators on one collection"},
       {"weft compare runs/sweep-* --json",
        "for programs: all rows, settings, seconds"}}, cli_compare},
-    {"verify", "FILE|FOLDER...", 1, WF_RUN_MAX_ARGUMENTS, "Whether files are still what weft wrote.",
-     "Reads files whole and compares them with their digests: the one that every safetensors file of "
-     "weft holds, and those that weft run keeps of what its stages left (stage.json). A folder is "
-     "searched for both. Files of other programs and of version 0.1 have no digest and are said to "
-     "have none. Ends with code 3 when a file is damaged, exchanged or missing.",
+    {"verify", "FILE|FOLDER...", 1, WF_RUN_MAX_ARGUMENTS,
+     "Whether files are still what weft wrote.",
+     "Reads files whole and compares them with their digests: the one that every safetensors file "
+     "of weft holds, and those that weft run keeps of what its stages left (stage.json). A folder "
+     "is searched for both. Files of other programs and of version 0.1 have no digest and are said "
+     "to have none. Ends with code 3 when a file is damaged, exchanged or missing.",
      NULL,
      {{"weft verify runs/digits", "everything that a run has left"},
       {"weft verify flow.safetensors zoo.safetensors", "single files"},
@@ -480,9 +485,9 @@ const cli_command cli_commands[] = {
       {"weft data fetch acs:2018:CA",
        "California into acs-income/acsincome-2018-CA.csv"}}, cli_data_fetch},
     {"model info", "RECIPE", 1, 1, "How large the generator is.",
-     "Counts the parameters of [model] for the networks of [zoo], of a collection that it names, or of "
-     "a manifest's first collection, and lists its tensors: names as in files of flows, shapes, what "
-     "Muon updates and what decays.", recipe_options,
+     "Counts the parameters of [model] for the networks of [zoo], of a collection that it names, "
+     "or of a manifest's first collection, and lists its tensors: names as in files of flows, "
+     "shapes, what Muon updates and what decays.", recipe_options,
      {{"weft model info karhunen-paper", "1,958,017 parameters"},
       {"weft model info digits --set model.layout=lstar --json", "for programs"}}, cli_model_info},
     {"bench", "", 0, 0, "How fast this machine is.",

@@ -1,7 +1,7 @@
 /* field_dump: runs a velocity field and the library's AdamW on numbers from a file, for
  * tests/oracle/test_gmn.py, which compiles it.
- *     field_dump layout node edge time blocks messages encoder activation cond cond_size fold_rows dtype steps eps
- *                IN OUT ARCH...
+ *     field_dump layout node edge time blocks messages encoder activation cond cond_size fold_rows
+ *                dtype steps eps IN OUT ARCH...
  * IN: params, w, t, cond, drop, dv as reals (dtype 0 float, 1 double). OUT: params, v, grad, dw
  * before the first AdamW step and after each of `steps`, then the 5 * edge / 2 frozen Fourier
  * frequencies as doubles, drawn here from their documented address. The gradient is that of sum

@@ -108,7 +108,8 @@ static void good_networks(void **state) {
         const char *layers, *arch, *order; /* of weights and biases, '-' for no bias */
         size_t networks;
     } cases[] = {
-        {{{"0.weight", 2, {16, 64}}, {"0.bias", 1, {16}}, {"2.weight", 2, {10, 16}}, {"2.bias", 1, {10}}},
+        {{{"0.weight", 2, {16, 64}}, {"0.bias", 1, {16}}, {"2.weight", 2, {10, 16}},
+          {"2.bias", 1, {10}}},
          NULL, "64-16-10", "0.weight 0.bias 2.weight 2.bias ", 1},
         /* numbers are numbers, whatever the order in the file */
         {{{"10.weight", 2, {8, 8}}, {"9.weight", 2, {8, 8}}, {"2.weight", 2, {8, 8}}},
@@ -117,7 +118,8 @@ static void good_networks(void **state) {
         {{{"fc1.weight", 2, {16, 4}}, {"fc2.weight", 2, {8, 16}}, {"fc1.bias", 1, {16}},
           {"head.weight", 2, {3, 8}}, {"head.bias", 1, {3}}},
          NULL, "4-16-8!-3", "fc1.weight fc1.bias fc2.weight - head.weight head.bias ", 1},
-        {{{"output.weight", 2, {3, 8}}, {"hidden.weight", 2, {8, 16}}, {"input.weight", 2, {16, 4}}},
+        {{{"output.weight", 2, {3, 8}}, {"hidden.weight", 2, {8, 16}},
+          {"input.weight", 2, {16, 4}}},
          NULL, "4-16!-8!-3!", "input.weight - hidden.weight - output.weight - ", 1},
         /* equal widths: numbers order fc1 before fc2, the shape puts `out` last */
         {{{"fc1.weight", 2, {4, 4}}, {"fc2.weight", 2, {4, 4}}, {"out.weight", 2, {3, 4}}},
@@ -127,7 +129,8 @@ static void good_networks(void **state) {
           {"b.1.y.weight", 2, {4, 8}}},
          NULL, "6-8!-4!-8!-4!", "b.0.x.weight - b.0.y.weight - b.1.x.weight - b.1.y.weight - ", 1},
         /* wrappers */
-        {{{"module._orig_mod.module.0.weight", 2, {2, 3}}, {"module._orig_mod.module.0.bias", 1, {2}}},
+        {{{"module._orig_mod.module.0.weight", 2, {2, 3}},
+          {"module._orig_mod.module.0.bias", 1, {2}}},
          NULL, "3-2", "module._orig_mod.module.0.weight module._orig_mod.module.0.bias ", 1},
         {{{"net._orig_mod.0.weight", 2, {2, 3}}, {"net._orig_mod.0.bias", 1, {2}}},
          "net.0", "3-2", "net._orig_mod.0.weight net._orig_mod.0.bias ", 1},
@@ -184,7 +187,8 @@ static void refused_networks(void **state) {
         {{{"0.weight", 2, {4, 3}}, {"1.weight", 2, {4, 3}}}, NULL, false,
          {"do not chain", "1.weight F32 [4,3]"}},
         /* the only chain contradicts the numbers */
-        {{{"1.weight", 2, {2, 4}}, {"2.weight", 2, {4, 3}}}, NULL, false, {"do not chain", "--layers"}},
+        {{{"1.weight", 2, {2, 4}}, {"2.weight", 2, {4, 3}}}, NULL, false,
+         {"do not chain", "--layers"}},
         /* batch norm */
         {{{"0.weight", 2, {4, 3}}, {"0.bias", 1, {4}}, {"1.weight", 1, {4}}, {"1.bias", 1, {4}},
           {"1.running_mean", 1, {4}}, {"#1.num_batches_tracked", 0, {0}}},

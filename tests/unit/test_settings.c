@@ -10,13 +10,13 @@ static const char *const toy_kind_names[] = {"round", "square", NULL};
 /* clang-format off */
 #define TOY_SETTINGS                                                                               \
     SETTING(CHOICE(toy_kind), kind, "kind", "square", ANY, TRAINING, CONFIG, "of toys")            \
-    SETTING(SWITCH("round", "square"), edged, "edge", "round", ANY, TRAINING, CONFIG, "of toys")            \
+    SETTING(SWITCH("round", "square"), edged, "edge", "round", ANY, TRAINING, CONFIG, "of toys")   \
     SETTING(REAL, rate, "lr", "0.1", ABOVE(0, 1), TRAINING, CONFIG, "of learning", .before = "1")  \
     SETTING(REAL, decay, "decay", "0", BELOW(0, 1), TRAINING, CONFIG, "of weights")                \
     SETTING(REAL, shift, "shift", "-0.5", ANY, TRAINING, CONFIG, "of weights")                     \
     SETTING(INT, steps, "steps", "3", FROM(-5, 1e6), NONE, NOTE, "of the toy")                     \
     SETTING(SIZE, count, "count", "7", FROM(1, 1e12), NONE, NONE, "of toys")                       \
-    SETTING(SEED, seed, "seed", "0", SEED, NONE, CONFIG, "of chance")       \
+    SETTING(SEED, seed, "seed", "0", SEED, NONE, CONFIG, "of chance")                              \
     SETTING(BOOL, loud, "loud", "yes", ANY, NONE, NONE, "or silent")                               \
     SETTING(TEXT, name, "name", "", ANY, NONE, NONE, "of the toy")
 /* clang-format on */

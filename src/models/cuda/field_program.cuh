@@ -43,7 +43,8 @@ size_t program_bytes(const recorded_program *program);
 wf_status run_forward(wf_ctx *ctx, recorded_program *program);
 wf_status run_backward(wf_ctx *ctx, recorded_program *program);
 
-/* What the programs of all kinds of fields have; a kind's own struct, from malloc, begins with it. */
+/* What the programs of all kinds of fields have; a kind's own struct begins with it and comes from
+ * wf_alloc. */
 struct field_program {
     wf_field_program base;
     recorded_program run; /* in run.own: buffers that are not lent */

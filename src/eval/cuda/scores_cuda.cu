@@ -15,9 +15,9 @@
 
 #include "align/cuda/match_product.cuh"
 #include "base/backlog.h"
+#include "graph/cuda/activate.cuh"
 
 extern "C" {
-#include "base/vmath.h"
 #include "eval/cuda/eval_cuda.h"
 }
 
@@ -43,17 +43,6 @@ struct tail_args {
     uint32_t *masks; /* (networks, words) */
     int words;
 };
-
-__device__ inline float activate(wf_activation activation, float x) {
-    switch (activation) {
-    case WF_ACT_RELU: return x > 0 ? x : 0;
-    case WF_ACT_TANH: return wf_tanhf(x);
-    case WF_ACT_GELU: return 0.5f * x * (1 + erff(x * 0.70710678f));
-    case WF_ACT_SILU: return x / (1 + wf_expf(-x));
-    case WF_ACT_SIGMOID: return 1 / (1 + wf_expf(-x));
-    default: return x;
-    }
-}
 
 /* y (out, threads) of one layer, eight units at a time: their weights go through shared memory as
  * slab (in, 8). */

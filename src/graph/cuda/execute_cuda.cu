@@ -18,9 +18,9 @@
 #include <stdlib.h>
 
 #include "base/cuda/device.cuh"
+#include "graph/cuda/activate.cuh"
 
 extern "C" {
-#include "base/vmath.h"
 #include "graph/cuda/execute_cuda.h"
 }
 
@@ -55,17 +55,6 @@ struct exec_args {
     uint32_t *masks; /* (networks, tiles); NULL: not asked for */
     float *logits;   /* (networks, examples, outputs); NULL: not asked for */
 };
-
-__device__ inline float activate(wf_activation activation, float x) {
-    switch (activation) {
-    case WF_ACT_RELU: return x > 0 ? x : 0;
-    case WF_ACT_TANH: return wf_tanhf(x);
-    case WF_ACT_GELU: return 0.5f * x * (1 + erff(x * 0.70710678f));
-    case WF_ACT_SILU: return x / (1 + wf_expf(-x));
-    case WF_ACT_SIGMOID: return 1 / (1 + wf_expf(-x));
-    default: return x;
-    }
-}
 
 __device__ inline int lane_of() { return (int)threadIdx.x % 32; }
 __device__ inline int warp_of() { return (int)threadIdx.x / 32; }

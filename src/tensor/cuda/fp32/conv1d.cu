@@ -166,6 +166,25 @@ bool bias_gradient(const wf_tensor *bias, const wf_tensor *y, wf_arena *arena) {
                                      sum_target{grad_of(bias), 0, false, false}, arena);
 }
 
+/* transposed: the output is the long side. */
+bool backward(const wf_op *op, bool transposed, wf_arena *arena) {
+    const wf_tensor *x = op->in[0], *weight = op->in[1], *y = op->out[0];
+    conv_shape s = transposed ? shape_of(op, y, x) : shape_of(op, x, y);
+    if (wanted(x)) {
+        wf_arena_mark mark = wf_arena_here(arena);
+        if (!(transposed ? gather : scatter)(s, grad_of(y), y->ld, weight, NULL, grad_of(x), x->ld,
+                                             true, arena))
+            return false;
+        wf_arena_rewind(arena, mark);
+    }
+    const float *big = transposed ? grad_of(y) : data_of(x);
+    const float *small = transposed ? data_of(x) : grad_of(y);
+    if (wanted(weight) && !weight_gradient(s, big, transposed ? y->ld : x->ld, small,
+                                           transposed ? x->ld : y->ld, weight, arena))
+        return false;
+    return bias_gradient(op->in[2], y, arena) && launched();
+}
+
 } // namespace
 
 bool conv1d_forward(const wf_op *op, wf_arena *arena) {
@@ -175,19 +194,7 @@ bool conv1d_forward(const wf_op *op, wf_arena *arena) {
            launched();
 }
 
-bool conv1d_backward(const wf_op *op, wf_arena *arena) {
-    const wf_tensor *x = op->in[0], *weight = op->in[1], *y = op->out[0];
-    conv_shape s = shape_of(op, x, y);
-    if (wanted(x)) {
-        wf_arena_mark mark = wf_arena_here(arena);
-        if (!scatter(s, grad_of(y), y->ld, weight, NULL, grad_of(x), x->ld, true, arena))
-            return false;
-        wf_arena_rewind(arena, mark);
-    }
-    if (wanted(weight) && !weight_gradient(s, data_of(x), x->ld, grad_of(y), y->ld, weight, arena))
-        return false;
-    return bias_gradient(op->in[2], y, arena) && launched();
-}
+bool conv1d_backward(const wf_op *op, wf_arena *arena) { return backward(op, false, arena); }
 
 bool conv1d_transposed_forward(const wf_op *op, wf_arena *arena) {
     const wf_tensor *x = op->in[0], *y = op->out[0];
@@ -197,17 +204,7 @@ bool conv1d_transposed_forward(const wf_op *op, wf_arena *arena) {
 }
 
 bool conv1d_transposed_backward(const wf_op *op, wf_arena *arena) {
-    const wf_tensor *x = op->in[0], *weight = op->in[1], *y = op->out[0];
-    conv_shape s = shape_of(op, y, x);
-    if (wanted(x)) {
-        wf_arena_mark mark = wf_arena_here(arena);
-        if (!gather(s, grad_of(y), y->ld, weight, NULL, grad_of(x), x->ld, true, arena))
-            return false;
-        wf_arena_rewind(arena, mark);
-    }
-    if (wanted(weight) && !weight_gradient(s, grad_of(y), y->ld, data_of(x), x->ld, weight, arena))
-        return false;
-    return bias_gradient(op->in[2], y, arena) && launched();
+    return backward(op, true, arena);
 }
 
 } // namespace wf_gpu

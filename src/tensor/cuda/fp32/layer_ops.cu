@@ -7,16 +7,6 @@
 namespace wf_gpu {
 namespace {
 
-/* out = 0 in the padding of every row */
-struct padding_element {
-    float *out;
-    int cols, ld;
-    __device__ void operator()(int row, int col) const { out[(size_t)row * ld + cols + col] = 0; }
-};
-void zero_padding(const wf_tensor *x) {
-    each(padding_element{data_of(x), x->cols, x->ld}, x->rows, x->ld - x->cols);
-}
-
 /* --- layer norm with affine part -------------------------------------------------------------- */
 /* hat (R, ld) and rho [R], or y = hat * weight + bias. */
 struct affine_norm_row {
@@ -460,6 +450,16 @@ nt_xent views_of(const wf_op *op) {
     const wf_tensor *z = op->in[0];
     return nt_xent{data_of(z), z->rows, z->cols, z->ld, (float)(1 / op->value)};
 }
+/* Factors, losses and sums of all rows, in scratch; false: none left. */
+bool nt_xent_rows(const wf_op *op, wf_arena *arena, nt_xent_row *out) {
+    int n = op->in[0]->rows;
+    float *factor = scratch(arena, (size_t)n);
+    *out = nt_xent_row{views_of(op), factor, scratch(arena, (size_t)n), scratch(arena, (size_t)n)};
+    if (factor == NULL || out->loss == NULL || out->log_sum == NULL) return false;
+    each_warp(nt_xent_norms{views_of(op), factor}, n);
+    each_warp(*out, n);
+    return true;
+}
 } // namespace
 
 bool mse_forward(const wf_op *op, wf_arena *arena) {
@@ -483,24 +483,17 @@ bool mse_backward(const wf_op *op, wf_arena *) {
 
 bool nt_xent_forward(const wf_op *op, wf_arena *arena) {
     int n = op->in[0]->rows;
-    float *factor = scratch(arena, (size_t)n), *loss = scratch(arena, (size_t)n);
-    float *log_sum = scratch(arena, (size_t)n);
-    if (factor == NULL || loss == NULL || log_sum == NULL) return false;
-    each_warp(nt_xent_norms{views_of(op), factor}, n);
-    each_warp(nt_xent_row{views_of(op), factor, loss, log_sum}, n);
-    store_mean(loss, n, n, op->out[0]);
+    nt_xent_row rows;
+    if (!nt_xent_rows(op, arena, &rows)) return false;
+    store_mean(rows.loss, n, n, op->out[0]);
     return launched();
 }
 bool nt_xent_backward(const wf_op *op, wf_arena *arena) {
-    int n = op->in[0]->rows;
-    float *factor = scratch(arena, (size_t)n), *loss = scratch(arena, (size_t)n);
-    float *log_sum = scratch(arena, (size_t)n);
-    if (factor == NULL || loss == NULL || log_sum == NULL) return false;
-    each_warp(nt_xent_norms{views_of(op), factor}, n);
-    each_warp(nt_xent_row{views_of(op), factor, loss, log_sum}, n);
-    each_warp(
-        nt_xent_back_row{views_of(op), factor, log_sum, grad_of(op->out[0]), grad_of(op->in[0])},
-        n);
+    nt_xent_row rows;
+    if (!nt_xent_rows(op, arena, &rows)) return false;
+    each_warp(nt_xent_back_row{views_of(op), rows.factor, rows.log_sum, grad_of(op->out[0]),
+                               grad_of(op->in[0])},
+              op->in[0]->rows);
     return launched();
 }
 

@@ -116,5 +116,8 @@ struct norm_back_args {
 };
 void norm_rows_backward(const norm_back_args &step);
 
+/* Zeros behind the columns of every row. */
+void zero_padding(const wf_tensor *x);
+
 } // namespace wf_gpu
 #endif

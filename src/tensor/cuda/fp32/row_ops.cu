@@ -177,16 +177,16 @@ struct residual_back_element {
         dbranch[at] += factor * dy[at];
     }
 };
-/* out[r] = 0 in the padding of every row */
 struct pad_element {
     float *out;
     int cols, ld;
     __device__ void operator()(int row, int col) const { out[(size_t)row * ld + cols + col] = 0; }
 };
+} // namespace
+
 void zero_padding(const wf_tensor *x) {
     each(pad_element{data_of(x), x->cols, x->ld}, x->rows, x->ld - x->cols);
 }
-} // namespace
 
 bool residual_forward(const wf_op *op, wf_arena *) {
     const wf_tensor *x = op->in[0], *branch = op->in[1], *modulation = op->in[2], *y = op->out[0];

@@ -4,8 +4,6 @@
 #include "flow/trainer.h"
 #include "flow/update_queue.h"
 
-#include <math.h>
-
 typedef struct gpu_fit {
     wf_trainer *tr;
     wf_fit_cuda *cuda;
@@ -29,13 +27,14 @@ static wf_status record(void *fit, size_t update, wf_update_record *out) {
 
 static wf_status count(void *fit, const wf_update_record *record) {
     wf_trainer *tr = ((gpu_fit *)fit)->tr;
-    if (!record->made)
-        return wf__trainer_diverged(tr, tr->ctx, tr->state.step + 1,
-                                    isfinite(record->loss) ? "gradient's norm" : "loss",
-                                    isfinite(record->loss) ? record->norm : record->loss);
     if (tr->desc.kept == WF_KEPT_BEST && record->loss < tr->state.best_loss)
         tr->state.best_loss = record->loss;
     return wf__trainer_count(tr, record->loss, record->norm, record->factor);
+}
+
+static wf_status diverged(void *fit, const char *what, double value) {
+    const wf_trainer *tr = ((gpu_fit *)fit)->tr;
+    return wf__trainer_diverged(tr, tr->ctx, tr->state.step + 1, what, value);
 }
 
 static bool validation_due(void *fit, size_t step) {
@@ -129,6 +128,7 @@ static const wf_queue_work work = {.wants = wants,
                                    .enqueue = enqueue,
                                    .record = record,
                                    .count = count,
+                                   .diverged = diverged,
                                    .validation_due = validation_due,
                                    .validate = validate,
                                    .holds = holds,

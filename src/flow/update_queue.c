@@ -121,6 +121,10 @@ static wf_status read_record(queue_loop *loop, double *loss) {
     const wf_update_queue *q = loop->q;
     wf_update_record record;
     WF_TRY(q->work->record(q->fit, *q->step, &record));
+    bool finite = isfinite(record.loss);
+    if (!record.made)
+        return q->work->diverged(q->fit, finite ? "gradient's norm" : "loss",
+                                 finite ? record.norm : record.loss);
     WF_TRY(q->work->count(q->fit, &record));
     *loss = record.loss;
     /* While the queue is full, records come as fast as updates are made. */

@@ -17,9 +17,10 @@ typedef struct wf_queue_work {
     /* Enqueues the next update; waits for one that has been enqueued. */
     wf_status (*enqueue)(void *fit);
     wf_status (*record)(void *fit, size_t update, wf_update_record *out);
-    /* The next update has been made, or was not because its loss or gradient is not finite. Counts
-     * it and writes its line of the log. */
+    /* Counts the next update and writes its line of the log. */
     wf_status (*count)(void *fit, const wf_update_record *record);
+    /* The next update was not made: its loss or gradient's norm is not finite. The error. */
+    wf_status (*diverged)(void *fit, const char *what, double value);
     /* Is a validation due behind `step` updates? Then `validate` makes it; nothing is under way. */
     bool (*validation_due)(void *fit, size_t step);
     wf_status (*validate)(void *fit);

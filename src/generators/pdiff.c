@@ -32,10 +32,7 @@ static wf_status check_options(wf_ctx *ctx, const wf_pdiff_options *o) {
     WF_TRY(wf_settings_check(ctx, rows, o));
     if (o->channels % 2 != 0)
         return wf_fail(ctx, WF_ERR_USAGE, "model.channels is %d; give an even number", o->channels);
-    if (o->time % 2 != 0)
-        return wf_fail(ctx, WF_ERR_USAGE, "model.time is %d; it must be even (cosines, then sines)",
-                       o->time);
-    return WF_OK;
+    return wf_layer_check_time(ctx, o->time);
 }
 
 static wf_status set_up(wf_ctx *ctx, pdiff *p, const wf_pdiff_options *options,
@@ -93,53 +90,18 @@ static wf_tensor *encode_walk(wf_net *net, const void *model, int networks,
     return wf_pdiff_encode(net, model, in[0]);
 }
 
-/* mu of all networks, with the weights that the first phase ended with. */
-static wf_status encode_all(pdiff *p, wf_phase_fit *fit, size_t count) {
-    enum { at_once = 16 };
-    size_t latent = (size_t)p->model.options.latent, n = (size_t)p->model.padded;
-    size_t each = (size_t)p->model.params;
-    wf_ctx *ctx = fit->ctx;
-    wf_phase_shape shape = {1, p->model.padded};
-    wf_phase_eval eval = {0};
-    float *in = NULL;
-    wf_status status;
-    WF_TRY(wf_alloc(ctx, count * latent, sizeof(float), "latents", &p->latents));
-    WF_TRY_GOTO(wf_alloc(ctx, at_once * n, sizeof(float), "networks", &in), done);
-    WF_TRY_GOTO(
-        wf_phase_eval_open(ctx, &fit->phases[0], &p->model, at_once, fit->on_gpu, false, &eval),
-        done);
-    wf_meter meter = wf_meter_start(ctx, "encoding networks", "networks", (double)count);
-    for (size_t first = 0; first < count && status == WF_OK; first += at_once) {
-        size_t some = count - first < at_once ? count - first : at_once;
-        for (size_t k = 0; k < some; k++)
-            memcpy(in + k * n, p->model.networks + (first + k) * each, each * sizeof(float));
-        status = wf_phase_eval_run(&eval, encode_walk, some, &shape, 1, (const float *[]){in},
-                                   p->latents + first * latent);
-        wf_meter_update(&meter, (double)(first + some), "%s", "");
-    }
-    wf_meter_end(&meter, (double)count, "%s", "");
-done:
-    wf_phase_eval_close(&eval);
-    free(in);
-    p->model.latents = p->latents;
-    return status;
-}
-
 static wf_status run_phases(wf_ctx *ctx, pdiff *p, wf_phase_fit *fit) {
     const wf_family *family = &fit->set.families[0];
-    size_t all = family->count + family->held_out, each = family->graph->n_params;
-    WF_TRY(
-        wf_phase_norm(ctx, family->graph, family->weights, family->count, false, false, &p->norm));
-    for (size_t k = 0; k < all; k++) {
-        float *w = family->weights + k * each;
-        wf_norm_apply(&p->norm, family->graph, w, w);
-    }
+    size_t all = family->count + family->held_out;
+    WF_TRY(wf_phase_fit_normalise(fit, false, false, &p->norm));
     p->model.networks = family->weights;
-    wf_phase_fit_norm(fit, &p->norm);
     for (int i = 0; i < 2; i++) WF_TRY(wf_phase_declare(ctx, &fit->phases[i], &p->model));
     WF_TRY(wf_phase_fit_open(fit, &p->model));
     WF_TRY(wf_phase_fit_run(fit, 0));
-    if (!wf_phase_fit_done(fit)) WF_TRY(encode_all(p, fit, all));
+    if (!wf_phase_fit_done(fit)) /* mu of all networks */
+        WF_TRY(wf_phase_fit_encode(fit, encode_walk, all, (size_t)p->model.padded,
+                                   (size_t)p->model.options.latent, &p->latents));
+    p->model.latents = p->latents;
     return wf_phase_fit_run(fit, 1);
 }
 

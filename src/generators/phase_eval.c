@@ -2,6 +2,7 @@
 #include "generators/phase_fit.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 wf_status wf_phase_eval_open(wf_ctx *ctx, wf_phase *phase, const void *model, size_t most,
@@ -46,4 +47,34 @@ wf_status wf_phase_eval_run(wf_phase_eval *e, wf_phase_walk *walk, size_t networ
         all[i] = (wf_phase_shape){e->most * shape[i].rows, shape[i].cols};
     return wf__eval_cuda_run(e->ctx, e->gpu, e->model, walk, e->most, all, inputs, in, out,
                              (int)networks);
+}
+
+wf_status wf_phase_fit_encode(wf_phase_fit *fit, wf_phase_walk *walk, size_t count, size_t padded,
+                              size_t numbers, float **out) {
+    enum { at_once = 16 };
+    const wf_family *family = &fit->set.families[0];
+    size_t each = family->graph->n_params;
+    wf_phase_shape shape = {1, (int)padded};
+    wf_phase_eval eval = {0};
+    float *in = NULL;
+    wf_status status;
+    WF_TRY(wf_alloc(fit->ctx, count * numbers, sizeof(float), "latents", out));
+    WF_TRY_GOTO(wf_alloc(fit->ctx, at_once * padded, sizeof(float), "networks", &in), done);
+    WF_TRY_GOTO(wf_phase_eval_open(fit->ctx, &fit->phases[0], fit->model, at_once, fit->on_gpu,
+                                   false, &eval),
+                done);
+    wf_meter meter = wf_meter_start(fit->ctx, "encoding networks", "networks", (double)count);
+    for (size_t first = 0; first < count && status == WF_OK; first += at_once) {
+        size_t some = count - first < at_once ? count - first : at_once;
+        for (size_t k = 0; k < some; k++)
+            memcpy(in + k * padded, family->weights + (first + k) * each, each * sizeof(float));
+        status = wf_phase_eval_run(&eval, walk, some, &shape, 1, (const float *[]){in},
+                                   *out + first * numbers);
+        wf_meter_update(&meter, (double)(first + some), "%s", "");
+    }
+    wf_meter_end(&meter, (double)count, "%s", "");
+done:
+    wf_phase_eval_close(&eval);
+    free(in);
+    return status;
 }

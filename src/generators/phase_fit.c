@@ -1,6 +1,5 @@
 #include "generators/phase_loop.h"
 
-#include "base/c_locale.h"
 #include "base/isa.h"
 #include "base/random.h"
 #include "flow/checkpoint.h"
@@ -146,14 +145,16 @@ static void add_group(const wf_graph *graph, const float *w, int block, bool by_
     *variance = fmax(0, squares / n - *mean * *mean);
 }
 
-wf_status wf_phase_norm(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
-                        bool by_layer, bool squares, wf_norm *out) {
-    WF_TRY(wf_norm_create(ctx, graph->n_blocks, out));
+wf_status wf_phase_fit_normalise(wf_phase_fit *fit, bool by_layer, bool squares, wf_norm *out) {
+    const wf_family *family = &fit->set.families[0];
+    const wf_graph *graph = family->graph;
+    size_t count = family->count, each = graph->n_params;
+    WF_TRY(wf_norm_create(fit->ctx, graph->n_blocks, out));
     for (int b = 0; b < graph->n_blocks; b++) {
         double means = 0, spreads = 0;
         for (size_t k = 0; k < count; k++) {
             double mean, variance;
-            add_group(graph, weights + k * graph->n_params, b, by_layer, &mean, &variance);
+            add_group(graph, family->weights + k * each, b, by_layer, &mean, &variance);
             means += mean;
             spreads += squares ? variance : sqrt(variance);
         }
@@ -161,13 +162,12 @@ wf_status wf_phase_norm(wf_ctx *ctx, const wf_graph *graph, const float *weights
         out->mean[b] = (float)(means / (double)count);
         out->std[b] = spread > 0 ? (float)spread : 1;
     }
+    for (size_t k = 0; k < count + family->held_out; k++)
+        wf_norm_apply(out, graph, family->weights + k * each, family->weights + k * each);
+    size_t n = (size_t)out->n;
+    fit->extra[fit->n_extra++] = (wf_phase_extra){"norm.mean", n, 0, out->mean};
+    fit->extra[fit->n_extra++] = (wf_phase_extra){"norm.std", n, 0, out->std};
     return WF_OK;
-}
-
-void wf_phase_fit_norm(wf_phase_fit *fit, const wf_norm *norm) {
-    size_t n = (size_t)norm->n;
-    fit->extra[fit->n_extra++] = (wf_phase_extra){"norm.mean", n, 0, norm->mean};
-    fit->extra[fit->n_extra++] = (wf_phase_extra){"norm.std", n, 0, norm->std};
 }
 
 /* --- checkpoints ------------------------------------------------------------------------------ */

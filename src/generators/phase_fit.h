@@ -118,12 +118,6 @@ wf_status wf_phase_eval_run(wf_phase_eval *eval, wf_phase_walk *walk, size_t net
                             float *out);
 void wf_phase_eval_close(wf_phase_eval *eval);
 
-/* Mean and deviation of each block from means over networks of theirs: the deviation is the mean
- * of the networks' deviations, or the root of the mean of their squares. by_layer: a layer's
- * blocks are one group. A deviation of 0 becomes 1. */
-wf_status wf_phase_norm(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
-                        bool by_layer, bool squares, wf_norm *out);
-
 /* Tensors besides those of the phases, which sampling needs. Borrowed. */
 typedef struct wf_phase_extra {
     const char *name;
@@ -163,11 +157,18 @@ typedef struct wf_phase_fit {
     struct wf_phase_loop *loop;
 } wf_phase_fit;
 
-/* Adds "norm.mean" and "norm.std" to the extra tensors. */
-void wf_phase_fit_norm(wf_phase_fit *fit, const wf_norm *norm);
 /* Checks that desc->train sets nothing that such a fit would not read, and loads the networks. */
 wf_status wf_phase_fit_load(wf_phase_fit *fit, wf_ctx *ctx, const wf_generator_kind *kind,
                             const wf_generator_fit_desc *desc);
+/* Normalises the networks, and adds "norm.mean" and "norm.std" to the extra tensors. Mean and
+ * deviation of a block are means over the networks of theirs; squares: the deviation is the root of
+ * the mean of their squares. by_layer: a layer's blocks are one group. A deviation of 0 becomes
+ * 1. */
+wf_status wf_phase_fit_normalise(wf_phase_fit *fit, bool by_layer, bool squares, wf_norm *out);
+/* What `walk` makes of the first networks with the weights of the first phase: `numbers` of each
+ * into *out, which the caller frees. A network has zeros behind its parameters up to `padded`. */
+wf_status wf_phase_fit_encode(wf_phase_fit *fit, wf_phase_walk *walk, size_t count, size_t padded,
+                              size_t numbers, float **out);
 /* Initial weights, or those of the checkpoint at the path. All phases are declared. */
 wf_status wf_phase_fit_open(wf_phase_fit *fit, const void *model);
 /* Phase `index` to its end; nothing where it is done. WF_ERR_INTERRUPTED: the checkpoint is

@@ -3,8 +3,6 @@
 #include "generators/cuda/phase_cuda.h"
 #include "generators/phase_loop.h"
 
-#include <math.h>
-
 typedef struct gpu_phase {
     wf_phase_fit *fit;
     wf_phase_cuda *cuda;
@@ -26,12 +24,12 @@ static wf_status record(void *phase, size_t update, wf_update_record *out) {
 }
 
 static wf_status count(void *phase, const wf_update_record *record) {
-    wf_phase_fit *fit = ((gpu_phase *)phase)->fit;
-    if (record->made) return wf__phase_count(fit, record->loss, record->norm, record->factor);
-    bool finite = isfinite(record->loss);
-    return wf__phase_diverged(fit, fit->ctx, fit->state.step + 1,
-                              finite ? "gradient's norm" : "loss",
-                              finite ? record->norm : record->loss);
+    return wf__phase_count(((gpu_phase *)phase)->fit, record->loss, record->norm, record->factor);
+}
+
+static wf_status diverged(void *phase, const char *what, double value) {
+    const wf_phase_fit *fit = ((gpu_phase *)phase)->fit;
+    return wf__phase_diverged(fit, fit->ctx, fit->state.step + 1, what, value);
 }
 
 static bool validation_due(void *phase, size_t step) {
@@ -69,6 +67,7 @@ static const wf_queue_work work = {.wants = wants,
                                    .enqueue = enqueue,
                                    .record = record,
                                    .count = count,
+                                   .diverged = diverged,
                                    .validation_due = validation_due,
                                    .validate = validate,
                                    .ended = ended,

@@ -4,7 +4,6 @@
  * for a smaller one where the prediction was too good. Updates beyond what a small batch profits
  * from go into the batch: at the same number of networks seen, many small updates beat few large
  * ones (docs/results/2026-11-15-cpu.md). */
-#include "base/json_text.h"
 #include "base/mute.h"
 #include "base/settings_json.h"
 #include "base/status.h"

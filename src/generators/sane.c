@@ -25,7 +25,7 @@ static const wf_setting rows[] = {
     {0}};
 static const wf_setting *settings(void) { return rows; }
 
-enum { most_anchors = 1000, at_once = 16 };
+enum { most_anchors = 1000, at_once = 16 /* samples */ };
 
 typedef struct sane {
     wf_sane_model model;
@@ -49,11 +49,7 @@ static wf_status set_up(wf_ctx *ctx, sane *s, const wf_sane_options *o, const wf
         return wf_fail(ctx, WF_ERR_USAGE,
                        "model.width is %d; give an even number: positions take half of it each",
                        o->width);
-    if (o->width % o->heads != 0)
-        return wf_fail(ctx, WF_ERR_USAGE,
-                       "model.width is %d; model.heads, %d, must divide it: each head has an equal "
-                       "part",
-                       o->width, o->heads);
+    WF_TRY(wf_layer_check_heads(ctx, o->width, o->heads));
     s->model = (wf_sane_model){.options = *o, .graph = graph, .decoder = &s->decoder};
     WF_TRY(wf_sane_tokens_create(ctx, graph, o->token, &s->model.tokens));
     s->numbers = (size_t)s->model.tokens.count * (size_t)o->latent;
@@ -120,30 +116,6 @@ static wf_tensor *decode_walk(wf_net *net, const void *model, int networks,
     return wf_sane_decode(net, model, networks, in[0]);
 }
 
-/* Latents of the first networks: (n_anchors, numbers). */
-static wf_status encode_anchors(sane *s, wf_phase_fit *fit) {
-    size_t p = s->model.graph->n_params, count = s->n_anchors;
-    wf_phase_shape shape = {1, (int)p};
-    wf_phase_eval eval = {0};
-    wf_status status;
-    WF_TRY(wf_alloc(fit->ctx, count * s->numbers, sizeof(float), "latents", &s->anchors));
-    WF_TRY_GOTO(wf_phase_eval_open(fit->ctx, &fit->phases[0], &s->model, at_once, fit->on_gpu,
-                                   false, &eval),
-                done);
-    wf_meter meter = wf_meter_start(fit->ctx, "encoding networks", "networks", (double)count);
-    for (size_t first = 0; first < count && status == WF_OK; first += at_once) {
-        size_t some = count - first < at_once ? count - first : at_once;
-        status = wf_phase_eval_run(&eval, encode_walk, some, &shape, 1,
-                                   (const float *[]){s->model.networks + first * p},
-                                   s->anchors + first * s->numbers);
-        wf_meter_update(&meter, (double)(first + some), "%s", "");
-    }
-    wf_meter_end(&meter, (double)count, "%s", "");
-done:
-    wf_phase_eval_close(&eval);
-    return status;
-}
-
 /* Mean and deviation of each coordinate over the anchors. */
 static wf_status measure_latents(wf_ctx *ctx, sane *s) {
     WF_TRY(wf_alloc(ctx, s->numbers, sizeof(float), "latents", &s->mean));
@@ -163,7 +135,8 @@ static wf_status measure_latents(wf_ctx *ctx, sane *s) {
 }
 
 static wf_status keep_latents(wf_ctx *ctx, sane *s, wf_phase_fit *fit) {
-    WF_TRY(encode_anchors(s, fit));
+    WF_TRY(wf_phase_fit_encode(fit, encode_walk, s->n_anchors, s->model.graph->n_params, s->numbers,
+                               &s->anchors));
     if (is_kde(fit->kind)) {
         fit->extra[fit->n_extra++] =
             (wf_phase_extra){"anchors", s->n_anchors, s->numbers, s->anchors};
@@ -176,17 +149,12 @@ static wf_status keep_latents(wf_ctx *ctx, sane *s, wf_phase_fit *fit) {
 }
 
 static wf_status run_phase(wf_ctx *ctx, sane *s, wf_phase_fit *fit) {
-    const wf_family *family = &fit->set.families[0];
     const wf_graph *graph = s->model.graph;
-    size_t p = graph->n_params;
     WF_TRY(wf_alloc(ctx, wf_graph_perm_size(graph) + 1, sizeof(uint32_t), "relabelling",
                     &s->model.perm));
-    WF_TRY(wf_alloc(ctx, p, sizeof(float), "noise", &s->model.flat));
-    WF_TRY(wf_phase_norm(ctx, graph, family->weights, family->count, true, true, &s->norm));
-    for (size_t k = 0; k < family->count + family->held_out; k++)
-        wf_norm_apply(&s->norm, graph, family->weights + k * p, family->weights + k * p);
-    s->model.networks = family->weights;
-    wf_phase_fit_norm(fit, &s->norm);
+    WF_TRY(wf_alloc(ctx, graph->n_params, sizeof(float), "noise", &s->model.flat));
+    WF_TRY(wf_phase_fit_normalise(fit, true, true, &s->norm));
+    s->model.networks = fit->set.families[0].weights;
     WF_TRY(wf_phase_declare(ctx, &fit->phases[0], &s->model));
     WF_TRY(wf_phase_fit_open(fit, &s->model));
     WF_TRY(wf_phase_fit_run(fit, 0));

@@ -60,14 +60,8 @@ static wf_status create(wf_ctx *ctx, const wf_field_kind *kind, const void *opti
     const dit_options *o = options;
     *out = NULL;
     WF_TRY(wf_settings_check(ctx, rows, o));
-    if (o->time % 2 != 0)
-        return wf_fail(ctx, WF_ERR_USAGE, "model.time is %d; it must be even (cosines, then sines)",
-                       o->time);
-    if (o->width % o->heads != 0)
-        return wf_fail(ctx, WF_ERR_USAGE,
-                       "model.width is %d; model.heads, %d, must divide it: each head has an equal "
-                       "part",
-                       o->width, o->heads);
+    WF_TRY(wf_layer_check_time(ctx, o->time));
+    WF_TRY(wf_layer_check_heads(ctx, o->width, o->heads));
     return wf__net_field_create(ctx, kind, o, graph, dtype, params, o->seed, false, walk, out);
 }
 

@@ -1,6 +1,7 @@
 /* gmn_layout: the list of parameters. Counts are pinned by tests/unit/test_field.c. */
 #include "models/gmn_layout.h"
 
+#include "nn/layers.h"
 #include "weft/text.h"
 
 #include <math.h>
@@ -63,9 +64,7 @@ static wf_status check_kernels(wf_ctx *ctx, const wf_field_desc *desc) {
 
 static wf_status check(wf_ctx *ctx, const wf_field_desc *desc) {
     WF_TRY(wf_settings_check(ctx, field_rows, desc));
-    if (desc->time % 2 != 0)
-        return wf_fail(ctx, WF_ERR_USAGE, "model.time is %d; it must be even (cosines, then sines)",
-                       desc->time);
+    WF_TRY(wf_layer_check_time(ctx, desc->time));
     if (desc->encoder == WF_ENCODER_FOURIER && desc->edge % 2 != 0)
         return wf_fail(ctx, WF_ERR_USAGE, "model.edge is %d; Fourier features need an even one",
                        desc->edge);

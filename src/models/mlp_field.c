@@ -46,9 +46,7 @@ static wf_status create(wf_ctx *ctx, const wf_field_kind *kind, const void *opti
     const mlp_options *o = options;
     *out = NULL;
     WF_TRY(wf_settings_check(ctx, rows, o));
-    if (o->time % 2 != 0)
-        return wf_fail(ctx, WF_ERR_USAGE, "model.time is %d; it must be even (cosines, then sines)",
-                       o->time);
+    WF_TRY(wf_layer_check_time(ctx, o->time));
     return wf__net_field_create(ctx, kind, o, graph, dtype, params, o->seed, false, walk, out);
 }
 

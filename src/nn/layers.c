@@ -52,7 +52,10 @@ void wf_net_go(wf_net *net, wf_net_place place) {
     net->next_buffer = place.buffer;
 }
 
-wf_tensor *wf_net_param(wf_net *net, const wf_field_tensor *tensor) {
+/* The next parameter, as a view without padding: a matrix (rows, cols), or a vector (length, 1).
+ * Only name, rows, cols, matrix, decay, start and spread are read; the scope is put before the
+ * name. */
+static wf_tensor *next_param(wf_net *net, const wf_field_tensor *tensor) {
     wf_tape *tape = net->tape;
     if (net->declares) {
         wf_field_tensor named = *tensor;
@@ -95,7 +98,7 @@ static wf_tensor *named_param(wf_net *net, const char *name, const char *part, i
                               .matrix = matrix};
     wf_text full = wf_text_start(tensor.name, sizeof tensor.name);
     wf_text_add(&full, "%s%s", name, part);
-    return wf_net_param(net, &tensor);
+    return next_param(net, &tensor);
 }
 
 /* How a weight of so many inputs and outputs starts, and its bias. */
@@ -139,6 +142,20 @@ wf_tensor *wf_layer_mlp(wf_net *net, const char *name, wf_tensor *x, int hidden,
     x = wf_layer_linear(net, joined(full, sizeof full, name, ".0"), x, hidden, o);
     x = wf_activation_op(net->tape, x, act);
     return wf_layer_linear(net, joined(full, sizeof full, name, ".2"), x, out, o);
+}
+
+wf_status wf_layer_check_time(wf_ctx *ctx, int width) {
+    if (width % 2 == 0) return WF_OK;
+    return wf_fail(ctx, WF_ERR_USAGE, "model.time is %d; it must be even (cosines, then sines)",
+                   width);
+}
+
+wf_status wf_layer_check_heads(wf_ctx *ctx, int width, int heads) {
+    if (width % heads == 0) return WF_OK;
+    return wf_fail(
+        ctx, WF_ERR_USAGE,
+        "model.width is %d; model.heads, %d, must divide it: each head has an equal part", width,
+        heads);
 }
 
 wf_tensor *wf_layer_time(wf_net *net, const char *name, wf_tensor *t, int width,

@@ -59,10 +59,6 @@ typedef struct wf_net_place {
 wf_net_place wf_net_here(const wf_net *net);
 void wf_net_go(wf_net *net, wf_net_place place);
 
-/* The next parameter, as a view without padding: a matrix (rows, cols), or a vector (length, 1).
- * Only name, rows, cols, matrix, decay, start and spread are read; the scope is put before the
- * name. */
-wf_tensor *wf_net_param(wf_net *net, const wf_field_tensor *tensor);
 /* [sequences * tokens]: the sequence of each row, or its place in the sequence. In the backend's
  * memory. */
 const uint32_t *wf_net_sequences(wf_net *net, int sequences, int tokens);
@@ -90,6 +86,9 @@ wf_tensor *wf_layer_mlp(wf_net *net, const char *name, wf_tensor *x, int hidden,
 /* Sinusoids of t (B, 1), then NAME.0, SiLU, NAME.2, all of `width`. */
 wf_tensor *wf_layer_time(wf_net *net, const char *name, wf_tensor *t, int width,
                          wf_layer_options options);
+/* Refuse a model.time that is odd, and model.heads that do not divide model.width. */
+wf_status wf_layer_check_time(wf_ctx *ctx, int width);
+wf_status wf_layer_check_heads(wf_ctx *ctx, int width, int heads);
 /* LN(x) * NAME.weight + NAME.bias */
 wf_tensor *wf_layer_layer_norm(wf_net *net, const char *name, wf_tensor *x, bool bias, double eps);
 /* NAME.qkv (3D, D), attention of all tokens of a sequence, NAME.proj (D, D). last: of proj. */

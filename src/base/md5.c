@@ -2,7 +2,6 @@
 #include "base/md5.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static const uint32_t sines[64] = {
     0xd76aa478, 0xe8c7b756, 0x242070db, 0xc1bdceee, 0xf57c0faf, 0x4787c62a, 0xa8304613, 0xfd469501,

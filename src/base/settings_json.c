@@ -7,7 +7,6 @@
 #include "base/c_locale.h"
 #include "base/json_text.h"
 #include "base/status.h"
-#include "weft/file.h"
 #include "weft/text.h"
 
 #include <math.h>

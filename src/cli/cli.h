@@ -10,7 +10,6 @@
 
 #include "run/run_app.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
 typedef enum cli_kind {
@@ -119,11 +118,10 @@ void cli_progress_warn(void *app, const char *sentence);
 void cli_progress_clear(wf_run_app *app); /* before anything else is printed on stderr */
 void cli_say_line(wf_run_app *app, const char *line); /* for app->say */
 
-/* Print on stdout, on stderr, on either. The only way to print: what a terminal would act on is
+/* Print on stdout, on stderr. The only way to print: what a terminal would act on is
  * shown as an escape. */
 void cli_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_print_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void cli_print_to(FILE *to, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
 bool cli_print_lost(void); /* text was lost for want of memory */
 /* Print on stdout and free. NULL is out of memory. */
 wf_status cli_print_json(wf_run_app *app, json_t *json);

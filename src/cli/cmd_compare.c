@@ -6,7 +6,6 @@
 #include "cli/commands.h"
 #include "cli/compare_methods.h"
 #include "cli/tables.h"
-#include "run/pipeline.h"
 #include "run/stages.h"
 #include "weft/text.h"
 

@@ -8,7 +8,6 @@
 #include "weft/text.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 wf_status cli_data_list(wf_run_app *app) {
     const char *root = getenv("WEFT_DATA");

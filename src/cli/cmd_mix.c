@@ -3,7 +3,6 @@
 #include "run/data_source.h"
 #include "run/files.h"
 #include "run/mixes.h"
-#include "run/recipe_schema.h"
 
 #include <stdlib.h>
 #include <string.h>

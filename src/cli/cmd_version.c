@@ -1,9 +1,7 @@
 /* version, help: what this program is and what it can do. */
 #include "cli/commands.h"
 #include "run/files.h"
-#include "run/recipe_schema.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include "weft/import.h"
 #include "weft/text.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -32,7 +32,8 @@ static void print_text(FILE *to, const char *text) {
 }
 
 /* Short text needs no memory: that there is none can still be said. */
-void cli_print_to(FILE *to, const char *format, va_list args) {
+static __attribute__((format(printf, 2, 0))) void print_to(FILE *to, const char *format,
+                                                           va_list args) {
     char brief[2048], *whole = NULL;
     va_list again;
     va_copy(again, args);
@@ -47,13 +48,13 @@ void cli_print_to(FILE *to, const char *format, va_list args) {
 void cli_print(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    cli_print_to(stdout, format, args);
+    print_to(stdout, format, args);
     va_end(args);
 }
 
 void cli_print_error(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    cli_print_to(stderr, format, args);
+    print_to(stderr, format, args);
     va_end(args);
 }

@@ -3,7 +3,6 @@
  * seconds. */
 #include "cli/cli.h"
 
-#include <stdarg.h>
 #include <string.h>
 
 static const double plain_interval = 5;

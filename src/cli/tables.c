@@ -33,7 +33,8 @@ void cli_print_rows(const wf_eval_row *rows, int count, bool auc, const bool *co
     }
 }
 
-wf_status cli_print_eval_json(wf_run_app *app, json_t *eval) {
+/* An eval.json, with where this call's work ran; frees it. */
+static wf_status print_eval_json(wf_run_app *app, json_t *eval) {
     json_object_set_new(eval, "devices", json_string(wf_ctx_devices(app->ctx)));
     return cli_print_json(app, eval);
 }
@@ -41,7 +42,7 @@ wf_status cli_print_eval_json(wf_run_app *app, json_t *eval) {
 static wf_status print_eval(wf_run_app *app, const char *path, bool auc) {
     json_t *eval;
     WF_TRY(wf__run_json_read(app, path, &eval));
-    if (app->json) return cli_print_eval_json(app, eval);
+    if (app->json) return print_eval_json(app, eval);
     wf_eval_row *rows;
     bool *copies;
     int n;
@@ -110,7 +111,7 @@ static void print_board(const wf_run_board *b, bool auc) {
 static wf_status print_tasks(wf_run_job *r) {
     wf_run_board b = {0};
     wf_status status = wf__run_board_read(r, &b);
-    if (status == WF_OK && r->app->json) status = cli_print_eval_json(r->app, json_incref(b.eval));
+    if (status == WF_OK && r->app->json) status = print_eval_json(r->app, json_incref(b.eval));
     else if (status == WF_OK) print_board(&b, r->recipe.eval.score == WF_SCORE_AUC);
     wf__run_board_free(&b);
     return status;
@@ -198,7 +199,7 @@ static void print_conditions(const json_t *eval, bool auc) {
 static wf_status print_domains(wf_run_job *r) {
     json_t *eval;
     WF_TRY(wf__run_json_read(r->app, r->paths.eval, &eval));
-    if (r->app->json) return cli_print_eval_json(r->app, eval);
+    if (r->app->json) return print_eval_json(r->app, eval);
     print_conditions(eval, r->recipe.eval.score == WF_SCORE_AUC);
     const char *label;
     json_t *note;

@@ -7,8 +7,6 @@
 
 /* auc names the score's column, copies (may be NULL) marks rows. */
 void cli_print_rows(const wf_eval_row *rows, int count, bool auc, const bool *copies);
-/* An eval.json, with where this call's work ran; frees it. */
-wf_status cli_print_eval_json(wf_run_app *app, json_t *eval);
 /* The table of a run that ended, of any kind. */
 wf_status cli_print_job(wf_run_job *run);
 

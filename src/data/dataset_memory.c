@@ -1,5 +1,4 @@
 /* dataset_memory: data sets of a caller's arrays, and what a data set says of itself. */
-#include "base/io.h"
 #include "base/settings_json.h"
 #include "data/prepare.h"
 

@@ -7,7 +7,6 @@
 #include "data/prepare.h"
 
 #include "base/json_text.h"
-#include "weft/file.h"
 
 #include <errno.h>
 #include <math.h>

@@ -11,7 +11,6 @@
 #include "base/safetensors.h"
 #include "eval/reference.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,7 +117,8 @@ static size_t cache_tensors(const wf_reference *ref, wf_st_tensor out[max_tensor
     return count;
 }
 
-void wf__cloud_path(const wf_reference *reference, char out[4096]) {
+/* Where the cache of a collection lies; "" for one in memory, and when the name is too long. */
+static void cloud_path(const wf_reference *reference, char out[4096]) {
     bool file = !wf_zoo_in_memory(reference->zoo);
     int length =
         file ? snprintf(out, 4096, "%s.cloud.safetensors", wf_zoo_path(reference->zoo)) : -1;
@@ -152,7 +152,7 @@ static const char *take_tensors(wf_ctx *ctx, const wf_st_file *file, const wf_re
 
 bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference) {
     char path[4096], key[65];
-    wf__cloud_path(reference, path);
+    cloud_path(reference, path);
     if (path[0] == 0 || !wf_file_exists(path)) return false;
     if (cache_key(ctx, reference, key) != WF_OK) return false;
     wf_st_file *file = NULL;
@@ -181,7 +181,7 @@ wf_status wf__cloud_share(wf_ctx *ctx, wf_reference *reference) {
 
 void wf__cloud_write(wf_ctx *ctx, const wf_reference *reference) {
     char path[4096], key[65];
-    wf__cloud_path(reference, path);
+    cloud_path(reference, path);
     if (path[0] == 0 || cache_key(ctx, reference, key) != WF_OK) return;
     wf_st_tensor tensors[max_tensors];
     size_t count = cache_tensors(reference, tensors);

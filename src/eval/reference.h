@@ -35,8 +35,6 @@ wf_status wf__reference_match(wf_ctx *ctx, const wf_reference *ref, const float 
                               uint32_t *which);
 /* Hands all networks of the collection to `visit`, in order and as large as memory allows. */
 wf_status wf__reference_each(wf_ctx *ctx, const wf_reference *ref, wf_zoo_visit *visit, void *user);
-/* Where the cache of a collection lies; "" for one in memory, and when the name is too long. */
-void wf__cloud_path(const wf_reference *reference, char out[4096]);
 /* Fills score, errors, iou, wcs and their neighbours; false when there is no usable cache.
  * reference->cloud is set. */
 bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference);

@@ -2,7 +2,6 @@
 
 #include "base/c_locale.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -172,12 +172,13 @@ wf_status wf__trainer_interrupted(const wf_trainer *tr) {
                    tr->state.step);
 }
 
-const float *wf__trainer_sampled(const wf_trainer *tr) {
+/* The weights that would sample, had the run ended here: the EMA where there is one. */
+static const float *sampled_weights(const wf_trainer *tr) {
     return tr->arrays.ema != NULL ? tr->arrays.ema : tr->arrays.weights;
 }
 
 static void keep_sampled(wf_trainer *tr) {
-    memcpy(tr->arrays.best, wf__trainer_sampled(tr), tr->field->params * sizeof(float));
+    memcpy(tr->arrays.best, sampled_weights(tr), tr->field->params * sizeof(float));
 }
 
 void wf__trainer_fill_best(wf_trainer *tr) {
@@ -319,7 +320,7 @@ static wf_status update(wf_trainer *tr, double *loss) {
 static wf_status forward_on_cpu(void *arg, int which, wf_flow_batch *batch) {
     const wf_trainer *tr = arg;
     (void)which;
-    return wf_flow_forward(tr->ctx, tr->field, wf__trainer_sampled(tr), batch, false);
+    return wf_flow_forward(tr->ctx, tr->field, sampled_weights(tr), batch, false);
 }
 
 static wf_status validate(wf_trainer *tr) {

@@ -1,7 +1,6 @@
 #include "flow/fresh.h"
 
 #include "base/comm.h"
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -61,10 +61,8 @@ wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double fac
 /* WF_ERR_DIVERGED with its sentence, in ctx. */
 wf_status wf__trainer_diverged(const wf_trainer *tr, wf_ctx *ctx, size_t update, const char *what,
                                double value);
-/* The weights that would sample, had the run ended here: the EMA where there is one. */
-const float *wf__trainer_sampled(const wf_trainer *tr);
 /* Measures both validation losses after tr->state.step and logs them. With weights = validation
- * the weights of the lowest one are kept; wf__trainer_sampled must be up to date then. */
+ * the weights of the lowest one are kept; weights and EMA must be up to date then. */
 wf_status wf__trainer_validate(wf_trainer *tr, wf_validation_forward *forward, void *arg);
 /* The progress line: the smoothed loss, and the last validation's where there is one. */
 void wf__trainer_progress(const wf_trainer *tr, wf_meter *meter, double smooth, bool end);
@@ -80,8 +78,6 @@ wf_status wf__trainer_interrupted(const wf_trainer *tr);
 /* --- fresh networks (trainer_fresh.c); nothing happens without -----------------------------------
  * Fills the pool as the run's update wants it, and normalises. */
 wf_status wf__trainer_fill_pool(wf_trainer *tr);
-/* Renewals before update `update`. */
-size_t wf__trainer_renewals(const wf_trainer *tr, size_t update);
 /* Is one to be made before that update? Then wf_fresh_pool_renew. */
 bool wf__trainer_renewal_due(const wf_trainer *tr, size_t update);
 /* After an update: chooses how often to renew, counted from update `next`, where that is due. */

@@ -16,21 +16,22 @@ static void renew_every(wf_trainer *tr, double rate, size_t from) {
     tr->state.fresh_from = from;
 }
 
-size_t wf__trainer_renewals(const wf_trainer *tr, size_t update) {
+/* Renewals before update `update`. */
+static size_t renewals(const wf_trainer *tr, size_t update) {
     const wf_fit_state *state = &tr->state;
     if (state->fresh_every == 0 || update < state->fresh_from) return 0;
     return (update - state->fresh_from) / state->fresh_every;
 }
 
 bool wf__trainer_renewal_due(const wf_trainer *tr, size_t update) {
-    return tr->pool.sources != NULL && wf__trainer_renewals(tr, update) > tr->pool.renewals;
+    return tr->pool.sources != NULL && renewals(tr, update) > tr->pool.renewals;
 }
 
 wf_status wf__trainer_fill_pool(wf_trainer *tr) {
     if (tr->pool.sources == NULL) return WF_OK;
     if (tr->desc.fresh_rate > 0) renew_every(tr, tr->desc.fresh_rate, 0);
     tr->fresh_timed_from = tr->state.step + untimed_updates;
-    WF_TRY(wf_fresh_pool_fill(tr->ctx, &tr->pool, wf__trainer_renewals(tr, tr->state.step)));
+    WF_TRY(wf_fresh_pool_fill(tr->ctx, &tr->pool, renewals(tr, tr->state.step)));
     return wf_training_set_normalise(tr->ctx, &tr->desc, &tr->set);
 }
 

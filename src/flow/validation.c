@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Noise and times of validation lie at addresses that no update has. */
 static const uint64_t validation_stream = 0x76616C6964617465u;

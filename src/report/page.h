@@ -80,9 +80,8 @@ void wf__report_audit(wf__page *page, const wf_report_desc *desc);
 void wf__page_number(wf__page *page, double value, int decimals);
 void wf__page_spread(wf__page *page, double mean, double std, int decimals);
 
-/* The first entry of a role, or one by name; NULL when there is none. */
+/* The first entry of a role; NULL when there is none. */
 const wf_report_entry *wf__report_role(const wf_report_desc *desc, wf_report_role role);
-const wf_report_entry *wf__report_named(const wf_report_desc *desc, const char *name);
 /* The entry the page is about: `generated_name`, else the last generated one. */
 const wf_report_entry *wf__report_subject(const wf_report_desc *desc);
 

@@ -2,7 +2,6 @@
  * errors. */
 #include "report/page.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 enum { shown_first = 10 };

@@ -2,7 +2,6 @@
  * whole range and once close to the trained networks, where the generated ones should lie. */
 #include "report/page.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -18,14 +18,14 @@ const wf_report_entry *wf__report_role(const wf_report_desc *desc, wf_report_rol
     return NULL;
 }
 
-const wf_report_entry *wf__report_named(const wf_report_desc *desc, const char *name) {
+static const wf_report_entry *entry_named(const wf_report_desc *desc, const char *name) {
     for (int i = 0; name != NULL && i < desc->n_entries; i++)
         if (strcmp(desc->entries[i].row->name, name) == 0) return &desc->entries[i];
     return NULL;
 }
 
 const wf_report_entry *wf__report_subject(const wf_report_desc *desc) {
-    const wf_report_entry *found = wf__report_named(desc, desc->generated_name);
+    const wf_report_entry *found = entry_named(desc, desc->generated_name);
     for (int i = desc->n_entries - 1; found == NULL && i >= 0; i--)
         if (desc->entries[i].role == WF_REPORT_GENERATED) found = &desc->entries[i];
     return found;

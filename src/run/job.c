@@ -19,8 +19,9 @@ bool wf__run_job_along(const run *r) {
     return r->recipe.manifest != NULL && r->recipe.conds != NULL;
 }
 
-wf_status wf__run_paths_set(wf_run_app *app, const wf_run_recipe *recipe, const char *folder,
-                            wf_run_paths *out) {
+/* With [zoo] path the collections are those of the recipe. */
+static wf_status set_paths(wf_run_app *app, const wf_run_recipe *recipe, const char *folder,
+                           wf_run_paths *out) {
     bool flow = recipe->kind->flow != NULL;
     const struct {
         const char *name;
@@ -527,7 +528,7 @@ static wf_status open_inputs(run *r) {
 
 wf_status wf__run_job(run *r, const char *folder, bool redo) {
     wf_run_app *app = r->app;
-    WF_TRY(wf__run_paths_set(app, &r->recipe, folder, &r->paths));
+    WF_TRY(set_paths(app, &r->recipe, folder, &r->paths));
     WF_TRY(open_inputs(r));
     WF_TRY(wf_make_folder(app->ctx, folder));
     WF_TRY(wf__run_lock_folder(app, folder));
@@ -590,7 +591,7 @@ wf_status wf__run_job_report(run *r, const char *folder, const char *out) {
         return wf__run_fail(app, WF_ERR_INPUT, "%s is no folder of weft run: it has no recipe.conf",
                             folder);
     WF_TRY(wf__run_recipe_open(app, source, &r->recipe));
-    WF_TRY(wf__run_paths_set(app, &r->recipe, folder, &r->paths));
+    WF_TRY(set_paths(app, &r->recipe, folder, &r->paths));
     if (r->recipe.manifest == NULL && wf_recipe_has_section(r->recipe.source, "data"))
         WF_TRY(wf__run_recipe_dataset(app, &r->recipe, &r->data));
     WF_TRY(wf__run_stages_open(app, folder, &r->recipe, "", &r->stages));

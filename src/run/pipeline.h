@@ -46,9 +46,6 @@ typedef struct wf_run_paths {
         log[WF_RUN_PATH], nets[WF_RUN_PATH], direct[WF_RUN_PATH], eval[WF_RUN_PATH],
         points[WF_RUN_PATH], report[WF_RUN_PATH], recipe[WF_RUN_PATH], aligned[WF_RUN_PATH];
 } wf_run_paths;
-/* With [zoo] path the collections are those of the recipe. */
-wf_status wf__run_paths_set(wf_run_app *app, const wf_run_recipe *recipe, const char *folder,
-                            wf_run_paths *out);
 
 /* Judge the run's networks beside held-out ones and controls; writes eval.json and points.json.
  * data may be NULL. */
@@ -61,8 +58,6 @@ wf_status wf__run_report(wf_run_app *app, const wf_run_recipe *recipe, const wf_
                          const wf_dataset *data, double seconds, const char *log_digest,
                          const char *out_path);
 
-/* What a row of eval.json is, in a run of `generator`. */
-wf_report_role wf__run_role_of(const char *generator, const char *row);
 /* All rows of an eval.json; free(*rows), free(*copies). */
 wf_status wf__run_rows_of_eval(wf_run_app *app, const char *path, const json_t *eval,
                                wf_eval_row **rows, bool **copies, int *n);

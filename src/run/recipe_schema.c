@@ -5,8 +5,6 @@
 #include "weft/file.h"
 #include "weft/text.h"
 
-#include <assert.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>

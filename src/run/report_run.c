@@ -24,7 +24,8 @@ typedef struct gathered {
     char *recipe_text;
 } gathered;
 
-wf_report_role wf__run_role_of(const char *generator, const char *row) {
+/* What a row of eval.json is, in a run of `generator`. */
+static wf_report_role role_of(const char *generator, const char *row) {
     if (strcmp(row, "reference") == 0) return WF_REPORT_REFERENCE;
     if (strcmp(row, "held-out") == 0) return WF_REPORT_HELD_OUT;
     size_t length = strlen(generator);
@@ -82,10 +83,9 @@ static wf_status gather_rows(wf_run_app *app, const wf_run_recipe *recipe,
     if (g->clouds == NULL || g->entries == NULL)
         return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; i < g->n; i++) {
-        g->entries[i] =
-            (wf_report_entry){.role = wf__run_role_of(recipe->generator, g->rows[i].name),
-                              .row = &g->rows[i],
-                              .copies = g->copies[i]};
+        g->entries[i] = (wf_report_entry){.role = role_of(recipe->generator, g->rows[i].name),
+                                          .row = &g->rows[i],
+                                          .copies = g->copies[i]};
         WF_TRY(gather_cloud(app, paths, g, i));
     }
     return WF_OK;

@@ -10,9 +10,7 @@
 #include "run/mixes.h"
 #include "run/job.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { collection_shown = 300 }; /* networks of a collection in the plane */
 

@@ -119,14 +119,13 @@ bool wf__run_stages_finished(const wf_run_stages *stages, wf_stage stage) {
            strcmp(digest, stages->digest[stage]) == 0;
 }
 
-double wf__run_stages_seconds(const wf_run_stages *stages, wf_stage stage) {
+static double seconds_of(const wf_run_stages *stages, wf_stage stage) {
     return json_number_value(json_object_get(entry_of(stages, stage), "seconds"));
 }
 
 double wf__run_stages_total(const wf_run_stages *stages) {
     double sum = 0;
-    for (int stage = 0; stage < WF_STAGES; stage++)
-        sum += wf__run_stages_seconds(stages, (wf_stage)stage);
+    for (int stage = 0; stage < WF_STAGES; stage++) sum += seconds_of(stages, (wf_stage)stage);
     return sum;
 }
 
@@ -145,13 +144,12 @@ static wf_status put(wf_run_app *app, wf_run_stages *stages, wf_stage stage, boo
 }
 
 wf_status wf__run_stages_begin(wf_run_app *app, wf_run_stages *stages, wf_stage stage) {
-    return put(app, stages, stage, false, wf__run_stages_seconds(stages, stage), NULL);
+    return put(app, stages, stage, false, seconds_of(stages, stage), NULL);
 }
 
 wf_status wf__run_stages_end(wf_run_app *app, wf_run_stages *stages, wf_stage stage, double seconds,
                              bool finished, json_t *outputs) {
-    return put(app, stages, stage, finished, seconds + wf__run_stages_seconds(stages, stage),
-               outputs);
+    return put(app, stages, stage, finished, seconds + seconds_of(stages, stage), outputs);
 }
 
 wf_status wf__run_stages_forget(wf_run_app *app, wf_run_stages *stages, wf_stage stage) {

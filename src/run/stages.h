@@ -24,7 +24,6 @@ void wf__run_stages_free(wf_run_stages *stages);
  * says which keys, with old and new values. */
 wf_stage wf__run_stages_changed(const wf_run_stages *stages, char *what, size_t size);
 bool wf__run_stages_finished(const wf_run_stages *stages, wf_stage stage);
-double wf__run_stages_seconds(const wf_run_stages *stages, wf_stage stage);
 double wf__run_stages_total(const wf_run_stages *stages); /* seconds of all stages together */
 
 /* Each writes the file. forget drops a stage and all that stand on it. */

@@ -1,10 +1,8 @@
 /* zoo_import_files: see the header. */
 #include "zoo/zoo_import_files.h"
 
-#include "base/io.h"
 #include "zoo/zoo_import_layers.h"
 
-#include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>

@@ -31,8 +31,8 @@ struct wf_lock {
     char path[max_path]; /* of the small file */
 };
 
-/* The file behind the links of `path`, and where its mark lies; "" when it is a device or pipe, which
- * needs none. */
+/* The file behind the links of `path`, and where its mark lies; "" when it is a device or pipe,
+ * which needs none. */
 static wf_status mark_of_file(wf_ctx *ctx, const char *path, char target[max_path],
                               char out[max_path]) {
     WF_TRY(wf_writer_target(ctx, path, target));

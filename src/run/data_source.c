@@ -68,7 +68,8 @@ static wf_status find_labels(wf_run_app *app, const char *path, wf_run_recipe *r
     return set_text(app, recipe, "test_labels", labels, &recipe->data.test_labels);
 }
 
-/* --whole: the file is its own test part. What is fitted on the training part sees the same rows. */
+/* --whole: the file is its own test part. What is fitted on the training part sees the same
+ * rows. */
 static wf_status take_whole(wf_run_app *app, bool file, wf_run_recipe *recipe) {
     wf_data_desc *data = &recipe->data;
     if (!file || data->test_path != NULL)

@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
-# Tests of the Python package: types, the wheel in an empty environment, then all of python/tests.
+# Tests of the Python package: the wheel in an environment with numpy alone, types, then all of
+# python/tests, the notebooks beside the others.
 #   PYTHON  that makes the environments     BUILD  folder of libweft.so, and of the environments
-# Arguments go to the last pytest.
+# Arguments go to the last pytest; with some, the notebooks are not run beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-/usr/bin/python3}
 build=$(realpath "${BUILD:-build}")
-full=$build/python-tests empty=$build/python-empty
+full=$build/python-tests wheel_tools=$build/python-wheel empty=$build/python-empty
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_QUIET=1
+scratch=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
 # environment FOLDER NAME OPTION...: a virtual environment with what python/tests/NAME.txt asks for,
 # made once, and again when that changes. NAME.lock has the exact versions, for the Python of CI;
-# others take what NAME.txt allows.
+# others take what NAME.txt allows. Modules are compiled when they are imported: most never are.
 environment() {
     local folder=$1 name=python/tests/$2 wanted
-    local install=("$folder/bin/pip" install -r "$name.txt")
+    local install=("$folder/bin/pip" install --no-compile -r "$name.txt")
     ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || install+=(-c "$name.lock")
     wanted=$(cat "$name".*; "$python" --version)
     [ "$(cat "$folder/made-of" 2>/dev/null)" = "$wanted" ] && return
@@ -26,32 +29,49 @@ environment() {
 
 # step NAME: what comes now, and when it began
 step() { printf '%s (%d s)\n' "$1" "$SECONDS"; }
+# tests INTERPRETER ARGUMENT...
+tests() { "$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"; }
+# or_show LOG COMMAND...: what a command printed is shown where it fails
+or_show() { "${@:2}" >"$1" 2>&1 || { cat "$1" && return 1; }; }
 
 step "environments"
 tools/need.sh python3-venv python3-torch
-environment "$full" requirements --system-site-packages
+environment "$full" requirements --system-site-packages &
+making=$!
+environment "$wheel_tools" requirements-wheel
 environment "$empty" requirements-empty
-
-step "types"
-"$full/bin/mypy"
 
 # As people build it to hand on: no CUDA, no downloads, so that it needs little of a machine.
 step "the wheel, in an environment with numpy alone"
-wheels=$(mktemp -d)
-trap 'rm -rf "$wheels"' EXIT
 env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS WEFT_MAKE="NVCC= CURL=" \
-    "$full/bin/pip" wheel --no-build-isolation --no-deps -w "$wheels/plain" .
-if ! PATH=$full/bin:$PATH auditwheel repair -w "$wheels" "$wheels"/plain/*.whl >"$wheels/log" 2>&1; then
-    cat "$wheels/log"
-    exit 1
-fi
-wheel=$(echo "$wheels"/weft-*-py3-none-manylinux_*.whl)
+    "$wheel_tools/bin/pip" wheel --no-build-isolation --no-deps -w "$scratch/plain" .
+PATH=$wheel_tools/bin:$PATH or_show "$scratch/log" \
+    auditwheel repair -w "$scratch" "$scratch"/plain/*.whl
+wheel=$(echo "$scratch"/weft-*-py3-none-manylinux_*.whl)
 echo "$(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
 "$empty/bin/pip" install --force-reinstall --no-deps "$wheel"
-(cd "$wheels" && "$empty/bin/python" -m pytest -q -p no:cacheprovider \
-    "$OLDPWD"/python/tests/test_{library,zoo,data}.py)
+root=$PWD
+(
+    cd "$scratch"
+    "$empty/bin/python" -c 'import sys, weft; assert weft.__file__.startswith(sys.prefix)'
+    tests "$empty" "$root"/python/tests/test_{library,zoo,data,evaluate,run}.py
+)
 
-step "all tests"
-PYTHONPATH=python WEFT_LIBRARY=$build/libweft.so \
-    "$full/bin/python" -m pytest -q -p no:cacheprovider "$@"
+wait "$making"
+step "types"
+"$full/bin/mypy"
+
+export PYTHONPATH=$root/python WEFT_LIBRARY=$build/libweft.so
+notebooks=python/tests/test_notebooks.py
+if [ $# -gt 0 ]; then
+    step "tests"
+    tests "$full" "$@"
+else
+    step "all tests"
+    or_show "$scratch/notebooks" tests "$full" "$notebooks" &
+    running=$!
+    tests "$full" --ignore "$notebooks"
+    wait "$running"
+    tail -n 1 "$scratch/notebooks"
+fi
 step "done"

@@ -534,24 +534,15 @@ wf_status wf_recipe_quote(wf_ctx *ctx, const char *value, char **out) {
 }
 
 char *wf_recipe_text(const wf_recipe *recipe) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
-    if (to == NULL) return NULL;
-    bool failed = false;
+    wf_long_text to = {0};
     for (const recipe_section *s = recipe->sections; s != NULL; s = s->next) {
-        fprintf(to, "%s[%s]\n", s == recipe->sections ? "" : "\n", s->name);
+        wf_long_text_add(&to, "%s[%s]\n", s == recipe->sections ? "" : "\n", s->name);
         for (const setting *one = s->settings; one != NULL; one = one->next) {
             char *value;
-            if (wf_recipe_quote(NULL, one->value, &value) != WF_OK) failed = true;
-            else fprintf(to, "%s = %s\n", one->key, value);
+            if (wf_recipe_quote(NULL, one->value, &value) != WF_OK) to.cut = true;
+            else wf_long_text_add(&to, "%s = %s\n", one->key, value);
             free(value);
         }
     }
-    failed = failed || ferror(to) != 0;
-    if (fclose(to) != 0 || failed) {
-        free(text);
-        return NULL;
-    }
-    return text;
+    return wf_long_text_end(&to);
 }

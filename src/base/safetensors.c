@@ -15,6 +15,7 @@
 #include "base/digest.h"
 #include "base/st_index.h"
 #include "base/utf8.h"
+#include "weft/text.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -259,73 +260,42 @@ static wf_status tensor_bytes(wf_ctx *ctx, const char *path, const wf_st_tensor 
     return WF_OK;
 }
 
-/* Text that grows. A failed request is remembered, so that only the end must ask. */
-typedef struct header_text {
-    char *bytes;
-    size_t size, capacity;
-    bool failed;
-} header_text;
-
-static void put(header_text *text, const char *bytes, size_t count) {
-    if (!text->failed && count > text->capacity - text->size) {
-        size_t capacity = 2 * text->capacity + count + 1024;
-        char *grown = realloc(text->bytes, capacity);
-        text->failed = grown == NULL;
-        if (grown != NULL) text->bytes = grown, text->capacity = capacity;
-    }
-    if (text->failed) return;
-    memcpy(text->bytes + text->size, bytes, count);
-    text->size += count;
-}
-
-static void put_text(header_text *text, const char *string) { put(text, string, strlen(string)); }
-
-static void put_number(header_text *text, size_t number) {
-    char digits[32];
-    put(text, digits, (size_t)snprintf(digits, sizeof digits, "%zu", number));
+static void put_text(wf_long_text *text, const char *string) {
+    wf_long_text_put(text, string, strlen(string));
 }
 
 /* In quotes, with the escapes that JSON asks for. */
-static void put_string(header_text *text, const char *string) {
+static void put_string(wf_long_text *text, const char *string) {
     static const char from[] = "\"\\\b\f\n\r\t", into[] = "\"\\bfnrt";
-    put(text, "\"", 1);
+    wf_long_text_put(text, "\"", 1);
     for (; *string != '\0'; string++) {
         const char *known = strchr(from, *string);
-        char escape[8];
-        if (known != NULL) put(text, (char[]){'\\', into[known - from]}, 2);
-        else if ((unsigned char)*string >= 32) put(text, string, 1);
-        else put(text, escape, (size_t)snprintf(escape, sizeof escape, "\\u%04x", *string));
+        if (known != NULL) wf_long_text_put(text, (char[]){'\\', into[known - from]}, 2);
+        else if ((unsigned char)*string >= 32) wf_long_text_put(text, string, 1);
+        else wf_long_text_add(text, "\\u%04x", *string);
     }
-    put(text, "\"", 1);
+    wf_long_text_put(text, "\"", 1);
 }
 
 /* One tensor; *offset moves past it. */
-static wf_status put_entry(wf_ctx *ctx, const char *path, header_text *text,
+static wf_status put_entry(wf_ctx *ctx, const char *path, wf_long_text *text,
                            const wf_st_tensor *tensor, size_t *offset) {
     WF_TRY(check_name(ctx, path, tensor));
     size_t bytes, begin = *offset;
     WF_TRY(tensor_bytes(ctx, path, tensor, &bytes));
     if (__builtin_add_overflow(begin, bytes, offset) || *offset > INT64_MAX)
         return wf_fail(ctx, WF_ERR_SHAPE, "%s: more data than a file can hold", path);
-    if (text->size > 1) put_text(text, ",");
+    if (text->length > 1) put_text(text, ",");
     put_string(text, tensor->name);
-    put_text(text, ":{\"dtype\":\"");
-    put_text(text, wf_st_dtype_name(tensor->dtype));
-    put_text(text, "\",\"shape\":[");
-    for (int i = 0; i < tensor->rank; i++) {
-        if (i > 0) put_text(text, ",");
-        put_number(text, tensor->shape[i]);
-    }
-    put_text(text, "],\"data_offsets\":[");
-    put_number(text, begin);
-    put_text(text, ",");
-    put_number(text, *offset);
-    put_text(text, "]}");
+    wf_long_text_add(text, ":{\"dtype\":\"%s\",\"shape\":[", wf_st_dtype_name(tensor->dtype));
+    for (int i = 0; i < tensor->rank; i++)
+        wf_long_text_add(text, i > 0 ? ",%zu" : "%zu", tensor->shape[i]);
+    wf_long_text_add(text, "],\"data_offsets\":[%zu,%zu]}", begin, *offset);
     return WF_OK;
 }
 
 /* The caller's pairs and the digest (D1), its digits still zeros; *digits is where they stand. */
-static wf_status put_metadata(wf_ctx *ctx, const char *path, header_text *text,
+static wf_status put_metadata(wf_ctx *ctx, const char *path, wf_long_text *text,
                               const char *const (*meta)[2], size_t n_meta, size_t *digits) {
     if (n_meta > 0)
         WF_TRY(wf__st_check_unique(ctx, path, &meta[0][0], sizeof *meta, n_meta, "metadata key"));
@@ -343,7 +313,7 @@ static wf_status put_metadata(wf_ctx *ctx, const char *path, header_text *text,
         put_text(text, ",");
     }
     put_text(text, digest_mark);
-    *digits = text->size;
+    *digits = text->length;
     put_text(text, no_digits);
     put_text(text, "\"}");
     return WF_OK;
@@ -352,28 +322,28 @@ static wf_status put_metadata(wf_ctx *ctx, const char *path, header_text *text,
 /* The header of all tensors in `order`, padded (W1). */
 static wf_status make_header(wf_ctx *ctx, const char *path, const wf_st_tensor *const *order,
                              size_t n, const char *const (*meta)[2], size_t n_meta,
-                             header_text *text, size_t *digits) {
+                             wf_long_text *text, size_t *digits) {
     put_text(text, "{");
     WF_TRY(put_metadata(ctx, path, text, meta, n_meta, digits));
     size_t offset = 0;
     for (size_t i = 0; i < n; i++) WF_TRY(put_entry(ctx, path, text, order[i], &offset));
     put_text(text, "}");
-    while (!text->failed && (8 + text->size) % data_alignment != 0) put_text(text, " ");
-    if (text->failed) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for its header", path);
-    if (text->size > most_header_bytes)
+    while (!text->cut && (8 + text->length) % data_alignment != 0) put_text(text, " ");
+    if (text->cut) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory for its header", path);
+    if (text->length > most_header_bytes)
         return wf_fail(ctx, WF_ERR_SHAPE, "%s: a header of %zu bytes; the format allows %d", path,
-                       text->size, most_header_bytes);
+                       text->length, most_header_bytes);
     return WF_OK;
 }
 
 /* Puts the digest of the file into its header. */
-static wf_status sign(wf_ctx *ctx, const header_text *header, size_t digits,
+static wf_status sign(wf_ctx *ctx, const wf_long_text *header, size_t digits,
                       const wf_st_tensor *const *order, size_t n) {
-    uint64_t size = header->size;
+    uint64_t size = header->length;
     wf_digest digest;
     WF_TRY(wf_digest_start(ctx, &digest));
     wf_digest_add(&digest, &size, 8);
-    wf_digest_add(&digest, header->bytes, header->size);
+    wf_digest_add(&digest, header->bytes, header->length);
     for (size_t i = 0; i < n; i++) {
         size_t bytes;
         wf_status status = tensor_bytes(ctx, "", order[i], &bytes); /* known to fit */
@@ -383,11 +353,11 @@ static wf_status sign(wf_ctx *ctx, const header_text *header, size_t digits,
     return WF_OK;
 }
 
-static wf_status write_parts(wf_ctx *ctx, wf_writer *writer, const header_text *header,
+static wf_status write_parts(wf_ctx *ctx, wf_writer *writer, const wf_long_text *header,
                              const wf_st_tensor *const *order, size_t n) {
-    uint64_t size = header->size;
+    uint64_t size = header->length;
     WF_TRY(wf_writer_write(ctx, writer, &size, 8));
-    WF_TRY(wf_writer_write(ctx, writer, header->bytes, header->size));
+    WF_TRY(wf_writer_write(ctx, writer, header->bytes, header->length));
     for (size_t i = 0; i < n; i++) {
         size_t bytes;
         WF_TRY(tensor_bytes(ctx, writer->path, order[i], &bytes));
@@ -399,7 +369,7 @@ static wf_status write_parts(wf_ctx *ctx, wf_writer *writer, const header_text *
 wf_status wf_st_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
                       const char *const (*meta)[2], size_t n_meta) {
     const wf_st_tensor **order;
-    header_text header = {0};
+    wf_long_text header = {0};
     if (n > 0)
         WF_TRY(wf__st_check_unique(ctx, path, &tensors[0].name, sizeof *tensors, n, "tensor"));
     WF_TRY(wf_alloc(ctx, n, sizeof *order, path, &order));
@@ -433,16 +403,16 @@ struct wf_st_stream {
 };
 
 static wf_status stream_start(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors,
-                              const wf_st_tensor *const *order, size_t n, const header_text *header,
-                              wf_st_stream *stream) {
-    uint64_t size = header->size;
+                              const wf_st_tensor *const *order, size_t n,
+                              const wf_long_text *header, wf_st_stream *stream) {
+    uint64_t size = header->length;
     struct stat info; /* a pipe must not be opened and closed again: its reader would see an end */
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
         return wf_fail(ctx, WF_ERR_UNSUPPORTED, "%s: is no plain file", path);
     WF_TRY(wf_writer_open(ctx, path, &stream->writer));
     WF_TRY(wf_writer_write(ctx, &stream->writer, &size, 8));
-    WF_TRY(wf_writer_write(ctx, &stream->writer, header->bytes, header->size));
-    size_t at = 8 + header->size;
+    WF_TRY(wf_writer_write(ctx, &stream->writer, header->bytes, header->length));
+    size_t at = 8 + header->length;
     for (size_t i = 0; i < n; i++) {
         size_t bytes;
         WF_TRY(tensor_bytes(ctx, path, order[i], &bytes));
@@ -460,7 +430,7 @@ static wf_status stream_start(wf_ctx *ctx, const char *path, const wf_st_tensor 
 wf_status wf_st_stream_open(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
                             const char *const (*meta)[2], size_t n_meta, wf_st_stream **out) {
     const wf_st_tensor **order = NULL;
-    header_text header = {0};
+    wf_long_text header = {0};
     wf_st_stream *stream = NULL;
     wf_status status;
     *out = NULL;

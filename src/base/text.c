@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 wf_text wf_text_start(char *buffer, size_t size) {
@@ -33,6 +34,54 @@ bool wf_text_add(wf_text *text, const char *format, ...) {
     added[kept] = '\0';
     text->length += kept;
     return false;
+}
+
+/* Room for `count` bytes and a NUL behind the text. */
+static bool make_room(wf_long_text *text, size_t count) {
+    if (text->cut || count < text->room - text->length) return !text->cut;
+    size_t room = 2 * text->room + count + 256;
+    char *grown = room > count ? realloc(text->bytes, room) : NULL;
+    text->cut = grown == NULL;
+    if (text->cut) return false;
+    text->bytes = grown;
+    text->room = room;
+    return true;
+}
+
+bool wf_long_text_put(wf_long_text *text, const void *bytes, size_t count) {
+    if (!make_room(text, count)) return false;
+    if (count > 0) memcpy(text->bytes + text->length, bytes, count);
+    text->length += count;
+    return true;
+}
+
+bool wf_long_text_add(wf_long_text *text, const char *format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int wanted = vsnprintf(NULL, 0, format, args);
+    bool fits = wanted >= 0 && make_room(text, (size_t)wanted);
+    if (fits)
+        fits = vsnprintf(text->bytes + text->length, (size_t)wanted + 1, format, again) == wanted;
+    va_end(again);
+    va_end(args);
+    if (fits) text->length += (size_t)wanted;
+    else text->cut = true;
+    return fits;
+}
+
+char *wf_long_text_end(wf_long_text *text) {
+    char *bytes = text->bytes;
+    if (make_room(text, 0)) {
+        bytes = text->bytes;
+        bytes[text->length] = '\0';
+    } else {
+        free(bytes);
+        bytes = NULL;
+    }
+    text->bytes = NULL;
+    text->room = 0;
+    return bytes;
 }
 
 static unsigned decode(const char *text, size_t length) {

@@ -5,6 +5,7 @@
 #include "run/data_source.h"
 #include "run/eval_rows.h"
 #include "weft/import.h"
+#include "weft/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -83,29 +84,29 @@ static json_t *networks_to_json(const judging *j, const wf_points *points) {
     return list;
 }
 
-static void put_number(FILE *file, double value) {
-    fputc(',', file);
-    if (!isnan(value)) fprintf(file, "%.7g", value);
+static void put_number(wf_long_text *csv, double value) {
+    wf_long_text_put(csv, ",", 1);
+    if (!isnan(value)) wf_long_text_add(csv, "%.7g", value);
 }
 
 /* Names in quotes, quotes in them doubled. */
-static void put_networks(FILE *file, const judging *j, const wf_points *points) {
-    fputs("index,name,score,error_iou,wcs,nearest_iou,nearest_wcs\n", file);
+static void put_networks(wf_long_text *csv, const judging *j, const wf_points *points) {
+    wf_long_text_add(csv, "index,name,score,error_iou,wcs,nearest_iou,nearest_wcs\n");
     for (size_t k = 0; k < points->n; k++) {
         network_scores s = scores_of(j, points, k);
-        fprintf(file, "%zu,", k);
-        if (s.name != NULL) fputc('"', file);
+        wf_long_text_add(csv, "%zu,", k);
+        if (s.name != NULL) wf_long_text_put(csv, "\"", 1);
         for (const char *at = s.name; at != NULL && *at != '\0'; at++) {
-            if (*at == '"') fputc('"', file);
-            fputc(*at, file);
+            if (*at == '"') wf_long_text_put(csv, "\"", 1);
+            wf_long_text_put(csv, at, 1);
         }
-        if (s.name != NULL) fputc('"', file);
-        put_number(file, s.score);
-        put_number(file, s.iou);
-        put_number(file, s.wcs);
-        put_number(file, s.nearest_iou < 0 ? NAN : (double)s.nearest_iou);
-        put_number(file, s.nearest_wcs < 0 ? NAN : (double)s.nearest_wcs);
-        fputc('\n', file);
+        if (s.name != NULL) wf_long_text_put(csv, "\"", 1);
+        put_number(csv, s.score);
+        put_number(csv, s.iou);
+        put_number(csv, s.wcs);
+        put_number(csv, s.nearest_iou < 0 ? NAN : (double)s.nearest_iou);
+        put_number(csv, s.nearest_wcs < 0 ? NAN : (double)s.nearest_wcs);
+        wf_long_text_put(csv, "\n", 1);
     }
 }
 
@@ -123,15 +124,11 @@ static wf_status write_csv(const judging *j) {
     if (networks == NULL)
         return wf__run_fail(j->app, WF_ERR_USAGE,
                             "--csv lists the networks, but --rows leaves them out");
-    char *text = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&text, &size);
-    if (file == NULL) return wf__run_fail(j->app, WF_ERR_MEMORY, "out of memory");
-    put_networks(file, j, &networks->points);
-    bool whole = ferror(file) == 0;
-    if (fclose(file) != 0 || text == NULL) whole = false;
-    wf_status status = whole ? wf_write_file(j->app->ctx, path, text, size)
-                             : wf__run_fail(j->app, WF_ERR_MEMORY, "out of memory");
+    wf_long_text csv = {0};
+    put_networks(&csv, j, &networks->points);
+    char *text = wf_long_text_end(&csv);
+    wf_status status = text != NULL ? wf_write_file(j->app->ctx, path, text, csv.length)
+                                    : wf__run_fail(j->app, WF_ERR_MEMORY, "out of memory");
     free(text);
     return status;
 }

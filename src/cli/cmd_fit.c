@@ -11,6 +11,7 @@
 #include "run/pipeline.h"
 #include "weft/plan.h"
 #include "weft/recipe.h"
+#include "weft/text.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -31,11 +32,9 @@ typedef struct fitting {
 /* Lines of [data]: what differs from the defaults. free() them, also after a failure. */
 static wf_status data_lines(wf_run_app *app, wf_data_desc data, char **lines) {
     wf_run_data_paths whole;
-    size_t size;
+    wf_long_text to = {0};
     wf_data_desc plain = wf_data_desc_default();
     wf__run_data_whole(&data, whole);
-    FILE *to = open_memstream(lines, &size);
-    if (to == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     wf_status status = WF_OK;
     for (const wf_setting *row = wf_data_settings(); status == WF_OK && row->key != NULL; row++) {
         char buffer[WF_SETTING_BUFFER], *quoted;
@@ -43,11 +42,11 @@ static wf_status data_lines(wf_run_app *app, wf_data_desc data, char **lines) {
         bool scale = strcmp(row->key, "scale") == 0;
         if (row->key[0] == '\0' || (!scale && wf_setting_equal(row, &data, &plain))) continue;
         status = wf_recipe_quote(app->ctx, wf_setting_text(row, &data, buffer), &quoted);
-        if (status == WF_OK) fprintf(to, "%s = %s\n", row->key, quoted);
+        if (status == WF_OK) wf_long_text_add(&to, "%s = %s\n", row->key, quoted);
         wf_free(quoted);
     }
-    bool written = ferror(to) == 0;
-    if (fclose(to) == 0 && written) return status;
+    *lines = wf_long_text_end(&to);
+    if (*lines != NULL || status != WF_OK) return status;
     return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
 }
 

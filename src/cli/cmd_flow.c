@@ -3,6 +3,7 @@
 #include "run/data_source.h"
 #include "run/pipeline.h"
 #include "run/sources.h"
+#include "weft/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,14 +17,15 @@ static wf_status path_beside(wf_run_app *app, const char *flow, const char *endi
 }
 
 /* One section: collection i of --zoo A,B, and its condition. */
-static wf_status print_section(wf_run_app *app, FILE *to, const wf_run_source_text *source, int i) {
+static wf_status put_section(wf_run_app *app, wf_long_text *to, const wf_run_source_text *source,
+                             int i) {
     char whole[WF_RUN_PATH], *zoo, *cond = NULL;
     WF_TRY(wf__run_whole_path(app, source->zoo, whole));
     WF_TRY(wf_recipe_quote(app->ctx, whole, &zoo));
     wf_status status =
         source->cond == NULL ? WF_OK : wf_recipe_quote(app->ctx, source->cond, &cond);
-    if (status == WF_OK) fprintf(to, "[%d]\nzoo = %s\n", i + 1, zoo);
-    if (cond != NULL) fprintf(to, "cond = %s\n", cond);
+    if (status == WF_OK) wf_long_text_add(to, "[%d]\nzoo = %s\n", i + 1, zoo);
+    if (cond != NULL) wf_long_text_add(to, "cond = %s\n", cond);
     wf_free(zoo);
     wf_free(cond);
     return status;
@@ -31,17 +33,13 @@ static wf_status print_section(wf_run_app *app, FILE *to, const wf_run_source_te
 
 /* Several collections of --zoo as a manifest, which a recipe can name. */
 static wf_status write_manifest(wf_run_app *app, const wf_run_sources *s, const char *path) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
-    if (to == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
+    wf_long_text to = {0};
     wf_status status = WF_OK;
     for (int i = 0; status == WF_OK && i < s->n; i++)
-        status = print_section(app, to, &s->text[i], i);
-    bool written = ferror(to) == 0;
-    if ((fclose(to) != 0 || !written) && status == WF_OK)
-        status = wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
-    if (status == WF_OK) status = wf_write_file(app->ctx, path, text, size);
+        status = put_section(app, &to, &s->text[i], i);
+    char *text = wf_long_text_end(&to);
+    if (status == WF_OK && text == NULL) status = wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
+    if (status == WF_OK) status = wf_write_file(app->ctx, path, text, to.length);
     free(text);
     return status;
 }

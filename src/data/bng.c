@@ -12,6 +12,7 @@
 #include "base/json_text.h"
 #include "data/bayes_net.h"
 #include "data/prepare.h"
+#include "weft/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -174,49 +175,56 @@ static wf_status make_variables(generator *g) {
 
 /* --- the file --------------------------------------------------------------------------------- */
 
+/* Text goes to the file, where there is one, when so much of it is there. */
+enum { text_at_once = 1 << 20 };
+
+static void put_text(wf_long_text *out, const char *text) {
+    wf_long_text_put(out, text, strlen(text));
+}
+
 /* A name or level as ARFF takes it: bare where that is safe, else in single quotes. */
-static void put_token(FILE *out, const char *text) {
+static void put_token(wf_long_text *out, const char *text) {
     static const char plain[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-";
     if (text[0] != 0 && text[strspn(text, plain)] == 0) {
-        fputs(text, out);
+        put_text(out, text);
         return;
     }
-    fputc('\'', out);
+    wf_long_text_put(out, "'", 1);
     for (; *text != 0; text++) {
         if (*text == '\n' || *text == '\r' || *text == '\t')
-            fprintf(out, "\\%c", *text == '\n' ? 'n' : *text == '\r' ? 'r' : 't');
-        else if (*text == '\'' || *text == '\\') fprintf(out, "\\%c", *text);
-        else fputc(*text, out);
+            wf_long_text_add(out, "\\%c", *text == '\n' ? 'n' : *text == '\r' ? 'r' : 't');
+        else if (*text == '\'' || *text == '\\') wf_long_text_add(out, "\\%c", *text);
+        else wf_long_text_put(out, text, 1);
     }
-    fputc('\'', out);
+    wf_long_text_put(out, "'", 1);
 }
 
-static void put_header(const generator *g, FILE *out) {
-    fprintf(out, "%s%s\n@relation ", WF_NOTE_MARK, g->note);
+static void put_header(const generator *g, wf_long_text *out) {
+    wf_long_text_add(out, "%s%s\n@relation ", WF_NOTE_MARK, g->note);
     put_token(out, g->relation);
-    fputc('\n', out);
+    wf_long_text_put(out, "\n", 1);
     for (size_t i = 0; i < g->net.variables; i++) {
         const variable *v = &g->variable[i];
-        fputs("@attribute ", out);
+        put_text(out, "@attribute ");
         put_token(out, v->name);
         if (v->levels == NULL) {
-            fputs(" numeric\n", out);
+            put_text(out, " numeric\n");
             continue;
         }
         for (size_t k = 0; k < v->n_levels; k++) {
-            fputs(k == 0 ? " {" : ",", out);
+            put_text(out, k == 0 ? " {" : ",");
             put_token(out, v->levels[k]);
         }
-        fputs("}\n", out);
+        put_text(out, "}\n");
     }
-    fputs("@data\n", out);
+    put_text(out, "@data\n");
 }
 
-static void put_row(const generator *g, wf_rng *rng, const int32_t *values, FILE *out) {
+static void put_row(const generator *g, wf_rng *rng, const int32_t *values, wf_long_text *out) {
     for (size_t i = 0; i < g->net.variables; i++) {
         const variable *v = &g->variable[i];
-        if (i > 0) fputc(',', out);
+        if (i > 0) wf_long_text_put(out, ",", 1);
         if (v->levels != NULL) {
             put_token(out, v->levels[values[i]]);
             continue;
@@ -224,12 +232,21 @@ static void put_row(const generator *g, wf_rng *rng, const int32_t *values, FILE
         size_t first = v->start[values[i]], count = v->start[values[i] + 1] - first;
         size_t row = v->rows[first + wf_rng_below(rng, (uint32_t)count)];
         const char *cell = g->table.cells[row * g->table.columns + v->source];
-        fputs(cell + strspn(cell, " \t"), out);
+        put_text(out, cell + strspn(cell, " \t"));
     }
-    fputc('\n', out);
+    wf_long_text_put(out, "\n", 1);
 }
 
-static wf_status put_rows(const generator *g, FILE *out) {
+static wf_status pass_on(const generator *g, wf_long_text *out, wf_writer *file) {
+    if (out->cut) return out_of_memory(g);
+    if (file == NULL) return WF_OK;
+    wf_status status = wf_writer_write(g->ctx, file, out->bytes, out->length);
+    out->length = 0;
+    return status;
+}
+
+/* file NULL: all of it stays in `out`. */
+static wf_status put_rows(const generator *g, wf_long_text *out, wf_writer *file) {
     int32_t *values;
     WF_TRY(wf_alloc(g->ctx, g->net.variables, sizeof *values, "row", &values));
     wf_status status = WF_OK;
@@ -238,9 +255,10 @@ static wf_status put_rows(const generator *g, FILE *out) {
         wf_rng rng = wf_rng_at(g->desc->seed, (uint32_t)r, WF_RNG_DATA, bng_stream);
         wf__bayes_net_draw(&g->net, &rng, values);
         put_row(g, &rng, values, out);
+        if (out->cut || out->length >= text_at_once) status = pass_on(g, out, file);
         if (r % 4096 != 0) continue;
         wf_meter_update(&meter, (double)r, NULL);
-        if (wf_interrupted(g->ctx))
+        if (status == WF_OK && wf_interrupted(g->ctx))
             status = wf_fail(g->ctx, WF_ERR_INTERRUPTED, "interrupted while sampling rows");
     }
     if (status == WF_OK) wf_meter_end(&meter, (double)g->desc->rows, NULL);
@@ -250,32 +268,28 @@ static wf_status put_rows(const generator *g, FILE *out) {
 
 static wf_status write_table(const generator *g, const char *path) {
     wf_writer writer;
+    wf_long_text text = {0};
     WF_TRY(wf_writer_open(g->ctx, path, &writer));
-    put_header(g, writer.file);
-    wf_status status = put_rows(g, writer.file);
+    put_header(g, &text);
+    wf_status status = put_rows(g, &text, &writer);
+    if (status == WF_OK) status = pass_on(g, &text, &writer);
     if (status == WF_OK) status = wf_writer_commit(g->ctx, &writer);
     wf_writer_abort(&writer);
+    free(text.bytes);
     return status;
 }
 
 /* The same text in memory, read as a file would be. */
 static wf_status read_back(const generator *g, wf_table *out) {
-    char *text = NULL;
-    size_t size = 0;
     const char *label = wf__arena_format(&out->arena, "%s", g->relation);
-    FILE *stream = open_memstream(&text, &size);
-    if (label == NULL || stream == NULL) {
-        if (stream != NULL) fclose(stream);
-        free(text);
-        return out_of_memory(g);
-    }
-    put_header(g, stream);
-    wf_status status = put_rows(g, stream);
-    bool failed = ferror(stream) != 0;
-    failed = fclose(stream) != 0 || text == NULL || failed;
-    if (failed && status == WF_OK) status = out_of_memory(g);
-    if (status == WF_OK) return wf__table_from_arff(g->ctx, label, text, size, out);
-    free(text);
+    if (label == NULL) return out_of_memory(g);
+    wf_long_text text = {0};
+    put_header(g, &text);
+    wf_status status = put_rows(g, &text, NULL);
+    char *whole = wf_long_text_end(&text);
+    if (status == WF_OK && whole == NULL) status = out_of_memory(g);
+    if (status == WF_OK) return wf__table_from_arff(g->ctx, label, whole, text.length, out);
+    free(whole);
     return status;
 }
 

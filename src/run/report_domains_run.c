@@ -166,7 +166,8 @@ static wf_status write_page(wf_run_job *r, const plane *p, const char *path,
 wf_status wf__run_domains_report(wf_run_job *r, const char *path) {
     plane *p = calloc(1, sizeof *p);
     char *text = wf_recipe_text(r->recipe.source);
-    wf_status status = p == NULL ? wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory") : WF_OK;
+    bool lacking = p == NULL || text == NULL;
+    wf_status status = lacking ? wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory") : WF_OK;
     if (status == WF_OK) status = read_plane(r, p);
     if (status == WF_OK) status = write_page(r, p, path, text);
     if (p != NULL) plane_free(p);

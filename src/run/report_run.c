@@ -216,6 +216,7 @@ static wf_status write_page(wf_run_app *app, const wf_run_recipe *recipe, const 
     WF_TRY(gather_weights(app, paths, g, &desc));
     gather_facts(app, recipe, data, seconds, g);
     g->recipe_text = wf_recipe_text(recipe->source);
+    if (g->recipe_text == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     desc.title = g->title;
     desc.summary = g->summary;
     desc.score = recipe->eval.score;

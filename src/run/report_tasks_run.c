@@ -133,7 +133,8 @@ static wf_status write_page(wf_run_job *r, const wf_run_board *b, const char *pa
 wf_status wf__run_tasks_report(wf_run_job *r, const char *path) {
     wf_run_board b = {0};
     char *text = wf_recipe_text(r->recipe.source);
-    wf_status status = wf__run_board_read(r, &b);
+    wf_status status = text == NULL ? wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory") : WF_OK;
+    if (status == WF_OK) status = wf__run_board_read(r, &b);
     if (status == WF_OK) status = write_page(r, &b, path, text);
     free(text);
     wf__run_board_free(&b);

@@ -1,8 +1,10 @@
 /* run_tasks: the stages of a run with a manifest: collections that recipes describe, networks
  * trained alike at other widths, one flow for all of them, and networks of every task and width
  * out of it. A file that is there is not made again, so a broken stage goes on where it stopped. */
+#include "base/json_text.h"
 #include "run/data_source.h"
 #include "run/job.h"
+#include "weft/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,35 +64,31 @@ static wf_status open_task(wf_run_job *r, int source) {
     return wf__run_tasks_file(r, r->paths.zoo, source, 0, text->zoo);
 }
 
-/* The settings a collection is made with, as text; free() it. */
-static char *collection_text(const wf_run_task *task) {
-    if (task->recipe.source == NULL) return strdup("");
+/* Adds the settings a collection is made with. */
+static bool put_settings(wf_long_text *to, const wf_run_task *task) {
+    if (task->recipe.source == NULL) return true;
     json_t *config = wf__run_recipe_stage(&task->recipe, WF_STAGE_COLLECTION);
-    char *text = json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS);
+    char *text = config == NULL ? NULL : wf_json_text(config, JSON_COMPACT | JSON_SORT_KEYS);
+    bool whole = text != NULL && wf_long_text_add(to, "%s", text);
+    free(text);
     json_decref(config);
-    return text;
+    return whole;
 }
 
 /* Everything the collections depend on, as one digest. */
 static wf_status take_fingerprint(wf_run_job *r) {
     wf_run_tasks *t = r->tasks;
-    char *text = NULL, *manifest = wf_recipe_text(t->sources.manifest);
-    size_t size;
-    FILE *stream = manifest == NULL ? NULL : open_memstream(&text, &size);
-    bool whole = stream != NULL;
-    if (whole) fputs(manifest, stream);
+    wf_long_text all = {0};
+    char *manifest = wf_recipe_text(t->sources.manifest);
+    bool whole = manifest != NULL && wf_long_text_add(&all, "%s", manifest);
     for (int i = 0; whole && i < t->sources.n; i++) {
-        char *settings = collection_text(&t->task[i]);
         const wf_dataset *data = t->task[i].data;
-        whole = settings != NULL;
-        if (whole) fprintf(stream, "%s%s\n", settings, data != NULL ? data->fingerprint : "");
-        free(settings);
+        whole = put_settings(&all, &t->task[i]) &&
+                wf_long_text_add(&all, "%s\n", data != NULL ? data->fingerprint : "");
     }
-    if (stream != NULL) {
-        whole = ferror(stream) == 0 && whole;
-        whole = fclose(stream) == 0 && text != NULL && whole;
-    }
-    if (whole) wf_sha256_hex(text, size, t->fingerprint);
+    char *text = wf_long_text_end(&all);
+    whole = whole && text != NULL;
+    if (whole) wf_sha256_hex(text, all.length, t->fingerprint);
     free(text);
     free(manifest);
     return whole ? WF_OK : wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");

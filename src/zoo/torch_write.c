@@ -9,6 +9,7 @@
  * Contents begin at multiples of 64 bytes, padded by an extra field as torch does, so that
  * torch.load may map the file. */
 #include "zoo/torch_write.h"
+#include "weft/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +17,7 @@
 
 enum { alignment = 64, most_tensors = 60000 };
 
-/* Bytes in memory. A stream of open_memstream that gets no more of it drops what does not fit and
- * sets no error, so every write is looked at. */
-typedef struct text {
-    FILE *stream;
-    char *bytes;
-    size_t size;
-    bool cut;
-} text;
+typedef wf_long_text text;
 
 typedef struct archive {
     wf_ctx *ctx;
@@ -33,24 +27,9 @@ typedef struct archive {
     unsigned entries;
 } archive;
 
-static void put_bytes(text *t, const void *bytes, size_t count) {
-    if (fwrite(bytes, 1, count, t->stream) != count) t->cut = true;
-}
+static void put_string(text *t, const char *string) { wf_long_text_put(t, string, strlen(string)); }
 
-static void put_string(text *t, const char *string) { put_bytes(t, string, strlen(string)); }
-
-static void put_byte(text *t, int byte) {
-    if (fputc(byte, t->stream) == EOF) t->cut = true;
-}
-
-static bool open_text(text *t) {
-    *t = (text){0};
-    t->stream = open_memstream(&t->bytes, &t->size);
-    return t->stream != NULL;
-}
-
-/* Whether all that was written is there; the caller frees t->bytes in any case. */
-static bool close_text(text *t) { return fclose(t->stream) == 0 && !t->cut && t->bytes != NULL; }
+static void put_byte(text *t, int byte) { wf_long_text_put(t, &(char){(char)byte}, 1); }
 
 static wf_status put(archive *a, const void *bytes, size_t count) {
     a->at += count;
@@ -95,15 +74,15 @@ static wf_status add_entry(archive *a, const char *name, const void *bytes, size
     common_fields(&at, crc, size, length);
     number(&at, 0, 12); /* no extra field, comment, disk, attributes */
     number(&at, start, 4);
-    put_bytes(&a->directory, central, sizeof central);
-    put_bytes(&a->directory, name, length);
+    wf_long_text_put(&a->directory, central, sizeof central);
+    wf_long_text_put(&a->directory, name, length);
     a->entries++;
     return WF_OK;
 }
 
-static wf_status end_archive(archive *a) {
+static wf_status end_archive(archive *a, const char *directory) {
     uint8_t end[22], *at = end;
-    size_t size = a->directory.size;
+    size_t size = a->directory.length;
     number(&at, 0x06054b50, 4);
     number(&at, 0, 4);
     number(&at, a->entries, 2);
@@ -111,7 +90,7 @@ static wf_status end_archive(archive *a) {
     number(&at, size, 4);
     number(&at, a->at, 4);
     number(&at, 0, 2);
-    WF_TRY(put(a, a->directory.bytes, size));
+    WF_TRY(put(a, directory, size));
     return put(a, end, sizeof end);
 }
 
@@ -176,12 +155,12 @@ static wf_status no_memory(archive *a, const char *path) {
 }
 
 static wf_status add_pickle(archive *a, const char *path, const wf_st_tensor *tensors, size_t n) {
-    text pickle;
-    if (!open_text(&pickle)) return no_memory(a, path);
+    text pickle = {0};
     put_pickle(&pickle, tensors, n);
-    wf_status status = close_text(&pickle) ? add_entry(a, "net/data.pkl", pickle.bytes, pickle.size)
-                                           : no_memory(a, path);
-    free(pickle.bytes);
+    char *bytes = wf_long_text_end(&pickle);
+    wf_status status =
+        bytes != NULL ? add_entry(a, "net/data.pkl", bytes, pickle.length) : no_memory(a, path);
+    free(bytes);
     return status;
 }
 
@@ -213,15 +192,14 @@ wf_status wf_torch_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tens
                          const char *description) {
     archive a = {.ctx = ctx};
     WF_TRY(check_size(ctx, path, tensors, n));
-    if (!open_text(&a.directory)) return no_memory(&a, path);
     wf_status status = wf_writer_open(ctx, path, &a.file);
     bool opened = status == WF_OK;
     if (opened) status = add_entries(&a, path, tensors, n, description);
-    bool whole = close_text(&a.directory);
-    if (status == WF_OK && !whole) status = no_memory(&a, path);
-    if (status == WF_OK) status = end_archive(&a);
+    char *directory = wf_long_text_end(&a.directory);
+    if (status == WF_OK && directory == NULL) status = no_memory(&a, path);
+    if (status == WF_OK) status = end_archive(&a, directory);
     if (status == WF_OK) status = wf_writer_commit(ctx, &a.file);
     else if (opened) wf_writer_abort(&a.file);
-    free(a.directory.bytes);
+    free(directory);
     return status;
 }

@@ -429,6 +429,36 @@ static void survives_lack_of_memory(void **state) {
     unlink(path);
 }
 
+/* A text that is larger than any buffer is whole, or a failure, too. */
+enum { long_keys = 40, long_value = 900 };
+
+static wf_status use_long_recipe(wf_ctx *with, void *path) {
+    wf_recipe *recipe;
+    wf_status status = wf_recipe_open(with, path, &recipe);
+    if (status != WF_OK) return status;
+    char *text = wf_recipe_text(recipe);
+    if (text == NULL) status = WF_ERR_MEMORY;
+    else
+        assert_int_equal(strlen(text),
+                         strlen("[a]\n") + long_keys * (strlen("k00 = \n") + long_value));
+    free(text);
+    wf_recipe_free(recipe);
+    return status;
+}
+
+static void long_texts_survive_lack_of_memory(void **state) {
+    (void)state;
+    char path[] = "/tmp/weft_recipe_XXXXXX";
+    int fd = mkstemp(path);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    assert_non_null(file);
+    fputs("[a]\n", file);
+    for (int i = 0; i < long_keys; i++) fprintf(file, "k%02d = %0*d\n", i, long_value, i);
+    fclose(file);
+    fail_every_allocation(ctx, "long recipe", use_long_recipe, path);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_values),
@@ -444,6 +474,7 @@ int main(void) {
         cmocka_unit_test(refuses_bad_overrides),
         cmocka_unit_test(options_survive_lack_of_memory),
         cmocka_unit_test(survives_lack_of_memory),
+        cmocka_unit_test(long_texts_survive_lack_of_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -90,12 +90,34 @@ static void shows_what_a_terminal_would_act_on(void **state) {
     assert_string_equal(shown("a\0b", 3), "a\\u0000b");
 }
 
+static void a_long_text_holds_everything(void **state) {
+    (void)state;
+    wf_long_text text = {0};
+    for (int i = 0; i < 5000; i++) {
+        assert_true(wf_long_text_add(&text, "%d,", i % 10));
+        assert_true(wf_long_text_put(&text, "\0;", 2));
+    }
+    assert_true(wf_long_text_put(&text, NULL, 0));
+    assert_int_equal(text.length, 20000);
+    char *all = wf_long_text_end(&text);
+    assert_non_null(all);
+    for (size_t i = 0; i < 5000; i++)
+        assert_memory_equal(all + 4 * i, ((char[]){(char)('0' + i % 10), ',', '\0', ';'}), 4);
+    assert_int_equal(all[20000], 0);
+    free(all);
+    wf_long_text empty = {0};
+    all = wf_long_text_end(&empty);
+    assert_string_equal(all, "");
+    free(all);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grows_to_the_end_of_its_buffer),
         cmocka_unit_test(keeps_what_fits_and_nothing_later),
         cmocka_unit_test(cuts_between_characters),
         cmocka_unit_test(shows_what_a_terminal_would_act_on),
+        cmocka_unit_test(a_long_text_holds_everything),
     };
     return cmocka_run_group_tests_name("text", tests, NULL, NULL);
 }

@@ -32,7 +32,15 @@ exec 9<"$0" # targets that make makes side by side install one after the other
 ! command -v flock >/dev/null 2>&1 || flock 9
 echo "weft needs:$missing. Installing: $command" >&2
 export DEBIAN_FRONTEND=noninteractive
-if ! { $apt update -qq && $command -qq; } >/dev/null; then
-    echo "Could not install:$missing. Install them by hand and run make again." >&2
-    exit 1
-fi
+messages=$(mktemp)
+trap 'rm -f "$messages"' EXIT
+tries=60 # of 5 s: another program, such as the system's own upgrades, may be using apt
+until { $apt update -qq && $command -qq; } >/dev/null 2>"$messages"; do
+    if ! grep -qi 'could not get lock\|unable to lock' "$messages" || [ $((tries -= 1)) -eq 0 ]; then
+        cat "$messages" >&2
+        echo "Could not install:$missing. Install them by hand and run make again." >&2
+        exit 1
+    fi
+    [ "$tries" -lt 59 ] || echo "Another program is using apt: waiting, five minutes at most." >&2
+    sleep 5
+done

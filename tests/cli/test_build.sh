@@ -39,6 +39,22 @@ check "other parts make a new library" changed
 printf '#!/bin/sh\nexit 1\n' >"$scratch/dpkg-query" && chmod +x "$scratch/dpkg-query"
 expect "a missing package is named, not installed" 1 "packages (Debian's names): no-such" \
     env WEFT_INSTALL=no PATH="$scratch:$PATH" tools/need.sh no-such
+# apt-get, as long as $scratch/locked is there: the first call finds another program at work.
+cat >"$scratch/apt-get" <<END
+#!/bin/sh
+[ "\$1" = update ] || exit 0
+if [ -e "$scratch/locked" ]; then
+    rm "$scratch/locked"
+    echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)" >&2
+    exit 100
+fi
+END
+printf '#!/bin/sh\nexec "$@"\n' >"$scratch/sudo"
+printf '#!/bin/sh\n' >"$scratch/sleep"
+chmod +x "$scratch/apt-get" "$scratch/sudo" "$scratch/sleep"
+touch "$scratch/locked"
+expect "another program's apt is waited for" 0 "Another program is using apt" \
+    env PATH="$scratch:$PATH" tools/need.sh no-such
 check "what is there is not asked for" env WEFT_INSTALL=no tools/need.sh gcc python3
 plan V=1 NVCC= "$scratch/build/src/base/arena.o"
 tools/compile_commands.py "$scratch/commands.json" <"$scratch/plan"

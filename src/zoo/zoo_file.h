@@ -39,6 +39,11 @@ struct wf_zoo {
     size_t n_meta;
 };
 
+/* weft.format, and how tensors of test sets begin. */
+extern const char wf__zoo_format[], wf__zoo_score_prefix[], wf__zoo_errors_prefix[];
+/* The tensor of PyTorch with the networks in front: [M,out,in], [M,out], [M,out,in,3,3]. */
+wf_st_tensor wf__zoo_block_tensor(const wf_graph *graph, const wf_block *block, size_t count);
+
 /* The entry of test set `name`, made when it is new. */
 wf_status wf__zoo_test_entry(wf_ctx *ctx, wf_zoo *zoo, const char *name, wf_zoo_test_set **out);
 /* Sets metadata of a collection in memory or of several files; value NULL takes the key away. */

@@ -6,12 +6,10 @@
 #include "run/outputs.h"
 #include "run/eval_rows.h"
 #include "run/job.h"
-#include "weft/align.h"
 #include "weft/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef wf_run_job run;
 
@@ -56,219 +54,17 @@ static wf_status set_paths(wf_run_app *app, const wf_run_recipe *recipe, const c
     return WF_OK;
 }
 
-/* --- the stages of a run with one collection -------------------------------------------------- */
-
-static wf_status train_zoo(run *r, size_t first, size_t count, const char *path) {
-    wf_zoo_desc desc = r->recipe.zoo;
-    desc.first = first;
-    desc.count = count;
-    size_t diverged = 0;
-    WF_TRY(wf_zoo_train(r->app->ctx, r->graph, r->data, &desc, path, &diverged));
-    if (diverged > 0)
-        wf__run_say(r->app, "%zu network%s diverged, left out", diverged, WF_RUN_S(diverged));
-    return WF_OK;
-}
-
-static wf_status stage_collection(run *r) {
-    const wf_run_recipe *recipe = &r->recipe;
-    if (recipe->zoo_path == NULL)
-        return train_zoo(r, recipe->zoo.first, recipe->zoo.count, r->paths.zoo);
-    wf_zoo *zoo; /* a given collection: only looked at */
-    WF_TRY(wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo));
-    wf_zoo_free(zoo);
-    return WF_OK;
-}
-
-static wf_status stage_held_out(run *r) {
-    const wf_run_recipe *recipe = &r->recipe;
-    if (recipe->zoo_path != NULL || recipe->held_out == 0) return WF_OK;
-    return train_zoo(r, recipe->zoo.first + recipe->zoo.count, recipe->held_out, r->paths.held_out);
-}
-
-/* train.path holds networks of the collection's architecture. */
-static wf_status check_train_path(run *r, const wf_zoo *fitted) {
-    wf_zoo *zoo;
-    wf_status status = wf_zoo_open(r->app->ctx, r->paths.zoo, &zoo);
-    if (status != WF_OK) return status;
-    if (!wf_graph_equal(wf_zoo_graph(fitted), wf_zoo_graph(zoo)))
-        status = wf__run_fail(
-            r->app, WF_ERR_SHAPE, "train.path %s has networks of %s, the collection has %s",
-            r->recipe.train_path, wf_zoo_graph(fitted)->text, wf_zoo_graph(zoo)->text);
-    wf_zoo_free(zoo);
-    return status;
-}
-
-/* The collection with its networks matched to network 0, made where it is not there. */
-static wf_status open_aligned(run *r, wf_zoo **zoo) {
-    enum { sweeps = 100 };
-    wf_match_desc desc = wf_match_desc_default();
-    desc.sweeps = sweeps;
-    wf_status status = WF_OK;
-    if (!wf_file_exists(r->paths.aligned))
-        status = wf_align_zoo(r->app->ctx, *zoo, 0, &desc, r->paths.aligned);
-    wf_zoo_free(*zoo);
-    *zoo = NULL;
-    return status == WF_OK ? wf_zoo_open(r->app->ctx, r->paths.aligned, zoo) : status;
-}
-
-/* What the generator is fitted to, and keeps where it does: train.path, else the collection,
- * aligned where the generator wants that. */
-static wf_status open_fitted(run *r, wf_zoo **out) {
-    const char *other = r->recipe.train_path;
-    WF_TRY(wf_zoo_open(r->app->ctx, other != NULL ? other : r->paths.zoo, out));
-    bool wants = (r->recipe.kind->traits & WF_GENERATOR_WANTS_ALIGNED) != 0;
-    if (other == NULL && wants && wf_zoo_meta(*out, "weft.aligned") == NULL)
-        return open_aligned(r, out);
-    return WF_OK;
-}
-
-/* weft fit and weft train leave FLOW.recipe.conf beside FLOW. Is this run's recipe such a one, and
- * has the run no flow yet? */
-static bool flow_beside_recipe(const run *r, char flow[WF_RUN_PATH]) {
-    static const char ending[] = ".recipe.conf";
-    size_t length = strlen(r->recipe.file), n = sizeof ending - 1;
-    if (length <= n || strcmp(r->recipe.file + length - n, ending) != 0) return false;
-    snprintf(flow, WF_RUN_PATH, "%.*s", (int)(length - n), r->recipe.file);
-    return wf_file_exists(flow) && !wf_file_exists(r->paths.flow);
-}
-
-static wf_status copy_file(wf_ctx *ctx, const char *from, const char *to) {
-    char *bytes;
-    size_t size;
-    WF_TRY(wf_read_file(ctx, from, (size_t)1 << 32, &bytes, &size));
-    wf_status status = wf_write_file(ctx, to, bytes, size);
-    free(bytes);
-    return status;
-}
-
-/* The log first: a flow without its log would go on with half of one. */
-static wf_status take_flow(run *r, const char *flow) {
-    char log[WF_RUN_PATH];
-    int length = snprintf(log, sizeof log, "%s.log.jsonl", flow);
-    if (length < (int)sizeof log && wf_file_exists(log))
-        WF_TRY(copy_file(r->app->ctx, log, r->paths.log));
-    return copy_file(r->app->ctx, flow, r->paths.flow);
-}
-
-/* Fits the generator, or takes over the flow that the recipe was written for. One of other settings
- * is refused by the fit, which then begins anew. */
-static wf_status fit_or_take(run *r, const wf_source *source) {
-    wf_ctx *ctx = r->app->ctx;
-    bool first = wf_ctx_rank(ctx) == 0;
-    char flow[WF_RUN_PATH];
-    bool take = flow_beside_recipe(r, flow);
-    WF_TRY(wf_ctx_decide(ctx, &take));
-    if (take) WF_TRY(wf_from_rank_0(ctx, first ? take_flow(r, flow) : WF_OK));
-    wf_status status = wf__run_fit(r->app, &r->recipe, source, 1, r->paths.flow);
-    if (take && status == WF_OK) wf__run_say(r->app, "training: that of %s", flow);
-    if (!take || (status != WF_ERR_USAGE && status != WF_ERR_INPUT)) return status;
-    if (first) {
-        unlink(r->paths.flow);
-        unlink(r->paths.log);
-    }
-    return wf__run_fit(r->app, &r->recipe, source, 1, r->paths.flow);
-}
-
-static wf_status stage_training(run *r) {
-    wf_zoo *zoo = NULL;
-    wf_status status = open_fitted(r, &zoo);
-    if (status == WF_OK && r->recipe.train_path != NULL) status = check_train_path(r, zoo);
-    if (status == WF_OK && wf__run_recipe_conditional(&r->recipe))
-        status = wf__run_fail(
-            r->app, WF_ERR_UNSUPPORTED,
-            "one collection needs no conditions; set model.cond = none, or write a manifest "
-            "of several");
-    wf_zoo *held_out = NULL; /* for the validation loss */
-    if (status == WF_OK && wf__run_exists(r->app, r->paths.held_out))
-        status = wf_zoo_open(r->app->ctx, r->paths.held_out, &held_out);
-    wf_fresh fresh = {.data = r->data, .zoo = r->recipe.zoo};
-    wf_source source = {.zoo = zoo, .held_out = held_out, .fresh = r->recipe.fresh ? &fresh : NULL};
-    if (status == WF_OK) status = fit_or_take(r, &source);
-    wf_zoo_free(zoo);
-    wf_zoo_free(held_out);
-    return status;
-}
-
-static wf_status stage_sampling(run *r) {
-    wf_zoo *zoo = NULL;
-    wf_generator *generator = NULL;
-    wf_status status = open_fitted(r, &zoo);
-    if (status == WF_OK)
-        status = wf__run_open_generator(r->app, &r->recipe, r->paths.flow, zoo, &generator);
-    if (status == WF_OK) {
-        bool refined = r->recipe.sample.refine_cycles > 0;
-        wf_run_generation what = {.generator = generator,
-                                  .path_of = r->paths.flow,
-                                  .graph = wf_zoo_graph(zoo),
-                                  .n = r->recipe.sample_count,
-                                  .sample = r->recipe.sample,
-                                  .path = r->paths.nets,
-                                  .direct_path = refined ? r->paths.direct : NULL};
-        status = wf__run_generate_networks(r->app, &what, NULL);
-    }
-    wf_generator_free(generator);
-    wf_zoo_free(zoo);
-    return status;
-}
-
-static wf_status stage_evaluation(run *r) {
-    return wf__run_evaluate(r->app, &r->recipe, &r->paths, r->data);
-}
-
 const char *wf__run_log_digest(const run *r) {
     const char *name = strrchr(r->paths.log, '/');
     json_t *outputs = wf__run_stages_outputs(&r->stages, WF_STAGE_TRAINING);
     return json_string_value(json_object_get(outputs, name != NULL ? name + 1 : r->paths.log));
 }
 
-static wf_status write_report(run *r, const char *path) {
-    return wf__run_report(r->app, &r->recipe, &r->paths, r->data, wf__run_stages_total(&r->stages),
-                          wf__run_log_digest(r), path);
-}
+/* --- the stages ------------------------------------------------------------------------------- */
 
-/* Is everything that a finished stage leaves still there? The direct networks exist only with
- * refinement. */
-static bool outputs_exist(const run *r, wf_stage stage) {
-    const wf_run_paths *paths = &r->paths;
-    switch (stage) {
-    case WF_STAGE_COLLECTION: return wf__run_exists(r->app, paths->zoo);
-    case WF_STAGE_HELD_OUT:
-        return r->recipe.held_out == 0 || r->recipe.zoo_path != NULL ||
-               wf_file_exists(paths->held_out);
-    case WF_STAGE_TRAINING: return r->recipe.kind->fit == NULL || wf_file_exists(paths->flow);
-    case WF_STAGE_SAMPLING:
-        return wf_file_exists(paths->nets) &&
-               (r->recipe.sample.refine_cycles == 0 || wf_file_exists(paths->direct));
-    default: return wf_file_exists(paths->eval) && wf_file_exists(paths->points);
-    }
-}
-
-/* --- the stages of all runs ------------------------------------------------------------------- */
-
-/* What differs between a run of one collection, one of a manifest, and one along conditions. */
-typedef struct run_shape {
-    wf_status (*stages[WF_STAGE_REPORT])(run *r);
-    wf_status (*report)(run *r, const char *path);
-    bool (*outputs_exist)(const run *r, wf_stage stage); /* of these stages */
-} run_shape;
-
-static const run_shape *shape_of(const run *r) {
-    static const run_shape one = {
-        {stage_collection, stage_held_out, stage_training, stage_sampling, stage_evaluation},
-        write_report,
-        outputs_exist};
-    static const run_shape tasks = {{wf__run_tasks_collection, wf__run_tasks_held_out,
-                                     wf__run_tasks_training, wf__run_tasks_sampling,
-                                     wf__run_tasks_evaluation},
-                                    wf__run_tasks_report,
-                                    wf__run_tasks_outputs_exist};
-    static const run_shape domains = {{wf__run_tasks_collection, wf__run_tasks_held_out,
-                                       wf__run_tasks_training, wf__run_domains_sampling,
-                                       wf__run_domains_evaluation},
-                                      wf__run_domains_report,
-                                      wf__run_domains_outputs_exist};
-    if (r->recipe.manifest == NULL) return &one;
-    return wf__run_job_along(r) ? &domains : &tasks;
+static const wf_run_shape *shape_of(const run *r) {
+    if (r->recipe.manifest == NULL) return &wf__run_shape_one;
+    return wf__run_job_along(r) ? &wf__run_shape_domains : &wf__run_shape_tasks;
 }
 
 static wf_status do_stage(run *r, wf_stage stage) {

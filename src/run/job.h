@@ -52,18 +52,26 @@ const char *wf__run_log_digest(const wf_run_job *run);
 /* A run along conditions instead of over tasks. */
 bool wf__run_job_along(const wf_run_job *run);
 
+/* What differs between a run of one collection (run_one.c), of a manifest (run_tasks.c), and along
+ * conditions (run_domains.c). */
+typedef struct wf_run_shape {
+    wf_status (*stages[WF_STAGE_REPORT])(wf_run_job *run);
+    /* The page, from eval.json. */
+    wf_status (*report)(wf_run_job *run, const char *path);
+    /* Is everything that a finished stage leaves still there? */
+    bool (*outputs_exist)(const wf_run_job *run, wf_stage stage);
+} wf_run_shape;
+extern const wf_run_shape wf__run_shape_one, wf__run_shape_tasks, wf__run_shape_domains;
+
 /* Reads manifest, recipes and data. Free with wf__run_tasks_free, also after a failure. */
 wf_status wf__run_tasks_open(wf_run_job *run);
 void wf__run_tasks_free(wf_run_tasks *tasks);
-/* Whether all files that a finished stage leaves are there. */
 bool wf__run_tasks_outputs_exist(const wf_run_job *run, wf_stage stage);
 
 wf_status wf__run_tasks_collection(wf_run_job *run);
 wf_status wf__run_tasks_held_out(wf_run_job *run);
 wf_status wf__run_tasks_training(wf_run_job *run);
-wf_status wf__run_tasks_sampling(wf_run_job *run);
 wf_status wf__run_tasks_evaluation(wf_run_job *run);
-/* The page, from eval.json. */
 wf_status wf__run_tasks_report(wf_run_job *run, const char *path);
 /* The table of such a run. Free it also after a failure. */
 typedef struct wf_run_board {
@@ -74,11 +82,8 @@ typedef struct wf_run_board {
 wf_status wf__run_board_read(wf_run_job *run, wf_run_board *out);
 void wf__run_board_free(wf_run_board *board);
 
-/* The stages that differ with [sample] conds. */
+/* With [sample] conds. */
 wf_status wf__run_domains_open(wf_run_job *run); /* after the manifest is read */
-bool wf__run_domains_outputs_exist(const wf_run_job *run, wf_stage stage);
-wf_status wf__run_domains_sampling(wf_run_job *run);
-wf_status wf__run_domains_evaluation(wf_run_job *run);
 wf_status wf__run_domains_report(wf_run_job *run, const char *path);
 
 /* FOLDER/LABEL-xW.safetensors; width 0: FOLDER/LABEL.safetensors. */

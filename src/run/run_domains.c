@@ -46,7 +46,7 @@ static wf_status cond_file(wf_run_job *r, double cond, char out[WF_RUN_PATH]) {
     return wf__run_path(r->app, r->paths.nets, name, out);
 }
 
-bool wf__run_domains_outputs_exist(const wf_run_job *run, wf_stage stage) {
+static bool outputs_exist(const wf_run_job *run, wf_stage stage) {
     wf_run_job *r = (wf_run_job *)(uintptr_t)run; /* names of files alone */
     if (stage == WF_STAGE_EVALUATION)
         return wf_file_exists(r->paths.eval) && wf_file_exists(r->paths.points);
@@ -89,7 +89,7 @@ static wf_status sample_cond(wf_run_job *r, wf_generator *generator, float cond)
     return wf__run_generate_networks(r->app, &what, NULL);
 }
 
-wf_status wf__run_domains_sampling(wf_run_job *r) {
+static wf_status stage_sampling(wf_run_job *r) {
     wf_generator *generator;
     WF_TRY(open_zoos(r));
     WF_TRY(wf_make_folder(r->app->ctx, r->paths.nets));
@@ -247,7 +247,7 @@ static wf_status evaluate(wf_run_job *r, json_t *eval, json_t *points) {
     return add_mix(r, eval);
 }
 
-wf_status wf__run_domains_evaluation(wf_run_job *r) {
+static wf_status stage_evaluation(wf_run_job *r) {
     WF_TRY(open_zoos(r));
     json_t *eval = json_pack("{s:s, s:s, s:[], s:s}", "recipe", r->recipe.name, "generator",
                              r->recipe.generator, "rows", "version", WF_VERSION);
@@ -259,3 +259,9 @@ wf_status wf__run_domains_evaluation(wf_run_job *r) {
     json_decref(points);
     return status;
 }
+
+const wf_run_shape wf__run_shape_domains = {{wf__run_tasks_collection, wf__run_tasks_held_out,
+                                             wf__run_tasks_training, stage_sampling,
+                                             stage_evaluation},
+                                            wf__run_domains_report,
+                                            outputs_exist};

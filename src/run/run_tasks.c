@@ -289,7 +289,7 @@ static wf_status sample_task(wf_run_job *r, wf_generator *generator, int source,
     return status;
 }
 
-wf_status wf__run_tasks_sampling(wf_run_job *r) {
+static wf_status stage_sampling(wf_run_job *r) {
     const wf_run_tasks *t = r->tasks;
     WF_TRY(open_zoos(r));
     WF_TRY(wf_make_folder(r->app->ctx, r->paths.nets));
@@ -327,3 +327,9 @@ bool wf__run_tasks_outputs_exist(const wf_run_job *run, wf_stage stage) {
     if (stage == WF_STAGE_EVALUATION) return wf_file_exists(r->paths.eval);
     return all;
 }
+
+const wf_run_shape wf__run_shape_tasks = {{wf__run_tasks_collection, wf__run_tasks_held_out,
+                                           wf__run_tasks_training, stage_sampling,
+                                           wf__run_tasks_evaluation},
+                                          wf__run_tasks_report,
+                                          wf__run_tasks_outputs_exist};

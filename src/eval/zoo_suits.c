@@ -6,6 +6,7 @@
 #include "align/assign.h"
 #include "base/mute.h"
 #include "base/settings_json.h"
+#include "graph/describe.h"
 #include "weft/eval.h"
 #include "weft/text.h"
 
@@ -51,9 +52,7 @@ static wf_status with_activation(const trial *t, wf_activation activation, wf_gr
     memcpy(layers, graph->layers, (size_t)graph->n_layers * sizeof *layers);
     for (int l = 0; l + 1 < graph->n_layers; l++)
         if (layers[l].activation == graph->activation) layers[l].activation = activation;
-    const wf_group *input = &graph->groups[0];
-    wf_status status = wf_graph_build(t->ctx, input->n, input->image ? input->height : 0,
-                                      input->width, layers, graph->n_layers, 0, out);
+    wf_status status = wf__graph_rebuild(t->ctx, graph, layers, 0, out);
     free(layers);
     return status;
 }

@@ -22,6 +22,10 @@ typedef struct wf_draft {
 
 wf_status wf__draft_build(wf_ctx *ctx, const wf_draft *draft, unsigned flags, wf_graph **out);
 
+/* The graph of other layers, as many as `like` has, with its input. */
+wf_status wf__graph_rebuild(wf_ctx *ctx, const wf_graph *like, const wf_layer *layers,
+                            unsigned flags, wf_graph **out);
+
 /* wf_graph_parse for text out of a file: it never names another file. */
 wf_status wf__graph_parse_text(wf_ctx *ctx, const char *text, const char *activation,
                                unsigned flags, wf_graph **out);

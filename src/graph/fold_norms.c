@@ -7,7 +7,7 @@
  * Sums and products are in double, so that a network that is folded, unfolded and folded again has
  * the same bits. */
 #include "base/status.h"
-#include "weft/graph.h"
+#include "graph/describe.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -44,7 +44,6 @@ static void unfold_layer(wf_layer *layer) {
 }
 
 static wf_status convert(wf_ctx *ctx, const wf_graph *graph, bool fold, wf_graph **out) {
-    const wf_group *input = &graph->groups[0];
     wf_layer *layers;
     wf_status status = WF_OK;
     *out = NULL;
@@ -54,9 +53,7 @@ static wf_status convert(wf_ctx *ctx, const wf_graph *graph, bool fold, wf_graph
         if (fold) status = fold_layer(ctx, l + 1, &layers[l]);
         else unfold_layer(&layers[l]);
     }
-    if (status == WF_OK)
-        status = wf_graph_build(ctx, input->n, input->image ? input->height : 0, input->width,
-                                layers, graph->n_layers, 0, out);
+    if (status == WF_OK) status = wf__graph_rebuild(ctx, graph, layers, 0, out);
     free(layers);
     return status;
 }

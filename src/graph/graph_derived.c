@@ -34,8 +34,8 @@ const char *wf_graph_tensor(const wf_graph *graph, int index, size_t *offset, si
 
 /* --- descriptions from descriptions ----------------------------------------------------------- */
 
-static wf_status rebuild(wf_ctx *ctx, const wf_graph *like, const wf_layer *layers, unsigned flags,
-                         wf_graph **out) {
+wf_status wf__graph_rebuild(wf_ctx *ctx, const wf_graph *like, const wf_layer *layers,
+                            unsigned flags, wf_graph **out) {
     const wf_group *input = &like->groups[0];
     return wf_graph_build(ctx, input->n, input->image ? input->height : 0, input->width, layers,
                           like->n_layers, flags, out);
@@ -48,11 +48,11 @@ static unsigned flags_of(const wf_graph *graph) {
 }
 
 wf_status wf_graph_clone(wf_ctx *ctx, const wf_graph *graph, wf_graph **out) {
-    return rebuild(ctx, graph, graph->layers, flags_of(graph), out);
+    return wf__graph_rebuild(ctx, graph, graph->layers, flags_of(graph), out);
 }
 
 wf_status wf_graph_fold(wf_ctx *ctx, const wf_graph *graph, unsigned flags, wf_graph **out) {
-    return rebuild(ctx, graph, graph->layers, flags, out);
+    return wf__graph_rebuild(ctx, graph, graph->layers, flags, out);
 }
 
 static bool same_window(const wf_window *a, const wf_window *b) {
@@ -113,7 +113,7 @@ wf_status wf_graph_scale_width(wf_ctx *ctx, const wf_graph *graph, double factor
                         factor, l + 1, width, WF_MAX_WIDTH);
         else layers[l].n = width < 1 ? 1 : (int)width;
     }
-    if (status == WF_OK) status = rebuild(ctx, graph, layers, flags_of(graph), out);
+    if (status == WF_OK) status = wf__graph_rebuild(ctx, graph, layers, flags_of(graph), out);
     free(layers);
     return status;
 }

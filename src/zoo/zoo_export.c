@@ -40,10 +40,8 @@ static wf_status rename_layers(exporter *e, const char *names) {
     if (n != wanted)
         return wf_fail(e->ctx, WF_ERR_USAGE, "export: %d name%s for the %d layers of %.200s", n,
                        n == 1 ? "" : "s", wanted, graph->text);
-    const wf_group *input = &graph->groups[0];
     wf_graph *renamed;
-    WF_TRY(wf_graph_build(e->ctx, input->n, input->image ? input->height : 0, input->width,
-                          e->layers, graph->n_layers, 0, &renamed));
+    WF_TRY(wf__graph_rebuild(e->ctx, graph, e->layers, 0, &renamed));
     wf_graph_free(e->graph);
     e->graph = renamed;
     return WF_OK;

@@ -623,7 +623,6 @@ static char *module_name(resolver *r, const item *it, const wf_block *block) {
  * do not pair up as modules, it keeps its own. */
 static wf_status take_names(resolver *r, item *const *of_block, wf_graph **graph) {
     const wf_graph *old = *graph;
-    const wf_group *input = &old->groups[0];
     wf_layer *layers;
     WF_TRY(wf_alloc(r->ctx, (size_t)old->n_layers, sizeof *layers, r->label, &layers));
     memcpy(layers, old->layers, (size_t)old->n_layers * sizeof *layers);
@@ -639,9 +638,7 @@ static wf_status take_names(resolver *r, item *const *of_block, wf_graph **graph
     }
     wf_graph *renamed = NULL;
     wf_status status = WF_OK;
-    if (pair)
-        status = wf_graph_build(r->ctx, input->n, input->image ? input->height : 0, input->width,
-                                layers, old->n_layers, 0, &renamed);
+    if (pair) status = wf__graph_rebuild(r->ctx, old, layers, 0, &renamed);
     free(layers);
     if (status == WF_ERR_MEMORY) return status;
     if (renamed == NULL) return WF_OK; /* names that no description takes */

@@ -1,20 +1,13 @@
 #!/usr/bin/env python3
 """Velocity fields of one architecture against PyTorch: forward, gradients of every parameter tensor and of the networks, and the
 parameters behind three steps of AdamW, with random values in all parameters. double: 1e-8 by norm per tensor, float: 1e-3."""
-import math, os, pathlib, subprocess, sys, tempfile
+import functools, math, sys
 import numpy as np
 import torch
 from torch.nn import functional
+from torch_case import STEPS, Comparison, Dump, run_cases
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 NETWORKS = 5
-
-
-def build_dump():
-    """Compiled by the Makefile's rule for test programs: it knows what the library was linked with."""
-    target = f"{os.environ.get('BUILD', 'build')}/tests/oracle/net_dump"
-    subprocess.run(["make", "-s", target], cwd=ROOT, check=True)
-    return ROOT / target
 
 
 # --- the fields: velocity of w (B, P) at t (B) with parameters p by name ------------------------------------------------
@@ -99,95 +92,38 @@ CASES = [
 
 
 # --- comparison ----------------------------------------------------------------------------------------------------------
-class Case:
-    def __init__(self, dump, folder, name, config, arch):
-        self.folder = folder
-        settings = [f"{key}={value}" for key, value in config.items()]
-        self.command = lambda dtype, steps, eps, source, sink: [
-            str(dump), name, arch, str(NETWORKS), "1" if dtype == np.float64 else "0", str(steps), str(eps), str(source),
-            str(sink), *settings]
-        text = subprocess.run(self.command(np.float64, 0, 0, "-", "-"), check=True, capture_output=True, text=True).stdout
-        lines = [line.split() for line in text.splitlines()]
-        self.shapes = [(name, int(rows), int(cols)) for name, rows, cols, _ in lines]
-        self.decays = {name: decay == "1" for name, _, _, decay in lines}
-        widths = [int(word) for word in arch.split("-")]
-        self.columns = sum(a * b + b for a, b in zip(widths, widths[1:]))
-
-    def library(self, arrays, dtype, steps, eps):
-        """params, v, grad, dw of the library: at first and after each step of its AdamW."""
-        source, sink = self.folder / "in.bin", self.folder / "out.bin"
-        np.concatenate([np.asarray(a, dtype).reshape(-1) for a in arrays]).tofile(source)
-        subprocess.run(self.command(dtype, steps, eps, source, sink), check=True)
-        many, params = arrays[1].size, arrays[0].size
-        out = np.fromfile(sink, dtype).reshape(steps + 1, -1)
-        return [np.split(row, np.cumsum([params, many, params])) for row in out]
-
-    def split(self, flat):
-        out, at = {}, 0
-        for name, rows, cols in self.shapes:
-            out[name] = flat[at : at + rows * cols].reshape(rows, cols)
-            at += rows * cols
-        assert at == len(flat)
-        return out
-
-
-def difference(a, b):
-    a, b = np.asarray(a, np.float64).reshape(-1), np.asarray(b, np.float64).reshape(-1)
-    return np.linalg.norm(a - b) / np.linalg.norm(b) if np.linalg.norm(b) > 0 else np.linalg.norm(a)
-
-
-def run_case(case, velocity, config, dtype, tolerance):
+def run_case(field, settings, arch, program, folder, dtype, tolerance):
+    name, velocity = field
+    dump = Dump(program, folder, [name, arch, NETWORKS], [f"{key}={value}" for key, value in settings.items()])
+    widths = [int(word) for word in arch.split("-")]
+    columns = sum(a * b + b for a, b in zip(widths, widths[1:]))
     rng = np.random.default_rng(5)
-    numbers = [rng.standard_normal((rows, cols)) * (0.3 if cols == 1 else cols ** -0.5) for _, rows, cols in case.shapes]
-    params = np.concatenate([x.reshape(-1) for x in numbers]).astype(np.float32)
-    w, dv = rng.standard_normal((2, NETWORKS, case.columns)).astype(np.float32)
+    params = dump.random_params(rng)
+    w, dv = rng.standard_normal((2, NETWORKS, columns)).astype(np.float32)
     t = rng.random(NETWORKS).astype(np.float32)
-    torch_type = torch.float64 if dtype == np.float64 else torch.float32
-    as_torch = lambda x: torch.tensor(np.asarray(x, dtype), dtype=torch_type)
-    theirs = {name: torch.nn.Parameter(as_torch(x)) for name, x in case.split(params).items()}
-    # Adam's first step is the sign of a gradient: eps lies above rounding noise, or noise would be compared by its sign.
-    eps = 1e-8 if dtype == np.float64 else 1e-4
-    groups = [dict(params=[p], weight_decay=0.01 if case.decays[name] else 0.0) for name, p in theirs.items()]
-    optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), eps=eps)
-    worst = ("", 0.0)
-
-    def check(name, a, b):
-        nonlocal worst
-        value = difference(a, b)
-        worst = max(worst, (name, value), key=lambda pair: pair[1])
-        assert value <= tolerance, f"{name}: {value:.3g} > {tolerance:g}"
-
-    for step, (ours, v, grad, dw) in enumerate(case.library([params, w, t, dv], dtype, 3, eps)):
-        w_theirs = as_torch(w).requires_grad_(True)
-        optimizer.zero_grad(set_to_none=False)
-        v_theirs = velocity(theirs, w_theirs, as_torch(t), config)
-        (v_theirs * as_torch(dv)).sum().backward()
+    torch_side = Comparison(dump, params, dtype, tolerance)
+    check, theirs = torch_side.check, torch_side.params
+    # params, v, grad, dw of the library: at first and after each step of its AdamW
+    rows = np.frombuffer(dump.run([params, w, t, dv], dtype, torch_side.eps), dtype).reshape(STEPS + 1, -1)
+    for step, row in enumerate(rows):
+        ours, v, grad, dw = np.split(row, np.cumsum([params.size, w.size, params.size]))
+        w_theirs = torch_side.tensor(w).requires_grad_(True)
+        torch_side.optimizer.zero_grad(set_to_none=False)
+        v_theirs = velocity(theirs, w_theirs, torch_side.tensor(t), settings | {"arch": arch})
+        (v_theirs * torch_side.tensor(dv)).sum().backward()
         assert np.linalg.norm(v_theirs.detach()) > 1e-2, "the velocity is zero"
         check(f"step {step}: v", v, v_theirs.detach())
         check(f"step {step}: dw", dw, w_theirs.grad)
-        for (name, value), gradient in zip(case.split(ours).items(), case.split(grad).values()):
-            check(f"step {step}: {name}", value, theirs[name].detach())
-            check(f"step {step}: gradient of {name}", gradient, theirs[name].grad)
-        optimizer.step()
-    return worst
+        for (tensor, value), gradient in zip(dump.split(ours).items(), dump.split(grad).values()):
+            check(f"step {step}: {tensor}", value, theirs[tensor].detach())
+            check(f"step {step}: gradient of {tensor}", gradient, theirs[tensor].grad)
+        torch_side.optimizer.step()
+    return torch_side
 
 
 def main():
-    torch.set_num_threads(1)
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        dump = build_dump()
-        for name, velocity, config, arch in CASES:
-            case = Case(dump, pathlib.Path(folder), name, config, arch)
-            for dtype, tolerance in ((np.float64, 1e-8), (np.float32, 1e-3)):
-                label = f"{name} {arch} {np.dtype(dtype).name}"
-                try:
-                    worst = run_case(case, velocity, config | {"arch": arch}, dtype, tolerance)
-                    print(f"ok {label} (worst {worst[1]:.1e}, {worst[0]})")
-                except AssertionError as error:
-                    failed += 1
-                    print(f"not ok {label}: {error}")
-    return 1 if failed else 0
+    return run_cases("net_dump", [(f"{name} {arch}", functools.partial(run_case, (name, velocity), settings, arch))
+                                  for name, velocity, settings, arch in CASES])
 
 
 if __name__ == "__main__":

@@ -7,23 +7,16 @@ which makes three steps without seeing a number of PyTorch's: velocity, gradient
 by the weights, and the parameters behind each step; random values in ALL parameters.
 double: 1e-8 by norm per tensor, float: 1e-3.
 """
-import math, os, pathlib, subprocess, sys, tempfile
+import functools, math, sys
 import numpy as np
 import torch
+from torch_case import STEPS, Comparison, Dump, run_cases
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEAN, LSTAR = 0, 1
 SUM, MEAN, ATTENTION = 0, 1, 2
 SINE, FOURIER, SCALAR = 0, 1, 2
 DEFAULT, SILU, GELU = 0, 1, 2
 NONE, LINEAR, MLP = 0, 1, 2
-
-
-def build_dump():
-    """Compiled by the Makefile's rule for test programs: it knows what the library was linked with."""
-    target = f"{os.environ.get('BUILD', 'build')}/tests/oracle/field_dump"
-    subprocess.run(["make", "-s", target], cwd=ROOT, check=True)
-    return ROOT / target
 
 
 # --- the graph of a network, written from its description alone -------------------------------------------------------
@@ -269,97 +262,54 @@ class Field:
 
 
 # --- comparison ----------------------------------------------------------------------------------------------------
-class Case:
-    def __init__(self, dump, folder, config, archs):
-        self.dump, self.folder, self.config, self.archs = dump, folder, config, archs
-        keys = "layout node edge time blocks messages encoder activation cond cond_size fold_rows".split()
-        self.arguments = [str(config[key]) for key in keys]
-        text = subprocess.run([str(dump), *self.arguments, "1", "0", "0", "-", "-", *archs], check=True, capture_output=True, text=True).stdout
-        lines = [line.split() for line in text.splitlines()]
-        self.shapes = [(name, int(rows), int(cols)) for name, rows, cols, _ in lines]
-        self.decays = {name: decay == "1" for name, _, _, decay in lines}
-        self.graphs = [graph_of(arch) for arch in archs]
-
-    def library(self, arrays, dtype, steps, eps):
-        """params, v, grad, dw of the library for params, w, t, cond, drop, dv: at first and after each step of its AdamW."""
-        source, sink = self.folder / "in.bin", self.folder / "out.bin"
-        np.concatenate([np.asarray(a, dtype).reshape(-1) for a in arrays]).tofile(source)
-        subprocess.run([str(self.dump), *self.arguments, "1" if dtype == np.float64 else "0", str(steps), str(eps),
-                        str(source), str(sink), *self.archs], check=True)
-        raw, many, params = sink.read_bytes(), len(arrays[1]), len(arrays[0])
-        out = np.frombuffer(raw, dtype, (steps + 1) * 2 * (many + params)).reshape(steps + 1, -1)
-        self.frequencies = torch.tensor(np.frombuffer(raw, np.float64, offset=out.nbytes).copy())
-        return [np.split(row, np.cumsum([params, many, params])) for row in out]
-
-    def split(self, flat):
-        out, at = {}, 0
-        for name, rows, cols in self.shapes:
-            out[name] = flat[at : at + rows * cols].reshape(rows, cols)
-            at += rows * cols
-        assert at == len(flat)
-        return out
-
-    def oracle(self, params, w, t, cond, drop, dv):
-        w.requires_grad_(True)
-        for tensor in [*params.values(), w]:  # not None: AdamW passes over such a tensor, without its decay
-            tensor.grad = torch.zeros_like(tensor)
-        field = Field(self.config, params, self.frequencies)
-        s = field.time(t, cond, drop)
-        v, at = [], 0
-        for k, graph in enumerate(self.graphs):
-            v.append(field.forward_one(graph, w[at : at + graph[3]], s[k]))
-            at += graph[3]
-        v = torch.cat(v)
-        (v * dv).sum().backward()
-        return v.detach()
+def oracle(config, graphs, frequencies, params, w, t, cond, drop, dv):
+    w.requires_grad_(True)
+    for tensor in [*params.values(), w]:  # not None: AdamW passes over such a tensor, without its decay
+        tensor.grad = torch.zeros_like(tensor)
+    field = Field(config, params, frequencies)
+    s = field.time(t, cond, drop)
+    v, at = [], 0
+    for k, graph in enumerate(graphs):
+        v.append(field.forward_one(graph, w[at : at + graph[3]], s[k]))
+        at += graph[3]
+    v = torch.cat(v)
+    (v * dv).sum().backward()
+    return v.detach()
 
 
-def difference(a, b):
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    return np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-300) if np.linalg.norm(b) > 0 else np.linalg.norm(a)
-
-
-def run_case(label, case, dtype, tolerance):
+def run_case(config, archs, program, folder, dtype, tolerance):
+    keys = "layout node edge time blocks messages encoder activation cond cond_size fold_rows".split()
+    dump = Dump(program, folder, [config[key] for key in keys], archs)
+    graphs = [graph_of(arch) for arch in archs]
     rng = np.random.default_rng(5)
-    numbers = [rng.standard_normal((rows, cols)) * (0.3 if cols == 1 else cols ** -0.5) for _, rows, cols in case.shapes]
-    params = np.concatenate([x.reshape(-1) for x in numbers]).astype(np.float32)
-    many = sum(graph[3] for graph in case.graphs)
+    params = dump.random_params(rng)
+    many = sum(graph[3] for graph in graphs)
     w, dv = rng.standard_normal(many).astype(np.float32), rng.standard_normal(many).astype(np.float32)
-    t = rng.random(len(case.archs)).astype(np.float32)
-    cond = rng.standard_normal((len(case.archs), case.config["cond_size"])).astype(np.float32)
-    drop = np.arange(len(case.archs)) % 3 == 1
-    torch_type = torch.float64 if dtype == np.float64 else torch.float32
-    as_torch = lambda x: torch.tensor(np.asarray(x, dtype), dtype=torch_type)
-    theirs = {name: torch.nn.Parameter(as_torch(x)) for name, x in case.split(params).items()}
-    # Adam's first step is the sign of a gradient: eps lies above rounding noise, or noise would be compared by its sign.
-    eps = 1e-8 if dtype == np.float64 else 1e-4
-    groups = [dict(params=[p], weight_decay=0.01 if case.decays[name] else 0.0) for name, p in theirs.items()]
-    optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), eps=eps)
-    rows = case.library([params, w, t, cond, drop, dv], dtype, 3, eps)
-    worst = ("", 0.0)
-
-    def check(name, a, b):
-        nonlocal worst
-        value = difference(a, b)
-        worst = max(worst, (name, value), key=lambda pair: pair[1])
-        if not value <= tolerance:
-            raise AssertionError(f"{name}: {value:.3g} > {tolerance:g}")
-
-    for step, (ours, v, grad, dw) in enumerate(rows):
+    t = rng.random(len(archs)).astype(np.float32)
+    cond = rng.standard_normal((len(archs), config["cond_size"])).astype(np.float32)
+    drop = np.arange(len(archs)) % 3 == 1
+    torch_side = Comparison(dump, params, dtype, tolerance)
+    check, theirs, as_torch = torch_side.check, torch_side.params, torch_side.tensor
+    # params, v, grad, dw of the library: at first and after each step of its AdamW; then the Fourier encoder's frequencies
+    raw = dump.run([params, w, t, cond, drop, dv], dtype, torch_side.eps)
+    rows = np.frombuffer(raw, dtype, (STEPS + 1) * 2 * (many + params.size)).reshape(STEPS + 1, -1)
+    frequencies = torch.tensor(np.frombuffer(raw, np.float64, offset=rows.nbytes).copy())
+    for step, row in enumerate(rows):
+        ours, v, grad, dw = np.split(row, np.cumsum([params.size, many, params.size]))
         w_torch = as_torch(w)
-        v_theirs = case.oracle(theirs, w_torch, as_torch(t), as_torch(cond), torch.tensor(drop), as_torch(dv))
+        v_theirs = oracle(config, graphs, frequencies, theirs, w_torch, as_torch(t), as_torch(cond), torch.tensor(drop), as_torch(dv))
         assert np.linalg.norm(v_theirs) > 1e-2, "the velocity is zero"
         check(f"step {step}: v", v, v_theirs)
         check(f"step {step}: dw", dw, w_torch.grad)
         whole = math.sqrt(sum(float((p.grad**2).sum()) for p in theirs.values()))
-        for (name, value), gradient in zip(case.split(ours).items(), case.split(grad).values()):
+        for (name, value), gradient in zip(dump.split(ours).items(), dump.split(grad).values()):
             if name.endswith("logit.bias"):  # cancels in the softmax: its gradient is rounding only, and so are its steps
                 assert np.linalg.norm(gradient) <= tolerance * whole, name
                 continue
             check(f"step {step}: {name}", value, theirs[name].detach())
             check(f"step {step}: gradient of {name}", gradient, theirs[name].grad)
-        optimizer.step()
-    print(f"ok gmn {label} {np.dtype(dtype).name} (worst {worst[1]:.1e}, {worst[0]})")
+        torch_side.optimizer.step()
+    return torch_side
 
 
 def config(layout, **changes):
@@ -386,22 +336,9 @@ CASES = [
 
 
 def main():
-    torch.set_num_threads(1)
-    failed = 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        dump = build_dump()
-        for layout in (LEAN, LSTAR):
-            for label, changes, archs in CASES:
-                case = Case(dump, folder, config(layout, **changes), archs)
-                for dtype, tolerance in ((np.float64, 1e-8), (np.float32, 1e-3)):
-                    text = f"{'lstar' if layout else 'lean'} {label}"
-                    try:
-                        run_case(text, case, dtype, tolerance)
-                    except AssertionError as error:
-                        failed += 1
-                        print(f"not ok gmn {text} {np.dtype(dtype).name}: {error}")
-    return 1 if failed else 0
+    return run_cases("field_dump", [(f"gmn {'lstar' if layout else 'lean'} {label}",
+                                     functools.partial(run_case, config(layout, **changes), archs))
+                                    for layout in (LEAN, LSTAR) for label, changes, archs in CASES])
 
 
 if __name__ == "__main__":

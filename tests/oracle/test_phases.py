@@ -2,20 +2,14 @@
 """Phases of P-diff and SANE against PyTorch: loss, gradients of every parameter tensor, the parameters behind three steps of AdamW,
 and the network that samples (running statistics), with random values in all parameters. double: 1e-8 by norm per tensor, float:
 1e-3."""
-import os, pathlib, subprocess, sys, tempfile
+import functools, sys
 import numpy as np
 import torch
 from torch.nn import functional
-from test_fields import affine, difference, sinusoids
+from test_fields import affine, sinusoids
+from torch_case import STEPS, Comparison, Dump, run_cases
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 NETWORKS = 4
-
-
-def build_dump():
-    target = f"{os.environ.get('BUILD', 'build')}/tests/oracle/phase_dump"
-    subprocess.run(["make", "-s", target], cwd=ROOT, check=True)
-    return ROOT / target
 
 
 # --- P-diff: layers over (B, channels, positions) with parameters p and running statistics s by name --------------------------
@@ -156,66 +150,29 @@ CASES = [
 ]
 
 
-def library(dump, folder, name, arch, config, dtype, steps, eps, arrays):
-    settings = [f"{key}={value}" for key, value in config.items()]
-    command = lambda source, sink: [str(dump), name, arch, str(NETWORKS), "1" if dtype == np.float64 else "0", str(steps), str(eps),
-                                    str(source), str(sink), *settings]
-    if arrays is None:
-        text = subprocess.run(command("-", "-"), check=True, capture_output=True, text=True).stdout
-        return [line.split() for line in text.splitlines()]
-    source, sink = folder / "in.bin", folder / "out.bin"
-    np.concatenate([np.asarray(a, dtype).reshape(-1) for a in arrays]).tofile(source)
-    subprocess.run(command(source, sink), check=True)
-    return np.fromfile(sink, dtype)
-
-
-def run_case(dump, folder, name, network, config, arch, dtype, tolerance):
-    lines = library(dump, folder, name, arch, config, dtype, 0, 0, None)
-    shapes = [(line[0], int(line[1]), int(line[2]), line[3] == "1") for line in lines if line[0] != "input"]
-    inputs = [(int(line[1]), int(line[2])) for line in lines if line[0] == "input"]
+def run_case(name, network, config, arch, program, folder, dtype, tolerance):
+    dump = Dump(program, folder, [name, arch, NETWORKS], [f"{key}={value}" for key, value in config.items()])
     rng = np.random.default_rng(7)
-    numbers = [rng.standard_normal((rows, cols)) * (0.3 if cols == 1 else cols ** -0.5) + (cols == 1 and "norm" in tensor)
-               for tensor, rows, cols, _ in shapes]
-    values = [rng.standard_normal(shape) for shape in inputs]
+    params = dump.random_params(rng, norms=1.0)
+    values = [rng.standard_normal(shape) for shape in dump.inputs]
     if name == "ddpm":
-        values[1] = rng.random(inputs[1])
-    params = np.concatenate([x.reshape(-1) for x in numbers]).astype(np.float32)
+        values[1] = rng.random(dump.inputs[1])
     values = [x.astype(np.float32) for x in values]
-    torch_type = torch.float64 if dtype == np.float64 else torch.float32
-    as_torch = lambda x: torch.tensor(np.asarray(x, dtype), dtype=torch_type)
-
-    def split(flat):
-        out, at = {}, 0
-        for tensor, rows, cols, _ in shapes:
-            out[tensor] = flat[at : at + rows * cols].reshape(rows, cols)
-            at += rows * cols
-        return out
-
-    theirs = {tensor: torch.nn.Parameter(as_torch(x)) for tensor, x in split(params).items()}
-    eps, steps = (1e-8 if dtype == np.float64 else 1e-4), 3
-    groups = [dict(params=[theirs[t]], weight_decay=0.01 if decay else 0.0) for t, _, _, decay in shapes]
-    optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), eps=eps)
-    out = library(dump, folder, name, arch, config, dtype, steps, eps, [params, *values])
-    each = 2 * params.size + 2
-    worst, statistics = ("", 0.0), {}
-
-    def check(label, a, b):
-        nonlocal worst
-        value = difference(a, b)
-        worst = max(worst, (label, value), key=lambda pair: pair[1])
-        assert value <= tolerance, f"{label}: {value:.3g} > {tolerance:g}"
-
+    torch_side = Comparison(dump, params, dtype, tolerance)
+    check, theirs = torch_side.check, torch_side.params
+    out = np.frombuffer(dump.run([params, *values], dtype, torch_side.eps), dtype)
+    each, statistics = 2 * params.size + 2, {}
     weight = (1.0, 0.0) if name != "autoencoder" else (0.05, 0.95)
     config = config | {"arch": arch}
-    given = [as_torch(x) for x in values]
+    given = [torch_side.tensor(x) for x in values]
     scale = 1.0
     if name == "autoencoder":  # the library's second term is a mean over the flat vector, without what stands after rows
         places, _ = tokens_of([int(word) for word in arch.split("-")], config.get("token", 0))
         scale = places.numel() / int((places >= 0).sum())
-    for step in range(steps + 1):
+    for step in range(STEPS + 1):
         row = out[step * each : (step + 1) * each]
         ours, loss, grad = row[: params.size], row[params.size : params.size + 2], row[params.size + 2 :]
-        optimizer.zero_grad(set_to_none=False)
+        torch_side.optimizer.zero_grad(set_to_none=False)
         for p in theirs.values():
             p.grad = torch.zeros_like(p)
         first, second = network(Net(theirs, statistics, True), given, config)
@@ -225,7 +182,7 @@ def run_case(dump, folder, name, network, config, arch, dtype, tolerance):
         if second is not None:
             check(f"step {step}: second loss", loss[1:], scale * second.detach().reshape(1))
         # A bias before a batch norm has no gradient but rounding: compared beside the largest of its layer.
-        for (tensor, value), gradient in zip(split(ours).items(), split(grad).values()):
+        for (tensor, value), gradient in zip(dump.split(ours).items(), dump.split(grad).values()):
             reference = theirs[tensor].grad
             check(f"step {step}: {tensor}", value, theirs[tensor].detach())
             if tensor.endswith("conv.bias") and tensor.replace("conv.bias", "norm.weight") in theirs:
@@ -233,34 +190,22 @@ def run_case(dump, folder, name, network, config, arch, dtype, tolerance):
                 assert np.linalg.norm(gradient.reshape(-1) - reference.numpy().reshape(-1)) <= tolerance * largest, tensor
             else:
                 check(f"step {step}: gradient of {tensor}", gradient, reference)
-        optimizer.step()
-    rest = out[(steps + 1) * each :]
+        torch_side.optimizer.step()
+    rest = out[(STEPS + 1) * each :]
     # The library's AdamW made the same three steps; the fourth of PyTorch's is taken back for what follows.
-    frozen = {tensor: as_torch(x) for tensor, x in split(out[steps * each : steps * each + params.size]).items()}
+    frozen = {tensor: torch_side.tensor(x) for tensor, x in dump.split(out[STEPS * each : STEPS * each + params.size]).items()}
     with torch.no_grad():
         first, second = network(Net(frozen, statistics, False), given, config)
     check("sampling network: loss", rest[:1], first.reshape(1))
     if statistics:
         flat = torch.cat([torch.cat(pair) for pair in statistics.values()])
         check("running statistics", rest[2:], flat)
-    return worst
+    return torch_side
 
 
 def main():
-    torch.set_num_threads(1)
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        dump = build_dump()
-        for name, network, config, arch in CASES:
-            for dtype, tolerance in ((np.float64, 1e-8), (np.float32, 1e-3)):
-                label = f"{name} {arch} {np.dtype(dtype).name}"
-                try:
-                    worst = run_case(dump, pathlib.Path(folder), name, network, config, arch, dtype, tolerance)
-                    print(f"ok {label} (worst {worst[1]:.1e}, {worst[0]})")
-                except AssertionError as error:
-                    failed += 1
-                    print(f"not ok {label}: {error}")
-    return 1 if failed else 0
+    return run_cases("phase_dump", [(f"{name} {arch}", functools.partial(run_case, name, network, config, arch))
+                                    for name, network, config, arch in CASES])
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ enum { repeats = 40, most = 1 << 23 };
 
 static float own[most];
 
-static void add(void *user, size_t first, size_t n, float *running, bool fresh) {
+static bool add(void *user, size_t first, size_t n, float *running, bool fresh) {
     (void)user;
     for (size_t i = 0; i < n; i++)
         running[i] = fresh ? own[first + i] : running[i] + own[first + i];
+    return true;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -34,10 +35,14 @@ static void show(const wf_ctx *ctx, const char *what, size_t floats, double *sec
 
 static wf_status measure(wf_ctx *ctx, float *out, size_t floats) {
     double seconds[repeats];
+    size_t start[most / WF_BUCKET + 2] = {0}, buckets = 0;
+    for (; start[buckets] < floats; buckets++)
+        start[buckets + 1] =
+            start[buckets] + WF_BUCKET < floats ? start[buckets] + WF_BUCKET : floats;
     for (int i = 0; i < repeats; i++) {
         WF_TRY(wf_barrier(ctx));
         double start = wf_seconds();
-        WF_TRY(wf_sum_in_order(ctx, out, floats, wf_ctx_ranks(ctx), add, NULL));
+        WF_TRY(wf_sum_in_order(ctx, out, start, buckets, wf_ctx_ranks(ctx), add, NULL));
         seconds[i] = wf_seconds() - start;
     }
     show(ctx, "sum", floats, seconds);

@@ -320,9 +320,10 @@ wf_status wf_same(wf_ctx *ctx, const char *what, const char *text) {
     return wf_agree(ctx, status);
 }
 
-wf_status wf_sum_in_order(wf_ctx *ctx, float *out, size_t count, int active, wf_add_numbers *add,
-                          void *user) {
+wf_status wf_sum_in_order(wf_ctx *ctx, float *out, const size_t *start, size_t buckets, int active,
+                          wf_add_numbers *add, void *user) {
     wf_comm *comm = wf__ctx_comm(ctx);
+    size_t count = start[buckets];
     assert(comm != NULL && active >= 1 && active <= comm->size);
     if (comm->n_running < count) {
         free(comm->running);
@@ -330,6 +331,7 @@ wf_status wf_sum_in_order(wf_ctx *ctx, float *out, size_t count, int active, wf_
         WF_TRY(wf_alloc(ctx, count, sizeof(float), "a sum over ranks", &comm->running));
         comm->n_running = count;
     }
-    return result(ctx, comm,
-                  wf__mpi_sum_in_order(comm, out, comm->running, count, active, add, user));
+    return result(
+        ctx, comm,
+        wf__mpi_sum_in_order(comm, out, comm->running, start, buckets, active, add, user));
 }

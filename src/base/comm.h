@@ -54,13 +54,15 @@ wf_status wf_rank_0_does(wf_ctx *ctx, const char *path,
  * (b, a)". */
 wf_status wf_same(wf_ctx *ctx, const char *what, const char *text);
 
-/* out (count) = the sum over ranks 0 .. active-1, in their order. add() adds this rank's numbers
- * first .. first+n-1 to `running`, or, when `fresh`, sets them. The running sum passes from rank to
- * rank in buckets, so the bits are those of one process that adds everything in this order. Ranks
- * from `active` on only get the result. */
-typedef void wf_add_numbers(void *user, size_t first, size_t n, float *running, bool fresh);
-wf_status wf_sum_in_order(wf_ctx *ctx, float *out, size_t count, int active, wf_add_numbers *add,
-                          void *user);
+/* out = the sum over ranks 0 .. active-1, in their order. The running sum passes from rank to rank
+ * in buckets, so the bits are those of one process that adds everything in this order: while a rank
+ * adds to one bucket, the next rank adds to the one before. Bucket b has numbers start[b] ..
+ * start[b+1]-1. add() adds this rank's numbers of a bucket to `running`, or, when `fresh`, sets
+ * them; false: out of memory. Ranks from `active` on only get the result. */
+enum { WF_BUCKET = 65536 }; /* numbers of a usual bucket */
+typedef bool wf_add_numbers(void *user, size_t first, size_t n, float *running, bool fresh);
+wf_status wf_sum_in_order(wf_ctx *ctx, float *out, const size_t *start, size_t buckets, int active,
+                          wf_add_numbers *add, void *user);
 
 /* While true, the context works as if it were alone; returns what it was. For work and files of
  * this rank only. */

@@ -280,13 +280,6 @@ static void tell_idle_ranks(const wf_trainer *tr) {
     const wf_split *split = &tr->draw.split;
     int idle = split->ranks - split->active;
     if (split->field == NULL || idle == 0) return;
-    if (tr->field->kind->parts == NULL) {
-        wf_warn(tr->ctx,
-                "%s takes a batch as a whole on the CPU: %d of %d ranks idle%s while the flow is "
-                "trained; gmn shares it out, and so do GPUs",
-                tr->field->kind->name, idle, split->ranks, idle == 1 ? "s" : "");
-        return;
-    }
     wf_warn(tr->ctx,
             "%s cuts a batch of %d networks into %d part%s: %d of %d ranks idle while the flow is "
             "trained; a larger batch has more parts",

@@ -11,11 +11,7 @@ wf_split wf_split_start(const wf_ctx *ctx, wf_field *field) {
 
 void wf_split_batch(wf_split *split, const wf_batch *shape) {
     if (split->field == NULL) return;
-    const wf_field_kind *kind = split->field->kind;
-    split->parts = 1;
-    split->part_start[0] = 0;
-    split->part_start[1] = shape->n_graphs;
-    if (kind->parts != NULL) split->parts = kind->parts(split->field, shape, split->part_start);
+    split->parts = split->field->kind->parts(split->field, shape, split->part_start);
     split->active = split->parts < split->ranks ? split->parts : split->ranks;
 }
 
@@ -81,15 +77,36 @@ done:
     return status;
 }
 
-static void add_parts(void *split_, size_t first, size_t n, float *running, bool fresh) {
+/* start (room for params / WF_BUCKET + 2), filled: buckets of whole rows of the field's tensors;
+ * returns how many. Vectors are whole. */
+static size_t cut_buckets(const wf_field *field, size_t *start) {
+    size_t n = 0;
+    start[0] = 0;
+    for (int i = 0; i < field->n_tensors; i++) {
+        const wf_field_tensor *tensor = &field->tensors[i];
+        size_t cols = (size_t)tensor->cols, rows = (size_t)tensor->rows, each = rows;
+        if (cols > 1 && each * cols > WF_BUCKET) each = WF_BUCKET / cols > 0 ? WF_BUCKET / cols : 1;
+        for (size_t r = 0; r < rows; r += each) {
+            size_t end = tensor->offset + (r + each < rows ? r + each : rows) * cols;
+            if (end - start[n] >= WF_BUCKET) start[++n] = end;
+        }
+    }
+    if (start[n] < field->params) start[++n] = field->params;
+    return n;
+}
+
+static bool add_parts(void *split_, size_t first, size_t n, float *running, bool fresh) {
     const wf_split *split = split_;
-    split->field->kind->add(split->field, first, n, running, fresh);
+    return split->field->kind->add(split->field, first, n, running, fresh);
 }
 
 wf_status wf_split_gradient(wf_ctx *ctx, const wf_split *split, float *grad) {
-    /* A field without parts has left the whole gradient on rank 0. */
-    if (split->field->kind->add == NULL)
-        return wf_broadcast(ctx, grad, split->field->params * sizeof *grad);
-    return wf_sum_in_order(ctx, grad, split->field->params, split->active, add_parts,
-                           (void *)(uintptr_t)split);
+    size_t *start;
+    WF_TRY(
+        wf_alloc(ctx, split->field->params / WF_BUCKET + 2, sizeof *start, "a gradient", &start));
+    size_t buckets = cut_buckets(split->field, start);
+    wf_status status = wf_sum_in_order(ctx, grad, start, buckets, split->active, add_parts,
+                                       (void *)(uintptr_t)split);
+    free(start);
+    return status;
 }

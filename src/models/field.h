@@ -79,13 +79,14 @@ struct wf_field_kind {
     /* After a forward with keep, whose arrays must still hold what they held: grad (params) =
      * d(sum dv*v)/d(params), overwritten. dw (P, may be NULL): gradient by w. */
     wf_status (*backward)(wf_ctx *ctx, wf_field *field, const void *dv, void *grad, void *dw);
-    /* Parts of a batch that are evaluated one by one, by the batch alone: start[p] is the first
-     * network of part p, start[n] their number; returns n. After a forward with some parts only,
-     * backward leaves grad alone, and `add` adds these parts' gradients of parameters first ..
-     * first+n-1 to `running`, in their order, or sets them when `fresh`. NULL, both: the whole
-     * batch is one part. */
+    /* Parts of a batch that several processes share out, by the batch alone: start[p] is the first
+     * network of part p, start[n] their number; returns n. After a forward with some parts, grad is
+     * not what backward says, and `add` adds these parts' gradients of parameters first ..
+     * first+n-1 to `running`, in their order, or sets them when `fresh`. These are whole rows of
+     * tensors. All parts added in order have the bits of a backward of the whole batch. False: out
+     * of memory. */
     int (*parts)(wf_field *field, const wf_batch *batch, int start[WF_FIELD_PARTS + 1]);
-    void (*add)(wf_field *field, size_t first, size_t n, float *running, bool fresh);
+    bool (*add)(wf_field *field, size_t first, size_t n, float *running, bool fresh);
     /* Operations of the matrix products of the last forward with keep and its backward; may be
      * NULL. */
     double (*flops)(const wf_field *field);

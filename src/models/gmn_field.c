@@ -328,7 +328,7 @@ static int gmn_parts(wf_field *base, const wf_batch *batch, int start[WF_FIELD_P
     return field->n_parts;
 }
 
-static void gmn_add(wf_field *base, size_t first, size_t n, float *running, bool fresh) {
+static bool gmn_add(wf_field *base, size_t first, size_t n, float *running, bool fresh) {
     const gmn_field *field = own(base);
     for (int p = field->first_part; p < field->last_part; p++) {
         const float *partial = (const float *)field->parts[p].grad + first;
@@ -336,6 +336,7 @@ static void gmn_add(wf_field *base, size_t first, size_t n, float *running, bool
         else
             for (size_t i = 0; i < n; i++) running[i] += partial[i];
     }
+    return true;
 }
 
 static double gmn_flops(const wf_field *base) {

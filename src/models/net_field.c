@@ -1,5 +1,6 @@
 #include "models/net_field.h"
 
+#include "base/comm.h"
 #include "models/cuda/net_cuda.h"
 
 #include <stdlib.h>
@@ -11,6 +12,8 @@ typedef struct net_field {
     wf_net_run run;
     uint32_t update; /* of the last forward: dropout's key points here */
     bool ready;      /* a forward with keep stands */
+    bool shared;     /* it had some parts of the batch ... */
+    size_t first;    /* ... from this parameter of all networks on */
 } net_field;
 
 static net_field *own(wf_field *field) { return (net_field *)field; }
@@ -138,7 +141,7 @@ bool wf__net_run_backward(wf_net_run *run, const void *dv, void *grad, void *dw)
     if (dw != NULL) wf_tape_zero(tape, dw, (size_t)w->rows * (size_t)w->cols * tape->size);
     v->grad = (void *)dv; /* read only */
     v->grad_set = true;
-    return wf_net_backward(&run->net, grad);
+    return grad != NULL ? wf_net_backward(&run->net, grad) : wf_net_backward_activations(&run->net);
 }
 
 wf_status wf__net_field_forward(wf_ctx *ctx, wf_field *base, const void *params,
@@ -151,12 +154,31 @@ wf_status wf__net_field_forward(wf_ctx *ctx, wf_field *base, const void *params,
     tape->ctx = ctx;
     tape->watched = ctx;
     field->update = input->update;
-    wf_dropout_key key = {.seed = input->seed, .update = &field->update};
-    if (!wf__net_run_forward(&field->run, &field->model, input->batch->n_graphs, params, input->w,
-                             input->t, input->training ? &key : NULL, v))
+    field->shared = input->last_part > 0;
+    int start[WF_FIELD_PARTS + 1], first = 0, last = input->batch->n_graphs;
+    if (field->shared) {
+        wf__net_field_parts(base, input->batch, start);
+        first = start[input->first_part];
+        last = start[input->last_part];
+    }
+    size_t size = tape->size;
+    field->first = (size_t)first * (size_t)field->model.width;
+    /* Fields with dropout have one row a network. */
+    wf_dropout_key key = {.seed = input->seed, .update = &field->update, .row = (uint32_t)first};
+    if (!wf__net_run_forward(&field->run, &field->model, last - first, params,
+                             (const char *)input->w + field->first * size,
+                             (const char *)input->t + (size_t)first * size,
+                             input->training ? &key : NULL, (char *)v + field->first * size))
         return no_memory(ctx);
     field->ready = input->keep;
     return WF_OK;
+}
+
+int wf__net_field_parts(wf_field *field, const wf_batch *batch, int start[WF_FIELD_PARTS + 1]) {
+    (void)field;
+    int n = batch->n_graphs, parts = n < WF_FIELD_PARTS ? n : WF_FIELD_PARTS;
+    for (int p = 0; p <= parts; p++) start[p] = (int)wf_share_start((size_t)n, p, parts);
+    return parts;
 }
 
 wf_status wf__net_field_backward(wf_ctx *ctx, wf_field *base, const void *dv, void *grad,
@@ -166,7 +188,16 @@ wf_status wf__net_field_backward(wf_ctx *ctx, wf_field *base, const void *dv, vo
         return wf_fail(ctx, WF_ERR_USAGE,
                        "field: backward without a forward that keeps activations");
     field->ready = false;
-    return wf__net_run_backward(&field->run, dv, grad, dw) ? WF_OK : no_memory(ctx);
+    size_t first = field->first * field->run.tape.size;
+    bool done =
+        wf__net_run_backward(&field->run, (const char *)dv + first, field->shared ? NULL : grad,
+                             dw != NULL ? (char *)dw + first : NULL);
+    return done ? WF_OK : no_memory(ctx);
+}
+
+bool wf__net_field_add(wf_field *base, size_t first, size_t n, float *running, bool fresh) {
+    if (fresh) memset(running, 0, n * sizeof *running);
+    return wf_net_add_gradient(&own(base)->run.net, first, n, running);
 }
 
 double wf__net_field_flops(const wf_field *field) {

@@ -2,7 +2,8 @@
  *
  * Such a field sees a batch as a matrix (B, P), one network a row. A model is its settings and one
  * function that walks the network; everything else that models/field.h asks for is here. The whole
- * batch is one tape, and operations use all threads. */
+ * batch is one tape, and operations use all threads. A process of several has some of its rows:
+ * since a gradient is a sum over rows in order, any cut of the batch gives the same bits. */
 #ifndef WF_MODELS_NET_FIELD_H
 #define WF_MODELS_NET_FIELD_H
 
@@ -44,7 +45,8 @@ typedef struct wf_net_run {
 bool wf__net_run_forward(wf_net_run *run, const wf_net_model *model, int networks,
                          const void *params, const void *w, const void *t,
                          const wf_dropout_key *key, void *v);
-/* After a forward that keeps; dw may be NULL. */
+/* After a forward that keeps; dw may be NULL. grad NULL: only the gradients of activations, for
+ * wf_net_add_gradient. */
 bool wf__net_run_backward(wf_net_run *run, const void *dv, void *grad, void *dw);
 
 /* The functions of a kind whose model is `walk`: create as the kind's own create calls it, the rest
@@ -58,14 +60,16 @@ wf_status wf__net_field_forward(wf_ctx *ctx, wf_field *field, const void *params
                                 const wf_field_input *input, void *v);
 wf_status wf__net_field_backward(wf_ctx *ctx, wf_field *field, const void *dv, void *grad,
                                  void *dw);
+int wf__net_field_parts(wf_field *field, const wf_batch *batch, int start[WF_FIELD_PARTS + 1]);
+bool wf__net_field_add(wf_field *field, size_t first, size_t n, float *running, bool fresh);
 double wf__net_field_flops(const wf_field *field);
 wf_status wf__net_field_record(wf_ctx *ctx, const wf_field *field,
                                const wf_field_program_desc *desc, wf_field_program **out);
 /* These, as members of a wf_field_kind. */
 #define WF_NET_FIELD_FUNCTIONS                                                                     \
     .free = wf__net_field_free, .init = wf__net_field_init, .forward = wf__net_field_forward,      \
-    .backward = wf__net_field_backward, .flops = wf__net_field_flops,                              \
-    .record = wf__net_field_record
+    .backward = wf__net_field_backward, .parts = wf__net_field_parts, .add = wf__net_field_add,    \
+    .flops = wf__net_field_flops, .record = wf__net_field_record
 
 #ifdef __cplusplus
 }

@@ -32,6 +32,76 @@ bool wf_net_backward(wf_net *net, void *grad) {
     return wf_tape_backward(tape);
 }
 
+bool wf_net_backward_activations(wf_net *net) {
+    wf_tape *tape = net->tape;
+    assert(tape->keep && net->next == net->list->count);
+    for (int i = 0; i < net->list->count; i++) net->views[i]->wants = false;
+    tape->keep_gradients = true;
+    bool done = wf_tape_backward(tape);
+    tape->watched = NULL; /* what other processes wait for is not interrupted */
+    return done;
+}
+
+/* Rows first .. first+rows-1 of a table. */
+static void add_table_rows(const wf_op *op, size_t first, size_t rows, float *running) {
+    const wf_tensor *table = op->in[1], *y = op->out[0];
+    for (int r = 0; r < y->rows; r++) {
+        size_t row = op->map[r] - first;
+        if (op->map[r] < first || row >= rows) continue;
+        const float *dy = (const float *)y->grad + (size_t)r * (size_t)y->ld + op->column;
+        for (int c = 0; c < table->cols; c++) running[row * (size_t)table->cols + c] += dy[c];
+    }
+}
+
+/* Rows of input `which` of an operation. Those of a linear layer's weight and bias are columns of
+ * its result; of other operations all rows are added together. */
+static bool add_rows(wf_tape *tape, const wf_op *op, int which, size_t first, size_t rows,
+                     float *running) {
+    wf_tensor in[WF_OP_INPUTS], out = *op->out[0];
+    if (out.grad == NULL) return true; /* nobody reads the result */
+    if (op->kind == WF_OP_add_table) {
+        add_table_rows(op, first, rows, running);
+        return true;
+    }
+    wf_op some = *op;
+    for (int k = 0; k < WF_OP_INPUTS; k++) {
+        if (op->in[k] == NULL) continue;
+        in[k] = *op->in[k];
+        in[k].wants = k == which;
+        some.in[k] = &in[k];
+    }
+    assert(op->kind == WF_OP_linear || rows == (size_t)in[which].rows);
+    if (op->kind == WF_OP_linear) {
+        out.grad = (float *)out.grad + first;
+        out.cols = in[which].rows = (int)rows;
+    }
+    in[which].grad = running;
+    some.out[0] = &out;
+    return wf_tape_backward_of(tape, &some);
+}
+
+static bool add_tensor_rows(wf_net *net, int tensor, size_t first, size_t rows, float *running) {
+    for (const wf_op *op = net->tape->last; op != NULL; op = op->previous)
+        for (int k = 0; k < WF_OP_INPUTS; k++)
+            if (op->in[k] == net->views[tensor])
+                return add_rows(net->tape, op, k, first, rows, running);
+    return true;
+}
+
+bool wf_net_add_gradient(wf_net *net, size_t first, size_t n, float *running) {
+    for (int i = 0; i < net->list->count; i++) {
+        const wf_field_tensor *tensor = &net->list->tensors[i];
+        size_t start = tensor->offset, cols = (size_t)tensor->cols;
+        size_t end = start + (size_t)tensor->rows * cols;
+        size_t from = first > start ? first : start, to = first + n < end ? first + n : end;
+        if (from >= to) continue;
+        if (!add_tensor_rows(net, i, (from - start) / cols, (to - from) / cols,
+                             running + (from - first)))
+            return false;
+    }
+    return true;
+}
+
 void wf_net_scope(wf_net *net, const char *format, ...) {
     net->scope[0] = '\0';
     if (format == NULL) return;

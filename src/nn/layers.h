@@ -47,6 +47,13 @@ void wf_net_start(wf_net *net, wf_tape *tape, const wf_params *list, const void 
 /* After a recording whose tape keeps: grad (params), overwritten, from the gradients of outputs
  * that the caller has set. */
 bool wf_net_backward(wf_net *net, void *grad);
+/* The same in two steps, where processes share the rows of a batch; on the CPU, in float. First
+ * the gradients of activations. Then what this recording's rows add to `running`, which holds
+ * parameters first .. first+n-1: whole rows of tensors. The rows are added one after another as
+ * wf_net_backward does, so that a sum that passes from process to process has the bits of one.
+ * One operation reads a parameter. */
+bool wf_net_backward_activations(wf_net *net);
+bool wf_net_add_gradient(wf_net *net, size_t first, size_t n, float *running);
 
 /* Names of what follows begin with this; NULL: with nothing. "blocks.%d." */
 void wf_net_scope(wf_net *net, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -14,7 +14,7 @@ void wf_tape_start(wf_tape *tape, const wf_backend *backend, wf_dtype dtype, boo
     tape->backend = backend;
     tape->size = dtype == WF_F64 ? sizeof(double) : sizeof(float);
     tape->keep = keep;
-    tape->failed = tape->shapes = false;
+    tape->failed = tape->shapes = tape->keep_gradients = false;
     tape->ctx = NULL;
     tape->watched = NULL;
     tape->last = NULL;
@@ -159,7 +159,8 @@ static void *take_spare(wf_tape *tape, size_t bytes) {
 /* A tensor's gradient is read by the operation that made the tensor. That one is done, so its
  * memory may be used again. */
 static void spare_gradient(wf_tape *tape, wf_tensor *tensor) {
-    if (tensor->shares != NULL || !tensor->grad_own || tape->spares == WF_TAPE_SPARES) return;
+    if (tape->keep_gradients || tape->spares == WF_TAPE_SPARES) return;
+    if (tensor->shares != NULL || !tensor->grad_own) return;
     if (tensor->rows <= tape->backend->spare_rows) return;
     tape->spare[tape->spares++] = (wf_tape_spare){tensor->grad, tensor_bytes(tape, tensor)};
     tensor->grad_own = false;
@@ -212,6 +213,11 @@ bool wf_tape_backward(wf_tape *tape) {
         for (int i = 0; i < WF_OP_OUTPUTS; i++)
             if (op->out[i] != NULL) spare_gradient(tape, op->out[i]);
     }
+    return !tape->failed;
+}
+
+bool wf_tape_backward_of(wf_tape *tape, const wf_op *op) {
+    if (!tape->failed) run_op(tape, tape->backend->backward[op->kind], op);
     return !tape->failed;
 }
 

@@ -30,6 +30,7 @@ typedef struct wf_tape {
     wf_op *last;
     size_t size; /* of a real */
     bool keep, failed;
+    bool keep_gradients; /* backward does not use the memory of gradients again */
     /* Set after wf_tape_start. shapes: tensors have no data, and nothing runs; a model is walked
      * for its parameters. ctx: whose threads operations on the CPU may use; NULL: one thread.
      * watched: once this context is interrupted, no more operations run, as after a failure, and
@@ -74,6 +75,8 @@ wf_tensor *wf_tape_weight(wf_tape *tape, const void *data, void *grad, int rows,
 /* Zeroed gradient of a tensor, to be filled before backward. */
 void *wf_tape_grad(wf_tape *tape, wf_tensor *tensor);
 bool wf_tape_backward(wf_tape *tape); /* false: out of memory */
+/* The backward of one operation alone, whose tensors have their gradients. */
+bool wf_tape_backward_of(wf_tape *tape, const wf_op *op);
 /* Runs an operation whose outputs are allocated, and records it for backward. */
 void wf_tape_run(wf_tape *tape, wf_op *op);
 /* Floating-point operations of the matrix products that forward and backward of the recorded

@@ -68,6 +68,59 @@ static void test_threads(void **state) {
     }
 }
 
+/* A share of a batch's parts, as one of several processes has it; its gradient joins the running
+ * sum half a tensor at a time. */
+static void add_share(net_case *s, int first_part, int last_part, float *running) {
+    wf_field_input input = {.batch = &s->batch,
+                            .w = s->w,
+                            .t = s->t,
+                            .first_part = first_part,
+                            .last_part = last_part,
+                            .keep = true,
+                            .training = true,
+                            .seed = net_seed,
+                            .update = 2};
+    assert_int_equal(wf_field_forward(s->ctx, s->field, s->theta, &input, s->v), WF_OK);
+    assert_int_equal(wf_field_backward(s->ctx, s->field, s->dv, s->grad, NULL), WF_OK);
+    for (int i = 0; i < s->field->n_tensors; i++) {
+        const wf_field_tensor *tensor = &s->field->tensors[i];
+        size_t cols = (size_t)tensor->cols, rows = (size_t)tensor->rows;
+        size_t half = cols > 1 ? rows / 2 * cols : 0, at = tensor->offset,
+               rest = rows * cols - half;
+        wf_field *field = s->field;
+        assert_true(field->kind->add(field, at, half, running + at, first_part == 0));
+        assert_true(field->kind->add(field, at + half, rest, running + at + half, first_part == 0));
+    }
+}
+
+/* Processes that share a batch have the bits of one, however it is cut. */
+static void test_shares(void **state) {
+    static const int cuts[][4] = {{0, 16, 16, 16}, {0, 5, 16, 16}, {0, 1, 9, 16}};
+    (void)state;
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+        net_case whole, share;
+        int start[WF_FIELD_PARTS + 1];
+        open_case(&whole, &wide[i], WF_F32, 1, most_networks);
+        open_case(&share, &wide[i], WF_F32, 2, most_networks);
+        float *running = malloc(whole.params * sizeof *running);
+        run_forward(&whole, true, true);
+        assert_int_equal(wf_field_backward(whole.ctx, whole.field, whole.dv, whole.grad, NULL),
+                         WF_OK);
+        assert_int_equal(share.field->kind->parts(share.field, &share.batch, start), 16);
+        for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
+            memset(share.v, 0, share.many * sizeof(float));
+            for (int r = 0; r < 3; r++)
+                if (cuts[c][r] < cuts[c][r + 1])
+                    add_share(&share, cuts[c][r], cuts[c][r + 1], running);
+            assert_memory_equal(share.v, whole.v, share.many * sizeof(float));
+            assert_memory_equal(running, whole.grad, whole.params * sizeof(float));
+        }
+        free(running);
+        close_case(&whole);
+        close_case(&share);
+    }
+}
+
 /* Counts of the paper's models. 1944-10 has as many parameters as the CNN of its CIFAR-10. */
 static const struct {
     field_case field;
@@ -180,6 +233,7 @@ int main(void) {
         cmocka_unit_test(test_gradients), cmocka_unit_test(test_threads),
         cmocka_unit_test(test_counts),    cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_start),     cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_shares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

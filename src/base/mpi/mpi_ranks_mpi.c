@@ -27,7 +27,6 @@
 #include <mpi.h>
 
 enum {
-    bucket_floats = 65536,
     largest_call = 1 << 30, /* bytes: counts of MPI are ints */
     spins = 2000,
     yields = 200,
@@ -433,14 +432,14 @@ bool wf__mpi_device_sum(wf_comm *comm, void *numbers, size_t n, bool doubles) {
 typedef struct ordered_sum {
     wf_comm *comm;
     float *out, *running;
-    size_t count, buckets;
+    const size_t *start;
+    size_t buckets;
     int active;
     MPI_Request *receives, *sends, *results; /* [buckets] each */
 } ordered_sum;
 
-static size_t bucket_size(const ordered_sum *s, size_t b) {
-    size_t left = s->count - b * bucket_floats;
-    return left < bucket_floats ? left : bucket_floats;
+static int bucket_size(const ordered_sum *s, size_t b) {
+    return (int)(s->start[b + 1] - s->start[b]);
 }
 
 static void post_receives(ordered_sum *s) {
@@ -450,7 +449,7 @@ static void post_receives(ordered_sum *s) {
     if (rank == 0 || rank >= s->active) return;
     pthread_mutex_lock(&mpi->lock);
     for (size_t b = 0; b < s->buckets; b++)
-        MPI_Irecv(s->running + b * bucket_floats, (int)bucket_size(s, b), MPI_FLOAT, rank - 1,
+        MPI_Irecv(s->running + s->start[b], bucket_size(s, b), MPI_FLOAT, rank - 1,
                   (int)(b % 32768), mpi->work, &s->receives[b]);
     pthread_mutex_unlock(&mpi->lock);
 }
@@ -458,12 +457,12 @@ static void post_receives(ordered_sum *s) {
 /* This rank's numbers join bucket b; the sum goes to the next rank, from the last one to all. */
 static bool pass_bucket(ordered_sum *s, size_t b, wf_add_numbers *add, void *user) {
     wf_mpi *mpi = s->comm->mpi;
-    int rank = s->comm->rank, n = (int)bucket_size(s, b);
-    size_t first = b * bucket_floats;
+    int rank = s->comm->rank, n = bucket_size(s, b);
+    size_t first = s->start[b];
     bool last = rank == s->active - 1;
     if (rank < s->active) {
         if (rank > 0 && !wait_all(s->comm, &s->receives[b], 1)) return false;
-        add(user, first, (size_t)n, s->running + first, rank == 0);
+        if (!add(user, first, (size_t)n, s->running + first, rank == 0)) return false;
         if (last) memcpy(s->out + first, s->running + first, (size_t)n * sizeof(float));
     }
     pthread_mutex_lock(&mpi->lock);
@@ -485,12 +484,15 @@ static void cancel_receives(ordered_sum *s) {
     pthread_mutex_unlock(&s->comm->mpi->lock);
 }
 
-bool wf__mpi_sum_in_order(wf_comm *comm, float *out, float *running, size_t count, int active,
-                          wf_add_numbers *add, void *user) {
+bool wf__mpi_sum_in_order(wf_comm *comm, float *out, float *running, const size_t *start,
+                          size_t buckets, int active, wf_add_numbers *add, void *user) {
     if (atomic_load(&comm->failed) != 0) return false;
-    ordered_sum s = {
-        .comm = comm, .out = out, .running = running, .count = count, .active = active};
-    s.buckets = (count + bucket_floats - 1) / bucket_floats;
+    ordered_sum s = {.comm = comm,
+                     .out = out,
+                     .running = running,
+                     .start = start,
+                     .buckets = buckets,
+                     .active = active};
     s.receives = malloc((3 * s.buckets + 1) * sizeof(MPI_Request));
     if (s.receives == NULL) return false;
     s.sends = s.receives + s.buckets;

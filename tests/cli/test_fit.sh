@@ -22,7 +22,7 @@ check "the plan is in the JSON, or the machine was slower" test -n "$slower" -o 
     "$(value fit.json plan.updates)" = "$(value fit.json updates)"
 check "the recipe lies beside" grep -q "^updates = $(value fit.json plan.updates) " flow.safetensors.recipe.conf
 check "with the promised time" grep -q "^max_seconds = " flow.safetensors.recipe.conf
-check "too short a time is a warning" grep -q "warning: .* as --minutes" said
+check "too short a time is a warning" grep -q "warning: .* as minutes = " said
 check "nothing stays of the measurement" test -z "$(ls -A measured)"
 expect nowhere 4 "a folder to measure in" env TMPDIR="$scratch/none" "$weft" fit zoo.safetensors -o x.safetensors
 

@@ -1,5 +1,5 @@
-/* report_curves: the loss of the flow over its updates, and weight histograms by parameter
- * group. */
+/* report_curves: the loss over updates, a plot for each phase of the fit, and weight histograms by
+ * parameter group. */
 #include "base/c_locale.h"
 #include "base/digest.h"
 #include "base/io.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { log_limit = 256 << 20, drawn_points = 600, bins = 48 };
+enum { log_limit = 256 << 20, drawn_points = 600, bins = 48, phase_name = 32 };
 
 typedef struct curve {
     double *x, *y, *smooth;
@@ -129,7 +129,7 @@ static void explain_validation(wf__page *page, const curves *c) {
         page,
         " Blue: on held-out networks, lowest at update %.0f (%.4f), at the end %.4f; green: "
         "on networks of the collection, with the same noise and times, at the end %.4f. "
-        "The gap of %.4f (%.1f %%) is what the flow has learned by heart.",
+        "The gap of %.4f (%.1f %%) is what it has learned by heart.",
         c->held_out.x[lowest], c->held_out.y[lowest], c->held_out.y[last], c->fitted.y[last], gap,
         100 * gap / c->fitted.y[last]);
 }
@@ -139,7 +139,7 @@ static void draw_plot(wf__page *page, const char *shape, const wf__plot *plot, c
                       bool validated) {
     const curve *c = &all->training;
     wf__page_add(page, "<figure class=\"%s\">", shape);
-    wf__plot_begin(page, plot, "updates", "loss", "Loss of the flow over its updates");
+    wf__plot_begin(page, plot, "updates", "loss", "Loss over updates");
     wf__plot_path(page, plot, "curve-raw", c->x, c->y, c->n);
     wf__plot_path(page, plot, "curve", c->x, c->smooth, c->n);
     if (validated) draw_validation(page, plot, all);
@@ -147,7 +147,8 @@ static void draw_plot(wf__page *page, const char *shape, const wf__plot *plot, c
     wf__page_add(page, "</figure>");
 }
 
-static void draw_curves(wf__page *page, curves *all, double *scratch) {
+/* phase: "" of a flow, which has one alone. */
+static void draw_curves(wf__page *page, const char *phase, curves *all, double *scratch) {
     curve *c = &all->training;
     bool validated = all->held_out.n > 0 && all->fitted.n == all->held_out.n;
     wf__plot plot = {980, 280, 60, 14, 12, 40, c->x[0], c->x[c->n - 1], 0, 1};
@@ -166,16 +167,21 @@ static void draw_curves(wf__page *page, curves *all, double *scratch) {
     }
     drawn.held_out.y = drawn.held_out.smooth;
     drawn.fitted.y = drawn.fitted.smooth;
-    wf__page_add(page, "<section id=\"training\"><h2>Training the flow</h2>");
+    if (*phase != '\0') {
+        wf__page_add(page, "<h3>");
+        wf__page_escaped(page, phase);
+        wf__page_add(page, "</h3>");
+    }
     draw_plot(page, "wide", &plot, &drawn, validated);
     plot.width = 400;
     draw_plot(page, "narrow", &plot, &drawn, validated);
-    wf__page_add(
-        page,
-        "<p class=\"note\">Pale: as logged, dark: running mean. The loss does not go to "
-        "zero: from the middle of its path a network cannot tell which of many it comes from.");
+    wf__page_add(page, "<p class=\"note\">Pale: as logged, dark: running mean.");
+    if (*phase == '\0')
+        wf__page_add(page,
+                     " The loss does not go to zero: from the middle of its path a network cannot "
+                     "tell which of many it comes from.");
     if (validated) explain_validation(page, all);
-    wf__page_add(page, "</p></section>\n");
+    wf__page_add(page, "</p>\n");
 }
 
 /* The digest is of the bytes that are drawn: a file could change between a look at it and this. */
@@ -193,27 +199,67 @@ static wf_status read_log(wf_ctx *ctx, const wf_report_desc *desc, char **text) 
     return status;
 }
 
-wf_status wf__report_loss(wf_ctx *ctx, wf__page *page, const wf_report_desc *desc) {
-    if (desc->log_path == NULL || !wf_file_exists(desc->log_path)) return WF_OK;
+/* The phase that a line names, as those of pdiff do; "": none. */
+static void read_phase(const char *line, char out[phase_name]) {
+    static const char key[] = "\"phase\":\"";
+    const char *at = memmem(line, strcspn(line, "\n"), key, sizeof key - 1);
+    if (at != NULL) at += sizeof key - 1;
+    int length = at != NULL ? (int)strcspn(at, "\"\n") : 0;
+    snprintf(out, phase_name, "%.*s", length, at != NULL ? at : "");
+}
+
+/* Ends the text behind the lines of its first phase, whose name goes to `phase`. Returns the rest,
+ * which is "" behind the last phase. */
+static char *cut_phase(char *text, char phase[phase_name]) {
+    char next[phase_name];
+    read_phase(text, phase);
+    for (char *end = strchr(text, '\n'); end != NULL && end[1] != '\0';
+         end = strchr(end + 1, '\n')) {
+        read_phase(end + 1, next);
+        if (strcmp(next, phase) == 0) continue;
+        *end = '\0';
+        return end + 1;
+    }
+    return text + strlen(text);
+}
+
+static wf_status draw_phase(wf_ctx *ctx, wf__page *page, const char *phase, const char *text) {
     curves c = {0};
-    char *text;
-    WF_TRY(read_log(ctx, desc, &text));
     wf_status status = read_curve(ctx, text, "loss", &c.training);
     if (status == WF_OK) status = read_curve(ctx, text, "validation", &c.held_out);
     if (status == WF_OK) status = read_curve(ctx, text, "fitted", &c.fitted);
-    free(text);
     if (status == WF_OK && c.training.n >= 2) {
         thin_and_smooth(&c.training);
         double *scratch;
         status = wf_alloc(ctx, c.training.n, sizeof *scratch, "loss curve", &scratch);
         if (status == WF_OK) {
-            draw_curves(page, &c, scratch);
+            draw_curves(page, phase, &c, scratch);
             free(scratch);
         }
     }
     curve_free(&c.training);
     curve_free(&c.held_out);
     curve_free(&c.fitted);
+    return status;
+}
+
+wf_status wf__report_loss(wf_ctx *ctx, wf__page *page, const wf_report_desc *desc) {
+    if (desc->log_path == NULL || !wf_file_exists(desc->log_path)) return WF_OK;
+    wf_status status = WF_OK;
+    char *text, *rest, phase[phase_name];
+    WF_TRY(read_log(ctx, desc, &text));
+    read_phase(text, phase);
+    size_t before = page->size;
+    wf__page_add(page, "<section id=\"training\"><h2>Training%s</h2>",
+                 *phase == '\0' ? " the flow" : "");
+    size_t empty = page->size;
+    for (char *lines = text; *lines != '\0' && status == WF_OK; lines = rest) {
+        rest = cut_phase(lines, phase);
+        status = draw_phase(ctx, page, phase, lines);
+    }
+    if (page->size > empty) wf__page_add(page, "</section>\n");
+    else page->size = before; /* a log without two losses: no section */
+    free(text);
     return status;
 }
 

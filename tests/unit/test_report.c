@@ -227,7 +227,22 @@ static void unlabelled_page(void **state) {
     assert_null(strstr(page, "nan"));
     assert_null(strstr(page, "Every network as a point"));
     assert_non_null(strstr(page, "<em class=\"copies\""));
-    assert_null(strstr(page, "Training the flow"));
+    assert_null(strstr(page, "id=\"training\""));
+    free(page);
+
+    /* A generator that is fitted in phases: a curve of each, and nothing about flows. */
+    FILE *log = fopen(missing, "w");
+    for (int update = 1; update <= 8; update++)
+        fprintf(log, "{\"update\":%d,\"phase\":\"%s\",\"loss\":%d}\n", update,
+                update <= 5 ? "vae" : "ddpm", update <= 5 ? 900 : 1);
+    fclose(log);
+    assert_ok(ctx, wf_report_write(ctx, &desc, path));
+    remove(missing);
+    page = read_page(path);
+    assert_non_null(strstr(page, "<h2>Training</h2><h3>vae</h3>"));
+    assert_non_null(strstr(page, "<h3>ddpm</h3>"));
+    assert_int_equal(count_of(page, "class=\"curve\""), 4); /* wide and narrow */
+    assert_null(strstr(page, "middle of its path"));
     free(page);
 
     snprintf(path, sizeof path, "%s/no-such-folder/x.html", folder);

@@ -5,6 +5,7 @@
 #include "run/pipeline.h"
 #include "weft/text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,6 +139,15 @@ static wf_status scale_width(wf_run_app *app, request *r) {
     return WF_OK;
 }
 
+/* How an architecture with the ends of `like` is written. */
+static void ends_text(const wf_graph *like, char out[64]) {
+    const wf_group *input = &like->groups[0];
+    if (input->image)
+        snprintf(out, 64, "%dx%dx%d ... linear%d", input->n, input->height, input->width,
+                 like->outputs);
+    else snprintf(out, 64, "%d-...-%d", like->inputs, like->outputs);
+}
+
 /* Inputs and outputs are those of a collection that the flow was fitted to: hidden layers alone may
  * differ. */
 static wf_status check_ends(wf_run_app *app, const wf_flow *flow, const request *r) {
@@ -146,32 +156,44 @@ static wf_status check_ends(wf_run_app *app, const wf_flow *flow, const request 
         if (known->inputs == r->graph->inputs && known->outputs == r->graph->outputs) return WF_OK;
     }
     const wf_graph *like = r->about.graph;
+    char ends[64];
+    ends_text(like, ends);
     return wf__run_fail(
         app, WF_ERR_USAGE,
         "--arch %s has %d inputs and %d outputs; the flow was fitted to networks of %s, "
-        "with %d and %d, and makes no others: write %d-...-%d",
+        "with %d and %d, and makes no others: write %s",
         cli_text(app, "arch"), r->graph->inputs, r->graph->outputs, like->text, like->inputs,
-        like->outputs, like->inputs, like->outputs);
+        like->outputs, ends);
 }
 
-/* The architecture: --arch, else that of the source; then --width. */
-static wf_status choose_graph(wf_run_app *app, const wf_flow *flow, request *r) {
+/* --arch, else a copy of `like`. NULL: there is none. */
+static wf_status read_arch(wf_run_app *app, const wf_graph *like, wf_graph **out) {
     const char *arch = cli_text(app, "arch"), *activation = cli_text(app, "activation");
-    const wf_graph *like = r->about.graph;
     if (arch == NULL && activation != NULL)
         return wf__run_fail(
             app, WF_ERR_USAGE,
             "--activation goes with --arch: a collection's own networks keep theirs");
-    if (activation == NULL) activation = wf_activation_name(like->activation);
-    WF_TRY(arch == NULL ? wf_graph_fold(app->ctx, like, 0, &r->graph)
-                        : wf_graph_parse(app->ctx, arch, activation, 0, &r->graph));
+    if (arch == NULL) return wf_graph_fold(app->ctx, like, 0, out);
+    bool one = like != NULL && like->activation != WF_ACT_MIXED;
+    if (activation == NULL) activation = one ? wf_activation_name(like->activation) : "relu";
+    return wf_graph_parse(app->ctx, arch, activation, 0, out);
+}
+
+/* The architecture: --arch, else that of the source; then --width. */
+static wf_status choose_graph(wf_run_app *app, const wf_flow *flow, request *r) {
+    const char *arch = cli_text(app, "arch");
+    const wf_graph *like = r->about.graph;
+    WF_TRY(read_arch(app, like, &r->graph));
     if (r->what.task != NULL &&
-        (r->graph->inputs != like->inputs || r->graph->outputs != like->outputs))
+        (r->graph->inputs != like->inputs || r->graph->outputs != like->outputs)) {
+        char ends[64];
+        ends_text(like, ends);
         return wf__run_fail(app, WF_ERR_USAGE,
                             "task %s has %d inputs and %d classes, --arch %s has %d and %d: write "
-                            "%d-...-%d",
+                            "%s",
                             r->what.task, like->inputs, like->outputs, arch, r->graph->inputs,
-                            r->graph->outputs, like->inputs, like->outputs);
+                            r->graph->outputs, ends);
+    }
     if (r->what.task == NULL) WF_TRY(check_ends(app, flow, r));
     WF_TRY(scale_width(app, r));
     r->what.new_shape = true;
@@ -237,15 +259,12 @@ static wf_status refuse_flow_options(wf_run_app *app, const char *generator) {
 
 /* --arch, else what the generator was fitted to, else the collection's. */
 static wf_status choose_plain_graph(wf_run_app *app, request *r) {
-    const char *arch = cli_text(app, "arch"), *activation = cli_text(app, "activation");
     const wf_graph *like = wf_generator_graph(r->generator);
     if (like == NULL && r->zoo != NULL) like = wf_zoo_graph(r->zoo);
-    if (like == NULL && arch == NULL)
+    if (like == NULL && cli_text(app, "arch") == NULL)
         return wf__run_fail(app, WF_ERR_USAGE,
                             "say which networks to make: --arch 64-16-8-10, or --zoo");
-    if (activation == NULL)
-        activation = like != NULL ? wf_activation_name(like->activation) : "relu";
-    WF_TRY(wf_graph_parse(app->ctx, arch != NULL ? arch : like->text, activation, 0, &r->graph));
+    WF_TRY(read_arch(app, like, &r->graph));
     WF_TRY(scale_width(app, r));
     r->what.new_shape = like != NULL && !wf_graph_equal(like, r->graph);
     r->what.graph = r->graph;

@@ -121,6 +121,23 @@ static wf_status check_condition(wf_ctx *ctx, const sampler *s, const float *con
     return WF_OK;
 }
 
+/* No family has the blocks of `graph`. */
+static wf_status refuse_layers(wf_ctx *ctx, const wf_graph *graph, const wf_graph *like) {
+    for (int b = 0; b < graph->n_blocks && graph->n_blocks == like->n_blocks; b++) {
+        const wf_block *found = &graph->blocks[b], *expected = &like->blocks[b];
+        if (found->kind == expected->kind && found->coef != expected->coef)
+            return wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                           "%s: layer %d: expected %d numbers between two units, as in the flow's "
+                           "networks (%s), found %d; keep kernels and image sizes",
+                           graph->text, found->layer + 1, expected->coef, like->text, found->coef);
+        if (found->kind != expected->kind) break;
+    }
+    return wf_fail(ctx, WF_ERR_UNSUPPORTED,
+                   "%s: the flow was fitted to networks with other layers (%s ...), so there is "
+                   "no normalisation for its blocks; keep the number of layers and biases",
+                   graph->text, like->text);
+}
+
 static wf_status choose_norm(wf_ctx *ctx, sampler *s, const float *cond) {
     static const wf_principal none;
     s->norm = (wf_norm){0};
@@ -128,12 +145,7 @@ static wf_status choose_norm(wf_ctx *ctx, sampler *s, const float *cond) {
     s->axes = wf_principal_axes(&none, s->graph);
     if (!s->flow->fit.normalise) return WF_OK;
     const wf_family *family = wf_training_set_match(&s->flow->set, s->graph, cond);
-    if (family == NULL)
-        return wf_fail(
-            ctx, WF_ERR_UNSUPPORTED,
-            "%s: the flow was fitted to networks with other layers (%s ...), so there is "
-            "no normalisation for its blocks; keep the number of layers and biases",
-            s->graph->text, s->flow->set.families[0].graph->text);
+    if (family == NULL) return refuse_layers(ctx, s->graph, s->flow->set.families[0].graph);
     WF_TRY(wf_family_norm(ctx, family, s->graph, &s->norm));
     if (!s->flow->fit.principal) return WF_OK;
     if (wf_principal_width(s->graph) != family->principal.width)

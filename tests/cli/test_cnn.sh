@@ -65,6 +65,28 @@ expect norm-left-over 3 "belong to no layer of the description: 1.bias F32 [3]" 
 expect norm-alone 3 'layer 2, batch norm "2": expected a convolution or linear layer before it' \
     "$weft" zoo import nets --arch "1x8x8 conv3 relu pass batchnorm pool linear10" -o x
 
+# --- generators of networks that no text describes --------------------------------------------------------------
+resnet="1x8x8 conv3! batchnorm basic3x1 basic4x1s2 gap linear10"
+sed "s/^arch = .*/arch = $resnet/" cnn.conf >resnet.conf
+"$weft" zoo train resnet.conf -o resnets.safetensors -q >/dev/null
+toy="--set model.width=8 --set model.time=8 --set train.updates=2 --set train.batch=2 --set sample.steps=1"
+# shellcheck disable=SC2086
+expect fit-resnets 0 "after 2 updates" "$weft" train resnet.conf --zoo resnets.safetensors --set model.generator=dwf \
+    --set train.coupling=independent $toy -o dwf.safetensors -q
+expect sample-rival 0 "2 networks of 1x8x8 to 10, 9 layers" "$weft" sample dwf.safetensors -n 2 -o drawn.safetensors -q
+expect sample-control 0 "2 networks of 1x8x8 to 10, 9 layers" \
+    "$weft" sample perturbation-0.1 --zoo resnets.safetensors -n 2 -o noisy.safetensors -q
+small="--set model.node=8 --set model.edge=8 --set model.time=8 --set model.blocks=1 --set train.updates=2 --set train.batch=2"
+# shellcheck disable=SC2086
+"$weft" train resnet.conf --zoo resnets.safetensors $small -o flow.safetensors -q >/dev/null
+expect sample-arch 0 "a shape never trained on" "$weft" sample flow.safetensors -n 1 --steps 1 \
+    --arch "1x8x8 conv3! batchnorm basic3x1 basic6x1s2 gap linear10" -o wide.safetensors -q
+expect sample-kernel 2 "layer 1: expected 9 numbers between two units, as in the flow's networks" "$weft" sample flow.safetensors \
+    --arch "1x8x8 conv3k5! batchnorm basic3x1 basic4x1s2 gap linear10" -o x.safetensors -q
+expect sample-images 2 "write 1x8x8 ... linear10" "$weft" sample flow.safetensors --arch "1x9x9 conv4 gap linear10" -o x.safetensors -q
+"$weft" zoo export drawn.safetensors -i 0 -o drawn.pt -q >/dev/null
+check "an exported ResNet is imported again" "$weft" zoo import drawn.pt --arch "$resnet" --keep-norm -o returned -q
+
 # --- batches of CIFAR -------------------------------------------------------------------------------------------
 mkdir cifar-10
 python3 - <<PYTHON

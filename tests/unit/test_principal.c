@@ -158,7 +158,6 @@ static void rows_lie_along_their_axes(void **state) {
     wf_ctx_free(ctx);
 }
 
-/* The axes do not depend on the number of threads, nor on a cut of the rows. */
 /* The 27 weights of a 3x3x3 kernel are a row with fixed coordinates, too. */
 static void kernels_lie_along_their_axes(void **state) {
     (void)state;
@@ -201,6 +200,7 @@ static void kernels_lie_along_their_axes(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* The axes do not depend on the number of threads, nor on a cut of the rows. */
 static void threads_change_no_bit(void **state) {
     (void)state;
     wf_ctx *ctx = test_ctx();

@@ -77,6 +77,13 @@ typedef struct wf_report_sweep {
     int n_series;
 } wf_report_sweep;
 
+/* The log of a fit: JSON lines with "update" and "loss", of a fit in phases "phase", too. */
+typedef struct wf_report_log {
+    const char *name;   /* of the run, where the page is about several; NULL */
+    const char *path;   /* a missing file is no fault */
+    const char *digest; /* what wf_file_digest said of it: another one is refused; or NULL */
+} wf_report_log;
+
 /* Everything is borrowed for the call. A part whose input is NULL is left out of the page. */
 typedef struct wf_report_desc {
     const char *title;
@@ -84,9 +91,9 @@ typedef struct wf_report_desc {
     wf_score score;      /* what accuracy columns hold */
     const wf_report_entry *entries;
     int n_entries;
-    const char *notes;      /* what was cut; NULL or "" */
-    const char *log_path;   /* JSON lines with "update" and "loss"; a missing file is no fault */
-    const char *log_digest; /* what wf_file_digest said of it: another one is refused; or NULL */
+    const char *notes;         /* what was cut; NULL or "" */
+    const wf_report_log *logs; /* a curve of the loss for each phase of each */
+    int n_logs;
     const wf_graph *graph;
     const float *trained; /* (n_trained, n_params), for histograms and decision regions */
     size_t n_trained;

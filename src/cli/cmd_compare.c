@@ -91,9 +91,8 @@ static wf_status read_run(comparison *c, const char *folder, compared *run) {
         json_object_update(run->settings, json_object_get(stage, "config"));
     WF_TRY(wf__run_json_complete(app, path, run->settings));
     if (!c->methods) return WF_OK;
-    WF_TRY(wf__run_path(app, folder, "points.json", path));
-    return cli_method_read(app, run->eval, run->settings,
-                           cli_text(app, "out") != NULL ? path : NULL, &run->method);
+    return cli_method_read(app, folder, run->eval, run->stages, run->settings,
+                           cli_text(app, "out") != NULL, &run->method);
 }
 
 /* Runs that have no results yet are passed over. */
@@ -405,9 +404,11 @@ static wf_status print_table(const comparison *c, bool auc) {
 static wf_status write_page(const comparison *c, bool auc, const char *path) {
     wf_report_entry *entries = calloc((size_t)c->n_lines + 1, sizeof *entries);
     wf_report_fact *facts = calloc((size_t)c->n_runs, sizeof *facts);
+    wf_report_log *logs = calloc((size_t)c->n_runs, sizeof *logs);
     char(*texts)[1024] = calloc((size_t)c->n_runs, sizeof *texts);
     wf_status status = WF_OK;
-    if (entries == NULL || facts == NULL || texts == NULL)
+    int n_logs = 0;
+    if (entries == NULL || facts == NULL || texts == NULL || logs == NULL)
         status = wf__run_fail(c->app, WF_ERR_MEMORY, "out of memory");
     for (int i = 0; status == WF_OK && i < c->n_lines; i++)
         entries[i] = (wf_report_entry){.role = c->lines[i].role,
@@ -419,12 +420,16 @@ static wf_status write_page(const comparison *c, bool auc, const char *path) {
         if (c->methods)
             cli_method_text(&c->runs[i].method, c->runs[i].stages, texts[i], sizeof texts[i]);
         facts[i] = (wf_report_fact){c->runs[i].name, texts[i]};
+        const cli_method *method = &c->runs[i].method;
+        if (method->log[0] != '\0')
+            logs[n_logs++] = (wf_report_log){c->runs[i].name, method->log, method->log_digest};
     }
     if (status == WF_OK) {
         char summary[200];
         snprintf(summary, sizeof summary,
-                 c->methods ? "%d runs of several generators: sizes, seconds, variants of JWS."
-                            : "%d runs, and in what they differ.",
+                 c->methods
+                     ? "%d runs of several generators: sizes, updates, seconds, variants of JWS."
+                     : "%d runs, and in what they differ.",
                  c->n_runs);
         wf_report_sweep sweep = {c->over != NULL ? c->over : "", c->series, c->n_series};
         wf_report_desc desc = wf_report_desc_default();
@@ -436,10 +441,13 @@ static wf_status write_page(const comparison *c, bool auc, const char *path) {
         desc.facts = facts;
         desc.n_facts = c->n_runs;
         desc.sweep = &sweep;
+        desc.logs = logs;
+        desc.n_logs = n_logs;
         status = wf_report_write(c->app->ctx, &desc, path);
     }
     free(entries);
     free(facts);
+    free(logs);
     free(texts);
     return status;
 }

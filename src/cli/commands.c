@@ -230,7 +230,8 @@ static const cli_option compare_options[] = {
          "With --over: published numbers, JSON as bench/paper_karhunen.json."),
     FLAG("methods", 0,
          "The runs are of several generators: one line of a plot for each generator and size, "
-         "parameters, seconds and variants of JWS, all their networks in one plot."),
+         "parameters, updates, seconds and variants of JWS, all their networks in one plot, a loss "
+         "curve each."),
     TEXT("out", 'o', "FILE", NULL, "A page with the table and the plots."),
     END,
 };

@@ -33,7 +33,34 @@ done:
     return params;
 }
 
-static wf_status read_points(wf_run_app *app, const char *path, cli_method *out) {
+enum { log_limit = 256 << 20 };
+
+/* Where the log lies, and the number of the last update in it. */
+static wf_status read_log(wf_run_app *app, const char *folder, const json_t *stages,
+                          cli_method *out) {
+    static const char ending[] = ".log.jsonl", key[] = "{\"update\":";
+    const char *name;
+    json_t *training = json_object_get(stages, wf__run_stage_name(WF_STAGE_TRAINING)), *digest;
+    json_object_foreach(json_object_get(training, "outputs"), name, digest) {
+        size_t length = strlen(name);
+        if (length < sizeof ending || strcmp(name + length - (sizeof ending - 1), ending) != 0)
+            continue;
+        WF_TRY(wf__run_path(app, folder, name, out->log));
+        out->log_digest = json_string_value(digest);
+    }
+    if (out->log[0] == '\0' || !wf_file_exists(out->log)) return WF_OK;
+    char *text;
+    size_t size;
+    WF_TRY(wf_read_file(app->ctx, out->log, log_limit, &text, &size));
+    for (const char *at = text; (at = strstr(at, key)) != NULL; at++)
+        out->updates = strtoul(at + sizeof key - 1, NULL, 10);
+    wf_free(text);
+    return WF_OK;
+}
+
+static wf_status read_points(wf_run_app *app, const char *folder, cli_method *out) {
+    char path[WF_RUN_PATH];
+    WF_TRY(wf__run_path(app, folder, "points.json", path));
     if (!wf_file_exists(path)) return WF_OK;
     WF_TRY(wf__run_json_read(app, path, &out->points));
     const json_t *list = json_object_get(out->points, "points"), *cloud;
@@ -51,8 +78,9 @@ static wf_status read_points(wf_run_app *app, const char *path, cli_method *out)
     return WF_OK;
 }
 
-wf_status cli_method_read(wf_run_app *app, const json_t *eval, const json_t *settings,
-                          const char *points, cli_method *out) {
+wf_status cli_method_read(wf_run_app *app, const char *folder, const json_t *eval,
+                          const json_t *stages, const json_t *settings, bool points,
+                          cli_method *out) {
     const char *name = json_string_value(json_object_get(eval, "generator"));
     *out = (cli_method){.n_clouds = 0};
     wf__run_row_of_scores("", NULL, 0, &out->row);
@@ -64,7 +92,8 @@ wf_status cli_method_read(wf_run_app *app, const json_t *eval, const json_t *set
     wf_text label = wf_text_start(out->label, sizeof out->label);
     wf_text_add(&label, "%s", out->generator);
     if (out->params > 0) wf_text_add(&label, ", %s parameters", count);
-    return points == NULL ? WF_OK : read_points(app, points, out);
+    WF_TRY(read_log(app, folder, stages, out));
+    return points ? read_points(app, folder, out) : WF_OK;
 }
 
 void cli_method_free(cli_method *method) {
@@ -95,37 +124,43 @@ static const char *score(double value, char out[16]) {
 }
 
 void cli_print_methods_head(void) {
-    cli_print("%-24s %-12s %12s %10s %10s %7s %12s %12s\n", "run", "generator", "parameters",
-              "training", "sampling", "JWS", "unscaled", "no sqrt 3");
+    cli_print("%-24s %-12s %12s %10s %10s %10s %7s %12s %12s\n", "run", "generator", "parameters",
+              "updates", "training", "sampling", "JWS", "unscaled", "no sqrt 3");
 }
 
 void cli_print_method(const char *run, const cli_method *m, const json_t *stages) {
-    char count[32] = "-", fit[32], draw[32], jws[16], raw[16], no_root[16];
+    char count[32] = "-", updates[32] = "-", fit[32], draw[32], jws[16], raw[16], no_root[16];
     if (m->params > 0) wf__run_count(m->params, count);
+    if (m->updates > 0) wf__run_count(m->updates, updates);
     wf__run_duration(seconds_of(stages, WF_STAGE_TRAINING), fit);
     wf__run_duration(seconds_of(stages, WF_STAGE_SAMPLING), draw);
-    cli_print("%-24s %-12s %12s %10s %10s %7s %12s %12s\n", run, m->generator, count, fit, draw,
-              score(m->row.jws, jws), score(m->row.jws_raw, raw),
+    cli_print("%-24s %-12s %12s %10s %10s %10s %7s %12s %12s\n", run, m->generator, count, updates,
+              fit, draw, score(m->row.jws, jws), score(m->row.jws_raw, raw),
               score(m->row.jws_no_sqrt3, no_root));
 }
 
 void cli_method_text(const cli_method *m, const json_t *stages, char *out, size_t size) {
-    char fit[32], draw[32], jws[16], raw[16], no_root[16];
+    char updates[32], fit[32], draw[32], jws[16], raw[16], no_root[16];
+    wf__run_count(m->updates, updates);
     wf__run_duration(seconds_of(stages, WF_STAGE_TRAINING), fit);
     wf__run_duration(seconds_of(stages, WF_STAGE_SAMPLING), draw);
     wf_text text = wf_text_start(out, size);
+    wf_text_add(&text, "%s; ", m->label);
+    if (m->updates > 0) wf_text_add(&text, "%s updates, ", updates);
     wf_text_add(&text,
-                "%s; training %s, sampling %s; JWS %s, without scales %s, without the root of 3 %s",
-                m->label, fit, draw, score(m->row.jws, jws), score(m->row.jws_raw, raw),
+                "training %s, sampling %s; JWS %s, without scales %s, without the root of 3 %s",
+                fit, draw, score(m->row.jws, jws), score(m->row.jws_raw, raw),
                 score(m->row.jws_no_sqrt3, no_root));
 }
 
 json_t *cli_method_to_json(const cli_method *m, const json_t *stages) {
     json_t *params = m->params > 0 ? json_integer((json_int_t)m->params) : json_null();
-    return json_pack(
-        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "generator", m->generator, "parameters", params,
-        "training_seconds", wf__run_json_number(seconds_of(stages, WF_STAGE_TRAINING)),
-        "sampling_seconds", wf__run_json_number(seconds_of(stages, WF_STAGE_SAMPLING)), "jws",
-        wf__run_json_number(m->row.jws), "jws_raw", wf__run_json_number(m->row.jws_raw),
-        "jws_no_sqrt3", wf__run_json_number(m->row.jws_no_sqrt3));
+    json_t *updates = m->updates > 0 ? json_integer((json_int_t)m->updates) : json_null();
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "generator", m->generator,
+                     "parameters", params, "updates", updates, "training_seconds",
+                     wf__run_json_number(seconds_of(stages, WF_STAGE_TRAINING)), "sampling_seconds",
+                     wf__run_json_number(seconds_of(stages, WF_STAGE_SAMPLING)), "jws",
+                     wf__run_json_number(m->row.jws), "jws_raw",
+                     wf__run_json_number(m->row.jws_raw), "jws_no_sqrt3",
+                     wf__run_json_number(m->row.jws_no_sqrt3));
 }

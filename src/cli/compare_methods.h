@@ -1,5 +1,5 @@
-/* compare_methods: what weft compare --methods says of each run: generator and size, seconds,
- * variants of JWS, networks as points. */
+/* compare_methods: what weft compare --methods says of each run: generator and size, updates,
+ * seconds, variants of JWS, networks as points. */
 #ifndef CLI_COMPARE_METHODS_H
 #define CLI_COMPARE_METHODS_H
 
@@ -10,6 +10,9 @@ typedef struct cli_method {
     char label[96]; /* "dit, 2,019,872 parameters": runs with the same are one line of a plot */
     size_t params;  /* 0: not known */
     char generator[64];
+    char log[WF_RUN_PATH]; /* what training wrote; "": nothing */
+    const char *log_digest;
+    size_t updates;  /* that were made, of all phases; 0: not known */
     wf_eval_row row; /* of its networks, direct ones where it refines */
     json_t *points;  /* points.json; NULL: not wanted, or there is none */
     wf_points *clouds;
@@ -17,9 +20,10 @@ typedef struct cli_method {
     int n_clouds;
 } cli_method;
 
-/* points: the path of points.json; NULL: no points are wanted. */
-wf_status cli_method_read(wf_run_app *app, const json_t *eval, const json_t *settings,
-                          const char *points, cli_method *out);
+/* Of the run in `folder`. points: they are wanted. `stages` is borrowed. */
+wf_status cli_method_read(wf_run_app *app, const char *folder, const json_t *eval,
+                          const json_t *stages, const json_t *settings, bool points,
+                          cli_method *out);
 void cli_method_free(cli_method *method);
 const wf_points *cli_method_points(const cli_method *method, const char *row); /* or NULL */
 

@@ -147,8 +147,8 @@ static void draw_plot(wf__page *page, const char *shape, const wf__plot *plot, c
     wf__page_add(page, "</figure>");
 }
 
-/* phase: "" of a flow, which has one alone. */
-static void draw_curves(wf__page *page, const char *phase, curves *all, double *scratch) {
+/* heading: NULL for a flow on the page of its own run. */
+static void draw_curves(wf__page *page, const char *heading, curves *all, double *scratch) {
     curve *c = &all->training;
     bool validated = all->held_out.n > 0 && all->fitted.n == all->held_out.n;
     wf__plot plot = {980, 280, 60, 14, 12, 40, c->x[0], c->x[c->n - 1], 0, 1};
@@ -167,16 +167,16 @@ static void draw_curves(wf__page *page, const char *phase, curves *all, double *
     }
     drawn.held_out.y = drawn.held_out.smooth;
     drawn.fitted.y = drawn.fitted.smooth;
-    if (*phase != '\0') {
+    if (heading != NULL) {
         wf__page_add(page, "<h3>");
-        wf__page_escaped(page, phase);
+        wf__page_escaped(page, heading);
         wf__page_add(page, "</h3>");
     }
     draw_plot(page, "wide", &plot, &drawn, validated);
     plot.width = 400;
     draw_plot(page, "narrow", &plot, &drawn, validated);
     wf__page_add(page, "<p class=\"note\">Pale: as logged, dark: running mean.");
-    if (*phase == '\0')
+    if (heading == NULL)
         wf__page_add(page,
                      " The loss does not go to zero: from the middle of its path a network cannot "
                      "tell which of many it comes from.");
@@ -185,16 +185,16 @@ static void draw_curves(wf__page *page, const char *phase, curves *all, double *
 }
 
 /* The digest is of the bytes that are drawn: a file could change between a look at it and this. */
-static wf_status read_log(wf_ctx *ctx, const wf_report_desc *desc, char **text) {
+static wf_status read_log(wf_ctx *ctx, const wf_report_log *log, char **text) {
     size_t size;
     char digest[33];
-    WF_TRY(wf_read_file(ctx, desc->log_path, log_limit, text, &size));
-    wf_status status = desc->log_digest != NULL ? wf_digest_of(ctx, *text, size, digest) : WF_OK;
-    if (status == WF_OK && desc->log_digest != NULL && strcmp(digest, desc->log_digest) != 0)
+    WF_TRY(wf_read_file(ctx, log->path, log_limit, text, &size));
+    wf_status status = log->digest != NULL ? wf_digest_of(ctx, *text, size, digest) : WF_OK;
+    if (status == WF_OK && log->digest != NULL && strcmp(digest, log->digest) != 0)
         status = wf_fail(ctx, WF_ERR_INPUT,
                          "%s: is not what training left: damaged, or exchanged. Remove %s, and the "
                          "page has no curve of the loss",
-                         desc->log_path, desc->log_path);
+                         log->path, log->path);
     if (status != WF_OK) free(*text);
     return status;
 }
@@ -223,17 +223,17 @@ static char *cut_phase(char *text, char phase[phase_name]) {
     return text + strlen(text);
 }
 
-static wf_status draw_phase(wf_ctx *ctx, wf__page *page, const char *phase, const char *text) {
+static wf_status draw_phase(wf_ctx *ctx, wf__page *page, const char *heading, const char *lines) {
     curves c = {0};
-    wf_status status = read_curve(ctx, text, "loss", &c.training);
-    if (status == WF_OK) status = read_curve(ctx, text, "validation", &c.held_out);
-    if (status == WF_OK) status = read_curve(ctx, text, "fitted", &c.fitted);
+    wf_status status = read_curve(ctx, lines, "loss", &c.training);
+    if (status == WF_OK) status = read_curve(ctx, lines, "validation", &c.held_out);
+    if (status == WF_OK) status = read_curve(ctx, lines, "fitted", &c.fitted);
     if (status == WF_OK && c.training.n >= 2) {
         thin_and_smooth(&c.training);
         double *scratch;
         status = wf_alloc(ctx, c.training.n, sizeof *scratch, "loss curve", &scratch);
         if (status == WF_OK) {
-            draw_curves(page, phase, &c, scratch);
+            draw_curves(page, heading, &c, scratch);
             free(scratch);
         }
     }
@@ -243,23 +243,30 @@ static wf_status draw_phase(wf_ctx *ctx, wf__page *page, const char *phase, cons
     return status;
 }
 
-wf_status wf__report_loss(wf_ctx *ctx, wf__page *page, const wf_report_desc *desc) {
-    if (desc->log_path == NULL || !wf_file_exists(desc->log_path)) return WF_OK;
+static wf_status draw_log(wf_ctx *ctx, wf__page *page, const wf_report_log *log) {
+    char *text, *rest, phase[phase_name], heading[160];
     wf_status status = WF_OK;
-    char *text, *rest, phase[phase_name];
-    WF_TRY(read_log(ctx, desc, &text));
-    read_phase(text, phase);
-    size_t before = page->size;
-    wf__page_add(page, "<section id=\"training\"><h2>Training%s</h2>",
-                 *phase == '\0' ? " the flow" : "");
-    size_t empty = page->size;
+    if (!wf_file_exists(log->path)) return WF_OK;
+    WF_TRY(read_log(ctx, log, &text));
     for (char *lines = text; *lines != '\0' && status == WF_OK; lines = rest) {
         rest = cut_phase(lines, phase);
-        status = draw_phase(ctx, page, phase, lines);
+        const char *name = log->name != NULL ? log->name : "";
+        snprintf(heading, sizeof heading, "%s%s%s", name, *name && *phase ? ", " : "", phase);
+        status = draw_phase(ctx, page, *heading != '\0' ? heading : NULL, lines);
     }
-    if (page->size > empty) wf__page_add(page, "</section>\n");
-    else page->size = before; /* a log without two losses: no section */
     free(text);
+    return status;
+}
+
+wf_status wf__report_loss(wf_ctx *ctx, wf__page *page, const wf_report_desc *desc) {
+    wf_status status = WF_OK;
+    size_t before = page->size;
+    wf__page_add(page, "<section id=\"training\"><h2>Training</h2>");
+    size_t head = page->size;
+    for (int i = 0; i < desc->n_logs && status == WF_OK; i++)
+        status = draw_log(ctx, page, &desc->logs[i]);
+    if (page->size > head) wf__page_add(page, "</section>\n");
+    else page->size = before; /* no log has two losses: no section */
     return status;
 }
 

@@ -155,8 +155,9 @@ static wf_status write_page(wf_run_job *r, const plane *p, const char *path,
     desc.summary = summary;
     desc.score = recipe->eval.score;
     desc.domains = &p->domains;
-    desc.log_path = r->paths.log;
-    desc.log_digest = wf__run_log_digest(r);
+    wf_report_log log = {.path = r->paths.log, .digest = wf__run_log_digest(r)};
+    desc.logs = &log;
+    desc.n_logs = 1;
     desc.recipe = recipe_text;
     desc.facts = facts;
     desc.n_facts = 2;

@@ -223,8 +223,9 @@ static wf_status write_page(wf_run_app *app, const wf_run_recipe *recipe, const 
     desc.entries = g->entries;
     desc.n_entries = g->n;
     desc.notes = json_string_value(json_object_get(g->eval, "notes"));
-    desc.log_path = paths->log;
-    desc.log_digest = log_digest;
+    wf_report_log log = {.path = paths->log, .digest = log_digest};
+    desc.logs = &log;
+    desc.n_logs = 1;
     desc.generated_name = wf__run_generated_name(recipe, g->generated_name);
     desc.data = data;
     desc.wall = recipe->wall;

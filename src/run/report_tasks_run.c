@@ -122,8 +122,9 @@ static wf_status write_page(wf_run_job *r, const wf_run_board *b, const char *pa
     desc.score = recipe->eval.score;
     desc.tasks = b->tasks;
     desc.n_tasks = b->n;
-    desc.log_path = r->paths.log;
-    desc.log_digest = wf__run_log_digest(r);
+    wf_report_log log = {.path = r->paths.log, .digest = wf__run_log_digest(r)};
+    desc.logs = &log;
+    desc.n_logs = 1;
     desc.recipe = recipe_text;
     desc.facts = facts;
     desc.n_facts = n_facts;

@@ -72,6 +72,7 @@ check methods-json python3 -c '
 import json
 methods = [run["method"] for run in json.load(open("methods.json"))["runs"]]
 assert {m["generator"]: m["parameters"] for m in methods}["dit"] == 262688 and len(methods) == 8
+assert {m["generator"]: m["updates"] for m in methods} == {m["generator"]: 4 if m["generator"] == "pdiff" else 2 for m in methods}, methods
 assert all(m["training_seconds"] > 0 and 0 <= m["jws_raw"] <= 1 and 0 <= m["jws_no_sqrt3"] <= 1 for m in methods)'
 # All networks of all methods in one plot: nine generated rows (one is refined), each with its mark in the legend.
 check methods-scatter python3 -c '

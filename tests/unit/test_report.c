@@ -180,7 +180,8 @@ static void full_page(void **state) {
     desc.entries = entries;
     desc.n_entries = kinds;
     desc.notes = "cloud of 600: the collection has no more";
-    desc.log_path = log_path;
+    desc.logs = &(wf_report_log){.path = log_path};
+    desc.n_logs = 1;
     desc.graph = graph;
     desc.trained = weights;
     desc.n_trained = n_networks;
@@ -219,7 +220,9 @@ static void unlabelled_page(void **state) {
     char missing[64], path[64];
     snprintf(missing, sizeof missing, "%s/absent.jsonl", folder);
     snprintf(path, sizeof path, "%s/plain.html", folder);
-    desc.log_path = missing;
+    const wf_report_log logs[] = {{.path = missing}, {.name = "runs/<b>", .path = missing}};
+    desc.logs = logs;
+    desc.n_logs = 1;
     assert_ok(ctx, wf_report_write(ctx, &desc, path));
     char *page = read_page(path);
     assert_non_null(strstr(page, "gmn&lt;b&gt;"));
@@ -237,13 +240,20 @@ static void unlabelled_page(void **state) {
                 update <= 5 ? "vae" : "ddpm", update <= 5 ? 900 : 1);
     fclose(log);
     assert_ok(ctx, wf_report_write(ctx, &desc, path));
-    remove(missing);
     page = read_page(path);
     assert_non_null(strstr(page, "<h2>Training</h2><h3>vae</h3>"));
     assert_non_null(strstr(page, "<h3>ddpm</h3>"));
     assert_int_equal(count_of(page, "class=\"curve\""), 4); /* wide and narrow */
     assert_null(strstr(page, "middle of its path"));
     free(page);
+    desc.n_logs = 2; /* of several runs */
+    assert_ok(ctx, wf_report_write(ctx, &desc, path));
+    page = read_page(path);
+    assert_non_null(strstr(page, "<h3>runs/&lt;b&gt;, ddpm</h3>"));
+    assert_int_equal(count_of(page, "class=\"curve\""), 8);
+    assert_int_equal(count_of(page, "id=\"training\""), 1);
+    free(page);
+    remove(missing);
 
     snprintf(path, sizeof path, "%s/no-such-folder/x.html", folder);
     assert_int_not_equal(wf_report_write(ctx, &desc, path), WF_OK);

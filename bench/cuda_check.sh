@@ -4,12 +4,15 @@
 #     bench/cuda_check.sh build         compile what it runs, and weft, into $BUILD/gpu (needs nvcc, the test libraries)
 #     bench/cuda_check.sh build edges   only the benchmark of the second edge design and its instructions
 #     bench/cuda_check.sh               run from there; needs the folder and a GPU only, so it may be carried elsewhere
-#     bench/cuda_check.sh lease         the same in LEASE=560 seconds at most, one short table last: instructions of
-#                                       sm_90a, the edge benchmark, step times, the tests of the GPU code
+#     bench/cuda_check.sh lease         for a GPU lent for minutes, what decides most first, one short table last: sm_90a's
+#                                       instructions, edge benchmark, step times, tests, loop, sanitizers. Builds first where
+#                                       programs are missing and nvcc is not. Takes LEASE=560 seconds at most; called again,
+#                                       it goes on with what has not ended well, until the programs are others
 #
 # The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck synccheck times
 # products torch profile"; products: our products beside cuBLASLt's, one table.
-# Tests and sanitizers run side by side, a log each in the folder; LIMIT is the most seconds one of them may take.
+# Tests and sanitizers run side by side, a log each in the folder (of a lease: $BUILD/lease); LIMIT is the most seconds
+# one of them may take.
 set -u
 build=${BUILD:-build}
 gpu=$build/gpu
@@ -74,9 +77,9 @@ END
     cp -L "$(${CC:-gcc} -print-file-name=libcmocka.so)" "$gpu/libcmocka.so.0"
     rm -r "$objects"
 }
+nvcc=${NVCC:-$(command -v nvcc)}
 if [ "$mode" = build ]; then
-    nvcc=${NVCC:-$(command -v nvcc)}
-    if [ -z "$nvcc" ]; then
+    if [ ! -x "$nvcc" ]; then
         echo "cuda_check.sh: no nvcc; put CUDA's bin folder into PATH, or set NVCC" >&2
         exit 2
     fi
@@ -99,27 +102,39 @@ checks=${CHECKS:-tests memcheck racecheck times}
 limit=${LIMIT:-600} # seconds for one program
 status=0
 note() { echo "$*"; }
+logs=$gpu least=0 # seconds that must be left to start a piece
+left() { echo "$limit"; }
 # Programs of one check run side by side: piece NAME COMMAND..., then gather, which shows the output of those that failed.
-pieces=
+# A lease passes over what has ended well, and what there is no time for.
+pieces= all=
 piece() {
-    name=$1
+    name=$1 most=$(left)
     shift
+    all="$all $name"
+    if [ "$mode" = lease ]; then
+        grep -qs '^ok' "$logs/$name.end" && return
+        echo "not run  $name: no time left" >"$logs/$name.end"
+        : >"$logs/$name.log"
+        [ "$most" -ge "$least" ] || return
+    fi
+    [ "$most" -le "$limit" ] || most=$limit
     pieces="$pieces $name"
     (
         begin=$(date +%s)
-        timeout -s KILL "$limit" "$@" >"$gpu/$name.log" 2>&1
+        timeout -s KILL "$most" "$@" >"$logs/$name.log" 2>&1
         code=$?
         [ $code -eq 0 ] && word="ok     " || word="FAILED "
         [ $code -eq 137 ] && word="KILLED " # at its limit
-        echo "$word $name ($(($(date +%s) - begin)) s)" >"$gpu/$name.end"
+        echo "$word $name ($(($(date +%s) - begin)) s)" >"$logs/$name.end"
     ) &
 }
 gather() {
     wait
     for name in $pieces; do
-        cat "$gpu/$name.end"
-        grep -q '^ok' "$gpu/$name.end" && continue
-        grep -v '^\[ RUN\|^\[       OK\|Host Frame' "$gpu/$name.log" | head -n 40
+        [ "$mode" = lease ] && break # it ends with a table
+        cat "$logs/$name.end"
+        grep -q '^ok' "$logs/$name.end" && continue
+        grep -v '^\[ RUN\|^\[       OK\|Host Frame' "$logs/$name.log" | head -n 40
         status=1
     done
     pieces=
@@ -136,11 +151,19 @@ sanitize() {
 first_tests="test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval test_cuda_optim"
 second_tests="test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts test_cuda_loops"
 second_tests="$second_tests test_cuda_net test_cuda_convs test_cuda_phases test_zoo_cuda"
-missing=
 [ "$mode" = lease ] && more="edge_benchmark test_instructions cuda_step cuda_loop" || more=
-for name in weft $more $first_tests $second_tests; do
-    [ -x "$gpu/$name" ] || missing="$missing $name"
-done
+find_missing() {
+    missing=
+    for name in weft $more $first_tests $second_tests; do
+        [ -x "$gpu/$name" ] || missing="$missing $name"
+    done
+}
+begun=$(date +%s)
+find_missing
+if [ -n "$missing" ] && [ "$mode" = lease ] && [ -x "$nvcc" ]; then
+    bench/cuda_check.sh build || exit 1
+    find_missing
+fi
 if [ -n "$missing" ]; then
     echo "cuda_check.sh: not in $gpu:$missing; make them where nvcc is: bench/cuda_check.sh build" >&2
     exit 2
@@ -150,59 +173,8 @@ if ! WEFT_TEST_FILTER=test_absent "$gpu/test_cuda_ops" 2>&1 | grep -q SKIPPED; t
     note "no GPU that this build can use: $("$gpu/weft" version | grep "^cuda")"
     exit 1
 fi
-if [ "$mode" = lease ]; then
-    begun=$(date +%s) rows=
-    rm -f "$gpu"/*.end
-    left() { echo $((${LEASE:-560} - ($(date +%s) - begun))); }
-    # timed NAME MOST COMMAND...: in MOST seconds or what is left; its log is $gpu/NAME.log
-    timed() {
-        name=$1 limit=$(left)
-        [ "$limit" -lt "$2" ] || limit=$2
-        shift 2
-        if [ "$limit" -lt 5 ]; then
-            rows="$rows|not run  $name: no time left"
-            : >"$gpu/$name.log"
-            status=1
-            return
-        fi
-        piece "$name" "$@"
-        wait
-        pieces=
-        rows="$rows|$(cat "$gpu/$name.end")"
-        grep -q '^ok' "$gpu/$name.end" || status=1
-    }
-    timed instructions 30 "$gpu/test_instructions"
-    timed edges 180 "$gpu/edge_benchmark"
-    timed step_lean 60 "$gpu/cuda_step" lean
-    timed step_lstar 60 "$gpu/cuda_step" lstar
-    for lot in "$first_tests" "$second_tests"; do
-        limit=$(left)
-        for test in $lot; do
-            if [ "$limit" -lt 5 ]; then
-                rows="$rows|not run  $test: no time left" status=1
-            else piece "$test" "$gpu/$test"; fi
-        done
-        wait
-        for name in $pieces; do
-            rows="$rows|$(cat "$gpu/$name.end")"
-            grep -q '^ok' "$gpu/$name.end" || status=1
-        done
-        pieces=
-    done
-    timed loop 90 "$gpu/cuda_loop"
-    # What failed comes first, the table last.
-    for file in "$gpu"/*.end; do
-        grep -q '^ok' "$file" && continue
-        note "--- ${file%.end}.log"
-        grep -v '^\[ RUN\|^\[       OK' "${file%.end}.log" | head -n 20
-    done
-    note "=== $(($(date +%s) - begun)) of ${LEASE:-560} s; logs in $gpu"
-    note "$rows" | tr '|' '\n' | sed 1d
-    cat "$gpu/step_lean.log" "$gpu/step_lstar.log" | awk '!seen[$0]++'
-    grep -E '^stage|^[FZM][0-2] |^FAILED|wrong' "$gpu/edges.log"
-    exit $status
-fi
-for check in $checks; do
+run_check() {
+    check=$1
     case $check in
     tests)
         # in two lots: programs that share the GPU wait for one another's turns
@@ -281,5 +253,43 @@ print("%.2f in all" % sum(sums.values()))
 for key, total in sums.most_common(24): print("%8.3f %5d  %s" % (total, count[key], key))'
         done ;;
     esac
-done
+}
+if [ "$mode" = lease ]; then
+    logs=$build/lease
+    left() { echo $((${LEASE:-560} - ($(date +%s) - begun))); }
+    mkdir -p "$logs" || exit 1
+    programs=$(cd "$gpu" && cat $more $first_tests $second_tests programs 2>/dev/null | cksum)
+    [ "$(cat "$logs/of" 2>/dev/null)" = "$programs" ] || rm -f "$logs"/*.end
+    echo "$programs" >"$logs/of"
+    # alone MOST NAME COMMAND...: nothing beside it, MOST seconds at most
+    alone() {
+        limit=$1 least=5
+        shift
+        piece "$@"
+        wait
+    }
+    alone 30 instructions "$gpu/test_instructions"
+    alone 180 edges "$gpu/edge_benchmark"
+    alone 60 step_lean "$gpu/cuda_step" lean
+    alone 60 step_lstar "$gpu/cuda_step" lstar
+    limit=${LIMIT:-600}
+    run_check tests
+    alone 90 loop "$gpu/cuda_loop"
+    limit=${LIMIT:-600} least=60
+    for check in memcheck racecheck synccheck; do run_check $check; done
+    # What failed comes first, the table last.
+    for name in $all; do
+        grep -q '^ok' "$logs/$name.end" && continue
+        status=1
+        [ -s "$logs/$name.log" ] || continue
+        note "--- $logs/$name.log"
+        grep -v '^\[ RUN\|^\[       OK' "$logs/$name.log" | head -n 20
+    done
+    note "=== $(($(date +%s) - begun)) of ${LEASE:-560} s; logs in $logs"
+    for name in $all; do cat "$logs/$name.end"; done
+    cat "$logs/step_lean.log" "$logs/step_lstar.log" | awk '!seen[$0]++'
+    grep -E '^stage|^[FZM][0-2] |^FAILED|wrong' "$logs/edges.log"
+    exit $status
+fi
+for check in $checks; do run_check "$check"; done
 exit $status

@@ -1,15 +1,17 @@
 #!/bin/sh
-# bench/cuda_check.sh as far as it goes without a GPU: arguments, missing programs, time limits and the
-# table of `lease`, with scripts in place of the programs; with nvcc, the machine code of the benchmark.
+# bench/cuda_check.sh as far as it goes without a GPU: arguments, missing programs, time limits, table and
+# continuation of `lease`, with scripts in place of the programs; with nvcc, the machine code of the benchmark.
 . tests/cli/lib.sh
 script=$root/bench/cuda_check.sh
 export BUILD="$scratch/made"
 gpu=$BUILD/gpu
 cd "$scratch" || exit 1
+nvcc=$(command -v nvcc)
+export NVCC="$scratch/no-nvcc" PATH="$scratch:$PATH"
 expect usage 2 "usage: bench/cuda_check.sh" "$script" leese
 expect usage-of-build 2 "usage: bench/cuda_check.sh" "$script" build all
 expect nothing-built 2 "not in $gpu: weft edge_benchmark" "$script" lease
-[ -x /usr/bin/nvcc ] || expect no-nvcc 2 "no nvcc" env NVCC= PATH=/usr/bin:/bin "$script" build
+expect no-nvcc 2 "no nvcc" "$script" build
 
 # program NAME: a script that reads its lines from stdin.
 program() {
@@ -20,8 +22,10 @@ mkdir -p "$gpu"
 for name in weft test_instructions cuda_loop test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval \
     test_cuda_optim test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts \
     test_cuda_loops test_cuda_convs test_cuda_phases test_zoo_cuda; do
-    echo 'echo "[       OK ] all"' | program $name
+    echo "echo $name >>$scratch/ran" | program $name
 done
+{ echo '#!/bin/sh' && echo 'test -x "$7"'; } >compute-sanitizer # --tool T --error-exitcode 9 --print-limit 5 PROGRAM
+chmod +x compute-sanitizer
 program cuda_step <<'P'
 echo "B = 256; ms  step"
 echo "karhunen $1 6.60"
@@ -36,20 +40,24 @@ echo 'echo "[       OK ] all"' | program test_cuda_net
 echo 'echo "cuda: no device"' | program weft
 expect no-gpu 1 "no GPU that this build can use" "$script" lease
 echo 'echo "[  SKIPPED ] test_absent"' | program test_cuda_ops
+: >ran
 expect lease 0 "F0       28.0   19.7   20    25  go" "$script" lease
 "$script" lease >table 2>&1
 check table-is-last sh -c 'tail -n 1 table | grep -q "^F0 "'
 check step-times sh -c 'grep -q "karhunen lean 6.60" table && grep -q "karhunen lstar 6.60" table'
 check head-once sh -c '[ "$(grep -c "^B = 256" table)" = 1 ]'
-check tests-listed sh -c '[ "$(grep -c "^ok " table)" = 20 ]'
+check all-listed sh -c '[ "$(grep -c "^ok " table)" = 69 ]'
+check ran-once sh -c '[ "$(sort ran | uniq -d | wc -l)" = 0 ] && [ "$(wc -l <ran)" = 15 ]'
 
-program test_cuda_field <<'P'
-echo "field is wrong"
-exit 1
+# The next call runs what failed, and all of it when a program is another one.
+program test_cuda_field <<P
+[ -e $scratch/field_is_right ] || { echo "field is wrong" && exit 1; }
 P
 expect a-test-fails 1 "FAILED  test_cuda_field" "$script" lease
-"$script" lease >table 2>&1
-check its-log-is-shown grep -q "^field is wrong" table
+check its-log-is-shown grep -q "^field is wrong" "$scratch/out"
+: >ran && touch field_is_right
+expect goes-on 0 "ok      test_cuda_field" "$script" lease
+check no-more-than-that test ! -s ran
 # A program that hangs is ended, and what follows is said not to have run.
 program edge_benchmark <<'P'
 exec sleep 60
@@ -57,12 +65,11 @@ P
 begin=$(date +%s)
 expect limit 1 "KILLED  edges" env LEASE=8 "$script" lease
 check within-limit test $(($(date +%s) - begin)) -lt 30
-env LEASE=8 "$script" lease >table 2>&1
-check not-run grep -q "not run  step_lean: no time left" table
+check not-run grep -q "not run  step_lean: no time left" "$scratch/out"
 expect no-time 1 "not run  edges: no time left" env LEASE=3 "$script" lease
 
-if command -v nvcc >/dev/null; then
-    expect machine-code 0 "test_instructions.cu" "$script" build edges
+if [ -n "$nvcc" ]; then
+    expect machine-code 0 "test_instructions.cu" env NVCC="$nvcc" "$script" build edges
 else
     echo "skip machine-code: no nvcc"
 fi

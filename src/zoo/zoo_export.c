@@ -2,9 +2,10 @@
  * (weft/import.h). */
 #include "weft/import.h"
 #include "base/safetensors.h"
+#include "graph/describe.h"
 #include "zoo/torch_write.h"
 #include "zoo/zoo_import_files.h"
-#include "zoo/zoo_import_layers.h"
+#include "zoo/zoo_import_items.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,6 +12,7 @@
 #include "graph/describe.h"
 #include "zoo/torch_file.h"
 #include "zoo/zoo_import_files.h"
+#include "zoo/zoo_import_items.h"
 #include "zoo/zoo_import_layers.h"
 #include "weft/text.h"
 

@@ -1,7 +1,7 @@
 /* zoo_import_files: see the header. */
 #include "zoo/zoo_import_files.h"
 
-#include "zoo/zoo_import_layers.h"
+#include "zoo/zoo_import_items.h"
 
 #include <glob.h>
 #include <stdlib.h>

@@ -27,16 +27,6 @@ typedef struct wf_import_chain {
     bool named;      /* all tensors are NAME.weight and NAME.bias */
 } wf_import_chain;
 
-/* Order of names with numbers compared as numbers. *by_number (may be NULL): the names first
- * differ in a number. */
-int wf_natural_order(const char *a, const char *b, bool *by_number);
-
-/* A copy to cut or change; free(*out). */
-wf_status wf_copy_names(wf_ctx *ctx, const char *text, char **out);
-/* The next of comma-separated names, without spaces round it; NULL after the last. Writes into
- * the text. */
-char *wf_next_name(char **rest);
-
 /* layers: comma-separated names in order, or NULL. stackable: matrices of rank 3 mean M stacked
  * networks. The chain points to the given tensors. */
 wf_status wf_import_resolve(wf_ctx *ctx, const char *label, const wf_st_tensor *const *tensors,

@@ -7,6 +7,7 @@
 #include "base/safetensors.h"
 #include "weft/import.h"
 #include "zoo/torch_write.h"
+#include "zoo/zoo_import_items.h"
 #include "zoo/zoo_import_layers.h"
 
 #include <sys/stat.h>

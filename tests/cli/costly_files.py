@@ -23,7 +23,7 @@ def costly(*command):
 
 def zip_file(path, entries):
     """entries: (name, bytes, deflated, claimed size or None)"""
-    out, directory = b"", b""
+    out, directory = bytearray(), bytearray()  # bytes would be copied with every entry
     for name, data, deflated, claim in entries:
         crc, size = zlib.crc32(data), claim if claim is not None else len(data)
         packed = data

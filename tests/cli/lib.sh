@@ -38,5 +38,13 @@ wait_for() {
         sleep 0.1
     done
 }
+# Is this a sanitizer's build?
+sanitized() { nm "$weft" 2>/dev/null | grep -q '__[at]san_init'; }
+# not_sanitized REASON: for a script whose parts a sanitizer cannot watch, or watches elsewhere.
+not_sanitized() {
+    sanitized || return 0
+    echo "skip $(basename "$0" .sh): a sanitizer's build; $1"
+    exit 0
+}
 is_json() { python3 -m json.tool "$1" >/dev/null; }
 finish() { [ "$failures" -eq 0 ]; }

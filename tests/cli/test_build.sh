@@ -2,6 +2,7 @@
 # Promises of the build, by what make would do in an empty folder: the demo compiles no CUDA, builds
 # without tests ask for no test packages, and nothing is installed without a word.
 . tests/cli/lib.sh
+not_sanitized "make does the same"
 unset MAKEFLAGS MAKELEVEL MFLAGS CC CXX CCACHE
 # plan GOAL_OR_VARIABLE...: the commands in $scratch/plan
 plan() { make -n --no-print-directory BUILD="$scratch/build" "$@" >"$scratch/plan"; }

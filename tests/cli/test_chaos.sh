@@ -10,9 +10,8 @@ campaign() {
     return $code
 }
 build=${BUILD:-build}
-if nm "$weft" | grep -q '__[at]san_init'; then
-    echo "skip chaos: a sanitizer's build"
-elif [ "$(uname -m)" != x86_64 ]; then
+not_sanitized "make chaos-long runs one under faults"
+if [ "$(uname -m)" != x86_64 ]; then
     echo "skip chaos: the shim knows x86-64 alone"
 elif ! make -s NVCC= BUILD="$build" "$build/chaos/shim.so" "$build/weft-cpu" >"$scratch/check.out" 2>&1; then
     fail "the shim" "$(cat "$scratch/check.out")"

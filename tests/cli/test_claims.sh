@@ -1,6 +1,7 @@
 #!/bin/sh
 # The figures of README, docs and recipes are those of docs/results/, and tools/check_claims.py notices where they are not.
 . tests/cli/lib.sh
+not_sanitized "no program of ours runs"
 claims=$root/tools/check_claims.py
 check "figures are measured" "$claims"
 

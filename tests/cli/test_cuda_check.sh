@@ -2,6 +2,7 @@
 # bench/cuda_check.sh as far as it goes without a GPU: arguments, missing programs, time limits, table and
 # continuation of `lease`, with scripts in place of the programs; with nvcc, the machine code of the benchmark.
 . tests/cli/lib.sh
+not_sanitized "scripts stand in for the programs"
 script=$root/bench/cuda_check.sh
 export BUILD="$scratch/made"
 gpu=$BUILD/gpu

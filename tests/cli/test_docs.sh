@@ -1,6 +1,7 @@
 #!/bin/sh
 # Files that the documents name must exist: whoever moves one meets the sentence about it here.
 . "$(dirname "$0")/lib.sh"
+not_sanitized "it looks at documents"
 for page in README.md CONTRIBUTING.md docs/*.md; do
     [ -f "$page" ] || continue
     missing=

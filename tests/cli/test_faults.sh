@@ -112,7 +112,7 @@ again() {
     rm -f "$run/eval.json" "$run/report.html"
     "$weft" run "$recipe" --out "$run" -q
 }
-if nm "$weft" | grep -q '__[at]san_init'; then
+if sanitized; then
     echo "skip no memory: a sanitizer's build"
 elif ! cc -shared -fPIC -O1 "$scratch/thin.c" -o "$scratch/thin.so" -ldl 2>"$scratch/check.out"; then
     fail "no memory" "$(cat "$scratch/check.out")"

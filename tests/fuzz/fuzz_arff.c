@@ -8,11 +8,7 @@ static const char *const seeds[] = {
     "2\tx\tv\n{}\n{0 ?}\n",
 };
 
-const char *fuzz_seed(size_t index, size_t *size) {
-    if (index >= sizeof seeds / sizeof *seeds) return NULL;
-    *size = strlen(seeds[index]);
-    return seeds[index];
-}
+FUZZ_TEXTS(seeds)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     wf_ctx *ctx;

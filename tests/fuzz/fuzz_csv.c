@@ -7,11 +7,7 @@ static const char *const seeds[] = {
     "a\tb\tc\n1\t7\tu\n2\t3\tu\n?\t\"7\"\tv\n4\t\tv\n5\t1e5\tu",
 };
 
-const char *fuzz_seed(size_t index, size_t *size) {
-    if (index >= sizeof seeds / sizeof *seeds) return NULL;
-    *size = strlen(seeds[index]);
-    return seeds[index];
-}
+FUZZ_TEXTS(seeds)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     wf_ctx *ctx;

@@ -25,11 +25,7 @@ static const char *const seeds[] = {
     "\"units\":2}]}",
 };
 
-const char *fuzz_seed(size_t index, size_t *size) {
-    if (index >= sizeof seeds / sizeof *seeds) return NULL;
-    *size = strlen(seeds[index]);
-    return seeds[index];
-}
+FUZZ_TEXTS(seeds)
 
 /* Small networks only: a description of a few bytes may stand for gigabytes of weights. */
 static void use_graph(wf_ctx *ctx, const wf_graph *graph) {

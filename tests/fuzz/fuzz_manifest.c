@@ -8,11 +8,7 @@ static const char *const seeds[] = {
     "[x]\nrecipe = tiny.conf # why\n",
 };
 
-const char *fuzz_seed(size_t index, size_t *size) {
-    if (index >= sizeof seeds / sizeof *seeds) return NULL;
-    *size = strlen(seeds[index]);
-    return seeds[index];
-}
+FUZZ_TEXTS(seeds)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static bool made;

@@ -14,11 +14,7 @@ static const char *const seeds[] = {
     "{\"name\": \"sex\", \"levels\": [\"female\", \"male\"], \"impute\": \"male\"}]}",
 };
 
-const char *fuzz_seed(size_t index, size_t *size) {
-    if (index >= sizeof seeds / sizeof *seeds) return NULL;
-    *size = strlen(seeds[index]);
-    return seeds[index];
-}
+FUZZ_TEXTS(seeds)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char *text = malloc(size + 1);

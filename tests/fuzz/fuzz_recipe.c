@@ -14,11 +14,7 @@ static const char *const seeds[] = {
     "\xef\xbb\xbf[a]\n[b]\n\nx = .5 # y\n",
 };
 
-const char *fuzz_seed(size_t index, size_t *size) {
-    if (index >= sizeof seeds / sizeof *seeds) return NULL;
-    *size = strlen(seeds[index]);
-    return seeds[index];
-}
+FUZZ_TEXTS(seeds)
 
 static void ask(wf_recipe *recipe, const char *section, const char *key) {
     static const char *const names[] = {"euler", "heun", NULL};

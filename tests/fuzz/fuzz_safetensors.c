@@ -1,5 +1,5 @@
 /* The safetensors reader: any bytes are read or refused; what is read can be used. */
-#include "driver.h"
+#include "fuzz_header.h"
 
 #include "base/safetensors.h"
 
@@ -7,10 +7,7 @@
 #include <string.h>
 
 /* Headers; fuzz_seed puts their size before and data after them. */
-static const struct {
-    const char *header;
-    size_t data;
-} seeds[] = {
+static const fuzz_header_text seeds[] = {
     {"{}", 0},
     {"{\"__metadata__\":{\"format\":\"weft\",\"graph\":\"64-16-8-10\"}}   ", 0},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
@@ -24,14 +21,7 @@ static const struct {
 };
 
 const char *fuzz_seed(size_t index, size_t *size) {
-    static char bytes[1024];
-    if (index >= sizeof seeds / sizeof *seeds) return NULL;
-    uint64_t length = strlen(seeds[index].header);
-    memcpy(bytes, &length, 8);
-    memcpy(bytes + 8, seeds[index].header, length);
-    for (size_t i = 0; i < seeds[index].data; i++) bytes[8 + length + i] = (char)(17 * i);
-    *size = 8 + length + seeds[index].data;
-    return bytes;
+    return index < sizeof seeds / sizeof *seeds ? fuzz_header(&seeds[index], 0, 17, size) : NULL;
 }
 
 static void use_tensor(const wf_st_file *file, const wf_st_tensor *tensor, const uint8_t *data,
@@ -64,17 +54,7 @@ static void read_bytes(const uint8_t *data, size_t size) {
     wf_st_close(file);
 }
 
-/* Once as they are, and once with a header size that fits: a mutation that moves the end of the
- * header would otherwise never reach the rules after the JSON. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    read_bytes(data, size);
-    const uint8_t *brace = size > 8 ? memrchr(data + 8, '}', size - 8) : NULL;
-    uint8_t *repaired = brace != NULL ? malloc(size) : NULL;
-    if (repaired == NULL) return 0;
-    uint64_t header = (uint64_t)(brace - data) + 1 - 8;
-    memcpy(repaired, data, size);
-    memcpy(repaired, &header, 8);
-    read_bytes(repaired, size);
-    free(repaired);
+    fuzz_repaired(read_bytes, data, size);
     return 0;
 }

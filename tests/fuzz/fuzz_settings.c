@@ -9,11 +9,7 @@ static const char *const seeds[] = {
     "node = 8\nfold = yes\ncond = mlp\ncond_size = 3\n[train]\ncoupling = matched\nema = 0.999\n",
 };
 
-const char *fuzz_seed(size_t index, size_t *size) {
-    if (index >= sizeof seeds / sizeof *seeds) return NULL;
-    *size = strlen(seeds[index]);
-    return seeds[index];
-}
+FUZZ_TEXTS(seeds)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_put("fuzz.conf", data, size);

@@ -1,5 +1,6 @@
 /* The collection reader: any file is opened or refused; what is opened can be used. */
 #include "fuzz_file.h"
+#include "fuzz_header.h"
 
 #include "weft/zoo.h"
 
@@ -7,10 +8,7 @@
 #include <string.h>
 
 /* Headers of collections of two networks; fuzz_seed puts their size before and data after them. */
-static const struct {
-    const char *header;
-    size_t data;
-} seeds[] = {
+static const fuzz_header_text seeds[] = {
     {"{\"__metadata__\":{\"weft.arch\":\"2-3\",\"weft.activation\":\"relu\"},"
      "\"layers.0.weight\":{\"dtype\":\"F32\",\"shape\":[2,3,2],\"data_offsets\":[0,48]},"
      "\"layers.0.bias\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[48,72]}}",
@@ -26,14 +24,7 @@ static const struct {
 };
 
 const char *fuzz_seed(size_t index, size_t *size) {
-    static char bytes[2048];
-    if (index >= sizeof seeds / sizeof *seeds) return NULL;
-    uint64_t length = strlen(seeds[index].header);
-    memcpy(bytes, &length, 8);
-    memcpy(bytes + 8, seeds[index].header, length);
-    memset(bytes + 8 + length, 63, seeds[index].data);
-    *size = 8 + length + seeds[index].data;
-    return bytes;
+    return index < sizeof seeds / sizeof *seeds ? fuzz_header(&seeds[index], 63, 0, size) : NULL;
 }
 
 static void use_collection(const wf_zoo *zoo) {
@@ -67,17 +58,7 @@ static void open_bytes(const uint8_t *data, size_t size) {
     fuzz_file_close(&file);
 }
 
-/* Once as they are, and once with a header size that fits, so that more mutations reach our
- * rules. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    open_bytes(data, size);
-    const uint8_t *brace = size > 8 ? memrchr(data + 8, '}', size - 8) : NULL;
-    uint8_t *repaired = brace != NULL ? malloc(size) : NULL;
-    if (repaired == NULL) return 0;
-    uint64_t header = (uint64_t)(brace - data) + 1 - 8;
-    memcpy(repaired, data, size);
-    memcpy(repaired, &header, 8);
-    open_bytes(repaired, size);
-    free(repaired);
+    fuzz_repaired(open_bytes, data, size);
     return 0;
 }

@@ -70,8 +70,10 @@ else
     step "all tests"
     or_show "$scratch/notebooks" tests "$full" "$notebooks" &
     running=$!
-    tests "$full" --ignore "$notebooks"
+    failed=0
+    tests "$full" --ignore "$notebooks" || failed=$? # the notebooks are waited for, too
     wait "$running"
     tail -n 1 "$scratch/notebooks"
+    [ $failed = 0 ] || exit $failed
 fi
 step "done"

@@ -21,10 +21,12 @@ def test_a_flow_in_a_folder(flow, table, tmp_path):
     again = weft.Flow.from_pretrained(folder)
     assert np.array_equal(again.sample(2).weights, flow.sample(2).weights)
     card = (tmp_path / "spirals-flow" / "README.md").read_text()
+    assert 'weft.Flow.from_pretrained("spirals-flow")' in card
     assert card.startswith("---\nlicense:") and "library_name: weft" in card
     assert "| generated | 10 |" in card and "updates = 100" in card
     pictures = list((tmp_path / "spirals-flow" / "pictures").glob("*.svg"))
     assert pictures and all(f"pictures/{p.name}" in card for p in pictures)
+    assert "updates = 100" in (tmp_path / "spirals-flow" / "recipe.conf").read_text()
     config = json.loads((tmp_path / "spirals-flow" / "config.json").read_text())
     assert config["weft"] == "flow" and config["updates"] == 100
     assert "<html" in (tmp_path / "spirals-flow" / "report.html").read_text()
@@ -37,6 +39,7 @@ def test_a_collection_in_a_folder(zoo, tmp_path):
         again.scores(), zoo.scores()
     )
     card = (tmp_path / "spirals" / "README.md").read_text()
+    assert 'from_pretrained("me/spirals")' in card
     assert "# me/spirals" in card and "Spirals." in card and "library_name" not in card
 
 

@@ -345,9 +345,9 @@ class Flow(Generator):
 
     def save_pretrained(self, folder: str | os.PathLike[str], **card: Any) -> str:
         """Write flow, settings and a card as a model of the Hugging Face hub."""
-        from .hub import save_flow
+        from .hub import save
 
-        return save_flow(self, folder, **card)
+        return save(self, "model", folder, **card)
 
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Flow:

@@ -9,8 +9,9 @@ import json
 import os
 import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from ._files import write_text
 from .errors import InputError, UnsupportedError, UsageError
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from ._generator import Flow
     from .zoo import Zoo
 
-FLOW, ZOO, LOG = "flow.safetensors", "zoo.safetensors", "flow.safetensors.log.jsonl"
+# What a model and a data set of the hub are here.
+FILES = {"model": "flow.safetensors", "dataset": "zoo.safetensors"}
+REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def _hub() -> Any:
@@ -80,7 +83,7 @@ def _card(
         *(["library_name: weft"] if kind == "model" else []),
     ]
     front += ["tags:", *(f"- {tag}" for tag in tags), "---"]
-    parts = ["\n".join(front), f"# {title}", about, "```python\n" + use + "\n```"]
+    parts = ["\n".join(front), f"# {title}", about, "```python\nimport weft\n\n" + use + "\n```"]
     if evaluation is not None:
         parts += ["## Evaluation", evaluation.to_markdown()]
         parts += [evaluation.notes] if evaluation.notes else []
@@ -90,44 +93,47 @@ def _card(
     return "\n\n".join(parts) + "\n"
 
 
-def save_flow(
-    flow: Flow,
-    folder: str | os.PathLike[str],
-    *,
-    title: str | None = None,
-    description: str = "",
-    evaluation: Evaluation | None = None,
-    license: str = "other",
-) -> str:
-    """Write a flow as a model's folder; `evaluation` gives the card its table and pictures."""
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    flow.save(target / FLOW)
+@dataclass(frozen=True)
+class _Contents:
+    """What a card says of an item."""
+
+    about: str
+    config: dict[str, Any]
+    recipe: str
+    use: str  # code, with {name} for the folder or repository
+
+
+def _of_flow(flow: Flow) -> _Contents:
     about = flow.about
     parts = {"model": about.get("model"), "train": about.get("train"), "sample": flow.sampling}
-    recipe = recipe_text({name: values or {} for name, values in parts.items()})
-    write_text(
-        target / "config.json",
-        json.dumps({"weft": "flow", **about}, indent=1) + "\n",
-    )
-    write_text(target / "recipe.conf", recipe)
-    pictures = _pictures(evaluation, target)
-    if evaluation is not None:
-        write_text(target / "report.html", evaluation.html())
     archs = ", ".join(dict.fromkeys(source["arch"] for source in about["sources"]))
-    lead = description or (
+    return _Contents(
         f"A generator of neural networks ({flow.name}) that weft fitted to trained networks of "
-        f"{archs}: {about.get('params', 0)} parameters, {about.get('updates', 0)} updates."
+        f"{archs}: {about.get('params', 0)} parameters, {about.get('updates', 0)} updates.",
+        {"weft": "flow", **about},
+        recipe_text({name: values or {} for name, values in parts.items()}),
+        'flow = weft.Flow.from_pretrained("{name}")\nnew = flow.sample(50)',
     )
-    load = f'flow = weft.Flow.from_pretrained("{title or target.name}")'
-    use = f"import weft\n\n{load}\nnew = flow.sample(50)"
-    card = _card("model", title or target.name, lead, use, evaluation, pictures, recipe, license)
-    write_text(target / "README.md", card)
-    return os.fspath(folder)
 
 
-def save_zoo(
-    zoo: Zoo,
+def _of_zoo(zoo: Zoo) -> _Contents:
+    scores = zoo.scores()
+    return _Contents(
+        f"{len(zoo)} trained networks {zoo.arch.text} ({zoo.arch.activation}, {zoo.arch.params} "
+        f"parameters each), as stacked tensors named as in their state_dict."
+        + ("" if scores is None else f" Test score {float(scores.mean()):.3f} on average."),
+        {"weft": "collection", "networks": len(zoo), "arch": zoo.arch.description},
+        zoo.meta.get("weft.recipe", ""),
+        'zoo = weft.Zoo.from_pretrained("{name}")',
+    )
+
+
+_CONTENTS: dict[str, Callable[[Any], _Contents]] = {"model": _of_flow, "dataset": _of_zoo}
+
+
+def save(
+    item: Flow | Zoo,
+    kind: str,
     folder: str | os.PathLike[str],
     *,
     title: str | None = None,
@@ -135,42 +141,47 @@ def save_zoo(
     evaluation: Evaluation | None = None,
     license: str = "other",
 ) -> str:
-    """Write a collection as a data set's folder."""
+    """Write a flow as the folder of a "model", a collection as that of a "dataset"; `evaluation`
+    gives the card its table and pictures."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    zoo.save(target / ZOO)
-    info = {"weft": "collection", "networks": len(zoo), "arch": zoo.arch.description}
-    write_text(target / "config.json", json.dumps(info, indent=1) + "\n")
-    pictures = _pictures(evaluation, target)
-    lead = description or (
-        f"{len(zoo)} trained networks {zoo.arch.text} ({zoo.arch.activation}, {zoo.arch.params} "
-        f"parameters each), as stacked tensors named as in their state_dict."
+    item.save(target / FILES[kind])
+    contents = _CONTENTS[kind](item)
+    write_text(target / "config.json", json.dumps(contents.config, indent=1) + "\n")
+    if kind == "model":
+        write_text(target / "recipe.conf", contents.recipe)
+    if evaluation is not None:
+        write_text(target / "report.html", evaluation.html())
+    name = title if title and REPOSITORY.fullmatch(title) else target.name
+    card = _card(
+        kind,
+        title or target.name,
+        description or contents.about,
+        contents.use.replace("{name}", name),
+        evaluation,
+        _pictures(evaluation, target),
+        contents.recipe,
+        license,
     )
-    scores = zoo.scores()
-    if scores is not None:
-        lead += f" Test score {float(scores.mean()):.3f} on average."
-    use = f'import weft\n\nzoo = weft.Zoo.from_pretrained("{title or target.name}")'
-    recipe = zoo.meta.get("weft.recipe", "")
-    card = _card("dataset", title or target.name, lead, use, evaluation, pictures, recipe, license)
     write_text(target / "README.md", card)
     return os.fspath(folder)
 
 
-def _folder(
-    source: str | os.PathLike[str], kind: str, wanted: str, options: Mapping[str, Any]
-) -> Path:
-    """The folder itself, or the hub's repository as a folder."""
+def _found(source: str | os.PathLike[str], kind: str, options: Mapping[str, Any]) -> Path:
+    """The file in a folder, or in the hub's repository, which is downloaded."""
     folder = Path(source)
     if not folder.exists():
         name = os.fspath(source)
-        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        if not REPOSITORY.fullmatch(name):
             raise InputError(
                 f"{name}: there is no such folder, and this is no name of a repository (owner/name)"
             )
         folder = Path(_hub().snapshot_download(name, repo_type=kind, **options))
-    if not (folder / wanted).exists():
-        raise InputError(f"{folder}: there is no {wanted}; save_pretrained writes such folders")
-    return folder
+    if not (folder / FILES[kind]).exists():
+        raise InputError(
+            f"{folder}: there is no {FILES[kind]}; save_pretrained writes such folders"
+        )
+    return folder / FILES[kind]
 
 
 def load_flow(source: str | os.PathLike[str], *, zoo: Zoo | None = None, **options: Any) -> Flow:
@@ -178,14 +189,14 @@ def load_flow(source: str | os.PathLike[str], *, zoo: Zoo | None = None, **optio
     huggingface_hub.snapshot_download."""
     from ._generator import Flow
 
-    return Flow(_folder(source, "model", FLOW, options) / FLOW, zoo)
+    return Flow(_found(source, "model", options), zoo)
 
 
 def load_zoo(source: str | os.PathLike[str], **options: Any) -> Zoo:
     """A collection from a folder, or downloaded."""
     from .zoo import Zoo
 
-    return Zoo.open(_folder(source, "dataset", ZOO, options) / ZOO)
+    return Zoo.open(_found(source, "dataset", options))
 
 
 def push(
@@ -200,11 +211,11 @@ def push(
 ) -> str:
     """Upload as a repository of the hub; its address. The token is huggingface_hub's own where
     none is given."""
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", repo_id):
+    if not REPOSITORY.fullmatch(repo_id):
         raise UsageError(f"{repo_id} is no name of a repository: owner/name")
     api = _hub().HfApi(token=token)
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        item.save_pretrained(folder, title=card.pop("title", repo_id), **card)
+        save(item, kind, folder, title=card.pop("title", repo_id), **card)
         api.create_repo(repo_id, repo_type=kind, private=private, exist_ok=True)
         api.upload_folder(
             repo_id=repo_id,

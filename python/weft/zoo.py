@@ -356,9 +356,9 @@ class Zoo:
 
     def save_pretrained(self, folder: str | os.PathLike[str], **card: Any) -> str:
         """Write the collection with a card as a data set of the Hugging Face hub."""
-        from .hub import save_zoo
+        from .hub import save
 
-        return save_zoo(self, folder, **card)
+        return save(self, "dataset", folder, **card)
 
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Zoo:

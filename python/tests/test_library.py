@@ -104,6 +104,18 @@ def test_every_status_has_a_class_of_its_own():
         assert str(error_of(status, "the sentence")) == "the sentence"
 
 
+def test_options_of_the_program_are_keywords():
+    said = {
+        "keep it with --keep-norm": "keep it with keep_norm=",
+        "wait for it with --wait, or": "wait for it with weft.Context(wait=True), or",
+        "Give another --out, or --redo": "Give another folder=, or redo=",
+        "weft zoo filter zoo.safetensors --finite": "weft zoo filter zoo.safetensors --finite",
+        "a -- b, x--y": "a -- b, x--y",
+    }
+    for sentence, here in said.items():
+        assert str(error_of(2, sentence)) == here
+
+
 def letters_of(declared: str) -> str:
     """The letters of _lib.py that may stand for a C type."""
     words = declared.replace("*", " * ").split()

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class WeftError(Exception):
     """What the library says went wrong, where, and how to mend it. `status` is its code."""
@@ -30,6 +32,8 @@ class InputError(WeftError, ValueError):
 
 
 class OutOfMemoryError(WeftError, MemoryError):
+    """There is not enough memory."""
+
     status = 4
 
 
@@ -88,28 +92,30 @@ class LibraryError(WeftError, ImportError):
 
 
 _BY_STATUS: dict[int, type[BaseException]] = {
-    cls.status: cls
-    for cls in (
-        WeftError,
-        UsageError,
-        InputError,
-        OutOfMemoryError,
-        DiskError,
-        ShapeError,
-        DivergedError,
-        SolverError,
-        Interrupted,
-        UnsupportedError,
-        LockedError,
-        RankError,
-    )
+    **{cls.status: cls for cls in WeftError.__subclasses__()},
+    WeftError.status: WeftError,  # which LibraryError has, too
+    Interrupted.status: Interrupted,
 }
+
+
+_KEYWORDS = {"out": "folder=", "wait": "weft.Context(wait=True)"}
+
+
+def _keyword(option: re.Match[str]) -> str:
+    return _KEYWORDS.get(option[1], option[1].replace("-", "_") + "=")
+
+
+def _in_python(message: str) -> str:
+    """With keywords for the program's options: --keep-norm is keep_norm=. Whole commands stay."""
+    if re.search(r"\bweft [a-z]", message):
+        return message
+    return re.sub(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)", _keyword, message)
 
 
 def error_of(status: int, message: str) -> BaseException:
     """The exception of a status other than 0."""
     cls = _BY_STATUS.get(status, WeftError)
-    error = cls(message)
+    error = cls(_in_python(message))
     if cls is WeftError:
         error.status = status  # type: ignore[attr-defined]
     return error

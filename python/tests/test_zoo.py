@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import numpy as np
@@ -68,6 +69,37 @@ def test_save_open(arch, weights, tmp_path):
     assert np.array_equal(view, weights[:, 8:12])  # the mapping lives as long as its views
     with pytest.raises(ValueError):
         view[0] = 1  # and is not to be written
+
+
+def test_many_files_are_one_collection(arch, weights, tmp_path):
+    weft.Zoo(arch, weights[:4]).save(tmp_path / "part-0.safetensors")
+    weft.Zoo(arch, weights[4:]).save(tmp_path / "part-1.safetensors")
+    zoo = weft.Zoo.open(tmp_path / "part-*.safetensors")
+    assert np.array_equal(zoo.weights, weights)
+    assert np.array_equal(zoo["layers.0.bias"], weights[:, 8:12])
+    assert np.shares_memory(zoo["layers.0.bias"], zoo.weights) and zoo.info()["count"] == 6
+    views = zoo[1:3]["layers.0.bias"]
+    del zoo
+    assert np.array_equal(views, weights[1:3, 8:12])
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda zoo: pickle.loads(pickle.dumps(zoo))])
+def test_collections_are_copied_and_pickled(arch, weights, zoo, tmp_path, again):
+    memory = weft.Zoo(arch, weights, meta={"weft.scale": "none"})
+    assert memory._c  # the library's side stays behind
+    opened = weft.Zoo.open(memory.save(tmp_path / "zoo.safetensors"))
+    for one in (memory, opened, memory[::2], zoo):
+        other = again(one)
+        assert np.array_equal(other.weights, one.weights) and other.names == one.names
+        assert other.arch == one.arch and other.path == one.path and other._reads == one._reads
+
+
+def test_parts_know_how_their_networks_read_data(arch, weights, zoo, tmp_path):
+    path = weft.Zoo(arch, weights, meta={"weft.scale": "unit"}).save(tmp_path / "zoo.safetensors")
+    opened = weft.Zoo.open(path)
+    for part in (opened[2:], opened[:3].take([1]), opened[weights[:, 0] > 0], opened[2:][1:]):
+        assert part._reads == {"scale": "unit"}
+    assert zoo[:3]._reads == zoo._reads == {"scale": "standard"}
 
 
 def test_slices_and_strides_reach_the_library(arch, weights, tmp_path):

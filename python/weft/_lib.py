@@ -78,6 +78,7 @@ _PROTOTYPES = {
     "wf_zoo_path": "sp",
     "wf_zoo_in_memory": "bp",
     "wf_zoo_tensor": "ppip",
+    "wf_zoo_load": "ippzzp",
     "wf_zoo_test": "spi",
     "wf_zoo_meta_count": "zp",
     "wf_zoo_meta_at": "vpzpp",

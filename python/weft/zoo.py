@@ -80,27 +80,27 @@ class Zoo:
         owner = Owned(handle, lib.wf_zoo_free)
         arch = Arch._copy(lib.wf_zoo_graph(handle))
         count = int(lib.wf_zoo_count(handle))
-        tensors = {}
+        tensors, flat = {}, None
         stride = ctypes.c_size_t()
         for block, tensor in enumerate(arch.tensors):
             address = lib.wf_zoo_tensor(handle, block, ctypes.byref(stride))
             if not address:
-                raise InputError(
-                    f"{from_text(lib.wf_zoo_path(handle))} is many files; join them for Python: "
-                    "weft zoo merge FILE... -o all.safetensors"
-                )
+                flat = _loaded(handle, count, arch.params)
+                tensors = _cut(arch, flat)
+                break
             inner = np.empty(tensor.shape, np.float32).strides
             strides = (int(stride.value) * 4, *inner)
             tensors[tensor.name] = view(owner, address, (count, *tensor.shape), np.float32, strides)
         zoo = cls._of_tensors(arch, tensors)
-        zoo._owned = owner
+        zoo._flat, zoo._owned = flat, owner
         if not lib.wf_zoo_in_memory(handle):
             zoo.path = from_text(lib.wf_zoo_path(handle))
         return zoo
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Zoo:
-        """A collection that weft wrote. The file is mapped, not read."""
+        """A collection that weft wrote. The file is mapped, not read; with a pattern
+        ("part-*.safetensors") all files that match it are one collection, which is read."""
         handle = ctypes.c_void_p()
         current().call(lib.wf_zoo_open, text(path), ctypes.byref(handle))
         return cls._of_handle(handle)
@@ -193,13 +193,10 @@ class Zoo:
                 raise KeyError(f"{key}; there are {', '.join(self._tensors)}")
             return self._tensors[key]
         if isinstance(key, slice):
-            part = Zoo._of_tensors(
-                self.arch, {n: t[key] for n, t in self._tensors.items()}, self._order
-            )
+            part = Zoo._of_tensors(self.arch, {n: t[key] for n, t in self._tensors.items()})
             if self._flat is not None:
                 part._flat = self._flat[key]
-            part._meta = dict(self._meta)
-            return part
+            return part._part_of(self)
         if np.ndim(key) == 1:
             return self.take(np.arange(len(self))[np.asarray(key)])
         index = operator.index(key)  # type: ignore[arg-type]
@@ -212,9 +209,21 @@ class Zoo:
 
     def take(self, indices: Iterable[int]) -> Zoo:
         """The networks of these indices, copied."""
-        chosen = Zoo(self.arch, self.weights[list(indices)], meta=self._meta)
-        chosen._order = list(self._order)
-        return chosen
+        return Zoo(self.arch, self.weights[list(indices)])._part_of(self)
+
+    def _part_of(self, whole: Zoo) -> Zoo:
+        """With what is said of the whole: order of names, how the networks read data."""
+        reads = {} if whole._owned is None else whole._reads
+        self._order = list(whole._order)
+        self._meta = {**whole._meta, **{f"weft.{key}": value for key, value in reads.items()}}
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A collection in a file is opened again; another goes with its weights."""
+        if self.path is not None:
+            return (Zoo.open, (os.path.abspath(self.path),))
+        part = self[:]
+        return (_made_again, (part.arch, part.weights, part._order, part._meta))
 
     @property
     def meta(self) -> dict[str, str]:
@@ -381,6 +390,19 @@ def _cut(arch: Arch, flat: Array) -> dict[str, Array]:
         part = flat[:, tensor.offset : tensor.offset + tensor.count]
         cut[tensor.name] = part.reshape(len(flat), *tensor.shape)
     return cut
+
+
+def _made_again(arch: Arch, weights: Array, order: list[str], meta: dict[str, str]) -> Zoo:
+    zoo = Zoo(arch, weights, meta=meta)
+    zoo._order = order
+    return zoo
+
+
+def _loaded(handle: ctypes.c_void_p, count: int, params: int) -> Array:
+    """The weights of a collection in memory of their own."""
+    address = ctypes.c_void_p()
+    current().run(lib.wf_zoo_load, handle, 0, count, ctypes.byref(address))
+    return view(Owned(address, lib.wf_free), address.value or 0, (count, params))
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -141,6 +142,17 @@ def test_stacked_in_and_out_without_copies():
     assert flat.stacked()[0]["0.weight"].data_ptr() == flat.weights.ctypes.data
 
 
+def test_stacked_tensors_whose_layers_are_looked_for_are_not_copied():
+    stacked = {
+        name: torch.stack([m.state_dict()[name] for m in [MLP(), MLP(), MLP()]])
+        for name in MLP().state_dict()
+    }
+    zoo = weft.Zoo.from_models(stacked, activation="relu", layers=["first", "out"])
+    assert zoo.names == list(stacked) and len(zoo) == 3
+    for name, tensor in stacked.items():
+        assert zoo[name].__array_interface__["data"][0] == tensor.data_ptr()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_other_types_are_converted(dtype):
     models = [MLP().to(dtype) for _ in range(2)]
@@ -179,6 +191,32 @@ def test_files(tmp_path, how):
     expected = weft.Zoo.from_models(models if how != "one file" else models[:1])
     assert np.array_equal(zoo.weights, expected.weights) and zoo.path is None
     assert json.loads(zoo.meta["weft.sources"]) == [f"net{i}.pt" for i in range(len(zoo))]
+
+
+def test_folders_below_a_folder(tmp_path):
+    models = [MLP() for _ in range(2)]
+    for index, model in enumerate(models):
+        (tmp_path / f"run{index}").mkdir()
+        torch.save(model.state_dict(), tmp_path / f"run{index}" / "last.pt")
+    with pytest.raises(weft.InputError, match="2 files in folders below it.*give recursive="):
+        weft.Zoo.from_models(tmp_path, module=MLP)
+    zoo = weft.Zoo.from_models(tmp_path, module=MLP, recursive=True)
+    assert np.array_equal(zoo.weights, weft.Zoo.from_models(models).weights)
+
+
+def test_layers_in_order_for_a_module_with_other_names():
+    class Named(MLP):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = self.first, self.out
+            del self.first, self.out
+
+        def forward(self, x):
+            return self.b(self.activation(self.a(x)))
+
+    states = [MLP().state_dict() for _ in range(2)]
+    zoo = weft.Zoo.from_models(states, module=Named, layers=["first", "out"])
+    assert np.array_equal(zoo.weights, weft.Zoo.from_models(states, module=MLP).weights)
 
 
 def test_sources_stay_where_batch_norms_are_folded(tmp_path):
@@ -293,6 +331,11 @@ class Tied(Twice):
         return self.b(torch.relu(self.a(x)))
 
 
+class LogSoftmax(MLP):
+    def forward(self, x):
+        return F.log_softmax(super().forward(x), dim=1)
+
+
 class Hooked(MLP):
     def __init__(self):
         super().__init__()
@@ -302,7 +345,14 @@ class Hooked(MLP):
 @pytest.mark.parametrize(
     "make, text",
     [
-        (lambda: nn.Sequential(nn.Linear(4, 4), nn.Softmax(1)), "1: nn.Softmax"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.Softmax(1)), "1: nn.Softmax.*works with logits"),
+        (LogSoftmax, "log_softmax, .*works with logits: leave it out"),
+        (
+            lambda: nn.Sequential(
+                nn.utils.weight_norm(nn.Linear(4, 4)), nn.ReLU(), nn.Linear(4, 2)
+            ),
+            "0.weight_g, 0.weight_v; .*remove_weight_norm",
+        ),
         (lambda: nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()), "logits"),
         (lambda: nn.Sequential(nn.LSTM(4, 4)), "nn.LSTM"),
         (
@@ -366,14 +416,20 @@ def test_a_mismatch_is_refused():
         weft.Zoo.from_models(models, arch="4-8-3", activation="relu", layers=["first", "out"])
     zoo = weft.Zoo.from_models(models)
     assert zoo.arch.activation == "tanh"
+    with pytest.raises(weft.UsageError, match="activation is relu, but the module has tanh"):
+        weft.Zoo.from_models(models, activation="relu")
+    assert weft.Zoo.from_models(models, activation="tanh").arch == zoo.arch
 
 
 def test_values_that_are_not_finite():
     models = [MLP() for _ in range(4)]
-    models[2].first.bias.data[3] = float("nan")
-    with pytest.raises(weft.InputError, match=r"1 of 4 .* model 2 \(first.bias\)"):
-        weft.Zoo.from_models(models)
-    assert len(weft.Zoo.from_models(models, skip_non_finite=True)) == 3
+    for value in (float("nan"), float("inf")):
+        models[2].first.bias.data[3] = value
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(weft.InputError, match=r"1 of 4 .* model 2 \(first.bias\)"):
+                weft.Zoo.from_models(models)
+            assert len(weft.Zoo.from_models(models, skip_non_finite=True)) == 3
 
 
 @pytest.mark.parametrize(
@@ -383,7 +439,10 @@ def test_values_that_are_not_finite():
         (3, weft.InputError, "models has the type int; give nn.Modules"),
         ([3], weft.InputError, "model 0 has the type int"),
         ([MLP], weft.InputError, "model 0 has the type type"),
-        ([{"a.weight": "x"}], weft.InputError, "a.weight has the type str"),
+        ([{"a.weight": "x"}], weft.InputError, "a.weight has the type str, .* state_dict alone"),
+        ({"a": MLP()}, weft.InputError, r"a has the type MLP, .* list\(models.values\(\)\)"),
+        ({"net": MLP().state_dict()}, weft.InputError, r'state_dict itself, model\["net"\]'),
+        ([np.zeros((3, 59))], weft.InputError, r"type ndarray; .* weft.Zoo\(arch, w\)"),
         ([MLP().state_dict()], weft.UsageError, "activation"),
     ],
 )

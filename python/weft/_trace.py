@@ -18,10 +18,12 @@ HOW = (
     "residual sums and the activations relu, tanh, gelu, silu, sigmoid. Give arch= and activation= "
     "where the module computes the same in another way."
 )
+LOGITS = "weft works with logits: leave it out of the module, whose parameters stay the same."
 
 
 def _refuse(what: str, where: str) -> NoReturn:
-    raise InputError(f"{where}: {what}, which weft cannot describe. {HOW}")
+    how = LOGITS if "softmax" in what.lower() else HOW
+    raise InputError(f"{where}: {what}, which weft cannot describe. {how}")
 
 
 def _pair(value: Any) -> list[int]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .zoo import Zoo
 
 TOLERANCE = 1e-4  # of the largest output, between a module and its description
-MODELS = "give nn.Modules, state_dicts, paths or stacked tensors"
+MODELS = "give nn.Modules, state_dicts, paths or stacked tensors (flat weights: weft.Zoo(arch, w))"
 AS_IT_IS = {"weft.scale": "none"}  # what the library's importer says of networks
 COUNTER = "num_batches_tracked"  # of batch norms: part of a state_dict, of no network
 
@@ -53,13 +53,22 @@ def _array(value: Any) -> Array:
     return array.astype(np.float32, copy=False)
 
 
+def _instead_of(value: Any, name: str) -> str:
+    """What to give in place of a dict that has something else than tensors."""
+    if _is_module(value):
+        return "give the modules as a list: list(models.values())"
+    if isinstance(value, Mapping):
+        return f'give the state_dict itself, model["{name}"], or several as a list'
+    return "give the state_dict alone, as model.state_dict() has it where nothing is quantized"
+
+
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
     """A state_dict without counters and without the prefixes of wrappers."""
     plain = {}
     for name, value in state.items():
         if not hasattr(value, "shape"):
             raise InputError(
-                f"{name} has the type {type(value).__name__}, no tensor: give model.state_dict()"
+                f"{name} has the type {type(value).__name__}, no tensor: {_instead_of(value, name)}"
             )
         if getattr(value, "is_meta", False):
             raise InputError(
@@ -85,12 +94,19 @@ class _Given:
     activation: str | None
     layers: Sequence[str] | None
     input_shape: tuple[int, ...] | None
+    recursive: bool
 
     def described_by(self, template: Any) -> Arch | None:
         """The architecture: as it was given, else by a trace of `template`; None: not known."""
         if self.arch is not None or template is None:
             return self.arch
-        return _described(template, self.input_shape)
+        traced = _described(template, self.input_shape)
+        if self.activation not in (None, traced.activation):
+            raise UsageError(
+                f"activation is {self.activation}, but the module has {traced.activation}, as its "
+                f"trace says: leave activation out, or give arch= too, which takes its place"
+            )
+        return traced if self.layers is None else _renamed(traced, self.layers)
 
 
 def from_models(
@@ -102,6 +118,7 @@ def from_models(
     activation: str | None,
     layers: Sequence[str] | None,
     input_shape: Sequence[int] | None,
+    recursive: bool,
     keep_norm: bool,
     verify: bool,
     skip_non_finite: bool,
@@ -110,7 +127,7 @@ def from_models(
     if made is not None and layers is not None:
         made, layers = _renamed(made, layers), None
     shape = None if input_shape is None else tuple(int(n) for n in input_shape)
-    given = _Given(module, made, activation, layers, shape)
+    given = _Given(module, made, activation, layers, shape, recursive)
     models = _listed(models)
     states: Sequence[Any] = []
     if _are_paths(models):
@@ -228,7 +245,10 @@ def _of_stacked(cls: type[Zoo], stacked: Mapping[str, Any], given: _Given) -> Zo
     arrays = {name: _array(value) for name, value in _plain(stacked).items()}
     arch = given.described_by(given.module)
     if not _places_all(arch, arrays, given):
-        return _import_stacked(cls, arrays, arch, given)
+        imported = _import_stacked(cls, arrays, arch, given)
+        if set(arrays) != set(imported.names):
+            return imported
+        arch = imported.arch  # its layers were looked for; the caller's tensors serve as they are
     assert arch is not None
     first = arch.tensors[0]
     if arrays[first.name].ndim == len(first.shape):
@@ -281,7 +301,9 @@ def _places_all(arch: Arch | None, state: Mapping[str, Any], given: _Given) -> b
         )
     raise InputError(
         f"the state_dict has {', '.join(left[:4]) or 'nothing else'}; the module {arch.text} "
-        f"needs {', '.join(missing[:4])}"
+        f"needs {', '.join(missing[:4])}. Weight norms, pruning and other parametrizations are "
+        f"made permanent first: torch.nn.utils.remove_weight_norm, prune.remove, "
+        f"parametrize.remove_parametrizations"
     )
 
 
@@ -295,9 +317,15 @@ def _import_options(arch: Arch | None, given: _Given) -> bytes:
             'nn.Module of that kind, which is traced), or activation="relu", or arch='
         )
     described = None if arch is None else json.dumps(arch.description)
-    layers = None if given.layers is None else ",".join(given.layers)
-    options = {"activation": given.activation, "arch": described, "layers": layers}
-    return as_json({**options, "keep_norm": True})  # they are folded once all is verified
+    layers = ",".join(given.layers) if given.layers is not None and arch is None else None
+    options = {
+        "activation": given.activation,
+        "arch": described,
+        "layers": layers,
+        "recursive": given.recursive,
+        "keep_norm": True,  # they are folded once all is verified
+    }
+    return as_json(options)
 
 
 def _import_files(cls: type[Zoo], paths: Sequence[str | os.PathLike[str]], given: _Given) -> Zoo:
@@ -397,6 +425,8 @@ def _verify(zoo: Zoo, models: Sequence[Any], module: Any) -> None:
             model = copy.deepcopy(_instance(module))
             load(model, zoo, index)
         theirs = _outputs(torch, model, x)
+        if not np.isfinite(theirs).all():
+            continue  # _finite says why
         ours = zoo.forward(x, index)
         if theirs.shape != ours.shape:
             raise InputError(
@@ -404,7 +434,7 @@ def _verify(zoo: Zoo, models: Sequence[Any], module: Any) -> None:
                 f"{list(ours.shape)}"
             )
         error = float(np.abs(theirs - ours).max() / max(1e-6, float(np.abs(theirs).max())))
-        if not error <= TOLERANCE and np.isfinite(theirs).all():
+        if not error <= TOLERANCE:
             raise InputError(
                 f"model {index} and its description {zoo.arch.text} ({zoo.arch.activation}) "
                 f"differ by {error:.2g} of the largest output on random inputs: the module "

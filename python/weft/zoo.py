@@ -115,6 +115,7 @@ class Zoo:
         activation: str | None = None,
         layers: Sequence[str] | None = None,
         input_shape: Sequence[int] | None = None,
+        recursive: bool = False,
         keep_norm: bool = False,
         verify: bool = True,
         skip_non_finite: bool = False,
@@ -134,6 +135,7 @@ class Zoo:
         named in order
 
         input_shape        (channels, height, width) of networks that read images
+        recursive          a folder with all folders below it
         keep_norm          keep batch norms as gamma, beta and statistics; otherwise they are folded
                            into the layers before them, which in evaluation compute the same, and
                            state_dict(), modules() ... have them again
@@ -152,6 +154,7 @@ class Zoo:
             activation=activation,
             layers=layers,
             input_shape=input_shape,
+            recursive=recursive,
             keep_norm=keep_norm,
             verify=verify,
             skip_non_finite=skip_non_finite,

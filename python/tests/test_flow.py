@@ -36,8 +36,9 @@ def test_refinement(flow):
     assert not np.array_equal(plain.weights, refined.weights)
     assert refined.stats["evaluations"] > plain.stats["evaluations"]
     assert flow.sample(1, refine=True).weights.shape == (1, 51)
-    with pytest.raises(weft.UsageError, match="refine"):
-        flow.sample(1, refine=(2, 2))
+    for wrong in ((2, 2), 10, "yes", (0.75,)):
+        with pytest.raises(weft.UsageError, match="refine"):
+            flow.sample(1, refine=wrong)
 
 
 def test_solvers_agree(flow):
@@ -57,6 +58,8 @@ def test_velocity(flow):
     assert np.allclose(alone[0], velocity[1], atol=1e-5)  # whatever else is in the batch
     with pytest.raises(weft.UsageError, match="t|time"):
         flow.velocity(zoo, 2)
+    with pytest.raises(weft.ShapeError, match="one for each of the 2 networks"):
+        flow.velocity(zoo, [0.1, 0.2, 0.3])
 
 
 def test_log(flow):
@@ -179,8 +182,19 @@ def test_bad_calls(zoo, flow, tmp_path):
         weft.generator("perturbaton", zoo)
     with pytest.raises(weft.UsageError, match="no collection"):
         weft.fit([])
-    with pytest.raises(weft.UsageError, match="not a dict.*from_models"):
-        weft.fit([zoo[0]])
+    for call in (
+        lambda: weft.fit([zoo[0]]),
+        lambda: weft.plan(zoo[0]),
+        lambda: weft.align(zoo[0]),
+        lambda: weft.matched_cosine(zoo, zoo[0]),
+        lambda: weft.evaluate(zoo, zoo[0]),
+        lambda: weft.score(zoo[0], "spirals"),
+        lambda: weft.compare(["random"], zoo[0]),
+    ):
+        with pytest.raises(weft.UsageError, match="not a dict.*from_models"):
+            call()
+    with pytest.raises(ValueError, match="wide"):
+        flow.sample(1, width="wide")
     with pytest.raises(weft.InputError, match="none.safetensors"):
         weft.Flow.open(tmp_path / "none.safetensors")
     with pytest.raises(weft.ShapeError, match="51 parameters"):

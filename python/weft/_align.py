@@ -11,7 +11,7 @@ from ._memory import Array
 from ._options import Options
 from .context import current
 from .errors import UsageError
-from .zoo import Zoo, opened, output, same_arch
+from .zoo import Zoo, must_be_zoos, opened, output, same_arch
 
 
 def align(
@@ -33,6 +33,7 @@ def align(
     >>> bool(abs(aligned.forward([[1.0, 2.0]]) - zoo.forward([[1.0, 2.0]])).max() < 1e-5)
     True
     """
+    must_be_zoos(zoo)
     if not 0 <= reference < len(zoo):
         raise UsageError(f"reference is {reference}; the collection has {len(zoo)} networks")
     settings = {"sweeps": sweeps, "restarts": restarts, "seed": seed}
@@ -53,6 +54,7 @@ def matched_cosine(
     >>> cosine.round(4).tolist(), which.tolist()
     ([1.0, 1.0], [0, 1])
     """
+    must_be_zoos(networks, *([] if others is None else [others]))
     skip = np.arange(len(networks), dtype=np.int64) if others is None else None
     if others is None:
         others = networks

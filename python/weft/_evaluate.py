@@ -19,7 +19,7 @@ from ._options import Options
 from .context import answer, current, warn
 from .data import Data, DataLike, data_of
 from .errors import ShapeError, UnsupportedError, UsageError
-from .zoo import Zoo
+from .zoo import Zoo, must_be_zoos
 
 # Columns of the printed table: key, heading, key of the spread.
 COLUMNS = (
@@ -211,6 +211,7 @@ def score(networks: Zoo, data: DataLike, score: str = "accuracy") -> Array:
     kinds = ("accuracy", "auc")
     if score not in kinds:
         raise UsageError(f"score is {score}; there are {', '.join(kinds)}")
+    must_be_zoos(networks)
     examples = data_of(data, classes=networks.arch.outputs, reads=networks._reads)
     _matching(networks, examples)
     weights = np.ascontiguousarray(networks.weights)
@@ -260,6 +261,7 @@ def evaluate(
     settings  of [eval] in recipes: score="auc", cloud, subsets ... (weft.settings("eval"))
     """
     named = _named(networks)
+    must_be_zoos(zoo, *named.values())
     for name, other in named.items():
         _fits(other, zoo, name)
     examples, said = None, ""
@@ -303,6 +305,7 @@ def compare(
     ("perturbation-0.1"); others are given as they are, flows with the settings `sample`."""
     from ._generator import Flow, generator
 
+    must_be_zoos(zoo)
     drawn = {}
     for item in generators:
         made = generator(item, zoo) if isinstance(item, str) else item

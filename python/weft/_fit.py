@@ -15,7 +15,7 @@ from .arch import ArchLike, arch_of
 from .context import answer, current
 from .data import DataLike, data_of
 from .errors import UsageError
-from .zoo import Zoo, opened, output
+from .zoo import Zoo, must_be_zoos, opened, output
 
 
 def train_zoo(
@@ -56,6 +56,7 @@ def plan(zoo: Zoo, minutes: float | None = None) -> dict[str, Any]:
     """How weft.fit would fit a flow to a collection in so many minutes: settings of [model],
     [train] and [sample], the estimate in seconds. The speed is measured, which takes a second or
     two."""
+    must_be_zoos(zoo)
     if minutes is not None and not minutes > 0:
         raise UsageError(f"minutes is {minutes}; give a number above 0")
     found: dict[str, Any] = answer(lib.wf_plan_json, zoo._c, minutes or 0.0, long=True)

@@ -22,7 +22,7 @@ from .arch import Arch, ArchLike, arch_of
 from .context import answer, current
 from .errors import ShapeError, UsageError
 from .logs import read_log
-from .zoo import Zoo
+from .zoo import Zoo, must_be_zoos
 
 DEFAULT = "gmn"
 
@@ -244,14 +244,13 @@ class Flow(Generator):
         chosen: dict[str, Any] = {**self.sampling, "seed": seed, **given}
         if refine is False:
             chosen["refine_cycles"] = 0
-        if refine is not None and refine is not False:
-            parts = [0.75, 10] if refine is True else list(refine)
-            if not 2 <= len(parts) <= 3 or not 0 < parts[0] < 1:
+        elif refine is not None:
+            parts = (0.75, 10) if refine is True else refine
+            if not isinstance(parts, (tuple, list)) or not 2 <= len(parts) <= 3:
                 raise UsageError(
-                    f"refine is {refine}; give (t, cycles) with 0 < t < 1, as (0.75, 10)"
+                    f"refine is {refine!r}; give (t, cycles) or (t, cycles, steps), as (0.75, 10)"
                 )
-            names = ("refine_t", "refine_cycles", "refine_steps")
-            chosen.update(zip(names, [parts[0], *map(int, parts[1:])]))
+            chosen.update(zip(("refine_t", "refine_cycles", "refine_steps"), parts))
         request: dict[str, Any] = {"sample": chosen}
         if values is not None:
             request["cond"] = values
@@ -309,7 +308,13 @@ class Flow(Generator):
         else:
             graph = self._arch_for(arch, self._arch_of(index), None)
         flat = graph.weights_of(weights)
-        times = np.ascontiguousarray(np.broadcast_to(np.asarray(t, np.float32), (len(flat),)))
+        times = np.asarray(t, np.float32)
+        if times.shape not in ((), (len(flat),)):
+            raise ShapeError(
+                f"t has the shape {times.shape}; give one time, or one for each of the "
+                f"{len(flat)} networks"
+            )
+        times = np.ascontiguousarray(np.broadcast_to(times, (len(flat),)))
         out = np.empty_like(flat)
         with self._lock:
             current().run(
@@ -320,7 +325,7 @@ class Flow(Generator):
                 times.ctypes.data,
                 len(flat),
                 pointer(values),
-                guidance,
+                float(guidance),
                 normalised,
                 out.ctypes.data,
             )
@@ -394,12 +399,7 @@ def sources_of(zoos: Zoos) -> tuple[list[Zoo], list[str | None]]:
         tasks = [str(name) for name in zoos]
         zoos = list(zoos.values())
     found = list(zoos)
-    for zoo in found:
-        if not isinstance(zoo, Zoo):
-            raise UsageError(
-                f"a collection is a weft.Zoo, not a {type(zoo).__name__}: "
-                f"weft.Zoo.from_models(models) makes one"
-            )
+    must_be_zoos(*found)
     return found, tasks or [None] * len(found)
 
 

@@ -138,7 +138,7 @@ class Arch:
     def scaled(self, width: float) -> Arch:
         """The same network with hidden widths times `width`."""
         handle = ctypes.c_void_p()
-        current().call(lib.wf_graph_scale_width, self._handle, width, ctypes.byref(handle))
+        current().call(lib.wf_graph_scale_width, self._handle, float(width), ctypes.byref(handle))
         return Arch._own(handle)
 
     def inputs_of(self, x: Any) -> Array:

@@ -27,9 +27,7 @@ class Data:
     (dtype('float32'), dtype('int32'))
     """
 
-    def __init__(
-        self, handle: ctypes.c_void_p, settings: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, handle: ctypes.c_void_p, settings: Mapping[str, Any] | None = None) -> None:
         self._owned = Owned(handle, lib.wf_dataset_free)
         self._settings = settings  # that it was opened by; None: numbers of the caller's
 

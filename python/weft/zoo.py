@@ -16,7 +16,7 @@ from ._memory import Array, Owned, view
 from ._options import settings
 from .arch import Arch, ArchLike, arch_of
 from .context import answer, current
-from .errors import InputError, ShapeError
+from .errors import ShapeError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -426,6 +426,15 @@ def opened(written: str, path: str | os.PathLike[str] | None) -> Zoo:
     return zoo
 
 
+def must_be_zoos(*values: Any) -> None:
+    for value in values:
+        if not isinstance(value, Zoo):
+            raise UsageError(
+                f"a collection is a weft.Zoo, not a {type(value).__name__}: weft.Zoo.open(path) "
+                f"and weft.Zoo.from_models(models) make one"
+            )
+
+
 def same_arch(zoos: Sequence[Zoo], what: str) -> None:
     for zoo in zoos[1:]:
         if zoo.arch != zoos[0].arch:
@@ -434,4 +443,4 @@ def same_arch(zoos: Sequence[Zoo], what: str) -> None:
             )
 
 
-__all__ = ["Zoo", "opened", "output", "same_arch"]
+__all__ = ["Zoo", "must_be_zoos", "opened", "output", "same_arch"]

@@ -18,7 +18,7 @@ or anywhere on the page:
     <!-- files: SCRIPT; each line by itself -->  and each line of a block has those files anew, without
                                            what it writes
 
-What did not run is counted, and printed with its reason. Fits get MINUTES (0.1) in place of the minutes that
+What did not run is counted, and printed with its reason. Fits get MINUTES (0.03) in place of the minutes that
 the page gives them, a demo gets a few updates, and thousands of networks are twenty. BUILD names the build
 whose `weft` runs; PYTHON the interpreter, with PyTorch. $ROOT is the repository."""
 import json
@@ -38,7 +38,7 @@ INDENTED = re.compile(rf"(?<=\n\n) {{4,}}{COMMAND}")
 FILES = re.compile(r"<!-- files: (?P<script>\S+?)(?P<alone>; each line by itself)? -->")
 OUTPUT = re.compile(r"(?:-o|--out|--held-out) (\S+)")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MINUTES = os.environ.get("MINUTES", "0.1")
+MINUTES = os.environ.get("MINUTES", "0.03")
 SHORTER = [
     (re.compile(r"(--minutes |minutes=| -m )[0-9.]+"), rf"\g<1>{MINUTES}"),
     (re.compile(r"( -n )[0-9]{4,}"), r"\g<1>20"),

@@ -8,16 +8,27 @@ programs=${BUILD:-build}/emulated
 # NAME SEED PROGRAM TEST CASES [VARIABLE=VALUE]: the cases of PROGRAM's test_TEST whose names match
 # CASES (tests/named_cases.h); "-" where a test has no cases. WEFT_CUDA_SMALL: memory is
 # not poisoned before kernels run.
-# Products of many rows: with many processors in narrow tiles, with few in wide ones.
+# many-nodes, nodes-*: products of many rows, with many processors in narrow tiles, with few in wide
+# ones.
 few_cases() {
     cat <<END
+phase-resume        5  phases resume      *
+loop-pace           3  loops pace         -
+draws               1  fit   draws        -
+phase-bf16          4  phases bf16        *
+wide-replays        3  field wide_nodes   lean-sum-384x32-two-replays
 many-nodes          20 field many_nodes   *-bf16        WEFT_EMULATOR_PROCESSORS=20
-nodes-100-wide      9  nodes block        nodes-100     WEFT_EMULATOR_PROCESSORS=9
 nodes-100-narrow    2  nodes block        nodes-100     WEFT_EMULATOR_PROCESSORS=132
+nodes-100-wide      9  nodes block        nodes-100     WEFT_EMULATOR_PROCESSORS=9
+phase-sane-kde      2  phases fits        sane-kde
+contexts            1  contexts at_once -
+contexts-2-gpus     2  contexts at_once -             WEFT_EMULATOR_DEVICES=2
+loop-fresh          2  loops fresh        -
+phase-pdiff         1  phases fits        pdiff
+edge-benchmark-1    1  edge_benchmark all -
 nodes-64            5  nodes block        nodes-64      WEFT_EMULATOR_PROCESSORS=20
 nodes-32            1  nodes block        nodes-32      WEFT_EMULATOR_PROCESSORS=9
 nodes-1             3  nodes block        nodes-1       WEFT_EMULATOR_PROCESSORS=9
-wide-replays        3  field wide_nodes   lean-sum-384x32-two-replays
 wide-nodes-256      2  field wide_nodes   lean-sum-256x64-two-bf16
 wide-nodes-192      1  field wide_nodes   lean-sum-192x64-two-bf16
 wide-weights        1  ops   wide         linear-97x105-2                WEFT_EMULATOR_PROCESSORS=70
@@ -58,18 +69,12 @@ many-rows-3         7  ops   bf16         linear-70x105-0
 few-rows            1  ops   bf16         linear-*                       WEFT_CUDA_SMALL=1
 shared-table        1  ops   shared_table -                              WEFT_CUDA_SMALL=1
 instructions        0  instructions all -
-edge-benchmark-1    1  edge_benchmark all -
 edge-benchmark-2    2  edge_benchmark all -
-contexts            1  contexts at_once -
-contexts-2-gpus     2  contexts at_once -             WEFT_EMULATOR_DEVICES=2
 contexts-in-turn    3  contexts in_turn -             WEFT_EMULATOR_DEVICES=2
 net-fields          1  net   programs     *
 training-stops      1  loops training_stops -
 sampling-stops      1  loops sampling_stops -
-draws               1  fit   draws        -
 loop-training       1  loops training     -
-loop-fresh          2  loops fresh        -
-loop-pace           3  loops pace         -
 loop-without        4  loops without      -
 convs-update        1  convs networks     one-update
 convs-updates       5  convs networks     six-updates,adam
@@ -82,11 +87,7 @@ convs-scores        7  convs scores       -
 match-convs         1  match same_as_cpu  *conv*                         WEFT_CUDA_SMALL=1
 convs-elsewhere     1  convs others       *
 phase-draws         1  phases draws       -
-phase-pdiff         1  phases fits        pdiff
-phase-sane-kde      2  phases fits        sane-kde
 phase-sane-gauss    3  phases fits        sane-gauss
-phase-bf16          4  phases bf16        *
-phase-resume        5  phases resume      *
 phase-without       1  phases without     -
 self-attention      1  ops   float        attention-3x3-*,attention-33x33-*,attention-130x5-* WEFT_CUDA_SMALL=1
 self-attention-128  2  ops   bf16         attention-100x33-1

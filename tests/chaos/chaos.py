@@ -92,12 +92,13 @@ class Row:
 
 
 class Tried:
-    """The cases of a full campaign that went well, in a file. Numbers of cases belong to a program:
-    with another one it begins anew."""
+    """The cases of a full campaign that went well, in a file. Numbers of cases belong to a program,
+    and results to a campaign: with another one it begins anew."""
 
     def __init__(self, path, lab):
         digest = hashlib.sha256()
-        for part in (lab.weft, lab.shim, os.path.join(ROOT, "tests/chaos/commands.txt")):
+        own = sorted(glob.glob(os.path.join(ROOT, "tests/chaos/*.*")))
+        for part in (lab.weft, lab.shim, *own):
             with open(part, "rb") as file:
                 digest.update(file.read())
         first = "program %s\n" % digest.hexdigest()

@@ -355,6 +355,7 @@ def make_inputs(lab):
     write("planned.safetensors.recipe.conf", PLANNED)
     weft("train planned.safetensors.recipe.conf --zoo zoo.safetensors -o planned.safetensors"
          " --set train.updates=6")
+    write("planned.safetensors.recipe.conf", PLANNED)  # its path holds in every folder
     write("tasks.conf", TASKS)
     write("tasks/all.manifest", MANIFEST)
     write("tasks/moons.conf", TASK % ("moons", "2-4-2"))
@@ -400,12 +401,14 @@ def essence(path):
 
 
 def snapshot(folder):
-    out = {}
+    """Names and what they hold; the folder's own path, which recipes name, counts as any other."""
+    out, own = {}, os.path.realpath(folder).encode()
     for at, folders, names in os.walk(folder):
         for name in folders:
             out[os.path.relpath(os.path.join(at, name), folder) + "/"] = b""
         for name in names:
-            out[os.path.relpath(os.path.join(at, name), folder)] = essence(os.path.join(at, name))
+            path = os.path.join(at, name)
+            out[os.path.relpath(path, folder)] = essence(path).replace(own, b"FOLDER")
     return out
 
 

@@ -17,6 +17,8 @@ elif ! make -s NVCC= BUILD="$build" "$build/chaos/shim.so" "$build/weft-cpu" >"$
     fail "the shim" "$(cat "$scratch/check.out")"
 else
     check "a few cases of each fault" campaign --commands zoo-export,sample --each 4
+    check "files that name their folder" \
+        campaign --commands train-mlp,fit --faults kill-call --each 2
     check "a file made empty while it is read" \
         campaign --commands zoo-info,zoo-export --faults cut --each 28
     full="--commands data-npz --faults short --full $scratch/tried"

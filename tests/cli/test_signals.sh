@@ -23,6 +23,7 @@ cd "$scratch/broken" || exit 1
 interrupt INT 130 0.4
 check "checkpoint after SIGINT" test -s runs/tiny/flow.safetensors
 interrupt TERM 143 0.3
+interrupt USR1 138 0.2
 # shellcheck disable=SC2086
 expect "goes on to the end" 0 "gmn-refined" "$weft" run "$recipe" $long
 check "collection was not made again" grep -q "collection: done before" "$scratch/err"

@@ -45,7 +45,8 @@ typedef struct wf_long_text {
 WF_API bool wf_long_text_put(wf_long_text *text, const void *bytes, size_t count);
 WF_API bool wf_long_text_add(wf_long_text *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* All of it, NUL-terminated, for free(); NULL: it was cut, and is freed. The length stays. */
+/* All of it, NUL-terminated, for free(); NULL: it was cut, and is freed. The length stays, and
+ * nothing may be added any more. */
 WF_API char *wf_long_text_end(wf_long_text *text);
 
 /* One character as a terminal may show it, NUL-terminated in `out`: itself, "\u001b" in place of a

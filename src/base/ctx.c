@@ -39,6 +39,8 @@ typedef struct worker_start {
 struct wf_ctx {
     char error[1024];
     atomic_bool interrupted;
+    _Atomic double interrupted_at; /* wf_seconds() */
+    double work_at_stake;          /* wf_stop_saves */
     wf_ctx_desc desc;
     void *progress_user, *warn_user, *log_user;
     bool muted;                  /* callbacks but for interruption rest */
@@ -252,7 +254,9 @@ int wf_ctx_ranks(const wf_ctx *ctx) { return wf_comm_size(wf__ctx_comm(ctx)); }
 const char *wf_last_error(const wf_ctx *ctx) { return ctx == NULL ? "" : ctx->error; }
 
 void wf_interrupt(wf_ctx *ctx) {
-    if (ctx != NULL) atomic_store(&ctx->interrupted, true);
+    if (ctx == NULL || wf_interrupted(ctx)) return;
+    atomic_store(&ctx->interrupted_at, wf_seconds());
+    atomic_store(&ctx->interrupted, true);
 }
 
 void wf_interrupt_clear(wf_ctx *ctx) {
@@ -314,6 +318,17 @@ wf_status wf_ctx_configure(wf_ctx *ctx, const char *json) {
 }
 
 bool wf_interrupted(const wf_ctx *ctx) { return ctx != NULL && atomic_load(&ctx->interrupted); }
+
+double wf_stop_seconds = 1;
+
+void wf_stop_saves(wf_ctx *ctx, double work) {
+    if (ctx != NULL) ctx->work_at_stake = work;
+}
+
+bool wf_stop_is_overdue(const wf_ctx *ctx) {
+    return wf_interrupted(ctx) && wf_seconds() - atomic_load(&ctx->interrupted_at) >
+                                      fmax(wf_stop_seconds, ctx->work_at_stake / 8);
+}
 
 const char *wf_status_name(wf_status status) {
     switch (status) {

@@ -26,12 +26,15 @@ void wf_map_give_back(const wf_map *map, size_t from, size_t to);
 
 /* Durable replacement: written to a sibling, fsync, rename, fsync of the folder. Until commit the
  * old file stands; abort (or a killed process) leaves at most a sibling named ".NAME.tmp.PID",
- * which the next writer of NAME removes. */
+ * which the next writer of NAME removes. A large file goes to the disk in pieces while it is
+ * written; between two of them an overdue stop ends it (WF_ERR_INTERRUPTED). */
 typedef struct wf_writer {
-    FILE *file; /* NULL on ranks other than 0 */
+    FILE *file;      /* NULL on ranks other than 0 */
+    size_t unsynced; /* bytes of the last piece */
     char path[4096], temporary[4096];
     wf_ctx *shared; /* opened by all ranks together, and not yet closed; else NULL */
 } wf_writer;
+extern size_t wf_piece_bytes; /* 16 MB */
 wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out);
 /* The file that wf_writer_open would replace, links followed; "" for a device or pipe, which is
  * written in place. Fails where wf_writer_open would because of the path: before long work, not

@@ -336,21 +336,41 @@ static wf_status make_header(wf_ctx *ctx, const char *path, const wf_st_tensor *
     return WF_OK;
 }
 
+/* Adds bytes; between two pieces an overdue stop ends it. *since: bytes of the last piece. */
+static wf_status digest_pieces(wf_ctx *ctx, const char *path, wf_digest *digest, size_t *since,
+                               const char *bytes, size_t count) {
+    while (count > 0) {
+        size_t room = wf_piece_bytes - *since, some = count < room ? count : room;
+        wf_digest_add(digest, bytes, some);
+        bytes += some;
+        count -= some;
+        *since += some;
+        if (*since < wf_piece_bytes) continue;
+        *since = 0;
+        if (wf_stop_is_overdue(ctx))
+            return wf_fail(ctx, WF_ERR_INTERRUPTED, "%s: interrupted before it was written", path);
+    }
+    return WF_OK;
+}
+
 /* Puts the digest of the file into its header. */
-static wf_status sign(wf_ctx *ctx, const wf_long_text *header, size_t digits,
+static wf_status sign(wf_ctx *ctx, const char *path, const wf_long_text *header, size_t digits,
                       const wf_st_tensor *const *order, size_t n) {
     uint64_t size = header->length;
     wf_digest digest;
     WF_TRY(wf_digest_start(ctx, &digest));
     wf_digest_add(&digest, &size, 8);
     wf_digest_add(&digest, header->bytes, header->length);
-    for (size_t i = 0; i < n; i++) {
+    wf_status status = WF_OK;
+    size_t since = 0;
+    for (size_t i = 0; i < n && status == WF_OK; i++) {
         size_t bytes;
-        wf_status status = tensor_bytes(ctx, "", order[i], &bytes); /* known to fit */
-        if (status == WF_OK) wf_digest_add(&digest, order[i]->data, bytes);
+        status = tensor_bytes(ctx, path, order[i], &bytes);
+        if (status == WF_OK)
+            status = digest_pieces(ctx, path, &digest, &since, order[i]->data, bytes);
     }
     wf_digest_end(&digest, header->bytes + digits);
-    return WF_OK;
+    return status;
 }
 
 static wf_status write_parts(wf_ctx *ctx, wf_writer *writer, const wf_long_text *header,
@@ -379,7 +399,7 @@ wf_status wf_st_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors
     wf_status status;
     size_t digits;
     WF_TRY_GOTO(make_header(ctx, path, order, n, meta, n_meta, &header, &digits), done);
-    WF_TRY_GOTO(sign(ctx, &header, digits, order, n), done);
+    WF_TRY_GOTO(sign(ctx, path, &header, digits, order, n), done);
     WF_TRY_GOTO(wf_writer_open(ctx, path, &writer), done);
     status = write_parts(ctx, &writer, &header, order, n);
     if (status == WF_OK) status = wf_writer_commit(ctx, &writer);
@@ -500,12 +520,13 @@ static wf_status stream_sign(wf_ctx *ctx, wf_st_stream *stream) {
     char digits[WF_DIGEST_DIGITS];
     const char *path = stream->writer.path;
     WF_TRY(wf_alloc_raw(ctx, block_bytes, 1, path, &block));
+    size_t since = 0;
     wf_status status = wf_digest_start(ctx, &digest);
     for (size_t at = 0; status == WF_OK && at < stream->size; at += block_bytes) {
         size_t some = stream->size - at < block_bytes ? stream->size - at : block_bytes;
         errno = read_at(stream, at, block, some);
         if (errno != 0) status = wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be read back", path);
-        else wf_digest_add(&digest, block, some);
+        else status = digest_pieces(ctx, path, &digest, &since, block, some);
     }
     if (digest.state != NULL) wf_digest_end(&digest, digits);
     free(block);

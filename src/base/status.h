@@ -65,6 +65,14 @@ void wf_meter_update(wf_meter *meter, double done, const char *format, ...)
 void wf_meter_end(wf_meter *meter, double done, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 double wf_seconds(void); /* monotonic clock */
+
+/* A stop waits for a file that is being written, but not for long: once it is overdue, the file is
+ * given up with WF_ERR_INTERRUPTED and the old one stands. It may be put off for wf_stop_seconds,
+ * and where a file saves work, for an eighth of the seconds that the work took; 0: no work. */
+extern double wf_stop_seconds;
+void wf_stop_saves(wf_ctx *ctx, double work);
+bool wf_stop_is_overdue(const wf_ctx *ctx);
+
 /* The clock that training goes by: wf_seconds, or one that a test has set. */
 double wf_ctx_seconds(const wf_ctx *ctx);
 void wf_ctx_set_clock(wf_ctx *ctx, double (*clock)(void *user), void *user);

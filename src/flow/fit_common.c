@@ -98,6 +98,12 @@ wf_schedule wf_fit_schedule(const wf_fit_desc *desc, double lr, size_t horizon) 
                          .min_ratio = desc->min_lr / lr};
 }
 
+const char *wf_fit_standing(bool saved, bool gave_up) {
+    if (!gave_up) return "the checkpoint is saved";
+    return saved ? "the last checkpoint stands: to write one takes longer than the updates since"
+                 : "no checkpoint yet: to write one takes longer than these updates";
+}
+
 bool wf_all_finite(const float *x, size_t n) {
     float sum = 0; /* 0 * x is NaN exactly when x is not finite */
     for (size_t i = 0; x != NULL && i < n; i++) sum += 0 * x[i];

@@ -20,6 +20,9 @@ wf_status wf_fit_optim_create(wf_ctx *ctx, const wf_optim_desc *desc,
                               const wf_field_tensor *tensors, int n, size_t params, wf_optim **out);
 wf_schedule wf_fit_schedule(const wf_fit_desc *desc, double lr, size_t horizon);
 
+/* For the sentence of an interruption: which checkpoint stands (trainer.h). */
+const char *wf_fit_standing(bool saved, bool gave_up);
+
 bool wf_all_finite(const float *x, size_t n); /* NULL: yes */
 
 #endif

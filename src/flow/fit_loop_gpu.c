@@ -165,6 +165,7 @@ wf_status wf__train_gpu(wf_trainer *tr) {
                              .step = &tr->state.step,
                              .validation_waits = &tr->state.validation_waits,
                              .saved = &tr->saved,
+                             .gave_up = &tr->gave_up,
                              .save_seconds = tr->desc.save_seconds,
                              .one_by_one = tr->desc.patience > 0};
     wf_status status = wf_queue_run(&queue);

@@ -167,9 +167,8 @@ wf_status wf__trainer_store(const wf_trainer *tr, wf_ctx *ctx, const wf_fit_stat
 }
 
 wf_status wf__trainer_interrupted(const wf_trainer *tr) {
-    return wf_fail(tr->ctx, WF_ERR_INTERRUPTED,
-                   "%s: interrupted after update %zu; the checkpoint is saved", tr->path,
-                   tr->state.step);
+    return wf_fail(tr->ctx, WF_ERR_INTERRUPTED, "%s: interrupted after update %zu; %s", tr->path,
+                   tr->state.step, wf_fit_standing(tr->saved, tr->gave_up));
 }
 
 /* The weights that would sample, had the run ended here: the EMA where there is one. */
@@ -219,10 +218,14 @@ static wf_status save(wf_trainer *tr) {
     wf_status status = WF_OK;
     if (wf_ctx_rank(tr->ctx) == 0) {
         bool alone = wf_work_alone(tr->ctx, true);
+        wf_stop_saves(tr->ctx, wf_ctx_seconds(tr->ctx) - tr->last_save);
         status = wf__trainer_store(tr, tr->ctx, &state);
+        wf_stop_saves(tr->ctx, 0);
         wf_work_alone(tr->ctx, alone);
     }
-    WF_TRY(wf_from_rank_0(tr->ctx, status));
+    status = wf_from_rank_0(tr->ctx, status);
+    tr->gave_up = status == WF_ERR_INTERRUPTED;
+    WF_TRY(status);
     tr->saved = true;
     tr->last_save = wf_ctx_seconds(tr->ctx);
     return WF_OK;
@@ -369,8 +372,9 @@ static wf_status train(wf_trainer *tr) {
     wf_status status = make_updates(tr, &meter);
     if (status != WF_OK && status != WF_ERR_INTERRUPTED) return status;
     if (status == WF_OK && tr->state.step < updates) wf__trainer_cut(tr);
-    WF_TRY(save(tr));
-    return status == WF_OK ? WF_OK : wf__trainer_interrupted(tr);
+    wf_status saved = tr->gave_up ? WF_ERR_INTERRUPTED : save(tr);
+    if (saved != WF_OK) status = saved;
+    return status == WF_ERR_INTERRUPTED ? wf__trainer_interrupted(tr) : status;
 }
 
 /* --- setting up ------------------------------------------------------------------------------- */

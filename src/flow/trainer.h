@@ -31,6 +31,7 @@ typedef struct wf_trainer {
     size_t first_step; /* where this process began */
     bool on_gpu, fast; /* where updates are made; fast: bf16 */
     bool saved;        /* a checkpoint of this configuration stands at path */
+    bool gave_up;      /* a stop would have waited too long for a newer one */
     int log;           /* file descriptor; -1 without a log */
     double started, last_save;
     size_t paced_from; /* update, and the run's seconds, of the last look at the pace */
@@ -72,7 +73,7 @@ void wf__trainer_fill_best(wf_trainer *tr);
 /* Writes tr->arrays as the checkpoint of `state`. Touches nothing of the trainer, so a thread with
  * a context of its own may call it. */
 wf_status wf__trainer_store(const wf_trainer *tr, wf_ctx *ctx, const wf_fit_state *state);
-/* The sentence of an interruption after the checkpoint has been saved. */
+/* The sentence of an interruption. */
 wf_status wf__trainer_interrupted(const wf_trainer *tr);
 
 /* --- fresh networks (trainer_fresh.c); nothing happens without -----------------------------------

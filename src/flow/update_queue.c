@@ -67,6 +67,7 @@ static wf_status begin_writing(queue_loop *loop) {
 static wf_status end_writing(queue_loop *loop) {
     pthread_join(loop->writer, NULL);
     loop->stage = SAVE_NONE;
+    *loop->q->gave_up = loop->write_status == WF_ERR_INTERRUPTED;
     if (loop->write_status != WF_OK)
         return wf_fail(loop->q->ctx, loop->write_status, "%s", wf_last_error(loop->writer_ctx));
     *loop->q->saved = true;
@@ -162,6 +163,8 @@ static wf_status meet(queue_loop *loop) {
 static wf_status finish(queue_loop *loop) {
     const wf_update_queue *q = loop->q;
     double loss;
+    wf_stop_saves(loop->writer_ctx, wf_ctx_seconds(q->ctx) - loop->last_save);
+    if (wf_interrupted(q->ctx)) wf_interrupt(loop->writer_ctx);
     while (*q->step < loop->enqueued) {
         WF_TRY(read_record(loop, &loss));
         if (is_held(q, *q->step)) /* what it is held for comes first, and is not begun here */
@@ -169,10 +172,9 @@ static wf_status finish(queue_loop *loop) {
         else WF_TRY(validate(loop));
         WF_TRY(go_on_saving(loop, false));
     }
-    WF_TRY(go_on_saving(loop, true)); /* one that is still on its way */
-    wf_status status = WF_OK;
+    wf_status status = go_on_saving(loop, true); /* one that is still on its way */
     if (wf_ctx_rank(q->ctx) == 0) {
-        status = begin_save(loop);
+        if (status == WF_OK) status = begin_save(loop);
         if (status == WF_OK) status = go_on_saving(loop, true);
     }
     WF_TRY(wf_from_rank_0(q->ctx, status));

@@ -49,13 +49,13 @@ typedef struct wf_update_queue {
     size_t updates;         /* of the fit, for the progress line */
     size_t *step;           /* the fit's: how many have been counted */
     bool *validation_waits; /* the fit's: that of this step is to be made first */
-    bool *saved;            /* the fit's: a checkpoint stands at the path */
+    bool *saved, *gave_up;  /* the fit's (trainer.h) */
     double save_seconds;
     bool one_by_one; /* each loss decides whether there is a next update */
 } wf_update_queue;
 
 /* Updates until the fit has ended, and a checkpoint. WF_ERR_INTERRUPTED, without a sentence:
- * likewise, after the updates that were under way. */
+ * likewise, after the updates that were under way; the checkpoint may have been given up. */
 wf_status wf_queue_run(wf_update_queue *queue);
 
 #endif

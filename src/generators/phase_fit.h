@@ -151,8 +151,8 @@ typedef struct wf_phase_fit {
     /* the rest is the loop's */
     const void *model;
     wf_phase_state state;
-    bool saved;
-    int resumed; /* the phase whose optimiser's state is in the file; -1: none */
+    bool saved, gave_up; /* trainer.h */
+    int resumed;         /* the phase whose optimiser's state is in the file; -1: none */
     int log;
     struct wf_phase_loop *loop;
 } wf_phase_fit;
@@ -171,8 +171,8 @@ wf_status wf_phase_fit_encode(wf_phase_fit *fit, wf_phase_walk *walk, size_t cou
                               size_t numbers, float **out);
 /* Initial weights, or those of the checkpoint at the path. All phases are declared. */
 wf_status wf_phase_fit_open(wf_phase_fit *fit, const void *model);
-/* Phase `index` to its end; nothing where it is done. WF_ERR_INTERRUPTED: the checkpoint is
- * saved. */
+/* Phase `index` to its end; nothing where it is done. WF_ERR_INTERRUPTED: the sentence
+ * says which checkpoint stands. */
 wf_status wf_phase_fit_run(wf_phase_fit *fit, int index);
 /* Has the last phase, of this fit or of an earlier one into the file, all of its updates? */
 bool wf_phase_fit_done(const wf_phase_fit *fit);

@@ -240,10 +240,15 @@ static wf_status validate(wf_phase_fit *fit) {
 }
 
 static wf_status save(wf_phase_fit *fit) {
+    double now = wf_ctx_seconds(fit->ctx), work = now - fit->loop->started;
     fit->state = wf__phase_now(fit);
-    fit->loop->started = wf_ctx_seconds(fit->ctx);
+    fit->loop->started = now;
     fetch_ema(fit);
-    return wf_phase_fit_save(fit);
+    wf_stop_saves(fit->ctx, work);
+    wf_status status = wf_phase_fit_save(fit);
+    wf_stop_saves(fit->ctx, 0);
+    fit->gave_up = status == WF_ERR_INTERRUPTED;
+    return status;
 }
 
 static wf_status make_updates(wf_phase_fit *fit) {
@@ -270,7 +275,7 @@ static wf_status make_updates(wf_phase_fit *fit) {
 static wf_status run_on_cpu(wf_phase_fit *fit) {
     wf_status status = make_updates(fit);
     if (status != WF_OK && status != WF_ERR_INTERRUPTED) return status;
-    WF_TRY(save(fit));
+    if (!fit->gave_up) WF_TRY(save(fit));
     return status;
 }
 
@@ -279,9 +284,9 @@ wf_status wf__phase_loop_run(wf_phase_fit *fit) {
     fit->loop->started = wf_ctx_seconds(fit->ctx);
     wf_status status = fit->on_gpu ? wf__phase_loop_gpu(fit) : run_on_cpu(fit);
     if (status == WF_ERR_INTERRUPTED)
-        return wf_fail(fit->ctx, WF_ERR_INTERRUPTED,
-                       "%s: interrupted in %s after update %zu; the checkpoint is saved", fit->path,
-                       s->doing, fit->state.step);
+        return wf_fail(fit->ctx, WF_ERR_INTERRUPTED, "%s: interrupted in %s after update %zu; %s",
+                       fit->path, s->doing, fit->state.step,
+                       wf_fit_standing(fit->saved, fit->gave_up));
     if (status == WF_OK && fit->state.step < s->updates)
         wf_warn(fit->ctx, "%s: max_seconds is over: %s ends at update %zu of %zu", fit->path,
                 s->doing, fit->state.step, s->updates);

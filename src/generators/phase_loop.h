@@ -25,7 +25,8 @@ typedef struct wf_phase_loop {
 /* fit->loop for phase `index`, whose optimiser's state is read where it is in the file. */
 wf_status wf__phase_loop_create(wf_phase_fit *fit, int index);
 void wf__phase_loop_free(wf_phase_loop *loop);
-/* To the end of the phase. WF_ERR_INTERRUPTED: the checkpoint is saved. */
+/* To the end of the phase. WF_ERR_INTERRUPTED: the sentence says which checkpoint
+ * stands. */
 wf_status wf__phase_loop_run(wf_phase_fit *fit);
 wf_status wf__phase_loop_gpu(wf_phase_fit *fit);
 

@@ -105,6 +105,7 @@ wf_status wf__phase_loop_gpu(wf_phase_fit *fit) {
                              .step = &fit->state.step,
                              .validation_waits = &fit->state.waits,
                              .saved = &fit->saved,
+                             .gave_up = &fit->gave_up,
                              .save_seconds = fit->desc.save_seconds};
     wf_status status = wf_queue_run(&queue);
     wf__phase_cuda_free(phase.cuda);

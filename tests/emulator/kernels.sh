@@ -73,6 +73,7 @@ edge-benchmark-2    2  edge_benchmark all -
 contexts-in-turn    3  contexts in_turn -             WEFT_EMULATOR_DEVICES=2
 net-fields          1  net   programs     *
 training-stops      1  loops training_stops -
+training-gives-up   1  loops training_gives_up -
 sampling-stops      1  loops sampling_stops -
 loop-training       1  loops training     -
 loop-without        4  loops without      -

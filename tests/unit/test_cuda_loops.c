@@ -2,6 +2,7 @@
  * samples beside the CPU's, a field without a program for the GPU, and how soon a loop stops. */
 #include "named_cases.h"
 #include "base/cuda/device.h"
+#include "base/io.h"
 #include "clusters.h"
 #include "flow/fit_common.h"
 #include "flow/flow_fit.h"
@@ -236,6 +237,37 @@ static void test_training_stops(void **state) {
     wf_ctx_free(ctx);
 }
 
+static double no_time(void *user) {
+    (void)user;
+    return 0;
+}
+
+/* Nothing is at stake, and a checkpoint takes longer than the stop may: the thread that writes it
+ * gives it up. */
+static void test_training_gives_up(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip("no GPU and no emulated one");
+    wf_ctx *ctx = device_ctx(WF_DEVICE_CUDA);
+    wf_ctx_on_log(ctx, stop_at_a_line, &ctx);
+    wf_ctx_set_clock(ctx, no_time, NULL);
+    wf_zoo *zoo = make_zoo(ctx, "3-4-2", 5, 0);
+    wf_source source = {.zoo = zoo};
+    wf_field_desc field = plain_field(0);
+    wf_fit_desc fit = short_fit(WF_OPT_ADAMW);
+    fit.updates = 200;
+    fit.validations = 0;
+    wf_flow *flow = NULL;
+    wf_stop_seconds = 0;
+    wf_piece_bytes = 100;
+    assert_fails(ctx, wf_flow_fit(ctx, &source, 1, &field, &fit, in_folder("given-up"), &flow),
+                 WF_ERR_INTERRUPTED, "no checkpoint yet");
+    assert_int_equal(access(in_folder("given-up"), F_OK), -1);
+    wf_stop_seconds = 1;
+    wf_piece_bytes = 16 << 20;
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
 static double cpu_seconds(void) {
     struct timespec used;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
@@ -299,9 +331,13 @@ static void test_sampling_stops(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training),       cmocka_unit_test(test_fresh),
-        cmocka_unit_test(test_pace),           cmocka_unit_test(test_without),
-        cmocka_unit_test(test_training_stops), cmocka_unit_test(test_sampling_stops),
+        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_fresh),
+        cmocka_unit_test(test_pace),
+        cmocka_unit_test(test_without),
+        cmocka_unit_test(test_training_stops),
+        cmocka_unit_test(test_sampling_stops),
+        cmocka_unit_test(test_training_gives_up),
     };
     return run_chosen(tests, make_folder, drop_folder);
 }

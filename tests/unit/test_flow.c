@@ -1,5 +1,6 @@
 /* Objective, trainer and checkpoints around a toy field with known derivatives. */
 #include "wf_test.h"
+#include "base/io.h"
 #include "flow_fixture.h"
 #include "models/field_kinds.h"
 
@@ -388,6 +389,51 @@ static void resumed_run_is_the_uninterrupted_one(void **state) {
     }
 }
 
+/* To write takes longer than is at stake: the last checkpoint stands, and the end is the same. */
+static double no_time(void *user) {
+    (void)user;
+    return 0;
+}
+
+static double much_time(void *user) { return *(double *)user += 3600; }
+
+static void a_stop_waits_for_what_saves_work(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
+    wf_source source = {.zoo = zoo};
+    wf_fit_desc desc = quick_fit();
+    const char *whole = in_folder("whole_stop"), *pieces = in_folder("pieces_stop");
+    toy_orders orders = {0};
+    assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, whole, &orders));
+    static const char *const said[] = {"no checkpoint yet", "the checkpoint is saved",
+                                       "the last checkpoint stands"};
+    wf_piece_bytes = 100;
+    wf_stop_seconds = 0;
+    for (int piece = 0; piece < 3; piece++) {
+        wf_ctx *own = test_ctx();
+        double clock = 0;
+        wf_ctx_set_clock(own, piece == 1 ? much_time : no_time, &clock);
+        orders = (toy_orders){.interrupt_at = 10};
+        assert_fails(own, fit(own, &source, 1, 0, &desc, pieces, &orders), WF_ERR_INTERRUPTED,
+                     said[piece]);
+        assert_int_equal(access(pieces, F_OK), piece == 0 ? -1 : 0);
+        wf_ctx_free(own);
+    }
+    wf_piece_bytes = 16 << 20;
+    wf_stop_seconds = 1;
+    wf_flow *flow;
+    assert_ok(ctx, wf_flow_open_with(ctx, pieces, toy_kind(&orders), &flow));
+    assert_int_equal(wf_flow_updates(flow), 9); /* the tenth was stopped in its midst */
+    wf_flow_free(flow);
+    orders = (toy_orders){0};
+    assert_ok(ctx, fit(ctx, &source, 1, 0, &desc, pieces, &orders));
+    assert_same_tensors(ctx, whole, pieces);
+    assert_same_log(ctx, whole, pieces);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
 /* Out of time at once: one update, which a run without the limit goes on from. */
 static void a_run_ends_by_the_clock(void **state) {
     (void)state;
@@ -713,6 +759,7 @@ int main(void) {
         cmocka_unit_test(gradient_agrees_with_differences),
         cmocka_unit_test(training_reduces_the_loss),
         cmocka_unit_test(resumed_run_is_the_uninterrupted_one),
+        cmocka_unit_test(a_stop_waits_for_what_saves_work),
         cmocka_unit_test(a_run_ends_by_the_clock),
         cmocka_unit_test(a_late_run_shortens_its_schedule),
         cmocka_unit_test(a_late_run_goes_on_with_its_pace),

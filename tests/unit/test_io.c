@@ -339,6 +339,35 @@ static void replaces_only_at_commit(void **state) {
     assert_false(wf_file_exists(in_folder(sibling)));
 }
 
+/* wf_stop_is_overdue: a large file is given up between two pieces, unless it saves much work; one
+ * of a single piece is always written. */
+static void an_overdue_stop_gives_up_large_files(void **state) {
+    (void)state;
+    wf_ctx *stopped = test_ctx();
+    static const char large[1000] = "new";
+    wf_stop_seconds = 0;
+    wf_piece_bytes = 400;
+    put("stop", "old", 3);
+    int files = files_in(folder);
+    wf_interrupt(stopped);
+    usleep(1000);
+    assert_fails(stopped, wf_write_file(stopped, in_folder("stop"), large, sizeof large),
+                 WF_ERR_INTERRUPTED, "stop: interrupted while it was written");
+    assert_holds("stop", "old");
+    assert_ok(stopped, wf_write_file(stopped, in_folder("stop"), "small", 5));
+    assert_holds("stop", "small");
+    wf_stop_saves(stopped, 3600);
+    assert_ok(stopped, wf_write_file(stopped, in_folder("stop"), large, sizeof large));
+    assert_int_equal(files_in(folder), files);
+    wf_stop_saves(stopped, 0);
+    wf_interrupt_clear(stopped);
+    assert_ok(stopped, wf_write_file(stopped, in_folder("stop"), large, sizeof large));
+    unlink(in_folder("stop"));
+    wf_stop_seconds = 1;
+    wf_piece_bytes = 16 << 20;
+    wf_ctx_free(stopped);
+}
+
 static void follows_links(void **state) {
     (void)state;
     assert_ok(ctx, wf_make_folder(ctx, in_folder("deep")));
@@ -788,6 +817,7 @@ int main(void) {
         cmocka_unit_test(a_file_that_changes_is_refused),
         cmocka_unit_test(reading_survives_lack_of_memory),
         cmocka_unit_test(replaces_only_at_commit),
+        cmocka_unit_test(an_overdue_stop_gives_up_large_files),
         cmocka_unit_test(follows_links),
         cmocka_unit_test(follows_dangling_links),
         cmocka_unit_test(unknown_is_not_absent),

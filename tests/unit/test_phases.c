@@ -1,6 +1,7 @@
 /* Generators that are fitted in phases: counts, resume in every phase, samples that do not
  * depend on batches and threads, and what they refuse. */
 #include "phase_cases.h"
+#include "base/io.h"
 
 /* --- counts ----------------------------------------------------------------------------------- */
 
@@ -80,6 +81,46 @@ static void resumed_is_uninterrupted(void **state) {
         assert_int_equal(count_of(a, "\"loss\":"), small->first_updates + small->updates + 2);
         free(a);
     }
+    wf_ctx_free(ctx);
+}
+
+static double no_time(void *user) {
+    (void)user;
+    return 0;
+}
+
+static void stop_at_a_line(void *ctx, const char *path, const char *line) {
+    (void)path, (void)line;
+    wf_interrupt(ctx);
+}
+
+/* To write takes longer than is at stake: nothing is saved, and then the last checkpoint stands. */
+static void a_stop_waits_for_what_saves_work(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx();
+    const small_case *small = &cases[0];
+    wf_fit_desc train = small_fit(small);
+    char whole[256], parts[256];
+    snprintf(whole, sizeof whole, "%s/stop-whole", folder);
+    snprintf(parts, sizeof parts, "%s/stop-parts", folder);
+    assert_ok(ctx, fit_small(ctx, small, &train, whole));
+    for (int piece = 0; piece < 3; piece++) {
+        wf_ctx *own = test_ctx();
+        wf_ctx_set_clock(own, no_time, NULL);
+        wf_ctx_on_log(own, stop_at_a_line, own);
+        wf_stop_seconds = piece == 1 ? 3600 : 0;
+        wf_piece_bytes = 100;
+        assert_fails(own, fit_small(own, small, &train, parts), WF_ERR_INTERRUPTED,
+                     piece == 0   ? "no checkpoint yet"
+                     : piece == 1 ? "the checkpoint is saved"
+                                  : "the last checkpoint stands");
+        assert_int_equal(access(parts, F_OK), piece == 0 ? -1 : 0);
+        wf_ctx_free(own);
+    }
+    wf_stop_seconds = 1;
+    wf_piece_bytes = 16 << 20;
+    assert_ok(ctx, fit_small(ctx, small, &train, parts));
+    assert_same_tensors(ctx, whole, parts);
     wf_ctx_free(ctx);
 }
 
@@ -176,8 +217,11 @@ static void half_a_fit_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_are_the_papers),  cmocka_unit_test(resumed_is_uninterrupted),
-        cmocka_unit_test(samples_have_addresses), cmocka_unit_test(bad_fits_are_refused),
+        cmocka_unit_test(counts_are_the_papers),
+        cmocka_unit_test(resumed_is_uninterrupted),
+        cmocka_unit_test(a_stop_waits_for_what_saves_work),
+        cmocka_unit_test(samples_have_addresses),
+        cmocka_unit_test(bad_fits_are_refused),
         cmocka_unit_test(half_a_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);

@@ -507,6 +507,18 @@ static bool needs_quotes(const char *value) {
     return false;
 }
 
+static void put_quoted(wf_long_text *to, const char *value) {
+    wf_long_text_put(to, "\"", 1);
+    for (; *value != '\0'; value++) {
+        if (is_control(*value)) wf_long_text_add(to, "\\x%02x", (unsigned char)*value);
+        else {
+            if (*value == '"' || *value == '\\') wf_long_text_put(to, "\\", 1);
+            wf_long_text_put(to, value, 1);
+        }
+    }
+    wf_long_text_put(to, "\"", 1);
+}
+
 wf_status wf_recipe_quote(wf_ctx *ctx, const char *value, char **out) {
     size_t length = strlen(value);
     *out = NULL;
@@ -514,23 +526,11 @@ wf_status wf_recipe_quote(wf_ctx *ctx, const char *value, char **out) {
         return wf_fail(ctx, WF_ERR_USAGE,
                        "\"%.300s\" is not UTF-8, and a recipe cannot hold it; give it another name",
                        value);
-    WF_TRY(wf_alloc(ctx, 4 * length + 3, 1, "recipe", out));
-    if (!needs_quotes(value)) {
-        memcpy(*out, value, length + 1);
-        return WF_OK;
-    }
-    char *to = *out;
-    *to++ = '"';
-    for (; *value != '\0'; value++) {
-        if (is_control(*value)) {
-            to += sprintf(to, "\\x%02x", (unsigned char)*value);
-            continue;
-        }
-        if (*value == '"' || *value == '\\') *to++ = '\\';
-        *to++ = *value;
-    }
-    memcpy(to, "\"", 2);
-    return WF_OK;
+    wf_long_text to = {0};
+    if (!needs_quotes(value)) wf_long_text_put(&to, value, length);
+    else put_quoted(&to, value);
+    *out = wf_long_text_end(&to);
+    return *out != NULL ? WF_OK : wf_fail(ctx, WF_ERR_MEMORY, "recipe: out of memory");
 }
 
 char *wf_recipe_text(const wf_recipe *recipe) {

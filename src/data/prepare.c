@@ -1,6 +1,8 @@
 /* prepare: choosing, fitting and applying (see prepare.h). */
 #include "data/prepare.h"
 
+#include "weft/text.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,24 +25,33 @@ static wf_status no_such_column(wf_ctx *ctx, const wf_table *table, const char *
                    table->label, key, (int)(length > 80 ? 80 : length), name, names);
 }
 
-/* Marks each column of a comma-separated list. Spaces round a name are not part of it; a name with
- * a comma is "quoted". */
+typedef struct list_item {
+    const char *name;
+    size_t length;
+} list_item;
+
+/* The next item of a comma-separated list, from *at on; false: there is none. Spaces round a name
+ * are not part of it; a name with a comma is "quoted". */
+static bool next_item(const char **at, list_item *out) {
+    *at += strspn(*at, " \t,");
+    bool quoted = **at == '"';
+    *at += quoted;
+    *out = (list_item){*at, strcspn(*at, quoted ? "\"" : ",")};
+    *at += out->length;
+    if (quoted && **at == '"') (*at)++;
+    while (!quoted && out->length > 0 && strchr(" \t", out->name[out->length - 1]) != NULL)
+        out->length--;
+    return quoted || out->length > 0;
+}
+
+/* Marks each column of a list. */
 static wf_status mark_listed(wf_ctx *ctx, const wf_table *table, const char *key, const char *list,
                              role mark, role *roles) {
     const char *at = list == NULL ? "" : list;
-    while (*at != 0) {
-        while (*at == ' ' || *at == '\t' || *at == ',') at++;
-        if (*at == 0) break;
-        bool quoted = *at == '"';
-        at += quoted;
-        size_t length = strcspn(at, quoted ? "\"" : ",");
-        const char *name = at;
-        at += length;
-        if (quoted && *at == '"') at++;
-        while (!quoted && length > 0 && (name[length - 1] == ' ' || name[length - 1] == '\t'))
-            length--;
-        size_t column = wf__table_find(table, name, length, 0);
-        if (column == table->columns) return no_such_column(ctx, table, key, name, length);
+    for (list_item item; next_item(&at, &item);) {
+        size_t column = wf__table_find(table, item.name, item.length, 0);
+        if (column == table->columns)
+            return no_such_column(ctx, table, key, item.name, item.length);
         if (roles[column] == ROLE_DROPPED && mark == ROLE_CATEGORY)
             return wf_fail(ctx, WF_ERR_INPUT,
                            "%s: column '%s' is named under categorical and under drop; take it out "
@@ -132,6 +143,17 @@ static wf_status choose_classes(wf_ctx *ctx, const wf_table *table, wf_preparati
     return WF_OK;
 }
 
+static wf_status no_such_class(wf_ctx *ctx, const wf_table *table, const wf_preparation *out,
+                               const list_item *item, bool again) {
+    char names[600];
+    wf_text list = wf_text_start(names, sizeof names);
+    for (size_t k = 0; k < out->n_classes; k++)
+        wf_text_add(&list, "%s%s", k > 0 ? ", " : "", out->classes[k]);
+    return wf_fail(ctx, WF_ERR_INPUT, "%s: classes names '%.*s'%s; the classes are: %s%s",
+                   table->label, (int)(item->length > 80 ? 80 : item->length), item->name,
+                   again ? " twice" : ", which does not occur", names, list.cut ? " ..." : "");
+}
+
 /* desc->classes, "no,yes": another order of the same classes. */
 static wf_status order_classes(wf_ctx *ctx, const wf_table *table, const char *list,
                                wf_preparation *out) {
@@ -139,21 +161,18 @@ static wf_status order_classes(wf_ctx *ctx, const wf_table *table, const char *l
     const char **ordered = wf_arena_alloc(&out->arena, out->n_classes * sizeof *ordered);
     if (ordered == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", table->label);
     size_t n = 0;
-    for (const char *at = list; at != NULL; n++) {
-        at += strspn(at, " ");
-        size_t length = strcspn(at, ","), used = length, k = 0;
-        while (used > 0 && at[used - 1] == ' ') used--;
+    const char *at = list;
+    for (list_item item; next_item(&at, &item); n++) {
+        size_t k = 0;
         while (k < out->n_classes &&
-               (strncmp(out->classes[k], at, used) != 0 || out->classes[k][used] != 0))
+               (strncmp(out->classes[k], item.name, item.length) != 0 ||
+                out->classes[k][item.length] != 0))
             k++;
         bool again = false;
         for (size_t i = 0; k < out->n_classes && i < n && !again; i++)
             again = ordered[i] == out->classes[k];
-        if (k == out->n_classes || again || n == out->n_classes)
-            return wf_fail(ctx, WF_ERR_INPUT, "%s: classes names '%.*s'%s", table->label, (int)used,
-                           at, again ? " twice" : ", which does not occur");
+        if (k == out->n_classes || again) return no_such_class(ctx, table, out, &item, again);
         ordered[n] = out->classes[k];
-        at = at[length] == ',' ? at + length + 1 : NULL;
     }
     if (n != out->n_classes)
         return wf_fail(ctx, WF_ERR_INPUT,

@@ -42,6 +42,7 @@ typedef struct trial {
     way given, best;
     uint32_t *label_of; /* [classes] of each output, by the best way */
     char order[256];    /* the same as names */
+    bool order_cut;     /* too long */
 } trial;
 
 /* The description with another activation of its hidden layers. */
@@ -73,9 +74,12 @@ static void count_predictions(const float *logits, size_t networks, const wf_dat
 
 static void keep_order(trial *t, const wf_dataset *data, const uint32_t *label_of) {
     wf_text text = wf_text_start(t->order, sizeof t->order);
-    for (int c = 0; c < data->classes; c++)
-        wf_text_add(&text, "%s%s", c > 0 ? "," : "", data->class_names[label_of[c]]);
-    if (text.cut) wf_text_add(&text, "...");
+    for (int c = 0; c < data->classes; c++) {
+        const char *name = data->class_names[label_of[c]];
+        const char *quote = strchr(name, ',') != NULL ? "\"" : "";
+        wf_text_add(&text, "%s%s%s%s", c > 0 ? "," : "", quote, name, quote);
+    }
+    t->order_cut = text.cut;
     memcpy(t->label_of, label_of, (size_t)data->classes * sizeof *label_of);
 }
 
@@ -280,6 +284,16 @@ static const char *scale_text(const way *w, char buffer[WF_SETTING_BUFFER]) {
     return wf_setting_text(wf_settings_find(wf_data_settings(), "scale"), &desc, buffer);
 }
 
+/* One word of a shell. */
+static void add_quoted(wf_text *text, const char *word) {
+    bool plain = strpbrk(word, "\"$`\\!") == NULL;
+    wf_text_add(text, plain ? "\"" : "'");
+    for (; *word != '\0'; word++)
+        if (!plain && *word == '\'') wf_text_add(text, "'\\''");
+        else wf_text_add(text, "%c", *word);
+    wf_text_add(text, plain ? "\"" : "'");
+}
+
 static void write_advice(const trial *t, wf_suits *out) {
     const way *best = &t->best;
     char buffer[WF_SETTING_BUFFER];
@@ -287,7 +301,11 @@ static void write_advice(const trial *t, wf_suits *out) {
     if (best->scale != t->scale) wf_text_add(&text, " --scale %s", scale_text(best, buffer));
     if (best->activation != t->graph->activation)
         wf_text_add(&text, " --activation %s", wf_activation_name(best->activation));
-    if (best->other_order) wf_text_add(&text, " --classes \"%s\"", t->order);
+    if (best->other_order) {
+        wf_text_add(&text, " --classes ");
+        if (t->order_cut) wf_text_add(&text, "and another order of them");
+        else add_quoted(&text, t->order);
+    }
     if (text.length > 0) memmove(out->advice, out->advice + 1, text.length); /* the first space */
 }
 

@@ -203,10 +203,14 @@ void wf__trainer_progress(const wf_trainer *tr, wf_meter *meter, double smooth, 
     if (!isnan(tr->validation.loss)) wf_text_add(&text, ", held-out %.4f", tr->validation.loss);
     if (tr->pool.sources != NULL)
         wf_text_add(&text, ", %zu networks", wf_fresh_pool_made(&tr->pool));
-    if (end) wf_meter_end(meter, (double)tr->state.step, "%s", buffer);
-    else
-        wf_meter_update(meter, (double)wf_pace_position(&tr->state.pace, tr->state.step), "%s",
-                        buffer);
+    double made = (double)tr->state.step, stride = tr->state.pace.stride;
+    if (stride > 0) {
+        double left = (double)tr->desc.updates;
+        left -= (double)wf_pace_position(&tr->state.pace, tr->state.step);
+        meter->total = made + ceil(fmax(left, 0) / stride);
+    }
+    if (end) wf_meter_end(meter, made, "%s", buffer);
+    else wf_meter_update(meter, made, "%s", buffer);
 }
 
 /* Rank 0 writes it, for all. */

@@ -378,6 +378,15 @@ wf_status wf__run_job_end(run *r, wf_status status) {
     return status;
 }
 
+static wf_status record_page(run *r) {
+    json_t *outputs = json_object();
+    wf_status status = take_digests(r, WF_STAGE_REPORT, outputs);
+    if (status == WF_OK)
+        status = wf__run_stages_renew(r->app, &r->stages, WF_STAGE_REPORT, outputs);
+    json_decref(outputs);
+    return status;
+}
+
 /* r->recipe is the resolved one that lies in the folder. */
 wf_status wf__run_job_report(run *r, const char *folder, const char *out) {
     wf_run_app *app = r->app;
@@ -388,6 +397,9 @@ wf_status wf__run_job_report(run *r, const char *folder, const char *out) {
                             folder);
     WF_TRY(wf__run_recipe_open(app, source, &r->recipe));
     WF_TRY(set_paths(app, &r->recipe, folder, &r->paths));
+    bool own = out == NULL || strcmp(out, r->paths.report) == 0; /* the run's page */
+    if (own) WF_TRY(wf__run_lock_folder(app, folder));
+    else WF_TRY(wf__run_lock_file(app, out));
     if (r->recipe.manifest == NULL && wf_recipe_has_section(r->recipe.source, "data"))
         WF_TRY(wf__run_recipe_dataset(app, &r->recipe, &r->data));
     WF_TRY(wf__run_stages_open(app, folder, &r->recipe, "", &r->stages));
@@ -397,9 +409,8 @@ wf_status wf__run_job_report(run *r, const char *folder, const char *out) {
     if (changed[0] != '\0')
         return wf__run_fail(app, WF_ERR_INPUT,
                             "%s: is not what evaluation left: damaged, or exchanged", changed);
-    if (out == NULL) out = r->paths.report;
-    WF_TRY(wf__run_lock_file(app, out));
-    WF_TRY(shape_of(r)->report(r, out));
-    if (out != r->paths.report) snprintf(r->paths.report, sizeof r->paths.report, "%s", out);
+    WF_TRY(shape_of(r)->report(r, own ? r->paths.report : out));
+    if (own) return record_page(r);
+    snprintf(r->paths.report, sizeof r->paths.report, "%s", out);
     return WF_OK;
 }

@@ -152,6 +152,15 @@ wf_status wf__run_stages_end(wf_run_app *app, wf_run_stages *stages, wf_stage st
     return put(app, stages, stage, finished, seconds + seconds_of(stages, stage), outputs);
 }
 
+wf_status wf__run_stages_renew(wf_run_app *app, wf_run_stages *stages, wf_stage stage,
+                               json_t *outputs) {
+    json_t *entry = entry_of(stages, stage);
+    if (json_object_get(entry, "outputs") == NULL) return WF_OK;
+    if (json_object_set(entry, "outputs", outputs) != 0)
+        return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
+    return wf__run_json_write(app, stages->path, stages->record);
+}
+
 wf_status wf__run_stages_forget(wf_run_app *app, wf_run_stages *stages, wf_stage stage) {
     for (int other = 0; other < WF_STAGES; other++)
         if (other == (int)stage || wf__run_stage_depends((wf_stage)other, stage))

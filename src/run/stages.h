@@ -32,6 +32,9 @@ wf_status wf__run_stages_begin(wf_run_app *app, wf_run_stages *stages, wf_stage 
  * leaves (run/outputs.h), or NULL. */
 wf_status wf__run_stages_end(wf_run_app *app, wf_run_stages *stages, wf_stage stage, double seconds,
                              bool finished, json_t *outputs);
+/* Other digests of what a finished stage left, which another command has written again. */
+wf_status wf__run_stages_renew(wf_run_app *app, wf_run_stages *stages, wf_stage stage,
+                               json_t *outputs);
 /* What a finished stage left; NULL where nothing was recorded, as by version 0.1. */
 json_t *wf__run_stages_outputs(const wf_run_stages *stages, wf_stage stage);
 wf_status wf__run_stages_forget(wf_run_app *app, wf_run_stages *stages, wf_stage stage);

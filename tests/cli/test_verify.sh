@@ -53,6 +53,9 @@ cp whole/flow.safetensors.log.jsonl run/
 expect "all is well again" 0 "report: done before" "$weft" run "$recipe" -o run
 echo "<!-- my own -->" >>run/report.html
 expect "a changed page is written again" 0 "report is not done" sh -c "'$weft' run '$recipe' -o run 2>&1 | sed 's/report and what stands on it are done again/report is not done/'"
+expect "weft report writes it with a wider wall" 0 "run/report.html" "$weft" report run --set report.wall=4
+expect "which is no damage" 0 "ok         run/report.html" "$weft" verify run
+expect "and stays" 0 "report: done before" "$weft" run "$recipe" -o run
 cp whole/zoo.safetensors run/held-out.safetensors
 expect "an exchanged file is refused" 3 "Remove run/held-out.safetensors" "$weft" run "$recipe" -o run
 expect "with --redo it is made again" 0 "held-out.safetensors is not what it was" "$weft" run "$recipe" -o run --redo

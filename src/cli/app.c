@@ -99,32 +99,44 @@ static bool nearest_part(const char *group, const char *word, char out[name_size
     return near != NULL;
 }
 
-/* The command whose second word this is: import -> zoo import; NULL: none, or several. */
-static const char *by_second_word(const char *word) {
-    const char *found = NULL;
-    for (const cli_command *c = cli_commands; c->name != NULL; c++) {
+/* Does `name` begin with `part`, or `part`, as "evaluate", with `name`? */
+static bool begins(const char *name, const char *part) {
+    size_t shorter = strlen(name) < strlen(part) ? strlen(name) : strlen(part);
+    return shorter > 2 && strncmp(name, part, shorter) == 0;
+}
+
+/* "weft zoo info, weft flow info": the commands whose second word this is, or almost; "": none. */
+static void by_second_word(const char *word, char *out, size_t size) {
+    const char *names[most_commands + 1] = {NULL}, *near;
+    const cli_command *c;
+    int n = 0;
+    for (c = cli_commands; c->name != NULL && n < most_commands; c++)
+        if (strchr(c->name, ' ') != NULL) names[n++] = strchr(c->name, ' ') + 1;
+    near = wf_nearest_name(word, names);
+    wf_text list = wf_text_start(out, size);
+    for (c = cli_commands; near != NULL && c->name != NULL; c++) {
         const char *space = strchr(c->name, ' ');
-        if (space == NULL || strcmp(space + 1, word) != 0) continue;
-        if (found != NULL) return NULL;
-        found = c->name;
+        if (space != NULL && strcmp(space + 1, near) == 0)
+            wf_text_add(&list, "%sweft %s", list.length > 0 ? ", " : "", c->name);
     }
-    return found;
 }
 
 void cli_unknown_command(int count, const char *const *words, char *out, size_t size) {
-    char first[name_size], second[name_size];
+    char first[name_size], second[name_size], others[200];
     bool found = nearest_part(NULL, words[0], first);
     bool group = found && strcmp(first, words[0]) == 0;
     bool both = found && count > 1 && nearest_part(first, words[1], second);
+    by_second_word(words[0], others, sizeof others);
+    for (const cli_command *c = cli_commands; !found && c->name != NULL; c++) {
+        found = strchr(c->name, ' ') == NULL && begins(words[0], c->name);
+        if (found) snprintf(first, sizeof first, "%s", c->name);
+    }
     wf_text text = wf_text_start(out, size);
     wf_text_add(&text, "unknown command %s", words[0]);
-    if (by_second_word(words[0]) != NULL) {
-        wf_text_add(&text, "; did you mean weft %s?", by_second_word(words[0]));
-        return;
-    }
     if (count > 1 && (group || both)) wf_text_add(&text, " %s", words[1]);
     if (both) wf_text_add(&text, "; did you mean weft %s %s?", first, second);
     else if (group) wf_text_add(&text, "; weft help %s lists those there are", first);
+    else if (others[0] != '\0') wf_text_add(&text, "; did you mean %s?", others);
     else if (found) wf_text_add(&text, "; did you mean weft %s?", first);
     else if (strncmp(words[0], "recipe", 6) == 0)
         wf_text_add(&text, "; weft help recipes lists them");

@@ -65,9 +65,9 @@ static const cli_option zoo_train_options[] = {
 static const cli_option zoo_import_options[] = {
     TEXT("out", 'o', "FILE", NULL,
          "The collection to write; several architectures become FILE-ARCH.safetensors each."),
-    TEXT("activation", 'a', "NAME", NULL,
-         "Activation of the hidden layers: relu, tanh, gelu, silu, sigmoid or identity. Files do "
-         "not hold it."),
+    CHOICE("activation", 'a', "NAME", NULL,
+           "Activation of the hidden layers, which files do not hold.", "relu", "tanh", "gelu",
+           "silu", "sigmoid", "identity"),
     TEXT("arch", 0, "TEXT", NULL,
          "Description of the network, as \"3x32x32 conv16 pool conv32 gap linear10\" or net.json; "
          "without it fully connected layers are found by names and shapes."),

@@ -168,7 +168,9 @@ static void bash_word(FILE *file, const char *condition, const cli_option *optio
 static void bash_values(FILE *file, const char *condition, const cli_option *option) {
     const char *const *names = cli_option_names(option);
     if (names == NULL) return;
-    fprintf(file, "    \"%s --%s\") words='", condition, option->name);
+    fprintf(file, "    \"%s --%s\"", condition, option->name);
+    if (option->letter != 0) fprintf(file, "|\"%s -%c\"", condition, option->letter);
+    fputs(") words='", file);
     put_names(file, names);
     fputs("' ;;\n", file);
 }
@@ -181,6 +183,7 @@ static void bash(FILE *file) {
           "    for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
           "        [[ $word == -* ]] || command+=\"$word \"\n"
           "    done\n"
+          "    [[ $current == -* || $before == -* ]] || command=${command#help }\n"
           "    case $command in\n",
           file);
     for (const cli_command *command = cli_commands; command->name != NULL; command++) {
@@ -265,6 +268,7 @@ static void zsh(FILE *file) {
     fputs("_weft() {\n"
           "    local command=\"${(j: :)${(@)words[2,CURRENT-1]:#-*}} \"\n"
           "    local -a names\n"
+          "    [[ $words[CURRENT] == -* || $words[CURRENT-1] == -* ]] || command=${command#help }\n"
           "    case $command in\n",
           file);
     for (const cli_command *command = cli_commands; command->name != NULL; command++) {
@@ -329,7 +333,7 @@ static void fish(FILE *file) {
           "    string match -q -- \"$argv *\" \"$words \"\n"
           "end\n"
           "function __weft_after\n"
-          "    set -l words (__weft_words)\n"
+          "    set -l words (__weft_words | string replace -r '^help( |$)' '')\n"
           "    test \"$words\" = \"$argv\"\n"
           "end\n",
           file);

@@ -33,6 +33,9 @@ expect bad-device 2 "allowed is cpu, cuda, auto" "$weft" version --device tpu
 expect argument-too-many 2 "one argument too many" "$weft" version extra
 expect shows-how 2 "as in weft eval --zoo" "$weft" eval zoo.safetensors nets.safetensors
 expect second-word 2 "did you mean weft zoo import" "$weft" import checkpoints
+expect second-word-slip 2 "did you mean weft zoo import" "$weft" imprt checkpoints
+expect second-word-of-many 2 "did you mean weft zoo info, weft flow info, weft data info, weft model info" "$weft" info zoo
+expect longer-word 2 "did you mean weft eval?" "$weft" evaluate
 check "CHANGELOG.md begins with this version" test "$("$weft" version | sed -n '1s/weft //p')" = "$(sed -n 's/^## //p' CHANGELOG.md | head -n 1)"
 expect help-unknown 2 "unknown command nonsense" "$weft" help nonsense
 expect stdout-full 4 "standard output could not be written" sh -c "\"$weft\" version >/dev/full"

@@ -40,9 +40,14 @@ PATH="$(dirname "$weft"):$PATH"
 offers bash-recipe "tiny" weft run tin
 offers bash-keys "train.lr=" weft run r --set train.lr
 offers bash-option-before "import" weft --json zoo im
+offers bash-help "import info" weft help zoo i
+offers bash-help-first "verify version" weft help ver
+offers bash-help-option "--completion" weft help --com
+offers bash-help-shell "bash zsh fish" weft help --completion ""
+offers bash-activation "silu sigmoid" weft zoo import c -a s
 if command -v fish >/dev/null; then
     "$weft" help --completion fish >weft.fish
-    for pair in "weft zoo tr:train" "weft sample f --solver eu:euler" "weft run r --set train.lr:train.lr=" "weft run tin:tiny"; do
+    for pair in "weft zoo tr:train" "weft sample f --solver eu:euler" "weft run r --set train.lr:train.lr=" "weft run tin:tiny" "weft help zoo tr:train" "weft help versi:version"; do
         got=$(fish -c "source ./weft.fish; complete -C '${pair%%:*}'" 2>&1 | cut -f 1)
         if [ "$got" = "${pair#*:}" ]; then pass "fish: ${pair%%:*}"; else fail "fish: ${pair%%:*}" "$got"; fi
     done

@@ -104,6 +104,10 @@ static wf_status take(wf_ctx *ctx, const char *path, wf_lock *lock) {
                     path);
             return WF_OK;
         }
+        const char *slash = strrchr(lock->path, '/');
+        if (result == CANNOT && errno == ENOENT && slash != NULL)
+            return wf_fail(ctx, WF_ERR_DISK, "%s: there is no folder %.*s; make it first", path,
+                           (int)(slash - lock->path), lock->path);
         if (result == CANNOT) return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be locked", path);
         if (!wf_ctx_waits(ctx))
             return wf_fail(

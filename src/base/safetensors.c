@@ -71,8 +71,9 @@ wf_status wf_st_parse(wf_ctx *ctx, const char *label, const void *bytes, size_t 
     uint64_t header;
     memcpy(&header, byte, 8);
     if (header > most_header_bytes)
-        return wf_fail(ctx, WF_ERR_INPUT, "%s: a header of %llu bytes; the format allows %d", label,
-                       (unsigned long long)header, most_header_bytes);
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: no safetensors file: a header of %llu bytes; the format allows %d",
+                       label, (unsigned long long)header, most_header_bytes);
     if (header > size - 8)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: a header of %llu bytes, but only %zu follow; the file is cut short",

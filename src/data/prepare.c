@@ -164,9 +164,8 @@ static wf_status order_classes(wf_ctx *ctx, const wf_table *table, const char *l
     const char *at = list;
     for (list_item item; next_item(&at, &item); n++) {
         size_t k = 0;
-        while (k < out->n_classes &&
-               (strncmp(out->classes[k], item.name, item.length) != 0 ||
-                out->classes[k][item.length] != 0))
+        while (k < out->n_classes && (strncmp(out->classes[k], item.name, item.length) != 0 ||
+                                      out->classes[k][item.length] != 0))
             k++;
         bool again = false;
         for (size_t i = 0; k < out->n_classes && i < n && !again; i++)

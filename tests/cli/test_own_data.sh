@@ -23,6 +23,11 @@ expect tsv 0 "classes      3: a (100)" "$weft" data info own.tsv
 expect set 0 "150 to train" "$weft" data info own.tsv --set data.test_fraction=0.5
 expect classes 0 "classes      3: c (100)" "$weft" data info own.tsv --classes c,a,b
 expect classes-unknown 3 "'d', which does not occur" "$weft" data info own.tsv --classes a,b,d
+expect classes-listed 3 "the classes are: a, b, c" "$weft" data info own.tsv --classes a,b,d
+expect classes-twice 3 "'a' twice; the classes are: a, b, c" "$weft" data info own.tsv --classes a,b,a
+expect table-ending 3 "there is no file own; did you mean own.csv?" "$weft" data info own
+expect table-as-collection 3 "own.csv: no safetensors file" "$weft" fit own.csv -o x.safetensors
+expect no-folder 4 "there is no folder absent; make it first" "$weft" zoo train "$recipe" -o absent/x.safetensors
 expect regression 3 "regression, which is not supported" "$weft" data info own.csv --target price --drop kind
 expect no-column 3 "no such column; the columns are: u, v, kind" "$weft" data info own.tsv --target y
 expect no-file 3 "no such file" "$weft" data info absent.csv
@@ -85,6 +90,14 @@ check "the recipe of a fit has it" grep -q '^classes = c,a,b' order.flow.recipe.
 check "networks from the flow have it" test "$(eval_mean drawn.safetensors own.tsv)" = "$(eval_mean drawn.safetensors own.tsv '--classes c,a,b')"
 expect flow-as-zoo 3 "draw some from it: weft sample order.flow" "$weft" zoo info order.flow
 expect sample-collection 3 "weft fit ordered.safetensors -o" "$weft" sample ordered.safetensors -o x.safetensors
+
+# A class whose name has a comma: the advice can be pasted.
+sed 's/a$/"le $a, rot"/; s/\t/,/g' own.tsv >odd.csv
+expect odd-class 0 "classes      3: le \$a, rot (100)" "$weft" data info odd.csv --classes '"le $a, rot",c,b'
+"$weft" zoo import order -a relu --data odd.csv --scale standard -o odd.safetensors -q >/dev/null 2>odd.txt
+words=$(sed -n 's/.* with --classes \(.*\): pass that$/\1/p' odd.txt)
+check "its advice is for a shell" test "$words" = "'c,\"le \$a, rot\",b'"
+check "and serves" sh -c 'eval "$1 zoo import order -a relu --data odd.csv --scale standard --classes $2 -o pasted -q" 2>pasted.txt && ! grep -q "pass that" pasted.txt' sh "$weft" "$words"
 
 "$weft" zoo info good.safetensors --json -q >good.json
 check "scores are in the collection" python3 -c '

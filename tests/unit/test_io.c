@@ -589,7 +589,8 @@ static void locks(void **state) {
     wf_lock_free(lock);
     assert_int_equal(files_in(in_folder("run")), 0);
     assert_fails(ctx, wf_lock_file(ctx, in_folder("run"), &lock), WF_ERR_DISK, "is a folder");
-    assert_fails(ctx, wf_lock_folder(ctx, in_folder("none"), &lock), WF_ERR_DISK, "No such");
+    assert_fails(ctx, wf_lock_folder(ctx, in_folder("none"), &lock), WF_ERR_DISK,
+                 "none: there is no folder");
     assert_ok(ctx, wf_lock_file(ctx, "/dev/null", &lock));
     assert_ok(ctx, wf_lock_file(ctx, "/dev/null", &second));
     wf_lock_free(lock);

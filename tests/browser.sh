@@ -98,5 +98,9 @@ HTML
 for width in 390 820 1280; do
     check "nothing is clipped at $width pixels" test "$(overflow $width)" = fits
 done
+# A name that is longer than a phone is wide.
+"$weft" run tests/cli/tiny.conf -o "$scratch/long" -q --set report.title=a_collection_of_networks_and_its_flow.safetensors >/dev/null
+page=$scratch/long/report.html
+check "a long name is not clipped" test "$(overflow 390)" = fits
 [ -z "$WEFT_SCREENSHOT" ] || cp "$scratch/light.png" "$WEFT_SCREENSHOT"
 finish

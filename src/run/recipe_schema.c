@@ -142,6 +142,14 @@ static void name_of_path(const char *path, char *name, size_t size) {
     snprintf(name, size, "%.*s", (int)size - 1, slash != NULL ? slash + 1 : path);
     char *dot = strrchr(name, '.');
     if (dot != NULL && dot != name) *dot = '\0';
+    /* That of FLOW.safetensors.recipe.conf, which weft fit writes, is FLOW. */
+    static const char *const endings[] = {".recipe", ".safetensors"};
+    for (int i = 0; i < 2; i++) {
+        size_t length = strlen(name), ending = strlen(endings[i]);
+        if (length > ending && strcmp(name + length - ending, endings[i]) == 0)
+            name[length - ending] = '\0';
+        else break;
+    }
 }
 
 /* A manifest that is not where the recipe says is looked up beside the recipe. */

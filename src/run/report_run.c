@@ -118,9 +118,31 @@ static void add_fact(gathered *g, const char *label, const char *format, ...) {
     g->n_facts++;
 }
 
-static void flow_facts(wf_run_app *app, const wf_run_recipe *recipe, gathered *g) {
+/* "4,800 updates of 16 in 34 s": what was made, where the flow is there, else what was asked. */
+static void count_updates(const wf_run_recipe *recipe, const wf_flow *flow, char out[96]) {
+    char updates[32], took[32] = "";
+    wf__run_count(flow != NULL ? wf_flow_updates(flow) : recipe->fit.updates, updates);
+    const char *seconds = flow != NULL ? wf_flow_meta(flow, "seconds") : NULL;
+    if (seconds != NULL) wf__run_duration(strtod(seconds, NULL), took);
+    snprintf(out, 96, "%s updates of %zu%s%s", updates, recipe->fit.batch,
+             seconds != NULL ? " in " : "", took);
+}
+
+/* "270 of 300": those that were set aside were not fitted. */
+static void count_fitted(const wf_run_recipe *recipe, const wf_flow *flow, size_t networks,
+                         char out[96]) {
+    char all[32], fitted[32];
+    wf__run_count(networks, all);
+    size_t n = flow != NULL && wf_flow_sources(flow) == 1 ? wf_flow_source_at(flow, 0).count : 0;
+    wf__run_count(n, fitted);
+    bool part = n > 0 && n < networks && recipe->train_path == NULL && !recipe->fresh;
+    snprintf(out, 96, "%s%s%s", part ? fitted : "", part ? " of " : "", all);
+}
+
+static void flow_facts(wf_run_app *app, const wf_run_recipe *recipe, const wf_flow *flow,
+                       gathered *g) {
     size_t parameters = 0;
-    char model[200], count[32], updates[32];
+    char model[200], count[32], updates[96];
     wf__run_options_text(recipe->kind, recipe->model, model, sizeof model);
     if (wf_generator_params(app->ctx, recipe->kind, recipe->model, wf_zoo_graph(g->zoo), 0,
                             &parameters) != WF_OK ||
@@ -131,8 +153,8 @@ static void flow_facts(wf_run_app *app, const wf_run_recipe *recipe, gathered *g
         add_fact(g, "generator", "%s, %s parameters", model, count);
     }
     if (recipe->kind->flow == NULL) return;
-    wf__run_count(recipe->fit.updates, updates);
-    add_fact(g, "training", "%s updates of %zu, %s%s%s%s%s", updates, recipe->fit.batch,
+    count_updates(recipe, flow, updates);
+    add_fact(g, "training", "%s, %s%s%s%s%s", updates,
              recipe->fit.optimizer == WF_OPT_MUON ? "Muon" : "AdamW",
              recipe->fit.precondition ? ", preconditioned" : "",
              recipe->fit.principal ? " along principal axes" : "",
@@ -153,10 +175,10 @@ static void sampling_facts(const wf_run_recipe *recipe, gathered *g) {
              evaluations != NULL ? " evaluations a network" : "");
 }
 
-static void gather_facts(wf_run_app *app, const wf_run_recipe *recipe, const wf_dataset *data,
-                         double seconds, gathered *g) {
+static void gather_facts(wf_run_app *app, const wf_run_recipe *recipe, const wf_flow *flow,
+                         const wf_dataset *data, double seconds, gathered *g) {
     const wf_graph *graph = wf_zoo_graph(g->zoo);
-    char count[32], parameters[32], rows[32], tests[32], took[32];
+    char count[32], fitted[96], parameters[32], rows[32], tests[32], took[32];
     wf__run_count(wf_zoo_count(g->zoo), count);
     wf__run_count(graph->n_params, parameters);
     if (data != NULL) {
@@ -168,7 +190,7 @@ static void gather_facts(wf_run_app *app, const wf_run_recipe *recipe, const wf_
     }
     add_fact(g, "collection", "%s networks of %s, %s parameters each", count, graph->text,
              parameters);
-    flow_facts(app, recipe, g);
+    flow_facts(app, recipe, flow, g);
     sampling_facts(recipe, g);
     if (seconds > 0) {
         wf__run_duration(seconds, took);
@@ -184,11 +206,12 @@ static void gather_facts(wf_run_app *app, const wf_run_recipe *recipe, const wf_
              : equivariant              ? "A permutation-equivariant flow"
                                         : "A flow (%s)",
              recipe->generator);
+    count_fitted(recipe, flow, wf_zoo_count(g->zoo), fitted);
     snprintf(
         g->summary, sizeof g->summary,
         "%s was %s %s trained networks of %s%s%s, and %zu new networks were drawn from it. Are "
         "they as good as trained ones, and are they new?",
-        what, recipe->kind->fit != NULL ? "fitted to" : "given", count, graph->text,
+        what, recipe->kind->fit != NULL ? "fitted to" : "given", fitted, graph->text,
         data != NULL ? " on " : "", data != NULL ? data->name : "", wf_zoo_count(g->nets));
 }
 
@@ -214,7 +237,11 @@ static wf_status write_page(wf_run_app *app, const wf_run_recipe *recipe, const 
     wf_report_desc desc = wf_report_desc_default();
     WF_TRY(gather_rows(app, recipe, paths, g));
     WF_TRY(gather_weights(app, paths, g, &desc));
-    gather_facts(app, recipe, data, seconds, g);
+    wf_flow *flow = NULL; /* NULL: none, or removed since */
+    if (recipe->kind->flow != NULL && wf_file_exists(paths->flow))
+        WF_TRY(wf_flow_open(app->ctx, paths->flow, &flow));
+    gather_facts(app, recipe, flow, data, seconds, g);
+    wf_flow_free(flow);
     g->recipe_text = wf_recipe_text(recipe->source);
     if (g->recipe_text == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     desc.title = g->title;

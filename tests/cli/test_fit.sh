@@ -110,6 +110,10 @@ check "an odd path" "$weft" fit "$odd"/zoo.safetensors -m 0.01 --data "$odd"/min
 check "its recipe runs" "$weft" run "$odd"/flow.recipe.conf -o "$odd"/run --set sample.count=4 --set eval.subsets=3 -q
 check "and the page is made again" "$weft" report "$odd"/run
 "$weft" train "$recipe" --zoo "$odd"/zoo.safetensors -o "$odd"/trained -q >/dev/null
+check "the page counts what was fitted" grep -q 'fitted to [0-9]* of [0-9]* trained' "$odd"/run/report.html
+check "and updates that were made" grep -q '[0-9] updates of [0-9]* in ' "$odd"/run/report.html
+(cd "$odd" && "$weft" run flow.recipe.conf --set sample.count=4 --set eval.subsets=3 -q >/dev/null)
+check "the run has the flow's name" grep -q '<h1>weft: flow<' "$odd"/runs/flow/report.html
 expect "so does that of weft train" 0 "training: that of" "$weft" run "$odd"/trained.recipe.conf -o "$odd"/again --set sample.count=4
 long=$(printf 'é%.0s' $(seq 40)) # the name in the recipe's first line is cut, at a whole character
 cp "$recipe" "$long.conf"

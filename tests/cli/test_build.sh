@@ -23,6 +23,12 @@ check "lines are short" has "printf.*CC src/base/arena.c"
 check "tests can be made" plan V=1 NVCC= test
 check "tests ask for their packages" has "need.sh.*libcmocka-dev"
 
+for package in $(sed -n '/^need-lib:/,/^need-test/s/.*need.sh //p' Makefile); do
+    for file in Dockerfile Dockerfile.cuda; do
+        check "$file has $package" grep -qw -e "$package" $file
+    done
+done
+
 # parts OPTION: what the library is made of; an old file unless the parts have changed
 parts() {
     touch -d 2000-01-01 "$scratch/build/parts.txt"

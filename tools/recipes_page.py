@@ -20,7 +20,11 @@ def header(path):
             fields[label].append(text.strip())
         elif text.strip() and not fields:
             title = (title + " " + text.strip()).strip()
-    return title, {k: " ".join(v) for k, v in fields.items()}
+    return title, {k: ("   " if k == "command" else " ").join(v) for k, v in fields.items()}
+
+
+def escaped(text):
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 
 print("# Recipes\n\nA recipe is a text file with everything a run depends on. `weft run NAME` runs an installed one; "
@@ -30,6 +34,9 @@ for path in sys.argv[1:]:
     name = path.split("recipes/")[-1][:-5]
     print(f"## {name}\n\n{title}\n\n| | |\n| --- | --- |")
     for label, text in fields.items():
-        text = text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
-        print(f"| {label} | {text} |")
+        if label == "command":  # then remarks, set off by spaces
+            command, *remarks = re.split(r" {3,}", text)
+            print(f"| command | `{command}`{''.join('<br>' + escaped(r) for r in remarks)} |")
+        else:
+            print(f"| {label} | {escaped(text)} |")
     print()

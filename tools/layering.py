@@ -87,7 +87,7 @@ def reduced():
 
 
 def draw_text():
-    lines = [f"{'cli':<11} public headers (include/weft) only"]
+    lines = [f"{'cli':<11} public headers (include/weft) and run"]
     for module in reversed(ORDER):
         lines.append(f"{module:<11} {', '.join(u for u in ORDER if u in uses[module]) or '-'}")
     return "\n".join(lines) + "\n"
@@ -139,7 +139,7 @@ def draw_svg():
             if i + 2 < len(points):
                 path += f"V{to_y + tall / 2:.0f}"
         out.append(f'<path d="{path}" fill="none" stroke="#777" marker-end="url(#tip)"/>')
-    boxes = [(name, *xy) for (_, name), xy in at.items() if name in uses] + [("cli: public headers only", width / 2, step / 2)]
+    boxes = [(name, *xy) for (_, name), xy in at.items() if name in uses] + [("cli: public headers, run", width / 2, step / 2)]
     for name, x, y in boxes:
         wide = box if name in uses else 2 * box
         out.append(f'<rect x="{x - wide / 2:.0f}" y="{y - tall / 2:.0f}" width="{wide}" height="{tall}" rx="5" '

@@ -1,4 +1,4 @@
-/* app: the program behind main. Uses the public headers alone.
+/* app: the program behind main. Uses the public headers and those of run/ alone.
  *
  * cli_main finds the command, reads its options, makes the context and runs it. SIGINT, SIGTERM and
  * SIGUSR1, which Slurm sends before a job's end, ask the running call to finish its step and save;

@@ -1,4 +1,5 @@
-"""The examples run from beginning to end; what they keep is small."""
+"""Notebooks: the examples run from beginning to end, and what they keep is small; progress and
+Ctrl-C in a cell."""
 
 from __future__ import annotations
 
@@ -12,6 +13,9 @@ nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
+pytest.importorskip("jupyter_client")
+from jupyter_client.manager import start_new_kernel  # noqa: E402
+
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.ipynb"))
 NEEDS = {"own_checkpoints": "torch", "reading_the_evaluation": "pandas"}
 
@@ -20,13 +24,17 @@ def test_there_are_six():
     assert len(EXAMPLES) == 6
 
 
+@pytest.fixture(autouse=True)
+def kernel_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path, tmp_path, monkeypatch):
     if path.stem in NEEDS:
         pytest.importorskip(NEEDS[path.stem])
     assert path.stat().st_size < 30_000
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": tmp_path}}
     nbclient.NotebookClient(
@@ -34,3 +42,32 @@ def test_example(path, tmp_path, monkeypatch):
     ).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert outputs and not any(output["output_type"] == "error" for output in outputs)
+
+
+FIT = """
+import weft
+zoo = weft.generator("random").sample(40, arch=weft.Arch("2-8-3", activation="relu"))
+weft.fit(zoo, updates=10**6, node=16, edge=16, time=16, blocks=2, batch=8, path="f.safetensors")
+"""
+
+
+def test_a_bar_and_an_interrupted_cell(tmp_path):
+    """The button that interrupts a kernel does what Ctrl-C does."""
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    shown = []
+
+    def show(message):
+        shown.append(str(message["content"]))
+        if message["msg_type"] in ("stream", "display_data") and "training the flow" in shown[-1]:
+            manager.interrupt_kernel()
+
+    try:
+        reply = client.execute_interactive(FIT, output_hook=show, timeout=120)["content"]
+        assert (reply["status"], reply["ename"]) == ("error", "Interrupted"), shown
+        assert "stopping after this step" in "".join(shown)
+        kept = "print('kept', weft.Flow.open('f.safetensors').about['updates'] > 0)"
+        client.execute_interactive(kept, output_hook=show, timeout=60)
+        assert "kept True" in shown[-2]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)

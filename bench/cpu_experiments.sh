@@ -7,6 +7,8 @@
 #   fixed    the demo's flow fitted to the first 300 networks, judged against 2,000: single settings
 #   time     the demo's flow with top frequencies 1000 and 30 of the time code, solved by dopri5
 #   decay    weight decay 0, 0.1 and 0.3 at UPDATES=7000, fitted to 300 and to 2,000 networks
+#   small    300 networks as `weft fit` takes them, 30 of them set aside: two fields, weight
+#            decay, and which weights sample; judged against 2,000 networks that the flow never saw
 #   fresh    the demo and digits at equal total time with 1, 3, 10 and 30 times the networks
 #   table    a line for each finished run of those named, or of all
 #
@@ -68,6 +70,56 @@ decay() {
     done
 }
 
+# NAME SECTION.KEY=VALUE ...: a flow fitted to $out/small-own, and for each kind of weights a line for
+# direct networks and one for refined ones.
+small_run() {
+    name=small-$1
+    shift
+    [ ! -f "$out/$name.jsonl" ] || return 0
+    for setting in train.seed="$seed" model.seed="$seed" train.weights=validation train.set_aside=30 \
+        train.save_seconds=1e9 "$@"; do
+        set -- "$@" --set "$setting"
+    done
+    while [ "$1" != --set ]; do shift; done
+    "$weft" train "$bench/../recipes/demo.conf" --zoo "$out/small-own.safetensors" -q \
+        -o "$out/$name.safetensors" --threads "${THREADS:-1}" "$@" 2>"$out/$name.txt" || exit 1
+    for weights in final ema validation; do
+        kept=$out/$name-$weights.safetensors
+        python3 "$bench/keep_weights.py" "$out/$name.safetensors" $weights "$kept" || exit 1
+        small_rows "$name" $weights none
+        small_rows "$name" $weights 0.8,10,1
+        rm "$kept"
+    done >"$out/$name.jsonl.new" && mv "$out/$name.jsonl.new" "$out/$name.jsonl"
+    echo "$name: $(grep -c jws "$out/$name.jsonl") rows"
+}
+# NAME WEIGHTS REFINEMENT: one row, on one line.
+small_rows() {
+    nets=$out/small-drawn.safetensors
+    "$weft" sample "$kept" -n 100 --solver euler --steps 40 --refine "$3" --seed "$seed" -o "$nets" --force -q \
+        --threads "${THREADS:-1}" >/dev/null &&
+        "$weft" eval --zoo "$out/small-unseen.safetensors" --nets "$nets" --name "$1 $2 $3" -q --json \
+            --data "$bench/../recipes/demo.conf" --threads "${THREADS:-1}" | tr -d '\n' | tr -s ' ' || exit 1
+    echo
+}
+small() {
+    zoo=$out/small-zoo.safetensors
+    if [ ! -f "$out/small-unseen.safetensors" ]; then
+        "$weft" zoo train "$bench/../recipes/demo.conf" -n 2400 -o "$zoo" -q &&
+            "$weft" zoo subset "$zoo" -i 0-299 -o "$out/small-own.safetensors" -q &&
+            "$weft" zoo subset "$zoo" -i 2300-2399 -o "$out/small-held-out.safetensors" -q &&
+            "$weft" zoo subset "$zoo" -i 300-2299 -o "$out/small-unseen.safetensors" -q || exit 1
+    fi
+    for rate in 0.1 0; do
+        for seed in $seeds; do
+            small_run "narrow-$rate-$seed" train.weight_decay=$rate train.batch=16 train.updates=3000
+        done
+    done
+    for seed in $seeds; do
+        small_run "wide-0.1-$seed" train.weight_decay=0.1 model.node=64 model.edge=64 model.time=64 model.blocks=4 \
+            train.batch=16 train.updates=3000
+    done
+}
+
 # NAME UPDATES NETWORKS POOL: distinct networks in the time of $updates updates alone. An update of the
 # demo takes the time of 55 networks (docs/results/2026-11-18-fresh-cpu.md).
 fresh_run() {
@@ -103,7 +155,7 @@ table() { python3 "$bench/cpu_table.py" "$out" "$@"; }
 for experiment in "$@"; do
     case $experiment in
         time) time_code ;;
-        decay | fixed | fresh) $experiment ;;
+        decay | fixed | fresh | small) $experiment ;;
         table) table ;;
         *) echo "no experiment $experiment" >&2 && exit 2 ;;
     esac

@@ -30,7 +30,13 @@
 #   mnist-fresh      recipes/mnist-fresh.conf as it is; then 1, 3, 10, 30 times 10,000 distinct networks at equal total time
 #   karhunen-fresh   the same on karhunen, with 12,000
 #   mnist-fixed      10,000 stored networks: weight decay, weights of the lowest validation loss, a shorter EMA, a smaller field
-#                    these three only when asked for
+#   karhunen-fixed   the same on karhunen, with 12,000, judged against all
+#   openml20         20 tasks from one flow: the recipe, fresh networks, wider fields, more of letter, a larger batch; in equal time
+#   acs              between two domains: the recipe, fresh networks, attention, a slower time code; in equal time. A second table of
+#                    each is of networks by Euler 20 without refinement
+#   paper            the paper's own settings on karhunen, acs, mnist, mnist aligned, openml20; with BUDGET each gets a part of the
+#                    time as its full length asks for
+#                    these seven only when asked for; the last three take WEFT_DATA
 #   refinement       ways to sample and schedules of refinement, of the best flow on karhunen so far and of MNIST's
 #
 # Without BUDGET at full scale: 75,000 updates a run on karhunen, 200,000 on MNIST. With BUDGET=SECONDS for everything asked
@@ -331,30 +337,106 @@ run_mnist_fresh() {
     own_ms=$(milliseconds 1 mnist.conf "$out/mnist.safetensors" train.batch=128)
     [ -n "$own_ms" ] || stop "mnist-fresh: the timed training failed"
     plan 4 "$own_ms" 30 20000
-    fresh mnist-fresh.conf mnist-fresh "$own_ms" 0.77 10000 train.batch=128 | together
+    fresh mnist-fresh.conf mnist-fresh "$own_ms" 0.77 "$mnist" train.batch=128 | together
     table mnist-fresh "$out"/mnist-fresh*/
 }
 run_karhunen_fresh() {
     need_karhunen
     plan 4 "$k_ms" 5 20000
-    fresh karhunen-fresh.conf karhunen-fresh "$k_ms" 0.021 12000 train.batch="$batch" | together
+    fresh karhunen-fresh.conf karhunen-fresh "$k_ms" 0.021 "$middle" train.batch="$batch" | together
     table karhunen-fresh "$out"/karhunen-fresh*/
 }
-# What holds the gap shut on a stored collection, three seeds where a difference is to be claimed.
+# What holds the gap shut on a stored collection, three seeds where a difference is to be claimed: NAME RUN SETTINGS-OF-A-SMALL-FIELD
+fixed() {
+    for seed in 0 1 2; do
+        echo "$1-$seed $2 $(seeds $seed)"
+        echo "$1-decay-$seed $2 $(seeds $seed) train.weight_decay=0.1"
+    done
+    echo "$1-validation $2 train.weights=validation"
+    echo "$1-ema99 $2 train.ema=0.99"
+    echo "$1-small $2 $3"
+}
 run_mnist_fixed() {
     need_mnist
-    plan 8 "$m_ms" 8 50000
-    all="$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50"
-    {
-        for seed in 0 1 2; do
-            echo "mnist-fixed-$seed $all $(seeds $seed)"
-            echo "mnist-fixed-decay-$seed $all $(seeds $seed) train.weight_decay=0.1"
-        done
-        echo "mnist-fixed-validation $all train.weights=validation"
-        echo "mnist-fixed-ema99 $all train.ema=0.99"
-        echo "mnist-fixed-small $all model.node=128 model.edge=64"
-    } | together
+    plan 9 "$m_ms" 8 50000
+    fixed mnist-fixed "$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50" \
+        "model.node=128 model.edge=64" | together
     table mnist-fixed "$out"/mnist-fixed*/
+}
+run_karhunen_fixed() {
+    need_karhunen
+    plan 9 "$k_ms" 5 20000
+    fixed karhunen-fixed "$estimate karhunen.conf $k train.limit=$middle train.updates=$updates" "$(width 32)" | together
+    table karhunen-fixed "$out"/karhunen-fixed*/
+}
+
+# Sets `limit` and `estimate` for RUNS runs of equal time with SECONDS beside the training, PART of the time left: with BUDGET
+# train.max_seconds, to which the schedule is shortened.
+timed() {
+    limit= estimate=$2
+    [ -n "${BUDGET:-}" ] || return 0
+    seconds=$(awk -v left="$(left)" -v part="$3" -v rounds=$((($1 + jobs - 1) / jobs)) -v beside="$2" 'BEGIN {
+        s = int(0.96 * left * part / rounds - beside)
+        print (s < 1 ? 1 : s) }')
+    limit=train.max_seconds=$seconds
+    estimate=$((seconds + $2))
+    note "$seconds s of training a run"
+}
+# The tables that runs NAME ... have printed.
+printed() {
+    for run in "$@"; do
+        [ ! -f "$out/$run/eval.json" ] || { echo "== $run" && cat "$out/$run.txt"; }
+    done
+}
+run_openml20() {
+    timed 5 60 "$share"
+    all="$estimate openml20.conf $limit train.batch=56"
+    {
+        echo "openml20 $all"
+        echo "openml20-fresh $all zoo.fresh=yes"
+        echo "openml20-wide $all $(width 128)"
+        echo "openml20-letter $all train.batch=66 train.shares=letter:25,mfeat-karhunen:9,solar-flare-5:5,mfeat-morphological:4,BNG-cmc:3,kr-vs-kp:2,mfeat-factors:2,mfeat-zernike:2,balance-scale:2,hayes-roth:2"
+        echo "openml20-batch224 $all train.batch=224"
+    } | together
+    printed openml20 openml20-fresh openml20-wide openml20-letter openml20-batch224
+}
+run_acs() {
+    timed 4 20 "$share"
+    all="$estimate acs.conf $limit train.batch=128"
+    {
+        echo "acs $all"
+        echo "acs-fresh $all zoo.fresh=yes"
+        echo "acs-attention $all model.messages=attention"
+        echo "acs-time30 $all model.time_frequency=30"
+    } | together
+    for name in acs acs-fresh acs-attention acs-time30; do # the same flow once more; refined.json keeps what eval.json had
+        if [ -f "$out/$name/eval.json" ] && [ ! -f "$out/$name/refined.json" ]; then
+            cp "$out/$name/eval.json" "$out/$name/refined.json"
+            "$weft" run "$out/$name/recipe.conf" -o "$out/$name" --device "$device" -q --redo --set sample.steps=20 \
+                --set sample.refine_cycles=0 >>"$out/$name.txt" 2>&1 || failed "$name by Euler 20"
+        fi
+    done
+    printed acs acs-fresh acs-attention acs-time30
+}
+# NAME RECIPE HUNDREDTHS-OF-THE-TIME [SECTION.KEY=VALUE ...]
+paper() {
+    name=$1 recipe=$2
+    timed 1 40 "$(awk -v share="$share" -v part="$3" 'BEGIN { print share * part / 100 }')" >&2
+    shift 3
+    echo "$name $estimate $recipe $limit train.batch=256 $*"
+}
+run_paper() {
+    need_karhunen
+    need_mnist
+    aligned_collection mnist
+    {
+        paper paper-karhunen karhunen-paper.conf 8 "$k"
+        paper paper-acs acs-paper.conf 20
+        paper paper-mnist mnist-paper.conf 26 "$m"
+        paper paper-mnist-aligned mnist-paper.conf 26 "$m train.path=$out/mnist-aligned.safetensors"
+        paper paper-openml20 openml20-paper.conf 20 train.batch=192
+    } | together
+    printed paper-karhunen paper-acs paper-mnist paper-mnist-aligned paper-openml20
 }
 
 # Updates that take as long as the base's, each timed alone: SECTION.KEY=VALUE ...
@@ -630,7 +712,7 @@ export THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
 [ $# -gt 0 ] || set -- sweep mnist ablations alignment mnist-ablations mnist-leads lstar leads refinement
 # Weights of the experiments in the time; what one leaves over goes to those behind it.
 weight() {
-    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; mnist-ablations | mnist-alignment | mnist-leads | *-fresh | mnist-fixed) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
+    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; mnist-ablations | mnist-alignment | mnist-leads | *-fresh | *-fixed | openml20 | acs | paper) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
 }
 while [ $# -gt 0 ]; do
     asked=$* total=0
@@ -646,6 +728,8 @@ while [ $# -gt 0 ]; do
     mnist-fresh) run_mnist_fresh ;;
     karhunen-fresh) run_karhunen_fresh ;;
     mnist-fixed) run_mnist_fixed ;;
+    karhunen-fixed) run_karhunen_fixed ;;
+    openml20 | acs | paper) "run_$1" ;;
     *) echo "no experiment $1" >&2 && exit 2 ;;
     esac
     shift

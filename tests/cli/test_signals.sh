@@ -3,7 +3,9 @@
 . tests/cli/lib.sh
 recipe=$root/tests/cli/tiny.conf
 mkdir "$scratch/whole" "$scratch/broken"
-long="--set train.updates=4000 --set train.batch=32 --set eval.controls=no"
+updates=4000 # longer than it takes to send a signal
+sanitized && updates=1000
+long="--set train.updates=$updates --set train.batch=32 --set eval.controls=no"
 
 # interrupt SIGNAL CODE: start the run, wait until the flow is being trained, send the signal.
 interrupt() {

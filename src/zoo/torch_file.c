@@ -39,9 +39,14 @@ struct wf_torch_file {
 
 static const uint8_t legacy_start[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9};
 
-bool wf_torch_recognise(const void *bytes, size_t size) {
-    return size >= sizeof legacy_start && (memcmp(bytes, "PK\3\4", 4) == 0 ||
-                                           memcmp(bytes, legacy_start, sizeof legacy_start) == 0);
+wf_status wf_torch_recognise(wf_ctx *ctx, const char *path, bool *out) {
+    wf_map map = {0};
+    WF_TRY(wf_map_open(ctx, path, &map));
+    *out = map.size >= sizeof legacy_start &&
+           (memcmp(map.data, "PK\3\4", 4) == 0 ||
+            memcmp(map.data, legacy_start, sizeof legacy_start) == 0);
+    wf_map_close(&map);
+    return WF_OK;
 }
 
 static wf_status spend(wf_ctx *ctx, wf_torch_file *file, size_t bytes) {

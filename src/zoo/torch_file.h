@@ -21,7 +21,7 @@ const wf_st_tensor *wf_torch_at(const wf_torch_file *file, size_t index);
  * else free() it. */
 wf_status wf_torch_description(wf_ctx *ctx, wf_torch_file *file, char **out);
 
-/* Does it look like the work of torch.save, this container or the one before it? */
-bool wf_torch_recognise(const void *bytes, size_t size);
+/* Does the file look like the work of torch.save, this container or the one before it? */
+wf_status wf_torch_recognise(wf_ctx *ctx, const char *path, bool *out);
 
 #endif

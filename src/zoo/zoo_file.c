@@ -193,13 +193,8 @@ static wf_status refuse_strangers(wf_ctx *ctx, const wf_zoo *zoo) {
 /* Checkpoints in place of a collection: says how to make one of them. */
 static wf_status refuse_checkpoints(wf_ctx *ctx, const char *path) {
     struct stat info;
-    wf_map map = {0};
     bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode), torch = false;
-    if (!folder) {
-        WF_TRY(wf_map_open(ctx, path, &map));
-        torch = wf_torch_recognise(map.data, map.size);
-        wf_map_close(&map);
-    }
+    if (!folder) WF_TRY(wf_torch_recognise(ctx, path, &torch));
     if (!folder && !torch) return WF_OK;
     return wf_fail(ctx, WF_ERR_INPUT,
                    "%s is %s, not a collection; bring networks in first: weft zoo import %s "

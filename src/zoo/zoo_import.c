@@ -7,13 +7,10 @@
  * growing matrix. */
 #include "weft/import.h"
 #include "base/json_text.h"
-#include "base/safetensors.h"
-#include "base/settings_json.h"
 #include "graph/describe.h"
-#include "zoo/torch_file.h"
-#include "zoo/zoo_import_files.h"
 #include "zoo/zoo_import_items.h"
 #include "zoo/zoo_import_layers.h"
+#include "zoo/zoo_importer.h"
 #include "weft/text.h"
 
 #include <math.h>
@@ -21,34 +18,6 @@
 #include <string.h>
 
 static const char extension[] = ".safetensors";
-
-/* Networks of one architecture. */
-typedef struct group {
-    wf_graph *graph;
-    float *weights; /* (count, n_params) */
-    size_t count, capacity, non_finite;
-    json_t *sources; /* file of each network; of one stacked file, that one */
-    char first_non_finite[256];
-} group;
-
-typedef struct importer {
-    wf_ctx *ctx;
-    const wf_import_desc *desc;
-    wf_activation activation; /* of the hidden layers */
-    wf_graph *described;      /* the user's description; NULL: found in each file */
-    bool keep_norm;           /* batch norms stay as they are described */
-    group *groups;
-    size_t n_groups, files;
-    size_t of_files; /* to be read */
-} importer;
-
-/* Tensors of one file, whatever its format. */
-typedef struct source {
-    wf_st_file *st;
-    wf_torch_file *torch;
-    const wf_st_tensor **tensors;
-    size_t n;
-} source;
 
 wf_import_desc wf_import_desc_default(void) { return (wf_import_desc){0}; }
 
@@ -69,23 +38,15 @@ static bool ends_with(const char *text, const char *tail) {
 
 /* --- one file --------------------------------------------------------------------------------- */
 
-static void close_source(source *s) {
+void wf__import_close(wf_import_source *s) {
     free(s->tensors);
     if (s->st != NULL) wf_st_close(s->st);
     wf_torch_close(s->torch);
 }
 
-static wf_status looks_like_torch(wf_ctx *ctx, const char *path, bool *out) {
-    wf_map map = {0};
-    WF_TRY(wf_map_open(ctx, path, &map));
-    *out = wf_torch_recognise(map.data, map.size);
-    wf_map_close(&map);
-    return WF_OK;
-}
-
-static wf_status open_tensors(wf_ctx *ctx, const char *path, source *s) {
+static wf_status open_tensors(wf_ctx *ctx, const char *path, wf_import_source *s) {
     bool torch = false;
-    if (!ends_with(path, extension)) WF_TRY(looks_like_torch(ctx, path, &torch));
+    if (!ends_with(path, extension)) WF_TRY(wf_torch_recognise(ctx, path, &torch));
     if (!torch && wf_import_torch_name(path))
         return wf_fail(ctx, WF_ERR_INPUT, "%s: not a file of torch.save (no zip container)", path);
     WF_TRY(torch ? wf_torch_open(ctx, path, &s->torch) : wf_st_open(ctx, path, &s->st));
@@ -109,7 +70,7 @@ typedef struct found_networks {
     size_t networks;
 } found_networks;
 
-static wf_status describe(importer *imp, const wf_import_chain *chain, wf_graph **out) {
+static wf_status describe(wf_importer *imp, const wf_import_chain *chain, wf_graph **out) {
     wf_layer layers[WF_IMPORT_MAX_LAYERS];
     for (int l = 0; l < chain->n; l++)
         layers[l] = (wf_layer){.op = WF_LAYER_LINEAR,
@@ -121,8 +82,8 @@ static wf_status describe(importer *imp, const wf_import_chain *chain, wf_graph 
     return wf_graph_build(imp->ctx, chain->inputs, 0, 0, layers, chain->n, 0, out);
 }
 
-static wf_status find_chain(importer *imp, const char *label, const source *s, bool stackable,
-                            found_networks *out) {
+static wf_status find_chain(wf_importer *imp, const char *label, const wf_import_source *s,
+                            bool stackable, found_networks *out) {
     wf_import_chain chain;
     WF_TRY(
         wf_import_resolve(imp->ctx, label, s->tensors, s->n, imp->desc->layers, stackable, &chain));
@@ -148,8 +109,8 @@ static int count_norms(const wf_graph *graph, bool folded) {
 
 /* Files have their batch norms; what a collection has is said by the description and by
  * keep_norm. */
-static wf_status find_described(importer *imp, const char *label, const source *s, bool stackable,
-                                found_networks *out) {
+static wf_status find_described(wf_importer *imp, const char *label, const wf_import_source *s,
+                                bool stackable, found_networks *out) {
     wf_ctx *ctx = imp->ctx;
     const wf_graph *described = imp->described;
     bool folded = count_norms(described, true) > 0;
@@ -171,7 +132,7 @@ static wf_status find_described(importer *imp, const char *label, const source *
 }
 
 /* Networks that are to be scored must fit the data, which is said before anything is written. */
-static wf_status check_data(const importer *imp, const char *path, const wf_graph *graph) {
+static wf_status check_data(const wf_importer *imp, const char *path, const wf_graph *graph) {
     const wf_import_desc *desc = imp->desc;
     if (desc->inputs == 0 || (graph->inputs == desc->inputs && graph->outputs == desc->outputs))
         return WF_OK;
@@ -182,14 +143,15 @@ static wf_status check_data(const importer *imp, const char *path, const wf_grap
 }
 
 /* Takes the graph of `found`. */
-static wf_status find_group(importer *imp, const char *label, found_networks *found, group **out) {
+static wf_status find_group(wf_importer *imp, const char *label, found_networks *found,
+                            wf_import_group **out) {
     wf_graph *graph = found->graph;
     for (size_t i = 0; i < imp->n_groups; i++) {
         *out = &imp->groups[i];
         if (wf_graph_equal((*out)->graph, graph)) return WF_OK;
     }
     found->graph = NULL;
-    group *moved = realloc(imp->groups, (imp->n_groups + 1) * sizeof *moved);
+    wf_import_group *moved = realloc(imp->groups, (imp->n_groups + 1) * sizeof *moved);
     json_t *sources = json_array();
     if (moved != NULL) imp->groups = moved;
     if (moved == NULL || sources == NULL) {
@@ -198,11 +160,11 @@ static wf_status find_group(importer *imp, const char *label, found_networks *fo
         return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", label);
     }
     *out = &imp->groups[imp->n_groups++];
-    **out = (group){.graph = graph, .sources = sources};
+    **out = (wf_import_group){.graph = graph, .sources = sources};
     return WF_OK;
 }
 
-static wf_status reserve(importer *imp, group *g, size_t more) {
+static wf_status reserve(wf_importer *imp, wf_import_group *g, size_t more) {
     size_t wanted, bytes;
     if (__builtin_add_overflow(g->count, more, &wanted))
         return wf_fail(imp->ctx, WF_ERR_MEMORY, "more networks than memory can hold");
@@ -250,14 +212,15 @@ static void make_ascii(char *text) {
         if ((unsigned char)*text >= 128) *text = '?';
 }
 
-static wf_status note_source(importer *imp, group *g, const char *name) {
+static wf_status note_source(wf_importer *imp, wf_import_group *g, const char *name) {
     if (json_array_append_new(g->sources, wf_json_string(name)) != 0)
         return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", name);
     return WF_OK;
 }
 
 /* Every network has a name, but those of one stacked file, which have that one in common. */
-static wf_status note_sources(importer *imp, group *g, const char *name, size_t networks) {
+static wf_status note_sources(wf_importer *imp, wf_import_group *g, const char *name,
+                              size_t networks) {
     if (networks == 1 || imp->of_files == 1) return note_source(imp, g, name);
     char *each;
     size_t size = strlen(name) + 24;
@@ -271,8 +234,8 @@ static wf_status note_sources(importer *imp, group *g, const char *name, size_t 
     return status;
 }
 
-static wf_status add_network(importer *imp, group *g, const char *name, const found_networks *found,
-                             size_t m) {
+static wf_status add_network(wf_importer *imp, wf_import_group *g, const char *name,
+                             const found_networks *found, size_t m) {
     float *w = g->weights + g->count * g->graph->n_params;
     WF_TRY(copy_network(imp->ctx, found, m, found->in_file != NULL ? found->network : w));
     if (found->in_file != NULL) wf_graph_convert_norms(found->in_file, g->graph, found->network, w);
@@ -284,8 +247,8 @@ static wf_status add_network(importer *imp, group *g, const char *name, const fo
 }
 
 /* One network, or all of a stacked file. */
-static wf_status add_networks(importer *imp, const wf_import_file *file, found_networks *found) {
-    group *g = NULL;
+static wf_status add_networks(wf_importer *imp, const wf_import_file *file, found_networks *found) {
+    wf_import_group *g = NULL;
     WF_TRY(find_group(imp, file->path, found, &g));
     WF_TRY(reserve(imp, g, found->networks));
     WF_TRY(note_sources(imp, g, file->name, found->networks));
@@ -305,7 +268,8 @@ static wf_status add_networks(importer *imp, const wf_import_file *file, found_n
     return status;
 }
 
-static wf_status add_tensors(importer *imp, const wf_import_file *file, const source *s) {
+wf_status wf__import_add_tensors(wf_importer *imp, const wf_import_file *file,
+                                 const wf_import_source *s) {
     found_networks found = {0};
     wf_status status = (imp->described != NULL ? find_described : find_chain)(imp, file->path, s,
                                                                               file->alone, &found);
@@ -319,15 +283,15 @@ static wf_status add_tensors(importer *imp, const wf_import_file *file, const so
     return status;
 }
 
-static wf_status add_file(importer *imp, const wf_import_file *file) {
-    source s = {0};
+static wf_status add_file(wf_importer *imp, const wf_import_file *file) {
+    wf_import_source s = {0};
     wf_status status = open_tensors(imp->ctx, file->path, &s);
-    if (status == WF_OK) status = add_tensors(imp, file, &s);
-    close_source(&s);
+    if (status == WF_OK) status = wf__import_add_tensors(imp, file, &s);
+    wf__import_close(&s);
     return status;
 }
 
-static wf_status add_files(importer *imp, const wf_import_files *files) {
+wf_status wf__import_add_files(wf_importer *imp, const wf_import_files *files) {
     wf_status status = WF_OK;
     imp->of_files = files->n;
     if (files->n == 1) return add_file(imp, &files->list[0]);
@@ -363,7 +327,8 @@ static char *output_path(const char *out, const char *arch) {
     return path;
 }
 
-static wf_status write_group(importer *imp, group *g, const char *path, const char *from) {
+static wf_status write_group(wf_importer *imp, wf_import_group *g, const char *path,
+                             const char *from) {
     char *sources = wf_json_text(g->sources, JSON_COMPACT);
     if (sources == NULL) return wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", path);
     wf_zoo_extra extra = {0};
@@ -383,13 +348,13 @@ static wf_status write_group(importer *imp, group *g, const char *path, const ch
     return status;
 }
 
-static wf_status write_groups(importer *imp, const char *from, const char *out,
+static wf_status write_groups(wf_importer *imp, const char *from, const char *out,
                               wf_import_result *result) {
     WF_TRY(wf_alloc(imp->ctx, imp->n_groups, sizeof *result->collections, "import",
                     &result->collections));
     result->files = imp->files;
     for (size_t i = 0; i < imp->n_groups; i++) {
-        group *g = &imp->groups[i];
+        wf_import_group *g = &imp->groups[i];
         wf_import_collection *made = &result->collections[i];
         made->path = output_path(out, imp->n_groups > 1 ? g->graph->text : NULL);
         made->arch = strdup(g->graph->text);
@@ -416,7 +381,7 @@ static wf_status check_folds(wf_ctx *ctx, const wf_graph *graph) {
     return status;
 }
 
-static wf_status check_desc(wf_ctx *ctx, const wf_import_desc *desc, importer *imp) {
+wf_status wf__import_check_desc(wf_ctx *ctx, const wf_import_desc *desc, wf_importer *imp) {
     if (desc != NULL && desc->arch != NULL) {
         imp->keep_norm = desc->keep_norm;
         if (desc->layers != NULL)
@@ -432,7 +397,7 @@ static wf_status check_desc(wf_ctx *ctx, const wf_import_desc *desc, importer *i
     return wf__activation_parse(ctx, desc->activation, &imp->activation);
 }
 
-static void free_importer(importer *imp) {
+void wf__importer_free(wf_importer *imp) {
     for (size_t i = 0; i < imp->n_groups; i++) {
         wf_graph_free(imp->groups[i].graph);
         free(imp->groups[i].weights);
@@ -443,7 +408,7 @@ static void free_importer(importer *imp) {
 }
 
 /* The last component of a path that may end in slashes. */
-static wf_status source_name(wf_ctx *ctx, const char *path, char **out) {
+wf_status wf__import_source_name(wf_ctx *ctx, const char *path, char **out) {
     WF_TRY(wf_copy_names(ctx, path, out));
     size_t length = strlen(*out);
     while (length > 1 && (*out)[length - 1] == '/') (*out)[--length] = 0;
@@ -463,202 +428,18 @@ wf_status wf_zoo_import_all(wf_ctx *ctx, const char *const *sources, int n,
                             const wf_import_desc *desc, const char *out, wf_import_result *result) {
     wf_import_result local = {0};
     if (result != NULL) *result = local;
-    importer imp = {.ctx = ctx, .desc = desc};
+    wf_importer imp = {.ctx = ctx, .desc = desc};
     char *from = NULL;
     wf_import_files files = {0};
-    wf_status status = check_desc(ctx, desc, &imp);
+    wf_status status = wf__import_check_desc(ctx, desc, &imp);
     if (status == WF_OK) status = wf_import_files_list(ctx, sources, n, desc->recursive, &files);
-    if (status == WF_OK) status = source_name(ctx, n == 1 ? sources[0] : out, &from);
-    if (status == WF_OK) status = add_files(&imp, &files);
+    if (status == WF_OK) status = wf__import_source_name(ctx, n == 1 ? sources[0] : out, &from);
+    if (status == WF_OK) status = wf__import_add_files(&imp, &files);
     if (status == WF_OK) status = write_groups(&imp, from, out, &local);
     if (status == WF_OK && result != NULL) *result = local;
     else wf_import_result_free(&local);
     free(from);
     wf_import_files_free(&files);
-    free_importer(&imp);
-    return status;
-}
-
-/* --- networks that are only looked at --------------------------------------------------------- */
-
-/* What a file says of itself: whether it is a collection, else the description that an export has;
- * *graph NULL: none. */
-static wf_status read_description(wf_ctx *ctx, const char *path, bool *collection,
-                                  wf_graph **graph) {
-    source s = {0};
-    char *json = NULL;
-    bool torch = false;
-    *collection = false;
-    *graph = NULL;
-    wf_status status = looks_like_torch(ctx, path, &torch);
-    if (status == WF_OK)
-        status = torch ? wf_torch_open(ctx, path, &s.torch) : wf_st_open(ctx, path, &s.st);
-    if (status == WF_OK && torch) status = wf_torch_description(ctx, s.torch, &json);
-    const char *text = status != WF_OK ? NULL : torch ? json : wf_st_meta(s.st, "weft.graph");
-    if (status == WF_OK && !torch)
-        *collection = wf_st_meta(s.st, "weft.format") != NULL ||
-                      (text == NULL && wf_st_meta(s.st, "weft.arch") != NULL);
-    if (status == WF_OK && text != NULL && !*collection)
-        status = wf_graph_from_json(ctx, text, 0, graph);
-    free(json);
-    close_source(&s);
-    return status;
-}
-
-/* The networks that were read, as a collection in memory. */
-static wf_status gather(importer *imp, const char *path, wf_zoo **out) {
-    group *g = &imp->groups[0];
-    if (imp->n_groups > 1)
-        return wf_fail(imp->ctx, WF_ERR_SHAPE,
-                       "%s holds networks of %s and of %s; name those of one architecture", path,
-                       g->graph->text, imp->groups[1].graph->text);
-    WF_TRY(wf_zoo_from_memory(imp->ctx, path, g->graph, g->weights, g->count, true, out));
-    char *sources = wf_json_text(g->sources, JSON_COMPACT);
-    wf_status status = sources != NULL
-                           ? wf_zoo_set_meta(imp->ctx, *out, "weft.sources", sources)
-                           : wf_fail(imp->ctx, WF_ERR_MEMORY, "%s: out of memory", path);
-    free(sources);
-    if (status == WF_OK) return WF_OK;
-    wf_zoo_free(*out);
-    *out = NULL;
-    return status;
-}
-
-wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_graph *like, wf_zoo **out) {
-    const wf_import_desc desc = {0};
-    importer imp = {.ctx = ctx, .desc = &desc, .keep_norm = true};
-    wf_import_files files;
-    bool collection = false;
-    *out = NULL;
-    wf_status status = wf_import_files_list(ctx, &path, 1, false, &files);
-    if (status == WF_OK)
-        status = read_description(ctx, files.list[0].path, &collection, &imp.described);
-    if (status == WF_OK && collection && files.n == 1) status = wf_zoo_open(ctx, path, out);
-    else if (status == WF_OK) {
-        if (imp.described == NULL && like != NULL)
-            status = wf_graph_clone(ctx, like, &imp.described);
-        if (status == WF_OK && imp.described == NULL)
-            status = wf_fail(ctx, WF_ERR_INPUT,
-                             "%s: a state_dict does not say its activation; give --zoo, the "
-                             "collection it is like, or bring it in with weft zoo import",
-                             files.list[0].path);
-        if (status == WF_OK) status = add_files(&imp, &files);
-        if (status == WF_OK) status = gather(&imp, path, out);
-    }
-    wf_import_files_free(&files);
-    free_importer(&imp);
-    return status;
-}
-
-/* --- into memory ------------------------------------------------------------------------------ */
-
-/* Texts of *desc are those of *object, which the caller releases. */
-static wf_status read_options(wf_ctx *ctx, const char *options, json_t **object,
-                              wf_import_desc *desc) {
-    static const char *const names[] = {"activation", "arch",    "layers",    "name", "recursive",
-                                        "inputs",     "outputs", "keep_norm", NULL};
-    int recursive = 0, keep_norm = 0;
-    json_error_t error;
-    WF_TRY(wf__json_options(ctx, "import", options, object));
-    WF_TRY(wf__json_known(ctx, "import", *object, names));
-    if (json_unpack_ex(*object, &error, 0, "{s?s, s?s, s?s, s?s, s?b, s?i, s?i, s?b}", "activation",
-                       &desc->activation, "arch", &desc->arch, "layers", &desc->layers, "name",
-                       &desc->name, "recursive", &recursive, "inputs", &desc->inputs, "outputs",
-                       &desc->outputs, "keep_norm", &keep_norm) != 0)
-        return wf_fail(
-            ctx, json_error_code(&error) == json_error_out_of_memory ? WF_ERR_MEMORY : WF_ERR_USAGE,
-            "import: %s", error.text);
-    desc->recursive = recursive != 0;
-    desc->keep_norm = keep_norm != 0;
-    return WF_OK;
-}
-
-static wf_status note_import(importer *imp, const char *from, wf_zoo *zoo) {
-    WF_TRY(wf_zoo_set_meta(imp->ctx, zoo, "weft.name", imp->desc->name ? imp->desc->name : from));
-    return wf_zoo_set_meta(imp->ctx, zoo, "weft.scale", "none");
-}
-
-/* What add(importer, from) reads. */
-static wf_status import_to_memory(wf_ctx *ctx, const char *options, const char *label,
-                                  wf_status (*add)(importer *imp, const void *from),
-                                  const void *from, wf_zoo **out) {
-    wf_import_desc desc = {0};
-    importer imp = {.ctx = ctx, .desc = &desc};
-    json_t *object = NULL;
-    char *name = NULL;
-    *out = NULL;
-    wf_status status = read_options(ctx, options, &object, &desc);
-    if (status == WF_OK) status = check_desc(ctx, &desc, &imp);
-    if (status == WF_OK) status = source_name(ctx, label, &name);
-    if (status == WF_OK) status = add(&imp, from);
-    if (status == WF_OK) status = gather(&imp, label, out);
-    if (status == WF_OK) status = note_import(&imp, name, *out);
-    if (status != WF_OK) {
-        wf_zoo_free(*out);
-        *out = NULL;
-    }
-    free(name);
-    json_decref(object);
-    free_importer(&imp);
-    return status;
-}
-
-typedef struct named_sources {
-    const char *const *list;
-    int n;
-} named_sources;
-
-static wf_status add_sources(importer *imp, const void *from) {
-    const named_sources *sources = from;
-    wf_import_files files = {0};
-    wf_status status =
-        wf_import_files_list(imp->ctx, sources->list, sources->n, imp->desc->recursive, &files);
-    if (status == WF_OK) status = add_files(imp, &files);
-    wf_import_files_free(&files);
-    return status;
-}
-
-wf_status wf_zoo_import_json(wf_ctx *ctx, const char *const *sources, int n, const char *options,
-                             wf_zoo **out) {
-    const char *label = n == 1 ? sources[0] : "import";
-    return import_to_memory(ctx, options, label, add_sources, &(named_sources){sources, n}, out);
-}
-
-static char tensors_label[] = "tensors in memory";
-
-static wf_status add_memory(importer *imp, const void *from) {
-    const wf_import_file file = {.path = tensors_label, .name = tensors_label, .alone = true};
-    imp->of_files = 1;
-    return add_tensors(imp, &file, from);
-}
-
-/* Tensor i of the caller's arrays; *shape moves on to that of the next. */
-static wf_status tensor_of(wf_ctx *ctx, const char *name, const float *data, int rank,
-                           const size_t **shape, wf_st_tensor *out) {
-    if (rank < 0 || rank > WF_ST_MAX_RANK)
-        return wf_fail(ctx, WF_ERR_SHAPE, "%s: %d dimensions; a tensor has at most %d", name, rank,
-                       WF_ST_MAX_RANK);
-    *out = (wf_st_tensor){.name = name, .dtype = WF_ST_F32, .rank = rank, .count = 1, .data = data};
-    for (int d = 0; d < rank; d++) out->count *= out->shape[d] = *(*shape)++;
-    out->bytes = out->count * sizeof *data;
-    return WF_OK;
-}
-
-wf_status wf_zoo_import_tensors(wf_ctx *ctx, const char *const *names, const float *const *data,
-                                const int *rank, const size_t *shape, int n, const char *options,
-                                wf_zoo **out) {
-    wf_st_tensor *tensors = NULL;
-    source s = {.n = (size_t)n};
-    *out = NULL;
-    wf_status status = wf_alloc(ctx, s.n, sizeof *tensors, tensors_label, &tensors);
-    if (status == WF_OK) status = wf_alloc(ctx, s.n, sizeof *s.tensors, tensors_label, &s.tensors);
-    for (int i = 0; i < n && status == WF_OK; i++) {
-        status = tensor_of(ctx, names[i], data[i], rank[i], &shape, &tensors[i]);
-        s.tensors[i] = &tensors[i];
-    }
-    if (status == WF_OK)
-        status = import_to_memory(ctx, options, tensors_label, add_memory, &s, out);
-    free(s.tensors);
-    free(tensors);
+    wf__importer_free(&imp);
     return status;
 }

@@ -224,7 +224,7 @@ namespace emulated {
 
 void pause(const char *reason) {
     fiber *f = me();
-    snprintf(f->waits, sizeof f->waits, "%s", reason);
+    f->waits = reason;
     if (_setjmp(f->where) == 0) _longjmp(home, 1);
 }
 void poll(const char *reason) {

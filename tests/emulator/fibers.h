@@ -37,7 +37,7 @@ struct fiber : thread {
     bool entered;
     ucontext_t start;
     jmp_buf where;
-    char waits[96]; /* for what */
+    const char *waits; /* for what; it stays while the fiber waits */
     std::vector<std::vector<copy>> groups;
     int bulk_groups;        /* of bulk copies, committed */
     bool at_cluster;        /* arrived at the cluster's barrier, has not waited */

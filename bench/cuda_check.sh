@@ -2,10 +2,10 @@
 # The CUDA backend on this machine's GPU: tests, compute-sanitizer, times of a training step.
 #
 #     bench/cuda_check.sh build         compile what it runs, and weft, into $BUILD/gpu (needs nvcc, the test libraries)
-#     bench/cuda_check.sh build edges   only the benchmark of the second edge design and its instructions
+#     bench/cuda_check.sh build edges   only the benchmarks of the second edge design and its instructions
 #     bench/cuda_check.sh               run from there; needs the folder and a GPU only, so it may be carried elsewhere
 #     bench/cuda_check.sh lease         for a GPU lent for minutes, what decides most first, one short table last: sm_90a's
-#                                       instructions, edge benchmark, step times, tests, loop, sanitizers. Builds first where
+#                                       instructions, both benchmarks, step times, tests, loop, sanitizers. Builds first where
 #                                       programs are missing and nvcc is not. Takes LEASE=560 seconds at most; called again,
 #                                       it goes on with what has not ended well, until the programs are others
 #
@@ -27,7 +27,7 @@ esac
 # Programs of one .cu file. Spills, products that the compiler serialises and registers that it does not move are errors.
 build_edges() {
     mkdir -p "$gpu" || exit 1
-    for source in bench/edge_benchmark.cu tests/emulator/test_instructions.cu; do
+    for source in bench/edge_benchmark.cu bench/node_benchmark.cu tests/emulator/test_instructions.cu; do
         name=$(basename "$source" .cu)
         echo "$nvcc $source"
         if ! "$nvcc" -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Xptxas -v -Xcompiler -Wall \
@@ -151,7 +151,7 @@ sanitize() {
 first_tests="test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval test_cuda_optim"
 second_tests="test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts test_cuda_loops"
 second_tests="$second_tests test_cuda_net test_cuda_convs test_cuda_phases test_zoo_cuda"
-[ "$mode" = lease ] && more="edge_benchmark test_instructions cuda_step cuda_loop" || more=
+[ "$mode" = lease ] && more="edge_benchmark node_benchmark test_instructions cuda_step cuda_loop" || more=
 find_missing() {
     missing=
     for name in weft $more $first_tests $second_tests; do
@@ -269,6 +269,7 @@ if [ "$mode" = lease ]; then
         wait
     }
     alone 30 instructions "$gpu/test_instructions"
+    alone 30 nodes "$gpu/node_benchmark"
     alone 180 edges "$gpu/edge_benchmark"
     alone 60 step_lean "$gpu/cuda_step" lean
     alone 60 step_lstar "$gpu/cuda_step" lstar
@@ -288,7 +289,7 @@ if [ "$mode" = lease ]; then
     note "=== $(($(date +%s) - begun)) of ${LEASE:-560} s; logs in $logs"
     for name in $all; do cat "$logs/$name.end"; done
     cat "$logs/step_lean.log" "$logs/step_lstar.log" | awk '!seen[$0]++'
-    grep -E '^stage|^[FZM][0-2] |^FAILED|wrong' "$logs/edges.log"
+    cat "$logs/nodes.log" "$logs/edges.log" | grep -E '^stage|^[FZM][0-2] |^N |^FAILED|wrong'
     exit $status
 fi
 for check in $checks; do run_check "$check"; done

@@ -11,13 +11,7 @@
  * the design needs it; above `stop` the design has failed there. */
 #include "edge_backward.cuh"
 #include "edge_forward.cuh"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <algorithm>
-#include <vector>
+#include "tile_checks.cuh"
 
 using namespace edge;
 
@@ -40,50 +34,6 @@ static const stage stages[] = {
     {"Z2", update_edges, 2, 46, 60, "fused form"},
     {"M2", message_edges, 2, 42, 54, "fused form"},
 };
-
-static void check(cudaError_t error, const char *what) {
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "edge_benchmark: %s: %s\n", what, cudaGetErrorString(error));
-    exit(1);
-}
-
-/* --- numbers ---------------------------------------------------------------------------------- */
-/* Multiples of 1/64, |x| <= most: exact in fp16 and in bf16 where most <= 4. */
-static double draw(double most) {
-    static uint64_t state = 1;
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    int steps = (int)(most * 64);
-    return ((int)((state >> 33) % (uint64_t)(2 * steps + 1)) - steps) / 64.0;
-}
-static std::vector<double> draws(size_t n, double most) {
-    std::vector<double> out(n);
-    for (double &x : out) x = draw(most);
-    return out;
-}
-static uint16_t bits_bf16(double x) {
-    float value = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-static double of_bf16(uint16_t bits) {
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, 4);
-    return value;
-}
-static uint16_t bits_half(double x) { /* normal numbers and zero */
-    int exponent;
-    double fraction = frexp(fabs(x), &exponent);
-    uint16_t sign = x < 0 ? 0x8000 : 0;
-    if (x == 0 || exponent < -13) return sign;
-    return (uint16_t)(sign + ((exponent + 14) << 10) + (int)(fraction * 2048 + 0.5) - 1024);
-}
-static double of_half(uint16_t bits) {
-    int exponent = bits >> 10 & 31;
-    double value = exponent == 31 ? NAN : ldexp(1024 + (bits & 1023), exponent - 25);
-    return (bits & 0x8000 ? -1 : 1) * (exponent == 0 ? ldexp(bits & 1023, -24) : value);
-}
 
 /* --- the problem ------------------------------------------------------------------------------ */
 /* Values of two graphs; larger problems repeat them. */
@@ -110,12 +60,6 @@ struct result {
     std::vector<double> sums[2];     /* (128, 8) towards a and b */
     std::vector<double> weights, part, scale;
 };
-
-static double unit(double x, double *slope) {
-    double inner = x * (0.7978845608 + 0.0356774081 * x * x), t = tanh(inner);
-    *slope = 0.5 + 0.5 * t + 0.5 * x * (1 - t * t) * (0.7978845608 + 0.1070322243 * x * x);
-    return 0.5 * x + 0.5 * x * t;
-}
 
 /* Hidden values of a tile: h = x / 2, y and its slope; columns first .. first + count - 1. */
 struct hidden_values {
@@ -234,22 +178,6 @@ static result backward_reference(const problem &p, int tile, int number, bool me
     return out;
 }
 
-/* --- memory ----------------------------------------------------------------------------------- */
-typedef std::vector<unsigned char> bytes;
-static void put(bytes &to, size_t at, uint16_t bits) { memcpy(&to[at], &bits, 2); }
-/* Element of a swizzled tile that begins at `tile`. */
-static size_t element_at(size_t tile, int row, int column) {
-    return tile + (size_t)(row * 128 + ((column / 8) ^ (row % 8)) * 16 + column % 8 * 2);
-}
-/* (rows, 64) of a matrix with rows `pitch` apart, times `by`. */
-static void put_tile(bytes &to, size_t tile, const double *from, int rows, int pitch, bool half,
-                     double by) {
-    for (int row = 0; row < rows; row++)
-        for (int k = 0; k < width; k++) {
-            double x = from[row * pitch + k] * by;
-            put(to, element_at(tile, row, k), half ? bits_half(x) : bits_bf16(x));
-        }
-}
 static void put_selector(bytes &to, size_t tile, bool half) {
     for (int n = 0; n < 16; n++)
         for (int row = 0; row < rows_of_tile; row++) {
@@ -257,9 +185,6 @@ static void put_selector(bytes &to, size_t tile, bool half) {
             put(to, element_at(tile, n, row), !one ? 0 : half ? bits_half(1) : bits_bf16(1));
         }
 }
-/* Column k of a row is number `order` of lane c: edge_tiles.cuh. */
-static int lane_order(int k) { return k % 8 / 2 * 16 + k / 8 * 2 + k % 2; }
-
 static bytes forward_weights(const problem &p) {
     bytes out(forward::weight_bytes);
     for (int k = 0; k < 4; k++)
@@ -332,37 +257,6 @@ static bytes panels_of(const std::vector<double> &values, int pitch, int first, 
     return out;
 }
 
-/* --- the device ------------------------------------------------------------------------------- */
-static cudaStream_t stream;
-static std::vector<void *> taken;
-static void *take(size_t size) {
-    void *memory;
-    check(cudaMalloc(&memory, size), "memory");
-    check(cudaMemsetAsync(memory, 0xff, size, stream), "memset"); /* NaN */
-    taken.push_back(memory);
-    return memory;
-}
-static void give_all() {
-    for (void *memory : taken) cudaFree(memory);
-    taken.clear();
-}
-/* `times` copies, one behind the other. */
-static unsigned char *upload(const bytes &from, int times) {
-    unsigned char *to = (unsigned char *)take(from.size() * (size_t)times);
-    for (int k = 0; k < times; k++)
-        check(cudaMemcpyAsync(to + from.size() * (size_t)k, from.data(), from.size(),
-                              cudaMemcpyHostToDevice, stream),
-              "copy");
-    return to;
-}
-template <class T> static std::vector<T> download(const void *from, size_t count) {
-    std::vector<T> out(count);
-    check(cudaMemcpyAsync(out.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream),
-          "copy");
-    check(cudaStreamSynchronize(stream), "kernel");
-    return out;
-}
-
 /* Parts to blocks, the longest first, each to the block with the fewest tiles. */
 struct dealt {
     std::vector<int> list, first;
@@ -394,10 +288,6 @@ struct device_memory {
     int graphs, blocks;
     dealt parts;
 };
-static bytes of_ints(const std::vector<int> &list) {
-    return bytes((const unsigned char *)list.data(),
-                 (const unsigned char *)(list.data() + list.size()));
-}
 static device_memory make_memory(const problem &p, int graphs, int blocks) {
     device_memory d = {};
     int times = graphs / known_graphs;
@@ -441,13 +331,6 @@ static device_memory make_memory(const problem &p, int graphs, int blocks) {
     return d;
 }
 
-template <class K, class A>
-static void start(K kernel, int blocks, int threads, int shared, const A &args) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-          "shared memory");
-    kernel<<<blocks, threads, shared, stream>>>(args);
-    check(cudaGetLastError(), "launch");
-}
 template <int Number> static void launch_number(const device_memory &d, kind of) {
     if (of == forward_edges)
         start(forward_kernel<Number>, d.blocks, forward::threads, forward::bytes, d.f);
@@ -464,24 +347,6 @@ static void launch_stage(const device_memory &d, const stage &s) {
 }
 
 /* --- checks ----------------------------------------------------------------------------------- */
-/* Adds up the difference of outputs from what they should be. */
-struct comparison {
-    const char *stage, *output;
-    double difference = 0, norm = 0;
-    void add(double is, double wanted) {
-        difference += (is - wanted) * (is - wanted), norm += wanted * wanted;
-    }
-    bool passes() const {
-        double error = sqrt(difference / norm);
-        bool right = error < 5e-3; /* operands and outputs in bf16 */
-        if (!right) printf("FAILED %s: %s is off by %.3g of its norm\n", stage, output, error);
-        return right;
-    }
-};
-static double slot_value(const std::vector<uint32_t> &slots, size_t slot, size_t k) {
-    return of_bf16((uint16_t)(slots[slot * slot_words + k / 2] >> 16 * (k % 2)));
-}
-
 /* A tile of a group, and the tile it has worked on: its own, before stage 2 the group's first. */
 struct work {
     place at;
@@ -607,26 +472,7 @@ static bool check_stage(const problem &p, const stage &s, int blocks) {
 
 /* --- times ------------------------------------------------------------------------------------ */
 #ifndef WF_EMULATOR_CUDA_RUNTIME_H
-enum { timed_graphs = 256, sets = 3, launches = 4 * sets, repeats = 21 };
-
-static double median_us(const std::vector<device_memory> &d, const stage &s) {
-    std::vector<float> times;
-    cudaEvent_t begin, end;
-    check(cudaEventCreate(&begin), "event");
-    check(cudaEventCreate(&end), "event");
-    for (int k = 0; k < repeats + 2; k++) {
-        float ms;
-        check(cudaEventRecord(begin, stream), "event");
-        for (int i = 0; i < launches; i++) launch_stage(d[(size_t)(i % sets)], s);
-        check(cudaEventRecord(end, stream), "event");
-        check(cudaEventSynchronize(end), s.name);
-        check(cudaEventElapsedTime(&ms, begin, end), "event");
-        if (k >= 2) times.push_back(ms);
-    }
-    cudaEventDestroy(begin), cudaEventDestroy(end);
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2] * 1e3 / launches;
-}
+enum { timed_graphs = 256, sets = 3 };
 
 static void time_stages(const problem &p, int blocks) {
     std::vector<device_memory> d;
@@ -635,7 +481,8 @@ static void time_stages(const problem &p, int blocks) {
     printf("%d tiles, %d blocks\nstage      us    cyc   go  stop  verdict\n",
            timed_graphs * graph_tiles, blocks);
     for (const stage &s : stages) {
-        double us = median_us(d, s), cycles = us * 1750 * blocks / edges;
+        double us = median_us(4 * sets, [&](int i) { launch_stage(d[(size_t)(i % sets)], s); });
+        double cycles = us * 1750 * blocks / edges;
         printf("%-5s %7.1f %6.1f %4.0f %5.0f  %s%s\n", s.name, us, cycles, s.go, s.stop,
                cycles <= s.go     ? "go"
                : cycles <= s.stop ? "between"

@@ -243,6 +243,8 @@ __device__ inline void product(float (&acc)[Tiles][4], uint64_t a_at, uint64_t b
     static_assert(Tiles == 2 || Tiles == 16, "the shapes that are used");
     if constexpr (Tiles == 16 && Kind == bf16)
         PRODUCT_TILE("bf16", "128", LIST64, ACC64(0), "64", "65", "66", "67", "68");
+    else if constexpr (Tiles == 16)
+        PRODUCT_TILE("f16", "128", LIST64, ACC64(0), "64", "65", "66", "67", "68");
     else if constexpr (Kind == bf16)
         PRODUCT_TILE("bf16", "16", LIST8, ACC8(0), "8", "9", "10", "11", "12");
     else PRODUCT_TILE("f16", "16", LIST8, ACC8(0), "8", "9", "10", "11", "12");

@@ -23,7 +23,7 @@ UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%) $(BUILD)/src/
 ifeq ($(SAN),)
 EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts convs execute field fit loops \
                     lstar match net nodes ops phases)
-HOPPER_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,instructions edge_benchmark)
+HOPPER_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,instructions edge_benchmark node_benchmark)
 EMULATED_TESTS += $(HOPPER_TESTS) $(BUILD)/emulated/test_cuda_ops_90a
 EMULATED_PROGRAM := $(BUILD)/emulated/weft
 endif
@@ -63,7 +63,7 @@ $(BUILD)/emulated/zoo_mlp_absent.o: tests/emulator/zoo_mlp_absent.cpp tests/emul
 $(BUILD)/emulated/test_cuda_instructions.o: tests/emulator/test_instructions.cu \
                                             tests/emulator/translate.py
 	$(emulate)
-$(BUILD)/emulated/test_cuda_edge_benchmark.o: bench/edge_benchmark.cu tests/emulator/translate.py
+$(BUILD)/emulated/test_cuda_%_benchmark.o: bench/%_benchmark.cu tests/emulator/translate.py
 	$(emulate)
 # Kernels of src/ that use wgmma, as for sm_90a: test_cuda_ops_90a has these in place of the others.
 WGMMA_SRC := $(wildcard src/models/cuda/gmn_lean/*.cu src/models/cuda/gmn_lstar/*.cu) \

@@ -70,6 +70,8 @@ few-rows            1  ops   bf16         linear-*                       WEFT_CU
 shared-table        1  ops   shared_table -                              WEFT_CUDA_SMALL=1
 instructions        0  instructions all -
 edge-benchmark-2    2  edge_benchmark all -
+node-benchmark-1    1  node_benchmark all -
+node-benchmark-2    2  node_benchmark all -
 contexts-in-turn    3  contexts in_turn -             WEFT_EMULATOR_DEVICES=2
 net-fields          1  net   programs     *
 training-stops      1  loops training_stops -

@@ -41,6 +41,17 @@ template <class F> wf_status without_exceptions(wf_ctx *ctx, const char *what, F
         return wf_fail(ctx, WF_ERR_FAILED, "%s: an unexpected C++ exception", what);
     }
 }
+/* *out: a new T that build(T *) has filled; NULL, and what there was freed, when build fails. */
+template <class T, class Build>
+wf_status create(wf_ctx *ctx, const char *what, void (*free)(T *), T **out, Build build) {
+    *out = NULL;
+    T *made = new (std::nothrow) T();
+    if (made == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", what);
+    wf_status status = without_exceptions(ctx, what, [&] { return build(made); });
+    if (status == WF_OK) *out = made;
+    else free(made);
+    return status;
+}
 } // namespace wf_gpu
 
 #define WF_CUDA_TRY(ctx, call)                                                                     \

@@ -420,14 +420,8 @@ wf_status build(wf_ctx *ctx, const wf_fit_cuda_desc *desc, wf_fit_cuda *fit) {
 
 extern "C" wf_status wf__fit_cuda_create(wf_ctx *ctx, const wf_fit_cuda_desc *desc,
                                          wf_fit_cuda **out) {
-    *out = NULL;
-    wf_fit_cuda *fit = new (std::nothrow) wf_fit_cuda();
-    if (fit == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "training: out of memory");
-    wf_status status =
-        wf_gpu::without_exceptions(ctx, "training", [&] { return build(ctx, desc, fit); });
-    if (status == WF_OK) *out = fit;
-    else wf__fit_cuda_free(fit);
-    return status;
+    return wf_gpu::create(ctx, "training", wf__fit_cuda_free, out,
+                          [&](wf_fit_cuda *fit) { return build(ctx, desc, fit); });
 }
 
 extern "C" void wf__fit_cuda_free(wf_fit_cuda *fit) {

@@ -145,14 +145,8 @@ wf_status build(wf_ctx *ctx, const wf_updates_cuda_desc *desc, wf_updates_cuda *
 
 extern "C" wf_status wf__updates_cuda_create(wf_ctx *ctx, const wf_updates_cuda_desc *desc,
                                              wf_updates_cuda **out) {
-    *out = NULL;
-    wf_updates_cuda *u = new (std::nothrow) wf_updates_cuda();
-    if (u == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "training: out of memory");
-    wf_status status =
-        wf_gpu::without_exceptions(ctx, "training", [&] { return build(ctx, desc, u); });
-    if (status == WF_OK) *out = u;
-    else wf__updates_cuda_free(u);
-    return status;
+    return wf_gpu::create(ctx, "training", wf__updates_cuda_free, out,
+                          [&](wf_updates_cuda *u) { return build(ctx, desc, u); });
 }
 
 extern "C" void wf__updates_cuda_free(wf_updates_cuda *u) {

@@ -298,14 +298,8 @@ wf_status build(wf_ctx *ctx, const wf_phase_cuda_desc *desc, wf_phase_cuda *p) {
 
 extern "C" wf_status wf__phase_cuda_create(wf_ctx *ctx, const wf_phase_cuda_desc *desc,
                                            wf_phase_cuda **out) {
-    *out = NULL;
-    wf_phase_cuda *p = new (std::nothrow) wf_phase_cuda();
-    if (p == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "training: out of memory");
-    wf_status status =
-        wf_gpu::without_exceptions(ctx, "training", [&] { return build(ctx, desc, p); });
-    if (status == WF_OK) *out = p;
-    else wf__phase_cuda_free(p);
-    return status;
+    return wf_gpu::create(ctx, "training", wf__phase_cuda_free, out,
+                          [&](wf_phase_cuda *p) { return build(ctx, desc, p); });
 }
 
 extern "C" void wf__phase_cuda_free(wf_phase_cuda *p) {
@@ -396,14 +390,8 @@ wf_status find_program(wf_ctx *ctx, wf_eval_cuda *e, const void *model, wf_phase
 
 extern "C" wf_status wf__eval_cuda_open(wf_ctx *ctx, const wf_phase *phase, bool fast,
                                         wf_eval_cuda **out) {
-    *out = NULL;
-    wf_eval_cuda *e = new (std::nothrow) wf_eval_cuda();
-    if (e == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", phase->name);
-    wf_status status = wf_gpu::without_exceptions(ctx, phase->name,
-                                                  [&] { return build_eval(ctx, phase, fast, e); });
-    if (status == WF_OK) *out = e;
-    else wf__eval_cuda_close(e);
-    return status;
+    return wf_gpu::create(ctx, phase->name, wf__eval_cuda_close, out,
+                          [&](wf_eval_cuda *e) { return build_eval(ctx, phase, fast, e); });
 }
 
 extern "C" void wf__eval_cuda_close(wf_eval_cuda *e) {

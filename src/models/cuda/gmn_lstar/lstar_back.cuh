@@ -13,6 +13,14 @@ inline float *wanted_grad(const wf_tensor *tensor) {
     return wanted(tensor) ? grad_of(tensor) : NULL;
 }
 
+/* Sums of the segments (segments, cols) to the gradient of scale and shift, where it is wanted. */
+inline void add_modulation_sums(const wf_op *op, const float *segments, int cols) {
+    const wf_tensor *modulation = op->in[1];
+    if (!wanted(modulation)) return;
+    graph_segment_sums(partial_sum_args{op->part, segments, cols, cols, 0, NULL, false,
+                                        grad_of(modulation) + op->column, modulation->ld, false});
+}
+
 __device__ inline uint4 bits_of(const mma::fragment &f) {
     return uint4{f.r[0], f.r[1], f.r[2], f.r[3]};
 }
@@ -118,6 +126,13 @@ __device__ inline uint4 *own_stash(bool is_shared, void *shared, uint4 *global, 
                                           bundle::group_threads;
     return all + (size_t)group * fragments * bundle::group_threads +
            threadIdx.x % bundle::group_threads;
+}
+
+/* The stash in memory of all warpgroups; NULL: no scratch left. */
+template <int D> inline uint4 *take_stash(int tasks, int fragments, wf_arena *arena) {
+    size_t groups = (size_t)most_blocks(tasks, back_groups<D>()) * back_groups<D>();
+    return (uint4 *)wf_arena_alloc(arena,
+                                   groups * fragments * bundle::group_threads * sizeof(uint4));
 }
 
 /* All columns of a tile's image. */

@@ -327,9 +327,7 @@ template <int D, int H, bool Wgmma> bool launch_back(const edge_back_step &s) {
 template <int D, int H>
 bool take_scratch(edge_back_step *s, const wf_bundle_table *o, int tiles, wf_arena *arena) {
     s->images = (unsigned char *)wf_arena_alloc(arena, tiles * tile_bytes<D, H>());
-    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)most_blocks(o->n_tasks, back_groups<D>()) *
-                                                  back_groups<D>() * stash_fragments<D, H>() *
-                                                  bundle::group_threads * sizeof(uint4));
+    s->stash = take_stash<D>(o->n_tasks, stash_fragments<D, H>(), arena);
     s->partials = (uint16_t *)scratch(arena, wf_partial_rows(o) * H / 2);
     s->segments = scratch(arena, (size_t)o->n_segments * 2 * D);
     return s->images != NULL && s->stash != NULL && s->partials != NULL && s->segments != NULL;
@@ -375,10 +373,7 @@ template <int D, int H> bool edges_backward(const wf_op *op, wf_arena *arena) {
                       H,
                       ci->ld,
                       NULL});
-    if (wanted(modulation))
-        graph_segment_sums(partial_sum_args{part, s.segments, 2 * D, 2 * D, 0, NULL, false,
-                                            grad_of(modulation) + op->column, modulation->ld,
-                                            false});
+    add_modulation_sums(op, s.segments, 2 * D);
     const unsigned char *z1 = s.images, *z2 = z1 + image_bytes(H), *dq1 = z2 + image_bytes(H),
                         *dq2 = dq1 + image_bytes(H), *eb = dq2 + image_bytes(H),
                         *de = eb + image_bytes(D);
@@ -392,17 +387,8 @@ template <int D, int H> bool edges_backward(const wf_op *op, wf_arena *arena) {
 } // namespace
 
 op_function *lstar_edges_fused_backward(const wf_op *op) {
-    if (lstar_edges_fused_forward(op) == NULL) return NULL;
-    int d = op->in[0]->cols, h = op->in[4]->rows;
-#define SHAPE(D, H)                                                                                \
-    if (d == D && h == H)                                                                          \
-        return shared_memory_fits(all_bytes<D, H>()) && shared_memory_fits(outer_bytes)            \
-                   ? edges_backward<D, H>                                                          \
-                   : NULL;
-    SHAPE(64, 128)
-    SHAPE(128, 256)
-#undef SHAPE
-    return NULL;
+    if (lstar_edges_fused_forward(op) == NULL || !shared_memory_fits(outer_bytes)) return NULL;
+    WF_RETURN_FOR_WIDTHS(op, all_bytes, edges_backward);
 }
 
 } // namespace wf_gpu

@@ -254,14 +254,7 @@ void panel_image(const float *w, int ld, int rows, int cols, unsigned char *to) 
 
 op_function *lstar_edges_fused_forward(const wf_op *op) {
     if (op->act != WF_TAPE_ACT_SILU || !whole_vectors(op)) return NULL;
-    int d = op->in[0]->cols, h = op->in[4]->rows;
-#define SHAPE(D, H)                                                                                \
-    if (d == D && h == H)                                                                          \
-        return shared_memory_fits(edge_bytes<D, H>()) ? edges_forward<D, H> : NULL;
-    SHAPE(64, 128)
-    SHAPE(128, 256)
-#undef SHAPE
-    return NULL;
+    WF_RETURN_FOR_WIDTHS(op, edge_bytes, edges_forward);
 }
 
 } // namespace wf_gpu

@@ -29,6 +29,17 @@ inline unsigned most_blocks(int tasks, int groups) {
 /* Whether a CTA may have so much shared memory on this device. */
 inline bool shared_memory_fits(size_t bytes) { return (size_t)most_shared_bytes() >= bytes; }
 
+/* Returns function<D, H> for the widths of the operation, where a CTA may have bytes<D, H>(); NULL:
+ * no kernel. */
+#define WF_RETURN_FOR_WIDTHS(op, bytes, function)                                                  \
+    do {                                                                                           \
+        int d = (op)->in[0]->cols, h = (op)->in[4]->rows;                                          \
+        if (d == 64 && h == 128 && shared_memory_fits(bytes<64, 128>())) return function<64, 128>; \
+        if (d == 128 && h == 256 && shared_memory_fits(bytes<128, 256>()))                         \
+            return function<128, 256>;                                                             \
+        return NULL;                                                                               \
+    } while (0)
+
 /* The tensor cores' wide products, or mma.sync (also where there is nothing else): the
  * environment's WEFT_MMA=sync. */
 bool use_wgmma();

@@ -463,9 +463,7 @@ bool start_attention(message_back_step *s, const wf_op *op, int *rows, wf_arena 
 template <int D, int H>
 bool take_scratch(message_back_step *s, const wf_bundle_table *o, int tiles, wf_arena *arena) {
     s->images = (unsigned char *)wf_arena_alloc(arena, tiles * tile_bytes<D, H>());
-    s->stash = (uint4 *)wf_arena_alloc(arena, (size_t)most_blocks(o->n_tasks, back_groups<D>()) *
-                                                  back_groups<D>() * stash_fragments<D, H>() *
-                                                  bundle::group_threads * sizeof(uint4));
+    s->stash = take_stash<D>(o->n_tasks, stash_fragments<D, H>(), arena);
     s->partials_i = (uint16_t *)scratch(arena, wf_partial_rows(o) * H / 2);
     s->partials_j = (uint16_t *)scratch(arena, wf_partial_rows(o) * H / 2);
     s->segments = scratch(arena, (size_t)o->n_segments * 2 * D);
@@ -515,10 +513,7 @@ template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena)
                       H,
                       ai->ld,
                       NULL});
-    if (wanted(modulation))
-        graph_segment_sums(partial_sum_args{part, s.segments, 2 * D, 2 * D, 0, NULL, false,
-                                            grad_of(modulation) + op->column, modulation->ld,
-                                            false});
+    add_modulation_sums(op, s.segments, 2 * D);
     const unsigned char *at[6];
     for (int k = 0; k < 6; k++) at[k] = s.images + k * image_bytes(H);
     outer_product products[2] = {
@@ -530,17 +525,8 @@ template <int D, int H> bool messages_backward(const wf_op *op, wf_arena *arena)
 } // namespace
 
 op_function *lstar_messages_fused_backward(const wf_op *op) {
-    if (lstar_messages_fused_forward(op) == NULL) return NULL;
-    int d = op->in[0]->cols, h = op->in[4]->rows;
-#define SHAPE(D, H)                                                                                \
-    if (d == D && h == H)                                                                          \
-        return shared_memory_fits(attended_back_bytes<D, H>()) && shared_memory_fits(outer_bytes)  \
-                   ? messages_backward<D, H>                                                       \
-                   : NULL;
-    SHAPE(64, 128)
-    SHAPE(128, 256)
-#undef SHAPE
-    return NULL;
+    if (lstar_messages_fused_forward(op) == NULL || !shared_memory_fits(outer_bytes)) return NULL;
+    WF_RETURN_FOR_WIDTHS(op, attended_back_bytes, messages_backward);
 }
 
 } // namespace wf_gpu

@@ -333,14 +333,7 @@ template <int D, int H> bool messages_forward(const wf_op *op, wf_arena *arena) 
 
 op_function *lstar_messages_fused_forward(const wf_op *op) {
     if (op->act != WF_TAPE_ACT_SILU || !whole_vectors(op)) return NULL;
-    int d = op->in[0]->cols, h = op->in[4]->rows;
-#define SHAPE(D, H)                                                                                \
-    if (d == D && h == H)                                                                          \
-        return shared_memory_fits(attended_bytes<D, H>()) ? messages_forward<D, H> : NULL;
-    SHAPE(64, 128)
-    SHAPE(128, 256)
-#undef SHAPE
-    return NULL;
+    WF_RETURN_FOR_WIDTHS(op, attended_bytes, messages_forward);
 }
 
 } // namespace wf_gpu

@@ -210,11 +210,11 @@ void run_cluster(int threads) {
         if (random_below(keeps_order) == keeps_order - 1) shuffle(order);
         auto first = std::find_if(order.begin(), order.end(), [](warp *w) { return w->ready; });
         bool none = first == order.end();
-        if (copies_in_flight() && (none || random_below(lands) == lands - 1)) land_a_copy();
-        else if (none) report_hang(threads);
+        if ((none || random_below(lands) == lands - 1) && land_a_copy(none)) continue;
+        if (none) report_hang(threads);
         else resume(pick(**first, threads));
     }
-    while (copies_in_flight()) land_a_copy();
+    while (land_a_copy(true)) continue;
     self = NULL;
 }
 

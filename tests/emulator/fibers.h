@@ -98,8 +98,7 @@ void wake_polling();
 
 /* --- hopper.cpp, for the scheduler ------------------------------------------------------------ */
 void start_cluster();
-bool copies_in_flight();
-void land_a_copy();
+bool land_a_copy(bool all_wait); /* false: there is none that may land */
 void check_shared_access(const void *p, int bytes);
 void thread_ends(); /* before it leaves */
 void block_ended(block &b);

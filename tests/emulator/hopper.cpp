@@ -1,7 +1,8 @@
 /* hopper: mbarriers with byte counts, bulk copies, clusters and wgmma of sm_90a.
  *
  * A bulk copy keeps what its source held when it was issued. It lands later, when the scheduler
- * says so. What is found, each with a sentence:
+ * says so: soon, or, one copy of four, not before all threads wait. What is found, each with a
+ * sentence:
  *   H1  the source of a copy, or an operand of wgmma in shared memory, that changed before it was
  *       read; a store (by PTX) into what a copy still reads or writes; a load from what it writes
  *   H2  a copy that lands in a later phase of its mbarrier than that in which it was issued: the
@@ -42,6 +43,7 @@ struct flight {
     fiber *owner;
     int group;
     bool read; /* the source may change */
+    bool slow; /* lands when all threads wait, not before */
 };
 std::deque<flight> flights;
 std::vector<mbarrier *> created; /* of the cluster's blocks */
@@ -180,17 +182,20 @@ static void issue(void *to, const void *from, uint32_t bytes, mbarrier *signal) 
             (!f.read && overlap(to, bytes, f.from, f.kept.size())))
             fail("a bulk copy into what another one has in flight");
     const unsigned char *source = (const unsigned char *)from;
-    flights.push_back(
-        {(unsigned char *)to, source, std::vector<unsigned char>(source, source + bytes), signal,
-         signal != NULL ? (unsigned)signal->phase : 0, me(), me()->bulk_groups, false});
+    flights.push_back({(unsigned char *)to, source,
+                       std::vector<unsigned char>(source, source + bytes), signal,
+                       signal != NULL ? (unsigned)signal->phase : 0, me(), me()->bulk_groups, false,
+                       random_below(4) == 0});
     memset(to, 0xff, bytes);
 }
 
-bool emulated::copies_in_flight() { return !flights.empty(); }
-
 /* A copy to global memory first reads its source; its bytes arrive later. */
-void emulated::land_a_copy() {
-    size_t at = random_below((uint32_t)flights.size());
+bool emulated::land_a_copy(bool all_wait) {
+    std::vector<size_t> can;
+    for (size_t k = 0; k < flights.size(); k++)
+        if (all_wait || !flights[k].slow) can.push_back(k);
+    if (can.empty()) return false;
+    size_t at = can[random_below((uint32_t)can.size())];
     flight &f = flights[at];
     self = f.owner, block_index = f.owner->of->index, dynamic_shared = f.owner->of->shared;
     if (!f.read && memcmp(f.from, f.kept.data(), f.kept.size()) != 0)
@@ -198,7 +203,7 @@ void emulated::land_a_copy() {
     bool arrives = f.read || f.signal != NULL || random_below(2) != 0;
     f.read = true;
     wake_polling();
-    if (!arrives) return;
+    if (!arrives) return true;
     if (f.signal != NULL && block_of(f.signal).live == 0)
         fail("a bulk copy lands in a block that has ended");
     memcpy(f.to, f.kept.data(), f.kept.size());
@@ -206,13 +211,14 @@ void emulated::land_a_copy() {
     unsigned phase = f.phase;
     int bytes = (int)f.kept.size();
     flights.erase(flights.begin() + (ptrdiff_t)at);
-    if (signal == NULL) return;
+    if (signal == NULL) return true;
     if (signal->phase != phase)
         fail("%d bytes land in phase %u of an mbarrier, issued in phase %u, which did not expect "
              "them",
              bytes, (unsigned)signal->phase, phase);
     signal->bytes -= bytes;
     complete_phase(signal);
+    return true;
 }
 
 namespace ptx {

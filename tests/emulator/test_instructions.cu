@@ -102,6 +102,26 @@ __global__ void bulk_kernel(const float *in, float *out, int bug) {
     if (at == 0 && !has(bug, early_end)) wait_stores_read<0>();
 }
 
+/* out = in, from one buffer. While a copy leaves, all threads do other work, here barriers. */
+__global__ void slow_kernel(const float *in, float *out, int bug) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    uint32_t own = address_of(shared);
+    int at = (int)threadIdx.x;
+    for (int k = 0; k < chunks; k++) {
+        if (at == 0 && !has(bug, early_reuse)) wait_stores_read<0>();
+        meet(1, chunk);
+        store_float(own + 4 * (uint32_t)at, in[k * chunk + at]);
+        publish();
+        meet(1, chunk);
+        if (at == 0) {
+            store(out + k * chunk, own, chunk_bytes);
+            commit_stores();
+        }
+        for (int i = 0; i < 200; i++) meet(1, chunk);
+    }
+    if (at == 0) wait_stores_read<0>();
+}
+
 /* --- clusters --------------------------------------------------------------------------------- */
 /* Rank r of two reads what the other has written: out = in of the neighbour. */
 __global__ void neighbour_kernel(const float *in, float *out, int bug) {
@@ -234,6 +254,7 @@ typedef struct test_case {
     float (*expected)(const float *in, size_t k);
 } test_case;
 
+static float same(const float *in, size_t k) { return in[k]; }
 static float plus_one(const float *in, size_t k) { return in[k] + 1; }
 static float other_half(const float *in, size_t k) { return in[(k + chunk) % (2 * chunk)]; }
 static float plus_rank(const float *in, size_t k) { return in[k % chunk] + (float)(k / chunk); }
@@ -249,6 +270,7 @@ static float product_of(const float *in, size_t k) {
 
 static const test_case cases[] = {
     {"bulk", bulk_kernel, 1, 32 + chunk, chunk *chunks, chunk *chunks, plus_one},
+    {"slow", slow_kernel, 1, chunk, chunk *chunks, chunk *chunks, same},
     {"neighbour", neighbour_kernel, 2, chunk, 2 * chunk, 2 * chunk, other_half},
     {"multicast", multicast_kernel, 2, chunk, chunk, 2 * chunk, plus_rank},
     {"exchange", exchange_kernel, 2, chunk, 2 * chunk, 2 * chunk, other_half},
@@ -307,6 +329,7 @@ static const planted bugs[] = {
     {"bulk", "early_refill", early_refill, "an arrival too many"},
     {"bulk", "early_end", early_end, "ends while a bulk copy"},
     {"bulk", "wrong_count", wrong_count, "others said"},
+    {"slow", "early_reuse", early_reuse, "which a bulk copy has not read yet"},
     {"neighbour", "no_barrier", no_barrier, ""},
     {"neighbour", "early_end", early_end, "which has ended"},
     {"multicast", "no_expect", no_expect, "did not expect"},

@@ -289,7 +289,7 @@ if [ "$mode" = lease ]; then
     note "=== $(($(date +%s) - begun)) of ${LEASE:-560} s; logs in $logs"
     for name in $all; do cat "$logs/$name.end"; done
     cat "$logs/step_lean.log" "$logs/step_lstar.log" | awk '!seen[$0]++'
-    cat "$logs/nodes.log" "$logs/edges.log" | grep -E '^stage|^[FZM][0-2] |^N |^FAILED|wrong'
+    cat "$logs/nodes.log" "$logs/edges.log" | grep -E '^stage|^[FZM][0-2] |^N[KB]? |^FAILED|wrong'
     exit $status
 fi
 for check in $checks; do run_check "$check"; done

@@ -240,11 +240,13 @@ __device__ inline void product(float (&acc)[8][4], const fragment &a, uint64_t b
 /* acc (64, 8 Tiles) += a b, both in shared memory. */
 template <type Kind, bool DownA, bool DownB, int Tiles>
 __device__ inline void product(float (&acc)[Tiles][4], uint64_t a_at, uint64_t b_at, bool added) {
-    static_assert(Tiles == 2 || Tiles == 16, "the shapes that are used");
+    static_assert(Tiles == 2 || Tiles == 16 || (Tiles == 8 && Kind == bf16), "those in use");
     if constexpr (Tiles == 16 && Kind == bf16)
         PRODUCT_TILE("bf16", "128", LIST64, ACC64(0), "64", "65", "66", "67", "68");
     else if constexpr (Tiles == 16)
         PRODUCT_TILE("f16", "128", LIST64, ACC64(0), "64", "65", "66", "67", "68");
+    else if constexpr (Tiles == 8)
+        PRODUCT_TILE("bf16", "64", LIST32, ACC32(0), "32", "33", "34", "35", "36");
     else if constexpr (Kind == bf16)
         PRODUCT_TILE("bf16", "16", LIST8, ACC8(0), "8", "9", "10", "11", "12");
     else PRODUCT_TILE("f16", "16", LIST8, ACC8(0), "8", "9", "10", "11", "12");

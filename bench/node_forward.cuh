@@ -27,6 +27,11 @@ struct node_args {
     const float *rows; /* of a graph, in lane order: x 128, ad 256, 1 + gate, 1 + scale, shift */
     float *h_out;
     unsigned char *hb_out, *panels; /* panels: of a group */
+    /* For backward. sums: slots of F and R of each group; y: tiles of bf16. In lane order
+     * (lane_words): slopes of 128 columns in fp16, q = w2 y + c2 in bf16. */
+    uint32_t *sums;
+    unsigned char *y;
+    uint4 *slopes, *q;
     int tiles;
 };
 
@@ -45,7 +50,7 @@ enum {
     weight_bytes = c2 + 256,
     barriers = weight_bytes,
     first_group = (barriers + 64 + 1023) / 1024 * 1024,
-    hb = 2 * tile_bytes, /* of a group: sums, then two tiles of hb */
+    hb = 2 * tile_bytes, /* of a group: sums, then two tiles of hb (backward: to leave) */
     group_bytes = hb + 2 * tile_bytes,
     bytes = first_group + groups * group_bytes,
     /* of a graph's rows */
@@ -76,16 +81,17 @@ __device__ inline void node_fetch(const node_args &p, const node_state &own, int
     fetch(own.hb(side), p.hb + (size_t)tile * tile_bytes, tile_bytes, own.full(side));
 }
 
-/* Sums of the slots of 8 groups: the thread's column. Backward: R, else F. */
-__device__ inline void add_slots(uint32_t (&to)[8][4], const node_args &p, int tile, int column,
-                                 bool backward) {
+/* Sums of the slots of 8 groups: the thread's column. way: 0 F, 1 R. */
+template <class Args>
+__device__ inline void add_slots(uint32_t (&to)[8][4], const Args &p, const uint32_t *slots,
+                                 int tile, int column, int way) {
 #pragma unroll
     for (int g = 0; g < 8; g++) {
         int4 of = p.groups[tile * 8 + g];
-        int first = backward ? of.z : of.y, end = backward ? of.w : of.z;
+        int first = way ? of.z : of.y, end = way ? of.w : of.z;
         float sum[8] = {};
         for (int i = first; i < end; i++) {
-            uint4 x = *(const uint4 *)(p.slots + (size_t)p.list[i] * slot_words + column * 4);
+            uint4 x = *(const uint4 *)(slots + (size_t)p.list[i] * slot_words + column * 4);
             const uint32_t words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
             for (int k = 0; k < 4; k++) {
@@ -96,6 +102,21 @@ __device__ inline void add_slots(uint32_t (&to)[8][4], const node_args &p, int t
 #pragma unroll
         for (int k = 0; k < 4; k++) to[g][k] = pack_bf16(sum[2 * k], sum[2 * k + 1]);
     }
+}
+/* Fragment s of a tile, 16 bytes a thread: `of` fragments a tile. */
+__device__ inline size_t lane_words(const node_state &own, int tile, int s, int of) {
+    return (size_t)(tile * of + s) * group_threads + (size_t)own.thread;
+}
+__device__ inline uint4 words_of(const fragment &f) {
+    return uint4{f.r[0], f.r[1], f.r[2], f.r[3]};
+}
+/* way: 0 F, 1 R */
+__device__ inline void keep_sums(const node_args &p, const node_state &own, int tile, int way,
+                                 const uint32_t (&from)[8][4]) {
+#pragma unroll
+    for (int g = 0; g < 8; g++)
+        *(uint4 *)(p.sums + (size_t)((tile * 8 + g) * 2 + way) * slot_words + own.thread * 4) =
+            uint4{from[g][0], from[g][1], from[g][2], from[g][3]};
 }
 __device__ inline void store_sums_of_slots(const node_state &own, const uint32_t (&from)[8][4]) {
 #pragma unroll
@@ -120,7 +141,7 @@ __device__ inline void add_messages(float (&x)[16][4], const node_state &own, in
 /* The lane's columns of a row of 64, 16 floats, for its two rows, which belong to two groups. */
 struct lane_row {
     const float *of[2];
-    __device__ lane_row(const node_args &p, int tile, int row) {
+    template <class Args> __device__ lane_row(const Args &p, int tile, int row) {
         int warp = (int)threadIdx.x / 32 % 4, c = (int)threadIdx.x % 4;
 #pragma unroll
         for (int k = 0; k < 2; k++)
@@ -146,6 +167,7 @@ __device__ inline void add_row(float (&acc)[8 * Strips][4], const lane_row &row,
 }
 
 /* h' from acc = w2 y, and hb' as fragments. */
+template <bool Keep>
 __device__ inline void node_leave(float (&acc)[8][4], fragment (&out)[4], const node_args &p,
                                   const node_state &own, int tile) {
     int lane = own.thread % 32, warp = own.thread / 32, c = lane % 4;
@@ -156,6 +178,7 @@ __device__ inline void node_leave(float (&acc)[8][4], fragment (&out)[4], const 
     for (int s = 0; s < 4; s++) {
         float4 add = load_floats(own.base + node::c2 + (uint32_t)(c * 64 + s * 16));
         const float c2[4] = {add.x, add.y, add.z, add.w};
+        fragment q;
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             float4 by = gate.at(k, 0, s);
@@ -165,12 +188,15 @@ __device__ inline void node_leave(float (&acc)[8][4], fragment (&out)[4], const 
                 size_t at = first + (size_t)(8 * k * width + 16 * s + 8 * i);
                 float2 old = *(const float2 *)(p.h + at);
                 float *x = &acc[2 * s + i][2 * k];
-                x[0] = fmaf(gates[2 * i], x[0] + c2[2 * i], old.x);
-                x[1] = fmaf(gates[2 * i + 1], x[1] + c2[2 * i + 1], old.y);
+                x[0] += c2[2 * i], x[1] += c2[2 * i + 1];
+                q.r[2 * i + k] = pack_bf16(x[0], x[1]);
+                x[0] = fmaf(gates[2 * i], x[0], old.x);
+                x[1] = fmaf(gates[2 * i + 1], x[1], old.y);
                 *(float2 *)(p.h_out + at) = make_float2(x[0], x[1]);
                 mean[k] += x[0] + x[1];
             }
         }
+        if (Keep) p.q[lane_words(own, tile, s, 4)] = words_of(q);
     }
 #pragma unroll
     for (int k = 0; k < 2; k++) mean[k] = quad_sum(mean[k]) * (1.0f / width);
@@ -222,8 +248,8 @@ __device__ inline void leave_tables(const fragment (&hb)[4], const node_args &p,
         } else products_wait<0>();
         settle(x);
         if (piece < 4) add_row<1>(x, graph, piece);
-        if (own.thread < 8) wait_stores_read<1>();
-        own.meet_group(); /* the atoms of two pieces ago have left `to` */
+        if (own.thread < 8) piece == 0 ? wait_stores_read<0>() : wait_stores_read<1>();
+        own.meet_group(); /* y, or the atoms of two pieces ago, have left `to` */
 #pragma unroll
         for (int s = 0; s < 4; s++) {
             fragment f;
@@ -247,13 +273,41 @@ __device__ inline void leave_tables(const fragment (&hb)[4], const node_args &p,
     }
 }
 
+/* y of a tile, and what backward needs of it. */
+template <bool Keep>
+__device__ inline void node_units(fragment (&y)[8], const float (&x)[16][4], const node_args &p,
+                                  const node_state &own, int tile) {
+#pragma unroll
+    for (int s = 0; s < 8; s++) {
+        fragment slope, rounded;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const float *from = &x[2 * s + k / 2][k % 2 * 2];
+            uint32_t h = pack_half(from[0], from[1]);
+            if (!Keep) y[s].r[k] = gelu(h);
+            else y[s].r[k] = gelu(h, &slope.r[k]), rounded.r[k] = half_to_bf16(y[s].r[k]);
+        }
+        if (!Keep) continue;
+        p.slopes[lane_words(own, tile, s, 8)] = words_of(slope);
+        store_fragment(fragment_at(own.sums + (uint32_t)(s / 4 * tile_bytes), s % 4), rounded);
+    }
+    if (!Keep) return;
+    publish();
+    own.meet_group();
+    if (own.thread != 0) return;
+    store(p.y + (size_t)tile * (2 * tile_bytes), own.sums, 2 * tile_bytes);
+    commit_stores();
+}
+
+template <bool Keep>
 __device__ inline void node_tile(const node_args &p, const node_state &own, int tile, int next) {
     int side = own.n % 2;
     uint32_t sums[8][4];
-    add_slots(sums, p, tile, own.thread, false);
+    add_slots(sums, p, p.slots, tile, own.thread, 0);
     if (own.thread < 8) wait_stores_read<0>();
     own.meet_group(); /* the last tile has left */
     node_fetch(p, own, next, side ^ 1);
+    if (Keep) keep_sums(p, own, tile, 0, sums);
     store_sums_of_slots(own, sums);
     wait_for(own.full(side), (uint32_t)(own.n / 2) & 1);
     fragment y[8], hb[4];
@@ -266,10 +320,11 @@ __device__ inline void node_tile(const node_args &p, const node_state &own, int 
                                         rows(region(own.base), node::wh, s), s > 0);
         add_messages(x, own, node::wf);
         products_commit();
-        add_slots(sums, p, tile, own.thread, true);
+        add_slots(sums, p, p.slots, tile, own.thread, 1);
         products_wait<0>();
         settle(x);
         own.meet_group(); /* nobody reads F any more */
+        if (Keep) keep_sums(p, own, tile, 1, sums);
         store_sums_of_slots(own, sums);
         products_begin();
         add_messages(x, own, node::wb);
@@ -277,11 +332,8 @@ __device__ inline void node_tile(const node_args &p, const node_state &own, int 
         products_wait<0>();
         settle(x);
         add_row<2>(x, lane_row(p, tile, node::row_x), 0);
-#pragma unroll
-        for (int k = 0; k < 32; k++) {
-            const float *from = &x[2 * (k / 4) + k % 4 / 2][k % 2 * 2];
-            y[k / 4].r[k % 4] = gelu(pack_half(from[0], from[1]));
-        }
+        if (Keep) own.meet_group(); /* nobody reads R any more */
+        node_units<Keep>(y, x, p, own, tile);
     }
     float acc[8][4];
     products_begin();
@@ -292,33 +344,40 @@ __device__ inline void node_tile(const node_args &p, const node_state &own, int 
     products_commit();
     products_wait<0>();
     settle(acc);
-    node_leave(acc, hb, p, own, tile);
+    node_leave<Keep>(acc, hb, p, own, tile);
 #pragma unroll
     for (int s = 0; s < 4; s++) store_fragment(fragment_at(own.hb(side), s), hb[s]);
     leave_tables(hb, p, own, tile);
 }
 
-__global__ void __launch_bounds__(node::threads, 1)
-    node_kernel(const __grid_constant__ node_args p) {
-    extern __shared__ __align__(1024) unsigned char shared[];
+/* Creates the barriers and fetches the weights. */
+__device__ inline node_state node_begin(unsigned char *shared, const unsigned char *weights) {
     node_state own = {};
     own.base = address_of(shared);
     own.group = group_index();
     own.thread = (int)threadIdx.x % group_threads;
     own.sums = own.base + (uint32_t)(node::first_group + own.group * node::group_bytes);
     if (threadIdx.x == 0) {
-        barrier_create(own.base + node::barriers, 1);
-        for (int k = 0; k < 2 * node::groups; k++)
-            barrier_create(own.base + node::barriers + 8 + (uint32_t)(8 * k), 1);
+        for (int k = 0; k < 1 + 2 * node::groups; k++)
+            barrier_create(own.base + node::barriers + (uint32_t)(8 * k), 1);
         barriers_created();
         arrive_expecting(own.base + node::barriers, node::weight_bytes);
-        fetch(own.base, p.weights, node::weight_bytes, own.base + node::barriers);
+        fetch(own.base, weights, node::weight_bytes, own.base + node::barriers);
     }
     __syncthreads();
+    return own;
+}
+
+/* Keep: for training. */
+template <bool Keep>
+__global__ void __launch_bounds__(node::threads, 1)
+    node_kernel(const __grid_constant__ node_args p) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    node_state own = node_begin(shared, p.weights);
     int tile = (int)blockIdx.x * node::groups + own.group, stride = (int)gridDim.x * node::groups;
     node_fetch(p, own, tile, 0);
     wait_for(own.base + node::barriers, 0);
-    for (; tile < p.tiles; tile += stride, own.n++) node_tile(p, own, tile, tile + stride);
+    for (; tile < p.tiles; tile += stride, own.n++) node_tile<Keep>(p, own, tile, tile + stride);
     if (own.thread < 8) wait_stores_read<0>();
 }
 

@@ -262,6 +262,19 @@ wf_status wf_generator_open(wf_ctx *ctx, const wf_generator_open_desc *desc, wf_
     return status;
 }
 
+/* A running variance that is drawn below zero becomes zero: a network would compute its root. */
+static void raise_variances(const wf_graph *graph, float *weights, size_t n) {
+    for (int b = 0; weights != NULL && b < graph->n_blocks; b++) {
+        const wf_block *block = &graph->blocks[b];
+        if (block->kind != WF_BLOCK_VARIANCE) continue;
+        for (size_t k = 0; k < n; k++) {
+            float *variance = weights + k * graph->n_params + block->offset;
+            for (size_t i = 0; i < block->count; i++)
+                if (variance[i] < 0) variance[i] = 0;
+        }
+    }
+}
+
 wf_status wf_generator_sample(wf_ctx *ctx, wf_generator *generator,
                               const wf_generator_request *request) {
     const wf_generator_kind *kind = generator->kind;
@@ -282,7 +295,10 @@ wf_status wf_generator_sample(wf_ctx *ctx, wf_generator *generator,
         return wf_fail(ctx, WF_ERR_USAGE, "%s has no refinement; leave refine_cycles at 0",
                        kind->name);
     WF_TRY(say_device(ctx, kind, "sampling"));
-    return kind->sample(ctx, generator->self, &own);
+    WF_TRY(kind->sample(ctx, generator->self, &own));
+    raise_variances(own.graph, own.weights, own.n);
+    raise_variances(own.graph, own.direct, own.n);
+    return WF_OK;
 }
 
 void wf_generator_free(wf_generator *generator) {

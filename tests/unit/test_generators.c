@@ -227,6 +227,40 @@ static void controls_are_generators(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* However a generator draws them: networks take the roots of running variances. */
+static void no_variance_is_below_zero(void **state) {
+    (void)state;
+    enum { n = 50 };
+    wf_ctx *ctx = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "3 linear4 batchnorm linear2", 6);
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    wf_generator *generator;
+    wf_generator_open_desc desc = {.zoo = zoo};
+    void *options;
+    float *w = calloc(2 * n * graph->n_params, sizeof *w), *raw = w + n * graph->n_params;
+    int below = 0;
+    assert_ok(ctx, wf_generator_named(ctx, "perturbation-2", &desc.kind, &options));
+    desc.options = options;
+    assert_ok(ctx, wf_generator_open(ctx, &desc, &generator));
+    wf_generator_request request = {.graph = graph, .n = n, .weights = w};
+    assert_ok(ctx, wf_generator_sample(ctx, generator, &request));
+    assert_ok(ctx, wf_control_perturb(ctx, zoo, 2, n, wf_sample_desc_default().seed, raw));
+    for (size_t k = 0; k < n; k++)
+        for (int b = 0; b < graph->n_blocks; b++)
+            for (size_t i = 0; i < graph->blocks[b].count; i++) {
+                size_t at = k * graph->n_params + graph->blocks[b].offset + i;
+                bool variance = graph->blocks[b].kind == WF_BLOCK_VARIANCE;
+                below += variance && raw[at] < 0;
+                assert_true(w[at] == (variance && raw[at] < 0 ? 0 : raw[at]));
+            }
+    assert_true(below > 0);
+    wf_generator_free(generator);
+    free(options);
+    free(w);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
 /* --- in the program --------------------------------------------------------------------------- */
 
 enum { most_words = 32 };
@@ -354,6 +388,7 @@ int main(void) {
         cmocka_unit_test(names_have_parameters),
         cmocka_unit_test(a_fit_is_opened_by_its_file),
         cmocka_unit_test(controls_are_generators),
+        cmocka_unit_test(no_variance_is_below_zero),
         cmocka_unit_test(a_registered_generator_is_in_the_table),
         cmocka_unit_test(it_may_be_what_a_run_is_about),
         cmocka_unit_test(rows_that_cannot_be_are_said_at_once),

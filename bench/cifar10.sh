@@ -8,6 +8,7 @@
 # weft run (reference, held-out, random, perturbation, averages, direct, refined with jumps), then refinement as in the paper: t* 0.3,
 # ten cycles, tolerance 1e-5, with seconds a network.
 #
+#   BUDGET  seconds of this call: what runs then saves and ends with 75, and the next call goes on
 #   WEFT    the program (build/weft)        DEVICE   cuda or cpu (cuda)         OUT     where all goes (runs/cifar10-bench)
 #   COUNT   networks (2000)                 HELD     held-out networks (100)    EPOCHS  of a network (60)
 #   SECONDS_FOR_NETWORKS  train at most so many networks as fit, by the rate of one epoch measured first; without it COUNT
@@ -26,6 +27,15 @@ timed=${TIMED:-$([ "$device" = cuda ] && echo 132 || echo 2)}
 began=$(date +%s)
 note() { echo "[$(($(date +%s) - began)) s] $*"; }
 stop() { echo "cifar10.sh: $*" >&2 && exit 3; }
+# limited LOG COMMAND...: it may take what is left of BUDGET; weft saves when it is interrupted.
+limited() {
+    log=$1 left=$((${BUDGET:-1000000000} - ($(date +%s) - began)))
+    shift
+    code=124
+    [ "$left" -lt 5 ] || { timeout --foreground -s INT "$left" "$@" >"$log" 2>&1 && return; code=$?; }
+    [ $code -eq 124 ] || stop "$(tail -n 1 "$log")"
+    note "the time is over; the same command goes on" && exit 75
+}
 
 [ $# -gt 0 ] || stop "say where the batches are: bench/cifar10.sh FOLDER ..."
 data=$out/data/cifar-10
@@ -39,7 +49,7 @@ for batch in data_batch_1 data_batch_2 data_batch_3 data_batch_4 data_batch_5 te
         done
     done
     [ -n "$found" ] || stop "$batch.bin is in none of: $*"
-    case $found in *.xz) unpack="xz -dc" ;; *.gz) unpack="gzip -dc" ;; *) unpack=cat ;; esac
+    case $found in *.xz) unpack="xz -dc" ;; *.gz) unpack="gzip -dc" ;; *) unpack="cat" ;; esac
     if [ -n "${IMAGES:-}" ]; then $unpack "$found" 2>/dev/null | head -c $((IMAGES * 3073)); else $unpack "$found"; fi >"$data/$batch.part"
     [ -s "$data/$batch.part" ] || stop "$found cannot be unpacked"
     mv "$data/$batch.part" "$data/$batch.bin"
@@ -52,8 +62,8 @@ if [ ! -f "$out/rate.txt" ]; then
     for n in 1 "$timed"; do
         begin=$(date +%s%N)
         rm -rf "$out/timed.safetensors" "$out/timed.safetensors.parts"
-        "$weft" zoo train "$recipe" --set "$path" --set zoo.epochs=1 -n "$n" -o "$out/timed.safetensors" --device "$device" -q \
-            >"$out/timed.txt" 2>&1 || stop "$(tail -n 1 "$out/timed.txt")"
+        limited "$out/timed.txt" "$weft" zoo train "$recipe" --set "$path" --set zoo.epochs=1 -n "$n" -o "$out/timed.safetensors" \
+            --device "$device" -q
         eval "took_$([ "$n" = 1 ] && echo one || echo all)=$(($(date +%s%N) - begin))"
         [ "$timed" = 1 ] && took_all=$((2 * took_one)) && break
     done
@@ -75,13 +85,13 @@ set -- "$path" zoo.count="$count" zoo.held_out="${HELD:-100}" zoo.epochs="$epoch
 for setting in ${SETTINGS:-}; do set -- "$@" "$setting"; done
 for setting in "$@"; do set -- "$@" --set "$setting" && shift; done
 note "run: $count networks, ${UPDATES:-20000} updates"
-"$weft" run "$recipe" -o "$out/run" --device "$device" -q "$@" >"$out/run.txt" 2>&1 || stop "$(tail -n 1 "$out/run.txt")"
+limited "$out/run.txt" "$weft" run "$recipe" -o "$out/run" --device "$device" -q "$@"
 cat "$out/run.txt"
 
 paper=$out/paper.safetensors
 if [ ! -f "$paper" ]; then
-    "$weft" sample "$out/run/flow.safetensors" -n "${SAMPLES:-100}" --solver dopri5 --refine 0.3,10 -o "$paper" --device "$device" -q \
-        --json >"$out/paper.json" 2>"$out/paper.txt" || stop "$(tail -n 1 "$out/paper.txt")"
+    limited "$out/paper.json" "$weft" sample "$out/run/flow.safetensors" -n "${SAMPLES:-100}" --solver dopri5 --refine 0.3,10 \
+        -o "$paper" --device "$device" -q --json
 fi
 seconds=$(tr -d '\n ' <"$out/paper.json" | sed 's/.*"seconds"://; s/[,}].*//')
 note "refined as in the paper: $(awk -v s="$seconds" -v n="${SAMPLES:-100}" 'BEGIN { printf "%.3g", s / n }') s a network"

@@ -3,8 +3,9 @@
 #
 #     bench/experiments.sh [EXPERIMENT ...]      without one: these in this order
 #     bench/experiments.sh grid [PATTERN ...]    the paper's 110 configurations of rivals, or those whose names match a shell
-#                                                pattern: 'mnist-dwf-*-aligned'; --list prints the names. CIFAR names a
-#                                                collection of CIFAR-10 networks; without it those are left out
+#                                                pattern: 'mnist-dwf-*-aligned'; --list prints the names, --sizes
+#                                                parameters, too. CIFAR names a collection of CIFAR-10 networks; without it
+#                                                those are left out
 #     bench/experiments.sh cifar10 FOLDER ...    CIFAR-10 from its batches to the table: bench/cifar10.sh
 #     bench/experiments.sh scaling [PATTERN ...] the paper's 70 runs on karhunen likewise: seven methods, ten sizes
 #     bench/experiments.sh rivals [PATTERN ...]  the best configuration of each method: 'mnist-*', 'cifar10-*' (with CIFAR),
@@ -15,8 +16,9 @@
 #     bench/experiments.sh origin [PATTERN ...]  each rival on the checkpoints of one training run
 #   These have batches of their own. SHARE is the percentage of their updates that is made (100). A finished run is kept, so that
 #   the same command goes on, with other patterns too; their table is one of all that there are, and OUT/NAME.html has plots:
-#   parameters, seconds of training and of sampling, variants of JWS, every method's networks in one plot, and for scaling one
-#   line a method beside the paper's seven.
+#   parameters, updates, seconds of training and of sampling, variants of JWS, every method's networks in one plot, their loss
+#   curves, and for scaling one line a method beside the paper's seven. With BUDGET=SECONDS the run that is being made then
+#   saves and ends, and the next call goes on with it; SETTINGS=train.max_seconds=60 gives each method the same time.
 #
 #   sweep            karhunen, nested subsets of 50,000 networks (the first 100 ... 50,000), judged against all of them
 #   mnist            10,000 networks of 784-32-32-10: direct and refined, held-out, all controls
@@ -84,7 +86,7 @@ one() {
         note "$name: done before"
         return
     fi
-    if [ "$(left)" -lt $((estimate + ${RESERVE:-0})) ]; then
+    if [ "$(left)" -lt $((estimate + ${RESERVE:-0})) ] || [ "$(left)" -lt 1 ]; then
         note "left out: $name, $estimate s, with $(left) s to go"
         return
     fi
@@ -93,12 +95,13 @@ one() {
     done
     while [ "$1" != --set ]; do shift; done
     begin=$(date +%s)
-    if "$weft" run "$recipes/$recipe" -o "$out/$name" --device "$device" --threads "${THREADS:-0}" -q --redo "$@" \
-        >"$out/$name.txt" 2>&1; then
-        note "$name: $(($(date +%s) - begin)) s"
-    else
-        failed "$name: $(tail -n 1 "$out/$name.txt")"
-    fi
+    timeout --foreground -s INT "$(left)" "$weft" run "$recipes/$recipe" -o "$out/$name" --device "$device" --threads "${THREADS:-0}" -q --redo \
+        "$@" >"$out/$name.txt" 2>&1
+    case $? in
+    0) note "$name: $(($(date +%s) - begin)) s" ;;
+    124) note "$name: saved, for the time is over; the same command goes on" ;;
+    *) failed "$name: $(tail -n 1 "$out/$name.txt")" ;;
+    esac
 }
 
 # Runs from stdin, one a line, in that order.
@@ -573,8 +576,15 @@ rivals() {
     done
 }
 
-# The share of so many updates.
+# The share of so many updates, and of those of a recipe as settings.
 part() { echo $((($1 * ${SHARE:-100} + 99) / 100)); }
+share_of() {
+    [ "${SHARE:-100}" != 100 ] || return
+    for key in train.updates model.vae_updates; do
+        full=$(sed -n "s/^${key#*.} *= *\([0-9]*\).*/\1/p" "$recipes/rivals/$1.conf")
+        [ -z "$full" ] || printf '%s=%s ' $key "$(part "$full")"
+    done
+}
 permutation() {
     for seed in 0 1 2; do
         for one in "mlp 10000" "dit 1600" "dwf 20000"; do
@@ -651,7 +661,16 @@ with_collections() {
         paths="zoo.path=$out/$zoo.safetensors eval.controls=no"
         [ ! -f "$out/$zoo-held-out.safetensors" ] || paths="$paths zoo.held_out_path=$out/$zoo-held-out.safetensors"
         case $name:$recipe in origin-* | permutation-*) ;; *-aligned | *-sane-*) aligned_collection "$zoo" && paths="$paths train.path=$out/$zoo-aligned.safetensors" ;; esac
-        echo "$name 0 rivals/$recipe.conf $paths $rest"
+        echo "$name 0 rivals/$recipe.conf $paths $(share_of "$recipe")$rest"
+    done
+}
+# Parameters of the configurations from stdin, each as its recipe and settings say.
+sizes_of() {
+    while read -r name recipe rest; do
+        set --
+        for setting in $rest; do set -- "$@" --set "$setting"; done
+        "$weft" model info "$recipes/rivals/$recipe.conf" "$@" --json -q |
+            awk -v name="$name" -F '[:,]' '/"parameters"/ { print name, $2 + 0; n = 1; exit } END { exit !n }' || exit 1
     done
 }
 run_configurations() {
@@ -661,6 +680,11 @@ run_configurations() {
         shift
         chosen "$list" "$@" | cut -d ' ' -f 1
         exit 0
+    fi
+    if [ "${1:-}" = --sizes ]; then
+        shift
+        chosen "$list" "$@" | sizes_of
+        exit
     fi
     mkdir -p "$out"
     rm -f "$out/failed"

@@ -128,6 +128,33 @@ check "110 configurations" test "$(wc -l <list.txt)" = 110
 check "93 on MNIST" test "$(grep -c '^mnist-' list.txt)" = 93
 check "each once" test "$(sort -u list.txt | wc -l)" = 110
 check "81 of DWF, 18 of SANE, 7 of DiT" test "$(grep -c -- '-dwf' list.txt) $(grep -c -- '-sane' list.txt) $(grep -c -- '-dit' list.txt)" = "81 18 7"
+# All of them are accepted, and have the sizes of the paper's tables.
+experiment grid --sizes >sizes.txt
+awk '{ count[$2]++ } END { for (size in count) print count[size], size }' sizes.txt | sort -n -k 2 >counts.txt
+cat >paper.txt <<END
+2 2041873
+2 4277533
+2 7938493
+2 8223008
+2 8479057
+18 10687494
+2 15641773
+3 15762848
+18 16045844
+2 16403521
+1 $((15396833 + 2545153))
+18 21424194
+1 21434730
+18 29962751
+1 $((32725537 + 3201537))
+2 77913152
+2 79657757
+9 79992165
+1 80356378
+2 202704797
+2 202802589
+END
+check "sizes of the grid" cmp paper.txt counts.txt
 check "70 runs of the scaling study" test "$(experiment scaling --list | wc -l)" = 70
 check "8 methods on three data sets" test "$(experiment rivals --list | wc -l)" = 24
 check "27 runs about permutations" test "$(experiment permutation --list | wc -l)" = 27
@@ -142,4 +169,9 @@ check "two methods, one table" grep -q '^digits-dwf  *dwf  *347,922 ' few.txt
 check "a page with their networks" grep -q 'id="points"' grid/rivals-digits.html
 few >again.txt
 check "goes on where it was" test "$(grep -c 'done before' again.txt)" = 2
+COUNT=3 DIGITS=8 SHARE=1 SETTINGS="model.diffusion_steps=25 train.set_aside=2 eval.subsets=2" experiment rivals digits-pdiff >share.txt 2>&1
+check "a share of its updates" grep -q '^digits-pdiff  *pdiff  *86,310  *14 ' share.txt
+endless() { DIGITS=8 BUDGET=3 SETTINGS="train.updates=100000000 train.set_aside=2 train.log_every=1" experiment rivals digits-dit; }
+expect "time is over" 0 "digits-dit: saved" endless
+check "its updates are kept" test -s grid/digits-dit/flow.safetensors.log.jsonl
 finish

@@ -10,7 +10,8 @@
 #                                       it goes on with what has not ended well, until the programs are others
 #
 # The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck synccheck times
-# products torch profile"; products: our products beside cuBLASLt's, one table.
+# products torch rivals profile"; products: our products beside cuBLASLt's, one table; rivals: an update of each rival beside
+# torch.compile (bench/torch_rivals.py).
 # Tests and sanitizers run side by side, a log each in the folder (of a lease: $BUILD/lease); LIMIT is the most seconds
 # one of them may take.
 set -u
@@ -235,6 +236,8 @@ run_check() {
             cat "$gpu"/torch_*_$mode.log
             rm -r "$turns"
         done ;;
+    rivals)
+        WEFT="$gpu/weft" python3 bench/torch_rivals.py --device cuda || status=1 ;;
     profile) # time per kernel of one step
         for layout in lean lstar; do
             note "kernels of a step, karhunen $layout bf16 (ms, launches)"

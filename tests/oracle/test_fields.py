@@ -61,6 +61,10 @@ def dwf(p, w, t, c):
     return affine(p, "out", h)[:, torch.argsort(order)]
 
 
+def attention(query, key, value):
+    return torch.softmax(query @ key.transpose(2, 3) / math.sqrt(query.shape[3]), 3) @ value
+
+
 def dit(p, w, t, c):
     z = functional.silu(time_mlp(p, t, c["time"]))
     modulate = lambda x, shift, scale: norm(x) * (1 + scale[:, None]) + shift[:, None]
@@ -71,8 +75,7 @@ def dit(p, w, t, c):
         name = f"blocks.{k}."
         parts = affine(p, name + "modulation", z).chunk(6, 1)
         query, key, value = affine(p, name + "attention.qkv", modulate(x, *parts[:2])).chunk(3, 2)
-        query, key, value = heads(query), heads(key), heads(value)
-        y = torch.softmax(query @ key.transpose(2, 3) / math.sqrt(query.shape[3]), 3) @ value
+        y = attention(heads(query), heads(key), heads(value))
         y = affine(p, name + "attention.proj", y.transpose(1, 2).reshape(x.shape))
         x = x + parts[2][:, None] * y
         y = functional.gelu(affine(p, name + "mlp.0", modulate(x, *parts[3:5])), approximate="tanh")

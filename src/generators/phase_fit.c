@@ -129,9 +129,9 @@ wf_status wf_phase_fit_load(wf_phase_fit *fit, wf_ctx *ctx, const wf_generator_k
     return wf_checkpoint_sources(ctx, &fit->set, &fit->config);
 }
 
-/* Sum and sum of squares of a block's group: the block, or all blocks of its layer. */
-static void add_group(const wf_graph *graph, const float *w, int block, bool by_layer, double *mean,
-                      double *variance) {
+/* In one network, over a block or over all blocks of its layer. */
+static void measure_group(const wf_graph *graph, const float *w, int block, bool by_layer,
+                          double *mean, double *variance) {
     double sum = 0, squares = 0, n = 0;
     for (int b = 0; b < graph->n_blocks; b++) {
         const wf_block *other = &graph->blocks[b];
@@ -154,7 +154,7 @@ wf_status wf_phase_fit_normalise(wf_phase_fit *fit, bool by_layer, bool squares,
         double means = 0, spreads = 0;
         for (size_t k = 0; k < count; k++) {
             double mean, variance;
-            add_group(graph, family->weights + k * each, b, by_layer, &mean, &variance);
+            measure_group(graph, family->weights + k * each, b, by_layer, &mean, &variance);
             means += mean;
             spreads += squares ? variance : sqrt(variance);
         }

@@ -160,10 +160,10 @@ typedef struct wf_phase_fit {
 /* Checks that desc->train sets nothing that such a fit would not read, and loads the networks. */
 wf_status wf_phase_fit_load(wf_phase_fit *fit, wf_ctx *ctx, const wf_generator_kind *kind,
                             const wf_generator_fit_desc *desc);
-/* Normalises the networks, and adds "norm.mean" and "norm.std" to the extra tensors. Mean and
- * deviation of a block are means over the networks of theirs; squares: the deviation is the root of
- * the mean of their squares. by_layer: a layer's blocks are one group. A deviation of 0 becomes
- * 1. */
+/* Normalises the networks, and adds "norm.mean" and "norm.std" to the extra tensors. A block's mean
+ * and deviation are measured in each network and averaged over networks; squares: variances are
+ * averaged in place of deviations. by_layer: the blocks of a layer are measured together. A
+ * deviation of 0 becomes 1. */
 wf_status wf_phase_fit_normalise(wf_phase_fit *fit, bool by_layer, bool squares, wf_norm *out);
 /* What `walk` makes of the first networks with the weights of the first phase: `numbers` of each
  * into *out, which the caller frees. A network has zeros behind its parameters up to `padded`. */

@@ -67,11 +67,7 @@ static bool holds(void *fit, size_t update) {
 static wf_status prepare(void *fit, size_t enqueued) {
     gpu_fit *f = fit;
     wf_trainer *tr = f->tr;
-    wf__trainer_choose_rate(tr, enqueued);
-    if (tr->pool.sources != NULL) { /* the rate goes by rank 0's clock */
-        WF_TRY(wf_broadcast(tr->ctx, &tr->state.fresh_every, sizeof tr->state.fresh_every));
-        WF_TRY(wf_broadcast(tr->ctx, &tr->state.fresh_from, sizeof tr->state.fresh_from));
-    }
+    WF_TRY(wf__trainer_choose_rate(tr, enqueued));
     if (enqueued != tr->state.step || !wf__trainer_renewal_due(tr, enqueued)) return WF_OK;
     tr->state.validation_waits = validation_due(f, tr->state.step);
     WF_TRY(wf__fit_cuda_match_until(tr->ctx, f->cuda, enqueued));

@@ -44,7 +44,7 @@ bool wf__trainer_late(const wf_trainer *tr);
 bool wf__trainer_ended(const wf_trainer *tr);
 /* Is update `update` made, unless something else ends the run? */
 bool wf__trainer_wants(const wf_trainer *tr, size_t update);
-/* Is a validation due behind that many updates? */
+/* Is a validation due after that many updates? */
 bool wf__trainer_validation_due(const wf_trainer *tr, size_t update);
 /* With max_seconds: starts to measure the speed, between updates. */
 void wf__trainer_start_pace(wf_trainer *tr);
@@ -52,6 +52,10 @@ void wf__trainer_start_pace(wf_trainer *tr);
 bool wf__trainer_pace_due(const wf_trainer *tr);
 /* Between updates: sets state.pace so that the schedule ends by max_seconds. */
 wf_status wf__trainer_set_pace(wf_trainer *tr);
+/* The factor of the learning rates in that update. */
+double wf__trainer_rate(const wf_trainer *tr, size_t update);
+/* The weights that would sample, had the run ended here: the EMA where there is one. */
+const float *wf__trainer_sampled(const wf_trainer *tr);
 /* The warning of a run that ended before its last update. */
 void wf__trainer_cut(const wf_trainer *tr);
 /* Seconds of training so far, over all pieces of the run. */
@@ -81,8 +85,9 @@ wf_status wf__trainer_interrupted(const wf_trainer *tr);
 wf_status wf__trainer_fill_pool(wf_trainer *tr);
 /* Is one to be made before that update? Then wf_fresh_pool_renew. */
 bool wf__trainer_renewal_due(const wf_trainer *tr, size_t update);
-/* After an update: chooses how often to renew, counted from update `next`, where that is due. */
-void wf__trainer_choose_rate(wf_trainer *tr, size_t next);
+/* After an update: chooses how often to renew, counted from update `next`, where that is due. All
+ * ranks call it alike. */
+wf_status wf__trainer_choose_rate(wf_trainer *tr, size_t next);
 
 /* The loop on the GPU. */
 wf_status wf__train_gpu(wf_trainer *tr);

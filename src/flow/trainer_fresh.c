@@ -1,9 +1,11 @@
 /* trainer_fresh: when a run's pool of fresh networks is filled and renewed.
  *
  * A renewal is made every fresh_every updates. With train.fresh_rate that is a function of the
- * settings. Without, the first updates are timed, and the choice stands in the checkpoint: pieces
- * of a run agree on it, two runs need not. */
+ * settings. Without, rank 0 times the first updates, and the choice stands in the checkpoint:
+ * pieces of a run agree on it, two runs need not. */
 #include "flow/trainer.h"
+
+#include "base/comm.h"
 
 #include <math.h>
 
@@ -35,11 +37,18 @@ wf_status wf__trainer_fill_pool(wf_trainer *tr) {
     return wf_training_set_normalise(tr->ctx, &tr->desc, &tr->set);
 }
 
-void wf__trainer_choose_rate(wf_trainer *tr, size_t next) {
-    if (tr->pool.sources == NULL || tr->state.fresh_every > 0) return;
+/* By this rank's clock. */
+static void choose_rate(wf_trainer *tr, size_t next) {
     if (tr->state.step == tr->fresh_timed_from) tr->fresh_timed_at = wf_seconds();
     if (tr->state.step < tr->fresh_timed_from + timed_updates) return;
     double update_time = (wf_seconds() - tr->fresh_timed_at) / timed_updates;
     double ratio = update_time / fmax(tr->pool.network_time, 1e-9);
     renew_every(tr, fmax(networks_share / (1 - networks_share) * ratio, 1e-9), next);
+}
+
+wf_status wf__trainer_choose_rate(wf_trainer *tr, size_t next) {
+    if (tr->pool.sources == NULL || tr->state.fresh_every > 0) return WF_OK;
+    choose_rate(tr, next);
+    WF_TRY(wf_broadcast(tr->ctx, &tr->state.fresh_every, sizeof tr->state.fresh_every));
+    return wf_broadcast(tr->ctx, &tr->state.fresh_from, sizeof tr->state.fresh_from);
 }

@@ -127,9 +127,6 @@ static wf_status remove_earlier(fitting *f) {
     return status;
 }
 
-/* Invariant F1. What is to be done, where a flow stands there with its recipe. */
-typedef enum earlier { EARLIER_NONE, EARLIER_BEGUN, EARLIER_DONE } earlier;
-
 /* The path without links, "" where nothing is there. Other failures are told, so that a fault of
  * the disk is not taken for another collection. */
 static wf_status resolve(wf_run_app *app, const char *path, char out[WF_RUN_PATH]) {
@@ -151,9 +148,10 @@ static wf_status same_collection(fitting *f, bool *same) {
     return WF_OK;
 }
 
-static wf_status look_around(fitting *f, earlier *found) {
+/* Invariant F1. *found: a flow stands there with its recipe. */
+static wf_status look_around(fitting *f, bool *found) {
     wf_run_app *app = f->app;
-    *found = EARLIER_NONE;
+    *found = false;
     if (cli_flag(app, "force")) return remove_earlier(f);
     if (!wf_file_exists(f->out)) return WF_OK;
     if (!wf_file_exists(f->recipe_path)) return cli_not_there(app, f->out);
@@ -168,7 +166,7 @@ static wf_status look_around(fitting *f, earlier *found) {
         return wf__run_fail(app, WF_ERR_USAGE,
                             "%s is a flow of %s; give another name, or --force to fit anew", f->out,
                             f->recipe.zoo_path);
-    *found = done >= of ? EARLIER_DONE : EARLIER_BEGUN;
+    *found = true;
     if (done >= of)
         wf__run_say(app, "%s: done before, as %s says; --force fits anew", f->out, f->recipe_path);
     else
@@ -212,15 +210,15 @@ static wf_status print_result(const fitting *f, double seconds) {
 
 static wf_status fit_zoo(fitting *f) {
     wf_run_app *app = f->app;
-    earlier found;
+    bool found;
     WF_TRY(wf_zoo_open(app->ctx, f->zoo_path, &f->zoo));
     WF_TRY(wf__run_lock_file(app, f->recipe_path));
     WF_TRY(look_around(f, &found));
-    if (found == EARLIER_DONE) return print_result(f, 0);
-    if (found == EARLIER_NONE) {
+    if (!found) {
         WF_TRY(make_plan(f));
         WF_TRY(wf__run_recipe_open(app, f->recipe_path, &f->recipe));
     }
+    /* Also behind the last update: a killed process may not have kept how the flow samples. */
     wf_source source = {.zoo = f->zoo};
     double start = wf_seconds();
     WF_TRY(wf__run_resumable(app, wf__run_fit(app, &f->recipe, &source, 1, f->out)));

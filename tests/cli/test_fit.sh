@@ -60,6 +60,13 @@ check "are fitted anew" test "$("$weft" flow info other/flow.safetensors --json 
 before=$(cksum <flow.safetensors)
 expect done 0 "done before" "$weft" fit zoo.safetensors -o flow.safetensors
 check "and leaves the flow as it is" test "$before" = "$(cksum <flow.safetensors)"
+# Killed behind its last update, it has left its lock, and not kept how the flow samples.
+cp flow.safetensors killed.safetensors
+sed '/^steps = /d; s/^\[sample\]/&\nsteps = 7/' flow.safetensors.recipe.conf >killed.safetensors.recipe.conf
+touch .killed.safetensors.lock
+expect "killed behind the last update" 0 "done before" "$weft" fit zoo.safetensors -o killed.safetensors
+check "it keeps how it samples" grep -q '"sample.steps":"7"' killed.safetensors
+check "and sweeps the lock" test ! -e .killed.safetensors.lock
 "$weft" zoo head zoo.safetensors -n 30 -o other.safetensors -q >/dev/null
 expect "a flow of another collection" 2 "is a flow of $scratch/zoo.safetensors" \
     "$weft" fit other.safetensors -o flow.safetensors

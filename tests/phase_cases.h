@@ -6,8 +6,6 @@
 #include "base/safetensors.h"
 #include "weft/generator.h"
 
-#include <pthread.h>
-
 /* A generator at toy size. */
 typedef struct small_case {
     const char *generator;
@@ -99,34 +97,27 @@ static inline size_t count_of(const char *text, const char *what) {
     return n;
 }
 
-/* Interrupts a fit once its log has so many lines. */
+/* Interrupts a fit behind so many more lines of its log. */
 typedef struct interrupter {
     wf_ctx *ctx;
-    const char *path;
     size_t lines;
 } interrupter;
 
-static inline void *interrupt_later(void *arg) {
-    const interrupter *i = arg;
-    for (int tries = 0; tries < 20000; tries++) {
-        char *log = read_log(i->path);
-        bool enough = count_of(log, "\n") >= i->lines;
-        free(log);
-        if (enough) break;
-        usleep(500);
-    }
-    wf_interrupt(i->ctx);
-    return NULL;
+static inline void count_line(void *arg, const char *path, const char *line) {
+    interrupter *i = arg;
+    (void)path, (void)line;
+    if (--i->lines == 0) wf_interrupt(i->ctx);
 }
 
-/* Breaks a fit off behind so many lines of its log; false: it was faster. Frees the context. */
+/* Breaks a fit off once its log has so many lines; false: it was over before. Frees the context. */
 static inline bool break_off(wf_ctx *ctx, const small_case *small, const wf_fit_desc *train,
                              const char *path, size_t lines) {
-    interrupter i = {ctx, path, lines};
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, interrupt_later, &i), 0);
+    char *log = read_log(path);
+    size_t there = count_of(log, "\n");
+    free(log);
+    interrupter i = {ctx, lines > there ? lines - there : 1};
+    wf_ctx_on_log(ctx, count_line, &i);
     wf_status status = fit_small(ctx, small, train, path);
-    pthread_join(thread, NULL);
     if (status != WF_OK && status != WF_ERR_INTERRUPTED) fail_msg("%s", wf_last_error(ctx));
     wf_ctx_free(ctx);
     return status == WF_ERR_INTERRUPTED;

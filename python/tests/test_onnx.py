@@ -151,6 +151,31 @@ def test_matmul_with_its_bias(tmp_path):
     assert np.allclose(zoo.forward(x, 0), x @ constants["w"] + constants["b"], atol=1e-5)
 
 
+@pytest.mark.parametrize("order", ["h * (g / 2)", "(h * g) / 2", "(h / 2) * g"])
+def test_gelu_in_parts(order, tmp_path):
+    """In the orders in which exporters write it; g is 1 + erf(h / sqrt(2))."""
+    first, second = {
+        "h * (g / 2)": (["half", "g"], ["h", "m"]),
+        "(h * g) / 2": (["h", "g"], ["half", "m"]),
+        "(h / 2) * g": (["h", "half"], ["m", "g"]),
+    }[order]
+    nodes = [
+        node("Gemm", ["x", "w"], "h", transB=1),
+        node("Div", ["h", "root"], "d"),
+        node("Erf", ["d"], "e"),
+        node("Add", ["e", "one"], "g"),
+        node("Mul", first, "m"),
+        node("Mul", second, "a"),
+        node("Gemm", ["a", "v"], "y", transB=1),
+    ]
+    constants = {"w": np.random.rand(5, 4) - 0.5, "v": np.random.rand(3, 5)}
+    numbers = {"root": np.sqrt(2), "one": 1, "half": 0.5}
+    onnx.save(model_of(nodes, {**constants, **numbers}), str(tmp_path / "m.onnx"))
+    assert (
+        weft.onnx.load(tmp_path / "m.onnx").arch.activation == "gelu"
+    )  # compared with onnxruntime
+
+
 def test_a_fixed_number_of_examples(tmp_path):
     """As torch.onnx.export writes it where nothing else is said."""
     model = model_of([node("Gemm", ["x", "w"], "y", transB=1)], {"w": np.ones((3, 4))}, (2, 4))

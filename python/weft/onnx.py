@@ -355,6 +355,9 @@ class _Reader:
         if number == 0.5 and a in self.parts and self.parts[a].kind == "product":
             self.activate(out, "gelu", self.parts[a].source, 2)
             return True
+        if number == 0.5 and a in self.parts and self.parts[a].kind == "shifted":
+            self.parts[out] = _Part("halved", self.parts[a].source)
+            return True
         for x, y in ((a, b), (b, a)):
             part = self.parts.get(y)
             if part is None:
@@ -371,8 +374,9 @@ class _Reader:
             ):
                 self.activate(out, "gelu", part.source, 2)
                 return True
-            if part.kind == "sigmoid" and x == part.source:
-                self.activate(out, "silu", x, 2)
+            whole = {"sigmoid": "silu", "halved": "gelu"}.get(part.kind)
+            if whole is not None and x == part.source:
+                self.activate(out, whole, x, 2)
                 return True
         return False
 

@@ -104,8 +104,8 @@ one() {
     esac
 }
 
-# Runs from stdin, one a line, in that order.
-together() { xargs -r -P "$jobs" -L 1 "$0" one; }
+# Runs from stdin, one a line, in that order. To xargs a blank at an end joins two lines.
+together() { sed 's/ *$//' | xargs -r -P "$jobs" -L 1 "$0" one; }
 
 # The table of runs NAME ..., and their rows for programs.
 table() {
@@ -688,7 +688,7 @@ run_configurations() {
     fi
     mkdir -p "$out"
     rm -f "$out/failed"
-    chosen "$list" "$@" | with_collections | sed 's/ *$//' | together # a blank at an end would join two lines
+    chosen "$list" "$@" | with_collections | together
     case $list in
     grid | rivals) for set in mnist cifar10 digits karhunen; do methods_table "$list-$set" "$list" "$set-*"; done ;;
     scaling) methods_table scaling scaling '*' --over train.limit --beside "$bench/paper_karhunen.json" ;;

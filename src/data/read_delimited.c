@@ -7,6 +7,7 @@
  * been read before it is overwritten. */
 #include "data/data_table.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,16 +106,24 @@ static wf_status check_header(const cutter *cut, const wf_table *table) {
         return wf_fail(cut->ctx, WF_ERR_INPUT,
                        "%s: the header names one column only; is the separator a %s?", cut->label,
                        cut->delimiter == '\t' ? "tab" : "comma");
-    bool all_numbers = true;
-    for (size_t c = 0; c < table->columns && all_numbers; c++) {
-        double ignored;
-        all_numbers = wf__parse_number(table->column[c].name, &ignored);
+    size_t numbers = 0;
+    const char *broken = NULL; /* a name that is a number, and not whole */
+    for (size_t c = 0; c < table->columns; c++) {
+        double number;
+        if (!wf__parse_number(table->column[c].name, &number)) continue;
+        numbers++;
+        if (number != floor(number)) broken = table->column[c].name;
     }
-    if (all_numbers)
+    if (numbers == table->columns)
         return wf_fail(cut->ctx, WF_ERR_INPUT,
                        "%s: the first line holds numbers only, but it must name the columns; put "
                        "a header in front",
                        cut->label);
+    if (broken != NULL)
+        wf_warn(cut->ctx,
+                "%s: the first line is taken for the names of the columns, and one is %.20s; if it "
+                "is a row of data, put a header in front",
+                cut->label, broken);
     return wf__table_check_names(cut->ctx, table);
 }
 

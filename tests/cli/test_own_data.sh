@@ -28,6 +28,8 @@ expect classes-twice 3 "'a' twice; the classes are: a, b, c" "$weft" data info o
 expect table-ending 3 "there is no file own; did you mean own.csv?" "$weft" data info own
 expect table-as-collection 3 "own.csv: no safetensors file" "$weft" fit own.csv -o x.safetensors
 expect no-folder 4 "there is no folder absent; make it first" "$weft" zoo train "$recipe" -o absent/x.safetensors
+tail -n +2 own.tsv >headless.tsv
+expect headless 0 "if it is a row of data, put a header in front" "$weft" data info headless.tsv
 expect regression 3 "regression, which is not supported" "$weft" data info own.csv --target price --drop kind
 expect no-column 3 "no such column; the columns are: u, v, kind" "$weft" data info own.tsv --target y
 expect no-file 3 "no such file" "$weft" data info absent.csv

@@ -176,6 +176,19 @@ def test_gelu_in_parts(order, tmp_path):
     )  # compared with onnxruntime
 
 
+def test_weights_in_a_file_beside_the_model(tmp_path):
+    """As torch.onnx.export writes it from torch 2.9 on."""
+    constants = {"w": np.random.rand(3, 4)}
+    model = model_of([node("Gemm", ["x", "w"], "y", transB=1)], constants)
+    beside = {"save_as_external_data": True, "location": "m.onnx.data", "size_threshold": 0}
+    onnx.save_model(model, str(tmp_path / "m.onnx"), **beside)
+    zoo = weft.onnx.load(tmp_path / "m.onnx")
+    assert np.allclose(zoo["layers.0.weight"][0], constants["w"])
+    (tmp_path / "m.onnx.data").unlink()
+    with pytest.raises(weft.InputError, match="m.onnx.data"):
+        weft.onnx.load(tmp_path / "m.onnx")
+
+
 def test_a_fixed_number_of_examples(tmp_path):
     """As torch.onnx.export writes it where nothing else is said."""
     model = model_of([node("Gemm", ["x", "w"], "y", transB=1)], {"w": np.ones((3, 4))}, (2, 4))

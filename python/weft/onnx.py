@@ -550,9 +550,8 @@ def load(sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> 
         raise InputError("no ONNX file was given")
     for label in labels:
         try:
-            with open(label, "rb") as file:
-                data.append(file.read())
-            model = onnx.load_from_string(data[-1])
+            model = onnx.load(label)  # with weights that lie in a file beside it
+            data.append(model.SerializeToString())
         except FileNotFoundError:
             raise InputError(f"{label}: there is no such file") from None
         except Exception as error:

@@ -6,12 +6,15 @@ programs=$root/${BUILD:-build}
 case ${BUILD:-} in /*) programs=$BUILD ;; esac
 cd "$scratch" || exit 1
 
+if ! "$weft" version | grep -q '^mpi: .*MPI'; then
+    expect "one of several, without MPI" 2 "but this build has no MPI" env OMPI_COMM_WORLD_SIZE=2 "$weft" zoo train "$recipe" -o x.safetensors
+    expect "by itself" 0 "40 networks" env OMPI_COMM_WORLD_SIZE=2 WEFT_MPI=off "$weft" zoo train "$recipe" -o x.safetensors
+    echo "skip several processes: this build has no MPI (Debian: libopenmpi-dev, then make again)"
+    finish
+    exit
+fi
 if ! command -v mpirun >/dev/null 2>&1; then
     echo "skip several processes: mpirun is not installed (Debian: openmpi-bin)"
-    exit 0
-fi
-if ! "$weft" version | grep -q '^mpi: .*MPI'; then
-    echo "skip several processes: this build has no MPI (Debian: libopenmpi-dev, then make again)"
     exit 0
 fi
 # Two cores take three ranks, also as root in a container; MPI's own memory is no leak of ours.
@@ -112,6 +115,25 @@ check "sample: the file of one process" cmp nets.safetensors nets-3.safetensors
 expect "align with 3 ranks" 0 "" ranks 3 align zoo.safetensors -o aligned-3.safetensors
 check "align: the file of one process" cmp aligned.safetensors aligned-3.safetensors
 
+# --- generators whose step needs the whole batch
+sed '/^node/d; /^edge/d; /^time/d; /^blocks/d' "$recipe" >bare.conf
+expect "pdiff is fitted by one process" 2 "pdiff: its step needs the whole batch" ranks 2 train bare.conf --set model.generator=pdiff -z zoo.safetensors -o pdiff.safetensors
+check "nothing is left" test ! -e pdiff.safetensors
+sane="bare.conf --set model.generator=sane-gauss -z aligned.safetensors"
+# shellcheck disable=SC2086
+expect "sane too" 2 "sane-gauss: its step needs the whole batch" ranks 2 train $sane -o sane.safetensors
+# shellcheck disable=SC2086
+"$weft" train $sane --set train.updates=4 -o sane.safetensors -q >/dev/null 2>sane.err || fail "sane" "$(tail -n 1 sane.err)"
+"$weft" sample sane.safetensors -n 5 -o sane-nets.safetensors -q >/dev/null 2>&1
+expect "what it draws with 2 ranks" 0 "5 networks" ranks 2 sample sane.safetensors -n 5 -o sane-2.safetensors
+check "are the networks of one process" cmp sane-nets.safetensors sane-2.safetensors
+judge="--zoo zoo.safetensors --nets nets.safetensors --data $recipe --no-cache --json"
+# shellcheck disable=SC2086
+"$weft" eval $judge -q >judged.json 2>/dev/null
+# shellcheck disable=SC2086
+ranks 3 eval $judge -q >judged-3.json 2>judged.err || fail "eval with 3 ranks" "$(tail -n 1 judged.err)"
+check "eval with 3 ranks: the table of one process" cmp judged.json judged-3.json
+
 # --- a run goes on with another number of ranks
 long="--set train.batch=96 --set train.optimizer=muon"
 "$weft" train "$recipe" $long --set train.updates=30 -z zoo.safetensors -o whole.safetensors -q >/dev/null 2>&1
@@ -129,11 +151,62 @@ expect "ranks with different files" 3 "zoo.safetensors is another here than on r
 # --- faults
 # The process of rank $2 that makes $1 here: another run of this test may make one of that name.
 rank_of() {
-    for process in $(pgrep -f "weft train .*-o $1 "); do
+    for process in $(pgrep -f "weft .*train .*-o $1 "); do
         [ "$(readlink /proc/"$process"/cwd)" = "$(pwd -P)" ] || continue
         tr '\0' '\n' 2>/dev/null </proc/"$process"/environ | grep -qx "OMPI_COMM_WORLD_RANK=$2" && echo "$process"
     done
 }
+# A disk that is full for one rank: what it writes to files fails.
+cat >full.c <<'END'
+#include <errno.h>
+#include <stdio.h>
+#include <sys/stat.h>
+size_t fwrite(const void *bytes, size_t size, size_t count, FILE *file) {
+    struct stat info;
+    if (fstat(fileno(file), &info) == 0 && S_ISREG(info.st_mode)) {
+        errno = ENOSPC;
+        return 0;
+    }
+    for (size_t i = 0; i < size * count; i++)
+        if (putc(((const unsigned char *)bytes)[i], file) == EOF) return i / size;
+    return count;
+}
+END
+# of_two RANK COMMAND...: two ranks, and this one's disk is full.
+of_two() {
+    first='' second=$PWD/full.so
+    [ "$1" = 1 ] || first=$second second=''
+    shift
+    timeout 60 mpirun -n 1 env LD_PRELOAD="$first" "$weft" "$@" --threads 1 : -n 1 env LD_PRELOAD="$second" "$weft" "$@" --threads 1
+}
+# A sanitizer must be the first library of a process.
+if ! ldd "$weft" | grep -q lib[at]san && ${CC:-cc} -shared -fPIC full.c -o full.so; then
+    expect "rank 1's disk is full" 4 "rank 1 on $(hostname): " of_two 1 zoo train "$recipe" -o full.safetensors
+    check "the system's words are told" grep -q "No space left on device" err
+    check "once" test "$(grep -c '^weft:' err)" = 1
+    check "there is no file" test ! -e full.safetensors
+    expect "with room the same command goes on" 0 "40 networks" ranks 2 zoo train "$recipe" -o full.safetensors
+    check "to the same file" cmp zoo.safetensors full.safetensors
+    expect "rank 0's disk is full" 4 "No space left on device" of_two 0 train "$recipe" --set train.batch=96 -z zoo.safetensors -o full-flow.safetensors
+    check "there is no flow" test ! -e full-flow.safetensors
+fi
+
+# A collection whose rank 1 is killed: what rank 0 had trained is kept.
+slow="-n 300 --set zoo.held_out=0 --set zoo.epochs=1000"
+# shellcheck disable=SC2086
+"$weft" zoo train "$recipe" $slow -o slow.safetensors -q >/dev/null 2>&1
+# shellcheck disable=SC2086
+timeout 60 mpirun --mca odls_base_sigkill_timeout 10 -n 2 "$weft" zoo train "$recipe" $slow -o halves.safetensors --threads 1 -q >/dev/null 2>halves.err &
+job=$!
+wait_for test -d halves.safetensors.parts
+sleep 0.3
+kill -KILL "$(rank_of halves.safetensors 1)"
+wait $job
+check "the others keep what they have" test -n "$(ls halves.safetensors.parts)"
+# shellcheck disable=SC2086
+expect "the rest is shared out anew" 0 "300 networks" ranks 3 zoo train "$recipe" $slow -o halves.safetensors
+check "to the file of one process" cmp slow.safetensors halves.safetensors
+
 endless="--set train.batch=96 --set train.updates=1000000 --set train.save_seconds=1 -z zoo.safetensors"
 # fault NAME SIGNAL RANK CODES WORDS: of a run whose first checkpoint stands.
 fault() {
@@ -177,5 +250,6 @@ fault killed KILL 1 "137" "rank 1 .* on node .* exited on signal 9"
 fault stopped USR1 1 "130 138" "stopped.safetensors: interrupted after update [0-9]*; the checkpoint is saved"
 WEFT_RANK_TIMEOUT=3
 fault hangs STOP 1 "1" "rank 1 on .* has not answered for 3 s"
+fault hangs-0 STOP 0 "1" "rank 0 on .* has not answered for 3 s"
 
 finish

@@ -43,8 +43,7 @@ bool wf__launched(void) {
     return false;
 }
 
-/* --- failures
- * ------------------------------------------------------------------------------------- */
+/* --- failures --------------------------------------------------------------------------------- */
 
 bool wf__comm_fail(wf_comm *comm, wf_status status, int rank, const char *sentence) {
     if (atomic_exchange(&comm->failing, true)) return false;
@@ -69,8 +68,7 @@ void wf_comm_give_up(wf_ctx *ctx, wf_status status, const char *sentence) {
         wf__mpi_tell_failure(comm, status, sentence);
 }
 
-/* --- joining
- * -------------------------------------------------------------------------------------- */
+/* --- joining ---------------------------------------------------------------------------------- */
 
 static void comm_free(wf_comm *comm) {
     free(comm->running);
@@ -181,8 +179,7 @@ wf_status wf_comm_leave(wf_comm *comm, char sentence[WF_COMM_SENTENCE]) {
     return status;
 }
 
-/* --- collective calls
- * ------------------------------------------------------------------------------ */
+/* --- collective calls ------------------------------------------------------------------------- */
 
 wf_status wf_barrier(wf_ctx *ctx) {
     wf_comm *comm = wf__ctx_comm(ctx);

@@ -21,8 +21,7 @@
 
 WF_BEGIN_C
 
-/* --- of a context
- * --------------------------------------------------------------------------------- */
+/* --- of a context ----------------------------------------------------------------------------- */
 
 /* Rank 0's bytes go to all. */
 wf_status wf_broadcast(wf_ctx *ctx, void *bytes, size_t count);
@@ -74,8 +73,7 @@ bool wf_writes_together(const wf_ctx *ctx);
 /* "rank 2 on node3", in a static buffer of the calling thread. */
 const char *wf_rank_name(const wf_comm *comm, int rank);
 
-/* --- the object, shared with the implementations (base/mpi/)
- * ---------------------------------------- */
+/* --- the object, shared with the implementations (base/mpi/) ---------------------------------- */
 
 #ifndef __cplusplus /* C++ has other atomics; the CUDA code needs no look inside */
 struct wf_comm {

@@ -8,8 +8,7 @@
 
 /* For `weft version`: "Open MPI 4.1.4", or "none". */
 const char *wf__mpi_description(void);
-/* Fills comm->rank, size, local_rank and host, and starts the thread that watches the other ranks.
- * */
+/* Fills comm->rank, size, local_rank and host; starts the thread that watches the other ranks. */
 wf_status wf__mpi_join(wf_comm *comm, char sentence[WF_COMM_SENTENCE]);
 /* Waits for all ranks, then ends MPI. */
 void wf__mpi_leave(wf_comm *comm);

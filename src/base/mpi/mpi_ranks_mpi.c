@@ -90,8 +90,7 @@ static bool wait_all(wf_comm *comm, MPI_Request *requests, int n) {
     }
 }
 
-/* --- notices (M2)
- * --------------------------------------------------------------------------------- */
+/* --- notices (M2) ----------------------------------------------------------------------------- */
 
 static void send_notice(wf_comm *comm, int to, const notice *what) {
     MPI_Request request;
@@ -233,8 +232,7 @@ static void *watch(void *comm_) {
     return NULL;
 }
 
-/* --- joining and leaving
- * --------------------------------------------------------------------------- */
+/* --- joining and leaving ---------------------------------------------------------------------- */
 
 static double timeout_setting(void) {
     const char *text = getenv("WEFT_RANK_TIMEOUT");
@@ -349,8 +347,7 @@ void wf__mpi_leave(wf_comm *comm) {
     free(mpi);
 }
 
-/* --- collective calls
- * ------------------------------------------------------------------------------ */
+/* --- collective calls ------------------------------------------------------------------------- */
 
 bool wf__mpi_barrier(wf_comm *comm) {
     MPI_Request request;

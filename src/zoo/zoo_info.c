@@ -203,6 +203,8 @@ static void pair_chunk(void *pairs_, size_t chunk, int worker) {
         wf_zoo_get(s->zoo, (i + p->apart) % s->count, d->b);
         p->cosine[k] = cosine(d->a, d->b, s->graph->n_params);
     }
+    /* Each look far into a file maps its neighbourhood too. */
+    wf__zoo_give_back(s->zoo, 0, s->count);
 }
 
 static int by_value(const void *a, const void *b) {

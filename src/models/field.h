@@ -150,8 +150,9 @@ typedef struct wf_field_buffers {
 struct wf_field_program_desc {
     const wf_batch *batch;
     bool keep, want_dw;
-    bool fast;     /* bf16 products and fused kernels; else float throughout */
-    uint64_t seed; /* of random parts */
+    bool fast;      /* bf16 products and fused kernels; else float throughout */
+    uint64_t seed;  /* of random parts */
+    uint32_t first; /* place of the first network in the whole batch, for random parts */
     wf_field_buffers lent;
 };
 

@@ -277,7 +277,8 @@ wf_status build_composition(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, compos
     desc.batch = &c->shape;
     desc.keep = true;
     desc.fast = fit->fast;
-    desc.seed = fit->fit->seed + (uint64_t)wf_ctx_rank(ctx); /* dropout of other networks */
+    desc.seed = fit->fit->seed;
+    desc.first = (uint32_t)c->batch.first;
     desc.lent.params = arrays.params;
     desc.lent.grad = arrays.grad;
     desc.lent.w = fit->batch.x;

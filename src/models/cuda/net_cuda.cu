@@ -18,7 +18,7 @@ wf_status build(wf_ctx *ctx, const wf_field *field, const wf_net_model *model,
     WF_TRY(wf_gpu::open_field_program(ctx, &own->program, field, desc));
     wf_field_buffers *at = &own->program.base.buffers;
     at->update = desc->lent.update;
-    wf_dropout_key key = {desc->seed, at->update, 0};
+    wf_dropout_key key = {desc->seed, at->update, desc->first};
     auto forward = [&] {
         wf_tape_start(&run->tape, own->program.run.backend, WF_F32, desc->keep);
         wf__net_run_forward(run, model, desc->batch->n_graphs, at->params, at->w, at->t,

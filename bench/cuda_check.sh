@@ -10,8 +10,8 @@
 #                                       it goes on with what has not ended well, until the programs are others
 #
 # The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck synccheck times
-# products torch rivals profile"; products: our products beside cuBLASLt's, one table; rivals: an update of each rival beside
-# torch.compile (bench/torch_rivals.py).
+# products nccl torch rivals profile"; products: our products beside cuBLASLt's, one table; nccl: what its way costs one
+# rank; rivals: an update of each rival beside torch.compile (bench/torch_rivals.py).
 # Tests and sanitizers run side by side, a log each in the folder (of a lease: $BUILD/lease); LIMIT is the most seconds
 # one of them may take.
 set -u
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
     return 2;
 }
 END
-    ${CC:-gcc} $flags "$objects"/programs.c "$objects"/*.o "$build/libweft.a" -lcmocka $link $jansson \
+    ${CC:-gcc} $flags "$objects"/programs.c bench/nccl_at_run_time.c "$objects"/*.o "$build/libweft.a" -lcmocka $link $jansson \
         -s -Wl,-rpath,'$ORIGIN' -o "$gpu/programs" || return 1
     cp -L "$(${CC:-gcc} -print-file-name=libcmocka.so)" "$gpu/libcmocka.so.0"
     rm -r "$objects"
@@ -93,7 +93,7 @@ if [ "$mode" = build ]; then
     arch="-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a"
     # shellcheck disable=SC2086
     "$nvcc" -std=c++17 -O3 $arch -D_GNU_SOURCE -Iinclude -Isrc -c bench/cuda_products.cu -o "$gpu/cuda_products.o" &&
-        ${CC:-gcc} "$gpu/cuda_products.o" "$build/libweft.a" $link $jansson -lcublasLt \
+        ${CC:-gcc} "$gpu/cuda_products.o" bench/nccl_at_run_time.c "$build/libweft.a" $link $jansson -lcublasLt \
             -s -Wl,-rpath,"$(dirname "$nvcc")/../lib64" -o "$gpu/cuda_products" || exit 1
     rm -f "$build/libweft.a" "$build/weft" # the next make puts libcurl and MPI back
     du -sm "$gpu" | sed 's/\t/ MiB in /'
@@ -148,6 +148,9 @@ sanitize() {
     piece "$check-$1" env WEFT_EXACT_BLOCKS=1 WEFT_TEST_FILTER="$2" WEFT_CUDA_SMALL=1 "$choice" \
         compute-sanitizer --tool "$check" --error-exitcode 9 --print-limit 5 "$gpu/$3"
 }
+# NCCL for cuda_loop: the system's, or PyTorch's.
+theirs=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0] + "/lib")' 2>/dev/null)
+export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib:/usr/local/cuda/lib64:$theirs"
 # Every program that is run must be there before the first one starts.
 first_tests="test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval test_cuda_optim"
 second_tests="test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts test_cuda_loops"
@@ -226,6 +229,8 @@ run_check() {
         "$gpu/cuda_loop" || status=1 ;;
     products)
         "$gpu/cuda_products" || status=1 ;;
+    nccl)
+        "$gpu/cuda_loop" nccl || status=1 ;;
     torch) # the same steps in PyTorch, bf16: the cases of a mode compile side by side and are timed in turn
         for mode in eager compile; do
             turns=$(mktemp -d)
@@ -279,6 +284,7 @@ if [ "$mode" = lease ]; then
     limit=${LIMIT:-600}
     run_check tests
     alone 90 loop "$gpu/cuda_loop"
+    alone 60 nccl "$gpu/cuda_loop" nccl karhunen-lean karhunen-lstar
     limit=${LIMIT:-600} least=60
     for check in memcheck racecheck synccheck; do run_check $check; done
     # What failed comes first, the table last.
@@ -291,7 +297,7 @@ if [ "$mode" = lease ]; then
     done
     note "=== $(($(date +%s) - begun)) of ${LEASE:-560} s; logs in $logs"
     for name in $all; do cat "$logs/$name.end"; done
-    cat "$logs/step_lean.log" "$logs/step_lstar.log" | awk '!seen[$0]++'
+    cat "$logs/step_lean.log" "$logs/step_lstar.log" "$logs/nccl.log" | awk '!seen[$0]++'
     cat "$logs/nodes.log" "$logs/edges.log" | grep -E '^stage|^[FZM][0-2] |^N[KB]? |^FAILED|wrong'
     exit $status
 fi

@@ -3,6 +3,7 @@
  *     cuda_loop [CASE...]        of karhunen-lean karhunen-lstar mnist-lean mnist-lstar; all
  *                                without
  *     cuda_loop brief [CASE...]  the field and an update with AdamW alone
+ *     cuda_loop nccl [CASE...]   updates without and with NCCL, one rank: what its way costs
  *     cuda_loop profile CASE     two updates with Muon and matched noise, for a profiler
  * CASE:B: B networks, not 256; CASE:B:NxE: nodes of width N, edges of width E. */
 #include "base/cuda/device.h"
@@ -18,7 +19,7 @@
 
 enum { most_networks = 1024 };
 static int batch, rounds = 3;
-static bool brief;
+static bool brief, nccl;
 static size_t repeats = 12;
 
 static void check(wf_ctx *ctx, wf_status status) {
@@ -131,6 +132,39 @@ static double time_matching(wf_ctx *ctx, const wf_training_set *set, const wf_fi
     return seconds * 1e3;
 }
 
+/* Both ways in turns, because a GPU's clock drifts. */
+static void compare_nccl(wf_ctx *ctx, const char *name, const wf_field *field, wf_training_set *set,
+                         wf_fit_desc fit) {
+    for (int muon = 0; muon < 2; muon++) {
+        double best[2] = {1e30, 1e30};
+        fit.optimizer = muon ? WF_OPT_MUON : WF_OPT_ADAMW;
+        for (int k = 0; k < 6; k++) {
+            setenv("WEFT_NCCL", k % 2 ? "on" : "off", 1);
+            double ms = time_updates(ctx, field, set, fit, true);
+            if (ms < best[k % 2]) best[k % 2] = ms;
+        }
+        printf("%-24s %-5s %8.3f %8.3f %+6.2f %%\n", name, muon ? "muon" : "adamw", best[0],
+               best[1], 100 * (best[1] / best[0] - 1));
+    }
+}
+
+static void time_case(wf_ctx *ctx, const char *name, const wf_field *field, wf_training_set *set,
+                      wf_fit_desc fit) {
+    double updates[4] = {0}, matching = 0, bare = time_field(ctx, field, set, true);
+    for (int k = 0; k < (brief ? 1 : 4); k++) {
+        fit.optimizer = k / 2 ? WF_OPT_MUON : WF_OPT_ADAMW;
+        fit.coupling = k % 2 ? WF_COUPLING_MATCHED : WF_COUPLING_INDEPENDENT;
+        updates[k] = time_updates(ctx, field, set, fit, true);
+    }
+    fit.coupling = WF_COUPLING_MATCHED;
+    if (!brief) matching = time_matching(ctx, set, &fit);
+    printf("%-24s %8.3f %8.3f", name, bare, updates[0]);
+    if (!brief)
+        printf(" %8.3f %8.3f %8.3f %9.3f %9.0f", updates[1], updates[2], updates[3], matching,
+               batch / matching * 1e3);
+    printf("\n");
+}
+
 static void run_case(wf_ctx *ctx, const char *name) {
     bool mnist = strncmp(name, "mnist", 5) == 0, lstar = strstr(name, "lstar") != NULL;
     const char *colon = strchr(name, ':');
@@ -156,19 +190,8 @@ static void run_case(wf_ctx *ctx, const char *name) {
         time_updates(ctx, field, &set, fit, true);
         exit(0);
     }
-    double updates[4] = {0}, matching = 0, bare = time_field(ctx, field, &set, true);
-    for (int k = 0; k < (brief ? 1 : 4); k++) {
-        fit.optimizer = k / 2 ? WF_OPT_MUON : WF_OPT_ADAMW;
-        fit.coupling = k % 2 ? WF_COUPLING_MATCHED : WF_COUPLING_INDEPENDENT;
-        updates[k] = time_updates(ctx, field, &set, fit, true);
-    }
-    fit.coupling = WF_COUPLING_MATCHED;
-    if (!brief) matching = time_matching(ctx, &set, &fit);
-    printf("%-24s %8.3f %8.3f", name, bare, updates[0]);
-    if (!brief)
-        printf(" %8.3f %8.3f %8.3f %9.3f %9.0f", updates[1], updates[2], updates[3], matching,
-               batch / matching * 1e3);
-    printf("\n");
+    if (nccl) compare_nccl(ctx, name, field, &set, fit);
+    else time_case(ctx, name, field, &set, fit);
     fflush(stdout);
     free(set.families[0].weights);
     wf_graph_free(set.families[0].graph);
@@ -184,10 +207,13 @@ int main(int argc, char **argv) {
     if (wf_ctx_create(&desc, &ctx) != WF_OK) return 1;
     int first = 1;
     brief = argc > 1 && strcmp(argv[1], "brief") == 0;
-    first += brief;
+    nccl = argc > 1 && strcmp(argv[1], "nccl") == 0;
+    first += brief || nccl;
     if (brief) rounds = 2, repeats = 8;
-    printf("bf16, ms                    field    adamw%s (%d threads)\n",
-           brief ? "" : " +matched     muon +matched  matching   pairs/s", wf_ctx_threads(ctx));
+    if (nccl) printf("bf16, ms                          alone     NCCL    more\n");
+    else
+        printf("bf16, ms                    field    adamw%s (%d threads)\n",
+               brief ? "" : " +matched     muon +matched  matching   pairs/s", wf_ctx_threads(ctx));
     if (argc == 3 && strcmp(argv[1], "profile") == 0) {
         rounds = 0, repeats = 2;
         run_case(ctx, argv[2]);

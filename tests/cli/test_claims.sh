@@ -24,4 +24,9 @@ changed wrong-value "is not in 2026-11-15-mnist-h200.md" 's/"direct": 0\.839/"di
 changed wrong-page "0.111 stands in no page" 's/0\.839 and 0\.905/0.839 and 0.111/' docs/generators.md
 changed wrong-table "0.111 stands in no page" 's/^| 2,000 | 0\.837 | 0\.955/| 2,000 | 0.837 | 0.111/' docs/faq.md
 changed wrong-recipe "0.111 stands in no page" 's/0\.940 refined/0.111 refined/' recipes/mnist-fresh.conf
+# docs/scaling.md predicts: its table and plot are the model's.
+"$root/tools/scaling_model.py" >"$scratch/table"
+check "the model's table" test -z "$(grep -vxFf "$root/docs/scaling.md" "$scratch/table")"
+"$root/tools/scaling_model.py" --svg >"$scratch/plot"
+check "the model's plot" cmp "$scratch/plot" "$root/docs/scaling.svg"
 finish

@@ -65,6 +65,26 @@ check "more ranks than networks" fit few-3 3 --set train.updates=2 --set train.b
 check "one rank" fit few-1 1 --set train.updates=2 --set train.batch=2
 check "agree, too" python3 near.py few-1.safetensors few-3.safetensors 1e-4
 
+# Dropout's masks belong to places of the whole batch.
+sed 's/^node.*/width = 16/; /^edge/d; /^blocks/d; s/^\[model\]/&\ngenerator = dwf\ndropout = 0.3/' "$recipe" >dwf.conf
+gmn=$recipe recipe=dwf.conf
+for n in 1 2; do
+    check "dropout, $n ranks" fit dwf-$n $n --set train.updates=3 --set train.coupling=independent
+done
+check "has the masks of one" python3 near.py dwf-1.safetensors dwf-2.safetensors 1e-4
+recipe=$gmn
+# A run of 2 ranks goes on with 1 and ends with 3.
+set -- --set train.schedule_updates=4 --set train.optimizer=muon --set train.ema=0.9
+check "two updates of 2 ranks" fit turns 2 --set train.updates=2 "$@"
+check "one of 1" fit turns 1 --set train.updates=3 "$@"
+check "one of 3" fit turns 3 --set train.updates=4 "$@"
+check "agree with four of one" python3 near.py muon-1.safetensors turns.safetensors 1e-4
+# One rank by way of NCCL: the sum of one is itself.
+WEFT_NCCL=on fit alone 1 --set train.updates=4 --set train.optimizer=muon --set train.ema=0.9 || fail "one rank over NCCL" "$(cat alone.err)"
+check "one rank over NCCL has its own bits" python3 near.py muon-1.safetensors alone.safetensors 0
+WEFT_NCCL=on WEFT_FAKE_NCCL_FAILS=1 fit lost 1 --set train.updates=4 >/dev/null
+check "an NCCL that does not start is told" grep -q "WEFT_NCCL=on: no shared memory" lost.err
+
 # Two ranks on one GPU; a build or a setting without NCCL; an NCCL that does not start.
 export WEFT_EMULATOR_DEVICES=1
 check "2 ranks share a GPU" fit shared 2 --set train.updates=2 "$@"

@@ -114,6 +114,14 @@ wf_status choose(wf_ctx *ctx, wf_device_ranks *ranks) {
     return open_nccl(ctx, ranks);
 }
 
+/* One rank takes NCCL's way only when it is asked to: that times it and tests it on one GPU. */
+wf_status open_alone(wf_ctx *ctx, wf_device_ranks *ranks) {
+    char id[WF_NCCL_ID];
+    const char *why = wf__nccl_name(id);
+    if (why == NULL) why = wf__nccl_open(id, 0, 1, &ranks->nccl);
+    return why == NULL ? WF_OK : wf_fail(ctx, WF_ERR_UNSUPPORTED, "WEFT_NCCL=on: %s", why);
+}
+
 /* On a thread of the CUDA driver, which may not call CUDA. A failure of the ranks is found by who
  * waits for the update. */
 void CUDART_CB exchange(void *call_) {
@@ -144,12 +152,14 @@ wf_status nccl_status(wf_ctx *ctx, const char *why) {
 
 extern "C" wf_status wf_device_ranks_open(wf_ctx *ctx, wf_device_ranks **out) {
     *out = NULL;
-    if (wf_ctx_ranks(ctx) == 1) return WF_OK;
+    const char *setting = getenv("WEFT_NCCL");
+    bool alone = wf_ctx_ranks(ctx) == 1;
+    if (alone && (setting == NULL || strcmp(setting, "on") != 0)) return WF_OK;
     return wf_gpu::without_exceptions(ctx, "ranks", [&] {
         wf_device_ranks *ranks = new wf_device_ranks();
         ranks->comm = wf__ctx_comm(ctx);
         ranks->rank = wf_ctx_rank(ctx), ranks->size = wf_ctx_ranks(ctx);
-        wf_status status = choose(ctx, ranks);
+        wf_status status = alone ? open_alone(ctx, ranks) : choose(ctx, ranks);
         if (status == WF_OK) *out = ranks;
         else wf_device_ranks_close(ranks);
         return status;

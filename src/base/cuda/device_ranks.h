@@ -4,7 +4,8 @@
  *     order.
  * D2  NCCL carries them where it is built in and every rank has a GPU of its own. NCCL refuses two
  *     ranks on one GPU: then, without NCCL, and with WEFT_NCCL=off, numbers go through pinned host
- *     memory and MPI, called by the stream (cudaLaunchHostFunc). A warning says so.
+ *     memory and MPI, called by the stream (cudaLaunchHostFunc). A warning says so. With
+ *     WEFT_NCCL=on one rank by itself takes NCCL, too.
  * D3  For the same number of ranks the results have the same bits, and all ranks have the same. */
 #ifndef WF_BASE_CUDA_DEVICE_RANKS_H
 #define WF_BASE_CUDA_DEVICE_RANKS_H
@@ -17,7 +18,7 @@ extern "C" {
 
 typedef struct wf_device_ranks wf_device_ranks;
 
-/* Of the context's ranks and its GPU; collective. *out NULL: there is one rank. */
+/* Of the context's ranks and its GPU; collective. *out NULL: one rank needs nobody. */
 wf_status wf_device_ranks_open(wf_ctx *ctx, wf_device_ranks **out);
 /* The streams have passed all calls, and no captured one is launched again. Accepts NULL. */
 void wf_device_ranks_close(wf_device_ranks *ranks);

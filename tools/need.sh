@@ -20,7 +20,7 @@ for package in "$@"; do
     esac || missing="$missing $package"
 done
 [ -z "$missing" ] && exit 0
-apt="apt-get -o DPkg::Lock::Timeout=600" # another installation may be at work
+apt="apt-get"
 [ "$(id -u)" = 0 ] || apt="sudo apt-get"
 command="$apt install -y --no-install-recommends$missing"
 if [ "${WEFT_INSTALL:-yes}" = no ] || ! command -v apt-get >/dev/null 2>&1; then

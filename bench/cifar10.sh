@@ -76,7 +76,7 @@ rate=$(cat "$out/rate.txt")
 note "training: $rate networks of $epochs epochs a second ($timed timed for one epoch)"
 if [ -n "${SECONDS_FOR_NETWORKS:-}" ]; then
     count=$(awk -v rate="$rate" -v s="$SECONDS_FOR_NETWORKS" -v most="$count" -v held="${HELD:-100}" 'BEGIN {
-        n = int(rate * s) - held; print n > most ? most : n }')
+        n = int(rate * s) - held; print (n > most ? most : n) }')
     [ "$count" -ge 2 ] || stop "in $SECONDS_FOR_NETWORKS s no collection can be trained at $rate networks a second"
 fi
 

@@ -154,7 +154,7 @@ export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib:/usr/local/cuda
 # Every program that is run must be there before the first one starts.
 first_tests="test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval test_cuda_optim"
 second_tests="test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts test_cuda_loops"
-second_tests="$second_tests test_cuda_net test_cuda_convs test_cuda_phases test_zoo_cuda"
+second_tests="$second_tests test_cuda_net test_cuda_convs test_cuda_execute test_cuda_phases test_zoo_cuda"
 [ "$mode" = lease ] && more="edge_benchmark node_benchmark test_instructions cuda_step cuda_loop" || more=
 find_missing() {
     missing=

@@ -22,7 +22,7 @@ UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%) $(BUILD)/src/
                     $(BUILD)/src/base/nccl/%,$(ABSENT_OBJ))
 ifeq ($(SAN),)
 EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts convs execute field fit loops \
-                    lstar match net nodes ops phases)
+                    lstar match net nodes ops optim phases)
 HOPPER_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,instructions edge_benchmark node_benchmark)
 EMULATED_TESTS += $(HOPPER_TESTS) $(BUILD)/emulated/test_cuda_ops_90a
 EMULATED_PROGRAM := $(BUILD)/emulated/weft

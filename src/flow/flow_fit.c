@@ -235,7 +235,6 @@ static wf_status only_graph(wf_ctx *ctx, const wf_field_kind *kind, const wf_sou
 
 /* Invariant L2. A new run starts with an empty log. */
 static wf_status open_log(wf_trainer *tr) {
-    if (tr->desc.log_every == 0) return WF_OK;
     return wf_fit_log_open(tr->ctx, tr->path, tr->state.step, &tr->log);
 }
 

@@ -95,8 +95,7 @@ wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double fac
     tr->state.window_loss += loss;
     tr->state.window_count++;
     bool last = is_through(tr, tr->state.step);
-    if (tr->desc.log_every > 0 && (last || tr->state.step % tr->desc.log_every == 0))
-        return write_line(tr, norm, factor);
+    if (last || tr->state.step % tr->desc.log_every == 0) return write_line(tr, norm, factor);
     return WF_OK;
 }
 

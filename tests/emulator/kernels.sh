@@ -15,6 +15,7 @@ few_cases() {
 phase-resume        5  phases resume      *
 loop-pace           3  loops pace         -
 draws               1  fit   draws        -
+optimisers          1  optim updates      -
 phase-bf16          4  phases bf16        *
 wide-replays        3  field wide_nodes   lean-sum-384x32-two-replays
 many-nodes          20 field many_nodes   *-bf16        WEFT_EMULATOR_PROCESSORS=20

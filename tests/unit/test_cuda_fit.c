@@ -417,7 +417,7 @@ static void an_interrupted_run_goes_on(void **state) {
     wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 0);
     wf_fit_desc fit = short_fit();
     fit.updates = fit.schedule_updates = 3000;
-    fit.log_every = 0;
+    fit.log_every = 3000;
     remove_run("stop"), remove_run("whole");
     wf_ctx *ctx = NULL;
     wf_ctx_desc desc = {

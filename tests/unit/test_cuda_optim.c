@@ -1,6 +1,5 @@
 /* AdamW, Muon, clipping and EMA on the GPU against the CPU's, from the same gradients. */
 #include "wf_test.h"
-#include "gpu_fixture.h"
 #include "base/cuda/device.h"
 #include "base/random.h"
 #include "nn/cuda/optim_cuda.h"
@@ -15,6 +14,7 @@ static const int shapes[n_tensors][3] = {{20, 34, 1},  {5, 1, 0},   {130, 70, 1}
 
 typedef struct optim_case {
     wf_ctx *ctx;
+    wf_cuda_device *gpu; /* of ctx: copies wait for what the optimiser launched */
     wf_optim_tensor tensors[n_tensors];
     size_t params;
     float *grad[updates];
@@ -23,6 +23,7 @@ typedef struct optim_case {
 
 static void case_open(optim_case *c) {
     *c = (optim_case){.ctx = test_ctx()};
+    assert_ok(c->ctx, wf_ctx_cuda(c->ctx, &c->gpu));
     for (int k = 0; k < n_tensors; k++) {
         bool matrix = shapes[k][2];
         c->tensors[k] =
@@ -71,12 +72,12 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
                                    c.params, fast,     true,      NULL};
     assert_ok(c.ctx, wf__optim_cuda_create(c.ctx, &gpu_desc, &gpu));
     wf_optim_cuda_arrays arrays = wf__optim_cuda_arrays(gpu);
-    const wf_backend *backend = wf_backend_cuda(test_gpu());
+    const wf_backend *backend = wf_backend_cuda(c.gpu);
     memcpy(params, c.start, bytes);
-    wf_cuda_upload(test_gpu(), arrays.params, c.start, bytes);
+    wf_cuda_upload(c.gpu, arrays.params, c.start, bytes);
     if (desc.ema > 0) {
         memcpy(wf_optim_ema(cpu), c.start, bytes);
-        wf_cuda_upload(test_gpu(), arrays.ema, c.start, bytes);
+        wf_cuda_upload(c.gpu, arrays.ema, c.start, bytes);
     }
     assert_ok(c.ctx, wf__optim_cuda_start(c.ctx, gpu, 0, 1e300));
     double terms[3] = {0.25, 0.5, 0.125},
@@ -88,10 +89,10 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
         double factor = wf_schedule_factor(&schedule, u);
         wf_optim_step(c.ctx, cpu, u, factor, norm, c.grad[u], params);
         terms[0] = 0.25 - 0.01 * (double)u;
-        wf_cuda_upload(test_gpu(), terms_there, terms, sizeof terms);
-        wf_cuda_upload(test_gpu(), arrays.grad, c.grad[u], bytes);
+        wf_cuda_upload(c.gpu, terms_there, terms, sizeof terms);
+        wf_cuda_upload(c.gpu, arrays.grad, c.grad[u], bytes);
         assert_ok(c.ctx, wf__optim_cuda_step(c.ctx, gpu, terms_there, 3));
-        assert_true(wf_cuda_download(test_gpu(), here, arrays.params, bytes));
+        assert_true(wf_cuda_download(c.gpu, here, arrays.params, bytes));
         assert_int_equal(records[u % ring].update, u);
         assert_int_equal(records[u % ring].made, 1);
         assert_close(records[u % ring].norm, norm, 1e-12 * norm);
@@ -100,13 +101,13 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
         if (worst(&c, "parameters", here, params, limit) > limit)
             fail_msg("after update %zu", u + 1);
     }
-    assert_true(wf_cuda_download(test_gpu(), here, arrays.first, bytes));
+    assert_true(wf_cuda_download(c.gpu, here, arrays.first, bytes));
     double first = worst(&c, "first", here, wf_optim_first(cpu), 1e-6);
     double second = 0, ema = 0;
-    assert_true(wf_cuda_download(test_gpu(), here, arrays.second, bytes));
+    assert_true(wf_cuda_download(c.gpu, here, arrays.second, bytes));
     if (!desc.muon) second = worst(&c, "second", here, wf_optim_second(cpu), 1e-6);
     if (desc.ema > 0) {
-        assert_true(wf_cuda_download(test_gpu(), here, arrays.ema, bytes));
+        assert_true(wf_cuda_download(c.gpu, here, arrays.ema, bytes));
         ema = worst(&c, "ema", here, wf_optim_ema(cpu), limit);
     }
     print_message("muon %d, fast %d: first %.2g, second %.2g, ema %.2g\n", desc.muon, fast, first,
@@ -114,13 +115,13 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
     assert_true(first <= 1e-6 && second <= 1e-6 && ema <= limit);
     /* A gradient that is not finite: nothing moves any more. */
     float *before = calloc(c.params, sizeof(float));
-    assert_true(wf_cuda_download(test_gpu(), before, arrays.params, bytes));
+    assert_true(wf_cuda_download(c.gpu, before, arrays.params, bytes));
     c.grad[0][77] = NAN;
     for (int turn = 0; turn < 2; turn++) {
-        wf_cuda_upload(test_gpu(), arrays.grad, c.grad[turn], bytes);
+        wf_cuda_upload(c.gpu, arrays.grad, c.grad[turn], bytes);
         assert_ok(c.ctx, wf__optim_cuda_step(c.ctx, gpu, terms_there, 3));
         /* before the next upload, which waits for nothing */
-        assert_true(wf_cuda_download(test_gpu(), here, arrays.params, bytes));
+        assert_true(wf_cuda_download(c.gpu, here, arrays.params, bytes));
     }
     assert_memory_equal(here, before, bytes);
     assert_int_equal(records[updates].made, 0);
@@ -132,7 +133,7 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
     case_close(&c);
 }
 
-static void updates_agree(void **state) {
+static void test_updates(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");
     wf_optim_desc desc = {.lr = 1e-2,
@@ -156,6 +157,6 @@ static void updates_agree(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(updates_agree)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_updates)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

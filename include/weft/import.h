@@ -96,8 +96,9 @@ WF_API wf_status wf_zoo_import_tensors(wf_ctx *ctx, const char *const *names,
                                        const size_t *shape, int n, const char *options,
                                        wf_zoo **out);
 
-/* Networks to look at: a collection, a network that wf_zoo_export wrote, or a folder of them. Those
- * that do not describe themselves are taken for networks like `like` (NULL: they are refused).
+/* Networks to look at: a collection, a network that wf_zoo_export wrote, a pattern, or a folder of
+ * networks, those in folders below it with them. Those that do not describe themselves are taken
+ * for networks like `like` (NULL: they are refused).
  * *out is the caller's: wf_zoo_free().
  * Returns WF_OK, WF_ERR_INPUT, WF_ERR_SHAPE or WF_ERR_MEMORY; *out is then NULL. */
 WF_API wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_graph *like,

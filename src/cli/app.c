@@ -254,6 +254,9 @@ int cli_main(int argc, char **argv) {
                                            : cli_find_command(1, (char *[]){"help"}, &used)};
     if (count == 0) used = 0;
     if (app.command == NULL) {
+        app.command = cli_find_command(1, (char *[]){"help"}, &used);
+        wf_status status = cli_check_leading(&app, before, argv + 1);
+        if (status != WF_OK) return fail(&app, status);
         bool help = count > 1 && (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0);
         if (help && cli_help_group(stdout, words[0])) return 0;
         return unknown_command(count, words);

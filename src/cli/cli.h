@@ -70,6 +70,8 @@ extern const char *const cli_exit_codes[][2]; /* code and meaning, ended by NULL
 
 /* Words before the command that are options, with their values. */
 int cli_leading_options(int count, char **words);
+/* Fails at the first of these words that is an option of no command; app->command is any. */
+wf_status cli_check_leading(wf_run_app *app, int count, char **words);
 /* Fill app from words before and after the command's name; then check that all of them are
  * there. */
 wf_status cli_parse(wf_run_app *app, int count, char **words);

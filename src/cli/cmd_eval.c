@@ -195,12 +195,15 @@ static wf_status read_rows(judging *j) {
     return WF_OK;
 }
 
-/* Networks that were brought in without their data may want other inputs than these. */
+/* Networks that were brought in without their data may want other inputs than these, and so may
+ * any for which another scale is said than the collection's own. */
 static wf_status check_data(judging *j, const wf_zoo *zoo, const wf_run_recipe *recipe) {
     wf_suits suits;
+    wf_scale own = recipe->data.scale;
     bool known =
         wf_zoo_meta(zoo, "weft.sources") == NULL || wf_zoo_meta(zoo, "weft.preparation") != NULL;
-    if (known || wf__run_says_scale(j->app, recipe)) return WF_OK;
+    bool same = !wf_zoo_scale(zoo, &own) || own == recipe->data.scale;
+    if (wf__run_says_scale(j->app, recipe) ? same : known) return WF_OK;
     WF_TRY(wf_zoo_suits(j->app->ctx, zoo, &recipe->data, &suits));
     cli_warn_unsuited(j->app, wf_zoo_path(zoo), recipe, suits.accuracy, &suits);
     return WF_OK;

@@ -74,6 +74,12 @@ static wf_status choose_place(exporting *e) {
             "%s is a file, and %zu networks need a folder: one file each. Give another "
             "-o, or --index for one of them",
             out, e->n);
+    if (e->folder && !there && *ending != '\0' && is_one_of(ending, known))
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "%s is a file's name, and %zu networks need a folder, one file each: "
+                            "-o %.*s/ --format %s",
+                            out, e->n, (int)(ending - out), out,
+                            strcmp(ending, ".safetensors") == 0 ? "safetensors" : "pt");
     if (!e->folder && !is_one_of(ending, known))
         return wf__run_fail(app, WF_ERR_USAGE,
                             "%s ends in %s, which is not written; .safetensors and .pt are", out,

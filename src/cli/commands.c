@@ -183,8 +183,8 @@ static const cli_option eval_options[] = {
          "The collection to judge against; without it the scores on --data alone, of networks of "
          "any shape."),
     TEXT("nets", 0, "FILE", NULL,
-         "The networks to judge: a collection, an exported file (.pt, .safetensors), or a folder "
-         "of them."),
+         "The networks to judge: a collection, an exported file (.pt, .safetensors), a pattern in "
+         "quotes, or a folder with all below it."),
     DATA_OPTIONS("What to judge on; without it WCS and diversity only"),
     TEXT("name", 0, "NAME", "networks", "Name of the row."),
     TEXT("csv", 0, "FILE", NULL,

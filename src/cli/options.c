@@ -48,12 +48,13 @@ static wf_status unknown_option(wf_run_app *app, const char *word) {
     snprintf(bare, sizeof bare, "%s", word + strspn(word, "-"));
     bare[strcspn(bare, "=")] = '\0';
     const char *near = wf_nearest_name(bare, names);
+    const char *of = strcmp(app->command->name, "help") == 0 ? "" : app->command->name;
+    const char *space = of[0] == '\0' ? "" : " ";
     if (near != NULL)
         return wf__run_fail(app, WF_ERR_USAGE,
-                            "unknown option %s; did you mean --%s? See weft help %s", word, near,
-                            app->command->name);
-    return wf__run_fail(app, WF_ERR_USAGE, "unknown option %s; see weft help %s", word,
-                        app->command->name);
+                            "unknown option %s; did you mean --%s? See weft help%s%s", word, near,
+                            space, of);
+    return wf__run_fail(app, WF_ERR_USAGE, "unknown option %s; see weft help%s%s", word, space, of);
 }
 
 static wf_status check_number(wf_run_app *app, const cli_option *option, const char *text) {
@@ -177,9 +178,11 @@ static wf_status check_arguments(wf_run_app *app) {
                             command->arguments, command->name);
     if (app->n_arguments > command->most)
         return wf__run_fail(app, WF_ERR_USAGE,
-                            "\"%s\" is one argument too many for weft %s; as in %s (weft help %s)",
+                            "\"%s\" is one argument too many for weft %s; as in %s (weft help "
+                            "%s)%s",
                             app->argument[command->most], command->name,
-                            command->examples[0].command, command->name);
+                            command->examples[0].command, command->name,
+                            app->json ? "; --json takes no file, it prints: > FILE" : "");
     return WF_OK;
 }
 
@@ -204,17 +207,22 @@ wf_status cli_parse_end(wf_run_app *app) {
     return app->help || cli_flag(app, "version") ? WF_OK : check_arguments(app);
 }
 
-/* Does the option in `word` take the next word as its value? Options of all commands are looked at:
- * which command it is comes later. */
-static bool takes_next(const char *word) {
+/* The option in `word` of any command: which command it is comes later. NULL: there is none. */
+static const cli_option *find_anywhere(const char *word) {
     bool letter = word[1] != '-';
-    if (letter ? word[2] != '\0' : strchr(word, '=') != NULL) return false;
     for (const cli_command *command = cli_commands; command->name != NULL; command++) {
         int place = letter ? find_by_letter(command, word[1])
-                           : find_by_name(command, word + 2, strlen(word + 2));
-        if (place >= 0) return option_at(command, place)->kind != CLI_FLAG;
+                           : find_by_name(command, word + 2, strcspn(word + 2, "="));
+        if (place >= 0) return option_at(command, place);
     }
-    return false;
+    return NULL;
+}
+
+/* Does the option in `word` take the next word as its value? */
+static bool takes_next(const char *word) {
+    const cli_option *option = find_anywhere(word);
+    bool has_value = word[1] != '-' ? word[2] != '\0' : strchr(word, '=') != NULL;
+    return !has_value && option != NULL && option->kind != CLI_FLAG;
 }
 
 int cli_leading_options(int count, char **words) {
@@ -222,6 +230,12 @@ int cli_leading_options(int count, char **words) {
     while (n < count && words[n][0] == '-' && words[n][1] != '\0' && strcmp(words[n], "--") != 0)
         n += takes_next(words[n]) ? 2 : 1;
     return n < count ? n : count;
+}
+
+wf_status cli_check_leading(wf_run_app *app, int count, char **words) {
+    for (int i = 0; i < count; i += takes_next(words[i]) ? 2 : 1)
+        if (find_anywhere(words[i]) == NULL) return unknown_option(app, words[i]);
+    return WF_OK;
 }
 
 static int place_of(const wf_run_app *app, const char *name) {

@@ -168,6 +168,11 @@ static wf_status check_kind(wf_ctx *ctx, const char *path, const wf_st_file *fil
     if (kind != NULL && generator != NULL && strcmp(kind, "generator") == 0)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: made by the generator %.40s, which is no flow", path,
                        generator);
+    if (wf_st_meta(file, "weft.graph") != NULL || wf_st_meta(file, "weft.arch") != NULL)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: a collection of networks, not a flow; weft zoo info shows it, and "
+                       "weft fit %s -o flow.safetensors fits a flow to it",
+                       path, path);
     return wf_fail(ctx, WF_ERR_INPUT, "%s: not a flow (\"weft.kind\" is %.40s); weft fit makes one",
                    path, kind == NULL ? "missing" : kind);
 }

@@ -49,7 +49,13 @@ static wf_status open_tensors(wf_ctx *ctx, const char *path, wf_import_source *s
     if (!ends_with(path, extension)) WF_TRY(wf_torch_recognise(ctx, path, &torch));
     if (!torch && wf_import_torch_name(path))
         return wf_fail(ctx, WF_ERR_INPUT, "%s: not a file of torch.save (no zip container)", path);
-    WF_TRY(torch ? wf_torch_open(ctx, path, &s->torch) : wf_st_open(ctx, path, &s->st));
+    wf_status opened = torch ? wf_torch_open(ctx, path, &s->torch) : wf_st_open(ctx, path, &s->st);
+    if (opened == WF_ERR_INPUT && !torch && !ends_with(path, extension))
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: no file of a network: neither safetensors nor torch.save; a table of "
+                       "examples goes behind --data",
+                       path);
+    WF_TRY(opened);
     if (s->st != NULL && wf_st_meta(s->st, "weft.format") != NULL)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: already a file of weft (%s), use it as it is", path,
                        wf_st_meta(s->st, "weft.format"));

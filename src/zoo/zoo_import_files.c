@@ -155,6 +155,7 @@ static wf_status list_folder(wf_ctx *ctx, const char *path, bool recursive, int 
 static wf_status nothing_in(wf_ctx *ctx, const char *path, bool recursive) {
     wf_import_files below = {0};
     bool deeper = !recursive && list_folder(ctx, path, true, 0, &below) == WF_OK && below.n > 0;
+    if (deeper) qsort(below.list, below.n, sizeof *below.list, by_natural_path);
     wf_status status =
         deeper ? wf_fail(ctx, WF_ERR_INPUT,
                          "%s: no networks in this folder, but %zu file%s in folders below it, as "

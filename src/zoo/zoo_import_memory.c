@@ -59,7 +59,7 @@ wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_graph *li
     wf_import_files files;
     bool collection = false;
     *out = NULL;
-    wf_status status = wf_import_files_list(ctx, &path, 1, false, &files);
+    wf_status status = wf_import_files_list(ctx, &path, 1, true, &files);
     if (status == WF_OK)
         status = read_description(ctx, files.list[0].path, &collection, &imp.described);
     if (status == WF_OK && collection && files.n == 1) status = wf_zoo_open(ctx, path, out);

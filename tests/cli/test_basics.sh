@@ -31,7 +31,10 @@ expect value-out-of-range 2 "allowed is 0 to 256" "$weft" version --threads 9999
 expect flag-with-value 2 "takes no value" "$weft" version --json=1
 expect bad-device 2 "allowed is cpu, cuda, auto" "$weft" version --device tpu
 expect argument-too-many 2 "one argument too many" "$weft" version extra
+expect json-with-file 2 "; --json takes no file, it prints: > FILE" "$weft" version --json extra
 expect shows-how 2 "as in weft eval --zoo" "$weft" eval zoo.safetensors nets.safetensors
+expect leading-option 2 "unknown option --sed; did you mean --seed?" "$weft" --sed 3 sample f
+expect leading-value 2 "unknown command zoos" "$weft" --seed 3 --threads=1 zoos
 expect second-word 2 "did you mean weft zoo import" "$weft" import checkpoints
 expect second-word-slip 2 "did you mean weft zoo import" "$weft" imprt checkpoints
 expect second-word-of-many 2 "did you mean weft zoo info, weft flow info, weft data info, weft model info" "$weft" info zoo

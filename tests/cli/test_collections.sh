@@ -95,6 +95,8 @@ check export-best "$weft" zoo export zoo.safetensors --best 2 -o best --format p
 check export-best-files test "$(ls best | wc -l)" = 2
 expect export-both 2 "one of --index" "$weft" zoo export zoo.safetensors --best 2 --all -o x -q
 expect export-file 2 "need a folder" "$weft" zoo export zoo.safetensors --all -o a.safetensors
+expect export-one-name 2 "3 networks need a folder, one file each: -o three/ --format pt" "$weft" zoo export zoo.safetensors -i 0-2 -o three.pt
+check "nothing is made then" test ! -e three.pt
 expect export-ending 2 ".onnx" "$weft" zoo export zoo.safetensors -o net.onnx
 check export-pt "$weft" zoo export zoo.safetensors -i 5 -o five.pt -q
 check import-pt "$weft" zoo import five.pt -a relu -o five.safetensors -q
@@ -115,9 +117,13 @@ for i in 1 2 10; do
     cp five.pt runs/run$i/optimizer.pt
     echo '{}' >runs/run$i/config.json
 done
-expect import-subfolders 3 "--recursive" "$weft" zoo import runs -a relu -o x.safetensors -q
+expect import-subfolders 3 "as runs/run1/model.safetensors; give --recursive" "$weft" zoo import runs -a relu -o x.safetensors -q
 "$weft" zoo import runs --recursive -a relu -o runs.safetensors -q >/dev/null
 check import-recursive test "$(count runs.safetensors)" = 3
+echo a,b,kind >table.csv
+expect import-table 3 "table.csv: no file of a network: neither safetensors nor torch.save; a table of examples goes behind --data" "$weft" zoo import table.csv -a relu -o x.safetensors
+check eval-folders "$weft" eval --zoo zoo.safetensors --nets runs --csv runs.csv
+check eval-folders-all test "$(wc -l <runs.csv)" = 4
 check import-hugging "$weft" zoo import runs/run1 runs/run2/ -a relu -o hugging.safetensors -q
 "$weft" zoo export runs.safetensors --all -o again --json -q >again.json
 check "names are paths, in natural order" python3 -c '

@@ -59,6 +59,9 @@ mkdir six
 for i in 0 1 2 3 4 5; do "$weft" zoo export six.safetensors -i $i -o six/n$i.pt -q >/dev/null; done
 expect import-good 0 "accuracy 9" "$weft" zoo import six -a relu --data spirals --scale standard -o good.safetensors
 check "nothing to warn of" test ! -s "$scratch/err"
+expect other-scale 0 "with --scale standard: pass that" "$weft" eval --nets good.safetensors --data spirals --scale minmax
+expect own-scale 0 "networks" "$weft" eval --nets good.safetensors --data spirals --scale standard
+check "the collection's own scale needs no warning" test ! -s "$scratch/err"
 check "the scale is remembered" test "$(eval_mean good.safetensors spirals)" = "$(eval_mean six.safetensors spirals)"
 
 # A collection in place of a recipe, also before anything says where the flow goes.

@@ -58,6 +58,7 @@ assert [s["arch"] for s in sources] == ["2-5-2", "2-7-3", "2-9-3"]
 assert [s["cond"] for s in sources] == [[1, 0], [0, 1], [0, 1]]
 assert [s["tests"] for s in sources] == ["moons", "spirals", "spirals"]
 assert all(len(s["data"]) == 64 for s in sources) and flow["cond_drop"] == 0.2'
+expect flow-info-collection 3 "a collection of networks, not a flow" "$weft" flow info zoos/moons.safetensors
 expect flow-info-text 0 "tested on spirals" "$weft" flow info flow.safetensors
 
 fast="--solver euler --steps 3 -q"

@@ -83,7 +83,8 @@ static wf_status read_run(comparison *c, const char *folder, compared *run) {
                             "without a manifest",
                             path);
     WF_TRY(wf__run_path(app, folder, "stage.json", path));
-    WF_TRY(wf__run_json_read(app, path, &run->stages));
+    bool known;
+    WF_TRY(wf__run_stages_read(app, path, &run->stages, &known));
     run->settings = json_object();
     const char *name;
     json_t *stage;

@@ -2,6 +2,7 @@
  * that a run keeps of what its stages left (stage.json). */
 #include "cli/commands.h"
 #include "run/outputs.h"
+#include "run/stages.h"
 #include "weft/zoo.h"
 
 #include <string.h>
@@ -14,16 +15,19 @@ typedef struct verification {
     int damaged;
 } verification;
 
-/* The outputs of a folder of weft run; nothing when it is none. only (may be NULL): of this path
- * alone. */
+/* The outputs of a folder of weft run, and its stage.json; nothing when it is none. only (may be
+ * NULL): of this path alone. */
 static wf_status add_recorded(verification *v, const char *folder, const char *only) {
     char path[WF_RUN_PATH];
     json_t *record, *entry, *digest;
     const char *stage, *name;
     WF_TRY(wf__run_path(v->app, folder, "stage.json", path));
     if (!wf_file_exists(path)) return WF_OK;
-    WF_TRY(wf__run_json_read(v->app, path, &record));
-    wf_status status = WF_OK;
+    bool known;
+    wf_status status = wf__run_stages_read(v->app, path, &record, &known);
+    if (only == NULL) json_object_set_new(v->files, path, json_null());
+    if (status == WF_ERR_INPUT) return WF_OK; /* judge says it */
+    WF_TRY(status);
     json_object_foreach(record, stage, entry) {
         json_object_foreach(json_object_get(entry, "outputs"), name, digest) {
             if (status == WF_OK) status = wf__run_outputs_path(v->app, folder, name, path);
@@ -78,6 +82,19 @@ static wf_status add_argument(verification *v, const char *path) {
     return status;
 }
 
+static bool is_record(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return strcmp(slash != NULL ? slash + 1 : path, "stage.json") == 0;
+}
+
+/* stage.json by the digest in it. */
+static wf_status judge_record(verification *v, const char *path, bool *known) {
+    json_t *record;
+    wf_status status = wf__run_stages_read(v->app, path, &record, known);
+    if (status == WF_OK) json_decref(record);
+    return status;
+}
+
 static wf_status judge(verification *v, const char *path, const char *recorded) {
     wf_ctx *ctx = v->app->ctx;
     wf_status status = WF_OK;
@@ -88,8 +105,11 @@ static wf_status judge(verification *v, const char *path, const char *recorded) 
     else if (holds_digest(path)) {
         status = wf_file_verify(ctx, path, &known);
         if (status != WF_OK) why = wf_last_error(ctx);
+    } else if (is_record(path)) {
+        status = judge_record(v, path, &known);
+        if (status != WF_OK) why = v->app->sentence;
     }
-    if (status == WF_OK && (recorded != NULL || !holds_digest(path))) {
+    if (status == WF_OK && (recorded != NULL || !(known || holds_digest(path)))) {
         status = wf_file_digest(ctx, path, digest);
         if (status != WF_OK) why = wf_last_error(ctx);
         else if (recorded != NULL && strcmp(digest, recorded) != 0)

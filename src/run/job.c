@@ -13,6 +13,8 @@
 
 typedef wf_run_job run;
 
+static const char recipe_name[] = "recipe.conf";
+
 bool wf__run_job_along(const run *r) {
     return r->recipe.manifest != NULL && r->recipe.conds != NULL;
 }
@@ -34,7 +36,7 @@ static wf_status set_paths(wf_run_app *app, const wf_run_recipe *recipe, const c
         {"eval.json", out->eval},
         {"points.json", out->points},
         {"report.html", out->report},
-        {"recipe.conf", out->recipe},
+        {recipe_name, out->recipe},
         {"zoo-aligned.safetensors", out->aligned},
     };
     snprintf(out->folder, sizeof out->folder, "%s", folder);
@@ -247,7 +249,8 @@ static wf_status run_stage(run *r, wf_stage stage) {
 static wf_status write_resolved(run *r) {
     char *text = wf__run_recipe_resolved(&r->recipe);
     if (text == NULL) return wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");
-    wf_status status = wf_write_file(r->app->ctx, r->paths.recipe, text, strlen(text));
+    wf_status status =
+        wf__run_stages_keep_recipe(r->app, &r->stages, recipe_name, r->paths.recipe, text);
     free(text);
     return status;
 }
@@ -391,10 +394,10 @@ static wf_status record_page(run *r) {
 wf_status wf__run_job_report(run *r, const char *folder, const char *out) {
     wf_run_app *app = r->app;
     char source[WF_RUN_PATH];
-    WF_TRY(wf__run_path(app, folder, "recipe.conf", source));
+    WF_TRY(wf__run_path(app, folder, recipe_name, source));
     if (!wf_file_exists(source))
-        return wf__run_fail(app, WF_ERR_INPUT, "%s is no folder of weft run: it has no recipe.conf",
-                            folder);
+        return wf__run_fail(app, WF_ERR_INPUT, "%s is no folder of weft run: it has no %s", folder,
+                            recipe_name);
     WF_TRY(wf__run_recipe_open(app, source, &r->recipe));
     WF_TRY(set_paths(app, &r->recipe, folder, &r->paths));
     bool own = out == NULL || strcmp(out, r->paths.report) == 0; /* the run's page */
@@ -404,6 +407,12 @@ wf_status wf__run_job_report(run *r, const char *folder, const char *out) {
         WF_TRY(wf__run_recipe_dataset(app, &r->recipe, &r->data));
     WF_TRY(wf__run_stages_open(app, folder, &r->recipe, "", &r->stages));
     char changed[WF_RUN_PATH];
+    WF_TRY(wf__run_outputs_changed(app, folder, wf__run_stages_recipe(&r->stages), changed));
+    if (changed[0] != '\0')
+        return wf__run_fail(app, WF_ERR_INPUT,
+                            "%s: is not what weft run wrote: damaged, or exchanged. The same weft "
+                            "run writes it again",
+                            changed);
     WF_TRY(wf__run_outputs_changed(
         app, folder, wf__run_stages_outputs(&r->stages, WF_STAGE_EVALUATION), changed));
     if (changed[0] != '\0')

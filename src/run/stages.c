@@ -7,6 +7,8 @@
  * finished stage is skipped only when everything below it is unchanged too. Seconds add up over
  * the pieces of a broken stage. */
 #include "run/stages.h"
+
+#include "base/digest.h"
 #include "weft/text.h"
 
 #include <stdlib.h>
@@ -53,6 +55,47 @@ static wf_status set_digest(wf_run_app *app, wf_run_stages *stages, wf_stage sta
     return WF_OK;
 }
 
+/* Of the record without its own digest. What was read back is written as it was: numbers have ten
+ * digits. */
+static wf_status record_digest(wf_run_app *app, const char *path, json_t *record, char out[33]) {
+    json_t *bare = json_copy(record);
+    json_object_del(bare, "digest");
+    char *text = bare == NULL
+                     ? NULL
+                     : json_dumps(bare, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(10));
+    json_decref(bare);
+    wf_status status = wf__run_json_complete(app, path, text == NULL ? NULL : record);
+    if (status == WF_OK) status = wf_digest_of(app->ctx, text, strlen(text), out);
+    free(text);
+    return status;
+}
+
+static wf_status write_record(wf_run_app *app, wf_run_stages *stages) {
+    char digest[33];
+    json_object_del(stages->record, "digest"); /* it stands last */
+    WF_TRY(record_digest(app, stages->path, stages->record, digest));
+    if (json_object_set_new(stages->record, "digest", json_string(digest)) != 0)
+        return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
+    return wf__run_json_write(app, stages->path, stages->record);
+}
+
+wf_status wf__run_stages_read(wf_run_app *app, const char *path, json_t **out, bool *known) {
+    char digest[33];
+    const char *recorded = NULL;
+    wf_status status = wf__run_json_read(app, path, out);
+    bool sound = status == WF_OK && json_is_object(*out);
+    if (sound) recorded = json_string_value(json_object_get(*out, "digest"));
+    *known = recorded != NULL;
+    if (recorded != NULL) status = record_digest(app, path, *out, digest);
+    sound = sound && status == WF_OK && (recorded == NULL || strcmp(digest, recorded) == 0);
+    if (sound) return WF_OK;
+    json_decref(*out);
+    *out = NULL;
+    if (status != WF_OK && status != WF_ERR_INPUT) return status;
+    return wf__run_fail(app, WF_ERR_INPUT, "%s is damaged; remove it to run all stages again",
+                        path);
+}
+
 wf_status wf__run_stages_open(wf_run_app *app, const char *folder, const wf_run_recipe *recipe,
                               const char *fingerprint, wf_run_stages *out) {
     *out = (wf_run_stages){0};
@@ -63,14 +106,10 @@ wf_status wf__run_stages_open(wf_run_app *app, const char *folder, const wf_run_
             json_object_set_new(out->config[stage], "data.fingerprint", json_string(fingerprint));
         WF_TRY(set_digest(app, out, (wf_stage)stage));
     }
-    wf_status status = WF_OK;
-    if (wf_file_exists(out->path)) status = wf__run_json_read(app, out->path, &out->record);
-    else out->record = json_object();
-    if (status == WF_OK) status = wf__run_json_complete(app, out->path, out->record);
-    if (status == WF_ERR_INPUT || (status == WF_OK && !json_is_object(out->record)))
-        return wf__run_fail(app, WF_ERR_INPUT, "%s is damaged; remove it to run all stages again",
-                            out->path);
-    return status;
+    bool known;
+    if (wf_file_exists(out->path)) return wf__run_stages_read(app, out->path, &out->record, &known);
+    out->record = json_object();
+    return wf__run_json_complete(app, out->path, out->record);
 }
 
 void wf__run_stages_free(wf_run_stages *stages) {
@@ -140,7 +179,7 @@ static wf_status put(wf_run_app *app, wf_run_stages *stages, wf_stage stage, boo
                               stages->config[stage], "outputs", outputs);
     if (entry == NULL || json_object_set_new(stages->record, names[stage], entry) != 0)
         return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
-    return wf__run_json_write(app, stages->path, stages->record);
+    return write_record(app, stages);
 }
 
 wf_status wf__run_stages_begin(wf_run_app *app, wf_run_stages *stages, wf_stage stage) {
@@ -158,12 +197,37 @@ wf_status wf__run_stages_renew(wf_run_app *app, wf_run_stages *stages, wf_stage 
     if (json_object_get(entry, "outputs") == NULL) return WF_OK;
     if (json_object_set(entry, "outputs", outputs) != 0)
         return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
-    return wf__run_json_write(app, stages->path, stages->record);
+    return write_record(app, stages);
 }
 
 wf_status wf__run_stages_forget(wf_run_app *app, wf_run_stages *stages, wf_stage stage) {
     for (int other = 0; other < WF_STAGES; other++)
         if (other == (int)stage || wf__run_stage_depends((wf_stage)other, stage))
             json_object_del(stages->record, names[other]);
-    return wf__run_json_write(app, stages->path, stages->record);
+    return write_record(app, stages);
+}
+
+/* --- the recipe beside the results ------------------------------------------------------------ */
+
+static const char recipe_entry[] = "recipe";
+
+json_t *wf__run_stages_recipe(const wf_run_stages *stages) {
+    return json_object_get(json_object_get(stages->record, recipe_entry), "outputs");
+}
+
+/* The entry of another recipe goes first: killed between, the recipe has no digest, not a wrong
+ * one. */
+wf_status wf__run_stages_keep_recipe(wf_run_app *app, wf_run_stages *stages, const char *name,
+                                     const char *path, const char *text) {
+    char digest[33];
+    size_t size = strlen(text);
+    WF_TRY(wf_digest_of(app->ctx, text, size, digest));
+    const char *kept = json_string_value(json_object_get(wf__run_stages_recipe(stages), name));
+    if (kept != NULL && strcmp(kept, digest) == 0) return wf_write_file(app->ctx, path, text, size);
+    if (json_object_del(stages->record, recipe_entry) == 0) WF_TRY(write_record(app, stages));
+    WF_TRY(wf_write_file(app->ctx, path, text, size));
+    json_t *entry = json_pack("{s:{s:s}}", "outputs", name, digest);
+    if (json_object_set_new(stages->record, recipe_entry, entry) != 0)
+        return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
+    return write_record(app, stages);
 }

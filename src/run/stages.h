@@ -1,4 +1,5 @@
-/* stages: stage.json beside the results of a run: which stage is finished, with which settings. */
+/* stages: stage.json beside the results of a run: which stage is finished, with which settings. It
+ * ends with its own digest; files of version 0.1 have none. */
 #ifndef WF_RUN_STAGES_H
 #define WF_RUN_STAGES_H
 
@@ -18,6 +19,8 @@ const char *wf__run_stage_name(wf_stage stage);
  * fingerprint: of the data set; "" without one. Call wf__run_stages_free also after a failure. */
 wf_status wf__run_stages_open(wf_run_app *app, const char *folder, const wf_run_recipe *recipe,
                               const char *fingerprint, wf_run_stages *out);
+/* A stage.json of any run. known: it has a digest, which is right. WF_ERR_INPUT: damaged. */
+wf_status wf__run_stages_read(wf_run_app *app, const char *path, json_t **out, bool *known);
 void wf__run_stages_free(wf_run_stages *stages);
 
 /* The first stage whose own settings differ from those it was begun with, or WF_STAGES; `what`
@@ -38,6 +41,13 @@ wf_status wf__run_stages_renew(wf_run_app *app, wf_run_stages *stages, wf_stage 
 /* What a finished stage left; NULL where nothing was recorded, as by version 0.1. */
 json_t *wf__run_stages_outputs(const wf_run_stages *stages, wf_stage stage);
 wf_status wf__run_stages_forget(wf_run_app *app, wf_run_stages *stages, wf_stage stage);
+
+/* Writes the resolved recipe to `path`, which is `name` in the run's folder, and its digest to
+ * stage.json. */
+wf_status wf__run_stages_keep_recipe(wf_run_app *app, wf_run_stages *stages, const char *name,
+                                     const char *path, const char *text);
+/* {name: digest}; NULL where nothing was recorded. */
+json_t *wf__run_stages_recipe(const wf_run_stages *stages);
 bool wf__run_stage_depends(wf_stage stage, wf_stage on);
 
 #endif

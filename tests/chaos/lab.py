@@ -368,11 +368,12 @@ CACHE = re.compile(r"\.cloud\.safetensors$")  # may be missing: it only saves ti
 DURATION = re.compile(rb"\b[0-9.]+ (ms|s|min|h)\b( [0-9.]+ (s|min)\b)?|\d+ threads?")
 
 
-def without_seconds(value):
-    """stage.json holds digests of files that hold seconds; weft verify checks those."""
+def without_seconds(value, whole=True):
+    """stage.json holds digests of files that hold seconds, and its own; weft verify checks those."""
     if isinstance(value, dict):
-        return {k: without_seconds(v) for k, v in value.items() if k not in ("seconds", "outputs")}
-    return [without_seconds(v) for v in value] if isinstance(value, list) else value
+        timed = ("seconds", "outputs", "digest") if whole else ("seconds", "outputs")
+        return {k: without_seconds(v, False) for k, v in value.items() if k not in timed}
+    return [without_seconds(v, False) for v in value] if isinstance(value, list) else value
 
 
 def plain(data):

@@ -34,6 +34,29 @@ for file in zoo.safetensors held-out.safetensors flow.safetensors flow.safetenso
         cp whole/$file run/$file
     done
 done
+# What tells of the stages, and the recipe that weft report reads: each byte of a setting, a digest, a name.
+for byte in 12 60 300 777 2222 3333; do
+    flip run/stage.json $byte
+    expect "verify sees stage.json, byte $byte" 3 "damaged    run/stage.json: run/stage.json is damaged" "$weft" verify run
+    expect "and the file alone" 3 "damaged    run/stage.json" "$weft" verify run/stage.json
+    expect "a run refuses it" 3 "stage.json is damaged; remove it to run all stages again" "$weft" run "$recipe" -o run
+    expect "so does weft report" 3 "stage.json is damaged" "$weft" report run -o page.html
+    cp whole/stage.json run/
+done
+python3 -c 'import json; r = json.load(open("run/stage.json")); del r["digest"]; json.dump(r, open("run/stage.json", "w"))'
+expect "a stage.json of version 0.1 is read" 0 "no digest  run/stage.json" "$weft" verify run
+expect "and taken" 0 "report: done before" "$weft" run "$recipe" -o run
+cp whole/stage.json run/
+for byte in 100 700 1500; do
+    flip run/recipe.conf $byte
+    expect "verify sees recipe.conf, byte $byte" 3 "damaged    run/recipe.conf" "$weft" verify run
+    if "$weft" report run -o page.html 2>err; then fail "weft report refuses recipe.conf, byte $byte" "a page"; else pass "weft report refuses recipe.conf, byte $byte"; fi
+    expect "weft run writes it again" 0 "report: done before" "$weft" run "$recipe" -o run
+    check "as it was" cmp whole/recipe.conf run/recipe.conf
+done
+expect "a title by hand is another recipe" 0 "run/report.html" "$weft" run "$recipe" -o run --set report.title=mine -q
+expect "whose digest is kept" 0 "ok         run/recipe.conf" "$weft" verify run
+rm -r run && cp -r whole run
 flip run/eval.json 100
 expect "weft report refuses it" 3 "is not what evaluation left" "$weft" report run
 cp whole/eval.json run/eval.json

@@ -1,8 +1,11 @@
 /* The files of a run: the first byte says which file of which run the rest replaces; `weft report`
  * and `weft compare` then read all of them. There is a run of one collection, one over tasks and
  * widths, and one along a condition. Whatever stands there, it is read or refused with an exit code
- * of errors.def. */
+ * of errors.def. stage.json has no digests, as in version 0.1: otherwise what is changed would be
+ * refused by them, and the readers behind would not be reached. */
 #include "fuzz_program.h"
+
+#include <jansson.h>
 
 static const char *const runs[] = {"run", "tasks", "domains"};
 static const char *const names[] = {"stage.json", "eval.json", "points.json",
@@ -37,6 +40,22 @@ static void make_recipes(void) {
     put_text("domains.conf", text);
 }
 
+static void drop_digests(const char *name) {
+    size_t size;
+    const char *stage;
+    json_t *entry;
+    char *text = fuzz_get(name, &size);
+    json_t *record = json_loadb(text, size, 0, NULL);
+    if (json_object_del(record, "digest") != 0) abort();
+    json_object_foreach(record, stage, entry) json_object_del(entry, "outputs");
+    free(text);
+    text = json_dumps(record, JSON_INDENT(1));
+    if (text == NULL) abort();
+    put_text(name, text);
+    free(text);
+    json_decref(record);
+}
+
 static void make_runs(void) {
     static bool made;
     if (made) return;
@@ -47,6 +66,9 @@ static void make_runs(void) {
         snprintf(recipe, sizeof recipe, "%s.conf", runs[r]);
         const char *words[] = {"run", fuzz_path(recipe), "-o", fuzz_path(runs[r]), NULL};
         if (fuzz_weft(words) != 0) abort();
+        char record[64];
+        snprintf(record, sizeof record, "%s/%s", runs[r], names[0]);
+        drop_digests(record);
         for (int k = 0; k < n_names; k++) {
             char inner[64];
             snprintf(inner, sizeof inner, "%s/%s", runs[r], names[k]);

@@ -3,6 +3,7 @@
 #
 #     bench/cuda_check.sh build         compile what it runs, and weft, into $BUILD/gpu (needs nvcc, the test libraries)
 #     bench/cuda_check.sh build edges   only the benchmarks of the second edge design and its instructions
+#     bench/cuda_check.sh build ranks   what bench/gpu_ranks.sh runs, into $BUILD/gpu_ranks; needs mpicc
 #     bench/cuda_check.sh               run from there; needs the folder and a GPU only, so it may be carried elsewhere
 #     bench/cuda_check.sh lease         for a GPU lent for minutes, what decides most first, one short table last: sm_90a's
 #                                       instructions, both benchmarks, step times, tests, loop, sanitizers. Builds first where
@@ -20,9 +21,9 @@ gpu=$build/gpu
 cd "$(dirname "$0")/.." || exit 1
 mode=${1:-run}
 case $mode-${2:-} in
-build- | build-edges | run- | lease-) ;;
+build- | build-edges | build-ranks | run- | lease-) ;;
 *)
-    echo "usage: bench/cuda_check.sh [build | build edges | lease]" >&2
+    echo "usage: bench/cuda_check.sh [build | build edges | build ranks | lease]" >&2
     exit 2 ;;
 esac
 # Programs of one .cu file. Spills, products that the compiler serialises and registers that it does not move are errors.
@@ -42,15 +43,16 @@ build_edges() {
         fi
     done
 }
-# All programs in one file, for each of them would hold all kernels: $gpu/programs NAME ARGUMENT..., and a script NAME
-# that calls it.
+# link_programs FOLDER LIBRARIES SOURCE...: all in one file, for each of them would hold all kernels: FOLDER/programs NAME
+# ARGUMENT..., and a script NAME that calls it.
 link_programs() {
-    objects=$gpu/objects table= mains=
+    into=$1 libraries=$2 objects=$1/objects table= mains=
+    shift 2
     rm -rf "$objects" && mkdir -p "$objects" || return 1
     jansson=$(grep -q ljansson Makefile && echo -l:libjansson.a)
     link="-L$(dirname "$nvcc")/../lib64 -lcudart_static -l:libz.a -l:libxxhash.a -lm -lpthread -ldl -lrt -lstdc++"
     flags="-std=gnu11 -O2 -Wall -Werror -D_GNU_SOURCE -Iinclude -Isrc -Itests -I$(dirname "$nvcc")/../include"
-    for source in tests/unit/test_cuda_*.c tests/unit/test_zoo_cuda.c bench/cuda_*.c weft; do
+    for source; do
         name=$(basename "$source" .c)
         case $source in
         weft) ld -r "$build"/src/cli/*.o -o "$objects/$name.o" || return 1 ;;
@@ -58,8 +60,8 @@ link_programs() {
         esac
         objcopy --redefine-sym main=main_$name --keep-global-symbol=main_$name "$objects/$name.o" || return 1
         mains="$mains int main_$name(int, char **);" table="$table {\"$name\", main_$name},"
-        printf '#!/bin/sh\nexec "$(dirname "$0")/programs" %s "$@"\n' "$name" >"$gpu/$name"
-        chmod +x "$gpu/$name"
+        printf '#!/bin/sh\nexec "$(dirname "$0")/programs" %s "$@"\n' "$name" >"$into/$name"
+        chmod +x "$into/$name"
     done
     cat >"$objects/programs.c" <<END
 #include <stdio.h>
@@ -73,9 +75,9 @@ int main(int argc, char **argv) {
     return 2;
 }
 END
-    ${CC:-gcc} $flags "$objects"/programs.c bench/nccl_at_run_time.c "$objects"/*.o "$build/libweft.a" -lcmocka $link $jansson \
-        -s -Wl,-rpath,'$ORIGIN' -o "$gpu/programs" || return 1
-    cp -L "$(${CC:-gcc} -print-file-name=libcmocka.so)" "$gpu/libcmocka.so.0"
+    # shellcheck disable=SC2086
+    ${CC:-gcc} $flags "$objects"/programs.c bench/nccl_at_run_time.c "$objects"/*.o "$build/libweft.a" $libraries $link \
+        $jansson -s -Wl,-rpath,'$ORIGIN' -o "$into/programs" || return 1
     rm -r "$objects"
 }
 nvcc=${NVCC:-$(command -v nvcc)}
@@ -84,12 +86,24 @@ if [ "$mode" = build ]; then
         echo "cuda_check.sh: no nvcc; put CUDA's bin folder into PATH, or set NVCC" >&2
         exit 2
     fi
+    if [ "${2:-}" = ranks ]; then
+        make BUILD="$build" CURL= "$build/libweft.a" || exit 1
+        make BUILD="$build" CURL= "$build/weft" || exit 1
+        "$build/weft" version | grep '^mpi: .*MPI' || {
+            echo "cuda_check.sh: build ranks needs mpicc (Debian: libopenmpi-dev)" >&2
+            exit 2
+        }
+        link_programs "$build/gpu_ranks" -lmpi bench/cuda_loop.c bench/cuda_ranks.c weft || exit 1
+        du -sm "$build/gpu_ranks" | sed 's/\t/ MiB in /'
+        exit 0
+    fi
     build_edges
     [ -z "${2:-}" ] || exit 0
     rm -f "$build/libweft.a" # it may hold what uses libcurl and MPI
     make BUILD="$build" CURL= MPI= "$build/libweft.a" || exit 1
     make BUILD="$build" CURL= MPI= "$build/weft" || exit 1
-    link_programs || exit 1
+    link_programs "$gpu" -lcmocka tests/unit/test_cuda_*.c tests/unit/test_zoo_cuda.c bench/cuda_*.c weft || exit 1
+    cp -L "$(${CC:-gcc} -print-file-name=libcmocka.so)" "$gpu/libcmocka.so.0"
     arch="-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a"
     # shellcheck disable=SC2086
     "$nvcc" -std=c++17 -O3 $arch -D_GNU_SOURCE -Iinclude -Isrc -c bench/cuda_products.cu -o "$gpu/cuda_products.o" &&

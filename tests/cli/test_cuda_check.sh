@@ -22,7 +22,7 @@ program() {
 mkdir -p "$gpu"
 for name in weft test_instructions node_benchmark cuda_loop test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval \
     test_cuda_optim test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts \
-    test_cuda_loops test_cuda_convs test_cuda_phases test_zoo_cuda; do
+    test_cuda_loops test_cuda_convs test_cuda_execute test_cuda_phases test_zoo_cuda; do
     echo "echo $name \$1 >>$scratch/ran" | program $name
 done
 { echo '#!/bin/sh' && echo 'test -x "$7"'; } >compute-sanitizer # --tool T --error-exitcode 9 --print-limit 5 PROGRAM
@@ -47,8 +47,8 @@ expect lease 0 "F0       28.0   19.7   20    25  go" "$script" lease
 check table-is-last sh -c 'tail -n 1 table | grep -q "^F0 "'
 check step-times sh -c 'grep -q "karhunen lean 6.60" table && grep -q "karhunen lstar 6.60" table'
 check head-once sh -c '[ "$(grep -c "^B = 256" table)" = 1 ]'
-check all-listed sh -c '[ "$(grep -c "^ok " table)" = 71 ]'
-check ran-once sh -c '[ "$(sort ran | uniq -d | wc -l)" = 0 ] && [ "$(wc -l <ran)" = 17 ]'
+check all-listed sh -c '[ "$(grep -c "^ok " table)" = 72 ]'
+check ran-once sh -c '[ "$(sort ran | uniq -d | wc -l)" = 0 ] && [ "$(wc -l <ran)" = 18 ]'
 
 # The next call runs what failed, and all of it when a program is another one.
 program test_cuda_field <<P

@@ -1,5 +1,5 @@
-/* weft/data.h: labelled data sets: built in, or read from IDX, CSV, TSV, ARFF or
- * CIFAR, plain or gzip.
+/* weft/data.h: labelled data sets: built in, or read from IDX, CSV, TSV, ARFF, NumPy or CIFAR
+ * files, plain or gzip.
  * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_DATA_H
 #define WEFT_DATA_H
@@ -34,14 +34,14 @@ typedef struct wf_dataset {
      * std */
     char *preparation;
     char fingerprint[65]; /* hex digest over both parts as they stand */
-    char note[256];       /* what a user of the set must know ("regenerated ..."); "" as a rule */
+    char note[256];       /* what a user of the set must know: "regenerated ..."; often "" */
     /* Of images, whose pixels are the inputs in this order; height 0: plain numbers. */
     int channels, height, width;
 } wf_dataset;
 
 /* Read or generate a data set. desc is borrowed for the call and must not be NULL. *out is the
- * caller's: wf_dataset_free(), which accepts NULL; it is NULL on failure. Later it is only read,
- * by several threads if need be.
+ * caller's: wf_dataset_free(), which accepts NULL; it is NULL on failure. Nothing changes it later,
+ * so several threads may read it.
  * Returns WF_OK, WF_ERR_USAGE (settings that do not go together), WF_ERR_INPUT (a file), or
  * WF_ERR_MEMORY. */
 WF_API wf_status wf_dataset_open(wf_ctx *ctx, const wf_data_desc *desc, wf_dataset **out);
@@ -118,8 +118,8 @@ typedef struct wf_fetched {
 /* Frees what it holds, not itself; accepts NULL. */
 WF_API void wf_fetched_free(wf_fetched *fetched);
 
-/* Download a data set. The next call resumes a broken download, and asks nothing of the network
- * for a file that is there and unchanged.
+/* Download a data set. The next call resumes a broken download. A file that is there and unchanged
+ * is not asked for again.
  * what  an OpenML number or name ("23", "cmc"), "acs:2018:CA" (ACSIncome of a state, filtered as
  *       Folktables does), or an http(s) address.
  * out   free it with wf_fetched_free, also after a failure.

@@ -104,14 +104,14 @@ WF_API wf_status wf_wasserstein2(wf_ctx *ctx, const double *a, const double *b, 
 
 /* --- networks of other programs --------------------------------------------------------------- */
 
-/* Files of other programs say neither how inputs were scaled nor which activation the networks have
- * nor which output stands for which class. */
+/* Files of other programs do not say how inputs were scaled, which activation the networks have, or
+ * which class each output stands for. */
 typedef struct wf_suits {
     /* mean of a few networks on a part of the test set, with the scale and activation as stated */
     double accuracy;
-    double best;          /* the same with `advice` taken */
+    double best;          /* the same, when `advice` is followed */
     double largest_class; /* share of the largest class of the test part */
-    double guessing;      /* below this an accuracy is hardly above largest_class */
+    double guessing;      /* an accuracy below this is hardly above largest_class */
     char advice[400];     /* "--scale standard --activation tanh"; "": nothing is far better */
 } wf_suits;
 /* Try the usual scales, activations and any order of classes on a few networks. desc is as the

@@ -17,8 +17,8 @@ WF_API wf_status wf_write_file(wf_ctx *ctx, const char *path, const void *bytes,
 WF_API wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out,
                               size_t *size);
 /* Fails for JSON which, once read, would take far more memory than text of its size should: an
- * empty object is two bytes of text and 250 bytes of memory. To be asked before the text is given
- * to jansson. Returns WF_OK or WF_ERR_INPUT. */
+ * empty object is two bytes of text and 250 bytes of memory. Call it before jansson reads the text.
+ * Returns WF_OK or WF_ERR_INPUT. */
 WF_API wf_status wf_json_check(wf_ctx *ctx, const char *label, const char *text, size_t size);
 /* Returns WF_OK or WF_ERR_DISK. */
 WF_API wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its parents */
@@ -26,20 +26,20 @@ WF_API wf_status wf_make_folder(wf_ctx *ctx, const char *path); /* with its pare
  * Returns WF_OK or WF_ERR_DISK. */
 WF_API wf_status wf_remove(wf_ctx *ctx, const char *path);
 /* False only when the system says that there is no such file. When it cannot tell (an I/O error, a
- * closed folder) the answer is true: whoever opens the file then gets the error, and nobody
- * replaces what could not be seen. */
+ * closed folder) the answer is true: opening the file then reports the error, and nothing that may
+ * be there is replaced. */
 WF_API bool wf_file_exists(const char *path);
 
 /* Which file weft has mapped at an address; false: none. For a handler of SIGBUS, which the system
- * sends when a mapped file is made shorter or its disk fails: weft's program ends there with a
- * sentence, a program that uses the library does as it likes. May be called from a handler. */
+ * sends when a mapped file becomes shorter or its disk fails. weft's program prints a sentence and
+ * ends; another program may decide otherwise. May be called from a handler. */
 WF_API bool wf_mapped_file(const void *address, char *out, size_t size);
 
-/* Only one process at a time makes an output: a file that is to be written (refused like by
- * wf_write_file when its path will not do), or all that lies in a folder. It is this call's until
- * wf_lock_free, which takes NULL, or until the process ends, however it ends. If another process
- * has it: WF_ERR_LOCKED and a sentence that says who, on which machine and since when; or, where
- * the context waits for locks, a warning and a wait. */
+/* Only one process at a time makes an output: a file, or everything in a folder. A lock on a path
+ * where wf_write_file could not write is refused. The lock is held until wf_lock_free, or until the
+ * process ends, however it ends. While another process holds it, the call returns WF_ERR_LOCKED
+ * with a sentence that says which process, on which machine and since when; where the context waits
+ * for locks, the call warns and waits. */
 typedef struct wf_lock wf_lock;
 /* *out is the caller's: wf_lock_free(). Returns WF_OK, WF_ERR_LOCKED, WF_ERR_INTERRUPTED (while
  * waiting), WF_ERR_DISK or WF_ERR_MEMORY; *out is then NULL. */
@@ -49,9 +49,9 @@ WF_API wf_status wf_lock_folder(wf_ctx *ctx, const char *path, wf_lock **out);
 /* Accepts NULL. */
 WF_API void wf_lock_free(wf_lock *lock);
 
-/* A file's digest, 32 hexadecimal digits and a NUL: XXH3 of 128 bits over its bytes. It tells
- * damage and exchanged files; it is no protection against a forger. Returns WF_OK, WF_ERR_INPUT,
- * WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
+/* A file's digest, 32 hexadecimal digits and a NUL: XXH3 of 128 bits over its bytes. It detects
+ * damaged and swapped files, not forged ones. Returns WF_OK, WF_ERR_INPUT, WF_ERR_INTERRUPTED or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_file_digest(wf_ctx *ctx, const char *path, char out[33]);
 /* safetensors files of weft hold a digest of themselves. *known false: there is none, because
  * another program or version 0.1 wrote the file. Returns WF_OK, WF_ERR_INPUT (no such file, or its

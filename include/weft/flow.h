@@ -54,14 +54,13 @@ WF_API wf_fit_desc wf_fit_desc_default(void); /* our recipe: muon, preconditione
 WF_API const wf_setting *wf_fit_settings(void);
 WF_API wf_fit_desc wf_fit_desc_paper(void); /* AdamW, plain, independent */
 
-/* Train until desc->updates, or until max_seconds with a warning: the schedule is shortened on the
- * way to end by then. A checkpoint at `path` of the
- * same settings is continued, bit for bit. On WF_ERR_INTERRUPTED and WF_ERR_DIVERGED the last
- * good checkpoint is kept there. out may be NULL.
- * Everything is borrowed for the call; *out, where it is wanted, is the caller's. Returns WF_OK,
- * WF_ERR_USAGE (settings), WF_ERR_INPUT (a collection, a checkpoint of other settings),
- * WF_ERR_SHAPE, WF_ERR_DIVERGED, WF_ERR_INTERRUPTED, WF_ERR_DISK, WF_ERR_UNSUPPORTED or
- * WF_ERR_MEMORY. */
+/* Train for desc->updates updates. Where max_seconds would not suffice for them, a warning says so
+ * and the schedule is shortened to end by then. A checkpoint at `path` of the same settings is
+ * continued, bit for bit. On WF_ERR_INTERRUPTED and WF_ERR_DIVERGED the last good checkpoint is
+ * kept there. out may be NULL. Everything is borrowed for the call; *out, where it is wanted, is
+ * the caller's. Returns WF_OK, WF_ERR_USAGE (settings), WF_ERR_INPUT (a collection, a checkpoint of
+ * other settings), WF_ERR_SHAPE, WF_ERR_DIVERGED, WF_ERR_INTERRUPTED, WF_ERR_DISK,
+ * WF_ERR_UNSUPPORTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_sources,
                              const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
                              wf_flow **out);
@@ -73,13 +72,13 @@ WF_API void wf_flow_free(wf_flow *flow);
 WF_API const char *wf_flow_generator(const wf_flow *flow); /* whose flow it is: "gmn" */
 WF_API int wf_flow_cond_size(const wf_flow *flow);         /* numbers in a condition; 0: none */
 WF_API size_t wf_flow_params(const wf_flow *flow);         /* trainable parameters of its field */
-/* The struct of its generator's settings, wf_field_desc of gmn, NULL where it has none; and how it
- * was trained, never NULL. Both belong to the flow. */
+/* The settings of its generator (a wf_field_desc for gmn; NULL: it has none), and those of its
+ * training (never NULL). Both belong to the flow. */
 WF_API const void *wf_flow_options(const wf_flow *flow);
 WF_API const wf_fit_desc *wf_flow_trained_with(const wf_flow *flow);
 WF_API size_t wf_flow_updates(const wf_flow *flow); /* done so far */
-/* Where it stands on the way to the updates it was given: the same, unless max_seconds shortened
- * its schedule. */
+/* Its position in the schedule, in updates: equal to wf_flow_updates(), unless max_seconds has
+ * shortened the schedule. */
 WF_API size_t wf_flow_position(const wf_flow *flow);
 /* A value of its file's metadata, which belongs to the flow; NULL when absent. */
 WF_API const char *wf_flow_meta(const wf_flow *flow, const char *key);
@@ -108,8 +107,8 @@ WF_API void wf_flow_tasks(const wf_flow *flow, char *out, size_t size);
 WF_API wf_status wf_flow_find_task(wf_ctx *ctx, const wf_flow *flow, const char *task, int *index);
 /* The source whose condition is nearest to `cond`. */
 WF_API int wf_flow_nearest(const wf_flow *flow, const float *cond);
-/* Where a condition lies: at one that was trained on, between such (a convex combination), or
- * beyond. */
+/* Where a condition lies: at one that was trained on, between several (a convex combination), or
+ * beyond all of them. */
 typedef enum wf_cond_place { WF_COND_TRAINED, WF_COND_BETWEEN, WF_COND_BEYOND } wf_cond_place;
 /* Returns WF_OK, WF_ERR_USAGE (the flow has no conditions) or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_place(wf_ctx *ctx, const wf_flow *flow, const float *cond,
@@ -128,10 +127,10 @@ WF_API wf_sample_desc wf_sample_desc_default(void);
 /* The table of its settings, for wf_settings_create(): a constant, never NULL. */
 WF_API const wf_setting *wf_sample_settings(void);
 
-/* How the flow is to be sampled: what wf_flow_keep_sampling put into its file, over the defaults.
- * The seed is the default's. */
+/* The sampling settings that wf_flow_keep_sampling put into the flow's file; the defaults where it
+ * put none. The seed is the default's. */
 WF_API void wf_flow_sampling(const wf_flow *flow, wf_sample_desc *out);
-/* Keep sampling settings in the file of a finished flow; nothing is written where they are there.
+/* Keep sampling settings in the file of a finished flow; a file that has them is not written.
  * Returns WF_OK, WF_ERR_INPUT (no flow), WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_keep_sampling(wf_ctx *ctx, const char *path, const wf_sample_desc *desc);
 
@@ -186,8 +185,8 @@ WF_API wf_status wf_control_average(wf_ctx *ctx, const wf_zoo *zoo, bool matched
                                     uint64_t seed, float *weights);
 
 /* Pairs of networks of two collections of one architecture, drawn without repeats until one
- * collection is used up. from, to (n, n_params): each `to` is matched to its `from` with so many
- * sweeps; 0: none.
+ * collection is used up. from, to (n, n_params): each `to` is matched to its `from` in `sweeps`
+ * sweeps; 0: it is not matched.
  * Returns WF_OK, WF_ERR_SHAPE (two architectures), WF_ERR_INPUT, WF_ERR_INTERRUPTED or
  * WF_ERR_MEMORY. */
 WF_API wf_status wf_control_pairs(wf_ctx *ctx, const wf_zoo *a, const wf_zoo *b, int sweeps,

@@ -41,7 +41,7 @@ typedef struct wf_generator_fit_desc {
 typedef struct wf_generator_open_desc {
     const wf_generator_kind *kind; /* NULL: as the file says */
     const char *path;              /* of a fit; NULL for kinds without fit */
-    /* KEEPS_COLLECTION: borrowed, must outlive the generator; else NULL is fine */
+    /* for kinds that keep their collection: borrowed, must outlive the generator; else NULL */
     const wf_zoo *zoo;
     const void *options; /* kinds without fit; NULL: the defaults */
 } wf_generator_open_desc;
@@ -51,7 +51,7 @@ typedef struct wf_generator_request {
     const wf_graph *graph;
     const float *cond; /* NULL: none */
     size_t n;
-    /* NULL: the defaults. Kinds that are no flows may read the seed alone */
+    /* NULL: the defaults. Kinds other than flows may use the seed alone */
     const wf_sample_desc *sample;
     float *weights;         /* (n, n_params of graph) */
     float *direct;          /* with REFINES: the networks before refinement; may be NULL */
@@ -79,7 +79,7 @@ struct wf_generator_kind {
     /* The architecture it was fitted to, which a fixed one samples; NULL: any, or not known. */
     const wf_graph *(*graph)(const void *self);
     wf_flow *(*flow)(void *self); /* of flow generators; NULL for others */
-    /* Networks that a fit with these settings takes at least; NULL: one. */
+    /* The fewest networks that a fit with these settings accepts; NULL: one. */
     size_t (*least)(const void *options);
     /* Trainable parameters when fitted to networks of `graph`; NULL: none. */
     wf_status (*params)(wf_ctx *ctx, const wf_generator_kind *kind, const void *options,
@@ -109,9 +109,9 @@ WF_API wf_status wf_generator_named(wf_ctx *ctx, const char *name, const wf_gene
 
 /* --- use -------------------------------------------------------------------------------------- */
 
-/* Says before any work when the collections do not suit the kind: several architectures,
- * conditions, no alignment. Under a device of cuda a kind that has no program for it warns and runs
- * on the CPU; wf_ctx_devices says where "fitting" and "sampling" ran.
+/* Fit a generator. Collections that do not suit the kind (several architectures, conditions, no
+ * alignment) are refused before any work. With the device cuda, a kind that cannot use a GPU warns
+ * and runs on the CPU; wf_ctx_devices says where "fitting" and "sampling" ran.
  * desc is borrowed for the call. Returns WF_OK, WF_ERR_USAGE, WF_ERR_INPUT, WF_ERR_SHAPE,
  * WF_ERR_UNSUPPORTED, WF_ERR_LOCKED, WF_ERR_DIVERGED, WF_ERR_INTERRUPTED, WF_ERR_DISK or
  * WF_ERR_MEMORY. */
@@ -121,8 +121,8 @@ WF_API wf_status wf_generator_fit(wf_ctx *ctx, const wf_generator_kind *kind,
  * collection that is needed), WF_ERR_INPUT (the file) or WF_ERR_MEMORY; *out is then NULL. */
 WF_API wf_status wf_generator_open(wf_ctx *ctx, const wf_generator_open_desc *desc,
                                    wf_generator **out);
-/* Returns WF_OK, WF_ERR_USAGE (conditions or refinement that the kind has not), WF_ERR_UNSUPPORTED
- * (another architecture), WF_ERR_SOLVER, WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
+/* Returns WF_OK, WF_ERR_USAGE (conditions or refinement that the kind does not offer),
+ * WF_ERR_UNSUPPORTED (another architecture), WF_ERR_SOLVER, WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_generator_sample(wf_ctx *ctx, wf_generator *generator,
                                      const wf_generator_request *request);
 WF_API void wf_generator_free(wf_generator *generator); /* accepts NULL */
@@ -160,8 +160,9 @@ WF_API wf_flow *wf_generator_flow(wf_generator *generator);
 WF_API wf_status wf_generator_fit_json(wf_ctx *ctx, const char *name, const wf_zoo *const *zoos,
                                        const wf_zoo *const *held_out, int n, const char *json,
                                        const char *path);
-/* Open what was fitted into `path`, or a generator `name` that needs no fit ("perturbation-0.1").
- * name  NULL: as the file says.     path  NULL: without fit.
+/* Open the generator in the file `path`, or a generator `name` that needs no fit
+ * ("perturbation-0.1").
+ * name  NULL: as the file says.     path  NULL: a generator without fit.
  * zoo   for those that keep their collection; borrowed until wf_generator_free(); else NULL.
  * json  settings of a generator without fit; NULL: the defaults.
  * *out is the caller's: wf_generator_free(); NULL on failure.

@@ -216,8 +216,8 @@ WF_API int wf_graph_tensors(const wf_graph *graph); /* tensors of a PyTorch stat
 WF_API const char *wf_graph_tensor(const wf_graph *graph, int index, size_t *offset, size_t *count,
                                    int *rank, size_t shape[4], int *kind);
 
-/* One chain of linear layers on plain inputs, without norms and residual connections: what the
- * programs for a GPU that train and test networks take. */
+/* Whether the network is one chain of linear layers on plain inputs, without norms and residual
+ * connections. The fastest kernels need that. */
 WF_API bool wf_graph_is_chain(const wf_graph *graph);
 
 /* Shape of a block's tensor in PyTorch: its rank (1 to 4) is returned. */

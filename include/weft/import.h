@@ -121,8 +121,8 @@ typedef struct wf_zoo_score_info {
     double mean, std, min, max; /* std with divisor n; NaN scores are left out */
 } wf_zoo_score_info;
 
-/* How the networks stand to their neighbours by index, judged by cosines of flat weight vectors
- * (medians over at most 2,000 pairs). With `near` over pairs (i, i+1) and `far` over pairs half
+/* How similar networks are to their neighbours by index, by cosines of flat weight vectors (medians
+ * over at most 2,000 pairs). With `near` over pairs (i, i+1) and `far` over pairs half
  * the collection apart:
  *   near <= 0.5                        independent, as far as weights can tell
  *   1 - near < (1 - far) / 2           one or more training trajectories, saved step by step
@@ -159,7 +159,7 @@ typedef struct wf_zoo_summary {
     char warning[512]; /* one sentence when the networks are not independent, else "" */
 } wf_zoo_summary;
 
-/* Everything that can be said of a collection without its data set.
+/* What a collection shows without its data set.
  * Returns WF_OK, WF_ERR_INPUT (a damaged file), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_info(wf_ctx *ctx, const wf_zoo *zoo, wf_zoo_summary *out);
 /* The same as JSON, which `weft zoo info --json` prints:

@@ -6,8 +6,8 @@
  *     wf_flow_fit(ctx, &source, 1, &plan.field, &plan.fit, "flow.safetensors", &flow);
  *     wf_flow_sample(ctx, flow, wf_zoo_graph(zoo), NULL, 100, &plan.sample, weights, NULL, NULL);
  *
- * The speed is measured, not looked up: real updates of the flow that is planned run for a second
- * or two, matching, optimiser and validation included. A busy machine makes the plan smaller. Two
+ * The speed is measured: real updates of the planned flow run for a second or two, including
+ * matching, optimiser and validation. On a busy machine the plan is smaller. Two
  * calls may measure different speeds and plan different flows; to get the same flow again, keep
  * the plan. `weft fit` writes it as a recipe.
  * weft/weft.h says who owns what and what NULL means where a comment does not. */

@@ -49,8 +49,8 @@ WF_API wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *se
  * Texts belong to the recipe. Returns WF_OK, WF_ERR_INPUT or, for an override, WF_ERR_USAGE. */
 WF_API wf_status wf_recipe_settings(wf_ctx *ctx, wf_recipe *recipe, const wf_setting *rows,
                                     void *desc);
-/* Fails with file, line, key, what was found, and `allowed`: for values that only a caller can
- * judge.
+/* Refuses a value that only the caller can judge: fails with file, line, key, what was found, and
+ * `allowed`.
  * Returns WF_ERR_INPUT or, for an override, WF_ERR_USAGE. */
 WF_API wf_status wf_recipe_refuse(wf_ctx *ctx, const wf_recipe *recipe, const char *section,
                                   const char *key, const char *allowed);

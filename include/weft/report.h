@@ -25,7 +25,7 @@ typedef struct wf_report_entry {
     wf_report_role role;
     const wf_eval_row *row;
     const wf_points *points; /* NULL: only in the table */
-    bool copies;             /* marked as copies; with points it is found out, too */
+    bool copies;             /* mark as copies; with points the report also looks for itself */
 } wf_report_entry;
 
 typedef struct wf_report_fact {
@@ -80,8 +80,8 @@ typedef struct wf_report_sweep {
 /* The log of a fit: JSON lines with "update" and "loss", of a fit in phases "phase", too. */
 typedef struct wf_report_log {
     const char *name;   /* of the run, where the page is about several; NULL */
-    const char *path;   /* a missing file is no fault */
-    const char *digest; /* what wf_file_digest said of it: another one is refused; or NULL */
+    const char *path;   /* the file may be missing */
+    const char *digest; /* by wf_file_digest; a file with another one is refused. NULL: any */
 } wf_report_log;
 
 /* Everything is borrowed for the call. A part whose input is NULL is left out of the page. */
@@ -118,7 +118,7 @@ WF_API wf_report_desc wf_report_desc_default(void);
  * Returns WF_OK, WF_ERR_MEMORY, WF_ERR_DISK or, for an unreadable log, WF_ERR_INPUT. */
 WF_API wf_status wf_report_write(wf_ctx *ctx, const wf_report_desc *desc, const char *path);
 
-/* Judges sets of networks and gives table and page as texts, in one go.
+/* Judges sets of networks and returns the table and the page as texts.
  * title    of the page; NULL: "evaluation".
  * names    [count] of the rows, at most 63 bytes each; the collection's own row comes first and
  *          is called reference. Rows whose name begins with "held" are held-out networks in

@@ -6,11 +6,10 @@
  *     puts(result);                    {"folder": ..., "eval": {...}, "files": {...}}
  *     wf_free(result);
  *
- * A finished stage with the same settings is skipped, a broken one goes on where it stopped,
- * results of other settings are never overwritten unless told so. Nothing is printed: progress and
- * warnings go to the context, lines about stages to the callback. docs/commands.md has the keys of
- * recipes.
- * weft/weft.h says who owns what and what NULL means where a comment does not. */
+ * A finished stage with the same settings is skipped, and a broken one goes on where it stopped.
+ * Results of other settings are overwritten only where `redo` says so. Nothing is printed: progress
+ * and warnings go to the context, lines about stages to the callback. docs/commands.md has the keys
+ * of recipes. weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_RUN_H
 #define WEFT_RUN_H
 

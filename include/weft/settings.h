@@ -24,9 +24,9 @@
  *     #include "weft/fit.def"
  *         {0}};
  *
- * After the help, designated members may follow. A setting that is added to a table which released
- * files were written with needs `.before`, the value that they were made with: then they open, and
- * finished stages of their runs stay finished.
+ * After the help, designated members may follow. A setting that is new in a table needs `.before`,
+ * the value that earlier files were made with. Those files then open, and finished stages of their
+ * runs stay finished.
  * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_SETTINGS_H
 #define WEFT_SETTINGS_H
@@ -138,8 +138,7 @@ WF_API bool wf_setting_equal(const wf_setting *row, const void *a, const void *b
 WF_API bool wf_setting_same(const wf_setting *row, const char *a, const char *b);
 /* "a number above 0 and at most 1000", "lean, lstar". */
 WF_API void wf_setting_allowed(const wf_setting *row, char *out, size_t size);
-/* The name among `names` (NULL-terminated) that `word` is probably a slip of; NULL: none is
- * near. */
+/* The name among `names` (NULL-terminated) that `word` probably misspells; NULL: none is near. */
 WF_API const char *wf_nearest_name(const char *word, const char *const *names);
 
 /* Members of structs. */

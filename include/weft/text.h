@@ -33,7 +33,7 @@ WF_API bool wf_text_add(wf_text *text, const char *format, ...)
  *     for (int i = 0; i < n; i++) wf_long_text_add(&list, "%s\n", name[i]);
  *     char *text = wf_long_text_end(&list);             NULL: out of memory
  *
- * Streams of open_memstream do not do: where memory is short they drop text and report nothing. */
+ * open_memstream does not serve here: where memory is short it drops text and reports nothing. */
 typedef struct wf_long_text {
     char *bytes;
     size_t length; /* of the text; a caller that has used it may set it to 0 */

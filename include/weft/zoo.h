@@ -119,8 +119,8 @@ typedef struct wf_zoo_extra {
 WF_API wf_status wf_zoo_write(wf_ctx *ctx, const char *path, const wf_graph *graph,
                               const float *weights, size_t count, const wf_zoo_extra *extra);
 
-/* How its networks want the numbers of a data set: metadata "weft.scale", which an import writes,
- * or the scale of "weft.preparation". False: it does not say, and *out stays. */
+/* The scale that its networks expect of inputs: metadata "weft.scale", which an import writes, or
+ * the scale in "weft.preparation". False: the collection does not say, and *out stays. */
 WF_API bool wf_zoo_scale(const wf_zoo *zoo, wf_scale *out);
 
 /* Networks of an open collection, in this order. */
@@ -154,11 +154,11 @@ WF_API wf_zoo_desc wf_zoo_desc_default(void);
 /* The table of its settings, for wf_settings_create(): a constant, never NULL. */
 WF_API const wf_setting *wf_zoo_settings(void);
 
-/* Train networks first .. first+count-1 and write them to `path`; where they stand there already,
- * of the same settings and intact, nothing is done. Finished shards lie in `path`.parts/ until the
- * end: a broken call goes on where it stopped. A network that diverges is reported, left out of the
- * file and counted in *diverged (may be NULL). Returns WF_OK, WF_ERR_USAGE (desc), WF_ERR_SHAPE
- * (data for other networks), WF_ERR_UNSUPPORTED (networks that weft cannot train),
+/* Train networks first .. first+count-1 and write them to `path`. If the file already holds them,
+ * intact and with the same settings, nothing is done. Finished shards lie in `path`.parts/ until
+ * the end, so a broken call goes on where it stopped. A network that diverges is reported, left out
+ * of the file and counted in *diverged (may be NULL). Returns WF_OK, WF_ERR_USAGE (desc),
+ * WF_ERR_SHAPE (data for other networks), WF_ERR_UNSUPPORTED (networks that weft cannot train),
  * WF_ERR_INTERRUPTED (finished shards stay), WF_ERR_LOCKED, WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                               const wf_zoo_desc *desc, const char *path, size_t *diverged);

@@ -84,8 +84,8 @@ static double forgone(assign_state *s, uint32_t r, uint32_t *place) {
 }
 
 /* Stage 2. Bids keep I1 and I2: the winner's second best becomes as good as its best, and the
- * displaced row is free again. Equal bests raise no price and could displace one another for
- * ever, hence the bound. */
+ * displaced row is free again. Two equally good bids raise no price and could displace each other
+ * for ever, hence the bound. */
 static void bid(assign_state *s) {
     size_t bids = 4 * s->n, free_rows = s->n;
     for (size_t i = 0; i < s->n; i++) s->free_rows[i] = (uint32_t)(s->n - 1 - i);
@@ -113,7 +113,7 @@ static uint32_t predecessor(const assign_state *s, uint32_t column, double dista
     return s->visited[k];
 }
 
-/* Stage 3: Dijkstra from row `start` to the nearest free column, then the path turned over, then
+/* Stage 3: Dijkstra from row `start` to the nearest free column, then the path flipped, then
  * prices. */
 static void augment(assign_state *s, uint32_t start) {
     memcpy(s->open, s->price, s->n * sizeof *s->open);

@@ -63,7 +63,7 @@ void wf__match_pack_reference(const wf_match_plan *plan, const float *w, float *
 
 /* Memory of one worker, reused from pair to pair. */
 typedef struct wf_match_work {
-    const wf_ctx *watched; /* once it is interrupted a matching ends early and must not be used */
+    const wf_ctx *watched; /* once interrupted, a matching ends early and must not be used */
     float *score, *price;
     float *search;     /* what the assignment needs beyond registers: 4 vectors of `widest` */
     int32_t *previous; /* [widest] */

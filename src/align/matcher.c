@@ -30,7 +30,7 @@ enum {
 /* Squares that sum to more could overflow in float scores. */
 static const double largest_square = 1e30;
 
-/* In eight interleaved sums: one would wait for itself at every step. */
+/* In eight interleaved sums, because a single one would wait for each addition. */
 static double sum_of_squares(const float *w, size_t n) {
     double part[8] = {0}, sum = 0;
     size_t i = 0;
@@ -41,7 +41,7 @@ static double sum_of_squares(const float *w, size_t n) {
     return sum;
 }
 
-/* Of the parameters that take part in the matching, which stand in runs between buffers. */
+/* Sum of squares of the parameters that are matched. Buffers lie between ranges of them. */
 static double network_squares(const wf_graph *graph, const float *w) {
     double sum = 0;
     size_t start = 0;
@@ -60,8 +60,8 @@ static bool usable(double squares) { return squares < largest_square; }
 
 /* --- where ------------------------------------------------------------------------------------ */
 
-/* What a pair takes one core, roughly: products at 30 GFLOP/s, 15 ns for each entry of a score
- * matrix over the sweeps. */
+/* Rough time of a pair on one core: products at 30 GFLOP/s, 15 ns for each entry of a score matrix
+ * over the sweeps. */
 static double pair_seconds(const wf_graph *graph) {
     double flops = 0, entries = 0;
     for (int o = 0; o < graph->n_orbits; o++) {
@@ -291,15 +291,15 @@ static void match_tile(const wcs_call *call, wcs_worker *worker, size_t q, size_
     }
 }
 
-static void wcs_chunk(void *call_, size_t slot, int index) {
+static void wcs_chunk(void *call_, size_t nth, int index) {
     const wcs_call *call = call_;
     wcs_worker *worker = &call->workers[index];
-    size_t chunk = call->first_chunk + slot;
+    size_t chunk = call->first_chunk + nth;
     size_t q0 = chunk / call->slabs * queries_in_a_group;
     size_t queries = smaller_of(queries_in_a_group, call->nq - q0);
     size_t r0 = chunk % call->slabs * call->slab, end = smaller_of(r0 + call->slab, call->nr);
-    float *best = call->best + slot * queries_in_a_group;
-    uint32_t *which = call->which + slot * queries_in_a_group;
+    float *best = call->best + nth * queries_in_a_group;
+    uint32_t *which = call->which + nth * queries_in_a_group;
     for (size_t q = 0; q < queries; q++) best[q] = -INFINITY;
     for (size_t first = r0; first < end && !wf_interrupted(call->ctx); first += call->tile) {
         size_t count = smaller_of(call->tile, end - first);
@@ -315,14 +315,14 @@ static void wcs_chunk(void *call_, size_t slot, int index) {
 /* Chunks of a query group stand in the order of their references, so the first of equal values
  * wins. */
 static void merge_round(const wcs_call *call, size_t chunks, float *best, uint32_t *which) {
-    for (size_t slot = 0; slot < chunks; slot++) {
-        size_t q0 = (call->first_chunk + slot) / call->slabs * queries_in_a_group;
+    for (size_t nth = 0; nth < chunks; nth++) {
+        size_t q0 = (call->first_chunk + nth) / call->slabs * queries_in_a_group;
         size_t queries = smaller_of(queries_in_a_group, call->nq - q0);
         for (size_t q = 0; q < queries; q++) {
-            float value = call->best[slot * queries_in_a_group + q];
+            float value = call->best[nth * queries_in_a_group + q];
             if (!(value > best[q0 + q])) continue;
             best[q0 + q] = value;
-            which[q0 + q] = call->which[slot * queries_in_a_group + q];
+            which[q0 + q] = call->which[nth * queries_in_a_group + q];
         }
     }
 }

@@ -33,9 +33,9 @@ void *wf_arena_zalloc(wf_arena *arena, size_t bytes); /* host memory only */
 void wf_arena_reset(wf_arena *arena);                 /* keeps the blocks */
 void wf_arena_free(wf_arena *arena);
 size_t wf_arena_capacity(const wf_arena *arena);
-/* Empties the arena and leaves it one block, just large enough for the most that was handed out at
- * a time: blocks that were added as they were needed are up to twice as large. Where memory is
- * short there is none, and it grows again. */
+/* Empties the arena and replaces its blocks by one, just large enough for the most that was handed
+ * out at a time. (Blocks added on demand are up to twice as large.) If memory is short, the arena
+ * is left without a block and grows again. */
 void wf_arena_tighten(wf_arena *arena);
 
 /* Return to an earlier point: everything allocated since is given back. */

@@ -1,9 +1,8 @@
 /* backlog: how much work may wait in the queue of a device.
  *
- * Whoever feeds a GPU hears an interruption between two pieces of work, and then waits for what is
- * enqueued. So the queue is measured in seconds, whatever a piece takes: a first piece alone, then
- * as many as take WF_BACKLOG_SECONDS, never more than four times as many as before. One piece is
- * the least. */
+ * The host notices an interruption between two pieces of work, and then waits for everything that
+ * is enqueued. So the backlog is limited in seconds: first one piece, which is timed, then as many
+ * as take WF_BACKLOG_SECONDS, at least one and at most four times as many as before. */
 #ifndef WF_BASE_BACKLOG_H
 #define WF_BASE_BACKLOG_H
 
@@ -25,8 +24,8 @@ static inline size_t wf_backlog_next(wf_backlog *backlog, size_t most) {
     return backlog->last;
 }
 
-/* `count` pieces took so long. A slower one counts at once, a faster one by and by: a piece that
- * was ready before it was asked for says little. */
+/* `count` pieces took so long. The mean rises at once and falls slowly, because a piece that was
+ * ready before it was waited for seems fast. */
 static inline void wf_backlog_took(wf_backlog *backlog, size_t count, double seconds) {
     double each = seconds / (double)(count > 0 ? count : 1);
     if (!(each > 1e-9)) each = 1e-9;

@@ -113,7 +113,8 @@ static void *worker_main(void *start_) {
             draw_chunks(ctx, start.index);
         }
         atomic_fetch_sub(&ctx->inside, 1);
-        /* Asked last: the round just seen may be the one that means the end; it has no chunks. */
+        /* Checked last: the round just seen may be the one that ends the threads; it has no
+         * chunks. */
         if (atomic_load(&ctx->quit)) return NULL;
     }
 }
@@ -440,7 +441,8 @@ static int next_part(const wf_ctx *ctx, const char *before) {
     return next;
 }
 
-/* By name: which part begins first may depend on what an earlier run has left. */
+/* Sorted by name, because the order in which parts begin may depend on what an earlier run has
+ * left. */
 const char *wf_ctx_devices(wf_ctx *ctx) {
     wf_text text = wf_text_start(ctx->devices, sizeof ctx->devices);
     const char *before = "";

@@ -1,5 +1,5 @@
 /* digest: whether bytes are still those that were written: XXH3 of 128 bits, as 32 hexadecimal
- * digits. It tells damage and exchanged files; it is no protection against a forger. */
+ * digits. It detects damaged and swapped files, not forged ones. */
 #ifndef WF_BASE_DIGEST_H
 #define WF_BASE_DIGEST_H
 

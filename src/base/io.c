@@ -138,8 +138,8 @@ typedef struct wf_buffer {
     size_t packed;     /* bytes of gzip that went in */
 } wf_buffer;
 
-/* Tables shrink to a fifth or a tenth; what grows beyond 32 times its size and 48 MB was made for
- * it. */
+/* gzip shrinks tables to a fifth or a tenth. A file that grows beyond 32 times its size and 48 MB
+ * was made to exhaust memory. */
 enum { unpacked_factor = 32, unpacked_floor = 48 << 20 };
 
 /* `fresh` bytes have arrived. */
@@ -284,8 +284,8 @@ wf_status wf_read_file(wf_ctx *ctx, const char *path, size_t limit, char **out, 
     return wf_read_until(ctx, path, limit, NULL, out, size);
 }
 
-/* All of an open file. Other programs may write to it meanwhile: what was read is then the start
- * of one file and the end of another, and nothing in it need show that. */
+/* All of an open file. Another program may write to it meanwhile. Then the start of one file and
+ * the end of another were read, and the content need not show that. */
 static wf_status read_unchanged(wf_ctx *ctx, int fd, wf_buffer *buffer) {
     struct stat before, behind;
     bool known = fstat(fd, &before) == 0;
@@ -542,7 +542,7 @@ static const char *writer_name(const wf_writer *writer) {
 
 size_t wf_piece_bytes = 16 << 20;
 
-/* The disk keeps up, so that the end waits for the last piece alone. */
+/* Pieces are sent to the disk as they come, so that the end waits for the last piece only. */
 static wf_status end_piece(wf_ctx *ctx, wf_writer *writer) {
     writer->unsynced = 0;
     if (wf_stop_is_overdue(ctx))

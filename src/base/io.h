@@ -16,13 +16,13 @@ typedef struct wf_map {
 } wf_map;
 wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out);
 void wf_map_close(wf_map *map);
-/* Whole pages of bytes from .. to-1 leave this process; the page cache keeps them, and a later look
- * brings them back. For who goes through a file that may be larger than memory. */
+/* Whole pages of bytes from .. to-1 leave this process. The page cache keeps them, and reading them
+ * brings them back. For passes over files that may be larger than memory. */
 void wf_map_give_back(const wf_map *map, size_t from, size_t to);
 
 /* In a context of several ranks (base/comm.h) opening, closing, locking, making and removing files
- * are collective: nobody sees a change before all ranks are there, rank 0 makes it, and all get its
- * status. So ranks that look at the same files see the same. */
+ * are collective: a change is made by rank 0 when all ranks have reached it, and all get its
+ * status. So all ranks see the same files. */
 
 /* Durable replacement: written to a sibling, fsync, rename, fsync of the folder. Until commit the
  * old file stands; abort (or a killed process) leaves at most a sibling named ".NAME.tmp.PID",

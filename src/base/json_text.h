@@ -1,4 +1,4 @@
-/* json_text: a JSON value as text, whole or not at all. */
+/* json_text: a JSON value as text. Where memory is short there is no text, never part of one. */
 #ifndef WF_BASE_JSON_TEXT_H
 #define WF_BASE_JSON_TEXT_H
 

@@ -5,13 +5,13 @@
  *
  *   FOLDER/.lock, or FOLDER/.NAME.lock      "process 4711 on node3 since 2026-11-18 02:47:10 UTC"
  *
- * K1  The lock counts, not the file: one that a killed process left is free, and the next holder
- *     takes it over.
- * K2  Only the holder removes the file, while it still has the lock. Who gets a lock looks
- *     whether its file still has a name; if not, the lock was on what an earlier holder had
- *     removed, and it begins again.
- * K3  Who takes a lock removes what killed processes have left of the output (io.c, I2): its
- *     work may be done already, and then nobody writes it again. */
+ * K1  The lock counts, not the file: a file that a killed process left is not locked, and the next
+ *     holder takes it over.
+ * K2  Only the holder removes the file, while it still has the lock. A process that gets a lock
+ *     checks that the file still has its name. If not, an earlier holder has removed it, and the
+ *     process begins again.
+ * K3  A process that takes a lock removes what killed processes have left of the output (io.c, I2).
+ *     If the output is complete, no later writer would do it. */
 #include "base/comm.h"
 #include "base/io.h"
 
@@ -59,7 +59,7 @@ static void write_who(int fd) {
     if (gmtime_r(&now, &utc) != NULL) strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", &utc);
     int length =
         snprintf(text, sizeof text, "process %ld on %s since %s", (long)getpid(), host, since);
-    /* Only for people: a full disk must not keep anybody from the lock. */
+    /* The text is for people only: where the disk is full, the lock is taken without it. */
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length) errno = 0;
 }
 
@@ -160,7 +160,7 @@ static wf_status sweep_entry(void *sweep_, const char *name) {
 
 static void sweep_folder(sweep at) {
     wf_remove_dead_siblings(at.folder);
-    /* As well as it can: what cannot be read now is swept next time. */
+    /* Errors are ignored: what cannot be read now is removed next time. */
     if (wf_list_folder(NULL, at.folder, sweep_entry, &at) != WF_OK) return;
 }
 

@@ -1,5 +1,5 @@
-/* mute: a context that reports nothing for a while, for work inside a call that its caller did not
- * ask for. */
+/* mute: a context that reports nothing for a while. For work inside a call that the caller did not
+ * ask for, such as a measurement. */
 #ifndef WF_BASE_MUTE_H
 #define WF_BASE_MUTE_H
 

@@ -150,7 +150,7 @@ static wf_status read_string(scanner *s, const char **out) {
     return WF_OK;
 }
 
-/* A whole number, not negative, as JSON writes one; 3.0 and 1e2 are none. */
+/* A whole number, not negative, as JSON writes one; 3.0 and 1e2 are refused. */
 static bool read_size(scanner *s, size_t *out) {
     char first = peek_token(s);
     if (first < '0' || first > '9') return false;

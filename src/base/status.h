@@ -49,8 +49,8 @@ void wf_note_device(wf_ctx *ctx, const char *part, bool cuda);
 /* Zeroed memory, 64-byte aligned; count * size is checked. On failure the sentence names `what`.
  * Free with free(). */
 wf_status wf_alloc(wf_ctx *ctx, size_t count, size_t size, const char *what, void *out_pointer);
-/* The same with nothing in it, for memory that many threads fill: who touches a page first pays for
- * it. */
+/* The same, not zeroed: for memory that many threads fill, because the first thread to touch a page
+ * pays for it. */
 wf_status wf_alloc_raw(wf_ctx *ctx, size_t count, size_t size, const char *what, void *out_pointer);
 
 /* Report progress from a long loop; cheap to call, forwards a few times a second. */

@@ -171,8 +171,8 @@ static bool reader_left(void) {
     return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-/* The exit code, once all is said. A reader who left has what it wanted: no complaint, and the
- * code a shell knows. */
+/* The exit code, after the last output. A reader that has closed the pipe has what it wanted: no
+ * error is printed, and the code is the one that shells expect. */
 static int finish(wf_run_app *app, wf_status status) {
     bool unwritten = fflush(stdout) != 0 || ferror(stdout) || cli_print_lost();
     if (status == WF_OK && unwritten) {

@@ -2,7 +2,7 @@
  * networks, and, over a setting that is a number, the four panels of a sweep beside published
  * numbers.
  *
- * A run's settings are those of its stage.json, so they are the ones its results were made with. */
+ * A run's settings are read from its stage.json: they are the ones its results were made with. */
 #include "cli/commands.h"
 #include "cli/compare_methods.h"
 #include "cli/tables.h"
@@ -197,7 +197,7 @@ static const json_t *row_named(const compared *run, const char *name) {
     return NULL;
 }
 
-/* A generated row; runs may lack it: without refinement there is none that is refined. */
+/* A generated row. Runs without refinement have no refined row. */
 static const json_t *generated_row(const compared *run, const struct kind *kind) {
     const char *generator = json_string_value(json_object_get(run->eval, "generator"));
     char name[80];

@@ -1,10 +1,10 @@
 /* fit: a flow without a recipe. The library plans (weft/plan.h), the plan is written as a recipe
  * beside the flow, and that recipe is what is trained: `weft train` with it makes the same flow.
  *
- * F1  The recipe stands there before the first update. A flow that was broken off goes on with it;
+ * F1  The recipe is written before the first update. A fit that was broken off goes on with it;
  *     nothing is measured or planned again.
- * F2  Recipe and flow belong together: who plans or removes them holds the lock of the recipe, as
- *     the trainer holds that of the flow. */
+ * F2  Recipe and flow belong together: a process that plans or removes them holds the lock of the
+ *     recipe, as the trainer holds that of the flow. */
 #include "cli/commands.h"
 #include "cli/networks.h"
 #include "run/data_source.h"

@@ -84,7 +84,8 @@ wf_status cli_method_read(wf_run_app *app, const char *folder, const json_t *eva
     const char *name = json_string_value(json_object_get(eval, "generator"));
     *out = (cli_method){.n_clouds = 0};
     wf__run_row_of_scores("", NULL, 0, &out->row);
-    snprintf(out->generator, sizeof out->generator, "%s", name != NULL ? name : "gmn");
+    snprintf(out->generator, sizeof out->generator, "%s",
+             name != NULL ? name : WF_GENERATOR_DEFAULT);
     const wf_generator_kind *kind = wf_generator_find(out->generator);
     if (kind != NULL) out->params = count_params(app, kind, eval, settings);
     char count[32] = "";

@@ -1,5 +1,5 @@
-/* networks: which networks of a collection a command is about, their names and scores, and files
- * that are not there yet. */
+/* networks: the networks of a collection that a command works on, their names and scores, and the
+ * check that output files do not exist yet. */
 #ifndef WF_CLI_NETWORKS_H
 #define WF_CLI_NETWORKS_H
 

@@ -31,7 +31,7 @@ static void print_text(FILE *to, const char *text) {
     fwrite(piece, 1, used, to);
 }
 
-/* Short text needs no memory: that there is none can still be said. */
+/* Short text needs no memory, so "out of memory" can still be printed. */
 static __attribute__((format(printf, 2, 0))) void print_to(FILE *to, const char *format,
                                                            va_list args) {
     char brief[2048], *whole = NULL;

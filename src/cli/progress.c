@@ -82,8 +82,7 @@ void cli_progress_clear(wf_run_app *app) {
 
 void cli_progress_warn(void *app_, const char *sentence) {
     wf_run_app *app = app_;
-    if (strcmp(app->warned, sentence) == 0)
-        return; /* every cycle of a refinement may have it to say */
+    if (strcmp(app->warned, sentence) == 0) return; /* every cycle of a refinement may report it */
     snprintf(app->warned, sizeof app->warned, "%s", sentence);
     cli_progress_clear(app);
     cli_print_error("weft: warning: %s\n", sentence);

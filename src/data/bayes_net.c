@@ -27,8 +27,7 @@ static bool is_fixed(const wf_bayes_net *net, size_t parent, size_t child) {
            ((size_t)net->class_variable == parent || (size_t)net->class_variable == child);
 }
 
-/* Configurations of the child's parents, or 0 when they are more than the rows, which no data can
- * fill. */
+/* Configurations of the child's parents; 0 when there are more of them than rows. */
 static size_t configurations(const wf_bayes_net *net, size_t child) {
     size_t count = 1;
     for (size_t p = 0; p < net->variables; p++) {

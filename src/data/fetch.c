@@ -131,7 +131,7 @@ static wf_status describe_openml(wf_ctx *ctx, const char *server, long number, w
     copy_text(about, "default_target_attribute", out->target, sizeof out->target);
     copy_text(about, "format", format, sizeof format);
     json_decref(answer);
-    /* What was asked for over https is not fetched over http. */
+    /* An https address is never fetched over http. */
     if (strncasecmp(server, "https:", 6) == 0 && strncasecmp(out->url, "http:", 5) == 0) {
         char secure[sizeof out->url];
         snprintf(secure, sizeof secure, "https%.2040s", out->url + 4);
@@ -334,7 +334,7 @@ static wf_status set_places(wf_ctx *ctx, const wf_fetch_plan *plan, const wf_fet
     return wf_make_folder(ctx, out->folder);
 }
 
-/* Is the file there as its record says? A damaged one is told and fetched again. */
+/* Is the file there as its record says? A damaged one is reported and fetched again. */
 static wf_status look_in_cache(wf_ctx *ctx, const wf_fetch_plan *plan, const places *at,
                                const wf_fetch_desc *desc, wf_fetched *out, bool *hit) {
     char md5[33];
@@ -393,7 +393,7 @@ static wf_status bring(wf_ctx *ctx, const wf_fetch_plan *plan, const wf_fetch_de
     if (plan->year != 0) {
         size_t rows;
         wf_status status = wf__acs_income(ctx, at->part, at->path, &rows);
-        /* What is not a table of the survey is no beginning of one either. */
+        /* A file that is not a table of the survey is not resumed. */
         if (status == WF_OK || status == WF_ERR_INPUT) unlink(at->part);
         WF_TRY(status);
     } else if (rename(at->part, at->path) != 0)

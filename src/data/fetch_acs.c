@@ -20,8 +20,8 @@ enum { AGEP, COW, SCHL, MAR, OCCP, POBP, RELP, WKHP, SEX, RAC1P, PINCP, PWGTP, n
 static const char *const column_names[n_columns] = {
     "AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P", "PINCP", "PWGTP"};
 enum { longest_line = 1 << 20, most_cells = 4096 };
-/* Tables shrink to a sixth or an eighth; what claims to unpack to more than 32 times (the file and
- * 2 MiB) is made to keep the reader busy. */
+/* zip shrinks these tables to a sixth or an eighth. An archive that claims to unpack to more than
+ * 32 times (the file and 2 MiB) was made to keep the reader busy. */
 enum { most_unpacked = 32, least_unpacked = 1 << 21 };
 static const double largest = 1e9; /* no code, weight or income of the survey is near it */
 

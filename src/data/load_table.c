@@ -88,7 +88,7 @@ static wf_status choose_format(wf_ctx *ctx, const wf_data_desc *desc, const char
     return WF_OK;
 }
 
-/* Text with a NUL is none: the reader will say so. */
+/* Bytes with a NUL are not text: the reader will refuse them. */
 static bool is_no_text(const char *bytes, size_t size, size_t fresh) {
     return memchr(bytes + size - fresh, 0, fresh) != NULL;
 }
@@ -114,7 +114,7 @@ static wf_status load_idx(wf_ctx *ctx, const wf_data_desc *desc, const char *ima
     return status;
 }
 
-/* An archive that begins with no header is none: the reader will say so. */
+/* Without a header at its beginning it is no archive: the reader will refuse it. */
 static bool is_no_tar(const char *bytes, size_t size, size_t fresh) {
     bool more;
     wf_tar tar = wf_tar_start("", bytes, size);

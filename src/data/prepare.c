@@ -90,7 +90,7 @@ static wf_status add_column(wf_ctx *ctx, const wf_table *table, size_t column, r
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: column '%s' is missing in every row; name it under drop", table->label,
                        from->name);
-    /* An identifier by mistake would make a network, and a memory, of a million inputs. */
+    /* A column of identifiers, listed by mistake, would give a network a million inputs. */
     if (to->n_levels > 100 && 2 * to->n_levels > table->rows)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: the categorical column '%s' has %zu levels in %zu rows; is it an "
@@ -378,7 +378,7 @@ static wf_status fit_columns(wf_ctx *ctx, wf_preparation *preparation, const wf_
         else
             WF_TRY(fit_numeric(ctx, preparation, column, table, source, rows, n_rows, scratch,
                                &constant));
-        /* The border of an image is constant and nobody's mistake. */
+        /* Pixels at the border of images are often constant, so no warning is given. */
         if (constant && table->column[source].bytes == NULL && constants++ == 0)
             first = column->name;
     }
@@ -390,7 +390,7 @@ static wf_status fit_columns(wf_ctx *ctx, wf_preparation *preparation, const wf_
     return WF_OK;
 }
 
-/* Images are known as such while all their pixels are inputs. */
+/* A table counts as images only if all their pixels are inputs. */
 static wf_status check_images(wf_ctx *ctx, wf_preparation *preparation, const wf_table *table) {
     const int *image = table->image;
     if ((size_t)(image[0] * image[1] * image[2]) == preparation->inputs)

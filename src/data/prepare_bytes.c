@@ -1,6 +1,6 @@
 /* prepare_bytes: the preparation of tables whose inputs are all bytes (images), by all threads. The
- * same numbers as prepare.c column by column, but a data set of 60,000 images is read in rows: a
- * column of it touches as much memory as the whole. */
+ * same numbers as prepare.c, which goes column by column. Here a data set of 60,000 images is read
+ * in rows, because reading one of its columns touches as much memory as reading all of it. */
 #include "data/prepare.h"
 
 #include "base/pool.h"

@@ -8,7 +8,8 @@
  * names (X and y, data and target, x_train, y_train, x_test, y_test ...). Pickled objects are never
  * read.
  *
- * The size of the file sets what it may unpack to: a few hundred bytes can claim gigabytes. */
+ * The size of the file limits what it may unpack to, because a few hundred bytes can claim
+ * gigabytes. */
 #include "base/safetensors.h"
 #include "base/utf8.h"
 #include "base/zip.h"

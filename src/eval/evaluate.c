@@ -37,7 +37,7 @@ static wf_status points_alloc(wf_ctx *ctx, size_t n, bool with_data, wf_points *
     return wf_alloc(ctx, n, sizeof(float), "scores", &points->iou_percentile);
 }
 
-/* Mean and standard deviation; NaN of nothing. */
+/* Mean and standard deviation; NaN without values. */
 static void spread(const float *values, size_t n, double *mean, double *std) {
     *mean = *std = NAN;
     if (values == NULL || n == 0) return;
@@ -119,7 +119,7 @@ static wf_status cloud_points(wf_ctx *ctx, const wf_reference *ref, wf_points *p
     return percentiles(ctx, points->iou, ref->m, points->iou, ref->m, points->iou_percentile);
 }
 
-/* Of all networks, or of the cloud's where only they have one. */
+/* IoU over all networks, or over those of the cloud where only they have one. */
 static wf_status spread_iou(wf_ctx *ctx, const wf_reference *ref, wf_eval_row *row) {
     if (ref->n <= WF_REFERENCE_PAIRED) {
         spread(ref->iou, ref->n, &row->iou_mean, &row->iou_std);
@@ -139,7 +139,7 @@ wf_status wf_eval_reference(wf_ctx *ctx, const wf_reference *reference, wf_eval_
     spread(reference->score, reference->n, &row->accuracy_mean, &row->accuracy_std);
     WF_TRY(spread_iou(ctx, reference, row));
     spread(reference->wcs, reference->m, &row->wcs_mean, &row->wcs_std);
-    /* Leave-one-out among themselves is what the collection's IoU and WCS already are. */
+    /* The collection's own IoU and WCS are already leave-one-out values. */
     row->diversity_iou_mean = row->iou_mean;
     row->diversity_iou_std = row->iou_std;
     row->diversity_wcs_mean = row->wcs_mean;

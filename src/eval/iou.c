@@ -76,7 +76,7 @@ static wf_status iou_here(wf_ctx *ctx, const uint64_t *queries, size_t nq, const
                           size_t nr, size_t words, const int64_t *skip, float *best,
                           uint32_t *which) {
     bool cuda;
-    /* What a pair takes one core: 3 ns, and one more a word. */
+    /* Time of a pair on one core: 3 ns, and 1 ns a word. */
     double seconds = (double)nq * (double)nr * (3e-9 + 1e-9 * (double)words);
     WF_TRY(wf_use_cuda_for(ctx, seconds, &cuda));
     wf_note_device(ctx, "errors", cuda);

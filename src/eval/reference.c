@@ -304,8 +304,8 @@ static void set_notes(wf_reference *ref) {
                     notes.length > 0 ? "; " : "", faultless, ref->n);
 }
 
-/* A GPU compares so fast that reading the networks anew for each row would show: it may have more
- * of them in memory. */
+/* A GPU compares so fast that reading the networks again for each row would take longer than
+ * comparing them, so more of them may stay in memory. */
 static wf_status keeps_weights(wf_ctx *ctx, const wf_reference *ref, bool *out) {
     enum { more_with_gpu = 64 };
     bool cuda;

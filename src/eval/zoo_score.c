@@ -1,4 +1,4 @@
-/* zoo_score: scores of its networks that go into a collection. */
+/* zoo_score: scores the networks of a collection and writes it with the scores. */
 #include "base/io.h"
 #include "weft/eval.h"
 

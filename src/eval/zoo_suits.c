@@ -1,8 +1,8 @@
 /* zoo_suits: whether the networks of a collection fit a data set, and what would fit better.
  *
  * Files of other programs do not say how inputs were scaled, which activation the networks have, or
- * which output stands for which class. A way is one combination of the three. Ways that people
- * usually take are tried on a few networks and a part of the test set. */
+ * which output stands for which class. A way is one combination of the three. The usual
+ * ways are tried on a few networks and a part of the test set. */
 #include "align/assign.h"
 #include "base/mute.h"
 #include "base/settings_json.h"
@@ -18,7 +18,7 @@ enum { sample_networks = 16, sample_rows = 2000, most_rows = 20000 };
 
 /* A better way must raise accuracy by this much and take away this share of the errors. */
 static const double least_gain = 0.02, least_share = 1.0 / 3;
-/* Of two ways that are nearly as good the simpler and more usual one is told. Activations are
+/* Of two ways that are nearly as good, the simpler and more usual one is reported. Activations are
  * listed by how often people use them. */
 static const double cost_of_a_change = 0.03, cost_of_a_place = 0.003;
 
@@ -96,16 +96,17 @@ static wf_status weigh(trial *t, const wf_dataset *data, const double *count, wa
     if (w.changes == 0) t->given = w;
     if (worth(&w) > worth(&t->best)) t->best = w;
     /* Output r stands for class match[r]. */
-    double *turned = NULL;
+    double *transposed = NULL;
     uint32_t *match = NULL;
     void *scratch = NULL;
     wf_status status;
-    WF_TRY_GOTO(wf_alloc(t->ctx, classes * classes, sizeof *turned, "classes", &turned), done);
+    WF_TRY_GOTO(wf_alloc(t->ctx, classes * classes, sizeof *transposed, "classes", &transposed),
+                done);
     WF_TRY_GOTO(wf_alloc(t->ctx, classes, sizeof *match, "classes", &match), done);
     WF_TRY_GOTO(wf_alloc(t->ctx, wf__assign_scratch((int)classes), 1, "classes", &scratch), done);
     for (size_t r = 0; r < classes; r++)
-        for (size_t c = 0; c < classes; c++) turned[r * classes + c] = count[c * classes + r];
-    w.accuracy = wf__assign((int)classes, turned, match, scratch) / total;
+        for (size_t c = 0; c < classes; c++) transposed[r * classes + c] = count[c * classes + r];
+    w.accuracy = wf__assign((int)classes, transposed, match, scratch) / total;
     w.other_order = true;
     w.changes++;
     if (worth(&w) > worth(&t->best)) {
@@ -115,7 +116,7 @@ static wf_status weigh(trial *t, const wf_dataset *data, const double *count, wa
 done:
     free(scratch);
     free(match);
-    free(turned);
+    free(transposed);
     return status;
 }
 

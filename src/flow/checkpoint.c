@@ -46,7 +46,7 @@ static wf_status put_state(wf_ctx *ctx, wf_meta *meta, const wf_field *field,
     WF_TRY(wf_meta_add(ctx, meta, "weft.generator", "%s", field->kind->name));
     WF_TRY(wf_meta_add(ctx, meta, "weft.version", "%s", WF_VERSION));
     WF_TRY(wf_meta_add(ctx, meta, "isa", "%s", state->kernels));
-    WF_TRY(wf_meta_add(ctx, meta, "step", "%zu", state->step));
+    WF_TRY(wf_meta_add(ctx, meta, "step", "%zu", state->made));
     WF_TRY(wf_meta_add(ctx, meta, "seconds", "%.17g", state->seconds));
     WF_TRY(wf_meta_add(ctx, meta, "window.loss", "%.17g", state->window_loss));
     WF_TRY(wf_meta_add(ctx, meta, "best.loss", "%.17g", state->best_loss));
@@ -123,11 +123,11 @@ done:
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-static wf_status read_pace(wf_ctx *ctx, const char *path, const wf_st_file *file, double step,
+static wf_status read_pace(wf_ctx *ctx, const char *path, const wf_st_file *file, double made,
                            wf_pace *pace) {
     double from;
     if (wf_st_meta(file, "pace.stride") == NULL) return WF_OK;
-    WF_TRY(wf_file_number(ctx, path, file, "pace.from", 0, step, &from));
+    WF_TRY(wf_file_number(ctx, path, file, "pace.from", 0, made, &from));
     WF_TRY(wf_file_number(ctx, path, file, "pace.position", from, 1e12, &pace->position));
     WF_TRY(wf_file_number(ctx, path, file, "pace.stride", 1, 1e6, &pace->stride));
     pace->from = (size_t)from;
@@ -136,13 +136,13 @@ static wf_status read_pace(wf_ctx *ctx, const char *path, const wf_st_file *file
 
 static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *file,
                             wf_fit_state *state) {
-    double step, window;
-    WF_TRY(wf_file_number(ctx, path, file, "step", 0, 4294967295.0, &step));
+    double made, window;
+    WF_TRY(wf_file_number(ctx, path, file, "step", 0, 4294967295.0, &made));
     WF_TRY(wf_file_number(ctx, path, file, "seconds", 0, 1e12, &state->seconds));
     WF_TRY(wf_file_number(ctx, path, file, "window.loss", 0, 1e300, &state->window_loss));
     WF_TRY(wf_file_number(ctx, path, file, "best.loss", 0, 1e300, &state->best_loss));
     WF_TRY(wf_file_number(ctx, path, file, "window.updates", 0, 4294967295.0, &window));
-    state->step = (size_t)step;
+    state->made = (size_t)made;
     state->window_count = (size_t)window;
     state->validation_waits = wf_st_meta(file, "validation.waits") != NULL;
     if (wf_st_meta(file, "worse.updates") != NULL) { /* version 0.1 had no patience */
@@ -151,7 +151,7 @@ static wf_status read_state(wf_ctx *ctx, const char *path, const wf_st_file *fil
         WF_TRY(wf_file_number(ctx, path, file, "worse.updates", 0, 4294967295.0, &worse));
         state->worse = (size_t)worse;
     }
-    WF_TRY(read_pace(ctx, path, file, step, &state->pace));
+    WF_TRY(read_pace(ctx, path, file, made, &state->pace));
     if (wf_st_meta(file, "fresh.every") == NULL) return WF_OK;
     double every, from;
     WF_TRY(wf_file_number(ctx, path, file, "fresh.every", 1, 1e15, &every));
@@ -387,9 +387,9 @@ int wf_flow_cond_size(const wf_flow *flow) { return flow->field->cond_size; }
 size_t wf_flow_params(const wf_flow *flow) { return flow->field->params; }
 const void *wf_flow_options(const wf_flow *flow) { return flow->options; }
 const wf_fit_desc *wf_flow_trained_with(const wf_flow *flow) { return &flow->fit; }
-size_t wf_flow_updates(const wf_flow *flow) { return flow->state.step; }
+size_t wf_flow_updates(const wf_flow *flow) { return flow->state.made; }
 size_t wf_flow_position(const wf_flow *flow) {
-    return wf_pace_position(&flow->state.pace, flow->state.step);
+    return wf_pace_position(&flow->state.pace, flow->state.made);
 }
 const char *wf_flow_meta(const wf_flow *flow, const char *key) {
     return wf_st_meta(flow->file, key);

@@ -1,6 +1,6 @@
 /* checkpoint: a flow in one safetensors file, to go on training from and to sample from.
  *
- * Tensors: "weights.NAME" and, where there are such, "ema.NAME", "best.NAME" for every tensor of
+ * Tensors: "weights.NAME" and, where the fit has them, "ema.NAME", "best.NAME" for every tensor of
  * the field; "optim.first", "optim.second" (flat); "norm.S.mean", "norm.S.std" of family S (one
  * number per block); "principal.S.mean", "principal.S.variance" (inputs), "principal.S.axes"
  * (inputs, inputs); "cond" (sources, K). Metadata: the configuration (flow_config.h),
@@ -19,7 +19,7 @@ static const double WF_NO_LOSS = 1e300;
 
 /* Where a run stands. */
 typedef struct wf_fit_state {
-    size_t step;         /* updates done */
+    size_t made;         /* updates */
     double seconds;      /* of training, over all pieces of the run */
     double window_loss;  /* sum of losses since the last line of the log */
     size_t window_count; /* updates in it */
@@ -31,7 +31,7 @@ typedef struct wf_fit_state {
      * chosen yet. */
     size_t fresh_every, fresh_from;
     wf_pace pace;          /* of the schedule */
-    bool validation_waits; /* that of this step was broken off and is to be made first */
+    bool validation_waits; /* that of this moment was broken off and comes first */
     const char *kernels; /* what it runs on: "avx2", "cuda bf16"; NULL in a flow that was opened */
 } wf_fit_state;
 

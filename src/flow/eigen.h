@@ -14,7 +14,8 @@
 
 /* matrix (n, n), symmetric, is replaced by its eigenvectors as rows, each with its largest
  * component positive. values (n): the eigenvalues, largest first, accurate to rounding of the
- * largest. meter may be NULL; otherwise it stands at `done`, and this call is `share` of it. */
+ * largest. meter may be NULL; otherwise its progress is at `done`, and this call adds `share` to
+ * it. */
 wf_status wf_eigen(wf_ctx *ctx, double *matrix, int n, double *values, wf_meter *meter, double done,
                    double share);
 

@@ -34,11 +34,11 @@ static wf_status count(void *fit, const wf_update_record *record) {
 
 static wf_status diverged(void *fit, const char *what, double value) {
     const wf_trainer *tr = ((gpu_fit *)fit)->tr;
-    return wf__trainer_diverged(tr, tr->ctx, tr->state.step + 1, what, value);
+    return wf__trainer_diverged(tr, tr->ctx, tr->state.made + 1, what, value);
 }
 
-static bool validation_due(void *fit, size_t step) {
-    return wf__trainer_validation_due(((gpu_fit *)fit)->tr, step);
+static bool validation_due(void *fit, size_t made) {
+    return wf__trainer_validation_due(((gpu_fit *)fit)->tr, made);
 }
 
 static wf_status forward_on_gpu(void *fit, int which, wf_flow_batch *batch) {
@@ -68,8 +68,8 @@ static wf_status prepare(void *fit, size_t enqueued) {
     gpu_fit *f = fit;
     wf_trainer *tr = f->tr;
     WF_TRY(wf__trainer_choose_rate(tr, enqueued));
-    if (enqueued != tr->state.step || !wf__trainer_renewal_due(tr, enqueued)) return WF_OK;
-    tr->state.validation_waits = validation_due(f, tr->state.step);
+    if (enqueued != tr->state.made || !wf__trainer_renewal_due(tr, enqueued)) return WF_OK;
+    tr->state.validation_waits = validation_due(f, tr->state.made);
     WF_TRY(wf__fit_cuda_match_until(tr->ctx, f->cuda, enqueued));
     while (wf__trainer_renewal_due(tr, enqueued)) {
         int place;
@@ -146,7 +146,7 @@ wf_status wf__train_gpu(wf_trainer *tr) {
                              .optim = tr->optim_desc,
                              .schedule = tr->schedule,
                              .arrays = &tr->arrays,
-                             .update = tr->state.step,
+                             .update = tr->state.made,
                              .pace = tr->state.pace,
                              .best_loss = tr->state.best_loss,
                              .fast = tr->fast};
@@ -158,7 +158,7 @@ wf_status wf__train_gpu(wf_trainer *tr) {
                              .fit = &fit,
                              .device = wf__fit_cuda_updates(fit.cuda),
                              .updates = tr->desc.updates,
-                             .step = &tr->state.step,
+                             .made = &tr->state.made,
                              .validation_waits = &tr->state.validation_waits,
                              .saved = &tr->saved,
                              .gave_up = &tr->gave_up,
@@ -167,6 +167,6 @@ wf_status wf__train_gpu(wf_trainer *tr) {
     wf_status status = wf_queue_run(&queue);
     wf__fit_cuda_free(fit.cuda);
     if (status == WF_ERR_INTERRUPTED) return wf__trainer_interrupted(tr);
-    if (status == WF_OK && tr->state.step < tr->desc.updates) wf__trainer_cut(tr);
+    if (status == WF_OK && tr->state.made < tr->desc.updates) wf__trainer_cut(tr);
     return status;
 }

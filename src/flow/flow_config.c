@@ -114,7 +114,7 @@ static const wf_setting *find_meta(const wf_setting *rows, const char *key) {
     return NULL;
 }
 
-/* A setting that nobody here knows may change what the others mean. */
+/* An unknown setting may change what the others mean, so it is refused. */
 static wf_status check_known(wf_ctx *ctx, const char *path, const wf_st_file *file,
                              const wf_setting *rows) {
     size_t prefix = strcspn(rows->meta, ".") + 1, n = wf_st_meta_count(file);

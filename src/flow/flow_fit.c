@@ -69,24 +69,24 @@ static void tell_idle_ranks(const wf_trainer *tr) {
 
 /* One update. */
 static wf_status update(wf_trainer *tr, double *loss) {
-    size_t step = tr->state.step;
+    size_t update = tr->state.made;
     wf_flow_batch *batch = &tr->draw.flow;
-    batch->drawn = wf_draw_batch(tr->ctx, &tr->draw, step);
+    batch->drawn = wf_draw_batch(tr->ctx, &tr->draw, update);
     if (batch->split == NULL) WF_TRY(batch->drawn);
-    else if (step == tr->first_step) tell_idle_ranks(tr);
+    else if (update == tr->began_at) tell_idle_ranks(tr);
     batch->flags = clock_flags(tr);
-    wf_flow_interpolate(tr->ctx, &tr->path_form, tr->desc.seed, (uint32_t)step, &tr->draw.flow);
+    wf_flow_interpolate(tr->ctx, &tr->path_form, tr->desc.seed, (uint32_t)update, &tr->draw.flow);
     WF_TRY(wf_flow_loss(tr->ctx, tr->field, tr->arrays.weights, &tr->draw.flow, loss, tr->grad));
-    if (!isfinite(*loss)) return wf__trainer_diverged(tr, tr->ctx, step + 1, "loss", *loss);
+    if (!isfinite(*loss)) return wf__trainer_diverged(tr, tr->ctx, update + 1, "loss", *loss);
     double norm = wf_optim_norm(tr->ctx, tr->optim, tr->grad);
     if (!isfinite(norm))
-        return wf__trainer_diverged(tr, tr->ctx, step + 1, "gradient's norm", norm);
+        return wf__trainer_diverged(tr, tr->ctx, update + 1, "gradient's norm", norm);
     if (tr->desc.kept == WF_KEPT_BEST && *loss < tr->state.best_loss) {
         tr->state.best_loss = *loss;
         memcpy(tr->arrays.best, tr->arrays.weights, tr->field->params * sizeof(float));
     }
-    double factor = wf__trainer_rate(tr, step);
-    WF_TRY(wf_optim_step(tr->ctx, tr->optim, step, factor, norm, tr->grad, tr->arrays.weights));
+    double factor = wf__trainer_rate(tr, update);
+    WF_TRY(wf_optim_apply(tr->ctx, tr->optim, update, factor, norm, tr->grad, tr->arrays.weights));
     return wf__trainer_count(tr, *loss, norm, factor);
 }
 
@@ -104,13 +104,13 @@ static wf_status validate(wf_trainer *tr) {
     return WF_OK;
 }
 
-/* After an update: fresh networks for the next one, then validation, so that what the pool is does
+/* After an update: fresh networks for the next one, then validation. In this order the pool does
  * not depend on where a run was broken off. */
 static wf_status follow_update(wf_trainer *tr) {
     int place;
-    WF_TRY(wf__trainer_choose_rate(tr, tr->state.step));
-    tr->state.validation_waits = wf__trainer_validation_due(tr, tr->state.step);
-    while (wf__trainer_renewal_due(tr, tr->state.step))
+    WF_TRY(wf__trainer_choose_rate(tr, tr->state.made));
+    tr->state.validation_waits = wf__trainer_validation_due(tr, tr->state.made);
+    while (wf__trainer_renewal_due(tr, tr->state.made))
         WF_TRY(wf_fresh_pool_renew(tr->ctx, &tr->pool, &place));
     return tr->state.validation_waits ? validate(tr) : WF_OK;
 }
@@ -144,7 +144,7 @@ static wf_status train(wf_trainer *tr) {
     wf_meter meter = wf_meter_start(tr->ctx, "training the flow", "updates", (double)updates);
     wf_status status = make_updates(tr, &meter);
     if (status != WF_OK && status != WF_ERR_INTERRUPTED) return status;
-    if (status == WF_OK && tr->state.step < updates) wf__trainer_cut(tr);
+    if (status == WF_OK && tr->state.made < updates) wf__trainer_cut(tr);
     wf_status saved = tr->gave_up ? WF_ERR_INTERRUPTED : save(tr);
     if (saved != WF_OK) status = saved;
     return status == WF_ERR_INTERRUPTED ? wf__trainer_interrupted(tr) : status;
@@ -171,7 +171,7 @@ static wf_status same_state(const wf_trainer *tr) {
     if (wf_ctx_ranks(tr->ctx) == 1) return WF_OK;
     WF_TRY(wf_digest_start(tr->ctx, &digest));
     wf_digest_add(&digest, tr->arrays.weights, tr->field->params * sizeof(float));
-    int length = snprintf(text, 32, "%zu ", tr->state.step);
+    int length = snprintf(text, 32, "%zu ", tr->state.made);
     wf_digest_end(&digest, text + length);
     text[length + WF_DIGEST_DIGITS] = '\0';
     return wf_same(tr->ctx, tr->path, text);
@@ -235,7 +235,7 @@ static wf_status only_graph(wf_ctx *ctx, const wf_field_kind *kind, const wf_sou
 
 /* Invariant L2. A new run starts with an empty log. */
 static wf_status open_log(wf_trainer *tr) {
-    return wf_fit_log_open(tr->ctx, tr->path, tr->state.step, &tr->log);
+    return wf_fit_log_open(tr->ctx, tr->path, tr->state.made, &tr->log);
 }
 
 static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
@@ -273,7 +273,7 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
         wf_draw_split(ctx, &tr->draw, tr->field);
     }
     WF_TRY(start_or_resume(tr));
-    tr->first_step = tr->state.step;
+    tr->began_at = tr->state.made;
     bool finished = wf__trainer_ended(tr) && !tr->state.validation_waits;
     tr->started = wf_ctx_seconds(tr->ctx);
     if (!finished) {

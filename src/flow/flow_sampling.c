@@ -1,8 +1,7 @@
 /* flow_sampling: the sampling settings that a flow was made for, kept in its file (weft/flow.h).
  *
  * They are metadata "sample.KEY" beside the configuration. Training neither reads nor compares
- * them.
- * The seed stays out: whoever asks for more networks wants others. */
+ * them. The seed is not kept, because a user who asks for more networks wants different ones. */
 #include "base/safetensors.h"
 #include "flow/checkpoint.h"
 

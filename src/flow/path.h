@@ -3,8 +3,8 @@
  *
  *   w_t = (1-t) w0 + t w1 + q z     w0 ~ N(0, s^2)   w1 of variance l   z ~ N(0, 1)     u = w1 - w0
  * Plain: v = F. Preconditioned: v = skip w_t + out F(in w_t, t). With F = 0 that is the exact
- * velocity for Gaussian weights, and the targets left for F have unit variance. Its inputs have
- * unit variance too, or l where that is less: a coordinate that hardly varies carries little
+ * velocity for Gaussian weights, and F learns targets of unit variance. The inputs of F have unit
+ * variance too, or l where that is less: a coordinate that hardly varies carries little
  * information. With a = l t^2 + s^2 (1-t)^2 + q^2
  *   in = sqrt(min(l, 1) / a)   skip = (l t - s^2 (1-t)) / a
  *   out = sqrt((l s^2 + (l + s^2) q^2) / a)

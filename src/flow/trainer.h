@@ -28,7 +28,7 @@ typedef struct wf_trainer {
     wf_validation validation;
     wf_meta config;
     wf_fit_state state;
-    size_t first_step; /* where this process began */
+    size_t began_at;   /* where this process began */
     bool on_gpu, fast; /* where updates are made; fast: bf16 */
     bool saved;        /* a checkpoint of this configuration stands at path */
     bool gave_up;      /* a stop would have waited too long for a newer one */
@@ -60,13 +60,13 @@ const float *wf__trainer_sampled(const wf_trainer *tr);
 void wf__trainer_cut(const wf_trainer *tr);
 /* Seconds of training so far, over all pieces of the run. */
 double wf__trainer_seconds(const wf_trainer *tr);
-/* The update after tr->state.step has been made: counts it and writes its line of the log where
+/* The update after tr->state.made has been made: counts it and writes its line of the log where
  * one is due. */
 wf_status wf__trainer_count(wf_trainer *tr, double loss, double norm, double factor);
 /* WF_ERR_DIVERGED with its sentence, in ctx. */
 wf_status wf__trainer_diverged(const wf_trainer *tr, wf_ctx *ctx, size_t update, const char *what,
                                double value);
-/* Measures both validation losses after tr->state.step and logs them. With weights = validation
+/* Measures both validation losses after tr->state.made and logs them. With weights = validation
  * the weights of the lowest one are kept; weights and EMA must be up to date then. */
 wf_status wf__trainer_validate(wf_trainer *tr, wf_validation_forward *forward, void *arg);
 /* The progress line: the smoothed loss, and the last validation's where there is one. */

@@ -32,15 +32,15 @@ bool wf__trainer_renewal_due(const wf_trainer *tr, size_t update) {
 wf_status wf__trainer_fill_pool(wf_trainer *tr) {
     if (tr->pool.sources == NULL) return WF_OK;
     if (tr->desc.fresh_rate > 0) renew_every(tr, tr->desc.fresh_rate, 0);
-    tr->fresh_timed_from = tr->state.step + untimed_updates;
-    WF_TRY(wf_fresh_pool_fill(tr->ctx, &tr->pool, renewals(tr, tr->state.step)));
+    tr->fresh_timed_from = tr->state.made + untimed_updates;
+    WF_TRY(wf_fresh_pool_fill(tr->ctx, &tr->pool, renewals(tr, tr->state.made)));
     return wf_training_set_normalise(tr->ctx, &tr->desc, &tr->set);
 }
 
 /* By this rank's clock. */
 static void choose_rate(wf_trainer *tr, size_t next) {
-    if (tr->state.step == tr->fresh_timed_from) tr->fresh_timed_at = wf_seconds();
-    if (tr->state.step < tr->fresh_timed_from + timed_updates) return;
+    if (tr->state.made == tr->fresh_timed_from) tr->fresh_timed_at = wf_seconds();
+    if (tr->state.made < tr->fresh_timed_from + timed_updates) return;
     double update_time = (wf_seconds() - tr->fresh_timed_at) / timed_updates;
     double ratio = update_time / fmax(tr->pool.network_time, 1e-9);
     renew_every(tr, fmax(networks_share / (1 - networks_share) * ratio, 1e-9), next);

@@ -2,7 +2,7 @@
  *
  * A family holds all collections of one architecture; they share its group normalisation. With
  * normalise_by = collection every collection is a family of its own. A source is one collection: a
- * range of a family, a condition, and the name of its task. draw.h takes batches from them. */
+ * range of a family, a condition, and the name of its task. draw.h draws batches from it. */
 #ifndef WF_FLOW_TRAINING_SET_H
 #define WF_FLOW_TRAINING_SET_H
 
@@ -60,7 +60,7 @@ typedef struct wf_training_set {
  * normalisation. */
 wf_status wf_training_set_load(wf_ctx *ctx, const wf_source *sources, int n_sources,
                                const wf_field *field, const wf_fit_desc *fit, wf_training_set *out);
-/* Reads networks that were left in their files into memory, for who needs them all at hand. */
+/* Reads networks that were left in their files into memory. */
 wf_status wf_training_set_keep(wf_ctx *ctx, wf_training_set *set);
 /* Network `index` of a source, or of its held-out ones, in normalised space: w (n_params). Threads
  * may call it side by side. */

@@ -40,7 +40,7 @@ static void *write_checkpoint(void *arg) {
 }
 
 static void note_boundary(queue_loop *loop) {
-    if (loop->stage != SAVE_COPYING || loop->state_known || *loop->q->step != loop->boundary)
+    if (loop->stage != SAVE_COPYING || loop->state_known || *loop->q->made != loop->boundary)
         return;
     loop->q->work->keep_state(loop->q->fit);
     loop->state_known = true;
@@ -94,7 +94,7 @@ static wf_status go_on_saving(queue_loop *loop, bool wait) {
 /* Does a validation wait for the updates that are enqueued? Then nothing may follow them yet. */
 static bool validation_waits(const queue_loop *loop) {
     const wf_update_queue *q = loop->q;
-    return loop->enqueued > *q->step && q->work->validation_due(q->fit, loop->enqueued);
+    return loop->enqueued > *q->made && q->work->validation_due(q->fit, loop->enqueued);
 }
 
 static bool is_held(const wf_update_queue *q, size_t update) {
@@ -104,13 +104,13 @@ static bool is_held(const wf_update_queue *q, size_t update) {
 /* No update is enqueued behind one that something waits for. */
 static wf_status enqueue(queue_loop *loop) {
     const wf_update_queue *q = loop->q;
-    bool under_way = loop->enqueued > *q->step;
+    bool under_way = loop->enqueued > *q->made;
     size_t ahead = loop->flags >> AHEAD_SHIFT;
     if (!under_way) loop->last_record = wf_seconds();
     if (!under_way && q->work->between != NULL) WF_TRY(q->work->between(q->fit));
     bool pauses = under_way && (loop->flags & HAS_PAUSE) != 0;
     while (q->work->wants(q->fit, loop->enqueued) && !pauses && !validation_waits(loop) &&
-           !is_held(q, loop->enqueued) && loop->enqueued - *q->step < ahead) {
+           !is_held(q, loop->enqueued) && loop->enqueued - *q->made < ahead) {
         WF_TRY(q->work->enqueue(q->fit));
         loop->enqueued++;
     }
@@ -121,7 +121,7 @@ static wf_status enqueue(queue_loop *loop) {
 static wf_status read_record(queue_loop *loop, double *loss) {
     const wf_update_queue *q = loop->q;
     wf_update_record record;
-    WF_TRY(q->work->record(q->fit, *q->step, &record));
+    WF_TRY(q->work->record(q->fit, *q->made, &record));
     bool finite = isfinite(record.loss);
     if (!record.made)
         return q->work->diverged(q->fit, finite ? "gradient's norm" : "loss",
@@ -139,7 +139,7 @@ static wf_status read_record(queue_loop *loop, double *loss) {
  * has this boundary, and the arrays on the host are free. */
 static wf_status validate(queue_loop *loop) {
     const wf_update_queue *q = loop->q;
-    if (!q->work->validation_due(q->fit, *q->step)) return WF_OK;
+    if (!q->work->validation_due(q->fit, *q->made)) return WF_OK;
     WF_TRY(go_on_saving(loop, true));
     return q->work->validate(q->fit);
 }
@@ -165,10 +165,10 @@ static wf_status finish(queue_loop *loop) {
     double loss;
     wf_stop_saves(loop->writer_ctx, wf_ctx_seconds(q->ctx) - loop->last_save);
     if (wf_interrupted(q->ctx)) wf_interrupt(loop->writer_ctx);
-    while (*q->step < loop->enqueued) {
+    while (*q->made < loop->enqueued) {
         WF_TRY(read_record(loop, &loss));
-        if (is_held(q, *q->step)) /* what it is held for comes first, and is not begun here */
-            *q->validation_waits = q->work->validation_due(q->fit, *q->step);
+        if (is_held(q, *q->made)) /* what it is held for comes first, and is not begun here */
+            *q->validation_waits = q->work->validation_due(q->fit, *q->made);
         else WF_TRY(validate(loop));
         WF_TRY(go_on_saving(loop, false));
     }
@@ -219,7 +219,7 @@ static wf_status run(queue_loop *loop) {
 }
 
 wf_status wf_queue_run(wf_update_queue *q) {
-    queue_loop loop = {.q = q, .enqueued = *q->step, .last_save = wf_ctx_seconds(q->ctx)};
+    queue_loop loop = {.q = q, .enqueued = *q->made, .last_save = wf_ctx_seconds(q->ctx)};
     wf_ctx_desc one = {.threads = 1};
     if (wf_ctx_create(&one, &loop.writer_ctx) != WF_OK)
         return wf_fail(q->ctx, WF_ERR_MEMORY, "%s: out of memory", q->path);

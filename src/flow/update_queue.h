@@ -21,8 +21,8 @@ typedef struct wf_queue_work {
     wf_status (*count)(void *fit, const wf_update_record *record);
     /* The next update was not made: its loss or gradient's norm is not finite. The error. */
     wf_status (*diverged)(void *fit, const char *what, double value);
-    /* Is a validation due behind `step` updates? Then `validate` makes it; nothing is under way. */
-    bool (*validation_due)(void *fit, size_t step);
+    /* Is a validation due behind `made` updates? Then `validate` makes it; nothing is under way. */
+    bool (*validation_due)(void *fit, size_t made);
     wf_status (*validate)(void *fit);
     /* Must nothing be under way when `update` is enqueued, because `prepare` changes what updates
      * read? Both NULL: never. prepare: behind each update; WF_ERR_INTERRUPTED: it broke off. */
@@ -47,8 +47,8 @@ typedef struct wf_update_queue {
     void *fit;
     wf_updates_cuda *device;
     size_t updates;         /* of the fit, for the progress line */
-    size_t *step;           /* the fit's: how many have been counted */
-    bool *validation_waits; /* the fit's: that of this step is to be made first */
+    size_t *made;           /* the fit's: how many have been counted */
+    bool *validation_waits; /* the fit's: that of this moment comes first */
     bool *saved, *gave_up;  /* the fit's (trainer.h) */
     double save_seconds;
     bool one_by_one; /* each loss decides whether there is a next update */

@@ -61,9 +61,9 @@ void wf_validation_free(wf_validation *validation) {
     *validation = (wf_validation){0};
 }
 
-bool wf_validation_due(const wf_validation *validation, size_t step, size_t updates) {
-    if (validation->every == 0 || step == 0) return false;
-    return step % validation->every == 0 || step == updates;
+bool wf_validation_due(const wf_validation *validation, size_t update, size_t updates) {
+    if (validation->every == 0 || update == 0) return false;
+    return update % validation->every == 0 || update == updates;
 }
 
 static void sum_by_source(wf_validation *v) {
@@ -80,14 +80,14 @@ static void sum_by_source(wf_validation *v) {
     }
 }
 
-/* The loss has risen for good when it is a percent above its lowest, and that lies a tenth of the
- * run's validations back. */
-static void warn_of_gap(wf_ctx *ctx, wf_validation *v, size_t step) {
+/* The loss counts as rising when it is one percent above its lowest value, and that value is a
+ * tenth of the run's validations old. */
+static void warn_of_gap(wf_ctx *ctx, wf_validation *v, size_t update) {
     if (v->loss < v->lowest) {
         v->lowest = v->loss;
-        v->lowest_at = step;
+        v->lowest_at = update;
     }
-    if (v->warned || v->loss < 1.01 * v->lowest || step - v->lowest_at < 10 * v->every) return;
+    if (v->warned || v->loss < 1.01 * v->lowest || update - v->lowest_at < 10 * v->every) return;
     v->warned = true;
     wf_warn(ctx,
             "the flow memorises: more networks or fewer updates. The loss on held-out networks "
@@ -95,7 +95,7 @@ static void warn_of_gap(wf_ctx *ctx, wf_validation *v, size_t step) {
             v->lowest_at, v->lowest, v->loss, v->fitted_loss);
 }
 
-wf_status wf_validation_run(wf_ctx *ctx, wf_validation *v, size_t step,
+wf_status wf_validation_run(wf_ctx *ctx, wf_validation *v, size_t update,
                             wf_validation_forward *forward, void *arg) {
     wf_draw *draws[] = {&v->held_out, &v->fitted};
     double *losses[] = {&v->loss, &v->fitted_loss};
@@ -107,6 +107,6 @@ wf_status wf_validation_run(wf_ctx *ctx, wf_validation *v, size_t step,
         WF_TRY(wf_flow_compare(ctx, status, &draw->flow, losses[which]));
     }
     sum_by_source(v);
-    warn_of_gap(ctx, v, step);
+    warn_of_gap(ctx, v, update);
     return WF_OK;
 }

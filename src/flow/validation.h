@@ -28,13 +28,13 @@ wf_status wf_validation_create(wf_ctx *ctx, const wf_training_set *set, const wf
                                const wf_path *path, wf_validation *out);
 void wf_validation_free(wf_validation *validation);
 
-/* Is one due after update `step`? The last update of a run always has one. */
-bool wf_validation_due(const wf_validation *validation, size_t step, size_t updates);
+/* Is one due after update `update`? The last update of a run always has one. */
+bool wf_validation_due(const wf_validation *validation, size_t update, size_t updates);
 
 /* Computes F of a batch, whose x and t are set, into batch->f. which: 0 held-out, 1 fitted. */
 typedef wf_status wf_validation_forward(void *arg, int which, wf_flow_batch *batch);
-/* Both losses after update `step`; warns once when the gap opens. */
-wf_status wf_validation_run(wf_ctx *ctx, wf_validation *validation, size_t step,
+/* Both losses after update `update`; warns once when the gap opens. */
+wf_status wf_validation_run(wf_ctx *ctx, wf_validation *validation, size_t update,
                             wf_validation_forward *forward, void *arg);
 
 #endif

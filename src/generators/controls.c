@@ -1,8 +1,8 @@
 /* controls: generators that know nothing of the distribution. A generated network must beat them.
  *
- * Which training networks: a shuffle of the collection from stream (seed, round, WF_RNG_CONTROL,
- * 1), gone through without repeats until it is used up, then the next round's. Noise of network k:
- * stream (seed, k, WF_RNG_CONTROL, 2). The second collection of pairs is shuffled by stream
+ * They take training networks in the order of a shuffle of the collection, stream (seed, round,
+ * WF_RNG_CONTROL, 1); when all have been used, the next round has another shuffle. Noise of network
+ * k: stream (seed, k, WF_RNG_CONTROL, 2). The second collection of pairs is shuffled by stream
  * (seed, round, WF_RNG_CONTROL, 3). */
 #include "base/random.h"
 #include "base/status.h"
@@ -19,7 +19,7 @@ enum { step_seed = 0, step_order = 1, step_noise = 2, step_second = 3 };
 wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64_t seed,
                             float *weights) {
     if (n > UINT32_MAX) return wf_fail(ctx, WF_ERR_USAGE, "at most %u networks", UINT32_MAX);
-    /* A seed of their own: the collection's would give the weights its training began with. */
+    /* Not the collection's seed, which would give the weights that its training began with. */
     wf_rng rng = wf_rng_at(seed, 0, WF_RNG_CONTROL, step_seed);
     uint64_t high = wf_rng_u32(&rng), own = high << 32 | wf_rng_u32(&rng);
     for (size_t k = 0; k < n; k++)
@@ -146,7 +146,7 @@ typedef struct perturbation_options {
     double sigma;
 } perturbation_options;
 
-/* Nothing is learnt: an open control is its collection. */
+/* Controls learn nothing: an open one holds its collection only. */
 static wf_status open_control(wf_ctx *ctx, const wf_generator_kind *kind,
                               const wf_generator_open_desc *desc, void **self) {
     (void)ctx, (void)kind;

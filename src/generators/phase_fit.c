@@ -208,7 +208,7 @@ static wf_status put_state(const wf_phase_fit *fit, wf_ctx *ctx, const wf_phase_
     WF_TRY(wf_meta_add(ctx, meta, "weft.version", "%s", WF_VERSION));
     WF_TRY(wf_meta_add(ctx, meta, "isa", "%s", fit->kernels));
     WF_TRY(wf_meta_add(ctx, meta, "phase", "%d", state->at));
-    WF_TRY(wf_meta_add(ctx, meta, "step", "%zu", state->step));
+    WF_TRY(wf_meta_add(ctx, meta, "step", "%zu", state->made));
     WF_TRY(wf_meta_add(ctx, meta, "seconds", "%.17g", state->seconds));
     WF_TRY(wf_meta_add(ctx, meta, "phase.seconds", "%.17g", state->phase_seconds));
     WF_TRY(wf_meta_add(ctx, meta, "window.loss", "%.17g", state->window_loss));
@@ -243,7 +243,7 @@ static wf_status check_arrays(const wf_phase_fit *fit, wf_ctx *ctx, size_t updat
 }
 
 wf_status wf__phase_store(const wf_phase_fit *fit, wf_ctx *ctx, const wf_phase_state *state) {
-    WF_TRY(check_arrays(fit, ctx, state->step));
+    WF_TRY(check_arrays(fit, ctx, state->made));
     if (fit->log >= 0 && fsync(fit->log) != 0)
         return wf_fail_errno(ctx, WF_ERR_DISK, "%s.log.jsonl", fit->path);
     size_t room = 2 + (size_t)fit->n_extra;
@@ -285,14 +285,14 @@ static wf_status read_statistics(wf_ctx *ctx, const char *path, const wf_st_file
 static wf_status read_state(wf_phase_fit *fit, const wf_st_file *file) {
     wf_ctx *ctx = fit->ctx;
     wf_phase_state *state = &fit->state;
-    double at, step, window;
+    double at, made, window;
     WF_TRY(wf_file_number(ctx, fit->path, file, "phase", 0, fit->n_phases - 1, &at));
-    WF_TRY(wf_file_number(ctx, fit->path, file, "step", 0, 4294967295.0, &step));
+    WF_TRY(wf_file_number(ctx, fit->path, file, "step", 0, 4294967295.0, &made));
     WF_TRY(wf_file_number(ctx, fit->path, file, "seconds", 0, 1e12, &state->seconds));
     WF_TRY(wf_file_number(ctx, fit->path, file, "phase.seconds", 0, 1e12, &state->phase_seconds));
     WF_TRY(wf_file_number(ctx, fit->path, file, "window.loss", 0, 1e300, &state->window_loss));
     WF_TRY(wf_file_number(ctx, fit->path, file, "window.updates", 0, 4294967295.0, &window));
-    state->at = (int)at, state->step = (size_t)step, state->window_count = (size_t)window;
+    state->at = (int)at, state->made = (size_t)made, state->window_count = (size_t)window;
     return WF_OK;
 }
 
@@ -381,9 +381,9 @@ wf_status wf_phase_fit_run(wf_phase_fit *fit, int index) {
     wf__phase_loop_free(fit->loop);
     fit->loop = NULL;
     WF_TRY(wf__phase_loop_create(fit, index));
-    bool done = fit->state.step >= fit->loop->phase->updates && !fit->state.waits;
+    bool done = fit->state.made >= fit->loop->phase->updates && !fit->state.waits;
     if (!done && fit->log < 0 && fit->desc.log_every > 0)
-        WF_TRY(wf_fit_log_open(fit->ctx, fit->path, fit->loop->first + fit->state.step, &fit->log));
+        WF_TRY(wf_fit_log_open(fit->ctx, fit->path, fit->loop->first + fit->state.made, &fit->log));
     if (!done) WF_TRY(wf__phase_loop_run(fit));
     if (index < fit->n_phases - 1) end_phase(fit);
     return WF_OK;
@@ -391,7 +391,7 @@ wf_status wf_phase_fit_run(wf_phase_fit *fit, int index) {
 
 bool wf_phase_fit_done(const wf_phase_fit *fit) {
     int last = fit->n_phases - 1;
-    return fit->state.at == last && fit->state.step >= fit->phases[last].updates;
+    return fit->state.at == last && fit->state.made >= fit->phases[last].updates;
 }
 
 void wf_phase_fit_free(wf_phase_fit *fit) {

@@ -128,10 +128,10 @@ typedef struct wf_phase_extra {
 /* Where a fit stands. */
 typedef struct wf_phase_state {
     int at;      /* the phase that it is in */
-    size_t step; /* updates of that phase */
+    size_t made; /* updates of that phase */
     double seconds, phase_seconds, window_loss;
     size_t window_count;
-    bool waits; /* the validation of this step was broken off and is made first */
+    bool waits; /* the validation of this moment was broken off and comes first */
 } wf_phase_state;
 
 typedef struct wf_phase_fit {

@@ -94,7 +94,7 @@ static wf_status write_line(wf_phase_fit *fit, const char *text) {
     const wf_phase_loop *loop = fit->loop;
     if (fit->log < 0) return WF_OK;
     int length = snprintf(line, sizeof line, "{\"update\":%zu,\"phase\":\"%s\",%s}\n",
-                          loop->first + fit->state.step, loop->phase->name, text);
+                          loop->first + fit->state.made, loop->phase->name, text);
     return wf_fit_log_append(fit->ctx, fit->path, fit->log, line, (size_t)length);
 }
 
@@ -114,17 +114,17 @@ static wf_status log_update(wf_phase_fit *fit, double norm, double factor) {
 wf_status wf__phase_count(wf_phase_fit *fit, double loss, double norm, double factor) {
     wf_phase_state *state = &fit->state;
     size_t every = fit->desc.log_every;
-    state->step++;
+    state->made++;
     state->window_loss += loss;
     state->window_count++;
-    if (every > 0 && (state->step == fit->loop->phase->updates || state->step % every == 0))
+    if (every > 0 && (state->made == fit->loop->phase->updates || state->made % every == 0))
         return log_update(fit, norm, factor);
     return WF_OK;
 }
 
-bool wf__phase_validation_due(const wf_phase_fit *fit, size_t step) {
+bool wf__phase_validation_due(const wf_phase_fit *fit, size_t made) {
     const wf_phase_loop *loop = fit->loop;
-    return loop->every > 0 && (step % loop->every == 0 || step == loop->phase->updates);
+    return loop->every > 0 && (made % loop->every == 0 || made == loop->phase->updates);
 }
 
 wf_phase_batch wf__phase_judged_batch(const wf_phase_fit *fit, int which) {
@@ -147,8 +147,8 @@ wf_status wf__phase_log_validation(wf_phase_fit *fit) {
 
 bool wf__phase_ended(const wf_phase_fit *fit) {
     double most = fit->desc.max_seconds / fit->n_phases;
-    if (fit->state.step >= fit->loop->phase->updates) return true;
-    return most > 0 && fit->state.step > 0 && wf__phase_now(fit).phase_seconds >= most;
+    if (fit->state.made >= fit->loop->phase->updates) return true;
+    return most > 0 && fit->state.made > 0 && wf__phase_now(fit).phase_seconds >= most;
 }
 
 void wf__phase_progress(const wf_phase_fit *fit, wf_meter *meter, double smooth, bool end) {
@@ -157,8 +157,8 @@ void wf__phase_progress(const wf_phase_fit *fit, wf_meter *meter, double smooth,
     if (!isnan(fit->loop->held_out))
         snprintf(text + length, sizeof text - (size_t)length, ", held-out %.4f",
                  fit->loop->held_out);
-    if (end) wf_meter_end(meter, (double)fit->state.step, "%s", text);
-    else wf_meter_update(meter, (double)fit->state.step, "%s", text);
+    if (end) wf_meter_end(meter, (double)fit->state.made, "%s", text);
+    else wf_meter_update(meter, (double)fit->state.made, "%s", text);
 }
 
 /* --- the loop on the CPU ---------------------------------------------------------------------- */
@@ -201,7 +201,7 @@ static wf_status update(wf_phase_fit *fit, double *loss) {
     wf_phase_loop *loop = fit->loop;
     wf_phase *s = loop->phase;
     const wf_fit_desc *desc = &fit->desc;
-    size_t step = fit->state.step, number = loop->first + step;
+    size_t update = fit->state.made, number = loop->first + update;
     size_t bytes = s->buffers.total * sizeof(float);
     uint32_t count = (uint32_t)fit->set.families[0].count, places = (uint32_t)desc->batch;
     for (uint32_t b = 0; b < places; b++)
@@ -212,12 +212,12 @@ static wf_status update(wf_phase_fit *fit, double *loss) {
     wf_status status = evaluate(fit, batch.n, true, loss);
     if (status != WF_OK) memcpy(s->statistics, loop->statistics, bytes); /* invariant P2 */
     WF_TRY(status);
-    if (!isfinite(*loss)) return wf__phase_diverged(fit, fit->ctx, step + 1, "loss", *loss);
+    if (!isfinite(*loss)) return wf__phase_diverged(fit, fit->ctx, update + 1, "loss", *loss);
     double norm = wf_optim_norm(fit->ctx, loop->optim, loop->grad);
     if (!isfinite(norm))
-        return wf__phase_diverged(fit, fit->ctx, step + 1, "gradient's norm", norm);
-    double factor = wf_schedule_factor(&loop->schedule, step);
-    wf_optim_step(fit->ctx, loop->optim, step, factor, norm, loop->grad, s->weights);
+        return wf__phase_diverged(fit, fit->ctx, update + 1, "gradient's norm", norm);
+    double factor = wf_schedule_factor(&loop->schedule, update);
+    wf_optim_apply(fit->ctx, loop->optim, update, factor, norm, loop->grad, s->weights);
     return wf__phase_count(fit, *loss, norm, factor);
 }
 
@@ -261,7 +261,7 @@ static wf_status make_updates(wf_phase_fit *fit) {
         if (wf_interrupted(fit->ctx)) return WF_ERR_INTERRUPTED;
         WF_TRY(update(fit, &loss));
         smooth = isnan(smooth) ? loss : 0.98 * smooth + 0.02 * loss;
-        if (wf__phase_validation_due(fit, fit->state.step)) WF_TRY(validate(fit));
+        if (wf__phase_validation_due(fit, fit->state.made)) WF_TRY(validate(fit));
         wf__phase_progress(fit, &meter, smooth, false);
         if (wf_ctx_seconds(fit->ctx) - last_save < fit->desc.save_seconds) continue;
         WF_TRY(save(fit));
@@ -285,10 +285,10 @@ wf_status wf__phase_loop_run(wf_phase_fit *fit) {
     wf_status status = fit->on_gpu ? wf__phase_loop_gpu(fit) : run_on_cpu(fit);
     if (status == WF_ERR_INTERRUPTED)
         return wf_fail(fit->ctx, WF_ERR_INTERRUPTED, "%s: interrupted in %s after update %zu; %s",
-                       fit->path, s->doing, fit->state.step,
+                       fit->path, s->doing, fit->state.made,
                        wf_fit_standing(fit->saved, fit->gave_up));
-    if (status == WF_OK && fit->state.step < s->updates)
+    if (status == WF_OK && fit->state.made < s->updates)
         wf_warn(fit->ctx, "%s: max_seconds is over: %s ends at update %zu of %zu", fit->path,
-                s->doing, fit->state.step, s->updates);
+                s->doing, fit->state.made, s->updates);
     return status;
 }

@@ -32,7 +32,7 @@ wf_status wf__phase_loop_gpu(wf_phase_fit *fit);
 
 /* An update has been made: counts it and writes its line of the log where one is due. */
 wf_status wf__phase_count(wf_phase_fit *fit, double loss, double norm, double factor);
-bool wf__phase_validation_due(const wf_phase_fit *fit, size_t step);
+bool wf__phase_validation_due(const wf_phase_fit *fit, size_t made);
 /* Fills loop->in with the batch that validates: 0 held-out networks, 1 fitted ones. */
 wf_phase_batch wf__phase_judged_batch(const wf_phase_fit *fit, int which);
 /* Writes loop->held_out and loop->fitted to the log. */

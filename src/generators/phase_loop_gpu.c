@@ -29,11 +29,11 @@ static wf_status count(void *phase, const wf_update_record *record) {
 
 static wf_status diverged(void *phase, const char *what, double value) {
     const wf_phase_fit *fit = ((gpu_phase *)phase)->fit;
-    return wf__phase_diverged(fit, fit->ctx, fit->state.step + 1, what, value);
+    return wf__phase_diverged(fit, fit->ctx, fit->state.made + 1, what, value);
 }
 
-static bool validation_due(void *phase, size_t step) {
-    return wf__phase_validation_due(((gpu_phase *)phase)->fit, step);
+static bool validation_due(void *phase, size_t made) {
+    return wf__phase_validation_due(((gpu_phase *)phase)->fit, made);
 }
 
 static wf_status validate(void *phase) {
@@ -90,7 +90,7 @@ wf_status wf__phase_loop_gpu(wf_phase_fit *fit) {
                                .schedule = loop->schedule,
                                .arrays = &arrays,
                                .first = loop->first,
-                               .step = fit->state.step,
+                               .made = fit->state.made,
                                .count = fit->set.families[0].count,
                                .judged = loop->judged,
                                .fast = fit->fast};
@@ -102,7 +102,7 @@ wf_status wf__phase_loop_gpu(wf_phase_fit *fit) {
                              .fit = &phase,
                              .device = wf__phase_cuda_updates(phase.cuda),
                              .updates = s->updates,
-                             .step = &fit->state.step,
+                             .made = &fit->state.made,
                              .validation_waits = &fit->state.waits,
                              .saved = &fit->saved,
                              .gave_up = &fit->gave_up,

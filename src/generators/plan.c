@@ -1,9 +1,10 @@
-/* plan: how to fit a flow in a given time. See weft/plan.h.  The sizes of the field form a
- * ladder. A first measurement, of the second rung, predicts the update time of the others by
- * their operations; the largest rung that still gets enough updates is measured itself, and left
- * for a smaller one where the prediction was too good. Updates beyond what a small batch profits
- * from go into the batch: at the same number of networks seen, many small updates beat few large
- * ones (docs/results/2026-11-15-cpu.md). */
+/* plan: how to fit a flow in a given time. See weft/plan.h.
+ *
+ * The sizes of the field form a ladder. The second rung is measured first, and the update times of
+ * the others are predicted from their operations. Then the largest rung that gets enough updates is
+ * measured; if it is slower than predicted, a smaller one is taken. At the same number of networks
+ * seen, many small updates beat few large ones (docs/results/2026-11-15-cpu.md), so the batch grows
+ * only when more updates no longer help. */
 #include "base/mute.h"
 #include "base/settings_json.h"
 #include "base/status.h"
@@ -21,7 +22,7 @@
 
 typedef struct rung {
     int width, blocks;
-    size_t networks; /* a collection with fewer would be learned by heart */
+    size_t networks; /* with fewer networks the flow memorises them */
 } rung;
 static const rung ladder[] = {{16, 2, 0},    {32, 3, 0},    {32, 4, 100},   {64, 4, 300},
                               {64, 6, 1000}, {64, 8, 3000}, {128, 8, 10000}};
@@ -38,7 +39,8 @@ enum {
     measured_networks = 512,
     folded_inputs = 256 /* first layers with such rows are kept on their nodes */
 };
-/* Of the budget; the rest is for opening the collection, checkpoints and the end. */
+/* Share of the budget for updates; the rest is for opening the collection, checkpoints and the
+ * end. */
 static const double used_share = 0.95;
 
 typedef struct planner {
@@ -70,7 +72,8 @@ static void set_training(const planner *p, wf_plan *plan) {
     fit->muon_lr = 0.01;
     fit->set_aside = count < 20 ? 0 : count / 10;
     if (fit->set_aside > 200) fit->set_aside = 200;
-    /* Few networks are soon known by heart: the weights of the lowest validation loss are not. */
+    /* With few networks a flow soon memorises them, so it keeps the weights of the lowest
+     * validation loss. */
     fit->kept = fit->set_aside >= 5 ? WF_KEPT_VALIDATION : WF_KEPT_EMA;
     plan->networks = count - fit->set_aside;
     plan->sample = wf_sample_desc_default();
@@ -90,7 +93,7 @@ static double rung_cost(int at) {
 
 /* --- measuring -------------------------------------------------------------------------------- */
 
-/* What was trained there is of no use to anyone. */
+/* The flow that was trained there is not needed. */
 static void remove_files(const planner *p) {
     static const char *const names[] = {"flow.safetensors", "flow.safetensors.log.jsonl",
                                         ".flow.safetensors.lock"};
@@ -160,7 +163,7 @@ static wf_status choose_field(planner *p, wf_plan *plan, double *seconds) {
         at = best;
         set_field(p, at, &plan->field);
         WF_TRY(measure(p, plan, seconds));
-        if (down || at == 0) break; /* a rung below is tried once: no way back up */
+        if (down || at == 0) break; /* a smaller rung is tried once */
         if (updates_in(p, *seconds) < 0.8 * good_updates) best = at - 1;
     }
     return WF_OK;

@@ -1,4 +1,4 @@
-/* registry: the kinds of generators there are, and what holds for all of them. */
+/* registry: the kinds of generators, and the checks that hold for all of them. */
 #include "base/safetensors.h"
 #include "base/status.h"
 #include "flow/training_set.h"
@@ -122,8 +122,8 @@ wf_status wf_generator_named(wf_ctx *ctx, const char *name, const wf_generator_k
 
 /* --- use -------------------------------------------------------------------------------------- */
 
-/* Kinds without a program for the GPU compute on the CPU and say so. Flows do it themselves: their
- * field decides. Controls have next to nothing to compute. */
+/* Kinds that cannot use a GPU run on the CPU and warn. Flows warn themselves, because it depends on
+ * their field. Controls have almost nothing to compute. */
 static wf_status say_device(wf_ctx *ctx, const wf_generator_kind *kind, const char *part) {
     bool cuda;
     if (kind->fit == NULL || kind->flow != NULL) return WF_OK;

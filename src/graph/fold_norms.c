@@ -4,8 +4,7 @@
  *     scale = gamma / sqrt(variance + eps)
  *     weight' = scale weight        bias' = (bias - mean) scale + beta
  *
- * Sums and products are in double, so that a network that is folded, unfolded and folded again has
- * the same bits. */
+ * Sums and products are in double. Folding, unfolding and folding again gives the same bits. */
 #include "base/status.h"
 #include "graph/describe.h"
 

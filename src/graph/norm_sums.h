@@ -1,6 +1,6 @@
 /* norm_sums: wf_norm_fit in steps, for networks that are not in memory together. Sums are in
- * double, block by block, over the networks in order: how they are cut into calls does not change
- * the bits. */
+ * double, block by block, over the networks in order, so the bits do not depend on how many
+ * networks a call has. */
 #ifndef WF_GRAPH_NORM_SUMS_H
 #define WF_GRAPH_NORM_SUMS_H
 

@@ -166,7 +166,7 @@ static wf_status check_batch(wf_ctx *ctx, const gmn_field *field, const wf_batch
 static void cut(gmn_field *field, const wf_batch *batch) {
     int parts = field->layout.params > large_field ? parts_of_large_fields : most_parts;
     if (parts > batch->n_graphs) parts = batch->n_graphs;
-    /* Each part has a gradient to clear and to add: no more parts than work for them. */
+    /* Each part has a gradient to clear and to add, so small batches have few parts. */
     if ((size_t)parts > batch->n_edges / least_edges + 1)
         parts = (int)(batch->n_edges / least_edges) + 1;
     double total = (double)batch->n_edges + 4 * (double)batch->n_nodes;

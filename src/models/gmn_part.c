@@ -386,7 +386,7 @@ static void update_global(network *n, const block_state *b, bool lean) {
                        b->columns.global + 2 * n->desc->edge, n->identity);
 }
 
-/* Nobody reads the last block's nodes but the decoder of folded rows. */
+/* Only the decoder of folded rows reads the last block's nodes. */
 static bool nodes_wanted(const network *n, const block_state *b) {
     return !b->last || n->view->n_fold_rows > 0;
 }

@@ -38,7 +38,7 @@ bool wf_net_backward_activations(wf_net *net) {
     for (int i = 0; i < net->list->count; i++) net->views[i]->wants = false;
     tape->keep_gradients = true;
     bool done = wf_tape_backward(tape);
-    tape->watched = NULL; /* what other processes wait for is not interrupted */
+    tape->watched = NULL; /* work that other processes wait for is not interrupted */
     return done;
 }
 

@@ -238,7 +238,7 @@ static void *real_at(const wf_optim *optim, void *array, size_t index) {
     return (char *)array + index * optim->size;
 }
 
-static void step_piece(void *arg, size_t chunk, int worker) {
+static void update_piece(void *arg, size_t chunk, int worker) {
     const pass *p = arg;
     const wf_optim *optim = p->optim;
     const piece *work = &optim->pieces[chunk];
@@ -262,8 +262,8 @@ static void step_piece(void *arg, size_t chunk, int worker) {
                         real_at(optim, optim->scratch, (size_t)worker * optim->scratch_each));
 }
 
-wf_status wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
-                        const void *grad, void *params) {
+wf_status wf_optim_apply(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
+                         const void *grad, void *params) {
     assert(wf_ctx_threads(ctx) <= optim->threads);
     const wf_optim_desc *desc = &optim->desc;
     /* As torch.nn.utils.clip_grad_norm_ has it. */
@@ -279,6 +279,6 @@ wf_status wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double fact
               .weight_decay = desc->weight_decay,
               .adamw_rate = rate,
               .muon_rate = desc->muon_lr * factor};
-    wf_parallel(ctx, optim->n_pieces, step_piece, &p);
+    wf_parallel(ctx, optim->n_pieces, update_piece, &p);
     return gather_matrices(ctx, optim, params);
 }

@@ -4,7 +4,7 @@
  * AdamW is torch.optim.AdamW. With Muon the tensors flagged `matrix` move along their
  * orthogonalised Nesterov momentum (nn/cpu/optim_cpu.c) by muon_lr * sqrt(max(1, rows/cols)), all
  * others by AdamW. All arrays are float or double. The same bits come out for any number of
- * threads; nothing is allocated in a step. */
+ * threads; nothing is allocated in an update. */
 #ifndef WF_NN_OPTIM_H
 #define WF_NN_OPTIM_H
 
@@ -46,8 +46,8 @@ double wf_optim_norm(wf_ctx *ctx, const wf_optim *optim, const void *grad);
 
 /* Update number `update` (0, 1 ...) with both learning rates times `factor`. norm: wf_optim_norm of
  * grad, finite. */
-wf_status wf_optim_step(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
-                        const void *grad, void *params);
+wf_status wf_optim_apply(wf_ctx *ctx, wf_optim *optim, size_t update, double factor, double norm,
+                         const void *grad, void *params);
 
 /* Several ranks share out Muon's matrices: each moves some, and all get the parameters. What only
  * the owner of a matrix has of it, moments and EMA, comes to all by this call. */

@@ -44,7 +44,7 @@ typedef struct wf_optim_kernels {
      * reals, 64-byte aligned. */
     void (*muon)(void *p, const void *g, void *m, void *ema, int rows, int cols,
                  const wf_muon_args *args, void *scratch);
-    /* out (rows, cols) = the matrix of the five Newton-Schulz steps from x (rows, cols). */
+    /* out (rows, cols) = the matrix of the five Newton-Schulz iterations from x (rows, cols). */
     void (*newton_schulz)(const void *x, void *out, int rows, int cols, void *scratch);
     void (*multiply)(const wf_product *product);
 } wf_optim_kernels;

@@ -1,5 +1,5 @@
 /* page: what the parts of the report share: a growing text, escaping, plots, pictures.
- * A page that ran out of memory stays failed and swallows what follows; wf__page_failed tells. */
+ * A page that has run out of memory ignores what is added later; wf__page_failed says so. */
 #ifndef WF_REPORT_PAGE_H
 #define WF_REPORT_PAGE_H
 

@@ -85,7 +85,8 @@ static void thin_and_smooth(curve *c) {
     }
 }
 
-/* The first updates would set the scale: the axis ends at the 98th percentile of the rest. */
+/* The axis ends at the 98th percentile of the losses after the first updates, which would otherwise
+ * set the scale. */
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);

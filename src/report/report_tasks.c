@@ -37,7 +37,8 @@ static int list_widths(const wf_report_desc *desc, double widths[most_widths]) {
     return count;
 }
 
-/* Means over the tasks that have this width, each alike. The paper's only over the same tasks. */
+/* Means over the tasks that have this width, with equal weight; the paper's mean is over the same
+ * tasks. */
 static wf_report_task mean_row(const wf_report_desc *desc, double width, int *tasks) {
     wf_report_task mean = {.name = "mean", .arch = "", .width = width};
     int with_paper = 0, with_jws = 0;
@@ -145,9 +146,9 @@ static void task_figure(wf__page *page, const wf_report_desc *desc, int first, i
     wf__page_escaped(page, rows->name);
     wf__page_add(page, "\">");
     wf__plot_y_axis(page, &plot);
-    double slot = (plot.width - plot.left - plot.right) / count, wide = fmin(30, 0.32 * slot);
+    double room = (plot.width - plot.left - plot.right) / count, wide = fmin(30, 0.32 * room);
     for (int i = 0; i < count; i++) {
-        double middle = plot.left + (i + 0.5) * slot;
+        double middle = plot.left + (i + 0.5) * room;
         add_bar(page, &plot, "k-reference", middle - wide - 1, wide, factor * rows[i].trained,
                 factor * rows[i].trained_std);
         add_bar(page, &plot, "k-subject", middle + 1, wide, factor * rows[i].generated,

@@ -27,7 +27,7 @@ typedef char wf_run_data_paths[4][WF_RUN_PATH];
 void wf__run_data_whole(wf_data_desc *data, wf_run_data_paths buffer);
 
 bool wf__run_is_builtin_data(const char *name);
-/* The digits of scikit-learn are others; NULL: there is nothing to say about this set. */
+/* A remark about the set, as that the digits of scikit-learn are different ones; NULL: none. */
 const char *wf__run_data_remark(const char *name);
 
 #endif

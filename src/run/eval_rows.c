@@ -174,7 +174,7 @@ static wf_status row_networks(const wf_run_judging *what, const wf_run_eval_row 
 
 /* --- judging ---------------------------------------------------------------------------------- */
 
-/* Networks that are of no collection's architecture have a score and nothing else. */
+/* Networks of another architecture than the collection's have a score only. */
 static wf_status judge_scores(const wf_run_judging *what, const char *name, const float *weights,
                               size_t n, wf_run_judged *out) {
     float *scores = calloc(n + 1, sizeof *scores);

@@ -131,7 +131,7 @@ static wf_status redo_from(run *r, wf_stage changed, const char *what) {
 /* A collection of several files that has one more or one less than it had. */
 static wf_status given_changed(run *r, wf_stage stage, char changed[WF_RUN_PATH]) {
     const char *path = output_path(r, stage, 0);
-    if (path[0] == '\0' || !wf__run_exists(r->app, path)) return WF_OK; /* said by who opens it */
+    if (path[0] == '\0' || !wf__run_exists(r->app, path)) return WF_OK; /* reported later */
     return wf__run_parts_changed(r->app, r->paths.folder, path,
                                  wf__run_stages_outputs(&r->stages, stage), changed);
 }
@@ -342,7 +342,7 @@ wf_status wf__run_job(run *r, const char *folder, bool redo) {
     return WF_OK;
 }
 
-/* A fault in a file that the run itself made: say how it is mended. */
+/* A fault in a file that the run itself made: the sentence says how to mend it. */
 static wf_status add_remedy(run *r, wf_status status) {
     wf_run_app *app = r->app;
     if (status != WF_ERR_INPUT && status != WF_ERR_SHAPE) return status;

@@ -180,7 +180,7 @@ static wf_status refuse_safetensors(wf_run_app *app, const char *path) {
             "flow.safetensors",
             path, path, path);
     }
-    if (wf_flow_open(app->ctx, path, &flow) != WF_OK) return WF_OK; /* who opens it will say */
+    if (wf_flow_open(app->ctx, path, &flow) != WF_OK) return WF_OK; /* reported when it is opened */
     wf_flow_free(flow);
     return wf__run_fail(app, WF_ERR_USAGE,
                         "%s is a flow, not a recipe. To make networks with it: weft sample %s -o "

@@ -1,6 +1,6 @@
 /* recipe_schema: a recipe as the descs of the public headers and a few settings of its own.
- * Tables of settings (weft/settings.h) read it, write it with all defaults, tell stages apart
- * and list themselves in help and docs. */
+ * Tables of settings (weft/settings.h) read a recipe, write it with all defaults, say which stage a
+ * setting belongs to, and are listed in help and docs. */
 #ifndef WF_RUN_RECIPE_SCHEMA_H
 #define WF_RUN_RECIPE_SCHEMA_H
 

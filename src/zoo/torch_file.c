@@ -2,9 +2,9 @@
  * little-endian elements), NAME/byteorder where torch is recent. The pickle gives views into
  * storages; each storage is read and checked once.
  *
- * What torch.save writes is not packed, and its tensors point into the file. Only packed entries,
- * strided views and the dictionary itself take memory, all of it from one budget that the size of
- * the file sets (spend): a few hundred bytes can claim gigabytes. */
+ * torch.save writes unpacked entries, so tensors point into the file. Only packed entries, strided
+ * views and the dictionary itself take memory. One budget, set by the size of the file, limits all
+ * of it (spend), because a few hundred bytes can claim gigabytes. */
 #include "zoo/torch_file.h"
 #include "zoo/torch_pickle.h"
 #include "base/zip.h"

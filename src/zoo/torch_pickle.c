@@ -1,7 +1,7 @@
 /* torch_pickle: see the header. A stack machine over borrowed bytes: values live in the caller's
- * arena, text points into the pickle, stack and memo are arrays. What all of them take is compared
- * with the budget before it is allocated: one byte of input can ask for hundreds. Refusals name
- * the byte. */
+ * arena, text points into the pickle, stack and memo are arrays. Every allocation is
+ * first compared with the budget, because one byte of input can ask for hundreds. Errors name the
+ * byte. */
 #include "zoo/torch_pickle.h"
 
 #include <stdarg.h>

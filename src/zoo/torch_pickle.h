@@ -3,8 +3,8 @@
  * The machine knows the opcodes that dictionaries, lists, numbers, text and tensors need
  * (protocols 2 to 5) and these names alone: collections.OrderedDict, Lightning's AttributeDict,
  * torch._utils._rebuild_tensor_v2, torch._utils._rebuild_parameter and the torch storages. Any
- * other name is refused where it stands. A value never owns another one: cycles are harmless
- * because nothing here or in the callers walks deeper than they ask for. */
+ * other name is refused. A value never owns another one. Cycles are harmless, because neither this
+ * reader nor its callers follow values to any depth. */
 #ifndef WF_ZOO_TORCH_PICKLE_H
 #define WF_ZOO_TORCH_PICKLE_H
 

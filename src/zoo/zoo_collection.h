@@ -19,14 +19,14 @@ enum {
     WF_ZOO_RECIPE = 4096,
     /* Values of place.part. */
     WF_PLACE_NONE = -1,            /* not trained yet */
-    WF_PLACE_STREAM = -2,          /* in the growing file alone, at its own slot */
+    WF_PLACE_STREAM = -2,          /* in the growing file alone, at its own place */
     WF_PLACE_ELSEWHERE = INT32_MAX /* another rank has it, or trains it */
 };
 
 /* Where network first + i lies. */
 typedef struct place {
     int32_t part;
-    uint32_t slot;
+    uint32_t network; /* of that part */
 } place;
 
 /* Columns of some networks, in the order of the file. */

@@ -58,7 +58,7 @@ typedef struct wf_zoo_progress {
 } wf_zoo_progress;
 
 /* Whether a kernel is to pause. It asks after every update (between: nothing is lost by a pause),
- * and before every chunk of examples, where what has been computed of the update is lost. */
+ * and before every WF_ZOO_EXAMPLES examples, where what has been computed of the update is lost. */
 typedef struct wf_zoo_watch {
     bool (*pause)(void *user, bool between);
     void *user;
@@ -144,6 +144,6 @@ wf_status wf_zoo_train_from_f64(wf_ctx *ctx, const wf_graph *graph, const wf_dat
                                 const wf_zoo_desc *desc, double *weights);
 
 /* Examples a call of the kernels works on at once; a larger batch is summed piece by piece. */
-enum { WF_ZOO_CHUNK = 64 };
+enum { WF_ZOO_EXAMPLES = 64 };
 
 #endif

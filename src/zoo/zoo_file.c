@@ -391,7 +391,7 @@ wf_status wf_zoo_load(wf_ctx *ctx, const wf_zoo *zoo, size_t first, size_t count
         return wf_fail(ctx, WF_ERR_USAGE,
                        "%s: networks %zu to %zu were asked for, the collection has %zu", zoo->path,
                        first, first + count, zoo->count);
-    /* Who reads all of it anyway looks whether it is still what was written. */
+    /* A call that reads all of it also checks that it is what was written. */
     if (count == zoo->count) WF_TRY(wf_zoo_verify(ctx, zoo));
     size_t n_params = zoo->graph->n_params;
     float *weights;

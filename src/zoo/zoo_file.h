@@ -59,8 +59,8 @@ void wf__zoo_give_back(const wf_zoo *zoo, size_t first, size_t count);
 /* Keys that describe the graph and the format: the writer's own. */
 bool wf__zoo_own_key(const char *key);
 
-/* Writes the collection with other weights (count, n_params) and one more entry of metadata: for
- * who changed the networks but nothing else. weights NULL: its own; key NULL: none. */
+/* Writes the collection with other weights (count, n_params) and one more entry of metadata;
+ * everything else stays. weights NULL: its own; key NULL: none. */
 wf_status wf__zoo_rewrite(wf_ctx *ctx, const wf_zoo *zoo, const float *weights, const char *key,
                           const char *value, const char *path);
 

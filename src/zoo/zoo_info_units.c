@@ -171,7 +171,7 @@ static wf_activation activation_of(const wf_graph *graph, int group) {
 }
 
 /* Weights and bias that keep the unit at zero, given that its inputs are not negative or that all
- * weights are zero. Not asked of units that a norm or a residual connection changes. */
+ * weights are zero. Not used for units that a norm or a residual connection changes. */
 static bool always_zero(const wf_graph *graph, const float *w, int group, int unit) {
     wf_activation own = activation_of(graph, group);
     if (own == WF_ACT_SIGMOID || graph->layers[group - 1].norm != WF_NORM_NONE) return false;

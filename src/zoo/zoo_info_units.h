@@ -22,9 +22,9 @@ void wf_units_free(wf_units *units);
 uint64_t wf_exact_hash(const float *w, size_t n);
 /* Equal for networks that differ only in the order of hidden units. */
 uint64_t wf_orderless_hash(wf_units *units, const float *w);
-/* The network with each hidden group in a canonical order. Networks that differ in order alone
- * give the same bits, but for units that no hash can tell apart: then they may differ, and such
- * a pair is not found. */
+/* The network with each hidden group in a canonical order. Networks that differ only in the order
+ * of units give the same bits, unless two units have the same hash: then the results may differ,
+ * and the pair is not found. */
 wf_status wf_canonical(wf_ctx *ctx, wf_units *units, const float *w, float *out);
 
 /* Hidden units that cannot change the output, whatever the input:

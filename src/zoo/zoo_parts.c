@@ -34,8 +34,8 @@ static void fingerprint_of(const wf_dataset *data, char out[65]) {
     wf_sha256_end(&hash, out);
 }
 
-/* The settings with one value for each meaning: ranges that are none, and settings of the other
- * optimiser, which nobody looks at. */
+/* The settings in a form in which equal meanings have equal values: empty ranges and settings of
+ * the other optimiser, which have no effect, become defaults. */
 static wf_zoo_desc normal_form(const wf_zoo_desc *desc) {
     wf_zoo_desc normal = *desc, defaults = wf_zoo_desc_default();
     normal.lr_max = fmax(desc->lr, desc->lr_max);
@@ -128,10 +128,10 @@ static wf_status cannot_take(wf_ctx *ctx, wf_status status) {
 static void note_places(zoo_collection *all) {
     const wf_zoo *part = all->list.parts[all->list.count - 1];
     const int64_t *indices = wf_zoo_seeds(part);
-    for (size_t slot = 0; slot < wf_zoo_count(part); slot++) {
-        int64_t i = indices[slot] - (int64_t)all->desc->first;
+    for (size_t network = 0; network < wf_zoo_count(part); network++) {
+        int64_t i = indices[network] - (int64_t)all->desc->first;
         if (i < 0 || (size_t)i >= all->desc->count) continue;
-        all->places[i] = (place){(int32_t)all->list.count - 1, (uint32_t)slot};
+        all->places[i] = (place){(int32_t)all->list.count - 1, (uint32_t)network};
         all->state[i] = WF_ZOO_TRAINED;
     }
 }
@@ -150,9 +150,9 @@ wf_status wf__zoo_take_part(wf_ctx *ctx, zoo_collection *all, const char *path) 
     return WF_OK;
 }
 
-/* What stands at PATH, when it was made with these settings and is intact: all that is asked for,
- * or, when a killed call has left some of its parts behind it, as good as a part. Any other file
- * there is about to be replaced. */
+/* Takes up the file at PATH if it was made with these settings and is intact. It may hold all
+ * networks that are asked for; if a killed call left it beside some of its parts, it counts as one
+ * more part. Any other file there will be replaced. */
 static wf_status take_result(wf_ctx *ctx, zoo_collection *all) {
     wf_zoo *zoo;
     if (!wf_file_exists(all->path)) return WF_OK;
@@ -304,8 +304,8 @@ static wf_status take_files_alone(wf_ctx *ctx, zoo_collection *all) {
 /* Networks of a larger collection that is not finished yet are not ours to delete. */
 static bool reaches_outside(const zoo_collection *all, const wf_zoo *part) {
     const int64_t *indices = wf_zoo_seeds(part);
-    for (size_t slot = 0; slot < wf_zoo_count(part); slot++) {
-        int64_t i = indices[slot] - (int64_t)all->desc->first;
+    for (size_t network = 0; network < wf_zoo_count(part); network++) {
+        int64_t i = indices[network] - (int64_t)all->desc->first;
         if (i < 0 || (size_t)i >= all->desc->count) return true;
     }
     return false;
@@ -371,7 +371,7 @@ wf_zoo_extra wf__zoo_extra(const zoo_collection *all, const columns *some) {
 static void network_at(void *all_, size_t place_index, float *w) {
     const zoo_collection *all = all_;
     const place *at = &all->places[place_index];
-    wf_zoo_get(all->list.parts[at->part], at->slot, w);
+    wf_zoo_get(all->list.parts[at->part], at->network, w);
 }
 
 static bool all_finite(const float *values, size_t n) {
@@ -407,13 +407,13 @@ static wf_status drop_diverged(wf_ctx *ctx, zoo_collection *all, size_t *kept) {
 static void merge_columns(const zoo_collection *all, size_t count, columns *out) {
     for (size_t i = 0; i < count; i++) {
         const wf_zoo *part = all->list.parts[all->places[i].part];
-        size_t slot = all->places[i].slot, bytes = all->error_bytes;
-        out->index[i] = wf_zoo_seeds(part)[slot];
-        out->lr[i] = wf_zoo_rates(part)[slot];
-        out->epochs[i] = wf_zoo_epochs(part)[slot];
+        size_t network = all->places[i].network, bytes = all->error_bytes;
+        out->index[i] = wf_zoo_seeds(part)[network];
+        out->lr[i] = wf_zoo_rates(part)[network];
+        out->epochs[i] = wf_zoo_epochs(part)[network];
         if (bytes == 0) continue;
-        out->scores[i] = wf_zoo_scores(part, NULL)[slot];
-        memcpy(out->errors + i * bytes, wf_zoo_errors(part, NULL, &bytes) + slot * bytes, bytes);
+        out->scores[i] = wf_zoo_scores(part, NULL)[network];
+        memcpy(out->errors + i * bytes, wf_zoo_errors(part, NULL, &bytes) + network * bytes, bytes);
     }
 }
 

@@ -1,9 +1,9 @@
 /* zoo_pieces: going through a collection that may be larger than memory.
  *
- * Z1  Networks of at most WEFT_KEEP_MB megabytes (64 without it) are in memory at a time. Who needs
- *     them again reads the file again.
- * Z2  Pages of the file that a piece came from are given back, so that the resident memory of a
- *     pass does not grow with the collection. The system keeps them as page cache. */
+ * Z1  Networks of at most WEFT_KEEP_MB megabytes (64 without it) are in memory at a time. A later
+ *     pass reads the file again.
+ * Z2  The pages of the file that a piece came from are given back, so the resident memory of a pass
+ *     does not grow with the collection. The system keeps them as page cache. */
 #ifndef WF_ZOO_PIECES_H
 #define WF_ZOO_PIECES_H
 

@@ -1,7 +1,7 @@
 /* zoo_ranks: a collection trained by several ranks. Rank 0 takes up the files that it finds and
  * says which networks are missing; each rank trains a contiguous share of those into parts; rank 0
- * merges all parts. Of a rank that was killed, the parts that it had saved are kept, and the next
- * call shares the rest out anew. */
+ * merges all parts. The parts that a killed rank had saved are kept, and the next call divides the
+ * rest among the ranks again. */
 #include "base/comm.h"
 #include "zoo/zoo_collection.h"
 

@@ -262,7 +262,7 @@ static wf_status train_pieces(wf_ctx *ctx, zoo_collection *all, size_t capacity,
                               const uint32_t *index, float *const weights[2], wf_meter *meter) {
     size_t total = all->desc->count;
     wf_status status = WF_OK;
-    int turn = 0;
+    int buffer = 0;
     for (size_t next = 0; next < total && status == WF_OK;) {
         if (all->state[next] != WF_ZOO_WAITING) {
             next++;
@@ -270,11 +270,11 @@ static wf_status train_pieces(wf_ctx *ctx, zoo_collection *all, size_t capacity,
         }
         size_t count = total - next < capacity ? total - next : capacity, waiting = 0;
         for (size_t i = next; i < next + count; i++) waiting += all->state[i] == WF_ZOO_WAITING;
-        status = train_piece(ctx, all, next, count, index, weights[turn], meter);
+        status = train_piece(ctx, all, next, count, index, weights[buffer], meter);
         for (size_t i = next; i < next + count && status == WF_OK; i++)
             if (all->places[i].part == WF_PLACE_NONE)
                 all->places[i] = (place){WF_PLACE_STREAM, (uint32_t)i};
-        if (weights[1] != NULL) turn ^= 1;
+        if (weights[1] != NULL) buffer ^= 1;
         all->done += waiting;
         next += count;
     }

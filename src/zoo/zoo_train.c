@@ -224,7 +224,7 @@ static void train_network(void *run_, size_t i, int worker) {
     *t = (trainee){run, worker, clock_seconds()};
     wf_zoo_state state = train_to_end(t, i, w, &progress);
     if (state == WF_ZOO_WAITING) return;
-    /* After everything else: whoever sees it sees the network. */
+    /* Stored last: a thread that sees the state sees the network too. */
     __atomic_store_n(&piece->state[i], (uint8_t)state, __ATOMIC_RELEASE);
     size_t done = atomic_fetch_add(&run->done, 1) + 1;
     if (worker == 0 && piece->meter != NULL)

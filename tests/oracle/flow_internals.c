@@ -46,8 +46,8 @@ EXPORT int oracle_optim(const wf_optim_desc *desc, const wf_optim_tensor *tensor
     if (status == WF_OK && ema != NULL) memcpy(wf_optim_ema(optim), weights, size);
     for (int i = 0; status == WF_OK && i < updates; i++) {
         const void *grad = (const char *)grads + (size_t)i * size;
-        wf_optim_step(ctx, optim, (size_t)i, factors[i], wf_optim_norm(ctx, optim, grad), grad,
-                      weights);
+        wf_optim_apply(ctx, optim, (size_t)i, factors[i], wf_optim_norm(ctx, optim, grad), grad,
+                       weights);
     }
     if (status == WF_OK && ema != NULL) memcpy(ema, wf_optim_ema(optim), size);
     wf_optim_free(optim);

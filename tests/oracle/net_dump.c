@@ -56,8 +56,8 @@ int main(int argc, char **argv) {
     bool written = true;
     for (int step = 0; step <= steps; step++) {
         if (step > 0)
-            wf_optim_step(ctx, optim, (size_t)step - 1, 1, wf_optim_norm(ctx, optim, grad), grad,
-                          theta);
+            wf_optim_apply(ctx, optim, (size_t)step - 1, 1, wf_optim_norm(ctx, optim, grad), grad,
+                           theta);
         wf_field_input input = {.batch = &batch, .w = w, .t = t, .keep = true};
         if (wf_field_forward(ctx, field, theta, &input, v) != WF_OK) die(ctx, "forward");
         if (wf_field_backward(ctx, field, dv, grad, dw) != WF_OK) die(ctx, "backward");

@@ -114,8 +114,8 @@ int main(int argc, char **argv) {
     double loss[2] = {0};
     for (int step = 0; step <= steps; step++) {
         if (step > 0)
-            wf_optim_step(d.ctx, optim, (size_t)step - 1, 1, wf_optim_norm(d.ctx, optim, grad),
-                          grad, theta);
+            wf_optim_apply(d.ctx, optim, (size_t)step - 1, 1, wf_optim_norm(d.ctx, optim, grad),
+                           grad, theta);
         evaluate(&d, dtype, n, theta, values, statistics, loss, grad);
         written = written && fwrite(theta, size, params, out) == params &&
                   put_losses(out, dtype, loss) && fwrite(grad, size, params, out) == params;

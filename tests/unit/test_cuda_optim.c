@@ -87,11 +87,11 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
     for (size_t u = 0; u < updates; u++) {
         double norm = wf_optim_norm(c.ctx, cpu, c.grad[u]);
         double factor = wf_schedule_factor(&schedule, u);
-        wf_optim_step(c.ctx, cpu, u, factor, norm, c.grad[u], params);
+        wf_optim_apply(c.ctx, cpu, u, factor, norm, c.grad[u], params);
         terms[0] = 0.25 - 0.01 * (double)u;
         wf_cuda_upload(c.gpu, terms_there, terms, sizeof terms);
         wf_cuda_upload(c.gpu, arrays.grad, c.grad[u], bytes);
-        assert_ok(c.ctx, wf__optim_cuda_step(c.ctx, gpu, terms_there, 3));
+        assert_ok(c.ctx, wf__optim_cuda_apply(c.ctx, gpu, terms_there, 3));
         assert_true(wf_cuda_download(c.gpu, here, arrays.params, bytes));
         assert_int_equal(records[u % ring].update, u);
         assert_int_equal(records[u % ring].made, 1);
@@ -119,7 +119,7 @@ static void compare(wf_optim_desc desc, wf_schedule schedule, bool fast, double 
     c.grad[0][77] = NAN;
     for (int turn = 0; turn < 2; turn++) {
         wf_cuda_upload(c.gpu, arrays.grad, c.grad[turn], bytes);
-        assert_ok(c.ctx, wf__optim_cuda_step(c.ctx, gpu, terms_there, 3));
+        assert_ok(c.ctx, wf__optim_cuda_apply(c.ctx, gpu, terms_there, 3));
         /* before the next upload, which waits for nothing */
         assert_true(wf_cuda_download(c.gpu, here, arrays.params, bytes));
     }

@@ -58,7 +58,7 @@ static void check_draws(wf_phase *phase, const void *model, const char *name) {
                                .optim = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
                                .arrays = &arrays,
                                .first = 100,
-                               .step = 1,
+                               .made = 1,
                                .count = fitted};
     wf_phase_cuda *cuda;
     assert_ok(ctx, wf__phase_cuda_create(ctx, &desc, &cuda));
@@ -68,14 +68,14 @@ static void check_draws(wf_phase *phase, const void *model, const char *name) {
     for (int i = 0; i < inputs; i++)
         for (int d = 0; d < 2; d++)
             in[d][i] = calloc((size_t)shape[i].rows * (size_t)shape[i].cols, sizeof(float));
-    for (uint32_t step = 1; step < 4; step++) {
-        uint32_t networks[batch], number = 100 + step;
+    for (uint32_t update = 1; update < 4; update++) {
+        uint32_t networks[batch], number = 100 + update;
         wf_update_record record;
         for (uint32_t b = 0; b < batch; b++)
             networks[b] = wf_epoch_network(fit.seed, fitted, batch, number, b);
         phase->fill(model, &(wf_phase_batch){networks, batch, fit.seed, number}, in[0]);
         assert_ok(ctx, wf__phase_cuda_enqueue(ctx, cuda));
-        assert_ok(ctx, wf__updates_cuda_record(ctx, wf__phase_cuda_updates(cuda), step, &record));
+        assert_ok(ctx, wf__updates_cuda_record(ctx, wf__phase_cuda_updates(cuda), update, &record));
         assert_true(record.made);
         assert_ok(ctx, wf__phase_cuda_inputs(ctx, cuda, in[1]));
         for (int i = 0; i < inputs; i++)

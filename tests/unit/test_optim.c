@@ -162,7 +162,7 @@ static void follow_plain_as(bool muon, double clip, wf_dtype dtype, double toler
         as_reals(g, dtype, gradient);
         double measured = wf_optim_norm(ctx, optim, gradient);
         assert_close(measured, norm, 1e-9 * norm);
-        wf_optim_step(ctx, optim, (size_t)update, factor, measured, gradient, p);
+        wf_optim_apply(ctx, optim, (size_t)update, factor, measured, gradient, p);
         double scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1;
         for (int t = 0; t < n_layout; t++) {
             if (muon && layout[t].matrix)
@@ -219,7 +219,7 @@ static void bits_do_not_depend_on_threads(void **state) {
         fill(p, n_params, 100, 1);
         for (int update = 0; update < 3; update++) {
             fill(g, n_params, (uint32_t)update, 1);
-            wf_optim_step(ctx, optim, (size_t)update, 1, wf_optim_norm(ctx, optim, g), g, p);
+            wf_optim_apply(ctx, optim, (size_t)update, 1, wf_optim_norm(ctx, optim, g), g, p);
         }
         if (kept == NULL) kept = p;
         else {

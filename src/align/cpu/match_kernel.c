@@ -226,7 +226,7 @@ INLINE void mask_padding(int nv, int n, float *score) {
             score[(size_t)r * (size_t)(nv * WF_LANES) + (size_t)j] = -INFINITY;
 }
 
-/* Shortest augmenting path from a free row, then the prices, then the path turned over. */
+/* Shortest augmenting path from a free row, then the prices, then the path flipped. */
 INLINE void augment(const int nv, const problem *p, uint32_t start, vreal *distance, vreal *open,
                     vreal *settled, vint *previous) {
     size_t width = (size_t)nv * WF_LANES;

@@ -62,23 +62,24 @@ __global__ void __launch_bounds__(threads, 2) product(const float *a, size_t lda
     }
 }
 
-/* Tiles of 32 k x 32 columns are turned in shared memory: networks are read along k, which is how a
- * layer's weights lie. */
+/* Tiles of 32 k x 32 columns are transposed in shared memory: networks are read along k, which is
+ * how a layer's weights lie. */
 __global__ void pack(const int2 *terms, int depth, int n, const float *networks, size_t count,
                      size_t params, float *out, size_t ld) {
-    __shared__ float turned[32][33];
+    __shared__ float transposed[32][33];
     size_t first = (size_t)blockIdx.x * 32, columns = count * n;
     int k0 = (int)blockIdx.y * 32, tx = threadIdx.x % 32, ty = threadIdx.x / 32;
     for (int i = ty; i < 32; i += (int)blockDim.x / 32) {
         size_t column = first + i;
         if (column < columns && k0 + tx < depth) {
             int2 term = terms[k0 + tx];
-            turned[tx][i] = networks[column / n * params + term.x + (column % n) * (size_t)term.y];
+            transposed[tx][i] =
+                networks[column / n * params + term.x + (column % n) * (size_t)term.y];
         }
     }
     __syncthreads();
     for (int k = ty; k < 32 && k0 + k < depth; k += (int)blockDim.x / 32)
-        if (first + tx < columns) out[(size_t)(k0 + k) * ld + first + tx] = turned[k][tx];
+        if (first + tx < columns) out[(size_t)(k0 + k) * ld + first + tx] = transposed[k][tx];
 }
 
 } // namespace

@@ -32,7 +32,7 @@
 namespace {
 
 constexpr unsigned whole_warp = 0xffffffffu;
-enum { warp_size = 32, row_chunk = 8, block_warps = 8, pairs_per_group = 8 };
+enum { warp_size = 32, rows_at_once = 8, block_warps = 8, pairs_per_group = 8 };
 
 /* Floats in the order of signed integers; its own inverse. There is no negative zero: a distance is
  * a difference whose first term, a price, is never one. */
@@ -122,7 +122,7 @@ template <int G, int C> struct pair_state : group<G, C> {
 
     /* Place of a unit, or of the lane's own, in arrays of `units`; two columns a lane only where
      * the group is the warp. */
-    __device__ int slot(int unit) const { return this->first + unit; }
+    __device__ int place(int unit) const { return this->first + unit; }
     __device__ int own(int c) const { return c * warp_size + this->first + this->lane; }
 
     __device__ const float *fixed_scores(int orbit) const {
@@ -132,24 +132,24 @@ template <int G, int C> struct pair_state : group<G, C> {
 
     /* One term of eight rows: a [8] of the query times a row of the reference. */
     __device__ __forceinline__ void add_row(const float *a, const float *row, int n8,
-                                            float (&sum)[row_chunk][C]) const {
+                                            float (&sum)[rows_at_once][C]) const {
         float4 low = ((const float4 *)a)[0], high = ((const float4 *)a)[1];
-        float left[row_chunk] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        float left[rows_at_once] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
         for (int c = 0; c < C; c++) {
             float right = c * G + this->lane < n8 ? __ldg(row + c * G) : 0;
 #pragma unroll
-            for (int i = 0; i < row_chunk; i++) sum[i][c] = fmaf(left[i], right, sum[i][c]);
+            for (int i = 0; i < rows_at_once; i++) sum[i][c] = fmaf(left[i], right, sum[i][c]);
         }
     }
 
     /* Eight rows of scores from row r0 on. */
     __device__ __forceinline__ void score_rows(const wf_gpu_orbit &orbit, int o, int r0) {
-        float sum[row_chunk][C];
+        float sum[rows_at_once][C];
         size_t step = args->scores[o].row_step;
         const float *fixed = fixed_scores(o) + r0 * step + this->lane;
 #pragma unroll
-        for (int i = 0; i < row_chunk; i++, fixed += step)
+        for (int i = 0; i < rows_at_once; i++, fixed += step)
 #pragma unroll
             for (int c = 0; c < C; c++) {
                 bool inside = r0 + i < orbit.n && c * G + this->lane < orbit.n;
@@ -173,7 +173,7 @@ template <int G, int C> struct pair_state : group<G, C> {
             }
         }
 #pragma unroll
-        for (int i = 0; i < row_chunk; i++)
+        for (int i = 0; i < rows_at_once; i++)
 #pragma unroll
             for (int c = 0; c < C; c++)
                 score[(r0 + i) * pitch + own(c)] =
@@ -227,13 +227,13 @@ template <int G, int C> struct pair_state : group<G, C> {
         for (int c = 0; c < C; c++) {
             int r = c * G + this->lane;
             column[c] = best_column(n, r, shown);
-            if (r < n) atomicMin(&claim[slot(column[c])], r);
+            if (r < n) atomicMin(&claim[place(column[c])], r);
         }
         __syncwarp();
 #pragma unroll
         for (int c = 0; c < C; c++) {
             int r = c * G + this->lane;
-            bool has = claim[slot(column[c])] == r;
+            bool has = claim[place(column[c])] == r;
             column_of[c] = has ? column[c] : -1;
             row_of[c] = claim[own(c)] == INT_MAX ? -1 : claim[own(c)];
             free_rows |= (typename row_set<C>::type)this->ballot(r < n && !has) << (c * G);
@@ -248,7 +248,7 @@ template <int G, int C> struct pair_state : group<G, C> {
         return found;
     }
 
-    /* Shortest augmenting path from a free row, then the prices, then the path turned over. */
+    /* Shortest augmenting path from a free row, then the prices, then the path flipped. */
     __device__ __forceinline__ bool augment(int n, int start, bool active, float *prices,
                                             int *row_of, int *column_of) {
         float distance[C], open[C], settled[C], profit[C], base, reached = 0;
@@ -294,19 +294,19 @@ template <int G, int C> struct pair_state : group<G, C> {
             searching = moving && owner >= 0;
         }
         bool found = !searching;
-        bool turning = active && found;
+        bool flipping = active && found;
 #pragma unroll
         for (int c = 0; c < C; c++) {
             float rise = reached - settled[c];
-            prices[c] = turning && rise > 0 ? prices[c] + rise : prices[c];
+            prices[c] = flipping && rise > 0 ? prices[c] + rise : prices[c];
         }
-        for (int step = 0; step < n && this->any(turning); step++) {
+        for (int step = 0; step < n && this->any(flipping); step++) {
             int r = this->at(previous, column);
             int next = this->at(column_of, r);
-            this->set(row_of, column, r, turning);
-            this->set(column_of, r, column, turning);
-            turning = turning && r != start;
-            column = turning ? next : column;
+            this->set(row_of, column, r, flipping);
+            this->set(column_of, r, column, flipping);
+            flipping = flipping && r != start;
+            column = flipping ? next : column;
         }
         return found;
     }
@@ -317,7 +317,7 @@ template <int G, int C> struct pair_state : group<G, C> {
 #pragma unroll
         for (int c = 0; c < C; c++) {
             int r = c * G + this->lane;
-            value[c] = r < n ? score[r * pitch + slot(places[c])] : 0;
+            value[c] = r < n ? score[r * pitch + place(places[c])] : 0;
         }
 #pragma unroll 8
         for (int r = 0; r < n; r++) sum += this->at(value, r);
@@ -330,7 +330,7 @@ template <int G, int C> struct pair_state : group<G, C> {
         int n = orbit.n, column_of[C], old[C];
         float prices[C], *shown = price + o * units;
         __syncwarp(); /* other lanes have read the last visit's scores and claims */
-        for (int r = 0; r < n; r += row_chunk) score_rows(orbit, o, r);
+        for (int r = 0; r < n; r += rows_at_once) score_rows(orbit, o, r);
 #pragma unroll
         for (int c = 0; c < C; c++) {
             prices[c] = shown[own(c)];
@@ -465,7 +465,7 @@ template <int G, int C> struct pair_state : group<G, C> {
 
 /* Bytes of shared memory of a warp, a multiple of 16: prices, scores, claims, matchings. */
 template <int C> __host__ __device__ size_t warp_bytes(const wf_gpu_shape &shape) {
-    size_t rows = (size_t)(shape.widest + row_chunk - 1) / row_chunk * row_chunk;
+    size_t rows = (size_t)(shape.widest + rows_at_once - 1) / rows_at_once * rows_at_once;
     size_t lanes = (size_t)warp_size * C, orbits = (size_t)shape.n_orbits;
     return (orbits * lanes + rows * (lanes + 1) + lanes) * sizeof(float) + 2 * orbits * lanes;
 }
@@ -494,7 +494,8 @@ __global__ void __launch_bounds__(block_warps *warp_size, 4)
     pair.args = &args;
     pair.query_links = links;
     pair.query = query;
-    int units = warp_size * C, rows = (shape.widest + row_chunk - 1) / row_chunk * row_chunk;
+    int units = warp_size * C,
+        rows = (shape.widest + rows_at_once - 1) / rows_at_once * rows_at_once;
     pair.price = (float *)(shared + query_bytes(shape) + warp * warp_bytes<C>(shape));
     pair.score = pair.price + shape.n_orbits * units;
     pair.claim = (int *)(pair.score + rows * (units + 1));

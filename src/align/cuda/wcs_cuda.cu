@@ -59,7 +59,7 @@ __global__ void fill_best(float *best, uint32_t *which, int count) {
 }
 
 /* Networks on the device: as they came, and packed. */
-struct side_memory {
+struct packed_networks {
     size_t most; /* networks */
     float *raw, *links;
     double *squares;
@@ -75,7 +75,7 @@ struct wcs_call {
     const int64_t *skip;
     size_t tile_queries;
     wf_backlog backlog; /* of four queries */
-    side_memory query, reference;
+    packed_networks query, reference;
     float *scores[WF_GPU_ORBITS];
     float *cosine; /* (tile_queries, slab) */
     int64_t *gpu_skip;
@@ -99,44 +99,45 @@ template <typename T> wf_status take(wf_ctx *ctx, size_t count, T **out) {
 
 /* A tile may begin at any multiple of 4 networks, so whole tiles of columns must lie after the
  * last one. */
-wf_status side_open(wf_ctx *ctx, const wf_gpu_shape &shape, size_t most, side_memory *side) {
-    side->most = most;
-    WF_TRY(take(ctx, most * shape.n_params, &side->raw));
-    WF_TRY(take(ctx, most * shape.link_floats, &side->links));
-    WF_TRY(take(ctx, most, &side->squares));
+wf_status packed_open(wf_ctx *ctx, const wf_gpu_shape &shape, size_t most,
+                      packed_networks *packed) {
+    packed->most = most;
+    WF_TRY(take(ctx, most * shape.n_params, &packed->raw));
+    WF_TRY(take(ctx, most * shape.link_floats, &packed->links));
+    WF_TRY(take(ctx, most, &packed->squares));
     for (int o = 0; o < shape.n_orbits; o++) {
         const wf_gpu_orbit &orbit = shape.orbits[o];
-        side->ld[o] = round_up(most * orbit.n, tile) + tile;
-        size_t floats = padded_depth(orbit) * side->ld[o];
-        WF_TRY(take(ctx, floats, &side->fixed[o]));
-        WF_CUDA_TRY(ctx, cudaMemset(side->fixed[o], 0, floats * sizeof(float)));
+        packed->ld[o] = round_up(most * orbit.n, tile) + tile;
+        size_t floats = padded_depth(orbit) * packed->ld[o];
+        WF_TRY(take(ctx, floats, &packed->fixed[o]));
+        WF_CUDA_TRY(ctx, cudaMemset(packed->fixed[o], 0, floats * sizeof(float)));
     }
     return WF_OK;
 }
 
-void side_close(side_memory *side) {
-    cudaFree(side->raw);
-    cudaFree(side->links);
-    cudaFree(side->squares);
-    for (float *fixed : side->fixed) cudaFree(fixed);
+void packed_close(packed_networks *packed) {
+    cudaFree(packed->raw);
+    cudaFree(packed->links);
+    cudaFree(packed->squares);
+    for (float *fixed : packed->fixed) cudaFree(fixed);
 }
 
 /* Networks first..first+count of `from` to the device, checked and packed. */
-wf_status side_fill(wcs_call *call, side_memory *side, const float *from, size_t first,
-                    size_t count, const char *what) {
+wf_status packed_fill(wcs_call *call, packed_networks *packed, const float *from, size_t first,
+                      size_t count, const char *what) {
     wf_ctx *ctx = call->ctx;
     const wf_gpu_shape &shape = call->plan.shape;
     size_t params = (size_t)shape.n_params;
-    WF_CUDA_TRY(ctx, cudaMemcpy(side->raw, from + first * params, count * params * sizeof(float),
+    WF_CUDA_TRY(ctx, cudaMemcpy(packed->raw, from + first * params, count * params * sizeof(float),
                                 cudaMemcpyHostToDevice));
-    WF_TRY(wf_gpu_squares(ctx, side->raw, count, params, side->squares, 0));
-    WF_TRY(wf_gpu_pack_links(ctx, shape, side->raw, count, side->links, 0));
+    WF_TRY(wf_gpu_squares(ctx, packed->raw, count, params, packed->squares, 0));
+    WF_TRY(wf_gpu_pack_links(ctx, shape, packed->raw, count, packed->links, 0));
     for (int o = 0; o < shape.n_orbits; o++) {
         const wf_gpu_orbit &orbit = shape.orbits[o];
-        WF_TRY(wf_gpu_pack(ctx, shape.terms + orbit.first_term, orbit.depth, orbit.n, side->raw,
-                           count, params, side->fixed[o], side->ld[o], 0));
+        WF_TRY(wf_gpu_pack(ctx, shape.terms + orbit.first_term, orbit.depth, orbit.n, packed->raw,
+                           count, params, packed->fixed[o], packed->ld[o], 0));
     }
-    WF_CUDA_TRY(ctx, cudaMemcpy(call->checked, side->squares, count * sizeof(double),
+    WF_CUDA_TRY(ctx, cudaMemcpy(call->checked, packed->squares, count * sizeof(double),
                                 cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < count; i++)
         if (!wf_gpu_usable(call->checked[i]))
@@ -159,8 +160,8 @@ wf_status wcs_open(wcs_call *call, const wf_graph *graph, const wf_match_desc *d
     size_t queries = std::min(round_up(call->nq, 4), (size_t)most_queries);
     call->tile_queries = score_bytes / (slab * each) / 4 * 4;
     call->tile_queries = std::clamp(call->tile_queries, (size_t)4, queries);
-    WF_TRY(side_open(ctx, shape, queries, &call->query));
-    WF_TRY(side_open(ctx, shape, slab, &call->reference));
+    WF_TRY(packed_open(ctx, shape, queries, &call->query));
+    WF_TRY(packed_open(ctx, shape, slab, &call->reference));
     for (int o = 0; o < shape.n_orbits; o++) {
         size_t rows = round_up(call->tile_queries * shape.orbits[o].n, tile);
         WF_TRY(take(ctx, rows * call->reference.ld[o], &call->scores[o]));
@@ -173,8 +174,8 @@ wf_status wcs_open(wcs_call *call, const wf_graph *graph, const wf_match_desc *d
 }
 
 void wcs_close(wcs_call *call) {
-    side_close(&call->query);
-    side_close(&call->reference);
+    packed_close(&call->query);
+    packed_close(&call->reference);
     for (float *scores : call->scores) cudaFree(scores);
     cudaFree(call->cosine);
     cudaFree(call->gpu_skip);
@@ -223,7 +224,7 @@ wf_status wcs_tile(wcs_call *call, size_t q0, size_t queries, size_t first, size
 /* All references for `queries` queries from q0 on; results into best and which. */
 wf_status wcs_slab(wcs_call *call, size_t q0, size_t queries, float *best, uint32_t *which) {
     wf_ctx *ctx = call->ctx;
-    WF_TRY(side_fill(call, &call->query, call->queries, q0, queries, "query"));
+    WF_TRY(packed_fill(call, &call->query, call->queries, q0, queries, "query"));
     if (call->skip != NULL)
         WF_CUDA_TRY(ctx, cudaMemcpy(call->gpu_skip, call->skip + q0, queries * sizeof(int64_t),
                                     cudaMemcpyHostToDevice));
@@ -231,7 +232,7 @@ wf_status wcs_slab(wcs_call *call, size_t q0, size_t queries, float *best, uint3
     WF_CUDA_TRY(ctx, cudaGetLastError());
     for (size_t first = 0; first < call->nr; first += call->reference.most) {
         size_t count = std::min(call->reference.most, call->nr - first);
-        WF_TRY(side_fill(call, &call->reference, call->refs, first, count, "reference"));
+        WF_TRY(packed_fill(call, &call->reference, call->refs, first, count, "reference"));
         for (size_t q = 0, some; q < queries; q += some) {
             /* Whole fours: a tile begins at an aligned place. */
             some = wf_backlog_next(&call->backlog, call->tile_queries / 4) * 4;

@@ -26,8 +26,8 @@ struct wf_cuda_device {
 };
 
 namespace wf_gpu {
-/* Whose blocks are scheduled first: work that nobody waits for yet, the main stream, short work
- * that others wait for. */
+/* Priority of a stream's blocks, lowest first: work that nothing waits for yet, the main stream,
+ * short work that other work waits for. */
 enum stream_priority { stream_may_wait, stream_is_main, stream_is_short };
 bool make_stream(cudaStream_t *stream, stream_priority priority);
 

@@ -114,7 +114,7 @@ wf_status choose(wf_ctx *ctx, wf_device_ranks *ranks) {
     return open_nccl(ctx, ranks);
 }
 
-/* One rank takes NCCL's way only when it is asked to: that times it and tests it on one GPU. */
+/* One rank uses NCCL only when it is told to, to time and test it on one GPU. */
 wf_status open_alone(wf_ctx *ctx, wf_device_ranks *ranks) {
     char id[WF_NCCL_ID];
     const char *why = wf__nccl_name(id);
@@ -122,8 +122,8 @@ wf_status open_alone(wf_ctx *ctx, wf_device_ranks *ranks) {
     return why == NULL ? WF_OK : wf_fail(ctx, WF_ERR_UNSUPPORTED, "WEFT_NCCL=on: %s", why);
 }
 
-/* On a thread of the CUDA driver, which may not call CUDA. A failure of the ranks is found by who
- * waits for the update. */
+/* Runs on a thread of the CUDA driver, which may not call CUDA. The thread that waits for the
+ * update finds a failure of the ranks. */
 void CUDART_CB exchange(void *call_) {
     const host_call *call = (const host_call *)call_;
     if (call->start.empty()) wf__mpi_device_sum(call->comm, call->memory, call->n, call->doubles);

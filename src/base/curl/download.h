@@ -1,5 +1,5 @@
-/* download: files over HTTP, resumed where they broke off. download_curl.c has it with libcurl,
- * download_absent.c without. */
+/* download: files over HTTP, resumed where they broke off. download_curl.c uses libcurl;
+ * download_absent.c stands in for it in builds without. */
 #ifndef WF_BASE_CURL_DOWNLOAD_H
 #define WF_BASE_CURL_DOWNLOAD_H
 

@@ -1,10 +1,9 @@
 /* download_curl: HTTP with libcurl.
  *
- * What was asked for over https never arrives over http, whatever a redirect says; certificates
- * are checked. A broken transfer is taken up again by itself a few times, then left for the next
- * call. What may be appended to PATH.part is the same version of the file: the server's ETag (or
- * date) is sent back as If-Range, and a part is used only when the answer is 206 and begins where
- * the file ends. */
+ * A redirect never leads from https to http, and certificates are checked. A broken transfer is
+ * resumed a few times, then left for the next call. Only bytes of the same version of the file are
+ * appended to PATH.part: the server's ETag (or date) is sent back as If-Range, and the answer is
+ * used only when it is 206 and begins where PATH.part ends. */
 #include "base/curl/download.h"
 
 #include <curl/curl.h>
@@ -151,8 +150,7 @@ static wf_status transfer_open(transfer *t, const char *url) {
     return WF_OK;
 }
 
-/* What is wrong with the server's proof of who it is, or with what it is compared with; not a
- * matter of trying again. */
+/* Failures to verify the server's certificate. Trying again does not help. */
 static bool is_untrusted(CURLcode code) {
     return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
            code == CURLE_SSL_ISSUER_ERROR || code == CURLE_SSL_CRL_BADFILE ||

@@ -1,6 +1,6 @@
-/* mpi_ranks: processes started together by mpirun or srun. mpi_ranks_mpi.c has it with an MPI
- * library, mpi_ranks_absent.c without. Waiting calls return false when the communicator has failed
- * meanwhile. */
+/* mpi_ranks: processes started together by mpirun or srun. mpi_ranks_mpi.c uses an MPI
+ * library; mpi_ranks_absent.c stands in for it in builds without. Waiting calls return false when
+ * the communicator has failed meanwhile. */
 #ifndef WF_BASE_MPI_RANKS_H
 #define WF_BASE_MPI_RANKS_H
 

@@ -4,8 +4,9 @@
  *     nonblocking operation and test it again and again, so that the mutex is free in between and a
  *     failure elsewhere ends the wait.
  * M2  Notices (a beat, a failure, an interruption, a farewell) go over a communicator of their own.
- *     Every rank sends rank 0 a beat every few seconds, and rank 0 all others. Who is not heard of
- *     for WEFT_RANK_TIMEOUT seconds is lost: a killed process, a stopped one, a host that hangs.
+ *     Every rank sends rank 0 a beat every few seconds, and rank 0 sends one to all others. A rank
+ *     that sends none for WEFT_RANK_TIMEOUT seconds is lost: its process was killed or stopped, or
+ *     its host hangs.
  * M3  After a failure all ranks say farewell to rank 0 before any of them ends: a launcher kills
  *     the whole job when one process ends with an error, and rank 0 may have a checkpoint to
  *     write. */
@@ -136,7 +137,7 @@ static void take_notice(wf_comm *comm, int from, const notice *what) {
     mpi->heard[from] = wf_seconds();
     if (what->kind == FAILURE) failed_elsewhere(comm, from, what);
     else if (what->kind == INTERRUPTION) {
-        mpi->interruption_told = true; /* by the one who was interrupted */
+        mpi->interruption_told = true; /* by the rank that was interrupted */
         stop_work(comm);
     } else if (what->kind == FAREWELL && !mpi->left[from]) {
         mpi->left[from] = true;
@@ -171,8 +172,8 @@ static void send_beats(wf_comm *comm) {
     }
 }
 
-/* Rank 0 looks after all, the others after rank 0, and wait a little longer: rank 0 names the rank
- * that is lost. */
+/* Rank 0 watches all ranks, the others watch rank 0. They wait a little longer, so that rank 0 can
+ * name the lost rank. */
 static void find_lost(wf_comm *comm, double now) {
     wf_mpi *mpi = comm->mpi;
     double limit = mpi->timeout + (comm->rank == 0 ? 0 : 3);

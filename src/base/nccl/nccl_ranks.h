@@ -1,6 +1,7 @@
-/* nccl_ranks: sums and gathers between GPUs over NCCL. nccl_ranks_nccl.cu has it with the library,
- * nccl_ranks_absent.c without: nothing but the description is called then. Calls are enqueued on a
- * stream and may be captured. A result of NULL means that all is well, else it says what is not. */
+/* nccl_ranks: sums and gathers between GPUs over NCCL. nccl_ranks_nccl.cu uses the library;
+ * nccl_ranks_absent.c stands in for it in builds without, where only the description is called.
+ * Calls are enqueued on a stream and may be captured. They return NULL, or a sentence that says
+ * what failed. */
 #ifndef WF_BASE_NCCL_RANKS_H
 #define WF_BASE_NCCL_RANKS_H
 

@@ -9,7 +9,7 @@
  * layers) FLOP and 8 n bytes a network and example, n the first layer's width. Measured on an H200
  * (ncu), 100 networks 784-32-32-10 on 10,000 examples: the product 1.11 ms (45.6 TFLOP/s, 68 % of
  * fp32's rate), finish_networks 0.37 ms (7.5 TFLOP/s: weights pass through shared memory for 128
- * examples at a time), turn_inputs 56 us. */
+ * examples at a time), transpose_inputs 56 us. */
 #include <cuda_runtime.h>
 #include <stdlib.h>
 
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(most_threads)
 }
 
 /* Examples side by side, then a row of ones for the bias. */
-__global__ void turn_inputs(const float *x, int examples, int inputs, float *out, size_t ld) {
+__global__ void transpose_inputs(const float *x, int examples, int inputs, float *out, size_t ld) {
     int example = (int)(blockIdx.x * blockDim.x + threadIdx.x), j = (int)blockIdx.y;
     if (example < examples)
         out[(size_t)j * ld + example] = j < inputs ? x[(size_t)example * inputs + j] : 1;
@@ -179,7 +179,7 @@ wf_status upload_data(score_call *call) {
                 cudaMemcpy(m->x, data->x_test, n * inputs * sizeof(float), cudaMemcpyHostToDevice));
     WF_TRY(take(ctx, depth * call->inputs_ld, &m->inputs));
     WF_CUDA_TRY(ctx, cudaMemset(m->inputs, 0, depth * call->inputs_ld * sizeof(float)));
-    turn_inputs<<<dim3((unsigned)(n + 255) / 256, (unsigned)inputs + 1), 256>>>(
+    transpose_inputs<<<dim3((unsigned)(n + 255) / 256, (unsigned)inputs + 1), 256>>>(
         m->x, (int)n, data->inputs, m->inputs, call->inputs_ld);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     WF_TRY(take(ctx, n, &m->labels));

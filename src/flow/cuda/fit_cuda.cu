@@ -259,7 +259,7 @@ wf_status record_own(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
 wf_status record_update(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
     size_t terms = (size_t)c->batch.networks * (size_t)c->batch.slices;
     float *grad = wf__optim_cuda_arrays(fit->optim).grad;
-    if (fit->ranks != NULL) /* those of other ranks: x + 0 = x, so the loss is added as one would */
+    if (fit->ranks != NULL) /* zeros for other ranks' networks: their sum is then one process's */
         WF_CUDA_TRY(ctx, cudaMemsetAsync(c->batch.terms, 0, terms * sizeof(double), stream(fit)));
     if (c->program != NULL) WF_TRY(record_own(ctx, fit, c));
     else WF_CUDA_TRY(ctx, cudaMemsetAsync(grad, 0, fit->field->params * sizeof *grad, stream(fit)));
@@ -267,7 +267,7 @@ wf_status record_update(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
         WF_TRY(wf_device_ranks_sum(ctx, fit->ranks, grad, fit->field->params, false, stream(fit)));
         WF_TRY(wf_device_ranks_sum(ctx, fit->ranks, c->batch.terms, terms, true, stream(fit)));
     }
-    return wf__optim_cuda_step(ctx, fit->optim, c->batch.terms, (int)terms);
+    return wf__optim_cuda_apply(ctx, fit->optim, c->batch.terms, (int)terms);
 }
 
 wf_status build_composition(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, composition *c) {

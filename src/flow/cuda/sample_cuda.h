@@ -1,8 +1,8 @@
 /* sample_cuda: sampling a batch of networks (flow_sample.c) with states, noise and field on the
  * GPU.
  *
- * The object holds the field's parameters and its program for a full batch. Of a smaller batch it
- * computes the unused rows too and ignores them. Values are those of the CPU's loops up to the
+ * The object holds the field's parameters and its program for a full batch. For a smaller batch it
+ * computes the unused rows as well and ignores them. Values are those of the CPU's loops up to the
  * field's rounding: these files do not contract multiply and add. */
 #ifndef WF_FLOW_CUDA_SAMPLE_CUDA_H
 #define WF_FLOW_CUDA_SAMPLE_CUDA_H

@@ -1,8 +1,8 @@
 /* updates_cuda: the state of a fit on the GPU, and the updates that are under way.
  *
  * The object owns the optimiser (nn/cuda/optim_cuda.h) with parameters, gradient and moments, and a
- * copy of every array that a checkpoint has. Who fits (fit_cuda.cu, generators/cuda/phase_cuda.cu)
- * captures an update as a CUDA graph and launches it here, again and again.
+ * copy of every array that a checkpoint has. Its users (fit_cuda.cu, generators/cuda/phase_cuda.cu)
+ * capture an update as a CUDA graph and launch it here, again and again.
  *
  * U1  State is copied out at a boundary between updates, on a stream of its own, while later
  *     updates run. */

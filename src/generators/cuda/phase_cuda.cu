@@ -184,7 +184,7 @@ wf_status make_updates(wf_ctx *ctx, wf_phase_cuda *p, const wf_phase_cuda_desc *
     own.arrays = desc->arrays;
     own.statistics = desc->phase->statistics;
     own.n_statistics = desc->phase->buffers.total;
-    own.update = desc->step;
+    own.update = desc->made;
     own.best_loss = WF_NO_LOSS;
     own.fast = desc->fast;
     return wf__updates_cuda_create(ctx, &own, &p->updates);
@@ -280,7 +280,7 @@ wf_status record_update(wf_ctx *ctx, wf_phase_cuda *p) {
     weigh_terms<<<1, 2, 0, stream(p)>>>(p->train.loss, p->terms);
     WF_CUDA_TRY(ctx, cudaGetLastError());
     WF_TRY(wf_gpu::run_backward(ctx, &p->train.run));
-    return wf__optim_cuda_step(ctx, wf__updates_cuda_optim(p->updates), p->terms, 2);
+    return wf__optim_cuda_apply(ctx, wf__updates_cuda_optim(p->updates), p->terms, 2);
 }
 
 wf_status build(wf_ctx *ctx, const wf_phase_cuda_desc *desc, wf_phase_cuda *p) {

@@ -23,7 +23,7 @@ typedef struct wf_phase_cuda_desc {
     wf_optim_desc optim;
     wf_schedule schedule;
     const wf_fit_arrays *arrays; /* without best; statistics are the phase's */
-    size_t first, step;          /* updates of the phases before, and of this one */
+    size_t first, made;          /* updates of the phases before, and of this one */
     size_t count;                /* networks that are fitted */
     int judged;                  /* networks of a validation's batches; 0: none */
     bool fast;                   /* bf16 products */

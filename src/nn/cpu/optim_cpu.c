@@ -14,7 +14,7 @@
 
 enum {
     tile_rows = WF_LANES == 16 ? 8 : 4, /* accumulators: tile_rows x 2 vectors */
-    newton_schulz_steps = 5
+    newton_schulz_iterations = 5
 };
 
 static double sum_squares(const void *x_, size_t n) {
@@ -118,7 +118,7 @@ static inline size_t muon_place(const muon_work *w, int i, int j) {
 static void orthogonalise(muon_work *w) {
     real scale = (real)(1 / (sqrt(sum_squares(w->y, w->n * w->r)) + 1e-7));
     for (size_t i = 0; i < w->n * w->r; i++) w->y[i] *= scale;
-    for (int step = 0; step < newton_schulz_steps; step++) {
+    for (int i = 0; i < newton_schulz_iterations; i++) {
         wf_product gram = {w->a, w->y, 1, w->r, w->y, w->r, w->r, w->n, 1, 0, NULL};
         wf_product poly = {w->q, w->a, w->r, 1, w->a, w->r, w->r, w->r, 2.0315, -4.7750, w->a};
         wf_product next = {w->z, w->y, w->r, 1, w->q, w->n, w->r, w->r, 1, 3.4445, w->y};

@@ -25,7 +25,7 @@ extern "C" {
 
 namespace {
 
-enum { threads = 256, chunk = 1024, square_ctas = 1056, ring = 4096 };
+enum { threads = 256, piece_size = 1024, square_ctas = 1056, ring = 4096 };
 
 /* State of the kernels of one update, in device memory. */
 struct control {
@@ -45,7 +45,7 @@ struct settings {
     wf_schedule schedule;
 };
 
-/* At most `chunk` parameters of AdamW (matrix < 0) or of one of Muon's matrices. */
+/* At most `piece_size` parameters of AdamW (matrix < 0) or of one of Muon's matrices. */
 struct piece {
     uint32_t offset, count;
     int matrix;
@@ -240,8 +240,8 @@ struct tables {
 
 void add_pieces(tables *t, const wf_optim_tensor &tensor, int matrix) {
     uint32_t count = (uint32_t)tensor.rows * (uint32_t)tensor.cols;
-    for (uint32_t done = 0; done < count; done += chunk) {
-        uint32_t part = count - done < chunk ? count - done : (uint32_t)chunk;
+    for (uint32_t done = 0; done < count; done += piece_size) {
+        uint32_t part = count - done < piece_size ? count - done : (uint32_t)piece_size;
         t->pieces.push_back({(uint32_t)tensor.offset + done, part, matrix, done,
                              matrix < 0 ? 0 : t->parts++, tensor.decay});
     }
@@ -455,8 +455,8 @@ extern "C" const uint32_t *wf__optim_cuda_update(const wf_optim_cuda *o) {
     return &o->state->update;
 }
 
-extern "C" wf_status wf__optim_cuda_step(wf_ctx *ctx, wf_optim_cuda *o, const double *terms,
-                                         int n_terms) {
+extern "C" wf_status wf__optim_cuda_apply(wf_ctx *ctx, wf_optim_cuda *o, const double *terms,
+                                          int n_terms) {
     arrays a = {o->arrays.params, o->arrays.grad, o->arrays.first,
                 o->arrays.second, o->arrays.ema,  o->arrays.best};
     squares<<<square_ctas, threads, 0, o->device->stream>>>(a.grad, o->params, o->partial);

@@ -53,7 +53,7 @@ wf_status wf__optim_cuda_pace(wf_ctx *ctx, wf_optim_cuda *optim, const wf_pace *
 const uint32_t *wf__optim_cuda_update(const wf_optim_cuda *optim);
 /* Enqueue one update from the gradient; the loss is the sum of `terms` (device, n_terms). May be
  * captured. */
-wf_status wf__optim_cuda_step(wf_ctx *ctx, wf_optim_cuda *optim, const double *terms, int n_terms);
+wf_status wf__optim_cuda_apply(wf_ctx *ctx, wf_optim_cuda *optim, const double *terms, int n_terms);
 /* The record of update u is at u % *ring; valid once the stream has passed the update. */
 const volatile wf_update_record *wf__optim_cuda_records(const wf_optim_cuda *optim, size_t *ring);
 

@@ -15,15 +15,15 @@ enum { query_block = 48 };
 typedef struct attention_work {
     const wf_op *op;
     real *scratch;
-    size_t each;                            /* reals of a worker */
-    int tokens, heads, width, padded, line; /* of a head, padded; tokens padded */
+    size_t each;                             /* reals of a worker */
+    int tokens, heads, width, padded, pitch; /* of a head, padded; tokens padded */
 } attention_work;
 
 static attention_work work_of(const wf_op *op) {
     attention_work w = {.op = op, .tokens = op->tokens, .heads = op->heads};
     w.width = op->out[0]->cols / op->heads;
     w.padded = wf_pad(w.width);
-    w.line = wf_pad(w.tokens);
+    w.pitch = wf_pad(w.tokens);
     return w;
 }
 
@@ -75,30 +75,30 @@ static real row_exp(real *x, int n, real factor, real shift) {
 
 static void head_forward(void *arg, size_t chunk, int worker) {
     const attention_work *w = arg;
-    const int tokens = w->tokens, width = w->width, line = w->line, padded = w->padded;
+    const int tokens = w->tokens, width = w->width, pitch = w->pitch, padded = w->padded;
     const int ld = w->op->in[0]->ld, head = (int)(chunk % (size_t)w->heads);
     const size_t row0 = chunk / (size_t)w->heads * (size_t)tokens;
     const real factor = 1 / r_sqrt((real)width);
     real *keys = w->scratch + (size_t)worker * w->each;
-    real *values = keys + (size_t)width * (size_t)line;
+    real *values = keys + (size_t)width * (size_t)pitch;
     real *logits = values + (size_t)tokens * (size_t)padded;
-    real *result = logits + (size_t)query_block * (size_t)line;
+    real *result = logits + (size_t)query_block * (size_t)pitch;
     real *saved = (real *)w->op->saved + chunk * (size_t)tokens;
     WF_FN(wf_pack_panels)(part_row(w, 1, row0, head), 1, ld, width, tokens, keys);
     WF_FN(wf_pack_panels)(part_row(w, 2, row0, head), ld, 1, tokens, width, values);
     for (int first = 0; first < tokens; first += query_block) {
         int rows = tokens - first < query_block ? tokens - first : query_block;
-        gemm_packed(logits, line, part_row(w, 0, row0 + (size_t)first, head), ld, keys, rows, width,
-                    tokens, false);
+        gemm_packed(logits, pitch, part_row(w, 0, row0 + (size_t)first, head), ld, keys, rows,
+                    width, tokens, false);
         for (int i = 0; i < rows; i++) {
-            real *row = logits + (size_t)i * (size_t)line, most = factor * row_max(row, tokens);
+            real *row = logits + (size_t)i * (size_t)pitch, most = factor * row_max(row, tokens);
             real sum = row_exp(row, tokens, factor, most);
             saved[first + i] = most + r_log(sum);
             sum = 1 / sum;
             each_vector(c, tokens) store(row + c, load(row + c) * sum);
             each_rest(c, tokens) row[c] *= sum;
         }
-        gemm_packed(result, padded, logits, line, values, rows, tokens, width, false);
+        gemm_packed(result, padded, logits, pitch, values, rows, tokens, width, false);
         for (int i = 0; i < rows; i++)
             memcpy(row_of(w->op->out[0], row0 + (size_t)(first + i)) + head * width,
                    result + (size_t)i * (size_t)padded, (size_t)width * sizeof(real));
@@ -108,8 +108,8 @@ static void head_forward(void *arg, size_t chunk, int worker) {
 bool WF_FN(wf_attention_forward)(const wf_op *op, wf_arena *arena) {
     const wf_tensor *y = op->out[0];
     attention_work w = work_of(op);
-    size_t each = (size_t)w.width * (size_t)w.line + (size_t)w.tokens * (size_t)w.padded +
-                  query_block * (size_t)(w.line + w.padded);
+    size_t each = (size_t)w.width * (size_t)w.pitch + (size_t)w.tokens * (size_t)w.padded +
+                  query_block * (size_t)(w.pitch + w.padded);
     for (int r = 0; r < y->rows && y->ld > y->cols; r++)
         memset(row_of(y, r) + y->cols, 0, (size_t)(y->ld - y->cols) * sizeof(real));
     return run_heads(&w, arena, each, head_forward);
@@ -126,20 +126,20 @@ static void copy_rows(real *to, int padded, const real *from, int ld, int rows, 
 static void head_backward(void *arg, size_t chunk, int worker) {
     const attention_work *w = arg;
     const wf_tensor *in = w->op->in[0], *out = w->op->out[0];
-    const int tokens = w->tokens, width = w->width, line = w->line, padded = w->padded;
+    const int tokens = w->tokens, width = w->width, pitch = w->pitch, padded = w->padded;
     const int head = (int)(chunk % (size_t)w->heads), column = head * width;
     const size_t row0 = chunk / (size_t)w->heads * (size_t)tokens;
     const real factor = 1 / r_sqrt((real)width);
     const real *saved = (const real *)w->op->saved + chunk * (size_t)tokens;
     real *next = w->scratch + (size_t)worker * w->each;
 #define TAKE(count) (next += (count), next - (count))
-    real *keys_t = TAKE((size_t)width * (size_t)line),
-         *values_t = TAKE((size_t)width * (size_t)line);
+    real *keys_t = TAKE((size_t)width * (size_t)pitch),
+         *values_t = TAKE((size_t)width * (size_t)pitch);
     real *keys = TAKE((size_t)tokens * (size_t)padded);
     real *dkeys = TAKE((size_t)tokens * (size_t)padded);
     real *dvalues = TAKE((size_t)tokens * (size_t)padded);
-    real *logits = TAKE((size_t)query_block * (size_t)line);
-    real *slopes = TAKE((size_t)query_block * (size_t)line);
+    real *logits = TAKE((size_t)query_block * (size_t)pitch);
+    real *slopes = TAKE((size_t)query_block * (size_t)pitch);
     real *query = TAKE((size_t)query_block * (size_t)padded);
     real *dout = TAKE((size_t)query_block * (size_t)padded);
     real *dquery = TAKE((size_t)query_block * (size_t)padded);
@@ -153,10 +153,11 @@ static void head_backward(void *arg, size_t chunk, int worker) {
         size_t row = row0 + (size_t)first;
         copy_rows(query, padded, part_row(w, 0, row, head), in->ld, rows, width);
         copy_rows(dout, padded, grad_row(out, row) + column, out->ld, rows, width);
-        gemm_packed(logits, line, query, padded, keys_t, rows, width, tokens, false);
-        gemm_packed(slopes, line, dout, padded, values_t, rows, width, tokens, false);
+        gemm_packed(logits, pitch, query, padded, keys_t, rows, width, tokens, false);
+        gemm_packed(slopes, pitch, dout, padded, values_t, rows, width, tokens, false);
         for (int i = 0; i < rows; i++) {
-            real *p = logits + (size_t)i * (size_t)line, *slope = slopes + (size_t)i * (size_t)line;
+            real *p = logits + (size_t)i * (size_t)pitch,
+                 *slope = slopes + (size_t)i * (size_t)pitch;
             real along = row_dot(dout + (size_t)i * (size_t)padded,
                                  row_of(out, row + (size_t)i) + column, width);
             row_exp(p, tokens, factor, saved[first + i]);
@@ -164,9 +165,9 @@ static void head_backward(void *arg, size_t chunk, int worker) {
                 store(slope + c, load(p + c) * (load(slope + c) - along) * factor);
             each_rest(c, tokens) slope[c] = p[c] * (slope[c] - along) * factor;
         }
-        gemm_transposed(dvalues, padded, logits, line, dout, padded, tokens, rows, width);
-        gemm_transposed(dkeys, padded, slopes, line, query, padded, tokens, rows, width);
-        gemm_packed(dquery, padded, slopes, line, keys, rows, tokens, width, false);
+        gemm_transposed(dvalues, padded, logits, pitch, dout, padded, tokens, rows, width);
+        gemm_transposed(dkeys, padded, slopes, pitch, query, padded, tokens, rows, width);
+        gemm_packed(dquery, padded, slopes, pitch, keys, rows, tokens, width, false);
         for (int i = 0; i < rows; i++)
             row_add(grad_row(in, row + (size_t)i) + column, dquery + (size_t)i * (size_t)padded,
                     width);
@@ -180,9 +181,9 @@ static void head_backward(void *arg, size_t chunk, int worker) {
 
 bool WF_FN(wf_attention_backward)(const wf_op *op, wf_arena *arena) {
     attention_work w = work_of(op);
-    size_t line = (size_t)w.line, padded = (size_t)w.padded;
+    size_t pitch = (size_t)w.pitch, padded = (size_t)w.padded;
     return run_heads(&w, arena,
-                     2 * (size_t)w.width * line + 3 * (size_t)w.tokens * padded +
-                         query_block * (2 * line + 3 * padded),
+                     2 * (size_t)w.width * pitch + 3 * (size_t)w.tokens * padded +
+                         query_block * (2 * pitch + 3 * padded),
                      head_backward);
 }

@@ -1,5 +1,5 @@
-/* fused: what the bf16 backend asks about kernels of models. The functions declared here are
- * defined beside those kernels (models/cuda/gmn_edges) and found when the library is linked. */
+/* fused: which operations of models have a fused kernel on the bf16 backend. The functions declared
+ * here are defined beside those kernels (models/cuda/gmn_edges); the linker finds them. */
 #ifndef WF_TENSOR_CUDA_FUSED_CUH
 #define WF_TENSOR_CUDA_FUSED_CUH
 

@@ -60,12 +60,12 @@ static void load_example(network *net, int tile, int lane, const real *x, const 
     size_t at = 0;
     for (int c = 0; c < image[0]; c++, x += image[1] * image[2])
         for (int row = 0; row < image[1]; row++) {
-            const real *line = x + reflected(row + how->down, image[1]) * image[2];
+            const real *from_row = x + reflected(row + how->down, image[1]) * image[2];
             for (int column = 0; column < image[2]; column++, at++) {
                 int from = how->flip ? image[2] - 1 - column : column;
                 size_t unit = at / inner, place = at % inner;
                 out[place * to->place + unit * NET_TILE] =
-                    line[reflected(from + how->right, image[2])];
+                    from_row[reflected(from + how->right, image[2])];
             }
         }
 }

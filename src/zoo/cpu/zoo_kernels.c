@@ -1,6 +1,6 @@
 /* zoo_kernels: one chain of linear layers trained from its first update to its last, and judged.
  *
- * Per update and chunk of at most WF_ZOO_CHUNK examples e (row pointers into the data, no copy):
+ * Per update, WF_ZOO_EXAMPLES examples e at a time (row pointers into the data, no copy):
  *   h0 = x      z_l = h_{l-1} W_l' + b_l      h_l = act(z_l)      last layer: logits
  *   d_L = (softmax(z_L) - target) / batch      target = (1 - s) one-hot + s / classes
  *   dW_l' (+)= h_{l-1}' d_l      db_l (+)= sum_e d_l      d_{l-1} = (d_l W_l) * act'(z_{l-1})
@@ -24,16 +24,16 @@ typedef struct layer_state {
     real *weight;      /* (in + 1, stride): transposed; the last row is the bias */
     real *gradient;    /* the same */
     real *plain;       /* (out, stride_in): not transposed; of layers after the first */
-    real *output;      /* (chunk, stride): activations, then their gradient */
-    real *slope;       /* (chunk, stride): act'; NULL for relu and identity */
-    const real **rows; /* [chunk]: input of each example */
+    real *output;      /* (examples, stride): activations, then their gradient */
+    real *slope;       /* (examples, stride): act'; NULL for relu and identity */
+    const real **rows; /* [examples]: input of each example */
 } layer_state;
 
 typedef struct network {
     const wf_zoo_plan *plan;
     int n_layers;
     layer_state layers[WF_ZOO_LAYERS];
-    const real **output_rows; /* [chunk] of the last layer */
+    const real **output_rows; /* [examples] of the last layer */
     size_t n_reals;           /* parameters with their padding */
     real *weight, *gradient, *first_moment, *second_moment;
     real *zeros;             /* [widest stride] */
@@ -49,11 +49,11 @@ static void carve_layer(carver *from, network *net, int l) {
     layer_state *layer = &net->layers[l];
     const wf_activation activation = net->plan->chain->activation;
     bool hidden = l + 1 < net->n_layers;
-    layer->output = carve(from, WF_ZOO_CHUNK * layer->stride, sizeof(real));
+    layer->output = carve(from, WF_ZOO_EXAMPLES * layer->stride, sizeof(real));
     if (hidden && has_slope(activation))
-        layer->slope = carve(from, WF_ZOO_CHUNK * layer->stride, sizeof(real));
+        layer->slope = carve(from, WF_ZOO_EXAMPLES * layer->stride, sizeof(real));
     if (l > 0) layer->plain = carve(from, (size_t)layer->out * layer->stride_in, sizeof(real));
-    layer->rows = carve(from, WF_ZOO_CHUNK, sizeof *layer->rows);
+    layer->rows = carve(from, WF_ZOO_EXAMPLES, sizeof *layer->rows);
 }
 
 /* Gives every array of `net` its place after base; with base NULL only counts. Returns the
@@ -80,7 +80,7 @@ static size_t lay_out(const wf_zoo_plan *plan, void *base, network *net) {
     net->second_moment = carve(&from, net->n_reals, sizeof(real));
     net->zeros = carve(&from, widest, sizeof(real));
     net->columns = carve(&from, net->layers[net->n_layers - 1].stride * WF_LANES, sizeof(real));
-    net->output_rows = carve(&from, WF_ZOO_CHUNK, sizeof *net->output_rows);
+    net->output_rows = carve(&from, WF_ZOO_EXAMPLES, sizeof *net->output_rows);
     net->words = carve(&from, 4 * word_blocks, sizeof *net->words);
     net->order = carve(&from, plan->train.n, sizeof *net->order);
     return from.used;
@@ -91,7 +91,7 @@ static void point_rows(network *net) {
     for (int l = 0; l < net->n_layers; l++) {
         const layer_state *layer = &net->layers[l];
         const real **rows = l + 1 < net->n_layers ? net->layers[l + 1].rows : net->output_rows;
-        for (size_t e = 0; e < WF_ZOO_CHUNK; e++) rows[e] = layer->output + e * layer->stride;
+        for (size_t e = 0; e < WF_ZOO_EXAMPLES; e++) rows[e] = layer->output + e * layer->stride;
     }
 }
 
@@ -224,7 +224,7 @@ static void loss_gradient(network *net, const int32_t *labels, int rows, real sc
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-/* From the gradient of the logits to that of all parameters; `add` to what earlier chunks gave. */
+/* From the gradient of the logits to that of all parameters; `add` to that of earlier examples. */
 static void backward(network *net, int rows, bool add) {
     const wf_activation activation = net->plan->chain->activation;
     for (int l = net->n_layers - 1; l >= 0; l--) {
@@ -278,10 +278,10 @@ static bool batch_gradient(void *net_, const uint32_t *order, int batch, uint32_
     const size_t inputs = (size_t)net->layers[0].in;
     const real scale = 1 / (real)batch;
     refresh_plain(net);
-    for (int first = 0; first < batch; first += WF_ZOO_CHUNK) {
+    for (int first = 0; first < batch; first += WF_ZOO_EXAMPLES) {
         if (watch->pause(watch->user, false)) return false;
-        int rows = batch - first < WF_ZOO_CHUNK ? batch - first : WF_ZOO_CHUNK;
-        int32_t labels[WF_ZOO_CHUNK];
+        int rows = batch - first < WF_ZOO_EXAMPLES ? batch - first : WF_ZOO_EXAMPLES;
+        int32_t labels[WF_ZOO_EXAMPLES];
         for (int e = 0; e < rows; e++) {
             net->layers[0].rows[e] = x + order[first + e] * inputs;
             labels[e] = train->y[order[first + e]];
@@ -357,9 +357,9 @@ static bool judge(const wf_zoo_plan *plan, const void *w, uint8_t *errors, size_
     size_t inputs = (size_t)net.layers[0].in, n = plan->test.n;
     *wrong = 0;
     for (size_t byte = 0; byte < (n + 7) / 8; byte++) errors[byte] = 0;
-    for (size_t first = 0; first < n; first += WF_ZOO_CHUNK) {
+    for (size_t first = 0; first < n; first += WF_ZOO_EXAMPLES) {
         if (watch->pause(watch->user, false)) return false;
-        size_t rows = n - first < WF_ZOO_CHUNK ? n - first : WF_ZOO_CHUNK;
+        size_t rows = n - first < WF_ZOO_EXAMPLES ? n - first : WF_ZOO_EXAMPLES;
         for (size_t e = 0; e < rows; e++) net.layers[0].rows[e] = x + (first + e) * inputs;
         forward(&net, (int)rows);
         for (size_t e = 0; e < rows; e++) {

@@ -3,12 +3,12 @@
  * As on the CPU (cpu/conv1d_cpu.c) both join a long side (B * P positions, c channels) and a short
  * side (B * R windows, m channels) by a weight (m, K * c), and windows are rows stride * c apart of
  * a copy of the positions with zeros round them. In the copy a sequence takes R' * stride
- * positions, enough for its last window: then the windows of all sequences are equally far apart,
- * R' a sequence, of which the first R are meant.
- *   gather    all windows W' to scratch, the R meant ones copied (+ bias)
+ * positions, enough for its last window. Then the windows of all sequences are equally far apart:
+ * R' a sequence, of which the first R are used.
+ *   gather    all windows W' to scratch, the R used ones copied (+ bias)
  *   scatter   short W to scratch, then each position adds up the windows that it is in; so many
  *             sequences at a time
- *   gradient  weight_product of the windows with the short side, zero in windows that are not meant
+ *   gradient  weight_product of the windows with the short side, zero in windows that are not used
  * Bytes: scratch of about K / stride times the long side, written and read once. Not measured
  * yet. */
 #include "tensor/cuda/fp32/row_sums.cuh"
@@ -59,7 +59,7 @@ float *spread(const conv_shape &s, const float *from, int ld, wf_arena *arena) {
     return to;
 }
 
-/* The windows that are meant: y = or += x + bias. */
+/* The windows that are used: y = or += x + bias. */
 struct collect_element {
     conv_shape s;
     const float *x, *bias;
@@ -136,7 +136,7 @@ bool scatter(const conv_shape &s, const float *from, int ld_from, const wf_tenso
     return true;
 }
 
-/* The short side with zeros in windows that are not meant. */
+/* The short side with zeros in windows that are not used. */
 struct widen_element {
     conv_shape s;
     const float *from;

@@ -54,16 +54,17 @@ enum { team = 8, own_columns = 16, team_columns = team * own_columns, sums = own
 template <bool transposed>
 __device__ inline void multiply_tile(float (&sum)[sums][4], uint32_t left, uint32_t pitch,
                                      uint32_t tile, int slice, int steps) {
-    int lane = lane_here(), turn = lane & 7;
+    int lane = lane_here(), swizzle = lane & 7;
     uint32_t own = (uint32_t)(128 * (transposed ? lane % 16 : lane / 16 * 8 + lane % 8));
     left += pitch * (uint32_t)(lane % 16);
-    tile += own + (uint32_t)(transposed ? 16 * ((2 * slice + lane / 16) ^ turn) : slice * 2048);
+    tile += own + (uint32_t)(transposed ? 16 * ((2 * slice + lane / 16) ^ swizzle) : slice * 2048);
 #pragma unroll 2
     for (int kk = 0; kk < steps; kk++) {
         uint32_t a[4], b[4];
-        load_matrices<false>(a, left + (uint32_t)(16 * ((2 * kk + lane / 16) ^ turn)));
+        load_matrices<false>(a, left + (uint32_t)(16 * ((2 * kk + lane / 16) ^ swizzle)));
         load_matrices<transposed>(
-            b, tile + (uint32_t)(transposed ? kk * 2048 : 16 * ((2 * kk + lane / 8 % 2) ^ turn)));
+            b,
+            tile + (uint32_t)(transposed ? kk * 2048 : 16 * ((2 * kk + lane / 8 % 2) ^ swizzle)));
         multiply_add(sum[0], a, b[0], b[1]);
         multiply_add(sum[1], a, b[2], b[3]);
     }

@@ -1,13 +1,13 @@
 /* side_streams: ranges of memory, and streams that run beside the main stream.
  *
  * Row sequences of few rows, table sums and small operations of the encoders run on the first
- * streams, weight gradients on for_weights. for_partial_sums adds up partial sums that an edge
- * kernel left in its scratch. That scratch has been given back by then: an operation that takes it
- * as scratch again waits for the stream (run_in_bf16 in backend_cuda.cu), and a tensor in that
- * memory is found by its range. A launch on a side stream begins after everything that the main
- * stream has so far. Whoever touches what it reads or writes waits for that launch, not for later
- * ones. In a capture side streams become branches of the graph; all of them must be rejoined before
- * it ends. */
+ * streams, weight gradients on for_weights. for_partial_sums adds up the partial sums that an edge
+ * kernel left in its scratch. The scratch may be reused before that is done: an operation that
+ * takes it waits for the stream (run_in_bf16 in backend_cuda.cu), and a tensor in that memory is
+ * found by its range. A launch on a side stream begins after everything that the main stream has so
+ * far. Later work that touches its memory waits for that launch, not for launches after it. In a
+ * capture side streams become branches of the graph; all of them must be rejoined before it
+ * ends. */
 #ifndef WF_TENSOR_CUDA_RUNTIME_SIDE_STREAMS_CUH
 #define WF_TENSOR_CUDA_RUNTIME_SIDE_STREAMS_CUH
 

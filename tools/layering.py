@@ -12,7 +12,7 @@ import pathlib, re, sys
 
 ORDER = "base tensor nn graph data zoo align models flow generators eval report run".split()
 # Public headers that are not named after their module; weft.h has them all.
-PUBLIC = {"bench": "models", "comm": "base", "errors": "base", "field": "models", "file": "base", "fit": "flow", "generator": "generators",
+PUBLIC = {"activations": "graph", "bng": "data", "match": "align", "bench": "models", "comm": "base", "errors": "base", "field": "models", "file": "base", "fit": "flow", "generator": "generators",
           "import": "zoo", "plan": "generators", "recipe": "base", "rng": "base", "sample": "flow", "settings": "base", "text": "base"}
 # What the program prints comes from files of others: only src/cli/print.c, which filters it, writes to a terminal.
 # progress.c adds the escapes that rewrite its line; help.c and recipe_help.c print the program's own texts to a FILE.

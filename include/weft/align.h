@@ -12,11 +12,10 @@ WF_BEGIN_C
  * not finite) or WF_ERR_MEMORY. */
 WF_API wf_status wf_assign_max(wf_ctx *ctx, int n, const double *score, uint32_t *match);
 
+/* Sweep s visits the orbits in an order drawn from (seed, restart, s). */
 typedef struct wf_match_desc {
-    int sweeps;       /* at most; 5 for WCS, 100 for alignment */
-    double tolerance; /* a sweep that gains no more than this in any layer is the last: 1e-12 */
-    int restarts;     /* further runs from random permutations; the best is kept: 0 */
-    uint64_t seed;    /* sweep s visits the orbits in an order drawn from (seed, restart, s) */
+#define SETTING(type, member, ...) WF_MEMBER_##type member;
+#include "weft/match.def"
 } wf_match_desc;
 /* The defaults: a struct that owns nothing. */
 WF_API wf_match_desc wf_match_desc_default(void);

@@ -82,13 +82,12 @@ WF_API wf_status wf_dataset_fits(wf_ctx *ctx, const wf_dataset *data, const wf_g
 
 /* A table sampled from a Bayesian network learned on another one, as OpenML's BNG sets are. */
 typedef struct wf_bng_desc {
-    size_t rows;     /* 55,296, as BNG(cmc) has */
-    uint64_t seed;   /* 1 */
-    int bins;        /* of a numeric column: 5 */
-    int max_parents; /* of a column, besides the class: 3 */
-    double prior;    /* added to every count: 0.5 */
+#define SETTING(type, member, ...) WF_MEMBER_##type member;
+#include "weft/bng.def"
 } wf_bng_desc;
-WF_API wf_bng_desc wf_bng_desc_default(void);
+WF_API wf_bng_desc wf_bng_desc_default(void); /* as many rows as BNG(cmc) has */
+/* The table of its settings, for wf_settings_create(): a constant, never NULL. */
+WF_API const wf_setting *wf_bng_settings(void);
 /* Learn from the table from->path (with its root, format, target, categorical and drop) and
  * write an ARFF file. Its first line says that the rows are regenerated and with which seed;
  * every data set read from it carries that note.

@@ -18,12 +18,9 @@
 WF_BEGIN_C
 
 typedef enum wf_activation {
-    WF_ACT_RELU,
-    WF_ACT_TANH,
-    WF_ACT_GELU, /* with erf, not tanh */
-    WF_ACT_SILU,
-    WF_ACT_SIGMOID,
-    WF_ACT_IDENTITY,
+#define X(constant, name) WF_ACT_##constant,
+#include "weft/activations.def"
+#undef X
     WF_ACT_MIXED /* wf_graph.activation of a network whose layers differ */
 } wf_activation;
 

@@ -7,10 +7,10 @@
  *     wf_flow_sample(ctx, flow, wf_zoo_graph(zoo), NULL, 100, &plan.sample, weights, NULL, NULL);
  *
  * The speed is measured: real updates of the planned flow run for a second or two, including
- * matching, optimiser and validation. On a busy machine the plan is smaller. Two
- * calls may measure different speeds and plan different flows; to get the same flow again, keep
- * the plan. `weft fit` writes it as a recipe.
- * weft/weft.h says who owns what and what NULL means where a comment does not. */
+ * matching, optimiser and validation. On a busy machine the plan is smaller. Two calls may measure
+ * different speeds and plan different flows; to get the same flow again, keep the plan. `weft fit`
+ * writes it as a recipe. weft/weft.h says who owns what and what NULL means where a comment does
+ * not. */
 #ifndef WEFT_PLAN_H
 #define WEFT_PLAN_H
 

@@ -25,22 +25,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-wf_match_desc wf_match_desc_default(void) {
-    return (wf_match_desc){.sweeps = 100, .tolerance = 1e-12, .restarts = 0, .seed = 0};
-}
-
-static const wf_setting match_rows[] = {
-#define ROW(...) WF_SETTING_ROW(wf_match_desc, "match", "match.", __VA_ARGS__)
-    ROW(INT, sweeps, "sweeps", "100", FROM(1, 1e6), NONE, NONE, "sweeps at most")
-        ROW(REAL, tolerance, "tolerance", "1e-12", UP(0), NONE, NONE,
-            "a sweep that gains no more than this in any layer is the last")
-            ROW(INT, restarts, "restarts", "0", FROM(0, 10000), NONE, NONE,
-                "further runs from random permutations; the best is kept")
-                ROW(SEED, seed, "seed", "0", SEED, NONE, NONE, "seed of the order of layers")
-#undef ROW
-                    {0}};
-
-const wf_setting *wf_match_settings(void) { return match_rows; }
+#define SETTINGS_OF wf_match
+#define SETTINGS_SECTION "match"
+#define SETTINGS_META "match."
+#define SETTINGS_DEF "weft/match.def"
+#include "base/settings_table.h"
 
 wf_status wf__match_check(wf_ctx *ctx, const wf_match_desc *desc) {
     if (desc->sweeps < 1 || desc->sweeps > 1000000)

@@ -35,11 +35,7 @@ static wf_status print_bng(wf_run_app *app, const char *path, const char *text) 
 static wf_status make_bng(wf_run_app *app, const wf_data_desc *from) {
     const char *path = cli_text(app, "out");
     wf_bng_desc desc = wf_bng_desc_default();
-    desc.rows = (size_t)cli_int(app, "rows");
-    desc.bins = (int)cli_int(app, "bins");
-    desc.max_parents = (int)cli_int(app, "parents");
-    desc.prior = cli_real(app, "prior");
-    if (cli_given(app, "seed")) desc.seed = (uint64_t)cli_int(app, "seed");
+    cli_settings(app, wf_bng_settings(), &desc);
     char *text;
     WF_TRY(wf_data_bng(app->ctx, from, &desc, path, &text));
     wf_status status = print_bng(app, path, text);

@@ -304,9 +304,7 @@ static wf_status align_collection(wf_run_app *app, const wf_zoo *zoo) {
             "--reference is %zu, but the collection has %zu network%s, counted from 0", to,
             wf_zoo_count(zoo), WF_RUN_S(wf_zoo_count(zoo)));
     wf_match_desc desc = wf_match_desc_default();
-    desc.sweeps = (int)cli_int(app, "sweeps");
-    desc.restarts = (int)cli_int(app, "restarts");
-    if (cli_given(app, "seed")) desc.seed = (uint64_t)cli_int(app, "seed");
+    cli_settings(app, wf_match_settings(), &desc);
     double before, after;
     WF_TRY(mean_cosine(app, app->argument[0], to, &before));
     WF_TRY(wf_align_zoo(app->ctx, zoo, to, &desc, out));

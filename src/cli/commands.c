@@ -39,6 +39,12 @@
 #define TEST TEXT("test", 0, "NAME", NULL, \
                   "The test set whose scores count; without it the file's first.")
 
+static const char *const activations[] = {
+#define X(constant, name) name,
+#include "weft/activations.def"
+#undef X
+    NULL};
+
 const cli_option cli_global_options[] = {
     FLAG("json", 0, "Print the result as JSON on stdout."),
     INT("seed", 0, NULL, 0, 9007199254740992.0,
@@ -65,9 +71,8 @@ static const cli_option zoo_train_options[] = {
 static const cli_option zoo_import_options[] = {
     TEXT("out", 'o', "FILE", NULL,
          "The collection to write; several architectures become FILE-ARCH.safetensors each."),
-    CHOICE("activation", 'a', "NAME", NULL,
-           "Activation of the hidden layers, which files do not hold.", "relu", "tanh", "gelu",
-           "silu", "sigmoid", "identity"),
+    VALUE(CLI_CHOICE, "activation", 'a', "NAME", NULL,
+          "Activation of the hidden layers, which files do not hold.", .names = activations),
     TEXT("arch", 0, "TEXT", NULL,
          "Description of the network, as \"3x32x32 conv16 pool conv32 gap linear10\" or net.json; "
          "without it fully connected layers are found by names and shapes."),
@@ -169,7 +174,8 @@ static const cli_option sample_options[] = {
     SETTING("guidance", 0, "G", wf_sample_settings),
     SETTING("solver", 0, "NAME", wf_sample_settings),
     SETTING("steps", 0, "N", wf_sample_settings),
-    REAL("tolerance", 0, "X", "1e-5", 1e-12, 1, "Of dopri5, relative and absolute."),
+    REAL("tolerance", 0, "X", NULL, 1e-12, 1,
+         "Of dopri5, in place of the relative and the absolute one that the flow's recipe says."),
     SETTING("precision", 0, "P", wf_sample_settings),
     TEXT("refine", 0, "T,K[,S]", NULL,
          "Noise back to time T and flow again, K times, as 0.75,10; with S Euler steps each, as "
@@ -215,8 +221,8 @@ static const cli_option mix_options[] = {
 static const cli_option align_options[] = {
     TEXT("out", 'o', "FILE", NULL, "The aligned collection; indices stay."),
     INT("reference", 0, "0", 0, 4e9, "The network that all others are matched to."),
-    INT("sweeps", 0, "100", 1, 1e6, "At most."),
-    INT("restarts", 0, "0", 0, 1e4, "Further runs from random orders; the best is kept."),
+    SETTING("sweeps", 0, "N", wf_match_settings),
+    SETTING("restarts", 0, "N", wf_match_settings),
     FORCE, END,
 };
 static const cli_option report_options[] = {
@@ -248,10 +254,10 @@ static const cli_option recipe_options[] = {SET, END};
 static const cli_option data_info_options[] = {DATA_SETTINGS, SET, END};
 static const cli_option data_bng_options[] = {
     TEXT("out", 'o', "FILE", NULL, "The ARFF table to write."),
-    INT("rows", 'n', "55296", 2, 1e8, "Rows to sample."),
-    INT("bins", 0, "5", 2, 1000, "Bins of a numeric column, of nearly equal counts."),
-    INT("parents", 0, "3", 0, 64, "Parents of a column at most, besides the class."),
-    REAL("prior", 0, "X", "0.5", 1e-9, 1e9, "Added to every count (Dirichlet)."),
+    SETTING("rows", 'n', "N", wf_bng_settings),
+    SETTING("bins", 0, "N", wf_bng_settings),
+    SETTING("parents", 0, "N", wf_bng_settings),
+    SETTING("prior", 0, "X", wf_bng_settings),
     SET, END,
 };
 static const cli_option data_fetch_options[] = {

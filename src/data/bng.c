@@ -18,11 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { bng_stream = 64, most_rows = 100000000 };
+enum { bng_stream = 64 };
 
-wf_bng_desc wf_bng_desc_default(void) {
-    return (wf_bng_desc){.rows = 55296, .seed = 1, .bins = 5, .max_parents = 3, .prior = 0.5};
-}
+#define SETTINGS_OF wf_bng
+#define SETTINGS_SECTION "bng"
+#define SETTINGS_META "bng."
+#define SETTINGS_DEF "weft/bng.def"
+#include "base/settings_table.h"
 
 /* A column of the source as a discrete variable. */
 typedef struct variable {
@@ -50,20 +52,6 @@ typedef struct generator {
 
 static wf_status out_of_memory(const generator *g) {
     return wf_fail(g->ctx, WF_ERR_MEMORY, "%s: out of memory", g->table.label);
-}
-
-static wf_status check_desc(wf_ctx *ctx, const wf_bng_desc *desc) {
-    if (desc->rows < 2 || desc->rows > most_rows)
-        return wf_fail(ctx, WF_ERR_USAGE, "data: %zu rows to sample; give 2 to %d", desc->rows,
-                       most_rows);
-    if (desc->bins < 2 || desc->bins > 1000)
-        return wf_fail(ctx, WF_ERR_USAGE, "data: %d bins; give 2 to 1000", desc->bins);
-    if (desc->max_parents < 0)
-        return wf_fail(ctx, WF_ERR_USAGE, "data: %d parents; give 0 or more", desc->max_parents);
-    if (!(desc->prior > 0) || !isfinite(desc->prior))
-        return wf_fail(ctx, WF_ERR_USAGE, "data: a prior of %g; give a number above 0",
-                       desc->prior);
-    return WF_OK;
 }
 
 /* --- the table as discrete variables ---------------------------------------------------------- */
@@ -357,7 +345,7 @@ wf_status wf_data_bng(wf_ctx *ctx, const wf_data_desc *from, const wf_bng_desc *
     if (description != NULL) *description = NULL;
     if (from->path == NULL)
         return wf_fail(ctx, WF_ERR_USAGE, "data: the table to learn from has no path");
-    WF_TRY(check_desc(ctx, desc));
+    WF_TRY(wf_settings_check(ctx, wf_bng_rows, desc));
     generator g = {.ctx = ctx, .desc = desc};
     wf_status status = learn(&g, from, from->path);
     if (status == WF_OK && description != NULL && (*description = describe(&g)) == NULL)
@@ -375,7 +363,7 @@ wf_status wf__table_bng(wf_ctx *ctx, const wf_data_desc *from, wf_table *out) {
     wf_bng_desc desc = wf_bng_desc_default();
     desc.seed = from->bng_seed;
     if (from->rows > 0) desc.rows = from->rows;
-    WF_TRY(check_desc(ctx, &desc));
+    WF_TRY(wf_settings_check(ctx, wf_bng_rows, &desc));
     generator g = {.ctx = ctx, .desc = &desc};
     wf_status status = learn(&g, from, from->bng);
     if (status == WF_OK) status = read_back(&g, out);

@@ -7,21 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME(constant, text) text,
-#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
-#include "weft/data.def"
-static const wf_setting data_rows[] = {
-#define SETTING(...) WF_SETTING_ROW(wf_data_desc, "data", "data.", __VA_ARGS__)
-#include "weft/data.def"
-    {0}};
-
-const wf_setting *wf_data_settings(void) { return data_rows; }
-
-wf_data_desc wf_data_desc_default(void) {
-    wf_data_desc desc = {0};
-    wf_settings_default(data_rows, &desc);
-    return desc;
-}
+#define SETTINGS_OF wf_data
+#define SETTINGS_SECTION "data"
+#define SETTINGS_META "data."
+#define SETTINGS_DEF "weft/data.def"
+#include "base/settings_table.h"
 
 void wf_dataset_free(wf_dataset *data) {
     if (data == NULL) return;
@@ -71,7 +61,7 @@ static wf_status check_bng(wf_ctx *ctx, const wf_data_desc *desc) {
 }
 
 static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *desc) {
-    WF_TRY(wf_settings_check(ctx, data_rows, desc));
+    WF_TRY(wf_settings_check(ctx, wf_data_rows, desc));
     if (desc->bng != NULL && desc->bng[0] != 0) return check_bng(ctx, desc);
     if (desc->path == NULL && desc->name == NULL)
         return wf_fail(ctx, WF_ERR_USAGE,

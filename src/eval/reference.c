@@ -19,21 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME(constant, text) text,
-#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
-#include "weft/eval.def"
-static const wf_setting eval_rows[] = {
-#define SETTING(...) WF_SETTING_ROW(wf_eval_desc, "eval", "eval.", __VA_ARGS__)
-#include "weft/eval.def"
-    {0}};
-
-const wf_setting *wf_eval_settings(void) { return eval_rows; }
-
-wf_eval_desc wf_eval_desc_default(void) {
-    wf_eval_desc desc = {0};
-    wf_settings_default(eval_rows, &desc);
-    return desc;
-}
+#define SETTINGS_OF wf_eval
+#define SETTINGS_SECTION "eval"
+#define SETTINGS_META "eval."
+#define SETTINGS_DEF "weft/eval.def"
+#include "base/settings_table.h"
 
 void wf_reference_free(wf_reference *reference) {
     if (reference == NULL) return;
@@ -55,7 +45,7 @@ void wf_reference_scales(const wf_reference *reference, double scales[3]) {
 const char *wf_reference_notes(const wf_reference *reference) { return reference->notes; }
 
 static wf_status check_desc(wf_ctx *ctx, const wf_zoo *zoo, const wf_eval_desc *desc) {
-    WF_TRY(wf_settings_check(ctx, eval_rows, desc));
+    WF_TRY(wf_settings_check(ctx, wf_eval_rows, desc));
     if (wf_zoo_count(zoo) < 2)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: %zu network; leave-one-out comparison needs two or more",

@@ -52,21 +52,11 @@ void wf_meta_free(wf_meta *meta) {
 
 /* --- the tables ------------------------------------------------------------------------------- */
 
-#define NAME(constant, text) text,
-#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
-#include "weft/fit.def"
-static const wf_setting fit_rows[] = {
-#define SETTING(...) WF_SETTING_ROW(wf_fit_desc, "train", "fit.", __VA_ARGS__)
-#include "weft/fit.def"
-    {0}};
-
-const wf_setting *wf_fit_settings(void) { return fit_rows; }
-
-wf_fit_desc wf_fit_desc_default(void) {
-    wf_fit_desc desc = {0};
-    wf_settings_default(fit_rows, &desc);
-    return desc;
-}
+#define SETTINGS_OF wf_fit
+#define SETTINGS_SECTION "train"
+#define SETTINGS_META "fit."
+#define SETTINGS_DEF "weft/fit.def"
+#include "base/settings_table.h"
 
 wf_fit_desc wf_fit_desc_paper(void) {
     wf_fit_desc desc = wf_fit_desc_default();
@@ -80,21 +70,11 @@ wf_fit_desc wf_fit_desc_paper(void) {
     return desc;
 }
 
-#define NAME(constant, text) text,
-#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
-#include "weft/sample.def"
-static const wf_setting sample_rows[] = {
-#define SETTING(...) WF_SETTING_ROW(wf_sample_desc, "sample", "sample.", __VA_ARGS__)
-#include "weft/sample.def"
-    {0}};
-
-const wf_setting *wf_sample_settings(void) { return sample_rows; }
-
-wf_sample_desc wf_sample_desc_default(void) {
-    wf_sample_desc desc = {0};
-    wf_settings_default(sample_rows, &desc);
-    return desc;
-}
+#define SETTINGS_OF wf_sample
+#define SETTINGS_SECTION "sample"
+#define SETTINGS_META "sample."
+#define SETTINGS_DEF "weft/sample.def"
+#include "base/settings_table.h"
 
 /* --- in files --------------------------------------------------------------------------------- */
 
@@ -174,7 +154,7 @@ wf_status wf_config_compare(wf_ctx *ctx, const char *path, const wf_st_file *fil
 /* --- checks ----------------------------------------------------------------------------------- */
 
 wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit) {
-    WF_TRY(wf_settings_check(ctx, fit_rows, fit));
+    WF_TRY(wf_settings_check(ctx, wf_fit_rows, fit));
     if (fit->min_lr > fit->lr)
         return wf_fail(ctx, WF_ERR_USAGE, "train.min_lr is %g, above train.lr, which is %g",
                        fit->min_lr, fit->lr);
@@ -193,7 +173,7 @@ wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit) {
 }
 
 wf_status wf_sample_check(wf_ctx *ctx, const wf_sample_desc *desc) {
-    WF_TRY(wf_settings_check(ctx, sample_rows, desc));
+    WF_TRY(wf_settings_check(ctx, wf_sample_rows, desc));
     if (desc->max_step < desc->min_step)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "sample.max_step is %g, below sample.min_step, which is %g", desc->max_step,

@@ -13,8 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const activation_names[] = {"relu",    "tanh",     "gelu", "silu",
-                                               "sigmoid", "identity", "mixed"};
+static const char *const activation_names[] = {
+#define X(constant, name) name,
+#include "weft/activations.def"
+#undef X
+    "mixed"};
 static const char *const op_names[] = {"linear", "conv", "add", "pass"};
 static const double default_eps = 1e-5;
 static const size_t most_params = (size_t)1 << 40;

@@ -11,21 +11,11 @@
 
 enum { tensors_outside = 64, tensors_per_block = 40 };
 
-#define NAME(constant, text) text,
-#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
-#include "weft/field.def"
-static const wf_setting field_rows[] = {
-#define SETTING(...) WF_SETTING_ROW(wf_field_desc, "model", "field.", __VA_ARGS__)
-#include "weft/field.def"
-    {0}};
-
-const wf_setting *wf_field_settings(void) { return field_rows; }
-
-wf_field_desc wf_field_desc_default(void) {
-    wf_field_desc desc = {0};
-    wf_settings_default(field_rows, &desc);
-    return desc;
-}
+#define SETTINGS_OF wf_field
+#define SETTINGS_SECTION "model"
+#define SETTINGS_META "field."
+#define SETTINGS_DEF "weft/field.def"
+#include "base/settings_table.h"
 
 gmn_columns wf__gmn_columns(const wf_field_desc *desc) {
     int parts = desc->layout == WF_LAYOUT_LEAN ? 3 : 2;
@@ -63,7 +53,7 @@ static wf_status check_kernels(wf_ctx *ctx, const wf_field_desc *desc) {
 }
 
 static wf_status check(wf_ctx *ctx, const wf_field_desc *desc) {
-    WF_TRY(wf_settings_check(ctx, field_rows, desc));
+    WF_TRY(wf_settings_check(ctx, wf_field_rows, desc));
     WF_TRY(wf_layer_check_time(ctx, desc->time));
     if (desc->encoder == WF_ENCODER_FOURIER && desc->edge % 2 != 0)
         return wf_fail(ctx, WF_ERR_USAGE, "model.edge is %d; Fourier features need an even one",

@@ -8,21 +8,11 @@
 
 #include <math.h>
 
-#define NAME(constant, text) text,
-#define ENUM(type, values) static const char *const type##_names[] = {values NULL};
-#include "weft/zoo.def"
-static const wf_setting zoo_rows[] = {
-#define SETTING(...) WF_SETTING_ROW(wf_zoo_desc, "zoo", "zoo.", __VA_ARGS__)
-#include "weft/zoo.def"
-    {0}};
-
-const wf_setting *wf_zoo_settings(void) { return zoo_rows; }
-
-wf_zoo_desc wf_zoo_desc_default(void) {
-    wf_zoo_desc desc = {0};
-    wf_settings_default(zoo_rows, &desc);
-    return desc;
-}
+#define SETTINGS_OF wf_zoo
+#define SETTINGS_SECTION "zoo"
+#define SETTINGS_META "zoo."
+#define SETTINGS_DEF "weft/zoo.def"
+#include "base/settings_table.h"
 
 /* torch.nn.Linear and Conv2d: kaiming_uniform with a = sqrt 5 is uniform in +-1/sqrt(fan-in), as is
  * the bias. Norm layers start as the identity: gamma and variance 1, beta and mean 0. */

@@ -180,13 +180,13 @@ static void mistakes_are_named(void **state) {
     assert_fails(ctx, wf_data_bng(ctx, &from, &desc, "x", NULL), WF_ERR_USAGE, "no path");
     from.path = source;
     desc.bins = 1;
-    assert_fails(ctx, wf_data_bng(ctx, &from, &desc, "x", NULL), WF_ERR_USAGE, "1 bins");
+    assert_fails(ctx, wf_data_bng(ctx, &from, &desc, "x", NULL), WF_ERR_USAGE, "bng.bins is 1");
     desc = wf_bng_desc_default();
     desc.prior = 0;
-    assert_fails(ctx, wf_data_bng(ctx, &from, &desc, "x", NULL), WF_ERR_USAGE, "prior of 0");
+    assert_fails(ctx, wf_data_bng(ctx, &from, &desc, "x", NULL), WF_ERR_USAGE, "bng.prior is 0");
     desc = wf_bng_desc_default();
     desc.rows = 1;
-    assert_fails(ctx, wf_data_bng(ctx, &from, &desc, "x", NULL), WF_ERR_USAGE, "1 rows");
+    assert_fails(ctx, wf_data_bng(ctx, &from, &desc, "x", NULL), WF_ERR_USAGE, "bng.rows is 1");
     desc = wf_bng_desc_default();
     assert_fails(ctx, wf_data_bng(ctx, &from, &desc, "/nowhere/x.arff", NULL), WF_ERR_DISK,
                  "/nowhere");

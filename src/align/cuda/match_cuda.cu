@@ -4,9 +4,8 @@
  * A call for pairs is four kernels: link records of both sides, fixed scores, the sweeps
  * (match_solve.cu), the permutation.
  *   fixed scores   one block per orbit and pair: fixed[r][u] = sum_k a[k][r] b[k][u], k in order,
- *                  tiles of 32 k through shared
- *                  memory; 2 n^2 depth FLOP and 8 n depth bytes a pair and orbit (MNIST: 1.6 MFLOP,
- *                  200 KB)
+ *                  tiles of 32 k through shared memory; 2 n^2 depth FLOP and 8 n depth bytes a pair
+ *                  and orbit (MNIST: 1.6 MFLOP, 200 KB)
  * 256 pairs, two sweeps, on an H200: 43 us (64-16-8-10), 253 us (784-32-32-10: sweeps 163, fixed
  * scores 61). Latency binds: a pair is one warp, so beside other work it costs next to nothing. */
 #include "align/cuda/match_gpu.cuh"

@@ -5,26 +5,23 @@
  * memory as score[r][column]; the odd pitch lets lanes read a row or a column of it without bank
  * conflicts.
  *   visit    score[r][u] = fixed[r][u] + sum_k L[k][r] R[row(k)][u]: lanes are u, rows eight at a
- *            time in registers, L of the
- *            query from shared memory (all pairs of a block have one query), R and fixed from the
- *            caches
- *   assign   as in cpu/match_kernel.c: a lane scans one row for its best column, the lowest row
- *            gets it, the others are matched
- *            by shortest augmenting paths from the prices of the orbit's last visit. A step of a
- *            search is one addition,
- *            comparison and minimum over the lanes; the minimum is redux.sync on floats mapped to
- *            ordered integers
- * Two groups of a warp run in lockstep: all branches are of the whole warp, what concerns one group
- * alone is a selection.
+ *            time in registers, L of the query from shared memory (all pairs of a block have one
+ *            query), R and fixed from the caches
+ *   assign   as in cpu/match_kernel.c: a lane scans one row for its best column and the lowest row
+ *            gets it. The others are matched by shortest augmenting paths from the prices of the
+ *            orbit's last visit. A step of a search is one addition, comparison and minimum over
+ *            the lanes; the minimum is redux.sync on floats mapped to ordered integers
+ * Two groups of a warp run in lockstep: the whole warp takes every branch, and where only one group
+ * is concerned, values are selected instead.
  *
  * Bound by issue. Measured on an H200: 836,000 pairs of trained karhunen networks in 5.85 ms, 3.0
  * of 4 instructions a clock, 5,400 a pair; 131,000 MNIST pairs (784-32-32-10) in 8.77 ms, 2.45 a
  * clock, 41,000 a pair.
  *
  * I1  Same bits as the CPU kernels with fused multiply-add: order of sums, ties (lowest column) and
- * the gain are theirs. I2  Every loop is bounded whatever the weights: a search ends after n steps,
- * and an orbit whose assignment could not be
- *     completed (a score is not a number) keeps its place. */
+ *     the gain are theirs.
+ * I2  Every loop is bounded whatever the weights: a search ends after n steps, and an orbit whose
+ *     assignment could not be completed (a score is not a number) keeps its place. */
 #include "align/cuda/match_gpu.cuh"
 
 #include <math.h>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import pty
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import weft
 from conftest import SMALL
+from weft._lib import lib
 
 
 def test_progress_goes_to_a_function(zoo):
@@ -37,6 +39,12 @@ def test_a_fault_of_a_callback_stops_the_work_and_is_raised(zoo):
         weft.fit(zoo, updates=10**6, log_every=1, on_log=on_log, **SMALL)
     assert time.monotonic() - start < 30
     weft.fit(zoo, updates=5, **SMALL)  # the context works again
+
+
+def test_an_argument_of_a_wrong_type_is_raised_where_the_call_was_made():
+    """And not in the thread that works, whose faults nobody sees."""
+    with pytest.raises(ctypes.ArgumentError), weft.Context(progress=False) as context:
+        context.run(lib.wf_zoo_load, None, "0", 0, None)
 
 
 @pytest.fixture
@@ -185,7 +193,7 @@ except weft.Interrupted as error:
 def test_a_bar_and_ctrl_c_in_a_terminal(without):
     if not without:
         pytest.importorskip("tqdm")
-    shown = in_terminal(FIT.format(without=without), keys=b"\x03", after=b"/1000000 ")
+    shown = in_terminal(FIT.format(without=without), keys=b"\x03", after=b"loss")
     assert "training the flow" in shown and "updates" in shown and "loss" in shown
     assert ("about" if without else "|") in shown
     assert "stopping after this step" in shown and "the checkpoint is saved" in shown

@@ -151,6 +151,8 @@ def test_refused(zoo, flow, data):
         weft.evaluate(zoo[:2], zoo, (np.zeros((5, 2)), [0, 1, 2, 3, 4]))
     with pytest.raises(weft.UsageError, match="subsets"):
         weft.evaluate(zoo[:2], zoo, data, subset=3)
+    with pytest.raises(weft.UsageError, match=r"not a Flow: its sample\(n\) makes one"):
+        weft.evaluate(flow, zoo, data)
     with pytest.raises(weft.UsageError, match="accuracy, auc"):
         weft.score(zoo, data, "f1")
     broken = zoo.weights[:2].copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import weft
 from weft._files import replacing, write_text
 
 
@@ -15,3 +16,11 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
         raise RuntimeError
     assert path.read_text() == "first"
     assert [found.name for found in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    with pytest.raises(weft.DiskError, match="none/page.html: cannot be written: No such file"):
+        write_text(tmp_path / "none" / "page.html", "text")
+    with pytest.raises(weft.DiskError, match="cannot be written: Is a directory"):
+        write_text(tmp_path, "text")
+    assert not list(tmp_path.iterdir()) and not list(tmp_path.parent.glob("*.tmp"))

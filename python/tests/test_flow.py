@@ -193,6 +193,25 @@ def test_bad_calls(zoo, flow, tmp_path):
     ):
         with pytest.raises(weft.UsageError, match="not a dict.*from_models"):
             call()
+    with pytest.raises(weft.UsageError, match="not a NoneType"):
+        weft.fit(None)
+    with pytest.raises(weft.UsageError, match=r"not a Flow: its sample\(n\)"):
+        weft.fit(flow)
+    with pytest.raises(weft.UsageError, match='cond is .x.; give 0 numbers, or "none"'):
+        flow.sample(1, cond="x")
+    with pytest.raises(weft.UsageError, match="conds has no row for b"):
+        weft.fit({"a": zoo, "b": zoo}, updates=5, conds={"a": 1})
+    with pytest.raises(weft.UsageError, match="conds has NaN"):
+        weft.fit({"a": zoo, "b": zoo}, updates=5, conds=[np.nan, 1])
+    with pytest.raises(weft.UsageError, match="architecture has the type NoneType"):
+        weft.train_zoo(None, "spirals", 2)
+    for n in (1.5, "a", None):
+        with pytest.raises(TypeError, match="as an integer"):
+            flow.sample(n)
+    with pytest.raises(TypeError, match="as an integer"):
+        weft.align(zoo, 0.5)
+    with pytest.raises(weft.DiskError, match="flow.safetensors: cannot be written: No such file"):
+        flow.save(tmp_path / "none" / "flow.safetensors")
     with pytest.raises(ValueError, match="wide"):
         flow.sample(1, width="wide")
     with pytest.raises(weft.InputError, match="none.safetensors"):
@@ -204,8 +223,23 @@ def test_bad_calls(zoo, flow, tmp_path):
 def test_values_that_are_not_finite_are_refused(zoo):
     broken = zoo.weights.copy()
     broken[3, 7] = np.nan
-    with pytest.raises(weft.WeftError, match="3|finite"):
+    with pytest.raises(weft.WeftError, match=r"network 3 .*: zoo\[np.isfinite\(zoo.weights\)"):
         weft.fit(weft.Zoo(zoo.arch, broken), updates=5, **SMALL)
+
+
+@pytest.mark.parametrize("value", [np.nan, float("inf"), np.float32("nan"), -(2**70)])
+def test_settings_that_json_cannot_hold_are_named(value, zoo, flow):
+    with pytest.raises(weft.UsageError, match="sample.guidance is .*; allowed is a number"):
+        flow.sample(1, guidance=value)
+    with pytest.raises(weft.UsageError, match="train.lr is .*; allowed is a number"):
+        weft.fit(zoo, updates=5, lr=value)
+    with pytest.raises(weft.UsageError, match="sample.seed is .*; allowed is a whole number"):
+        flow.sample(1, seed=value)
+
+
+def test_a_control_knows_the_activation_of_its_collection(zoo):
+    drawn = weft.generator("random", zoo).sample(2, arch="2-9-3")
+    assert drawn.arch.text == "2-9-3" and drawn.arch.activation == zoo.arch.activation
 
 
 def test_train_zoo(data, tmp_path):

@@ -109,7 +109,14 @@ def test_options_of_the_program_are_keywords():
         "keep it with --keep-norm": "keep it with keep_norm=",
         "wait for it with --wait, or": "wait for it with weft.Context(wait=True), or",
         "Give another --out, or --redo": "Give another folder=, or redo=",
-        "weft zoo filter zoo.safetensors --finite": "weft zoo filter zoo.safetensors --finite",
+        "weft zoo split zoo.safetensors --first 9": "weft zoo split zoo.safetensors --first 9",
+        "leave them out: weft zoo filter collection in memory --finite -o GOOD.safetensors": (
+            "leave them out: zoo[np.isfinite(zoo.weights).all(axis=1)]"
+        ),
+        "draw some: weft sample a.safetensors -o new.safetensors": (
+            'draw some: weft.Flow.open("a.safetensors").sample(n)'
+        ),
+        "weft align makes an aligned collection": "weft.align(zoo) makes an aligned collection",
         "a -- b, x--y": "a -- b, x--y",
     }
     for sentence, here in said.items():

@@ -336,6 +336,26 @@ class LogSoftmax(MLP):
         return F.log_softmax(super().forward(x), dim=1)
 
 
+class Joined(Twice):
+    def forward(self, x):
+        return self.b(torch.cat([self.a(x), x], 1)[:, :4])
+
+
+class Named(MLP):
+    def forward(self, x):
+        return {"logits": super().forward(x)}
+
+
+class Pair(MLP):
+    def forward(self, x, y):
+        return super().forward(x) + y
+
+
+class Constant(MLP):
+    def forward(self, x):
+        return super().forward(x + torch.ones(4))
+
+
 class Hooked(MLP):
     def __init__(self):
         super().__init__()
@@ -369,6 +389,12 @@ class Hooked(MLP):
         (Tied, "b: a layer that is used twice, or that shares weights"),
         (Hooked, "differ by .* hooks"),
         (Branching, "cannot be traced"),
+        (Joined, r"forward \(cat\): the operation cat"),
+        (Named, "forward: an output that is not one tensor, but a dict"),
+        (Pair, r"forward \(y\): a second input"),
+        (Constant, "constant.*: a parameter that belongs to no layer"),
+        (lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2)), r"input_shape=\(inputs,\)"),
+        (lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)), "0.weight has no shape yet"),
         (Unused, "spare.bias, spare.weight"),
         (Own, "w: a parameter that belongs to no layer"),
         (cnn, r"input_shape=\(1, height, width\)"),
@@ -377,6 +403,29 @@ class Hooked(MLP):
 def test_modules_without_a_description(make, text):
     with pytest.raises(weft.WeftError, match=text):
         weft.Zoo.from_models([make()])
+
+
+class Keywords(Twice):
+    """Inputs of layers by name, arguments with defaults, functions that change no value."""
+
+    def forward(self, x, double=False, mask=None):
+        hidden = torch.relu(input=self.a(input=x.float()))
+        hidden = torch.add(hidden, other=x).clone()
+        return self.b(2 * hidden if double else hidden)
+
+
+def test_calls_by_keyword_and_arguments_with_defaults():
+    zoo = weft.Zoo.from_models([Keywords(), Keywords()])
+    assert zoo.names == ["a.weight", "a.bias", "b.weight", "b.bias"]
+    module = zoo.modules(Keywords)[1]
+    x = torch.randn(5, 4)
+    assert np.allclose(module(x).detach(), zoo.forward(x, 1), atol=1e-5)
+
+
+def test_a_vector_that_is_normalised_first():
+    model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3))
+    zoo = weft.Zoo.from_models([model], input_shape=(4,))
+    assert zoo.arch.inputs == 4
 
 
 @pytest.mark.parametrize(
@@ -430,6 +479,8 @@ def test_values_that_are_not_finite():
             with pytest.raises(weft.InputError, match=r"1 of 4 .* model 2 \(first.bias\)"):
                 weft.Zoo.from_models(models)
             assert len(weft.Zoo.from_models(models, skip_non_finite=True)) == 3
+            with pytest.raises(weft.InputError, match="all 1 models .* none is left"):
+                weft.Zoo.from_models(models[2], skip_non_finite=True)
 
 
 @pytest.mark.parametrize(
@@ -449,6 +500,27 @@ def test_values_that_are_not_finite():
 def test_other_faults(models, error, text):
     with pytest.raises(error, match=text):
         weft.Zoo.from_models(models)
+
+
+@pytest.mark.parametrize(
+    "module, text",
+    [
+        (5, "module has the type int"),
+        (nn.Linear, r"Linear\(\) gave TypeError: .*lambda: Linear\(...\)"),
+        (lambda: 5, "type int, no nn.Module"),
+    ],
+)
+def test_templates_that_make_no_module(module, text, zoo):
+    with pytest.raises(weft.UsageError, match=text):
+        weft.Zoo.from_models([MLP().state_dict()], module=module)
+    with pytest.raises(weft.UsageError, match=text):
+        zoo.modules(module)
+
+
+def test_stacked_tensors_of_no_networks():
+    stacked = {name: value[None][:0] for name, value in MLP().state_dict().items()}
+    with pytest.raises(weft.InputError, match="no models were given"):
+        weft.Zoo.from_models(stacked, module=MLP)
 
 
 def test_files_that_are_not_there(tmp_path):

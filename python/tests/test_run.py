@@ -74,3 +74,8 @@ def test_faults_of_recipes(tmp_path):
     recipe.write_text(RECIPE)
     with pytest.raises(weft.UsageError, match="updates"):
         weft.run(recipe, tmp_path / "run", set={"train.updats": 3})
+    for wrong in ("a", 1.5, -1):
+        with pytest.raises(weft.UsageError, match="seed"):
+            weft.run(recipe, tmp_path / "run", seed=wrong)
+    with pytest.raises(weft.UsageError, match="train.lr is .nan"):
+        weft.run(recipe, tmp_path / "run", set={"train.lr": float("nan")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 
 import numpy as np
@@ -34,6 +35,7 @@ def align(
     True
     """
     must_be_zoos(zoo)
+    reference = operator.index(reference)
     if not 0 <= reference < len(zoo):
         raise UsageError(f"reference is {reference}; the collection has {len(zoo)} networks")
     settings = {"sweeps": sweeps, "restarts": restarts, "seed": seed}

@@ -7,7 +7,7 @@ import ctypes
 import html
 import json
 import os
-from typing import Any, Iterator, Mapping, Sequence, Union
+from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 
 import numpy as np
 
@@ -132,6 +132,8 @@ def _named(networks: Networks) -> dict[str, Zoo]:
         return {"generated": networks}
     if isinstance(networks, Mapping):
         return dict(networks)
+    if not isinstance(networks, Iterable):
+        must_be_zoos(networks)
     return {f"generated {index + 1}": zoo for index, zoo in enumerate(networks)}
 
 

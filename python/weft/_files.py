@@ -6,6 +6,8 @@ import contextlib
 import os
 from typing import Iterator
 
+from .errors import DiskError, WeftError
+
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
@@ -15,9 +17,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     try:
         yield temporary
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
+        if isinstance(error, OSError) and not isinstance(error, WeftError):
+            raise DiskError(f"{os.fspath(path)}: cannot be written: {error.strerror}") from error
         raise
 
 

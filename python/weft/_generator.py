@@ -6,11 +6,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import operator
 import os
 import shutil
 import threading
 from dataclasses import dataclass
-from typing import Any, Iterator, Mapping, Sequence, Union
+from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 
 import numpy as np
 
@@ -95,7 +96,8 @@ class Generator:
         **settings: Any,
     ) -> Zoo:
         """n new networks. Settings are those of [sample] in recipes: weft.settings("sample")."""
-        graph = self._arch_for(arch, self.arch if arch is None else None, width)
+        like = self.arch if arch is None or self._zoo is not None else None
+        graph = self._arch_for(arch, like, width)
         reads = {} if self._zoo is None else self._zoo._reads
         return self._draw(n, graph, {"sample": {"seed": seed, **settings}}, reads)
 
@@ -112,6 +114,7 @@ class Generator:
         self, n: int, graph: Arch, request: Mapping[str, Any], reads: Mapping[str, Any]
     ) -> Zoo:
         """reads  scale and classes of the data that the networks want; "" where nothing is known"""
+        n = int(operator.index(n))
         if n < 1:
             raise UsageError(f"n is {n}; at least one network is drawn")
         weights = np.empty((n, graph.params), np.float32)
@@ -271,13 +274,15 @@ class Flow(Generator):
             values = self.about["sources"][index.value].get("cond")
             return index.value, np.asarray(values, np.float32) if values else None
         if cond is None or isinstance(cond, str):
+            if cond not in (None, "none"):
+                raise UsageError(f'cond is {cond!r}; give {size} numbers, or "none"')
             if size and cond != "none":
                 named = f"task= ({', '.join(self.tasks)}) or " if self.tasks else ""
                 raise UsageError(
                     f'the flow has conditions: give {named}cond= ({size} numbers, or "none")'
                 )
             return 0, None
-        numbers = np.atleast_1d(np.asarray(cond, np.float32))
+        numbers = np.atleast_1d(_finite(np.asarray(cond, np.float32), "cond"))
         if numbers.shape != (size,):
             raise ShapeError(f"cond has {numbers.size} numbers, the flow's conditions have {size}")
         return lib.wf_flow_nearest(flow, numbers.ctypes.data), numbers
@@ -398,17 +403,28 @@ def sources_of(zoos: Zoos) -> tuple[list[Zoo], list[str | None]]:
     elif isinstance(zoos, Mapping):
         tasks = [str(name) for name in zoos]
         zoos = list(zoos.values())
+    elif not isinstance(zoos, Iterable):
+        must_be_zoos(zoos)
     found = list(zoos)
     must_be_zoos(*found)
     return found, tasks or [None] * len(found)
+
+
+def _finite(numbers: Array, name: str) -> Array:
+    if not np.isfinite(numbers).all():
+        raise UsageError(f"{name} has NaN or infinite values; a condition is made of numbers")
+    return numbers
 
 
 def conditions(conds: Any, tasks: Sequence[str | None]) -> Array | None:
     """A row of numbers for each collection: given, or one-hot by task."""
     if conds is not None:
         if isinstance(conds, Mapping):
+            missing = [str(task) for task in tasks if task not in conds]
+            if missing:
+                raise UsageError(f"conds has no row for {', '.join(missing)}")
             conds = [conds[task] for task in tasks]
-        rows = np.asarray(conds, np.float32)
+        rows = _finite(np.asarray(conds, np.float32), "conds")
         rows = rows.reshape(len(rows), -1)
         if len(rows) != len(tasks):
             raise ShapeError(f"conds has {len(rows)} rows for {len(tasks)} collections")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from typing import Any, Mapping
 
 from ._lib import lib
@@ -41,21 +42,24 @@ class Options:
 
 def as_json(values: Mapping[str, Any]) -> bytes:
     """Options as the library takes them; None is left out, and so is what it stands for."""
-    return json.dumps(_chosen(values), default=_plain).encode()
-
-
-def _chosen(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _chosen(value) if isinstance(value, Mapping) else value
-        for key, value in values.items()
-        if value is not None
-    }
+    return json.dumps(_plain(values), allow_nan=False).encode()
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy, paths."""
+    """Numbers of numpy, paths. What JSON has no number for goes as text: the library refuses it by
+    the name of the setting."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items() if part is not None}
     if hasattr(value, "tolist"):
-        return value.tolist()
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, (bool, str)) or value is None:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
     return str(value)
 
 

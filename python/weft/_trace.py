@@ -7,6 +7,7 @@ description is refused with the name of the operation and of the module."""
 
 from __future__ import annotations
 
+import inspect
 import operator
 from typing import Any, Callable, NoReturn
 
@@ -195,6 +196,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Value], str]] = {
     "adaptive_avg_pool2d": (_global_pool, "output_size"),
     "dropout": (_same, ""),
     "contiguous": (_same, ""),
+    "float": (_same, ""),
+    "detach": (_same, ""),
+    "clone": (_same, ""),
 }
 
 
@@ -216,24 +220,26 @@ def _is_global_mean(arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 class _Walk:
     """One pass over the nodes of a traced module."""
 
-    def __init__(self, traced: Any, module: Any) -> None:
+    def __init__(self, graph: Any, module: Any) -> None:
         self.modules = dict(module.named_modules())
-        self.nodes = list(traced.graph.nodes)
+        self.nodes = list(graph.nodes)
         self.values: dict[Any, Value] = {}
         self.sizes: set[Any] = set()  # nodes that hold sizes, for x.view(x.size(0), -1)
         self.owners: dict[int, Any] = {}  # node that uses a parameter, by the parameter's id
         self.description = Description()
 
+    def is_node(self, value: Any) -> bool:
+        """A result of the trace, and no constant, list or dict."""
+        return isinstance(value, type(self.nodes[0]))
+
     def value(self, node: Any, where: str) -> Value:
-        if node not in self.values:
+        if not self.is_node(node) or node not in self.values:
             _refuse(f"an operation on {node}", where)
         return self.values[node]
 
     def run(self) -> Description:
         for node in self.nodes:
             if node.op == "placeholder":
-                if self.values:
-                    _refuse("a second input", str(node))
                 self.values[node] = Value(0)
             elif node.op == "call_module":
                 self.values[node] = self.call_module(node)
@@ -242,11 +248,13 @@ class _Walk:
                 if result is not None:
                     self.values[node] = result
             elif node.op == "get_attr":
-                _refuse("a parameter that belongs to no layer", str(node.target))
+                _refuse("a parameter that belongs to no layer", _inside(node.target))
             elif node.op == "output":
                 result = node.args[0]
-                if result not in self.values:
-                    _refuse(f"an output that is not one tensor ({result})", "forward")
+                if not self.is_node(result) or result not in self.values:
+                    kind = "" if self.is_node(result) else f", but a {type(result).__name__}"
+                    kind = kind.replace("immutable_", "")  # what torch.fx makes of lists and dicts
+                    _refuse(f"an output that is not one tensor{kind}", "forward")
                 if self.values[result].group != len(self.description.layers):
                     _refuse("layers after the one that is returned", "forward")
         return self.description
@@ -256,14 +264,15 @@ class _Walk:
         return sum(user not in self.sizes for user in node.users) <= 1
 
     def call_module(self, node: Any) -> Value:
-        module, name = self.modules[node.target], str(node.target)
+        name = _inside(node.target)
+        module = self.modules[name]
         kind = type(module).__name__
         if kind not in MODULES or not type(module).__module__.startswith("torch.nn"):
             _refuse(f"nn.{kind}" if kind not in MODULES else kind, name)
         for parameter in module.parameters():
             if self.owners.setdefault(id(parameter), node) is not node:
                 _refuse("a layer that is used twice, or that shares weights with another", name)
-        source = node.args[0]
+        source = node.args[0] if node.args else node.kwargs.get("input")
         return MODULES[kind](
             self.description, self.value(source, name), module, name, self.alone(source)
         )
@@ -275,15 +284,18 @@ class _Walk:
         rest = tuple(node.args[1:])
         kwargs = {k: v for k, v in node.kwargs.items() if k != "input"}
         of_shape = name in ("size", "dim") or (name == "getattr" and rest[:1] == ("shape",))
-        if of_shape or source in self.sizes:
+        if of_shape or (self.is_node(source) and source in self.sizes):
             self.sizes.add(node)
             return None
-        if target in (operator.add, operator.iadd) or name in ("add", "add_"):
-            a, b = self.value(source, name), self.value(rest[0], name)
-            if kwargs:
-                _refuse("a sum with a factor", name)
-            return self.description.add({"op": "add", "from": [a.group, b.group]})
         where = f"forward ({name})"
+        if target in (operator.add, operator.iadd) or name in ("add", "add_"):
+            other = rest[0] if rest else kwargs.pop("other", None)
+            a, b = self.value(source, where), self.value(other, where)
+            if kwargs:
+                _refuse("a sum with a factor", where)
+            return self.description.add({"op": "add", "from": [a.group, b.group]})
+        if not self.is_node(source):
+            _refuse(f"the operation {name}", where)
         value = self.value(source, where)
         if name in ("flatten", "view", "reshape"):
             if not _is_flattening(name, rest, kwargs):
@@ -302,6 +314,32 @@ class _Walk:
         )
 
 
+def _inside(target: Any) -> str:
+    """The name in the module itself, not in the one that is traced around it."""
+    name = str(target)
+    return name[len(AROUND) :] if name.startswith(AROUND) else name
+
+
+def _trace(module: Any) -> Any:
+    """The graph of a module that is called with one input: other arguments of its forward have
+    their defaults."""
+    import torch
+    import torch.fx
+
+    class Around(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, x: Any) -> Any:
+            return self.inner.forward(x)
+
+    return torch.fx.Tracer().trace(Around())
+
+
+AROUND = "inner."
+
+
 def unwrap(module: Any) -> Any:
     """The module inside DataParallel and torch.compile."""
     while True:
@@ -313,36 +351,48 @@ def unwrap(module: Any) -> Any:
         module = inner
 
 
+def _one_input(module: Any) -> None:
+    """Refuses a forward that needs more than its first argument."""
+    parameters = list(inspect.signature(module.forward).parameters.values())[1:]
+    for parameter in parameters:
+        plain = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if plain and parameter.default is parameter.empty:
+            _refuse("a second input", f"forward ({parameter.name})")
+
+
 def describe(module: Any, input_shape: tuple[int, ...] | None = None) -> dict[str, Any]:
     """The description of a module as docs/formats.md has it.
 
     input_shape  (channels, height, width) for networks that read images; (n,) or None otherwise
     """
-    import torch.fx
-
     module = unwrap(module)
     name = type(module).__name__
     if type(module).__name__ in MODULES and type(module).__module__.startswith("torch.nn"):
         raise InputError(
             f"{name} is a single layer; weft needs a network, as nn.Sequential({name.lower()})"
         )
+    _one_input(module)
     try:
-        traced = torch.fx.symbolic_trace(module)
+        graph = _trace(module)
     except Exception as error:
         raise InputError(
             f"{name} cannot be traced by torch.fx ({type(error).__name__}: {error}). Its forward "
             f"must not depend on values of its input. {HOW}"
         ) from None
-    found = _Walk(traced, module).run()
+    found = _Walk(graph, module).run()
     if not found.layers:
         raise InputError(f"{name} has no layer. {HOW}")
     if input_shape is not None:
         shape = [int(n) for n in input_shape]
-    elif found.image or found.input is None:
+    elif found.image:
         channels = found.input[0] if found.input else "channels"
         raise InputError(
             f"{name} reads images, and a module does not say how large they are: give "
             f"input_shape=({channels}, height, width)"
+        )
+    elif found.input is None:
+        raise InputError(
+            f"{name} does not say how many numbers it reads: give input_shape=(inputs,)"
         )
     else:
         shape = found.input

@@ -56,8 +56,13 @@ class Arch:
                     'activation="relu" (or tanh, gelu, silu, sigmoid, identity)'
                 )
             source = arch
-        else:
+        elif isinstance(arch, Mapping):
             source = json.dumps(arch)
+        else:
+            raise UsageError(
+                f"an architecture has the type {type(arch).__name__}; give a text (64-16-8-10), a "
+                f"dict (docs/formats.md) or a weft.Arch"
+            )
         handle = ctypes.c_void_p()
         current().call(
             lib.wf_graph_parse, text(source), text(activation or "relu"), 0, ctypes.byref(handle)

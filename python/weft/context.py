@@ -166,11 +166,10 @@ class Context:
         self._sink = lambda kind, value: events.put((kind, value))
 
         def work() -> None:
-            status = -1
             try:
-                status = function(self._handle, *arguments)
-            finally:
-                events.put(("end", status))
+                events.put(("end", function(self._handle, *arguments)))
+            except BaseException as error:  # an argument of a type that the call does not take
+                events.put(("end", error))
 
         failure: BaseException | None = None
         worker = threading.Thread(target=work, name="weft", daemon=True)
@@ -191,6 +190,8 @@ class Context:
             worker.join()
         finally:
             self._sink = None
+        if isinstance(value, BaseException):
+            raise value
         self._finish(value, failure)
 
     def _run_here(

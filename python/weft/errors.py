@@ -105,8 +105,21 @@ def _keyword(option: re.Match[str]) -> str:
     return _KEYWORDS.get(option[1], option[1].replace("-", "_") + "=")
 
 
+# What does here what a command does that the library advises.
+_COMMANDS = (
+    (r"weft zoo filter .*?--finite(?: -o \S+)?", "zoo[np.isfinite(zoo.weights).all(axis=1)]"),
+    (r"weft align makes", "weft.align(zoo) makes"),
+    (r"weft sample (\S+) -o \S+", r'weft.Flow.open("\1").sample(n)'),
+    (r"weft fit (\S+) -o \S+", r'weft.fit(weft.Zoo.open("\1"))'),
+    (r"a manifest gives them", 'weft.fit({"name": zoo}) gives them'),
+)
+
+
 def _in_python(message: str) -> str:
-    """With keywords for the program's options: --keep-norm is keep_norm=. Whole commands stay."""
+    """With what is written here for commands, and keywords for the program's options: --keep-norm
+    is keep_norm=. Other commands stay whole."""
+    for command, code in _COMMANDS:
+        message = re.sub(command, code, message)
     if re.search(r"\bweft [a-z]", message):
         return message
     return re.sub(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)", _keyword, message)

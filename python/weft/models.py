@@ -66,6 +66,11 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
     """A state_dict without counters and without the prefixes of wrappers."""
     plain = {}
     for name, value in state.items():
+        if type(value).__name__.startswith("Uninitialized"):
+            raise InputError(
+                f"{name} has no shape yet, as lazy layers have it: call the module on an example "
+                f"first"
+            )
         if not hasattr(value, "shape"):
             raise InputError(
                 f"{name} has the type {type(value).__name__}, no tensor: {_instead_of(value, name)}"
@@ -197,7 +202,21 @@ def _renamed(arch: Arch, layers: Sequence[str]) -> Arch:
 def _instance(module: Any) -> Any:
     """The module itself, or one that a class or function makes. One on the meta device, which has
     no memory to load into, as a copy with zeros on the CPU."""
-    made = module if _is_module(module) else module()
+    made = module
+    if not _is_module(module):
+        if not callable(module):
+            raise UsageError(
+                f"module has the type {type(module).__name__}: give a class or function that makes "
+                f"an nn.Module, or an nn.Module"
+            )
+        try:
+            made = module()
+        except TypeError as error:  # it wants arguments
+            name = getattr(module, "__name__", "Net")
+            raise UsageError(
+                f"module: {name}() gave {type(error).__name__}: {error}. Give a function that "
+                f"needs no arguments: lambda: {name}(...)"
+            ) from error
     if not _is_module(made):
         raise UsageError(f"{module} gave something of type {type(made).__name__}, no nn.Module")
     tensors = [*made.parameters(), *made.buffers()]
@@ -254,6 +273,8 @@ def _of_stacked(cls: type[Zoo], stacked: Mapping[str, Any], given: _Given) -> Zo
     if arrays[first.name].ndim == len(first.shape):
         arrays = {name: array[None] for name, array in arrays.items()}
     count = len(arrays[first.name])
+    if count == 0:
+        raise InputError(f"no models were given: {first.name} has 0 networks")
     for tensor in arch.tensors:
         _fits(tensor.name, arrays[tensor.name].shape, (count, *tensor.shape), arch)
     zoo = cls._of_tensors(arch, arrays, list(arrays))
@@ -402,7 +423,9 @@ def _finite(zoo: Zoo, skip: bool) -> Zoo:
             bad.setdefault(int(index), tensor.name)
     if not bad:
         return zoo
-    if skip and len(bad) < len(zoo):
+    if skip and len(bad) == len(zoo):
+        raise InputError(f"all {len(zoo)} models have NaN or infinite values; none is left")
+    if skip:
         return zoo.take(index for index in range(len(zoo)) if index not in bad)
     first = min(bad)
     raise InputError(

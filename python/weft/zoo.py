@@ -429,9 +429,11 @@ def opened(written: str, path: str | os.PathLike[str] | None) -> Zoo:
 def must_be_zoos(*values: Any) -> None:
     for value in values:
         if not isinstance(value, Zoo):
+            how = "weft.Zoo.open(path) and weft.Zoo.from_models(models) make one"
+            if hasattr(value, "sample"):
+                how = "its sample(n) makes one"
             raise UsageError(
-                f"a collection is a weft.Zoo, not a {type(value).__name__}: weft.Zoo.open(path) "
-                f"and weft.Zoo.from_models(models) make one"
+                f"a collection is a weft.Zoo, not a {type(value).__name__}: {how}"
             )
 
 

@@ -169,9 +169,12 @@ wf_status wf_generator_open_json(wf_ctx *ctx, const char *name, const char *path
 /* The condition of a task, or that of the options; borrowed from either. */
 static wf_status find_cond(wf_ctx *ctx, wf_generator *generator, const json_t *options,
                            float **numbers, const float **out) {
-    const char *task = json_string_value(json_object_get(options, "task"));
+    const json_t *named = json_object_get(options, "task");
+    const char *task = json_string_value(named);
     wf_flow *flow = wf_generator_flow(generator);
     int n, index, expected = flow != NULL ? wf_flow_cond_size(flow) : 0;
+    if (named != NULL && task == NULL)
+        return wf_fail(ctx, WF_ERR_USAGE, "task: a text is expected");
     WF_TRY(read_numbers(ctx, "cond", json_object_get(options, "cond"), numbers, &n));
     *out = *numbers;
     if (*numbers != NULL && n != expected)

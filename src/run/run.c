@@ -143,6 +143,25 @@ static wf_status read_overrides(wf_ctx *ctx, json_t *set, override_texts *out) {
     return WF_OK;
 }
 
+/* The options besides "set"; texts are those of `options`, or `seed`. */
+static wf_status read_options(wf_ctx *ctx, const json_t *options, char seed[32],
+                              wf_run_desc *desc) {
+    const json_t *folder = json_object_get(options, "folder");
+    const json_t *number = json_object_get(options, "seed");
+    const json_t *redo = json_object_get(options, "redo");
+    if (folder != NULL && !json_is_string(folder))
+        return wf_fail(ctx, WF_ERR_USAGE, "folder: a text is expected");
+    if (number != NULL && !json_is_integer(number) && !json_is_string(number))
+        return wf_fail(ctx, WF_ERR_USAGE, "seed: a whole number is expected");
+    if (redo != NULL && !json_is_boolean(redo))
+        return wf_fail(ctx, WF_ERR_USAGE, "redo: true or false is expected");
+    snprintf(seed, 32, "%lld", (long long)json_integer_value(number));
+    desc->folder = json_string_value(folder);
+    desc->seed = json_is_string(number) ? json_string_value(number) : number != NULL ? seed : NULL;
+    desc->redo = json_is_true(redo);
+    return WF_OK;
+}
+
 wf_status wf_run_json(wf_ctx *ctx, const char *recipe, const char *text, const char *json,
                       void (*say)(void *user, const char *line), void *user, char **result) {
     static const char *const known[] = {"folder", "set", "seed", "redo", NULL};
@@ -153,18 +172,12 @@ wf_status wf_run_json(wf_ctx *ctx, const char *recipe, const char *text, const c
     WF_TRY(wf__json_options(ctx, "run", json, &options));
     wf_status status = wf__json_known(ctx, "run", options, known);
     if (status == WF_OK) status = read_overrides(ctx, json_object_get(options, "set"), &overrides);
-    if (status == WF_OK) {
-        const json_t *number = json_object_get(options, "seed");
-        snprintf(seed, sizeof seed, "%lld", (long long)json_integer_value(number));
-        wf_run_desc desc = {.folder = json_string_value(json_object_get(options, "folder")),
-                            .overrides = (const char *const *)overrides.text,
-                            .n_overrides = overrides.n,
-                            .seed = json_is_integer(number) ? seed : NULL,
-                            .redo = json_is_true(json_object_get(options, "redo")),
-                            .say = say,
-                            .user = user};
-        status = wf_run(ctx, recipe, text, &desc, result);
-    }
+    wf_run_desc desc = {.overrides = (const char *const *)overrides.text,
+                        .n_overrides = overrides.n,
+                        .say = say,
+                        .user = user};
+    if (status == WF_OK) status = read_options(ctx, options, seed, &desc);
+    if (status == WF_OK) status = wf_run(ctx, recipe, text, &desc, result);
     for (int i = 0; i < overrides.n; i++) free(overrides.text[i]);
     json_decref(options);
     return status;

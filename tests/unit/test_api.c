@@ -611,6 +611,7 @@ static void test_generator_tasks(void **state) {
               wf_generator_sample_json(ctx, g, graph, 1, "{\"cond\": [0, 1]}", again, NULL, NULL));
     assert_memory_equal(made, again, sizeof made);
     static const char *const bad[][2] = {{"{\"task\": \"b\"}", "knows no task"},
+                                         {"{\"task\": 5}", "task: a text"},
                                          {"{\"cond\": [1]}", "takes 2"},
                                          {"{\"cond\": [1, \"x\"]}", "no number"},
                                          {"{\"sampel\": {}}", "did you mean \"sample\""},

@@ -78,7 +78,11 @@ static void test_run_json(void **state) {
         {"{\"folders\": 1}", "did you mean \"folder\""},
         {"{\"set\": [1]}", "section.key"},
         {"{\"set\": {\"train.updates\": []}}", "set.train.updates"},
-        {"{\"set\": {\"train.updaets\": 3}}", "updates"}};
+        {"{\"set\": {\"train.updaets\": 3}}", "updates"},
+        {"{\"seed\": \"x\"}", "seed is \"x\""},
+        {"{\"seed\": 1.5}", "seed: a whole number"},
+        {"{\"folder\": 5}", "folder: a text"},
+        {"{\"redo\": \"yes\"}", "redo: true or false"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_fails(ctx, wf_run_json(ctx, NULL, recipe, bad[i][0], NULL, NULL, &result),
                      WF_ERR_USAGE, bad[i][1]);

@@ -160,6 +160,9 @@ static const wf_part *graphs(setup *s, int coef) {
     part->edge_src = placed(s, src, part->n_edges);
     part->edge_graph = placed(s, graph, part->n_edges);
     part->node_graph = placed(s, node_graph, part->n_nodes);
+    uint32_t *node_start = indices(s, 3, 1);
+    node_start[0] = 0, node_start[1] = (uint32_t)(4 + n), node_start[2] = (uint32_t)part->n_nodes;
+    part->node_start = placed(s, node_start, 3);
     part->edge_start = placed(s, starts, 3);
     part->degree = wf_tape_upload(&s->tape, degree, (size_t)part->n_nodes * s->tape.size);
     s->fold = (wf_batch_fold){.n_dst = 3,
@@ -487,6 +490,43 @@ static void build_edge_readout(setup *s) {
     wf_edge_readout(&s->tape, &desc);
 }
 
+/* Rows side by side, so that one output has them all. Variant 1: of the last block. */
+static void build_node_tables(setup *s) {
+    const wf_part *part = graphs(s, 1);
+    int n = s->size, hidden = (s->variant ? 2 : 4) * n;
+    wf_node_tables_desc desc = {.h = rows(s, part->n_nodes, n),
+                                .modulation = rows(s, 2, 2 * n + 5),
+                                .first = flat(s, hidden, n),
+                                .second = flat(s, hidden, n),
+                                .graph = rows(s, 2, hidden),
+                                .column = 4,
+                                .mean = s->variant == 0};
+    wf_node_tables_out out = wf_node_tables(&s->tape, part, &desc);
+    wf_tensor *all[4] = {out.hb, out.i, out.j};
+    if (desc.mean) all[3] = wf_gather(&s->tape, out.mean, part->n_nodes, part->node_graph);
+    wf_concat(&s->tape, all, desc.mean ? 4 : 3);
+}
+static void build_lean_nodes(setup *s) {
+    const wf_part *part = graphs(s, 1);
+    int n = s->size, nodes = part->n_nodes;
+    wf_lean_nodes_desc desc = {.h = rows(s, nodes, n),
+                               .hb = rows(s, nodes, n),
+                               .to_dst = rows(s, nodes, 2 * n),
+                               .to_src = rows(s, nodes, 2 * n),
+                               .forward = flat(s, n, 2 * n),
+                               .backward = flat(s, n, 2 * n),
+                               .w_h = flat(s, 2 * n, n),
+                               .w_f = flat(s, 2 * n, n),
+                               .w_b = flat(s, 2 * n, n),
+                               .table = rows(s, 2, 2 * n),
+                               .w = flat(s, n, 2 * n),
+                               .c = flat(s, n, 1),
+                               .modulation = rows(s, 2, n + 5),
+                               .column = 4,
+                               .act = s->variant ? WF_TAPE_ACT_SILU : WF_TAPE_ACT_GELU};
+    wf_lean_nodes(&s->tape, part, &desc);
+}
+
 typedef void build_fn(setup *s);
 static build_fn *const builders[] = {
 #define X(name, tolerance) build_##name,
@@ -520,6 +560,8 @@ static inline int variants_of(wf_op_kind kind) {
     case WF_OP_fold_pack:
     case WF_OP_velocity:
     case WF_OP_edge_encoder:
+    case WF_OP_node_tables:
+    case WF_OP_lean_nodes:
     case WF_OP_lstar_edges: return 2;
     default: return 1;
     }

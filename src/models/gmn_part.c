@@ -365,16 +365,14 @@ static wf_tensor *branch_tail(network *n, const gmn_affine *layers, int count, w
     return x;
 }
 
-/* h += MLP(hb, messages, ub); `incoming` has one (lstar) or two (lean) operands. */
-static void update_nodes(network *n, const block_state *b, wf_tensor *const incoming[2],
-                         bool lean) {
+/* h += MLP(hb, messages, ub) of an lstar block. */
+static void update_nodes(network *n, const block_state *b, wf_tensor *message) {
     const gmn_affine *first = &b->layout->node[0];
     wf_linear_desc desc = {
-        .x = {b->hb, incoming[0], incoming[1]}, .table = b->node_graph, .map = n->view->node_graph};
-    for (int k = 0; k < (lean ? 3 : 2); k++) desc.weight[k] = weight(n, first->weight[k]);
-    wf_tensor *x = branch_tail(n, b->layout->node, lean ? 2 : 3, wf_linear(n->tape, &desc));
-    n->h = wf_residual(n->tape, n->h, x, lean ? b->modulation : NULL,
-                       b->columns.node + 2 * n->desc->node, n->view->node_graph);
+        .x = {b->hb, message}, .table = b->node_graph, .map = n->view->node_graph};
+    for (int k = 0; k < 2; k++) desc.weight[k] = weight(n, first->weight[k]);
+    wf_tensor *x = branch_tail(n, b->layout->node, 3, wf_linear(n->tape, &desc));
+    n->h = wf_residual(n->tape, n->h, x, NULL, 0, n->view->node_graph);
 }
 
 static void update_global(network *n, const block_state *b, bool lean) {
@@ -405,7 +403,17 @@ static void lean_block(network *n, block_state *b) {
                          .act = n->act,
                          .sum = sum_mode(n),
                          .sums = nodes};
-    node_tables(n, b, &k->edge[0], b->edge_graph, &desc.ad, &desc.as);
+    wf_node_tables_out tables =
+        wf_node_tables(n->tape, n->view,
+                       &(wf_node_tables_desc){.h = n->h,
+                                              .modulation = b->modulation,
+                                              .first = weight(n, k->edge[0].weight[1]),
+                                              .second = weight(n, k->edge[0].weight[2]),
+                                              .graph = b->edge_graph,
+                                              .column = b->columns.node,
+                                              .mean = !b->last});
+    b->hb = tables.hb, b->mean_h = tables.mean;
+    desc.ad = tables.i, desc.as = tables.j;
     if (attention && nodes) {
         wf_tensor *a = row_vector(n, k->logit.weight[0]);
         desc.vf = wf_logit(n->tape, a, forward);
@@ -415,12 +423,23 @@ static void lean_block(network *n, block_state *b) {
     wf_lean_out out = wf_lean_edges(n->tape, n->view, &desc);
     n->e = out.e;
     b->mean_e = out.mean;
-    if (nodes) {
-        wf_tensor *incoming[2] = {
-            wf_linear(n->tape, &(wf_linear_desc){.x = {out.to_dst}, .weight = {forward}}),
-            wf_linear(n->tape, &(wf_linear_desc){.x = {out.to_src}, .weight = {backward}})};
-        update_nodes(n, b, incoming, true);
-    }
+    if (nodes)
+        n->h = wf_lean_nodes(n->tape, n->view,
+                             &(wf_lean_nodes_desc){.h = n->h,
+                                                   .hb = b->hb,
+                                                   .to_dst = out.to_dst,
+                                                   .to_src = out.to_src,
+                                                   .forward = forward,
+                                                   .backward = backward,
+                                                   .w_h = weight(n, k->node[0].weight[0]),
+                                                   .w_f = weight(n, k->node[0].weight[1]),
+                                                   .w_b = weight(n, k->node[0].weight[2]),
+                                                   .table = b->node_graph,
+                                                   .w = weight(n, k->node[1].weight[0]),
+                                                   .c = weight(n, k->node[1].bias),
+                                                   .modulation = b->modulation,
+                                                   .column = b->columns.node + 2 * n->desc->node,
+                                                   .act = n->act});
     if (!b->last) update_global(n, b, true);
 }
 
@@ -440,7 +459,7 @@ static void lstar_messages(network *n, block_state *b, wf_lstar_messages_desc *d
                                              .bias = weight(n, k->msg[2].bias),
                                              .scale = desc->sum == WF_SUM_PLAIN ? n->view->degree
                                                                                 : n->presence});
-    update_nodes(n, b, (wf_tensor *[2]){message, NULL}, false);
+    update_nodes(n, b, message);
 }
 
 static void lstar_block(network *n, block_state *b) {
@@ -463,6 +482,8 @@ static void lstar_block(network *n, block_state *b) {
                                  .column = b->columns.edge,
                                  .act = n->act};
     bool nodes = nodes_wanted(n, b);
+    b->hb = wf_norm_op(n->tape, n->h, b->modulation, b->columns.node, n->view->node_graph);
+    if (!b->last) b->mean_h = wf_mean_op(n->tape, b->hb, n->view->n_graphs, n->view->node_start);
     if (nodes) node_tables(n, b, &k->msg[0], b->msg_graph, &messages.ai, &messages.aj);
     node_tables(n, b, &k->edge[0], b->edge_graph, &edges.ci, &edges.cj);
     if (nodes) lstar_messages(n, b, &messages);
@@ -490,8 +511,6 @@ static void run_block(network *n, int index, wf_tensor *modulation) {
     if (nodes) b.node_graph = graph_table(n, &b, &b.layout->node[0], lean ? 3 : 2);
     if (nodes && !lean) b.msg_graph = graph_table(n, &b, &b.layout->msg[0], 3);
     b.edge_graph = graph_table(n, &b, &b.layout->edge[0], 3);
-    b.hb = wf_norm_op(n->tape, n->h, b.modulation, b.columns.node, n->view->node_graph);
-    if (!b.last) b.mean_h = wf_mean_op(n->tape, b.hb, n->view->n_graphs, n->view->node_start);
     if (lean) lean_block(n, &b);
     else lstar_block(n, &b);
 }

@@ -238,6 +238,9 @@ static double op_products(const wf_op *op) {
     }
     case WF_OP_attention: /* two products, once more the first backward, and four of gradients */
         return (double)in[0]->rows * op->tokens * op->out[0]->cols * 7;
+    case WF_OP_node_tables: return 6.0 * in[0]->rows * in[0]->cols * in[2]->rows;
+    case WF_OP_lean_nodes: /* two products of messages, three of their width, one back */
+        return 3.0 * in[0]->rows * in[0]->cols * (2.0 * in[2]->cols + 4.0 * in[6]->rows);
     case WF_OP_edge_encoder: return edges * 3.0 * in[3]->rows * in[3]->cols;
     case WF_OP_edge_readout:
         return in[0]->rows * (4.0 * in[1]->rows * in[1]->cols + 3.0 * in[3]->cols);

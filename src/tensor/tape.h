@@ -170,6 +170,34 @@ typedef struct wf_lean_out {
 } wf_lean_out;
 wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc *desc);
 
+/* What the nodes of a lean block are for its edges. h (N, dn), modulation (B, .): shift, scale at
+ * column; first, second (H, dn), graph (B, H).
+ *   hb = LN(h) modulated   i = hb first' + graph[g]   j = hb second'   mean = mean hb of each graph
+ * mean = false: not wanted (last block). */
+typedef struct wf_node_tables_desc {
+    wf_tensor *h, *modulation, *first, *second, *graph;
+    int column;
+    bool mean;
+} wf_node_tables_desc;
+typedef struct wf_node_tables_out {
+    wf_tensor *hb, *i, *j, *mean;
+} wf_node_tables_out;
+wf_node_tables_out wf_node_tables(wf_tape *tape, const wf_part *part,
+                                  const wf_node_tables_desc *desc);
+
+/* Nodes of a lean block. to_dst, to_src (N, 2mo): those of the edges; forward, backward (dn, 2mo),
+ * w_h, w_f, w_b (2dn, dn), table (B, 2dn), w (dn, 2dn), c (dn); modulation: gate at column.
+ *   x = hb w_h' + (to_dst forward') w_f' + (to_src backward') w_b' + table[g]
+ *   h' = h + (1 + gate) (act(x) w' + c)
+ * Continues h. */
+typedef struct wf_lean_nodes_desc {
+    wf_tensor *h, *hb, *to_dst, *to_src, *forward, *backward, *w_h, *w_f, *w_b, *table, *w, *c,
+        *modulation;
+    int column;
+    wf_tape_act act;
+} wf_lean_nodes_desc;
+wf_tensor *wf_lean_nodes(wf_tape *tape, const wf_part *part, const wf_lean_nodes_desc *desc);
+
 /* Messages of an lstar block, both directions through one MLP whose last affine stands after the
  * sum.
  *   x1 = me eb + ai[receiver] + aj[sender]   y2 = act(m2 act(x1) + b2)

@@ -196,6 +196,73 @@ wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc
     return out;
 }
 
+static wf_node_tables_out composed_tables(wf_tape *tape, const wf_part *part,
+                                          const wf_node_tables_desc *desc) {
+    wf_node_tables_out out = {NULL, NULL, NULL, NULL};
+    out.hb = wf_norm_op(tape, desc->h, desc->modulation, desc->column, part->node_graph);
+    if (desc->mean) out.mean = wf_mean_op(tape, out.hb, part->n_graphs, part->node_start);
+    out.i = wf_linear(tape, &(wf_linear_desc){.x = {out.hb},
+                                              .weight = {desc->first},
+                                              .table = desc->graph,
+                                              .map = part->node_graph});
+    out.j = wf_linear(tape, &(wf_linear_desc){.x = {out.hb}, .weight = {desc->second}});
+    return out;
+}
+
+wf_node_tables_out wf_node_tables(wf_tape *tape, const wf_part *part,
+                                  const wf_node_tables_desc *desc) {
+    wf_node_tables_out out = {NULL, NULL, NULL, NULL};
+    if (tape->failed) return out;
+    wf_op op = {.kind = WF_OP_node_tables,
+                .in = {desc->h, desc->modulation, desc->first, desc->second, desc->graph},
+                .column = desc->column,
+                .map = part->node_graph,
+                .start = part->node_start,
+                .part = part};
+    if (!fuses(tape, &op)) return composed_tables(tape, part, desc);
+    int hidden = desc->first->rows;
+    out.hb = op.out[0] = output(tape, &op, part->n_nodes, desc->h->cols);
+    out.i = op.out[1] = output(tape, &op, part->n_nodes, hidden);
+    out.j = op.out[2] = output(tape, &op, part->n_nodes, hidden);
+    if (desc->mean) out.mean = op.out[3] = output(tape, &op, part->n_graphs, desc->h->cols);
+    wf_tape_run(tape, &op);
+    return out;
+}
+
+static wf_tensor *composed_nodes(wf_tape *tape, const wf_part *part,
+                                 const wf_lean_nodes_desc *desc) {
+    wf_tensor *f =
+        wf_linear(tape, &(wf_linear_desc){.x = {desc->to_dst}, .weight = {desc->forward}});
+    wf_tensor *b =
+        wf_linear(tape, &(wf_linear_desc){.x = {desc->to_src}, .weight = {desc->backward}});
+    wf_tensor *x = wf_linear(tape, &(wf_linear_desc){.x = {desc->hb, f, b},
+                                                     .weight = {desc->w_h, desc->w_f, desc->w_b},
+                                                     .table = desc->table,
+                                                     .map = part->node_graph});
+    x = wf_activation_op(tape, x, desc->act);
+    x = wf_linear(tape, &(wf_linear_desc){.x = {x}, .weight = {desc->w}, .bias = desc->c});
+    return wf_residual(tape, desc->h, x, desc->modulation, desc->column, part->node_graph);
+}
+
+wf_tensor *wf_lean_nodes(wf_tape *tape, const wf_part *part, const wf_lean_nodes_desc *desc) {
+    if (tape->failed) return NULL;
+    wf_op op = {.kind = WF_OP_lean_nodes,
+                .in = {desc->h, desc->hb, desc->to_dst, desc->to_src, desc->forward, desc->backward,
+                       desc->w_h, desc->w_f, desc->w_b, desc->table, desc->w, desc->c,
+                       desc->modulation},
+                .act = (int)desc->act,
+                .column = desc->column,
+                .map = part->node_graph,
+                .part = part};
+    if (!fuses(tape, &op)) return composed_nodes(tape, part, desc);
+    /* Of a node and column: messages, activations and slopes (twice as many), the branch, and
+     * gradients of the branch and of messages; all in two bytes but the branch. */
+    enum { kept_bytes = 2 * 2 + 4 + 4 + 4 + 2 + 2 * 2 };
+    if (tape->keep)
+        op.saved = wf_tape_alloc(tape, (size_t)desc->h->rows * (size_t)desc->h->cols * kept_bytes);
+    return made_on(tape, &op, desc->h);
+}
+
 wf_lstar_messages_out wf_lstar_messages(wf_tape *tape, const wf_part *part,
                                         const wf_lstar_messages_desc *desc) {
     wf_lstar_messages_out out = {NULL, NULL};

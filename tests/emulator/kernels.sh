@@ -53,6 +53,8 @@ lean-64-90a         1  ops_90a bf16      lean_edges-64x9-fused-sum-silu-64 WEFT_
 lean-128-90a        3  ops_90a bf16      lean_edges-128x33-fused-sum    WEFT_CUDA_SMALL=1
 attention-64-90a    1  ops_90a attention lean_edges-64x33-fused-attention WEFT_CUDA_SMALL=1
 many-rows-90a       5  ops_90a bf16      linear-70x105-1
+node-tables-90a     2  ops_90a bf16      node_tables-64x9-*,node_tables-64x700-0
+lean-nodes-90a      4  ops_90a bf16      lean_nodes-64x9-*,lean_nodes-64x700-0
 attention-32        2  ops   attention    lean_edges-32x1-fused-attention-silu WEFT_CUDA_SMALL=1
 attention-64        1  ops   attention    lean_edges-64x33-fused-attention WEFT_CUDA_SMALL=1
 attention-64-logits 3  ops   attention    lean_edges-64x33-fused-large-logits WEFT_CUDA_SMALL=1
@@ -96,6 +98,8 @@ phase-without       1  phases without     -
 self-attention      1  ops   float        attention-3x3-*,attention-33x33-*,attention-130x5-* WEFT_CUDA_SMALL=1
 self-attention-128  2  ops   bf16         attention-100x33-1
 convolution-nans    3  ops   bf16         conv1d*-33x33-0
+node-tables         1  ops   bf16         node_tables-*                  WEFT_CUDA_SMALL=1
+lean-nodes          3  ops   bf16         lean_nodes-*                   WEFT_CUDA_SMALL=1
 encoder             1  ops   bf16         edge_encoder-1x1-*,edge_encoder-64x9-* WEFT_CUDA_SMALL=1
 readout             2  ops   bf16         edge_readout-1x1-*,edge_readout-64x9-* WEFT_CUDA_SMALL=1
 END

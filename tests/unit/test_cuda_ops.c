@@ -174,9 +174,18 @@ static void check_bf16(const op_case *c, const results *here) {
     drop(&rounded);
 }
 
+/* Whether the tape has an operation of this kind: those of fused.def may be composed. */
+static bool recorded(const wf_tape *tape, wf_op_kind kind) {
+    for (const wf_op *op = tape->last; op != NULL; op = op->previous)
+        if (op->kind == kind) return true;
+    return false;
+}
+
 static void check_case(const wf_backend *backend, case_list *list, op_case *c) {
     start_again(&gpu, backend, WF_F32, c->kind, c->size, c->group, c->variant);
     if (list->fused) assert_true(wf_cuda_fuses(gpu.tape.last));
+    if (list->fast && (c->kind == WF_OP_node_tables || c->kind == WF_OP_lean_nodes))
+        assert_int_equal(recorded(&gpu.tape, c->kind), c->size == 64);
     run_case(&gpu, true);
     results here = fetch(&gpu);
     start_again(&again, backend, WF_F32, c->kind, c->size, c->group, c->variant);

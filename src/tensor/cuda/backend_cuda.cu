@@ -59,7 +59,13 @@ template <op_function *steps, bool backward> bool run_bf16(const wf_op *op, wf_a
 
 bool fuses_bf16(const wf_op *op) {
     return on_device(op->backend, [&] {
-        return op->kind == WF_OP_edge_encoder ? edge_encoder_fits(op) : edge_readout_fits(op);
+        switch (op->kind) {
+        case WF_OP_edge_encoder: return edge_encoder_fits(op);
+        case WF_OP_edge_readout: return edge_readout_fits(op);
+        case WF_OP_node_tables: return node_tables_fits(op);
+        case WF_OP_lean_nodes: return lean_nodes_fits(op);
+        default: return false;
+        }
     });
 }
 

@@ -21,8 +21,11 @@ unsigned fused_overwrites(const wf_op *op);
 /* Whether these operations of fused.def have kernels for these shapes. */
 bool edge_encoder_fits(const wf_op *op);
 bool edge_readout_fits(const wf_op *op);
+bool node_tables_fits(const wf_op *op);
+bool lean_nodes_fits(const wf_op *op);
 op_function edge_encoder_forward, edge_encoder_backward, edge_readout_forward,
-    edge_readout_backward;
+    edge_readout_backward, node_tables_forward, node_tables_backward, lean_nodes_forward,
+    lean_nodes_backward;
 /* For backward edge kernels: cancels the memset of a table's gradient. True: set it; false: add to
  * it. */
 bool sets_table(const wf_op *op, const wf_tensor *table);

@@ -56,7 +56,10 @@ unsigned fused_overwrites(const wf_op *op) {
     case WF_OP_lean_edges:
     case WF_OP_lstar_messages:
     case WF_OP_lstar_edges: return sets_tables(op) ? 1 << 2 | 1 << 3 : 0;
-    case WF_OP_edge_readout: return 1; /* the edges */
+    case WF_OP_edge_readout: return 1;         /* the edges */
+    case WF_OP_node_tables: return 1 | 1 << 4; /* h, rows of graphs */
+    case WF_OP_lean_nodes:                     /* hb, sums of messages, rows of graphs */
+        return 1 << 1 | 1 << 2 | 1 << 3 | 1 << 9;
     default: return 0;
     }
 }

@@ -280,7 +280,8 @@ void launch_all_sums() { launch_sums(std::vector<bool>(waiting().sums.size(), tr
 
 bool by_spans(const table_sum &entry) {
     enum { many_rows = 16384 };
-    return entry.map != NULL && entry.rows / entry.targets > many_rows && entry.stats == NULL;
+    return entry.map != NULL && entry.rows / entry.targets > many_rows && entry.stats == NULL &&
+           !entry.half_x;
 }
 
 bool add_sum(table_sum entry, const std::vector<range> &sources) {
@@ -305,6 +306,20 @@ bool add_sum(table_sum entry, const std::vector<range> &sources) {
         (entry.bounds = bounds_of(entry.map, entry.rows, entry.targets)) == NULL)
         return false;
     waiting().sums.push_back(pending_sum{entry, sources, target});
+    return true;
+}
+
+/* Takes scratch, and launches what has been collected once there are enough of them. */
+static bool keep_weight(weight_gradient entry, const range (&sources)[2],
+                        const range (&targets)[2]) {
+    size_t count = weight_gradient_scratch(&entry);
+    entry.partial = scratch(&waiting().scratch_arena, count);
+    if (entry.partial == NULL) return false;
+    entry.bias_partial =
+        entry.partial + (size_t)entry.slices * (size_t)entry.m * (size_t)wf_pad(entry.n);
+    waiting().weights.push_back(
+        pending_weight{entry, {sources[0], sources[1]}, {targets[0], targets[1]}});
+    if (waiting().weights.size() == most_weight_gradients) launch_weights();
     return true;
 }
 
@@ -334,15 +349,19 @@ bool add_weight(const wf_op *op, const wf_tensor *x, const wf_tensor *weight,
                sum_rows(entry.dy, entry.scale, entry.ldy, entry.rows, entry.m,
                         sum_target{entry.bias, 0, false, false}, &waiting().scratch_arena);
     }
-    size_t count = weight_gradient_scratch(&entry);
-    entry.partial = scratch(&waiting().scratch_arena, count);
-    if (entry.partial == NULL) return false;
-    entry.bias_partial =
-        entry.partial + (size_t)entry.slices * (size_t)entry.m * (size_t)wf_pad(entry.n);
-    waiting().weights.push_back(
-        pending_weight{entry, {grad_range(y), data_range(x)}, {targets[0], targets[1]}});
-    if (waiting().weights.size() == most_weight_gradients) launch_weights();
-    return true;
+    return keep_weight(entry, {grad_range(y), data_range(x)}, targets);
+}
+
+bool add_weight_of(weight_gradient entry, const range (&sources)[2], const wf_tensor *weight,
+                   const wf_tensor *bias) {
+    range none = {NULL, NULL};
+    range targets[2] = {wanted(weight) ? grad_range(weight) : none,
+                        wanted(bias) ? grad_range(bias) : none};
+    entry.weight = wanted(weight) ? grad_of(weight) : NULL;
+    entry.bias = wanted(bias) ? grad_of(bias) : NULL;
+    if (entry.weight == NULL && entry.bias == NULL) return true;
+    for (const range &target : targets) settle_zeros(target);
+    return keep_weight(entry, sources, targets);
 }
 
 bool cancel_zero(const wf_tensor *t) { return cancel_zero_of(grad_range(t)); }

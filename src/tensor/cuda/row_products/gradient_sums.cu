@@ -40,16 +40,26 @@ template <int Side> struct weight_shape {
     static_assert(threads / lanes_across == rows_down, "every eighth row");
 };
 
+/* Four neighbours of a matrix in float, or in bf16 at the same number of elements. */
+__device__ inline float4 read_four(const float *data, size_t place, bool half) {
+    if (!half) return *(const float4 *)(data + place);
+    uint2 words = *(const uint2 *)((const uint16_t *)data + place);
+    return make_float4(__uint_as_float(words.x << 16), __uint_as_float(words.x & 0xffff0000u),
+                       __uint_as_float(words.y << 16), __uint_as_float(words.y & 0xffff0000u));
+}
+
 /* This thread's four columns of a matrix, at rows r, r + 8, r + 16, r + 24 of every 32. */
 template <int Side> struct column_reader {
     enum { lanes_across = weight_shape<Side>::lanes_across };
-    const float *at;
-    size_t step;
-    bool there;
-    __device__ column_reader(const float *data, int ld, int first, int count, int row) {
+    const float *data;
+    size_t at, step;
+    bool there, half;
+    __device__ column_reader(const float *matrix, int ld, int first, int count, int row,
+                             bool in_half)
+        : data(matrix), half(in_half) {
         int col = first + (int)threadIdx.x % lanes_across * 4;
         there = col < count;
-        at = data + (size_t)(row + (int)threadIdx.x / lanes_across) * ld + (there ? col : 0);
+        at = (size_t)(row + (int)threadIdx.x / lanes_across) * ld + (there ? col : 0);
         step = (size_t)rows_down * ld;
     }
     /* rows: how many of the next 32 exist */
@@ -58,7 +68,7 @@ template <int Side> struct column_reader {
         for (int i = 0; i < weight_loads; i++, at += step) {
             float4 v = make_float4(0, 0, 0, 0);
             if (there && (int)threadIdx.x / lanes_across + i * rows_down < rows)
-                v = *(const float4 *)at;
+                v = read_four(data, at, half);
             to.held[i][0] = v.x, to.held[i][1] = v.y, to.held[i][2] = v.z, to.held[i][3] = v.w;
         }
     }
@@ -97,8 +107,8 @@ __global__ void __launch_bounds__(weight_shape<Side>::threads, weight_shape<Side
     bool biased = entry.bias != NULL && first_n == 0;
     float sum[2][2 * shape::sixteens][4] = {}, bias[4] = {};
     weight_tile a, b;
-    column_reader<Side> dy(entry.dy, entry.ldy, first_m, entry.m, row);
-    column_reader<Side> x(entry.x, entry.ldx, first_n, entry.n, row);
+    column_reader<Side> dy(entry.dy, entry.ldy, first_m, entry.m, row, entry.half_dy);
+    column_reader<Side> x(entry.x, entry.ldx, first_n, entry.n, row, entry.half_x);
     dy.fetch(a, end - row);
     x.fetch(b, end - row);
     for (int buffer = 0; row < end; buffer ^= 1) {
@@ -198,7 +208,10 @@ __global__ void __launch_bounds__(sum_groups *sum_lanes)
         for (int row = first + group; row < last; row += sum_groups) {
             float x[4], y[4];
             if (entry.map != NULL && entry.map[row] != (uint32_t)t) continue;
-            take4(entry.x + (size_t)row * entry.ldx + col, x);
+            if (entry.half_x) {
+                float4 four = read_four(entry.x, (size_t)row * entry.ldx + col, true);
+                x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+            } else take4(entry.x + (size_t)row * entry.ldx + col, x);
             if (entry.y != NULL) {
                 take4(entry.y + (size_t)row * entry.ldy + col, y);
                 float mean = 0, rho = 1;

@@ -12,6 +12,7 @@ namespace wf_gpu {
 struct weight_gradient {
     const float *dy, *x;
     int ldy, ldx, rows, m, n;
+    bool half_dy, half_x; /* in bf16, by the same pointer; ld % 4 == 0 */
     float *weight, *bias;
     const float *scale;
     float *partial, *bias_partial;
@@ -33,6 +34,7 @@ void launch_weight_gradients(weight_gradients *list);
 struct table_sum {
     const float *x, *y, *stats;
     int ldx, ldy, rows, cols;
+    bool half_x; /* x in bf16, by the same pointer */
     const uint32_t *start, *map;
     const int *bounds;
     int targets;

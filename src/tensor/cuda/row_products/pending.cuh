@@ -40,6 +40,10 @@ bool by_spans(const table_sum &entry);
 bool add_sum(table_sum entry, const std::vector<range> &sources);
 bool add_weight(const wf_op *op, const wf_tensor *x, const wf_tensor *weight,
                 const wf_tensor *bias);
+/* The same for operands that are no tensors, in whole rows; those of the weight and bias and their
+ * scratch are set here. */
+bool add_weight_of(weight_gradient entry, const range (&sources)[2], const wf_tensor *weight,
+                   const wf_tensor *bias);
 
 } // namespace wf_gpu
 #endif

@@ -78,12 +78,23 @@ bool wf_mapped_file(const void *address, char *out, size_t size) {
     return note != NULL;
 }
 
+/* Commands add the ending where an output's name has none, so people leave it out later. */
+wf_status wf_fail_to_open(wf_ctx *ctx, const char *path) {
+    int error = errno;
+    char whole[4096];
+    int length = snprintf(whole, sizeof whole, "%s.safetensors", path);
+    if (error == ENOENT && length < (int)sizeof whole && wf_file_exists(whole))
+        return wf_fail(ctx, WF_ERR_INPUT, "there is no file %s; did you mean %s?", path, whole);
+    errno = error;
+    return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be opened", path);
+}
+
 wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out) {
     static const uint8_t nothing[1];
     *out = (wf_map){nothing, 0, NULL};
     /* O_NONBLOCK: a pipe without a writer must be refused below, not waited for. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be opened", path);
+    if (fd < 0) return wf_fail_to_open(ctx, path);
     struct stat info;
     wf_status status = WF_OK;
     if (fstat(fd, &info) != 0) {

@@ -15,6 +15,9 @@ typedef struct wf_map {
     struct map_note *note; /* io's own; NULL without a mapping */
 } wf_map;
 wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out);
+/* WF_ERR_INPUT with the sentence for a file that cannot be opened, from errno: where only
+ * PATH.safetensors is there, it names that. */
+wf_status wf_fail_to_open(wf_ctx *ctx, const char *path);
 void wf_map_close(wf_map *map);
 /* Whole pages of bytes from .. to-1 leave this process. The page cache keeps them, and reading them
  * brings them back. For passes over files that may be larger than memory. */

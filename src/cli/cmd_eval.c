@@ -195,30 +195,6 @@ static wf_status read_rows(judging *j) {
     return WF_OK;
 }
 
-/* Networks that were brought in without their data may want other inputs than these, and so may
- * any for which another scale is said than the collection's own. */
-static wf_status check_data(judging *j, const wf_zoo *zoo, const wf_run_recipe *recipe) {
-    wf_suits suits;
-    wf_scale own = recipe->data.scale;
-    bool known =
-        wf_zoo_meta(zoo, "weft.sources") == NULL || wf_zoo_meta(zoo, "weft.preparation") != NULL;
-    bool same = !wf_zoo_scale(zoo, &own) || own == recipe->data.scale;
-    if (wf__run_says_scale(j->app, recipe) ? same : known) return WF_OK;
-    WF_TRY(wf_zoo_suits(j->app->ctx, zoo, &recipe->data, &suits));
-    cli_warn_unsuited(j->app, wf_zoo_path(zoo), recipe, suits.accuracy, &suits);
-    return WF_OK;
-}
-
-static wf_status open_data(judging *j) {
-    const wf_zoo *zoo = j->zoo != NULL ? j->zoo : j->nets;
-    wf_run_recipe recipe;
-    wf_status status = wf__run_data_recipe(j->app, cli_text(j->app, "data"), zoo, &recipe);
-    if (status == WF_OK) status = wf__run_recipe_dataset(j->app, &recipe, &j->data);
-    if (status == WF_OK) status = check_data(j, zoo, &recipe);
-    wf__run_recipe_free(&recipe);
-    return status;
-}
-
 static wf_status judge(judging *j) {
     wf_run_app *app = j->app;
     const char *zoo = cli_text(app, "zoo"), *nets = cli_text(app, "nets");
@@ -232,7 +208,8 @@ static wf_status judge(judging *j) {
             "scores on --data are shown",
             zoo, wf_zoo_graph(j->zoo)->text, nets, wf_zoo_graph(j->nets)->text);
     WF_TRY(read_rows(j));
-    if (cli_given(app, "data")) WF_TRY(open_data(j));
+    if (cli_given(app, "data"))
+        WF_TRY(cli_open_data(app, j->zoo != NULL ? j->zoo : j->nets, &j->data));
     if (zoo != NULL)
         WF_TRY(wf_reference_open(app->ctx, j->zoo, j->data, &j->recipe.eval, &j->reference));
     wf_run_judging what = {.app = app,

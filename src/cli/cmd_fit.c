@@ -62,6 +62,7 @@ static wf_status read_data(fitting *f, char **lines) {
     wf_status status = wf__run_data_recipe(app, name, f->zoo, &recipe);
     if (status == WF_OK) status = wf__run_recipe_dataset(app, &recipe, &data);
     if (status == WF_OK) status = wf_dataset_fits(app->ctx, data, wf_zoo_graph(f->zoo));
+    if (status == WF_OK) status = cli_check_data(app, f->zoo, &recipe);
     if (status == WF_OK) status = data_lines(app, recipe.data, lines);
     wf_dataset_free(data);
     wf__run_recipe_free(&recipe);

@@ -93,7 +93,7 @@ wf_status cli_scores(wf_run_app *app, const wf_zoo *zoo, float **out, const char
         memcpy(*out, stored, count * sizeof **out);
         return WF_OK;
     }
-    wf_status status = wf__run_dataset_named(app, cli_text(app, "data"), zoo, data);
+    wf_status status = cli_open_data(app, zoo, data);
     if (status == WF_OK) status = wf_zoo_load(app->ctx, zoo, 0, count, &weights);
     if (status == WF_OK)
         status = wf_score_networks(app->ctx, wf_zoo_graph(zoo), weights, count, *data,

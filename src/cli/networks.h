@@ -30,5 +30,10 @@ wf_status cli_order_by_score(wf_run_app *app, const float *scores, size_t *index
  * mean: of all networks, from 0 to 1. */
 void cli_warn_unsuited(wf_run_app *app, const char *path, const wf_run_recipe *recipe, double mean,
                        const wf_suits *suits);
+/* Warns as above where nobody has seen that these data suit the networks: they were brought in
+ * without them, or another scale is said than the collection's own. */
+wf_status cli_check_data(wf_run_app *app, const wf_zoo *zoo, const wf_run_recipe *recipe);
+/* --data, which was given, as the networks of `zoo` want it, checked so. wf_dataset_free it. */
+wf_status cli_open_data(wf_run_app *app, const wf_zoo *zoo, wf_dataset **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* unsuited: scores that are too low for the data, and what may be wrong. */
+/* unsuited: --data beside networks: scores that are too low for it, and what may be wrong. */
 #include "cli/networks.h"
 
 #include <string.h>
@@ -22,4 +22,29 @@ void cli_warn_unsuited(wf_run_app *app, const char *path, const wf_run_recipe *r
                  path, 100 * mean, 100 * suits->largest_class);
     else return;
     cli_progress_warn(app, sentence);
+}
+
+wf_status cli_check_data(wf_run_app *app, const wf_zoo *zoo, const wf_run_recipe *recipe) {
+    wf_suits suits;
+    wf_scale own = recipe->data.scale;
+    bool known =
+        wf_zoo_meta(zoo, "weft.sources") == NULL || wf_zoo_meta(zoo, "weft.preparation") != NULL;
+    bool same = !wf_zoo_scale(zoo, &own) || own == recipe->data.scale;
+    if (wf__run_says_scale(app, recipe) ? same : known) return WF_OK;
+    WF_TRY(wf_zoo_suits(app->ctx, zoo, &recipe->data, &suits));
+    cli_warn_unsuited(app, wf_zoo_path(zoo), recipe, suits.accuracy, &suits);
+    return WF_OK;
+}
+
+wf_status cli_open_data(wf_run_app *app, const wf_zoo *zoo, wf_dataset **out) {
+    wf_run_recipe recipe;
+    *out = NULL;
+    wf_status status = wf__run_data_recipe(app, cli_text(app, "data"), zoo, &recipe);
+    if (status == WF_OK) status = wf__run_recipe_dataset(app, &recipe, out);
+    if (status == WF_OK) status = cli_check_data(app, zoo, &recipe);
+    wf__run_recipe_free(&recipe);
+    if (status == WF_OK) return WF_OK;
+    wf_dataset_free(*out);
+    *out = NULL;
+    return status;
 }

@@ -130,9 +130,12 @@ static void explain_validation(wf__page *page, const curves *c) {
         page,
         " Blue: on held-out networks, lowest at update %.0f (%.4f), at the end %.4f; green: "
         "on networks of the collection, with the same noise and times, at the end %.4f. "
-        "The gap of %.4f (%.1f %%) is what it has learned by heart.",
-        c->held_out.x[lowest], c->held_out.y[lowest], c->held_out.y[last], c->fitted.y[last], gap,
-        100 * gap / c->fitted.y[last]);
+        "%s",
+        c->held_out.x[lowest], c->held_out.y[lowest], c->held_out.y[last], c->fitted.y[last],
+        gap > 0 ? "" : "There is no gap between them: nothing is learned by heart.");
+    if (gap > 0)
+        wf__page_add(page, "The gap of %.4f (%.1f %%) is what it has learned by heart.", gap,
+                     100 * gap / c->fitted.y[last]);
 }
 
 /* The plot in one of its two shapes; the style sheet shows the one that fits the screen. */

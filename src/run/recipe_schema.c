@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const wf_setting own_rows[] = {
 #define SETTING(section, ...) WF_SETTING_ROW(wf_run_recipe, section, "", __VA_ARGS__)
@@ -164,6 +165,26 @@ static wf_status find_manifest(wf_run_app *app, const char *path, wf_run_recipe 
     return wf_recipe_string(app->ctx, recipe->source, "zoo", "manifest", &recipe->manifest);
 }
 
+/* A table or a folder in place of a recipe: says what to type. */
+static wf_status refuse_data(wf_run_app *app, const char *path) {
+    static const char *const tables[] = {".csv", ".tsv", ".arff", ".npz"};
+    char inside[WF_RUN_PATH];
+    struct stat info;
+    const char *ending = strrchr(path, '.');
+    for (size_t i = 0; ending != NULL && i < sizeof tables / sizeof *tables; i++)
+        if (strcmp(ending, tables[i]) == 0)
+            return wf__run_fail(
+                app, WF_ERR_USAGE,
+                "%s is a table of data, not a recipe; to judge networks on it: weft "
+                "eval --nets FILE --data %s",
+                path, path);
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) return WF_OK;
+    int length = snprintf(inside, sizeof inside, "%s/recipe.conf", path);
+    if (length < (int)sizeof inside && wf_file_exists(inside))
+        return wf__run_fail(app, WF_ERR_USAGE, "%s is a folder; its recipe is %s", path, inside);
+    return wf__run_fail(app, WF_ERR_USAGE, "%s is a folder, not a recipe", path);
+}
+
 /* A collection or a flow in place of a recipe: says what to type. */
 static wf_status refuse_safetensors(wf_run_app *app, const char *path) {
     static const char ending[] = ".safetensors";
@@ -191,6 +212,7 @@ static wf_status refuse_safetensors(wf_run_app *app, const char *path) {
 wf_status wf__run_recipe_open(wf_run_app *app, const char *path, wf_run_recipe *out) {
     char found[WF_RUN_PATH];
     *out = (wf_run_recipe){0};
+    WF_TRY(refuse_data(app, path));
     WF_TRY(refuse_safetensors(app, path));
     WF_TRY(wf__run_recipe_find(app, path, found));
     path = found;

@@ -59,6 +59,11 @@ static wf_status open_tensors(wf_ctx *ctx, const char *path, wf_import_source *s
     if (s->st != NULL && wf_st_meta(s->st, "weft.format") != NULL)
         return wf_fail(ctx, WF_ERR_INPUT, "%s: already a file of weft (%s), use it as it is", path,
                        wf_st_meta(s->st, "weft.format"));
+    if (s->st != NULL && wf_st_meta(s->st, "weft.kind") != NULL)
+        return wf_fail(ctx, WF_ERR_INPUT,
+                       "%s: a generator, not networks; draw some from it: weft sample %s -o "
+                       "new.safetensors",
+                       path, path);
     s->n = torch ? wf_torch_count(s->torch) : wf_st_count(s->st);
     WF_TRY(wf_alloc(ctx, s->n, sizeof *s->tensors, path, &s->tensors));
     for (size_t i = 0; i < s->n; i++)

@@ -170,7 +170,7 @@ static wf_status nothing_in(wf_ctx *ctx, const char *path, bool recursive) {
 
 static wf_status list_one(wf_ctx *ctx, const char *path, bool recursive, wf_import_files *out) {
     struct stat info;
-    if (stat(path, &info) != 0) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", path);
+    if (stat(path, &info) != 0) return wf_fail_to_open(ctx, path);
     if (!S_ISDIR(info.st_mode)) return add(ctx, "", path, true, out);
     size_t before = out->n;
     WF_TRY(list_folder(ctx, path, recursive, 0, out));

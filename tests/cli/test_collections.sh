@@ -124,6 +124,8 @@ echo a,b,kind >table.csv
 expect import-table 3 "table.csv: no file of a network: neither safetensors nor torch.save; a table of examples goes behind --data" "$weft" zoo import table.csv -a relu -o x.safetensors
 check eval-folders "$weft" eval --zoo zoo.safetensors --nets runs --csv runs.csv
 check eval-folders-all test "$(wc -l <runs.csv)" = 4
+expect no-ending 3 "there is no file runs/../zoo; did you mean runs/../zoo.safetensors?" "$weft" zoo info runs/../zoo
+expect no-ending-nets 3 "there is no file pattern; did you mean pattern.safetensors?" "$weft" eval --zoo zoo.safetensors --nets pattern
 check import-hugging "$weft" zoo import runs/run1 runs/run2/ -a relu -o hugging.safetensors -q
 "$weft" zoo export runs.safetensors --all -o again --json -q >again.json
 check "names are paths, in natural order" python3 -c '

@@ -64,8 +64,24 @@ expect own-scale 0 "networks" "$weft" eval --nets good.safetensors --data spiral
 check "the collection's own scale needs no warning" test ! -s "$scratch/err"
 check "the scale is remembered" test "$(eval_mean good.safetensors spirals)" = "$(eval_mean six.safetensors spirals)"
 
+# Brought in without its data, or read at another scale, it is told wherever data are named.
+"$weft" zoo import six -a relu -o bare.safetensors -q >/dev/null
+told() {
+    name=$1
+    shift
+    expect "$name" 0 "bare.safetensors: accuracy" "$weft" "$@" --force
+    check "$name says what fits" grep -q -e "with --scale standard: " "$scratch/err"
+}
+told fit-bare fit bare.safetensors -m 0.001 --data spirals -o bare.flow
+told export-bare zoo export bare.safetensors --best 2 --data spirals -o bare
+told filter-bare zoo filter bare.safetensors --best 2 --data spirals -o two.safetensors
+
 # A collection in place of a recipe, also before anything says where the flow goes.
 expect train-collection 2 "is a collection, not a recipe. To fit a generator to it: weft fit mine.safetensors" "$weft" train mine.safetensors
+expect run-table 2 "own.csv is a table of data, not a recipe" "$weft" run own.csv
+expect run-folder 2 "nets is a folder, not a recipe" "$weft" run nets
+mkdir made && cp said.conf made/recipe.conf
+expect run-of-a-run 2 "made is a folder; its recipe is made/recipe.conf" "$weft" run made
 expect train-nowhere 2 "say where the flow goes" "$weft" train "$recipe" --zoo mine.safetensors
 
 expect other-widths 3 "without --zoo the scores on --data are shown" "$weft" eval --zoo four.safetensors --nets six.safetensors --data spirals
@@ -76,6 +92,8 @@ expect whole 0 "on 300 examples of own" "$weft" zoo import nets -a relu --data o
 check "nothing is left to say" sh -c '! grep -q rows "$0"' "$scratch/err"
 expect whole-builtin 2 "a test part of its own" "$weft" eval --nets nets --data spirals --whole
 check "a plan keeps it" sh -c '"$0" fit all.safetensors -m 0.001 --data own.tsv --whole -o whole -q >/dev/null && grep -q "^test_path = .*own.tsv" whole.recipe.conf' "$weft"
+
+expect import-flow 3 "whole: a generator, not networks; draw some from it: weft sample" "$weft" zoo import whole -a relu -o x.safetensors
 
 # What only another scale would mind is no news at an import.
 awk -F'\t' '{ print (NR == 1 ? "u,v" : "0," $2) "," $3 }' own.tsv >flat.csv

@@ -85,7 +85,8 @@ static void make_data(wf_dataset *data, float *x, int32_t *y, size_t n) {
     *data = (wf_dataset){.n_train = n, .inputs = 2, .classes = 3, .x_train = x, .y_train = y};
 }
 
-static void write_log(const char *path) {
+/* gap: of the two losses at the end, 0.01 of it there from the start. */
+static void write_log(const char *path, double gap) {
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     wf_rng rng = wf_rng_at(5, 0, WF_RNG_TEST, 0);
@@ -94,7 +95,7 @@ static void write_log(const char *path) {
                 0.55 + 0.9 * exp(-update / 500.0) + 0.04 * wf_rng_uniform(&rng));
     for (int update = 35; update <= 3500; update += 35)
         fprintf(file, "{\"update\": %d, \"validation\": %.4f, \"fitted\": %.4f}\n", update,
-                0.57 + 0.8 * exp(-update / 400.0) + 1e-5 * update,
+                0.57 + 0.8 * exp(-update / 400.0) + (gap - 0.01) * update / 3500,
                 0.56 + 0.8 * exp(-update / 400.0));
     fputs("{\"update\": 3520, \"lo", file); /* cut by a crash */
     fclose(file);
@@ -171,7 +172,7 @@ static void full_page(void **state) {
     char log_path[64], path[64];
     snprintf(log_path, sizeof log_path, "%s/log.jsonl", folder);
     snprintf(path, sizeof path, "%s/full.html", folder);
-    write_log(log_path);
+    write_log(log_path, 0.045);
 
     wf_report_desc desc = wf_report_desc_default();
     desc.title = "demo <script>alert(1)</script> & \"friends\"";
@@ -199,6 +200,12 @@ static void full_page(void **state) {
     if (keep != NULL) assert_ok(ctx, wf_report_write(ctx, &desc, keep));
 
     check_full_page(path);
+    write_log(log_path, -0.02);
+    assert_ok(ctx, wf_report_write(ctx, &desc, path));
+    char *page = read_page(path);
+    assert_non_null(strstr(page, "There is no gap between them: nothing is learned by heart."));
+    assert_null(strstr(page, "what it has learned"));
+    free(page);
     free(weights);
     wf_graph_free(graph);
     for (int i = 0; i < kinds; i++) free_points(&points[i]);

@@ -27,6 +27,7 @@ typedef struct toy_orders {
     int interrupt_at;      /* forward that interrupts the context; 0: none */
     int nan_at;            /* forward that yields NaN; 0: none */
     int conditional, null; /* networks evaluated with their condition, with the null */
+    wf_ctx *stop_at_init;  /* the context that drawing the first weights interrupts; NULL: none */
 } toy_orders;
 
 static toy_orders *toy_orders_now; /* of the fields made next */
@@ -44,7 +45,8 @@ typedef struct toy {
 
 static void toy_init(const wf_field *field, uint64_t seed, void *out) {
     float *params = out;
-    (void)field;
+    wf_ctx *stop = ((const toy *)field)->orders->stop_at_init;
+    if (stop != NULL) wf_interrupt(stop);
     wf_rng rng = wf_rng_at(seed, 0, WF_RNG_TEST, 0);
     wf_rng_normals(&rng, params, toy_params);
     for (int i = 0; i < toy_params; i++) params[i] *= 0.3f;

@@ -98,6 +98,11 @@ wf_schedule wf_fit_schedule(const wf_fit_desc *desc, double lr, size_t horizon) 
                          .min_ratio = desc->min_lr / lr};
 }
 
+wf_status wf_fit_not_stopped(wf_ctx *ctx, const char *path) {
+    if (wf_ctx_ranks(ctx) > 1 || !wf_interrupted(ctx)) return WF_OK;
+    return wf_fail(ctx, WF_ERR_INTERRUPTED, "%s: interrupted before an update was made", path);
+}
+
 const char *wf_fit_standing(bool saved, bool gave_up) {
     if (!gave_up) return "the checkpoint is saved";
     return saved ? "the last checkpoint stands: to write one takes longer than the updates since"

@@ -20,6 +20,11 @@ wf_status wf_fit_optim_create(wf_ctx *ctx, const wf_optim_desc *desc,
                               const wf_field_tensor *tensors, int n, size_t params, wf_optim **out);
 wf_schedule wf_fit_schedule(const wf_fit_desc *desc, double lr, size_t horizon);
 
+/* WF_ERR_INTERRUPTED when a stop was asked for while a fit is set up, which takes seconds for
+ * hundreds of millions of weights and has nothing to save. With several ranks always WF_OK: they
+ * agree at the first update. */
+wf_status wf_fit_not_stopped(wf_ctx *ctx, const char *path);
+
 /* For the sentence of an interruption: which checkpoint stands (trainer.h). */
 const char *wf_fit_standing(bool saved, bool gave_up);
 

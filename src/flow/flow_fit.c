@@ -264,15 +264,19 @@ static wf_status set_up(wf_trainer *tr, const wf_source *sources, int n_sources,
     WF_TRY(wf_checkpoint_sources(ctx, &tr->set, &tr->config));
     size_t params = tr->field->params;
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field weights", &tr->arrays.weights));
+    WF_TRY(wf_fit_not_stopped(ctx, tr->path));
     WF_TRY(wf_alloc(ctx, params, sizeof(float), "field gradient", &tr->grad));
     if (desc->kept == WF_KEPT_BEST || desc->kept == WF_KEPT_VALIDATION)
         WF_TRY(wf_alloc(ctx, params, sizeof(float), "best weights", &tr->arrays.best));
+    WF_TRY(wf_fit_not_stopped(ctx, tr->path));
     WF_TRY(make_optimiser(tr));
+    WF_TRY(wf_fit_not_stopped(ctx, tr->path));
     if (!tr->on_gpu) {
         WF_TRY(wf_draw_create(ctx, &tr->set, desc, &tr->draw));
         wf_draw_split(ctx, &tr->draw, tr->field);
     }
     WF_TRY(start_or_resume(tr));
+    WF_TRY(wf_fit_not_stopped(ctx, tr->path));
     tr->began_at = tr->state.made;
     bool finished = wf__trainer_ended(tr) && !tr->state.validation_waits;
     tr->started = wf_ctx_seconds(tr->ctx);

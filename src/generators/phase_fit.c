@@ -359,9 +359,11 @@ wf_status wf_phase_fit_open(wf_phase_fit *fit, const void *model) {
     for (int i = 0; i < fit->n_phases; i++) {
         wf_phase *s = &fit->phases[i];
         WF_TRY(alloc_phase(fit->ctx, s));
+        WF_TRY(wf_fit_not_stopped(fit->ctx, fit->path));
         wf_params_init(s->list.tensors, s->list.count, WF_F32, s->seed, s->weights);
         wf_params_init(s->buffers.tensors, s->buffers.count, WF_F32, s->seed, s->statistics);
     }
+    WF_TRY(wf_fit_not_stopped(fit->ctx, fit->path));
     return wf_file_exists(fit->path) ? resume(fit) : WF_OK;
 }
 

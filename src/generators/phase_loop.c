@@ -57,6 +57,7 @@ wf_status wf__phase_loop_create(wf_phase_fit *fit, int index) {
     loop->optim_desc = wf_fit_optim_desc(&fit->desc, s->lr);
     WF_TRY(wf_fit_optim_create(ctx, &loop->optim_desc, s->list.tensors, s->list.count, params,
                                &loop->optim));
+    WF_TRY(wf_fit_not_stopped(ctx, fit->path));
     bool last = index == fit->n_phases - 1;
     loop->schedule =
         wf_fit_schedule(&fit->desc, s->lr, last ? fit->desc.schedule_updates : s->updates);
@@ -76,7 +77,7 @@ wf_status wf__phase_loop_create(wf_phase_fit *fit, int index) {
     }
     if (fit->resumed == index) WF_TRY(wf__phase_read_optimiser(fit));
     if (s->ema != NULL) memcpy(wf_optim_ema(loop->optim), s->ema, params * sizeof(float));
-    return WF_OK;
+    return wf_fit_not_stopped(ctx, fit->path);
 }
 
 /* --- what both loops do ----------------------------------------------------------------------- */

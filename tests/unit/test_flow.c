@@ -389,6 +389,24 @@ static void resumed_run_is_the_uninterrupted_one(void **state) {
     }
 }
 
+/* To set up a large field takes seconds, and nothing is there to save. */
+static void a_stop_before_the_first_update_saves_nothing(void **state) {
+    (void)state;
+    wf_ctx *ctx = test_ctx(), *own = test_ctx();
+    wf_zoo *zoo = make_zoo(ctx, "2-3-2", 20, 0);
+    wf_source source = {.zoo = zoo};
+    wf_fit_desc desc = quick_fit();
+    toy_orders orders = {.stop_at_init = own};
+    const char *path = in_folder("stopped_early");
+    assert_int_equal(fit(own, &source, 1, 0, &desc, path, &orders), WF_ERR_INTERRUPTED);
+    assert_non_null(strstr(wf_last_error(own), "interrupted before an update was made"));
+    assert_int_equal(orders.calls, 0);
+    assert_false(wf_file_exists(path));
+    wf_ctx_free(own);
+    wf_zoo_free(zoo);
+    wf_ctx_free(ctx);
+}
+
 /* To write takes longer than is at stake: the last checkpoint stands, and the end is the same. */
 static double no_time(void *user) {
     (void)user;
@@ -759,6 +777,7 @@ int main(void) {
         cmocka_unit_test(gradient_agrees_with_differences),
         cmocka_unit_test(training_reduces_the_loss),
         cmocka_unit_test(resumed_run_is_the_uninterrupted_one),
+        cmocka_unit_test(a_stop_before_the_first_update_saves_nothing),
         cmocka_unit_test(a_stop_waits_for_what_saves_work),
         cmocka_unit_test(a_run_ends_by_the_clock),
         cmocka_unit_test(a_late_run_shortens_its_schedule),

@@ -2,6 +2,7 @@
  * depend on batches and threads, and what they refuse. */
 #include "phase_cases.h"
 #include "base/io.h"
+#include "generators/phase_fit.h"
 
 /* --- counts ----------------------------------------------------------------------------------- */
 
@@ -82,6 +83,23 @@ static void resumed_is_uninterrupted(void **state) {
         free(a);
     }
     wf_ctx_free(ctx);
+}
+
+/* To set up large phases takes seconds, and nothing is there to save. */
+static void a_stop_before_the_first_update_is_heard(void **state) {
+    (void)state;
+    wf_ctx *own = test_ctx();
+    char path[256];
+    snprintf(path, sizeof path, "%s/early", folder);
+    wf_phase_fit fit = {.ctx = own, .path = path, .n_phases = 1, .log = -1};
+    assert_ok(own, wf_phase_fit_open(&fit, NULL));
+    wf_phase_fit_free(&fit);
+    fit = (wf_phase_fit){.ctx = own, .path = path, .n_phases = 1, .log = -1};
+    wf_interrupt(own);
+    assert_int_equal(wf_phase_fit_open(&fit, NULL), WF_ERR_INTERRUPTED);
+    assert_non_null(strstr(wf_last_error(own), "interrupted before an update was made"));
+    wf_phase_fit_free(&fit);
+    wf_ctx_free(own);
 }
 
 static double no_time(void *user) {
@@ -219,6 +237,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_are_the_papers),
         cmocka_unit_test(resumed_is_uninterrupted),
+        cmocka_unit_test(a_stop_before_the_first_update_is_heard),
         cmocka_unit_test(a_stop_waits_for_what_saves_work),
         cmocka_unit_test(samples_have_addresses),
         cmocka_unit_test(bad_fits_are_refused),

@@ -153,6 +153,10 @@ struct wf_field_program_desc {
     bool fast;      /* bf16 products and fused kernels; else float throughout */
     uint64_t seed;  /* of random parts */
     uint32_t first; /* place of the first network in the whole batch, for random parts */
+    /* The stage of each tensor (wf_params_stages), at most WF_TAPE_STAGES; 0 stages: one. Not
+     * kept. */
+    int n_stages;
+    const int *stages;
     wf_field_buffers lent;
 };
 
@@ -170,6 +174,8 @@ static inline wf_status wf_field_program_create(wf_ctx *ctx, const wf_field *fie
  * be capturing a graph. */
 wf_status wf_field_program_forward(wf_ctx *ctx, wf_field_program *program);
 wf_status wf_field_program_backward(wf_ctx *ctx, wf_field_program *program);
+/* Stage after stage this is backward; behind a stage its gradients are complete. */
+wf_status wf_field_program_backward_stage(wf_ctx *ctx, wf_field_program *program, int stage);
 size_t wf_field_program_bytes(const wf_field_program *program); /* of the device, held or shared */
 void wf_field_program_free(wf_field_program *program); /* waits for the stream; NULL is fine */
 

@@ -230,6 +230,8 @@ static void add_block(builder *b, const wf_field_desc *d, int index) {
     snprintf(b->prefix, sizeof b->prefix, "blocks.%d.", index);
     block->adaln =
         add_affine(b, (affine_desc){"adaln", wf__gmn_columns(d).width, {d->time}, .zero = true});
+    b->layout->tensors[block->adaln.weight[0]].early = true;
+    b->layout->tensors[block->adaln.bias].early = true;
     if (d->layout == WF_LAYOUT_LEAN) add_lean_block(b, d, block);
     else add_lstar_block(b, d, block);
     if (d->messages == WF_MESSAGES_ATTENTION) block->logit = add_plain(b, "logit", 1, d->node);

@@ -28,6 +28,25 @@ void wf_params_free(wf_params *list) {
     *list = (wf_params){.count = 0};
 }
 
+static size_t tensor_size(const wf_field_tensor *tensor) {
+    return (size_t)tensor->rows * (size_t)tensor->cols;
+}
+
+int wf_params_stages(const wf_field_tensor *tensors, int count, int most, int *stage) {
+    size_t total = 0, share = 0;
+    int now = 0;
+    for (int i = 0; i < count; i++) total += tensor_size(&tensors[i]);
+    for (int i = count; i-- > 0;) {
+        if (tensors[i].early) continue;
+        if (share * (size_t)most >= total && now < most - 1) now++, share = 0;
+        stage[i] = now;
+        share += tensor_size(&tensors[i]);
+    }
+    for (int i = 0; i < count; i++)
+        if (tensors[i].early) stage[i] = now;
+    return now + 1;
+}
+
 static void put(wf_dtype dtype, void *out, size_t i, double value) {
     if (dtype == WF_F64) ((double *)out)[i] = value;
     else ((float *)out)[i] = (float)value;

@@ -28,6 +28,7 @@ typedef struct wf_field_tensor {
     int rows, cols; /* a bias or vector: rows = its length, cols = 1 */
     bool matrix;    /* Muon's where it is used; else AdamW's */
     bool decay;     /* weight decay applies (matrices; not biases, tables, vectors) */
+    bool early;     /* a forward reads it before tensors that stand before it in the list */
     wf_start start;
     double spread;
 } wf_field_tensor;
@@ -48,6 +49,11 @@ void wf_params_free(wf_params *list);
 /* Initial values of all tensors; tensor i draws from the stream (seed, i, WF_RNG_FIELD_INIT, 0). */
 void wf_params_init(const wf_field_tensor *tensors, int count, wf_dtype dtype, uint64_t seed,
                     void *params);
+/* Stages in which a backward completes gradients, so that ranks may add up one stage while the next
+ * is computed: about equal shares of the list from its end, early tensors in the last stage. By the
+ * list alone, so equal on all ranks. stage (count); returns how many stages there are, `most` at
+ * most. */
+int wf_params_stages(const wf_field_tensor *tensors, int count, int most, int *stage);
 /* Deviates 0, 1 ... of a stream's address times std. */
 void wf_fill_normals(wf_dtype dtype, void *out, size_t count, const wf_rng *rng, double std);
 

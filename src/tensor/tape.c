@@ -197,22 +197,42 @@ static void run_op(wf_tape *tape, bool (*direction)(const wf_op *op, wf_arena *a
     wf_arena_rewind(&tape->arena, mark);
 }
 
-bool wf_tape_backward(wf_tape *tape) {
-    for (wf_op *op = tape->last; op != NULL && !tape->failed; op = op->previous) {
-        if (wf_interrupted(tape->watched)) return false;
-        bool reached = false;
-        for (int i = 0; i < WF_OP_OUTPUTS; i++)
-            if (op->out[i] != NULL) reached |= gradient_root(op->out[i])->grad_set;
-        if (!reached) continue;
-        for (int i = 0; i < WF_OP_OUTPUTS; i++)
-            if (op->out[i] != NULL && !gradient_ready(tape, op->out[i])) return false;
-        for (int i = 0; i < WF_OP_INPUTS; i++)
-            if (op->in[i] != NULL && op->in[i]->wants && !gradient_ready(tape, op->in[i]))
-                return false;
-        run_op(tape, tape->backend->backward[op->kind], op);
-        for (int i = 0; i < WF_OP_OUTPUTS; i++)
-            if (op->out[i] != NULL) spare_gradient(tape, op->out[i]);
+/* Counts what an operation adds to gradients of each stage. */
+static void count_stages(const wf_tape *tape, const wf_op *op, int by, int left[WF_TAPE_STAGES]) {
+    for (int i = 0; i < WF_OP_INPUTS && tape->stages.count > 0; i++) {
+        if (op->in[i] == NULL || !op->in[i]->wants) continue;
+        int stage = tape->stages.of(tape->stages.user, gradient_root(op->in[i])->grad);
+        if (stage >= 0) left[stage] += by;
     }
+}
+
+static bool run_backward(wf_tape *tape, const wf_op *op) {
+    bool reached = false;
+    if (wf_interrupted(tape->watched)) return false;
+    for (int i = 0; i < WF_OP_OUTPUTS; i++)
+        if (op->out[i] != NULL) reached |= gradient_root(op->out[i])->grad_set;
+    if (!reached) return true;
+    for (int i = 0; i < WF_OP_OUTPUTS; i++)
+        if (op->out[i] != NULL && !gradient_ready(tape, op->out[i])) return false;
+    for (int i = 0; i < WF_OP_INPUTS; i++)
+        if (op->in[i] != NULL && op->in[i]->wants && !gradient_ready(tape, op->in[i])) return false;
+    run_op(tape, tape->backend->backward[op->kind], op);
+    for (int i = 0; i < WF_OP_OUTPUTS; i++)
+        if (op->out[i] != NULL) spare_gradient(tape, op->out[i]);
+    return true;
+}
+
+bool wf_tape_backward(wf_tape *tape) {
+    int left[WF_TAPE_STAGES] = {0}, stage = 0;
+    const wf_tape_stages *stages = &tape->stages;
+    for (const wf_op *op = tape->last; op != NULL; op = op->previous)
+        count_stages(tape, op, 1, left);
+    for (const wf_op *op = tape->last; op != NULL && !tape->failed; op = op->previous) {
+        if (!run_backward(tape, op)) return false;
+        count_stages(tape, op, -1, left);
+        while (stage < stages->count - 1 && left[stage] == 0) stages->over(stages->user, stage++);
+    }
+    while (stage < stages->count && !tape->failed) stages->over(stages->user, stage++);
     return !tape->failed;
 }
 

@@ -21,6 +21,18 @@ typedef struct wf_tape_spare {
     size_t bytes;
 } wf_tape_spare;
 
+/* The caller's gradients become complete in stages while backward runs. */
+enum { WF_TAPE_STAGES = 4 };
+typedef struct wf_tape_stages {
+    int count; /* 0: none are told */
+    /* The stage of a gradient that the caller gave memory; -1: of none. */
+    int (*of)(const void *user, const void *grad);
+    /* No operation that is still to run adds to gradients of this stage, nor of those before it.
+     * Called once for each stage, in their order. */
+    void (*over)(void *user, int stage);
+    void *user;
+} wf_tape_stages;
+
 typedef struct wf_tape {
     const wf_backend *backend;
     wf_arena arena; /* data and scratch */
@@ -38,6 +50,7 @@ typedef struct wf_tape {
     bool shapes;
     wf_ctx *ctx;
     const wf_ctx *watched;
+    wf_tape_stages stages; /* stays over starts */
     wf_tape_spare spare[WF_TAPE_SPARES];
     int spares;
 } wf_tape;

@@ -78,9 +78,11 @@ set -- --set train.schedule_updates=4 --set train.optimizer=muon --set train.ema
 check "two updates of 2 ranks" fit turns 2 --set train.updates=2 "$@"
 check "one of 1" fit turns 1 --set train.updates=3 "$@"
 check "one of 3" fit turns 3 --set train.updates=4 "$@"
-check "agree with four of one" python3 near.py muon-1.safetensors turns.safetensors 1e-4
+check "four of one" fit four 1 --set train.updates=4 "$@"
+check "agree" python3 near.py four.safetensors turns.safetensors 1e-4
 # One rank by way of NCCL: the sum of one is itself.
-WEFT_NCCL=on fit alone 1 --set train.updates=4 --set train.optimizer=muon --set train.ema=0.9 || fail "one rank over NCCL" "$(cat alone.err)"
+set -- --set train.optimizer=muon --set train.ema=0.9
+WEFT_NCCL=on fit alone 1 --set train.updates=2 "$@" || fail "one rank over NCCL" "$(cat alone.err)"
 check "one rank over NCCL has its own bits" python3 near.py muon-1.safetensors alone.safetensors 0
 WEFT_NCCL=on WEFT_FAKE_NCCL_FAILS=1 fit lost 1 --set train.updates=4 >/dev/null
 check "an NCCL that does not start is told" grep -q "WEFT_NCCL=on: no shared memory" lost.err

@@ -3,6 +3,7 @@
 #include "base/cuda/device.h"
 #include "named_cases.h"
 #include "field_case.h"
+#include "stage_checks.h"
 
 /* How far a backend may be off: float throughout, or products in bf16, whose operations are each
  * within 1e-2 (test_cuda_ops) and add up through the blocks. */
@@ -438,6 +439,23 @@ static void test_training(void **state) {
     }
 }
 
+/* The modulations of all blocks are computed first, so their gradients are complete last. */
+static void test_stages(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip("no GPU");
+    static const char *const two[] = {"2-9-3", "3-4-2", NULL};
+    for (int run = 0; run < 2 * n_precisions; run++) {
+        const precision *p = &precisions[run / 2];
+        wf_field_desc desc = small(run % 2, 0);
+        if (!my_case("%s-%s", name_of(desc).text, precision_name(p))) continue;
+        field_case c = gpu_case(desc, two, p->fast);
+        wf_field_program_desc program = {.batch = &c.batch, .keep = true, .fast = p->fast};
+        stage_inputs in = {c.params, c.w, c.t, c.dv};
+        assert_int_equal(check_stages(c.ctx, c.field, program, &in), WF_TAPE_STAGES - 1);
+        case_close(&c);
+    }
+}
+
 /* A device that is asked for and absent is said so. */
 static void test_absent(void **state) {
     (void)state;
@@ -457,7 +475,7 @@ static int run_group(void) {
         cmocka_unit_test(test_row_counts),      cmocka_unit_test(test_split_chains),
         cmocka_unit_test(test_replays),         cmocka_unit_test(test_wide_nodes),
         cmocka_unit_test(test_many_wide_nodes), cmocka_unit_test(test_training),
-        cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_stages),          cmocka_unit_test(test_absent),
     };
     return run_chosen(tests, NULL, NULL);
 }

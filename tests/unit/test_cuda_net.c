@@ -3,6 +3,7 @@
 #include "base/cuda/device.h"
 #include "named_cases.h"
 #include "net_case.h"
+#include "stage_checks.h"
 #include "tensor/cuda/backend_cuda.h"
 
 enum { networks = 5 };
@@ -70,6 +71,8 @@ static void check_case(const field_case *c, bool fast) {
     assert_memory_equal(first.v, again.v, s.many * sizeof(float));
     assert_memory_equal(first.grad, again.grad, s.params * sizeof(float));
     assert_memory_equal(first.dw, again.dw, s.many * sizeof(float));
+    desc.want_dw = false;
+    assert_true(check_stages(ctx, s.field, desc, &(stage_inputs){s.theta, s.w, s.t, s.dv}) > 0);
     drop(&first);
     drop(&again);
     wf_field_program_free(program);

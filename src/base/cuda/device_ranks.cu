@@ -130,17 +130,30 @@ void CUDART_CB exchange(void *call_) {
     else wf__mpi_device_gather(call->comm, call->memory, call->start.data());
 }
 
-wf_status through_host(wf_ctx *ctx, wf_device_ranks *ranks, void *there, size_t bytes,
-                       const host_call &what, cudaStream_t stream) {
-    void *&memory = ranks->room[bytes];
-    if (memory == NULL) WF_CUDA_TRY(ctx, cudaHostAlloc(&memory, bytes + 1, cudaHostAllocDefault));
+/* Ranges of bytes, one behind the other in pinned memory. */
+wf_status through_host(wf_ctx *ctx, wf_device_ranks *ranks, void *there,
+                       const std::vector<wf_range> &bytes, const host_call &what,
+                       cudaStream_t stream) {
+    size_t total = 0, at = 0;
+    for (const wf_range &r : bytes) total += r.last - r.first;
+    void *&memory = ranks->room[total];
+    if (memory == NULL) WF_CUDA_TRY(ctx, cudaHostAlloc(&memory, total + 1, cudaHostAllocDefault));
     host_call *call = new host_call(what);
     ranks->calls.push_back(call);
     call->comm = ranks->comm;
     call->memory = memory;
-    WF_CUDA_TRY(ctx, cudaMemcpyAsync(memory, there, bytes, cudaMemcpyDeviceToHost, stream));
+    for (const wf_range &r : bytes) {
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync((char *)memory + at, (char *)there + r.first,
+                                         r.last - r.first, cudaMemcpyDeviceToHost, stream));
+        at += r.last - r.first;
+    }
     WF_CUDA_TRY(ctx, cudaLaunchHostFunc(stream, exchange, call));
-    WF_CUDA_TRY(ctx, cudaMemcpyAsync(there, memory, bytes, cudaMemcpyHostToDevice, stream));
+    at = 0;
+    for (const wf_range &r : bytes) {
+        WF_CUDA_TRY(ctx, cudaMemcpyAsync((char *)there + r.first, (char *)memory + at,
+                                         r.last - r.first, cudaMemcpyHostToDevice, stream));
+        at += r.last - r.first;
+    }
     return WF_OK;
 }
 
@@ -181,8 +194,25 @@ extern "C" wf_status wf_device_ranks_sum(wf_ctx *ctx, wf_device_ranks *ranks, vo
     return wf_gpu::without_exceptions(ctx, "ranks", [&] {
         host_call what = {};
         what.n = n, what.doubles = doubles;
-        return through_host(ctx, ranks, numbers, n * (doubles ? sizeof(double) : sizeof(float)),
-                            what, (cudaStream_t)stream);
+        size_t bytes = n * (doubles ? sizeof(double) : sizeof(float));
+        return through_host(ctx, ranks, numbers, {wf_range{0, bytes}}, what, (cudaStream_t)stream);
+    });
+}
+
+extern "C" wf_status wf_device_ranks_sum_ranges(wf_ctx *ctx, wf_device_ranks *ranks, float *numbers,
+                                                const wf_range *ranges, size_t n_ranges,
+                                                void *stream) {
+    if (ranks->nccl != NULL)
+        return nccl_status(ctx,
+                           wf__nccl_sum_ranges(ranks->nccl, numbers, ranges, n_ranges, stream));
+    return wf_gpu::without_exceptions(ctx, "ranks", [&] {
+        host_call what = {};
+        std::vector<wf_range> bytes(ranges, ranges + n_ranges);
+        for (wf_range &r : bytes) {
+            what.n += r.last - r.first;
+            r.first *= sizeof *numbers, r.last *= sizeof *numbers;
+        }
+        return through_host(ctx, ranks, numbers, bytes, what, (cudaStream_t)stream);
     });
 }
 
@@ -193,6 +223,7 @@ extern "C" wf_status wf_device_ranks_gather(wf_ctx *ctx, wf_device_ranks *ranks,
     return wf_gpu::without_exceptions(ctx, "ranks", [&] {
         host_call what = {};
         what.start.assign(start, start + ranks->size + 1);
-        return through_host(ctx, ranks, bytes, start[ranks->size], what, (cudaStream_t)stream);
+        return through_host(ctx, ranks, bytes, {wf_range{0, start[ranks->size]}}, what,
+                            (cudaStream_t)stream);
     });
 }

@@ -10,7 +10,7 @@
 #ifndef WF_BASE_CUDA_DEVICE_RANKS_H
 #define WF_BASE_CUDA_DEVICE_RANKS_H
 
-#include "base/status.h"
+#include "base/comm.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,6 +25,9 @@ void wf_device_ranks_close(wf_device_ranks *ranks);
 /* numbers (n), floats or doubles, become their sums over the ranks. */
 wf_status wf_device_ranks_sum(wf_ctx *ctx, wf_device_ranks *ranks, void *numbers, size_t n,
                               bool doubles, void *stream);
+/* The same of some ranges of floats, in one exchange. */
+wf_status wf_device_ranks_sum_ranges(wf_ctx *ctx, wf_device_ranks *ranks, float *numbers,
+                                     const wf_range *ranges, size_t n_ranges, void *stream);
 /* Rank r has filled bytes start[r] .. start[r+1]-1; all get all. */
 wf_status wf_device_ranks_gather(wf_ctx *ctx, wf_device_ranks *ranks, void *bytes,
                                  const size_t *start, void *stream);

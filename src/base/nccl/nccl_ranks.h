@@ -5,8 +5,7 @@
 #ifndef WF_BASE_NCCL_RANKS_H
 #define WF_BASE_NCCL_RANKS_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "base/comm.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,6 +22,9 @@ const char *wf__nccl_open(const char id[WF_NCCL_ID], int rank, int size, void **
 void wf__nccl_close(void *comm);
 /* numbers (n) = their sum over all ranks, the same bits on all. */
 const char *wf__nccl_sum(void *comm, void *numbers, size_t n, bool doubles, void *stream);
+/* The same of some ranges of floats. */
+const char *wf__nccl_sum_ranges(void *comm, float *numbers, const wf_range *ranges, size_t n_ranges,
+                                void *stream);
 /* Rank r has filled bytes start[r] .. start[r+1]-1; all get all. */
 const char *wf__nccl_gather(void *comm, int size, void *bytes, const size_t *start, void *stream);
 

@@ -22,6 +22,12 @@ const char *wf__nccl_sum(void *comm, void *numbers, size_t n, bool doubles, void
     return absent;
 }
 
+const char *wf__nccl_sum_ranges(void *comm, float *numbers, const wf_range *ranges, size_t n_ranges,
+                                void *stream) {
+    (void)comm, (void)numbers, (void)ranges, (void)n_ranges, (void)stream;
+    return absent;
+}
+
 const char *wf__nccl_gather(void *comm, int size, void *bytes, const size_t *start, void *stream) {
     (void)comm, (void)size, (void)bytes, (void)start, (void)stream;
     return absent;

@@ -49,6 +49,17 @@ extern "C" const char *wf__nccl_sum(void *comm, void *numbers, size_t n, bool do
                               (ncclComm_t)comm, (cudaStream_t)stream));
 }
 
+extern "C" const char *wf__nccl_sum_ranges(void *comm, float *numbers, const wf_range *ranges,
+                                           size_t n_ranges, void *stream) {
+    ncclResult_t result = ncclGroupStart();
+    for (size_t k = 0; k < n_ranges && result == ncclSuccess; k++)
+        result = ncclAllReduce(numbers + ranges[k].first, numbers + ranges[k].first,
+                               ranges[k].last - ranges[k].first, ncclFloat32, ncclSum,
+                               (ncclComm_t)comm, (cudaStream_t)stream);
+    ncclResult_t ended = ncclGroupEnd();
+    return told(result != ncclSuccess ? result : ended);
+}
+
 extern "C" const char *wf__nccl_gather(void *comm, int size, void *bytes, const size_t *start,
                                        void *stream) {
     ncclResult_t result = ncclGroupStart();

@@ -14,6 +14,7 @@ extern "C" {
 #include "flow/cuda/fit_cuda.h"
 #include "flow/match_ahead.h"
 #include "tensor/cuda/backend_cuda.h"
+#include "tensor/tape.h"
 }
 
 namespace gpu = wf_batch_gpu;
@@ -41,6 +42,11 @@ struct wf_fit_cuda {
     const wf_field *field;
     bool fast;
     wf_device_ranks *ranks; /* NULL: one has the whole batch */
+    /* Gradients are added up over ranks stage by stage, beside the backward pass of the next. */
+    std::vector<int> stages; /* of each tensor */
+    int n_stages;
+    cudaStream_t beside;
+    cudaEvent_t ready; /* both: NULL without ranks */
     wf_updates_cuda *updates;
     wf_optim_cuda *optim; /* of the updates */
     gpu::batch batch;     /* what all compositions share */
@@ -253,7 +259,39 @@ wf_status record_own(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
     WF_TRY(wf_field_program_forward(ctx, c->program));
     gpu::compare(c->batch, stream(fit));
     WF_CUDA_TRY(ctx, cudaGetLastError());
-    return wf_field_program_backward(ctx, c->program);
+    return fit->ranks == NULL ? wf_field_program_backward(ctx, c->program) : WF_OK;
+}
+
+wf_status wait_for(wf_ctx *ctx, wf_fit_cuda *fit, cudaStream_t first, cudaStream_t then) {
+    WF_CUDA_TRY(ctx, cudaEventRecord(fit->ready, first));
+    WF_CUDA_TRY(ctx, cudaStreamWaitEvent(then, fit->ready, 0));
+    return WF_OK;
+}
+
+/* The ranges of the flat array that a stage completes. */
+std::vector<wf_range> ranges_of(const wf_fit_cuda *fit, int stage) {
+    std::vector<wf_range> out;
+    for (int i = 0; i < fit->field->n_tensors; i++) {
+        const wf_field_tensor *tensor = &fit->field->tensors[i];
+        size_t behind = tensor->offset + (size_t)tensor->rows * (size_t)tensor->cols;
+        if (fit->stages[(size_t)i] != stage) continue;
+        if (!out.empty() && out.back().last == tensor->offset) out.back().last = behind;
+        else out.push_back(wf_range{tensor->offset, behind});
+    }
+    return out;
+}
+
+/* The backward pass, and the sums over ranks of gradient and loss terms. */
+wf_status record_sums(wf_ctx *ctx, wf_fit_cuda *fit, composition *c, float *grad, size_t terms) {
+    for (int stage = 0; stage < fit->n_stages; stage++) {
+        if (c->program != NULL) WF_TRY(wf_field_program_backward_stage(ctx, c->program, stage));
+        WF_TRY(wait_for(ctx, fit, stream(fit), fit->beside));
+        std::vector<wf_range> ranges = ranges_of(fit, stage);
+        WF_TRY(wf_device_ranks_sum_ranges(ctx, fit->ranks, grad, ranges.data(), ranges.size(),
+                                          fit->beside));
+    }
+    WF_TRY(wait_for(ctx, fit, fit->beside, stream(fit)));
+    return wf_device_ranks_sum(ctx, fit->ranks, c->batch.terms, terms, true, stream(fit));
 }
 
 wf_status record_update(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
@@ -263,10 +301,7 @@ wf_status record_update(wf_ctx *ctx, wf_fit_cuda *fit, composition *c) {
         WF_CUDA_TRY(ctx, cudaMemsetAsync(c->batch.terms, 0, terms * sizeof(double), stream(fit)));
     if (c->program != NULL) WF_TRY(record_own(ctx, fit, c));
     else WF_CUDA_TRY(ctx, cudaMemsetAsync(grad, 0, fit->field->params * sizeof *grad, stream(fit)));
-    if (fit->ranks != NULL) {
-        WF_TRY(wf_device_ranks_sum(ctx, fit->ranks, grad, fit->field->params, false, stream(fit)));
-        WF_TRY(wf_device_ranks_sum(ctx, fit->ranks, c->batch.terms, terms, true, stream(fit)));
-    }
+    if (fit->ranks != NULL) WF_TRY(record_sums(ctx, fit, c, grad, terms));
     return wf__optim_cuda_apply(ctx, fit->optim, c->batch.terms, (int)terms);
 }
 
@@ -279,6 +314,8 @@ wf_status build_composition(wf_ctx *ctx, wf_fit_cuda *fit, size_t update, compos
     desc.fast = fit->fast;
     desc.seed = fit->fit->seed;
     desc.first = (uint32_t)c->batch.first;
+    desc.n_stages = fit->n_stages;
+    desc.stages = fit->stages.data();
     desc.lent.params = arrays.params;
     desc.lent.grad = arrays.grad;
     desc.lent.w = fit->batch.x;
@@ -395,6 +432,18 @@ void set_constants(gpu::batch *b, const wf_fit_cuda_desc *desc, const wf_optim_c
     b->time_law = (int)fit->time_law;
 }
 
+wf_status open_ranks(wf_ctx *ctx, wf_fit_cuda *fit) {
+    WF_TRY(wf_device_ranks_open(ctx, &fit->ranks));
+    if (fit->ranks == NULL) return WF_OK;
+    fit->stages.resize((size_t)fit->field->n_tensors);
+    fit->n_stages = wf_params_stages(fit->field->tensors, fit->field->n_tensors, WF_TAPE_STAGES,
+                                     fit->stages.data());
+    WF_CUDA_TRY(ctx, cudaEventCreateWithFlags(&fit->ready, cudaEventDisableTiming));
+    if (!wf_gpu::make_stream(&fit->beside, wf_gpu::stream_is_short))
+        return wf_fail(ctx, WF_ERR_FAILED, "GPU: no stream for the ranks' sums");
+    return WF_OK;
+}
+
 wf_status build(wf_ctx *ctx, const wf_fit_cuda_desc *desc, wf_fit_cuda *fit) {
     wf_cuda_device *device;
     WF_TRY(wf_ctx_cuda(ctx, &device));
@@ -403,7 +452,7 @@ wf_status build(wf_ctx *ctx, const wf_fit_cuda_desc *desc, wf_fit_cuda *fit) {
     fit->fit = desc->fit;
     fit->field = desc->field;
     fit->fast = desc->fast;
-    WF_TRY(wf_device_ranks_open(ctx, &fit->ranks));
+    WF_TRY(open_ranks(ctx, fit));
     WF_TRY(make_updates(ctx, fit, desc));
     set_constants(&fit->batch, desc, fit->optim);
     wf_range own = wf_share(ctx, desc->fit->batch);
@@ -434,6 +483,8 @@ extern "C" void wf__fit_cuda_free(wf_fit_cuda *fit) {
     for (wf_match_cuda *matcher : fit->matchers) wf_match_cuda_close(matcher);
     wf__updates_cuda_free(fit->updates);
     wf_device_ranks_close(fit->ranks);
+    if (fit->beside != NULL) cudaStreamDestroy(fit->beside);
+    if (fit->ready != NULL) cudaEventDestroy(fit->ready);
     fit->memory.give_back();
     if (fit->relabellings != NULL) cudaFreeHost(fit->relabellings);
     wf_cuda_release(fit->device);

@@ -27,10 +27,13 @@ void end_recording(recorded_program *program) {
     else program->tape->failed = !wf_cuda_finish(program->device);
 }
 
-wf_status capture(wf_ctx *ctx, recorded_program *program, const std::function<void()> &record,
-                  cudaGraph_t *graph, cudaGraphExec_t *out) {
+wf_status begin_capture(wf_ctx *ctx, const recorded_program *program) {
     WF_CUDA_TRY(ctx, cudaStreamBeginCapture(stream(program), cudaStreamCaptureModeRelaxed));
-    record();
+    return WF_OK;
+}
+
+wf_status end_capture(wf_ctx *ctx, recorded_program *program, cudaGraph_t *graph,
+                      cudaGraphExec_t *out) {
     end_recording(program);
     cudaError_t error = cudaStreamEndCapture(stream(program), graph);
     wf_status status = recorded(ctx, program);
@@ -38,6 +41,58 @@ wf_status capture(wf_ctx *ctx, recorded_program *program, const std::function<vo
     if (status == WF_OK && error != cudaSuccess)
         status = wf_fail(ctx, WF_ERR_FAILED, "GPU: capture: %s", cudaGetErrorString(error));
     return status;
+}
+
+wf_status capture(wf_ctx *ctx, recorded_program *program, const std::function<void()> &record,
+                  cudaGraph_t *graph, cudaGraphExec_t *out) {
+    WF_TRY(begin_capture(ctx, program));
+    record();
+    return end_capture(ctx, program, graph, out);
+}
+
+struct stage_capture {
+    wf_ctx *ctx;
+    recorded_program *program;
+    wf_status status;
+};
+
+int stage_of(const void *user, const void *grad) {
+    const recorded_program *program = ((const stage_capture *)user)->program;
+    const wf_field_tensor *tensors = program->tensors;
+    if (grad < program->grad) return -1;
+    size_t place = (size_t)((const float *)grad - program->grad);
+    int first = 0, last = program->n_tensors; /* the last tensor that begins at it or before */
+    while (last - first > 1) {
+        int middle = (first + last) / 2;
+        if (tensors[middle].offset <= place) first = middle;
+        else last = middle;
+    }
+    size_t behind = tensors[first].offset;
+    behind += (size_t)tensors[first].rows * (size_t)tensors[first].cols;
+    return place < behind ? program->stage_of[first] : -1;
+}
+
+/* One graph ends and the next one begins. */
+void stage_is_over(void *user, int stage) {
+    stage_capture *own = (stage_capture *)user;
+    recorded_program *program = own->program;
+    if (own->status != WF_OK || stage == program->stages - 1) return;
+    own->status =
+        end_capture(own->ctx, program, &program->backward_graph[stage], &program->backward[stage]);
+    if (own->status == WF_OK) own->status = begin_capture(own->ctx, program);
+    if (own->status != WF_OK) program->tape->failed = true; /* nothing more is recorded */
+}
+
+wf_status capture_backward(wf_ctx *ctx, recorded_program *program,
+                           const std::function<void()> &record) {
+    stage_capture own = {ctx, program, WF_OK};
+    int last = program->stages - 1;
+    if (last > 0)
+        program->tape->stages = wf_tape_stages{program->stages, stage_of, stage_is_over, &own};
+    wf_status status =
+        capture(ctx, program, record, &program->backward_graph[last], &program->backward[last]);
+    program->tape->stages = wf_tape_stages{};
+    return own.status != WF_OK ? own.status : status;
 }
 
 /* The graph as one node of the graph that the stream is capturing. */
@@ -79,6 +134,7 @@ wf_status open_program(wf_ctx *ctx, recorded_program *program, bool fast) {
     wf_cuda_device *device;
     WF_TRY(wf_ctx_cuda(ctx, &device));
     program->device = wf_cuda_hold(device);
+    program->stages = 1;
     program->backend = fast ? wf_backend_cuda_bf16(device) : wf_backend_cuda(device);
     if (program->backend == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "GPU: out of memory");
     program->own.source = program->backend->memory;
@@ -100,16 +156,18 @@ wf_status record_program(wf_ctx *ctx, recorded_program *program, bool keep,
                 cudaStreamSynchronize(stream(program))); /* before the tables are uploaded again */
     wf_tape_tighten(program->tape);
     WF_TRY(capture(ctx, program, forward, &program->forward_graph, &program->forward));
-    if (keep) WF_TRY(capture(ctx, program, backward, &program->backward_graph, &program->backward));
+    if (keep) WF_TRY(capture_backward(ctx, program, backward));
     return WF_OK;
 }
 
 void close_program(recorded_program *program) {
     if (program->device != NULL) cudaStreamSynchronize(stream(program));
     if (program->forward != NULL) cudaGraphExecDestroy(program->forward);
-    if (program->backward != NULL) cudaGraphExecDestroy(program->backward);
     if (program->forward_graph != NULL) cudaGraphDestroy(program->forward_graph);
-    if (program->backward_graph != NULL) cudaGraphDestroy(program->backward_graph);
+    for (int k = 0; k < program->stages; k++) {
+        if (program->backward[k] != NULL) cudaGraphExecDestroy(program->backward[k]);
+        if (program->backward_graph[k] != NULL) cudaGraphDestroy(program->backward_graph[k]);
+    }
     if (program->tape != NULL) wf_tape_free(program->tape);
     wf_arena_free(&program->own);
     wf_cuda_release(program->device);
@@ -122,8 +180,12 @@ size_t program_bytes(const recorded_program *program) {
 wf_status run_forward(wf_ctx *ctx, recorded_program *program) {
     return replay(ctx, program, program->forward_graph, program->forward);
 }
+wf_status run_backward_stage(wf_ctx *ctx, recorded_program *program, int stage) {
+    return replay(ctx, program, program->backward_graph[stage], program->backward[stage]);
+}
 wf_status run_backward(wf_ctx *ctx, recorded_program *program) {
-    return replay(ctx, program, program->backward_graph, program->backward);
+    for (int k = 0; k < program->stages; k++) WF_TRY(run_backward_stage(ctx, program, k));
+    return WF_OK;
 }
 
 /* --- of a field ------------------------------------------------------------------------------- */
@@ -171,6 +233,13 @@ wf_status open_field_program(wf_ctx *ctx, field_program *program, const wf_field
     program->n_cond = program->n_graphs * (size_t)field->cond_size;
     if (!make_buffers(program, desc))
         return wf_fail(ctx, WF_ERR_MEMORY, "field: no GPU memory for its parameters and the batch");
+    if (desc->n_stages > 1) {
+        program->run.stages = desc->n_stages;
+        program->run.stage_of = desc->stages;
+        program->run.tensors = field->tensors;
+        program->run.n_tensors = field->n_tensors;
+        program->run.grad = program->base.buffers.grad;
+    }
     return WF_OK;
 }
 
@@ -183,6 +252,10 @@ extern "C" wf_status wf_field_program_forward(wf_ctx *ctx, wf_field_program *pro
 }
 extern "C" wf_status wf_field_program_backward(wf_ctx *ctx, wf_field_program *program) {
     return wf_gpu::run_backward(ctx, &((field_program *)program)->run);
+}
+extern "C" wf_status wf_field_program_backward_stage(wf_ctx *ctx, wf_field_program *program,
+                                                     int stage) {
+    return wf_gpu::run_backward_stage(ctx, &((field_program *)program)->run, stage);
 }
 extern "C" size_t wf_field_program_bytes(const wf_field_program *program) {
     const field_program *own = (const field_program *)program;

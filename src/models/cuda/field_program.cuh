@@ -26,13 +26,20 @@ struct recorded_program {
     const wf_backend *backend;
     wf_tape *tape; /* the owner's, who records on it */
     wf_arena own;  /* more memory of the owner's, on the device */
-    cudaGraph_t forward_graph, backward_graph;
-    cudaGraphExec_t forward, backward;
+    cudaGraph_t forward_graph, backward_graph[WF_TAPE_STAGES]; /* a graph for each stage */
+    cudaGraphExec_t forward, backward[WF_TAPE_STAGES];
+    int stages;
+    /* With several stages, while it is made: the tensors, their stages and gradients. */
+    const wf_field_tensor *tensors;
+    int n_tensors;
+    const int *stage_of;
+    const float *grad;
 };
 
 /* The device and its backend, of a program that is zero but for the tape. */
 wf_status open_program(wf_ctx *ctx, recorded_program *program, bool fast);
-/* forward and backward record on program->tape, whose `failed` says when memory ran out. */
+/* forward and backward record on program->tape, whose `failed` says when memory ran out. The
+ * stages of backward are those of the tape. */
 wf_status record_program(wf_ctx *ctx, recorded_program *program, bool keep,
                          const std::function<void()> &forward,
                          const std::function<void()> &backward);
@@ -41,7 +48,8 @@ void close_program(recorded_program *program);
 
 size_t program_bytes(const recorded_program *program);
 wf_status run_forward(wf_ctx *ctx, recorded_program *program);
-wf_status run_backward(wf_ctx *ctx, recorded_program *program);
+wf_status run_backward(wf_ctx *ctx, recorded_program *program); /* all stages */
+wf_status run_backward_stage(wf_ctx *ctx, recorded_program *program, int stage);
 
 /* What the programs of all kinds of fields have; a kind's own struct begins with it and comes from
  * wf_alloc. */

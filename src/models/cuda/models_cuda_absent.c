@@ -5,6 +5,7 @@
 
 ABSENT(wf_field_program_forward, wf_field_program *program)
 ABSENT(wf_field_program_backward, wf_field_program *program)
+ABSENT(wf_field_program_backward_stage, wf_field_program *program, int stage)
 size_t wf_field_program_bytes(const wf_field_program *program) { return 0; }
 void wf_field_program_free(wf_field_program *program) {}
 
